@@ -1,0 +1,44 @@
+//! What can go wrong in a command.
+use std::path::PathBuf;
+
+/// Errors of the program; the message is what the user sees.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Training, a checkpoint or a recipe.
+    #[error(transparent)]
+    Training(#[from] training::Error),
+    /// Audio or a manifest.
+    #[error(transparent)]
+    Speech(#[from] speech::Error),
+    /// The loss.
+    #[error(transparent)]
+    Loss(#[from] rnnt_loss::Error),
+    /// A folder of golden cases.
+    #[error(transparent)]
+    Verify(#[from] crate::verify::VerifyError),
+    /// A file that cannot be read or written.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A file whose contents are not what they should be.
+    #[error("{path}: expected {expected}, found {found}")]
+    Contents {
+        /// The file.
+        path: PathBuf,
+        /// What should be there.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
+    /// The handler of Ctrl-C could not be set.
+    #[error("cannot watch for Ctrl-C: {0}")]
+    Signal(#[from] ctrlc::Error),
+}
+
+/// A result with this program's [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;

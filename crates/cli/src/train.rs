@@ -1,0 +1,140 @@
+//! `panda train RECIPE.toml`
+use std::{
+    path::PathBuf,
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use training::{EpochReport, Observer, RunReport, Start, StepReport};
+
+use crate::{error::Result, report};
+
+/// Arguments of `panda train`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The recipe
+    recipe: PathBuf,
+    /// Run folder [default: runs/NAME-OF-THE-RECIPE]
+    #[arg(long)]
+    run: Option<PathBuf>,
+    /// Go on from the folder's last checkpoint, bit for bit
+    #[arg(long, conflicts_with = "force")]
+    resume: bool,
+    /// Overwrite an earlier run in the folder
+    #[arg(long)]
+    force: bool,
+    /// Train for so many epochs instead of the recipe's
+    #[arg(long)]
+    epochs: Option<u64>,
+}
+
+/// Trains, shows how it goes, and prints the final word error rates.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let name = arguments.recipe.file_stem().unwrap_or_default();
+    let folder = arguments.run.clone().unwrap_or_else(|| PathBuf::from("runs").join(name));
+    let start = match (arguments.resume, arguments.force) {
+        (true, _) => Start::Resume,
+        (_, true) => Start::Force,
+        _ => Start::Fresh,
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stop);
+    ctrlc::set_handler(move || {
+        // The second time the user means it.
+        if flag.swap(true, Ordering::SeqCst) {
+            std::process::exit(130);
+        }
+        eprintln!("\nsaving a checkpoint; once more to leave without");
+    })?;
+    let mut terminal = Terminal::default();
+    let outcome = training::train(&arguments.recipe, arguments.epochs, &folder, start, &mut terminal, &stop)?;
+    terminal.finish();
+    if outcome.stopped {
+        println!("stopped after step {}; go on with --resume --run {}", outcome.steps, folder.display());
+        return Ok(ExitCode::from(130));
+    }
+    for (name, evaluation) in [("dev", &outcome.dev), ("test", &outcome.test)] {
+        let Some(evaluation) = evaluation else { continue };
+        report::lines(name, evaluation).iter().for_each(|line| println!("{line}"));
+    }
+    println!("run folder: {}", folder.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Progress bar over the steps of the run, one line an epoch.
+#[derive(Default)]
+struct Terminal {
+    bar: Option<ProgressBar>,
+    audio_seconds: f64,
+    seconds: f64,
+}
+
+impl Terminal {
+    fn finish(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+
+    fn print(&self, line: &str) {
+        match &self.bar {
+            // A hidden bar (no terminal) would swallow the line.
+            Some(bar) if !bar.is_hidden() => bar.println(line),
+            _ => println!("{line}"),
+        }
+    }
+}
+
+impl Observer for Terminal {
+    fn on_start(&mut self, report: &RunReport) {
+        self.print(&format!(
+            "{} parameters, {} classes; {} utterances, {:.1} minutes of audio; epochs {} to {}",
+            report.parameters,
+            report.classes,
+            report.utterances,
+            report.audio_seconds / 60.0,
+            report.first_epoch + 1,
+            report.epochs,
+        ));
+    }
+
+    fn on_step(&mut self, report: &StepReport) {
+        let bar = self.bar.get_or_insert_with(|| {
+            let bar = ProgressBar::no_length();
+            let style = ProgressStyle::with_template("{bar:30} {pos}/{len} steps, {msg}, {eta} left");
+            bar.set_style(style.expect("the template is well-formed"));
+            bar.enable_steady_tick(Duration::from_millis(500));
+            bar
+        });
+        self.audio_seconds += report.audio_seconds;
+        self.seconds += report.seconds;
+        let speed = self.audio_seconds / self.seconds.max(1e-9);
+        if bar.length().is_none() {
+            bar.set_length(report.steps);
+            bar.set_position(report.step);
+            bar.reset_eta();
+        }
+        bar.set_position(report.step + 1);
+        bar.set_message(format!("epoch {}, loss {:.3}, {speed:.0}x real time", report.epoch + 1, report.loss));
+    }
+
+    fn on_epoch(&mut self, report: &EpochReport) {
+        let m = &report.metrics;
+        let mut line = format!(
+            "epoch {:>4}/{}  loss {:8.3}  ctc {:8.3}  norm {:6.2}  {:5.1} s",
+            m.epoch, report.epochs, m.loss, m.ctc_loss, m.gradient_norm, m.seconds
+        );
+        if m.skipped > 0 {
+            line += &format!("  {} utterances without a path", m.skipped);
+        }
+        if let Some(wer) = m.dev_wer {
+            line += &format!("  dev WER {:.2} %", 100.0 * wer);
+        }
+        self.print(&line);
+    }
+}

@@ -1,0 +1,41 @@
+//! `panda transcribe CHECKPOINT AUDIO...`
+use std::{path::PathBuf, process::ExitCode};
+
+use training::Recogniser;
+
+use crate::error::Result;
+
+/// Arguments of `panda transcribe`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// A checkpoint, for example runs/digits/best.safetensors
+    checkpoint: PathBuf,
+    /// WAV or FLAC files with the sample rate that the model was trained on
+    #[arg(required = true)]
+    audio: Vec<PathBuf>,
+    /// Also print when each token was recognised, and how surely
+    #[arg(long)]
+    times: bool,
+}
+
+/// Prints the text of each file; a file that cannot be read does not keep the others from being read.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let recogniser = Recogniser::load(&arguments.checkpoint)?;
+    let mut code = ExitCode::SUCCESS;
+    for path in &arguments.audio {
+        let found = speech::read_audio(path).map_err(training::Error::from);
+        match found.and_then(|audio| recogniser.transcribe(&audio)) {
+            Err(error) => {
+                eprintln!("error: {}: {error}", path.display());
+                code = ExitCode::from(2);
+            }
+            Ok(transcription) => {
+                println!("{}: {}", path.display(), transcription.text);
+                for token in transcription.tokens.iter().filter(|_| arguments.times) {
+                    println!("  {:8.2} s  {:<12} {:.3}", token.seconds, token.text, token.log_prob.exp());
+                }
+            }
+        }
+    }
+    Ok(code)
+}

@@ -1,0 +1,108 @@
+//! `panda verify DIR`: checks the losses against golden vectors that independent programs made.
+mod bars;
+mod case;
+mod doors;
+mod error;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use bars::{Verdict, Width};
+use case::Case;
+use doors::Stop;
+pub use error::{Result, VerifyError};
+
+/// Verifies every case of a folder and prints a line for each to standard output; true if all pass.
+///
+/// # Errors
+/// As [`report`].
+pub fn run(dir: &Path) -> crate::error::Result<bool> {
+    Ok(report(dir, &mut std::io::stdout().lock())?)
+}
+
+/// Verifies every case (`NAME.json` beside `NAME.safetensors`) of a folder, in f64 and in f32; true if all pass.
+///
+/// Prints one line for each case and type, then the kinds that were skipped, then a summary. A case that a loss refuses
+/// is a failure with a line like any other.
+///
+/// # Errors
+/// A folder that is missing or without cases; a file that is missing, corrupt or not what its kind promises. Every
+/// file is read before the first line is printed.
+pub fn report(dir: &Path, out: &mut impl Write) -> Result<bool> {
+    let cases = stems(dir)?.iter().map(|stem| Case::read(stem)).collect::<Result<Vec<_>>>()?;
+    let (known, unknown): (Vec<_>, Vec<_>) = cases.iter().partition(|case| doors::knows(&case.kind));
+    let name = known.iter().map(|case| case.name.len()).max().unwrap_or(4).max(4);
+    writeln!(out, "Bars: f64 loss 1e-9 relative, gradient 1e-9 absolute;")?;
+    writeln!(
+        out,
+        "      f32 loss 2e-6 relative, gradient 2e-5 relative L2, or the best f32 peer where all are worse."
+    )?;
+    writeln!(out, "{:name$}  {:18}  type  {:>8}  {:>8}  verdict", "case", "kind", "loss", "gradient")?;
+    let (mut passed, mut failed) = (0, 0);
+    for case in &known {
+        for (label, width) in [("f64", Width::Double), ("f32", Width::Single)] {
+            let found = match width {
+                Width::Double => doors::run::<f64>(case),
+                Width::Single => doors::run::<f32>(case),
+            };
+            let verdict = match found {
+                Ok(outcome) => bars::judge(&outcome, case.peers, width),
+                Err(Stop::Case(error)) => return Err(error),
+                Err(Stop::Door(error)) => Verdict {
+                    loss: f64::NAN,
+                    gradient: f64::NAN,
+                    failures: vec![error.to_string()],
+                    notes: Vec::new(),
+                },
+            };
+            let (word, remarks) = if verdict.passed() {
+                passed += 1;
+                ("pass", &verdict.notes)
+            } else {
+                failed += 1;
+                ("FAIL", &verdict.failures)
+            };
+            let remarks =
+                if remarks.is_empty() { String::new() } else { format!(" ({})", remarks.join("; ")) };
+            let (loss, gradient) = (verdict.loss, verdict.gradient);
+            let (case, kind) = (&case.name, &case.kind);
+            writeln!(
+                out,
+                "{case:name$}  {kind:18}  {label}   {loss:>8.1e}  {gradient:>8.1e}  {word}{remarks}"
+            )?;
+        }
+    }
+    let mut skipped = BTreeMap::<&str, Vec<&str>>::new();
+    for case in &unknown {
+        skipped.entry(&case.kind).or_default().push(&case.name);
+    }
+    for (kind, names) in &skipped {
+        writeln!(out, "skipped, kind {kind} is not supported yet: {}", names.join(", "))?;
+    }
+    writeln!(
+        out,
+        "{} cases in f64 and f32: {passed} runs passed, {failed} failed; {} cases skipped",
+        known.len(),
+        unknown.len()
+    )?;
+    Ok(failed == 0)
+}
+
+/// Paths of the cases without their endings, in order. Half a case counts, so that its missing half is named.
+fn stems(dir: &Path) -> Result<Vec<PathBuf>> {
+    let broken = |source| VerifyError::Folder { path: dir.into(), source };
+    let mut stems = BTreeSet::new();
+    for entry in std::fs::read_dir(dir).map_err(broken)? {
+        let path = entry.map_err(broken)?.path();
+        if path.extension().is_some_and(|ending| ending == "json" || ending == "safetensors") {
+            stems.insert(path.with_extension(""));
+        }
+    }
+    if stems.is_empty() {
+        return Err(VerifyError::NoCases { path: dir.into() });
+    }
+    Ok(stems.into_iter().collect())
+}

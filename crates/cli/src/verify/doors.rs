@@ -1,0 +1,252 @@
+//! Runs a case through the door that its kind belongs to and lines up what came out with what is stored.
+use panda_core::Real;
+use rnnt_loss::{
+    Activation, Head, JointNetwork, Layout, Options, Reduction, ScoresLoss, Targets, joint_loss, rows_loss,
+    scores_loss, scores_loss_in_place,
+};
+
+use super::case::{Case, Stored};
+use super::error::VerifyError;
+
+/// Found and stored values of one quantity.
+#[derive(Debug)]
+pub(super) struct Pair {
+    pub what: &'static str,
+    pub found: Vec<f64>,
+    pub stored: Stored,
+}
+
+/// Everything of a case that can be compared.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    /// Log-probabilities: losses, reductions, forward and backward sums.
+    pub losses: Vec<Pair>,
+    pub gradients: Vec<Pair>,
+    /// Gradients that are not exactly zero in padding.
+    pub leaks: Vec<&'static str>,
+    /// Scores of about 1e3 or a loss near zero: here f32 programs lose their digits, and we must not.
+    pub hard: bool,
+}
+
+/// Why a case has no outcome.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Stop {
+    /// The case is not what it says; nothing can be concluded.
+    #[error(transparent)]
+    Case(#[from] VerifyError),
+    /// A door refused a sound case: that is a failure of ours.
+    #[error(transparent)]
+    Door(#[from] rnnt_loss::Error),
+}
+
+/// Scores of this size count as huge.
+const HUGE: f64 = 900.0;
+/// Losses below this count as near zero.
+const TINY: f64 = 1e-4;
+
+/// Whether [`run`] knows a kind.
+pub(super) fn knows(kind: &str) -> bool {
+    ["rnnt_dense", "rnnt_fused_linear", "rnnt_joint_network"].contains(&kind)
+}
+
+/// Runs a case with `F` as the type of its rows.
+pub(super) fn run<F: Real>(case: &Case) -> Result<Outcome, Stop> {
+    match case.kind.as_str() {
+        "rnnt_fused_linear" => rows::<F>(case),
+        "rnnt_joint_network" => joint::<F>(case),
+        _ => dense::<F>(case),
+    }
+}
+
+impl Outcome {
+    fn loss<F: Real>(&mut self, case: &Case, what: &'static str, found: &[F]) -> Result<(), VerifyError> {
+        pair(case, what, found).map(|pair| self.losses.extend(pair))
+    }
+
+    fn gradient<F: Real>(&mut self, case: &Case, what: &'static str, found: &[F]) -> Result<(), VerifyError> {
+        pair(case, what, found).map(|pair| self.gradients.extend(pair))
+    }
+
+    /// Notes a gradient that is not exactly zero where no utterance has a row.
+    fn sealed<F: Real>(&mut self, what: &'static str, gradient: &[F], width: usize, real: &[bool]) {
+        let mut padding = gradient.chunks_exact(width).zip(real).filter(|(_, real)| !**real);
+        if padding.any(|(row, _)| row.iter().any(|&g| g != F::ZERO)) {
+            self.leaks.push(what);
+        }
+    }
+}
+
+/// Lines up a quantity if the case stores it.
+fn pair<F: Real>(case: &Case, what: &'static str, found: &[F]) -> Result<Option<Pair>, VerifyError> {
+    let Some(stored) = case.find(what) else { return Ok(None) };
+    if stored.values.len() != found.len() {
+        let expected = format!("{} values", found.len());
+        return Err(case.wrong(what, &expected, &format!("{:?}", stored.shape)));
+    }
+    let found = found.iter().map(|value| value.to_f64()).collect();
+    Ok(Some(Pair { what, found, stored: stored.clone() }))
+}
+
+fn options(case: &Case) -> Options {
+    Options { fastemit: case.options.fastemit_lambda, clamp: case.options.clamp, ..Options::default() }
+}
+
+/// Ready-made scores, with every variant of the gradient that the case stores.
+fn dense<F: Real>(case: &Case) -> Result<Outcome, Stop> {
+    let targets = case.targets()?;
+    let [_, frames, positions, classes] = case.shape("logits")?;
+    let layout = Layout::Padded { frames, positions };
+    let scores: Vec<F> = case.values("logits")?;
+    let ones = Reduction::Sum.weights(&targets);
+    let loss = |options: &Options| scores_loss(&scores, classes, layout, &targets, options, &ones);
+    let chosen = options(case);
+    let found = loss(&chosen)?;
+    let mut out = Outcome::default();
+    case.get("loss")?;
+    case.get("grad_logits")?;
+    losses(&mut out, case, &found, &targets, (frames, positions))?;
+    for reduction in [Reduction::Sum, Reduction::Mean, Reduction::MeanPerTarget, Reduction::MeanVolume] {
+        let name = match reduction {
+            Reduction::Sum => "loss_sum",
+            Reduction::Mean => "loss_mean",
+            Reduction::MeanPerTarget => "loss_mean_per_target",
+            Reduction::MeanVolume => "loss_mean_volume",
+        };
+        out.loss(case, name, &[reduction.reduce(&found.losses, &targets)?])?;
+    }
+
+    out.gradient(case, "grad_logits", &found.gradient)?;
+    let free = Options { clamp: None, ..chosen };
+    out.gradient(case, "grad_logits_unclamped", &loss(&free)?.gradient)?;
+    let plain = Options { fastemit: 0.0, ..free };
+    out.gradient(case, "grad_logits_no_fastemit", &loss(&plain)?.gradient)?;
+    let mut over = scores.clone();
+    scores_loss_in_place(&mut over, classes, layout, &targets, &chosen, &Reduction::Mean.weights(&targets))?;
+    out.gradient(case, "grad_logits_loss_mean", &over)?;
+
+    let real = real_rows(&targets, frames, positions);
+    out.sealed("grad_logits", &found.gradient, classes, &real);
+    let rows = scores.chunks_exact(classes).zip(&real).filter(|(_, real)| **real);
+    let largest = rows.flat_map(|(row, _)| row).map(|z| z.to_f64().abs()).filter(|z| z.is_finite());
+    out.hard = largest.fold(0.0, f64::max) >= HUGE || found.losses.iter().any(|&loss| loss < TINY);
+    Ok(out)
+}
+
+/// Losses and log-sums of the scores door, padded with the zeros that the files hold.
+fn losses<F: Real>(
+    out: &mut Outcome,
+    case: &Case,
+    found: &ScoresLoss<F>,
+    targets: &Targets,
+    (frames, positions): (usize, usize),
+) -> Result<(), Stop> {
+    out.loss(case, "loss", &found.losses)?;
+    let scale = 1.0 + case.options.fastemit_lambda;
+    let reported: Vec<f64> = found.losses.iter().map(|loss| scale * loss).collect();
+    out.loss(case, "loss_fastemit_nemo", &reported)?;
+    for (name, packed) in [("log_alpha", &found.log_alpha), ("log_beta", &found.log_beta)] {
+        let mut padded = vec![0.0; targets.batch() * frames * positions];
+        for b in 0..targets.batch() {
+            for (site, at) in targets.lattices().range(b).zip(targets.lattices().sites_of(b)) {
+                padded[(b * frames + at.frame) * positions + at.label] = packed[site];
+            }
+        }
+        out.loss(case, name, &padded)?;
+    }
+    Ok(())
+}
+
+/// Hidden rows and a head.
+fn rows<F: Real>(case: &Case) -> Result<Outcome, Stop> {
+    let targets = case.targets()?;
+    let [_, width] = case.shape("W")?;
+    let (frames, positions) =
+        (most(&targets, |b| targets.frames(b)), most(&targets, |b| targets.labels(b).len() + 1));
+    let layout = match case.options.layout.as_deref() {
+        Some("packed") => Layout::Packed,
+        Some("padded") => Layout::Padded { frames, positions },
+        other => return Err(case.wrong("options.layout", "packed or padded", &format!("{other:?}")).into()),
+    };
+    let (hidden, weight): (Vec<F>, Vec<F>) = (case.values("h")?, case.values("W")?);
+    let bias: Option<Vec<F>> = case.find("b").map(|_| case.values("b")).transpose()?;
+    let head = Head::new(&weight, bias.as_deref(), width).map_err(rnnt_loss::Error::from)?;
+    let ones = Reduction::Sum.weights(&targets);
+    let found = rows_loss(&hidden, &head, layout, &targets, &options(case), &ones)?;
+    let mut out = Outcome::default();
+    for name in ["loss", "grad_h", "grad_W"] {
+        case.get(name)?;
+    }
+    out.loss(case, "loss", &found.losses)?;
+    out.gradient(case, "grad_h", &found.hidden)?;
+    out.gradient(case, "grad_W", &found.weight)?;
+    if bias.is_some() {
+        case.get("grad_b")?;
+        out.gradient(case, "grad_b", &found.bias)?;
+    }
+    if layout != Layout::Packed {
+        out.sealed("grad_h", &found.hidden, width, &real_rows(&targets, frames, positions));
+    }
+    Ok(out)
+}
+
+/// Encodings, predictions and the whole joint network.
+fn joint<F: Real>(case: &Case) -> Result<Outcome, Stop> {
+    let targets = case.targets()?;
+    let ([_, frames, encoder_width], [_, positions, predictor_width]) =
+        (case.shape("h_enc")?, case.shape("h_pred")?);
+    let [classes, width] = case.shape("W_O")?;
+    let layout = Layout::Padded { frames, positions };
+    let input = |name: &str| case.values::<F>(name);
+    let (encodings, predictions) = (input("h_enc")?, input("h_pred")?);
+    let (encoder, predictor, bias) = (input("W_A")?, input("W_L")?, input("b_Z")?);
+    let (head_weight, head_bias) = (input("W_O")?, input("b_O")?);
+    let network = JointNetwork {
+        encoder: &encoder,
+        encoder_width,
+        predictor: &predictor,
+        predictor_width,
+        bias: Some(&bias),
+        head: Head::new(&head_weight, Some(&head_bias), width).map_err(rnnt_loss::Error::from)?,
+        activation: Activation::Tanh,
+    };
+    let (options, ones) = (options(case), Reduction::Sum.weights(&targets));
+    let found = joint_loss(&encodings, &predictions, &network, layout, &targets, &options, &ones)?;
+    let mut out = Outcome::default();
+    case.get("loss")?;
+    out.loss(case, "loss", &found.losses)?;
+    for (name, gradient) in [
+        ("grad_h_enc", &found.encodings),
+        ("grad_h_pred", &found.predictions),
+        ("grad_W_A", &found.encoder),
+        ("grad_W_L", &found.predictor),
+        ("grad_b_Z", &found.bias),
+        ("grad_W_O", &found.head_weight),
+        ("grad_b_O", &found.head_bias),
+    ] {
+        case.get(name)?;
+        out.gradient(case, name, gradient)?;
+    }
+    if case.find("logits").is_some() {
+        // The same lattice by another door, from the scores that the case's author computed.
+        let found = scores_loss(&input("logits")?, classes, layout, &targets, &options, &ones)?;
+        out.loss(case, "loss", &found.losses)?;
+    }
+    let batch = targets.batch();
+    let real: Vec<bool> = (0..batch * frames).map(|i| i % frames < targets.frames(i / frames)).collect();
+    out.sealed("grad_h_enc", &found.encodings, encoder_width, &real);
+    let real: Vec<bool> =
+        (0..batch * positions).map(|i| i % positions <= targets.labels(i / positions).len()).collect();
+    out.sealed("grad_h_pred", &found.predictions, predictor_width, &real);
+    Ok(out)
+}
+
+/// Which rows of a padded batch of sites are real.
+fn real_rows(targets: &Targets, frames: usize, positions: usize) -> Vec<bool> {
+    let site = |i: usize| (i / positions / frames, i / positions % frames, i % positions);
+    let real = |(b, t, u): (usize, usize, usize)| t < targets.frames(b) && u <= targets.labels(b).len();
+    (0..targets.batch() * frames * positions).map(|i| real(site(i))).collect()
+}
+
+fn most(targets: &Targets, of: impl Fn(usize) -> usize) -> usize {
+    (0..targets.batch()).map(of).max().unwrap_or_default()
+}

@@ -1,0 +1,46 @@
+//! What can go wrong while decoding.
+
+/// The crate's result type.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A decoding error; the message names the argument, what was expected and what was found.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The frames do not divide into rows of the model's joint width.
+    #[error("frames: expected whole rows of {width} values, found {found} values")]
+    Frames {
+        /// Joint width H of the model.
+        width: usize,
+        /// Number of values given.
+        found: usize,
+    },
+    /// The blank id is not one of the model's classes.
+    #[error("blank: expected a class below {classes}, found {blank}")]
+    Blank {
+        /// Blank id of the model.
+        blank: u32,
+        /// Number of classes C.
+        classes: usize,
+    },
+    /// An option has a value outside its range.
+    #[error("{option}: expected {expected}, found {found}")]
+    Option {
+        /// Name of the option.
+        option: &'static str,
+        /// What it may be.
+        expected: &'static str,
+        /// What it was.
+        found: usize,
+    },
+    /// The joint network gave a score that is NaN or +inf.
+    #[error("score of class {class} at frame {frame}: expected a number below +inf, found {found}")]
+    Score {
+        /// Frame index t.
+        frame: usize,
+        /// Class index.
+        class: usize,
+        /// The offending score.
+        found: f32,
+    },
+}

@@ -1,0 +1,17 @@
+//! Transducer decoding: from projected encoder rows to labels with time stamps.
+//!
+//! A model is seen through one trait, [`Transducer`]: a predictor that advances label by label and a joint network that scores
+//! every class at one site. Nothing here knows about audio, files or training.
+//!
+//! [`greedy`] takes the best class at each site: the blank moves one frame on, any other class is emitted and advances the
+//! predictor on the same frame, at most [`Greedy::max_symbols`] times.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod error;
+mod greedy;
+mod model;
+
+pub use error::{Error, Result};
+pub use greedy::{Greedy, Hypothesis, greedy};
+pub use model::Transducer;

@@ -1,0 +1,70 @@
+//! A padded batch of transducer problems, checked once for every oracle that takes dense logits.
+
+use crate::error::{Result, shape, value};
+
+/// Lengths and labels of a padded batch of logits `[B, T, U + 1, C]`.
+pub(crate) struct Batch<'a> {
+    /// `[B, T, U + 1, C]` of the padded logits.
+    pub dims: [usize; 4],
+    /// `T_b` of each utterance.
+    pub frames: &'a [usize],
+    /// Label ids of each utterance.
+    pub labels: &'a [Vec<u32>],
+    /// Id of the blank.
+    pub blank: u32,
+}
+
+impl<'a> Batch<'a> {
+    /// Checks the lengths and ids against the logits' shape.
+    pub fn new(dims: [usize; 4], frames: &'a [usize], labels: &'a [Vec<u32>], blank: u32) -> Result<Self> {
+        let [batch, most_frames, rows, classes] = dims;
+        if batch == 0 || rows == 0 {
+            return Err(shape("logits", "at least one utterance and U + 1 >= 1", format!("{dims:?}")));
+        }
+        if frames.len() != batch {
+            return Err(shape("frames", format!("{batch} lengths"), frames.len()));
+        }
+        if labels.len() != batch {
+            return Err(shape("labels", format!("{batch} label sequences"), labels.len()));
+        }
+        if blank as usize >= classes {
+            return Err(value("blank", 0, format!("an id below C = {classes}"), blank));
+        }
+        for (b, (&length, ids)) in frames.iter().zip(labels).enumerate() {
+            if length == 0 || length > most_frames {
+                return Err(value("frames", b, format!("1 to T = {most_frames}"), length));
+            }
+            if ids.len() >= rows {
+                return Err(value("labels", b, format!("at most U = {} labels", rows - 1), ids.len()));
+            }
+            if let Some(&id) = ids.iter().find(|&&id| id as usize >= classes || id == blank) {
+                let expected = format!("ids below C = {classes} other than the blank {blank}");
+                return Err(value("labels", b, expected, id));
+            }
+        }
+        Ok(Self { dims, frames, labels, blank })
+    }
+
+    /// Whether site `(t, u)` belongs to the lattice of utterance `b`.
+    pub fn is_site(&self, b: usize, t: usize, u: usize) -> bool {
+        t < self.frames[b] && u <= self.labels[b].len()
+    }
+
+    /// Checks that every row of `logits` at a real site has a finite maximum and no NaN.
+    pub fn check_rows(&self, logits: &[f64]) -> Result<()> {
+        let [batch, frames, rows, classes] = self.dims;
+        if logits.len() != batch * frames * rows * classes {
+            return Err(shape("logits", format!("{:?} = B T (U + 1) C values", self.dims), logits.len()));
+        }
+        for (row, scores) in logits.chunks(classes).enumerate() {
+            let (b, t, u) = (row / rows / frames, row / rows % frames, row % rows);
+            let no_mass = scores.iter().all(|&z| z == f64::NEG_INFINITY);
+            if self.is_site(b, t, u) && (no_mass || scores.iter().any(|&z| z.is_nan() || z == f64::INFINITY))
+            {
+                let expected = "no NaN, no +inf and at least one finite score in the row";
+                return Err(value("logits", row, expected, format!("{scores:?}")));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,64 @@
+//! Seeded numbers for tests: the same (seed, purpose) always gives the same values.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+/// `count` standard normal numbers times `scale`.
+pub fn normal(seed: u64, purpose: u64, count: usize, scale: f64) -> Vec<f64> {
+    let mut rng = stream(seed, purpose);
+    (0..count)
+        .map(|_| {
+            // Box and Muller; 1 - x keeps the logarithm away from zero.
+            let (a, b) = (unit(&mut rng), unit(&mut rng));
+            scale * (-2.0 * (1.0 - a).ln()).sqrt() * (std::f64::consts::TAU * b).cos()
+        })
+        .collect()
+}
+
+/// `count` whole numbers below `below`.
+///
+/// # Panics
+/// If `below` is zero.
+pub fn below(seed: u64, purpose: u64, count: usize, below: u32) -> Vec<u32> {
+    assert!(below > 0, "below: expected at least 1, found 0");
+    let mut rng = stream(seed, purpose);
+    (0..count).map(|_| (rng.next_u64() % u64::from(below)) as u32).collect()
+}
+
+/// `count` label ids below `classes` that avoid the blank.
+///
+/// # Panics
+/// If there is no class beside the blank.
+pub fn labels(seed: u64, purpose: u64, count: usize, classes: u32, blank: u32) -> Vec<u32> {
+    below(seed, purpose, count, classes - 1).into_iter().map(|id| id + u32::from(id >= blank)).collect()
+}
+
+fn stream(seed: u64, purpose: u64) -> ChaCha8Rng {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    rng.set_stream(purpose);
+    rng
+}
+
+fn unit(rng: &mut ChaCha8Rng) -> f64 {
+    (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repeats_itself_and_tells_purposes_apart() {
+        assert_eq!(normal(1, 2, 9, 1.0), normal(1, 2, 9, 1.0));
+        assert_ne!(normal(1, 2, 9, 1.0), normal(1, 3, 9, 1.0));
+        assert!(labels(5, 6, 500, 4, 2).iter().all(|&id| id < 4 && id != 2));
+    }
+
+    #[test]
+    fn is_standard_normal() {
+        let draws = normal(7, 0, 20_000, 1.0);
+        let mean = draws.iter().sum::<f64>() / draws.len() as f64;
+        let variance = draws.iter().map(|x| x * x).sum::<f64>() / draws.len() as f64;
+        assert!(mean.abs() < 0.03 && (variance - 1.0).abs() < 0.04, "{mean} {variance}");
+    }
+}

@@ -1,0 +1,149 @@
+//! Every alignment path of a tiny lattice, one by one.
+//!
+//! The topology is a caller's list of [`Arc`]s, so that each one of the workspace can be checked here by its definition.
+//! A path starts at site `(0, 0)`; an arc taken at `(t, u)` adds the emission of its column at that site and goes to
+//! `(t + frames, u + labels)`; the path ends with an arc that lands exactly on `(T, U)` and may do so.
+
+use crate::error::{Error, Result, shape, value};
+
+/// The most paths that are written down.
+pub const MAX_PATHS: usize = 200_000;
+
+/// One way to leave a site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arc {
+    /// Frames that it consumes.
+    pub frames: usize,
+    /// Labels that it emits.
+    pub labels: usize,
+    /// Column of the emissions that holds its log-probability.
+    pub column: usize,
+    /// Whether it may be the last one.
+    pub may_end: bool,
+}
+
+/// The regular transducer: column 0 is the blank, column 1 the next label.
+pub const REGULAR: [Arc; 2] = [
+    Arc { frames: 1, labels: 0, column: 0, may_end: true },
+    Arc { frames: 0, labels: 1, column: 1, may_end: false },
+];
+
+/// Sum over all paths of one lattice.
+#[derive(Clone, Debug)]
+pub struct Paths {
+    /// How many paths there are, those of probability zero included.
+    pub count: usize,
+    /// `log Σ exp(score of path)`; -inf where no path has a probability.
+    pub log_likelihood: f64,
+    /// `[N, columns]`: posterior probability of taking that column at that site. All zero without a path.
+    pub occupancies: Vec<f64>,
+}
+
+/// Adds up every path from `(0, 0)` to `(frames, labels)`.
+///
+/// # Shapes
+/// `emissions` `[N, columns]` with `N = frames * (labels + 1)` sites, t-major: row `t * (labels + 1) + u`.
+///
+/// # Errors
+/// A wrong length, no frames, an arc that goes nowhere or names a missing column, NaN or +inf emissions, more than
+/// [`MAX_PATHS`] paths.
+///
+/// Cost: O(paths · (frames + labels)).
+///
+/// ```
+/// use oracle::paths::{REGULAR, sum_over_paths};
+/// // Three frames and one label: it may come in any of the frames.
+/// let found = sum_over_paths(&[0.5f64.ln(); 12], 3, 1, 2, &REGULAR)?;
+/// assert_eq!(found.count, 3);
+/// assert!((found.log_likelihood - (3.0 / 16.0f64).ln()).abs() < 1e-12);
+/// # Ok::<(), oracle::Error>(())
+/// ```
+pub fn sum_over_paths(
+    emissions: &[f64],
+    frames: usize,
+    labels: usize,
+    columns: usize,
+    arcs: &[Arc],
+) -> Result<Paths> {
+    let rows = labels + 1;
+    if frames == 0 || columns == 0 {
+        return Err(shape("frames, columns", "at least one of each", format!("{frames}, {columns}")));
+    }
+    if emissions.len() != frames * rows * columns {
+        let expected = format!("T (U + 1) columns = {}", frames * rows * columns);
+        return Err(shape("emissions", expected, emissions.len()));
+    }
+    for (i, arc) in arcs.iter().enumerate() {
+        if arc.frames + arc.labels == 0 || arc.column >= columns {
+            let expected = format!("an arc that moves, with a column below {columns}");
+            return Err(value("arcs", i, expected, format!("{arc:?}")));
+        }
+    }
+    if let Some(i) = emissions.iter().position(|e| e.is_nan() || *e == f64::INFINITY) {
+        return Err(value("emissions", i, "a number below +inf", emissions[i]));
+    }
+    let all = every_path(frames, labels, columns, arcs)?;
+    let scores: Vec<f64> = all.iter().map(|path| path.iter().map(|&i| emissions[i]).sum()).collect();
+    let log_likelihood = log_sum(&scores);
+    let mut occupancies = vec![0.0; emissions.len()];
+    for (path, score) in all.iter().zip(&scores).filter(|(_, score)| score.is_finite()) {
+        for &i in path {
+            occupancies[i] += (score - log_likelihood).exp();
+        }
+    }
+    Ok(Paths { count: all.len(), log_likelihood, occupancies })
+}
+
+/// `log Σ exp`; -inf for nothing.
+pub(crate) fn log_sum(scores: &[f64]) -> f64 {
+    let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    if top == f64::NEG_INFINITY {
+        return top;
+    }
+    top + scores.iter().map(|s| (s - top).exp()).sum::<f64>().ln()
+}
+
+/// Each path as the places in `emissions` that it collects.
+fn every_path(frames: usize, labels: usize, columns: usize, arcs: &[Arc]) -> Result<Vec<Vec<usize>>> {
+    let found = count_paths(frames, labels, arcs);
+    if found > MAX_PATHS as f64 {
+        return Err(Error::TooLarge { what: "alignment paths", limit: MAX_PATHS, found });
+    }
+    let mut done = Vec::with_capacity(found as usize);
+    let mut open = vec![(0, 0, Vec::new())];
+    while let Some((t, u, path)) = open.pop() {
+        for arc in arcs {
+            let mut longer: Vec<usize> = path.clone();
+            longer.push((t * (labels + 1) + u) * columns + arc.column);
+            let (next_t, next_u) = (t + arc.frames, u + arc.labels);
+            if (next_t, next_u) == (frames, labels) && arc.may_end {
+                done.push(longer);
+            } else if next_t < frames && next_u <= labels {
+                open.push((next_t, next_u, longer));
+            }
+        }
+    }
+    Ok(done)
+}
+
+/// How many paths there are, counted without writing them down; f64, so that it cannot overflow.
+fn count_paths(frames: usize, labels: usize, arcs: &[Arc]) -> f64 {
+    let rows = labels + 1;
+    let mut ways = vec![0.0; frames * rows];
+    ways[0] = 1.0;
+    let mut complete = 0.0;
+    // Every arc moves on in t or in u, so t-major order is a topological one.
+    for t in 0..frames {
+        for u in 0..rows {
+            for arc in arcs {
+                let (next_t, next_u) = (t + arc.frames, u + arc.labels);
+                if (next_t, next_u) == (frames, labels) && arc.may_end {
+                    complete += ways[t * rows + u];
+                } else if next_t < frames && next_u <= labels {
+                    ways[next_t * rows + next_u] += ways[t * rows + u];
+                }
+            }
+        }
+    }
+    complete
+}

@@ -1,0 +1,165 @@
+//! The forward-backward recursion in f64 with plain loops, from dense logits.
+//!
+//! With `p(c | t, u)` the softmax of the logits of a site, `b(t, u)` the log-probability of the blank and `y(t, u)` that
+//! of label `u + 1`:
+//!
+//! ```text
+//! alpha(0, 0)     = 0
+//! alpha(t, u)     = log( exp(alpha(t-1, u) + b(t-1, u)) + exp(alpha(t, u-1) + y(t, u-1)) )
+//! beta(T-1, U)    = b(T-1, U)
+//! beta(t, u)      = log( exp(b(t, u) + beta(t+1, u)) + exp(y(t, u) + beta(t, u+1)) )
+//! loss            = -beta(0, 0)
+//! o_b(t, u)       = exp(alpha(t, u) + b(t, u) + beta(t+1, u) + loss)        occupancy of the blank arc, o_y alike
+//! gradient        = (o_b + o_y) p - o_b e_blank - o_y e_label               of the loss by the logits of (t, u)
+//! ```
+
+use crate::batch::Batch;
+use crate::error::Result;
+
+/// Losses and everything derived from them, all dense and padded; padding holds zeros.
+#[derive(Clone, Debug)]
+pub struct Reference {
+    /// `[B]`, negative log-likelihood; +inf where no path exists.
+    pub loss: Vec<f64>,
+    /// `[B, T, U + 1, C]`, gradient of the sum of the losses; zero for an utterance without a path.
+    pub gradient: Vec<f64>,
+    /// `[B, T, U + 1]`, log-probability of reaching a site.
+    pub log_alpha: Vec<f64>,
+    /// `[B, T, U + 1]`, log-probability of the rest from a site on, the arcs out of it included.
+    pub log_beta: Vec<f64>,
+}
+
+/// `log(exp(a) + exp(b))`, with -inf as "nothing there".
+pub fn log_add(a: f64, b: f64) -> f64 {
+    let (high, low) = if a > b { (a, b) } else { (b, a) };
+    if high == f64::NEG_INFINITY { high } else { high + (low - high).exp().ln_1p() }
+}
+
+/// Log-softmax of one row, written over it.
+pub fn log_softmax(row: &mut [f64]) {
+    let top = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let log_sum = row.iter().map(|z| (z - top).exp()).sum::<f64>().ln();
+    row.iter_mut().for_each(|z| *z = (*z - top) - log_sum);
+}
+
+/// Transducer loss and gradient of a padded batch in f64.
+///
+/// `fastemit` = l multiplies the occupancy of the label arcs in the gradient by `1 + l`; the loss stays as it is.
+///
+/// # Shapes
+/// `logits`: `[B, T, U + 1, C]` = `dims`, flat; `frames`, `labels`: one entry an utterance.
+///
+/// # Errors
+/// Wrong lengths, ids outside the classes, NaN or +inf (or nothing but -inf) at a real site. What padding holds is
+/// never looked at.
+///
+/// Cost: O(B T U C) time and memory.
+pub fn transducer_loss(
+    logits: &[f64],
+    dims: [usize; 4],
+    frames: &[usize],
+    labels: &[Vec<u32>],
+    blank: u32,
+    fastemit: f64,
+) -> Result<Reference> {
+    let batch = Batch::new(dims, frames, labels, blank)?;
+    batch.check_rows(logits)?;
+    let [_, most_frames, rows, classes] = dims;
+    let sites = most_frames * rows;
+    let mut out = Reference {
+        loss: vec![0.0; frames.len()],
+        gradient: vec![0.0; logits.len()],
+        log_alpha: vec![0.0; frames.len() * sites],
+        log_beta: vec![0.0; frames.len() * sites],
+    };
+    for b in 0..frames.len() {
+        let scores = b * sites * classes..(b + 1) * sites * classes;
+        let lattice = b * sites..(b + 1) * sites;
+        out.loss[b] = utterance(
+            &logits[scores.clone()],
+            &mut out.gradient[scores],
+            &mut out.log_alpha[lattice.clone()],
+            &mut out.log_beta[lattice],
+            (frames[b], rows, classes),
+            &labels[b],
+            blank as usize,
+            fastemit,
+        );
+    }
+    Ok(out)
+}
+
+/// One utterance; every slice has the padded row stride `rows`.
+fn utterance(
+    logits: &[f64],
+    gradient: &mut [f64],
+    log_alpha: &mut [f64],
+    log_beta: &mut [f64],
+    (frames, rows, classes): (usize, usize, usize),
+    labels: &[u32],
+    blank: usize,
+    fastemit: f64,
+) -> f64 {
+    let last = labels.len();
+    let site = |t: usize, u: usize| t * rows + u;
+    let mut log_probs = logits.to_vec();
+    for t in 0..frames {
+        for u in 0..=last {
+            log_softmax(&mut log_probs[site(t, u) * classes..][..classes]);
+        }
+    }
+    let blank_of = |t: usize, u: usize| log_probs[site(t, u) * classes + blank];
+    let label_of = |t: usize, u: usize| log_probs[site(t, u) * classes + labels[u] as usize];
+
+    for t in 0..frames {
+        for u in 0..=last {
+            let mut sum = if (t, u) == (0, 0) { 0.0 } else { f64::NEG_INFINITY };
+            if t > 0 {
+                sum = log_add(sum, log_alpha[site(t - 1, u)] + blank_of(t - 1, u));
+            }
+            if u > 0 {
+                sum = log_add(sum, log_alpha[site(t, u - 1)] + label_of(t, u - 1));
+            }
+            log_alpha[site(t, u)] = sum;
+        }
+    }
+    // What lies beyond a blank arc: the next frame, or the end of the utterance at its last site only.
+    let beyond = |log_beta: &[f64], t: usize, u: usize| match (t + 1 < frames, u == last) {
+        (true, _) => log_beta[site(t + 1, u)],
+        (false, true) => 0.0,
+        (false, false) => f64::NEG_INFINITY,
+    };
+    for t in (0..frames).rev() {
+        for u in (0..=last).rev() {
+            let mut sum = blank_of(t, u) + beyond(log_beta, t, u);
+            if u < last {
+                sum = log_add(sum, label_of(t, u) + log_beta[site(t, u + 1)]);
+            }
+            log_beta[site(t, u)] = sum;
+        }
+    }
+    let loss = -log_beta[0];
+    if loss == f64::INFINITY {
+        return loss;
+    }
+    for t in 0..frames {
+        for u in 0..=last {
+            let at = site(t, u);
+            let through_blank = (log_alpha[at] + blank_of(t, u) + beyond(log_beta, t, u) + loss).exp();
+            let mut through_label = 0.0;
+            if u < last {
+                let rest = log_beta[site(t, u + 1)];
+                through_label = (1.0 + fastemit) * (log_alpha[at] + label_of(t, u) + rest + loss).exp();
+            }
+            let row = &mut gradient[at * classes..][..classes];
+            for (g, log_prob) in row.iter_mut().zip(&log_probs[at * classes..]) {
+                *g = (through_blank + through_label) * log_prob.exp();
+            }
+            row[blank] -= through_blank;
+            if u < last {
+                row[labels[u] as usize] -= through_label;
+            }
+        }
+    }
+    loss
+}

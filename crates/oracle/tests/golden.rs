@@ -1,0 +1,110 @@
+//! The ladder against answers of independent programs: the dense golden vectors, in f64.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use candle_core::{DType, Device, Tensor, Var};
+use oracle::compare::assert_close;
+use oracle::{dense, reference};
+
+/// The golden folder, or none on a clone without the shared data; CI must have it.
+fn folder() -> Option<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden/rnnt");
+    if folder.is_dir() {
+        return Some(folder);
+    }
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "{} is missing in CI", folder.display());
+    println!("skipped: {} is not here", folder.display());
+    None
+}
+
+struct Golden {
+    tensors: HashMap<String, Tensor>,
+    options: serde_json::Value,
+}
+
+impl Golden {
+    fn f64s(&self, name: &str) -> Option<Vec<f64>> {
+        let tensor = self.tensors.get(name)?.to_dtype(DType::F64).unwrap();
+        Some(tensor.flatten_all().unwrap().to_vec1().unwrap())
+    }
+
+    fn lengths(&self, name: &str) -> Vec<usize> {
+        self.f64s(name).unwrap().into_iter().map(|n| n as usize).collect()
+    }
+
+    fn labels(&self) -> Vec<Vec<u32>> {
+        let ids: Vec<u32> = self.lengths("targets").into_iter().map(|id| id as u32).collect();
+        let width = self.tensors["targets"].dims()[1];
+        let counts = self.lengths("target_lens");
+        ids.chunks(width).zip(counts).map(|(row, count)| row[..count].to_vec()).collect()
+    }
+}
+
+/// Expected values that the file stores in single precision are good to half a unit of that.
+fn bar(golden: &Golden, name: &str) -> f64 {
+    match golden.tensors[name].dtype() {
+        DType::F32 => 1e-9 + f64::from(f32::EPSILON),
+        _ => 1e-9,
+    }
+}
+
+#[test]
+fn dense_cases() {
+    let Some(folder) = folder() else { return };
+    let mut names: Vec<PathBuf> = std::fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|e| e == "json"))
+        .collect();
+    names.sort();
+    let mut done = 0;
+    for path in names {
+        let sidecar: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        if sidecar["kind"] != "rnnt_dense" {
+            continue;
+        }
+        let tensors =
+            candle_core::safetensors::load(path.with_extension("safetensors"), &Device::Cpu).unwrap();
+        check(&sidecar["name"].to_string(), &Golden { tensors, options: sidecar["options"].clone() });
+        done += 1;
+    }
+    assert!(done >= 27, "only {done} dense cases in {}", folder.display());
+}
+
+fn check(name: &str, golden: &Golden) {
+    let logits = golden.tensors["logits"].to_dtype(DType::F64).unwrap();
+    let dims: [usize; 4] = logits.dims().try_into().unwrap();
+    let (frames, labels) = (golden.lengths("logit_lens"), golden.labels());
+    let blank = golden.options["blank"].as_u64().unwrap() as u32;
+    let fastemit = golden.options["fastemit_lambda"].as_f64().unwrap_or(0.0);
+    let clip = |gradient: &[f64]| match golden.options["clamp"].as_f64() {
+        Some(limit) => gradient.iter().map(|g| g.clamp(-limit, limit)).collect(),
+        None => gradient.to_vec(),
+    };
+    let loss = golden.f64s("loss").unwrap();
+    let loss_bar = 1e-9 * loss.iter().fold(0.0, |a: f64, b| a.max(b.abs()));
+    let gradient = golden.f64s("grad_logits").unwrap();
+    let gradient_bar = bar(golden, "grad_logits");
+
+    let flat = golden.f64s("logits").unwrap();
+    let found = reference::transducer_loss(&flat, dims, &frames, &labels, blank, fastemit).unwrap();
+    assert_close(&format!("{name} reference loss"), &found.loss, &loss, loss_bar);
+    assert_close(&format!("{name} reference gradient"), &clip(&found.gradient), &gradient, gradient_bar);
+    for (field, values) in [("log_alpha", &found.log_alpha), ("log_beta", &found.log_beta)] {
+        if let Some(expected) = golden.f64s(field) {
+            assert_close(&format!("{name} {field}"), values, &expected, 1e-9);
+        }
+    }
+    if let Some(expected) = golden.f64s("grad_logits_no_fastemit") {
+        let plain = reference::transducer_loss(&flat, dims, &frames, &labels, blank, 0.0).unwrap();
+        assert_close(&format!("{name} plain gradient"), &plain.gradient, &expected, 1e-9);
+    }
+
+    let logits = Var::from_tensor(&logits).unwrap();
+    let found = dense::transducer_loss_fastemit(&logits, &frames, &labels, blank, fastemit).unwrap();
+    let grads = found.sum_all().unwrap().backward().unwrap();
+    let slopes = grads.get(&logits).unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap();
+    assert_close(&format!("{name} dense loss"), &found.to_vec1::<f64>().unwrap(), &loss, loss_bar);
+    assert_close(&format!("{name} dense gradient"), &clip(&slopes), &gradient, gradient_bar);
+}

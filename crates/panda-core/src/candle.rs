@@ -1,0 +1,204 @@
+//! The tensor face: the selected normaliser as a candle operation with autograd.
+//!
+//! Emissions come out as `f64` whatever the type of the rows, see the top of the crate; gradients have the types
+//! of their arguments.
+use std::sync::Mutex;
+
+use candle_core::{CpuStorage, CustomOp3, DType, Error, Layout, Result, Shape, Storage, Tensor, WithDType};
+
+use crate::{
+    Activation, Adjoints, Head, JointGradient, JointSites, Normalized, Real, Rows, Selection, Tiling, backward,
+    forward,
+};
+
+/// A float type that both candle and the kernels know: `f32` and `f64`.
+pub trait Element: Real + WithDType {}
+impl Element for f32 {}
+impl Element for f64 {}
+
+/// The contiguous values of an operation's argument.
+///
+/// # Errors
+/// Another type, or a layout with holes.
+pub fn values<'a, F: Element>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [F]> {
+    match layout.contiguous_offsets() {
+        Some((from, to)) => Ok(&F::cpu_storage_as_slice(storage)?[from..to]),
+        None => Err(Error::RequiresContiguous { op: "panda" }.bt()),
+    }
+}
+
+/// Lends the values of contiguous tensors on the CPU to a function, without a copy.
+///
+/// # Errors
+/// A tensor on another device, of another type, or with holes.
+pub fn with_values<F: Element, T, E: From<Error>, const K: usize>(
+    tensors: [&Tensor; K],
+    use_them: impl FnOnce([&[F]; K]) -> std::result::Result<T, E>,
+) -> std::result::Result<T, E> {
+    let guards = tensors.map(|tensor| tensor.storage_and_layout());
+    let mut slices: [&[F]; K] = [&[]; K];
+    for (slice, (storage, layout)) in slices.iter_mut().zip(&guards) {
+        let Storage::Cpu(storage) = &**storage else {
+            return Err(Error::Msg("panda: expected tensors on the CPU, found another device".into()).into());
+        };
+        *slice = values(storage, layout)?;
+    }
+    use_them(slices)
+}
+
+/// Where an operation's hidden rows come from.
+enum Source {
+    /// The first argument is *N x H*.
+    Rows,
+    /// The first argument is frame rows followed by label rows.
+    Joint { frame_of: Vec<u32>, label_of: Vec<u32>, frames: usize, activation: Activation },
+}
+
+struct SelectedNormaliser<F> {
+    source: Source,
+    selection: Selection,
+    tiling: Tiling,
+    normalized: Mutex<Option<Normalized<F>>>,
+}
+
+impl<F: Element> SelectedNormaliser<F> {
+    fn forward(&self, rows: &[F], weight: &[F], bias: &[F], width: usize) -> crate::Result<Normalized<F>> {
+        let head = Head::new(weight, Some(bias), width)?;
+        match &self.source {
+            Source::Rows => forward(&Rows::new(rows, width)?, &head, &self.selection, &self.tiling),
+            Source::Joint { frame_of, label_of, frames, activation } => {
+                let (f, g) = rows.split_at(frames * width);
+                let sites = JointSites::new(f, g, frame_of, label_of, width, *activation)?;
+                forward(&sites, &head, &self.selection, &self.tiling)
+            }
+        }
+    }
+
+    /// Gradients of rows, weight and bias.
+    fn backward(
+        &self,
+        [rows, weight, bias]: [&[F]; 3],
+        width: usize,
+        adjoints: &[f64],
+    ) -> crate::Result<[Vec<F>; 3]> {
+        let head = Head::new(weight, Some(bias), width)?;
+        let guard = self.normalized.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let normalized = guard.as_ref().expect("candle runs forward before backward");
+        let adjoints = Adjoints::new(adjoints);
+        let (selection, tiling) = (&self.selection, &self.tiling);
+        match &self.source {
+            Source::Rows => {
+                let sites = Rows::new(rows, width)?;
+                let g = backward(&sites, &head, selection, normalized, &adjoints, tiling)?;
+                Ok([g.sites, g.weight, g.bias])
+            }
+            Source::Joint { frame_of, label_of, frames, activation } => {
+                let (f, g) = rows.split_at(frames * width);
+                let sites = JointSites::new(f, g, frame_of, label_of, width, *activation)?;
+                let g = backward(&sites, &head, selection, normalized, &adjoints, tiling)?;
+                let JointGradient { frames: mut both, labels } = g.sites;
+                both.extend_from_slice(&labels);
+                Ok([both, g.weight, g.bias])
+            }
+        }
+    }
+}
+
+impl<F: Element> CustomOp3 for SelectedNormaliser<F> {
+    fn name(&self) -> &'static str {
+        "selected-normaliser"
+    }
+
+    fn cpu_fwd(
+        &self,
+        s1: &CpuStorage,
+        l1: &Layout,
+        s2: &CpuStorage,
+        l2: &Layout,
+        s3: &CpuStorage,
+        l3: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let (_, width) = l2.shape().dims2()?;
+        let out = self.forward(values(s1, l1)?, values(s2, l2)?, values(s3, l3)?, width).map_err(Error::wrap)?;
+        let shape = Shape::from((out.max.len(), self.selection.per_site()));
+        let emissions = CpuStorage::F64(out.emissions.clone());
+        *self.normalized.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(out);
+        Ok((emissions, shape))
+    }
+
+    fn bwd(
+        &self,
+        rows: &Tensor,
+        weight: &Tensor,
+        bias: &Tensor,
+        _emissions: &Tensor,
+        adjoints: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let adjoints = adjoints.flatten_all()?.to_vec1::<f64>()?;
+        let [into_rows, into_weight, into_bias] = with_values([rows, weight, bias], |arguments| {
+            self.backward(arguments, weight.dim(1)?, &adjoints).map_err(Error::wrap)
+        })?;
+        let tensor = |values, like: &Tensor| Tensor::from_vec(values, like.shape(), like.device()).map(Some);
+        Ok((tensor(into_rows, rows)?, tensor(into_weight, weight)?, tensor(into_bias, bias)?))
+    }
+}
+
+fn apply(source: Source, rows: &Tensor, weight: &Tensor, bias: &Tensor, selection: Selection, n: usize) -> Result<Tensor> {
+    let tiling = Tiling::for_shape(n, weight.dim(0)?);
+    let (rows, weight, bias) = (rows.contiguous()?, weight.contiguous()?, bias.contiguous()?);
+    match rows.dtype() {
+        DType::F32 => rows.apply_op3(&weight, &bias, SelectedNormaliser::<f32> { source, selection, tiling, normalized: Mutex::new(None) }),
+        DType::F64 => rows.apply_op3(&weight, &bias, SelectedNormaliser::<f64> { source, selection, tiling, normalized: Mutex::new(None) }),
+        dtype => Err(Error::UnsupportedDTypeForOp(dtype, "selected-normaliser").bt()),
+    }
+}
+
+/// Emissions *N x S* (`f64`) of hidden rows; differentiable in all three tensors.
+///
+/// # Shapes
+/// `hidden` *N x H*, `weight` *C x H*, `bias` *C*; `f32` or `f64`, on the CPU.
+///
+/// # Errors
+/// As [`crate::forward()`], wrapped in candle's error.
+///
+/// ```
+/// use candle_core::{Device, Tensor, Var};
+/// use panda_core::{candle::normalise_rows, Selection};
+/// let hidden = Var::from_slice(&[0.5f32, -1.0], (1, 2), &Device::Cpu)?;
+/// let weight = Tensor::new(&[[1.0f32, 0.0], [0.0, 1.0], [1.0, 1.0]], &Device::Cpu)?;
+/// let bias = Tensor::zeros(3, candle_core::DType::F32, &Device::Cpu)?;
+/// let selection = Selection::new(vec![0, 2], vec![true, true], 2).unwrap();
+/// let emissions = normalise_rows(&hidden, &weight, &bias, selection)?;
+/// let gradients = emissions.sum_all()?.backward()?;
+/// assert_eq!(gradients.get(&hidden).unwrap().dims(), [1, 2]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+pub fn normalise_rows(hidden: &Tensor, weight: &Tensor, bias: &Tensor, selection: Selection) -> Result<Tensor> {
+    let n = hidden.dim(0)?;
+    apply(Source::Rows, hidden, weight, bias, selection, n)
+}
+
+/// Emissions *N x S* (`f64`) of joint sites, `h[i] = act(frames[frame_of[i]] + labels[label_of[i]])`;
+/// differentiable in all four tensors.
+///
+/// # Shapes
+/// `frames` *[.., H]*, `labels` *[.., H]*, `frame_of` and `label_of` *N*, `weight` *C x H*, `bias` *C*.
+///
+/// # Errors
+/// As [`crate::forward()`] and [`JointSites::new`], wrapped in candle's error.
+pub fn normalise_joint(
+    frames: &Tensor,
+    labels: &Tensor,
+    (frame_of, label_of): (Vec<u32>, Vec<u32>),
+    activation: Activation,
+    weight: &Tensor,
+    bias: &Tensor,
+    selection: Selection,
+) -> Result<Tensor> {
+    let width = weight.dim(1)?;
+    let (frames, labels) = (frames.reshape(((), width))?, labels.reshape(((), width))?);
+    let n = frame_of.len();
+    let source = Source::Joint { frame_of, label_of, frames: frames.dim(0)?, activation };
+    // An operation has at most three differentiable arguments.
+    apply(source, &Tensor::cat(&[frames, labels], 0)?, weight, bias, selection, n)
+}

@@ -1,0 +1,91 @@
+//! The one error type of the crate.
+
+/// What can be wrong with a call.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An argument has the wrong number of elements.
+    #[error("`{argument}`: expected {expected} elements, found {found}")]
+    Length {
+        /// Name of the argument.
+        argument: &'static str,
+        /// Number of elements that the other arguments imply.
+        expected: usize,
+        /// Number of elements given.
+        found: usize,
+    },
+    /// A dimension that must be positive is zero.
+    #[error("`{argument}`: expected at least 1, found 0")]
+    Zero {
+        /// Name of the dimension.
+        argument: &'static str,
+    },
+    /// An active selected class lies outside the head.
+    #[error("selection: site {site}, slot {slot} asks for class {class}, but there are {classes} classes")]
+    ClassOutOfRange {
+        /// Row of the selection.
+        site: usize,
+        /// Column of the selection.
+        slot: usize,
+        /// The class asked for.
+        class: u32,
+        /// Number of classes of the head.
+        classes: usize,
+    },
+    /// A site selects the same class twice, so that its adjoint would be ambiguous.
+    #[error("selection: site {site} selects class {class} more than once")]
+    DuplicateClass {
+        /// Row of the selection.
+        site: usize,
+        /// The repeated class.
+        class: u32,
+    },
+    /// A row index of a joint site lies outside its matrix.
+    #[error("`{argument}`: site {site} points to row {row}, but there are {rows} rows")]
+    RowOutOfRange {
+        /// Name of the argument.
+        argument: &'static str,
+        /// The site.
+        site: usize,
+        /// The row it asks for.
+        row: usize,
+        /// Number of rows there are.
+        rows: usize,
+    },
+    /// A site's scores hold a NaN or +inf.
+    #[error("site {site}: expected scores that are finite or -inf, found NaN or +inf")]
+    NotFinite {
+        /// The first such site.
+        site: usize,
+    },
+    /// Every class of a site is masked.
+    #[error("site {site}: expected at least one class with a finite score, found -inf everywhere")]
+    AllMasked {
+        /// The first such site.
+        site: usize,
+    },
+    /// An adjoint is NaN or infinite.
+    #[error("`{argument}`: expected finite values, found {value} at site {site}")]
+    Adjoint {
+        /// Name of the argument.
+        argument: &'static str,
+        /// The first such site.
+        site: usize,
+        /// The value found.
+        value: f64,
+    },
+    /// A gradient clamp is NaN or negative.
+    #[error("clamp: expected a limit of at least 0, found {limit}")]
+    Clamp {
+        /// The limit given.
+        limit: f64,
+    },
+}
+
+/// A result with this crate's [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Checks a slice length against what the shapes imply.
+pub(crate) fn expect_len(argument: &'static str, expected: usize, found: usize) -> Result<()> {
+    if expected == found { Ok(()) } else { Err(Error::Length { argument, expected, found }) }
+}

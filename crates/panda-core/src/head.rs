@@ -1,0 +1,39 @@
+//! The last linear layer.
+use crate::{Error, Real, Result, error::expect_len};
+
+/// Weight *C x H* and bias *C* of the head, borrowed.
+#[derive(Debug, Clone, Copy)]
+pub struct Head<'a, F> {
+    pub(crate) weight: &'a [F],
+    pub(crate) bias: Option<&'a [F]>,
+    pub(crate) hidden: usize,
+    pub(crate) classes: usize,
+}
+
+impl<'a, F: Real> Head<'a, F> {
+    /// Borrows a row-major weight and, if there is one, a bias. A bias of -inf masks its class.
+    ///
+    /// # Errors
+    /// `hidden` or the number of classes is zero; lengths that do not fit.
+    pub fn new(weight: &'a [F], bias: Option<&'a [F]>, hidden: usize) -> Result<Self> {
+        let classes = weight.len().checked_div(hidden).ok_or(Error::Zero { argument: "hidden" })?;
+        if classes == 0 {
+            return Err(Error::Zero { argument: "classes" });
+        }
+        expect_len("head.weight", classes * hidden, weight.len())?;
+        if let Some(bias) = bias {
+            expect_len("head.bias", classes, bias.len())?;
+        }
+        Ok(Self { weight, bias, hidden, classes })
+    }
+
+    /// C
+    pub fn classes(&self) -> usize {
+        self.classes
+    }
+
+    /// H
+    pub fn hidden(&self) -> usize {
+        self.hidden
+    }
+}

@@ -1,0 +1,38 @@
+//! The number crunching: matrix products and vector mathematics over slices.
+//!
+//! [`product`] is the one door to the matrix library, so that it can be swapped. The vector functions are one
+//! portable source, compiled several times and chosen once at run time ([`dispatch`]); the only `unsafe` of
+//! the crate is the call into the chosen copy.
+mod dispatch;
+mod math;
+mod product;
+mod real;
+
+pub use product::{Accumulate, View, ViewMut, product};
+pub use real::Real;
+
+/// `x = exp(x)` for every element; -inf gives exactly 0 and NaN stays NaN.
+///
+/// `f32`: at most 2 ULP; results below `2.5e-38` are flushed to 0.
+pub fn exp<F: Real>(values: &mut [F]) {
+    F::exp_slice(values);
+}
+
+/// `x = tanh(x)` for every element; NaN stays NaN. `f32`: at most 4 ULP.
+pub fn tanh<F: Real>(values: &mut [F]) {
+    F::tanh_slice(values);
+}
+
+/// `x = 1 / (1 + exp(-x))` for every element; NaN stays NaN. `f32`: at most 4 ULP above `2.5e-38`.
+pub fn sigmoid<F: Real>(values: &mut [F]) {
+    F::sigmoid_slice(values);
+}
+
+/// `out += row`, element by element.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn add<F: Real>(out: &mut [F], row: &[F]) {
+    assert_eq!(out.len(), row.len(), "add: both slices must have one length");
+    F::add_slice(out, row);
+}

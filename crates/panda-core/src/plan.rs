@@ -1,0 +1,59 @@
+//! How the work is cut: by shape alone, so that bits never depend on the number of threads.
+use crate::{Error, Result};
+
+/// Tile and lane sizes.
+///
+/// A *tile* is `rows x classes` scores. Forward gives every block of `rows` sites to a task. Backward runs in
+/// waves: `row_lanes` blocks of sites at a time, each of them split over `class_lanes` runs of class tiles.
+/// A lane owns its part of the head's gradient, and lanes are summed in their order, so there are no atomics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tiling {
+    /// Sites a tile.
+    pub rows: usize,
+    /// Classes a tile.
+    pub classes: usize,
+    /// Blocks of sites that backward has in flight; each beyond the first keeps a copy of the head's gradient.
+    pub row_lanes: usize,
+    /// Runs of class tiles that backward has in flight; each keeps `rows x H` partial hidden gradients.
+    pub class_lanes: usize,
+}
+
+/// Lanes in flight: enough for a few cores, little enough for memory.
+const LANES: usize = 8;
+/// Scores a tile (1 MiB of `f32`).
+const TILE: usize = 1 << 18;
+
+impl Tiling {
+    /// A good cut for *N* sites and *C* classes.
+    ///
+    /// What it costs in memory is [`transient`](Self::transient), which does not grow with N.
+    pub fn for_shape(sites: usize, classes: usize) -> Self {
+        let class_tile = classes.clamp(1, 1024);
+        let rows = (TILE / class_tile).clamp(64, 1024).min(sites.max(1));
+        let class_lanes = classes.div_ceil(class_tile).min(LANES);
+        let row_lanes = (LANES / class_lanes).clamp(1, sites.div_ceil(rows).max(1));
+        Self { rows, classes: class_tile, row_lanes, class_lanes }
+    }
+
+    /// Elements that backward, the larger of the two directions, has allocated beside its arguments and results.
+    pub fn transient(&self, sites: usize, hidden: usize, classes: usize) -> usize {
+        let lanes = self.row_lanes * self.class_lanes;
+        let (rows, tile) = (self.rows.min(sites), self.classes.min(classes));
+        // Hidden rows of a wave; a lane's tile and partial hidden gradient; a row lane's copy of the head.
+        let wave = (self.row_lanes * rows).min(sites) * hidden;
+        wave + lanes * rows * (tile + hidden) + self.row_lanes * classes * (hidden + 1)
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        let sizes = [
+            ("tiling.rows", self.rows),
+            ("tiling.classes", self.classes),
+            ("tiling.row_lanes", self.row_lanes),
+            ("tiling.class_lanes", self.class_lanes),
+        ];
+        match sizes.iter().find(|(_, size)| *size == 0) {
+            Some(&(argument, _)) => Err(Error::Zero { argument }),
+            None => Ok(()),
+        }
+    }
+}

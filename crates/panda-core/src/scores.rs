@@ -1,0 +1,95 @@
+//! The same two directions for scores that exist already, *rows x C*, as other toolkits' losses take them.
+//!
+//! A site is a row of the matrix; `site_of_row` says which, or [`PADDING`] for rows that no site uses. Those are
+//! never read, and their gradient is exactly 0.
+use rayon::prelude::*;
+
+use crate::{
+    Adjoints, Error, Normalized, Real, Result, Selection,
+    backward::ScoreGradient,
+    error::expect_len,
+    forward::accumulate,
+};
+
+/// Marks a row without a site.
+pub const PADDING: u32 = u32::MAX;
+/// Sites a task; any value gives the same bits, because rows do not mix.
+const BLOCK: usize = 64;
+
+fn rows_of_sites(site_of_row: &[u32], sites: usize) -> Result<Vec<usize>> {
+    let mut rows = vec![usize::MAX; sites];
+    for (row, &site) in site_of_row.iter().enumerate().filter(|(_, site)| **site != PADDING) {
+        let slot = rows.get_mut(site as usize);
+        *slot.ok_or(Error::RowOutOfRange { argument: "site_of_row", site: row, row: site as usize, rows: sites })? =
+            row;
+    }
+    let found = rows.iter().filter(|row| **row != usize::MAX).count();
+    expect_len("site_of_row", sites, found)?;
+    Ok(rows)
+}
+
+/// Emissions of the selected classes from ready-made scores.
+///
+/// # Shapes
+/// `scores` *rows x C*, `site_of_row` *rows*, `selection` *N x S*.
+///
+/// # Errors
+/// As [`crate::forward()`]; also a `site_of_row` that is not one row for each site.
+pub fn forward<F: Real>(
+    scores: &[F],
+    classes: usize,
+    site_of_row: &[u32],
+    sites: usize,
+    selection: &Selection,
+) -> Result<Normalized<F>> {
+    if classes == 0 {
+        return Err(Error::Zero { argument: "classes" });
+    }
+    expect_len("scores", site_of_row.len() * classes, scores.len())?;
+    selection.check(sites, classes)?;
+    let rows = rows_of_sites(site_of_row, sites)?;
+    let per_site = selection.per_site();
+    Normalized::collect(sites, selection, BLOCK, |first, max, sums, selected| {
+        for (row, (max, sum)) in max.iter_mut().zip(sums).enumerate() {
+            let z = &scores[rows[first + row] * classes..][..classes];
+            accumulate(z, max, sum);
+            for (slot, class) in selection.active(first + row) {
+                selected[row * per_site + slot] = z[class as usize];
+            }
+        }
+    })
+}
+
+/// Writes the gradient of the scores over the scores.
+///
+/// # Shapes
+/// As [`forward`]; `normalized` is its result.
+///
+/// # Errors
+/// Shapes that do not fit; adjoints that are not finite.
+///
+/// # Cost
+/// N C exponentials, no memory beyond a few numbers a thread.
+pub fn backward_in_place<F: Real>(
+    scores: &mut [F],
+    classes: usize,
+    site_of_row: &[u32],
+    selection: &Selection,
+    normalized: &Normalized<F>,
+    adjoints: &Adjoints,
+) -> Result<()> {
+    let sites = normalized.max.len();
+    if classes == 0 {
+        return Err(Error::Zero { argument: "classes" });
+    }
+    expect_len("scores", site_of_row.len() * classes, scores.len())?;
+    selection.check(sites, classes)?;
+    normalized.check(sites, selection.per_site())?;
+    adjoints.check(sites, selection)?;
+    rows_of_sites(site_of_row, sites)?;
+    let step = ScoreGradient { selection, normalized, adjoints };
+    scores.par_chunks_mut(classes).zip(site_of_row).with_min_len(BLOCK).for_each(|(z, &site)| {
+        if site == PADDING { z.fill(F::ZERO) } else { step.apply(site as usize, 0, z) }
+    });
+    Ok(())
+}

@@ -1,0 +1,53 @@
+//! Which classes each site asks for.
+use crate::{Error, Result, error::expect_len};
+
+/// Selected class ids *N x S* with a mask; an inactive entry is never read, whatever its id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Selection {
+    ids: Vec<u32>,
+    active: Vec<bool>,
+    per_site: usize,
+}
+
+impl Selection {
+    /// Takes ids and mask, site after site, `per_site` = S entries each.
+    ///
+    /// # Errors
+    /// Lengths that differ or are no multiple of S; a class that a site selects twice. O(N S²).
+    pub fn new(ids: Vec<u32>, active: Vec<bool>, per_site: usize) -> Result<Self> {
+        expect_len("selection.active", ids.len(), active.len())?;
+        let sites = ids.len().checked_div(per_site).unwrap_or(0);
+        expect_len("selection.ids", sites * per_site, ids.len())?;
+        let selection = Self { ids, active, per_site };
+        for site in 0..sites {
+            for (slot, class) in selection.active(site) {
+                if selection.active(site).any(|(other, id)| other < slot && id == class) {
+                    return Err(Error::DuplicateClass { site, class });
+                }
+            }
+        }
+        Ok(selection)
+    }
+
+    /// S, the number of entries a site.
+    pub fn per_site(&self) -> usize {
+        self.per_site
+    }
+
+    /// `(slot, class)` of a site's active entries.
+    pub fn active(&self, site: usize) -> impl Iterator<Item = (usize, u32)> + '_ {
+        let from = site * self.per_site;
+        (0..self.per_site).filter(move |s| self.active[from + s]).map(move |s| (s, self.ids[from + s]))
+    }
+
+    /// Fails unless there is one row a site and every active class exists.
+    pub(crate) fn check(&self, sites: usize, classes: usize) -> Result<()> {
+        expect_len("selection", sites * self.per_site, self.ids.len())?;
+        for site in 0..sites {
+            if let Some((slot, class)) = self.active(site).find(|&(_, id)| id as usize >= classes) {
+                return Err(Error::ClassOutOfRange { site, slot, class, classes });
+            }
+        }
+        Ok(())
+    }
+}

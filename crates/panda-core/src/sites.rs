@@ -1,0 +1,175 @@
+//! Where hidden rows come from: given as a matrix, or made on the fly by a joint network.
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use crate::{Error, Real, Result, error::expect_len, kernel};
+
+/// A packed list of N sites that can produce its hidden rows block by block and take their gradient back.
+///
+/// `fill`, `pull_back` and `scatter` stand for `h = φ(x)`, `dx = φ'(h) dh` and `dX += dx`.
+pub trait Sites<F: Real>: Sync {
+    /// What `scatter` sums into.
+    type Gradient: Send;
+    /// N
+    fn len(&self) -> usize;
+    /// Whether there is no site at all.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// H
+    fn width(&self) -> usize;
+    /// Writes the hidden rows of some sites, *rows x H*.
+    fn fill(&self, rows: Range<usize>, hidden: &mut [F]);
+    /// Turns the gradient of hidden rows into the gradient of what made them, in place.
+    fn pull_back(&self, hidden: &[F], gradient: &mut [F]);
+    /// A zero gradient.
+    fn zero_gradient(&self) -> Self::Gradient;
+    /// Adds the pulled-back gradient of some sites, in site order.
+    fn scatter(&self, rows: Range<usize>, gradient: &[F], into: &mut Self::Gradient);
+}
+
+/// Hidden rows *N x H* that exist already.
+#[derive(Debug, Clone, Copy)]
+pub struct Rows<'a, F> {
+    hidden: &'a [F],
+    width: usize,
+}
+
+impl<'a, F: Real> Rows<'a, F> {
+    /// Borrows a row-major *N x H* matrix.
+    ///
+    /// # Errors
+    /// `width` is zero or does not divide the length.
+    pub fn new(hidden: &'a [F], width: usize) -> Result<Self> {
+        let sites = hidden.len().checked_div(width).ok_or(Error::Zero { argument: "width" })?;
+        expect_len("hidden", sites * width, hidden.len())?;
+        Ok(Self { hidden, width })
+    }
+}
+
+impl<F: Real> Sites<F> for Rows<'_, F> {
+    type Gradient = Vec<F>;
+    fn len(&self) -> usize {
+        self.hidden.len() / self.width
+    }
+    fn width(&self) -> usize {
+        self.width
+    }
+    fn fill(&self, rows: Range<usize>, hidden: &mut [F]) {
+        hidden.copy_from_slice(&self.hidden[rows.start * self.width..rows.end * self.width]);
+    }
+    fn pull_back(&self, _hidden: &[F], _gradient: &mut [F]) {}
+    fn zero_gradient(&self) -> Vec<F> {
+        vec![F::ZERO; self.hidden.len()]
+    }
+    fn scatter(&self, rows: Range<usize>, gradient: &[F], into: &mut Vec<F>) {
+        into[rows.start * self.width..rows.end * self.width].copy_from_slice(gradient);
+    }
+}
+
+/// The nonlinearity of the joint network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Activation {
+    /// `tanh(x)`
+    #[default]
+    Tanh,
+    /// `max(x, 0)`, with derivative 0 at 0.
+    Relu,
+}
+
+/// Sites of a joint network: `h[i] = act(frames[frame_of[i]] + labels[label_of[i]])`, never kept as *N x H*.
+///
+/// `frames` and `labels` are the two projections that the joint adds; neighbouring sites should share a frame.
+#[derive(Debug, Clone, Copy)]
+pub struct JointSites<'a, F> {
+    frames: &'a [F],
+    labels: &'a [F],
+    frame_of: &'a [u32],
+    label_of: &'a [u32],
+    width: usize,
+    activation: Activation,
+}
+
+/// Gradient of the two projections of [`JointSites`], shaped like them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JointGradient<F> {
+    /// Gradient of the frame rows.
+    pub frames: Vec<F>,
+    /// Gradient of the label rows.
+    pub labels: Vec<F>,
+}
+
+impl<'a, F: Real> JointSites<'a, F> {
+    /// Borrows frame rows *[.., H]*, label rows *[.., H]* and, for each site, an index into either.
+    ///
+    /// # Errors
+    /// `width` is zero, lengths do not fit, or an index points past its rows.
+    pub fn new(
+        frames: &'a [F],
+        labels: &'a [F],
+        frame_of: &'a [u32],
+        label_of: &'a [u32],
+        width: usize,
+        activation: Activation,
+    ) -> Result<Self> {
+        expect_len("label_of", frame_of.len(), label_of.len())?;
+        for (argument, rows, of) in [("frame_of", frames, frame_of), ("label_of", labels, label_of)] {
+            let count = rows.len().checked_div(width).ok_or(Error::Zero { argument: "width" })?;
+            expect_len(if argument == "frame_of" { "frames" } else { "labels" }, count * width, rows.len())?;
+            if let Some(site) = of.iter().position(|&row| row as usize >= count) {
+                return Err(Error::RowOutOfRange { argument, site, row: of[site] as usize, rows: count });
+            }
+        }
+        Ok(Self { frames, labels, frame_of, label_of, width, activation })
+    }
+
+    fn row(&self, index: u32) -> Range<usize> {
+        index as usize * self.width..(index as usize + 1) * self.width
+    }
+}
+
+impl<F: Real> Sites<F> for JointSites<'_, F> {
+    type Gradient = JointGradient<F>;
+    fn len(&self) -> usize {
+        self.frame_of.len()
+    }
+    fn width(&self) -> usize {
+        self.width
+    }
+    fn fill(&self, rows: Range<usize>, hidden: &mut [F]) {
+        for (site, out) in rows.zip(hidden.chunks_exact_mut(self.width)) {
+            out.copy_from_slice(&self.frames[self.row(self.frame_of[site])]);
+            F::add_slice(out, &self.labels[self.row(self.label_of[site])]);
+        }
+        match self.activation {
+            Activation::Tanh => kernel::tanh(hidden),
+            // Written so that a NaN stays one.
+            Activation::Relu => hidden.iter_mut().for_each(|h| *h = if *h < F::ZERO { F::ZERO } else { *h }),
+        }
+    }
+    fn pull_back(&self, hidden: &[F], gradient: &mut [F]) {
+        let pairs = gradient.iter_mut().zip(hidden);
+        match self.activation {
+            Activation::Tanh => pairs.for_each(|(g, &h)| *g *= F::ONE - h * h),
+            Activation::Relu => pairs.for_each(|(g, &h)| *g = if h > F::ZERO { *g } else { F::ZERO }),
+        }
+    }
+    fn zero_gradient(&self) -> JointGradient<F> {
+        JointGradient { frames: vec![F::ZERO; self.frames.len()], labels: vec![F::ZERO; self.labels.len()] }
+    }
+    fn scatter(&self, rows: Range<usize>, gradient: &[F], into: &mut JointGradient<F>) {
+        let sum = |of: &[u32], into: &mut [F]| {
+            for (&row, g) in of[rows.clone()].iter().zip(gradient.chunks_exact(self.width)) {
+                F::add_slice(&mut into[self.row(row)], g);
+            }
+        };
+        let JointGradient { frames, labels } = into;
+        rayon::join(|| sum(self.frame_of, frames), || sum(self.label_of, labels));
+    }
+}
+
+/// Applies `pull_back` to the rows of a wave, in parallel.
+pub(crate) fn pull_back_blocks<F: Real, S: Sites<F>>(sites: &S, hidden: &[F], gradient: &mut [F], block: usize) {
+    gradient.par_chunks_mut(block).zip(hidden.par_chunks(block)).for_each(|(g, h)| sites.pull_back(h, g));
+}

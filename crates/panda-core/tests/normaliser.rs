@@ -1,0 +1,330 @@
+//! The selected normaliser against a dense f64 computation, and its invariants.
+use panda_core::{
+    Activation, Adjoints, Clamp, Error, Head, JointSites, Normalized, Rows, Selection, Sites, Tiling, backward,
+    forward, scores,
+};
+use proptest::prelude::*;
+
+/// A drawn problem: hidden rows, head, selection, adjoints.
+#[derive(Debug, Clone)]
+struct Case {
+    n: usize,
+    h: usize,
+    c: usize,
+    s: usize,
+    hidden: Vec<f64>,
+    weight: Vec<f64>,
+    bias: Vec<f64>,
+    ids: Vec<u32>,
+    active: Vec<bool>,
+    adjoints: Vec<f64>,
+    log_z: Vec<f64>,
+    tiling: Tiling,
+}
+
+impl Case {
+    fn selection(&self) -> Selection {
+        Selection::new(self.ids.clone(), self.active.clone(), self.s).unwrap()
+    }
+
+    fn scores(&self) -> Vec<f64> {
+        let z = |i: usize, c: usize| -> f64 {
+            (0..self.h).map(|k| self.hidden[i * self.h + k] * self.weight[c * self.h + k]).sum::<f64>() + self.bias[c]
+        };
+        (0..self.n * self.c).map(|x| z(x / self.c, x % self.c)).collect()
+    }
+
+    /// `g[i,c]`, straight from the formula.
+    fn score_gradient(&self) -> Vec<f64> {
+        let mut g = self.scores();
+        for (i, row) in g.chunks_exact_mut(self.c).enumerate() {
+            let max = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let log_z = max + row.iter().map(|z| (z - max).exp()).sum::<f64>().ln();
+            let slots = (0..self.s).filter(|s| self.active[i * self.s + s]);
+            let total: f64 = slots.clone().map(|s| self.adjoints[i * self.s + s]).sum();
+            row.iter_mut().for_each(|z| *z = -(total - self.log_z[i]) * (*z - log_z).exp());
+            slots.for_each(|s| row[self.ids[i * self.s + s] as usize] += self.adjoints[i * self.s + s]);
+        }
+        g
+    }
+}
+
+fn cases() -> impl Strategy<Value = Case> {
+    let shape = (0usize..40, 1usize..9, 1usize..70, 0usize..6, any::<u64>());
+    let tiling = (1usize..20, 1usize..30, 1usize..4, 1usize..4);
+    (shape, tiling).prop_map(|((n, h, c, s, seed), (rows, classes, row_lanes, class_lanes))| {
+        let mut state = seed | 1;
+        let mut uniform = move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ((state >> 33) as f64) / f64::from(1u32 << 31)
+        };
+        let mut values = |len: usize, scale: f64| (0..len).map(|_| (uniform() - 0.5) * scale).collect::<Vec<f64>>();
+        let (hidden, weight, bias) = (values(n * h, 4.0), values(c * h, 4.0), values(c, 2.0));
+        let (adjoints, log_z) = (values(n * s, 2.0), values(n, 1.0));
+        let draws = values(n * s * 2, 1.0);
+        let (mut ids, mut active) = (vec![0u32; n * s], vec![false; n * s]);
+        for i in 0..n {
+            for slot in 0..s {
+                let at = i * s + slot;
+                ids[at] = ((draws[at] + 0.5) * c as f64) as u32;
+                let taken = (0..slot).any(|o| active[i * s + o] && ids[i * s + o] == ids[at]);
+                active[at] = !taken && draws[n * s + at] > -0.3;
+                if !active[at] {
+                    ids[at] = u32::MAX; // never read
+                }
+            }
+        }
+        let tiling = Tiling { rows, classes, row_lanes, class_lanes };
+        Case { n, h, c, s, hidden, weight, bias, ids, active, adjoints, log_z, tiling }
+    })
+}
+
+fn close(found: &[f64], want: &[f64], tolerance: f64) {
+    assert_eq!(found.len(), want.len());
+    for (i, (f, w)) in found.iter().zip(want).enumerate() {
+        assert!((f - w).abs() <= tolerance * (1.0 + w.abs()), "element {i}: found {f}, expected {w}");
+    }
+}
+
+fn narrow(values: &[f64]) -> Vec<f32> {
+    values.iter().map(|v| *v as f32).collect()
+}
+
+proptest! {
+    #[test]
+    fn equals_the_dense_formula(case in cases()) {
+        let selection = case.selection();
+        let head = Head::new(&case.weight, Some(&case.bias), case.h).unwrap();
+        let rows = Rows::new(&case.hidden, case.h).unwrap();
+        let out = forward(&rows, &head, &selection, &case.tiling).unwrap();
+        let z = case.scores();
+        for i in 0..case.n {
+            let row = &z[i * case.c..][..case.c];
+            let log_z = row.iter().map(|z| z.exp()).sum::<f64>().ln();
+            prop_assert!((out.log_z(i) - log_z).abs() < 1e-12 * (1.0 + log_z.abs()));
+            for s in 0..case.s {
+                let at = i * case.s + s;
+                let want = if case.active[at] { row[case.ids[at] as usize] - log_z } else { 0.0 };
+                prop_assert!((out.emissions[at] - want).abs() < 1e-11);
+                prop_assert!(out.emissions[at].exp() <= 1.0 + 1e-15);
+            }
+        }
+        let mut adjoints = Adjoints::new(&case.adjoints);
+        adjoints.log_z = Some(&case.log_z);
+        let grads = backward(&rows, &head, &selection, &out, &adjoints, &case.tiling).unwrap();
+        let g = case.score_gradient();
+        let sum = |f: &dyn Fn(usize, usize) -> f64, outer: usize, inner: usize| -> Vec<f64> {
+            (0..outer).map(|o| (0..inner).map(|i| f(o, i)).sum()).collect()
+        };
+        let (n, h, c) = (case.n, case.h, case.c);
+        close(&grads.bias, &sum(&|k, i| g[i * c + k], c, n), 1e-11);
+        close(&grads.sites, &sum(&|x, k| g[x / h * c + k] * case.weight[k * h + x % h], n * h, c), 1e-11);
+        close(&grads.weight, &sum(&|x, i| g[i * c + x / h] * case.hidden[i * h + x % h], c * h, n), 1e-11);
+    }
+
+    #[test]
+    fn single_precision_follows(case in cases()) {
+        let selection = case.selection();
+        let (hidden, weight, bias) = (narrow(&case.hidden), narrow(&case.weight), narrow(&case.bias));
+        let head = Head::new(&weight, Some(&bias), case.h).unwrap();
+        let rows = Rows::new(&hidden, case.h).unwrap();
+        let out = forward(&rows, &head, &selection, &case.tiling).unwrap();
+        let mut adjoints = Adjoints::new(&case.adjoints);
+        adjoints.log_z = Some(&case.log_z);
+        let grads = backward(&rows, &head, &selection, &out, &adjoints, &case.tiling).unwrap();
+        let mut wide = case.clone();
+        wide.hidden = hidden.iter().map(|v| f64::from(*v)).collect();
+        wide.weight = weight.iter().map(|v| f64::from(*v)).collect();
+        wide.bias = bias.iter().map(|v| f64::from(*v)).collect();
+        let head = Head::new(&wide.weight, Some(&wide.bias), case.h).unwrap();
+        let rows = Rows::new(&wide.hidden, case.h).unwrap();
+        let exact = forward(&rows, &head, &selection, &case.tiling).unwrap();
+        close(&out.emissions, &exact.emissions, 2e-5);
+        let want = backward(&rows, &head, &selection, &exact, &adjoints, &case.tiling).unwrap();
+        for (found, want) in [(&grads.weight, &want.weight), (&grads.bias, &want.bias), (&grads.sites, &want.sites)] {
+            let error: f64 = found.iter().zip(want).map(|(f, w)| (f64::from(*f) - w).powi(2)).sum();
+            let norm: f64 = want.iter().map(|w| w * w).sum();
+            prop_assert!(error.sqrt() <= 2e-5 * norm.sqrt() + 1e-6, "{} of {}", error.sqrt(), norm.sqrt());
+        }
+    }
+
+    #[test]
+    fn tiles_change_nothing(case in cases()) {
+        let (weight, hidden) = (narrow(&case.weight), narrow(&case.hidden));
+        let head = Head::new(&weight, None, case.h).unwrap();
+        let rows = Rows::new(&hidden, case.h).unwrap();
+        let (selection, adjoints) = (case.selection(), Adjoints::new(&case.adjoints));
+        let run = |tiling: &Tiling| {
+            let out = forward(&rows, &head, &selection, tiling).unwrap();
+            let grads = backward(&rows, &head, &selection, &out, &adjoints, tiling).unwrap();
+            (out, grads)
+        };
+        let (a, b) = (run(&case.tiling), run(&Tiling::for_shape(case.n, case.c)));
+        close(&a.0.emissions, &b.0.emissions, 1e-5);
+        for (a, b) in [(&a.1.weight, &b.1.weight), (&a.1.sites, &b.1.sites)] {
+            let wide = |v: &[f32]| v.iter().map(|v| f64::from(*v)).collect::<Vec<_>>();
+            close(&wide(a), &wide(b), 2e-5);
+        }
+    }
+
+    #[test]
+    fn ready_made_scores_agree_and_padding_is_inert(case in cases()) {
+        let selection = case.selection();
+        // Site i in row 2 i; odd rows are padding full of NaN.
+        let mut z = vec![f64::NAN; 2 * case.n * case.c];
+        for (i, row) in case.scores().chunks_exact(case.c).enumerate() {
+            z[2 * i * case.c..][..case.c].copy_from_slice(row);
+        }
+        let site = |row: usize| if row.is_multiple_of(2) { row as u32 / 2 } else { scores::PADDING };
+        let site_of_row: Vec<u32> = (0..2 * case.n).map(site).collect();
+        let out = scores::forward(&z, case.c, &site_of_row, case.n, &selection).unwrap();
+        let mut adjoints = Adjoints::new(&case.adjoints);
+        adjoints.log_z = Some(&case.log_z);
+        scores::backward_in_place(&mut z, case.c, &site_of_row, &selection, &out, &adjoints).unwrap();
+        let want = case.score_gradient();
+        for (row, g) in z.chunks_exact(case.c).enumerate() {
+            match site_of_row[row] {
+                scores::PADDING => prop_assert!(g.iter().all(|g| *g == 0.0)),
+                site => close(g, &want[site as usize * case.c..][..case.c], 1e-11),
+            }
+        }
+    }
+
+    #[test]
+    fn threads_change_no_bit(case in cases()) {
+        let (hidden, weight) = (narrow(&case.hidden), narrow(&case.weight));
+        let (selection, adjoints) = (case.selection(), Adjoints::new(&case.adjoints));
+        let run = |threads: usize| {
+            rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(|| {
+                let head = Head::new(&weight, None, case.h).unwrap();
+                let rows = Rows::new(&hidden, case.h).unwrap();
+                let out = forward(&rows, &head, &selection, &case.tiling).unwrap();
+                let grads = backward(&rows, &head, &selection, &out, &adjoints, &case.tiling).unwrap();
+                (out, grads)
+            })
+        };
+        let one = run(1);
+        prop_assert_eq!(&one, &run(2));
+        prop_assert_eq!(&one, &run(5));
+    }
+}
+
+/// Joint sites are the same as their hidden rows, with gradients summed into the two projections.
+#[test]
+fn joint_sites_equal_their_rows() {
+    let (h, c, frames, labels) = (3, 11, 4, 3);
+    let value = |i: usize| ((i * 37 % 23) as f64 - 11.0) / 9.0;
+    let f: Vec<f64> = (0..frames * h).map(value).collect();
+    let g: Vec<f64> = (0..labels * h).map(|i| value(i + 50)).collect();
+    let weight: Vec<f64> = (0..c * h).map(|i| value(i + 100)).collect();
+    let frame_of: Vec<u32> = (0..frames * labels).map(|i| (i / labels) as u32).collect();
+    let label_of: Vec<u32> = (0..frames * labels).map(|i| (i % labels) as u32).collect();
+    let n = frame_of.len();
+    let selection = Selection::new((0..2 * n).map(|i| (i % c) as u32).collect(), vec![true; 2 * n], 2).unwrap();
+    let adjoints: Vec<f64> = (0..2 * n).map(|i| value(i + 7)).collect();
+    let tiling = Tiling { rows: 5, classes: 4, row_lanes: 2, class_lanes: 2 };
+    let head = Head::new(&weight, None, h).unwrap();
+    for activation in [Activation::Tanh, Activation::Relu] {
+        let joint = JointSites::new(&f, &g, &frame_of, &label_of, h, activation).unwrap();
+        let mut hidden = vec![0.0; n * h];
+        joint.fill(0..n, &mut hidden);
+        let act = |x: f64| if activation == Activation::Tanh { x.tanh() } else { x.max(0.0) };
+        assert!((hidden[5 * h + 1] - act(f[h + 1] + g[2 * h + 1])).abs() < 1e-15);
+        let rows = Rows::new(&hidden, h).unwrap();
+        let out = forward(&joint, &head, &selection, &tiling).unwrap();
+        assert_eq!(out, forward(&rows, &head, &selection, &tiling).unwrap());
+        let adjoints = Adjoints::new(&adjoints);
+        let by_rows = backward(&rows, &head, &selection, &out, &adjoints, &tiling).unwrap();
+        let by_joint = backward(&joint, &head, &selection, &out, &adjoints, &tiling).unwrap();
+        let (mut df, mut dg) = (vec![0.0; f.len()], vec![0.0; g.len()]);
+        for i in 0..n * h {
+            let slope = match activation {
+                Activation::Tanh => 1.0 - hidden[i] * hidden[i],
+                Activation::Relu => f64::from(u8::from(hidden[i] > 0.0)),
+            };
+            df[frame_of[i / h] as usize * h + i % h] += slope * by_rows.sites[i];
+            dg[label_of[i / h] as usize * h + i % h] += slope * by_rows.sites[i];
+        }
+        close(&by_joint.sites.frames, &df, 1e-13);
+        close(&by_joint.sites.labels, &dg, 1e-13);
+        assert_eq!(by_joint.weight, by_rows.weight);
+    }
+}
+
+fn one_site(weight: &[f32], bias: &[f32], ids: Vec<u32>, classes: usize) -> panda_core::Result<Normalized<f32>> {
+    let active = vec![true; ids.len()];
+    let per_site = ids.len();
+    let selection = Selection::new(ids, active, per_site)?;
+    let tiling = Tiling { rows: 1, classes, row_lanes: 1, class_lanes: 1 };
+    forward(&Rows::new(&[1.0], 1)?, &Head::new(weight, Some(bias), 1)?, &selection, &tiling)
+}
+
+#[test]
+fn masked_classes_are_legal_and_bad_rows_are_named() {
+    let masked = f32::NEG_INFINITY;
+    // Masked classes fill whole tiles, before and after the live one.
+    let out = one_site(&[0.0; 5], &[masked, masked, 0.5, masked, masked], vec![2, 0], 2).unwrap();
+    assert_eq!((out.emissions[0], out.emissions[1]), (0.0, f64::NEG_INFINITY));
+    let all = one_site(&[0.0; 3], &[masked; 3], vec![0], 2);
+    assert_eq!(all, Err(Error::AllMasked { site: 0 }));
+    for bad in [f32::NAN, f32::INFINITY] {
+        for at in 0..3 {
+            let mut bias = [masked; 3];
+            bias[at] = bad;
+            assert_eq!(one_site(&[0.0; 3], &bias, vec![0], 1), Err(Error::NotFinite { site: 0 }), "{bad} at {at}");
+            bias = [0.0; 3];
+            bias[at] = bad;
+            assert_eq!(one_site(&[0.0; 3], &bias, vec![0], 2), Err(Error::NotFinite { site: 0 }), "{bad} at {at}");
+        }
+    }
+}
+
+#[test]
+fn one_class_has_no_gradient_and_large_offsets_keep_their_digits() {
+    let out = one_site(&[0.3], &[1e4], vec![0], 1).unwrap();
+    assert_eq!(out.emissions, [0.0]);
+    let out = one_site(&[0.0; 3], &[1e6, 1e6 + 1.0, 1e6 - 2.0], vec![0, 1, 2], 2).unwrap();
+    let log_sum = (1.0 + (-1f64).exp() + (-3f64).exp()).ln();
+    close(&out.emissions, &[-1.0 - log_sum, -log_sum, -3.0 - log_sum], 1e-7);
+}
+
+#[test]
+fn a_clamp_clips_before_weighting() {
+    let selection = Selection::new(vec![0], vec![true], 1).unwrap();
+    let (mut z, site_of_row) = ([0.0f64, 0.0, 0.0, 0.0], [0]);
+    let out = scores::forward(&z, 4, &site_of_row, 1, &selection).unwrap();
+    let clamp = Clamp { limit: 0.2, weights: &[10.0] };
+    let adjoints = Adjoints { clamp: Some(clamp), ..Adjoints::new(&[-0.4]) };
+    scores::backward_in_place(&mut z, 4, &site_of_row, &selection, &out, &adjoints).unwrap();
+    close(&z, &[-2.0, 1.0, 1.0, 1.0], 1e-12); // -0.3 is clipped, 0.1 is not
+}
+
+#[test]
+fn mistakes_are_named() {
+    let two = |ids: Vec<u32>| one_site(&[0.0; 3], &[0.0; 3], ids, 2);
+    assert_eq!(two(vec![1, 1]), Err(Error::DuplicateClass { site: 0, class: 1 }));
+    assert_eq!(two(vec![0, 3]), Err(Error::ClassOutOfRange { site: 0, slot: 1, class: 3, classes: 3 }));
+    assert!(matches!(Head::new(&[0.0f32; 5], None, 2), Err(Error::Length { argument: "head.weight", .. })));
+    assert!(matches!(Head::new(&[0.0f32; 4], Some(&[0.0]), 2), Err(Error::Length { argument: "head.bias", .. })));
+    assert!(matches!(Head::<f32>::new(&[], None, 2), Err(Error::Zero { argument: "classes" })));
+    assert!(matches!(Head::new(&[1.0f32], None, 0), Err(Error::Zero { argument: "hidden" })));
+    assert!(matches!(Rows::new(&[0.0f32; 5], 2), Err(Error::Length { argument: "hidden", .. })));
+    assert!(matches!(Selection::new(vec![1], vec![], 1), Err(Error::Length { .. })));
+    let joint = |f: &'static [u32]| JointSites::new(&[0.0f32; 2], &[0.0; 2], f, &[0], 2, Activation::Tanh).err();
+    assert_eq!(joint(&[1]), Some(Error::RowOutOfRange { argument: "frame_of", site: 0, row: 1, rows: 1 }));
+    assert!(matches!(joint(&[0, 0]), Some(Error::Length { argument: "label_of", .. })));
+
+    let selection = Selection::new(vec![0], vec![true], 1).unwrap();
+    let (rows, head) = (Rows::new(&[1.0f32], 1).unwrap(), Head::new(&[1.0f32, 2.0], None, 1).unwrap());
+    let mut tiling = Tiling::for_shape(1, 2);
+    let out = forward(&rows, &head, &selection, &tiling).unwrap();
+    let back = |adjoints: &Adjoints, tiling: &Tiling| backward(&rows, &head, &selection, &out, adjoints, tiling).err();
+    assert!(matches!(back(&Adjoints::new(&[f64::NAN]), &tiling), Some(Error::Adjoint { site: 0, .. })));
+    assert!(matches!(back(&Adjoints::new(&[]), &tiling), Some(Error::Length { .. })));
+    let clamp = Some(Clamp { limit: -1.0, weights: &[1.0] });
+    assert_eq!(back(&Adjoints { clamp, ..Adjoints::new(&[1.0]) }, &tiling), Some(Error::Clamp { limit: -1.0 }));
+    tiling.classes = 0;
+    assert_eq!(back(&Adjoints::new(&[1.0]), &tiling), Some(Error::Zero { argument: "tiling.classes" }));
+    let rows = [0u32, 0];
+    assert!(matches!(scores::forward(&[0.0f32; 4], 2, &rows, 2, &Selection::new(vec![0; 2], vec![true; 2], 1).unwrap()), Err(Error::Length { argument: "site_of_row", .. })));
+}

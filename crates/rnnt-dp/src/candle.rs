@@ -1,0 +1,68 @@
+//! The tensor face: the lattice as a candle operation with autograd.
+use std::sync::Mutex;
+
+use candle_core::{CpuStorage, CustomOp1, DType, Error, Layout, Result, Shape, Tensor};
+
+use crate::{Lattices, Posterior, Regularisers, Topology, forward_backward};
+
+struct LatticeLoss {
+    lattices: Lattices,
+    topology: Topology,
+    regularisers: Regularisers,
+    posterior: Mutex<Option<Posterior>>,
+}
+
+impl CustomOp1 for LatticeLoss {
+    fn name(&self) -> &'static str {
+        "lattice-loss"
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let Some((from, to)) = layout.contiguous_offsets() else {
+            return Err(Error::RequiresContiguous { op: "lattice-loss" }.bt());
+        };
+        let emissions = &storage.as_slice::<f64>()?[from..to];
+        let out = forward_backward(&self.lattices, &self.topology, emissions, &self.regularisers);
+        let out = out.map_err(Error::wrap)?;
+        let losses = out.losses.clone();
+        *self.posterior.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(out);
+        Ok((CpuStorage::F64(losses), Shape::from(self.lattices.batch())))
+    }
+
+    fn bwd(&self, emissions: &Tensor, _losses: &Tensor, upstream: &Tensor) -> Result<Option<Tensor>> {
+        let upstream = upstream.to_vec1::<f64>()?;
+        let guard = self.posterior.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let posterior = guard.as_ref().expect("candle runs forward before backward");
+        let mut adjoints = posterior.adjoints.clone();
+        let parts = self.lattices.split_mut(&mut adjoints, self.topology.arcs().len());
+        for (part, factor) in parts.into_iter().zip(upstream) {
+            part.iter_mut().for_each(|a| *a *= factor);
+        }
+        Tensor::from_vec(adjoints, emissions.shape(), emissions.device()).map(Some)
+    }
+}
+
+/// Loss *B* (`f64`) of each lattice from its emissions *N x S*; differentiable in the emissions.
+///
+/// # Errors
+/// As [`forward_backward`], wrapped in candle's error; emissions of another type than `f32` or `f64`.
+///
+/// ```
+/// use candle_core::{Device, Var};
+/// use rnnt_dp::{candle::lattice_loss, Lattices, Regularisers, Topology};
+/// let emissions = Var::from_slice(&[-0.7f64; 8], (4, 2), &Device::Cpu)?;
+/// let lattices = Lattices::new(vec![2], vec![1]).unwrap();
+/// let loss = lattice_loss(&emissions, lattices, Topology::rnnt(), Regularisers::default())?;
+/// let gradients = loss.sum_all()?.backward()?;
+/// assert_eq!(gradients.get(&emissions).unwrap().dims(), [4, 2]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+pub fn lattice_loss(
+    emissions: &Tensor,
+    lattices: Lattices,
+    topology: Topology,
+    regularisers: Regularisers,
+) -> Result<Tensor> {
+    let op = LatticeLoss { lattices, topology, regularisers, posterior: Mutex::new(None) };
+    emissions.to_dtype(DType::F64)?.contiguous()?.apply_op1(op)
+}

@@ -1,0 +1,61 @@
+//! The one error type of the crate.
+
+/// What can be wrong with a call.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An argument has the wrong number of elements.
+    #[error("`{argument}`: expected {expected} elements, found {found}")]
+    Length {
+        /// Name of the argument.
+        argument: &'static str,
+        /// Number of elements that the other arguments imply.
+        expected: usize,
+        /// Number of elements given.
+        found: usize,
+    },
+    /// There is no utterance in the batch.
+    #[error("batch: expected at least one utterance, found none")]
+    EmptyBatch,
+    /// An utterance has no frame, so that no path could end.
+    #[error("utterance {utterance}: expected at least one frame, found none")]
+    NoFrames {
+        /// Index in the batch.
+        utterance: usize,
+    },
+    /// A lattice has more sites than this machine can count.
+    #[error("utterance {utterance}: {frames} frames x {labels} labels are too many sites")]
+    TooLarge {
+        /// Index in the batch.
+        utterance: usize,
+        /// Frames given.
+        frames: usize,
+        /// Labels given.
+        labels: usize,
+    },
+    /// An emission is NaN or +inf.
+    #[error("utterance {utterance}, frame {frame}, label position {label}, arc {arc}: expected an emission that is finite or -inf, found {value}")]
+    Emission {
+        /// Index in the batch.
+        utterance: usize,
+        /// t
+        frame: usize,
+        /// u
+        label: usize,
+        /// Column of the emissions.
+        arc: usize,
+        /// The value found.
+        value: f64,
+    },
+    /// A regulariser has a value that makes no sense.
+    #[error("`{argument}`: expected a finite number of at least 0, found {found}")]
+    Regulariser {
+        /// Name of the option.
+        argument: &'static str,
+        /// The value given.
+        found: f64,
+    },
+}
+
+/// A result with this crate's [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;

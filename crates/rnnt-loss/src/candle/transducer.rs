@@ -1,0 +1,144 @@
+//! Joint sites, head and lattice as one operation.
+use candle_core::{CpuStorage, CustomOp3, DType, Layout as TensorLayout, Result as TensorResult, Shape, Tensor};
+use panda_core::{
+    Head, JointSites,
+    candle::{Element, with_values},
+};
+
+use super::{expect_dims, expect_dtype, expect_rank};
+use crate::{Layout, Options, Result, Targets, engine::Forward};
+
+/// The operation's constants, with the forward pass done: it is run where its errors keep their types.
+struct TransducerLoss<F> {
+    forward: Forward<F>,
+    places: Places,
+    targets: Targets,
+    options: Options,
+}
+
+/// Which rows of the first argument, frame rows followed by label rows, the sites add.
+struct Places {
+    frame_of: Vec<u32>,
+    label_of: Vec<u32>,
+    frame_rows: usize,
+}
+
+impl Places {
+    fn sites<'a, F: Element>(&'a self, rows: &'a [F], width: usize, options: &Options) -> Result<JointSites<'a, F>> {
+        let (frames, labels) = rows.split_at(self.frame_rows * width);
+        Ok(JointSites::new(frames, labels, &self.frame_of, &self.label_of, width, options.activation)?)
+    }
+}
+
+impl<F: Element> CustomOp3 for TransducerLoss<F> {
+    fn name(&self) -> &'static str {
+        "transducer-loss"
+    }
+
+    fn cpu_fwd(
+        &self,
+        _: &CpuStorage,
+        _: &TensorLayout,
+        _: &CpuStorage,
+        _: &TensorLayout,
+        _: &CpuStorage,
+        _: &TensorLayout,
+    ) -> TensorResult<(CpuStorage, Shape)> {
+        Ok((CpuStorage::F64(self.forward.losses().to_vec()), Shape::from(self.targets.batch())))
+    }
+
+    fn bwd(
+        &self,
+        rows: &Tensor,
+        weight: &Tensor,
+        bias: &Tensor,
+        _losses: &Tensor,
+        upstream: &Tensor,
+    ) -> TensorResult<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let weights = upstream.to_vec1::<f64>()?;
+        let width = weight.dim(1)?;
+        let gradients = with_values([rows, weight, bias], |[r, w, b]: [&[F]; 3]| {
+            let head = Head::new(w, Some(b), width)?;
+            let sites = self.places.sites(r, width, &self.options)?;
+            self.forward.backward(&sites, &head, &self.targets, &self.options, &weights)
+        });
+        let gradients = gradients.map_err(candle_core::Error::wrap)?;
+        let mut into_rows = gradients.sites.frames;
+        into_rows.extend_from_slice(&gradients.sites.labels);
+        let tensor = |values, like: &Tensor| Tensor::from_vec(values, like.shape(), like.device()).map(Some);
+        Ok((tensor(into_rows, rows)?, tensor(gradients.weight, weight)?, tensor(gradients.bias, bias)?))
+    }
+}
+
+/// Transducer loss *B* (`f64`) of projected encodings and predictions; differentiable in all four tensors.
+///
+/// `h(t,u) = act(frames[t] + labels[u])`, `z = h weightᵀ + bias`; neither is ever kept for all sites.
+///
+/// # Shapes
+/// `frames` *B x T x H*, `labels` *B x (U+1) x H*, `weight` *C x H*, `bias` *C*, all `f32` or all `f64`, on the CPU.
+/// Rows beyond an utterance's own are never read and get zero gradients.
+///
+/// # Errors
+/// Shapes or types that do not fit, utterances longer than the tensors, labels outside the classes, scores that
+/// are NaN or +inf.
+///
+/// # Cost
+/// 2 N H C floating-point operations forward, 6 N H C backward.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor, Var};
+/// use rnnt_loss::{candle::transducer_loss, Options, Targets};
+/// let (device, dtype) = (Device::Cpu, DType::F32);
+/// let frames = Var::ones((1, 2, 4), dtype, &device)?; // B = 1, T = 2, H = 4
+/// let labels = Tensor::ones((1, 2, 4), dtype, &device)?; // U = 1
+/// let (weight, bias) = (Tensor::ones((3, 4), dtype, &device)?, Tensor::zeros(3, dtype, &device)?);
+/// let targets = Targets::new(0, vec![2], vec![vec![1]])?;
+/// let loss = transducer_loss(&frames, &labels, &weight, &bias, &targets, &Options::default())?;
+/// let gradients = loss.mean_all()?.backward()?;
+/// assert_eq!(gradients.get(&frames).unwrap().dims(), [1, 2, 4]);
+/// # Ok::<(), rnnt_loss::Error>(())
+/// ```
+pub fn transducer_loss(
+    frames: &Tensor,
+    labels: &Tensor,
+    weight: &Tensor,
+    bias: &Tensor,
+    targets: &Targets,
+    options: &Options,
+) -> Result<Tensor> {
+    expect_rank("frames", frames, "[B, T, H]", 3)?;
+    expect_rank("labels", labels, "[B, U+1, H]", 3)?;
+    expect_rank("weight", weight, "[C, H]", 2)?;
+    let (classes, width) = weight.dims2()?;
+    let (batch, t, u1) = (targets.batch(), frames.dim(1)?, labels.dim(1)?);
+    expect_dims("frames", frames, &[batch, t, width])?;
+    expect_dims("labels", labels, &[batch, u1, width])?;
+    expect_dims("bias", bias, &[classes])?;
+    let dtype =
+        expect_dtype(&[("frames", frames), ("labels", labels), ("weight", weight), ("bias", bias)])?;
+    let layout = Layout::Padded { frames: t, positions: u1 };
+    layout.check(targets)?;
+    let (frame_of, label_of) = layout.joint_rows(targets);
+    let places = Places { frame_of, label_of, frame_rows: batch * t };
+    // An operation has at most three differentiable arguments.
+    let rows = Tensor::cat(&[frames.reshape(((), width))?, labels.reshape(((), width))?], 0)?;
+    let arguments = [rows.contiguous()?, weight.contiguous()?, bias.contiguous()?];
+    match dtype {
+        DType::F32 => run::<f32>(arguments, places, targets, options),
+        _ => run::<f64>(arguments, places, targets, options),
+    }
+}
+
+fn run<F: Element>(
+    [rows, weight, bias]: [Tensor; 3],
+    places: Places,
+    targets: &Targets,
+    options: &Options,
+) -> Result<Tensor> {
+    let width = weight.dim(1)?;
+    let forward = with_values([&rows, &weight, &bias], |[r, w, b]: [&[F]; 3]| {
+        Forward::new(&places.sites(r, width, options)?, &Head::new(w, Some(b), width)?, targets, options)
+    })?;
+    let op = TransducerLoss { forward, places, targets: targets.clone(), options: *options };
+    Ok(rows.apply_op3(&weight, &bias, op)?)
+}

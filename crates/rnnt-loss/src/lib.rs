@@ -1,0 +1,47 @@
+//! The exact transducer loss: joint network, selected normaliser and lattice, composed.
+//!
+//! ```text
+//! h(t,u) = act(f_t + g_u)      z = h Wᵀ + b      e = (z_blank, z_label) - logZ      loss = -log Σ_paths exp Σ e
+//! ```
+//!
+//! There are four doors, all onto the same engine, none of which keeps sites x classes or sites x H:
+//!
+//! | door | takes | for |
+//! |---|---|---|
+//! | [`joint_loss`] | encodings, predictions, joint and head parameters | an explicit call with every gradient |
+//! | [`rows_loss`] | hidden rows at the sites, head | a joint of your own |
+//! | [`scores_loss`], [`scores_loss_in_place`] | ready-made scores *[N, C]* | what other toolkits' `rnnt_loss` takes |
+//! | [`candle`] | tensors | candle models, by autograd |
+//!
+//! An utterance that no path explains has the loss +inf and zero gradients; the others do not notice.
+//!
+//! ```
+//! use rnnt_loss::{scores_loss, Layout, Options, Targets};
+//! // One utterance: T = 2, one label (id 1), C = 3, blank 0; all scores equal.
+//! let targets = Targets::new(0, vec![2], vec![vec![1]])?;
+//! let out = scores_loss(&[0.0f32; 2 * 2 * 3], 3, Layout::Packed, &targets, &Options::default(), &[1.0])?;
+//! assert!((out.losses[0] - (3.0 * 3f64.ln() - 2f64.ln())).abs() < 1e-9); // 3 arcs a path, 2 paths
+//! # Ok::<(), rnnt_loss::Error>(())
+//! ```
+#![warn(missing_docs)]
+#![forbid(unsafe_code)]
+
+pub mod candle;
+mod engine;
+mod error;
+mod joint;
+mod linear;
+mod options;
+mod reduction;
+mod rows;
+mod scores;
+mod targets;
+
+pub use error::{Error, Result};
+pub use joint::{JointLoss, JointNetwork, joint_loss};
+pub use options::Options;
+pub use panda_core::{Activation, Head, Real, Tiling};
+pub use reduction::Reduction;
+pub use rows::{RowsLoss, rows_loss};
+pub use scores::{ScoresLoss, scores_loss, scores_loss_in_place};
+pub use targets::{Layout, Targets};

@@ -1,0 +1,180 @@
+//! What the lattices are asked to explain, and where their rows lie.
+use panda_core::Selection;
+use rnnt_dp::{Lattices, Site};
+
+use crate::{Error, Result};
+
+/// Blank, frame counts and label sequences of a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Targets {
+    blank: u32,
+    labels: Vec<Vec<u32>>,
+    lattices: Lattices,
+}
+
+/// How the rows of a batch lie in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// Utterance after utterance, real rows only.
+    Packed,
+    /// Every utterance has room for `frames` frames and `positions` label positions (the longest U plus 1, or
+    /// more). Rows beyond an utterance's own are never read and get zero gradients.
+    Padded {
+        /// Frames of the padded tensor.
+        frames: usize,
+        /// Label positions of the padded tensor.
+        positions: usize,
+    },
+}
+
+impl Targets {
+    /// Takes the blank id, `T_b` and the labels of each utterance.
+    ///
+    /// # Errors
+    /// An empty batch, lists of different lengths, an utterance without frames, a label equal to blank. That
+    /// labels are classes of the head is checked where the head is known.
+    pub fn new(blank: u32, frames: Vec<usize>, labels: Vec<Vec<u32>>) -> Result<Self> {
+        if frames.len() != labels.len() {
+            return Err(Error::Batch { expected: frames.len(), found: labels.len() });
+        }
+        for (utterance, labels) in labels.iter().enumerate() {
+            if let Some(position) = labels.iter().position(|&label| label == blank) {
+                return Err(Error::BlankLabel { utterance, position, blank });
+            }
+        }
+        let lattices = Lattices::new(frames, labels.iter().map(Vec::len).collect())?;
+        Ok(Self { blank, labels, lattices })
+    }
+
+    /// B
+    pub fn batch(&self) -> usize {
+        self.lattices.batch()
+    }
+
+    /// The blank id.
+    pub fn blank(&self) -> u32 {
+        self.blank
+    }
+
+    /// T of an utterance.
+    pub fn frames(&self, utterance: usize) -> usize {
+        self.lattices.frames(utterance)
+    }
+
+    /// The labels of an utterance.
+    pub fn labels(&self, utterance: usize) -> &[u32] {
+        &self.labels[utterance]
+    }
+
+    /// The shapes alone.
+    pub fn lattices(&self) -> &Lattices {
+        &self.lattices
+    }
+
+    /// Fails unless blank and labels are below `classes`.
+    pub(crate) fn check_classes(&self, classes: usize) -> Result<()> {
+        if self.blank as usize >= classes {
+            return Err(Error::BlankOutOfRange { blank: self.blank, classes });
+        }
+        for (utterance, labels) in self.labels.iter().enumerate() {
+            if let Some(position) = labels.iter().position(|&label| label as usize >= classes) {
+                return Err(Error::LabelOutOfRange { utterance, position, label: labels[position], classes });
+            }
+        }
+        Ok(())
+    }
+
+    /// `{blank, next label}` at every site; there is no next label at u = U.
+    pub(crate) fn selection(&self) -> Result<Selection> {
+        let sites = self.lattices.sites();
+        let (mut ids, mut active) = (Vec::with_capacity(2 * sites), Vec::with_capacity(2 * sites));
+        for utterance in 0..self.batch() {
+            let labels = self.labels(utterance);
+            for site in self.lattices.sites_of(utterance) {
+                let next = labels.get(site.label);
+                ids.extend([self.blank, next.copied().unwrap_or(self.blank)]);
+                active.extend([true, next.is_some()]);
+            }
+        }
+        Ok(Selection::new(ids, active, 2)?)
+    }
+
+    /// A value for each utterance, repeated at its sites.
+    pub(crate) fn at_sites(&self, values: &[f64]) -> Vec<f64> {
+        (0..self.batch()).flat_map(|b| std::iter::repeat_n(values[b], self.lattices.range(b).len())).collect()
+    }
+}
+
+impl Layout {
+    /// Fails if an utterance does not fit.
+    pub(crate) fn check(&self, targets: &Targets) -> Result<()> {
+        let Self::Padded { frames, positions } = *self else { return Ok(()) };
+        for utterance in 0..targets.batch() {
+            let needs = [
+                ("frames", targets.frames(utterance), frames),
+                ("label positions", targets.labels(utterance).len() + 1, positions),
+            ];
+            if let Some(&(argument, needed, found)) = needs.iter().find(|(_, needed, found)| needed > found) {
+                return Err(Error::TooLong { argument, utterance, needed, found });
+            }
+        }
+        Ok(())
+    }
+
+    /// First row of each utterance among frame rows, and their number.
+    pub(crate) fn frame_rows(&self, targets: &Targets) -> (Vec<usize>, usize) {
+        let step = |b: usize| match *self {
+            Self::Packed => targets.frames(b),
+            Self::Padded { frames, .. } => frames,
+        };
+        starts(targets.batch(), step)
+    }
+
+    /// First row of each utterance among label rows, and their number.
+    pub(crate) fn label_rows(&self, targets: &Targets) -> (Vec<usize>, usize) {
+        let step = |b: usize| match *self {
+            Self::Packed => targets.labels(b).len() + 1,
+            Self::Padded { positions, .. } => positions,
+        };
+        starts(targets.batch(), step)
+    }
+
+    /// Frame row and label row of every site.
+    pub(crate) fn joint_rows(&self, targets: &Targets) -> (Vec<u32>, Vec<u32>) {
+        let ((frame_starts, _), (label_starts, _)) = (self.frame_rows(targets), self.label_rows(targets));
+        let mut rows = (Vec::new(), Vec::new());
+        for b in 0..targets.batch() {
+            for Site { frame, label } in targets.lattices().sites_of(b) {
+                rows.0.push((frame_starts[b] + frame) as u32);
+                rows.1.push((label_starts[b] + label) as u32);
+            }
+        }
+        rows
+    }
+
+    /// For each row of a scores matrix the site that it belongs to, [`panda_core::scores::PADDING`] for none.
+    pub(crate) fn site_of_row(&self, targets: &Targets) -> Vec<u32> {
+        let lattices = targets.lattices();
+        let Self::Padded { frames, positions } = *self else {
+            return (0..lattices.sites() as u32).collect();
+        };
+        let mut sites = vec![panda_core::scores::PADDING; targets.batch() * frames * positions];
+        for b in 0..targets.batch() {
+            for (site, Site { frame, label }) in lattices.range(b).zip(lattices.sites_of(b)) {
+                sites[(b * frames + frame) * positions + label] = site as u32;
+            }
+        }
+        sites
+    }
+}
+
+/// Running sums of `step(0), step(1), ..` and the total.
+fn starts(batch: usize, step: impl Fn(usize) -> usize) -> (Vec<usize>, usize) {
+    let mut total = 0;
+    let mut starts = Vec::with_capacity(batch);
+    for utterance in 0..batch {
+        starts.push(total);
+        total += step(utterance);
+    }
+    (starts, total)
+}

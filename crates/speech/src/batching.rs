@@ -1,0 +1,68 @@
+//! Batches of utterances of similar length.
+
+use rand::RngExt;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+
+/// With a generator, lengths are compared after a random factor of up to this much either way.
+const JITTER: f64 = 0.1;
+
+/// Cuts utterances into batches of similar length; every index occurs exactly once.
+///
+/// A batch has at most `max_utterances` utterances and at most `max_frames` padded frames (its longest length times its count);
+/// an utterance that is longer than `max_frames` by itself is a batch of its own. A limit of 0 is taken as 1.
+///
+/// Without a generator the batches go from short to long, ties by index. With one, neighbours are mixed by jittering the lengths
+/// by 10 % before sorting, and the batches are shuffled; the same generator state gives the same batches.
+///
+/// Cost: O(n log n).
+///
+/// ```
+/// let lengths = [30, 10, 20, 11];
+/// assert_eq!(speech::batches(&lengths, 40, 8, None), [vec![1, 3], vec![2], vec![0]]);
+/// ```
+pub fn batches(
+    lengths: &[usize],
+    max_frames: usize,
+    max_utterances: usize,
+    rng: Option<&mut ChaCha8Rng>,
+) -> Vec<Vec<usize>> {
+    match rng {
+        None => cut(lengths, &order(lengths, |_| 1.0), max_frames, max_utterances),
+        Some(rng) => {
+            let factors: Vec<f64> =
+                lengths.iter().map(|_| rng.random_range(1.0 - JITTER..=1.0 + JITTER)).collect();
+            let mut batches = cut(lengths, &order(lengths, |i| factors[i]), max_frames, max_utterances);
+            batches.shuffle(rng);
+            batches
+        }
+    }
+}
+
+/// Indices sorted by length times factor, ties by index.
+fn order(lengths: &[usize], factor: impl Fn(usize) -> f64) -> Vec<usize> {
+    let keys: Vec<f64> = lengths.iter().enumerate().map(|(i, &n)| n as f64 * factor(i)).collect();
+    let mut order: Vec<usize> = (0..lengths.len()).collect();
+    order.sort_by(|&a, &b| keys[a].total_cmp(&keys[b]));
+    order
+}
+
+/// Cuts an order greedily into batches within the limits.
+fn cut(lengths: &[usize], order: &[usize], max_frames: usize, max_utterances: usize) -> Vec<Vec<usize>> {
+    let mut batches: Vec<Vec<usize>> = Vec::new();
+    let mut longest = 0;
+    for &i in order {
+        let with = lengths[i].max(longest);
+        match batches.last_mut() {
+            Some(b) if b.len() < max_utterances && with.saturating_mul(b.len() + 1) <= max_frames => {
+                b.push(i);
+                longest = with;
+            }
+            _ => {
+                batches.push(vec![i]);
+                longest = lengths[i];
+            }
+        }
+    }
+    batches
+}

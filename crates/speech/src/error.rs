@@ -1,0 +1,248 @@
+//! The one error type of this crate.
+
+use std::path::PathBuf;
+
+/// What can go wrong between a sound file and a word error rate.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    // ---- audio files ----
+    /// A file could not be opened or read.
+    #[error("{}: cannot be read: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// A file is not what its reader can read.
+    #[error("{}: expected {expected}, found {found}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What the reader can read.
+        expected: &'static str,
+        /// What the file holds.
+        found: String,
+    },
+    /// An audio file has more than one channel.
+    #[error("{}: expected mono audio (1 channel), found {found} channels", path.display())]
+    Channels {
+        /// The file.
+        path: PathBuf,
+        /// Its number of channels.
+        found: u32,
+    },
+    /// An audio file ends before the samples that its header promises.
+    #[error("{}: truncated: its header promises {expected} samples, found {found}", path.display())]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+        /// Samples that the header promises.
+        expected: u64,
+        /// Samples that could be decoded.
+        found: u64,
+    },
+    /// An audio file is well formed but holds no sample.
+    #[error("{}: expected at least one sample, found none", path.display())]
+    EmptyAudio {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A segment reaches outside its file.
+    #[error("{}: segment of {count} samples from sample {start} on: expected at least one sample and an end within the file's {found} samples", path.display())]
+    Segment {
+        /// The file.
+        path: PathBuf,
+        /// First sample asked for.
+        start: u64,
+        /// Number of samples asked for.
+        count: u64,
+        /// Samples in the file.
+        found: u64,
+    },
+
+    // ---- manifests ----
+    /// A manifest line is not a JSON object with fields of the right types.
+    #[error("{}:{line}: expected a JSON object of manifest fields: {source}", path.display())]
+    ManifestSyntax {
+        /// The manifest.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// The parser's answer.
+        source: serde_json::Error,
+    },
+    /// A manifest line lacks a field.
+    #[error("{}:{line}: missing field `{field}`", path.display())]
+    ManifestField {
+        /// The manifest.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// The missing field.
+        field: &'static str,
+    },
+    /// A manifest field has a value that makes no sense.
+    #[error("{}:{line}: field `{field}`: expected {expected}, found {found}", path.display())]
+    ManifestValue {
+        /// The manifest.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// The field.
+        field: &'static str,
+        /// What would make sense.
+        expected: String,
+        /// What the line holds.
+        found: String,
+    },
+    /// A manifest lists no utterance.
+    #[error("{}: expected at least one utterance, found an empty manifest", path.display())]
+    EmptyManifest {
+        /// The manifest.
+        path: PathBuf,
+    },
+    /// A string names a recording that `recordings.jsonl` beside it does not list.
+    #[error("{}:{line}: recording `{id}`: expected an id of {}, found none", path.display(), recordings.display())]
+    UnknownRecording {
+        /// The manifest.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// The recording.
+        id: String,
+        /// The list of recordings.
+        recordings: PathBuf,
+    },
+    /// Two lines of a manifest have the same id.
+    #[error("{}:{line}: id `{id}`: expected unique ids, found it on line {first} too", path.display())]
+    DuplicateId {
+        /// The manifest.
+        path: PathBuf,
+        /// Second line with that id, from 1.
+        line: usize,
+        /// The id.
+        id: String,
+        /// First line with that id.
+        first: usize,
+    },
+
+    // ---- utterances ----
+    /// The audio of an utterance could not be read.
+    #[error("utterance `{utterance}`: {source}")]
+    Utterance {
+        /// Id of the utterance.
+        utterance: String,
+        /// Why.
+        source: Box<Error>,
+    },
+    /// An utterance has another sample rate than the one asked for.
+    #[error("utterance `{utterance}`: expected {expected} Hz, found {found} Hz in {}", path.display())]
+    SampleRate {
+        /// Id of the utterance.
+        utterance: String,
+        /// The file.
+        path: PathBuf,
+        /// Rate asked for, or given in the manifest.
+        expected: u32,
+        /// Rate of the file.
+        found: u32,
+    },
+    /// An utterance has another length than its manifest says.
+    #[error("utterance `{utterance}`: expected {expected} samples, found {found}")]
+    Length {
+        /// Id of the utterance.
+        utterance: String,
+        /// `num_samples` of the manifest.
+        expected: usize,
+        /// Decoded samples.
+        found: usize,
+    },
+    /// An utterance has another CRC-32 than its manifest says.
+    #[error("utterance `{utterance}`: expected CRC-32 {expected:08x}, found {found:08x}")]
+    Checksum {
+        /// Id of the utterance.
+        utterance: String,
+        /// `crc32` of the manifest.
+        expected: u32,
+        /// Checksum of the decoded samples as little-endian 16-bit integers.
+        found: u32,
+    },
+
+    // ---- features and augmentation ----
+    /// A setting is out of its range.
+    #[error("setting `{field}`: expected {expected}, found {found}")]
+    Setting {
+        /// The setting.
+        field: &'static str,
+        /// Its range.
+        expected: String,
+        /// Its value.
+        found: String,
+    },
+    /// Audio has another sample rate than the front end.
+    #[error("front end: expected audio at {expected} Hz, found {found} Hz")]
+    FrontEndRate {
+        /// Rate of the front end.
+        expected: u32,
+        /// Rate of the audio.
+        found: u32,
+    },
+    /// A signal has no sample.
+    #[error("front end: expected at least one sample, found none")]
+    EmptySignal,
+    /// A sample is NaN or infinite.
+    #[error("front end: expected finite samples, found {found} at sample {index}")]
+    NotFinite {
+        /// Index of the first such sample.
+        index: usize,
+        /// Its value.
+        found: f32,
+    },
+
+    // ---- tokens ----
+    /// A tokenizer was to be trained on texts without a single word.
+    #[error("tokenizer: expected at least one word of training text, found none")]
+    NoText,
+    /// A text holds a character that the tokenizer uses as its word mark.
+    #[error("tokenizer: text {text:?}: expected no {symbol:?}, which marks word beginnings")]
+    ReservedSymbol {
+        /// The mark.
+        symbol: char,
+        /// The text.
+        text: String,
+    },
+    /// A text holds a symbol that the training text did not have.
+    #[error("tokenizer: text {text:?}: expected symbols of the training text, found {symbol:?}")]
+    UnknownSymbol {
+        /// The word or character.
+        symbol: String,
+        /// The text.
+        text: String,
+    },
+    /// A label is not an id of the tokenizer.
+    #[error("tokenizer: expected ids below {size}, found {id} at position {index}")]
+    UnknownId {
+        /// Number of ids.
+        size: usize,
+        /// The label.
+        id: u32,
+        /// Its place in the sequence.
+        index: usize,
+    },
+    /// A stored tokenizer is not one of ours, or is damaged.
+    #[error("tokenizer file: expected {expected}, found {found}")]
+    TokenizerFile {
+        /// What a stored tokenizer has there.
+        expected: &'static str,
+        /// What is there.
+        found: String,
+    },
+    /// The tokenizers library refused; a sign of a bug here.
+    #[error("tokenizer: {0}")]
+    Tokenizers(String),
+}
+
+/// A result with this crate's error.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,0 +1,55 @@
+//! From sound files and transcripts to what a recogniser is trained on, and from its answers to a word error rate.
+//!
+//! The rooms, in the order in which an utterance walks through them:
+//!
+//! | module | what |
+//! |---|---|
+//! | [`manifest`] | JSON Lines lists of utterances |
+//! | [`utterance`] | a transcript and the pieces of sound it is joined from, checked when read |
+//! | [`audio`] | WAV and FLAC files, segments of packed files |
+//! | [`features`] | normalised log-mel planes, frame stacking; [`mel`]: their frequency axis |
+//! | [`augment`] | masks over that plane; [`perturb`]: its resampling in time and frequency |
+//! | [`tokens`] | text to label ids and back |
+//! | [`batching`] | batches of similar length |
+//! | [`error_rate`] | word errors and their bootstrap interval |
+//!
+//! ```
+//! use speech::{Audio, FeatureConfig, FrontEnd, Tokenizer, TokenizerKind, word_errors};
+//!
+//! let samples = (0..8000).map(|n| (n as f32 * 0.2).sin() * 0.1).collect();
+//! let config = FeatureConfig { sample_rate: 8000, mels: 40, ..FeatureConfig::default() };
+//! let plane = FrontEnd::new(&config)?.log_mel(&Audio { samples, sample_rate: 8000 })?;
+//! assert_eq!((plane.frames, plane.dim), (98, 40));
+//!
+//! let tokens = Tokenizer::train(TokenizerKind::Words, &["one two", "two three"])?;
+//! assert_eq!(tokens.decode(&tokens.encode("three one")?)?, "three one");
+//! assert_eq!(word_errors("three one", "three four").rate(), 0.5);
+//! # Ok::<(), speech::Error>(())
+//! ```
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod audio;
+pub mod augment;
+pub mod batching;
+mod error;
+pub mod error_rate;
+pub mod features;
+pub mod manifest;
+pub mod mel;
+mod packed;
+pub mod perturb;
+pub mod tokens;
+pub mod utterance;
+
+pub use audio::{Audio, read_audio, read_segment};
+pub use augment::SpecAugment;
+pub use batching::batches;
+pub use error::{Error, Result};
+pub use error_rate::{WordErrors, bootstrap_interval, word_errors};
+pub use features::{FeatureConfig, Features, FrontEnd};
+pub use manifest::read_manifest;
+pub use mel::MelScale;
+pub use perturb::Perturb;
+pub use tokens::{Tokenizer, TokenizerKind};
+pub use utterance::{Piece, Span, Utterance};

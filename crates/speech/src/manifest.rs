@@ -1,0 +1,218 @@
+//! JSON Lines manifests: one utterance a line, in our fields or in NeMo's.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::{Error, Piece, Result, Span, Utterance};
+
+/// The fields that we know; others are allowed and ignored.
+#[derive(Deserialize)]
+struct Line {
+    id: Option<String>,
+    file: Option<PathBuf>,
+    offset_samples: Option<u64>,
+    num_samples: Option<usize>,
+    sample_rate: Option<u32>,
+    seconds: Option<f64>,
+    speaker: Option<String>,
+    subset: Option<String>,
+    split: Option<String>,
+    text: Option<String>,
+    crc32: Option<String>,
+    // Strings of recordings.
+    recordings: Option<Vec<String>>,
+    gaps_ms: Option<Vec<u32>>,
+    lead_ms: Option<u32>,
+    tail_ms: Option<u32>,
+    // NeMo.
+    audio_filepath: Option<PathBuf>,
+    duration: Option<f64>,
+    offset: Option<f64>,
+}
+
+/// Where a line is, for messages.
+struct Place<'a> {
+    path: &'a Path,
+    line: usize,
+}
+
+impl Place<'_> {
+    fn missing(&self, field: &'static str) -> Error {
+        Error::ManifestField { path: self.path.into(), line: self.line, field }
+    }
+
+    fn value(&self, field: &'static str, expected: impl Into<String>, found: impl ToString) -> Error {
+        let (expected, found) = (expected.into(), found.to_string());
+        Error::ManifestValue { path: self.path.into(), line: self.line, field, expected, found }
+    }
+}
+
+/// Name of the file that lists the recordings of which strings are made.
+const RECORDINGS: &str = "recordings.jsonl";
+
+/// Reads a manifest: one JSON object a line, blank lines skipped, paths relative to the manifest's folder.
+///
+/// A line is of one of three kinds:
+/// * `id`, `text`, `file`; optionally `offset_samples` (with `num_samples`) for a segment of a packed file;
+/// * `id`, `text`, `recordings`, `gaps_ms`, `lead_ms`, `tail_ms`: recordings of `recordings.jsonl` in the same folder, joined
+///   with silence between them;
+/// * NeMo's `audio_filepath`, `duration`, `text`, optionally `offset` in seconds; the id defaults to the path (and offset).
+///
+/// Optional in each: `seconds` (or `duration`, or `num_samples` and `sample_rate`: one of the three is needed), `num_samples`,
+/// `sample_rate`, `crc32`, `speaker`, `subset`, `split`. Unknown fields are ignored.
+///
+/// # Errors
+/// Unreadable file, a line that is no such object, a missing field, a senseless value, an unknown recording, an id used twice, no
+/// utterance at all. Each names the file and line. Audio files are not opened here.
+///
+/// Cost: O(bytes).
+///
+/// ```no_run
+/// for utterance in speech::read_manifest("data/digits/test.jsonl".as_ref())? {
+///     println!("{}: {:.1} s: {}", utterance.id, utterance.seconds, utterance.text);
+/// }
+/// # Ok::<(), speech::Error>(())
+/// ```
+pub fn read_manifest(path: &Path) -> Result<Vec<Utterance>> {
+    let lines = read_lines(path)?;
+    let recordings = if lines.iter().any(|(_, line)| line.recordings.is_some()) {
+        let beside = path.with_file_name(RECORDINGS);
+        let mut known = HashMap::new();
+        for (number, line) in read_lines(&beside)? {
+            let one = utterance(&Place { path: &beside, line: number }, line, &HashMap::new())?;
+            known.insert(one.id.clone(), one);
+        }
+        known
+    } else {
+        HashMap::new()
+    };
+    let mut seen = HashMap::new();
+    let mut utterances = Vec::with_capacity(lines.len());
+    for (number, line) in lines {
+        let one = utterance(&Place { path, line: number }, line, &recordings)?;
+        if let Some(first) = seen.insert(one.id.clone(), number) {
+            return Err(Error::DuplicateId { path: path.into(), line: number, id: one.id, first });
+        }
+        utterances.push(one);
+    }
+    if utterances.is_empty() {
+        return Err(Error::EmptyManifest { path: path.into() });
+    }
+    Ok(utterances)
+}
+
+fn read_lines(path: &Path) -> Result<Vec<(usize, Line)>> {
+    let text = fs::read_to_string(path).map_err(|source| Error::Io { path: path.into(), source })?;
+    let filled = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let parse = |(i, line)| match serde_json::from_str(line) {
+        Ok(fields) => Ok((i + 1, fields)),
+        Err(source) => Err(Error::ManifestSyntax { path: path.into(), line: i + 1, source }),
+    };
+    filled.map(parse).collect()
+}
+
+fn utterance(place: &Place, line: Line, recordings: &HashMap<String, Utterance>) -> Result<Utterance> {
+    let nemo_id = line.audio_filepath.as_ref().map(|file| match line.offset {
+        Some(offset) => format!("{}@{offset}", file.display()),
+        None => file.display().to_string(),
+    });
+    if line.sample_rate == Some(0) {
+        return Err(place.value("sample_rate", "a rate above 0", 0));
+    }
+    Ok(Utterance {
+        seconds: seconds(place, &line)?,
+        crc32: checksum(place, line.crc32.as_deref())?,
+        pieces: pieces(place, &line, recordings)?,
+        id: line.id.or(nemo_id).ok_or_else(|| place.missing("id"))?,
+        text: line.text.ok_or_else(|| place.missing("text"))?,
+        speaker: line.speaker,
+        subset: line.subset,
+        split: line.split,
+        sample_rate: line.sample_rate,
+        num_samples: line.num_samples,
+    })
+}
+
+fn seconds(place: &Place, line: &Line) -> Result<f64> {
+    let counted = || Some(line.num_samples? as f64 / f64::from(line.sample_rate?));
+    let (field, seconds) = match (line.seconds, line.duration) {
+        (Some(s), _) => ("seconds", s),
+        (None, Some(d)) => ("duration", d),
+        (None, None) => ("num_samples", counted().ok_or_else(|| place.missing("seconds"))?),
+    };
+    if seconds.is_finite() && seconds > 0.0 {
+        Ok(seconds)
+    } else {
+        Err(place.value(field, "a length above 0", seconds))
+    }
+}
+
+fn checksum(place: &Place, crc32: Option<&str>) -> Result<Option<u32>> {
+    let parse = |text: &str| {
+        let digits = text.len() == 8 && text.bytes().all(|b| b.is_ascii_hexdigit());
+        let value = digits.then(|| u32::from_str_radix(text, 16).ok()).flatten();
+        value.ok_or_else(|| place.value("crc32", "8 hexadecimal digits", format!("{text:?}")))
+    };
+    crc32.map(parse).transpose()
+}
+
+fn pieces(place: &Place, line: &Line, recordings: &HashMap<String, Utterance>) -> Result<Vec<Piece>> {
+    let folder = place.path.parent().unwrap_or(Path::new(""));
+    if let Some(ids) = &line.recordings {
+        return joined(place, line, ids, recordings);
+    }
+    let (file, span) = match (&line.file, &line.audio_filepath) {
+        (Some(file), _) => {
+            let count = || line.num_samples.ok_or_else(|| place.missing("num_samples"));
+            let samples = |start| Ok(Span::Samples { start, count: count()? as u64 });
+            (file, line.offset_samples.map(samples).transpose()?)
+        }
+        (None, Some(file)) => {
+            let length = || line.duration.ok_or_else(|| place.missing("duration"));
+            let seconds = |start: f64| {
+                let sane = start.is_finite() && start >= 0.0;
+                if !sane {
+                    return Err(place.value("offset", "seconds of at least 0", start));
+                }
+                Ok(Span::Seconds { start, length: length()? })
+            };
+            length()?;
+            (file, line.offset.map(seconds).transpose()?)
+        }
+        (None, None) => return Err(place.missing("file")),
+    };
+    Ok(vec![Piece::Sound { path: folder.join(file), span: span.unwrap_or(Span::Whole) }])
+}
+
+/// `lead ++ rec[0] ++ gaps[0] ++ rec[1] ++ ... ++ rec[n-1] ++ tail`
+fn joined(
+    place: &Place,
+    line: &Line,
+    ids: &[String],
+    recordings: &HashMap<String, Utterance>,
+) -> Result<Vec<Piece>> {
+    let gaps = line.gaps_ms.as_ref().ok_or_else(|| place.missing("gaps_ms"))?;
+    let lead = line.lead_ms.ok_or_else(|| place.missing("lead_ms"))?;
+    let tail = line.tail_ms.ok_or_else(|| place.missing("tail_ms"))?;
+    if ids.is_empty() {
+        return Err(place.value("recordings", "at least one recording", "none"));
+    }
+    if gaps.len() + 1 != ids.len() {
+        return Err(place.value("gaps_ms", format!("{} gaps", ids.len() - 1), gaps.len()));
+    }
+    let mut pieces = vec![Piece::Silence { ms: lead }];
+    for (id, &gap) in ids.iter().zip(gaps.iter().chain([&tail])) {
+        let recording = recordings.get(id).ok_or_else(|| Error::UnknownRecording {
+            path: place.path.into(),
+            line: place.line,
+            id: id.clone(),
+            recordings: place.path.with_file_name(RECORDINGS),
+        })?;
+        pieces.extend(recording.pieces.iter().cloned());
+        pieces.push(Piece::Silence { ms: gap });
+    }
+    Ok(pieces)
+}

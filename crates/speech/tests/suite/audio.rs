@@ -1,0 +1,195 @@
+//! Formats, and files that are not what they promise.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use hound::{SampleFormat, WavSpec, WavWriter};
+use proptest::prelude::*;
+use speech::{Error, read_audio, read_segment};
+use tempfile::{TempDir, tempdir};
+
+use crate::common::digits;
+
+fn spec(channels: u16, bits_per_sample: u16, sample_format: SampleFormat) -> WavSpec {
+    WavSpec { channels, sample_rate: 8000, bits_per_sample, sample_format }
+}
+
+fn wav<S: hound::Sample + Copy>(folder: &TempDir, spec: WavSpec, samples: &[S]) -> PathBuf {
+    let path = folder.path().join("a.wav");
+    let mut writer = WavWriter::create(&path, spec).unwrap();
+    samples.iter().for_each(|&s| writer.write_sample(s).unwrap());
+    writer.finalize().unwrap();
+    path
+}
+
+/// A shipped FLAC file after a change of its bytes.
+fn flac(folder: &TempDir, change: impl Fn(&mut Vec<u8>)) -> PathBuf {
+    let mut bytes = fs::read(digits("audio/dev/digits-dev-0000.flac")).unwrap();
+    change(&mut bytes);
+    let path = folder.path().join("a.flac");
+    fs::write(&path, bytes).unwrap();
+    path
+}
+
+fn names(error: &Error, path: &Path) {
+    assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+}
+
+#[test]
+fn every_wav_width_gives_the_same_levels() {
+    let folder = tempdir().unwrap();
+    for bits in [8u16, 16, 24, 32] {
+        let half = 1i32 << (bits - 2);
+        let path = wav(&folder, spec(1, bits, SampleFormat::Int), &[0, half, -half, -half - (half - 1) - 1]);
+        let audio = read_audio(&path).unwrap();
+        assert_eq!((audio.samples, audio.sample_rate), (vec![0.0, 0.5, -0.5, -1.0], 8000), "{bits} bits");
+    }
+    let path = wav(&folder, spec(1, 32, SampleFormat::Float), &[0.25f32, -1.5]);
+    assert_eq!(read_audio(&path).unwrap().samples, [0.25, -1.5]);
+}
+
+#[test]
+fn sixteen_bits_survive_to_the_checksum() {
+    let folder = tempdir().unwrap();
+    let samples: Vec<i16> = (i16::MIN..=i16::MAX).collect();
+    let audio = read_audio(&wav(&folder, spec(1, 16, SampleFormat::Int), &samples)).unwrap();
+    let bytes: Vec<u8> = samples.iter().flat_map(|s| s.to_le_bytes()).collect();
+    assert_eq!(audio.crc32(), crc32fast::hash(&bytes));
+}
+
+#[test]
+fn chunks_before_the_data_are_passed_over() {
+    let folder = tempdir().unwrap();
+    let path = wav(&folder, spec(1, 16, SampleFormat::Int), &[1i16, 2, 3]);
+    let mut bytes = fs::read(&path).unwrap();
+    let data = bytes.windows(4).position(|w| w == b"data").unwrap();
+    bytes.splice(data..data, *b"LIST\x06\0\0\0INFOxy");
+    fs::write(&path, &bytes).unwrap();
+    assert_eq!(read_audio(&path).unwrap().samples, [1, 2, 3].map(|i| i as f32 / 32768.0));
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let path = Path::new("no/such/file.wav");
+    let error = read_audio(path).unwrap_err();
+    assert!(matches!(error, Error::Io { .. }), "{error}");
+    names(&error, path);
+    assert!(matches!(read_segment(path, 0, 1), Err(Error::Io { .. })));
+}
+
+#[test]
+fn more_channels_than_one_are_refused() {
+    let folder = tempdir().unwrap();
+    let path = wav(&folder, spec(2, 16, SampleFormat::Int), &[1i16, 2]);
+    let error = read_audio(&path).unwrap_err();
+    assert!(matches!(error, Error::Channels { found: 2, .. }), "{error}");
+    names(&error, &path);
+    // STREAMINFO: 20 bits of sample rate, then three bits of channels - 1.
+    let path = flac(&folder, |bytes| bytes[20] |= 1 << 1);
+    assert!(matches!(read_audio(&path), Err(Error::Channels { found: 2, .. })));
+}
+
+#[test]
+fn truncated_files_say_how_much_is_missing() {
+    let folder = tempdir().unwrap();
+    let path = wav(&folder, spec(1, 16, SampleFormat::Int), &[7i16; 100]);
+    let bytes = fs::read(&path).unwrap();
+    for cut in [1, 2, 51, 200] {
+        fs::write(&path, &bytes[..bytes.len() - cut]).unwrap();
+        let error = read_audio(&path).unwrap_err();
+        let left = (200 - cut as u64) / 2;
+        assert!(matches!(error, Error::Truncated { expected: 100, found, .. } if found == left), "{error}");
+        names(&error, &path);
+    }
+    let whole = read_audio(&flac(&folder, |_| {})).unwrap().samples.len() as u64;
+    for cut in [1, 10, 3000] {
+        let path = flac(&folder, |bytes| bytes.truncate(bytes.len() - cut));
+        let error = read_audio(&path).unwrap_err();
+        assert!(
+            matches!(error, Error::Truncated { expected, found, .. } if expected == whole && found < whole),
+            "{error}"
+        );
+        names(&error, &path);
+    }
+}
+
+#[test]
+fn damaged_files_are_format_errors() {
+    let folder = tempdir().unwrap();
+    let changes: [fn(&mut Vec<u8>); 6] = [
+        |b| b[0] = b'g',
+        |b| b.truncate(20),
+        Vec::clear,
+        // A header that promises fewer samples than there are.
+        |b| b[25] -= 1,
+        |b| b.truncate(3),
+        // A flipped bit in the sound: FLAC has checksums.
+        |b| {
+            let middle = b.len() / 2;
+            b[middle] ^= 1;
+        },
+    ];
+    for change in changes {
+        let path = flac(&folder, change);
+        let error = read_audio(&path).unwrap_err();
+        assert!(matches!(error, Error::Format { .. }), "{error}");
+        names(&error, &path);
+    }
+    let path = folder.path().join("b.wav");
+    fs::write(&path, b"RIFF\x04\0\0\0WAVE").unwrap();
+    assert!(matches!(read_audio(&path), Err(Error::Format { .. })));
+}
+
+#[test]
+fn no_sample_is_an_error() {
+    let folder = tempdir().unwrap();
+    let path = wav::<i16>(&folder, spec(1, 16, SampleFormat::Int), &[]);
+    let error = read_audio(&path).unwrap_err();
+    assert!(matches!(error, Error::EmptyAudio { .. }), "{error}");
+    names(&error, &path);
+    // STREAMINFO only (marked as the last block), with a length of 0 for unknown.
+    let path = flac(&folder, |bytes| {
+        bytes.truncate(42);
+        bytes[4] |= 0x80;
+        bytes[21] &= 0xf0;
+        bytes[22..26].fill(0);
+    });
+    assert!(matches!(read_audio(&path), Err(Error::EmptyAudio { .. })));
+}
+
+#[test]
+fn segments_are_cut_from_a_file_that_may_change() {
+    let folder = tempdir().unwrap();
+    let path = wav(&folder, spec(1, 16, SampleFormat::Int), &[0i16, 1, 2, 3]);
+    let value = |i: i16| f32::from(i) / 32768.0;
+    assert_eq!(read_segment(&path, 1, 2).unwrap().samples, [1, 2].map(value));
+    for (start, count) in [(0, 5), (4, 1), (2, 0), (u64::MAX, 2)] {
+        let error = read_segment(&path, start, count).unwrap_err();
+        assert!(matches!(error, Error::Segment { found: 4, .. }), "{error}");
+        names(&error, &path);
+    }
+    wav(&folder, spec(1, 16, SampleFormat::Int), &[9i16, 8]);
+    assert_eq!(read_segment(&path, 0, 2).unwrap().samples, [9, 8].map(value));
+}
+
+proptest! {
+    #[test]
+    fn damage_never_panics(place in 0usize..2000, value: u8, kind: bool) {
+        let folder = tempdir().unwrap();
+        let path = if kind {
+            flac(&folder, |bytes| bytes[place] = value)
+        } else {
+            let path = wav(&folder, spec(1, 16, SampleFormat::Int), &[3i16; 978]);
+            let mut bytes = fs::read(&path).unwrap();
+            // Mostly in the header, where it can do most harm.
+            let place = if place < 1500 { place % 44 } else { place };
+            bytes[place] = value;
+            fs::write(&path, bytes).unwrap();
+            path
+        };
+        match read_audio(&path) {
+            Ok(audio) => prop_assert!(!audio.samples.is_empty()),
+            Err(error) => names(&error, &path),
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Manifests: three kinds of lines, and what can be wrong with them.
+
+use std::fs;
+use std::path::Path;
+
+use hound::{SampleFormat, WavSpec, WavWriter};
+use speech::{Error, Result, Utterance, read_manifest};
+use tempfile::{TempDir, tempdir};
+
+/// A folder with `pack.wav`: 1000 samples 0, 1, ..., 999 at 8 kHz.
+fn folder() -> TempDir {
+    let folder = tempdir().unwrap();
+    let spec =
+        WavSpec { channels: 1, sample_rate: 8000, bits_per_sample: 16, sample_format: SampleFormat::Int };
+    let mut writer = WavWriter::create(folder.path().join("pack.wav"), spec).unwrap();
+    (0..1000i16).for_each(|i| writer.write_sample(i).unwrap());
+    writer.finalize().unwrap();
+    let recordings = r#"{"id": "a", "file": "pack.wav", "offset_samples": 10, "num_samples": 2, "sample_rate": 8000, "text": "ay"}
+{"id": "b", "file": "pack.wav", "offset_samples": 500, "num_samples": 3, "sample_rate": 8000, "text": "bee"}
+"#;
+    fs::write(folder.path().join("recordings.jsonl"), recordings).unwrap();
+    folder
+}
+
+fn read(folder: &TempDir, lines: &str) -> Result<Vec<Utterance>> {
+    let path = folder.path().join("list.jsonl");
+    fs::write(&path, lines).unwrap();
+    read_manifest(&path)
+}
+
+fn integers(utterance: &Utterance) -> Vec<i16> {
+    utterance.audio(8000).unwrap().samples.iter().map(|x| (x * 32768.0) as i16).collect()
+}
+
+#[test]
+fn our_fields() {
+    let folder = folder();
+    let line = r#"{"id": "x", "file": "pack.wav", "num_samples": 1000, "sample_rate": 8000, "seconds": 0.125, "speaker": "s",
+        "text": "one two", "split": "dev", "subset": "seen", "mood": {"un": "known"}}"#
+        .replace('\n', " ");
+    let list = read(&folder, &format!("\n{line}\n\n")).unwrap();
+    let [u] = &list[..] else { panic!("one utterance") };
+    assert_eq!((u.id.as_str(), u.text.as_str(), u.seconds), ("x", "one two", 0.125));
+    assert_eq!(
+        (u.speaker.as_deref(), u.split.as_deref(), u.subset.as_deref()),
+        (Some("s"), Some("dev"), Some("seen"))
+    );
+    assert_eq!(integers(u), (0..1000).collect::<Vec<i16>>());
+}
+
+#[test]
+fn strings_are_joined_from_recordings_with_exact_silence() {
+    let folder = folder();
+    let line = r#"{"id": "s", "text": "ay bee ay", "recordings": ["a", "b", "a"], "gaps_ms": [0, 1], "lead_ms": 1, "tail_ms": 2,
+        "sample_rate": 8000, "num_samples": 39}"#
+        .replace('\n', " ");
+    let list = read(&folder, &line).unwrap();
+    let mut expected = vec![0; 8];
+    expected.extend([10, 11, 500, 501, 502]);
+    expected.extend([0; 8]);
+    expected.extend([10, 11]);
+    expected.extend([0; 16]);
+    assert_eq!(integers(&list[0]), expected);
+    assert_eq!(list[0].seconds, 39.0 / 8000.0);
+}
+
+#[test]
+fn fields_of_nemo() {
+    let folder = folder();
+    let list = read(
+        &folder,
+        r#"{"audio_filepath": "pack.wav", "duration": 0.125, "text": "one"}
+{"audio_filepath": "pack.wav", "duration": 0.001, "offset": 0.01, "text": "two", "lang": "en"}
+{"audio_filepath": "pack.wav", "duration": 0.06, "offset": 0.1, "text": "the end, rounded up"}
+{"audio_filepath": "pack.wav", "duration": 0.2, "offset": 0.1, "id": "far", "text": "far over the end"}"#,
+    )
+    .unwrap();
+    assert_eq!(list[0].id, "pack.wav");
+    assert_eq!(list[1].id, "pack.wav@0.01");
+    assert_eq!(integers(&list[0]).len(), 1000);
+    assert_eq!(integers(&list[1]), (80..88).collect::<Vec<i16>>());
+    assert_eq!(integers(&list[2]), (800..1000).collect::<Vec<i16>>());
+    let error = list[3].audio(8000).unwrap_err();
+    let Error::Utterance { utterance, source } = error else { panic!("{error}") };
+    assert_eq!(utterance, "far");
+    assert!(matches!(*source, Error::Segment { start: 800, count: 1600, found: 1000, .. }), "{source}");
+}
+
+/// Reads a second line after a good first one; checks that file and line are named and returns the message.
+fn second_line(line: &str, is: impl Fn(&Error) -> bool) -> String {
+    let folder = folder();
+    let first = r#"{"id": "first", "file": "pack.wav", "text": "one", "seconds": 0.125}"#;
+    let error = read(&folder, &format!("{first}\n{line}\n")).unwrap_err();
+    let message = error.to_string();
+    assert!(is(&error), "{message}");
+    assert!(message.contains("list.jsonl:2"), "{message}");
+    message
+}
+
+#[test]
+fn bad_json_names_its_line() {
+    let syntax = |e: &Error| matches!(e, Error::ManifestSyntax { line: 2, .. });
+    second_line("{\"id\": ", syntax);
+    second_line("[1, 2]", syntax);
+    second_line(r#"{"id": 7}"#, syntax);
+    second_line(r#"{"id": "x", "num_samples": -1}"#, syntax);
+}
+
+#[test]
+fn missing_fields_are_named() {
+    let cases = [
+        ("id", r#"{"file": "pack.wav", "text": "one", "seconds": 1}"#),
+        ("file", r#"{"id": "x", "text": "one", "seconds": 1}"#),
+        ("text", r#"{"id": "x", "file": "pack.wav", "seconds": 1}"#),
+        ("seconds", r#"{"id": "x", "file": "pack.wav", "text": "one", "num_samples": 5}"#),
+        (
+            "num_samples",
+            r#"{"id": "x", "file": "pack.wav", "text": "one", "seconds": 1, "offset_samples": 5}"#,
+        ),
+        ("duration", r#"{"audio_filepath": "pack.wav", "text": "one", "seconds": 1}"#),
+        (
+            "gaps_ms",
+            r#"{"id": "x", "recordings": ["a"], "lead_ms": 0, "tail_ms": 0, "text": "one", "seconds": 1}"#,
+        ),
+        (
+            "lead_ms",
+            r#"{"id": "x", "recordings": ["a"], "gaps_ms": [], "tail_ms": 0, "text": "one", "seconds": 1}"#,
+        ),
+        (
+            "tail_ms",
+            r#"{"id": "x", "recordings": ["a"], "gaps_ms": [], "lead_ms": 0, "text": "one", "seconds": 1}"#,
+        ),
+    ];
+    for (name, line) in cases {
+        let message =
+            second_line(line, |e| matches!(e, Error::ManifestField { field, line: 2, .. } if *field == name));
+        assert!(message.contains(&format!("`{name}`")), "{message}");
+    }
+}
+
+#[test]
+fn senseless_values_are_named() {
+    let rest = r#""id": "x", "text": "one""#;
+    let cases = [
+        ("seconds", r#""file": "pack.wav", "seconds": 0"#),
+        ("num_samples", r#""file": "pack.wav", "num_samples": 0, "sample_rate": 8000"#),
+        ("sample_rate", r#""file": "pack.wav", "num_samples": 5, "sample_rate": 0"#),
+        ("duration", r#""audio_filepath": "pack.wav", "duration": -1"#),
+        ("offset", r#""audio_filepath": "pack.wav", "duration": 1, "offset": -1"#),
+        ("crc32", r#""file": "pack.wav", "seconds": 1, "crc32": "12345""#),
+        ("crc32", r#""file": "pack.wav", "seconds": 1, "crc32": "+1234567""#),
+        ("gaps_ms", r#""recordings": ["a", "b"], "gaps_ms": [], "lead_ms": 0, "tail_ms": 0, "seconds": 1"#),
+        ("recordings", r#""recordings": [], "gaps_ms": [], "lead_ms": 0, "tail_ms": 0, "seconds": 1"#),
+    ];
+    for (name, fields) in cases {
+        second_line(
+            &format!("{{{rest}, {fields}}}"),
+            |e| matches!(e, Error::ManifestValue { field, line: 2, .. } if *field == name),
+        );
+    }
+}
+
+#[test]
+fn unknown_recordings_and_double_ids() {
+    let string = r#"{"id": "x", "recordings": ["a", "c"], "gaps_ms": [5], "lead_ms": 0, "tail_ms": 0, "text": "one", "seconds": 1}"#;
+    let message = second_line(string, |e| matches!(e, Error::UnknownRecording { id, .. } if id == "c"));
+    assert!(message.contains("recordings.jsonl"), "{message}");
+    let again = r#"{"id": "first", "file": "pack.wav", "text": "one", "seconds": 1}"#;
+    second_line(again, |e| matches!(e, Error::DuplicateId { id, first: 1, .. } if id == "first"));
+}
+
+#[test]
+fn empty_and_missing_manifests() {
+    let folder = folder();
+    assert!(matches!(read(&folder, " \n\n"), Err(Error::EmptyManifest { .. })));
+    assert!(matches!(read_manifest(Path::new("no/such.jsonl")), Err(Error::Io { .. })));
+    fs::remove_file(folder.path().join("recordings.jsonl")).unwrap();
+    let string = r#"{"id": "x", "recordings": ["a"], "gaps_ms": [], "lead_ms": 0, "tail_ms": 0, "text": "one", "seconds": 1}"#;
+    let error = read(&folder, string).unwrap_err();
+    assert!(matches!(error, Error::Io { .. }) && error.to_string().contains("recordings.jsonl"), "{error}");
+}
+
+#[test]
+fn audio_is_checked_against_the_manifest() {
+    let folder = folder();
+    let line =
+        |fields: &str| format!(r#"{{"id": "x", "file": "pack.wav", "text": "one", "seconds": 1, {fields}}}"#);
+    let one = |fields: &str| read(&folder, &line(fields)).unwrap().remove(0);
+
+    let error = one(r#""split": "dev""#).audio(16_000).unwrap_err();
+    assert!(matches!(error, Error::SampleRate { expected: 16_000, found: 8000, .. }), "{error}");
+    assert!(error.to_string().contains("`x`") && error.to_string().contains("pack.wav"), "{error}");
+    let error = one(r#""sample_rate": 16000"#).audio(8000).unwrap_err();
+    assert!(matches!(error, Error::SampleRate { expected: 8000, found: 16_000, .. }), "{error}");
+    // The manifest agrees with the request, but the file does not.
+    let error = one(r#""sample_rate": 16000"#).audio(16_000).unwrap_err();
+    assert!(matches!(error, Error::SampleRate { expected: 16_000, found: 8000, .. }), "{error}");
+
+    let error = one(r#""num_samples": 999"#).audio(8000).unwrap_err();
+    assert!(matches!(error, Error::Length { expected: 999, found: 1000, .. }), "{error}");
+
+    let right = one(r#""split": "dev""#).audio(8000).unwrap().crc32();
+    assert!(one(&format!(r#""crc32": "{right:08x}""#)).audio(8000).is_ok());
+    let error = one(&format!(r#""crc32": "{:08x}""#, right ^ 1)).audio(8000).unwrap_err();
+    assert!(
+        matches!(error, Error::Checksum { expected, found, .. } if expected == right ^ 1 && found == right),
+        "{error}"
+    );
+
+    let missing =
+        read(&folder, r#"{"id": "y", "file": "gone.wav", "text": "one", "seconds": 1}"#).unwrap().remove(0);
+    let error = missing.audio(8000).unwrap_err();
+    assert!(error.to_string().contains("`y`") && error.to_string().contains("gone.wav"), "{error}");
+}

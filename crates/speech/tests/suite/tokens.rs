@@ -1,0 +1,177 @@
+//! Tokenizers: there and back, the same from any order of texts, nothing foreign.
+
+use proptest::prelude::*;
+use speech::TokenizerKind::{Bpe, Characters, InnerCharacters, Words};
+use speech::{Error, Tokenizer, TokenizerKind};
+
+const TEXTS: [&str; 5] =
+    ["the cat sat", "a cat's hat", "that bat", "the tea ate a cake", "\u{e9}t\u{e9} zoo"];
+const KINDS: [TokenizerKind; 5] = [Words, Characters, InnerCharacters, Bpe { size: 16 }, Bpe { size: 60 }];
+
+fn trained(kind: TokenizerKind) -> Tokenizer {
+    Tokenizer::train(kind, &TEXTS).unwrap()
+}
+
+#[test]
+fn vocabularies_by_hand() {
+    let tokens = |kind| Tokenizer::train(kind, &["a cat", " a  taco "]).unwrap().tokens().to_vec();
+    assert_eq!(tokens(Words), ["a", "cat", "taco"]);
+    assert_eq!(tokens(Characters), [" ", "a", "c", "o", "t"]);
+    assert_eq!(tokens(InnerCharacters), ["a", "c", "o", "t", "▁a", "▁c", "▁t"]);
+    assert_eq!(tokens(Bpe { size: 5 }), ["a", "c", "o", "t", "▁"]);
+    // Only pairs that occur twice are joined; the mark and the lone "a" first.
+    assert_eq!(tokens(Bpe { size: 6 })[5], "▁a");
+}
+
+#[test]
+fn encodings_by_hand() {
+    let encode = |kind, text: &str| {
+        let t = trained(kind);
+        t.encode(text).unwrap().iter().map(|&id| t.tokens()[id as usize].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(encode(Words, "cat the"), ["cat", "the"]);
+    assert_eq!(encode(Characters, "a cat"), ["a", " ", "c", "a", "t"]);
+    assert_eq!(encode(InnerCharacters, "a cat"), ["▁a", "▁c", "a", "t"]);
+    assert_eq!(encode(Bpe { size: 60 }, "the cat").concat(), "▁the▁cat");
+    assert!(encode(Bpe { size: 60 }, "the cat").len() < 8);
+}
+
+#[test]
+fn training_does_not_depend_on_the_order_of_texts() {
+    let mut turned = TEXTS;
+    turned.reverse();
+    for kind in KINDS {
+        let json = trained(kind).to_json().unwrap();
+        for _ in 0..5 {
+            assert_eq!(json, Tokenizer::train(kind, &turned).unwrap().to_json().unwrap());
+        }
+    }
+}
+
+#[test]
+fn byte_pairs_reach_the_size_asked_for_if_the_text_can() {
+    assert_eq!(trained(Bpe { size: 16 }).size(), 16);
+    assert!(trained(Bpe { size: 1000 }).size() < 100);
+    let error = Tokenizer::train(Bpe { size: 3 }, &TEXTS).unwrap_err();
+    assert!(matches!(error, Error::Setting { field: "size", .. }), "{error}");
+}
+
+#[test]
+fn unknown_symbols_are_named() {
+    for kind in KINDS {
+        let (text, symbol) = match kind {
+            Words => ("the dog sat", "dog"),
+            InnerCharacters => ("the cat xat", "▁x"),
+            _ => ("the cat xat", "x"),
+        };
+        let error = trained(kind).encode(text).unwrap_err();
+        assert!(
+            matches!(&error, Error::UnknownSymbol { symbol: s, text: t } if s == symbol && t == text),
+            "{kind:?}: {error}"
+        );
+    }
+    // Known characters, but not at the beginning of a word.
+    assert!(matches!(trained(InnerCharacters).encode("kcat"), Err(Error::UnknownSymbol { .. })));
+    // The name of the library's own unknown token is no back door.
+    assert!(matches!(trained(Words).encode("<unk>"), Err(Error::UnknownSymbol { .. })));
+}
+
+#[test]
+fn marks_in_texts_are_refused() {
+    for kind in [InnerCharacters, Bpe { size: 16 }] {
+        assert!(matches!(Tokenizer::train(kind, &["a ▁b"]), Err(Error::ReservedSymbol { symbol: '▁', .. })));
+        assert!(matches!(trained(kind).encode("▁a"), Err(Error::ReservedSymbol { .. })));
+    }
+}
+
+#[test]
+fn no_text_and_unknown_ids() {
+    for kind in KINDS {
+        assert!(matches!(Tokenizer::train(kind, &[" ", ""]), Err(Error::NoText)));
+        let tokenizer = trained(kind);
+        let size = tokenizer.size();
+        let error = tokenizer.decode(&[0, size as u32]).unwrap_err();
+        assert!(matches!(error, Error::UnknownId { index: 1, .. }), "{error}");
+        assert_eq!(tokenizer.decode(&[]).unwrap(), "");
+        assert_eq!(tokenizer.encode("").unwrap(), Vec::<u32>::new());
+    }
+}
+
+#[test]
+fn any_ids_decode() {
+    // What a recogniser says need not begin with a word beginning.
+    let tokenizer = trained(InnerCharacters);
+    let id = |token: &str| tokenizer.tokens().iter().position(|t| t == token).unwrap() as u32;
+    assert_eq!(tokenizer.decode(&[id("a"), id("t"), id("▁c")]).unwrap(), "at c");
+}
+
+#[test]
+fn json_comes_back_the_same() {
+    for kind in KINDS {
+        let tokenizer = trained(kind);
+        let json = tokenizer.to_json().unwrap();
+        let again = Tokenizer::from_json(&json).unwrap();
+        assert_eq!(
+            (again.kind(), again.tokens(), again.to_json().unwrap()),
+            (kind, tokenizer.tokens(), json)
+        );
+        for text in TEXTS {
+            assert_eq!(again.encode(text).unwrap(), tokenizer.encode(text).unwrap());
+        }
+    }
+}
+
+#[test]
+fn foreign_and_damaged_json_is_refused() {
+    let ours = |kind: &str, tokens: &str, rest: &str| {
+        format!(r#"{{"format": "panda-tokens/1", "kind": {kind}, "tokens": [{tokens}]{rest}}}"#)
+    };
+    let bpe = r#"{"bpe": {"size": 3}}"#;
+    assert!(Tokenizer::from_json(&ours("\"words\"", r#""a", "b""#, "")).is_ok());
+    assert!(Tokenizer::from_json(&ours(bpe, r#""a", "b", "ab""#, r#", "merges": [["a", "b"]]"#)).is_ok());
+    let bad = [
+        String::new(),
+        "[]".into(),
+        r#"{"version": "1.0", "model": {"type": "WordLevel", "vocab": {"a": 0}}}"#.into(),
+        ours("\"words\"", r#""a""#, "").replace("tokens/1", "tokens/2"),
+        ours("\"words\"", "", ""),
+        ours("\"words\"", r#""a", "a""#, ""),
+        ours("\"words\"", r#""a", "b c""#, ""),
+        ours("\"words\"", r#""a""#, r#", "more": 1"#),
+        ours("\"words\"", r#""a", "b", "ab""#, r#", "merges": [["a", "b"]]"#),
+        ours("\"letters\"", r#""a""#, ""),
+        ours("\"characters\"", r#""ab""#, ""),
+        ours("\"inner-characters\"", r#""▁""#, r#", "merges": [["a", "b"]]"#),
+        ours("\"inner-characters\"", r#""ab""#, ""),
+        ours(bpe, r#""a", "b""#, r#", "merges": [["a", "b"]]"#),
+        ours(bpe, r#""a", "a▁""#, ""),
+        ours(r#"{"bpe": {"size": 3, "seize": 4}}"#, r#""a""#, ""),
+    ];
+    for json in bad {
+        let error = Tokenizer::from_json(&json).err().unwrap_or_else(|| panic!("taken: {json}"));
+        assert!(matches!(error, Error::TokenizerFile { .. }), "{json}: {error}");
+    }
+}
+
+#[test]
+fn kinds_have_lower_case_names() {
+    let json = |kind: TokenizerKind| serde_json::to_string(&kind).unwrap();
+    assert_eq!(json(Words), r#""words""#);
+    assert_eq!(json(Characters), r#""characters""#);
+    assert_eq!(json(InnerCharacters), r#""inner-characters""#);
+    assert_eq!(json(Bpe { size: 9 }), r#"{"bpe":{"size":9}}"#);
+}
+
+proptest! {
+    #[test]
+    fn there_and_back(words in prop::collection::vec("[acehkst'\u{e9}z]{1,6}", 1..6), gap in "[ \t]{1,2}") {
+        let mut texts: Vec<String> = TEXTS.iter().map(|t| t.to_string()).collect();
+        texts.push(words.join(&gap));
+        for kind in KINDS {
+            let tokenizer = Tokenizer::train(kind, &texts).unwrap();
+            let ids = tokenizer.encode(&words.join(&gap)).unwrap();
+            prop_assert!(ids.iter().all(|&id| (id as usize) < tokenizer.size()));
+            prop_assert_eq!(tokenizer.decode(&ids).unwrap(), words.join(" "));
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Checkpoints: everything a run needs to go on, in one safetensors file.
+//!
+//! | tensors | what |
+//! |---|---|
+//! | `weight/NAME` | the weights after the last step |
+//! | `average/NAME` | their moving average, if the recipe has one |
+//! | `first/NAME`, `second/NAME` | the optimiser's moments |
+//!
+//! The file's metadata has one key, `panda`: JSON with format, version, recipe, tokenizer and [`Progress`].
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use serde::{Deserialize, Serialize};
+
+use crate::files::write_atomically;
+use crate::{Error, Parameters, Result};
+
+/// What the metadata's `format` field says.
+const FORMAT: &str = "panda checkpoint";
+/// Raised whenever an old reader would misread a new file.
+const VERSION: u32 = 1;
+const KINDS: [&str; 4] = ["weight", "average", "first", "second"];
+
+/// Values of all parameters by name.
+pub type Values = BTreeMap<String, Vec<f32>>;
+
+/// How far a run has come.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Progress {
+    /// Current epoch, from 0.
+    pub epoch: u64,
+    /// Batches of it that are done.
+    pub batch: u64,
+    /// Optimiser steps of the whole run.
+    pub step: u64,
+    /// Best dev word error rate so far, as bits so that nothing is rounded on the way.
+    pub best: Option<u64>,
+    /// Sums over the epoch's batches so far, as bits.
+    pub sums: [u64; 4],
+    /// Utterances of the epoch that were left out since no path explains them.
+    pub skipped: u64,
+}
+
+/// The contents of a checkpoint file.
+#[derive(Debug, Clone)]
+pub struct Checkpoint {
+    /// The recipe's text.
+    pub recipe: String,
+    /// The tokenizer's JSON.
+    pub tokenizer: String,
+    /// Counters.
+    pub progress: Progress,
+    /// Shapes of the parameters.
+    pub shapes: BTreeMap<String, Vec<usize>>,
+    /// Weights after the last step.
+    pub weights: Values,
+    /// Their moving average.
+    pub average: Option<Values>,
+    /// First moments.
+    pub first: Values,
+    /// Second moments.
+    pub second: Values,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Header {
+    format: String,
+    version: u32,
+    recipe: String,
+    tokenizer: String,
+    progress: Progress,
+}
+
+impl Checkpoint {
+    /// Writes the checkpoint; the file appears whole or not at all.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the disk refuses.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        write_atomically(path, &self.to_bytes(path)?)
+    }
+
+    fn to_bytes(&self, path: &Path) -> Result<Vec<u8>> {
+        let header = Header {
+            format: FORMAT.into(),
+            version: VERSION,
+            recipe: self.recipe.clone(),
+            tokenizer: self.tokenizer.clone(),
+            progress: self.progress.clone(),
+        };
+        let broken =
+            |error: &dyn std::fmt::Display| Error::checkpoint(path, "to be serialisable", error.to_string());
+        let header = serde_json::to_string(&header).map_err(|error| broken(&error))?;
+        let all = [Some(&self.weights), self.average.as_ref(), Some(&self.first), Some(&self.second)];
+        let mut tensors = Vec::new();
+        for (kind, values) in KINDS.iter().zip(all) {
+            for (name, values) in values.into_iter().flatten() {
+                let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+                tensors.push((format!("{kind}/{name}"), self.shapes[name].clone(), bytes));
+            }
+        }
+        let views = tensors
+            .iter()
+            .map(|(name, shape, bytes)| {
+                let view =
+                    TensorView::new(Dtype::F32, shape.clone(), bytes).map_err(|error| broken(&error))?;
+                Ok((name.as_str(), view))
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let metadata = HashMap::from([("panda".to_owned(), header)]);
+        safetensors::serialize(views, Some(metadata)).map_err(|error| broken(&error))
+    }
+
+    /// Reads and checks a checkpoint: format, version, dtypes, finite values.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the file cannot be read, [`Error::Checkpoint`] if it is corrupt, truncated or foreign.
+    pub fn read(path: &Path) -> Result<Self> {
+        let bytes = std::fs::read(path).map_err(Error::io(path, "read the checkpoint"))?;
+        let wrong = |expected: &str, found: String| Error::checkpoint(path, expected, found);
+        let whole = "a whole safetensors file";
+        let (_, metadata) =
+            SafeTensors::read_metadata(&bytes).map_err(|error| wrong(whole, error.to_string()))?;
+        let tensors = SafeTensors::deserialize(&bytes).map_err(|error| wrong(whole, error.to_string()))?;
+        let header = metadata.metadata().as_ref().and_then(|map| map.get("panda"));
+        let header =
+            header.ok_or_else(|| wrong("metadata with the key panda", "none: a foreign file".into()))?;
+        let fields: serde_json::Value =
+            serde_json::from_str(header).map_err(|error| wrong("metadata in JSON", error.to_string()))?;
+        if fields["format"] != FORMAT || fields["version"] != VERSION {
+            let found = format!("format {}, version {}", fields["format"], fields["version"]);
+            return Err(wrong(&format!("format \"{FORMAT}\", version {VERSION}"), found));
+        }
+        let header: Header = serde_json::from_value(fields)
+            .map_err(|error| wrong("metadata with recipe, tokenizer and progress", error.to_string()))?;
+        let mut shapes = BTreeMap::new();
+        let mut values: BTreeMap<&str, Values> = BTreeMap::new();
+        let mut names = tensors.names();
+        names.sort_unstable();
+        for full in names {
+            let view = tensors.tensor(full).map_err(|error| wrong(whole, error.to_string()))?;
+            let Some((kind, name)) = full.split_once('/').filter(|(kind, _)| KINDS.contains(kind)) else {
+                return Err(wrong("tensors named weight/, average/, first/ or second/", format!("{full:?}")));
+            };
+            if view.dtype() != Dtype::F32 {
+                return Err(wrong(&format!("{full} of F32"), format!("{:?}", view.dtype())));
+            }
+            let shape = shapes.entry(name.to_owned()).or_insert_with(|| view.shape().to_vec());
+            if shape != view.shape() {
+                return Err(wrong(&format!("{full} of shape {shape:?}"), format!("{:?}", view.shape())));
+            }
+            let bytes = view.data().chunks_exact(4);
+            let numbers: Vec<f32> = bytes.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+            if let Some(index) = numbers.iter().position(|x| !x.is_finite()) {
+                return Err(wrong(
+                    &format!("finite values in {full}"),
+                    format!("{} at {index}", numbers[index]),
+                ));
+            }
+            let kind = KINDS.iter().find(|&&known| known == kind).expect("filtered above");
+            values.entry(kind).or_default().insert(name.to_owned(), numbers);
+        }
+        let mut take = |kind: &str| values.remove(kind);
+        let missing = |kind: &str| wrong(&format!("tensors named {kind}/"), "none".into());
+        Ok(Checkpoint {
+            recipe: header.recipe,
+            tokenizer: header.tokenizer,
+            progress: header.progress,
+            weights: take("weight").ok_or_else(|| missing("weight"))?,
+            average: take("average"),
+            first: take("first").ok_or_else(|| missing("first"))?,
+            second: take("second").ok_or_else(|| missing("second"))?,
+            shapes,
+        })
+    }
+
+    /// Checks that names and shapes are exactly those of a model's parameters.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] naming the first parameter that is missing, left over or of another shape.
+    pub fn check(&self, path: &Path, parameters: &Parameters) -> Result<()> {
+        let known: BTreeMap<&str, &[usize]> = parameters.iter().map(|(name, v)| (name, v.dims())).collect();
+        let kinds = [Some(&self.weights), self.average.as_ref(), Some(&self.first), Some(&self.second)];
+        for (kind, values) in KINDS.iter().zip(kinds) {
+            let Some(values) = values else { continue };
+            for (name, shape) in &known {
+                if !values.contains_key(*name) {
+                    return Err(Error::checkpoint(path, format!("{kind}/{name} of shape {shape:?}"), "none"));
+                }
+            }
+            if let Some(name) = values.keys().find(|name| !known.contains_key(name.as_str())) {
+                return Err(Error::checkpoint(
+                    path,
+                    "the recipe's parameters only",
+                    format!("{kind}/{name}"),
+                ));
+            }
+        }
+        for (name, shape) in known {
+            if self.shapes[name] != shape {
+                let found = format!("{:?}", self.shapes[name]);
+                return Err(Error::checkpoint(path, format!("{name} of shape {shape:?}"), found));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,149 @@
+//! Utterances in memory: features once, augmentation anew in each epoch.
+use std::path::PathBuf;
+
+use candle_core::Tensor;
+use rayon::prelude::*;
+use speech::{Features, FrontEnd, MelScale, Tokenizer, Utterance, read_manifest};
+
+use crate::random::{Purpose, stream};
+use crate::recipe::{Augment, EncoderConfig, Recipe};
+use crate::{Error, Result, tensors};
+
+/// One utterance, ready for training or evaluation.
+#[derive(Debug, Clone)]
+pub struct Example {
+    /// Id from the manifest.
+    pub id: String,
+    /// Transcript.
+    pub text: String,
+    /// Part of the manifest that is reported apart.
+    pub subset: Option<String>,
+    /// Length of the audio.
+    pub seconds: f64,
+    /// Normalised log-mel plane.
+    pub features: Features,
+    /// Labels of the transcript; empty where only the text is needed.
+    pub labels: Vec<u32>,
+}
+
+/// A padded batch.
+#[derive(Debug)]
+pub struct Batch {
+    /// Indices of the examples.
+    pub examples: Vec<usize>,
+    /// Input rows `[B, T, D]`.
+    pub rows: Tensor,
+    /// Rows of each utterance.
+    pub lengths: Vec<usize>,
+    /// Labels of each utterance.
+    pub labels: Vec<Vec<u32>>,
+}
+
+/// All utterances of some manifests.
+///
+/// # Errors
+/// Whatever [`speech::read_manifest`] finds, and [`Error::Empty`] if there is none at all.
+pub fn read_manifests(what: &str, paths: &[PathBuf]) -> Result<Vec<Utterance>> {
+    let mut utterances = Vec::new();
+    for path in paths {
+        utterances.extend(read_manifest(path)?);
+    }
+    if utterances.is_empty() {
+        return Err(Error::Empty { what: what.to_owned() });
+    }
+    Ok(utterances)
+}
+
+/// Reads the audio and computes the features of all utterances in parallel; labels only if a tokenizer is given.
+///
+/// # Errors
+/// The first utterance that cannot be read or encoded, in the order of the list.
+pub fn load(
+    utterances: &[Utterance],
+    front_end: &FrontEnd,
+    tokenizer: Option<&Tokenizer>,
+) -> Result<Vec<Example>> {
+    let load = |utterance: &Utterance| -> Result<Example> {
+        let audio = utterance.audio(front_end.config().sample_rate)?;
+        Ok(Example {
+            id: utterance.id.clone(),
+            text: utterance.text.clone(),
+            subset: utterance.subset.clone(),
+            seconds: utterance.seconds,
+            features: front_end.log_mel(&audio)?,
+            labels: tokenizer.map_or(Ok(Vec::new()), |tokenizer| tokenizer.encode(&utterance.text))?,
+        })
+    };
+    // Collected as results first, so that the reported error does not depend on who finished first.
+    let loaded: Vec<Result<Example>> = utterances.par_iter().map(load).collect();
+    loaded.into_iter().collect()
+}
+
+/// Makes batches of augmented utterances; every batch depends on `(seed, epoch, utterance)` alone.
+#[derive(Debug)]
+pub struct Batcher<'a> {
+    /// The examples that indices refer to.
+    pub examples: &'a [Example],
+    recipe: &'a Recipe,
+    scale: MelScale,
+}
+
+impl<'a> Batcher<'a> {
+    /// Batches of these examples, as the recipe says.
+    pub fn new(examples: &'a [Example], recipe: &'a Recipe, scale: MelScale) -> Self {
+        Batcher { examples, recipe, scale }
+    }
+
+    /// Which examples meet in which batch of an epoch.
+    pub fn plan(&self, epoch: u64) -> Vec<Vec<usize>> {
+        let mut rng = stream(self.recipe.seed, Purpose::Order, epoch, 0);
+        plan(self.examples, self.recipe, Some(&mut rng))
+    }
+
+    /// One augmented training batch.
+    ///
+    /// # Errors
+    /// Candle's own errors.
+    pub fn batch(&self, epoch: u64, examples: &[usize]) -> Result<Batch> {
+        let Augment { perturb, mask } = &self.recipe.augment;
+        let planes: Vec<Features> = examples
+            .iter()
+            .map(|&index| {
+                let mut rng = stream(self.recipe.seed, Purpose::Augment, epoch, index as u64);
+                let mut plane = perturb.apply(&self.examples[index].features, &self.scale, &mut rng);
+                mask.apply(&mut plane, &mut rng);
+                plane
+            })
+            .collect();
+        let planes: Vec<&Features> = planes.iter().collect();
+        let (rows, lengths) = collate(&planes, &self.recipe.encoder)?;
+        let labels = examples.iter().map(|&index| self.examples[index].labels.clone()).collect();
+        Ok(Batch { examples: examples.to_vec(), rows, lengths, labels })
+    }
+}
+
+/// Cuts examples into batches; in the order of their lengths without a generator, shuffled with one.
+pub(crate) fn plan(
+    examples: &[Example],
+    recipe: &Recipe,
+    rng: Option<&mut rand_chacha::ChaCha8Rng>,
+) -> Vec<Vec<usize>> {
+    let stride = recipe.encoder.stride;
+    let lengths: Vec<usize> =
+        examples.iter().map(|example| example.features.frames.div_ceil(stride)).collect();
+    speech::batches(&lengths, recipe.batch.max_frames, recipe.batch.max_utterances, rng)
+}
+
+/// Stacks frames and pads with zeros: rows `[B, T, stack · D]` and their lengths.
+pub(crate) fn collate(planes: &[&Features], config: &EncoderConfig) -> Result<(Tensor, Vec<usize>)> {
+    let stacked: Vec<Features> =
+        planes.iter().map(|plane| plane.stack(config.stack, config.stride)).collect();
+    let lengths: Vec<usize> = stacked.iter().map(|plane| plane.frames).collect();
+    let frames = lengths.iter().copied().max().unwrap_or(0);
+    let width = stacked.first().map_or(0, |plane| plane.dim);
+    let mut rows = vec![0f32; stacked.len() * frames * width];
+    for (to, plane) in rows.chunks_mut((frames * width).max(1)).zip(&stacked) {
+        to[..plane.data.len()].copy_from_slice(&plane.data);
+    }
+    Ok((tensors::from_vec(rows, (stacked.len(), frames, width))?, lengths))
+}

@@ -1,0 +1,114 @@
+//! What can go wrong while training, evaluating or loading a model.
+use std::path::{Path, PathBuf};
+
+/// The crate's result type.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A training error; the message names the argument or file, what was expected and what was found.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Shapes, lengths or dtypes that do not fit together.
+    #[error("{argument}: expected {expected}, found {found}")]
+    Shape {
+        /// Name of the argument.
+        argument: String,
+        /// What would have fitted.
+        expected: String,
+        /// What was given.
+        found: String,
+    },
+    /// A recipe that is no valid TOML, has an unknown key or misses one.
+    #[error("recipe {}: {message}", path.display())]
+    RecipeSyntax {
+        /// The recipe file.
+        path: PathBuf,
+        /// Place, key and what was expected there.
+        message: String,
+    },
+    /// A recipe key whose value is outside its range.
+    #[error("recipe key {key}: expected {expected}, found {found}")]
+    RecipeValue {
+        /// Dotted name of the key.
+        key: &'static str,
+        /// The allowed values.
+        expected: &'static str,
+        /// The value.
+        found: String,
+    },
+    /// A list of utterances without any.
+    #[error("{what}: expected at least one utterance, found none")]
+    Empty {
+        /// Which list.
+        what: String,
+    },
+    /// A file that could not be read or written.
+    #[error("{}: could not {action}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What was being done.
+        action: &'static str,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// A checkpoint that is corrupt, truncated, or made by something else.
+    #[error("checkpoint {}: expected {expected}, found {found}", path.display())]
+    Checkpoint {
+        /// The checkpoint file.
+        path: PathBuf,
+        /// What a good one has.
+        expected: String,
+        /// What this one has.
+        found: String,
+    },
+    /// A run folder that already holds a run.
+    #[error("{}: expected a new folder, found a run; resume it, or force a fresh start", path.display())]
+    RunExists {
+        /// The run folder.
+        path: PathBuf,
+    },
+    /// A loss, gradient or weight that is no longer a number.
+    #[error("step {step}: expected a finite {what}, found {found}; utterances {utterances:?}")]
+    Diverged {
+        /// Optimiser step.
+        step: u64,
+        /// What went wrong first.
+        what: &'static str,
+        /// Its value.
+        found: f64,
+        /// Ids of the batch.
+        utterances: Vec<String>,
+    },
+    /// An error of candle.
+    #[error(transparent)]
+    Candle(#[from] candle_core::Error),
+    /// An error of the loss.
+    #[error(transparent)]
+    Loss(#[from] rnnt_loss::Error),
+    /// An error of audio, features, tokens or manifests.
+    #[error(transparent)]
+    Speech(#[from] speech::Error),
+    /// An error of the search.
+    #[error(transparent)]
+    Decoding(#[from] decoding::Error),
+}
+
+impl Error {
+    pub(crate) fn shape(
+        argument: impl Into<String>,
+        expected: impl Into<String>,
+        found: impl Into<String>,
+    ) -> Self {
+        Error::Shape { argument: argument.into(), expected: expected.into(), found: found.into() }
+    }
+
+    /// For `map_err`: attaches file and action to a system error.
+    pub(crate) fn io(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> Self {
+        move |source| Error::Io { path: path.to_owned(), action, source }
+    }
+
+    pub(crate) fn checkpoint(path: &Path, expected: impl Into<String>, found: impl Into<String>) -> Self {
+        Error::Checkpoint { path: path.to_owned(), expected: expected.into(), found: found.into() }
+    }
+}

@@ -1,0 +1,23 @@
+//! Files that are either whole or not there.
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use crate::{Error, Result};
+
+/// Writes a file under a temporary name beside its place, flushes it to disk, and renames it.
+pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".tmp");
+    let temporary: PathBuf = path.with_file_name(name);
+    let write = || -> std::io::Result<()> {
+        let mut file = std::fs::File::create(&temporary)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&temporary, path)
+    };
+    write().map_err(|source| {
+        // Nothing half-written stays; the first error is the one worth telling.
+        let _ = std::fs::remove_file(&temporary);
+        Error::Io { path: path.to_owned(), action: "write", source }
+    })
+}

@@ -1,0 +1,69 @@
+//! What a run tells whoever watches it.
+use crate::evaluate::Evaluation;
+use crate::run_folder::Metrics;
+
+/// Facts at the start of a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunReport {
+    /// Number of weights.
+    pub parameters: usize,
+    /// Number of classes, blank included.
+    pub classes: usize,
+    /// Training utterances.
+    pub utterances: usize,
+    /// Their length in all.
+    pub audio_seconds: f64,
+    /// Epochs of the whole run.
+    pub epochs: u64,
+    /// The epoch it goes on with; not 0 after a resumption.
+    pub first_epoch: u64,
+}
+
+/// One optimiser step.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepReport {
+    /// Epoch, from 0.
+    pub epoch: u64,
+    /// Batch of the epoch, from 0.
+    pub batch: u64,
+    /// Batches of the epoch.
+    pub batches: u64,
+    /// Step of the run, from 0.
+    pub step: u64,
+    /// Mean transducer loss of the batch.
+    pub loss: f64,
+    /// Mean CTC loss of the batch.
+    pub ctc_loss: f64,
+    /// Step size.
+    pub learning_rate: f64,
+    /// Norm of the gradient before clipping.
+    pub gradient_norm: f64,
+    /// Length of the audio in the batch.
+    pub audio_seconds: f64,
+    /// Wall time of the step.
+    pub seconds: f64,
+}
+
+/// One epoch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EpochReport {
+    /// The epoch's row in `metrics.csv`.
+    pub metrics: Metrics,
+    /// Epochs of the whole run.
+    pub epochs: u64,
+    /// Evaluation on the dev set, where it was due.
+    pub evaluation: Option<Evaluation>,
+}
+
+/// Watches a run; every method does nothing unless overridden.
+pub trait Observer {
+    /// Before the first step.
+    fn on_start(&mut self, _report: &RunReport) {}
+    /// After each step.
+    fn on_step(&mut self, _report: &StepReport) {}
+    /// After each epoch.
+    fn on_epoch(&mut self, _report: &EpochReport) {}
+}
+
+/// Watches nothing.
+impl Observer for () {}

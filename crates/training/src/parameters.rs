@@ -1,0 +1,72 @@
+//! Named weights.
+use std::collections::BTreeMap;
+
+use candle_core::{Device, Tensor, Var};
+
+use crate::init::Init;
+use crate::tensors::with_slice;
+use crate::{Error, Result};
+
+/// The weights of a model by name, in alphabetical order.
+///
+/// All are `f32` on the CPU. A name ending in `.bias` marks a bias, which weight decay leaves alone.
+#[derive(Debug, Clone, Default)]
+pub struct Parameters {
+    seed: u64,
+    variables: BTreeMap<String, Var>,
+}
+
+impl Parameters {
+    /// No parameters yet; `seed` decides the first values of those to come.
+    pub fn new(seed: u64) -> Self {
+        Parameters { seed, variables: BTreeMap::new() }
+    }
+
+    /// Makes a parameter and returns it as a tensor that shares its memory.
+    pub(crate) fn create(&mut self, name: &str, shape: &[usize], init: Init) -> Result<Var> {
+        let values = init.values(self.seed, name, shape);
+        let variable = Var::from_tensor(&Tensor::from_vec(values, shape, &Device::Cpu)?)?;
+        let old = self.variables.insert(name.to_owned(), variable.clone());
+        assert!(old.is_none(), "two parameters are called {name}");
+        Ok(variable)
+    }
+
+    /// Names and variables, in alphabetical order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Var)> {
+        self.variables.iter().map(|(name, variable)| (name.as_str(), variable))
+    }
+
+    /// Number of weights in all.
+    pub fn count(&self) -> usize {
+        self.variables.values().map(|v| v.elem_count()).sum()
+    }
+
+    /// Copies all values out, by name.
+    ///
+    /// # Errors
+    /// Candle's own errors.
+    pub fn values(&self) -> Result<BTreeMap<String, Vec<f32>>> {
+        let copy = |(name, variable): (&String, &Var)| {
+            Ok((name.clone(), with_slice(variable, |values: &[f32]| Ok(values.to_vec()))?))
+        };
+        self.variables.iter().map(copy).collect()
+    }
+
+    /// Replaces all values.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if a name is missing or has another number of values; nothing is changed then.
+    pub fn set(&self, values: &BTreeMap<String, Vec<f32>>) -> Result<()> {
+        for (name, variable) in &self.variables {
+            let found = values.get(name).map(Vec::len);
+            if found != Some(variable.elem_count()) {
+                let found = found.map_or("none".into(), |count| format!("{count} values"));
+                return Err(Error::shape(name, format!("{} values", variable.elem_count()), found));
+            }
+        }
+        for (name, variable) in &self.variables {
+            variable.set(&Tensor::from_slice(&values[name], variable.shape(), &Device::Cpu)?)?;
+        }
+        Ok(())
+    }
+}

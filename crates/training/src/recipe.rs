@@ -1,0 +1,358 @@
+//! A training recipe: one TOML file says everything that decides a run.
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use speech::{FeatureConfig, Perturb, SpecAugment, TokenizerKind};
+
+use crate::{Error, Result};
+
+/// A recipe as read from its file.
+///
+/// Unknown keys are errors everywhere, so that a misspelt one cannot silently fall back to a default.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recipe {
+    /// Decides first weights, order, augmentation and dropout.
+    #[serde(default)]
+    pub seed: u64,
+    /// Which utterances.
+    pub data: Data,
+    /// From samples to log-mel frames.
+    #[serde(default)]
+    pub features: FeatureConfig,
+    /// What training does to the frames.
+    #[serde(default)]
+    pub augment: Augment,
+    /// From text to labels.
+    pub tokens: Tokens,
+    /// The acoustic side.
+    pub encoder: EncoderConfig,
+    /// The label side.
+    pub predictor: PredictorConfig,
+    /// Where both meet.
+    pub joint: JointConfig,
+    /// Steps and step sizes.
+    pub optimiser: OptimiserConfig,
+    /// Sizes of batches.
+    pub batch: BatchConfig,
+    /// Length and objective of the run.
+    pub training: TrainingConfig,
+}
+
+/// `[data]`: manifests, relative to the recipe's folder.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Data {
+    /// Utterances to learn from.
+    pub train: Vec<PathBuf>,
+    /// Utterances that choose the best checkpoint.
+    #[serde(default)]
+    pub dev: Vec<PathBuf>,
+    /// Utterances of the final report.
+    #[serde(default)]
+    pub test: Vec<PathBuf>,
+}
+
+/// `[augment]`: changes to the frames of a training utterance, new in each epoch; none by default.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Augment {
+    /// Speed, tempo and frequency-axis changes, first.
+    pub perturb: Perturb,
+    /// Masks over time and frequency, second.
+    pub mask: SpecAugment,
+}
+
+/// `[tokens]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tokens {
+    /// Kind of the labels.
+    pub kind: TokenizerKind,
+}
+
+/// `[encoder]`: LSTM layers over stacked frames.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EncoderConfig {
+    /// Neighbouring frames that become one input row.
+    #[serde(default = "three")]
+    pub stack: usize,
+    /// Frames from one input row to the next.
+    #[serde(default = "three")]
+    pub stride: usize,
+    /// Number of LSTM layers.
+    pub layers: usize,
+    /// State width of each direction.
+    pub hidden: usize,
+    /// Whether each layer also reads backwards.
+    #[serde(default)]
+    pub bidirectional: bool,
+    /// Share of values dropped after each layer.
+    #[serde(default)]
+    pub dropout: f32,
+    /// Optional shortening between two layers.
+    #[serde(default)]
+    pub time_reduction: Option<TimeReduction>,
+}
+
+/// `[encoder.time_reduction]`: neighbouring rows are concatenated after a layer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TimeReduction {
+    /// Number of layers below.
+    pub after_layer: usize,
+    /// How many rows become one.
+    pub factor: usize,
+}
+
+/// `[predictor]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, tag = "kind", rename_all = "lowercase")]
+pub enum PredictorConfig {
+    /// Remembers all labels.
+    Lstm {
+        /// Width of a label's embedding.
+        embedding: usize,
+        /// State width.
+        hidden: usize,
+        /// Number of layers.
+        layers: usize,
+        /// Share of values dropped after the embedding and after each layer.
+        #[serde(default)]
+        dropout: f32,
+    },
+    /// Sees the last few labels only.
+    Stateless {
+        /// Width of a label's embedding.
+        embedding: usize,
+        /// How many labels it sees.
+        context: usize,
+        /// Share of values dropped after the embedding.
+        #[serde(default)]
+        dropout: f32,
+    },
+}
+
+/// `[joint]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JointConfig {
+    /// Width H.
+    pub width: usize,
+    /// Share of values dropped from both projected inputs.
+    #[serde(default)]
+    pub dropout: f32,
+}
+
+/// `[optimiser]`: AdamW and its schedule.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OptimiserConfig {
+    /// Largest step size.
+    pub learning_rate: f64,
+    /// Steps of linear growth at the start.
+    #[serde(default)]
+    pub warmup_steps: u64,
+    /// How the step size falls over the run.
+    #[serde(default)]
+    pub decay: Decay,
+    /// Last step size as a share of the largest.
+    #[serde(default = "one_percent")]
+    pub floor: f64,
+    /// Decoupled weight decay.
+    #[serde(default)]
+    pub weight_decay: f64,
+    /// Decay of both moments.
+    #[serde(default = "betas")]
+    pub betas: [f64; 2],
+    /// Added to the root of the second moment.
+    #[serde(default = "epsilon")]
+    pub eps: f64,
+    /// Largest norm of the gradient; 0 = no limit.
+    #[serde(default = "five")]
+    pub clip_norm: f64,
+    /// Decay of the moving average of the weights that evaluation uses; 0 = off.
+    #[serde(default)]
+    pub ema: f64,
+}
+
+/// Shape of the step size over the run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Decay {
+    /// Half a cosine down to the floor.
+    #[default]
+    Cosine,
+    /// The same factor each step, down to the floor.
+    Exponential,
+    /// None.
+    Hold,
+}
+
+/// `[batch]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BatchConfig {
+    /// Most rows of a batch, padding included.
+    pub max_frames: usize,
+    /// Most utterances of a batch.
+    pub max_utterances: usize,
+}
+
+/// `[training]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrainingConfig {
+    /// Passes over the training set.
+    pub epochs: u64,
+    /// Weight of the auxiliary CTC loss at the start; 0 = no CTC head.
+    #[serde(default)]
+    pub ctc_weight: f64,
+    /// Its weight at the end, reached linearly; the same as at the start if missing.
+    #[serde(default)]
+    pub ctc_weight_end: Option<f64>,
+    /// FastEmit's λ.
+    #[serde(default)]
+    pub fastemit: f64,
+    /// Epochs between two evaluations on the dev set.
+    #[serde(default = "one")]
+    pub evaluate_every: u64,
+    /// Steps between two checkpoints; 0 = at the end of an epoch only.
+    #[serde(default)]
+    pub checkpoint_every: u64,
+    /// Which weights the final report is about.
+    #[serde(default)]
+    pub select: Select,
+}
+
+/// Which checkpoint the run ends with.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Select {
+    /// The one with the lowest word error rate on the dev set.
+    #[default]
+    Best,
+    /// The last one.
+    Last,
+}
+
+fn one() -> u64 {
+    1
+}
+fn three() -> usize {
+    3
+}
+fn five() -> f64 {
+    5.0
+}
+fn one_percent() -> f64 {
+    0.01
+}
+fn epsilon() -> f64 {
+    1e-8
+}
+fn betas() -> [f64; 2] {
+    [0.9, 0.999]
+}
+
+impl Recipe {
+    /// Reads and checks a recipe; manifests become relative to the current folder.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the file cannot be read, [`Error::RecipeSyntax`] for bad TOML, an unknown or a missing key, and
+    /// [`Error::RecipeValue`] for a value outside its range.
+    pub fn read(path: &Path) -> Result<(Recipe, String)> {
+        let text = std::fs::read_to_string(path).map_err(Error::io(path, "read the recipe"))?;
+        let mut recipe = Self::parse(&text, path)?;
+        let base = path.parent().unwrap_or(Path::new(""));
+        let Data { train, dev, test } = &mut recipe.data;
+        for manifest in train.iter_mut().chain(dev).chain(test) {
+            *manifest = base.join(&manifest);
+        }
+        Ok((recipe, text))
+    }
+
+    /// Parses and checks a recipe's text; `path` is for messages only.
+    ///
+    /// # Errors
+    /// As [`Recipe::read`], without the file.
+    pub fn parse(text: &str, path: &Path) -> Result<Recipe> {
+        let recipe: Recipe = toml::from_str(text)
+            .map_err(|error| Error::RecipeSyntax { path: path.to_owned(), message: error.to_string() })?;
+        recipe.check()?;
+        Ok(recipe)
+    }
+
+    fn check(&self) -> Result<()> {
+        let Recipe { encoder, joint, optimiser, batch, training, .. } = self;
+        above_zero("encoder.stack", encoder.stack)?;
+        above_zero("encoder.stride", encoder.stride)?;
+        above_zero("encoder.layers", encoder.layers)?;
+        above_zero("encoder.hidden", encoder.hidden)?;
+        share("encoder.dropout", encoder.dropout)?;
+        if let Some(reduction) = &encoder.time_reduction {
+            above_zero("encoder.time_reduction.factor", reduction.factor)?;
+            let (key, after) = ("encoder.time_reduction.after_layer", reduction.after_layer);
+            expect(key, "below encoder.layers", after < encoder.layers, after)?;
+        }
+        match self.predictor {
+            PredictorConfig::Lstm { embedding, hidden, layers, dropout } => {
+                above_zero("predictor.embedding", embedding)?;
+                above_zero("predictor.hidden", hidden)?;
+                above_zero("predictor.layers", layers)?;
+                share("predictor.dropout", dropout)?;
+            }
+            PredictorConfig::Stateless { embedding, context, dropout } => {
+                above_zero("predictor.embedding", embedding)?;
+                above_zero("predictor.context", context)?;
+                share("predictor.dropout", dropout)?;
+            }
+        }
+        above_zero("joint.width", joint.width)?;
+        share("joint.dropout", joint.dropout)?;
+        let rate = optimiser.learning_rate;
+        expect("optimiser.learning_rate", "a positive number", rate > 0.0 && rate.is_finite(), rate)?;
+        not_negative("optimiser.weight_decay", optimiser.weight_decay)?;
+        not_negative("optimiser.clip_norm", optimiser.clip_norm)?;
+        unit(
+            "optimiser.floor",
+            "in (0, 1]",
+            optimiser.floor,
+            optimiser.floor > 0.0 && optimiser.floor <= 1.0,
+        )?;
+        for beta in optimiser.betas {
+            unit("optimiser.betas", "in [0, 1)", beta, (0.0..1.0).contains(&beta))?;
+        }
+        unit("optimiser.eps", "above 0", optimiser.eps, optimiser.eps > 0.0 && optimiser.eps.is_finite())?;
+        unit("optimiser.ema", "in [0, 1)", optimiser.ema, (0.0..1.0).contains(&optimiser.ema))?;
+        above_zero("batch.max_frames", batch.max_frames)?;
+        above_zero("batch.max_utterances", batch.max_utterances)?;
+        above_zero("training.epochs", training.epochs as usize)?;
+        above_zero("training.evaluate_every", training.evaluate_every as usize)?;
+        not_negative("training.ctc_weight", training.ctc_weight)?;
+        not_negative("training.ctc_weight_end", training.ctc_weight_end.unwrap_or(0.0))?;
+        not_negative("training.fastemit", training.fastemit)?;
+        expect("data.train", "at least one manifest", !self.data.train.is_empty(), "none")
+    }
+}
+
+fn expect(key: &'static str, expected: &'static str, fine: bool, found: impl ToString) -> Result<()> {
+    if fine { Ok(()) } else { Err(Error::RecipeValue { key, expected, found: found.to_string() }) }
+}
+
+fn above_zero(key: &'static str, value: usize) -> Result<()> {
+    expect(key, "at least 1", value > 0, value)
+}
+
+fn share(key: &'static str, value: f32) -> Result<()> {
+    expect(key, "a share in [0, 1)", (0.0..1.0).contains(&value), value)
+}
+
+fn not_negative(key: &'static str, value: f64) -> Result<()> {
+    expect(key, "a number of at least 0", value >= 0.0 && value.is_finite(), value)
+}
+
+fn unit(key: &'static str, expected: &'static str, value: f64, fine: bool) -> Result<()> {
+    expect(key, expected, fine, value)
+}

@@ -1,0 +1,110 @@
+//! A trained model that turns sound into text.
+use std::path::Path;
+
+use decoding::{Greedy, greedy};
+use speech::{Audio, FrontEnd, Tokenizer, Utterance};
+
+use crate::Result;
+use crate::checkpoint::Checkpoint;
+use crate::data::{self, Example};
+use crate::evaluate::Evaluation;
+use crate::model::Model;
+use crate::recipe::Recipe;
+use crate::stepwise::Stepwise;
+use crate::tensors::with_slice;
+
+/// A model with its front end and its tokenizer, as a checkpoint holds them.
+pub struct Recogniser {
+    recipe: Recipe,
+    model: Model,
+    stepwise: Stepwise,
+    tokenizer: Tokenizer,
+    front_end: FrontEnd,
+}
+
+/// A label with the time at which the model was sure of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TimedToken {
+    /// The token's own text.
+    pub text: String,
+    /// Seconds from the start of the audio.
+    pub seconds: f64,
+    /// Natural log-probability.
+    pub log_prob: f64,
+}
+
+/// Text with the times of its tokens.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Transcription {
+    /// The recognised text.
+    pub text: String,
+    /// Its tokens.
+    pub tokens: Vec<TimedToken>,
+}
+
+impl Recogniser {
+    /// Loads a checkpoint; the averaged weights if it has them.
+    ///
+    /// # Errors
+    /// [`crate::Error::Io`] or [`crate::Error::Checkpoint`] if the file is missing, corrupt, truncated or foreign.
+    pub fn load(path: &Path) -> Result<Self> {
+        let checkpoint = Checkpoint::read(path)?;
+        let recipe = Recipe::parse(&checkpoint.recipe, path)?;
+        let tokenizer = Tokenizer::from_json(&checkpoint.tokenizer)?;
+        let front_end = FrontEnd::new(&recipe.features)?;
+        let model = Model::new(&recipe, tokenizer.size())?;
+        checkpoint.check(path, model.parameters())?;
+        model.parameters().set(checkpoint.average.as_ref().unwrap_or(&checkpoint.weights))?;
+        let stepwise = Stepwise::new(&model)?;
+        Ok(Recogniser { recipe, model, stepwise, tokenizer, front_end })
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The recipe that the model was trained with.
+    pub fn recipe(&self) -> &Recipe {
+        &self.recipe
+    }
+
+    /// The tokenizer.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// Recognises one recording, greedily.
+    ///
+    /// # Errors
+    /// [`crate::Error::Speech`] if the audio has another sample rate than the model or is too short.
+    pub fn transcribe(&self, audio: &Audio) -> Result<Transcription> {
+        let plane = self.front_end.log_mel(audio)?;
+        let (rows, lengths) = data::collate(&[&plane], &self.recipe.encoder)?;
+        let (frames, _) = self.model.encode(&rows, &lengths)?;
+        let found =
+            with_slice(&frames, |frames: &[f32]| Ok(greedy(&self.stepwise, frames, &Greedy::default())))??;
+        let encoder = &self.recipe.encoder;
+        let reduction = encoder.time_reduction.as_ref().map_or(1, |reduction| reduction.factor);
+        let row_seconds =
+            f64::from(self.recipe.features.hop_ms) / 1000.0 * (encoder.stride * reduction) as f64;
+        let names = self.tokenizer.tokens();
+        let labels = found.labels.iter().zip(&found.frames).zip(&found.log_probs);
+        let tokens = labels.map(|((&label, &frame), &log_prob)| TimedToken {
+            text: names[label as usize].clone(),
+            seconds: frame as f64 * row_seconds,
+            log_prob,
+        });
+        let tokens = tokens.collect();
+        Ok(Transcription { text: self.tokenizer.decode(&found.labels)?, tokens })
+    }
+}
+
+/// Recognises every utterance of a list and counts word errors, for each subset apart and overall.
+///
+/// # Errors
+/// [`crate::Error::Empty`] for an empty list; [`crate::Error::Speech`] for audio that cannot be read.
+pub fn evaluate(recogniser: &Recogniser, utterances: &[Utterance]) -> Result<Evaluation> {
+    let examples: Vec<Example> = data::load(utterances, &recogniser.front_end, None)?;
+    crate::evaluate::evaluate(&recogniser.model, &recogniser.tokenizer, &recogniser.recipe, &examples)
+}

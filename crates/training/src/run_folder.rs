@@ -1,0 +1,155 @@
+//! The folder of one run and the files in it.
+//!
+//! | file | what |
+//! |---|---|
+//! | `recipe.toml` | the recipe as it was |
+//! | `metrics.csv` | one row an epoch |
+//! | `curve.svg` | loss and word error rate over the epochs |
+//! | `last.safetensors`, `best.safetensors` | checkpoints |
+//! | `evaluation.json`, `SET.hypotheses.jsonl` | the final report and what was heard |
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::evaluate::Evaluation;
+use crate::files::write_atomically;
+use crate::{Error, Result};
+
+/// How a run begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// In a new folder; a folder that holds a run is an error.
+    Fresh,
+    /// From the last checkpoint in the folder, or afresh if there is none.
+    Resume,
+    /// In any folder; an old run in it is overwritten.
+    Force,
+}
+
+/// One epoch in `metrics.csv`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Metrics {
+    /// Epochs done.
+    pub epoch: u64,
+    /// Optimiser steps done.
+    pub step: u64,
+    /// Mean transducer loss of an utterance.
+    pub loss: f64,
+    /// Mean CTC loss of an utterance; 0 without that head.
+    pub ctc_loss: f64,
+    /// Step size of the last step.
+    pub learning_rate: f64,
+    /// Mean norm of the gradient before clipping.
+    pub gradient_norm: f64,
+    /// Utterances that no path explains, for one of the losses.
+    pub skipped: u64,
+    /// Wall time of the epoch's training in seconds; after a resumption, of the part that was left.
+    pub seconds: f64,
+    /// Word error rate on the dev set, where it was evaluated.
+    pub dev_wer: Option<f64>,
+}
+
+/// A run's folder.
+#[derive(Debug, Clone)]
+pub struct RunFolder {
+    path: PathBuf,
+}
+
+impl RunFolder {
+    /// Opens or makes a folder.
+    ///
+    /// # Errors
+    /// [`Error::RunExists`] if a fresh start is asked for in a folder that holds a run; [`Error::Io`].
+    pub fn open(path: &Path, start: Start) -> Result<Self> {
+        let folder = RunFolder { path: path.to_owned() };
+        if start == Start::Fresh && (folder.last().exists() || folder.file("recipe.toml").exists()) {
+            return Err(Error::RunExists { path: path.to_owned() });
+        }
+        std::fs::create_dir_all(path).map_err(Error::io(path, "make the run folder"))?;
+        if start == Start::Force {
+            for old in
+                [folder.last(), folder.best(), folder.file("metrics.csv"), folder.file("evaluation.json")]
+            {
+                if old.exists() {
+                    std::fs::remove_file(&old).map_err(Error::io(&old, "remove the old run's file"))?;
+                }
+            }
+        }
+        Ok(folder)
+    }
+
+    /// A file in the folder.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// The checkpoint to resume from.
+    pub fn last(&self) -> PathBuf {
+        self.file("last.safetensors")
+    }
+
+    /// The checkpoint with the best dev word error rate.
+    pub fn best(&self) -> PathBuf {
+        self.file("best.safetensors")
+    }
+
+    /// Writes a file as a whole.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        write_atomically(&self.file(name), bytes)
+    }
+
+    /// Reads the rows up to a step; rows beyond it belong to work that a kill has undone.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the file is there but unreadable.
+    pub fn read_metrics(&self, up_to_step: u64) -> Result<Vec<Metrics>> {
+        let path = self.file("metrics.csv");
+        if !path.exists() {
+            return Ok(Vec::new());
+        }
+        let broken = |error: csv::Error| Error::io(&path, "read the metrics")(std::io::Error::other(error));
+        let mut reader = csv::Reader::from_path(&path).map_err(broken)?;
+        let rows: Vec<Metrics> =
+            reader.deserialize().collect::<std::result::Result<_, _>>().map_err(broken)?;
+        Ok(rows.into_iter().filter(|row| row.step <= up_to_step).collect())
+    }
+
+    /// Writes `metrics.csv`.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn write_metrics(&self, rows: &[Metrics]) -> Result<()> {
+        let path = self.file("metrics.csv");
+        let broken = |error: std::io::Error| Error::io(&path, "write the metrics")(error);
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        for row in rows {
+            writer.serialize(row).map_err(|error| broken(std::io::Error::other(error)))?;
+        }
+        let bytes = writer.into_inner().map_err(|error| broken(std::io::Error::other(error.to_string())))?;
+        self.write("metrics.csv", &bytes)
+    }
+
+    /// Writes `evaluation.json` and a hypotheses file for each named set.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn write_evaluations(&self, sets: &[(&str, &Evaluation)]) -> Result<()> {
+        let path = self.file("evaluation.json");
+        let broken = |error: serde_json::Error| Error::io(&path, "write the report")(error.into());
+        for (name, evaluation) in sets {
+            let mut lines = Vec::new();
+            for transcript in &evaluation.transcripts {
+                serde_json::to_writer(&mut lines, transcript).map_err(broken)?;
+                lines.push(b'\n');
+            }
+            self.write(&format!("{name}.hypotheses.jsonl"), &lines)?;
+        }
+        let report: std::collections::BTreeMap<_, _> = sets.iter().copied().collect();
+        let mut json = serde_json::to_vec_pretty(&report).map_err(broken)?;
+        json.push(b'\n');
+        self.write("evaluation.json", &json)
+    }
+}

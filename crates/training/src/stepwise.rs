@@ -1,0 +1,245 @@
+//! The model as a decoder sees it: plain slices, one label at a time.
+use candle_core::Var;
+use decoding::Transducer;
+use panda_core::kernel::{sigmoid, tanh};
+
+use crate::Result;
+use crate::model::Model;
+use crate::predictor::Kind;
+use crate::tensors::with_slice;
+
+/// Predictor, joint and head of a model, copied out of its tensors.
+#[derive(Debug, Clone)]
+pub struct Stepwise {
+    classes: usize,
+    width: usize,
+    embedding: Vec<f32>,
+    kind: Steps,
+    projection: Affine,
+    /// `[C, H]` and `[C]`
+    head: Vec<f32>,
+    head_bias: Vec<f32>,
+}
+
+/// `y = x W + b`, W *D x O* row-major.
+#[derive(Debug, Clone)]
+struct Affine {
+    weight: Vec<f32>,
+    bias: Vec<f32>,
+}
+
+impl Affine {
+    fn apply(&self, x: &[f32]) -> Vec<f32> {
+        let mut y = self.bias.clone();
+        for (&x, row) in x.iter().zip(self.weight.chunks_exact(y.len())) {
+            y.iter_mut().zip(row).for_each(|(y, &w)| *y += x * w);
+        }
+        y
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Steps {
+    /// Each layer's packed weight as input-and-recurrent matrix plus bias.
+    Lstm(Vec<Affine>),
+    Stateless {
+        context: usize,
+        layer: Affine,
+    },
+}
+
+/// What the predictor remembers.
+#[derive(Debug, Clone)]
+pub enum Memory {
+    /// h and c of each layer.
+    Lstm(Vec<(Vec<f32>, Vec<f32>)>),
+    /// The last labels, oldest first.
+    Labels(Vec<u32>),
+}
+
+fn copy(variable: &Var) -> Result<Vec<f32>> {
+    Ok(with_slice(variable, |values: &[f32]| Ok(values.to_vec()))?)
+}
+
+impl Stepwise {
+    /// Copies the current weights of a model.
+    ///
+    /// # Errors
+    /// Candle's own errors.
+    pub fn new(model: &Model) -> Result<Self> {
+        let affine = |(weight, bias): (&Var, &Var)| -> Result<Affine> {
+            Ok(Affine { weight: copy(weight)?, bias: copy(bias)? })
+        };
+        let packed = |weight: &Var| -> Result<Affine> {
+            let mut weight_values = copy(weight)?;
+            let bias = weight_values.split_off(weight_values.len() - weight.dims()[1]);
+            Ok(Affine { weight: weight_values, bias })
+        };
+        let kind = match &model.predictor.kind {
+            Kind::Lstm(weights) => Steps::Lstm(weights.iter().map(packed).collect::<Result<_>>()?),
+            Kind::Stateless { context, weight, bias } => {
+                Steps::Stateless { context: *context, layer: affine((weight, bias))? }
+            }
+        };
+        Ok(Stepwise {
+            classes: model.classes(),
+            width: model.width(),
+            embedding: copy(&model.predictor.embedding)?,
+            kind,
+            projection: affine((&model.joint_predictor.0, &model.joint_predictor.1))?,
+            head: copy(&model.head.0)?,
+            head_bias: copy(&model.head.1)?,
+        })
+    }
+
+    fn embed(&self, label: u32) -> &[f32] {
+        let width = self.embedding.len() / self.classes;
+        &self.embedding[label as usize * width..][..width]
+    }
+
+    fn advance(&self, memory: &Memory, label: u32) -> (Memory, Vec<f32>) {
+        match (&self.kind, memory) {
+            (Steps::Lstm(layers), Memory::Lstm(states)) => {
+                let mut x = self.embed(label).to_vec();
+                let mut next = Vec::with_capacity(layers.len());
+                for (layer, (h, c)) in layers.iter().zip(states) {
+                    let (h, c) = cell(layer, &x, h, c);
+                    x = h.clone();
+                    next.push((h, c));
+                }
+                (Memory::Lstm(next), self.projection.apply(&x))
+            }
+            (Steps::Stateless { layer, .. }, Memory::Labels(labels)) => {
+                let mut labels = labels.clone();
+                labels.rotate_left(1);
+                *labels.last_mut().expect("context of at least one label") = label;
+                let x: Vec<f32> = labels.iter().flat_map(|&label| self.embed(label)).copied().collect();
+                let mut x = layer.apply(&x);
+                tanh(&mut x);
+                (Memory::Labels(labels), self.projection.apply(&x))
+            }
+            _ => unreachable!("a state belongs to the model that made it"),
+        }
+    }
+}
+
+/// One LSTM step; gates in the order i, f, o, g.
+fn cell(layer: &Affine, x: &[f32], h: &[f32], c: &[f32]) -> (Vec<f32>, Vec<f32>) {
+    let hidden = h.len();
+    let mut gates = layer.apply(&[x, h].concat());
+    let (sigmoids, g) = gates.split_at_mut(3 * hidden);
+    sigmoid(sigmoids);
+    tanh(g);
+    let c: Vec<f32> = (0..hidden).map(|k| sigmoids[hidden + k] * c[k] + sigmoids[k] * g[k]).collect();
+    let mut h = c.clone();
+    tanh(&mut h);
+    h.iter_mut().zip(&sigmoids[2 * hidden..]).for_each(|(h, &o)| *h *= o);
+    (h, c)
+}
+
+impl Transducer for Stepwise {
+    type State = Memory;
+
+    fn blank(&self) -> u32 {
+        self.classes as u32 - 1
+    }
+
+    fn classes(&self) -> usize {
+        self.classes
+    }
+
+    fn width(&self) -> usize {
+        self.width
+    }
+
+    fn start(&self) -> (Memory, Vec<f32>) {
+        let memory = match &self.kind {
+            Steps::Lstm(layers) => Memory::Lstm(
+                layers
+                    .iter()
+                    .map(|layer| (vec![0.0; layer.bias.len() / 4], vec![0.0; layer.bias.len() / 4]))
+                    .collect(),
+            ),
+            Steps::Stateless { context, .. } => Memory::Labels(vec![self.blank(); *context]),
+        };
+        self.advance(&memory, self.blank())
+    }
+
+    fn step(&self, state: &Memory, label: u32) -> (Memory, Vec<f32>) {
+        self.advance(state, label)
+    }
+
+    fn joint(&self, frame: &[f32], row: &[f32], scores: &mut [f32]) {
+        let mut hidden: Vec<f32> = frame.iter().zip(row).map(|(f, g)| f + g).collect();
+        tanh(&mut hidden);
+        for ((score, weight), &bias) in
+            scores.iter_mut().zip(self.head.chunks_exact(self.width)).zip(&self.head_bias)
+        {
+            *score = bias + dot(weight, &hidden);
+        }
+    }
+}
+
+/// Σ a·b in eight interleaved sums, which the compiler turns into vector instructions.
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut sums = [0.0; 8];
+    let (a, b) = (a.chunks_exact(8), b.chunks_exact(8));
+    let rest: f32 = a.remainder().iter().zip(b.remainder()).map(|(a, b)| a * b).sum();
+    for (a, b) in a.zip(b) {
+        for k in 0..8 {
+            sums[k] += a[k] * b[k];
+        }
+    }
+    rest + sums.iter().sum::<f32>()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::linear;
+    use crate::recipe::Recipe;
+
+    const RECIPE: &str = r#"
+        data = { train = ["none.jsonl"] }
+        features = { mels = 5 }
+        tokens = { kind = "words" }
+        encoder = { stack = 2, stride = 2, layers = 1, hidden = 6, bidirectional = true }
+        joint = { width = 7 }
+        optimiser = { learning_rate = 1e-3 }
+        batch = { max_frames = 100, max_utterances = 4 }
+        training = { epochs = 1 }
+    "#;
+
+    fn rows_agree(predictor: &str) {
+        let recipe = Recipe::parse(&format!("{RECIPE}\n{predictor}"), Path::new("test.toml")).unwrap();
+        let model = Model::new(&recipe, 4).unwrap();
+        let stepwise = Stepwise::new(&model).unwrap();
+        let labels = [vec![3, 0, 0, 2, 1], vec![1]];
+        let rows = model.predictor.forward(&labels, None).unwrap();
+        let rows = linear(&rows, &model.joint_predictor.0, &model.joint_predictor.1).unwrap();
+        let rows: Vec<Vec<Vec<f32>>> = rows.to_vec3().unwrap();
+        for (labels, rows) in labels.iter().zip(rows) {
+            let (mut state, mut row) = stepwise.start();
+            for u in 0..=labels.len() {
+                for (a, b) in row.iter().zip(&rows[u]) {
+                    assert!((a - b).abs() < 1e-5, "row {u}: {a} is not {b}");
+                }
+                if u < labels.len() {
+                    (state, row) = stepwise.step(&state, labels[u]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_lstm_goes_stepwise_where_it_goes_in_a_batch() {
+        rows_agree("predictor = { kind = \"lstm\", embedding = 3, hidden = 5, layers = 2 }");
+    }
+
+    #[test]
+    fn a_stateless_predictor_goes_stepwise_where_it_goes_in_a_batch() {
+        rows_agree("predictor = { kind = \"stateless\", embedding = 3, context = 2 }");
+    }
+}

@@ -1,0 +1,42 @@
+//! Slices in and out of candle tensors; the only place that touches storages.
+use candle_core::{CpuStorage, Device, Layout, Shape, Storage, Tensor, WithDType};
+
+/// The elements of a contiguous tensor inside an operation.
+pub(crate) fn slice<'a, F: WithDType>(
+    storage: &'a CpuStorage,
+    layout: &Layout,
+) -> candle_core::Result<&'a [F]> {
+    match layout.contiguous_offsets() {
+        Some((start, end)) => Ok(&F::cpu_storage_as_slice(storage)?[start..end]),
+        None => Err(candle_core::Error::RequiresContiguous { op: "training" }.bt()),
+    }
+}
+
+/// Calls `use_it` with the elements of a contiguous tensor on the CPU.
+pub(crate) fn with_slice<F: WithDType, R>(
+    tensor: &Tensor,
+    use_it: impl FnOnce(&[F]) -> candle_core::Result<R>,
+) -> candle_core::Result<R> {
+    let (storage, layout) = tensor.storage_and_layout();
+    match &*storage {
+        Storage::Cpu(storage) => use_it(slice(storage, layout)?),
+        _ => candle_core::bail!("training: expected a tensor on the CPU"),
+    }
+}
+
+/// [`with_slice`] for one or two tensors at once.
+pub(crate) fn with_slices<F: WithDType, R>(
+    tensors: &[&Tensor],
+    use_them: impl FnOnce(&[&[F]]) -> candle_core::Result<R>,
+) -> candle_core::Result<R> {
+    match tensors {
+        [a] => with_slice(a, |a| use_them(&[a])),
+        [a, b] => with_slice(a, |a| with_slice(b, |b| use_them(&[a, b]))),
+        _ => candle_core::bail!("training: expected one or two tensors, found {}", tensors.len()),
+    }
+}
+
+/// A CPU tensor that takes over `values`.
+pub(crate) fn from_vec<F: WithDType>(values: Vec<F>, shape: impl Into<Shape>) -> candle_core::Result<Tensor> {
+    Tensor::from_vec(values, shape.into(), &Device::Cpu)
+}

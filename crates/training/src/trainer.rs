@@ -1,0 +1,363 @@
+//! The training loop.
+//!
+//! Everything random is a function of (seed, epoch, batch or utterance), so a run is its checkpoint: what follows from there is the
+//! same bit for bit whether the process went on, was stopped, or was killed and started again.
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::time::Instant;
+
+use candle_core::{DType, Device, Tensor};
+use speech::{FrontEnd, Tokenizer};
+
+use crate::checkpoint::{Checkpoint, Progress};
+use crate::data::{self, Batch, Batcher, Example};
+use crate::dropout::Masks;
+use crate::ema::Ema;
+use crate::evaluate::{Evaluation, evaluate};
+use crate::model::Model;
+use crate::observer::{EpochReport, Observer, RunReport, StepReport};
+use crate::optimiser::AdamW;
+use crate::recipe::{Recipe, Select};
+use crate::run_folder::{Metrics, RunFolder, Start};
+use crate::schedule::learning_rate;
+use crate::{Error, Result};
+
+/// Batches that wait ready while one is computed.
+const AHEAD: usize = 2;
+
+/// How a run ended.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// Whether the stop flag ended it early; the checkpoint is there to resume from.
+    pub stopped: bool,
+    /// Optimiser steps done in all.
+    pub steps: u64,
+    /// Report on the dev set, if the run finished and has one.
+    pub dev: Option<Evaluation>,
+    /// Report on the test set, if the run finished and has one.
+    pub test: Option<Evaluation>,
+}
+
+/// Trains by a recipe in a run folder, then evaluates.
+///
+/// When `stop` becomes true, the run writes a checkpoint after the current step and returns.
+///
+/// # Errors
+/// Anything the recipe, the data, the folder or a checkpoint may have wrong; [`Error::Diverged`] if a loss or gradient is no number.
+pub fn train(
+    recipe: &Path,
+    folder: &Path,
+    start: Start,
+    observer: &mut dyn Observer,
+    stop: &AtomicBool,
+) -> Result<Outcome> {
+    let (recipe, text) = Recipe::read(recipe)?;
+    let folder = RunFolder::open(folder, start)?;
+    let resumed = match start == Start::Resume && folder.last().exists() {
+        true => Some(Checkpoint::read(&folder.last())?),
+        false => None,
+    };
+
+    let train_set = data::read_manifests("data.train", &recipe.data.train)?;
+    let tokenizer = match &resumed {
+        Some(checkpoint) => Tokenizer::from_json(&checkpoint.tokenizer)?,
+        None => {
+            let texts: Vec<&str> = train_set.iter().map(|utterance| utterance.text.as_str()).collect();
+            Tokenizer::train(recipe.tokens.kind, &texts)?
+        }
+    };
+    let front_end = FrontEnd::new(&recipe.features)?;
+    let examples = data::load(&train_set, &front_end, Some(&tokenizer))?;
+    let dev = load_set("data.dev", &recipe.data.dev, &front_end)?;
+
+    let mut run = Run::new(&recipe, &text, &tokenizer, folder)?;
+    match &resumed {
+        Some(checkpoint) => run.restore(checkpoint)?,
+        None => run.folder.write("recipe.toml", text.as_bytes())?,
+    }
+    observer.on_start(&RunReport {
+        parameters: run.model.parameters().count(),
+        classes: run.model.classes(),
+        utterances: examples.len(),
+        audio_seconds: examples.iter().map(|example| example.seconds).sum(),
+        epochs: recipe.training.epochs,
+        first_epoch: run.progress.epoch,
+    });
+
+    let batcher = Batcher::new(&examples, &recipe, front_end.mel_scale());
+    while run.progress.epoch < recipe.training.epochs {
+        let started = Instant::now();
+        if !run.epoch(&batcher, observer, stop)? {
+            run.checkpoint().write(&run.folder.last())?;
+            return Ok(Outcome { stopped: true, steps: run.progress.step, dev: None, test: None });
+        }
+        run.finish_epoch(&dev, started, observer)?;
+    }
+
+    if recipe.training.select == Select::Best && run.folder.best().exists() {
+        let best = Checkpoint::read(&run.folder.best())?;
+        best.check(&run.folder.best(), run.model.parameters())?;
+        run.model.parameters().set(best.average.as_ref().unwrap_or(&best.weights))?;
+    } else if let Some(ema) = &run.ema {
+        run.model.parameters().set(&ema.values)?;
+    }
+    let test = load_set("data.test", &recipe.data.test, &front_end)?;
+    let report = |examples: &[Example]| match examples.is_empty() {
+        true => Ok(None),
+        false => evaluate(&run.model, &tokenizer, &recipe, examples).map(Some),
+    };
+    let outcome =
+        Outcome { stopped: false, steps: run.progress.step, dev: report(&dev)?, test: report(&test)? };
+    let sets = [("dev", &outcome.dev), ("test", &outcome.test)];
+    let sets: Vec<_> = sets.iter().filter_map(|(name, set)| Some((*name, set.as_ref()?))).collect();
+    run.folder.write_evaluations(&sets)?;
+    Ok(outcome)
+}
+
+fn load_set(what: &str, manifests: &[std::path::PathBuf], front_end: &FrontEnd) -> Result<Vec<Example>> {
+    match manifests.is_empty() {
+        true => Ok(Vec::new()),
+        false => data::load(&data::read_manifests(what, manifests)?, front_end, None),
+    }
+}
+
+/// The state of a run; a checkpoint is a copy of it.
+struct Run<'a> {
+    recipe: &'a Recipe,
+    text: &'a str,
+    tokenizer: &'a Tokenizer,
+    folder: RunFolder,
+    model: Model,
+    optimiser: AdamW,
+    ema: Option<Ema>,
+    progress: Progress,
+    metrics: Vec<Metrics>,
+    tokenizer_json: String,
+    rate: f64,
+}
+
+impl<'a> Run<'a> {
+    fn new(recipe: &'a Recipe, text: &'a str, tokenizer: &'a Tokenizer, folder: RunFolder) -> Result<Self> {
+        let model = Model::new(recipe, tokenizer.size())?;
+        let optimiser = AdamW::new(model.parameters());
+        let ema = match recipe.optimiser.ema > 0.0 {
+            true => Some(Ema::new(recipe.optimiser.ema, model.parameters())?),
+            false => None,
+        };
+        let (progress, metrics) = (Progress::default(), Vec::new());
+        let tokenizer_json = tokenizer.to_json()?;
+        Ok(Run {
+            recipe,
+            text,
+            tokenizer,
+            folder,
+            model,
+            optimiser,
+            ema,
+            progress,
+            metrics,
+            tokenizer_json,
+            rate: 0.0,
+        })
+    }
+
+    fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
+        let path = self.folder.last();
+        if checkpoint.recipe != self.text {
+            return Err(Error::checkpoint(&path, "a run of this very recipe", "one of another text"));
+        }
+        checkpoint.check(&path, self.model.parameters())?;
+        self.model.parameters().set(&checkpoint.weights)?;
+        self.optimiser = AdamW {
+            first: checkpoint.first.clone(),
+            second: checkpoint.second.clone(),
+            steps: checkpoint.progress.step,
+        };
+        match (&mut self.ema, &checkpoint.average) {
+            (Some(ema), Some(average)) => ema.values.clone_from(average),
+            (None, None) => {}
+            _ => {
+                return Err(Error::checkpoint(
+                    &path,
+                    "an average exactly if the recipe has optimiser.ema",
+                    "otherwise",
+                ));
+            }
+        }
+        self.progress = checkpoint.progress.clone();
+        self.metrics = self.folder.read_metrics(self.progress.step)?;
+        Ok(())
+    }
+
+    fn checkpoint(&self) -> Checkpoint {
+        let parameters = self.model.parameters();
+        Checkpoint {
+            recipe: self.text.to_owned(),
+            tokenizer: self.tokenizer_json.clone(),
+            progress: self.progress.clone(),
+            shapes: parameters.iter().map(|(name, v)| (name.to_owned(), v.dims().to_vec())).collect(),
+            weights: parameters.values().expect("parameters are f32 on the CPU"),
+            average: self.ema.as_ref().map(|ema| ema.values.clone()),
+            first: self.optimiser.first.clone(),
+            second: self.optimiser.second.clone(),
+        }
+    }
+
+    /// The rest of the current epoch; false if the stop flag ended it.
+    fn epoch(&mut self, batcher: &Batcher, observer: &mut dyn Observer, stop: &AtomicBool) -> Result<bool> {
+        let epoch = self.progress.epoch;
+        let plan = batcher.plan(epoch);
+        let todo = &plan[self.progress.batch as usize..];
+        std::thread::scope(|scope| {
+            let (send, receive) = sync_channel(AHEAD);
+            // Ends by itself when the receiver is gone.
+            scope
+                .spawn(move || todo.iter().all(|examples| send.send(batcher.batch(epoch, examples)).is_ok()));
+            for batch in receive {
+                let started = Instant::now();
+                let batch = batch?;
+                let part = self.progress.batch as f64 / plan.len() as f64;
+                let mut report = self.step(&batch, batcher.examples, part)?;
+                report.batches = plan.len() as u64;
+                report.seconds = started.elapsed().as_secs_f64();
+                observer.on_step(&report);
+                let every = self.recipe.training.checkpoint_every;
+                if stop.load(Ordering::Relaxed) {
+                    return Ok(false);
+                }
+                if every > 0 && self.progress.step.is_multiple_of(every) {
+                    self.checkpoint().write(&self.folder.last())?;
+                }
+            }
+            Ok(true)
+        })
+    }
+
+    /// One optimiser step on one batch.
+    fn step(&mut self, batch: &Batch, examples: &[Example], part: f64) -> Result<StepReport> {
+        let Recipe { seed, training, optimiser: config, .. } = self.recipe;
+        let Progress { epoch, batch: index, step, .. } = self.progress;
+        let over = (epoch as f64 + part) / training.epochs as f64;
+        let end = training.ctc_weight_end.unwrap_or(training.ctc_weight);
+        let ctc_weight = training.ctc_weight + (end - training.ctc_weight) * over;
+        let diverged = |what, found| Error::Diverged {
+            step,
+            what,
+            found,
+            utterances: batch.examples.iter().map(|&index| examples[index].id.clone()).collect(),
+        };
+
+        let mut masks = Masks::new(*seed, epoch, index);
+        let model = &self.model;
+        let losses =
+            model.losses(&batch.rows, &batch.lengths, &batch.labels, training.fastemit, Some(&mut masks))?;
+        let (loss, mut total, mut skipped) = mean(&losses.transducer)?;
+        let mut ctc = 0.0;
+        if let Some(losses) = &losses.ctc {
+            let (value, tensor, without) = mean(losses)?;
+            ctc = value;
+            skipped = skipped.max(without);
+            total = (total + (tensor * ctc_weight)?)?;
+        }
+        if !(loss + ctc).is_finite() {
+            return Err(diverged("loss", loss + ctc));
+        }
+        self.rate = learning_rate(config, step, over);
+        let grads = total.backward()?;
+        let norm = self.optimiser.step(model.parameters(), &grads, self.rate, config)?;
+        if !norm.is_finite() {
+            return Err(diverged("gradient norm", norm));
+        }
+        if let Some(ema) = &mut self.ema {
+            ema.update(step, model.parameters())?;
+        }
+
+        let count = batch.examples.len() as f64;
+        let progress = &mut self.progress;
+        for (sum, value) in progress.sums.iter_mut().zip([loss * count, ctc * count, norm, count]) {
+            *sum = (f64::from_bits(*sum) + value).to_bits();
+        }
+        progress.batch += 1;
+        progress.step += 1;
+        progress.skipped += skipped;
+        Ok(StepReport {
+            epoch,
+            batch: index,
+            batches: 0,
+            step,
+            loss,
+            ctc_loss: ctc,
+            learning_rate: self.rate,
+            gradient_norm: norm,
+            audio_seconds: batch.examples.iter().map(|&index| examples[index].seconds).sum(),
+            seconds: 0.0,
+        })
+    }
+
+    /// Closes the epoch: evaluation on the dev set, metrics, checkpoints.
+    fn finish_epoch(&mut self, dev: &[Example], started: Instant, observer: &mut dyn Observer) -> Result<()> {
+        let seconds = started.elapsed().as_secs_f64();
+        let training = &self.recipe.training;
+        let [loss, ctc, norm, count] = self.progress.sums.map(f64::from_bits);
+        let batches = self.progress.batch as f64;
+        let skipped = self.progress.skipped;
+        let (best, step) = (self.progress.best, self.progress.step);
+        let epoch = self.progress.epoch + 1;
+        self.progress = Progress { epoch, step, best, ..Progress::default() };
+        let due = epoch.is_multiple_of(training.evaluate_every) || epoch == training.epochs;
+        let evaluation = match due && !dev.is_empty() {
+            true => Some(self.evaluate(dev)?),
+            false => None,
+        };
+        let dev_wer = evaluation.as_ref().map(|evaluation| evaluation.overall.wer);
+        let metrics = Metrics {
+            epoch,
+            step,
+            loss: loss / count,
+            ctc_loss: ctc / count,
+            learning_rate: self.rate,
+            gradient_norm: norm / batches,
+            skipped,
+            seconds,
+            dev_wer,
+        };
+        self.metrics.push(metrics.clone());
+        if let Some(wer) = dev_wer.filter(|&wer| best.is_none_or(|best| wer < f64::from_bits(best))) {
+            self.progress.best = Some(wer.to_bits());
+            self.checkpoint().write(&self.folder.best())?;
+        }
+        self.folder.write_metrics(&self.metrics)?;
+        self.folder.write("curve.svg", crate::curve::draw(&self.metrics).as_bytes())?;
+        // The last write of the epoch: a kill before it redoes the epoch's end from the checkpoint before.
+        self.checkpoint().write(&self.folder.last())?;
+        observer.on_epoch(&EpochReport { metrics, epochs: training.epochs, evaluation });
+        Ok(())
+    }
+
+    /// Evaluates the averaged weights if there are any, and puts the others back.
+    fn evaluate(&self, examples: &[Example]) -> Result<Evaluation> {
+        let parameters = self.model.parameters();
+        let weights = parameters.values()?;
+        if let Some(ema) = &self.ema {
+            parameters.set(&ema.values)?;
+        }
+        let evaluation = evaluate(&self.model, self.tokenizer, self.recipe, examples);
+        parameters.set(&weights)?;
+        evaluation
+    }
+}
+
+/// Mean over the utterances that have a path: its value, its tensor, and how many had none.
+///
+/// The tensor's value is of no use where some have none, but its gradient is right: theirs is zero.
+fn mean(losses: &Tensor) -> Result<(f64, Tensor, u64)> {
+    let values: Vec<f64> = losses.to_dtype(DType::F64)?.to_vec1()?;
+    let share = |&value: &f64| if value == f64::INFINITY { 0.0 } else { 1.0 / values.len() as f64 };
+    let shares: Vec<f64> = values.iter().map(share).collect();
+    let value = values.iter().zip(&shares).filter(|&(_, &s)| s > 0.0).map(|(v, s)| v * s).sum();
+    let without = shares.iter().filter(|&&s| s == 0.0).count() as u64;
+    let count = shares.len();
+    let shares = Tensor::from_vec(shares, count, &Device::Cpu)?.to_dtype(losses.dtype())?;
+    Ok((value, (losses * shares)?.sum_all()?, without))
+}

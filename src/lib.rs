@@ -1,0 +1,14 @@
+//! Exact, small and fast transducer (RNN-T) training: one name for the whole workspace.
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`panda_core`] | the selected normaliser: a few log-probabilities a site out of a very large softmax |
+//! | [`rnnt_dp`] | lattices: losses, compact adjoints, occupancies |
+//! | [`rnnt_loss`] | joint network, normaliser and lattice as one loss |
+//! | [`decoding`] | greedy search |
+//! | [`speech`] | audio files, features, tokenizers, manifests, word error rate |
+//! | [`training`] | encoder, predictor, joint, the training loop |
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub use {decoding, panda_core, rnnt_dp, rnnt_loss, speech, training};
