@@ -27,7 +27,7 @@ pub struct Arguments {
 /// Prints parameters and plan; nothing is trained or decoded.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if arguments.path.extension().is_some_and(|extension| extension == "toml") {
-        let (recipe, _) = Recipe::read(&arguments.path)?;
+        let (recipe, _) = Recipe::read(&arguments.path, None)?;
         let utterances = training::data::read_manifests("data.train", &recipe.data.train)?;
         let texts: Vec<&str> = utterances.iter().map(|utterance| utterance.text.as_str()).collect();
         let tokenizer = Tokenizer::train(recipe.tokens.kind, &texts)?;

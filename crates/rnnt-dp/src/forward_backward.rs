@@ -191,6 +191,21 @@ mod tests {
         }
     }
 
+    /// One arc a frame: every path has T arcs, and there are C(T, U) of them, none if U > T.
+    #[test]
+    fn counts_modified_paths() {
+        let lattices = Lattices::new(vec![1, 5, 3, 2], vec![1, 2, 3, 3]).unwrap();
+        let emissions = vec![0.5f64.ln(); lattices.sites() * 2];
+        let out = forward_backward(&lattices, &Topology::modified(), &emissions, &Regularisers::default()).unwrap();
+        for (loss, (steps, paths)) in out.losses.iter().zip([(1.0, 1.0), (5.0, 10.0), (3.0, 1.0)]) {
+            let want: f64 = steps * 2f64.ln() - f64::ln(paths);
+            assert!((loss - want).abs() < 1e-12, "{loss} {want}");
+        }
+        assert_eq!(out.losses[3], f64::INFINITY);
+        let labels: f64 = lattices.range(1).map(|site| -out.adjoints[site * 2 + 1]).sum();
+        assert!((labels - 2.0).abs() < 1e-12);
+    }
+
     #[test]
     fn occupancies_sum_as_the_topology_demands() {
         let lattices = Lattices::new(vec![4, 6], vec![3, 0]).unwrap();

@@ -13,6 +13,8 @@ pub struct Arc {
 }
 
 /// The arcs of a transducer; arc `s` uses column `s` of the emissions.
+///
+/// The default is [`Topology::rnnt`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
     arcs: Vec<Arc>,
@@ -29,6 +31,12 @@ pub(crate) enum Landing {
     Nowhere,
 }
 
+impl Default for Topology {
+    fn default() -> Self {
+        Self::rnnt()
+    }
+}
+
 impl Topology {
     /// Regular RNN-T: arc 0 is blank, `(t+1, u)`, and ends the path from `(T-1, U)`; arc 1 is the next label,
     /// `(t, u+1)`. Graves 2012.
@@ -37,6 +45,19 @@ impl Topology {
             arcs: vec![
                 Arc { frames: 1, labels: 0, may_end: true },
                 Arc { frames: 0, labels: 1, may_end: false },
+            ],
+        }
+    }
+
+    /// Modified RNN-T: arc 0 is blank, `(t+1, u)`; arc 1 is the next label, `(t+1, u+1)`, so that a frame emits at most
+    /// one label and U may not exceed T. Either arc may end the path. The `modified` type of fast_rnnt.
+    ///
+    /// A model that has just emitted a label need not emit blank on the same frame, which makes repeated labels easier.
+    pub fn modified() -> Self {
+        Self {
+            arcs: vec![
+                Arc { frames: 1, labels: 0, may_end: true },
+                Arc { frames: 1, labels: 1, may_end: true },
             ],
         }
     }

@@ -1,6 +1,6 @@
 //! The engine behind every door: normaliser forward, lattice, normaliser backward.
 use panda_core::{Adjoints, Clamp, Gradients, Head, Normalized, Real, Selection, Sites, Tiling};
-use rnnt_dp::{Posterior, Regularisers, Topology};
+use rnnt_dp::{Posterior, Regularisers};
 
 use crate::{Error, Options, Result, Targets, error::expect_len};
 
@@ -28,9 +28,8 @@ impl<F: Real> Forward<F> {
         let selection = targets.selection()?;
         let normalized = normalise(&selection).map_err(|error| Error::at_site(error, targets.lattices()))?;
         let regularisers = Regularisers { fastemit: options.fastemit };
-        let topology = Topology::rnnt();
         let posterior =
-            rnnt_dp::forward_backward(targets.lattices(), &topology, &normalized.emissions, &regularisers)?;
+            rnnt_dp::forward_backward(targets.lattices(), &options.topology, &normalized.emissions, &regularisers)?;
         Ok(Self { selection, normalized, posterior })
     }
 

@@ -42,6 +42,7 @@ pub use joint::{JointLoss, JointNetwork, joint_loss};
 pub use options::Options;
 pub use panda_core::{Activation, Head, Real, Tiling};
 pub use reduction::Reduction;
+pub use rnnt_dp::Topology;
 pub use rows::{RowsLoss, rows_loss};
 pub use scores::{ScoresLoss, scores_loss, scores_loss_in_place};
 pub use targets::{Layout, Targets};

@@ -1,11 +1,14 @@
 //! What a caller may choose.
 use panda_core::{Activation, Tiling};
+use rnnt_dp::Topology;
 
 /// Options of the loss; the default is the plain transducer loss with a tanh joint.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Options {
     /// Nonlinearity of the joint.
     pub activation: Activation,
+    /// Which arcs leave a site: blank, then the next label.
+    pub topology: Topology,
     /// FastEmit λ: scales the gradient of label arcs by `1 + λ`; the reported loss stays `-log P`.
     pub fastemit: f64,
     /// Clips each element of the gradient of the scores of one utterance's own loss to `-clamp ..= clamp`,

@@ -197,7 +197,7 @@ fn mistakes_are_named_where_they_are() {
     assert!(matches!(error, Error::Scores { utterance: 1, frame: 1, label: 1, found: "NaN or +inf" }), "{error}");
     let rows = rows_loss(&[0.0f32; 5], &Head::new(&[0.0; 5], None, 1).unwrap(), Layout::Packed, &targets, &options, &[1.0; 2]);
     assert!(matches!(rows, Err(Error::Shape { argument: "hidden", .. })));
-    let bad = Options { fastemit: f64::NAN, ..options };
+    let bad = Options { fastemit: f64::NAN, ..options.clone() };
     assert!(matches!(scores_loss(&zeros(&[2, 4, 3, 5]), &targets, &bad), Err(Error::Lattice(_))));
 }
 

@@ -30,9 +30,9 @@ pub enum Error {
     #[error("recipe key {key}: expected {expected}, found {found}")]
     RecipeValue {
         /// Dotted name of the key.
-        key: &'static str,
+        key: String,
         /// The allowed values.
-        expected: &'static str,
+        expected: String,
         /// The value.
         found: String,
     },
@@ -101,6 +101,10 @@ impl Error {
         found: impl Into<String>,
     ) -> Self {
         Error::Shape { argument: argument.into(), expected: expected.into(), found: found.into() }
+    }
+
+    pub(crate) fn syntax(path: &Path, error: &dyn std::fmt::Display) -> Self {
+        Error::RecipeSyntax { path: path.to_owned(), message: error.to_string() }
     }
 
     /// For `map_err`: attaches file and action to a system error.

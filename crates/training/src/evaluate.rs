@@ -1,7 +1,7 @@
 //! Word error rates of a model on a set of utterances.
 use std::collections::BTreeMap;
 
-use decoding::{Greedy, greedy};
+use decoding::greedy;
 use rayon::prelude::*;
 use serde::Serialize;
 use speech::{Tokenizer, WordErrors, bootstrap_interval, word_errors};
@@ -91,7 +91,7 @@ pub(crate) fn evaluate(
     if examples.is_empty() {
         return Err(Error::Empty { what: "evaluation".into() });
     }
-    let stepwise = Stepwise::new(model)?;
+    let (stepwise, options) = (Stepwise::new(model)?, recipe.training.topology.greedy());
     let mut texts = vec![String::new(); examples.len()];
     for batch in data::plan(examples, recipe, None) {
         let planes: Vec<_> = batch.iter().map(|&index| &examples[index].features).collect();
@@ -101,7 +101,7 @@ pub(crate) fn evaluate(
         let found = with_slice(&frames, |frames: &[f32]| {
             let decode = |(b, &length): (usize, &usize)| -> Result<String> {
                 let frames = &frames[b * padded * width..][..length * width];
-                Ok(tokenizer.decode(&greedy(&stepwise, frames, &Greedy::default())?.labels)?)
+                Ok(tokenizer.decode(&greedy(&stepwise, frames, &options)?.labels)?)
             };
             Ok(lengths.par_iter().enumerate().map(|(b, length)| decode((b, length))).collect::<Vec<_>>())
         })?;

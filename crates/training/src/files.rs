@@ -4,8 +4,11 @@ use std::path::{Path, PathBuf};
 
 use crate::{Error, Result};
 
-/// Writes a file under a temporary name beside its place, flushes it to disk, and renames it.
-pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
+/// Writes a file under a temporary name beside its place (`NAME.tmp`), flushes it to disk, and renames it.
+///
+/// # Errors
+/// [`Error::Io`]; neither a half-written file nor the temporary one stays behind, and an old file is left as it was.
+pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".tmp");
     let temporary: PathBuf = path.with_file_name(name);

@@ -34,6 +34,7 @@ pub use checkpoint::{Checkpoint, Progress};
 pub use dropout::Masks;
 pub use error::{Error, Result};
 pub use evaluate::{Evaluation, Score, Transcript};
+pub use files::write_atomically;
 pub use linear::linear;
 pub use lstm::lstm;
 pub use model::{Losses, Model};

@@ -78,8 +78,8 @@ fn apply<F: Real + WithDType>(
 ) -> Result<Tensor> {
     let mut order: Vec<usize> = (0..lengths.len()).collect();
     order.sort_by_key(|&b| (std::cmp::Reverse(lengths[b]), b));
-    // At least two groups, so that one direction can use two cores as well.
-    let size = order.len().div_ceil(2).clamp(1, GROUP);
+    // At least two tasks, so that one direction can use two cores as well.
+    let size = order.len().div_ceil(3 - weights.len()).clamp(1, GROUP);
     let layouts = (0..weights.len())
         .map(|direction| {
             order.chunks(size).map(|group| Layout::new(group.to_vec(), lengths, direction == 1)).collect()

@@ -1,6 +1,6 @@
 //! The whole transducer: encoder, predictor, joint, and an optional CTC head on the encoder.
 use candle_core::{Tensor, Var};
-use rnnt_loss::{Options, Targets};
+use rnnt_loss::{Options, Targets, Topology};
 
 use crate::dropout::Masks;
 use crate::encoder::Encoder;
@@ -22,6 +22,7 @@ pub struct Model {
     /// `[C, H]`, `[C]`
     pub(crate) head: (Var, Var),
     ctc: Option<(Var, Var)>,
+    topology: Topology,
     classes: usize,
     width: usize,
 }
@@ -57,7 +58,7 @@ impl Model {
         };
         let joint_encoder = projection("joint.encoder", encoder.width(), width)?;
         let joint_predictor = projection("joint.predictor", predictor.width(), width)?;
-        let ctc = match recipe.training.ctc_weight > 0.0 {
+        let ctc = match recipe.training.has_ctc() {
             true => Some(projection("ctc", encoder.width(), classes)?),
             false => None,
         };
@@ -75,7 +76,7 @@ impl Model {
             joint_predictor,
             head,
             ctc,
-            classes,
+            topology: recipe.training.topology.topology(), classes,
             width,
         })
     }
@@ -130,7 +131,7 @@ impl Model {
             rows = masks.apply(&rows, self.joint_dropout)?;
         }
         let targets = Targets::new(self.blank(), lengths, labels.to_vec())?;
-        let options = Options { fastemit, ..Options::default() };
+        let options = Options { fastemit, topology: self.topology.clone(), ..Options::default() };
         let transducer = rnnt_loss::candle::transducer_loss(
             &frames,
             &rows,

@@ -30,6 +30,9 @@ pub struct StepReport {
     pub batches: u64,
     /// Step of the run, from 0.
     pub step: u64,
+    /// Steps of the whole run, counting the epochs to come like this one: an estimate until the last epoch, as the order of an
+    /// epoch decides into how many batches it is cut.
+    pub steps: u64,
     /// Mean transducer loss of the batch.
     pub loss: f64,
     /// Mean CTC loss of the batch.

@@ -1,6 +1,10 @@
 //! A training recipe: one TOML file says everything that decides a run.
+mod check;
+
 use std::path::{Path, PathBuf};
 
+use decoding::Greedy;
+use rnnt_loss::Topology;
 use serde::{Deserialize, Serialize};
 use speech::{FeatureConfig, Perturb, SpecAugment, TokenizerKind};
 
@@ -206,7 +210,10 @@ pub struct BatchConfig {
 pub struct TrainingConfig {
     /// Passes over the training set.
     pub epochs: u64,
-    /// Weight of the auxiliary CTC loss at the start; 0 = no CTC head.
+    /// Whether a frame may emit several labels or one at most.
+    #[serde(default)]
+    pub topology: TopologyKind,
+    /// Weight of the auxiliary CTC loss at the start; without a weight at start and end there is no CTC head.
     #[serde(default)]
     pub ctc_weight: f64,
     /// Its weight at the end, reached linearly; the same as at the start if missing.
@@ -224,6 +231,48 @@ pub struct TrainingConfig {
     /// Which weights the final report is about.
     #[serde(default)]
     pub select: Select,
+}
+
+impl TrainingConfig {
+    /// Whether the CTC loss has a weight at any time.
+    pub(crate) fn has_ctc(&self) -> bool {
+        self.ctc_weight > 0.0 || self.ctc_weight_end.is_some_and(|end| end > 0.0)
+    }
+
+    /// Weight of the CTC loss when the share `progress` of the run is over.
+    pub(crate) fn ctc_weight(&self, progress: f64) -> f64 {
+        let end = self.ctc_weight_end.unwrap_or(self.ctc_weight);
+        self.ctc_weight + (end - self.ctc_weight) * progress
+    }
+}
+
+/// Which arcs the lattice has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TopologyKind {
+    /// A label stays on its frame, blank moves on: any number of labels a frame.
+    #[default]
+    Regular,
+    /// Labels and blank move on: at most one label a frame.
+    Modified,
+}
+
+impl TopologyKind {
+    /// The lattice to train on.
+    pub(crate) fn topology(self) -> Topology {
+        match self {
+            Self::Regular => Topology::rnnt(),
+            Self::Modified => Topology::modified(),
+        }
+    }
+
+    /// The search that follows the same arcs.
+    pub(crate) fn greedy(self) -> Greedy {
+        match self {
+            Self::Regular => Greedy::default(),
+            Self::Modified => Greedy { max_symbols: 1 },
+        }
+    }
 }
 
 /// Which checkpoint the run ends with.
@@ -257,14 +306,22 @@ fn betas() -> [f64; 2] {
 }
 
 impl Recipe {
-    /// Reads and checks a recipe; manifests become relative to the current folder.
+    /// Reads and checks a recipe; its manifests become relative to the current folder.
+    ///
+    /// `epochs` replaces the recipe's own number. The text that comes back is that of the file, or, with `epochs`, the changed
+    /// recipe written anew (without the comments): what a run folder and a checkpoint hold.
     ///
     /// # Errors
     /// [`Error::Io`] if the file cannot be read, [`Error::RecipeSyntax`] for bad TOML, an unknown or a missing key, and
     /// [`Error::RecipeValue`] for a value outside its range.
-    pub fn read(path: &Path) -> Result<(Recipe, String)> {
-        let text = std::fs::read_to_string(path).map_err(Error::io(path, "read the recipe"))?;
+    pub fn read(path: &Path, epochs: Option<u64>) -> Result<(Recipe, String)> {
+        let mut text = std::fs::read_to_string(path).map_err(Error::io(path, "read the recipe"))?;
         let mut recipe = Self::parse(&text, path)?;
+        if let Some(epochs) = epochs {
+            recipe.training.epochs = epochs;
+            recipe.check()?;
+            text = toml::to_string(&recipe).map_err(|error| Error::syntax(path, &error))?;
+        }
         let base = path.parent().unwrap_or(Path::new(""));
         let Data { train, dev, test } = &mut recipe.data;
         for manifest in train.iter_mut().chain(dev).chain(test) {
@@ -278,81 +335,14 @@ impl Recipe {
     /// # Errors
     /// As [`Recipe::read`], without the file.
     pub fn parse(text: &str, path: &Path) -> Result<Recipe> {
-        let recipe: Recipe = toml::from_str(text)
-            .map_err(|error| Error::RecipeSyntax { path: path.to_owned(), message: error.to_string() })?;
+        let recipe: Recipe = toml::from_str(text).map_err(|error| Error::syntax(path, &error))?;
         recipe.check()?;
         Ok(recipe)
     }
 
-    fn check(&self) -> Result<()> {
-        let Recipe { encoder, joint, optimiser, batch, training, .. } = self;
-        above_zero("encoder.stack", encoder.stack)?;
-        above_zero("encoder.stride", encoder.stride)?;
-        above_zero("encoder.layers", encoder.layers)?;
-        above_zero("encoder.hidden", encoder.hidden)?;
-        share("encoder.dropout", encoder.dropout)?;
-        if let Some(reduction) = &encoder.time_reduction {
-            above_zero("encoder.time_reduction.factor", reduction.factor)?;
-            let (key, after) = ("encoder.time_reduction.after_layer", reduction.after_layer);
-            expect(key, "below encoder.layers", after < encoder.layers, after)?;
-        }
-        match self.predictor {
-            PredictorConfig::Lstm { embedding, hidden, layers, dropout } => {
-                above_zero("predictor.embedding", embedding)?;
-                above_zero("predictor.hidden", hidden)?;
-                above_zero("predictor.layers", layers)?;
-                share("predictor.dropout", dropout)?;
-            }
-            PredictorConfig::Stateless { embedding, context, dropout } => {
-                above_zero("predictor.embedding", embedding)?;
-                above_zero("predictor.context", context)?;
-                share("predictor.dropout", dropout)?;
-            }
-        }
-        above_zero("joint.width", joint.width)?;
-        share("joint.dropout", joint.dropout)?;
-        let rate = optimiser.learning_rate;
-        expect("optimiser.learning_rate", "a positive number", rate > 0.0 && rate.is_finite(), rate)?;
-        not_negative("optimiser.weight_decay", optimiser.weight_decay)?;
-        not_negative("optimiser.clip_norm", optimiser.clip_norm)?;
-        unit(
-            "optimiser.floor",
-            "in (0, 1]",
-            optimiser.floor,
-            optimiser.floor > 0.0 && optimiser.floor <= 1.0,
-        )?;
-        for beta in optimiser.betas {
-            unit("optimiser.betas", "in [0, 1)", beta, (0.0..1.0).contains(&beta))?;
-        }
-        unit("optimiser.eps", "above 0", optimiser.eps, optimiser.eps > 0.0 && optimiser.eps.is_finite())?;
-        unit("optimiser.ema", "in [0, 1)", optimiser.ema, (0.0..1.0).contains(&optimiser.ema))?;
-        above_zero("batch.max_frames", batch.max_frames)?;
-        above_zero("batch.max_utterances", batch.max_utterances)?;
-        above_zero("training.epochs", training.epochs as usize)?;
-        above_zero("training.evaluate_every", training.evaluate_every as usize)?;
-        not_negative("training.ctc_weight", training.ctc_weight)?;
-        not_negative("training.ctc_weight_end", training.ctc_weight_end.unwrap_or(0.0))?;
-        not_negative("training.fastemit", training.fastemit)?;
-        expect("data.train", "at least one manifest", !self.data.train.is_empty(), "none")
+    /// Milliseconds from one encoder row to the next: hop · stride · time reduction.
+    pub fn frame_ms(&self) -> f64 {
+        let reduction = self.encoder.time_reduction.as_ref().map_or(1, |reduction| reduction.factor);
+        f64::from(self.features.hop_ms) * (self.encoder.stride * reduction) as f64
     }
-}
-
-fn expect(key: &'static str, expected: &'static str, fine: bool, found: impl ToString) -> Result<()> {
-    if fine { Ok(()) } else { Err(Error::RecipeValue { key, expected, found: found.to_string() }) }
-}
-
-fn above_zero(key: &'static str, value: usize) -> Result<()> {
-    expect(key, "at least 1", value > 0, value)
-}
-
-fn share(key: &'static str, value: f32) -> Result<()> {
-    expect(key, "a share in [0, 1)", (0.0..1.0).contains(&value), value)
-}
-
-fn not_negative(key: &'static str, value: f64) -> Result<()> {
-    expect(key, "a number of at least 0", value >= 0.0 && value.is_finite(), value)
-}
-
-fn unit(key: &'static str, expected: &'static str, value: f64, fine: bool) -> Result<()> {
-    expect(key, expected, fine, value)
 }

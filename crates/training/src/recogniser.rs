@@ -1,7 +1,7 @@
 //! A trained model that turns sound into text.
 use std::path::Path;
 
-use decoding::{Greedy, greedy};
+use decoding::greedy;
 use speech::{Audio, FrontEnd, Tokenizer, Utterance};
 
 use crate::Result;
@@ -82,17 +82,14 @@ impl Recogniser {
         let plane = self.front_end.log_mel(audio)?;
         let (rows, lengths) = data::collate(&[&plane], &self.recipe.encoder)?;
         let (frames, _) = self.model.encode(&rows, &lengths)?;
-        let found =
-            with_slice(&frames, |frames: &[f32]| Ok(greedy(&self.stepwise, frames, &Greedy::default())))??;
-        let encoder = &self.recipe.encoder;
-        let reduction = encoder.time_reduction.as_ref().map_or(1, |reduction| reduction.factor);
-        let row_seconds =
-            f64::from(self.recipe.features.hop_ms) / 1000.0 * (encoder.stride * reduction) as f64;
+        let options = self.recipe.training.topology.greedy();
+        let found = with_slice(&frames, |frames: &[f32]| Ok(greedy(&self.stepwise, frames, &options)))??;
+        let seconds = self.recipe.frame_ms() / 1000.0;
         let names = self.tokenizer.tokens();
         let labels = found.labels.iter().zip(&found.frames).zip(&found.log_probs);
         let tokens = labels.map(|((&label, &frame), &log_prob)| TimedToken {
             text: names[label as usize].clone(),
-            seconds: frame as f64 * row_seconds,
+            seconds: frame as f64 * seconds,
             log_prob,
         });
         let tokens = tokens.collect();

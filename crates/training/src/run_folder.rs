@@ -13,7 +13,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::evaluate::Evaluation;
 use crate::files::write_atomically;
-use crate::{Error, Result};
+use crate::{Error, Result, curve};
+
+/// Everything that a run writes.
+const FILES: [&str; 8] = [
+    "recipe.toml",
+    "metrics.csv",
+    "curve.svg",
+    "last.safetensors",
+    "best.safetensors",
+    "evaluation.json",
+    "dev.hypotheses.jsonl",
+    "test.hypotheses.jsonl",
+];
 
 /// How a run begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,26 +68,30 @@ pub struct RunFolder {
 }
 
 impl RunFolder {
-    /// Opens or makes a folder.
+    /// Looks at a folder without touching it.
     ///
     /// # Errors
-    /// [`Error::RunExists`] if a fresh start is asked for in a folder that holds a run; [`Error::Io`].
-    pub fn open(path: &Path, start: Start) -> Result<Self> {
+    /// [`Error::RunExists`] if a fresh start is asked for in a folder that holds a run.
+    pub fn new(path: &Path, start: Start) -> Result<Self> {
         let folder = RunFolder { path: path.to_owned() };
         if start == Start::Fresh && (folder.last().exists() || folder.file("recipe.toml").exists()) {
             return Err(Error::RunExists { path: path.to_owned() });
         }
-        std::fs::create_dir_all(path).map_err(Error::io(path, "make the run folder"))?;
-        if start == Start::Force {
-            for old in
-                [folder.last(), folder.best(), folder.file("metrics.csv"), folder.file("evaluation.json")]
-            {
-                if old.exists() {
-                    std::fs::remove_file(&old).map_err(Error::io(&old, "remove the old run's file"))?;
-                }
+        Ok(folder)
+    }
+
+    /// Makes the folder; a forced start removes the files of an old run from it.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn make(&self, start: Start) -> Result<()> {
+        std::fs::create_dir_all(&self.path).map_err(Error::io(&self.path, "make the run folder"))?;
+        for old in FILES.iter().filter(|_| start == Start::Force).map(|name| self.file(name)) {
+            if old.exists() {
+                std::fs::remove_file(&old).map_err(Error::io(&old, "remove the old run's file"))?;
             }
         }
-        Ok(folder)
+        Ok(())
     }
 
     /// A file in the folder.
@@ -101,11 +117,11 @@ impl RunFolder {
         write_atomically(&self.file(name), bytes)
     }
 
-    /// Reads the rows up to a step; rows beyond it belong to work that a kill has undone.
+    /// Reads the rows of the first epochs; those beyond belong to work that a kill has undone.
     ///
     /// # Errors
     /// [`Error::Io`] if the file is there but unreadable.
-    pub fn read_metrics(&self, up_to_step: u64) -> Result<Vec<Metrics>> {
+    pub fn read_metrics(&self, epochs: u64) -> Result<Vec<Metrics>> {
         let path = self.file("metrics.csv");
         if !path.exists() {
             return Ok(Vec::new());
@@ -114,7 +130,7 @@ impl RunFolder {
         let mut reader = csv::Reader::from_path(&path).map_err(broken)?;
         let rows: Vec<Metrics> =
             reader.deserialize().collect::<std::result::Result<_, _>>().map_err(broken)?;
-        Ok(rows.into_iter().filter(|row| row.step <= up_to_step).collect())
+        Ok(rows.into_iter().filter(|row| row.epoch <= epochs).collect())
     }
 
     /// Writes `metrics.csv`.
@@ -130,6 +146,16 @@ impl RunFolder {
         }
         let bytes = writer.into_inner().map_err(|error| broken(std::io::Error::other(error.to_string())))?;
         self.write("metrics.csv", &bytes)
+    }
+
+    /// Writes `curve.svg`.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn write_curve(&self, rows: &[Metrics]) -> Result<()> {
+        let picture = curve::draw(rows).map_err(std::io::Error::other);
+        let picture = picture.map_err(Error::io(&self.file("curve.svg"), "draw the curve"))?;
+        self.write("curve.svg", picture.as_bytes())
     }
 
     /// Writes `evaluation.json` and a hypotheses file for each named set.

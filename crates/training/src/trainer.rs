@@ -41,23 +41,30 @@ pub struct Outcome {
 
 /// Trains by a recipe in a run folder, then evaluates.
 ///
-/// When `stop` becomes true, the run writes a checkpoint after the current step and returns.
+/// `epochs` replaces the recipe's number. When `stop` becomes true, the run writes a checkpoint after the current step and
+/// returns.
 ///
 /// # Errors
-/// Anything the recipe, the data, the folder or a checkpoint may have wrong; [`Error::Diverged`] if a loss or gradient is no number.
+/// Anything the recipe, the data, the folder or a checkpoint may have wrong, before anything is written;
+/// [`Error::Diverged`] if a score, a loss or a gradient is no number: the last checkpoint is then still there.
 pub fn train(
     recipe: &Path,
+    epochs: Option<u64>,
     folder: &Path,
     start: Start,
     observer: &mut dyn Observer,
     stop: &AtomicBool,
 ) -> Result<Outcome> {
-    let (recipe, text) = Recipe::read(recipe)?;
-    let folder = RunFolder::open(folder, start)?;
+    let (recipe, text) = Recipe::read(recipe, epochs)?;
+    let folder = RunFolder::new(folder, start)?;
     let resumed = match start == Start::Resume && folder.last().exists() {
         true => Some(Checkpoint::read(&folder.last())?),
         false => None,
     };
+    if resumed.as_ref().is_some_and(|checkpoint| checkpoint.recipe != text) {
+        let found = "one of another text, or with another --epochs";
+        return Err(Error::checkpoint(&folder.last(), "a run of this very recipe", found));
+    }
 
     let train_set = data::read_manifests("data.train", &recipe.data.train)?;
     let tokenizer = match &resumed {
@@ -70,12 +77,14 @@ pub fn train(
     let front_end = FrontEnd::new(&recipe.features)?;
     let examples = data::load(&train_set, &front_end, Some(&tokenizer))?;
     let dev = load_set("data.dev", &recipe.data.dev, &front_end)?;
+    let test = load_set("data.test", &recipe.data.test, &front_end)?;
 
     let mut run = Run::new(&recipe, &text, &tokenizer, folder)?;
-    match &resumed {
-        Some(checkpoint) => run.restore(checkpoint)?,
-        None => run.folder.write("recipe.toml", text.as_bytes())?,
+    if let Some(checkpoint) = &resumed {
+        run.restore(checkpoint)?;
     }
+    run.folder.make(start)?;
+    run.folder.write("recipe.toml", text.as_bytes())?;
     observer.on_start(&RunReport {
         parameters: run.model.parameters().count(),
         classes: run.model.classes(),
@@ -102,7 +111,6 @@ pub fn train(
     } else if let Some(ema) = &run.ema {
         run.model.parameters().set(&ema.values)?;
     }
-    let test = load_set("data.test", &recipe.data.test, &front_end)?;
     let report = |examples: &[Example]| match examples.is_empty() {
         true => Ok(None),
         false => evaluate(&run.model, &tokenizer, &recipe, examples).map(Some),
@@ -164,9 +172,6 @@ impl<'a> Run<'a> {
 
     fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
         let path = self.folder.last();
-        if checkpoint.recipe != self.text {
-            return Err(Error::checkpoint(&path, "a run of this very recipe", "one of another text"));
-        }
         checkpoint.check(&path, self.model.parameters())?;
         self.model.parameters().set(&checkpoint.weights)?;
         self.optimiser = AdamW {
@@ -186,7 +191,7 @@ impl<'a> Run<'a> {
             }
         }
         self.progress = checkpoint.progress.clone();
-        self.metrics = self.folder.read_metrics(self.progress.step)?;
+        self.metrics = self.folder.read_metrics(self.progress.epoch)?;
         Ok(())
     }
 
@@ -208,25 +213,28 @@ impl<'a> Run<'a> {
     fn epoch(&mut self, batcher: &Batcher, observer: &mut dyn Observer, stop: &AtomicBool) -> Result<bool> {
         let epoch = self.progress.epoch;
         let plan = batcher.plan(epoch);
-        let todo = &plan[self.progress.batch as usize..];
+        let Some(todo) = plan.get(self.progress.batch as usize..) else {
+            let expected = format!("at most {} batches of epoch {epoch} done, as the data has", plan.len());
+            return Err(Error::checkpoint(&self.folder.last(), expected, self.progress.batch.to_string()));
+        };
+        let batches = plan.len() as u64;
+        let steps = self.progress.step - self.progress.batch + batches * (self.recipe.training.epochs - epoch);
+        let every = self.recipe.training.checkpoint_every;
         std::thread::scope(|scope| {
             let (send, receive) = sync_channel(AHEAD);
             // Ends by itself when the receiver is gone.
             scope
                 .spawn(move || todo.iter().all(|examples| send.send(batcher.batch(epoch, examples)).is_ok()));
             for batch in receive {
-                let started = Instant::now();
-                let batch = batch?;
-                let part = self.progress.batch as f64 / plan.len() as f64;
-                let mut report = self.step(&batch, batcher.examples, part)?;
-                report.batches = plan.len() as u64;
-                report.seconds = started.elapsed().as_secs_f64();
-                observer.on_step(&report);
-                let every = self.recipe.training.checkpoint_every;
                 if stop.load(Ordering::Relaxed) {
                     return Ok(false);
                 }
-                if every > 0 && self.progress.step.is_multiple_of(every) {
+                let started = Instant::now();
+                let report = self.step(&batch?, batcher.examples, batches)?;
+                observer.on_step(&StepReport { steps, seconds: started.elapsed().as_secs_f64(), ..report });
+                // The end of the epoch writes its own.
+                let done = self.progress.batch == batches;
+                if every > 0 && !done && self.progress.step.is_multiple_of(every) {
                     self.checkpoint().write(&self.folder.last())?;
                 }
             }
@@ -234,13 +242,11 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// One optimiser step on one batch.
-    fn step(&mut self, batch: &Batch, examples: &[Example], part: f64) -> Result<StepReport> {
+    /// One optimiser step on one of the epoch's `batches`; the report's `steps` and `seconds` are left to the caller.
+    fn step(&mut self, batch: &Batch, examples: &[Example], batches: u64) -> Result<StepReport> {
         let Recipe { seed, training, optimiser: config, .. } = self.recipe;
         let Progress { epoch, batch: index, step, .. } = self.progress;
-        let over = (epoch as f64 + part) / training.epochs as f64;
-        let end = training.ctc_weight_end.unwrap_or(training.ctc_weight);
-        let ctc_weight = training.ctc_weight + (end - training.ctc_weight) * over;
+        let over = (epoch as f64 + index as f64 / batches as f64) / training.epochs as f64;
         let diverged = |what, found| Error::Diverged {
             step,
             what,
@@ -251,14 +257,18 @@ impl<'a> Run<'a> {
         let mut masks = Masks::new(*seed, epoch, index);
         let model = &self.model;
         let losses =
-            model.losses(&batch.rows, &batch.lengths, &batch.labels, training.fastemit, Some(&mut masks))?;
+            model.losses(&batch.rows, &batch.lengths, &batch.labels, training.fastemit, Some(&mut masks));
+        let losses = losses.map_err(|error| match error {
+            Error::Loss(rnnt_loss::Error::Scores { .. }) => diverged("score of every class", f64::NAN),
+            other => other,
+        })?;
         let (loss, mut total, mut skipped) = mean(&losses.transducer)?;
         let mut ctc = 0.0;
         if let Some(losses) = &losses.ctc {
             let (value, tensor, without) = mean(losses)?;
             ctc = value;
             skipped = skipped.max(without);
-            total = (total + (tensor * ctc_weight)?)?;
+            total = (total + (tensor * training.ctc_weight(over))?)?;
         }
         if !(loss + ctc).is_finite() {
             return Err(diverged("loss", loss + ctc));
@@ -284,8 +294,9 @@ impl<'a> Run<'a> {
         Ok(StepReport {
             epoch,
             batch: index,
-            batches: 0,
+            batches,
             step,
+            steps: 0,
             loss,
             ctc_loss: ctc,
             learning_rate: self.rate,
@@ -328,7 +339,7 @@ impl<'a> Run<'a> {
             self.checkpoint().write(&self.folder.best())?;
         }
         self.folder.write_metrics(&self.metrics)?;
-        self.folder.write("curve.svg", crate::curve::draw(&self.metrics).as_bytes())?;
+        self.folder.write_curve(&self.metrics)?;
         // The last write of the epoch: a kill before it redoes the epoch's end from the checkpoint before.
         self.checkpoint().write(&self.folder.last())?;
         observer.on_epoch(&EpochReport { metrics, epochs: training.epochs, evaluation });

@@ -116,7 +116,7 @@ fn dense<F: Real>(case: &Case) -> Result<Outcome, Stop> {
     }
 
     out.gradient(case, "grad_logits", &found.gradient)?;
-    let free = Options { clamp: None, ..chosen };
+    let free = Options { clamp: None, ..chosen.clone() };
     out.gradient(case, "grad_logits_unclamped", &loss(&free)?.gradient)?;
     let plain = Options { fastemit: 0.0, ..free };
     out.gradient(case, "grad_logits_no_fastemit", &loss(&plain)?.gradient)?;

@@ -62,6 +62,6 @@ fn run<F: Element>(z: &Tensor, layout: Layout, targets: &Targets, options: &Opti
     let forward = with_values([z], |[z]: [&[F]; 1]| {
         Forward::from_normaliser(targets, options, |s| scores::forward(z, classes, &site_of_row, sites, s))
     })?;
-    let op = ScoresLoss { forward, site_of_row, targets: targets.clone(), options: *options };
+    let op = ScoresLoss { forward, site_of_row, targets: targets.clone(), options: options.clone() };
     Ok(z.apply_op1(op)?)
 }

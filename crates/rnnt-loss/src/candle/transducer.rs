@@ -139,6 +139,6 @@ fn run<F: Element>(
     let forward = with_values([&rows, &weight, &bias], |[r, w, b]: [&[F]; 3]| {
         Forward::new(&places.sites(r, width, options)?, &Head::new(w, Some(b), width)?, targets, options)
     })?;
-    let op = TransducerLoss { forward, places, targets: targets.clone(), options: *options };
+    let op = TransducerLoss { forward, places, targets: targets.clone(), options: options.clone() };
     Ok(rows.apply_op3(&weight, &bias, op)?)
 }

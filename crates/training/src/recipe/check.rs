@@ -1,0 +1,108 @@
+//! Which values a recipe may hold.
+use std::fmt::Display;
+
+use speech::FrontEnd;
+
+use super::{PredictorConfig, Recipe};
+use crate::{Error, Result};
+
+/// Largest width of a layer: wide enough for anything that a CPU can train, and small enough that shapes cannot overflow.
+const WIDEST: usize = 8192;
+/// Largest number of things that are counted in handfuls: layers, stacked frames, labels of context.
+const MANY: usize = 100;
+
+impl Recipe {
+    /// Checks every value.
+    ///
+    /// # Errors
+    /// [`Error::RecipeValue`] for the first one outside its range.
+    pub(super) fn check(&self) -> Result<()> {
+        expect("data.train", "at least one manifest", !self.data.train.is_empty(), "none")?;
+        FrontEnd::new(&self.features).map_err(|error| setting("features", error))?;
+        self.augment.perturb.check().map_err(|error| setting("augment.perturb", error))?;
+        self.augment.mask.check().map_err(|error| setting("augment.mask", error))?;
+        self.check_model()?;
+        self.check_steps()
+    }
+
+    fn check_model(&self) -> Result<()> {
+        let Recipe { encoder, joint, .. } = self;
+        whole("encoder.stack", encoder.stack, MANY)?;
+        whole("encoder.stride", encoder.stride, MANY)?;
+        whole("encoder.layers", encoder.layers, MANY)?;
+        whole("encoder.hidden", encoder.hidden, WIDEST)?;
+        dropout("encoder.dropout", encoder.dropout)?;
+        if let Some(reduction) = &encoder.time_reduction {
+            whole("encoder.time_reduction.factor", reduction.factor, MANY)?;
+            let (key, after) = ("encoder.time_reduction.after_layer", reduction.after_layer);
+            expect(key, "a number below encoder.layers", after < encoder.layers, after)?;
+        }
+        match self.predictor {
+            PredictorConfig::Lstm { embedding, hidden, layers, dropout: rate } => {
+                whole("predictor.embedding", embedding, WIDEST)?;
+                whole("predictor.hidden", hidden, WIDEST)?;
+                whole("predictor.layers", layers, MANY)?;
+                dropout("predictor.dropout", rate)?;
+            }
+            PredictorConfig::Stateless { embedding, context, dropout: rate } => {
+                whole("predictor.embedding", embedding, WIDEST)?;
+                whole("predictor.context", context, MANY)?;
+                dropout("predictor.dropout", rate)?;
+            }
+        }
+        whole("joint.width", joint.width, WIDEST)?;
+        dropout("joint.dropout", joint.dropout)
+    }
+
+    fn check_steps(&self) -> Result<()> {
+        let Recipe { optimiser, batch, training, .. } = self;
+        let (rate, floor, eps) = (optimiser.learning_rate, optimiser.floor, optimiser.eps);
+        expect("optimiser.learning_rate", "a positive number", rate > 0.0 && rate.is_finite(), rate)?;
+        expect("optimiser.floor", "a share above 0, at most 1", floor > 0.0 && floor <= 1.0, floor)?;
+        expect("optimiser.eps", "a positive number", eps > 0.0 && eps.is_finite(), eps)?;
+        at_least_zero("optimiser.weight_decay", optimiser.weight_decay)?;
+        at_least_zero("optimiser.clip_norm", optimiser.clip_norm)?;
+        for beta in optimiser.betas {
+            expect("optimiser.betas", "shares of at least 0, below 1", (0.0..1.0).contains(&beta), beta)?;
+        }
+        let ema = optimiser.ema;
+        expect("optimiser.ema", "a share of at least 0, below 1", (0.0..1.0).contains(&ema), ema)?;
+        whole("batch.max_frames", batch.max_frames, usize::MAX)?;
+        whole("batch.max_utterances", batch.max_utterances, usize::MAX)?;
+        whole("training.epochs", training.epochs as usize, usize::MAX)?;
+        whole("training.evaluate_every", training.evaluate_every as usize, usize::MAX)?;
+        at_least_zero("training.ctc_weight", training.ctc_weight)?;
+        at_least_zero("training.ctc_weight_end", training.ctc_weight_end.unwrap_or(0.0))?;
+        at_least_zero("training.fastemit", training.fastemit)
+    }
+}
+
+fn expect(key: &str, expected: &str, fine: bool, found: impl Display) -> Result<()> {
+    if fine {
+        return Ok(());
+    }
+    Err(Error::RecipeValue { key: key.into(), expected: expected.into(), found: found.to_string() })
+}
+
+fn whole(key: &str, value: usize, most: usize) -> Result<()> {
+    let expected = if most == usize::MAX { "at least 1".into() } else { format!("1 to {most}") };
+    expect(key, &expected, (1..=most).contains(&value), value)
+}
+
+fn dropout(key: &str, rate: f32) -> Result<()> {
+    expect(key, "a share of 0 to 0.9", (0.0..=0.9).contains(&rate), rate)
+}
+
+fn at_least_zero(key: &str, value: f64) -> Result<()> {
+    expect(key, "a number of at least 0", value >= 0.0 && value.is_finite(), value)
+}
+
+/// The same complaint under the key's full name.
+fn setting(table: &str, error: speech::Error) -> Error {
+    match error {
+        speech::Error::Setting { field, expected, found } => {
+            Error::RecipeValue { key: format!("{table}.{field}"), expected, found }
+        }
+        other => other.into(),
+    }
+}

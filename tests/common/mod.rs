@@ -1,0 +1,163 @@
+//! Ragged problems drawn from a seed, and the two ways to their loss: ours and the dense one.
+#![allow(dead_code)] // Each test file uses its part.
+
+use candle_core::{DType, Device, Tensor, Var};
+use oracle::{dense, noise};
+use panda::panda_core::{Activation, Tiling};
+use panda::rnnt_loss::{Options, Targets, candle::transducer_loss};
+use proptest::prelude::*;
+
+/// Projected encodings `f` and predictions `g`, head `w`, `b`, and what to explain; the values are f32 numbers.
+#[derive(Clone, Debug)]
+pub struct Problem {
+    pub frames: Vec<usize>,
+    pub labels: Vec<Vec<u32>>,
+    pub blank: u32,
+    pub most_frames: usize,
+    pub positions: usize,
+    pub classes: usize,
+    pub width: usize,
+    pub activation: Activation,
+    pub f: Vec<f64>,
+    pub g: Vec<f64>,
+    pub w: Vec<f64>,
+    pub b: Vec<f64>,
+    /// Factors of the losses in the sum that is differentiated.
+    pub weights: Vec<f64>,
+}
+
+/// Loss of each utterance and the gradients of `f`, `g`, `w` and `b`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    pub losses: Vec<f64>,
+    pub gradients: [Vec<f64>; 4],
+}
+
+pub const NAMES: [&str; 4] = ["frames", "labels", "weight", "bias"];
+
+impl Problem {
+    /// Draws values and raggedness; the first utterance fills the padded shape.
+    pub fn draw(
+        seed: u64,
+        batch: usize,
+        t: usize,
+        u: usize,
+        classes: usize,
+        width: usize,
+        scale: f64,
+    ) -> Self {
+        let count = |purpose: u64, below: usize| noise::below(seed, purpose, batch, below as u32);
+        let blank = noise::below(seed, 0, 1, classes as u32)[0];
+        let mut frames: Vec<usize> = count(1, t).into_iter().map(|n| n as usize + 1).collect();
+        let mut counts: Vec<usize> = count(2, u + 1).into_iter().map(|n| n as usize).collect();
+        (frames[0], counts[0]) = (t, u);
+        let labels = (100..).zip(counts);
+        let labels = labels.map(|(p, n)| noise::labels(seed, p, n, classes as u32, blank)).collect();
+        // Values that f32 holds, so that both types see the same problem.
+        let values = |purpose: u64, count: usize, scale: f64| -> Vec<f64> {
+            noise::normal(seed, purpose, count, scale).into_iter().map(|x| f64::from(x as f32)).collect()
+        };
+        Self {
+            frames,
+            labels,
+            blank,
+            most_frames: t,
+            positions: u + 1,
+            classes,
+            width,
+            activation: Activation::Tanh,
+            f: values(3, batch * t * width, 1.0),
+            g: values(4, batch * (u + 1) * width, 1.0),
+            w: values(5, classes * width, scale),
+            b: values(6, classes, scale),
+            weights: values(7, batch, 1.0),
+        }
+    }
+
+    pub fn batch(&self) -> usize {
+        self.frames.len()
+    }
+
+    pub fn targets(&self) -> Targets {
+        Targets::new(self.blank, self.frames.clone(), self.labels.clone()).unwrap()
+    }
+
+    pub fn options(&self) -> Options {
+        Options { activation: self.activation, ..Options::default() }
+    }
+
+    /// `[f, g, w, b]` as variables.
+    pub fn vars(&self, dtype: DType) -> [Var; 4] {
+        let (batch, width) = (self.batch(), self.width);
+        let var = |values: &[f64], shape: &[usize]| {
+            let tensor = Tensor::from_slice(values, shape, &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
+            Var::from_tensor(&tensor).unwrap()
+        };
+        [
+            var(&self.f, &[batch, self.most_frames, width]),
+            var(&self.g, &[batch, self.positions, width]),
+            var(&self.w, &[self.classes, width]),
+            var(&self.b, &[self.classes]),
+        ]
+    }
+
+    /// By the composed loss.
+    pub fn ours(&self, dtype: DType, options: &Options) -> Found {
+        let vars = self.vars(dtype);
+        let [f, g, w, b] = &vars;
+        self.finish(&transducer_loss(f, g, w, b, &self.targets(), options).unwrap(), &vars)
+    }
+
+    /// Dense logits of every site, differentiable.
+    pub fn logits(&self, [f, g, w, b]: &[Var; 4]) -> Tensor {
+        let activation = match self.activation {
+            Activation::Tanh => dense::Activation::Tanh,
+            Activation::Relu => dense::Activation::Relu,
+        };
+        dense::joint_logits(f, g, w, b, activation).unwrap()
+    }
+
+    /// By the dense loss of candle operations, in f64.
+    pub fn dense(&self, fastemit: f64) -> Found {
+        let vars = self.vars(DType::F64);
+        let logits = self.logits(&vars);
+        let loss = dense::transducer_loss_fastemit(&logits, &self.frames, &self.labels, self.blank, fastemit)
+            .unwrap();
+        self.finish(&loss, &vars)
+    }
+
+    /// Differentiates `Σ_b weights[b] loss[b]`.
+    pub fn finish(&self, loss: &Tensor, vars: &[Var; 4]) -> Found {
+        let weights = Tensor::new(self.weights.as_slice(), &Device::Cpu).unwrap();
+        let gradients = (loss * weights).unwrap().sum_all().unwrap().backward().unwrap();
+        Found {
+            losses: loss.to_vec1().unwrap(),
+            gradients: [0, 1, 2, 3].map(|i| flat(gradients.get(&vars[i]).expect(NAMES[i]))),
+        }
+    }
+}
+
+/// A tensor's values in f64.
+pub fn flat(tensor: &Tensor) -> Vec<f64> {
+    tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// Ragged batches with any blank, and class counts that know nothing of tiles.
+pub fn problems() -> impl Strategy<Value = Problem> {
+    let shape = (1_usize..5, 1_usize..9, 0_usize..6, 2_usize..45, 1_usize..9);
+    (shape, any::<u64>(), 0.1..4.0_f64, any::<bool>()).prop_map(
+        |((batch, t, u, classes, width), seed, scale, relu)| {
+            let mut problem = Problem::draw(seed, batch, t, u, classes, width, scale);
+            if relu {
+                problem.activation = Activation::Relu;
+            }
+            problem
+        },
+    )
+}
+
+/// Tiles so small that every problem has several, ragged ones among them.
+pub fn tilings() -> impl Strategy<Value = Tiling> {
+    (1_usize..20, 1_usize..17, 1_usize..5, 1_usize..5)
+        .prop_map(|(rows, classes, row_lanes, class_lanes)| Tiling { rows, classes, row_lanes, class_lanes })
+}

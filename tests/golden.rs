@@ -1,0 +1,125 @@
+//! The candle doors against answers of independent programs, gradients by autograd all the way.
+//!
+//! The slice doors have their own check: `panda verify`.
+mod common;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use candle_core::{DType, Device, Tensor, Var};
+use common::flat;
+use oracle::compare::gap;
+use panda::rnnt_loss::{Options, Targets, candle};
+
+/// The golden folder, or none on a clone without the shared data; CI must have it.
+fn folder() -> Option<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/golden/rnnt");
+    if folder.is_dir() {
+        return Some(folder);
+    }
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "{} is missing in CI", folder.display());
+    println!("skipped: {} is not here", folder.display());
+    None
+}
+
+struct Case {
+    name: String,
+    options: serde_json::Value,
+    tensors: HashMap<String, Tensor>,
+}
+
+/// The cases of a kind.
+fn cases(kind: &str) -> Vec<Case> {
+    let Some(folder) = folder() else { return Vec::new() };
+    let entries = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut sidecars: Vec<PathBuf> =
+        entries.filter(|path| path.extension().is_some_and(|e| e == "json")).collect();
+    sidecars.sort();
+    let mut cases = Vec::new();
+    for path in sidecars {
+        let sidecar: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        if sidecar["kind"] == kind {
+            let tensors =
+                candle_core::safetensors::load(path.with_extension("safetensors"), &Device::Cpu).unwrap();
+            let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+            cases.push(Case { name, options: sidecar["options"].clone(), tensors });
+        }
+    }
+    assert!(!cases.is_empty(), "no case of kind {kind} in {}", folder.display());
+    cases
+}
+
+impl Case {
+    fn var(&self, name: &str, dtype: DType) -> Var {
+        Var::from_tensor(&self.tensors[name].to_dtype(dtype).unwrap()).unwrap()
+    }
+
+    fn whole(&self, name: &str) -> Vec<usize> {
+        flat(&self.tensors[name]).into_iter().map(|n| n as usize).collect()
+    }
+
+    fn targets(&self) -> Targets {
+        let (ids, counts) = (self.whole("targets"), self.whole("target_lens"));
+        let width = ids.len() / counts.len();
+        let row = |(row, count): (&[usize], usize)| row[..count].iter().map(|&id| id as u32).collect();
+        let labels = ids.chunks(width).zip(counts).map(row).collect();
+        let blank = self.options["blank"].as_u64().unwrap() as u32;
+        Targets::new(blank, self.whole("logit_lens"), labels).unwrap()
+    }
+
+    fn options(&self) -> Options {
+        let fastemit = self.options["fastemit_lambda"].as_f64().unwrap_or(0.0);
+        Options { fastemit, clamp: self.options["clamp"].as_f64(), ..Options::default() }
+    }
+
+    #[track_caller]
+    fn check(&self, dtype: DType, loss: &Tensor, variables: &[(&str, &Var)]) {
+        let name = &self.name;
+        let expected = flat(&self.tensors["loss"]);
+        let (loss_bar, gradient_bar) = if dtype == DType::F64 { (1e-9, 1e-9) } else { (2e-6, 2e-5) };
+        for (found, expected) in flat(loss).iter().zip(&expected) {
+            let error = (found - expected).abs() / expected;
+            assert!(error <= loss_bar, "{name} in {dtype:?}: loss {found} against {expected}");
+        }
+        let grads = loss.sum_all().unwrap().backward().unwrap();
+        for (input, var) in variables {
+            let stored = &self.tensors[&format!("grad_{input}")];
+            let gap = gap(&flat(grads.get(var).unwrap()), &flat(stored)).unwrap();
+            let error = match (dtype, stored.dtype()) {
+                (DType::F64, DType::F64) => gap.absolute,
+                // Storage in f32 leaves seven digits.
+                _ => gap.relative_l2,
+            };
+            let bar = if stored.dtype() == DType::F32 { 2e-5 } else { gradient_bar };
+            assert!(error <= bar, "{name} in {dtype:?}: grad_{input} is off: {gap:?}");
+        }
+    }
+}
+
+#[test]
+fn scores_by_autograd() {
+    for case in cases("rnnt_dense") {
+        for dtype in [DType::F64, DType::F32] {
+            let scores = case.var("logits", dtype);
+            let loss = candle::scores_loss(&scores, &case.targets(), &case.options()).unwrap();
+            case.check(dtype, &loss, &[("logits", &scores)]);
+        }
+    }
+}
+
+#[test]
+fn joint_networks_by_autograd() {
+    for case in cases("rnnt_joint_network") {
+        for dtype in [DType::F64, DType::F32] {
+            let names = ["h_enc", "h_pred", "W_A", "W_L", "b_Z", "W_O", "b_O"];
+            let vars = names.map(|name| case.var(name, dtype));
+            let [h_enc, h_pred, w_a, w_l, b_z, w_o, b_o] = &vars;
+            let project = |x: &Tensor, w: &Tensor| x.broadcast_matmul(&w.t().unwrap()).unwrap();
+            let frames = project(h_enc, w_a).broadcast_add(b_z).unwrap();
+            let labels = project(h_pred, w_l);
+            let loss = candle::transducer_loss(&frames, &labels, w_o, b_o, &case.targets(), &case.options())
+                .unwrap();
+            case.check(dtype, &loss, &names.into_iter().zip(&vars).collect::<Vec<_>>());
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Every gradient of every door of the composed loss against the dense loss by candle's autograd.
+mod common;
+
+use candle_core::{DType, Device, Tensor, Var};
+use common::{Found, NAMES, Problem, flat, problems, tilings};
+use oracle::compare::{assert_close, gap};
+use oracle::{ctc, dense, noise, reference};
+use panda::panda_core::{Activation, Head};
+use panda::rnnt_loss::{
+    JointNetwork, Layout, Options, Targets, candle, joint_loss, rows_loss, scores_loss, scores_loss_in_place,
+};
+use proptest::prelude::*;
+
+#[track_caller]
+fn same(found: &Found, expected: &Found, bar: f64) {
+    assert_close("losses", &found.losses, &expected.losses, bar);
+    for (i, name) in NAMES.into_iter().enumerate() {
+        assert_close(name, &found.gradients[i], &expected.gradients[i], bar);
+    }
+}
+
+fn singles(values: &[f64]) -> Vec<f32> {
+    values.iter().map(|&x| x as f32).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn autograd_door_in_f64(problem in problems(), tiling in tilings(), fastemit in 0.0..0.5_f64) {
+        let expected = problem.dense(fastemit);
+        let options = Options { fastemit, ..problem.options() };
+        same(&problem.ours(DType::F64, &options), &expected, 1e-10);
+        same(&problem.ours(DType::F64, &Options { tiling: Some(tiling), ..options }), &expected, 1e-10);
+    }
+
+    #[test]
+    fn autograd_door_in_f32(problem in problems(), tiling in tilings()) {
+        let expected = problem.dense(0.0);
+        let found = problem.ours(DType::F32, &Options { tiling: Some(tiling), ..problem.options() });
+        for (a, b) in found.losses.iter().zip(&expected.losses) {
+            prop_assert!((a - b).abs() <= 2e-6 * b.abs().max(1.0), "loss {a} against {b}");
+        }
+        for (i, name) in NAMES.into_iter().enumerate() {
+            let gap = gap(&found.gradients[i], &expected.gradients[i]).unwrap();
+            // Gradients that cancel to almost nothing have no relative accuracy to speak of.
+            prop_assert!(gap.relative_l2 <= 2e-5 || gap.absolute <= 1e-6, "{name}: {gap:?}");
+        }
+    }
+
+    #[test]
+    fn scores_doors(problem in problems(), fastemit in 0.0..0.5_f64) {
+        let vars = problem.vars(DType::F64);
+        let scores = Var::from_tensor(&problem.logits(&vars)).unwrap();
+        let Problem { frames, labels, blank, weights, .. } = &problem;
+        let factors = Tensor::new(weights.as_slice(), &Device::Cpu).unwrap();
+        let gradient = |loss: &Tensor| {
+            flat((loss * &factors).unwrap().sum_all().unwrap().backward().unwrap().get(&scores).unwrap())
+        };
+        let loss = dense::transducer_loss_fastemit(&scores, frames, labels, *blank, fastemit).unwrap();
+        let (losses, expected) = (flat(&loss), gradient(&loss));
+
+        let (targets, options) = (problem.targets(), Options { fastemit, ..Options::default() });
+        let loss = candle::scores_loss(&scores, &targets, &options).unwrap();
+        assert_close("losses", &flat(&loss), &losses, 1e-11);
+        assert_close("candle scores", &gradient(&loss), &expected, 1e-11);
+
+        let layout = Layout::Padded { frames: problem.most_frames, positions: problem.positions };
+        let mut over = flat(&scores);
+        let out = scores_loss(&over, problem.classes, layout, &targets, &options, weights).unwrap();
+        assert_close("losses", &out.losses, &losses, 1e-11);
+        assert_close("scores", &out.gradient, &expected, 1e-11);
+        let found = scores_loss_in_place(&mut over, problem.classes, layout, &targets, &options, weights).unwrap();
+        prop_assert_eq!((found, over), (out.losses, out.gradient));
+    }
+
+    #[test]
+    fn clamp_clips_before_weighting(problem in problems(), limit in 0.0..0.3_f64) {
+        let scores = flat(&problem.logits(&problem.vars(DType::F64)));
+        let Problem { frames, labels, blank, weights, most_frames, positions, classes, .. } = &problem;
+        let dims = [problem.batch(), *most_frames, *positions, *classes];
+        let plain = reference::transducer_loss(&scores, dims, frames, labels, *blank, 0.0).unwrap();
+        let per_utterance = most_frames * positions * classes;
+        let clipped = plain.gradient.iter().enumerate();
+        let expected: Vec<f64> =
+            clipped.map(|(i, g)| weights[i / per_utterance] * g.clamp(-limit, limit)).collect();
+        let options = Options { clamp: Some(limit), ..Options::default() };
+        let layout = Layout::Padded { frames: *most_frames, positions: *positions };
+        let found = scores_loss(&scores, *classes, layout, &problem.targets(), &options, weights).unwrap();
+        assert_close("clamped", &found.gradient, &expected, 1e-12);
+    }
+
+    #[test]
+    fn rows_door(problem in problems(), tiling in tilings(), packed in any::<bool>()) {
+        // Hidden rows of one's own: here simply noise.
+        let Problem { frames, labels, blank, weights, classes, width, most_frames, positions, .. } = &problem;
+        let dims = (problem.batch(), *most_frames, *positions, *width);
+        let hidden = noise::normal(9, 0, dims.0 * dims.1 * dims.2 * dims.3, 1.0);
+        let h = Var::from_vec(hidden.clone(), dims, &Device::Cpu).unwrap();
+        let [_, _, w, b] = problem.vars(DType::F64);
+        let flat_rows = h.reshape(((), *width)).unwrap().matmul(&w.t().unwrap()).unwrap();
+        let logits = flat_rows.broadcast_add(&b).unwrap().reshape((dims.0, dims.1, dims.2, *classes)).unwrap();
+        let loss = dense::transducer_loss(&logits, frames, labels, *blank).unwrap();
+        let factors = Tensor::new(weights.as_slice(), &Device::Cpu).unwrap();
+        let grads = (&loss * factors).unwrap().sum_all().unwrap().backward().unwrap();
+        let expected_h = flat(grads.get(&h).unwrap());
+
+        let real: Vec<bool> = (0..dims.0 * dims.1 * dims.2)
+            .map(|i| {
+                let (b, t, u) = (i / dims.2 / dims.1, i / dims.2 % dims.1, i % dims.2);
+                t < frames[b] && u <= labels[b].len()
+            })
+            .collect();
+        let pack = |rows: &[f64]| -> Vec<f64> {
+            rows.chunks(*width).zip(&real).filter(|(_, real)| **real).flat_map(|(row, _)| row).copied().collect()
+        };
+        let options = Options { tiling: Some(tiling), ..Options::default() };
+        let head = Head::new(&problem.w, Some(&problem.b), *width).unwrap();
+        let targets = problem.targets();
+        let (found, expected_h) = if packed {
+            let found = rows_loss(&pack(&hidden), &head, Layout::Packed, &targets, &options, weights).unwrap();
+            (found, pack(&expected_h))
+        } else {
+            let layout = Layout::Padded { frames: *most_frames, positions: *positions };
+            (rows_loss(&hidden, &head, layout, &targets, &options, weights).unwrap(), expected_h)
+        };
+        assert_close("losses", &found.losses, &flat(&loss), 1e-10);
+        assert_close("hidden", &found.hidden, &expected_h, 1e-10);
+        assert_close("weight", &found.weight, &flat(grads.get(&w).unwrap()), 1e-10);
+        assert_close("bias", &found.bias, &flat(grads.get(&b).unwrap()), 1e-10);
+    }
+
+    #[test]
+    fn joint_door_with_its_projections(problem in problems(), tiling in tilings(), seed in any::<u64>()) {
+        let Problem { weights, width, most_frames, positions, .. } = &problem;
+        let (batch, ha, hl) = (problem.batch(), 1 + seed as usize % 5, 1 + seed as usize / 5 % 5);
+        let shapes = [
+            vec![batch, *most_frames, ha],
+            vec![batch, *positions, hl],
+            vec![*width, ha],
+            vec![*width, hl],
+            vec![*width],
+        ];
+        let values: Vec<Vec<f64>> = (0..)
+            .zip(&shapes)
+            .map(|(purpose, shape)| noise::normal(seed, purpose, shape.iter().product(), 0.7))
+            .collect();
+        let vars: Vec<Var> = values
+            .iter()
+            .zip(&shapes)
+            .map(|(v, shape)| Var::from_slice(v, shape.as_slice(), &Device::Cpu).unwrap())
+            .collect();
+        let project = |x: &Tensor, w: &Tensor| x.broadcast_matmul(&w.t().unwrap()).unwrap();
+        let f = project(&vars[0], &vars[2]).broadcast_add(&vars[4]).unwrap();
+        let g = project(&vars[1], &vars[3]);
+        let [_, _, w, b] = problem.vars(DType::F64);
+        let activation = match problem.activation {
+            Activation::Tanh => dense::Activation::Tanh,
+            Activation::Relu => dense::Activation::Relu,
+        };
+        let logits = dense::joint_logits(&f, &g, &w, &b, activation).unwrap();
+        let loss = dense::transducer_loss(&logits, &problem.frames, &problem.labels, problem.blank).unwrap();
+        let factors = Tensor::new(weights.as_slice(), &Device::Cpu).unwrap();
+        let grads = (&loss * factors).unwrap().sum_all().unwrap().backward().unwrap();
+        let expected = |var: &Var| flat(grads.get(var).unwrap());
+
+        let network = JointNetwork {
+            encoder: &values[2],
+            encoder_width: ha,
+            predictor: &values[3],
+            predictor_width: hl,
+            bias: Some(&values[4]),
+            head: Head::new(&problem.w, Some(&problem.b), *width).unwrap(),
+            activation: problem.activation,
+        };
+        let layout = Layout::Padded { frames: *most_frames, positions: *positions };
+        let options = Options { tiling: Some(tiling), ..Options::default() };
+        let found =
+            joint_loss(&values[0], &values[1], &network, layout, &problem.targets(), &options, weights).unwrap();
+        assert_close("losses", &found.losses, &flat(&loss), 1e-10);
+        for (name, gradient, var) in [
+            ("encodings", &found.encodings, &vars[0]),
+            ("predictions", &found.predictions, &vars[1]),
+            ("encoder", &found.encoder, &vars[2]),
+            ("predictor", &found.predictor, &vars[3]),
+            ("bias", &found.bias, &vars[4]),
+            ("head weight", &found.head_weight, &w),
+            ("head bias", &found.head_bias, &b),
+        ] {
+            assert_close(name, gradient, &expected(var), 1e-10);
+        }
+    }
+
+    #[test]
+    fn ctc_against_every_labelling(seed in any::<u64>(), t in 1_usize..6, u in 0_usize..4, classes in 2_u32..5) {
+        let (batch, blank) = (2, noise::below(seed, 0, 1, classes)[0]);
+        let logits = noise::normal(seed, 1, batch * t * classes as usize, 2.0);
+        let frames = vec![t, 1 + noise::below(seed, 2, 1, t as u32)[0] as usize];
+        let labels: Vec<Vec<u32>> = (3..5).map(|p| noise::labels(seed, p, u, classes, blank)).collect();
+        let z = Var::from_slice(&logits, (batch, t, classes as usize), &Device::Cpu).unwrap();
+        let targets = Targets::new(blank, frames.clone(), labels.clone()).unwrap();
+        let loss = candle::ctc_loss(&z, &targets).unwrap();
+        let grads = loss.sum_all().unwrap().backward().unwrap();
+        let (losses, gradient) = (flat(&loss), flat(grads.get(&z).unwrap()));
+        for b in 0..batch {
+            let per_utterance = t * classes as usize;
+            let mut probs = logits[b * per_utterance..][..frames[b] * classes as usize].to_vec();
+            probs.chunks_mut(classes as usize).for_each(reference::log_softmax);
+            let all = ctc::sum_over_labellings(&probs, frames[b], classes as usize, &labels[b], blank).unwrap();
+            assert_close("ctc loss", &[losses[b]], &[-all.log_likelihood], 1e-11);
+            let mut expected = vec![0.0; per_utterance];
+            if all.log_likelihood.is_finite() {
+                let both = probs.iter().zip(&all.occupancies);
+                expected.iter_mut().zip(both).for_each(|(e, (p, o))| *e = p.exp() - o);
+            }
+            assert_close("ctc gradient", &gradient[b * per_utterance..][..per_utterance], &expected, 1e-11);
+        }
+    }
+}
+
+#[test]
+fn a_head_of_many_classes_in_f32() {
+    // Several default tiles, the last of them ragged.
+    let mut problem = Problem::draw(5, 2, 4, 3, 2_500, 12, 0.5);
+    problem.blank = 2_499;
+    problem.labels = vec![vec![0, 1_023, 1_024], vec![2_047]];
+    let (found, expected) = (problem.ours(DType::F32, &problem.options()), problem.dense(0.0));
+    for (i, name) in NAMES.into_iter().enumerate() {
+        let gap = gap(&found.gradients[i], &expected.gradients[i]).unwrap();
+        assert!(gap.relative_l2 < 2e-6, "{name}: {gap:?}");
+    }
+    assert_close("losses", &found.losses, &expected.losses, 1e-4);
+    let f32s = scores_loss(
+        &singles(&flat(&problem.logits(&problem.vars(DType::F64)))),
+        2_500,
+        Layout::Padded { frames: 4, positions: 4 },
+        &problem.targets(),
+        &Options::default(),
+        &problem.weights,
+    );
+    assert_close("scores door", &f32s.unwrap().losses, &expected.losses, 1e-4);
+}
+
+#[test]
+fn a_variable_used_twice_gets_both_gradients() {
+    // One tensor as frame rows and label rows: candle must add what comes back by either way.
+    let mut problem = Problem::draw(11, 1, 3, 2, 7, 4, 1.0);
+    problem.f.clone_from(&problem.g);
+    let [shared, _, w, b] = problem.vars(DType::F64);
+    let loss =
+        candle::transducer_loss(&shared, &shared, &w, &b, &problem.targets(), &problem.options()).unwrap();
+    let weights = Tensor::new(problem.weights.as_slice(), &Device::Cpu).unwrap();
+    let grads = (loss * weights).unwrap().sum_all().unwrap().backward().unwrap();
+    let apart = problem.dense(0.0).gradients;
+    let expected: Vec<f64> = apart[0].iter().zip(&apart[1]).map(|(a, b)| a + b).collect();
+    assert_close("shared", &flat(grads.get(&shared).unwrap()), &expected, 1e-11);
+}

@@ -1,0 +1,129 @@
+//! What must hold whatever the numbers are.
+mod common;
+
+use candle_core::DType;
+use common::{Problem, flat, problems, tilings};
+use oracle::compare::assert_close;
+use panda::panda_core::{self, Head, JointSites, Selection};
+use panda::rnnt_dp::{Regularisers, Topology, forward_backward};
+use panda::rnnt_loss::{Layout, Options, scores_loss};
+use proptest::prelude::*;
+
+/// Emissions of the packed joint sites, by the selected normaliser.
+fn emissions(problem: &Problem) -> Vec<f64> {
+    let targets = problem.targets();
+    let (mut frame_of, mut label_of, mut ids, mut active) = (vec![], vec![], vec![], vec![]);
+    for b in 0..problem.batch() {
+        for site in targets.lattices().sites_of(b) {
+            frame_of.push((b * problem.most_frames + site.frame) as u32);
+            label_of.push((b * problem.positions + site.label) as u32);
+            let next = problem.labels[b].get(site.label);
+            ids.extend([problem.blank, next.copied().unwrap_or(u32::MAX)]);
+            active.extend([true, next.is_some()]);
+        }
+    }
+    let (width, n) = (problem.width, frame_of.len());
+    let sites =
+        JointSites::new(&problem.f, &problem.g, &frame_of, &label_of, width, problem.activation).unwrap();
+    let head = Head::new(&problem.w, Some(&problem.b), width).unwrap();
+    let selection = Selection::new(ids, active, 2).unwrap();
+    let tiling = panda_core::Tiling::for_shape(n, problem.classes);
+    panda_core::forward(&sites, &head, &selection, &tiling).unwrap().emissions
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn occupancies_add_up(problem in problems()) {
+        let (targets, emissions) = (problem.targets(), emissions(&problem));
+        prop_assert!(emissions.iter().all(|&e| e <= 1e-12), "an emission is a log-probability");
+        let lattices = targets.lattices();
+        let out =
+            forward_backward(lattices, &Topology::rnnt(), &emissions, &Regularisers::default()).unwrap();
+        let gamma = out.occupancies(lattices);
+        for b in 0..problem.batch() {
+            let (t, u, range) = (problem.frames[b], problem.labels[b].len(), lattices.range(b));
+            let sum = |arc: usize| range.clone().map(|site| -out.adjoints[site * 2 + arc]).sum::<f64>();
+            assert_close("blanks taken", &[sum(0)], &[t as f64], 1e-10);
+            assert_close("labels taken", &[sum(1)], &[u as f64], 1e-10);
+            assert_close("sites visited", &[gamma[range.clone()].iter().sum()], &[(t + u) as f64], 1e-10);
+            for d in 0..t + u {
+                let sites = lattices.sites_of(b).zip(&gamma[range.clone()]);
+                let on: f64 = sites.filter(|(at, _)| at.frame + at.label == d).map(|(_, g)| g).sum();
+                assert_close("one site of each anti-diagonal", &[on], &[1.0], 1e-10);
+            }
+            for (site, g) in range.clone().zip(&gamma[range]) {
+                let leaving = -out.adjoints[site * 2] - out.adjoints[site * 2 + 1];
+                assert_close("what arrives leaves", &[leaving], &[*g], 1e-10);
+            }
+        }
+    }
+
+    #[test]
+    fn gradients_of_a_site_sum_to_zero_over_classes(problem in problems(), fastemit in 0.0..1.0_f64) {
+        let scores = flat(&problem.logits(&problem.vars(DType::F64)));
+        let layout = Layout::Padded { frames: problem.most_frames, positions: problem.positions };
+        let options = Options { fastemit, ..Options::default() };
+        let out = scores_loss(&scores, problem.classes, layout, &problem.targets(), &options, &problem.weights);
+        let out = out.unwrap();
+        prop_assert!(out.losses.iter().all(|&loss| loss >= 0.0));
+        for row in out.gradient.chunks(problem.classes) {
+            assert_close("sum over classes", &[row.iter().sum()], &[0.0], 1e-12);
+        }
+        // So does the gradient of the head's bias, and the gradient of its weight in every column.
+        let found = problem.ours(DType::F64, &Options { fastemit, ..problem.options() });
+        assert_close("bias", &[found.gradients[3].iter().sum()], &[0.0], 1e-10);
+        for k in 0..problem.width {
+            let column: f64 = found.gradients[2].iter().skip(k).step_by(problem.width).sum();
+            assert_close("weight", &[column], &[0.0], 1e-10);
+        }
+    }
+
+    #[test]
+    fn a_common_offset_of_the_scores_changes_nothing(problem in problems(), offset in -8.0..8.0_f64) {
+        let mut moved = problem.clone();
+        moved.b.iter_mut().for_each(|b| *b += offset);
+        let (found, expected) = (moved.ours(DType::F64, &problem.options()), problem.ours(DType::F64, &problem.options()));
+        assert_close("losses", &found.losses, &expected.losses, 1e-10);
+        (0..4).for_each(|i| assert_close("gradient", &found.gradients[i], &expected.gradients[i], 1e-10));
+    }
+
+    #[test]
+    fn tile_size_changes_nothing(problem in problems(), tiling in tilings()) {
+        let expected = problem.ours(DType::F64, &problem.options());
+        let found = problem.ours(DType::F64, &Options { tiling: Some(tiling), ..problem.options() });
+        assert_close("losses", &found.losses, &expected.losses, 1e-11);
+        (0..4).for_each(|i| assert_close("gradient", &found.gradients[i], &expected.gradients[i], 1e-11));
+    }
+
+    #[test]
+    fn every_class_is_pushed_by_the_denominator(problem in problems()) {
+        prop_assume!(problem.classes > 2 && problem.weights[0].abs() > 1e-3);
+        let mut alone = problem.clone();
+        alone.weights.iter_mut().skip(1).for_each(|w| *w = 0.0);
+        let found = alone.ours(DType::F64, &problem.options());
+        let silent = (0..problem.classes as u32)
+            .filter(|c| *c != problem.blank && !problem.labels[0].contains(c))
+            .all(|c| found.gradients[3][c as usize] * problem.weights[0] > 0.0);
+        prop_assert!(silent, "a class that nobody selects must be pushed down");
+    }
+}
+
+#[test]
+fn a_masked_class_is_as_good_as_absent() {
+    let mut problem = Problem::draw(2, 3, 6, 4, 11, 5, 1.0);
+    problem.labels.iter_mut().flatten().for_each(|id| *id %= 9);
+    problem.blank = 9;
+    problem.b[10] = f64::NEG_INFINITY;
+    let found = problem.ours(DType::F64, &problem.options());
+    let mut absent = problem.clone();
+    absent.classes = 10;
+    absent.b.truncate(10);
+    absent.w.truncate(10 * problem.width);
+    let expected = absent.ours(DType::F64, &problem.options());
+    assert_close("losses", &found.losses, &expected.losses, 1e-12);
+    assert_close("frames", &found.gradients[0], &expected.gradients[0], 1e-12);
+    assert_eq!(found.gradients[3][10], 0.0);
+    assert!(found.gradients[2][10 * problem.width..].iter().all(|&g| g == 0.0));
+}

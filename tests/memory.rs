@@ -1,0 +1,111 @@
+//! No step of the composed loss allocates a quarter of N·C floats, and all of them together do not either.
+//!
+//! One test in a file of its own: the allocator counts for the whole process.
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use candle_core::DType;
+use common::Problem;
+use panda::panda_core::Tiling;
+use panda::rnnt_loss::{self, Options, scores_loss, scores_loss_in_place};
+
+/// Largest single allocation, bytes alive now, and the most that ever were.
+static LARGEST: AtomicUsize = AtomicUsize::new(0);
+static ALIVE: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+struct Counting;
+
+// SAFETY: every call goes to the system's allocator unchanged; only counters are kept beside it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LARGEST.fetch_max(layout.size(), Relaxed);
+        PEAK.fetch_max(ALIVE.fetch_add(layout.size(), Relaxed) + layout.size(), Relaxed);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        ALIVE.fetch_sub(layout.size(), Relaxed);
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Largest allocation and growth of the live bytes while `work` runs, in bytes.
+fn measure<T>(work: impl FnOnce() -> T) -> (usize, usize, T) {
+    let before = ALIVE.load(Relaxed);
+    LARGEST.store(0, Relaxed);
+    PEAK.store(before, Relaxed);
+    let result = work();
+    (LARGEST.load(Relaxed), PEAK.load(Relaxed) - before, result)
+}
+
+#[test]
+fn nothing_of_sites_times_classes_is_kept() {
+    // Each thread has a scratch of the matrix library, so that their number must not depend on the machine.
+    rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap().install(check);
+}
+
+fn check() {
+    let problem = Problem::draw(1, 3, 90, 30, 5_000, 48, 0.3);
+    let (n, classes) = (problem.targets().lattices().sites(), problem.classes);
+    let quarter = n * classes / 4 * size_of::<f32>();
+    let scratch = Tiling::for_shape(n, classes).transient(n, problem.width, classes) * size_of::<f32>();
+    assert!(
+        quarter > 2 * scratch,
+        "too small to mean anything: {quarter} bytes against {scratch} of scratch"
+    );
+
+    // The composed loss, forward and backward, with whatever candle adds.
+    let (vars, targets, options) = (problem.vars(DType::F32), problem.targets(), problem.options());
+    let [f, g, w, b] = &vars;
+    let (largest, growth, _) = measure(|| {
+        let loss = rnnt_loss::candle::transducer_loss(f, g, w, b, &targets, &options).unwrap();
+        problem.finish(&loss, &vars)
+    });
+    println!("N = {n}, C = {classes}: N C / 4 floats are {quarter} bytes; scratch by the plan {scratch}");
+    println!("composed loss: largest allocation {largest}, all together {growth}");
+    assert!(largest < quarter, "one allocation of {largest} bytes, N C / 4 floats are {quarter}");
+    assert!(growth < quarter, "{growth} bytes alive at once, N C / 4 floats are {quarter}");
+
+    // Nor is anything of N H: beyond a wave of tiles another site costs a few numbers, however wide the joint.
+    let tiling = Some(Tiling { rows: 64, classes: 300, row_lanes: 2, class_lanes: 1 });
+    let grow = |frames: usize| {
+        let problem = Problem::draw(3, 1, frames, 40, 300, 512, 0.1);
+        let (vars, targets, options) =
+            (problem.vars(DType::F32), problem.targets(), Options { tiling, ..problem.options() });
+        let [f, g, w, b] = &vars;
+        let (_, growth, _) = measure(|| {
+            let loss = rnnt_loss::candle::transducer_loss(f, g, w, b, &targets, &options).unwrap();
+            problem.finish(&loss, &vars)
+        });
+        (targets.lattices().sites(), growth)
+    };
+    let ((few, before), (many, after)) = (grow(100), grow(200));
+    let each = after.saturating_sub(before) / (many - few);
+    println!("another site: {each} bytes; its hidden row would be {}", 512 * size_of::<f32>());
+    assert!(each < 512 * size_of::<f32>(), "another site costs {each} bytes: is its hidden row kept?");
+
+    // Scores that exist already: in place there is no second copy of them. (Any numbers will do as scores.)
+    let (few, classes) = (Problem::draw(2, 2, 40, 20, 700, 4, 1.0), 700);
+    let (targets, weights) = (few.targets(), &few.weights);
+    let layout = rnnt_loss::Layout::Padded { frames: few.most_frames, positions: few.positions };
+    let mut scores: Vec<f32> = (0..2 * 40 * 21 * classes).map(|i| (i % 97) as f32 / 31.0).collect();
+    let whole = scores.len() * size_of::<f32>();
+    let default = Options::default();
+    let (largest, ..) =
+        measure(|| scores_loss_in_place(&mut scores, classes, layout, &targets, &default, weights).unwrap());
+    println!("scores in place: largest allocation {largest} beside {whole} bytes of scores");
+    assert!(largest < whole / 4, "one allocation of {largest} bytes beside scores of {whole}");
+
+    // The counter does see such allocations: the door that copies the scores makes one.
+    let (largest, growth, _) =
+        measure(|| scores_loss(&scores, classes, layout, &targets, &default, weights).unwrap());
+    assert!(largest >= whole && growth >= whole, "the allocator does not count: {largest}, {growth}");
+}

@@ -1,0 +1,100 @@
+//! The same bits with 1, 2 and 5 threads, and on every run.
+mod common;
+
+use candle_core::{DType, Device, Tensor};
+use common::{Found, Problem, flat};
+use panda::panda_core::{Head, Tiling};
+use panda::rnnt_loss::{JointNetwork, Layout, Options, candle, joint_loss};
+use rayon::ThreadPoolBuilder;
+
+/// Runs with each number of threads, twice with the last.
+fn everywhere<T: Send>(work: impl Fn() -> T + Sync) -> Vec<T> {
+    [1, 2, 5, 5]
+        .map(|threads| ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(&work))
+        .into()
+}
+
+#[track_caller]
+fn all_equal<T: PartialEq + std::fmt::Debug>(results: &[T]) {
+    for (i, result) in results.iter().enumerate() {
+        assert!(*result == results[0], "run {i} differs from the run with one thread");
+    }
+}
+
+fn bits(found: Found) -> Vec<Vec<u64>> {
+    let Found { losses, gradients } = found;
+    let all = std::iter::once(losses).chain(gradients);
+    all.map(|values| values.into_iter().map(f64::to_bits).collect()).collect()
+}
+
+/// Enough sites and classes for several row blocks, row lanes and class lanes of the default cut.
+fn large() -> Problem {
+    Problem::draw(8, 4, 40, 11, 2_100, 16, 0.4)
+}
+
+#[test]
+fn default_cut() {
+    let problem = large();
+    let tiling = Tiling::for_shape(problem.targets().lattices().sites(), problem.classes);
+    assert!(tiling.row_lanes > 1 && tiling.class_lanes > 1, "too small to mean anything: {tiling:?}");
+    for dtype in [DType::F32, DType::F64] {
+        all_equal(&everywhere(|| bits(problem.ours(dtype, &problem.options()))));
+    }
+}
+
+#[test]
+fn many_small_tiles() {
+    let problem = Problem::draw(9, 6, 23, 9, 67, 7, 1.0);
+    for (rows, classes, row_lanes, class_lanes) in
+        [(5, 9, 3, 4), (1, 1, 1, 1), (64, 10, 7, 2), (16, 67, 2, 5)]
+    {
+        let tiling = Tiling { rows, classes, row_lanes, class_lanes };
+        let options = Options { tiling: Some(tiling), ..problem.options() };
+        all_equal(&everywhere(|| bits(problem.ours(DType::F32, &options))));
+    }
+}
+
+#[test]
+fn scores_and_ctc() {
+    let problem = Problem::draw(10, 6, 40, 9, 130, 5, 1.0);
+    let scores = problem.logits(&problem.vars(DType::F64)).to_dtype(DType::F32).unwrap().detach();
+    let weights = Tensor::new(problem.weights.as_slice(), &Device::Cpu).unwrap();
+    let differentiate = |input: &candle_core::Var, loss: &Tensor| {
+        let grads = (loss * &weights).unwrap().sum_all().unwrap().backward().unwrap();
+        (flat(loss), flat(grads.get(input).unwrap()))
+    };
+    all_equal(&everywhere(|| {
+        let scores = candle_core::Var::from_tensor(&scores).unwrap();
+        let loss = candle::scores_loss(&scores, &problem.targets(), &Options::default()).unwrap();
+        differentiate(&scores, &loss)
+    }));
+    let by_frame = scores.narrow(2, 0, 1).unwrap().squeeze(2).unwrap().contiguous().unwrap();
+    all_equal(&everywhere(|| {
+        let z = candle_core::Var::from_tensor(&by_frame).unwrap();
+        let loss = candle::ctc_loss(&z, &problem.targets()).unwrap();
+        differentiate(&z, &loss)
+    }));
+}
+
+#[test]
+fn explicit_joint_call() {
+    let problem = large();
+    let single = |values: &[f64]| values.iter().map(|&x| x as f32).collect::<Vec<f32>>();
+    let (f, g, w, b) = (single(&problem.f), single(&problem.g), single(&problem.w), single(&problem.b));
+    let width = problem.width;
+    let projection = single(&oracle::noise::normal(1, 1, width * width, 0.3));
+    let network = JointNetwork {
+        encoder: &projection,
+        encoder_width: width,
+        predictor: &projection,
+        predictor_width: width,
+        bias: None,
+        head: Head::new(&w, Some(&b), width).unwrap(),
+        activation: problem.activation,
+    };
+    let layout = Layout::Padded { frames: problem.most_frames, positions: problem.positions };
+    let (targets, options) = (problem.targets(), Options::default());
+    all_equal(&everywhere(|| {
+        joint_loss(&f, &g, &network, layout, &targets, &options, &problem.weights).unwrap()
+    }));
+}
