@@ -18,22 +18,12 @@ pub enum Error {
     #[error(transparent)]
     Verify(#[from] crate::verify::VerifyError),
     /// A file that cannot be read or written.
-    #[error("{path}: {source}")]
+    #[error("{}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
         /// What the system said.
         source: std::io::Error,
-    },
-    /// A file whose contents are not what they should be.
-    #[error("{path}: expected {expected}, found {found}")]
-    Contents {
-        /// The file.
-        path: PathBuf,
-        /// What should be there.
-        expected: String,
-        /// What is there.
-        found: String,
     },
     /// The handler of Ctrl-C could not be set.
     #[error("cannot watch for Ctrl-C: {0}")]

@@ -24,6 +24,10 @@ pub struct Arguments {
     labels: usize,
 }
 
+/// Bytes that the loss keeps of a site between forward and backward: its largest score (f32) and log-sum, two class ids (u32),
+/// and, in f64, two emissions, their adjoints, forward and backward log-sum.
+const KEPT: usize = 4 + 8 + 2 * 4 + 8 * (2 + 2 + 1 + 1);
+
 /// Prints parameters and plan; nothing is trained or decoded.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if arguments.path.extension().is_some_and(|extension| extension == "toml") {
@@ -59,7 +63,7 @@ fn describe(recipe: &Recipe, tokenizer: &Tokenizer, model: &Model, arguments: &A
     println!("  tiles of {} sites x {} classes", tiling.rows, tiling.classes);
     println!("  {} x {} lanes of sites x classes in backward", tiling.row_lanes, tiling.class_lanes);
     println!("  transient memory {:.1} MB", megabytes(tiling.transient(n, h, c)));
-    println!("  kept between the directions {:.1} MB", n as f64 * (4.0 + 8.0 * (1.0 + 2.0 * 2.0 + 2.0)) / 1e6);
+    println!("  kept between the directions {:.1} MB", (n * KEPT) as f64 / 1e6);
     println!("  scores of all sites would be {:.1} MB; they are never kept", megabytes(n * c));
     let flop = |factor: f64| factor * n as f64 * h as f64 * c as f64 / 1e9;
     println!("  {:.2} GFLOP forward, {:.2} GFLOP backward", flop(2.0), flop(6.0));

@@ -49,13 +49,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         if flag.swap(true, Ordering::SeqCst) {
             std::process::exit(130);
         }
-        eprintln!("\nsaving a checkpoint; once more to leave without");
+        eprintln!("\nsaving a checkpoint; Ctrl-C once more leaves without");
     })?;
     let mut terminal = Terminal::default();
     let outcome = training::train(&arguments.recipe, arguments.epochs, &folder, start, &mut terminal, &stop)?;
     terminal.finish();
     if outcome.stopped {
-        println!("stopped after step {}; go on with --resume --run {}", outcome.steps, folder.display());
+        println!("stopped and saved after {} steps; --resume --run {} goes on", outcome.steps, folder.display());
         return Ok(ExitCode::from(130));
     }
     for (name, evaluation) in [("dev", &outcome.dev), ("test", &outcome.test)] {
@@ -66,7 +66,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Progress bar over the steps of the run, one line an epoch.
+/// A line an epoch, and on a terminal a progress bar over the steps of the run.
 #[derive(Default)]
 struct Terminal {
     bar: Option<ProgressBar>,
@@ -83,9 +83,8 @@ impl Terminal {
 
     fn print(&self, line: &str) {
         match &self.bar {
-            // A hidden bar (no terminal) would swallow the line.
-            Some(bar) if !bar.is_hidden() => bar.println(line),
-            _ => println!("{line}"),
+            Some(bar) => bar.suspend(|| println!("{line}")),
+            None => println!("{line}"),
         }
     }
 }
@@ -115,10 +114,11 @@ impl Observer for Terminal {
         self.seconds += report.seconds;
         let speed = self.audio_seconds / self.seconds.max(1e-9);
         if bar.length().is_none() {
-            bar.set_length(report.steps);
+            // After a resumption, the steps of earlier processes say nothing about this one's speed.
             bar.set_position(report.step);
             bar.reset_eta();
         }
+        bar.set_length(report.steps);
         bar.set_position(report.step + 1);
         bar.set_message(format!("epoch {}, loss {:.3}, {speed:.0}x real time", report.epoch + 1, report.loss));
     }

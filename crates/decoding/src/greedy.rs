@@ -29,14 +29,15 @@ pub struct Hypothesis {
 /// Decodes one utterance by taking the best class at each site; ties go to the lower class id.
 ///
 /// The blank moves on to the next frame; any other class is emitted and advances the predictor on the same frame, until
-/// `max_symbols` labels have come from it.
+/// `max_symbols` labels have come from it. A model of the modified topology, in which a label moves on too, needs
+/// `max_symbols: 1`.
 ///
 /// # Shapes
 /// `frames`: projected encoder rows `[T, H]`, row-major; `T = 0` gives an empty hypothesis.
 ///
 /// # Errors
 /// [`Error::Frames`] if the rows are not whole, [`Error::Blank`] if the blank is no class, [`Error::Option`] if `max_symbols` is 0,
-/// [`Error::Score`] if the joint yields NaN or +inf.
+/// [`Error::Score`] if the joint yields NaN or +inf, or -inf for every class.
 ///
 /// Cost: at most `T + U` joint evaluations and `U` predictor steps; memory `O(C + H)`.
 pub fn greedy<M: Transducer>(model: &M, frames: &[f32], options: &Greedy) -> Result<Hypothesis> {
@@ -80,6 +81,9 @@ fn best_class(scores: &[f32], frame: usize) -> Result<usize> {
             best = class;
         }
     }
+    if scores[best] == f32::NEG_INFINITY {
+        return Err(Error::Score { frame, class: best, found: f32::NEG_INFINITY });
+    }
     Ok(best)
 }
 
@@ -91,6 +95,8 @@ fn log_prob(scores: &[f32], class: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     /// The state counts labels; a frame [wanted, emit] asks for class `wanted` while fewer than `emit` labels are out.
@@ -117,6 +123,9 @@ mod tests {
             scores.fill(0.0);
             let class = if row[1] < frame[1] { frame[0] as usize } else { 2 };
             scores[class] = if frame[0].is_nan() { f32::NAN } else { 2.0 };
+            if frame[1] == f32::NEG_INFINITY {
+                scores.fill(f32::NEG_INFINITY);
+            }
         }
     }
 
@@ -129,6 +138,77 @@ mod tests {
         let expected = 2.0 - (2.0f64.exp() + 2.0).ln();
         for log_prob in found.log_probs {
             approx::assert_relative_eq!(log_prob, expected, max_relative = 1e-12);
+        }
+    }
+
+    /// Scores of any kind: one row for each frame and number of labels so far, which are the state.
+    struct Table {
+        classes: usize,
+        scores: Vec<f32>,
+    }
+
+    impl Table {
+        fn row(&self, t: usize, u: usize) -> &[f32] {
+            // Many more rows than anyone asks for differ; beyond them the table starts again.
+            let rows = self.scores.len() / self.classes;
+            &self.scores[(13 * t + u) % rows * self.classes..][..self.classes]
+        }
+    }
+
+    impl Transducer for Table {
+        type State = usize;
+        fn blank(&self) -> u32 {
+            0
+        }
+        fn classes(&self) -> usize {
+            self.classes
+        }
+        fn width(&self) -> usize {
+            1
+        }
+        fn start(&self) -> (usize, Vec<f32>) {
+            (0, vec![0.0])
+        }
+        fn step(&self, state: &usize, _: u32) -> (usize, Vec<f32>) {
+            (state + 1, vec![(state + 1) as f32])
+        }
+        fn joint(&self, frame: &[f32], row: &[f32], scores: &mut [f32]) {
+            scores.copy_from_slice(self.row(frame[0] as usize, row[0] as usize));
+        }
+    }
+
+    proptest! {
+        /// Walks along the path again: every label is the best class of its site, and every frame ends with the blank or with
+        /// its last permitted label. One symbol a frame is the modified topology.
+        #[test]
+        fn every_decision_on_the_path_is_the_best_one(
+            scores in proptest::collection::vec(-4.0f32..4.0, 300),
+            classes in 2usize..6,
+            frames in 0usize..9,
+            max_symbols in 1usize..4,
+        ) {
+            let table = Table { classes, scores };
+            let input: Vec<f32> = (0..frames).map(|t| t as f32).collect();
+            let found = greedy(&table, &input, &Greedy { max_symbols }).unwrap();
+            let best = |t, u| {
+                let row = table.row(t, u);
+                (0..classes).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap()
+            };
+            let mut u = 0;
+            for t in 0..frames {
+                let here = found.frames.iter().filter(|&&frame| frame == t).count();
+                prop_assert!(here <= max_symbols);
+                for _ in 0..here {
+                    prop_assert_eq!((found.labels[u] as usize, found.frames[u]), (best(t, u), t));
+                    let row = table.row(t, u);
+                    let sum: f64 = row.iter().map(|&score| f64::from(score).exp()).sum();
+                    let expected = f64::from(row[best(t, u)]) - sum.ln();
+                    prop_assert!((found.log_probs[u] - expected).abs() < 1e-6);
+                    u += 1;
+                }
+                prop_assert!(here == max_symbols || best(t, u) == 0);
+            }
+            prop_assert_eq!(u, found.labels.len());
         }
     }
 
@@ -154,6 +234,8 @@ mod tests {
         ));
         let found = greedy(&Script, &[0.0, 0.0, f32::NAN, 1.0], &options);
         assert!(matches!(found, Err(Error::Score { frame: 1, class: 0, .. })), "{found:?}");
+        let found = greedy(&Script, &[0.0, f32::NEG_INFINITY], &options);
+        assert!(matches!(found, Err(Error::Score { frame: 0, .. })), "{found:?}");
     }
 
     #[test]

@@ -20,19 +20,19 @@ pub struct Tiling {
 
 /// Lanes in flight: enough for a few cores, little enough for memory.
 const LANES: usize = 8;
-/// Scores a tile (1 MiB of `f32`).
-const TILE: usize = 1 << 18;
+/// Sites and classes of a tile: 1 MiB of `f32` at most, large enough for a matrix product to be efficient.
+const ROWS: usize = 256;
+const CLASSES: usize = 1024;
 
 impl Tiling {
     /// A good cut for *N* sites and *C* classes.
     ///
     /// What it costs in memory is [`transient`](Self::transient), which does not grow with N.
     pub fn for_shape(sites: usize, classes: usize) -> Self {
-        let class_tile = classes.clamp(1, 1024);
-        let rows = (TILE / class_tile).clamp(64, 1024).min(sites.max(1));
-        let class_lanes = classes.div_ceil(class_tile).min(LANES);
+        let (rows, tile) = (sites.clamp(1, ROWS), classes.clamp(1, CLASSES));
+        let class_lanes = classes.div_ceil(tile).clamp(1, LANES);
         let row_lanes = (LANES / class_lanes).clamp(1, sites.div_ceil(rows).max(1));
-        Self { rows, classes: class_tile, row_lanes, class_lanes }
+        Self { rows, classes: tile, row_lanes, class_lanes }
     }
 
     /// Elements that backward, the larger of the two directions, has allocated beside its arguments and results.

@@ -23,12 +23,12 @@ impl Masks {
 
     /// Zeroes each element with probability `rate` and scales the others by `1 / (1 - rate)`.
     ///
-    /// The rate is rounded to a multiple of 1/256.
+    /// The rate is rounded to a multiple of 1/256; one of 1 or more drops everything.
     ///
     /// # Errors
     /// Candle's own errors, for instance for a tensor that is not f32.
     pub fn apply(&mut self, x: &Tensor, rate: f32) -> Result<Tensor> {
-        let threshold = (rate * 256.0).round() as u16;
+        let threshold = (rate * 256.0).round().min(256.0) as u16;
         if threshold == 0 {
             return Ok(x.clone());
         }
@@ -36,7 +36,7 @@ impl Masks {
         self.used += 1;
         let mut bytes = vec![0; x.elem_count()];
         rng.fill_bytes(&mut bytes);
-        let scale = 256.0 / f32::from(256 - threshold.min(255));
+        let scale = 256.0 / f32::from((256 - threshold).max(1));
         Ok(x.contiguous()?.apply_op1(Dropout { bytes, threshold, scale })?)
     }
 }

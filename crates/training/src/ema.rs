@@ -37,3 +37,28 @@ impl Ema {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use approx::assert_relative_eq;
+    use candle_core::{Device, Tensor};
+
+    use super::*;
+    use crate::init::Init;
+
+    #[test]
+    fn the_average_follows_the_weights_by_hand() {
+        let mut parameters = Parameters::new(0);
+        let w = parameters.create("w", &[1], Init::Zero).unwrap();
+        let mut ema = Ema::new(0.5, &parameters).unwrap();
+        let mut expected = 0.0f32;
+        // The warm-up's decays are 1/10, 2/11, ... until (1 + step) / (10 + step) passes 0.5 at step 8.
+        for (step, decay) in [(0, 0.1), (1, 2.0 / 11.0), (7, 8.0 / 17.0), (8, 0.5), (1000, 0.5)] {
+            let value = step as f32 + 1.0;
+            w.set(&Tensor::from_slice(&[value], 1, &Device::Cpu).unwrap()).unwrap();
+            ema.update(step, &parameters).unwrap();
+            expected = decay * expected + (1.0 - decay) * value;
+            assert_relative_eq!(ema.values["w"][0], expected, max_relative = 1e-6);
+        }
+    }
+}

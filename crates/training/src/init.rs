@@ -6,7 +6,7 @@ use crate::random::{Purpose, hash, stream};
 /// How a parameter starts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Init {
-    /// All zero.
+    /// All zero, as a bias starts.
     Zero,
     /// Uniform in ±limit.
     Uniform(f32),
@@ -20,6 +20,15 @@ impl Init {
     /// ±1/√inputs, as usual for a linear layer.
     pub fn linear(inputs: usize) -> Self {
         Init::Uniform(1.0 / (inputs as f32).sqrt())
+    }
+
+    /// How many of the values, the last ones, are biases.
+    pub fn biases(self, shape: &[usize]) -> usize {
+        match self {
+            Init::Zero => shape.iter().product(),
+            Init::Lstm => shape[1],
+            Init::Uniform(_) | Init::Normal(_) => 0,
+        }
     }
 
     /// The values of the parameter `name` with this shape.

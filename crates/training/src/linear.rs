@@ -21,7 +21,7 @@ const INPUTS: usize = 48;
 /// [`Error::Shape`] if shapes or dtypes do not fit.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     let input = x.dims().last().copied().unwrap_or(0);
-    let fits = matches!(weight.dims(), &[d, o] if d == input && bias.dims() == [o]);
+    let fits = input > 0 && matches!(weight.dims(), &[d, o] if o > 0 && d == input && bias.dims() == [o]);
     if !fits {
         let found = format!("{:?} and bias {:?}", weight.dims(), bias.dims());
         return Err(Error::shape("weight", format!("[{input}, O] and bias [O]"), found));
@@ -37,8 +37,10 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
 #[derive(Default)]
 struct Linear<F>(std::marker::PhantomData<F>);
 
-fn forward<F: Real>(x: &[F], weight: &[F], bias: &[F], rows: usize) -> Vec<F> {
-    let (inputs, outputs) = (x.len() / rows.max(1), bias.len());
+fn forward<F: Real>(x: &[F], weight: &[F], bias: &[F]) -> Vec<F> {
+    let outputs = bias.len();
+    let inputs = weight.len() / outputs;
+    let rows = x.len() / inputs;
     let mut out = vec![F::ZERO; rows * outputs];
     let weight = View::new(weight, inputs, outputs);
     out.par_chunks_mut(ROWS * outputs).zip(x.par_chunks(ROWS * inputs)).for_each(|(out, x)| {
@@ -55,16 +57,10 @@ fn forward<F: Real>(x: &[F], weight: &[F], bias: &[F], rows: usize) -> Vec<F> {
     out
 }
 
-/// dx (if wanted), dW, db.
-fn backward<F: Real>(
-    x: &[F],
-    weight: &[F],
-    above: &[F],
-    shape: (usize, usize, usize),
-    dx: bool,
-) -> [Vec<F>; 3] {
-    let (rows, inputs, outputs) = shape;
-    let mut d_input = vec![F::ZERO; if dx { rows * inputs } else { 0 }];
+/// dx = dy Wᵀ, dW = xᵀ dy, db = Σ dy.
+fn backward<F: Real>(x: &[F], weight: &[F], above: &[F], inputs: usize, outputs: usize) -> [Vec<F>; 3] {
+    let rows = x.len() / inputs;
+    let mut d_input = vec![F::ZERO; x.len()];
     let transposed = View::new(weight, inputs, outputs).transposed();
     d_input.par_chunks_mut(ROWS * inputs).zip(above.par_chunks(ROWS * outputs)).for_each(|(dx, above)| {
         let rows = above.len() / outputs;
@@ -110,10 +106,10 @@ impl<F: Real + WithDType> CustomOp3 for Linear<F> {
         bias_layout: &Layout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
         let mut shape = x_layout.dims().to_vec();
-        let inputs = shape.pop().unwrap_or(1).max(1);
+        shape.pop();
         let x: &[F] = tensors::slice(x, x_layout)?;
         let bias = tensors::slice(bias, bias_layout)?;
-        let out = forward(x, tensors::slice(weight, weight_layout)?, bias, x.len() / inputs);
+        let out = forward(x, tensors::slice(weight, weight_layout)?, bias);
         shape.push(bias.len());
         Ok((F::to_cpu_storage_owned(out), Shape::from(shape)))
     }
@@ -128,10 +124,9 @@ impl<F: Real + WithDType> CustomOp3 for Linear<F> {
     ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let above = above.contiguous()?;
         let (inputs, outputs) = weight.dims2()?;
-        let shape = (x.elem_count() / inputs.max(1), inputs, outputs);
         let [dx, dw, db] = with_slice(x, |x: &[F]| {
             with_slice(weight, |weight| {
-                with_slice(&above, |above| Ok(backward(x, weight, above, shape, true)))
+                with_slice(&above, |above| Ok(backward(x, weight, above, inputs, outputs)))
             })
         })?;
         let dx = tensors::from_vec(dx, x.shape().clone())?;
@@ -175,5 +170,7 @@ mod tests {
         let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &Device::Cpu).unwrap();
         let error = linear(&zeros(&[2, 3]), &zeros(&[4, 5]), &zeros(&[5])).unwrap_err();
         assert!(error.to_string().starts_with("weight: expected [3, O]"), "{error}");
+        assert!(linear(&zeros(&[2, 0]), &zeros(&[0, 5]), &zeros(&[5])).is_err());
+        assert_eq!(linear(&zeros(&[0, 3]), &zeros(&[3, 5]), &zeros(&[5])).unwrap().dims(), [0, 5]);
     }
 }
