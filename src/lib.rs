@@ -12,3 +12,8 @@
 #![warn(missing_docs)]
 
 pub use {decoding, panda_core, rnnt_dp, rnnt_loss, speech, training};
+
+/// The README's example is compiled and run with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -41,7 +41,7 @@ fn targets_that_make_no_sense() {
     );
     assert!(matches!(error, Error::BlankLabel { utterance: 1, position: 1, blank: 4 }));
     refused(Targets::new(0, vec![1, 0], vec![vec![], vec![]]), &["utterance 1", "at least one frame"]);
-    refused(Targets::new(0, vec![usize::MAX], vec![vec![1]]), &["utterance 0", "too many sites"]);
+    refused(Targets::new(0, vec![usize::MAX], vec![vec![1]]), &["utterance 0", "4294967295 sites"]);
 }
 
 #[test]
@@ -103,13 +103,13 @@ fn arrays_of_the_wrong_length() {
 
 #[test]
 fn scores_that_are_no_numbers() {
-    for (bad, word) in [(f64::NAN, "NaN"), (f64::INFINITY, "+inf")] {
+    for bad in [f64::NAN, f64::INFINITY] {
         let mut scores = SCORES;
         scores[12 + 3 + 1] = bad; // utterance 1, frame 0, label position 1
         let untouched = scores.map(f64::to_bits);
         let error = refused(
             loss_of(&scores, &targets([1, 2]), &Options::default()),
-            &["utterance 1", "frame 0", word],
+            &["utterance 1", "frame 0", "found NaN or +inf"],
         );
         assert!(matches!(error, Error::Scores { utterance: 1, frame: 0, label: 1, .. }));
         let over =
@@ -149,7 +149,7 @@ fn nan_in_ctc_scores() {
     let targets = Targets::new(0, vec![3, 2], vec![vec![1], vec![2]]).unwrap();
     let tensor = |scores: &[f32]| Tensor::from_slice(scores, (2, 3, 4), &Device::Cpu).unwrap();
     let error = refused(candle::ctc_loss(&tensor(&scores), &targets), &["utterance 1", "frame 1", "NaN"]);
-    assert!(matches!(error, Error::Scores { utterance: 1, frame: 1, .. }));
+    assert!(matches!(error, Error::Frame { utterance: 1, frame: 1, .. }));
     // The same place is padding for a shorter utterance.
     let short = Targets::new(0, vec![3, 1], vec![vec![1], vec![2]]).unwrap();
     assert!(candle::ctc_loss(&tensor(&scores), &short).is_ok());

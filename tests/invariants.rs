@@ -41,7 +41,7 @@ proptest! {
         let lattices = targets.lattices();
         let out =
             forward_backward(lattices, &Topology::rnnt(), &emissions, &Regularisers::default()).unwrap();
-        let gamma = out.occupancies(lattices);
+        let gamma = out.occupancies(lattices).unwrap();
         for b in 0..problem.batch() {
             let (t, u, range) = (problem.frames[b], problem.labels[b].len(), lattices.range(b));
             let sum = |arc: usize| range.clone().map(|site| -out.adjoints[site * 2 + arc]).sum::<f64>();

@@ -1,6 +1,4 @@
 //! What can go wrong in a command.
-use std::path::PathBuf;
-
 /// Errors of the program; the message is what the user sees.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -17,14 +15,6 @@ pub enum Error {
     /// A folder of golden cases.
     #[error(transparent)]
     Verify(#[from] crate::verify::VerifyError),
-    /// A file that cannot be read or written.
-    #[error("{}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
     /// The handler of Ctrl-C could not be set.
     #[error("cannot watch for Ctrl-C: {0}")]
     Signal(#[from] ctrlc::Error),

@@ -1,12 +1,9 @@
 //! `panda evaluate CHECKPOINT MANIFEST`
 use std::{path::PathBuf, process::ExitCode};
 
-use training::{Recogniser, evaluate, write_atomically};
+use training::{Recogniser, evaluate};
 
-use crate::{
-    error::{Error, Result},
-    report,
-};
+use crate::{error::Result, report};
 
 /// Arguments of `panda evaluate`.
 #[derive(clap::Args)]
@@ -26,13 +23,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let utterances = speech::read_manifest(&arguments.manifest)?;
     let evaluation = evaluate(&recogniser, &utterances)?;
     if let Some(path) = &arguments.hypotheses {
-        let mut lines = Vec::new();
-        for transcript in &evaluation.transcripts {
-            let io = |source: serde_json::Error| Error::Io { path: path.clone(), source: source.into() };
-            serde_json::to_writer(&mut lines, transcript).map_err(io)?;
-            lines.push(b'\n');
-        }
-        write_atomically(path, &lines)?;
+        evaluation.write_hypotheses(path)?;
     }
     let name = arguments.manifest.file_stem().unwrap_or_default().to_string_lossy();
     report::lines(&name, &evaluation).iter().for_each(|line| println!("{line}"));

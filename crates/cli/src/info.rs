@@ -24,9 +24,9 @@ pub struct Arguments {
     labels: usize,
 }
 
-/// Bytes that the loss keeps of a site between forward and backward: its largest score (f32) and log-sum, two class ids (u32),
-/// and, in f64, two emissions, their adjoints, forward and backward log-sum.
-const KEPT: usize = 4 + 8 + 2 * 4 + 8 * (2 + 2 + 1 + 1);
+/// Bytes that the loss keeps of a site between forward and backward: its largest score (f32) and log-sum (f64), two class ids with masks,
+/// two emissions with adjoints, forward and backward log-sum (f64).
+const KEPT: usize = 4 + 8 + 2 * (4 + 1) + 8 * (2 + 2 + 1 + 1);
 
 /// Prints parameters and plan; nothing is trained or decoded.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -44,7 +44,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
 }
 
-fn describe(recipe: &Recipe, tokenizer: &Tokenizer, model: &Model, arguments: &Arguments) -> Result<ExitCode> {
+fn describe(
+    recipe: &Recipe,
+    tokenizer: &Tokenizer,
+    model: &Model,
+    arguments: &Arguments,
+) -> Result<ExitCode> {
     println!("tokens: {} and the blank", tokenizer.size());
     println!("one encoder frame: {} ms", recipe.frame_ms());
     println!("{:<40} {:>16} {:>12}", "parameter", "shape", "count");
@@ -59,7 +64,9 @@ fn describe(recipe: &Recipe, tokenizer: &Tokenizer, model: &Model, arguments: &A
     let (n, h, c) = (targets.lattices().sites(), model.width(), model.classes());
     let tiling = Tiling::for_shape(n, c);
     let megabytes = |elements: usize| elements as f64 * 4.0 / 1e6;
-    println!("\nloss of {batch} utterances of {frames} frames and {labels} labels: N = {n}, H = {h}, C = {c}");
+    println!(
+        "\nloss of {batch} utterances of {frames} frames and {labels} labels: N = {n}, H = {h}, C = {c}"
+    );
     println!("  tiles of {} sites x {} classes", tiling.rows, tiling.classes);
     println!("  {} x {} lanes of sites x classes in backward", tiling.row_lanes, tiling.class_lanes);
     println!("  transient memory {:.1} MB", megabytes(tiling.transient(n, h, c)));

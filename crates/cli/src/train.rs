@@ -52,10 +52,15 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         eprintln!("\nsaving a checkpoint; Ctrl-C once more leaves without");
     })?;
     let mut terminal = Terminal::default();
-    let outcome = training::train(&arguments.recipe, arguments.epochs, &folder, start, &mut terminal, &stop)?;
+    let outcome = training::train(&arguments.recipe, arguments.epochs, &folder, start, &mut terminal, &stop);
     terminal.finish();
+    let outcome = outcome?;
     if outcome.stopped {
-        println!("stopped and saved after {} steps; --resume --run {} goes on", outcome.steps, folder.display());
+        println!(
+            "stopped and saved after {} steps; --resume --run {} goes on",
+            outcome.steps,
+            folder.display()
+        );
         return Ok(ExitCode::from(130));
     }
     for (name, evaluation) in [("dev", &outcome.dev), ("test", &outcome.test)] {
@@ -103,24 +108,23 @@ impl Observer for Terminal {
     }
 
     fn on_step(&mut self, report: &StepReport) {
-        let bar = self.bar.get_or_insert_with(|| {
-            let bar = ProgressBar::no_length();
-            let style = ProgressStyle::with_template("{bar:30} {pos}/{len} steps, {msg}, {eta} left");
-            bar.set_style(style.expect("the template is well-formed"));
-            bar.enable_steady_tick(Duration::from_millis(500));
-            bar
-        });
         self.audio_seconds += report.audio_seconds;
         self.seconds += report.seconds;
         let speed = self.audio_seconds / self.seconds.max(1e-9);
-        if bar.length().is_none() {
+        let message = format!("epoch {}, loss {:.3}, {speed:.0}x real time", report.epoch + 1, report.loss);
+        let bar = self.bar.get_or_insert_with(|| {
+            let style = ProgressStyle::with_template("{bar:30} {pos}/{len} steps, {msg}, {eta} left")
+                .expect("the template is well-formed");
+            let bar = ProgressBar::new(report.steps).with_style(style).with_message(message.clone());
             // After a resumption, the steps of earlier processes say nothing about this one's speed.
-            bar.set_position(report.step);
+            let bar = bar.with_position(report.step);
             bar.reset_eta();
-        }
+            bar.enable_steady_tick(Duration::from_millis(500));
+            bar
+        });
         bar.set_length(report.steps);
         bar.set_position(report.step + 1);
-        bar.set_message(format!("epoch {}, loss {:.3}, {speed:.0}x real time", report.epoch + 1, report.loss));
+        bar.set_message(message);
     }
 
     fn on_epoch(&mut self, report: &EpochReport) {

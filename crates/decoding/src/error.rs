@@ -34,7 +34,9 @@ pub enum Error {
         found: usize,
     },
     /// The joint network gave a score that is NaN or +inf, or -inf for every class.
-    #[error("score of class {class} at frame {frame}: expected a number below +inf, and one above -inf at least, found {found}")]
+    #[error(
+        "score of class {class} at frame {frame}: expected a number below +inf, and one above -inf at least, found {found}"
+    )]
     Score {
         /// Frame index t.
         frame: usize,

@@ -35,29 +35,41 @@ impl<'a> Adjoints<'a> {
         Self { emissions, log_z: None, clamp: None }
     }
 
-    pub(crate) fn check(&self, sites: usize, selection: &Selection) -> Result<()> {
+    /// Fails unless everything that a gradient is made of is finite in the type of the rows.
+    pub(crate) fn check<F: Real>(&self, sites: usize, selection: &Selection) -> Result<()> {
         let per_site = selection.per_site();
-        expect_len("adjoints.emissions", sites * per_site, self.emissions.len())?;
-        for site in 0..sites {
-            for (slot, _) in selection.active(site) {
-                finite("adjoints.emissions", site, self.emissions[site * per_site + slot])?;
-            }
-        }
+        expect_len("adjoints.emissions", sites.saturating_mul(per_site), self.emissions.len())?;
         let weights = self.clamp.map(|clamp| clamp.weights);
         for (argument, values) in [("adjoints.log_z", self.log_z), ("adjoints.clamp.weights", weights)] {
             let Some(values) = values else { continue };
             expect_len(argument, sites, values.len())?;
-            values.iter().enumerate().try_for_each(|(site, &value)| finite(argument, site, value))?;
+            values.iter().enumerate().try_for_each(|(site, &value)| finite::<F>(argument, site, value))?;
+        }
+        for site in 0..sites {
+            for (slot, _) in selection.active(site) {
+                finite::<F>("adjoints.emissions", site, self.emissions[site * per_site + slot])?;
+            }
+            finite::<F>("adjoints.emissions", site, self.total(site, selection))?;
         }
         match self.clamp {
             Some(Clamp { limit, .. }) if limit.is_nan() || limit < 0.0 => Err(Error::Clamp { limit }),
             _ => Ok(()),
         }
     }
+
+    /// `A = Σ_s a_s - dL/dlogZ`
+    fn total(&self, site: usize, selection: &Selection) -> f64 {
+        let row = &self.emissions[site * selection.per_site()..];
+        selection.active(site).map(|(slot, _)| row[slot]).sum::<f64>() - self.log_z.map_or(0.0, |a| a[site])
+    }
 }
 
-fn finite(argument: &'static str, site: usize, value: f64) -> Result<()> {
-    if value.is_finite() { Ok(()) } else { Err(Error::Adjoint { argument, site, value }) }
+fn finite<F: Real>(argument: &'static str, site: usize, value: f64) -> Result<()> {
+    if F::from_f64(value).to_f64().is_finite() {
+        Ok(())
+    } else {
+        Err(Error::Adjoint { argument, site, value })
+    }
 }
 
 /// Gradients of everything that made the scores.
@@ -89,7 +101,7 @@ pub struct Gradients<F, G> {
 /// As [`forward`](crate::forward()), whose result for the same arguments is `normalized`.
 ///
 /// # Errors
-/// Shapes that do not fit; adjoints that are not finite.
+/// Shapes that do not fit; an infinite weight; adjoints that are not finite in the type of the rows.
 ///
 /// # Cost
 /// 6 N H C floating-point operations (a third of them recomputes Z); memory as [`Tiling`] says.
@@ -101,9 +113,9 @@ pub fn backward<F: Real, S: Sites<F>>(
     adjoints: &Adjoints,
     tiling: &Tiling,
 ) -> Result<Gradients<F, S::Gradient>> {
-    check(sites, head, selection, tiling)?;
+    let tiling = check(sites, head, selection, tiling)?;
     normalized.check(sites.len(), selection.per_site())?;
-    adjoints.check(sites.len(), selection)?;
+    adjoints.check::<F>(sites.len(), selection)?;
     let step = ScoreGradient { selection, normalized, adjoints };
     let (n, h) = (sites.len(), head.hidden);
     let mut into = sites.zero_gradient();
@@ -111,7 +123,9 @@ pub fn backward<F: Real, S: Sites<F>>(
     let lane_classes = head.classes.div_ceil(tiling.classes).div_ceil(tiling.class_lanes) * tiling.classes;
     let mut lanes: Vec<Lane<F>> = (0..tiling.row_lanes)
         .flat_map(|row_lane| (0..head.classes).step_by(lane_classes).map(move |from| (row_lane, from)))
-        .map(|(row_lane, from)| Lane::new(head, tiling, row_lane, from, lane_classes.min(head.classes - from)))
+        .map(|(row_lane, from)| {
+            Lane::new(head, &tiling, row_lane, from, lane_classes.min(head.classes - from))
+        })
         .collect();
     let class_lanes = lanes.len() / tiling.row_lanes;
     let wave_rows = tiling.row_lanes * tiling.rows;
@@ -164,7 +178,14 @@ impl<F: Real> Lane<F> {
         }
     }
 
-    fn run(&mut self, head: &Head<F>, step: &ScoreGradient<F>, first: usize, hidden: &[F], tile_classes: usize) {
+    fn run(
+        &mut self,
+        head: &Head<F>,
+        step: &ScoreGradient<F>,
+        first: usize,
+        hidden: &[F],
+        tile_classes: usize,
+    ) {
         let h = head.hidden;
         let rows = hidden.len() / h;
         self.hidden.clear();
@@ -229,8 +250,7 @@ impl<F: Real> ScoreGradient<'_, F> {
     pub(crate) fn apply(&self, site: usize, from: usize, z: &mut [F]) {
         let per_site = self.selection.per_site();
         let adjoint = |slot: usize| self.adjoints.emissions[site * per_site + slot];
-        let log_z = self.adjoints.log_z.map_or(0.0, |a| a[site]);
-        let total = self.selection.active(site).map(|(slot, _)| adjoint(slot)).sum::<f64>() - log_z;
+        let total = self.adjoints.total(site, self.selection);
         if total == 0.0 {
             // Also when p would be 0 · anything.
             z.fill(F::ZERO);

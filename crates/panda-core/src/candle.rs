@@ -7,8 +7,8 @@ use std::sync::Mutex;
 use candle_core::{CpuStorage, CustomOp3, DType, Error, Layout, Result, Shape, Storage, Tensor, WithDType};
 
 use crate::{
-    Activation, Adjoints, Head, JointGradient, JointSites, Normalized, Real, Rows, Selection, Tiling, backward,
-    forward,
+    Activation, Adjoints, Head, JointGradient, JointSites, Normalized, Real, Rows, Selection, Tiling,
+    backward, forward,
 };
 
 /// A float type that both candle and the kernels know: `f32` and `f64`.
@@ -39,7 +39,7 @@ pub fn with_values<F: Element, T, E: From<Error>, const K: usize>(
     let mut slices: [&[F]; K] = [&[]; K];
     for (slice, (storage, layout)) in slices.iter_mut().zip(&guards) {
         let Storage::Cpu(storage) = &**storage else {
-            return Err(Error::Msg("panda: expected tensors on the CPU, found another device".into()).into());
+            return Err(Error::msg("expected tensors on the CPU, found one on another device").into());
         };
         *slice = values(storage, layout)?;
     }
@@ -119,7 +119,8 @@ impl<F: Element> CustomOp3 for SelectedNormaliser<F> {
         l3: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
         let (_, width) = l2.shape().dims2()?;
-        let out = self.forward(values(s1, l1)?, values(s2, l2)?, values(s3, l3)?, width).map_err(Error::wrap)?;
+        let out =
+            self.forward(values(s1, l1)?, values(s2, l2)?, values(s3, l3)?, width).map_err(Error::wrap)?;
         let shape = Shape::from((out.max.len(), self.selection.per_site()));
         let emissions = CpuStorage::F64(out.emissions.clone());
         *self.normalized.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(out);
@@ -143,12 +144,43 @@ impl<F: Element> CustomOp3 for SelectedNormaliser<F> {
     }
 }
 
-fn apply(source: Source, rows: &Tensor, weight: &Tensor, bias: &Tensor, selection: Selection, n: usize) -> Result<Tensor> {
-    let tiling = Tiling::for_shape(n, weight.dim(0)?);
+fn rows(tensor: &Tensor, width: usize) -> usize {
+    tensor.elem_count().checked_div(width).unwrap_or(0)
+}
+
+/// Fails unless a tensor has a shape.
+fn expect_dims(argument: &'static str, tensor: &Tensor, expected: &[usize]) -> Result<()> {
+    if tensor.dims() == expected {
+        return Ok(());
+    }
+    let (expected, found) = (expected.to_vec(), tensor.dims().to_vec());
+    Err(Error::wrap(crate::Error::Shape { argument, expected, found }))
+}
+
+fn apply(
+    source: Source,
+    rows: &Tensor,
+    weight: &Tensor,
+    bias: &Tensor,
+    selection: Selection,
+    n: usize,
+) -> Result<Tensor> {
+    let (classes, width) = weight.dims2()?;
+    expect_dims("weight", weight, &[classes.max(1), width.max(1)])?;
+    expect_dims("bias", bias, &[classes])?;
+    let tiling = Tiling::for_shape(n, classes);
     let (rows, weight, bias) = (rows.contiguous()?, weight.contiguous()?, bias.contiguous()?);
     match rows.dtype() {
-        DType::F32 => rows.apply_op3(&weight, &bias, SelectedNormaliser::<f32> { source, selection, tiling, normalized: Mutex::new(None) }),
-        DType::F64 => rows.apply_op3(&weight, &bias, SelectedNormaliser::<f64> { source, selection, tiling, normalized: Mutex::new(None) }),
+        DType::F32 => rows.apply_op3(
+            &weight,
+            &bias,
+            SelectedNormaliser::<f32> { source, selection, tiling, normalized: Mutex::new(None) },
+        ),
+        DType::F64 => rows.apply_op3(
+            &weight,
+            &bias,
+            SelectedNormaliser::<f64> { source, selection, tiling, normalized: Mutex::new(None) },
+        ),
         dtype => Err(Error::UnsupportedDTypeForOp(dtype, "selected-normaliser").bt()),
     }
 }
@@ -173,8 +205,14 @@ fn apply(source: Source, rows: &Tensor, weight: &Tensor, bias: &Tensor, selectio
 /// assert_eq!(gradients.get(&hidden).unwrap().dims(), [1, 2]);
 /// # Ok::<(), candle_core::Error>(())
 /// ```
-pub fn normalise_rows(hidden: &Tensor, weight: &Tensor, bias: &Tensor, selection: Selection) -> Result<Tensor> {
+pub fn normalise_rows(
+    hidden: &Tensor,
+    weight: &Tensor,
+    bias: &Tensor,
+    selection: Selection,
+) -> Result<Tensor> {
     let n = hidden.dim(0)?;
+    expect_dims("hidden", hidden, &[n, weight.dim(1)?])?;
     apply(Source::Rows, hidden, weight, bias, selection, n)
 }
 
@@ -196,7 +234,15 @@ pub fn normalise_joint(
     selection: Selection,
 ) -> Result<Tensor> {
     let width = weight.dim(1)?;
-    let (frames, labels) = (frames.reshape(((), width))?, labels.reshape(((), width))?);
+    for (argument, tensor) in [("frames", frames), ("labels", labels)] {
+        let mut expected = tensor.dims().to_vec();
+        *expected
+            .last_mut()
+            .ok_or_else(|| Error::msg(format!("`{argument}`: expected rows, found a scalar")))? = width;
+        expect_dims(argument, tensor, &expected)?;
+    }
+    let (frames, labels) =
+        (frames.reshape((rows(frames, width), width))?, labels.reshape((rows(labels, width), width))?);
     let n = frame_of.len();
     let source = Source::Joint { frame_of, label_of, frames: frames.dim(0)?, activation };
     // An operation has at most three differentiable arguments.

@@ -52,6 +52,48 @@ pub enum Error {
         /// Number of rows there are.
         rows: usize,
     },
+    /// A tensor has the wrong shape.
+    #[error("`{argument}`: expected shape {expected:?}, found {found:?}")]
+    Shape {
+        /// Name of the argument.
+        argument: &'static str,
+        /// The shape that the other arguments imply.
+        expected: Vec<usize>,
+        /// The shape given.
+        found: Vec<usize>,
+    },
+    /// A row of ready-made scores belongs to no site, or to one that has a row already.
+    #[error(
+        "`site_of_row`: row {row} names site {site}; expected each of the {sites} sites once, or PADDING"
+    )]
+    SiteOfRow {
+        /// The row of the scores.
+        row: usize,
+        /// The site it names.
+        site: usize,
+        /// Number of sites.
+        sites: usize,
+    },
+    /// A weight of the head is infinite.
+    #[error(
+        "`head.weight`: class {class}: expected finite weights, found {value}; a class is masked by a bias of -inf"
+    )]
+    InfiniteWeight {
+        /// The first such class.
+        class: usize,
+        /// The value found.
+        value: f64,
+    },
+    /// A row that a joint site adds holds an infinite value, which the nonlinearity would hide.
+    #[error("`{argument}`: expected finite rows, found {value} in the row of site {site}")]
+    InfiniteRow {
+        /// Name of the argument.
+        argument: &'static str,
+        /// The first such site.
+        site: usize,
+        /// The value found.
+        value: f64,
+    },
     /// A site's scores hold a NaN or +inf.
     #[error("site {site}: expected scores that are finite or -inf, found NaN or +inf")]
     NotFinite {

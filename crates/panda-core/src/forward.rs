@@ -23,6 +23,9 @@ pub struct Normalized<F> {
 
 impl<F: Real> Normalized<F> {
     /// `logZ[i]`
+    ///
+    /// # Panics
+    /// If there is no such site.
     pub fn log_z(&self, site: usize) -> f64 {
         self.max[site].to_f64() + self.log_sum[site]
     }
@@ -38,7 +41,7 @@ impl<F: Real> Normalized<F> {
     pub(crate) fn check(&self, sites: usize, per_site: usize) -> Result<()> {
         expect_len("normalized.max", sites, self.max.len())?;
         expect_len("normalized.log_sum", sites, self.log_sum.len())?;
-        expect_len("normalized.emissions", sites * per_site, self.emissions.len())
+        expect_len("normalized.emissions", sites.saturating_mul(per_site), self.emissions.len())
     }
 
     /// Runs `block(first site, max, sums, scores)` over blocks of `rows` sites in parallel, then turns sums into
@@ -75,7 +78,8 @@ impl<F: Real> Normalized<F> {
 
     /// The first site whose denominator is no positive number, if any, is an error.
     fn reject_bad_rows(&self) -> Result<()> {
-        match self.log_sum.iter().zip(&self.max).position(|(l, m)| !l.is_finite() || !m.to_f64().is_finite()) {
+        match self.log_sum.iter().zip(&self.max).position(|(l, m)| !l.is_finite() || !m.to_f64().is_finite())
+        {
             None => Ok(()),
             Some(site) if self.max[site] == F::NEG_INFINITY && self.log_sum[site] == f64::NEG_INFINITY => {
                 Err(Error::AllMasked { site })
@@ -99,7 +103,7 @@ impl<F: Real> Normalized<F> {
 /// `sites` N rows of width H, `head` *C x H*, `selection` *N x S*. N = 0, S = 0 and C = 1 are legal.
 ///
 /// # Errors
-/// Shapes that do not fit, a selected class out of range, a site whose scores hold NaN or +inf
+/// Shapes that do not fit, a selected class out of range, an infinite weight, a site whose scores hold NaN or +inf
 /// ([`Error::NotFinite`]) or are all -inf ([`Error::AllMasked`]).
 ///
 /// # Cost
@@ -111,7 +115,7 @@ pub fn forward<F: Real, S: Sites<F>>(
     selection: &Selection,
     tiling: &Tiling,
 ) -> Result<Normalized<F>> {
-    check(sites, head, selection, tiling)?;
+    let tiling = check(sites, head, selection, tiling)?;
     let per_site = selection.per_site();
     Normalized::collect(sites.len(), selection, tiling.rows, |first, max, sums, scores| {
         let rows = max.len();
@@ -134,21 +138,25 @@ pub fn forward<F: Real, S: Sites<F>>(
     })
 }
 
+/// Fails unless the arguments fit; returns the cut that fits them.
 pub(crate) fn check<F: Real, S: Sites<F>>(
     sites: &S,
     head: &Head<F>,
     selection: &Selection,
     tiling: &Tiling,
-) -> Result<()> {
+) -> Result<Tiling> {
     tiling.check()?;
     expect_len("head.hidden", sites.width(), head.hidden)?;
-    selection.check(sites.len(), head.classes)
+    selection.check(sites.len(), head.classes)?;
+    head.reject_infinite_weights()?;
+    Ok(tiling.fitted(sites.len(), head.classes))
 }
 
 /// `Z = h W_tileᵀ + b_tile` for classes `from .. from + width`; both directions use it, so they agree bitwise.
 pub(crate) fn score_tile<F: Real>(head: &Head<F>, hidden: &[F], from: usize, width: usize, tile: &mut [F]) {
     let rows = tile.len() / width;
-    let weight = View::new(&head.weight[from * head.hidden..(from + width) * head.hidden], width, head.hidden);
+    let weight =
+        View::new(&head.weight[from * head.hidden..(from + width) * head.hidden], width, head.hidden);
     let how = match head.bias {
         None => Accumulate::Replace,
         Some(bias) => {

@@ -27,6 +27,17 @@ impl<'a, F: Real> Head<'a, F> {
         Ok(Self { weight, bias, hidden, classes })
     }
 
+    /// An infinite weight would pass forward as a masked class and turn `0 · inf` into NaN in backward. (A NaN makes
+    /// the scores NaN, which forward reports with its site.)
+    pub(crate) fn reject_infinite_weights(&self) -> Result<()> {
+        match self.weight.iter().position(|w| w.to_f64().is_infinite()) {
+            None => Ok(()),
+            Some(at) => {
+                Err(Error::InfiniteWeight { class: at / self.hidden, value: self.weight[at].to_f64() })
+            }
+        }
+    }
+
     /// C
     pub fn classes(&self) -> usize {
         self.classes

@@ -35,13 +35,27 @@ impl Tiling {
         Self { rows, classes: tile, row_lanes, class_lanes }
     }
 
-    /// Elements that backward, the larger of the two directions, has allocated beside its arguments and results.
+    /// Elements that backward has allocated beside its arguments and results. Forward has `rows (H + classes)` for
+    /// each thread.
+    ///
+    /// The matrix library's own packing buffer, about 4 MiB a thread whatever the shape, comes on top.
     pub fn transient(&self, sites: usize, hidden: usize, classes: usize) -> usize {
-        let lanes = self.row_lanes * self.class_lanes;
-        let (rows, tile) = (self.rows.min(sites), self.classes.min(classes));
+        let Self { rows, classes: tile, row_lanes, class_lanes } = self.fitted(sites, classes.max(1));
+        let lanes = row_lanes * class_lanes;
         // Hidden rows of a wave; a lane's tile and partial hidden gradient; a row lane's copy of the head.
-        let wave = (self.row_lanes * rows).min(sites) * hidden;
-        wave + lanes * rows * (tile + hidden) + self.row_lanes * classes * (hidden + 1)
+        let wave = (row_lanes * rows).min(sites) * hidden;
+        wave + lanes * rows * (tile + hidden) + row_lanes * classes * (hidden + 2)
+    }
+
+    /// The same cut without the parts that `sites` and `classes` leave empty.
+    pub(crate) fn fitted(&self, sites: usize, classes: usize) -> Self {
+        let (rows, tile) = (self.rows.min(sites.max(1)), self.classes.min(classes));
+        Self {
+            rows,
+            classes: tile,
+            row_lanes: self.row_lanes.min(sites.div_ceil(rows).max(1)),
+            class_lanes: self.class_lanes.min(classes.div_ceil(tile)),
+        }
     }
 
     pub(crate) fn check(&self) -> Result<()> {

@@ -5,9 +5,7 @@
 use rayon::prelude::*;
 
 use crate::{
-    Adjoints, Error, Normalized, Real, Result, Selection,
-    backward::ScoreGradient,
-    error::expect_len,
+    Adjoints, Error, Normalized, Real, Result, Selection, backward::ScoreGradient, error::expect_len,
     forward::accumulate,
 };
 
@@ -17,14 +15,15 @@ pub const PADDING: u32 = u32::MAX;
 const BLOCK: usize = 64;
 
 fn rows_of_sites(site_of_row: &[u32], sites: usize) -> Result<Vec<usize>> {
+    let found = site_of_row.iter().filter(|site| **site != PADDING).count();
+    expect_len("site_of_row", sites, found)?;
     let mut rows = vec![usize::MAX; sites];
     for (row, &site) in site_of_row.iter().enumerate().filter(|(_, site)| **site != PADDING) {
-        let slot = rows.get_mut(site as usize);
-        *slot.ok_or(Error::RowOutOfRange { argument: "site_of_row", site: row, row: site as usize, rows: sites })? =
-            row;
+        match rows.get_mut(site as usize) {
+            Some(slot) if *slot == usize::MAX => *slot = row,
+            _ => return Err(Error::SiteOfRow { row, site: site as usize, sites }),
+        }
     }
-    let found = rows.iter().filter(|row| **row != usize::MAX).count();
-    expect_len("site_of_row", sites, found)?;
     Ok(rows)
 }
 
@@ -45,9 +44,9 @@ pub fn forward<F: Real>(
     if classes == 0 {
         return Err(Error::Zero { argument: "classes" });
     }
-    expect_len("scores", site_of_row.len() * classes, scores.len())?;
-    selection.check(sites, classes)?;
+    expect_len("scores", site_of_row.len().saturating_mul(classes), scores.len())?;
     let rows = rows_of_sites(site_of_row, sites)?;
+    selection.check(sites, classes)?;
     let per_site = selection.per_site();
     Normalized::collect(sites, selection, BLOCK, |first, max, sums, selected| {
         for (row, (max, sum)) in max.iter_mut().zip(sums).enumerate() {
@@ -69,7 +68,7 @@ pub fn forward<F: Real>(
 /// Shapes that do not fit; adjoints that are not finite.
 ///
 /// # Cost
-/// N C exponentials, no memory beyond a few numbers a thread.
+/// N C exponentials; N row numbers of memory.
 pub fn backward_in_place<F: Real>(
     scores: &mut [F],
     classes: usize,
@@ -82,10 +81,10 @@ pub fn backward_in_place<F: Real>(
     if classes == 0 {
         return Err(Error::Zero { argument: "classes" });
     }
-    expect_len("scores", site_of_row.len() * classes, scores.len())?;
+    expect_len("scores", site_of_row.len().saturating_mul(classes), scores.len())?;
     selection.check(sites, classes)?;
     normalized.check(sites, selection.per_site())?;
-    adjoints.check(sites, selection)?;
+    adjoints.check::<F>(sites, selection)?;
     rows_of_sites(site_of_row, sites)?;
     let step = ScoreGradient { selection, normalized, adjoints };
     scores.par_chunks_mut(classes).zip(site_of_row).with_min_len(BLOCK).for_each(|(z, &site)| {

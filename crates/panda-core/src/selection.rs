@@ -35,6 +35,9 @@ impl Selection {
     }
 
     /// `(slot, class)` of a site's active entries.
+    ///
+    /// # Panics
+    /// If there is no such site.
     pub fn active(&self, site: usize) -> impl Iterator<Item = (usize, u32)> + '_ {
         let from = site * self.per_site;
         (0..self.per_site).filter(move |s| self.active[from + s]).map(move |s| (s, self.ids[from + s]))
@@ -42,7 +45,7 @@ impl Selection {
 
     /// Fails unless there is one row a site and every active class exists.
     pub(crate) fn check(&self, sites: usize, classes: usize) -> Result<()> {
-        expect_len("selection", sites * self.per_site, self.ids.len())?;
+        expect_len("selection", sites.saturating_mul(self.per_site), self.ids.len())?;
         for site in 0..sites {
             if let Some((slot, class)) = self.active(site).find(|&(_, id)| id as usize >= classes) {
                 return Err(Error::ClassOutOfRange { site, slot, class, classes });

@@ -104,7 +104,7 @@ impl<'a, F: Real> JointSites<'a, F> {
     /// Borrows frame rows *[.., H]*, label rows *[.., H]* and, for each site, an index into either.
     ///
     /// # Errors
-    /// `width` is zero, lengths do not fit, or an index points past its rows.
+    /// `width` is zero, lengths do not fit, an index points past its rows, or a row that a site uses is infinite.
     pub fn new(
         frames: &'a [F],
         labels: &'a [F],
@@ -119,6 +119,18 @@ impl<'a, F: Real> JointSites<'a, F> {
             expect_len(if argument == "frame_of" { "frames" } else { "labels" }, count * width, rows.len())?;
             if let Some(site) = of.iter().position(|&row| row as usize >= count) {
                 return Err(Error::RowOutOfRange { argument, site, row: of[site] as usize, rows: count });
+            }
+        }
+        for (argument, rows, of) in [("frames", frames, frame_of), ("labels", labels, label_of)] {
+            // Each row once, and only rows that a site uses: padding is not read.
+            let mut seen = vec![false; rows.len() / width];
+            for (site, &row) in of.iter().enumerate() {
+                if !std::mem::replace(&mut seen[row as usize], true) {
+                    let values = &rows[row as usize * width..][..width];
+                    if let Some(value) = values.iter().map(|v| v.to_f64()).find(|v| v.is_infinite()) {
+                        return Err(Error::InfiniteRow { argument, site, value });
+                    }
+                }
             }
         }
         Ok(Self { frames, labels, frame_of, label_of, width, activation })
@@ -170,6 +182,11 @@ impl<F: Real> Sites<F> for JointSites<'_, F> {
 }
 
 /// Applies `pull_back` to the rows of a wave, in parallel.
-pub(crate) fn pull_back_blocks<F: Real, S: Sites<F>>(sites: &S, hidden: &[F], gradient: &mut [F], block: usize) {
+pub(crate) fn pull_back_blocks<F: Real, S: Sites<F>>(
+    sites: &S,
+    hidden: &[F],
+    gradient: &mut [F],
+    block: usize,
+) {
     gradient.par_chunks_mut(block).zip(hidden.par_chunks(block)).for_each(|(g, h)| sites.pull_back(h, g));
 }

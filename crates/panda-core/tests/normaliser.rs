@@ -1,7 +1,7 @@
 //! The selected normaliser against a dense f64 computation, and its invariants.
 use panda_core::{
-    Activation, Adjoints, Clamp, Error, Head, JointSites, Normalized, Rows, Selection, Sites, Tiling, backward,
-    forward, scores,
+    Activation, Adjoints, Clamp, Error, Head, JointSites, Normalized, Rows, Selection, Sites, Tiling,
+    backward, forward, scores,
 };
 use proptest::prelude::*;
 
@@ -29,7 +29,8 @@ impl Case {
 
     fn scores(&self) -> Vec<f64> {
         let z = |i: usize, c: usize| -> f64 {
-            (0..self.h).map(|k| self.hidden[i * self.h + k] * self.weight[c * self.h + k]).sum::<f64>() + self.bias[c]
+            (0..self.h).map(|k| self.hidden[i * self.h + k] * self.weight[c * self.h + k]).sum::<f64>()
+                + self.bias[c]
         };
         (0..self.n * self.c).map(|x| z(x / self.c, x % self.c)).collect()
     }
@@ -58,7 +59,8 @@ fn cases() -> impl Strategy<Value = Case> {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             ((state >> 33) as f64) / f64::from(1u32 << 31)
         };
-        let mut values = |len: usize, scale: f64| (0..len).map(|_| (uniform() - 0.5) * scale).collect::<Vec<f64>>();
+        let mut values =
+            |len: usize, scale: f64| (0..len).map(|_| (uniform() - 0.5) * scale).collect::<Vec<f64>>();
         let (hidden, weight, bias) = (values(n * h, 4.0), values(c * h, 4.0), values(c, 2.0));
         let (adjoints, log_z) = (values(n * s, 2.0), values(n, 1.0));
         let draws = values(n * s * 2, 1.0);
@@ -203,9 +205,14 @@ proptest! {
                 (out, grads)
             })
         };
-        let one = run(1);
-        prop_assert_eq!(&one, &run(2));
-        prop_assert_eq!(&one, &run(5));
+        let bits = |(out, grads): (Normalized<f32>, panda_core::Gradients<f32, Vec<f32>>)| -> Vec<u64> {
+            let singles = [&out.max, &grads.sites, &grads.weight, &grads.bias];
+            let singles = singles.into_iter().flatten().map(|x| u64::from(x.to_bits()));
+            singles.chain(out.emissions.iter().chain(&out.log_sum).map(|x| x.to_bits())).collect()
+        };
+        let one = bits(run(1));
+        prop_assert_eq!(&one, &bits(run(2)));
+        prop_assert_eq!(&one, &bits(run(5)));
     }
 }
 
@@ -220,7 +227,8 @@ fn joint_sites_equal_their_rows() {
     let frame_of: Vec<u32> = (0..frames * labels).map(|i| (i / labels) as u32).collect();
     let label_of: Vec<u32> = (0..frames * labels).map(|i| (i % labels) as u32).collect();
     let n = frame_of.len();
-    let selection = Selection::new((0..2 * n).map(|i| (i % c) as u32).collect(), vec![true; 2 * n], 2).unwrap();
+    let selection =
+        Selection::new((0..2 * n).map(|i| (i % c) as u32).collect(), vec![true; 2 * n], 2).unwrap();
     let adjoints: Vec<f64> = (0..2 * n).map(|i| value(i + 7)).collect();
     let tiling = Tiling { rows: 5, classes: 4, row_lanes: 2, class_lanes: 2 };
     let head = Head::new(&weight, None, h).unwrap();
@@ -251,7 +259,12 @@ fn joint_sites_equal_their_rows() {
     }
 }
 
-fn one_site(weight: &[f32], bias: &[f32], ids: Vec<u32>, classes: usize) -> panda_core::Result<Normalized<f32>> {
+fn one_site(
+    weight: &[f32],
+    bias: &[f32],
+    ids: Vec<u32>,
+    classes: usize,
+) -> panda_core::Result<Normalized<f32>> {
     let active = vec![true; ids.len()];
     let per_site = ids.len();
     let selection = Selection::new(ids, active, per_site)?;
@@ -271,10 +284,18 @@ fn masked_classes_are_legal_and_bad_rows_are_named() {
         for at in 0..3 {
             let mut bias = [masked; 3];
             bias[at] = bad;
-            assert_eq!(one_site(&[0.0; 3], &bias, vec![0], 1), Err(Error::NotFinite { site: 0 }), "{bad} at {at}");
+            assert_eq!(
+                one_site(&[0.0; 3], &bias, vec![0], 1),
+                Err(Error::NotFinite { site: 0 }),
+                "{bad} at {at}"
+            );
             bias = [0.0; 3];
             bias[at] = bad;
-            assert_eq!(one_site(&[0.0; 3], &bias, vec![0], 2), Err(Error::NotFinite { site: 0 }), "{bad} at {at}");
+            assert_eq!(
+                one_site(&[0.0; 3], &bias, vec![0], 2),
+                Err(Error::NotFinite { site: 0 }),
+                "{bad} at {at}"
+            );
         }
     }
 }
@@ -305,12 +326,16 @@ fn mistakes_are_named() {
     assert_eq!(two(vec![1, 1]), Err(Error::DuplicateClass { site: 0, class: 1 }));
     assert_eq!(two(vec![0, 3]), Err(Error::ClassOutOfRange { site: 0, slot: 1, class: 3, classes: 3 }));
     assert!(matches!(Head::new(&[0.0f32; 5], None, 2), Err(Error::Length { argument: "head.weight", .. })));
-    assert!(matches!(Head::new(&[0.0f32; 4], Some(&[0.0]), 2), Err(Error::Length { argument: "head.bias", .. })));
+    assert!(matches!(
+        Head::new(&[0.0f32; 4], Some(&[0.0]), 2),
+        Err(Error::Length { argument: "head.bias", .. })
+    ));
     assert!(matches!(Head::<f32>::new(&[], None, 2), Err(Error::Zero { argument: "classes" })));
     assert!(matches!(Head::new(&[1.0f32], None, 0), Err(Error::Zero { argument: "hidden" })));
     assert!(matches!(Rows::new(&[0.0f32; 5], 2), Err(Error::Length { argument: "hidden", .. })));
     assert!(matches!(Selection::new(vec![1], vec![], 1), Err(Error::Length { .. })));
-    let joint = |f: &'static [u32]| JointSites::new(&[0.0f32; 2], &[0.0; 2], f, &[0], 2, Activation::Tanh).err();
+    let joint =
+        |f: &'static [u32]| JointSites::new(&[0.0f32; 2], &[0.0; 2], f, &[0], 2, Activation::Tanh).err();
     assert_eq!(joint(&[1]), Some(Error::RowOutOfRange { argument: "frame_of", site: 0, row: 1, rows: 1 }));
     assert!(matches!(joint(&[0, 0]), Some(Error::Length { argument: "label_of", .. })));
 
@@ -318,13 +343,130 @@ fn mistakes_are_named() {
     let (rows, head) = (Rows::new(&[1.0f32], 1).unwrap(), Head::new(&[1.0f32, 2.0], None, 1).unwrap());
     let mut tiling = Tiling::for_shape(1, 2);
     let out = forward(&rows, &head, &selection, &tiling).unwrap();
-    let back = |adjoints: &Adjoints, tiling: &Tiling| backward(&rows, &head, &selection, &out, adjoints, tiling).err();
+    let back = |adjoints: &Adjoints, tiling: &Tiling| {
+        backward(&rows, &head, &selection, &out, adjoints, tiling).err()
+    };
     assert!(matches!(back(&Adjoints::new(&[f64::NAN]), &tiling), Some(Error::Adjoint { site: 0, .. })));
     assert!(matches!(back(&Adjoints::new(&[]), &tiling), Some(Error::Length { .. })));
     let clamp = Some(Clamp { limit: -1.0, weights: &[1.0] });
-    assert_eq!(back(&Adjoints { clamp, ..Adjoints::new(&[1.0]) }, &tiling), Some(Error::Clamp { limit: -1.0 }));
+    assert_eq!(
+        back(&Adjoints { clamp, ..Adjoints::new(&[1.0]) }, &tiling),
+        Some(Error::Clamp { limit: -1.0 })
+    );
     tiling.classes = 0;
     assert_eq!(back(&Adjoints::new(&[1.0]), &tiling), Some(Error::Zero { argument: "tiling.classes" }));
-    let rows = [0u32, 0];
-    assert!(matches!(scores::forward(&[0.0f32; 4], 2, &rows, 2, &Selection::new(vec![0; 2], vec![true; 2], 1).unwrap()), Err(Error::Length { argument: "site_of_row", .. })));
+
+    let forward = |site_of_row: &[u32], sites: usize| {
+        let selection = Selection::new(vec![0; sites], vec![true; sites], 1).unwrap();
+        scores::forward(&vec![0.0f32; 2 * site_of_row.len()], 2, site_of_row, sites, &selection).err()
+    };
+    assert_eq!(forward(&[0, 0], 2), Some(Error::SiteOfRow { row: 1, site: 0, sites: 2 }));
+    assert_eq!(forward(&[0, scores::PADDING, 7], 2), Some(Error::SiteOfRow { row: 2, site: 7, sites: 2 }));
+    assert!(matches!(
+        forward(&[0, 0], 1),
+        Some(Error::Length { argument: "site_of_row", expected: 1, found: 2 })
+    ));
+    let none = Selection::new(vec![], vec![], 0).unwrap();
+    assert!(scores::forward(&[0.0f32], 1, &[0], usize::MAX, &none).is_err());
+    assert!(scores::forward(&[0.0f32], usize::MAX, &[0, 0], 2, &none).is_err());
+}
+
+/// What forward would let pass and backward would turn into NaN.
+#[test]
+fn infinite_weights_rows_and_adjoints_are_refused() {
+    let out = one_site(&[0.3, f32::NEG_INFINITY], &[0.0; 2], vec![0], 2);
+    assert_eq!(out, Err(Error::InfiniteWeight { class: 1, value: f64::NEG_INFINITY }));
+    let joint = |f: [f32; 2]| JointSites::new(&f, &[0.0], &[1, 1], &[0, 0], 1, Activation::Tanh).err();
+    assert_eq!(joint([f32::INFINITY, 0.0]), None); // a row that no site uses
+    let value = f64::INFINITY;
+    assert_eq!(joint([0.0, f32::INFINITY]), Some(Error::InfiniteRow { argument: "frames", site: 0, value }));
+
+    let (rows, head) = (Rows::new(&[1.0f32], 1).unwrap(), Head::new(&[1.0f32, 2.0], None, 1).unwrap());
+    let selection = Selection::new(vec![0, 1], vec![true, true], 2).unwrap();
+    let tiling = Tiling::for_shape(1, 2);
+    let out = forward(&rows, &head, &selection, &tiling).unwrap();
+    // 1e39 is no f32; 1e308 + 1e308 is no f64 either.
+    for adjoints in [[1e39, 0.0], [3e38, 3e38], [1e308, 1e308]] {
+        let error = backward(&rows, &head, &selection, &out, &Adjoints::new(&adjoints), &tiling).unwrap_err();
+        assert!(matches!(error, Error::Adjoint { argument: "adjoints.emissions", site: 0, .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_cut_larger_than_the_problem_is_as_good_as_one_that_fits() {
+    let (hidden, weight) = ([0.1f32, 0.2, 0.3, 0.4], [0.5f32, 0.6, 0.7]);
+    let (rows, head) = (Rows::new(&hidden, 1).unwrap(), Head::new(&weight, None, 1).unwrap());
+    let selection = Selection::new(vec![0; 4], vec![true; 4], 1).unwrap();
+    let run = |size: usize| {
+        let tiling = Tiling { rows: size, classes: size, row_lanes: size, class_lanes: size };
+        let out = forward(&rows, &head, &selection, &tiling).unwrap();
+        backward(&rows, &head, &selection, &out, &Adjoints::new(&[1.0; 4]), &tiling).unwrap()
+    };
+    assert_eq!(run(4), run(usize::MAX));
+}
+
+/// When the model is sure, `a - A p` is a difference of nearly equal numbers.
+#[test]
+fn a_sure_model_keeps_its_gradient_in_single_precision() {
+    let (mut z, mut wide) = ([20.0f32, 0.0, -3.0], [20.0f64, 0.0, -3.0]);
+    let selection = Selection::new(vec![0], vec![true], 1).unwrap();
+    let out = scores::forward(&z, 3, &[0], 1, &selection).unwrap();
+    scores::backward_in_place(&mut z, 3, &[0], &selection, &out, &Adjoints::new(&[-1.0])).unwrap();
+    let out = scores::forward(&wide, 3, &[0], 1, &selection).unwrap();
+    scores::backward_in_place(&mut wide, 3, &[0], &selection, &out, &Adjoints::new(&[-1.0])).unwrap();
+    for (found, want) in z.iter().zip(wide) {
+        assert!((f64::from(*found) - want).abs() <= 3e-7 * want.abs(), "{found} {want}");
+    }
+}
+
+/// The tensor face: gradients by central differences, and shapes that do not fit.
+#[test]
+fn tensors_have_gradients_and_checked_shapes() {
+    use candle_core::{Device, Tensor, Var};
+    use panda_core::candle::{normalise_joint, normalise_rows};
+    let tensor = |shape: &[usize], salt: usize| -> Tensor {
+        let values: Vec<f64> =
+            (0..shape.iter().product()).map(|i: usize| ((i * 7 + salt) % 13) as f64 / 9.0 - 0.6).collect();
+        Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
+    };
+    let selection =
+        || Selection::new(vec![0, 4, 2, 1, 3, 0], vec![true, true, true, true, false, true], 2).unwrap();
+    let arguments = [tensor(&[3, 2], 1), tensor(&[5, 2], 2), tensor(&[5], 3)];
+    let factors = tensor(&[3, 2], 4);
+    let loss = |a: &[Tensor]| {
+        let emissions = normalise_rows(&a[0], &a[1], &a[2], selection()).unwrap();
+        (emissions * &factors).unwrap().sum_all().unwrap()
+    };
+    let vars: Vec<Var> = arguments.iter().map(|t| Var::from_tensor(t).unwrap()).collect();
+    let tracked: Vec<Tensor> = vars.iter().map(|v| v.as_tensor().clone()).collect();
+    let gradients = loss(&tracked).backward().unwrap();
+    for (which, var) in vars.iter().enumerate() {
+        let found = gradients.get(var).unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap();
+        for (i, found) in found.iter().enumerate() {
+            let shifted = |d: f64| {
+                let mut a = arguments.to_vec();
+                let mut values = a[which].flatten_all().unwrap().to_vec1::<f64>().unwrap();
+                values[i] += d;
+                a[which] = Tensor::from_vec(values, a[which].shape(), &Device::Cpu).unwrap();
+                loss(&a).to_scalar::<f64>().unwrap()
+            };
+            let want = (shifted(1e-5) - shifted(-1e-5)) / 2e-5;
+            assert!((found - want).abs() < 1e-9, "argument {which}, element {i}: {found} {want}");
+        }
+    }
+
+    let [hidden, weight, bias] = &arguments;
+    let says = |result: candle_core::Result<Tensor>, name: &str| {
+        let message = result.unwrap_err().to_string();
+        assert!(message.contains(name) && message.contains("expected shape"), "{message}");
+    };
+    says(normalise_rows(&tensor(&[3, 4], 1), weight, bias, selection()), "hidden");
+    says(normalise_rows(hidden, weight, &tensor(&[1, 5], 1), selection()), "bias");
+    let joint = |frames: &Tensor, labels: &Tensor| {
+        let rows = (vec![0, 0, 1], vec![0, 1, 0]);
+        normalise_joint(frames, labels, rows, Activation::Tanh, weight, bias, selection())
+    };
+    says(joint(&tensor(&[3, 4], 1), &tensor(&[2, 2], 1)), "frames");
+    says(joint(&tensor(&[3, 2], 1), &tensor(&[2, 4], 1)), "labels");
+    assert!(joint(&tensor(&[3, 2], 1), &tensor(&[2, 2], 1)).is_ok());
 }

@@ -35,8 +35,11 @@ impl CustomOp1 for LatticeLoss {
         let posterior = guard.as_ref().expect("candle runs forward before backward");
         let mut adjoints = posterior.adjoints.clone();
         let parts = self.lattices.split_mut(&mut adjoints, self.topology.arcs().len());
-        for (part, factor) in parts.into_iter().zip(upstream) {
-            part.iter_mut().for_each(|a| *a *= factor);
+        for (part, (factor, loss)) in parts.into_iter().zip(upstream.iter().zip(&posterior.losses)) {
+            // An impossible utterance stays at zero, whatever an infinite loss has become above.
+            if loss.is_finite() {
+                part.iter_mut().for_each(|a| *a *= factor);
+            }
         }
         Tensor::from_vec(adjoints, emissions.shape(), emissions.device()).map(Some)
     }
@@ -63,6 +66,13 @@ pub fn lattice_loss(
     topology: Topology,
     regularisers: Regularisers,
 ) -> Result<Tensor> {
+    let (expected, found) = (vec![lattices.sites(), topology.arcs().len()], emissions.dims().to_vec());
+    if expected != found {
+        return Err(Error::wrap(crate::Error::Shape { argument: "emissions", expected, found }));
+    }
+    if !matches!(emissions.dtype(), DType::F32 | DType::F64) {
+        return Err(Error::UnsupportedDTypeForOp(emissions.dtype(), "lattice-loss").bt());
+    }
     let op = LatticeLoss { lattices, topology, regularisers, posterior: Mutex::new(None) };
     emissions.to_dtype(DType::F64)?.contiguous()?.apply_op1(op)
 }

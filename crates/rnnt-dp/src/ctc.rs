@@ -27,7 +27,11 @@ pub fn forward_backward(labels: &[u32], emissions: &[f64]) -> Result<CtcPosterio
     let width = labels.len() + 1;
     let frames = emissions.len() / width;
     if frames * width != emissions.len() {
-        return Err(Error::Length { argument: "emissions", expected: frames * width, found: emissions.len() });
+        return Err(Error::Length {
+            argument: "emissions",
+            expected: frames * width,
+            found: emissions.len(),
+        });
     }
     if frames == 0 {
         return Err(Error::NoFrames { utterance: 0 });
@@ -37,15 +41,15 @@ pub fn forward_backward(labels: &[u32], emissions: &[f64]) -> Result<CtcPosterio
         return Err(Error::Emission { utterance: 0, frame, label, arc: 0, value: emissions[at] });
     }
     let states = 2 * labels.len() + 1;
-    let column = |s: usize| if s % 2 == 0 { 0 } else { s.div_ceil(2) };
+    let column = |s: usize| if s.is_multiple_of(2) { 0 } else { s.div_ceil(2) };
     let skips = |s: usize| s % 2 == 1 && s >= 3 && labels[s / 2] != labels[s / 2 - 1];
     let at = |t: usize, s: usize| emissions[t * width + column(s)];
 
     let none = f64::NEG_INFINITY;
     // α includes the emission of its frame, β does not.
     let mut alpha = vec![none; frames * states];
-    for s in 0..states.min(2) {
-        alpha[s] = at(0, s);
+    for (s, alpha) in alpha.iter_mut().enumerate().take(states.min(2)) {
+        *alpha = at(0, s);
     }
     for t in 1..frames {
         let (before, now) = alpha.split_at_mut(t * states);

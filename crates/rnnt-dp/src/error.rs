@@ -23,8 +23,11 @@ pub enum Error {
         /// Index in the batch.
         utterance: usize,
     },
-    /// A lattice has more sites than this machine can count.
-    #[error("utterance {utterance}: {frames} frames x {labels} labels are too many sites")]
+    /// The batch has more sites than a `u32` can count.
+    #[error(
+        "utterance {utterance}: {frames} frames x ({labels} labels + 1) bring the batch above {} sites",
+        u32::MAX
+    )]
     TooLarge {
         /// Index in the batch.
         utterance: usize,
@@ -34,7 +37,9 @@ pub enum Error {
         labels: usize,
     },
     /// An emission is NaN or +inf.
-    #[error("utterance {utterance}, frame {frame}, label position {label}, arc {arc}: expected an emission that is finite or -inf, found {value}")]
+    #[error(
+        "utterance {utterance}, frame {frame}, label position {label}, arc {arc}: expected an emission that is finite or -inf, found {value}"
+    )]
     Emission {
         /// Index in the batch.
         utterance: usize,
@@ -46,6 +51,26 @@ pub enum Error {
         arc: usize,
         /// The value found.
         value: f64,
+    },
+    /// A tensor has the wrong shape.
+    #[error("`{argument}`: expected shape {expected:?}, found {found:?}")]
+    Shape {
+        /// Name of the argument.
+        argument: &'static str,
+        /// The shape that the other arguments imply.
+        expected: Vec<usize>,
+        /// The shape given.
+        found: Vec<usize>,
+    },
+    /// Emissions of an utterance are so large that their sums overflow.
+    #[error(
+        "utterance {utterance}: expected log-probabilities, found emissions whose sum overflows to a loss of {loss}"
+    )]
+    Overflow {
+        /// Index in the batch.
+        utterance: usize,
+        /// The loss that came out.
+        loss: f64,
     },
     /// A regulariser has a value that makes no sense.
     #[error("`{argument}`: expected a finite number of at least 0, found {found}")]

@@ -1,10 +1,7 @@
 //! Losses, arc posteriors and adjoints of a batch of lattices.
 use rayon::prelude::*;
 
-use crate::{
-    Error, Lattices, Result, Topology, log_add,
-    topology::Landing,
-};
+use crate::{Error, Lattices, Result, Topology, log_add, topology::Landing};
 
 /// Changes to the gradient that leave the loss as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -30,7 +27,16 @@ impl Posterior {
     /// Probability that a path visits each site, *N*: `γ = exp(α + β - log P)`.
     ///
     /// Along each anti-diagonal of regular RNN-T it sums to 1. 0 for impossible utterances.
-    pub fn occupancies(&self, lattices: &Lattices) -> Vec<f64> {
+    ///
+    /// # Errors
+    /// Lattices of another batch.
+    pub fn occupancies(&self, lattices: &Lattices) -> Result<Vec<f64>> {
+        let expect = |argument, expected: usize, found: usize| match expected == found {
+            true => Ok(()),
+            false => Err(Error::Length { argument, expected, found }),
+        };
+        expect("lattices.sites", self.log_alpha.len(), lattices.sites())?;
+        expect("lattices.batch", self.losses.len(), lattices.batch())?;
         let mut occupancies = vec![0.0; lattices.sites()];
         for utterance in (0..lattices.batch()).filter(|&b| self.losses[b].is_finite()) {
             for site in lattices.range(utterance) {
@@ -38,7 +44,7 @@ impl Posterior {
                 occupancies[site] = log.exp();
             }
         }
-        occupancies
+        Ok(occupancies)
     }
 }
 
@@ -51,12 +57,12 @@ impl Posterior {
 /// arcs that would leave the lattice (a label at u = U) are not read.
 ///
 /// # Errors
-/// A wrong length; an emission that is NaN or +inf. An utterance without a path is not an error: its loss is
+/// A wrong length; an emission that is NaN or +inf, or so large that sums overflow. An utterance without a path is not an error: its loss is
 /// +inf and its adjoints are 0.
 ///
 /// # Cost
-/// O(N S) time, in parallel over utterances, `N (S + 2)` numbers. The relative error of a loss is below
-/// `(T + U) · 4e-16`.
+/// O(N S) time, in parallel over utterances, `N (S + 2)` numbers. Each step of a path rounds at most at the size of
+/// the log-sums it passes, so that a loss errs by less than `(T + U) · 4e-16` times the largest of them.
 pub fn forward_backward(
     lattices: &Lattices,
     topology: &Topology,
@@ -93,6 +99,9 @@ pub fn forward_backward(
         walk.forward(alpha);
         walk.backward(beta);
         *loss = -beta[0];
+        if loss.is_nan() || *loss == f64::NEG_INFINITY {
+            return Err(Error::Overflow { utterance, loss: *loss });
+        }
         if loss.is_finite() {
             walk.adjoints(alpha, beta, *loss, fastemit, adjoints);
         }
@@ -184,8 +193,11 @@ mod tests {
     fn counts_paths() {
         let lattices = Lattices::new(vec![1, 5, 3, 1], vec![0, 2, 4, 3]).unwrap();
         let emissions = vec![0.5f64.ln(); lattices.sites() * 2];
-        let out = forward_backward(&lattices, &Topology::rnnt(), &emissions, &Regularisers::default()).unwrap();
-        for (loss, (steps, paths)) in out.losses.iter().zip([(1.0, 1.0), (7.0, 15.0), (7.0, 15.0), (4.0, 1.0)]) {
+        let out =
+            forward_backward(&lattices, &Topology::rnnt(), &emissions, &Regularisers::default()).unwrap();
+        for (loss, (steps, paths)) in
+            out.losses.iter().zip([(1.0, 1.0), (7.0, 15.0), (7.0, 15.0), (4.0, 1.0)])
+        {
             let want: f64 = steps * 2f64.ln() - f64::ln(paths);
             assert!((loss - want).abs() < 1e-12, "{loss} {want}");
         }
@@ -196,7 +208,8 @@ mod tests {
     fn counts_modified_paths() {
         let lattices = Lattices::new(vec![1, 5, 3, 2], vec![1, 2, 3, 3]).unwrap();
         let emissions = vec![0.5f64.ln(); lattices.sites() * 2];
-        let out = forward_backward(&lattices, &Topology::modified(), &emissions, &Regularisers::default()).unwrap();
+        let out =
+            forward_backward(&lattices, &Topology::modified(), &emissions, &Regularisers::default()).unwrap();
         for (loss, (steps, paths)) in out.losses.iter().zip([(1.0, 1.0), (5.0, 10.0), (3.0, 1.0)]) {
             let want: f64 = steps * 2f64.ln() - f64::ln(paths);
             assert!((loss - want).abs() < 1e-12, "{loss} {want}");
@@ -210,8 +223,9 @@ mod tests {
     fn occupancies_sum_as_the_topology_demands() {
         let lattices = Lattices::new(vec![4, 6], vec![3, 0]).unwrap();
         let emissions: Vec<f64> = (0..lattices.sites() * 2).map(|i| -((i * 7 % 11) as f64) / 3.0).collect();
-        let out = forward_backward(&lattices, &Topology::rnnt(), &emissions, &Regularisers::default()).unwrap();
-        let gamma = out.occupancies(&lattices);
+        let out =
+            forward_backward(&lattices, &Topology::rnnt(), &emissions, &Regularisers::default()).unwrap();
+        let gamma = out.occupancies(&lattices).unwrap();
         for b in 0..2 {
             let (t, u) = (lattices.frames(b), lattices.labels(b));
             let range = lattices.range(b);
@@ -230,10 +244,11 @@ mod tests {
         let lattices = Lattices::new(vec![2, 2], vec![1, 1]).unwrap();
         let mut emissions = vec![-1.0; 16];
         emissions[3 * 2] = f64::NEG_INFINITY; // the last blank of utterance 0
-        let out = forward_backward(&lattices, &Topology::rnnt(), &emissions, &Regularisers::default()).unwrap();
+        let out =
+            forward_backward(&lattices, &Topology::rnnt(), &emissions, &Regularisers::default()).unwrap();
         assert_eq!(out.losses[0], f64::INFINITY);
         assert!(out.adjoints[..8].iter().all(|a| *a == 0.0) && out.losses[1].is_finite());
-        assert!(out.occupancies(&lattices)[..4].iter().all(|g| *g == 0.0));
+        assert!(out.occupancies(&lattices).unwrap()[..4].iter().all(|g| *g == 0.0));
     }
 
     #[test]
@@ -250,6 +265,10 @@ mod tests {
         let bad = Regularisers { fastemit: -1.0 };
         let error = forward_backward(&lattices, &Topology::rnnt(), &[-1.0; 16], &bad).unwrap_err();
         assert!(matches!(error, Error::Regulariser { argument: "fastemit", .. }));
+        let run = |e: f64| forward_backward(&lattices, &Topology::rnnt(), &[e; 16], &Regularisers::default());
+        assert!(matches!(run(1e308), Err(Error::Overflow { utterance: 0, .. })));
+        let other = Lattices::new(vec![1], vec![1]).unwrap();
+        assert!(matches!(run(-1.0).unwrap().occupancies(&other), Err(Error::Length { .. })));
         assert_eq!(Lattices::new(vec![], vec![]), Err(Error::EmptyBatch));
         assert_eq!(Lattices::new(vec![1, 0], vec![1, 1]), Err(Error::NoFrames { utterance: 1 }));
         assert!(matches!(Lattices::new(vec![usize::MAX], vec![1]), Err(Error::TooLarge { .. })));

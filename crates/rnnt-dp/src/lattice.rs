@@ -58,6 +58,9 @@ impl Lattices {
     }
 
     /// T of an utterance.
+    ///
+    /// # Panics
+    /// Here and below: if there is no such utterance.
     pub fn frames(&self, utterance: usize) -> usize {
         self.frames[utterance]
     }
@@ -75,7 +78,8 @@ impl Lattices {
     /// The sites of an utterance in their order.
     pub fn sites_of(&self, utterance: usize) -> impl Iterator<Item = Site> + use<> {
         let labels = self.labels[utterance];
-        (0..self.frames[utterance]).flat_map(move |frame| (0..=labels).map(move |label| Site { frame, label }))
+        (0..self.frames[utterance])
+            .flat_map(move |frame| (0..=labels).map(move |label| Site { frame, label }))
     }
 
     /// Cuts packed values, `width` a site, into one slice an utterance.

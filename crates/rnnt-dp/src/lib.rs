@@ -37,7 +37,7 @@ pub use forward_backward::{Posterior, Regularisers, forward_backward};
 pub use lattice::{Lattices, Site};
 pub use topology::{Arc, Topology};
 
-/// `log(exp a + exp b)`, exact to an ULP or two; -inf stands for "no path".
+/// `log(exp a + exp b)`, to about two ULPs of the larger argument; -inf stands for "no path".
 pub(crate) fn log_add(a: f64, b: f64) -> f64 {
     let (high, low) = if a > b { (a, b) } else { (b, a) };
     if low == f64::NEG_INFINITY { high } else { high + (low - high).exp().ln_1p() }

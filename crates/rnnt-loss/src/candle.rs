@@ -2,7 +2,8 @@
 //!
 //! A loss comes out as `f64` *B*, one value an utterance, +inf where no path explains it; weight and sum the values
 //! as you like. Gradients have the types of their tensors. The lattice is worked out in the forward pass, the
-//! gradients of joint and head in the backward pass, when the weights of the utterances are known.
+//! gradients of joint and head in the backward pass, when the weights of the utterances are known. An error in the
+//! backward pass (weights that are NaN, say) arrives as candle's own error around the message.
 mod ctc;
 mod scores;
 mod transducer;
@@ -37,7 +38,8 @@ fn expect_dtype(tensors: &[(&'static str, &Tensor)]) -> Result<DType> {
     for (argument, tensor) in tensors {
         let dtype = tensor.dtype();
         if !matches!(dtype, DType::F32 | DType::F64) || dtype != first {
-            let expected = if matches!(first, DType::F32 | DType::F64) { first.as_str() } else { "f32 or f64" };
+            let expected =
+                if matches!(first, DType::F32 | DType::F64) { first.as_str() } else { "f32 or f64" };
             return Err(Error::Shape { argument, expected: expected.into(), found: dtype.as_str().into() });
         }
     }

@@ -16,7 +16,9 @@ impl<F: Real> Forward<F> {
     pub fn new<S: Sites<F>>(sites: &S, head: &Head<F>, targets: &Targets, options: &Options) -> Result<Self> {
         targets.check_classes(head.classes())?;
         let tiling = Self::tiling(sites, head, options);
-        Self::from_normaliser(targets, options, |selection| panda_core::forward(sites, head, selection, &tiling))
+        Self::from_normaliser(targets, options, |selection| {
+            panda_core::forward(sites, head, selection, &tiling)
+        })
     }
 
     /// The same, with emissions from elsewhere.
@@ -28,8 +30,12 @@ impl<F: Real> Forward<F> {
         let selection = targets.selection()?;
         let normalized = normalise(&selection).map_err(|error| Error::at_site(error, targets.lattices()))?;
         let regularisers = Regularisers { fastemit: options.fastemit };
-        let posterior =
-            rnnt_dp::forward_backward(targets.lattices(), &options.topology, &normalized.emissions, &regularisers)?;
+        let posterior = rnnt_dp::forward_backward(
+            targets.lattices(),
+            &options.topology,
+            &normalized.emissions,
+            &regularisers,
+        )?;
         Ok(Self { selection, normalized, posterior })
     }
 
@@ -67,11 +73,20 @@ impl<F: Real> Forward<F> {
         backward: impl FnOnce(&Selection, &Normalized<F>, &Adjoints) -> panda_core::Result<T>,
     ) -> Result<T> {
         expect_len("weights", targets.batch(), weights.len())?;
-        let weights = targets.at_sites(weights);
+        // An impossible utterance has no gradient, whatever an infinite loss has become above: 0 · inf would be NaN.
+        let possible = |(weight, loss): (&f64, &f64)| if loss.is_finite() { *weight } else { 0.0 };
+        let weights: Vec<f64> = weights.iter().zip(self.losses()).map(possible).collect();
+        if let Some(utterance) = weights.iter().position(|weight| !weight.is_finite()) {
+            return Err(Error::Weight { utterance, found: weights[utterance] });
+        }
+        let weights = targets.at_sites(&weights);
         // A clamp acts on the gradient of the unweighted loss, so that the weights have to wait.
         let mut emissions = self.posterior.adjoints.clone();
         if options.clamp.is_none() {
-            emissions.chunks_exact_mut(2).zip(&weights).for_each(|(pair, w)| pair.iter_mut().for_each(|a| *a *= w));
+            emissions
+                .chunks_exact_mut(2)
+                .zip(&weights)
+                .for_each(|(pair, w)| pair.iter_mut().for_each(|a| *a *= w));
         }
         let clamp = options.clamp.map(|limit| Clamp { limit, weights: &weights });
         let adjoints = Adjoints { emissions: &emissions, log_z: None, clamp };

@@ -14,7 +14,9 @@ pub enum Error {
         found: usize,
     },
     /// A label is the blank.
-    #[error("labels: utterance {utterance}, position {position}: expected a label, found the blank ({blank})")]
+    #[error(
+        "labels: utterance {utterance}, position {position}: expected a label, found the blank ({blank})"
+    )]
     BlankLabel {
         /// Index in the batch.
         utterance: usize,
@@ -24,7 +26,9 @@ pub enum Error {
         blank: u32,
     },
     /// A label or the blank lies outside the classes.
-    #[error("labels: utterance {utterance}, position {position}: expected a class below {classes}, found {label}")]
+    #[error(
+        "labels: utterance {utterance}, position {position}: expected a class below {classes}, found {label}"
+    )]
     LabelOutOfRange {
         /// Index in the batch.
         utterance: usize,
@@ -65,8 +69,48 @@ pub enum Error {
         /// What was given.
         found: String,
     },
+    /// The layout has more rows than a `u32` can count.
+    #[error("layout: {batch} utterances x {frames} frames x {positions} label positions are too many rows")]
+    LayoutTooLarge {
+        /// B
+        batch: usize,
+        /// Frames of the padded tensor.
+        frames: usize,
+        /// Label positions of the padded tensor.
+        positions: usize,
+    },
+    /// The weight of an utterance is not finite.
+    #[error("weights: utterance {utterance}: expected a finite number, found {found}")]
+    Weight {
+        /// Index in the batch.
+        utterance: usize,
+        /// The weight given.
+        found: f64,
+    },
+    /// A loss that is to be reduced is NaN or -inf.
+    #[error("losses: utterance {utterance}: expected a number or +inf, found {found}")]
+    Loss {
+        /// Index in the batch.
+        utterance: usize,
+        /// The loss given.
+        found: f64,
+    },
+    /// The scores of a frame hold NaN or +inf, or are all -inf.
+    #[error(
+        "utterance {utterance}, frame {frame}: expected scores that are finite or -inf with at least one finite, found {found}"
+    )]
+    Frame {
+        /// Index in the batch.
+        utterance: usize,
+        /// t
+        frame: usize,
+        /// What was found instead.
+        found: &'static str,
+    },
     /// The scores at a site hold NaN or +inf, or are all -inf.
-    #[error("utterance {utterance}, frame {frame}, label position {label}: expected scores that are finite or -inf with at least one finite, found {found}")]
+    #[error(
+        "utterance {utterance}, frame {frame}, label position {label}: expected scores that are finite or -inf with at least one finite, found {found}"
+    )]
     Scores {
         /// Index in the batch.
         utterance: usize,
@@ -94,23 +138,47 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     /// Says where in its utterance a bad site is.
     pub(crate) fn at_site(error: panda_core::Error, lattices: &Lattices) -> Self {
-        let (site, found) = match error {
-            panda_core::Error::NotFinite { site } => (site, "NaN or +inf"),
-            panda_core::Error::AllMasked { site } => (site, "-inf for every class"),
-            other => return Self::Normaliser(other),
+        let (site, found) = match bad_site(error) {
+            Ok(bad) => bad,
+            Err(other) => return Self::Normaliser(other),
         };
-        let utterance = (0..lattices.batch()).find(|&b| lattices.range(b).contains(&site)).unwrap_or_default();
+        let utterance =
+            (0..lattices.batch()).find(|&b| lattices.range(b).contains(&site)).unwrap_or_default();
         let place = lattices.sites_of(utterance).nth(site - lattices.range(utterance).start);
         let Site { frame, label } = place.unwrap_or(Site { frame: 0, label: 0 });
         Self::Scores { utterance, frame, label, found }
     }
 }
 
+/// The site that an error of the normaliser is about, and what was found there.
+pub(crate) fn bad_site(
+    error: panda_core::Error,
+) -> std::result::Result<(usize, &'static str), panda_core::Error> {
+    match error {
+        panda_core::Error::NotFinite { site } => Ok((site, "NaN or +inf")),
+        panda_core::Error::AllMasked { site } => Ok((site, "-inf for every class")),
+        panda_core::Error::InfiniteRow { argument: "frames", site, .. } => {
+            Ok((site, "an infinite frame row"))
+        }
+        panda_core::Error::InfiniteRow { site, .. } => Ok((site, "an infinite label row")),
+        other => Err(other),
+    }
+}
+
+/// Fails unless a matrix of `rows x width` elements was given.
+pub(crate) fn expect_rows(argument: &'static str, rows: usize, width: usize, found: usize) -> Result<()> {
+    expect_len(argument, rows.saturating_mul(width), found)
+}
+
 pub(crate) fn expect_len(argument: &'static str, expected: usize, found: usize) -> Result<()> {
     if expected == found {
         return Ok(());
     }
-    Err(Error::Shape { argument, expected: format!("{expected} elements"), found: format!("{found} elements") })
+    Err(Error::Shape {
+        argument,
+        expected: format!("{expected} elements"),
+        found: format!("{found} elements"),
+    })
 }
 
 /// Errors of the other rooms where no site is involved.

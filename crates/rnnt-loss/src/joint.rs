@@ -4,7 +4,7 @@ use panda_core::{Activation, Head, JointSites, Real};
 use crate::{
     Error, Layout, Options, Result, Targets,
     engine::Forward,
-    error::expect_len,
+    error::{expect_len, expect_rows},
     linear,
 };
 
@@ -74,14 +74,15 @@ pub fn joint_loss<F: Real>(
     let (ha, hl, h) = (network.encoder_width, network.predictor_width, network.head.hidden());
     let frames = RowSet::new(layout.frame_rows(targets), |b| targets.frames(b), targets.batch());
     let positions = RowSet::new(layout.label_rows(targets), |b| targets.labels(b).len() + 1, targets.batch());
-    expect_len("encodings", frames.total * ha, encodings.len())?;
-    expect_len("predictions", positions.total * hl, predictions.len())?;
+    expect_rows("encodings", frames.total, ha, encodings.len())?;
+    expect_rows("predictions", positions.total, hl, predictions.len())?;
     let (x, y) = (frames.pack(encodings, ha), positions.pack(predictions, hl));
 
     let f = linear::forward(&x, network.encoder, network.bias, ha, h);
     let g = linear::forward(&y, network.predictor, None, hl, h);
     let (frame_of, label_of) = Layout::Packed.joint_rows(targets);
-    let sites = JointSites::new(&f, &g, &frame_of, &label_of, h, network.activation)?;
+    let sites = JointSites::new(&f, &g, &frame_of, &label_of, h, network.activation)
+        .map_err(|error| Error::at_site(error, targets.lattices()))?;
     let forward = Forward::new(&sites, &network.head, targets, options)?;
 
     let gradients = forward.backward(&sites, &network.head, targets, options, weights)?;
@@ -102,13 +103,15 @@ pub fn joint_loss<F: Real>(
 impl<F: Real> JointNetwork<'_, F> {
     fn check(&self) -> Result<()> {
         let h = self.head.hidden();
-        for (argument, width) in [("encoder_width", self.encoder_width), ("predictor_width", self.predictor_width)] {
+        for (argument, width) in
+            [("encoder_width", self.encoder_width), ("predictor_width", self.predictor_width)]
+        {
             if width == 0 {
                 return Err(Error::Shape { argument, expected: "at least 1".into(), found: "0".into() });
             }
         }
-        expect_len("network.encoder", h * self.encoder_width, self.encoder.len())?;
-        expect_len("network.predictor", h * self.predictor_width, self.predictor.len())?;
+        expect_rows("network.encoder", h, self.encoder_width, self.encoder.len())?;
+        expect_rows("network.predictor", h, self.predictor_width, self.predictor.len())?;
         self.bias.map_or(Ok(()), |bias| expect_len("network.bias", h, bias.len()))
     }
 }
@@ -125,7 +128,11 @@ impl RowSet {
     }
 
     fn pack<F: Real>(&self, rows: &[F], width: usize) -> Vec<F> {
-        self.runs.iter().flat_map(|&(start, len)| &rows[start * width..(start + len) * width]).copied().collect()
+        self.runs
+            .iter()
+            .flat_map(|&(start, len)| &rows[start * width..(start + len) * width])
+            .copied()
+            .collect()
     }
 
     fn unpack<F: Real>(&self, mut packed: &[F], width: usize) -> Vec<F> {

@@ -1,5 +1,5 @@
 //! From losses of utterances to one number.
-use crate::{Result, Targets, error::expect_len};
+use crate::{Error, Result, Targets, error::expect_len};
 
 /// Named reductions: each is a weighted sum `Σ_b w_b loss_b`, and `w_b` is also the factor of the gradient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -34,9 +34,12 @@ impl Reduction {
     /// out of the sum, so that it does not hide the others.
     ///
     /// # Errors
-    /// Not one loss for each utterance.
+    /// Not one loss for each utterance; a loss that is NaN or -inf.
     pub fn reduce(&self, losses: &[f64], targets: &Targets) -> Result<f64> {
         expect_len("losses", targets.batch(), losses.len())?;
+        if let Some(utterance) = losses.iter().position(|loss| loss.is_nan() || *loss == f64::NEG_INFINITY) {
+            return Err(Error::Loss { utterance, found: losses[utterance] });
+        }
         let weighted = losses.iter().zip(self.weights(targets)).filter(|(loss, _)| loss.is_finite());
         Ok(weighted.map(|(loss, weight)| loss * weight).sum())
     }

@@ -1,7 +1,7 @@
 //! Door for hidden rows that exist already, one a site.
 use panda_core::{Head, Real, Rows};
 
-use crate::{Layout, Options, Result, Targets, engine::Forward, error::expect_len};
+use crate::{Layout, Options, Result, Targets, engine::Forward, error::expect_rows};
 
 /// Loss and gradients of [`rows_loss`].
 #[derive(Debug, Clone, PartialEq)]
@@ -37,8 +37,8 @@ pub fn rows_loss<F: Real>(
 ) -> Result<RowsLoss<F>> {
     layout.check(targets)?;
     let width = head.hidden();
+    expect_rows("hidden", layout.score_rows(targets), width, hidden.len())?;
     let site_of_row = layout.site_of_row(targets);
-    expect_len("hidden", site_of_row.len() * width, hidden.len())?;
     let real = |(_, site): &(&[F], &u32)| **site != panda_core::scores::PADDING;
     let packed: Vec<F>;
     let rows = match layout {

@@ -1,7 +1,7 @@
 //! Door for ready-made scores, as other toolkits' `rnnt_loss` takes them.
 use panda_core::{Real, scores};
 
-use crate::{Layout, Options, Result, Targets, engine::Forward, error::expect_len};
+use crate::{Layout, Options, Result, Targets, engine::Forward, error::expect_rows};
 
 /// Loss and gradient of [`scores_loss`].
 #[derive(Debug, Clone, PartialEq)]
@@ -65,8 +65,8 @@ fn overwrite<F: Real>(
 ) -> Result<rnnt_dp::Posterior> {
     layout.check(targets)?;
     targets.check_classes(classes)?;
+    expect_rows("scores", layout.score_rows(targets), classes, z.len())?;
     let site_of_row = layout.site_of_row(targets);
-    expect_len("scores", site_of_row.len() * classes, z.len())?;
     let sites = targets.lattices().sites();
     let forward: Forward<F> = Forward::from_normaliser(targets, options, |selection| {
         scores::forward(z, classes, &site_of_row, sites, selection)

@@ -57,6 +57,9 @@ impl Targets {
     }
 
     /// T of an utterance.
+    ///
+    /// # Panics
+    /// Here and below: if there is no such utterance.
     pub fn frames(&self, utterance: usize) -> usize {
         self.lattices.frames(utterance)
     }
@@ -106,9 +109,13 @@ impl Targets {
 }
 
 impl Layout {
-    /// Fails if an utterance does not fit.
+    /// Fails if an utterance does not fit, or if rows could not be counted.
     pub(crate) fn check(&self, targets: &Targets) -> Result<()> {
         let Self::Padded { frames, positions } = *self else { return Ok(()) };
+        let rows = targets.batch().checked_mul(frames).and_then(|rows| rows.checked_mul(positions));
+        if rows.is_none_or(|rows| rows >= u32::MAX as usize) {
+            return Err(Error::LayoutTooLarge { batch: targets.batch(), frames, positions });
+        }
         for utterance in 0..targets.batch() {
             let needs = [
                 ("frames", targets.frames(utterance), frames),
@@ -152,13 +159,21 @@ impl Layout {
         rows
     }
 
+    /// Rows of a scores matrix.
+    pub(crate) fn score_rows(&self, targets: &Targets) -> usize {
+        match *self {
+            Self::Packed => targets.lattices().sites(),
+            Self::Padded { frames, positions } => targets.batch() * frames * positions,
+        }
+    }
+
     /// For each row of a scores matrix the site that it belongs to, [`panda_core::scores::PADDING`] for none.
     pub(crate) fn site_of_row(&self, targets: &Targets) -> Vec<u32> {
         let lattices = targets.lattices();
         let Self::Padded { frames, positions } = *self else {
             return (0..lattices.sites() as u32).collect();
         };
-        let mut sites = vec![panda_core::scores::PADDING; targets.batch() * frames * positions];
+        let mut sites = vec![panda_core::scores::PADDING; self.score_rows(targets)];
         for b in 0..targets.batch() {
             for (site, Site { frame, label }) in lattices.range(b).zip(lattices.sites_of(b)) {
                 sites[(b * frames + frame) * positions + label] = site as u32;

@@ -21,6 +21,7 @@ fn var(shape: &[usize], salt: usize) -> Var {
 
 fn close(a: &Tensor, b: &Tensor, tolerance: f64) {
     let flat = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f64>().unwrap();
+    assert_eq!(a.elem_count(), b.elem_count());
     for (a, b) in flat(a).iter().zip(flat(b)) {
         assert!((a - b).abs() <= tolerance * (1.0 + b.abs()), "{a} {b}");
     }
@@ -51,9 +52,11 @@ fn one_operation_equals_two_in_a_row() {
         let options = Options { activation, fastemit: 0.1, ..Options::default() };
         let one = transducer_loss(&frames, &labels, &weight, &bias, &targets, &options).unwrap();
         let emissions =
-            normalise_joint(&frames, &labels, of.clone(), activation, &weight, &bias, selection.clone()).unwrap();
+            normalise_joint(&frames, &labels, of.clone(), activation, &weight, &bias, selection.clone())
+                .unwrap();
         let lattices = Lattices::new(vec![4, 2], vec![2, 1]).unwrap();
-        let two = lattice_loss(&emissions, lattices, Topology::rnnt(), Regularisers { fastemit: 0.1 }).unwrap();
+        let two =
+            lattice_loss(&emissions, lattices, Topology::rnnt(), Regularisers { fastemit: 0.1 }).unwrap();
         close(&one, &two, 1e-14);
         let gradients = |loss: &Tensor| (loss * &factors).unwrap().sum_all().unwrap().backward().unwrap();
         let (one, two) = (gradients(&one), gradients(&two));
@@ -67,7 +70,8 @@ fn one_operation_equals_two_in_a_row() {
 fn explicit_calls_equal_the_tensor_face() {
     let (ha, hl, h, c) = (3, 2, 4, 5);
     let (x, y) = (values(2 * 4 * ha, 10), values(2 * 3 * hl, 11));
-    let (wa, wl, bz, wo, bo) = (values(h * ha, 12), values(h * hl, 13), values(h, 14), values(c * h, 15), values(c, 16));
+    let (wa, wl, bz, wo, bo) =
+        (values(h * ha, 12), values(h * hl, 13), values(h, 14), values(c * h, 15), values(c, 16));
     let network = JointNetwork {
         encoder: &wa,
         encoder_width: ha,
@@ -83,7 +87,9 @@ fn explicit_calls_equal_the_tensor_face() {
     let weights = Reduction::MeanPerTarget.weights(&targets);
     let found = joint_loss(&x, &y, &network, layout, &targets, &options, &weights).unwrap();
 
-    let make = |v: &[f64], shape: &[usize]| Var::from_tensor(&Tensor::from_slice(v, shape, &DEVICE).unwrap()).unwrap();
+    let make = |v: &[f64], shape: &[usize]| {
+        Var::from_tensor(&Tensor::from_slice(v, shape, &DEVICE).unwrap()).unwrap()
+    };
     let vars = [
         make(&x, &[2, 4, ha]),
         make(&y, &[2, 3, hl]),
@@ -110,7 +116,11 @@ fn explicit_calls_equal_the_tensor_face() {
         &found.head_bias,
     ];
     for (v, g) in vars.iter().zip(explicit) {
-        close(gradients.get(v).unwrap(), &Tensor::new(g.as_slice(), &DEVICE).unwrap().reshape(v.shape()).unwrap(), 1e-12);
+        close(
+            gradients.get(v).unwrap(),
+            &Tensor::new(g.as_slice(), &DEVICE).unwrap().reshape(v.shape()).unwrap(),
+            1e-12,
+        );
     }
 }
 
@@ -129,7 +139,9 @@ fn padded_rows_equal_packed_ones() {
     for (row, &at) in packed.chunks_exact(h).zip(&place) {
         padded[at * h..][..h].copy_from_slice(row);
     }
-    let run = |rows: &[f64], layout| rows_loss(rows, &head, layout, &targets, &Options::default(), &[1.0, 2.0]).unwrap();
+    let run = |rows: &[f64], layout| {
+        rows_loss(rows, &head, layout, &targets, &Options::default(), &[1.0, 2.0]).unwrap()
+    };
     let a = run(&packed, Layout::Packed);
     let b = run(&padded, Layout::Padded { frames: 4, positions: 3 });
     assert_eq!((&a.losses, &a.weight, &a.bias), (&b.losses, &b.weight, &b.bias));
@@ -174,28 +186,48 @@ fn mistakes_are_named_where_they_are() {
     let options = Options::default();
     let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &DEVICE).unwrap();
     let run = |frames: &Tensor, labels: &Tensor, classes: usize, targets: &Targets| {
-        transducer_loss(frames, labels, &zeros(&[classes, 3]), &zeros(&[classes]), targets, &options).unwrap_err()
+        transducer_loss(frames, labels, &zeros(&[classes, 3]), &zeros(&[classes]), targets, &options)
+            .unwrap_err()
     };
     let targets = targets();
     let (frames, labels) = (zeros(&[2, 4, 3]), zeros(&[2, 3, 3]));
     let error = run(&frames, &labels, 4, &targets);
-    assert!(matches!(error, Error::LabelOutOfRange { utterance: 0, position: 1, label: 4, classes: 4 }), "{error}");
+    assert!(
+        matches!(error, Error::LabelOutOfRange { utterance: 0, position: 1, label: 4, classes: 4 }),
+        "{error}"
+    );
     let error = run(&frames, &labels, 2, &targets);
     assert!(matches!(error, Error::BlankOutOfRange { blank: 2, classes: 2 }), "{error}");
     let error = run(&zeros(&[2, 3, 3]), &labels, 5, &targets);
-    assert!(matches!(error, Error::TooLong { argument: "frames", utterance: 0, needed: 4, found: 3 }), "{error}");
+    assert!(
+        matches!(error, Error::TooLong { argument: "frames", utterance: 0, needed: 4, found: 3 }),
+        "{error}"
+    );
     let error = run(&frames, &zeros(&[2, 2, 3]), 5, &targets);
-    assert!(matches!(error, Error::TooLong { argument: "label positions", needed: 3, found: 2, .. }), "{error}");
+    assert!(
+        matches!(error, Error::TooLong { argument: "label positions", needed: 3, found: 2, .. }),
+        "{error}"
+    );
     let error = run(&zeros(&[1, 4, 3]), &labels, 5, &targets);
     assert!(matches!(error, Error::Shape { argument: "frames", .. }), "{error}");
     let error = run(&frames.to_dtype(DType::F64).unwrap(), &labels, 5, &targets);
     assert!(matches!(error, Error::Shape { argument: "labels", .. }), "{error}");
     let mut z = vec![0.0f32; 2 * 4 * 3 * 5];
-    z[(((1 * 4) + 1) * 3 + 1) * 5] = f32::NAN;
+    z[((4 + 1) * 3 + 1) * 5] = f32::NAN;
     let scores = Tensor::from_vec(z, (2, 4, 3, 5), &DEVICE).unwrap();
     let error = scores_loss(&scores, &targets, &options).unwrap_err();
-    assert!(matches!(error, Error::Scores { utterance: 1, frame: 1, label: 1, found: "NaN or +inf" }), "{error}");
-    let rows = rows_loss(&[0.0f32; 5], &Head::new(&[0.0; 5], None, 1).unwrap(), Layout::Packed, &targets, &options, &[1.0; 2]);
+    assert!(
+        matches!(error, Error::Scores { utterance: 1, frame: 1, label: 1, found: "NaN or +inf" }),
+        "{error}"
+    );
+    let rows = rows_loss(
+        &[0.0f32; 5],
+        &Head::new(&[0.0; 5], None, 1).unwrap(),
+        Layout::Packed,
+        &targets,
+        &options,
+        &[1.0; 2],
+    );
     assert!(matches!(rows, Err(Error::Shape { argument: "hidden", .. })));
     let bad = Options { fastemit: f64::NAN, ..options.clone() };
     assert!(matches!(scores_loss(&zeros(&[2, 4, 3, 5]), &targets, &bad), Err(Error::Lattice(_))));
@@ -211,4 +243,94 @@ fn reductions_weigh_and_leave_impossible_utterances_out() {
     assert_eq!(reduce(Reduction::MeanVolume, [3.0, 5.0]), 4.0);
     assert_eq!(reduce(Reduction::Mean, [f64::INFINITY, 5.0]), 2.5);
     assert!(Reduction::Sum.reduce(&[1.0], &targets).is_err());
+    let nan = Reduction::Sum.reduce(&[1.0, f64::NAN], &targets);
+    assert!(matches!(nan, Err(Error::Loss { utterance: 1, .. })));
+}
+
+/// The square of an infinite loss sends an infinite weight back; 0 · inf must not reach the other utterances.
+#[test]
+fn an_impossible_utterance_poisons_no_gradient() {
+    let targets = Targets::new(0, vec![1, 1], vec![vec![1], vec![1]]).unwrap();
+    let mut z = vec![0.0f32; 2 * 2 * 2];
+    z[1] = f32::NEG_INFINITY; // utterance 0 can never emit its label
+    let z = Var::from_tensor(&Tensor::from_vec(z, (2, 1, 2, 2), &DEVICE).unwrap()).unwrap();
+    let loss = scores_loss(&z, &targets, &Options::default()).unwrap();
+    assert_eq!(loss.to_vec1::<f64>().unwrap()[0], f64::INFINITY);
+    let gradients = loss.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+    let g = gradients.get(&z).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    assert!(g[..4].iter().all(|g| *g == 0.0) && g[4..].iter().all(|g| g.is_finite() && *g != 0.0), "{g:?}");
+
+    let lattices = || Lattices::new(vec![1, 1], vec![0, 0]).unwrap();
+    let e = Var::from_slice(&[f64::NEG_INFINITY, 0.0, -1.0, 0.0], (2, 2), &DEVICE).unwrap();
+    let loss = lattice_loss(&e, lattices(), Topology::rnnt(), Regularisers::default()).unwrap();
+    let gradients = loss.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+    assert_eq!(gradients.get(&e).unwrap().to_vec2::<f64>().unwrap(), [[0.0, 0.0], [-2.0, 0.0]]);
+    let transposed = Tensor::zeros((4, 1), DType::F64, &DEVICE).unwrap();
+    assert!(lattice_loss(&transposed, lattices(), Topology::rnnt(), Regularisers::default()).is_err());
+    assert!(
+        lattice_loss(&e.to_dtype(DType::U32).unwrap(), lattices(), Topology::rnnt(), Regularisers::default())
+            .is_err()
+    );
+}
+
+#[test]
+fn weights_that_are_not_finite_are_named() {
+    let targets = targets();
+    let run = |weights: &[f64]| {
+        let head = Head::new(&[0.5f32, 0.1, 0.2, 0.3, 0.4], None, 1).unwrap();
+        rows_loss(&[0.1; 16], &head, Layout::Packed, &targets, &Options::default(), weights)
+    };
+    assert_eq!(targets.lattices().sites(), 16);
+    assert!(matches!(run(&[1.0, f64::NAN]), Err(Error::Weight { utterance: 1, .. })));
+    assert!(matches!(run(&[1e39, 1.0]), Err(Error::Normaliser(panda_core::Error::Adjoint { .. }))));
+    assert!(run(&[1.0, 1.0]).is_ok());
+}
+
+/// With p and o both near 1, `p - o` has to be formed in f64.
+#[test]
+fn ctc_keeps_its_gradient_when_the_model_is_sure() {
+    let targets = Targets::new(0, vec![1], vec![vec![]]).unwrap();
+    let z = Var::from_slice(&[20.0f32, 0.0], (1, 1, 2), &DEVICE).unwrap();
+    let gradients = ctc_loss(&z, &targets).unwrap().sum_all().unwrap().backward().unwrap();
+    let g = gradients.get(&z).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    assert!((g[0] + g[1]).abs() <= 1e-6 * g[1] && g[1] > 2e-9, "{g:?}");
+    let nan = Tensor::new(&[[[f32::NAN, 0.0]]], &DEVICE).unwrap();
+    assert!(matches!(
+        ctc_loss(&nan, &targets),
+        Err(Error::Frame { utterance: 0, frame: 0, found: "NaN or +inf" })
+    ));
+}
+
+#[test]
+fn infinite_activations_are_named_where_they_are_and_padding_may_hold_them() {
+    let targets = targets();
+    let run = |at: usize| {
+        let mut frames = vec![0.1f32; 2 * 4 * 3];
+        frames[at] = f32::INFINITY;
+        let tensor = |v: Vec<f32>, shape: &[usize]| Tensor::from_vec(v, shape, &DEVICE).unwrap();
+        let (frames, labels) = (tensor(frames, &[2, 4, 3]), tensor(vec![0.1; 18], &[2, 3, 3]));
+        let (weight, bias) = (tensor(vec![0.1; 15], &[5, 3]), tensor(vec![0.0; 5], &[5]));
+        transducer_loss(&frames, &labels, &weight, &bias, &targets, &Options::default())
+    };
+    let error = run(12 + 3 + 2).unwrap_err(); // utterance 1, frame 1
+    assert!(
+        matches!(error, Error::Scores { utterance: 1, frame: 1, found: "an infinite frame row", .. }),
+        "{error}"
+    );
+    assert!(run(12 + 2 * 3).is_ok()); // frame 2 of an utterance with two frames
+}
+
+#[test]
+fn layouts_beyond_memory_are_errors() {
+    let targets = targets();
+    let padded = |frames, positions| {
+        let layout = Layout::Padded { frames, positions };
+        rnnt_loss::scores_loss(&[0.0f32; 4], 2, layout, &targets, &Options::default(), &[1.0; 2]).unwrap_err()
+    };
+    for (frames, positions) in [(1 << 62, 4), (1 << 61, 3), (1 << 40, 3), (usize::MAX, usize::MAX)] {
+        assert!(matches!(padded(frames, positions), Error::LayoutTooLarge { .. }));
+    }
+    let packed =
+        rnnt_loss::scores_loss::<f32>(&[], 1 << 62, Layout::Packed, &targets, &Options::default(), &[1.0; 2]);
+    assert!(matches!(packed, Err(Error::Shape { argument: "scores", .. })));
 }

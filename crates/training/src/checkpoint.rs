@@ -12,6 +12,7 @@ use std::path::Path;
 
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
+use speech::Tokenizer;
 
 use crate::files::write_atomically;
 use crate::{Error, Parameters, Result};
@@ -175,6 +176,15 @@ impl Checkpoint {
             second: take("second").ok_or_else(|| missing("second"))?,
             shapes,
         })
+    }
+
+    /// The tokenizer that the labels are from.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] if its JSON is damaged.
+    pub fn tokenizer(&self, path: &Path) -> Result<Tokenizer> {
+        Tokenizer::from_json(&self.tokenizer)
+            .map_err(|error| Error::checkpoint(path, "a tokenizer", error.to_string()))
     }
 
     /// Checks that names and shapes are exactly those of a model's parameters.

@@ -40,7 +40,11 @@ impl Encoder {
         self.config.hidden * self.layers[0].len()
     }
 
-    /// Encodes `[B, T, D]`; returns `[B, T', W]` and the new lengths. With masks, dropout is on.
+    /// Encodes a padded batch. With masks, dropout is on.
+    ///
+    /// # Shapes
+    /// `x [B, T, D]`; `lengths` has B entries of at most T. Returns `[B, T', W]` and the new lengths, T' = ⌈T / factor⌉ with a time
+    /// reduction and T without. Rows beyond an utterance's end are 0.
     ///
     /// # Errors
     /// [`crate::Error::Shape`] if the input does not fit.

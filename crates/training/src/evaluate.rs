@@ -1,5 +1,6 @@
 //! Word error rates of a model on a set of utterances.
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use decoding::greedy;
 use rayon::prelude::*;
@@ -7,6 +8,7 @@ use serde::Serialize;
 use speech::{Tokenizer, WordErrors, bootstrap_interval, word_errors};
 
 use crate::data::{self, Example};
+use crate::files::write_atomically;
 use crate::model::Model;
 use crate::recipe::Recipe;
 use crate::stepwise::Stepwise;
@@ -62,6 +64,22 @@ pub struct Evaluation {
     /// What was said and heard, in the order of the manifest.
     #[serde(skip)]
     pub transcripts: Vec<Transcript>,
+}
+
+impl Evaluation {
+    /// Writes one JSON line an utterance: id, subset, reference, hypothesis.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; the file appears whole or not at all.
+    pub fn write_hypotheses(&self, path: &Path) -> Result<()> {
+        let mut lines = Vec::new();
+        for transcript in &self.transcripts {
+            serde_json::to_writer(&mut lines, transcript)
+                .map_err(|error| Error::io(path, "write the hypotheses")(error.into()))?;
+            lines.push(b'\n');
+        }
+        write_atomically(path, &lines)
+    }
 }
 
 fn score(errors: &[WordErrors]) -> Score {

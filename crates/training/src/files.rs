@@ -8,7 +8,7 @@ use crate::{Error, Result};
 ///
 /// # Errors
 /// [`Error::Io`]; neither a half-written file nor the temporary one stays behind, and an old file is left as it was.
-pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
+pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".tmp");
     let temporary: PathBuf = path.with_file_name(name);
@@ -23,4 +23,26 @@ pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
         let _ = std::fs::remove_file(&temporary);
         Error::Io { path: path.to_owned(), action: "write", source }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_write_leaves_the_old_file_and_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        write_atomically(&path, b"old").unwrap();
+        write_atomically(&path, b"new").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+        // A folder cannot be replaced by a file.
+        let taken = folder.path().join("taken");
+        std::fs::create_dir_all(taken.join("inside")).unwrap();
+        let error = write_atomically(&taken, b"more").unwrap_err();
+        assert!(error.to_string().contains("taken: could not write"), "{error}");
+        let error = write_atomically(&folder.path().join("no/such"), b"more").unwrap_err();
+        assert!(matches!(error, Error::Io { action: "write", .. }));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
 }

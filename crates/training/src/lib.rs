@@ -1,6 +1,39 @@
 //! Training of transducers, from a recipe to a recogniser.
 //!
-//! [`train`] reads a [`recipe::Recipe`], trains in a run folder, and evaluates; [`Recogniser`] loads the checkpoint.
+//! [`train`] reads a [`recipe`], trains in a [`run_folder`] and evaluates; [`Recogniser`] loads the checkpoint.
+//!
+//! ```no_run
+//! use std::{path::Path, sync::atomic::AtomicBool};
+//! use training::{Recogniser, Start, train};
+//!
+//! let stop = AtomicBool::new(false); // set it from elsewhere, and the run saves and returns
+//! let (recipe, folder) = (Path::new("recipes/digits.toml"), Path::new("runs/digits"));
+//! let outcome = train(recipe, None, folder, Start::Resume, &mut (), &stop)?;
+//! println!("word error rate on the test set: {:?}", outcome.test.map(|test| test.overall.wer));
+//!
+//! let recogniser = Recogniser::load(&folder.join("best.safetensors"))?;
+//! println!("{}", recogniser.transcribe(&speech::read_audio(Path::new("hello.flac"))?)?.text);
+//! # Ok::<(), training::Error>(())
+//! ```
+//!
+//! # The rooms
+//!
+//! | module | what |
+//! |---|---|
+//! | [`recipe`] | everything that decides a run, as one TOML file |
+//! | [`data`] | utterances in memory, augmented batches |
+//! | [`encoder`], [`predictor`], [`Model`] | the network; [`lstm()`] and [`linear()`] are its own candle operations |
+//! | [`Stepwise`] | the same network as [`decoding`] sees it, label by label |
+//! | [`optimiser`], [`schedule`], [`ema`] | AdamW, its step size, the moving average of the weights |
+//! | [`train`] | the loop; [`Observer`] watches it |
+//! | [`checkpoint`], [`run_folder`] | what is on disk |
+//! | [`evaluate`](evaluate()) | word error rates |
+//!
+//! # Repeatable
+//!
+//! Whatever is random is drawn from a stream that is named by (seed, purpose, epoch, batch or utterance), and every operation gives
+//! the same bits for every number of threads. A checkpoint is therefore the whole state of a run: what follows from it is the same
+//! whether the process went on, was stopped, or was killed and started again.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -34,7 +67,6 @@ pub use checkpoint::{Checkpoint, Progress};
 pub use dropout::Masks;
 pub use error::{Error, Result};
 pub use evaluate::{Evaluation, Score, Transcript};
-pub use files::write_atomically;
 pub use linear::linear;
 pub use lstm::lstm;
 pub use model::{Losses, Model};

@@ -18,7 +18,9 @@ const INPUTS: usize = 48;
 /// `x [..., D]`, `weight [D, O]`, `bias [O]`; returns `[..., O]`.
 ///
 /// # Errors
-/// [`Error::Shape`] if shapes or dtypes do not fit.
+/// [`Error::Shape`] if shapes or dtypes do not fit, or D or O is 0.
+///
+/// Cost: `O(rows · D · O)` time, no memory beside the results.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     let input = x.dims().last().copied().unwrap_or(0);
     let fits = input > 0 && matches!(weight.dims(), &[d, o] if o > 0 && d == input && bias.dims() == [o]);

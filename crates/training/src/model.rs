@@ -76,7 +76,8 @@ impl Model {
             joint_predictor,
             head,
             ctc,
-            topology: recipe.training.topology.topology(), classes,
+            topology: recipe.training.topology.topology(),
+            classes,
             width,
         })
     }
@@ -101,7 +102,11 @@ impl Model {
         self.width
     }
 
-    /// Projected frames `[B, T', H]` and their lengths, for decoding.
+    /// Projected frames and their lengths, for decoding.
+    ///
+    /// # Shapes
+    /// `x [B, T, D]`, D = mels · stack; `lengths` has B entries of at most T. Returns `[B, T', H]`, T' = T but for a time reduction,
+    /// and B lengths.
     ///
     /// # Errors
     /// [`crate::Error::Shape`] if the input does not fit.
@@ -110,7 +115,10 @@ impl Model {
         Ok((linear(&encoded, &self.joint_encoder.0, &self.joint_encoder.1)?, lengths))
     }
 
-    /// Losses of a padded batch `[B, T, D]` of utterances with these lengths and labels. With masks, dropout is on.
+    /// Losses of a padded batch of utterances with these lengths and labels. With masks, dropout is on.
+    ///
+    /// # Shapes
+    /// `x [B, T, D]`, D = mels · stack; `lengths` has B entries of at most T; `labels` has B sequences. Returns `[B]` each.
     ///
     /// # Errors
     /// [`crate::Error::Shape`] or [`crate::Error::Loss`] if the input does not fit.

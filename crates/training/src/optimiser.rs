@@ -74,7 +74,7 @@ impl AdamW {
             };
             let decaying = Rates { keep: (1.0 - rate * config.weight_decay) as f32, ..rates };
             let split = parameters.decayed(name);
-            let mut weights = with_slice(variable, |w: &[f32]| Ok(w.to_vec()))?;
+            let mut weights = tensors::to_vec(variable)?;
             with_slice(&gradient.contiguous()?, |g| {
                 update(&mut weights[..split], &g[..split], &mut m[..split], &mut v[..split], decaying);
                 update(&mut weights[split..], &g[split..], &mut m[split..], &mut v[split..], rates);
@@ -179,7 +179,8 @@ mod tests {
             let mut parameters = Parameters::new(0);
             let w = parameters.create("w", &[2, 1], Init::Uniform(1.0)).unwrap();
             let mut optimiser = AdamW::new(&parameters);
-            let norm = optimiser.step(&parameters, &gradients(&[(&w, gradient)]), 0.1, &config(0.0, clip)).unwrap();
+            let norm =
+                optimiser.step(&parameters, &gradients(&[(&w, gradient)]), 0.1, &config(0.0, clip)).unwrap();
             (norm, optimiser.first["w"].clone())
         };
         let (norm, moments) = run(&[30.0, 40.0], 5.0);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use candle_core::{Device, Tensor, Var};
 
 use crate::init::Init;
-use crate::tensors::with_slice;
+use crate::tensors::to_vec;
 use crate::{Error, Result};
 
 /// The weights of a model by name, in alphabetical order.
@@ -55,10 +55,7 @@ impl Parameters {
     /// # Errors
     /// Candle's own errors.
     pub fn values(&self) -> Result<BTreeMap<String, Vec<f32>>> {
-        let copy = |(name, variable): (&String, &Var)| {
-            Ok((name.clone(), with_slice(variable, |values: &[f32]| Ok(values.to_vec()))?))
-        };
-        self.variables.iter().map(copy).collect()
+        self.variables.iter().map(|(name, variable)| Ok((name.clone(), to_vec(variable)?))).collect()
     }
 
     /// Replaces all values.

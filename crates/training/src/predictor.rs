@@ -63,7 +63,10 @@ impl Predictor {
         }
     }
 
-    /// Rows `[B, U+1, P]` for the label sequences, row u having seen the first u labels. With masks, dropout is on.
+    /// Rows for the label sequences, row u having seen the first u labels. With masks, dropout is on.
+    ///
+    /// # Shapes
+    /// B label sequences, U the length of the longest; returns `[B, U+1, P]`.
     ///
     /// # Errors
     /// Candle's own errors.

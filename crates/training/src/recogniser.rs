@@ -50,7 +50,7 @@ impl Recogniser {
     pub fn load(path: &Path) -> Result<Self> {
         let checkpoint = Checkpoint::read(path)?;
         let recipe = Recipe::parse(&checkpoint.recipe, path)?;
-        let tokenizer = Tokenizer::from_json(&checkpoint.tokenizer)?;
+        let tokenizer = checkpoint.tokenizer(path)?;
         let front_end = FrontEnd::new(&recipe.features)?;
         let model = Model::new(&recipe, tokenizer.size())?;
         checkpoint.check(path, model.parameters())?;

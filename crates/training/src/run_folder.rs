@@ -80,13 +80,13 @@ impl RunFolder {
         Ok(folder)
     }
 
-    /// Makes the folder; a forced start removes the files of an old run from it.
+    /// Makes the folder; unless the run goes on, the files of an old one are removed from it.
     ///
     /// # Errors
     /// [`Error::Io`].
-    pub fn make(&self, start: Start) -> Result<()> {
+    pub fn make(&self, goes_on: bool) -> Result<()> {
         std::fs::create_dir_all(&self.path).map_err(Error::io(&self.path, "make the run folder"))?;
-        for old in FILES.iter().filter(|_| start == Start::Force).map(|name| self.file(name)) {
+        for old in FILES.iter().filter(|_| !goes_on).map(|name| self.file(name)) {
             if old.exists() {
                 std::fs::remove_file(&old).map_err(Error::io(&old, "remove the old run's file"))?;
             }
@@ -166,12 +166,7 @@ impl RunFolder {
         let path = self.file("evaluation.json");
         let broken = |error: serde_json::Error| Error::io(&path, "write the report")(error.into());
         for (name, evaluation) in sets {
-            let mut lines = Vec::new();
-            for transcript in &evaluation.transcripts {
-                serde_json::to_writer(&mut lines, transcript).map_err(broken)?;
-                lines.push(b'\n');
-            }
-            self.write(&format!("{name}.hypotheses.jsonl"), &lines)?;
+            evaluation.write_hypotheses(&self.file(&format!("{name}.hypotheses.jsonl")))?;
         }
         let report: std::collections::BTreeMap<_, _> = sets.iter().copied().collect();
         let mut json = serde_json::to_vec_pretty(&report).map_err(broken)?;

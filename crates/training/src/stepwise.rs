@@ -6,7 +6,7 @@ use panda_core::kernel::{sigmoid, tanh};
 use crate::Result;
 use crate::model::Model;
 use crate::predictor::Kind;
-use crate::tensors::with_slice;
+use crate::tensors::to_vec;
 
 /// Predictor, joint and head of a model, copied out of its tensors.
 #[derive(Debug, Clone)]
@@ -57,10 +57,6 @@ pub enum Memory {
     Labels(Vec<u32>),
 }
 
-fn copy(variable: &Var) -> Result<Vec<f32>> {
-    Ok(with_slice(variable, |values: &[f32]| Ok(values.to_vec()))?)
-}
-
 impl Stepwise {
     /// Copies the current weights of a model.
     ///
@@ -68,10 +64,10 @@ impl Stepwise {
     /// Candle's own errors.
     pub fn new(model: &Model) -> Result<Self> {
         let affine = |(weight, bias): (&Var, &Var)| -> Result<Affine> {
-            Ok(Affine { weight: copy(weight)?, bias: copy(bias)? })
+            Ok(Affine { weight: to_vec(weight)?, bias: to_vec(bias)? })
         };
         let packed = |weight: &Var| -> Result<Affine> {
-            let mut weight_values = copy(weight)?;
+            let mut weight_values = to_vec(weight)?;
             let bias = weight_values.split_off(weight_values.len() - weight.dims()[1]);
             Ok(Affine { weight: weight_values, bias })
         };
@@ -84,11 +80,11 @@ impl Stepwise {
         Ok(Stepwise {
             classes: model.classes(),
             width: model.width(),
-            embedding: copy(&model.predictor.embedding)?,
+            embedding: to_vec(&model.predictor.embedding)?,
             kind,
             projection: affine((&model.joint_predictor.0, &model.joint_predictor.1))?,
-            head: copy(&model.head.0)?,
-            head_bias: copy(&model.head.1)?,
+            head: to_vec(&model.head.0)?,
+            head_bias: to_vec(&model.head.1)?,
         })
     }
 

@@ -24,6 +24,11 @@ pub(crate) fn with_slice<F: WithDType, R>(
     }
 }
 
+/// A copy of the elements of a contiguous tensor on the CPU.
+pub(crate) fn to_vec<F: WithDType>(tensor: &Tensor) -> candle_core::Result<Vec<F>> {
+    with_slice(tensor, |values: &[F]| Ok(values.to_vec()))
+}
+
 /// [`with_slice`] for one or two tensors at once.
 pub(crate) fn with_slices<F: WithDType, R>(
     tensors: &[&Tensor],

@@ -45,8 +45,8 @@ pub struct Outcome {
 /// returns.
 ///
 /// # Errors
-/// Anything the recipe, the data, the folder or a checkpoint may have wrong, before anything is written;
-/// [`Error::Diverged`] if a score, a loss or a gradient is no number: the last checkpoint is then still there.
+/// Anything that the recipe, the data or a checkpoint may have wrong, before anything is written; [`Error::Io`] if the folder
+/// refuses; [`Error::Diverged`] if a score, a loss or a gradient is no number: the last checkpoint is then still there.
 pub fn train(
     recipe: &Path,
     epochs: Option<u64>,
@@ -68,7 +68,7 @@ pub fn train(
 
     let train_set = data::read_manifests("data.train", &recipe.data.train)?;
     let tokenizer = match &resumed {
-        Some(checkpoint) => Tokenizer::from_json(&checkpoint.tokenizer)?,
+        Some(checkpoint) => checkpoint.tokenizer(&folder.last())?,
         None => {
             let texts: Vec<&str> = train_set.iter().map(|utterance| utterance.text.as_str()).collect();
             Tokenizer::train(recipe.tokens.kind, &texts)?
@@ -83,7 +83,7 @@ pub fn train(
     if let Some(checkpoint) = &resumed {
         run.restore(checkpoint)?;
     }
-    run.folder.make(start)?;
+    run.folder.make(resumed.is_some())?;
     run.folder.write("recipe.toml", text.as_bytes())?;
     observer.on_start(&RunReport {
         parameters: run.model.parameters().count(),
@@ -98,13 +98,13 @@ pub fn train(
     while run.progress.epoch < recipe.training.epochs {
         let started = Instant::now();
         if !run.epoch(&batcher, observer, stop)? {
-            run.checkpoint().write(&run.folder.last())?;
+            run.save(&run.folder.last())?;
             return Ok(Outcome { stopped: true, steps: run.progress.step, dev: None, test: None });
         }
         run.finish_epoch(&dev, started, observer)?;
     }
 
-    if recipe.training.select == Select::Best && run.folder.best().exists() {
+    if recipe.training.select == Select::Best && run.progress.best.is_some() {
         let best = Checkpoint::read(&run.folder.best())?;
         best.check(&run.folder.best(), run.model.parameters())?;
         run.model.parameters().set(best.average.as_ref().unwrap_or(&best.weights))?;
@@ -141,7 +141,6 @@ struct Run<'a> {
     ema: Option<Ema>,
     progress: Progress,
     metrics: Vec<Metrics>,
-    tokenizer_json: String,
     rate: f64,
 }
 
@@ -154,20 +153,7 @@ impl<'a> Run<'a> {
             false => None,
         };
         let (progress, metrics) = (Progress::default(), Vec::new());
-        let tokenizer_json = tokenizer.to_json()?;
-        Ok(Run {
-            recipe,
-            text,
-            tokenizer,
-            folder,
-            model,
-            optimiser,
-            ema,
-            progress,
-            metrics,
-            tokenizer_json,
-            rate: 0.0,
-        })
+        Ok(Run { recipe, text, tokenizer, folder, model, optimiser, ema, progress, metrics, rate: 0.0 })
     }
 
     fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
@@ -195,18 +181,20 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn checkpoint(&self) -> Checkpoint {
+    /// Writes the state as it is now.
+    fn save(&self, path: &Path) -> Result<()> {
         let parameters = self.model.parameters();
-        Checkpoint {
+        let checkpoint = Checkpoint {
             recipe: self.text.to_owned(),
-            tokenizer: self.tokenizer_json.clone(),
+            tokenizer: self.tokenizer.to_json()?,
             progress: self.progress.clone(),
             shapes: parameters.iter().map(|(name, v)| (name.to_owned(), v.dims().to_vec())).collect(),
-            weights: parameters.values().expect("parameters are f32 on the CPU"),
+            weights: parameters.values()?,
             average: self.ema.as_ref().map(|ema| ema.values.clone()),
             first: self.optimiser.first.clone(),
             second: self.optimiser.second.clone(),
-        }
+        };
+        checkpoint.write(path)
     }
 
     /// The rest of the current epoch; false if the stop flag ended it.
@@ -218,7 +206,8 @@ impl<'a> Run<'a> {
             return Err(Error::checkpoint(&self.folder.last(), expected, self.progress.batch.to_string()));
         };
         let batches = plan.len() as u64;
-        let steps = self.progress.step - self.progress.batch + batches * (self.recipe.training.epochs - epoch);
+        let steps =
+            self.progress.step - self.progress.batch + batches * (self.recipe.training.epochs - epoch);
         let every = self.recipe.training.checkpoint_every;
         std::thread::scope(|scope| {
             let (send, receive) = sync_channel(AHEAD);
@@ -235,7 +224,7 @@ impl<'a> Run<'a> {
                 // The end of the epoch writes its own.
                 let done = self.progress.batch == batches;
                 if every > 0 && !done && self.progress.step.is_multiple_of(every) {
-                    self.checkpoint().write(&self.folder.last())?;
+                    self.save(&self.folder.last())?;
                 }
             }
             Ok(true)
@@ -336,12 +325,12 @@ impl<'a> Run<'a> {
         self.metrics.push(metrics.clone());
         if let Some(wer) = dev_wer.filter(|&wer| best.is_none_or(|best| wer < f64::from_bits(best))) {
             self.progress.best = Some(wer.to_bits());
-            self.checkpoint().write(&self.folder.best())?;
+            self.save(&self.folder.best())?;
         }
         self.folder.write_metrics(&self.metrics)?;
         self.folder.write_curve(&self.metrics)?;
         // The last write of the epoch: a kill before it redoes the epoch's end from the checkpoint before.
-        self.checkpoint().write(&self.folder.last())?;
+        self.save(&self.folder.last())?;
         observer.on_epoch(&EpochReport { metrics, epochs: training.epochs, evaluation });
         Ok(())
     }

@@ -56,9 +56,10 @@ mod tests {
         steps.chain([0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN]).collect()
     }
 
-    /// Distance in units of the last place of the exact answer.
+    /// Distance in units of the last place: the spacing of `f32` at the exact answer.
     fn ulps(found: f32, exact: f64) -> f64 {
-        let ulp = (f64::from(f32::EPSILON) * exact.abs()).max(f64::from(f32::from_bits(1)));
+        let nearest = (exact as f32).abs();
+        let ulp = f64::from(f32::from_bits(nearest.to_bits() + 1)) - f64::from(nearest);
         (f64::from(found) - exact).abs() / ulp
     }
 
@@ -74,7 +75,9 @@ mod tests {
                 } else if want > f64::from(f32::MAX) {
                     assert_eq!(y, f32::INFINITY, "{name} copy {copy}: at {x}");
                 } else if want.abs() < 2.5e-38 {
-                    assert!(f64::from(y.abs()) <= 2.5e-38 && (x != f32::NEG_INFINITY || y.abs() == want as f32));
+                    assert!(
+                        f64::from(y.abs()) <= 2.5e-38 && (x != f32::NEG_INFINITY || y.abs() == want as f32)
+                    );
                 } else {
                     assert!(ulps(y, want) <= limit, "{name} copy {copy}: {x} gave {y}, exact {want}");
                 }

@@ -1,7 +1,7 @@
 //! The number crunching: matrix products and vector mathematics over slices.
 //!
 //! [`product`] is the one door to the matrix library, so that it can be swapped. The vector functions are one
-//! portable source, compiled several times and chosen once at run time ([`dispatch`]); the only `unsafe` of
+//! portable source, compiled several times and chosen at run time (`dispatch.rs`); the only `unsafe` of
 //! the crate is the call into the chosen copy.
 mod dispatch;
 mod math;

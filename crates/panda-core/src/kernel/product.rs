@@ -72,8 +72,12 @@ impl<'a, F> ViewMut<'a, F> {
 
 fn check(len: usize, rows: usize, cols: usize, stride: usize) {
     assert!(stride >= cols, "matrix view: stride {stride} is below {cols} columns");
-    let needed = if rows == 0 || cols == 0 { 0 } else { (rows - 1) * stride + cols };
-    assert!(len >= needed, "matrix view: {rows} x {cols} with stride {stride} needs {needed} elements, has {len}");
+    let needed =
+        if rows == 0 || cols == 0 { 0 } else { (rows - 1).saturating_mul(stride).saturating_add(cols) };
+    assert!(
+        len >= needed,
+        "matrix view: {rows} x {cols} with stride {stride} needs {needed} elements, has {len}"
+    );
 }
 
 /// What happens to the old contents of the output.
@@ -94,13 +98,18 @@ pub enum Accumulate {
 /// If the shapes do not fit: that is a broken invariant of the caller, never user input.
 pub fn product<F: Real>(out: ViewMut<F>, a: View<F>, b: View<F>, alpha: F, how: Accumulate) {
     let ((m, k), (k2, n)) = (a.shape(), b.shape());
-    assert!(k == k2 && out.rows == m && out.cols == n, "product: shapes {m}x{k}, {k2}x{n}, {}x{}", out.rows, out.cols);
+    assert!(
+        k == k2 && out.rows == m && out.cols == n,
+        "product: shapes {m}x{k}, {k2}x{n}, {}x{}",
+        out.rows,
+        out.cols
+    );
     if m == 0 || n == 0 {
         return;
     }
     if k == 0 {
         if how == Accumulate::Replace {
-            out.data.chunks_mut(out.stride).for_each(|row| row[..n].fill(F::ZERO));
+            out.data.chunks_mut(out.stride).take(m).for_each(|row| row[..n].fill(F::ZERO));
         }
         return;
     }
@@ -120,7 +129,8 @@ pub(super) fn faer_product<F: Real + faer::traits::ComplexField>(
         Accumulate::Add => faer::Accum::Add,
     };
     // faer 0.24.4 exchanges the strides in its row-major mutable constructor and then writes out of bounds.
-    let target = faer::MatMut::from_column_major_slice_with_stride_mut(out.data, out.cols, out.rows, out.stride);
+    let target =
+        faer::MatMut::from_column_major_slice_with_stride_mut(out.data, out.cols, out.rows, out.stride);
     let target = target.transpose_mut();
     faer::linalg::matmul::matmul(target, accum, to_faer(a), to_faer(b), alpha, faer::Par::Seq);
 }
@@ -133,6 +143,14 @@ fn to_faer<F: Real>(view: View<F>) -> faer::MatRef<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_empty_sum_stays_inside_its_view() {
+        let mut out = [1.0f32; 7];
+        let (a, b) = (View::new(&[], 1, 0), View::new(&[], 0, 3));
+        product(ViewMut::new(&mut out, 1, 3), a, b, 1.0, Accumulate::Replace);
+        assert_eq!(out, [0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0]);
+    }
 
     /// Every combination of transposes and strides against three plain loops.
     #[test]

@@ -1,7 +1,9 @@
 //! CTC on encoder scores, an auxiliary objective, as an operation.
 //!
 //! With `p` the softmax of a frame and `o_s` the posterior of a state, `dloss/dz_c = p_c - Σ_{s: class c} o_s`.
-use candle_core::{CpuStorage, CustomOp1, DType, Layout as TensorLayout, Result as TensorResult, Shape, Tensor};
+use candle_core::{
+    CpuStorage, CustomOp1, DType, Layout as TensorLayout, Result as TensorResult, Shape, Tensor,
+};
 use panda_core::{
     Adjoints, Normalized, Real, Selection,
     candle::{Element, with_values},
@@ -11,10 +13,12 @@ use rayon::prelude::*;
 use rnnt_dp::ctc::{CtcPosterior, forward_backward};
 
 use super::{expect_dims, expect_dtype, expect_rank};
-use crate::{Error, Result, Targets};
+use crate::{Error, Result, Targets, error::bad_site};
 
 struct CtcLoss<F> {
     normalized: Normalized<F>,
+    /// Log-probabilities of each utterance's blank and labels, *T x (U+1)*.
+    emissions: Vec<Vec<f64>>,
     posteriors: Vec<CtcPosterior>,
     site_of_row: Vec<u32>,
     targets: Targets,
@@ -45,7 +49,7 @@ impl<F: Element> CtcLoss<F> {
         let site_of_row: Vec<u32> = site_of_row.collect();
         let normalized = scores::forward(z, classes, &site_of_row, sites as usize, &no_selection());
         let normalized = normalized.map_err(|error| Self::at_frame(error, &site_of_row, frames))?;
-        let posteriors = (0..targets.batch()).into_par_iter().map(|b| {
+        let emissions = (0..targets.batch()).into_par_iter().map(|b| {
             let labels = targets.labels(b);
             let mut emissions = Vec::with_capacity(targets.frames(b) * (labels.len() + 1));
             for row in b * frames..b * frames + targets.frames(b) {
@@ -55,35 +59,54 @@ impl<F: Element> CtcLoss<F> {
                 let score = |column| Real::to_f64(scores[Self::class(targets, b, column)]);
                 emissions.extend((0..=labels.len()).map(|column| score(column) - max - log_sum));
             }
-            forward_backward(labels, &emissions)
+            emissions
         });
+        let emissions: Vec<Vec<f64>> = emissions.collect();
+        let posteriors = emissions
+            .par_iter()
+            .enumerate()
+            .map(|(b, emissions)| forward_backward(targets.labels(b), emissions));
         let posteriors = posteriors.collect::<Vec<_>>().into_iter().collect::<rnnt_dp::Result<Vec<_>>>()?;
-        Ok(Self { normalized, posteriors, site_of_row, targets: targets.clone() })
+        Ok(Self { normalized, emissions, posteriors, site_of_row, targets: targets.clone() })
     }
 
     fn at_frame(error: panda_core::Error, site_of_row: &[u32], frames: usize) -> Error {
-        let (site, found) = match error {
-            panda_core::Error::NotFinite { site } => (site, "NaN or +inf"),
-            panda_core::Error::AllMasked { site } => (site, "-inf for every class"),
-            other => return other.into(),
+        let (site, found) = match bad_site(error) {
+            Ok(bad) => bad,
+            Err(other) => return other.into(),
         };
         let row = site_of_row.iter().position(|s| *s as usize == site).unwrap_or_default();
-        Error::Scores { utterance: row / frames, frame: row % frames, label: 0, found }
+        Error::Frame { utterance: row / frames, frame: row % frames, found }
     }
 
     /// Writes the gradient over the scores.
-    fn backward(&self, z: &mut [F], frames: usize, classes: usize, weights: &[f64]) -> panda_core::Result<()> {
+    fn backward(&self, z: &mut [F], frames: usize, classes: usize, weights: &[f64]) -> Result<()> {
         let weight = |b: usize| if self.posteriors[b].loss.is_finite() { weights[b] } else { 0.0 };
-        let log_z: Vec<f64> =
-            (0..self.targets.batch()).flat_map(|b| std::iter::repeat_n(weight(b), self.targets.frames(b))).collect();
+        if let Some(utterance) = (0..self.targets.batch()).find(|&b| !weight(b).is_finite()) {
+            return Err(Error::Weight { utterance, found: weights[utterance] });
+        }
+        let log_z: Vec<f64> = (0..self.targets.batch())
+            .flat_map(|b| std::iter::repeat_n(weight(b), self.targets.frames(b)))
+            .collect();
         let adjoints = Adjoints { emissions: &[], log_z: Some(&log_z), clamp: None };
         let selection = no_selection();
         scores::backward_in_place(z, classes, &self.site_of_row, &selection, &self.normalized, &adjoints)?;
         z.par_chunks_mut(frames * classes).enumerate().for_each(|(b, z)| {
             let columns = self.targets.labels(b).len() + 1;
-            for (z, row) in z.chunks_exact_mut(classes).zip(self.posteriors[b].adjoints.chunks_exact(columns)) {
-                for (column, adjoint) in row.iter().enumerate() {
-                    z[Self::class(&self.targets, b, column)] += <F as Real>::from_f64(weight(b) * adjoint);
+            let class = |column: usize| Self::class(&self.targets, b, column);
+            // Columns of one class stand together, so that `p - Σ o` is formed once, in f64: it cancels when the model is sure.
+            let mut order: Vec<usize> = (0..columns).collect();
+            order.sort_by_key(|&column| class(column));
+            let groups: Vec<&[usize]> = order.chunk_by(|&a, &b| class(a) == class(b)).collect();
+            let rows = self.posteriors[b]
+                .adjoints
+                .chunks_exact(columns)
+                .zip(self.emissions[b].chunks_exact(columns));
+            for (z, (adjoints, emissions)) in z.chunks_exact_mut(classes).zip(rows) {
+                for group in &groups {
+                    let sum: f64 = group.iter().map(|&column| adjoints[column]).sum();
+                    let p = emissions[group[0]].exp();
+                    z[class(group[0])] = <F as Real>::from_f64(weight(b) * (p + sum));
                 }
             }
         });

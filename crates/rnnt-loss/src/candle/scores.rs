@@ -1,5 +1,7 @@
 //! The loss of ready-made scores as an operation.
-use candle_core::{CpuStorage, CustomOp1, DType, Layout as TensorLayout, Result as TensorResult, Shape, Tensor};
+use candle_core::{
+    CpuStorage, CustomOp1, DType, Layout as TensorLayout, Result as TensorResult, Shape, Tensor,
+};
 use panda_core::{
     candle::{Element, with_values},
     scores,

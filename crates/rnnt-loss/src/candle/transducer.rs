@@ -1,12 +1,14 @@
 //! Joint sites, head and lattice as one operation.
-use candle_core::{CpuStorage, CustomOp3, DType, Layout as TensorLayout, Result as TensorResult, Shape, Tensor};
+use candle_core::{
+    CpuStorage, CustomOp3, DType, Layout as TensorLayout, Result as TensorResult, Shape, Tensor,
+};
 use panda_core::{
     Head, JointSites,
     candle::{Element, with_values},
 };
 
 use super::{expect_dims, expect_dtype, expect_rank};
-use crate::{Layout, Options, Result, Targets, engine::Forward};
+use crate::{Error, Layout, Options, Result, Targets, engine::Forward};
 
 /// The operation's constants, with the forward pass done: it is run where its errors keep their types.
 struct TransducerLoss<F> {
@@ -24,9 +26,16 @@ struct Places {
 }
 
 impl Places {
-    fn sites<'a, F: Element>(&'a self, rows: &'a [F], width: usize, options: &Options) -> Result<JointSites<'a, F>> {
+    fn sites<'a, F: Element>(
+        &'a self,
+        rows: &'a [F],
+        width: usize,
+        targets: &Targets,
+        options: &Options,
+    ) -> Result<JointSites<'a, F>> {
         let (frames, labels) = rows.split_at(self.frame_rows * width);
-        Ok(JointSites::new(frames, labels, &self.frame_of, &self.label_of, width, options.activation)?)
+        JointSites::new(frames, labels, &self.frame_of, &self.label_of, width, options.activation)
+            .map_err(|error| Error::at_site(error, targets.lattices()))
     }
 }
 
@@ -59,7 +68,7 @@ impl<F: Element> CustomOp3 for TransducerLoss<F> {
         let width = weight.dim(1)?;
         let gradients = with_values([rows, weight, bias], |[r, w, b]: [&[F]; 3]| {
             let head = Head::new(w, Some(b), width)?;
-            let sites = self.places.sites(r, width, &self.options)?;
+            let sites = self.places.sites(r, width, &self.targets, &self.options)?;
             self.forward.backward(&sites, &head, &self.targets, &self.options, &weights)
         });
         let gradients = gradients.map_err(candle_core::Error::wrap)?;
@@ -110,18 +119,21 @@ pub fn transducer_loss(
     expect_rank("labels", labels, "[B, U+1, H]", 3)?;
     expect_rank("weight", weight, "[C, H]", 2)?;
     let (classes, width) = weight.dims2()?;
+    if width == 0 || classes == 0 {
+        let found = format!("{:?}", weight.dims());
+        return Err(Error::Shape { argument: "weight", expected: "[C, H], both at least 1".into(), found });
+    }
     let (batch, t, u1) = (targets.batch(), frames.dim(1)?, labels.dim(1)?);
     expect_dims("frames", frames, &[batch, t, width])?;
     expect_dims("labels", labels, &[batch, u1, width])?;
     expect_dims("bias", bias, &[classes])?;
-    let dtype =
-        expect_dtype(&[("frames", frames), ("labels", labels), ("weight", weight), ("bias", bias)])?;
+    let dtype = expect_dtype(&[("frames", frames), ("labels", labels), ("weight", weight), ("bias", bias)])?;
     let layout = Layout::Padded { frames: t, positions: u1 };
     layout.check(targets)?;
     let (frame_of, label_of) = layout.joint_rows(targets);
     let places = Places { frame_of, label_of, frame_rows: batch * t };
     // An operation has at most three differentiable arguments.
-    let rows = Tensor::cat(&[frames.reshape(((), width))?, labels.reshape(((), width))?], 0)?;
+    let rows = Tensor::cat(&[frames.reshape((batch * t, width))?, labels.reshape((batch * u1, width))?], 0)?;
     let arguments = [rows.contiguous()?, weight.contiguous()?, bias.contiguous()?];
     match dtype {
         DType::F32 => run::<f32>(arguments, places, targets, options),
@@ -137,7 +149,8 @@ fn run<F: Element>(
 ) -> Result<Tensor> {
     let width = weight.dim(1)?;
     let forward = with_values([&rows, &weight, &bias], |[r, w, b]: [&[F]; 3]| {
-        Forward::new(&places.sites(r, width, options)?, &Head::new(w, Some(b), width)?, targets, options)
+        let sites = places.sites(r, width, targets, options)?;
+        Forward::new(&sites, &Head::new(w, Some(b), width)?, targets, options)
     })?;
     let op = TransducerLoss { forward, places, targets: targets.clone(), options: options.clone() };
     Ok(rows.apply_op3(&weight, &bias, op)?)

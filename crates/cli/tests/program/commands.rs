@@ -1,0 +1,94 @@
+//! What the commands print, write and return.
+use super::toy::{RATE, Toy, leftovers, write_wav};
+use super::{finish, panda};
+
+#[test]
+fn from_a_recipe_to_text() {
+    let toy = Toy::new();
+    let folder = toy.path("");
+    toy.recipe(&[]);
+    let (code, out, err) = finish(panda(&folder, &["train", "recipe.toml", "--epochs", "2"]));
+    assert_eq!(code, Some(0), "{err}");
+    let lines: Vec<&str> = out.lines().collect();
+    assert!(lines[0].contains("4 classes; 6 utterances") && lines[0].ends_with("epochs 1 to 2"), "{out}");
+    assert!(lines[1].starts_with("epoch    1/2  loss ") && lines[2].contains("dev WER"), "{out}");
+    for name in ["dev even", "dev odd", "dev ", "test even", "test odd", "test "] {
+        assert!(lines.iter().any(|line| line.starts_with(name) && line.contains(" of ")), "{name}: {out}");
+    }
+    assert_eq!(*lines.last().unwrap(), "run folder: runs/recipe");
+    let run = folder.join("runs/recipe");
+    for name in ["recipe.toml", "metrics.csv", "curve.svg", "evaluation.json", "test.hypotheses.jsonl"] {
+        assert!(run.join(name).exists(), "{name}");
+    }
+    assert!(std::fs::read_to_string(run.join("recipe.toml")).unwrap().contains("epochs = 2"));
+
+    let (code, out, _) = finish(panda(&folder, &["info", "recipe.toml", "--batch", "3"]));
+    assert_eq!(code, Some(0));
+    for part in
+        ["training data: 6 utterances", "tokens: 3", "one encoder frame: 40 ms", "[4, 16]", "of 3 utterances"]
+    {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    let checkpoint = "runs/recipe/best.safetensors";
+    let (code, other, _) = finish(panda(&folder, &["info", checkpoint, "--batch", "3"]));
+    assert_eq!((code, out.split_once('\n').unwrap().1), (Some(0), other.as_str()));
+
+    let arguments = ["evaluate", checkpoint, "train.jsonl", "--hypotheses", "heard.jsonl"];
+    let (code, out, err) = finish(panda(&folder, &arguments));
+    assert_eq!(code, Some(0), "{err}");
+    assert!(out.lines().count() == 3 && out.lines().last().unwrap().starts_with("train "), "{out}");
+    let heard = std::fs::read_to_string(toy.path("heard.jsonl")).unwrap();
+    assert_eq!(heard, std::fs::read_to_string(run.join("test.hypotheses.jsonl")).unwrap());
+    assert_eq!(heard.lines().count(), 6);
+
+    // A file that is missing does not keep the others from being read.
+    let arguments = ["transcribe", checkpoint, "0.wav", "none.wav", "3.wav", "--times"];
+    let (code, out, err) = finish(panda(&folder, &arguments));
+    assert_eq!(code, Some(2));
+    assert!(out.contains("0.wav: ") && out.contains("3.wav: "), "{out}");
+    assert!(err.starts_with("error: ") && err.contains("none.wav"), "{err}");
+    assert_eq!(leftovers(&folder), [] as [std::path::PathBuf; 0]);
+}
+
+#[test]
+fn mistakes_are_named_and_have_an_exit_status() {
+    let toy = Toy::new();
+    let folder = toy.path("");
+    let check = |arguments: &[&str], parts: &[&str]| {
+        let (code, out, err) = finish(panda(&folder, arguments));
+        assert_eq!(code, Some(2), "{arguments:?}: {out}{err}");
+        assert!(
+            err.starts_with("error: ") && parts.iter().all(|part| err.contains(part)),
+            "{arguments:?}: {err}"
+        );
+    };
+    check(&["train", "none.toml"], &["none.toml"]);
+    toy.recipe(&[("epochs = 3", "epochs = 1\nepoch = 1")]);
+    check(&["train", "recipe.toml"], &["recipe recipe.toml", "unknown field `epoch`"]);
+    check(&["info", "recipe.toml"], &["unknown field `epoch`"]);
+    toy.recipe(&[("epochs = 3", "epochs = 1")]);
+    check(&["train", "recipe.toml", "--epochs", "0"], &["training.epochs"]);
+    check(&["train", "recipe.toml", "--resume", "--force"], &["cannot be used with"]);
+    assert!(!toy.path("runs").exists());
+
+    let (code, _, err) = finish(panda(&folder, &["train", "recipe.toml", "--run", "run"]));
+    assert_eq!(code, Some(0), "{err}");
+    check(&["train", "recipe.toml", "--run", "run"], &["run: expected a new folder, found a run"]);
+    let (code, ..) = finish(panda(&folder, &["train", "recipe.toml", "--run", "run", "--force"]));
+    assert_eq!(code, Some(0));
+
+    let checkpoint = "run/last.safetensors";
+    check(
+        &["evaluate", "recipe.toml", "train.jsonl"],
+        &["checkpoint recipe.toml", "a whole safetensors file"],
+    );
+    check(&["info", "none.safetensors"], &["none.safetensors"]);
+    check(&["evaluate", checkpoint, "none.jsonl"], &["none.jsonl"]);
+    toy.write("empty.jsonl", "");
+    check(&["evaluate", checkpoint, "empty.jsonl"], &["empty.jsonl", "at least one utterance"]);
+    write_wav(&toy.path("fast.wav"), 2 * RATE, &[100; 1600]);
+    check(
+        &["transcribe", checkpoint, "fast.wav"],
+        &["fast.wav", "expected audio at 8000 Hz, found 16000 Hz"],
+    );
+}

@@ -1,0 +1,100 @@
+//! A run that dies or is interrupted, and goes on as if nothing had happened.
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant, SystemTime};
+
+use super::toy::{Toy, leftovers};
+use super::{finish, panda};
+
+/// Long enough to be killed a few times, with a checkpoint every second step.
+fn corpus() -> Toy {
+    let toy = Toy::new();
+    toy.recipe(&[("epochs = 3", "epochs = 60\nevaluate_every = 7\ncheckpoint_every = 2")]);
+    toy
+}
+
+fn resume(toy: &Toy) -> Child {
+    let mut command = panda(&toy.path(""), &["train", "recipe.toml", "--run", "parts", "--resume"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+fn changed(path: &Path) -> Option<SystemTime> {
+    std::fs::metadata(path).and_then(|file| file.modified()).ok()
+}
+
+/// Waits until the checkpoint has been replaced so many times; false if the run was over before.
+fn wait_for_checkpoints(run: &mut Child, path: &Path, count: usize) -> bool {
+    let (mut seen, mut last) = (0, changed(path));
+    let start = Instant::now();
+    while run.try_wait().unwrap().is_none() {
+        let now = changed(path);
+        if now != last {
+            (seen, last) = (seen + 1, now);
+        }
+        if seen >= count {
+            return true;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "no checkpoint in a minute");
+        std::thread::sleep(Duration::from_micros(300));
+    }
+    false
+}
+
+/// The folder of an undisturbed run and that of the other one hold the same, but for wall times.
+fn assert_same(toy: &Toy) {
+    let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "whole"]));
+    assert_eq!(code, Some(0), "{err}");
+    let read = |run: &str, name: &str| std::fs::read(toy.path(run).join(name)).unwrap();
+    for name in ["last.safetensors", "best.safetensors", "evaluation.json", "test.hypotheses.jsonl"] {
+        assert!(read("whole", name) == read("parts", name), "{name}");
+    }
+    let without_seconds = |run| {
+        let text = String::from_utf8(read(run, "metrics.csv")).unwrap();
+        let cells = text.lines().map(|line| line.split(',').map(str::to_owned).collect::<Vec<_>>());
+        let mut rows: Vec<Vec<String>> = cells.collect();
+        let column = rows[0].iter().position(|name| name == "seconds").unwrap();
+        rows.iter_mut().for_each(|row| drop(row.remove(column)));
+        rows
+    };
+    assert_eq!(without_seconds("whole"), without_seconds("parts"));
+    assert_eq!(without_seconds("whole").len(), 61);
+    assert_eq!(leftovers(&toy.path("")), [] as [PathBuf; 0]);
+}
+
+#[test]
+fn kills_in_the_middle_leave_the_same_final_weights() {
+    let toy = corpus();
+    let path = toy.path("parts/last.safetensors");
+    let mut kills = 0;
+    for count in [1, 7, 4, 12] {
+        let mut run = resume(&toy);
+        if wait_for_checkpoints(&mut run, &path, count) {
+            run.kill().unwrap();
+            kills += usize::from(!run.wait().unwrap().success());
+        }
+    }
+    assert!(kills >= 3, "the run was over after {kills} kills");
+    assert!(resume(&toy).wait().unwrap().success());
+    assert_same(&toy);
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_saves_and_says_how_to_go_on() {
+    let toy = corpus();
+    let mut run = resume(&toy);
+    assert!(wait_for_checkpoints(&mut run, &toy.path("parts/last.safetensors"), 3));
+    let kill = format!("kill -INT {}", run.id());
+    assert!(std::process::Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    let output = run.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(130), "{text}");
+    let message = text.lines().last().unwrap();
+    assert!(
+        message.starts_with("stopped and saved after ") && message.ends_with("--resume --run parts goes on"),
+        "{text}"
+    );
+    assert!(!toy.path("parts/evaluation.json").exists());
+    assert!(resume(&toy).wait().unwrap().success());
+    assert_same(&toy);
+}

@@ -1,0 +1,24 @@
+//! The program as a user runs it, on a corpus that the tests make themselves.
+
+mod commands;
+mod kill_and_resume;
+mod threads;
+#[path = "../../../training/tests/suite/toy.rs"]
+mod toy;
+
+use std::path::Path;
+use std::process::Command;
+
+/// `panda ARGUMENTS`, to be run in a folder.
+fn panda(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_panda"));
+    command.args(arguments).current_dir(folder);
+    command
+}
+
+/// Runs a command to its end: exit status, standard output, standard error.
+fn finish(mut command: Command) -> (Option<i32>, String, String) {
+    let output = command.output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}

@@ -1,0 +1,26 @@
+//! The number of threads changes nothing but the time.
+use super::toy::Toy;
+use super::{finish, panda};
+
+#[test]
+fn checkpoints_do_not_depend_on_the_number_of_threads() {
+    let toy = Toy::new();
+    // Rows and sites enough for several blocks of everything that is cut into blocks.
+    toy.recipe(&[
+        ("epochs = 3", "epochs = 2"),
+        ("stack = 4\nstride = 4\nlayers = 1\nhidden = 16", "stack = 2\nstride = 1\nlayers = 2\nhidden = 56"),
+        ("max_utterances = 2", "max_utterances = 6"),
+        ("max_frames = 200", "max_frames = 2000"),
+    ]);
+    let train = |threads: &str| {
+        let mut command = panda(&toy.path(""), &["train", "recipe.toml", "--run", threads]);
+        command.env("RAYON_NUM_THREADS", threads);
+        let (code, _, err) = finish(command);
+        assert_eq!(code, Some(0), "{err}");
+        ["last.safetensors", "evaluation.json", "test.hypotheses.jsonl"]
+            .map(|name| std::fs::read(toy.path(threads).join(name)).unwrap())
+    };
+    let one = train("1");
+    assert!(one == train("2"), "2 threads");
+    assert!(one == train("5"), "5 threads");
+}

@@ -1,0 +1,180 @@
+//! Checkpoint files, good and bad.
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use training::{Checkpoint, Error, Recogniser, Start, train};
+
+use super::toy::{Toy, leftovers};
+
+/// A checkpoint of one epoch.
+fn good() -> (Toy, PathBuf) {
+    let toy = Toy::new();
+    let (recipe, folder) = (toy.recipe(&[("epochs = 3", "epochs = 1")]), toy.path("run"));
+    train(&recipe, None, &folder, Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
+    (toy, folder.join("last.safetensors"))
+}
+
+/// Both ways of reading must refuse the file, naming it, what was expected and what was found.
+fn refused(path: &Path, expected: &str, found: &str) {
+    let error = Recogniser::load(path).err().expect("a bad file").to_string();
+    let start = format!("checkpoint {}: expected ", path.display());
+    assert!(error.starts_with(&start), "{error}");
+    assert!(error.contains(expected) && error.contains(found), "{error}");
+}
+
+/// The file with other metadata.
+fn with_metadata(bytes: &[u8], change: impl Fn(&str) -> String) -> Vec<u8> {
+    let (_, metadata) = SafeTensors::read_metadata(bytes).unwrap();
+    let header = change(&metadata.metadata().as_ref().unwrap()["panda"]);
+    let tensors = SafeTensors::deserialize(bytes).unwrap();
+    let views = tensors.iter().map(|(name, view)| (name.to_owned(), view));
+    safetensors::serialize(views, Some(HashMap::from([("panda".to_owned(), header)]))).unwrap()
+}
+
+#[test]
+fn what_is_written_is_read_bit_for_bit() {
+    let (toy, path) = good();
+    let checkpoint = Checkpoint::read(&path).unwrap();
+    let again = toy.path("again.safetensors");
+    checkpoint.write(&again).unwrap();
+    assert!(std::fs::read(&path).unwrap() == std::fs::read(&again).unwrap());
+    assert_eq!((checkpoint.progress.epoch, checkpoint.progress.batch), (1, 0));
+    assert!(checkpoint.average.is_some());
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let error = Recogniser::load(Path::new("no/such.safetensors")).err().unwrap();
+    assert!(matches!(error, Error::Io { .. }));
+    assert!(error.to_string().starts_with("no/such.safetensors: could not read the checkpoint"), "{error}");
+}
+
+#[test]
+fn truncated_files_are_refused_wherever_they_end() {
+    let (toy, path) = good();
+    let bytes = std::fs::read(&path).unwrap();
+    for length in [0, 4, 8, 100, bytes.len() / 2, bytes.len() - 1] {
+        let cut = toy.path("cut.safetensors");
+        std::fs::write(&cut, &bytes[..length]).unwrap();
+        refused(&cut, "a whole safetensors file", "");
+    }
+}
+
+#[test]
+fn foreign_files_are_refused() {
+    let (toy, path) = good();
+    let bytes = std::fs::read(&path).unwrap();
+    let foreign = toy.write("foreign.safetensors", "This is no checkpoint, but a letter to a friend.");
+    refused(&foreign, "a whole safetensors file", "");
+
+    let numbers = [0u8; 8];
+    let view = || TensorView::new(Dtype::F32, vec![2], &numbers).unwrap();
+    let write = |bytes: Vec<u8>| std::fs::write(&foreign, bytes).unwrap();
+    write(safetensors::serialize([("weight/w", view())], None).unwrap());
+    refused(&foreign, "metadata with the key panda", "none: a foreign file");
+
+    write(with_metadata(&bytes, |_| "no JSON".into()));
+    refused(&foreign, "metadata in JSON", "");
+    write(with_metadata(&bytes, |header| header.replace("panda checkpoint", "another format")));
+    refused(&foreign, "format \"panda checkpoint\", version 1", "another format");
+    write(with_metadata(&bytes, |header| header.replace("\"version\":1", "\"version\":2")));
+    refused(&foreign, "version 1", "version 2");
+    write(with_metadata(&bytes, |header| header.replace("\"step\"", "\"stop\"")));
+    refused(&foreign, "metadata with recipe, tokenizer and progress", "stop");
+    write(with_metadata(&bytes, |header| {
+        let mut fields: serde_json::Value = serde_json::from_str(header).unwrap();
+        fields["tokenizer"] = "{}".into();
+        fields.to_string()
+    }));
+    refused(&foreign, "a tokenizer", "");
+}
+
+#[test]
+fn tensors_that_do_not_belong_are_named() {
+    let (toy, path) = good();
+    let bytes = std::fs::read(&path).unwrap();
+    let (_, metadata) = SafeTensors::read_metadata(&bytes).unwrap();
+    let metadata = metadata.metadata().clone();
+    let bad = toy.path("bad.safetensors");
+    let numbers = [0u8; 16];
+    let with = |name: &str, dtype, shape: &[usize]| {
+        let tensors = SafeTensors::deserialize(&bytes).unwrap();
+        let bytes = &numbers[..shape.iter().product::<usize>() * if dtype == Dtype::F64 { 8 } else { 4 }];
+        let extra = TensorView::new(dtype, shape.to_vec(), bytes).unwrap();
+        let old = tensors.iter().filter(|(known, _)| *known != name);
+        let views = old.map(|(name, view)| (name.to_owned(), view)).chain([(name.to_owned(), extra)]);
+        std::fs::write(&bad, safetensors::serialize(views, metadata.clone()).unwrap()).unwrap();
+    };
+    with("something", Dtype::F32, &[2]);
+    refused(&bad, "tensors named weight/, average/, first/ or second/", "something");
+    with("weight/joint.encoder.bias", Dtype::F64, &[2]);
+    refused(&bad, "weight/joint.encoder.bias of F32", "F64");
+    with("weight/joint.encoder.bias", Dtype::F32, &[4]);
+    refused(&bad, "weight/joint.encoder.bias of shape [16]", "[4]");
+    with("weight/extra", Dtype::F32, &[4]);
+    refused(&bad, "the recipe's parameters only", "weight/extra");
+}
+
+#[test]
+fn values_that_do_not_fit_the_recipe_are_named() {
+    let (toy, path) = good();
+    let bad = toy.path("bad.safetensors");
+    let with = |change: &dyn Fn(&mut Checkpoint)| {
+        let mut checkpoint = Checkpoint::read(&path).unwrap();
+        change(&mut checkpoint);
+        checkpoint.write(&bad).unwrap();
+    };
+    with(&|c| c.weights.get_mut("joint.head").unwrap()[5] = f32::NAN);
+    refused(&bad, "finite values in weight/joint.head", "NaN at 5");
+    with(&|c| c.second.get_mut("joint.head").unwrap()[0] = f32::INFINITY);
+    refused(&bad, "finite values in second/joint.head", "inf at 0");
+    with(&|c| c.shapes.get_mut("joint.head").unwrap().reverse());
+    refused(&bad, "joint.head of shape [4, 16]", "[16, 4]");
+    with(&|c| {
+        c.first.remove("joint.head");
+    });
+    refused(&bad, "first/joint.head of shape [4, 16]", "none");
+    with(&|c| c.weights.clear());
+    refused(&bad, "tensors named weight/", "none");
+    with(&|c| c.recipe = c.recipe.replace("width = 16", "width = 17"));
+    refused(&bad, "shape", "16");
+    with(&|c| c.recipe = c.recipe.replace("width = 16", "width = 0"));
+    assert!(matches!(Recogniser::load(&bad).err(), Some(Error::RecipeValue { .. })));
+}
+
+#[test]
+fn a_run_goes_on_from_its_own_checkpoint_only() {
+    let (toy, path) = good();
+    let folder = path.parent().unwrap();
+    let resume = |recipe: &Path, epochs| {
+        train(recipe, epochs, folder, Start::Resume, &mut (), &AtomicBool::new(false))
+            .map(|outcome| outcome.steps)
+    };
+    let recipe = toy.recipe(&[("epochs = 3", "epochs = 1")]);
+    let steps = resume(&recipe, None).unwrap();
+    let before = std::fs::read(&path).unwrap();
+
+    for (changes, epochs) in [(("epochs = 3", "epochs = 2"), None), (("epochs = 3", "epochs = 1"), Some(2))] {
+        let error = resume(&toy.recipe(&[changes]), epochs).unwrap_err().to_string();
+        assert!(error.contains("expected a run of this very recipe"), "{error}");
+    }
+    let recipe = toy.recipe(&[("epochs = 3", "epochs = 1")]);
+    let mut beyond = Checkpoint::read(&path).unwrap();
+    beyond.progress.epoch = 0;
+    beyond.progress.batch = 1000;
+    beyond.write(&path).unwrap();
+    let error = resume(&recipe, None).unwrap_err().to_string();
+    assert!(error.contains("found 1000"), "{error}");
+    let mut bare = Checkpoint::read(&path).unwrap();
+    bare.average = None;
+    bare.write(&path).unwrap();
+    assert!(resume(&recipe, None).unwrap_err().to_string().contains("an average exactly if"));
+    std::fs::write(&path, &before[..before.len() - 1]).unwrap();
+    assert!(matches!(resume(&recipe, None), Err(Error::Checkpoint { .. })));
+
+    std::fs::write(&path, &before).unwrap();
+    assert_eq!(resume(&recipe, None).unwrap(), steps);
+    assert_eq!(leftovers(folder), [] as [PathBuf; 0]);
+}

@@ -1,0 +1,73 @@
+//! A tiny model learns a tiny corpus by heart, and says the same alone as in a batch.
+use std::sync::atomic::AtomicBool;
+
+use training::{Error, Recogniser, Start, evaluate, train};
+
+use super::toy::Toy;
+
+/// The corpus many times over, so that an epoch, with its checkpoint at the end, is not over at once.
+const OFTEN: usize = 40;
+
+fn learns(changes: &[(&str, &str)]) {
+    let toy = Toy::new();
+    let often = format!("train = {:?}", ["train.jsonl"; OFTEN]);
+    let mut all = vec![
+        ("train = [\"train.jsonl\"]", often.as_str()),
+        ("perturb = { speed = 0.1 }", ""),
+        ("max_utterances = 2", "max_utterances = 6"),
+        ("max_frames = 200", "max_frames = 400"),
+    ];
+    all.extend(changes);
+    let (recipe, folder) = (toy.recipe(&all), toy.path("run"));
+    let outcome = train(&recipe, Some(24), &folder, Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
+    let test = outcome.test.unwrap();
+    assert_eq!(test.overall.wer, 0.0, "{:?}", test.transcripts);
+    assert_eq!(outcome.dev.unwrap().overall.wer, 0.0);
+
+    let recogniser = Recogniser::load(&folder.join("best.safetensors")).unwrap();
+    let utterances = speech::read_manifest(&toy.path("train.jsonl")).unwrap();
+    let together = evaluate(&recogniser, &utterances).unwrap();
+    assert_eq!(together, test);
+    for (utterance, transcript) in utterances.iter().zip(&together.transcripts) {
+        let audio = utterance.audio(8000).unwrap();
+        let alone = recogniser.transcribe(&audio).unwrap();
+        assert_eq!((&alone.text, &utterance.id), (&transcript.hypothesis, &transcript.id));
+        let words: Vec<&str> = alone.tokens.iter().map(|token| token.text.as_str()).collect();
+        assert_eq!(words.join(" "), alone.text);
+        let times: Vec<f64> = alone.tokens.iter().map(|token| token.seconds).collect();
+        assert!(times.is_sorted() && times.iter().all(|&time| time <= audio.seconds()), "{times:?}");
+        assert!(alone.tokens.iter().all(|token| token.log_prob <= 0.0 && token.log_prob > -3.0));
+    }
+}
+
+#[test]
+fn both_directions_and_the_regular_topology() {
+    learns(&[]);
+}
+
+#[test]
+fn one_direction_a_stateless_predictor_and_the_modified_topology() {
+    let lstm = "kind = \"lstm\"\nembedding = 8\nhidden = 16\nlayers = 1";
+    let stateless = "kind = \"stateless\"\nembedding = 8\ncontext = 2";
+    learns(&[
+        (lstm, stateless),
+        ("bidirectional = true", "time_reduction = { after_layer = 1, factor = 2 }"),
+        ("stack = 4\nstride = 4\nlayers = 1", "stack = 3\nstride = 2\nlayers = 2"),
+        ("epochs = 3", "epochs = 3\ntopology = \"modified\""),
+    ]);
+}
+
+#[test]
+fn what_cannot_be_evaluated_or_transcribed_is_named() {
+    let toy = Toy::new();
+    let (recipe, folder) = (toy.recipe(&[("epochs = 3", "epochs = 1")]), toy.path("run"));
+    train(&recipe, None, &folder, Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
+    let recogniser = Recogniser::load(&folder.join("last.safetensors")).unwrap();
+    assert!(matches!(evaluate(&recogniser, &[]), Err(Error::Empty { .. })));
+    let transcribe = |samples: Vec<f32>, sample_rate| {
+        recogniser.transcribe(&speech::Audio { samples, sample_rate }).unwrap_err().to_string()
+    };
+    assert!(transcribe(vec![0.1; 8000], 16_000).contains("expected audio at 8000 Hz, found 16000 Hz"));
+    assert!(transcribe(Vec::new(), 8000).contains("at least one sample"));
+    assert!(transcribe(vec![f32::NAN; 8000], 8000).contains("NaN"));
+}

@@ -1,0 +1,147 @@
+//! What a recipe may say.
+use std::path::Path;
+
+use training::{Error, Recipe};
+
+use super::toy::Toy;
+
+fn parse(text: &str) -> training::Result<Recipe> {
+    Recipe::parse(text, Path::new("some.toml"))
+}
+
+fn toy(changes: &[(&str, &str)]) -> String {
+    std::fs::read_to_string(Toy::new().recipe(changes)).unwrap()
+}
+
+#[test]
+fn the_recipes_of_the_repository_are_sound() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recipes");
+    for name in ["digits", "fsdd", "an4"] {
+        let (recipe, _) = Recipe::read(&folder.join(format!("{name}.toml")), None).unwrap();
+        assert!(recipe.data.train[0].starts_with(&folder), "{name}");
+    }
+}
+
+#[test]
+fn unknown_and_missing_keys_are_named() {
+    for (old, new, key) in [
+        ("seed = 7", "sede = 7", "sede"),
+        ("train = [", "trian = []\ntrain = [", "trian"),
+        ("mels = 12", "mel = 12", "mel"),
+        ("speed = 0.1", "sped = 0.1", "sped"),
+        ("freq_masks", "freq_mask", "freq_mask"),
+        ("perturb = {", "pertub = {", "pertub"),
+        ("layers = 1\nhidden = 16\nbid", "lairs = 1\nhidden = 16\nbid", "lairs"),
+        ("embedding = 8", "embeding = 8", "embeding"),
+        ("width = 16", "widht = 16", "widht"),
+        ("ema = 0.9", "emma = 0.9", "emma"),
+        ("max_frames", "max_frame", "max_frame"),
+        ("epochs = 3", "epoch = 3", "epoch"),
+        ("epochs = 3", "", "epochs"),
+        ("[joint]\nwidth = 16", "", "joint"),
+        ("kind = \"words\"", "kind = \"phones\"", "phones"),
+        ("kind = \"lstm\"", "kind = \"gru\"", "gru"),
+        ("epochs = 3", "epochs = 3\ntopology = \"round\"", "round"),
+        ("epochs = 3", "epochs = \"three\"", "three"),
+        ("epochs = 3", "epochs = ", "epochs"),
+    ] {
+        let error = parse(&toy(&[(old, new)])).unwrap_err();
+        assert!(matches!(error, Error::RecipeSyntax { .. }), "{new}: {error}");
+        let message = error.to_string();
+        assert!(message.starts_with("recipe some.toml: ") && message.contains(key), "{new}: {message}");
+    }
+}
+
+#[test]
+fn values_out_of_range_are_named() {
+    for (old, new, name) in [
+        ("train = [\"train.jsonl\"]", "train = []", "data.train"),
+        ("sample_rate = 8000", "sample_rate = 8", "features.sample_rate"),
+        ("mels = 12", "mels = 0", "features.mels"),
+        ("mels = 12", "hop_ms = -1.0", "features.hop_ms"),
+        ("mels = 12", "high_hz = 5000.0", "features.high_hz"),
+        ("speed = 0.1", "speed = 0.9", "augment.perturb.speed"),
+        ("speed = 0.1", "noise = nan", "augment.perturb.noise"),
+        ("freq_masks = 1", "time_width = 1.5", "augment.mask.time_width"),
+        ("stack = 4", "stack = 0", "encoder.stack"),
+        ("stride = 4", "stride = 101", "encoder.stride"),
+        ("layers = 1\nhidden = 16\nbi", "layers = 0\nhidden = 16\nbi", "encoder.layers"),
+        ("hidden = 16\nbi", "hidden = 1000000000\nbi", "encoder.hidden"),
+        ("dropout = 0.1", "dropout = 1.0", "encoder.dropout"),
+        (
+            "dropout = 0.1",
+            "time_reduction = { after_layer = 1, factor = 2 }",
+            "encoder.time_reduction.after_layer",
+        ),
+        (
+            "dropout = 0.1",
+            "time_reduction = { after_layer = 0, factor = 0 }",
+            "encoder.time_reduction.factor",
+        ),
+        ("embedding = 8", "embedding = 0", "predictor.embedding"),
+        ("hidden = 16\nlayers = 1\n[j", "hidden = 0\nlayers = 1\n[j", "predictor.hidden"),
+        ("layers = 1\n[j", "layers = 0\n[j", "predictor.layers"),
+        ("embedding = 8", "embedding = 8\ndropout = -0.1", "predictor.dropout"),
+        ("width = 16", "width = 0", "joint.width"),
+        ("width = 16", "width = 16\ndropout = nan", "joint.dropout"),
+        ("learning_rate = 1e-2", "learning_rate = 0.0", "optimiser.learning_rate"),
+        ("learning_rate = 1e-2", "learning_rate = inf", "optimiser.learning_rate"),
+        ("weight_decay = 0.01", "weight_decay = -1.0", "optimiser.weight_decay"),
+        ("weight_decay = 0.01", "clip_norm = nan", "optimiser.clip_norm"),
+        ("weight_decay = 0.01", "floor = 0.0", "optimiser.floor"),
+        ("weight_decay = 0.01", "betas = [0.9, 1.0]", "optimiser.betas"),
+        ("weight_decay = 0.01", "eps = 0.0", "optimiser.eps"),
+        ("ema = 0.9", "ema = 1.0", "optimiser.ema"),
+        ("max_frames = 200", "max_frames = 0", "batch.max_frames"),
+        ("max_utterances = 2", "max_utterances = 0", "batch.max_utterances"),
+        ("epochs = 3", "epochs = 0", "training.epochs"),
+        ("epochs = 3", "epochs = 3\nevaluate_every = 0", "training.evaluate_every"),
+        ("ctc_weight = 0.3", "ctc_weight = -0.3", "training.ctc_weight"),
+        ("ctc_weight = 0.3", "ctc_weight_end = inf", "training.ctc_weight_end"),
+        ("ctc_weight = 0.3", "fastemit = nan", "training.fastemit"),
+    ] {
+        let error = parse(&toy(&[(old, new)])).unwrap_err();
+        let Error::RecipeValue { key, expected, .. } = &error else { panic!("{new}: {error}") };
+        assert_eq!(key, name);
+        assert!(!expected.is_empty() && error.to_string().contains("found"), "{error}");
+    }
+    let stateless = "kind = \"stateless\"\nembedding = 8\ncontext = 0";
+    let lstm = "kind = \"lstm\"\nembedding = 8\nhidden = 16\nlayers = 1";
+    let error = parse(&toy(&[(lstm, stateless)])).unwrap_err();
+    assert!(
+        error.to_string().starts_with("recipe key predictor.context: expected 1 to 100, found 0"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_missing_recipe_is_named() {
+    let error = Recipe::read(Path::new("no/such.toml"), None).unwrap_err();
+    assert!(
+        matches!(error, Error::Io { .. }) && error.to_string().starts_with("no/such.toml: could not read")
+    );
+}
+
+#[test]
+fn another_number_of_epochs_changes_that_number_only() {
+    let corpus = Toy::new();
+    let path = corpus.recipe(&[]);
+    let (plain, text) = Recipe::read(&path, None).unwrap();
+    assert_eq!(text, std::fs::read_to_string(&path).unwrap());
+    let (mut longer, text) = Recipe::read(&path, Some(9)).unwrap();
+    // What lands in a checkpoint says the same as what is in effect; manifests stay relative to the recipe there.
+    let again = parse(&text).unwrap();
+    assert_eq!((again.training.epochs, again.data.train[0].to_str()), (9, Some("train.jsonl")));
+    assert_eq!(longer.training.epochs, 9);
+    longer.training.epochs = 3;
+    assert_eq!(longer, plain);
+    assert!(matches!(Recipe::read(&path, Some(0)), Err(Error::RecipeValue { .. })));
+}
+
+#[test]
+fn a_row_of_the_encoder_lasts_hop_times_stride_times_reduction() {
+    let recipe = parse(&toy(&[])).unwrap();
+    assert_eq!(recipe.frame_ms(), 40.0);
+    let reduced = toy(&[("dropout = 0.1", "time_reduction = { after_layer = 0, factor = 2 }")]);
+    assert_eq!(parse(&reduced).unwrap().frame_ms(), 80.0);
+}

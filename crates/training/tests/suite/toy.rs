@@ -1,0 +1,128 @@
+//! A corpus of whistled words, small enough to be learnt in seconds; the tests of the program use it too.
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+pub const RATE: u32 = 8000;
+
+/// Each word is a tone of its own.
+const WORDS: [(&str, f32); 3] = [("low", 400.0), ("middle", 900.0), ("high", 1900.0)];
+
+const SENTENCES: [&str; 6] =
+    ["low", "high low", "middle high middle", "low low high", "middle", "high middle low low"];
+
+const RECIPE: &str = r#"
+seed = 7
+[data]
+train = ["train.jsonl"]
+dev = ["train.jsonl"]
+test = ["train.jsonl"]
+[features]
+sample_rate = 8000
+mels = 12
+[augment]
+perturb = { speed = 0.1 }
+mask = { freq_masks = 1, freq_width = 2 }
+[tokens]
+kind = "words"
+[encoder]
+stack = 4
+stride = 4
+layers = 1
+hidden = 16
+bidirectional = true
+dropout = 0.1
+[predictor]
+kind = "lstm"
+embedding = 8
+hidden = 16
+layers = 1
+[joint]
+width = 16
+[optimiser]
+learning_rate = 1e-2
+weight_decay = 0.01
+ema = 0.9
+[batch]
+max_frames = 200
+max_utterances = 2
+[training]
+epochs = 3
+ctc_weight = 0.3
+"#;
+
+/// A folder with audio, `train.jsonl` and `recipe.toml`; it goes away with the value.
+pub struct Toy(TempDir);
+
+impl Toy {
+    pub fn new() -> Self {
+        let toy = Toy(tempfile::tempdir().unwrap());
+        let mut manifest = String::new();
+        for (index, text) in SENTENCES.iter().enumerate() {
+            let samples = whistle(text);
+            write_wav(&toy.path(&format!("{index}.wav")), RATE, &samples);
+            let (count, subset) = (samples.len(), if index % 2 == 0 { "even" } else { "odd" });
+            manifest += &format!(
+                "{{\"id\": \"toy-{index}\", \"file\": \"{index}.wav\", \"text\": \"{text}\", \"subset\": \"{subset}\", \
+                 \"num_samples\": {count}, \"sample_rate\": {RATE}}}\n"
+            );
+        }
+        toy.write("train.jsonl", &manifest);
+        toy
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        std::fs::write(self.path(name), text).unwrap();
+        self.path(name)
+    }
+
+    /// The recipe with some of its text replaced.
+    pub fn recipe(&self, changes: &[(&str, &str)]) -> PathBuf {
+        let mut text = RECIPE.to_owned();
+        for (old, new) in changes {
+            assert!(text.contains(old), "{old}");
+            text = text.replace(old, new);
+        }
+        self.write("recipe.toml", &text)
+    }
+}
+
+/// The words of a text as tones with soft edges, pauses around them.
+fn whistle(text: &str) -> Vec<i16> {
+    let mut samples = vec![0; 800];
+    for word in text.split(' ') {
+        let pitch = WORDS.iter().find(|(known, _)| *known == word).unwrap().1;
+        let (length, start) = (1600, samples.len());
+        samples.extend((0..length).map(|n| {
+            let edge = (n.min(length - n) as f32 / 200.0).min(1.0);
+            let wave = (std::f32::consts::TAU * pitch * (start + n) as f32 / RATE as f32).sin();
+            (9000.0 * edge * wave) as i16
+        }));
+        samples.extend([0; 500]);
+    }
+    samples
+}
+
+pub fn write_wav(path: &Path, sample_rate: u32, samples: &[i16]) {
+    let spec = hound::WavSpec {
+        channels: 1,
+        sample_rate,
+        bits_per_sample: 16,
+        sample_format: hound::SampleFormat::Int,
+    };
+    let mut writer = hound::WavWriter::create(path, spec).unwrap();
+    samples.iter().for_each(|&sample| writer.write_sample(sample).unwrap());
+    writer.finalize().unwrap();
+}
+
+/// Files below a folder whose names say that they are not finished.
+pub fn leftovers(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
+    let unfinished = files.into_iter().filter(|path| path.extension().is_some_and(|ending| ending == "tmp"));
+    unfinished.chain(folders.iter().flat_map(|folder| leftovers(folder))).collect()
+}
