@@ -8,6 +8,7 @@ use std::sync::mpsc::sync_channel;
 use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
+use rnnt_loss::Error as LossError;
 use speech::{FrontEnd, Tokenizer};
 
 use crate::checkpoint::{Checkpoint, Progress};
@@ -248,7 +249,9 @@ impl<'a> Run<'a> {
         let losses =
             model.losses(&batch.rows, &batch.lengths, &batch.labels, training.fastemit, Some(&mut masks));
         let losses = losses.map_err(|error| match error {
-            Error::Loss(rnnt_loss::Error::Scores { .. }) => diverged("score of every class", f64::NAN),
+            Error::Loss(LossError::Scores { .. } | LossError::Frame { .. } | LossError::Normaliser(_)) => {
+                diverged("score of every class", f64::NAN)
+            }
             other => other,
         })?;
         let (loss, mut total, mut skipped) = mean(&losses.transducer)?;
