@@ -23,10 +23,16 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let recogniser = Recogniser::load(&arguments.checkpoint)?;
     let mut code = ExitCode::SUCCESS;
     for path in &arguments.audio {
-        let found = speech::read_audio(path).map_err(training::Error::from);
-        match found.and_then(|audio| recogniser.transcribe(&audio)) {
-            Err(error) => {
-                eprintln!("error: {}: {error}", path.display());
+        let found = match speech::read_audio(path) {
+            // An error of the file names it already.
+            Err(error) => Err(error.to_string()),
+            Ok(audio) => {
+                recogniser.transcribe(&audio).map_err(|error| format!("{}: {error}", path.display()))
+            }
+        };
+        match found {
+            Err(message) => {
+                eprintln!("error: {message}");
                 code = ExitCode::from(2);
             }
             Ok(transcription) => {
