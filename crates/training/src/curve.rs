@@ -6,7 +6,7 @@ use plotters::coord::Shift;
 use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint};
 use plotters::prelude::*;
 
-use crate::run_folder::Metrics;
+use crate::metrics::Metrics;
 
 const SIZE: (u32, u32) = (820, 640);
 const FONT: &str = "sans-serif";

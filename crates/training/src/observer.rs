@@ -1,6 +1,6 @@
 //! What a run tells whoever watches it.
 use crate::evaluate::Evaluation;
-use crate::run_folder::Metrics;
+use crate::metrics::Metrics;
 
 /// Facts at the start of a run.
 #[derive(Debug, Clone, PartialEq)]

@@ -9,10 +9,9 @@
 //! | `evaluation.json`, `SET.hypotheses.jsonl` | the final report and what was heard |
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
-
 use crate::evaluate::Evaluation;
 use crate::files::write_atomically;
+use crate::metrics::Metrics;
 use crate::{Error, Result, curve};
 
 /// Everything that a run writes.
@@ -36,29 +35,6 @@ pub enum Start {
     Resume,
     /// In any folder; an old run in it is overwritten.
     Force,
-}
-
-/// One epoch in `metrics.csv`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Metrics {
-    /// Epochs done.
-    pub epoch: u64,
-    /// Optimiser steps done.
-    pub step: u64,
-    /// Mean transducer loss of an utterance.
-    pub loss: f64,
-    /// Mean CTC loss of an utterance; 0 without that head.
-    pub ctc_loss: f64,
-    /// Step size of the last step.
-    pub learning_rate: f64,
-    /// Mean norm of the gradient before clipping.
-    pub gradient_norm: f64,
-    /// Utterances that no path explains, for one of the losses.
-    pub skipped: u64,
-    /// Wall time of the epoch's training in seconds; after a resumption, of the part that was left.
-    pub seconds: f64,
-    /// Word error rate on the dev set, where it was evaluated.
-    pub dev_wer: Option<f64>,
 }
 
 /// A run's folder.

@@ -16,11 +16,12 @@ use crate::data::{self, Batch, Batcher, Example};
 use crate::dropout::Masks;
 use crate::ema::Ema;
 use crate::evaluate::{Evaluation, evaluate};
+use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::observer::{EpochReport, Observer, RunReport, StepReport};
 use crate::optimiser::AdamW;
 use crate::recipe::{Recipe, Select};
-use crate::run_folder::{Metrics, RunFolder, Start};
+use crate::run_folder::{RunFolder, Start};
 use crate::schedule::learning_rate;
 use crate::{Error, Result};
 
