@@ -67,7 +67,8 @@ proptest! {
         let options = Options { fastemit, ..Options::default() };
         let out = scores_loss(&scores, problem.classes, layout, &problem.targets(), &options, &problem.weights);
         let out = out.unwrap();
-        prop_assert!(out.losses.iter().all(|&loss| loss >= 0.0));
+        // A sum of path probabilities that rounds above 1 may leave a loss below 0 by the last bits of its log-sums.
+        prop_assert!(out.losses.iter().all(|&loss| loss >= -1e-12));
         for row in out.gradient.chunks(problem.classes) {
             assert_close("sum over classes", &[row.iter().sum()], &[0.0], 1e-12);
         }

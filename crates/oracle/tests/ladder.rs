@@ -142,7 +142,13 @@ proptest! {
         let loss = dense::transducer_loss(&single, &case.frames, &case.labels, case.blank).unwrap();
         prop_assert_eq!(loss.dtype(), DType::F32);
         let loss = loss.to_dtype(DType::F64).unwrap().to_vec1::<f64>().unwrap();
-        prop_assert!(gap(&loss, &case.reference(0.0).loss).unwrap().relative_l2 < 1e-5);
+        // A log-probability errs by a few ULPs of its logits, whatever is left of it: a loss near 0 has no relative accuracy.
+        let largest = case.logits.iter().fold(1.0f64, |m, z| m.max(z.abs()));
+        for (b, (found, want)) in loss.iter().zip(&case.reference(0.0).loss).enumerate() {
+            let arcs = (case.frames[b] + case.labels[b].len()) as f64;
+            let bound = 4.0 * arcs * f64::from(f32::EPSILON) * largest;
+            prop_assert!((found - want).abs() <= bound, "{found} against {want}, bound {bound:e}");
+        }
     }
 }
 
