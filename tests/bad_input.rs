@@ -3,7 +3,7 @@ mod common;
 
 use candle_core::{DType, Device, Tensor};
 use common::Problem;
-use panda::panda_core::{Head, Tiling};
+use panda::panda_core::{Head, Plan};
 use panda::rnnt_loss::{
     Error, JointNetwork, Layout, Options, Reduction, Result, Targets, candle, joint_loss, rows_loss,
     scores_loss, scores_loss_in_place,
@@ -168,10 +168,10 @@ fn options_that_make_no_sense() {
     let weights = scores_loss(&SCORES, 3, LAYOUT, &sound, &Options::default(), &[1.0, f64::NAN]);
     refused(weights, &["finite"]);
     let head = Head::new(&[0.0; 6], None, 2).unwrap();
-    let tiling = Some(Tiling { rows: 4, classes: 0, row_lanes: 1, class_lanes: 1 });
+    let plan = Some(Plan { wave: 4, block: 4, classes: 0, tiles: 1, kept: 0 });
     let rows =
-        rows_loss(&[0.0; 16], &head, LAYOUT, &sound, &Options { tiling, ..Options::default() }, &[1.0; 2]);
-    refused(rows, &["tiling.classes", "at least 1"]);
+        rows_loss(&[0.0; 16], &head, LAYOUT, &sound, &Options { plan, ..Options::default() }, &[1.0; 2]);
+    refused(rows, &["plan.classes", "at least 1"]);
 }
 
 #[test]

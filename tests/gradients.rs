@@ -2,10 +2,10 @@
 mod common;
 
 use candle_core::{DType, Device, Tensor, Var};
-use common::{Found, NAMES, Problem, flat, problems, tilings};
+use common::{Found, NAMES, Problem, flat, plans, problems};
 use oracle::compare::{assert_close, gap};
 use oracle::{ctc, dense, noise, reference};
-use panda::panda_core::{Activation, Head};
+use panda::panda_core::{Activation, Head, MemoryBudget};
 use panda::rnnt_loss::{
     JointNetwork, Layout, Options, Targets, candle, joint_loss, rows_loss, scores_loss, scores_loss_in_place,
 };
@@ -27,17 +27,57 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn autograd_door_in_f64(problem in problems(), tiling in tilings(), fastemit in 0.0..0.5_f64) {
+    fn autograd_door_in_f64(problem in problems(), plan in plans(), fastemit in 0.0..0.5_f64) {
         let expected = problem.dense(fastemit);
         let options = Options { fastemit, ..problem.options() };
         same(&problem.ours(DType::F64, &options), &expected, 1e-10);
-        same(&problem.ours(DType::F64, &Options { tiling: Some(tiling), ..options }), &expected, 1e-10);
+        same(&problem.ours(DType::F64, &Options { plan: Some(plan), ..options }), &expected, 1e-10);
     }
 
     #[test]
-    fn autograd_door_in_f32(problem in problems(), tiling in tilings()) {
+    fn sample_wise_in_f64(problem in problems(), plan in plans(), fastemit in 0.0..0.5_f64, clamp in prop::option::of(0.01..2.0_f64)) {
+        let options = Options { fastemit, ..problem.options() };
+        let small = Options { plan: Some(plan), ..options.clone() };
+        same(&problem.sample_wise(DType::F64, &small).0, &problem.dense(fastemit), 1e-10);
+        let clamped = Options { clamp, ..small };
+        let whole = problem.ours(DType::F64, &Options { clamp, ..options });
+        same(&problem.sample_wise(DType::F64, &clamped).0, &whole, 1e-10);
+    }
+
+    #[test]
+    fn budgets_change_only_rounding(problem in problems(), bytes in 0_usize..100_000) {
+        let exact = problem.dense(0.0);
+        for budget in [MemoryBudget::bytes(bytes), MemoryBudget::recompute(), MemoryBudget::unlimited()] {
+            let options = Options { budget, ..problem.options() };
+            same(&problem.ours(DType::F64, &options), &exact, 1e-10);
+            let found = problem.sample_wise(DType::F32, &options).0;
+            for (i, name) in NAMES.into_iter().enumerate() {
+                let gap = gap(&found.gradients[i], &exact.gradients[i]).unwrap();
+                prop_assert!(gap.relative_l2 <= 2e-5 || gap.absolute <= 1e-6, "{name} with {budget:?}: {gap:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn skipping_stays_within_its_bound(problem in problems(), plan in plans(), log in -9.0..-0.5_f64) {
+        let options = Options { plan: Some(plan), skip: 10_f64.powf(log), ..problem.options() };
+        let (exact, _) = problem.sample_wise(DType::F64, &Options { skip: 0.0, ..options.clone() });
+        let (found, skipped) = problem.sample_wise(DType::F64, &options);
+        prop_assert_eq!(&found.losses, &exact.losses);
+        for (which, bound) in [skipped.inputs, skipped.inputs, skipped.weight, skipped.bias].into_iter().enumerate() {
+            let pairs = found.gradients[which].iter().zip(&exact.gradients[which]);
+            let worst = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            prop_assert!(worst <= bound + 1e-12, "{}: {worst} above {bound}", NAMES[which]);
+        }
+        let steps: f64 = problem.frames.iter().zip(&problem.labels).zip(&problem.weights)
+            .map(|((t, labels), weight)| (t + labels.len()) as f64 * weight.abs()).sum();
+        prop_assert!(skipped.mass <= options.skip * steps * (1.0 + 1e-9));
+    }
+
+    #[test]
+    fn autograd_door_in_f32(problem in problems(), plan in plans()) {
         let expected = problem.dense(0.0);
-        let found = problem.ours(DType::F32, &Options { tiling: Some(tiling), ..problem.options() });
+        let found = problem.ours(DType::F32, &Options { plan: Some(plan), ..problem.options() });
         for (a, b) in found.losses.iter().zip(&expected.losses) {
             prop_assert!((a - b).abs() <= 2e-6 * b.abs().max(1.0), "loss {a} against {b}");
         }
@@ -91,7 +131,7 @@ proptest! {
     }
 
     #[test]
-    fn rows_door(problem in problems(), tiling in tilings(), packed in any::<bool>()) {
+    fn rows_door(problem in problems(), plan in plans(), packed in any::<bool>()) {
         // Hidden rows of one's own: here simply noise.
         let Problem { frames, labels, blank, weights, classes, width, most_frames, positions, .. } = &problem;
         let dims = (problem.batch(), *most_frames, *positions, *width);
@@ -114,7 +154,7 @@ proptest! {
         let pack = |rows: &[f64]| -> Vec<f64> {
             rows.chunks(*width).zip(&real).filter(|(_, real)| **real).flat_map(|(row, _)| row).copied().collect()
         };
-        let options = Options { tiling: Some(tiling), ..Options::default() };
+        let options = Options { plan: Some(plan), ..Options::default() };
         let head = Head::new(&problem.w, Some(&problem.b), *width).unwrap();
         let targets = problem.targets();
         let (found, expected_h) = if packed {
@@ -131,7 +171,7 @@ proptest! {
     }
 
     #[test]
-    fn joint_door_with_its_projections(problem in problems(), tiling in tilings(), seed in any::<u64>()) {
+    fn joint_door_with_its_projections(problem in problems(), plan in plans(), seed in any::<u64>()) {
         let Problem { weights, width, most_frames, positions, .. } = &problem;
         let (batch, ha, hl) = (problem.batch(), 1 + seed as usize % 5, 1 + seed as usize / 5 % 5);
         let shapes = [
@@ -174,7 +214,7 @@ proptest! {
             activation: problem.activation,
         };
         let layout = Layout::Padded { frames: *most_frames, positions: *positions };
-        let options = Options { tiling: Some(tiling), ..Options::default() };
+        let options = Options { plan: Some(plan), ..Options::default() };
         let found =
             joint_loss(&values[0], &values[1], &network, layout, &problem.targets(), &options, weights).unwrap();
         assert_close("losses", &found.losses, &flat(&loss), 1e-10);

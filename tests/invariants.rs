@@ -2,7 +2,7 @@
 mod common;
 
 use candle_core::DType;
-use common::{Problem, flat, problems, tilings};
+use common::{Problem, flat, plans, problems};
 use oracle::compare::assert_close;
 use panda::panda_core::{self, Head, JointSites, Selection};
 use panda::rnnt_dp::{Regularisers, Topology, forward_backward};
@@ -22,13 +22,13 @@ fn emissions(problem: &Problem) -> Vec<f64> {
             active.extend([true, next.is_some()]);
         }
     }
-    let (width, n) = (problem.width, frame_of.len());
+    let width = problem.width;
     let sites =
         JointSites::new(&problem.f, &problem.g, &frame_of, &label_of, width, problem.activation).unwrap();
     let head = Head::new(&problem.w, Some(&problem.b), width).unwrap();
     let selection = Selection::new(ids, active, 2).unwrap();
-    let tiling = panda_core::Tiling::for_shape(n, problem.classes);
-    panda_core::forward(&sites, &head, &selection, &tiling).unwrap().emissions
+    let mut workspace = panda_core::Workspace::new(panda_core::MemoryBudget::default());
+    panda_core::forward(&sites, &head, &selection, &mut workspace).unwrap().emissions
 }
 
 proptest! {
@@ -91,9 +91,9 @@ proptest! {
     }
 
     #[test]
-    fn tile_size_changes_nothing(problem in problems(), tiling in tilings()) {
+    fn tile_size_changes_nothing(problem in problems(), plan in plans()) {
         let expected = problem.ours(DType::F64, &problem.options());
-        let found = problem.ours(DType::F64, &Options { tiling: Some(tiling), ..problem.options() });
+        let found = problem.ours(DType::F64, &Options { plan: Some(plan), ..problem.options() });
         assert_close("losses", &found.losses, &expected.losses, 1e-11);
         (0..4).for_each(|i| assert_close("gradient", &found.gradients[i], &expected.gradients[i], 1e-11));
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use candle_core::DType;
 use common::Problem;
-use panda::panda_core::Tiling;
+use panda::panda_core::{MemoryBudget, Plan, Shape};
 use panda::rnnt_loss::{self, Options, scores_loss, scores_loss_in_place};
 
 /// Largest single allocation, bytes alive now, and the most that ever were.
@@ -56,14 +56,17 @@ fn check() {
     let problem = Problem::draw(1, 3, 90, 30, 5_000, 48, 0.3);
     let (n, classes) = (problem.targets().lattices().sites(), problem.classes);
     let quarter = n * classes / 4 * size_of::<f32>();
-    let scratch = Tiling::for_shape(n, classes).transient(n, problem.width, classes) * size_of::<f32>();
+    let shape = Shape { sites: n, hidden: problem.width, classes, selected: 2 };
+    let budget = MemoryBudget::bytes(4 << 20);
+    let scratch = Plan::new(shape, 4, budget).bytes(shape, 4);
     assert!(
         quarter > 2 * scratch,
         "too small to mean anything: {quarter} bytes against {scratch} of scratch"
     );
 
     // The composed loss, forward and backward, with whatever candle adds.
-    let (vars, targets, options) = (problem.vars(DType::F32), problem.targets(), problem.options());
+    let options = Options { budget, ..problem.options() };
+    let (vars, targets) = (problem.vars(DType::F32), problem.targets());
     let [f, g, w, b] = &vars;
     let (largest, growth, _) = measure(|| {
         let loss = rnnt_loss::candle::transducer_loss(f, g, w, b, &targets, &options).unwrap();
@@ -75,11 +78,11 @@ fn check() {
     assert!(growth < quarter, "{growth} bytes alive at once, N C / 4 floats are {quarter}");
 
     // Nor is anything of N H: beyond a wave of tiles another site costs a few numbers, however wide the joint.
-    let tiling = Some(Tiling { rows: 64, classes: 300, row_lanes: 2, class_lanes: 1 });
+    let plan = Some(Plan { wave: 128, block: 64, classes: 300, tiles: 1, kept: 0 });
     let grow = |frames: usize| {
         let problem = Problem::draw(3, 1, frames, 40, 300, 512, 0.1);
         let (vars, targets, options) =
-            (problem.vars(DType::F32), problem.targets(), Options { tiling, ..problem.options() });
+            (problem.vars(DType::F32), problem.targets(), Options { plan, ..problem.options() });
         let [f, g, w, b] = &vars;
         let (_, growth, _) = measure(|| {
             let loss = rnnt_loss::candle::transducer_loss(f, g, w, b, &targets, &options).unwrap();

@@ -3,7 +3,7 @@ mod common;
 
 use candle_core::{DType, Device, Tensor};
 use common::{Found, Problem, flat};
-use panda::panda_core::{Head, Tiling};
+use panda::panda_core::{Head, MemoryBudget, Plan, Shape};
 use panda::rnnt_loss::{JointNetwork, Layout, Options, candle, joint_loss};
 use rayon::ThreadPoolBuilder;
 
@@ -27,30 +27,37 @@ fn bits(found: Found) -> Vec<Vec<u64>> {
     all.map(|values| values.into_iter().map(f64::to_bits).collect()).collect()
 }
 
-/// Enough sites and classes for several row blocks, row lanes and class lanes of the default cut.
+/// Enough sites and classes for several waves, blocks and tiles of the default cut.
 fn large() -> Problem {
-    Problem::draw(8, 4, 40, 11, 2_100, 16, 0.4)
+    Problem::draw(8, 8, 120, 11, 2_100, 16, 0.4)
 }
 
 #[test]
 fn default_cut() {
     let problem = large();
-    let tiling = Tiling::for_shape(problem.targets().lattices().sites(), problem.classes);
-    assert!(tiling.row_lanes > 1 && tiling.class_lanes > 1, "too small to mean anything: {tiling:?}");
+    let n = problem.targets().lattices().sites();
+    let shape = Shape { sites: n, hidden: problem.width, classes: problem.classes, selected: 2 };
+    let plan = Plan::new(shape, 4, MemoryBudget::default());
+    assert!(n > plan.wave && problem.classes > 2 * plan.classes, "too small to mean anything: {plan:?}");
     for dtype in [DType::F32, DType::F64] {
-        all_equal(&everywhere(|| bits(problem.ours(dtype, &problem.options()))));
+        for budget in [MemoryBudget::default(), MemoryBudget::recompute(), MemoryBudget::bytes(1 << 20)] {
+            let options = Options { budget, ..problem.options() };
+            all_equal(&everywhere(|| bits(problem.ours(dtype, &options))));
+            all_equal(&everywhere(|| bits(problem.sample_wise(dtype, &options).0)));
+        }
     }
 }
 
 #[test]
 fn many_small_tiles() {
     let problem = Problem::draw(9, 6, 23, 9, 67, 7, 1.0);
-    for (rows, classes, row_lanes, class_lanes) in
-        [(5, 9, 3, 4), (1, 1, 1, 1), (64, 10, 7, 2), (16, 67, 2, 5)]
+    for (wave, block, classes, tiles, kept) in
+        [(15, 5, 9, 4, 0), (1, 1, 1, 1, 9), (64, 64, 10, 2, 300), (32, 16, 67, 5, 100)]
     {
-        let tiling = Tiling { rows, classes, row_lanes, class_lanes };
-        let options = Options { tiling: Some(tiling), ..problem.options() };
+        let plan = Plan { wave, block, classes, tiles, kept };
+        let options = Options { plan: Some(plan), ..problem.options() };
         all_equal(&everywhere(|| bits(problem.ours(DType::F32, &options))));
+        all_equal(&everywhere(|| bits(problem.sample_wise(DType::F32, &options).0)));
     }
 }
 

@@ -3,8 +3,11 @@
 
 use candle_core::{DType, Device, Tensor, Var};
 use oracle::{dense, noise};
-use panda::panda_core::{Activation, Tiling};
-use panda::rnnt_loss::{Options, Targets, candle::transducer_loss};
+use panda::panda_core::{Activation, Plan};
+use panda::rnnt_loss::{
+    Options, Skipped, Targets,
+    candle::{transducer_loss, transducer_loss_sum},
+};
 use proptest::prelude::*;
 
 /// Projected encodings `f` and predictions `g`, head `w`, `b`, and what to explain; the values are f32 numbers.
@@ -108,6 +111,18 @@ impl Problem {
         self.finish(&transducer_loss(f, g, w, b, &self.targets(), options).unwrap(), &vars)
     }
 
+    /// By the composed loss, sample-wise.
+    pub fn sample_wise(&self, dtype: DType, options: &Options) -> (Found, Skipped) {
+        let vars = self.vars(dtype);
+        let [f, g, w, b] = &vars;
+        let out = transducer_loss_sum(f, g, w, b, &self.targets(), options, &self.weights).unwrap();
+        let gradients = out.sum.backward().unwrap();
+        let gradients = [0, 1, 2, 3].map(|i| flat(gradients.get(&vars[i]).expect(NAMES[i])));
+        let value: f64 = out.losses.iter().zip(&self.weights).map(|(loss, weight)| loss * weight).sum();
+        assert!((out.sum.to_scalar::<f64>().unwrap() - value).abs() <= 1e-12 * value.abs());
+        (Found { losses: out.losses, gradients }, out.skipped)
+    }
+
     /// Dense logits of every site, differentiable.
     pub fn logits(&self, [f, g, w, b]: &[Var; 4]) -> Tensor {
         let activation = match self.activation {
@@ -156,8 +171,8 @@ pub fn problems() -> impl Strategy<Value = Problem> {
     )
 }
 
-/// Tiles so small that every problem has several, ragged ones among them.
-pub fn tilings() -> impl Strategy<Value = Tiling> {
-    (1_usize..20, 1_usize..17, 1_usize..5, 1_usize..5)
-        .prop_map(|(rows, classes, row_lanes, class_lanes)| Tiling { rows, classes, row_lanes, class_lanes })
+/// Cuts so small that every problem has several tiles, waves and groups, ragged ones among them.
+pub fn plans() -> impl Strategy<Value = Plan> {
+    (1_usize..20, 1_usize..9, 1_usize..17, 1_usize..5, 0_usize..60)
+        .prop_map(|(wave, block, classes, tiles, kept)| Plan { wave, block, classes, tiles, kept })
 }

@@ -1,8 +1,7 @@
 //! `panda info CHECKPOINT|RECIPE`
 use std::{path::PathBuf, process::ExitCode};
 
-use panda_core::Tiling;
-use rnnt_loss::Targets;
+use rnnt_loss::{Options, Targets};
 use speech::Tokenizer;
 use training::{Model, Recipe, Recogniser};
 
@@ -23,10 +22,6 @@ pub struct Arguments {
     #[arg(long, default_value_t = 20)]
     labels: usize,
 }
-
-/// Bytes that the loss keeps of a site between forward and backward: its largest score (f32) and log-sum (f64), two class ids with masks,
-/// two emissions with adjoints, forward and backward log-sum (f64).
-const KEPT: usize = 4 + 8 + 2 * (4 + 1) + 8 * (2 + 2 + 1 + 1);
 
 /// Prints parameters and plan; nothing is trained or decoded.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -61,18 +56,8 @@ fn describe(
     let Arguments { batch, frames, labels, .. } = *arguments;
     // The labels' values do not matter to a plan.
     let targets = Targets::new(1, vec![frames; batch], vec![vec![0; labels]; batch])?;
-    let (n, h, c) = (targets.lattices().sites(), model.width(), model.classes());
-    let tiling = Tiling::for_shape(n, c);
-    let megabytes = |elements: usize| elements as f64 * 4.0 / 1e6;
-    println!(
-        "\nloss of {batch} utterances of {frames} frames and {labels} labels: N = {n}, H = {h}, C = {c}"
-    );
-    println!("  tiles of {} sites x {} classes", tiling.rows, tiling.classes);
-    println!("  {} x {} lanes of sites x classes in backward", tiling.row_lanes, tiling.class_lanes);
-    println!("  transient memory {:.1} MB", megabytes(tiling.transient(n, h, c)));
-    println!("  kept between the directions {:.1} MB", (n * KEPT) as f64 / 1e6);
-    println!("  scores of all sites would be {:.1} MB; they are never kept", megabytes(n * c));
-    let flop = |factor: f64| factor * n as f64 * h as f64 * c as f64 / 1e9;
-    println!("  {:.2} GFLOP forward, {:.2} GFLOP backward", flop(2.0), flop(6.0));
+    let (h, c) = (model.width(), model.classes());
+    let plan = rnnt_loss::MemoryPlan::new(&targets, h, c, 4, &Options::default());
+    println!("\n{plan}");
     Ok(ExitCode::SUCCESS)
 }

@@ -1,12 +1,13 @@
-//! Backward: gradients from compact adjoints, one wave of sites at a time, class tiles recomputed.
+//! Backward: gradients from compact adjoints, one wave of sites at a time, tile by tile.
 use rayon::prelude::*;
 
 use crate::{
-    Error, Head, Normalized, Real, Result, Selection, Sites, Tiling,
+    Error, Head, Normalized, Real, Result, Selection, Sites, Workspace,
     error::expect_len,
-    forward::{check, score_tile},
+    forward::{fill, score_tile},
+    kept::waves,
     kernel::{Accumulate, View, ViewMut, product},
-    sites::pull_back_blocks,
+    workspace::{flights, grow},
 };
 
 /// What the lattice sends back.
@@ -57,6 +58,12 @@ impl<'a> Adjoints<'a> {
         }
     }
 
+    /// Whether a site has any adjoint that is not zero.
+    fn counts(&self, site: usize, selection: &Selection) -> bool {
+        let row = &self.emissions[site * selection.per_site()..];
+        self.log_z.is_some_and(|a| a[site] != 0.0) || selection.active(site).any(|(slot, _)| row[slot] != 0.0)
+    }
+
     /// `A = Σ_s a_s - dL/dlogZ`
     fn total(&self, site: usize, selection: &Selection) -> f64 {
         let row = &self.emissions[site * selection.per_site()..];
@@ -79,163 +86,145 @@ pub struct Gradients<F, G> {
     pub sites: G,
     /// Gradient of the head's weight, *C x H*.
     pub weight: Vec<F>,
-    /// Gradient of the head's bias, *C*; also there for a head without one.
-    pub bias: Vec<F>,
+    /// Gradient of the head's bias, *C*; also there for a head without one. Summed in `f64`.
+    pub bias: Vec<f64>,
 }
 
-/// Gradients of the sites and the head from adjoints of the emissions.
+impl<F: Real, G> Gradients<F, G> {
+    /// Zero gradients of a head, around a gradient of sites.
+    pub fn zero(sites: G, head: &Head<F>) -> Self {
+        Self { sites, weight: vec![F::ZERO; head.weight.len()], bias: vec![0.0; head.classes] }
+    }
+}
+
+/// Adds the gradients of sites and head, from adjoints of the emissions, to `into`.
 ///
 /// ```text
-/// for each wave of row_lanes blocks of sites:
-///     in parallel over (block, class lane), for each class tile of the lane:
-///         Z = h Wᵀ + b                            the same product as forward
-///         G = -A exp((Z - m) - log s), then += a at the selected classes
-///         db += Σ G;  dW += Gᵀ h;  dh_lane += G W
-///     dh = Σ_lane dh_lane;  dx = φ'(h) dh;  scatter in site order
+/// for each wave of sites with an adjoint that is not zero, for each flight of tiles:
+///     in parallel over tiles:                       Z = h Wᵀ + b, or as kept;  G = -A exp((Z - m) - log s),
+///                                                   then += a at the selected classes
+///     in parallel over tiles and blocks of sites:   dW += Gᵀ h;  db += Σ G;  dh += G W
+///     dx = φ'(h) dh;  scatter in site order
 /// ```
 ///
 /// With `A[i] = Σ_s a[i,s] - dL/dlogZ[i]`. At a selected class the softmax is taken from the emission in `f64`,
-/// because there `a - A p` cancels when the model is sure.
+/// because there `a - A p` cancels when the model is sure. A site whose adjoints are all zero costs nothing.
 ///
 /// # Shapes
-/// As [`forward`](crate::forward()), whose result for the same arguments is `normalized`.
+/// As [`forward`](crate::forward()), whose result for the same arguments is `normalized`; `into` as
+/// [`Gradients::zero`] makes it.
 ///
 /// # Errors
-/// Shapes that do not fit; an infinite weight; adjoints that are not finite in the type of the rows.
+/// Shapes that do not fit; an infinite weight; adjoints that are not finite in the type of the rows. `into` is then
+/// untouched.
 ///
 /// # Cost
-/// 6 N H C floating-point operations (a third of them recomputes Z); memory as [`Tiling`] says.
+/// 6 N H C floating-point operations (a third of them recomputes scores that were not kept) over the N sites that
+/// count; memory as [`Plan::bytes`](crate::Plan::bytes) says.
 pub fn backward<F: Real, S: Sites<F>>(
     sites: &S,
     head: &Head<F>,
     selection: &Selection,
     normalized: &Normalized<F>,
     adjoints: &Adjoints,
-    tiling: &Tiling,
-) -> Result<Gradients<F, S::Gradient>> {
-    let tiling = check(sites, head, selection, tiling)?;
-    normalized.check(sites.len(), selection.per_site())?;
-    adjoints.check::<F>(sites.len(), selection)?;
+    workspace: &mut Workspace<F>,
+    into: &mut Gradients<F, S::Gradient>,
+) -> Result<()> {
+    let plan = workspace.prepare(sites, head, selection)?;
+    let (n, h, classes) = (sites.len(), head.hidden, head.classes);
+    normalized.check(n, selection.per_site())?;
+    adjoints.check::<F>(n, selection)?;
+    expect_len("into.weight", head.weight.len(), into.weight.len())?;
+    expect_len("into.bias", classes, into.bias.len())?;
     let step = ScoreGradient { selection, normalized, adjoints };
-    let (n, h) = (sites.len(), head.hidden);
-    let mut into = sites.zero_gradient();
-    // Classes of a lane: whole tiles, as even as they go.
-    let lane_classes = head.classes.div_ceil(tiling.classes).div_ceil(tiling.class_lanes) * tiling.classes;
-    let mut lanes: Vec<Lane<F>> = (0..tiling.row_lanes)
-        .flat_map(|row_lane| (0..head.classes).step_by(lane_classes).map(move |from| (row_lane, from)))
-        .map(|(row_lane, from)| {
-            Lane::new(head, &tiling, row_lane, from, lane_classes.min(head.classes - from))
-        })
-        .collect();
-    let class_lanes = lanes.len() / tiling.row_lanes;
-    let wave_rows = tiling.row_lanes * tiling.rows;
-    let mut hidden = vec![F::ZERO; wave_rows.min(n) * h];
+    let (kept, kept_sites) = (&normalized.kept, normalized.kept.sites_for(&plan));
+    let wide = plan.tiles * plan.classes;
+    grow(&mut workspace.gradient, plan.wave * h, F::ZERO);
+    grow(&mut workspace.sums, plan.wave.div_ceil(plan.block) * wide, F::ZERO);
+    let Workspace { hidden, gradient, tiles, sums, .. } = workspace;
 
-    for first in (0..n).step_by(wave_rows) {
-        let wave = wave_rows.min(n - first);
-        let hidden = &mut hidden[..wave * h];
-        hidden.par_chunks_mut(tiling.rows * h).enumerate().for_each(|(block, out)| {
-            let from = first + block * tiling.rows;
-            sites.fill(from..from + out.len() / h, out);
-        });
-        lanes.par_iter_mut().for_each(|lane| {
-            let from = (lane.row_lane * tiling.rows).min(wave);
-            let to = (from + tiling.rows).min(wave);
-            lane.run(head, &step, first + from, &hidden[from * h..to * h], tiling.classes);
-        });
-        for (block, group) in lanes.chunks_mut(class_lanes).enumerate().take(wave.div_ceil(tiling.rows)) {
-            let (total, others) = group.split_first_mut().expect("a row lane has at least one class lane");
-            others.iter().for_each(|lane| F::add_slice(&mut total.hidden, &lane.hidden));
-            let from = block * tiling.rows;
-            let rows = total.hidden.len() / h;
-            pull_back_blocks(sites, &hidden[from * h..(from + rows) * h], &mut total.hidden, 64 * h);
-            sites.scatter(first + from..first + from + rows, &total.hidden, &mut into);
+    let counts = |site: &usize| adjoints.counts(*site, selection);
+    let (first, rest) = ((0..kept_sites).filter(counts), (kept_sites..n).filter(counts));
+    for wave in waves(first, plan.wave).chain(waves(rest, plan.wave)) {
+        let rows = wave.len();
+        let (hidden, gradient) = (&mut hidden[..rows * h], &mut gradient[..rows * h]);
+        fill(sites, &wave, hidden);
+        gradient.fill(F::ZERO);
+        let blocks = rows.div_ceil(plan.block);
+        for flight in flights(&plan, classes) {
+            let tiles = &mut tiles[..rows * flight.len()];
+            let sums = &mut sums[..blocks * flight.len()];
+            let pairs =
+                tiles.par_chunks_mut(rows * plan.classes).zip(sums.par_chunks_mut(blocks * plan.classes));
+            pairs.enumerate().for_each(|(tile, (g, sums))| {
+                let from = flight.start + tile * plan.classes;
+                let width = g.len() / rows;
+                let bias = head.bias.map(|bias| &bias[from..from + width]);
+                let tasks = g
+                    .par_chunks_mut(plan.task() * width)
+                    .zip(sums.par_chunks_mut(plan.task() / plan.block * width));
+                let rows = hidden.par_chunks(plan.task() * h).zip(wave.par_chunks(plan.task()));
+                tasks.zip(rows).for_each(|((g, sums), (hidden, wave))| {
+                    if wave[0] >= kept_sites {
+                        score_tile(head, hidden, from, g);
+                    }
+                    let blocks = g.chunks_mut(plan.block * width).zip(sums.chunks_exact_mut(width));
+                    for ((g, sums), wave) in blocks.zip(wave.chunks(plan.block)) {
+                        sums.fill(F::ZERO);
+                        for (g, &site) in g.chunks_exact_mut(width).zip(wave) {
+                            let z = match site < kept_sites {
+                                true => Scores::Kept(kept.row(site, &(from..from + width))),
+                                false => Scores::Here(bias),
+                            };
+                            step.apply(site, from, z, g);
+                            F::add_slice(sums, g);
+                        }
+                    }
+                });
+            });
+            let (tiles, sums) = (&*tiles, &*sums);
+            let into_head = || {
+                let weight = into.weight[flight.start * h..flight.end * h].par_chunks_mut(plan.classes * h);
+                let bias = into.bias[flight.clone()].par_chunks_mut(plan.classes);
+                let g = tiles.par_chunks(rows * plan.classes).zip(sums.par_chunks(blocks * plan.classes));
+                weight.zip(bias).zip(g).for_each(|((weight, bias), (g, sums))| {
+                    let width = bias.len();
+                    for sums in sums.chunks_exact(width) {
+                        bias.iter_mut().zip(sums).for_each(|(b, g)| *b += g.to_f64());
+                    }
+                    let g = View::new(g, rows, width).transposed();
+                    let hidden = View::new(hidden, rows, h);
+                    product(ViewMut::new(weight, width, h), g, hidden, F::ONE, Accumulate::Add);
+                });
+            };
+            let into_hidden = || {
+                gradient.par_chunks_mut(plan.block * h).enumerate().for_each(|(block, gradient)| {
+                    let count = gradient.len() / h;
+                    for (tile, g) in tiles.chunks(rows * plan.classes).enumerate() {
+                        let from = flight.start + tile * plan.classes;
+                        let width = g.len() / rows;
+                        let g = View::new(&g[block * plan.block * width..], count, width);
+                        let weight = View::new(&head.weight[from * h..][..width * h], width, h);
+                        product(ViewMut::new(gradient, count, h), g, weight, F::ONE, Accumulate::Add);
+                    }
+                });
+            };
+            rayon::join(into_head, into_hidden);
         }
+        let block = 64 * h;
+        let pairs = gradient.par_chunks_mut(block).zip(hidden.par_chunks(block));
+        pairs.for_each(|(gradient, hidden)| sites.pull_back(hidden, gradient));
+        sites.scatter(&wave, gradient, &mut into.sites);
     }
-    let (weight, bias) = reduce_lanes(lanes, class_lanes);
-    Ok(Gradients { sites: into, weight, bias })
+    Ok(())
 }
 
-/// One task of a wave: a block of sites against a run of class tiles, with the gradients it owns.
-struct Lane<F> {
-    row_lane: usize,
-    from: usize,
-    weight: Vec<F>,
-    bias: Vec<f64>,
-    hidden: Vec<F>,
-    tile: Vec<F>,
-}
-
-impl<F: Real> Lane<F> {
-    fn new(head: &Head<F>, tiling: &Tiling, row_lane: usize, from: usize, classes: usize) -> Self {
-        Self {
-            row_lane,
-            from,
-            weight: vec![F::ZERO; classes * head.hidden],
-            bias: vec![0.0; classes],
-            hidden: Vec::with_capacity(tiling.rows * head.hidden),
-            tile: vec![F::ZERO; tiling.rows * tiling.classes.min(classes)],
-        }
-    }
-
-    fn run(
-        &mut self,
-        head: &Head<F>,
-        step: &ScoreGradient<F>,
-        first: usize,
-        hidden: &[F],
-        tile_classes: usize,
-    ) {
-        let h = head.hidden;
-        let rows = hidden.len() / h;
-        self.hidden.clear();
-        self.hidden.resize(rows * h, F::ZERO);
-        if rows == 0 {
-            return;
-        }
-        let mut column_sums = vec![F::ZERO; tile_classes.min(self.bias.len())];
-        for offset in (0..self.bias.len()).step_by(tile_classes) {
-            let width = tile_classes.min(self.bias.len() - offset);
-            let from = self.from + offset;
-            let tile = &mut self.tile[..rows * width];
-            score_tile(head, hidden, from, width, tile);
-            let sums = &mut column_sums[..width];
-            sums.fill(F::ZERO);
-            for (row, z) in tile.chunks_exact_mut(width).enumerate() {
-                step.apply(first + row, from, z);
-                F::add_slice(sums, z);
-            }
-            let bias = &mut self.bias[offset..offset + width];
-            bias.iter_mut().zip(sums).for_each(|(b, g)| *b += g.to_f64());
-            let g = View::new(tile, rows, width);
-            let hidden = View::new(hidden, rows, h);
-            let weight_tile = View::new(&head.weight[from * h..(from + width) * h], width, h);
-            let weight = &mut self.weight[offset * h..(offset + width) * h];
-            product(ViewMut::new(weight, width, h), g.transposed(), hidden, F::ONE, Accumulate::Add);
-            product(ViewMut::new(&mut self.hidden, rows, h), g, weight_tile, F::ONE, Accumulate::Add);
-        }
-    }
-}
-
-/// Sums the row lanes in order and joins the class lanes.
-fn reduce_lanes<F: Real>(mut lanes: Vec<Lane<F>>, class_lanes: usize) -> (Vec<F>, Vec<F>) {
-    let (totals, others) = lanes.split_at_mut(class_lanes);
-    totals.par_iter_mut().enumerate().for_each(|(class_lane, total)| {
-        for row_lane in others.chunks(class_lanes) {
-            F::add_slice(&mut total.weight, &row_lane[class_lane].weight);
-            f64::add_slice(&mut total.bias, &row_lane[class_lane].bias);
-        }
-    });
-    lanes.truncate(class_lanes);
-    let bias = lanes.iter().flat_map(|lane| lane.bias.iter().map(|&b| F::from_f64(b))).collect();
-    if lanes.len() == 1 {
-        return (lanes.swap_remove(0).weight, bias);
-    }
-    let mut weight = Vec::with_capacity(lanes.iter().map(|lane| lane.weight.len()).sum());
-    for lane in lanes {
-        weight.extend_from_slice(&lane.weight);
-    }
-    (weight, bias)
+/// Where a row of scores is.
+pub(crate) enum Scores<'a, F> {
+    /// Where the gradient goes, without the bias.
+    Here(Option<&'a [F]>),
+    /// Somewhere else, complete.
+    Kept(&'a [F]),
 }
 
 /// The gradient of a row of scores, written over the scores.
@@ -246,26 +235,30 @@ pub(crate) struct ScoreGradient<'a, F> {
 }
 
 impl<F: Real> ScoreGradient<'_, F> {
-    /// `z` holds classes `from .. from + z.len()` of a site; `g = a - A p` replaces it.
-    pub(crate) fn apply(&self, site: usize, from: usize, z: &mut [F]) {
+    /// `g` is to hold the gradient `a - A p` of the classes from `from` on of a site.
+    pub(crate) fn apply(&self, site: usize, from: usize, z: Scores<F>, g: &mut [F]) {
         let per_site = self.selection.per_site();
         let adjoint = |slot: usize| self.adjoints.emissions[site * per_site + slot];
         let total = self.adjoints.total(site, self.selection);
         if total == 0.0 {
             // Also when p would be 0 · anything.
-            z.fill(F::ZERO);
+            g.fill(F::ZERO);
         } else {
-            let factor = -total * (-self.normalized.log_sum[site]).exp();
-            F::row_exp_scale(z, self.normalized.max[site], F::from_f64(factor));
+            let factor = F::from_f64(-total * (-self.normalized.log_sum[site]).exp());
+            let max = self.normalized.max[site];
+            match z {
+                Scores::Kept(z) => F::row_softmax(g, Some(z), None, max, factor),
+                Scores::Here(bias) => F::row_softmax(g, None, bias, max, factor),
+            }
         }
         for (slot, class) in self.selection.active(site) {
-            if (from..from + z.len()).contains(&(class as usize)) {
+            if (from..from + g.len()).contains(&(class as usize)) {
                 let p = self.normalized.emissions[site * per_site + slot].exp();
-                z[class as usize - from] = F::from_f64(adjoint(slot) - total * p);
+                g[class as usize - from] = F::from_f64(adjoint(slot) - total * p);
             }
         }
         if let Some(Clamp { limit, weights }) = self.adjoints.clamp {
-            for g in z {
+            for g in g {
                 *g = F::from_f64(weights[site] * g.to_f64().clamp(-limit, limit));
             }
         }

@@ -7,8 +7,8 @@ use std::sync::Mutex;
 use candle_core::{CpuStorage, CustomOp3, DType, Error, Layout, Result, Shape, Storage, Tensor, WithDType};
 
 use crate::{
-    Activation, Adjoints, Head, JointGradient, JointSites, Normalized, Real, Rows, Selection, Tiling,
-    backward, forward,
+    Activation, Adjoints, Gradients, Head, JointGradient, JointSites, MemoryBudget, Normalized, Real, Rows,
+    Selection, Sites, Workspace, backward, forward,
 };
 
 /// A float type that both candle and the kernels know: `f32` and `f64`.
@@ -57,19 +57,20 @@ enum Source {
 struct SelectedNormaliser<F> {
     source: Source,
     selection: Selection,
-    tiling: Tiling,
+    workspace: Mutex<Workspace<F>>,
     normalized: Mutex<Option<Normalized<F>>>,
 }
 
 impl<F: Element> SelectedNormaliser<F> {
     fn forward(&self, rows: &[F], weight: &[F], bias: &[F], width: usize) -> crate::Result<Normalized<F>> {
         let head = Head::new(weight, Some(bias), width)?;
+        let workspace = &mut lock(&self.workspace);
         match &self.source {
-            Source::Rows => forward(&Rows::new(rows, width)?, &head, &self.selection, &self.tiling),
+            Source::Rows => forward(&Rows::new(rows, width)?, &head, &self.selection, workspace),
             Source::Joint { frame_of, label_of, frames, activation } => {
                 let (f, g) = rows.split_at(frames * width);
                 let sites = JointSites::new(f, g, frame_of, label_of, width, *activation)?;
-                forward(&sites, &head, &self.selection, &self.tiling)
+                forward(&sites, &head, &self.selection, workspace)
             }
         }
     }
@@ -82,26 +83,33 @@ impl<F: Element> SelectedNormaliser<F> {
         adjoints: &[f64],
     ) -> crate::Result<[Vec<F>; 3]> {
         let head = Head::new(weight, Some(bias), width)?;
-        let guard = self.normalized.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let guard = lock(&self.normalized);
         let normalized = guard.as_ref().expect("candle runs forward before backward");
-        let adjoints = Adjoints::new(adjoints);
-        let (selection, tiling) = (&self.selection, &self.tiling);
+        let (adjoints, selection) = (Adjoints::new(adjoints), &self.selection);
+        let workspace = &mut lock(&self.workspace);
+        let narrow = |bias: Vec<f64>| bias.into_iter().map(Real::from_f64).collect();
         match &self.source {
             Source::Rows => {
                 let sites = Rows::new(rows, width)?;
-                let g = backward(&sites, &head, selection, normalized, &adjoints, tiling)?;
-                Ok([g.sites, g.weight, g.bias])
+                let mut g = Gradients::zero(sites.zero_gradient(), &head);
+                backward(&sites, &head, selection, normalized, &adjoints, workspace, &mut g)?;
+                Ok([g.sites, g.weight, narrow(g.bias)])
             }
             Source::Joint { frame_of, label_of, frames, activation } => {
                 let (f, g) = rows.split_at(frames * width);
                 let sites = JointSites::new(f, g, frame_of, label_of, width, *activation)?;
-                let g = backward(&sites, &head, selection, normalized, &adjoints, tiling)?;
+                let mut g = Gradients::zero(sites.zero_gradient(), &head);
+                backward(&sites, &head, selection, normalized, &adjoints, workspace, &mut g)?;
                 let JointGradient { frames: mut both, labels } = g.sites;
                 both.extend_from_slice(&labels);
-                Ok([both, g.weight, g.bias])
+                Ok([both, g.weight, narrow(g.bias)])
             }
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 impl<F: Element> CustomOp3 for SelectedNormaliser<F> {
@@ -123,7 +131,7 @@ impl<F: Element> CustomOp3 for SelectedNormaliser<F> {
             self.forward(values(s1, l1)?, values(s2, l2)?, values(s3, l3)?, width).map_err(Error::wrap)?;
         let shape = Shape::from((out.max.len(), self.selection.per_site()));
         let emissions = CpuStorage::F64(out.emissions.clone());
-        *self.normalized.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(out);
+        *lock(&self.normalized) = Some(out);
         Ok((emissions, shape))
     }
 
@@ -142,6 +150,11 @@ impl<F: Element> CustomOp3 for SelectedNormaliser<F> {
         let tensor = |values, like: &Tensor| Tensor::from_vec(values, like.shape(), like.device()).map(Some);
         Ok((tensor(into_rows, rows)?, tensor(into_weight, weight)?, tensor(into_bias, bias)?))
     }
+}
+
+fn operation<F: Element>(source: Source, selection: Selection) -> SelectedNormaliser<F> {
+    let workspace = Mutex::new(Workspace::new(MemoryBudget::default()));
+    SelectedNormaliser { source, selection, workspace, normalized: Mutex::new(None) }
 }
 
 fn rows(tensor: &Tensor, width: usize) -> usize {
@@ -163,24 +176,14 @@ fn apply(
     weight: &Tensor,
     bias: &Tensor,
     selection: Selection,
-    n: usize,
 ) -> Result<Tensor> {
     let (classes, width) = weight.dims2()?;
     expect_dims("weight", weight, &[classes.max(1), width.max(1)])?;
     expect_dims("bias", bias, &[classes])?;
-    let tiling = Tiling::for_shape(n, classes);
     let (rows, weight, bias) = (rows.contiguous()?, weight.contiguous()?, bias.contiguous()?);
     match rows.dtype() {
-        DType::F32 => rows.apply_op3(
-            &weight,
-            &bias,
-            SelectedNormaliser::<f32> { source, selection, tiling, normalized: Mutex::new(None) },
-        ),
-        DType::F64 => rows.apply_op3(
-            &weight,
-            &bias,
-            SelectedNormaliser::<f64> { source, selection, tiling, normalized: Mutex::new(None) },
-        ),
+        DType::F32 => rows.apply_op3(&weight, &bias, operation::<f32>(source, selection)),
+        DType::F64 => rows.apply_op3(&weight, &bias, operation::<f64>(source, selection)),
         dtype => Err(Error::UnsupportedDTypeForOp(dtype, "selected-normaliser").bt()),
     }
 }
@@ -213,7 +216,7 @@ pub fn normalise_rows(
 ) -> Result<Tensor> {
     let n = hidden.dim(0)?;
     expect_dims("hidden", hidden, &[n, weight.dim(1)?])?;
-    apply(Source::Rows, hidden, weight, bias, selection, n)
+    apply(Source::Rows, hidden, weight, bias, selection)
 }
 
 /// Emissions *N x S* (`f64`) of joint sites, `h[i] = act(frames[frame_of[i]] + labels[label_of[i]])`;
@@ -243,8 +246,7 @@ pub fn normalise_joint(
     }
     let (frames, labels) =
         (frames.reshape((rows(frames, width), width))?, labels.reshape((rows(labels, width), width))?);
-    let n = frame_of.len();
     let source = Source::Joint { frame_of, label_of, frames: frames.dim(0)?, activation };
     // An operation has at most three differentiable arguments.
-    apply(source, &Tensor::cat(&[frames, labels], 0)?, weight, bias, selection, n)
+    apply(source, &Tensor::cat(&[frames, labels], 0)?, weight, bias, selection)
 }

@@ -1,13 +1,15 @@
-//! Forward: emissions and the two halves of logZ, one block of sites a task, one class tile at a time.
+//! Forward: emissions and the two halves of logZ, one wave of sites at a time, tile by tile.
 use rayon::prelude::*;
 
 use crate::{
-    Error, Head, Real, Result, Selection, Sites, Tiling,
+    Error, Head, Real, Result, Selection, Sites, Workspace,
     error::expect_len,
+    kept::{Kept, waves},
     kernel::{Accumulate, View, ViewMut, product},
+    workspace::flights,
 };
 
-/// What forward returns and backward needs: `N (S + 2)` numbers.
+/// What forward returns and backward needs: `N (S + 2)` numbers, and the scores that the budget had room for.
 ///
 /// `log Σ exp z` is kept as `max` and `log_sum` = `log Σ exp(z - max)`, because `(z - max) - log_sum` keeps
 /// digits that `z - logZ` loses when all scores share a large offset.
@@ -19,6 +21,7 @@ pub struct Normalized<F> {
     pub log_sum: Vec<f64>,
     /// `z[i, id[i,s]] - logZ[i]`, *N x S*; 0 at inactive entries.
     pub emissions: Vec<f64>,
+    pub(crate) kept: Kept<F>,
 }
 
 impl<F: Real> Normalized<F> {
@@ -30,11 +33,17 @@ impl<F: Real> Normalized<F> {
         self.max[site].to_f64() + self.log_sum[site]
     }
 
-    fn new(sites: usize, per_site: usize) -> Self {
+    /// Lets go of kept scores: a later backward recomputes them, and `workspace` has their room for its next call.
+    pub fn release(&mut self, workspace: &mut Workspace<F>) {
+        workspace.give_spare(std::mem::take(&mut self.kept.scores));
+    }
+
+    pub(crate) fn new(sites: usize, per_site: usize, kept: Kept<F>) -> Self {
         Self {
             max: vec![F::NEG_INFINITY; sites],
             log_sum: vec![0.0; sites],
             emissions: vec![0.0; sites * per_site],
+            kept,
         }
     }
 
@@ -44,43 +53,21 @@ impl<F: Real> Normalized<F> {
         expect_len("normalized.emissions", sites.saturating_mul(per_site), self.emissions.len())
     }
 
-    /// Runs `block(first site, max, sums, scores)` over blocks of `rows` sites in parallel, then turns sums into
-    /// logs and selected scores into emissions. `sums` arrive as 0, `scores` as -inf.
-    pub(crate) fn collect(
-        sites: usize,
-        selection: &Selection,
-        rows: usize,
-        block: impl Fn(usize, &mut [F], &mut [f64], &mut [F]) + Sync,
-    ) -> Result<Self> {
-        let per_site = selection.per_site();
-        let mut out = Self::new(sites, per_site);
-        // A chunk size of zero is not allowed, and with S = 0 there is nothing to cut.
-        let mut no_emissions = vec![0.0; if per_site == 0 { sites } else { 0 }];
-        let emissions = if per_site == 0 { &mut no_emissions } else { &mut out.emissions };
-        let chunks = out.max.par_chunks_mut(rows).zip(out.log_sum.par_chunks_mut(rows));
-        chunks.zip(emissions.par_chunks_mut(rows * per_site.max(1))).enumerate().for_each(
-            |(index, ((max, sums), emissions))| {
-                let first = index * rows;
-                let mut scores = vec![F::NEG_INFINITY; max.len() * per_site];
-                block(first, max, sums, &mut scores);
-                for (row, sum) in sums.iter_mut().enumerate() {
-                    *sum = sum.ln();
-                    for (slot, _) in selection.active(first + row) {
-                        let score = scores[row * per_site + slot].to_f64();
-                        emissions[row * per_site + slot] = (score - max[row].to_f64()) - *sum;
-                    }
-                }
-            },
-        );
-        out.reject_bad_rows()?;
-        Ok(out)
-    }
-
+    /// Turns sums into logs and selected scores into emissions.
+    ///
     /// The first site whose denominator is no positive number, if any, is an error.
-    fn reject_bad_rows(&self) -> Result<()> {
-        match self.log_sum.iter().zip(&self.max).position(|(l, m)| !l.is_finite() || !m.to_f64().is_finite())
-        {
-            None => Ok(()),
+    pub(crate) fn finish(mut self, selection: &Selection) -> Result<Self> {
+        let per_site = selection.per_site();
+        for (site, (log_sum, max)) in self.log_sum.iter_mut().zip(&self.max).enumerate() {
+            *log_sum = log_sum.ln();
+            for (slot, _) in selection.active(site) {
+                let emission = &mut self.emissions[site * per_site + slot];
+                *emission = (*emission - max.to_f64()) - *log_sum;
+            }
+        }
+        let bad = |(log_sum, max): (&f64, &F)| !log_sum.is_finite() || !max.to_f64().is_finite();
+        match self.log_sum.iter().zip(&self.max).position(bad) {
+            None => Ok(self),
             Some(site) if self.max[site] == F::NEG_INFINITY && self.log_sum[site] == f64::NEG_INFINITY => {
                 Err(Error::AllMasked { site })
             }
@@ -92,10 +79,9 @@ impl<F: Real> Normalized<F> {
 /// Emissions of the selected classes, exact over all classes.
 ///
 /// ```text
-/// for each block of sites:            m = -inf, s = 0
-///     for each tile of classes:       Z = h Wᵀ + b
-///         m' = max(m, max Z);  s = s exp(m - m') + Σ exp(Z - m');  m = m'
-///         remember Z at the selected classes of the tile
+/// for each wave of sites, for each flight of tiles, in parallel over tiles:
+///     Z = h Wᵀ + b;  m_j = max Z;  s_j = Σ exp(Z - m_j);  remember Z at the selected classes
+/// for each site:  m = max_j m_j;  s = Σ_j s_j exp(m_j - m)
 ///     logZ = m + log s;  r = (Z_selected - m) - log s
 /// ```
 ///
@@ -107,80 +93,102 @@ impl<F: Real> Normalized<F> {
 /// ([`Error::NotFinite`]) or are all -inf ([`Error::AllMasked`]).
 ///
 /// # Cost
-/// 2 N H C floating-point operations and N C exponentials; beside the result, `rows (H + classes)` elements a
-/// running task. `f32` products accumulate in `f32`, sums of exponentials in `f64`.
+/// 2 N H C floating-point operations and N C exponentials; memory as [`Plan::bytes`](crate::Plan::bytes) says. `f32`
+/// products accumulate in `f32`, sums of exponentials in `f64`.
 pub fn forward<F: Real, S: Sites<F>>(
     sites: &S,
     head: &Head<F>,
     selection: &Selection,
-    tiling: &Tiling,
+    workspace: &mut Workspace<F>,
 ) -> Result<Normalized<F>> {
-    let tiling = check(sites, head, selection, tiling)?;
+    let plan = workspace.prepare(sites, head, selection)?;
+    let (n, h, classes) = (sites.len(), head.hidden, head.classes);
+    let kept = Kept::new(workspace.take_spare(plan.kept * classes), &plan, classes);
+    let mut out = Normalized::new(n, selection.per_site(), kept);
+    let Workspace { hidden, tiles, statistics, .. } = workspace;
+    let Normalized { max, log_sum, emissions, kept } = &mut out;
+    let mut kept = kept.scores.as_mut_slice();
+    for wave in waves(0..plan.kept, plan.wave).chain(waves(plan.kept..n, plan.wave)) {
+        let rows = wave.len();
+        let hidden = &mut hidden[..rows * h];
+        fill(sites, &wave, hidden);
+        let mut keep;
+        (keep, kept) = kept.split_at_mut(if wave[0] < plan.kept { rows * classes } else { 0 });
+        for flight in flights(&plan, classes) {
+            let scores = rows * flight.len();
+            let z = if keep.is_empty() {
+                &mut tiles[..scores]
+            } else {
+                keep.split_off_mut(..scores).expect("a wave keeps the scores of all its flights")
+            };
+            let statistics = &mut statistics[..rows * flight.len().div_ceil(plan.classes)];
+            let tiles = z.par_chunks_mut(rows * plan.classes).zip(statistics.par_chunks_mut(rows));
+            tiles.enumerate().for_each(|(tile, (z, statistics))| {
+                let (from, width) = (flight.start + tile * plan.classes, z.len() / rows);
+                let bias = head.bias.map(|bias| &bias[from..from + width]);
+                let tasks = z.par_chunks_mut(plan.task() * width).zip(statistics.par_chunks_mut(plan.task()));
+                tasks.zip(hidden.par_chunks(plan.task() * h)).for_each(|((z, statistics), hidden)| {
+                    score_tile(head, hidden, from, z);
+                    F::tile_statistics(z, width, bias, statistics);
+                });
+            });
+            merge(statistics, rows, &mut max[wave[0]..][..rows], &mut log_sum[wave[0]..][..rows]);
+            select(selection, &wave, &flight, plan.classes, z, emissions);
+        }
+    }
+    out.finish(selection)
+}
+
+/// The hidden rows of a wave.
+pub(crate) fn fill<F: Real, S: Sites<F>>(sites: &S, wave: &[usize], hidden: &mut [F]) {
+    const ROWS: usize = 64;
+    let tasks = hidden.par_chunks_mut(ROWS * sites.width()).zip(wave.par_chunks(ROWS));
+    tasks.for_each(|(hidden, wave)| sites.fill(wave, hidden));
+}
+
+/// `Z = h W_tileᵀ` for the classes from `from` on, as many as the tile has room for; without the bias.
+///
+/// Both directions use it, so that they agree bitwise.
+pub(crate) fn score_tile<F: Real>(head: &Head<F>, hidden: &[F], from: usize, tile: &mut [F]) {
+    let rows = hidden.len() / head.hidden;
+    let width = tile.len() / rows;
+    let weight = View::new(&head.weight[from * head.hidden..][..width * head.hidden], width, head.hidden);
+    let hidden = View::new(hidden, rows, head.hidden);
+    product(ViewMut::new(tile, rows, width), hidden, weight.transposed(), F::ONE, Accumulate::Replace);
+}
+
+/// Folds the statistics of a flight's tiles into those of its sites, in tile order.
+fn merge<F: Real>(statistics: &[(F, f64)], rows: usize, max: &mut [F], sum: &mut [f64]) {
+    max.par_iter_mut().zip(sum).enumerate().with_min_len(64).for_each(|(row, (max, sum))| {
+        for &(tile_max, tile_sum) in statistics[row..].iter().step_by(rows) {
+            let (low, high) = if tile_max > *max { (*max, tile_max) } else { (tile_max, *max) };
+            // exp(-inf + inf) would be NaN; without a path below, the other side alone remains.
+            let factor = if low == high { 1.0 } else { (low.to_f64() - high.to_f64()).exp() };
+            *sum = if tile_max > *max { *sum * factor + tile_sum } else { *sum + tile_sum * factor };
+            *max = high;
+        }
+    });
+}
+
+/// Remembers the scores of the selected classes that are in flight.
+fn select<F: Real>(
+    selection: &Selection,
+    wave: &[usize],
+    flight: &std::ops::Range<usize>,
+    tile_classes: usize,
+    tiles: &[F],
+    emissions: &mut [f64],
+) {
     let per_site = selection.per_site();
-    Normalized::collect(sites.len(), selection, tiling.rows, |first, max, sums, scores| {
-        let rows = max.len();
-        let mut hidden = vec![F::ZERO; rows * head.hidden];
-        let mut tile = vec![F::ZERO; rows * tiling.classes.min(head.classes)];
-        sites.fill(first..first + rows, &mut hidden);
-        for from in (0..head.classes).step_by(tiling.classes) {
-            let width = tiling.classes.min(head.classes - from);
-            let tile = &mut tile[..rows * width];
-            score_tile(head, &hidden, from, width, tile);
-            for (row, z) in tile.chunks_exact(width).enumerate() {
-                accumulate(z, &mut max[row], &mut sums[row]);
-                for (slot, class) in selection.active(first + row) {
-                    if (from..from + width).contains(&(class as usize)) {
-                        scores[row * per_site + slot] = z[class as usize - from];
-                    }
-                }
+    for (row, &site) in wave.iter().enumerate() {
+        for (slot, class) in selection.active(site) {
+            let class = class as usize;
+            if flight.contains(&class) {
+                let tile = (class - flight.start) / tile_classes * tile_classes;
+                let width = tile_classes.min(flight.len() - tile);
+                let at = wave.len() * tile + row * width + (class - flight.start - tile);
+                emissions[site * per_site + slot] = tiles[at].to_f64();
             }
         }
-    })
-}
-
-/// Fails unless the arguments fit; returns the cut that fits them.
-pub(crate) fn check<F: Real, S: Sites<F>>(
-    sites: &S,
-    head: &Head<F>,
-    selection: &Selection,
-    tiling: &Tiling,
-) -> Result<Tiling> {
-    tiling.check()?;
-    expect_len("head.hidden", sites.width(), head.hidden)?;
-    selection.check(sites.len(), head.classes)?;
-    head.reject_infinite_weights()?;
-    Ok(tiling.fitted(sites.len(), head.classes))
-}
-
-/// `Z = h W_tileᵀ + b_tile` for classes `from .. from + width`; both directions use it, so they agree bitwise.
-pub(crate) fn score_tile<F: Real>(head: &Head<F>, hidden: &[F], from: usize, width: usize, tile: &mut [F]) {
-    let rows = tile.len() / width;
-    let weight =
-        View::new(&head.weight[from * head.hidden..(from + width) * head.hidden], width, head.hidden);
-    let how = match head.bias {
-        None => Accumulate::Replace,
-        Some(bias) => {
-            tile.chunks_exact_mut(width).for_each(|z| z.copy_from_slice(&bias[from..from + width]));
-            Accumulate::Add
-        }
-    };
-    let hidden = View::new(hidden, rows, head.hidden);
-    product(ViewMut::new(tile, rows, width), hidden, weight.transposed(), F::ONE, how);
-}
-
-/// One step of the online maximum and sum. A NaN in `z` makes the sum NaN; -inf adds nothing.
-pub(crate) fn accumulate<F: Real>(z: &[F], max: &mut F, sum: &mut f64) {
-    let tile_max = F::row_max(z);
-    if tile_max > *max {
-        if *max > F::NEG_INFINITY {
-            *sum *= (max.to_f64() - tile_max.to_f64()).exp();
-        }
-        *max = tile_max;
-    }
-    if *max > F::NEG_INFINITY {
-        *sum += F::row_exp_sum(z, *max);
-    } else if z.iter().any(|z| z.to_f64().is_nan()) {
-        // Every other score so far is -inf, and exp(-inf + inf) would be NaN for those too.
-        *sum = f64::NAN;
     }
 }

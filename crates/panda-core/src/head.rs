@@ -1,5 +1,7 @@
 //! The last linear layer.
-use crate::{Error, Real, Result, error::expect_len};
+use rayon::prelude::*;
+
+use crate::{Error, Real, Result, error::expect_len, sites::largest};
 
 /// Weight *C x H* and bias *C* of the head, borrowed.
 #[derive(Debug, Clone, Copy)]
@@ -30,12 +32,22 @@ impl<'a, F: Real> Head<'a, F> {
     /// An infinite weight would pass forward as a masked class and turn `0 · inf` into NaN in backward. (A NaN makes
     /// the scores NaN, which forward reports with its site.)
     pub(crate) fn reject_infinite_weights(&self) -> Result<()> {
+        // Without a way out of the loop it is fast. A difference with itself is NaN for infinities and NaN alone.
+        let finite = |part: &[F]| !part.iter().fold(false, |bad, w| bad | (*w - *w != F::ZERO));
+        if self.weight.par_chunks(1 << 16).all(finite) {
+            return Ok(());
+        }
         match self.weight.iter().position(|w| w.to_f64().is_infinite()) {
             None => Ok(()),
             Some(at) => {
                 Err(Error::InfiniteWeight { class: at / self.hidden, value: self.weight[at].to_f64() })
             }
         }
+    }
+
+    /// The largest magnitude of a weight.
+    pub fn largest_weight(&self) -> f64 {
+        largest(self.weight)
     }
 
     /// C

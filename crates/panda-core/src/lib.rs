@@ -15,23 +15,24 @@
 //! dh = g W        dW = gᵀ h        db = Σ_i g[i]
 //! ```
 //!
-//! Neither `z` nor `g` ever exists as a whole: both directions go through class tiles ([`Tiling`]) and keep
-//! `N (S + 2)` numbers between them. [`forward`] and [`backward`] work on slices; [`candle`] has the same as
+//! Neither `z` nor `g` ever exists as a whole: both directions go through class tiles ([`Plan`]) and keep
+//! `N (S + 2)` numbers between them, and as many scores as a [`MemoryBudget`] has room for. [`forward`] and [`backward`] work on slices; [`candle`] has the same as
 //! autograd operations; [`scores`] has the case where somebody else computed `z` already.
 //!
 //! Compact values (emissions, adjoints, log sums) are `f64` whatever the type of the rows: they are few, and
 //! a log-probability near zero keeps its digits only there.
 //!
 //! ```
-//! use panda_core::{backward, forward, Adjoints, Head, Rows, Selection, Tiling};
+//! use panda_core::{backward, forward, Adjoints, Gradients, Head, MemoryBudget, Rows, Selection, Sites, Workspace};
 //! let (hidden, weight) = ([0.5f32, -1.0], [1.0f32, 0.0, 0.0, 1.0, 1.0, 1.0]); // N = 1, H = 2, C = 3
 //! let rows = Rows::new(&hidden, 2)?;
 //! let head = Head::new(&weight, None, 2)?;
 //! let selection = Selection::new(vec![0, 2], vec![true, true], 2)?;
-//! let tiling = Tiling::for_shape(1, 3);
-//! let out = forward(&rows, &head, &selection, &tiling)?;
+//! let mut workspace = Workspace::new(MemoryBudget::default());
+//! let out = forward(&rows, &head, &selection, &mut workspace)?;
 //! assert!((out.emissions[0] - (0.5 - out.log_z(0))).abs() < 1e-6);
-//! let grads = backward(&rows, &head, &selection, &out, &Adjoints::new(&[-1.0, 0.0]), &tiling)?;
+//! let mut grads = Gradients::zero(rows.zero_gradient(), &head);
+//! backward(&rows, &head, &selection, &out, &Adjoints::new(&[-1.0, 0.0]), &mut workspace, &mut grads)?;
 //! assert_eq!(grads.weight.len(), 6);
 //! # Ok::<(), panda_core::Error>(())
 //! ```
@@ -39,21 +40,26 @@
 #![deny(unsafe_code)]
 
 mod backward;
+mod budget;
 pub mod candle;
 mod error;
 mod forward;
 mod head;
+mod kept;
 pub mod kernel;
 mod plan;
 pub mod scores;
 mod selection;
 mod sites;
+mod workspace;
 
 pub use backward::{Adjoints, Clamp, Gradients, backward};
+pub use budget::MemoryBudget;
 pub use error::{Error, Result};
 pub use forward::{Normalized, forward};
 pub use head::Head;
 pub use kernel::Real;
-pub use plan::Tiling;
+pub use plan::{PACKING, Plan, Shape};
 pub use selection::Selection;
 pub use sites::{Activation, JointGradient, JointSites, Rows, Sites};
+pub use workspace::Workspace;

@@ -1,69 +1,125 @@
-//! How the work is cut: by shape alone, so that bits never depend on the number of threads.
-use crate::{Error, Result};
+//! How the work is cut: by shape and budget alone, so that bits never depend on the number of threads.
+use crate::{Error, MemoryBudget, Result};
 
-/// Tile and lane sizes.
-///
-/// A *tile* is `rows x classes` scores. Forward gives every block of `rows` sites to a task. Backward runs in
-/// waves: `row_lanes` blocks of sites at a time, each of them split over `class_lanes` runs of class tiles.
-/// A lane owns its part of the head's gradient, and lanes are summed in their order, so there are no atomics.
+/// Sizes of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tiling {
-    /// Sites a tile.
-    pub rows: usize,
-    /// Classes a tile.
+pub struct Shape {
+    /// N
+    pub sites: usize,
+    /// H
+    pub hidden: usize,
+    /// C
     pub classes: usize,
-    /// Blocks of sites that backward has in flight; each beyond the first keeps a copy of the head's gradient.
-    pub row_lanes: usize,
-    /// Runs of class tiles that backward has in flight; each keeps `rows x H` partial hidden gradients.
-    pub class_lanes: usize,
+    /// S
+    pub selected: usize,
 }
 
-/// Lanes in flight: enough for a few cores, little enough for memory.
-const LANES: usize = 8;
-/// Sites and classes of a tile: 1 MiB of `f32` at most, large enough for a matrix product to be efficient.
-const ROWS: usize = 256;
-const CLASSES: usize = 1024;
+/// The cut.
+///
+/// Sites go in *waves*, whose hidden rows exist at once; the scores of a wave go in *tiles* of `classes` columns, of
+/// which `tiles` are in flight at once. Each step of a wave is many tasks, and each task owns what it writes: a tile
+/// of scores, the head's gradient of a tile's classes, the hidden gradient of `block` sites. So there are no
+/// atomics and nothing is summed twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    /// Sites of a wave.
+    pub wave: usize,
+    /// Sites of a task that owns hidden rows.
+    pub block: usize,
+    /// Classes of a tile.
+    pub classes: usize,
+    /// Tiles of a wave in flight.
+    pub tiles: usize,
+    /// Sites, counted from the first, whose scores are kept from forward to backward.
+    pub kept: usize,
+}
 
-impl Tiling {
-    /// A good cut for *N* sites and *C* classes.
-    ///
-    /// What it costs in memory is [`transient`](Self::transient), which does not grow with N.
-    pub fn for_shape(sites: usize, classes: usize) -> Self {
-        let (rows, tile) = (sites.clamp(1, ROWS), classes.clamp(1, CLASSES));
-        let class_lanes = classes.div_ceil(tile).clamp(1, LANES);
-        let row_lanes = (LANES / class_lanes).clamp(1, sites.div_ceil(rows).max(1));
-        Self { rows, classes: tile, row_lanes, class_lanes }
+/// Bytes of scores in flight: they stay in the shared cache between the product that makes them and the two that use them.
+const IN_FLIGHT: usize = 16 << 20;
+/// Sites of a wave, where few classes do not ask for more: the sum of a weight gradient's product is that long.
+const WAVE: usize = 1024;
+const LONGEST_WAVE: usize = 4096;
+const SHORTEST_WAVE: usize = 64;
+const BLOCK: usize = 256;
+const TASK: usize = 512;
+const CLASSES: usize = 480;
+/// Elements of a vector register: tiles are so many times some.
+const LANES: usize = 16;
+
+/// Bytes of the matrix library's packing buffers for each thread, about.
+pub const PACKING: usize = 4 << 20;
+
+impl Plan {
+    /// The cut for a shape whose elements have `element` bytes.
+    pub fn new(shape: Shape, element: usize, budget: MemoryBudget) -> Self {
+        let Shape { sites, hidden, classes, .. } = shape;
+        // Tiles as even as they go; not a power of two, so that their rows do not crowd into a few sets of the cache.
+        let tile = classes.div_ceil(classes.div_ceil(CLASSES).max(1)).next_multiple_of(LANES);
+        let (sites, tile) = (sites.max(1), tile.clamp(1, classes.max(1)));
+        let limit = budget.limit();
+        let in_flight = (limit / 3).min(IN_FLIGHT);
+        // Hidden rows and their gradient take two rows of H, a tile one of `tile`.
+        let row = (2 * hidden + tile).saturating_mul(element);
+        let fits = |wave: usize| wave.saturating_mul(row) <= limit / 2;
+        let few_classes = in_flight / classes.max(1).saturating_mul(element);
+        let mut wave = few_classes.clamp(WAVE, LONGEST_WAVE);
+        while wave > SHORTEST_WAVE && !fits(wave) {
+            wave /= 2;
+        }
+        let tiles = in_flight / (wave.min(sites) * tile * element);
+        let plan = Self { wave, block: BLOCK, classes: tile, tiles: tiles.max(1), kept: 0 };
+        let plan = plan.fitted(sites, classes.max(1));
+        let rest = limit.saturating_sub(plan.bytes(shape, element));
+        let kept = if budget.keeps() { rest / classes.max(1).saturating_mul(element) } else { 0 };
+        Self { kept: kept.min(shape.sites), ..plan }
     }
 
-    /// Elements that backward has allocated beside its arguments and results. Forward has `rows (H + classes)` for
-    /// each thread.
+    /// Bytes held beside arguments and results, scores kept included.
     ///
-    /// The matrix library's own packing buffer, about 4 MiB a thread whatever the shape, comes on top.
-    pub fn transient(&self, sites: usize, hidden: usize, classes: usize) -> usize {
-        let Self { rows, classes: tile, row_lanes, class_lanes } = self.fitted(sites, classes.max(1));
-        let lanes = row_lanes * class_lanes;
-        // Hidden rows of a wave; a lane's tile and partial hidden gradient; a row lane's copy of the head.
-        let wave = (row_lanes * rows).min(sites) * hidden;
-        wave + lanes * rows * (tile + hidden) + row_lanes * classes * (hidden + 2)
+    /// The matrix library's packing buffers, about [`PACKING`] a thread whatever the shape, come on top.
+    pub fn bytes(&self, shape: Shape, element: usize) -> usize {
+        let Shape { sites, hidden, classes, selected } = shape;
+        let cut = self.fitted(sites, classes.max(1));
+        let rows =
+            2 * cut.wave * hidden + cut.tiles * cut.classes * (cut.wave + cut.wave.div_ceil(cut.block));
+        let statistics = cut.tiles * cut.wave * (element + 8);
+        // Largest score, log-sum, emissions; the site list of a wave.
+        let compact = sites * (element + 8 + 8 * selected) + 8 * cut.wave;
+        (rows + cut.kept.saturating_mul(classes)) * element + statistics + compact
+    }
+
+    /// Floating-point operations of forward and backward: 8 N H C, less 2 H C for each site kept.
+    pub fn operations(&self, shape: Shape) -> u64 {
+        let Shape { sites, hidden, classes, .. } = shape;
+        let product = |sites: usize| 2 * sites as u64 * hidden as u64 * classes as u64;
+        4 * product(sites) - product(self.kept.min(sites))
+    }
+
+    /// Sites of a task that makes scores, a multiple of `block`: two such tasks a tile keep a few threads busy.
+    pub(crate) fn task(&self) -> usize {
+        self.block * (TASK / self.block).max(1)
     }
 
     /// The same cut without the parts that `sites` and `classes` leave empty.
     pub(crate) fn fitted(&self, sites: usize, classes: usize) -> Self {
-        let (rows, tile) = (self.rows.min(sites.max(1)), self.classes.min(classes));
+        let tile = self.classes.min(classes);
+        let wave = self.wave.min(sites.max(1));
+        let all_tiles = classes.div_ceil(tile);
         Self {
-            rows,
+            wave,
+            block: self.block.min(wave),
             classes: tile,
-            row_lanes: self.row_lanes.min(sites.div_ceil(rows).max(1)),
-            class_lanes: self.class_lanes.min(classes.div_ceil(tile)),
+            tiles: all_tiles.div_ceil(all_tiles.div_ceil(self.tiles)).max(1),
+            kept: self.kept.min(sites),
         }
     }
 
     pub(crate) fn check(&self) -> Result<()> {
         let sizes = [
-            ("tiling.rows", self.rows),
-            ("tiling.classes", self.classes),
-            ("tiling.row_lanes", self.row_lanes),
-            ("tiling.class_lanes", self.class_lanes),
+            ("plan.wave", self.wave),
+            ("plan.block", self.block),
+            ("plan.classes", self.classes),
+            ("plan.tiles", self.tiles),
         ];
         match sizes.iter().find(|(_, size)| *size == 0) {
             Some(&(argument, _)) => Err(Error::Zero { argument }),

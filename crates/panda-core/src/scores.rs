@@ -5,8 +5,10 @@
 use rayon::prelude::*;
 
 use crate::{
-    Adjoints, Error, Normalized, Real, Result, Selection, backward::ScoreGradient, error::expect_len,
-    forward::accumulate,
+    Adjoints, Error, Normalized, Real, Result, Selection,
+    backward::{ScoreGradient, Scores},
+    error::expect_len,
+    kept::Kept,
 };
 
 /// Marks a row without a site.
@@ -48,15 +50,17 @@ pub fn forward<F: Real>(
     let rows = rows_of_sites(site_of_row, sites)?;
     selection.check(sites, classes)?;
     let per_site = selection.per_site();
-    Normalized::collect(sites, selection, BLOCK, |first, max, sums, selected| {
-        for (row, (max, sum)) in max.iter_mut().zip(sums).enumerate() {
-            let z = &scores[rows[first + row] * classes..][..classes];
-            accumulate(z, max, sum);
-            for (slot, class) in selection.active(first + row) {
-                selected[row * per_site + slot] = z[class as usize];
-            }
+    let mut out = Normalized::new(sites, per_site, Kept::default());
+    let statistics = out.max.par_iter_mut().zip(&mut out.log_sum).zip(&rows).with_min_len(BLOCK);
+    statistics.for_each(|((max, sum), row)| {
+        (*max, *sum) = F::row_statistics(&scores[row * classes..][..classes]);
+    });
+    for site in 0..sites {
+        for (slot, class) in selection.active(site) {
+            out.emissions[site * per_site + slot] = scores[rows[site] * classes + class as usize].to_f64();
         }
-    })
+    }
+    out.finish(selection)
 }
 
 /// Writes the gradient of the scores over the scores.
@@ -88,7 +92,7 @@ pub fn backward_in_place<F: Real>(
     rows_of_sites(site_of_row, sites)?;
     let step = ScoreGradient { selection, normalized, adjoints };
     scores.par_chunks_mut(classes).zip(site_of_row).with_min_len(BLOCK).for_each(|(z, &site)| {
-        if site == PADDING { z.fill(F::ZERO) } else { step.apply(site as usize, 0, z) }
+        if site == PADDING { z.fill(F::ZERO) } else { step.apply(site as usize, 0, Scores::Here(None), z) }
     });
     Ok(())
 }

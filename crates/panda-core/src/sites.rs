@@ -1,8 +1,6 @@
 //! Where hidden rows come from: given as a matrix, or made on the fly by a joint network.
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use crate::{Error, Real, Result, error::expect_len, kernel};
 
 /// A packed list of N sites that can produce its hidden rows block by block and take their gradient back.
@@ -19,14 +17,16 @@ pub trait Sites<F: Real>: Sync {
     }
     /// H
     fn width(&self) -> usize;
+    /// A bound on the magnitude of every element of a hidden row.
+    fn largest(&self) -> f64;
     /// Writes the hidden rows of some sites, *rows x H*.
-    fn fill(&self, rows: Range<usize>, hidden: &mut [F]);
+    fn fill(&self, sites: &[usize], hidden: &mut [F]);
     /// Turns the gradient of hidden rows into the gradient of what made them, in place.
     fn pull_back(&self, hidden: &[F], gradient: &mut [F]);
     /// A zero gradient.
     fn zero_gradient(&self) -> Self::Gradient;
-    /// Adds the pulled-back gradient of some sites, in site order.
-    fn scatter(&self, rows: Range<usize>, gradient: &[F], into: &mut Self::Gradient);
+    /// Adds the pulled-back gradient of some sites, in their order.
+    fn scatter(&self, sites: &[usize], gradient: &[F], into: &mut Self::Gradient);
 }
 
 /// Hidden rows *N x H* that exist already.
@@ -56,15 +56,22 @@ impl<F: Real> Sites<F> for Rows<'_, F> {
     fn width(&self) -> usize {
         self.width
     }
-    fn fill(&self, rows: Range<usize>, hidden: &mut [F]) {
-        hidden.copy_from_slice(&self.hidden[rows.start * self.width..rows.end * self.width]);
+    fn largest(&self) -> f64 {
+        largest(self.hidden)
+    }
+    fn fill(&self, sites: &[usize], hidden: &mut [F]) {
+        for (&site, out) in sites.iter().zip(hidden.chunks_exact_mut(self.width)) {
+            out.copy_from_slice(&self.hidden[site * self.width..][..self.width]);
+        }
     }
     fn pull_back(&self, _hidden: &[F], _gradient: &mut [F]) {}
     fn zero_gradient(&self) -> Vec<F> {
         vec![F::ZERO; self.hidden.len()]
     }
-    fn scatter(&self, rows: Range<usize>, gradient: &[F], into: &mut Vec<F>) {
-        into[rows.start * self.width..rows.end * self.width].copy_from_slice(gradient);
+    fn scatter(&self, sites: &[usize], gradient: &[F], into: &mut Vec<F>) {
+        for (&site, gradient) in sites.iter().zip(gradient.chunks_exact(self.width)) {
+            into[site * self.width..][..self.width].copy_from_slice(gradient);
+        }
     }
 }
 
@@ -122,10 +129,12 @@ impl<'a, F: Real> JointSites<'a, F> {
             }
         }
         for (argument, rows, of) in [("frames", frames, frame_of), ("labels", labels, label_of)] {
-            // Each row once, and only rows that a site uses: padding is not read.
-            let mut seen = vec![false; rows.len() / width];
+            // Each row once, and only rows that a site uses: padding is not read. A few utterances of a large batch
+            // cost no more than they would alone.
+            let first = of.iter().min().copied().unwrap_or(0);
+            let mut seen = vec![false; of.iter().max().map_or(0, |&last| (last - first) as usize + 1)];
             for (site, &row) in of.iter().enumerate() {
-                if !std::mem::replace(&mut seen[row as usize], true) {
+                if !std::mem::replace(&mut seen[(row - first) as usize], true) {
                     let values = &rows[row as usize * width..][..width];
                     if let Some(value) = values.iter().map(|v| v.to_f64()).find(|v| v.is_infinite()) {
                         return Err(Error::InfiniteRow { argument, site, value });
@@ -149,8 +158,16 @@ impl<F: Real> Sites<F> for JointSites<'_, F> {
     fn width(&self) -> usize {
         self.width
     }
-    fn fill(&self, rows: Range<usize>, hidden: &mut [F]) {
-        for (site, out) in rows.zip(hidden.chunks_exact_mut(self.width)) {
+    fn largest(&self) -> f64 {
+        let used =
+            |rows: &[F], of: &[u32]| of.iter().map(|&row| largest(&rows[self.row(row)])).fold(0.0, f64::max);
+        match self.activation {
+            Activation::Tanh => 1.0,
+            Activation::Relu => used(self.frames, self.frame_of) + used(self.labels, self.label_of),
+        }
+    }
+    fn fill(&self, sites: &[usize], hidden: &mut [F]) {
+        for (&site, out) in sites.iter().zip(hidden.chunks_exact_mut(self.width)) {
             out.copy_from_slice(&self.frames[self.row(self.frame_of[site])]);
             F::add_slice(out, &self.labels[self.row(self.label_of[site])]);
         }
@@ -161,19 +178,21 @@ impl<F: Real> Sites<F> for JointSites<'_, F> {
         }
     }
     fn pull_back(&self, hidden: &[F], gradient: &mut [F]) {
-        let pairs = gradient.iter_mut().zip(hidden);
         match self.activation {
-            Activation::Tanh => pairs.for_each(|(g, &h)| *g *= F::ONE - h * h),
-            Activation::Relu => pairs.for_each(|(g, &h)| *g = if h > F::ZERO { *g } else { F::ZERO }),
+            Activation::Tanh => F::tanh_slope(gradient, hidden),
+            Activation::Relu => {
+                let pairs = gradient.iter_mut().zip(hidden);
+                pairs.for_each(|(g, &h)| *g = if h > F::ZERO { *g } else { F::ZERO });
+            }
         }
     }
     fn zero_gradient(&self) -> JointGradient<F> {
         JointGradient { frames: vec![F::ZERO; self.frames.len()], labels: vec![F::ZERO; self.labels.len()] }
     }
-    fn scatter(&self, rows: Range<usize>, gradient: &[F], into: &mut JointGradient<F>) {
+    fn scatter(&self, sites: &[usize], gradient: &[F], into: &mut JointGradient<F>) {
         let sum = |of: &[u32], into: &mut [F]| {
-            for (&row, g) in of[rows.clone()].iter().zip(gradient.chunks_exact(self.width)) {
-                F::add_slice(&mut into[self.row(row)], g);
+            for (&site, g) in sites.iter().zip(gradient.chunks_exact(self.width)) {
+                F::add_slice(&mut into[self.row(of[site])], g);
             }
         };
         let JointGradient { frames, labels } = into;
@@ -181,12 +200,7 @@ impl<F: Real> Sites<F> for JointSites<'_, F> {
     }
 }
 
-/// Applies `pull_back` to the rows of a wave, in parallel.
-pub(crate) fn pull_back_blocks<F: Real, S: Sites<F>>(
-    sites: &S,
-    hidden: &[F],
-    gradient: &mut [F],
-    block: usize,
-) {
-    gradient.par_chunks_mut(block).zip(hidden.par_chunks(block)).for_each(|(g, h)| sites.pull_back(h, g));
+/// The largest magnitude of some values.
+pub(crate) fn largest<F: Real>(values: &[F]) -> f64 {
+    values.iter().map(|value| value.to_f64().abs()).fold(0.0, f64::max)
 }

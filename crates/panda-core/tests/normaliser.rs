@@ -1,9 +1,39 @@
 //! The selected normaliser against a dense f64 computation, and its invariants.
 use panda_core::{
-    Activation, Adjoints, Clamp, Error, Head, JointSites, Normalized, Rows, Selection, Sites, Tiling,
-    backward, forward, scores,
+    Activation, Adjoints, Clamp, Error, Gradients, Head, JointSites, MemoryBudget, Normalized, Plan, Real,
+    Rows, Selection, Shape, Sites, Workspace, scores,
 };
 use proptest::prelude::*;
+
+/// [`panda_core::forward()`] with a workspace of its own.
+fn forward<F: Real, S: Sites<F>>(
+    sites: &S,
+    head: &Head<F>,
+    selection: &Selection,
+    plan: &Plan,
+) -> panda_core::Result<Normalized<F>> {
+    panda_core::forward(sites, head, selection, &mut Workspace::with_plan(*plan)?)
+}
+
+/// [`panda_core::backward()`] from zero, with a workspace of its own.
+fn backward<F: Real, S: Sites<F>>(
+    sites: &S,
+    head: &Head<F>,
+    selection: &Selection,
+    normalized: &Normalized<F>,
+    adjoints: &Adjoints,
+    plan: &Plan,
+) -> panda_core::Result<Gradients<F, S::Gradient>> {
+    let mut into = Gradients::zero(sites.zero_gradient(), head);
+    let workspace = &mut Workspace::with_plan(*plan)?;
+    panda_core::backward(sites, head, selection, normalized, adjoints, workspace, &mut into)?;
+    Ok(into)
+}
+
+/// The cut that a budget makes.
+fn planned(sites: usize, hidden: usize, classes: usize, budget: MemoryBudget) -> Plan {
+    Plan::new(Shape { sites, hidden, classes, selected: 2 }, 4, budget)
+}
 
 /// A drawn problem: hidden rows, head, selection, adjoints.
 #[derive(Debug, Clone)]
@@ -19,7 +49,7 @@ struct Case {
     active: Vec<bool>,
     adjoints: Vec<f64>,
     log_z: Vec<f64>,
-    tiling: Tiling,
+    plan: Plan,
 }
 
 impl Case {
@@ -52,8 +82,8 @@ impl Case {
 
 fn cases() -> impl Strategy<Value = Case> {
     let shape = (0usize..40, 1usize..9, 1usize..70, 0usize..6, any::<u64>());
-    let tiling = (1usize..20, 1usize..30, 1usize..4, 1usize..4);
-    (shape, tiling).prop_map(|((n, h, c, s, seed), (rows, classes, row_lanes, class_lanes))| {
+    let plan = (1usize..20, 1usize..20, 1usize..30, 1usize..4, 0usize..50);
+    (shape, plan).prop_map(|((n, h, c, s, seed), (wave, block, classes, tiles, kept))| {
         let mut state = seed | 1;
         let mut uniform = move || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -76,8 +106,8 @@ fn cases() -> impl Strategy<Value = Case> {
                 }
             }
         }
-        let tiling = Tiling { rows, classes, row_lanes, class_lanes };
-        Case { n, h, c, s, hidden, weight, bias, ids, active, adjoints, log_z, tiling }
+        let plan = Plan { wave, block, classes, tiles, kept };
+        Case { n, h, c, s, hidden, weight, bias, ids, active, adjoints, log_z, plan }
     })
 }
 
@@ -98,7 +128,7 @@ proptest! {
         let selection = case.selection();
         let head = Head::new(&case.weight, Some(&case.bias), case.h).unwrap();
         let rows = Rows::new(&case.hidden, case.h).unwrap();
-        let out = forward(&rows, &head, &selection, &case.tiling).unwrap();
+        let out = forward(&rows, &head, &selection, &case.plan).unwrap();
         let z = case.scores();
         for i in 0..case.n {
             let row = &z[i * case.c..][..case.c];
@@ -113,7 +143,7 @@ proptest! {
         }
         let mut adjoints = Adjoints::new(&case.adjoints);
         adjoints.log_z = Some(&case.log_z);
-        let grads = backward(&rows, &head, &selection, &out, &adjoints, &case.tiling).unwrap();
+        let grads = backward(&rows, &head, &selection, &out, &adjoints, &case.plan).unwrap();
         let g = case.score_gradient();
         let sum = |f: &dyn Fn(usize, usize) -> f64, outer: usize, inner: usize| -> Vec<f64> {
             (0..outer).map(|o| (0..inner).map(|i| f(o, i)).sum()).collect()
@@ -130,21 +160,23 @@ proptest! {
         let (hidden, weight, bias) = (narrow(&case.hidden), narrow(&case.weight), narrow(&case.bias));
         let head = Head::new(&weight, Some(&bias), case.h).unwrap();
         let rows = Rows::new(&hidden, case.h).unwrap();
-        let out = forward(&rows, &head, &selection, &case.tiling).unwrap();
+        let out = forward(&rows, &head, &selection, &case.plan).unwrap();
         let mut adjoints = Adjoints::new(&case.adjoints);
         adjoints.log_z = Some(&case.log_z);
-        let grads = backward(&rows, &head, &selection, &out, &adjoints, &case.tiling).unwrap();
+        let grads = backward(&rows, &head, &selection, &out, &adjoints, &case.plan).unwrap();
         let mut wide = case.clone();
         wide.hidden = hidden.iter().map(|v| f64::from(*v)).collect();
         wide.weight = weight.iter().map(|v| f64::from(*v)).collect();
         wide.bias = bias.iter().map(|v| f64::from(*v)).collect();
         let head = Head::new(&wide.weight, Some(&wide.bias), case.h).unwrap();
         let rows = Rows::new(&wide.hidden, case.h).unwrap();
-        let exact = forward(&rows, &head, &selection, &case.tiling).unwrap();
+        let exact = forward(&rows, &head, &selection, &case.plan).unwrap();
         close(&out.emissions, &exact.emissions, 2e-5);
-        let want = backward(&rows, &head, &selection, &exact, &adjoints, &case.tiling).unwrap();
-        for (found, want) in [(&grads.weight, &want.weight), (&grads.bias, &want.bias), (&grads.sites, &want.sites)] {
-            let error: f64 = found.iter().zip(want).map(|(f, w)| (f64::from(*f) - w).powi(2)).sum();
+        let want = backward(&rows, &head, &selection, &exact, &adjoints, &case.plan).unwrap();
+        let wide = |values: &[f32]| values.iter().map(|v| f64::from(*v)).collect::<Vec<_>>();
+        let found = [wide(&grads.weight), grads.bias, wide(&grads.sites)];
+        for (found, want) in found.iter().zip([&want.weight, &want.bias, &want.sites]) {
+            let error: f64 = found.iter().zip(want).map(|(f, w)| (f - w).powi(2)).sum();
             let norm: f64 = want.iter().map(|w| w * w).sum();
             prop_assert!(error.sqrt() <= 2e-5 * norm.sqrt() + 1e-6, "{} of {}", error.sqrt(), norm.sqrt());
         }
@@ -156,12 +188,12 @@ proptest! {
         let head = Head::new(&weight, None, case.h).unwrap();
         let rows = Rows::new(&hidden, case.h).unwrap();
         let (selection, adjoints) = (case.selection(), Adjoints::new(&case.adjoints));
-        let run = |tiling: &Tiling| {
-            let out = forward(&rows, &head, &selection, tiling).unwrap();
-            let grads = backward(&rows, &head, &selection, &out, &adjoints, tiling).unwrap();
+        let run = |plan: &Plan| {
+            let out = forward(&rows, &head, &selection, plan).unwrap();
+            let grads = backward(&rows, &head, &selection, &out, &adjoints, plan).unwrap();
             (out, grads)
         };
-        let (a, b) = (run(&case.tiling), run(&Tiling::for_shape(case.n, case.c)));
+        let (a, b) = (run(&case.plan), run(&planned(case.n, case.h, case.c, MemoryBudget::default())));
         close(&a.0.emissions, &b.0.emissions, 1e-5);
         for (a, b) in [(&a.1.weight, &b.1.weight), (&a.1.sites, &b.1.sites)] {
             let wide = |v: &[f32]| v.iter().map(|v| f64::from(*v)).collect::<Vec<_>>();
@@ -200,15 +232,16 @@ proptest! {
             rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(|| {
                 let head = Head::new(&weight, None, case.h).unwrap();
                 let rows = Rows::new(&hidden, case.h).unwrap();
-                let out = forward(&rows, &head, &selection, &case.tiling).unwrap();
-                let grads = backward(&rows, &head, &selection, &out, &adjoints, &case.tiling).unwrap();
+                let out = forward(&rows, &head, &selection, &case.plan).unwrap();
+                let grads = backward(&rows, &head, &selection, &out, &adjoints, &case.plan).unwrap();
                 (out, grads)
             })
         };
         let bits = |(out, grads): (Normalized<f32>, panda_core::Gradients<f32, Vec<f32>>)| -> Vec<u64> {
-            let singles = [&out.max, &grads.sites, &grads.weight, &grads.bias];
+            let singles = [&out.max, &grads.sites, &grads.weight];
             let singles = singles.into_iter().flatten().map(|x| u64::from(x.to_bits()));
-            singles.chain(out.emissions.iter().chain(&out.log_sum).map(|x| x.to_bits())).collect()
+            let doubles = [&out.emissions, &out.log_sum, &grads.bias];
+            singles.chain(doubles.into_iter().flatten().map(|x| x.to_bits())).collect()
         };
         let one = bits(run(1));
         prop_assert_eq!(&one, &bits(run(2)));
@@ -230,20 +263,20 @@ fn joint_sites_equal_their_rows() {
     let selection =
         Selection::new((0..2 * n).map(|i| (i % c) as u32).collect(), vec![true; 2 * n], 2).unwrap();
     let adjoints: Vec<f64> = (0..2 * n).map(|i| value(i + 7)).collect();
-    let tiling = Tiling { rows: 5, classes: 4, row_lanes: 2, class_lanes: 2 };
+    let plan = Plan { wave: 5, block: 3, classes: 4, tiles: 2, kept: 7 };
     let head = Head::new(&weight, None, h).unwrap();
     for activation in [Activation::Tanh, Activation::Relu] {
         let joint = JointSites::new(&f, &g, &frame_of, &label_of, h, activation).unwrap();
         let mut hidden = vec![0.0; n * h];
-        joint.fill(0..n, &mut hidden);
+        joint.fill(&(0..n).collect::<Vec<_>>(), &mut hidden);
         let act = |x: f64| if activation == Activation::Tanh { x.tanh() } else { x.max(0.0) };
         assert!((hidden[5 * h + 1] - act(f[h + 1] + g[2 * h + 1])).abs() < 1e-15);
         let rows = Rows::new(&hidden, h).unwrap();
-        let out = forward(&joint, &head, &selection, &tiling).unwrap();
-        assert_eq!(out, forward(&rows, &head, &selection, &tiling).unwrap());
+        let out = forward(&joint, &head, &selection, &plan).unwrap();
+        assert_eq!(out, forward(&rows, &head, &selection, &plan).unwrap());
         let adjoints = Adjoints::new(&adjoints);
-        let by_rows = backward(&rows, &head, &selection, &out, &adjoints, &tiling).unwrap();
-        let by_joint = backward(&joint, &head, &selection, &out, &adjoints, &tiling).unwrap();
+        let by_rows = backward(&rows, &head, &selection, &out, &adjoints, &plan).unwrap();
+        let by_joint = backward(&joint, &head, &selection, &out, &adjoints, &plan).unwrap();
         let (mut df, mut dg) = (vec![0.0; f.len()], vec![0.0; g.len()]);
         for i in 0..n * h {
             let slope = match activation {
@@ -268,8 +301,8 @@ fn one_site(
     let active = vec![true; ids.len()];
     let per_site = ids.len();
     let selection = Selection::new(ids, active, per_site)?;
-    let tiling = Tiling { rows: 1, classes, row_lanes: 1, class_lanes: 1 };
-    forward(&Rows::new(&[1.0], 1)?, &Head::new(weight, Some(bias), 1)?, &selection, &tiling)
+    let plan = Plan { wave: 1, block: 1, classes, tiles: 1, kept: 0 };
+    forward(&Rows::new(&[1.0], 1)?, &Head::new(weight, Some(bias), 1)?, &selection, &plan)
 }
 
 #[test]
@@ -341,20 +374,16 @@ fn mistakes_are_named() {
 
     let selection = Selection::new(vec![0], vec![true], 1).unwrap();
     let (rows, head) = (Rows::new(&[1.0f32], 1).unwrap(), Head::new(&[1.0f32, 2.0], None, 1).unwrap());
-    let mut tiling = Tiling::for_shape(1, 2);
-    let out = forward(&rows, &head, &selection, &tiling).unwrap();
-    let back = |adjoints: &Adjoints, tiling: &Tiling| {
-        backward(&rows, &head, &selection, &out, adjoints, tiling).err()
-    };
-    assert!(matches!(back(&Adjoints::new(&[f64::NAN]), &tiling), Some(Error::Adjoint { site: 0, .. })));
-    assert!(matches!(back(&Adjoints::new(&[]), &tiling), Some(Error::Length { .. })));
+    let mut plan = planned(1, 1, 2, MemoryBudget::default());
+    let out = forward(&rows, &head, &selection, &plan).unwrap();
+    let back =
+        |adjoints: &Adjoints, plan: &Plan| backward(&rows, &head, &selection, &out, adjoints, plan).err();
+    assert!(matches!(back(&Adjoints::new(&[f64::NAN]), &plan), Some(Error::Adjoint { site: 0, .. })));
+    assert!(matches!(back(&Adjoints::new(&[]), &plan), Some(Error::Length { .. })));
     let clamp = Some(Clamp { limit: -1.0, weights: &[1.0] });
-    assert_eq!(
-        back(&Adjoints { clamp, ..Adjoints::new(&[1.0]) }, &tiling),
-        Some(Error::Clamp { limit: -1.0 })
-    );
-    tiling.classes = 0;
-    assert_eq!(back(&Adjoints::new(&[1.0]), &tiling), Some(Error::Zero { argument: "tiling.classes" }));
+    assert_eq!(back(&Adjoints { clamp, ..Adjoints::new(&[1.0]) }, &plan), Some(Error::Clamp { limit: -1.0 }));
+    plan.classes = 0;
+    assert_eq!(back(&Adjoints::new(&[1.0]), &plan), Some(Error::Zero { argument: "plan.classes" }));
 
     let forward = |site_of_row: &[u32], sites: usize| {
         let selection = Selection::new(vec![0; sites], vec![true; sites], 1).unwrap();
@@ -383,11 +412,11 @@ fn infinite_weights_rows_and_adjoints_are_refused() {
 
     let (rows, head) = (Rows::new(&[1.0f32], 1).unwrap(), Head::new(&[1.0f32, 2.0], None, 1).unwrap());
     let selection = Selection::new(vec![0, 1], vec![true, true], 2).unwrap();
-    let tiling = Tiling::for_shape(1, 2);
-    let out = forward(&rows, &head, &selection, &tiling).unwrap();
+    let plan = planned(1, 1, 2, MemoryBudget::default());
+    let out = forward(&rows, &head, &selection, &plan).unwrap();
     // 1e39 is no f32; 1e308 + 1e308 is no f64 either.
     for adjoints in [[1e39, 0.0], [3e38, 3e38], [1e308, 1e308]] {
-        let error = backward(&rows, &head, &selection, &out, &Adjoints::new(&adjoints), &tiling).unwrap_err();
+        let error = backward(&rows, &head, &selection, &out, &Adjoints::new(&adjoints), &plan).unwrap_err();
         assert!(matches!(error, Error::Adjoint { argument: "adjoints.emissions", site: 0, .. }), "{error}");
     }
 }
@@ -398,9 +427,9 @@ fn a_cut_larger_than_the_problem_is_as_good_as_one_that_fits() {
     let (rows, head) = (Rows::new(&hidden, 1).unwrap(), Head::new(&weight, None, 1).unwrap());
     let selection = Selection::new(vec![0; 4], vec![true; 4], 1).unwrap();
     let run = |size: usize| {
-        let tiling = Tiling { rows: size, classes: size, row_lanes: size, class_lanes: size };
-        let out = forward(&rows, &head, &selection, &tiling).unwrap();
-        backward(&rows, &head, &selection, &out, &Adjoints::new(&[1.0; 4]), &tiling).unwrap()
+        let plan = Plan { wave: size, block: size, classes: size, tiles: size, kept: size };
+        let out = forward(&rows, &head, &selection, &plan).unwrap();
+        backward(&rows, &head, &selection, &out, &Adjoints::new(&[1.0; 4]), &plan).unwrap()
     };
     assert_eq!(run(4), run(usize::MAX));
 }

@@ -72,6 +72,15 @@ pub enum Error {
         /// The loss that came out.
         loss: f64,
     },
+    /// There is no arc in the topology.
+    #[error("topology: expected at least one arc, found none")]
+    NoArcs,
+    /// An arc leads to where it comes from.
+    #[error("topology: arc {arc}: expected frames or labels to move on by, found 0 of both")]
+    Loop {
+        /// Index among the arcs.
+        arc: usize,
+    },
     /// A regulariser has a value that makes no sense.
     #[error("`{argument}`: expected a finite number of at least 0, found {found}")]
     Regulariser {

@@ -1,13 +1,25 @@
 //! Losses, arc posteriors and adjoints of a batch of lattices.
-use rayon::prelude::*;
-
-use crate::{Error, Lattices, Result, Topology, log_add, topology::Landing};
+use crate::{Arc, Error, Lattices, Result, Topology, Workspace};
 
 /// Changes to the gradient that leave the loss as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Regularisers {
     /// FastEmit λ: adjoints of arcs that emit a label are multiplied by `1 + λ` (Yu et al. 2021, equation 9).
     pub fastemit: f64,
+}
+
+impl Regularisers {
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.fastemit {
+            found if found.is_finite() && found >= 0.0 => Ok(()),
+            found => Err(Error::Regulariser { argument: "fastemit", found }),
+        }
+    }
+
+    /// By what the adjoint of an arc is multiplied.
+    pub(crate) fn factor(&self, arc: &Arc) -> f64 {
+        if arc.labels > 0 { 1.0 + self.fastemit } else { 1.0 }
+    }
 }
 
 /// What the lattices say about their emissions.
@@ -17,171 +29,62 @@ pub struct Posterior {
     pub losses: Vec<f64>,
     /// `dloss/demission`, *N x S*, regularised; 0 for arcs that do not exist and for impossible utterances.
     pub adjoints: Vec<f64>,
-    /// Forward log-sums, *N*; -inf where no path arrives.
-    pub log_alpha: Vec<f64>,
-    /// Backward log-sums, *N*; -inf where no path goes on.
-    pub log_beta: Vec<f64>,
+    /// Regularisers of each arc, *S*.
+    factors: Vec<f64>,
 }
 
 impl Posterior {
-    /// Probability that a path visits each site, *N*: `γ = exp(α + β - log P)`.
+    /// Probability that a path visits each site, *N*: the posteriors of the arcs that leave it, `γ(m) = Σ_n o(m -> n)`.
     ///
     /// Along each anti-diagonal of regular RNN-T it sums to 1. 0 for impossible utterances.
     ///
     /// # Errors
     /// Lattices of another batch.
     pub fn occupancies(&self, lattices: &Lattices) -> Result<Vec<f64>> {
-        let expect = |argument, expected: usize, found: usize| match expected == found {
-            true => Ok(()),
-            false => Err(Error::Length { argument, expected, found }),
-        };
-        expect("lattices.sites", self.log_alpha.len(), lattices.sites())?;
+        expect("lattices.sites", self.adjoints.len() / self.factors.len(), lattices.sites())?;
         expect("lattices.batch", self.losses.len(), lattices.batch())?;
-        let mut occupancies = vec![0.0; lattices.sites()];
-        for utterance in (0..lattices.batch()).filter(|&b| self.losses[b].is_finite()) {
-            for site in lattices.range(utterance) {
-                let log = self.log_alpha[site] + self.log_beta[site] + self.losses[utterance];
-                occupancies[site] = log.exp();
-            }
-        }
-        Ok(occupancies)
+        let leaving =
+            |adjoints: &[f64]| adjoints.iter().zip(&self.factors).map(|(a, factor)| -a / factor).sum();
+        Ok(self.adjoints.chunks_exact(self.factors.len()).map(leaving).collect())
     }
 }
 
 /// Sums over all paths of each lattice, forwards and backwards.
 ///
-/// The formulas are at the top of the crate.
+/// The formulas are at the top of the crate. To call this again and again, use a [`Workspace`].
 ///
 /// # Shapes
 /// `emissions` *N x S* with S the number of arcs of the topology, sites packed as [`Lattices`] says. Entries of
-/// arcs that would leave the lattice (a label at u = U) are not read.
+/// arcs that would leave the lattice (a label at u = U) mean nothing. Log-probabilities below -1e289 count as -inf.
 ///
 /// # Errors
-/// A wrong length; an emission that is NaN or +inf, or so large that sums overflow. An utterance without a path is not an error: its loss is
-/// +inf and its adjoints are 0.
+/// A wrong length; an emission that is NaN or +inf, or so large that sums overflow. An utterance without a path is not an
+/// error: its loss is +inf and its adjoints are 0.
 ///
 /// # Cost
-/// O(N S) time, in parallel over utterances, `N (S + 2)` numbers. Each step of a path rounds at most at the size of
-/// the log-sums it passes, so that a loss errs by less than `(T + U) · 4e-16` times the largest of them.
+/// O(N S) time and memory, in parallel over utterances and over the two directions of each. Nothing takes a logarithm
+/// but the loss, and each emission is exponentiated twice. A step of a path rounds by about 1e-16 of the probabilities
+/// that it sums; where they are close to 1, of their difference to 1. So a loss is right to 12 digits, however long the
+/// lattice and even if the loss is 1e-12, and so are adjoints that are not tiny.
 pub fn forward_backward(
     lattices: &Lattices,
     topology: &Topology,
     emissions: &[f64],
     regularisers: &Regularisers,
 ) -> Result<Posterior> {
-    let (n, arcs) = (lattices.sites(), topology.arcs().len());
-    if emissions.len() != n * arcs {
-        return Err(Error::Length { argument: "emissions", expected: n * arcs, found: emissions.len() });
-    }
-    let fastemit = regularisers.fastemit;
-    if !fastemit.is_finite() || fastemit < 0.0 {
-        return Err(Error::Regulariser { argument: "fastemit", found: fastemit });
-    }
     let mut out = Posterior {
         losses: vec![0.0; lattices.batch()],
-        adjoints: vec![0.0; n * arcs],
-        log_alpha: vec![f64::NEG_INFINITY; n],
-        log_beta: vec![f64::NEG_INFINITY; n],
+        adjoints: vec![0.0; lattices.sites() * topology.arcs().len()],
+        factors: topology.arcs().iter().map(|arc| regularisers.factor(arc)).collect(),
     };
-    let adjoints = lattices.split_mut(&mut out.adjoints, arcs);
-    let alphas = lattices.split_mut(&mut out.log_alpha, 1);
-    let betas = lattices.split_mut(&mut out.log_beta, 1);
-    let work: Vec<_> = adjoints.into_iter().zip(alphas).zip(betas).zip(&mut out.losses).enumerate().collect();
-    let bad = work.into_par_iter().map(|(utterance, (((adjoints, alpha), beta), loss))| {
-        let range = lattices.range(utterance);
-        let walk = Walk {
-            lattices,
-            topology,
-            utterance,
-            emissions: &emissions[range.start * arcs..range.end * arcs],
-        };
-        walk.check()?;
-        walk.forward(alpha);
-        walk.backward(beta);
-        *loss = -beta[0];
-        if loss.is_nan() || *loss == f64::NEG_INFINITY {
-            return Err(Error::Overflow { utterance, loss: *loss });
-        }
-        if loss.is_finite() {
-            walk.adjoints(alpha, beta, *loss, fastemit, adjoints);
-        }
-        Ok(())
-    });
-    // In utterance order, so that the same mistake always gives the same message.
-    bad.collect::<Vec<Result<()>>>().into_iter().collect::<Result<()>>()?;
+    let (losses, adjoints) = (&mut out.losses, &mut out.adjoints);
+    Workspace::new().forward_backward(lattices, topology, emissions, regularisers, losses, adjoints)?;
     Ok(out)
 }
 
-/// One utterance's lattice.
-struct Walk<'a> {
-    lattices: &'a Lattices,
-    topology: &'a Topology,
-    utterance: usize,
-    emissions: &'a [f64],
-}
-
-impl Walk<'_> {
-    /// `(site index, arc, landing, emission)` of every arc that exists, in site order.
-    fn arcs(&self) -> impl DoubleEndedIterator<Item = (usize, usize, Landing, f64)> + '_ {
-        let (frames, labels) = (self.lattices.frames(self.utterance), self.lattices.labels(self.utterance));
-        let arcs = self.topology.arcs().len();
-        (0..frames * (labels + 1)).flat_map(move |site| {
-            let at = crate::Site { frame: site / (labels + 1), label: site % (labels + 1) };
-            (0..arcs).filter_map(move |arc| match self.topology.land(arc, at, frames, labels) {
-                Landing::Nowhere => None,
-                landing => Some((site, arc, landing, self.emissions[site * arcs + arc])),
-            })
-        })
-    }
-
-    fn check(&self) -> Result<()> {
-        let labels = self.lattices.labels(self.utterance);
-        match self.arcs().find(|&(.., e)| e.is_nan() || e == f64::INFINITY) {
-            None => Ok(()),
-            Some((site, arc, _, value)) => Err(Error::Emission {
-                utterance: self.utterance,
-                frame: site / (labels + 1),
-                label: site % (labels + 1),
-                arc,
-                value,
-            }),
-        }
-    }
-
-    /// `alpha` arrives as -inf. Arcs only lead to later sites, so one pass in site order is enough.
-    fn forward(&self, alpha: &mut [f64]) {
-        alpha[0] = 0.0;
-        for (site, _, landing, emission) in self.arcs() {
-            if let Landing::Site(to) = landing {
-                alpha[to] = log_add(alpha[to], alpha[site] + emission);
-            }
-        }
-    }
-
-    /// `beta` arrives as -inf.
-    fn backward(&self, beta: &mut [f64]) {
-        for (site, _, landing, emission) in self.arcs().rev() {
-            beta[site] = log_add(beta[site], emission + after(landing, beta));
-        }
-    }
-
-    fn adjoints(&self, alpha: &[f64], beta: &[f64], loss: f64, fastemit: f64, adjoints: &mut [f64]) {
-        let arcs = self.topology.arcs();
-        for (site, arc, landing, emission) in self.arcs() {
-            let occupancy = (alpha[site] + emission + after(landing, beta) + loss).exp();
-            let scale = if arcs[arc].labels > 0 { 1.0 + fastemit } else { 1.0 };
-            adjoints[site * arcs.len() + arc] = -scale * occupancy;
-        }
-    }
-}
-
-/// `β` where an arc lands.
-fn after(landing: Landing, beta: &[f64]) -> f64 {
-    match landing {
-        Landing::Site(to) => beta[to],
-        Landing::End => 0.0,
-        Landing::Nowhere => f64::NEG_INFINITY,
-    }
+/// Compares a length with what the other arguments imply.
+pub(crate) fn expect(argument: &'static str, expected: usize, found: usize) -> Result<()> {
+    if expected == found { Ok(()) } else { Err(Error::Length { argument, expected, found }) }
 }
 
 #[cfg(test)]

@@ -52,6 +52,21 @@ impl Lattices {
         self.frames.len()
     }
 
+    /// Some utterances, as a batch of their own.
+    ///
+    /// # Panics
+    /// If the range is empty or reaches beyond the batch.
+    pub fn part(&self, utterances: Range<usize>) -> Self {
+        assert!(!utterances.is_empty(), "part: expected at least one utterance");
+        let first = self.offsets[utterances.start];
+        let offsets = &self.offsets[utterances.start..=utterances.end];
+        Self {
+            frames: self.frames[utterances.clone()].to_vec(),
+            labels: self.labels[utterances.clone()].to_vec(),
+            offsets: offsets.iter().map(|offset| offset - first).collect(),
+        }
+    }
+
     /// N = Σ T_b (U_b + 1)
     pub fn sites(&self) -> usize {
         self.offsets[self.batch()]

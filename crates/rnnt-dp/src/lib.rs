@@ -12,7 +12,9 @@
 //! ```
 //!
 //! (Graves 2012, equations 16-20.) Everything is `f64`: at 10,000 steps a log-likelihood has five digits before
-//! the point, of which `f32` would leave two behind it.
+//! the point, of which `f32` would leave two behind it. The recursions run over the anti-diagonals of a lattice, several
+//! sites at a time, and not over logarithms but over numbers with exponents of their own, so that they only multiply
+//! and add; [`log_sums()`] is the plain form.
 //!
 //! ```
 //! use rnnt_dp::{forward_backward, Lattices, Regularisers, Topology};
@@ -23,19 +25,28 @@
 //! # Ok::<(), rnnt_dp::Error>(())
 //! ```
 #![warn(missing_docs)]
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod candle;
 pub mod ctc;
 mod error;
 mod forward_backward;
+mod kernel;
 mod lattice;
+mod log_sums;
+mod skew;
+mod storage;
+mod sweep;
 mod topology;
+mod utterance;
+mod workspace;
 
 pub use error::{Error, Result};
 pub use forward_backward::{Posterior, Regularisers, forward_backward};
 pub use lattice::{Lattices, Site};
+pub use log_sums::{LogSums, log_sums};
 pub use topology::{Arc, Topology};
+pub use workspace::Workspace;
 
 /// `log(exp a + exp b)`, to about two ULPs of the larger argument; -inf stands for "no path".
 pub(crate) fn log_add(a: f64, b: f64) -> f64 {

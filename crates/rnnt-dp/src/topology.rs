@@ -1,12 +1,12 @@
 //! Which arcs leave a site and where they land.
-use crate::Site;
+use crate::{Error, Result, Site};
 
 /// One kind of arc.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arc {
     /// Frames that the arc moves on.
     pub frames: usize,
-    /// Labels that the arc emits, 0 or 1.
+    /// Labels that the arc emits.
     pub labels: usize,
     /// Whether a path may end with it, by landing on `(T, U)` exactly.
     pub may_end: bool,
@@ -59,6 +59,20 @@ impl Topology {
                 Arc { frames: 1, labels: 0, may_end: true },
                 Arc { frames: 1, labels: 1, may_end: true },
             ],
+        }
+    }
+
+    /// Any arcs, in the order of the emission columns.
+    ///
+    /// # Errors
+    /// No arc; an arc that stays where it is.
+    pub fn new(arcs: Vec<Arc>) -> Result<Self> {
+        if arcs.is_empty() {
+            return Err(Error::NoArcs);
+        }
+        match arcs.iter().position(|arc| arc.frames + arc.labels == 0) {
+            Some(arc) => Err(Error::Loop { arc }),
+            None => Ok(Self { arcs }),
         }
     }
 

@@ -1,23 +1,49 @@
 //! The engine behind every door: normaliser forward, lattice, normaliser backward.
-use panda_core::{Adjoints, Clamp, Gradients, Head, Normalized, Real, Selection, Sites, Tiling};
-use rnnt_dp::{Posterior, Regularisers};
+use std::ops::Range;
 
-use crate::{Error, Options, Result, Targets, error::expect_len};
+use panda_core::{Adjoints, Clamp, Gradients, Head, Normalized, Real, Selection, Sites, Workspace};
+use rnnt_dp::Regularisers;
 
-/// What lies between the two directions: a few numbers a site.
+use crate::{
+    Error, Options, Result, Skipped, Targets,
+    error::expect_len,
+    skip::{Part, skip},
+};
+
+/// What lies between the two directions: a few numbers a site, and the scores that the budget has room for.
 pub(crate) struct Forward<F> {
     selection: Selection,
     normalized: Normalized<F>,
-    posterior: Posterior,
+    losses: Vec<f64>,
+    adjoints: Vec<f64>,
+    skipped: Vec<Part>,
+}
+
+/// Buffers that calls share.
+pub(crate) struct Workspaces<F> {
+    pub normaliser: Workspace<F>,
+    pub lattices: rnnt_dp::Workspace,
+}
+
+impl<F: Real> Workspaces<F> {
+    pub fn new(options: &Options) -> Result<Self> {
+        Ok(Self { normaliser: options.workspace()?, lattices: rnnt_dp::Workspace::new() })
+    }
 }
 
 impl<F: Real> Forward<F> {
     /// Losses and adjoints from hidden rows and a head.
-    pub fn new<S: Sites<F>>(sites: &S, head: &Head<F>, targets: &Targets, options: &Options) -> Result<Self> {
+    pub fn new<S: Sites<F>>(
+        sites: &S,
+        head: &Head<F>,
+        targets: &Targets,
+        options: &Options,
+        workspaces: &mut Workspaces<F>,
+    ) -> Result<Self> {
         targets.check_classes(head.classes())?;
-        let tiling = Self::tiling(sites, head, options);
-        Self::from_normaliser(targets, options, |selection| {
-            panda_core::forward(sites, head, selection, &tiling)
+        let Workspaces { normaliser, lattices } = workspaces;
+        Self::from_normaliser(targets, options, lattices, |selection| {
+            panda_core::forward(sites, head, selection, normaliser)
         })
     }
 
@@ -25,31 +51,44 @@ impl<F: Real> Forward<F> {
     pub fn from_normaliser(
         targets: &Targets,
         options: &Options,
+        workspace: &mut rnnt_dp::Workspace,
         normalise: impl FnOnce(&Selection) -> panda_core::Result<Normalized<F>>,
     ) -> Result<Self> {
-        let selection = targets.selection()?;
-        let normalized = normalise(&selection).map_err(|error| Error::at_site(error, targets.lattices()))?;
+        if !(0.0..1.0).contains(&options.skip) {
+            return Err(Error::Skip { found: options.skip });
+        }
+        let (selection, lattices) = (targets.selection()?, targets.lattices());
+        let normalized = normalise(&selection).map_err(|error| Error::at_site(error, lattices))?;
         let regularisers = Regularisers { fastemit: options.fastemit };
-        let posterior = rnnt_dp::forward_backward(
-            targets.lattices(),
-            &options.topology,
-            &normalized.emissions,
+        let (mut losses, mut adjoints) = (vec![0.0; targets.batch()], vec![0.0; normalized.emissions.len()]);
+        let emissions = &normalized.emissions;
+        let topology = &options.topology;
+        workspace.forward_backward(
+            lattices,
+            topology,
+            emissions,
             &regularisers,
+            &mut losses,
+            &mut adjoints,
         )?;
-        Ok(Self { selection, normalized, posterior })
+        let skipped = match options.skip > 0.0 {
+            true => skip(lattices, topology.arcs().len(), &mut adjoints, options.skip),
+            false => Vec::new(),
+        };
+        Ok(Self { selection, normalized, losses, adjoints, skipped })
     }
 
     /// `-log P` of each utterance.
     pub fn losses(&self) -> &[f64] {
-        &self.posterior.losses
+        &self.losses
     }
 
-    /// All of it: losses, adjoints, forward and backward log-sums.
-    pub fn into_posterior(self) -> Posterior {
-        self.posterior
+    /// Emissions of all sites.
+    pub fn emissions(&self) -> &[f64] {
+        &self.normalized.emissions
     }
 
-    /// Gradients of `Σ_b weights[b] loss[b]`.
+    /// Adds the gradients of `Σ_b weights[b] loss[b]`.
     pub fn backward<S: Sites<F>>(
         &self,
         sites: &S,
@@ -57,10 +96,15 @@ impl<F: Real> Forward<F> {
         targets: &Targets,
         options: &Options,
         weights: &[f64],
-    ) -> Result<Gradients<F, S::Gradient>> {
-        let tiling = Self::tiling(sites, head, options);
+        workspace: &mut Workspace<F>,
+        into: &mut Gradients<F, S::Gradient>,
+    ) -> Result<Skipped> {
         self.with_adjoints(targets, options, weights, |selection, normalized, adjoints| {
-            panda_core::backward(sites, head, selection, normalized, adjoints, &tiling)
+            panda_core::backward(sites, head, selection, normalized, adjoints, workspace, into)
+        })?;
+        Ok(match self.skipped.is_empty() {
+            true => Skipped::default(),
+            false => Skipped::new(&self.skipped, weights, sites.largest(), head.largest_weight()),
         })
     }
 
@@ -79,22 +123,125 @@ impl<F: Real> Forward<F> {
         if let Some(utterance) = weights.iter().position(|weight| !weight.is_finite()) {
             return Err(Error::Weight { utterance, found: weights[utterance] });
         }
-        let weights = targets.at_sites(&weights);
+        let mut emissions = self.adjoints.clone();
         // A clamp acts on the gradient of the unweighted loss, so that the weights have to wait.
-        let mut emissions = self.posterior.adjoints.clone();
-        if options.clamp.is_none() {
-            emissions
-                .chunks_exact_mut(2)
-                .zip(&weights)
-                .for_each(|(pair, w)| pair.iter_mut().for_each(|a| *a *= w));
+        let at_sites = options.clamp.map(|_| targets.at_sites(&weights));
+        if at_sites.is_none() {
+            let arcs = self.selection.per_site();
+            for (utterance, weight) in weights.iter().enumerate() {
+                let Range { start, end } = targets.lattices().range(utterance);
+                emissions[start * arcs..end * arcs].iter_mut().for_each(|a| *a *= weight);
+            }
         }
-        let clamp = options.clamp.map(|limit| Clamp { limit, weights: &weights });
+        let clamp = options.clamp.zip(at_sites.as_ref()).map(|(limit, weights)| Clamp { limit, weights });
         let adjoints = Adjoints { emissions: &emissions, log_z: None, clamp };
         backward(&self.selection, &self.normalized, &adjoints)
             .map_err(|error| Error::at_site(error, targets.lattices()))
     }
 
-    fn tiling<S: Sites<F>>(sites: &S, head: &Head<F>, options: &Options) -> Tiling {
-        options.tiling(sites.len(), head.classes())
+    /// Lets go of kept scores; `workspace` has their room for its next call.
+    pub fn release(&mut self, workspace: &mut Workspace<F>) {
+        self.normalized.release(workspace);
     }
+}
+
+/// A whole batch, one group of utterances after the other, so that memory does not grow with the batch.
+///
+/// Li et al., arXiv 2211.16270: nothing that a group needs survives it but losses and gradients. Short utterances
+/// share a group, so that its waves are full; a long one is alone.
+pub(crate) struct SampleWise<'a, F> {
+    pub head: &'a Head<'a, F>,
+    pub targets: &'a Targets,
+    pub options: &'a Options,
+    /// Of each utterance.
+    pub weights: &'a [f64],
+    workspaces: Workspaces<F>,
+    losses: Vec<f64>,
+    skipped: Skipped,
+}
+
+/// Sites of a group where no more scores can be kept: a few waves.
+const SITES: usize = 8192;
+const SHORTEST: usize = 64;
+/// Bytes of a group's site beside its scores: normaliser, selection, rows, lattice and adjoints.
+const PER_SITE: usize = 128;
+
+impl<'a, F: Real> SampleWise<'a, F> {
+    pub fn new(
+        head: &'a Head<F>,
+        targets: &'a Targets,
+        options: &'a Options,
+        weights: &'a [f64],
+    ) -> Result<Self> {
+        targets.check_classes(head.classes())?;
+        expect_len("weights", targets.batch(), weights.len())?;
+        let workspaces = Workspaces::new(options)?;
+        let losses = Vec::with_capacity(targets.batch());
+        Ok(Self { head, targets, options, weights, workspaces, losses, skipped: Skipped::default() })
+    }
+
+    /// Utterances that go together: neighbours, as many as fit.
+    pub fn groups(&self) -> Vec<Range<usize>> {
+        groups(self.targets, self.head.classes(), size_of::<F>(), self.options)
+    }
+
+    /// Loss and gradients of a group with the given sites.
+    pub fn step<S: Sites<F>>(
+        &mut self,
+        group: Range<usize>,
+        part: &Targets,
+        sites: &S,
+        into: &mut Gradients<F, S::Gradient>,
+    ) -> Result<()> {
+        let first = group.start;
+        let run = || {
+            let Self { head, options, workspaces, .. } = self;
+            let mut forward = Forward::new(sites, head, part, options, workspaces)?;
+            let (weights, workspace) = (&self.weights[group], &mut workspaces.normaliser);
+            let skipped = forward.backward(sites, head, part, options, weights, workspace, into)?;
+            forward.release(workspace);
+            self.losses.extend_from_slice(forward.losses());
+            self.skipped.add(skipped);
+            Ok(())
+        };
+        run().map_err(|error: Error| error.in_group(first))
+    }
+
+    /// Losses of all groups so far, and what was left out of their gradients.
+    pub fn finish(self) -> (Vec<f64>, Skipped) {
+        (self.losses, self.skipped)
+    }
+}
+
+/// Utterances that go together.
+pub(crate) fn groups(
+    targets: &Targets,
+    classes: usize,
+    element: usize,
+    options: &Options,
+) -> Vec<Range<usize>> {
+    let budget = options.budget;
+    let each = classes.saturating_mul(element).saturating_add(PER_SITE);
+    let kept = if budget.keeps() { budget.limit() / 2 / each } else { 0 };
+    let room = match options.plan {
+        Some(plan) => plan.wave,
+        None => kept.max((budget.limit() / 4 / PER_SITE).clamp(SHORTEST, SITES)),
+    };
+    let lattices = targets.lattices();
+    let mut groups: Vec<Range<usize>> = Vec::new();
+    let mut sites = 0;
+    for utterance in 0..targets.batch() {
+        let more = lattices.range(utterance).len();
+        match groups.last_mut() {
+            Some(group) if sites + more <= room => {
+                group.end = utterance + 1;
+                sites += more;
+            }
+            _ => {
+                groups.push(utterance..utterance + 1);
+                sites = more;
+            }
+        }
+    }
+    groups
 }

@@ -87,6 +87,12 @@ pub enum Error {
         /// The weight given.
         found: f64,
     },
+    /// The share of the occupancy that may be left out is no such share.
+    #[error("skip: expected a number from 0 to below 1, found {found}")]
+    Skip {
+        /// The value given.
+        found: f64,
+    },
     /// A loss that is to be reduced is NaN or -inf.
     #[error("losses: utterance {utterance}: expected a number or +inf, found {found}")]
     Loss {
@@ -136,6 +142,19 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
+    /// Counts utterances from the start of the batch, where a group started with utterance `first`.
+    pub(crate) fn in_group(mut self, first: usize) -> Self {
+        match &mut self {
+            Self::Weight { utterance, .. }
+            | Self::Scores { utterance, .. }
+            | Self::Lattice(
+                rnnt_dp::Error::Emission { utterance, .. } | rnnt_dp::Error::Overflow { utterance, .. },
+            ) => *utterance += first,
+            _ => {}
+        }
+        self
+    }
+
     /// Says where in its utterance a bad site is.
     pub(crate) fn at_site(error: panda_core::Error, lattices: &Lattices) -> Self {
         let (site, found) = match bad_site(error) {

@@ -1,11 +1,10 @@
 //! Door for encodings and predictions: projections, joint sites, head, loss, and every gradient.
-use panda_core::{Activation, Head, JointSites, Real};
+use panda_core::{Activation, Head, Real};
 
 use crate::{
-    Error, Layout, Options, Result, Targets,
-    engine::Forward,
+    Error, Layout, Options, Result, Skipped, Targets,
     error::{expect_len, expect_rows},
-    linear,
+    linear, projected_loss,
 };
 
 /// Parameters of the joint network `z = act(x_enc W_Aᵀ + x_pred W_Lᵀ + b_Z)`, `scores = z W_Oᵀ + b_O`, borrowed.
@@ -46,6 +45,8 @@ pub struct JointLoss<F> {
     pub head_weight: Vec<F>,
     /// Gradient of `b_O`; also there for a head without one.
     pub head_bias: Vec<F>,
+    /// What [`Options::skip`] left out of the gradients of the sites.
+    pub skipped: Skipped,
 }
 
 /// Transducer loss of a joint network, with all gradients of `Σ_b weights[b] loss[b]`.
@@ -58,8 +59,7 @@ pub struct JointLoss<F> {
 /// Shapes that do not fit, labels outside the classes, scores that are NaN or +inf.
 ///
 /// # Cost
-/// 8 N H C floating-point operations and `2 N H` activations for the sites, plus the two projections. Sites are
-/// made block by block: nothing of size N x H or N x C is kept. Padded rows are packed first and never computed.
+/// As [`projected_loss`], plus the two projections and their results. Padded rows are packed first and never computed.
 pub fn joint_loss<F: Real>(
     encodings: &[F],
     predictions: &[F],
@@ -80,23 +80,20 @@ pub fn joint_loss<F: Real>(
 
     let f = linear::forward(&x, network.encoder, network.bias, ha, h);
     let g = linear::forward(&y, network.predictor, None, hl, h);
-    let (frame_of, label_of) = Layout::Packed.joint_rows(targets);
-    let sites = JointSites::new(&f, &g, &frame_of, &label_of, h, network.activation)
-        .map_err(|error| Error::at_site(error, targets.lattices()))?;
-    let forward = Forward::new(&sites, &network.head, targets, options)?;
-
-    let gradients = forward.backward(&sites, &network.head, targets, options, weights)?;
-    let into_x = linear::backward(&gradients.sites.frames, &x, network.encoder, ha, h);
-    let into_y = linear::backward(&gradients.sites.labels, &y, network.predictor, hl, h);
+    let options = Options { activation: network.activation, ..options.clone() };
+    let out = projected_loss(&f, &g, &network.head, Layout::Packed, targets, &options, weights)?;
+    let into_x = linear::backward(&out.frames, &x, network.encoder, ha, h);
+    let into_y = linear::backward(&out.labels, &y, network.predictor, hl, h);
     Ok(JointLoss {
-        losses: forward.losses().to_vec(),
+        losses: out.losses,
         encodings: frames.unpack(&into_x.x, ha),
         predictions: positions.unpack(&into_y.x, hl),
         encoder: into_x.weight,
         predictor: into_y.weight,
         bias: into_x.bias,
-        head_weight: gradients.weight,
-        head_bias: gradients.bias,
+        head_weight: out.weight,
+        head_bias: out.bias,
+        skipped: out.skipped,
     })
 }
 

@@ -4,11 +4,13 @@
 //! h(t,u) = act(f_t + g_u)      z = h Wᵀ + b      e = (z_blank, z_label) - logZ      loss = -log Σ_paths exp Σ e
 //! ```
 //!
-//! There are four doors, all onto the same engine, none of which keeps sites x classes or sites x H:
+//! There are five doors, all onto the same engine, none of which keeps sites x H, or more of sites x classes than
+//! [`Options::budget`] allows:
 //!
 //! | door | takes | for |
 //! |---|---|---|
 //! | [`joint_loss`] | encodings, predictions, joint and head parameters | an explicit call with every gradient |
+//! | [`projected_loss`] | what the joint adds: projected encodings and predictions, head | training, sample-wise |
 //! | [`rows_loss`] | hidden rows at the sites, head | a joint of your own |
 //! | [`scores_loss`], [`scores_loss_in_place`] | ready-made scores *[N, C]* | what other toolkits' `rnnt_loss` takes |
 //! | [`candle`] | tensors | candle models, by autograd |
@@ -31,18 +33,24 @@ mod engine;
 mod error;
 mod joint;
 mod linear;
+mod memory_plan;
 mod options;
+mod projected;
 mod reduction;
 mod rows;
 mod scores;
+mod skip;
 mod targets;
 
 pub use error::{Error, Result};
 pub use joint::{JointLoss, JointNetwork, joint_loss};
+pub use memory_plan::MemoryPlan;
 pub use options::Options;
-pub use panda_core::{Activation, Head, Real, Tiling};
+pub use panda_core::{Activation, Head, MemoryBudget, Plan, Real};
+pub use projected::{ProjectedLoss, projected_loss};
 pub use reduction::Reduction;
 pub use rnnt_dp::Topology;
 pub use rows::{RowsLoss, rows_loss};
 pub use scores::{ScoresLoss, scores_loss, scores_loss_in_place};
+pub use skip::Skipped;
 pub use targets::{Layout, Targets};

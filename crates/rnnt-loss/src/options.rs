@@ -1,6 +1,8 @@
 //! What a caller may choose.
-use panda_core::{Activation, Tiling};
+use panda_core::{Activation, MemoryBudget, Plan, Real, Workspace};
 use rnnt_dp::Topology;
+
+use crate::Result;
 
 /// Options of the loss; the default is the plain transducer loss with a tanh joint.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -14,12 +16,21 @@ pub struct Options {
     /// Clips each element of the gradient of the scores of one utterance's own loss to `-clamp ..= clamp`,
     /// before any weight of the utterance is applied (torchaudio's meaning).
     pub clamp: Option<f64>,
-    /// Tile sizes; chosen from the shape when `None`.
-    pub tiling: Option<Tiling>,
+    /// How many bytes the loss may hold beside its arguments and results.
+    pub budget: MemoryBudget,
+    /// Leaves the sites of smallest occupancy out of the gradient as long as what they sum to stays below
+    /// `skip · (T + U)` in each utterance; the error is bounded by [`Skipped`](crate::Skipped). 0, the default, is
+    /// exact; 1e-6 is lost in the rounding of `f32`.
+    pub skip: f64,
+    /// How the work is cut; chosen from shape and budget when `None`.
+    pub plan: Option<Plan>,
 }
 
 impl Options {
-    pub(crate) fn tiling(&self, sites: usize, classes: usize) -> Tiling {
-        self.tiling.unwrap_or_else(|| Tiling::for_shape(sites, classes))
+    pub(crate) fn workspace<F: Real>(&self) -> Result<Workspace<F>> {
+        Ok(match self.plan {
+            None => Workspace::new(self.budget),
+            Some(plan) => Workspace::with_plan(plan)?,
+        })
     }
 }

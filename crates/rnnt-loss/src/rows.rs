@@ -1,7 +1,7 @@
 //! Door for hidden rows that exist already, one a site.
-use panda_core::{Head, Real, Rows};
+use panda_core::{Gradients, Head, Real, Rows};
 
-use crate::{Layout, Options, Result, Targets, engine::Forward, error::expect_rows};
+use crate::{Layout, Options, Result, Skipped, Targets, engine::SampleWise, error::expect_rows};
 
 /// Loss and gradients of [`rows_loss`].
 #[derive(Debug, Clone, PartialEq)]
@@ -14,6 +14,8 @@ pub struct RowsLoss<F> {
     pub weight: Vec<F>,
     /// Gradient of the head's bias, *C*.
     pub bias: Vec<F>,
+    /// What [`Options::skip`] left out of the gradients.
+    pub skipped: Skipped,
 }
 
 /// Transducer loss of hidden rows and a head, with all gradients of `Σ_b weights[b] loss[b]`.
@@ -25,8 +27,7 @@ pub struct RowsLoss<F> {
 /// Shapes that do not fit, labels outside the classes, scores that are NaN or +inf.
 ///
 /// # Cost
-/// 8 N H C floating-point operations; transient memory as [`panda_core::Tiling`] says, plus a packed copy of the
-/// rows if they are padded.
+/// As [`projected_loss`](crate::projected_loss), plus a packed copy of a group's rows if they are padded.
 pub fn rows_loss<F: Real>(
     hidden: &[F],
     head: &Head<F>,
@@ -38,32 +39,33 @@ pub fn rows_loss<F: Real>(
     layout.check(targets)?;
     let width = head.hidden();
     expect_rows("hidden", layout.score_rows(targets), width, hidden.len())?;
-    let site_of_row = layout.site_of_row(targets);
-    let real = |(_, site): &(&[F], &u32)| **site != panda_core::scores::PADDING;
-    let packed: Vec<F>;
-    let rows = match layout {
-        Layout::Packed => hidden,
-        Layout::Padded { .. } => {
-            let rows = hidden.chunks_exact(width).zip(&site_of_row).filter(real);
-            packed = rows.flat_map(|(row, _)| row).copied().collect();
-            &packed
-        }
-    };
-    let sites = Rows::new(rows, width)?;
-    let forward = Forward::new(&sites, head, targets, options)?;
-    let gradients = forward.backward(&sites, head, targets, options, weights)?;
-    let hidden = match layout {
-        Layout::Packed => gradients.sites,
-        Layout::Padded { .. } => {
-            let mut padded = vec![F::ZERO; hidden.len()];
-            for (row, &site) in padded.chunks_exact_mut(width).zip(&site_of_row) {
-                if site != panda_core::scores::PADDING {
-                    row.copy_from_slice(&gradients.sites[site as usize * width..][..width]);
-                }
+    let mut run = SampleWise::new(head, targets, options, weights)?;
+    let mut into = Gradients::zero(Vec::new(), head);
+    let mut gradient = vec![F::ZERO; hidden.len()];
+    for group in run.groups() {
+        let part = targets.part(group.clone());
+        let runs = layout.site_runs(targets, group.clone());
+        let packed: Vec<F>;
+        let rows = match runs.as_slice() {
+            [run] => &hidden[run.start * width..run.end * width],
+            runs => {
+                packed = runs
+                    .iter()
+                    .flat_map(|run| &hidden[run.start * width..run.end * width])
+                    .copied()
+                    .collect();
+                &packed
             }
-            padded
+        };
+        into.sites = vec![F::ZERO; rows.len()];
+        run.step(group, &part, &Rows::new(rows, width)?, &mut into)?;
+        let mut found = into.sites.as_slice();
+        for run in runs {
+            let into_run = &mut gradient[run.start * width..run.end * width];
+            into_run.copy_from_slice(found.split_off(..into_run.len()).expect("a gradient for every site"));
         }
-    };
-    let losses = forward.losses().to_vec();
-    Ok(RowsLoss { losses, hidden, weight: gradients.weight, bias: gradients.bias })
+    }
+    let (losses, skipped) = run.finish();
+    let bias = into.bias.into_iter().map(F::from_f64).collect();
+    Ok(RowsLoss { losses, hidden: gradient, weight: into.weight, bias, skipped })
 }

@@ -35,9 +35,10 @@ pub fn scores_loss<F: Real>(
     weights: &[f64],
 ) -> Result<ScoresLoss<F>> {
     let mut gradient = scores.to_vec();
-    let posterior = overwrite(&mut gradient, classes, layout, targets, options, weights)?;
-    let (log_alpha, log_beta) = (posterior.log_alpha, posterior.log_beta);
-    Ok(ScoresLoss { losses: posterior.losses, gradient, log_alpha, log_beta })
+    let forward = overwrite(&mut gradient, classes, layout, targets, options, weights)?;
+    let sums = rnnt_dp::log_sums(targets.lattices(), &options.topology, forward.emissions())?;
+    let (log_alpha, log_beta) = (sums.log_alpha, sums.log_beta);
+    Ok(ScoresLoss { losses: forward.losses().to_vec(), gradient, log_alpha, log_beta })
 }
 
 /// As [`scores_loss`], writing the gradient over the scores; returns the losses.
@@ -52,7 +53,7 @@ pub fn scores_loss_in_place<F: Real>(
     options: &Options,
     weights: &[f64],
 ) -> Result<Vec<f64>> {
-    Ok(overwrite(scores, classes, layout, targets, options, weights)?.losses)
+    Ok(overwrite(scores, classes, layout, targets, options, weights)?.losses().to_vec())
 }
 
 fn overwrite<F: Real>(
@@ -62,17 +63,17 @@ fn overwrite<F: Real>(
     targets: &Targets,
     options: &Options,
     weights: &[f64],
-) -> Result<rnnt_dp::Posterior> {
+) -> Result<Forward<F>> {
     layout.check(targets)?;
     targets.check_classes(classes)?;
     expect_rows("scores", layout.score_rows(targets), classes, z.len())?;
     let site_of_row = layout.site_of_row(targets);
     let sites = targets.lattices().sites();
-    let forward: Forward<F> = Forward::from_normaliser(targets, options, |selection| {
+    let forward = Forward::from_normaliser(targets, options, &mut rnnt_dp::Workspace::new(), |selection| {
         scores::forward(z, classes, &site_of_row, sites, selection)
     })?;
     forward.with_adjoints(targets, options, weights, |selection, normalized, adjoints| {
         scores::backward_in_place(z, classes, &site_of_row, selection, normalized, adjoints)
     })?;
-    Ok(forward.into_posterior())
+    Ok(forward)
 }

@@ -1,4 +1,6 @@
 //! What the lattices are asked to explain, and where their rows lie.
+use std::ops::Range;
+
 use panda_core::Selection;
 use rnnt_dp::{Lattices, Site};
 
@@ -74,6 +76,12 @@ impl Targets {
         &self.lattices
     }
 
+    /// Some utterances, as a batch of their own.
+    pub(crate) fn part(&self, utterances: Range<usize>) -> Self {
+        let labels = self.labels[utterances.clone()].to_vec();
+        Self { blank: self.blank, labels, lattices: self.lattices.part(utterances) }
+    }
+
     /// Fails unless blank and labels are below `classes`.
     pub(crate) fn check_classes(&self, classes: usize) -> Result<()> {
         if self.blank as usize >= classes {
@@ -146,11 +154,11 @@ impl Layout {
         starts(targets.batch(), step)
     }
 
-    /// Frame row and label row of every site.
-    pub(crate) fn joint_rows(&self, targets: &Targets) -> (Vec<u32>, Vec<u32>) {
+    /// Frame row and label row of every site of some utterances.
+    pub(crate) fn joint_rows(&self, targets: &Targets, utterances: Range<usize>) -> (Vec<u32>, Vec<u32>) {
         let ((frame_starts, _), (label_starts, _)) = (self.frame_rows(targets), self.label_rows(targets));
         let mut rows = (Vec::new(), Vec::new());
-        for b in 0..targets.batch() {
+        for b in utterances {
             for Site { frame, label } in targets.lattices().sites_of(b) {
                 rows.0.push((frame_starts[b] + frame) as u32);
                 rows.1.push((label_starts[b] + label) as u32);
@@ -164,6 +172,24 @@ impl Layout {
         match *self {
             Self::Packed => targets.lattices().sites(),
             Self::Padded { frames, positions } => targets.batch() * frames * positions,
+        }
+    }
+
+    /// Runs of rows of a scores matrix that hold the sites of some utterances, in their order.
+    pub(crate) fn site_runs(&self, targets: &Targets, utterances: Range<usize>) -> Vec<Range<usize>> {
+        let lattices = targets.lattices();
+        match *self {
+            Self::Packed => {
+                vec![lattices.range(utterances.start).start..lattices.range(utterances.end - 1).end]
+            }
+            Self::Padded { frames, positions } => {
+                let rows_of = |b: usize| {
+                    let first = move |frame: usize| (b * frames + frame) * positions;
+                    let count = targets.labels(b).len() + 1;
+                    (0..targets.frames(b)).map(move |frame| first(frame)..first(frame) + count)
+                };
+                utterances.flat_map(rows_of).collect()
+            }
         }
     }
 

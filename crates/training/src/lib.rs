@@ -71,7 +71,7 @@ pub use evaluate::{Evaluation, Score, Transcript};
 pub use linear::linear;
 pub use lstm::lstm;
 pub use metrics::Metrics;
-pub use model::{Losses, Model};
+pub use model::{JointRows, Losses, Model};
 pub use observer::{EpochReport, Observer, RunReport, StepReport};
 pub use parameters::Parameters;
 pub use recipe::Recipe;

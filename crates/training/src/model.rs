@@ -36,6 +36,21 @@ pub struct Losses {
     pub ctc: Option<Tensor>,
 }
 
+/// What the loss of a batch is computed from.
+#[derive(Debug, Clone)]
+pub struct JointRows {
+    /// Projected frames `[B, T, H]`.
+    pub frames: Tensor,
+    /// Projected label rows `[B, U+1, H]`.
+    pub labels: Tensor,
+    /// The head's weight `[C, H]`.
+    pub weight: Tensor,
+    /// The head's bias `[C]`.
+    pub bias: Tensor,
+    /// Blank, lengths and labels.
+    pub targets: Targets,
+}
+
 impl Model {
     /// A new model with first weights from the recipe's seed.
     ///
@@ -113,6 +128,25 @@ impl Model {
     pub fn encode(&self, x: &Tensor, lengths: &[usize]) -> Result<(Tensor, Vec<usize>)> {
         let (encoded, lengths) = self.encoder.forward(x, lengths, None)?;
         Ok((linear(&encoded, &self.joint_encoder.0, &self.joint_encoder.1)?, lengths))
+    }
+
+    /// What the joint adds, and the head, on a padded batch of utterances, for a look at the loss from outside.
+    ///
+    /// # Shapes
+    /// `x [B, T, D]`, D = mels · stack; `lengths` has B entries of at most T; `labels` has B sequences.
+    ///
+    /// # Errors
+    /// [`crate::Error::Shape`] or [`crate::Error::Loss`] if the input does not fit.
+    pub fn joint_rows(&self, x: &Tensor, lengths: &[usize], labels: &[Vec<u32>]) -> Result<JointRows> {
+        let (frames, lengths) = self.encode(x, lengths)?;
+        let predicted = self.predictor.forward(labels, None)?;
+        Ok(JointRows {
+            frames,
+            labels: linear(&predicted, &self.joint_predictor.0, &self.joint_predictor.1)?,
+            weight: self.head.0.as_tensor().clone(),
+            bias: self.head.1.as_tensor().clone(),
+            targets: Targets::new(self.blank(), lengths, labels.to_vec())?,
+        })
     }
 
     /// Losses of a padded batch of utterances with these lengths and labels. With masks, dropout is on.

@@ -8,7 +8,7 @@ use crate::Result;
 use crate::checkpoint::Checkpoint;
 use crate::data::{self, Example};
 use crate::evaluate::Evaluation;
-use crate::model::Model;
+use crate::model::{JointRows, Model};
 use crate::recipe::Recipe;
 use crate::stepwise::Stepwise;
 use crate::tensors::with_slice;
@@ -72,6 +72,21 @@ impl Recogniser {
     /// The tokenizer.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
+    }
+
+    /// What the loss of some utterances is computed from, all in one padded batch.
+    ///
+    /// # Errors
+    /// [`crate::Error::Empty`] for an empty list; [`crate::Error::Speech`] for audio or text that the model cannot read.
+    pub fn joint_rows(&self, utterances: &[Utterance]) -> Result<JointRows> {
+        if utterances.is_empty() {
+            return Err(crate::Error::Empty { what: "batch".into() });
+        }
+        let examples = data::load(utterances, &self.front_end, Some(&self.tokenizer))?;
+        let planes: Vec<_> = examples.iter().map(|example| &example.features).collect();
+        let (rows, lengths) = data::collate(&planes, &self.recipe.encoder)?;
+        let labels: Vec<Vec<u32>> = examples.iter().map(|example| example.labels.clone()).collect();
+        self.model.joint_rows(&rows, &lengths, &labels)
     }
 
     /// Recognises one recording, greedily.

@@ -1,34 +1,64 @@
 //! Chooses, at run time, the copy of a vector function that fits the machine.
 #![allow(unsafe_code)]
+#[cfg(target_arch = "x86_64")]
+use std::sync::OnceLock;
+
+#[cfg(target_arch = "x86_64")]
+use super::avx512;
 use super::math;
 
-/// Compiles `math::NAME` for AVX-512, for AVX2 and portably, and calls the best that the machine has.
+/// What the machine can do, best first.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+enum Machine {
+    Avx512,
+    Avx2,
+    Plain,
+}
+
+/// Looked up once: rows are short, and five questions a row would show.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn machine() -> Machine {
+    static MACHINE: OnceLock<Machine> = OnceLock::new();
+    *MACHINE.get_or_init(|| {
+        if !is_x86_feature_detected!("fma") {
+            return Machine::Plain;
+        }
+        let wide = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512bw");
+        match wide {
+            true => Machine::Avx512,
+            false if is_x86_feature_detected!("avx2") => Machine::Avx2,
+            false => Machine::Plain,
+        }
+    })
+}
+
+/// Calls the best copy of a function that the machine has: its AVX-512 version, or `math::NAME` compiled for AVX2 or
+/// portably.
 macro_rules! dispatched {
-    ($(fn $name:ident($($arg:ident: $kind:ty),*) $(-> $out:ty)?;)*) => {$(
+    ($(fn $name:ident($($arg:ident: $kind:ty),*) $(-> $out:ty)? = $wide:path;)*) => {$(
         #[inline]
         pub(super) fn $name($($arg: $kind),*) $(-> $out)? {
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
                 fn v4($($arg: $kind),*) $(-> $out)? {
-                    math::$name::<true>($($arg),*)
+                    $wide($($arg),*)
                 }
                 #[target_feature(enable = "avx2,fma")]
                 fn v3($($arg: $kind),*) $(-> $out)? {
                     math::$name::<true>($($arg),*)
                 }
-                if is_x86_feature_detected!("avx512f")
-                    && is_x86_feature_detected!("avx512vl")
-                    && is_x86_feature_detected!("avx512dq")
-                    && is_x86_feature_detected!("avx512bw")
-                    && is_x86_feature_detected!("fma")
-                {
-                    // SAFETY: the machine has every feature that `v4` is compiled for, as just checked.
-                    return unsafe { v4($($arg),*) };
-                }
-                if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-                    // SAFETY: the machine has every feature that `v3` is compiled for, as just checked.
-                    return unsafe { v3($($arg),*) };
+                match machine() {
+                    // SAFETY: the machine has every feature that `v4` is compiled for, as `machine` checked.
+                    Machine::Avx512 => return unsafe { v4($($arg),*) },
+                    // SAFETY: the same for `v3`.
+                    Machine::Avx2 => return unsafe { v3($($arg),*) },
+                    Machine::Plain => {}
                 }
             }
             math::$name::<false>($($arg),*)
@@ -37,13 +67,16 @@ macro_rules! dispatched {
 }
 
 dispatched! {
-    fn exp(values: &mut [f32]);
-    fn tanh(values: &mut [f32]);
-    fn sigmoid(values: &mut [f32]);
-    fn add(out: &mut [f32], row: &[f32]);
-    fn row_max(row: &[f32]) -> f32;
-    fn row_exp_sum(row: &[f32], max: f32) -> f64;
-    fn row_exp_scale(row: &mut [f32], max: f32, factor: f32);
+    fn exp(values: &mut [f32]) = avx512::exp;
+    fn tanh(values: &mut [f32]) = math::tanh::<true>;
+    fn sigmoid(values: &mut [f32]) = math::sigmoid::<true>;
+    fn add(out: &mut [f32], row: &[f32]) = math::add::<true>;
+    fn tile_statistics(tile: &mut [f32], width: usize, bias: Option<&[f32]>, statistics: &mut [(f32, f64)])
+        = avx512::tile_statistics;
+    fn row_statistics(row: &[f32]) -> (f32, f64) = avx512::row_statistics;
+    fn row_softmax(out: &mut [f32], z: Option<&[f32]>, bias: Option<&[f32]>, max: f32, factor: f32)
+        = avx512::row_softmax;
+    fn tanh_slope(gradient: &mut [f32], hidden: &[f32]) = math::tanh_slope::<true>;
 }
 
 #[cfg(test)]
@@ -100,29 +133,75 @@ mod tests {
         check("sigmoid", exact, 4.0, [sigmoid, math::sigmoid::<false>, math::sigmoid::<true>]);
     }
 
+    type TileStatistics = fn(&mut [f32], usize, Option<&[f32]>, &mut [(f32, f64)]);
+    type RowSoftmax = fn(&mut [f32], Option<&[f32]>, Option<&[f32]>, f32, f32);
+
     #[test]
     fn rows_reduce_like_plain_loops() {
-        for len in [0, 1, 15, 16, 17, 100, 257] {
+        let copies: [(TileStatistics, fn(&[f32]) -> (f32, f64), RowSoftmax); 3] = [
+            (tile_statistics, row_statistics, row_softmax),
+            (math::tile_statistics::<true>, math::row_statistics::<true>, math::row_softmax::<true>),
+            (math::tile_statistics::<false>, math::row_statistics::<false>, math::row_softmax::<false>),
+        ];
+        for (tile_statistics, row_statistics, row_softmax) in copies {
+            check_rows(tile_statistics, row_statistics, row_softmax);
+        }
+    }
+
+    fn check_rows(
+        tile_statistics: TileStatistics,
+        row_statistics: fn(&[f32]) -> (f32, f64),
+        row_softmax: RowSoftmax,
+    ) {
+        for len in [1, 15, 16, 17, 100, 257] {
             let row: Vec<f32> = (0..len).map(|i| ((i * 37 % 101) as f32 - 50.0) * 0.3).collect();
-            let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            assert_eq!(row_max(&row), max);
-            let exact: f64 = row.iter().map(|&z| f64::from(z - max).exp()).sum();
-            assert!((row_exp_sum(&row, max) - exact).abs() <= 3e-7 * exact);
-            let mut scaled = row.clone();
-            row_exp_scale(&mut scaled, max, -0.5);
-            for (&z, &y) in row.iter().zip(&scaled) {
-                assert!((f64::from(y) + 0.5 * f64::from(z - max).exp()).abs() < 1e-7);
+            let bias: Vec<f32> = (0..len).map(|i| (i % 3) as f32).collect();
+            for bias in [None, Some(bias.as_slice())] {
+                let biased: Vec<f32> = (0..len).map(|i| row[i] + bias.map_or(0.0, |bias| bias[i])).collect();
+                let max = biased.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let exact: f64 = biased.iter().map(|&z| f64::from(z - max).exp()).sum();
+                let (mut tile, mut found) = ([row.as_slice(), &row].concat(), [(0.0, 0.0); 2]);
+                tile_statistics(&mut tile, len, bias, &mut found);
+                assert!(found[0] == found[1] && tile[..len] == biased && tile[len..] == biased);
+                assert!(found[0].0 == max && (found[0].1 - exact).abs() <= 3e-7 * exact);
+
+                assert_eq!(row_statistics(&biased), found[0]);
+
+                let (mut here, mut elsewhere) = (row.clone(), vec![0.0; len]);
+                row_softmax(&mut here, None, bias, max, -0.5);
+                row_softmax(&mut elsewhere, Some(&biased), None, max, -0.5);
+                assert_eq!(here, elsewhere);
+                for (&z, &y) in biased.iter().zip(&here) {
+                    assert!((f64::from(y) + 0.5 * f64::from(z - max).exp()).abs() < 1e-7);
+                }
             }
         }
     }
 
     #[test]
     fn nan_reaches_the_sum_and_masks_do_not() {
+        let copies: [TileStatistics; 3] =
+            [tile_statistics, math::tile_statistics::<true>, math::tile_statistics::<false>];
+        copies.into_iter().for_each(check_specials);
+    }
+
+    fn check_specials(tile_statistics: TileStatistics) {
+        let statistics = |row: &mut [f32]| {
+            let mut found = [(0.0, 0.0)];
+            tile_statistics(row, 40, None, &mut found);
+            found[0]
+        };
+        let masked = f32::NEG_INFINITY;
         let mut row = vec![0.0f32; 40];
-        row[33] = f32::NAN;
-        assert_eq!(row_max(&row), 0.0);
-        assert!(row_exp_sum(&row, 0.0).is_nan());
-        row[33] = f32::NEG_INFINITY;
-        assert_eq!(row_exp_sum(&row, 0.0), 39.0);
+        for bad in [f32::NAN, f32::INFINITY] {
+            row[33] = bad;
+            assert!(statistics(&mut row).1.is_nan());
+            let mut alone = vec![masked; 40];
+            alone[33] = bad;
+            assert!(statistics(&mut alone).1.is_nan());
+        }
+        row[33] = masked;
+        assert_eq!(statistics(&mut row), (0.0, 39.0));
+        assert_eq!(statistics(&mut [masked; 40]), (masked, 0.0));
     }
 }

@@ -12,12 +12,12 @@
 /// Accumulators of a reduction; one AVX-512 register of `f32`.
 const LANES: usize = 16;
 
-const LN2_HIGH: f32 = 0.693_359_4; // 355 / 512: k times this is exact for |k| < 2^14
-const LN2_LOW: f32 = -2.121_944_4e-4;
+pub(super) const LN2_HIGH: f32 = 0.693_359_4; // 355 / 512: k times this is exact for |k| < 2^14
+pub(super) const LN2_LOW: f32 = -2.121_944_4e-4;
 /// Adding and subtracting 1.5 · 2^23 rounds to the nearest integer, which stays in the low bits in between.
 const ROUND: f32 = 12_582_912.0;
 /// Arguments of `exp` beyond these give 0 and +inf.
-const SMALLEST: f32 = -86.6;
+pub(super) const SMALLEST: f32 = -86.6;
 const LARGEST: f32 = 88.722_83;
 
 #[inline(always)]
@@ -90,23 +90,61 @@ pub(super) fn add<const FUSED: bool>(out: &mut [f32], row: &[f32]) {
     out.iter_mut().zip(row).for_each(|(o, x)| *o += x);
 }
 
-/// The largest element that is not NaN; -inf for an empty row.
+/// Folds the lanes of an accumulator, halves onto each other.
 #[inline(always)]
-pub(super) fn row_max<const FUSED: bool>(row: &[f32]) -> f32 {
-    let mut best = [f32::NEG_INFINITY; LANES];
-    let mut chunks = row.chunks_exact(LANES);
-    for chunk in &mut chunks {
-        for (m, &z) in best.iter_mut().zip(chunk) {
-            *m = if z > *m { z } else { *m };
+fn fold<T: Copy>(mut lanes: [T; LANES], join: impl Fn(T, T) -> T) -> T {
+    for half in [8, 4, 2, 1] {
+        for i in 0..half {
+            lanes[i] = join(lanes[i], lanes[i + half]);
         }
     }
-    let tail = chunks.remainder().iter();
-    best.iter().chain(tail).fold(f32::NEG_INFINITY, |m, &z| if z > m { z } else { m })
+    lanes[0]
 }
 
-/// `Σ exp(z - max)`, terms in `f32`, sum in `f64`.
+/// The larger one; the first if the second is NaN.
 #[inline(always)]
-pub(super) fn row_exp_sum<const FUSED: bool>(row: &[f32], max: f32) -> f64 {
+fn larger(a: f32, b: f32) -> f32 {
+    if b > a { b } else { a }
+}
+
+/// The largest element that is not NaN; -inf for an empty row.
+#[inline(always)]
+fn row_max(row: &[f32]) -> f32 {
+    let mut best = [f32::NEG_INFINITY; LANES];
+    let mut chunks = row.chunks_exact(LANES);
+    for z in &mut chunks {
+        for i in 0..LANES {
+            best[i] = larger(best[i], z[i]);
+        }
+    }
+    chunks.remainder().iter().fold(fold(best, larger), |m, &z| larger(m, z))
+}
+
+/// Adds the bias to a row; returns its [`row_max`].
+#[inline(always)]
+fn row_add_max(row: &mut [f32], bias: &[f32]) -> f32 {
+    let mut best = [f32::NEG_INFINITY; LANES];
+    let (mut chunks, mut biases) = (row.chunks_exact_mut(LANES), bias.chunks_exact(LANES));
+    for (z, b) in (&mut chunks).zip(&mut biases) {
+        for i in 0..LANES {
+            z[i] += b[i];
+            best[i] = larger(best[i], z[i]);
+        }
+    }
+    let mut max = fold(best, larger);
+    for (z, b) in chunks.into_remainder().iter_mut().zip(biases.remainder()) {
+        *z += b;
+        max = larger(max, *z);
+    }
+    max
+}
+
+/// `Σ exp(z - max)`, terms in `f32`, sum in `f64`; 0 for a row of -inf.
+#[inline(always)]
+fn row_exp_sum<const FUSED: bool>(row: &[f32], max: f32) -> f64 {
+    if max == f32::NEG_INFINITY && !row.iter().any(|z| z.is_nan()) {
+        return 0.0; // exp(-inf + inf) would be NaN for every masked class.
+    }
     let mut sums = [0.0f64; LANES];
     let mut chunks = row.chunks_exact(LANES);
     for chunk in &mut chunks {
@@ -115,11 +153,53 @@ pub(super) fn row_exp_sum<const FUSED: bool>(row: &[f32], max: f32) -> f64 {
         }
     }
     let tail: f64 = chunks.remainder().iter().map(|&z| f64::from(exp_one::<FUSED>(z - max))).sum();
-    sums.iter().sum::<f64>() + tail
+    fold(sums, |a, b| a + b) + tail
 }
 
-/// `z = factor · exp(z - max)`.
+/// Adds the bias, if any, to the rows of a tile and says, for each row, its `max` and `Σ exp(z - max)`: 0 for a row of
+/// -inf, NaN for one with a NaN or +inf.
 #[inline(always)]
-pub(super) fn row_exp_scale<const FUSED: bool>(row: &mut [f32], max: f32, factor: f32) {
-    row.iter_mut().for_each(|z| *z = factor * exp_one::<FUSED>(*z - max));
+pub(super) fn tile_statistics<const FUSED: bool>(
+    tile: &mut [f32],
+    width: usize,
+    bias: Option<&[f32]>,
+    statistics: &mut [(f32, f64)],
+) {
+    for (row, statistic) in tile.chunks_exact_mut(width).zip(statistics) {
+        let max = match bias {
+            Some(bias) => row_add_max(row, bias),
+            None => row_max(row),
+        };
+        *statistic = (max, row_exp_sum::<FUSED>(row, max));
+    }
+}
+
+/// The same for one row that is complete.
+#[inline(always)]
+pub(super) fn row_statistics<const FUSED: bool>(row: &[f32]) -> (f32, f64) {
+    let max = row_max(row);
+    (max, row_exp_sum::<FUSED>(row, max))
+}
+
+/// `out = factor · exp(z - max)`; without `z` it is `out` plus the bias, if any.
+#[inline(always)]
+pub(super) fn row_softmax<const FUSED: bool>(
+    out: &mut [f32],
+    z: Option<&[f32]>,
+    bias: Option<&[f32]>,
+    max: f32,
+    factor: f32,
+) {
+    let one = |z: f32| factor * exp_one::<FUSED>(z - max);
+    match (z, bias) {
+        (Some(z), _) => out.iter_mut().zip(z).for_each(|(o, z)| *o = one(*z)),
+        (None, Some(bias)) => out.iter_mut().zip(bias).for_each(|(o, b)| *o = one(*o + b)),
+        (None, None) => out.iter_mut().for_each(|o| *o = one(*o)),
+    }
+}
+
+/// `gradient *= 1 - hidden²`, the slope of tanh.
+#[inline(always)]
+pub(super) fn tanh_slope<const FUSED: bool>(gradient: &mut [f32], hidden: &[f32]) {
+    gradient.iter_mut().zip(hidden).for_each(|(g, &h)| *g *= 1.0 - h * h);
 }

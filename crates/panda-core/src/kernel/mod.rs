@@ -3,6 +3,8 @@
 //! [`product`] is the one door to the matrix library, so that it can be swapped. The vector functions are one
 //! portable source, compiled several times and chosen at run time (`dispatch.rs`); the only `unsafe` of
 //! the crate is the call into the chosen copy.
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod dispatch;
 mod math;
 mod product;

@@ -116,7 +116,7 @@ pub fn product<F: Real>(out: ViewMut<F>, a: View<F>, b: View<F>, alpha: F, how: 
     F::product(out, a, b, alpha, how);
 }
 
-/// The matrix library behind [`product`]; generic so that `f32` and `f64` share it.
+/// The library that takes both types.
 pub(super) fn faer_product<F: Real + faer::traits::ComplexField>(
     out: ViewMut<F>,
     a: View<F>,
@@ -133,6 +133,55 @@ pub(super) fn faer_product<F: Real + faer::traits::ComplexField>(
         faer::MatMut::from_column_major_slice_with_stride_mut(out.data, out.cols, out.rows, out.stride);
     let target = target.transpose_mut();
     faer::linalg::matmul::matmul(target, accum, to_faer(a), to_faer(b), alpha, faer::Par::Seq);
+}
+
+/// Rows below which a transposed second operand is not worth packing.
+const THIN: usize = 128;
+
+/// The faster library for the shape: gemm packs its operands and is ahead by a tenth to a third, but a tile of few rows
+/// times a transposed weight takes it twice as long as faer.
+pub(super) fn f32_product(out: ViewMut<f32>, a: View<f32>, b: View<f32>, alpha: f32, how: Accumulate) {
+    if b.transposed && out.rows < THIN {
+        faer_product(out, a, b, alpha, how);
+    } else {
+        gemm_product(out, a, b, alpha, how);
+    }
+}
+
+#[allow(unsafe_code)]
+fn gemm_product(out: ViewMut<f32>, a: View<f32>, b: View<f32>, alpha: f32, how: Accumulate) {
+    let ((m, k), (_, n)) = (a.shape(), b.shape());
+    let strides = |view: &View<f32>| match view.transposed {
+        false => (1, view.stride as isize),
+        true => (view.stride as isize, 1),
+    };
+    let ((a_column, a_row), (b_column, b_row)) = (strides(&a), strides(&b));
+    let add = how == Accumulate::Add;
+    // SAFETY: every view was checked to hold all elements that its shape and stride reach, `product` checked that the
+    // shapes fit together, and `out` is borrowed mutably, so that nothing overlaps it.
+    unsafe {
+        gemm::gemm(
+            m,
+            n,
+            k,
+            out.data.as_mut_ptr(),
+            1,
+            out.stride as isize,
+            add,
+            a.data.as_ptr(),
+            a_column,
+            a_row,
+            b.data.as_ptr(),
+            b_column,
+            b_row,
+            if add { 1.0 } else { 0.0 },
+            alpha,
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
 }
 
 fn to_faer<F: Real>(view: View<F>) -> faer::MatRef<F> {
@@ -152,15 +201,24 @@ mod tests {
         assert_eq!(out, [0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0]);
     }
 
-    /// Every combination of transposes and strides against three plain loops.
     #[test]
-    fn equals_plain_loops() {
-        for (m, k, n) in [(1, 2, 3), (3, 1, 1), (5, 7, 4), (16, 33, 20), (70, 40, 90), (2, 0, 3), (0, 2, 3)] {
+    fn both_types_equal_plain_loops() {
+        equals_plain_loops::<f64>(1e-12);
+        equals_plain_loops::<f32>(1e-4);
+    }
+
+    /// Every combination of transposes and strides against three plain loops.
+    fn equals_plain_loops<F: Real>(bar: f64) {
+        for (m, k, n) in
+            [(1, 2, 3), (3, 1, 1), (5, 7, 4), (16, 33, 20), (70, 40, 90), (130, 20, 50), (2, 0, 3), (0, 2, 3)]
+        {
             for case in 0..16 {
                 let (ta, tb, wide, add) = (case & 1 != 0, case & 2 != 0, case & 4 != 0, case & 8 != 0);
                 let pad = if wide { 3 } else { 0 };
-                let make = |rows: usize, cols: usize| -> Vec<f64> {
-                    (0..rows * (cols + pad)).map(|i| ((i * 29 % 31) as f64 - 15.0) / 8.0).collect()
+                let make = |rows: usize, cols: usize| -> Vec<F> {
+                    (0..rows * (cols + pad))
+                        .map(|i| F::from_f64(((i * 29 % 31) as f64 - 15.0) / 8.0))
+                        .collect()
                 };
                 let shape = |t: bool, r: usize, c: usize| if t { (c, r) } else { (r, c) };
                 let ((ar, ac), (br, bc)) = (shape(ta, m, k), shape(tb, k, n));
@@ -175,15 +233,18 @@ mod tests {
                     ViewMut::with_stride(&mut out, m, n, n + pad),
                     if ta { view_a.transposed() } else { view_a },
                     if tb { view_b.transposed() } else { view_b },
-                    0.5,
+                    F::from_f64(0.5),
                     how,
                 );
                 for i in 0..m {
                     for j in 0..n + pad {
                         let index = i * (n + pad) + j;
-                        let sum: f64 = (0..k).map(|l| if j < n { at(i, l) * bt(l, j) } else { 0.0 }).sum();
-                        let kept = if add || j >= n { old[index] } else { 0.0 };
-                        assert!((out[index] - kept - 0.5 * sum).abs() < 1e-12, "{m}x{k}x{n}, case {case}");
+                        let sum: f64 = (0..k)
+                            .map(|l| if j < n { at(i, l).to_f64() * bt(l, j).to_f64() } else { 0.0 })
+                            .sum();
+                        let kept = if add || j >= n { old[index].to_f64() } else { 0.0 };
+                        let error = (out[index].to_f64() - kept - 0.5 * sum).abs();
+                        assert!(error < bar, "{m}x{k}x{n}, case {case}: {error}");
                     }
                 }
             }

@@ -49,15 +49,24 @@ pub trait Real:
     /// See [`super::add`].
     #[doc(hidden)]
     fn add_slice(out: &mut [Self], row: &[Self]);
-    /// The largest element that is not NaN; -inf for an empty row.
+    /// Adds the bias, if any, to the rows of a tile and says, for each row, its largest element that is not NaN and
+    /// `Σ exp(z - max)`: 0 for a row of -inf, NaN for one with a NaN or +inf.
     #[doc(hidden)]
-    fn row_max(row: &[Self]) -> Self;
-    /// `Σ exp(z - max)`, summed in `f64`; NaN if any element is NaN.
+    fn tile_statistics(
+        tile: &mut [Self],
+        width: usize,
+        bias: Option<&[Self]>,
+        statistics: &mut [(Self, f64)],
+    );
+    /// The same for one row that is complete.
     #[doc(hidden)]
-    fn row_exp_sum(row: &[Self], max: Self) -> f64;
-    /// `z = factor · exp(z - max)`
+    fn row_statistics(row: &[Self]) -> (Self, f64);
+    /// `out = factor · exp(z - max)`; without `z` it is `out` plus the bias, if any.
     #[doc(hidden)]
-    fn row_exp_scale(row: &mut [Self], max: Self, factor: Self);
+    fn row_softmax(out: &mut [Self], z: Option<&[Self]>, bias: Option<&[Self]>, max: Self, factor: Self);
+    /// `gradient *= 1 - hidden²`
+    #[doc(hidden)]
+    fn tanh_slope(gradient: &mut [Self], hidden: &[Self]);
 }
 
 impl Real for f32 {
@@ -71,7 +80,7 @@ impl Real for f32 {
         f64::from(self)
     }
     fn product(out: ViewMut<f32>, a: View<f32>, b: View<f32>, alpha: f32, how: Accumulate) {
-        product::faer_product(out, a, b, alpha, how);
+        product::f32_product(out, a, b, alpha, how);
     }
     fn exp_slice(values: &mut [f32]) {
         dispatch::exp(values);
@@ -85,14 +94,17 @@ impl Real for f32 {
     fn add_slice(out: &mut [f32], row: &[f32]) {
         dispatch::add(out, row);
     }
-    fn row_max(row: &[f32]) -> f32 {
-        dispatch::row_max(row)
+    fn tile_statistics(tile: &mut [f32], width: usize, bias: Option<&[f32]>, statistics: &mut [(f32, f64)]) {
+        dispatch::tile_statistics(tile, width, bias, statistics);
     }
-    fn row_exp_sum(row: &[f32], max: f32) -> f64 {
-        dispatch::row_exp_sum(row, max)
+    fn row_statistics(row: &[f32]) -> (f32, f64) {
+        dispatch::row_statistics(row)
     }
-    fn row_exp_scale(row: &mut [f32], max: f32, factor: f32) {
-        dispatch::row_exp_scale(row, max, factor);
+    fn row_softmax(out: &mut [f32], z: Option<&[f32]>, bias: Option<&[f32]>, max: f32, factor: f32) {
+        dispatch::row_softmax(out, z, bias, max, factor);
+    }
+    fn tanh_slope(gradient: &mut [f32], hidden: &[f32]) {
+        dispatch::tanh_slope(gradient, hidden);
     }
 }
 
@@ -121,13 +133,24 @@ impl Real for f64 {
     fn add_slice(out: &mut [f64], row: &[f64]) {
         out.iter_mut().zip(row).for_each(|(o, x)| *o += x);
     }
-    fn row_max(row: &[f64]) -> f64 {
-        row.iter().fold(f64::NEG_INFINITY, |m, &z| if z > m { z } else { m })
+    fn tile_statistics(tile: &mut [f64], width: usize, bias: Option<&[f64]>, statistics: &mut [(f64, f64)]) {
+        for (row, statistic) in tile.chunks_exact_mut(width).zip(statistics) {
+            bias.into_iter().for_each(|bias| Self::add_slice(row, bias));
+            *statistic = Self::row_statistics(row);
+        }
     }
-    fn row_exp_sum(row: &[f64], max: f64) -> f64 {
-        row.iter().map(|&z| (z - max).exp()).sum()
+    fn row_statistics(row: &[f64]) -> (f64, f64) {
+        let max = row.iter().fold(f64::NEG_INFINITY, |m, &z| if z > m { z } else { m });
+        let masked = max == f64::NEG_INFINITY && !row.iter().any(|z| z.is_nan());
+        (max, if masked { 0.0 } else { row.iter().map(|&z| (z - max).exp()).sum() })
     }
-    fn row_exp_scale(row: &mut [f64], max: f64, factor: f64) {
-        row.iter_mut().for_each(|z| *z = factor * (*z - max).exp());
+    fn row_softmax(out: &mut [f64], z: Option<&[f64]>, bias: Option<&[f64]>, max: f64, factor: f64) {
+        for (class, out) in out.iter_mut().enumerate() {
+            let z = z.map_or_else(|| *out + bias.map_or(0.0, |bias| bias[class]), |z| z[class]);
+            *out = factor * (z - max).exp();
+        }
+    }
+    fn tanh_slope(gradient: &mut [f64], hidden: &[f64]) {
+        gradient.iter_mut().zip(hidden).for_each(|(g, &h)| *g *= 1.0 - h * h);
     }
 }

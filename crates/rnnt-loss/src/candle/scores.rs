@@ -62,7 +62,9 @@ fn run<F: Element>(z: &Tensor, layout: Layout, targets: &Targets, options: &Opti
     let (classes, sites) = (z.dim(3)?, targets.lattices().sites());
     let site_of_row = layout.site_of_row(targets);
     let forward = with_values([z], |[z]: [&[F]; 1]| {
-        Forward::from_normaliser(targets, options, |s| scores::forward(z, classes, &site_of_row, sites, s))
+        Forward::from_normaliser(targets, options, &mut rnnt_dp::Workspace::new(), |s| {
+            scores::forward(z, classes, &site_of_row, sites, s)
+        })
     })?;
     let op = ScoresLoss { forward, site_of_row, targets: targets.clone(), options: options.clone() };
     Ok(z.apply_op1(op)?)

@@ -1,14 +1,19 @@
 //! Joint sites, head and lattice as one operation.
+use std::sync::Mutex;
+
 use candle_core::{
     CpuStorage, CustomOp3, DType, Layout as TensorLayout, Result as TensorResult, Shape, Tensor,
 };
 use panda_core::{
-    Head, JointSites,
+    Gradients, Head, JointSites, Real, Sites, Workspace,
     candle::{Element, with_values},
 };
 
 use super::{expect_dims, expect_dtype, expect_rank};
-use crate::{Error, Layout, Options, Result, Targets, engine::Forward};
+use crate::{
+    Error, Layout, Options, Result, Targets,
+    engine::{Forward, Workspaces},
+};
 
 /// The operation's constants, with the forward pass done: it is run where its errors keep their types.
 struct TransducerLoss<F> {
@@ -16,6 +21,7 @@ struct TransducerLoss<F> {
     places: Places,
     targets: Targets,
     options: Options,
+    workspace: Mutex<Workspace<F>>,
 }
 
 /// Which rows of the first argument, frame rows followed by label rows, the sites add.
@@ -69,13 +75,19 @@ impl<F: Element> CustomOp3 for TransducerLoss<F> {
         let gradients = with_values([rows, weight, bias], |[r, w, b]: [&[F]; 3]| {
             let head = Head::new(w, Some(b), width)?;
             let sites = self.places.sites(r, width, &self.targets, &self.options)?;
-            self.forward.backward(&sites, &head, &self.targets, &self.options, &weights)
+            let mut into = Gradients::zero(sites.zero_gradient(), &head);
+            let workspace = &mut self.workspace.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let (targets, options) = (&self.targets, &self.options);
+            self.forward.backward(&sites, &head, targets, options, &weights, workspace, &mut into)?;
+            Ok(into)
         });
-        let gradients = gradients.map_err(candle_core::Error::wrap)?;
+        let gradients = gradients.map_err(|error: Error| candle_core::Error::wrap(error))?;
+        let into_bias = gradients.bias.into_iter().map(<F as Real>::from_f64).collect();
         let mut into_rows = gradients.sites.frames;
         into_rows.extend_from_slice(&gradients.sites.labels);
-        let tensor = |values, like: &Tensor| Tensor::from_vec(values, like.shape(), like.device()).map(Some);
-        Ok((tensor(into_rows, rows)?, tensor(gradients.weight, weight)?, tensor(gradients.bias, bias)?))
+        let tensor =
+            |values: Vec<F>, like: &Tensor| Tensor::from_vec(values, like.shape(), like.device()).map(Some);
+        Ok((tensor(into_rows, rows)?, tensor(gradients.weight, weight)?, tensor(into_bias, bias)?))
     }
 }
 
@@ -115,29 +127,66 @@ pub fn transducer_loss(
     targets: &Targets,
     options: &Options,
 ) -> Result<Tensor> {
-    expect_rank("frames", frames, "[B, T, H]", 3)?;
-    expect_rank("labels", labels, "[B, U+1, H]", 3)?;
-    expect_rank("weight", weight, "[C, H]", 2)?;
-    let (classes, width) = weight.dims2()?;
-    if width == 0 || classes == 0 {
-        let found = format!("{:?}", weight.dims());
-        return Err(Error::Shape { argument: "weight", expected: "[C, H], both at least 1".into(), found });
-    }
-    let (batch, t, u1) = (targets.batch(), frames.dim(1)?, labels.dim(1)?);
-    expect_dims("frames", frames, &[batch, t, width])?;
-    expect_dims("labels", labels, &[batch, u1, width])?;
-    expect_dims("bias", bias, &[classes])?;
-    let dtype = expect_dtype(&[("frames", frames), ("labels", labels), ("weight", weight), ("bias", bias)])?;
-    let layout = Layout::Padded { frames: t, positions: u1 };
-    layout.check(targets)?;
-    let (frame_of, label_of) = layout.joint_rows(targets);
-    let places = Places { frame_of, label_of, frame_rows: batch * t };
+    let Arguments { frames, labels, weight, bias, layout, dtype } =
+        Arguments::new(frames, labels, weight, bias, targets)?;
+    let (frame_of, label_of) = layout.joint_rows(targets, 0..targets.batch());
+    let (frame_rows, label_rows, width) =
+        (layout.frame_rows(targets).1, layout.label_rows(targets).1, weight.dim(1)?);
+    let places = Places { frame_of, label_of, frame_rows };
     // An operation has at most three differentiable arguments.
-    let rows = Tensor::cat(&[frames.reshape((batch * t, width))?, labels.reshape((batch * u1, width))?], 0)?;
-    let arguments = [rows.contiguous()?, weight.contiguous()?, bias.contiguous()?];
+    let rows = Tensor::cat(&[frames.reshape((frame_rows, width))?, labels.reshape((label_rows, width))?], 0)?;
     match dtype {
-        DType::F32 => run::<f32>(arguments, places, targets, options),
-        _ => run::<f64>(arguments, places, targets, options),
+        DType::F32 => run::<f32>([rows, weight, bias], places, targets, options),
+        _ => run::<f64>([rows, weight, bias], places, targets, options),
+    }
+}
+
+/// Arguments whose shapes fit, contiguous.
+pub(super) struct Arguments {
+    pub frames: Tensor,
+    pub labels: Tensor,
+    pub weight: Tensor,
+    pub bias: Tensor,
+    pub layout: Layout,
+    pub dtype: DType,
+}
+
+impl Arguments {
+    pub fn new(
+        frames: &Tensor,
+        labels: &Tensor,
+        weight: &Tensor,
+        bias: &Tensor,
+        targets: &Targets,
+    ) -> Result<Self> {
+        expect_rank("frames", frames, "[B, T, H]", 3)?;
+        expect_rank("labels", labels, "[B, U+1, H]", 3)?;
+        expect_rank("weight", weight, "[C, H]", 2)?;
+        let (classes, width) = weight.dims2()?;
+        if width == 0 || classes == 0 {
+            let found = format!("{:?}", weight.dims());
+            return Err(Error::Shape {
+                argument: "weight",
+                expected: "[C, H], both at least 1".into(),
+                found,
+            });
+        }
+        let (batch, t, u1) = (targets.batch(), frames.dim(1)?, labels.dim(1)?);
+        expect_dims("frames", frames, &[batch, t, width])?;
+        expect_dims("labels", labels, &[batch, u1, width])?;
+        expect_dims("bias", bias, &[classes])?;
+        let dtype =
+            expect_dtype(&[("frames", frames), ("labels", labels), ("weight", weight), ("bias", bias)])?;
+        let layout = Layout::Padded { frames: t, positions: u1 };
+        layout.check(targets)?;
+        Ok(Self {
+            frames: frames.contiguous()?,
+            labels: labels.contiguous()?,
+            weight: weight.contiguous()?,
+            bias: bias.contiguous()?,
+            layout,
+            dtype,
+        })
     }
 }
 
@@ -148,10 +197,12 @@ fn run<F: Element>(
     options: &Options,
 ) -> Result<Tensor> {
     let width = weight.dim(1)?;
+    let mut workspaces = Workspaces::new(options)?;
     let forward = with_values([&rows, &weight, &bias], |[r, w, b]: [&[F]; 3]| {
         let sites = places.sites(r, width, targets, options)?;
-        Forward::new(&sites, &Head::new(w, Some(b), width)?, targets, options)
+        Forward::new(&sites, &Head::new(w, Some(b), width)?, targets, options, &mut workspaces)
     })?;
-    let op = TransducerLoss { forward, places, targets: targets.clone(), options: options.clone() };
+    let (targets, options, workspace) = (targets.clone(), options.clone(), Mutex::new(workspaces.normaliser));
+    let op = TransducerLoss { forward, places, targets, options, workspace };
     Ok(rows.apply_op3(&weight, &bias, op)?)
 }

@@ -1,0 +1,58 @@
+//! The one dial between memory and work.
+
+/// How many bytes a call may hold beside its arguments and results.
+///
+/// Scores are kept from forward to backward for as many sites as fit (6 N H C floating-point operations in all) and
+/// recomputed for the others (8 N H C). Results are the same to rounding for every budget and the same bits for the
+/// same budget. A budget below the smallest cut that works is not an error: [`Plan::bytes`](crate::Plan::bytes)
+/// says what the call takes.
+///
+/// ```
+/// use panda_core::{MemoryBudget, Plan, Shape};
+/// let shape = Shape { sites: 2_600, hidden: 512, classes: 8_192, selected: 2 };
+/// let plan = Plan::new(shape, 4, MemoryBudget::bytes(200 << 20));
+/// assert_eq!(plan.kept, 2_600); // 85 MB of scores fit
+/// assert_eq!(Plan::new(shape, 4, MemoryBudget::recompute()).kept, 0);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryBudget {
+    bytes: usize,
+    keep: bool,
+}
+
+impl MemoryBudget {
+    /// At most so many bytes.
+    pub const fn bytes(bytes: usize) -> Self {
+        Self { bytes, keep: true }
+    }
+
+    /// No score is kept; tiles have the size at which products run best.
+    pub const fn recompute() -> Self {
+        Self { bytes: DEFAULT, keep: false }
+    }
+
+    /// Every score is kept, whatever it takes.
+    pub const fn unlimited() -> Self {
+        Self { bytes: usize::MAX, keep: true }
+    }
+
+    /// The limit in bytes.
+    pub const fn limit(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether scores may be kept at all.
+    pub const fn keeps(&self) -> bool {
+        self.keep
+    }
+}
+
+/// 48 MiB: tiles at their best size and the scores of 8,000 sites over 1,024 classes.
+const DEFAULT: usize = 48 << 20;
+
+impl Default for MemoryBudget {
+    /// 48 MiB.
+    fn default() -> Self {
+        Self::bytes(DEFAULT)
+    }
+}

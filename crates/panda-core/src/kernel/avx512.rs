@@ -1,0 +1,111 @@
+//! The functions that every score goes through, by hand for AVX-512: the compiler's own version of [`super::math`] keeps
+//! to half registers and takes three times as long.
+//!
+//! ```text
+//! exp x = 2^k · p(r)      k = round(x / ln 2), r = x - k ln 2, p(r) = Σ_{j<=7} r^j / j!    as in `math`
+//! ```
+#![allow(unsafe_code)]
+use std::arch::x86_64::*;
+
+use super::math::{LN2_HIGH, LN2_LOW, SMALLEST};
+
+/// Elements of a register.
+const LANES: usize = 16;
+/// Beyond this `exp` is infinite, and so is `2^k`.
+const LARGEST: f32 = 89.0;
+
+/// 16 values from `row[at..]`, `fill` in the lanes beyond its end, and the mask of those inside.
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
+fn load(row: &[f32], at: usize, fill: f32) -> (__m512, __mmask16) {
+    let row = &row[at..];
+    let mask = if row.len() >= LANES { !0 } else { (1 << row.len()) - 1 };
+    // SAFETY: only lanes of the mask are read, and there are that many elements from `at` on.
+    (unsafe { _mm512_mask_loadu_ps(_mm512_set1_ps(fill), mask, row.as_ptr()) }, mask)
+}
+
+/// Writes the lanes of the mask that [`load`] gave for the same place.
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
+fn store(row: &mut [f32], at: usize, mask: __mmask16, values: __m512) {
+    let row = &mut row[at..];
+    assert!(mask.count_ones() as usize <= row.len());
+    // SAFETY: the lanes of a mask are the first ones, and there are that many elements from `at` on.
+    unsafe { _mm512_mask_storeu_ps(row.as_mut_ptr(), mask, values) }
+}
+
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
+fn exp_lanes(x: __m512) -> __m512 {
+    // Minimum and maximum return their second argument where one is NaN.
+    let inside = _mm512_max_ps(_mm512_set1_ps(SMALLEST), _mm512_min_ps(_mm512_set1_ps(LARGEST), x));
+    let k = _mm512_roundscale_ps::<0>(_mm512_mul_ps(inside, _mm512_set1_ps(std::f32::consts::LOG2_E)));
+    let r = _mm512_fnmadd_ps(k, _mm512_set1_ps(LN2_HIGH), inside);
+    let r = _mm512_fnmadd_ps(k, _mm512_set1_ps(LN2_LOW), r);
+    let mut p = _mm512_set1_ps(1.0 / 5040.0);
+    for coefficient in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(coefficient));
+    }
+    // Not less, so that NaN passes.
+    let visible = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(x, _mm512_set1_ps(SMALLEST));
+    _mm512_maskz_scalef_ps(visible, p, k)
+}
+
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
+pub(super) fn exp(values: &mut [f32]) {
+    for at in (0..values.len()).step_by(LANES) {
+        let (x, mask) = load(values, at, 0.0);
+        store(values, at, mask, exp_lanes(x));
+    }
+}
+
+/// As [`super::math::tile_statistics`].
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
+pub(super) fn tile_statistics(
+    tile: &mut [f32],
+    width: usize,
+    bias: Option<&[f32]>,
+    statistics: &mut [(f32, f64)],
+) {
+    for (row, statistic) in tile.chunks_exact_mut(width).zip(statistics) {
+        if let Some(bias) = bias {
+            for at in (0..width).step_by(LANES) {
+                let ((z, mask), (b, _)) = (load(row, at, 0.0), load(bias, at, 0.0));
+                store(row, at, mask, _mm512_add_ps(z, b));
+            }
+        }
+        *statistic = row_statistics(row);
+    }
+}
+
+/// As [`super::math::row_statistics`].
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
+pub(super) fn row_statistics(row: &[f32]) -> (f32, f64) {
+    let mut best = _mm512_set1_ps(f32::NEG_INFINITY);
+    for at in (0..row.len()).step_by(LANES) {
+        best = _mm512_max_ps(load(row, at, f32::NEG_INFINITY).0, best);
+    }
+    let max = _mm512_reduce_max_ps(best);
+    if max == f32::NEG_INFINITY && !row.iter().any(|z| z.is_nan()) {
+        return (max, 0.0); // exp(-inf + inf) would be NaN for every masked class.
+    }
+    let (mut low, mut high) = (_mm512_setzero_pd(), _mm512_setzero_pd());
+    for at in (0..row.len()).step_by(LANES) {
+        let e = exp_lanes(_mm512_sub_ps(load(row, at, f32::NEG_INFINITY).0, _mm512_set1_ps(max)));
+        low = _mm512_add_pd(low, _mm512_cvtps_pd(_mm512_castps512_ps256(e)));
+        high = _mm512_add_pd(high, _mm512_cvtps_pd(_mm512_extractf32x8_ps::<1>(e)));
+    }
+    (max, _mm512_reduce_add_pd(_mm512_add_pd(low, high)))
+}
+
+/// As [`super::math::row_softmax`].
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
+pub(super) fn row_softmax(out: &mut [f32], z: Option<&[f32]>, bias: Option<&[f32]>, max: f32, factor: f32) {
+    let (max, factor) = (_mm512_set1_ps(max), _mm512_set1_ps(factor));
+    for at in (0..out.len()).step_by(LANES) {
+        let (here, mask) = load(out, at, 0.0);
+        let score = match (z, bias) {
+            (Some(z), _) => load(z, at, 0.0).0,
+            (None, Some(bias)) => _mm512_add_ps(here, load(bias, at, 0.0).0),
+            (None, None) => here,
+        };
+        store(out, at, mask, _mm512_mul_ps(factor, exp_lanes(_mm512_sub_ps(score, max))));
+    }
+}

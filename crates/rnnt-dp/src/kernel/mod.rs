@@ -1,0 +1,99 @@
+//! The number crunching: rows of scaled numbers, several at a time.
+//!
+//! What a scaled number is, is said in `scaled.rs`. The row functions are one portable source, compiled several times
+//! and chosen at run time (`dispatch.rs`); the only `unsafe` of the crate is the call into the chosen copy.
+mod dispatch;
+mod rows;
+mod scaled;
+
+pub(crate) use scaled::Scaled;
+
+/// Numbers of an AVX-512 register. Rows are whole multiples of it, so that no loop has a slow end.
+pub(crate) const LANES: usize = 8;
+
+/// An emission that stands for -inf: adding up millions of it stays finite, and no log-probability comes near.
+pub(crate) const NEVER: f64 = -1e290;
+
+/// Scaled numbers, read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Row<'a> {
+    pub excess: &'a [f64],
+    pub exponent: &'a [f64],
+}
+
+/// Scaled numbers, written.
+#[derive(Debug)]
+pub(crate) struct RowMut<'a> {
+    pub excess: &'a mut [f64],
+    pub exponent: &'a mut [f64],
+}
+
+impl Row<'_> {
+    pub fn get(&self, i: usize) -> Scaled {
+        Scaled { excess: self.excess[i], exponent: self.exponent[i] }
+    }
+}
+
+impl<'a> RowMut<'a> {
+    /// Some of the numbers.
+    pub fn part(&mut self, from: usize, width: usize) -> RowMut<'_> {
+        RowMut {
+            excess: &mut self.excess[from..from + width],
+            exponent: &mut self.exponent[from..from + width],
+        }
+    }
+
+    pub fn split_at(self, at: usize) -> (RowMut<'a>, RowMut<'a>) {
+        let (left, right) = self.excess.split_at_mut(at);
+        let (lower, upper) = self.exponent.split_at_mut(at);
+        (RowMut { excess: left, exponent: lower }, RowMut { excess: right, exponent: upper })
+    }
+
+    pub fn as_row(&self) -> Row<'_> {
+        Row { excess: self.excess, exponent: self.exponent }
+    }
+
+    pub fn set(&mut self, i: usize, to: Scaled) {
+        (self.excess[i], self.exponent[i]) = (to.excess, to.exponent);
+    }
+
+    pub fn fill(&mut self, with: Scaled) {
+        self.excess.fill(with.excess);
+        self.exponent.fill(with.exponent);
+    }
+
+    pub fn copy_from(&mut self, row: Row<'_>) {
+        self.excess.copy_from_slice(row.excess);
+        self.exponent.copy_from_slice(row.exponent);
+    }
+}
+
+/// `out = exp(emissions) · weights`, emissions at least [`NEVER`]
+///
+/// Here and below all rows are as long as the one that is written.
+pub(crate) fn weigh(emissions: &[f64], weights: Row<'_>, out: RowMut<'_>) {
+    dispatch::weigh(emissions, weights.excess, weights.exponent, out.excess, out.exponent);
+}
+
+/// `out = a + b`
+pub(crate) fn sum(a: Row<'_>, b: Row<'_>, out: &mut RowMut<'_>) {
+    dispatch::sum(a.excess, a.exponent, b.excess, b.exponent, out.excess, out.exponent);
+}
+
+/// `total += term`
+pub(crate) fn add(total: &mut RowMut<'_>, term: Row<'_>) {
+    dispatch::add(term.excess, term.exponent, total.excess, total.exponent);
+}
+
+/// `out = a · b · factor · 2^-shift`
+pub(crate) fn posterior(a: Row<'_>, b: Row<'_>, factor: f64, shift: f64, out: &mut [f64]) {
+    dispatch::posterior(a.excess, a.exponent, b.excess, b.exponent, factor, shift, out);
+}
+
+/// `total + Σ_i a_i b_i`
+pub(crate) fn dot(total: Scaled, a: Row<'_>, b: Row<'_>) -> Scaled {
+    (0..a.excess.len()).fold(total, |total, i| {
+        let product = scaled::product::<false>(a.get(i), b.get(i));
+        scaled::normalise::<false>(scaled::sum::<false>(total, product))
+    })
+}

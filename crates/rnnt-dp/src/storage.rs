@@ -1,0 +1,73 @@
+//! Memory that is kept from one lattice to the next.
+use std::ops::{Deref, DerefMut};
+
+use crate::kernel::{Row, RowMut, Scaled};
+
+/// Bytes of a cache line, and of the largest vector register.
+const LINE: usize = 64;
+const SLACK: usize = LINE / size_of::<f64>();
+
+/// Numbers of which the first begins a cache line, so that registers do not straddle two.
+#[derive(Debug, Default)]
+pub(crate) struct Aligned {
+    values: Vec<f64>,
+    start: usize,
+}
+
+impl Aligned {
+    /// Makes room for at least `count` numbers. All there are stay finite.
+    pub fn reserve(&mut self, count: usize) {
+        if self.values.len() < count + SLACK {
+            self.values = vec![0.0; count + SLACK];
+            self.start = self.values.as_ptr().align_offset(LINE).min(SLACK);
+        }
+    }
+}
+
+impl Deref for Aligned {
+    type Target = [f64];
+
+    fn deref(&self) -> &[f64] {
+        &self.values[self.start..]
+    }
+}
+
+impl DerefMut for Aligned {
+    fn deref_mut(&mut self) -> &mut [f64] {
+        &mut self.values[self.start..]
+    }
+}
+
+/// Scaled numbers, row after row.
+#[derive(Debug, Default)]
+pub(crate) struct Rows {
+    excess: Aligned,
+    exponent: Aligned,
+}
+
+impl Rows {
+    /// Makes room for at least `count` numbers.
+    pub fn reserve(&mut self, count: usize) {
+        self.excess.reserve(count);
+        self.exponent.reserve(count);
+    }
+
+    pub fn clear(&mut self) {
+        self.all_mut().fill(Scaled::ZERO);
+    }
+
+    pub fn row(&self, from: usize, width: usize) -> Row<'_> {
+        Row { excess: &self.excess[from..from + width], exponent: &self.exponent[from..from + width] }
+    }
+
+    pub fn row_mut(&mut self, from: usize, width: usize) -> RowMut<'_> {
+        RowMut {
+            excess: &mut self.excess[from..from + width],
+            exponent: &mut self.exponent[from..from + width],
+        }
+    }
+
+    pub fn all_mut(&mut self) -> RowMut<'_> {
+        RowMut { excess: &mut self.excess, exponent: &mut self.exponent }
+    }
+}

@@ -1,0 +1,174 @@
+//! One lattice: both recursions, the sum over all paths, the adjoints.
+//!
+//! The recursions meet in the middle. One goes from the first diagonal to the middle, the other from the end, and each
+//! leaves its sums behind. There they tell the sum over all paths, and each goes on through the sums of the other, which
+//! makes the adjoints:
+//!
+//! ```text
+//!              0 ........ middle ........ T + U
+//! first        α ──────────► ◄────────── β
+//! P = Σ over the arcs that cross the middle of α(m) p(m -> n) β(n)
+//! second       ◄────────── β α ──────────►
+//! ```
+//!
+//! So only one of α and β is kept for each diagonal, adjoints take the place of emissions, and the two recursions, which
+//! never write to the same diagonal, may run at the same time.
+use crate::{
+    Arc,
+    kernel::{self, Row, Scaled},
+    skew::Skew,
+    storage::{Aligned, Rows},
+    sweep::{Backward, Forward},
+};
+
+/// What work on a lattice needs, for use with one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    skew: Skew,
+    forward: Forward,
+    backward: Backward,
+    /// Emissions by diagonals, later adjoints.
+    rows: Aligned,
+    /// α before the middle, β from there on.
+    sums: Rows,
+    /// α of the diagonal at hand, past the middle.
+    alpha: Rows,
+}
+
+impl Scratch {
+    /// Brings in a lattice and its emissions, and goes to the middle from both sides.
+    ///
+    /// Returns the sum over all paths, and whether it can be trusted. If not, an emission is NaN or +inf; perhaps one
+    /// that no arc has, then it can be trusted all the same.
+    pub fn meet(&mut self, frames: usize, labels: usize, arcs: &[Arc], emissions: &[f64]) -> (Scaled, bool) {
+        self.begin(frames, labels, arcs);
+        let (end, middle) = (self.skew.end(), self.middle());
+        let Self { skew, forward, backward, rows, sums, .. } = self;
+        let (early, late) = rows.split_at_mut(arcs.len() * skew.offset(middle));
+        let (mut alpha, mut beta) = sums.all_mut().split_at(skew.offset(middle));
+        let up = || {
+            let sound = skew.gather(0..middle, emissions, early);
+            for d in 0..middle {
+                let mut alpha = alpha.part(skew.offset(d), skew.width(d));
+                forward.step(skew, d, part(skew, early, 0, d), &mut alpha);
+            }
+            sound
+        };
+        let down = || {
+            let sound = skew.gather(middle..end, emissions, late);
+            for d in (middle..=end).rev() {
+                if d < end {
+                    backward.step(skew, d, part(skew, late, middle, d));
+                }
+                let at = skew.offset(d) - skew.offset(middle);
+                beta.part(at, skew.width(d)).copy_from(backward.beta(skew, d));
+            }
+            sound
+        };
+        let sound = rayon::join(up, down);
+        (self.crossing(), sound.0 && sound.1)
+    }
+
+    /// Goes on from the middle to both sides: writes `-factor(arc)` times the posterior of each arc, row-major.
+    ///
+    /// `total` is what [`Self::meet`] returned, not zero.
+    pub fn part_again(&mut self, total: Scaled, factor: impl Fn(&Arc) -> f64 + Sync, adjoints: &mut [f64]) {
+        let (end, middle) = (self.skew.end(), self.middle());
+        let Self { skew, forward, backward, rows, sums, alpha } = self;
+        let (skew, sums) = (&*skew, &*sums);
+        let arcs = skew.arcs();
+        let (early, late) = rows.split_at_mut(arcs.len() * skew.offset(middle));
+        let weight = |arc| -factor(arc) / (1.0 + total.excess);
+        let up = || {
+            for d in middle..end {
+                let rows = part_mut(skew, late, middle, d);
+                forward.step(skew, d, rows, &mut alpha.row_mut(0, skew.width(d)));
+                for (s, (arc, out)) in arcs.iter().zip(rows.chunks_exact_mut(skew.width(d))).enumerate() {
+                    match landing(skew, sums, d, arc) {
+                        Some(beta) => {
+                            let passed = forward.passed(skew, d, s);
+                            kernel::posterior(passed, beta, weight(arc), total.exponent, out);
+                        }
+                        None => out.fill(0.0),
+                    }
+                }
+            }
+        };
+        let down = || {
+            for d in (0..middle).rev() {
+                let rows = part_mut(skew, early, 0, d);
+                backward.step(skew, d, rows);
+                let alpha = sums.row(skew.offset(d), skew.width(d));
+                for (s, (arc, out)) in arcs.iter().zip(rows.chunks_exact_mut(skew.width(d))).enumerate() {
+                    if skew.fits(arc) {
+                        let ahead = backward.ahead(skew, d, s);
+                        kernel::posterior(ahead, alpha, weight(arc), total.exponent, out);
+                    } else {
+                        out.fill(0.0);
+                    }
+                }
+            }
+        };
+        rayon::join(up, down);
+        let frames = skew.end() - skew.labels();
+        let (first, second) = adjoints.split_at_mut(frames / 2 * (skew.labels() + 1) * arcs.len());
+        let rows = &*rows;
+        rayon::join(
+            || skew.scatter(rows, 0..frames / 2, first),
+            || skew.scatter(rows, frames / 2..frames, second),
+        );
+    }
+
+    /// Forgets numbers that are not finite.
+    pub fn heal(&mut self) {
+        self.sums.clear();
+    }
+
+    fn begin(&mut self, frames: usize, labels: usize, arcs: &[Arc]) {
+        self.skew.set(frames, labels, arcs);
+        self.rows.reserve(arcs.len() * self.skew.offset(self.skew.end()));
+        self.sums.reserve(self.skew.places());
+        self.alpha.reserve((labels + 1).next_multiple_of(kernel::LANES));
+        self.forward.begin(&self.skew);
+        self.backward.begin(&self.skew);
+    }
+
+    /// The first diagonal that the backward recursion keeps; at least 1.
+    fn middle(&self) -> usize {
+        self.skew.end().div_ceil(2)
+    }
+
+    /// Sum over all paths, each of which takes one arc across the middle.
+    fn crossing(&self) -> Scaled {
+        let (skew, middle) = (&self.skew, self.middle());
+        let mut total = Scaled::ZERO;
+        for (s, arc) in skew.arcs().iter().enumerate().filter(|(_, arc)| skew.fits(arc)) {
+            for d in middle.saturating_sub(arc.frames + arc.labels)..middle {
+                if let Some(beta) = landing(skew, &self.sums, d, arc) {
+                    total = kernel::dot(total, self.forward.passed(skew, d, s), beta);
+                }
+            }
+        }
+        total
+    }
+}
+
+/// Rows of a diagonal, one of each arc, among those from diagonal `first` on.
+fn part<'a>(skew: &Skew, rows: &'a [f64], first: usize, d: usize) -> &'a [f64] {
+    let arcs = skew.arcs().len();
+    &rows[arcs * (skew.offset(d) - skew.offset(first))..][..arcs * skew.width(d)]
+}
+
+fn part_mut<'a>(skew: &Skew, rows: &'a mut [f64], first: usize, d: usize) -> &'a mut [f64] {
+    let arcs = skew.arcs().len();
+    &mut rows[arcs * (skew.offset(d) - skew.offset(first))..][..arcs * skew.width(d)]
+}
+
+/// β where an arc lands from the sites of a diagonal, the middle or later; none if all land outside.
+///
+/// Where only some do, the numbers mean nothing, and are multiplied with the probability of an arc that is not.
+fn landing<'a>(skew: &Skew, beta: &'a Rows, d: usize, arc: &Arc) -> Option<Row<'a>> {
+    let to = d + arc.frames + arc.labels;
+    let inside = skew.fits(arc) && to <= skew.end();
+    inside.then(|| beta.row(skew.offset(to) + skew.low(d) + arc.labels - skew.low(to), skew.width(d)))
+}

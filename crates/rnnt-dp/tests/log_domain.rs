@@ -1,0 +1,208 @@
+//! The scaled recursion against the plain one over logarithms, which `log_sums` is.
+use proptest::prelude::*;
+use rnnt_dp::{
+    Arc, Lattices, LogSums, Posterior, Regularisers, Topology, Workspace, forward_backward, log_sums,
+};
+
+/// Both known topologies, one of big steps, one with a single arc, and one with arcs that may not fit.
+fn topologies() -> Vec<Topology> {
+    let arc = |frames, labels, may_end| Arc { frames, labels, may_end };
+    let new = |arcs| Topology::new(arcs).unwrap();
+    vec![
+        Topology::rnnt(),
+        Topology::modified(),
+        new(vec![arc(2, 0, true), arc(1, 1, false), arc(0, 2, false), arc(1, 0, true)]),
+        new(vec![arc(1, 1, true)]),
+        new(vec![arc(0, 1, false), arc(1, 0, true), arc(4, 1, true), arc(12, 0, true), arc(0, 1, true)]),
+    ]
+}
+
+/// Loss and adjoints of one lattice from its log-sums.
+fn plain(t: usize, u: usize, topology: &Topology, emissions: &[f64], sums: &LogSums) -> (f64, Vec<f64>) {
+    let log_p = sums.log_beta[0];
+    let mut adjoints = vec![0.0; emissions.len()];
+    for site in 0..t * (u + 1) {
+        for (s, arc) in topology.arcs().iter().enumerate() {
+            let (frame, label) = (site / (u + 1) + arc.frames, site % (u + 1) + arc.labels);
+            let after = if frame < t && label <= u {
+                sums.log_beta[frame * (u + 1) + label]
+            } else if (frame, label) == (t, u) && arc.may_end {
+                0.0
+            } else {
+                continue;
+            };
+            let at = site * topology.arcs().len() + s;
+            if log_p.is_finite() {
+                let log = sums.log_alpha[site] + emissions[at] + after - log_p;
+                adjoints[at] = -log.exp();
+            }
+        }
+    }
+    (-log_p, adjoints)
+}
+
+fn run(t: usize, u: usize, topology: &Topology, emissions: &[f64]) -> (Posterior, (f64, Vec<f64>)) {
+    let lattices = Lattices::new(vec![t], vec![u]).unwrap();
+    let found = forward_backward(&lattices, topology, emissions, &Regularisers::default()).unwrap();
+    let sums = log_sums(&lattices, topology, emissions).unwrap();
+    (found, plain(t, u, topology, emissions, &sums))
+}
+
+fn noise(seed: u64) -> impl FnMut() -> f64 {
+    let mut state = seed.wrapping_mul(2) + 1;
+    move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+proptest! {
+    #[test]
+    fn agrees_on_any_lattice(
+        t in 1usize..40,
+        u in 0usize..40,
+        seed: u64,
+        scale in prop_oneof![Just(1.0), Just(6.0), Just(100.0), Just(1e4), Just(1e5)],
+        blocked in prop_oneof![Just(0.0), Just(0.02), Just(0.2)],
+        gain in prop_oneof![3 => Just(0.0), 1 => Just(0.5)],
+    ) {
+        for topology in topologies() {
+            let mut noise = noise(seed);
+            let mut emission = || if noise() < blocked { f64::NEG_INFINITY } else { (gain - noise()) * scale };
+            let emissions: Vec<f64> = (0..t * (u + 1) * topology.arcs().len()).map(|_| emission()).collect();
+            let (found, (loss, adjoints)) = run(t, u, &topology, &emissions);
+            prop_assert!(
+                found.losses[0] == loss || (found.losses[0] - loss).abs() <= 1e-12 * (1.0 + loss.abs()),
+                "{} {loss}", found.losses[0]
+            );
+            // The log-sums round at their own size.
+            let bar = 1e-13 + 1e-14 * scale * (t + u) as f64;
+            for (i, (found, want)) in found.adjoints.iter().zip(&adjoints).enumerate() {
+                prop_assert!((found - want).abs() <= bar, "entry {i}: {found} {want}");
+            }
+            for (found, emission) in found.adjoints.iter().zip(&emissions) {
+                prop_assert!(*emission > f64::NEG_INFINITY || *found == 0.0);
+            }
+        }
+    }
+
+    #[test]
+    fn losses_near_zero_keep_their_digits(t in 1usize..60, u in 0usize..20, seed: u64, size in 3i32..40) {
+        // A certain path, label first or blank first at random; everything else is unlikely.
+        let mut noise = noise(seed);
+        let mut emissions = vec![-90.0; 2 * t * (u + 1)];
+        let (mut frame, mut label, mut want) = (0, 0, 0.0);
+        while frame < t {
+            let blank = label == u || (frame + 1 < t && noise() < 0.5);
+            let e = -noise() * 2f64.powi(-size);
+            want -= e;
+            emissions[2 * (frame * (u + 1) + label) + usize::from(!blank)] = e;
+            if blank { frame += 1 } else { label += 1 }
+        }
+        let (found, _) = run(t, u, &Topology::rnnt(), &emissions);
+        prop_assert!((found.losses[0] - want).abs() <= 1e-13 * want, "{} {want}", found.losses[0]);
+    }
+
+    #[test]
+    fn occupancies_are_sums_of_posteriors(t in 1usize..12, u in 0usize..12, seed: u64, fastemit in 0.0..1.0f64) {
+        for topology in topologies() {
+            let mut noise = noise(seed);
+            let emissions: Vec<f64> = (0..t * (u + 1) * topology.arcs().len()).map(|_| -6.0 * noise()).collect();
+            let lattices = Lattices::new(vec![t], vec![u]).unwrap();
+            let found = forward_backward(&lattices, &topology, &emissions, &Regularisers { fastemit }).unwrap();
+            let sums = log_sums(&lattices, &topology, &emissions).unwrap();
+            for (site, gamma) in found.occupancies(&lattices).unwrap().into_iter().enumerate() {
+                let log = sums.log_alpha[site] + sums.log_beta[site] + found.losses[0];
+                let want = if found.losses[0].is_finite() { log.exp() } else { 0.0 };
+                prop_assert!((gamma - want).abs() < 1e-12, "{gamma} {want}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_long_lattice_is_exact() {
+    let (t, u) = (4000, 800);
+    let mut noise = noise(1);
+    let emissions: Vec<f64> = (0..2 * t * (u + 1)).map(|_| f64::from((-8.0 * noise()) as f32)).collect();
+    let (found, (loss, adjoints)) = run(t, u, &Topology::rnnt(), &emissions);
+    assert!((found.losses[0] - loss).abs() <= 1e-12 * loss, "{} {loss}", found.losses[0]);
+    let off = found.adjoints.iter().zip(&adjoints).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    assert!(off < 1e-10, "{off:e}");
+    // The reference rounds at the size of its log-sums; what it cannot see, the diagonals tell: a path visits each.
+    let lattices = Lattices::new(vec![t], vec![u]).unwrap();
+    let mut visits = vec![0.0; t + u];
+    for (site, gamma) in lattices.sites_of(0).zip(found.occupancies(&lattices).unwrap()) {
+        visits[site.frame + site.label] += gamma;
+    }
+    let visits = visits.iter().map(|v| (v - 1.0).abs()).fold(0.0, f64::max);
+    assert!(visits < 1e-11, "{visits:e}");
+    println!("loss {loss}: adjoints differ by {off:.1e}, visits of a diagonal from 1 by {visits:.1e}");
+}
+
+#[test]
+fn never_over_or_underflows() {
+    let (t, u) = (4000, 30);
+    for e in [-1e5, -700.0, 5.0] {
+        let lattices = Lattices::new(vec![t], vec![u]).unwrap();
+        let emissions = vec![e; lattices.sites() * 2];
+        let out =
+            forward_backward(&lattices, &Topology::rnnt(), &emissions, &Regularisers::default()).unwrap();
+        // C(T+U-1, U) paths of T + U arcs.
+        let paths: f64 = (1..=u).map(|i| ((t - 1 + i) as f64 / i as f64).ln()).sum();
+        let want = -e * (t + u) as f64 - paths;
+        assert!((out.losses[0] - want).abs() < 1e-12 * want.abs(), "{} {want}", out.losses[0]);
+        assert!((out.adjoints.iter().sum::<f64>() + (t + u) as f64).abs() < 1e-9);
+    }
+}
+
+#[test]
+fn thread_counts_and_neighbours_change_nothing() {
+    let (frames, labels) = (vec![50, 3, 120, 1, 64, 17], vec![20, 40, 9, 0, 31, 17]);
+    let lattices = Lattices::new(frames.clone(), labels.clone()).unwrap();
+    for topology in topologies() {
+        let mut noise = noise(7);
+        let count = topology.arcs().len();
+        let emissions: Vec<f64> = (0..lattices.sites() * count).map(|_| -9.0 * noise()).collect();
+        let outcomes = [1, 2, 3, 8].map(|threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            let call = || forward_backward(&lattices, &topology, &emissions, &Regularisers::default());
+            pool.install(call).unwrap()
+        });
+        assert!(outcomes.iter().all(|outcome| outcome == &outcomes[0]));
+        for b in 0..lattices.batch() {
+            let alone = Lattices::new(vec![frames[b]], vec![labels[b]]).unwrap();
+            let range = lattices.range(b).start * count..lattices.range(b).end * count;
+            let found =
+                forward_backward(&alone, &topology, &emissions[range.clone()], &Regularisers::default());
+            let found = found.unwrap();
+            assert_eq!(found.losses[0], outcomes[0].losses[b]);
+            assert_eq!(found.adjoints, outcomes[0].adjoints[range]);
+        }
+    }
+}
+
+#[test]
+fn a_workspace_forgets() {
+    let lattices = Lattices::new(vec![9, 30], vec![4, 12]).unwrap();
+    let good: Vec<f64> = (0..lattices.sites() * 2).map(|i| -((i * 7 % 11) as f64) / 3.0).collect();
+    let mut workspace = Workspace::new();
+    let mut call = |emissions: &[f64]| {
+        let (mut losses, mut adjoints) = (vec![0.0; 2], vec![f64::NAN; emissions.len()]);
+        let (topology, regularisers) = (Topology::rnnt(), Regularisers::default());
+        let outcome = workspace.forward_backward(
+            &lattices,
+            &topology,
+            emissions,
+            &regularisers,
+            &mut losses,
+            &mut adjoints,
+        );
+        outcome.map(|()| (losses, adjoints))
+    };
+    let first = call(&good).unwrap();
+    for bad in [1e308, 1e285, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1e308, 700.0] {
+        let _ = call(&vec![bad; good.len()]);
+        assert_eq!(call(&good).unwrap(), first, "after {bad}");
+    }
+}

@@ -1,0 +1,113 @@
+//! What a call will take, without running it.
+use std::fmt;
+
+use panda_core::{PACKING, Plan, Shape};
+
+use crate::{Options, Targets, engine::groups};
+
+/// Bytes and floating-point work of [`projected_loss`](crate::projected_loss) on padded tensors.
+///
+/// ```
+/// use rnnt_loss::{MemoryPlan, Options, Targets};
+/// let targets = Targets::new(0, vec![500; 1024], vec![vec![1; 100]; 1024])?;
+/// let plan = MemoryPlan::new(&targets, 1024, 4096, 4, &Options::default());
+/// assert!(plan.transient < 64 << 20 && plan.dense > 700 << 30);
+/// # Ok::<(), rnnt_loss::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct MemoryPlan {
+    /// B
+    pub batch: usize,
+    /// The whole batch's N, H, C and S.
+    pub shape: Shape,
+    /// Groups of utterances that go one after the other.
+    pub groups: usize,
+    /// Sites of the largest group.
+    pub group_sites: usize,
+    /// The cut of the largest group.
+    pub plan: Plan,
+    /// Bytes of the padded frame and label rows and of the head.
+    pub arguments: usize,
+    /// Bytes of their gradients.
+    pub gradients: usize,
+    /// Bytes held beside arguments and gradients; the matrix library's buffers, about [`PACKING`] a thread, come on top.
+    pub transient: usize,
+    /// Bytes of the scores of all padded sites, which are never kept.
+    pub dense: usize,
+    /// Floating-point operations of forward and backward.
+    pub operations: u64,
+}
+
+/// Bytes that a group holds of a site beside the normaliser's own: selection 10, rows 8, lattice and adjoints.
+const LATTICE: usize = 18 + 16 + 16 + 72;
+
+impl MemoryPlan {
+    /// The plan for elements of `element` bytes.
+    pub fn new(targets: &Targets, hidden: usize, classes: usize, element: usize, options: &Options) -> Self {
+        let lattices = targets.lattices();
+        let shape_of = |sites| Shape { sites, hidden, classes, selected: 2 };
+        let plan_of = |shape| match options.plan {
+            Some(plan) => plan,
+            None => Plan::new(shape, element, options.budget),
+        };
+        let groups = groups(targets, classes, element, options);
+        let sites =
+            groups.iter().map(|group| lattices.range(group.end - 1).end - lattices.range(group.start).start);
+        let operations = sites.clone().map(|n| plan_of(shape_of(n)).operations(shape_of(n))).sum();
+        let group_sites = sites.max().unwrap_or(0);
+        let (shape, plan) = (shape_of(group_sites), plan_of(shape_of(group_sites)));
+        let batch = targets.batch();
+        let frames = (0..batch).map(|b| targets.frames(b)).max().unwrap_or(0);
+        let positions = (0..batch).map(|b| targets.labels(b).len() + 1).max().unwrap_or(0);
+        let rows = batch.saturating_mul(frames + positions);
+        let arguments = rows
+            .saturating_mul(hidden)
+            .saturating_add(classes.saturating_mul(hidden + 1))
+            .saturating_mul(element);
+        Self {
+            batch,
+            shape: shape_of(lattices.sites()),
+            groups: groups.len(),
+            group_sites,
+            plan,
+            arguments,
+            gradients: arguments.saturating_add(classes * (8 - element.min(8))),
+            transient: plan.bytes(shape, element) + group_sites * LATTICE + 8 * batch,
+            dense: batch
+                .saturating_mul(frames)
+                .saturating_mul(positions)
+                .saturating_mul(classes)
+                .saturating_mul(element),
+            operations,
+        }
+    }
+}
+
+impl fmt::Display for MemoryPlan {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let mb = |bytes: usize| bytes as f64 / 1e6;
+        let Plan { wave, block, classes, tiles, kept } = self.plan;
+        let Shape { sites, hidden, classes: all, .. } = self.shape;
+        writeln!(f, "loss of {} utterances: N = {sites}, H = {hidden}, C = {all}", self.batch)?;
+        writeln!(
+            f,
+            "  {} groups of at most {} sites; waves of {wave} sites in blocks of {block}, {tiles} tiles of {classes} classes in flight",
+            self.groups, self.group_sites
+        )?;
+        writeln!(
+            f,
+            "  scores of {} sites of a group are kept, the others recomputed",
+            kept.min(self.group_sites)
+        )?;
+        writeln!(f, "  arguments {:>12.1} MB (frame rows, label rows, head)", mb(self.arguments))?;
+        writeln!(f, "  gradients {:>12.1} MB", mb(self.gradients))?;
+        writeln!(
+            f,
+            "  transient {:>12.1} MB, and about {:.0} MB a thread for packing",
+            mb(self.transient),
+            mb(PACKING)
+        )?;
+        writeln!(f, "  all scores would be {:.1} MB", mb(self.dense))?;
+        write!(f, "  {:.2} GFLOP forward and backward", self.operations as f64 / 1e9)
+    }
+}

@@ -1,0 +1,64 @@
+//! Door for projected encodings and predictions: joint sites, head, loss, and their gradients.
+use panda_core::{Gradients, Head, JointGradient, JointSites, Real};
+
+use crate::{Error, Layout, Options, Result, Skipped, Targets, engine::SampleWise, error::expect_rows};
+
+/// Loss and gradients of [`projected_loss`], each shaped like its argument.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProjectedLoss<F> {
+    /// `-log P` of each utterance, *B*.
+    pub losses: Vec<f64>,
+    /// Gradient of the frame rows; 0 in padding.
+    pub frames: Vec<F>,
+    /// Gradient of the label rows; 0 in padding.
+    pub labels: Vec<F>,
+    /// Gradient of the head's weight, *C x H*.
+    pub weight: Vec<F>,
+    /// Gradient of the head's bias, *C*; also there for a head without one.
+    pub bias: Vec<F>,
+    /// What [`Options::skip`] left out of the gradients.
+    pub skipped: Skipped,
+}
+
+/// Transducer loss of sites `h(t,u) = act(frames[t] + labels[u])`, with all gradients of `Σ_b weights[b] loss[b]`.
+///
+/// Utterances go in groups, and nothing of a group but its losses and gradients survives it: memory beside arguments
+/// and results does not grow with the batch (sample-wise training, arXiv 2211.16270). Padding is never computed.
+///
+/// # Shapes
+/// `frames` *rows x H* and `labels` *rows x H* in `layout` ([`Layout::Padded`]: *B x T x H* and *B x (U+1) x H*),
+/// `weights` *B*.
+///
+/// # Errors
+/// Shapes that do not fit, labels outside the classes, scores that are NaN or +inf.
+///
+/// # Cost
+/// 6 to 8 N H C floating-point operations and memory as [`Options::budget`] says.
+pub fn projected_loss<F: Real>(
+    frames: &[F],
+    labels: &[F],
+    head: &Head<F>,
+    layout: Layout,
+    targets: &Targets,
+    options: &Options,
+    weights: &[f64],
+) -> Result<ProjectedLoss<F>> {
+    layout.check(targets)?;
+    let h = head.hidden();
+    expect_rows("frames", layout.frame_rows(targets).1, h, frames.len())?;
+    expect_rows("labels", layout.label_rows(targets).1, h, labels.len())?;
+    let mut run = SampleWise::new(head, targets, options, weights)?;
+    let zero = JointGradient { frames: vec![F::ZERO; frames.len()], labels: vec![F::ZERO; labels.len()] };
+    let mut into = Gradients::zero(zero, head);
+    for group in run.groups() {
+        let part = targets.part(group.clone());
+        let (frame_of, label_of) = layout.joint_rows(targets, group.clone());
+        let sites = JointSites::new(frames, labels, &frame_of, &label_of, h, options.activation)
+            .map_err(|error| Error::at_site(error, part.lattices()).in_group(group.start))?;
+        run.step(group, &part, &sites, &mut into)?;
+    }
+    let (losses, skipped) = run.finish();
+    let Gradients { sites: JointGradient { frames, labels }, weight, bias } = into;
+    let bias = bias.into_iter().map(F::from_f64).collect();
+    Ok(ProjectedLoss { losses, frames, labels, weight, bias, skipped })
+}

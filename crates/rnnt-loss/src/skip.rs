@@ -1,0 +1,145 @@
+//! Leaving sites of little occupancy out of the gradient, with a bound on what that costs.
+//!
+//! A site with adjoints `a` has a score gradient of `|g|_1 <= |A| + Σ_s |a_s| <= 2 m`, `m = Σ_s |a_s|`, which is its
+//! occupancy (times 1 + λ under FastEmit). With `D` the sum of `m` over all sites that are left out,
+//!
+//! ```text
+//! Σ_c |Δdb_c| <= 2 D      Σ_c max_k |ΔdW_ck| <= 2 D max|h|      |Δdf|, |Δdg| <= 2 D max|W|
+//! ```
+//!
+//! since the slope of tanh and of the positive part is at most 1.
+use rayon::prelude::*;
+use rnnt_dp::Lattices;
+
+/// What was left out of a gradient, and how much that can have changed it. All zero for an exact gradient.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Skipped {
+    /// Sites left out although they had an adjoint.
+    pub sites: usize,
+    /// `D`: their summed occupancy, each times the weight of its utterance.
+    pub mass: f64,
+    /// Bound on the sum over classes of the errors in the bias's gradient.
+    pub bias: f64,
+    /// Bound on the error of any element of the weight's gradient, and on the sum over classes of each class's largest.
+    pub weight: f64,
+    /// Bound on the error of any element of the gradients of what the hidden rows were made of.
+    pub inputs: f64,
+}
+
+impl Skipped {
+    pub(crate) fn new(parts: &[Part], weights: &[f64], largest_hidden: f64, largest_weight: f64) -> Self {
+        let mass: f64 = parts.iter().zip(weights).map(|(part, weight)| part.mass * weight.abs()).sum();
+        Self {
+            sites: parts.iter().map(|part| part.sites).sum(),
+            mass,
+            bias: 2.0 * mass,
+            weight: 2.0 * mass * largest_hidden,
+            inputs: 2.0 * mass * largest_weight,
+        }
+    }
+
+    /// Another group of the same batch.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.sites += other.sites;
+        self.mass += other.mass;
+        self.bias += other.bias;
+        self.weight += other.weight;
+        self.inputs += other.inputs;
+    }
+}
+
+/// What an utterance loses.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Part {
+    pub sites: usize,
+    pub mass: f64,
+}
+
+/// Zeroes the adjoints, `arcs` a site, of the sites that matter least.
+pub(crate) fn skip(lattices: &Lattices, arcs: usize, adjoints: &mut [f64], epsilon: f64) -> Vec<Part> {
+    let mut rest = adjoints;
+    let mut utterances = Vec::with_capacity(lattices.batch());
+    for b in 0..lattices.batch() {
+        let (part, others) = rest.split_at_mut(lattices.range(b).len() * arcs);
+        utterances.push((part, epsilon * (lattices.frames(b) + lattices.labels(b)) as f64));
+        rest = others;
+    }
+    utterances.into_par_iter().map(|(adjoints, allowed)| skip_utterance(adjoints, arcs, allowed)).collect()
+}
+
+/// Buckets of a quarter of an octave: exponent and two bits of the fraction.
+const SHIFT: u32 = 50;
+
+fn skip_utterance(adjoints: &mut [f64], arcs: usize, allowed: f64) -> Part {
+    let mass = |site: &[f64]| site.iter().map(|a| a.abs()).sum::<f64>();
+    let bucket = |mass: f64| (mass.to_bits() >> SHIFT) as usize;
+    // Sums of the sites that could be left out, by size; then the border, exactly.
+    let mut buckets = vec![0.0; bucket(allowed) + 1];
+    for mass in adjoints.chunks_exact(arcs).map(mass).filter(|mass| *mass <= allowed) {
+        buckets[bucket(mass)] += mass;
+    }
+    let mut sum = 0.0;
+    let border = buckets.iter().position(|bucket| {
+        let fits = sum + bucket <= allowed;
+        sum += if fits { *bucket } else { 0.0 };
+        !fits
+    });
+    let mut threshold = f64::INFINITY;
+    if let Some(border) = border {
+        let at_border = |mass: &f64| *mass <= allowed && bucket(*mass) == border;
+        let mut masses: Vec<f64> = adjoints.chunks_exact(arcs).map(mass).filter(at_border).collect();
+        masses.sort_unstable_by(f64::total_cmp);
+        threshold = masses[0];
+        for pair in masses.chunk_by(|a, b| a == b) {
+            let more = pair[0] * pair.len() as f64;
+            if sum + more > allowed {
+                threshold = pair[0];
+                break;
+            }
+            sum += more;
+        }
+    }
+    let mut part = Part::default();
+    for site in adjoints.chunks_exact_mut(arcs) {
+        let mass = mass(site);
+        if mass > 0.0 && mass < threshold && mass <= allowed {
+            part.sites += 1;
+            part.mass += mass;
+            site.fill(0.0);
+        }
+    }
+    part
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leaves_out_as_much_as_is_allowed_and_no_more() {
+        let masses: Vec<f64> = (0..200).map(|i| 1.5f64.powi((i * 37) % 200 - 150)).collect();
+        let mut sorted = masses.clone();
+        sorted.sort_by(f64::total_cmp);
+        for allowed in [0.0, 1e-30, 1e-20, 1e-6, 0.1, 1.0, 1e9, 1e12] {
+            let mut adjoints: Vec<f64> = masses.iter().flat_map(|m| [-0.25 * m, -0.75 * m]).collect();
+            let part = skip_utterance(&mut adjoints, 2, allowed);
+            let (mut count, mut sum) = (0, 0.0);
+            while count < sorted.len() && sum + sorted[count] <= allowed {
+                sum += sorted[count];
+                count += 1;
+            }
+            assert_eq!(part.sites, count, "{allowed}");
+            assert!((part.mass - sum).abs() <= 1e-12 * sum && part.mass <= allowed * (1.0 + 1e-12));
+            let gone = adjoints.chunks(2).zip(&masses).filter(|(a, _)| a[0] == 0.0);
+            assert!(gone.into_iter().all(|(_, m)| *m <= sorted[count.max(1) - 1]));
+        }
+    }
+
+    #[test]
+    fn equal_sites_stay_together() {
+        let mut adjoints = [0.5; 10];
+        assert_eq!(skip_utterance(&mut adjoints, 1, 2.0), Part::default());
+        assert_eq!(skip_utterance(&mut adjoints, 1, 5.0), Part { sites: 10, mass: 5.0 });
+        assert_eq!(adjoints, [0.0; 10]);
+    }
+}
