@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use candle_core::DType;
 use common::Problem;
-use panda::panda_core::{MemoryBudget, Plan, Shape};
-use panda::rnnt_loss::{self, Options, scores_loss, scores_loss_in_place};
+use panda::panda_core::{Head, MemoryBudget, Plan, Shape};
+use panda::rnnt_loss::{self, Options, Targets, scores_loss, scores_loss_in_place};
 
 /// Largest single allocation, bytes alive now, and the most that ever were.
 static LARGEST: AtomicUsize = AtomicUsize::new(0);
@@ -94,6 +94,29 @@ fn check() {
     let each = after.saturating_sub(before) / (many - few);
     println!("another site: {each} bytes; its hidden row would be {}", 512 * size_of::<f32>());
     assert!(each < 512 * size_of::<f32>(), "another site costs {each} bytes: is its hidden row kept?");
+
+    // Sample-wise, eight times the batch takes no more than its own losses and gradients.
+    let transient = |batch: usize| {
+        let (t, u, classes, width) = (40, 12, 700, 64);
+        let targets = Targets::new(0, vec![t; batch], vec![vec![1; u]; batch]).unwrap();
+        let value = |i: usize| (i % 97) as f32 / 97.0 - 0.5;
+        let rows = |count: usize| (0..count * width).map(value).collect::<Vec<f32>>();
+        let (f, g, w) = (rows(batch * t), rows(batch * (u + 1)), rows(classes));
+        let head = Head::new(&w, None, width).unwrap();
+        let layout = rnnt_loss::Layout::Padded { frames: t, positions: u + 1 };
+        let options = Options { budget: MemoryBudget::recompute(), ..Options::default() };
+        let weights = vec![1.0; batch];
+        let (_, growth, out) = measure(|| {
+            rnnt_loss::projected_loss(&f, &g, &head, layout, &targets, &options, &weights).unwrap()
+        });
+        growth - size_of::<f32>() * (out.frames.len() + out.labels.len() + out.weight.len())
+    };
+    // The first call also makes the buffers that the matrix library keeps for each thread.
+    let (first, some, many) = (transient(16), transient(16), transient(128));
+    println!(
+        "sample-wise: {some} bytes beside the gradients for 16 utterances ({first} at first), {many} for 128"
+    );
+    assert!(many.abs_diff(some) * 50 <= some, "{some} bytes for 16 utterances, {many} for 128");
 
     // Scores that exist already: in place there is no second copy of them. (Any numbers will do as scores.)
     let (few, classes) = (Problem::draw(2, 2, 40, 20, 700, 4, 1.0), 700);

@@ -15,6 +15,9 @@ pub enum Error {
     /// A folder of golden cases.
     #[error(transparent)]
     Verify(#[from] crate::verify::VerifyError),
+    /// A benchmark.
+    #[error(transparent)]
+    Bench(#[from] crate::bench::BenchError),
     /// The handler of Ctrl-C could not be set.
     #[error("cannot watch for Ctrl-C: {0}")]
     Signal(#[from] ctrlc::Error),

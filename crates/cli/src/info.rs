@@ -1,7 +1,7 @@
-//! `panda info CHECKPOINT|RECIPE`
+//! `panda info CHECKPOINT|RECIPE`, or sizes alone
 use std::{path::PathBuf, process::ExitCode};
 
-use rnnt_loss::{Options, Targets};
+use rnnt_loss::{MemoryBudget, MemoryPlan, Options, Targets};
 use speech::Tokenizer;
 use training::{Model, Recipe, Recogniser};
 
@@ -10,8 +10,9 @@ use crate::error::Result;
 /// Arguments of `panda info`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// A checkpoint, or a recipe (*.toml)
-    path: PathBuf,
+    /// A checkpoint, or a recipe (*.toml); not needed where `--hidden` and `--classes` say what the plan is for
+    #[arg(required_unless_present_all = ["hidden", "classes"])]
+    path: Option<PathBuf>,
     /// Utterances of the batch that the memory plan is for
     #[arg(long, default_value_t = 16)]
     batch: usize,
@@ -21,12 +22,30 @@ pub struct Arguments {
     /// Labels of an utterance
     #[arg(long, default_value_t = 20)]
     labels: usize,
+    /// Width of the joint, instead of the model's
+    #[arg(long)]
+    hidden: Option<usize>,
+    /// Classes of the head, instead of the model's
+    #[arg(long)]
+    classes: Option<usize>,
+    /// Bytes that the loss may hold beside arguments and gradients, such as 64MiB, or `recompute` or `unlimited`
+    #[arg(long, value_parser = budget)]
+    budget: Option<MemoryBudget>,
+}
+
+fn budget(text: &str) -> std::result::Result<MemoryBudget, String> {
+    match text {
+        "recompute" => Ok(MemoryBudget::recompute()),
+        "unlimited" => Ok(MemoryBudget::unlimited()),
+        bytes => crate::bytes::parse(bytes).map(MemoryBudget::bytes),
+    }
 }
 
 /// Prints parameters and plan; nothing is trained or decoded.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    if arguments.path.extension().is_some_and(|extension| extension == "toml") {
-        let (recipe, _) = Recipe::read(&arguments.path, None)?;
+    let Some(path) = &arguments.path else { return plan(0, 0, arguments) };
+    if path.extension().is_some_and(|extension| extension == "toml") {
+        let (recipe, _) = Recipe::read(path, None)?;
         let utterances = training::data::read_manifests("data.train", &recipe.data.train)?;
         let texts: Vec<&str> = utterances.iter().map(|utterance| utterance.text.as_str()).collect();
         let tokenizer = Tokenizer::train(recipe.tokens.kind, &texts)?;
@@ -34,7 +53,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         println!("training data: {} utterances, {:.1} minutes", utterances.len(), seconds / 60.0);
         describe(&recipe, &tokenizer, &Model::new(&recipe, tokenizer.size())?, arguments)
     } else {
-        let recogniser = Recogniser::load(&arguments.path)?;
+        let recogniser = Recogniser::load(path)?;
         describe(recogniser.recipe(), recogniser.tokenizer(), recogniser.model(), arguments)
     }
 }
@@ -53,11 +72,17 @@ fn describe(
     }
     println!("{:<40} {:>16} {:>12}", "all", "", model.parameters().count());
 
+    println!();
+    plan(model.width(), model.classes(), arguments)
+}
+
+/// What the loss takes, for the model's sizes or those of the command line.
+fn plan(hidden: usize, classes: usize, arguments: &Arguments) -> Result<ExitCode> {
     let Arguments { batch, frames, labels, .. } = *arguments;
     // The labels' values do not matter to a plan.
     let targets = Targets::new(1, vec![frames; batch], vec![vec![0; labels]; batch])?;
-    let (h, c) = (model.width(), model.classes());
-    let plan = rnnt_loss::MemoryPlan::new(&targets, h, c, 4, &Options::default());
-    println!("\n{plan}");
+    let options = Options { budget: arguments.budget.unwrap_or_default(), ..Options::default() };
+    let (hidden, classes) = (arguments.hidden.unwrap_or(hidden), arguments.classes.unwrap_or(classes));
+    println!("{}", MemoryPlan::new(&targets, hidden, classes, 4, &options));
     Ok(ExitCode::SUCCESS)
 }

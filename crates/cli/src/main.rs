@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod bench;
+mod bytes;
 mod error;
 mod evaluate;
 mod info;
@@ -35,6 +37,11 @@ enum Command {
         /// Folder with NAME.json and NAME.safetensors
         dir: PathBuf,
     },
+    /// Compares speed and memory with rivals, suite by suite
+    Bench(bench::Arguments),
+    /// One case of a benchmark, in a process of its own
+    #[command(name = bench::CASE, hide = true)]
+    BenchCase(bench::CaseArguments),
     /// Shapes, parameter counts and memory plan of a checkpoint or a recipe
     Info(info::Arguments),
 }
@@ -47,6 +54,8 @@ fn main() -> ExitCode {
         Command::Verify { dir } => {
             verify::run(&dir).map(|passed| if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
+        Command::Bench(arguments) => bench::run(&arguments),
+        Command::BenchCase(arguments) => bench::run_case(&arguments),
         Command::Info(arguments) => info::run(&arguments),
     };
     outcome.unwrap_or_else(|error| {

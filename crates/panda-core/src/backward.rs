@@ -58,10 +58,12 @@ impl<'a> Adjoints<'a> {
         }
     }
 
-    /// Whether a site has any adjoint that is not zero.
-    fn counts(&self, site: usize, selection: &Selection) -> bool {
+    /// Whether a site has any adjoint that is not zero, or next to it.
+    fn counts<F: Real>(&self, site: usize, selection: &Selection) -> bool {
+        let counts = |adjoint: f64| adjoint.abs() > F::TINY.to_f64();
         let row = &self.emissions[site * selection.per_site()..];
-        self.log_z.is_some_and(|a| a[site] != 0.0) || selection.active(site).any(|(slot, _)| row[slot] != 0.0)
+        self.log_z.is_some_and(|a| counts(a[site]))
+            || selection.active(site).any(|(slot, _)| counts(row[slot]))
     }
 
     /// `A = Σ_s a_s - dL/dlogZ`
@@ -86,7 +88,7 @@ pub struct Gradients<F, G> {
     pub sites: G,
     /// Gradient of the head's weight, *C x H*.
     pub weight: Vec<F>,
-    /// Gradient of the head's bias, *C*; also there for a head without one. Summed in `f64`.
+    /// Gradient of the head's bias, *C*; also there for a head without one. Blocks of sites are summed in `f64`.
     pub bias: Vec<f64>,
 }
 
@@ -108,7 +110,8 @@ impl<F: Real, G> Gradients<F, G> {
 /// ```
 ///
 /// With `A[i] = Σ_s a[i,s] - dL/dlogZ[i]`. At a selected class the softmax is taken from the emission in `f64`,
-/// because there `a - A p` cancels when the model is sure. A site whose adjoints are all zero costs nothing.
+/// because there `a - A p` cancels when the model is sure. A site whose adjoints are all zero costs nothing, and
+/// elements of `G` below [`Real::TINY`] count as zero.
 ///
 /// # Shapes
 /// As [`forward`](crate::forward()), whose result for the same arguments is `normalized`; `into` as
@@ -137,13 +140,13 @@ pub fn backward<F: Real, S: Sites<F>>(
     expect_len("into.weight", head.weight.len(), into.weight.len())?;
     expect_len("into.bias", classes, into.bias.len())?;
     let step = ScoreGradient { selection, normalized, adjoints };
-    let (kept, kept_sites) = (&normalized.kept, normalized.kept.sites_for(&plan));
+    let (kept, kept_sites) = (&normalized.kept, normalized.kept.sites_for(&plan, classes));
     let wide = plan.tiles * plan.classes;
     grow(&mut workspace.gradient, plan.wave * h, F::ZERO);
     grow(&mut workspace.sums, plan.wave.div_ceil(plan.block) * wide, F::ZERO);
     let Workspace { hidden, gradient, tiles, sums, .. } = workspace;
 
-    let counts = |site: &usize| adjoints.counts(*site, selection);
+    let counts = |site: &usize| adjoints.counts::<F>(*site, selection);
     let (first, rest) = ((0..kept_sites).filter(counts), (kept_sites..n).filter(counts));
     for wave in waves(first, plan.wave).chain(waves(rest, plan.wave)) {
         let rows = wave.len();
@@ -254,7 +257,9 @@ impl<F: Real> ScoreGradient<'_, F> {
         for (slot, class) in self.selection.active(site) {
             if (from..from + g.len()).contains(&(class as usize)) {
                 let p = self.normalized.emissions[site * per_site + slot].exp();
-                g[class as usize - from] = F::from_f64(adjoint(slot) - total * p);
+                let exact = adjoint(slot) - total * p;
+                let counts = exact.abs() >= F::TINY.to_f64();
+                g[class as usize - from] = if counts { F::from_f64(exact) } else { F::ZERO };
             }
         }
         if let Some(Clamp { limit, weights }) = self.adjoints.clamp {

@@ -148,7 +148,7 @@ pub(crate) fn fill<F: Real, S: Sites<F>>(sites: &S, wave: &[usize], hidden: &mut
 
 /// `Z = h W_tileᵀ` for the classes from `from` on, as many as the tile has room for; without the bias.
 ///
-/// Both directions use it, so that they agree bitwise.
+/// Both directions use it.
 pub(crate) fn score_tile<F: Real>(head: &Head<F>, hidden: &[F], from: usize, tile: &mut [F]) {
     let rows = hidden.len() / head.hidden;
     let width = tile.len() / rows;

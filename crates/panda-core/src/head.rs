@@ -32,8 +32,8 @@ impl<'a, F: Real> Head<'a, F> {
     /// An infinite weight would pass forward as a masked class and turn `0 · inf` into NaN in backward. (A NaN makes
     /// the scores NaN, which forward reports with its site.)
     pub(crate) fn reject_infinite_weights(&self) -> Result<()> {
-        // Without a way out of the loop it is fast. A difference with itself is NaN for infinities and NaN alone.
-        let finite = |part: &[F]| !part.iter().fold(false, |bad, w| bad | (*w - *w != F::ZERO));
+        // Without a way out of the loop it is fast. A product with 0 is NaN for infinities and NaN alone.
+        let finite = |part: &[F]| !part.iter().fold(false, |bad, w| bad | (*w * F::ZERO != F::ZERO));
         if self.weight.par_chunks(1 << 16).all(finite) {
             return Ok(());
         }

@@ -20,9 +20,10 @@ impl<F> Kept<F> {
         Self { scores, sites: plan.kept, wave: plan.wave, tile: plan.classes, classes }
     }
 
-    /// How many sites a backward of another plan may take from here: all, or none if its tiles have other borders.
-    pub fn sites_for(&self, plan: &Plan) -> usize {
-        if self.tile == plan.classes && !self.scores.is_empty() { self.sites } else { 0 }
+    /// How many sites a backward of another plan may take from here: all, or none if its tiles or classes are others.
+    pub fn sites_for(&self, plan: &Plan, classes: usize) -> usize {
+        let same = self.tile == plan.classes && self.classes == classes && !self.scores.is_empty();
+        if same { self.sites } else { 0 }
     }
 
     /// A site's scores of a tile.

@@ -59,7 +59,8 @@ impl Plan {
         let limit = budget.limit();
         let in_flight = (limit / 3).min(IN_FLIGHT);
         // Hidden rows and their gradient take two rows of H, a tile one of `tile`.
-        let row = (2 * hidden + tile).saturating_mul(element);
+        let element = element.max(1);
+        let row = hidden.saturating_mul(2).saturating_add(tile).saturating_mul(element);
         let fits = |wave: usize| wave.saturating_mul(row) <= limit / 2;
         let few_classes = in_flight / classes.max(1).saturating_mul(element);
         let mut wave = few_classes.clamp(WAVE, LONGEST_WAVE);
@@ -80,19 +81,22 @@ impl Plan {
     pub fn bytes(&self, shape: Shape, element: usize) -> usize {
         let Shape { sites, hidden, classes, selected } = shape;
         let cut = self.fitted(sites, classes.max(1));
-        let rows =
-            2 * cut.wave * hidden + cut.tiles * cut.classes * (cut.wave + cut.wave.div_ceil(cut.block));
-        let statistics = cut.tiles * cut.wave * (element + 8);
+        let wide = |size: usize| size as u128;
+        let rows = 2 * wide(cut.wave) * wide(hidden)
+            + wide(cut.tiles) * wide(cut.classes) * wide(cut.wave + cut.wave.div_ceil(cut.block))
+            + wide(cut.kept) * wide(classes);
+        // Largest score and sum of each row of a tile, padded to two words.
+        let statistics = wide(cut.tiles) * wide(cut.wave) * 16;
         // Largest score, log-sum, emissions; the site list of a wave.
-        let compact = sites * (element + 8 + 8 * selected) + 8 * cut.wave;
-        (rows + cut.kept.saturating_mul(classes)) * element + statistics + compact
+        let compact = wide(sites) * (wide(element) + 8 + 8 * wide(selected)) + 8 * wide(cut.wave);
+        usize::try_from(rows.saturating_mul(wide(element)) + statistics + compact).unwrap_or(usize::MAX)
     }
 
     /// Floating-point operations of forward and backward: 8 N H C, less 2 H C for each site kept.
     pub fn operations(&self, shape: Shape) -> u64 {
         let Shape { sites, hidden, classes, .. } = shape;
-        let product = |sites: usize| 2 * sites as u64 * hidden as u64 * classes as u64;
-        4 * product(sites) - product(self.kept.min(sites))
+        let product = |sites: usize| 2 * sites as u128 * hidden as u128 * classes as u128;
+        u64::try_from(4 * product(sites) - product(self.kept.min(sites))).unwrap_or(u64::MAX)
     }
 
     /// Sites of a task that makes scores, a multiple of `block`: two such tasks a tile keep a few threads busy.
@@ -102,14 +106,14 @@ impl Plan {
 
     /// The same cut without the parts that `sites` and `classes` leave empty.
     pub(crate) fn fitted(&self, sites: usize, classes: usize) -> Self {
-        let tile = self.classes.min(classes);
-        let wave = self.wave.min(sites.max(1));
+        let tile = self.classes.clamp(1, classes);
+        let wave = self.wave.clamp(1, sites.max(1));
         let all_tiles = classes.div_ceil(tile);
         Self {
             wave,
-            block: self.block.min(wave),
+            block: self.block.clamp(1, wave),
             classes: tile,
-            tiles: all_tiles.div_ceil(all_tiles.div_ceil(self.tiles)).max(1),
+            tiles: all_tiles.div_ceil(all_tiles.div_ceil(self.tiles.max(1))),
             kept: self.kept.min(sites),
         }
     }

@@ -70,7 +70,7 @@ impl<F: Real> Sites<F> for Rows<'_, F> {
     }
     fn scatter(&self, sites: &[usize], gradient: &[F], into: &mut Vec<F>) {
         for (&site, gradient) in sites.iter().zip(gradient.chunks_exact(self.width)) {
-            into[site * self.width..][..self.width].copy_from_slice(gradient);
+            F::add_slice(&mut into[site * self.width..][..self.width], gradient);
         }
     }
 }

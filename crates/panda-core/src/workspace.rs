@@ -92,6 +92,7 @@ impl<F: Real> Workspace<F> {
     pub(crate) fn take_spare(&mut self, len: usize) -> Vec<F> {
         let mut kept = std::mem::take(&mut self.spare);
         kept.truncate(len);
+        kept.reserve_exact(len - kept.len());
         kept.resize(len, F::ZERO);
         kept
     }

@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use crate::{
     Arc,
-    kernel::{LANES, NEVER},
+    kernel::{self, Diagonals, LANES},
 };
 
 /// Where the sites of one utterance are.
@@ -26,9 +26,6 @@ pub(crate) struct Skew {
     arcs: Vec<Arc>,
     /// First place of each diagonal, and the end of the last.
     offsets: Vec<usize>,
-    /// Where the emission of arc s at site (t, u), d = t + u, is among the rows, plus t; at `d S + s`. So a stretch of
-    /// this list belongs to the row-major emissions of a frame.
-    places: Vec<usize>,
 }
 
 impl Skew {
@@ -37,15 +34,10 @@ impl Skew {
         self.arcs.clear();
         self.arcs.extend_from_slice(arcs);
         self.offsets.clear();
-        self.places.clear();
         let mut offset = 0;
         for d in 0..=self.end() {
             self.offsets.push(offset);
-            // The first place belongs to u = low(d), or t = d - low(d).
-            let first = arcs.len() * offset + d - self.low(d);
-            let width = self.width(d);
-            self.places.extend((0..arcs.len()).map(|s| first + s * width));
-            offset += width;
+            offset += self.width(d);
         }
     }
 
@@ -96,56 +88,46 @@ impl Skew {
             + (self.labels + 1).next_multiple_of(LANES)
     }
 
-    /// u of the sites of a frame from which an arc leads to a site or to the end.
-    fn leaving(&self, t: usize, arc: &Arc) -> Range<usize> {
-        match self.labels.checked_sub(arc.labels) {
-            Some(last) if t + arc.frames < self.frames => 0..last + 1,
-            Some(last) if t + arc.frames == self.frames && arc.may_end => last..last + 1,
-            _ => 0..0,
-        }
+    /// Which sites of a diagonal, counted from the lowest u, an arc leaves for another site or the end.
+    fn leaving(&self, d: usize, arc: &Arc) -> Range<usize> {
+        let Some(last) = self.labels.checked_sub(arc.labels) else { return 0..0 };
+        let (low, beyond) = (self.low(d), self.low(d) + self.sites(d));
+        let (first, behind) = if arc.may_end && d + arc.frames == self.frames + last {
+            // From u = last it lands on (T, U), from elsewhere on this diagonal outside of the lattice.
+            (last, last + 1)
+        } else {
+            // t + frames < T
+            ((d + arc.frames + 1).saturating_sub(self.frames), last + 1)
+        };
+        let first = first.clamp(low, beyond);
+        first - low..behind.clamp(first, beyond) - low
     }
 
-    /// Brings the emissions of some diagonals, row-major, into their rows: for each diagonal one of each arc, with
-    /// [`NEVER`] for -inf and where no arc is. Returns whether the emissions are below +inf, those of no arc included.
-    pub fn gather(&self, diagonals: Range<usize>, emissions: &[f64], rows: &mut [f64]) -> bool {
+    /// Brings the emissions of a diagonal, row-major, into rows: one of each arc, with [`NEVER`] for -inf and where no arc
+    /// is. Returns whether the emissions are below +inf, those of no arc included.
+    pub fn gather(&self, d: usize, up: bool, emissions: &[f64], rows: &mut [f64]) -> bool {
         let arcs = self.arcs.len();
-        let start = arcs * self.offset(diagonals.start);
-        // In order, and so much faster than the strides below would be on memory out of cache.
-        rows.fill(NEVER);
-        let mut sound = true;
-        for t in diagonals.start.saturating_sub(self.labels)..diagonals.end.min(self.frames) {
-            let (from, to) = (diagonals.start.saturating_sub(t), (diagonals.end - t).min(self.labels + 1));
-            let frame = &emissions[(t * (self.labels + 1) + from) * arcs..][..(to - from) * arcs];
-            let places = &self.places[(t + from) * arcs..];
-            for (&emission, &place) in frame.iter().zip(places) {
-                sound &= emission < f64::INFINITY;
-                rows[place - (t + start)] = if emission > NEVER { emission } else { NEVER };
-            }
-            for (s, arc) in self.arcs.iter().enumerate() {
-                let leaving = self.leaving(t, arc);
-                for u in (from..leaving.start.min(to)).chain(leaving.end.max(from)..to) {
-                    rows[places[(u - from) * arcs + s] - (t + start)] = NEVER;
-                }
-            }
-        }
-        sound
+        let stride = kernel::stride(d, self.low(d), self.labels, arcs);
+        let exists = |s: usize| self.leaving(d, &self.arcs[s]);
+        kernel::gather(emissions, stride, self.sites(d), self.entering(d, up), exists, arcs, rows)
     }
 
-    /// Brings rows of some frames back into row-major order.
-    pub fn scatter(&self, rows: &[f64], frames: Range<usize>, out: &mut [f64]) {
-        let arcs = self.arcs.len();
-        for (t, out) in frames.zip(out.chunks_exact_mut((self.labels + 1) * arcs)) {
-            for (to, &place) in out.iter_mut().zip(&self.places[t * arcs..]) {
-                *to = rows[place - t];
-            }
-        }
+    /// Writes the rows of a diagonal to where they belong in row-major order.
+    pub fn scatter(&self, d: usize, up: bool, rows: &[f64], out: &mut Diagonals<'_>) {
+        out.scatter(rows, d, self.low(d), self.sites(d), self.entering(d, up));
+    }
+
+    /// Where in a row-major matrix the frame begins that diagonals reach soon after `d`, or before it.
+    fn entering(&self, d: usize, up: bool) -> usize {
+        let frame = if up { d + 2 } else { d.saturating_sub(self.labels + 2) };
+        frame * (self.labels + 1) * self.arcs.len()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Topology;
+    use crate::{Topology, kernel::NEVER};
 
     #[test]
     fn rows_come_back_as_they_were_but_for_arcs_that_do_not_exist() {
@@ -153,16 +135,14 @@ mod tests {
             let mut skew = Skew::default();
             skew.set(frames, labels, Topology::rnnt().arcs());
             let emissions: Vec<f64> = (0..2 * frames * (labels + 1)).map(|i| i as f64).collect();
-            let middle = skew.end().div_ceil(2);
-            let mut rows = vec![f64::NAN; 2 * skew.offset(skew.end())];
-            let (early, late) = rows.split_at_mut(2 * skew.offset(middle));
-            assert!(skew.gather(0..middle, &emissions, early));
-            assert!(skew.gather(middle..skew.end(), &emissions, late));
-            assert!(rows.iter().all(|e| !e.is_nan()), "every place is written");
-            let mut back = vec![0.0; emissions.len()];
-            let (first, second) = back.split_at_mut(2 * (frames / 2) * (labels + 1));
-            skew.scatter(&rows, 0..frames / 2, first);
-            skew.scatter(&rows, frames / 2..frames, second);
+            let mut back = vec![f64::NAN; emissions.len()];
+            let (mut early, mut late) = Diagonals::new(&mut back, labels, 2).split_at(skew.end() / 2);
+            for d in 0..skew.end() {
+                let mut rows = vec![f64::NAN; 2 * skew.width(d)];
+                assert!(skew.gather(d, true, &emissions, &mut rows));
+                assert!(rows.iter().all(|e| !e.is_nan()), "every place is written");
+                skew.scatter(d, true, &rows, if d < skew.end() / 2 { &mut early } else { &mut late });
+            }
             for (i, (&found, &emission)) in back.iter().zip(&emissions).enumerate() {
                 let (t, u, arc) = (i / 2 / (labels + 1), i / 2 % (labels + 1), i % 2);
                 let exists = if arc == 0 { t + 1 < frames || u == labels } else { u < labels };

@@ -67,6 +67,16 @@ impl Rows {
         }
     }
 
+    /// Two rows, the second not before the end of the first.
+    pub fn two_mut(&mut self, [first, second]: [usize; 2], width: usize) -> [RowMut<'_>; 2] {
+        let (left_x, right_x) = self.excess.split_at_mut(second);
+        let (left_k, right_k) = self.exponent.split_at_mut(second);
+        [
+            RowMut { excess: &mut left_x[first..first + width], exponent: &mut left_k[first..first + width] },
+            RowMut { excess: &mut right_x[..width], exponent: &mut right_k[..width] },
+        ]
+    }
+
     pub fn all_mut(&mut self) -> RowMut<'_> {
         RowMut { excess: &mut self.excess, exponent: &mut self.exponent }
     }

@@ -1,18 +1,16 @@
 //! The two recursions, a diagonal at a time. Both work on the few diagonals that arcs span.
 use crate::{
-    Arc,
     kernel::{self, LANES, Row, RowMut, Scaled},
     skew::Skew,
-    storage::Rows,
+    storage::{Aligned, Rows},
 };
 
 /// The last few diagonals, some rows for each, by u. A row may be read before u = 0 by as much as an arc emits, and
 /// behind u = U by that and a register.
 #[derive(Debug, Default)]
 struct Ring {
-    rows: Rows,
-    diagonals: usize,
-    rows_each: usize,
+    /// Apart, so that one can be written while others are read; a power of two.
+    diagonals: Vec<Rows>,
     stride: usize,
     margin: usize,
 }
@@ -21,17 +19,39 @@ impl Ring {
     /// All zero, for `rows_each` rows a diagonal.
     fn set(&mut self, skew: &Skew, rows_each: usize) {
         let fitting = || skew.arcs().iter().filter(|arc| skew.fits(arc));
-        self.diagonals = fitting().map(|arc| arc.frames + arc.labels).max().unwrap_or(0) + 1;
+        let span = fitting().map(|arc| arc.frames + arc.labels).max().unwrap_or(0);
+        self.diagonals.resize_with((span + 1).next_power_of_two().max(self.diagonals.len()), Rows::default);
         self.margin = fitting().map(|arc| arc.labels).max().unwrap_or(0).next_multiple_of(LANES);
-        self.rows_each = rows_each;
         self.stride = 2 * self.margin + (skew.labels() + 1).next_multiple_of(LANES) + LANES;
-        self.rows.reserve(self.diagonals * rows_each * self.stride);
-        self.rows.clear();
+        for rows in &mut self.diagonals {
+            rows.reserve(rows_each * self.stride);
+            rows.clear();
+        }
     }
 
-    /// Where site u of a row is; `back` sites before it.
-    fn place(&self, d: usize, row: usize, u: usize, back: usize) -> usize {
-        (d % self.diagonals * self.rows_each + row) * self.stride + self.margin + u - back
+    fn slot(&self, d: usize) -> usize {
+        d & (self.diagonals.len() - 1)
+    }
+
+    /// Where u of a row is in a diagonal.
+    fn place(&self, row: usize, u: usize) -> usize {
+        row * self.stride + self.margin + u
+    }
+
+    /// From u on, or `back` sites before it.
+    fn row(&self, d: usize, row: usize, u: usize, back: usize, width: usize) -> Row<'_> {
+        self.diagonals[self.slot(d)].row(self.place(row, u) - back, width)
+    }
+
+    /// Takes a diagonal out, to be written and put back.
+    fn take(&mut self, d: usize) -> Rows {
+        let slot = self.slot(d);
+        std::mem::take(&mut self.diagonals[slot])
+    }
+
+    fn put(&mut self, d: usize, rows: Rows) {
+        let slot = self.slot(d);
+        self.diagonals[slot] = rows;
     }
 }
 
@@ -40,33 +60,54 @@ impl Ring {
 pub(crate) struct Forward {
     /// `α(m) p(m -> n)` of each arc, at m.
     passed: Ring,
+    /// Emissions of the latest diagonal, one row for each arc.
+    emissions: Aligned,
 }
 
 impl Forward {
     pub fn begin(&mut self, skew: &Skew) {
         self.passed.set(skew, skew.arcs().len());
+        self.emissions.reserve(skew.arcs().len() * (skew.labels() + 1).next_multiple_of(LANES));
     }
 
-    /// Goes on to diagonal `d`, whose `α` is written.
-    pub fn step(&mut self, skew: &Skew, d: usize, emissions: &[f64], alpha: &mut RowMut<'_>) {
-        let (low, width) = (skew.low(d), skew.width(d));
+    /// Goes on to diagonal `d`, whose `α` is written. Returns whether its emissions are below +inf.
+    pub fn step(&mut self, skew: &Skew, d: usize, emissions: &[f64], alpha: &mut RowMut<'_>) -> bool {
+        let (low, width, arcs) = (skew.low(d), skew.width(d), skew.arcs());
+        let emissions_of = &mut self.emissions[..arcs.len() * width];
+        let sound = skew.gather(d, true, emissions, emissions_of);
+        let mut passed = self.passed.take(d);
         // What is left of u = 0, or came from a frame that d does not reach, is zero.
-        sum_arcs(skew, alpha, |s, arc| {
-            let from = d.checked_sub(arc.frames + arc.labels)?;
-            Some(self.passed.rows.row(self.passed.place(from, s, low, arc.labels), width))
-        });
-        if d == 0 {
-            alpha.set(0, Scaled::ONE);
+        let arriving = |s: usize| {
+            let from = d.checked_sub(arcs[s].frames + arcs[s].labels).filter(|_| skew.fits(&arcs[s]))?;
+            Some(self.passed.row(from, s, low, arcs[s].labels, width))
+        };
+        if let (2, Some(first), Some(second)) = (arcs.len(), arriving(0), arriving(arcs.len() - 1)) {
+            let at = [self.passed.place(0, low), self.passed.place(1, low)];
+            kernel::sum_and_weigh(
+                emissions_of.split_at(width),
+                first,
+                second,
+                alpha,
+                passed.two_mut(at, width),
+            );
+        } else {
+            alpha.fill(Scaled::ZERO);
+            (0..arcs.len()).filter_map(arriving).for_each(|row| kernel::add(alpha, row));
+            if d == 0 {
+                alpha.set(0, Scaled::ONE);
+            }
+            for s in 0..arcs.len() {
+                let out = passed.row_mut(self.passed.place(s, low), width);
+                kernel::weigh(&emissions_of[s * width..][..width], alpha.as_row(), out);
+            }
         }
-        for (s, emissions) in emissions.chunks_exact(width).enumerate() {
-            let place = self.passed.place(d, s, low, 0);
-            kernel::weigh(emissions, alpha.as_row(), self.passed.rows.row_mut(place, width));
-        }
+        self.passed.put(d, passed);
+        sound
     }
 
     /// `α(m) p(m -> n)` of an arc at the sites m of a recent diagonal.
     pub fn passed(&self, skew: &Skew, d: usize, arc: usize) -> Row<'_> {
-        self.passed.rows.row(self.passed.place(d, arc, skew.low(d), 0), skew.width(d))
+        self.passed.row(d, arc, skew.low(d), 0, skew.width(d))
     }
 }
 
@@ -76,53 +117,55 @@ pub(crate) struct Backward {
     /// `p(m -> n) β(n)` of each arc at the sites m of the latest diagonal.
     ahead: Rows,
     beta: Ring,
+    /// Emissions of the latest diagonal, one row for each arc.
+    emissions: Aligned,
 }
 
 impl Backward {
     pub fn begin(&mut self, skew: &Skew) {
-        self.ahead.reserve(skew.arcs().len() * (skew.labels() + 1).next_multiple_of(LANES));
+        let row = (skew.labels() + 1).next_multiple_of(LANES);
+        self.ahead.reserve(skew.arcs().len() * row);
+        self.emissions.reserve(skew.arcs().len() * row);
         self.beta.set(skew, 1);
-        let end = self.beta.place(skew.end(), 0, skew.labels(), 0);
-        self.beta.rows.row_mut(end, 1).set(0, Scaled::ONE);
+        let (slot, place) = (self.beta.slot(skew.end()), self.beta.place(0, skew.labels()));
+        self.beta.diagonals[slot].row_mut(place, 1).set(0, Scaled::ONE);
     }
 
-    /// Goes back to diagonal `d`.
-    pub fn step(&mut self, skew: &Skew, d: usize, emissions: &[f64]) {
-        let (low, width) = (skew.low(d), skew.width(d));
-        for (s, (arc, emissions)) in skew.arcs().iter().zip(emissions.chunks_exact(width)).enumerate() {
-            if skew.fits(arc) {
-                let landing = self.beta.place(d + arc.frames + arc.labels, 0, low + arc.labels, 0);
-                let out = self.ahead.row_mut(s * width, width);
-                kernel::weigh(emissions, self.beta.rows.row(landing, width), out);
+    /// Goes back to diagonal `d`. Returns whether its emissions are below +inf.
+    pub fn step(&mut self, skew: &Skew, d: usize, emissions: &[f64]) -> bool {
+        let (low, width, arcs) = (skew.low(d), skew.width(d), skew.arcs());
+        let emissions_of = &mut self.emissions[..arcs.len() * width];
+        let sound = skew.gather(d, false, emissions, emissions_of);
+        let mut beta = self.beta.take(d);
+        let mut out = beta.row_mut(self.beta.place(0, low), width);
+        let landing = |s: usize| {
+            let arc = arcs.get(s).filter(|arc| skew.fits(arc))?;
+            Some(self.beta.row(d + arc.frames + arc.labels, 0, low + arc.labels, 0, width))
+        };
+        if let (2, Some(first), Some(second)) = (arcs.len(), landing(0), landing(1)) {
+            let ahead = self.ahead.two_mut([0, width], width);
+            kernel::weigh_and_sum(emissions_of.split_at(width), first, second, ahead, &mut out);
+        } else {
+            out.fill(Scaled::ZERO);
+            for s in 0..arcs.len() {
+                if let Some(beta) = landing(s) {
+                    let emissions = &emissions_of[s * width..][..width];
+                    kernel::weigh(emissions, beta, self.ahead.row_mut(s * width, width));
+                    kernel::add(&mut out, self.ahead.row(s * width, width));
+                }
             }
         }
-        let place = self.beta.place(d, 0, low, 0);
-        sum_arcs(skew, &mut self.beta.rows.row_mut(place, width), |s, _| {
-            Some(self.ahead.row(s * width, width))
-        });
+        self.beta.put(d, beta);
+        sound
     }
 
     /// `β` of a recent diagonal.
     pub fn beta(&self, skew: &Skew, d: usize) -> Row<'_> {
-        self.beta.rows.row(self.beta.place(d, 0, skew.low(d), 0), skew.width(d))
+        self.beta.row(d, 0, skew.low(d), 0, skew.width(d))
     }
 
     /// `p(m -> n) β(n)` of an arc at the sites m of the latest diagonal, `d`.
     pub fn ahead(&self, skew: &Skew, d: usize, arc: usize) -> Row<'_> {
         self.ahead.row(arc * skew.width(d), skew.width(d))
     }
-}
-
-/// Sums a row of each arc that fits, in the order of the arcs.
-fn sum_arcs<'a>(skew: &Skew, out: &mut RowMut<'_>, row: impl Fn(usize, &Arc) -> Option<Row<'a>>) {
-    let arcs = skew.arcs().iter().enumerate().filter(|(_, arc)| skew.fits(arc));
-    let mut rows = arcs.filter_map(|(s, arc)| row(s, arc));
-    match (rows.next(), rows.next()) {
-        (Some(first), Some(second)) => kernel::sum(first, second, out),
-        (first, _) => {
-            out.fill(Scaled::ZERO);
-            first.into_iter().for_each(|row| kernel::add(out, row));
-        }
-    }
-    rows.for_each(|row| kernel::add(out, row));
 }

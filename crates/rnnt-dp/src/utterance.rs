@@ -11,11 +11,11 @@
 //! second       ◄────────── β α ──────────►
 //! ```
 //!
-//! So only one of α and β is kept for each diagonal, adjoints take the place of emissions, and the two recursions, which
-//! never write to the same diagonal, may run at the same time.
+//! So only one of α and β is kept for each diagonal, and the two recursions, which never write to the same diagonal, may
+//! run at the same time. Emissions are read, and adjoints written, where the caller has them.
 use crate::{
     Arc,
-    kernel::{self, Row, Scaled},
+    kernel::{self, Diagonals, Row, Scaled},
     skew::Skew,
     storage::{Aligned, Rows},
     sweep::{Backward, Forward},
@@ -27,8 +27,8 @@ pub(crate) struct Scratch {
     skew: Skew,
     forward: Forward,
     backward: Backward,
-    /// Emissions by diagonals, later adjoints.
-    rows: Aligned,
+    /// Adjoints of a diagonal, for either recursion.
+    adjoints: [Aligned; 2],
     /// α before the middle, β from there on.
     sums: Rows,
     /// α of the diagonal at hand, past the middle.
@@ -43,22 +43,21 @@ impl Scratch {
     pub fn meet(&mut self, frames: usize, labels: usize, arcs: &[Arc], emissions: &[f64]) -> (Scaled, bool) {
         self.begin(frames, labels, arcs);
         let (end, middle) = (self.skew.end(), self.middle());
-        let Self { skew, forward, backward, rows, sums, .. } = self;
-        let (early, late) = rows.split_at_mut(arcs.len() * skew.offset(middle));
+        let Self { skew, forward, backward, sums, .. } = self;
         let (mut alpha, mut beta) = sums.all_mut().split_at(skew.offset(middle));
         let up = || {
-            let sound = skew.gather(0..middle, emissions, early);
+            let mut sound = true;
             for d in 0..middle {
                 let mut alpha = alpha.part(skew.offset(d), skew.width(d));
-                forward.step(skew, d, part(skew, early, 0, d), &mut alpha);
+                sound &= forward.step(skew, d, emissions, &mut alpha);
             }
             sound
         };
         let down = || {
-            let sound = skew.gather(middle..end, emissions, late);
+            let mut sound = true;
             for d in (middle..=end).rev() {
                 if d < end {
-                    backward.step(skew, d, part(skew, late, middle, d));
+                    sound &= backward.step(skew, d, emissions);
                 }
                 let at = skew.offset(d) - skew.offset(middle);
                 beta.part(at, skew.width(d)).copy_from(backward.beta(skew, d));
@@ -72,17 +71,23 @@ impl Scratch {
     /// Goes on from the middle to both sides: writes `-factor(arc)` times the posterior of each arc, row-major.
     ///
     /// `total` is what [`Self::meet`] returned, not zero.
-    pub fn part_again(&mut self, total: Scaled, factor: impl Fn(&Arc) -> f64 + Sync, adjoints: &mut [f64]) {
+    pub fn part_again(
+        &mut self,
+        total: Scaled,
+        factor: impl Fn(&Arc) -> f64 + Sync,
+        emissions: &[f64],
+        adjoints: &mut [f64],
+    ) {
         let (end, middle) = (self.skew.end(), self.middle());
-        let Self { skew, forward, backward, rows, sums, alpha } = self;
+        let Self { skew, forward, backward, adjoints: [early_rows, late_rows], sums, alpha } = self;
         let (skew, sums) = (&*skew, &*sums);
         let arcs = skew.arcs();
-        let (early, late) = rows.split_at_mut(arcs.len() * skew.offset(middle));
+        let (mut early, mut late) = Diagonals::new(adjoints, skew.labels(), arcs.len()).split_at(middle);
         let weight = |arc| -factor(arc) / (1.0 + total.excess);
         let up = || {
             for d in middle..end {
-                let rows = part_mut(skew, late, middle, d);
-                forward.step(skew, d, rows, &mut alpha.row_mut(0, skew.width(d)));
+                let rows = &mut late_rows[..arcs.len() * skew.width(d)];
+                forward.step(skew, d, emissions, &mut alpha.row_mut(0, skew.width(d)));
                 for (s, (arc, out)) in arcs.iter().zip(rows.chunks_exact_mut(skew.width(d))).enumerate() {
                     match landing(skew, sums, d, arc) {
                         Some(beta) => {
@@ -92,12 +97,13 @@ impl Scratch {
                         None => out.fill(0.0),
                     }
                 }
+                skew.scatter(d, true, rows, &mut late);
             }
         };
         let down = || {
             for d in (0..middle).rev() {
-                let rows = part_mut(skew, early, 0, d);
-                backward.step(skew, d, rows);
+                let rows = &mut early_rows[..arcs.len() * skew.width(d)];
+                backward.step(skew, d, emissions);
                 let alpha = sums.row(skew.offset(d), skew.width(d));
                 for (s, (arc, out)) in arcs.iter().zip(rows.chunks_exact_mut(skew.width(d))).enumerate() {
                     if skew.fits(arc) {
@@ -107,16 +113,10 @@ impl Scratch {
                         out.fill(0.0);
                     }
                 }
+                skew.scatter(d, false, rows, &mut early);
             }
         };
         rayon::join(up, down);
-        let frames = skew.end() - skew.labels();
-        let (first, second) = adjoints.split_at_mut(frames / 2 * (skew.labels() + 1) * arcs.len());
-        let rows = &*rows;
-        rayon::join(
-            || skew.scatter(rows, 0..frames / 2, first),
-            || skew.scatter(rows, frames / 2..frames, second),
-        );
     }
 
     /// Forgets numbers that are not finite.
@@ -126,9 +126,10 @@ impl Scratch {
 
     fn begin(&mut self, frames: usize, labels: usize, arcs: &[Arc]) {
         self.skew.set(frames, labels, arcs);
-        self.rows.reserve(arcs.len() * self.skew.offset(self.skew.end()));
         self.sums.reserve(self.skew.places());
-        self.alpha.reserve((labels + 1).next_multiple_of(kernel::LANES));
+        let row = (labels + 1).next_multiple_of(kernel::LANES);
+        self.alpha.reserve(row);
+        self.adjoints.iter_mut().for_each(|rows| rows.reserve(arcs.len() * row));
         self.forward.begin(&self.skew);
         self.backward.begin(&self.skew);
     }
@@ -151,17 +152,6 @@ impl Scratch {
         }
         total
     }
-}
-
-/// Rows of a diagonal, one of each arc, among those from diagonal `first` on.
-fn part<'a>(skew: &Skew, rows: &'a [f64], first: usize, d: usize) -> &'a [f64] {
-    let arcs = skew.arcs().len();
-    &rows[arcs * (skew.offset(d) - skew.offset(first))..][..arcs * skew.width(d)]
-}
-
-fn part_mut<'a>(skew: &Skew, rows: &'a mut [f64], first: usize, d: usize) -> &'a mut [f64] {
-    let arcs = skew.arcs().len();
-    &mut rows[arcs * (skew.offset(d) - skew.offset(first))..][..arcs * skew.width(d)]
 }
 
 /// β where an arc lands from the sites of a diagonal, the middle or later; none if all land outside.

@@ -50,7 +50,7 @@ impl Workspace {
     /// nothing.
     ///
     /// # Cost
-    /// As there. The memory that is kept is about `S + 2` numbers for each site of an utterance, of as many utterances as
+    /// As there. The memory that is kept is about two numbers for each site of an utterance, of as many utterances as
     /// there are threads; diagonals count as filled up to multiples of eight sites.
     pub fn forward_backward(
         &mut self,
@@ -121,7 +121,7 @@ impl Batch<'_> {
             scratch.heal();
         } else if loss.is_finite() {
             let factor = |arc: &Arc| self.regularisers.factor(arc);
-            scratch.part_again(total, factor, adjoints);
+            scratch.part_again(total, factor, walk.emissions, adjoints);
         } else {
             adjoints.fill(0.0);
         }

@@ -32,7 +32,7 @@ pub struct MemoryPlan {
     pub gradients: usize,
     /// Bytes held beside arguments and gradients; the matrix library's buffers, about [`PACKING`] a thread, come on top.
     pub transient: usize,
-    /// Bytes of the scores of all padded sites, which are never kept.
+    /// Bytes that the scores of all padded sites would take.
     pub dense: usize,
     /// Floating-point operations of forward and backward.
     pub operations: u64,

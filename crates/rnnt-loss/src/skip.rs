@@ -28,7 +28,9 @@ pub struct Skipped {
 
 impl Skipped {
     pub(crate) fn new(parts: &[Part], weights: &[f64], largest_hidden: f64, largest_weight: f64) -> Self {
-        let mass: f64 = parts.iter().zip(weights).map(|(part, weight)| part.mass * weight.abs()).sum();
+        // An impossible utterance has nothing to lose, whatever its weight.
+        let lost = parts.iter().zip(weights).filter(|(part, _)| part.sites > 0);
+        let mass: f64 = lost.map(|(part, weight)| part.mass * weight.abs()).sum();
         Self {
             sites: parts.iter().map(|part| part.sites).sum(),
             mass,

@@ -180,7 +180,8 @@ impl Layout {
         let lattices = targets.lattices();
         match *self {
             Self::Packed => {
-                vec![lattices.range(utterances.start).start..lattices.range(utterances.end - 1).end]
+                let (first, last) = (lattices.range(utterances.start), lattices.range(utterances.end - 1));
+                Vec::from([first.start..last.end])
             }
             Self::Padded { frames, positions } => {
                 let rows_of = |b: usize| {

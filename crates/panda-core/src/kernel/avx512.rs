@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 use std::arch::x86_64::*;
 
-use super::math::{LN2_HIGH, LN2_LOW, SMALLEST};
+use super::math::{LN2_HIGH, LN2_LOW, SMALLEST, TINY};
 
 /// Elements of a register.
 const LANES: usize = 16;
@@ -98,6 +98,8 @@ pub(super) fn row_statistics(row: &[f32]) -> (f32, f64) {
 /// As [`super::math::row_softmax`].
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
 pub(super) fn row_softmax(out: &mut [f32], z: Option<&[f32]>, bias: Option<&[f32]>, max: f32, factor: f32) {
+    // factor · e is tiny where e is below this; with a tiny factor everywhere.
+    let least = _mm512_set1_ps(TINY / factor.abs());
     let (max, factor) = (_mm512_set1_ps(max), _mm512_set1_ps(factor));
     for at in (0..out.len()).step_by(LANES) {
         let (here, mask) = load(out, at, 0.0);
@@ -106,6 +108,9 @@ pub(super) fn row_softmax(out: &mut [f32], z: Option<&[f32]>, bias: Option<&[f32
             (None, Some(bias)) => _mm512_add_ps(here, load(bias, at, 0.0).0),
             (None, None) => here,
         };
-        store(out, at, mask, _mm512_mul_ps(factor, exp_lanes(_mm512_sub_ps(score, max))));
+        let e = exp_lanes(_mm512_sub_ps(score, max));
+        // Not less, so that NaN passes.
+        let counts = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(e, least);
+        store(out, at, mask, _mm512_maskz_mul_ps(counts, factor, e));
     }
 }

@@ -167,6 +167,11 @@ mod tests {
 
                 assert_eq!(row_statistics(&biased), found[0]);
 
+                let mut tiny = row.clone();
+                row_softmax(&mut tiny, None, bias, max, 1e-30);
+                assert!(tiny.iter().all(|g| *g == 0.0 || *g >= math::TINY));
+                assert!(tiny.iter().any(|g| *g >= 9.9e-31));
+
                 let (mut here, mut elsewhere) = (row.clone(), vec![0.0; len]);
                 row_softmax(&mut here, None, bias, max, -0.5);
                 row_softmax(&mut elsewhere, Some(&biased), None, max, -0.5);

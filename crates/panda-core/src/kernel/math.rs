@@ -19,6 +19,8 @@ const ROUND: f32 = 12_582_912.0;
 /// Arguments of `exp` beyond these give 0 and +inf.
 pub(super) const SMALLEST: f32 = -86.6;
 const LARGEST: f32 = 88.722_83;
+/// See [`super::Real::TINY`]; 2^-100.
+pub(super) const TINY: f32 = 7.888_609e-31;
 
 #[inline(always)]
 fn fma<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
@@ -181,7 +183,7 @@ pub(super) fn row_statistics<const FUSED: bool>(row: &[f32]) -> (f32, f64) {
     (max, row_exp_sum::<FUSED>(row, max))
 }
 
-/// `out = factor · exp(z - max)`; without `z` it is `out` plus the bias, if any.
+/// `out = factor · exp(z - max)`, 0 below [`TINY`]; without `z` it is `out` plus the bias, if any.
 #[inline(always)]
 pub(super) fn row_softmax<const FUSED: bool>(
     out: &mut [f32],
@@ -190,7 +192,10 @@ pub(super) fn row_softmax<const FUSED: bool>(
     max: f32,
     factor: f32,
 ) {
-    let one = |z: f32| factor * exp_one::<FUSED>(z - max);
+    let one = |z: f32| {
+        let g = factor * exp_one::<FUSED>(z - max);
+        if g.abs() < TINY { 0.0 } else { g }
+    };
     match (z, bias) {
         (Some(z), _) => out.iter_mut().zip(z).for_each(|(o, z)| *o = one(*z)),
         (None, Some(bias)) => out.iter_mut().zip(bias).for_each(|(o, b)| *o = one(*o + b)),

@@ -30,6 +30,9 @@ pub trait Real:
     const ONE: Self;
     /// -inf
     const NEG_INFINITY: Self;
+    /// Gradients of scores below this count as 0. `f32` (2^-100): their products would be denormal numbers, which
+    /// cost a hundred times as much as others and add nothing. `f64`, for references: none do.
+    const TINY: Self;
     /// The nearest value of this type.
     fn from_f64(value: f64) -> Self;
     /// The same value, wider.
@@ -61,7 +64,7 @@ pub trait Real:
     /// The same for one row that is complete.
     #[doc(hidden)]
     fn row_statistics(row: &[Self]) -> (Self, f64);
-    /// `out = factor · exp(z - max)`; without `z` it is `out` plus the bias, if any.
+    /// `out = factor · exp(z - max)`, 0 below [`Self::TINY`]; without `z` it is `out` plus the bias, if any.
     #[doc(hidden)]
     fn row_softmax(out: &mut [Self], z: Option<&[Self]>, bias: Option<&[Self]>, max: Self, factor: Self);
     /// `gradient *= 1 - hidden²`
@@ -73,6 +76,7 @@ impl Real for f32 {
     const ZERO: f32 = 0.0;
     const ONE: f32 = 1.0;
     const NEG_INFINITY: f32 = f32::NEG_INFINITY;
+    const TINY: f32 = super::math::TINY;
     fn from_f64(value: f64) -> f32 {
         value as f32
     }
@@ -112,6 +116,7 @@ impl Real for f64 {
     const ZERO: f64 = 0.0;
     const ONE: f64 = 1.0;
     const NEG_INFINITY: f64 = f64::NEG_INFINITY;
+    const TINY: f64 = 0.0;
     fn from_f64(value: f64) -> f64 {
         value
     }

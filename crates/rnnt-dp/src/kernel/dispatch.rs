@@ -48,7 +48,7 @@ macro_rules! dispatched {
 
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn has_v4() -> bool {
+pub(super) fn has_v4() -> bool {
     is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512vl")
         && is_x86_feature_detected!("avx512dq")
@@ -64,7 +64,14 @@ fn has_v3() -> bool {
 
 dispatched! {
     fn weigh(emissions: &[f64], weights_x: &[f64], weights_k: &[f64], out_x: &mut [f64], out_k: &mut [f64]);
-    fn sum(a_x: &[f64], a_k: &[f64], b_x: &[f64], b_k: &[f64], out_x: &mut [f64], out_k: &mut [f64]);
+    fn sum_and_weigh(
+        e: &[f64], f: &[f64], a_x: &[f64], a_k: &[f64], b_x: &[f64], b_k: &[f64],
+        sum_x: &mut [f64], sum_k: &mut [f64], p_x: &mut [f64], p_k: &mut [f64], q_x: &mut [f64], q_k: &mut [f64]
+    );
+    fn weigh_and_sum(
+        e: &[f64], f: &[f64], a_x: &[f64], a_k: &[f64], b_x: &[f64], b_k: &[f64],
+        p_x: &mut [f64], p_k: &mut [f64], q_x: &mut [f64], q_k: &mut [f64], sum_x: &mut [f64], sum_k: &mut [f64]
+    );
     fn add(term_x: &[f64], term_k: &[f64], total_x: &mut [f64], total_k: &mut [f64]);
     fn posterior(
         a_x: &[f64], a_k: &[f64], b_x: &[f64], b_k: &[f64], factor: f64, shift: f64, out: &mut [f64]
@@ -77,7 +84,7 @@ mod tests {
     use super::*;
 
     type Weigh = fn(&[f64], &[f64], &[f64], &mut [f64], &mut [f64]);
-    type Sum = fn(&[f64], &[f64], &[f64], &[f64], &mut [f64], &mut [f64]);
+    type Sum = fn(&[f64], &[f64], &mut [f64], &mut [f64]);
     type Posterior = fn(&[f64], &[f64], &[f64], &[f64], f64, f64, &mut [f64]);
 
     /// The copies that this machine can run, best first.
@@ -89,7 +96,7 @@ mod tests {
                 // SAFETY: here and below, the machine has the features, as just checked.
                 let weigh: Weigh = |e, wx, wk, ox, ok| unsafe { v4::weigh(e, wx, wk, ox, ok) };
                 // SAFETY: as above.
-                let sum: Sum = |ax, ak, bx, bk, ox, ok| unsafe { v4::sum(ax, ak, bx, bk, ox, ok) };
+                let sum: Sum = |tx, tk, ox, ok| unsafe { v4::add(tx, tk, ox, ok) };
                 // SAFETY: as above.
                 let posterior: Posterior =
                     |ax, ak, bx, bk, f, s, o| unsafe { v4::posterior(ax, ak, bx, bk, f, s, o) };
@@ -99,14 +106,14 @@ mod tests {
                 // SAFETY: as above.
                 let weigh: Weigh = |e, wx, wk, ox, ok| unsafe { v3::weigh(e, wx, wk, ox, ok) };
                 // SAFETY: as above.
-                let sum: Sum = |ax, ak, bx, bk, ox, ok| unsafe { v3::sum(ax, ak, bx, bk, ox, ok) };
+                let sum: Sum = |tx, tk, ox, ok| unsafe { v3::add(tx, tk, ox, ok) };
                 // SAFETY: as above.
                 let posterior: Posterior =
                     |ax, ak, bx, bk, f, s, o| unsafe { v3::posterior(ax, ak, bx, bk, f, s, o) };
                 copies.push(("AVX2", weigh, sum, posterior));
             }
         }
-        copies.push(("portable", rows::weigh::<false>, rows::sum::<false>, rows::posterior::<false>));
+        copies.push(("portable", rows::weigh::<false>, rows::add::<false>, rows::posterior::<false>));
         copies
     }
 
@@ -163,18 +170,15 @@ mod tests {
         }
         inputs.push((Scaled::ZERO, Scaled { excess: 1e-17, exponent: 0.0 }));
         inputs.resize(inputs.len().next_multiple_of(LANES), inputs[0]);
-        let n = inputs.len();
         let column = |f: fn(&(Scaled, Scaled)) -> f64| inputs.iter().map(f).collect::<Vec<f64>>();
         let (ax, ak) = (column(|p| p.0.excess), column(|p| p.0.exponent));
         let (bx, bk) = (column(|p| p.1.excess), column(|p| p.1.exponent));
         for (name, _, sum, _) in copies() {
             for swapped in [false, true] {
-                let (mut x, mut k) = (vec![f64::NAN; n], vec![f64::NAN; n]);
-                if swapped {
-                    sum(&bx, &bk, &ax, &ak, &mut x, &mut k);
-                } else {
-                    sum(&ax, &ak, &bx, &bk, &mut x, &mut k);
-                }
+                let (mut x, mut k) =
+                    if swapped { (ax.clone(), ak.clone()) } else { (bx.clone(), bk.clone()) };
+                let (term_x, term_k) = if swapped { (&bx, &bk) } else { (&ax, &ak) };
+                sum(term_x, term_k, &mut x, &mut k);
                 for (i, &(a, b)) in inputs.iter().enumerate() {
                     assert!((-0.25..0.5).contains(&x[i]), "{name} at {a:?} + {b:?}: excess {}", x[i]);
                     let (large, small) = if a.exponent > b.exponent { (a, b) } else { (b, a) };

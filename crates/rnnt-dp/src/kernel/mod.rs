@@ -1,12 +1,17 @@
 //! The number crunching: rows of scaled numbers, several at a time.
 //!
 //! What a scaled number is, is said in `scaled.rs`. The row functions are one portable source, compiled several times
-//! and chosen at run time (`dispatch.rs`); the only `unsafe` of the crate is the call into the chosen copy.
+//! and chosen at run time (`dispatch.rs`). Between rows and row-major memory, `strides.rs` and `avx512.rs` translate. All
+//! `unsafe` of the crate is in these three.
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod dispatch;
 mod rows;
 mod scaled;
+mod strides;
 
 pub(crate) use scaled::Scaled;
+pub(crate) use strides::{Diagonals, gather, stride};
 
 /// Numbers of an AVX-512 register. Rows are whole multiples of it, so that no loop has a slow end.
 pub(crate) const LANES: usize = 8;
@@ -75,9 +80,34 @@ pub(crate) fn weigh(emissions: &[f64], weights: Row<'_>, out: RowMut<'_>) {
     dispatch::weigh(emissions, weights.excess, weights.exponent, out.excess, out.exponent);
 }
 
-/// `out = a + b`
-pub(crate) fn sum(a: Row<'_>, b: Row<'_>, out: &mut RowMut<'_>) {
-    dispatch::sum(a.excess, a.exponent, b.excess, b.exponent, out.excess, out.exponent);
+/// `sum = a + b`, `out = exp(emissions) · sum`, of two arcs
+pub(crate) fn sum_and_weigh(
+    emissions: (&[f64], &[f64]),
+    a: Row<'_>,
+    b: Row<'_>,
+    sum: &mut RowMut<'_>,
+    [p, q]: [RowMut<'_>; 2],
+) {
+    let ((e, f), RowMut { excess: sum_x, exponent: sum_k }) = (emissions, sum);
+    dispatch::sum_and_weigh(
+        e, f, a.excess, a.exponent, b.excess, b.exponent, sum_x, sum_k, p.excess, p.exponent, q.excess,
+        q.exponent,
+    );
+}
+
+/// `out = exp(emissions) · (a, b)`, `sum` of both, of two arcs
+pub(crate) fn weigh_and_sum(
+    emissions: (&[f64], &[f64]),
+    a: Row<'_>,
+    b: Row<'_>,
+    [p, q]: [RowMut<'_>; 2],
+    sum: &mut RowMut<'_>,
+) {
+    let ((e, f), RowMut { excess: sum_x, exponent: sum_k }) = (emissions, sum);
+    dispatch::weigh_and_sum(
+        e, f, a.excess, a.exponent, b.excess, b.exponent, p.excess, p.exponent, q.excess, q.exponent, sum_x,
+        sum_k,
+    );
 }
 
 /// `total += term`

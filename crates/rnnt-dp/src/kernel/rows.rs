@@ -20,23 +20,69 @@ pub(super) fn weigh<const FUSED: bool>(
     }
 }
 
+/// The sum of a and b, and that times either exponential.
 #[inline(always)]
-pub(super) fn sum<const FUSED: bool>(
+pub(super) fn sum_and_weigh<const FUSED: bool>(
+    e: &[f64],
+    f: &[f64],
     a_x: &[f64],
     a_k: &[f64],
     b_x: &[f64],
     b_k: &[f64],
-    out_x: &mut [f64],
-    out_k: &mut [f64],
+    sum_x: &mut [f64],
+    sum_k: &mut [f64],
+    p_x: &mut [f64],
+    p_k: &mut [f64],
+    q_x: &mut [f64],
+    q_k: &mut [f64],
 ) {
-    let n = out_x.len();
+    let n = sum_x.len();
+    let (e, f) = (&e[..n], &f[..n]);
     let (a_x, a_k, b_x, b_k) = (&a_x[..n], &a_k[..n], &b_x[..n], &b_k[..n]);
-    let out_k = &mut out_k[..n];
+    let (sum_k, p_x, p_k) = (&mut sum_k[..n], &mut p_x[..n], &mut p_k[..n]);
+    let (q_x, q_k) = (&mut q_x[..n], &mut q_k[..n]);
     for i in 0..n {
         let a = Scaled { excess: a_x[i], exponent: a_k[i] };
         let b = Scaled { excess: b_x[i], exponent: b_k[i] };
-        let found = scaled::normalise::<FUSED>(scaled::sum::<FUSED>(a, b));
-        (out_x[i], out_k[i]) = (found.excess, found.exponent);
+        let sum = scaled::normalise::<FUSED>(scaled::sum::<FUSED>(a, b));
+        (sum_x[i], sum_k[i]) = (sum.excess, sum.exponent);
+        let p = scaled::product::<FUSED>(scaled::exp::<FUSED>(e[i]), sum);
+        (p_x[i], p_k[i]) = (p.excess, p.exponent);
+        let q = scaled::product::<FUSED>(scaled::exp::<FUSED>(f[i]), sum);
+        (q_x[i], q_k[i]) = (q.excess, q.exponent);
+    }
+}
+
+/// The exponentials times a and b, and the sum of both.
+#[inline(always)]
+pub(super) fn weigh_and_sum<const FUSED: bool>(
+    e: &[f64],
+    f: &[f64],
+    a_x: &[f64],
+    a_k: &[f64],
+    b_x: &[f64],
+    b_k: &[f64],
+    p_x: &mut [f64],
+    p_k: &mut [f64],
+    q_x: &mut [f64],
+    q_k: &mut [f64],
+    sum_x: &mut [f64],
+    sum_k: &mut [f64],
+) {
+    let n = sum_x.len();
+    let (e, f) = (&e[..n], &f[..n]);
+    let (a_x, a_k, b_x, b_k) = (&a_x[..n], &a_k[..n], &b_x[..n], &b_k[..n]);
+    let (sum_k, p_x, p_k) = (&mut sum_k[..n], &mut p_x[..n], &mut p_k[..n]);
+    let (q_x, q_k) = (&mut q_x[..n], &mut q_k[..n]);
+    for i in 0..n {
+        let a = Scaled { excess: a_x[i], exponent: a_k[i] };
+        let b = Scaled { excess: b_x[i], exponent: b_k[i] };
+        let p = scaled::product::<FUSED>(scaled::exp::<FUSED>(e[i]), a);
+        (p_x[i], p_k[i]) = (p.excess, p.exponent);
+        let q = scaled::product::<FUSED>(scaled::exp::<FUSED>(f[i]), b);
+        (q_x[i], q_k[i]) = (q.excess, q.exponent);
+        let sum = scaled::normalise::<FUSED>(scaled::sum::<FUSED>(p, q));
+        (sum_x[i], sum_k[i]) = (sum.excess, sum.exponent);
     }
 }
 

@@ -93,7 +93,7 @@ impl<F: Element> CustomOp3 for TransducerLoss<F> {
 
 /// Transducer loss *B* (`f64`) of projected encodings and predictions; differentiable in all four tensors.
 ///
-/// `h(t,u) = act(frames[t] + labels[u])`, `z = h weightᵀ + bias`; neither is ever kept for all sites.
+/// `h(t,u) = act(frames[t] + labels[u])`, `z = h weightᵀ + bias`; of `z` no more is kept than [`Options::budget`] has room for.
 ///
 /// # Shapes
 /// `frames` *B x T x H*, `labels` *B x (U+1) x H*, `weight` *C x H*, `bias` *C*, all `f32` or all `f64`, on the CPU.
@@ -104,7 +104,8 @@ impl<F: Element> CustomOp3 for TransducerLoss<F> {
 /// are NaN or +inf.
 ///
 /// # Cost
-/// 2 N H C floating-point operations forward, 6 N H C backward.
+/// 2 N H C floating-point operations forward, 4 to 6 N H C backward. What a site needs beside its scores, about 100 bytes,
+/// grows with the batch; [`transducer_loss_sum`](super::transducer_loss_sum) does without that.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor, Var};

@@ -1,0 +1,145 @@
+//! What a suite consists of, and what parent and child process say to each other.
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::row::{Shape, SkipReport};
+
+/// A suite, ready to be run.
+pub struct Plan {
+    /// Name on the command line.
+    pub suite: &'static str,
+    /// Title of the picture.
+    pub title: &'static str,
+    /// What the horizontal axis of the picture shows.
+    pub axis: &'static str,
+    /// The cases, in the order in which they are run.
+    pub cases: Vec<Case>,
+}
+
+/// One piece of work that several systems do in turn.
+pub struct Case {
+    /// Name in the table.
+    pub name: String,
+    /// Place on the horizontal axis and what is written there; a case without one is in the table only.
+    pub mark: Option<(f64, String)>,
+    /// The work.
+    pub work: Work,
+    /// Who does it: ours first, the rival last. All gradients are compared with the rival's.
+    pub systems: Vec<System>,
+}
+
+/// Someone who can do a piece of work.
+#[derive(Clone)]
+pub struct System {
+    /// Name in table, picture and JSON.
+    pub name: String,
+    /// How it is done.
+    pub method: Method,
+    /// Threads of its process.
+    pub threads: usize,
+}
+
+/// A way to do a piece of work.
+#[derive(Clone, Serialize, Deserialize)]
+pub enum Method {
+    /// [`rnnt_loss::projected_loss`], or [`rnnt_dp`] where emissions are given.
+    Ours {
+        /// Its memory.
+        budget: Budget,
+        /// [`rnnt_loss::Options::skip`]
+        skip: f64,
+    },
+    /// Scores of all padded sites as one candle tensor, gradients by autograd; where emissions are given, textbook loops.
+    Textbook,
+}
+
+/// [`rnnt_loss::MemoryBudget`], as it is written down.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub enum Budget {
+    /// No score is kept.
+    Recompute,
+    /// Every score is kept.
+    Unlimited,
+    /// So many bytes.
+    Bytes(usize),
+}
+
+/// A piece of work: what goes in and what is wanted.
+#[derive(Clone, Serialize, Deserialize)]
+pub enum Work {
+    /// Transducer loss and gradients from projected rows and a head, all made up.
+    Loss(LossWork),
+    /// Loss and adjoints of lattices whose emissions are given.
+    Lattices {
+        /// B, T, U; the lengths are ragged.
+        sizes: [usize; 3],
+    },
+    /// Transducer loss and gradients on what a trained model says about recordings.
+    Model {
+        /// A checkpoint of `panda train`.
+        checkpoint: PathBuf,
+        /// A JSONL manifest.
+        manifest: PathBuf,
+        /// At most so many of its utterances.
+        utterances: usize,
+    },
+}
+
+/// Sizes of a made-up batch.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub struct LossWork {
+    /// B
+    pub batch: usize,
+    /// T of the longest utterance.
+    pub frames: usize,
+    /// U of the longest utterance.
+    pub labels: usize,
+    /// H
+    pub hidden: usize,
+    /// C
+    pub classes: usize,
+    /// Which model the scores could be from.
+    pub model: Knowledge,
+}
+
+/// How much a made-up model knows of its labels and their times.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Knowledge {
+    /// Which label comes next, but not when: every path has its share, as early in training.
+    Vague,
+    /// Also when, as a trained model does: next to all occupancy lies on few sites.
+    Sharp,
+}
+
+/// What a child process is told, as one JSON argument.
+#[derive(Serialize, Deserialize)]
+pub struct Spec {
+    /// The work.
+    pub work: Work,
+    /// The way to do it.
+    pub method: Method,
+    /// Threads of the process.
+    pub threads: usize,
+    /// Seconds to spend in timed steps, about.
+    pub seconds: f64,
+    /// Where gradients are to be written, if they are wanted.
+    pub gradients: Option<PathBuf>,
+}
+
+/// What a child process answers, as one line of JSON.
+#[derive(Serialize, Deserialize)]
+pub struct Answer {
+    /// Sizes of the work.
+    pub shape: Shape,
+    /// Milliseconds of each timed step.
+    pub milliseconds: Vec<f64>,
+    /// Peak resident bytes of the first step above inputs and gradients; unknown on systems without `/proc`.
+    pub peak_bytes: Option<u64>,
+    /// Floating-point operations of the matrix products of a step; unknown for lattices alone.
+    pub operations: Option<u64>,
+    /// GFLOP/s of a large product, measured between the steps.
+    pub sgemm: Option<f64>,
+    /// What skipping cost, if there was any.
+    pub skip: Option<SkipReport>,
+}

@@ -1,0 +1,89 @@
+//! The dense rival: all scores in one candle tensor, gradients by autograd.
+use candle_core::{Device, Tensor, Var};
+use oracle::dense::{Activation, joint_logits, transducer_loss};
+
+use super::case::LossWork;
+use super::error::Result;
+use super::gradients::{Gradients, Values};
+use super::inputs::{Inputs, Sizes};
+use super::measure::Subject;
+use super::row::Shape;
+
+/// Score-sized tensors that are alive at once at its peak, measured: see `docs/performance.md`.
+const TENSORS: f64 = 12.5;
+
+/// [`oracle::dense`] on a batch.
+pub struct Dense {
+    frames: Var,
+    labels: Var,
+    weight: Var,
+    bias: Var,
+    lengths: Vec<usize>,
+    targets: Vec<Vec<u32>>,
+    blank: u32,
+    sizes: Sizes,
+}
+
+/// Bytes above inputs and gradients that a step is predicted to need.
+pub fn predicted_bytes(work: &LossWork) -> f64 {
+    let LossWork { batch, frames, labels, classes, .. } = *work;
+    TENSORS * 4.0 * (batch * frames) as f64 * ((labels + 1) * classes) as f64
+}
+
+impl Dense {
+    /// Takes the batch.
+    ///
+    /// # Errors
+    /// Candle's own errors.
+    pub fn new(inputs: Inputs) -> Result<Self> {
+        let Inputs { frames, labels, weight, bias, targets, sizes } = inputs;
+        let Sizes { batch, frames: most, labels: longest, hidden, classes, .. } = sizes;
+        let cpu = &Device::Cpu;
+        let utterances = 0..batch;
+        Ok(Self {
+            frames: Var::from_vec(frames, (batch, most, hidden), cpu)?,
+            labels: Var::from_vec(labels, (batch, longest + 1, hidden), cpu)?,
+            weight: Var::from_vec(weight, (classes, hidden), cpu)?,
+            bias: Var::from_vec(bias, classes, cpu)?,
+            lengths: utterances.clone().map(|b| targets.frames(b)).collect(),
+            targets: utterances.map(|b| targets.labels(b).to_vec()).collect(),
+            blank: targets.blank(),
+            sizes,
+        })
+    }
+}
+
+impl Subject for Dense {
+    fn shape(&self) -> Shape {
+        self.sizes.shape()
+    }
+
+    fn result_bytes(&self) -> u64 {
+        self.sizes.bytes()
+    }
+
+    /// 6 H C for each site, padding included: one product forward and two backward.
+    fn operations(&self) -> Option<u64> {
+        let Sizes { batch, frames, labels, hidden, classes, .. } = self.sizes;
+        Some(6 * (batch * frames * (labels + 1)) as u64 * (hidden * classes) as u64)
+    }
+
+    fn step(&mut self) -> Result<Gradients> {
+        let logits = joint_logits(&self.frames, &self.labels, &self.weight, &self.bias, Activation::Tanh)?;
+        let loss = transducer_loss(&logits, &self.lengths, &self.targets, self.blank)?.sum_all()?;
+        // The loss keeps the graph alive, and nothing else needs to.
+        drop(logits);
+        let gradients = loss.backward()?;
+        let of = |variable: &Var| -> Result<Tensor> {
+            let none = || candle_core::Error::Msg("the dense loss left a variable without a gradient".into());
+            Ok(gradients.get(variable).cloned().ok_or_else(none)?)
+        };
+        let variables = [
+            ("frames", &self.frames),
+            ("labels", &self.labels),
+            ("weight", &self.weight),
+            ("bias", &self.bias),
+        ];
+        variables.into_iter().map(|(name, variable)| Ok((name, Values::Tensor(of(variable)?)))).collect()
+    }
+}

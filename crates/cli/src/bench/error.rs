@@ -1,0 +1,106 @@
+//! What can go wrong in a benchmark.
+use std::path::PathBuf;
+
+/// A benchmark that cannot be run, or whose outcome cannot be kept.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BenchError {
+    /// An argument outside its range.
+    #[error("{argument}: expected {expected}, found {found}")]
+    Argument {
+        /// Name of the argument.
+        argument: &'static str,
+        /// The allowed values.
+        expected: &'static str,
+        /// The value.
+        found: String,
+    },
+    /// A process for a case that could not be started or watched.
+    #[error("{case}, {system}: could not {action}: {source}")]
+    Process {
+        /// The case.
+        case: String,
+        /// The system.
+        system: String,
+        /// What was being done.
+        action: &'static str,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// A process that failed for another reason than memory.
+    #[error("{case}, {system}: expected a measurement, found: {found}")]
+    Case {
+        /// The case.
+        case: String,
+        /// The system.
+        system: String,
+        /// Its last words.
+        found: String,
+    },
+    /// A file that could not be read or written.
+    #[error("{}: could not {action}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What was being done.
+        action: &'static str,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// Gradients of two systems that do not have the same shape.
+    #[error("gradient of {tensor}: expected {expected} values in either system, found {found}")]
+    Gradients {
+        /// The tensor.
+        tensor: String,
+        /// Values of the rival.
+        expected: u64,
+        /// Values of the other.
+        found: u64,
+    },
+    /// A case description or an answer that is no valid JSON.
+    #[error("{what}: {source}")]
+    Json {
+        /// Which.
+        what: &'static str,
+        /// Where and why.
+        source: serde_json::Error,
+    },
+    /// The picture could not be drawn.
+    #[error("the picture could not be drawn: {found}")]
+    Picture {
+        /// What the drawing library said.
+        found: String,
+    },
+    /// The user stopped the suite.
+    #[error("stopped; nothing was written")]
+    Stopped,
+    /// Our loss.
+    #[error(transparent)]
+    Loss(#[from] rnnt_loss::Error),
+    /// Our lattices.
+    #[error(transparent)]
+    Lattice(#[from] rnnt_dp::Error),
+    /// The dense loss.
+    #[error(transparent)]
+    Dense(#[from] oracle::Error),
+    /// Tensors of the dense loss.
+    #[error(transparent)]
+    Tensor(#[from] candle_core::Error),
+    /// A trained model.
+    #[error(transparent)]
+    Training(#[from] training::Error),
+    /// A manifest.
+    #[error(transparent)]
+    Speech(#[from] speech::Error),
+}
+
+/// A result with [`BenchError`].
+pub type Result<T> = std::result::Result<T, BenchError>;
+
+impl BenchError {
+    /// A file error, for `map_err`.
+    pub fn file(path: &std::path::Path, action: &'static str) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::File { path, action, source }
+    }
+}

@@ -1,0 +1,86 @@
+//! What a case will take, as far as its sizes tell.
+use panda_core::PACKING;
+use rnnt_loss::{MemoryPlan, Options};
+
+use super::case::{Case, LossWork, Method, System, Work};
+use super::dense;
+use super::inputs::{Sizes, ragged, targets};
+use super::row::Shape;
+
+/// A forecast for one system.
+pub enum Forecast {
+    /// It needs about so many bytes above inputs and gradients.
+    Bytes(f64),
+    /// It cannot do this case.
+    Skipped(String),
+    /// Sizes that are not known before the files are read, or not worth a forecast.
+    Unknown,
+}
+
+/// Whether a system can do a piece of work, and what memory it needs.
+pub fn forecast(work: &Work, system: &System) -> Forecast {
+    let Work::Loss(work) = work else { return Forecast::Unknown };
+    match system.method {
+        Method::Textbook => {
+            let (diagonals, most) = (work.frames + work.labels, oracle::dense::MAX_DIAGONALS);
+            if diagonals > most {
+                return Forecast::Skipped(format!("{diagonals} anti-diagonals, its graph holds {most}"));
+            }
+            Forecast::Bytes(dense::predicted_bytes(work))
+        }
+        Method::Ours { budget, skip } => match targets(work) {
+            // The loss itself will say what is wrong.
+            Err(_) => Forecast::Unknown,
+            Ok(targets) => {
+                let options = Options { budget: budget.into(), skip, ..Options::default() };
+                let plan = MemoryPlan::new(&targets, work.hidden, work.classes, 4, &options);
+                Forecast::Bytes((plan.transient + PACKING * system.threads) as f64)
+            }
+        },
+    }
+}
+
+impl Work {
+    /// Sizes, as far as they are known without reading files.
+    pub fn shape(&self) -> Shape {
+        match *self {
+            Self::Loss(ref work) => work.sizes().shape(),
+            Self::Lattices { sizes: [batch, frames, labels] } => {
+                let some = Some;
+                Shape { B: some(batch), T: some(frames), U: some(labels), ..Shape::default() }
+            }
+            Self::Model { .. } => Shape::default(),
+        }
+    }
+
+    /// Bytes of the inputs, as far as they are known without reading files.
+    pub fn input_bytes(&self) -> u64 {
+        match self {
+            Self::Loss(work) => work.sizes().bytes(),
+            Self::Lattices { sizes } => 16 * sizes.iter().product::<usize>() as u64,
+            Self::Model { .. } => 1 << 30,
+        }
+    }
+}
+
+impl LossWork {
+    /// All sizes, real sites included.
+    pub fn sizes(&self) -> Sizes {
+        let Self { batch, frames, labels, hidden, classes, .. } = *self;
+        let (lengths, counts) = ragged(batch, frames, labels);
+        let sites = lengths.iter().zip(&counts).map(|(t, u)| t * (u + 1)).sum();
+        Sizes { batch, frames, labels, hidden, classes, sites }
+    }
+
+    /// Floating-point operations of forward and backward with recomputation, 8 N H C.
+    pub fn operations(&self) -> f64 {
+        8.0 * self.sizes().sites as f64 * self.hidden as f64 * self.classes as f64
+    }
+}
+
+impl Case {
+    /// Whether the system leaves sites out, and has to account for it.
+    pub fn wants_skip_report(&self, system: &System) -> bool {
+        matches!(system.method, Method::Ours { skip, .. } if skip > 0.0)
+    }
+}

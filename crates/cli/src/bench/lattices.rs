@@ -1,0 +1,157 @@
+//! Lattices alone, with given emissions, as the subject of a measurement.
+use oracle::reference::log_add;
+use rayon::prelude::*;
+use rnnt_dp::{Lattices, Regularisers, Topology, Workspace};
+
+use super::case::Method;
+use super::error::Result;
+use super::gradients::{Gradients, Values};
+use super::inputs::ragged;
+use super::measure::Subject;
+use super::noise::noise;
+use super::row::Shape;
+
+/// Lattices and the log-probabilities of blank and next label at each site.
+struct Batch {
+    lattices: Lattices,
+    emissions: Vec<f64>,
+    shape: Shape,
+}
+
+/// A ragged batch of B x T x U and the one who walks through it.
+///
+/// # Errors
+/// Sizes that the lattices refuse.
+pub fn prepare([batch, frames, labels]: [usize; 3], method: &Method) -> Result<Box<dyn Subject>> {
+    let (lengths, counts) = ragged(batch, frames, labels);
+    let lattices = Lattices::new(lengths, counts)?;
+    let sites = lattices.sites();
+    // Log-probabilities between -3 and -0.1.
+    let emissions = noise(6, 2 * sites, 1.45).iter().map(|x| f64::from(*x) - 1.55).collect();
+    let some = Some;
+    let shape =
+        Shape { B: some(batch), T: some(frames), U: some(labels), N: some(sites), ..Shape::default() };
+    let batch = Batch { lattices, emissions, shape };
+    Ok(match method {
+        Method::Ours { .. } => Box::new(Ours { batch, workspace: Workspace::new() }),
+        Method::Textbook => Box::new(Textbook(batch)),
+    })
+}
+
+impl Batch {
+    fn result_bytes(&self) -> u64 {
+        8 * (self.emissions.len() + self.lattices.batch()) as u64
+    }
+}
+
+/// Ours, with a workspace that the first step fills.
+struct Ours {
+    batch: Batch,
+    workspace: Workspace,
+}
+
+impl Subject for Ours {
+    fn shape(&self) -> Shape {
+        self.batch.shape
+    }
+
+    fn result_bytes(&self) -> u64 {
+        self.batch.result_bytes()
+    }
+
+    fn operations(&self) -> Option<u64> {
+        None
+    }
+
+    fn step(&mut self) -> Result<Gradients> {
+        let Batch { lattices, emissions, .. } = &self.batch;
+        let (topology, regularisers) = (Topology::rnnt(), Regularisers::default());
+        let mut losses = vec![0.0; lattices.batch()];
+        let mut adjoints = vec![0.0; emissions.len()];
+        self.workspace.forward_backward(
+            lattices,
+            &topology,
+            emissions,
+            &regularisers,
+            &mut losses,
+            &mut adjoints,
+        )?;
+        Ok(vec![("losses", Values::Double(losses)), ("adjoints", Values::Double(adjoints))])
+    }
+}
+
+/// The recursions as a textbook writes them, in `f64`, an utterance after the other in each thread.
+struct Textbook(Batch);
+
+impl Subject for Textbook {
+    fn shape(&self) -> Shape {
+        self.0.shape
+    }
+
+    fn result_bytes(&self) -> u64 {
+        self.0.result_bytes()
+    }
+
+    fn operations(&self) -> Option<u64> {
+        None
+    }
+
+    fn step(&mut self) -> Result<Gradients> {
+        let Batch { lattices, emissions, .. } = &self.0;
+        let walk = |b: usize| {
+            let range = lattices.range(b);
+            let emissions = &emissions[2 * range.start..2 * range.end];
+            utterance(emissions, lattices.frames(b), lattices.labels(b))
+        };
+        let parts: Vec<(f64, Vec<f64>)> = (0..lattices.batch()).into_par_iter().map(walk).collect();
+        let (losses, adjoints): (Vec<f64>, Vec<Vec<f64>>) = parts.into_iter().unzip();
+        Ok(vec![("losses", Values::Double(losses)), ("adjoints", Values::Double(adjoints.concat()))])
+    }
+}
+
+/// Loss and adjoints of T x (U+1) sites with two emissions each.
+fn utterance(emissions: &[f64], frames: usize, labels: usize) -> (f64, Vec<f64>) {
+    let rows = labels + 1;
+    let site = |t: usize, u: usize| t * rows + u;
+    let blank = |t: usize, u: usize| emissions[2 * site(t, u)];
+    let label = |t: usize, u: usize| emissions[2 * site(t, u) + 1];
+    let mut alpha = vec![f64::NEG_INFINITY; frames * rows];
+    let mut beta = alpha.clone();
+    alpha[0] = 0.0;
+    for t in 0..frames {
+        for u in 0..rows {
+            if t > 0 {
+                alpha[site(t, u)] = log_add(alpha[site(t, u)], alpha[site(t - 1, u)] + blank(t - 1, u));
+            }
+            if u > 0 {
+                alpha[site(t, u)] = log_add(alpha[site(t, u)], alpha[site(t, u - 1)] + label(t, u - 1));
+            }
+        }
+    }
+    // Behind the last frame there is the end, and only for who has said all labels.
+    let after = |beta: &[f64], t: usize, u: usize| match (t + 1 < frames, u == labels) {
+        (true, _) => beta[site(t + 1, u)],
+        (false, true) => 0.0,
+        (false, false) => f64::NEG_INFINITY,
+    };
+    for t in (0..frames).rev() {
+        for u in (0..rows).rev() {
+            beta[site(t, u)] = blank(t, u) + after(&beta, t, u);
+            if u < labels {
+                beta[site(t, u)] = log_add(beta[site(t, u)], label(t, u) + beta[site(t, u + 1)]);
+            }
+        }
+    }
+    let loss = -beta[0];
+    let mut adjoints = vec![0.0; emissions.len()];
+    for t in 0..frames {
+        for u in 0..rows {
+            let here = alpha[site(t, u)] + loss;
+            adjoints[2 * site(t, u)] = -(here + blank(t, u) + after(&beta, t, u)).exp();
+            if u < labels {
+                adjoints[2 * site(t, u) + 1] = -(here + label(t, u) + beta[site(t, u + 1)]).exp();
+            }
+        }
+    }
+    (loss, adjoints)
+}

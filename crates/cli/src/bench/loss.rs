@@ -1,0 +1,98 @@
+//! Our loss as the subject of a measurement.
+use rnnt_loss::{Head, Layout, MemoryBudget, MemoryPlan, Options, ProjectedLoss, projected_loss};
+
+use super::case::Budget;
+use super::error::Result;
+use super::gradients::{Gradients, Values};
+use super::inputs::Inputs;
+use super::measure::Subject;
+use super::row::{Shape, SkipReport};
+
+/// [`projected_loss`] on a batch.
+pub struct Ours {
+    inputs: Inputs,
+    options: Options,
+}
+
+impl From<Budget> for MemoryBudget {
+    fn from(budget: Budget) -> Self {
+        match budget {
+            Budget::Recompute => Self::recompute(),
+            Budget::Unlimited => Self::unlimited(),
+            Budget::Bytes(bytes) => Self::bytes(bytes),
+        }
+    }
+}
+
+impl Ours {
+    /// Takes the batch.
+    pub fn new(inputs: Inputs, budget: Budget, skip: f64) -> Self {
+        Self { inputs, options: Options { budget: budget.into(), skip, ..Options::default() } }
+    }
+
+    /// Loss and gradients.
+    ///
+    /// # Errors
+    /// What the loss refuses.
+    pub fn loss(&self) -> Result<ProjectedLoss<f32>> {
+        self.loss_with(&self.options)
+    }
+
+    fn loss_with(&self, options: &Options) -> Result<ProjectedLoss<f32>> {
+        let Inputs { frames, labels, weight, bias, targets, sizes } = &self.inputs;
+        let layout = Layout::Padded { frames: sizes.frames, positions: sizes.labels + 1 };
+        let head = Head::new(weight, Some(bias), sizes.hidden).map_err(rnnt_loss::Error::from)?;
+        let weights = vec![1.0; sizes.batch];
+        Ok(projected_loss(frames, labels, &head, layout, targets, options, &weights)?)
+    }
+}
+
+impl Subject for Ours {
+    fn shape(&self) -> Shape {
+        self.inputs.sizes.shape()
+    }
+
+    fn result_bytes(&self) -> u64 {
+        self.inputs.sizes.bytes()
+    }
+
+    /// As planned; unknown where sites are left out.
+    fn operations(&self) -> Option<u64> {
+        if self.options.skip > 0.0 {
+            return None;
+        }
+        let sizes = self.inputs.sizes;
+        let plan = MemoryPlan::new(&self.inputs.targets, sizes.hidden, sizes.classes, 4, &self.options);
+        Some(plan.operations)
+    }
+
+    fn step(&mut self) -> Result<Gradients> {
+        let ProjectedLoss { frames, labels, weight, bias, .. } = self.loss()?;
+        let gradients = [("frames", frames), ("labels", labels), ("weight", weight), ("bias", bias)];
+        Ok(gradients.into_iter().map(|(name, values)| (name, Values::Single(values))).collect())
+    }
+
+    fn skip_report(&mut self) -> Result<Option<SkipReport>> {
+        if self.options.skip == 0.0 {
+            return Ok(None);
+        }
+        let skipping = self.loss()?;
+        let exact = self.loss_with(&Options { skip: 0.0, ..self.options.clone() })?;
+        let differences = |a: &[f32], b: &[f32]| -> Vec<f64> {
+            a.iter().zip(b).map(|(a, b)| (f64::from(*a) - f64::from(*b)).abs()).collect()
+        };
+        let largest = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
+        let bias = differences(&skipping.bias, &exact.bias).iter().sum();
+        let weight = differences(&skipping.weight, &exact.weight);
+        let weight = weight.chunks_exact(self.inputs.sizes.hidden).map(largest).sum();
+        let rows = differences(&skipping.frames, &exact.frames);
+        let inputs = largest(&rows).max(largest(&differences(&skipping.labels, &exact.labels)));
+        let skipped = skipping.skipped;
+        Ok(Some(SkipReport {
+            sites: skipped.sites,
+            mass: skipped.mass,
+            bounds: [skipped.bias, skipped.weight, skipped.inputs],
+            errors: [bias, weight, inputs],
+        }))
+    }
+}

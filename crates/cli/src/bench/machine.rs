@@ -1,0 +1,106 @@
+//! What a measurement was made on.
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+
+/// Processor, memory and time.
+#[derive(Serialize)]
+pub struct Machine {
+    /// Model of the processor.
+    pub cpu: String,
+    /// Cores that this process may use.
+    pub cores: usize,
+    /// Vector instructions.
+    pub features: Vec<&'static str>,
+    /// Bytes of memory.
+    pub memory: Option<u64>,
+    /// Runnable processes, averaged over the minute before the suite: how quiet the machine was.
+    pub load: Option<f64>,
+    /// UTC, ISO 8601.
+    pub date: String,
+    /// Version of this program.
+    pub version: &'static str,
+}
+
+impl Machine {
+    /// This machine, now.
+    pub fn here() -> Self {
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let load = read("/proc/loadavg").split(' ').next().and_then(|load| load.parse().ok());
+        Self {
+            cpu: field(&read("/proc/cpuinfo"), "model name").unwrap_or(std::env::consts::ARCH.to_owned()),
+            cores: cores(),
+            features: features(),
+            memory: field(&read("/proc/meminfo"), "MemTotal").as_deref().and_then(kilobytes),
+            load,
+            date: date(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())),
+            version: env!("CARGO_PKG_VERSION"),
+        }
+    }
+}
+
+/// Cores that this process may use.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Value of the first `NAME : VALUE` line.
+pub fn field(text: &str, name: &str) -> Option<String> {
+    let pairs = text.lines().filter_map(|line| line.split_once(':'));
+    pairs.into_iter().find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim().to_owned())
+}
+
+/// Bytes of `123 kB`.
+pub fn kilobytes(value: &str) -> Option<u64> {
+    value.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn features() -> Vec<&'static str> {
+    let known = [
+        ("avx2", is_x86_feature_detected!("avx2")),
+        ("fma", is_x86_feature_detected!("fma")),
+        ("avx512f", is_x86_feature_detected!("avx512f")),
+        ("avx512bf16", is_x86_feature_detected!("avx512bf16")),
+    ];
+    known.into_iter().filter_map(|(name, there)| there.then_some(name)).collect()
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn features() -> Vec<&'static str> {
+    Vec::new()
+}
+
+/// `2026-11-21T10:00:00Z` from seconds since 1970, by Howard Hinnant's `civil_from_days`.
+fn date(seconds: u64) -> String {
+    let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
+    // Years begin in March, so that the leap day is a year's last.
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let of_year = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let (month, carry) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let year = year + 400 * era + carry;
+    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        assert_eq!(date(0), "1970-01-01T00:00:00Z");
+        assert_eq!(date(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(date(1_798_761_599), "2026-12-31T23:59:59Z");
+    }
+
+    #[test]
+    fn fields_are_found_by_their_name() {
+        let text = "VmHWMs:\t1 kB\nVmHWM:\t  2048 kB\n";
+        assert_eq!(field(text, "VmHWM").as_deref().and_then(kilobytes), Some(2 << 20));
+        assert_eq!(field(text, "VmRSS"), None);
+    }
+}

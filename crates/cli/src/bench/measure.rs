@@ -1,0 +1,137 @@
+//! The child process: one system does one case, and is watched.
+use std::time::{Duration, Instant};
+
+use super::case::{Answer, Method, Spec, Work};
+use super::error::{BenchError, Result};
+use super::gradients::{self, Gradients};
+use super::memory::Meter;
+use super::row::{Shape, SkipReport};
+use super::sgemm::Sgemm;
+use super::{dense::Dense, inputs::Inputs, lattices, loss::Ours};
+
+/// A system with its inputs in place.
+pub trait Subject {
+    /// Sizes of the work.
+    fn shape(&self) -> Shape;
+    /// Bytes of what a step returns.
+    fn result_bytes(&self) -> u64;
+    /// Floating-point operations of a step's matrix products.
+    fn operations(&self) -> Option<u64>;
+    /// Forward and backward, once.
+    fn step(&mut self) -> Result<Gradients>;
+    /// What the last step's skipping cost, compared with a step that skips nothing.
+    fn skip_report(&mut self) -> Result<Option<SkipReport>> {
+        Ok(None)
+    }
+}
+
+/// A first step as long as this is not taken as a warm-up: what a warm-up hides is nothing beside it.
+const LONG: Duration = Duration::from_secs(4);
+/// Seconds of steps between two products.
+const ROUND: Duration = Duration::from_millis(200);
+/// Products beside a step that is timed alone.
+const FEW: usize = 3;
+
+/// Does the case and answers.
+///
+/// # Errors
+/// Whatever the system has to say, and gradients that cannot be written.
+pub fn run(spec: &Spec) -> Result<Answer> {
+    let mut subject = prepare(spec)?;
+    let meter = Meter::start();
+    let start = Instant::now();
+    let gradients = subject.step()?;
+    let first = start.elapsed();
+    let peak_bytes = meter.peak().map(|bytes| bytes.saturating_sub(subject.result_bytes()));
+    let mut skip = None;
+    match &spec.gradients {
+        Some(folder) => {
+            gradients::write(folder, gradients)?;
+            skip = subject.skip_report()?;
+        }
+        None => drop(gradients),
+    }
+    let mut times = Vec::new();
+    let mut rates = Vec::new();
+    // After the memory has been measured: the product's operands are not the system's.
+    let mut sgemm = subject.operations().map(|_| Sgemm::new());
+    let mut product = || rates.extend(sgemm.as_mut().map(Sgemm::rate));
+    product();
+    if first >= LONG {
+        times.push(first);
+        (1..FEW).for_each(|_| product());
+    }
+    let seconds = Duration::from_secs_f64(spec.seconds);
+    while times.iter().sum::<Duration>() < seconds {
+        let mut round = Duration::ZERO;
+        while round < ROUND.min(seconds) {
+            let start = Instant::now();
+            let gradients = subject.step()?;
+            let time = start.elapsed();
+            drop(gradients);
+            times.push(time);
+            round += time;
+        }
+        product();
+    }
+    Ok(Answer {
+        shape: subject.shape(),
+        milliseconds: times.iter().map(|time| time.as_secs_f64() * 1e3).collect(),
+        peak_bytes,
+        operations: subject.operations(),
+        // The first product was a warm-up.
+        sgemm: median(rates.get(1..).unwrap_or_default()),
+        skip,
+    })
+}
+
+fn prepare(spec: &Spec) -> Result<Box<dyn Subject>> {
+    let inputs = match &spec.work {
+        Work::Lattices { sizes } => return lattices::prepare(*sizes, &spec.method),
+        Work::Loss(work) => Inputs::made_up(work)?,
+        Work::Model { checkpoint, manifest, utterances } => {
+            Inputs::recorded(checkpoint, manifest, *utterances)?
+        }
+    };
+    Ok(match spec.method {
+        Method::Ours { budget, skip } => Box::new(Ours::new(inputs, budget, skip)),
+        Method::Textbook => Box::new(Dense::new(inputs)?),
+    })
+}
+
+/// The middle one, or the mean of the two in the middle; `None` for nothing.
+pub fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let last = sorted.len().checked_sub(1)?;
+    Some((sorted[last / 2] + sorted[last.div_ceil(2)]) / 2.0)
+}
+
+/// Ends this process when the one that started it is gone: its end of the pipe closes, however it went.
+pub fn end_with_parent() {
+    std::thread::spawn(|| {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        eprintln!("error: the benchmark that this case belongs to is gone");
+        std::process::exit(1);
+    });
+}
+
+/// Reads the case that a child process was given.
+///
+/// # Errors
+/// [`BenchError::Json`]
+pub fn parse(spec: &str) -> Result<Spec> {
+    serde_json::from_str(spec).map_err(|source| BenchError::Json { what: "description of a case", source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::median;
+
+    #[test]
+    fn medians_lie_in_the_middle() {
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
+    }
+}

@@ -1,0 +1,162 @@
+//! Runs the systems of a case in alternation and turns their answers into rows.
+use std::path::PathBuf;
+
+use indicatif::ProgressBar;
+use tempfile::TempDir;
+
+use super::case::{Answer, Case, Spec, System};
+use super::child::{Launcher, Name, Outcome};
+use super::error::{BenchError, Result};
+use super::forecast::{Forecast, forecast};
+use super::gradients::largest_difference;
+use super::measure::median;
+use super::row::{Row, Shape, Status};
+
+/// Everything that the cases of a suite have in common.
+pub struct Runner {
+    /// Starts processes.
+    pub launcher: Launcher,
+    /// Processes for each case and system.
+    pub repeats: usize,
+    /// Seconds of timed steps in a process.
+    pub seconds: f64,
+    /// The most resident bytes above inputs and gradients.
+    pub cap: u64,
+    /// Where gradients wait to be compared.
+    pub folder: TempDir,
+    /// Steps once for each process.
+    pub bar: ProgressBar,
+}
+
+/// Address space beside inputs, gradients and what the cap allows: the yardstick's operands, stacks and the reserves of
+/// memory allocators.
+const SLACK: u64 = 1 << 30;
+const SLACK_PER_THREAD: u64 = 256 << 20;
+
+/// A system on its way through the repeats of a case.
+struct Contestant<'a> {
+    system: &'a System,
+    answers: Vec<Answer>,
+    status: Status,
+    note: Option<String>,
+}
+
+impl Runner {
+    /// A row for each system of the case.
+    ///
+    /// # Errors
+    /// [`BenchError::Stopped`], and whatever went wrong in a process.
+    pub fn rows(&self, case: &Case) -> Result<Vec<Row>> {
+        let mut contestants: Vec<Contestant> =
+            case.systems.iter().map(|system| self.admit(case, system)).collect();
+        // Without the rival's, nobody's gradient is wanted.
+        let rival = contestants.last().is_some_and(|rival| rival.status == Status::Ok);
+        for repeat in 0..self.repeats {
+            for (place, contestant) in contestants.iter_mut().enumerate() {
+                if contestant.status == Status::Ok {
+                    let gradients = (repeat == 0 && (rival || case.wants_skip_report(contestant.system)))
+                        .then(|| self.gradients(place));
+                    self.measure(case, contestant, gradients)?;
+                }
+                self.bar.inc(1);
+            }
+        }
+        let known = contestants.iter().find_map(|contestant| Some(contestant.answers.first()?.shape));
+        let shape = known.unwrap_or_else(|| case.work.shape());
+        let last = contestants.len() - 1;
+        let rows = contestants.iter().enumerate().map(|(place, contestant)| {
+            let both = contestant.status == Status::Ok && contestants[last].status == Status::Ok;
+            let difference = match both && place != last {
+                true => Some(self.difference(case, contestant.system, place, last)?),
+                false => None,
+            };
+            Ok(contestant.row(case, shape, difference))
+        });
+        let rows = rows.collect();
+        for place in 0..=last {
+            // A folder that was never made need not go.
+            let _ = std::fs::remove_dir_all(self.gradients(place));
+        }
+        rows
+    }
+
+    /// A system at the start, out of memory or skipped if that can be known beforehand.
+    fn admit<'a>(&self, case: &Case, system: &'a System) -> Contestant<'a> {
+        let (status, note) = match forecast(&case.work, system) {
+            Forecast::Skipped(why) => (Status::Skipped, Some(why)),
+            Forecast::Bytes(bytes) if bytes > self.cap as f64 => {
+                (Status::OutOfMemory, Some(format!("predicted {:.0} MB", bytes / 1e6)))
+            }
+            Forecast::Bytes(_) | Forecast::Unknown => (Status::Ok, None),
+        };
+        Contestant { system, answers: Vec::new(), status, note }
+    }
+
+    fn measure(&self, case: &Case, contestant: &mut Contestant, gradients: Option<PathBuf>) -> Result<()> {
+        let system = contestant.system;
+        let (work, method) = (case.work.clone(), system.method.clone());
+        let spec = Spec { work, method, threads: system.threads, seconds: self.seconds, gradients };
+        let room = SLACK + SLACK_PER_THREAD * system.threads as u64;
+        let limit = (2 * case.work.input_bytes()).saturating_add(self.cap).saturating_add(room);
+        let (status, note) = match self.launcher.run(&Name { case: &case.name, system }, &spec, limit)? {
+            Outcome::Measured(answer) => {
+                let peak = answer.peak_bytes.unwrap_or(0);
+                contestant.answers.push(*answer);
+                match peak > self.cap {
+                    true => (Status::OutOfMemory, Some(format!("took {:.0} MB", peak as f64 / 1e6))),
+                    false => return Ok(()),
+                }
+            }
+            Outcome::OutOfMemory => (Status::OutOfMemory, Some("was refused memory".to_owned())),
+            Outcome::TimedOut => (Status::Skipped, Some("took too long".to_owned())),
+        };
+        (contestant.status, contestant.note) = (status, note);
+        contestant.answers.clear();
+        Ok(())
+    }
+
+    fn gradients(&self, place: usize) -> PathBuf {
+        self.folder.path().join(place.to_string())
+    }
+
+    fn difference(&self, case: &Case, system: &System, place: usize, rival: usize) -> Result<f64> {
+        let difference = largest_difference(&self.gradients(place), &self.gradients(rival))?;
+        match difference.is_finite() {
+            true => Ok(difference),
+            false => Err(BenchError::Case {
+                case: case.name.clone(),
+                system: system.name.clone(),
+                found: "a gradient that is no number where the rival's is one".to_owned(),
+            }),
+        }
+    }
+}
+
+impl Contestant<'_> {
+    fn row(&self, case: &Case, shape: Shape, rel_grad_diff: Option<f64>) -> Row {
+        let times: Vec<f64> = self.answers.iter().flat_map(|answer| answer.milliseconds.clone()).collect();
+        let median_ms = median(&times);
+        let operations = self.answers.iter().find_map(|answer| answer.operations);
+        let rate = |milliseconds: f64| Some(operations? as f64 / milliseconds / 1e6);
+        // Each process against its own yardstick: they ran under the same conditions.
+        let share = |answer: &Answer| Some(rate(median(&answer.milliseconds)?)? / answer.sgemm?);
+        let shares: Vec<f64> = self.answers.iter().filter_map(share).collect();
+        Row {
+            case: case.name.clone(),
+            system: self.system.name.clone(),
+            shape,
+            threads: self.system.threads,
+            median_ms,
+            min_ms: times.iter().copied().reduce(f64::min),
+            max_ms: times.iter().copied().reduce(f64::max),
+            peak_bytes: self.answers.iter().filter_map(|answer| answer.peak_bytes).max(),
+            gflops: median_ms.and_then(rate),
+            sgemm_share: median(&shares),
+            rel_grad_diff,
+            status: self.status,
+            note: self.note.clone(),
+            skip: self.answers.iter().find_map(|answer| answer.skip),
+            mark: case.mark.clone(),
+        }
+    }
+}

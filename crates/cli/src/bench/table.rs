@@ -1,0 +1,122 @@
+//! The outcome as it looks on a terminal.
+use super::row::{Row, Status};
+
+/// Columns; the first two are aligned to the left.
+const HEAD: [&str; 9] =
+    ["case", "system", "time ms", "x ours", "peak MB", "GFLOP/s", "sgemm", "gradient", "status"];
+const LEFT: usize = 2;
+
+/// A line for the head and one for each row, a case's systems together; then what skipping cost.
+pub fn lines(rows: &[Row]) -> Vec<String> {
+    let mut cells = vec![HEAD.map(str::to_owned)];
+    let mut before = None;
+    for row in rows {
+        let ours = rows.iter().find(|other| other.case == row.case).and_then(|ours| ours.median_ms);
+        let first = before != Some(&row.case);
+        cells.push(line(row, first, ours));
+        before = Some(&row.case);
+    }
+    let width = |column: usize| cells.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..HEAD.len()).map(width).collect();
+    let mut lines: Vec<String> = cells.iter().map(|line| aligned(line, &widths)).collect();
+    lines.extend(rows.iter().filter_map(skipped));
+    lines
+}
+
+fn aligned(cells: &[String; HEAD.len()], widths: &[usize]) -> String {
+    let columns = cells.iter().zip(widths).enumerate().map(|(column, (cell, &width))| {
+        // The last column is text of any length.
+        if column < LEFT || column + 1 == HEAD.len() {
+            format!("{cell:<width$}")
+        } else {
+            format!("{cell:>width$}")
+        }
+    });
+    columns.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+}
+
+fn line(row: &Row, first: bool, ours: Option<f64>) -> [String; HEAD.len()] {
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let ratio = row.median_ms.zip(ours).map(|(time, ours)| time / ours);
+    let status = match row.status {
+        Status::Ok => "ok",
+        Status::OutOfMemory => "out of memory",
+        Status::Skipped => "skipped",
+    };
+    let status = row.note.as_ref().map_or(status.to_owned(), |note| format!("{status}: {note}"));
+    [
+        if first { row.case.clone() } else { String::new() },
+        row.system.clone(),
+        or_dash(row.median_ms.map(significant)),
+        or_dash(ratio.map(|ratio| format!("{ratio:.2}"))),
+        or_dash(row.peak_bytes.map(|bytes| format!("{:.1}", bytes as f64 / 1e6))),
+        or_dash(row.gflops.map(|rate| format!("{rate:.0}"))),
+        or_dash(row.sgemm_share.map(|share| format!("{:.0} %", 100.0 * share))),
+        or_dash(row.rel_grad_diff.map(|difference| format!("{difference:.1e}"))),
+        status,
+    ]
+}
+
+fn skipped(row: &Row) -> Option<String> {
+    let report = row.skip?;
+    let part = row.shape.N.map_or(0.0, |sites| 100.0 * report.sites as f64 / sites.max(1) as f64);
+    let [bias, weight, inputs] = report.bounds;
+    Some(format!(
+        "{}: {part:.0} % of the sites left out, occupancy {:.1e}; bounds: bias {bias:.1e}, weight {weight:.1e}, rows \
+         {inputs:.1e}; the worst error takes {:.1} % of its bound",
+        row.case,
+        report.mass,
+        100.0 * report.share(),
+    ))
+}
+
+/// Three digits that count, or all before the point.
+fn significant(value: f64) -> String {
+    let places = (2.0 - value.abs().max(1e-3).log10().floor()).clamp(0.0, 5.0) as usize;
+    format!("{value:.places$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::row::Shape;
+
+    fn row(case: &str, system: &str, median_ms: Option<f64>) -> Row {
+        Row {
+            case: case.to_owned(),
+            system: system.to_owned(),
+            shape: Shape::default(),
+            threads: 2,
+            median_ms,
+            min_ms: None,
+            max_ms: None,
+            peak_bytes: Some(12_345_678),
+            gflops: None,
+            sgemm_share: Some(0.914),
+            rel_grad_diff: Some(1.23e-7),
+            status: if median_ms.is_some() { Status::Ok } else { Status::OutOfMemory },
+            note: None,
+            skip: None,
+            mark: None,
+        }
+    }
+
+    #[test]
+    fn a_case_is_named_once_and_times_are_compared_with_ours() {
+        let rows =
+            [row("C=1024", "ours", Some(12.34)), row("C=1024", "dense", Some(24.68)), row("D", "ours", None)];
+        let lines = lines(&rows);
+        assert_eq!(lines[0], "case    system  time ms  x ours  peak MB  GFLOP/s  sgemm  gradient  status");
+        assert_eq!(lines[1], "C=1024  ours       12.3    1.00     12.3        -   91 %    1.2e-7  ok");
+        assert_eq!(lines[2], "        dense      24.7    2.00     12.3        -   91 %    1.2e-7  ok");
+        assert_eq!(
+            lines[3],
+            "D       ours          -       -     12.3        -   91 %    1.2e-7  out of memory"
+        );
+    }
+
+    #[test]
+    fn three_digits_count() {
+        assert_eq!([0.01234, 1.234, 56.78, 9876.5].map(significant), ["0.0123", "1.23", "56.8", "9876"]);
+    }
+}

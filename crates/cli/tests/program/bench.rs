@@ -1,0 +1,120 @@
+//! What a benchmark writes; never how fast anything was.
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::{finish, panda};
+
+/// Largest relative difference of any gradient from the rival's, which is `f32` all the way.
+const GRADIENT: f64 = 2e-5;
+
+/// Runs a suite's quick part and returns its rows; checks the parts of the schema that are the same in every suite.
+fn rows(folder: &TempDir, suite: &str, more: &[&str]) -> Vec<Value> {
+    let mut arguments =
+        vec!["bench", suite, "--quick", "--repeats", "1", "--json", "out.json", "--svg", "out.svg"];
+    arguments.extend(more);
+    let (code, out, err) = finish(panda(folder.path(), &arguments));
+    assert_eq!(code, Some(0), "{err}");
+    assert!(out.lines().nth(1).is_some_and(|head| head.starts_with("case")), "{out}");
+
+    let mut files: Vec<_> =
+        std::fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+    files.sort();
+    assert_eq!(files, ["out.json", "out.svg"]);
+    let svg = std::fs::read_to_string(folder.path().join("out.svg")).unwrap();
+    assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n") && !svg.contains("NaN"));
+
+    let report: Value =
+        serde_json::from_slice(&std::fs::read(folder.path().join("out.json")).unwrap()).unwrap();
+    assert_eq!(report["suite"], suite);
+    let machine = &report["machine"];
+    assert!(
+        machine["cpu"].is_string() && machine["cores"].as_u64() >= Some(1) && machine["date"].is_string()
+    );
+    let rows = report["rows"].as_array().unwrap().clone();
+    for row in &rows {
+        for name in ["case", "system", "status"] {
+            assert!(row[name].is_string(), "{name}: {row}");
+        }
+        for name in ["median_ms", "min_ms", "max_ms", "peak_bytes", "gflops", "sgemm_share", "rel_grad_diff"]
+        {
+            let value = row.get(name).unwrap_or_else(|| panic!("{name}: {row}"));
+            assert!(value.is_null() || value.as_f64() >= Some(0.0), "{name}: {row}");
+        }
+        for axis in ["B", "T", "U", "H", "C", "N"] {
+            assert!(row["shape"].get(axis).is_some(), "{axis}: {row}");
+        }
+        let (low, middle, high) = (&row["min_ms"], &row["median_ms"], &row["max_ms"]);
+        assert_eq!(row["status"] == "ok", middle.is_number(), "{row}");
+        assert!(low.as_f64() <= middle.as_f64() && middle.as_f64() <= high.as_f64(), "{row}");
+    }
+    rows
+}
+
+fn of<'a>(rows: &'a [Value], system: &str) -> Vec<&'a Value> {
+    rows.iter().filter(|row| row["system"] == system).collect()
+}
+
+#[test]
+fn lattices_agree_with_the_textbook() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = rows(&folder, "dp", &[]);
+    assert!(rows.len() >= 4 && rows.iter().all(|row| row["status"] == "ok"), "{rows:?}");
+    for row in of(&rows, "ours") {
+        assert!(row["rel_grad_diff"].as_f64().unwrap() < 1e-9, "{row}");
+        assert!(row["gflops"].is_null() && row["shape"]["N"].as_u64() > Some(0), "{row}");
+    }
+    assert!(of(&rows, "textbook").iter().all(|row| row["rel_grad_diff"].is_null()));
+}
+
+#[test]
+fn gradients_agree_and_a_cap_is_out_of_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    // One thread, so that a core is left for the other tests.
+    let all = rows(&folder, "lengths", &["--threads", "1"]);
+    for row in of(&all, "ours") {
+        assert!(row["rel_grad_diff"].as_f64().unwrap() < GRADIENT, "{row}");
+        assert!(row["gflops"].as_f64() > Some(0.0) && row["sgemm_share"].as_f64() > Some(0.0), "{row}");
+    }
+    if cfg!(target_os = "linux") {
+        let peak = |system: &str| of(&all, system)[0]["peak_bytes"].as_u64().unwrap();
+        assert!(peak("ours") < 64 << 20 && peak("dense") > 256 << 20, "{all:?}");
+    }
+    let capped = rows(&folder, "lengths", &["--cap", "200MiB", "--budget", "8MiB"]);
+    assert!(of(&capped, "ours").iter().all(|row| row["status"] == "ok" && row["rel_grad_diff"].is_null()));
+    for row in of(&capped, "dense") {
+        assert_eq!((&row["status"], &row["median_ms"]), (&"out-of-memory".into(), &Value::Null), "{row}");
+        assert!(row["note"].as_str().unwrap().starts_with("predicted"), "{row}");
+        assert_eq!(row["shape"]["B"], 16);
+    }
+}
+
+#[test]
+fn memory_that_only_a_run_can_see_counts_as_well() {
+    let folder = tempfile::tempdir().unwrap();
+    if cfg!(target_os = "linux") {
+        let rows = rows(&folder, "dp", &["--cap", "1MiB"]);
+        let big: Vec<_> = rows.iter().filter(|row| row["case"] == "B=16 500x100").collect();
+        assert!(!big.is_empty() && big.iter().all(|row| row["status"] == "out-of-memory"), "{big:?}");
+        assert!(big.iter().all(|row| row["note"].as_str().unwrap().starts_with("took ")));
+    }
+}
+
+#[test]
+fn mistakes_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |arguments: &[&str], part: &str| {
+        let (code, out, err) = finish(panda(folder.path(), arguments));
+        assert_eq!(code, Some(2), "{arguments:?}: {out}{err}");
+        assert!(err.starts_with("error: ") && err.contains(part), "{arguments:?}: {err}");
+    };
+    check(&["bench", "nothing"], "invalid value 'nothing'");
+    check(&["bench", "dp", "--cap", "8GB"], "such as 67108864, 64MiB or 8GiB");
+    check(&["bench", "dp", "--threads", "0"], "threads: expected at least 1, found 0");
+    check(&["bench", "dp", "--repeats", "0"], "repeats: expected at least 1, found 0");
+    check(&["bench", "skip", "--checkpoint", "x"], "--manifest");
+    check(
+        &["bench", "skip", "--quick", "--repeats", "1", "--checkpoint", "none", "--manifest", "x"],
+        "x, ours: expected a measurement, found: exit status: 2: error: none",
+    );
+    check(&["bench-case", "{}"], "description of a case");
+}

@@ -1,0 +1,127 @@
+//! Sites of two arcs between row-major and skewed order, by hand for AVX-512: both numbers of a site in one go.
+#![allow(unsafe_code)]
+use std::{arch::x86_64::*, ops::Range};
+
+use super::{LANES, NEVER, strides::Stride};
+
+/// Four pairs.
+///
+/// # Safety
+/// They are inside the memory that the pointers belong to.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl,avx512dq")]
+unsafe fn load_four(at: [*const f64; 4]) -> __m512d {
+    // SAFETY: as the caller promises.
+    let [a, b, c, d] = at.map(|at| unsafe { _mm_loadu_pd(at) });
+    let low = _mm256_insertf64x2::<1>(_mm256_castpd128_pd256(a), b);
+    let high = _mm256_insertf64x2::<1>(_mm256_castpd128_pd256(c), d);
+    _mm512_insertf64x4::<1>(_mm512_castpd256_pd512(low), high)
+}
+
+/// Brings the two cache lines from number `at` on closer, if there are such numbers.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl,avx512dq")]
+fn fetch(values: *const f64, at: usize) {
+    _mm_prefetch::<_MM_HINT_T1>(values.wrapping_add(at).cast());
+    _mm_prefetch::<_MM_HINT_T1>(values.wrapping_add(at + LANES).cast());
+}
+
+/// The lanes that are in the range.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl,avx512dq")]
+fn lanes(range: &Range<usize>, lane: __m512i) -> __mmask8 {
+    let from = _mm512_cmpge_epi64_mask(lane, _mm512_set1_epi64(range.start as i64));
+    _mm512_mask_cmplt_epi64_mask(from, lane, _mm512_set1_epi64(range.end as i64))
+}
+
+/// The opposite of [`load_four`].
+///
+/// # Safety
+/// As there.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl,avx512dq")]
+unsafe fn store_four(at: *mut f64, back: usize, pairs: __m512d) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        _mm_storeu_pd(at, _mm512_castpd512_pd128(pairs));
+        _mm_storeu_pd(at.sub(back), _mm512_extractf64x2_pd::<1>(pairs));
+        _mm_storeu_pd(at.sub(2 * back), _mm512_extractf64x2_pd::<2>(pairs));
+        _mm_storeu_pd(at.sub(3 * back), _mm512_extractf64x2_pd::<3>(pairs));
+    }
+}
+
+/// As [`super::strides::gather`] for two arcs.
+#[target_feature(enable = "avx512f,avx512vl,avx512dq")]
+pub(super) fn gather(
+    values: &[f64],
+    stride: Stride,
+    sites: usize,
+    soon: usize,
+    exists: [Range<usize>; 2],
+    rows: &mut [f64],
+) -> bool {
+    // So there is a site in each register.
+    assert!(sites > 0 && rows.len() == 2 * sites.next_multiple_of(LANES));
+    assert!(stride.inside(2, sites, values.len()));
+    let (first, second) = rows.split_at_mut(rows.len() / 2);
+    let (never, infinite) = (_mm512_set1_pd(NEVER), _mm512_set1_pd(f64::INFINITY));
+    let mut unsound = 0;
+    let mut lane = _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0);
+    for (i, (first, second)) in first.chunks_exact_mut(LANES).zip(second.chunks_exact_mut(LANES)).enumerate()
+    {
+        // SAFETY: there is a site here, inside as just checked.
+        let at = unsafe { values.as_ptr().add(stride.first - i * LANES * stride.back) };
+        let left = sites - i * LANES;
+        fetch(values.as_ptr(), soon + 2 * i * LANES);
+        // SAFETY: as above; behind the last site, the last is read again.
+        let four = |site: [usize; 4]| unsafe {
+            load_four(site.map(|site| at.sub(site.min(left - 1) * stride.back)))
+        };
+        let (even, odd) = if left >= LANES {
+            // The same, but the compiler sees that no minimum is to be taken.
+            (four([0, 2, 4, 6]), four([1, 3, 5, 7]))
+        } else {
+            (four([0, 2, 4, 6]), four([1, 3, 5, 7]))
+        };
+        let (a, b) = (_mm512_unpacklo_pd(even, odd), _mm512_unpackhi_pd(even, odd));
+        unsound |= _mm512_cmp_pd_mask::<_CMP_NLT_UQ>(a, infinite);
+        unsound |= _mm512_cmp_pd_mask::<_CMP_NLT_UQ>(b, infinite);
+        // A maximum with NaN is its second argument.
+        let a = _mm512_mask_max_pd(never, lanes(&exists[0], lane), a, never);
+        let b = _mm512_mask_max_pd(never, lanes(&exists[1], lane), b, never);
+        lane = _mm512_add_epi64(lane, _mm512_set1_epi64(LANES as i64));
+        // SAFETY: there are eight numbers in each chunk.
+        unsafe {
+            _mm512_storeu_pd(first.as_mut_ptr(), a);
+            _mm512_storeu_pd(second.as_mut_ptr(), b);
+        }
+    }
+    unsound == 0
+}
+
+/// As [`super::strides::scatter`] for whole registers of sites of two arcs; returns how many sites.
+///
+/// # Safety
+/// As there.
+#[target_feature(enable = "avx512f,avx512vl,avx512dq")]
+pub(super) unsafe fn scatter(
+    rows: &[f64],
+    stride: Stride,
+    sites: usize,
+    soon: usize,
+    values: *mut f64,
+) -> usize {
+    let (first, second) = rows.split_at(rows.len() / 2);
+    let registers = first.chunks_exact(LANES).zip(second.chunks_exact(LANES)).take(sites / LANES);
+    for (i, (first, second)) in registers.enumerate() {
+        // SAFETY: there are eight sites from here on, inside as the caller promises, and eight numbers in each chunk.
+        unsafe {
+            let (a, b) = (_mm512_loadu_pd(first.as_ptr()), _mm512_loadu_pd(second.as_ptr()));
+            let at = values.add(stride.first - i * LANES * stride.back);
+            fetch(values, soon + 2 * i * LANES);
+            store_four(at, 2 * stride.back, _mm512_unpacklo_pd(a, b));
+            store_four(at.sub(stride.back), 2 * stride.back, _mm512_unpackhi_pd(a, b));
+        }
+    }
+    sites / LANES * LANES
+}

@@ -1,0 +1,53 @@
+//! The batch that no dense loss survives: 1,024 utterances of 500 frames and 100 labels, H = 1,024, C = 4,096.
+//!
+//! Its scores would be 847 GB. Here all encodings, predictions and their gradients are in memory at once, 5 GB, and the
+//! loss goes through the first utterances one by one:
+//!
+//! ```sh
+//! cargo build --release --example paper_wall
+//! (ulimit -v 6291456; target/release/examples/paper_wall 2)
+//! ```
+use std::time::Instant;
+
+use panda::panda_core::Head;
+use panda::rnnt_loss::{Layout, MemoryBudget, MemoryPlan, Options, Targets, projected_loss};
+
+const BATCH: usize = 1024;
+const FRAMES: usize = 500;
+const LABELS: usize = 100;
+const HIDDEN: usize = 1024;
+const CLASSES: usize = 4096;
+
+/// Numbers between -scale and scale that look like noise.
+fn noise(len: usize, scale: f32) -> Vec<f32> {
+    let one = |i: usize| (i as u32).wrapping_mul(2_654_435_761) as f32 / u32::MAX as f32 - 0.5;
+    (0..len).map(|i| 2.0 * scale * one(i)).collect()
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let first: usize = std::env::args().nth(1).map_or(Ok(2), |count| count.parse())?;
+    let options = Options { budget: MemoryBudget::recompute(), ..Options::default() };
+    let labels: Vec<u32> = (0..LABELS).map(|u| 1 + (u * 37 % (CLASSES - 1)) as u32).collect();
+    let whole = Targets::new(0, vec![FRAMES; BATCH], vec![labels.clone(); BATCH])?;
+    println!("{}", MemoryPlan::new(&whole, HIDDEN, CLASSES, 4, &options));
+
+    let (frames, positions) = (FRAMES * HIDDEN, (LABELS + 1) * HIDDEN);
+    let (encoded, predicted) = (noise(BATCH * frames, 1.0), noise(BATCH * positions, 1.0));
+    let (mut into_encoded, mut into_predicted) = (vec![0f32; encoded.len()], vec![0f32; predicted.len()]);
+    let (weight, bias) = (noise(CLASSES * HIDDEN, 0.05), vec![0f32; CLASSES]);
+    let mut into_weight = vec![0f32; weight.len()];
+    let head = Head::new(&weight, Some(&bias), HIDDEN)?;
+    let targets = Targets::new(0, vec![FRAMES], vec![labels])?;
+    let layout = Layout::Padded { frames: FRAMES, positions: LABELS + 1 };
+    for b in 0..first.min(BATCH) {
+        let start = Instant::now();
+        let (f, g) = (b * frames..(b + 1) * frames, b * positions..(b + 1) * positions);
+        let (f_rows, g_rows) = (&encoded[f.clone()], &predicted[g.clone()]);
+        let out = projected_loss(f_rows, g_rows, &head, layout, &targets, &options, &[1.0])?;
+        into_encoded[f].copy_from_slice(&out.frames);
+        into_predicted[g].copy_from_slice(&out.labels);
+        into_weight.iter_mut().zip(&out.weight).for_each(|(sum, more)| *sum += more);
+        println!("utterance {b}: loss {:.3} in {:.1} s", out.losses[0], start.elapsed().as_secs_f64());
+    }
+    Ok(())
+}
