@@ -181,7 +181,7 @@ impl Layout {
         match *self {
             Self::Packed => {
                 let (first, last) = (lattices.range(utterances.start), lattices.range(utterances.end - 1));
-                Vec::from([first.start..last.end])
+                std::iter::once(first.start..last.end).collect()
             }
             Self::Padded { frames, positions } => {
                 let rows_of = |b: usize| {
