@@ -134,11 +134,12 @@ mod tests {
     }
 
     type TileStatistics = fn(&mut [f32], usize, Option<&[f32]>, &mut [(f32, f64)]);
+    type RowStatistics = fn(&[f32]) -> (f32, f64);
     type RowSoftmax = fn(&mut [f32], Option<&[f32]>, Option<&[f32]>, f32, f32);
 
     #[test]
     fn rows_reduce_like_plain_loops() {
-        let copies: [(TileStatistics, fn(&[f32]) -> (f32, f64), RowSoftmax); 3] = [
+        let copies: [(TileStatistics, RowStatistics, RowSoftmax); 3] = [
             (tile_statistics, row_statistics, row_softmax),
             (math::tile_statistics::<true>, math::row_statistics::<true>, math::row_softmax::<true>),
             (math::tile_statistics::<false>, math::row_statistics::<false>, math::row_softmax::<false>),
@@ -148,11 +149,7 @@ mod tests {
         }
     }
 
-    fn check_rows(
-        tile_statistics: TileStatistics,
-        row_statistics: fn(&[f32]) -> (f32, f64),
-        row_softmax: RowSoftmax,
-    ) {
+    fn check_rows(tile_statistics: TileStatistics, row_statistics: RowStatistics, row_softmax: RowSoftmax) {
         for len in [1, 15, 16, 17, 100, 257] {
             let row: Vec<f32> = (0..len).map(|i| ((i * 37 % 101) as f32 - 50.0) * 0.3).collect();
             let bias: Vec<f32> = (0..len).map(|i| (i % 3) as f32).collect();
