@@ -83,7 +83,13 @@ impl Scratch {
         let (skew, sums) = (&*skew, &*sums);
         let arcs = skew.arcs();
         let (mut early, mut late) = Diagonals::new(adjoints, skew.labels(), arcs.len()).split_at(middle);
-        let weight = |arc| -factor(arc) / (1.0 + total.excess);
+        // Of the neighbours of the quotient the one that gives a lone path exactly its factor.
+        let weight = |arc| {
+            let (factor, excess) = (-factor(arc), total.excess);
+            let near = factor / (1.0 + excess);
+            let exact = |weight: &f64| excess.mul_add(*weight, *weight) == factor;
+            [near, near.next_up(), near.next_down()].into_iter().find(exact).unwrap_or(near)
+        };
         let up = || {
             for d in middle..end {
                 let rows = &mut late_rows[..arcs.len() * skew.width(d)];
