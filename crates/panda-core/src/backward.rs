@@ -92,10 +92,17 @@ pub struct Gradients<F, G> {
     pub bias: Vec<f64>,
 }
 
+/// Elements that a task fills.
+const PAGES: usize = 1 << 18;
+
 impl<F: Real, G> Gradients<F, G> {
     /// Zero gradients of a head, around a gradient of sites.
     pub fn zero(sites: G, head: &Head<F>) -> Self {
-        Self { sites, weight: vec![F::ZERO; head.weight.len()], bias: vec![0.0; head.classes] }
+        let mut weight = vec![F::ZERO; head.weight.len()];
+        // Memory fresh from the system is one page of zeros, shared until written to. Were it read first, as a sum
+        // is, each page would interrupt all threads when it gets its own place.
+        weight.par_chunks_mut(PAGES).for_each(|weight| weight.fill(F::ZERO));
+        Self { sites, weight, bias: vec![0.0; head.classes] }
     }
 }
 
@@ -150,6 +157,7 @@ pub fn backward<F: Real, S: Sites<F>>(
     let (first, rest) = ((0..kept_sites).filter(counts), (kept_sites..n).filter(counts));
     for wave in waves(first, plan.wave).chain(waves(rest, plan.wave)) {
         let rows = wave.len();
+        let task = plan.task(rows);
         let (hidden, gradient) = (&mut hidden[..rows * h], &mut gradient[..rows * h]);
         fill(sites, &wave, hidden);
         gradient.fill(F::ZERO);
@@ -163,10 +171,9 @@ pub fn backward<F: Real, S: Sites<F>>(
                 let from = flight.start + tile * plan.classes;
                 let width = g.len() / rows;
                 let bias = head.bias.map(|bias| &bias[from..from + width]);
-                let tasks = g
-                    .par_chunks_mut(plan.task() * width)
-                    .zip(sums.par_chunks_mut(plan.task() / plan.block * width));
-                let rows = hidden.par_chunks(plan.task() * h).zip(wave.par_chunks(plan.task()));
+                let tasks =
+                    g.par_chunks_mut(task * width).zip(sums.par_chunks_mut(task / plan.block * width));
+                let rows = hidden.par_chunks(task * h).zip(wave.par_chunks(task));
                 tasks.zip(rows).for_each(|((g, sums), (hidden, wave))| {
                     if wave[0] >= kept_sites {
                         score_tile(head, hidden, from, g);

@@ -110,6 +110,7 @@ pub fn forward<F: Real, S: Sites<F>>(
     let mut kept = kept.scores.as_mut_slice();
     for wave in waves(0..plan.kept, plan.wave).chain(waves(plan.kept..n, plan.wave)) {
         let rows = wave.len();
+        let task = plan.task(rows);
         let hidden = &mut hidden[..rows * h];
         fill(sites, &wave, hidden);
         let mut keep;
@@ -126,8 +127,8 @@ pub fn forward<F: Real, S: Sites<F>>(
             tiles.enumerate().for_each(|(tile, (z, statistics))| {
                 let (from, width) = (flight.start + tile * plan.classes, z.len() / rows);
                 let bias = head.bias.map(|bias| &bias[from..from + width]);
-                let tasks = z.par_chunks_mut(plan.task() * width).zip(statistics.par_chunks_mut(plan.task()));
-                tasks.zip(hidden.par_chunks(plan.task() * h)).for_each(|((z, statistics), hidden)| {
+                let tasks = z.par_chunks_mut(task * width).zip(statistics.par_chunks_mut(task));
+                tasks.zip(hidden.par_chunks(task * h)).for_each(|((z, statistics), hidden)| {
                     score_tile(head, hidden, from, z);
                     F::tile_statistics(z, width, bias, statistics);
                 });

@@ -17,7 +17,7 @@ pub(crate) struct Kept<F> {
 impl<F> Kept<F> {
     /// `scores` has room for the sites that the plan keeps.
     pub fn new(scores: Vec<F>, plan: &Plan, classes: usize) -> Self {
-        Self { scores, sites: plan.kept, wave: plan.wave, tile: plan.classes, classes }
+        Self { scores, sites: plan.kept, wave: even(plan.kept, plan.wave), tile: plan.classes, classes }
     }
 
     /// How many sites a backward of another plan may take from here: all, or none if its tiles or classes are others.
@@ -34,7 +34,16 @@ impl<F> Kept<F> {
     }
 }
 
-/// Cuts a list of sites into waves; all but the last are full, so that memory does not depend on the rest of the list.
-pub(crate) fn waves(mut sites: impl Iterator<Item = usize>, rows: usize) -> impl Iterator<Item = Vec<usize>> {
+/// Cuts a list of sites into waves, as even as they go: a last wave of few sites would have the head read for little.
+pub(crate) fn waves(
+    mut sites: impl Iterator<Item = usize> + Clone,
+    most: usize,
+) -> impl Iterator<Item = Vec<usize>> {
+    let rows = even(sites.clone().count(), most);
     std::iter::from_fn(move || Some(sites.by_ref().take(rows).collect::<Vec<_>>()).filter(|w| !w.is_empty()))
+}
+
+/// Size of the parts, `most` at most, into which `count` goes evenly.
+pub(crate) fn even(count: usize, most: usize) -> usize {
+    count.div_ceil(count.div_ceil(most).max(1))
 }

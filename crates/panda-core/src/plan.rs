@@ -1,5 +1,5 @@
 //! How the work is cut: by shape and budget alone, so that bits never depend on the number of threads.
-use crate::{Error, MemoryBudget, Result};
+use crate::{Error, MemoryBudget, Result, kept::even};
 
 /// Sizes of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +41,8 @@ const WAVE: usize = 1024;
 const LONGEST_WAVE: usize = 4096;
 const SHORTEST_WAVE: usize = 64;
 const BLOCK: usize = 256;
-const TASK: usize = 512;
+/// Sites of a task that makes scores, at most: the matrix library packs the weight anew for each.
+const TASK: usize = 1024;
 const CLASSES: usize = 480;
 /// Elements of a vector register: tiles are so many times some.
 const LANES: usize = 16;
@@ -53,25 +54,31 @@ impl Plan {
     /// The cut for a shape whose elements have `element` bytes.
     pub fn new(shape: Shape, element: usize, budget: MemoryBudget) -> Self {
         let Shape { sites, hidden, classes, .. } = shape;
-        // Tiles as even as they go; not a power of two, so that their rows do not crowd into a few sets of the cache.
-        let tile = classes.div_ceil(classes.div_ceil(CLASSES).max(1)).next_multiple_of(LANES);
-        let (sites, tile) = (sites.max(1), tile.clamp(1, classes.max(1)));
-        let limit = budget.limit();
+        let (sites, element, limit) = (sites.max(1), element.max(1), budget.limit());
         let in_flight = (limit / 3).min(IN_FLIGHT);
-        // Hidden rows and their gradient take two rows of H, a tile one of `tile`.
-        let element = element.max(1);
-        let row = hidden.saturating_mul(2).saturating_add(tile).saturating_mul(element);
+        // Hidden rows and their gradient take two rows of H, a tile one of its own.
+        let row = hidden.saturating_mul(2).saturating_add(classes.min(CLASSES)).saturating_mul(element);
         let fits = |wave: usize| wave.saturating_mul(row) <= limit / 2;
-        let few_classes = in_flight / classes.max(1).saturating_mul(element);
-        let mut wave = few_classes.clamp(WAVE, LONGEST_WAVE);
+        let scores = classes.max(1).saturating_mul(element);
+        let mut wave = (in_flight / scores).clamp(WAVE, LONGEST_WAVE);
         while wave > SHORTEST_WAVE && !fits(wave) {
             wave /= 2;
         }
-        let tiles = in_flight / (wave.min(sites) * tile * element);
-        let plan = Self { wave, block: BLOCK, classes: tile, tiles: tiles.max(1), kept: 0 };
+        let wave = even(sites, wave);
+        // As many flights as must be, each of an even number of tiles: an odd one leaves half of the threads idle once.
+        let flight = classes.div_ceil(scores.saturating_mul(wave).div_ceil(in_flight.max(1)).max(1));
+        let tiles = match flight.div_ceil(CLASSES) {
+            few @ (0 | 1) => few.max(1),
+            many => many.next_multiple_of(2),
+        };
+        let tile = flight.div_ceil(tiles).next_multiple_of(LANES);
+        // Rows of a power of two crowd into a few sets of the cache.
+        let tile = if tile >= 8 * LANES && tile.is_power_of_two() { tile + LANES } else { tile };
+        let block = even(wave, BLOCK).next_multiple_of(LANES);
+        let plan = Self { wave, block, classes: tile, tiles, kept: 0 };
         let plan = plan.fitted(sites, classes.max(1));
         let rest = limit.saturating_sub(plan.bytes(shape, element));
-        let kept = if budget.keeps() { rest / classes.max(1).saturating_mul(element) } else { 0 };
+        let kept = if budget.keeps() { rest / scores } else { 0 };
         Self { kept: kept.min(shape.sites), ..plan }
     }
 
@@ -99,9 +106,9 @@ impl Plan {
         u64::try_from(4 * product(sites) - product(self.kept.min(sites))).unwrap_or(u64::MAX)
     }
 
-    /// Sites of a task that makes scores, a multiple of `block`: two such tasks a tile keep a few threads busy.
-    pub(crate) fn task(&self) -> usize {
-        self.block * (TASK / self.block).max(1)
+    /// Sites of a task that makes scores of so many, a multiple of `block`.
+    pub(crate) fn task(&self, sites: usize) -> usize {
+        even(sites, TASK).next_multiple_of(self.block)
     }
 
     /// The same cut without the parts that `sites` and `classes` leave empty.

@@ -14,22 +14,26 @@ const LANES: usize = 16;
 /// Beyond this `exp` is infinite, and so is `2^k`.
 const LARGEST: f32 = 89.0;
 
-/// 16 values from `row[at..]`, `fill` in the lanes beyond its end, and the mask of those inside.
-#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-fn load(row: &[f32], at: usize, fill: f32) -> (__m512, __mmask16) {
-    let row = &row[at..];
-    let mask = if row.len() >= LANES { !0 } else { (1 << row.len()) - 1 };
-    // SAFETY: only lanes of the mask are read, and there are that many elements from `at` on.
-    (unsafe { _mm512_mask_loadu_ps(_mm512_set1_ps(fill), mask, row.as_ptr()) }, mask)
+/// The lanes that `len` elements fill.
+#[inline(always)]
+fn filled(len: usize) -> __mmask16 {
+    if len >= LANES { !0 } else { (1 << len) - 1 }
 }
 
-/// Writes the lanes of the mask that [`load`] gave for the same place.
+/// 16 values from `row[at..]`, `fill` in the lanes beyond its end.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-fn store(row: &mut [f32], at: usize, mask: __mmask16, values: __m512) {
+fn load(row: &[f32], at: usize, fill: f32) -> __m512 {
+    let row = &row[at..];
+    // SAFETY: only as many lanes are read as there are elements.
+    unsafe { _mm512_mask_loadu_ps(_mm512_set1_ps(fill), filled(row.len()), row.as_ptr()) }
+}
+
+/// Writes to `row[at..]` as many of the 16 values as it has room for.
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
+fn store(row: &mut [f32], at: usize, values: __m512) {
     let row = &mut row[at..];
-    assert!(mask.count_ones() as usize <= row.len());
-    // SAFETY: the lanes of a mask are the first ones, and there are that many elements from `at` on.
-    unsafe { _mm512_mask_storeu_ps(row.as_mut_ptr(), mask, values) }
+    // SAFETY: only as many lanes are written as there are elements.
+    unsafe { _mm512_mask_storeu_ps(row.as_mut_ptr(), filled(row.len()), values) }
 }
 
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
@@ -51,8 +55,7 @@ fn exp_lanes(x: __m512) -> __m512 {
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
 pub(super) fn exp(values: &mut [f32]) {
     for at in (0..values.len()).step_by(LANES) {
-        let (x, mask) = load(values, at, 0.0);
-        store(values, at, mask, exp_lanes(x));
+        store(values, at, exp_lanes(load(values, at, 0.0)));
     }
 }
 
@@ -65,34 +68,56 @@ pub(super) fn tile_statistics(
     statistics: &mut [(f32, f64)],
 ) {
     for (row, statistic) in tile.chunks_exact_mut(width).zip(statistics) {
-        if let Some(bias) = bias {
-            for at in (0..width).step_by(LANES) {
-                let ((z, mask), (b, _)) = (load(row, at, 0.0), load(bias, at, 0.0));
-                store(row, at, mask, _mm512_add_ps(z, b));
-            }
-        }
-        *statistic = row_statistics(row);
+        let max = match bias {
+            Some(bias) => add_max(row, bias),
+            None => row_max(row),
+        };
+        *statistic = (max, exp_sum(row, max));
     }
 }
 
 /// As [`super::math::row_statistics`].
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
 pub(super) fn row_statistics(row: &[f32]) -> (f32, f64) {
+    let max = row_max(row);
+    (max, exp_sum(row, max))
+}
+
+/// Adds the bias to a row; returns the largest sum that is not NaN.
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
+fn add_max(row: &mut [f32], bias: &[f32]) -> f32 {
     let mut best = _mm512_set1_ps(f32::NEG_INFINITY);
     for at in (0..row.len()).step_by(LANES) {
-        best = _mm512_max_ps(load(row, at, f32::NEG_INFINITY).0, best);
+        let z = _mm512_add_ps(load(row, at, f32::NEG_INFINITY), load(bias, at, 0.0));
+        store(row, at, z);
+        best = _mm512_max_ps(z, best);
     }
-    let max = _mm512_reduce_max_ps(best);
+    _mm512_reduce_max_ps(best)
+}
+
+/// The largest element that is not NaN.
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
+fn row_max(row: &[f32]) -> f32 {
+    let mut best = _mm512_set1_ps(f32::NEG_INFINITY);
+    for at in (0..row.len()).step_by(LANES) {
+        best = _mm512_max_ps(load(row, at, f32::NEG_INFINITY), best);
+    }
+    _mm512_reduce_max_ps(best)
+}
+
+/// `Σ exp(z - max)`, terms in `f32`, sum in `f64`; 0 for a row of -inf.
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
+fn exp_sum(row: &[f32], max: f32) -> f64 {
     if max == f32::NEG_INFINITY && !row.iter().any(|z| z.is_nan()) {
-        return (max, 0.0); // exp(-inf + inf) would be NaN for every masked class.
+        return 0.0; // exp(-inf + inf) would be NaN for every masked class.
     }
     let (mut low, mut high) = (_mm512_setzero_pd(), _mm512_setzero_pd());
     for at in (0..row.len()).step_by(LANES) {
-        let e = exp_lanes(_mm512_sub_ps(load(row, at, f32::NEG_INFINITY).0, _mm512_set1_ps(max)));
+        let e = exp_lanes(_mm512_sub_ps(load(row, at, f32::NEG_INFINITY), _mm512_set1_ps(max)));
         low = _mm512_add_pd(low, _mm512_cvtps_pd(_mm512_castps512_ps256(e)));
         high = _mm512_add_pd(high, _mm512_cvtps_pd(_mm512_extractf32x8_ps::<1>(e)));
     }
-    (max, _mm512_reduce_add_pd(_mm512_add_pd(low, high)))
+    _mm512_reduce_add_pd(_mm512_add_pd(low, high))
 }
 
 /// As [`super::math::row_softmax`].
@@ -102,15 +127,15 @@ pub(super) fn row_softmax(out: &mut [f32], z: Option<&[f32]>, bias: Option<&[f32
     let least = _mm512_set1_ps(TINY / factor.abs());
     let (max, factor) = (_mm512_set1_ps(max), _mm512_set1_ps(factor));
     for at in (0..out.len()).step_by(LANES) {
-        let (here, mask) = load(out, at, 0.0);
+        let here = load(out, at, 0.0);
         let score = match (z, bias) {
-            (Some(z), _) => load(z, at, 0.0).0,
-            (None, Some(bias)) => _mm512_add_ps(here, load(bias, at, 0.0).0),
+            (Some(z), _) => load(z, at, 0.0),
+            (None, Some(bias)) => _mm512_add_ps(here, load(bias, at, 0.0)),
             (None, None) => here,
         };
         let e = exp_lanes(_mm512_sub_ps(score, max));
         // Not less, so that NaN passes.
         let counts = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(e, least);
-        store(out, at, mask, _mm512_maskz_mul_ps(counts, factor, e));
+        store(out, at, _mm512_maskz_mul_ps(counts, factor, e));
     }
 }
