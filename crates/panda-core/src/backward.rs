@@ -118,7 +118,7 @@ impl<F: Real, G> Gradients<F, G> {
 ///
 /// With `A[i] = Σ_s a[i,s] - dL/dlogZ[i]`. At a selected class the softmax is taken from the emission in `f64`,
 /// because there `a - A p` cancels when the model is sure. A site whose adjoints are all zero costs nothing, and
-/// elements of `G` below [`Real::TINY`] count as zero.
+/// elements of `G` below [`Real::TINY`] count as zero. Returns how many sites were not left out.
 ///
 /// # Shapes
 /// As [`forward`](crate::forward()), whose result for the same arguments is `normalized`; `into` as
@@ -139,7 +139,7 @@ pub fn backward<F: Real, S: Sites<F>>(
     adjoints: &Adjoints,
     workspace: &mut Workspace<F>,
     into: &mut Gradients<F, S::Gradient>,
-) -> Result<()> {
+) -> Result<usize> {
     let plan = workspace.prepare(sites, head, selection)?;
     let (n, h, classes) = (sites.len(), head.hidden, head.classes);
     normalized.check(n, selection.per_site())?;
@@ -155,8 +155,10 @@ pub fn backward<F: Real, S: Sites<F>>(
 
     let counts = |site: &usize| adjoints.counts::<F>(*site, selection);
     let (first, rest) = ((0..kept_sites).filter(counts), (kept_sites..n).filter(counts));
+    let mut counted = 0;
     for wave in waves(first, plan.wave).chain(waves(rest, plan.wave)) {
         let rows = wave.len();
+        counted += rows;
         let task = plan.task(rows);
         let (hidden, gradient) = (&mut hidden[..rows * h], &mut gradient[..rows * h]);
         fill(sites, &wave, hidden);
@@ -226,7 +228,7 @@ pub fn backward<F: Real, S: Sites<F>>(
         pairs.for_each(|(gradient, hidden)| sites.pull_back(hidden, gradient));
         sites.scatter(&wave, gradient, &mut into.sites);
     }
-    Ok(())
+    Ok(counted)
 }
 
 /// Where a row of scores is.

@@ -1,7 +1,7 @@
 //! The last linear layer.
 use rayon::prelude::*;
 
-use crate::{Error, Real, Result, error::expect_len, sites::largest};
+use crate::{Error, Real, Result, error::expect_len, sites::{has_infinite_or_nan, largest}};
 
 /// Weight *C x H* and bias *C* of the head, borrowed.
 #[derive(Debug, Clone, Copy)]
@@ -32,9 +32,7 @@ impl<'a, F: Real> Head<'a, F> {
     /// An infinite weight would pass forward as a masked class and turn `0 · inf` into NaN in backward. (A NaN makes
     /// the scores NaN, which forward reports with its site.)
     pub(crate) fn reject_infinite_weights(&self) -> Result<()> {
-        // Without a way out of the loop it is fast. A product with 0 is NaN for infinities and NaN alone.
-        let finite = |part: &[F]| !part.iter().fold(false, |bad, w| bad | (*w * F::ZERO != F::ZERO));
-        if self.weight.par_chunks(1 << 16).all(finite) {
+        if !self.weight.par_chunks(1 << 16).any(has_infinite_or_nan) {
             return Ok(());
         }
         match self.weight.iter().position(|w| w.to_f64().is_infinite()) {

@@ -136,7 +136,9 @@ impl<'a, F: Real> JointSites<'a, F> {
             for (site, &row) in of.iter().enumerate() {
                 if !std::mem::replace(&mut seen[(row - first) as usize], true) {
                     let values = &rows[row as usize * width..][..width];
-                    if let Some(value) = values.iter().map(|v| v.to_f64()).find(|v| v.is_infinite()) {
+                    if has_infinite_or_nan(values)
+                        && let Some(value) = values.iter().map(|v| v.to_f64()).find(|v| v.is_infinite())
+                    {
                         return Err(Error::InfiniteRow { argument, site, value });
                     }
                 }
@@ -198,6 +200,11 @@ impl<F: Real> Sites<F> for JointSites<'_, F> {
         let JointGradient { frames, labels } = into;
         rayon::join(|| sum(self.frame_of, frames), || sum(self.label_of, labels));
     }
+}
+
+/// Without a way out of the loop it is fast. A product with 0 is NaN for infinities and NaN alone.
+pub(crate) fn has_infinite_or_nan<F: Real>(values: &[F]) -> bool {
+    values.iter().fold(false, |bad, value| bad | (*value * F::ZERO != F::ZERO))
 }
 
 /// The largest magnitude of some values.

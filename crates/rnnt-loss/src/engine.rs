@@ -99,13 +99,14 @@ impl<F: Real> Forward<F> {
         workspace: &mut Workspace<F>,
         into: &mut Gradients<F, S::Gradient>,
     ) -> Result<Skipped> {
-        self.with_adjoints(targets, options, weights, |selection, normalized, adjoints| {
+        let counted = self.with_adjoints(targets, options, weights, |selection, normalized, adjoints| {
             panda_core::backward(sites, head, selection, normalized, adjoints, workspace, into)
         })?;
-        Ok(match self.skipped.is_empty() {
+        let skipped = match self.skipped.is_empty() {
             true => Skipped::default(),
             false => Skipped::new(&self.skipped, weights, sites.largest(), head.largest_weight()),
-        })
+        };
+        Ok(Skipped { zeros: sites.len() - counted - skipped.sites, ..skipped })
     }
 
     /// Hands the weighted adjoints to a backward pass.

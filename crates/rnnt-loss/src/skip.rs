@@ -11,11 +11,13 @@
 use rayon::prelude::*;
 use rnnt_dp::Lattices;
 
-/// What was left out of a gradient, and how much that can have changed it. All zero for an exact gradient.
+/// What was left out of a gradient, and how much that can have changed it. All but `zeros` is zero for an exact gradient.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Skipped {
     /// Sites left out although they had an adjoint.
     pub sites: usize,
+    /// Sites whose adjoints are zero, or so small that `f32` products would lose them: they are always left out.
+    pub zeros: usize,
     /// `D`: their summed occupancy, each times the weight of its utterance.
     pub mass: f64,
     /// Bound on the sum over classes of the errors in the bias's gradient.
@@ -33,6 +35,7 @@ impl Skipped {
         let mass: f64 = lost.map(|(part, weight)| part.mass * weight.abs()).sum();
         Self {
             sites: parts.iter().map(|part| part.sites).sum(),
+            zeros: 0,
             mass,
             bias: 2.0 * mass,
             weight: 2.0 * mass * largest_hidden,
@@ -43,6 +46,7 @@ impl Skipped {
     /// Another group of the same batch.
     pub(crate) fn add(&mut self, other: Self) {
         self.sites += other.sites;
+        self.zeros += other.zeros;
         self.mass += other.mass;
         self.bias += other.bias;
         self.weight += other.weight;
@@ -71,25 +75,30 @@ pub(crate) fn skip(lattices: &Lattices, arcs: usize, adjoints: &mut [f64], epsil
 
 /// Buckets of a quarter of an octave: exponent and two bits of the fraction.
 const SHIFT: u32 = 50;
+/// Down to 2^-128 of what is allowed; what is smaller is in the last one.
+const BUCKETS: usize = 512;
 
 fn skip_utterance(adjoints: &mut [f64], arcs: usize, allowed: f64) -> Part {
-    let mass = |site: &[f64]| site.iter().map(|a| a.abs()).sum::<f64>();
-    let bucket = |mass: f64| (mass.to_bits() >> SHIFT) as usize;
+    let masses: Vec<f64> =
+        adjoints.chunks_exact(arcs).map(|site| site.iter().map(|a| a.abs()).sum()).collect();
+    // Largest first: how many buckets below the one of `allowed`.
+    let top = allowed.to_bits() >> SHIFT;
+    let bucket = |mass: f64| (top.saturating_sub(mass.to_bits() >> SHIFT) as usize).min(BUCKETS - 1);
     // Sums of the sites that could be left out, by size; then the border, exactly.
-    let mut buckets = vec![0.0; bucket(allowed) + 1];
-    for mass in adjoints.chunks_exact(arcs).map(mass).filter(|mass| *mass <= allowed) {
-        buckets[bucket(mass)] += mass;
+    let mut buckets = [0.0; BUCKETS];
+    for mass in masses.iter().filter(|mass| **mass <= allowed) {
+        buckets[bucket(*mass)] += mass;
     }
     let mut sum = 0.0;
-    let border = buckets.iter().position(|bucket| {
+    let border = buckets.iter().rposition(|bucket| {
         let fits = sum + bucket <= allowed;
         sum += if fits { *bucket } else { 0.0 };
         !fits
     });
     let mut threshold = f64::INFINITY;
     if let Some(border) = border {
-        let at_border = |mass: &f64| *mass <= allowed && bucket(*mass) == border;
-        let mut masses: Vec<f64> = adjoints.chunks_exact(arcs).map(mass).filter(at_border).collect();
+        let at_border = |mass: &&f64| **mass <= allowed && bucket(**mass) == border;
+        let mut masses: Vec<f64> = masses.iter().filter(at_border).copied().collect();
         masses.sort_unstable_by(f64::total_cmp);
         threshold = masses[0];
         for pair in masses.chunk_by(|a, b| a == b) {
@@ -102,8 +111,7 @@ fn skip_utterance(adjoints: &mut [f64], arcs: usize, allowed: f64) -> Part {
         }
     }
     let mut part = Part::default();
-    for site in adjoints.chunks_exact_mut(arcs) {
-        let mass = mass(site);
+    for (site, mass) in adjoints.chunks_exact_mut(arcs).zip(masses) {
         if mass > 0.0 && mass < threshold && mass <= allowed {
             part.sites += 1;
             part.mass += mass;
