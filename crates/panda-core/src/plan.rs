@@ -37,12 +37,14 @@ pub struct Plan {
 /// Bytes of scores in flight: they stay in the shared cache between the product that makes them and the two that use them.
 const IN_FLIGHT: usize = 16 << 20;
 /// Sites of a wave, where few classes do not ask for more: the sum of a weight gradient's product is that long.
-const WAVE: usize = 1024;
-const LONGEST_WAVE: usize = 4096;
+const WAVE: usize = 1536;
+const LONGEST_WAVE: usize = 2048;
 const SHORTEST_WAVE: usize = 64;
 const BLOCK: usize = 256;
 /// Sites of a task that makes scores, at most: the matrix library packs the weight anew for each.
-const TASK: usize = 1024;
+const TASK: usize = 1536;
+/// Tasks that a flight of few tiles is at least cut into.
+const TASKS: usize = 8;
 const CLASSES: usize = 480;
 /// Elements of a vector register: tiles are so many times some.
 const LANES: usize = 16;
@@ -108,7 +110,8 @@ impl Plan {
 
     /// Sites of a task that makes scores of so many, a multiple of `block`.
     pub(crate) fn task(&self, sites: usize) -> usize {
-        even(sites, TASK).next_multiple_of(self.block)
+        let parts = sites.div_ceil(TASK).max(TASKS / self.tiles);
+        sites.div_ceil(parts.max(1)).next_multiple_of(self.block)
     }
 
     /// The same cut without the parts that `sites` and `classes` leave empty.

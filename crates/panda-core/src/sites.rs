@@ -172,11 +172,11 @@ impl<F: Real> Sites<F> for JointSites<'_, F> {
         for (&site, out) in sites.iter().zip(hidden.chunks_exact_mut(self.width)) {
             out.copy_from_slice(&self.frames[self.row(self.frame_of[site])]);
             F::add_slice(out, &self.labels[self.row(self.label_of[site])]);
-        }
-        match self.activation {
-            Activation::Tanh => kernel::tanh(hidden),
-            // Written so that a NaN stays one.
-            Activation::Relu => hidden.iter_mut().for_each(|h| *h = if *h < F::ZERO { F::ZERO } else { *h }),
+            match self.activation {
+                Activation::Tanh => kernel::tanh(out),
+                // Written so that a NaN stays one.
+                Activation::Relu => out.iter_mut().for_each(|h| *h = if *h < F::ZERO { F::ZERO } else { *h }),
+            }
         }
     }
     fn pull_back(&self, hidden: &[F], gradient: &mut [F]) {

@@ -59,6 +59,40 @@ pub(super) fn exp(values: &mut [f32]) {
     }
 }
 
+/// `tanh x = e / (e + 2)` with `e = exp(2|x|) - 1` as in `math`, and the sign of x.
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
+fn tanh_lanes(x: __m512) -> __m512 {
+    let one = _mm512_set1_ps(1.0);
+    // tanh(10) rounds to 1. The minimum returns its second argument where one is NaN.
+    let a = _mm512_min_ps(_mm512_set1_ps(10.0), _mm512_abs_ps(x));
+    let a = _mm512_add_ps(a, a);
+    let k = _mm512_roundscale_ps::<0>(_mm512_mul_ps(a, _mm512_set1_ps(std::f32::consts::LOG2_E)));
+    let r = _mm512_fnmadd_ps(k, _mm512_set1_ps(LN2_HIGH), a);
+    let r = _mm512_fnmadd_ps(k, _mm512_set1_ps(LN2_LOW), r);
+    let mut p = _mm512_set1_ps(1.0 / 5040.0);
+    for coefficient in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5] {
+        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(coefficient));
+    }
+    let p = _mm512_fmadd_ps(_mm512_mul_ps(p, r), r, r); // exp r - 1
+    let power = _mm512_scalef_ps(one, k);
+    let e = _mm512_fmadd_ps(power, p, _mm512_sub_ps(power, one));
+    // Two Newton steps instead of a division, the second on the quotient.
+    let below = _mm512_add_ps(e, _mm512_set1_ps(2.0));
+    let inverse = _mm512_rcp14_ps(below);
+    let inverse = _mm512_fmadd_ps(_mm512_fnmadd_ps(below, inverse, one), inverse, inverse);
+    let y = _mm512_mul_ps(e, inverse);
+    let y = _mm512_fmadd_ps(_mm512_fnmadd_ps(y, below, e), inverse, y);
+    let sign = _mm512_and_ps(x, _mm512_set1_ps(-0.0));
+    _mm512_or_ps(y, sign)
+}
+
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
+pub(super) fn tanh(values: &mut [f32]) {
+    for at in (0..values.len()).step_by(LANES) {
+        store(values, at, tanh_lanes(load(values, at, 0.0)));
+    }
+}
+
 /// As [`super::math::tile_statistics`].
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
 pub(super) fn tile_statistics(

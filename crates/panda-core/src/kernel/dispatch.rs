@@ -68,7 +68,7 @@ macro_rules! dispatched {
 
 dispatched! {
     fn exp(values: &mut [f32]) = avx512::exp;
-    fn tanh(values: &mut [f32]) = math::tanh::<true>;
+    fn tanh(values: &mut [f32]) = avx512::tanh;
     fn sigmoid(values: &mut [f32]) = math::sigmoid::<true>;
     fn add(out: &mut [f32], row: &[f32]) = math::add::<true>;
     fn tile_statistics(tile: &mut [f32], width: usize, bias: Option<&[f32]>, statistics: &mut [(f32, f64)])
