@@ -1,7 +1,11 @@
 //! The last linear layer.
 use rayon::prelude::*;
 
-use crate::{Error, Real, Result, error::expect_len, sites::{has_infinite_or_nan, largest}};
+use crate::{
+    Error, Real, Result,
+    error::expect_len,
+    sites::{has_infinite_or_nan, largest},
+};
 
 /// Weight *C x H* and bias *C* of the head, borrowed.
 #[derive(Debug, Clone, Copy)]
