@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use candle_core::DType;
 use common::Problem;
-use panda::panda_core::{Head, MemoryBudget, Plan, Shape};
+use panda::panda_core::{Head, MemoryBudget, Plan, Precision, Shape};
 use panda::rnnt_loss::{self, Options, Targets, scores_loss, scores_loss_in_place};
 
 /// Largest single allocation, bytes alive now, and the most that ever were.
@@ -58,7 +58,7 @@ fn check() {
     let quarter = n * classes / 4 * size_of::<f32>();
     let shape = Shape { sites: n, hidden: problem.width, classes, selected: 2 };
     let budget = MemoryBudget::bytes(4 << 20);
-    let scratch = Plan::new(shape, 4, budget).bytes(shape, 4);
+    let scratch = Plan::new(shape, 4, Precision::Full, budget).bytes(shape, 4, Precision::Full);
     assert!(
         quarter > 2 * scratch,
         "too small to mean anything: {quarter} bytes against {scratch} of scratch"

@@ -3,7 +3,7 @@ mod common;
 
 use candle_core::{DType, Device, Tensor};
 use common::{Found, Problem, flat};
-use panda::panda_core::{Head, MemoryBudget, Plan, Shape};
+use panda::panda_core::{Head, MemoryBudget, Plan, Precision, Shape};
 use panda::rnnt_loss::{JointNetwork, Layout, Options, candle, joint_loss};
 use rayon::ThreadPoolBuilder;
 
@@ -37,7 +37,7 @@ fn default_cut() {
     let problem = large();
     let n = problem.targets().lattices().sites();
     let shape = Shape { sites: n, hidden: problem.width, classes: problem.classes, selected: 2 };
-    let plan = Plan::new(shape, 4, MemoryBudget::default());
+    let plan = Plan::new(shape, 4, Precision::Full, MemoryBudget::default());
     assert!(n > plan.wave && problem.classes > 2 * plan.classes, "too small to mean anything: {plan:?}");
     for dtype in [DType::F32, DType::F64] {
         for budget in [MemoryBudget::default(), MemoryBudget::recompute(), MemoryBudget::bytes(1 << 20)] {

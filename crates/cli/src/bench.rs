@@ -164,8 +164,9 @@ fn report(arguments: &Arguments, plan: &Plan, machine: Machine, rows: Vec<Row>) 
 
 /// The hidden command of a case's process: measures, and answers with one line of JSON.
 pub fn run_case(arguments: &CaseArguments) -> crate::error::Result<ExitCode> {
+    let spec = measure::parse(&arguments.spec)?;
     measure::end_with_parent();
-    let answer = measure::run(&measure::parse(&arguments.spec)?)?;
+    let answer = measure::run(&spec)?;
     let line = serde_json::to_string(&answer)
         .map_err(|source| BenchError::Json { what: "answer of a case", source })?;
     println!("{line}");

@@ -1,7 +1,7 @@
 //! `panda info CHECKPOINT|RECIPE`, or sizes alone
 use std::{path::PathBuf, process::ExitCode};
 
-use rnnt_loss::{MemoryBudget, MemoryPlan, Options, Targets};
+use rnnt_loss::{MemoryBudget, MemoryPlan, Options, Precision, Targets};
 use speech::Tokenizer;
 use training::{Model, Recipe, Recogniser};
 
@@ -31,6 +31,9 @@ pub struct Arguments {
     /// Bytes that the loss may hold beside arguments and gradients, such as 64MiB, or `recompute` or `unlimited`
     #[arg(long, value_parser = budget)]
     budget: Option<MemoryBudget>,
+    /// Plan for products of the head in bf16
+    #[arg(long)]
+    bf16: bool,
 }
 
 fn budget(text: &str) -> std::result::Result<MemoryBudget, String> {
@@ -81,7 +84,8 @@ fn plan(hidden: usize, classes: usize, arguments: &Arguments) -> Result<ExitCode
     let Arguments { batch, frames, labels, .. } = *arguments;
     // The labels' values do not matter to a plan.
     let targets = Targets::new(1, vec![frames; batch], vec![vec![0; labels]; batch])?;
-    let options = Options { budget: arguments.budget.unwrap_or_default(), ..Options::default() };
+    let precision = if arguments.bf16 { Precision::Bf16 } else { Precision::Full };
+    let options = Options { budget: arguments.budget.unwrap_or_default(), precision, ..Options::default() };
     let (hidden, classes) = (arguments.hidden.unwrap_or(hidden), arguments.classes.unwrap_or(classes));
     println!("{}", MemoryPlan::new(&targets, hidden, classes, 4, &options));
     Ok(ExitCode::SUCCESS)

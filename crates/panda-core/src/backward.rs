@@ -1,13 +1,15 @@
 //! Backward: gradients from compact adjoints, one wave of sites at a time, tile by tile.
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use crate::{
-    Error, Head, Normalized, Real, Result, Selection, Sites, Workspace,
+    Error, Head, Normalized, Plan, Precision, Real, Result, Selection, Sites, Workspace,
     error::expect_len,
-    forward::{fill, score_tile},
     kept::waves,
-    kernel::{Accumulate, View, ViewMut, product},
-    workspace::{flights, grow},
+    kernel::packed::{Full, Numbers, half::Half},
+    panels::Panels,
+    workspace::{flights, grow, in_pool},
 };
 
 /// What the lattice sends back.
@@ -140,18 +142,35 @@ pub fn backward<F: Real, S: Sites<F>>(
     workspace: &mut Workspace<F>,
     into: &mut Gradients<F, S::Gradient>,
 ) -> Result<usize> {
+    let (mut full, mut half) = (std::mem::take(&mut workspace.full), std::mem::take(&mut workspace.half));
+    let step = ScoreGradient { selection, normalized, adjoints };
+    let result = in_pool(|| match workspace.precision {
+        Precision::Full => backward_with::<F, Full, S>(sites, head, &step, workspace, &mut full, into),
+        Precision::Bf16 => backward_with::<F, Half, S>(sites, head, &step, workspace, &mut half, into),
+    });
+    (workspace.full, workspace.half) = (full, half);
+    result
+}
+
+fn backward_with<F: Real, N: Numbers<F>, S: Sites<F>>(
+    sites: &S,
+    head: &Head<F>,
+    step: &ScoreGradient<F>,
+    workspace: &mut Workspace<F>,
+    panels: &mut Panels<N::Word>,
+    into: &mut Gradients<F, S::Gradient>,
+) -> Result<usize> {
+    let ScoreGradient { selection, normalized, adjoints } = *step;
     let plan = workspace.prepare(sites, head, selection)?;
     let (n, h, classes) = (sites.len(), head.hidden, head.classes);
     normalized.check(n, selection.per_site())?;
     adjoints.check::<F>(n, selection)?;
     expect_len("into.weight", head.weight.len(), into.weight.len())?;
     expect_len("into.bias", classes, into.bias.len())?;
-    let step = ScoreGradient { selection, normalized, adjoints };
-    let (kept, kept_sites) = (&normalized.kept, normalized.kept.sites_for(&plan, classes));
-    let wide = plan.tiles * plan.classes;
+    let kept_sites = normalized.kept.sites_for(&plan, classes);
     grow(&mut workspace.gradient, plan.wave * h, F::ZERO);
-    grow(&mut workspace.sums, plan.wave.div_ceil(plan.block) * wide, F::ZERO);
-    let Workspace { hidden, gradient, tiles, sums, .. } = workspace;
+    grow(&mut workspace.sums, plan.wave.div_ceil(plan.block) * plan.tiles * plan.classes, F::ZERO);
+    let Workspace { hidden, gradient, z, sums, .. } = workspace;
 
     let counts = |site: &usize| adjoints.counts::<F>(*site, selection);
     let (first, rest) = ((0..kept_sites).filter(counts), (kept_sites..n).filter(counts));
@@ -159,69 +178,19 @@ pub fn backward<F: Real, S: Sites<F>>(
     for wave in waves(first, plan.wave).chain(waves(rest, plan.wave)) {
         let rows = wave.len();
         counted += rows;
-        let task = plan.task(rows);
         let (hidden, gradient) = (&mut hidden[..rows * h], &mut gradient[..rows * h]);
-        fill(sites, &wave, hidden);
+        panels.fill::<F, N, S>(&plan, sites, &wave, hidden);
+        panels.hold::<F, N>(&plan, hidden, h);
         gradient.fill(F::ZERO);
-        let blocks = rows.div_ceil(plan.block);
-        for flight in flights(&plan, classes) {
-            let tiles = &mut tiles[..rows * flight.len()];
-            let sums = &mut sums[..blocks * flight.len()];
-            let pairs =
-                tiles.par_chunks_mut(rows * plan.classes).zip(sums.par_chunks_mut(blocks * plan.classes));
-            pairs.enumerate().for_each(|(tile, (g, sums))| {
-                let from = flight.start + tile * plan.classes;
-                let width = g.len() / rows;
-                let bias = head.bias.map(|bias| &bias[from..from + width]);
-                let tasks =
-                    g.par_chunks_mut(task * width).zip(sums.par_chunks_mut(task / plan.block * width));
-                let rows = hidden.par_chunks(task * h).zip(wave.par_chunks(task));
-                tasks.zip(rows).for_each(|((g, sums), (hidden, wave))| {
-                    if wave[0] >= kept_sites {
-                        score_tile(head, hidden, from, g);
-                    }
-                    let blocks = g.chunks_mut(plan.block * width).zip(sums.chunks_exact_mut(width));
-                    for ((g, sums), wave) in blocks.zip(wave.chunks(plan.block)) {
-                        sums.fill(F::ZERO);
-                        for (g, &site) in g.chunks_exact_mut(width).zip(wave) {
-                            let z = match site < kept_sites {
-                                true => Scores::Kept(kept.row(site, &(from..from + width))),
-                                false => Scores::Here(bias),
-                            };
-                            step.apply(site, from, z, g);
-                            F::add_slice(sums, g);
-                        }
-                    }
-                });
-            });
-            let (tiles, sums) = (&*tiles, &*sums);
-            let into_head = || {
-                let weight = into.weight[flight.start * h..flight.end * h].par_chunks_mut(plan.classes * h);
-                let bias = into.bias[flight.clone()].par_chunks_mut(plan.classes);
-                let g = tiles.par_chunks(rows * plan.classes).zip(sums.par_chunks(blocks * plan.classes));
-                weight.zip(bias).zip(g).for_each(|((weight, bias), (g, sums))| {
-                    let width = bias.len();
-                    for sums in sums.chunks_exact(width) {
-                        bias.iter_mut().zip(sums).for_each(|(b, g)| *b += g.to_f64());
-                    }
-                    let g = View::new(g, rows, width).transposed();
-                    let hidden = View::new(hidden, rows, h);
-                    product(ViewMut::new(weight, width, h), g, hidden, F::ONE, Accumulate::Add);
-                });
+        for classes in flights(&plan, classes) {
+            let targets = Targets {
+                gradient: &mut *gradient,
+                weight: &mut into.weight[classes.start * h..classes.end * h],
+                bias: &mut into.bias[classes.clone()],
             };
-            let into_hidden = || {
-                gradient.par_chunks_mut(plan.block * h).enumerate().for_each(|(block, gradient)| {
-                    let count = gradient.len() / h;
-                    for (tile, g) in tiles.chunks(rows * plan.classes).enumerate() {
-                        let from = flight.start + tile * plan.classes;
-                        let width = g.len() / rows;
-                        let g = View::new(&g[block * plan.block * width..], count, width);
-                        let weight = View::new(&head.weight[from * h..][..width * h], width, h);
-                        product(ViewMut::new(gradient, count, h), g, weight, F::ONE, Accumulate::Add);
-                    }
-                });
-            };
-            rayon::join(into_head, into_hidden);
+            let sums = &mut sums[..rows.div_ceil(plan.block) * classes.len()];
+            let flight = Flight { plan: &plan, head, classes, wave: &wave, step, kept_sites };
+            panels.backward::<F, N>(&flight, z, sums, targets);
         }
         let block = 64 * h;
         let pairs = gradient.par_chunks_mut(block).zip(hidden.par_chunks(block));
@@ -229,6 +198,49 @@ pub fn backward<F: Real, S: Sites<F>>(
         sites.scatter(&wave, gradient, &mut into.sites);
     }
     Ok(counted)
+}
+
+/// A wave of sites against the classes of a flight.
+pub(crate) struct Flight<'a, F> {
+    pub plan: &'a Plan,
+    pub head: &'a Head<'a, F>,
+    pub classes: Range<usize>,
+    pub wave: &'a [usize],
+    pub step: &'a ScoreGradient<'a, F>,
+    /// Sites, from the first, whose scores were kept.
+    pub kept_sites: usize,
+}
+
+/// What a flight adds to.
+pub(crate) struct Targets<'a, F> {
+    /// Of the hidden rows of the wave.
+    pub gradient: &'a mut [F],
+    /// Of the weight and the bias of the flight's classes.
+    pub weight: &'a mut [F],
+    pub bias: &'a mut [f64],
+}
+
+impl<F: Real> Flight<'_, F> {
+    /// Turns a site's scores of a tile, unless they were kept elsewhere, into their gradient, and adds it to `sums`.
+    pub fn row(&self, site: usize, from: usize, g: &mut [F], sums: &mut [F]) {
+        let classes = from..from + g.len();
+        let z = match site < self.kept_sites {
+            true => Scores::Kept(self.step.normalized.kept.row(site, &classes)),
+            false => Scores::Here(self.head.bias.map(|bias| &bias[classes])),
+        };
+        self.step.apply(site, from, z, g);
+        F::add_slice(sums, g);
+    }
+
+    /// Adds the column sums of the blocks of each tile.
+    pub fn add_to_bias(&self, sums: &[F], bias: &mut [f64]) {
+        let blocks = self.wave.len().div_ceil(self.plan.block);
+        for (bias, sums) in bias.chunks_mut(self.plan.classes).zip(sums.chunks(blocks * self.plan.classes)) {
+            for sums in sums.chunks_exact(bias.len()) {
+                bias.iter_mut().zip(sums).for_each(|(b, g)| *b += g.to_f64());
+            }
+        }
+    }
 }
 
 /// Where a row of scores is.
@@ -240,6 +252,7 @@ pub(crate) enum Scores<'a, F> {
 }
 
 /// The gradient of a row of scores, written over the scores.
+#[derive(Clone, Copy)]
 pub(crate) struct ScoreGradient<'a, F> {
     pub selection: &'a Selection,
     pub normalized: &'a Normalized<F>,

@@ -8,11 +8,11 @@
 /// says what the call takes.
 ///
 /// ```
-/// use panda_core::{MemoryBudget, Plan, Shape};
+/// use panda_core::{MemoryBudget, Plan, Precision, Shape};
 /// let shape = Shape { sites: 2_600, hidden: 512, classes: 8_192, selected: 2 };
-/// let plan = Plan::new(shape, 4, MemoryBudget::bytes(200 << 20));
+/// let plan = Plan::new(shape, 4, Precision::Full, MemoryBudget::bytes(200 << 20));
 /// assert_eq!(plan.kept, 2_600); // 85 MB of scores fit
-/// assert_eq!(Plan::new(shape, 4, MemoryBudget::recompute()).kept, 0);
+/// assert_eq!(Plan::new(shape, 4, Precision::Full, MemoryBudget::recompute()).kept, 0);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryBudget {
@@ -47,11 +47,11 @@ impl MemoryBudget {
     }
 }
 
-/// 48 MiB: tiles at their best size and the scores of 8,000 sites over 1,024 classes.
-const DEFAULT: usize = 48 << 20;
+/// 64 MiB: tiles at their best size and the scores of 8,000 sites over 1,024 classes.
+const DEFAULT: usize = 64 << 20;
 
 impl Default for MemoryBudget {
-    /// 48 MiB.
+    /// 64 MiB.
     fn default() -> Self {
         Self::bytes(DEFAULT)
     }

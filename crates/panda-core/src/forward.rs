@@ -1,12 +1,15 @@
 //! Forward: emissions and the two halves of logZ, one wave of sites at a time, tile by tile.
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use crate::{
-    Error, Head, Real, Result, Selection, Sites, Workspace,
+    Error, Head, Precision, Real, Result, Selection, Sites, Workspace,
     error::expect_len,
     kept::{Kept, waves},
-    kernel::{Accumulate, View, ViewMut, product},
-    workspace::flights,
+    kernel::packed::{Full, Numbers, half::Half},
+    panels::{Found, Panels, Scores},
+    workspace::{flights, in_pool},
 };
 
 /// What forward returns and backward needs: `N (S + 2)` numbers, and the scores that the budget had room for.
@@ -101,61 +104,49 @@ pub fn forward<F: Real, S: Sites<F>>(
     selection: &Selection,
     workspace: &mut Workspace<F>,
 ) -> Result<Normalized<F>> {
+    let (mut full, mut half) = (std::mem::take(&mut workspace.full), std::mem::take(&mut workspace.half));
+    let result = in_pool(|| match workspace.precision {
+        Precision::Full => forward_with::<F, Full, S>(sites, head, selection, workspace, &mut full),
+        Precision::Bf16 => forward_with::<F, Half, S>(sites, head, selection, workspace, &mut half),
+    });
+    (workspace.full, workspace.half) = (full, half);
+    result
+}
+
+fn forward_with<F: Real, N: Numbers<F>, S: Sites<F>>(
+    sites: &S,
+    head: &Head<F>,
+    selection: &Selection,
+    workspace: &mut Workspace<F>,
+    panels: &mut Panels<N::Word>,
+) -> Result<Normalized<F>> {
     let plan = workspace.prepare(sites, head, selection)?;
-    let (n, h, classes) = (sites.len(), head.hidden, head.classes);
+    let (n, h, classes, per_site) = (sites.len(), head.hidden, head.classes, selection.per_site());
     let kept = Kept::new(workspace.take_spare(plan.kept * classes), &plan, classes);
-    let mut out = Normalized::new(n, selection.per_site(), kept);
-    let Workspace { hidden, tiles, statistics, .. } = workspace;
+    let mut out = Normalized::new(n, per_site, kept);
+    let Workspace { hidden, z, statistics, picked, .. } = workspace;
     let Normalized { max, log_sum, emissions, kept } = &mut out;
     let mut kept = kept.scores.as_mut_slice();
     for wave in waves(0..plan.kept, plan.wave).chain(waves(plan.kept..n, plan.wave)) {
         let rows = wave.len();
-        let task = plan.task(rows);
-        let hidden = &mut hidden[..rows * h];
-        fill(sites, &wave, hidden);
-        let mut keep;
-        (keep, kept) = kept.split_at_mut(if wave[0] < plan.kept { rows * classes } else { 0 });
+        panels.fill::<F, N, S>(&plan, sites, &wave, &mut hidden[..rows * h]);
         for flight in flights(&plan, classes) {
-            let scores = rows * flight.len();
-            let z = if keep.is_empty() {
-                &mut tiles[..scores]
+            let tiles = flight.len().div_ceil(plan.classes);
+            let scores = if wave[0] < plan.kept {
+                let keep = kept.split_off_mut(..rows * flight.len());
+                Scores::Kept(keep.expect("there is room for the scores of all kept sites"))
             } else {
-                keep.split_off_mut(..scores).expect("a wave keeps the scores of all its flights")
+                Scores::Passing(z)
             };
-            let statistics = &mut statistics[..rows * flight.len().div_ceil(plan.classes)];
-            let tiles = z.par_chunks_mut(rows * plan.classes).zip(statistics.par_chunks_mut(rows));
-            tiles.enumerate().for_each(|(tile, (z, statistics))| {
-                let (from, width) = (flight.start + tile * plan.classes, z.len() / rows);
-                let bias = head.bias.map(|bias| &bias[from..from + width]);
-                let tasks = z.par_chunks_mut(task * width).zip(statistics.par_chunks_mut(task));
-                tasks.zip(hidden.par_chunks(task * h)).for_each(|((z, statistics), hidden)| {
-                    score_tile(head, hidden, from, z);
-                    F::tile_statistics(z, width, bias, statistics);
-                });
-            });
+            let statistics = &mut statistics[..rows * tiles];
+            let picked = &mut picked[..rows * tiles * per_site.max(1)];
+            let found = Found { statistics: &mut *statistics, picked: &mut *picked };
+            panels.forward::<F, N>(&plan, head, selection, &wave, &flight, scores, found);
             merge(statistics, rows, &mut max[wave[0]..][..rows], &mut log_sum[wave[0]..][..rows]);
-            select(selection, &wave, &flight, plan.classes, z, emissions);
+            select(selection, &wave, &flight, plan.classes, picked, emissions);
         }
     }
     out.finish(selection)
-}
-
-/// The hidden rows of a wave.
-pub(crate) fn fill<F: Real, S: Sites<F>>(sites: &S, wave: &[usize], hidden: &mut [F]) {
-    const ROWS: usize = 64;
-    let tasks = hidden.par_chunks_mut(ROWS * sites.width()).zip(wave.par_chunks(ROWS));
-    tasks.for_each(|(hidden, wave)| sites.fill(wave, hidden));
-}
-
-/// `Z = h W_tileᵀ` for the classes from `from` on, as many as the tile has room for; without the bias.
-///
-/// Both directions use it.
-pub(crate) fn score_tile<F: Real>(head: &Head<F>, hidden: &[F], from: usize, tile: &mut [F]) {
-    let rows = hidden.len() / head.hidden;
-    let width = tile.len() / rows;
-    let weight = View::new(&head.weight[from * head.hidden..][..width * head.hidden], width, head.hidden);
-    let hidden = View::new(hidden, rows, head.hidden);
-    product(ViewMut::new(tile, rows, width), hidden, weight.transposed(), F::ONE, Accumulate::Replace);
 }
 
 /// Folds the statistics of a flight's tiles into those of its sites, in tile order.
@@ -175,20 +166,18 @@ fn merge<F: Real>(statistics: &[(F, f64)], rows: usize, max: &mut [F], sum: &mut
 fn select<F: Real>(
     selection: &Selection,
     wave: &[usize],
-    flight: &std::ops::Range<usize>,
+    flight: &Range<usize>,
     tile_classes: usize,
-    tiles: &[F],
+    picked: &[F],
     emissions: &mut [f64],
 ) {
     let per_site = selection.per_site();
     for (row, &site) in wave.iter().enumerate() {
         for (slot, class) in selection.active(site) {
-            let class = class as usize;
-            if flight.contains(&class) {
-                let tile = (class - flight.start) / tile_classes * tile_classes;
-                let width = tile_classes.min(flight.len() - tile);
-                let at = wave.len() * tile + row * width + (class - flight.start - tile);
-                emissions[site * per_site + slot] = tiles[at].to_f64();
+            if flight.contains(&(class as usize)) {
+                let tile = (class as usize - flight.start) / tile_classes;
+                emissions[site * per_site + slot] =
+                    picked[(tile * wave.len() + row) * per_site + slot].to_f64();
             }
         }
     }

@@ -1,5 +1,5 @@
 //! How the work is cut: by shape and budget alone, so that bits never depend on the number of threads.
-use crate::{Error, MemoryBudget, Result, kept::even};
+use crate::{Error, MemoryBudget, Precision, Result, kept::even};
 
 /// Sizes of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,71 +34,72 @@ pub struct Plan {
     pub kept: usize,
 }
 
-/// Bytes of scores in flight: they stay in the shared cache between the product that makes them and the two that use them.
-const IN_FLIGHT: usize = 16 << 20;
-/// Sites of a wave, where few classes do not ask for more: the sum of a weight gradient's product is that long.
+/// Bytes of weights and score gradients in flight: they stay in the shared cache between the products that make them and
+/// those that use them.
+const IN_FLIGHT: usize = 24 << 20;
+/// Sites of a wave, where few classes do not ask for more: the head is read, and its gradient touched, once a wave.
 const WAVE: usize = 1536;
 const LONGEST_WAVE: usize = 2048;
 const SHORTEST_WAVE: usize = 64;
-const BLOCK: usize = 256;
-/// Sites of a task that makes scores, at most: the matrix library packs the weight anew for each.
-const TASK: usize = 1536;
-/// Tasks that a flight of few tiles is at least cut into.
-const TASKS: usize = 8;
-const CLASSES: usize = 480;
-/// Elements of a vector register: tiles are so many times some.
-const LANES: usize = 16;
-
-/// Bytes of the matrix library's packing buffers for each thread, about.
-pub const PACKING: usize = 4 << 20;
+/// Sites of a block: eight times what a kernel takes at once.
+const BLOCK: usize = 224;
+const HALF_BLOCK: usize = 256;
+/// Classes of a tile: whole strips of the widest kernels, whose packed weight stays in the second cache.
+const CLASSES: usize = 448;
+/// Rows and columns that a packed part is a multiple of, about.
+const SIDE: usize = 32;
 
 impl Plan {
     /// The cut for a shape whose elements have `element` bytes.
-    pub fn new(shape: Shape, element: usize, budget: MemoryBudget) -> Self {
+    pub fn new(shape: Shape, element: usize, precision: Precision, budget: MemoryBudget) -> Self {
         let Shape { sites, hidden, classes, .. } = shape;
         let (sites, element, limit) = (sites.max(1), element.max(1), budget.limit());
-        let in_flight = (limit / 3).min(IN_FLIGHT);
-        // Hidden rows and their gradient take two rows of H, a tile one of its own.
-        let row = hidden.saturating_mul(2).saturating_add(classes.min(CLASSES)).saturating_mul(element);
-        let fits = |wave: usize| wave.saturating_mul(row) <= limit / 2;
+        let packed = precision.bytes(element);
+        // A hidden row and its gradient, and the row packed twice.
+        let row = hidden.saturating_mul(2 * (element + packed));
+        let fits = |wave: usize| wave.saturating_mul(row) <= limit / 8 * 5;
         let scores = classes.max(1).saturating_mul(element);
-        let mut wave = (in_flight / scores).clamp(WAVE, LONGEST_WAVE);
+        let mut wave = (IN_FLIGHT / scores).clamp(WAVE, LONGEST_WAVE);
         while wave > SHORTEST_WAVE && !fits(wave) {
             wave /= 2;
         }
         let wave = even(sites, wave);
-        // As many flights as must be, each of an even number of tiles: an odd one leaves half of the threads idle once.
-        let flight = classes.div_ceil(scores.saturating_mul(wave).div_ceil(in_flight.max(1)).max(1));
-        let tiles = match flight.div_ceil(CLASSES) {
-            few @ (0 | 1) => few.max(1),
-            many => many.next_multiple_of(2),
+        let block = match precision {
+            Precision::Full => BLOCK,
+            Precision::Bf16 => HALF_BLOCK,
         };
-        let tile = flight.div_ceil(tiles).next_multiple_of(LANES);
-        // Rows of a power of two crowd into a few sets of the cache.
-        let tile = if tile >= 8 * LANES && tile.is_power_of_two() { tile + LANES } else { tile };
-        let block = even(wave, BLOCK).next_multiple_of(LANES);
+        let tile =
+            if classes > 4 * CLASSES { CLASSES } else { even(classes, CLASSES).next_multiple_of(SIDE) };
+        let of_tile = tile.saturating_mul(2 * packed).saturating_mul(wave.saturating_add(hidden));
+        let tiles = even(classes.div_ceil(tile), ((limit / 8 * 3).min(IN_FLIGHT) / of_tile.max(1)).max(1));
         let plan = Self { wave, block, classes: tile, tiles, kept: 0 };
         let plan = plan.fitted(sites, classes.max(1));
-        let rest = limit.saturating_sub(plan.bytes(shape, element));
+        let rest = limit.saturating_sub(plan.bytes(shape, element, precision));
         let kept = if budget.keeps() { rest / scores } else { 0 };
         Self { kept: kept.min(shape.sites), ..plan }
     }
 
     /// Bytes held beside arguments and results, scores kept included.
-    ///
-    /// The matrix library's packing buffers, about [`PACKING`] a thread whatever the shape, come on top.
-    pub fn bytes(&self, shape: Shape, element: usize) -> usize {
+    pub fn bytes(&self, shape: Shape, element: usize, precision: Precision) -> usize {
         let Shape { sites, hidden, classes, selected } = shape;
         let cut = self.fitted(sites, classes.max(1));
         let wide = |size: usize| size as u128;
-        let rows = 2 * wide(cut.wave) * wide(hidden)
-            + wide(cut.tiles) * wide(cut.classes) * wide(cut.wave + cut.wave.div_ceil(cut.block))
-            + wide(cut.kept) * wide(classes);
+        let blocks = cut.wave.div_ceil(cut.block);
+        let [h, tile, wave] =
+            [hidden, cut.classes, blocks * cut.block].map(|side| wide(side.next_multiple_of(SIDE)));
+        // Hidden rows on both sides; weights on both, gradients of scores for both.
+        let panels = 2 * wave * h + wide(cut.tiles) * (2 * tile * h + 2 * wave * tile);
+        let rows = 2 * wide(cut.wave) * wide(hidden) + wide(cut.kept) * wide(classes);
+        // Scores that pass, column sums, selected scores.
+        let passing = wide(cut.tiles) * wide(blocks) * tile * wide(SIDE + 1);
+        let picked = wide(cut.tiles) * wide(cut.wave) * wide(selected.max(1));
         // Largest score and sum of each row of a tile, padded to two words.
         let statistics = wide(cut.tiles) * wide(cut.wave) * 16;
         // Largest score, log-sum, emissions; the site list of a wave.
         let compact = wide(sites) * (wide(element) + 8 + 8 * wide(selected)) + 8 * wide(cut.wave);
-        usize::try_from(rows.saturating_mul(wide(element)) + statistics + compact).unwrap_or(usize::MAX)
+        let numbers = (rows + passing + picked).saturating_mul(wide(element));
+        let bytes = numbers + panels.saturating_mul(wide(precision.bytes(element))) + statistics + compact;
+        usize::try_from(bytes).unwrap_or(usize::MAX)
     }
 
     /// Floating-point operations of forward and backward: 8 N H C, less 2 H C for each site kept.
@@ -106,12 +107,6 @@ impl Plan {
         let Shape { sites, hidden, classes, .. } = shape;
         let product = |sites: usize| 2 * sites as u128 * hidden as u128 * classes as u128;
         u64::try_from(4 * product(sites) - product(self.kept.min(sites))).unwrap_or(u64::MAX)
-    }
-
-    /// Sites of a task that makes scores of so many, a multiple of `block`.
-    pub(crate) fn task(&self, sites: usize) -> usize {
-        let parts = sites.div_ceil(TASK).max(TASKS / self.tiles);
-        sites.div_ceil(parts.max(1)).next_multiple_of(self.block)
     }
 
     /// The same cut without the parts that `sites` and `classes` leave empty.

@@ -1,7 +1,15 @@
 //! Buffers that calls of like shape share, so that only the first of them allocates.
 use std::ops::Range;
 
-use crate::{Head, MemoryBudget, Plan, Real, Result, Selection, Shape, Sites, error::expect_len};
+use crate::{
+    Head, MemoryBudget, Plan, Precision, Real, Result, Selection, Shape, Sites,
+    error::expect_len,
+    kernel::packed::{
+        Full,
+        half::{Half, Tile},
+    },
+    panels::{Panels, passing},
+};
 
 /// A plan's maker and the buffers of its waves.
 ///
@@ -9,15 +17,21 @@ use crate::{Head, MemoryBudget, Plan, Real, Result, Selection, Shape, Sites, err
 #[derive(Debug)]
 pub struct Workspace<F> {
     plan: PlanFrom,
+    pub(crate) precision: Precision,
     /// Hidden rows of a wave and their gradient.
     pub(crate) hidden: Vec<F>,
     pub(crate) gradient: Vec<F>,
-    /// Tiles in flight, *wave x classes* each.
-    pub(crate) tiles: Vec<F>,
+    /// Scores that pass.
+    pub(crate) z: Vec<F>,
     /// Column sums of each tile's blocks.
     pub(crate) sums: Vec<F>,
     /// Largest score and sum of exponentials of each row of each tile.
     pub(crate) statistics: Vec<(F, f64)>,
+    /// Selected scores of each row of each tile.
+    pub(crate) picked: Vec<F>,
+    /// Packed factors, in the type of the rows or in bf16.
+    pub(crate) full: Panels<F>,
+    pub(crate) half: Panels<Tile>,
     /// Scores of an earlier call that nobody needs any more.
     spare: Vec<F>,
 }
@@ -44,14 +58,23 @@ impl<F: Real> Workspace<F> {
         Ok(Self::from(PlanFrom::Caller(plan)))
     }
 
+    /// The same with products in other numbers.
+    pub fn with_precision(self, precision: Precision) -> Self {
+        Self { precision, ..self }
+    }
+
     fn from(plan: PlanFrom) -> Self {
         Self {
             plan,
+            precision: Precision::Full,
             hidden: Vec::new(),
             gradient: Vec::new(),
-            tiles: Vec::new(),
+            z: Vec::new(),
             sums: Vec::new(),
             statistics: Vec::new(),
+            picked: Vec::new(),
+            full: Panels::default(),
+            half: Panels::default(),
             spare: Vec::new(),
         }
     }
@@ -59,7 +82,7 @@ impl<F: Real> Workspace<F> {
     /// The cut of a call.
     pub fn plan(&self, shape: Shape) -> Plan {
         match self.plan {
-            PlanFrom::Budget(budget) => Plan::new(shape, size_of::<F>(), budget),
+            PlanFrom::Budget(budget) => Plan::new(shape, size_of::<F>(), self.precision, budget),
             PlanFrom::Caller(plan) => plan.fitted(shape.sites, shape.classes.max(1)),
         }
     }
@@ -81,9 +104,13 @@ impl<F: Real> Workspace<F> {
             selected: selection.per_site(),
         };
         let plan = self.plan(shape);
-        let wide = plan.tiles * plan.classes;
         grow(&mut self.hidden, plan.wave * head.hidden, F::ZERO);
-        grow(&mut self.tiles, plan.wave * wide, F::ZERO);
+        let passing = match self.precision {
+            Precision::Full => passing::<F, Full>(&plan),
+            Precision::Bf16 => passing::<F, Half>(&plan),
+        };
+        grow(&mut self.z, passing, F::ZERO);
+        grow(&mut self.picked, plan.wave * plan.tiles * selection.per_site().max(1), F::ZERO);
         grow(&mut self.statistics, plan.wave * plan.tiles, (F::ZERO, 0.0));
         Ok(plan)
     }
@@ -110,6 +137,44 @@ pub(crate) fn grow<T: Clone>(buffer: &mut Vec<T>, len: usize, value: T) {
     if buffer.len() < len {
         buffer.resize(len, value);
     }
+}
+
+/// A buffer that begins with a cache line, so that no register of a kernel lies in two.
+#[derive(Debug)]
+pub(crate) struct Lines<T> {
+    room: Vec<T>,
+    first: usize,
+}
+
+impl<T> Default for Lines<T> {
+    fn default() -> Self {
+        Self { room: Vec::new(), first: 0 }
+    }
+}
+
+impl<T: Clone> Lines<T> {
+    /// Bytes of a cache line.
+    const LINE: usize = 64;
+
+    /// So many elements, as an earlier call left them or with `value`.
+    pub fn hold(&mut self, len: usize, value: T) -> &mut [T] {
+        grow(&mut self.room, len + Self::LINE / size_of::<T>(), value);
+        self.first = self.room.as_ptr().align_offset(Self::LINE);
+        &mut self.room[self.first..][..len]
+    }
+}
+
+impl<T> std::ops::Deref for Lines<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        &self.room[self.first..]
+    }
+}
+
+/// Runs on one of the threads that the parallel steps inside use: otherwise each of them would put its caller to sleep
+/// and wake it.
+pub(crate) fn in_pool<T: Send>(run: impl FnOnce() -> T + Send) -> T {
+    rayon::scope(|_| run())
 }
 
 /// Runs of tiles that are in flight together, as ranges of classes.

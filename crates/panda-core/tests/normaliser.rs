@@ -1,7 +1,7 @@
 //! The selected normaliser against a dense f64 computation, and its invariants.
 use panda_core::{
-    Activation, Adjoints, Clamp, Error, Gradients, Head, JointSites, MemoryBudget, Normalized, Plan, Real,
-    Rows, Selection, Shape, Sites, Workspace, scores,
+    Activation, Adjoints, Clamp, Error, Gradients, Head, JointSites, MemoryBudget, Normalized, Plan,
+    Precision, Real, Rows, Selection, Shape, Sites, Workspace, scores,
 };
 use proptest::prelude::*;
 
@@ -32,7 +32,7 @@ fn backward<F: Real, S: Sites<F>>(
 
 /// The cut that a budget makes.
 fn planned(sites: usize, hidden: usize, classes: usize, budget: MemoryBudget) -> Plan {
-    Plan::new(Shape { sites, hidden, classes, selected: 2 }, 4, budget)
+    Plan::new(Shape { sites, hidden, classes, selected: 2 }, 4, Precision::Full, budget)
 }
 
 /// A drawn problem: hidden rows, head, selection, adjoints.

@@ -46,7 +46,7 @@ pub use error::{Error, Result};
 pub use joint::{JointLoss, JointNetwork, joint_loss};
 pub use memory_plan::MemoryPlan;
 pub use options::Options;
-pub use panda_core::{Activation, Head, MemoryBudget, Plan, Real};
+pub use panda_core::{Activation, Head, MemoryBudget, Plan, Precision, Real};
 pub use projected::{ProjectedLoss, projected_loss};
 pub use reduction::Reduction;
 pub use rnnt_dp::Topology;

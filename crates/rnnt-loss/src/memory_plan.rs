@@ -1,7 +1,7 @@
 //! What a call will take, without running it.
 use std::fmt;
 
-use panda_core::{PACKING, Plan, Shape};
+use panda_core::{Plan, Shape};
 
 use crate::{Options, Targets, engine::groups};
 
@@ -11,7 +11,7 @@ use crate::{Options, Targets, engine::groups};
 /// use rnnt_loss::{MemoryPlan, Options, Targets};
 /// let targets = Targets::new(0, vec![500; 1024], vec![vec![1; 100]; 1024])?;
 /// let plan = MemoryPlan::new(&targets, 1024, 4096, 4, &Options::default());
-/// assert!(plan.transient < 64 << 20 && plan.dense > 700 << 30);
+/// assert!(plan.transient < 72 << 20 && plan.dense > 700 << 30);
 /// # Ok::<(), rnnt_loss::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
@@ -30,7 +30,7 @@ pub struct MemoryPlan {
     pub arguments: usize,
     /// Bytes of their gradients.
     pub gradients: usize,
-    /// Bytes held beside arguments and gradients; the matrix library's buffers, about [`PACKING`] a thread, come on top.
+    /// Bytes held beside arguments and gradients.
     pub transient: usize,
     /// Bytes that the scores of all padded sites would take.
     pub dense: usize,
@@ -48,7 +48,7 @@ impl MemoryPlan {
         let shape_of = |sites| Shape { sites, hidden, classes, selected: 2 };
         let plan_of = |shape| match options.plan {
             Some(plan) => plan,
-            None => Plan::new(shape, element, options.budget),
+            None => Plan::new(shape, element, options.precision, options.budget),
         };
         let groups = groups(targets, classes, element, options);
         let sites =
@@ -72,7 +72,7 @@ impl MemoryPlan {
             plan,
             arguments,
             gradients: arguments.saturating_add(classes * (8 - element.min(8))),
-            transient: plan.bytes(shape, element) + group_sites * LATTICE + 8 * batch,
+            transient: plan.bytes(shape, element, options.precision) + group_sites * LATTICE + 8 * batch,
             dense: batch
                 .saturating_mul(frames)
                 .saturating_mul(positions)
@@ -101,12 +101,7 @@ impl fmt::Display for MemoryPlan {
         )?;
         writeln!(f, "  arguments {:>12.1} MB (frame rows, label rows, head)", mb(self.arguments))?;
         writeln!(f, "  gradients {:>12.1} MB", mb(self.gradients))?;
-        writeln!(
-            f,
-            "  transient {:>12.1} MB, and about {:.0} MB a thread for packing",
-            mb(self.transient),
-            mb(PACKING)
-        )?;
+        writeln!(f, "  transient {:>12.1} MB", mb(self.transient))?;
         writeln!(f, "  all scores would be {:.1} MB", mb(self.dense))?;
         write!(f, "  {:.2} GFLOP forward and backward", self.operations as f64 / 1e9)
     }

@@ -1,5 +1,5 @@
 //! What a caller may choose.
-use panda_core::{Activation, MemoryBudget, Plan, Real, Workspace};
+use panda_core::{Activation, MemoryBudget, Plan, Precision, Real, Workspace};
 use rnnt_dp::Topology;
 
 use crate::Result;
@@ -18,6 +18,8 @@ pub struct Options {
     pub clamp: Option<f64>,
     /// How many bytes the loss may hold beside its arguments and results.
     pub budget: MemoryBudget,
+    /// What the factors of the head's products are rounded to.
+    pub precision: Precision,
     /// Leaves the sites of smallest occupancy out of the gradient as long as what they sum to stays below
     /// `skip · (T + U)` in each utterance; the error is bounded by [`Skipped`](crate::Skipped). 0, the default, is
     /// exact; 1e-6 is lost in the rounding of `f32`.
@@ -28,9 +30,10 @@ pub struct Options {
 
 impl Options {
     pub(crate) fn workspace<F: Real>(&self) -> Result<Workspace<F>> {
-        Ok(match self.plan {
+        let workspace = match self.plan {
             None => Workspace::new(self.budget),
             Some(plan) => Workspace::with_plan(plan)?,
-        })
+        };
+        Ok(workspace.with_precision(self.precision))
     }
 }

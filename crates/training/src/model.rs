@@ -1,6 +1,6 @@
 //! The whole transducer: encoder, predictor, joint, and an optional CTC head on the encoder.
 use candle_core::{Tensor, Var};
-use rnnt_loss::{Options, Targets, Topology};
+use rnnt_loss::{Options, Precision, Targets, Topology};
 
 use crate::dropout::Masks;
 use crate::encoder::Encoder;
@@ -23,6 +23,7 @@ pub struct Model {
     pub(crate) head: (Var, Var),
     ctc: Option<(Var, Var)>,
     topology: Topology,
+    precision: Precision,
     classes: usize,
     width: usize,
 }
@@ -92,6 +93,7 @@ impl Model {
             head,
             ctc,
             topology: recipe.training.topology.topology(),
+            precision: recipe.training.precision.precision(),
             classes,
             width,
         })
@@ -173,7 +175,8 @@ impl Model {
             rows = masks.apply(&rows, self.joint_dropout)?;
         }
         let targets = Targets::new(self.blank(), lengths, labels.to_vec())?;
-        let options = Options { fastemit, topology: self.topology.clone(), ..Options::default() };
+        let (topology, precision) = (self.topology.clone(), self.precision);
+        let options = Options { fastemit, topology, precision, ..Options::default() };
         let transducer = rnnt_loss::candle::transducer_loss(
             &frames,
             &rows,

@@ -49,6 +49,9 @@ pub enum Method {
         budget: Budget,
         /// [`rnnt_loss::Options::skip`]
         skip: f64,
+        /// Whether products of the head are in bf16.
+        #[serde(default)]
+        bf16: bool,
     },
     /// Scores of all padded sites as one candle tensor, gradients by autograd; where emissions are given, textbook loops.
     Textbook,

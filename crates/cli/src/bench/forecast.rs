@@ -1,10 +1,10 @@
 //! What a case will take, as far as its sizes tell.
-use panda_core::PACKING;
-use rnnt_loss::{MemoryPlan, Options};
+use rnnt_loss::MemoryPlan;
 
 use super::case::{Case, LossWork, Method, System, Work};
 use super::dense;
 use super::inputs::{Sizes, ragged, targets};
+use super::loss::options;
 use super::row::Shape;
 
 /// A forecast for one system.
@@ -28,13 +28,13 @@ pub fn forecast(work: &Work, system: &System) -> Forecast {
             }
             Forecast::Bytes(dense::predicted_bytes(work))
         }
-        Method::Ours { budget, skip } => match targets(work) {
+        Method::Ours { budget, skip, bf16 } => match targets(work) {
             // The loss itself will say what is wrong.
             Err(_) => Forecast::Unknown,
             Ok(targets) => {
-                let options = Options { budget: budget.into(), skip, ..Options::default() };
+                let options = options(budget, skip, bf16);
                 let plan = MemoryPlan::new(&targets, work.hidden, work.classes, 4, &options);
-                Forecast::Bytes((plan.transient + PACKING * system.threads) as f64)
+                Forecast::Bytes(plan.transient as f64)
             }
         },
     }

@@ -1,5 +1,5 @@
 //! Our loss as the subject of a measurement.
-use rnnt_loss::{Head, Layout, MemoryBudget, MemoryPlan, Options, ProjectedLoss, projected_loss};
+use rnnt_loss::{Head, Layout, MemoryBudget, MemoryPlan, Options, Precision, ProjectedLoss, projected_loss};
 
 use super::case::Budget;
 use super::error::Result;
@@ -26,10 +26,16 @@ impl From<Budget> for MemoryBudget {
     }
 }
 
+/// What a case asks of the loss.
+pub fn options(budget: Budget, skip: f64, bf16: bool) -> Options {
+    let precision = if bf16 { Precision::Bf16 } else { Precision::Full };
+    Options { budget: budget.into(), precision, skip, ..Options::default() }
+}
+
 impl Ours {
     /// Takes the batch.
-    pub fn new(inputs: Inputs, budget: Budget, skip: f64) -> Self {
-        Self { inputs, options: Options { budget: budget.into(), skip, ..Options::default() }, counted: None }
+    pub fn new(inputs: Inputs, budget: Budget, skip: f64, bf16: bool) -> Self {
+        Self { inputs, options: options(budget, skip, bf16), counted: None }
     }
 
     /// Loss and gradients.

@@ -8,6 +8,8 @@ mod threads;
 
 use std::path::PathBuf;
 
+use rnnt_loss::Precision;
+
 use super::case::Knowledge::Vague;
 use super::case::{Budget, LossWork, Method, Plan, System};
 
@@ -71,12 +73,19 @@ impl Choice {
     /// Ours, scores recomputed unless the command line says otherwise.
     fn ours(&self) -> System {
         let budget = self.budget.map_or(Budget::Recompute, Budget::Bytes);
-        self.system("ours", Method::Ours { budget, skip: 0.0 })
+        self.system("ours", Method::Ours { budget, skip: 0.0, bf16: false })
     }
 
     /// Ours, all scores kept.
     fn ours_kept(&self) -> System {
-        self.system("ours-kept", Method::Ours { budget: Budget::Unlimited, skip: 0.0 })
+        self.system("ours-kept", Method::Ours { budget: Budget::Unlimited, skip: 0.0, bf16: false })
+    }
+
+    /// Ours, scores recomputed, products in bf16 where the machine has instructions for that.
+    fn ours_bf16(&self) -> Option<System> {
+        let budget = self.budget.map_or(Budget::Recompute, Budget::Bytes);
+        let method = Method::Ours { budget, skip: 0.0, bf16: true };
+        Precision::Bf16.is_native().then(|| self.system("ours-bf16", method))
     }
 
     fn dense(&self) -> System {

@@ -10,7 +10,7 @@ use super::math;
 /// What the machine can do, best first.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
-enum Machine {
+pub(super) enum Machine {
     Avx512,
     Avx2,
     Plain,
@@ -19,7 +19,7 @@ enum Machine {
 /// Looked up once: rows are short, and five questions a row would show.
 #[cfg(target_arch = "x86_64")]
 #[inline]
-fn machine() -> Machine {
+pub(super) fn machine() -> Machine {
     static MACHINE: OnceLock<Machine> = OnceLock::new();
     *MACHINE.get_or_init(|| {
         if !is_x86_feature_detected!("fma") {

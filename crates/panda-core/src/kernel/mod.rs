@@ -7,6 +7,7 @@
 mod avx512;
 mod dispatch;
 mod math;
+pub(crate) mod packed;
 mod product;
 mod real;
 

@@ -1,5 +1,12 @@
 //! The two floating-point types that the rows may have.
-use super::{Accumulate, View, ViewMut, dispatch, product};
+use super::{
+    Accumulate, View, ViewMut, dispatch,
+    packed::{
+        Kernel, Operand, Source, full,
+        half::{self, Tile},
+    },
+    product,
+};
 
 mod sealed {
     pub trait Sealed {}
@@ -70,6 +77,18 @@ pub trait Real:
     /// `gradient *= 1 - hidden²`
     #[doc(hidden)]
     fn tanh_slope(gradient: &mut [Self], hidden: &[Self]);
+    /// `self · a + b`, rounded once.
+    #[doc(hidden)]
+    fn mul_add(self, a: Self, b: Self) -> Self;
+    /// The kernel of packed products.
+    #[doc(hidden)]
+    fn kernel() -> Kernel<Self>;
+    /// A tile of an operand of a bf16 product, from a row and column of its source on.
+    #[doc(hidden)]
+    fn pack_tile(source: &Source<Self>, at: (usize, usize), operand: Operand, tile: &mut Tile);
+    /// `out (=|+=) left · right` over `depth` tiles of the sum.
+    #[doc(hidden)]
+    fn half_product(out: ViewMut<Self>, left: &[Tile], right: &[Tile], depth: usize, how: Accumulate);
 }
 
 impl Real for f32 {
@@ -109,6 +128,18 @@ impl Real for f32 {
     }
     fn tanh_slope(gradient: &mut [f32], hidden: &[f32]) {
         dispatch::tanh_slope(gradient, hidden);
+    }
+    fn mul_add(self, a: f32, b: f32) -> f32 {
+        self.mul_add(a, b)
+    }
+    fn kernel() -> Kernel<f32> {
+        full::for_f32()
+    }
+    fn pack_tile(source: &Source<f32>, at: (usize, usize), operand: Operand, tile: &mut Tile) {
+        half::pack_tile_f32(source, at, operand, tile);
+    }
+    fn half_product(out: ViewMut<f32>, left: &[Tile], right: &[Tile], depth: usize, how: Accumulate) {
+        half::product_f32(out, left, right, depth, how);
     }
 }
 
@@ -157,5 +188,17 @@ impl Real for f64 {
     }
     fn tanh_slope(gradient: &mut [f64], hidden: &[f64]) {
         gradient.iter_mut().zip(hidden).for_each(|(g, &h)| *g *= 1.0 - h * h);
+    }
+    fn mul_add(self, a: f64, b: f64) -> f64 {
+        self.mul_add(a, b)
+    }
+    fn kernel() -> Kernel<f64> {
+        full::for_f64()
+    }
+    fn pack_tile(source: &Source<f64>, at: (usize, usize), operand: Operand, tile: &mut Tile) {
+        half::pack_tile(source, at, operand, tile);
+    }
+    fn half_product(out: ViewMut<f64>, left: &[Tile], right: &[Tile], depth: usize, how: Accumulate) {
+        half::product(out, left, right, depth, how);
     }
 }

@@ -8,7 +8,12 @@ const QUICK: [usize; 2] = [1024, 8192];
 /// N = 2,600, H = 512, and case S5 in the table alone.
 pub fn plan(choice: &Choice) -> Plan {
     let classes = if choice.quick { &QUICK[..] } else { &CLASSES };
-    let systems = || vec![choice.ours(), choice.ours_kept(), choice.dense()];
+    let systems = || {
+        [Some(choice.ours()), Some(choice.ours_kept()), choice.ours_bf16(), Some(choice.dense())]
+            .into_iter()
+            .flatten()
+            .collect()
+    };
     let mut cases: Vec<Case> = classes
         .iter()
         .map(|&classes| Case {

@@ -18,7 +18,7 @@ const QUICK_UTTERANCES: usize = 8;
 pub fn plan(choice: &Choice) -> Plan {
     let exact = System { name: "exact".to_owned(), ..choice.ours() };
     let method = match exact.method {
-        Method::Ours { budget, .. } => Method::Ours { budget, skip: EPSILON },
+        Method::Ours { budget, bf16, .. } => Method::Ours { budget, skip: EPSILON, bf16 },
         Method::Textbook => Method::Textbook,
     };
     let ours = System { method, ..choice.ours() };

@@ -1,0 +1,208 @@
+//! Operands in the type of the rows.
+//!
+//! ```text
+//! strip of the left   [k][M]    M rows, step by step
+//! strip of the right  [k][N]    N columns, step by step
+//! ```
+//!
+//! The kernel keeps M x N sums in registers. 14 x 32 by hand for AVX-512; plain loops elsewhere, which the compiler
+//! turns into registers: 6 x 16 for AVX2.
+use super::{Numbers, Operand, Source};
+#[cfg(target_arch = "x86_64")]
+use crate::kernel::dispatch::{Machine, machine};
+use crate::kernel::{Accumulate, Real, View, ViewMut};
+
+/// The type of the rows.
+#[derive(Debug)]
+pub(crate) struct Full;
+
+/// What a kernel is: its sides, and functions over whole strips.
+#[derive(Clone, Copy)]
+pub struct Kernel<F> {
+    /// M, N
+    pub(super) sides: [usize; 2],
+    /// Packs a strip of so many rows or columns, from the given one on.
+    pub(super) pack: fn(&Source<F>, from: usize, side: usize, out: &mut [F]),
+    /// M x N sums of a strip on either side over as many steps as they have, into a place that may be smaller.
+    pub(super) block: Block<F>,
+}
+
+/// `(left, right, place, ahead)`; what is ahead will be needed soon.
+pub(super) type Block<F> = fn(&[F], &[F], Place<F>, &[F]);
+
+/// Where sums go.
+pub struct Place<'a, F> {
+    pub(super) out: &'a mut [F],
+    pub(super) rows: usize,
+    pub(super) cols: usize,
+    pub(super) stride: usize,
+    pub(super) how: Accumulate,
+}
+
+impl<F: Real> Kernel<F> {
+    fn side(&self, operand: Operand) -> usize {
+        self.sides[if operand == Operand::Left { 0 } else { 1 }]
+    }
+
+    fn words(&self, operand: Operand, side: usize, depth: usize) -> usize {
+        side.next_multiple_of(self.side(operand)) * depth
+    }
+
+    fn pack_view(&self, view: View<F>, operand: Operand, out: &mut [F], skip: usize, depth: usize) {
+        let source = Source::new(view, operand);
+        let (width, (sides, steps)) = (self.side(operand), source.sizes());
+        for (from, out) in (0..sides).step_by(width).zip(out.chunks_mut(width * depth)) {
+            (self.pack)(&source, from, width, &mut out[skip * width..][..steps * width]);
+        }
+    }
+
+    fn multiply(&self, out: ViewMut<F>, left: &[F], right: &[F], depth: usize, how: Accumulate) {
+        let [m, n] = self.sides;
+        let ViewMut { data, rows, cols, stride } = out;
+        // A strip of the right side serves two of the left before the next one comes, and meanwhile the left's next two
+        // are called for, in as many parts.
+        let part = (m * depth).div_ceil(cols.div_ceil(n).max(1));
+        for top in (0..rows).step_by(2 * m) {
+            for col in (0..cols).step_by(n) {
+                let right = &right[col * depth..][..n * depth];
+                for row in (top..rows.min(top + 2 * m)).step_by(m) {
+                    let next = (row + 2 * m) * depth + col / n * part;
+                    let ahead = left.get(next..next + part).unwrap_or_default();
+                    let left = &left[row * depth..][..m * depth];
+                    let (rows, cols) = (m.min(rows - row), n.min(cols - col));
+                    let out = &mut data[row * stride + col..];
+                    (self.block)(left, right, Place { out, rows, cols, stride, how }, ahead);
+                }
+            }
+        }
+    }
+}
+
+impl<F: Real> Numbers<F> for Full {
+    type Word = F;
+    const ZERO: F = F::ZERO;
+
+    fn strip() -> usize {
+        2 * F::kernel().sides[0]
+    }
+
+    fn words(operand: Operand, side: usize, depth: usize) -> usize {
+        F::kernel().words(operand, side, depth)
+    }
+
+    fn pack(view: View<F>, operand: Operand, out: &mut [F], skip: usize, depth: usize) {
+        F::kernel().pack_view(view, operand, out, skip, depth);
+    }
+
+    fn multiply(out: ViewMut<F>, left: &[F], right: &[F], depth: usize, how: Accumulate) {
+        F::kernel().multiply(out, left, right, depth, how);
+    }
+}
+
+/// For any machine.
+fn plain<F: Real>() -> Kernel<F> {
+    // Every 64-bit ARM multiplies and adds at once, and has registers for twice as many sums.
+    match cfg!(target_arch = "aarch64") {
+        true => Kernel { sides: [8, 8], pack: pack_plain, block: block_plain::<F, 8, 8, true> },
+        false => Kernel { sides: [4, 8], pack: pack_plain, block: block_plain::<F, 4, 8, false> },
+    }
+}
+
+/// The best kernel of the machine.
+pub(in crate::kernel) fn for_f32() -> Kernel<f32> {
+    #[cfg(target_arch = "x86_64")]
+    match machine() {
+        Machine::Avx512 => return super::full_avx512::KERNEL,
+        Machine::Avx2 => return Kernel { sides: [6, 16], pack: pack_plain, block: block_avx2::<f32, 16> },
+        Machine::Plain => {}
+    }
+    plain()
+}
+
+/// The best kernel of the machine.
+pub(in crate::kernel) fn for_f64() -> Kernel<f64> {
+    #[cfg(target_arch = "x86_64")]
+    if !matches!(machine(), Machine::Plain) {
+        return Kernel { sides: [6, 8], pack: pack_plain, block: block_avx2::<f64, 8> };
+    }
+    plain()
+}
+
+fn pack_plain<F: Real>(source: &Source<F>, from: usize, side: usize, out: &mut [F]) {
+    let Source { data, stride, across, .. } = *source;
+    let count = side.min(source.sizes().0 - from);
+    for (step, out) in out.chunks_exact_mut(side).enumerate() {
+        match across {
+            true => out[..count].copy_from_slice(&data[step * stride + from..][..count]),
+            false => (0..count).for_each(|i| out[i] = data[(from + i) * stride + step]),
+        }
+        out[count..].fill(F::ZERO);
+    }
+}
+
+/// 6 rows and two registers of columns.
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code)]
+fn block_avx2<F: Real, const N: usize>(left: &[F], right: &[F], place: Place<F>, _ahead: &[F]) {
+    #[target_feature(enable = "avx2,fma")]
+    fn compiled<F: Real, const N: usize>(left: &[F], right: &[F], place: Place<F>) {
+        block_plain::<F, 6, N, true>(left, right, place, &[]);
+    }
+    // SAFETY: only a machine that has these features is given this kernel.
+    unsafe { compiled::<F, N>(left, right, place) }
+}
+
+#[inline(always)]
+fn block_plain<F: Real, const M: usize, const N: usize, const FUSED: bool>(
+    left: &[F],
+    right: &[F],
+    place: Place<F>,
+    _ahead: &[F],
+) {
+    let Place { out, rows, cols, stride, how } = place;
+    let mut sums = [[F::ZERO; N]; M];
+    for (left, right) in left.as_chunks::<M>().0.iter().zip(right.as_chunks::<N>().0) {
+        for (sums, &left) in sums.iter_mut().zip(left) {
+            for (sum, &right) in sums.iter_mut().zip(right) {
+                *sum = if FUSED { left.mul_add(right, *sum) } else { left * right + *sum };
+            }
+        }
+    }
+    for (row, sums) in sums.iter().enumerate().take(rows) {
+        for (out, &sum) in out[row * stride..][..cols].iter_mut().zip(sums) {
+            *out = if how == Accumulate::Add { *out + sum } else { sum };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::packed::check::equals_plain_loops;
+
+    fn is_right<F: Real>(kernel: Kernel<F>, bar: f64) {
+        equals_plain_loops(
+            |value: F| value.to_f64(),
+            |view, operand, side, depth| {
+                let mut out = vec![F::ONE; kernel.words(operand, side, depth)];
+                kernel.pack_view(view, operand, &mut out, 0, depth);
+                out
+            },
+            |out, left: &Vec<F>, right, depth, how| kernel.multiply(out, left, right, depth, how),
+            bar,
+        );
+    }
+
+    #[test]
+    fn every_kernel_equals_plain_loops() {
+        is_right(plain::<f32>(), 1e-4);
+        is_right(plain::<f64>(), 1e-12);
+        is_right(for_f32(), 1e-4);
+        is_right(for_f64(), 1e-12);
+        #[cfg(target_arch = "x86_64")]
+        match machine() {
+            Machine::Plain => println!("skipped: no AVX2 here, so that only the plain loops were tested"),
+            _ => is_right(Kernel { sides: [6, 16], pack: pack_plain, block: block_avx2::<f32, 16> }, 1e-4),
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Products with the tile registers of AMX: 32 x 32 sums live in four of them, two hold the left rows, two the right
+//! columns.
+//!
+//! The instructions are written out, because the language has no stable names for them yet.
+#![allow(unsafe_code)]
+use std::arch::{asm, x86_64::__cpuid_count};
+
+use super::{BLOCK, SIDE, Tile, place};
+use crate::kernel::{Accumulate, ViewMut};
+
+/// Whether the processor has bf16 tiles and the kernel lets this process use them.
+pub(super) fn granted() -> bool {
+    const BF16_AND_TILE: u32 = 1 << 22 | 1 << 24;
+    const SYSTEM_CALL_ARCH_PRCTL: i64 = 158;
+    const ASK_FOR_STATE: u64 = 0x1023;
+    const TILE_DATA: u64 = 18;
+    let features = __cpuid_count(7, 0).edx;
+    if features & BF16_AND_TILE != BF16_AND_TILE {
+        return false;
+    }
+    let refused: i64;
+    // SAFETY: the call asks for a larger register state and touches no memory; a kernel that does not know it refuses.
+    unsafe {
+        asm!("syscall", inlateout("rax") SYSTEM_CALL_ARCH_PRCTL => refused, in("rdi") ASK_FOR_STATE,
+            in("rsi") TILE_DATA, out("rcx") _, out("r11") _, options(nostack));
+    }
+    refused == 0
+}
+
+/// Palette 1: eight tiles of 16 rows and 64 bytes.
+#[repr(C, align(64))]
+struct Shapes([u8; 64]);
+
+const SHAPES: Shapes = {
+    let mut shapes = [0; 64];
+    shapes[0] = 1;
+    let mut tile = 0;
+    while tile < 8 {
+        shapes[16 + 2 * tile] = 64;
+        shapes[48 + tile] = SIDE as u8;
+        tile += 1;
+    }
+    Shapes(shapes)
+};
+
+/// As [`super::multiply`], which checks the lengths.
+pub(super) fn product(out: ViewMut<f32>, left: &[Tile], right: &[Tile], depth: usize, how: Accumulate) {
+    let ViewMut { data, rows, cols, stride } = out;
+    // SAFETY: `granted` was true, so that the registers exist; the shapes are legal.
+    unsafe { asm!("ldtilecfg [{}]", in(reg) &SHAPES, options(nostack, readonly)) };
+    for row in (0..rows).step_by(BLOCK) {
+        let left = &left[row / SIDE * depth..][..2 * depth];
+        for col in (0..cols).step_by(BLOCK) {
+            let right = &right[col / SIDE * depth..][..2 * depth];
+            let to = &mut data[row * stride + col..];
+            if rows - row >= BLOCK && cols - col >= BLOCK {
+                assert!(to.len() >= (BLOCK - 1) * stride + BLOCK);
+                // SAFETY: `to` has 32 rows of 32 elements at this stride.
+                unsafe { block(left, right, depth, to.as_mut_ptr(), stride, how) };
+            } else {
+                let mut part = [0.0; BLOCK * BLOCK];
+                // SAFETY: the array is such a block.
+                unsafe { block(left, right, depth, part.as_mut_ptr(), BLOCK, Accumulate::Replace) };
+                place(&part, to, rows - row, cols - col, stride, how);
+            }
+        }
+    }
+    // SAFETY: gives the registers back; nothing in them is needed any more.
+    unsafe { asm!("tilerelease", options(nostack, nomem)) };
+}
+
+/// 32 x 32 sums over two strips of `depth` tiles on either side.
+///
+/// # Safety
+/// The tile registers must have the shapes above, and `out` 32 rows of 32 elements, `stride` apart.
+unsafe fn block(left: &[Tile], right: &[Tile], depth: usize, out: *mut f32, stride: usize, how: Accumulate) {
+    assert!(depth > 0 && left.len() == 2 * depth && right.len() == 2 * depth);
+    let bytes = stride * size_of::<f32>();
+    // SAFETY: the loop reads `depth` tiles of each strip, and writes what the caller promises is there.
+    unsafe {
+        asm!(
+            "test {add:e}, {add:e}",
+            "jz 3f",
+            "tileloadd tmm0, [{out} + {bytes}*1]",
+            "tileloadd tmm1, [{out} + {bytes}*1 + 64]",
+            "tileloadd tmm2, [{below} + {bytes}*1]",
+            "tileloadd tmm3, [{below} + {bytes}*1 + 64]",
+            "jmp 2f",
+            "3:",
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "tilezero tmm2",
+            "tilezero tmm3",
+            "2:",
+            "tileloadd tmm4, [{l0} + {row}*1]",
+            "tileloadd tmm6, [{r0} + {row}*1]",
+            "tileloadd tmm7, [{r1} + {row}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tileloadd tmm5, [{l1} + {row}*1]",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            "add {l0}, 1024",
+            "add {l1}, 1024",
+            "add {r0}, 1024",
+            "add {r1}, 1024",
+            "dec {steps}",
+            "jnz 2b",
+            "tilestored [{out} + {bytes}*1], tmm0",
+            "tilestored [{out} + {bytes}*1 + 64], tmm1",
+            "tilestored [{below} + {bytes}*1], tmm2",
+            "tilestored [{below} + {bytes}*1 + 64], tmm3",
+            add = in(reg) i32::from(how == Accumulate::Add),
+            out = in(reg) out,
+            below = in(reg) out.add(SIDE * stride),
+            bytes = in(reg) bytes,
+            row = in(reg) 64usize,
+            l0 = inout(reg) left.as_ptr() => _,
+            l1 = inout(reg) left[depth..].as_ptr() => _,
+            r0 = inout(reg) right.as_ptr() => _,
+            r1 = inout(reg) right[depth..].as_ptr() => _,
+            steps = inout(reg) depth => _,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack),
+        );
+    }
+}

@@ -1,0 +1,75 @@
+//! Packing and products with the instructions of AVX-512 BF16.
+#![allow(unsafe_code)]
+use std::arch::x86_64::*;
+
+use super::{BLOCK, Operand, SIDE, Source, Tile, is_transposed};
+use crate::kernel::packed::full_avx512::{filled, transpose};
+
+/// 16 elements of a row from a column on, 0 where the matrix ends.
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+fn load(source: &Source<f32>, row: usize, col: usize) -> __m512 {
+    if row >= source.rows || col >= source.cols {
+        return _mm512_setzero_ps();
+    }
+    let row = &source.data[row * source.stride..][col..source.cols];
+    // SAFETY: only as many lanes are read as there are elements.
+    unsafe { _mm512_maskz_loadu_ps(filled(row.len()), row.as_ptr()) }
+}
+
+/// As [`super::pack_tile`].
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+pub(super) fn pack_tile(source: &Source<f32>, (row, col): (usize, usize), operand: Operand, tile: &mut Tile) {
+    let mut pairs = [_mm512_setzero_si512(); SIDE];
+    // Words of two registers in turn.
+    let both = _mm512_set_epi16(
+        31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18,
+        2, 17, 1, 16, 0,
+    );
+    for (i, pairs) in pairs.iter_mut().enumerate() {
+        let [low, high] = match source.across {
+            true => [load(source, row + 2 * i, col), load(source, row + 2 * i + 1, col)],
+            false => [load(source, row + i, col), load(source, row + i, col + SIDE)],
+        };
+        // SAFETY: both types are 64 bytes without any invariant.
+        let halves: __m512i = unsafe { std::mem::transmute(_mm512_cvtne2ps_pbh(high, low)) };
+        *pairs = if source.across { _mm512_permutexvar_epi16(both, halves) } else { halves };
+    }
+    if is_transposed(source, operand) {
+        transpose(&mut pairs);
+    }
+    for (to, pairs) in tile.0.chunks_exact_mut(2 * SIDE).zip(pairs) {
+        // SAFETY: the chunk has the 64 bytes that are written.
+        unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), pairs) };
+    }
+}
+
+/// A block of `left · right`, two strips of `depth` tiles each.
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+pub(super) fn block(left: &[Tile], right: &[Tile], depth: usize) -> [f32; BLOCK * BLOCK] {
+    let mut out = [0.0; BLOCK * BLOCK];
+    for (row, left) in left.chunks_exact(depth).enumerate() {
+        for (col, right) in right.chunks_exact(depth).enumerate() {
+            let mut sums = [_mm512_setzero_ps(); SIDE];
+            for (left, right) in left.iter().zip(right) {
+                for pair in 0..SIDE {
+                    // SAFETY: a row of a tile has 64 bytes, and its four bytes at twice `pair` are inside.
+                    unsafe {
+                        let r = _mm512_load_si512(right.0.as_ptr().add(pair * 2 * SIDE).cast());
+                        let r: __m512bh = std::mem::transmute(r);
+                        for (i, sum) in sums.iter_mut().enumerate() {
+                            let l = left.0.as_ptr().add(i * 2 * SIDE + 2 * pair).cast::<i32>().read();
+                            let l: __m512bh = std::mem::transmute(_mm512_set1_epi32(l));
+                            *sum = _mm512_dpbf16_ps(*sum, l, r);
+                        }
+                    }
+                }
+            }
+            for (i, sum) in sums.into_iter().enumerate() {
+                let to = &mut out[(row * SIDE + i) * BLOCK + col * SIDE..][..SIDE];
+                // SAFETY: the slice has the 16 elements that are written.
+                unsafe { _mm512_storeu_ps(to.as_mut_ptr(), sum) };
+            }
+        }
+    }
+    out
+}

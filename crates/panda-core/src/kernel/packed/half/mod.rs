@@ -1,0 +1,307 @@
+//! Products of operands rounded to bf16, with sums in `f32`: what the matrix units of recent processors compute.
+//!
+//! An operand is packed into [`Tile`]s of 1 KiB, 16 rows (of the left factor) or columns (of the right one) by 32 steps
+//! of the sum. Both sides keep the two steps that meet in one instruction beside each other:
+//!
+//! ```text
+//! left   tile[i][d] = bf16(a[16 s + i, 32 t + d])                    i < 16, d < 32
+//! right  tile[p][j][e] = bf16(b[32 t + 2 p + e, 16 s + j])           p < 16, j < 16, e < 2
+//! ```
+//!
+//! Strip s of all t comes before strip s + 1; there is an even number of strips, and what lies outside is 0. The
+//! product takes AMX tiles where there are some, AVX-512 BF16 where not, and plain loops elsewhere; they differ in the
+//! rounding of `f32` sums. Denormal numbers are 0 on both sides everywhere.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod amx;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+use std::sync::OnceLock;
+
+use super::{Numbers, Operand, Source};
+use crate::kernel::{Accumulate, Real, View, ViewMut};
+
+/// Rows of a left tile, columns of a right one.
+pub(crate) const SIDE: usize = 16;
+/// Steps of the sum in a tile.
+pub(crate) const DEPTH: usize = 32;
+/// Rows and columns of the block that a kernel computes at once.
+pub(crate) const BLOCK: usize = 2 * SIDE;
+
+/// 16 x 32 numbers in bf16, as their bits.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub struct Tile(pub [u16; SIDE * DEPTH]);
+
+/// Factors rounded to bf16.
+#[derive(Debug)]
+pub(crate) struct Half;
+
+impl<F: Real> Numbers<F> for Half {
+    type Word = Tile;
+    const ZERO: Tile = Tile([0; SIDE * DEPTH]);
+
+    fn strip() -> usize {
+        BLOCK
+    }
+
+    fn words(_operand: Operand, side: usize, depth: usize) -> usize {
+        side.div_ceil(BLOCK) * 2 * depth.div_ceil(DEPTH)
+    }
+
+    fn pack(view: View<F>, operand: Operand, out: &mut [Tile], skip: usize, depth: usize) {
+        let source = Source::new(view, operand);
+        let (side, steps) = source.sizes();
+        let (first, depth) = (skip / DEPTH, depth.div_ceil(DEPTH));
+        for strip in 0..2 * side.div_ceil(BLOCK) {
+            for step in 0..steps.div_ceil(DEPTH) {
+                let at = (strip * SIDE, step * DEPTH);
+                let at = if source.across { (at.1, at.0) } else { at };
+                F::pack_tile(&source, at, operand, &mut out[strip * depth + first + step]);
+            }
+        }
+    }
+
+    fn multiply(out: ViewMut<F>, left: &[Tile], right: &[Tile], depth: usize, how: Accumulate) {
+        F::half_product(out, left, right, depth.div_ceil(DEPTH), how);
+    }
+}
+
+/// What computes the blocks.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unit {
+    #[cfg(target_os = "linux")]
+    Amx,
+    Avx512,
+    Plain,
+}
+
+#[cfg(target_arch = "x86_64")]
+fn unit() -> Unit {
+    static UNIT: OnceLock<Unit> = OnceLock::new();
+    *UNIT.get_or_init(|| {
+        let wide = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512bf16");
+        match wide {
+            #[cfg(target_os = "linux")]
+            true if amx::granted() => Unit::Amx,
+            true => Unit::Avx512,
+            false => Unit::Plain,
+        }
+    })
+}
+
+/// Whether the processor multiplies bf16 numbers by itself; elsewhere the products are right, and slow.
+pub(crate) fn is_native() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return unit() != Unit::Plain;
+    #[cfg(not(target_arch = "x86_64"))]
+    return false;
+}
+
+#[allow(unsafe_code)]
+pub(in crate::kernel) fn pack_tile_f32(
+    source: &Source<f32>,
+    at: (usize, usize),
+    operand: Operand,
+    tile: &mut Tile,
+) {
+    #[cfg(target_arch = "x86_64")]
+    if unit() != Unit::Plain {
+        // SAFETY: `unit` found every feature that the function is compiled for.
+        return unsafe { avx512::pack_tile(source, at, operand, tile) };
+    }
+    pack_tile(source, at, operand, tile);
+}
+
+#[allow(unsafe_code)]
+pub(in crate::kernel) fn product_f32(
+    out: ViewMut<f32>,
+    left: &[Tile],
+    right: &[Tile],
+    depth: usize,
+    how: Accumulate,
+) {
+    #[cfg(target_arch = "x86_64")]
+    match unit() {
+        #[cfg(target_os = "linux")]
+        Unit::Amx => return amx::product(out, left, right, depth, how),
+        Unit::Avx512 => {
+            return blocks(out, left, right, depth, how, |left, right| {
+                // SAFETY: `unit` found every feature that the function is compiled for.
+                unsafe { avx512::block(left, right, depth) }
+            });
+        }
+        Unit::Plain => {}
+    }
+    product(out, left, right, depth, how);
+}
+
+/// A tile of an operand, from a row and column of its source on.
+pub(in crate::kernel) fn pack_tile<F: Real>(
+    source: &Source<F>,
+    (row, col): (usize, usize),
+    operand: Operand,
+    tile: &mut Tile,
+) {
+    let Source { data, rows, cols, stride, across } = *source;
+    let transposed = is_transposed(source, operand);
+    let at = |r: usize, c: usize| if r < rows && c < cols { to_bf16(data[r * stride + c]) } else { 0 };
+    for i in 0..SIDE {
+        for p in 0..SIDE {
+            let pair = match across {
+                true => [at(row + 2 * i, col + p), at(row + 2 * i + 1, col + p)],
+                false => [at(row + i, col + 2 * p), at(row + i, col + 2 * p + 1)],
+            };
+            let to = if transposed { p * SIDE + i } else { i * SIDE + p };
+            tile.0[2 * to..][..2].copy_from_slice(&pair);
+        }
+    }
+}
+
+/// Whether sides and pairs of steps are exchanged on the way: rows of the source that are sides become columns of tiles.
+fn is_transposed<F>(source: &Source<F>, operand: Operand) -> bool {
+    source.across == (operand == Operand::Left)
+}
+
+/// The nearest bf16 number, ties to even; denormal numbers become 0.
+fn to_bf16<F: Real>(value: F) -> u16 {
+    let bits = (value.to_f64() as f32).to_bits();
+    let (sign, magnitude) = (bits & 0x8000_0000, bits & 0x7fff_ffff);
+    let rounded = match magnitude {
+        0..0x0080_0000 => 0,
+        0x7f80_0001.. => magnitude | 0x0040_0000,
+        _ => magnitude + 0x7fff + (magnitude >> 16 & 1),
+    };
+    ((sign | rounded) >> 16) as u16
+}
+
+/// Plain loops.
+pub(in crate::kernel) fn product<F: Real>(
+    out: ViewMut<F>,
+    left: &[Tile],
+    right: &[Tile],
+    depth: usize,
+    how: Accumulate,
+) {
+    blocks(out, left, right, depth, how, |left, right| {
+        let value = |bits: u16| f32::from_bits(u32::from(bits) << 16);
+        let mut block = [0.0; BLOCK * BLOCK];
+        for (at, sum) in block.iter_mut().enumerate() {
+            let (row, col) = (at / BLOCK, at % BLOCK);
+            for step in 0..depth {
+                let l = &left[row / SIDE * depth + step].0[row % SIDE * DEPTH..][..DEPTH];
+                let r = &right[col / SIDE * depth + step].0[2 * (col % SIDE)..];
+                for (pair, l) in l.chunks_exact(2).enumerate() {
+                    *sum += value(l[0]) * value(r[pair * DEPTH]) + value(l[1]) * value(r[pair * DEPTH + 1]);
+                }
+            }
+        }
+        block
+    });
+}
+
+/// Calls the kernel for each block and puts what it returns in its place, as far as there is one.
+fn blocks<F: Real>(
+    out: ViewMut<F>,
+    left: &[Tile],
+    right: &[Tile],
+    depth: usize,
+    how: Accumulate,
+    kernel: impl Fn(&[Tile], &[Tile]) -> [f32; BLOCK * BLOCK],
+) {
+    for row in (0..out.rows).step_by(BLOCK) {
+        for col in (0..out.cols).step_by(BLOCK) {
+            let block =
+                kernel(&left[row / SIDE * depth..][..2 * depth], &right[col / SIDE * depth..][..2 * depth]);
+            place(
+                &block,
+                &mut out.data[row * out.stride + col..],
+                out.rows - row,
+                out.cols - col,
+                out.stride,
+                how,
+            );
+        }
+    }
+}
+
+/// Writes or adds the part of a block that has a place.
+fn place<F: Real>(
+    block: &[f32; BLOCK * BLOCK],
+    out: &mut [F],
+    rows: usize,
+    cols: usize,
+    stride: usize,
+    how: Accumulate,
+) {
+    for (row, from) in block.chunks_exact(BLOCK).enumerate().take(rows) {
+        let to = &mut out[row * stride..][..cols.min(BLOCK)];
+        for (to, from) in to.iter_mut().zip(from) {
+            let from = F::from_f64(f64::from(*from));
+            *to = if how == Accumulate::Add { *to + from } else { from };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::packed::check::{equals_plain_loops, made_up};
+
+    fn is_right(product: impl Fn(ViewMut<f32>, &[Tile], &[Tile], usize, Accumulate)) {
+        equals_plain_loops(
+            |value: f32| f64::from(f32::from_bits(u32::from(to_bf16(value)) << 16)),
+            |view, operand, side, depth| {
+                let mut out =
+                    vec![<Half as Numbers<f32>>::ZERO; <Half as Numbers<f32>>::words(operand, side, depth)];
+                Half::pack(view, operand, &mut out, 0, depth);
+                out
+            },
+            |out, left: &Vec<Tile>, right, depth, how| product(out, left, right, depth.div_ceil(DEPTH), how),
+            1e-4,
+        );
+    }
+
+    #[test]
+    fn every_kernel_equals_plain_loops() {
+        is_right(product);
+        is_right(product_f32);
+        #[cfg(target_arch = "x86_64")]
+        if unit() == Unit::Plain {
+            println!("skipped: no AVX-512 BF16 here, so that only the plain loops were tested");
+        } else {
+            #[allow(unsafe_code)]
+            is_right(|out, l, r, depth, how| {
+                // SAFETY: `unit` found the features.
+                blocks(out, l, r, depth, how, |l, r| unsafe { avx512::block(l, r, depth) });
+            });
+        }
+    }
+
+    #[test]
+    fn both_ways_to_pack_give_the_same_bits() {
+        let (rows, cols) = (50, 45);
+        let mut data: Vec<f32> = made_up(rows * cols, 3);
+        let special =
+            [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, -f32::MAX, 1e-40, -1e-40, -0.0, 0.0];
+        data[100..][..special.len()].copy_from_slice(&special);
+        // Halfway between two numbers: to the even one.
+        data[200] = f32::from_bits(0x3f80_8000);
+        data[201] = f32::from_bits(0x3f81_8000);
+        for case in 0..4 {
+            let (across, operand) = (case & 1 != 0, [Operand::Left, Operand::Right][case / 2]);
+            let source = Source { data: &data, rows, cols, stride: cols, across };
+            for at in [(0, 0), (0, 32), (32, 0), (32, 32), (48, 40), (64, 0), (0, 64)] {
+                let [mut fast, mut plain] = [Tile([0; SIDE * DEPTH]); 2];
+                pack_tile_f32(&source, at, operand, &mut fast);
+                pack_tile(&source, at, operand, &mut plain);
+                assert_eq!(fast.0, plain.0, "{case} {at:?}");
+            }
+        }
+        assert_eq!([to_bf16(data[200]), to_bf16(data[201])], [0x3f80, 0x3f82]);
+        assert_eq!([to_bf16(f32::MAX), to_bf16(1e-40f32), to_bf16(-1e-40f32)], [0x7f80, 0, 0x8000]);
+    }
+}

@@ -1,0 +1,115 @@
+//! Products of operands that were packed before, by kernels of our own: the same rows and weights meet in many products,
+//! and what a kernel has just written is still near for the vector functions.
+//!
+//! A left operand *m x k* lies in strips of a few rows, a right one *k x n* in strips of a few columns; inside a
+//! strip, what meets at one step of the sum lies together. How many, and in which numbers, is the kernel's affair
+//! ([`Numbers`]): [`full`] keeps the type of the rows, [`half`] rounds to bf16.
+pub(super) mod full;
+#[cfg(target_arch = "x86_64")]
+mod full_avx512;
+pub(crate) mod half;
+
+pub(crate) use full::{Full, Kernel};
+
+use super::{Accumulate, Real, View, ViewMut};
+
+/// The side of a product that an operand is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operand {
+    /// *m x k*, side m.
+    Left,
+    /// *k x n*, side n.
+    Right,
+}
+
+/// How operands are kept, and what multiplies them.
+///
+/// `side` counts rows of a left operand or columns of a right one, `depth` the steps of the sum.
+pub(crate) trait Numbers<F: Real>: 'static {
+    /// What packed operands are made of.
+    type Word: Copy + Send + Sync + std::fmt::Debug + 'static;
+    const ZERO: Self::Word;
+
+    /// Rows that a task should multiply at once; packed rows can be taken apart at multiples of it.
+    fn strip() -> usize;
+
+    /// Words of an operand; also where its strip from row or column `side` on begins, at a multiple of the kernel's.
+    fn words(operand: Operand, side: usize, depth: usize) -> usize;
+
+    /// Packs an operand, or the steps from `skip` on of one that has `depth` in all. What it does not fill is 0.
+    fn pack(view: View<F>, operand: Operand, out: &mut [Self::Word], skip: usize, depth: usize);
+
+    /// `out (=|+=) left · right`
+    fn multiply(out: ViewMut<F>, left: &[Self::Word], right: &[Self::Word], depth: usize, how: Accumulate);
+}
+
+/// A row-major matrix and how an operand reads it.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a, F> {
+    data: &'a [F],
+    rows: usize,
+    cols: usize,
+    stride: usize,
+    /// Whether the steps of the sum are rows of the matrix rather than columns.
+    across: bool,
+}
+
+impl<'a, F> Source<'a, F> {
+    fn new(view: View<'a, F>, operand: Operand) -> Self {
+        let View { data, rows, cols, stride, transposed } = view;
+        Self { data, rows, cols, stride, across: (operand == Operand::Right) != transposed }
+    }
+
+    /// Sides and steps.
+    fn sizes(&self) -> (usize, usize) {
+        if self.across { (self.cols, self.rows) } else { (self.rows, self.cols) }
+    }
+}
+
+#[cfg(test)]
+mod check {
+    use super::*;
+
+    /// Numbers around 0 that use all their digits.
+    pub fn made_up<F: Real>(count: usize, seed: u32) -> Vec<F> {
+        let hash = |i: u32| (i ^ seed).wrapping_mul(0x9e37_79b9).rotate_left(13).wrapping_mul(0x85eb_ca6b);
+        (0..count as u32)
+            .map(|i| F::from_f64((f64::from(hash(i)) / f64::from(u32::MAX) - 0.5) * 4.0))
+            .collect()
+    }
+
+    /// Products over all transposes and ends of strips, against loops over operands that were `rounded`.
+    pub fn equals_plain_loops<F: Real, P>(
+        rounded: impl Fn(F) -> f64,
+        pack: impl Fn(View<F>, Operand, usize, usize) -> P,
+        multiply: impl Fn(ViewMut<F>, &P, &P, usize, Accumulate),
+        bar: f64,
+    ) {
+        for (m, k, n) in [(1, 1, 1), (32, 32, 32), (33, 31, 65), (70, 100, 40), (16, 64, 100), (100, 3, 17)] {
+            for case in 0..8 {
+                let (ta, tb, add) = (case & 1 != 0, case & 2 != 0, case & 4 != 0);
+                let (a, b): (Vec<F>, Vec<F>) = (made_up(m * k, 1), made_up(k * n, 2));
+                let left = if ta { View::new(&a, k, m).transposed() } else { View::new(&a, m, k) };
+                let right = if tb { View::new(&b, n, k).transposed() } else { View::new(&b, k, n) };
+                let (left, right) = (pack(left, Operand::Left, m, k), pack(right, Operand::Right, n, k));
+                // Columns that are not the product's stay as they are.
+                let old = F::from_f64(7.0);
+                let mut out = vec![old; m * (n + 3)];
+                let how = if add { Accumulate::Add } else { Accumulate::Replace };
+                multiply(ViewMut::with_stride(&mut out, m, n, n + 3), &left, &right, k, how);
+                for (i, row) in out.chunks(n + 3).enumerate() {
+                    for (j, found) in row.iter().enumerate() {
+                        let at = |l: usize| {
+                            let a = a[if ta { l * m + i } else { i * k + l }];
+                            rounded(a) * rounded(b[if tb { j * k + l } else { l * n + j }])
+                        };
+                        let sum = if j < n { (0..k).map(at).sum() } else { 0.0 };
+                        let expected = sum + if add || j >= n { 7.0 } else { 0.0 };
+                        let error = (found.to_f64() - expected).abs();
+                        assert!(error < bar, "{m}x{k}x{n}, case {case}, [{i},{j}]: {found:?} {expected}");
+                    }
+                }
+            }
+        }
+    }
+}

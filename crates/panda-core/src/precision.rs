@@ -1,0 +1,39 @@
+//! In which numbers the large products are done.
+
+/// What the factors of the three large products (scores, both gradients) are rounded to.
+///
+/// Everything else stays as it is: inputs, gradients and sums of products in the type of the rows, the softmax in
+/// that type, emissions and adjoints in `f64`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Precision {
+    /// Not at all.
+    #[default]
+    Full,
+    /// bf16, 8 bits of precision: each factor is off by up to 2^-9 of itself, and sums are `f32`.
+    ///
+    /// A score is off by at most `2^-8 Σ_k |h_k W_ck|` (and a few 1e-7 of that sum from adding up), commonly a tenth
+    /// of that, since errors of either sign meet; emissions by twice the largest error of a score at most. The
+    /// gradients of head and hidden rows are those of the rounded scores, each term off by 2^-8 of itself at most.
+    ///
+    /// Fast where the processor has AMX tiles or AVX-512 BF16 ([`Precision::is_native`]); elsewhere slow, with the same
+    /// results to the rounding of `f32` sums.
+    Bf16,
+}
+
+impl Precision {
+    /// Bytes of a packed number, for rows whose elements have so many.
+    pub(crate) fn bytes(self, element: usize) -> usize {
+        match self {
+            Self::Full => element,
+            Self::Bf16 => 2,
+        }
+    }
+
+    /// Whether this machine has instructions for it.
+    pub fn is_native(self) -> bool {
+        match self {
+            Self::Full => true,
+            Self::Bf16 => crate::kernel::packed::half::is_native(),
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Products in bf16 against products in full, and their own invariants.
+use panda_core::{
+    Adjoints, Gradients, Head, MemoryBudget, Normalized, Plan, Precision, Rows, Selection, Sites, Workspace,
+    backward, forward,
+};
+
+const N: usize = 300;
+const H: usize = 70;
+const C: usize = 500;
+
+struct Problem {
+    hidden: Vec<f32>,
+    weight: Vec<f32>,
+    bias: Vec<f32>,
+    selection: Selection,
+    adjoints: Vec<f64>,
+}
+
+fn made_up(count: usize, seed: u32, scale: f64) -> Vec<f32> {
+    let hash = |i: u32| (i ^ seed).wrapping_mul(0x9e37_79b9).rotate_left(13).wrapping_mul(0x85eb_ca6b);
+    (0..count as u32).map(|i| ((f64::from(hash(i)) / f64::from(u32::MAX) - 0.5) * scale) as f32).collect()
+}
+
+impl Problem {
+    fn new() -> Self {
+        let classes = (0..N as u32).flat_map(|i| [0, 1 + i * 7 % (C as u32 - 1)]).collect();
+        Self {
+            hidden: made_up(N * H, 11, 2.0),
+            weight: made_up(C * H, 12, 0.6),
+            bias: made_up(C, 13, 1.0),
+            selection: Selection::new(classes, vec![true; 2 * N], 2).unwrap(),
+            adjoints: made_up(2 * N, 14, 2.0).iter().map(|&a| f64::from(a)).collect(),
+        }
+    }
+
+    /// The same with everything that is multiplied exact in bf16, but for the gradients of scores.
+    fn rounded(mut self) -> Self {
+        let round = |x: &mut f32| *x = f32::from_bits(x.to_bits() & 0xffff_0000);
+        self.hidden.iter_mut().for_each(round);
+        self.weight.iter_mut().for_each(round);
+        self
+    }
+
+    fn run(&self, workspace: Workspace<f32>) -> (Normalized<f32>, Gradients<f32, Vec<f32>>) {
+        let mut workspace = workspace;
+        let rows = Rows::new(&self.hidden, H).unwrap();
+        let head = Head::new(&self.weight, Some(&self.bias), H).unwrap();
+        let out = forward(&rows, &head, &self.selection, &mut workspace).unwrap();
+        let mut into = Gradients::zero(rows.zero_gradient(), &head);
+        let adjoints = Adjoints::new(&self.adjoints);
+        backward(&rows, &head, &self.selection, &out, &adjoints, &mut workspace, &mut into).unwrap();
+        (out, into)
+    }
+
+    fn with(&self, precision: Precision) -> (Normalized<f32>, Gradients<f32, Vec<f32>>) {
+        self.run(Workspace::new(MemoryBudget::recompute()).with_precision(precision))
+    }
+}
+
+fn relative(found: &[f32], expected: &[f32]) -> f64 {
+    let square = |x: f64| x * x;
+    let error: f64 = found.iter().zip(expected).map(|(f, e)| square(f64::from(f - e))).sum();
+    (error / expected.iter().map(|&e| square(f64::from(e))).sum::<f64>()).sqrt()
+}
+
+#[test]
+fn emissions_stay_within_the_documented_bound() {
+    let problem = Problem::new();
+    let (full, half) = (problem.with(Precision::Full), problem.with(Precision::Bf16));
+    let mut largest = 0f64;
+    for site in 0..N {
+        let row = &problem.hidden[site * H..][..H];
+        let bound = problem
+            .weight
+            .chunks(H)
+            .map(|w| row.iter().zip(w).map(|(h, w)| f64::from((h * w).abs())).sum::<f64>())
+            .fold(0.0, f64::max)
+            / 256.0;
+        for slot in 0..2 {
+            let error = (half.0.emissions[2 * site + slot] - full.0.emissions[2 * site + slot]).abs();
+            assert!(error <= 2.0 * bound, "site {site}: {error} {bound}");
+            largest = largest.max(error);
+        }
+    }
+    assert!(largest > 1e-5, "bf16 was not used: {largest}");
+    for (found, expected) in [(&half.1.weight, &full.1.weight), (&half.1.sites, &full.1.sites)] {
+        let error = relative(found, expected);
+        assert!((1e-5..1e-2).contains(&error), "{error}");
+    }
+}
+
+#[test]
+fn factors_that_are_exact_give_exact_emissions() {
+    let problem = Problem::new().rounded();
+    let (full, half) = (problem.with(Precision::Full), problem.with(Precision::Bf16));
+    for (half, full) in half.0.emissions.iter().zip(&full.0.emissions) {
+        assert!((half - full).abs() < 1e-5, "{half} {full}");
+    }
+    // Bias gradients are summed before anything is rounded.
+    for (half, full) in half.1.bias.iter().zip(&full.1.bias) {
+        assert!((half - full).abs() < 1e-5, "{half} {full}");
+    }
+    assert!(relative(&half.1.weight, &full.1.weight) < 4e-3);
+    assert!(relative(&half.1.sites, &full.1.sites) < 4e-3);
+}
+
+#[test]
+fn cuts_and_kept_scores_change_only_rounding() {
+    let problem = Problem::new();
+    let expected = problem.with(Precision::Bf16);
+    for (wave, block, classes, tiles, kept) in [
+        (300, 256, 448, 2, 0),
+        (300, 256, 448, 2, 300),
+        (100, 32, 64, 3, 150),
+        (7, 3, 5, 2, 20),
+        (40, 50, 33, 1, 0),
+    ] {
+        let plan = Plan { wave, block, classes, tiles, kept };
+        let (out, grads) = problem.run(Workspace::with_plan(plan).unwrap().with_precision(Precision::Bf16));
+        for (found, expected) in out.emissions.iter().zip(&expected.0.emissions) {
+            assert!((found - expected).abs() < 1e-5, "{plan:?}");
+        }
+        assert!(relative(&grads.weight, &expected.1.weight) < 1e-5, "{plan:?}");
+        assert!(relative(&grads.sites, &expected.1.sites) < 1e-5, "{plan:?}");
+    }
+}
+
+#[test]
+fn threads_change_no_bit() {
+    let problem = Problem::new();
+    let bits = |threads: usize| -> Vec<u64> {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        let (out, grads) = pool.install(|| problem.with(Precision::Bf16));
+        let single = |x: &f32| u64::from(x.to_bits());
+        let compact = out.emissions.iter().chain(&grads.bias).map(|x| x.to_bits());
+        compact.chain(grads.weight.iter().map(single)).chain(grads.sites.iter().map(single)).collect()
+    };
+    let expected = bits(1);
+    [2, 3, 5].into_iter().for_each(|threads| assert!(bits(threads) == expected, "{threads} threads"));
+}
