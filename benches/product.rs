@@ -1,4 +1,5 @@
-//! Which rate do the three products of the loss reach, alone and on one thread?
+//! Which rate does the matrix library reach on the loss's three products, alone and on one thread? Our own kernels have to
+//! beat it.
 //!
 //! `scores` is *h Wᵀ* of a tile, `hidden` its gradient *g W*, `weight` the head's *gᵀ h*; `large` is the product that
 //! `panda bench` measures everything against.

@@ -15,9 +15,10 @@
 //! dh = g W        dW = gᵀ h        db = Σ_i g[i]
 //! ```
 //!
-//! Neither `z` nor `g` ever exists as a whole: both directions go through class tiles ([`Plan`]) and keep
-//! `N (S + 2)` numbers between them, and as many scores as a [`MemoryBudget`] has room for. [`forward`] and [`backward`] work on slices; [`candle`] has the same as
-//! autograd operations; [`scores`] has the case where somebody else computed `z` already.
+//! Neither `z` nor `g` ever exists as a whole: both directions go through class tiles ([`Plan`]) a few rows at a time, and
+//! keep `N (S + 2)` numbers between them, and as many scores as a [`MemoryBudget`] has room for. [`forward`] and
+//! [`backward`] work on slices; [`candle`] has the same as autograd operations; [`scores`] has the case where somebody else
+//! computed `z` already. [`Precision`] says in which numbers the large products are done.
 //!
 //! Compact values (emissions, adjoints, log sums) are `f64` whatever the type of the rows: they are few, and
 //! a log-probability near zero keeps its digits only there.

@@ -16,15 +16,15 @@ pub struct Shape {
 
 /// The cut.
 ///
-/// Sites go in *waves*, whose hidden rows exist at once; the scores of a wave go in *tiles* of `classes` columns, of
-/// which `tiles` are in flight at once. Each step of a wave is many tasks, and each task owns what it writes: a tile
-/// of scores, the head's gradient of a tile's classes, the hidden gradient of `block` sites. So there are no
-/// atomics and nothing is summed twice.
+/// Sites go in *waves*, whose hidden rows exist at once, in *blocks*; classes go in *tiles*, of which some are in flight:
+/// their weights and the gradients of their scores exist, packed, for the whole wave. Each step of a wave is many
+/// tasks, and each task owns what it writes: the gradients of a block's scores in a tile, some classes of the head's gradient,
+/// some rows of the hidden one. So there are no atomics and nothing is summed twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
     /// Sites of a wave.
     pub wave: usize,
-    /// Sites of a task that owns hidden rows.
+    /// Sites of a block.
     pub block: usize,
     /// Classes of a tile.
     pub classes: usize,

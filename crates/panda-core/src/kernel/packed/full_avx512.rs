@@ -71,16 +71,28 @@ fn pack_along(source: &Source<f32>, from: usize, side: usize, count: usize, out:
 
 fn block(left: &[f32], right: &[f32], place: Place<f32>, ahead: &[f32]) {
     // SAFETY: only a machine that has these features is given this kernel.
-    unsafe { block_wide(left, right, place, ahead) }
+    unsafe {
+        match place.cols {
+            0..=LANES => block_wide::<1>(left, right, place, ahead),
+            _ => block_wide::<2>(left, right, place, ahead),
+        }
+    }
 }
 
 /// Elements that the right side is called for in advance.
 const SOON: usize = 512;
 
+/// Over the first R registers of the right side.
 #[target_feature(enable = "avx512f,fma")]
-fn block_wide(left: &[f32], right: &[f32], place: Place<f32>, ahead: &[f32]) {
+fn block_wide<const R: usize>(left: &[f32], right: &[f32], place: Place<f32>, ahead: &[f32]) {
     let Place { out, rows, cols, stride, how } = place;
-    let mut sums = [[_mm512_setzero_ps(); 2]; M];
+    let mut sums = [[_mm512_setzero_ps(); R]; M];
+    if how == Accumulate::Add {
+        for row in 0..rows {
+            let to = out[row * stride..].as_ptr();
+            (0..R).for_each(|part| _mm_prefetch::<_MM_HINT_T0>(to.wrapping_add(part * LANES).cast()));
+        }
+    }
     let (left, right) = (left.as_chunks::<M>().0, right.as_chunks::<N>().0);
     let (mut next, pace) = (ahead.as_ptr(), ahead.len().div_ceil(left.len().max(1)));
     for (left, right) in left.iter().zip(right) {
@@ -90,13 +102,14 @@ fn block_wide(left: &[f32], right: &[f32], place: Place<f32>, ahead: &[f32]) {
             _mm_prefetch::<_MM_HINT_T0>(right.wrapping_add(SOON).cast());
             _mm_prefetch::<_MM_HINT_T0>(right.wrapping_add(SOON + LANES).cast());
             _mm_prefetch::<_MM_HINT_T1>(next.cast());
-            [_mm512_loadu_ps(right), _mm512_loadu_ps(right.add(LANES))]
+            std::array::from_fn::<_, R, _>(|part| _mm512_loadu_ps(right.add(part * LANES)))
         };
         next = next.wrapping_add(pace);
         for (sums, &left) in sums.iter_mut().zip(left) {
             let left = _mm512_set1_ps(left);
-            sums[0] = _mm512_fmadd_ps(left, right[0], sums[0]);
-            sums[1] = _mm512_fmadd_ps(left, right[1], sums[1]);
+            for (sum, right) in sums.iter_mut().zip(right) {
+                *sum = _mm512_fmadd_ps(left, right, *sum);
+            }
         }
     }
     let masks = [filled(cols), filled(cols.saturating_sub(LANES))];
