@@ -167,7 +167,7 @@ fn backward_with<F: Real, N: Numbers<F>, S: Sites<F>>(
     adjoints.check::<F>(n, selection)?;
     expect_len("into.weight", head.weight.len(), into.weight.len())?;
     expect_len("into.bias", classes, into.bias.len())?;
-    let kept_sites = normalized.kept.sites_for(&plan, classes);
+    let kept_sites = normalized.kept.sites_for(&plan, classes).min(n);
     grow(&mut workspace.gradient, plan.wave * h, F::ZERO);
     grow(&mut workspace.sums, plan.wave.div_ceil(plan.block) * plan.tiles * plan.classes, F::ZERO);
     let Workspace { hidden, gradient, z, sums, .. } = workspace;

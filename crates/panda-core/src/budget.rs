@@ -47,7 +47,7 @@ impl MemoryBudget {
     }
 }
 
-/// 64 MiB: tiles at their best size and the scores of 8,000 sites over 1,024 classes.
+/// 64 MiB: tiles at their best size and, for H = 512, the scores of about 6,000 sites over 1,024 classes.
 const DEFAULT: usize = 64 << 20;
 
 impl Default for MemoryBudget {

@@ -8,7 +8,7 @@ use crate::{
     error::expect_len,
     kept::{Kept, waves},
     kernel::packed::{Full, Numbers, half::Half},
-    panels::{Found, Panels, Scores},
+    panels::{Found, Panels, Room},
     workspace::{flights, in_pool},
 };
 
@@ -132,16 +132,16 @@ fn forward_with<F: Real, N: Numbers<F>, S: Sites<F>>(
         panels.fill::<F, N, S>(&plan, sites, &wave, &mut hidden[..rows * h]);
         for flight in flights(&plan, classes) {
             let tiles = flight.len().div_ceil(plan.classes);
-            let scores = if wave[0] < plan.kept {
+            let room = if wave[0] < plan.kept {
                 let keep = kept.split_off_mut(..rows * flight.len());
-                Scores::Kept(keep.expect("there is room for the scores of all kept sites"))
+                Room::Kept(keep.expect("there is room for the scores of all kept sites"))
             } else {
-                Scores::Passing(z)
+                Room::Passing(z)
             };
             let statistics = &mut statistics[..rows * tiles];
             let picked = &mut picked[..rows * tiles * per_site.max(1)];
             let found = Found { statistics: &mut *statistics, picked: &mut *picked };
-            panels.forward::<F, N>(&plan, head, selection, &wave, &flight, scores, found);
+            panels.forward::<F, N>(&plan, head, selection, &wave, &flight, room, found);
             merge(statistics, rows, &mut max[wave[0]..][..rows], &mut log_sum[wave[0]..][..rows]);
             select(selection, &wave, &flight, plan.classes, picked, emissions);
         }

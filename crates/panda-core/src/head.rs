@@ -2,7 +2,7 @@
 use rayon::prelude::*;
 
 use crate::{
-    Error, Real, Result,
+    Error, Precision, Real, Result,
     error::expect_len,
     sites::{has_infinite_or_nan, largest},
 };
@@ -34,12 +34,17 @@ impl<'a, F: Real> Head<'a, F> {
     }
 
     /// An infinite weight would pass forward as a masked class and turn `0 · inf` into NaN in backward. (A NaN makes
-    /// the scores NaN, which forward reports with its site.)
-    pub(crate) fn reject_infinite_weights(&self) -> Result<()> {
-        if !self.weight.par_chunks(1 << 16).any(has_infinite_or_nan) {
+    /// the scores NaN, which forward reports with its site.) So would one that bf16 has no number for.
+    pub(crate) fn reject_infinite_weights(&self, precision: Precision) -> Result<()> {
+        // Overflows where the precision does.
+        let scale = match precision {
+            Precision::Full => F::ONE,
+            Precision::Bf16 => F::from_f64(F::LARGEST.to_f64() / Precision::BF16_LIMIT),
+        };
+        if !self.weight.par_chunks(1 << 16).any(|weight| has_infinite_or_nan(weight, scale)) {
             return Ok(());
         }
-        match self.weight.iter().position(|w| w.to_f64().is_infinite()) {
+        match self.weight.iter().position(|w| (*w * scale).to_f64().is_infinite()) {
             None => Ok(()),
             Some(at) => {
                 Err(Error::InfiniteWeight { class: at / self.hidden, value: self.weight[at].to_f64() })

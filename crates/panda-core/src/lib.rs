@@ -15,7 +15,7 @@
 //! dh = g W        dW = gᵀ h        db = Σ_i g[i]
 //! ```
 //!
-//! Neither `z` nor `g` ever exists as a whole: both directions go through class tiles ([`Plan`]) a few rows at a time, and
+//! Neither `z` nor `g` ever exists as a whole: both directions go through waves of sites and tiles of classes ([`Plan`]), and
 //! keep `N (S + 2)` numbers between them, and as many scores as a [`MemoryBudget`] has room for. [`forward`] and
 //! [`backward`] work on slices; [`candle`] has the same as autograd operations; [`scores`] has the case where somebody else
 //! computed `z` already. [`Precision`] says in which numbers the large products are done.

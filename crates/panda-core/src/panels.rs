@@ -44,7 +44,7 @@ impl<W> Default for Panels<W> {
 }
 
 /// Where the scores of a flight go.
-pub(crate) enum Scores<'a, F> {
+pub(crate) enum Room<'a, F> {
     /// All of them, tile after tile.
     Kept(&'a mut [F]),
     /// A few rows for each task.
@@ -90,6 +90,20 @@ impl Cut {
     }
 }
 
+/// Bytes of the panels of a plan, and elements of the scores that pass.
+pub(crate) fn packed<F: Real, N: Numbers<F>>(plan: &Plan, h: usize) -> (u128, u128) {
+    let Cut { strip, h_left, h_right, wt_right, w_right, gt_left, g_left, .. } = Cut::new::<F, N>(plan, h);
+    let wide = |size: usize| size as u128;
+    let times = |a: u128, b: usize| a.saturating_mul(wide(b));
+    let blocks = plan.wave.div_ceil(plan.block);
+    let of_block = times(wide(h_left) + wide(h_right), blocks);
+    let of_tile =
+        (wide(wt_right) + wide(w_right)).saturating_add(times(wide(gt_left) + wide(g_left), blocks));
+    let words = of_block.saturating_add(times(of_tile, plan.tiles));
+    let passing = [blocks, strip, plan.classes].into_iter().fold(wide(plan.tiles), times);
+    (times(words, size_of::<N::Word>()), passing)
+}
+
 /// Elements of the scores that pass in a flight.
 pub(crate) fn passing<F: Real, N: Numbers<F>>(plan: &Plan) -> usize {
     plan.tiles * plan.wave.div_ceil(plan.block) * N::strip() * plan.classes
@@ -106,7 +120,7 @@ impl<W: Copy + Send + Sync> Panels<W> {
     ) {
         let h = sites.width();
         let Cut { piece, h_left, .. } = Cut::new::<F, N>(plan, h);
-        let packed = self.h_left.hold(wave.len().div_ceil(plan.block) * h_left, N::ZERO);
+        let packed = self.h_left.room(wave.len().div_ceil(plan.block) * h_left, N::ZERO);
         let blocks = hidden.par_chunks_mut(plan.block * h).zip(wave.par_chunks(plan.block));
         blocks.zip(packed.par_chunks_mut(h_left)).for_each(|((hidden, wave), packed)| {
             let pieces = hidden.par_chunks_mut(piece * h).zip(wave.par_chunks(piece));
@@ -121,7 +135,7 @@ impl<W: Copy + Send + Sync> Panels<W> {
     /// Packs the same rows for the gradient of the head.
     pub fn hold<F: Real, N: Numbers<F, Word = W>>(&mut self, plan: &Plan, hidden: &[F], h: usize) {
         let part = Cut::new::<F, N>(plan, h).h_right;
-        let packed = self.h_right.hold(hidden.len().div_ceil(plan.block * h) * part, N::ZERO);
+        let packed = self.h_right.room(hidden.len().div_ceil(plan.block * h) * part, N::ZERO);
         packed.par_chunks_mut(part).zip(hidden.par_chunks(plan.block * h)).for_each(|(packed, hidden)| {
             let rows = hidden.len() / h;
             N::pack(View::new(hidden, rows, h), Operand::Right, packed, 0, rows);
@@ -141,12 +155,12 @@ impl<W: Copy + Send + Sync> Panels<W> {
         let count = flight.len().div_ceil(plan.classes);
         let tiles = || head.weight[flight.start * h..flight.end * h].par_chunks(plan.classes * h);
         let view = |weight| View::new(weight, <[F]>::len(weight) / h, h);
-        let packed = self.wt_right.hold(count * wt_right, N::ZERO);
+        let packed = self.wt_right.room(count * wt_right, N::ZERO);
         packed.par_chunks_mut(wt_right).zip(tiles()).for_each(|(packed, weight)| {
             N::pack(view(weight).transposed(), Operand::Right, packed, 0, h);
         });
         if backward {
-            let packed = self.w_right.hold(count * w_right, N::ZERO);
+            let packed = self.w_right.room(count * w_right, N::ZERO);
             packed.par_chunks_mut(w_right).zip(tiles()).for_each(|(packed, weight)| {
                 N::pack(view(weight), Operand::Right, packed, 0, weight.len() / h);
             });
@@ -174,15 +188,15 @@ impl<W: Copy + Send + Sync> Panels<W> {
         selection: &Selection,
         wave: &[usize],
         flight: &Range<usize>,
-        scores: Scores<F>,
+        room: Room<F>,
         found: Found<F>,
     ) {
         let cut = Cut::new::<F, N>(plan, head.hidden);
         let (rows, per_site) = (wave.len(), selection.per_site().max(1));
         self.hold_weight::<F, N>(plan, head, flight, false);
-        let (z, kept) = match scores {
-            Scores::Kept(z) => (z, true),
-            Scores::Passing(z) => (z, false),
+        let (z, kept) = match room {
+            Room::Kept(z) => (z, true),
+            Room::Passing(z) => (z, false),
         };
         let of_tile = if kept { rows } else { rows.div_ceil(plan.block) * cut.strip } * plan.classes;
         let found = found.statistics.par_chunks_mut(rows).zip(found.picked.par_chunks_mut(rows * per_site));
@@ -229,8 +243,8 @@ impl<W: Copy + Send + Sync> Panels<W> {
         let count = classes.len().div_ceil(plan.classes);
         self.hold_weight::<F, N>(plan, head, classes, true);
         let (mut gt_room, mut g_room) = (std::mem::take(&mut self.gt_left), std::mem::take(&mut self.g_left));
-        let gt_left = gt_room.hold(count * blocks * cut.gt_left, N::ZERO);
-        let g_left = g_room.hold(count * blocks * cut.g_left, N::ZERO);
+        let gt_left = gt_room.room(count * blocks * cut.gt_left, N::ZERO);
+        let g_left = g_room.room(count * blocks * cut.g_left, N::ZERO);
 
         let scores = z.par_chunks_mut(blocks * cut.strip * plan.classes);
         let scores = scores.zip(sums.par_chunks_mut(blocks * plan.classes));

@@ -1,5 +1,10 @@
 //! How the work is cut: by shape and budget alone, so that bits never depend on the number of threads.
-use crate::{Error, MemoryBudget, Precision, Result, kept::even};
+use crate::{
+    Error, MemoryBudget, Precision, Result,
+    kept::even,
+    kernel::packed::{Full, half::Half},
+    panels::packed,
+};
 
 /// Sizes of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,27 +46,36 @@ const IN_FLIGHT: usize = 24 << 20;
 const WAVE: usize = 1536;
 const LONGEST_WAVE: usize = 2048;
 const SHORTEST_WAVE: usize = 64;
-/// Sites of a block: eight times what a kernel takes at once.
+/// Sites of a block: eight times the strip of the AVX-512 kernel, and of the one for bf16.
 const BLOCK: usize = 224;
 const HALF_BLOCK: usize = 256;
 /// Classes of a tile: whole strips of the widest kernels, whose packed weight stays in the second cache.
 const CLASSES: usize = 448;
-/// Rows and columns that a packed part is a multiple of, about.
+/// Classes of a small tile are a multiple of it, as a strip of most kernels is.
 const SIDE: usize = 32;
+
+/// Bytes of every site: largest score, log-sum, emissions.
+fn compact(shape: Shape, element: usize) -> usize {
+    let of_site = shape.selected.saturating_mul(8).saturating_add(element.saturating_add(8));
+    shape.sites.saturating_mul(of_site)
+}
 
 impl Plan {
     /// The cut for a shape whose elements have `element` bytes.
     pub fn new(shape: Shape, element: usize, precision: Precision, budget: MemoryBudget) -> Self {
         let Shape { sites, hidden, classes, .. } = shape;
-        let (sites, element, limit) = (sites.max(1), element.max(1), budget.limit());
+        let (sites, classes, element) = (sites.max(1), classes.max(1), element.max(1));
+        // What every site takes is not to be had for waves and tiles.
+        let all = budget.limit();
+        let limit = all.saturating_sub(compact(shape, element)).max(all / 4);
         let packed = precision.bytes(element);
         // A hidden row and its gradient, and the row packed twice.
-        let row = hidden.saturating_mul(2 * (element + packed));
+        let row = hidden.saturating_mul(2).saturating_mul(element.saturating_add(packed));
         let fits = |wave: usize| wave.saturating_mul(row) <= limit / 8 * 5;
-        let scores = classes.max(1).saturating_mul(element);
+        let scores = classes.saturating_mul(element);
         let mut wave = (IN_FLIGHT / scores).clamp(WAVE, LONGEST_WAVE);
         while wave > SHORTEST_WAVE && !fits(wave) {
-            wave /= 2;
+            wave = (wave / 2).max(SHORTEST_WAVE);
         }
         let wave = even(sites, wave);
         let block = match precision {
@@ -73,8 +87,8 @@ impl Plan {
         let of_tile = tile.saturating_mul(2 * packed).saturating_mul(wave.saturating_add(hidden));
         let tiles = even(classes.div_ceil(tile), ((limit / 8 * 3).min(IN_FLIGHT) / of_tile.max(1)).max(1));
         let plan = Self { wave, block, classes: tile, tiles, kept: 0 };
-        let plan = plan.fitted(sites, classes.max(1));
-        let rest = limit.saturating_sub(plan.bytes(shape, element, precision));
+        let plan = plan.fitted(sites, classes);
+        let rest = all.saturating_sub(plan.bytes(shape, element, precision));
         let kept = if budget.keeps() { rest / scores } else { 0 };
         Self { kept: kept.min(shape.sites), ..plan }
     }
@@ -84,29 +98,38 @@ impl Plan {
         let Shape { sites, hidden, classes, selected } = shape;
         let cut = self.fitted(sites, classes.max(1));
         let wide = |size: usize| size as u128;
-        let blocks = cut.wave.div_ceil(cut.block);
-        let [h, tile, wave] =
-            [hidden, cut.classes, blocks * cut.block].map(|side| wide(side.next_multiple_of(SIDE)));
-        // Hidden rows on both sides; weights on both, gradients of scores for both.
-        let panels = 2 * wave * h + wide(cut.tiles) * (2 * tile * h + 2 * wave * tile);
-        let rows = 2 * wide(cut.wave) * wide(hidden) + wide(cut.kept) * wide(classes);
-        // Scores that pass, column sums, selected scores.
-        let passing = wide(cut.tiles) * wide(blocks) * tile * wide(SIDE + 1);
-        let picked = wide(cut.tiles) * wide(cut.wave) * wide(selected.max(1));
-        // Largest score and sum of each row of a tile, padded to two words.
-        let statistics = wide(cut.tiles) * wide(cut.wave) * 16;
-        // Largest score, log-sum, emissions; the site list of a wave.
-        let compact = wide(sites) * (wide(element) + 8 + 8 * wide(selected)) + 8 * wide(cut.wave);
-        let numbers = (rows + passing + picked).saturating_mul(wide(element));
-        let bytes = numbers + panels.saturating_mul(wide(precision.bytes(element))) + statistics + compact;
+        let product = |sizes: &[usize]| sizes.iter().fold(1u128, |p, &size| p.saturating_mul(wide(size)));
+        let [blocks, picked] = [cut.wave.div_ceil(cut.block), selected.max(1)];
+        let (panels, passing) = match (precision, element) {
+            (Precision::Full, 8) => packed::<f64, Full>(&cut, hidden),
+            (Precision::Full, _) => packed::<f32, Full>(&cut, hidden),
+            (Precision::Bf16, 8) => packed::<f64, Half>(&cut, hidden),
+            (Precision::Bf16, _) => packed::<f32, Half>(&cut, hidden),
+        };
+        let numbers = [
+            // Hidden rows of a wave and their gradient; kept scores; scores that pass.
+            product(&[2, cut.wave, hidden]),
+            product(&[cut.kept, classes]),
+            passing,
+            // Column sums and selected scores of each tile.
+            product(&[cut.tiles, cut.classes, blocks]),
+            product(&[cut.tiles, cut.wave, picked]),
+        ];
+        let numbers = numbers.into_iter().fold(0, u128::saturating_add).saturating_mul(wide(element));
+        // Largest score and sum of each row of a tile, padded to two words; the site list of a wave.
+        let lists = product(&[cut.tiles, cut.wave, 16]).saturating_add(product(&[cut.wave, 8]));
+        let compact = wide(compact(shape, element));
+        let bytes = [panels, numbers, lists, compact].into_iter().fold(0, u128::saturating_add);
         usize::try_from(bytes).unwrap_or(usize::MAX)
     }
 
     /// Floating-point operations of forward and backward: 8 N H C, less 2 H C for each site kept.
     pub fn operations(&self, shape: Shape) -> u64 {
         let Shape { sites, hidden, classes, .. } = shape;
-        let product = |sites: usize| 2 * sites as u128 * hidden as u128 * classes as u128;
-        u64::try_from(4 * product(sites) - product(self.kept.min(sites))).unwrap_or(u64::MAX)
+        // Of a quarter of a site's: forward and backward have three, and a fourth where scores are not kept.
+        let quarters = 4 * sites as u128 - self.kept.min(sites) as u128;
+        let quarter = (2 * hidden as u128).saturating_mul(classes as u128);
+        u64::try_from(quarters.saturating_mul(quarter)).unwrap_or(u64::MAX)
     }
 
     /// The same cut without the parts that `sites` and `classes` leave empty.

@@ -9,11 +9,12 @@ pub enum Precision {
     /// Not at all.
     #[default]
     Full,
-    /// bf16, 8 bits of precision: each factor is off by up to 2^-9 of itself, and sums are `f32`.
+    /// bf16, 8 bits of precision: each factor is off by up to 2^-8 of itself, and sums are `f32`.
     ///
-    /// A score is off by at most `2^-8 Σ_k |h_k W_ck|` (and a few 1e-7 of that sum from adding up), commonly a tenth
-    /// of that, since errors of either sign meet; emissions by twice the largest error of a score at most. The
-    /// gradients of head and hidden rows are those of the rounded scores, each term off by 2^-8 of itself at most.
+    /// A score is off by at most `2^-7 Σ_k |h_k W_ck|` (and a few 1e-7 of that sum from adding up), commonly by far
+    /// less, since errors of either sign meet; an emission by twice the largest error of a score at most. The
+    /// gradients of head and hidden rows are those of the rounded scores, each term off by 2^-7 of itself at most.
+    /// Magnitudes from 3.396e38 on would be infinite: such weights are refused.
     ///
     /// Fast where the processor has AMX tiles or AVX-512 BF16 ([`Precision::is_native`]); elsewhere slow, with the same
     /// results to the rounding of `f32` sums.
@@ -21,6 +22,9 @@ pub enum Precision {
 }
 
 impl Precision {
+    /// From here on bf16 is infinite: halfway between its largest number and the next power of two.
+    pub(crate) const BF16_LIMIT: f64 = 3.396_177_5e38;
+
     /// Bytes of a packed number, for rows whose elements have so many.
     pub(crate) fn bytes(self, element: usize) -> usize {
         match self {

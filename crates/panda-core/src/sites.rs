@@ -136,7 +136,7 @@ impl<'a, F: Real> JointSites<'a, F> {
             for (site, &row) in of.iter().enumerate() {
                 if !std::mem::replace(&mut seen[(row - first) as usize], true) {
                     let values = &rows[row as usize * width..][..width];
-                    if has_infinite_or_nan(values)
+                    if has_infinite_or_nan(values, F::ONE)
                         && let Some(value) = values.iter().map(|v| v.to_f64()).find(|v| v.is_infinite())
                     {
                         return Err(Error::InfiniteRow { argument, site, value });
@@ -203,8 +203,8 @@ impl<F: Real> Sites<F> for JointSites<'_, F> {
 }
 
 /// Without a way out of the loop it is fast. A product with 0 is NaN for infinities and NaN alone.
-pub(crate) fn has_infinite_or_nan<F: Real>(values: &[F]) -> bool {
-    values.iter().fold(false, |bad, value| bad | (*value * F::ZERO != F::ZERO))
+pub(crate) fn has_infinite_or_nan<F: Real>(values: &[F], scale: F) -> bool {
+    values.iter().fold(false, |bad, value| bad | (*value * scale * F::ZERO != F::ZERO))
 }
 
 /// The largest magnitude of some values.

@@ -60,7 +60,7 @@ impl<F: Real> Workspace<F> {
 
     /// The same with products in other numbers.
     pub fn with_precision(self, precision: Precision) -> Self {
-        Self { precision, ..self }
+        Self { precision, full: Panels::default(), half: Panels::default(), ..self }
     }
 
     fn from(plan: PlanFrom) -> Self {
@@ -96,7 +96,7 @@ impl<F: Real> Workspace<F> {
     ) -> Result<Plan> {
         expect_len("head.hidden", sites.width(), head.hidden)?;
         selection.check(sites.len(), head.classes)?;
-        head.reject_infinite_weights()?;
+        head.reject_infinite_weights(self.precision)?;
         let shape = Shape {
             sites: sites.len(),
             hidden: head.hidden,
@@ -132,9 +132,11 @@ impl<F: Real> Workspace<F> {
     }
 }
 
-/// Makes a buffer at least so long.
+/// Makes a buffer at least so long, and no longer; a longer one is a new one, because nothing in it is needed any more.
 pub(crate) fn grow<T: Clone>(buffer: &mut Vec<T>, len: usize, value: T) {
     if buffer.len() < len {
+        *buffer = Vec::new();
+        buffer.reserve_exact(len);
         buffer.resize(len, value);
     }
 }
@@ -142,13 +144,13 @@ pub(crate) fn grow<T: Clone>(buffer: &mut Vec<T>, len: usize, value: T) {
 /// A buffer that begins with a cache line, so that no register of a kernel lies in two.
 #[derive(Debug)]
 pub(crate) struct Lines<T> {
-    room: Vec<T>,
+    all: Vec<T>,
     first: usize,
 }
 
 impl<T> Default for Lines<T> {
     fn default() -> Self {
-        Self { room: Vec::new(), first: 0 }
+        Self { all: Vec::new(), first: 0 }
     }
 }
 
@@ -156,18 +158,18 @@ impl<T: Clone> Lines<T> {
     /// Bytes of a cache line.
     const LINE: usize = 64;
 
-    /// So many elements, as an earlier call left them or with `value`.
-    pub fn hold(&mut self, len: usize, value: T) -> &mut [T] {
-        grow(&mut self.room, len + Self::LINE / size_of::<T>(), value);
-        self.first = self.room.as_ptr().align_offset(Self::LINE);
-        &mut self.room[self.first..][..len]
+    /// So many elements, whatever an earlier call left in them.
+    pub fn room(&mut self, len: usize, value: T) -> &mut [T] {
+        grow(&mut self.all, len + Self::LINE / size_of::<T>(), value);
+        self.first = self.all.as_ptr().align_offset(Self::LINE);
+        &mut self.all[self.first..][..len]
     }
 }
 
 impl<T> std::ops::Deref for Lines<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
-        &self.room[self.first..]
+        &self.all[self.first..]
     }
 }
 

@@ -53,7 +53,8 @@ impl MemoryPlan {
         let groups = groups(targets, classes, element, options);
         let sites =
             groups.iter().map(|group| lattices.range(group.end - 1).end - lattices.range(group.start).start);
-        let operations = sites.clone().map(|n| plan_of(shape_of(n)).operations(shape_of(n))).sum();
+        let operations = sites.clone().map(|n| plan_of(shape_of(n)).operations(shape_of(n)));
+        let operations = operations.fold(0, u64::saturating_add);
         let group_sites = sites.max().unwrap_or(0);
         let (shape, plan) = (shape_of(group_sites), plan_of(shape_of(group_sites)));
         let batch = targets.batch();
@@ -62,7 +63,7 @@ impl MemoryPlan {
         let rows = batch.saturating_mul(frames + positions);
         let arguments = rows
             .saturating_mul(hidden)
-            .saturating_add(classes.saturating_mul(hidden + 1))
+            .saturating_add(classes.saturating_mul(hidden.saturating_add(1)))
             .saturating_mul(element);
         Self {
             batch,
@@ -71,8 +72,11 @@ impl MemoryPlan {
             group_sites,
             plan,
             arguments,
-            gradients: arguments.saturating_add(classes * (8 - element.min(8))),
-            transient: plan.bytes(shape, element, options.precision) + group_sites * LATTICE + 8 * batch,
+            gradients: arguments.saturating_add(classes.saturating_mul(8 - element.min(8))),
+            transient: plan
+                .bytes(shape, element, options.precision)
+                .saturating_add(group_sites.saturating_mul(LATTICE))
+                .saturating_add(batch.saturating_mul(8)),
             dense: batch
                 .saturating_mul(frames)
                 .saturating_mul(positions)

@@ -1,8 +1,8 @@
 //! The number crunching: matrix products and vector mathematics over slices.
 //!
-//! [`product`] is the one door to the matrix library, so that it can be swapped. The vector functions are one
-//! portable source, compiled several times and chosen at run time (`dispatch.rs`); the only `unsafe` of
-//! the crate is the call into the chosen copy.
+//! The normaliser's products are `packed`: kernels of our own over factors that are packed once. [`product`] is the
+//! one door to the matrix library, for everything else. The vector functions are one portable source, compiled several times
+//! and chosen at run time (`dispatch.rs`), and by hand for AVX-512. All `unsafe` of the crate is below this module.
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod dispatch;

@@ -37,6 +37,8 @@ pub trait Real:
     const ONE: Self;
     /// -inf
     const NEG_INFINITY: Self;
+    /// The largest finite number.
+    const LARGEST: Self;
     /// Gradients of scores below this count as 0. `f32` (2^-100): their products would be denormal numbers, which
     /// cost a hundred times as much as others and add nothing. `f64`, for references: none do.
     const TINY: Self;
@@ -95,6 +97,7 @@ impl Real for f32 {
     const ZERO: f32 = 0.0;
     const ONE: f32 = 1.0;
     const NEG_INFINITY: f32 = f32::NEG_INFINITY;
+    const LARGEST: f32 = f32::MAX;
     const TINY: f32 = super::math::TINY;
     fn from_f64(value: f64) -> f32 {
         value as f32
@@ -129,6 +132,7 @@ impl Real for f32 {
     fn tanh_slope(gradient: &mut [f32], hidden: &[f32]) {
         dispatch::tanh_slope(gradient, hidden);
     }
+    #[inline(always)]
     fn mul_add(self, a: f32, b: f32) -> f32 {
         self.mul_add(a, b)
     }
@@ -147,6 +151,7 @@ impl Real for f64 {
     const ZERO: f64 = 0.0;
     const ONE: f64 = 1.0;
     const NEG_INFINITY: f64 = f64::NEG_INFINITY;
+    const LARGEST: f64 = f64::MAX;
     const TINY: f64 = 0.0;
     fn from_f64(value: f64) -> f64 {
         value
@@ -189,6 +194,7 @@ impl Real for f64 {
     fn tanh_slope(gradient: &mut [f64], hidden: &[f64]) {
         gradient.iter_mut().zip(hidden).for_each(|(g, &h)| *g *= 1.0 - h * h);
     }
+    #[inline(always)]
     fn mul_add(self, a: f64, b: f64) -> f64 {
         self.mul_add(a, b)
     }
@@ -199,6 +205,6 @@ impl Real for f64 {
         half::pack_tile(source, at, operand, tile);
     }
     fn half_product(out: ViewMut<f64>, left: &[Tile], right: &[Tile], depth: usize, how: Accumulate) {
-        half::product(out, left, right, depth, how);
+        half::product_plain(out, left, right, depth, how);
     }
 }

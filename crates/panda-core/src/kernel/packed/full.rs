@@ -45,7 +45,8 @@ impl<F: Real> Kernel<F> {
     }
 
     fn words(&self, operand: Operand, side: usize, depth: usize) -> usize {
-        side.next_multiple_of(self.side(operand)) * depth
+        // Planning asks for sizes that nobody could hold.
+        side.checked_next_multiple_of(self.side(operand)).unwrap_or(usize::MAX).saturating_mul(depth)
     }
 
     fn pack_view(&self, view: View<F>, operand: Operand, out: &mut [F], skip: usize, depth: usize) {

@@ -30,13 +30,15 @@ pub(crate) trait Numbers<F: Real>: 'static {
     type Word: Copy + Send + Sync + std::fmt::Debug + 'static;
     const ZERO: Self::Word;
 
-    /// Rows that a task should multiply at once; packed rows can be taken apart at multiples of it.
+    /// Rows that a task should multiply at once. Packed rows can be taken apart at multiples of it, and as many steps of
+    /// a sum can be packed for themselves.
     fn strip() -> usize;
 
     /// Words of an operand; also where its strip from row or column `side` on begins, at a multiple of the kernel's.
     fn words(operand: Operand, side: usize, depth: usize) -> usize;
 
-    /// Packs an operand, or the steps from `skip` on of one that has `depth` in all. What it does not fill is 0.
+    /// Packs an operand, or the steps from `skip` on of one that has `depth` in all, whole strips of them but at the end.
+    /// What its last strip has no rows or columns for is 0.
     fn pack(view: View<F>, operand: Operand, out: &mut [Self::Word], skip: usize, depth: usize);
 
     /// `out (=|+=) left · right`

@@ -43,7 +43,10 @@ const SHAPES: Shapes = {
     Shapes(shapes)
 };
 
-/// As [`super::multiply`], which checks the lengths.
+/// `out (=|+=) left · right` over `depth` tiles of the sum.
+///
+/// Nothing that is called in here uses the tile registers; a panic would leave them configured, which the next call does
+/// again.
 pub(super) fn product(out: ViewMut<f32>, left: &[Tile], right: &[Tile], depth: usize, how: Accumulate) {
     let ViewMut { data, rows, cols, stride } = out;
     // SAFETY: `granted` was true, so that the registers exist; the shapes are legal.

@@ -46,12 +46,13 @@ impl<F: Real> Numbers<F> for Half {
     }
 
     fn words(_operand: Operand, side: usize, depth: usize) -> usize {
-        side.div_ceil(BLOCK) * 2 * depth.div_ceil(DEPTH)
+        (side.div_ceil(BLOCK) * 2).saturating_mul(depth.div_ceil(DEPTH))
     }
 
     fn pack(view: View<F>, operand: Operand, out: &mut [Tile], skip: usize, depth: usize) {
         let source = Source::new(view, operand);
         let (side, steps) = source.sizes();
+        debug_assert!(skip.is_multiple_of(DEPTH), "a tile of {DEPTH} steps is packed at once");
         let (first, depth) = (skip / DEPTH, depth.div_ceil(DEPTH));
         for strip in 0..2 * side.div_ceil(BLOCK) {
             for step in 0..steps.div_ceil(DEPTH) {
@@ -136,7 +137,7 @@ pub(in crate::kernel) fn product_f32(
         }
         Unit::Plain => {}
     }
-    product(out, left, right, depth, how);
+    product_plain(out, left, right, depth, how);
 }
 
 /// A tile of an operand, from a row and column of its source on.
@@ -179,7 +180,7 @@ fn to_bf16<F: Real>(value: F) -> u16 {
 }
 
 /// Plain loops.
-pub(in crate::kernel) fn product<F: Real>(
+pub(in crate::kernel) fn product_plain<F: Real>(
     out: ViewMut<F>,
     left: &[Tile],
     right: &[Tile],
@@ -267,7 +268,7 @@ mod tests {
 
     #[test]
     fn every_kernel_equals_plain_loops() {
-        is_right(product);
+        is_right(product_plain);
         is_right(product_f32);
         #[cfg(target_arch = "x86_64")]
         if unit() == Unit::Plain {

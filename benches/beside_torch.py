@@ -1,9 +1,10 @@
 """The step of `panda bench classes` in torch: tanh joint, linear layer, loss, forward and backward.
 
     pip install torch==2.4.0 torchaudio==2.4.0 "numpy<2"
-    python benches/torch.py LOSS CLASSES [THREADS] [FRAMES LABELS HIDDEN BATCH]
+    python benches/beside_torch.py LOSS CLASSES [THREADS] [FRAMES LABELS HIDDEN BATCH]
 
-LOSS is `torchaudio` (its rnnt_loss), `products` (the linear layer there and back, what every dense loss has to pay) or
+LOSS is `torchaudio` (its rnnt_loss), `warp` (warp-transducer's algorithm in numba: pip install warprnnt-numba "numba<0.60"
+too), `products` (the linear layer there and back, what every dense loss has to pay) or
 `softmax` (that and a log-softmax there and back, what every loss over ready-made log-probabilities has to pay).
 """
 import resource, statistics, sys, time
@@ -21,6 +22,10 @@ lengths = torch.full((batch,), frames, dtype=torch.int32), torch.full((batch,), 
 if loss == "torchaudio":
     from torchaudio.functional import rnnt_loss
     f = lambda z: rnnt_loss(z, targets, *lengths, blank=0, reduction="sum")
+elif loss == "warp":
+    from warprnnt_numba import RNNTLossNumba
+    warp = RNNTLossNumba(blank=0, reduction="sum")
+    f = lambda z: warp(z, targets, *lengths)
 elif loss == "products":  # what every loss has to pay: linear layer there and back
     f = lambda z: (z * 1e-3).sum()
 elif loss == "softmax":  # and a log-softmax there and back
