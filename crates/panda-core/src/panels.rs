@@ -104,11 +104,6 @@ pub(crate) fn packed<F: Real, N: Numbers<F>>(plan: &Plan, h: usize) -> (u128, u1
     (times(words, size_of::<N::Word>()), passing)
 }
 
-/// Elements of the scores that pass in a flight.
-pub(crate) fn passing<F: Real, N: Numbers<F>>(plan: &Plan) -> usize {
-    plan.tiles * plan.wave.div_ceil(plan.block) * N::strip() * plan.classes
-}
-
 impl<W: Copy + Send + Sync> Panels<W> {
     /// Makes the hidden rows of a wave and packs them for the scores.
     pub fn fill<F: Real, N: Numbers<F, Word = W>, S: Sites<F>>(

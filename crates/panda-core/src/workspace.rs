@@ -8,7 +8,7 @@ use crate::{
         Full,
         half::{Half, Tile},
     },
-    panels::{Panels, passing},
+    panels::{Panels, packed},
 };
 
 /// A plan's maker and the buffers of its waves.
@@ -105,11 +105,11 @@ impl<F: Real> Workspace<F> {
         };
         let plan = self.plan(shape);
         grow(&mut self.hidden, plan.wave * head.hidden, F::ZERO);
-        let passing = match self.precision {
-            Precision::Full => passing::<F, Full>(&plan),
-            Precision::Bf16 => passing::<F, Half>(&plan),
+        let (_, passing) = match self.precision {
+            Precision::Full => packed::<F, Full>(&plan, head.hidden),
+            Precision::Bf16 => packed::<F, Half>(&plan, head.hidden),
         };
-        grow(&mut self.z, passing, F::ZERO);
+        grow(&mut self.z, passing as usize, F::ZERO);
         grow(&mut self.picked, plan.wave * plan.tiles * selection.per_site().max(1), F::ZERO);
         grow(&mut self.statistics, plan.wave * plan.tiles, (F::ZERO, 0.0));
         Ok(plan)

@@ -11,7 +11,7 @@ use crate::{Options, Targets, engine::groups};
 /// use rnnt_loss::{MemoryPlan, Options, Targets};
 /// let targets = Targets::new(0, vec![500; 1024], vec![vec![1; 100]; 1024])?;
 /// let plan = MemoryPlan::new(&targets, 1024, 4096, 4, &Options::default());
-/// assert!(plan.transient < 72 << 20 && plan.dense > 700 << 30);
+/// assert!(plan.transient < 64 << 20 && plan.dense > 700 << 30);
 /// # Ok::<(), rnnt_loss::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]

@@ -16,7 +16,7 @@ const LARGEST: f32 = 89.0;
 
 /// The lanes that `len` elements fill.
 #[inline(always)]
-fn filled(len: usize) -> __mmask16 {
+pub(super) fn filled(len: usize) -> __mmask16 {
     if len >= LANES { !0 } else { (1 << len) - 1 }
 }
 

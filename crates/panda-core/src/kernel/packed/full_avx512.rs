@@ -6,7 +6,7 @@ use super::{
     Source,
     full::{Kernel, Place},
 };
-use crate::kernel::Accumulate;
+use crate::kernel::{Accumulate, avx512::filled};
 
 const M: usize = 14;
 const N: usize = 32;
@@ -127,12 +127,6 @@ fn block_wide<const R: usize>(left: &[f32], right: &[f32], place: Place<f32>, ah
             }
         }
     }
-}
-
-/// `len` lanes, at most all.
-#[inline(always)]
-pub(super) fn filled(len: usize) -> __mmask16 {
-    if len >= LANES { !0 } else { (1 << len) - 1 }
 }
 
 /// Exchanges rows and columns of 16 x 16 double words.
