@@ -7,7 +7,10 @@ use crate::{
     Error, Head, Normalized, Plan, Precision, Real, Result, Selection, Sites, Workspace,
     error::expect_len,
     kept::waves,
-    kernel::packed::{Full, Numbers, half::Half},
+    kernel::{
+        packed::{Full, Numbers, half::Half},
+        zeros,
+    },
     panels::Panels,
     workspace::{flights, grow, in_pool},
 };
@@ -94,17 +97,10 @@ pub struct Gradients<F, G> {
     pub bias: Vec<f64>,
 }
 
-/// Elements that a task fills.
-const PAGES: usize = 1 << 18;
-
 impl<F: Real, G> Gradients<F, G> {
     /// Zero gradients of a head, around a gradient of sites.
     pub fn zero(sites: G, head: &Head<F>) -> Self {
-        let mut weight = vec![F::ZERO; head.weight.len()];
-        // Memory fresh from the system is one page of zeros, shared until written to. Were it read first, as a sum
-        // is, each page would interrupt all threads when it gets its own place.
-        weight.par_chunks_mut(PAGES).for_each(|weight| weight.fill(F::ZERO));
-        Self { sites, weight, bias: vec![0.0; head.classes] }
+        Self { sites, weight: zeros(head.weight.len()), bias: vec![0.0; head.classes] }
     }
 }
 
@@ -179,7 +175,7 @@ fn backward_with<F: Real, N: Numbers<F>, S: Sites<F>>(
         let rows = wave.len();
         counted += rows;
         let (hidden, gradient) = (&mut hidden[..rows * h], &mut gradient[..rows * h]);
-        panels.fill::<F, N, S>(&plan, sites, &wave, hidden);
+        panels.fill::<F, N, S>(&plan, sites, &wave, wave[0] >= kept_sites, hidden);
         panels.hold::<F, N>(&plan, hidden, h);
         gradient.fill(F::ZERO);
         for classes in flights(&plan, classes) {

@@ -129,7 +129,7 @@ fn forward_with<F: Real, N: Numbers<F>, S: Sites<F>>(
     let mut kept = kept.scores.as_mut_slice();
     for wave in waves(0..plan.kept, plan.wave).chain(waves(plan.kept..n, plan.wave)) {
         let rows = wave.len();
-        panels.fill::<F, N, S>(&plan, sites, &wave, &mut hidden[..rows * h]);
+        panels.fill::<F, N, S>(&plan, sites, &wave, true, &mut hidden[..rows * h]);
         for flight in flights(&plan, classes) {
             let tiles = flight.len().div_ceil(plan.classes);
             let room = if wave[0] < plan.kept {

@@ -17,7 +17,7 @@ pub(crate) struct Kept<F> {
 impl<F> Kept<F> {
     /// `scores` has room for the sites that the plan keeps.
     pub fn new(scores: Vec<F>, plan: &Plan, classes: usize) -> Self {
-        Self { scores, sites: plan.kept, wave: even(plan.kept, plan.wave), tile: plan.classes, classes }
+        Self { scores, sites: plan.kept, wave: plan.wave, tile: plan.classes, classes }
     }
 
     /// How many sites a backward of another plan may take from here: all, or none if its tiles or classes are others.
@@ -34,13 +34,12 @@ impl<F> Kept<F> {
     }
 }
 
-/// Cuts a list of sites into waves, as even as they go: a last wave of few sites would have the head read for little.
-pub(crate) fn waves(
-    mut sites: impl Iterator<Item = usize> + Clone,
-    most: usize,
-) -> impl Iterator<Item = Vec<usize>> {
-    let rows = even(sites.clone().count(), most);
-    std::iter::from_fn(move || Some(sites.by_ref().take(rows).collect::<Vec<_>>()).filter(|w| !w.is_empty()))
+/// Cuts a list of sites into waves.
+///
+/// All but the last are full: buffers then have one size whatever the number of sites, and there are no more waves than
+/// if all were of one size.
+pub(crate) fn waves(mut sites: impl Iterator<Item = usize>, most: usize) -> impl Iterator<Item = Vec<usize>> {
+    std::iter::from_fn(move || Some(sites.by_ref().take(most).collect::<Vec<_>>()).filter(|w| !w.is_empty()))
 }
 
 /// Size of the parts, `most` at most, into which `count` goes evenly.

@@ -105,12 +105,13 @@ pub(crate) fn packed<F: Real, N: Numbers<F>>(plan: &Plan, h: usize) -> (u128, u1
 }
 
 impl<W: Copy + Send + Sync> Panels<W> {
-    /// Makes the hidden rows of a wave and packs them for the scores.
+    /// Makes the hidden rows of a wave and packs them for their scores, if there are any to be computed.
     pub fn fill<F: Real, N: Numbers<F, Word = W>, S: Sites<F>>(
         &mut self,
         plan: &Plan,
         sites: &S,
         wave: &[usize],
+        scores: bool,
         hidden: &mut [F],
     ) {
         let h = sites.width();
@@ -122,7 +123,9 @@ impl<W: Copy + Send + Sync> Panels<W> {
             let packed = packed.par_chunks_mut(N::words(Operand::Left, piece, h));
             pieces.zip(packed).for_each(|((hidden, wave), packed)| {
                 sites.fill(wave, hidden);
-                N::pack(View::new(hidden, wave.len(), h), Operand::Left, packed, 0, h);
+                if scores {
+                    N::pack(View::new(hidden, wave.len(), h), Operand::Left, packed, 0, h);
+                }
             });
         });
     }
@@ -137,24 +140,26 @@ impl<W: Copy + Send + Sync> Panels<W> {
         });
     }
 
-    /// Packs the weights of a flight, for both directions if `backward`.
+    /// Packs the weights of a flight: for its scores, and for the gradient of the rows.
     fn hold_weight<F: Real, N: Numbers<F, Word = W>>(
         &mut self,
         plan: &Plan,
         head: &Head<F>,
         flight: &Range<usize>,
-        backward: bool,
+        (scores, gradient): (bool, bool),
     ) {
         let h = head.hidden;
         let Cut { wt_right, w_right, .. } = Cut::new::<F, N>(plan, h);
         let count = flight.len().div_ceil(plan.classes);
         let tiles = || head.weight[flight.start * h..flight.end * h].par_chunks(plan.classes * h);
         let view = |weight| View::new(weight, <[F]>::len(weight) / h, h);
-        let packed = self.wt_right.room(count * wt_right, N::ZERO);
-        packed.par_chunks_mut(wt_right).zip(tiles()).for_each(|(packed, weight)| {
-            N::pack(view(weight).transposed(), Operand::Right, packed, 0, h);
-        });
-        if backward {
+        if scores {
+            let packed = self.wt_right.room(count * wt_right, N::ZERO);
+            packed.par_chunks_mut(wt_right).zip(tiles()).for_each(|(packed, weight)| {
+                N::pack(view(weight).transposed(), Operand::Right, packed, 0, h);
+            });
+        }
+        if gradient {
             let packed = self.w_right.room(count * w_right, N::ZERO);
             packed.par_chunks_mut(w_right).zip(tiles()).for_each(|(packed, weight)| {
                 N::pack(view(weight), Operand::Right, packed, 0, weight.len() / h);
@@ -188,7 +193,7 @@ impl<W: Copy + Send + Sync> Panels<W> {
     ) {
         let cut = Cut::new::<F, N>(plan, head.hidden);
         let (rows, per_site) = (wave.len(), selection.per_site().max(1));
-        self.hold_weight::<F, N>(plan, head, flight, false);
+        self.hold_weight::<F, N>(plan, head, flight, (true, false));
         let (z, kept) = match room {
             Room::Kept(z) => (z, true),
             Room::Passing(z) => (z, false),
@@ -236,7 +241,9 @@ impl<W: Copy + Send + Sync> Panels<W> {
         let (h, rows, blocks) = (head.hidden, wave.len(), wave.len().div_ceil(plan.block));
         let cut = Cut::new::<F, N>(plan, h);
         let count = classes.len().div_ceil(plan.classes);
-        self.hold_weight::<F, N>(plan, head, classes, true);
+        // Waves hold kept sites or others, never both.
+        let recompute = wave[0] >= flight.kept_sites;
+        self.hold_weight::<F, N>(plan, head, classes, (recompute, true));
         let (mut gt_room, mut g_room) = (std::mem::take(&mut self.gt_left), std::mem::take(&mut self.g_left));
         let gt_left = gt_room.room(count * blocks * cut.gt_left, N::ZERO);
         let g_left = g_room.room(count * blocks * cut.g_left, N::ZERO);
@@ -256,7 +263,7 @@ impl<W: Copy + Send + Sync> Panels<W> {
                 for (strip, sites) in wave.chunks(cut.strip).enumerate() {
                     let first = strip * cut.strip;
                     let z = &mut z[..sites.len() * width];
-                    if sites[0] >= flight.kept_sites {
+                    if recompute {
                         let out = ViewMut::new(z, sites.len(), width);
                         self.scores::<F, N>(&cut, h, (block, first), tile, out);
                     }

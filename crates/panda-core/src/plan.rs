@@ -43,8 +43,10 @@ pub struct Plan {
 /// those that use them.
 const IN_FLIGHT: usize = 24 << 20;
 /// Sites of a wave, where few classes do not ask for more: the head is read, and its gradient touched, once a wave.
-const WAVE: usize = 1536;
-const LONGEST_WAVE: usize = 2048;
+const WAVE: usize = 7 * BLOCK;
+const LONGEST_WAVE: usize = 10 * BLOCK;
+/// Where all scores are kept.
+const KEPT_WAVE: usize = 12 * BLOCK;
 const SHORTEST_WAVE: usize = 64;
 /// Sites of a block: eight times the strip of the AVX-512 kernel, and of the one for bf16.
 const BLOCK: usize = 224;
@@ -77,7 +79,7 @@ impl Plan {
         while wave > SHORTEST_WAVE && !fits(wave) {
             wave = (wave / 2).max(SHORTEST_WAVE);
         }
-        let wave = even(sites, wave);
+        let wave = wave.min(sites);
         let block = match precision {
             Precision::Full => BLOCK,
             Precision::Bf16 => HALF_BLOCK,
@@ -90,7 +92,12 @@ impl Plan {
         let plan = plan.fitted(sites, classes);
         let rest = all.saturating_sub(plan.bytes(shape, element, precision));
         let kept = if budget.keeps() { rest / scores } else { 0 };
-        Self { kept: kept.min(shape.sites), ..plan }
+        // All scores take so much memory that longer waves do not matter, and the head is packed once for each.
+        let whole = Self { wave: even(sites, KEPT_WAVE), kept: shape.sites, ..plan };
+        match kept >= sites && whole.bytes(shape, element, precision) <= all {
+            true => whole,
+            false => Self { kept: kept.min(shape.sites), ..plan },
+        }
     }
 
     /// Bytes held beside arguments and results, scores kept included.

@@ -107,6 +107,13 @@ pub struct JointGradient<F> {
     pub labels: Vec<F>,
 }
 
+impl<F: Real> JointGradient<F> {
+    /// Zeros of so many elements each.
+    pub fn zero(frames: usize, labels: usize) -> Self {
+        Self { frames: kernel::zeros(frames), labels: kernel::zeros(labels) }
+    }
+}
+
 impl<'a, F: Real> JointSites<'a, F> {
     /// Borrows frame rows *[.., H]*, label rows *[.., H]* and, for each site, an index into either.
     ///
@@ -189,7 +196,7 @@ impl<F: Real> Sites<F> for JointSites<'_, F> {
         }
     }
     fn zero_gradient(&self) -> JointGradient<F> {
-        JointGradient { frames: vec![F::ZERO; self.frames.len()], labels: vec![F::ZERO; self.labels.len()] }
+        JointGradient::zero(self.frames.len(), self.labels.len())
     }
     fn scatter(&self, sites: &[usize], gradient: &[F], into: &mut JointGradient<F>) {
         let sum = |of: &[u32], into: &mut [F]| {

@@ -4,9 +4,12 @@ use std::ops::Range;
 use crate::{
     Head, MemoryBudget, Plan, Precision, Real, Result, Selection, Shape, Sites,
     error::expect_len,
-    kernel::packed::{
-        Full,
-        half::{Half, Tile},
+    kernel::{
+        filled,
+        packed::{
+            Full,
+            half::{Half, Tile},
+        },
     },
     panels::{Panels, packed},
 };
@@ -118,9 +121,8 @@ impl<F: Real> Workspace<F> {
     /// Room for `len` scores that outlive the call.
     pub(crate) fn take_spare(&mut self, len: usize) -> Vec<F> {
         let mut kept = std::mem::take(&mut self.spare);
+        grow(&mut kept, len, F::ZERO);
         kept.truncate(len);
-        kept.reserve_exact(len - kept.len());
-        kept.resize(len, F::ZERO);
         kept
     }
 
@@ -136,8 +138,7 @@ impl<F: Real> Workspace<F> {
 pub(crate) fn grow<T: Clone>(buffer: &mut Vec<T>, len: usize, value: T) {
     if buffer.len() < len {
         *buffer = Vec::new();
-        buffer.reserve_exact(len);
-        buffer.resize(len, value);
+        *buffer = filled(len, value);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The engine behind every door: normaliser forward, lattice, normaliser backward.
 use std::ops::Range;
 
-use panda_core::{Adjoints, Clamp, Gradients, Head, Normalized, Real, Selection, Sites, Workspace};
+use panda_core::{Adjoints, Clamp, Gradients, Head, Normalized, Real, Selection, Sites};
 use rnnt_dp::Regularisers;
 
 use crate::{
@@ -19,15 +19,37 @@ pub(crate) struct Forward<F> {
     skipped: Vec<Part>,
 }
 
-/// Buffers that calls share.
-pub(crate) struct Workspaces<F> {
-    pub normaliser: Workspace<F>,
-    pub lattices: rnnt_dp::Workspace,
+/// Options and the buffers of calls with them: what a step takes beside arguments and results stays for the next one.
+///
+/// The system clears every page that a step takes afresh; where all scores are kept, that is 5 % of a step.
+///
+/// ```
+/// use rnnt_loss::{Head, Layout, MemoryBudget, Options, Targets, Workspace};
+/// let options = Options { budget: MemoryBudget::unlimited(), ..Options::default() };
+/// let mut workspace = Workspace::new(&options)?;
+/// let (weight, targets) = ([0.1f32; 3 * 4], Targets::new(0, vec![2], vec![vec![1]])?);
+/// for _step in 0..2 {
+///     let (frames, labels) = ([1.0; 2 * 4], [1.0; 2 * 4]); // T = 2, U = 1, H = 4
+///     let head = Head::new(&weight, None, 4)?;
+///     let out = workspace.projected_loss(&frames, &labels, &head, Layout::Packed, &targets, &[1.0])?;
+///     assert!((out.losses[0] - (3.0 * 3f64.ln() - 2f64.ln())).abs() < 1e-6);
+/// }
+/// # Ok::<(), rnnt_loss::Error>(())
+/// ```
+pub struct Workspace<F> {
+    pub(crate) options: Options,
+    pub(crate) normaliser: panda_core::Workspace<F>,
+    pub(crate) lattices: rnnt_dp::Workspace,
 }
 
-impl<F: Real> Workspaces<F> {
+impl<F: Real> Workspace<F> {
+    /// Empty buffers.
+    ///
+    /// # Errors
+    /// A plan with a size of zero.
     pub fn new(options: &Options) -> Result<Self> {
-        Ok(Self { normaliser: options.workspace()?, lattices: rnnt_dp::Workspace::new() })
+        let (normaliser, lattices) = (options.workspace()?, rnnt_dp::Workspace::new());
+        Ok(Self { options: options.clone(), normaliser, lattices })
     }
 }
 
@@ -37,11 +59,10 @@ impl<F: Real> Forward<F> {
         sites: &S,
         head: &Head<F>,
         targets: &Targets,
-        options: &Options,
-        workspaces: &mut Workspaces<F>,
+        workspace: &mut Workspace<F>,
     ) -> Result<Self> {
         targets.check_classes(head.classes())?;
-        let Workspaces { normaliser, lattices } = workspaces;
+        let Workspace { options, normaliser, lattices } = workspace;
         Self::from_normaliser(targets, options, lattices, |selection| {
             panda_core::forward(sites, head, selection, normaliser)
         })
@@ -96,7 +117,7 @@ impl<F: Real> Forward<F> {
         targets: &Targets,
         options: &Options,
         weights: &[f64],
-        workspace: &mut Workspace<F>,
+        workspace: &mut panda_core::Workspace<F>,
         into: &mut Gradients<F, S::Gradient>,
     ) -> Result<Skipped> {
         let counted = self.with_adjoints(targets, options, weights, |selection, normalized, adjoints| {
@@ -141,7 +162,7 @@ impl<F: Real> Forward<F> {
     }
 
     /// Lets go of kept scores; `workspace` has their room for its next call.
-    pub fn release(&mut self, workspace: &mut Workspace<F>) {
+    pub fn release(&mut self, workspace: &mut panda_core::Workspace<F>) {
         self.normalized.release(workspace);
     }
 }
@@ -153,16 +174,15 @@ impl<F: Real> Forward<F> {
 pub(crate) struct SampleWise<'a, F> {
     pub head: &'a Head<'a, F>,
     pub targets: &'a Targets,
-    pub options: &'a Options,
     /// Of each utterance.
     pub weights: &'a [f64],
-    workspaces: Workspaces<F>,
+    workspace: &'a mut Workspace<F>,
     losses: Vec<f64>,
     skipped: Skipped,
 }
 
-/// Sites of a group where no more scores can be kept: a few waves.
-const SITES: usize = 8192;
+/// Sites of a group where no more scores can be kept: four full waves of most plans.
+const SITES: usize = 6272;
 const SHORTEST: usize = 64;
 /// Bytes of a group's site beside its scores: normaliser, selection, rows, lattice and adjoints.
 const PER_SITE: usize = 128;
@@ -171,19 +191,18 @@ impl<'a, F: Real> SampleWise<'a, F> {
     pub fn new(
         head: &'a Head<F>,
         targets: &'a Targets,
-        options: &'a Options,
         weights: &'a [f64],
+        workspace: &'a mut Workspace<F>,
     ) -> Result<Self> {
         targets.check_classes(head.classes())?;
         expect_len("weights", targets.batch(), weights.len())?;
-        let workspaces = Workspaces::new(options)?;
         let losses = Vec::with_capacity(targets.batch());
-        Ok(Self { head, targets, options, weights, workspaces, losses, skipped: Skipped::default() })
+        Ok(Self { head, targets, weights, workspace, losses, skipped: Skipped::default() })
     }
 
     /// Utterances that go together: neighbours, as many as fit.
     pub fn groups(&self) -> Vec<Range<usize>> {
-        groups(self.targets, self.head.classes(), size_of::<F>(), self.options)
+        groups(self.targets, self.head.classes(), size_of::<F>(), &self.workspace.options)
     }
 
     /// Loss and gradients of a group with the given sites.
@@ -196,11 +215,12 @@ impl<'a, F: Real> SampleWise<'a, F> {
     ) -> Result<()> {
         let first = group.start;
         let run = || {
-            let Self { head, options, workspaces, .. } = self;
-            let mut forward = Forward::new(sites, head, part, options, workspaces)?;
-            let (weights, workspace) = (&self.weights[group], &mut workspaces.normaliser);
-            let skipped = forward.backward(sites, head, part, options, weights, workspace, into)?;
-            forward.release(workspace);
+            let Self { head, workspace, .. } = self;
+            let mut forward = Forward::new(sites, head, part, workspace)?;
+            let Workspace { options, normaliser, .. } = &mut **workspace;
+            let weights = &self.weights[group];
+            let skipped = forward.backward(sites, head, part, options, weights, normaliser, into)?;
+            forward.release(normaliser);
             self.losses.extend_from_slice(forward.losses());
             self.skipped.add(skipped);
             Ok(())

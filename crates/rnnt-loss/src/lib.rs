@@ -42,6 +42,7 @@ mod scores;
 mod skip;
 mod targets;
 
+pub use engine::Workspace;
 pub use error::{Error, Result};
 pub use joint::{JointLoss, JointNetwork, joint_loss};
 pub use memory_plan::MemoryPlan;

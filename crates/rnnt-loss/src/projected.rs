@@ -1,7 +1,9 @@
 //! Door for projected encodings and predictions: joint sites, head, loss, and their gradients.
 use panda_core::{Gradients, Head, JointGradient, JointSites, Real};
 
-use crate::{Error, Layout, Options, Result, Skipped, Targets, engine::SampleWise, error::expect_rows};
+use crate::{
+    Error, Layout, Options, Result, Skipped, Targets, Workspace, engine::SampleWise, error::expect_rows,
+};
 
 /// Loss and gradients of [`projected_loss`], each shaped like its argument.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,22 +45,40 @@ pub fn projected_loss<F: Real>(
     options: &Options,
     weights: &[f64],
 ) -> Result<ProjectedLoss<F>> {
-    layout.check(targets)?;
-    let h = head.hidden();
-    expect_rows("frames", layout.frame_rows(targets).1, h, frames.len())?;
-    expect_rows("labels", layout.label_rows(targets).1, h, labels.len())?;
-    let mut run = SampleWise::new(head, targets, options, weights)?;
-    let zero = JointGradient { frames: vec![F::ZERO; frames.len()], labels: vec![F::ZERO; labels.len()] };
-    let mut into = Gradients::zero(zero, head);
-    for group in run.groups() {
-        let part = targets.part(group.clone());
-        let (frame_of, label_of) = layout.joint_rows(targets, group.clone());
-        let sites = JointSites::new(frames, labels, &frame_of, &label_of, h, options.activation)
-            .map_err(|error| Error::at_site(error, part.lattices()).in_group(group.start))?;
-        run.step(group, &part, &sites, &mut into)?;
+    Workspace::new(options)?.projected_loss(frames, labels, head, layout, targets, weights)
+}
+
+impl<F: Real> Workspace<F> {
+    /// [`projected_loss`](crate::projected_loss()) with buffers of earlier calls.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn projected_loss(
+        &mut self,
+        frames: &[F],
+        labels: &[F],
+        head: &Head<F>,
+        layout: Layout,
+        targets: &Targets,
+        weights: &[f64],
+    ) -> Result<ProjectedLoss<F>> {
+        layout.check(targets)?;
+        let h = head.hidden();
+        expect_rows("frames", layout.frame_rows(targets).1, h, frames.len())?;
+        expect_rows("labels", layout.label_rows(targets).1, h, labels.len())?;
+        let activation = self.options.activation;
+        let mut run = SampleWise::new(head, targets, weights, self)?;
+        let mut into = Gradients::zero(JointGradient::zero(frames.len(), labels.len()), head);
+        for group in run.groups() {
+            let part = targets.part(group.clone());
+            let (frame_of, label_of) = layout.joint_rows(targets, group.clone());
+            let sites = JointSites::new(frames, labels, &frame_of, &label_of, h, activation)
+                .map_err(|error| Error::at_site(error, part.lattices()).in_group(group.start))?;
+            run.step(group, &part, &sites, &mut into)?;
+        }
+        let (losses, skipped) = run.finish();
+        let Gradients { sites: JointGradient { frames, labels }, weight, bias } = into;
+        let bias = bias.into_iter().map(F::from_f64).collect();
+        Ok(ProjectedLoss { losses, frames, labels, weight, bias, skipped })
     }
-    let (losses, skipped) = run.finish();
-    let Gradients { sites: JointGradient { frames, labels }, weight, bias } = into;
-    let bias = bias.into_iter().map(F::from_f64).collect();
-    Ok(ProjectedLoss { losses, frames, labels, weight, bias, skipped })
 }

@@ -1,7 +1,7 @@
 //! Door for hidden rows that exist already, one a site.
 use panda_core::{Gradients, Head, Real, Rows};
 
-use crate::{Layout, Options, Result, Skipped, Targets, engine::SampleWise, error::expect_rows};
+use crate::{Layout, Options, Result, Skipped, Targets, Workspace, engine::SampleWise, error::expect_rows};
 
 /// Loss and gradients of [`rows_loss`].
 #[derive(Debug, Clone, PartialEq)]
@@ -39,7 +39,8 @@ pub fn rows_loss<F: Real>(
     layout.check(targets)?;
     let width = head.hidden();
     expect_rows("hidden", layout.score_rows(targets), width, hidden.len())?;
-    let mut run = SampleWise::new(head, targets, options, weights)?;
+    let mut workspace = Workspace::new(options)?;
+    let mut run = SampleWise::new(head, targets, weights, &mut workspace)?;
     let mut into = Gradients::zero(Vec::new(), head);
     let mut gradient = vec![F::ZERO; hidden.len()];
     for group in run.groups() {

@@ -191,7 +191,7 @@ mod tests {
     fn models_know_what_they_should() {
         let loss = |model| {
             let work = LossWork { batch: 2, frames: 40, labels: 8, hidden: 64, classes: 50, model };
-            let ours = Ours::new(Inputs::made_up(&work).unwrap(), Budget::Unlimited, 0.0, false);
+            let mut ours = Ours::new(Inputs::made_up(&work).unwrap(), Budget::Unlimited, 0.0, false).unwrap();
             ours.loss().unwrap().losses.iter().sum::<f64>() / 2.0
         };
         let (sharp, vague) = (loss(Knowledge::Sharp), loss(Knowledge::Vague));

@@ -1,5 +1,5 @@
 //! Our loss as the subject of a measurement.
-use rnnt_loss::{Head, Layout, MemoryBudget, MemoryPlan, Options, Precision, ProjectedLoss, projected_loss};
+use rnnt_loss::{Head, Layout, MemoryBudget, MemoryPlan, Options, Precision, ProjectedLoss, Workspace};
 
 use super::case::Budget;
 use super::error::Result;
@@ -8,10 +8,11 @@ use super::inputs::Inputs;
 use super::measure::Subject;
 use super::row::{Shape, SkipReport};
 
-/// [`projected_loss`] on a batch.
+/// [`rnnt_loss::projected_loss`] on a batch, with buffers that stay, as in training.
 pub struct Ours {
     inputs: Inputs,
     options: Options,
+    workspace: Workspace<f32>,
     /// Sites of the last step whose gradients were formed.
     counted: Option<usize>,
 }
@@ -34,25 +35,29 @@ pub fn options(budget: Budget, skip: f64, bf16: bool) -> Options {
 
 impl Ours {
     /// Takes the batch.
-    pub fn new(inputs: Inputs, budget: Budget, skip: f64, bf16: bool) -> Self {
-        Self { inputs, options: options(budget, skip, bf16), counted: None }
+    ///
+    /// # Errors
+    /// Options that the loss refuses.
+    pub fn new(inputs: Inputs, budget: Budget, skip: f64, bf16: bool) -> Result<Self> {
+        let options = options(budget, skip, bf16);
+        Ok(Self { inputs, workspace: Workspace::new(&options)?, options, counted: None })
     }
 
     /// Loss and gradients.
     ///
     /// # Errors
     /// What the loss refuses.
-    pub fn loss(&self) -> Result<ProjectedLoss<f32>> {
-        self.loss_with(&self.options)
+    pub fn loss(&mut self) -> Result<ProjectedLoss<f32>> {
+        loss(&self.inputs, &mut self.workspace)
     }
+}
 
-    fn loss_with(&self, options: &Options) -> Result<ProjectedLoss<f32>> {
-        let Inputs { frames, labels, weight, bias, targets, sizes } = &self.inputs;
-        let layout = Layout::Padded { frames: sizes.frames, positions: sizes.labels + 1 };
-        let head = Head::new(weight, Some(bias), sizes.hidden).map_err(rnnt_loss::Error::from)?;
-        let weights = vec![1.0; sizes.batch];
-        Ok(projected_loss(frames, labels, &head, layout, targets, options, &weights)?)
-    }
+fn loss(inputs: &Inputs, workspace: &mut Workspace<f32>) -> Result<ProjectedLoss<f32>> {
+    let Inputs { frames, labels, weight, bias, targets, sizes } = inputs;
+    let layout = Layout::Padded { frames: sizes.frames, positions: sizes.labels + 1 };
+    let head = Head::new(weight, Some(bias), sizes.hidden).map_err(rnnt_loss::Error::from)?;
+    let weights = vec![1.0; sizes.batch];
+    Ok(workspace.projected_loss(frames, labels, &head, layout, targets, &weights)?)
 }
 
 impl Subject for Ours {
@@ -85,7 +90,8 @@ impl Subject for Ours {
             return Ok(None);
         }
         let skipping = self.loss()?;
-        let exact = self.loss_with(&Options { skip: 0.0, ..self.options.clone() })?;
+        let exact = Options { skip: 0.0, ..self.options.clone() };
+        let exact = loss(&self.inputs, &mut Workspace::new(&exact)?)?;
         let differences = |a: &[f32], b: &[f32]| -> Vec<f64> {
             a.iter().zip(b).map(|(a, b)| (f64::from(*a) - f64::from(*b)).abs()).collect()
         };

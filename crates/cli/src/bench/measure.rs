@@ -94,7 +94,7 @@ fn prepare(spec: &Spec) -> Result<Box<dyn Subject>> {
         }
     };
     Ok(match spec.method {
-        Method::Ours { budget, skip, bf16 } => Box::new(Ours::new(inputs, budget, skip, bf16)),
+        Method::Ours { budget, skip, bf16 } => Box::new(Ours::new(inputs, budget, skip, bf16)?),
         Method::Textbook => Box::new(Dense::new(inputs)?),
     })
 }

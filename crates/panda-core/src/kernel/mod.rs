@@ -8,9 +8,11 @@ mod avx512;
 mod dispatch;
 mod math;
 pub(crate) mod packed;
+mod pages;
 mod product;
 mod real;
 
+pub(crate) use pages::{filled, zeros};
 pub use product::{Accumulate, View, ViewMut, product};
 pub use real::Real;
 

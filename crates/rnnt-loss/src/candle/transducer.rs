@@ -5,15 +5,12 @@ use candle_core::{
     CpuStorage, CustomOp3, DType, Layout as TensorLayout, Result as TensorResult, Shape, Tensor,
 };
 use panda_core::{
-    Gradients, Head, JointSites, Real, Sites, Workspace,
+    Gradients, Head, JointSites, Real, Sites,
     candle::{Element, with_values},
 };
 
 use super::{expect_dims, expect_dtype, expect_rank};
-use crate::{
-    Error, Layout, Options, Result, Targets,
-    engine::{Forward, Workspaces},
-};
+use crate::{Error, Layout, Options, Result, Targets, Workspace, engine::Forward};
 
 /// The operation's constants, with the forward pass done: it is run where its errors keep their types.
 struct TransducerLoss<F> {
@@ -21,7 +18,7 @@ struct TransducerLoss<F> {
     places: Places,
     targets: Targets,
     options: Options,
-    workspace: Mutex<Workspace<F>>,
+    workspace: Mutex<panda_core::Workspace<F>>,
 }
 
 /// Which rows of the first argument, frame rows followed by label rows, the sites add.
@@ -198,12 +195,12 @@ fn run<F: Element>(
     options: &Options,
 ) -> Result<Tensor> {
     let width = weight.dim(1)?;
-    let mut workspaces = Workspaces::new(options)?;
+    let mut workspace = Workspace::new(options)?;
     let forward = with_values([&rows, &weight, &bias], |[r, w, b]: [&[F]; 3]| {
         let sites = places.sites(r, width, targets, options)?;
-        Forward::new(&sites, &Head::new(w, Some(b), width)?, targets, options, &mut workspaces)
+        Forward::new(&sites, &Head::new(w, Some(b), width)?, targets, &mut workspace)
     })?;
-    let (targets, options, workspace) = (targets.clone(), options.clone(), Mutex::new(workspaces.normaliser));
+    let (targets, options, workspace) = (targets.clone(), options.clone(), Mutex::new(workspace.normaliser));
     let op = TransducerLoss { forward, places, targets, options, workspace };
     Ok(rows.apply_op3(&weight, &bias, op)?)
 }
