@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod align;
 mod bench;
 mod bytes;
 mod error;
@@ -32,6 +33,8 @@ enum Command {
     Evaluate(evaluate::Arguments),
     /// Text of audio files
     Transcribe(transcribe::Arguments),
+    /// When each word of a manifest was said: CTM and JSON
+    Align(align::Arguments),
     /// Checks golden vectors of independent programs; exit status 1 if any fails
     Verify {
         /// Folder with NAME.json and NAME.safetensors
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         Command::Train(arguments) => train::run(&arguments),
         Command::Evaluate(arguments) => evaluate::run(&arguments),
         Command::Transcribe(arguments) => transcribe::run(&arguments),
+        Command::Align(arguments) => align::run(&arguments),
         Command::Verify { dir } => {
             verify::run(&dir).map(|passed| if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }

@@ -3,8 +3,10 @@ mod bars;
 mod case;
 mod doors;
 mod error;
+mod pruned;
 #[cfg(test)]
 mod tests;
+mod topologies;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;

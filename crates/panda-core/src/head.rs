@@ -57,6 +57,16 @@ impl<'a, F: Real> Head<'a, F> {
         largest(self.weight)
     }
 
+    /// *C x H*
+    pub fn weight(&self) -> &'a [F] {
+        self.weight
+    }
+
+    /// *C*, if there is one.
+    pub fn bias(&self) -> Option<&'a [F]> {
+        self.bias
+    }
+
     /// C
     pub fn classes(&self) -> usize {
         self.classes

@@ -8,7 +8,7 @@ use crate::{Error, Real, Result, error::expect_len, kernel};
 /// `fill`, `pull_back` and `scatter` stand for `h = φ(x)`, `dx = φ'(h) dh` and `dX += dx`.
 pub trait Sites<F: Real>: Sync {
     /// What `scatter` sums into.
-    type Gradient: Send;
+    type Gradient: Default + Send;
     /// N
     fn len(&self) -> usize;
     /// Whether there is no site at all.
@@ -105,6 +105,12 @@ pub struct JointGradient<F> {
     pub frames: Vec<F>,
     /// Gradient of the label rows.
     pub labels: Vec<F>,
+}
+
+impl<F> Default for JointGradient<F> {
+    fn default() -> Self {
+        Self { frames: Vec::new(), labels: Vec::new() }
+    }
 }
 
 impl<F: Real> JointGradient<F> {

@@ -34,7 +34,7 @@ impl CustomOp1 for LatticeLoss {
         let guard = self.posterior.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let posterior = guard.as_ref().expect("candle runs forward before backward");
         let mut adjoints = posterior.adjoints.clone();
-        let parts = self.lattices.split_mut(&mut adjoints, self.topology.arcs().len());
+        let parts = self.lattices.split_mut(&mut adjoints, self.topology.columns());
         for (part, (factor, loss)) in parts.into_iter().zip(upstream.iter().zip(&posterior.losses)) {
             // An impossible utterance stays at zero, whatever an infinite loss has become above.
             if loss.is_finite() {
@@ -66,7 +66,7 @@ pub fn lattice_loss(
     topology: Topology,
     regularisers: Regularisers,
 ) -> Result<Tensor> {
-    let (expected, found) = (vec![lattices.sites(), topology.arcs().len()], emissions.dims().to_vec());
+    let (expected, found) = (vec![lattices.sites(), topology.columns()], emissions.dims().to_vec());
     if expected != found {
         return Err(Error::wrap(crate::Error::Shape { argument: "emissions", expected, found }));
     }

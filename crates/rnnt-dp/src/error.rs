@@ -81,6 +81,29 @@ pub enum Error {
         /// Index among the arcs.
         arc: usize,
     },
+    /// A band of retained label positions is not one.
+    #[error(
+        "`bands`, utterance {utterance}, frame {frame}: expected some of the {positions} label positions, found {found:?}"
+    )]
+    Band {
+        /// Index in the batch.
+        utterance: usize,
+        /// t
+        frame: usize,
+        /// U + 1
+        positions: usize,
+        /// The band given.
+        found: std::ops::Range<usize>,
+    },
+    /// A duration is there twice.
+    #[error("`durations`: expected each duration once, found {found} twice")]
+    Duration {
+        /// The duration.
+        found: usize,
+    },
+    /// No path could end.
+    #[error("`durations`: expected one of at least 1, with which a path may end, found none")]
+    NoEnd,
     /// A regulariser has a value that makes no sense.
     #[error("`{argument}`: expected a finite number of at least 0, found {found}")]
     Regulariser {

@@ -1,25 +1,57 @@
 //! Losses, arc posteriors and adjoints of a batch of lattices.
 use crate::{Arc, Error, Lattices, Result, Topology, Workspace};
 
-/// Changes to the gradient that leave the loss as it is.
+/// Changes to emissions and gradients.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Regularisers {
-    /// FastEmit λ: adjoints of arcs that emit a label are multiplied by `1 + λ` (Yu et al. 2021, equation 9).
+    /// FastEmit λ: adjoints of label columns are multiplied by `1 + λ`, and the loss is left as it is (Yu et al. 2021,
+    /// equation 9).
     pub fastemit: f64,
+    /// [`delay`], `penalty · ((T-1)/2 - t)`, is added to the emission of every arc that emits a label at frame t, so that late labels
+    /// cost more (Kang et al., arXiv 2211.00490, equation 6).
+    pub delay_penalty: f64,
+    /// Logit under-normalisation σ: subtracted from the emission of every arc, so that paths of few arcs, which big
+    /// blanks and long durations make, are preferred (Xu et al., arXiv 2211.03541, section 3.2).
+    pub sigma: f64,
 }
 
 impl Regularisers {
     pub(crate) fn check(&self) -> Result<()> {
-        match self.fastemit {
-            found if found.is_finite() && found >= 0.0 => Ok(()),
-            found => Err(Error::Regulariser { argument: "fastemit", found }),
+        let Self { fastemit, delay_penalty, sigma } = *self;
+        for (argument, found) in [("fastemit", fastemit), ("delay_penalty", delay_penalty), ("sigma", sigma)]
+        {
+            if !(found.is_finite() && found >= 0.0) {
+                return Err(Error::Regulariser { argument, found });
+            }
+        }
+        Ok(())
+    }
+
+    /// By what the adjoint of an arc's token is multiplied.
+    pub(crate) fn factor(&self, emits: bool) -> f64 {
+        if emits { 1.0 + self.fastemit } else { 1.0 }
+    }
+
+    /// What is added to the emission of an arc that leaves frame `t` of `frames`.
+    pub(crate) fn shift(&self, arc: &Arc, t: usize, frames: usize) -> f64 {
+        match arc.labels {
+            0 => -self.sigma,
+            _ => delay(self.delay_penalty, t, frames) - self.sigma,
         }
     }
 
-    /// By what the adjoint of an arc is multiplied.
-    pub(crate) fn factor(&self, arc: &Arc) -> f64 {
-        if arc.labels > 0 { 1.0 + self.fastemit } else { 1.0 }
+    /// Whether emissions stay as they are.
+    pub(crate) fn shift_nothing(&self) -> bool {
+        self.delay_penalty == 0.0 && self.sigma == 0.0
     }
+}
+
+/// What a delay penalty adds to the emission of a label at frame `t` of `frames`: `penalty · ((T-1)/2 - t)`.
+///
+/// The product is rounded to `f32`, as fast_rnnt does, so that losses are the same to the last digits.
+pub fn delay(penalty: f64, t: usize, frames: usize) -> f64 {
+    let early = (frames as f64 - 1.0) / 2.0 - t as f64;
+    f64::from(penalty as f32 * early as f32)
 }
 
 /// What the lattices say about their emissions.
@@ -29,23 +61,25 @@ pub struct Posterior {
     pub losses: Vec<f64>,
     /// `dloss/demission`, *N x S*, regularised; 0 for arcs that do not exist and for impossible utterances.
     pub adjoints: Vec<f64>,
-    /// Regularisers of each arc, *S*.
+    /// Regularisers of each token's column.
     factors: Vec<f64>,
+    columns: usize,
 }
 
 impl Posterior {
     /// Probability that a path visits each site, *N*: the posteriors of the arcs that leave it, `γ(m) = Σ_n o(m -> n)`.
     ///
-    /// Along each anti-diagonal of regular RNN-T it sums to 1. 0 for impossible utterances.
+    /// Along each anti-diagonal of regular RNN-T it sums to 1, along each frame of modified RNN-T. In constrained RNN-T a
+    /// path also visits the site whose blank a label forces. 0 for impossible utterances.
     ///
     /// # Errors
     /// Lattices of another batch.
     pub fn occupancies(&self, lattices: &Lattices) -> Result<Vec<f64>> {
-        expect("lattices.sites", self.adjoints.len() / self.factors.len(), lattices.sites())?;
+        expect("lattices.sites", self.adjoints.len() / self.columns, lattices.sites())?;
         expect("lattices.batch", self.losses.len(), lattices.batch())?;
         let leaving =
             |adjoints: &[f64]| adjoints.iter().zip(&self.factors).map(|(a, factor)| -a / factor).sum();
-        Ok(self.adjoints.chunks_exact(self.factors.len()).map(leaving).collect())
+        Ok(self.adjoints.chunks_exact(self.columns).map(leaving).collect())
     }
 }
 
@@ -54,7 +88,7 @@ impl Posterior {
 /// The formulas are at the top of the crate. To call this again and again, use a [`Workspace`].
 ///
 /// # Shapes
-/// `emissions` *N x S* with S the number of arcs of the topology, sites packed as [`Lattices`] says. Entries of
+/// `emissions` *N x S* with S the number of columns of the topology, sites packed as [`Lattices`] says. Entries of
 /// arcs that would leave the lattice (a label at u = U) mean nothing. Log-probabilities below -1e289 count as -inf.
 ///
 /// # Errors
@@ -74,8 +108,9 @@ pub fn forward_backward(
 ) -> Result<Posterior> {
     let mut out = Posterior {
         losses: vec![0.0; lattices.batch()],
-        adjoints: vec![0.0; lattices.sites() * topology.arcs().len()],
-        factors: topology.arcs().iter().map(|arc| regularisers.factor(arc)).collect(),
+        adjoints: vec![0.0; lattices.sites() * topology.columns()],
+        factors: (0..topology.tokens()).map(|column| regularisers.factor(topology.emits(column))).collect(),
+        columns: topology.columns(),
     };
     let (losses, adjoints) = (&mut out.losses, &mut out.adjoints);
     Workspace::new().forward_backward(lattices, topology, emissions, regularisers, losses, adjoints)?;
@@ -165,7 +200,7 @@ mod tests {
         let error = run(&emissions).unwrap_err();
         assert!(matches!(error, Error::Emission { utterance: 1, frame: 1, label: 0, arc: 1, .. }), "{error}");
         assert!(matches!(run(&emissions[1..]), Err(Error::Length { expected: 16, found: 15, .. })));
-        let bad = Regularisers { fastemit: -1.0 };
+        let bad = Regularisers { fastemit: -1.0, ..Regularisers::default() };
         let error = forward_backward(&lattices, &Topology::rnnt(), &[-1.0; 16], &bad).unwrap_err();
         assert!(matches!(error, Error::Regulariser { argument: "fastemit", .. }));
         let run = |e: f64| forward_backward(&lattices, &Topology::rnnt(), &[e; 16], &Regularisers::default());

@@ -13,11 +13,25 @@ pub struct Site {
 }
 
 /// Shapes of a batch of lattices; sites are packed utterance after utterance, t-major, without padding.
+///
+/// A lattice is full, or what pruning retained of it: a band of label positions at each frame ([`Lattices::banded`]). An
+/// arc to a site that was not retained does not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lattices {
     frames: Vec<usize>,
     labels: Vec<usize>,
     offsets: Vec<usize>,
+    /// One an utterance, or none if all are full.
+    bands: Vec<Bands>,
+}
+
+/// The retained sites of an utterance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Bands {
+    /// Smallest label position of each frame.
+    low: Vec<u32>,
+    /// Sites before each frame, and those of all.
+    first: Vec<u32>,
 }
 
 impl Lattices {
@@ -44,7 +58,45 @@ impl Lattices {
                 None => return Err(Error::TooLarge { utterance, frames: t, labels: u }),
             }
         }
-        Ok(Self { frames, labels, offsets })
+        Ok(Self { frames, labels, offsets, bands: Vec::new() })
+    }
+
+    /// Lattices of `U_b` labels of which only some sites exist: at each frame, those of `bands[b][t]`.
+    ///
+    /// ```
+    /// use rnnt_dp::{Lattices, Site};
+    /// let lattices = Lattices::banded(vec![2], vec![vec![0..2, 1..3]])?; // T = 2, U = 2
+    /// let last = Site { frame: 1, label: 2 };
+    /// assert_eq!((lattices.sites(), lattices.sites_of(0).last()), (4, Some(last)));
+    /// # Ok::<(), rnnt_dp::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Lattices::new`]; a band that is empty or reaches beyond U.
+    pub fn banded(labels: Vec<usize>, bands: Vec<Vec<Range<usize>>>) -> Result<Self> {
+        let mut lattices = Self::new(bands.iter().map(Vec::len).collect(), labels)?;
+        let mut sites = 0;
+        for (utterance, bands) in bands.iter().enumerate() {
+            let positions = lattices.labels[utterance] + 1;
+            let mut kept = Bands { low: Vec::with_capacity(bands.len()), first: vec![0] };
+            for (frame, band) in bands.iter().enumerate() {
+                if band.is_empty() || band.end > positions {
+                    let found = band.clone();
+                    return Err(Error::Band { utterance, frame, positions, found });
+                }
+                kept.low.push(band.start as u32);
+                kept.first.push(kept.first[frame] + band.len() as u32);
+            }
+            sites += kept.first[bands.len()] as usize;
+            lattices.offsets[utterance + 1] = sites;
+            lattices.bands.push(kept);
+        }
+        Ok(lattices)
+    }
+
+    /// Whether every site of every lattice exists.
+    pub fn full(&self) -> bool {
+        self.bands.is_empty()
     }
 
     /// B
@@ -64,10 +116,11 @@ impl Lattices {
             frames: self.frames[utterances.clone()].to_vec(),
             labels: self.labels[utterances.clone()].to_vec(),
             offsets: offsets.iter().map(|offset| offset - first).collect(),
+            bands: if self.full() { Vec::new() } else { self.bands[utterances].to_vec() },
         }
     }
 
-    /// N = Σ T_b (U_b + 1)
+    /// N = Σ T_b (U_b + 1), or as many as were retained.
     pub fn sites(&self) -> usize {
         self.offsets[self.batch()]
     }
@@ -90,11 +143,31 @@ impl Lattices {
         self.offsets[utterance]..self.offsets[utterance + 1]
     }
 
+    /// The label positions that a frame of an utterance has.
+    pub fn positions(&self, utterance: usize, frame: usize) -> Range<usize> {
+        match self.bands.get(utterance) {
+            None => 0..self.labels[utterance] + 1,
+            Some(Bands { low, first }) => {
+                let low = low[frame] as usize;
+                low..low + (first[frame + 1] - first[frame]) as usize
+            }
+        }
+    }
+
+    /// Where a site is among those of its utterance, if it is one of them.
+    pub fn place(&self, utterance: usize, site: Site) -> Option<usize> {
+        let Site { frame, label } = site;
+        let here = frame < self.frames[utterance] && self.positions(utterance, frame).contains(&label);
+        here.then(|| match self.bands.get(utterance) {
+            None => frame * (self.labels[utterance] + 1) + label,
+            Some(Bands { low, first }) => first[frame] as usize + label - low[frame] as usize,
+        })
+    }
+
     /// The sites of an utterance in their order.
-    pub fn sites_of(&self, utterance: usize) -> impl Iterator<Item = Site> + use<> {
-        let labels = self.labels[utterance];
+    pub fn sites_of(&self, utterance: usize) -> impl DoubleEndedIterator<Item = Site> {
         (0..self.frames[utterance])
-            .flat_map(move |frame| (0..=labels).map(move |label| Site { frame, label }))
+            .flat_map(move |frame| self.positions(utterance, frame).map(move |label| Site { frame, label }))
     }
 
     /// Cuts packed values, `width` a site, into one slice an utterance.

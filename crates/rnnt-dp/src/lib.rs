@@ -27,13 +27,16 @@
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
 
+mod banded;
 pub mod candle;
+mod compose;
 pub mod ctc;
 mod error;
 mod forward_backward;
 mod kernel;
 mod lattice;
 mod log_sums;
+mod path;
 mod skew;
 mod storage;
 mod sweep;
@@ -42,9 +45,10 @@ mod utterance;
 mod workspace;
 
 pub use error::{Error, Result};
-pub use forward_backward::{Posterior, Regularisers, forward_backward};
+pub use forward_backward::{Posterior, Regularisers, delay, forward_backward};
 pub use lattice::{Lattices, Site};
 pub use log_sums::{LogSums, log_sums};
+pub use path::{Path, Step, best_path, confidences, expected_emission_frames, sample_paths};
 pub use topology::{Arc, Topology};
 pub use workspace::Workspace;
 

@@ -15,7 +15,9 @@
 //! run at the same time. Emissions are read, and adjoints written, where the caller has them.
 use crate::{
     Arc,
+    banded::Banded,
     kernel::{self, Diagonals, Row, Scaled},
+    log_sums::Walk,
     skew::Skew,
     storage::{Aligned, Rows},
     sweep::{Backward, Forward},
@@ -33,6 +35,10 @@ pub(crate) struct Scratch {
     sums: Rows,
     /// α of the diagonal at hand, past the middle.
     alpha: Rows,
+    /// Emissions and adjoints of arcs, where they are not those of the columns.
+    pub arcs: (Vec<f64>, Vec<f64>),
+    /// α and β of retained sites.
+    banded: Banded,
 }
 
 impl Scratch {
@@ -79,7 +85,7 @@ impl Scratch {
         adjoints: &mut [f64],
     ) {
         let (end, middle) = (self.skew.end(), self.middle());
-        let Self { skew, forward, backward, adjoints: [early_rows, late_rows], sums, alpha } = self;
+        let Self { skew, forward, backward, adjoints: [early_rows, late_rows], sums, alpha, .. } = self;
         let (skew, sums) = (&*skew, &*sums);
         let arcs = skew.arcs();
         let (mut early, mut late) = Diagonals::new(adjoints, skew.labels(), arcs.len()).split_at(middle);
@@ -123,6 +129,17 @@ impl Scratch {
             }
         };
         rayon::join(up, down);
+    }
+
+    /// The same for a lattice of which only bands were retained; returns the loss.
+    pub fn banded(
+        &mut self,
+        walk: &Walk,
+        emissions: &[f64],
+        factor: impl Fn(&Arc) -> f64,
+        adjoints: &mut [f64],
+    ) -> f64 {
+        self.banded.run(walk, emissions, factor, adjoints)
     }
 
     /// Forgets numbers that are not finite.

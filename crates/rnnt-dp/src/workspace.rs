@@ -2,7 +2,10 @@
 use std::sync::{Mutex, PoisonError};
 
 use crate::{
-    Arc, Error, Lattices, Regularisers, Result, Topology, forward_backward::expect, log_sums::Walk,
+    Arc, Error, Lattices, Regularisers, Result, Topology,
+    compose::{composed, fold, unfold},
+    forward_backward::expect,
+    log_sums::Walk,
     utterance::Scratch,
 };
 
@@ -61,7 +64,7 @@ impl Workspace {
         losses: &mut [f64],
         adjoints: &mut [f64],
     ) -> Result<()> {
-        let entries = lattices.sites() * topology.arcs().len();
+        let entries = lattices.sites() * topology.columns();
         expect("emissions", entries, emissions.len())?;
         expect("losses", lattices.batch(), losses.len())?;
         expect("adjoints", entries, adjoints.len())?;
@@ -89,11 +92,11 @@ impl Batch<'_> {
         }
         let begin = self.lattices.range(first).start;
         let sites_before = |utterance: usize| self.lattices.range(utterance).start - begin;
-        let half = adjoints.len() / self.topology.arcs().len() / 2;
+        let half = adjoints.len() / self.topology.columns() / 2;
         let split = (first + 1..first + losses.len() - 1).find(|&b| sites_before(b) >= half);
         let split = split.unwrap_or(first + losses.len() - 1);
         let (losses, later_losses) = losses.split_at_mut(split - first);
-        let (adjoints, later) = adjoints.split_at_mut(sites_before(split) * self.topology.arcs().len());
+        let (adjoints, later) = adjoints.split_at_mut(sites_before(split) * self.topology.columns());
         let halves =
             rayon::join(|| self.run(first, losses, adjoints), || self.run(split, later_losses, later));
         // The earlier error first, so that the same mistake always gives the same message.
@@ -111,8 +114,39 @@ impl Batch<'_> {
 
     fn one_in(&self, scratch: &mut Scratch, utterance: usize, adjoints: &mut [f64]) -> Result<f64> {
         let walk = Walk::new(self.lattices, self.topology, self.emissions, utterance);
+        if !composed(self.topology, self.regularisers) {
+            let factor = |arc: &Arc| self.regularisers.factor(arc.labels > 0);
+            return self.recur(scratch, utterance, &walk, walk.emissions, factor, adjoints);
+        }
+        let (mut arcs, mut of_arcs) = std::mem::take(&mut scratch.arcs);
+        fold(&walk, self.regularisers, &mut arcs);
+        of_arcs.resize(arcs.len(), 0.0);
+        let outcome = self.recur(scratch, utterance, &walk, &arcs, |_| 1.0, &mut of_arcs);
+        adjoints.fill(0.0);
+        if outcome.as_ref().is_ok_and(|loss| loss.is_finite()) {
+            unfold(&walk, self.regularisers, &of_arcs, adjoints);
+        }
+        scratch.arcs = (arcs, of_arcs);
+        outcome
+    }
+
+    /// Both recursions over the emissions of arcs.
+    fn recur(
+        &self,
+        scratch: &mut Scratch,
+        utterance: usize,
+        walk: &Walk,
+        emissions: &[f64],
+        factor: impl Fn(&Arc) -> f64 + Sync,
+        adjoints: &mut [f64],
+    ) -> Result<f64> {
         let (frames, labels) = (self.lattices.frames(utterance), self.lattices.labels(utterance));
-        let (total, sound) = scratch.meet(frames, labels, self.topology.arcs(), walk.emissions);
+        if !self.lattices.full() {
+            walk.check()?;
+            let loss = scratch.banded(walk, emissions, factor, adjoints);
+            return if loss > -ABSURD { Ok(loss) } else { Err(Error::Overflow { utterance, loss }) };
+        }
+        let (total, sound) = scratch.meet(frames, labels, self.topology.arcs(), emissions);
         let loss = -total.ln();
         let outcome = if sound { Ok(()) } else { walk.check() };
         let outcome =
@@ -120,8 +154,7 @@ impl Batch<'_> {
         if outcome.is_err() {
             scratch.heal();
         } else if loss.is_finite() {
-            let factor = |arc: &Arc| self.regularisers.factor(arc);
-            scratch.part_again(total, factor, walk.emissions, adjoints);
+            scratch.part_again(total, factor, emissions, adjoints);
         } else {
             adjoints.fill(0.0);
         }

@@ -30,7 +30,8 @@ fn only_the_first_call_allocates() {
     let lattices = Lattices::new(vec![40, 7, 23], vec![9, 12, 0]).unwrap();
     let emissions: Vec<f64> = (0..lattices.sites() * 2).map(|i| -((i * 7 % 11) as f64) / 3.0).collect();
     let (mut losses, mut adjoints) = (vec![0.0; 3], vec![0.0; emissions.len()]);
-    let (topology, regularisers) = (Topology::rnnt(), Regularisers { fastemit: 0.1 });
+    let (topology, regularisers) =
+        (Topology::rnnt(), Regularisers { fastemit: 0.1, ..Regularisers::default() });
     let mut workspace = Workspace::new();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
     let calls = pool.install(|| {

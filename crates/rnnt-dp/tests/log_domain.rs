@@ -109,7 +109,7 @@ proptest! {
             let mut noise = noise(seed);
             let emissions: Vec<f64> = (0..t * (u + 1) * topology.arcs().len()).map(|_| -6.0 * noise()).collect();
             let lattices = Lattices::new(vec![t], vec![u]).unwrap();
-            let found = forward_backward(&lattices, &topology, &emissions, &Regularisers { fastemit }).unwrap();
+            let found = forward_backward(&lattices, &topology, &emissions, &Regularisers { fastemit, ..Regularisers::default() }).unwrap();
             let sums = log_sums(&lattices, &topology, &emissions).unwrap();
             for (site, gamma) in found.occupancies(&lattices).unwrap().into_iter().enumerate() {
                 let log = sums.log_alpha[site] + sums.log_beta[site] + found.losses[0];

@@ -1,22 +1,24 @@
 //! The engine behind every door: normaliser forward, lattice, normaliser backward.
-use std::ops::Range;
+use std::{borrow::Cow, ops::Range};
 
 use panda_core::{Adjoints, Clamp, Gradients, Head, Normalized, Real, Selection, Sites};
-use rnnt_dp::Regularisers;
+use rnnt_dp::{Regularisers, Topology};
 
 use crate::{
     Error, Options, Result, Skipped, Targets,
+    columns::{Columns, Part, PartAdjoints},
     error::expect_len,
-    skip::{Part, skip},
+    skip::{Lost, skip},
 };
 
 /// What lies between the two directions: a few numbers a site, and the scores that the budget has room for.
 pub(crate) struct Forward<F> {
-    selection: Selection,
-    normalized: Normalized<F>,
+    columns: Columns,
+    /// One for each head.
+    parts: Vec<Part<F>>,
     losses: Vec<f64>,
     adjoints: Vec<f64>,
-    skipped: Vec<Part>,
+    skipped: Vec<Lost>,
 }
 
 /// Options and the buffers of calls with them: what a step takes beside arguments and results stays for the next one.
@@ -54,49 +56,57 @@ impl<F: Real> Workspace<F> {
 }
 
 impl<F: Real> Forward<F> {
-    /// Losses and adjoints from hidden rows and a head.
+    /// Losses and adjoints from hidden rows and heads.
     pub fn new<S: Sites<F>>(
         sites: &S,
-        head: &Head<F>,
+        heads: &[Head<F>],
+        columns: Columns,
         targets: &Targets,
         workspace: &mut Workspace<F>,
     ) -> Result<Self> {
-        targets.check_classes(head.classes())?;
         let Workspace { options, normaliser, lattices } = workspace;
-        Self::from_normaliser(targets, options, lattices, |selection| {
-            panda_core::forward(sites, head, selection, normaliser)
+        Self::from_normaliser(targets, columns, options, lattices, |head, selection| {
+            panda_core::forward(sites, &heads[head], selection, normaliser)
         })
     }
 
-    /// The same, with emissions from elsewhere.
+    /// The same, with emissions from elsewhere; `normalise` is asked for each head.
     pub fn from_normaliser(
         targets: &Targets,
+        columns: Columns,
         options: &Options,
         workspace: &mut rnnt_dp::Workspace,
-        normalise: impl FnOnce(&Selection) -> panda_core::Result<Normalized<F>>,
+        mut normalise: impl FnMut(usize, &Selection) -> panda_core::Result<Normalized<F>>,
     ) -> Result<Self> {
-        if !(0.0..1.0).contains(&options.skip) {
-            return Err(Error::Skip { found: options.skip });
+        options.check()?;
+        columns.check(targets, options)?;
+        let (lattices, topology) = (targets.lattices(), &options.topology);
+        let mut parts = Vec::new();
+        for (head, selection) in columns.selections(targets)?.into_iter().enumerate() {
+            let normalized = normalise(head, &selection).map_err(|error| Error::at_site(error, lattices))?;
+            parts.push(Part { selection, normalized });
         }
-        let (selection, lattices) = (targets.selection()?, targets.lattices());
-        let normalized = normalise(&selection).map_err(|error| Error::at_site(error, lattices))?;
-        let regularisers = Regularisers { fastemit: options.fastemit };
-        let (mut losses, mut adjoints) = (vec![0.0; targets.batch()], vec![0.0; normalized.emissions.len()]);
-        let emissions = &normalized.emissions;
-        let topology = &options.topology;
+        let emissions = columns.emissions(&parts);
+        let (mut losses, mut adjoints) = (vec![0.0; targets.batch()], vec![0.0; emissions.len()]);
+        let regularisers = options.regularisers();
         workspace.forward_backward(
             lattices,
             topology,
-            emissions,
+            &emissions,
             &regularisers,
             &mut losses,
             &mut adjoints,
         )?;
+        if options.omega > 0.0 && matches!(columns, Columns::TokensAndDurations(_)) {
+            let tokens = &parts[0].normalized.emissions;
+            mix(tokens, targets, options, workspace, topology.columns(), &mut losses, &mut adjoints)?;
+        }
         let skipped = match options.skip > 0.0 {
-            true => skip(lattices, topology.arcs().len(), &mut adjoints, options.skip),
+            true => skip(lattices, topology.columns(), &mut adjoints, options.skip),
             false => Vec::new(),
         };
-        Ok(Self { selection, normalized, losses, adjoints, skipped })
+        drop(emissions);
+        Ok(Self { columns, parts, losses, adjoints, skipped })
     }
 
     /// `-log P` of each utterance.
@@ -105,39 +115,51 @@ impl<F: Real> Forward<F> {
     }
 
     /// Emissions of all sites.
-    pub fn emissions(&self) -> &[f64] {
-        &self.normalized.emissions
+    pub fn emissions(&self) -> Cow<'_, [f64]> {
+        self.columns.emissions(&self.parts)
     }
 
-    /// Adds the gradients of `Σ_b weights[b] loss[b]`.
+    /// Adds the gradients of `Σ_b weights[b] loss[b]`: those of each head to its own, that of the sites to the first one's.
     pub fn backward<S: Sites<F>>(
         &self,
         sites: &S,
-        head: &Head<F>,
+        heads: &[Head<F>],
         targets: &Targets,
         options: &Options,
         weights: &[f64],
         workspace: &mut panda_core::Workspace<F>,
-        into: &mut Gradients<F, S::Gradient>,
+        into: &mut [Gradients<F, S::Gradient>],
     ) -> Result<Skipped> {
-        let counted = self.with_adjoints(targets, options, weights, |selection, normalized, adjoints| {
-            panda_core::backward(sites, head, selection, normalized, adjoints, workspace, into)
+        let mut counted = 0;
+        self.with_adjoints(targets, options, weights, |head, part, adjoints| {
+            let Part { selection, normalized } = part;
+            let sum = std::mem::take(&mut into[0].sites);
+            into[head].sites = sum;
+            let (head_of, into_head) = (&heads[head], &mut into[head]);
+            let outcome =
+                panda_core::backward(sites, head_of, selection, normalized, adjoints, workspace, into_head);
+            into[0].sites = std::mem::take(&mut into[head].sites);
+            counted = counted.max(outcome?);
+            Ok(())
         })?;
         let skipped = match self.skipped.is_empty() {
             true => Skipped::default(),
-            false => Skipped::new(&self.skipped, weights, sites.largest(), head.largest_weight()),
+            false => {
+                let largest = heads.iter().map(Head::largest_weight).fold(0.0, f64::max);
+                Skipped::new(&self.skipped, weights, sites.largest(), largest)
+            }
         };
         Ok(Skipped { zeros: sites.len() - counted - skipped.sites, ..skipped })
     }
 
-    /// Hands the weighted adjoints to a backward pass.
-    pub fn with_adjoints<T>(
+    /// Hands the weighted adjoints of each head to a backward pass.
+    pub fn with_adjoints(
         &self,
         targets: &Targets,
         options: &Options,
         weights: &[f64],
-        backward: impl FnOnce(&Selection, &Normalized<F>, &Adjoints) -> panda_core::Result<T>,
-    ) -> Result<T> {
+        mut backward: impl FnMut(usize, &Part<F>, &Adjoints) -> panda_core::Result<()>,
+    ) -> Result<()> {
         expect_len("weights", targets.batch(), weights.len())?;
         // An impossible utterance has no gradient, whatever an infinite loss has become above: 0 · inf would be NaN.
         let possible = |(weight, loss): (&f64, &f64)| if loss.is_finite() { *weight } else { 0.0 };
@@ -149,22 +171,51 @@ impl<F: Real> Forward<F> {
         // A clamp acts on the gradient of the unweighted loss, so that the weights have to wait.
         let at_sites = options.clamp.map(|_| targets.at_sites(&weights));
         if at_sites.is_none() {
-            let arcs = self.selection.per_site();
+            let columns = options.topology.columns();
             for (utterance, weight) in weights.iter().enumerate() {
                 let Range { start, end } = targets.lattices().range(utterance);
-                emissions[start * arcs..end * arcs].iter_mut().for_each(|a| *a *= weight);
+                emissions[start * columns..end * columns].iter_mut().for_each(|a| *a *= weight);
             }
         }
         let clamp = options.clamp.zip(at_sites.as_ref()).map(|(limit, weights)| Clamp { limit, weights });
-        let adjoints = Adjoints { emissions: &emissions, log_z: None, clamp };
-        backward(&self.selection, &self.normalized, &adjoints)
-            .map_err(|error| Error::at_site(error, targets.lattices()))
+        let adjoints = self.columns.adjoints(&self.parts, emissions);
+        for (head, (part, PartAdjoints { emissions, log_z })) in self.parts.iter().zip(&adjoints).enumerate()
+        {
+            let adjoints = Adjoints { emissions, log_z: log_z.as_deref(), clamp };
+            backward(head, part, &adjoints).map_err(|error| Error::at_site(error, targets.lattices()))?;
+        }
+        Ok(())
     }
 
     /// Lets go of kept scores; `workspace` has their room for its next call.
     pub fn release(&mut self, workspace: &mut panda_core::Workspace<F>) {
-        self.normalized.release(workspace);
+        self.parts.iter_mut().for_each(|part| part.normalized.release(workspace));
     }
+}
+
+/// `(1 - ω) TDT + ω RNN-T`, the latter over the same tokens, without durations and σ: what NeMo draws at random, in its mean.
+fn mix(
+    tokens: &[f64],
+    targets: &Targets,
+    options: &Options,
+    workspace: &mut rnnt_dp::Workspace,
+    columns: usize,
+    losses: &mut [f64],
+    adjoints: &mut [f64],
+) -> Result<()> {
+    let (mut plain, mut of_tokens) = (vec![0.0; losses.len()], vec![0.0; tokens.len()]);
+    let regularisers = Regularisers { sigma: 0.0, ..options.regularisers() };
+    let (lattices, topology, omega) = (targets.lattices(), Topology::rnnt(), options.omega);
+    workspace.forward_backward(lattices, &topology, tokens, &regularisers, &mut plain, &mut of_tokens)?;
+    for (loss, plain) in losses.iter_mut().zip(plain) {
+        // 0 · inf
+        *loss = if omega == 1.0 { plain } else { (1.0 - omega) * *loss + omega * plain };
+    }
+    for (row, plain) in adjoints.chunks_exact_mut(columns).zip(of_tokens.chunks_exact(2)) {
+        row.iter_mut().for_each(|a| *a *= 1.0 - omega);
+        row.iter_mut().zip(plain).for_each(|(a, plain)| *a += omega * plain);
+    }
+    Ok(())
 }
 
 /// A whole batch, one group of utterances after the other, so that memory does not grow with the batch.
@@ -172,7 +223,8 @@ impl<F: Real> Forward<F> {
 /// Li et al., arXiv 2211.16270: nothing that a group needs survives it but losses and gradients. Short utterances
 /// share a group, so that its waves are full; a long one is alone.
 pub(crate) struct SampleWise<'a, F> {
-    pub head: &'a Head<'a, F>,
+    pub heads: &'a [Head<'a, F>],
+    columns: Columns,
     pub targets: &'a Targets,
     /// Of each utterance.
     pub weights: &'a [f64],
@@ -189,20 +241,20 @@ const PER_SITE: usize = 128;
 
 impl<'a, F: Real> SampleWise<'a, F> {
     pub fn new(
-        head: &'a Head<F>,
+        heads: &'a [Head<'a, F>],
+        columns: Columns,
         targets: &'a Targets,
         weights: &'a [f64],
         workspace: &'a mut Workspace<F>,
     ) -> Result<Self> {
-        targets.check_classes(head.classes())?;
         expect_len("weights", targets.batch(), weights.len())?;
         let losses = Vec::with_capacity(targets.batch());
-        Ok(Self { head, targets, weights, workspace, losses, skipped: Skipped::default() })
+        Ok(Self { heads, columns, targets, weights, workspace, losses, skipped: Skipped::default() })
     }
 
     /// Utterances that go together: neighbours, as many as fit.
     pub fn groups(&self) -> Vec<Range<usize>> {
-        groups(self.targets, self.head.classes(), size_of::<F>(), &self.workspace.options)
+        groups(self.targets, self.heads[0].classes(), size_of::<F>(), &self.workspace.options)
     }
 
     /// Loss and gradients of a group with the given sites.
@@ -211,15 +263,15 @@ impl<'a, F: Real> SampleWise<'a, F> {
         group: Range<usize>,
         part: &Targets,
         sites: &S,
-        into: &mut Gradients<F, S::Gradient>,
+        into: &mut [Gradients<F, S::Gradient>],
     ) -> Result<()> {
         let first = group.start;
         let run = || {
-            let Self { head, workspace, .. } = self;
-            let mut forward = Forward::new(sites, head, part, workspace)?;
+            let Self { heads, columns, workspace, .. } = self;
+            let mut forward = Forward::new(sites, heads, *columns, part, workspace)?;
             let Workspace { options, normaliser, .. } = &mut **workspace;
             let weights = &self.weights[group];
-            let skipped = forward.backward(sites, head, part, options, weights, normaliser, into)?;
+            let skipped = forward.backward(sites, heads, part, options, weights, normaliser, into)?;
             forward.release(normaliser);
             self.losses.extend_from_slice(forward.losses());
             self.skipped.add(skipped);

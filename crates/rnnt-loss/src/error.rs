@@ -25,6 +25,36 @@ pub enum Error {
         /// The blank id.
         blank: u32,
     },
+    /// A big blank is something else already.
+    #[error(
+        "big_blanks: position {position}: expected a class that is no label and no other blank, found {found}"
+    )]
+    BigBlank {
+        /// Index in the list.
+        position: usize,
+        /// The class given.
+        found: u32,
+    },
+    /// There is not one band for each frame.
+    #[error("bands: utterance {utterance}: expected one for each of {expected} frames, found {found}")]
+    Bands {
+        /// Index in the batch.
+        utterance: usize,
+        /// T
+        expected: usize,
+        /// Bands given.
+        found: usize,
+    },
+    /// The topology wants other columns than there are classes selected and durations.
+    #[error("options.topology: expected {expected} columns ({made_of}), found {found}")]
+    Columns {
+        /// Columns that there are.
+        expected: usize,
+        /// What they are.
+        made_of: &'static str,
+        /// Columns of the topology.
+        found: usize,
+    },
     /// A label or the blank lies outside the classes.
     #[error(
         "labels: utterance {utterance}, position {position}: expected a class below {classes}, found {label}"
@@ -93,6 +123,17 @@ pub enum Error {
         /// The value given.
         found: f64,
     },
+    /// A door that cannot do so was asked to factor the blank.
+    #[error(
+        "factored_blank: expected a door that takes one head for all tokens (projected_loss), found another"
+    )]
+    FactoredBlank,
+    /// The share of the plain loss is no share.
+    #[error("omega: expected a number from 0 to 1, found {found}")]
+    Omega {
+        /// The value given.
+        found: f64,
+    },
     /// A loss that is to be reduced is NaN or -inf.
     #[error("losses: utterance {utterance}: expected a number or +inf, found {found}")]
     Loss {
@@ -130,6 +171,9 @@ pub enum Error {
     /// The selected normaliser refused its arguments.
     #[error(transparent)]
     Normaliser(panda_core::Error),
+    /// The first pass of the pruned loss refused its arguments.
+    #[error(transparent)]
+    FirstPass(#[from] ::pruned::Error),
     /// The lattice refused its arguments.
     #[error(transparent)]
     Lattice(#[from] rnnt_dp::Error),

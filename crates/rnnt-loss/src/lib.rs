@@ -4,13 +4,15 @@
 //! h(t,u) = act(f_t + g_u)      z = h Wᵀ + b      e = (z_blank, z_label) - logZ      loss = -log Σ_paths exp Σ e
 //! ```
 //!
-//! There are five doors, all onto the same engine, none of which keeps sites x H, or more of sites x classes than
+//! There are seven doors, all onto the same engine, none of which keeps sites x H, or more of sites x classes than
 //! [`Options::budget`] allows:
 //!
 //! | door | takes | for |
 //! |---|---|---|
 //! | [`joint_loss`] | encodings, predictions, joint and head parameters | an explicit call with every gradient |
 //! | [`projected_loss`] | what the joint adds: projected encodings and predictions, head | training, sample-wise |
+//! | [`tdt_loss`], [`tdt_scores_loss`] | the same with a duration head; scores with durations | token-and-duration transducers |
+//! | [`pruned_loss`] | the same and scores of a trivial joiner | pruned training |
 //! | [`rows_loss`] | hidden rows at the sites, head | a joint of your own |
 //! | [`scores_loss`], [`scores_loss_in_place`] | ready-made scores *[N, C]* | what other toolkits' `rnnt_loss` takes |
 //! | [`candle`] | tensors | candle models, by autograd |
@@ -28,20 +30,26 @@
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
+mod align;
 pub mod candle;
+mod columns;
 mod engine;
 mod error;
+mod heads;
 mod joint;
 mod linear;
 mod memory_plan;
 mod options;
 mod projected;
+mod pruned;
 mod reduction;
 mod rows;
 mod scores;
 mod skip;
 mod targets;
+mod tdt;
 
+pub use align::{AlignedToken, Alignment, align};
 pub use engine::Workspace;
 pub use error::{Error, Result};
 pub use joint::{JointLoss, JointNetwork, joint_loss};
@@ -49,9 +57,11 @@ pub use memory_plan::MemoryPlan;
 pub use options::Options;
 pub use panda_core::{Activation, Head, MemoryBudget, Plan, Precision, Real};
 pub use projected::{ProjectedLoss, projected_loss};
+pub use pruned::{PrunedLoss, Pruning, pruned_loss};
 pub use reduction::Reduction;
 pub use rnnt_dp::Topology;
 pub use rows::{RowsLoss, rows_loss};
 pub use scores::{ScoresLoss, scores_loss, scores_loss_in_place};
 pub use skip::Skipped;
 pub use targets::{Layout, Targets};
+pub use tdt::{TdtLoss, tdt_loss, tdt_scores_loss};

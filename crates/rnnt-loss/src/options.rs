@@ -1,18 +1,31 @@
 //! What a caller may choose.
 use panda_core::{Activation, MemoryBudget, Plan, Precision, Real, Workspace};
-use rnnt_dp::Topology;
+use rnnt_dp::{Regularisers, Topology};
 
-use crate::Result;
+use crate::{Error, Result};
 
 /// Options of the loss; the default is the plain transducer loss with a tanh joint.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Options {
     /// Nonlinearity of the joint.
     pub activation: Activation,
-    /// Which arcs leave a site: blank, then the next label.
+    /// Which arcs leave a site. Its columns are blank, next label, then big blanks ([`Targets::with_big_blanks`]) or the
+    /// durations of [`tdt_loss`](crate::tdt_loss).
+    ///
+    /// [`Targets::with_big_blanks`]: crate::Targets::with_big_blanks
     pub topology: Topology,
+    /// Blank factorisation (HAT, Variani et al., arXiv 2003.07705): the blank is a sigmoid of its own score, labels share what
+    /// it leaves by a softmax without it. Known to the doors that have a head.
+    pub factored_blank: bool,
     /// FastEmit λ: scales the gradient of label arcs by `1 + λ`; the reported loss stays `-log P`.
     pub fastemit: f64,
+    /// [`Regularisers::delay_penalty`]: adds `delay_penalty · ((T-1)/2 - t)` to the log-probability of each label.
+    pub delay_penalty: f64,
+    /// [`Regularisers::sigma`]: logit under-normalisation of multi-blank and TDT, subtracted from the log-probability of
+    /// each token.
+    pub sigma: f64,
+    /// Share ω of the plain RNN-T loss in [`tdt_loss`](crate::tdt_loss), from 0 to 1.
+    pub omega: f64,
     /// Clips each element of the gradient of the scores of one utterance's own loss to `-clamp ..= clamp`,
     /// before any weight of the utterance is applied (torchaudio's meaning).
     pub clamp: Option<f64>,
@@ -29,6 +42,21 @@ pub struct Options {
 }
 
 impl Options {
+    /// Fails for numbers that make no sense; the lattice checks its own.
+    pub(crate) fn check(&self) -> Result<()> {
+        if !(0.0..1.0).contains(&self.skip) {
+            return Err(Error::Skip { found: self.skip });
+        }
+        match self.omega {
+            omega if (0.0..=1.0).contains(&omega) => Ok(()),
+            found => Err(Error::Omega { found }),
+        }
+    }
+
+    pub(crate) fn regularisers(&self) -> Regularisers {
+        Regularisers { fastemit: self.fastemit, delay_penalty: self.delay_penalty, sigma: self.sigma }
+    }
+
     pub(crate) fn workspace<F: Real>(&self) -> Result<Workspace<F>> {
         let workspace = match self.plan {
             None => Workspace::new(self.budget),

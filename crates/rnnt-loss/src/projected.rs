@@ -1,8 +1,10 @@
 //! Door for projected encodings and predictions: joint sites, head, loss, and their gradients.
-use panda_core::{Gradients, Head, JointGradient, JointSites, Real};
+use panda_core::{Head, JointGradient, Real};
 
 use crate::{
-    Error, Layout, Options, Result, Skipped, Targets, Workspace, engine::SampleWise, error::expect_rows,
+    Layout, Options, Result, Skipped, Targets, Workspace,
+    columns::Columns,
+    heads::{Factored, HeadsLoss},
 };
 
 /// Loss and gradients of [`projected_loss`], each shaped like its argument.
@@ -62,23 +64,20 @@ impl<F: Real> Workspace<F> {
         targets: &Targets,
         weights: &[f64],
     ) -> Result<ProjectedLoss<F>> {
-        layout.check(targets)?;
-        let h = head.hidden();
-        expect_rows("frames", layout.frame_rows(targets).1, h, frames.len())?;
-        expect_rows("labels", layout.label_rows(targets).1, h, labels.len())?;
-        let activation = self.options.activation;
-        let mut run = SampleWise::new(head, targets, weights, self)?;
-        let mut into = Gradients::zero(JointGradient::zero(frames.len(), labels.len()), head);
-        for group in run.groups() {
-            let part = targets.part(group.clone());
-            let (frame_of, label_of) = layout.joint_rows(targets, group.clone());
-            let sites = JointSites::new(frames, labels, &frame_of, &label_of, h, activation)
-                .map_err(|error| Error::at_site(error, part.lattices()).in_group(group.start))?;
-            run.step(group, &part, &sites, &mut into)?;
-        }
-        let (losses, skipped) = run.finish();
-        let Gradients { sites: JointGradient { frames, labels }, weight, bias } = into;
-        let bias = bias.into_iter().map(F::from_f64).collect();
+        targets.check_classes(head.classes())?;
+        let rows = (frames, labels);
+        let (out, weight, bias) = if self.options.factored_blank {
+            let factored = Factored::new(head, targets.blank());
+            let heads = factored.heads()?;
+            let mut out = self.heads_loss(rows, &heads, Columns::FactoredBlank, layout, targets, weights)?;
+            let (weight, bias) = factored.join(std::mem::take(&mut out.heads));
+            (out, weight, bias)
+        } else {
+            let mut out = self.heads_loss(rows, &[*head], Columns::Tokens, layout, targets, weights)?;
+            let (weight, bias) = out.heads.swap_remove(0);
+            (out, weight, bias)
+        };
+        let HeadsLoss { losses, rows: JointGradient { frames, labels }, skipped, .. } = out;
         Ok(ProjectedLoss { losses, frames, labels, weight, bias, skipped })
     }
 }

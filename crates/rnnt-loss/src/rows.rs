@@ -1,7 +1,10 @@
 //! Door for hidden rows that exist already, one a site.
 use panda_core::{Gradients, Head, Real, Rows};
 
-use crate::{Layout, Options, Result, Skipped, Targets, Workspace, engine::SampleWise, error::expect_rows};
+use crate::{
+    Layout, Options, Result, Skipped, Targets, Workspace, columns::Columns, engine::SampleWise,
+    error::expect_rows,
+};
 
 /// Loss and gradients of [`rows_loss`].
 #[derive(Debug, Clone, PartialEq)]
@@ -39,9 +42,10 @@ pub fn rows_loss<F: Real>(
     layout.check(targets)?;
     let width = head.hidden();
     expect_rows("hidden", layout.score_rows(targets), width, hidden.len())?;
-    let mut workspace = Workspace::new(options)?;
-    let mut run = SampleWise::new(head, targets, weights, &mut workspace)?;
-    let mut into = Gradients::zero(Vec::new(), head);
+    targets.check_classes(head.classes())?;
+    let (heads, mut workspace) = ([*head], Workspace::new(options)?);
+    let mut run = SampleWise::new(&heads, Columns::Tokens, targets, weights, &mut workspace)?;
+    let mut into = [Gradients::zero(Vec::new(), head)];
     let mut gradient = vec![F::ZERO; hidden.len()];
     for group in run.groups() {
         let part = targets.part(group.clone());
@@ -58,15 +62,16 @@ pub fn rows_loss<F: Real>(
                 &packed
             }
         };
-        into.sites = vec![F::ZERO; rows.len()];
+        into[0].sites = vec![F::ZERO; rows.len()];
         run.step(group, &part, &Rows::new(rows, width)?, &mut into)?;
-        let mut found = into.sites.as_slice();
+        let mut found = into[0].sites.as_slice();
         for run in runs {
             let into_run = &mut gradient[run.start * width..run.end * width];
             into_run.copy_from_slice(found.split_off(..into_run.len()).expect("a gradient for every site"));
         }
     }
     let (losses, skipped) = run.finish();
+    let [into] = into;
     let bias = into.bias.into_iter().map(F::from_f64).collect();
     Ok(RowsLoss { losses, hidden: gradient, weight: into.weight, bias, skipped })
 }

@@ -1,7 +1,12 @@
 //! Door for ready-made scores, as other toolkits' `rnnt_loss` takes them.
 use panda_core::{Real, scores};
 
-use crate::{Layout, Options, Result, Targets, engine::Forward, error::expect_rows};
+use crate::{
+    Layout, Options, Result, Targets,
+    columns::{Columns, Part},
+    engine::Forward,
+    error::expect_rows,
+};
 
 /// Loss and gradient of [`scores_loss`].
 #[derive(Debug, Clone, PartialEq)]
@@ -10,7 +15,7 @@ pub struct ScoresLoss<F> {
     pub losses: Vec<f64>,
     /// Gradient of the scores, shaped like them; exactly 0 in padding.
     pub gradient: Vec<F>,
-    /// Forward log-sums of the packed sites, *N*.
+    /// Forward log-sums of the packed sites, *N*, without delay penalty and σ.
     pub log_alpha: Vec<f64>,
     /// Backward log-sums of the packed sites, *N*; `loss = -log_beta` at the first site of an utterance.
     pub log_beta: Vec<f64>,
@@ -36,7 +41,7 @@ pub fn scores_loss<F: Real>(
 ) -> Result<ScoresLoss<F>> {
     let mut gradient = scores.to_vec();
     let forward = overwrite(&mut gradient, classes, layout, targets, options, weights)?;
-    let sums = rnnt_dp::log_sums(targets.lattices(), &options.topology, forward.emissions())?;
+    let sums = rnnt_dp::log_sums(targets.lattices(), &options.topology, &forward.emissions())?;
     let (log_alpha, log_beta) = (sums.log_alpha, sums.log_beta);
     Ok(ScoresLoss { losses: forward.losses().to_vec(), gradient, log_alpha, log_beta })
 }
@@ -69,10 +74,13 @@ fn overwrite<F: Real>(
     expect_rows("scores", layout.score_rows(targets), classes, z.len())?;
     let site_of_row = layout.site_of_row(targets);
     let sites = targets.lattices().sites();
-    let forward = Forward::from_normaliser(targets, options, &mut rnnt_dp::Workspace::new(), |selection| {
-        scores::forward(z, classes, &site_of_row, sites, selection)
-    })?;
-    forward.with_adjoints(targets, options, weights, |selection, normalized, adjoints| {
+    let mut workspace = rnnt_dp::Workspace::new();
+    let forward =
+        Forward::from_normaliser(targets, Columns::Tokens, options, &mut workspace, |_, selection| {
+            scores::forward(z, classes, &site_of_row, sites, selection)
+        })?;
+    forward.with_adjoints(targets, options, weights, |_, part, adjoints| {
+        let Part { selection, normalized } = part;
         scores::backward_in_place(z, classes, &site_of_row, selection, normalized, adjoints)
     })?;
     Ok(forward)

@@ -29,7 +29,7 @@ pub struct Skipped {
 }
 
 impl Skipped {
-    pub(crate) fn new(parts: &[Part], weights: &[f64], largest_hidden: f64, largest_weight: f64) -> Self {
+    pub(crate) fn new(parts: &[Lost], weights: &[f64], largest_hidden: f64, largest_weight: f64) -> Self {
         // An impossible utterance has nothing to lose, whatever its weight.
         let lost = parts.iter().zip(weights).filter(|(part, _)| part.sites > 0);
         let mass: f64 = lost.map(|(part, weight)| part.mass * weight.abs()).sum();
@@ -56,13 +56,13 @@ impl Skipped {
 
 /// What an utterance loses.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(crate) struct Part {
+pub(crate) struct Lost {
     pub sites: usize,
     pub mass: f64,
 }
 
 /// Zeroes the adjoints, `arcs` a site, of the sites that matter least.
-pub(crate) fn skip(lattices: &Lattices, arcs: usize, adjoints: &mut [f64], epsilon: f64) -> Vec<Part> {
+pub(crate) fn skip(lattices: &Lattices, arcs: usize, adjoints: &mut [f64], epsilon: f64) -> Vec<Lost> {
     let mut rest = adjoints;
     let mut utterances = Vec::with_capacity(lattices.batch());
     for b in 0..lattices.batch() {
@@ -78,7 +78,7 @@ const SHIFT: u32 = 50;
 /// Down to 2^-128 of what is allowed; what is smaller is in the last one.
 const BUCKETS: usize = 512;
 
-fn skip_utterance(adjoints: &mut [f64], arcs: usize, allowed: f64) -> Part {
+fn skip_utterance(adjoints: &mut [f64], arcs: usize, allowed: f64) -> Lost {
     let masses: Vec<f64> =
         adjoints.chunks_exact(arcs).map(|site| site.iter().map(|a| a.abs()).sum()).collect();
     // Largest first: how many buckets below the one of `allowed`.
@@ -110,7 +110,7 @@ fn skip_utterance(adjoints: &mut [f64], arcs: usize, allowed: f64) -> Part {
             sum += more;
         }
     }
-    let mut part = Part::default();
+    let mut part = Lost::default();
     for (site, mass) in adjoints.chunks_exact_mut(arcs).zip(masses) {
         if mass > 0.0 && mass < threshold && mass <= allowed {
             part.sites += 1;
@@ -148,8 +148,8 @@ mod tests {
     #[test]
     fn equal_sites_stay_together() {
         let mut adjoints = [0.5; 10];
-        assert_eq!(skip_utterance(&mut adjoints, 1, 2.0), Part::default());
-        assert_eq!(skip_utterance(&mut adjoints, 1, 5.0), Part { sites: 10, mass: 5.0 });
+        assert_eq!(skip_utterance(&mut adjoints, 1, 2.0), Lost::default());
+        assert_eq!(skip_utterance(&mut adjoints, 1, 5.0), Lost { sites: 10, mass: 5.0 });
         assert_eq!(adjoints, [0.0; 10]);
     }
 }

@@ -4,12 +4,13 @@ use std::ops::Range;
 use panda_core::Selection;
 use rnnt_dp::{Lattices, Site};
 
-use crate::{Error, Result};
+use crate::{Error, Result, error::expect_len};
 
 /// Blank, frame counts and label sequences of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Targets {
     blank: u32,
+    big_blanks: Vec<u32>,
     labels: Vec<Vec<u32>>,
     lattices: Lattices,
 }
@@ -45,7 +46,39 @@ impl Targets {
             }
         }
         let lattices = Lattices::new(frames, labels.iter().map(Vec::len).collect())?;
-        Ok(Self { blank, labels, lattices })
+        Ok(Self { blank, big_blanks: Vec::new(), labels, lattices })
+    }
+
+    /// The same with big blanks, in the order of their durations in
+    /// [`Topology::multi_blank`](rnnt_dp::Topology::multi_blank).
+    ///
+    /// # Errors
+    /// One that is the blank or a label, or that is there twice.
+    pub fn with_big_blanks(self, big_blanks: Vec<u32>) -> Result<Self> {
+        for (position, &found) in big_blanks.iter().enumerate() {
+            let label = self.labels.iter().any(|labels| labels.contains(&found));
+            if label || found == self.blank || big_blanks[..position].contains(&found) {
+                return Err(Error::BigBlank { position, found });
+            }
+        }
+        Ok(Self { big_blanks, ..self })
+    }
+
+    /// The same with only some sites of the lattices: at each frame, the label positions of `bands[b][t]`. Losses are then
+    /// sums over the paths that stay inside, and nothing is computed elsewhere.
+    ///
+    /// # Errors
+    /// Not one band for each frame of each utterance; a band that is empty or reaches beyond U.
+    pub fn retained(&self, bands: Vec<Vec<Range<usize>>>) -> Result<Self> {
+        expect_len("bands", self.batch(), bands.len())?;
+        for (utterance, bands) in bands.iter().enumerate() {
+            let (expected, found) = (self.frames(utterance), bands.len());
+            if expected != found {
+                return Err(Error::Bands { utterance, expected, found });
+            }
+        }
+        let lattices = Lattices::banded(self.labels.iter().map(Vec::len).collect(), bands)?;
+        Ok(Self { lattices, ..self.clone() })
     }
 
     /// B
@@ -79,13 +112,15 @@ impl Targets {
     /// Some utterances, as a batch of their own.
     pub(crate) fn part(&self, utterances: Range<usize>) -> Self {
         let labels = self.labels[utterances.clone()].to_vec();
-        Self { blank: self.blank, labels, lattices: self.lattices.part(utterances) }
+        let lattices = self.lattices.part(utterances);
+        Self { blank: self.blank, big_blanks: self.big_blanks.clone(), labels, lattices }
     }
 
-    /// Fails unless blank and labels are below `classes`.
+    /// Fails unless blanks and labels are below `classes`.
     pub(crate) fn check_classes(&self, classes: usize) -> Result<()> {
-        if self.blank as usize >= classes {
-            return Err(Error::BlankOutOfRange { blank: self.blank, classes });
+        let mut blanks = std::iter::once(&self.blank).chain(&self.big_blanks);
+        if let Some(&blank) = blanks.find(|blank| **blank as usize >= classes) {
+            return Err(Error::BlankOutOfRange { blank, classes });
         }
         for (utterance, labels) in self.labels.iter().enumerate() {
             if let Some(position) = labels.iter().position(|&label| label as usize >= classes) {
@@ -95,19 +130,40 @@ impl Targets {
         Ok(())
     }
 
-    /// `{blank, next label}` at every site; there is no next label at u = U.
+    /// `{blank, next label, big blanks}` at every site; there is no next label at u = U.
     pub(crate) fn selection(&self) -> Result<Selection> {
-        let sites = self.lattices.sites();
-        let (mut ids, mut active) = (Vec::with_capacity(2 * sites), Vec::with_capacity(2 * sites));
+        let (sites, tokens) = (self.lattices.sites(), self.tokens());
+        let (mut ids, mut active) = (Vec::with_capacity(tokens * sites), Vec::with_capacity(tokens * sites));
         for utterance in 0..self.batch() {
             let labels = self.labels(utterance);
             for site in self.lattices.sites_of(utterance) {
                 let next = labels.get(site.label);
                 ids.extend([self.blank, next.copied().unwrap_or(self.blank)]);
+                ids.extend_from_slice(&self.big_blanks);
                 active.extend([true, next.is_some()]);
+                active.extend(self.big_blanks.iter().map(|_| true));
             }
         }
-        Ok(Selection::new(ids, active, 2)?)
+        Ok(Selection::new(ids, active, tokens)?)
+    }
+
+    /// The next label at every site, by its number among the classes that are not blank.
+    pub(crate) fn labels_without_blank(&self) -> Result<Selection> {
+        let (mut ids, mut active) = (Vec::new(), Vec::new());
+        for utterance in 0..self.batch() {
+            let labels = self.labels(utterance);
+            for site in self.lattices.sites_of(utterance) {
+                let next = labels.get(site.label);
+                ids.push(next.map_or(0, |&label| label - u32::from(label > self.blank)));
+                active.push(next.is_some());
+            }
+        }
+        Ok(Selection::new(ids, active, 1)?)
+    }
+
+    /// Blank, label and big blanks: how many classes a site selects.
+    pub(crate) fn tokens(&self) -> usize {
+        2 + self.big_blanks.len()
     }
 
     /// A value for each utterance, repeated at its sites.
@@ -186,8 +242,10 @@ impl Layout {
             Self::Padded { frames, positions } => {
                 let rows_of = |b: usize| {
                     let first = move |frame: usize| (b * frames + frame) * positions;
-                    let count = targets.labels(b).len() + 1;
-                    (0..targets.frames(b)).map(move |frame| first(frame)..first(frame) + count)
+                    (0..targets.frames(b)).map(move |frame| {
+                        let Range { start, end } = lattices.positions(b, frame);
+                        first(frame) + start..first(frame) + end
+                    })
                 };
                 utterances.flat_map(rows_of).collect()
             }

@@ -28,6 +28,7 @@
 //! | [`train`] | the loop; [`Observer`] watches it |
 //! | [`checkpoint`], [`run_folder`] | what is on disk |
 //! | [`evaluate`](evaluate()) | word error rates |
+//! | [`Recogniser::align`], [`Alignments`] | when the words of known texts were said |
 //!
 //! # Repeatable
 //!
@@ -37,6 +38,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod align;
 pub mod checkpoint;
 mod curve;
 pub mod data;
@@ -64,6 +66,7 @@ mod stepwise;
 mod tensors;
 mod trainer;
 
+pub use align::{AlignedToken, AlignedUtterance, AlignedWord, Alignments, Unit};
 pub use checkpoint::{Checkpoint, Progress};
 pub use dropout::Masks;
 pub use error::{Error, Result};

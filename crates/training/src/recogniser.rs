@@ -5,6 +5,7 @@ use decoding::greedy;
 use speech::{Audio, FrontEnd, Tokenizer, Utterance};
 
 use crate::Result;
+use crate::align::Alignments;
 use crate::checkpoint::Checkpoint;
 use crate::data::{self, Example};
 use crate::evaluate::Evaluation;
@@ -12,6 +13,9 @@ use crate::model::{JointRows, Model};
 use crate::recipe::Recipe;
 use crate::stepwise::Stepwise;
 use crate::tensors::with_slice;
+
+/// Utterances that are aligned before the next ones are read: enough for a choice of batches of similar length.
+const AT_ONCE: usize = 64;
 
 /// A model with its front end and its tokenizer, as a checkpoint holds them.
 pub struct Recogniser {
@@ -87,6 +91,25 @@ impl Recogniser {
         let (rows, lengths) = data::collate(&planes, &self.recipe.encoder)?;
         let labels: Vec<Vec<u32>> = examples.iter().map(|example| example.labels.clone()).collect();
         self.model.joint_rows(&rows, &lengths, &labels)
+    }
+
+    /// When the words of the transcripts were said: the best path of each utterance, and what all paths say about it.
+    ///
+    /// An utterance without a path is no error; the result names it. Features are held for 64 utterances at a time.
+    ///
+    /// # Errors
+    /// [`crate::Error::Empty`] for an empty list; [`crate::Error::Speech`] for audio that cannot be read, or a text with a symbol
+    /// that the model does not know.
+    pub fn align(&self, utterances: &[Utterance]) -> Result<Alignments> {
+        if utterances.is_empty() {
+            return Err(crate::Error::Empty { what: "alignment".into() });
+        }
+        let mut found = Alignments::new(&self.recipe);
+        for some in utterances.chunks(AT_ONCE) {
+            let examples = data::load(some, &self.front_end, Some(&self.tokenizer))?;
+            found.extend(&self.model, &self.tokenizer, &self.recipe, &examples)?;
+        }
+        Ok(found)
     }
 
     /// Recognises one recording, greedily.

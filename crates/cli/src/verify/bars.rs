@@ -45,6 +45,9 @@ pub(super) fn judge(outcome: &Outcome, peers: Option<Peers>, width: Width) -> Ve
     for leak in &outcome.leaks {
         verdict.failures.push(format!("{leak} is not exactly 0 in padding"));
     }
+    for what in &outcome.different {
+        verdict.failures.push(format!("{what} differ"));
+    }
     for pair in &outcome.losses {
         let error = relative(pair);
         verdict.loss = verdict.loss.max(error);

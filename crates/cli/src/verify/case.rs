@@ -28,6 +28,24 @@ pub(super) struct Options {
     pub fastemit_lambda: f64,
     pub clamp: Option<f64>,
     pub layout: Option<String>,
+    #[serde(default)]
+    pub sigma: f64,
+    #[serde(default)]
+    pub omega: f64,
+    #[serde(default)]
+    pub durations: Vec<usize>,
+    #[serde(default)]
+    pub big_blank_durations: Vec<usize>,
+    #[serde(default)]
+    pub big_blank_ids: Vec<u32>,
+    pub rnnt_type: Option<String>,
+    pub s_range_requested: Option<usize>,
+    #[serde(default)]
+    pub delay_penalty: f64,
+    #[serde(default)]
+    pub lm_only_scale: f64,
+    #[serde(default)]
+    pub am_only_scale: f64,
 }
 
 /// A stored tensor; every type is widened to f64, which holds each of them exactly.
@@ -112,7 +130,8 @@ impl Case {
     pub fn targets(&self) -> Result<Targets> {
         let blank = self.options.blank.ok_or_else(|| self.wrong("options.blank", "a class id", "none"))?;
         let [batch, width] = self.shape("targets")?;
-        let frames = self.whole("logit_lens", batch)?;
+        let lengths = if self.find("act_lens").is_some() { "act_lens" } else { "logit_lens" };
+        let frames = self.whole(lengths, batch)?;
         let counts = self.whole("target_lens", batch)?;
         let ids = self.whole("targets", batch * width)?;
         let mut labels = Vec::with_capacity(batch);

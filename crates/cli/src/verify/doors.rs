@@ -7,6 +7,7 @@ use rnnt_loss::{
 
 use super::case::{Case, Stored};
 use super::error::VerifyError;
+use super::{pruned, topologies};
 
 /// Found and stored values of one quantity.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub(super) struct Outcome {
     pub gradients: Vec<Pair>,
     /// Gradients that are not exactly zero in padding.
     pub leaks: Vec<&'static str>,
+    /// What should be the very same and is not.
+    pub different: Vec<&'static str>,
     /// Scores of about 1e3 or a loss near zero: here f32 programs lose their digits, and we must not.
     pub hard: bool,
 }
@@ -46,7 +49,8 @@ const TINY: f64 = 1e-4;
 
 /// Whether [`run`] knows a kind.
 pub(super) fn knows(kind: &str) -> bool {
-    ["rnnt_dense", "rnnt_fused_linear", "rnnt_joint_network"].contains(&kind)
+    ["rnnt_dense", "rnnt_fused_linear", "rnnt_joint_network", "tdt", "multiblank", "rnnt_pruned"]
+        .contains(&kind)
 }
 
 /// Runs a case with `F` as the type of its rows.
@@ -54,21 +58,40 @@ pub(super) fn run<F: Real>(case: &Case) -> Result<Outcome, Stop> {
     match case.kind.as_str() {
         "rnnt_fused_linear" => rows::<F>(case),
         "rnnt_joint_network" => joint::<F>(case),
+        "tdt" => topologies::tdt::<F>(case),
+        "rnnt_pruned" => pruned::pruned::<F>(case),
+        "multiblank" => topologies::multi_blank::<F>(case),
         _ => dense::<F>(case),
     }
 }
 
 impl Outcome {
-    fn loss<F: Real>(&mut self, case: &Case, what: &'static str, found: &[F]) -> Result<(), VerifyError> {
+    pub(super) fn loss<F: Real>(
+        &mut self,
+        case: &Case,
+        what: &'static str,
+        found: &[F],
+    ) -> Result<(), VerifyError> {
         pair(case, what, found).map(|pair| self.losses.extend(pair))
     }
 
-    fn gradient<F: Real>(&mut self, case: &Case, what: &'static str, found: &[F]) -> Result<(), VerifyError> {
+    pub(super) fn gradient<F: Real>(
+        &mut self,
+        case: &Case,
+        what: &'static str,
+        found: &[F],
+    ) -> Result<(), VerifyError> {
         pair(case, what, found).map(|pair| self.gradients.extend(pair))
     }
 
     /// Notes a gradient that is not exactly zero where no utterance has a row.
-    fn sealed<F: Real>(&mut self, what: &'static str, gradient: &[F], width: usize, real: &[bool]) {
+    pub(super) fn sealed<F: Real>(
+        &mut self,
+        what: &'static str,
+        gradient: &[F],
+        width: usize,
+        real: &[bool],
+    ) {
         let mut padding = gradient.chunks_exact(width).zip(real).filter(|(_, real)| !**real);
         if padding.any(|(row, _)| row.iter().any(|&g| g != F::ZERO)) {
             self.leaks.push(what);
@@ -87,8 +110,9 @@ fn pair<F: Real>(case: &Case, what: &'static str, found: &[F]) -> Result<Option<
     Ok(Some(Pair { what, found, stored: stored.clone() }))
 }
 
-fn options(case: &Case) -> Options {
-    Options { fastemit: case.options.fastemit_lambda, clamp: case.options.clamp, ..Options::default() }
+pub(super) fn options(case: &Case) -> Options {
+    let super::case::Options { fastemit_lambda: fastemit, clamp, sigma, delay_penalty, .. } = case.options;
+    Options { fastemit, clamp, sigma, delay_penalty, ..Options::default() }
 }
 
 /// Ready-made scores, with every variant of the gradient that the case stores.
@@ -241,7 +265,7 @@ fn joint<F: Real>(case: &Case) -> Result<Outcome, Stop> {
 }
 
 /// Which rows of a padded batch of sites are real.
-fn real_rows(targets: &Targets, frames: usize, positions: usize) -> Vec<bool> {
+pub(super) fn real_rows(targets: &Targets, frames: usize, positions: usize) -> Vec<bool> {
     let site = |i: usize| (i / positions / frames, i / positions % frames, i % positions);
     let real = |(b, t, u): (usize, usize, usize)| t < targets.frames(b) && u <= targets.labels(b).len();
     (0..targets.batch() * frames * positions).map(|i| real(site(i))).collect()

@@ -63,11 +63,12 @@ fn golden_vectors_pass() {
     let (good, text) = text(&dir);
     println!("{text}");
     assert!(good, "{text}");
-    for kind in ["rnnt_dense", "rnnt_fused_linear", "rnnt_joint_network"] {
+    for kind in ["rnnt_dense", "rnnt_fused_linear", "rnnt_joint_network", "tdt", "multiblank", "rnnt_pruned"]
+    {
         assert!(text.contains(kind), "no case of kind {kind}");
     }
     let runs = text.lines().filter(|line| line.contains("  pass")).count();
-    assert!(runs >= 80, "only {runs} runs");
+    assert!(runs >= 122, "only {runs} runs");
 }
 
 #[test]
@@ -90,10 +91,10 @@ fn a_refusal_is_a_failed_line() {
 #[test]
 fn unknown_kinds_are_listed() {
     let dir = one_case(2f64.ln());
-    std::fs::write(dir.path().join("one.5.json"), r#"{"kind": "tdt", "options": {"blank": 0}}"#).unwrap();
+    std::fs::write(dir.path().join("one.5.json"), r#"{"kind": "unheard", "options": {"blank": 0}}"#).unwrap();
     let (good, text) = text(dir.path());
     assert!(
-        good && text.contains("kind tdt is not supported yet: one.5") && text.contains("1 cases skipped")
+        good && text.contains("kind unheard is not supported yet: one.5") && text.contains("1 cases skipped")
     );
 }
 

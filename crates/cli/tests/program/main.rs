@@ -1,5 +1,6 @@
 //! The program as a user runs it, on a corpus that the tests make themselves.
 
+mod align;
 mod bench;
 mod commands;
 mod kill_and_resume;

@@ -8,7 +8,11 @@ use panda_core::{
 };
 
 use super::{expect_dims, expect_dtype, expect_rank};
-use crate::{Layout, Options, Result, Targets, engine::Forward};
+use crate::{
+    Layout, Options, Result, Targets,
+    columns::{Columns, Part},
+    engine::Forward,
+};
 
 struct ScoresLoss<F> {
     forward: Forward<F>,
@@ -30,8 +34,9 @@ impl<F: Element> CustomOp1 for ScoresLoss<F> {
         let weights = upstream.to_vec1::<f64>()?;
         let classes = z.dim(3)?;
         let mut gradient = with_values([z], |[z]: [&[F]; 1]| TensorResult::Ok(z.to_vec()))?;
-        let backward = self.forward.with_adjoints(&self.targets, &self.options, &weights, |s, n, a| {
-            scores::backward_in_place(&mut gradient, classes, &self.site_of_row, s, n, a)
+        let backward = self.forward.with_adjoints(&self.targets, &self.options, &weights, |_, part, a| {
+            let Part { selection, normalized } = part;
+            scores::backward_in_place(&mut gradient, classes, &self.site_of_row, selection, normalized, a)
         });
         backward.map_err(candle_core::Error::wrap)?;
         Tensor::from_vec(gradient, z.shape(), z.device()).map(Some)
@@ -62,8 +67,9 @@ fn run<F: Element>(z: &Tensor, layout: Layout, targets: &Targets, options: &Opti
     let (classes, sites) = (z.dim(3)?, targets.lattices().sites());
     let site_of_row = layout.site_of_row(targets);
     let forward = with_values([z], |[z]: [&[F]; 1]| {
-        Forward::from_normaliser(targets, options, &mut rnnt_dp::Workspace::new(), |s| {
-            scores::forward(z, classes, &site_of_row, sites, s)
+        let mut workspace = rnnt_dp::Workspace::new();
+        Forward::from_normaliser(targets, Columns::Tokens, options, &mut workspace, |_, selection| {
+            scores::forward(z, classes, &site_of_row, sites, selection)
         })
     })?;
     let op = ScoresLoss { forward, site_of_row, targets: targets.clone(), options: options.clone() };

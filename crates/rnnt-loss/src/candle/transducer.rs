@@ -10,7 +10,7 @@ use panda_core::{
 };
 
 use super::{expect_dims, expect_dtype, expect_rank};
-use crate::{Error, Layout, Options, Result, Targets, Workspace, engine::Forward};
+use crate::{Error, Layout, Options, Result, Targets, Workspace, columns::Columns, engine::Forward};
 
 /// The operation's constants, with the forward pass done: it is run where its errors keep their types.
 struct TransducerLoss<F> {
@@ -72,10 +72,11 @@ impl<F: Element> CustomOp3 for TransducerLoss<F> {
         let gradients = with_values([rows, weight, bias], |[r, w, b]: [&[F]; 3]| {
             let head = Head::new(w, Some(b), width)?;
             let sites = self.places.sites(r, width, &self.targets, &self.options)?;
-            let mut into = Gradients::zero(sites.zero_gradient(), &head);
+            let mut into = [Gradients::zero(sites.zero_gradient(), &head)];
             let workspace = &mut self.workspace.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             let (targets, options) = (&self.targets, &self.options);
-            self.forward.backward(&sites, &head, targets, options, &weights, workspace, &mut into)?;
+            self.forward.backward(&sites, &[head], targets, options, &weights, workspace, &mut into)?;
+            let [into] = into;
             Ok(into)
         });
         let gradients = gradients.map_err(|error: Error| candle_core::Error::wrap(error))?;
@@ -198,7 +199,9 @@ fn run<F: Element>(
     let mut workspace = Workspace::new(options)?;
     let forward = with_values([&rows, &weight, &bias], |[r, w, b]: [&[F]; 3]| {
         let sites = places.sites(r, width, targets, options)?;
-        Forward::new(&sites, &Head::new(w, Some(b), width)?, targets, &mut workspace)
+        let head = Head::new(w, Some(b), width)?;
+        targets.check_classes(head.classes())?;
+        Forward::new(&sites, &[head], Columns::Tokens, targets, &mut workspace)
     })?;
     let (targets, options, workspace) = (targets.clone(), options.clone(), Mutex::new(workspace.normaliser));
     let op = TransducerLoss { forward, places, targets, options, workspace };

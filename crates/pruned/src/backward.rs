@@ -1,0 +1,87 @@
+//! Gradients of the scores, tile by tile, from the slopes of the normalisers.
+//!
+//! ```text
+//! G[t,u] = dL/dlogZ[t,u] / Σ_c A[t,c] L[u,c]
+//! dL/dam[t,c] = A[t,c] Σ_u G[t,u] L[u,c] + selected      dL/dlm[u,c] = L[u,c] Σ_t G[t,u] A[t,c] + selected
+//! ```
+use std::ops::Range;
+
+use panda_core::{
+    Real,
+    kernel::{self, Accumulate, View, ViewMut, product},
+};
+use rayon::prelude::*;
+
+use crate::{Source, emissions::Slopes, normaliser::Sums, rare, tiles, utterance::Utterance};
+
+/// Writes the gradient of a tile of classes: *T x tile*, *(U+1) x tile*, and the unigram's probabilities, *tile*
+/// (nothing where there is no unigram).
+pub(crate) fn tile<F: Real, S: Source<F>>(
+    utterance: &Utterance<F, S>,
+    sums: &Sums<F>,
+    slopes: &Slopes<F>,
+    classes: &Range<usize>,
+    frames: &mut [F],
+    labels: &mut [F],
+    unigram: &mut [f64],
+) {
+    let (count, width) = (utterance.frames.len(), classes.len());
+    let (positions, contexts) = (utterance.labels.len(), utterance.contexts());
+    let block = tiles::block(count);
+    let mut probabilities = vec![F::ZERO; 2 * contexts * width];
+    let (contexts_tile, found) = probabilities.split_at_mut(contexts * width);
+    utterance.context_probabilities(&sums.label_max, classes, contexts_tile);
+    let frame_blocks = frames.par_chunks_mut(block * width).zip(sums.frame_max.par_chunks(block));
+    frame_blocks.enumerate().for_each(|(i, (out, max))| {
+        utterance.frame_scores(i * block..i * block + max.len(), classes, out);
+        out.chunks_exact_mut(width).zip(max).for_each(|(row, &max)| tiles::subtract(row, max));
+        kernel::exp(out);
+    });
+
+    // Of the contexts first, as the gradient of the frames takes the place of their exponentials.
+    let transposed = View::new(&slopes.pairs, count, contexts).transposed();
+    let target = ViewMut::new(found, contexts, width);
+    product(target, transposed, View::new(frames, count, width), F::ONE, Accumulate::Replace);
+    let tile = View::new(contexts_tile, contexts, width);
+    let frame_blocks =
+        frames.par_chunks_mut(block * width).zip(slopes.pairs.par_chunks(block * contexts)).enumerate();
+    frame_blocks.for_each_init(Vec::new, |buffer, (i, (out, pairs))| {
+        buffer.resize(out.len(), F::ZERO);
+        let count = out.len() / width;
+        let target = ViewMut::new(buffer, count, width);
+        product(target, View::new(pairs, count, contexts), tile, F::ONE, Accumulate::Replace);
+        out.iter_mut().zip(buffer.iter()).for_each(|(out, sum)| *out *= *sum);
+        for (t, row) in out.chunks_exact_mut(width).enumerate() {
+            let t = i * block + t;
+            if let Some(blank) = utterance.blank_in(classes) {
+                row[blank] += slopes.frame_blank[t];
+            }
+            let next = utterance.next_in(classes);
+            next.for_each(|(class, u)| row[class] += slopes.frame_next[t * positions + u]);
+        }
+    });
+
+    let (of_labels, of_unigram) = found.split_at(positions * width);
+    let rows = labels.chunks_exact_mut(width).zip(of_labels.chunks_exact(width)).enumerate();
+    for (u, (out, found)) in rows {
+        let (row, sum) = (&contexts_tile[u * width..][..width], slopes.label_sums[u]);
+        out.iter_mut().zip(found).zip(row).for_each(|((out, &found), &p)| *out = p * (found + sum));
+        if let Some(blank) = utterance.blank_in(classes) {
+            out[blank] += slopes.label_blank[u];
+        }
+    }
+    utterance.next_in(classes).for_each(|(class, u)| labels[u * width + class] += slopes.label_next[u]);
+    if let Some(row) = utterance.unigram {
+        unigram.iter_mut().zip(of_unigram).for_each(|(out, found)| *out = found.to_f64() / row.largest);
+        let of = |class: usize| row.probability(classes.start + class);
+        if let Some(blank) = utterance.blank_in(classes) {
+            unigram[blank] += slopes.unigram_blank / of(blank);
+        }
+        utterance
+            .next_in(classes)
+            .for_each(|(class, u)| unigram[class] += slopes.unigram_next[u] / of(class));
+    }
+    if !sums.rare.is_empty() {
+        rare::pull_back(utterance, sums, &slopes.rare, classes, frames, labels, unigram);
+    }
+}

@@ -1,0 +1,177 @@
+//! Log-probabilities of the arcs, and the way back from their adjoints.
+//!
+//! With λ = `lm_only_scale`, μ = `am_only_scale`, w = 1 - λ - μ, for a class c,
+//!
+//! ```text
+//! e(t,u,c) = w (am[t,c] + lm[u,c] - logZ[t,u])
+//!          + λ (lm[u,c] - log Σ_c' exp lm[u,c'])
+//!          + μ (am[t,c] + log q[c] - log Σ_c' q[c'] exp am[t,c'])      with q the unigram
+//! ```
+use panda_core::Real;
+use rnnt_dp::delay;
+
+use crate::{
+    Options, Source, Transducer,
+    normaliser::{Picks, Sums},
+    utterance::Utterance,
+};
+
+/// `λ ((T-1)/2 - t)`, which a delay penalty λ adds to the emissions of labels at frame t.
+///
+/// In `f32`, as fast_rnnt has it: its losses and gradients could not be had to 1e-8 otherwise, and the rounding is that
+/// of a slightly different penalty.
+pub fn delay_term(penalty: f64, frames: usize, frame: usize) -> f64 {
+    let early = (frames as f32 - 1.0) / 2.0 - frame as f32;
+    f64::from(penalty as f32 * early)
+}
+
+/// `scale · value`, and 0 rather than NaN for nothing of -inf.
+fn share(scale: f64, value: f64) -> f64 {
+    if scale == 0.0 { 0.0 } else { scale * value }
+}
+
+/// Writes blank and next label of each site, *T x (U+1) x 2*; the label at u = U is 0.
+pub(crate) fn write<F: Real, S: Source<F>>(
+    utterance: &Utterance<F, S>,
+    sums: &Sums<F>,
+    picks: &Picks<F>,
+    options: &Options,
+    out: &mut [f64],
+) {
+    let (positions, contexts) = (utterance.labels.len(), utterance.contexts());
+    let (joint, lm_only, am_only) = (options.joint_scale(), options.lm_only_scale, options.am_only_scale);
+    let relative = |score: F, max: F| score.to_f64() - max.to_f64();
+    // What depends on the position alone: [score less largest, share of the label scores alone], and of the unigram.
+    let alone = |scores: &[F]| -> Vec<[f64; 2]> {
+        let rows = scores.iter().zip(&sums.label_max).zip(&sums.label_sums);
+        rows.map(|((&score, &max), sum)| {
+            let score = relative(score, max);
+            [score, share(lm_only, score - sum.ln())]
+        })
+        .collect()
+    };
+    let (blanks, nexts) = (alone(&picks.label_blank), alone(&picks.label_next));
+    let unigram = |class: usize| utterance.unigram.map_or(0.0, |row| row.mass[class].to_f64().ln());
+    let blank_unigram = unigram(utterance.blank);
+    let next_unigram: Vec<f64> = utterance.next.iter().map(|&class| unigram(class as usize)).collect();
+
+    let mut logs = vec![0.0; contexts];
+    let mut rare = sums.rare.iter().peekable();
+    let rows = out.chunks_exact_mut(2 * positions).zip(sums.pairs.chunks_exact(contexts));
+    for (t, (row, pairs)) in rows.enumerate() {
+        logs.iter_mut().zip(pairs).for_each(|(log, pair)| *log = pair.ln());
+        while let Some(found) = rare.next_if(|rare| rare.frame == t) {
+            logs[found.context] = found.log_sum;
+        }
+        let max = sums.frame_max[t];
+        let alone = |score: f64, unigram: f64| share(am_only, score + unigram - logs[contexts - 1]);
+        let blank = relative(picks.frame_blank[t], max);
+        let blank_alone = alone(blank, blank_unigram);
+        let early = delay(options.delay_penalty, t, utterance.frames.len());
+        for (u, out) in row.chunks_exact_mut(2).enumerate() {
+            let [score, alone_here] = blanks[u];
+            out[0] = share(joint, blank + score - logs[u]) + alone_here + blank_alone;
+            out[1] = 0.0;
+            if u + 1 < positions {
+                let next = relative(picks.frame_next[t * positions + u], max);
+                let [score, alone_here] = nexts[u];
+                let next_alone = alone(next, next_unigram[u]);
+                out[1] = share(joint, next + score - logs[u]) + alone_here + next_alone + early;
+            }
+        }
+        if options.transducer == Transducer::Constrained {
+            (0..positions - 1).for_each(|u| row[2 * u + 1] += row[2 * u + 2]);
+        }
+    }
+}
+
+/// Slopes of the loss of an utterance by what emissions are made of.
+pub(crate) struct Slopes<F> {
+    /// By the log-normalisers, divided by their sums of products, *T x K*; 0 where it is rare.
+    pub pairs: Vec<F>,
+    /// By the log-normalisers of rare pairs.
+    pub rare: Vec<f64>,
+    /// By `am[t, blank]`, *T*.
+    pub frame_blank: Vec<F>,
+    /// By `am[t, next(u)]`, *T x (U+1)*.
+    pub frame_next: Vec<F>,
+    /// By `lm[u, blank]`, *U+1*.
+    pub label_blank: Vec<F>,
+    /// By `lm[u, next(u)]`, *U+1*.
+    pub label_next: Vec<F>,
+    /// By `Σ_c L[u,c]` of the label scores alone, *U+1*.
+    pub label_sums: Vec<F>,
+    /// By `log unigram[blank]`.
+    pub unigram_blank: f64,
+    /// By `log unigram[next(u)]`, *U+1*.
+    pub unigram_next: Vec<f64>,
+}
+
+impl<F: Real> Slopes<F> {
+    /// From the occupancies of the arcs, *T x (U+1) x 2*, of a loss with this weight.
+    pub fn new<S: Source<F>>(
+        utterance: &Utterance<F, S>,
+        sums: &Sums<F>,
+        options: &Options,
+        occupancies: &[f64],
+        weight: f64,
+    ) -> Self {
+        let (frames, positions, contexts) =
+            (utterance.frames.len(), utterance.labels.len(), utterance.contexts());
+        let (joint, lm_only, am_only) = (options.joint_scale(), options.lm_only_scale, options.am_only_scale);
+        let constrained = options.transducer == Transducer::Constrained;
+        let label_weight = -weight * (1.0 + options.fastemit);
+        let mut out = Self {
+            pairs: vec![F::ZERO; frames * contexts],
+            rare: Vec::with_capacity(sums.rare.len()),
+            frame_blank: vec![F::ZERO; frames],
+            frame_next: vec![F::ZERO; frames * positions],
+            label_blank: vec![F::ZERO; positions],
+            label_next: vec![F::ZERO; positions],
+            label_sums: vec![F::ZERO; positions],
+            unigram_blank: 0.0,
+            unigram_next: vec![0.0; positions],
+        };
+        // Of blank and next label, over all frames.
+        let mut totals = vec![[0.0; 2]; positions];
+        let mut slopes = vec![0.0; contexts];
+        let mut rare = sums.rare.iter().peekable();
+        for (t, row) in occupancies.chunks_exact(2 * positions).enumerate() {
+            let mut blanks = 0.0;
+            for u in 0..positions {
+                let label = label_weight * row[2 * u + 1];
+                let mut blank = -weight * row[2 * u];
+                if constrained && u > 0 {
+                    blank += label_weight * row[2 * u - 1];
+                }
+                blanks += blank;
+                totals[u][0] += blank;
+                totals[u][1] += label;
+                slopes[u] = -joint * (blank + label);
+                out.frame_next[t * positions + u] = F::from_f64((joint + am_only) * label);
+            }
+            out.frame_blank[t] = F::from_f64((joint + am_only) * blanks);
+            if contexts > positions {
+                let labels: f64 = (0..positions).map(|u| label_weight * row[2 * u + 1]).sum();
+                slopes[positions] = -am_only * (blanks + labels);
+                out.unigram_blank += am_only * blanks;
+            }
+            while let Some(found) = rare.next_if(|rare| rare.frame == t) {
+                out.rare.push(slopes[found.context]);
+                slopes[found.context] = 0.0;
+            }
+            let pairs = out.pairs[t * contexts..].iter_mut().zip(&sums.pairs[t * contexts..]);
+            for ((out, sum), slope) in pairs.zip(&slopes) {
+                // The sum of a rare pair is 0.
+                *out = if *slope == 0.0 { F::ZERO } else { F::from_f64(slope / sum) };
+            }
+        }
+        for (u, [blank, label]) in totals.into_iter().enumerate() {
+            out.label_blank[u] = F::from_f64((joint + lm_only) * blank);
+            out.label_next[u] = F::from_f64((joint + lm_only) * label);
+            out.label_sums[u] = F::from_f64(-lm_only * (blank + label) / sums.label_sums[u]);
+            out.unigram_next[u] = am_only * label;
+        }
+        out
+    }
+}

@@ -1,0 +1,234 @@
+//! Loss, occupancies and gradients of the trivial joiner.
+use std::ops::Range;
+
+use panda_core::Real;
+use rayon::prelude::*;
+use rnnt_dp::{Regularisers, Topology, forward_backward};
+
+use crate::{
+    Batch, Error, Options, Ranges, Result, Side, Source, Transducer, Unigram, backward,
+    emissions::{self, Slopes},
+    error::expect,
+    normaliser::{self, Sums},
+    rare, tiles,
+    unigram::Row,
+    utterance::Utterance,
+};
+
+/// What the first pass says about a batch, and what [`FirstPass::backward`] needs: a few numbers a site.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FirstPass<F> {
+    /// `-log P` of each utterance, *B*; +inf where no path has a positive probability.
+    pub losses: Vec<f64>,
+    /// Posterior probability of each arc, *N x 2*: blank, next label; sites packed as `rnnt_dp::Lattices` says. 0 for
+    /// arcs that do not exist and for impossible utterances.
+    pub occupancies: Vec<f64>,
+    batch: Batch,
+    options: Options,
+    sums: Vec<Sums<F>>,
+    /// None, one for all, or one for each utterance.
+    unigrams: Vec<Row<F>>,
+}
+
+/// Transducer loss of the trivial joiner, `softmax(am[t] + lm[u])`, without any frames x labels x classes tensor.
+///
+/// The formulas are at the top of the crate.
+///
+/// # Shapes
+/// `source`: scores `am` and `lm` of C classes, in rows where `batch` says.
+///
+/// # Errors
+/// Options out of range, labels outside the classes, too few rows; a score that is NaN or +inf in a row of an
+/// utterance, a site without any finite score. An utterance without a path is not an error: its loss is +inf and
+/// its gradients are 0.
+///
+/// # Cost
+/// Σ T (U+1) C multiply-adds and Σ (T+U+1) C exponentials, and what `source` takes for its scores; with an am-only
+/// term those of the labels thrice. In parallel over utterances and blocks of frames; memory for some numbers a site and
+/// *(T+U) x 1024* scores a thread. Bits of an utterance do not depend on the others, unless [`Unigram::AllRows`] mixes
+/// them.
+pub fn first_pass<F: Real, S: Source<F>>(
+    source: &S,
+    batch: &Batch,
+    options: &Options,
+) -> Result<FirstPass<F>> {
+    options.check()?;
+    batch.check(source.rows(Side::Frames), source.rows(Side::Labels), source.classes())?;
+    let unigrams = unigrams(source, batch, options)?;
+    let mut values = vec![0.0; 2 * batch.lattices().sites()];
+    let counts = (0..batch.len()).map(|b| 2 * batch.lattices().range(b).len());
+    let found: Vec<Result<Sums<F>>> = (cut(&mut values, counts).into_par_iter().enumerate())
+        .map(|(b, values)| {
+            let utterance = Utterance::new(source, batch, b, unigram(&unigrams, b));
+            let (sums, picks) = normaliser::sums(&utterance)?;
+            emissions::write(&utterance, &sums, &picks, options, values);
+            Ok(sums)
+        })
+        .collect();
+    // The earliest error, so that the same mistake always gives the same message.
+    let sums = found.into_iter().collect::<Result<Vec<_>>>()?;
+    let topology = match options.transducer {
+        Transducer::Regular => Topology::rnnt(),
+        Transducer::Modified | Transducer::Constrained => Topology::modified(),
+    };
+    let posterior = forward_backward(batch.lattices(), &topology, &values, &Regularisers::default())?;
+    let mut occupancies = posterior.adjoints;
+    occupancies.par_iter_mut().with_min_len(1 << 12).for_each(|o| *o = 0.0 - *o);
+    let (batch, options) = (batch.clone(), *options);
+    Ok(FirstPass { losses: posterior.losses, occupancies, batch, options, sums, unigrams })
+}
+
+/// Rows of a group of utterances, whose gradient of a tile exists at once.
+const GROUP: usize = 4096;
+
+impl<F: Real> FirstPass<F> {
+    /// Gradients of `Σ_b weights[b] losses[b]`, from the same source; impossible utterances have none.
+    ///
+    /// # Shapes
+    /// `weights` *B*.
+    ///
+    /// # Errors
+    /// A weight that is not finite, a source of another shape.
+    ///
+    /// # Cost
+    /// Two products of the size that forward has one of, the exponentials again, and what `source` takes for
+    /// scores and their gradients; some 4,096 rows x 1,024 classes of memory.
+    pub fn backward<S: Source<F>>(&self, source: &S, weights: &[f64]) -> Result<S::Gradient> {
+        expect("weights", self.batch.len(), weights.len())?;
+        if let Some(utterance) = weights.iter().position(|weight| !weight.is_finite()) {
+            return Err(Error::UtteranceWeight { utterance, found: weights[utterance] });
+        }
+        self.batch.check(source.rows(Side::Frames), source.rows(Side::Labels), source.classes())?;
+        let classes = source.classes();
+        if let Some(row) = self.unigrams.first() {
+            expect("source.classes", row.mass.len(), classes)?;
+        }
+        let mut gradient = source.zero_gradient();
+        let shared = self.options.unigram == Unigram::AllRows;
+        let mut total = vec![0.0; if shared && !self.unigrams.is_empty() { classes } else { 0 }];
+        for group in self.groups() {
+            let of_unigrams = self.group(source, weights, group.clone(), &mut gradient);
+            for (found, b) in of_unigrams.chunks_exact(classes).zip(group) {
+                match shared {
+                    true => total.iter_mut().zip(found).for_each(|(total, found)| *total += found),
+                    false => self.unigrams[b].pull_back(source, found, &mut gradient),
+                }
+            }
+        }
+        if let (true, Some(row)) = (shared, self.unigrams.first()) {
+            row.pull_back(source, &total, &mut gradient);
+        }
+        Ok(gradient)
+    }
+
+    /// The bands of label positions that keep the most of the occupancies, `s_range` wide.
+    ///
+    /// # Errors
+    /// As [`Ranges::new`].
+    pub fn ranges(&self, s_range: usize) -> Result<Ranges> {
+        Ranges::new(&self.occupancies, self.batch.lattices(), self.options.transducer, s_range)
+    }
+
+    /// The batch that this is about.
+    pub fn batch(&self) -> &Batch {
+        &self.batch
+    }
+
+    /// Adds the gradient of a group of utterances; returns that of their unigrams' probabilities, *group x C*.
+    fn group<S: Source<F>>(
+        &self,
+        source: &S,
+        weights: &[f64],
+        group: Range<usize>,
+        gradient: &mut S::Gradient,
+    ) -> Vec<f64> {
+        let slopes = |b: usize| {
+            let utterance = Utterance::new(source, &self.batch, b, unigram(&self.unigrams, b));
+            let occupancies = &self.occupancies[2 * self.batch.lattices().range(b).start..];
+            let occupancies = &occupancies[..2 * self.batch.lattices().range(b).len()];
+            let slopes = Slopes::new(&utterance, &self.sums[b], &self.options, occupancies, weights[b]);
+            (utterance, slopes)
+        };
+        let work: Vec<_> = group.clone().into_par_iter().map(slopes).collect();
+        let runs = |side| group.clone().map(|b| self.batch.rows(side, b)).collect::<Vec<_>>();
+        let (frames, labels) = (runs(Side::Frames), runs(Side::Labels));
+        let rows = |runs: &[Range<usize>]| runs.iter().map(Range::len).sum::<usize>();
+        let most = tiles::tiles(source.classes()).next().map_or(0, |tile| tile.len());
+        let mut of_frames = vec![F::ZERO; rows(&frames) * most];
+        let mut of_labels = vec![F::ZERO; rows(&labels) * most];
+        let classes = if self.unigrams.is_empty() { 0 } else { source.classes() };
+        let mut of_unigrams = vec![0.0; group.len() * classes];
+        for tile in tiles::tiles(source.classes()) {
+            let width = tile.len();
+            let of_frames = &mut of_frames[..rows(&frames) * width];
+            let of_labels = &mut of_labels[..rows(&labels) * width];
+            let unigrams = of_unigrams.chunks_exact_mut(classes.max(1)).map(|row| &mut row[tile.clone()]);
+            let mut unigrams: Vec<&mut [f64]> = unigrams.collect();
+            unigrams.resize_with(group.len(), Default::default);
+            let into = cut(of_frames, frames.iter().map(|run| run.len() * width))
+                .into_par_iter()
+                .zip(cut(of_labels, labels.iter().map(|run| run.len() * width)))
+                .zip(unigrams);
+            work.par_iter().zip(into).for_each(|((utterance, slopes), ((frames, labels), unigram))| {
+                let sums = &self.sums[utterance.index];
+                backward::tile(utterance, sums, slopes, &tile, frames, labels, unigram);
+            });
+            source.pull_back(Side::Frames, &frames, tile.clone(), of_frames, gradient);
+            source.pull_back(Side::Labels, &labels, tile, of_labels, gradient);
+        }
+        of_unigrams
+    }
+
+    /// Runs of utterances of not too many rows.
+    fn groups(&self) -> Vec<Range<usize>> {
+        let mut groups: Vec<Range<usize>> = Vec::new();
+        let mut rows = 0;
+        for b in 0..self.batch.len() {
+            let own = [Side::Frames, Side::Labels].map(|side| self.batch.rows(side, b).len());
+            let own: usize = own.iter().sum();
+            match groups.last_mut().filter(|_| rows + own <= GROUP) {
+                Some(group) => (group.end, rows) = (b + 1, rows + own),
+                None => {
+                    groups.push(b..b + 1);
+                    rows = own;
+                }
+            }
+        }
+        groups
+    }
+}
+
+/// That of an utterance, if there is one.
+fn unigram<F>(unigrams: &[Row<F>], utterance: usize) -> Option<&Row<F>> {
+    unigrams.get(utterance).or(unigrams.first())
+}
+
+fn unigrams<F: Real, S: Source<F>>(source: &S, batch: &Batch, options: &Options) -> Result<Vec<Row<F>>> {
+    if options.am_only_scale == 0.0 {
+        return Ok(Vec::new());
+    }
+    let refuse = |row: usize| {
+        let owner = (0..batch.len()).find(|&b| batch.rows(Side::Labels, b).contains(&row));
+        let Some(utterance) = owner else { return Error::Padding { row } };
+        let position = row - batch.rows(Side::Labels, utterance).start;
+        let odd = rare::find_odd(&Utterance::new(source, batch, utterance, None));
+        odd.err().unwrap_or(Error::AllMasked { utterance, frame: 0, position })
+    };
+    if options.unigram == Unigram::AllRows {
+        return Ok(vec![Row::average(source, 0..source.rows(Side::Labels)).map_err(refuse)?]);
+    }
+    let average = |b| Row::average(source, batch.rows(Side::Labels, b)).map_err(refuse);
+    let rows: Vec<Result<Row<F>>> = (0..batch.len()).into_par_iter().map(average).collect();
+    rows.into_iter().collect()
+}
+
+/// Cuts a slice into parts of given lengths.
+fn cut<T>(mut values: &mut [T], counts: impl Iterator<Item = usize>) -> Vec<&mut [T]> {
+    let mut parts = Vec::new();
+    for count in counts {
+        let (part, rest) = values.split_at_mut(count);
+        parts.push(part);
+        values = rest;
+    }
+    parts
+}

@@ -1,0 +1,59 @@
+//! The first pass of the pruned transducer: a joiner so simple that the whole lattice is affordable, and what it says
+//! about which sites are worth a real one.
+//!
+//! The *trivial joiner* adds scores of a frame and of a label position. Its normalisers need no tensor of sites x classes but
+//! one matrix product of exponentials (Kuang et al. 2022, arXiv 2206.13236, equation 7):
+//!
+//! ```text
+//! log p(c | t,u) = am[t,c] + lm[u,c] - logZ[t,u]
+//! logZ[t,u] = max am[t] + max lm[u] + log Σ_c exp(am[t,c] - max am[t]) exp(lm[u,c] - max lm[u])
+//! ```
+//!
+//! *Smoothing* mixes in log-probabilities of the label scores alone and of the frame scores with a unigram alone
+//! ([`Options`]). [`first_pass`] gives losses and the posterior of every arc, its `backward` the gradients, and
+//! [`Ranges`] the bands of label positions that the second pass keeps. Semantics are those of k2's fast_rnnt.
+//!
+//! Scores come from a [`Source`]: [`Matrices`] that exist, or [`Heads`], linear layers over hidden rows whose scores are
+//! made a tile of classes at a time, twice, and never kept, so that memory does not grow with the vocabulary.
+//!
+//! ```
+//! use pruned::{first_pass, Batch, Matrices, Options};
+//! // T = 2, U = 1, C = 2, blank 0: scores are all equal.
+//! let (am, lm) = ([0.0f32; 4], [0.0f32; 4]);
+//! let source = Matrices::new(&am, &lm, 2)?;
+//! let batch = Batch::packed(0, vec![2], vec![vec![1]])?;
+//! let pass = first_pass(&source, &batch, &Options::default())?;
+//! assert!((pass.losses[0] - 4f64.ln()).abs() < 1e-6); // two paths of three arcs
+//! let gradient = pass.backward(&source, &[1.0])?;
+//! assert!((gradient.am.iter().sum::<f32>()).abs() < 1e-6);
+//! assert_eq!(pass.ranges(5)?.band(0, 1), 0..2);
+//! # Ok::<(), pruned::Error>(())
+//! ```
+#![warn(missing_docs)]
+#![forbid(unsafe_code)]
+
+mod backward;
+mod batch;
+mod emissions;
+mod error;
+mod first_pass;
+mod linear;
+mod matrices;
+mod normaliser;
+mod options;
+mod ranges;
+mod rare;
+mod source;
+mod tiles;
+mod unigram;
+mod utterance;
+
+pub use batch::Batch;
+pub use emissions::delay_term;
+pub use error::{Error, Result};
+pub use first_pass::{FirstPass, first_pass};
+pub use linear::{Heads, HeadsGradient, Linear, LinearGradient};
+pub use matrices::{Matrices, MatrixGradient};
+pub use options::{Options, Transducer, Unigram};
+pub use ranges::Ranges;
+pub use source::{Side, Source};

@@ -1,0 +1,95 @@
+//! Scores that exist already.
+use std::ops::Range;
+
+use panda_core::{Real, kernel::add};
+use rayon::prelude::*;
+
+use crate::{
+    Error, Result, Side, Source,
+    error::expect,
+    source::{blocks, blocks_mut},
+};
+
+/// Scores `am` *rows x C* and `lm` *rows x C* as matrices.
+#[derive(Debug, Clone, Copy)]
+pub struct Matrices<'a, F> {
+    am: &'a [F],
+    lm: &'a [F],
+    classes: usize,
+}
+
+/// Gradient of [`Matrices`], shaped like them; 0 in padding.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MatrixGradient<F> {
+    /// Gradient of the frames' scores.
+    pub am: Vec<F>,
+    /// Gradient of the labels' scores.
+    pub lm: Vec<F>,
+}
+
+impl<'a, F: Real> Matrices<'a, F> {
+    /// Borrows two row-major matrices.
+    ///
+    /// # Errors
+    /// `classes` is zero or does not divide a length.
+    pub fn new(am: &'a [F], lm: &'a [F], classes: usize) -> Result<Self> {
+        for (argument, scores) in [("am", am), ("lm", lm)] {
+            let rows = scores.len().checked_div(classes).ok_or(Error::Zero { argument: "classes" })?;
+            expect(argument, rows * classes, scores.len())?;
+        }
+        Ok(Self { am, lm, classes })
+    }
+
+    fn side(&self, side: Side) -> &'a [F] {
+        match side {
+            Side::Frames => self.am,
+            Side::Labels => self.lm,
+        }
+    }
+}
+
+/// Rows a task.
+const ROWS: usize = 64;
+
+impl<F: Real> Source<F> for Matrices<'_, F> {
+    type Gradient = MatrixGradient<F>;
+
+    fn classes(&self) -> usize {
+        self.classes
+    }
+
+    fn rows(&self, side: Side) -> usize {
+        self.side(side).len() / self.classes
+    }
+
+    fn fill(&self, side: Side, rows: Range<usize>, classes: Range<usize>, out: &mut [F]) {
+        let scores = &self.side(side)[rows.start * self.classes..rows.end * self.classes];
+        for (out, row) in out.chunks_exact_mut(classes.len()).zip(scores.chunks_exact(self.classes)) {
+            out.copy_from_slice(&row[classes.clone()]);
+        }
+    }
+
+    fn zero_gradient(&self) -> MatrixGradient<F> {
+        MatrixGradient { am: vec![F::ZERO; self.am.len()], lm: vec![F::ZERO; self.lm.len()] }
+    }
+
+    fn pull_back(
+        &self,
+        side: Side,
+        runs: &[Range<usize>],
+        classes: Range<usize>,
+        gradient: &[F],
+        into: &mut MatrixGradient<F>,
+    ) {
+        let into = match side {
+            Side::Frames => &mut into.am,
+            Side::Labels => &mut into.lm,
+        };
+        let into = blocks_mut(into, self.classes, runs, ROWS);
+        let gradient = blocks(gradient, classes.len(), runs, ROWS);
+        into.into_par_iter().zip(gradient).for_each(|(into, gradient)| {
+            let rows = into.chunks_exact_mut(self.classes).zip(gradient.chunks_exact(classes.len()));
+            rows.for_each(|(into, gradient)| add(&mut into[classes.clone()], gradient));
+        });
+    }
+}

@@ -1,0 +1,126 @@
+//! Normalisers of all sites of an utterance, from products of exponentials, and the scores that emissions need.
+//!
+//! ```text
+//! A[t,c] = exp(am[t,c] - max am[t])    L[u,c] = exp(lm[u,c] - max lm[u])
+//! logZ[t,u] = max am[t] + max lm[u] + log Σ_c A[t,c] L[u,c]
+//! ```
+//!
+//! Tile by tile of classes: largest scores grow, and sums so far are scaled down accordingly.
+use panda_core::{
+    Real,
+    kernel::{self, Accumulate, View, ViewMut, product},
+};
+use rayon::prelude::*;
+
+use crate::{
+    Result, Source,
+    rare::{self, Rare},
+    tiles,
+    utterance::Utterance,
+};
+
+/// Sums over the classes of one utterance, with K contexts; what backward needs.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Sums<F> {
+    /// Largest score of each frame.
+    pub frame_max: Vec<F>,
+    /// Largest score of each label position.
+    pub label_max: Vec<F>,
+    /// `Σ_c L[u,c]`
+    pub label_sums: Vec<f64>,
+    /// `Σ_c A[t,c] L[k,c]`, *T x K*; 0 where it is rare.
+    pub pairs: Vec<f64>,
+    /// Pairs whose products are too small, ascending.
+    pub rare: Vec<Rare>,
+}
+
+/// Scores of the selected classes.
+pub(crate) struct Picks<F> {
+    /// `am[t, blank]`, *T*.
+    pub frame_blank: Vec<F>,
+    /// `am[t, next(u)]`, *T x (U+1)*; the last of a frame means nothing.
+    pub frame_next: Vec<F>,
+    /// `lm[u, blank]`, *U+1*.
+    pub label_blank: Vec<F>,
+    /// `lm[u, next(u)]`, *U+1*; the last means nothing.
+    pub label_next: Vec<F>,
+}
+
+pub(crate) fn sums<F: Real, S: Source<F>>(utterance: &Utterance<F, S>) -> Result<(Sums<F>, Picks<F>)> {
+    let (frames, positions, contexts) =
+        (utterance.frames.len(), utterance.labels.len(), utterance.contexts());
+    let mut sums = Sums {
+        frame_max: vec![F::NEG_INFINITY; frames],
+        label_max: vec![F::NEG_INFINITY; positions],
+        label_sums: vec![0.0; positions],
+        pairs: vec![0.0; frames * contexts],
+        rare: Vec::new(),
+    };
+    let mut picks = Picks {
+        frame_blank: vec![F::ZERO; frames],
+        frame_next: vec![F::ZERO; frames * positions],
+        label_blank: vec![F::ZERO; positions],
+        label_next: vec![F::ZERO; positions],
+    };
+    let block = tiles::block(frames);
+    let (mut tile, mut factors) = (Vec::new(), vec![1.0; contexts]);
+    for classes in tiles::tiles(utterance.source.classes()) {
+        let width = classes.len();
+        let (next, blank) = (utterance.next_in(&classes), utterance.blank_in(&classes));
+        tile.resize(contexts * width, F::ZERO);
+        let (labels, unigram) = tile.split_at_mut(positions * width);
+        utterance.label_scores(&classes, labels);
+        if let Some(blank) = blank {
+            labels.chunks_exact(width).zip(&mut picks.label_blank).for_each(|(row, to)| *to = row[blank]);
+        }
+        next.clone().for_each(|(class, u)| picks.label_next[u] = labels[u * width + class]);
+        for (u, row) in labels.chunks_exact_mut(width).enumerate() {
+            factors[u] = tiles::raise(row, &mut sums.label_max[u]);
+        }
+        kernel::exp(labels);
+        for (u, row) in labels.chunks_exact(width).enumerate() {
+            sums.label_sums[u] = sums.label_sums[u] * factors[u] + tiles::sum(row);
+        }
+        if let Some(row) = utterance.unigram {
+            unigram.copy_from_slice(&row.mass[classes.clone()]);
+        }
+        let (tile, factors) = (View::new(&tile, contexts, width), &factors);
+        let into = sums.pairs.par_chunks_mut(block * contexts).zip(sums.frame_max.par_chunks_mut(block));
+        let into = into
+            .zip(picks.frame_blank.par_chunks_mut(block))
+            .zip(picks.frame_next.par_chunks_mut(block * positions));
+        into.enumerate().for_each_init(Vec::new, |buffer, (i, (((pairs, max), of_blank), of_next))| {
+            let count = max.len();
+            buffer.resize(count * (width + contexts + 1), F::ZERO);
+            let (scores, rest) = buffer.split_at_mut(count * width);
+            let found = &mut rest[..count * contexts];
+            utterance.frame_scores(i * block..i * block + count, &classes, scores);
+            let mut frame_factors = Vec::with_capacity(count);
+            for (t, row) in scores.chunks_exact_mut(width).enumerate() {
+                if let Some(blank) = blank {
+                    of_blank[t] = row[blank];
+                }
+                next.clone().for_each(|(class, u)| of_next[t * positions + u] = row[class]);
+                frame_factors.push(tiles::raise(row, &mut max[t]));
+            }
+            kernel::exp(scores);
+            let scores = View::new(scores, count, width);
+            let target = ViewMut::new(found, count, contexts);
+            product(target, scores, tile.transposed(), F::ONE, Accumulate::Replace);
+            let rows = pairs.chunks_exact_mut(contexts).zip(found.chunks_exact(contexts));
+            for ((pairs, found), &frame) in rows.zip(&frame_factors) {
+                for ((pair, found), factor) in pairs.iter_mut().zip(found).zip(factors) {
+                    *pair = *pair * (frame * factor) + found.to_f64();
+                }
+            }
+        });
+    }
+    let trusted = tiles::trusted::<F>(utterance.source.classes());
+    // A sum that is NaN must not pass either.
+    let rare: Vec<usize> = (0..sums.pairs.len()).filter(|&i| !(sums.pairs[i] >= trusted)).collect();
+    if !rare.is_empty() {
+        sums.rare = rare::exact(utterance, &sums, &rare)?;
+        rare.iter().for_each(|&pair| sums.pairs[pair] = 0.0);
+    }
+    Ok((sums, picks))
+}

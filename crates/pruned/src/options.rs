@@ -1,0 +1,72 @@
+//! What a caller may choose.
+use crate::{Error, Result};
+
+/// Which arcs leave a site `(t, u)`; the `rnnt_type` of fast_rnnt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Transducer {
+    /// Blank to `(t+1, u)`, a label to `(t, u+1)`.
+    #[default]
+    Regular,
+    /// Blank to `(t+1, u)`, a label to `(t+1, u+1)`: a frame emits at most one label, and U may not exceed T.
+    Modified,
+    /// As modified, and a label is followed by the blank of its new context on the same frame:
+    /// `e(label) += log p(blank | t, u+1)`.
+    Constrained,
+}
+
+/// Which label rows the unigram of the am-only term is averaged over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Unigram {
+    /// The U + 1 rows of the utterance itself, so that no other utterance changes its loss.
+    #[default]
+    Utterance,
+    /// Every label row there is, padding included: what fast_rnnt does.
+    AllRows,
+}
+
+/// Options of the first pass; the default is the plain trivial joiner, without smoothing.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Options {
+    /// Which arcs leave a site.
+    pub transducer: Transducer,
+    /// Share of the log-probabilities that the label scores have alone.
+    pub lm_only_scale: f64,
+    /// Share of the log-probabilities that the frame scores and the unigram have alone.
+    pub am_only_scale: f64,
+    /// What the unigram is averaged over; nothing asks for it where `am_only_scale` is 0.
+    pub unigram: Unigram,
+    /// λ of `e(label at t) += λ ((T-1)/2 - t)`: favours early labels where positive (Kang et al. 2023); see
+    /// [`delay_term`](crate::delay_term).
+    pub delay_penalty: f64,
+    /// FastEmit λ: adjoints of label arcs are multiplied by `1 + λ`; losses and occupancies stay as they are.
+    pub fastemit: f64,
+}
+
+impl Options {
+    /// Share of the joint log-probabilities.
+    pub(crate) fn joint_scale(&self) -> f64 {
+        1.0 - self.lm_only_scale - self.am_only_scale
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        for (argument, found) in [
+            ("lm_only_scale", self.lm_only_scale),
+            ("am_only_scale", self.am_only_scale),
+            ("lm_only_scale + am_only_scale", self.lm_only_scale + self.am_only_scale),
+        ] {
+            if !(0.0..=1.0).contains(&found) {
+                return Err(Error::Option { argument, expected: "a number from 0 to 1", found });
+            }
+        }
+        if !self.delay_penalty.is_finite() {
+            let (argument, found) = ("delay_penalty", self.delay_penalty);
+            return Err(Error::Option { argument, expected: "a finite number", found });
+        }
+        match self.fastemit {
+            found if found.is_finite() && found >= 0.0 => Ok(()),
+            found => {
+                Err(Error::Option { argument: "fastemit", expected: "a finite number of at least 0", found })
+            }
+        }
+    }
+}

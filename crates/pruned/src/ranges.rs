@@ -1,0 +1,168 @@
+//! Pruning ranges: for each frame the label positions that are kept.
+use std::ops::Range;
+
+use rayon::prelude::*;
+use rnnt_dp::Lattices;
+
+use crate::{Error, Result, Transducer, batch::running, error::expect};
+
+/// A band of label positions for each frame of a batch.
+///
+/// In each utterance all bands have one width; the first begins at 0, none begins before the one of the frame before it, and
+/// an utterance that has a path keeps one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ranges {
+    starts: Vec<usize>,
+    widths: Vec<usize>,
+    /// Where the starts of each utterance begin, and the end of the last.
+    offsets: Vec<usize>,
+}
+
+impl Ranges {
+    /// The bands that keep the most of the occupancies.
+    ///
+    /// With r the width and `o` the occupancies, a frame asks for
+    ///
+    /// ```text
+    /// argmax_s  Σ_{s <= u < s+r} o(blank at (t,u)) - o(label at (t,s-1))        (the first of equals)
+    /// ```
+    ///
+    /// (Kuang et al. 2022, equation 9), and the last one for U - r + 1. Then no band may begin behind the one of the frame
+    /// after it, nor further before it than labels can be emitted in a frame (r - 1; 1 if the transducer is not regular),
+    /// nor so late that the first could not begin at 0: `get_rnnt_prune_ranges` of fast_rnnt for a batch of one.
+    ///
+    /// r is `s_range`, or U + 1 if that is less. A regular utterance with more than (r - 1) T labels, of which fast_rnnt
+    /// would keep no path, gets bands that are as wide as it takes.
+    ///
+    /// # Shapes
+    /// `occupancies` *N x 2*: blank, next label, as [`FirstPass::occupancies`](crate::FirstPass::occupancies).
+    ///
+    /// # Errors
+    /// `s_range` below 2, or below 1 for [`Transducer::Modified`] (regular bands of one position could never move on, and
+    /// constrained label arcs read the blank of the next position); a wrong length, an occupancy that is not finite.
+    ///
+    /// # Cost
+    /// O(N r) additions.
+    ///
+    /// ```
+    /// use pruned::{Ranges, Transducer};
+    /// use rnnt_dp::Lattices;
+    /// // T = 3, U = 2; blank, label: the first frame emits both labels.
+    /// let certain = [0., 1., 0., 1., 1., 0., 0., 0., 0., 0., 1., 0., 0., 0., 0., 0., 1., 0.];
+    /// let ranges = Ranges::new(&certain, &Lattices::new(vec![3], vec![2])?, Transducer::Regular, 2)?;
+    /// assert_eq!((0..3).map(|t| ranges.band(0, t)).collect::<Vec<_>>(), [0..2, 1..3, 1..3]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn new(
+        occupancies: &[f64],
+        lattices: &Lattices,
+        transducer: Transducer,
+        s_range: usize,
+    ) -> Result<Self> {
+        let needed = if transducer == Transducer::Modified { 1 } else { 2 };
+        if s_range < needed {
+            return Err(Error::Range { transducer, needed, found: s_range });
+        }
+        expect("occupancies", 2 * lattices.sites(), occupancies.len())?;
+        let of = |b: usize| &occupancies[2 * lattices.range(b).start..2 * lattices.range(b).end];
+        for utterance in 0..lattices.batch() {
+            if let Some(&found) = of(utterance).iter().find(|o| !o.is_finite()) {
+                return Err(Error::Occupancy { utterance, found });
+            }
+        }
+        let widths: Vec<usize> = (0..lattices.batch())
+            .map(|b| {
+                let (frames, labels) = (lattices.frames(b), lattices.labels(b));
+                let fitting = match transducer {
+                    Transducer::Regular => labels.div_ceil(frames) + 1,
+                    Transducer::Modified | Transducer::Constrained => 0,
+                };
+                s_range.max(fitting).min(labels + 1)
+            })
+            .collect();
+        let bands: Vec<Vec<usize>> = (0..lattices.batch())
+            .into_par_iter()
+            .map(|b| utterance(of(b), lattices.frames(b), lattices.labels(b), widths[b], transducer))
+            .collect();
+        let mut offsets = running(bands.iter().map(Vec::len));
+        let starts = bands.concat();
+        offsets.push(starts.len());
+        Ok(Self { starts, widths, offsets })
+    }
+
+    /// The label positions that a frame keeps.
+    ///
+    /// # Panics
+    /// Here and below: if there is no such utterance or frame.
+    pub fn band(&self, utterance: usize, frame: usize) -> Range<usize> {
+        let start = self.starts(utterance)[frame];
+        start..start + self.widths[utterance]
+    }
+
+    /// The first label position of each frame.
+    pub fn starts(&self, utterance: usize) -> &[usize] {
+        &self.starts[self.offsets[utterance]..self.offsets[utterance + 1]]
+    }
+
+    /// Label positions of each band.
+    pub fn width(&self, utterance: usize) -> usize {
+        self.widths[utterance]
+    }
+
+    /// B
+    pub fn batch(&self) -> usize {
+        self.widths.len()
+    }
+
+    /// Sites that are kept: Σ T · width.
+    pub fn sites(&self) -> usize {
+        (0..self.batch()).map(|b| self.starts(b).len() * self.width(b)).sum()
+    }
+}
+
+fn utterance(
+    occupancies: &[f64],
+    frames: usize,
+    labels: usize,
+    width: usize,
+    transducer: Transducer,
+) -> Vec<usize> {
+    let rows = occupancies.chunks_exact(2 * (labels + 1));
+    let mut wanted: Vec<usize> = rows.map(|row| best(row, width)).collect();
+    wanted[frames - 1] = labels + 1 - width;
+    // A band ends where the last does; the same for all before.
+    for t in (0..frames - 1).rev() {
+        wanted[t] = wanted[t].min(wanted[t + 1]);
+    }
+    match transducer {
+        Transducer::Regular => limit(&wanted, width.max(2) - 1),
+        Transducer::Modified | Transducer::Constrained => limit(&wanted, 1),
+    }
+}
+
+/// The start that a frame asks for. Each sum is taken anew, from its first position on, as equal ones must be equal.
+fn best(row: &[f64], width: usize) -> usize {
+    let kept = |start: usize| {
+        let blanks: f64 = (start..start + width).map(|u| row[2 * u]).sum();
+        let entered = if start == 0 { 0.0 } else { row[2 * start - 1] };
+        blanks - entered
+    };
+    let last = row.len() / 2 - width;
+    let mut most = (0, kept(0));
+    for start in 1..=last {
+        let kept = kept(start);
+        if kept > most.1 {
+            most = (start, kept);
+        }
+    }
+    most.0
+}
+
+/// Moves starts down so that the first is 0 and up so that none is more than `step` before the next.
+fn limit(wanted: &[usize], step: usize) -> Vec<usize> {
+    let mut starts = wanted.to_vec();
+    for t in (0..starts.len() - 1).rev() {
+        starts[t] = starts[t].max(starts[t + 1].saturating_sub(step));
+    }
+    starts.iter().enumerate().map(|(t, &start)| start.min(t.saturating_mul(step))).collect()
+}

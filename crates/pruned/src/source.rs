@@ -1,0 +1,81 @@
+//! Where the scores of frames and labels come from.
+use std::{fmt, ops::Range};
+
+use panda_core::Real;
+
+/// The two terms of the trivial joiner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// `am`, one row a frame.
+    Frames,
+    /// `lm`, one row a label position.
+    Labels,
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Frames => "frame",
+            Self::Labels => "label",
+        })
+    }
+}
+
+/// Rows of scores `am` and `lm` that can be had a few classes at a time, and that take their gradient back likewise.
+///
+/// A tile of rows x classes lies row-major, without gaps. Rows that nobody asks for (padding) are never looked at.
+pub trait Source<F: Real>: Sync {
+    /// What [`Source::pull_back`] sums into.
+    type Gradient: Send;
+    /// C
+    fn classes(&self) -> usize;
+    /// Rows there are, padding included.
+    fn rows(&self, side: Side) -> usize;
+    /// Writes the scores of some classes in some rows.
+    fn fill(&self, side: Side, rows: Range<usize>, classes: Range<usize>, out: &mut [F]);
+    /// A zero gradient.
+    fn zero_gradient(&self) -> Self::Gradient;
+    /// Adds the gradient of the scores of some classes in some runs of rows; the runs ascend and share nothing, their
+    /// tiles lie one behind the other.
+    fn pull_back(
+        &self,
+        side: Side,
+        runs: &[Range<usize>],
+        classes: Range<usize>,
+        gradient: &[F],
+        into: &mut Self::Gradient,
+    );
+}
+
+/// Cuts some rows of a row-major matrix into one slice a run, and blocks of at most `block` rows.
+pub(crate) fn blocks_mut<'a, F>(
+    mut matrix: &'a mut [F],
+    width: usize,
+    runs: &[Range<usize>],
+    block: usize,
+) -> Vec<&'a mut [F]> {
+    let (mut parts, mut at) = (Vec::new(), 0);
+    for run in runs {
+        let rest = matrix.split_at_mut((run.start - at) * width).1;
+        let (part, rest) = rest.split_at_mut(run.len() * width);
+        parts.extend(part.chunks_mut((block * width).max(1)));
+        (matrix, at) = (rest, run.end);
+    }
+    parts
+}
+
+/// The same cut for tiles that lie one behind the other.
+pub(crate) fn blocks<'a, F>(
+    mut tiles: &'a [F],
+    width: usize,
+    runs: &[Range<usize>],
+    block: usize,
+) -> Vec<&'a [F]> {
+    let mut parts = Vec::new();
+    for run in runs {
+        let (part, rest) = tiles.split_at(run.len() * width);
+        parts.extend(part.chunks((block * width).max(1)));
+        tiles = rest;
+    }
+    parts
+}

@@ -1,0 +1,79 @@
+//! One utterance of a batch together with its scores.
+use std::ops::Range;
+
+use panda_core::{Real, kernel};
+
+use crate::{Batch, Side, Source, tiles, unigram::Row};
+
+/// The *contexts* of an utterance are its U + 1 label rows and, where the am-only term wants it, the unigram.
+pub(crate) struct Utterance<'a, F, S> {
+    pub source: &'a S,
+    pub index: usize,
+    pub frames: Range<usize>,
+    pub labels: Range<usize>,
+    pub blank: usize,
+    pub unigram: Option<&'a Row<F>>,
+    /// Next label of each position but the last.
+    pub next: &'a [u32],
+    /// Label positions by their next label, ascending.
+    by_class: Vec<(usize, usize)>,
+}
+
+impl<'a, F: Real, S: Source<F>> Utterance<'a, F, S> {
+    pub fn new(source: &'a S, batch: &'a Batch, index: usize, unigram: Option<&'a Row<F>>) -> Self {
+        let next = batch.labels(index);
+        let mut by_class: Vec<_> = next.iter().enumerate().map(|(u, &class)| (class as usize, u)).collect();
+        by_class.sort_unstable();
+        Self {
+            source,
+            index,
+            frames: batch.rows(Side::Frames, index),
+            labels: batch.rows(Side::Labels, index),
+            blank: batch.blank() as usize,
+            unigram,
+            next,
+            by_class,
+        }
+    }
+
+    /// U + 1, and one more with the unigram.
+    pub fn contexts(&self) -> usize {
+        self.labels.len() + usize::from(self.unigram.is_some())
+    }
+
+    /// Label positions whose next label is one of some classes, with its place among them.
+    pub fn next_in(&self, classes: &Range<usize>) -> impl Iterator<Item = (usize, usize)> + Clone + '_ {
+        let from = self.by_class.partition_point(|&(class, _)| class < classes.start);
+        let to = self.by_class.partition_point(|&(class, _)| class < classes.end);
+        let first = classes.start;
+        self.by_class[from..to].iter().map(move |&(class, u)| (class - first, u))
+    }
+
+    /// The place of the blank among some classes.
+    pub fn blank_in(&self, classes: &Range<usize>) -> Option<usize> {
+        classes.contains(&self.blank).then(|| self.blank - classes.start)
+    }
+
+    /// Scores of some of the frames.
+    pub fn frame_scores(&self, frames: Range<usize>, classes: &Range<usize>, out: &mut [F]) {
+        let first = self.frames.start;
+        self.source.fill(Side::Frames, first + frames.start..first + frames.end, classes.clone(), out);
+    }
+
+    /// Scores of all label positions.
+    pub fn label_scores(&self, classes: &Range<usize>, out: &mut [F]) {
+        self.source.fill(Side::Labels, self.labels.clone(), classes.clone(), out);
+    }
+
+    /// `exp(score - max)` of all contexts, once the largest scores are known.
+    pub fn context_probabilities(&self, max: &[F], classes: &Range<usize>, out: &mut [F]) {
+        let (labels, unigram) = out.split_at_mut(self.labels.len() * classes.len());
+        self.label_scores(classes, labels);
+        let rows = labels.chunks_exact_mut(classes.len()).zip(max);
+        rows.for_each(|(row, &max)| tiles::subtract(row, max));
+        kernel::exp(labels);
+        if let Some(row) = self.unigram {
+            unigram.copy_from_slice(&row.mass[classes.clone()]);
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Losses, occupancies and gradients against plain loops, sums over all paths, and central differences.
+mod plain;
+
+use oracle::{compare::assert_close, differences::central, noise, paths::sum_over_paths};
+use plain::Problem;
+use proptest::prelude::*;
+use pruned::{FirstPass, Matrices, Options, Transducer, Unigram, first_pass};
+
+fn run(problem: &Problem) -> FirstPass<f64> {
+    let source = Matrices::new(&problem.am, &problem.lm, problem.classes).unwrap();
+    first_pass(&source, &problem.batch(), &problem.options).unwrap()
+}
+
+fn gradient(problem: &Problem, weights: &[f64]) -> Vec<f64> {
+    let source = Matrices::new(&problem.am, &problem.lm, problem.classes).unwrap();
+    let gradient = run(problem).backward(&source, weights).unwrap();
+    [gradient.am, gradient.lm].concat()
+}
+
+fn options() -> impl Strategy<Value = Options> {
+    let transducer =
+        prop::sample::select(vec![Transducer::Regular, Transducer::Modified, Transducer::Constrained]);
+    let scales =
+        prop::sample::select(vec![(0.0, 0.0), (0.25, 0.0), (0.0, 0.3), (0.2, 0.1), (0.0, 1.0), (0.6, 0.4)]);
+    let unigram = prop::sample::select(vec![Unigram::Utterance, Unigram::AllRows]);
+    (transducer, scales, unigram, prop_oneof![Just(0.0), Just(0.3), Just(-0.1)]).prop_map(
+        |(transducer, (lm_only_scale, am_only_scale), unigram, delay_penalty)| Options {
+            transducer,
+            lm_only_scale,
+            am_only_scale,
+            unigram,
+            delay_penalty,
+            fastemit: 0.0,
+        },
+    )
+}
+
+fn problems() -> impl Strategy<Value = Problem> {
+    let shapes = prop::collection::vec((1usize..6, 0usize..5), 1..4);
+    (0u64..1000, shapes, 2usize..7, prop::sample::select(vec![0.5, 2.0, 30.0]), options()).prop_map(
+        |(seed, shapes, classes, scale, options)| Problem::random(seed, &shapes, classes, scale, options),
+    )
+}
+
+proptest! {
+    #[test]
+    fn equals_the_sum_over_paths(problem in problems()) {
+        let pass = run(&problem);
+        let batch = problem.batch();
+        for b in 0..problem.frames.len() {
+            let emissions = problem.emissions(&problem.am, &problem.lm, b);
+            let want =
+                sum_over_paths(&emissions, problem.frames[b], problem.labels[b].len(), 2, &problem.arcs()).unwrap();
+            let (found, loss) = (pass.losses[b], -want.log_likelihood);
+            prop_assert!(found == loss || (found - loss).abs() < 1e-11 * (1.0 + loss.abs()), "{found} {loss}");
+            prop_assert!(loss.is_infinite() || (problem.loss(&problem.am, &problem.lm, b) - loss).abs() < 1e-10);
+            let sites = batch.lattices().range(b);
+            let found = &pass.occupancies[2 * sites.start..2 * sites.end];
+            assert_close("occupancies", found, &want.occupancies, 1e-10);
+        }
+    }
+
+    #[test]
+    fn gradients_are_central_differences(problem in problems(), weights in prop::collection::vec(-2.0..2.0f64, 3)) {
+        let weights = &weights[..problem.frames.len()];
+        let found = gradient(&problem, weights);
+        let losses = run(&problem).losses;
+        let split = problem.am.len();
+        let total = |at: &[f64]| {
+            let (am, lm) = at.split_at(split);
+            let possible = (0..losses.len()).filter(|&b| losses[b].is_finite());
+            Ok(possible.map(|b| weights[b] * problem.loss(am, lm, b)).sum())
+        };
+        let want = central(total, &[problem.am.as_slice(), &problem.lm].concat()).unwrap();
+        assert_close("gradient", &found, &want, 2e-7);
+    }
+
+    #[test]
+    fn fastemit_scales_label_arcs_alone(problem in problems(), lambda in 0.1..1.0f64) {
+        let plain = run(&problem);
+        let scaled = Problem { options: Options { fastemit: lambda, ..problem.options }, ..problem.clone() };
+        let pass = run(&scaled);
+        prop_assert_eq!(&plain.losses, &pass.losses);
+        prop_assert_eq!(&plain.occupancies, &pass.occupancies);
+        let batch = problem.batch();
+        let adjoints: Vec<f64> =
+            pass.occupancies.chunks(2).flat_map(|o| [-o[0], -(1.0 + lambda) * o[1]]).collect();
+        let split = problem.am.len();
+        let total = |at: &[f64]| {
+            let (am, lm) = at.split_at(split);
+            let of = |b: usize| {
+                let sites = batch.lattices().range(b);
+                problem.surrogate(am, lm, b, &adjoints[2 * sites.start..2 * sites.end])
+            };
+            Ok((0..batch.len()).map(of).sum())
+        };
+        let want = central(total, &[problem.am.as_slice(), &problem.lm].concat()).unwrap();
+        let found = gradient(&scaled, &vec![1.0; batch.len()]);
+        assert_close("gradient", &found, &want, 2e-7);
+    }
+}
+
+/// Several tiles of classes, several blocks of frames.
+#[test]
+fn tiles_and_blocks_are_one_sum() {
+    for (seed, am_only_scale) in [(1, 0.0), (2, 0.2)] {
+        let options = Options { lm_only_scale: 0.1, am_only_scale, ..Options::default() };
+        let problem = Problem::random(seed, &[(150, 4), (3, 7)], 2500, 3.0, options);
+        let found = run(&problem).losses;
+        for (b, found) in found.iter().enumerate() {
+            let want = problem.loss(&problem.am, &problem.lm, b);
+            assert!((found - want).abs() < 1e-11 * want, "{found} {want}");
+        }
+        let all = gradient(&problem, &[1.0, 0.5]);
+        let picked: Vec<usize> = (noise::below(seed, 20, 6, problem.am.len() as u32).into_iter())
+            .chain(
+                noise::below(seed, 21, 6, problem.lm.len() as u32)
+                    .iter()
+                    .map(|i| i + problem.am.len() as u32),
+            )
+            .chain([problem.blank, problem.labels[0][0]])
+            .map(|i| i as usize)
+            .collect();
+        let base = [problem.am.as_slice(), &problem.lm].concat();
+        let at: Vec<f64> = picked.iter().map(|&i| base[i]).collect();
+        let total = |values: &[f64]| {
+            let mut scores = base.clone();
+            picked.iter().zip(values).for_each(|(&i, &value)| scores[i] = value);
+            let (am, lm) = scores.split_at(problem.am.len());
+            Ok(problem.loss(am, lm, 0) + 0.5 * problem.loss(am, lm, 1))
+        };
+        let want = central(total, &at).unwrap();
+        let found: Vec<f64> = picked.iter().map(|&i| all[i]).collect();
+        assert_close("gradient", &found, &want, 1e-8);
+        assert!(found.iter().any(|g| g.abs() > 1e-3));
+    }
+}
+
+/// Largest score of a frame where labels have nothing, and the other way round: no product of exponentials is left.
+#[test]
+fn underflow_is_computed_again() {
+    for options in [
+        Options::default(),
+        Options { lm_only_scale: 0.2, am_only_scale: 0.3, ..Options::default() },
+        Options { am_only_scale: 1.0, ..Options::default() },
+        Options { am_only_scale: 0.5, unigram: Unigram::AllRows, ..Options::default() },
+    ] {
+        let mut problem = Problem::random(3, &[(4, 2), (3, 3)], 5, 300.0, options);
+        problem.am[0] += 3000.0;
+        let found = run(&problem).losses;
+        for (b, found) in found.iter().enumerate() {
+            let want = problem.loss(&problem.am, &problem.lm, b);
+            assert!(want.is_finite() && (found - want).abs() < 1e-12 * want.abs(), "{found} {want}");
+        }
+        let split = problem.am.len();
+        let total = |at: &[f64]| {
+            let (am, lm) = at.split_at(split);
+            Ok(problem.loss(am, lm, 0) + problem.loss(am, lm, 1))
+        };
+        let base = [problem.am.as_slice(), &problem.lm].concat();
+        // Rounding of losses near 1e4.
+        let want = central(total, &base).unwrap();
+        assert_close("gradient", &gradient(&problem, &[1.0, 1.0]), &want, 1e-6);
+        let single = |v: &[f64]| v.iter().map(|&v| v as f32).collect::<Vec<_>>();
+        let (am, lm) = (single(&problem.am), single(&problem.lm));
+        let source = Matrices::new(&am, &lm, 5).unwrap();
+        if options.am_only_scale == 0.0 {
+            let pass = first_pass(&source, &problem.batch(), &options).unwrap();
+            for (found, want) in pass.losses.iter().zip(&run(&problem).losses) {
+                assert!((found - want).abs() < 1e-6 * want.abs(), "{found} {want}");
+            }
+            let gradient = pass.backward(&source, &[1.0, 1.0]).unwrap();
+            let found: Vec<f64> = [gradient.am, gradient.lm].concat().into_iter().map(f64::from).collect();
+            assert_close("f32", &found, &want, 1e-4);
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! Single paths against a list of all of them: every topology, full lattices and bands.
+use std::{collections::HashMap, ops::Range};
+
+use oracle::ctc::collapse;
+use proptest::prelude::*;
+use rnnt_dp::{
+    Arc, Error, Lattices, Path, Regularisers, Site, Topology, best_path, confidences, ctc,
+    expected_emission_frames, forward_backward, sample_paths,
+};
+
+const NONE: f64 = f64::NEG_INFINITY;
+const DURATIONS: [usize; 3] = [0, 1, 3];
+
+/// What the emission of an arc is made of, told apart from the topology's own idea of it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Kind {
+    Plain,
+    Constrained,
+    Tdt,
+}
+
+fn topologies() -> Vec<(Topology, Kind)> {
+    let arc = |frames, labels, may_end| Arc { frames, labels, may_end };
+    let new = |arcs| (Topology::new(arcs).unwrap(), Kind::Plain);
+    vec![
+        (Topology::rnnt(), Kind::Plain),
+        (Topology::modified(), Kind::Plain),
+        (Topology::constrained(), Kind::Constrained),
+        (Topology::multi_blank(&[2, 4]).unwrap(), Kind::Plain),
+        (Topology::tdt(&DURATIONS).unwrap(), Kind::Tdt),
+        new(vec![arc(2, 0, true), arc(1, 1, false), arc(0, 2, false), arc(1, 0, true)]),
+        new(vec![arc(1, 1, true)]),
+    ]
+}
+
+/// Every path of a lattice, by its definition: sites, arcs and scores.
+fn every_path(lattices: &Lattices, topology: &Topology, kind: Kind, emissions: &[f64]) -> Vec<Path> {
+    let (frames, labels, width) = (lattices.frames(0), lattices.labels(0), topology.columns());
+    let sites: Vec<Site> = lattices.sites_of(0).collect();
+    let value = |frame: usize, label: usize, column: usize| {
+        let place = sites.iter().position(|site| *site == Site { frame, label });
+        place.map_or(NONE, |place| emissions[place * width + column])
+    };
+    let emission = |site: Site, arc: usize| {
+        let Site { frame: t, label: u } = site;
+        match kind {
+            Kind::Plain => value(t, u, arc),
+            Kind::Constrained if arc == 1 => value(t, u, 1) + value(t, u + 1, 0),
+            Kind::Constrained => value(t, u, 0),
+            // Blanks have all durations but the first, which is 0.
+            Kind::Tdt if arc < 2 => value(t, u, 0) + value(t, u, 3 + arc),
+            Kind::Tdt => value(t, u, 1) + value(t, u, arc),
+        }
+    };
+    let mut done = Vec::new();
+    let mut open = vec![(Site { frame: 0, label: 0 }, Vec::new())];
+    while let Some((site, steps)) = open.pop() {
+        if !sites.contains(&site) {
+            continue;
+        }
+        for (arc, kind) in topology.arcs().iter().enumerate() {
+            let mut steps: Vec<rnnt_dp::Step> = steps.clone();
+            steps.push(rnnt_dp::Step { site, arc, log_prob: emission(site, arc) });
+            let to = Site { frame: site.frame + kind.frames, label: site.label + kind.labels };
+            if (to.frame, to.label) == (frames, labels) && kind.may_end {
+                let log_prob = steps.iter().map(|step| step.log_prob).sum();
+                done.push(Path { log_prob, steps });
+            } else {
+                open.push((to, steps));
+            }
+        }
+    }
+    done.retain(|path| path.log_prob > NONE);
+    done
+}
+
+fn arcs(path: &Path) -> Vec<usize> {
+    path.steps.iter().map(|step| step.arc).collect()
+}
+
+/// Paths with their probabilities among all.
+fn posterior(paths: &[Path]) -> Vec<(&Path, f64)> {
+    let top = paths.iter().map(|path| path.log_prob).fold(NONE, f64::max);
+    let total: f64 = paths.iter().map(|path| (path.log_prob - top).exp()).sum();
+    paths.iter().map(|path| (path, (path.log_prob - top).exp() / total)).collect()
+}
+
+/// A lattice, full or with a band of two positions or more at each frame.
+fn shapes() -> impl Strategy<Value = Lattices> {
+    let band = |u: usize| (0..=u, 2..=u + 2).prop_map(move |(low, len)| low..(low + len).min(u + 1));
+    (1usize..6, 0usize..4).prop_flat_map(move |(t, u)| {
+        let bands = prop::collection::vec(band(u), t);
+        (Just((t, u)), prop::option::of(bands)).prop_map(|((t, u), bands)| match bands {
+            None => Lattices::new(vec![t], vec![u]).unwrap(),
+            Some(bands) => Lattices::banded(vec![u], vec![bands]).unwrap(),
+        })
+    })
+}
+
+/// Small whole numbers, whose sums are exact and often equal, and -inf.
+fn emissions(count: usize, seed: u64) -> Vec<f64> {
+    let value = |draw| if draw == 12 { NONE } else { -f64::from(draw % 4) };
+    oracle::noise::below(seed, 0, count, 13).into_iter().map(value).collect()
+}
+
+proptest! {
+    #[test]
+    fn the_best_path_is_the_first_of_the_best(lattices in shapes(), seed: u64) {
+        for (topology, kind) in topologies() {
+            let emissions = emissions(lattices.sites() * topology.columns(), seed);
+            let all = every_path(&lattices, &topology, kind, &emissions);
+            let found = &best_path(&lattices, &topology, &emissions).unwrap()[0];
+            let top = all.iter().map(|path| path.log_prob).fold(NONE, f64::max);
+            let best = all.iter().filter(|path| path.log_prob == top);
+            match best.min_by_key(|path| arcs(path)) {
+                Some(best) => prop_assert_eq!(found, best),
+                None => prop_assert_eq!((found.log_prob, found.steps.len()), (NONE, 0)),
+            }
+        }
+    }
+
+    #[test]
+    fn labels_are_emitted_as_the_paths_say(lattices in shapes(), seed: u64, fastemit in 0.0..1.0f64) {
+        for (topology, kind) in topologies() {
+            let emissions = emissions(lattices.sites() * topology.columns(), seed);
+            let all = every_path(&lattices, &topology, kind, &emissions);
+            let adjoints = |fastemit| {
+                let regularisers = Regularisers { fastemit, ..Regularisers::default() };
+                forward_backward(&lattices, &topology, &emissions, &regularisers).unwrap().adjoints
+            };
+            let best = best_path(&lattices, &topology, &emissions).unwrap();
+            let frames = &expected_emission_frames(&lattices, &topology, &adjoints(fastemit)).unwrap()[0];
+            let sure = &confidences(&lattices, &topology, &adjoints(0.0), &best).unwrap()[0];
+            let labels = if all.is_empty() { 0 } else { lattices.labels(0) };
+            prop_assert_eq!((frames.len(), sure.len()), (labels, labels));
+            for label in 0..labels {
+                let at = |path: &Path| path.emitting(&topology).nth(label).unwrap().site.frame;
+                let posterior = posterior(&all);
+                let frame: f64 = posterior.iter().map(|(path, p)| p * at(path) as f64).sum();
+                let same = posterior.iter().filter(|(path, _)| at(path) == at(&best[0]));
+                let confidence: f64 = same.map(|(_, p)| p).sum();
+                prop_assert!((frames[label] - frame).abs() < 1e-12, "{} {frame}", frames[label]);
+                prop_assert!((sure[label] - confidence).abs() < 1e-12, "{} {confidence}", sure[label]);
+            }
+        }
+    }
+
+    #[test]
+    fn the_best_ctc_alignment_is_the_best_labelling(
+        t in 1usize..7, labels in prop::collection::vec(1u32..4, 0..4), seed: u64,
+    ) {
+        let classes = 4;
+        let values = emissions(t * classes, seed);
+        let of = |t: usize, class: u32| values[t * classes + class as usize];
+        let columns = |t| std::iter::once(0).chain(labels.iter().copied()).map(move |c| of(t, c));
+        let found = ctc::best_path(&labels, &(0..t).flat_map(columns).collect::<Vec<_>>()).unwrap();
+        let mut top = NONE;
+        for number in 0..classes.pow(t as u32) {
+            let labelling: Vec<u32> = (0..t).map(|t| (number / classes.pow(t as u32) % classes) as u32).collect();
+            if collapse(&labelling, 0) == labels {
+                top = top.max(labelling.iter().enumerate().map(|(t, &c)| of(t, c)).sum());
+            }
+        }
+        prop_assert_eq!(found.log_prob, top);
+        prop_assert_eq!(found.columns.len(), if top > NONE { t } else { 0 });
+        if top > NONE {
+            let said: Vec<u32> = found.columns.iter().map(|&c| if c == 0 { 0 } else { labels[c - 1] }).collect();
+            prop_assert_eq!(&collapse(&said, 0), &labels);
+            prop_assert_eq!(said.iter().enumerate().map(|(t, &c)| of(t, c)).sum::<f64>(), top);
+            let spans = found.spans();
+            prop_assert_eq!(spans.len(), labels.len());
+            for (span, label) in spans.into_iter().zip(1..) {
+                let inside: Vec<usize> = (0..t).filter(|&t| found.columns[t] == label).collect();
+                prop_assert_eq!(span.collect::<Vec<_>>(), inside);
+            }
+        }
+    }
+}
+
+#[test]
+fn equally_good_paths_emit_late() {
+    let lattices = Lattices::new(vec![3], vec![2]).unwrap();
+    let path = &best_path(&lattices, &Topology::rnnt(), &[-1.0; 18]).unwrap()[0];
+    assert_eq!(arcs(path), [0, 0, 1, 1, 0]);
+    assert_eq!(path.emitting(&Topology::rnnt()).map(|step| step.site.frame).collect::<Vec<_>>(), [2, 2]);
+    assert_eq!(ctc::best_path(&[1, 1], &[-1.0; 15]).unwrap().columns, [0, 0, 1, 0, 2]);
+}
+
+/// Whether as many of `count` draws came out as a probability promises, within five standard deviations.
+fn plausible(found: usize, count: usize, probability: f64) -> bool {
+    let expected = count as f64 * probability;
+    (found as f64 - expected).abs() <= 1.0 + 5.0 * (expected * (1.0 - probability)).sqrt()
+}
+
+#[test]
+fn paths_are_drawn_as_often_as_they_are_probable() {
+    const COUNT: usize = 20_000;
+    let band: Vec<Range<usize>> = vec![0..2, 0..3, 1..4, 2..4];
+    let shapes = [Lattices::new(vec![4], vec![3]).unwrap(), Lattices::banded(vec![3], vec![band]).unwrap()];
+    for (lattices, (topology, kind)) in
+        shapes.iter().flat_map(|shape| topologies().into_iter().map(move |t| (shape, t)))
+    {
+        let emissions = oracle::noise::normal(3, 1, lattices.sites() * topology.columns(), 0.7);
+        let all = every_path(lattices, &topology, kind, &emissions);
+        let drawn = &sample_paths(lattices, &topology, &emissions, COUNT, 11).unwrap()[0];
+        assert_eq!(drawn.len(), if all.is_empty() { 0 } else { COUNT });
+        let mut counts: HashMap<Vec<usize>, usize> = HashMap::new();
+        for path in drawn {
+            *counts.entry(arcs(path)).or_default() += 1;
+        }
+        for (path, probability) in posterior(&all) {
+            let found = counts.remove(&arcs(path)).unwrap_or(0);
+            assert!(plausible(found, COUNT, probability), "{topology:?}: {found} {probability}");
+            if let Some(same) = drawn.iter().find(|drawn| arcs(drawn) == arcs(path)) {
+                assert_eq!(same.steps, path.steps);
+                assert!((same.log_prob - path.log_prob).abs() < 1e-12);
+            }
+        }
+        assert!(counts.is_empty(), "{topology:?}: paths from nowhere");
+    }
+}
+
+#[test]
+fn drawn_arcs_agree_with_the_adjoints() {
+    const COUNT: usize = 4_000;
+    let lattices = Lattices::new(vec![40, 25], vec![12, 9]).unwrap();
+    for topology in [Topology::rnnt(), Topology::modified(), Topology::tdt(&DURATIONS).unwrap()] {
+        let emissions = oracle::noise::normal(5, 2, lattices.sites() * topology.columns(), 1.0);
+        let out = forward_backward(&lattices, &topology, &emissions, &Regularisers::default()).unwrap();
+        let drawn = sample_paths(&lattices, &topology, &emissions, COUNT, 6).unwrap();
+        let mut counts = vec![0; out.adjoints.len()];
+        for (b, paths) in drawn.iter().enumerate() {
+            for step in paths.iter().flat_map(|path| &path.steps) {
+                let site = lattices.range(b).start + lattices.place(b, step.site).unwrap();
+                counts[site * topology.columns() + topology.token_of(step.arc)] += 1;
+            }
+        }
+        let tokens = counts.chunks(topology.columns()).zip(out.adjoints.chunks(topology.columns()));
+        for (counts, adjoints) in tokens {
+            for (found, adjoint) in counts.iter().zip(adjoints).take(topology.tokens()) {
+                assert!(plausible(*found, COUNT, -adjoint), "{found} {adjoint}");
+            }
+        }
+    }
+}
+
+#[test]
+fn drawn_ctc_alignments_agree_with_the_adjoints() {
+    const COUNT: usize = 20_000;
+    let labels = [2, 2, 1];
+    let values = oracle::noise::normal(9, 0, 8 * 3, 1.0);
+    let columns = |t: usize| [0, 2, 2, 1].map(|class| values[t * 3 + class]);
+    let emissions: Vec<f64> = (0..8).flat_map(columns).collect();
+    let out = ctc::forward_backward(&labels, &emissions).unwrap();
+    let drawn = ctc::sample_paths(&labels, &emissions, COUNT, 4).unwrap();
+    let mut counts = vec![0; emissions.len()];
+    for path in &drawn {
+        let score: f64 = path.columns.iter().enumerate().map(|(t, c)| emissions[t * 4 + c]).sum();
+        assert!((score - path.log_prob).abs() < 1e-12 && path.spans().len() == 3);
+        path.columns.iter().enumerate().for_each(|(t, c)| counts[t * 4 + c] += 1);
+    }
+    for (found, adjoint) in counts.into_iter().zip(&out.adjoints) {
+        assert!(plausible(found, COUNT, -adjoint), "{found} {adjoint}");
+    }
+    assert_eq!(drawn[..7], ctc::sample_paths(&labels, &emissions, 7, 4).unwrap());
+    assert_ne!(drawn[..7], ctc::sample_paths(&labels, &emissions, 7, 5).unwrap());
+    assert_eq!(ctc::sample_paths(&labels, &emissions[..12], 7, 4).unwrap(), []);
+}
+
+#[test]
+fn threads_neighbours_and_counts_change_nothing() {
+    let lattices = Lattices::new(vec![50, 3, 120], vec![20, 40, 9]).unwrap();
+    for (topology, _) in topologies() {
+        let emissions = oracle::noise::normal(1, 3, lattices.sites() * topology.columns(), 2.0);
+        let outcomes = [1, 2, 5].map(|threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| {
+                let best = best_path(&lattices, &topology, &emissions).unwrap();
+                (best, sample_paths(&lattices, &topology, &emissions, 9, 8).unwrap())
+            })
+        });
+        assert!(outcomes.iter().all(|outcome| outcome == &outcomes[0]));
+        let (best, drawn) = &outcomes[0];
+        let first = &emissions[..lattices.range(0).end * topology.columns()];
+        let alone = Lattices::new(vec![50], vec![20]).unwrap();
+        assert_eq!(best_path(&alone, &topology, first).unwrap()[0], best[0]);
+        let few = sample_paths(&alone, &topology, first, 4, 8).unwrap();
+        assert_eq!(few[0], drawn[0][..few[0].len()]);
+        if !drawn[0].is_empty() && drawn[0][0] != drawn[0][1] {
+            assert_ne!(sample_paths(&alone, &topology, first, 9, 7).unwrap()[0], drawn[0]);
+        }
+    }
+}
+
+#[test]
+fn utterances_without_a_path_are_empty_and_leave_others_alone() {
+    let lattices = Lattices::new(vec![1, 2], vec![2, 1]).unwrap();
+    let (topology, emissions) = (Topology::modified(), vec![-1.0; lattices.sites() * 2]);
+    let out = forward_backward(&lattices, &topology, &emissions, &Regularisers::default()).unwrap();
+    let best = best_path(&lattices, &topology, &emissions).unwrap();
+    assert_eq!(best[0], Path { log_prob: NONE, steps: Vec::new() });
+    assert_eq!(arcs(&best[1]), [0, 1]);
+    assert_eq!(expected_emission_frames(&lattices, &topology, &out.adjoints).unwrap(), [vec![], vec![0.5]]);
+    assert_eq!(confidences(&lattices, &topology, &out.adjoints, &best).unwrap(), [vec![], vec![0.5]]);
+    let drawn = sample_paths(&lattices, &topology, &emissions, 3, 0).unwrap();
+    assert_eq!(drawn.iter().map(Vec::len).collect::<Vec<_>>(), [0, 3]);
+    // The first site of a band is missing: no path begins.
+    let lattices = Lattices::banded(vec![1], vec![vec![1..2, 0..2]]).unwrap();
+    assert_eq!(best_path(&lattices, &topology, &[-1.0; 6]).unwrap()[0].steps, []);
+    assert_eq!(sample_paths(&lattices, &topology, &[-1.0; 6], 3, 0).unwrap(), [vec![]]);
+}
+
+#[test]
+fn bad_input_is_named() {
+    let (lattices, topology) = (Lattices::new(vec![2, 2], vec![1, 1]).unwrap(), Topology::rnnt());
+    let mut emissions = vec![-1.0; 16];
+    let short = best_path(&lattices, &topology, &emissions[1..]);
+    assert!(matches!(short, Err(Error::Length { argument: "emissions", expected: 16, found: 15 })));
+    let short = expected_emission_frames(&lattices, &topology, &emissions[1..]);
+    assert!(matches!(short, Err(Error::Length { argument: "adjoints", .. })));
+    let short = confidences(&lattices, &topology, &emissions, &[]);
+    assert!(matches!(short, Err(Error::Length { argument: "paths", expected: 2, found: 0 })));
+    emissions[13] = f64::NAN;
+    for error in [
+        best_path(&lattices, &topology, &emissions).unwrap_err(),
+        sample_paths(&lattices, &topology, &emissions, 1, 0).unwrap_err(),
+    ] {
+        assert!(matches!(error, Error::Emission { utterance: 1, frame: 1, label: 0, arc: 1, .. }), "{error}");
+    }
+    let huge = best_path(&lattices, &topology, &[1e308; 16]);
+    assert!(matches!(huge, Err(Error::Overflow { utterance: 0, .. })));
+    assert!(matches!(ctc::best_path(&[1], &[1e308; 6]), Err(Error::Overflow { .. })));
+    assert!(matches!(ctc::sample_paths(&[1], &[1e308; 6], 1, 0), Err(Error::Overflow { .. })));
+    assert!(matches!(ctc::best_path(&[1], &[0.0, f64::NAN]), Err(Error::Emission { label: 1, .. })));
+}

@@ -1,0 +1,289 @@
+//! Multi-blank, TDT, factored blanks and retained sites: definitions, central differences, mistakes.
+use oracle::differences::central;
+use rnnt_dp::{Lattices, Regularisers, forward_backward};
+use rnnt_loss::{
+    Error, Head, Layout, MemoryBudget, Options, Targets, Topology, projected_loss, rows_loss, scores_loss,
+    tdt_loss, tdt_scores_loss,
+};
+
+const H: usize = 3;
+const C: usize = 6;
+const DURATIONS: [usize; 3] = [0, 1, 2];
+
+fn values(len: usize, salt: usize) -> Vec<f64> {
+    (0..len).map(|i| (((i + salt) * 7919 % 1009) as f64 - 504.0) / 400.0).collect()
+}
+
+/// B = 2, padded T = 4, U + 1 = 3; the blank in the middle of the classes.
+fn targets(blank: u32) -> Targets {
+    let label = |i: u32| if i >= blank { i + 1 } else { i };
+    Targets::new(blank, vec![4, 2], vec![vec![label(0), label(3)], vec![label(1)]]).unwrap()
+}
+
+const PADDED: Layout = Layout::Padded { frames: 4, positions: 3 };
+const SIZES: [usize; 6] = [2 * 4 * H, 2 * 3 * H, C * H, C, DURATIONS.len() * H, DURATIONS.len()];
+const WEIGHTS: [f64; 2] = [0.5, -2.0];
+
+/// Frames, labels, token head, duration head, out of one list.
+fn cut(all: &[f64]) -> [&[f64]; 6] {
+    let mut rest = all;
+    SIZES.map(|size| rest.split_off(..size).unwrap())
+}
+
+fn inputs() -> Vec<f64> {
+    values(SIZES.iter().sum(), 5)
+}
+
+/// Compares a gradient with central differences of the weighted losses.
+fn check(gradient: &[f64], inputs: &[f64], losses: impl Fn(&[f64]) -> Vec<f64>) {
+    let loss = |all: &[f64]| Ok(losses(all).iter().zip(WEIGHTS).map(|(l, w)| l * w).sum());
+    let want = central(loss, inputs).unwrap();
+    assert_eq!(gradient.len(), want.len());
+    for (i, (found, want)) in gradient.iter().zip(want).enumerate() {
+        assert!((found - want).abs() < 2e-7, "entry {i}: {found} {want}");
+    }
+}
+
+/// Scores of all padded sites under a head.
+fn scores(frames: &[f64], labels: &[f64], weight: &[f64], bias: &[f64]) -> Vec<f64> {
+    let mut z = Vec::new();
+    for site in 0..2 * 4 * 3 {
+        let (b, t, u) = (site / 12, site / 3 % 4, site % 3);
+        let (f, g) = (&frames[(b * 4 + t) * H..][..H], &labels[(b * 3 + u) * H..][..H]);
+        let h: Vec<f64> = f.iter().zip(g).map(|(f, g)| (f + g).tanh()).collect();
+        let dot = |w: &[f64]| w.iter().zip(&h).map(|(w, h)| w * h).sum::<f64>();
+        z.extend(weight.chunks(H).zip(bias).map(|(w, b)| dot(w) + b));
+    }
+    z
+}
+
+#[test]
+fn tdt_is_the_loss_of_its_scores() {
+    let (all, targets) = (inputs(), targets(5));
+    for (omega, fastemit) in [(0.0, 0.0), (0.3, 0.0), (1.0, 0.0), (0.0, 0.2)] {
+        let topology = Topology::tdt(&DURATIONS).unwrap();
+        let options = Options { topology, sigma: 0.05, omega, fastemit, ..Options::default() };
+        let run = |all: &[f64]| {
+            let [frames, labels, w, b, v, c] = cut(all);
+            let (tokens, durations) = (Head::new(w, Some(b), H).unwrap(), Head::new(v, Some(c), H).unwrap());
+            tdt_loss(frames, labels, &tokens, &durations, PADDED, &targets, &options, &WEIGHTS).unwrap()
+        };
+        let found = run(&all);
+        let [frames, labels, w, b, v, c] = cut(&all);
+        let (z, d) = (scores(frames, labels, w, b), scores(frames, labels, v, c));
+        let rows = z.chunks(C).zip(d.chunks(DURATIONS.len()));
+        let rows: Vec<f64> = rows.flat_map(|(z, d)| z.iter().chain(d)).copied().collect();
+        let (losses, gradient) = tdt_scores_loss(&rows, C, PADDED, &targets, &options, &WEIGHTS).unwrap();
+        for (a, b) in found.losses.iter().zip(&losses) {
+            assert!((a - b).abs() < 1e-12 * b);
+        }
+        if fastemit == 0.0 {
+            let gradients = [
+                found.frames,
+                found.labels,
+                found.tokens.0,
+                found.tokens.1,
+                found.durations.0,
+                found.durations.1,
+            ];
+            check(&gradients.concat(), &all, |all| run(all).losses);
+            let losses =
+                |rows: &[f64]| tdt_scores_loss(rows, C, PADDED, &targets, &options, &WEIGHTS).unwrap().0;
+            check(&gradient, &rows, losses);
+        }
+    }
+}
+
+#[test]
+fn tdt_in_single_precision_and_every_budget() {
+    let (all, targets) = (inputs(), targets(0));
+    let topology = Topology::tdt(&DURATIONS).unwrap();
+    let losses = |budget: MemoryBudget| {
+        let options = Options { topology: topology.clone(), budget, ..Options::default() };
+        let all: Vec<f32> = all.iter().map(|&x| x as f32).collect();
+        let mut rest = all.as_slice();
+        let [frames, labels, w, b, v, c] = SIZES.map(|size| rest.split_off(..size).unwrap());
+        let (tokens, durations) = (Head::new(w, Some(b), H).unwrap(), Head::new(v, Some(c), H).unwrap());
+        tdt_loss(frames, labels, &tokens, &durations, PADDED, &targets, &options, &WEIGHTS).unwrap()
+    };
+    let (kept, recomputed) = (losses(MemoryBudget::unlimited()), losses(MemoryBudget::recompute()));
+    assert_eq!(kept.losses, recomputed.losses);
+    for (a, b) in kept.tokens.0.iter().zip(&recomputed.tokens.0) {
+        assert!((a - b).abs() < 1e-5);
+    }
+}
+
+/// HAT by its definition, from scores.
+fn factored(z: &[f64], targets: &Targets, blank: usize) -> Vec<f64> {
+    let mut losses = Vec::new();
+    for b in 0..2 {
+        let (frames, labels) = (targets.frames(b), targets.labels(b));
+        let mut emissions = Vec::new();
+        for t in 0..frames {
+            for u in 0..=labels.len() {
+                let row = &z[((b * 4 + t) * 3 + u) * C..][..C];
+                let others = (0..C).filter(|&c| c != blank).map(|c| row[c].exp()).sum::<f64>();
+                let blank_p = 1.0 / (1.0 + (-row[blank]).exp());
+                emissions.push(blank_p.ln());
+                let label = labels.get(u).map_or(0.0, |&l| row[l as usize].exp() / others);
+                emissions.push(((1.0 - blank_p) * label).ln());
+            }
+        }
+        let lattices = Lattices::new(vec![frames], vec![labels.len()]).unwrap();
+        let out = forward_backward(&lattices, &Topology::rnnt(), &emissions, &Regularisers::default());
+        losses.extend(out.unwrap().losses);
+    }
+    losses
+}
+
+#[test]
+fn a_factored_blank_is_what_it_says() {
+    let all = &inputs()[..SIZES[..4].iter().sum()];
+    let options = Options { factored_blank: true, ..Options::default() };
+    for blank in [0, 2, C as u32 - 1] {
+        let targets = targets(blank);
+        let run = |all: &[f64]| {
+            let mut rest = all;
+            let [frames, labels, w, b] = [0, 1, 2, 3].map(|i| rest.split_off(..SIZES[i]).unwrap());
+            let head = Head::new(w, Some(b), H).unwrap();
+            projected_loss(frames, labels, &head, PADDED, &targets, &options, &WEIGHTS).unwrap()
+        };
+        let found = run(all);
+        let mut rest = all;
+        let [frames, labels, w, b] = [0, 1, 2, 3].map(|i| rest.split_off(..SIZES[i]).unwrap());
+        let want = factored(&scores(frames, labels, w, b), &targets, blank as usize);
+        for (found, want) in found.losses.iter().zip(&want) {
+            assert!((found - want).abs() < 1e-12 * want, "{found} {want}");
+        }
+        let gradients = [found.frames, found.labels, found.weight, found.bias].concat();
+        check(&gradients, all, |all| run(all).losses);
+    }
+}
+
+/// A blank that is all but certain: 1 - p would have no digits left.
+#[test]
+fn a_factored_blank_keeps_its_digits() {
+    let targets = Targets::new(0, vec![1], vec![vec![1]]).unwrap();
+    let options = Options { factored_blank: true, ..Options::default() };
+    let bias = [80.0f64, 0.0, 0.0];
+    let head = Head::new(&[0.0; 6], Some(&bias), 2).unwrap();
+    let out =
+        projected_loss(&[0.0; 2], &[0.0; 4], &head, Layout::Packed, &targets, &options, &[1.0]).unwrap();
+    assert!((out.losses[0] - (80.0 + 2f64.ln())).abs() < 1e-12, "{}", out.losses[0]);
+}
+
+#[test]
+fn big_blanks_are_classes() {
+    let all = &inputs()[..SIZES[..4].iter().sum()];
+    let targets = targets(5).with_big_blanks(vec![4, 2]).unwrap();
+    let topology = Topology::multi_blank(&[2, 3]).unwrap();
+    let options = Options { topology, sigma: 0.1, ..Options::default() };
+    let run = |all: &[f64]| {
+        let mut rest = all;
+        let [frames, labels, w, b] = [0, 1, 2, 3].map(|i| rest.split_off(..SIZES[i]).unwrap());
+        let head = Head::new(w, Some(b), H).unwrap();
+        projected_loss(frames, labels, &head, PADDED, &targets, &options, &WEIGHTS).unwrap()
+    };
+    let found = run(all);
+    let mut rest = all;
+    let [frames, labels, w, b] = [0, 1, 2, 3].map(|i| rest.split_off(..SIZES[i]).unwrap());
+    let z = scores(frames, labels, w, b);
+    let dense = scores_loss(&z, C, PADDED, &targets, &options, &WEIGHTS).unwrap();
+    for (found, want) in found.losses.iter().zip(&dense.losses) {
+        assert!((found - want).abs() < 1e-12 * want);
+    }
+    check(&[found.frames, found.labels, found.weight, found.bias].concat(), all, |all| run(all).losses);
+}
+
+#[test]
+fn retained_sites_go_through_every_door() {
+    let all = &inputs()[..SIZES[..4].iter().sum()];
+    for topology in [Topology::rnnt(), Topology::modified(), Topology::constrained()] {
+        let options = Options { topology, delay_penalty: 0.1, ..Options::default() };
+        let run = |all: &[f64], targets: &Targets| {
+            let mut rest = all;
+            let [frames, labels, w, b] = [0, 1, 2, 3].map(|i| rest.split_off(..SIZES[i]).unwrap());
+            let head = Head::new(w, Some(b), H).unwrap();
+            projected_loss(frames, labels, &head, PADDED, targets, &options, &WEIGHTS).unwrap()
+        };
+        let full = targets(2);
+        let bands = vec![vec![0..2, 0..2, 1..3, 1..3], vec![0..1, 0..2]];
+        let kept = full.retained(bands).unwrap();
+        let (found, whole) = (run(all, &kept), run(all, &full));
+        for (kept, whole) in found.losses.iter().zip(&whole.losses) {
+            assert!(kept >= whole, "{kept} {whole}");
+        }
+        let mut rest = all;
+        let [frames, labels, w, b] = [0, 1, 2, 3].map(|i| rest.split_off(..SIZES[i]).unwrap());
+        let mut z = scores(frames, labels, w, b);
+        // What was not retained is never read.
+        for (b, t, u) in [(0, 0, 2), (0, 1, 2), (0, 2, 0), (0, 3, 0), (1, 0, 1)] {
+            z[((b * 4 + t) * 3 + u) * C..][..C].fill(f64::NAN);
+        }
+        let dense = scores_loss(&z, C, PADDED, &kept, &options, &WEIGHTS).unwrap();
+        for (found, want) in found.losses.iter().zip(&dense.losses) {
+            assert!((found - want).abs() < 1e-12 * want);
+        }
+        assert!(dense.gradient.iter().all(|g| g.is_finite()));
+        check(&[found.frames, found.labels, found.weight, found.bias].concat(), all, |all| {
+            run(all, &kept).losses
+        });
+        let every = full.retained(vec![vec![0..3; 4], vec![0..2; 2]]).unwrap();
+        for (a, b) in run(all, &every).losses.iter().zip(&whole.losses) {
+            assert!((a - b).abs() < 1e-12 * b);
+        }
+    }
+}
+
+#[test]
+fn mistakes_are_named() {
+    let targets = targets(5);
+    let (w, b) = (values(C * H, 1), values(C, 2));
+    let head = Head::new(&w, Some(&b), H).unwrap();
+    let (frames, labels) = (values(SIZES[0], 3), values(SIZES[1], 4));
+    let run = |targets: &Targets, options: &Options| {
+        projected_loss(&frames, &labels, &head, PADDED, targets, options, &WEIGHTS).map(|out| out.losses)
+    };
+    let with = |topology| Options { topology, ..Options::default() };
+    let tdt = with(Topology::tdt(&[1, 2]).unwrap());
+    assert!(matches!(run(&targets, &tdt), Err(Error::Columns { expected: 2, found: 4, .. })));
+    let big = with(Topology::multi_blank(&[2]).unwrap());
+    assert!(matches!(run(&targets, &big), Err(Error::Columns { expected: 2, found: 3, .. })));
+    let two = targets.clone().with_big_blanks(vec![4, 2]).unwrap();
+    assert!(matches!(run(&two, &big), Err(Error::Columns { expected: 4, found: 3, .. })));
+    // A topology of four columns that are not all tokens.
+    let confused = run(&two, &tdt);
+    assert!(matches!(confused, Err(Error::Columns { .. })), "{confused:?}");
+    let beyond = targets.clone().with_big_blanks(vec![C as u32]).unwrap();
+    assert!(matches!(run(&beyond, &big), Err(Error::BlankOutOfRange { blank: 6, .. })));
+    for taken in [vec![5], vec![0], vec![2, 2]] {
+        assert!(matches!(targets.clone().with_big_blanks(taken), Err(Error::BigBlank { .. })));
+    }
+    let (v, c) = (values(6, 1), values(2, 2));
+    let durations = Head::new(&v, Some(&c), H).unwrap();
+    let run_tdt = |options: &Options| {
+        tdt_loss(&frames, &labels, &head, &durations, PADDED, &targets, options, &WEIGHTS)
+            .map(|out| out.losses)
+    };
+    assert!(run_tdt(&tdt).is_ok());
+    assert!(matches!(run_tdt(&Options::default()), Err(Error::Columns { expected: 4, found: 2, .. })));
+    for omega in [-0.1, 1.1, f64::NAN] {
+        assert!(matches!(run_tdt(&Options { omega, ..tdt.clone() }), Err(Error::Omega { .. })));
+    }
+    let narrow = Head::new(&v, None, 2).unwrap();
+    let found = tdt_loss(&frames, &labels, &head, &narrow, PADDED, &targets, &tdt, &WEIGHTS);
+    assert!(matches!(found, Err(Error::Shape { argument: "durations", .. })));
+    let factored = Options { factored_blank: true, ..Options::default() };
+    let hidden = values(24 * H, 3);
+    let found = rows_loss(&hidden, &head, PADDED, &targets, &factored, &WEIGHTS);
+    assert!(matches!(found, Err(Error::FactoredBlank)));
+    assert!(matches!(
+        run(&two, &Options { topology: big.topology.clone(), ..factored }),
+        Err(Error::Columns { .. })
+    ));
+    assert!(matches!(targets.retained(vec![vec![0..1; 4]]), Err(Error::Shape { argument: "bands", .. })));
+    let short = targets.retained(vec![vec![0..1; 4], vec![0..1; 3]]);
+    assert!(matches!(short, Err(Error::Bands { utterance: 1, expected: 2, found: 3 })));
+    let sigma = Options { sigma: f64::INFINITY, ..Options::default() };
+    assert!(matches!(run(&targets, &sigma), Err(Error::Lattice(_))));
+}

@@ -1,0 +1,189 @@
+//! When the words of known texts were said.
+mod files;
+mod words;
+
+use rnnt_loss::{Alignment, Head, Layout, Options};
+use serde::Serialize;
+use speech::Tokenizer;
+
+pub use files::Unit;
+
+use crate::Result;
+use crate::data::{self, Example};
+use crate::model::{JointRows, Model};
+use crate::recipe::Recipe;
+use crate::tensors::with_slices;
+
+/// A token and its place in the audio, on the best path of all.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AlignedToken {
+    /// The token's own text.
+    pub text: String,
+    /// Start of the frame at which it is emitted, in seconds from the start of the audio.
+    pub start: f64,
+    /// Seconds until the next token is emitted; one frame for the last one, and never less.
+    pub duration: f64,
+    /// Expected time of its emission over all paths, in seconds.
+    pub expected: f64,
+    /// Natural log-probability of its arc.
+    pub log_prob: f64,
+    /// Posterior probability that it is emitted at this frame.
+    pub confidence: f64,
+}
+
+/// A word and its place in the audio.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AlignedWord {
+    /// The word.
+    pub text: String,
+    /// When its first token is emitted, in seconds from the start of the audio.
+    pub start: f64,
+    /// Seconds until its last token is over.
+    pub duration: f64,
+    /// The lowest of its tokens' confidences.
+    pub confidence: f64,
+    /// Index of its first token, and of the first one that is no more part of it.
+    pub tokens: (usize, usize),
+}
+
+/// What is known about one utterance.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AlignedUtterance {
+    /// Id from the manifest.
+    pub id: String,
+    /// Transcript.
+    pub text: String,
+    /// Natural logarithm of the probability of the transcript, over all paths.
+    pub log_likelihood: f64,
+    /// That of the best path alone.
+    pub best_path: f64,
+    /// Mean over the tokens of their expected times, in seconds; none without a token.
+    ///
+    /// By as much as it differs between two models on the same audio, their latencies differ.
+    pub expected_latency: Option<f64>,
+    /// The tokens in their order.
+    pub tokens: Vec<AlignedToken>,
+    /// The words in their order.
+    pub words: Vec<AlignedWord>,
+}
+
+/// Alignments of a list of utterances.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Alignments {
+    /// Seconds from one encoder frame to the next: what times are multiples of.
+    pub frame_seconds: f64,
+    /// Mean over the tokens of all utterances of their expected times, in seconds; none without a token.
+    pub expected_latency: Option<f64>,
+    /// Ids of the utterances that have no path: too many labels for their frames.
+    pub without_path: Vec<String>,
+    /// The others, in the order of the list.
+    pub utterances: Vec<AlignedUtterance>,
+}
+
+impl Alignments {
+    pub(crate) fn new(recipe: &Recipe) -> Self {
+        let frame_seconds = recipe.frame_ms() / 1000.0;
+        Self { frame_seconds, expected_latency: None, without_path: Vec::new(), utterances: Vec::new() }
+    }
+
+    /// Aligns some more utterances.
+    pub(crate) fn extend(
+        &mut self,
+        model: &Model,
+        tokenizer: &Tokenizer,
+        recipe: &Recipe,
+        examples: &[Example],
+    ) -> Result<()> {
+        let mut found = vec![None; examples.len()];
+        for batch in data::plan(examples, recipe, None) {
+            let alignments = align(model, recipe, examples, &batch)?;
+            batch.into_iter().zip(alignments).for_each(|(index, alignment)| found[index] = alignment);
+        }
+        for (example, found) in examples.iter().zip(found) {
+            match found {
+                Some(found) => self.utterances.push(self.utterance(tokenizer, recipe, example, &found)?),
+                None => self.without_path.push(example.id.clone()),
+            }
+        }
+        let tokens = self.utterances.iter().flat_map(|utterance| &utterance.tokens);
+        self.expected_latency = latency(tokens);
+        Ok(())
+    }
+
+    fn utterance(
+        &self,
+        tokenizer: &Tokenizer,
+        recipe: &Recipe,
+        example: &Example,
+        found: &Alignment,
+    ) -> Result<AlignedUtterance> {
+        let frame_ms = recipe.frame_ms();
+        let seconds = |frames: f64| frames * frame_ms / 1000.0;
+        let mut tokens = Vec::with_capacity(found.tokens.len());
+        let mut spans = Vec::with_capacity(found.tokens.len());
+        for (index, token) in found.tokens.iter().enumerate() {
+            let next = found.tokens.get(index + 1).map_or(0, |next| next.frame);
+            let span = token.frame..next.max(token.frame + 1);
+            tokens.push(AlignedToken {
+                text: tokenizer.tokens()[token.label as usize].clone(),
+                start: seconds(span.start as f64),
+                duration: seconds(span.len() as f64),
+                expected: seconds(token.expected_frame),
+                log_prob: token.log_prob,
+                confidence: token.confidence,
+            });
+            spans.push(span);
+        }
+        let word = |group: std::ops::Range<usize>| -> Result<AlignedWord> {
+            let (first, last) = (&spans[group.start], &spans[group.end - 1]);
+            let confidences = tokens[group.clone()].iter().map(|token| token.confidence);
+            Ok(AlignedWord {
+                text: tokenizer.decode(&example.labels[group.clone()])?,
+                start: seconds(first.start as f64),
+                duration: seconds((last.end - first.start) as f64),
+                confidence: confidences.fold(1.0, f64::min),
+                tokens: (group.start, group.end),
+            })
+        };
+        let words = words::groups(tokenizer, &example.labels).into_iter().map(word).collect::<Result<_>>()?;
+        Ok(AlignedUtterance {
+            id: example.id.clone(),
+            text: example.text.clone(),
+            log_likelihood: -found.loss,
+            best_path: found.log_prob,
+            expected_latency: latency(tokens.iter()),
+            tokens,
+            words,
+        })
+    }
+}
+
+fn latency<'a>(tokens: impl Iterator<Item = &'a AlignedToken>) -> Option<f64> {
+    let (count, sum) = tokens.fold((0, 0.0), |(count, sum), token| (count + 1, sum + token.expected));
+    (count > 0).then(|| sum / f64::from(count))
+}
+
+/// Best paths of a batch.
+fn align(
+    model: &Model,
+    recipe: &Recipe,
+    examples: &[Example],
+    batch: &[usize],
+) -> Result<Vec<Option<Alignment>>> {
+    let planes: Vec<_> = batch.iter().map(|&index| &examples[index].features).collect();
+    let (rows, lengths) = data::collate(&planes, &recipe.encoder)?;
+    let labels: Vec<Vec<u32>> = batch.iter().map(|&index| examples[index].labels.clone()).collect();
+    let JointRows { frames, labels, weight, bias, targets } = model.joint_rows(&rows, &lengths, &labels)?;
+    let ((_, padded, width), (_, positions, _)) = (frames.dims3()?, labels.dims3()?);
+    let layout = Layout::Padded { frames: padded, positions };
+    let training = &recipe.training;
+    let (topology, precision) = (training.topology.topology(), training.precision.precision());
+    let options = Options { topology, precision, ..Options::default() };
+    let run = |rows: &[&[f32]], head: &[&[f32]]| -> rnnt_loss::Result<_> {
+        let head = Head::new(head[0], Some(head[1]), width)?;
+        rnnt_loss::align(rows[0], rows[1], &head, None, layout, &targets, &options)
+    };
+    let found =
+        with_slices(&[&frames, &labels], |rows| with_slices(&[&weight, &bias], |head| Ok(run(rows, head))))?;
+    Ok(found?)
+}

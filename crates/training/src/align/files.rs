@@ -1,0 +1,63 @@
+//! Alignments as files: CTM and JSON.
+use std::fmt::Write;
+use std::path::Path;
+
+use super::Alignments;
+use crate::files::write_atomically;
+use crate::{Error, Result};
+
+/// What a line of CTM is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Unit {
+    /// A word.
+    #[default]
+    Words,
+    /// A token.
+    Tokens,
+}
+
+impl Alignments {
+    /// CTM, as NIST's sclite reads it: a line `utterance channel start duration text confidence` for each word or token, times
+    /// in seconds, the channel always 1.
+    ///
+    /// White space in an id becomes `_`, and a token of white space `<space>`, since fields are set apart by it.
+    pub fn ctm(&self, unit: Unit) -> String {
+        let mut out = String::new();
+        for utterance in &self.utterances {
+            let id = utterance.id.replace(char::is_whitespace, "_");
+            let mut line = |start: f64, duration: f64, text: &str, confidence: f64| {
+                let text = if text.trim().is_empty() { "<space>" } else { text };
+                // Writing to a string does not fail.
+                let _ = writeln!(out, "{id} 1 {start:.3} {duration:.3} {text} {confidence:.4}");
+            };
+            match unit {
+                Unit::Words => {
+                    utterance.words.iter().for_each(|w| line(w.start, w.duration, &w.text, w.confidence));
+                }
+                Unit::Tokens => {
+                    utterance.tokens.iter().for_each(|t| line(t.start, t.duration, &t.text, t.confidence));
+                }
+            }
+        }
+        out
+    }
+
+    /// Writes [`Alignments::ctm`] to a file.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; the file appears whole or not at all.
+    pub fn write_ctm(&self, path: &Path, unit: Unit) -> Result<()> {
+        write_atomically(path, self.ctm(unit).as_bytes())
+    }
+
+    /// Writes everything as one JSON object, with the names that the fields have here.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; the file appears whole or not at all.
+    pub fn write_json(&self, path: &Path) -> Result<()> {
+        let mut json = serde_json::to_vec(self)
+            .map_err(|error| Error::io(path, "write the alignments")(error.into()))?;
+        json.push(b'\n');
+        write_atomically(path, &json)
+    }
+}

@@ -1,0 +1,57 @@
+//! Which tokens make a word.
+use std::ops::Range;
+
+use speech::{Tokenizer, TokenizerKind};
+
+/// Marks word beginnings in tokens; [`Tokenizer::tokens`] says so.
+const MARK: char = '\u{2581}';
+
+/// The labels of each word; white space is in none.
+pub(super) fn groups(tokenizer: &Tokenizer, labels: &[u32]) -> Vec<Range<usize>> {
+    let (kind, names) = (tokenizer.kind(), tokenizer.tokens());
+    let mut groups: Vec<Range<usize>> = Vec::new();
+    let mut inside = false;
+    for (index, &label) in labels.iter().enumerate() {
+        let name = &names[label as usize];
+        let begins = match kind {
+            TokenizerKind::Words => true,
+            TokenizerKind::Characters if name.trim().is_empty() => {
+                inside = false;
+                continue;
+            }
+            TokenizerKind::Characters => false,
+            _ => name.starts_with(MARK),
+        };
+        match groups.last_mut() {
+            Some(group) if inside && !begins => group.end = index + 1,
+            _ => groups.push(index..index + 1),
+        }
+        inside = true;
+    }
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_those_of_the_text() {
+        let text = "a banana and a band";
+        let kinds = [
+            TokenizerKind::Words,
+            TokenizerKind::Characters,
+            TokenizerKind::InnerCharacters,
+            TokenizerKind::Bpe { size: 9 },
+            TokenizerKind::Bpe { size: 30 },
+        ];
+        for kind in kinds {
+            let tokenizer = Tokenizer::train(kind, &[text]).unwrap();
+            let labels = tokenizer.encode(text).unwrap();
+            let groups = groups(&tokenizer, &labels);
+            let words = groups.iter().map(|group| tokenizer.decode(&labels[group.clone()]).unwrap());
+            assert_eq!(words.collect::<Vec<_>>().join(" "), text, "{kind:?}");
+            assert!(super::groups(&tokenizer, &[]).is_empty());
+        }
+    }
+}
