@@ -12,8 +12,8 @@ pub struct Arguments {
     checkpoint: PathBuf,
     /// A JSONL manifest whose texts are to be aligned
     manifest: PathBuf,
-    /// Write CTM lines (`utterance channel start duration word confidence`) to this file; without it and without --json, they
-    /// go to standard output
+    /// Write CTM lines (`utterance channel start duration word confidence`) to this file; without it and without
+    /// --json, they go to standard output
     #[arg(long)]
     ctm: Option<PathBuf>,
     /// Write one JSON object: tokens, words, log-likelihoods, expected latencies

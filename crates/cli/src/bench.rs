@@ -14,11 +14,14 @@ mod measure;
 mod memory;
 mod noise;
 mod picture;
+mod pruned;
+mod pruned_dense;
 mod row;
 mod runner;
 mod sgemm;
 mod suites;
 mod table;
+mod trivial;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -62,7 +65,7 @@ pub struct Arguments {
     /// Resident bytes above inputs and gradients at which a system is out of memory, such as 512MiB
     #[arg(long, value_name = "BYTES", default_value = "8GiB", value_parser = bytes::parse)]
     cap: usize,
-    /// Budget of our loss in bytes [default: scores are recomputed]
+    /// Budget of our loss in bytes [default: scores are recomputed; suite pruned: 56MiB]
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
     budget: Option<usize>,
     /// Suite skip: a checkpoint whose lattices are used

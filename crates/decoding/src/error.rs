@@ -23,6 +23,24 @@ pub enum Error {
         /// Number of classes C.
         classes: usize,
     },
+    /// A big blank is no class, or the blank, or does not move on.
+    #[error(
+        "big_blanks: expected a class below {classes} that is not the blank, and at least 1 frame, found class {class}, {frames} frames"
+    )]
+    BigBlank {
+        /// Its class id.
+        class: u32,
+        /// Frames that it moves on.
+        frames: usize,
+        /// Number of classes C.
+        classes: usize,
+    },
+    /// Every duration of the model is 0.
+    #[error("durations: expected one of at least 1 frame, found {found} of 0")]
+    Durations {
+        /// How many there are.
+        found: usize,
+    },
     /// An option has a value outside its range.
     #[error("{option}: expected {expected}, found {found}")]
     Option {
@@ -40,7 +58,7 @@ pub enum Error {
     Score {
         /// Frame index t.
         frame: usize,
-        /// Class index.
+        /// Class index; that of the first duration is C.
         class: usize,
         /// The offending score.
         found: f32,

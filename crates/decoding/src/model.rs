@@ -2,7 +2,7 @@
 
 /// A transducer during inference: a predictor that advances label by label, and a joint network.
 ///
-/// Axes: `H` joint width, `C` classes with the blank among them.
+/// Axes: `H` joint width, `C` classes with the blanks among them, `D` durations (0 but for token-and-duration transducers).
 pub trait Transducer {
     /// What the predictor remembers of the labels so far.
     type State: Clone;
@@ -10,11 +10,21 @@ pub trait Transducer {
     /// Class id of the blank.
     fn blank(&self) -> u32;
 
-    /// Number of classes C, blank included.
+    /// Number of classes C, blanks included.
     fn classes(&self) -> usize;
 
     /// Joint width H.
     fn width(&self) -> usize;
+
+    /// Class ids of big blanks, and how many frames each moves on.
+    fn big_blanks(&self) -> &[(u32, usize)] {
+        &[]
+    }
+
+    /// How many frames a token may move on, in the order of their scores; none if the token itself says it.
+    fn durations(&self) -> &[usize] {
+        &[]
+    }
 
     /// State and projected predictor row `[H]` before any label.
     fn start(&self) -> (Self::State, Vec<f32>);
@@ -22,6 +32,7 @@ pub trait Transducer {
     /// State and projected predictor row `[H]` after one more label.
     fn step(&self, state: &Self::State, label: u32) -> (Self::State, Vec<f32>);
 
-    /// Writes the scores (logits) `[C]` of the site where a projected frame `[H]` meets a predictor row `[H]`.
+    /// Writes the scores (logits) `[C + D]`, classes first, of the site where a projected frame `[H]` meets a predictor row
+    /// `[H]`. A model with a factored blank writes what [`factor_blank`](crate::factor_blank) makes of them.
     fn joint(&self, frame: &[f32], row: &[f32], scores: &mut [f32]);
 }

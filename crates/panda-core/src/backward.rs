@@ -177,7 +177,6 @@ fn backward_with<F: Real, N: Numbers<F>, S: Sites<F>>(
         let (hidden, gradient) = (&mut hidden[..rows * h], &mut gradient[..rows * h]);
         panels.fill::<F, N, S>(&plan, sites, &wave, wave[0] >= kept_sites, hidden);
         panels.hold::<F, N>(&plan, hidden, h);
-        gradient.fill(F::ZERO);
         for classes in flights(&plan, classes) {
             let targets = Targets {
                 gradient: &mut *gradient,
@@ -209,7 +208,7 @@ pub(crate) struct Flight<'a, F> {
 
 /// What a flight adds to.
 pub(crate) struct Targets<'a, F> {
-    /// Of the hidden rows of the wave.
+    /// Of the hidden rows of the wave; the first flight overwrites it.
     pub gradient: &'a mut [F],
     /// Of the weight and the bias of the flight's classes.
     pub weight: &'a mut [F],
@@ -217,15 +216,14 @@ pub(crate) struct Targets<'a, F> {
 }
 
 impl<F: Real> Flight<'_, F> {
-    /// Turns a site's scores of a tile, unless they were kept elsewhere, into their gradient, and adds it to `sums`.
-    pub fn row(&self, site: usize, from: usize, g: &mut [F], sums: &mut [F]) {
+    /// Turns a site's scores of a tile, unless they were kept elsewhere, into their gradient.
+    pub fn row(&self, site: usize, from: usize, g: &mut [F]) {
         let classes = from..from + g.len();
         let z = match site < self.kept_sites {
             true => Scores::Kept(self.step.normalized.kept.row(site, &classes)),
             false => Scores::Here(self.head.bias.map(|bias| &bias[classes])),
         };
         self.step.apply(site, from, z, g);
-        F::add_slice(sums, g);
     }
 
     /// Adds the column sums of the blocks of each tile.

@@ -267,9 +267,8 @@ impl<W: Copy + Send + Sync> Panels<W> {
                         let out = ViewMut::new(z, sites.len(), width);
                         self.scores::<F, N>(&cut, h, (block, first), tile, out);
                     }
-                    z.chunks_exact_mut(width)
-                        .zip(sites)
-                        .for_each(|(g, &site)| flight.row(site, from, g, sums));
+                    z.chunks_exact_mut(width).zip(sites).for_each(|(g, &site)| flight.row(site, from, g));
+                    F::add_rows(sums, z);
                     let g = View::new(z, sites.len(), width);
                     N::pack(g.transposed(), Operand::Left, gt_left, first, wave.len());
                     let part = &mut g_left[N::words(Operand::Left, first, width)..];
@@ -302,7 +301,9 @@ impl<W: Copy + Send + Sync> Panels<W> {
                         let left = &g_left[(tile * blocks + block) * cut.g_left..];
                         let left = &left[N::words(Operand::Left, piece * cut.piece, depth)..];
                         let out = ViewMut::new(gradient, gradient.len() / h, h);
-                        N::multiply(out, left, &self.w_right[tile * cut.w_right..], depth, Accumulate::Add);
+                        let first = classes.start == 0 && tile == 0;
+                        let how = if first { Accumulate::Replace } else { Accumulate::Add };
+                        N::multiply(out, left, &self.w_right[tile * cut.w_right..], depth, how);
                     }
                 });
             });

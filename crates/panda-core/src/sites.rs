@@ -183,12 +183,17 @@ impl<F: Real> Sites<F> for JointSites<'_, F> {
     }
     fn fill(&self, sites: &[usize], hidden: &mut [F]) {
         for (&site, out) in sites.iter().zip(hidden.chunks_exact_mut(self.width)) {
-            out.copy_from_slice(&self.frames[self.row(self.frame_of[site])]);
-            F::add_slice(out, &self.labels[self.row(self.label_of[site])]);
+            let frame = &self.frames[self.row(self.frame_of[site])];
+            let label = &self.labels[self.row(self.label_of[site])];
             match self.activation {
-                Activation::Tanh => kernel::tanh(out),
-                // Written so that a NaN stays one.
-                Activation::Relu => out.iter_mut().for_each(|h| *h = if *h < F::ZERO { F::ZERO } else { *h }),
+                Activation::Tanh => F::tanh_sum(out, frame, label),
+                Activation::Relu => {
+                    for (h, (f, g)) in out.iter_mut().zip(frame.iter().zip(label)) {
+                        let sum = *f + *g;
+                        // Written so that a NaN stays one.
+                        *h = if sum < F::ZERO { F::ZERO } else { sum };
+                    }
+                }
             }
         }
     }

@@ -60,7 +60,8 @@ impl Batch {
         Self::new(blank, frames, labels, frame_starts, label_starts)
     }
 
-    /// Room for `most_frames` frame rows and `positions` label rows for each utterance; what is behind its own is padding.
+    /// Room for `most_frames` frame rows and `positions` label rows for each utterance; what is behind its own is
+    /// padding.
     ///
     /// # Errors
     /// As [`Batch::new`].

@@ -16,15 +16,6 @@ use crate::{
     utterance::Utterance,
 };
 
-/// `λ ((T-1)/2 - t)`, which a delay penalty λ adds to the emissions of labels at frame t.
-///
-/// In `f32`, as fast_rnnt has it: its losses and gradients could not be had to 1e-8 otherwise, and the rounding is that
-/// of a slightly different penalty.
-pub fn delay_term(penalty: f64, frames: usize, frame: usize) -> f64 {
-    let early = (frames as f32 - 1.0) / 2.0 - frame as f32;
-    f64::from(penalty as f32 * early)
-}
-
 /// `scale · value`, and 0 rather than NaN for nothing of -inf.
 fn share(scale: f64, value: f64) -> f64 {
     if scale == 0.0 { 0.0 } else { scale * value }
@@ -83,6 +74,11 @@ pub(crate) fn write<F: Real, S: Source<F>>(
             (0..positions - 1).for_each(|u| row[2 * u + 1] += row[2 * u + 2]);
         }
     }
+}
+
+/// Slopes so small that products with them would be denormal numbers, which take a hundred times as long, are 0.
+fn narrow<F: Real>(slope: f64) -> F {
+    if slope.abs() < F::TINY.to_f64() { F::ZERO } else { F::from_f64(slope) }
 }
 
 /// Slopes of the loss of an utterance by what emissions are made of.
@@ -148,9 +144,9 @@ impl<F: Real> Slopes<F> {
                 totals[u][0] += blank;
                 totals[u][1] += label;
                 slopes[u] = -joint * (blank + label);
-                out.frame_next[t * positions + u] = F::from_f64((joint + am_only) * label);
+                out.frame_next[t * positions + u] = narrow((joint + am_only) * label);
             }
-            out.frame_blank[t] = F::from_f64((joint + am_only) * blanks);
+            out.frame_blank[t] = narrow((joint + am_only) * blanks);
             if contexts > positions {
                 let labels: f64 = (0..positions).map(|u| label_weight * row[2 * u + 1]).sum();
                 slopes[positions] = -am_only * (blanks + labels);
@@ -163,13 +159,13 @@ impl<F: Real> Slopes<F> {
             let pairs = out.pairs[t * contexts..].iter_mut().zip(&sums.pairs[t * contexts..]);
             for ((out, sum), slope) in pairs.zip(&slopes) {
                 // The sum of a rare pair is 0.
-                *out = if *slope == 0.0 { F::ZERO } else { F::from_f64(slope / sum) };
+                *out = if *slope == 0.0 { F::ZERO } else { narrow(slope / sum) };
             }
         }
         for (u, [blank, label]) in totals.into_iter().enumerate() {
-            out.label_blank[u] = F::from_f64((joint + lm_only) * blank);
-            out.label_next[u] = F::from_f64((joint + lm_only) * label);
-            out.label_sums[u] = F::from_f64(-lm_only * (blank + label) / sums.label_sums[u]);
+            out.label_blank[u] = narrow((joint + lm_only) * blank);
+            out.label_next[u] = narrow((joint + lm_only) * label);
+            out.label_sums[u] = narrow(-lm_only * (blank + label) / sums.label_sums[u]);
             out.unigram_next[u] = am_only * label;
         }
         out

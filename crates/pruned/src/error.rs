@@ -99,7 +99,7 @@ pub enum Error {
     },
     /// A score of a row that is read is NaN or +inf.
     #[error(
-        "{side} row {row} of utterance {utterance}, class {class}: expected a score that is finite or -inf, found {value}"
+        "utterance {utterance}, {side} row {row}, class {class}: expected a finite score or -inf, found {value}"
     )]
     Score {
         /// Which rows.
@@ -113,18 +113,17 @@ pub enum Error {
         /// The value found.
         value: f64,
     },
-    /// A padding row that the average of [`Unigram::AllRows`](crate::Unigram::AllRows) takes in has no finite average.
+    /// A padding row that the average of [`Unigram::AllRows`](crate::Unigram::AllRows) takes in has no finite
+    /// average.
     #[error(
-        "label row {row}: the unigram over all rows, padding included, needs scores that are finite or -inf with at least one finite"
+        "label row {row}: a unigram over all rows needs finite scores or -inf, at least one finite, in padding too"
     )]
     Padding {
         /// Index among all label rows.
         row: usize,
     },
     /// No class has a finite score in both rows of a site.
-    #[error(
-        "utterance {utterance}, frame {frame}, label position {position}: expected at least one class with a finite sum of scores, found -inf everywhere"
-    )]
+    #[error("utterance {utterance}, frame {frame}, label position {position}: found -inf for every class")]
     AllMasked {
         /// Index in the batch.
         utterance: usize,

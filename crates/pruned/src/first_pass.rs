@@ -10,7 +10,9 @@ use crate::{
     emissions::{self, Slopes},
     error::expect,
     normaliser::{self, Sums},
-    rare, tiles,
+    rare,
+    source::blocks_mut,
+    tiles,
     unigram::Row,
     utterance::Utterance,
 };
@@ -44,9 +46,9 @@ pub struct FirstPass<F> {
 ///
 /// # Cost
 /// Σ T (U+1) C multiply-adds and Σ (T+U+1) C exponentials, and what `source` takes for its scores; with an am-only
-/// term those of the labels thrice. In parallel over utterances and blocks of frames; memory for some numbers a site and
-/// *(T+U) x 1024* scores a thread. Bits of an utterance do not depend on the others, unless [`Unigram::AllRows`] mixes
-/// them.
+/// term those of the labels thrice. In parallel over utterances and blocks of frames; memory for some numbers a site
+/// and *(T+U) x 1024* scores a thread. Bits of an utterance do not depend on the others, unless [`Unigram::AllRows`]
+/// mixes them.
 pub fn first_pass<F: Real, S: Source<F>>(
     source: &S,
     batch: &Batch,
@@ -153,26 +155,33 @@ impl<F: Real> FirstPass<F> {
         let runs = |side| group.clone().map(|b| self.batch.rows(side, b)).collect::<Vec<_>>();
         let (frames, labels) = (runs(Side::Frames), runs(Side::Labels));
         let rows = |runs: &[Range<usize>]| runs.iter().map(Range::len).sum::<usize>();
-        let most = tiles::tiles(source.classes()).next().map_or(0, |tile| tile.len());
-        let mut of_frames = vec![F::ZERO; rows(&frames) * most];
-        let mut of_labels = vec![F::ZERO; rows(&labels) * most];
         let classes = if self.unigrams.is_empty() { 0 } else { source.classes() };
         let mut of_unigrams = vec![0.0; group.len() * classes];
-        for tile in tiles::tiles(source.classes()) {
+        let tiles: Vec<_> = tiles::tiles(source.classes()).collect();
+        let mut run = |tile: &Range<usize>, of_frames: Vec<&mut [F]>, of_labels: Vec<&mut [F]>| {
+            let mut unigrams: Vec<&mut [f64]> =
+                of_unigrams.chunks_exact_mut(classes.max(1)).map(|row| &mut row[tile.clone()]).collect();
+            unigrams.resize_with(group.len(), Default::default);
+            let into = of_frames.into_par_iter().zip(of_labels).zip(unigrams);
+            work.par_iter().zip(into).for_each(|((utterance, slopes), ((frames, labels), unigram))| {
+                let sums = &self.sums[utterance.index];
+                backward::tile(utterance, sums, slopes, tile, frames, labels, unigram);
+            });
+        };
+        if let ([tile], Some([of_frames, of_labels])) = (tiles.as_slice(), S::whole(gradient)) {
+            let whole = |matrix, runs| blocks_mut(matrix, tile.len(), runs, usize::MAX);
+            run(tile, whole(of_frames, &frames), whole(of_labels, &labels));
+            return of_unigrams;
+        }
+        let most = tiles.iter().map(Range::len).max().unwrap_or(0);
+        let mut of_frames = vec![F::ZERO; rows(&frames) * most];
+        let mut of_labels = vec![F::ZERO; rows(&labels) * most];
+        for tile in tiles {
             let width = tile.len();
             let of_frames = &mut of_frames[..rows(&frames) * width];
             let of_labels = &mut of_labels[..rows(&labels) * width];
-            let unigrams = of_unigrams.chunks_exact_mut(classes.max(1)).map(|row| &mut row[tile.clone()]);
-            let mut unigrams: Vec<&mut [f64]> = unigrams.collect();
-            unigrams.resize_with(group.len(), Default::default);
-            let into = cut(of_frames, frames.iter().map(|run| run.len() * width))
-                .into_par_iter()
-                .zip(cut(of_labels, labels.iter().map(|run| run.len() * width)))
-                .zip(unigrams);
-            work.par_iter().zip(into).for_each(|((utterance, slopes), ((frames, labels), unigram))| {
-                let sums = &self.sums[utterance.index];
-                backward::tile(utterance, sums, slopes, &tile, frames, labels, unigram);
-            });
+            let counts = |runs: &[Range<usize>]| runs.iter().map(|run| run.len() * width).collect::<Vec<_>>();
+            run(&tile, cut(of_frames, counts(&frames)), cut(of_labels, counts(&labels)));
             source.pull_back(Side::Frames, &frames, tile.clone(), of_frames, gradient);
             source.pull_back(Side::Labels, &labels, tile, of_labels, gradient);
         }
@@ -223,7 +232,7 @@ fn unigrams<F: Real, S: Source<F>>(source: &S, batch: &Batch, options: &Options)
 }
 
 /// Cuts a slice into parts of given lengths.
-fn cut<T>(mut values: &mut [T], counts: impl Iterator<Item = usize>) -> Vec<&mut [T]> {
+fn cut<T>(mut values: &mut [T], counts: impl IntoIterator<Item = usize>) -> Vec<&mut [T]> {
     let mut parts = Vec::new();
     for count in counts {
         let (part, rest) = values.split_at_mut(count);

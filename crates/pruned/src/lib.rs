@@ -1,8 +1,8 @@
 //! The first pass of the pruned transducer: a joiner so simple that the whole lattice is affordable, and what it says
 //! about which sites are worth a real one.
 //!
-//! The *trivial joiner* adds scores of a frame and of a label position. Its normalisers need no tensor of sites x classes but
-//! one matrix product of exponentials (Kuang et al. 2022, arXiv 2206.13236, equation 7):
+//! The *trivial joiner* adds scores of a frame and of a label position. Its normalisers need no tensor of sites x
+//! classes but one matrix product of exponentials (Kuang et al. 2022, arXiv 2206.13236):
 //!
 //! ```text
 //! log p(c | t,u) = am[t,c] + lm[u,c] - logZ[t,u]
@@ -13,8 +13,8 @@
 //! ([`Options`]). [`first_pass`] gives losses and the posterior of every arc, its `backward` the gradients, and
 //! [`Ranges`] the bands of label positions that the second pass keeps. Semantics are those of k2's fast_rnnt.
 //!
-//! Scores come from a [`Source`]: [`Matrices`] that exist, or [`Heads`], linear layers over hidden rows whose scores are
-//! made a tile of classes at a time, twice, and never kept, so that memory does not grow with the vocabulary.
+//! Scores come from a [`Source`]: [`Matrices`] that exist, or [`Heads`], linear layers over hidden rows whose scores
+//! are made a tile of classes at a time, twice, and never kept, so that memory does not grow with the vocabulary.
 //!
 //! ```
 //! use pruned::{first_pass, Batch, Matrices, Options};
@@ -49,7 +49,6 @@ mod unigram;
 mod utterance;
 
 pub use batch::Batch;
-pub use emissions::delay_term;
 pub use error::{Error, Result};
 pub use first_pass::{FirstPass, first_pass};
 pub use linear::{Heads, HeadsGradient, Linear, LinearGradient};

@@ -92,4 +92,8 @@ impl<F: Real> Source<F> for Matrices<'_, F> {
             rows.for_each(|(into, gradient)| add(&mut into[classes.clone()], gradient));
         });
     }
+
+    fn whole(into: &mut MatrixGradient<F>) -> Option<[&mut [F]; 2]> {
+        Some([&mut into.am, &mut into.lm])
+    }
 }

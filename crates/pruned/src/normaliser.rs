@@ -116,8 +116,8 @@ pub(crate) fn sums<F: Real, S: Source<F>>(utterance: &Utterance<F, S>) -> Result
         });
     }
     let trusted = tiles::trusted::<F>(utterance.source.classes());
-    // A sum that is NaN must not pass either.
-    let rare: Vec<usize> = (0..sums.pairs.len()).filter(|&i| !(sums.pairs[i] >= trusted)).collect();
+    let lost = |&i: &usize| sums.pairs[i] < trusted || sums.pairs[i].is_nan();
+    let rare: Vec<usize> = (0..sums.pairs.len()).filter(lost).collect();
     if !rare.is_empty() {
         sums.rare = rare::exact(utterance, &sums, &rare)?;
         rare.iter().for_each(|&pair| sums.pairs[pair] = 0.0);

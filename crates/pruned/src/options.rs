@@ -36,7 +36,7 @@ pub struct Options {
     /// What the unigram is averaged over; nothing asks for it where `am_only_scale` is 0.
     pub unigram: Unigram,
     /// λ of `e(label at t) += λ ((T-1)/2 - t)`: favours early labels where positive (Kang et al. 2023); see
-    /// [`delay_term`](crate::delay_term).
+    /// [`delay`](rnnt_dp::delay).
     pub delay_penalty: f64,
     /// FastEmit λ: adjoints of label arcs are multiplied by `1 + λ`; losses and occupancies stay as they are.
     pub fastemit: f64,

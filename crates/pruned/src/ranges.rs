@@ -8,8 +8,8 @@ use crate::{Error, Result, Transducer, batch::running, error::expect};
 
 /// A band of label positions for each frame of a batch.
 ///
-/// In each utterance all bands have one width; the first begins at 0, none begins before the one of the frame before it, and
-/// an utterance that has a path keeps one.
+/// In each utterance all bands have one width; the first begins at 0, none begins before the one of the frame before
+/// it, and an utterance that has a path keeps one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ranges {
     starts: Vec<usize>,
@@ -27,19 +27,21 @@ impl Ranges {
     /// argmax_s  Σ_{s <= u < s+r} o(blank at (t,u)) - o(label at (t,s-1))        (the first of equals)
     /// ```
     ///
-    /// (Kuang et al. 2022, equation 9), and the last one for U - r + 1. Then no band may begin behind the one of the frame
-    /// after it, nor further before it than labels can be emitted in a frame (r - 1; 1 if the transducer is not regular),
-    /// nor so late that the first could not begin at 0: `get_rnnt_prune_ranges` of fast_rnnt for a batch of one.
+    /// (Kuang et al. 2022), and the last one for U - r + 1. Then no band may begin behind the one of the
+    /// frame after it, nor further before it than labels can be emitted in a frame (r - 1; 1 if the transducer is not
+    /// regular), nor so late that the first could not begin at 0: `get_rnnt_prune_ranges` of fast_rnnt for a batch of
+    /// one.
     ///
-    /// r is `s_range`, or U + 1 if that is less. A regular utterance with more than (r - 1) T labels, of which fast_rnnt
-    /// would keep no path, gets bands that are as wide as it takes.
+    /// r is `s_range`, or U + 1 if that is less. A regular utterance with more than (r - 1) T labels, of which
+    /// fast_rnnt would keep no path, gets bands that are as wide as it takes.
     ///
     /// # Shapes
     /// `occupancies` *N x 2*: blank, next label, as [`FirstPass::occupancies`](crate::FirstPass::occupancies).
     ///
     /// # Errors
-    /// `s_range` below 2, or below 1 for [`Transducer::Modified`] (regular bands of one position could never move on, and
-    /// constrained label arcs read the blank of the next position); a wrong length, an occupancy that is not finite.
+    /// `s_range` below 2, or below 1 for [`Transducer::Modified`] (regular bands of one position could never move on,
+    /// and constrained label arcs read the blank of the next position); a wrong length, an occupancy that is not
+    /// finite.
     ///
     /// # Cost
     /// O(N r) additions.

@@ -1,5 +1,5 @@
-//! Sites whose products of exponentials are too small for their sum to have all its digits: each is computed again, with
-//! the largest sum of two scores subtracted.
+//! Sites whose products of exponentials are too small for their sum to have all its digits: each is computed again,
+//! with the largest sum of two scores subtracted.
 use std::ops::Range;
 
 use panda_core::Real;
@@ -122,7 +122,7 @@ pub(crate) fn pull_back<F: Real, S: Source<F>>(
 
 /// Names the first score that is NaN or +inf.
 pub(crate) fn find_odd<F: Real, S: Source<F>>(utterance: &Utterance<F, S>) -> Result<()> {
-    let odd = |value: &F| !(value.to_f64() < f64::INFINITY);
+    let odd = |value: &F| value.to_f64().is_nan() || value.to_f64() == f64::INFINITY;
     let mut tile = Vec::new();
     for classes in tiles::tiles(utterance.source.classes()) {
         for (side, count) in [(Side::Frames, utterance.frames.len()), (Side::Labels, utterance.labels.len())]

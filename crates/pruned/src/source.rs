@@ -45,6 +45,11 @@ pub trait Source<F: Real>: Sync {
         gradient: &[F],
         into: &mut Self::Gradient,
     );
+    /// The gradients of `am` and `lm`, *rows x C*, if they are kept as such: they may then be written without
+    /// [`Source::pull_back`].
+    fn whole(_: &mut Self::Gradient) -> Option<[&mut [F]; 2]> {
+        None
+    }
 }
 
 /// Cuts some rows of a row-major matrix into one slice a run, and blocks of at most `block` rows.
@@ -58,7 +63,7 @@ pub(crate) fn blocks_mut<'a, F>(
     for run in runs {
         let rest = matrix.split_at_mut((run.start - at) * width).1;
         let (part, rest) = rest.split_at_mut(run.len() * width);
-        parts.extend(part.chunks_mut((block * width).max(1)));
+        parts.extend(part.chunks_mut(block.saturating_mul(width).max(1)));
         (matrix, at) = (rest, run.end);
     }
     parts
@@ -74,7 +79,7 @@ pub(crate) fn blocks<'a, F>(
     let mut parts = Vec::new();
     for run in runs {
         let (part, rest) = tiles.split_at(run.len() * width);
-        parts.extend(part.chunks((block * width).max(1)));
+        parts.extend(part.chunks(block.saturating_mul(width).max(1)));
         tiles = rest;
     }
     parts

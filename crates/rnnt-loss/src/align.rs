@@ -39,8 +39,8 @@ pub struct Alignment {
 /// Best paths of sites `h(t,u) = act(frames[t] + labels[u])` under a head, or under a token head and one of `durations`
 /// (as for [`tdt_loss`](crate::tdt_loss)); `None` for an utterance without a path.
 ///
-/// Topology, activation, factored blank, precision and budget are those of the options. Regularisers play no part: these
-/// are the model's own probabilities. Utterances go in groups, as in [`projected_loss`](crate::projected_loss()).
+/// Topology, activation, factored blank, precision and budget are those of the options. Regularisers play no part:
+/// these are the model's own probabilities. Utterances go in groups, as in [`projected_loss`](crate::projected_loss()).
 ///
 /// # Shapes
 /// `frames` *rows x H* and `labels` *rows x H* in `layout`. Returns *B* alignments.

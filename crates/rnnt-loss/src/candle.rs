@@ -4,15 +4,21 @@
 //! as you like. Gradients have the types of their tensors. The lattice is worked out in the forward pass, the
 //! gradients of joint and head in the backward pass, when the weights of the utterances are known. An error in the
 //! backward pass (weights that are NaN, say) arrives as candle's own error around the message.
-//! [`transducer_loss_sum`] does both at once, utterance by utterance, in memory that does not grow with the batch.
+//! [`transducer_loss_sum`] does both at once, utterance by utterance, in memory that does not grow with the batch; so do
+//! [`tdt_loss_sum`] and [`pruned_loss_sum`].
 mod ctc;
+mod known;
+mod pruned;
 mod scores;
 mod sum;
+mod tdt;
 mod transducer;
 
 pub use ctc::ctc_loss;
+pub use pruned::{PrunedSum, TrivialJoiner, pruned_loss_sum};
 pub use scores::scores_loss;
 pub use sum::{LossSum, transducer_loss_sum};
+pub use tdt::tdt_loss_sum;
 pub use transducer::transducer_loss;
 
 use candle_core::{DType, Tensor};

@@ -9,6 +9,7 @@ use crate::{
     columns::{Columns, Part, PartAdjoints},
     error::expect_len,
     skip::{Lost, skip},
+    smoothing::{add_z_loss, smooth, unsmooth, z_loss_adjoints},
 };
 
 /// What lies between the two directions: a few numbers a site, and the scores that the budget has room for.
@@ -82,11 +83,23 @@ impl<F: Real> Forward<F> {
         columns.check(targets, options)?;
         let (lattices, topology) = (targets.lattices(), &options.topology);
         let mut parts = Vec::new();
-        for (head, selection) in columns.selections(targets)?.into_iter().enumerate() {
+        let mut selections = columns.selections(targets)?;
+        if options.label_smoothing > 0.0 {
+            // The mean of all classes, whose log-sum is its score.
+            selections.push(Selection::new(Vec::new(), Vec::new(), 0)?);
+        }
+        for (head, selection) in selections.into_iter().enumerate() {
             let normalized = normalise(head, &selection).map_err(|error| Error::at_site(error, lattices))?;
             parts.push(Part { selection, normalized });
         }
-        let emissions = columns.emissions(&parts);
+        let mut emissions = columns.emissions(&parts);
+        if options.label_smoothing > 0.0
+            && let [all, .., mean] = parts.as_slice()
+        {
+            let shape = (topology.columns(), targets.tokens());
+            let (all, mean) = (&all.normalized, &mean.normalized);
+            smooth(emissions.to_mut(), shape, options.label_smoothing, all, mean);
+        }
         let (mut losses, mut adjoints) = (vec![0.0; targets.batch()], vec![0.0; emissions.len()]);
         let regularisers = options.regularisers();
         workspace.forward_backward(
@@ -98,8 +111,13 @@ impl<F: Real> Forward<F> {
             &mut adjoints,
         )?;
         if options.omega > 0.0 && matches!(columns, Columns::TokensAndDurations(_)) {
-            let tokens = &parts[0].normalized.emissions;
-            mix(tokens, targets, options, workspace, topology.columns(), &mut losses, &mut adjoints)?;
+            let rows = emissions.chunks_exact(topology.columns());
+            let tokens: Vec<f64> = rows.flat_map(|row| &row[..2]).copied().collect();
+            mix(&tokens, targets, options, workspace, topology.columns(), &mut losses, &mut adjoints)?;
+        }
+        targets.weigh_tokens(&mut adjoints, topology.columns());
+        if options.z_loss > 0.0 {
+            add_z_loss(&mut losses, options.z_loss, &parts[0].normalized, targets);
         }
         let skipped = match options.skip > 0.0 {
             true => skip(lattices, topology.columns(), &mut adjoints, options.skip),
@@ -178,7 +196,25 @@ impl<F: Real> Forward<F> {
             }
         }
         let clamp = options.clamp.zip(at_sites.as_ref()).map(|(limit, weights)| Clamp { limit, weights });
-        let adjoints = self.columns.adjoints(&self.parts, emissions);
+        let of_means = (options.label_smoothing > 0.0).then(|| {
+            let shape = (options.topology.columns(), targets.tokens());
+            unsmooth(&mut emissions, shape, options.label_smoothing)
+        });
+        let mut adjoints = self.columns.adjoints(&self.parts, emissions);
+        if of_means.is_some() || options.z_loss > 0.0 {
+            let mut log_z = vec![0.0; targets.lattices().sites()];
+            if let Some(of_means) = &of_means {
+                log_z.iter_mut().zip(of_means).for_each(|(z, mean)| *z -= mean);
+            }
+            let factor = |utterance: usize| match clamp {
+                // As above; there is no gradient without a path.
+                Some(_) => 1.0,
+                None => weights[utterance],
+            };
+            z_loss_adjoints(&mut log_z, options.z_loss, &self.parts[0].normalized, targets, factor);
+            adjoints[0].log_z = Some(log_z);
+        }
+        adjoints.extend(of_means.map(|log_z| PartAdjoints { emissions: Vec::new(), log_z: Some(log_z) }));
         for (head, (part, PartAdjoints { emissions, log_z })) in self.parts.iter().zip(&adjoints).enumerate()
         {
             let adjoints = Adjoints { emissions, log_z: log_z.as_deref(), clamp };

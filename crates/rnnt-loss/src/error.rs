@@ -123,6 +123,31 @@ pub enum Error {
         /// The value given.
         found: f64,
     },
+    /// The factor of a regulariser makes no sense.
+    #[error("`{argument}`: expected a number from 0 to {most}, found {found}")]
+    Regulariser {
+        /// Name of the option.
+        argument: &'static str,
+        /// The largest.
+        most: f64,
+        /// The value given.
+        found: f64,
+    },
+    /// A door without a head of its own, or one that factors the blank, was asked to smooth labels.
+    #[error(
+        "label_smoothing: expected a door that takes a head (projected_loss, tdt_loss) and no factored blank, found another"
+    )]
+    Smoothing,
+    /// There is not one finite weight for each label.
+    #[error("token_weights: utterance {utterance}: expected {expected} finite numbers, found {found}")]
+    TokenWeights {
+        /// Index in the batch.
+        utterance: usize,
+        /// U
+        expected: usize,
+        /// What was found instead.
+        found: String,
+    },
     /// A door that cannot do so was asked to factor the blank.
     #[error(
         "factored_blank: expected a door that takes one head for all tokens (projected_loss), found another"

@@ -5,7 +5,7 @@ use panda_core::{Gradients, Head, JointGradient, JointSites, Real};
 
 use crate::{
     Error, Layout, Result, Skipped, Targets, Workspace, columns::Columns, engine::SampleWise,
-    error::expect_rows,
+    error::expect_rows, smoothing::MeanClass,
 };
 
 /// What comes out for joint sites and some heads.
@@ -32,7 +32,13 @@ impl<F: Real> Workspace<F> {
         expect_rows("frames", layout.frame_rows(targets).1, h, frames.len())?;
         expect_rows("labels", layout.label_rows(targets).1, h, labels.len())?;
         let activation = self.options.activation;
-        let mut run = SampleWise::new(heads, columns, targets, weights, self)?;
+        if self.options.label_smoothing > 0.0 && columns == Columns::FactoredBlank {
+            return Err(Error::Smoothing);
+        }
+        let mean = (self.options.label_smoothing > 0.0).then(|| MeanClass::new(&heads[0]));
+        let mean_head = mean.as_ref().map(MeanClass::head).transpose()?;
+        let heads: Vec<Head<F>> = heads.iter().copied().chain(mean_head).collect();
+        let mut run = SampleWise::new(&heads, columns, targets, weights, self)?;
         let mut into: Vec<_> =
             heads.iter().map(|head| Gradients::zero(JointGradient::default(), head)).collect();
         into[0].sites = JointGradient::zero(frames.len(), labels.len());
@@ -46,7 +52,13 @@ impl<F: Real> Workspace<F> {
         let (losses, skipped) = run.finish();
         let rows = std::mem::take(&mut into[0].sites);
         let narrow = |bias: Vec<f64>| bias.into_iter().map(F::from_f64).collect();
-        let heads = into.into_iter().map(|Gradients { weight, bias, .. }| (weight, narrow(bias))).collect();
+        let mut heads: Vec<_> =
+            into.into_iter().map(|Gradients { weight, bias, .. }| (weight, narrow(bias))).collect();
+        if mean.is_some()
+            && let Some(mean) = heads.pop()
+        {
+            MeanClass::spread(&mean, &mut heads[0]);
+        }
         Ok(HeadsLoss { losses, rows, heads, skipped })
     }
 }

@@ -46,6 +46,7 @@ mod reduction;
 mod rows;
 mod scores;
 mod skip;
+mod smoothing;
 mod targets;
 mod tdt;
 

@@ -26,6 +26,12 @@ pub struct Options {
     pub sigma: f64,
     /// Share ω of the plain RNN-T loss in [`tdt_loss`](crate::tdt_loss), from 0 to 1.
     pub omega: f64,
+    /// Label smoothing ε: each token's log-probability is mixed with the mean over all classes,
+    /// `(1 - ε) log p(c) + ε/C Σ log p`, before the lattice sums over paths. Known to the doors that have a head and do not
+    /// factor the blank; every class must be possible.
+    pub label_smoothing: f64,
+    /// z-loss: adds `z_loss` times the mean of `logZ²` over an utterance's sites to its loss, so that scores stay small.
+    pub z_loss: f64,
     /// Clips each element of the gradient of the scores of one utterance's own loss to `-clamp ..= clamp`,
     /// before any weight of the utterance is applied (torchaudio's meaning).
     pub clamp: Option<f64>,
@@ -47,9 +53,24 @@ impl Options {
         if !(0.0..1.0).contains(&self.skip) {
             return Err(Error::Skip { found: self.skip });
         }
+        for (argument, found, most) in
+            [("label_smoothing", self.label_smoothing, 1.0), ("z_loss", self.z_loss, f64::MAX)]
+        {
+            if !(0.0..=most).contains(&found) {
+                return Err(Error::Regulariser { argument, most, found });
+            }
+        }
         match self.omega {
             omega if (0.0..=1.0).contains(&omega) => Ok(()),
             found => Err(Error::Omega { found }),
+        }
+    }
+
+    /// Fails for what only a door with a head knows how to do.
+    pub(crate) fn without_head(&self) -> Result<()> {
+        match self.label_smoothing {
+            0.0 => Ok(()),
+            _ => Err(Error::Smoothing),
         }
     }
 

@@ -86,24 +86,38 @@ pub fn pruned_loss<F: Real, S: Source<F>>(
     pruning: &Pruning,
     weights: &[f64],
 ) -> Result<PrunedLoss<F, S::Gradient>> {
-    expect_len("weights", targets.batch(), weights.len())?;
-    layout.check(targets)?;
-    let pass = first_pass(source, &batch(targets, layout)?, &pruning.first)?;
-    let ranges = pass.ranges(pruning.s_range)?;
-    let retained = retained(targets, &ranges)?;
-    let options = Options { topology: pruning.topology(), ..options.clone() };
-    let scaled = |scale: f64| weights.iter().map(|weight| scale * weight).collect::<Vec<f64>>();
-    let second = Workspace::new(&options)?.projected_loss(
-        frames,
-        labels,
-        head,
-        layout,
-        &retained,
-        &scaled(pruning.pruned_scale),
-    )?;
-    let gradient = pass.backward(source, &scaled(pruning.simple_scale))?;
-    let FirstPass { losses: simple, .. } = pass;
-    Ok(PrunedLoss { simple, ranges, source: gradient, second })
+    Workspace::new(options)?.pruned_loss(source, frames, labels, head, layout, targets, pruning, weights)
+}
+
+impl<F: Real> Workspace<F> {
+    /// [`pruned_loss`](crate::pruned_loss()) with buffers of earlier calls.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn pruned_loss<S: Source<F>>(
+        &mut self,
+        source: &S,
+        frames: &[F],
+        labels: &[F],
+        head: &Head<F>,
+        layout: Layout,
+        targets: &Targets,
+        pruning: &Pruning,
+        weights: &[f64],
+    ) -> Result<PrunedLoss<F, S::Gradient>> {
+        expect_len("weights", targets.batch(), weights.len())?;
+        layout.check(targets)?;
+        let pass = first_pass(source, &batch(targets, layout)?, &pruning.first)?;
+        let ranges = pass.ranges(pruning.s_range)?;
+        let retained = retained(targets, &ranges)?;
+        self.options.topology = pruning.topology();
+        let scaled = |scale: f64| weights.iter().map(|weight| scale * weight).collect::<Vec<f64>>();
+        let pruned = scaled(pruning.pruned_scale);
+        let second = self.projected_loss(frames, labels, head, layout, &retained, &pruned)?;
+        let gradient = pass.backward(source, &scaled(pruning.simple_scale))?;
+        let FirstPass { losses: simple, .. } = pass;
+        Ok(PrunedLoss { simple, ranges, source: gradient, second })
+    }
 }
 
 /// The batch of the first pass.

@@ -42,6 +42,7 @@ pub fn rows_loss<F: Real>(
     layout.check(targets)?;
     let width = head.hidden();
     expect_rows("hidden", layout.score_rows(targets), width, hidden.len())?;
+    options.without_head()?;
     targets.check_classes(head.classes())?;
     let (heads, mut workspace) = ([*head], Workspace::new(options)?);
     let mut run = SampleWise::new(&heads, Columns::Tokens, targets, weights, &mut workspace)?;

@@ -69,6 +69,7 @@ fn overwrite<F: Real>(
     options: &Options,
     weights: &[f64],
 ) -> Result<Forward<F>> {
+    options.without_head()?;
     layout.check(targets)?;
     targets.check_classes(classes)?;
     expect_rows("scores", layout.score_rows(targets), classes, z.len())?;

@@ -7,10 +7,12 @@ use rnnt_dp::{Lattices, Site};
 use crate::{Error, Result, error::expect_len};
 
 /// Blank, frame counts and label sequences of a batch.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Targets {
     blank: u32,
     big_blanks: Vec<u32>,
+    /// One list an utterance, or none if all are 1.
+    token_weights: Vec<Vec<f64>>,
     labels: Vec<Vec<u32>>,
     lattices: Lattices,
 }
@@ -46,7 +48,7 @@ impl Targets {
             }
         }
         let lattices = Lattices::new(frames, labels.iter().map(Vec::len).collect())?;
-        Ok(Self { blank, big_blanks: Vec::new(), labels, lattices })
+        Ok(Self { blank, big_blanks: Vec::new(), token_weights: Vec::new(), labels, lattices })
     }
 
     /// The same with big blanks, in the order of their durations in
@@ -62,6 +64,35 @@ impl Targets {
             }
         }
         Ok(Self { big_blanks, ..self })
+    }
+
+    /// The same with a weight for each label of each utterance: the gradient of its log-probability is multiplied by it,
+    /// wherever the label is emitted, and the loss is left as it is.
+    ///
+    /// # Errors
+    /// Not one finite weight for each label.
+    pub fn with_token_weights(self, token_weights: Vec<Vec<f64>>) -> Result<Self> {
+        expect_len("token_weights", self.batch(), token_weights.len())?;
+        for (utterance, weights) in token_weights.iter().enumerate() {
+            let expected = self.labels[utterance].len();
+            let odd = weights.iter().find(|weight| !weight.is_finite()).map(f64::to_string);
+            if odd.is_some() || weights.len() != expected {
+                let found = odd.unwrap_or_else(|| format!("{} numbers", weights.len()));
+                return Err(Error::TokenWeights { utterance, expected, found });
+            }
+        }
+        Ok(Self { token_weights, ..self })
+    }
+
+    /// Multiplies the adjoints of labels, column 1 of `columns`, by their weights.
+    pub(crate) fn weigh_tokens(&self, adjoints: &mut [f64], columns: usize) {
+        for (utterance, weights) in self.token_weights.iter().enumerate() {
+            for (place, site) in self.lattices.range(utterance).zip(self.lattices.sites_of(utterance)) {
+                if let Some(weight) = weights.get(site.label) {
+                    adjoints[place * columns + 1] *= weight;
+                }
+            }
+        }
     }
 
     /// The same with only some sites of the lattices: at each frame, the label positions of `bands[b][t]`. Losses are then
@@ -112,8 +143,12 @@ impl Targets {
     /// Some utterances, as a batch of their own.
     pub(crate) fn part(&self, utterances: Range<usize>) -> Self {
         let labels = self.labels[utterances.clone()].to_vec();
+        let token_weights = match self.token_weights.is_empty() {
+            true => Vec::new(),
+            false => self.token_weights[utterances.clone()].to_vec(),
+        };
         let lattices = self.lattices.part(utterances);
-        Self { blank: self.blank, big_blanks: self.big_blanks.clone(), labels, lattices }
+        Self { blank: self.blank, big_blanks: self.big_blanks.clone(), token_weights, labels, lattices }
     }
 
     /// Fails unless blanks and labels are below `classes`.

@@ -102,6 +102,7 @@ pub fn tdt_scores_loss<F: Real>(
     options: &Options,
     weights: &[f64],
 ) -> Result<(Vec<f64>, Vec<F>)> {
+    options.without_head()?;
     layout.check(targets)?;
     targets.check_classes(classes)?;
     let count = options.topology.columns() - options.topology.tokens();

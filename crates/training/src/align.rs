@@ -2,7 +2,7 @@
 mod files;
 mod words;
 
-use rnnt_loss::{Alignment, Head, Layout, Options};
+use rnnt_loss::{Alignment, Head, Layout};
 use serde::Serialize;
 use speech::Tokenizer;
 
@@ -173,17 +173,23 @@ fn align(
     let planes: Vec<_> = batch.iter().map(|&index| &examples[index].features).collect();
     let (rows, lengths) = data::collate(&planes, &recipe.encoder)?;
     let labels: Vec<Vec<u32>> = batch.iter().map(|&index| examples[index].labels.clone()).collect();
-    let JointRows { frames, labels, weight, bias, targets } = model.joint_rows(&rows, &lengths, &labels)?;
+    let JointRows { frames, labels, weight, bias, durations, targets } =
+        model.joint_rows(&rows, &lengths, &labels)?;
     let ((_, padded, width), (_, positions, _)) = (frames.dims3()?, labels.dims3()?);
     let layout = Layout::Padded { frames: padded, positions };
-    let training = &recipe.training;
-    let (topology, precision) = (training.topology.topology(), training.precision.precision());
-    let options = Options { topology, precision, ..Options::default() };
-    let run = |rows: &[&[f32]], head: &[&[f32]]| -> rnnt_loss::Result<_> {
+    let options = recipe.loss_options()?;
+    let run = |rows: &[&[f32]], head: &[&[f32]], durations: Option<&[&[f32]]>| -> rnnt_loss::Result<_> {
         let head = Head::new(head[0], Some(head[1]), width)?;
-        rnnt_loss::align(rows[0], rows[1], &head, None, layout, &targets, &options)
+        let durations = durations.map(|head| Head::new(head[0], Some(head[1]), width)).transpose()?;
+        rnnt_loss::align(rows[0], rows[1], &head, durations.as_ref(), layout, &targets, &options)
     };
-    let found =
-        with_slices(&[&frames, &labels], |rows| with_slices(&[&weight, &bias], |head| Ok(run(rows, head))))?;
+    let found = with_slices(&[&frames, &labels], |rows| {
+        with_slices(&[&weight, &bias], |head| match &durations {
+            Some((weight, bias)) => {
+                with_slices(&[weight, bias], |durations| Ok(run(rows, head, Some(durations))))
+            }
+            None => Ok(run(rows, head, None)),
+        })
+    })?;
     Ok(found?)
 }

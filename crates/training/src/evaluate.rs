@@ -109,7 +109,7 @@ pub(crate) fn evaluate(
     if examples.is_empty() {
         return Err(Error::Empty { what: "evaluation".into() });
     }
-    let (stepwise, options) = (Stepwise::new(model)?, recipe.training.topology.greedy());
+    let (stepwise, options) = (Stepwise::new(model)?, recipe.greedy());
     let mut texts = vec![String::new(); examples.len()];
     for batch in data::plan(examples, recipe, None) {
         let planes: Vec<_> = batch.iter().map(|&index| &examples[index].features).collect();

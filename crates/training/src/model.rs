@@ -1,40 +1,48 @@
 //! The whole transducer: encoder, predictor, joint, and an optional CTC head on the encoder.
 use candle_core::{Tensor, Var};
-use rnnt_loss::{Options, Precision, Targets, Topology};
+use rnnt_loss::Targets;
 
-use crate::dropout::Masks;
 use crate::encoder::Encoder;
 use crate::init::Init;
 use crate::predictor::Predictor;
-use crate::recipe::Recipe;
+use crate::recipe::{LossConfig, Recipe};
 use crate::{Parameters, Result, linear};
 
-/// A transducer and its parameters; the blank is the last class.
+/// A transducer and its parameters.
+///
+/// | class | what |
+/// |---|---|
+/// | 0 .. L | labels, by their number in the tokenizer |
+/// | L | the blank |
+/// | L + 1 .. | big blanks, in the order of the recipe |
+///
+/// | parameters of some kinds of loss only | shape |
+/// |---|---|
+/// | `joint.durations`, `joint.durations.bias`: the duration head | `[D, H]`, `[D]` |
+/// | `simple.encoder`, `simple.predictor` and their biases: the trivial joiner, for training alone | `[C, W]`, `[C, P]`, `[C]` |
 #[derive(Debug, Clone)]
 pub struct Model {
+    pub(crate) recipe: Recipe,
     parameters: Parameters,
     pub(crate) encoder: Encoder,
     pub(crate) predictor: Predictor,
-    joint_dropout: f32,
     /// Projections to the joint width: `[W, H]`, `[H]` and `[P, H]`, `[H]`.
     pub(crate) joint_encoder: (Var, Var),
     pub(crate) joint_predictor: (Var, Var),
     /// `[C, H]`, `[C]`
     pub(crate) head: (Var, Var),
-    ctc: Option<(Var, Var)>,
-    topology: Topology,
-    precision: Precision,
-    classes: usize,
-    width: usize,
+    /// `[D, H]`, `[D]`
+    pub(crate) duration_head: Option<(Var, Var)>,
+    pub(crate) trivial: Option<Trivial>,
+    pub(crate) ctc: Option<(Var, Var)>,
+    labels: usize,
 }
 
-/// Losses of a batch, one value an utterance, still part of the graph.
-#[derive(Debug)]
-pub struct Losses {
-    /// Transducer loss `[B]`.
-    pub transducer: Tensor,
-    /// CTC loss of the encoder `[B]`, if the model has that head.
-    pub ctc: Option<Tensor>,
+/// Weights and biases of the trivial joiner: `[C, W]`, `[C]` and `[C, P]`, `[C]`.
+#[derive(Debug, Clone)]
+pub(crate) struct Trivial {
+    pub am: (Var, Var),
+    pub lm: (Var, Var),
 }
 
 /// What the loss of a batch is computed from.
@@ -48,26 +56,28 @@ pub struct JointRows {
     pub weight: Tensor,
     /// The head's bias `[C]`.
     pub bias: Tensor,
-    /// Blank, lengths and labels.
+    /// Weight `[D, H]` and bias `[D]` of the duration head, if the model has one.
+    pub durations: Option<(Tensor, Tensor)>,
+    /// Blanks, lengths and labels.
     pub targets: Targets,
 }
 
 impl Model {
     /// A new model with first weights from the recipe's seed.
     ///
-    /// `labels` is the number of labels without the blank, which becomes class `labels`; rows of the input have
-    /// `mels · stack` values.
+    /// `labels` is the number of labels without the blank; rows of the input have `mels · stack` values.
     ///
     /// # Errors
     /// Candle's own errors.
     pub fn new(recipe: &Recipe, labels: usize) -> Result<Self> {
-        let classes = labels + 1;
-        let blank = labels as u32;
+        // What the predictor and CTC know: big blanks say nothing that the blank does not.
+        let tokens = labels + 1;
+        let classes = tokens + recipe.loss.big_blanks().len();
         let width = recipe.joint.width;
         let mut parameters = Parameters::new(recipe.seed);
         let p = &mut parameters;
         let encoder = Encoder::new(&recipe.encoder, recipe.features.mels * recipe.encoder.stack, p)?;
-        let predictor = Predictor::new(&recipe.predictor, classes, blank, p)?;
+        let predictor = Predictor::new(&recipe.predictor, tokens, labels as u32, p)?;
         let mut projection = |name: &str, inputs: usize, outputs: usize| -> Result<(Var, Var)> {
             let weight = p.create(name, &[inputs, outputs], Init::linear(inputs))?;
             Ok((weight, p.create(&format!("{name}.bias"), &[outputs], Init::Zero)?))
@@ -75,27 +85,38 @@ impl Model {
         let joint_encoder = projection("joint.encoder", encoder.width(), width)?;
         let joint_predictor = projection("joint.predictor", predictor.width(), width)?;
         let ctc = match recipe.training.has_ctc() {
-            true => Some(projection("ctc", encoder.width(), classes)?),
+            true => Some(projection("ctc", encoder.width(), tokens)?),
             false => None,
         };
-        let head = (
-            p.create("joint.head", &[classes, width], Init::linear(width))?,
-            p.create("joint.head.bias", &[classes], Init::Zero)?,
-        );
-        let joint_dropout = recipe.joint.dropout;
+        // Heads have a row for each class.
+        let mut head = |name: &str, classes: usize, inputs: usize| -> Result<(Var, Var)> {
+            let weight = p.create(name, &[classes, inputs], Init::linear(inputs))?;
+            Ok((weight, p.create(&format!("{name}.bias"), &[classes], Init::Zero)?))
+        };
+        let joint_head = head("joint.head", classes, width)?;
+        let duration_head = match recipe.loss.durations() {
+            [] => None,
+            durations => Some(head("joint.durations", durations.len(), width)?),
+        };
+        let trivial = match recipe.loss {
+            LossConfig::Pruned { .. } => Some(Trivial {
+                am: head("simple.encoder", classes, encoder.width())?,
+                lm: head("simple.predictor", classes, predictor.width())?,
+            }),
+            _ => None,
+        };
         Ok(Model {
+            recipe: recipe.clone(),
             parameters,
             encoder,
             predictor,
-            joint_dropout,
             joint_encoder,
             joint_predictor,
-            head,
+            head: joint_head,
+            duration_head,
+            trivial,
             ctc,
-            topology: recipe.training.topology.topology(),
-            precision: recipe.training.precision.precision(),
-            classes,
-            width,
+            labels,
         })
     }
 
@@ -104,19 +125,36 @@ impl Model {
         &self.parameters
     }
 
-    /// Number of classes C, blank included.
+    /// Number of classes C, blanks included.
     pub fn classes(&self) -> usize {
-        self.classes
+        self.labels + 1 + self.recipe.loss.big_blanks().len()
     }
 
     /// Class id of the blank.
     pub fn blank(&self) -> u32 {
-        self.classes as u32 - 1
+        self.labels as u32
+    }
+
+    /// Class ids of the big blanks, and how many encoder frames each moves on.
+    pub fn big_blanks(&self) -> Vec<(u32, usize)> {
+        (self.blank() + 1..).zip(self.recipe.loss.big_blanks().iter().copied()).collect()
+    }
+
+    /// Encoder frames that the duration head chooses from.
+    pub fn durations(&self) -> &[usize] {
+        self.recipe.loss.durations()
     }
 
     /// Joint width H.
     pub fn width(&self) -> usize {
-        self.width
+        self.recipe.joint.width
+    }
+
+    /// Blanks, lengths and labels for the loss.
+    pub(crate) fn targets(&self, lengths: Vec<usize>, labels: &[Vec<u32>]) -> Result<Targets> {
+        let big_blanks = self.big_blanks().into_iter().map(|(class, _)| class).collect();
+        let targets = Targets::new(self.blank(), lengths, labels.to_vec())?;
+        Ok(targets.with_big_blanks(big_blanks)?)
     }
 
     /// Projected frames and their lengths, for decoding.
@@ -147,50 +185,11 @@ impl Model {
             labels: linear(&predicted, &self.joint_predictor.0, &self.joint_predictor.1)?,
             weight: self.head.0.as_tensor().clone(),
             bias: self.head.1.as_tensor().clone(),
-            targets: Targets::new(self.blank(), lengths, labels.to_vec())?,
+            durations: self
+                .duration_head
+                .as_ref()
+                .map(|(w, b)| (w.as_tensor().clone(), b.as_tensor().clone())),
+            targets: self.targets(lengths, labels)?,
         })
-    }
-
-    /// Losses of a padded batch of utterances with these lengths and labels. With masks, dropout is on.
-    ///
-    /// # Shapes
-    /// `x [B, T, D]`, D = mels · stack; `lengths` has B entries of at most T; `labels` has B sequences. Returns `[B]` each.
-    ///
-    /// # Errors
-    /// [`crate::Error::Shape`] or [`crate::Error::Loss`] if the input does not fit.
-    pub fn losses(
-        &self,
-        x: &Tensor,
-        lengths: &[usize],
-        labels: &[Vec<u32>],
-        fastemit: f64,
-        mut masks: Option<&mut Masks>,
-    ) -> Result<Losses> {
-        let (encoded, lengths) = self.encoder.forward(x, lengths, masks.as_deref_mut())?;
-        let predicted = self.predictor.forward(labels, masks.as_deref_mut())?;
-        let mut frames = linear(&encoded, &self.joint_encoder.0, &self.joint_encoder.1)?;
-        let mut rows = linear(&predicted, &self.joint_predictor.0, &self.joint_predictor.1)?;
-        if let Some(masks) = masks {
-            frames = masks.apply(&frames, self.joint_dropout)?;
-            rows = masks.apply(&rows, self.joint_dropout)?;
-        }
-        let targets = Targets::new(self.blank(), lengths, labels.to_vec())?;
-        let (topology, precision) = (self.topology.clone(), self.precision);
-        let options = Options { fastemit, topology, precision, ..Options::default() };
-        let transducer = rnnt_loss::candle::transducer_loss(
-            &frames,
-            &rows,
-            &self.head.0,
-            &self.head.1,
-            &targets,
-            &options,
-        )?;
-        let ctc = match &self.ctc {
-            Some((weight, bias)) => {
-                Some(rnnt_loss::candle::ctc_loss(&linear(&encoded, weight, bias)?, &targets)?)
-            }
-            None => None,
-        };
-        Ok(Losses { transducer, ctc })
     }
 }

@@ -1,10 +1,12 @@
 //! A training recipe: one TOML file says everything that decides a run.
 mod check;
+mod loss;
 
 use std::path::{Path, PathBuf};
 
-use decoding::Greedy;
-use rnnt_loss::{Precision, Topology};
+pub use loss::{LossConfig, TopologyKind};
+
+use rnnt_loss::Precision;
 use serde::{Deserialize, Serialize};
 use speech::{FeatureConfig, Perturb, SpecAugment, TokenizerKind};
 
@@ -39,6 +41,9 @@ pub struct Recipe {
     pub optimiser: OptimiserConfig,
     /// Sizes of batches.
     pub batch: BatchConfig,
+    /// Kind of the loss.
+    #[serde(default)]
+    pub loss: LossConfig,
     /// Length and objective of the run.
     pub training: TrainingConfig,
 }
@@ -210,7 +215,8 @@ pub struct BatchConfig {
 pub struct TrainingConfig {
     /// Passes over the training set.
     pub epochs: u64,
-    /// Whether a frame may emit several labels or one at most.
+    /// Whether a frame may emit several labels or one at most; durations need the regular one, big blanks do not know the
+    /// constrained one.
     #[serde(default)]
     pub topology: TopologyKind,
     /// What the factors of the head's products are rounded to: `bf16` is several times as fast where the processor has
@@ -267,35 +273,6 @@ impl PrecisionKind {
         match self {
             Self::Full => Precision::Full,
             Self::Bf16 => Precision::Bf16,
-        }
-    }
-}
-
-/// Which arcs the lattice has.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum TopologyKind {
-    /// A label stays on its frame, blank moves on: any number of labels a frame.
-    #[default]
-    Regular,
-    /// Labels and blank move on: at most one label a frame.
-    Modified,
-}
-
-impl TopologyKind {
-    /// The lattice to train on.
-    pub(crate) fn topology(self) -> Topology {
-        match self {
-            Self::Regular => Topology::rnnt(),
-            Self::Modified => Topology::modified(),
-        }
-    }
-
-    /// The search that follows the same arcs.
-    pub(crate) fn greedy(self) -> Greedy {
-        match self {
-            Self::Regular => Greedy::default(),
-            Self::Modified => Greedy { max_symbols: 1 },
         }
     }
 }

@@ -1,22 +1,28 @@
 //! The model as a decoder sees it: plain slices, one label at a time.
 use candle_core::Var;
-use decoding::Transducer;
+use decoding::{Transducer, factor_blank};
 use panda_core::kernel::{sigmoid, tanh};
 
 use crate::Result;
 use crate::model::Model;
 use crate::predictor::Kind;
+use crate::recipe::LossConfig;
 use crate::tensors::to_vec;
 
 /// Predictor, joint and head of a model, copied out of its tensors.
 #[derive(Debug, Clone)]
 pub struct Stepwise {
+    blank: u32,
     classes: usize,
     width: usize,
+    big_blanks: Vec<(u32, usize)>,
+    durations: Vec<usize>,
+    factored_blank: bool,
+    /// `[L + 1, E]`
     embedding: Vec<f32>,
     kind: Steps,
     projection: Affine,
-    /// `[C, H]` and `[C]`
+    /// Classes, then durations: `[C + D, H]` and `[C + D]`
     head: Vec<f32>,
     head_bias: Vec<f32>,
 }
@@ -77,19 +83,28 @@ impl Stepwise {
                 Steps::Stateless { context: *context, layer: affine((weight, bias))? }
             }
         };
+        let (mut head, mut head_bias) = (to_vec(&model.head.0)?, to_vec(&model.head.1)?);
+        if let Some((weight, bias)) = &model.duration_head {
+            head.extend(to_vec::<f32>(weight)?);
+            head_bias.extend(to_vec::<f32>(bias)?);
+        }
         Ok(Stepwise {
+            blank: model.blank(),
             classes: model.classes(),
             width: model.width(),
+            big_blanks: model.big_blanks(),
+            durations: model.durations().to_vec(),
+            factored_blank: model.recipe.loss == (LossConfig::Rnnt { factored_blank: true }),
             embedding: to_vec(&model.predictor.embedding)?,
             kind,
             projection: affine((&model.joint_predictor.0, &model.joint_predictor.1))?,
-            head: to_vec(&model.head.0)?,
-            head_bias: to_vec(&model.head.1)?,
+            head,
+            head_bias,
         })
     }
 
     fn embed(&self, label: u32) -> &[f32] {
-        let width = self.embedding.len() / self.classes;
+        let width = self.embedding.len() / (self.blank as usize + 1);
         &self.embedding[label as usize * width..][..width]
     }
 
@@ -137,7 +152,7 @@ impl Transducer for Stepwise {
     type State = Memory;
 
     fn blank(&self) -> u32 {
-        self.classes as u32 - 1
+        self.blank
     }
 
     fn classes(&self) -> usize {
@@ -146,6 +161,14 @@ impl Transducer for Stepwise {
 
     fn width(&self) -> usize {
         self.width
+    }
+
+    fn big_blanks(&self) -> &[(u32, usize)] {
+        &self.big_blanks
+    }
+
+    fn durations(&self) -> &[usize] {
+        &self.durations
     }
 
     fn start(&self) -> (Memory, Vec<f32>) {
@@ -172,6 +195,9 @@ impl Transducer for Stepwise {
             scores.iter_mut().zip(self.head.chunks_exact(self.width)).zip(&self.head_bias)
         {
             *score = bias + dot(weight, &hidden);
+        }
+        if self.factored_blank {
+            factor_blank(scores, self.blank);
         }
     }
 }
@@ -237,5 +263,50 @@ mod tests {
     #[test]
     fn a_stateless_predictor_goes_stepwise_where_it_goes_in_a_batch() {
         rows_agree("predictor = { kind = \"stateless\", embedding = 3, context = 2 }");
+    }
+
+    const LSTM: &str = "predictor = { kind = \"lstm\", embedding = 3, hidden = 5, layers = 1 }";
+
+    /// Scores of a model of four labels at one site, and `z = act(h) Wᵀ + b` of some of its parameters.
+    fn scores(loss: &str, parameters: &[&str]) -> (Stepwise, Vec<f32>, Vec<f32>) {
+        let text = format!("{RECIPE}\n{LSTM}\nloss = {loss}");
+        let model = Model::new(&Recipe::parse(&text, Path::new("test.toml")).unwrap(), 4).unwrap();
+        let stepwise = Stepwise::new(&model).unwrap();
+        let (frame, (_, row)) = ([0.3, -0.2, 0.9, 0.0, -1.0, 0.5, 0.1], stepwise.start());
+        let mut found = vec![0.0; stepwise.classes() + stepwise.durations().len()];
+        stepwise.joint(&frame, &row, &mut found);
+        let hidden: Vec<f64> = frame.iter().zip(&row).map(|(f, g)| f64::from(f + g).tanh()).collect();
+        let values = model.parameters().values().unwrap();
+        let raw = parameters
+            .iter()
+            .flat_map(|name| values[*name].chunks_exact(7))
+            .map(|weight| weight.iter().zip(&hidden).map(|(&w, h)| f64::from(w) * h).sum::<f64>() as f32);
+        (stepwise, found, raw.collect())
+    }
+
+    fn close(found: &[f32], expected: &[f32]) {
+        assert_eq!(found.len(), expected.len());
+        assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-5), "{found:?} {expected:?}");
+    }
+
+    #[test]
+    fn durations_and_big_blanks_have_scores_of_their_own() {
+        let heads = ["joint.head", "joint.durations"];
+        let (tdt, found, raw) = scores("{ kind = \"tdt\", durations = [0, 1, 3] }", &heads);
+        close(&found, &raw);
+        assert_eq!((tdt.classes(), tdt.blank(), tdt.durations()), (5, 4, &[0, 1, 3][..]));
+
+        let (big, found, raw) = scores("{ kind = \"multi-blank\", durations = [2, 4] }", &heads[..1]);
+        close(&found, &raw);
+        assert_eq!((big.classes(), big.blank(), big.big_blanks()), (7, 4, &[(5, 2), (6, 4)][..]));
+    }
+
+    #[test]
+    fn scores_of_a_factored_blank_are_probabilities() {
+        let (hat, found, mut raw) = scores("{ kind = \"rnnt\", factored_blank = true }", &["joint.head"]);
+        factor_blank(&mut raw, hat.blank());
+        close(&found, &raw);
+        let sum: f32 = found.iter().map(|score| score.exp()).sum();
+        assert!((sum - 1.0).abs() < 1e-5 && found[4] < -0.1, "{found:?}");
     }
 }

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::time::Instant;
 
-use candle_core::{DType, Device, Tensor};
 use rnnt_loss::Error as LossError;
 use speech::{FrontEnd, Tokenizer};
 
@@ -247,18 +246,20 @@ impl<'a> Run<'a> {
 
         let mut masks = Masks::new(*seed, epoch, index);
         let model = &self.model;
-        let losses =
-            model.losses(&batch.rows, &batch.lengths, &batch.labels, training.fastemit, Some(&mut masks));
+        let losses = model.losses(&batch.rows, &batch.lengths, &batch.labels, step, Some(&mut masks));
         let losses = losses.map_err(|error| match error {
-            Error::Loss(LossError::Scores { .. } | LossError::Frame { .. } | LossError::Normaliser(_)) => {
-                diverged("score of every class", f64::NAN)
-            }
+            Error::Loss(
+                LossError::Scores { .. }
+                | LossError::Frame { .. }
+                | LossError::Normaliser(_)
+                | LossError::FirstPass(_),
+            ) => diverged("score of every class", f64::NAN),
             other => other,
         })?;
-        let (loss, mut total, mut skipped) = mean(&losses.transducer)?;
-        let mut ctc = 0.0;
-        if let Some(losses) = &losses.ctc {
-            let (value, tensor, without) = mean(losses)?;
+        let (loss, mut skipped) = mean(&losses.transducer);
+        let (mut total, mut ctc) = (losses.mean, 0.0);
+        if let Some((values, tensor)) = losses.ctc {
+            let (value, without) = mean(&values);
             ctc = value;
             skipped = skipped.max(without);
             total = (total + (tensor * training.ctc_weight(over))?)?;
@@ -352,16 +353,9 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Mean over the utterances that have a path: its value, its tensor, and how many had none.
-///
-/// The tensor's value is of no use where some have none, but its gradient is right: theirs is zero.
-fn mean(losses: &Tensor) -> Result<(f64, Tensor, u64)> {
-    let values: Vec<f64> = losses.to_dtype(DType::F64)?.to_vec1()?;
-    let share = |&value: &f64| if value == f64::INFINITY { 0.0 } else { 1.0 / values.len() as f64 };
-    let shares: Vec<f64> = values.iter().map(share).collect();
-    let value = values.iter().zip(&shares).filter(|&(_, &s)| s > 0.0).map(|(v, s)| v * s).sum();
-    let without = shares.iter().filter(|&&s| s == 0.0).count() as u64;
-    let count = shares.len();
-    let shares = Tensor::from_vec(shares, count, &Device::Cpu)?.to_dtype(losses.dtype())?;
-    Ok((value, (losses * shares)?.sum_all()?, without))
+/// Mean over the batch without the utterances that have no path, and how many those are.
+fn mean(losses: &[f64]) -> (f64, u64) {
+    let possible = losses.iter().filter(|&&loss| loss != f64::INFINITY);
+    let without = losses.len() - possible.clone().count();
+    (possible.map(|loss| loss / losses.len() as f64).sum(), without as u64)
 }

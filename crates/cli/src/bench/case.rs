@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::row::{Shape, SkipReport};
+use super::row::{PruningReport, Shape, SkipReport};
 
 /// A suite, ready to be run.
 pub struct Plan {
@@ -25,8 +25,20 @@ pub struct Case {
     pub mark: Option<(f64, String)>,
     /// The work.
     pub work: Work,
-    /// Who does it: ours first, the rival last. All gradients are compared with the rival's.
+    /// Who does it, ours first; see [`Case::rival`].
     pub systems: Vec<System>,
+}
+
+impl Case {
+    /// Whose gradients a system's are compared with: the last one's. Where sites are pruned, systems come in pairs, ours
+    /// and a rival over the same sites.
+    pub fn rival(&self, place: usize) -> Option<usize> {
+        let rival = match self.work {
+            Work::Pruned(_) => place | 1,
+            _ => self.systems.len() - 1,
+        };
+        (rival != place).then_some(rival)
+    }
 }
 
 /// Someone who can do a piece of work.
@@ -55,6 +67,10 @@ pub enum Method {
     },
     /// Scores of all padded sites as one candle tensor, gradients by autograd; where emissions are given, textbook loops.
     Textbook,
+    /// [`rnnt_loss::pruned_loss`]
+    Pruned(Budget),
+    /// Our first pass, then scores of the retained sites as one candle tensor, gradients by autograd.
+    PrunedTextbook,
 }
 
 /// [`rnnt_loss::MemoryBudget`], as it is written down.
@@ -73,6 +89,8 @@ pub enum Budget {
 pub enum Work {
     /// Transducer loss and gradients from projected rows and a head, all made up.
     Loss(LossWork),
+    /// The same with a trivial joiner, which may choose the sites.
+    Pruned(PrunedWork),
     /// Loss and adjoints of lattices whose emissions are given.
     Lattices {
         /// B, T, U; the lengths are ragged.
@@ -104,6 +122,38 @@ pub struct LossWork {
     pub classes: usize,
     /// Which model the scores could be from.
     pub model: Knowledge,
+    /// Lengths of the utterances.
+    pub lengths: Lengths,
+}
+
+/// How the lengths of a batch are spread.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Lengths {
+    /// From T down to .907 T frames and from U down to .542 U labels (arXiv 2211.16270).
+    Ragged,
+    /// All T and U.
+    Even,
+}
+
+/// A batch of which pruning may retain a part.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub struct PrunedWork {
+    /// The batch.
+    pub loss: LossWork,
+    /// Label positions that a frame keeps.
+    pub s_range: usize,
+    /// What the trivial joiner's scores come from.
+    pub scores: Scores,
+}
+
+/// Where the scores of the first pass come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scores {
+    /// Matrices *B x T x C* and *B x (U+1) x C* that are inputs: [`pruned::Matrices`].
+    Matrices,
+    /// Two linear layers over the rows: [`pruned::Heads`].
+    Heads,
 }
 
 /// How much a made-up model knows of its labels and their times.
@@ -145,4 +195,6 @@ pub struct Answer {
     pub sgemm: Option<f64>,
     /// What skipping cost, if there was any.
     pub skip: Option<SkipReport>,
+    /// What was pruned, if anything was.
+    pub pruning: Option<PruningReport>,
 }

@@ -77,6 +77,9 @@ pub enum BenchError {
     /// Our loss.
     #[error(transparent)]
     Loss(#[from] rnnt_loss::Error),
+    /// Our first pass.
+    #[error(transparent)]
+    FirstPass(#[from] pruned::Error),
     /// Our lattices.
     #[error(transparent)]
     Lattice(#[from] rnnt_dp::Error),

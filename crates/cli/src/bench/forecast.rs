@@ -1,11 +1,11 @@
 //! What a case will take, as far as its sizes tell.
 use rnnt_loss::MemoryPlan;
 
-use super::case::{Case, LossWork, Method, System, Work};
-use super::dense;
+use super::case::{Case, Lengths, LossWork, Method, PrunedWork, System, Work};
 use super::inputs::{Sizes, ragged, targets};
 use super::loss::options;
 use super::row::Shape;
+use super::{dense, pruned_dense};
 
 /// A forecast for one system.
 pub enum Forecast {
@@ -19,8 +19,17 @@ pub enum Forecast {
 
 /// Whether a system can do a piece of work, and what memory it needs.
 pub fn forecast(work: &Work, system: &System) -> Forecast {
-    let Work::Loss(work) = work else { return Forecast::Unknown };
+    let (work, pruned) = match work {
+        Work::Loss(work) => (work, None),
+        Work::Pruned(pruned) => (&pruned.loss, Some(pruned)),
+        Work::Lattices { .. } | Work::Model { .. } => return Forecast::Unknown,
+    };
     match system.method {
+        // It was never near to any cap.
+        Method::Pruned(_) => Forecast::Unknown,
+        Method::PrunedTextbook => {
+            pruned.map_or(Forecast::Unknown, |work| Forecast::Bytes(pruned_dense::predicted_bytes(work)))
+        }
         Method::Textbook => {
             let (diagonals, most) = (work.frames + work.labels, oracle::dense::MAX_DIAGONALS);
             if diagonals > most {
@@ -44,7 +53,7 @@ impl Work {
     /// Sizes, as far as they are known without reading files.
     pub fn shape(&self) -> Shape {
         match *self {
-            Self::Loss(ref work) => work.sizes().shape(),
+            Self::Loss(ref work) | Self::Pruned(PrunedWork { loss: ref work, .. }) => work.sizes().shape(),
             Self::Lattices { sizes: [batch, frames, labels] } => {
                 let some = Some;
                 Shape { B: some(batch), T: some(frames), U: some(labels), ..Shape::default() }
@@ -57,6 +66,7 @@ impl Work {
     pub fn input_bytes(&self) -> u64 {
         match self {
             Self::Loss(work) => work.sizes().bytes(),
+            Self::Pruned(work) => work.loss.sizes().bytes() + work.source_bytes(),
             Self::Lattices { sizes } => 16 * sizes.iter().product::<usize>() as u64,
             Self::Model { .. } => 1 << 30,
         }
@@ -64,10 +74,18 @@ impl Work {
 }
 
 impl LossWork {
+    /// Frames and labels of each utterance.
+    pub fn all_lengths(&self) -> (Vec<usize>, Vec<usize>) {
+        match self.lengths {
+            Lengths::Ragged => ragged(self.batch, self.frames, self.labels),
+            Lengths::Even => (vec![self.frames; self.batch], vec![self.labels; self.batch]),
+        }
+    }
+
     /// All sizes, real sites included.
     pub fn sizes(&self) -> Sizes {
         let Self { batch, frames, labels, hidden, classes, .. } = *self;
-        let (lengths, counts) = ragged(batch, frames, labels);
+        let (lengths, counts) = self.all_lengths();
         let sites = lengths.iter().zip(&counts).map(|(t, u)| t * (u + 1)).sum();
         Sizes { batch, frames, labels, hidden, classes, sites }
     }

@@ -77,7 +77,7 @@ pub fn ragged(batch: usize, frames: usize, labels: usize) -> (Vec<usize>, Vec<us
 /// # Errors
 /// Sizes that the loss refuses.
 pub fn targets(work: &LossWork) -> Result<Targets> {
-    let (frames, lengths) = ragged(work.batch, work.frames, work.labels);
+    let (frames, lengths) = work.all_lengths();
     let sequence = |(b, &length): (usize, &usize)| labels(1000 + b as u64, length, work.classes);
     Ok(Targets::new(0, frames, lengths.iter().enumerate().map(sequence).collect())?)
 }
@@ -88,7 +88,7 @@ impl Inputs {
     /// # Errors
     /// Sizes that the loss refuses.
     pub fn made_up(work: &LossWork) -> Result<Self> {
-        let LossWork { batch, frames: most, labels: longest, hidden, classes, model } = *work;
+        let LossWork { batch, frames: most, labels: longest, hidden, classes, model, .. } = *work;
         let targets = targets(work)?;
         let sites = targets.lattices().sites();
         let sizes = Sizes { batch, frames: most, labels: longest, hidden, classes, sites };
@@ -175,7 +175,7 @@ impl Inputs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::case::Budget;
+    use crate::bench::case::{Budget, Lengths};
     use crate::bench::loss::Ours;
 
     #[test]
@@ -190,7 +190,15 @@ mod tests {
     #[test]
     fn models_know_what_they_should() {
         let loss = |model| {
-            let work = LossWork { batch: 2, frames: 40, labels: 8, hidden: 64, classes: 50, model };
+            let work = LossWork {
+                batch: 2,
+                frames: 40,
+                labels: 8,
+                hidden: 64,
+                classes: 50,
+                model,
+                lengths: Lengths::Ragged,
+            };
             let mut ours = Ours::new(Inputs::made_up(&work).unwrap(), Budget::Unlimited, 0.0, false).unwrap();
             ours.loss().unwrap().losses.iter().sum::<f64>() / 2.0
         };

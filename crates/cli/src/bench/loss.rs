@@ -60,6 +60,13 @@ fn loss(inputs: &Inputs, workspace: &mut Workspace<f32>) -> Result<ProjectedLoss
     Ok(workspace.projected_loss(frames, labels, &head, layout, targets, &weights)?)
 }
 
+/// Those of rows and head, by name.
+pub fn gradients(loss: ProjectedLoss<f32>) -> Gradients {
+    let ProjectedLoss { frames, labels, weight, bias, .. } = loss;
+    let gradients = [("frames", frames), ("labels", labels), ("weight", weight), ("bias", bias)];
+    gradients.into_iter().map(|(name, values)| (name, Values::Single(values))).collect()
+}
+
 impl Subject for Ours {
     fn shape(&self) -> Shape {
         self.inputs.sizes.shape()
@@ -79,10 +86,9 @@ impl Subject for Ours {
     }
 
     fn step(&mut self) -> Result<Gradients> {
-        let ProjectedLoss { frames, labels, weight, bias, skipped, .. } = self.loss()?;
-        self.counted = Some(self.inputs.sizes.sites - skipped.sites - skipped.zeros);
-        let gradients = [("frames", frames), ("labels", labels), ("weight", weight), ("bias", bias)];
-        Ok(gradients.into_iter().map(|(name, values)| (name, Values::Single(values))).collect())
+        let out = self.loss()?;
+        self.counted = Some(self.inputs.sizes.sites - out.skipped.sites - out.skipped.zeros);
+        Ok(gradients(out))
     }
 
     fn skip_report(&mut self) -> Result<Option<SkipReport>> {

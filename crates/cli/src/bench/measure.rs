@@ -1,13 +1,13 @@
 //! The child process: one system does one case, and is watched.
 use std::time::{Duration, Instant};
 
-use super::case::{Answer, Method, Spec, Work};
+use super::case::{Answer, Method, PrunedWork, Spec, Work};
 use super::error::{BenchError, Result};
 use super::gradients::{self, Gradients};
 use super::memory::Meter;
-use super::row::{Shape, SkipReport};
+use super::row::{PruningReport, Shape, SkipReport};
 use super::sgemm::Sgemm;
-use super::{dense::Dense, inputs::Inputs, lattices, loss::Ours};
+use super::{dense::Dense, inputs::Inputs, lattices, loss::Ours, pruned};
 
 /// A system with its inputs in place.
 pub trait Subject {
@@ -22,6 +22,10 @@ pub trait Subject {
     /// What the last step's skipping cost, compared with a step that skips nothing.
     fn skip_report(&mut self) -> Result<Option<SkipReport>> {
         Ok(None)
+    }
+    /// What the last step's pruning left.
+    fn pruning_report(&self) -> Option<PruningReport> {
+        None
     }
 }
 
@@ -82,20 +86,24 @@ pub fn run(spec: &Spec) -> Result<Answer> {
         // The first product was a warm-up.
         sgemm: median(rates.get(1..).unwrap_or_default()),
         skip,
+        pruning: subject.pruning_report(),
     })
 }
 
 fn prepare(spec: &Spec) -> Result<Box<dyn Subject>> {
     let inputs = match &spec.work {
         Work::Lattices { sizes } => return lattices::prepare(*sizes, &spec.method),
-        Work::Loss(work) => Inputs::made_up(work)?,
+        Work::Pruned(work) if matches!(spec.method, Method::Pruned(_) | Method::PrunedTextbook) => {
+            return pruned::prepare(work, &spec.method);
+        }
+        Work::Loss(work) | Work::Pruned(PrunedWork { loss: work, .. }) => Inputs::made_up(work)?,
         Work::Model { checkpoint, manifest, utterances } => {
             Inputs::recorded(checkpoint, manifest, *utterances)?
         }
     };
     Ok(match spec.method {
         Method::Ours { budget, skip, bf16 } => Box::new(Ours::new(inputs, budget, skip, bf16)?),
-        Method::Textbook => Box::new(Dense::new(inputs)?),
+        Method::Textbook | Method::Pruned(_) | Method::PrunedTextbook => Box::new(Dense::new(inputs)?),
     })
 }
 

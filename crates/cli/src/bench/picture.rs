@@ -123,7 +123,8 @@ impl Panel {
         let mut rivals = RIVALS.into_iter().cycle();
         for system in systems(rows) {
             let colour = match system.as_str() {
-                "ours" => OURS,
+                "ours" | "pruned" => OURS,
+                "full" => OURS_TOO,
                 variant if variant.starts_with("ours-") => OURS_TOO,
                 _ => rivals.next().unwrap_or(INK),
             };
@@ -219,6 +220,7 @@ mod tests {
             status: if median_ms.is_some() { Status::Ok } else { Status::OutOfMemory },
             note: None,
             skip: None,
+            pruning: None,
             mark: x.map(|x| (x, format!("mark {x}"))),
         }
     }

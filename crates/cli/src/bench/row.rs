@@ -1,6 +1,7 @@
 //! The outcome of a suite, as it is written to JSON; the schema is the same for every suite.
 use serde::{Deserialize, Serialize};
 
+use super::case::Scores;
 use super::machine::Machine;
 
 /// A suite's outcome.
@@ -47,6 +48,9 @@ pub struct Row {
     /// What skipping cost, in the suite `skip`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skip: Option<SkipReport>,
+    /// What was pruned, in the suite `pruned`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pruning: Option<PruningReport>,
     /// Place in the picture.
     #[serde(skip)]
     pub mark: Option<(f64, String)>,
@@ -80,6 +84,17 @@ pub struct Shape {
     pub C: Option<usize>,
     /// Real sites.
     pub N: Option<usize>,
+}
+
+/// What pruning left.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct PruningReport {
+    /// What the first pass's scores come from.
+    pub scores: Scores,
+    /// Sites of the second pass.
+    pub retained: usize,
+    /// Their share of the lattice.
+    pub share: f64,
 }
 
 /// Bound and truth of what skipping changed, in the measures of [`rnnt_loss::Skipped`].

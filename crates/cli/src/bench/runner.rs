@@ -49,13 +49,15 @@ impl Runner {
     pub fn rows(&self, case: &Case) -> Result<Vec<Row>> {
         let mut contestants: Vec<Contestant> =
             case.systems.iter().map(|system| self.admit(case, system)).collect();
-        // Without the rival's, nobody's gradient is wanted.
-        let rival = contestants.last().is_some_and(|rival| rival.status == Status::Ok);
+        // Without its rival's, nobody's gradient is wanted.
+        let admitted: Vec<bool> = contestants.iter().map(|all| all.status == Status::Ok).collect();
+        let compared = |place: usize| admitted[case.rival(place).unwrap_or(place)];
         for repeat in 0..self.repeats {
             for (place, contestant) in contestants.iter_mut().enumerate() {
                 if contestant.status == Status::Ok {
-                    let gradients = (repeat == 0 && (rival || case.wants_skip_report(contestant.system)))
-                        .then(|| self.gradients(place));
+                    let gradients = (repeat == 0
+                        && (compared(place) || case.wants_skip_report(contestant.system)))
+                    .then(|| self.gradients(place));
                     self.measure(case, contestant, gradients)?;
                 }
                 self.bar.inc(1);
@@ -63,17 +65,16 @@ impl Runner {
         }
         let known = contestants.iter().find_map(|contestant| Some(contestant.answers.first()?.shape));
         let shape = known.unwrap_or_else(|| case.work.shape());
-        let last = contestants.len() - 1;
+        let measured = |place: usize| contestants[place].status == Status::Ok;
         let rows = contestants.iter().enumerate().map(|(place, contestant)| {
-            let both = contestant.status == Status::Ok && contestants[last].status == Status::Ok;
-            let difference = match both && place != last {
-                true => Some(self.difference(case, contestant.system, place, last)?),
-                false => None,
+            let difference = match case.rival(place).filter(|&rival| measured(place) && measured(rival)) {
+                Some(rival) => Some(self.difference(case, contestant.system, place, rival)?),
+                None => None,
             };
             Ok(contestant.row(case, shape, difference))
         });
         let rows = rows.collect();
-        for place in 0..=last {
+        for place in 0..contestants.len() {
             // A folder that was never made need not go.
             let _ = std::fs::remove_dir_all(self.gradients(place));
         }
@@ -156,6 +157,7 @@ impl Contestant<'_> {
             status: self.status,
             note: self.note.clone(),
             skip: self.answers.iter().find_map(|answer| answer.skip),
+            pruning: self.answers.iter().find_map(|answer| answer.pruning),
             mark: case.mark.clone(),
         }
     }

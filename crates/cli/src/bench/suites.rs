@@ -3,6 +3,7 @@ mod batch;
 mod classes;
 mod dp;
 mod lengths;
+mod pruned;
 mod skip;
 mod threads;
 
@@ -11,6 +12,7 @@ use std::path::PathBuf;
 use rnnt_loss::Precision;
 
 use super::case::Knowledge::Vague;
+use super::case::Lengths::Ragged;
 use super::case::{Budget, LossWork, Method, Plan, System};
 
 /// Names on the command line.
@@ -28,6 +30,8 @@ pub enum Suite {
     Skip,
     /// One thread up to all cores
     Threads,
+    /// Whole lattice and pruned one, dense and by the selected normaliser, over the classes
+    Pruned,
 }
 
 /// What a suite may depend on.
@@ -52,18 +56,26 @@ impl Suite {
             Self::Dp => dp::plan(choice),
             Self::Skip => skip::plan(choice),
             Self::Threads => threads::plan(choice),
+            Self::Pruned => pruned::plan(choice),
         }
     }
 }
 
 /// N = 2,600 sites of one utterance, T = 100 and U = 25, H = 512.
 const fn middle(classes: usize) -> LossWork {
-    LossWork { batch: 1, frames: 100, labels: 25, hidden: 512, classes, model: Vague }
+    LossWork { batch: 1, frames: 100, labels: 25, hidden: 512, classes, model: Vague, lengths: Ragged }
 }
 
 /// Many short utterances, case S5 of the specification: N = 6,662.
-const SHORT: LossWork =
-    LossWork { batch: 16, frames: 50, labels: 10, hidden: 1024, classes: 4096, model: Vague };
+const SHORT: LossWork = LossWork {
+    batch: 16,
+    frames: 50,
+    labels: 10,
+    hidden: 1024,
+    classes: 4096,
+    model: Vague,
+    lengths: Ragged,
+};
 
 impl Choice {
     fn system(&self, name: &str, method: Method) -> System {
@@ -118,7 +130,9 @@ mod tests {
                 let names: std::collections::BTreeSet<_> =
                     cases.iter().map(|case| case.name.clone()).collect();
                 assert_eq!(names.len(), cases.len());
-                assert!(cases.iter().all(|case| case.systems[0].name == "ours" && case.systems.len() > 1));
+                assert!(cases.iter().all(
+                    |case| ["ours", "pruned"].contains(&&*case.systems[0].name) && case.systems.len() > 1
+                ));
                 cases.len()
             };
             assert!((1..=count(false)).contains(&count(true)));

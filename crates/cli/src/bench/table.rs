@@ -1,12 +1,13 @@
 //! The outcome as it looks on a terminal.
-use super::row::{Row, Status};
+use super::case::Scores;
+use super::row::{PruningReport, Row, Status};
 
 /// Columns; the first two are aligned to the left.
 const HEAD: [&str; 9] =
     ["case", "system", "time ms", "x ours", "peak MB", "GFLOP/s", "sgemm", "gradient", "status"];
 const LEFT: usize = 2;
 
-/// A line for the head and one for each row, a case's systems together; then what skipping cost.
+/// A line for the head and one for each row, a case's systems together; then what skipping cost and what pruning left.
 pub fn lines(rows: &[Row]) -> Vec<String> {
     let mut cells = vec![HEAD.map(str::to_owned)];
     let mut before = None;
@@ -20,6 +21,7 @@ pub fn lines(rows: &[Row]) -> Vec<String> {
     let widths: Vec<usize> = (0..HEAD.len()).map(width).collect();
     let mut lines: Vec<String> = cells.iter().map(|line| aligned(line, &widths)).collect();
     lines.extend(rows.iter().filter_map(skipped));
+    lines.extend(rows.iter().filter(|row| row.system == "pruned").filter_map(pruned));
     lines
 }
 
@@ -70,6 +72,20 @@ fn skipped(row: &Row) -> Option<String> {
     ))
 }
 
+fn pruned(row: &Row) -> Option<String> {
+    let PruningReport { scores, retained, share } = row.pruning?;
+    let from = match scores {
+        Scores::Matrices => "matrices of scores",
+        Scores::Heads => "linear layers over the rows",
+    };
+    Some(format!(
+        "{}: {retained} of {} sites retained ({:.1} %), first pass from {from}",
+        row.case,
+        row.shape.N.unwrap_or(0),
+        100.0 * share,
+    ))
+}
+
 /// Three digits that count, or all before the point.
 fn significant(value: f64) -> String {
     let places = (2.0 - value.abs().max(1e-3).log10().floor()).clamp(0.0, 5.0) as usize;
@@ -97,6 +113,7 @@ mod tests {
             status: if median_ms.is_some() { Status::Ok } else { Status::OutOfMemory },
             note: None,
             skip: None,
+            pruning: None,
             mark: None,
         }
     }

@@ -89,6 +89,32 @@ fn gradients_agree_and_a_cap_is_out_of_memory() {
 }
 
 #[test]
+fn pruning_is_compared_over_the_same_sites_and_accounted_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let all = rows(&folder, "pruned", &["--threads", "1", "--cap", "200MiB"]);
+    let names: Vec<_> = all[..4].iter().map(|row| row["system"].as_str().unwrap()).collect();
+    assert_eq!(names, ["pruned", "pruned-dense", "full", "full-dense"]);
+    assert_eq!(all.iter().filter(|row| row["case"] == "C=4096").count(), 4);
+    for row in of(&all, "pruned").into_iter().chain(of(&all, "full")) {
+        assert_eq!(row["status"], "ok", "{row}");
+    }
+    assert!(of(&all, "pruned")[0]["rel_grad_diff"].as_f64().unwrap() < GRADIENT, "{all:?}");
+    // Scores of the larger vocabulary, or of the whole lattice, do not fit; nobody is left to compare with.
+    assert!(of(&all, "full-dense").iter().all(|row| row["status"] == "out-of-memory"));
+    assert_eq!(of(&all, "pruned-dense")[1]["status"], "out-of-memory");
+    assert!(
+        of(&all, "pruned")[1]["rel_grad_diff"].is_null() && of(&all, "full")[0]["rel_grad_diff"].is_null()
+    );
+    for row in of(&all, "pruned") {
+        let pruning = &row["pruning"];
+        assert_eq!((&pruning["retained"], &pruning["scores"]), (&2000.into(), &"matrices".into()), "{row}");
+        let share = pruning["share"].as_f64().unwrap();
+        assert!((share * row["shape"]["N"].as_f64().unwrap() - 2000.0).abs() < 1e-6, "{row}");
+    }
+    assert!(of(&all, "full").iter().all(|row| row.get("pruning").is_none()));
+}
+
+#[test]
 fn memory_that_only_a_run_can_see_counts_as_well() {
     let folder = tempfile::tempdir().unwrap();
     if cfg!(target_os = "linux") {

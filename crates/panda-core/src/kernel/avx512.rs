@@ -93,6 +93,27 @@ pub(super) fn tanh(values: &mut [f32]) {
     }
 }
 
+/// As [`super::math::tanh_sum`].
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
+pub(super) fn tanh_sum(out: &mut [f32], a: &[f32], b: &[f32]) {
+    for at in (0..out.len()).step_by(LANES) {
+        store(out, at, tanh_lanes(_mm512_add_ps(load(a, at, 0.0), load(b, at, 0.0))));
+    }
+}
+
+/// As [`super::math::add_rows`].
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
+pub(super) fn add_rows(out: &mut [f32], rows: &[f32]) {
+    let width = out.len().max(1);
+    for at in (0..out.len()).step_by(LANES) {
+        let mut sum = load(out, at, 0.0);
+        for row in rows.chunks_exact(width) {
+            sum = _mm512_add_ps(sum, load(row, at, 0.0));
+        }
+        store(out, at, sum);
+    }
+}
+
 /// As [`super::math::tile_statistics`].
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
 pub(super) fn tile_statistics(

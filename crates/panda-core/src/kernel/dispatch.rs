@@ -69,8 +69,10 @@ macro_rules! dispatched {
 dispatched! {
     fn exp(values: &mut [f32]) = avx512::exp;
     fn tanh(values: &mut [f32]) = avx512::tanh;
+    fn tanh_sum(out: &mut [f32], a: &[f32], b: &[f32]) = avx512::tanh_sum;
     fn sigmoid(values: &mut [f32]) = math::sigmoid::<true>;
     fn add(out: &mut [f32], row: &[f32]) = math::add::<true>;
+    fn add_rows(out: &mut [f32], rows: &[f32]) = avx512::add_rows;
     fn tile_statistics(tile: &mut [f32], width: usize, bias: Option<&[f32]>, statistics: &mut [(f32, f64)])
         = avx512::tile_statistics;
     fn row_statistics(row: &[f32]) -> (f32, f64) = avx512::row_statistics;

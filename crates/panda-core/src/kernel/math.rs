@@ -82,6 +82,12 @@ pub(super) fn tanh<const FUSED: bool>(values: &mut [f32]) {
     values.iter_mut().for_each(|x| *x = tanh_one::<FUSED>(*x));
 }
 
+/// `out = tanh(a + b)`
+#[inline(always)]
+pub(super) fn tanh_sum<const FUSED: bool>(out: &mut [f32], a: &[f32], b: &[f32]) {
+    out.iter_mut().zip(a.iter().zip(b)).for_each(|(o, (a, b))| *o = tanh_one::<FUSED>(a + b));
+}
+
 #[inline(always)]
 pub(super) fn sigmoid<const FUSED: bool>(values: &mut [f32]) {
     values.iter_mut().for_each(|x| *x = sigmoid_one::<FUSED>(*x));
@@ -90,6 +96,12 @@ pub(super) fn sigmoid<const FUSED: bool>(values: &mut [f32]) {
 #[inline(always)]
 pub(super) fn add<const FUSED: bool>(out: &mut [f32], row: &[f32]) {
     out.iter_mut().zip(row).for_each(|(o, x)| *o += x);
+}
+
+/// `out += Σ rows`, the rows in their order.
+#[inline(always)]
+pub(super) fn add_rows<const FUSED: bool>(out: &mut [f32], rows: &[f32]) {
+    rows.chunks_exact(out.len().max(1)).for_each(|row| add::<FUSED>(out, row));
 }
 
 /// Folds the lanes of an accumulator, halves onto each other.

@@ -133,6 +133,21 @@ pub(super) fn faer_product<F: Real + faer::traits::ComplexField>(
         faer::MatMut::from_column_major_slice_with_stride_mut(out.data, out.cols, out.rows, out.stride);
     let target = target.transpose_mut();
     faer::linalg::matmul::matmul(target, accum, to_faer(a), to_faer(b), alpha, faer::Par::Seq);
+    leave_vector_registers();
+}
+
+/// faer returns with the upper halves of vector registers in use, which makes scalar arithmetic after it fifty times slower.
+#[allow(unsafe_code)]
+fn leave_vector_registers() {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx") {
+        #[target_feature(enable = "avx")]
+        fn leave() {
+            std::arch::x86_64::_mm256_zeroupper();
+        }
+        // SAFETY: the machine has the feature, as just checked.
+        unsafe { leave() }
+    }
 }
 
 /// Rows below which a transposed second operand is not worth packing.

@@ -61,6 +61,12 @@ pub trait Real:
     /// See [`super::add`].
     #[doc(hidden)]
     fn add_slice(out: &mut [Self], row: &[Self]);
+    /// `out = tanh(a + b)`
+    #[doc(hidden)]
+    fn tanh_sum(out: &mut [Self], a: &[Self], b: &[Self]);
+    /// `out += Σ rows`, row-major rows as long as `out`, in their order.
+    #[doc(hidden)]
+    fn add_rows(out: &mut [Self], rows: &[Self]);
     /// Adds the bias, if any, to the rows of a tile and says, for each row, its largest element that is not NaN and
     /// `Σ exp(z - max)`: 0 for a row of -inf, NaN for one with a NaN or +inf.
     #[doc(hidden)]
@@ -120,6 +126,12 @@ impl Real for f32 {
     fn add_slice(out: &mut [f32], row: &[f32]) {
         dispatch::add(out, row);
     }
+    fn tanh_sum(out: &mut [f32], a: &[f32], b: &[f32]) {
+        dispatch::tanh_sum(out, a, b);
+    }
+    fn add_rows(out: &mut [f32], rows: &[f32]) {
+        dispatch::add_rows(out, rows);
+    }
     fn tile_statistics(tile: &mut [f32], width: usize, bias: Option<&[f32]>, statistics: &mut [(f32, f64)]) {
         dispatch::tile_statistics(tile, width, bias, statistics);
     }
@@ -173,6 +185,12 @@ impl Real for f64 {
     }
     fn add_slice(out: &mut [f64], row: &[f64]) {
         out.iter_mut().zip(row).for_each(|(o, x)| *o += x);
+    }
+    fn tanh_sum(out: &mut [f64], a: &[f64], b: &[f64]) {
+        out.iter_mut().zip(a.iter().zip(b)).for_each(|(o, (a, b))| *o = (a + b).tanh());
+    }
+    fn add_rows(out: &mut [f64], rows: &[f64]) {
+        rows.chunks_exact(out.len().max(1)).for_each(|row| Self::add_slice(out, row));
     }
     fn tile_statistics(tile: &mut [f64], width: usize, bias: Option<&[f64]>, statistics: &mut [(f64, f64)]) {
         for (row, statistic) in tile.chunks_exact_mut(width).zip(statistics) {

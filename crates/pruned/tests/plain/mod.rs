@@ -1,7 +1,7 @@
 //! The first pass with plain loops over all classes at every site, in f64.
 #![allow(dead_code)] // Each test file uses its part.
 use oracle::{noise, paths::Arc};
-use pruned::{Batch, Options, Transducer, Unigram, delay_term};
+use pruned::{Batch, Options, Transducer, Unigram};
 
 /// Padded scores *B x T x C* and *B x (U+1) x C*, and everything else.
 #[derive(Clone, Debug)]
@@ -101,7 +101,7 @@ impl Problem {
                         + share(options.am_only_scale, a[c] + unigram[c].ln() - alone)
                 };
                 out.push(of(self.blank));
-                let early = delay_term(options.delay_penalty, frames, t);
+                let early = rnnt_dp::delay(options.delay_penalty, t, frames);
                 out.push(labels.get(u).map_or(0.0, |&label| of(label) + early));
             }
         }

@@ -9,8 +9,8 @@ use crate::{Error, Result, path::Draws};
 pub struct CtcPath {
     /// Sum of the emissions; -inf for an utterance without a path.
     pub log_prob: f64,
-    /// For each frame 0 for blank or `j` for the `j`-th label, as the columns of the emissions are; empty for an utterance
-    /// without a path.
+    /// For each frame 0 for blank or `j` for the `j`-th label, as the columns of the emissions are; empty for an
+    /// utterance without a path.
     pub columns: Vec<usize>,
 }
 
@@ -42,8 +42,8 @@ impl CtcPath {
 /// As [`forward_backward`](super::forward_backward): `emissions` *T x (U+1)*, `labels` *U*.
 ///
 /// # Errors
-/// A wrong length; an emission that is NaN or +inf, or so large that sums overflow. An utterance without an alignment is not
-/// an error: its log-probability is -inf.
+/// A wrong length; an emission that is NaN or +inf, or so large that sums overflow. An utterance without an
+/// alignment is not an error: its log-probability is -inf.
 ///
 /// # Cost
 /// O(T U) time and memory.

@@ -13,8 +13,8 @@ use crate::{
 /// v(end) = 0      v(m) = max_{arcs m -> n} e(m -> n) + v(n)      log_prob = v(0,0)
 /// ```
 ///
-/// Of equally good paths it takes the one that, at the first site where they part, goes on with the arc of the lowest index:
-/// with blank as arc 0, labels come as late as they can. Regularisers play no part.
+/// Of equally good paths it takes the one that, at the first site where they part, goes on with the arc of the lowest
+/// index: with blank as arc 0, labels come as late as they can. Regularisers play no part.
 ///
 /// ```
 /// use rnnt_dp::{best_path, Lattices, Topology};
@@ -30,8 +30,8 @@ use crate::{
 /// `emissions` *N x S*, as for [`forward_backward`](fn@crate::forward_backward).
 ///
 /// # Errors
-/// A wrong length; an emission that is NaN or +inf, or so large that sums overflow. An utterance without a path is not an
-/// error: its path has no steps and the log-probability -inf.
+/// A wrong length; an emission that is NaN or +inf, or so large that sums overflow. An utterance without a path is not
+/// an error: its path has no steps and the log-probability -inf.
 ///
 /// # Cost
 /// O(N S) time, in parallel over utterances; 16 bytes for each site of an utterance while its turn lasts.

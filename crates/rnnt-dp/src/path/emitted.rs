@@ -3,12 +3,12 @@ use crate::{Lattices, Path, Result, Topology, forward_backward::expect, path::ea
 
 /// The frame at which each label is emitted, as an expectation over all paths: `Σ_t t · P(label u is emitted at t)`.
 ///
-/// A label is emitted at the frame that its arc leaves. What emits early has a small latency, so that two models are compared
-/// by these numbers, which do not jump as those of the best path do.
+/// A label is emitted at the frame that its arc leaves. What emits early has a small latency, so that two models are
+/// compared by these numbers, which do not jump as those of the best path do.
 ///
 /// # Shapes
-/// `adjoints` *N x S*, those of [`forward_backward`](fn@crate::forward_backward); FastEmit or weights of utterances do not
-/// matter, since posteriors are divided by their sum. Returns U numbers an utterance, none for one without a path.
+/// `adjoints` *N x S*, those of [`forward_backward`](fn@crate::forward_backward); FastEmit or weights of utterances do
+/// not matter, since posteriors are divided by their sum. Returns U numbers an utterance, none for one without a path.
 ///
 /// # Errors
 /// A wrong length.

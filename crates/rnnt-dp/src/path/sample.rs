@@ -10,9 +10,9 @@ use crate::{
 
 /// `count` independent paths of each lattice, exactly from its posterior `P(path | labels)`.
 ///
-/// From a site `m`, a path goes on by the arc `m -> n` with probability `exp(e(m -> n) + β(n) - β(m))`. The randomness of a
-/// path is a stream of its own, named by (`seed`, index of the utterance, index of the path): neither threads, nor the other
-/// utterances, nor `count` change it.
+/// From a site `m`, a path goes on by the arc `m -> n` with probability `exp(e(m -> n) + β(n) - β(m))`. The
+/// randomness of a path is a stream of its own, named by (`seed`, index of the utterance, index of the path):
+/// neither threads, nor the other utterances, nor `count` change it.
 ///
 /// ```
 /// use rnnt_dp::{sample_paths, Lattices, Topology};
@@ -24,8 +24,8 @@ use crate::{
 /// ```
 ///
 /// # Shapes
-/// `emissions` *N x S*, as for [`forward_backward`](fn@crate::forward_backward). Returns `count` paths an utterance, none for
-/// one without a path.
+/// `emissions` *N x S*, as for [`forward_backward`](fn@crate::forward_backward). Returns `count` paths an
+/// utterance, none for one without a path.
 ///
 /// # Errors
 /// As [`log_sums`](fn@crate::log_sums).

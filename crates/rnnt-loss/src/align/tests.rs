@@ -35,7 +35,7 @@ impl Case {
         }
     }
 
-    /// Columns of all sites, by the definition; `(log-probabilities of the blank and the next label)` come from `tokens`.
+    /// Columns of all sites, by the definition; log-probabilities of the blank and the next label come from `tokens`.
     fn emissions(
         &self,
         tokens: impl Fn(&[f64], Option<usize>) -> [f64; 2],

@@ -54,6 +54,7 @@ pub fn scores_loss(scores: &Tensor, targets: &Targets, options: &Options) -> Res
     let (_, t, u1, classes) = scores.dims4()?;
     expect_dims("scores", scores, &[targets.batch(), t, u1, classes])?;
     let dtype = expect_dtype(&[("scores", scores)])?;
+    options.without_head()?;
     targets.check_classes(classes)?;
     let layout = Layout::Padded { frames: t, positions: u1 };
     layout.check(targets)?;

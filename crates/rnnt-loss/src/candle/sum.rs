@@ -1,15 +1,14 @@
 //! Sample-wise training as operations: a weighted sum of losses whose gradients exist as soon as its value does.
-use std::sync::Arc;
-
-use candle_core::{
-    CpuStorage, CustomOp2, DType, Layout as TensorLayout, Result as TensorResult, Shape, Tensor,
-};
+use candle_core::{DType, Tensor};
 use panda_core::{
     Head,
     candle::{Element, with_values},
 };
 
-use super::transducer::Arguments;
+use super::{
+    known::{possible_sum, scalar},
+    transducer::Arguments,
+};
 use crate::{Options, Result, Skipped, Targets, projected_loss};
 
 /// A weighted sum of losses.
@@ -21,44 +20,6 @@ pub struct LossSum {
     pub losses: Vec<f64>,
     /// What [`Options::skip`] left out of the gradients.
     pub skipped: Skipped,
-}
-
-/// A share of the sum together with its gradients for two arguments.
-struct Known {
-    value: f64,
-    gradients: Arc<[Tensor; 2]>,
-}
-
-impl CustomOp2 for Known {
-    fn name(&self) -> &'static str {
-        "loss-sum"
-    }
-
-    fn cpu_fwd(
-        &self,
-        _: &CpuStorage,
-        _: &TensorLayout,
-        _: &CpuStorage,
-        _: &TensorLayout,
-    ) -> TensorResult<(CpuStorage, Shape)> {
-        Ok((CpuStorage::F64(vec![self.value]), Shape::from(())))
-    }
-
-    fn bwd(
-        &self,
-        _: &Tensor,
-        _: &Tensor,
-        _: &Tensor,
-        upstream: &Tensor,
-    ) -> TensorResult<(Option<Tensor>, Option<Tensor>)> {
-        let factor = upstream.to_scalar::<f64>()?;
-        let scaled = |gradient: &Tensor| match factor == 1.0 {
-            true => Ok(Some(gradient.clone())),
-            false => gradient.affine(factor, 0.0).map(Some),
-        };
-        let [first, second] = &*self.gradients;
-        Ok((scaled(first)?, scaled(second)?))
-    }
 }
 
 /// [`transducer_loss`](super::transducer_loss), summed with weights that are known beforehand.
@@ -116,13 +77,7 @@ fn run<F: Element>(
         let head = Head::new(w, Some(b), weight.dim(1)?)?;
         projected_loss(f, g, &head, *layout, targets, options, weights)
     })?;
-    let possible = out.losses.iter().zip(weights).filter(|(loss, _)| loss.is_finite());
-    let value = possible.map(|(loss, weight)| loss * weight).sum();
-    let tensor = |values: Vec<F>, like: &Tensor| Tensor::from_vec(values, like.shape(), like.device());
-    let rows = Arc::new([tensor(out.frames, frames)?, tensor(out.labels, labels)?]);
-    let head = Arc::new([tensor(out.weight, weight)?, tensor(out.bias, bias)?]);
-    // An operation has at most three differentiable arguments: the head's share of the sum is 0.
-    let sum = frames.apply_op2(labels, Known { value, gradients: rows })?;
-    let sum = (sum + weight.apply_op2(bias, Known { value: 0.0, gradients: head })?)?;
+    let pairs = [[(frames, out.frames), (labels, out.labels)], [(weight, out.weight), (bias, out.bias)]];
+    let sum = scalar(possible_sum(&out.losses, weights), pairs)?;
     Ok(LossSum { sum, losses: out.losses, skipped: out.skipped })
 }

@@ -126,6 +126,7 @@ pub fn transducer_loss(
     targets: &Targets,
     options: &Options,
 ) -> Result<Tensor> {
+    options.without_head()?;
     let Arguments { frames, labels, weight, bias, layout, dtype } =
         Arguments::new(frames, labels, weight, bias, targets)?;
     let (frame_of, label_of) = layout.joint_rows(targets, 0..targets.batch());

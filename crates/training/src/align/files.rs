@@ -17,8 +17,8 @@ pub enum Unit {
 }
 
 impl Alignments {
-    /// CTM, as NIST's sclite reads it: a line `utterance channel start duration text confidence` for each word or token, times
-    /// in seconds, the channel always 1.
+    /// CTM, as NIST's sclite reads it: a line `utterance channel start duration text confidence` for each word or
+    /// token, times in seconds, the channel always 1.
     ///
     /// White space in an id becomes `_`, and a token of white space `<space>`, since fields are set apart by it.
     pub fn ctm(&self, unit: Unit) -> String {

@@ -3,13 +3,15 @@ use std::fmt::Display;
 
 use speech::FrontEnd;
 
-use super::{PredictorConfig, Recipe};
+use super::{LossConfig, PredictorConfig, Recipe, TopologyKind};
 use crate::{Error, Result};
 
 /// Largest width of a layer: wide enough for anything that a CPU can train, and small enough that shapes cannot overflow.
 const WIDEST: usize = 8192;
 /// Largest number of things that are counted in handfuls: layers, stacked frames, labels of context.
 const MANY: usize = 100;
+/// Most encoder frames that a token or a blank moves on: minutes, at any frame rate.
+const LONGEST: usize = 1000;
 
 impl Recipe {
     /// Checks every value.
@@ -22,7 +24,45 @@ impl Recipe {
         self.augment.perturb.check().map_err(|error| setting("augment.perturb", error))?;
         self.augment.mask.check().map_err(|error| setting("augment.mask", error))?;
         self.check_model()?;
+        self.check_loss()?;
         self.check_steps()
+    }
+
+    fn check_loss(&self) -> Result<()> {
+        match &self.loss {
+            LossConfig::Rnnt { .. } => return Ok(()),
+            &LossConfig::Pruned { s_range, simple_scale, lm_only_scale, am_only_scale, .. } => {
+                expect("loss.s_range", "at least 2", s_range >= 2, s_range)?;
+                at_least_zero("loss.simple_scale", simple_scale)?;
+                share("loss.lm_only_scale", lm_only_scale)?;
+                share("loss.am_only_scale", am_only_scale)?;
+                return share("loss.lm_only_scale + am_only_scale", lm_only_scale + am_only_scale);
+            }
+            LossConfig::Tdt { durations, sigma, omega } => {
+                share("loss.omega", *omega)?;
+                at_least_zero("loss.sigma", *sigma)?;
+                let fine = durations.iter().any(|&frames| frames > 0);
+                expect("loss.durations", "one of at least 1", fine, format!("{durations:?}"))?;
+            }
+            LossConfig::MultiBlank { durations, sigma } => {
+                at_least_zero("loss.sigma", *sigma)?;
+                let fine = !durations.is_empty() && durations.iter().all(|&frames| frames >= 2);
+                expect("loss.durations", "one or more of at least 2", fine, format!("{durations:?}"))?;
+            }
+        }
+        let durations = [self.loss.durations(), self.loss.big_blanks()].concat();
+        for (at, &frames) in durations.iter().enumerate() {
+            expect("loss.durations", &format!("at most {LONGEST}"), frames <= LONGEST, frames)?;
+            expect("loss.durations", "each once", !durations[..at].contains(&frames), frames)?;
+        }
+        let topology = self.training.topology;
+        let (expected, fine) = match self.loss {
+            LossConfig::Tdt { .. } => {
+                ("regular, as durations say the rest", topology == TopologyKind::Regular)
+            }
+            _ => ("regular or modified, with big blanks", topology != TopologyKind::Constrained),
+        };
+        expect("training.topology", expected, fine, format!("{topology:?}").to_lowercase())
     }
 
     fn check_model(&self) -> Result<()> {
@@ -91,6 +131,10 @@ fn whole(key: &str, value: usize, most: usize) -> Result<()> {
 
 fn dropout(key: &str, rate: f32) -> Result<()> {
     expect(key, "a share of 0 to 0.9", (0.0..=0.9).contains(&rate), rate)
+}
+
+fn share(key: &str, value: f64) -> Result<()> {
+    expect(key, "a share of 0 to 1", (0.0..=1.0).contains(&value), value)
 }
 
 fn at_least_zero(key: &str, value: f64) -> Result<()> {

@@ -44,6 +44,68 @@ fn what_is_written_is_read_bit_for_bit() {
     assert!(checkpoint.average.is_some());
 }
 
+/// A checkpoint of an epoch with this `[loss]`, and the shapes in it that a plain one does not have.
+fn with_loss(loss: &str) -> (Toy, PathBuf, Vec<(String, Vec<usize>)>) {
+    let toy = Toy::new();
+    let loss = format!("ctc_weight = 0.3\n[loss]\n{loss}");
+    let recipe = toy.recipe(&[("epochs = 3", "epochs = 1"), ("ctc_weight = 0.3", &loss)]);
+    let folder = toy.path("run");
+    train(&recipe, None, &folder, Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
+    let path = folder.join("last.safetensors");
+    let (_plain_toy, plain) = good();
+    let plain = Checkpoint::read(&plain).unwrap();
+    let own = Checkpoint::read(&path).unwrap().shapes;
+    let own = own.into_iter().filter(|(name, shape)| plain.shapes.get(name) != Some(shape)).collect();
+    (toy, path, own)
+}
+
+#[test]
+fn the_parameters_of_every_kind_of_loss_come_back() {
+    type Shapes<'a> = &'a [(&'a str, &'a [usize])];
+    // Three labels and the blank; both directions of 16 make encoder rows of 32.
+    let shapes = |names: Shapes| -> Vec<(String, Vec<usize>)> {
+        names.iter().map(|(name, shape)| ((*name).to_owned(), shape.to_vec())).collect()
+    };
+    let cases: [(&str, Shapes); 4] = [
+        (
+            "kind = \"tdt\"\ndurations = [0, 1, 2]",
+            &[("joint.durations", &[3, 16]), ("joint.durations.bias", &[3])],
+        ),
+        (
+            "kind = \"multi-blank\"\ndurations = [2, 3]",
+            &[("joint.head", &[6, 16]), ("joint.head.bias", &[6])],
+        ),
+        (
+            "kind = \"pruned\"",
+            &[
+                ("simple.encoder", &[4, 32]),
+                ("simple.encoder.bias", &[4]),
+                ("simple.predictor", &[4, 16]),
+                ("simple.predictor.bias", &[4]),
+            ],
+        ),
+        ("kind = \"rnnt\"\nfactored_blank = true", &[]),
+    ];
+    for (loss, names) in cases {
+        let (toy, path, own) = with_loss(loss);
+        assert_eq!(own, shapes(names), "{loss}");
+        let checkpoint = Checkpoint::read(&path).unwrap();
+        let again = toy.path("again.safetensors");
+        checkpoint.write(&again).unwrap();
+        assert!(std::fs::read(&path).unwrap() == std::fs::read(&again).unwrap());
+        let model = Recogniser::load(&again).unwrap();
+        let values = model.model().parameters().values().unwrap();
+        assert_eq!(Some(values), checkpoint.average, "{loss}");
+
+        if let Some((name, _)) = own.first() {
+            let mut other = checkpoint;
+            other.recipe = other.recipe.split("[loss]").next().unwrap().to_owned();
+            other.write(&again).unwrap();
+            refused(&again, if name == "joint.head" { "joint.head of shape [4, 16]" } else { "only" }, "");
+        }
+    }
+}
+
 #[test]
 fn a_missing_file_is_named() {
     let error = Recogniser::load(Path::new("no/such.safetensors")).err().unwrap();

@@ -38,6 +38,27 @@ fn learns(changes: &[(&str, &str)]) {
         assert!(times.is_sorted() && times.iter().all(|&time| time <= audio.seconds()), "{times:?}");
         assert!(alone.tokens.iter().all(|token| token.log_prob <= 0.0 && token.log_prob > -3.0));
     }
+
+    // The best path of the known text emits most words where the search found them.
+    let aligned = recogniser.align(&utterances).unwrap();
+    assert_eq!(aligned.without_path, [] as [String; 0]);
+    let mut apart = Vec::new();
+    for (utterance, aligned) in utterances.iter().zip(&aligned.utterances) {
+        let found = recogniser.transcribe(&utterance.audio(8000).unwrap()).unwrap().tokens;
+        assert_eq!(aligned.tokens.len(), found.len());
+        for (aligned, found) in aligned.tokens.iter().zip(&found) {
+            assert_eq!(aligned.text, found.text);
+            apart.push((aligned.start - found.seconds).abs());
+        }
+    }
+    assert!(apart.iter().filter(|&&apart| apart < 0.05).count() >= 11, "{apart:?}");
+}
+
+/// The same with a `[loss]` table.
+fn learns_with(loss: &str, training: &str) {
+    let training = format!("epochs = 3\n{training}");
+    let loss = format!("ctc_weight = 0.3\n[loss]\n{loss}");
+    learns(&[("epochs = 3", &training), ("ctc_weight = 0.3", &loss)]);
 }
 
 #[test]
@@ -55,6 +76,28 @@ fn one_direction_a_stateless_predictor_and_the_modified_topology() {
         ("stack = 4\nstride = 4\nlayers = 1", "stack = 3\nstride = 2\nlayers = 2"),
         ("epochs = 3", "epochs = 3\ntopology = \"modified\""),
     ]);
+}
+
+#[test]
+fn tokens_with_durations() {
+    learns_with("kind = \"tdt\"\ndurations = [0, 1, 2, 4]\nsigma = 0.05\nomega = 0.1", "");
+}
+
+#[test]
+fn blanks_that_last() {
+    learns_with("kind = \"multi-blank\"\ndurations = [2, 4]\nsigma = 0.05", "");
+    learns_with("kind = \"multi-blank\"\ndurations = [3]", "topology = \"modified\"");
+}
+
+#[test]
+fn a_pruned_lattice() {
+    let scales = "lm_only_scale = 0.25\nam_only_scale = 0.1\nwarm_steps = 200";
+    learns_with(&format!("kind = \"pruned\"\ns_range = 2\n{scales}"), "topology = \"modified\"");
+}
+
+#[test]
+fn a_factored_blank_and_the_constrained_topology() {
+    learns_with("kind = \"rnnt\"\nfactored_blank = true", "topology = \"constrained\"");
 }
 
 #[test]

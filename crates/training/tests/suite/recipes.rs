@@ -1,7 +1,7 @@
 //! What a recipe may say.
 use std::path::Path;
 
-use training::{Error, Recipe};
+use training::{Error, Recipe, recipe::LossConfig};
 
 use super::toy::Toy;
 
@@ -16,9 +16,18 @@ fn toy(changes: &[(&str, &str)]) -> String {
 #[test]
 fn the_recipes_of_the_repository_are_sound() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recipes");
-    for name in ["digits", "fsdd", "an4"] {
-        let (recipe, _) = Recipe::read(&folder.join(format!("{name}.toml")), None).unwrap();
-        assert!(recipe.data.train[0].starts_with(&folder), "{name}");
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        let path = entry.unwrap().path();
+        let (recipe, _) = Recipe::read(&path, None).unwrap();
+        assert!(recipe.data.train[0].starts_with(&folder), "{}", path.display());
+        names.push(path.file_stem().unwrap().to_str().unwrap().to_owned());
+    }
+    names.sort();
+    for corpus in ["an4", "digits"] {
+        for kind in ["", "-multi-blank", "-pruned", "-tdt"] {
+            assert!(names.contains(&format!("{corpus}{kind}")), "{corpus}{kind}");
+        }
     }
 }
 
@@ -44,6 +53,11 @@ fn unknown_and_missing_keys_are_named() {
         ("epochs = 3", "epochs = 3\ntopology = \"round\"", "round"),
         ("epochs = 3", "epochs = \"three\"", "three"),
         ("epochs = 3", "epochs = ", "epochs"),
+        ("ctc_weight = 0.3", "[loss]\nkind = \"ctc\"", "ctc"),
+        ("ctc_weight = 0.3", "[loss]\nsigma = 0.1", "kind"),
+        ("ctc_weight = 0.3", "[loss]\nkind = \"tdt\"", "durations"),
+        ("ctc_weight = 0.3", "[loss]\nkind = \"rnnt\"\nsigma = 0.1", "sigma"),
+        ("ctc_weight = 0.3", "[loss]\nkind = \"tdt\"\ndurations = [-1, 1]", "-1"),
     ] {
         let error = parse(&toy(&[(old, new)])).unwrap_err();
         assert!(matches!(error, Error::RecipeSyntax { .. }), "{new}: {error}");
@@ -99,6 +113,35 @@ fn values_out_of_range_are_named() {
         ("ctc_weight = 0.3", "ctc_weight = -0.3", "training.ctc_weight"),
         ("ctc_weight = 0.3", "ctc_weight_end = inf", "training.ctc_weight_end"),
         ("ctc_weight = 0.3", "fastemit = nan", "training.fastemit"),
+        ("ctc_weight = 0.3", "[loss]\nkind = \"tdt\"\ndurations = []", "loss.durations"),
+        ("ctc_weight = 0.3", "[loss]\nkind = \"tdt\"\ndurations = [0]", "loss.durations"),
+        ("ctc_weight = 0.3", "[loss]\nkind = \"tdt\"\ndurations = [1, 2, 1]", "loss.durations"),
+        ("ctc_weight = 0.3", "[loss]\nkind = \"tdt\"\ndurations = [1, 2000]", "loss.durations"),
+        ("ctc_weight = 0.3", "[loss]\nkind = \"tdt\"\ndurations = [1]\nomega = 1.1", "loss.omega"),
+        ("ctc_weight = 0.3", "[loss]\nkind = \"tdt\"\ndurations = [1]\nsigma = -0.1", "loss.sigma"),
+        (
+            "ctc_weight = 0.3",
+            "topology = \"modified\"\n[loss]\nkind = \"tdt\"\ndurations = [1]",
+            "training.topology",
+        ),
+        ("ctc_weight = 0.3", "[loss]\nkind = \"multi-blank\"\ndurations = []", "loss.durations"),
+        ("ctc_weight = 0.3", "[loss]\nkind = \"multi-blank\"\ndurations = [1, 2]", "loss.durations"),
+        ("ctc_weight = 0.3", "[loss]\nkind = \"multi-blank\"\ndurations = [2, 2]", "loss.durations"),
+        ("ctc_weight = 0.3", "[loss]\nkind = \"multi-blank\"\ndurations = [2]\nsigma = nan", "loss.sigma"),
+        (
+            "ctc_weight = 0.3",
+            "topology = \"constrained\"\n[loss]\nkind = \"multi-blank\"\ndurations = [2]",
+            "training.topology",
+        ),
+        ("ctc_weight = 0.3", "[loss]\nkind = \"pruned\"\ns_range = 1", "loss.s_range"),
+        ("ctc_weight = 0.3", "[loss]\nkind = \"pruned\"\nsimple_scale = inf", "loss.simple_scale"),
+        ("ctc_weight = 0.3", "[loss]\nkind = \"pruned\"\nlm_only_scale = 2.0", "loss.lm_only_scale"),
+        ("ctc_weight = 0.3", "[loss]\nkind = \"pruned\"\nam_only_scale = -0.1", "loss.am_only_scale"),
+        (
+            "ctc_weight = 0.3",
+            "[loss]\nkind = \"pruned\"\nlm_only_scale = 0.6\nam_only_scale = 0.6",
+            "loss.lm_only_scale + am_only_scale",
+        ),
     ] {
         let error = parse(&toy(&[(old, new)])).unwrap_err();
         let Error::RecipeValue { key, expected, .. } = &error else { panic!("{new}: {error}") };
@@ -112,6 +155,24 @@ fn values_out_of_range_are_named() {
         error.to_string().starts_with("recipe key predictor.context: expected 1 to 100, found 0"),
         "{error}"
     );
+}
+
+#[test]
+fn a_recipe_without_a_loss_is_the_plain_one_and_all_kinds_survive_writing() {
+    assert_eq!(parse(&toy(&[])).unwrap().loss, LossConfig::Rnnt { factored_blank: false });
+    for loss in [
+        "kind = \"rnnt\"\nfactored_blank = true",
+        "kind = \"tdt\"\ndurations = [0, 1, 2]\nsigma = 0.05\nomega = 0.1",
+        "kind = \"multi-blank\"\ndurations = [2, 4]",
+        "kind = \"pruned\"\ns_range = 3\nwarm_steps = 100",
+    ] {
+        let corpus = Toy::new();
+        let loss = format!("ctc_weight = 0.3\n[loss]\n{loss}");
+        let path = corpus.recipe(&[("ctc_weight = 0.3", &loss)]);
+        let (recipe, text) = Recipe::read(&path, Some(9)).unwrap();
+        assert_eq!(parse(&text).unwrap().loss, recipe.loss);
+        assert_ne!(recipe.loss, LossConfig::default());
+    }
 }
 
 #[test]

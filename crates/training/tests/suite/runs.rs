@@ -28,8 +28,20 @@ impl Observer for StopAfter<'_> {
 
 #[test]
 fn a_stopped_run_goes_on_bit_for_bit() {
+    stops_and_goes_on("kind = \"rnnt\"");
+}
+
+#[test]
+fn so_does_one_with_parameters_of_its_own() {
+    stops_and_goes_on("kind = \"tdt\"\ndurations = [0, 1, 3]\nomega = 0.1");
+    // The scales still change where the run stops and goes on.
+    stops_and_goes_on("kind = \"pruned\"\ns_range = 3\nwarm_steps = 8");
+}
+
+fn stops_and_goes_on(loss: &str) {
     let toy = Toy::new();
-    let recipe = toy.recipe(&[("epochs = 3", "epochs = 4\nevaluate_every = 2")]);
+    let loss = format!("ctc_weight = 0.3\n[loss]\n{loss}");
+    let recipe = toy.recipe(&[("epochs = 3", "epochs = 4\nevaluate_every = 2"), ("ctc_weight = 0.3", &loss)]);
     let (whole, parts) = (toy.path("whole"), toy.path("parts"));
     let outcome = run(&recipe, &whole, Start::Fresh).unwrap();
     // In the middle of an epoch, at its end, at once again: six utterances make at least three batches an epoch.
@@ -156,12 +168,18 @@ fn an_old_run_is_not_overwritten_by_accident() {
 #[test]
 fn a_run_that_diverges_names_step_and_utterances() {
     let toy = Toy::new();
+    for loss in ["", "[loss]\nkind = \"tdt\"\ndurations = [0, 1, 2]", "[loss]\nkind = \"pruned\""] {
+        diverges(&toy, loss);
+    }
+}
+
+fn diverges(toy: &Toy, loss: &str) {
     let recipe = toy.recipe(&[
         ("learning_rate = 1e-2", "learning_rate = 1e38"),
-        ("ctc_weight = 0.3", "checkpoint_every = 1"),
+        ("ctc_weight = 0.3", &format!("checkpoint_every = 1\n{loss}")),
     ]);
     let folder = toy.path("run");
-    let error = run(&recipe, &folder, Start::Fresh).unwrap_err();
+    let error = run(&recipe, &folder, Start::Force).unwrap_err();
     let Error::Diverged { step, utterances, .. } = &error else { panic!("{error}") };
     assert!(*step >= 1 && !utterances.is_empty() && utterances.len() <= 2);
     let message = error.to_string();

@@ -1,6 +1,7 @@
 //! Time and memory over the number of utterances: does memory grow with the batch?
 use super::{Choice, thousands};
 use crate::bench::case::Knowledge::Vague;
+use crate::bench::case::Lengths::Ragged;
 use crate::bench::case::{Case, LossWork, Plan, Work};
 
 const QUICK: [usize; 3] = [1, 2, 4];
@@ -19,6 +20,7 @@ pub fn plan(choice: &Choice) -> Plan {
             hidden: 256,
             classes: 1024,
             model: Vague,
+            lengths: Ragged,
         }),
         systems: vec![choice.ours(), choice.dense()],
     };

@@ -1,6 +1,7 @@
 //! Time and memory over the length of 16 utterances, the grid of arXiv 2211.16270.
 use super::Choice;
 use crate::bench::case::Knowledge::Vague;
+use crate::bench::case::Lengths::Ragged;
 use crate::bench::case::{Case, LossWork, Plan, Work};
 
 const FRAMES: [usize; 10] = [50, 64, 83, 107, 139, 179, 232, 299, 387, 500];
@@ -16,7 +17,7 @@ pub fn plan(choice: &Choice) -> Plan {
         let name = format!("{frames}x{labels}");
         let mark = small.then(|| ((frames * (labels + 1)) as f64, name.clone()));
         let name = if small { name } else { format!("{name} H={hidden} C={classes}") };
-        let work = LossWork { batch: 16, frames, labels, hidden, classes, model: Vague };
+        let work = LossWork { batch: 16, frames, labels, hidden, classes, model: Vague, lengths: Ragged };
         Case { name, mark, work: Work::Loss(work), systems: vec![choice.ours(), choice.dense()] }
     };
     let grid = || FRAMES.into_iter().zip(LABELS);

@@ -1,25 +1,27 @@
 //! Backward without the sites that hardly any path visits, against the exact gradient.
 use super::{Choice, thousands};
 use crate::bench::case::Knowledge::Sharp;
+use crate::bench::case::Lengths::Ragged;
 use crate::bench::case::{Case, LossWork, Method, Plan, System, Work};
 
 /// Loses less than the rounding of `f32`.
 const EPSILON: f64 = 1e-6;
-const WORKS: [LossWork; 3] = [
-    LossWork { batch: 8, frames: 50, labels: 10, hidden: 256, classes: 1024, model: Sharp },
-    LossWork { batch: 8, frames: 100, labels: 25, hidden: 256, classes: 1024, model: Sharp },
-    LossWork { batch: 4, frames: 200, labels: 50, hidden: 512, classes: 4096, model: Sharp },
-];
+const WORKS: [LossWork; 3] =
+    [sharp(8, [50, 10], 256, 1024), sharp(8, [100, 25], 256, 1024), sharp(4, [200, 50], 512, 4096)];
 /// Utterances of a manifest.
 const UTTERANCES: usize = 64;
 const QUICK_UTTERANCES: usize = 8;
 
+const fn sharp(batch: usize, [frames, labels]: [usize; 2], hidden: usize, classes: usize) -> LossWork {
+    LossWork { batch, frames, labels, hidden, classes, model: Sharp, lengths: Ragged }
+}
+
 /// On a trained model's lattices if there is one, and on made-up ones that are as sharp otherwise.
 pub fn plan(choice: &Choice) -> Plan {
     let exact = System { name: "exact".to_owned(), ..choice.ours() };
-    let method = match exact.method {
+    let method = match exact.method.clone() {
         Method::Ours { budget, bf16, .. } => Method::Ours { budget, skip: EPSILON, bf16 },
-        Method::Textbook => Method::Textbook,
+        method => method,
     };
     let ours = System { method, ..choice.ours() };
     let case = |name: String, mark: (f64, String), work: Work| Case {

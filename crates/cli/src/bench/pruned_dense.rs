@@ -1,0 +1,140 @@
+//! The rival of the pruned loss: the same first pass, then scores of the retained sites in one candle tensor.
+use candle_core::{D, DType, Device, Tensor, Var};
+use pruned::{Source, first_pass};
+use rnnt_dp::{Regularisers, candle::lattice_loss};
+use rnnt_loss::Targets;
+
+use super::case::PrunedWork;
+use super::error::Result;
+use super::gradients::{Gradients, Values};
+use super::inputs::{Inputs, Sizes};
+use super::measure::Subject;
+use super::pruned::pruning;
+use super::row::{PruningReport, Shape};
+use super::trivial::{AnySource, Trivial, batch};
+
+/// Tensors of scores and hidden rows together that are alive at once at its peak, measured: see `docs/pruned.md`.
+const TENSORS: f64 = 10.0;
+
+/// Joint, head and log-softmax at the retained sites by candle's operations, gradients by autograd; first pass and lattice are
+/// ours, so that nothing but the tensor *retained x C* is compared.
+pub struct PrunedDense {
+    work: PrunedWork,
+    frame_rows: Vec<f32>,
+    label_rows: Vec<f32>,
+    trivial: Trivial,
+    targets: Targets,
+    sizes: Sizes,
+    variables: Variables,
+    /// Of the last step.
+    retained: Option<usize>,
+}
+
+struct Variables {
+    frames: Var,
+    labels: Var,
+    weight: Var,
+    bias: Var,
+}
+
+/// Bytes above inputs and gradients that a step is predicted to need.
+pub fn predicted_bytes(work: &PrunedWork) -> f64 {
+    TENSORS * 4.0 * work.retained() as f64 * (work.loss.classes + work.loss.hidden) as f64
+}
+
+impl PrunedDense {
+    /// Takes the batch.
+    ///
+    /// # Errors
+    /// Candle's own errors.
+    pub fn new(work: PrunedWork, inputs: Inputs, trivial: Trivial) -> Result<Self> {
+        let Inputs { frames, labels, weight, bias, targets, sizes } = inputs;
+        let Sizes { hidden, classes, .. } = sizes;
+        let cpu = &Device::Cpu;
+        let variables = Variables {
+            frames: Var::from_slice(&frames, (frames.len() / hidden, hidden), cpu)?,
+            labels: Var::from_slice(&labels, (labels.len() / hidden, hidden), cpu)?,
+            weight: Var::from_vec(weight, (classes, hidden), cpu)?,
+            bias: Var::from_vec(bias, classes, cpu)?,
+        };
+        let (frame_rows, label_rows) = (frames, labels);
+        Ok(Self { work, frame_rows, label_rows, trivial, targets, sizes, variables, retained: None })
+    }
+
+    fn loss<S: Source<f32>>(&self, source: &S) -> Result<(usize, Gradients)> {
+        let (targets, sizes, pruning) = (&self.targets, &self.sizes, pruning(&self.work));
+        let first = first_pass(source, &batch(targets, sizes.frames, sizes.labels)?, &pruning.first)?;
+        let ranges = first.ranges(pruning.s_range)?;
+        let bands = |b: usize| (0..targets.frames(b)).map(|t| ranges.band(b, t)).collect();
+        let retained = targets.retained((0..targets.batch()).map(bands).collect())?;
+        let lattices = retained.lattices().clone();
+        let losses =
+            lattice_loss(&self.emissions(&retained)?, lattices, pruning.topology(), Regularisers::default())?;
+        let gradients = (losses.sum_all()? * pruning.pruned_scale)?.backward()?;
+        drop(losses);
+        drop(first.backward(source, &vec![pruning.simple_scale; sizes.batch])?);
+        let Variables { frames, labels, weight, bias } = &self.variables;
+        let of = |variable: &Var| -> Result<Tensor> {
+            let none = || candle_core::Error::Msg("the dense loss left a variable without a gradient".into());
+            Ok(gradients.get(variable).cloned().ok_or_else(none)?)
+        };
+        let all = [("frames", frames), ("labels", labels), ("weight", weight), ("bias", bias)];
+        let all = all.into_iter().map(|(name, variable)| Ok((name, Values::Tensor(of(variable)?))));
+        Ok((ranges.sites(), all.collect::<Result<_>>()?))
+    }
+
+    /// Log-probabilities of blank and next label at the retained sites, *N x 2*.
+    fn emissions(&self, retained: &Targets) -> Result<Tensor> {
+        let (mut frame_ids, mut label_ids, mut classes) = (Vec::new(), Vec::new(), Vec::new());
+        for b in 0..retained.batch() {
+            for site in retained.lattices().sites_of(b) {
+                frame_ids.push((b * self.sizes.frames + site.frame) as u32);
+                label_ids.push((b * (self.sizes.labels + 1) + site.label) as u32);
+                // Nothing reads the label behind the last.
+                let next = retained.labels(b).get(site.label).copied();
+                classes.extend([retained.blank(), next.unwrap_or(retained.blank())]);
+            }
+        }
+        let (sites, cpu) = (frame_ids.len(), &Device::Cpu);
+        let Variables { frames, labels, weight, bias } = &self.variables;
+        let frames = frames.index_select(&Tensor::from_vec(frame_ids, sites, cpu)?, 0)?;
+        let labels = labels.index_select(&Tensor::from_vec(label_ids, sites, cpu)?, 0)?;
+        let logits = (frames + labels)?.tanh()?.matmul(&weight.t()?)?.broadcast_add(bias)?;
+        // The maximum is a constant of the log-softmax: it cancels, so it carries no gradient.
+        let shifted = logits.broadcast_sub(&logits.max_keepdim(D::Minus1)?.detach())?;
+        let log_probs = shifted.broadcast_sub(&shifted.exp()?.sum_keepdim(D::Minus1)?.log()?)?;
+        let picked = log_probs.gather(&Tensor::from_vec(classes, (sites, 2), cpu)?, 1)?;
+        Ok(picked.to_dtype(DType::F64)?)
+    }
+}
+
+impl Subject for PrunedDense {
+    fn shape(&self) -> Shape {
+        self.sizes.shape()
+    }
+
+    fn result_bytes(&self) -> u64 {
+        self.sizes.bytes() + self.work.source_bytes()
+    }
+
+    /// 6 H C for each retained site: one product forward and two backward.
+    fn operations(&self) -> Option<u64> {
+        let Sizes { hidden, classes, .. } = self.sizes;
+        let second = 6 * self.work.retained() as u64 * (hidden * classes) as u64;
+        Some(self.work.first_operations() + second)
+    }
+
+    fn step(&mut self) -> Result<Gradients> {
+        let source = self.trivial.source(&self.frame_rows, &self.label_rows, self.sizes.hidden)?;
+        let (retained, gradients) = match source {
+            AnySource::Matrices(source) => self.loss(&source)?,
+            AnySource::Heads(source) => self.loss(&source)?,
+        };
+        self.retained = Some(retained);
+        Ok(gradients)
+    }
+
+    fn pruning_report(&self) -> Option<PruningReport> {
+        Some(self.work.report(self.retained?))
+    }
+}

@@ -1,0 +1,143 @@
+//! Linear heads against the matrices that they make, with the chain rule in plain loops.
+mod plain;
+
+use oracle::{compare::assert_close, noise};
+use panda_core::Real;
+use plain::Problem;
+use pruned::{
+    Batch, Error, Heads, HeadsGradient, Linear, Matrices, Options, Transducer, Unigram, first_pass,
+};
+
+/// Hidden rows, weight, bias, width.
+type Layer = (Vec<f64>, Vec<f64>, Option<Vec<f64>>, usize);
+
+struct Layers {
+    /// Frames, then labels.
+    sides: [Layer; 2],
+    classes: usize,
+    batch: Batch,
+    options: Options,
+}
+
+fn layers(seed: u64, classes: usize, options: Options, bias: bool) -> Layers {
+    let shapes = [(6, 3), (140, 5), (1, 0)];
+    let problem = Problem::random(seed, &shapes, classes, 1.0, options);
+    let rows = [shapes.len() * problem.most_frames, shapes.len() * problem.positions];
+    let side = |i: usize, hidden: usize| {
+        let of = |purpose: u64, count: usize, scale: f64| {
+            noise::normal(seed, 100 + 10 * i as u64 + purpose, count, scale)
+        };
+        let bias = bias.then(|| of(3, classes, 0.5));
+        (of(1, rows[i] * hidden, 1.0), of(2, classes * hidden, 1.5), bias, hidden)
+    };
+    Layers { sides: [side(0, 5), side(1, 3)], classes, batch: problem.batch(), options }
+}
+
+impl Layers {
+    fn run<F: Real>(&self) -> (Vec<f64>, HeadsGradient<F>) {
+        let cast = |v: &[f64]| v.iter().map(|&v| F::from_f64(v)).collect::<Vec<F>>();
+        let cast = self.sides.each_ref().map(|(rows, weight, bias, hidden)| {
+            (cast(rows), cast(weight), bias.as_deref().map(cast), *hidden)
+        });
+        let [am, lm] = cast
+            .each_ref()
+            .map(|(rows, weight, bias, hidden)| Linear::new(rows, weight, bias.as_deref(), *hidden).unwrap());
+        let heads = Heads::new(am, lm).unwrap();
+        let pass = first_pass(&heads, &self.batch, &self.options).unwrap();
+        let gradient = pass.backward(&heads, &[1.0, -0.5, 2.0]).unwrap();
+        (pass.losses, gradient)
+    }
+
+    /// Losses and, for each side, gradients of rows, weight and bias.
+    fn want(&self) -> (Vec<f64>, [[Vec<f64>; 3]; 2]) {
+        let classes = self.classes;
+        let scores = self.sides.each_ref().map(|(rows, weight, bias, hidden)| {
+            let of = |row: &[f64], c: usize| {
+                let product: f64 = row.iter().zip(&weight[c * hidden..]).map(|(x, w)| x * w).sum();
+                product + bias.as_ref().map_or(0.0, |bias| bias[c])
+            };
+            rows.chunks(*hidden).flat_map(|row| (0..classes).map(move |c| of(row, c))).collect::<Vec<f64>>()
+        });
+        let source = Matrices::new(&scores[0], &scores[1], classes).unwrap();
+        let pass = first_pass(&source, &self.batch, &self.options).unwrap();
+        let gradient = pass.backward(&source, &[1.0, -0.5, 2.0]).unwrap();
+        let pull = |side: usize, g: &[f64]| {
+            let (rows, weight, _, hidden) = &self.sides[side];
+            let mut out = [vec![0.0; rows.len()], vec![0.0; weight.len()], vec![0.0; classes]];
+            for (r, g) in g.chunks(classes).enumerate() {
+                for (c, &g) in g.iter().enumerate() {
+                    for k in 0..*hidden {
+                        out[0][r * hidden + k] += g * weight[c * hidden + k];
+                        out[1][c * hidden + k] += g * rows[r * hidden + k];
+                    }
+                    out[2][c] += g;
+                }
+            }
+            out
+        };
+        (pass.losses, [pull(0, &gradient.am), pull(1, &gradient.lm)])
+    }
+
+    fn check<F: Real>(&self, bar: f64) {
+        let ((losses, found), (want_losses, want)) = (self.run::<F>(), self.want());
+        for (found, want) in losses.iter().zip(&want_losses) {
+            assert!((found - want).abs() <= bar * (1.0 + want.abs()), "{found} {want}");
+        }
+        for (side, (found, want)) in [found.am, found.lm].into_iter().zip(want).enumerate() {
+            for (i, (found, want)) in [found.rows, found.weight, found.bias].into_iter().zip(want).enumerate()
+            {
+                let found: Vec<f64> = found.into_iter().map(F::to_f64).collect();
+                assert_close(&format!("side {side}, gradient {i}"), &found, &want, bar * 10.0);
+            }
+        }
+    }
+}
+
+#[test]
+fn heads_equal_the_matrices_they_make() {
+    let plain = Options::default();
+    let smooth = Options { lm_only_scale: 0.2, am_only_scale: 0.1, ..plain };
+    for (seed, classes, options, bias) in [
+        (1, 7, plain, true),
+        (2, 2100, plain, false),
+        (3, 1500, smooth, true),
+        (4, 300, Options { transducer: Transducer::Constrained, delay_penalty: 0.1, ..smooth }, true),
+        (5, 1030, Options { unigram: Unigram::AllRows, ..smooth }, true),
+    ] {
+        let layers = layers(seed, classes, options, bias);
+        layers.check::<f64>(1e-11);
+        layers.check::<f32>(2e-5);
+    }
+}
+
+#[test]
+fn masked_classes_get_no_gradient() {
+    let mut layers = layers(6, 40, Options { lm_only_scale: 0.2, ..Options::default() }, true);
+    let blank = layers.batch.blank();
+    let used = |c: u32| c == blank || (0..3).any(|b| layers.batch.labels(b).contains(&c));
+    let masked = (0..40).find(|&c| !used(c)).unwrap() as usize;
+    layers.sides[0].2.as_mut().unwrap()[masked] = f64::NEG_INFINITY;
+    let (losses, gradient) = layers.run::<f32>();
+    assert!(losses.iter().all(|loss| loss.is_finite()));
+    assert!(gradient.am.weight[masked * 5..][..5].iter().all(|g| *g == 0.0));
+    assert!(gradient.am.bias[masked] == 0.0 && gradient.am.bias.iter().all(|g| g.is_finite()));
+    layers.check::<f64>(1e-11);
+}
+
+#[test]
+fn mistakes_are_named() {
+    let (x, w) = ([1.0f32; 6], [1.0f32; 12]);
+    let error = |rows: &[f32], weight: &[f32], bias: Option<&[f32]>, hidden| {
+        Linear::new(rows, weight, bias, hidden).unwrap_err()
+    };
+    assert_eq!(error(&x, &w, None, 0), Error::Zero { argument: "hidden" });
+    assert_eq!(error(&x, &[], None, 3), Error::Zero { argument: "classes" });
+    assert_eq!(error(&x[1..], &w, None, 3), Error::Length { argument: "rows", expected: 3, found: 5 });
+    assert_eq!(error(&x, &w[1..], None, 3), Error::Length { argument: "weight", expected: 9, found: 11 });
+    assert_eq!(error(&x, &w, Some(&x), 3), Error::Length { argument: "bias", expected: 4, found: 6 });
+    let mut odd = w;
+    odd[7] = f32::NEG_INFINITY;
+    assert!(matches!(error(&x, &odd, None, 3), Error::Weight { class: 2, .. }));
+    let [a, b] = [3, 2].map(|hidden| Linear::new(&x, &w, None, hidden).unwrap());
+    assert_eq!(Heads::new(a, b).unwrap_err(), Error::Classes { frames: 4, labels: 6 });
+}

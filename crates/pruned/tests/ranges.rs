@@ -1,0 +1,150 @@
+//! Pruning ranges: what must hold of any, and that they keep a path.
+use oracle::noise;
+use proptest::prelude::*;
+use pruned::{Error, Ranges, Transducer};
+use rnnt_dp::Lattices;
+
+const ALL: [Transducer; 3] = [Transducer::Regular, Transducer::Modified, Transducer::Constrained];
+
+/// Whether some path has all of its sites inside of the bands, by plain search.
+fn keeps_a_path(ranges: &Ranges, frames: usize, labels: usize, transducer: Transducer) -> bool {
+    let inside = |t: usize, u: usize| t == frames || ranges.band(0, t).contains(&u);
+    let mut reached = vec![vec![false; labels + 1]; frames + 1];
+    reached[0][0] = inside(0, 0);
+    for t in 0..frames {
+        for u in 0..=labels {
+            if !reached[t][u] {
+                continue;
+            }
+            // The end is (T, U) alone.
+            reached[t + 1][u] |= inside(t + 1, u) && (t + 1 < frames || u == labels);
+            if u < labels {
+                match transducer {
+                    Transducer::Regular => reached[t][u + 1] |= inside(t, u + 1),
+                    // The label arc reads the blank of (t, u + 1).
+                    Transducer::Constrained if !inside(t, u + 1) => {}
+                    _ => reached[t + 1][u + 1] |= inside(t + 1, u + 1) && (t + 1 < frames || u + 1 == labels),
+                }
+            }
+        }
+    }
+    reached[frames][labels]
+}
+
+/// Any numbers, not only posteriors: every frame asks for whatever it likes.
+fn random(seed: u64, frames: usize, labels: usize, levels: u32) -> Vec<f64> {
+    let values = noise::below(seed, 7, 2 * frames * (labels + 1), levels);
+    values.into_iter().map(|v| f64::from(v) / f64::from(levels)).collect()
+}
+
+proptest! {
+    #[test]
+    fn bands_are_sound(seed in 0u64..10_000, frames in 1usize..12, labels in 0usize..30, s_range in 1usize..8,
+        levels in 1u32..20) {
+        let lattices = Lattices::new(vec![frames], vec![labels]).unwrap();
+        for transducer in ALL {
+            let occupancies = random(seed, frames, labels, levels);
+            let ranges = match Ranges::new(&occupancies, &lattices, transducer, s_range) {
+                Ok(ranges) => ranges,
+                Err(error) => {
+                    prop_assert!(s_range == 1 && transducer != Transducer::Modified, "{error}");
+                    continue;
+                }
+            };
+            let (starts, width) = (ranges.starts(0), ranges.width(0));
+            prop_assert_eq!(starts.len(), frames);
+            prop_assert_eq!(ranges.sites(), frames * width);
+            prop_assert!(width >= s_range.min(labels + 1) && width <= labels + 1);
+            prop_assert_eq!(starts[0], 0);
+            let step = if transducer == Transducer::Regular { width.max(2) - 1 } else { 1 };
+            prop_assert!(starts.windows(2).all(|pair| pair[0] <= pair[1] && pair[1] - pair[0] <= step));
+            prop_assert!(starts.iter().all(|start| start + width <= labels + 1));
+            // Modified and constrained transducers have no path at all if U > T.
+            let possible = transducer == Transducer::Regular || labels <= frames;
+            if possible {
+                prop_assert!(ranges.band(0, frames - 1).end == labels + 1 || (width == 1 && labels == frames));
+            }
+            prop_assert_eq!(keeps_a_path(&ranges, frames, labels, transducer), possible);
+        }
+    }
+
+    /// Where U + 1 fits, everything is kept.
+    #[test]
+    fn wide_bands_keep_all(seed in 0u64..1000, frames in 1usize..6, labels in 0usize..6, more in 1usize..4) {
+        let lattices = Lattices::new(vec![frames], vec![labels]).unwrap();
+        let occupancies = random(seed, frames, labels, 9);
+        for transducer in ALL {
+            let s_range = (labels + more).max(2);
+            let ranges = Ranges::new(&occupancies, &lattices, transducer, s_range).unwrap();
+            for frame in 0..frames {
+                prop_assert_eq!(ranges.band(0, frame), 0..labels + 1);
+            }
+        }
+    }
+
+    #[test]
+    fn utterances_do_not_see_each_other(seed in 0u64..1000,
+        shapes in prop::collection::vec((1usize..8, 0usize..8), 1..4)) {
+        let (frames, labels): (Vec<_>, Vec<_>) = shapes.iter().copied().unzip();
+        let lattices = Lattices::new(frames, labels).unwrap();
+        let each: Vec<_> = shapes.iter().enumerate().map(|(b, s)| random(seed + b as u64, s.0, s.1, 9)).collect();
+        let ranges = Ranges::new(&each.concat(), &lattices, Transducer::Regular, 3).unwrap();
+        prop_assert_eq!(ranges.batch(), shapes.len());
+        for (b, &(t, u)) in shapes.iter().enumerate() {
+            let alone = Lattices::new(vec![t], vec![u]).unwrap();
+            let alone = Ranges::new(&each[b], &alone, Transducer::Regular, 3).unwrap();
+            prop_assert_eq!(alone.starts(0), ranges.starts(b));
+            prop_assert_eq!(alone.width(0), ranges.width(b));
+        }
+    }
+}
+
+/// The first of equal windows; a window pays for the label that leads into it.
+#[test]
+fn ties_go_to_the_first() {
+    let lattices = Lattices::new(vec![2], vec![3]).unwrap();
+    let mut occupancies = vec![0.25; 16];
+    let starts = |occupancies: &[f64], s_range: usize| {
+        Ranges::new(occupancies, &lattices, Transducer::Regular, s_range).unwrap().starts(0).to_vec()
+    };
+    assert_eq!(starts(&occupancies, 3), [0, 1]);
+    // Frame 0 wants the end, but the first band begins at 0.
+    occupancies[6] = 9.0;
+    assert_eq!(starts(&occupancies, 3), [0, 1]);
+    // Three frames: the middle one is free.
+    let lattices = Lattices::new(vec![3], vec![3]).unwrap();
+    let mut occupancies = vec![0.0; 24];
+    let middle = |occupancies: &[f64]| {
+        Ranges::new(occupancies, &lattices, Transducer::Modified, 2).unwrap().starts(0)[1]
+    };
+    occupancies[8 + 2 * 2] = 1.0; // blank at u = 2: windows 1 and 2 have it; the last band limits to 1 or more.
+    assert_eq!(middle(&occupancies), 1);
+    assert_eq!(middle(&[0.0; 24]), 1);
+}
+
+#[test]
+fn many_labels_widen_regular_bands() {
+    // fast_rnnt: s_range 2 would move on by one a frame, and never get to the end.
+    let lattices = Lattices::new(vec![2, 1], vec![7, 5]).unwrap();
+    let ranges = Ranges::new(&[0.1; 44], &lattices, Transducer::Regular, 2).unwrap();
+    assert_eq!((ranges.width(0), ranges.width(1)), (5, 6));
+    assert_eq!((ranges.band(0, 0), ranges.band(0, 1), ranges.band(1, 0)), (0..5, 3..8, 0..6));
+}
+
+#[test]
+fn mistakes_are_named() {
+    let lattices = Lattices::new(vec![2, 2], vec![1, 0]).unwrap();
+    let new = |occupancies: &[f64], transducer, s_range| {
+        Ranges::new(occupancies, &lattices, transducer, s_range).unwrap_err()
+    };
+    for transducer in [Transducer::Regular, Transducer::Constrained] {
+        assert_eq!(new(&[0.0; 12], transducer, 1), Error::Range { transducer, needed: 2, found: 1 });
+    }
+    let transducer = Transducer::Modified;
+    assert_eq!(new(&[0.0; 12], transducer, 0), Error::Range { transducer, needed: 1, found: 0 });
+    let short = Error::Length { argument: "occupancies", expected: 12, found: 11 };
+    assert_eq!(new(&[0.0; 11], transducer, 2), short);
+    let mut odd = [0.0; 12];
+    odd[9] = f64::NAN;
+    assert!(matches!(new(&odd, transducer, 2), Error::Occupancy { utterance: 1, .. }));
+}

@@ -1,0 +1,197 @@
+//! Padding, batch mates, threads, odd scores, and mistakes.
+mod plain;
+
+use plain::Problem;
+use pruned::{Batch, Error, Matrices, MatrixGradient, Options, Side, Transducer, Unigram, first_pass};
+
+const SMOOTH: Options = Options {
+    transducer: Transducer::Regular,
+    lm_only_scale: 0.2,
+    am_only_scale: 0.1,
+    unigram: Unigram::Utterance,
+    delay_penalty: 0.1,
+    fastemit: 0.0,
+};
+
+type Answer = (Vec<f64>, Vec<f64>, MatrixGradient<f32>);
+
+fn run(am: &[f64], lm: &[f64], classes: usize, batch: &Batch, options: &Options) -> Answer {
+    let single = |v: &[f64]| v.iter().map(|&v| v as f32).collect::<Vec<_>>();
+    let (am, lm) = (single(am), single(lm));
+    let source = Matrices::new(&am, &lm, classes).unwrap();
+    let pass = first_pass(&source, batch, options).unwrap();
+    let gradient = pass.backward(&source, &vec![1.0; batch.len()]).unwrap();
+    (pass.losses, pass.occupancies, gradient)
+}
+
+/// Real rows alone, packed.
+fn pack(problem: &Problem, utterances: std::ops::Range<usize>) -> (Vec<f64>, Vec<f64>, Batch) {
+    let (mut am, mut lm, c) = (Vec::new(), Vec::new(), problem.classes);
+    for b in utterances.clone() {
+        let (t, u) = (problem.frames[b], problem.labels[b].len() + 1);
+        am.extend(&problem.am[b * problem.most_frames * c..][..t * c]);
+        lm.extend(&problem.lm[b * problem.positions * c..][..u * c]);
+    }
+    let (frames, labels) = (&problem.frames[utterances.clone()], &problem.labels[utterances]);
+    (am, lm, Batch::packed(problem.blank, frames.to_vec(), labels.to_vec()).unwrap())
+}
+
+#[test]
+fn batch_mates_padding_and_threads_change_no_bit() {
+    for options in [Options::default(), SMOOTH, Options { transducer: Transducer::Constrained, ..SMOOTH }] {
+        let mut problem = Problem::random(5, &[(200, 9), (3, 2), (40, 30), (7, 0)], 1300, 4.0, options);
+        let (c, together) =
+            (problem.classes, run(&problem.am, &problem.lm, 1300, &problem.batch(), &options));
+        // Poison in all padding.
+        for b in 0..4 {
+            let rows = b * problem.most_frames + problem.frames[b]..(b + 1) * problem.most_frames;
+            problem.am[rows.start * c..rows.end * c].fill(f64::NAN);
+            let rows = b * problem.positions + problem.labels[b].len() + 1..(b + 1) * problem.positions;
+            problem.lm[rows.start * c..rows.end * c].fill(f64::INFINITY);
+        }
+        for threads in [1, 3] {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            let poisoned = pool.install(|| run(&problem.am, &problem.lm, c, &problem.batch(), &options));
+            assert!(poisoned == together, "padding or threads");
+        }
+        let batch = problem.batch();
+        for b in 0..4 {
+            let (am, lm, alone) = pack(&problem, b..b + 1);
+            let (losses, occupancies, gradient) = run(&am, &lm, c, &alone, &options);
+            let sites = batch.lattices().range(b);
+            assert_eq!(losses[0], together.0[b]);
+            assert!(occupancies == together.1[2 * sites.start..2 * sites.end]);
+            let (first, count) = (b * problem.most_frames * c, problem.frames[b] * c);
+            assert!(gradient.am == together.2.am[first..first + count], "am of utterance {b}");
+            assert!(
+                together.2.am[first + count..(b + 1) * problem.most_frames * c].iter().all(|g| *g == 0.0)
+            );
+            let (first, count) = (b * problem.positions * c, (problem.labels[b].len() + 1) * c);
+            assert!(gradient.lm == together.2.lm[first..first + count], "lm of utterance {b}");
+        }
+    }
+}
+
+/// The average over padding mixes utterances, which is why it is not the default.
+#[test]
+fn the_average_over_all_rows_depends_on_padding() {
+    let options = Options { unigram: Unigram::AllRows, ..SMOOTH };
+    let mut problem = Problem::random(5, &[(5, 2), (4, 1)], 6, 1.0, options);
+    let before = run(&problem.am, &problem.lm, 6, &problem.batch(), &options).0;
+    let last = problem.lm.len() - 1;
+    problem.lm[last] += 1.0;
+    let after = run(&problem.am, &problem.lm, 6, &problem.batch(), &options).0;
+    assert!(before.iter().zip(&after).all(|(a, b)| a != b));
+    problem.lm[last] = f64::NAN;
+    let source = Matrices::new(&problem.am, &problem.lm, 6).unwrap();
+    let error = first_pass(&source, &problem.batch(), &options).unwrap_err();
+    assert_eq!(error, Error::Padding { row: 7 });
+}
+
+#[test]
+fn impossible_utterances_are_values() {
+    let shapes = [(2, 3), (4, 2)];
+    for transducer in [Transducer::Modified, Transducer::Constrained] {
+        let options = Options { transducer, ..SMOOTH };
+        let problem = Problem::random(8, &shapes, 6, 1.0, options);
+        let (losses, occupancies, gradient) = run(&problem.am, &problem.lm, 6, &problem.batch(), &options);
+        assert!(losses[0] == f64::INFINITY && losses[1].is_finite());
+        assert!(occupancies[..2 * 2 * 4].iter().all(|o| *o == 0.0));
+        assert!(gradient.am[..problem.most_frames * 6].iter().all(|g| *g == 0.0));
+        assert!(gradient.am[problem.most_frames * 6..].iter().any(|g| *g != 0.0));
+        assert!(gradient.am.iter().chain(&gradient.lm).all(|g| g.is_finite()));
+    }
+    // A label that is masked everywhere.
+    let mut problem = Problem::random(9, &[(3, 1)], 6, 1.0, Options::default());
+    let label = problem.labels[0][0] as usize;
+    problem.am.chunks_exact_mut(6).for_each(|row| row[label] = f64::NEG_INFINITY);
+    let (losses, _, gradient) = run(&problem.am, &problem.lm, 6, &problem.batch(), &Options::default());
+    assert_eq!(losses, [f64::INFINITY]);
+    assert!(gradient.am.iter().chain(&gradient.lm).all(|g| *g == 0.0));
+}
+
+#[test]
+fn odd_scores_are_named() {
+    for options in [Options::default(), SMOOTH, Options { unigram: Unigram::AllRows, ..SMOOTH }] {
+        let sound = Problem::random(6, &[(5, 2), (4, 3)], 1100, 1.0, options);
+        let refuse = |problem: &Problem| {
+            let source = Matrices::new(&problem.am, &problem.lm, 1100).unwrap();
+            first_pass(&source, &problem.batch(), &options).unwrap_err()
+        };
+        for value in [f64::NAN, f64::INFINITY] {
+            let mut problem = sound.clone();
+            let at = (problem.most_frames + 3) * 1100 + 1050;
+            problem.am[at] = value;
+            let want = |side, row| {
+                move |error: &Error| {
+                    matches!(error, Error::Score { side: s, utterance: 1, row: r, class: 1050, value: v }
+                    if *s == side && *r == row && (*v == value || v.is_nan()))
+                }
+            };
+            let error = refuse(&problem);
+            assert!(want(Side::Frames, 3)(&error), "{error}");
+            let mut problem = sound.clone();
+            let at = (problem.positions + 2) * 1100 + 1050;
+            problem.lm[at] = value;
+            let error = refuse(&problem);
+            assert!(want(Side::Labels, 2)(&error), "{error}");
+        }
+        let mut problem = sound.clone();
+        let first = problem.most_frames * 1100;
+        problem.am[first + 1100..first + 2200].fill(f64::NEG_INFINITY);
+        assert_eq!(refuse(&problem), Error::AllMasked { utterance: 1, frame: 1, position: 0 });
+        // Each row has a finite score, but no class has one in both.
+        let mut problem = sound.clone();
+        problem.am[..600].fill(f64::NEG_INFINITY);
+        problem.lm[2 * 1100 + 600..3 * 1100].fill(f64::NEG_INFINITY);
+        assert_eq!(refuse(&problem), Error::AllMasked { utterance: 0, frame: 0, position: 2 });
+    }
+}
+
+#[test]
+fn mistakes_are_named() {
+    let labels = || vec![vec![1, 2], vec![3]];
+    let batch = Batch::padded(0, vec![3, 2], labels(), 3, 3).unwrap();
+    let scores = vec![0.0; 100];
+    let refuse = |rows: [usize; 2], classes: usize, options: Options| {
+        let source =
+            Matrices::new(&scores[..rows[0] * classes], &scores[..rows[1] * classes], classes).unwrap();
+        first_pass(&source, &batch, &options).unwrap_err()
+    };
+    let plain = Options::default();
+    let few = Error::TooFewRows { side: Side::Frames, utterance: 1, needed: 5, found: 4 };
+    assert_eq!(refuse([4, 6], 4, plain), few);
+    let few = Error::TooFewRows { side: Side::Labels, utterance: 1, needed: 5, found: 4 };
+    assert_eq!(refuse([6, 4], 4, plain), few);
+    let beyond = Error::LabelOutOfRange { utterance: 1, position: 0, label: 3, classes: 3 };
+    assert_eq!(refuse([6, 6], 3, plain), beyond);
+    for (options, name) in [
+        (Options { lm_only_scale: -0.1, ..plain }, "lm_only_scale"),
+        (Options { am_only_scale: f64::NAN, ..plain }, "am_only_scale"),
+        (Options { lm_only_scale: 0.6, am_only_scale: 0.5, ..plain }, "lm_only_scale + am_only_scale"),
+        (Options { delay_penalty: f64::INFINITY, ..plain }, "delay_penalty"),
+        (Options { fastemit: -1.0, ..plain }, "fastemit"),
+    ] {
+        let error = refuse([6, 6], 4, options);
+        assert!(matches!(error, Error::Option { argument, .. } if argument == name), "{error}");
+    }
+    let new = |blank, labels, starts: [usize; 2]| {
+        Batch::new(blank, vec![3, 2], labels, starts.to_vec(), vec![0, 3]).unwrap_err()
+    };
+    assert_eq!(new(2, labels(), [0, 3]), Error::BlankLabel { utterance: 0, position: 1, blank: 2 });
+    let overlap = Error::Overlap { side: Side::Frames, utterance: 1, expected: 3, found: 2 };
+    assert_eq!(new(0, labels(), [0, 2]), overlap);
+    assert!(matches!(new(0, vec![vec![1]], [0, 3]), Error::Lattice(_)));
+    assert_eq!(Matrices::new(&scores, &scores, 0).unwrap_err(), Error::Zero { argument: "classes" });
+    assert!(matches!(Matrices::new(&scores, &scores[1..], 4), Err(Error::Length { argument: "lm", .. })));
+    let source = Matrices::new(&scores[..24], &scores[..24], 4).unwrap();
+    let pass = first_pass(&source, &batch, &plain).unwrap();
+    assert!(matches!(pass.backward(&source, &[1.0]), Err(Error::Length { argument: "weights", .. })));
+    let odd = pass.backward(&source, &[1.0, f64::NAN]).unwrap_err();
+    assert!(matches!(odd, Error::UtteranceWeight { utterance: 1, .. }));
+    let blank = Batch::packed(9, vec![1], vec![vec![]]).unwrap();
+    assert_eq!(
+        first_pass(&source, &blank, &plain).unwrap_err(),
+        Error::BlankOutOfRange { blank: 9, classes: 4 }
+    );
+}

@@ -1,0 +1,109 @@
+//! The losses of a batch, as the recipe wants them.
+use candle_core::{DType, Device, Tensor, Var};
+use rnnt_loss::{
+    Targets,
+    candle::{
+        LossSum, PrunedSum, TrivialJoiner, ctc_loss, pruned_loss_sum, tdt_loss_sum, transducer_loss,
+        transducer_loss_sum,
+    },
+};
+
+use crate::dropout::Masks;
+use crate::model::{Model, Trivial};
+use crate::{Result, linear};
+
+/// Losses of a batch.
+#[derive(Debug)]
+pub struct Losses {
+    /// Transducer loss of each utterance, *B*, +inf without a path; in pruned training that of the joint network.
+    pub transducer: Vec<f64>,
+    /// That of the trivial joiner in pruned training, *B*.
+    pub simple: Option<Vec<f64>>,
+    /// Mean over the batch of what is to be minimised, a scalar (`f64`) and part of the graph; an utterance without a path adds
+    /// nothing to its gradient. In pruned training the sum of both losses in their proportions at that step.
+    ///
+    /// The value is of no use where an utterance has no path.
+    pub mean: Tensor,
+    /// CTC loss of the encoder, if the model has that head: each value, *B*, and the mean.
+    pub ctc: Option<(Vec<f64>, Tensor)>,
+}
+
+impl Model {
+    /// Losses of a padded batch of utterances with these lengths and labels at an optimiser step. With masks, dropout is on.
+    ///
+    /// # Shapes
+    /// `x [B, T, D]`, D = mels · stack; `lengths` has B entries of at most T; `labels` has B sequences.
+    ///
+    /// # Errors
+    /// [`crate::Error::Shape`] or [`crate::Error::Loss`] if the input does not fit.
+    pub fn losses(
+        &self,
+        x: &Tensor,
+        lengths: &[usize],
+        labels: &[Vec<u32>],
+        step: u64,
+        mut masks: Option<&mut Masks>,
+    ) -> Result<Losses> {
+        let (encoded, lengths) = self.encoder.forward(x, lengths, masks.as_deref_mut())?;
+        let predicted = self.predictor.forward(labels, masks.as_deref_mut())?;
+        let mut frames = linear(&encoded, &self.joint_encoder.0, &self.joint_encoder.1)?;
+        let mut rows = linear(&predicted, &self.joint_predictor.0, &self.joint_predictor.1)?;
+        if let Some(masks) = masks {
+            let rate = self.recipe.joint.dropout;
+            frames = masks.apply(&frames, rate)?;
+            rows = masks.apply(&rows, rate)?;
+        }
+        let targets = self.targets(lengths, labels)?;
+        let ctc = match &self.ctc {
+            Some((weight, bias)) => {
+                let plain = Targets::new(self.blank(), lengths_of(&targets), labels.to_vec())?;
+                Some(mean(&ctc_loss(&linear(&encoded, weight, bias)?, &plain)?)?)
+            }
+            None => None,
+        };
+        let (head, options) = (tensors(&self.head), self.recipe.loss_options()?);
+        let batch = targets.batch();
+        let shares = vec![1.0 / batch as f64; batch];
+        let mut simple = None;
+        let (transducer, mean) = if let Some(durations) = &self.duration_head {
+            let durations = tensors(durations);
+            let LossSum { sum, losses, .. } =
+                tdt_loss_sum(&frames, &rows, head, durations, &targets, &options, &shares)?;
+            (losses, sum)
+        } else if let (Some(Trivial { am, lm }), Some(pruning)) = (&self.trivial, self.recipe.pruning(step)) {
+            let (am, lm) = (tensors(am), tensors(lm));
+            let joiner = TrivialJoiner { frames: &encoded, labels: &predicted, am, lm };
+            let PrunedSum { sum, simple: first, pruned, .. } =
+                pruned_loss_sum(&joiner, &frames, &rows, head, &targets, &options, &pruning, &shares)?;
+            simple = Some(first);
+            (pruned, sum)
+        } else if options.factored_blank {
+            let LossSum { sum, losses, .. } =
+                transducer_loss_sum(&frames, &rows, head.0, head.1, &targets, &options, &shares)?;
+            (losses, sum)
+        } else {
+            mean(&transducer_loss(&frames, &rows, head.0, head.1, &targets, &options)?)?
+        };
+        Ok(Losses { transducer, simple, mean, ctc })
+    }
+}
+
+fn tensors((weight, bias): &(Var, Var)) -> (&Tensor, &Tensor) {
+    (weight, bias)
+}
+
+fn lengths_of(targets: &Targets) -> Vec<usize> {
+    (0..targets.batch()).map(|b| targets.frames(b)).collect()
+}
+
+/// Values, and their mean over the batch without those that are +inf.
+///
+/// The mean's value is of no use where there are some, but its gradient is right: theirs is zero.
+fn mean(losses: &Tensor) -> Result<(Vec<f64>, Tensor)> {
+    let values: Vec<f64> = losses.to_dtype(DType::F64)?.to_vec1()?;
+    let share = |&value: &f64| if value == f64::INFINITY { 0.0 } else { 1.0 / values.len() as f64 };
+    let shares: Vec<f64> = values.iter().map(share).collect();
+    let count = shares.len();
+    let shares = Tensor::from_vec(shares, count, &Device::Cpu)?.to_dtype(losses.dtype())?;
+    Ok((values, (losses * shares)?.sum_all()?))
+}

@@ -1,0 +1,175 @@
+//! Which loss a model is trained with, and what it means for the lattice, the classes and the search.
+use decoding::Greedy;
+use pruned::Transducer;
+use rnnt_loss::{Options, Pruning, Topology};
+use serde::{Deserialize, Serialize};
+
+use super::Recipe;
+use crate::Result;
+
+/// `[loss]`: the kind of transducer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, tag = "kind", rename_all = "kebab-case")]
+pub enum LossConfig {
+    /// The transducer loss over the whole lattice.
+    Rnnt {
+        /// Whether the blank is a sigmoid of its own score and the labels share what it leaves (HAT).
+        #[serde(default)]
+        factored_blank: bool,
+    },
+    /// Token-and-duration transducer: a second head says how many encoder frames a token moves on.
+    Tdt {
+        /// What that head chooses from; one of at least 1, none twice.
+        durations: Vec<usize>,
+        /// Logit under-normalisation σ, subtracted from the log-probability of each token.
+        #[serde(default)]
+        sigma: f64,
+        /// Share of the plain transducer loss, from 0 to 1.
+        #[serde(default)]
+        omega: f64,
+    },
+    /// Multi-blank transducer: blanks that move on several encoder frames, the last classes of the model in this order.
+    MultiBlank {
+        /// Frames of each, at least 2, none twice.
+        durations: Vec<usize>,
+        /// Logit under-normalisation σ, subtracted from the log-probability of each token.
+        #[serde(default)]
+        sigma: f64,
+    },
+    /// A trivial joiner over the whole lattice, and the joint network at the sites that it finds worth it.
+    Pruned {
+        /// Label positions that a frame keeps, at least 2.
+        #[serde(default = "five")]
+        s_range: usize,
+        /// Factor of the trivial joiner's loss.
+        #[serde(default = "half")]
+        simple_scale: f64,
+        /// Share of the label scores alone in the trivial joiner's log-probabilities.
+        #[serde(default)]
+        lm_only_scale: f64,
+        /// Share of the frame scores alone.
+        #[serde(default)]
+        am_only_scale: f64,
+        /// Steps over which the scales of both losses go from 1 and 0.1 to `simple_scale` and 1.
+        #[serde(default)]
+        warm_steps: u64,
+    },
+}
+
+fn five() -> usize {
+    5
+}
+fn half() -> f64 {
+    0.5
+}
+
+impl Default for LossConfig {
+    fn default() -> Self {
+        LossConfig::Rnnt { factored_blank: false }
+    }
+}
+
+impl LossConfig {
+    /// Frames of the big blanks.
+    pub fn big_blanks(&self) -> &[usize] {
+        match self {
+            Self::MultiBlank { durations, .. } => durations,
+            _ => &[],
+        }
+    }
+
+    /// Frames that the duration head chooses from.
+    pub fn durations(&self) -> &[usize] {
+        match self {
+            Self::Tdt { durations, .. } => durations,
+            _ => &[],
+        }
+    }
+}
+
+/// Which arcs the lattice has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TopologyKind {
+    /// A label stays on its frame, blank moves on: any number of labels a frame.
+    #[default]
+    Regular,
+    /// Labels and blank move on: at most one label a frame.
+    Modified,
+    /// As modified, and a label is followed by the blank of its own frame.
+    Constrained,
+}
+
+impl TopologyKind {
+    fn transducer(self) -> Transducer {
+        match self {
+            Self::Regular => Transducer::Regular,
+            Self::Modified => Transducer::Modified,
+            Self::Constrained => Transducer::Constrained,
+        }
+    }
+
+    fn topology(self) -> Topology {
+        match self {
+            Self::Regular => Topology::rnnt(),
+            Self::Modified => Topology::modified(),
+            Self::Constrained => Topology::constrained(),
+        }
+    }
+}
+
+impl Recipe {
+    /// Options of the loss.
+    ///
+    /// # Errors
+    /// Durations that no topology has; [`Recipe::parse`] finds them first.
+    pub(crate) fn loss_options(&self) -> Result<Options> {
+        let options = Options {
+            topology: self.training.topology.topology(),
+            precision: self.training.precision.precision(),
+            fastemit: self.training.fastemit,
+            ..Options::default()
+        };
+        Ok(match &self.loss {
+            &LossConfig::Rnnt { factored_blank } => Options { factored_blank, ..options },
+            &LossConfig::Tdt { ref durations, sigma, omega } => {
+                let topology = Topology::tdt(durations).map_err(rnnt_loss::Error::from)?;
+                Options { topology, sigma, omega, ..options }
+            }
+            &LossConfig::MultiBlank { ref durations, sigma } => {
+                let big = Topology::multi_blank(durations).map_err(rnnt_loss::Error::from)?;
+                let big = &big.arcs()[options.topology.arcs().len()..];
+                let arcs = options.topology.arcs().iter().chain(big).copied().collect();
+                let topology = Topology::new(arcs).map_err(rnnt_loss::Error::from)?;
+                Options { topology, sigma, ..options }
+            }
+            LossConfig::Pruned { .. } => options,
+        })
+    }
+
+    /// How the lattice is pruned at a step of the run.
+    pub(crate) fn pruning(&self, step: u64) -> Option<Pruning> {
+        let LossConfig::Pruned { s_range, simple_scale, lm_only_scale, am_only_scale, warm_steps } =
+            self.loss
+        else {
+            return None;
+        };
+        let first = pruned::Options {
+            transducer: self.training.topology.transducer(),
+            lm_only_scale,
+            am_only_scale,
+            fastemit: self.training.fastemit,
+            ..pruned::Options::default()
+        };
+        let pruning = Pruning { first, s_range, simple_scale, ..Pruning::default() };
+        Some(pruning.warm_up(step as usize, warm_steps as usize))
+    }
+
+    /// The search that follows the arcs of the lattice.
+    pub(crate) fn greedy(&self) -> Greedy {
+        match self.training.topology {
+            TopologyKind::Regular => Greedy::default(),
+            TopologyKind::Modified | TopologyKind::Constrained => Greedy { max_symbols: 1 },
+        }
+    }
+}

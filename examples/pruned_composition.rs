@@ -1,0 +1,85 @@
+//! Pruned training at a vocabulary of 65,536: pruning leaves out sites, the selected normaliser keeps no classes.
+//!
+//! A made-up model that is rather sure of its labels and their times scores two utterances, T = 200 and U = 50; first under
+//! the pruned loss, then over the whole lattice, with all gradients.
+//!
+//! `cargo run --release --example pruned_composition [CLASSES]`
+use std::time::Instant;
+
+use panda::rnnt_loss::{Head, Layout, MemoryPlan, Options, Pruning, Targets, projected_loss, pruned_loss};
+use pruned::{Heads, Linear};
+
+const BATCH: usize = 2;
+const FRAMES: usize = 200;
+const LABELS: usize = 50;
+const HIDDEN: usize = 512;
+
+/// -1 or 1, as if by chance.
+fn sign(class: usize, k: usize) -> f32 {
+    let mixed = (class as u64 * 512 + k as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    if (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 63 == 0 { 1.0 } else { -1.0 }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let classes: usize = std::env::args().nth(1).map_or(Ok(65_536), |count| count.parse())?;
+    let label = |b: usize, u: usize| 1 + (b * 7919 + u * 104_729) % (classes - 1);
+    let labels = (0..BATCH).map(|b| (0..LABELS).map(|u| label(b, u) as u32).collect()).collect();
+    let targets = Targets::new(0, vec![FRAMES; BATCH], labels)?;
+
+    // What encoder and predictor would say. Coordinate 0 of a frame counts the labels that are due, that of a label position
+    // those that were said; the others of a position are the code of the next label, which its row of the weight repeats.
+    let (mut encoded, mut predicted) = (Vec::new(), Vec::new());
+    for b in 0..BATCH {
+        for t in 0..FRAMES {
+            let due = ((t as f32 + 0.5) / FRAMES as f32 - 0.5) * LABELS as f32;
+            encoded.extend((0..HIDDEN).map(|k| if k == 0 { due } else { 0.1 * sign(t, k) }));
+        }
+        for u in 0..=LABELS {
+            let next = label(b, u);
+            predicted.extend(
+                (0..HIDDEN)
+                    .map(|k| if k == 0 { LABELS as f32 / 2.0 - u as f32 } else { 0.5 * sign(next, k) }),
+            );
+        }
+    }
+    let margin = (classes as f32).ln() + 2.0;
+    let scale = margin / (0.5f32.tanh() * (HIDDEN - 1) as f32);
+    let weight_of = |class: usize, k: usize| match (class, k) {
+        (0, 0) => -1.0,
+        (0, _) => 0.0,
+        (_, 0) => 1.0,
+        _ => scale * sign(class, k),
+    };
+    let weight: Vec<f32> = (0..classes * HIDDEN).map(|i| weight_of(i / HIDDEN, i % HIDDEN)).collect();
+    let mut bias = vec![0f32; classes];
+    bias[0] = margin;
+    let head = Head::new(&weight, Some(&bias), HIDDEN)?;
+
+    // The trivial joiner: a linear layer each for frames and label positions, usually with weights of their own.
+    let am = Linear::new(&encoded, &weight, None, HIDDEN)?;
+    let source = Heads::new(am, Linear::new(&predicted, &weight, Some(&bias), HIDDEN)?)?;
+    let layout = Layout::Padded { frames: FRAMES, positions: LABELS + 1 };
+    let (options, pruning) = (Options::default(), Pruning::default());
+    let weights = [1.0; BATCH];
+
+    let start = Instant::now();
+    let out =
+        pruned_loss(&source, &encoded, &predicted, &head, layout, &targets, &options, &pruning, &weights)?;
+    let seconds = start.elapsed().as_secs_f64();
+    let bands = |b| (0..FRAMES).map(|t| out.ranges.band(b, t)).collect();
+    let retained = targets.retained((0..BATCH).map(bands).collect())?;
+    let plan = MemoryPlan::new(&retained, HIDDEN, classes, 4, &options);
+    println!("pruned: losses {:.3?} (trivial joiner {:.3?})", out.second.losses, out.simple);
+    println!(
+        "  {} of {} sites, {seconds:.2} s for both passes and all gradients",
+        out.ranges.sites(),
+        targets.lattices().sites()
+    );
+    println!("{plan}\n");
+
+    let start = Instant::now();
+    let whole = projected_loss(&encoded, &predicted, &head, layout, &targets, &options, &weights)?;
+    println!("whole lattice: losses {:.3?}, {:.2} s", whole.losses, start.elapsed().as_secs_f64());
+    println!("{}", MemoryPlan::new(&targets, HIDDEN, classes, 4, &options));
+    Ok(())
+}
