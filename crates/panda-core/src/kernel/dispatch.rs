@@ -135,6 +135,46 @@ mod tests {
         check("sigmoid", exact, 4.0, [sigmoid, math::sigmoid::<false>, math::sigmoid::<true>]);
     }
 
+    #[test]
+    fn sums_are_those_of_plain_loops() {
+        type TanhSum = fn(&mut [f32], &[f32], &[f32]);
+        type AddRows = fn(&mut [f32], &[f32]);
+        let copies: [(TanhSum, AddRows); 3] = [
+            (tanh_sum, add_rows),
+            (math::tanh_sum::<true>, math::add_rows::<true>),
+            (math::tanh_sum::<false>, math::add_rows::<false>),
+        ];
+        let values = |len: usize, by: usize| -> Vec<f32> {
+            (0..len).map(|i| ((i * by % 101) as f32 - 50.0) / 9.0).collect()
+        };
+        for (tanh_sum, add_rows) in copies {
+            for width in [0, 1, 7, 16, 31, 32, 100] {
+                let (mut a, mut b) = (values(width, 7), values(width, 13));
+                let mut out = vec![f32::NAN; width];
+                tanh_sum(&mut out, &a, &b);
+                for (y, (a, b)) in out.iter().zip(a.iter().zip(&b)) {
+                    assert!(ulps(*y, f64::from(a + b).tanh()) <= 4.0, "{a} + {b}: {y}");
+                }
+                if width > 0 {
+                    (a[width - 1], b[0]) = (f32::NAN, f32::INFINITY);
+                    tanh_sum(&mut out, &a, &b);
+                    assert!(out[width - 1].is_nan() && (width == 1 || out[0] == 1.0));
+                }
+                for rows in [0, 1, 5, 28] {
+                    let all = values(rows * width, 17);
+                    let mut found = values(width, 3);
+                    let mut want = found.clone();
+                    for row in 0..rows {
+                        (0..width).for_each(|i| want[i] += all[row * width + i]);
+                    }
+                    add_rows(&mut found, &all);
+                    // One order, hence the same bits.
+                    assert_eq!(found, want);
+                }
+            }
+        }
+    }
+
     type TileStatistics = fn(&mut [f32], usize, Option<&[f32]>, &mut [(f32, f64)]);
     type RowStatistics = fn(&[f32]) -> (f32, f64);
     type RowSoftmax = fn(&mut [f32], Option<&[f32]>, Option<&[f32]>, f32, f32);
