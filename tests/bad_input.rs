@@ -148,11 +148,14 @@ fn nan_in_ctc_scores() {
     scores[(3 + 1) * 4 + 2] = f32::NAN; // utterance 1, frame 1
     let targets = Targets::new(0, vec![3, 2], vec![vec![1], vec![2]]).unwrap();
     let tensor = |scores: &[f32]| Tensor::from_slice(scores, (2, 3, 4), &Device::Cpu).unwrap();
-    let error = refused(candle::ctc_loss(&tensor(&scores), &targets), &["utterance 1", "frame 1", "NaN"]);
+    let error = refused(
+        candle::ctc_loss(&tensor(&scores), &targets, &Options::default()),
+        &["utterance 1", "frame 1", "NaN"],
+    );
     assert!(matches!(error, Error::Frame { utterance: 1, frame: 1, .. }));
     // The same place is padding for a shorter utterance.
     let short = Targets::new(0, vec![3, 1], vec![vec![1], vec![2]]).unwrap();
-    assert!(candle::ctc_loss(&tensor(&scores), &short).is_ok());
+    assert!(candle::ctc_loss(&tensor(&scores), &short, &Options::default()).is_ok());
 }
 
 #[test]
@@ -196,6 +199,6 @@ fn tensors_of_the_wrong_shape_or_type() {
     refused(call(&half, &g, &w, &b), &["frames", "f32 or f64", "bf16"]);
     refused(candle::scores_loss(&zeros(&[2, 3, 5]), &targets, &options), &["scores", "[B, T, U+1, C]"]);
     refused(candle::scores_loss(&zeros(&[1, 3, 3, 5]), &targets, &options), &["scores", "[2, 3, 3, 5]"]);
-    refused(candle::ctc_loss(&zeros(&[2, 3]), &targets), &["[B, T, C]"]);
-    refused(candle::ctc_loss(&zeros(&[2, 2, 5]), &targets), &["3", "2"]);
+    refused(candle::ctc_loss(&zeros(&[2, 3]), &targets, &Options::default()), &["[B, T, C]"]);
+    refused(candle::ctc_loss(&zeros(&[2, 2, 5]), &targets, &Options::default()), &["3", "2"]);
 }

@@ -78,7 +78,7 @@ fn scores_and_ctc() {
     let by_frame = scores.narrow(2, 0, 1).unwrap().squeeze(2).unwrap().contiguous().unwrap();
     all_equal(&everywhere(|| {
         let z = candle_core::Var::from_tensor(&by_frame).unwrap();
-        let loss = candle::ctc_loss(&z, &problem.targets()).unwrap();
+        let loss = candle::ctc_loss(&z, &problem.targets(), &Options::default()).unwrap();
         differentiate(&z, &loss)
     }));
 }

@@ -133,6 +133,9 @@ impl Observer for Terminal {
             "epoch {:>4}/{}  loss {:8.3}  ctc {:8.3}  norm {:6.2}  {:5.1} s",
             m.epoch, report.epochs, m.loss, m.ctc_loss, m.gradient_norm, m.seconds
         );
+        if m.simple_loss > 0.0 {
+            line += &format!("  trivial joiner {:8.3}", m.simple_loss);
+        }
         if m.skipped > 0 {
             line += &format!("  {} utterances without a path", m.skipped);
         }

@@ -251,7 +251,7 @@ fn drawn_ctc_alignments_agree_with_the_adjoints() {
     let values = oracle::noise::normal(9, 0, 8 * 3, 1.0);
     let columns = |t: usize| [0, 2, 2, 1].map(|class| values[t * 3 + class]);
     let emissions: Vec<f64> = (0..8).flat_map(columns).collect();
-    let out = ctc::forward_backward(&labels, &emissions).unwrap();
+    let out = ctc::forward_backward(&labels, &emissions, &Regularisers::default()).unwrap();
     let drawn = ctc::sample_paths(&labels, &emissions, COUNT, 4).unwrap();
     let mut counts = vec![0; emissions.len()];
     for path in &drawn {

@@ -4,10 +4,11 @@ use rnnt_dp::{Regularisers, best_path, confidences, expected_emission_frames};
 
 use crate::{
     Error, Layout, Options, Result, Targets, Workspace,
-    columns::{Columns, Part},
+    columns::Part,
     engine::groups,
     error::expect_rows,
-    heads::Factored,
+    heads::Heads,
+    objective::{Objective, Transducer},
 };
 
 /// A label and its place on the best path.
@@ -75,22 +76,12 @@ pub fn align<F: Real>(
     targets.check_classes(head.classes())?;
     expect_rows("frames", layout.frame_rows(targets).1, head.hidden(), frames.len())?;
     expect_rows("labels", layout.label_rows(targets).1, head.hidden(), labels.len())?;
-    let run = |heads: &[Head<F>], columns: Columns| -> Result<_> {
-        columns.check(targets, options)?;
-        Run { frames, labels, heads, columns, layout, targets }.all(options)
-    };
-    match durations {
-        Some(durations) if durations.hidden() != head.hidden() => Err(Error::Shape {
-            argument: "durations",
-            expected: format!("a width of {}", head.hidden()),
-            found: durations.hidden().to_string(),
-        }),
-        Some(durations) => run(&[*head, *durations], Columns::TokensAndDurations(durations.classes())),
-        None if options.factored_blank => {
-            run(&Factored::new(head, targets.blank()).heads()?, Columns::FactoredBlank)
-        }
-        None => run(&[*head], Columns::Tokens),
-    }
+    // Regularisers play no part.
+    let options = Options { label_smoothing: 0.0, ..options.clone() };
+    let heads = Heads::new(head, durations, targets.blank(), &options)?;
+    let objective = Transducer::new(targets, heads.columns());
+    objective.check(&options)?;
+    Run { frames, labels, heads: &heads.list()?, objective, layout }.all(&options)
 }
 
 /// What stays the same from group to group.
@@ -98,9 +89,8 @@ struct Run<'a, F> {
     frames: &'a [F],
     labels: &'a [F],
     heads: &'a [Head<'a, F>],
-    columns: Columns,
+    objective: Transducer<'a>,
     layout: Layout,
-    targets: &'a Targets,
 }
 
 impl<F: Real> Run<'_, F> {
@@ -114,8 +104,8 @@ impl<F: Real> Run<'_, F> {
             ..options.clone()
         };
         let mut workspace = Workspace::new(&options)?;
-        let mut found = Vec::with_capacity(self.targets.batch());
-        for group in groups(self.targets, self.heads[0].classes(), size_of::<F>(), &options) {
+        let mut found = Vec::with_capacity(self.objective.sites().batch());
+        for group in groups(&self.objective, self.heads[0].classes(), size_of::<F>(), &options) {
             let first = group.start;
             found.extend(self.group(group, &mut workspace).map_err(|error| error.in_group(first))?);
         }
@@ -128,19 +118,20 @@ impl<F: Real> Run<'_, F> {
         workspace: &mut Workspace<F>,
     ) -> Result<Vec<Option<Alignment>>> {
         let Workspace { options, normaliser, lattices: recursion } = workspace;
-        let (part, topology) = (self.targets.part(group.clone()), &options.topology);
+        let (part, topology) = (self.objective.part(group.clone()), &options.topology);
+        let (columns, part) = (part.columns(), part.sites());
         let lattices = part.lattices();
         let at_site = |error| Error::at_site(error, lattices);
-        let (frame_of, label_of) = self.layout.joint_rows(self.targets, group);
+        let (frame_of, label_of) = self.layout.joint_rows(self.objective.sites(), group);
         let (width, activation) = (self.heads[0].hidden(), options.activation);
         let sites = JointSites::new(self.frames, self.labels, &frame_of, &label_of, width, activation)
             .map_err(at_site)?;
         let mut parts = Vec::with_capacity(self.heads.len());
-        for (head, selection) in self.heads.iter().zip(self.columns.selections(&part)?) {
+        for (head, selection) in self.heads.iter().zip(columns.selections(part)?) {
             let normalized = panda_core::forward(&sites, head, &selection, normaliser).map_err(at_site)?;
             parts.push(Part { selection, normalized });
         }
-        let emissions = self.columns.emissions(&parts);
+        let emissions = columns.emissions(&parts);
         let (mut losses, mut adjoints) = (vec![0.0; part.batch()], vec![0.0; emissions.len()]);
         let plain = Regularisers::default();
         recursion.forward_backward(lattices, topology, &emissions, &plain, &mut losses, &mut adjoints)?;

@@ -5,7 +5,7 @@
 //! gradients of joint and head in the backward pass, when the weights of the utterances are known. An error in the
 //! backward pass (weights that are NaN, say) arrives as candle's own error around the message.
 //! [`transducer_loss_sum`] does both at once, utterance by utterance, in memory that does not grow with the batch; so do
-//! [`tdt_loss_sum`] and [`pruned_loss_sum`].
+//! [`tdt_loss_sum`], [`pruned_loss_sum`] and [`ctc_loss_sum`].
 mod ctc;
 mod known;
 mod pruned;
@@ -14,7 +14,7 @@ mod sum;
 mod tdt;
 mod transducer;
 
-pub use ctc::ctc_loss;
+pub use ctc::{ctc_loss, ctc_loss_sum};
 pub use pruned::{PrunedSum, TrivialJoiner, pruned_loss_sum};
 pub use scores::scores_loss;
 pub use sum::{LossSum, transducer_loss_sum};

@@ -2,12 +2,13 @@
 use std::{borrow::Cow, ops::Range};
 
 use panda_core::{Adjoints, Clamp, Gradients, Head, Normalized, Real, Selection, Sites};
-use rnnt_dp::{Regularisers, Topology};
+use rnnt_dp::Lattices;
 
 use crate::{
-    Error, Options, Result, Skipped, Targets,
+    Error, Options, Result, Skipped,
     columns::{Columns, Part, PartAdjoints},
     error::expect_len,
+    objective::Objective,
     skip::{Lost, skip},
     smoothing::{add_z_loss, smooth, unsmooth, z_loss_adjoints},
 };
@@ -15,6 +16,8 @@ use crate::{
 /// What lies between the two directions: a few numbers a site, and the scores that the budget has room for.
 pub(crate) struct Forward<F> {
     columns: Columns,
+    /// Columns, and those of tokens.
+    width: (usize, usize),
     /// One for each head.
     parts: Vec<Part<F>>,
     losses: Vec<f64>,
@@ -61,29 +64,28 @@ impl<F: Real> Forward<F> {
     pub fn new<S: Sites<F>>(
         sites: &S,
         heads: &[Head<F>],
-        columns: Columns,
-        targets: &Targets,
+        objective: &impl Objective,
         workspace: &mut Workspace<F>,
     ) -> Result<Self> {
         let Workspace { options, normaliser, lattices } = workspace;
-        Self::from_normaliser(targets, columns, options, lattices, |head, selection| {
+        Self::from_normaliser(objective, options, lattices, |head, selection| {
             panda_core::forward(sites, &heads[head], selection, normaliser)
         })
     }
 
     /// The same, with emissions from elsewhere; `normalise` is asked for each head.
     pub fn from_normaliser(
-        targets: &Targets,
-        columns: Columns,
+        objective: &impl Objective,
         options: &Options,
         workspace: &mut rnnt_dp::Workspace,
         mut normalise: impl FnMut(usize, &Selection) -> panda_core::Result<Normalized<F>>,
     ) -> Result<Self> {
         options.check()?;
-        columns.check(targets, options)?;
-        let (lattices, topology) = (targets.lattices(), &options.topology);
+        objective.check(options)?;
+        let (lattices, columns, width) =
+            (objective.sites().lattices(), objective.columns(), objective.width(options));
         let mut parts = Vec::new();
-        let mut selections = columns.selections(targets)?;
+        let mut selections = objective.selections()?;
         if options.label_smoothing > 0.0 {
             // The mean of all classes, whose log-sum is its score.
             selections.push(Selection::new(Vec::new(), Vec::new(), 0)?);
@@ -96,35 +98,20 @@ impl<F: Real> Forward<F> {
         if options.label_smoothing > 0.0
             && let [all, .., mean] = parts.as_slice()
         {
-            let shape = (topology.columns(), targets.tokens());
             let (all, mean) = (&all.normalized, &mean.normalized);
-            smooth(emissions.to_mut(), shape, options.label_smoothing, all, mean);
+            smooth(emissions.to_mut(), width, options.label_smoothing, all, mean);
         }
-        let (mut losses, mut adjoints) = (vec![0.0; targets.batch()], vec![0.0; emissions.len()]);
-        let regularisers = options.regularisers();
-        workspace.forward_backward(
-            lattices,
-            topology,
-            &emissions,
-            &regularisers,
-            &mut losses,
-            &mut adjoints,
-        )?;
-        if options.omega > 0.0 && matches!(columns, Columns::TokensAndDurations(_)) {
-            let rows = emissions.chunks_exact(topology.columns());
-            let tokens: Vec<f64> = rows.flat_map(|row| &row[..2]).copied().collect();
-            mix(&tokens, targets, options, workspace, topology.columns(), &mut losses, &mut adjoints)?;
-        }
-        targets.weigh_tokens(&mut adjoints, topology.columns());
+        let (mut losses, mut adjoints) = (vec![0.0; lattices.batch()], vec![0.0; emissions.len()]);
+        objective.sum(&emissions, options, workspace, &mut losses, &mut adjoints)?;
         if options.z_loss > 0.0 {
-            add_z_loss(&mut losses, options.z_loss, &parts[0].normalized, targets);
+            add_z_loss(&mut losses, options.z_loss, &parts[0].normalized, lattices);
         }
         let skipped = match options.skip > 0.0 {
-            true => skip(lattices, topology.columns(), &mut adjoints, options.skip),
+            true => skip(lattices, width.0, &mut adjoints, options.skip),
             false => Vec::new(),
         };
         drop(emissions);
-        Ok(Self { columns, parts, losses, adjoints, skipped })
+        Ok(Self { columns, width, parts, losses, adjoints, skipped })
     }
 
     /// `-log P` of each utterance.
@@ -142,14 +129,14 @@ impl<F: Real> Forward<F> {
         &self,
         sites: &S,
         heads: &[Head<F>],
-        targets: &Targets,
+        lattices: &Lattices,
         options: &Options,
         weights: &[f64],
         workspace: &mut panda_core::Workspace<F>,
         into: &mut [Gradients<F, S::Gradient>],
     ) -> Result<Skipped> {
         let mut counted = 0;
-        self.with_adjoints(targets, options, weights, |head, part, adjoints| {
+        self.with_adjoints(lattices, options, weights, |head, part, adjoints| {
             let Part { selection, normalized } = part;
             let sum = std::mem::take(&mut into[0].sites);
             into[head].sites = sum;
@@ -173,12 +160,12 @@ impl<F: Real> Forward<F> {
     /// Hands the weighted adjoints of each head to a backward pass.
     pub fn with_adjoints(
         &self,
-        targets: &Targets,
+        lattices: &Lattices,
         options: &Options,
         weights: &[f64],
         mut backward: impl FnMut(usize, &Part<F>, &Adjoints) -> panda_core::Result<()>,
     ) -> Result<()> {
-        expect_len("weights", targets.batch(), weights.len())?;
+        expect_len("weights", lattices.batch(), weights.len())?;
         // An impossible utterance has no gradient, whatever an infinite loss has become above: 0 · inf would be NaN.
         let possible = |(weight, loss): (&f64, &f64)| if loss.is_finite() { *weight } else { 0.0 };
         let weights: Vec<f64> = weights.iter().zip(self.losses()).map(possible).collect();
@@ -187,22 +174,20 @@ impl<F: Real> Forward<F> {
         }
         let mut emissions = self.adjoints.clone();
         // A clamp acts on the gradient of the unweighted loss, so that the weights have to wait.
-        let at_sites = options.clamp.map(|_| targets.at_sites(&weights));
+        let at_sites = options.clamp.map(|_| at_sites(lattices, &weights));
         if at_sites.is_none() {
-            let columns = options.topology.columns();
+            let (columns, _) = self.width;
             for (utterance, weight) in weights.iter().enumerate() {
-                let Range { start, end } = targets.lattices().range(utterance);
+                let Range { start, end } = lattices.range(utterance);
                 emissions[start * columns..end * columns].iter_mut().for_each(|a| *a *= weight);
             }
         }
         let clamp = options.clamp.zip(at_sites.as_ref()).map(|(limit, weights)| Clamp { limit, weights });
-        let of_means = (options.label_smoothing > 0.0).then(|| {
-            let shape = (options.topology.columns(), targets.tokens());
-            unsmooth(&mut emissions, shape, options.label_smoothing)
-        });
+        let of_means = (options.label_smoothing > 0.0)
+            .then(|| unsmooth(&mut emissions, self.width, options.label_smoothing));
         let mut adjoints = self.columns.adjoints(&self.parts, emissions);
         if of_means.is_some() || options.z_loss > 0.0 {
-            let mut log_z = vec![0.0; targets.lattices().sites()];
+            let mut log_z = vec![0.0; lattices.sites()];
             if let Some(of_means) = &of_means {
                 log_z.iter_mut().zip(of_means).for_each(|(z, mean)| *z -= mean);
             }
@@ -211,14 +196,14 @@ impl<F: Real> Forward<F> {
                 Some(_) => 1.0,
                 None => weights[utterance],
             };
-            z_loss_adjoints(&mut log_z, options.z_loss, &self.parts[0].normalized, targets, factor);
+            z_loss_adjoints(&mut log_z, options.z_loss, &self.parts[0].normalized, lattices, factor);
             adjoints[0].log_z = Some(log_z);
         }
         adjoints.extend(of_means.map(|log_z| PartAdjoints { emissions: Vec::new(), log_z: Some(log_z) }));
         for (head, (part, PartAdjoints { emissions, log_z })) in self.parts.iter().zip(&adjoints).enumerate()
         {
             let adjoints = Adjoints { emissions, log_z: log_z.as_deref(), clamp };
-            backward(head, part, &adjoints).map_err(|error| Error::at_site(error, targets.lattices()))?;
+            backward(head, part, &adjoints).map_err(|error| Error::at_site(error, lattices))?;
         }
         Ok(())
     }
@@ -229,41 +214,20 @@ impl<F: Real> Forward<F> {
     }
 }
 
-/// `(1 - ω) TDT + ω RNN-T`, the latter over the same tokens, without durations and σ: what NeMo draws at random, in its mean.
-fn mix(
-    tokens: &[f64],
-    targets: &Targets,
-    options: &Options,
-    workspace: &mut rnnt_dp::Workspace,
-    columns: usize,
-    losses: &mut [f64],
-    adjoints: &mut [f64],
-) -> Result<()> {
-    let (mut plain, mut of_tokens) = (vec![0.0; losses.len()], vec![0.0; tokens.len()]);
-    let regularisers = Regularisers { sigma: 0.0, ..options.regularisers() };
-    let (lattices, topology, omega) = (targets.lattices(), Topology::rnnt(), options.omega);
-    workspace.forward_backward(lattices, &topology, tokens, &regularisers, &mut plain, &mut of_tokens)?;
-    for (loss, plain) in losses.iter_mut().zip(plain) {
-        // 0 · inf
-        *loss = if omega == 1.0 { plain } else { (1.0 - omega) * *loss + omega * plain };
-    }
-    for (row, plain) in adjoints.chunks_exact_mut(columns).zip(of_tokens.chunks_exact(2)) {
-        row.iter_mut().for_each(|a| *a *= 1.0 - omega);
-        row.iter_mut().zip(plain).for_each(|(a, plain)| *a += omega * plain);
-    }
-    Ok(())
+/// A value for each utterance, repeated at its sites.
+fn at_sites(lattices: &Lattices, values: &[f64]) -> Vec<f64> {
+    (0..lattices.batch()).flat_map(|b| std::iter::repeat_n(values[b], lattices.range(b).len())).collect()
 }
 
 /// A whole batch, one group of utterances after the other, so that memory does not grow with the batch.
 ///
 /// Li et al., arXiv 2211.16270: nothing that a group needs survives it but losses and gradients. Short utterances
 /// share a group, so that its waves are full; a long one is alone.
-pub(crate) struct SampleWise<'a, F> {
-    pub heads: &'a [Head<'a, F>],
-    columns: Columns,
-    pub targets: &'a Targets,
+pub(crate) struct SampleWise<'a, F, O> {
+    heads: &'a [Head<'a, F>],
+    pub objective: O,
     /// Of each utterance.
-    pub weights: &'a [f64],
+    weights: &'a [f64],
     workspace: &'a mut Workspace<F>,
     losses: Vec<f64>,
     skipped: Skipped,
@@ -272,42 +236,40 @@ pub(crate) struct SampleWise<'a, F> {
 /// Sites of a group where no more scores can be kept: four full waves of most plans.
 const SITES: usize = 6272;
 const SHORTEST: usize = 64;
-/// Bytes of a group's site beside its scores: normaliser, selection, rows, lattice and adjoints.
-const PER_SITE: usize = 128;
 
-impl<'a, F: Real> SampleWise<'a, F> {
+impl<'a, F: Real, O: Objective> SampleWise<'a, F, O> {
     pub fn new(
         heads: &'a [Head<'a, F>],
-        columns: Columns,
-        targets: &'a Targets,
+        objective: O,
         weights: &'a [f64],
         workspace: &'a mut Workspace<F>,
     ) -> Result<Self> {
-        expect_len("weights", targets.batch(), weights.len())?;
-        let losses = Vec::with_capacity(targets.batch());
-        Ok(Self { heads, columns, targets, weights, workspace, losses, skipped: Skipped::default() })
+        let batch = objective.sites().batch();
+        expect_len("weights", batch, weights.len())?;
+        let losses = Vec::with_capacity(batch);
+        Ok(Self { heads, objective, weights, workspace, losses, skipped: Skipped::default() })
     }
 
     /// Utterances that go together: neighbours, as many as fit.
     pub fn groups(&self) -> Vec<Range<usize>> {
-        groups(self.targets, self.heads[0].classes(), size_of::<F>(), &self.workspace.options)
+        groups(&self.objective, self.heads[0].classes(), size_of::<F>(), &self.workspace.options)
     }
 
     /// Loss and gradients of a group with the given sites.
     pub fn step<S: Sites<F>>(
         &mut self,
         group: Range<usize>,
-        part: &Targets,
+        part: &O,
         sites: &S,
         into: &mut [Gradients<F, S::Gradient>],
     ) -> Result<()> {
         let first = group.start;
         let run = || {
-            let Self { heads, columns, workspace, .. } = self;
-            let mut forward = Forward::new(sites, heads, *columns, part, workspace)?;
+            let Self { heads, workspace, .. } = self;
+            let mut forward = Forward::new(sites, heads, part, workspace)?;
             let Workspace { options, normaliser, .. } = &mut **workspace;
-            let weights = &self.weights[group];
-            let skipped = forward.backward(sites, heads, part, options, weights, normaliser, into)?;
+            let (weights, lattices) = (&self.weights[group], part.sites().lattices());
+            let skipped = forward.backward(sites, heads, lattices, options, weights, normaliser, into)?;
             forward.release(normaliser);
             self.losses.extend_from_slice(forward.losses());
             self.skipped.add(skipped);
@@ -324,22 +286,22 @@ impl<'a, F: Real> SampleWise<'a, F> {
 
 /// Utterances that go together.
 pub(crate) fn groups(
-    targets: &Targets,
+    objective: &impl Objective,
     classes: usize,
     element: usize,
     options: &Options,
 ) -> Vec<Range<usize>> {
-    let budget = options.budget;
-    let each = classes.saturating_mul(element).saturating_add(PER_SITE);
+    let (budget, bytes) = (options.budget, objective.bytes());
+    let each = classes.saturating_mul(element).saturating_add(bytes);
     let kept = if budget.keeps() { budget.limit() / 2 / each } else { 0 };
     let room = match options.plan {
         Some(plan) => plan.wave,
-        None => kept.max((budget.limit() / 4 / PER_SITE).clamp(SHORTEST, SITES)),
+        None => kept.max((budget.limit() / 4 / bytes).clamp(SHORTEST, SITES)),
     };
-    let lattices = targets.lattices();
+    let lattices = objective.sites().lattices();
     let mut groups: Vec<Range<usize>> = Vec::new();
     let mut sites = 0;
-    for utterance in 0..targets.batch() {
+    for utterance in 0..lattices.batch() {
         let more = lattices.range(utterance).len();
         match groups.last_mut() {
             Some(group) if sites + more <= room => {

@@ -134,9 +134,7 @@ pub enum Error {
         found: f64,
     },
     /// A door without a head of its own, or one that factors the blank, was asked to smooth labels.
-    #[error(
-        "label_smoothing: expected a door that takes a head (projected_loss, tdt_loss) and no factored blank, found another"
-    )]
+    #[error("label_smoothing: expected a door that takes a head and no factored blank, found another")]
     Smoothing,
     /// There is not one finite weight for each label.
     #[error("token_weights: utterance {utterance}: expected {expected} finite numbers, found {found}")]
@@ -149,10 +147,20 @@ pub enum Error {
         found: String,
     },
     /// A door that cannot do so was asked to factor the blank.
-    #[error(
-        "factored_blank: expected a door that takes one head for all tokens (projected_loss), found another"
-    )]
+    #[error("factored_blank: expected a door that takes one head for all tokens, found another")]
     FactoredBlank,
+    /// CTC was asked for what it does not have.
+    #[error("{argument}: expected none for CTC")]
+    NotForCtc {
+        /// Name of the argument.
+        argument: &'static str,
+    },
+    /// A clamp was asked for together with label smoothing, which adds to the gradient of all classes at once.
+    #[error("clamp: expected none where labels are smoothed, found {found}")]
+    ClampSmoothing {
+        /// The clamp given.
+        found: f64,
+    },
     /// The share of the plain loss is no share.
     #[error("omega: expected a number from 0 to 1, found {found}")]
     Omega {
@@ -222,6 +230,14 @@ impl Error {
             _ => {}
         }
         self
+    }
+
+    /// Where sites are frames.
+    pub(crate) fn at_frame(self) -> Self {
+        match self {
+            Self::Scores { utterance, frame, found, .. } => Self::Frame { utterance, frame, found },
+            other => other,
+        }
     }
 
     /// Says where in its utterance a bad site is.

@@ -4,7 +4,7 @@
 //! h(t,u) = act(f_t + g_u)      z = h Wᵀ + b      e = (z_blank, z_label) - logZ      loss = -log Σ_paths exp Σ e
 //! ```
 //!
-//! There are seven doors, all onto the same engine, none of which keeps sites x H, or more of sites x classes than
+//! There are eight doors, all onto the same engine, none of which keeps sites x H, or more of sites x classes than
 //! [`Options::budget`] allows:
 //!
 //! | door | takes | for |
@@ -14,6 +14,7 @@
 //! | [`tdt_loss`], [`tdt_scores_loss`] | the same with a duration head; scores with durations | token-and-duration transducers |
 //! | [`pruned_loss`] | the same and scores of a trivial joiner | pruned training |
 //! | [`rows_loss`] | hidden rows at the sites, head | a joint of your own |
+//! | [`ctc_loss`] | encodings, head | CTC, alone or beside a transducer |
 //! | [`scores_loss`], [`scores_loss_in_place`] | ready-made scores *[N, C]* | what other toolkits' `rnnt_loss` takes |
 //! | [`candle`] | tensors | candle models, by autograd |
 //!
@@ -33,12 +34,14 @@
 mod align;
 pub mod candle;
 mod columns;
+mod ctc;
 mod engine;
 mod error;
 mod heads;
 mod joint;
 mod linear;
 mod memory_plan;
+mod objective;
 mod options;
 mod projected;
 mod pruned;
@@ -51,6 +54,7 @@ mod targets;
 mod tdt;
 
 pub use align::{AlignedToken, Alignment, align};
+pub use ctc::ctc_loss;
 pub use engine::Workspace;
 pub use error::{Error, Result};
 pub use joint::{JointLoss, JointNetwork, joint_loss};

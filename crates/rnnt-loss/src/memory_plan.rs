@@ -3,7 +3,7 @@ use std::fmt;
 
 use panda_core::{Plan, Shape};
 
-use crate::{Options, Targets, engine::groups};
+use crate::{Options, Targets, columns::Columns, engine::groups, objective::Transducer};
 
 /// Bytes and floating-point work of [`projected_loss`](crate::projected_loss) on padded tensors.
 ///
@@ -50,7 +50,7 @@ impl MemoryPlan {
             Some(plan) => plan,
             None => Plan::new(shape, element, options.precision, options.budget),
         };
-        let groups = groups(targets, classes, element, options);
+        let groups = groups(&Transducer::new(targets, Columns::Tokens), classes, element, options);
         let sites =
             groups.iter().map(|group| lattices.range(group.end - 1).end - lattices.range(group.start).start);
         let operations = sites.clone().map(|n| plan_of(shape_of(n)).operations(shape_of(n)));

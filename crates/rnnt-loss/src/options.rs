@@ -33,7 +33,7 @@ pub struct Options {
     /// z-loss: adds `z_loss` times the mean of `logZ²` over an utterance's sites to its loss, so that scores stay small.
     pub z_loss: f64,
     /// Clips each element of the gradient of the scores of one utterance's own loss to `-clamp ..= clamp`,
-    /// before any weight of the utterance is applied (torchaudio's meaning).
+    /// before any weight of the utterance is applied (torchaudio's meaning). Not together with label smoothing.
     pub clamp: Option<f64>,
     /// How many bytes the loss may hold beside its arguments and results.
     pub budget: MemoryBudget,
@@ -59,6 +59,11 @@ impl Options {
             if !(0.0..=most).contains(&found) {
                 return Err(Error::Regulariser { argument, most, found });
             }
+        }
+        if self.label_smoothing > 0.0
+            && let Some(found) = self.clamp
+        {
+            return Err(Error::ClampSmoothing { found });
         }
         match self.omega {
             omega if (0.0..=1.0).contains(&omega) => Ok(()),

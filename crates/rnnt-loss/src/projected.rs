@@ -3,8 +3,7 @@ use panda_core::{Head, JointGradient, Real};
 
 use crate::{
     Layout, Options, Result, Skipped, Targets, Workspace,
-    columns::Columns,
-    heads::{Factored, HeadsLoss},
+    heads::{Heads, HeadsLoss},
 };
 
 /// Loss and gradients of [`projected_loss`], each shaped like its argument.
@@ -65,19 +64,10 @@ impl<F: Real> Workspace<F> {
         weights: &[f64],
     ) -> Result<ProjectedLoss<F>> {
         targets.check_classes(head.classes())?;
-        let rows = (frames, labels);
-        let (out, weight, bias) = if self.options.factored_blank {
-            let factored = Factored::new(head, targets.blank());
-            let heads = factored.heads()?;
-            let mut out = self.heads_loss(rows, &heads, Columns::FactoredBlank, layout, targets, weights)?;
-            let (weight, bias) = factored.join(std::mem::take(&mut out.heads));
-            (out, weight, bias)
-        } else {
-            let mut out = self.heads_loss(rows, &[*head], Columns::Tokens, layout, targets, weights)?;
-            let (weight, bias) = out.heads.swap_remove(0);
-            (out, weight, bias)
-        };
-        let HeadsLoss { losses, rows: JointGradient { frames, labels }, skipped, .. } = out;
+        let heads = Heads::new(head, None, targets.blank(), &self.options)?;
+        let out = self.heads_loss((frames, labels), &heads, layout, targets, weights)?;
+        let HeadsLoss { losses, rows: JointGradient { frames, labels }, mut heads, skipped } = out;
+        let (weight, bias) = heads.swap_remove(0);
         Ok(ProjectedLoss { losses, frames, labels, weight, bias, skipped })
     }
 }

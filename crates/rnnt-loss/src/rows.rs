@@ -2,11 +2,14 @@
 use panda_core::{Gradients, Head, Real, Rows};
 
 use crate::{
-    Layout, Options, Result, Skipped, Targets, Workspace, columns::Columns, engine::SampleWise,
+    Layout, Options, Result, Skipped, Targets, Workspace,
+    engine::SampleWise,
     error::expect_rows,
+    heads::Heads,
+    objective::{Objective, Transducer},
 };
 
-/// Loss and gradients of [`rows_loss`].
+/// Loss and gradients of [`rows_loss`] and [`ctc_loss`](crate::ctc_loss()).
 #[derive(Debug, Clone, PartialEq)]
 pub struct RowsLoss<F> {
     /// `-log P` of each utterance, *B*.
@@ -39,40 +42,59 @@ pub fn rows_loss<F: Real>(
     options: &Options,
     weights: &[f64],
 ) -> Result<RowsLoss<F>> {
-    layout.check(targets)?;
-    let width = head.hidden();
-    expect_rows("hidden", layout.score_rows(targets), width, hidden.len())?;
-    options.without_head()?;
     targets.check_classes(head.classes())?;
-    let (heads, mut workspace) = ([*head], Workspace::new(options)?);
-    let mut run = SampleWise::new(&heads, Columns::Tokens, targets, weights, &mut workspace)?;
-    let mut into = [Gradients::zero(Vec::new(), head)];
-    let mut gradient = vec![F::ZERO; hidden.len()];
-    for group in run.groups() {
-        let part = targets.part(group.clone());
-        let runs = layout.site_runs(targets, group.clone());
-        let packed: Vec<F>;
-        let rows = match runs.as_slice() {
-            [run] => &hidden[run.start * width..run.end * width],
-            runs => {
-                packed = runs
-                    .iter()
-                    .flat_map(|run| &hidden[run.start * width..run.end * width])
-                    .copied()
-                    .collect();
-                &packed
+    let heads = Heads::new(head, None, targets.blank(), options)?;
+    Workspace::new(options)?.rows_loss(
+        hidden,
+        &heads,
+        layout,
+        Transducer::new(targets, heads.columns()),
+        weights,
+    )
+}
+
+impl<F: Real> Workspace<F> {
+    pub(crate) fn rows_loss(
+        &mut self,
+        hidden: &[F],
+        heads: &Heads<F>,
+        layout: Layout,
+        objective: impl Objective,
+        weights: &[f64],
+    ) -> Result<RowsLoss<F>> {
+        layout.check(objective.sites())?;
+        let list = heads.list()?;
+        let width = list[0].hidden();
+        expect_rows("hidden", layout.score_rows(objective.sites()), width, hidden.len())?;
+        let mut run = SampleWise::new(&list, objective, weights, self)?;
+        let mut into: Vec<_> = list.iter().map(|head| Gradients::zero(Vec::new(), head)).collect();
+        let mut gradient = vec![F::ZERO; hidden.len()];
+        for group in run.groups() {
+            let part = run.objective.part(group.clone());
+            let runs = layout.site_runs(run.objective.sites(), group.clone());
+            let packed: Vec<F>;
+            let rows = match runs.as_slice() {
+                [run] => &hidden[run.start * width..run.end * width],
+                runs => {
+                    packed = runs
+                        .iter()
+                        .flat_map(|run| &hidden[run.start * width..run.end * width])
+                        .copied()
+                        .collect();
+                    &packed
+                }
+            };
+            into[0].sites = vec![F::ZERO; rows.len()];
+            run.step(group, &part, &Rows::new(rows, width)?, &mut into)?;
+            let mut found = into[0].sites.as_slice();
+            for run in runs {
+                let into_run = &mut gradient[run.start * width..run.end * width];
+                into_run
+                    .copy_from_slice(found.split_off(..into_run.len()).expect("a gradient for every site"));
             }
-        };
-        into[0].sites = vec![F::ZERO; rows.len()];
-        run.step(group, &part, &Rows::new(rows, width)?, &mut into)?;
-        let mut found = into[0].sites.as_slice();
-        for run in runs {
-            let into_run = &mut gradient[run.start * width..run.end * width];
-            into_run.copy_from_slice(found.split_off(..into_run.len()).expect("a gradient for every site"));
         }
+        let (losses, skipped) = run.finish();
+        let (weight, bias) = heads.join(into).swap_remove(0);
+        Ok(RowsLoss { losses, hidden: gradient, weight, bias, skipped })
     }
-    let (losses, skipped) = run.finish();
-    let [into] = into;
-    let bias = into.bias.into_iter().map(F::from_f64).collect();
-    Ok(RowsLoss { losses, hidden: gradient, weight: into.weight, bias, skipped })
 }

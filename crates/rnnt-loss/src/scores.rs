@@ -6,6 +6,7 @@ use crate::{
     columns::{Columns, Part},
     engine::Forward,
     error::expect_rows,
+    objective::Transducer,
 };
 
 /// Loss and gradient of [`scores_loss`].
@@ -76,11 +77,11 @@ fn overwrite<F: Real>(
     let site_of_row = layout.site_of_row(targets);
     let sites = targets.lattices().sites();
     let mut workspace = rnnt_dp::Workspace::new();
-    let forward =
-        Forward::from_normaliser(targets, Columns::Tokens, options, &mut workspace, |_, selection| {
-            scores::forward(z, classes, &site_of_row, sites, selection)
-        })?;
-    forward.with_adjoints(targets, options, weights, |_, part, adjoints| {
+    let objective = Transducer::new(targets, Columns::Tokens);
+    let forward = Forward::from_normaliser(&objective, options, &mut workspace, |_, selection| {
+        scores::forward(z, classes, &site_of_row, sites, selection)
+    })?;
+    forward.with_adjoints(targets.lattices(), options, weights, |_, part, adjoints| {
         let Part { selection, normalized } = part;
         scores::backward_in_place(z, classes, &site_of_row, selection, normalized, adjoints)
     })?;

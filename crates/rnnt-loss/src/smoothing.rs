@@ -14,8 +14,9 @@
 //!
 //! (Szegedy et al., arXiv 1512.00567, section 7; de Brébisson and Vincent, arXiv 1604.08859.)
 use panda_core::{Head, Normalized, Real};
+use rnnt_dp::Lattices;
 
-use crate::{Result, Targets};
+use crate::Result;
 
 /// The mean of all classes of a head.
 pub(crate) struct MeanClass<F> {
@@ -80,10 +81,10 @@ pub(crate) fn unsmooth(adjoints: &mut [f64], (columns, tokens): (usize, usize), 
 }
 
 /// Adds the z-loss to the losses.
-pub(crate) fn add_z_loss<F: Real>(losses: &mut [f64], factor: f64, all: &Normalized<F>, targets: &Targets) {
+pub(crate) fn add_z_loss<F: Real>(losses: &mut [f64], factor: f64, all: &Normalized<F>, lattices: &Lattices) {
     let squares: Vec<f64> = log_z(all).map(|z| z * z).collect();
     for (utterance, loss) in losses.iter_mut().enumerate() {
-        let squares = &squares[targets.lattices().range(utterance)];
+        let squares = &squares[lattices.range(utterance)];
         *loss += factor * squares.iter().sum::<f64>() / squares.len() as f64;
     }
 }
@@ -93,12 +94,12 @@ pub(crate) fn z_loss_adjoints<F: Real>(
     into: &mut [f64],
     factor: f64,
     all: &Normalized<F>,
-    targets: &Targets,
+    lattices: &Lattices,
     weights: impl Fn(usize) -> f64,
 ) {
     let log_z: Vec<f64> = log_z(all).collect();
-    for utterance in 0..targets.batch() {
-        let range = targets.lattices().range(utterance);
+    for utterance in 0..lattices.batch() {
+        let range = lattices.range(utterance);
         let scale = 2.0 * factor * weights(utterance) / range.len() as f64;
         into[range.clone()].iter_mut().zip(&log_z[range]).for_each(|(a, z)| *a += scale * z);
     }

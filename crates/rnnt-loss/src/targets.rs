@@ -84,6 +84,11 @@ impl Targets {
         Ok(Self { token_weights, ..self })
     }
 
+    /// The weights of an utterance's labels, or none if all are 1.
+    pub(crate) fn token_weights(&self, utterance: usize) -> &[f64] {
+        self.token_weights.get(utterance).map_or(&[], Vec::as_slice)
+    }
+
     /// Multiplies the adjoints of labels, column 1 of `columns`, by their weights.
     pub(crate) fn weigh_tokens(&self, adjoints: &mut [f64], columns: usize) {
         for (utterance, weights) in self.token_weights.iter().enumerate() {
@@ -199,11 +204,6 @@ impl Targets {
     /// Blank, label and big blanks: how many classes a site selects.
     pub(crate) fn tokens(&self) -> usize {
         2 + self.big_blanks.len()
-    }
-
-    /// A value for each utterance, repeated at its sites.
-    pub(crate) fn at_sites(&self, values: &[f64]) -> Vec<f64> {
-        (0..self.batch()).flat_map(|b| std::iter::repeat_n(values[b], self.lattices.range(b).len())).collect()
     }
 }
 

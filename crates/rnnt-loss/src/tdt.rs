@@ -2,8 +2,12 @@
 use panda_core::{Head, JointGradient, Real, scores};
 
 use crate::{
-    Error, Layout, Options, Result, Skipped, Targets, Workspace, columns::Columns, engine::Forward,
-    error::expect_rows, heads::HeadsLoss,
+    Layout, Options, Result, Skipped, Targets, Workspace,
+    columns::Columns,
+    engine::Forward,
+    error::expect_rows,
+    heads::{Heads, HeadsLoss},
+    objective::Transducer,
 };
 
 /// Loss and gradients of [`tdt_loss`], each shaped like its argument.
@@ -68,15 +72,8 @@ pub fn tdt_loss<F: Real>(
     weights: &[f64],
 ) -> Result<TdtLoss<F>> {
     targets.check_classes(tokens.classes())?;
-    if tokens.hidden() != durations.hidden() {
-        let expected = format!("a width of {}", tokens.hidden());
-        let found = durations.hidden().to_string();
-        return Err(Error::Shape { argument: "durations", expected, found });
-    }
-    let columns = Columns::TokensAndDurations(durations.classes());
-    let mut workspace = Workspace::new(options)?;
-    let out =
-        workspace.heads_loss((frames, labels), &[*tokens, *durations], columns, layout, targets, weights)?;
+    let heads = Heads::new(tokens, Some(durations), targets.blank(), options)?;
+    let out = Workspace::new(options)?.heads_loss((frames, labels), &heads, layout, targets, weights)?;
     let HeadsLoss { losses, rows: JointGradient { frames, labels }, heads, skipped } = out;
     let [tokens, durations]: [_; 2] =
         heads.try_into().unwrap_or_else(|_| unreachable!("two heads have two gradients"));
@@ -113,13 +110,13 @@ pub fn tdt_scores_loss<F: Real>(
     };
     let mut parts = [(columns(0, classes), classes), (columns(classes, width), count)];
     let (site_of_row, sites) = (layout.site_of_row(targets), targets.lattices().sites());
-    let columns = Columns::TokensAndDurations(count);
+    let objective = Transducer::new(targets, Columns::TokensAndDurations(count));
     let mut workspace = rnnt_dp::Workspace::new();
-    let forward = Forward::from_normaliser(targets, columns, options, &mut workspace, |head, selection| {
+    let forward = Forward::from_normaliser(&objective, options, &mut workspace, |head, selection| {
         let (z, classes) = &parts[head];
         scores::forward(z, *classes, &site_of_row, sites, selection)
     })?;
-    forward.with_adjoints(targets, options, weights, |head, part, adjoints| {
+    forward.with_adjoints(targets.lattices(), options, weights, |head, part, adjoints| {
         let (z, classes) = &mut parts[head];
         scores::backward_in_place(z, *classes, &site_of_row, &part.selection, &part.normalized, adjoints)
     })?;

@@ -165,7 +165,7 @@ fn ctc_gradients_are_central_differences_and_impossible_utterances_are_values() 
     z[15..].fill(f64::NAN);
     let factors = Tensor::new(&[0.7f64, 1.0], &DEVICE).unwrap();
     let var = Var::from_tensor(&Tensor::from_slice(&z, (2, 4, 3), &DEVICE).unwrap()).unwrap();
-    let loss = ctc_loss(&var, &targets).unwrap();
+    let loss = ctc_loss(&var, &targets, &Options::default()).unwrap();
     assert_eq!(loss.to_vec1::<f64>().unwrap()[1], f64::INFINITY);
     let gradients = (loss * factors).unwrap().sum_all().unwrap().backward().unwrap();
     let g = gradients.get(&var).unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap();
@@ -175,7 +175,7 @@ fn ctc_gradients_are_central_differences_and_impossible_utterances_are_values() 
             let mut z = z.clone();
             z[i] += d;
             let z = Tensor::from_slice(&z, (2, 4, 3), &DEVICE).unwrap();
-            ctc_loss(&z, &targets).unwrap().to_vec1::<f64>().unwrap()[0]
+            ctc_loss(&z, &targets, &Options::default()).unwrap().to_vec1::<f64>().unwrap()[0]
         };
         assert!((0.7 * (shifted(1e-5) - shifted(-1e-5)) / 2e-5 - g[i]).abs() < 1e-9, "{i}");
     }
@@ -296,12 +296,13 @@ fn weights_that_are_not_finite_are_named() {
 fn ctc_keeps_its_gradient_when_the_model_is_sure() {
     let targets = Targets::new(0, vec![1], vec![vec![]]).unwrap();
     let z = Var::from_slice(&[20.0f32, 0.0], (1, 1, 2), &DEVICE).unwrap();
-    let gradients = ctc_loss(&z, &targets).unwrap().sum_all().unwrap().backward().unwrap();
+    let gradients =
+        ctc_loss(&z, &targets, &Options::default()).unwrap().sum_all().unwrap().backward().unwrap();
     let g = gradients.get(&z).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
     assert!((g[0] + g[1]).abs() <= 1e-6 * g[1] && g[1] > 2e-9, "{g:?}");
     let nan = Tensor::new(&[[[f32::NAN, 0.0]]], &DEVICE).unwrap();
     assert!(matches!(
-        ctc_loss(&nan, &targets),
+        ctc_loss(&nan, &targets, &Options::default()),
         Err(Error::Frame { utterance: 0, frame: 0, found: "NaN or +inf" })
     ));
 }

@@ -1,9 +1,11 @@
 //! Label smoothing, z-loss and weights of tokens: definitions, central differences, mistakes.
+use candle_core::{Device, Tensor, Var, backprop::GradStore};
 use oracle::differences::central;
 use rnnt_dp::{Lattices, Regularisers, forward_backward};
 use rnnt_loss::{
-    Error, Head, Layout, Options, ProjectedLoss, Targets, Topology, projected_loss, rows_loss, scores_loss,
-    tdt_loss,
+    Error, Head, Layout, Options, ProjectedLoss, Targets, Topology,
+    candle::{transducer_loss, transducer_loss_sum},
+    projected_loss, rows_loss, scores_loss, tdt_loss,
 };
 
 const H: usize = 3;
@@ -114,6 +116,58 @@ fn smoothing_under_other_topologies() {
     }
 }
 
+/// Hidden rows that the joint would make have the same loss and head gradients, and so has the operation with two steps.
+#[test]
+fn every_door_with_a_head_smooths_and_factors() {
+    let (all, targets) = (inputs(), targets());
+    let [frames, labels, w, b] = cut(&all);
+    let head = Head::new(w, Some(b), H).unwrap();
+    let (mut hidden, mut row, mut column) = (Vec::new(), 0, 0);
+    for utterance in 0..targets.batch() {
+        for site in targets.lattices().sites_of(utterance) {
+            let (f, g) = (&frames[(row + site.frame) * H..], &labels[(column + site.label) * H..]);
+            hidden.extend((0..H).map(|k| (f[k] + g[k]).tanh()));
+        }
+        row += targets.frames(utterance);
+        column += targets.labels(utterance).len() + 1;
+    }
+    let smoothed = Options { label_smoothing: 0.2, z_loss: 0.1, ..Options::default() };
+    let factored = Options { factored_blank: true, z_loss: 0.1, ..Options::default() };
+    for options in [smoothed, factored] {
+        let want = run(&all, &targets, &options);
+        let found = rows_loss(&hidden, &head, Layout::Packed, &targets, &options, &WEIGHTS).unwrap();
+        let pairs = [(&found.losses, &want.losses), (&found.weight, &want.weight), (&found.bias, &want.bias)];
+        for (found, want) in pairs.iter().flat_map(|(found, want)| found.iter().zip(want.iter())) {
+            assert!((found - want).abs() < 1e-12, "{found} {want}");
+        }
+    }
+}
+
+/// One utterance, so that packed rows are padded ones.
+#[test]
+fn the_operation_in_two_steps_smooths_and_factors() {
+    let targets = Targets::new(1, vec![4], vec![vec![0, 4]]).unwrap();
+    let tensor = |count: usize, seed, shape: &[usize]| {
+        Var::from_tensor(&Tensor::from_vec(values(count, seed), shape, &Device::Cpu).unwrap()).unwrap()
+    };
+    let (frames, labels) = (tensor(4 * H, 1, &[1, 4, H]), tensor(3 * H, 2, &[1, 3, H]));
+    let (w, b) = (tensor(C * H, 3, &[C, H]), tensor(C, 4, &[C]));
+    let smoothed = Options { label_smoothing: 0.2, z_loss: 0.1, ..Options::default() };
+    let factored = Options { factored_blank: true, z_loss: 0.1, ..Options::default() };
+    for options in [smoothed, factored] {
+        let lazy = transducer_loss(&frames, &labels, &w, &b, &targets, &options).unwrap();
+        let eager = transducer_loss_sum(&frames, &labels, &w, &b, &targets, &options, &[1.0]).unwrap();
+        assert_eq!(lazy.to_vec1::<f64>().unwrap(), eager.losses);
+        let (lazy, eager) = (lazy.sum_all().unwrap().backward().unwrap(), eager.sum.backward().unwrap());
+        for variable in [&frames, &labels, &w, &b] {
+            let of = |gradients: &GradStore| {
+                gradients.get(variable).unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap()
+            };
+            assert_eq!(of(&lazy), of(&eager));
+        }
+    }
+}
+
 #[test]
 fn weights_of_tokens_scale_labels() {
     let (all, targets) = (inputs(), targets());
@@ -144,11 +198,10 @@ fn no_path_no_gradient() {
     let (frames, rest) = all.split_at(5 * H);
     let (labels, rest) = rest.split_at(6 * H);
     let (w, b) = (&rest[..C * H], &values(C, 4));
-    let options =
-        Options { topology: Topology::modified(), label_smoothing: 0.1, z_loss: 0.1, ..Options::default() };
     let head = Head::new(w, Some(b), H).unwrap();
-    for clamp in [None, Some(0.1)] {
-        let options = Options { clamp, ..options.clone() };
+    for (clamp, label_smoothing) in [(None, 0.1), (None, 0.0), (Some(0.1), 0.0)] {
+        let topology = Topology::modified();
+        let options = Options { topology, clamp, label_smoothing, z_loss: 0.1, ..Options::default() };
         let out =
             projected_loss(frames, labels, &head, Layout::Packed, &targets, &options, &WEIGHTS).unwrap();
         assert!(out.losses[0].is_finite() && out.losses[1] == f64::INFINITY);
@@ -177,9 +230,8 @@ fn mistakes_are_named() {
     let both = Options { label_smoothing: 0.1, factored_blank: true, ..Options::default() };
     assert!(matches!(with(both), Err(Error::Smoothing)));
     let smooth = Options { label_smoothing: 0.1, ..Options::default() };
-    let hidden = values(16 * H, 1);
-    let found = rows_loss(&hidden, &head, Layout::Packed, &targets, &smooth, &WEIGHTS);
-    assert!(matches!(found, Err(Error::Smoothing)));
+    let clamped = Options { label_smoothing: 0.1, clamp: Some(1.0), ..Options::default() };
+    assert!(matches!(with(clamped), Err(Error::ClampSmoothing { found: 1.0 })));
     let scores = values(16 * C, 1);
     let found = scores_loss(&scores, C, Layout::Packed, &targets, &smooth, &WEIGHTS);
     assert!(matches!(found, Err(Error::Smoothing)));

@@ -2,8 +2,8 @@
 use oracle::differences::central;
 use rnnt_dp::{Lattices, Regularisers, forward_backward};
 use rnnt_loss::{
-    Error, Head, Layout, MemoryBudget, Options, Targets, Topology, projected_loss, rows_loss, scores_loss,
-    tdt_loss, tdt_scores_loss,
+    Error, Head, Layout, MemoryBudget, Options, Targets, Topology, projected_loss, scores_loss, tdt_loss,
+    tdt_scores_loss,
 };
 
 const H: usize = 3;
@@ -274,8 +274,10 @@ fn mistakes_are_named() {
     let found = tdt_loss(&frames, &labels, &head, &narrow, PADDED, &targets, &tdt, &WEIGHTS);
     assert!(matches!(found, Err(Error::Shape { argument: "durations", .. })));
     let factored = Options { factored_blank: true, ..Options::default() };
-    let hidden = values(24 * H, 3);
-    let found = rows_loss(&hidden, &head, PADDED, &targets, &factored, &WEIGHTS);
+    let scores = values(24 * head.classes(), 3);
+    let found = scores_loss(&scores, head.classes(), PADDED, &targets, &factored, &WEIGHTS);
+    assert!(matches!(found, Err(Error::FactoredBlank)));
+    let found = tdt_loss(&frames, &labels, &head, &durations, PADDED, &targets, &factored, &WEIGHTS);
     assert!(matches!(found, Err(Error::FactoredBlank)));
     assert!(matches!(
         run(&two, &Options { topology: big.topology.clone(), ..factored }),

@@ -38,8 +38,11 @@ pub struct Progress {
     pub step: u64,
     /// Best dev word error rate so far, as bits so that nothing is rounded on the way.
     pub best: Option<u64>,
-    /// Sums over the epoch's batches so far, as bits.
+    /// Sums over the epoch's batches so far, as bits: losses, CTC losses, gradient norms, utterances.
     pub sums: [u64; 4],
+    /// The same of the trivial joiner's losses.
+    #[serde(default)]
+    pub simple: u64,
     /// Utterances of the epoch that were left out since no path explains them.
     pub skipped: u64,
 }

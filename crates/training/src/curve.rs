@@ -84,6 +84,7 @@ fn losses(rows: &[Metrics]) -> Panel {
     let log = |loss: f64| (loss > 0.0).then(|| loss.log10());
     let mut lines = vec![
         Line { name: "transducer", colour: BLUE, points: points(rows, |row| log(row.loss)) },
+        Line { name: "trivial joiner", colour: GREEN, points: points(rows, |row| log(row.simple_loss)) },
         Line { name: "CTC", colour: ORANGE, points: points(rows, |row| log(row.ctc_loss)) },
     ];
     lines.retain(|line| !line.points.is_empty());
@@ -183,6 +184,7 @@ mod tests {
             step: 10 * epoch,
             loss: 100.0 / epoch as f64,
             ctc_loss: 0.0,
+            simple_loss: 0.0,
             learning_rate: 1e-3,
             gradient_norm: 1.0,
             skipped: 0,

@@ -1,10 +1,9 @@
 //! The losses of a batch, as the recipe wants them.
-use candle_core::{DType, Device, Tensor, Var};
+use candle_core::{Tensor, Var};
 use rnnt_loss::{
     Targets,
     candle::{
-        LossSum, PrunedSum, TrivialJoiner, ctc_loss, pruned_loss_sum, tdt_loss_sum, transducer_loss,
-        transducer_loss_sum,
+        LossSum, PrunedSum, TrivialJoiner, ctc_loss_sum, pruned_loss_sum, tdt_loss_sum, transducer_loss_sum,
     },
 };
 
@@ -20,9 +19,7 @@ pub struct Losses {
     /// That of the trivial joiner in pruned training, *B*.
     pub simple: Option<Vec<f64>>,
     /// Mean over the batch of what is to be minimised, a scalar (`f64`) and part of the graph; an utterance without a path adds
-    /// nothing to its gradient. In pruned training the sum of both losses in their proportions at that step.
-    ///
-    /// The value is of no use where an utterance has no path.
+    /// nothing. In pruned training the sum of both losses in their proportions at that step.
     pub mean: Tensor,
     /// CTC loss of the encoder, if the model has that head: each value, *B*, and the mean.
     pub ctc: Option<(Vec<f64>, Tensor)>,
@@ -54,16 +51,18 @@ impl Model {
             rows = masks.apply(&rows, rate)?;
         }
         let targets = self.targets(lengths, labels)?;
+        let batch = targets.batch();
+        let shares = vec![1.0 / batch as f64; batch];
         let ctc = match &self.ctc {
             Some((weight, bias)) => {
                 let plain = Targets::new(self.blank(), lengths_of(&targets), labels.to_vec())?;
-                Some(mean(&ctc_loss(&linear(&encoded, weight, bias)?, &plain)?)?)
+                let options = self.recipe.ctc_options();
+                let out = ctc_loss_sum(&encoded, weight, bias, &plain, &options, &shares)?;
+                Some((out.losses, out.sum))
             }
             None => None,
         };
         let (head, options) = (tensors(&self.head), self.recipe.loss_options()?);
-        let batch = targets.batch();
-        let shares = vec![1.0 / batch as f64; batch];
         let mut simple = None;
         let (transducer, mean) = if let Some(durations) = &self.duration_head {
             let durations = tensors(durations);
@@ -77,12 +76,10 @@ impl Model {
                 pruned_loss_sum(&joiner, &frames, &rows, head, &targets, &options, &pruning, &shares)?;
             simple = Some(first);
             (pruned, sum)
-        } else if options.factored_blank {
+        } else {
             let LossSum { sum, losses, .. } =
                 transducer_loss_sum(&frames, &rows, head.0, head.1, &targets, &options, &shares)?;
             (losses, sum)
-        } else {
-            mean(&transducer_loss(&frames, &rows, head.0, head.1, &targets, &options)?)?
         };
         Ok(Losses { transducer, simple, mean, ctc })
     }
@@ -94,16 +91,4 @@ fn tensors((weight, bias): &(Var, Var)) -> (&Tensor, &Tensor) {
 
 fn lengths_of(targets: &Targets) -> Vec<usize> {
     (0..targets.batch()).map(|b| targets.frames(b)).collect()
-}
-
-/// Values, and their mean over the batch without those that are +inf.
-///
-/// The mean's value is of no use where there are some, but its gradient is right: theirs is zero.
-fn mean(losses: &Tensor) -> Result<(Vec<f64>, Tensor)> {
-    let values: Vec<f64> = losses.to_dtype(DType::F64)?.to_vec1()?;
-    let share = |&value: &f64| if value == f64::INFINITY { 0.0 } else { 1.0 / values.len() as f64 };
-    let shares: Vec<f64> = values.iter().map(share).collect();
-    let count = shares.len();
-    let shares = Tensor::from_vec(shares, count, &Device::Cpu)?.to_dtype(losses.dtype())?;
-    Ok((values, (losses * shares)?.sum_all()?))
 }

@@ -8,10 +8,13 @@ pub struct Metrics {
     pub epoch: u64,
     /// Optimiser steps done.
     pub step: u64,
-    /// Mean transducer loss of an utterance.
+    /// Mean transducer loss of an utterance; in pruned training that of the joint network.
     pub loss: f64,
     /// Mean CTC loss of an utterance; 0 without that head.
     pub ctc_loss: f64,
+    /// Mean loss of an utterance under the trivial joiner; 0 without pruning.
+    #[serde(default)]
+    pub simple_loss: f64,
     /// Step size of the last step.
     pub learning_rate: f64,
     /// Mean norm of the gradient before clipping.

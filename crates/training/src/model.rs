@@ -84,14 +84,14 @@ impl Model {
         };
         let joint_encoder = projection("joint.encoder", encoder.width(), width)?;
         let joint_predictor = projection("joint.predictor", predictor.width(), width)?;
-        let ctc = match recipe.training.has_ctc() {
-            true => Some(projection("ctc", encoder.width(), tokens)?),
-            false => None,
-        };
         // Heads have a row for each class.
         let mut head = |name: &str, classes: usize, inputs: usize| -> Result<(Var, Var)> {
             let weight = p.create(name, &[classes, inputs], Init::linear(inputs))?;
             Ok((weight, p.create(&format!("{name}.bias"), &[classes], Init::Zero)?))
+        };
+        let ctc = match recipe.training.has_ctc() {
+            true => Some(head("ctc", tokens, encoder.width())?),
+            false => None,
         };
         let joint_head = head("joint.head", classes, width)?;
         let duration_head = match recipe.loss.durations() {

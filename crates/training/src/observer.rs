@@ -37,6 +37,8 @@ pub struct StepReport {
     pub loss: f64,
     /// Mean CTC loss of the batch.
     pub ctc_loss: f64,
+    /// Mean loss of the batch under the trivial joiner; 0 without pruning.
+    pub simple_loss: f64,
     /// Step size.
     pub learning_rate: f64,
     /// Norm of the gradient before clipping.

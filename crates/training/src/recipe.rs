@@ -232,6 +232,15 @@ pub struct TrainingConfig {
     /// FastEmit's λ.
     #[serde(default)]
     pub fastemit: f64,
+    /// What a frame of delay costs a label, in log-probability.
+    #[serde(default)]
+    pub delay_penalty: f64,
+    /// Share of the mean over all classes in each token's log-probability; not with a factored blank.
+    #[serde(default)]
+    pub label_smoothing: f64,
+    /// Factor of the mean square of logZ over an utterance's sites.
+    #[serde(default)]
+    pub z_loss: f64,
     /// Epochs between two evaluations on the dev set.
     #[serde(default = "one")]
     pub evaluate_every: u64,

@@ -257,6 +257,7 @@ impl<'a> Run<'a> {
             other => other,
         })?;
         let (loss, mut skipped) = mean(&losses.transducer);
+        let (simple, _) = mean(losses.simple.as_deref().unwrap_or_default());
         let (mut total, mut ctc) = (losses.mean, 0.0);
         if let Some((values, tensor)) = losses.ctc {
             let (value, without) = mean(&values);
@@ -264,8 +265,8 @@ impl<'a> Run<'a> {
             skipped = skipped.max(without);
             total = (total + (tensor * training.ctc_weight(over))?)?;
         }
-        if !(loss + ctc).is_finite() {
-            return Err(diverged("loss", loss + ctc));
+        if !(loss + simple + ctc).is_finite() {
+            return Err(diverged("loss", loss + simple + ctc));
         }
         self.rate = learning_rate(config, step, over);
         let grads = total.backward()?;
@@ -282,6 +283,7 @@ impl<'a> Run<'a> {
         for (sum, value) in progress.sums.iter_mut().zip([loss * count, ctc * count, norm, count]) {
             *sum = (f64::from_bits(*sum) + value).to_bits();
         }
+        progress.simple = (f64::from_bits(progress.simple) + simple * count).to_bits();
         progress.batch += 1;
         progress.step += 1;
         progress.skipped += skipped;
@@ -293,6 +295,7 @@ impl<'a> Run<'a> {
             steps: 0,
             loss,
             ctc_loss: ctc,
+            simple_loss: simple,
             learning_rate: self.rate,
             gradient_norm: norm,
             audio_seconds: batch.examples.iter().map(|&index| examples[index].seconds).sum(),
@@ -305,6 +308,7 @@ impl<'a> Run<'a> {
         let seconds = started.elapsed().as_secs_f64();
         let training = &self.recipe.training;
         let [loss, ctc, norm, count] = self.progress.sums.map(f64::from_bits);
+        let simple = f64::from_bits(self.progress.simple);
         let batches = self.progress.batch as f64;
         let skipped = self.progress.skipped;
         let (best, step) = (self.progress.best, self.progress.step);
@@ -321,6 +325,7 @@ impl<'a> Run<'a> {
             step,
             loss: loss / count,
             ctc_loss: ctc / count,
+            simple_loss: simple / count,
             learning_rate: self.rate,
             gradient_norm: norm / batches,
             skipped,

@@ -2,7 +2,7 @@
 use std::ops::RangeInclusive;
 
 use super::Trellis;
-use crate::{Error, Result, path::Draws};
+use crate::{Error, Regularisers, Result, path::Draws};
 
 /// What each frame says.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,7 +48,7 @@ impl CtcPath {
 /// # Cost
 /// O(T U) time and memory.
 pub fn best_path(labels: &[u32], emissions: &[f64]) -> Result<CtcPath> {
-    let trellis = Trellis::new(labels, emissions)?;
+    let trellis = Trellis::new(labels, emissions, Regularisers::default())?;
     let (frames, states) = (trellis.frames, trellis.states());
     // What is best from a state on, its own emission included, and the state that follows it there.
     let mut best = vec![f64::NEG_INFINITY; states];
@@ -62,7 +62,7 @@ pub fn best_path(labels: &[u32], emissions: &[f64]) -> Result<CtcPath> {
             best[s] = trellis.at(t, s) + best[next];
         }
     }
-    let mut state = first_best(0..states.min(2), &best);
+    let mut state = first_best(trellis.first(), &best);
     let log_prob = best[state];
     if log_prob.is_nan() || log_prob == f64::INFINITY {
         return Err(Error::Overflow { utterance: 0, loss: -log_prob });
@@ -96,19 +96,19 @@ fn first_best(states: impl Iterator<Item = usize>, scores: &[f64]) -> usize {
 /// # Cost
 /// O(T U + `count` T) time and O(T U) memory.
 pub fn sample_paths(labels: &[u32], emissions: &[f64], count: usize, seed: u64) -> Result<Vec<CtcPath>> {
-    let trellis = Trellis::new(labels, emissions)?;
+    let trellis = Trellis::new(labels, emissions, Regularisers::default())?;
     let (states, beta) = (trellis.states(), trellis.log_beta());
     if let Some(found) = beta.iter().find(|b| b.is_nan() || **b == f64::INFINITY) {
         return Err(Error::Overflow { utterance: 0, loss: -found });
     }
     let log = |t: usize, s: usize| trellis.at(t, s) + beta[t * states + s];
-    if (0..states.min(2)).all(|s| log(0, s) == f64::NEG_INFINITY) {
+    if trellis.first().all(|s| log(0, s) == f64::NEG_INFINITY) {
         return Ok(Vec::new());
     }
     let draw = |path| {
         let mut stream = Draws::new(seed, 0, path);
         let (mut log_prob, mut columns) = (0.0, Vec::with_capacity(trellis.frames));
-        let mut next: Vec<usize> = (0..states.min(2)).collect();
+        let mut next: Vec<usize> = trellis.first().collect();
         for t in 0..trellis.frames {
             let top = next.iter().fold(f64::NEG_INFINITY, |top, &s| top.max(log(t, s)));
             let weights: Vec<f64> = next.iter().map(|&s| (log(t, s) - top).exp()).collect();

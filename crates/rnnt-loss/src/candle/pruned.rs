@@ -141,14 +141,19 @@ fn run<F: Element>(
     let value = pruning.simple_scale * possible_sum(&out.simple, weights)
         + pruning.pruned_scale * possible_sum(&out.second.losses, weights);
     let (second, am, lm) = (out.second, out.source.am, out.source.lm);
-    let pairs = [
-        [(frames, second.frames), (labels, second.labels)],
-        [(weight, second.weight), (bias, second.bias)],
-        [(x, am.rows), (y, lm.rows)],
-        [(am_weight, am.weight), (am_bias, am.bias)],
-        [(lm_weight, lm.weight), (lm_bias, lm.bias)],
+    let gradients = [
+        (frames, second.frames),
+        (labels, second.labels),
+        (weight, second.weight),
+        (bias, second.bias),
+        (x, am.rows),
+        (am_weight, am.weight),
+        (am_bias, am.bias),
+        (y, lm.rows),
+        (lm_weight, lm.weight),
+        (lm_bias, lm.bias),
     ];
-    let sum = scalar(value, pairs)?;
+    let sum = scalar(value, gradients)?;
     Ok(PrunedSum {
         sum,
         simple: out.simple,

@@ -1,23 +1,25 @@
 //! The loss of ready-made scores as an operation.
 use candle_core::{
-    CpuStorage, CustomOp1, DType, Layout as TensorLayout, Result as TensorResult, Shape, Tensor,
+    CpuStorage, CustomOp1, D, DType, Layout as TensorLayout, Result as TensorResult, Shape, Tensor,
 };
 use panda_core::{
     candle::{Element, with_values},
     scores,
 };
+use rnnt_dp::Lattices;
 
 use super::{expect_dims, expect_dtype, expect_rank};
 use crate::{
     Layout, Options, Result, Targets,
     columns::{Columns, Part},
     engine::Forward,
+    objective::{Objective, Transducer},
 };
 
 struct ScoresLoss<F> {
     forward: Forward<F>,
     site_of_row: Vec<u32>,
-    targets: Targets,
+    lattices: Lattices,
     options: Options,
 }
 
@@ -27,14 +29,14 @@ impl<F: Element> CustomOp1 for ScoresLoss<F> {
     }
 
     fn cpu_fwd(&self, _: &CpuStorage, _: &TensorLayout) -> TensorResult<(CpuStorage, Shape)> {
-        Ok((CpuStorage::F64(self.forward.losses().to_vec()), Shape::from(self.targets.batch())))
+        Ok((CpuStorage::F64(self.forward.losses().to_vec()), Shape::from(self.lattices.batch())))
     }
 
     fn bwd(&self, z: &Tensor, _losses: &Tensor, upstream: &Tensor) -> TensorResult<Option<Tensor>> {
         let weights = upstream.to_vec1::<f64>()?;
-        let classes = z.dim(3)?;
+        let classes = z.dim(D::Minus1)?;
         let mut gradient = with_values([z], |[z]: [&[F]; 1]| TensorResult::Ok(z.to_vec()))?;
-        let backward = self.forward.with_adjoints(&self.targets, &self.options, &weights, |_, part, a| {
+        let backward = self.forward.with_adjoints(&self.lattices, &self.options, &weights, |_, part, a| {
             let Part { selection, normalized } = part;
             scores::backward_in_place(&mut gradient, classes, &self.site_of_row, selection, normalized, a)
         });
@@ -58,21 +60,27 @@ pub fn scores_loss(scores: &Tensor, targets: &Targets, options: &Options) -> Res
     targets.check_classes(classes)?;
     let layout = Layout::Padded { frames: t, positions: u1 };
     layout.check(targets)?;
+    let (scores, objective) = (scores.contiguous()?, Transducer::new(targets, Columns::Tokens));
     match dtype {
-        DType::F32 => run::<f32>(&scores.contiguous()?, layout, targets, options),
-        _ => run::<f64>(&scores.contiguous()?, layout, targets, options),
+        DType::F32 => run::<f32>(&scores, layout, &objective, options),
+        _ => run::<f64>(&scores, layout, &objective, options),
     }
 }
 
-fn run<F: Element>(z: &Tensor, layout: Layout, targets: &Targets, options: &Options) -> Result<Tensor> {
-    let (classes, sites) = (z.dim(3)?, targets.lattices().sites());
-    let site_of_row = layout.site_of_row(targets);
+/// The loss of scores whose rows lie as in `layout`.
+pub(super) fn run<F: Element>(
+    z: &Tensor,
+    layout: Layout,
+    objective: &impl Objective,
+    options: &Options,
+) -> Result<Tensor> {
+    let (classes, lattices) = (z.dim(D::Minus1)?, objective.sites().lattices().clone());
+    let site_of_row = layout.site_of_row(objective.sites());
     let forward = with_values([z], |[z]: [&[F]; 1]| {
         let mut workspace = rnnt_dp::Workspace::new();
-        Forward::from_normaliser(targets, Columns::Tokens, options, &mut workspace, |_, selection| {
-            scores::forward(z, classes, &site_of_row, sites, selection)
+        Forward::from_normaliser(objective, options, &mut workspace, |_, selection| {
+            scores::forward(z, classes, &site_of_row, lattices.sites(), selection)
         })
     })?;
-    let op = ScoresLoss { forward, site_of_row, targets: targets.clone(), options: options.clone() };
-    Ok(z.apply_op1(op)?)
+    Ok(z.apply_op1(ScoresLoss { forward, site_of_row, lattices, options: options.clone() })?)
 }

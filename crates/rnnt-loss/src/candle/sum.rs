@@ -77,7 +77,7 @@ fn run<F: Element>(
         let head = Head::new(w, Some(b), weight.dim(1)?)?;
         projected_loss(f, g, &head, *layout, targets, options, weights)
     })?;
-    let pairs = [[(frames, out.frames), (labels, out.labels)], [(weight, out.weight), (bias, out.bias)]];
-    let sum = scalar(possible_sum(&out.losses, weights), pairs)?;
+    let gradients = [(frames, out.frames), (labels, out.labels), (weight, out.weight), (bias, out.bias)];
+    let sum = scalar(possible_sum(&out.losses, weights), gradients)?;
     Ok(LossSum { sum, losses: out.losses, skipped: out.skipped })
 }

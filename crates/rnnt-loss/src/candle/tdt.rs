@@ -80,11 +80,14 @@ fn run<F: Element>(
         let (tokens, durations) = (Head::new(w, Some(b), width)?, Head::new(dw, Some(db), width)?);
         tdt_loss(f, g, &tokens, &durations, *layout, targets, options, weights)
     })?;
-    let pairs = [
-        [(frames, out.frames), (labels, out.labels)],
-        [(weight, out.tokens.0), (bias, out.tokens.1)],
-        [(d_weight, out.durations.0), (d_bias, out.durations.1)],
+    let gradients = [
+        (frames, out.frames),
+        (labels, out.labels),
+        (weight, out.tokens.0),
+        (bias, out.tokens.1),
+        (d_weight, out.durations.0),
+        (d_bias, out.durations.1),
     ];
-    let sum = scalar(possible_sum(&out.losses, weights), pairs)?;
+    let sum = scalar(possible_sum(&out.losses, weights), gradients)?;
     Ok(LossSum { sum, losses: out.losses, skipped: out.skipped })
 }

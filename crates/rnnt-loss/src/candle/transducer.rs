@@ -5,12 +5,14 @@ use candle_core::{
     CpuStorage, CustomOp3, DType, Layout as TensorLayout, Result as TensorResult, Shape, Tensor,
 };
 use panda_core::{
-    Gradients, Head, JointSites, Real, Sites,
+    Gradients, Head, JointGradient, JointSites, Sites,
     candle::{Element, with_values},
 };
 
 use super::{expect_dims, expect_dtype, expect_rank};
-use crate::{Error, Layout, Options, Result, Targets, Workspace, columns::Columns, engine::Forward};
+use crate::{
+    Error, Layout, Options, Result, Targets, Workspace, engine::Forward, heads::Heads, objective::Transducer,
+};
 
 /// The operation's constants, with the forward pass done: it is run where its errors keep their types.
 struct TransducerLoss<F> {
@@ -70,22 +72,24 @@ impl<F: Element> CustomOp3 for TransducerLoss<F> {
         let weights = upstream.to_vec1::<f64>()?;
         let width = weight.dim(1)?;
         let gradients = with_values([rows, weight, bias], |[r, w, b]: [&[F]; 3]| {
-            let head = Head::new(w, Some(b), width)?;
-            let sites = self.places.sites(r, width, &self.targets, &self.options)?;
-            let mut into = [Gradients::zero(sites.zero_gradient(), &head)];
-            let workspace = &mut self.workspace.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             let (targets, options) = (&self.targets, &self.options);
-            self.forward.backward(&sites, &[head], targets, options, &weights, workspace, &mut into)?;
-            let [into] = into;
-            Ok(into)
+            let heads = Heads::new(&Head::new(w, Some(b), width)?, None, targets.blank(), options)?;
+            let (list, sites) = (heads.list()?, self.places.sites(r, width, targets, options)?);
+            let mut into: Vec<_> =
+                list.iter().map(|head| Gradients::zero(JointGradient::default(), head)).collect();
+            into[0].sites = sites.zero_gradient();
+            let workspace = &mut self.workspace.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let lattices = targets.lattices();
+            self.forward.backward(&sites, &list, lattices, options, &weights, workspace, &mut into)?;
+            let rows = std::mem::take(&mut into[0].sites);
+            Ok((rows, heads.join(into).swap_remove(0)))
         });
-        let gradients = gradients.map_err(|error: Error| candle_core::Error::wrap(error))?;
-        let into_bias = gradients.bias.into_iter().map(<F as Real>::from_f64).collect();
-        let mut into_rows = gradients.sites.frames;
-        into_rows.extend_from_slice(&gradients.sites.labels);
+        let (JointGradient { frames: mut into_rows, labels }, (into_weight, into_bias)) =
+            gradients.map_err(|error: Error| candle_core::Error::wrap(error))?;
+        into_rows.extend_from_slice(&labels);
         let tensor =
             |values: Vec<F>, like: &Tensor| Tensor::from_vec(values, like.shape(), like.device()).map(Some);
-        Ok((tensor(into_rows, rows)?, tensor(gradients.weight, weight)?, tensor(into_bias, bias)?))
+        Ok((tensor(into_rows, rows)?, tensor(into_weight, weight)?, tensor(into_bias, bias)?))
     }
 }
 
@@ -126,7 +130,6 @@ pub fn transducer_loss(
     targets: &Targets,
     options: &Options,
 ) -> Result<Tensor> {
-    options.without_head()?;
     let Arguments { frames, labels, weight, bias, layout, dtype } =
         Arguments::new(frames, labels, weight, bias, targets)?;
     let (frame_of, label_of) = layout.joint_rows(targets, 0..targets.batch());
@@ -199,10 +202,11 @@ fn run<F: Element>(
     let width = weight.dim(1)?;
     let mut workspace = Workspace::new(options)?;
     let forward = with_values([&rows, &weight, &bias], |[r, w, b]: [&[F]; 3]| {
-        let sites = places.sites(r, width, targets, options)?;
-        let head = Head::new(w, Some(b), width)?;
+        let (sites, head) = (places.sites(r, width, targets, options)?, Head::new(w, Some(b), width)?);
         targets.check_classes(head.classes())?;
-        Forward::new(&sites, &[head], Columns::Tokens, targets, &mut workspace)
+        let heads = Heads::new(&head, None, targets.blank(), options)?;
+        let objective = Transducer::new(targets, heads.columns());
+        Forward::new(&sites, &heads.list()?, &objective, &mut workspace)
     })?;
     let (targets, options, workspace) = (targets.clone(), options.clone(), Mutex::new(workspace.normaliser));
     let op = TransducerLoss { forward, places, targets, options, workspace };

@@ -113,7 +113,14 @@ impl Recipe {
         whole("training.evaluate_every", training.evaluate_every as usize, usize::MAX)?;
         at_least_zero("training.ctc_weight", training.ctc_weight)?;
         at_least_zero("training.ctc_weight_end", training.ctc_weight_end.unwrap_or(0.0))?;
-        at_least_zero("training.fastemit", training.fastemit)
+        at_least_zero("training.fastemit", training.fastemit)?;
+        at_least_zero("training.delay_penalty", training.delay_penalty)?;
+        at_least_zero("training.z_loss", training.z_loss)?;
+        let smoothing = training.label_smoothing;
+        share("training.label_smoothing", smoothing)?;
+        let factored = matches!(self.loss, LossConfig::Rnnt { factored_blank: true });
+        let expected = "0 where the blank is factored";
+        expect("training.label_smoothing", expected, smoothing == 0.0 || !factored, smoothing)
     }
 }
 

@@ -4,7 +4,7 @@ use pruned::Transducer;
 use rnnt_loss::{Options, Pruning, Topology};
 use serde::{Deserialize, Serialize};
 
-use super::Recipe;
+use super::{Recipe, TrainingConfig};
 use crate::Result;
 
 /// `[loss]`: the kind of transducer.
@@ -124,11 +124,14 @@ impl Recipe {
     /// # Errors
     /// Durations that no topology has; [`Recipe::parse`] finds them first.
     pub(crate) fn loss_options(&self) -> Result<Options> {
+        let TrainingConfig { fastemit, delay_penalty, label_smoothing, z_loss, .. } = self.training;
         let options = Options {
             topology: self.training.topology.topology(),
-            precision: self.training.precision.precision(),
-            fastemit: self.training.fastemit,
-            ..Options::default()
+            fastemit,
+            delay_penalty,
+            label_smoothing,
+            z_loss,
+            ..self.ctc_options()
         };
         Ok(match &self.loss {
             &LossConfig::Rnnt { factored_blank } => Options { factored_blank, ..options },
@@ -147,6 +150,11 @@ impl Recipe {
         })
     }
 
+    /// Options of the auxiliary CTC loss, which is not regularised.
+    pub(crate) fn ctc_options(&self) -> Options {
+        Options { precision: self.training.precision.precision(), ..Options::default() }
+    }
+
     /// How the lattice is pruned at a step of the run.
     pub(crate) fn pruning(&self, step: u64) -> Option<Pruning> {
         let LossConfig::Pruned { s_range, simple_scale, lm_only_scale, am_only_scale, warm_steps } =
@@ -159,6 +167,7 @@ impl Recipe {
             lm_only_scale,
             am_only_scale,
             fastemit: self.training.fastemit,
+            delay_penalty: self.training.delay_penalty,
             ..pruned::Options::default()
         };
         let pruning = Pruning { first, s_range, simple_scale, ..Pruning::default() };

@@ -1,5 +1,5 @@
 //! A tiny model learns a tiny corpus by heart, and says the same alone as in a batch.
-use std::sync::atomic::AtomicBool;
+use std::{collections::HashMap, sync::atomic::AtomicBool};
 
 use training::{Error, Recogniser, Start, evaluate, train};
 
@@ -8,7 +8,8 @@ use super::toy::Toy;
 /// The corpus many times over, so that an epoch, with its checkpoint at the end, is not over at once.
 const OFTEN: usize = 40;
 
-fn learns(changes: &[(&str, &str)]) {
+/// Returns the last epoch of `metrics.csv`, by column.
+fn learns(changes: &[(&str, &str)]) -> HashMap<String, String> {
     let toy = Toy::new();
     let often = format!("train = {:?}", ["train.jsonl"; OFTEN]);
     let mut all = vec![
@@ -52,13 +53,16 @@ fn learns(changes: &[(&str, &str)]) {
         }
     }
     assert!(apart.iter().filter(|&&apart| apart < 0.05).count() >= 11, "{apart:?}");
+    let metrics = std::fs::read_to_string(folder.join("metrics.csv")).unwrap();
+    let cells = |line: Option<&str>| line.unwrap().split(',').map(str::to_owned).collect::<Vec<_>>();
+    cells(metrics.lines().next()).into_iter().zip(cells(metrics.lines().last())).collect()
 }
 
 /// The same with a `[loss]` table.
-fn learns_with(loss: &str, training: &str) {
+fn learns_with(loss: &str, training: &str) -> HashMap<String, String> {
     let training = format!("epochs = 3\n{training}");
     let loss = format!("ctc_weight = 0.3\n[loss]\n{loss}");
-    learns(&[("epochs = 3", &training), ("ctc_weight = 0.3", &loss)]);
+    learns(&[("epochs = 3", &training), ("ctc_weight = 0.3", &loss)])
 }
 
 #[test]
@@ -92,7 +96,19 @@ fn blanks_that_last() {
 #[test]
 fn a_pruned_lattice() {
     let scales = "lm_only_scale = 0.25\nam_only_scale = 0.1\nwarm_steps = 200";
-    learns_with(&format!("kind = \"pruned\"\ns_range = 2\n{scales}"), "topology = \"modified\"");
+    let last = learns_with(&format!("kind = \"pruned\"\ns_range = 2\n{scales}"), "topology = \"modified\"");
+    // A joint network knows more than a trivial joiner.
+    let [joint, trivial] = ["loss", "simple_loss"].map(|column| last[column].parse::<f64>().unwrap());
+    assert!(0.0 < joint && joint < trivial, "{joint} {trivial}");
+}
+
+#[test]
+fn smoothed_labels_that_are_early_and_small_scores() {
+    let last = learns(&[(
+        "ctc_weight = 0.3",
+        "ctc_weight = 0.3\nlabel_smoothing = 1e-3\nz_loss = 1e-3\ndelay_penalty = 0.01",
+    )]);
+    assert_eq!(last["simple_loss"].parse(), Ok(0.0));
 }
 
 #[test]

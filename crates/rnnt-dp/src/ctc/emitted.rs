@@ -1,0 +1,91 @@
+//! When labels begin, and how surely.
+use super::{CtcPath, Trellis};
+use crate::{Error, Regularisers, Result};
+
+/// The posterior probability that each label begins at each frame, *T x U*; 0 for an utterance without an alignment.
+///
+/// ```
+/// let e = [-0.1, -3.0, -2.0, -0.2, -2.0, -0.2, -0.1, -4.0]; // blank, label 7 at four frames
+/// let begins = rnnt_dp::ctc::emission_posteriors(&[7], &e)?;
+/// assert!(begins[1] > 0.8 && (begins.iter().sum::<f64>() - 1.0).abs() < 1e-12);
+/// # Ok::<(), rnnt_dp::Error>(())
+/// ```
+///
+/// # Shapes
+/// As [`forward_backward`](super::forward_backward): `emissions` *T x (U+1)*, `labels` *U*.
+///
+/// # Errors
+/// A wrong length; an emission that is NaN or +inf, or so large that sums overflow.
+///
+/// # Cost
+/// O(T U) time and memory.
+pub fn emission_posteriors(labels: &[u32], emissions: &[f64]) -> Result<Vec<f64>> {
+    let trellis = Trellis::new(labels, emissions, Regularisers::default())?;
+    let (alpha, beta, states) = (trellis.log_alpha(), trellis.log_beta(), trellis.states());
+    let log_p = trellis.log_p(&alpha)?;
+    let mut out = vec![0.0; trellis.frames * labels.len()];
+    if log_p == f64::NEG_INFINITY {
+        return Ok(out);
+    }
+    let places = (0..trellis.frames).flat_map(|t| (1..states).step_by(2).map(move |s| (t, s)));
+    for (out, (t, s)) in out.iter_mut().zip(places) {
+        let after = trellis.enter(t, s) + beta[t * states + s] - log_p;
+        *out = match t {
+            0 if trellis.first().contains(&s) => after.exp(),
+            0 => 0.0,
+            _ => trellis.others_before(s).map(|from| (alpha[(t - 1) * states + from] + after).exp()).sum(),
+        };
+    }
+    Ok(out)
+}
+
+/// The frame at which each label begins, as an expectation over all alignments, *U*; none for an utterance without one.
+///
+/// # Shapes
+/// As [`forward_backward`](super::forward_backward).
+///
+/// # Errors
+/// As [`emission_posteriors`].
+///
+/// # Cost
+/// O(T U) time and memory.
+pub fn expected_emission_frames(labels: &[u32], emissions: &[f64]) -> Result<Vec<f64>> {
+    let begins = emission_posteriors(labels, emissions)?;
+    let mean = |label: usize| {
+        let at = begins.iter().skip(label).step_by(labels.len());
+        let (total, sum) =
+            at.enumerate().fold((0.0, 0.0), |(total, sum), (frame, p)| (total + p, sum + p * frame as f64));
+        (total > 0.0).then(|| sum / total)
+    };
+    Ok((0..labels.len()).map(mean).collect::<Option<_>>().unwrap_or_default())
+}
+
+/// The posterior probability that each label begins at the very frame at which `path` begins it, *U*; none for an utterance
+/// without an alignment.
+///
+/// # Shapes
+/// As [`forward_backward`](super::forward_backward).
+///
+/// # Errors
+/// As [`emission_posteriors`]; a path of other labels or frames.
+///
+/// # Cost
+/// O(T U) time and memory.
+pub fn confidences(labels: &[u32], emissions: &[f64], path: &CtcPath) -> Result<Vec<f64>> {
+    let (begins, spans) = (emission_posteriors(labels, emissions)?, path.spans());
+    if path.columns.is_empty() {
+        return Ok(Vec::new());
+    }
+    for (expected, found) in
+        [(emissions.len() / (labels.len() + 1), path.columns.len()), (labels.len(), spans.len())]
+    {
+        if expected != found {
+            return Err(Error::Length { argument: "path", expected, found });
+        }
+    }
+    let at = |(label, span): (usize, &std::ops::RangeInclusive<usize>)| {
+        begins[span.start() * labels.len() + label]
+    };
+    // A sum of posteriors is above 1 by its rounding at most.
+    Ok(spans.iter().enumerate().map(at).map(|posterior| posterior.min(1.0)).collect())
+}

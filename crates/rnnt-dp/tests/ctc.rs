@@ -1,0 +1,124 @@
+//! CTC against every labelling of the frames, which is every alignment.
+use oracle::ctc::collapse;
+use proptest::prelude::*;
+use rnnt_dp::{Error, Regularisers, ctc, delay};
+
+const CLASSES: usize = 4;
+
+/// Compact emissions: blank and labels at each frame.
+fn compact(log_probs: &[f64], labels: &[u32]) -> Vec<f64> {
+    let row = |row: &[f64]| {
+        std::iter::once(0).chain(labels.iter().copied()).map(|c| row[c as usize]).collect::<Vec<f64>>()
+    };
+    log_probs.chunks(CLASSES).flat_map(row).collect()
+}
+
+/// Each alignment: its class at every frame, frames where labels begin, score.
+fn alignments(
+    log_probs: &[f64],
+    labels: &[u32],
+    regularisers: &Regularisers,
+) -> Vec<(Vec<u32>, Vec<usize>, f64)> {
+    let frames = log_probs.len() / CLASSES;
+    let all = (0..CLASSES.pow(frames as u32)).map(|number| {
+        (0..frames).map(|t| (number / CLASSES.pow(t as u32) % CLASSES) as u32).collect::<Vec<u32>>()
+    });
+    all.filter(|classes| collapse(classes, 0) == labels)
+        .map(|classes| {
+            let begins: Vec<usize> = (0..frames)
+                .filter(|&t| classes[t] != 0 && (t == 0 || classes[t - 1] != classes[t]))
+                .collect();
+            let sum: f64 =
+                classes.iter().enumerate().map(|(t, &c)| log_probs[t * CLASSES + c as usize]).sum();
+            let early: f64 = begins.iter().map(|&t| delay(regularisers.delay_penalty, t, frames)).sum();
+            (classes, begins, sum + early - frames as f64 * regularisers.sigma)
+        })
+        .collect()
+}
+
+fn inputs() -> impl Strategy<Value = (Vec<f64>, Vec<u32>)> {
+    (1usize..6, prop::collection::vec(1u32..4, 0..4), 0u64..1000)
+        .prop_map(|(t, labels, seed)| (oracle::noise::normal(seed, 1, t * CLASSES, 1.5), labels))
+}
+
+proptest! {
+    #[test]
+    fn equals_the_sum_over_alignments(
+        (log_probs, labels) in inputs(),
+        delay_penalty in prop::sample::select(vec![0.0, 0.4]),
+        sigma in prop::sample::select(vec![0.0, 0.1]),
+        fastemit in prop::sample::select(vec![0.0, 0.5]),
+    ) {
+        let regularisers = Regularisers { fastemit, delay_penalty, sigma };
+        let found = ctc::forward_backward(&labels, &compact(&log_probs, &labels), &regularisers).unwrap();
+        let all = alignments(&log_probs, &labels, &regularisers);
+        if all.is_empty() {
+            prop_assert_eq!(found.loss, f64::INFINITY);
+            prop_assert!(found.adjoints.iter().all(|a| *a == 0.0));
+            return Ok(());
+        }
+        let p: f64 = all.iter().map(|(.., score)| score.exp()).sum();
+        prop_assert!((found.loss + p.ln()).abs() < 1e-11, "{} {}", found.loss, -p.ln());
+        // Equal labels have columns of their own here, and one class there.
+        let frames = log_probs.len() / CLASSES;
+        for t in 0..frames {
+            for class in 0..CLASSES as u32 {
+                let on = all.iter().filter(|(classes, ..)| classes[t] == class);
+                let posterior: f64 = on.map(|(.., score)| score.exp() / p).sum();
+                let columns = std::iter::once(0).chain(labels.iter().copied()).enumerate();
+                let columns = columns.filter(|(_, c)| *c == class);
+                let sum: f64 = columns.map(|(j, _)| -found.adjoints[t * (labels.len() + 1) + j]).sum();
+                let factor = if class == 0 { 1.0 } else { 1.0 + fastemit };
+                prop_assert!((sum - factor * posterior).abs() < 1e-11, "{sum} {posterior}");
+            }
+        }
+    }
+
+    #[test]
+    fn labels_begin_where_alignments_say((log_probs, labels) in inputs()) {
+        let (plain, emissions) = (Regularisers::default(), compact(&log_probs, &labels));
+        let all = alignments(&log_probs, &labels, &plain);
+        let p: f64 = all.iter().map(|(.., score)| score.exp()).sum();
+        let found = ctc::emission_posteriors(&labels, &emissions).unwrap();
+        let means = ctc::expected_emission_frames(&labels, &emissions).unwrap();
+        let best = ctc::best_path(&labels, &emissions).unwrap();
+        let sure = ctc::confidences(&labels, &emissions, &best).unwrap();
+        if all.is_empty() {
+            prop_assert!(found.iter().all(|f| *f == 0.0) && sure.is_empty());
+            prop_assert!(means.is_empty());
+            return Ok(());
+        }
+        for label in 0..labels.len() {
+            let mut mean = 0.0;
+            for t in 0..log_probs.len() / CLASSES {
+                let here = all.iter().filter(|(_, begins, _)| begins[label] == t);
+                let want: f64 = here.map(|(.., score)| score.exp() / p).sum();
+                mean += want * t as f64;
+                let found = found[t * labels.len() + label];
+                prop_assert!((found - want).abs() < 1e-11, "{found} {want}");
+                if *best.spans()[label].start() == t {
+                    prop_assert!((sure[label] - want).abs() < 1e-11);
+                }
+            }
+            prop_assert!((means[label] - mean).abs() < 1e-10);
+        }
+    }
+}
+
+#[test]
+fn bad_input_is_named() {
+    let plain = Regularisers::default();
+    let run = |labels: &[u32], emissions: &[f64]| ctc::forward_backward(labels, emissions, &plain);
+    assert!(matches!(run(&[1], &[0.0; 3]), Err(Error::Length { argument: "emissions", .. })));
+    assert!(matches!(run(&[1], &[]), Err(Error::NoFrames { .. })));
+    assert!(matches!(run(&[1], &[0.0, f64::NAN]), Err(Error::Emission { label: 1, .. })));
+    assert!(matches!(run(&[1], &[1e308; 4]), Err(Error::Overflow { .. })));
+    let bad = Regularisers { delay_penalty: f64::NAN, ..plain };
+    let error = ctc::forward_backward(&[1], &[0.0; 4], &bad).unwrap_err();
+    assert!(matches!(error, Error::Regulariser { argument: "delay_penalty", .. }));
+    let path = ctc::best_path(&[1], &[-1.0; 4]).unwrap();
+    let other = ctc::confidences(&[1], &[-1.0; 6], &path).unwrap_err();
+    assert!(matches!(other, Error::Length { argument: "path", expected: 3, found: 2 }));
+    let other = ctc::confidences(&[1, 2], &[-1.0; 6], &path).unwrap_err();
+    assert!(matches!(other, Error::Length { argument: "path", expected: 2, found: 1 }));
+}

@@ -1,0 +1,242 @@
+//! CTC through the tiles: against every labelling of the frames, central differences, and itself in other batches.
+use candle_core::{Device, Tensor, Var};
+use oracle::{ctc::sum_over_labellings, differences::central};
+use rnnt_dp::delay;
+use rnnt_loss::{
+    Error, Head, Layout, MemoryBudget, Options, Plan, RowsLoss, Targets, Topology, candle, ctc_loss,
+};
+
+const H: usize = 3;
+const C: usize = 4;
+const BLANK: u32 = 2;
+const FRAMES: [usize; 4] = [5, 1, 2, 4];
+const WEIGHTS: [f64; 4] = [0.7, 1.3, 1.0, -0.4];
+
+fn values(count: usize, seed: u64) -> Vec<f64> {
+    oracle::noise::normal(seed, 0, count, 1.0)
+}
+
+/// Repeated labels, none at all, two equal ones that do not fit into two frames, all classes.
+fn targets() -> Targets {
+    Targets::new(BLANK, FRAMES.to_vec(), vec![vec![1, 1, 0], vec![], vec![3, 3], vec![0, 3, 1]]).unwrap()
+}
+
+fn rows() -> usize {
+    FRAMES.iter().sum()
+}
+
+/// Rows, weight, bias.
+fn inputs() -> Vec<f64> {
+    [values(rows() * H, 1), values(C * H, 2), values(C, 3)].concat()
+}
+
+fn run(all: &[f64], targets: &Targets, options: &Options) -> RowsLoss<f64> {
+    let (rows, rest) = all.split_at(all.len() - C * H - C);
+    let (weight, bias) = rest.split_at(C * H);
+    let head = Head::new(weight, Some(bias), H).unwrap();
+    ctc_loss(rows, &head, Layout::Packed, targets, options, &WEIGHTS[..targets.batch()]).unwrap()
+}
+
+/// Log-probabilities of an utterance, smoothed, and the mean of squared log-sums.
+fn dense(all: &[f64], utterance: usize, epsilon: f64) -> (Vec<f64>, f64) {
+    let (rows, rest) = all.split_at(rows() * H);
+    let (weight, bias) = rest.split_at(C * H);
+    let (first, frames) = (FRAMES[..utterance].iter().sum::<usize>(), FRAMES[utterance]);
+    let (mut out, mut squares) = (Vec::new(), 0.0);
+    for x in rows[first * H..(first + frames) * H].chunks(H) {
+        let score = |c: usize| weight[c * H..][..H].iter().zip(x).map(|(w, x)| w * x).sum::<f64>() + bias[c];
+        let log_z = (0..C).map(|c| score(c).exp()).sum::<f64>().ln();
+        let mean = (0..C).map(score).sum::<f64>() / C as f64 - log_z;
+        out.extend((0..C).map(|c| (1.0 - epsilon) * (score(c) - log_z) + epsilon * mean));
+        squares += log_z * log_z;
+    }
+    (out, squares / frames as f64)
+}
+
+#[test]
+fn losses_are_sums_over_labellings() {
+    let (all, targets) = (inputs(), targets());
+    for (label_smoothing, z_loss) in [(0.0, 0.0), (0.2, 0.0), (0.1, 0.3)] {
+        let options = Options { label_smoothing, z_loss, ..Options::default() };
+        let found = run(&all, &targets, &options);
+        for (utterance, found) in found.losses.iter().enumerate() {
+            let (log_probs, squares) = dense(&all, utterance, label_smoothing);
+            let (frames, labels) = (FRAMES[utterance], targets.labels(utterance));
+            let sum = sum_over_labellings(&log_probs, frames, C, labels, BLANK).unwrap();
+            let want = -sum.log_likelihood + z_loss * squares;
+            assert!(*found == want || (found - want).abs() < 1e-12, "{utterance}: {found} {want}");
+        }
+        assert_eq!(found.losses[2], f64::INFINITY);
+    }
+}
+
+#[test]
+fn gradients_are_central_differences() {
+    let (all, targets) = (inputs(), targets());
+    let regularised = Options {
+        label_smoothing: 0.15,
+        z_loss: 0.2,
+        delay_penalty: 0.3,
+        budget: MemoryBudget::recompute(),
+        ..Options::default()
+    };
+    for options in [Options::default(), regularised] {
+        let found = run(&all, &targets, &options);
+        let gradient = [found.hidden, found.weight, found.bias].concat();
+        let loss = |all: &[f64]| {
+            let losses = run(all, &targets, &options).losses;
+            Ok(losses.iter().zip(WEIGHTS).filter(|(l, _)| l.is_finite()).map(|(l, w)| l * w).sum())
+        };
+        for (found, want) in gradient.iter().zip(central(loss, &all).unwrap()) {
+            assert!((found - want).abs() < 3e-7, "{found} {want}");
+        }
+        // The impossible utterance.
+        assert!(gradient[6 * H..8 * H].iter().all(|g| *g == 0.0));
+    }
+}
+
+/// With one label in two frames: blank label, label blank, label label.
+#[test]
+fn a_delay_counts_where_a_label_begins() {
+    let targets = Targets::new(0, vec![2], vec![vec![1]]).unwrap();
+    let options = Options { delay_penalty: 0.5, ..Options::default() };
+    let head = [0.0; C * H];
+    let out = ctc_loss(
+        &[0.0; 2 * H],
+        &Head::new(&head, None, H).unwrap(),
+        Layout::Packed,
+        &targets,
+        &options,
+        &[1.0],
+    )
+    .unwrap();
+    let (early, late) = (delay(0.5, 0, 2).exp(), delay(0.5, 1, 2).exp());
+    let want = -((2.0 * early + late) / 16.0).ln();
+    assert!((out.losses[0] - want).abs() < 1e-12);
+}
+
+#[test]
+fn fastemit_and_token_weights_scale_labels() {
+    let (all, targets) = (inputs(), targets());
+    let plain = run(&all, &targets, &Options::default());
+    let fastemit = run(&all, &targets, &Options { fastemit: 0.25, ..Options::default() });
+    let weights = |w: f64| (0..4).map(|b| vec![w; targets.labels(b).len()]).collect::<Vec<_>>();
+    let weighed =
+        |w| run(&all, &targets.clone().with_token_weights(weights(w)).unwrap(), &Options::default());
+    assert_eq!(plain, weighed(1.0));
+    assert_eq!(fastemit.losses, weighed(1.25).losses);
+    for (a, b) in fastemit.weight.iter().zip(&weighed(1.25).weight) {
+        assert!((a - b).abs() < 1e-12);
+    }
+    assert_ne!(fastemit.weight, plain.weight);
+    // Equal labels share a class, but not a weight.
+    let each = |first: f64, second: f64| {
+        let mut weights = weights(1.0);
+        (weights[0][0], weights[0][1]) = (first, second);
+        run(&all, &targets.clone().with_token_weights(weights).unwrap(), &Options::default()).hidden
+    };
+    assert_ne!(each(0.0, 1.0), each(1.0, 0.0));
+}
+
+#[test]
+fn batch_mates_groups_padding_and_threads_change_nothing() {
+    let (all, targets) = (inputs(), targets());
+    let options = Options::default();
+    let want = run(&all, &targets, &options);
+    // Groups of one utterance each.
+    let plan = Plan { wave: 1, ..options_plan() };
+    let alone = run(&all, &targets, &Options { plan: Some(plan), ..options.clone() });
+    assert_eq!(alone.losses, want.losses);
+    for (a, b) in alone.hidden.iter().zip(&want.hidden) {
+        assert!((a - b).abs() < 1e-13);
+    }
+    let (weight, bias) = all[rows() * H..].split_at(C * H);
+    let head = Head::new(weight, Some(bias), H).unwrap();
+    let mut padded = vec![f64::NAN; 4 * 6 * H];
+    let mut row = 0;
+    for (b, frames) in FRAMES.into_iter().enumerate() {
+        padded[b * 6 * H..][..frames * H].copy_from_slice(&all[row * H..(row + frames) * H]);
+        row += frames;
+    }
+    let layout = Layout::Padded { frames: 6, positions: 1 };
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    let found = pool.install(|| ctc_loss(&padded, &head, layout, &targets, &options, &WEIGHTS).unwrap());
+    assert_eq!((&found.losses, &found.weight, &found.bias), (&want.losses, &want.weight, &want.bias));
+    let mut row = 0;
+    for (b, frames) in FRAMES.into_iter().enumerate() {
+        let (own, padding) = found.hidden[b * 6 * H..][..6 * H].split_at(frames * H);
+        assert_eq!(own, &want.hidden[row * H..(row + frames) * H]);
+        assert!(padding.iter().all(|g| *g == 0.0));
+        row += frames;
+    }
+}
+
+fn options_plan() -> Plan {
+    Plan { kept: 0, ..rnnt_loss::MemoryPlan::new(&targets(), H, C, 8, &Options::default()).plan }
+}
+
+/// The operation over scores, the one over rows and the function agree.
+#[test]
+fn operations_agree() {
+    let targets = Targets::new(BLANK, vec![5, 3], vec![vec![1, 1, 0], vec![3]]).unwrap();
+    let tensor = |count: usize, seed, shape: &[usize]| {
+        Var::from_tensor(&Tensor::from_vec(values(count, seed), shape, &Device::Cpu).unwrap()).unwrap()
+    };
+    let (x, w, b) = (tensor(2 * 5 * H, 1, &[2, 5, H]), tensor(C * H, 2, &[C, H]), tensor(C, 3, &[C]));
+    let options = Options { delay_penalty: 0.1, fastemit: 0.2, z_loss: 0.05, ..Options::default() };
+    let scores = x.broadcast_matmul(&w.t().unwrap()).unwrap().broadcast_add(&b).unwrap();
+    let weights = Tensor::new(&[0.5f64, 2.0], &Device::Cpu).unwrap();
+    let lazy = candle::ctc_loss(&scores, &targets, &options).unwrap();
+    let eager = candle::ctc_loss_sum(&x, &w, &b, &targets, &options, &[0.5, 2.0]).unwrap();
+    for (a, b) in lazy.to_vec1::<f64>().unwrap().iter().zip(&eager.losses) {
+        assert!((a - b).abs() < 1e-12);
+    }
+    let lazy = (lazy * weights).unwrap().sum_all().unwrap().backward().unwrap();
+    // Whatever follows scales the gradient.
+    let eager = (eager.sum * 3.0).unwrap().backward().unwrap();
+    for variable in [&x, &w, &b] {
+        let [lazy, eager] = [&lazy, &eager]
+            .map(|g| g.get(variable).unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap());
+        for (lazy, eager) in lazy.iter().zip(&eager) {
+            assert!((3.0 * lazy - eager).abs() < 1e-12, "{lazy} {eager}");
+        }
+    }
+}
+
+#[test]
+fn mistakes_are_named() {
+    let (all, targets) = (inputs(), targets());
+    let (rows, rest) = all.split_at(rows() * H);
+    let (weight, bias) = rest.split_at(C * H);
+    let head = Head::new(weight, Some(bias), H).unwrap();
+    let call = |rows: &[f64], targets: &Targets, options: &Options| {
+        ctc_loss(rows, &head, Layout::Packed, targets, options, &WEIGHTS).map(|out| out.losses)
+    };
+    let plain = Options::default();
+    let big = Targets::new(BLANK, FRAMES.to_vec(), vec![vec![1], vec![], vec![1], vec![0]]).unwrap();
+    let big = big.with_big_blanks(vec![3]).unwrap();
+    assert!(matches!(call(rows, &big, &plain), Err(Error::NotForCtc { argument: "targets.big_blanks" })));
+    let bands = (0..4).map(|b| vec![0..targets.labels(b).len() + 1; FRAMES[b]]).collect();
+    let retained = targets.retained(bands).unwrap();
+    assert!(matches!(call(rows, &retained, &plain), Err(Error::NotForCtc { argument: "targets.retained" })));
+    let factored = Options { factored_blank: true, ..Options::default() };
+    let found = call(rows, &targets, &factored);
+    assert!(matches!(found, Err(Error::NotForCtc { argument: "options.factored_blank" })));
+    let sigma = Options { sigma: 0.1, ..Options::default() };
+    assert!(matches!(call(rows, &targets, &sigma), Err(Error::NotForCtc { argument: "options.sigma" })));
+    assert!(matches!(call(&rows[1..], &targets, &plain), Err(Error::Shape { argument: "hidden", .. })));
+    let beyond = Targets::new(BLANK, FRAMES.to_vec(), vec![vec![], vec![], vec![9], vec![]]).unwrap();
+    assert!(matches!(
+        call(rows, &beyond, &plain),
+        Err(Error::LabelOutOfRange { utterance: 2, label: 9, .. })
+    ));
+    let mut bad = rows.to_vec();
+    bad[7 * H] = f64::NAN;
+    let one = Options { plan: Some(Plan { wave: 1, ..options_plan() }), ..Options::default() };
+    for options in [&plain, &one] {
+        assert!(matches!(call(&bad, &targets, options), Err(Error::Frame { utterance: 2, frame: 1, .. })));
+    }
+    // The topology plays no part.
+    let modified = Options { topology: Topology::modified(), ..Options::default() };
+    assert_eq!(call(rows, &targets, &modified).unwrap(), call(rows, &targets, &plain).unwrap());
+}
