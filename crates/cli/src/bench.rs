@@ -1,4 +1,5 @@
 //! `panda bench SUITE`: ours and its rivals side by side, each case and system in a process of its own.
+mod answer;
 mod case;
 mod child;
 mod dense;
@@ -19,6 +20,7 @@ mod pruned_dense;
 mod row;
 mod runner;
 mod sgemm;
+mod subject;
 mod suites;
 mod table;
 mod trivial;
@@ -92,7 +94,7 @@ const QUICK_SECONDS: f64 = 0.3;
 const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Runs the suite, prints a table, and writes what was asked for.
-pub fn run(arguments: &Arguments) -> crate::error::Result<ExitCode> {
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
     ctrlc::set_handler(move || flag.store(true, Ordering::SeqCst))?;
@@ -166,7 +168,7 @@ fn report(arguments: &Arguments, plan: &Plan, machine: Machine, rows: Vec<Row>) 
 }
 
 /// The hidden command of a case's process: measures, and answers with one line of JSON.
-pub fn run_case(arguments: &CaseArguments) -> crate::error::Result<ExitCode> {
+pub fn run_case(arguments: &CaseArguments) -> Result<ExitCode> {
     let spec = measure::parse(&arguments.spec)?;
     measure::end_with_parent();
     let answer = measure::run(&spec)?;

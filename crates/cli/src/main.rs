@@ -55,11 +55,11 @@ fn main() -> ExitCode {
         Command::Evaluate(arguments) => evaluate::run(&arguments),
         Command::Transcribe(arguments) => transcribe::run(&arguments),
         Command::Align(arguments) => align::run(&arguments),
-        Command::Verify { dir } => {
-            verify::run(&dir).map(|passed| if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-        }
-        Command::Bench(arguments) => bench::run(&arguments),
-        Command::BenchCase(arguments) => bench::run_case(&arguments),
+        Command::Verify { dir } => verify::run(&dir)
+            .map(|passed| if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+            .map_err(Into::into),
+        Command::Bench(arguments) => bench::run(&arguments).map_err(Into::into),
+        Command::BenchCase(arguments) => bench::run_case(&arguments).map_err(Into::into),
         Command::Info(arguments) => info::run(&arguments),
     };
     outcome.unwrap_or_else(|error| {

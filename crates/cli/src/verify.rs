@@ -3,6 +3,7 @@ mod bars;
 mod case;
 mod doors;
 mod error;
+mod outcome;
 mod pruned;
 #[cfg(test)]
 mod tests;
@@ -14,15 +15,15 @@ use std::path::{Path, PathBuf};
 
 use bars::{Verdict, Width};
 use case::Case;
-use doors::Stop;
 pub use error::{Result, VerifyError};
+use outcome::Stop;
 
 /// Verifies every case of a folder and prints a line for each to standard output; true if all pass.
 ///
 /// # Errors
 /// As [`report`].
-pub fn run(dir: &Path) -> crate::error::Result<bool> {
-    Ok(report(dir, &mut std::io::stdout().lock())?)
+pub fn run(dir: &Path) -> Result<bool> {
+    report(dir, &mut std::io::stdout().lock())
 }
 
 /// Verifies every case (`NAME.json` beside `NAME.safetensors`) of a folder, in f64 and in f32; true if all pass.

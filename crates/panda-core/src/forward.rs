@@ -9,7 +9,7 @@ use crate::{
     kept::{Kept, waves},
     kernel::packed::{Full, Numbers, half::Half},
     panels::{Found, Panels, Room},
-    workspace::{flights, in_pool},
+    workspace::in_pool,
 };
 
 /// What forward returns and backward needs: `N (S + 2)` numbers, and the scores that the budget had room for.
@@ -130,7 +130,7 @@ fn forward_with<F: Real, N: Numbers<F>, S: Sites<F>>(
     for wave in waves(0..plan.kept, plan.wave).chain(waves(plan.kept..n, plan.wave)) {
         let rows = wave.len();
         panels.fill::<F, N, S>(&plan, sites, &wave, true, &mut hidden[..rows * h]);
-        for flight in flights(&plan, classes) {
+        for flight in plan.flights(classes) {
             let tiles = flight.len().div_ceil(plan.classes);
             let room = if wave[0] < plan.kept {
                 let keep = kept.split_off_mut(..rows * flight.len());

@@ -41,8 +41,3 @@ impl<F> Kept<F> {
 pub(crate) fn waves(mut sites: impl Iterator<Item = usize>, most: usize) -> impl Iterator<Item = Vec<usize>> {
     std::iter::from_fn(move || Some(sites.by_ref().take(most).collect::<Vec<_>>()).filter(|w| !w.is_empty()))
 }
-
-/// Size of the parts, `most` at most, into which `count` goes evenly.
-pub(crate) fn even(count: usize, most: usize) -> usize {
-    count.div_ceil(count.div_ceil(most).max(1))
-}

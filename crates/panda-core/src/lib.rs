@@ -40,23 +40,28 @@
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
 
+mod adjoints;
 mod backward;
 mod budget;
 pub mod candle;
 mod error;
+mod flight;
 mod forward;
 mod head;
 mod kept;
 pub mod kernel;
+mod lines;
 mod panels;
 mod plan;
 mod precision;
+mod score_gradient;
 pub mod scores;
 mod selection;
 mod sites;
 mod workspace;
 
-pub use backward::{Adjoints, Clamp, Gradients, backward};
+pub use adjoints::{Adjoints, Clamp};
+pub use backward::{Gradients, backward};
 pub use budget::MemoryBudget;
 pub use error::{Error, Result};
 pub use forward::{Normalized, forward};

@@ -14,12 +14,12 @@ use rayon::prelude::*;
 
 use crate::{
     Head, Plan, Real, Selection, Sites,
-    backward::{Flight, Targets},
+    flight::{Flight, Targets},
     kernel::{
         Accumulate, View, ViewMut,
         packed::{Numbers, Operand},
     },
-    workspace::Lines,
+    lines::Lines,
 };
 
 /// Packed factors of the wave and the flight at hand, each part with room for a whole block or tile.

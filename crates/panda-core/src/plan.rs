@@ -1,7 +1,8 @@
 //! How the work is cut: by shape and budget alone, so that bits never depend on the number of threads.
+use std::ops::Range;
+
 use crate::{
     Error, MemoryBudget, Precision, Result,
-    kept::even,
     kernel::packed::{Full, half::Half},
     panels::packed,
 };
@@ -153,6 +154,12 @@ impl Plan {
         }
     }
 
+    /// Runs of tiles that are in flight together, as ranges of classes.
+    pub(crate) fn flights(&self, classes: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let step = self.tiles * self.classes;
+        (0..classes).step_by(step).map(move |from| from..(from + step).min(classes))
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
         let sizes = [
             ("plan.wave", self.wave),
@@ -165,4 +172,9 @@ impl Plan {
             None => Ok(()),
         }
     }
+}
+
+/// Size of the parts, `most` at most, into which `count` goes evenly.
+fn even(count: usize, most: usize) -> usize {
+    count.div_ceil(count.div_ceil(most).max(1))
 }

@@ -6,9 +6,9 @@ use rayon::prelude::*;
 
 use crate::{
     Adjoints, Error, Normalized, Real, Result, Selection,
-    backward::{ScoreGradient, Scores},
     error::expect_len,
     kept::Kept,
+    score_gradient::{ScoreGradient, Scores},
 };
 
 /// Marks a row without a site.

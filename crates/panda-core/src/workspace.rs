@@ -1,16 +1,12 @@
 //! Buffers that calls of like shape share, so that only the first of them allocates.
-use std::ops::Range;
-
 use crate::{
     Head, MemoryBudget, Plan, Precision, Real, Result, Selection, Shape, Sites,
     error::expect_len,
-    kernel::{
-        filled,
-        packed::{
-            Full,
-            half::{Half, Tile},
-        },
+    kernel::packed::{
+        Full,
+        half::{Half, Tile},
     },
+    lines::grow,
     panels::{Panels, packed},
 };
 
@@ -134,54 +130,8 @@ impl<F: Real> Workspace<F> {
     }
 }
 
-/// Makes a buffer at least so long, and no longer; a longer one is a new one, because nothing in it is needed any more.
-pub(crate) fn grow<T: Clone>(buffer: &mut Vec<T>, len: usize, value: T) {
-    if buffer.len() < len {
-        *buffer = Vec::new();
-        *buffer = filled(len, value);
-    }
-}
-
-/// A buffer that begins with a cache line, so that no register of a kernel lies in two.
-#[derive(Debug)]
-pub(crate) struct Lines<T> {
-    all: Vec<T>,
-    first: usize,
-}
-
-impl<T> Default for Lines<T> {
-    fn default() -> Self {
-        Self { all: Vec::new(), first: 0 }
-    }
-}
-
-impl<T: Clone> Lines<T> {
-    /// Bytes of a cache line.
-    const LINE: usize = 64;
-
-    /// So many elements, whatever an earlier call left in them.
-    pub fn room(&mut self, len: usize, value: T) -> &mut [T] {
-        grow(&mut self.all, len + Self::LINE / size_of::<T>(), value);
-        self.first = self.all.as_ptr().align_offset(Self::LINE);
-        &mut self.all[self.first..][..len]
-    }
-}
-
-impl<T> std::ops::Deref for Lines<T> {
-    type Target = [T];
-    fn deref(&self) -> &[T] {
-        &self.all[self.first..]
-    }
-}
-
 /// Runs on one of the threads that the parallel steps inside use: otherwise each of them would put its caller to sleep
 /// and wake it.
 pub(crate) fn in_pool<T: Send>(run: impl FnOnce() -> T + Send) -> T {
     rayon::scope(|_| run())
-}
-
-/// Runs of tiles that are in flight together, as ranges of classes.
-pub(crate) fn flights(plan: &Plan, classes: usize) -> impl Iterator<Item = Range<usize>> + use<> {
-    let step = plan.tiles * plan.classes;
-    (0..classes).step_by(step).map(move |from| from..(from + step).min(classes))
 }

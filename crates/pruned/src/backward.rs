@@ -12,7 +12,7 @@ use panda_core::{
 };
 use rayon::prelude::*;
 
-use crate::{Source, emissions::Slopes, normaliser::Sums, rare, tiles, utterance::Utterance};
+use crate::{Source, emissions::Slopes, rare, sums::Sums, tiles, utterance::Utterance};
 
 /// Writes the gradient of a tile of classes: *T x tile*, *(U+1) x tile*, and the unigram's probabilities, *tile*
 /// (nothing where there is no unigram).

@@ -10,11 +10,7 @@
 use panda_core::Real;
 use rnnt_dp::delay;
 
-use crate::{
-    Options, Source, Transducer,
-    normaliser::{Picks, Sums},
-    utterance::Utterance,
-};
+use crate::{Options, Source, Transducer, normaliser::Picks, sums::Sums, utterance::Utterance};
 
 /// `scale · value`, and 0 rather than NaN for nothing of -inf.
 fn share(scale: f64, value: f64) -> f64 {

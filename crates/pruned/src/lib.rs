@@ -44,6 +44,7 @@ mod options;
 mod ranges;
 mod rare;
 mod source;
+mod sums;
 mod tiles;
 mod unigram;
 mod utterance;

@@ -12,27 +12,7 @@ use panda_core::{
 };
 use rayon::prelude::*;
 
-use crate::{
-    Result, Source,
-    rare::{self, Rare},
-    tiles,
-    utterance::Utterance,
-};
-
-/// Sums over the classes of one utterance, with K contexts; what backward needs.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Sums<F> {
-    /// Largest score of each frame.
-    pub frame_max: Vec<F>,
-    /// Largest score of each label position.
-    pub label_max: Vec<F>,
-    /// `Σ_c L[u,c]`
-    pub label_sums: Vec<f64>,
-    /// `Σ_c A[t,c] L[k,c]`, *T x K*; 0 where it is rare.
-    pub pairs: Vec<f64>,
-    /// Pairs whose products are too small, ascending.
-    pub rare: Vec<Rare>,
-}
+use crate::{Result, Source, rare, sums::Sums, tiles, utterance::Utterance};
 
 /// Scores of the selected classes.
 pub(crate) struct Picks<F> {

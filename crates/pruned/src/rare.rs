@@ -4,16 +4,12 @@ use std::ops::Range;
 
 use panda_core::Real;
 
-use crate::{Error, Result, Side, Source, normaliser::Sums, tiles, utterance::Utterance};
-
-/// One of them.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Rare {
-    pub frame: usize,
-    pub context: usize,
-    /// `log Σ_c exp(am - max am + lm - max lm)`
-    pub log_sum: f64,
-}
+use crate::{
+    Error, Result, Side, Source,
+    sums::{Rare, Sums},
+    tiles,
+    utterance::Utterance,
+};
 
 /// Scores of a tile of classes, less the largest of their row.
 struct Scores<F> {

@@ -3,8 +3,6 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::row::{PruningReport, Shape, SkipReport};
-
 /// A suite, ready to be run.
 pub struct Plan {
     /// Name on the command line.
@@ -178,23 +176,4 @@ pub struct Spec {
     pub seconds: f64,
     /// Where gradients are to be written, if they are wanted.
     pub gradients: Option<PathBuf>,
-}
-
-/// What a child process answers, as one line of JSON.
-#[derive(Serialize, Deserialize)]
-pub struct Answer {
-    /// Sizes of the work.
-    pub shape: Shape,
-    /// Milliseconds of each timed step.
-    pub milliseconds: Vec<f64>,
-    /// Peak resident bytes of the first step above inputs and gradients; unknown on systems without `/proc`.
-    pub peak_bytes: Option<u64>,
-    /// Floating-point operations of the matrix products of a step; unknown for lattices alone.
-    pub operations: Option<u64>,
-    /// GFLOP/s of a large product, measured between the steps.
-    pub sgemm: Option<f64>,
-    /// What skipping cost, if there was any.
-    pub skip: Option<SkipReport>,
-    /// What was pruned, if anything was.
-    pub pruning: Option<PruningReport>,
 }

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::case::{Answer, Spec, System};
+use super::answer::Answer;
+use super::case::{Spec, System};
 use super::error::{BenchError, Result};
 
 /// Name of the hidden subcommand that a child process runs.

@@ -2,12 +2,12 @@
 use candle_core::{Device, Tensor, Var};
 use oracle::dense::{Activation, joint_logits, transducer_loss};
 
+use super::answer::Shape;
 use super::case::LossWork;
 use super::error::Result;
 use super::gradients::{Gradients, Values};
 use super::inputs::{Inputs, Sizes};
-use super::measure::Subject;
-use super::row::Shape;
+use super::subject::Subject;
 
 /// Score-sized tensors that are alive at once at its peak, measured: see `docs/performance.md`.
 const TENSORS: f64 = 12.5;

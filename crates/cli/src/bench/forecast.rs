@@ -1,10 +1,10 @@
 //! What a case will take, as far as its sizes tell.
 use rnnt_loss::MemoryPlan;
 
+use super::answer::Shape;
 use super::case::{Case, Lengths, LossWork, Method, PrunedWork, System, Work};
 use super::inputs::{Sizes, ragged, targets};
 use super::loss::options;
-use super::row::Shape;
 use super::{dense, pruned_dense};
 
 /// A forecast for one system.

@@ -4,10 +4,10 @@ use std::path::Path;
 use rnnt_loss::Targets;
 use training::Recogniser;
 
+use super::answer::Shape;
 use super::case::{Knowledge, LossWork};
 use super::error::Result;
 use super::noise::{labels, noise, unit};
-use super::row::Shape;
 
 /// A padded batch and a head; every value was written, so that all of it is resident.
 pub struct Inputs {

@@ -3,13 +3,13 @@ use oracle::reference::log_add;
 use rayon::prelude::*;
 use rnnt_dp::{Lattices, Regularisers, Topology, Workspace};
 
+use super::answer::Shape;
 use super::case::Method;
 use super::error::Result;
 use super::gradients::{Gradients, Values};
 use super::inputs::ragged;
-use super::measure::Subject;
 use super::noise::noise;
-use super::row::Shape;
+use super::subject::Subject;
 
 /// Lattices and the log-probabilities of blank and next label at each site.
 struct Batch {

@@ -1,12 +1,12 @@
 //! Our loss as the subject of a measurement.
 use rnnt_loss::{Head, Layout, MemoryBudget, MemoryPlan, Options, Precision, ProjectedLoss, Workspace};
 
+use super::answer::{Shape, SkipReport};
 use super::case::Budget;
 use super::error::Result;
 use super::gradients::{Gradients, Values};
 use super::inputs::Inputs;
-use super::measure::Subject;
-use super::row::{Shape, SkipReport};
+use super::subject::Subject;
 
 /// [`rnnt_loss::projected_loss`] on a batch, with buffers that stay, as in training.
 pub struct Ours {

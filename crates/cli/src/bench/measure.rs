@@ -1,33 +1,15 @@
 //! The child process: one system does one case, and is watched.
 use std::time::{Duration, Instant};
 
-use super::case::{Answer, Method, PrunedWork, Spec, Work};
+use super::answer::Answer;
+use super::case::{Method, PrunedWork, Spec, Work};
 use super::error::{BenchError, Result};
-use super::gradients::{self, Gradients};
+use super::gradients;
 use super::memory::Meter;
-use super::row::{PruningReport, Shape, SkipReport};
 use super::sgemm::Sgemm;
-use super::{dense::Dense, inputs::Inputs, lattices, loss::Ours, pruned};
-
-/// A system with its inputs in place.
-pub trait Subject {
-    /// Sizes of the work.
-    fn shape(&self) -> Shape;
-    /// Bytes of what a step returns.
-    fn result_bytes(&self) -> u64;
-    /// Floating-point operations of a step's matrix products.
-    fn operations(&self) -> Option<u64>;
-    /// Forward and backward, once.
-    fn step(&mut self) -> Result<Gradients>;
-    /// What the last step's skipping cost, compared with a step that skips nothing.
-    fn skip_report(&mut self) -> Result<Option<SkipReport>> {
-        Ok(None)
-    }
-    /// What the last step's pruning left.
-    fn pruning_report(&self) -> Option<PruningReport> {
-        None
-    }
-}
+use super::subject::Subject;
+use super::trivial::Trivial;
+use super::{dense::Dense, inputs::Inputs, lattices, loss::Ours, pruned::Pruned, pruned_dense::PrunedDense};
 
 /// A first step as long as this is not taken as a warm-up: what a warm-up hides is nothing beside it.
 const LONG: Duration = Duration::from_secs(4);
@@ -94,7 +76,7 @@ fn prepare(spec: &Spec) -> Result<Box<dyn Subject>> {
     let inputs = match &spec.work {
         Work::Lattices { sizes } => return lattices::prepare(*sizes, &spec.method),
         Work::Pruned(work) if matches!(spec.method, Method::Pruned(_) | Method::PrunedTextbook) => {
-            return pruned::prepare(work, &spec.method);
+            return prepare_pruned(work, &spec.method);
         }
         Work::Loss(work) | Work::Pruned(PrunedWork { loss: work, .. }) => Inputs::made_up(work)?,
         Work::Model { checkpoint, manifest, utterances } => {
@@ -104,6 +86,16 @@ fn prepare(spec: &Spec) -> Result<Box<dyn Subject>> {
     Ok(match spec.method {
         Method::Ours { budget, skip, bf16 } => Box::new(Ours::new(inputs, budget, skip, bf16)?),
         Method::Textbook | Method::Pruned(_) | Method::PrunedTextbook => Box::new(Dense::new(inputs)?),
+    })
+}
+
+/// Both passes, ours or the rival's.
+pub fn prepare_pruned(work: &PrunedWork, method: &Method) -> Result<Box<dyn Subject>> {
+    let inputs = Inputs::made_up(&work.loss)?;
+    let trivial = Trivial::of(&inputs, work.scores);
+    Ok(match *method {
+        Method::Pruned(budget) => Box::new(Pruned::new(*work, inputs, trivial, budget)?),
+        _ => Box::new(PrunedDense::new(*work, inputs, trivial)?),
     })
 }
 

@@ -2,14 +2,13 @@
 use pruned::Source;
 use rnnt_loss::{Head, Layout, Options, ProjectedLoss, Pruning, Workspace};
 
-use super::case::{Budget, Method, PrunedWork};
+use super::answer::{PruningReport, Shape};
+use super::case::{Budget, PrunedWork};
 use super::error::Result;
 use super::gradients::Gradients;
 use super::inputs::Inputs;
 use super::loss::{gradients, options};
-use super::measure::Subject;
-use super::pruned_dense::PrunedDense;
-use super::row::{PruningReport, Shape};
+use super::subject::Subject;
 use super::trivial::{AnySource, Trivial};
 
 /// [`rnnt_loss::pruned_loss`] on a batch, both passes, with buffers that stay, as in training.
@@ -21,32 +20,6 @@ pub struct Pruned {
     workspace: Workspace<f32>,
     /// Of the last step.
     retained: Option<usize>,
-}
-
-/// A batch and the one who works on it.
-///
-/// # Errors
-/// Sizes that the loss refuses.
-pub fn prepare(work: &PrunedWork, method: &Method) -> Result<Box<dyn Subject>> {
-    let inputs = Inputs::made_up(&work.loss)?;
-    let trivial = Trivial::of(&inputs, work.scores);
-    Ok(match *method {
-        Method::Pruned(budget) => Box::new(Pruned::new(*work, inputs, trivial, budget)?),
-        _ => Box::new(PrunedDense::new(*work, inputs, trivial)?),
-    })
-}
-
-/// What both of them are told.
-pub fn pruning(work: &PrunedWork) -> Pruning {
-    Pruning { s_range: work.s_range, ..Pruning::default() }
-}
-
-impl PrunedWork {
-    /// What is said about so many retained sites.
-    pub fn report(&self, retained: usize) -> PruningReport {
-        let share = retained as f64 / self.loss.sizes().sites as f64;
-        PruningReport { scores: self.scores, retained, share }
-    }
 }
 
 impl Pruned {
@@ -89,7 +62,7 @@ impl Subject for Pruned {
 
     fn step(&mut self) -> Result<Gradients> {
         let Self { inputs, workspace, .. } = self;
-        let pruning = pruning(&self.work);
+        let pruning = self.work.pruning();
         let (retained, second) =
             match self.trivial.source(&inputs.frames, &inputs.labels, inputs.sizes.hidden)? {
                 AnySource::Matrices(source) => loss(&source, inputs, &pruning, workspace)?,
@@ -107,8 +80,9 @@ impl Subject for Pruned {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::case::{Knowledge, Lengths, LossWork, Scores};
+    use crate::bench::case::{Knowledge, Lengths, LossWork, Method, Scores};
     use crate::bench::gradients::{largest_difference, write};
+    use crate::bench::measure::prepare_pruned;
 
     #[test]
     fn both_ways_have_the_same_sites_and_gradients() {
@@ -125,7 +99,7 @@ mod tests {
             let work = PrunedWork { loss, s_range: 4, scores };
             let folder = tempfile::tempdir().unwrap();
             let step = |name: &str, method: Method| {
-                let mut subject = prepare(&work, &method).unwrap();
+                let mut subject = prepare_pruned(&work, &method).unwrap();
                 write(&folder.path().join(name), subject.step().unwrap()).unwrap();
                 subject.pruning_report().unwrap().retained
             };

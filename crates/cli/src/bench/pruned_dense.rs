@@ -4,13 +4,12 @@ use pruned::{Source, first_pass};
 use rnnt_dp::{Regularisers, candle::lattice_loss};
 use rnnt_loss::Targets;
 
+use super::answer::{PruningReport, Shape};
 use super::case::PrunedWork;
 use super::error::Result;
 use super::gradients::{Gradients, Values};
 use super::inputs::{Inputs, Sizes};
-use super::measure::Subject;
-use super::pruned::pruning;
-use super::row::{PruningReport, Shape};
+use super::subject::Subject;
 use super::trivial::{AnySource, Trivial, batch};
 
 /// Tensors of scores and hidden rows together that are alive at once at its peak, measured: see `docs/pruned.md`.
@@ -62,7 +61,7 @@ impl PrunedDense {
     }
 
     fn loss<S: Source<f32>>(&self, source: &S) -> Result<(usize, Gradients)> {
-        let (targets, sizes, pruning) = (&self.targets, &self.sizes, pruning(&self.work));
+        let (targets, sizes, pruning) = (&self.targets, &self.sizes, self.work.pruning());
         let first = first_pass(source, &batch(targets, sizes.frames, sizes.labels)?, &pruning.first)?;
         let ranges = first.ranges(pruning.s_range)?;
         let bands = |b: usize| (0..targets.frames(b)).map(|t| ranges.band(b, t)).collect();

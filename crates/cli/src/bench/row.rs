@@ -1,7 +1,7 @@
 //! The outcome of a suite, as it is written to JSON; the schema is the same for every suite.
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::case::Scores;
+use super::answer::{PruningReport, Shape, SkipReport};
 use super::machine::Machine;
 
 /// A suite's outcome.
@@ -66,54 +66,4 @@ pub enum Status {
     OutOfMemory,
     /// It cannot do this case, or not in reasonable time.
     Skipped,
-}
-
-/// Sizes of a case; those that it does not have are null.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-#[allow(non_snake_case, reason = "one letter an axis, as everywhere")]
-pub struct Shape {
-    /// Utterances.
-    pub B: Option<usize>,
-    /// Frames of the longest.
-    pub T: Option<usize>,
-    /// Labels of the longest.
-    pub U: Option<usize>,
-    /// Joint width.
-    pub H: Option<usize>,
-    /// Classes.
-    pub C: Option<usize>,
-    /// Real sites.
-    pub N: Option<usize>,
-}
-
-/// What pruning left.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct PruningReport {
-    /// What the first pass's scores come from.
-    pub scores: Scores,
-    /// Sites of the second pass.
-    pub retained: usize,
-    /// Their share of the lattice.
-    pub share: f64,
-}
-
-/// Bound and truth of what skipping changed, in the measures of [`rnnt_loss::Skipped`].
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct SkipReport {
-    /// Sites left out although they had an adjoint.
-    pub sites: usize,
-    /// Their summed occupancy.
-    pub mass: f64,
-    /// Bounds on the errors in bias, weight, and frame and label rows.
-    pub bounds: [f64; 3],
-    /// The errors themselves, against the gradient without skipping.
-    pub errors: [f64; 3],
-}
-
-impl SkipReport {
-    /// The largest share of a bound that an error takes; above 1 the bound would be broken.
-    pub fn share(&self) -> f64 {
-        let shares = self.errors.iter().zip(&self.bounds);
-        shares.map(|(error, bound)| if *error == 0.0 { 0.0 } else { error / bound }).fold(0.0, f64::max)
-    }
 }

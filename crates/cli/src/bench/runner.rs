@@ -4,13 +4,14 @@ use std::path::PathBuf;
 use indicatif::ProgressBar;
 use tempfile::TempDir;
 
-use super::case::{Answer, Case, Spec, System};
+use super::answer::{Answer, Shape};
+use super::case::{Case, Spec, System};
 use super::child::{Launcher, Name, Outcome};
 use super::error::{BenchError, Result};
 use super::forecast::{Forecast, forecast};
 use super::gradients::largest_difference;
 use super::measure::median;
-use super::row::{Row, Shape, Status};
+use super::row::{Row, Status};
 
 /// Everything that the cases of a suite have in common.
 pub struct Runner {

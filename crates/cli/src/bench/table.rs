@@ -1,6 +1,7 @@
 //! The outcome as it looks on a terminal.
+use super::answer::PruningReport;
 use super::case::Scores;
-use super::row::{PruningReport, Row, Status};
+use super::row::{Row, Status};
 
 /// Columns; the first two are aligned to the left.
 const HEAD: [&str; 9] =
@@ -95,7 +96,7 @@ fn significant(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::row::Shape;
+    use crate::bench::answer::Shape;
 
     fn row(case: &str, system: &str, median_ms: Option<f64>) -> Row {
         Row {

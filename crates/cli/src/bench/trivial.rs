@@ -1,8 +1,9 @@
 //! The trivial joiner of a made-up model.
 use panda_core::kernel::{Accumulate, View, ViewMut, product};
 use pruned::{Batch, Heads, Linear, Matrices};
-use rnnt_loss::{MemoryPlan, Options, Targets};
+use rnnt_loss::{MemoryPlan, Options, Pruning, Targets};
 
+use super::answer::PruningReport;
 use super::case::{PrunedWork, Scores};
 use super::error::Result;
 use super::inputs::{Inputs, targets};
@@ -81,6 +82,17 @@ impl Trivial {
 }
 
 impl PrunedWork {
+    /// What whoever does it is told.
+    pub fn pruning(&self) -> Pruning {
+        Pruning { s_range: self.s_range, ..Pruning::default() }
+    }
+
+    /// What is said about so many retained sites.
+    pub fn report(&self, retained: usize) -> PruningReport {
+        let share = retained as f64 / self.loss.sizes().sites as f64;
+        PruningReport { scores: self.scores, retained, share }
+    }
+
     /// Bytes of the gradient of what the first pass is given, `f32`; what it is given takes no more.
     pub fn source_bytes(&self) -> u64 {
         let sizes = self.loss.sizes();

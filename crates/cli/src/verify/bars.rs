@@ -13,7 +13,7 @@
 //! - On a hard case (see [`Outcome::hard`]) the f32 run must besides be strictly closer to the stored answer than the
 //!   best f32 peer, in loss and in gradient, by the peers' own measures.
 use super::case::Peers;
-use super::doors::{Outcome, Pair};
+use super::outcome::{Outcome, Pair};
 
 /// The type of the rows in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

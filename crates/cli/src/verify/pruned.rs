@@ -4,7 +4,7 @@ use pruned::{Batch, Matrices, Ranges, Transducer, Unigram, first_pass};
 use rnnt_loss::{Head, Layout, Pruning, Reduction, Targets, projected_loss, pruned_loss, scores_loss};
 
 use super::case::Case;
-use super::doors::{Outcome, Stop, options};
+use super::outcome::{Outcome, Stop, options};
 
 /// Both passes, one by one and together.
 pub(super) fn pruned<F: Real>(case: &Case) -> Result<Outcome, Stop> {

@@ -3,7 +3,7 @@ use panda_core::Real;
 use rnnt_loss::{Layout, Reduction, Topology, scores_loss, tdt_scores_loss};
 
 use super::case::Case;
-use super::doors::{Outcome, Stop, options, real_rows};
+use super::outcome::{Outcome, Stop, options, real_rows};
 
 /// Rows of tokens and durations.
 pub(super) fn tdt<F: Real>(case: &Case) -> Result<Outcome, Stop> {

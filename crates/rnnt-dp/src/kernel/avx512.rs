@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 use std::{arch::x86_64::*, ops::Range};
 
-use super::{LANES, NEVER, strides::Stride};
+use super::{LANES, NEVER, stride::Stride};
 
 /// Four pairs.
 ///
@@ -50,7 +50,7 @@ unsafe fn store_four(at: *mut f64, back: usize, pairs: __m512d) {
     }
 }
 
-/// As [`super::strides::gather`] for two arcs.
+/// As [`super::diagonals::gather`] for two arcs.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq")]
 pub(super) fn gather(
     values: &[f64],
@@ -99,7 +99,7 @@ pub(super) fn gather(
     unsound == 0
 }
 
-/// As [`super::strides::scatter`] for whole registers of sites of two arcs; returns how many sites.
+/// As [`super::diagonals::scatter`] for whole registers of sites of two arcs; returns how many sites.
 ///
 /// # Safety
 /// As there.

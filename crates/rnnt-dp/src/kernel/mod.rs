@@ -1,17 +1,19 @@
 //! The number crunching: rows of scaled numbers, several at a time.
 //!
 //! What a scaled number is, is said in `scaled.rs`. The row functions are one portable source, compiled several times
-//! and chosen at run time (`dispatch.rs`). Between rows and row-major memory, `strides.rs` and `avx512.rs` translate. All
+//! and chosen at run time (`dispatch.rs`). Between rows and row-major memory, `diagonals.rs` and `avx512.rs` translate. All
 //! `unsafe` of the crate is in these three.
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod diagonals;
 mod dispatch;
 mod rows;
 mod scaled;
-mod strides;
+mod stride;
 
+pub(crate) use diagonals::{Diagonals, gather};
 pub(crate) use scaled::Scaled;
-pub(crate) use strides::{Diagonals, gather, stride};
+pub(crate) use stride::stride;
 
 /// Numbers of an AVX-512 register. Rows are whole multiples of it, so that no loop has a slow end.
 pub(crate) const LANES: usize = 8;

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::{
     Source,
-    full::{Kernel, Place},
+    strips::{Kernel, Place},
 };
 use crate::kernel::{Accumulate, avx512::filled};
 

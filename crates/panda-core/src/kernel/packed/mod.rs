@@ -8,8 +8,10 @@ pub(super) mod full;
 #[cfg(target_arch = "x86_64")]
 mod full_avx512;
 pub(crate) mod half;
+mod strips;
 
-pub(crate) use full::{Full, Kernel};
+pub(crate) use full::Full;
+pub(crate) use strips::Kernel;
 
 use super::{Accumulate, Real, View, ViewMut};
 

@@ -2,25 +2,12 @@
 #![allow(unsafe_code)]
 use std::{marker::PhantomData, ops::Range};
 
-use super::NEVER;
+use super::{
+    NEVER,
+    stride::{Stride, stride},
+};
 #[cfg(target_arch = "x86_64")]
 use super::{avx512, dispatch::has_v4};
-
-/// Where the sites of a diagonal are in a row-major matrix: at `first`, `first - back`, `first - 2 back`, ...
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Stride {
-    pub first: usize,
-    pub back: usize,
-}
-
-impl Stride {
-    /// Whether `sites` sites of `arcs` numbers are among the first `len` numbers.
-    pub(super) fn inside(self, arcs: usize, sites: usize, len: usize) -> bool {
-        let reach = sites.saturating_sub(1).checked_mul(self.back);
-        reach.is_some_and(|reach| reach <= self.first)
-            && self.first.checked_add(arcs).is_some_and(|end| end <= len)
-    }
-}
 
 /// Brings the sites of a diagonal into `rows`, one of each arc, with [`NEVER`] for NaN, -inf and all but the sites at which
 /// the arc `exists`. Returns whether all numbers are below +inf. A row of the matrix that is needed `soon` starts there.
@@ -103,9 +90,4 @@ impl<'a> Diagonals<'a> {
             }
         }
     }
-}
-
-/// The sites of diagonal d from the label `low` on.
-pub(crate) fn stride(d: usize, low: usize, labels: usize, arcs: usize) -> Stride {
-    Stride { first: ((d - low) * (labels + 1) + low) * arcs, back: labels * arcs }
 }

@@ -1,0 +1,73 @@
+//! What a child process answers.
+use serde::{Deserialize, Serialize};
+
+use super::case::Scores;
+
+/// An answer, as one line of JSON.
+#[derive(Serialize, Deserialize)]
+pub struct Answer {
+    /// Sizes of the work.
+    pub shape: Shape,
+    /// Milliseconds of each timed step.
+    pub milliseconds: Vec<f64>,
+    /// Peak resident bytes of the first step above inputs and gradients; unknown on systems without `/proc`.
+    pub peak_bytes: Option<u64>,
+    /// Floating-point operations of the matrix products of a step; unknown for lattices alone.
+    pub operations: Option<u64>,
+    /// GFLOP/s of a large product, measured between the steps.
+    pub sgemm: Option<f64>,
+    /// What skipping cost, if there was any.
+    pub skip: Option<SkipReport>,
+    /// What was pruned, if anything was.
+    pub pruning: Option<PruningReport>,
+}
+
+/// Sizes of a case; those that it does not have are null.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[allow(non_snake_case, reason = "one letter an axis, as everywhere")]
+pub struct Shape {
+    /// Utterances.
+    pub B: Option<usize>,
+    /// Frames of the longest.
+    pub T: Option<usize>,
+    /// Labels of the longest.
+    pub U: Option<usize>,
+    /// Joint width.
+    pub H: Option<usize>,
+    /// Classes.
+    pub C: Option<usize>,
+    /// Real sites.
+    pub N: Option<usize>,
+}
+
+/// What pruning left.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct PruningReport {
+    /// What the first pass's scores come from.
+    pub scores: Scores,
+    /// Sites of the second pass.
+    pub retained: usize,
+    /// Their share of the lattice.
+    pub share: f64,
+}
+
+/// Bound and truth of what skipping changed, in the measures of [`rnnt_loss::Skipped`].
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct SkipReport {
+    /// Sites left out although they had an adjoint.
+    pub sites: usize,
+    /// Their summed occupancy.
+    pub mass: f64,
+    /// Bounds on the errors in bias, weight, and frame and label rows.
+    pub bounds: [f64; 3],
+    /// The errors themselves, against the gradient without skipping.
+    pub errors: [f64; 3],
+}
+
+impl SkipReport {
+    /// The largest share of a bound that an error takes; above 1 the bound would be broken.
+    pub fn share(&self) -> f64 {
+        let shares = self.errors.iter().zip(&self.bounds);
+        shares.map(|(error, bound)| if *error == 0.0 { 0.0 } else { error / bound }).fold(0.0, f64::max)
+    }
+}

@@ -1,0 +1,24 @@
+//! Who is measured.
+use super::answer::{PruningReport, Shape, SkipReport};
+use super::error::Result;
+use super::gradients::Gradients;
+
+/// A system with its inputs in place.
+pub trait Subject {
+    /// Sizes of the work.
+    fn shape(&self) -> Shape;
+    /// Bytes of what a step returns.
+    fn result_bytes(&self) -> u64;
+    /// Floating-point operations of a step's matrix products.
+    fn operations(&self) -> Option<u64>;
+    /// Forward and backward, once.
+    fn step(&mut self) -> Result<Gradients>;
+    /// What the last step's skipping cost, compared with a step that skips nothing.
+    fn skip_report(&mut self) -> Result<Option<SkipReport>> {
+        Ok(None)
+    }
+    /// What the last step's pruning left.
+    fn pruning_report(&self) -> Option<PruningReport> {
+        None
+    }
+}

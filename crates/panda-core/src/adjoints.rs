@@ -1,0 +1,73 @@
+//! What a lattice sends back for each site.
+use crate::{Error, Real, Result, Selection, error::expect_len};
+
+/// What the lattice sends back.
+#[derive(Debug, Clone, Copy)]
+pub struct Adjoints<'a> {
+    /// `dL/dr`, *N x S*; inactive entries are not read.
+    pub emissions: &'a [f64],
+    /// `dL/dlogZ`, *N*, beyond what the emissions imply (z-loss).
+    pub log_z: Option<&'a [f64]>,
+    /// Clamp on the gradient of the scores.
+    pub clamp: Option<Clamp<'a>>,
+}
+
+/// Clamps each element of the gradient of the scores: `g = weight · clip(g, -limit, limit)`.
+#[derive(Debug, Clone, Copy)]
+pub struct Clamp<'a> {
+    /// The largest magnitude before weighting, at least 0.
+    pub limit: f64,
+    /// Applied after clipping, *N*; adjoints must not contain it.
+    pub weights: &'a [f64],
+}
+
+impl<'a> Adjoints<'a> {
+    /// Adjoints of the emissions alone.
+    pub fn new(emissions: &'a [f64]) -> Self {
+        Self { emissions, log_z: None, clamp: None }
+    }
+
+    /// Fails unless everything that a gradient is made of is finite in the type of the rows.
+    pub(crate) fn check<F: Real>(&self, sites: usize, selection: &Selection) -> Result<()> {
+        let per_site = selection.per_site();
+        expect_len("adjoints.emissions", sites.saturating_mul(per_site), self.emissions.len())?;
+        let weights = self.clamp.map(|clamp| clamp.weights);
+        for (argument, values) in [("adjoints.log_z", self.log_z), ("adjoints.clamp.weights", weights)] {
+            let Some(values) = values else { continue };
+            expect_len(argument, sites, values.len())?;
+            values.iter().enumerate().try_for_each(|(site, &value)| finite::<F>(argument, site, value))?;
+        }
+        for site in 0..sites {
+            for (slot, _) in selection.active(site) {
+                finite::<F>("adjoints.emissions", site, self.emissions[site * per_site + slot])?;
+            }
+            finite::<F>("adjoints.emissions", site, self.total(site, selection))?;
+        }
+        match self.clamp {
+            Some(Clamp { limit, .. }) if limit.is_nan() || limit < 0.0 => Err(Error::Clamp { limit }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a site has any adjoint that is not zero, or next to it.
+    pub(crate) fn counts<F: Real>(&self, site: usize, selection: &Selection) -> bool {
+        let counts = |adjoint: f64| adjoint.abs() > F::TINY.to_f64();
+        let row = &self.emissions[site * selection.per_site()..];
+        self.log_z.is_some_and(|a| counts(a[site]))
+            || selection.active(site).any(|(slot, _)| counts(row[slot]))
+    }
+
+    /// `A = Σ_s a_s - dL/dlogZ`
+    pub(crate) fn total(&self, site: usize, selection: &Selection) -> f64 {
+        let row = &self.emissions[site * selection.per_site()..];
+        selection.active(site).map(|(slot, _)| row[slot]).sum::<f64>() - self.log_z.map_or(0.0, |a| a[site])
+    }
+}
+
+fn finite<F: Real>(argument: &'static str, site: usize, value: f64) -> Result<()> {
+    if F::from_f64(value).to_f64().is_finite() {
+        Ok(())
+    } else {
+        Err(Error::Adjoint { argument, site, value })
+    }
+}

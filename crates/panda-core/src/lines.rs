@@ -1,0 +1,42 @@
+//! Buffers that stay from wave to wave.
+use crate::kernel::filled;
+
+/// Makes a buffer at least so long, and no longer; a longer one is a new one, because nothing in it is needed any more.
+pub(crate) fn grow<T: Clone>(buffer: &mut Vec<T>, len: usize, value: T) {
+    if buffer.len() < len {
+        *buffer = Vec::new();
+        *buffer = filled(len, value);
+    }
+}
+
+/// A buffer that begins with a cache line, so that no register of a kernel lies in two.
+#[derive(Debug)]
+pub(crate) struct Lines<T> {
+    all: Vec<T>,
+    first: usize,
+}
+
+impl<T> Default for Lines<T> {
+    fn default() -> Self {
+        Self { all: Vec::new(), first: 0 }
+    }
+}
+
+impl<T: Clone> Lines<T> {
+    /// Bytes of a cache line.
+    const LINE: usize = 64;
+
+    /// So many elements, whatever an earlier call left in them.
+    pub fn room(&mut self, len: usize, value: T) -> &mut [T] {
+        grow(&mut self.all, len + Self::LINE / size_of::<T>(), value);
+        self.first = self.all.as_ptr().align_offset(Self::LINE);
+        &mut self.all[self.first..][..len]
+    }
+}
+
+impl<T> std::ops::Deref for Lines<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        &self.all[self.first..]
+    }
+}
