@@ -6,13 +6,15 @@ use rnnt_dp::Lattices;
 use crate::{Error, Result, Side};
 
 /// Blank, label sequences, shapes and rows of a batch.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Batch {
     blank: u32,
     labels: Vec<Vec<u32>>,
     lattices: Lattices,
     frame_starts: Vec<usize>,
     label_starts: Vec<usize>,
+    /// One list an utterance, or none if all are 1.
+    token_weights: Vec<Vec<f64>>,
 }
 
 impl Batch {
@@ -36,7 +38,8 @@ impl Batch {
                 return Err(Error::BlankLabel { utterance, position, blank });
             }
         }
-        let batch = Self { blank, labels, lattices, frame_starts, label_starts };
+        let token_weights = Vec::new();
+        let batch = Self { blank, labels, lattices, frame_starts, label_starts, token_weights };
         for side in [Side::Frames, Side::Labels] {
             let mut expected = 0;
             for utterance in 0..batch.len() {
@@ -75,6 +78,21 @@ impl Batch {
         let every = |step: usize| (0..labels.len()).map(|b| b.saturating_mul(step)).collect();
         let (frame_starts, label_starts) = (every(most_frames), every(positions));
         Self::new(blank, frames, labels, frame_starts, label_starts)
+    }
+
+    /// The same with a weight for each label of each utterance: the gradient of its log-probability is multiplied by it, and the
+    /// loss is left as it is.
+    ///
+    /// # Errors
+    /// Not one finite weight for each label.
+    pub fn with_token_weights(self, token_weights: Vec<Vec<f64>>) -> Result<Self> {
+        self.lattices.check_token_weights(&token_weights)?;
+        Ok(Self { token_weights, ..self })
+    }
+
+    /// The weights of an utterance's labels, or none if all are 1.
+    pub(crate) fn token_weights(&self, utterance: usize) -> &[f64] {
+        self.token_weights.get(utterance).map_or(&[], Vec::as_slice)
     }
 
     /// B

@@ -112,7 +112,9 @@ impl<F: Real> Slopes<F> {
             (utterance.frames.len(), utterance.labels.len(), utterance.contexts());
         let (joint, lm_only, am_only) = (options.joint_scale(), options.lm_only_scale, options.am_only_scale);
         let constrained = options.transducer == Transducer::Constrained;
-        let label_weight = -weight * (1.0 + options.fastemit);
+        let own = utterance.token_weights;
+        let label_weights: Vec<f64> =
+            (0..positions).map(|u| -weight * (1.0 + options.fastemit) * own.get(u).unwrap_or(&1.0)).collect();
         let mut out = Self {
             pairs: vec![F::ZERO; frames * contexts],
             rare: Vec::with_capacity(sums.rare.len()),
@@ -131,10 +133,10 @@ impl<F: Real> Slopes<F> {
         for (t, row) in occupancies.chunks_exact(2 * positions).enumerate() {
             let mut blanks = 0.0;
             for u in 0..positions {
-                let label = label_weight * row[2 * u + 1];
+                let label = label_weights[u] * row[2 * u + 1];
                 let mut blank = -weight * row[2 * u];
                 if constrained && u > 0 {
-                    blank += label_weight * row[2 * u - 1];
+                    blank -= weight * row[2 * u - 1];
                 }
                 blanks += blank;
                 totals[u][0] += blank;
@@ -144,7 +146,8 @@ impl<F: Real> Slopes<F> {
             }
             out.frame_blank[t] = narrow((joint + am_only) * blanks);
             if contexts > positions {
-                let labels: f64 = (0..positions).map(|u| label_weight * row[2 * u + 1]).sum();
+                let labels: f64 =
+                    label_weights.iter().zip(row.chunks_exact(2)).map(|(weight, o)| weight * o[1]).sum();
                 slopes[positions] = -am_only * (blanks + labels);
                 out.unigram_blank += am_only * blanks;
             }

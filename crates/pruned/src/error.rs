@@ -142,6 +142,9 @@ pub enum Error {
         /// The value found.
         value: f64,
     },
+    /// Bands are to be found in lattices of which only bands are left.
+    #[error("`lattices`: expected whole ones, found bands of them")]
+    Banded,
     /// The weight of an utterance is not finite.
     #[error("weights: utterance {utterance}: expected a finite number, found {found}")]
     UtteranceWeight {

@@ -27,6 +27,7 @@ pub struct FirstPass<F> {
     pub occupancies: Vec<f64>,
     batch: Batch,
     options: Options,
+    classes: usize,
     sums: Vec<Sums<F>>,
     /// None, one for all, or one for each utterance.
     unigrams: Vec<Row<F>>,
@@ -77,7 +78,8 @@ pub fn first_pass<F: Real, S: Source<F>>(
     let mut occupancies = posterior.adjoints;
     occupancies.par_iter_mut().with_min_len(1 << 12).for_each(|o| *o = 0.0 - *o);
     let (batch, options) = (batch.clone(), *options);
-    Ok(FirstPass { losses: posterior.losses, occupancies, batch, options, sums, unigrams })
+    let (losses, classes) = (posterior.losses, source.classes());
+    Ok(FirstPass { losses, occupancies, batch, options, classes, sums, unigrams })
 }
 
 /// Rows of a group of utterances, whose gradient of a tile exists at once.
@@ -97,19 +99,19 @@ impl<F: Real> FirstPass<F> {
     /// scores and their gradients; some 4,096 rows x 1,024 classes of memory.
     pub fn backward<S: Source<F>>(&self, source: &S, weights: &[f64]) -> Result<S::Gradient> {
         expect("weights", self.batch.len(), weights.len())?;
+        let possible = |(weight, loss): (&f64, &f64)| if loss.is_finite() { *weight } else { 0.0 };
+        let weights: Vec<f64> = weights.iter().zip(&self.losses).map(possible).collect();
         if let Some(utterance) = weights.iter().position(|weight| !weight.is_finite()) {
             return Err(Error::UtteranceWeight { utterance, found: weights[utterance] });
         }
         self.batch.check(source.rows(Side::Frames), source.rows(Side::Labels), source.classes())?;
         let classes = source.classes();
-        if let Some(row) = self.unigrams.first() {
-            expect("source.classes", row.mass.len(), classes)?;
-        }
+        expect("source.classes", self.classes, classes)?;
         let mut gradient = source.zero_gradient();
         let shared = self.options.unigram == Unigram::AllRows;
         let mut total = vec![0.0; if shared && !self.unigrams.is_empty() { classes } else { 0 }];
         for group in self.groups() {
-            let of_unigrams = self.group(source, weights, group.clone(), &mut gradient);
+            let of_unigrams = self.group(source, &weights, group.clone(), &mut gradient);
             for (found, b) in of_unigrams.chunks_exact(classes).zip(group) {
                 match shared {
                     true => total.iter_mut().zip(found).for_each(|(total, found)| *total += found),

@@ -38,7 +38,8 @@ pub struct Options {
     /// λ of `e(label at t) += λ ((T-1)/2 - t)`: favours early labels where positive (Kang et al. 2023); see
     /// [`delay`](rnnt_dp::delay).
     pub delay_penalty: f64,
-    /// FastEmit λ: adjoints of label arcs are multiplied by `1 + λ`; losses and occupancies stay as they are.
+    /// FastEmit λ: adjoints of the labels' log-probabilities are multiplied by `1 + λ` (not those of the blanks that constrained
+    /// labels force); losses and occupancies stay as they are.
     pub fastemit: f64,
 }
 
@@ -58,15 +59,14 @@ impl Options {
                 return Err(Error::Option { argument, expected: "a number from 0 to 1", found });
             }
         }
-        if !self.delay_penalty.is_finite() {
-            let (argument, found) = ("delay_penalty", self.delay_penalty);
-            return Err(Error::Option { argument, expected: "a finite number", found });
-        }
-        match self.fastemit {
-            found if found.is_finite() && found >= 0.0 => Ok(()),
-            found => {
-                Err(Error::Option { argument: "fastemit", expected: "a finite number of at least 0", found })
+        for (argument, found, expected) in [
+            ("delay_penalty", self.delay_penalty.abs(), "a number from -1e30 to 1e30"),
+            ("fastemit", self.fastemit, "a number from 0 to 1e30"),
+        ] {
+            if !(0.0..=1e30).contains(&found) {
+                return Err(Error::Option { argument, expected, found });
             }
         }
+        Ok(())
     }
 }

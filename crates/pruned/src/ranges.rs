@@ -41,7 +41,7 @@ impl Ranges {
     /// # Errors
     /// `s_range` below 2, or below 1 for [`Transducer::Modified`] (regular bands of one position could never move on,
     /// and constrained label arcs read the blank of the next position); a wrong length, an occupancy that is not
-    /// finite.
+    /// finite, lattices of which only bands are left.
     ///
     /// # Cost
     /// O(N r) additions.
@@ -64,6 +64,9 @@ impl Ranges {
         let needed = if transducer == Transducer::Modified { 1 } else { 2 };
         if s_range < needed {
             return Err(Error::Range { transducer, needed, found: s_range });
+        }
+        if !lattices.full() {
+            return Err(Error::Banded);
         }
         expect("occupancies", 2 * lattices.sites(), occupancies.len())?;
         let of = |b: usize| &occupancies[2 * lattices.range(b).start..2 * lattices.range(b).end];

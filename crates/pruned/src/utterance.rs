@@ -15,6 +15,8 @@ pub(crate) struct Utterance<'a, F, S> {
     pub unigram: Option<&'a Row<F>>,
     /// Next label of each position but the last.
     pub next: &'a [u32],
+    /// Of each label, or none if all are 1.
+    pub token_weights: &'a [f64],
     /// Label positions by their next label, ascending.
     by_class: Vec<(usize, usize)>,
 }
@@ -32,6 +34,7 @@ impl<'a, F: Real, S: Source<F>> Utterance<'a, F, S> {
             blank: batch.blank() as usize,
             unigram,
             next,
+            token_weights: batch.token_weights(index),
             by_class,
         }
     }

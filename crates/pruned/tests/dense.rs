@@ -81,28 +81,43 @@ proptest! {
         assert_close("gradient", &found, &want, 1e-8);
     }
 
+    /// The log-probability of a label, and not that of the blank that a constrained label forces.
     #[test]
-    fn fastemit_scales_label_arcs_alone(problem in problems(), lambda in 0.1..1.0f64) {
+    fn fastemit_and_token_weights_scale_labels_alone(problem in problems(), lambda in 0.1..1.0f64) {
         let plain = run(&problem);
         let scaled = Problem { options: Options { fastemit: lambda, ..problem.options }, ..problem.clone() };
-        let pass = run(&scaled);
+        let weight = |b: usize, u: usize| 0.5 + ((b + 3 * u) % 5) as f64 / 4.0;
+        let weights = problem.labels.iter().enumerate();
+        let weights = weights.map(|(b, labels)| (0..labels.len()).map(|u| weight(b, u)).collect()).collect();
+        let batch = problem.batch().with_token_weights(weights).unwrap();
+        let source = Matrices::new(&problem.am, &problem.lm, problem.classes).unwrap();
+        let pass = first_pass(&source, &batch, &scaled.options).unwrap();
         prop_assert_eq!(&plain.losses, &pass.losses);
         prop_assert_eq!(&plain.occupancies, &pass.occupancies);
-        let batch = problem.batch();
-        let adjoints: Vec<f64> =
-            pass.occupancies.chunks(2).flat_map(|o| [-o[0], -(1.0 + lambda) * o[1]]).collect();
+        let constrained = problem.options.transducer == Transducer::Constrained;
+        // Adjoints of blank and label as columns of their own.
+        let mut adjoints = Vec::new();
+        for b in 0..batch.len() {
+            for (site, at) in batch.lattices().range(b).zip(batch.lattices().sites_of(b)) {
+                let o = &pass.occupancies[2 * site..];
+                let forced = if constrained && at.label > 0 { pass.occupancies[2 * site - 1] } else { 0.0 };
+                adjoints.extend([-o[0] - forced, -(1.0 + lambda) * weight(b, at.label) * o[1]]);
+            }
+        }
+        let transducer = if constrained { Transducer::Modified } else { problem.options.transducer };
+        let columns = Problem { options: Options { transducer, ..problem.options }, ..problem.clone() };
         let split = problem.am.len();
         let total = |at: &[f64]| {
             let (am, lm) = at.split_at(split);
             let of = |b: usize| {
                 let sites = batch.lattices().range(b);
-                problem.surrogate(am, lm, b, &adjoints[2 * sites.start..2 * sites.end])
+                columns.surrogate(am, lm, b, &adjoints[2 * sites.start..2 * sites.end])
             };
             (0..batch.len()).map(of).sum()
         };
         let want = differences(&[problem.am.as_slice(), &problem.lm].concat(), total);
-        let found = gradient(&scaled, &vec![1.0; batch.len()]);
-        assert_close("gradient", &found, &want, 1e-8);
+        let gradient = pass.backward(&source, &vec![1.0; batch.len()]).unwrap();
+        assert_close("gradient", &[gradient.am, gradient.lm].concat(), &want, 1e-8);
     }
 }
 

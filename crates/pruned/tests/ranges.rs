@@ -147,4 +147,6 @@ fn mistakes_are_named() {
     let mut odd = [0.0; 12];
     odd[9] = f64::NAN;
     assert!(matches!(new(&odd, transducer, 2), Error::Occupancy { utterance: 1, .. }));
+    let bands = Lattices::banded(vec![2], vec![vec![0..2, 1..3]]).unwrap();
+    assert_eq!(Ranges::new(&[0.0; 8], &bands, Transducer::Regular, 2), Err(Error::Banded));
 }

@@ -170,6 +170,7 @@ fn mistakes_are_named() {
         (Options { am_only_scale: f64::NAN, ..plain }, "am_only_scale"),
         (Options { lm_only_scale: 0.6, am_only_scale: 0.5, ..plain }, "lm_only_scale + am_only_scale"),
         (Options { delay_penalty: f64::INFINITY, ..plain }, "delay_penalty"),
+        (Options { delay_penalty: 1e39, ..plain }, "delay_penalty"),
         (Options { fastemit: -1.0, ..plain }, "fastemit"),
     ] {
         let error = refuse([6, 6], 4, options);
@@ -189,6 +190,21 @@ fn mistakes_are_named() {
     assert!(matches!(pass.backward(&source, &[1.0]), Err(Error::Length { argument: "weights", .. })));
     let odd = pass.backward(&source, &[1.0, f64::NAN]).unwrap_err();
     assert!(matches!(odd, Error::UtteranceWeight { utterance: 1, .. }));
+    let more = Matrices::new(&scores[..36], &scores[..36], 6).unwrap();
+    let found = pass.backward(&more, &[1.0; 2]).unwrap_err();
+    assert_eq!(found, Error::Length { argument: "source.classes", expected: 4, found: 6 });
+    for (odd, found) in [(vec![1.0], "1 numbers"), (vec![1.0, f64::NAN], "NaN")] {
+        let error = batch.clone().with_token_weights(vec![odd, vec![1.0]]).unwrap_err();
+        let want = rnnt_dp::Error::TokenWeights { utterance: 0, expected: 2, found: found.into() };
+        assert_eq!(error, Error::Lattice(want));
+    }
+    // Of an utterance without a path no weight matters.
+    let modified = Options { transducer: Transducer::Modified, ..plain };
+    let short = Batch::packed(0, vec![1, 2], labels()).unwrap();
+    let pass = first_pass(&source, &short, &modified).unwrap();
+    assert_eq!(pass.losses[0], f64::INFINITY);
+    let gradient = pass.backward(&source, &[f64::NAN, 1.0]).unwrap();
+    assert!(gradient.am[..4].iter().all(|g| *g == 0.0) && gradient.am.iter().all(|g: &f64| g.is_finite()));
     let blank = Batch::packed(9, vec![1], vec![vec![]]).unwrap();
     assert_eq!(
         first_pass(&source, &blank, &plain).unwrap_err(),

@@ -8,7 +8,7 @@ use crate::{Arc, log_add, log_sums::Walk, topology::Landing};
 #[derive(Debug, Default)]
 pub(crate) struct Banded {
     /// Where each arc that exists is among all, the site it leaves, and the one it lands on, [`END`] for the end.
-    arcs: Vec<(u32, u32, u32)>,
+    arcs: Vec<(usize, u32, u32)>,
     alpha: Vec<f64>,
     beta: Vec<f64>,
 }
@@ -35,7 +35,7 @@ impl Banded {
                     Landing::End => END,
                     Landing::Nowhere => return None,
                 };
-                Some(((site * kinds.len() + arc) as u32, site as u32, to))
+                Some((site * kinds.len() + arc, site as u32, to))
             }));
         }
         for sums in [&mut *alpha, &mut *beta] {
@@ -46,7 +46,7 @@ impl Banded {
         let Some(start) = walk.start() else { return f64::INFINITY };
         for &(arc, site, to) in arcs.iter().rev() {
             let after = if to == END { 0.0 } else { beta[to as usize] };
-            beta[site as usize] = log_add(beta[site as usize], emissions[arc as usize] + after);
+            beta[site as usize] = log_add(beta[site as usize], emissions[arc] + after);
         }
         let log_p = beta[start];
         if !log_p.is_finite() {
@@ -54,10 +54,10 @@ impl Banded {
         }
         alpha[start] = 0.0;
         for &(arc, site, to) in arcs.iter() {
-            let (emission, before) = (emissions[arc as usize], alpha[site as usize]);
+            let (emission, before) = (emissions[arc], alpha[site as usize]);
             let after = if to == END { 0.0 } else { beta[to as usize] };
             let posterior = (before + emission + after - log_p).exp();
-            adjoints[arc as usize] = -factor(&kinds[arc as usize % kinds.len()]) * posterior;
+            adjoints[arc] = -factor(&kinds[arc % kinds.len()]) * posterior;
             if to != END {
                 alpha[to as usize] = log_add(alpha[to as usize], before + emission);
             }

@@ -47,7 +47,7 @@ pub enum Error {
         frame: usize,
         /// u
         label: usize,
-        /// Column of the emissions.
+        /// Index among the arcs of the topology; 0 for CTC, where `label` is the column.
         arc: usize,
         /// The value found.
         value: f64,
@@ -95,20 +95,47 @@ pub enum Error {
         /// The band given.
         found: std::ops::Range<usize>,
     },
-    /// A duration is there twice.
-    #[error("`durations`: expected each duration once, found {found} twice")]
+    /// There is not one finite weight for each label.
+    #[error("token_weights: utterance {utterance}: expected {expected} finite numbers, found {found}")]
+    TokenWeights {
+        /// Index in the batch.
+        utterance: usize,
+        /// U
+        expected: usize,
+        /// What was found instead.
+        found: String,
+    },
+    /// A duration is there twice, or is none.
+    #[error("`durations`: expected {expected}, found {found}")]
     Duration {
+        /// What would be one.
+        expected: &'static str,
         /// The duration.
         found: usize,
+    },
+    /// An arc leads farther than any lattice reaches.
+    #[error(
+        "topology: arc {arc}: expected at most {} frames and labels, found {frames} and {labels}",
+        u32::MAX
+    )]
+    Far {
+        /// Index among the arcs.
+        arc: usize,
+        /// Its frames.
+        frames: usize,
+        /// Its labels.
+        labels: usize,
     },
     /// No path could end.
     #[error("`durations`: expected one of at least 1, with which a path may end, found none")]
     NoEnd,
     /// A regulariser has a value that makes no sense.
-    #[error("`{argument}`: expected a finite number of at least 0, found {found}")]
+    #[error("`{argument}`: expected a number of {expected}, found {found}")]
     Regulariser {
         /// Name of the option.
         argument: &'static str,
+        /// The range.
+        expected: &'static str,
         /// The value given.
         found: f64,
     },

@@ -18,10 +18,15 @@ pub struct Regularisers {
 impl Regularisers {
     pub(crate) fn check(&self) -> Result<()> {
         let Self { fastemit, delay_penalty, sigma } = *self;
-        for (argument, found) in [("fastemit", fastemit), ("delay_penalty", delay_penalty), ("sigma", sigma)]
-        {
-            if !(found.is_finite() && found >= 0.0) {
-                return Err(Error::Regulariser { argument, found });
+        // Times a frame, what is added to an emission is still a number of f32.
+        let (least, either) = ("at least 0, at most 1e30", "at least -1e30, at most 1e30");
+        for (argument, found, fine, expected) in [
+            ("fastemit", fastemit, (0.0..=1e30).contains(&fastemit), least),
+            ("delay_penalty", delay_penalty, delay_penalty.abs() <= 1e30, either),
+            ("sigma", sigma, (0.0..=1e30).contains(&sigma), least),
+        ] {
+            if !fine {
+                return Err(Error::Regulariser { argument, expected, found });
             }
         }
         Ok(())
@@ -89,7 +94,8 @@ impl Posterior {
 ///
 /// # Shapes
 /// `emissions` *N x S* with S the number of columns of the topology, sites packed as [`Lattices`] says. Entries of
-/// arcs that would leave the lattice (a label at u = U) mean nothing. Log-probabilities below -1e289 count as -inf.
+/// arcs that would leave the lattice (a label at u = U) mean nothing. Log-probabilities below -1e289 count as -inf in whole
+/// lattices.
 ///
 /// # Errors
 /// A wrong length; an emission that is NaN or +inf, or so large that sums overflow. An utterance without a path is not an
@@ -99,7 +105,8 @@ impl Posterior {
 /// O(N S) time and memory, in parallel over utterances and over the two directions of each. Nothing takes a logarithm
 /// but the loss, and each emission is exponentiated twice. A step of a path rounds by about 1e-16 of the probabilities
 /// that it sums; where they are close to 1, of their difference to 1. So a loss is right to 12 digits, however long the
-/// lattice and even if the loss is 1e-12, and so are adjoints that are not tiny.
+/// lattice and even if the loss is 1e-12, and so are adjoints that are not tiny. Bands of retained sites are summed as
+/// logarithms: a step rounds by about 1e-16 of the log-sum that it passes.
 pub fn forward_backward(
     lattices: &Lattices,
     topology: &Topology,

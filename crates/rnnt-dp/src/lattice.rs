@@ -1,7 +1,7 @@
 //! The packed sites of a batch.
 use std::ops::Range;
 
-use crate::{Error, Result};
+use crate::{Error, Result, forward_backward::expect};
 
 /// A lattice node of an utterance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,6 +92,22 @@ impl Lattices {
             lattices.bands.push(kept);
         }
         Ok(lattices)
+    }
+
+    /// Fails unless there is one finite weight for each label of each utterance.
+    ///
+    /// # Errors
+    /// Names the first utterance where there is not.
+    pub fn check_token_weights(&self, weights: &[Vec<f64>]) -> Result<()> {
+        expect("token_weights", self.batch(), weights.len())?;
+        for (utterance, (weights, &expected)) in weights.iter().zip(&self.labels).enumerate() {
+            let odd = weights.iter().find(|weight| !weight.is_finite()).map(f64::to_string);
+            if odd.is_some() || weights.len() != expected {
+                let found = odd.unwrap_or_else(|| format!("{} numbers", weights.len()));
+                return Err(Error::TokenWeights { utterance, expected, found });
+            }
+        }
+        Ok(())
     }
 
     /// Whether every site of every lattice exists.

@@ -16,6 +16,8 @@
 //! sites at a time, and not over logarithms but over numbers with exponents of their own, so that they only multiply
 //! and add; [`log_sums()`] is the plain form.
 //!
+//! [`ctc`] has sums, paths and times for connectionist temporal classification.
+//!
 //! ```
 //! use rnnt_dp::{forward_backward, Lattices, Regularisers, Topology};
 //! let lattices = Lattices::new(vec![2], vec![1])?; // T = 2, U = 1: sites (0,0) (0,1) (1,0) (1,1)

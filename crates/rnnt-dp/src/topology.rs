@@ -92,8 +92,12 @@ impl Topology {
     /// arXiv 2211.03541). A path ends with any blank that lands on `(T, U)` exactly.
     ///
     /// # Errors
-    /// A duration of 0.
+    /// A duration of 0, of more than 2³² - 1, or that is there twice.
     pub fn multi_blank(durations: &[usize]) -> Result<Self> {
+        once(durations)?;
+        if durations.contains(&0) {
+            return Err(Error::Duration { expected: "at least 1 frame", found: 0 });
+        }
         let rnnt = Self::rnnt().arcs.into_iter();
         Self::new(rnnt.chain(durations.iter().map(|&frames| Arc::blank(frames))).collect())
     }
@@ -103,11 +107,9 @@ impl Topology {
     /// two. A blank needs a duration of at least 1 and may end the path; a label may not.
     ///
     /// # Errors
-    /// No duration of at least 1, with which every path ends; a duration that is there twice.
+    /// No duration of at least 1, with which every path ends; one of more than 2³² - 1, or that is there twice.
     pub fn tdt(durations: &[usize]) -> Result<Self> {
-        if let Some(at) = (1..durations.len()).find(|&at| durations[..at].contains(&durations[at])) {
-            return Err(Error::Duration { found: durations[at] });
-        }
+        once(durations)?;
         let blanks = durations.iter().enumerate().filter(|(_, frames)| **frames > 0);
         let blanks = blanks.map(|(at, &frames)| (Arc::blank(frames), 0, at));
         let labels = durations.iter().enumerate();
@@ -115,6 +117,7 @@ impl Topology {
         let part = |column| Part { column, labels: 0 };
         let (arcs, parts): (Vec<_>, Vec<_>) =
             blanks.chain(labels).map(|(arc, token, at)| (arc, vec![part(token), part(2 + at)])).unzip();
+        near(&arcs)?;
         match arcs.iter().any(|arc: &Arc| arc.may_end) {
             true => Ok(Self { arcs, parts, columns: 2 + durations.len(), tokens: 2 }),
             false => Err(Error::NoEnd),
@@ -124,11 +127,12 @@ impl Topology {
     /// Any arcs, in the order of the emission columns.
     ///
     /// # Errors
-    /// No arc; an arc that stays where it is.
+    /// No arc; an arc that stays where it is, or moves on by more than 2³² - 1.
     pub fn new(arcs: Vec<Arc>) -> Result<Self> {
         if arcs.is_empty() {
             return Err(Error::NoArcs);
         }
+        near(&arcs)?;
         match arcs.iter().position(|arc| arc.frames + arc.labels == 0) {
             Some(arc) => Err(Error::Loop { arc }),
             None => Ok(Self::plain(arcs)),
@@ -182,5 +186,21 @@ impl Topology {
             None if to == end && arc.may_end => Landing::End,
             None => Landing::Nowhere,
         }
+    }
+}
+
+/// Fails if a duration is there twice.
+fn once(durations: &[usize]) -> Result<()> {
+    match (1..durations.len()).find(|&at| durations[..at].contains(&durations[at])) {
+        Some(at) => Err(Error::Duration { expected: "each once", found: durations[at] }),
+        None => Ok(()),
+    }
+}
+
+/// Fails if places that arcs lead to could not be counted.
+fn near(arcs: &[Arc]) -> Result<()> {
+    match arcs.iter().position(|arc| arc.frames.max(arc.labels) > u32::MAX as usize) {
+        Some(arc) => Err(Error::Far { arc, frames: arcs[arc].frames, labels: arcs[arc].labels }),
+        None => Ok(()),
     }
 }

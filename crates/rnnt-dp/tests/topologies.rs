@@ -288,8 +288,33 @@ fn occupancies_sum_as_the_topology_demands() {
 fn bad_input_is_named() {
     assert_eq!(Topology::tdt(&[]), Err(Error::NoEnd));
     assert_eq!(Topology::tdt(&[0]), Err(Error::NoEnd));
-    assert_eq!(Topology::tdt(&[0, 2, 1, 2]), Err(Error::Duration { found: 2 }));
-    assert_eq!(Topology::multi_blank(&[2, 0]), Err(Error::Loop { arc: 3 }));
+    for twice in [Topology::tdt(&[0, 2, 1, 2]), Topology::multi_blank(&[2, 3, 2])] {
+        assert_eq!(twice, Err(Error::Duration { expected: "each once", found: 2 }));
+    }
+    assert_eq!(
+        Topology::multi_blank(&[2, 0]),
+        Err(Error::Duration { expected: "at least 1 frame", found: 0 })
+    );
+    // Places that arcs lead to are added up, in every kind of build.
+    let far = usize::MAX;
+    for (topology, arc) in [(Topology::tdt(&[0, 1, far]), 1), (Topology::multi_blank(&[far]), 2)] {
+        assert!(
+            matches!(topology, Err(Error::Far { arc: found, frames, .. }) if found == arc && frames == far)
+        );
+    }
+    let odd = rnnt_dp::Arc { frames: 0, labels: far, may_end: false };
+    assert!(matches!(Topology::new(vec![odd]), Err(Error::Far { arc: 0, .. })));
+    // Farther than the lattice, and no dearer for that.
+    let long = Topology::tdt(&[1, u32::MAX as usize]).unwrap();
+    let out = forward_backward(
+        &Lattices::new(vec![2], vec![1]).unwrap(),
+        &long,
+        &[-1.0; 16],
+        &Regularisers::default(),
+    );
+    assert!((out.unwrap().losses[0] - 4.0).abs() < 1e-12); // label and blank, a frame each
+    let still = rnnt_dp::Arc { frames: 0, labels: 0, may_end: true };
+    assert_eq!(Topology::new(vec![still]), Err(Error::Loop { arc: 0 }));
     let banded = |bands| Lattices::banded(vec![2], vec![bands]);
     assert!(matches!(banded(vec![0..2, 1..4]), Err(Error::Band { frame: 1, positions: 3, .. })));
     assert!(matches!(banded(vec![0..2, 1..1]), Err(Error::Band { frame: 1, .. })));

@@ -77,7 +77,7 @@ pub fn align<F: Real>(
     expect_rows("frames", layout.frame_rows(targets).1, head.hidden(), frames.len())?;
     expect_rows("labels", layout.label_rows(targets).1, head.hidden(), labels.len())?;
     // Regularisers play no part.
-    let options = Options { label_smoothing: 0.0, ..options.clone() };
+    let options = Options { label_smoothing: 0.0, omega: 0.0, ..options.clone() };
     let heads = Heads::new(head, durations, targets.blank(), &options)?;
     let objective = Transducer::new(targets, heads.columns());
     objective.check(&options)?;

@@ -12,7 +12,7 @@ use std::borrow::Cow;
 
 use panda_core::{Normalized, Selection};
 
-use crate::{Error, Options, Result, Targets};
+use crate::{Error, Options, Result, Targets, smoothing::log_z};
 
 /// Where the columns come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,18 +40,59 @@ impl Columns {
         if options.factored_blank && self != Self::FactoredBlank {
             return Err(Error::FactoredBlank);
         }
-        let topology = &options.topology;
-        let (expected, made_of) = match self {
-            Self::Tokens => (targets.tokens(), "blank, label, big blanks"),
-            Self::TokensAndDurations(count) => (targets.tokens() + count, "blank, label, durations"),
-            Self::FactoredBlank => (2, "blank, label"),
-        };
-        let (tokens, found) = (targets.tokens(), topology.columns());
-        let mixed = self == Self::FactoredBlank && tokens > 2;
-        if expected != found || mixed || topology.tokens() != tokens {
-            return Err(Error::Columns { expected, made_of, found });
+        if self == Self::FactoredBlank && targets.tokens() > 2 {
+            let found = targets.tokens() - 2;
+            return Err(Error::misplaced("targets.big_blanks", "with a factored blank", found));
+        }
+        if self.durations() == 0 && options.omega > 0.0 {
+            return Err(Error::misplaced("omega", "without durations", options.omega));
+        }
+        let (topology, tokens) = (&options.topology, targets.tokens());
+        for (expected, made_of, found) in [
+            (tokens + self.durations(), "blank, label, big blanks, durations", topology.columns()),
+            (tokens, "blank, label, big blanks, durations not counted", topology.tokens()),
+        ] {
+            if expected != found {
+                return Err(Error::Columns { expected, made_of, found });
+            }
+        }
+        for (arc, kind) in topology.arcs().iter().enumerate() {
+            let (expected, found) = (usize::from(topology.token_of(arc) == 1), kind.labels);
+            if expected != found {
+                return Err(Error::Arc { arc, expected, found });
+            }
         }
         Ok(())
+    }
+
+    /// Durations, which follow the tokens.
+    pub fn durations(self) -> usize {
+        match self {
+            Self::TokensAndDurations(count) => count,
+            Self::Tokens | Self::FactoredBlank => 0,
+        }
+    }
+
+    /// By how much the gradients of a site's scores, in all heads together, can exceed the sum of its adjoints: each head
+    /// that normalises has twice those of its own; a blank alone has at most one of them.
+    pub fn reach(self) -> f64 {
+        match self {
+            Self::Tokens => 2.0,
+            Self::TokensAndDurations(_) => 4.0,
+            Self::FactoredBlank => 3.0,
+        }
+    }
+
+    /// Names the class of the whole head that an error about one of the heads means.
+    pub fn of_whole(self, error: panda_core::Error, head: usize, blank: u32) -> panda_core::Error {
+        match (self, error) {
+            (Self::FactoredBlank, panda_core::Error::InfiniteWeight { class, value }) => {
+                let blank = blank as usize;
+                let class = if head == 0 { class + usize::from(class >= blank) } else { blank };
+                panda_core::Error::InfiniteWeight { class, value }
+            }
+            (_, error) => error,
+        }
     }
 
     /// What each head is asked for.
@@ -109,9 +150,9 @@ impl Columns {
     }
 }
 
-/// The scores of a head of one class.
+/// The scores of a head of one class: its log-sums.
 fn blank_scores<F: panda_core::Real>(part: &Part<F>) -> impl Iterator<Item = f64> + '_ {
-    part.normalized.max.iter().zip(&part.normalized.log_sum).map(|(max, log_sum)| max.to_f64() + log_sum)
+    log_z(&part.normalized)
 }
 
 /// `log(1 / (1 + exp(-z)))`, exact at either end.

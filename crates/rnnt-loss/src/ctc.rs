@@ -37,7 +37,7 @@ use crate::{
 ///
 /// # Errors
 /// Shapes that do not fit, labels outside the classes, scores of a frame that are NaN or +inf; big blanks, retained sites,
-/// a factored blank or σ, which CTC does not have.
+/// a factored blank, σ or skipping, which CTC does not have.
 ///
 /// # Cost
 /// 6 to 8 T H C floating-point operations an utterance, T x (1 + different labels) numbers, and O(T U) for the alignments.
@@ -53,8 +53,12 @@ pub fn ctc_loss<F: Real>(
     let (objective, layout) = (Ctc::new(targets)?, Ctc::layout(layout));
     objective.check(options)?;
     let heads = Heads::new(head, None, targets.blank(), options)?;
-    Workspace::new(options)?.rows_loss(rows, &heads, layout, objective, weights).map_err(Error::at_frame)
+    Workspace::new(options)?
+        .rows_loss(("rows", rows), &heads, layout, objective, weights)
+        .map_err(Error::at_frame)
 }
+
+const CTC: &str = "for CTC";
 
 /// CTC alignments.
 pub(crate) struct Ctc {
@@ -106,9 +110,12 @@ impl Utterance {
 
 impl Ctc {
     pub fn new(targets: &Targets) -> Result<Self> {
-        let unknown = |argument, found: bool| if found { Err(Error::NotForCtc { argument }) } else { Ok(()) };
-        unknown("targets.big_blanks", targets.tokens() > 2)?;
-        unknown("targets.retained", !targets.lattices().full())?;
+        if targets.tokens() > 2 {
+            return Err(Error::misplaced("targets.big_blanks", CTC, targets.tokens() - 2));
+        }
+        if !targets.lattices().full() {
+            return Err(Error::misplaced("targets.retained", CTC, "bands"));
+        }
         let all = 0..targets.batch();
         let frames = all.clone().map(|b| targets.frames(b)).collect();
         let frames = Targets::new(targets.blank(), frames, vec![Vec::new(); targets.batch()])?;
@@ -153,10 +160,13 @@ impl Objective for Ctc {
     }
 
     fn check(&self, options: &Options) -> Result<()> {
-        match (options.factored_blank, options.sigma) {
-            (true, _) => Err(Error::NotForCtc { argument: "options.factored_blank" }),
-            (false, 0.0) => Ok(()),
-            _ => Err(Error::NotForCtc { argument: "options.sigma" }),
+        if options.factored_blank {
+            return Err(Error::misplaced("factored_blank", CTC, true));
+        }
+        match [("sigma", options.sigma), ("skip", options.skip)].into_iter().find(|(_, value)| *value != 0.0)
+        {
+            Some((argument, found)) => Err(Error::misplaced(argument, CTC, found)),
+            None => Ok(()),
         }
     }
 

@@ -90,8 +90,17 @@ impl<F: Real> Forward<F> {
             // The mean of all classes, whose log-sum is its score.
             selections.push(Selection::new(Vec::new(), Vec::new(), 0)?);
         }
+        let (heads, blank) = (selections.len(), objective.sites().blank());
         for (head, selection) in selections.into_iter().enumerate() {
-            let normalized = normalise(head, &selection).map_err(|error| Error::at_site(error, lattices))?;
+            let normalized = normalise(head, &selection).map_err(|error| {
+                let mean = options.label_smoothing > 0.0 && head + 1 == heads;
+                let masked = match (columns, head) {
+                    _ if mean => "-inf for a class, which has no share to be smoothed",
+                    (Columns::FactoredBlank, 1) => "-inf for the blank alone",
+                    _ => "-inf for every class",
+                };
+                Error::at_site(columns.of_whole(error, head, blank), lattices).masked(masked)
+            })?;
             parts.push(Part { selection, normalized });
         }
         let mut emissions = columns.emissions(&parts);
@@ -104,10 +113,10 @@ impl<F: Real> Forward<F> {
         let (mut losses, mut adjoints) = (vec![0.0; lattices.batch()], vec![0.0; emissions.len()]);
         objective.sum(&emissions, options, workspace, &mut losses, &mut adjoints)?;
         if options.z_loss > 0.0 {
-            add_z_loss(&mut losses, options.z_loss, &parts[0].normalized, lattices);
+            add_z_loss(&mut losses, options.z_loss, &parts[0].normalized, lattices)?;
         }
         let skipped = match options.skip > 0.0 {
-            true => skip(lattices, width.0, &mut adjoints, options.skip),
+            true => skip(lattices, width, &mut adjoints, options.skip),
             false => Vec::new(),
         };
         drop(emissions);
@@ -151,7 +160,7 @@ impl<F: Real> Forward<F> {
             true => Skipped::default(),
             false => {
                 let largest = heads.iter().map(Head::largest_weight).fold(0.0, f64::max);
-                Skipped::new(&self.skipped, weights, sites.largest(), largest)
+                Skipped::new(&self.skipped, weights, self.columns.reach(), sites.largest(), largest)
             }
         };
         Ok(Skipped { zeros: sites.len() - counted - skipped.sites, ..skipped })

@@ -136,30 +136,30 @@ pub enum Error {
     /// A door without a head of its own, or one that factors the blank, was asked to smooth labels.
     #[error("label_smoothing: expected a door that takes a head and no factored blank, found another")]
     Smoothing,
-    /// There is not one finite weight for each label.
-    #[error("token_weights: utterance {utterance}: expected {expected} finite numbers, found {found}")]
-    TokenWeights {
-        /// Index in the batch.
-        utterance: usize,
-        /// U
-        expected: usize,
-        /// What was found instead.
-        found: String,
-    },
     /// A door that cannot do so was asked to factor the blank.
     #[error("factored_blank: expected a door that takes one head for all tokens, found another")]
     FactoredBlank,
-    /// CTC was asked for what it does not have.
-    #[error("{argument}: expected none for CTC")]
-    NotForCtc {
+    /// An option that does not go with another one, or with the loss that it was given to.
+    #[error("{argument}: expected none {place}, found {found}")]
+    Misplaced {
         /// Name of the argument.
         argument: &'static str,
+        /// Where it has no meaning.
+        place: &'static str,
+        /// What was given.
+        found: String,
     },
-    /// A clamp was asked for together with label smoothing, which adds to the gradient of all classes at once.
-    #[error("clamp: expected none where labels are smoothed, found {found}")]
-    ClampSmoothing {
-        /// The clamp given.
-        found: f64,
+    /// An arc emits other labels than its column says.
+    #[error(
+        "options.topology: arc {arc}: expected {expected} labels, as column 1 alone is the label, found {found}"
+    )]
+    Arc {
+        /// Index among the arcs.
+        arc: usize,
+        /// Labels of such an arc.
+        expected: usize,
+        /// Those of this one.
+        found: usize,
     },
     /// The share of the plain loss is no share.
     #[error("omega: expected a number from 0 to 1, found {found}")]
@@ -219,6 +219,10 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
+    pub(crate) fn misplaced(argument: &'static str, place: &'static str, found: impl ToString) -> Self {
+        Self::Misplaced { argument, place, found: found.to_string() }
+    }
+
     /// Counts utterances from the start of the batch, where a group started with utterance `first`.
     pub(crate) fn in_group(mut self, first: usize) -> Self {
         match &mut self {
@@ -228,6 +232,16 @@ impl Error {
                 rnnt_dp::Error::Emission { utterance, .. } | rnnt_dp::Error::Overflow { utterance, .. },
             ) => *utterance += first,
             _ => {}
+        }
+        self
+    }
+
+    /// Says what it is that has only -inf.
+    pub(crate) fn masked(mut self, what: &'static str) -> Self {
+        if let Self::Scores { found, .. } = &mut self
+            && *found == MASKED
+        {
+            *found = what;
         }
         self
     }
@@ -254,13 +268,15 @@ impl Error {
     }
 }
 
+const MASKED: &str = "-inf for every class";
+
 /// The site that an error of the normaliser is about, and what was found there.
 pub(crate) fn bad_site(
     error: panda_core::Error,
 ) -> std::result::Result<(usize, &'static str), panda_core::Error> {
     match error {
         panda_core::Error::NotFinite { site } => Ok((site, "NaN or +inf")),
-        panda_core::Error::AllMasked { site } => Ok((site, "-inf for every class")),
+        panda_core::Error::AllMasked { site } => Ok((site, MASKED)),
         panda_core::Error::InfiniteRow { argument: "frames", site, .. } => {
             Ok((site, "an infinite frame row"))
         }

@@ -3,9 +3,16 @@ use std::fmt;
 
 use panda_core::{Plan, Shape};
 
-use crate::{Options, Targets, columns::Columns, engine::groups, objective::Transducer};
+use crate::{
+    Options, Targets,
+    columns::Columns,
+    engine::groups,
+    objective::{Objective, Transducer},
+};
 
 /// Bytes and floating-point work of [`projected_loss`](crate::projected_loss) on padded tensors.
+///
+/// Small heads (durations, a factored blank, the mean of label smoothing) are not counted.
 ///
 /// ```
 /// use rnnt_loss::{MemoryPlan, Options, Targets};
@@ -38,19 +45,21 @@ pub struct MemoryPlan {
     pub operations: u64,
 }
 
-/// Bytes that a group holds of a site beside the normaliser's own: selection 10, rows 8, lattice and adjoints.
-const LATTICE: usize = 18 + 16 + 16 + 72;
-
 impl MemoryPlan {
     /// The plan for elements of `element` bytes.
     pub fn new(targets: &Targets, hidden: usize, classes: usize, element: usize, options: &Options) -> Self {
         let lattices = targets.lattices();
-        let shape_of = |sites| Shape { sites, hidden, classes, selected: 2 };
+        let shape_of = |sites| Shape { sites, hidden, classes, selected: targets.tokens() };
         let plan_of = |shape| match options.plan {
             Some(plan) => plan,
             None => Plan::new(shape, element, options.precision, options.budget),
         };
-        let groups = groups(&Transducer::new(targets, Columns::Tokens), classes, element, options);
+        let columns = match options.topology.columns() - options.topology.tokens() {
+            0 => Columns::Tokens,
+            durations => Columns::TokensAndDurations(durations),
+        };
+        let objective = Transducer::new(targets, columns);
+        let groups = groups(&objective, classes, element, options);
         let sites =
             groups.iter().map(|group| lattices.range(group.end - 1).end - lattices.range(group.start).start);
         let operations = sites.clone().map(|n| plan_of(shape_of(n)).operations(shape_of(n)));
@@ -75,7 +84,7 @@ impl MemoryPlan {
             gradients: arguments.saturating_add(classes.saturating_mul(8 - element.min(8))),
             transient: plan
                 .bytes(shape, element, options.precision)
-                .saturating_add(group_sites.saturating_mul(LATTICE))
+                .saturating_add(group_sites.saturating_mul(objective.bytes()))
                 .saturating_add(batch.saturating_mul(8)),
             dense: batch
                 .saturating_mul(frames)

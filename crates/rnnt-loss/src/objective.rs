@@ -59,7 +59,8 @@ impl Objective for Transducer<'_> {
     }
 
     fn bytes(&self) -> usize {
-        128
+        // A column more is an id, a mark, an emission, its adjoint and a copy of that.
+        128 + 32 * (self.targets.tokens() - 2 + self.columns.durations())
     }
 
     fn part(&self, utterances: Range<usize>) -> Self {
@@ -113,10 +114,16 @@ impl Transducer<'_> {
             // 0 · inf
             *loss = if omega == 1.0 { plain } else { (1.0 - omega) * *loss + omega * plain };
         }
-        let rows = adjoints.chunks_exact_mut(options.topology.columns());
+        let width = options.topology.columns();
+        let rows = adjoints.chunks_exact_mut(width);
         for (row, plain) in rows.zip(of_tokens.chunks_exact(2)) {
             row.iter_mut().for_each(|a| *a *= 1.0 - omega);
             row.iter_mut().zip(plain).for_each(|(a, plain)| *a += omega * plain);
+        }
+        // One of the two may have paths where the sum has none.
+        for (utterance, _) in losses.iter().enumerate().filter(|(_, loss)| loss.is_infinite()) {
+            let Range { start, end } = lattices.range(utterance);
+            adjoints[start * width..end * width].fill(0.0);
         }
         Ok(())
     }

@@ -5,6 +5,8 @@ use rnnt_dp::{Regularisers, Topology};
 use crate::{Error, Result};
 
 /// Options of the loss; the default is the plain transducer loss with a tanh joint.
+///
+/// Losses are `-log P` under the probabilities that label smoothing, delay penalty and σ have changed, plus the z-loss.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Options {
     /// Nonlinearity of the joint.
@@ -24,13 +26,15 @@ pub struct Options {
     /// [`Regularisers::sigma`]: logit under-normalisation of multi-blank and TDT, subtracted from the log-probability of
     /// each token.
     pub sigma: f64,
-    /// Share ω of the plain RNN-T loss in [`tdt_loss`](crate::tdt_loss), from 0 to 1.
+    /// Share ω of the plain RNN-T loss in [`tdt_loss`](crate::tdt_loss), from 0 to 1; without durations it has to be 0.
     pub omega: f64,
     /// Label smoothing ε: each token's log-probability is mixed with the mean over all classes,
     /// `(1 - ε) log p(c) + ε/C Σ log p`, before the lattice sums over paths. Known to the doors that have a head and do not
     /// factor the blank; every class must be possible.
     pub label_smoothing: f64,
-    /// z-loss: adds `z_loss` times the mean of `logZ²` over an utterance's sites to its loss, so that scores stay small.
+    /// z-loss: adds `z_loss` times the mean of `logZ²` over an utterance's sites (those that were retained) to its loss, so that
+    /// scores stay small. With several heads it is the log-sum of the first one's: of tokens, not durations; of labels without a
+    /// factored blank.
     pub z_loss: f64,
     /// Clips each element of the gradient of the scores of one utterance's own loss to `-clamp ..= clamp`,
     /// before any weight of the utterance is applied (torchaudio's meaning). Not together with label smoothing.
@@ -41,7 +45,8 @@ pub struct Options {
     pub precision: Precision,
     /// Leaves the sites of smallest occupancy out of the gradient as long as what they sum to stays below
     /// `skip · (T + U)` in each utterance; the error is bounded by [`Skipped`](crate::Skipped). 0, the default, is
-    /// exact; 1e-6 is lost in the rounding of `f32`.
+    /// exact; 1e-6 is lost in the rounding of `f32`. Doors that return no [`Skipped`](crate::Skipped) leave out as much and
+    /// say nothing. Not together with a z-loss, and not for CTC, where all frames weigh the same.
     pub skip: f64,
     /// How the work is cut; chosen from shape and budget when `None`.
     pub plan: Option<Plan>,
@@ -63,7 +68,10 @@ impl Options {
         if self.label_smoothing > 0.0
             && let Some(found) = self.clamp
         {
-            return Err(Error::ClampSmoothing { found });
+            return Err(Error::misplaced("clamp", "where labels are smoothed", found));
+        }
+        if self.skip > 0.0 && self.z_loss > 0.0 {
+            return Err(Error::misplaced("skip", "with a z-loss, which reaches every site", self.skip));
         }
         match self.omega {
             omega if (0.0..=1.0).contains(&omega) => Ok(()),

@@ -3,7 +3,7 @@ use ::pruned::{Batch, FirstPass, Ranges, Source, Transducer, first_pass};
 use panda_core::{Head, Real};
 use rnnt_dp::Topology;
 
-use crate::{Layout, Options, ProjectedLoss, Result, Targets, Workspace, error::expect_len};
+use crate::{Error, Layout, Options, ProjectedLoss, Result, Targets, Workspace, error::expect_len};
 
 /// Options of the first pass and of what joins it to the second.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -33,6 +33,15 @@ impl Pruning {
         let between = |from: f64, to: f64| from + progress * (to - from);
         let simple_scale = between(1.0, self.simple_scale);
         Self { simple_scale, pruned_scale: between(0.1 * self.pruned_scale, self.pruned_scale), ..self }
+    }
+
+    fn check(&self) -> Result<()> {
+        for (argument, found) in [("simple_scale", self.simple_scale), ("pruned_scale", self.pruned_scale)] {
+            if !(0.0..=f64::MAX).contains(&found) {
+                return Err(Error::Regulariser { argument, most: f64::MAX, found });
+            }
+        }
+        Ok(())
     }
 
     /// The topology of the second pass.
@@ -66,12 +75,20 @@ pub struct PrunedLoss<F, G> {
 /// [`projected_loss`](crate::projected_loss()) over the retained sites ([`Targets::retained`]): pruning leaves out sites and the
 /// selected normaliser keeps no classes, so that neither lattice nor vocabulary costs memory.
 ///
+/// | option | first pass | second pass |
+/// |---|---|---|
+/// | topology | [`Pruning::first`] | the same |
+/// | FastEmit, delay penalty | [`Pruning::first`] | [`Options`] |
+/// | smoothing with scores of one side | [`Pruning::first`] | none |
+/// | label smoothing, z-loss, clamp, factored blank, σ, skip, budget, precision | none | [`Options`] |
+/// | weights of tokens and of utterances | [`Targets`], `weights` | the same |
+///
 /// # Shapes
 /// `source`: scores of T frames and U + 1 label positions an utterance, rows as in `layout`; others as in
 /// [`projected_loss`](crate::projected_loss()). [`Options::topology`] is not read: [`Pruning::first`] says it.
 ///
 /// # Errors
-/// Those of both passes; a width below 2.
+/// Those of both passes; a width below 2; a scale that is no number from 0 on; targets of which bands were retained already.
 ///
 /// # Cost
 /// That of both passes: about Σ T (U+1) C multiply-adds three times, and 6 to 8 H C for each of Σ T · s_range sites.
@@ -106,14 +123,20 @@ impl<F: Real> Workspace<F> {
         weights: &[f64],
     ) -> Result<PrunedLoss<F, S::Gradient>> {
         expect_len("weights", targets.batch(), weights.len())?;
+        pruning.check()?;
+        if !targets.lattices().full() {
+            return Err(Error::misplaced("targets.retained", "where pruning chooses the sites", "bands"));
+        }
         layout.check(targets)?;
         let pass = first_pass(source, &batch(targets, layout)?, &pruning.first)?;
         let ranges = pass.ranges(pruning.s_range)?;
         let retained = retained(targets, &ranges)?;
-        self.options.topology = pruning.topology();
         let scaled = |scale: f64| weights.iter().map(|weight| scale * weight).collect::<Vec<f64>>();
         let pruned = scaled(pruning.pruned_scale);
-        let second = self.projected_loss(frames, labels, head, layout, &retained, &pruned)?;
+        let topology = std::mem::replace(&mut self.options.topology, pruning.topology());
+        let second = self.projected_loss(frames, labels, head, layout, &retained, &pruned);
+        self.options.topology = topology;
+        let second = second?;
         let gradient = pass.backward(source, &scaled(pruning.simple_scale))?;
         let FirstPass { losses: simple, .. } = pass;
         Ok(PrunedLoss { simple, ranges, source: gradient, second })
@@ -125,12 +148,17 @@ fn batch(targets: &Targets, layout: Layout) -> Result<Batch> {
     let each = 0..targets.batch();
     let frames = each.clone().map(|b| targets.frames(b)).collect();
     let labels = each.map(|b| targets.labels(b).to_vec()).collect();
-    Ok(match layout {
+    let batch = match layout {
         Layout::Packed => Batch::packed(targets.blank(), frames, labels)?,
         Layout::Padded { frames: most, positions } => {
             Batch::padded(targets.blank(), frames, labels, most, positions)?
         }
-    })
+    };
+    let weights = |b: usize| targets.token_weights(b).to_vec();
+    match (0..targets.batch()).all(|b| targets.token_weights(b).is_empty()) {
+        true => Ok(batch),
+        false => Ok(batch.with_token_weights((0..targets.batch()).map(weights).collect())?),
+    }
 }
 
 /// The sites that some ranges keep.

@@ -45,7 +45,7 @@ pub fn rows_loss<F: Real>(
     targets.check_classes(head.classes())?;
     let heads = Heads::new(head, None, targets.blank(), options)?;
     Workspace::new(options)?.rows_loss(
-        hidden,
+        ("hidden", hidden),
         &heads,
         layout,
         Transducer::new(targets, heads.columns()),
@@ -56,7 +56,7 @@ pub fn rows_loss<F: Real>(
 impl<F: Real> Workspace<F> {
     pub(crate) fn rows_loss(
         &mut self,
-        hidden: &[F],
+        (argument, hidden): (&'static str, &[F]),
         heads: &Heads<F>,
         layout: Layout,
         objective: impl Objective,
@@ -65,7 +65,7 @@ impl<F: Real> Workspace<F> {
         layout.check(objective.sites())?;
         let list = heads.list()?;
         let width = list[0].hidden();
-        expect_rows("hidden", layout.score_rows(objective.sites()), width, hidden.len())?;
+        expect_rows(argument, layout.score_rows(objective.sites()), width, hidden.len())?;
         let mut run = SampleWise::new(&list, objective, weights, self)?;
         let mut into: Vec<_> = list.iter().map(|head| Gradients::zero(Vec::new(), head)).collect();
         let mut gradient = vec![F::ZERO; hidden.len()];

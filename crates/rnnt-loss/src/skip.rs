@@ -7,7 +7,8 @@
 //! Σ_c |Δdb_c| <= 2 D      Σ_c max_k |ΔdW_ck| <= 2 D max|h|      |Δdf|, |Δdg| <= 2 D max|W|
 //! ```
 //!
-//! since the slope of tanh and of the positive part is at most 1.
+//! since the slope of tanh and of the positive part is at most 1. Where there are several heads, 2 becomes 4 (tokens and
+//! durations) or 3 (a blank of its own): see `Columns::reach`.
 use rayon::prelude::*;
 use rnnt_dp::Lattices;
 
@@ -29,7 +30,14 @@ pub struct Skipped {
 }
 
 impl Skipped {
-    pub(crate) fn new(parts: &[Lost], weights: &[f64], largest_hidden: f64, largest_weight: f64) -> Self {
+    /// `reach` is 2 above.
+    pub(crate) fn new(
+        parts: &[Lost],
+        weights: &[f64],
+        reach: f64,
+        largest_hidden: f64,
+        largest_weight: f64,
+    ) -> Self {
         // An impossible utterance has nothing to lose, whatever its weight.
         let lost = parts.iter().zip(weights).filter(|(part, _)| part.sites > 0);
         let mass: f64 = lost.map(|(part, weight)| part.mass * weight.abs()).sum();
@@ -37,9 +45,9 @@ impl Skipped {
             sites: parts.iter().map(|part| part.sites).sum(),
             zeros: 0,
             mass,
-            bias: 2.0 * mass,
-            weight: 2.0 * mass * largest_hidden,
-            inputs: 2.0 * mass * largest_weight,
+            bias: reach * mass,
+            weight: reach * mass * largest_hidden,
+            inputs: reach * mass * largest_weight,
         }
     }
 
@@ -61,16 +69,22 @@ pub(crate) struct Lost {
     pub mass: f64,
 }
 
-/// Zeroes the adjoints, `arcs` a site, of the sites that matter least.
-pub(crate) fn skip(lattices: &Lattices, arcs: usize, adjoints: &mut [f64], epsilon: f64) -> Vec<Lost> {
+/// Zeroes the adjoints, so many columns a site, of the sites that matter least. Tokens and durations have the same occupancy.
+pub(crate) fn skip(
+    lattices: &Lattices,
+    (columns, tokens): (usize, usize),
+    adjoints: &mut [f64],
+    epsilon: f64,
+) -> Vec<Lost> {
     let mut rest = adjoints;
     let mut utterances = Vec::with_capacity(lattices.batch());
     for b in 0..lattices.batch() {
-        let (part, others) = rest.split_at_mut(lattices.range(b).len() * arcs);
+        let (part, others) = rest.split_at_mut(lattices.range(b).len() * columns);
         utterances.push((part, epsilon * (lattices.frames(b) + lattices.labels(b)) as f64));
         rest = others;
     }
-    utterances.into_par_iter().map(|(adjoints, allowed)| skip_utterance(adjoints, arcs, allowed)).collect()
+    let one = |(adjoints, allowed)| skip_utterance(adjoints, (columns, tokens), allowed);
+    utterances.into_par_iter().map(one).collect()
 }
 
 /// Buckets of a quarter of an octave: exponent and two bits of the fraction.
@@ -78,9 +92,11 @@ const SHIFT: u32 = 50;
 /// Down to 2^-128 of what is allowed; what is smaller is in the last one.
 const BUCKETS: usize = 512;
 
-fn skip_utterance(adjoints: &mut [f64], arcs: usize, allowed: f64) -> Lost {
-    let masses: Vec<f64> =
-        adjoints.chunks_exact(arcs).map(|site| site.iter().map(|a| a.abs()).sum()).collect();
+fn skip_utterance(adjoints: &mut [f64], (columns, tokens): (usize, usize), allowed: f64) -> Lost {
+    let sum = |columns: &[f64]| columns.iter().map(|a| a.abs()).sum::<f64>();
+    // Weights of tokens may have made theirs smaller.
+    let mass = |site: &[f64]| sum(&site[..tokens]).max(sum(&site[tokens..]));
+    let masses: Vec<f64> = adjoints.chunks_exact(columns).map(mass).collect();
     // Largest first: how many buckets below the one of `allowed`.
     let top = allowed.to_bits() >> SHIFT;
     let bucket = |mass: f64| (top.saturating_sub(mass.to_bits() >> SHIFT) as usize).min(BUCKETS - 1);
@@ -111,7 +127,7 @@ fn skip_utterance(adjoints: &mut [f64], arcs: usize, allowed: f64) -> Lost {
         }
     }
     let mut part = Lost::default();
-    for (site, mass) in adjoints.chunks_exact_mut(arcs).zip(masses) {
+    for (site, mass) in adjoints.chunks_exact_mut(columns).zip(masses) {
         if mass > 0.0 && mass < threshold && mass <= allowed {
             part.sites += 1;
             part.mass += mass;
@@ -132,7 +148,7 @@ mod tests {
         sorted.sort_by(f64::total_cmp);
         for allowed in [0.0, 1e-30, 1e-20, 1e-6, 0.1, 1.0, 1e9, 1e12] {
             let mut adjoints: Vec<f64> = masses.iter().flat_map(|m| [-0.25 * m, -0.75 * m]).collect();
-            let part = skip_utterance(&mut adjoints, 2, allowed);
+            let part = skip_utterance(&mut adjoints, (2, 2), allowed);
             let (mut count, mut sum) = (0, 0.0);
             while count < sorted.len() && sum + sorted[count] <= allowed {
                 sum += sorted[count];
@@ -148,8 +164,8 @@ mod tests {
     #[test]
     fn equal_sites_stay_together() {
         let mut adjoints = [0.5; 10];
-        assert_eq!(skip_utterance(&mut adjoints, 1, 2.0), Lost::default());
-        assert_eq!(skip_utterance(&mut adjoints, 1, 5.0), Lost { sites: 10, mass: 5.0 });
+        assert_eq!(skip_utterance(&mut adjoints, (1, 1), 2.0), Lost::default());
+        assert_eq!(skip_utterance(&mut adjoints, (1, 1), 5.0), Lost { sites: 10, mass: 5.0 });
         assert_eq!(adjoints, [0.0; 10]);
     }
 }

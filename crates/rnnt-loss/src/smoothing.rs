@@ -80,13 +80,23 @@ pub(crate) fn unsmooth(adjoints: &mut [f64], (columns, tokens): (usize, usize), 
     adjoints.chunks_exact_mut(columns).map(row).collect()
 }
 
-/// Adds the z-loss to the losses.
-pub(crate) fn add_z_loss<F: Real>(losses: &mut [f64], factor: f64, all: &Normalized<F>, lattices: &Lattices) {
+/// Adds the z-loss to the losses. What becomes infinite is an error: it would pass for an utterance without a path.
+pub(crate) fn add_z_loss<F: Real>(
+    losses: &mut [f64],
+    factor: f64,
+    all: &Normalized<F>,
+    lattices: &Lattices,
+) -> Result<()> {
     let squares: Vec<f64> = log_z(all).map(|z| z * z).collect();
     for (utterance, loss) in losses.iter_mut().enumerate() {
         let squares = &squares[lattices.range(utterance)];
+        let possible = loss.is_finite();
         *loss += factor * squares.iter().sum::<f64>() / squares.len() as f64;
+        if possible && !loss.is_finite() {
+            return Err(rnnt_dp::Error::Overflow { utterance, loss: *loss }.into());
+        }
     }
+    Ok(())
 }
 
 /// Its adjoints of `logZ`, times a weight for each utterance.

@@ -72,15 +72,7 @@ impl Targets {
     /// # Errors
     /// Not one finite weight for each label.
     pub fn with_token_weights(self, token_weights: Vec<Vec<f64>>) -> Result<Self> {
-        expect_len("token_weights", self.batch(), token_weights.len())?;
-        for (utterance, weights) in token_weights.iter().enumerate() {
-            let expected = self.labels[utterance].len();
-            let odd = weights.iter().find(|weight| !weight.is_finite()).map(f64::to_string);
-            if odd.is_some() || weights.len() != expected {
-                let found = odd.unwrap_or_else(|| format!("{} numbers", weights.len()));
-                return Err(Error::TokenWeights { utterance, expected, found });
-            }
-        }
+        self.lattices.check_token_weights(&token_weights)?;
         Ok(Self { token_weights, ..self })
     }
 
@@ -187,6 +179,11 @@ impl Targets {
         Ok(Selection::new(ids, active, tokens)?)
     }
 
+    /// The number of a label among the classes that are not blank.
+    pub(crate) fn without_blank(&self, label: u32) -> u32 {
+        label - u32::from(label > self.blank)
+    }
+
     /// The next label at every site, by its number among the classes that are not blank.
     pub(crate) fn labels_without_blank(&self) -> Result<Selection> {
         let (mut ids, mut active) = (Vec::new(), Vec::new());
@@ -194,7 +191,7 @@ impl Targets {
             let labels = self.labels(utterance);
             for site in self.lattices.sites_of(utterance) {
                 let next = labels.get(site.label);
-                ids.push(next.map_or(0, |&label| label - u32::from(label > self.blank)));
+                ids.push(next.map_or(0, |&label| self.without_blank(label)));
                 active.push(next.is_some());
             }
         }

@@ -2,7 +2,7 @@
 use panda_core::{Head, JointGradient, Real, scores};
 
 use crate::{
-    Layout, Options, Result, Skipped, Targets, Workspace,
+    Error, Layout, Options, Result, Skipped, Targets, Workspace,
     columns::Columns,
     engine::Forward,
     error::expect_rows,
@@ -103,7 +103,11 @@ pub fn tdt_scores_loss<F: Real>(
     layout.check(targets)?;
     targets.check_classes(classes)?;
     let count = options.topology.columns() - options.topology.tokens();
-    let (rows, width) = (layout.score_rows(targets), classes + count);
+    if count == 0 {
+        let (expected, found) = ("durations".into(), "none".into());
+        return Err(Error::Shape { argument: "options.topology", expected, found });
+    }
+    let (rows, width) = (layout.score_rows(targets), classes.saturating_add(count));
     expect_rows("scores", rows, width, scores.len())?;
     let columns = |from: usize, to: usize| {
         scores.chunks_exact(width).flat_map(|row| &row[from..to]).copied().collect::<Vec<F>>()

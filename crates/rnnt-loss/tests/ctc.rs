@@ -215,16 +215,21 @@ fn mistakes_are_named() {
     let plain = Options::default();
     let big = Targets::new(BLANK, FRAMES.to_vec(), vec![vec![1], vec![], vec![1], vec![0]]).unwrap();
     let big = big.with_big_blanks(vec![3]).unwrap();
-    assert!(matches!(call(rows, &big, &plain), Err(Error::NotForCtc { argument: "targets.big_blanks" })));
+    assert!(matches!(call(rows, &big, &plain), Err(Error::Misplaced { argument: "targets.big_blanks", .. })));
     let bands = (0..4).map(|b| vec![0..targets.labels(b).len() + 1; FRAMES[b]]).collect();
     let retained = targets.retained(bands).unwrap();
-    assert!(matches!(call(rows, &retained, &plain), Err(Error::NotForCtc { argument: "targets.retained" })));
+    assert!(matches!(
+        call(rows, &retained, &plain),
+        Err(Error::Misplaced { argument: "targets.retained", .. })
+    ));
     let factored = Options { factored_blank: true, ..Options::default() };
     let found = call(rows, &targets, &factored);
-    assert!(matches!(found, Err(Error::NotForCtc { argument: "options.factored_blank" })));
+    assert!(matches!(found, Err(Error::Misplaced { argument: "factored_blank", .. })));
     let sigma = Options { sigma: 0.1, ..Options::default() };
-    assert!(matches!(call(rows, &targets, &sigma), Err(Error::NotForCtc { argument: "options.sigma" })));
-    assert!(matches!(call(&rows[1..], &targets, &plain), Err(Error::Shape { argument: "hidden", .. })));
+    assert!(matches!(call(rows, &targets, &sigma), Err(Error::Misplaced { argument: "sigma", .. })));
+    let skip = Options { skip: 0.01, ..Options::default() };
+    assert!(matches!(call(rows, &targets, &skip), Err(Error::Misplaced { argument: "skip", .. })));
+    assert!(matches!(call(&rows[1..], &targets, &plain), Err(Error::Shape { argument: "rows", .. })));
     let beyond = Targets::new(BLANK, FRAMES.to_vec(), vec![vec![], vec![], vec![9], vec![]]).unwrap();
     assert!(matches!(
         call(rows, &beyond, &plain),

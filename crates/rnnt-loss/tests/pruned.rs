@@ -290,6 +290,52 @@ fn scores_by_the_tile_are_scores() {
     }
 }
 
+/// Both passes weigh the labels, each as it would alone.
+#[test]
+fn weights_of_tokens_reach_both_passes() {
+    let mut batch = Batch::new(&[(6, 3), (4, 2)], 7, 3);
+    let weights = vec![vec![0.0, 2.0, 0.5], vec![3.0, 1.0]];
+    let plain = batch.run(&Pruning::default()).unwrap();
+    batch.targets = batch.targets.with_token_weights(weights.clone()).unwrap();
+    let pruning = Pruning::default();
+    let found = batch.run(&pruning).unwrap();
+    assert_eq!((&found.simple, &found.second.losses), (&plain.simple, &plain.second.losses));
+    let source = Matrices::new(&batch.am, &batch.lm, 7).unwrap();
+    let Layout::Padded { frames, positions } = batch.layout else { unreachable!() };
+    let labels = (0..2).map(|b| batch.targets.labels(b).to_vec()).collect();
+    let first = pruned::Batch::padded(0, vec![6, 4], labels, frames, positions).unwrap();
+    let first = first.with_token_weights(weights).unwrap();
+    let pass = pruned::first_pass(&source, &first, &pruning.first).unwrap();
+    let scaled: Vec<f64> = batch.weights.iter().map(|w| pruning.simple_scale * w).collect();
+    assert_eq!(found.source, pass.backward(&source, &scaled).unwrap());
+    assert_ne!(found.source, plain.source);
+    let bands = (0..2).map(|b| (0..[6, 4][b]).map(|t| found.ranges.band(b, t)).collect()).collect();
+    let retained = batch.targets.retained(bands).unwrap();
+    let (f, g, options) = (&batch.frames, &batch.labels, Options::default());
+    let second = projected_loss(f, g, &batch.head(), batch.layout, &retained, &options, &batch.weights);
+    assert_eq!(found.second, second.unwrap());
+    assert_ne!(found.second.weight, plain.second.weight);
+}
+
+/// A workspace is as it was for whoever comes next.
+#[test]
+fn a_pruned_loss_leaves_the_topology_alone() {
+    let batch = Batch::new(&[(6, 3), (4, 2)], 7, 3);
+    let options = Options { topology: Topology::modified(), ..Options::default() };
+    let mut workspace = Workspace::new(&options).unwrap();
+    let (f, g, head, layout) = (&batch.frames, &batch.labels, batch.head(), batch.layout);
+    let before = workspace.projected_loss(f, g, &head, layout, &batch.targets, &batch.weights).unwrap();
+    let source = Matrices::new(&batch.am, &batch.lm, 7).unwrap();
+    for s_range in [5, 1] {
+        let pruning = Pruning { s_range, ..Pruning::default() };
+        let out =
+            workspace.pruned_loss(&source, f, g, &head, layout, &batch.targets, &pruning, &batch.weights);
+        assert_eq!(out.is_ok(), s_range == 5);
+        let after = workspace.projected_loss(f, g, &head, layout, &batch.targets, &batch.weights).unwrap();
+        assert_eq!(before.losses, after.losses);
+    }
+}
+
 #[test]
 fn warm_up_goes_in_a_straight_line() {
     let pruning = Pruning::default();
@@ -321,15 +367,23 @@ fn mistakes_are_named() {
     assert!(matches!(bad.run(&Pruning::default()), Err(Error::Scores { frame: 1, .. })));
     let mut bad = Batch::new(&[(5, 3)], 5, 6);
     bad.targets = Targets::new(0, vec![5], vec![vec![1, 5, 2]]).unwrap();
-    assert!(bad.run(&Pruning::default()).is_err());
+    let found = bad.run(&Pruning::default());
+    assert!(matches!(found, Err(Error::FirstPass(pruned::Error::LabelOutOfRange { label: 5, .. }))));
     bad.targets = Targets::new(5, vec![5], vec![vec![1, 2]]).unwrap();
-    assert!(bad.run(&Pruning::default()).is_err());
+    let found = bad.run(&Pruning::default());
+    assert!(matches!(found, Err(Error::FirstPass(pruned::Error::BlankOutOfRange { blank: 5, .. }))));
     bad.targets = Targets::new(0, vec![9], vec![vec![1, 2]]).unwrap();
     assert!(matches!(bad.run(&Pruning::default()), Err(Error::TooLong { .. })));
     assert!(matches!(Targets::new(2, vec![5], vec![vec![1, 2]]), Err(Error::BlankLabel { .. })));
     let mut bad = Batch::new(&[(5, 3)], 5, 6);
     bad.weights = vec![f64::NAN];
-    assert!(bad.run(&Pruning::default()).is_err());
+    assert!(matches!(bad.run(&Pruning::default()), Err(Error::Weight { utterance: 0, .. })));
     bad.weights = vec![1.0, 1.0];
     assert!(matches!(bad.run(&Pruning::default()), Err(Error::Shape { argument: "weights", .. })));
+    let scale = Pruning { simple_scale: f64::NAN, ..Pruning::default() };
+    assert!(matches!(batch.run(&scale), Err(Error::Regulariser { argument: "simple_scale", .. })));
+    let mut chosen = Batch::new(&[(5, 3)], 5, 6);
+    chosen.targets = chosen.targets.retained(vec![vec![0..4; 5]]).unwrap();
+    let found = chosen.run(&Pruning::default());
+    assert!(matches!(found, Err(Error::Misplaced { argument: "targets.retained", .. })));
 }

@@ -227,20 +227,37 @@ fn mistakes_are_named() {
         let error = with(Options { z_loss: bad, ..Options::default() });
         assert!(matches!(error, Err(Error::Regulariser { argument: "z_loss", .. })));
     }
+    let skips = Options { z_loss: 0.1, skip: 0.1, ..Options::default() };
+    assert!(matches!(with(skips), Err(Error::Misplaced { argument: "skip", .. })));
+    let share = Options { omega: 0.3, ..Options::default() };
+    assert!(matches!(with(share), Err(Error::Misplaced { argument: "omega", .. })));
+    let huge = Options { z_loss: 1e308, ..Options::default() };
+    assert!(matches!(with(huge), Err(Error::Lattice(rnnt_dp::Error::Overflow { utterance: 0, .. }))));
+    for (argument, penalties) in [
+        ("delay_penalty", Options { delay_penalty: 1e39, ..Options::default() }),
+        ("sigma", Options { sigma: 1e300, ..Options::default() }),
+    ] {
+        let found = with(penalties).unwrap_err().to_string();
+        assert!(found.contains(argument) && found.contains("1e30"), "{found}");
+    }
     let both = Options { label_smoothing: 0.1, factored_blank: true, ..Options::default() };
     assert!(matches!(with(both), Err(Error::Smoothing)));
     let smooth = Options { label_smoothing: 0.1, ..Options::default() };
     let clamped = Options { label_smoothing: 0.1, clamp: Some(1.0), ..Options::default() };
-    assert!(matches!(with(clamped), Err(Error::ClampSmoothing { found: 1.0 })));
+    assert!(matches!(with(clamped), Err(Error::Misplaced { argument: "clamp", .. })));
     let scores = values(16 * C, 1);
     let found = scores_loss(&scores, C, Layout::Packed, &targets, &smooth, &WEIGHTS);
     assert!(matches!(found, Err(Error::Smoothing)));
     let masked: Vec<f64> = (0..C).map(|c| if c == 3 { f64::NEG_INFINITY } else { 0.0 }).collect();
     let head = Head::new(w, Some(&masked), H).unwrap();
     let found = projected_loss(frames, labels, &head, Layout::Packed, &targets, &smooth, &WEIGHTS);
-    assert!(matches!(found, Err(Error::Scores { .. })), "{found:?}");
+    assert!(found.unwrap_err().to_string().contains("-inf for a class"));
     for bad in [vec![vec![1.0; 2]], vec![vec![1.0], vec![1.0]], vec![vec![1.0, f64::NAN], vec![1.0]]] {
         let error = targets.clone().with_token_weights(bad).unwrap_err();
-        assert!(matches!(error, Error::Shape { .. } | Error::TokenWeights { utterance: 0, .. }), "{error}");
+        use rnnt_dp::Error::{Length, TokenWeights};
+        assert!(
+            matches!(error, Error::Lattice(Length { .. } | TokenWeights { utterance: 0, .. })),
+            "{error}"
+        );
     }
 }

@@ -235,6 +235,10 @@ fn retained_sites_go_through_every_door() {
     }
 }
 
+fn targets_arc(frames: usize, labels: usize) -> rnnt_dp::Arc {
+    rnnt_dp::Arc { frames, labels, may_end: labels == 0 }
+}
+
 #[test]
 fn mistakes_are_named() {
     let targets = targets(5);
@@ -253,7 +257,17 @@ fn mistakes_are_named() {
     assert!(matches!(run(&two, &big), Err(Error::Columns { expected: 4, found: 3, .. })));
     // A topology of four columns that are not all tokens.
     let confused = run(&two, &tdt);
-    assert!(matches!(confused, Err(Error::Columns { .. })), "{confused:?}");
+    assert!(matches!(confused, Err(Error::Columns { expected: 4, found: 2, .. })), "{confused:?}");
+    // Columns that mean something else.
+    let (blank, label) = (targets_arc(1, 0), targets_arc(0, 1));
+    let swapped = with(Topology::new(vec![label, blank]).unwrap());
+    assert!(matches!(run(&targets, &swapped), Err(Error::Arc { arc: 0, expected: 0, found: 1 })));
+    let two_at_once = with(Topology::new(vec![blank, targets_arc(1, 2)]).unwrap());
+    assert!(matches!(run(&targets, &two_at_once), Err(Error::Arc { arc: 1, expected: 1, found: 2 })));
+    let z = values(24 * C, 1);
+    let found = tdt_scores_loss(&z, C, PADDED, &targets, &Options::default(), &WEIGHTS);
+    assert!(matches!(found, Err(Error::Shape { argument: "options.topology", .. })));
+    assert!(tdt_scores_loss(&z, usize::MAX, PADDED, &targets, &tdt, &WEIGHTS).is_err());
     let beyond = targets.clone().with_big_blanks(vec![C as u32]).unwrap();
     assert!(matches!(run(&beyond, &big), Err(Error::BlankOutOfRange { blank: 6, .. })));
     for taken in [vec![5], vec![0], vec![2, 2]] {
@@ -281,7 +295,7 @@ fn mistakes_are_named() {
     assert!(matches!(found, Err(Error::FactoredBlank)));
     assert!(matches!(
         run(&two, &Options { topology: big.topology.clone(), ..factored }),
-        Err(Error::Columns { .. })
+        Err(Error::Misplaced { argument: "targets.big_blanks", .. })
     ));
     assert!(matches!(targets.retained(vec![vec![0..1; 4]]), Err(Error::Shape { argument: "bands", .. })));
     let short = targets.retained(vec![vec![0..1; 4], vec![0..1; 3]]);

@@ -12,10 +12,13 @@ use super::{
 };
 use crate::{Error, Layout, Options, Result, Targets, ctc::Ctc, objective::Objective};
 
-/// CTC loss *B* (`f64`) of scores *B x T x C* (logits), differentiable. Graves et al. 2006.
+/// CTC loss *B* (`f64`) of scores (logits), differentiable. Graves et al. 2006.
 ///
 /// Options as for [`ctc_loss`](crate::ctc_loss()), without label smoothing. Where scores would be large,
 /// [`ctc_loss_sum`] does without them.
+///
+/// # Shapes
+/// `scores` *B x T x C*, `f32` or `f64`, on the CPU. Rows beyond an utterance's own are never read and get zero gradients.
 ///
 /// # Errors
 /// Shapes or types that do not fit, utterances longer than the tensor, labels outside the classes, scores of a real

@@ -45,12 +45,17 @@ impl<F: Element> CustomOp1 for ScoresLoss<F> {
     }
 }
 
-/// Transducer loss *B* (`f64`) of scores *B x T x (U+1) x C* (logits), differentiable.
+/// Transducer loss *B* (`f64`) of scores (logits), differentiable.
 ///
-/// Sites beyond an utterance's own are never read and get zero gradients.
+/// # Shapes
+/// `scores` *B x T x (U+1) x C*, `f32` or `f64`, on the CPU. Sites beyond an utterance's own are never read and get zero
+/// gradients.
 ///
 /// # Errors
 /// As [`crate::scores_loss`]; a tensor of another rank, type or device.
+///
+/// # Cost
+/// O(N C) time; a copy of the scores in the backward pass.
 pub fn scores_loss(scores: &Tensor, targets: &Targets, options: &Options) -> Result<Tensor> {
     expect_rank("scores", scores, "[B, T, U+1, C]", 4)?;
     let (_, t, u1, classes) = scores.dims4()?;

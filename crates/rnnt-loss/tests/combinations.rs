@@ -1,0 +1,295 @@
+//! Every kind of head with FastEmit, weights of tokens, clamp, bands and skipping at once, against plain loops over all classes.
+use rnnt_dp::{Regularisers, forward_backward};
+use rnnt_loss::{
+    Head, Layout, MemoryBudget, Options, Plan, Skipped, Targets, Topology, internal_lm, projected_loss,
+    tdt_loss,
+};
+
+const H: usize = 3;
+const C: usize = 6;
+const BLANK: u32 = 2;
+const BIG: u32 = 4;
+const FRAMES: [usize; 3] = [4, 1, 3];
+const WEIGHTS: [f64; 3] = [0.5, 1.0, -2.0];
+const DURATIONS: [usize; 3] = [0, 1, 2];
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Plain,
+    BigBlank,
+    Durations,
+    Factored,
+}
+
+const KINDS: [Kind; 4] = [Kind::Plain, Kind::BigBlank, Kind::Durations, Kind::Factored];
+
+fn values(len: usize, salt: u64) -> Vec<f64> {
+    oracle::noise::normal(salt, 0, len, 1.2)
+}
+
+struct Case {
+    kind: Kind,
+    targets: Targets,
+    options: Options,
+    frames: Vec<f64>,
+    labels: Vec<f64>,
+    /// Weight and bias of tokens and of durations.
+    heads: [(Vec<f64>, Vec<f64>); 2],
+}
+
+/// Of weight and bias.
+type HeadGradient = (Vec<f64>, Vec<f64>);
+
+/// Losses; gradients of frame and label rows; of the heads of tokens and durations.
+struct Found {
+    losses: Vec<f64>,
+    rows: [Vec<f64>; 2],
+    heads: Vec<HeadGradient>,
+    skipped: Skipped,
+}
+
+impl Case {
+    fn new(kind: Kind, bands: bool, options: Options) -> Self {
+        let labels = vec![vec![1, 5], vec![], vec![0, 0, 3]];
+        let token_weights = vec![vec![0.5, 2.0], vec![], vec![1.5, 0.0, 0.7]];
+        let mut targets = Targets::new(BLANK, FRAMES.to_vec(), labels).unwrap();
+        targets = targets.with_token_weights(token_weights).unwrap();
+        if kind == Kind::BigBlank {
+            targets = targets.with_big_blanks(vec![BIG]).unwrap();
+        }
+        if bands {
+            targets = targets
+                .retained(vec![vec![0..2, 0..3, 1..3, 1..3], vec![0..1], vec![0..4, 0..4, 2..4]])
+                .unwrap();
+        }
+        let topology = match kind {
+            Kind::Plain | Kind::Factored => Topology::rnnt(),
+            Kind::BigBlank => Topology::multi_blank(&[2]).unwrap(),
+            Kind::Durations => Topology::tdt(&DURATIONS).unwrap(),
+        };
+        Self {
+            kind,
+            targets,
+            options: Options { topology, factored_blank: kind == Kind::Factored, ..options },
+            frames: values(8 * H, 1),
+            labels: values(8 * H, 2),
+            heads: [(values(C * H, 3), values(C, 4)), (values(3 * H, 5), values(3, 6))],
+        }
+    }
+
+    fn run(&self) -> Found {
+        let [tokens, durations] = self.heads.each_ref().map(|(w, b)| Head::new(w, Some(b), H).unwrap());
+        let (f, g, targets, options) = (&self.frames, &self.labels, &self.targets, &self.options);
+        if self.kind == Kind::Durations {
+            let out =
+                tdt_loss(f, g, &tokens, &durations, Layout::Packed, targets, options, &WEIGHTS).unwrap();
+            let (rows, heads) = ([out.frames, out.labels], vec![out.tokens, out.durations]);
+            return Found { losses: out.losses, rows, heads, skipped: out.skipped };
+        }
+        let out = projected_loss(f, g, &tokens, Layout::Packed, targets, options, &WEIGHTS).unwrap();
+        let (rows, heads) = ([out.frames, out.labels], vec![(out.weight, out.bias)]);
+        Found { losses: out.losses, rows, heads, skipped: out.skipped }
+    }
+
+    /// Hidden row of every site, and its utterance and label position.
+    fn sites(&self) -> Vec<(Vec<f64>, usize, usize)> {
+        let (mut out, mut frame, mut label) = (Vec::new(), 0, 0);
+        for b in 0..3 {
+            for site in self.targets.lattices().sites_of(b) {
+                let (f, g) =
+                    (&self.frames[(frame + site.frame) * H..], &self.labels[(label + site.label) * H..]);
+                out.push(((0..H).map(|k| (f[k] + g[k]).tanh()).collect(), b, site.label));
+            }
+            frame += self.targets.frames(b);
+            label += self.targets.labels(b).len() + 1;
+        }
+        out
+    }
+
+    /// Losses and the gradients of all heads, site by site.
+    fn dense(&self) -> (Vec<f64>, Vec<HeadGradient>) {
+        let sites = self.sites();
+        let score = |(w, b): &(Vec<f64>, Vec<f64>), h: &[f64]| -> Vec<f64> {
+            let dot = |w: &[f64]| w.iter().zip(h).map(|(w, h)| w * h).sum::<f64>();
+            w.chunks(H).zip(b).map(|(w, b)| dot(w) + b).collect()
+        };
+        // Softmax over the classes that count.
+        let softmax = |z: &[f64], counts: &dyn Fn(usize) -> bool| -> Vec<f64> {
+            let e: Vec<f64> =
+                z.iter().enumerate().map(|(c, z)| if counts(c) { z.exp() } else { 0.0 }).collect();
+            let sum: f64 = e.iter().sum();
+            e.into_iter().map(|e| e / sum).collect()
+        };
+        let factored = self.kind == Kind::Factored;
+        let counts = |c: usize| !factored || c != BLANK as usize;
+        let sigmoid = |z: f64| 1.0 / (1.0 + (-z).exp());
+        let classes = |b: usize, u: usize| {
+            let next = self.targets.labels(b).get(u).copied();
+            let big = (self.kind == Kind::BigBlank).then_some(Some(BIG));
+            [Some(BLANK), next].into_iter().chain(big).collect::<Vec<_>>()
+        };
+        let mut emissions = Vec::new();
+        for (h, b, u) in &sites {
+            let z = score(&self.heads[0], h);
+            let p = softmax(&z, &counts);
+            let blank = z[BLANK as usize];
+            emissions.extend(classes(*b, *u).into_iter().enumerate().map(|(column, class)| match class {
+                None => 0.0,
+                Some(_) if factored && column == 0 => sigmoid(blank).ln(),
+                Some(class) if factored => sigmoid(-blank).ln() + p[class as usize].ln(),
+                Some(class) => p[class as usize].ln(),
+            }));
+            if self.kind == Kind::Durations {
+                emissions.extend(softmax(&score(&self.heads[1], h), &|_| true).into_iter().map(f64::ln));
+            }
+        }
+        let Options { fastemit, delay_penalty, sigma, topology, clamp, .. } = &self.options;
+        let regularisers = Regularisers { fastemit: *fastemit, delay_penalty: *delay_penalty, sigma: *sigma };
+        let out = forward_backward(self.targets.lattices(), topology, &emissions, &regularisers).unwrap();
+        let token_weights = [vec![0.5, 2.0], vec![], vec![1.5, 0.0, 0.7]];
+        let clip = |g: f64| clamp.map_or(g, |limit| g.clamp(-limit, limit));
+        let mut heads = [(vec![0.0; C * H], vec![0.0; C]), (vec![0.0; 3 * H], vec![0.0; 3])];
+        let mut add = |head: usize, b: usize, h: &[f64], gradient: &[f64]| {
+            let (weight, bias) = &mut heads[head];
+            for (c, g) in gradient.iter().enumerate() {
+                let g = WEIGHTS[b] * clip(*g);
+                bias[c] += g;
+                (0..H).for_each(|k| weight[c * H + k] += g * h[k]);
+            }
+        };
+        for ((h, b, u), adjoints) in sites.iter().zip(out.adjoints.chunks(topology.columns())) {
+            let mut a = adjoints.to_vec();
+            a[1] *= token_weights[*b].get(*u).unwrap_or(&1.0);
+            let z = score(&self.heads[0], h);
+            let p = softmax(&z, &counts);
+            let mut g = vec![0.0; C];
+            for (column, class) in classes(*b, *u).into_iter().enumerate() {
+                let Some(class) = class else { continue };
+                if factored && column == 0 {
+                    continue;
+                }
+                g[class as usize] += a[column];
+                g.iter_mut().zip(&p).for_each(|(g, p)| *g -= a[column] * p);
+            }
+            if factored {
+                let blank = z[BLANK as usize];
+                g[BLANK as usize] = a[0] * sigmoid(-blank) - a[1] * sigmoid(blank);
+            }
+            add(0, *b, h, &g);
+            if self.kind == Kind::Durations {
+                let p = softmax(&score(&self.heads[1], h), &|_| true);
+                let sum: f64 = a[2..].iter().sum();
+                let g: Vec<f64> = a[2..].iter().zip(p).map(|(a, p)| a - sum * p).collect();
+                add(1, *b, h, &g);
+            }
+        }
+        let [tokens, durations] = heads;
+        let count = if self.kind == Kind::Durations { 2 } else { 1 };
+        (out.losses, [tokens, durations].into_iter().take(count).collect())
+    }
+}
+
+#[test]
+fn heads_have_the_gradients_of_plain_loops() {
+    for kind in KINDS {
+        for (clamp, fastemit, bands) in
+            [(None, 0.0, false), (None, 0.4, true), (Some(0.05), 0.0, true), (Some(0.2), 0.7, false)]
+        {
+            let sigma = if matches!(kind, Kind::BigBlank | Kind::Durations) { 0.1 } else { 0.0 };
+            for budget in [MemoryBudget::default(), MemoryBudget::recompute()] {
+                let options =
+                    Options { clamp, fastemit, sigma, delay_penalty: 0.2, budget, ..Options::default() };
+                let case = Case::new(kind, bands, options);
+                let (found, (losses, heads)) = (case.run(), case.dense());
+                for (found, want) in found.losses.iter().zip(&losses) {
+                    assert!((found - want).abs() < 1e-11, "{kind:?}: {found} {want}");
+                }
+                assert_eq!(found.heads.len(), heads.len());
+                for (found, want) in found.heads.iter().zip(&heads) {
+                    let (found, want) = ([&found.0[..], &found.1].concat(), [&want.0[..], &want.1].concat());
+                    for (found, want) in found.iter().zip(want) {
+                        assert!((found - want).abs() < 1e-11, "{kind:?} {clamp:?} {bands}: {found} {want}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Whatever is left out, no gradient moves by more than the bound says, and no more is left out than was allowed.
+#[test]
+fn skipping_stays_within_its_bound_with_every_head() {
+    for kind in KINDS {
+        let mut skipped_any = false;
+        for skip in [1e-3, 0.02, 0.1, 0.4] {
+            for wave in [1, 100] {
+                let options = Options { fastemit: 0.5, ..Options::default() };
+                let exact = Case::new(kind, false, options.clone()).run();
+                let sizes = Plan { wave, block: 8, classes: 4, tiles: 2, kept: 0 };
+                let found = Case::new(kind, false, Options { skip, plan: Some(sizes), ..options }).run();
+                let Skipped { sites, mass, bias, weight, inputs, .. } = found.skipped;
+                skipped_any |= sites > 0;
+                let worst =
+                    |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+                for (found, exact) in found.heads.iter().zip(&exact.heads) {
+                    let sum: f64 = found.1.iter().zip(&exact.1).map(|(a, b)| (a - b).abs()).sum();
+                    assert!(sum <= bias + 1e-12, "{kind:?} {skip}: {sum} above {bias}");
+                    assert!(worst(&found.0, &exact.0) <= weight + 1e-12);
+                }
+                for (found, exact) in found.rows.iter().zip(&exact.rows) {
+                    assert!(worst(found, exact) <= inputs + 1e-12);
+                }
+                let allowed: f64 = WEIGHTS
+                    .iter()
+                    .zip(FRAMES)
+                    .zip([2, 0, 3])
+                    .map(|((w, t), u)| w.abs() * skip * (t + u) as f64)
+                    .sum();
+                assert!(mass <= allowed * (1.0 + 1e-9), "{mass} {allowed}");
+            }
+        }
+        assert!(skipped_any, "{kind:?}");
+    }
+}
+
+#[test]
+fn the_internal_language_model_is_the_label_side_alone() {
+    let case = Case::new(Kind::Factored, false, Options::default());
+    let (w, b) = &case.heads[0];
+    for (blank, options) in [(BLANK, &case.options), (0, &Options::default()), (5, &Options::default())] {
+        let label = |i: u32| if i >= blank { i + 1 } else { i };
+        let labels = vec![vec![label(0), label(3)], vec![], vec![label(4), label(4), label(1)]];
+        let targets = Targets::new(blank, FRAMES.to_vec(), labels.clone()).unwrap();
+        let head = Head::new(w, Some(b), H).unwrap();
+        let found = internal_lm(&case.labels, &head, Layout::Packed, &targets, options).unwrap();
+        assert_eq!(found.iter().map(Vec::len).collect::<Vec<_>>(), [2, 0, 3]);
+        let padded: Vec<f64> = [(0, 3), (3, 4), (4, 8)]
+            .into_iter()
+            .flat_map(|(from, to)| {
+                let mut rows = case.labels[from * H..to * H].to_vec();
+                rows.resize(5 * H, f64::NAN);
+                rows
+            })
+            .collect();
+        let layout = Layout::Padded { frames: 4, positions: 5 };
+        assert_eq!(internal_lm(&padded, &head, layout, &targets, options).unwrap(), found);
+        let mut row = 0;
+        for (labels, found) in labels.iter().zip(&found) {
+            for (u, (&label, found)) in labels.iter().zip(found).enumerate() {
+                let h: Vec<f64> = case.labels[(row + u) * H..][..H].iter().map(|g| g.tanh()).collect();
+                let z = |c: usize| w[c * H..][..H].iter().zip(&h).map(|(w, h)| w * h).sum::<f64>() + b[c];
+                let sum: f64 = (0..C).filter(|c| *c != blank as usize).map(|c| z(c).exp()).sum();
+                assert!((z(label as usize) - sum.ln() - found).abs() < 1e-12);
+            }
+            row += labels.len() + 1;
+        }
+    }
+    // Nothing but the blank: no label, nothing to say.
+    let targets = Targets::new(0, vec![2], vec![vec![]]).unwrap();
+    let head = Head::new(&w[..H], None, H).unwrap();
+    let plain = Options::default();
+    assert_eq!(
+        internal_lm(&case.labels[..H], &head, Layout::Packed, &targets, &plain).unwrap(),
+        [Vec::<f64>::new()]
+    );
+}
