@@ -1,11 +1,10 @@
 //! Door for alignments: when a model emits the labels that it is given.
 use panda_core::{Head, JointSites, MemoryBudget, Plan, Real};
-use rnnt_dp::{Regularisers, best_path, confidences, expected_emission_frames};
+use rnnt_dp::{best_path, confidences, expected_emission_frames};
 
 use crate::{
     Error, Layout, Options, Result, Targets, Workspace,
-    columns::Part,
-    engine::groups,
+    engine::{Forward, groups},
     error::expect_rows,
     heads::Heads,
     objective::{Objective, Transducer},
@@ -76,11 +75,20 @@ pub fn align<F: Real>(
     targets.check_classes(head.classes())?;
     expect_rows("frames", layout.frame_rows(targets).1, head.hidden(), frames.len())?;
     expect_rows("labels", layout.label_rows(targets).1, head.hidden(), labels.len())?;
-    // Regularisers play no part.
-    let options = Options { label_smoothing: 0.0, omega: 0.0, ..options.clone() };
-    let heads = Heads::new(head, durations, targets.blank(), &options)?;
-    let objective = Transducer::new(targets, heads.columns());
-    objective.check(&options)?;
+    // The model's own probabilities, and no backward pass to keep scores for.
+    let recompute = MemoryBudget::recompute();
+    let fits = options.budget.limit() >= recompute.limit();
+    let options = Options {
+        activation: options.activation,
+        topology: options.topology.clone(),
+        factored_blank: options.factored_blank,
+        precision: options.precision,
+        budget: if fits { recompute } else { options.budget },
+        plan: options.plan.map(|plan| Plan { kept: 0, ..plan }),
+        ..Options::default()
+    };
+    let (heads, targets) = (Heads::new(head, durations, targets.blank(), &options)?, targets.unweighted());
+    let objective = Transducer::new(&targets, heads.columns());
     Run { frames, labels, heads: &heads.list()?, objective, layout }.all(&options)
 }
 
@@ -95,17 +103,9 @@ struct Run<'a, F> {
 
 impl<F: Real> Run<'_, F> {
     fn all(&self, options: &Options) -> Result<Vec<Option<Alignment>>> {
-        // There is no backward pass to keep scores for.
-        let recompute = MemoryBudget::recompute();
-        let fits = options.budget.limit() >= recompute.limit();
-        let options = Options {
-            budget: if fits { recompute } else { options.budget },
-            plan: options.plan.map(|plan| Plan { kept: 0, ..plan }),
-            ..options.clone()
-        };
-        let mut workspace = Workspace::new(&options)?;
+        let mut workspace = Workspace::new(options)?;
         let mut found = Vec::with_capacity(self.objective.sites().batch());
-        for group in groups(&self.objective, self.heads[0].classes(), size_of::<F>(), &options) {
+        for group in groups(&self.objective, self.heads[0].classes(), size_of::<F>(), options) {
             let first = group.start;
             found.extend(self.group(group, &mut workspace).map_err(|error| error.in_group(first))?);
         }
@@ -117,29 +117,19 @@ impl<F: Real> Run<'_, F> {
         group: std::ops::Range<usize>,
         workspace: &mut Workspace<F>,
     ) -> Result<Vec<Option<Alignment>>> {
-        let Workspace { options, normaliser, lattices: recursion } = workspace;
-        let (part, topology) = (self.objective.part(group.clone()), &options.topology);
-        let (columns, part) = (part.columns(), part.sites());
-        let lattices = part.lattices();
-        let at_site = |error| Error::at_site(error, lattices);
+        let (part, topology) = (self.objective.part(group.clone()), workspace.options.topology.clone());
+        let (lattices, topology) = (part.sites().lattices(), &topology);
         let (frame_of, label_of) = self.layout.joint_rows(self.objective.sites(), group);
-        let (width, activation) = (self.heads[0].hidden(), options.activation);
+        let (width, activation) = (self.heads[0].hidden(), workspace.options.activation);
         let sites = JointSites::new(self.frames, self.labels, &frame_of, &label_of, width, activation)
-            .map_err(at_site)?;
-        let mut parts = Vec::with_capacity(self.heads.len());
-        for (head, selection) in self.heads.iter().zip(columns.selections(part)?) {
-            let normalized = panda_core::forward(&sites, head, &selection, normaliser).map_err(at_site)?;
-            parts.push(Part { selection, normalized });
-        }
-        let emissions = columns.emissions(&parts);
-        let (mut losses, mut adjoints) = (vec![0.0; part.batch()], vec![0.0; emissions.len()]);
-        let plain = Regularisers::default();
-        recursion.forward_backward(lattices, topology, &emissions, &plain, &mut losses, &mut adjoints)?;
+            .map_err(|error| Error::at_site(error, lattices))?;
+        let forward = Forward::new(&sites, self.heads, &part, workspace)?;
+        let (losses, emissions, adjoints) = (forward.losses(), forward.emissions(), forward.adjoints());
         let paths = best_path(lattices, topology, &emissions)?;
-        let confidences = confidences(lattices, topology, &adjoints, &paths)?;
-        let expected = expected_emission_frames(lattices, topology, &adjoints)?;
+        let confidences = confidences(lattices, topology, adjoints, &paths)?;
+        let expected = expected_emission_frames(lattices, topology, adjoints)?;
         let one = |utterance: usize| {
-            let steps = paths[utterance].emitting(topology).zip(part.labels(utterance));
+            let steps = paths[utterance].emitting(topology).zip(part.sites().labels(utterance));
             let times = confidences[utterance].iter().zip(&expected[utterance]);
             let tokens = steps.zip(times).map(|((step, &label), (&confidence, &expected_frame))| {
                 let (frame, log_prob) = (step.site.frame, step.log_prob);
@@ -148,7 +138,7 @@ impl<F: Real> Run<'_, F> {
             let (log_prob, loss) = (paths[utterance].log_prob, losses[utterance]);
             loss.is_finite().then(|| Alignment { tokens: tokens.collect(), log_prob, loss })
         };
-        Ok((0..part.batch()).map(one).collect())
+        Ok((0..lattices.batch()).map(one).collect())
     }
 }
 

@@ -133,6 +133,11 @@ impl<F: Real> Forward<F> {
         self.columns.emissions(&self.parts)
     }
 
+    /// Adjoints of the emissions, not yet weighted by utterance.
+    pub fn adjoints(&self) -> &[f64] {
+        &self.adjoints
+    }
+
     /// Adds the gradients of `Σ_b weights[b] loss[b]`: those of each head to its own, that of the sites to the first one's.
     pub fn backward<S: Sites<F>>(
         &self,

@@ -1,7 +1,7 @@
 //! The language model that is inside of a transducer.
-use panda_core::{Head, JointSites, Real, Selection};
+use panda_core::{Head, JointSites, Real};
 
-use crate::{Layout, Options, Result, Targets, Workspace, error::expect_rows, heads::Factored};
+use crate::{Error, Layout, Options, Result, Targets, Workspace, error::expect_rows, heads::Factored};
 
 /// Log-probability of each label by the label side alone: the internal language model of HAT (Variani et al., arXiv
 /// 2003.07705, section 3.2), which shallow fusion with another one subtracts.
@@ -30,7 +30,7 @@ use crate::{Layout, Options, Result, Targets, Workspace, error::expect_rows, hea
 /// Shapes that do not fit, labels outside the classes, scores that are NaN or +inf, or -inf for every label.
 ///
 /// # Cost
-/// 2 Σ U H C floating-point operations.
+/// 2 Σ (U+1) H C floating-point operations.
 pub fn internal_lm<F: Real>(
     labels: &[F],
     head: &Head<F>,
@@ -40,23 +40,23 @@ pub fn internal_lm<F: Real>(
 ) -> Result<Vec<Vec<f64>>> {
     layout.check(targets)?;
     targets.check_classes(head.classes())?;
-    let (starts, rows) = layout.label_rows(targets);
-    expect_rows("labels", rows, head.hidden(), labels.len())?;
-    let batch = 0..targets.batch();
-    let places = batch.clone().flat_map(|b| (0..targets.labels(b).len()).map(move |u| (b, u)));
-    let label_of: Vec<u32> = places.map(|(b, u)| (starts[b] + u) as u32).collect();
-    if label_of.is_empty() {
+    expect_rows("labels", layout.label_rows(targets).1, head.hidden(), labels.len())?;
+    let all: Vec<Vec<u32>> = (0..targets.batch()).map(|b| targets.labels(b).to_vec()).collect();
+    if all.iter().all(Vec::is_empty) {
         return Ok(vec![Vec::new(); targets.batch()]);
     }
-    let (frame, frame_of) = (vec![F::ZERO; head.hidden()], vec![0; label_of.len()]);
-    let sites = JointSites::new(&frame, labels, &frame_of, &label_of, head.hidden(), options.activation)?;
-    let ids = batch.clone().flat_map(|b| targets.labels(b)).map(|&label| targets.without_blank(label));
-    let selection = Selection::new(ids.collect(), vec![true; label_of.len()], 1)?;
+    // One frame, of zeros, at which everybody says everything.
+    let targets = Targets::new(targets.blank(), vec![1; targets.batch()], all)?;
+    let (frame, (_, label_of)) =
+        (vec![F::ZERO; head.hidden()], layout.joint_rows(&targets, 0..targets.batch()));
+    let (frame_of, lattices) = (vec![0; label_of.len()], targets.lattices());
+    let at_site = |error| Error::at_site(error, lattices);
+    let sites = JointSites::new(&frame, labels, &frame_of, &label_of, head.hidden(), options.activation)
+        .map_err(at_site)?;
     let factored = Factored::new(head, targets.blank());
-    let [without_blank, _] = factored.heads()?;
+    let ([without_blank, _], selection) = (factored.heads()?, targets.labels_without_blank()?);
     let mut workspace = Workspace::new(options)?.normaliser;
-    let found = panda_core::forward(&sites, &without_blank, &selection, &mut workspace)?.emissions;
-    let mut rest = found.as_slice();
-    let of = |b: usize| rest.split_off(..targets.labels(b).len()).expect("a number for each label").to_vec();
-    Ok(batch.map(of).collect())
+    let found = panda_core::forward(&sites, &without_blank, &selection, &mut workspace).map_err(at_site)?;
+    let of = |b: usize| found.emissions[lattices.range(b)][..targets.labels(b).len()].to_vec();
+    Ok((0..targets.batch()).map(of).collect())
 }

@@ -8,7 +8,7 @@ use crate::{Options, Result, Targets, columns::Columns};
 
 /// A sum over paths, of some utterances.
 pub(crate) trait Objective {
-    /// Utterances, and where their rows lie.
+    /// Utterances and their sites.
     fn sites(&self) -> &Targets;
     /// What the emissions are made of.
     fn columns(&self) -> Columns;

@@ -76,6 +76,11 @@ impl Targets {
         Ok(Self { token_weights, ..self })
     }
 
+    /// The same with a weight of 1 for each label.
+    pub(crate) fn unweighted(&self) -> Self {
+        Self { token_weights: Vec::new(), ..self.clone() }
+    }
+
     /// The weights of an utterance's labels, or none if all are 1.
     pub(crate) fn token_weights(&self, utterance: usize) -> &[f64] {
         self.token_weights.get(utterance).map_or(&[], Vec::as_slice)
@@ -179,11 +184,6 @@ impl Targets {
         Ok(Selection::new(ids, active, tokens)?)
     }
 
-    /// The number of a label among the classes that are not blank.
-    pub(crate) fn without_blank(&self, label: u32) -> u32 {
-        label - u32::from(label > self.blank)
-    }
-
     /// The next label at every site, by its number among the classes that are not blank.
     pub(crate) fn labels_without_blank(&self) -> Result<Selection> {
         let (mut ids, mut active) = (Vec::new(), Vec::new());
@@ -191,7 +191,7 @@ impl Targets {
             let labels = self.labels(utterance);
             for site in self.lattices.sites_of(utterance) {
                 let next = labels.get(site.label);
-                ids.push(next.map_or(0, |&label| self.without_blank(label)));
+                ids.push(next.map_or(0, |&label| label - u32::from(label > self.blank)));
                 active.push(next.is_some());
             }
         }

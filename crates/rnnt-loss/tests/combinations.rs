@@ -1,8 +1,8 @@
 //! Every kind of head with FastEmit, weights of tokens, clamp, bands and skipping at once, against plain loops over all classes.
 use rnnt_dp::{Regularisers, forward_backward};
 use rnnt_loss::{
-    Head, Layout, MemoryBudget, Options, Plan, Skipped, Targets, Topology, internal_lm, projected_loss,
-    tdt_loss,
+    Error, Head, Layout, MemoryBudget, Options, Plan, Skipped, Targets, Topology, internal_lm,
+    projected_loss, tdt_loss,
 };
 
 const H: usize = 3;
@@ -284,6 +284,11 @@ fn the_internal_language_model_is_the_label_side_alone() {
             row += labels.len() + 1;
         }
     }
+    let mut odd = case.labels.clone();
+    odd[5 * H] = f64::NAN;
+    let head = Head::new(w, Some(b), H).unwrap();
+    let found = internal_lm(&odd, &head, Layout::Packed, &case.targets, &Options::default());
+    assert!(matches!(found, Err(Error::Scores { utterance: 2, label: 1, .. })), "{found:?}");
     // Nothing but the blank: no label, nothing to say.
     let targets = Targets::new(0, vec![2], vec![vec![]]).unwrap();
     let head = Head::new(&w[..H], None, H).unwrap();

@@ -1,5 +1,5 @@
 //! Against dense scores and the lattice's own functions.
-use rnnt_dp::{Topology, forward_backward};
+use rnnt_dp::{Regularisers, Topology, forward_backward};
 
 use super::*;
 
@@ -104,13 +104,15 @@ fn softmax(z: &[f64], next: Option<usize>) -> [f64; 2] {
 
 #[test]
 fn is_the_best_path_of_dense_scores() {
-    let case = Case::new();
-    // Groups of one utterance each in the second; regularisers of a loss change nothing.
+    let mut case = Case::new();
+    // Groups of one utterance each in the second; regularisers of a loss and weights of its tokens change nothing.
+    case.targets = case.targets.with_token_weights(vec![vec![0.5, 2.0], vec![3.0; 3], vec![]]).unwrap();
     let plan = Plan { wave: 1, block: 1, classes: 4, tiles: 1, kept: 0 };
     for topology in [Topology::rnnt(), Topology::modified(), Topology::constrained()] {
         let plain = Options { topology, ..Options::default() };
         case.check(&case.emissions(softmax, false), None, &plain);
-        let cut = Options { plan: Some(plan), fastemit: 0.3, delay_penalty: 0.1, skip: 0.5, ..plain };
+        let cut =
+            Options { plan: Some(plan), fastemit: 0.3, delay_penalty: 0.1, skip: 0.5, z_loss: 0.1, ..plain };
         case.check(&case.emissions(softmax, false), None, &cut);
     }
 }
