@@ -4,7 +4,7 @@
 //! `scores` is *h Wᵀ* of a tile, `hidden` its gradient *g W*, `weight` the head's *gᵀ h*; `large` is the product that
 //! `panda bench` measures everything against.
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use panda_core::kernel::{Accumulate, View, ViewMut, product};
+use kernels::{Accumulate, View, ViewMut, product};
 
 /// Sites x H x classes of a tile.
 const TILES: [[usize; 3]; 4] = [[256, 512, 256], [1024, 512, 256], [1024, 512, 1024], [1024, 1024, 256]];

@@ -1,4 +1,9 @@
 //! Backward: gradients from compact adjoints, one wave of sites at a time, tile by tile.
+use kernels::{
+    grow,
+    packed::{Full, Numbers, half::Half},
+    zeros,
+};
 use rayon::prelude::*;
 
 use crate::{
@@ -6,11 +11,6 @@ use crate::{
     error::expect_len,
     flight::{Flight, Targets},
     kept::waves,
-    kernel::{
-        packed::{Full, Numbers, half::Half},
-        zeros,
-    },
-    lines::grow,
     panels::Panels,
     score_gradient::ScoreGradient,
     workspace::in_pool,

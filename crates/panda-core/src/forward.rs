@@ -1,13 +1,13 @@
 //! Forward: emissions and the two halves of logZ, one wave of sites at a time, tile by tile.
 use std::ops::Range;
 
+use kernels::packed::{Full, Numbers, half::Half};
 use rayon::prelude::*;
 
 use crate::{
     Error, Head, Precision, Real, Result, Selection, Sites, Workspace,
     error::expect_len,
     kept::{Kept, waves},
-    kernel::packed::{Full, Numbers, half::Half},
     panels::{Found, Panels, Room},
     workspace::in_pool,
 };

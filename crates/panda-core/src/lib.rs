@@ -38,7 +38,7 @@
 //! # Ok::<(), panda_core::Error>(())
 //! ```
 #![warn(missing_docs)]
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod adjoints;
 mod backward;
@@ -49,8 +49,6 @@ mod flight;
 mod forward;
 mod head;
 mod kept;
-pub mod kernel;
-mod lines;
 mod panels;
 mod plan;
 mod precision;
@@ -66,7 +64,7 @@ pub use budget::MemoryBudget;
 pub use error::{Error, Result};
 pub use forward::{Normalized, forward};
 pub use head::Head;
-pub use kernel::Real;
+pub use kernels::Real;
 pub use plan::{Plan, Shape};
 pub use precision::Precision;
 pub use selection::Selection;

@@ -10,16 +10,15 @@
 //! number, whoever computes them.
 use std::ops::Range;
 
+use kernels::{
+    Accumulate, Lines, View, ViewMut,
+    packed::{Numbers, Operand},
+};
 use rayon::prelude::*;
 
 use crate::{
     Head, Plan, Real, Selection, Sites,
     flight::{Flight, Targets},
-    kernel::{
-        Accumulate, View, ViewMut,
-        packed::{Numbers, Operand},
-    },
-    lines::Lines,
 };
 
 /// Packed factors of the wave and the flight at hand, each part with room for a whole block or tile.

@@ -1,11 +1,9 @@
 //! How the work is cut: by shape and budget alone, so that bits never depend on the number of threads.
 use std::ops::Range;
 
-use crate::{
-    Error, MemoryBudget, Precision, Result,
-    kernel::packed::{Full, half::Half},
-    panels::packed,
-};
+use kernels::packed::{Full, half::Half};
+
+use crate::{Error, MemoryBudget, Precision, Result, panels::packed};
 
 /// Sizes of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

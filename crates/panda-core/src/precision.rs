@@ -37,7 +37,7 @@ impl Precision {
     pub fn is_native(self) -> bool {
         match self {
             Self::Full => true,
-            Self::Bf16 => crate::kernel::packed::half::is_native(),
+            Self::Bf16 => kernels::packed::half::is_native(),
         }
     }
 }

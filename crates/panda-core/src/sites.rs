@@ -1,7 +1,7 @@
 //! Where hidden rows come from: given as a matrix, or made on the fly by a joint network.
 use std::ops::Range;
 
-use crate::{Error, Real, Result, error::expect_len, kernel};
+use crate::{Error, Real, Result, error::expect_len};
 
 /// A packed list of N sites that can produce its hidden rows block by block and take their gradient back.
 ///
@@ -116,7 +116,7 @@ impl<F> Default for JointGradient<F> {
 impl<F: Real> JointGradient<F> {
     /// Zeros of so many elements each.
     pub fn zero(frames: usize, labels: usize) -> Self {
-        Self { frames: kernel::zeros(frames), labels: kernel::zeros(labels) }
+        Self { frames: kernels::zeros(frames), labels: kernels::zeros(labels) }
     }
 }
 

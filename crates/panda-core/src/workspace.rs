@@ -1,12 +1,15 @@
 //! Buffers that calls of like shape share, so that only the first of them allocates.
-use crate::{
-    Head, MemoryBudget, Plan, Precision, Real, Result, Selection, Shape, Sites,
-    error::expect_len,
-    kernel::packed::{
+use kernels::{
+    grow,
+    packed::{
         Full,
         half::{Half, Tile},
     },
-    lines::grow,
+};
+
+use crate::{
+    Head, MemoryBudget, Plan, Precision, Real, Result, Selection, Shape, Sites,
+    error::expect_len,
     panels::{Panels, packed},
 };
 

@@ -6,10 +6,7 @@
 //! ```
 use std::ops::Range;
 
-use panda_core::{
-    Real,
-    kernel::{self, Accumulate, View, ViewMut, product},
-};
+use kernels::{Accumulate, Real, View, ViewMut, product};
 use rayon::prelude::*;
 
 use crate::{Source, emissions::Slopes, rare, sums::Sums, tiles, utterance::Utterance};
@@ -35,7 +32,7 @@ pub(crate) fn tile<F: Real, S: Source<F>>(
     frame_blocks.enumerate().for_each(|(i, (out, max))| {
         utterance.frame_scores(i * block..i * block + max.len(), classes, out);
         out.chunks_exact_mut(width).zip(max).for_each(|(row, &max)| tiles::subtract(row, max));
-        kernel::exp(out);
+        kernels::exp(out);
     });
 
     // Of the contexts first, as the gradient of the frames takes the place of their exponentials.

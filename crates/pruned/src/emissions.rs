@@ -7,7 +7,7 @@
 //!          + λ (lm[u,c] - log Σ_c' exp lm[u,c'])
 //!          + μ (am[t,c] + log q[c] - log Σ_c' q[c'] exp am[t,c'])      with q the unigram
 //! ```
-use panda_core::Real;
+use kernels::Real;
 use rnnt_dp::delay;
 
 use crate::{Options, Source, Transducer, normaliser::Picks, sums::Sums, utterance::Utterance};

@@ -1,7 +1,7 @@
 //! Loss, occupancies and gradients of the trivial joiner.
 use std::ops::Range;
 
-use panda_core::Real;
+use kernels::Real;
 use rayon::prelude::*;
 use rnnt_dp::{Regularisers, Topology, forward_backward};
 

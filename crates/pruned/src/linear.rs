@@ -1,10 +1,7 @@
 //! Scores that two linear layers make from hidden rows, never kept as rows x classes.
 use std::ops::Range;
 
-use panda_core::{
-    Real,
-    kernel::{Accumulate, View, ViewMut, add, product},
-};
+use kernels::{Accumulate, Real, View, ViewMut, add, product};
 use rayon::prelude::*;
 
 use crate::{

@@ -1,7 +1,7 @@
 //! Scores that exist already.
 use std::ops::Range;
 
-use panda_core::{Real, kernel::add};
+use kernels::{Real, add};
 use rayon::prelude::*;
 
 use crate::{

@@ -6,10 +6,7 @@
 //! ```
 //!
 //! Tile by tile of classes: largest scores grow, and sums so far are scaled down accordingly.
-use panda_core::{
-    Real,
-    kernel::{self, Accumulate, View, ViewMut, product},
-};
+use kernels::{Accumulate, Real, View, ViewMut, product};
 use rayon::prelude::*;
 
 use crate::{Result, Source, rare, sums::Sums, tiles, utterance::Utterance};
@@ -57,7 +54,7 @@ pub(crate) fn sums<F: Real, S: Source<F>>(utterance: &Utterance<F, S>) -> Result
         for (u, row) in labels.chunks_exact_mut(width).enumerate() {
             factors[u] = tiles::raise(row, &mut sums.label_max[u]);
         }
-        kernel::exp(labels);
+        kernels::exp(labels);
         for (u, row) in labels.chunks_exact(width).enumerate() {
             sums.label_sums[u] = sums.label_sums[u] * factors[u] + tiles::sum(row);
         }
@@ -83,7 +80,7 @@ pub(crate) fn sums<F: Real, S: Source<F>>(utterance: &Utterance<F, S>) -> Result
                 next.clone().for_each(|(class, u)| of_next[t * positions + u] = row[class]);
                 frame_factors.push(tiles::raise(row, &mut max[t]));
             }
-            kernel::exp(scores);
+            kernels::exp(scores);
             let scores = View::new(scores, count, width);
             let target = ViewMut::new(found, count, contexts);
             product(target, scores, tile.transposed(), F::ONE, Accumulate::Replace);

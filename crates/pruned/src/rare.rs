@@ -2,7 +2,7 @@
 //! with the largest sum of two scores subtracted.
 use std::ops::Range;
 
-use panda_core::Real;
+use kernels::Real;
 
 use crate::{
     Error, Result, Side, Source,

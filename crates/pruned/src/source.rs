@@ -1,7 +1,7 @@
 //! Where the scores of frames and labels come from.
 use std::{fmt, ops::Range};
 
-use panda_core::Real;
+use kernels::Real;
 
 /// The two terms of the trivial joiner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

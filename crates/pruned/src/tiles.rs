@@ -1,7 +1,7 @@
 //! How the work is cut, by the shape of an utterance alone, and arithmetic on rows of a tile.
 use std::ops::Range;
 
-use panda_core::Real;
+use kernels::Real;
 
 /// Classes of a tile.
 const CLASSES: usize = 1024;

@@ -8,7 +8,7 @@
 //! `tiny`, the smallest normal number of the type, is fast_rnnt's: no class has probability 0.
 use std::ops::Range;
 
-use panda_core::{Real, kernel};
+use kernels::Real;
 
 use crate::{Side, Source, tiles};
 
@@ -44,7 +44,7 @@ impl<F: Real> Row<F> {
                 for (i, row) in tile.chunks_exact_mut(part.len()).enumerate() {
                     sums[at + i] *= tiles::raise(row, &mut max[at + i]);
                 }
-                kernel::exp(&mut tile);
+                kernels::exp(&mut tile);
                 let found = tile.chunks_exact(part.len());
                 sums[at..].iter_mut().zip(found).for_each(|(sum, row)| *sum += tiles::sum(row));
             }
@@ -119,7 +119,7 @@ impl<F: Real> Row<F> {
         for (row, &max) in tile.chunks_exact_mut(part.len()).zip(&self.max[at..]) {
             tiles::subtract(row, max);
         }
-        kernel::exp(tile);
+        kernels::exp(tile);
         for (row, &sum) in tile.chunks_exact_mut(part.len()).zip(&self.sums[at..]) {
             let factor = F::from_f64(1.0 / sum);
             row.iter_mut().for_each(|s| *s *= factor);

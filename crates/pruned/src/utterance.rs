@@ -1,7 +1,7 @@
 //! One utterance of a batch together with its scores.
 use std::ops::Range;
 
-use panda_core::{Real, kernel};
+use kernels::Real;
 
 use crate::{Batch, Side, Source, tiles, unigram::Row};
 
@@ -74,7 +74,7 @@ impl<'a, F: Real, S: Source<F>> Utterance<'a, F, S> {
         self.label_scores(classes, labels);
         let rows = labels.chunks_exact_mut(classes.len()).zip(max);
         rows.for_each(|(row, &max)| tiles::subtract(row, max));
-        kernel::exp(labels);
+        kernels::exp(labels);
         if let Some(row) = self.unigram {
             unigram.copy_from_slice(&row.mass[classes.clone()]);
         }

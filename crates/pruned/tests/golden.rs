@@ -4,8 +4,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use kernels::Real;
 use oracle::compare::assert_close;
-use panda_core::Real;
 use pruned::{Batch, FirstPass, Matrices, Options, Transducer, Unigram, first_pass};
 use safetensors::{Dtype, SafeTensors};
 

@@ -1,8 +1,8 @@
 //! Linear heads against the matrices that they make, with the chain rule in plain loops.
 mod plain;
 
+use kernels::Real;
 use oracle::{compare::assert_close, noise};
-use panda_core::Real;
 use plain::Problem;
 use pruned::{
     Batch, Error, Heads, HeadsGradient, Linear, Matrices, Options, Transducer, Unigram, first_pass,

@@ -27,7 +27,7 @@
 //! # Ok::<(), rnnt_dp::Error>(())
 //! ```
 #![warn(missing_docs)]
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod banded;
 pub mod candle;
@@ -35,7 +35,6 @@ mod compose;
 pub mod ctc;
 mod error;
 mod forward_backward;
-mod kernel;
 mod lattice;
 mod log_sums;
 mod path;

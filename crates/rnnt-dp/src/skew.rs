@@ -13,10 +13,9 @@
 //! ```
 use std::ops::Range;
 
-use crate::{
-    Arc,
-    kernel::{self, Diagonals, LANES},
-};
+use kernels::scaled::{self, Diagonals, LANES};
+
+use crate::Arc;
 
 /// Where the sites of one utterance are.
 #[derive(Debug, Default)]
@@ -107,9 +106,9 @@ impl Skew {
     /// is. Returns whether the emissions are below +inf, those of no arc included.
     pub fn gather(&self, d: usize, up: bool, emissions: &[f64], rows: &mut [f64]) -> bool {
         let arcs = self.arcs.len();
-        let stride = kernel::stride(d, self.low(d), self.labels, arcs);
+        let stride = scaled::stride(d, self.low(d), self.labels, arcs);
         let exists = |s: usize| self.leaving(d, &self.arcs[s]);
-        kernel::gather(emissions, stride, self.sites(d), self.entering(d, up), exists, arcs, rows)
+        scaled::gather(emissions, stride, self.sites(d), self.entering(d, up), exists, arcs, rows)
     }
 
     /// Writes the rows of a diagonal to where they belong in row-major order.
@@ -127,7 +126,8 @@ impl Skew {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Topology, kernel::NEVER};
+    use crate::Topology;
+    use kernels::scaled::NEVER;
 
     #[test]
     fn rows_come_back_as_they_were_but_for_arcs_that_do_not_exist() {

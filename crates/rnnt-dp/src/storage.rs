@@ -1,7 +1,7 @@
 //! Memory that is kept from one lattice to the next.
 use std::ops::{Deref, DerefMut};
 
-use crate::kernel::{Row, RowMut, Scaled};
+use kernels::scaled::{Row, RowMut, Scaled};
 
 /// Bytes of a cache line, and of the largest vector register.
 const LINE: usize = 64;

@@ -1,6 +1,7 @@
 //! The two recursions, a diagonal at a time. Both work on the few diagonals that arcs span.
+use kernels::scaled::{self, LANES, Row, RowMut, Scaled};
+
 use crate::{
-    kernel::{self, LANES, Row, RowMut, Scaled},
     skew::Skew,
     storage::{Aligned, Rows},
 };
@@ -83,7 +84,7 @@ impl Forward {
         };
         if let (2, Some(first), Some(second)) = (arcs.len(), arriving(0), arriving(arcs.len() - 1)) {
             let at = [self.passed.place(0, low), self.passed.place(1, low)];
-            kernel::sum_and_weigh(
+            scaled::sum_and_weigh(
                 emissions_of.split_at(width),
                 first,
                 second,
@@ -92,13 +93,13 @@ impl Forward {
             );
         } else {
             alpha.fill(Scaled::ZERO);
-            (0..arcs.len()).filter_map(arriving).for_each(|row| kernel::add(alpha, row));
+            (0..arcs.len()).filter_map(arriving).for_each(|row| scaled::add(alpha, row));
             if d == 0 {
                 alpha.set(0, Scaled::ONE);
             }
             for s in 0..arcs.len() {
                 let out = passed.row_mut(self.passed.place(s, low), width);
-                kernel::weigh(&emissions_of[s * width..][..width], alpha.as_row(), out);
+                scaled::weigh(&emissions_of[s * width..][..width], alpha.as_row(), out);
             }
         }
         self.passed.put(d, passed);
@@ -144,14 +145,14 @@ impl Backward {
         };
         if let (2, Some(first), Some(second)) = (arcs.len(), landing(0), landing(1)) {
             let ahead = self.ahead.two_mut([0, width], width);
-            kernel::weigh_and_sum(emissions_of.split_at(width), first, second, ahead, &mut out);
+            scaled::weigh_and_sum(emissions_of.split_at(width), first, second, ahead, &mut out);
         } else {
             out.fill(Scaled::ZERO);
             for s in 0..arcs.len() {
                 if let Some(beta) = landing(s) {
                     let emissions = &emissions_of[s * width..][..width];
-                    kernel::weigh(emissions, beta, self.ahead.row_mut(s * width, width));
-                    kernel::add(&mut out, self.ahead.row(s * width, width));
+                    scaled::weigh(emissions, beta, self.ahead.row_mut(s * width, width));
+                    scaled::add(&mut out, self.ahead.row(s * width, width));
                 }
             }
         }

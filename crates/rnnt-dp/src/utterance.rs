@@ -13,10 +13,11 @@
 //!
 //! So only one of α and β is kept for each diagonal, and the two recursions, which never write to the same diagonal, may
 //! run at the same time. Emissions are read, and adjoints written, where the caller has them.
+use kernels::scaled::{self, Diagonals, Row, Scaled};
+
 use crate::{
     Arc,
     banded::Banded,
-    kernel::{self, Diagonals, Row, Scaled},
     log_sums::Walk,
     skew::Skew,
     storage::{Aligned, Rows},
@@ -104,7 +105,7 @@ impl Scratch {
                     match landing(skew, sums, d, arc) {
                         Some(beta) => {
                             let passed = forward.passed(skew, d, s);
-                            kernel::posterior(passed, beta, weight(arc), total.exponent, out);
+                            scaled::posterior(passed, beta, weight(arc), total.exponent, out);
                         }
                         None => out.fill(0.0),
                     }
@@ -120,7 +121,7 @@ impl Scratch {
                 for (s, (arc, out)) in arcs.iter().zip(rows.chunks_exact_mut(skew.width(d))).enumerate() {
                     if skew.fits(arc) {
                         let ahead = backward.ahead(skew, d, s);
-                        kernel::posterior(ahead, alpha, weight(arc), total.exponent, out);
+                        scaled::posterior(ahead, alpha, weight(arc), total.exponent, out);
                     } else {
                         out.fill(0.0);
                     }
@@ -150,7 +151,7 @@ impl Scratch {
     fn begin(&mut self, frames: usize, labels: usize, arcs: &[Arc]) {
         self.skew.set(frames, labels, arcs);
         self.sums.reserve(self.skew.places());
-        let row = (labels + 1).next_multiple_of(kernel::LANES);
+        let row = (labels + 1).next_multiple_of(scaled::LANES);
         self.alpha.reserve(row);
         self.adjoints.iter_mut().for_each(|rows| rows.reserve(arcs.len() * row));
         self.forward.begin(&self.skew);
@@ -169,7 +170,7 @@ impl Scratch {
         for (s, arc) in skew.arcs().iter().enumerate().filter(|(_, arc)| skew.fits(arc)) {
             for d in middle.saturating_sub(arc.frames + arc.labels)..middle {
                 if let Some(beta) = landing(skew, &self.sums, d, arc) {
-                    total = kernel::dot(total, self.forward.passed(skew, d, s), beta);
+                    total = scaled::dot(total, self.forward.passed(skew, d, s), beta);
                 }
             }
         }

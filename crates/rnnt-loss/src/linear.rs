@@ -1,8 +1,5 @@
 //! A linear layer over rows, forward and backward, for the projections of the joint.
-use panda_core::{
-    Real,
-    kernel::{Accumulate, View, ViewMut, add, product},
-};
+use kernels::{Accumulate, Real, View, ViewMut, add, product};
 use rayon::prelude::*;
 
 /// Rows a task; tasks are cut by shape alone.

@@ -1,7 +1,7 @@
 //! A linear layer as one candle operation whose bits do not depend on the number of threads.
 use candle_core::{CpuStorage, CustomOp3, DType, Layout, Shape, Tensor, WithDType};
+use kernels::{Accumulate, View, ViewMut, add, product};
 use panda_core::Real;
-use panda_core::kernel::{Accumulate, View, ViewMut, add, product};
 use rayon::prelude::*;
 
 use crate::tensors::{self, with_slice};

@@ -1,7 +1,7 @@
 //! The model as a decoder sees it: plain slices, one label at a time.
 use candle_core::Var;
 use decoding::{Transducer, factor_blank};
-use panda_core::kernel::{sigmoid, tanh};
+use kernels::{sigmoid, tanh};
 
 use crate::Result;
 use crate::model::Model;

@@ -1,7 +1,7 @@
 //! The yardstick: one large product by the library and the threads that the loss uses.
 use std::time::Instant;
 
-use panda_core::kernel::{Accumulate, View, ViewMut, product};
+use kernels::{Accumulate, View, ViewMut, product};
 use rayon::prelude::*;
 
 use super::noise::noise;

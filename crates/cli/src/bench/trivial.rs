@@ -1,5 +1,5 @@
 //! The trivial joiner of a made-up model.
-use panda_core::kernel::{Accumulate, View, ViewMut, product};
+use kernels::{Accumulate, View, ViewMut, product};
 use pruned::{Batch, Heads, Linear, Matrices};
 use rnnt_loss::{MemoryPlan, Options, Pruning, Targets};
 

@@ -13,8 +13,8 @@
 //! The input part of `z W` is one product over all rows; only `h[t-1] W_h` is left to the time loop.
 use std::ops::Range;
 
+use kernels::{Accumulate, View, ViewMut, product, sigmoid, tanh};
 use panda_core::Real;
-use panda_core::kernel::{Accumulate, View, ViewMut, product, sigmoid, tanh};
 
 /// Sizes that every task shares: frames of the padded tensor, input width D, state width H.
 #[derive(Debug, Clone, Copy)]

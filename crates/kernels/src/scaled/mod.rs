@@ -1,8 +1,7 @@
-//! The number crunching: rows of scaled numbers, several at a time.
+//! Rows of scaled numbers, several at a time: what lattices are summed with.
 //!
 //! What a scaled number is, is said in `scaled.rs`. The row functions are one portable source, compiled several times
-//! and chosen at run time (`dispatch.rs`). Between rows and row-major memory, `diagonals.rs` and `avx512.rs` translate. All
-//! `unsafe` of the crate is in these three.
+//! and chosen at run time (`dispatch.rs`). Between rows and row-major memory, `diagonals.rs` and `avx512.rs` translate.
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod diagonals;
@@ -11,31 +10,36 @@ mod rows;
 mod scaled;
 mod stride;
 
-pub(crate) use diagonals::{Diagonals, gather};
-pub(crate) use scaled::Scaled;
-pub(crate) use stride::stride;
+pub use diagonals::{Diagonals, gather};
+pub use scaled::Scaled;
+pub use stride::stride;
 
 /// Numbers of an AVX-512 register. Rows are whole multiples of it, so that no loop has a slow end.
-pub(crate) const LANES: usize = 8;
+pub const LANES: usize = 8;
 
 /// An emission that stands for -inf: adding up millions of it stays finite, and no log-probability comes near.
-pub(crate) const NEVER: f64 = -1e290;
+pub const NEVER: f64 = -1e290;
 
 /// Scaled numbers, read.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Row<'a> {
+pub struct Row<'a> {
+    /// x of each.
     pub excess: &'a [f64],
+    /// k of each.
     pub exponent: &'a [f64],
 }
 
 /// Scaled numbers, written.
 #[derive(Debug)]
-pub(crate) struct RowMut<'a> {
+pub struct RowMut<'a> {
+    /// x of each.
     pub excess: &'a mut [f64],
+    /// k of each.
     pub exponent: &'a mut [f64],
 }
 
 impl Row<'_> {
+    /// One of the numbers.
     pub fn get(&self, i: usize) -> Scaled {
         Scaled { excess: self.excess[i], exponent: self.exponent[i] }
     }
@@ -50,25 +54,30 @@ impl<'a> RowMut<'a> {
         }
     }
 
+    /// Those before a place, and the others.
     pub fn split_at(self, at: usize) -> (RowMut<'a>, RowMut<'a>) {
         let (left, right) = self.excess.split_at_mut(at);
         let (lower, upper) = self.exponent.split_at_mut(at);
         (RowMut { excess: left, exponent: lower }, RowMut { excess: right, exponent: upper })
     }
 
+    /// To be read.
     pub fn as_row(&self) -> Row<'_> {
         Row { excess: self.excess, exponent: self.exponent }
     }
 
+    /// Writes one number.
     pub fn set(&mut self, i: usize, to: Scaled) {
         (self.excess[i], self.exponent[i]) = (to.excess, to.exponent);
     }
 
+    /// Writes one number everywhere.
     pub fn fill(&mut self, with: Scaled) {
         self.excess.fill(with.excess);
         self.exponent.fill(with.exponent);
     }
 
+    /// Copies all numbers of a row of the same length.
     pub fn copy_from(&mut self, row: Row<'_>) {
         self.excess.copy_from_slice(row.excess);
         self.exponent.copy_from_slice(row.exponent);
@@ -78,12 +87,12 @@ impl<'a> RowMut<'a> {
 /// `out = exp(emissions) · weights`, emissions at least [`NEVER`]
 ///
 /// Here and below all rows are as long as the one that is written.
-pub(crate) fn weigh(emissions: &[f64], weights: Row<'_>, out: RowMut<'_>) {
+pub fn weigh(emissions: &[f64], weights: Row<'_>, out: RowMut<'_>) {
     dispatch::weigh(emissions, weights.excess, weights.exponent, out.excess, out.exponent);
 }
 
 /// `sum = a + b`, `out = exp(emissions) · sum`, of two arcs
-pub(crate) fn sum_and_weigh(
+pub fn sum_and_weigh(
     emissions: (&[f64], &[f64]),
     a: Row<'_>,
     b: Row<'_>,
@@ -98,7 +107,7 @@ pub(crate) fn sum_and_weigh(
 }
 
 /// `out = exp(emissions) · (a, b)`, `sum` of both, of two arcs
-pub(crate) fn weigh_and_sum(
+pub fn weigh_and_sum(
     emissions: (&[f64], &[f64]),
     a: Row<'_>,
     b: Row<'_>,
@@ -113,17 +122,17 @@ pub(crate) fn weigh_and_sum(
 }
 
 /// `total += term`
-pub(crate) fn add(total: &mut RowMut<'_>, term: Row<'_>) {
+pub fn add(total: &mut RowMut<'_>, term: Row<'_>) {
     dispatch::add(term.excess, term.exponent, total.excess, total.exponent);
 }
 
 /// `out = a · b · factor · 2^-shift`
-pub(crate) fn posterior(a: Row<'_>, b: Row<'_>, factor: f64, shift: f64, out: &mut [f64]) {
+pub fn posterior(a: Row<'_>, b: Row<'_>, factor: f64, shift: f64, out: &mut [f64]) {
     dispatch::posterior(a.excess, a.exponent, b.excess, b.exponent, factor, shift, out);
 }
 
 /// `total + Σ_i a_i b_i`
-pub(crate) fn dot(total: Scaled, a: Row<'_>, b: Row<'_>) -> Scaled {
+pub fn dot(total: Scaled, a: Row<'_>, b: Row<'_>) -> Scaled {
     (0..a.excess.len()).fold(total, |total, i| {
         let product = scaled::product::<false>(a.get(i), b.get(i));
         scaled::normalise::<false>(scaled::sum::<false>(total, product))

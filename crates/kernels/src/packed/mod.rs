@@ -4,14 +4,15 @@
 //! A left operand *m x k* lies in strips of a few rows, a right one *k x n* in strips of a few columns; inside a
 //! strip, what meets at one step of the sum lies together. How many, and in which numbers, is the kernel's affair
 //! ([`Numbers`]): [`full`] keeps the type of the rows, [`half`] rounds to bf16.
-pub(super) mod full;
+mod full;
 #[cfg(target_arch = "x86_64")]
 mod full_avx512;
-pub(crate) mod half;
+pub mod half;
 mod strips;
 
-pub(crate) use full::Full;
-pub(crate) use strips::Kernel;
+pub use full::Full;
+pub(crate) use full::{for_f32, for_f64};
+pub use strips::Kernel;
 
 use super::{Accumulate, Real, View, ViewMut};
 
@@ -27,9 +28,10 @@ pub enum Operand {
 /// How operands are kept, and what multiplies them.
 ///
 /// `side` counts rows of a left operand or columns of a right one, `depth` the steps of the sum.
-pub(crate) trait Numbers<F: Real>: 'static {
+pub trait Numbers<F: Real>: 'static {
     /// What packed operands are made of.
     type Word: Copy + Send + Sync + std::fmt::Debug + 'static;
+    /// A word of zeros.
     const ZERO: Self::Word;
 
     /// Rows that a task should multiply at once. Packed rows can be taken apart at multiples of it, and as many steps of

@@ -6,7 +6,7 @@ use super::{
     Source,
     strips::{Kernel, Place},
 };
-use crate::kernel::{Accumulate, avx512::filled};
+use crate::{Accumulate, avx512::filled};
 
 const M: usize = 14;
 const N: usize = 32;

@@ -6,7 +6,7 @@ use super::rows;
 macro_rules! dispatched {
     ($(fn $name:ident($($arg:ident: $kind:ty),*);)*) => {$(
         #[inline]
-        pub(crate) fn $name($($arg: $kind),*) {
+        pub fn $name($($arg: $kind),*) {
             #[cfg(target_arch = "x86_64")]
             {
                 if has_v4() {

@@ -19,14 +19,14 @@ mod avx512;
 use std::sync::OnceLock;
 
 use super::{Numbers, Operand, Source};
-use crate::kernel::{Accumulate, Real, View, ViewMut};
+use crate::{Accumulate, Real, View, ViewMut};
 
 /// Rows of a left tile, columns of a right one.
-pub(crate) const SIDE: usize = 16;
+pub const SIDE: usize = 16;
 /// Steps of the sum in a tile.
-pub(crate) const DEPTH: usize = 32;
+pub const DEPTH: usize = 32;
 /// Rows and columns of the block that a kernel computes at once.
-pub(crate) const BLOCK: usize = 2 * SIDE;
+pub const BLOCK: usize = 2 * SIDE;
 
 /// 16 x 32 numbers in bf16, as their bits.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +35,7 @@ pub struct Tile(pub [u16; SIDE * DEPTH]);
 
 /// Factors rounded to bf16.
 #[derive(Debug)]
-pub(crate) struct Half;
+pub struct Half;
 
 impl<F: Real> Numbers<F> for Half {
     type Word = Tile;
@@ -95,7 +95,7 @@ fn unit() -> Unit {
 }
 
 /// Whether the processor multiplies bf16 numbers by itself; elsewhere the products are right, and slow.
-pub(crate) fn is_native() -> bool {
+pub fn is_native() -> bool {
     #[cfg(target_arch = "x86_64")]
     return unit() != Unit::Plain;
     #[cfg(not(target_arch = "x86_64"))]
@@ -103,12 +103,7 @@ pub(crate) fn is_native() -> bool {
 }
 
 #[allow(unsafe_code)]
-pub(in crate::kernel) fn pack_tile_f32(
-    source: &Source<f32>,
-    at: (usize, usize),
-    operand: Operand,
-    tile: &mut Tile,
-) {
+pub(crate) fn pack_tile_f32(source: &Source<f32>, at: (usize, usize), operand: Operand, tile: &mut Tile) {
     #[cfg(target_arch = "x86_64")]
     if unit() != Unit::Plain {
         // SAFETY: `unit` found every feature that the function is compiled for.
@@ -118,13 +113,7 @@ pub(in crate::kernel) fn pack_tile_f32(
 }
 
 #[allow(unsafe_code)]
-pub(in crate::kernel) fn product_f32(
-    out: ViewMut<f32>,
-    left: &[Tile],
-    right: &[Tile],
-    depth: usize,
-    how: Accumulate,
-) {
+pub(crate) fn product_f32(out: ViewMut<f32>, left: &[Tile], right: &[Tile], depth: usize, how: Accumulate) {
     #[cfg(target_arch = "x86_64")]
     match unit() {
         #[cfg(target_os = "linux")]
@@ -141,7 +130,7 @@ pub(in crate::kernel) fn product_f32(
 }
 
 /// A tile of an operand, from a row and column of its source on.
-pub(in crate::kernel) fn pack_tile<F: Real>(
+pub(crate) fn pack_tile<F: Real>(
     source: &Source<F>,
     (row, col): (usize, usize),
     operand: Operand,
@@ -180,7 +169,7 @@ fn to_bf16<F: Real>(value: F) -> u16 {
 }
 
 /// Plain loops.
-pub(in crate::kernel) fn product_plain<F: Real>(
+pub(crate) fn product_plain<F: Real>(
     out: ViewMut<F>,
     left: &[Tile],
     right: &[Tile],
@@ -250,7 +239,7 @@ fn place<F: Real>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::packed::check::{equals_plain_loops, made_up};
+    use crate::packed::check::{equals_plain_loops, made_up};
 
     fn is_right(product: impl Fn(ViewMut<f32>, &[Tile], &[Tile], usize, Accumulate)) {
         equals_plain_loops(

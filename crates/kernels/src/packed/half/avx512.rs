@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::{BLOCK, Operand, SIDE, Source, Tile, is_transposed};
-use crate::kernel::{avx512::filled, packed::full_avx512::transpose};
+use crate::{avx512::filled, packed::full_avx512::transpose};
 
 /// 16 elements of a row from a column on, 0 where the matrix ends.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]

@@ -1,8 +1,8 @@
 //! The two floating-point types that the rows may have.
-use super::{
+use crate::{
     Accumulate, View, ViewMut, dispatch,
     packed::{
-        Kernel, Operand, Source, full,
+        Kernel, Operand, Source, for_f32, for_f64,
         half::{self, Tile},
     },
     product,
@@ -149,7 +149,7 @@ impl Real for f32 {
         self.mul_add(a, b)
     }
     fn kernel() -> Kernel<f32> {
-        full::for_f32()
+        for_f32()
     }
     fn pack_tile(source: &Source<f32>, at: (usize, usize), operand: Operand, tile: &mut Tile) {
         half::pack_tile_f32(source, at, operand, tile);
@@ -217,7 +217,7 @@ impl Real for f64 {
         self.mul_add(a, b)
     }
     fn kernel() -> Kernel<f64> {
-        full::for_f64()
+        for_f64()
     }
     fn pack_tile(source: &Source<f64>, at: (usize, usize), operand: Operand, tile: &mut Tile) {
         half::pack_tile(source, at, operand, tile);

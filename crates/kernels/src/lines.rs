@@ -1,8 +1,8 @@
 //! Buffers that stay from wave to wave.
-use crate::kernel::filled;
+use crate::filled;
 
 /// Makes a buffer at least so long, and no longer; a longer one is a new one, because nothing in it is needed any more.
-pub(crate) fn grow<T: Clone>(buffer: &mut Vec<T>, len: usize, value: T) {
+pub fn grow<T: Clone>(buffer: &mut Vec<T>, len: usize, value: T) {
     if buffer.len() < len {
         *buffer = Vec::new();
         *buffer = filled(len, value);
@@ -11,7 +11,7 @@ pub(crate) fn grow<T: Clone>(buffer: &mut Vec<T>, len: usize, value: T) {
 
 /// A buffer that begins with a cache line, so that no register of a kernel lies in two.
 #[derive(Debug)]
-pub(crate) struct Lines<T> {
+pub struct Lines<T> {
     all: Vec<T>,
     first: usize,
 }

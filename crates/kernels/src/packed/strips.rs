@@ -1,6 +1,6 @@
 //! A kernel over whole strips of packed operands, and the way through a product with it.
 use super::{Operand, Source};
-use crate::kernel::{Accumulate, Real, View, ViewMut};
+use crate::{Accumulate, Real, View, ViewMut};
 
 /// What a kernel is: its sides, and functions over whole strips.
 #[derive(Clone, Copy)]

@@ -1,18 +1,25 @@
-//! The number crunching: matrix products and vector mathematics over slices.
+//! The numeric floor: matrix products, vector mathematics, rows of scaled numbers and large buffers, over slices.
 //!
-//! The normaliser's products are `packed`: kernels of our own over factors that are packed once. [`product`] is the
+//! The normaliser's products are [`packed`]: kernels of our own over factors that are packed once. [`product`] is the
 //! one door to the matrix library, for everything else. The vector functions are one portable source, compiled several times
-//! and chosen at run time (`dispatch.rs`), and by hand for AVX-512. All `unsafe` of the crate is below this module.
+//! and chosen at run time (`dispatch.rs`), and by hand for AVX-512. [`scaled`] has the rows that lattices are summed with.
+//! All `unsafe` of the workspace is in this crate.
+#![warn(missing_docs)]
+#![deny(unsafe_code)]
+
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod dispatch;
+mod lines;
 mod math;
-pub(crate) mod packed;
+pub mod packed;
 mod pages;
 mod product;
 mod real;
+pub mod scaled;
 
-pub(crate) use pages::{filled, zeros};
+pub use lines::{Lines, grow};
+pub use pages::{filled, zeros};
 pub use product::{Accumulate, View, ViewMut, product};
 pub use real::Real;
 

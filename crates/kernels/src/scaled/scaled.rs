@@ -45,13 +45,17 @@ const SERIES: [f64; 10] = [
 
 /// `(1 + excess) · 2^exponent`
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Scaled {
+pub struct Scaled {
+    /// x
     pub excess: f64,
+    /// k
     pub exponent: f64,
 }
 
 impl Scaled {
+    /// 0
     pub const ZERO: Self = Self { excess: 0.0, exponent: NEVER };
+    /// 1
     pub const ONE: Self = Self { excess: 0.0, exponent: 0.0 };
 
     /// `log` of the number; -inf for zero, whatever it has been multiplied with.

@@ -2,8 +2,10 @@
 
 /// Where the sites of a diagonal are in a row-major matrix: at `first`, `first - back`, `first - 2 back`, ...
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Stride {
+pub struct Stride {
+    /// Place of the first one.
     pub first: usize,
+    /// From one to the next.
     pub back: usize,
 }
 
@@ -17,6 +19,6 @@ impl Stride {
 }
 
 /// The sites of diagonal d from the label `low` on.
-pub(crate) fn stride(d: usize, low: usize, labels: usize, arcs: usize) -> Stride {
+pub fn stride(d: usize, low: usize, labels: usize, arcs: usize) -> Stride {
     Stride { first: ((d - low) * (labels + 1) + low) * arcs, back: labels * arcs }
 }

@@ -6,7 +6,7 @@
 use std::arch::{asm, x86_64::__cpuid_count};
 
 use super::{BLOCK, SIDE, Tile, place};
-use crate::kernel::{Accumulate, ViewMut};
+use crate::{Accumulate, ViewMut};
 
 /// Whether the processor has bf16 tiles and the kernel lets this process use them.
 pub(super) fn granted() -> bool {

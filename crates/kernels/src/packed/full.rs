@@ -12,12 +12,12 @@ use super::{
     strips::{Kernel, Place},
 };
 #[cfg(target_arch = "x86_64")]
-use crate::kernel::dispatch::{Machine, machine};
-use crate::kernel::{Accumulate, Real, View, ViewMut};
+use crate::dispatch::{Machine, machine};
+use crate::{Accumulate, Real, View, ViewMut};
 
 /// The type of the rows.
 #[derive(Debug)]
-pub(crate) struct Full;
+pub struct Full;
 
 impl<F: Real> Numbers<F> for Full {
     type Word = F;
@@ -50,7 +50,7 @@ fn plain<F: Real>() -> Kernel<F> {
 }
 
 /// The best kernel of the machine.
-pub(in crate::kernel) fn for_f32() -> Kernel<f32> {
+pub(crate) fn for_f32() -> Kernel<f32> {
     #[cfg(target_arch = "x86_64")]
     match machine() {
         Machine::Avx512 => return super::full_avx512::KERNEL,
@@ -61,7 +61,7 @@ pub(in crate::kernel) fn for_f32() -> Kernel<f32> {
 }
 
 /// The best kernel of the machine.
-pub(in crate::kernel) fn for_f64() -> Kernel<f64> {
+pub(crate) fn for_f64() -> Kernel<f64> {
     #[cfg(target_arch = "x86_64")]
     if !matches!(machine(), Machine::Plain) {
         return Kernel { sides: [6, 8], pack: pack_plain, block: block_avx2::<f64, 8> };
@@ -119,7 +119,7 @@ fn block_plain<F: Real, const M: usize, const N: usize, const FUSED: bool>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::packed::check::equals_plain_loops;
+    use crate::packed::check::equals_plain_loops;
 
     fn is_right<F: Real>(kernel: Kernel<F>, bar: f64) {
         equals_plain_loops(

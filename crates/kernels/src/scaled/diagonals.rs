@@ -11,7 +11,7 @@ use super::{avx512, dispatch::has_v4};
 
 /// Brings the sites of a diagonal into `rows`, one of each arc, with [`NEVER`] for NaN, -inf and all but the sites at which
 /// the arc `exists`. Returns whether all numbers are below +inf. A row of the matrix that is needed `soon` starts there.
-pub(crate) fn gather(
+pub fn gather(
     values: &[f64],
     stride: Stride,
     sites: usize,
@@ -41,7 +41,7 @@ pub(crate) fn gather(
 
 /// Some diagonals of a row-major matrix, to be written. Others may be written elsewhere at the same time.
 #[derive(Debug)]
-pub(crate) struct Diagonals<'a> {
+pub struct Diagonals<'a> {
     values: *mut f64,
     len: usize,
     labels: usize,
