@@ -117,9 +117,9 @@ fn backward_with<F: Real, N: Numbers<F>, S: Sites<F>>(
             let flight = Flight { plan: &plan, head, classes, wave: &wave, step, kept_sites };
             panels.backward::<F, N>(&flight, z, sums, targets);
         }
-        let block = 64 * h;
-        let pairs = gradient.par_chunks_mut(block).zip(hidden.par_chunks(block));
-        pairs.for_each(|(gradient, hidden)| sites.pull_back(hidden, gradient));
+        let rows = gradient.par_chunks_mut(64 * h).zip(hidden.par_chunks(64 * h));
+        rows.zip(wave.par_chunks(64))
+            .for_each(|((gradient, hidden), wave)| sites.pull_back(wave, hidden, gradient));
         sites.scatter(&wave, gradient, &mut into.sites);
     }
     Ok(counted)

@@ -21,8 +21,8 @@ pub trait Sites<F: Real>: Sync {
     fn largest(&self) -> f64;
     /// Writes the hidden rows of some sites, *rows x H*.
     fn fill(&self, sites: &[usize], hidden: &mut [F]);
-    /// Turns the gradient of hidden rows into the gradient of what made them, in place.
-    fn pull_back(&self, hidden: &[F], gradient: &mut [F]);
+    /// Turns the gradient of the hidden rows of some sites into the gradient of what made them, in place.
+    fn pull_back(&self, sites: &[usize], hidden: &[F], gradient: &mut [F]);
     /// A zero gradient.
     fn zero_gradient(&self) -> Self::Gradient;
     /// Adds the pulled-back gradient of some sites, in their order.
@@ -64,7 +64,7 @@ impl<F: Real> Sites<F> for Rows<'_, F> {
             out.copy_from_slice(&self.hidden[site * self.width..][..self.width]);
         }
     }
-    fn pull_back(&self, _hidden: &[F], _gradient: &mut [F]) {}
+    fn pull_back(&self, _sites: &[usize], _hidden: &[F], _gradient: &mut [F]) {}
     fn zero_gradient(&self) -> Vec<F> {
         vec![F::ZERO; self.hidden.len()]
     }
@@ -197,7 +197,7 @@ impl<F: Real> Sites<F> for JointSites<'_, F> {
             }
         }
     }
-    fn pull_back(&self, hidden: &[F], gradient: &mut [F]) {
+    fn pull_back(&self, _sites: &[usize], hidden: &[F], gradient: &mut [F]) {
         match self.activation {
             Activation::Tanh => F::tanh_slope(gradient, hidden),
             Activation::Relu => {
