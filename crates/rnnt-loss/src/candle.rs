@@ -1,27 +1,24 @@
-//! The tensor face: the losses as candle operations with autograd.
+//! The tensor face: sessions over candle tensors, with autograd.
 //!
-//! A loss comes out as `f64` *B*, one value an utterance, +inf where no path explains it; weight and sum the values
-//! as you like. Gradients have the types of their tensors. The lattice is worked out in the forward pass, the
-//! gradients of joint and head in the backward pass, when the weights of the utterances are known. An error in the
-//! backward pass (weights that are NaN, say) arrives as candle's own error around the message.
-//! [`transducer_loss_sum`] does both at once, utterance by utterance, in memory that does not grow with the batch; so do
-//! [`tdt_loss_sum`], [`pruned_loss_sum`] and [`ctc_loss_sum`].
-mod ctc;
-mod known;
-mod pruned;
-mod scores;
-mod sum;
-mod tdt;
-mod transducer;
-
-pub use ctc::{ctc_loss, ctc_loss_sum};
-pub use pruned::{PrunedSum, TrivialJoiner, pruned_loss_sum};
-pub use scores::scores_loss;
-pub use sum::{LossSum, transducer_loss_sum};
-pub use tdt::tdt_loss_sum;
-pub use transducer::transducer_loss;
+//! A [`LossSession`] is a [`Session`](crate::Session) for tensors of either type. [`LossSession::forward`] gives losses *B* (`f64`), one
+//! value an utterance, +inf where no path explains it; weight and sum the values as you like. The lattice is worked out in
+//! the forward pass, the gradients of joint and head in the backward pass, when the weights of the utterances are known. An
+//! error in the backward pass (weights that are NaN, say) arrives as candle's own error around the message.
+//! [`LossSession::sum`] does both at once, utterance group by utterance group, in memory that does not grow with the batch.
+//! Gradients have the types of their tensors. Nothing is copied but tensors with gaps.
+//!
+//! [`transducer_loss`], [`transducer_loss_sum`], [`scores_loss`] and [`ctc_loss`] are sessions of one call.
+mod doors;
+mod inputs;
+mod session;
+mod share;
 
 use candle_core::{DType, Tensor};
+pub use doors::{ctc_loss, scores_loss, transducer_loss, transducer_loss_sum};
+pub use inputs::{
+    HeadTensors, JointTensors, PrunedTensors, RowTensors, ScoreTensors, TensorInputs, TrivialJoiner,
+};
+pub use session::{LossSession, LossSum};
 
 use crate::{Error, Result};
 

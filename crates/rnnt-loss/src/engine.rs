@@ -1,111 +1,75 @@
 //! The engine behind every door: normaliser forward, lattice, normaliser backward.
 use std::{borrow::Cow, ops::Range};
 
-use panda_core::{Adjoints, Clamp, Gradients, Head, Normalized, Real, Selection, Sites};
+use kernels::Real;
+use panda_core::{Adjoints, Clamp, Head, Normalized, Selection, Sites};
 use rnnt_dp::Lattices;
 
 use crate::{
-    Error, Options, Result, Skipped,
-    columns::{Columns, Part, PartAdjoints},
+    Error, Options, Result, Session, Skipped,
+    columns::{self, HeadAdjoints},
     error::expect_len,
+    heads::{Answer, Into, Role},
     objective::Objective,
+    sites::GroupSites,
     skip::{Lost, skip},
     smoothing::{add_z_loss, smooth, unsmooth, z_loss_adjoints},
 };
 
 /// What lies between the two directions: a few numbers a site, and the scores that the budget has room for.
 pub(crate) struct Forward<F> {
-    columns: Columns,
     /// Columns, and those of tokens.
     width: (usize, usize),
-    /// One for each head.
-    parts: Vec<Part<F>>,
+    /// Of each head, the tokens' first.
+    answers: Vec<Answer<F>>,
     losses: Vec<f64>,
     adjoints: Vec<f64>,
     skipped: Vec<Lost>,
 }
 
-/// Options and the buffers of calls with them: what a step takes beside arguments and results stays for the next one.
-///
-/// The system clears every page that a step takes afresh; where all scores are kept, that is 5 % of a step.
-///
-/// ```
-/// use rnnt_loss::{Head, Layout, MemoryBudget, Options, Targets, Workspace};
-/// let options = Options { budget: MemoryBudget::unlimited(), ..Options::default() };
-/// let mut workspace = Workspace::new(&options)?;
-/// let (weight, targets) = ([0.1f32; 3 * 4], Targets::new(0, vec![2], vec![vec![1]])?);
-/// for _step in 0..2 {
-///     let (frames, labels) = ([1.0; 2 * 4], [1.0; 2 * 4]); // T = 2, U = 1, H = 4
-///     let head = Head::new(&weight, None, 4)?;
-///     let out = workspace.projected_loss(&frames, &labels, &head, Layout::Packed, &targets, &[1.0])?;
-///     assert!((out.losses[0] - (3.0 * 3f64.ln() - 2f64.ln())).abs() < 1e-6);
-/// }
-/// # Ok::<(), rnnt_loss::Error>(())
-/// ```
-pub struct Workspace<F> {
-    pub(crate) options: Options,
-    pub(crate) normaliser: panda_core::Workspace<F>,
-    pub(crate) lattices: rnnt_dp::Workspace,
-}
-
-impl<F: Real> Workspace<F> {
-    /// Empty buffers.
-    ///
-    /// # Errors
-    /// A plan with a size of zero.
-    pub fn new(options: &Options) -> Result<Self> {
-        let (normaliser, lattices) = (options.workspace()?, rnnt_dp::Workspace::new());
-        Ok(Self { options: options.clone(), normaliser, lattices })
-    }
-}
+/// The heads of a call by their roles.
+pub(crate) type HeadList<'a, F> = [(Role, Head<'a, F>)];
 
 impl<F: Real> Forward<F> {
     /// Losses and adjoints from hidden rows and heads.
-    pub fn new<S: Sites<F>>(
-        sites: &S,
-        heads: &[Head<F>],
-        objective: &impl Objective,
-        workspace: &mut Workspace<F>,
+    pub fn new(
+        sites: &GroupSites<F>,
+        heads: &HeadList<F>,
+        objective: &Objective,
+        session: &mut Session<F>,
     ) -> Result<Self> {
-        let Workspace { options, normaliser, lattices } = workspace;
-        Self::from_normaliser(objective, options, lattices, |head, selection| {
-            panda_core::forward(sites, &heads[head], selection, normaliser)
+        let Session { options, normaliser, lattices } = session;
+        let roles = heads.iter().map(|(role, _)| *role);
+        Self::from_normaliser(roles, objective, options, lattices, |head, selection| {
+            panda_core::forward(sites, &heads[head].1, selection, normaliser)
         })
     }
 
-    /// The same, with emissions from elsewhere; `normalise` is asked for each head.
+    /// The same, with log-probabilities from elsewhere; `normalise` is asked for each head.
     pub fn from_normaliser(
-        objective: &impl Objective,
+        roles: impl Iterator<Item = Role>,
+        objective: &Objective,
         options: &Options,
         workspace: &mut rnnt_dp::Workspace,
         mut normalise: impl FnMut(usize, &Selection) -> panda_core::Result<Normalized<F>>,
     ) -> Result<Self> {
-        options.check()?;
-        objective.check(options)?;
-        let (lattices, columns, width) =
-            (objective.sites().lattices(), objective.columns(), objective.width(options));
-        let mut parts = Vec::new();
-        let mut selections = objective.selections()?;
-        if options.label_smoothing > 0.0 {
-            // The mean of all classes, whose log-sum is its score.
-            selections.push(Selection::new(Vec::new(), Vec::new(), 0)?);
-        }
-        let (heads, blank) = (selections.len(), objective.sites().blank());
-        for (head, selection) in selections.into_iter().enumerate() {
+        let (lattices, width) = (objective.sites().lattices(), objective.width());
+        let mut answers = Vec::with_capacity(3);
+        for (head, role) in roles.enumerate() {
+            let selection = objective.selection(role)?;
             let normalized = normalise(head, &selection).map_err(|error| {
-                let mean = options.label_smoothing > 0.0 && head + 1 == heads;
-                let masked = match (columns, head) {
-                    _ if mean => "-inf for a class, which has no share to be smoothed",
-                    (Columns::FactoredBlank, 1) => "-inf for the blank alone",
-                    _ => "-inf for every class",
+                let masked = match role {
+                    Role::Mean => "-inf for a class, which has no share to be smoothed",
+                    Role::Blank => "-inf for the blank alone",
+                    Role::Tokens | Role::Durations => "-inf for every class",
                 };
-                Error::at_site(columns.of_whole(error, head, blank), lattices).masked(masked)
+                Error::at_site(error, lattices).masked(masked)
             })?;
-            parts.push(Part { selection, normalized });
+            answers.push(Answer { role, selection, normalized });
         }
-        let mut emissions = columns.emissions(&parts);
-        if options.label_smoothing > 0.0
-            && let [all, .., mean] = parts.as_slice()
+        let mut emissions = columns::emissions(&answers);
+        if options.smooths()
+            && let [all, .., mean] = answers.as_slice()
         {
             let (all, mean) = (&all.normalized, &mean.normalized);
             smooth(emissions.to_mut(), width, options.label_smoothing, all, mean);
@@ -113,24 +77,24 @@ impl<F: Real> Forward<F> {
         let (mut losses, mut adjoints) = (vec![0.0; lattices.batch()], vec![0.0; emissions.len()]);
         objective.sum(&emissions, options, workspace, &mut losses, &mut adjoints)?;
         if options.z_loss > 0.0 {
-            add_z_loss(&mut losses, options.z_loss, &parts[0].normalized, lattices)?;
+            add_z_loss(&mut losses, options.z_loss, &answers[0].normalized, lattices)?;
         }
         let skipped = match options.skip > 0.0 {
             true => skip(lattices, width, &mut adjoints, options.skip),
             false => Vec::new(),
         };
         drop(emissions);
-        Ok(Self { columns, width, parts, losses, adjoints, skipped })
+        Ok(Self { width, answers, losses, adjoints, skipped })
     }
 
-    /// `-log P` of each utterance.
+    /// Loss of each utterance.
     pub fn losses(&self) -> &[f64] {
         &self.losses
     }
 
-    /// Emissions of all sites.
+    /// Emissions of all sites, before smoothing.
     pub fn emissions(&self) -> Cow<'_, [f64]> {
-        self.columns.emissions(&self.parts)
+        columns::emissions(&self.answers)
     }
 
     /// Adjoints of the emissions, not yet weighted by utterance.
@@ -139,67 +103,75 @@ impl<F: Real> Forward<F> {
     }
 
     /// Adds the gradients of `Σ_b weights[b] loss[b]`: those of each head to its own, that of the sites to the first one's.
-    pub fn backward<S: Sites<F>>(
-        &self,
-        sites: &S,
-        heads: &[Head<F>],
+    ///
+    /// Returns the losses, and what was left out; kept scores are the session's again.
+    pub fn backward(
+        self,
+        sites: &GroupSites<F>,
+        heads: &HeadList<F>,
         lattices: &Lattices,
-        options: &Options,
         weights: &[f64],
-        workspace: &mut panda_core::Workspace<F>,
-        into: &mut [Gradients<F, S::Gradient>],
-    ) -> Result<Skipped> {
+        session: &mut Session<F>,
+        into: &mut [Into<F>],
+    ) -> Result<(Vec<f64>, Skipped)> {
+        let Session { options, normaliser, .. } = session;
+        let (lost, reach) = (self.lost(weights), columns::reach(&self.answers));
         let mut counted = 0;
-        self.with_adjoints(lattices, options, weights, |head, part, adjoints| {
-            let Part { selection, normalized } = part;
+        let losses = self.with_adjoints(lattices, options, weights, |head, answer, adjoints| {
             let sum = std::mem::take(&mut into[0].sites);
             into[head].sites = sum;
-            let (head_of, into_head) = (&heads[head], &mut into[head]);
+            let Answer { selection, normalized, .. } = &mut *answer;
+            let (head_of, into_head) = (&heads[head].1, &mut into[head]);
             let outcome =
-                panda_core::backward(sites, head_of, selection, normalized, adjoints, workspace, into_head);
+                panda_core::backward(sites, head_of, selection, normalized, adjoints, normaliser, into_head);
             into[0].sites = std::mem::take(&mut into[head].sites);
             counted = counted.max(outcome?);
+            normalized.release(normaliser);
             Ok(())
         })?;
-        let skipped = match self.skipped.is_empty() {
-            true => Skipped::default(),
-            false => {
-                let largest = heads.iter().map(Head::largest_weight).fold(0.0, f64::max);
-                Skipped::new(&self.skipped, weights, self.columns.reach(), sites.largest(), largest)
+        let skipped = match lost {
+            None => Skipped::default(),
+            Some(lost) => {
+                let largest = heads.iter().map(|(_, head)| head.largest_weight()).fold(0.0, f64::max);
+                Skipped::new(lost, reach, sites.largest(), sites.steepest() * largest)
             }
         };
-        Ok(Skipped { zeros: sites.len() - counted - skipped.sites, ..skipped })
+        Ok((losses, Skipped { zeros: sites.len() - counted - skipped.sites, ..skipped }))
     }
 
-    /// Hands the weighted adjoints of each head to a backward pass.
+    /// What all utterances lose together under their weights, if anything may be left out.
+    fn lost(&self, weights: &[f64]) -> Option<Lost> {
+        (!self.skipped.is_empty()).then(|| Lost::weighted(&self.skipped, weights))
+    }
+
+    /// Hands the weighted adjoints of each head to a backward pass; returns the losses.
     pub fn with_adjoints(
-        &self,
+        self,
         lattices: &Lattices,
         options: &Options,
         weights: &[f64],
-        mut backward: impl FnMut(usize, &Part<F>, &Adjoints) -> panda_core::Result<()>,
-    ) -> Result<()> {
+        mut backward: impl FnMut(usize, &mut Answer<F>, &Adjoints) -> panda_core::Result<()>,
+    ) -> Result<Vec<f64>> {
+        let Self { width, mut answers, losses, adjoints: mut emissions, .. } = self;
         expect_len("weights", lattices.batch(), weights.len())?;
         // An impossible utterance has no gradient, whatever an infinite loss has become above: 0 · inf would be NaN.
         let possible = |(weight, loss): (&f64, &f64)| if loss.is_finite() { *weight } else { 0.0 };
-        let weights: Vec<f64> = weights.iter().zip(self.losses()).map(possible).collect();
+        let weights: Vec<f64> = weights.iter().zip(&losses).map(possible).collect();
         if let Some(utterance) = weights.iter().position(|weight| !weight.is_finite()) {
             return Err(Error::Weight { utterance, found: weights[utterance] });
         }
-        let mut emissions = self.adjoints.clone();
         // A clamp acts on the gradient of the unweighted loss, so that the weights have to wait.
         let at_sites = options.clamp.map(|_| at_sites(lattices, &weights));
         if at_sites.is_none() {
-            let (columns, _) = self.width;
+            let (columns, _) = width;
             for (utterance, weight) in weights.iter().enumerate() {
                 let Range { start, end } = lattices.range(utterance);
                 emissions[start * columns..end * columns].iter_mut().for_each(|a| *a *= weight);
             }
         }
         let clamp = options.clamp.zip(at_sites.as_ref()).map(|(limit, weights)| Clamp { limit, weights });
-        let of_means = (options.label_smoothing > 0.0)
-            .then(|| unsmooth(&mut emissions, self.width, options.label_smoothing));
-        let mut adjoints = self.columns.adjoints(&self.parts, emissions);
+        let of_means = options.smooths().then(|| unsmooth(&mut emissions, width, options.label_smoothing));
+        let mut adjoints = columns::adjoints(&answers, emissions);
         if of_means.is_some() || options.z_loss > 0.0 {
             let mut log_z = vec![0.0; lattices.sites()];
             if let Some(of_means) = &of_means {
@@ -210,123 +182,28 @@ impl<F: Real> Forward<F> {
                 Some(_) => 1.0,
                 None => weights[utterance],
             };
-            z_loss_adjoints(&mut log_z, options.z_loss, &self.parts[0].normalized, lattices, factor);
+            z_loss_adjoints(&mut log_z, options.z_loss, &answers[0].normalized, lattices, factor);
             adjoints[0].log_z = Some(log_z);
         }
-        adjoints.extend(of_means.map(|log_z| PartAdjoints { emissions: Vec::new(), log_z: Some(log_z) }));
-        for (head, (part, PartAdjoints { emissions, log_z })) in self.parts.iter().zip(&adjoints).enumerate()
-        {
-            let adjoints = Adjoints { emissions, log_z: log_z.as_deref(), clamp };
-            backward(head, part, &adjoints).map_err(|error| Error::at_site(error, lattices))?;
+        adjoints.extend(of_means.map(|log_z| HeadAdjoints { emissions: Vec::new(), log_z: Some(log_z) }));
+        for (head, (answer, of)) in answers.iter_mut().zip(&adjoints).enumerate() {
+            let adjoints = Adjoints { emissions: &of.emissions, log_z: of.log_z.as_deref(), clamp };
+            backward(head, answer, &adjoints).map_err(|error| Error::at_site(error, lattices))?;
         }
-        Ok(())
+        Ok(losses)
     }
 
-    /// Lets go of kept scores; `workspace` has their room for its next call.
+    /// Losses, emissions and adjoints are read; lets go of kept scores, whose room is the session's again.
     pub fn release(&mut self, workspace: &mut panda_core::Workspace<F>) {
-        self.parts.iter_mut().for_each(|part| part.normalized.release(workspace));
+        self.answers.iter_mut().for_each(|answer| answer.normalized.release(workspace));
     }
 }
 
 /// A value for each utterance, repeated at its sites.
 fn at_sites(lattices: &Lattices, values: &[f64]) -> Vec<f64> {
-    (0..lattices.batch()).flat_map(|b| std::iter::repeat_n(values[b], lattices.range(b).len())).collect()
-}
-
-/// A whole batch, one group of utterances after the other, so that memory does not grow with the batch.
-///
-/// Li et al., arXiv 2211.16270: nothing that a group needs survives it but losses and gradients. Short utterances
-/// share a group, so that its waves are full; a long one is alone.
-pub(crate) struct SampleWise<'a, F, O> {
-    heads: &'a [Head<'a, F>],
-    pub objective: O,
-    /// Of each utterance.
-    weights: &'a [f64],
-    workspace: &'a mut Workspace<F>,
-    losses: Vec<f64>,
-    skipped: Skipped,
-}
-
-/// Sites of a group where no more scores can be kept: four full waves of most plans.
-const SITES: usize = 6272;
-const SHORTEST: usize = 64;
-
-impl<'a, F: Real, O: Objective> SampleWise<'a, F, O> {
-    pub fn new(
-        heads: &'a [Head<'a, F>],
-        objective: O,
-        weights: &'a [f64],
-        workspace: &'a mut Workspace<F>,
-    ) -> Result<Self> {
-        let batch = objective.sites().batch();
-        expect_len("weights", batch, weights.len())?;
-        let losses = Vec::with_capacity(batch);
-        Ok(Self { heads, objective, weights, workspace, losses, skipped: Skipped::default() })
+    let mut out = Vec::with_capacity(lattices.sites());
+    for (b, value) in values.iter().enumerate() {
+        out.extend(std::iter::repeat_n(*value, lattices.range(b).len()));
     }
-
-    /// Utterances that go together: neighbours, as many as fit.
-    pub fn groups(&self) -> Vec<Range<usize>> {
-        groups(&self.objective, self.heads[0].classes(), size_of::<F>(), &self.workspace.options)
-    }
-
-    /// Loss and gradients of a group with the given sites.
-    pub fn step<S: Sites<F>>(
-        &mut self,
-        group: Range<usize>,
-        part: &O,
-        sites: &S,
-        into: &mut [Gradients<F, S::Gradient>],
-    ) -> Result<()> {
-        let first = group.start;
-        let run = || {
-            let Self { heads, workspace, .. } = self;
-            let mut forward = Forward::new(sites, heads, part, workspace)?;
-            let Workspace { options, normaliser, .. } = &mut **workspace;
-            let (weights, lattices) = (&self.weights[group], part.sites().lattices());
-            let skipped = forward.backward(sites, heads, lattices, options, weights, normaliser, into)?;
-            forward.release(normaliser);
-            self.losses.extend_from_slice(forward.losses());
-            self.skipped.add(skipped);
-            Ok(())
-        };
-        run().map_err(|error: Error| error.in_group(first))
-    }
-
-    /// Losses of all groups so far, and what was left out of their gradients.
-    pub fn finish(self) -> (Vec<f64>, Skipped) {
-        (self.losses, self.skipped)
-    }
-}
-
-/// Utterances that go together.
-pub(crate) fn groups(
-    objective: &impl Objective,
-    classes: usize,
-    element: usize,
-    options: &Options,
-) -> Vec<Range<usize>> {
-    let (budget, bytes) = (options.budget, objective.bytes());
-    let each = classes.saturating_mul(element).saturating_add(bytes);
-    let kept = if budget.keeps() { budget.limit() / 2 / each } else { 0 };
-    let room = match options.plan {
-        Some(plan) => plan.wave,
-        None => kept.max((budget.limit() / 4 / bytes).clamp(SHORTEST, SITES)),
-    };
-    let lattices = objective.sites().lattices();
-    let mut groups: Vec<Range<usize>> = Vec::new();
-    let mut sites = 0;
-    for utterance in 0..lattices.batch() {
-        let more = lattices.range(utterance).len();
-        match groups.last_mut() {
-            Some(group) if sites + more <= room => {
-                group.end = utterance + 1;
-                sites += more;
-            }
-            _ => {
-                groups.push(utterance..utterance + 1);
-                sites = more;
-            }
-        }
-    }
-    groups
+    out
 }

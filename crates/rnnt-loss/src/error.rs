@@ -55,6 +55,28 @@ pub enum Error {
         /// Columns of the topology.
         found: usize,
     },
+    /// The duration head has other classes than the loss has durations.
+    #[error("durations: expected a head of {expected} classes (0: none), found {found}")]
+    Durations {
+        /// Durations of the loss.
+        expected: usize,
+        /// Classes of the head.
+        found: usize,
+    },
+    /// A share of units to be dropped is no such share.
+    #[error("dropout.rate: expected a number from 0 to below 1, found {found}")]
+    Dropout {
+        /// The value given.
+        found: f64,
+    },
+    /// Inputs of a kind that the loss knows nothing to do with.
+    #[error("inputs: expected {expected}, found {found}")]
+    Inputs {
+        /// What the loss takes.
+        expected: &'static str,
+        /// What was given.
+        found: &'static str,
+    },
     /// A label or the blank lies outside the classes.
     #[error(
         "labels: utterance {utterance}, position {position}: expected a class below {classes}, found {label}"
@@ -246,8 +268,13 @@ impl Error {
         self
     }
 
+    /// Names places as the loss has them.
+    pub(crate) fn of(self, loss: &crate::Loss) -> Self {
+        if *loss == crate::Loss::Ctc { self.at_frame() } else { self }
+    }
+
     /// Where sites are frames.
-    pub(crate) fn at_frame(self) -> Self {
+    fn at_frame(self) -> Self {
         match self {
             Self::Scores { utterance, frame, found, .. } => Self::Frame { utterance, frame, found },
             other => other,

@@ -1,170 +1,156 @@
-//! Joint sites under one head or several: a whole batch, forwards and backwards, group after group.
-use std::borrow::Cow;
+//! The heads of a loss: one list of who looks at a site, with what, and what it is asked.
+//!
+//! | role | head | asked for |
+//! |---|---|---|
+//! | tokens | all classes (a factored blank masked) | blank, next label, big blanks (the label alone) |
+//! | durations | the duration head | all of its classes |
+//! | blank | the factored blank alone: the log-sum of one class is its score | nothing |
+//! | mean | the mean of all classes, for label smoothing | nothing |
+use kernels::Real;
+use panda_core::{Gradients, Head, Normalized, Selection};
 
-use panda_core::{Gradients, Head, JointGradient, JointSites, Real};
+use crate::{Error, HeadGradient, Options, Result, smoothing::MeanClass};
 
-use crate::{
-    Error, Layout, Options, Result, Skipped, Targets, Workspace,
-    columns::Columns,
-    engine::SampleWise,
-    error::expect_rows,
-    objective::{Objective, Transducer},
-    smoothing::MeanClass,
-};
-
-/// What comes out for joint sites and some heads.
-pub(crate) struct HeadsLoss<F> {
-    pub losses: Vec<f64>,
-    pub rows: JointGradient<F>,
-    /// Weight and bias of the token head, and of durations.
-    pub heads: Vec<(Vec<F>, Vec<F>)>,
-    pub skipped: Skipped,
+/// What a head stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    Tokens,
+    Durations,
+    Blank,
+    Mean,
 }
 
-/// The heads of a loss as the options want them: the blank apart, durations, the mean of all classes.
+/// A head's answer to what was asked of it.
+pub(crate) struct Answer<F> {
+    pub role: Role,
+    pub selection: Selection,
+    pub normalized: Normalized<F>,
+}
+
+/// The heads of a call as the options want them.
 pub(crate) struct Heads<'a, F: Real> {
     tokens: Head<'a, F>,
-    factored: Option<Factored<'a, F>>,
+    factored: Option<FactoredBlank<'a, F>>,
     durations: Option<Head<'a, F>>,
     mean: Option<MeanClass<F>>,
 }
 
+/// Gradients of a head, and of the sites' rows where it is the first.
+pub(crate) type Into<F> = Gradients<F, Vec<Vec<F>>>;
+
 impl<'a, F: Real> Heads<'a, F> {
     /// `blank` is one of the classes.
     pub fn new(
-        tokens: &Head<'a, F>,
-        durations: Option<&Head<'a, F>>,
+        tokens: Head<'a, F>,
+        durations: Option<Head<'a, F>>,
         blank: u32,
         options: &Options,
     ) -> Result<Self> {
-        let smooths = options.label_smoothing > 0.0;
-        match durations {
-            Some(_) if options.factored_blank => return Err(Error::FactoredBlank),
-            Some(durations) if durations.hidden() != tokens.hidden() => {
-                let expected = format!("a width of {}", tokens.hidden());
-                let found = durations.hidden().to_string();
-                return Err(Error::Shape { argument: "durations", expected, found });
-            }
-            _ if smooths && options.factored_blank => return Err(Error::Smoothing),
-            _ => {}
+        let found = durations.map_or(0, |head| head.classes());
+        if found != options.loss.durations() {
+            let expected = options.loss.durations();
+            return Err(Error::Durations { expected, found });
+        }
+        if let Some(durations) = durations
+            && durations.hidden() != tokens.hidden()
+        {
+            let expected = format!("a width of {}", tokens.hidden());
+            let found = durations.hidden().to_string();
+            return Err(Error::Shape { argument: "durations", expected, found });
         }
         Ok(Self {
-            tokens: *tokens,
-            factored: options.factored_blank.then(|| Factored::new(tokens, blank)),
-            durations: durations.copied(),
-            mean: smooths.then(|| MeanClass::new(tokens)),
+            tokens,
+            factored: options.loss.factors_blank().then(|| FactoredBlank::new(tokens, blank)),
+            durations,
+            mean: options.smooths().then(|| MeanClass::new(&tokens)),
         })
     }
 
-    pub fn columns(&self) -> Columns {
-        match (&self.factored, &self.durations) {
-            (Some(_), _) => Columns::FactoredBlank,
-            (None, Some(durations)) => Columns::TokensAndDurations(durations.classes()),
-            (None, None) => Columns::Tokens,
+    /// All of them; the tokens first, the mean last.
+    pub fn list(&self) -> Result<Vec<(Role, Head<'_, F>)>> {
+        let mut list = Vec::with_capacity(3);
+        match &self.factored {
+            None => list.push((Role::Tokens, self.tokens)),
+            Some(factored) => {
+                list.push((Role::Tokens, factored.labels()?));
+                list.push((Role::Blank, factored.blank));
+            }
         }
-    }
-
-    /// All of them, in the order of [`Columns::selections`], and the mean.
-    pub fn list(&self) -> Result<Vec<Head<'_, F>>> {
-        let mut list = match &self.factored {
-            Some(factored) => factored.heads()?.to_vec(),
-            None => vec![self.tokens],
-        };
-        list.extend(self.durations);
-        list.extend(self.mean.as_ref().map(MeanClass::head).transpose()?);
+        list.extend(self.durations.map(|head| (Role::Durations, head)));
+        if let Some(mean) = &self.mean {
+            list.push((Role::Mean, mean.head()?));
+        }
         Ok(list)
     }
 
-    /// Weights' and biases' gradients of the token head and, if there is one, of the duration head, from those of the list.
-    pub fn join<G>(&self, list: Vec<Gradients<F, G>>) -> Vec<(Vec<F>, Vec<F>)> {
+    /// Gradients of the token head and of the duration head, from those of the list.
+    pub fn join(&self, list: Vec<Into<F>>) -> [HeadGradient<F>; 2] {
         let narrow = |bias: Vec<f64>| bias.into_iter().map(F::from_f64).collect();
-        let mut list: Vec<_> =
-            list.into_iter().map(|Gradients { weight, bias, .. }| (weight, narrow(bias))).collect();
-        if self.mean.is_some()
-            && let Some(mean) = list.pop()
-        {
-            MeanClass::spread(&mean, &mut list[0]);
+        let mut list = list
+            .into_iter()
+            .map(|Gradients { weight, bias, .. }| HeadGradient { weight, bias: narrow(bias) });
+        let mut tokens = list.next().unwrap_or_default();
+        if let Some(factored) = &self.factored {
+            factored.add_blank(&mut tokens, &list.next().unwrap_or_default());
         }
-        match &self.factored {
-            Some(factored) => vec![factored.join(list)],
-            None => list,
+        let durations = self.durations.and_then(|_| list.next()).unwrap_or_default();
+        if self.mean.is_some() {
+            MeanClass::spread(&list.next().unwrap_or_default(), &mut tokens);
         }
+        [tokens, durations]
+    }
+
+    /// C
+    pub fn classes(&self) -> usize {
+        self.tokens.classes()
+    }
+
+    /// Bytes beside the caller's heads and their gradients.
+    pub fn bytes(classes: usize, hidden: usize, options: &Options) -> usize {
+        // Biases are summed in f64 and then narrowed; a masked bias; a mean class in both widths, and its gradient.
+        let factored =
+            if options.loss.factors_blank() { size_of::<F>() * (classes + hidden) + 16 } else { 0 };
+        let mean = if options.smooths() { (8 + 2 * size_of::<F>()) * hidden + 16 } else { 0 };
+        let durations = 8 * options.loss.durations();
+        8 * classes + durations + factored + mean + 1024
     }
 }
 
-impl<F: Real> Workspace<F> {
-    pub(crate) fn heads_loss(
-        &mut self,
-        (frames, labels): (&[F], &[F]),
-        heads: &Heads<F>,
-        layout: Layout,
-        targets: &Targets,
-        weights: &[f64],
-    ) -> Result<HeadsLoss<F>> {
-        layout.check(targets)?;
-        let list = heads.list()?;
-        let (h, activation) = (list[0].hidden(), self.options.activation);
-        expect_rows("frames", layout.frame_rows(targets).1, h, frames.len())?;
-        expect_rows("labels", layout.label_rows(targets).1, h, labels.len())?;
-        let mut run = SampleWise::new(&list, Transducer::new(targets, heads.columns()), weights, self)?;
-        let mut into: Vec<_> =
-            list.iter().map(|head| Gradients::zero(JointGradient::default(), head)).collect();
-        into[0].sites = JointGradient::zero(frames.len(), labels.len());
-        for group in run.groups() {
-            let part = run.objective.part(group.clone());
-            let (frame_of, label_of) = layout.joint_rows(targets, group.clone());
-            let sites = JointSites::new(frames, labels, &frame_of, &label_of, h, activation)
-                .map_err(|error| Error::at_site(error, part.sites().lattices()).in_group(group.start))?;
-            run.step(group, &part, &sites, &mut into)?;
-        }
-        let (losses, skipped) = run.finish();
-        let rows = std::mem::take(&mut into[0].sites);
-        Ok(HeadsLoss { losses, rows, heads: heads.join(into), skipped })
+/// A head whose blank is apart: the softmax over the others has it masked, so that no weight is copied.
+struct FactoredBlank<'a, F> {
+    tokens: Head<'a, F>,
+    masked: Vec<F>,
+    blank: Head<'a, F>,
+    class: usize,
+}
+
+impl<'a, F: Real> FactoredBlank<'a, F> {
+    fn new(tokens: Head<'a, F>, blank: u32) -> Self {
+        let (class, hidden) = (blank as usize, tokens.hidden());
+        let mut masked = tokens.bias().map_or_else(|| vec![F::ZERO; tokens.classes()], <[F]>::to_vec);
+        masked[class] = F::NEG_INFINITY;
+        let bias = tokens.bias().map(|bias| &bias[class..=class]);
+        let blank = Head::new(&tokens.weight()[class * hidden..][..hidden], bias, hidden);
+        let blank = blank.expect("a row of a head is a head of one class");
+        Self { tokens, masked, blank, class }
+    }
+
+    fn labels(&self) -> Result<Head<'_, F>> {
+        Ok(Head::new(self.tokens.weight(), Some(&self.masked), self.tokens.hidden())?)
+    }
+
+    fn add_blank(&self, tokens: &mut HeadGradient<F>, blank: &HeadGradient<F>) {
+        let row = &mut tokens.weight[self.class * self.tokens.hidden()..];
+        row.iter_mut().zip(&blank.weight).for_each(|(sum, g)| *sum += *g);
+        tokens.bias[self.class] += blank.bias[0];
     }
 }
 
-/// A head as two: all classes but the blank, and the blank.
-pub(crate) struct Factored<'a, F: Real> {
-    blank: usize,
-    hidden: usize,
-    labels: (Cow<'a, [F]>, Option<Cow<'a, [F]>>),
-    alone: (&'a [F], Option<&'a [F]>),
-}
-
-impl<'a, F: Real> Factored<'a, F> {
-    /// Copies nothing if the blank is the first class or the last.
-    pub fn new(head: &Head<'a, F>, blank: u32) -> Self {
-        let (blank, hidden) = (blank as usize, head.hidden());
-        let (row, value) =
-            (&head.weight()[blank * hidden..][..hidden], head.bias().map(|b| &b[blank..][..1]));
-        let labels = (without(head.weight(), blank, hidden), head.bias().map(|b| without(b, blank, 1)));
-        Self { blank, hidden, labels, alone: (row, value) }
-    }
-
-    /// Labels, blank.
-    pub fn heads(&self) -> Result<[Head<'_, F>; 2]> {
-        let (weight, bias) = &self.labels;
-        let labels = Head::new(weight, bias.as_deref(), self.hidden)?;
-        Ok([labels, Head::new(self.alone.0, self.alone.1, self.hidden)?])
-    }
-
-    /// The gradient of the head from those of the two.
-    pub fn join(&self, heads: Vec<(Vec<F>, Vec<F>)>) -> (Vec<F>, Vec<F>) {
-        let [(mut weight, mut bias), (row, value)]: [_; 2] =
-            heads.try_into().unwrap_or_else(|_| unreachable!("two heads have two gradients"));
-        let at = self.blank * self.hidden;
-        weight.splice(at..at, row);
-        bias.splice(self.blank..self.blank, value);
-        (weight, bias)
-    }
-}
-
-/// Rows of `width` without one.
-fn without<F: Copy>(rows: &[F], row: usize, width: usize) -> Cow<'_, [F]> {
-    let (before, after) = (&rows[..row * width], &rows[(row + 1) * width..]);
-    match (before.is_empty(), after.is_empty()) {
-        (true, _) => Cow::Borrowed(after),
-        (_, true) => Cow::Borrowed(before),
-        _ => Cow::Owned([before, after].concat()),
-    }
+/// Log-sums of labels without the blank, for the internal language model.
+pub(crate) fn without_blank<F: Real, T>(
+    head: Head<F>,
+    blank: u32,
+    use_it: impl FnOnce(&Head<F>) -> Result<T>,
+) -> Result<T> {
+    use_it(&FactoredBlank::new(head, blank).labels()?)
 }

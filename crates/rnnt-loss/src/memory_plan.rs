@@ -3,21 +3,16 @@ use std::fmt;
 
 use panda_core::{Plan, Shape};
 
-use crate::{
-    Options, Targets,
-    columns::Columns,
-    engine::groups,
-    objective::{Objective, Transducer},
-};
+use crate::{Options, Result, Targets, groups::groups, objective::Objective};
 
-/// Bytes and floating-point work of [`projected_loss`](crate::projected_loss) on padded tensors.
+/// Bytes and floating-point work of [`Session::sum`](crate::Session::sum) on padded tensors.
 ///
 /// Small heads (durations, a factored blank, the mean of label smoothing) are not counted.
 ///
 /// ```
 /// use rnnt_loss::{MemoryPlan, Options, Targets};
 /// let targets = Targets::new(0, vec![500; 1024], vec![vec![1; 100]; 1024])?;
-/// let plan = MemoryPlan::new(&targets, 1024, 4096, 4, &Options::default());
+/// let plan = MemoryPlan::new(&targets, 1024, 4096, 4, &Options::default())?;
 /// assert!(plan.transient < 64 << 20 && plan.dense > 700 << 30);
 /// # Ok::<(), rnnt_loss::Error>(())
 /// ```
@@ -47,18 +42,23 @@ pub struct MemoryPlan {
 
 impl MemoryPlan {
     /// The plan for elements of `element` bytes.
-    pub fn new(targets: &Targets, hidden: usize, classes: usize, element: usize, options: &Options) -> Self {
+    ///
+    /// # Errors
+    /// Targets that the loss has no columns for.
+    pub fn new(
+        targets: &Targets,
+        hidden: usize,
+        classes: usize,
+        element: usize,
+        options: &Options,
+    ) -> Result<Self> {
         let lattices = targets.lattices();
         let shape_of = |sites| Shape { sites, hidden, classes, selected: targets.tokens() };
         let plan_of = |shape| match options.plan {
             Some(plan) => plan,
             None => Plan::new(shape, element, options.precision, options.budget),
         };
-        let columns = match options.topology.columns() - options.topology.tokens() {
-            0 => Columns::Tokens,
-            durations => Columns::TokensAndDurations(durations),
-        };
-        let objective = Transducer::new(targets, columns);
+        let objective = Objective::new(&options.loss, targets)?;
         let groups = groups(&objective, classes, element, options);
         let sites =
             groups.iter().map(|group| lattices.range(group.end - 1).end - lattices.range(group.start).start);
@@ -74,7 +74,7 @@ impl MemoryPlan {
             .saturating_mul(hidden)
             .saturating_add(classes.saturating_mul(hidden.saturating_add(1)))
             .saturating_mul(element);
-        Self {
+        Ok(Self {
             batch,
             shape: shape_of(lattices.sites()),
             groups: groups.len(),
@@ -84,7 +84,7 @@ impl MemoryPlan {
             gradients: arguments.saturating_add(classes.saturating_mul(8 - element.min(8))),
             transient: plan
                 .bytes(shape, element, options.precision)
-                .saturating_add(group_sites.saturating_mul(objective.bytes()))
+                .saturating_add(group_sites.saturating_mul(128 + 32 * objective.width().0))
                 .saturating_add(batch.saturating_mul(8)),
             dense: batch
                 .saturating_mul(frames)
@@ -92,7 +92,7 @@ impl MemoryPlan {
                 .saturating_mul(classes)
                 .saturating_mul(element),
             operations,
-        }
+        })
     }
 }
 

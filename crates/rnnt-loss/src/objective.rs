@@ -1,81 +1,83 @@
-//! What the sites of a batch are asked for, and the sums over paths that the answers go into.
+//! What the sites of some utterances are asked for, and the sum over paths that the answers go into.
 use std::{borrow::Cow, ops::Range};
 
 use panda_core::Selection;
 use rnnt_dp::{Regularisers, Topology};
 
-use crate::{Options, Result, Targets, columns::Columns};
+use crate::{Loss, Options, Result, Targets, ctc::Ctc, heads::Role};
 
-/// A sum over paths, of some utterances.
-pub(crate) trait Objective {
+/// A sum over paths.
+pub(crate) enum Objective<'a> {
+    Transducer(Transducer<'a>),
+    Ctc(Ctc),
+}
+
+impl<'a> Objective<'a> {
+    /// The objective of a kind of loss over the utterances of some targets.
+    ///
+    /// # Errors
+    /// Targets that the loss has no columns for.
+    pub fn new(loss: &'a Loss, targets: &'a Targets) -> Result<Self> {
+        loss.check_columns(targets)?;
+        Ok(match loss.topology() {
+            Some(topology) => {
+                let targets = Cow::Borrowed(targets);
+                Self::Transducer(Transducer { topology, loss, targets })
+            }
+            None => Self::Ctc(Ctc::new(targets)?),
+        })
+    }
+
     /// Utterances and their sites.
-    fn sites(&self) -> &Targets;
-    /// What the emissions are made of.
-    fn columns(&self) -> Columns;
-    /// How many columns there are under some options, and how many of them, from the first, stand for tokens.
-    fn width(&self, options: &Options) -> (usize, usize);
-    /// Bytes of a site beside its scores: normaliser, selection, rows, lattice and adjoints.
-    fn bytes(&self) -> usize;
+    pub fn sites(&self) -> &Targets {
+        match self {
+            Self::Transducer(transducer) => &transducer.targets,
+            Self::Ctc(ctc) => ctc.frames(),
+        }
+    }
+
+    /// How many columns there are, and how many of them, from the first, stand for tokens.
+    pub fn width(&self) -> (usize, usize) {
+        match self {
+            Self::Transducer(Transducer { topology, targets, .. }) => (topology.columns(), targets.tokens()),
+            Self::Ctc(ctc) => (ctc.most(), ctc.most()),
+        }
+    }
+
     /// The same for some of the utterances.
-    fn part(&self, utterances: Range<usize>) -> Self;
-    /// Fails for options that do not fit.
-    fn check(&self, options: &Options) -> Result<()>;
-    /// What each head is asked for.
-    fn selections(&self) -> Result<Vec<Selection>>;
+    pub fn part(&self, utterances: Range<usize>) -> Objective<'a> {
+        match self {
+            Self::Transducer(Transducer { topology, loss, targets }) => {
+                let targets = Cow::Owned(targets.part(utterances));
+                Objective::Transducer(Transducer { topology, loss, targets })
+            }
+            Self::Ctc(ctc) => Objective::Ctc(ctc.part(utterances)),
+        }
+    }
+
+    /// What a head is asked for.
+    pub fn selection(&self, role: Role) -> Result<Selection> {
+        match (role, self) {
+            (Role::Blank | Role::Mean, _) => Ok(Selection::new(Vec::new(), Vec::new(), 0)?),
+            (Role::Tokens, Self::Ctc(ctc)) => ctc.selection(),
+            (Role::Tokens, Self::Transducer(Transducer { loss, targets, .. })) => {
+                match loss.factors_blank() {
+                    true => targets.next_labels(),
+                    false => targets.selection(),
+                }
+            }
+            (Role::Durations, _) => {
+                let (columns, tokens) = self.width();
+                let (sites, count) = (self.sites().lattices().sites(), columns - tokens);
+                let mut ids = Vec::with_capacity(sites * count);
+                (0..sites).for_each(|_| ids.extend(0..count as u32));
+                Ok(Selection::new(ids, vec![true; sites * count], count)?)
+            }
+        }
+    }
+
     /// Writes losses and the adjoints of the emissions, those of labels times their weights.
-    fn sum(
-        &self,
-        emissions: &[f64],
-        options: &Options,
-        workspace: &mut rnnt_dp::Workspace,
-        losses: &mut [f64],
-        adjoints: &mut [f64],
-    ) -> Result<()>;
-}
-
-/// Transducer lattices.
-pub(crate) struct Transducer<'a> {
-    targets: Cow<'a, Targets>,
-    columns: Columns,
-}
-
-impl<'a> Transducer<'a> {
-    pub fn new(targets: &'a Targets, columns: Columns) -> Self {
-        Self { targets: Cow::Borrowed(targets), columns }
-    }
-}
-
-impl Objective for Transducer<'_> {
-    fn sites(&self) -> &Targets {
-        &self.targets
-    }
-
-    fn columns(&self) -> Columns {
-        self.columns
-    }
-
-    fn width(&self, options: &Options) -> (usize, usize) {
-        (options.topology.columns(), self.targets.tokens())
-    }
-
-    fn bytes(&self) -> usize {
-        // A column more is an id, a mark, an emission, its adjoint and a copy of that.
-        128 + 32 * (self.targets.tokens() - 2 + self.columns.durations())
-    }
-
-    fn part(&self, utterances: Range<usize>) -> Self {
-        Self { targets: Cow::Owned(self.targets.part(utterances)), columns: self.columns }
-    }
-
-    fn check(&self, options: &Options) -> Result<()> {
-        self.columns.check(&self.targets, options)
-    }
-
-    fn selections(&self) -> Result<Vec<Selection>> {
-        self.columns.selections(&self.targets)
-    }
-
-    fn sum(
+    pub fn sum(
         &self,
         emissions: &[f64],
         options: &Options,
@@ -83,38 +85,60 @@ impl Objective for Transducer<'_> {
         losses: &mut [f64],
         adjoints: &mut [f64],
     ) -> Result<()> {
-        let (lattices, topology) = (self.targets.lattices(), &options.topology);
-        let regularisers = options.regularisers();
-        workspace.forward_backward(lattices, topology, emissions, &regularisers, losses, adjoints)?;
-        if options.omega > 0.0 && matches!(self.columns, Columns::TokensAndDurations(_)) {
-            let rows = emissions.chunks_exact(topology.columns());
-            let tokens: Vec<f64> = rows.flat_map(|row| &row[..2]).copied().collect();
-            self.mix(&tokens, options, workspace, losses, adjoints)?;
+        match self {
+            Self::Transducer(transducer) => {
+                transducer.sum(emissions, &options.regularisers(), workspace, losses, adjoints)
+            }
+            Self::Ctc(ctc) => ctc.sum(emissions, &options.regularisers(), losses, adjoints),
+        }
+    }
+}
+
+/// Transducer lattices.
+pub(crate) struct Transducer<'a> {
+    topology: &'a Topology,
+    loss: &'a Loss,
+    targets: Cow<'a, Targets>,
+}
+
+impl Transducer<'_> {
+    fn sum(
+        &self,
+        emissions: &[f64],
+        regularisers: &Regularisers,
+        workspace: &mut rnnt_dp::Workspace,
+        losses: &mut [f64],
+        adjoints: &mut [f64],
+    ) -> Result<()> {
+        let (lattices, topology) = (self.targets.lattices(), self.topology);
+        workspace.forward_backward(lattices, topology, emissions, regularisers, losses, adjoints)?;
+        if self.loss.omega() > 0.0 {
+            let mut tokens = Vec::with_capacity(2 * lattices.sites());
+            emissions.chunks_exact(topology.columns()).for_each(|row| tokens.extend_from_slice(&row[..2]));
+            self.mix(&tokens, regularisers, workspace, losses, adjoints)?;
         }
         self.targets.weigh_tokens(adjoints, topology.columns());
         Ok(())
     }
-}
 
-impl Transducer<'_> {
     /// `(1 - ω) TDT + ω RNN-T`, the latter over the same tokens, without durations and σ: what NeMo draws at random, in its mean.
     fn mix(
         &self,
         tokens: &[f64],
-        options: &Options,
+        regularisers: &Regularisers,
         workspace: &mut rnnt_dp::Workspace,
         losses: &mut [f64],
         adjoints: &mut [f64],
     ) -> Result<()> {
         let (mut plain, mut of_tokens) = (vec![0.0; losses.len()], vec![0.0; tokens.len()]);
-        let regularisers = Regularisers { sigma: 0.0, ..options.regularisers() };
-        let (lattices, topology, omega) = (self.targets.lattices(), Topology::rnnt(), options.omega);
+        let regularisers = Regularisers { sigma: 0.0, ..*regularisers };
+        let (lattices, topology, omega) = (self.targets.lattices(), Topology::rnnt(), self.loss.omega());
         workspace.forward_backward(lattices, &topology, tokens, &regularisers, &mut plain, &mut of_tokens)?;
         for (loss, plain) in losses.iter_mut().zip(plain) {
             // 0 · inf
             *loss = if omega == 1.0 { plain } else { (1.0 - omega) * *loss + omega * plain };
         }
-        let width = options.topology.columns();
+        let width = self.topology.columns();
         let rows = adjoints.chunks_exact_mut(width);
         for (row, plain) in rows.zip(of_tokens.chunks_exact(2)) {
             row.iter_mut().for_each(|a| *a *= 1.0 - omega);

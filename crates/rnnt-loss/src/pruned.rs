@@ -1,145 +1,154 @@
-//! Door for pruned training: a trivial joiner chooses the sites, and the joint network sees no others.
-use ::pruned::{Batch, FirstPass, Ranges, Source, Transducer, first_pass};
-use panda_core::{Head, Real};
-use rnnt_dp::Topology;
+//! Pruned training: a trivial joiner chooses the sites, and the joint network sees no others.
+use ::pruned::{Batch, FirstPass, Ranges, Unigram};
+use kernels::Real;
 
-use crate::{Error, Layout, Options, ProjectedLoss, Result, Targets, Workspace, error::expect_len};
+use crate::{
+    Error, Found, Layout, Loss, Options, Output, PrunedJoint, Result, Scales, Session, Simple,
+    SimpleGradient, Targets, call::Call, error::expect_len,
+};
 
-/// Options of the first pass and of what joins it to the second.
+/// How the trivial joiner chooses sites, for [`Loss::Pruned`].
+///
+/// The first pass ([`pruned::first_pass`](fn@::pruned::first_pass)) is exact over the whole lattice; it says which label positions
+/// each frame keeps, and no gradient goes through that choice. The second is that of [`Loss::Transducer`] over the retained
+/// sites ([`Targets::retained`]): pruning leaves out sites and the selected normaliser keeps no classes, so that neither lattice
+/// nor vocabulary costs memory.
+///
+/// | option | first pass | second pass |
+/// |---|---|---|
+/// | topology, FastEmit, delay penalty, weights of tokens and of utterances | yes | yes |
+/// | shares below | yes | no |
+/// | label smoothing, z-loss, clamp, factored blank, skip, budget, precision | no | yes |
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pruning {
-    /// The trivial joiner; its transducer is that of the second pass too.
-    pub first: ::pruned::Options,
     /// Label positions that a frame keeps.
     pub s_range: usize,
-    /// Factor of the first pass's loss in the sum.
-    pub simple_scale: f64,
-    /// Factor of the second pass's.
-    pub pruned_scale: f64,
+    /// Share of the trivial joiner's log-probabilities that the label scores have alone.
+    pub lm_only_scale: f64,
+    /// Share that the frame scores and the unigram have alone.
+    pub am_only_scale: f64,
+    /// What the unigram is averaged over.
+    pub unigram: Unigram,
 }
 
-/// Five positions a frame, half of the simple loss: what k2's recipes end with.
+/// Five positions a frame, no smoothing.
 impl Default for Pruning {
     fn default() -> Self {
-        Self { first: ::pruned::Options::default(), s_range: 5, simple_scale: 0.5, pruned_scale: 1.0 }
+        Self { s_range: 5, lm_only_scale: 0.0, am_only_scale: 0.0, unigram: Unigram::default() }
     }
 }
 
 impl Pruning {
-    /// Scales for a step of training, when bands do not yet mean much: from 1 and 0.1 to the scales of `self`, in a straight
-    /// line over `steps` (k2's recipes).
-    pub fn warm_up(self, step: usize, steps: usize) -> Self {
-        let progress = if step < steps { step as f64 / steps as f64 } else { 1.0 };
-        let between = |from: f64, to: f64| from + progress * (to - from);
-        let simple_scale = between(1.0, self.simple_scale);
-        Self { simple_scale, pruned_scale: between(0.1 * self.pruned_scale, self.pruned_scale), ..self }
+    /// The first pass checks shares and width where it meets them.
+    pub(crate) fn check(&self) -> Result<()> {
+        Ok(())
     }
+}
 
-    fn check(&self) -> Result<()> {
-        for (argument, found) in [("simple_scale", self.simple_scale), ("pruned_scale", self.pruned_scale)] {
+impl Scales {
+    fn check(self) -> Result<()> {
+        for (argument, found) in [("scales.simple", self.simple), ("scales.pruned", self.pruned)] {
             if !(0.0..=f64::MAX).contains(&found) {
                 return Err(Error::Regulariser { argument, most: f64::MAX, found });
             }
         }
         Ok(())
     }
+}
 
-    /// The topology of the second pass.
-    pub fn topology(&self) -> Topology {
-        match self.first.transducer {
-            Transducer::Regular => Topology::rnnt(),
-            Transducer::Modified => Topology::modified(),
-            Transducer::Constrained => Topology::constrained(),
+/// The loss of the retained sites.
+pub(crate) fn second_loss(loss: &Loss) -> Loss {
+    match loss {
+        Loss::Pruned { topology, tokens, .. } => {
+            Loss::Transducer { topology: topology.clone(), tokens: *tokens, sigma: 0.0 }
         }
+        other => other.clone(),
     }
 }
 
-/// Losses and gradients of [`pruned_loss`].
-#[derive(Debug, Clone, PartialEq)]
-pub struct PrunedLoss<F, G> {
-    /// `-log P` of each utterance under the trivial joiner, *B*.
-    pub simple: Vec<f64>,
-    /// The bands that were retained.
-    pub ranges: Ranges,
-    /// Gradient of the trivial joiner's scores or of what they were made of.
-    pub source: G,
-    /// Losses under the joint network over the retained sites, and its gradients.
-    pub second: ProjectedLoss<F>,
-}
-
-/// Pruned transducer loss (Kuang et al., arXiv 2206.13236), with all gradients of
-/// `Σ_b weights[b] (simple_scale · simple[b] + pruned_scale · pruned[b])`.
-///
-/// The first pass ([`first_pass`]) is exact over the whole lattice of a trivial joiner; it says which `s_range` label
-/// positions each frame keeps, and no gradient goes through that choice. The second is
-/// [`projected_loss`](crate::projected_loss()) over the retained sites ([`Targets::retained`]): pruning leaves out sites and the
-/// selected normaliser keeps no classes, so that neither lattice nor vocabulary costs memory.
-///
-/// | option | first pass | second pass |
-/// |---|---|---|
-/// | topology | [`Pruning::first`] | the same |
-/// | FastEmit, delay penalty | [`Pruning::first`] | [`Options`] |
-/// | smoothing with scores of one side | [`Pruning::first`] | none |
-/// | label smoothing, z-loss, clamp, factored blank, σ, skip, budget, precision | none | [`Options`] |
-/// | weights of tokens and of utterances | [`Targets`], `weights` | the same |
-///
-/// # Shapes
-/// `source`: scores of T frames and U + 1 label positions an utterance, rows as in `layout`; others as in
-/// [`projected_loss`](crate::projected_loss()). [`Options::topology`] is not read: [`Pruning::first`] says it.
-///
-/// # Errors
-/// Those of both passes; a width below 2; a scale that is no number from 0 on; targets of which bands were retained already.
-///
-/// # Cost
-/// That of both passes: about Σ T (U+1) C multiply-adds three times, and 6 to 8 H C for each of Σ T · s_range sites.
-pub fn pruned_loss<F: Real, S: Source<F>>(
-    source: &S,
-    frames: &[F],
-    labels: &[F],
-    head: &Head<F>,
-    layout: Layout,
-    targets: &Targets,
+/// First pass, what it found, and the targets that are left of the lattice.
+pub(crate) fn first_pass<F: Real>(
     options: &Options,
-    pruning: &Pruning,
-    weights: &[f64],
-) -> Result<PrunedLoss<F, S::Gradient>> {
-    Workspace::new(options)?.pruned_loss(source, frames, labels, head, layout, targets, pruning, weights)
+    inputs: &PrunedJoint<F>,
+    loss: &Loss,
+    targets: &Targets,
+) -> Result<(FirstPass<F>, Found, Targets)> {
+    let Loss::Pruned { topology, pruning, .. } = loss else {
+        let expected = "those of the loss, which has no first pass";
+        return Err(Error::Inputs { expected, found: "a trivial joiner" });
+    };
+    inputs.scales.check()?;
+    if !targets.lattices().full() {
+        return Err(Error::misplaced("targets.retained", "where pruning chooses the sites", "bands"));
+    }
+    let layout = inputs.joint.layout;
+    layout.check(targets)?;
+    let first = ::pruned::Options {
+        transducer: transducer(topology)?,
+        lm_only_scale: pruning.lm_only_scale,
+        am_only_scale: pruning.am_only_scale,
+        unigram: pruning.unigram,
+        delay_penalty: options.delay_penalty,
+        fastemit: options.fastemit,
+    };
+    let batch = batch(targets, layout)?;
+    let pass = match &inputs.simple {
+        Simple::Matrices(source) => ::pruned::first_pass(source, &batch, &first)?,
+        Simple::Heads(source) => ::pruned::first_pass(source, &batch, &first)?,
+    };
+    let ranges = pass.ranges(pruning.s_range)?;
+    let retained = retained(targets, &ranges)?;
+    let found = Found { losses: pass.losses.clone(), ranges };
+    Ok((pass, found, retained))
 }
 
-impl<F: Real> Workspace<F> {
-    /// [`pruned_loss`](crate::pruned_loss()) with buffers of earlier calls.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn pruned_loss<S: Source<F>>(
-        &mut self,
-        source: &S,
-        frames: &[F],
-        labels: &[F],
-        head: &Head<F>,
-        layout: Layout,
-        targets: &Targets,
-        pruning: &Pruning,
-        weights: &[f64],
-    ) -> Result<PrunedLoss<F, S::Gradient>> {
-        expect_len("weights", targets.batch(), weights.len())?;
-        pruning.check()?;
-        if !targets.lattices().full() {
-            return Err(Error::misplaced("targets.retained", "where pruning chooses the sites", "bands"));
+fn transducer(topology: &rnnt_dp::Topology) -> Result<::pruned::Transducer> {
+    use ::pruned::Transducer;
+    for (transducer, known) in [
+        (Transducer::Regular, rnnt_dp::Topology::rnnt()),
+        (Transducer::Modified, rnnt_dp::Topology::modified()),
+        (Transducer::Constrained, rnnt_dp::Topology::constrained()),
+    ] {
+        if *topology == known {
+            return Ok(transducer);
         }
-        layout.check(targets)?;
-        let pass = first_pass(source, &batch(targets, layout)?, &pruning.first)?;
-        let ranges = pass.ranges(pruning.s_range)?;
-        let retained = retained(targets, &ranges)?;
-        let scaled = |scale: f64| weights.iter().map(|weight| scale * weight).collect::<Vec<f64>>();
-        let pruned = scaled(pruning.pruned_scale);
-        let topology = std::mem::replace(&mut self.options.topology, pruning.topology());
-        let second = self.projected_loss(frames, labels, head, layout, &retained, &pruned);
-        self.options.topology = topology;
-        let second = second?;
-        let gradient = pass.backward(source, &scaled(pruning.simple_scale))?;
-        let FirstPass { losses: simple, .. } = pass;
-        Ok(PrunedLoss { simple, ranges, source: gradient, second })
+    }
+    Err(Error::misplaced("topology", "of other arcs than blank and label with pruning", "others"))
+}
+
+/// Gradient of the trivial joiner under the weights of the utterances and its scale.
+pub(crate) fn pull_back_first<F: Real>(
+    pass: &FirstPass<F>,
+    inputs: &PrunedJoint<F>,
+    weights: &[f64],
+) -> Result<SimpleGradient<F>> {
+    let weights: Vec<f64> = weights.iter().map(|weight| inputs.scales.simple * weight).collect();
+    Ok(match &inputs.simple {
+        Simple::Matrices(source) => SimpleGradient::Matrices(pass.backward(source, &weights)?),
+        Simple::Heads(source) => SimpleGradient::Heads(pass.backward(source, &weights)?),
+    })
+}
+
+impl<F: Real> Session<F> {
+    /// Both passes, the second utterance group by utterance group.
+    pub(crate) fn sum_of_both(
+        &mut self,
+        inputs: &PrunedJoint<F>,
+        loss: &Loss,
+        targets: &Targets,
+        weights: &[f64],
+    ) -> Result<Output<F>> {
+        expect_len("weights", targets.batch(), weights.len())?;
+        let (pass, found, retained) = first_pass(&self.options, inputs, loss, targets)?;
+        let second = second_loss(loss);
+        let scaled: Vec<f64> = weights.iter().map(|weight| inputs.scales.pruned * weight).collect();
+        let mut out = {
+            let call = Call::joint(&inputs.joint, &second, &retained, &self.options)?;
+            self.sum_of(&call, &scaled)?
+        };
+        out.gradients.simple = Some(pull_back_first(&pass, inputs, weights)?);
+        out.first_pass = Some(found);
+        Ok(out)
     }
 }
 

@@ -1,89 +1,149 @@
-//! Door for ready-made scores, as other toolkits' `rnnt_loss` takes them.
-use panda_core::{Real, scores};
+//! Ready-made scores, as other toolkits' losses take them.
+use kernels::Real;
+use panda_core::scores;
 
 use crate::{
-    Layout, Options, Result, Targets,
-    columns::{Columns, Part},
+    Error, Gradients, Layout, Loss, Output, Result, Scores, Session, Skipped, Targets,
+    ctc::Ctc,
     engine::Forward,
     error::expect_rows,
-    objective::Transducer,
+    heads::{Answer, Role},
+    objective::Objective,
 };
 
-/// Loss and gradient of [`scores_loss`].
-#[derive(Debug, Clone, PartialEq)]
-pub struct ScoresLoss<F> {
-    /// `-log P` of each utterance, *B*.
-    pub losses: Vec<f64>,
-    /// Gradient of the scores, shaped like them; exactly 0 in padding.
-    pub gradient: Vec<F>,
-    /// Forward log-sums of the packed sites, *N*, without delay penalty and σ.
-    pub log_alpha: Vec<f64>,
-    /// Backward log-sums of the packed sites, *N*; `loss = -log_beta` at the first site of an utterance.
-    pub log_beta: Vec<f64>,
+/// Where the scores of a batch lie.
+struct Rows {
+    layout: Layout,
+    site_of_row: Vec<u32>,
+    classes: usize,
+    /// D
+    durations: usize,
 }
 
-/// Transducer loss of scores (logits), with the gradient of `Σ_b weights[b] loss[b]`.
-///
-/// # Shapes
-/// `scores` *rows x C* in `layout` ([`Layout::Padded`]: *B x T x (U+1) x C*), `weights` *B*.
-///
-/// # Errors
-/// Shapes that do not fit, labels outside the classes, a real site whose scores are NaN, +inf or all -inf.
-///
-/// # Cost
-/// O(N C) time; one copy of the scores. [`scores_loss_in_place`] does without the copy.
-pub fn scores_loss<F: Real>(
-    scores: &[F],
-    classes: usize,
-    layout: Layout,
-    targets: &Targets,
-    options: &Options,
-    weights: &[f64],
-) -> Result<ScoresLoss<F>> {
-    let mut gradient = scores.to_vec();
-    let forward = overwrite(&mut gradient, classes, layout, targets, options, weights)?;
-    let sums = rnnt_dp::log_sums(targets.lattices(), &options.topology, &forward.emissions())?;
-    let (log_alpha, log_beta) = (sums.log_alpha, sums.log_beta);
-    Ok(ScoresLoss { losses: forward.losses().to_vec(), gradient, log_alpha, log_beta })
+impl Rows {
+    fn new(
+        len: usize,
+        (classes, layout): (usize, Layout),
+        loss: &Loss,
+        objective: &Objective,
+        targets: &Targets,
+    ) -> Result<Self> {
+        targets.check_classes(classes)?;
+        let layout = if *loss == Loss::Ctc { Ctc::layout(layout) } else { layout };
+        layout.check(objective.sites())?;
+        let durations = loss.durations();
+        let width = classes.saturating_add(durations);
+        expect_rows("scores", layout.score_rows(objective.sites()), width, len)?;
+        Ok(Self { layout, site_of_row: layout.site_of_row(objective.sites()), classes, durations })
+    }
+
+    /// Tokens, and durations if there are some.
+    fn roles(&self) -> impl Iterator<Item = Role> + use<> {
+        std::iter::once(Role::Tokens).chain((self.durations > 0).then_some(Role::Durations))
+    }
+
+    /// Columns of each row that belong to a role.
+    fn columns(&self, role: usize) -> std::ops::Range<usize> {
+        if role == 0 { 0..self.classes } else { self.classes..self.classes + self.durations }
+    }
+
+    /// Scores of a role by themselves; none where they are all there is.
+    fn apart<F: Real>(&self, scores: &[F], role: usize) -> Option<Vec<F>> {
+        let width = self.classes + self.durations;
+        let columns = self.columns(role);
+        (self.durations > 0)
+            .then(|| scores.chunks_exact(width).flat_map(|row| &row[columns.clone()]).copied().collect())
+    }
 }
 
-/// As [`scores_loss`], writing the gradient over the scores; returns the losses.
-///
-/// # Errors
-/// As [`scores_loss`]; the scores are then untouched.
-pub fn scores_loss_in_place<F: Real>(
-    scores: &mut [F],
-    classes: usize,
-    layout: Layout,
+/// Losses and adjoints.
+pub(crate) fn forward<F: Real>(
+    session: &mut Session<F>,
+    inputs: &Scores<F>,
     targets: &Targets,
-    options: &Options,
-    weights: &[f64],
-) -> Result<Vec<f64>> {
-    Ok(overwrite(scores, classes, layout, targets, options, weights)?.losses().to_vec())
-}
-
-fn overwrite<F: Real>(
-    z: &mut [F],
-    classes: usize,
-    layout: Layout,
-    targets: &Targets,
-    options: &Options,
-    weights: &[f64],
 ) -> Result<Forward<F>> {
+    let Scores { scores: z, classes, layout } = *inputs;
+    let Session { options, lattices, .. } = session;
+    let loss = &options.loss;
+    crate::session::reject_pruned(loss)?;
     options.without_head()?;
-    layout.check(targets)?;
-    targets.check_classes(classes)?;
-    expect_rows("scores", layout.score_rows(targets), classes, z.len())?;
-    let site_of_row = layout.site_of_row(targets);
-    let sites = targets.lattices().sites();
-    let mut workspace = rnnt_dp::Workspace::new();
-    let objective = Transducer::new(targets, Columns::Tokens);
-    let forward = Forward::from_normaliser(&objective, options, &mut workspace, |_, selection| {
-        scores::forward(z, classes, &site_of_row, sites, selection)
-    })?;
-    forward.with_adjoints(targets.lattices(), options, weights, |_, part, adjoints| {
-        let Part { selection, normalized } = part;
-        scores::backward_in_place(z, classes, &site_of_row, selection, normalized, adjoints)
-    })?;
-    Ok(forward)
+    let mut run = || {
+        let objective = Objective::new(loss, targets)?;
+        let rows = Rows::new(z.len(), (classes, layout), loss, &objective, targets)?;
+        let sites = objective.sites().lattices().sites();
+        Forward::from_normaliser(rows.roles(), &objective, options, lattices, |head, selection| {
+            let apart = rows.apart(z, head);
+            let z = apart.as_deref().unwrap_or(z);
+            scores::forward(z, rows.columns(head).len(), &rows.site_of_row, sites, selection)
+        })
+    };
+    run().map_err(|error: Error| error.of(loss))
+}
+
+/// Writes the gradient over the scores.
+pub(crate) fn overwrite<F: Real>(
+    session: &Session<F>,
+    inputs: (usize, Layout),
+    targets: &Targets,
+    forward: Forward<F>,
+    weights: &[f64],
+    z: &mut [F],
+) -> Result<Vec<f64>> {
+    let options = &session.options;
+    let loss = &options.loss;
+    let objective = Objective::new(loss, targets)?;
+    let rows = Rows::new(z.len(), inputs, loss, &objective, targets)?;
+    let lattices = objective.sites().lattices();
+    let outcome = forward.with_adjoints(lattices, options, weights, |head, answer, adjoints| {
+        let Answer { selection, normalized, .. } = answer;
+        let (columns, of) = (rows.columns(head), &rows.site_of_row);
+        let Some(mut apart) = rows.apart(z, head) else {
+            return scores::backward_in_place(z, columns.len(), of, selection, normalized, adjoints);
+        };
+        scores::backward_in_place(&mut apart, columns.len(), of, selection, normalized, adjoints)?;
+        let all = z.chunks_exact_mut(rows.classes + rows.durations);
+        all.zip(apart.chunks_exact(columns.len()))
+            .for_each(|(row, part)| row[columns.clone()].copy_from_slice(part));
+        Ok(())
+    });
+    outcome.map_err(|error| error.of(loss))
+}
+
+/// Losses and the gradient, written over a copy of the scores.
+pub(crate) fn backward<F: Real>(
+    session: &Session<F>,
+    inputs: &Scores<F>,
+    targets: &Targets,
+    forward: Forward<F>,
+    weights: &[f64],
+) -> Result<Output<F>> {
+    let mut gradient = inputs.scores.to_vec();
+    let place = (inputs.classes, inputs.layout);
+    let losses = overwrite(session, place, targets, forward, weights, &mut gradient)?;
+    let gradients = Gradients { scores: gradient, ..Gradients::default() };
+    Ok(Output { losses, first_pass: None, gradients, skipped: Skipped::default() })
+}
+
+impl<F: Real> Session<F> {
+    /// As [`Session::sum`] of [`Scores`], writing the gradient over the scores; returns the losses.
+    ///
+    /// # Shapes
+    /// `scores` as [`Scores::scores`], `weights` *B*.
+    ///
+    /// # Errors
+    /// As [`Session::sum`]; the scores are then untouched.
+    ///
+    /// # Cost
+    /// O(N C) time; nothing of the size of the scores, unless the loss has durations.
+    pub fn sum_in_place(
+        &mut self,
+        scores: &mut [F],
+        (classes, layout): (usize, Layout),
+        targets: &Targets,
+        weights: &[f64],
+    ) -> Result<Vec<f64>> {
+        crate::error::expect_len("weights", targets.batch(), weights.len())?;
+        let forward = forward(self, &Scores { scores, classes, layout }, targets)?;
+        overwrite(self, (classes, layout), targets, forward, weights, scores)
+    }
 }

@@ -7,8 +7,8 @@
 //! Σ_c |Δdb_c| <= 2 D      Σ_c max_k |ΔdW_ck| <= 2 D max|h|      |Δdf|, |Δdg| <= 2 D max|W|
 //! ```
 //!
-//! since the slope of tanh and of the positive part is at most 1. Where there are several heads, 2 becomes 4 (tokens and
-//! durations) or 3 (a blank of its own): see `Columns::reach`.
+//! since the slope of tanh and of the positive part is at most 1 (with dropout, the scale of what is left). Where there are
+//! several heads, 2 becomes 4 (tokens and durations) or 3 (a blank of its own): see `columns::reach`.
 use rayon::prelude::*;
 use rnnt_dp::Lattices;
 
@@ -31,18 +31,10 @@ pub struct Skipped {
 
 impl Skipped {
     /// `reach` is 2 above.
-    pub(crate) fn new(
-        parts: &[Lost],
-        weights: &[f64],
-        reach: f64,
-        largest_hidden: f64,
-        largest_weight: f64,
-    ) -> Self {
-        // An impossible utterance has nothing to lose, whatever its weight.
-        let lost = parts.iter().zip(weights).filter(|(part, _)| part.sites > 0);
-        let mass: f64 = lost.map(|(part, weight)| part.mass * weight.abs()).sum();
+    pub(crate) fn new(lost: Lost, reach: f64, largest_hidden: f64, largest_weight: f64) -> Self {
+        let Lost { sites, mass } = lost;
         Self {
-            sites: parts.iter().map(|part| part.sites).sum(),
+            sites,
             zeros: 0,
             mass,
             bias: reach * mass,
@@ -67,6 +59,16 @@ impl Skipped {
 pub(crate) struct Lost {
     pub sites: usize,
     pub mass: f64,
+}
+
+impl Lost {
+    /// What all utterances lose together, each times its weight.
+    pub fn weighted(parts: &[Self], weights: &[f64]) -> Self {
+        // An impossible utterance has nothing to lose, whatever its weight.
+        let lost = parts.iter().zip(weights).filter(|(part, _)| part.sites > 0);
+        let mass = lost.map(|(part, weight)| part.mass * weight.abs()).sum();
+        Self { sites: parts.iter().map(|part| part.sites).sum(), mass }
+    }
 }
 
 /// Zeroes the adjoints, so many columns a site, of the sites that matter least. Tokens and durations have the same occupancy.

@@ -13,10 +13,11 @@
 //! ```
 //!
 //! (Szegedy et al., arXiv 1512.00567, section 7; de Brébisson and Vincent, arXiv 1604.08859.)
-use panda_core::{Head, Normalized, Real};
+use kernels::Real;
+use panda_core::{Head, Normalized};
 use rnnt_dp::Lattices;
 
-use crate::Result;
+use crate::{HeadGradient, Result};
 
 /// The mean of all classes of a head.
 pub(crate) struct MeanClass<F> {
@@ -41,13 +42,13 @@ impl<F: Real> MeanClass<F> {
     }
 
     /// Spreads its gradient over that of all classes.
-    pub fn spread((mean, mean_bias): &(Vec<F>, Vec<F>), into: &mut (Vec<F>, Vec<F>)) {
-        let (weight, bias) = into;
+    pub fn spread(mean: &HeadGradient<F>, into: &mut HeadGradient<F>) {
+        let HeadGradient { weight, bias } = into;
         let share = F::from_f64(1.0 / bias.len() as f64);
-        for row in weight.chunks_exact_mut(mean.len()) {
-            row.iter_mut().zip(mean).for_each(|(w, m)| *w += share * *m);
+        for row in weight.chunks_exact_mut(mean.weight.len()) {
+            row.iter_mut().zip(&mean.weight).for_each(|(w, m)| *w += share * *m);
         }
-        bias.iter_mut().for_each(|b| *b += share * mean_bias[0]);
+        bias.iter_mut().for_each(|b| *b += share * mean.bias[0]);
     }
 }
 

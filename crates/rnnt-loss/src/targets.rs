@@ -184,14 +184,15 @@ impl Targets {
         Ok(Selection::new(ids, active, tokens)?)
     }
 
-    /// The next label at every site, by its number among the classes that are not blank.
-    pub(crate) fn labels_without_blank(&self) -> Result<Selection> {
-        let (mut ids, mut active) = (Vec::new(), Vec::new());
+    /// The next label at every site.
+    pub(crate) fn next_labels(&self) -> Result<Selection> {
+        let sites = self.lattices.sites();
+        let (mut ids, mut active) = (Vec::with_capacity(sites), Vec::with_capacity(sites));
         for utterance in 0..self.batch() {
             let labels = self.labels(utterance);
             for site in self.lattices.sites_of(utterance) {
                 let next = labels.get(site.label);
-                ids.push(next.map_or(0, |&label| label - u32::from(label > self.blank)));
+                ids.push(next.copied().unwrap_or(self.blank));
                 active.push(next.is_some());
             }
         }
@@ -225,34 +226,19 @@ impl Layout {
     }
 
     /// First row of each utterance among frame rows, and their number.
-    pub(crate) fn frame_rows(&self, targets: &Targets) -> (Vec<usize>, usize) {
-        let step = |b: usize| match *self {
-            Self::Packed => targets.frames(b),
-            Self::Padded { frames, .. } => frames,
-        };
-        starts(targets.batch(), step)
+    pub(crate) fn frame_starts(&self, targets: &Targets) -> Starts {
+        match *self {
+            Self::Packed => Starts::running(targets.batch(), |b| targets.frames(b)),
+            Self::Padded { frames, .. } => Starts::Every(frames, targets.batch()),
+        }
     }
 
     /// First row of each utterance among label rows, and their number.
-    pub(crate) fn label_rows(&self, targets: &Targets) -> (Vec<usize>, usize) {
-        let step = |b: usize| match *self {
-            Self::Packed => targets.labels(b).len() + 1,
-            Self::Padded { positions, .. } => positions,
-        };
-        starts(targets.batch(), step)
-    }
-
-    /// Frame row and label row of every site of some utterances.
-    pub(crate) fn joint_rows(&self, targets: &Targets, utterances: Range<usize>) -> (Vec<u32>, Vec<u32>) {
-        let ((frame_starts, _), (label_starts, _)) = (self.frame_rows(targets), self.label_rows(targets));
-        let mut rows = (Vec::new(), Vec::new());
-        for b in utterances {
-            for Site { frame, label } in targets.lattices().sites_of(b) {
-                rows.0.push((frame_starts[b] + frame) as u32);
-                rows.1.push((label_starts[b] + label) as u32);
-            }
+    pub(crate) fn label_starts(&self, targets: &Targets) -> Starts {
+        match *self {
+            Self::Packed => Starts::running(targets.batch(), |b| targets.labels(b).len() + 1),
+            Self::Padded { positions, .. } => Starts::Every(positions, targets.batch()),
         }
-        rows
     }
 
     /// Rows of a scores matrix.
@@ -260,27 +246,6 @@ impl Layout {
         match *self {
             Self::Packed => targets.lattices().sites(),
             Self::Padded { frames, positions } => targets.batch() * frames * positions,
-        }
-    }
-
-    /// Runs of rows of a scores matrix that hold the sites of some utterances, in their order.
-    pub(crate) fn site_runs(&self, targets: &Targets, utterances: Range<usize>) -> Vec<Range<usize>> {
-        let lattices = targets.lattices();
-        match *self {
-            Self::Packed => {
-                let (first, last) = (lattices.range(utterances.start), lattices.range(utterances.end - 1));
-                std::iter::once(first.start..last.end).collect()
-            }
-            Self::Padded { frames, positions } => {
-                let rows_of = |b: usize| {
-                    let first = move |frame: usize| (b * frames + frame) * positions;
-                    (0..targets.frames(b)).map(move |frame| {
-                        let Range { start, end } = lattices.positions(b, frame);
-                        first(frame) + start..first(frame) + end
-                    })
-                };
-                utterances.flat_map(rows_of).collect()
-            }
         }
     }
 
@@ -300,13 +265,35 @@ impl Layout {
     }
 }
 
-/// Running sums of `step(0), step(1), ..` and the total.
-fn starts(batch: usize, step: impl Fn(usize) -> usize) -> (Vec<usize>, usize) {
-    let mut total = 0;
-    let mut starts = Vec::with_capacity(batch);
-    for utterance in 0..batch {
-        starts.push(total);
-        total += step(utterance);
+/// First rows of utterances.
+pub(crate) enum Starts {
+    /// One after the other; the last is the number of rows.
+    Listed(Vec<usize>),
+    /// So many rows for each of so many utterances.
+    Every(usize, usize),
+}
+
+impl Starts {
+    fn running(batch: usize, rows: impl Fn(usize) -> usize) -> Self {
+        let mut starts = Vec::with_capacity(batch + 1);
+        starts.push(0);
+        (0..batch).for_each(|b| starts.push(starts[b] + rows(b)));
+        Self::Listed(starts)
     }
-    (starts, total)
+
+    /// That of an utterance.
+    pub fn of(&self, utterance: usize) -> usize {
+        match self {
+            Self::Listed(starts) => starts[utterance],
+            Self::Every(rows, _) => utterance * rows,
+        }
+    }
+
+    /// All rows.
+    pub fn total(&self) -> usize {
+        match self {
+            Self::Listed(starts) => starts.last().copied().unwrap_or(0),
+            Self::Every(rows, batch) => rows * batch,
+        }
+    }
 }

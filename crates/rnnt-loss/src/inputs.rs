@@ -1,0 +1,164 @@
+//! What the scores of a batch are made of.
+use ::pruned::{Heads as TrivialHeads, Matrices};
+use panda_core::Head;
+
+use crate::{Dropout, Layout};
+
+/// Inputs of a call; each kind converts into it.
+#[derive(Debug, Clone, Copy)]
+pub enum Inputs<'a, F> {
+    /// Rows that a joint network adds.
+    Joint(Joint<'a, F>),
+    /// Hidden rows that exist already.
+    Rows(Rows<'a, F>),
+    /// Ready-made scores.
+    Scores(Scores<'a, F>),
+    /// Rows that a joint network adds where a trivial joiner says so.
+    Pruned(PrunedJoint<'a, F>),
+}
+
+/// Sites `h(t,u) = drop(act(encoded[t] + predicted[u]))`, `z = h Wᵀ + b`, none of them ever kept as *N x H*.
+#[derive(Debug, Clone, Copy)]
+pub struct Joint<'a, F> {
+    /// Projected encodings, frame rows *rows x H* ([`Layout::Padded`]: *B x T x H*).
+    pub encoded: &'a [F],
+    /// Projected predictions, label rows *rows x H* ([`Layout::Padded`]: *B x (U+1) x H*).
+    pub predicted: &'a [F],
+    /// The head of the tokens.
+    pub head: Head<'a, F>,
+    /// That of the durations, for [`Loss::Tdt`](crate::Loss::Tdt) alone.
+    pub durations: Option<Head<'a, F>>,
+    /// Dropout after the activation, for this call.
+    pub dropout: Option<Dropout>,
+    /// Where the rows of an utterance lie.
+    pub layout: Layout,
+}
+
+/// Hidden rows, one a site; for [`Loss::Ctc`](crate::Loss::Ctc) one a frame.
+#[derive(Debug, Clone, Copy)]
+pub struct Rows<'a, F> {
+    /// *rows x H* ([`Layout::Padded`]: *B x T x (U+1) x H*; for CTC *B x T x H*).
+    pub hidden: &'a [F],
+    /// The head of the tokens.
+    pub head: Head<'a, F>,
+    /// That of the durations, for [`Loss::Tdt`](crate::Loss::Tdt) alone.
+    pub durations: Option<Head<'a, F>>,
+    /// Where the rows of an utterance lie; for CTC, label positions do not matter.
+    pub layout: Layout,
+}
+
+/// Scores (logits), as other toolkits' losses take them.
+#[derive(Debug, Clone, Copy)]
+pub struct Scores<'a, F> {
+    /// *rows x C* ([`Layout::Padded`]: *B x T x (U+1) x C*; for CTC *B x T x C*). Those of D durations follow those of the
+    /// tokens in each row, which then has C + D.
+    pub scores: &'a [F],
+    /// C, durations not counted.
+    pub classes: usize,
+    /// Where the rows of an utterance lie.
+    pub layout: Layout,
+}
+
+/// A trivial joiner that chooses the sites, and what a joint network sees there.
+#[derive(Debug, Clone, Copy)]
+pub struct PrunedJoint<'a, F> {
+    /// Where the scores of the trivial joiner come from, rows as in the joint's layout.
+    pub simple: Simple<'a, F>,
+    /// The second pass.
+    pub joint: Joint<'a, F>,
+    /// Factors of both losses in the sum, for this call.
+    pub scales: Scales,
+}
+
+/// Scores of the trivial joiner, `am[t] + lm[u]`.
+#[derive(Debug, Clone, Copy)]
+pub enum Simple<'a, F> {
+    /// As matrices.
+    Matrices(Matrices<'a, F>),
+    /// From linear layers, a tile of classes at a time.
+    Heads(TrivialHeads<'a, F>),
+}
+
+/// Factors of the losses of both passes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Scales {
+    /// Of the trivial joiner's.
+    pub simple: f64,
+    /// Of the joint network's.
+    pub pruned: f64,
+}
+
+/// Half of the simple loss: what k2's recipes end with.
+impl Default for Scales {
+    fn default() -> Self {
+        Self { simple: 0.5, pruned: 1.0 }
+    }
+}
+
+impl Scales {
+    /// Scales for a step of training, when bands do not yet mean much: from 1 and 0.1 to those of `self`, in a straight
+    /// line over `steps` (k2's recipes).
+    pub fn warm_up(self, step: usize, steps: usize) -> Self {
+        let progress = if step < steps { step as f64 / steps as f64 } else { 1.0 };
+        let between = |from: f64, to: f64| from + progress * (to - from);
+        Self { simple: between(1.0, self.simple), pruned: between(0.1 * self.pruned, self.pruned) }
+    }
+}
+
+impl<'a, F> Joint<'a, F> {
+    /// Packed rows under one head, without dropout.
+    pub fn new(encoded: &'a [F], predicted: &'a [F], head: Head<'a, F>) -> Self {
+        Self { encoded, predicted, head, durations: None, dropout: None, layout: Layout::Packed }
+    }
+
+    /// The same rows in another layout.
+    pub fn with_layout(self, layout: Layout) -> Self {
+        Self { layout, ..self }
+    }
+
+    /// The same with a head of durations.
+    pub fn with_durations(self, durations: Head<'a, F>) -> Self {
+        Self { durations: Some(durations), ..self }
+    }
+
+    /// The same with dropout after the activation.
+    pub fn with_dropout(self, dropout: Dropout) -> Self {
+        Self { dropout: Some(dropout), ..self }
+    }
+}
+
+impl<'a, F> Rows<'a, F> {
+    /// Packed rows under one head.
+    pub fn new(hidden: &'a [F], head: Head<'a, F>) -> Self {
+        Self { hidden, head, durations: None, layout: Layout::Packed }
+    }
+
+    /// The same rows in another layout.
+    pub fn with_layout(self, layout: Layout) -> Self {
+        Self { layout, ..self }
+    }
+}
+
+impl<'a, F> From<Joint<'a, F>> for Inputs<'a, F> {
+    fn from(joint: Joint<'a, F>) -> Self {
+        Self::Joint(joint)
+    }
+}
+
+impl<'a, F> From<Rows<'a, F>> for Inputs<'a, F> {
+    fn from(rows: Rows<'a, F>) -> Self {
+        Self::Rows(rows)
+    }
+}
+
+impl<'a, F> From<Scores<'a, F>> for Inputs<'a, F> {
+    fn from(scores: Scores<'a, F>) -> Self {
+        Self::Scores(scores)
+    }
+}
+
+impl<'a, F> From<PrunedJoint<'a, F>> for Inputs<'a, F> {
+    fn from(pruned: PrunedJoint<'a, F>) -> Self {
+        Self::Pruned(pruned)
+    }
+}

@@ -1,0 +1,173 @@
+//! Sites of a joint network, whose hidden rows are made when they are needed and never kept as *N x H*.
+use std::ops::Range;
+
+use kernels::Real;
+use panda_core::Sites;
+use rnnt_dp::Lattices;
+
+use crate::{Activation, Error, Result, Targets, dropout::Mask, targets::Starts};
+
+/// What the sites of a whole batch are made of.
+pub(crate) struct JointRows<'a, F> {
+    pub encoded: &'a [F],
+    pub predicted: &'a [F],
+    pub width: usize,
+    /// First rows of the utterances.
+    pub frames: Starts,
+    pub labels: Starts,
+    pub activation: Activation,
+    pub mask: Option<Mask>,
+}
+
+/// Sites `h(t,u) = drop(act(encoded[t] + predicted[u]))` of some utterances of a batch.
+pub(crate) struct JointSites<'a, F> {
+    encoded: &'a [F],
+    predicted: &'a [F],
+    width: usize,
+    activation: Activation,
+    mask: Option<Mask>,
+    /// Rows that each site adds.
+    frame_of: Vec<u32>,
+    label_of: Vec<u32>,
+    /// Names of the sites' masks; none without dropout.
+    keys: Vec<u64>,
+}
+
+impl<'a, F: Real> JointSites<'a, F> {
+    /// Sites of some utterances.
+    ///
+    /// # Errors
+    /// A row of theirs that holds an infinite value, which the nonlinearity would hide. Padding is not read.
+    pub fn new(rows: &JointRows<'a, F>, targets: &Targets, utterances: Range<usize>) -> Result<Self> {
+        let JointRows { encoded, predicted, width, activation, mask, .. } = *rows;
+        let lattices = targets.lattices();
+        let count = lattices.range(utterances.end - 1).end - lattices.range(utterances.start).start;
+        let (mut frame_of, mut label_of) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        let mut keys = Vec::with_capacity(if mask.is_some() { count } else { 0 });
+        for b in utterances {
+            let (frame, label) = (rows.frames.of(b), rows.labels.of(b));
+            let rows = frame..frame + targets.frames(b);
+            reject_infinite(encoded, width, rows, "an infinite frame row", lattices, b)?;
+            let rows = label..label + targets.labels(b).len() + 1;
+            reject_infinite(predicted, width, rows, "an infinite label row", lattices, b)?;
+            for site in lattices.sites_of(b) {
+                frame_of.push((frame + site.frame) as u32);
+                label_of.push((label + site.label) as u32);
+                keys.extend(mask.map(|mask| mask.key(b, site)));
+            }
+        }
+        Ok(Self { encoded, predicted, width, activation, mask, frame_of, label_of, keys })
+    }
+
+    /// Bytes of a site.
+    pub fn bytes(mask: bool) -> usize {
+        8 + if mask { 8 } else { 0 }
+    }
+
+    fn row(&self, index: u32) -> Range<usize> {
+        index as usize * self.width..(index as usize + 1) * self.width
+    }
+
+    fn scale(&self) -> f64 {
+        self.mask.map_or(1.0, |mask| mask.scale())
+    }
+
+    /// A bound on the slope of a hidden unit by what the joint adds.
+    pub fn steepest(&self) -> f64 {
+        self.scale()
+    }
+}
+
+/// Fails if a row of an utterance has an infinite value; names the first site that needs it.
+fn reject_infinite<F: Real>(
+    rows: &[F],
+    width: usize,
+    of: Range<usize>,
+    found: &'static str,
+    lattices: &Lattices,
+    utterance: usize,
+) -> Result<()> {
+    let first = of.start;
+    for row in of {
+        let values = &rows[row * width..][..width];
+        // Without a way out of the loop it is fast. A product with 0 is NaN for infinities and NaN alone.
+        let odd = values.iter().fold(false, |odd, &value| odd | (value * F::ZERO != F::ZERO));
+        if odd && values.iter().any(|value| value.to_f64().is_infinite()) {
+            let mine = |site: &rnnt_dp::Site| match found.contains("frame") {
+                true => site.frame == row - first,
+                false => site.label == row - first,
+            };
+            // A row that no retained site needs does no harm.
+            let Some(site) = lattices.sites_of(utterance).find(mine) else { continue };
+            return Err(Error::Scores { utterance, frame: site.frame, label: site.label, found });
+        }
+    }
+    Ok(())
+}
+
+impl<F: Real> Sites<F> for JointSites<'_, F> {
+    /// Of the encoded and of the predicted rows.
+    type Gradient = Vec<Vec<F>>;
+
+    fn len(&self) -> usize {
+        self.frame_of.len()
+    }
+
+    fn width(&self) -> usize {
+        self.width
+    }
+
+    fn largest(&self) -> f64 {
+        let largest = |rows: &[F], of: &[u32]| {
+            let row = |&row: &u32| &rows[self.row(row)];
+            of.iter().flat_map(row).map(|value| value.to_f64().abs()).fold(0.0, f64::max)
+        };
+        let sum = match self.activation {
+            Activation::Tanh => f64::INFINITY,
+            Activation::Relu => {
+                largest(self.encoded, &self.frame_of) + largest(self.predicted, &self.label_of)
+            }
+        };
+        self.scale() * self.activation.bound(sum)
+    }
+
+    fn fill(&self, sites: &[usize], hidden: &mut [F]) {
+        for (&site, out) in sites.iter().zip(hidden.chunks_exact_mut(self.width)) {
+            let frame = &self.encoded[self.row(self.frame_of[site])];
+            let label = &self.predicted[self.row(self.label_of[site])];
+            self.activation.apply(out, frame, label);
+            if let Some(mask) = self.mask {
+                mask.apply(self.keys[site], out);
+            }
+        }
+    }
+
+    fn pull_back(&self, sites: &[usize], hidden: &[F], gradient: &mut [F]) {
+        let Some(mask) = self.mask else { return self.activation.slope(gradient, hidden) };
+        let undo = F::from_f64(1.0 / mask.scale());
+        let rows = hidden.chunks_exact(self.width).zip(gradient.chunks_exact_mut(self.width));
+        for (&site, (hidden, gradient)) in sites.iter().zip(rows) {
+            // The activation's own value, a few units at a time; what was dropped gets no gradient whatever it was.
+            let mut value = [F::ZERO; 64];
+            for (gradient, hidden) in gradient.chunks_mut(64).zip(hidden.chunks(64)) {
+                value.iter_mut().zip(hidden).for_each(|(value, &hidden)| *value = hidden * undo);
+                self.activation.slope(gradient, &value[..hidden.len()]);
+            }
+            mask.apply(self.keys[site], gradient);
+        }
+    }
+
+    fn zero_gradient(&self) -> Vec<Vec<F>> {
+        vec![kernels::zeros(self.encoded.len()), kernels::zeros(self.predicted.len())]
+    }
+
+    fn scatter(&self, sites: &[usize], gradient: &[F], into: &mut Vec<Vec<F>>) {
+        let sum = |of: &[u32], into: &mut [F]| {
+            for (&site, g) in sites.iter().zip(gradient.chunks_exact(self.width)) {
+                F::add_slice(&mut into[self.row(of[site])], g);
+            }
+        };
+        let [encoded, predicted] = into.as_mut_slice() else { unreachable!("two kinds of rows") };
+        rayon::join(|| sum(&self.frame_of, encoded), || sum(&self.label_of, predicted));
+    }
+}

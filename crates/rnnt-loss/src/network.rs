@@ -1,0 +1,148 @@
+//! Encodings and predictions before their projections: a joint network as a whole.
+use kernels::Real;
+use panda_core::Head;
+
+use crate::{
+    Error, Gradients, Joint, Layout, Output, Result, Session, Skipped, Targets,
+    error::{expect_len, expect_rows},
+    linear,
+    targets::Starts,
+};
+
+/// Parameters of the joint network `z = act(x_enc W_Aᵀ + x_pred W_Lᵀ + b_Z)`, `scores = z W_Oᵀ + b_O`, borrowed.
+#[derive(Debug, Clone, Copy)]
+pub struct JointNetwork<'a, F> {
+    /// `W_A`, *H x Ha*.
+    pub encoder: &'a [F],
+    /// Ha, the width of an encoding.
+    pub encoder_width: usize,
+    /// `W_L`, *H x Hl*.
+    pub predictor: &'a [F],
+    /// Hl, the width of a prediction.
+    pub predictor_width: usize,
+    /// `b_Z`, *H*.
+    pub bias: Option<&'a [F]>,
+    /// `W_O` *C x H* and `b_O` *C*.
+    pub head: Head<'a, F>,
+}
+
+/// Encodings *rows x Ha* and predictions *rows x Hl* of a batch ([`Layout::Padded`]: *B x T x Ha* and *B x (U+1) x Hl*).
+#[derive(Debug, Clone, Copy)]
+pub struct Encodings<'a, F> {
+    /// Frame rows.
+    pub encodings: &'a [F],
+    /// Label rows.
+    pub predictions: &'a [F],
+    /// Where the rows of an utterance lie.
+    pub layout: Layout,
+}
+
+/// Loss and gradients of a [`JointNetwork`], each shaped like its argument.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NetworkOutput<F> {
+    /// Loss of each utterance, *B*.
+    pub losses: Vec<f64>,
+    /// Gradient of the encodings; 0 in padding.
+    pub encodings: Vec<F>,
+    /// Gradient of the predictions; 0 in padding.
+    pub predictions: Vec<F>,
+    /// Gradient of `W_A`.
+    pub encoder: Vec<F>,
+    /// Gradient of `W_L`.
+    pub predictor: Vec<F>,
+    /// Gradient of `b_Z`; also there for a network without one.
+    pub bias: Vec<F>,
+    /// Gradients of `W_O` and `b_O`; the latter also for a head without one.
+    pub head: crate::HeadGradient<F>,
+    /// What [`Options::skip`](crate::Options::skip) left out of the gradients of the sites.
+    pub skipped: Skipped,
+}
+
+impl<F: Real> JointNetwork<'_, F> {
+    /// [`Session::sum`] of the projected rows, and the gradients carried on through the projections.
+    ///
+    /// # Errors
+    /// As there; shapes that do not fit.
+    ///
+    /// # Cost
+    /// As there, plus the two projections and their results. Padded rows are packed first and never computed.
+    pub fn sum(
+        &self,
+        session: &mut Session<F>,
+        inputs: Encodings<F>,
+        targets: &Targets,
+        weights: &[f64],
+    ) -> Result<NetworkOutput<F>> {
+        self.check()?;
+        let Encodings { encodings, predictions, layout } = inputs;
+        layout.check(targets)?;
+        let (ha, hl, h) = (self.encoder_width, self.predictor_width, self.head.hidden());
+        let each = 0..targets.batch();
+        let frames = RowSet::new(layout.frame_starts(targets), each.clone().map(|b| targets.frames(b)));
+        let labels = each.map(|b| targets.labels(b).len() + 1);
+        let positions = RowSet::new(layout.label_starts(targets), labels);
+        expect_rows("encodings", frames.total, ha, encodings.len())?;
+        expect_rows("predictions", positions.total, hl, predictions.len())?;
+        let (x, y) = (frames.pack(encodings, ha), positions.pack(predictions, hl));
+
+        let f = linear::forward(&x, self.encoder, self.bias, ha, h);
+        let g = linear::forward(&y, self.predictor, None, hl, h);
+        let out = session.sum(Joint::new(&f, &g, self.head), targets, weights)?;
+        let Output { losses, gradients: Gradients { encoded, predicted, head, .. }, skipped, .. } = out;
+        let into_x = linear::backward(&encoded, &x, self.encoder, ha, h);
+        let into_y = linear::backward(&predicted, &y, self.predictor, hl, h);
+        Ok(NetworkOutput {
+            losses,
+            encodings: frames.unpack(&into_x.x, ha),
+            predictions: positions.unpack(&into_y.x, hl),
+            encoder: into_x.weight,
+            predictor: into_y.weight,
+            bias: into_x.bias,
+            head,
+            skipped,
+        })
+    }
+
+    fn check(&self) -> Result<()> {
+        let h = self.head.hidden();
+        for (argument, width) in
+            [("encoder_width", self.encoder_width), ("predictor_width", self.predictor_width)]
+        {
+            if width == 0 {
+                return Err(Error::Shape { argument, expected: "at least 1".into(), found: "0".into() });
+            }
+        }
+        expect_rows("network.encoder", h, self.encoder_width, self.encoder.len())?;
+        expect_rows("network.predictor", h, self.predictor_width, self.predictor.len())?;
+        self.bias.map_or(Ok(()), |bias| expect_len("network.bias", h, bias.len()))
+    }
+}
+
+/// The real rows of a layout: runs `start .. start + len`, one an utterance.
+struct RowSet {
+    runs: Vec<(usize, usize)>,
+    total: usize,
+}
+
+impl RowSet {
+    fn new(starts: Starts, lens: impl Iterator<Item = usize>) -> Self {
+        Self { runs: lens.enumerate().map(|(b, len)| (starts.of(b), len)).collect(), total: starts.total() }
+    }
+
+    fn pack<F: Real>(&self, rows: &[F], width: usize) -> Vec<F> {
+        let mut packed = Vec::with_capacity(self.runs.iter().map(|(_, len)| len * width).sum());
+        let run = |&(start, len): &(usize, usize)| &rows[start * width..(start + len) * width];
+        self.runs.iter().for_each(|of| packed.extend_from_slice(run(of)));
+        packed
+    }
+
+    fn unpack<F: Real>(&self, mut packed: &[F], width: usize) -> Vec<F> {
+        let mut rows = vec![F::ZERO; self.total * width];
+        for &(start, len) in &self.runs {
+            let (run, rest) = packed.split_at(len * width);
+            rows[start * width..(start + len) * width].copy_from_slice(run);
+            packed = rest;
+        }
+        rows
+    }
+}

@@ -1,0 +1,83 @@
+//! What comes out of a call: one type for all kinds of loss and of inputs.
+use ::pruned::{HeadsGradient, MatrixGradient, Ranges};
+
+use crate::Skipped;
+
+/// Losses and all gradients of a weighted sum of them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Output<F> {
+    /// Loss of each utterance, *B*; +inf without a path. With pruning that of the joint network over the retained sites.
+    pub losses: Vec<f64>,
+    /// What the trivial joiner found, with pruning alone.
+    pub first_pass: Option<Found>,
+    /// Gradients, each shaped like its input; 0 in padding.
+    pub gradients: Gradients<F>,
+    /// What [`Options::skip`](crate::Options::skip) left out of them.
+    pub skipped: Skipped,
+}
+
+/// What the trivial joiner found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Found {
+    /// `-log P` of each utterance under the trivial joiner, *B*.
+    pub losses: Vec<f64>,
+    /// The bands that were retained.
+    pub ranges: Ranges,
+}
+
+/// Gradients under the names of the inputs; empty where there is no such input.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Gradients<F> {
+    /// Of [`Joint::encoded`](crate::Joint::encoded).
+    pub encoded: Vec<F>,
+    /// Of [`Joint::predicted`](crate::Joint::predicted).
+    pub predicted: Vec<F>,
+    /// Of [`Rows::hidden`](crate::Rows::hidden).
+    pub hidden: Vec<F>,
+    /// Of [`Scores::scores`](crate::Scores::scores).
+    pub scores: Vec<F>,
+    /// Of the head of the tokens.
+    pub head: HeadGradient<F>,
+    /// Of the head of the durations.
+    pub durations: HeadGradient<F>,
+    /// Of the trivial joiner.
+    pub simple: Option<SimpleGradient<F>>,
+}
+
+/// Gradient of a head.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HeadGradient<F> {
+    /// Of the weight, *C x H*.
+    pub weight: Vec<F>,
+    /// Of the bias, *C*; also there for a head without one.
+    pub bias: Vec<F>,
+}
+
+/// Gradient of [`Simple`](crate::Simple), of the same kind.
+#[derive(Debug, Clone, PartialEq)]
+pub enum SimpleGradient<F> {
+    /// Of matrices.
+    Matrices(MatrixGradient<F>),
+    /// Of linear layers.
+    Heads(HeadsGradient<F>),
+}
+
+impl<F> Default for HeadGradient<F> {
+    fn default() -> Self {
+        Self { weight: Vec::new(), bias: Vec::new() }
+    }
+}
+
+impl<F> Default for Gradients<F> {
+    fn default() -> Self {
+        Self {
+            encoded: Vec::new(),
+            predicted: Vec::new(),
+            hidden: Vec::new(),
+            scores: Vec::new(),
+            head: HeadGradient::default(),
+            durations: HeadGradient::default(),
+            simple: None,
+        }
+    }
+}

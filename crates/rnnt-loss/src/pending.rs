@@ -1,0 +1,69 @@
+//! What a session's forward pass returns: losses now, gradients when the weights are known.
+use std::borrow::Cow;
+
+use kernels::Real;
+
+use crate::{Found, Inputs, Output, Result, Session, Targets, held::Held};
+
+/// Losses of a batch, whose gradients wait for the weights of the utterances.
+///
+/// ```
+/// use rnnt_loss::{Head, Joint, Options, Session, Targets};
+/// let (weight, rows) = ([0.1f32; 3 * 4], [1.0; 2 * 4]);
+/// let mut session = Session::new(&Options::default())?;
+/// let targets = Targets::new(0, vec![2], vec![vec![1]])?;
+/// let pending = session.forward(Joint::new(&rows, &rows, Head::new(&weight, None, 4)?), &targets)?;
+/// let weights: Vec<f64> = pending.losses().iter().map(|loss| 1.0 / (1.0 + loss)).collect();
+/// let gradients = pending.backward(&weights)?.gradients;
+/// assert_eq!(gradients.encoded.len(), 2 * 4);
+/// # Ok::<(), rnnt_loss::Error>(())
+/// ```
+pub struct Pending<'a, F> {
+    session: &'a mut Session<F>,
+    inputs: Inputs<'a, F>,
+    targets: &'a Targets,
+    held: Held<F>,
+}
+
+impl<'a, F: Real> Pending<'a, F> {
+    pub(crate) fn new(
+        session: &'a mut Session<F>,
+        inputs: Inputs<'a, F>,
+        targets: &'a Targets,
+    ) -> Result<Self> {
+        let held = Held::new(session, &inputs, targets)?;
+        Ok(Self { session, inputs, targets, held })
+    }
+
+    /// Loss of each utterance, *B*; +inf without a path. With pruning that of the joint network.
+    pub fn losses(&self) -> &[f64] {
+        self.held.losses()
+    }
+
+    /// What the trivial joiner found, with pruning alone.
+    pub fn first_pass(&self) -> Option<&Found> {
+        self.held.found()
+    }
+
+    /// Columns of the lattice, log-probabilities before smoothing, delay penalty and σ: *N x S*, sites packed.
+    pub fn emissions(&self) -> Cow<'_, [f64]> {
+        self.held.emissions()
+    }
+
+    /// Derivatives of each utterance's loss by its columns, *N x S*.
+    pub fn adjoints(&self) -> &[f64] {
+        self.held.adjoints()
+    }
+
+    /// All gradients of `Σ_b weights[b] loss[b]` (with pruning, of both losses in their scales).
+    ///
+    /// # Errors
+    /// Not one finite weight for each utterance.
+    ///
+    /// # Cost
+    /// 4 N H C floating-point operations, and 2 for each site whose scores the budget had no room for.
+    pub fn backward(self, weights: &[f64]) -> Result<Output<F>> {
+        let Self { session, inputs, targets, held } = self;
+        held.backward(session, &inputs, targets, weights)
+    }
+}

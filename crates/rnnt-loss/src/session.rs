@@ -1,0 +1,160 @@
+//! The object that owns objective, options, budget and buffers, and lives as long as training does.
+use std::ops::Range;
+
+use kernels::Real;
+
+use crate::{
+    Error, Inputs, Loss, Options, Output, Pending, Result, Skipped, Targets, call::Call, engine::Forward,
+    error::expect_len, groups::groups, heads::Into as HeadInto, scores,
+};
+
+/// Losses of batches, and their gradients; buffers stay from step to step.
+///
+/// [`forward`](Self::forward) gives a [`Pending`] that knows the losses, and [`Pending::backward`] the gradients once the weights
+/// of the utterances are known. [`sum`](Self::sum) does both utterance group by utterance group, in memory that does not
+/// grow with the batch.
+///
+/// ```
+/// use rnnt_loss::{Head, Joint, Options, Session, Targets};
+/// let mut session = Session::new(&Options::default())?;
+/// let (weight, targets) = ([0.1f32; 3 * 4], Targets::new(0, vec![2], vec![vec![1]])?); // C = 3, H = 4
+/// for _step in 0..2 {
+///     let (encoded, predicted) = ([1.0; 2 * 4], [1.0; 2 * 4]); // T = 2, U = 1
+///     let joint = Joint::new(&encoded, &predicted, Head::new(&weight, None, 4)?);
+///     let out = session.sum(joint, &targets, &[1.0])?;
+///     assert!((out.losses[0] - (3.0 * 3f64.ln() - 2f64.ln())).abs() < 1e-6);
+///     assert_eq!(out.gradients.head.weight.len(), 3 * 4);
+/// }
+/// # Ok::<(), rnnt_loss::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Session<F> {
+    pub(crate) options: Options,
+    pub(crate) normaliser: panda_core::Workspace<F>,
+    pub(crate) lattices: rnnt_dp::Workspace,
+}
+
+impl<F: Real> Session<F> {
+    /// A session without buffers yet.
+    ///
+    /// # Errors
+    /// Options that make no sense or do not go together; a plan with a size of zero.
+    pub fn new(options: &Options) -> Result<Self> {
+        options.check()?;
+        let normaliser = match options.plan {
+            None => panda_core::Workspace::new(options.budget),
+            Some(plan) => panda_core::Workspace::with_plan(plan)?,
+        };
+        let normaliser = normaliser.with_precision(options.precision);
+        Ok(Self { options: options.clone(), normaliser, lattices: rnnt_dp::Workspace::new() })
+    }
+
+    /// What the session was made with.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Losses of a batch; gradients follow when the weights of the utterances are known.
+    ///
+    /// # Shapes
+    /// Those of the inputs.
+    ///
+    /// # Errors
+    /// Shapes that do not fit, labels outside the classes, scores that are NaN or +inf, inputs of a kind that the loss does not
+    /// take, targets that it has no columns for. An utterance without a path is not an error: its loss is +inf, and it
+    /// has no gradient.
+    ///
+    /// # Cost
+    /// 2 N H C floating-point operations; what is held until the gradients are there grows with the batch.
+    pub fn forward<'a>(
+        &'a mut self,
+        inputs: impl Into<Inputs<'a, F>>,
+        targets: &'a Targets,
+    ) -> Result<Pending<'a, F>> {
+        Pending::new(self, inputs.into(), targets)
+    }
+
+    /// Losses of a batch and all gradients of `Σ_b weights[b] loss[b]` (with pruning, of both losses in their scales).
+    ///
+    /// Utterances go in groups, and nothing of a group but its losses and gradients survives it: memory beside arguments
+    /// and results does not grow with the batch (sample-wise training, Li et al., arXiv 2211.16270). Padding is never computed.
+    ///
+    /// # Shapes
+    /// Those of the inputs; `weights` *B*.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward); a weight that is not finite.
+    ///
+    /// # Cost
+    /// 6 to 8 N H C floating-point operations and memory as [`Options::budget`] says.
+    pub fn sum<'a>(
+        &mut self,
+        inputs: impl Into<Inputs<'a, F>>,
+        targets: &Targets,
+        weights: &[f64],
+    ) -> Result<Output<F>>
+    where
+        F: 'a,
+    {
+        expect_len("weights", targets.batch(), weights.len())?;
+        let loss = self.options.loss.clone();
+        match inputs.into() {
+            Inputs::Joint(joint) => {
+                reject_pruned(&loss)?;
+                let call = Call::joint(&joint, &loss, targets, &self.options)?;
+                self.sum_of(&call, weights)
+            }
+            Inputs::Rows(rows) => {
+                reject_pruned(&loss)?;
+                let call = Call::rows(&rows, &loss, targets, &self.options)?;
+                self.sum_of(&call, weights).map_err(|error| error.of(&loss))
+            }
+            Inputs::Scores(inputs) => {
+                let forward = scores::forward(self, &inputs, targets)?;
+                scores::backward(self, &inputs, targets, forward, weights)
+            }
+            Inputs::Pruned(pruned) => self.sum_of_both(&pruned, &loss, targets, weights),
+        }
+    }
+
+    /// Group after group.
+    pub(crate) fn sum_of(&mut self, call: &Call<F>, weights: &[f64]) -> Result<Output<F>> {
+        let mut into = call.zero()?;
+        let mut losses = Vec::with_capacity(weights.len());
+        let mut skipped = Skipped::default();
+        for group in groups(&call.objective, call.heads.classes(), size_of::<F>(), &self.options) {
+            let (of_group, left_out) = self.group(call, group.clone(), &weights[group], &mut into)?;
+            losses.extend(of_group);
+            skipped.add(left_out);
+        }
+        Ok(Output { losses, first_pass: None, gradients: call.name(into), skipped })
+    }
+
+    fn group(
+        &mut self,
+        call: &Call<F>,
+        group: Range<usize>,
+        weights: &[f64],
+        into: &mut [HeadInto<F>],
+    ) -> Result<(Vec<f64>, Skipped)> {
+        let first = group.start;
+        let (sites, part, heads) =
+            (call.sites(group.clone())?, call.objective.part(group), call.heads.list()?);
+        let mut run = || {
+            let forward = Forward::new(&sites, &heads, &part, self)?;
+            forward.backward(&sites, &heads, part.sites().lattices(), weights, self, into)
+        };
+        run().map_err(|error: Error| error.in_group(first))
+    }
+}
+
+/// Fails where sites would have to be chosen first.
+pub(crate) fn reject_pruned(loss: &Loss) -> Result<()> {
+    match loss {
+        Loss::Pruned { .. } => Err(Error::Inputs {
+            expected: "a trivial joiner and a joint network",
+            found: "no trivial joiner",
+        }),
+        _ => Ok(()),
+    }
+}
