@@ -4,8 +4,8 @@ use panda_core::{MemoryBudget, Plan};
 use rnnt_dp::{Topology, best_path, confidences, expected_emission_frames};
 
 use crate::{
-    Error, Joint, Loss, Options, Result, Session, Targets, call::Call, engine::Forward, groups::groups,
-    pruned::second_loss,
+    Element, Error, Joint, Loss, Options, Result, Session, Targets, call::Call, engine::Forward,
+    groups::groups, pruned::second_loss,
 };
 
 /// A label and its place on the best path.
@@ -34,7 +34,7 @@ pub struct Alignment {
     pub loss: f64,
 }
 
-impl<F: Real> Session<F> {
+impl<F: Element> Session<F> {
     /// Best paths of sites `h(t,u) = act(encoded[t] + predicted[u])` under the heads of a loss over arcs; `None` for an utterance
     /// without a path.
     ///
@@ -62,6 +62,13 @@ impl<F: Real> Session<F> {
     /// # Ok::<(), rnnt_loss::Error>(())
     /// ```
     pub fn align(&self, joint: &Joint<F>, targets: &Targets) -> Result<Vec<Option<Alignment>>> {
+        F::align(self, joint, targets)
+    }
+}
+
+impl<F: Real> Session<F> {
+    /// [`Session::align`]
+    pub(crate) fn alignments(&self, joint: &Joint<F>, targets: &Targets) -> Result<Vec<Option<Alignment>>> {
         // The model's own probabilities, and no backward pass to keep scores for.
         let recompute = MemoryBudget::recompute();
         let fits = self.options.budget.limit() >= recompute.limit();

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// The forward pass of some inputs, which are asked for again in the other direction.
-pub(crate) struct Held<F> {
+pub struct Held<F> {
     forward: Forward<F>,
     pruned: Option<FirstHalf<F>>,
 }

@@ -3,14 +3,14 @@ use kernels::Real;
 use panda_core::Head;
 
 use crate::{
-    Error, Layout, Result, Session, Targets,
+    Element, Error, Layout, Result, Session, Targets,
     error::expect_rows,
     heads::without_blank,
     joint_sites::{JointRows, JointSites},
     targets::Starts,
 };
 
-impl<F: Real> Session<F> {
+impl<F: Element> Session<F> {
     /// Log-probability of each label by the label side alone: the internal language model of HAT (Variani et al., arXiv
     /// 2003.07705, section 3.2), which shallow fusion with another one subtracts.
     ///
@@ -40,6 +40,19 @@ impl<F: Real> Session<F> {
     /// # Cost
     /// 2 Σ (U+1) H C floating-point operations.
     pub fn internal_lm(
+        &mut self,
+        predicted: &[F],
+        head: Head<F>,
+        layout: Layout,
+        targets: &Targets,
+    ) -> Result<Vec<Vec<f64>>> {
+        F::internal_lm(self, predicted, head, layout, targets)
+    }
+}
+
+impl<F: Real> Session<F> {
+    /// [`Session::internal_lm`]
+    pub(crate) fn label_side(
         &mut self,
         predicted: &[F],
         head: Head<F>,

@@ -3,7 +3,7 @@ use kernels::Real;
 use panda_core::Head;
 
 use crate::{
-    Error, Gradients, Joint, Layout, Output, Result, Session, Skipped, Targets,
+    Element, Error, Gradients, Joint, Layout, Output, Result, Session, Skipped, Targets,
     error::{expect_len, expect_rows},
     linear,
     targets::Starts,
@@ -58,7 +58,7 @@ pub struct NetworkOutput<F> {
     pub skipped: Skipped,
 }
 
-impl<F: Real> JointNetwork<'_, F> {
+impl<F: Element> JointNetwork<'_, F> {
     /// [`Session::sum`] of the projected rows, and the gradients carried on through the projections.
     ///
     /// # Errors

@@ -1,9 +1,7 @@
 //! What a session's forward pass returns: losses now, gradients when the weights are known.
 use std::borrow::Cow;
 
-use kernels::Real;
-
-use crate::{Found, Inputs, Output, Result, Session, Targets, held::Held};
+use crate::{Element, Found, Inputs, Output, Result, Session, Targets, held::Held};
 
 /// Losses of a batch, whose gradients wait for the weights of the utterances.
 ///
@@ -25,13 +23,13 @@ pub struct Pending<'a, F> {
     held: Held<F>,
 }
 
-impl<'a, F: Real> Pending<'a, F> {
+impl<'a, F: Element> Pending<'a, F> {
     pub(crate) fn new(
         session: &'a mut Session<F>,
         inputs: Inputs<'a, F>,
         targets: &'a Targets,
     ) -> Result<Self> {
-        let held = Held::new(session, &inputs, targets)?;
+        let held = F::forward(session, &inputs, targets)?;
         Ok(Self { session, inputs, targets, held })
     }
 
@@ -64,6 +62,6 @@ impl<'a, F: Real> Pending<'a, F> {
     /// 4 N H C floating-point operations, and 2 for each site whose scores the budget had no room for.
     pub fn backward(self, weights: &[f64]) -> Result<Output<F>> {
         let Self { session, inputs, targets, held } = self;
-        held.backward(session, &inputs, targets, weights)
+        F::backward(held, session, &inputs, targets, weights)
     }
 }

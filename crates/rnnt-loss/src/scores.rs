@@ -3,7 +3,7 @@ use kernels::Real;
 use panda_core::scores;
 
 use crate::{
-    Error, Gradients, Layout, Loss, Output, Result, Scores, Session, Skipped, Targets,
+    Element, Error, Gradients, Layout, Loss, Output, Result, Scores, Session, Skipped, Targets,
     ctc::Ctc,
     engine::Forward,
     error::expect_rows,
@@ -124,7 +124,7 @@ pub(crate) fn backward<F: Real>(
     Ok(Output { losses, first_pass: None, gradients, skipped: Skipped::default() })
 }
 
-impl<F: Real> Session<F> {
+impl<F: Element> Session<F> {
     /// As [`Session::sum`] of [`Scores`], writing the gradient over the scores; returns the losses.
     ///
     /// # Shapes
@@ -136,6 +136,19 @@ impl<F: Real> Session<F> {
     /// # Cost
     /// O(N C) time; nothing of the size of the scores, unless the loss has durations.
     pub fn sum_in_place(
+        &mut self,
+        scores: &mut [F],
+        (classes, layout): (usize, Layout),
+        targets: &Targets,
+        weights: &[f64],
+    ) -> Result<Vec<f64>> {
+        F::sum_in_place(self, scores, (classes, layout), targets, weights)
+    }
+}
+
+impl<F: Real> Session<F> {
+    /// [`Session::sum_in_place`]
+    pub(crate) fn overwrite(
         &mut self,
         scores: &mut [F],
         (classes, layout): (usize, Layout),

@@ -4,8 +4,8 @@ use std::ops::Range;
 use kernels::Real;
 
 use crate::{
-    Error, Inputs, Loss, Options, Output, Pending, Result, Skipped, Targets, call::Call, engine::Forward,
-    error::expect_len, groups::groups, heads::Into as HeadInto, scores,
+    Element, Error, Inputs, Loss, Options, Output, Pending, Result, Skipped, Targets, call::Call,
+    engine::Forward, error::expect_len, groups::groups, heads::Into as HeadInto, scores,
 };
 
 /// Losses of batches, and their gradients; buffers stay from step to step.
@@ -48,7 +48,9 @@ impl<F: Real> Session<F> {
         let normaliser = normaliser.with_precision(options.precision);
         Ok(Self { options: options.clone(), normaliser, lattices: rnnt_dp::Workspace::new() })
     }
+}
 
+impl<F: Element> Session<F> {
     /// What the session was made with.
     pub fn options(&self) -> &Options {
         &self.options
@@ -96,24 +98,36 @@ impl<F: Real> Session<F> {
     where
         F: 'a,
     {
+        F::sum(self, &inputs.into(), targets, weights)
+    }
+}
+
+impl<F: Real> Session<F> {
+    /// [`Session::sum`]
+    pub(crate) fn sum_inputs(
+        &mut self,
+        inputs: &Inputs<F>,
+        targets: &Targets,
+        weights: &[f64],
+    ) -> Result<Output<F>> {
         expect_len("weights", targets.batch(), weights.len())?;
         let loss = self.options.loss.clone();
-        match inputs.into() {
+        match inputs {
             Inputs::Joint(joint) => {
                 reject_pruned(&loss)?;
-                let call = Call::joint(&joint, &loss, targets, &self.options)?;
+                let call = Call::joint(joint, &loss, targets, &self.options)?;
                 self.sum_of(&call, weights)
             }
             Inputs::Rows(rows) => {
                 reject_pruned(&loss)?;
-                let call = Call::rows(&rows, &loss, targets, &self.options)?;
+                let call = Call::rows(rows, &loss, targets, &self.options)?;
                 self.sum_of(&call, weights).map_err(|error| error.of(&loss))
             }
             Inputs::Scores(inputs) => {
-                let forward = scores::forward(self, &inputs, targets)?;
-                scores::backward(self, &inputs, targets, forward, weights)
+                let forward = scores::forward(self, inputs, targets)?;
+                scores::backward(self, inputs, targets, forward, weights)
             }
-            Inputs::Pruned(pruned) => self.sum_of_both(&pruned, &loss, targets, weights),
+            Inputs::Pruned(pruned) => self.sum_of_both(pruned, &loss, targets, weights),
         }
     }
 

@@ -2,7 +2,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::{DType, Tensor};
-use panda_core::candle::Element;
+use panda_core::candle::Element as CandleElement;
 
 use super::{
     inputs::{Arguments, TensorInputs},
@@ -51,7 +51,7 @@ pub struct LossSum {
 }
 
 /// The session for a type.
-trait Pick: Element {
+trait Pick: CandleElement + crate::Element {
     fn pick(session: &LossSession) -> &Arc<Mutex<Session<Self>>>;
 }
 
@@ -195,7 +195,7 @@ impl Slopes for Known {
 }
 
 /// Gradients of losses whose weights come with the backward pass.
-struct Deferred<F: Element> {
+struct Deferred<F: CandleElement> {
     session: Arc<Mutex<Session<F>>>,
     arguments: Arguments,
     targets: Targets,
@@ -208,7 +208,7 @@ enum State<F> {
     Done(Vec<f64>, Vec<Option<Tensor>>),
 }
 
-impl<F: Element> Deferred<F> {
+impl<F: CandleElement> Deferred<F> {
     /// Gradients for all tensors.
     fn run(&self, held: Option<Held<F>>, weights: &[f64]) -> Result<Vec<Tensor>> {
         let session = &mut lock(&self.session);
@@ -223,7 +223,7 @@ impl<F: Element> Deferred<F> {
     }
 }
 
-impl<F: Element> Slopes for Deferred<F> {
+impl<F: CandleElement> Slopes for Deferred<F> {
     fn slope(&self, tensor: usize, upstream: &Tensor) -> candle_core::Result<Tensor> {
         let weights = upstream.to_vec1::<f64>()?;
         let mut state = lock(&self.state);
