@@ -105,6 +105,19 @@ impl Ctc {
         Self { frames, utterances: self.utterances[utterances].to_vec() }
     }
 
+    /// Bytes of a copy of an utterance.
+    pub fn bytes_of(&self, utterance: usize) -> usize {
+        let Utterance { labels, weights, classes } = &self.utterances[utterance];
+        4 * labels.len() + 8 * weights.len() + 4 * classes.len()
+    }
+
+    /// Bytes of the sum over its alignments: emissions and adjoints by label, both recursions.
+    pub fn bytes_of_sum(&self, utterance: usize) -> usize {
+        let (frames, labels) = (self.frames.frames(utterance), self.utterances[utterance].labels.len());
+        let (columns, states) = (frames * (labels + 1), frames * (2 * labels + 1) + 2);
+        8 * (2 * columns + 2 * states + labels) + 4096
+    }
+
     /// Blank and the different labels at every frame.
     pub fn selection(&self) -> Result<Selection> {
         let (blank, most) = (self.frames.blank(), self.most());
@@ -127,21 +140,28 @@ impl Ctc {
         &self,
         emissions: &[f64],
         regularisers: &Regularisers,
+        bytes: usize,
         losses: &mut [f64],
         adjoints: &mut [f64],
     ) -> Result<()> {
         let (width, lattices) = (self.most(), self.frames.lattices());
+        let lane = (0..self.utterances.len()).map(|b| self.bytes_of_sum(b)).max().unwrap_or(0);
+        let lanes = (bytes / lane.max(1)).clamp(1, self.utterances.len());
         let mut rest = adjoints;
         let parts = losses.iter_mut().zip(&self.utterances).enumerate().map(|(b, (loss, utterance))| {
             let Range { start, end } = lattices.range(b);
             let own = rest.split_off_mut(..(end - start) * width).expect("every utterance has its adjoints");
             (b, utterance, &emissions[start * width..end * width], loss, own)
         });
-        let parts: Vec<_> = parts.collect();
-        let outcomes = parts.into_par_iter().map(|(b, utterance, emissions, loss, adjoints)| {
-            let outcome = utterance.sum(emissions, width, regularisers, adjoints);
-            *loss = outcome.map_err(|error| error.in_group(b))?;
-            Ok(())
+        // In parallel over lanes, in each of them one utterance after the other.
+        let mut parts: Vec<_> = parts.collect();
+        let of_lane = parts.len().div_ceil(lanes);
+        let outcomes = parts.par_chunks_mut(of_lane).map(|lane| {
+            lane.iter_mut().try_for_each(|(b, utterance, emissions, loss, adjoints)| {
+                let outcome = utterance.sum(emissions, width, regularisers, adjoints);
+                **loss = outcome.map_err(|error| error.in_group(*b))?;
+                Ok(())
+            })
         });
         // In utterance order, so that the same mistake always gives the same message.
         outcomes.collect::<Vec<Result<()>>>().into_iter().collect()

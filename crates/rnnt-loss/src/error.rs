@@ -69,6 +69,14 @@ pub enum Error {
         /// The value given.
         found: f64,
     },
+    /// A budget is below the smallest cut of a call.
+    #[error("budget: expected at least {smallest} bytes, the smallest cut of this call, found {found}")]
+    Budget {
+        /// Bytes of the smallest cut.
+        smallest: usize,
+        /// The budget given.
+        found: usize,
+    },
     /// Inputs of a kind that the loss knows nothing to do with.
     #[error("inputs: expected {expected}, found {found}")]
     Inputs {

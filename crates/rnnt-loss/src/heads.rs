@@ -100,6 +100,26 @@ impl<'a, F: Real> Heads<'a, F> {
         [tokens, durations]
     }
 
+    /// Roles of the list and how many classes each has.
+    pub fn roles(classes: usize, options: &Options) -> Vec<(Role, usize)> {
+        let mut roles = vec![(Role::Tokens, classes)];
+        if options.loss.factors_blank() {
+            roles.push((Role::Blank, 1));
+        }
+        if options.loss.durations() > 0 {
+            roles.push((Role::Durations, options.loss.durations()));
+        }
+        if options.smooths() {
+            roles.push((Role::Mean, 1));
+        }
+        roles
+    }
+
+    /// H
+    pub fn hidden(&self) -> usize {
+        self.tokens.hidden()
+    }
+
     /// C
     pub fn classes(&self) -> usize {
         self.tokens.classes()

@@ -34,6 +34,7 @@
 
 mod activation;
 mod align;
+mod budget;
 mod call;
 pub mod candle;
 mod columns;
@@ -42,7 +43,6 @@ mod dropout;
 mod element;
 mod engine;
 mod error;
-mod groups;
 mod heads;
 mod held;
 mod inputs;

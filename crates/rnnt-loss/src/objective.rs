@@ -76,20 +76,60 @@ impl<'a> Objective<'a> {
         }
     }
 
+    /// How many entries of a site a head is asked for.
+    pub fn selected(&self, role: Role) -> usize {
+        let (columns, tokens) = self.width();
+        match (role, self) {
+            (Role::Blank | Role::Mean, _) => 0,
+            (Role::Durations, _) => columns - tokens,
+            (Role::Tokens, Self::Transducer(Transducer { loss, .. })) if loss.factors_blank() => 1,
+            (Role::Tokens, _) => tokens,
+        }
+    }
+
+    /// Bytes of an utterance in a group: its labels and shapes anew, losses and weights.
+    pub fn bytes_of(&self, utterance: usize) -> usize {
+        match self {
+            Self::Transducer(Transducer { targets, .. }) => {
+                let (frames, labels) = (targets.frames(utterance), targets.labels(utterance).len());
+                let bands = if targets.lattices().full() { 0 } else { 64 + 8 * (frames + 1) };
+                256 + 12 * labels + bands
+            }
+            Self::Ctc(ctc) => 512 + ctc.bytes_of(utterance),
+        }
+    }
+
+    /// Bytes of all utterances beside the targets of the caller.
+    pub fn bytes_of_call(&self) -> usize {
+        match self {
+            Self::Transducer(_) => 0,
+            Self::Ctc(ctc) => (0..ctc.frames().batch()).map(|b| 256 + ctc.bytes_of(b)).sum(),
+        }
+    }
+
+    /// Bytes of the sum over alignments of one utterance of a group, for CTC.
+    pub fn bytes_of_lane(&self, group: &Range<usize>) -> usize {
+        match self {
+            Self::Transducer(_) => 0,
+            Self::Ctc(ctc) => group.clone().map(|b| ctc.bytes_of_sum(b)).max().unwrap_or(0),
+        }
+    }
+
     /// Writes losses and the adjoints of the emissions, those of labels times their weights.
     pub fn sum(
         &self,
         emissions: &[f64],
         options: &Options,
-        workspace: &mut rnnt_dp::Workspace,
+        (workspace, bytes): (&mut rnnt_dp::Workspace, usize),
         losses: &mut [f64],
         adjoints: &mut [f64],
     ) -> Result<()> {
         match self {
             Self::Transducer(transducer) => {
+                workspace.keep_within(bytes);
                 transducer.sum(emissions, &options.regularisers(), workspace, losses, adjoints)
             }
-            Self::Ctc(ctc) => ctc.sum(emissions, &options.regularisers(), losses, adjoints),
+            Self::Ctc(ctc) => ctc.sum(emissions, &options.regularisers(), bytes, losses, adjoints),
         }
     }
 }

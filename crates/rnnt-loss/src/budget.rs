@@ -1,0 +1,213 @@
+//! How a call is cut into groups of utterances, and how many bytes each part of a session may hold meanwhile.
+//!
+//! ```text
+//! budget >= call + max over groups (sites' lists, emissions, adjoints) + lattices + Σ_heads plan of the normaliser
+//! ```
+//!
+//! What cannot be cut is one utterance: its sites' compact numbers, one lane of its lattice, and the smallest cut of each head.
+use std::ops::Range;
+
+use kernels::Real;
+use panda_core::{MemoryBudget, Plan, Shape};
+use rnnt_dp::{Lattices, Topology};
+
+use crate::{
+    Error, Options, Result,
+    heads::{Heads, Role},
+    objective::Objective,
+};
+
+/// Sizes that decide what a call takes.
+pub(crate) struct Sizes<'a> {
+    pub objective: &'a Objective<'a>,
+    pub options: &'a Options,
+    /// H
+    pub hidden: usize,
+    /// C
+    pub classes: usize,
+    /// Bytes of a site in the list of what hidden rows are made of.
+    pub listed: usize,
+    /// Bytes that the caller of the call holds on its behalf: projections, copies, a first pass.
+    pub held: usize,
+}
+
+/// The cut of a call.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct CallPlan {
+    /// Utterances that go together.
+    pub groups: Vec<Range<usize>>,
+    /// Bytes for the recursions over lattices.
+    pub lattices: usize,
+    /// Budgets of the heads, the tokens' first.
+    pub heads: Vec<MemoryBudget>,
+    /// All that is held at once, at most.
+    pub bytes: usize,
+}
+
+/// Sites of a group where no more scores can be kept: four full waves of most plans.
+const SITES: usize = 6272;
+const SHORTEST: usize = 64;
+/// Lattices of a group that are worked on at once, where there is room for so many.
+pub(crate) const LANES: usize = 64;
+/// Lists of lists, and what queues of the thread pool grow by.
+const SLACK: usize = 16 << 10;
+
+impl Sizes<'_> {
+    /// All utterances at once, as for a pending value.
+    ///
+    /// # Errors
+    /// [`Error::Budget`].
+    pub fn whole<F: Real>(&self) -> Result<CallPlan> {
+        self.plan::<F>(std::iter::once(0..self.objective.sites().batch()).collect())
+    }
+
+    /// Group after group.
+    ///
+    /// # Errors
+    /// [`Error::Budget`] if not even single utterances fit.
+    pub fn in_groups<F: Real>(&self) -> Result<CallPlan> {
+        let groups = self.neighbours::<F>();
+        match self.plan::<F>(groups) {
+            Err(Error::Budget { .. }) => {
+                self.plan::<F>((0..self.objective.sites().batch()).map(|b| b..b + 1).collect())
+            }
+            planned => planned,
+        }
+    }
+
+    /// Neighbours, as many as fit. Short utterances share a group, so that its waves are full; a long one is alone.
+    fn neighbours<F: Real>(&self) -> Vec<Range<usize>> {
+        let (budget, bytes) = (self.options.budget, self.of_site());
+        let each = self.classes.saturating_mul(size_of::<F>()).saturating_add(bytes);
+        let kept = if budget.keeps() { budget.limit() / 2 / each } else { 0 };
+        let room = match self.options.plan {
+            Some(plan) => plan.wave,
+            None => kept.max((budget.limit() / 8 / bytes).clamp(SHORTEST, SITES)),
+        };
+        let lattices = self.objective.sites().lattices();
+        let mut groups: Vec<Range<usize>> = Vec::with_capacity(lattices.batch());
+        let mut sites = 0;
+        for utterance in 0..lattices.batch() {
+            let more = lattices.range(utterance).len();
+            match groups.last_mut() {
+                Some(group) if sites + more <= room => {
+                    group.end = utterance + 1;
+                    sites += more;
+                }
+                _ => {
+                    groups.push(utterance..utterance + 1);
+                    sites = more;
+                }
+            }
+        }
+        groups
+    }
+
+    fn plan<F: Real>(&self, groups: Vec<Range<usize>>) -> Result<CallPlan> {
+        let limit = if self.options.budget.keeps() { self.options.budget.limit() } else { usize::MAX };
+        let (mut most, mut own, mut lane, mut lanes) = (0, 0, 0, 0);
+        for group in &groups {
+            let lattices = self.objective.sites().lattices().part(group.clone());
+            let of_lanes = |lanes: usize| self.lattices(&lattices, group, lanes);
+            most = most.max(lattices.sites());
+            own = own.max(self.own(group, lattices.sites()));
+            lane = lane.max(of_lanes(1));
+            lanes = lanes.max(of_lanes(LANES.min(group.len())));
+        }
+        let own = own.saturating_add(self.of_call::<F>());
+        if let Some(plan) = self.options.plan {
+            let shapes = self.shapes(most);
+            let heads: usize = shapes.iter().map(|&(_, shape)| self.bytes_of::<F>(plan.to::<F>(), shape)).sum();
+            let bytes = own.saturating_add(lanes).saturating_add(heads);
+            return Ok(CallPlan { groups, lattices: lanes, heads: Vec::new(), bytes });
+        }
+        let shapes = self.shapes(most);
+        let smallest = |&(_, shape): &(Role, Shape)| Plan::<F>::smallest(shape, self.options.precision);
+        let smallest: Vec<usize> = shapes.iter().map(smallest).collect();
+        let needed = smallest.iter().fold(own.saturating_add(lane), |sum, &bytes| sum.saturating_add(bytes));
+        let Some(rest) = limit.checked_sub(needed) else {
+            return Err(Error::Budget { smallest: needed, found: limit });
+        };
+        let lattices = lane + (lanes - lane).min(rest / 4);
+        let mut rest = rest - (lattices - lane);
+        // Durations, a blank alone and a mean have few classes: what they want most is a wave of some length.
+        let mut heads = vec![0; shapes.len()];
+        for (head, bytes) in heads.iter_mut().enumerate().skip(1) {
+            let (_, shape) = shapes[head];
+            let wish = Plan::<F>::new(shape, self.options.precision, MemoryBudget::default());
+            let wish = wish.map_or(smallest[head], |plan| self.bytes_of(plan, shape));
+            let more = wish.saturating_sub(smallest[head]).min(rest / 8);
+            *bytes = smallest[head] + more;
+            rest -= more;
+        }
+        heads[0] = smallest[0].saturating_add(rest);
+        let budget = |&bytes: &usize| MemoryBudget::bytes(bytes);
+        let mut heads: Vec<MemoryBudget> = heads.iter().map(budget).collect();
+        if !self.options.budget.keeps() {
+            heads[0] = self.options.budget;
+        }
+        let mut bytes = own.saturating_add(lattices);
+        for (&(_, shape), &budget) in shapes.iter().zip(&heads) {
+            let plan = Plan::<F>::new(shape, self.options.precision, budget)?;
+            bytes = bytes.saturating_add(self.bytes_of(plan, shape));
+        }
+        Ok(CallPlan { groups, lattices, heads, bytes })
+    }
+
+    fn bytes_of<F: Real>(&self, plan: Plan<F>, shape: Shape) -> usize {
+        plan.bytes(shape, self.options.precision)
+    }
+
+    /// Shape of each head's call over so many sites.
+    pub fn shapes(&self, sites: usize) -> Vec<(Role, Shape)> {
+        let shape = |(role, classes)| {
+            let selected = self.objective.selected(role);
+            (role, Shape { sites, hidden: self.hidden, classes, selected })
+        };
+        Heads::<f32>::roles(self.classes, self.options).into_iter().map(shape).collect()
+    }
+
+    /// Bytes of a site beside the normaliser's.
+    fn of_site(&self) -> usize {
+        let (columns, _) = self.objective.width();
+        let roles = self.shapes(0);
+        // An id and a mark each.
+        let selections: usize = roles.iter().map(|(_, shape)| 5 * shape.selected).sum();
+        let apart = roles.len() > 1;
+        // Adjoints; emissions and adjoints that are not the tokens' alone, once more in each direction.
+        let columns = 8 * columns * if apart { 4 } else { 1 };
+        let optional = [
+            (self.options.clamp.is_some(), 8),
+            (self.options.smooths(), 32),
+            (self.options.z_loss > 0.0, 24),
+            (self.options.skip > 0.0, 16),
+            (self.options.loss.omega() > 0.0, 32),
+        ];
+        let optional: usize = optional.iter().filter(|(on, _)| *on).map(|(_, bytes)| bytes).sum();
+        self.listed + selections + columns + optional
+    }
+
+    /// Bytes of a group beside lattices and normaliser.
+    fn own(&self, group: &Range<usize>, sites: usize) -> usize {
+        let of_utterances: usize = group.clone().map(|b| self.objective.bytes_of(b)).sum();
+        self.of_site().saturating_mul(sites).saturating_add(of_utterances)
+    }
+
+    /// Bytes of a call, whatever its groups.
+    fn of_call<F: Real>(&self) -> usize {
+        let batch = self.objective.sites().batch();
+        // First rows of frames and labels, groups, losses; for CTC the frames as targets of their own.
+        let lists = 64 * batch + self.objective.bytes_of_call();
+        Heads::<F>::bytes(self.classes, self.hidden, self.options) + lists + self.held + SLACK
+    }
+
+    fn lattices(&self, lattices: &Lattices, group: &Range<usize>, lanes: usize) -> usize {
+        let regularisers = self.options.regularisers();
+        let of = |topology: &Topology| rnnt_dp::Workspace::bytes(lattices, topology, &regularisers, lanes);
+        match self.options.loss.topology() {
+            None => self.objective.bytes_of_lane(group) * lanes,
+            Some(topology) if self.options.loss.omega() > 0.0 => of(topology).max(of(&Topology::rnnt())),
+            Some(topology) => of(topology),
+        }
+    }
+}
