@@ -5,7 +5,7 @@ use rnnt_dp::{Topology, best_path, confidences, expected_emission_frames};
 
 use crate::{
     Element, Error, Joint, Loss, Options, Result, Session, Targets, call::Call, engine::Forward,
-    groups::groups, pruned::second_loss,
+     pruned::second_loss,
 };
 
 /// A label and its place on the best path.
@@ -84,8 +84,10 @@ impl<F: Real> Session<F> {
         let joint = Joint { dropout: None, ..*joint };
         let call = Call::joint(&joint, &options.loss, &targets, &options)?;
         let Some(topology) = options.loss.topology() else { unreachable!("a joint has arcs") };
+        let plan = call.sizes(&options, 0).in_groups::<F>()?;
+        session.keep_to(&plan, call.heads.list()?.len())?;
         let mut found = Vec::with_capacity(targets.batch());
-        for group in groups(&call.objective, call.heads.classes(), size_of::<F>(), &options) {
+        for group in plan.groups {
             let first = group.start;
             let of_group = session.align_group(&call, topology, group);
             found.extend(of_group.map_err(|error: Error| error.in_group(first))?);
@@ -119,7 +121,7 @@ impl<F: Real> Session<F> {
         };
         let found = (0..lattices.batch()).map(one).collect();
         drop(emissions);
-        forward.release(&mut self.normaliser);
+        forward.release(self);
         Ok(found)
     }
 }

@@ -44,6 +44,13 @@ pub(crate) struct CallPlan {
     pub bytes: usize,
 }
 
+impl CallPlan {
+    /// A single head without a lattice.
+    pub fn of_one(budget: MemoryBudget) -> Self {
+        Self { groups: Vec::new(), lattices: 0, heads: vec![budget], bytes: budget.limit() }
+    }
+}
+
 /// Sites of a group where no more scores can be kept: four full waves of most plans.
 const SITES: usize = 6272;
 const SHORTEST: usize = 64;

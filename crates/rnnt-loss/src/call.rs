@@ -6,7 +6,7 @@ use panda_core::Gradients as HeadGradients;
 
 use crate::{
     Error, Gradients, Joint, Layout, Loss, Options, Result, Rows, Targets,
-    ctc::Ctc,
+    budget::Sizes, ctc::Ctc,
     error::expect_rows,
     heads::{Heads, Into},
     joint_sites::{JointRows, JointSites},
@@ -118,11 +118,13 @@ impl<'a, F: Real> Call<'a, F> {
         gradients
     }
 
-    /// Bytes of a site of the group's list.
-    pub fn bytes_of_site(&self) -> usize {
-        match &self.source {
+    /// What decides how many bytes the call takes, beside those that are held on its behalf.
+    pub fn sizes<'s>(&'s self, options: &'s Options, held: usize) -> Sizes<'s> {
+        let listed = match &self.source {
             Source::Joint(rows) => JointSites::<F>::bytes(rows.mask.is_some()),
             Source::Rows { layout, .. } => RowSites::<F>::bytes(*layout),
-        }
+        };
+        let (hidden, classes) = (self.heads.hidden(), self.heads.classes());
+        Sizes { objective: &self.objective, options, hidden, classes, listed, held }
     }
 }

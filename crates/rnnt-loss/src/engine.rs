@@ -38,10 +38,11 @@ impl<F: Real> Forward<F> {
         objective: &Objective,
         session: &mut Session<F>,
     ) -> Result<Self> {
-        let Session { options, normaliser, lattices } = session;
+        let Session { options, normalisers, lattices, lattice_bytes } = session;
+        let lattices = (lattices, *lattice_bytes);
         let roles = heads.iter().map(|(role, _)| *role);
         Self::from_normaliser(roles, objective, options, lattices, |head, selection| {
-            panda_core::forward(sites, &heads[head].1, selection, normaliser)
+            panda_core::forward(sites, &heads[head].1, selection, &mut normalisers[head])
         })
     }
 
@@ -50,7 +51,7 @@ impl<F: Real> Forward<F> {
         roles: impl Iterator<Item = Role>,
         objective: &Objective,
         options: &Options,
-        workspace: &mut rnnt_dp::Workspace,
+        workspace: (&mut rnnt_dp::Workspace, usize),
         mut normalise: impl FnMut(usize, &Selection) -> panda_core::Result<Normalized<F>>,
     ) -> Result<Self> {
         let (lattices, width) = (objective.sites().lattices(), objective.width());
@@ -114,13 +115,14 @@ impl<F: Real> Forward<F> {
         session: &mut Session<F>,
         into: &mut [Into<F>],
     ) -> Result<(Vec<f64>, Skipped)> {
-        let Session { options, normaliser, .. } = session;
+        let Session { options, normalisers, .. } = session;
         let (lost, reach) = (self.lost(weights), columns::reach(&self.answers));
         let mut counted = 0;
         let losses = self.with_adjoints(lattices, options, weights, |head, answer, adjoints| {
             let sum = std::mem::take(&mut into[0].sites);
             into[head].sites = sum;
             let Answer { selection, normalized, .. } = &mut *answer;
+            let normaliser = &mut normalisers[head];
             let (head_of, into_head) = (&heads[head].1, &mut into[head]);
             let outcome =
                 panda_core::backward(sites, head_of, selection, normalized, adjoints, normaliser, into_head);
@@ -194,8 +196,9 @@ impl<F: Real> Forward<F> {
     }
 
     /// Losses, emissions and adjoints are read; lets go of kept scores, whose room is the session's again.
-    pub fn release(&mut self, workspace: &mut panda_core::Workspace<F>) {
-        self.answers.iter_mut().for_each(|answer| answer.normalized.release(workspace));
+    pub fn release(&mut self, session: &mut Session<F>) {
+        let pairs = self.answers.iter_mut().zip(&mut session.normalisers);
+        pairs.for_each(|(answer, workspace)| answer.normalized.release(workspace));
     }
 }
 

@@ -105,8 +105,10 @@ impl<F: Real> Held<F> {
 impl<F: Real> Session<F> {
     /// Forward of all utterances at once.
     fn whole(&mut self, call: &Call<F>) -> Result<Forward<F>> {
-        let sites = call.sites(0..call.objective.sites().batch())?;
-        Forward::new(&sites, &call.heads.list()?, &call.objective, self)
+        let plan = call.sizes(&self.options, 0).whole::<F>()?;
+        let (sites, heads) = (call.sites(0..call.objective.sites().batch())?, call.heads.list()?);
+        self.keep_to(&plan, heads.len())?;
+        Forward::new(&sites, &heads, &call.objective, self)
     }
 
     /// Backward of all utterances at once.

@@ -4,7 +4,7 @@ use panda_core::Head;
 
 use crate::{
     Element, Error, Layout, Result, Session, Targets,
-    error::expect_rows,
+    budget::CallPlan, error::expect_rows,
     heads::without_blank,
     joint_sites::{JointRows, JointSites},
     targets::Starts,
@@ -74,8 +74,10 @@ impl<F: Real> Session<F> {
         let rows = JointRows { encoded: &encoded, predicted, width, frames, labels, activation, mask: None };
         let sites = JointSites::new(&rows, &targets, 0..targets.batch())?;
         let selection = targets.next_labels()?;
+        self.keep_to(&CallPlan::of_one(self.options.budget), 1)?;
+        let workspace = &mut self.normalisers[0];
         let found = without_blank(head, targets.blank(), |head| {
-            panda_core::forward(&sites, head, &selection, &mut self.normaliser)
+            panda_core::forward(&sites, head, &selection, workspace)
                 .map_err(|error| Error::at_site(error, lattices))
         })?;
         let of = |b: usize| found.emissions[lattices.range(b)][..targets.labels(b).len()].to_vec();

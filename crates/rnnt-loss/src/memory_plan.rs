@@ -1,18 +1,19 @@
 //! What a call will take, without running it.
 use std::fmt;
 
+use kernels::Real;
 use panda_core::{Plan, Shape};
 
-use crate::{Options, Result, Targets, groups::groups, objective::Objective};
+use crate::{Options, Result, Targets, budget::Sizes, joint_sites::JointSites, objective::Objective};
 
-/// Bytes and floating-point work of [`Session::sum`](crate::Session::sum) on padded tensors.
+/// Bytes and floating-point work of [`Session::sum`](crate::Session::sum) of [`Joint`](crate::Joint) rows on padded tensors.
 ///
-/// Small heads (durations, a factored blank, the mean of label smoothing) are not counted.
+/// What is measured stays below [`transient`](Self::transient), and that below [`Options::budget`].
 ///
 /// ```
 /// use rnnt_loss::{MemoryPlan, Options, Targets};
 /// let targets = Targets::new(0, vec![500; 1024], vec![vec![1; 100]; 1024])?;
-/// let plan = MemoryPlan::new(&targets, 1024, 4096, 4, &Options::default())?;
+/// let plan = MemoryPlan::new::<f32>(&targets, 1024, 4096, &Options::default())?;
 /// assert!(plan.transient < 64 << 20 && plan.dense > 700 << 30);
 /// # Ok::<(), rnnt_loss::Error>(())
 /// ```
@@ -27,11 +28,9 @@ pub struct MemoryPlan {
     /// Sites of the largest group.
     pub group_sites: usize,
     /// The cut of the largest group.
-    pub plan: Plan,
-    /// Bytes of the padded frame and label rows and of the head.
+    pub plan: Plan<f32>,
+    /// Bytes of the padded frame and label rows and of the head, and of the gradients of either.
     pub arguments: usize,
-    /// Bytes of their gradients.
-    pub gradients: usize,
     /// Bytes held beside arguments and gradients.
     pub transient: usize,
     /// Bytes that the scores of all padded sites would take.
@@ -41,32 +40,28 @@ pub struct MemoryPlan {
 }
 
 impl MemoryPlan {
-    /// The plan for elements of `element` bytes.
+    /// The plan for rows of a type.
     ///
     /// # Errors
-    /// Targets that the loss has no columns for.
-    pub fn new(
-        targets: &Targets,
-        hidden: usize,
-        classes: usize,
-        element: usize,
-        options: &Options,
-    ) -> Result<Self> {
-        let lattices = targets.lattices();
-        let shape_of = |sites| Shape { sites, hidden, classes, selected: targets.tokens() };
-        let plan_of = |shape| match options.plan {
-            Some(plan) => plan,
-            None => Plan::new(shape, element, options.precision, options.budget),
-        };
+    /// Targets that the loss has no columns for; a budget below the smallest cut.
+    pub fn new<F: Real>(targets: &Targets, hidden: usize, classes: usize, options: &Options) -> Result<Self> {
+        let (lattices, element, batch) = (targets.lattices(), size_of::<F>(), targets.batch());
         let objective = Objective::new(&options.loss, targets)?;
-        let groups = groups(&objective, classes, element, options);
-        let sites =
-            groups.iter().map(|group| lattices.range(group.end - 1).end - lattices.range(group.start).start);
-        let operations = sites.clone().map(|n| plan_of(shape_of(n)).operations(shape_of(n)));
-        let operations = operations.fold(0, u64::saturating_add);
-        let group_sites = sites.max().unwrap_or(0);
-        let (shape, plan) = (shape_of(group_sites), plan_of(shape_of(group_sites)));
-        let batch = targets.batch();
+        let listed = JointSites::<F>::bytes(true);
+        let sizes = Sizes { objective: &objective, options, hidden, classes, listed, held: 0 };
+        let call = sizes.in_groups::<F>()?;
+        let shape_of = |sites| sizes.shapes(sites)[0].1;
+        let plan_of = |shape| match (options.plan, call.heads.first()) {
+            (None, Some(&budget)) => Ok(Plan::<F>::new(shape, options.precision, budget)?.to::<f32>()),
+            (plan, _) => Ok(plan.unwrap_or_else(|| Plan::least(shape, options.precision))),
+        };
+        let (mut operations, mut group_sites) = (0u64, 0);
+        for group in &call.groups {
+            let sites = lattices.range(group.end - 1).end - lattices.range(group.start).start;
+            let plan: Result<Plan<f32>> = plan_of(shape_of(sites));
+            operations = operations.saturating_add(plan?.operations(shape_of(sites)));
+            group_sites = group_sites.max(sites);
+        }
         let frames = (0..batch).map(|b| targets.frames(b)).max().unwrap_or(0);
         let positions = (0..batch).map(|b| targets.labels(b).len() + 1).max().unwrap_or(0);
         let rows = batch.saturating_mul(frames + positions);
@@ -77,15 +72,11 @@ impl MemoryPlan {
         Ok(Self {
             batch,
             shape: shape_of(lattices.sites()),
-            groups: groups.len(),
+            groups: call.groups.len(),
             group_sites,
-            plan,
+            plan: plan_of(shape_of(group_sites))?,
             arguments,
-            gradients: arguments.saturating_add(classes.saturating_mul(8 - element.min(8))),
-            transient: plan
-                .bytes(shape, element, options.precision)
-                .saturating_add(group_sites.saturating_mul(128 + 32 * objective.width().0))
-                .saturating_add(batch.saturating_mul(8)),
+            transient: call.bytes,
             dense: batch
                 .saturating_mul(frames)
                 .saturating_mul(positions)
@@ -99,12 +90,12 @@ impl MemoryPlan {
 impl fmt::Display for MemoryPlan {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let mb = |bytes: usize| bytes as f64 / 1e6;
-        let Plan { wave, block, classes, tiles, kept } = self.plan;
+        let Plan { wave, block, tile_classes, tiles, kept, .. } = self.plan;
         let Shape { sites, hidden, classes: all, .. } = self.shape;
         writeln!(f, "loss of {} utterances: N = {sites}, H = {hidden}, C = {all}", self.batch)?;
         writeln!(
             f,
-            "  {} groups of at most {} sites; waves of {wave} sites in blocks of {block}, {tiles} tiles of {classes} classes in flight",
+            "  {} groups of at most {} sites; waves of {wave} sites in blocks of {block}, {tiles} tiles of {tile_classes} classes in flight",
             self.groups, self.group_sites
         )?;
         writeln!(
@@ -113,7 +104,7 @@ impl fmt::Display for MemoryPlan {
             kept.min(self.group_sites)
         )?;
         writeln!(f, "  arguments {:>12.1} MB (frame rows, label rows, head)", mb(self.arguments))?;
-        writeln!(f, "  gradients {:>12.1} MB", mb(self.gradients))?;
+        writeln!(f, "  gradients {:>12.1} MB", mb(self.arguments))?;
         writeln!(f, "  transient {:>12.1} MB", mb(self.transient))?;
         writeln!(f, "  all scores would be {:.1} MB", mb(self.dense))?;
         write!(f, "  {:.2} GFLOP forward and backward", self.operations as f64 / 1e9)

@@ -37,8 +37,9 @@ pub struct Options {
     pub budget: MemoryBudget,
     /// What the factors of the head's products are rounded to.
     pub precision: Precision,
-    /// How the work is cut; chosen from shape and budget when `None`.
-    pub plan: Option<Plan>,
+    /// How the work is cut, whatever the type of the rows; chosen from shape and budget when `None`, and otherwise not held to the
+    /// budget.
+    pub plan: Option<Plan<f32>>,
 }
 
 impl Options {

@@ -144,7 +144,7 @@ impl<F: Real> Session<F> {
         let scaled: Vec<f64> = weights.iter().map(|weight| inputs.scales.pruned * weight).collect();
         let mut out = {
             let call = Call::joint(&inputs.joint, &second, &retained, &self.options)?;
-            self.sum_of(&call, &scaled)?
+            self.sum_of(&call, &scaled, 0)?
         };
         out.gradients.simple = Some(pull_back_first(&pass, inputs, weights)?);
         out.first_pass = Some(found);

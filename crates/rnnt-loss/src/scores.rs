@@ -71,7 +71,7 @@ pub(crate) fn forward<F: Real>(
         let objective = Objective::new(loss, targets)?;
         let rows = Rows::new(z.len(), (classes, layout), loss, &objective, targets)?;
         let sites = objective.sites().lattices().sites();
-        Forward::from_normaliser(rows.roles(), &objective, options, lattices, |head, selection| {
+        Forward::from_normaliser(rows.roles(), &objective, options, (&mut *lattices, usize::MAX), |head, selection| {
             let apart = rows.apart(z, head);
             let z = apart.as_deref().unwrap_or(z);
             scores::forward(z, rows.columns(head).len(), &rows.site_of_row, sites, selection)

@@ -4,8 +4,8 @@ use std::ops::Range;
 use kernels::Real;
 
 use crate::{
-    Element, Error, Inputs, Loss, Options, Output, Pending, Result, Skipped, Targets, call::Call,
-    engine::Forward, error::expect_len, groups::groups, heads::Into as HeadInto, scores,
+    Element, Error, Inputs, Loss, Options, Output, Pending, Result, Skipped, Targets, budget::CallPlan, call::Call,
+    engine::Forward, error::expect_len,  heads::Into as HeadInto, scores,
 };
 
 /// Losses of batches, and their gradients; buffers stay from step to step.
@@ -30,8 +30,11 @@ use crate::{
 #[derive(Debug)]
 pub struct Session<F> {
     pub(crate) options: Options,
-    pub(crate) normaliser: panda_core::Workspace<F>,
+    /// One for each head.
+    pub(crate) normalisers: Vec<panda_core::Workspace<F>>,
     pub(crate) lattices: rnnt_dp::Workspace,
+    /// Bytes that the recursions over lattices may hold in the call at hand.
+    pub(crate) lattice_bytes: usize,
 }
 
 impl<F: Real> Session<F> {
@@ -41,12 +44,26 @@ impl<F: Real> Session<F> {
     /// Options that make no sense or do not go together; a plan with a size of zero.
     pub fn new(options: &Options) -> Result<Self> {
         options.check()?;
-        let normaliser = match options.plan {
-            None => panda_core::Workspace::new(options.budget),
-            Some(plan) => panda_core::Workspace::with_plan(plan)?,
-        };
-        let normaliser = normaliser.with_precision(options.precision);
-        Ok(Self { options: options.clone(), normaliser, lattices: rnnt_dp::Workspace::new() })
+        if let Some(plan) = options.plan {
+            panda_core::Workspace::with_plan(plan)?;
+        }
+        let lattices = rnnt_dp::Workspace::within(0);
+        Ok(Self { options: options.clone(), normalisers: Vec::new(), lattices, lattice_bytes: 0 })
+    }
+
+    /// Makes every part of the session keep to the cut of a call.
+    pub(crate) fn keep_to(&mut self, plan: &CallPlan, heads: usize) -> Result<()> {
+        self.lattice_bytes = plan.lattices;
+        while self.normalisers.len() < heads {
+            let workspace = match self.options.plan {
+                None => panda_core::Workspace::new(self.options.budget),
+                Some(plan) => panda_core::Workspace::with_plan(plan.to::<F>())?,
+            };
+            self.normalisers.push(workspace.with_precision(self.options.precision));
+        }
+        let budgets = self.normalisers.iter_mut().zip(&plan.heads);
+        budgets.for_each(|(workspace, &budget)| workspace.set_budget(budget));
+        Ok(())
     }
 }
 
@@ -116,12 +133,12 @@ impl<F: Real> Session<F> {
             Inputs::Joint(joint) => {
                 reject_pruned(&loss)?;
                 let call = Call::joint(joint, &loss, targets, &self.options)?;
-                self.sum_of(&call, weights)
+                self.sum_of(&call, weights, 0)
             }
             Inputs::Rows(rows) => {
                 reject_pruned(&loss)?;
                 let call = Call::rows(rows, &loss, targets, &self.options)?;
-                self.sum_of(&call, weights).map_err(|error| error.of(&loss))
+                self.sum_of(&call, weights, 0).map_err(|error| error.of(&loss))
             }
             Inputs::Scores(inputs) => {
                 let forward = scores::forward(self, inputs, targets)?;
@@ -132,11 +149,13 @@ impl<F: Real> Session<F> {
     }
 
     /// Group after group.
-    pub(crate) fn sum_of(&mut self, call: &Call<F>, weights: &[f64]) -> Result<Output<F>> {
+    pub(crate) fn sum_of(&mut self, call: &Call<F>, weights: &[f64], held: usize) -> Result<Output<F>> {
+        let plan = call.sizes(&self.options, held).in_groups::<F>()?;
         let mut into = call.zero()?;
+        self.keep_to(&plan, into.len())?;
         let mut losses = Vec::with_capacity(weights.len());
         let mut skipped = Skipped::default();
-        for group in groups(&call.objective, call.heads.classes(), size_of::<F>(), &self.options) {
+        for group in plan.groups {
             let (of_group, left_out) = self.group(call, group.clone(), &weights[group], &mut into)?;
             losses.extend(of_group);
             skipped.add(left_out);
