@@ -1,14 +1,14 @@
 //! Door for pruned training: a trivial joiner chooses the sites, and the joint network sees no others.
-use ::pruned::{Batch, FirstPass, Ranges, Source, Transducer, first_pass};
+use ::pruned::{Batch, FirstPass, Ranges, Source, first_pass};
 use panda_core::{Head, Real};
 use rnnt_dp::Topology;
 
 use crate::{Error, Layout, Options, ProjectedLoss, Result, Targets, Workspace, error::expect_len};
 
 /// Options of the first pass and of what joins it to the second.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Pruning {
-    /// The trivial joiner; its transducer is that of the second pass too.
+    /// The trivial joiner; its topology is that of the second pass too.
     pub first: ::pruned::Options,
     /// Label positions that a frame keeps.
     pub s_range: usize,
@@ -46,11 +46,7 @@ impl Pruning {
 
     /// The topology of the second pass.
     pub fn topology(&self) -> Topology {
-        match self.first.transducer {
-            Transducer::Regular => Topology::rnnt(),
-            Transducer::Modified => Topology::modified(),
-            Transducer::Constrained => Topology::constrained(),
-        }
+        self.first.topology.clone()
     }
 }
 
