@@ -1,4 +1,5 @@
 //! What can go wrong while decoding.
+use rnnt_dp::Topology;
 
 /// The crate's result type.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -23,23 +24,27 @@ pub enum Error {
         /// Number of classes C.
         classes: usize,
     },
-    /// A big blank is no class, or the blank, or does not move on.
-    #[error(
-        "big_blanks: expected a class below {classes} that is not the blank, and at least 1 frame, found class {class}, {frames} frames"
-    )]
+    /// A big blank is no class, or the blank.
+    #[error("big_blanks: expected a class below {classes} that is not the blank, found class {class}")]
     BigBlank {
         /// Its class id.
         class: u32,
-        /// Frames that it moves on.
-        frames: usize,
         /// Number of classes C.
         classes: usize,
     },
-    /// Every duration of the model is 0.
-    #[error("durations: expected one of at least 1 frame, found {found} of 0")]
-    Durations {
-        /// How many there are.
+    /// There are not as many big blanks as in the topology.
+    #[error("big_blanks: expected {expected}, as the topology has them, found {found}")]
+    BigBlanks {
+        /// How many the topology has.
+        expected: usize,
+        /// How many classes there are.
         found: usize,
+    },
+    /// A topology in which a class does not say how to go on.
+    #[error("topology: expected a blank and one token for labels, each a label with one arc, found {found}")]
+    Topology {
+        /// The topology of the model.
+        found: Topology,
     },
     /// An option has a value outside its range.
     #[error("{option}: expected {expected}, found {found}")]

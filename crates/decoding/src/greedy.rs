@@ -31,21 +31,22 @@ pub struct Hypothesis {
 
 /// Decodes one utterance by taking the best class at each site; ties go to the lower class id.
 ///
+/// A class moves on as its token does in [`Transducer::topology`]:
+///
 /// | best class | moves on by |
 /// |---|---|
 /// | the blank | one frame; with durations, the best one above 0 |
 /// | a big blank ([`Transducer::big_blanks`]) | its frames |
-/// | any other: a label, which advances the predictor | no frame; with [`Transducer::durations`], the best of them |
+/// | any other: a label, which advances the predictor | no frame, one in the modified topology; with durations, the best of them |
 ///
-/// A frame that has emitted `max_symbols` labels is left for the next. A model of the modified topology, in which a label
-/// moves on by one frame, needs `max_symbols: 1`.
+/// A frame that has emitted `max_symbols` labels is left for the next.
 ///
 /// # Shapes
 /// `frames`: projected encoder rows `[T, H]`, row-major; `T = 0` gives an empty hypothesis.
 ///
 /// # Errors
-/// [`Error::Frames`] if the rows are not whole; [`Error::Blank`], [`Error::BigBlank`] or [`Error::Durations`] if the model's blanks
-/// are no classes or it could stay on a frame forever; [`Error::Option`] if `max_symbols` is 0; [`Error::Score`] if the joint
+/// [`Error::Frames`] if the rows are not whole; [`Error::Blank`], [`Error::BigBlank`], [`Error::BigBlanks`] or
+/// [`Error::Topology`] if the model's blanks are no classes or not those of its topology; [`Error::Option`] if `max_symbols` is 0; [`Error::Score`] if the joint
 /// yields NaN or +inf, or -inf for every class or every duration.
 ///
 /// Cost: at most `T + U` joint evaluations and `U` predictor steps; memory `O(C + H)`.
@@ -59,7 +60,7 @@ pub fn greedy<M: Transducer>(model: &M, frames: &[f32], options: &Greedy) -> Res
     }
     let moves = Moves::new(model)?;
     let mut found = Hypothesis::default();
-    let mut scores = vec![0.0; classes + model.durations().len()];
+    let mut scores = vec![0.0; classes + model.topology().durations()];
     let (mut state, mut row) = model.start();
     let (mut t, mut symbols) = (0, 0);
     while let Some(frame) = frames.chunks_exact(width).nth(t) {

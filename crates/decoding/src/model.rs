@@ -1,8 +1,10 @@
 //! How a decoder sees a model.
+use rnnt_dp::Topology;
 
 /// A transducer during inference: a predictor that advances label by label, and a joint network.
 ///
-/// Axes: `H` joint width, `C` classes with the blanks among them, `D` durations (0 but for token-and-duration transducers).
+/// Axes: `H` joint width, `C` classes with the blanks among them, `D` durations of the topology (0 but for token-and-duration
+/// transducers).
 pub trait Transducer {
     /// What the predictor remembers of the labels so far.
     type State: Clone;
@@ -16,13 +18,11 @@ pub trait Transducer {
     /// Joint width H.
     fn width(&self) -> usize;
 
-    /// Class ids of big blanks, and how many frames each moves on.
-    fn big_blanks(&self) -> &[(u32, usize)] {
-        &[]
-    }
+    /// How tokens move on: that of the training, in which each label is one token.
+    fn topology(&self) -> &Topology;
 
-    /// How many frames a token may move on, in the order of their scores; none if the token itself says it.
-    fn durations(&self) -> &[usize] {
+    /// Class ids of the topology's big blanks, in their order.
+    fn big_blanks(&self) -> &[u32] {
         &[]
     }
 

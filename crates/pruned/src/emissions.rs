@@ -10,19 +10,21 @@
 use kernels::Real;
 use rnnt_dp::delay;
 
-use crate::{Options, Source, Transducer, normaliser::Picks, sums::Sums, utterance::Utterance};
+use crate::{Options, Source, normaliser::Picks, sums::Sums, utterance::Utterance};
 
 /// `scale · value`, and 0 rather than NaN for nothing of -inf.
 fn share(scale: f64, value: f64) -> f64 {
     if scale == 0.0 { 0.0 } else { scale * value }
 }
 
-/// Writes blank and next label of each site, *T x (U+1) x 2*; the label at u = U is 0.
+/// Writes blank and next label of each site, *T x (U+1) x 2*; the label at u = U is 0. With the blank of its own frame, which
+/// follows a label, where it is `forced`.
 pub(crate) fn write<F: Real, S: Source<F>>(
     utterance: &Utterance<F, S>,
     sums: &Sums<F>,
     picks: &Picks<F>,
     options: &Options,
+    forced: bool,
     out: &mut [f64],
 ) {
     let (positions, contexts) = (utterance.labels.len(), utterance.contexts());
@@ -66,7 +68,7 @@ pub(crate) fn write<F: Real, S: Source<F>>(
                 out[1] = share(joint, next + score - logs[u]) + alone_here + next_alone + early;
             }
         }
-        if options.transducer == Transducer::Constrained {
+        if forced {
             (0..positions - 1).for_each(|u| row[2 * u + 1] += row[2 * u + 2]);
         }
     }
@@ -105,13 +107,13 @@ impl<F: Real> Slopes<F> {
         utterance: &Utterance<F, S>,
         sums: &Sums<F>,
         options: &Options,
+        forced: bool,
         occupancies: &[f64],
         weight: f64,
     ) -> Self {
         let (frames, positions, contexts) =
             (utterance.frames.len(), utterance.labels.len(), utterance.contexts());
         let (joint, lm_only, am_only) = (options.joint_scale(), options.lm_only_scale, options.am_only_scale);
-        let constrained = options.transducer == Transducer::Constrained;
         let own = utterance.token_weights;
         let label_weights: Vec<f64> =
             (0..positions).map(|u| -weight * (1.0 + options.fastemit) * own.get(u).unwrap_or(&1.0)).collect();
@@ -135,7 +137,7 @@ impl<F: Real> Slopes<F> {
             for u in 0..positions {
                 let label = label_weights[u] * row[2 * u + 1];
                 let mut blank = -weight * row[2 * u];
-                if constrained && u > 0 {
+                if forced && u > 0 {
                     blank -= weight * row[2 * u - 1];
                 }
                 blanks += blank;

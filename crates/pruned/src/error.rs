@@ -1,5 +1,7 @@
 //! The one error type of the crate.
-use crate::{Side, Transducer};
+use rnnt_dp::Topology;
+
+use crate::Side;
 
 /// What can be wrong with a call.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -153,11 +155,17 @@ pub enum Error {
         /// The weight given.
         found: f64,
     },
+    /// The topology has moves that the first pass does not know.
+    #[error("topology: expected a blank of one frame and a label of none or one, found {found}")]
+    Topology {
+        /// The topology given.
+        found: Topology,
+    },
     /// Bands of so few label positions could keep no path.
-    #[error("s_range: expected at least {needed} for a {transducer:?} transducer, found {found}")]
+    #[error("s_range: expected at least {needed} for the {topology} topology, found {found}")]
     Range {
         /// Which arcs there are.
-        transducer: Transducer,
+        topology: Topology,
         /// The least width for them.
         needed: usize,
         /// The width given.

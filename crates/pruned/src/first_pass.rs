@@ -6,9 +6,10 @@ use rayon::prelude::*;
 use rnnt_dp::{Regularisers, Topology, forward_backward};
 
 use crate::{
-    Batch, Error, Options, Ranges, Result, Side, Source, Transducer, Unigram, backward,
+    Batch, Error, Options, Ranges, Result, Side, Source, Unigram, backward,
     emissions::{self, Slopes},
     error::expect,
+    moves::Moves,
     normaliser, rare,
     source::blocks_mut,
     sums::Sums,
@@ -27,6 +28,7 @@ pub struct FirstPass<F> {
     pub occupancies: Vec<f64>,
     batch: Batch,
     options: Options,
+    moves: Moves,
     classes: usize,
     sums: Vec<Sums<F>>,
     /// None, one for all, or one for each utterance.
@@ -55,7 +57,7 @@ pub fn first_pass<F: Real, S: Source<F>>(
     batch: &Batch,
     options: &Options,
 ) -> Result<FirstPass<F>> {
-    options.check()?;
+    let moves = options.check()?;
     batch.check(source.rows(Side::Frames), source.rows(Side::Labels), source.classes())?;
     let unigrams = unigrams(source, batch, options)?;
     let mut values = vec![0.0; 2 * batch.lattices().sites()];
@@ -64,22 +66,20 @@ pub fn first_pass<F: Real, S: Source<F>>(
         .map(|(b, values)| {
             let utterance = Utterance::new(source, batch, b, unigram(&unigrams, b));
             let (sums, picks) = normaliser::sums(&utterance)?;
-            emissions::write(&utterance, &sums, &picks, options, values);
+            emissions::write(&utterance, &sums, &picks, options, moves.forced, values);
             Ok(sums)
         })
         .collect();
     // The earliest error, so that the same mistake always gives the same message.
     let sums = found.into_iter().collect::<Result<Vec<_>>>()?;
-    let topology = match options.transducer {
-        Transducer::Regular => Topology::rnnt(),
-        Transducer::Modified | Transducer::Constrained => Topology::modified(),
-    };
-    let posterior = forward_backward(batch.lattices(), &topology, &values, &Regularisers::default())?;
+    // Emissions are those of arcs already, whatever they are the sum of.
+    let arcs = Topology::new(options.topology.arcs().to_vec())?;
+    let posterior = forward_backward(batch.lattices(), &arcs, &values, &Regularisers::default())?;
     let mut occupancies = posterior.adjoints;
     occupancies.par_iter_mut().with_min_len(1 << 12).for_each(|o| *o = 0.0 - *o);
-    let (batch, options) = (batch.clone(), *options);
+    let (batch, options) = (batch.clone(), options.clone());
     let (losses, classes) = (posterior.losses, source.classes());
-    Ok(FirstPass { losses, occupancies, batch, options, classes, sums, unigrams })
+    Ok(FirstPass { losses, occupancies, batch, options, moves, classes, sums, unigrams })
 }
 
 /// Rows of a group of utterances, whose gradient of a tile exists at once.
@@ -130,7 +130,7 @@ impl<F: Real> FirstPass<F> {
     /// # Errors
     /// As [`Ranges::new`].
     pub fn ranges(&self, s_range: usize) -> Result<Ranges> {
-        Ranges::new(&self.occupancies, self.batch.lattices(), self.options.transducer, s_range)
+        Ranges::new(&self.occupancies, self.batch.lattices(), &self.options.topology, s_range)
     }
 
     /// The batch that this is about.
@@ -150,7 +150,14 @@ impl<F: Real> FirstPass<F> {
             let utterance = Utterance::new(source, &self.batch, b, unigram(&self.unigrams, b));
             let occupancies = &self.occupancies[2 * self.batch.lattices().range(b).start..];
             let occupancies = &occupancies[..2 * self.batch.lattices().range(b).len()];
-            let slopes = Slopes::new(&utterance, &self.sums[b], &self.options, occupancies, weights[b]);
+            let slopes = Slopes::new(
+                &utterance,
+                &self.sums[b],
+                &self.options,
+                self.moves.forced,
+                occupancies,
+                weights[b],
+            );
             (utterance, slopes)
         };
         let work: Vec<_> = group.clone().into_par_iter().map(slopes).collect();

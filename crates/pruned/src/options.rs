@@ -1,18 +1,7 @@
 //! What a caller may choose.
-use crate::{Error, Result};
+use rnnt_dp::Topology;
 
-/// Which arcs leave a site `(t, u)`; the `rnnt_type` of fast_rnnt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Transducer {
-    /// Blank to `(t+1, u)`, a label to `(t, u+1)`.
-    #[default]
-    Regular,
-    /// Blank to `(t+1, u)`, a label to `(t+1, u+1)`: a frame emits at most one label, and U may not exceed T.
-    Modified,
-    /// As modified, and a label is followed by the blank of its new context on the same frame:
-    /// `e(label) += log p(blank | t, u+1)`.
-    Constrained,
-}
+use crate::{Error, Result, moves::Moves};
 
 /// Which label rows the unigram of the am-only term is averaged over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,10 +14,10 @@ pub enum Unigram {
 }
 
 /// Options of the first pass; the default is the plain trivial joiner, without smoothing.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Options {
-    /// Which arcs leave a site.
-    pub transducer: Transducer,
+    /// Which arcs leave a site: those of a blank and a label, each of one frame at most.
+    pub topology: Topology,
     /// Share of the log-probabilities that the label scores have alone.
     pub lm_only_scale: f64,
     /// Share of the log-probabilities that the frame scores and the unigram have alone.
@@ -49,7 +38,8 @@ impl Options {
         1.0 - self.lm_only_scale - self.am_only_scale
     }
 
-    pub(crate) fn check(&self) -> Result<()> {
+    /// What the first pass does with the topology.
+    pub(crate) fn check(&self) -> Result<Moves> {
         for (argument, found) in [
             ("lm_only_scale", self.lm_only_scale),
             ("am_only_scale", self.am_only_scale),
@@ -67,6 +57,6 @@ impl Options {
                 return Err(Error::Option { argument, expected, found });
             }
         }
-        Ok(())
+        Moves::new(&self.topology)
     }
 }

@@ -2,9 +2,9 @@
 use std::ops::Range;
 
 use rayon::prelude::*;
-use rnnt_dp::Lattices;
+use rnnt_dp::{Lattices, Topology};
 
-use crate::{Error, Result, Transducer, batch::running, error::expect};
+use crate::{Error, Result, batch::running, error::expect, moves::Moves};
 
 /// A band of label positions for each frame of a batch.
 ///
@@ -28,42 +28,43 @@ impl Ranges {
     /// ```
     ///
     /// (Kuang et al. 2022), and the last one for U - r + 1. Then no band may begin behind the one of the
-    /// frame after it, nor further before it than labels can be emitted in a frame (r - 1; 1 if the transducer is not
-    /// regular), nor so late that the first could not begin at 0: `get_rnnt_prune_ranges` of fast_rnnt for a batch of
+    /// frame after it, nor further before it than labels can be emitted in a frame (r - 1; 1 if a label moves on by
+    /// a frame), nor so late that the first could not begin at 0: `get_rnnt_prune_ranges` of fast_rnnt for a batch of
     /// one.
     ///
-    /// r is `s_range`, or U + 1 if that is less. A regular utterance with more than (r - 1) T labels, of which
+    /// r is `s_range`, or U + 1 if that is less. Where labels stay on their frame, an utterance with more than (r - 1) T of them, of which
     /// fast_rnnt would keep no path, gets bands that are as wide as it takes.
     ///
     /// # Shapes
     /// `occupancies` *N x 2*: blank, next label, as [`FirstPass::occupancies`](crate::FirstPass::occupancies).
     ///
     /// # Errors
-    /// `s_range` below 2, or below 1 for [`Transducer::Modified`] (regular bands of one position could never move on,
-    /// and constrained label arcs read the blank of the next position); a wrong length, an occupancy that is not
-    /// finite, lattices of which only bands are left.
+    /// `s_range` below 2, or below 1 for [`Topology::modified`] (regular bands of one position could never move on,
+    /// and constrained label arcs read the blank of the next position); a topology of other moves; a wrong length, an occupancy
+    /// that is not finite, lattices of which only bands are left.
     ///
     /// # Cost
     /// O(N r) additions.
     ///
     /// ```
-    /// use pruned::{Ranges, Transducer};
-    /// use rnnt_dp::Lattices;
+    /// use pruned::Ranges;
+    /// use rnnt_dp::{Lattices, Topology};
     /// // T = 3, U = 2; blank, label: the first frame emits both labels.
     /// let certain = [0., 1., 0., 1., 1., 0., 0., 0., 0., 0., 1., 0., 0., 0., 0., 0., 1., 0.];
-    /// let ranges = Ranges::new(&certain, &Lattices::new(vec![3], vec![2])?, Transducer::Regular, 2)?;
+    /// let ranges = Ranges::new(&certain, &Lattices::new(vec![3], vec![2])?, &Topology::rnnt(), 2)?;
     /// assert_eq!((0..3).map(|t| ranges.band(0, t)).collect::<Vec<_>>(), [0..2, 1..3, 1..3]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn new(
         occupancies: &[f64],
         lattices: &Lattices,
-        transducer: Transducer,
+        topology: &Topology,
         s_range: usize,
     ) -> Result<Self> {
-        let needed = if transducer == Transducer::Modified { 1 } else { 2 };
-        if s_range < needed {
-            return Err(Error::Range { transducer, needed, found: s_range });
+        let moves = Moves::new(topology)?;
+        if s_range < moves.needed() {
+            let (topology, needed) = (topology.clone(), moves.needed());
+            return Err(Error::Range { topology, needed, found: s_range });
         }
         if !lattices.full() {
             return Err(Error::Banded);
@@ -78,16 +79,12 @@ impl Ranges {
         let widths: Vec<usize> = (0..lattices.batch())
             .map(|b| {
                 let (frames, labels) = (lattices.frames(b), lattices.labels(b));
-                let fitting = match transducer {
-                    Transducer::Regular => labels.div_ceil(frames) + 1,
-                    Transducer::Modified | Transducer::Constrained => 0,
-                };
-                s_range.max(fitting).min(labels + 1)
+                s_range.max(moves.fitting(frames, labels)).min(labels + 1)
             })
             .collect();
         let bands: Vec<Vec<usize>> = (0..lattices.batch())
             .into_par_iter()
-            .map(|b| utterance(of(b), lattices.frames(b), lattices.labels(b), widths[b], transducer))
+            .map(|b| utterance(of(b), lattices.frames(b), lattices.labels(b), widths[b], moves))
             .collect();
         let mut offsets = running(bands.iter().map(Vec::len));
         let starts = bands.concat();
@@ -125,13 +122,7 @@ impl Ranges {
     }
 }
 
-fn utterance(
-    occupancies: &[f64],
-    frames: usize,
-    labels: usize,
-    width: usize,
-    transducer: Transducer,
-) -> Vec<usize> {
+fn utterance(occupancies: &[f64], frames: usize, labels: usize, width: usize, moves: Moves) -> Vec<usize> {
     let rows = occupancies.chunks_exact(2 * (labels + 1));
     let mut wanted: Vec<usize> = rows.map(|row| best(row, width)).collect();
     wanted[frames - 1] = labels + 1 - width;
@@ -139,10 +130,7 @@ fn utterance(
     for t in (0..frames - 1).rev() {
         wanted[t] = wanted[t].min(wanted[t + 1]);
     }
-    match transducer {
-        Transducer::Regular => limit(&wanted, width.max(2) - 1),
-        Transducer::Modified | Transducer::Constrained => limit(&wanted, 1),
-    }
+    limit(&wanted, moves.step(width))
 }
 
 /// The start that a frame asks for. Each sum is taken anew, from its first position on, as equal ones must be equal.

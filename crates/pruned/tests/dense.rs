@@ -4,7 +4,8 @@ mod plain;
 use oracle::{compare::assert_close, differences::central, noise, paths::sum_over_paths};
 use plain::Problem;
 use proptest::prelude::*;
-use pruned::{FirstPass, Matrices, Options, Transducer, Unigram, first_pass};
+use pruned::{FirstPass, Matrices, Options, Unigram, first_pass};
+use rnnt_dp::Topology;
 
 fn run(problem: &Problem) -> FirstPass<f64> {
     let source = Matrices::new(&problem.am, &problem.lm, problem.classes).unwrap();
@@ -24,14 +25,14 @@ fn differences(base: &[f64], mut function: impl FnMut(&[f64]) -> f64) -> Vec<f64
 }
 
 fn options() -> impl Strategy<Value = Options> {
-    let transducer =
-        prop::sample::select(vec![Transducer::Regular, Transducer::Modified, Transducer::Constrained]);
+    let topology =
+        prop::sample::select(vec![Topology::rnnt(), Topology::modified(), Topology::constrained()]);
     let scales =
         prop::sample::select(vec![(0.0, 0.0), (0.25, 0.0), (0.0, 0.3), (0.2, 0.1), (0.0, 1.0), (0.6, 0.4)]);
     let unigram = prop::sample::select(vec![Unigram::Utterance, Unigram::AllRows]);
-    (transducer, scales, unigram, prop_oneof![Just(0.0), Just(0.3), Just(-0.1)]).prop_map(
-        |(transducer, (lm_only_scale, am_only_scale), unigram, delay_penalty)| Options {
-            transducer,
+    (topology, scales, unigram, prop_oneof![Just(0.0), Just(0.3), Just(-0.1)]).prop_map(
+        |(topology, (lm_only_scale, am_only_scale), unigram, delay_penalty)| Options {
+            topology,
             lm_only_scale,
             am_only_scale,
             unigram,
@@ -85,7 +86,7 @@ proptest! {
     #[test]
     fn fastemit_and_token_weights_scale_labels_alone(problem in problems(), lambda in 0.1..1.0f64) {
         let plain = run(&problem);
-        let scaled = Problem { options: Options { fastemit: lambda, ..problem.options }, ..problem.clone() };
+        let scaled = Problem { options: Options { fastemit: lambda, ..problem.options.clone() }, ..problem.clone() };
         let weight = |b: usize, u: usize| 0.5 + ((b + 3 * u) % 5) as f64 / 4.0;
         let weights = problem.labels.iter().enumerate();
         let weights = weights.map(|(b, labels)| (0..labels.len()).map(|u| weight(b, u)).collect()).collect();
@@ -94,7 +95,7 @@ proptest! {
         let pass = first_pass(&source, &batch, &scaled.options).unwrap();
         prop_assert_eq!(&plain.losses, &pass.losses);
         prop_assert_eq!(&plain.occupancies, &pass.occupancies);
-        let constrained = problem.options.transducer == Transducer::Constrained;
+        let constrained = problem.options.topology == Topology::constrained();
         // Adjoints of blank and label as columns of their own.
         let mut adjoints = Vec::new();
         for b in 0..batch.len() {
@@ -104,8 +105,8 @@ proptest! {
                 adjoints.extend([-o[0] - forced, -(1.0 + lambda) * weight(b, at.label) * o[1]]);
             }
         }
-        let transducer = if constrained { Transducer::Modified } else { problem.options.transducer };
-        let columns = Problem { options: Options { transducer, ..problem.options }, ..problem.clone() };
+        let topology = if constrained { Topology::modified() } else { problem.options.topology.clone() };
+        let columns = Problem { options: Options { topology, ..problem.options.clone() }, ..problem.clone() };
         let split = problem.am.len();
         let total = |at: &[f64]| {
             let (am, lm) = at.split_at(split);
@@ -166,7 +167,7 @@ fn underflow_is_computed_again() {
         Options { am_only_scale: 1.0, ..Options::default() },
         Options { am_only_scale: 0.5, unigram: Unigram::AllRows, ..Options::default() },
     ] {
-        let mut problem = Problem::random(3, &[(4, 2), (3, 3)], 5, 300.0, options);
+        let mut problem = Problem::random(3, &[(4, 2), (3, 3)], 5, 300.0, options.clone());
         problem.am[0] += 3000.0;
         let found = run(&problem).losses;
         for (b, found) in found.iter().enumerate() {

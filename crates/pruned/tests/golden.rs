@@ -6,7 +6,7 @@ use std::{
 
 use kernels::Real;
 use oracle::compare::assert_close;
-use pruned::{Batch, FirstPass, Matrices, Options, Transducer, Unigram, first_pass};
+use pruned::{Batch, FirstPass, Matrices, Options, Unigram, first_pass};
 use safetensors::{Dtype, SafeTensors};
 
 /// The golden folder, or none on a clone without the shared data; CI must have it.
@@ -60,15 +60,10 @@ fn read(name: String, json: &Path) -> Case {
             (name, (view.shape().to_vec(), values))
         })
         .collect();
-    let transducer = match option("rnnt_type").as_str().unwrap() {
-        "regular" => Transducer::Regular,
-        "modified" => Transducer::Modified,
-        "constrained" => Transducer::Constrained,
-        other => panic!("rnnt_type {other}"),
-    };
+    let topology = option("rnnt_type").as_str().unwrap().parse().unwrap();
     let number = |key: &str| option(key).as_f64().unwrap();
     let options = Options {
-        transducer,
+        topology,
         lm_only_scale: number("lm_only_scale"),
         am_only_scale: number("am_only_scale"),
         unigram: Unigram::AllRows,

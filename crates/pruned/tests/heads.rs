@@ -4,9 +4,7 @@ mod plain;
 use kernels::Real;
 use oracle::{compare::assert_close, noise};
 use plain::Problem;
-use pruned::{
-    Batch, Error, Heads, HeadsGradient, Linear, Matrices, Options, Transducer, Unigram, first_pass,
-};
+use pruned::{Batch, Error, Heads, HeadsGradient, Linear, Matrices, Options, Unigram, first_pass};
 
 /// Hidden rows, weight, bias, width.
 type Layer = (Vec<f64>, Vec<f64>, Option<Vec<f64>>, usize);
@@ -21,7 +19,7 @@ struct Layers {
 
 fn layers(seed: u64, classes: usize, options: Options, bias: bool) -> Layers {
     let shapes = [(6, 3), (140, 5), (1, 0)];
-    let problem = Problem::random(seed, &shapes, classes, 1.0, options);
+    let problem = Problem::random(seed, &shapes, classes, 1.0, options.clone());
     let rows = [shapes.len() * problem.most_frames, shapes.len() * problem.positions];
     let side = |i: usize, hidden: usize| {
         let of = |purpose: u64, count: usize, scale: f64| {
@@ -96,12 +94,17 @@ impl Layers {
 #[test]
 fn heads_equal_the_matrices_they_make() {
     let plain = Options::default();
-    let smooth = Options { lm_only_scale: 0.2, am_only_scale: 0.1, ..plain };
+    let smooth = Options { lm_only_scale: 0.2, am_only_scale: 0.1, ..plain.clone() };
     for (seed, classes, options, bias) in [
-        (1, 7, plain, true),
+        (1, 7, plain.clone(), true),
         (2, 2100, plain, false),
-        (3, 1500, smooth, true),
-        (4, 300, Options { transducer: Transducer::Constrained, delay_penalty: 0.1, ..smooth }, true),
+        (3, 1500, smooth.clone(), true),
+        (
+            4,
+            300,
+            Options { topology: rnnt_dp::Topology::constrained(), delay_penalty: 0.1, ..smooth.clone() },
+            true,
+        ),
         (5, 1030, Options { unigram: Unigram::AllRows, ..smooth }, true),
     ] {
         let layers = layers(seed, classes, options, bias);

@@ -1,13 +1,15 @@
 //! Pruning ranges: what must hold of any, and that they keep a path.
 use oracle::noise;
 use proptest::prelude::*;
-use pruned::{Error, Ranges, Transducer};
-use rnnt_dp::Lattices;
+use pruned::{Error, Ranges};
+use rnnt_dp::{Kind, Lattices, Topology};
 
-const ALL: [Transducer; 3] = [Transducer::Regular, Transducer::Modified, Transducer::Constrained];
+fn all() -> [Topology; 3] {
+    [Topology::rnnt(), Topology::modified(), Topology::constrained()]
+}
 
 /// Whether some path has all of its sites inside of the bands, by plain search.
-fn keeps_a_path(ranges: &Ranges, frames: usize, labels: usize, transducer: Transducer) -> bool {
+fn keeps_a_path(ranges: &Ranges, frames: usize, labels: usize, kind: Kind) -> bool {
     let inside = |t: usize, u: usize| t == frames || ranges.band(0, t).contains(&u);
     let mut reached = vec![vec![false; labels + 1]; frames + 1];
     reached[0][0] = inside(0, 0);
@@ -19,10 +21,10 @@ fn keeps_a_path(ranges: &Ranges, frames: usize, labels: usize, transducer: Trans
             // The end is (T, U) alone.
             reached[t + 1][u] |= inside(t + 1, u) && (t + 1 < frames || u == labels);
             if u < labels {
-                match transducer {
-                    Transducer::Regular => reached[t][u + 1] |= inside(t, u + 1),
+                match kind {
+                    Kind::Regular => reached[t][u + 1] |= inside(t, u + 1),
                     // The label arc reads the blank of (t, u + 1).
-                    Transducer::Constrained if !inside(t, u + 1) => {}
+                    Kind::Constrained if !inside(t, u + 1) => {}
                     _ => reached[t + 1][u + 1] |= inside(t + 1, u + 1) && (t + 1 < frames || u + 1 == labels),
                 }
             }
@@ -42,12 +44,12 @@ proptest! {
     fn bands_are_sound(seed in 0u64..10_000, frames in 1usize..12, labels in 0usize..30, s_range in 1usize..8,
         levels in 1u32..20) {
         let lattices = Lattices::new(vec![frames], vec![labels]).unwrap();
-        for transducer in ALL {
+        for topology in all() {
             let occupancies = random(seed, frames, labels, levels);
-            let ranges = match Ranges::new(&occupancies, &lattices, transducer, s_range) {
+            let ranges = match Ranges::new(&occupancies, &lattices, &topology, s_range) {
                 Ok(ranges) => ranges,
                 Err(error) => {
-                    prop_assert!(s_range == 1 && transducer != Transducer::Modified, "{error}");
+                    prop_assert!(s_range == 1 && topology.kind() != Kind::Modified, "{error}");
                     continue;
                 }
             };
@@ -56,15 +58,15 @@ proptest! {
             prop_assert_eq!(ranges.sites(), frames * width);
             prop_assert!(width >= s_range.min(labels + 1) && width <= labels + 1);
             prop_assert_eq!(starts[0], 0);
-            let step = if transducer == Transducer::Regular { width.max(2) - 1 } else { 1 };
+            let step = if topology == Topology::rnnt() { width.max(2) - 1 } else { 1 };
             prop_assert!(starts.windows(2).all(|pair| pair[0] <= pair[1] && pair[1] - pair[0] <= step));
             prop_assert!(starts.iter().all(|start| start + width <= labels + 1));
             // Modified and constrained transducers have no path at all if U > T.
-            let possible = transducer == Transducer::Regular || labels <= frames;
+            let possible = topology == Topology::rnnt() || labels <= frames;
             if possible {
                 prop_assert!(ranges.band(0, frames - 1).end == labels + 1 || (width == 1 && labels == frames));
             }
-            prop_assert_eq!(keeps_a_path(&ranges, frames, labels, transducer), possible);
+            prop_assert_eq!(keeps_a_path(&ranges, frames, labels, topology.kind()), possible);
         }
     }
 
@@ -73,9 +75,9 @@ proptest! {
     fn wide_bands_keep_all(seed in 0u64..1000, frames in 1usize..6, labels in 0usize..6, more in 1usize..4) {
         let lattices = Lattices::new(vec![frames], vec![labels]).unwrap();
         let occupancies = random(seed, frames, labels, 9);
-        for transducer in ALL {
+        for topology in all() {
             let s_range = (labels + more).max(2);
-            let ranges = Ranges::new(&occupancies, &lattices, transducer, s_range).unwrap();
+            let ranges = Ranges::new(&occupancies, &lattices, &topology, s_range).unwrap();
             for frame in 0..frames {
                 prop_assert_eq!(ranges.band(0, frame), 0..labels + 1);
             }
@@ -88,11 +90,11 @@ proptest! {
         let (frames, labels): (Vec<_>, Vec<_>) = shapes.iter().copied().unzip();
         let lattices = Lattices::new(frames, labels).unwrap();
         let each: Vec<_> = shapes.iter().enumerate().map(|(b, s)| random(seed + b as u64, s.0, s.1, 9)).collect();
-        let ranges = Ranges::new(&each.concat(), &lattices, Transducer::Regular, 3).unwrap();
+        let ranges = Ranges::new(&each.concat(), &lattices, &Topology::rnnt(), 3).unwrap();
         prop_assert_eq!(ranges.batch(), shapes.len());
         for (b, &(t, u)) in shapes.iter().enumerate() {
             let alone = Lattices::new(vec![t], vec![u]).unwrap();
-            let alone = Ranges::new(&each[b], &alone, Transducer::Regular, 3).unwrap();
+            let alone = Ranges::new(&each[b], &alone, &Topology::rnnt(), 3).unwrap();
             prop_assert_eq!(alone.starts(0), ranges.starts(b));
             prop_assert_eq!(alone.width(0), ranges.width(b));
         }
@@ -105,7 +107,7 @@ fn ties_go_to_the_first() {
     let lattices = Lattices::new(vec![2], vec![3]).unwrap();
     let mut occupancies = vec![0.25; 16];
     let starts = |occupancies: &[f64], s_range: usize| {
-        Ranges::new(occupancies, &lattices, Transducer::Regular, s_range).unwrap().starts(0).to_vec()
+        Ranges::new(occupancies, &lattices, &Topology::rnnt(), s_range).unwrap().starts(0).to_vec()
     };
     assert_eq!(starts(&occupancies, 3), [0, 1]);
     // Frame 0 wants the end, but the first band begins at 0.
@@ -115,7 +117,7 @@ fn ties_go_to_the_first() {
     let lattices = Lattices::new(vec![3], vec![3]).unwrap();
     let mut occupancies = vec![0.0; 24];
     let middle = |occupancies: &[f64]| {
-        Ranges::new(occupancies, &lattices, Transducer::Modified, 2).unwrap().starts(0)[1]
+        Ranges::new(occupancies, &lattices, &Topology::modified(), 2).unwrap().starts(0)[1]
     };
     occupancies[8 + 2 * 2] = 1.0; // blank at u = 2: windows 1 and 2 have it; the last band limits to 1 or more.
     assert_eq!(middle(&occupancies), 1);
@@ -126,7 +128,7 @@ fn ties_go_to_the_first() {
 fn many_labels_widen_regular_bands() {
     // fast_rnnt: s_range 2 would move on by one a frame, and never get to the end.
     let lattices = Lattices::new(vec![2, 1], vec![7, 5]).unwrap();
-    let ranges = Ranges::new(&[0.1; 44], &lattices, Transducer::Regular, 2).unwrap();
+    let ranges = Ranges::new(&[0.1; 44], &lattices, &Topology::rnnt(), 2).unwrap();
     assert_eq!((ranges.width(0), ranges.width(1)), (5, 6));
     assert_eq!((ranges.band(0, 0), ranges.band(0, 1), ranges.band(1, 0)), (0..5, 3..8, 0..6));
 }
@@ -134,19 +136,24 @@ fn many_labels_widen_regular_bands() {
 #[test]
 fn mistakes_are_named() {
     let lattices = Lattices::new(vec![2, 2], vec![1, 0]).unwrap();
-    let new = |occupancies: &[f64], transducer, s_range| {
-        Ranges::new(occupancies, &lattices, transducer, s_range).unwrap_err()
+    let new = |occupancies: &[f64], topology: Topology, s_range| {
+        Ranges::new(occupancies, &lattices, &topology, s_range).unwrap_err()
     };
-    for transducer in [Transducer::Regular, Transducer::Constrained] {
-        assert_eq!(new(&[0.0; 12], transducer, 1), Error::Range { transducer, needed: 2, found: 1 });
+    for topology in [Topology::rnnt(), Topology::constrained()] {
+        let want = Error::Range { topology: topology.clone(), needed: 2, found: 1 };
+        assert_eq!(new(&[0.0; 12], topology, 1), want);
     }
-    let transducer = Transducer::Modified;
-    assert_eq!(new(&[0.0; 12], transducer, 0), Error::Range { transducer, needed: 1, found: 0 });
+    let topology = Topology::modified();
+    let want = Error::Range { topology: topology.clone(), needed: 1, found: 0 };
+    assert_eq!(new(&[0.0; 12], topology.clone(), 0), want);
+    for found in [Topology::tdt(&[1]).unwrap(), topology.clone().with_big_blanks(&[2]).unwrap()] {
+        assert_eq!(new(&[0.0; 12], found.clone(), 2), Error::Topology { found });
+    }
     let short = Error::Length { argument: "occupancies", expected: 12, found: 11 };
-    assert_eq!(new(&[0.0; 11], transducer, 2), short);
+    assert_eq!(new(&[0.0; 11], topology.clone(), 2), short);
     let mut odd = [0.0; 12];
     odd[9] = f64::NAN;
-    assert!(matches!(new(&odd, transducer, 2), Error::Occupancy { utterance: 1, .. }));
+    assert!(matches!(new(&odd, topology, 2), Error::Occupancy { utterance: 1, .. }));
     let bands = Lattices::banded(vec![2], vec![vec![0..2, 1..3]]).unwrap();
-    assert_eq!(Ranges::new(&[0.0; 8], &bands, Transducer::Regular, 2), Err(Error::Banded));
+    assert_eq!(Ranges::new(&[0.0; 8], &bands, &Topology::rnnt(), 2), Err(Error::Banded));
 }

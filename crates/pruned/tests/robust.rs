@@ -2,16 +2,12 @@
 mod plain;
 
 use plain::Problem;
-use pruned::{Batch, Error, Matrices, MatrixGradient, Options, Side, Transducer, Unigram, first_pass};
+use pruned::{Batch, Error, Matrices, MatrixGradient, Options, Side, Unigram, first_pass};
+use rnnt_dp::Topology;
 
-const SMOOTH: Options = Options {
-    transducer: Transducer::Regular,
-    lm_only_scale: 0.2,
-    am_only_scale: 0.1,
-    unigram: Unigram::Utterance,
-    delay_penalty: 0.1,
-    fastemit: 0.0,
-};
+fn smooth() -> Options {
+    Options { lm_only_scale: 0.2, am_only_scale: 0.1, delay_penalty: 0.1, ..Options::default() }
+}
 
 type Answer = (Vec<f64>, Vec<f64>, MatrixGradient<f32>);
 
@@ -38,8 +34,9 @@ fn pack(problem: &Problem, utterances: std::ops::Range<usize>) -> (Vec<f64>, Vec
 
 #[test]
 fn batch_mates_padding_and_threads_change_no_bit() {
-    for options in [Options::default(), SMOOTH, Options { transducer: Transducer::Constrained, ..SMOOTH }] {
-        let mut problem = Problem::random(5, &[(200, 9), (3, 2), (40, 30), (7, 0)], 1300, 4.0, options);
+    for options in [Options::default(), smooth(), Options { topology: Topology::constrained(), ..smooth() }] {
+        let mut problem =
+            Problem::random(5, &[(200, 9), (3, 2), (40, 30), (7, 0)], 1300, 4.0, options.clone());
         let (c, together) =
             (problem.classes, run(&problem.am, &problem.lm, 1300, &problem.batch(), &options));
         // Poison in all padding.
@@ -75,8 +72,8 @@ fn batch_mates_padding_and_threads_change_no_bit() {
 /// The average over padding mixes utterances, which is why it is not the default.
 #[test]
 fn the_average_over_all_rows_depends_on_padding() {
-    let options = Options { unigram: Unigram::AllRows, ..SMOOTH };
-    let mut problem = Problem::random(5, &[(5, 2), (4, 1)], 6, 1.0, options);
+    let options = Options { unigram: Unigram::AllRows, ..smooth() };
+    let mut problem = Problem::random(5, &[(5, 2), (4, 1)], 6, 1.0, options.clone());
     let before = run(&problem.am, &problem.lm, 6, &problem.batch(), &options).0;
     let last = problem.lm.len() - 1;
     problem.lm[last] += 1.0;
@@ -91,9 +88,9 @@ fn the_average_over_all_rows_depends_on_padding() {
 #[test]
 fn impossible_utterances_are_values() {
     let shapes = [(2, 3), (4, 2)];
-    for transducer in [Transducer::Modified, Transducer::Constrained] {
-        let options = Options { transducer, ..SMOOTH };
-        let problem = Problem::random(8, &shapes, 6, 1.0, options);
+    for topology in [Topology::modified(), Topology::constrained()] {
+        let options = Options { topology, ..smooth() };
+        let problem = Problem::random(8, &shapes, 6, 1.0, options.clone());
         let (losses, occupancies, gradient) = run(&problem.am, &problem.lm, 6, &problem.batch(), &options);
         assert!(losses[0] == f64::INFINITY && losses[1].is_finite());
         assert!(occupancies[..2 * 2 * 4].iter().all(|o| *o == 0.0));
@@ -112,8 +109,8 @@ fn impossible_utterances_are_values() {
 
 #[test]
 fn odd_scores_are_named() {
-    for options in [Options::default(), SMOOTH, Options { unigram: Unigram::AllRows, ..SMOOTH }] {
-        let sound = Problem::random(6, &[(5, 2), (4, 3)], 1100, 1.0, options);
+    for options in [Options::default(), smooth(), Options { unigram: Unigram::AllRows, ..smooth() }] {
+        let sound = Problem::random(6, &[(5, 2), (4, 3)], 1100, 1.0, options.clone());
         let refuse = |problem: &Problem| {
             let source = Matrices::new(&problem.am, &problem.lm, 1100).unwrap();
             first_pass(&source, &problem.batch(), &options).unwrap_err()
@@ -160,18 +157,21 @@ fn mistakes_are_named() {
     };
     let plain = Options::default();
     let few = Error::TooFewRows { side: Side::Frames, utterance: 1, needed: 5, found: 4 };
-    assert_eq!(refuse([4, 6], 4, plain), few);
+    assert_eq!(refuse([4, 6], 4, plain.clone()), few);
     let few = Error::TooFewRows { side: Side::Labels, utterance: 1, needed: 5, found: 4 };
-    assert_eq!(refuse([6, 4], 4, plain), few);
+    assert_eq!(refuse([6, 4], 4, plain.clone()), few);
     let beyond = Error::LabelOutOfRange { utterance: 1, position: 0, label: 3, classes: 3 };
-    assert_eq!(refuse([6, 6], 3, plain), beyond);
+    assert_eq!(refuse([6, 6], 3, plain.clone()), beyond);
     for (options, name) in [
-        (Options { lm_only_scale: -0.1, ..plain }, "lm_only_scale"),
-        (Options { am_only_scale: f64::NAN, ..plain }, "am_only_scale"),
-        (Options { lm_only_scale: 0.6, am_only_scale: 0.5, ..plain }, "lm_only_scale + am_only_scale"),
-        (Options { delay_penalty: f64::INFINITY, ..plain }, "delay_penalty"),
-        (Options { delay_penalty: 1e39, ..plain }, "delay_penalty"),
-        (Options { fastemit: -1.0, ..plain }, "fastemit"),
+        (Options { lm_only_scale: -0.1, ..plain.clone() }, "lm_only_scale"),
+        (Options { am_only_scale: f64::NAN, ..plain.clone() }, "am_only_scale"),
+        (
+            Options { lm_only_scale: 0.6, am_only_scale: 0.5, ..plain.clone() },
+            "lm_only_scale + am_only_scale",
+        ),
+        (Options { delay_penalty: f64::INFINITY, ..plain.clone() }, "delay_penalty"),
+        (Options { delay_penalty: 1e39, ..plain.clone() }, "delay_penalty"),
+        (Options { fastemit: -1.0, ..plain.clone() }, "fastemit"),
     ] {
         let error = refuse([6, 6], 4, options);
         assert!(matches!(error, Error::Option { argument, .. } if argument == name), "{error}");
@@ -193,13 +193,15 @@ fn mistakes_are_named() {
     let more = Matrices::new(&scores[..36], &scores[..36], 6).unwrap();
     let found = pass.backward(&more, &[1.0; 2]).unwrap_err();
     assert_eq!(found, Error::Length { argument: "source.classes", expected: 4, found: 6 });
-    for (odd, found) in [(vec![1.0], "1 numbers"), (vec![1.0, f64::NAN], "NaN")] {
-        let error = batch.clone().with_token_weights(vec![odd, vec![1.0]]).unwrap_err();
-        let want = rnnt_dp::Error::TokenWeights { utterance: 0, expected: 2, found: found.into() };
-        assert_eq!(error, Error::Lattice(want));
-    }
+    let weights = |own| batch.clone().with_token_weights(vec![own, vec![1.0]]).unwrap_err();
+    let few = rnnt_dp::Error::TokenWeights { utterance: 0, expected: 2, found: 1 };
+    assert_eq!(weights(vec![1.0]), Error::Lattice(few));
+    let infinite = rnnt_dp::Error::TokenWeight { utterance: 0, label: 1, found: f64::INFINITY };
+    assert_eq!(weights(vec![1.0, f64::INFINITY]), Error::Lattice(infinite));
+    let odd = weights(vec![1.0, f64::NAN]);
+    assert!(matches!(odd, Error::Lattice(rnnt_dp::Error::TokenWeight { label: 1, .. })));
     // Of an utterance without a path no weight matters.
-    let modified = Options { transducer: Transducer::Modified, ..plain };
+    let modified = Options { topology: Topology::modified(), ..plain.clone() };
     let short = Batch::packed(0, vec![1, 2], labels()).unwrap();
     let pass = first_pass(&source, &short, &modified).unwrap();
     assert_eq!(pass.losses[0], f64::INFINITY);

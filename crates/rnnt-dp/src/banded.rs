@@ -1,36 +1,89 @@
-//! One lattice of which pruning retained a band: both recursions of Graves 2012, frame by frame, over logarithms.
+//! One lattice of which pruning retained a band: the arc walk in the log semiring.
 //!
 //! Bands are a few sites wide, so that nothing is gained from anti-diagonals. Where a band lies is worked out once, as a list of
-//! arcs, which either recursion and the adjoints go through.
-use crate::{Arc, log_add, log_sums::Walk, topology::Landing};
+//! arcs, which either recursion goes through.
+use crate::{
+    Arc,
+    semiring::Log,
+    topology::Landing,
+    walk::{self, Graph, Lattice, Transition, after},
+};
 
 /// Memory that is kept from one lattice to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Banded {
-    /// Where each arc that exists is among all, the site it leaves, and the one it lands on, [`END`] for the end.
-    arcs: Vec<(usize, u32, u32)>,
+    arcs: Vec<Entry>,
     alpha: Vec<f64>,
     beta: Vec<f64>,
 }
 
+/// Where an arc that exists is among all, the site that it leaves, and the one it lands on, [`END`] for the end.
+type Entry = (usize, u32, u32);
+
 const END: u32 = u32::MAX;
 
+/// A lattice whose arcs are written down.
+struct Written<'a> {
+    arcs: &'a [Entry],
+    emissions: &'a [f64],
+    kinds: usize,
+    start: Option<usize>,
+}
+
+impl Written<'_> {
+    fn arc(&self, &(at, from, to): &Entry) -> Transition {
+        let to = (to != END).then_some(to as usize);
+        Transition { from: from as usize, to, arc: at, log_prob: self.emissions[at] }
+    }
+}
+
+impl Graph for Written<'_> {
+    fn states(&self) -> usize {
+        self.emissions.len() / self.kinds
+    }
+
+    fn start(&self) -> Option<usize> {
+        self.start
+    }
+
+    fn arcs(&self) -> impl DoubleEndedIterator<Item = Transition> {
+        self.arcs.iter().map(|entry| self.arc(entry))
+    }
+
+    fn leaving(&self, state: usize) -> impl Iterator<Item = Transition> {
+        let first = self.arcs.partition_point(|&(_, from, _)| (from as usize) < state);
+        let mine = self.arcs[first..].iter().take_while(move |&&(_, from, _)| from as usize == state);
+        mine.map(|entry| self.arc(entry))
+    }
+}
+
 impl Banded {
+    /// Makes room for so many arcs and sites.
+    pub fn reserve(&mut self, arcs: usize, sites: usize) {
+        crate::storage::reserve(&mut self.arcs, arcs);
+        crate::storage::reserve(&mut self.alpha, sites);
+        crate::storage::reserve(&mut self.beta, sites);
+    }
+
+    /// Bytes of that room.
+    pub fn bytes(arcs: usize, sites: usize) -> usize {
+        arcs * size_of::<Entry>() + 2 * sites * size_of::<f64>()
+    }
+
     /// Writes `-factor(arc)` times the posterior of each arc; returns the loss.
     pub fn run(
         &mut self,
-        walk: &Walk,
+        lattice: &Lattice,
         emissions: &[f64],
         factor: impl Fn(&Arc) -> f64,
         adjoints: &mut [f64],
     ) -> f64 {
         let Self { arcs, alpha, beta } = self;
-        let kinds = walk.topology.arcs();
-        let sites = emissions.len() / kinds.len();
+        let kinds = lattice.topology().arcs();
         arcs.clear();
-        for (site, at) in walk.sites() {
+        for (site, at) in lattice.sites() {
             arcs.extend((0..kinds.len()).filter_map(|arc| {
-                let to = match walk.land(arc, at) {
+                let to = match lattice.land(arc, at) {
                     Landing::Site(to) => to as u32,
                     Landing::End => END,
                     Landing::Nowhere => return None,
@@ -38,29 +91,22 @@ impl Banded {
                 Some((site * kinds.len() + arc, site as u32, to))
             }));
         }
-        for sums in [&mut *alpha, &mut *beta] {
-            sums.clear();
-            sums.resize(sites, f64::NEG_INFINITY);
-        }
+        let graph = Written { arcs, emissions, kinds: kinds.len(), start: lattice.start() };
+        alpha.resize(graph.states(), 0.0);
+        beta.resize(graph.states(), 0.0);
         adjoints.fill(0.0);
-        let Some(start) = walk.start() else { return f64::INFINITY };
-        for &(arc, site, to) in arcs.iter().rev() {
-            let after = if to == END { 0.0 } else { beta[to as usize] };
-            beta[site as usize] = log_add(beta[site as usize], emissions[arc] + after);
-        }
-        let log_p = beta[start];
-        if !log_p.is_finite() {
-            return -log_p;
-        }
-        alpha[start] = 0.0;
-        for &(arc, site, to) in arcs.iter() {
-            let (emission, before) = (emissions[arc], alpha[site as usize]);
-            let after = if to == END { 0.0 } else { beta[to as usize] };
-            let posterior = (before + emission + after - log_p).exp();
-            adjoints[arc] = -factor(&kinds[arc % kinds.len()]) * posterior;
-            if to != END {
-                alpha[to as usize] = log_add(alpha[to as usize], before + emission);
-            }
+        walk::backward::<Log, _>(&graph, |arc| arc.log_prob, beta);
+        let log_p = graph.start.map_or(f64::NEG_INFINITY, |start| beta[start]);
+        if log_p.is_finite() {
+            walk::forward_each::<Log, _>(
+                &graph,
+                |arc| arc.log_prob,
+                alpha,
+                |arc, before| {
+                    let posterior = (before + arc.log_prob + after::<Log>(arc, beta) - log_p).exp();
+                    adjoints[arc.arc] = -factor(&kinds[arc.arc % kinds.len()]) * posterior;
+                },
+            );
         }
         -log_p
     }

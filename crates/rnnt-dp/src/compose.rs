@@ -6,7 +6,7 @@
 //!
 //! The recursions know arcs with emissions of their own. Where each arc is one column as it is, they read and write where the
 //! caller has them, and nothing of this file is needed.
-use crate::{Regularisers, Topology, log_sums::Walk, topology::Landing};
+use crate::{Regularisers, Topology, topology::Landing, walk::Lattice};
 
 /// Whether emissions of arcs are not just the columns.
 pub(crate) fn composed(topology: &Topology, regularisers: &Regularisers) -> bool {
@@ -14,28 +14,29 @@ pub(crate) fn composed(topology: &Topology, regularisers: &Regularisers) -> bool
 }
 
 /// Emissions of an utterance's arcs, -inf where there is no such arc.
-pub(crate) fn fold(walk: &Walk, regularisers: &Regularisers, out: &mut Vec<f64>) {
-    let (arcs, frames) = (walk.topology.arcs(), walk.frames());
+pub(crate) fn fold(lattice: &Lattice, regularisers: &Regularisers, out: &mut Vec<f64>) {
+    let (arcs, frames) = (lattice.topology().arcs(), lattice.frames());
     out.clear();
-    for (site, at) in walk.sites() {
-        out.extend(arcs.iter().enumerate().map(|(arc, kind)| match walk.land(arc, at) {
+    for (site, at) in lattice.sites() {
+        out.extend(arcs.iter().enumerate().map(|(arc, kind)| match lattice.land(arc, at) {
             Landing::Nowhere => f64::NEG_INFINITY,
-            _ => walk.emission(site, at, arc) + regularisers.shift(kind, at.frame, frames),
+            _ => lattice.emission(site, at, arc) + regularisers.shift(kind, at.frame, frames),
         }));
     }
 }
 
 /// Adds adjoints of arcs, none of them regularised, to those of the columns, which arrive as 0.
-pub(crate) fn unfold(walk: &Walk, regularisers: &Regularisers, of_arcs: &[f64], columns: &mut [f64]) {
-    let (arcs, width) = (walk.topology.arcs(), walk.topology.columns());
-    for ((site, at), of_arcs) in walk.sites().zip(of_arcs.chunks_exact(arcs.len())) {
+pub(crate) fn unfold(lattice: &Lattice, regularisers: &Regularisers, of_arcs: &[f64], columns: &mut [f64]) {
+    let (arcs, width) = (lattice.topology().arcs(), lattice.topology().columns());
+    for ((site, at), of_arcs) in lattice.sites().zip(of_arcs.chunks_exact(arcs.len())) {
         for (arc, (kind, &adjoint)) in arcs.iter().zip(of_arcs).enumerate() {
             if adjoint == 0.0 {
                 continue;
             }
             let mut factor = regularisers.factor(kind.labels > 0);
-            for part in walk.topology.parts(arc) {
-                let site = walk.partner(site, at, part).expect("an arc with an adjoint has all of its parts");
+            for part in lattice.topology().parts(arc) {
+                let site =
+                    lattice.partner(site, at, part).expect("an arc with an adjoint has all of its parts");
                 columns[site * width + part.column] += factor * adjoint;
                 factor = 1.0;
             }

@@ -2,7 +2,8 @@
 //!
 //! Graves et al. 2006. States alternate blank and label, `∅ y1 ∅ y2 ∅ .. yU ∅`; state `s` may be entered from
 //! itself, from `s - 1`, and from `s - 2` when `s` is a label that differs from the one before. An emission belongs to a frame
-//! and not to a site, since nothing depends on what was said before: hence a trellis of its own beside [`Topology`].
+//! and not to a site, since nothing depends on what was said before: hence a graph of its own beside [`Topology`], for the same
+//! [`walk`](crate::walk).
 //!
 //! [`Topology`]: crate::Topology
 mod emitted;
@@ -12,7 +13,7 @@ mod trellis;
 pub use emitted::{confidences, emission_posteriors, expected_emission_frames};
 pub use path::{CtcPath, best_path, sample_paths};
 
-use crate::{Regularisers, Result};
+use crate::{Regularisers, Result, semiring::Log};
 use trellis::Trellis;
 
 /// Loss and adjoints of one utterance.
@@ -44,13 +45,12 @@ pub fn forward_backward(
 ) -> Result<CtcPosterior> {
     regularisers.check()?;
     let trellis = Trellis::new(labels, emissions, *regularisers)?;
-    let (alpha, beta) = (trellis.log_alpha(), trellis.log_beta());
-    let log_p = trellis.log_p(&alpha)?;
+    let (alpha, log_p) = trellis.forward()?;
     let mut adjoints = vec![0.0; emissions.len()];
     if log_p.is_finite() {
-        let width = labels.len() + 1;
-        for (at, (alpha, beta)) in alpha.iter().zip(&beta).enumerate() {
-            let (t, s) = (at / trellis.states(), at % trellis.states());
+        let (beta, width) = (trellis.backward::<Log>(), labels.len() + 1);
+        for (place, (alpha, beta)) in alpha.iter().zip(&beta).enumerate().skip(1) {
+            let (t, s) = trellis.at_place(place);
             let factor = regularisers.factor(Trellis::column(s) > 0);
             adjoints[t * width + Trellis::column(s)] -= factor * (alpha + beta - log_p).exp();
         }

@@ -1,4 +1,5 @@
 //! The one error type of the crate.
+use crate::Topology;
 
 /// What can be wrong with a call.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -95,15 +96,47 @@ pub enum Error {
         /// The band given.
         found: std::ops::Range<usize>,
     },
-    /// There is not one finite weight for each label.
-    #[error("token_weights: utterance {utterance}: expected {expected} finite numbers, found {found}")]
+    /// There is not one weight for each label.
+    #[error(
+        "token_weights: utterance {utterance}: expected {expected} finite numbers, found {found} numbers"
+    )]
     TokenWeights {
         /// Index in the batch.
         utterance: usize,
         /// U
         expected: usize,
-        /// What was found instead.
+        /// How many there are.
+        found: usize,
+    },
+    /// The weight of a label is not finite.
+    #[error("token_weights: utterance {utterance}, label {label}: expected a finite number, found {found}")]
+    TokenWeight {
+        /// Index in the batch.
+        utterance: usize,
+        /// Index among the labels of the utterance.
+        label: usize,
+        /// The weight given.
+        found: f64,
+    },
+    /// A memory limit is below what one lane needs.
+    #[error("memory: expected at least {needed} bytes, found {found}")]
+    Memory {
+        /// What [`Workspace::smallest`](crate::Workspace::smallest) says.
+        needed: usize,
+        /// The limit given.
+        found: usize,
+    },
+    /// No topology has the name.
+    #[error("topology: expected one of {}, with big blanks as in `regular+2,4`, or `tdt:0,1,2`, found {found:?}", Topology::names().collect::<Vec<_>>().join(", "))]
+    Name {
+        /// The name given.
         found: String,
+    },
+    /// Big blanks are asked of a topology whose arcs are sums of columns.
+    #[error("big blanks: expected a topology in which every arc is a column, found {topology}")]
+    BigBlanks {
+        /// The topology.
+        topology: String,
     },
     /// A duration is there twice, or is none.
     #[error("`durations`: expected {expected}, found {found}")]

@@ -101,10 +101,11 @@ impl Lattices {
     pub fn check_token_weights(&self, weights: &[Vec<f64>]) -> Result<()> {
         expect("token_weights", self.batch(), weights.len())?;
         for (utterance, (weights, &expected)) in weights.iter().zip(&self.labels).enumerate() {
-            let odd = weights.iter().find(|weight| !weight.is_finite()).map(f64::to_string);
-            if odd.is_some() || weights.len() != expected {
-                let found = odd.unwrap_or_else(|| format!("{} numbers", weights.len()));
-                return Err(Error::TokenWeights { utterance, expected, found });
+            if weights.len() != expected {
+                return Err(Error::TokenWeights { utterance, expected, found: weights.len() });
+            }
+            if let Some(label) = weights.iter().position(|weight| !weight.is_finite()) {
+                return Err(Error::TokenWeight { utterance, label, found: weights[label] });
             }
         }
         Ok(())
@@ -178,6 +179,24 @@ impl Lattices {
             None => frame * (self.labels[utterance] + 1) + label,
             Some(Bands { low, first }) => first[frame] as usize + label - low[frame] as usize,
         })
+    }
+
+    /// The site with an index among those of its utterance.
+    ///
+    /// # Panics
+    /// Also if there are not so many.
+    pub fn site(&self, utterance: usize, index: usize) -> Site {
+        assert!(index < self.range(utterance).len(), "site: expected one of the utterance's");
+        match self.bands.get(utterance) {
+            None => {
+                let positions = self.labels[utterance] + 1;
+                Site { frame: index / positions, label: index % positions }
+            }
+            Some(Bands { low, first }) => {
+                let frame = first.partition_point(|&first| first as usize <= index) - 1;
+                Site { frame, label: low[frame] as usize + index - first[frame] as usize }
+            }
+        }
     }
 
     /// The sites of an utterance in their order.

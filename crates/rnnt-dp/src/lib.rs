@@ -16,7 +16,7 @@
 //! sites at a time, and not over logarithms but over numbers with exponents of their own, so that they only multiply
 //! and add; [`log_sums()`] is the plain form.
 //!
-//! [`ctc`] has sums, paths and times for connectionist temporal classification.
+//! [`walk`] has the recursions in any [`semiring`]: sums, best and sampled paths are uses of it. [`ctc`] has sums, paths and times for connectionist temporal classification.
 //!
 //! ```
 //! use rnnt_dp::{forward_backward, Lattices, Regularisers, Topology};
@@ -30,19 +30,24 @@
 #![forbid(unsafe_code)]
 
 mod banded;
+mod batch;
 pub mod candle;
 mod compose;
 pub mod ctc;
 mod error;
 mod forward_backward;
+mod lanes;
 mod lattice;
 mod log_sums;
 mod path;
+mod room;
+pub mod semiring;
 mod skew;
 mod storage;
 mod sweep;
 mod topology;
 mod utterance;
+pub mod walk;
 mod workspace;
 
 pub use error::{Error, Result};
@@ -50,11 +55,5 @@ pub use forward_backward::{Posterior, Regularisers, delay, forward_backward};
 pub use lattice::{Lattices, Site};
 pub use log_sums::{LogSums, log_sums};
 pub use path::{Path, Step, best_path, confidences, expected_emission_frames, sample_paths};
-pub use topology::{Arc, Topology};
+pub use topology::{Arc, Kind, Part, Token, Topology};
 pub use workspace::Workspace;
-
-/// `log(exp a + exp b)`, to about two ULPs of the larger argument; -inf stands for "no path".
-pub(crate) fn log_add(a: f64, b: f64) -> f64 {
-    let (high, low) = if a > b { (a, b) } else { (b, a) };
-    if low == f64::NEG_INFINITY { high } else { high + (low - high).exp().ln_1p() }
-}

@@ -10,7 +10,10 @@ pub use sample::sample_paths;
 
 use rayon::prelude::*;
 
-use crate::{Lattices, Result, Site, Topology};
+use crate::{
+    Lattices, Result, Site, Topology,
+    walk::{Lattice, Transition},
+};
 
 /// One arc of a path.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -33,6 +36,12 @@ pub struct Path {
 }
 
 impl Path {
+    fn new(lattice: &Lattice, log_prob: f64, arcs: &[Transition]) -> Self {
+        let step =
+            |arc: &Transition| Step { site: lattice.site(arc.from), arc: arc.arc, log_prob: arc.log_prob };
+        Self { log_prob, steps: arcs.iter().map(step).collect() }
+    }
+
     /// What an utterance without a path has.
     pub(crate) fn impossible() -> Self {
         Self { log_prob: f64::NEG_INFINITY, steps: Vec::new() }

@@ -27,7 +27,24 @@ pub(crate) struct Skew {
     offsets: Vec<usize>,
 }
 
+/// Number of places on all diagonals, and a margin: a row that paths land on is read from the first landing on, and
+/// as far as the row they leave is wide.
+pub(crate) fn places(frames: usize, labels: usize) -> usize {
+    // Diagonals have 1, 2 .. m sites, m as often as it takes, and m .. 2, 1 and 1 again.
+    let most = frames.min(labels + 1);
+    let (whole, rest) = ((most - 1) / LANES, (most - 1) % LANES);
+    let rising = LANES * LANES * whole * (whole + 1) / 2 + rest * LANES * (whole + 1);
+    let level = (frames + labels - 2 * (most - 1)) * most.next_multiple_of(LANES);
+    2 * rising + level + LANES + labels + (labels + 1).next_multiple_of(LANES)
+}
+
 impl Skew {
+    /// Makes room for so many kinds of arcs and diagonals.
+    pub fn reserve(&mut self, kinds: usize, diagonals: usize) {
+        crate::storage::reserve(&mut self.arcs, kinds);
+        crate::storage::reserve(&mut self.offsets, diagonals);
+    }
+
     pub fn set(&mut self, frames: usize, labels: usize, arcs: &[Arc]) {
         (self.frames, self.labels) = (frames, labels);
         self.arcs.clear();
@@ -38,6 +55,10 @@ impl Skew {
             self.offsets.push(offset);
             offset += self.width(d);
         }
+    }
+
+    pub fn frames(&self) -> usize {
+        self.frames
     }
 
     pub fn labels(&self) -> usize {
@@ -76,15 +97,6 @@ impl Skew {
     /// First place of a diagonal.
     pub fn offset(&self, d: usize) -> usize {
         self.offsets[d]
-    }
-
-    /// Number of places on all diagonals, and a margin: a row that paths land on is read from the first landing on, and
-    /// as far as the row they leave is wide.
-    pub fn places(&self) -> usize {
-        self.offset(self.end())
-            + self.width(self.end())
-            + self.labels
-            + (self.labels + 1).next_multiple_of(LANES)
     }
 
     /// Which sites of a diagonal, counted from the lowest u, an arc leaves for another site or the end.
@@ -128,6 +140,17 @@ mod tests {
     use super::*;
     use crate::Topology;
     use kernels::scaled::NEVER;
+
+    #[test]
+    fn places_are_those_of_all_diagonals() {
+        for (frames, labels) in (1..40).flat_map(|t| (0..40).map(move |u| (t, u))) {
+            let mut skew = Skew::default();
+            skew.set(frames, labels, Topology::rnnt().arcs());
+            let all: usize = (0..=skew.end()).map(|d| skew.width(d)).sum();
+            let margin = labels + (labels + 1).next_multiple_of(LANES);
+            assert_eq!(places(frames, labels), all + margin, "T {frames} U {labels}");
+        }
+    }
 
     #[test]
     fn rows_come_back_as_they_were_but_for_arcs_that_do_not_exist() {

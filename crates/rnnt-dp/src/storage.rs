@@ -7,6 +7,14 @@ use kernels::scaled::{Row, RowMut, Scaled};
 const LINE: usize = 64;
 const SLACK: usize = LINE / size_of::<f64>();
 
+/// Makes room for at least `count` elements; what was there is lost where it takes more, so that never both are.
+pub(crate) fn reserve<T>(values: &mut Vec<T>, count: usize) {
+    if values.capacity() < count {
+        *values = Vec::new();
+        values.reserve_exact(count);
+    }
+}
+
 /// Numbers of which the first begins a cache line, so that registers do not straddle two.
 #[derive(Debug, Default)]
 pub(crate) struct Aligned {
@@ -18,9 +26,15 @@ impl Aligned {
     /// Makes room for at least `count` numbers. All there are stay finite.
     pub fn reserve(&mut self, count: usize) {
         if self.values.len() < count + SLACK {
+            self.values = Vec::new();
             self.values = vec![0.0; count + SLACK];
             self.start = self.values.as_ptr().align_offset(LINE).min(SLACK);
         }
+    }
+
+    /// Bytes of room for `count` numbers.
+    pub fn bytes(count: usize) -> usize {
+        (count + SLACK) * size_of::<f64>()
     }
 }
 
@@ -50,6 +64,11 @@ impl Rows {
     pub fn reserve(&mut self, count: usize) {
         self.excess.reserve(count);
         self.exponent.reserve(count);
+    }
+
+    /// Bytes of room for `count` numbers.
+    pub fn bytes(count: usize) -> usize {
+        2 * Aligned::bytes(count)
     }
 
     pub fn clear(&mut self) {

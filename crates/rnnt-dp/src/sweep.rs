@@ -1,7 +1,8 @@
 //! The two recursions, a diagonal at a time. Both work on the few diagonals that arcs span.
-use kernels::scaled::{self, LANES, Row, RowMut, Scaled};
+use kernels::scaled::{self, Row, RowMut, Scaled};
 
 use crate::{
+    room::{Room, ring},
     skew::Skew,
     storage::{Aligned, Rows},
 };
@@ -17,17 +18,20 @@ struct Ring {
 }
 
 impl Ring {
-    /// All zero, for `rows_each` rows a diagonal.
-    fn set(&mut self, skew: &Skew, rows_each: usize) {
-        let fitting = || skew.arcs().iter().filter(|arc| skew.fits(arc));
-        let span = fitting().map(|arc| arc.frames + arc.labels).max().unwrap_or(0);
-        self.diagonals.resize_with((span + 1).next_power_of_two().max(self.diagonals.len()), Rows::default);
-        self.margin = fitting().map(|arc| arc.labels).max().unwrap_or(0).next_multiple_of(LANES);
-        self.stride = 2 * self.margin + (skew.labels() + 1).next_multiple_of(LANES) + LANES;
-        for rows in &mut self.diagonals {
-            rows.reserve(rows_each * self.stride);
-            rows.clear();
+    /// Makes room for so many diagonals of `rows_each` rows of this length.
+    fn reserve(&mut self, slots: usize, rows_each: usize, stride: usize) {
+        if self.diagonals.len() < slots {
+            self.diagonals = Vec::new();
+            self.diagonals.reserve_exact(slots);
+            self.diagonals.resize_with(slots, Rows::default);
         }
+        self.diagonals.iter_mut().for_each(|rows| rows.reserve(rows_each * stride));
+    }
+
+    /// All zero.
+    fn set(&mut self, skew: &Skew) {
+        (_, self.margin, self.stride) = ring(skew.frames(), skew.labels(), skew.arcs());
+        self.diagonals.iter_mut().for_each(Rows::clear);
     }
 
     fn slot(&self, d: usize) -> usize {
@@ -66,9 +70,13 @@ pub(crate) struct Forward {
 }
 
 impl Forward {
+    pub fn reserve(&mut self, room: &Room) {
+        self.passed.reserve(room.slots, room.kinds, room.stride);
+        self.emissions.reserve(room.kinds * room.row);
+    }
+
     pub fn begin(&mut self, skew: &Skew) {
-        self.passed.set(skew, skew.arcs().len());
-        self.emissions.reserve(skew.arcs().len() * (skew.labels() + 1).next_multiple_of(LANES));
+        self.passed.set(skew);
     }
 
     /// Goes on to diagonal `d`, whose `α` is written. Returns whether its emissions are below +inf.
@@ -123,11 +131,14 @@ pub(crate) struct Backward {
 }
 
 impl Backward {
+    pub fn reserve(&mut self, room: &Room) {
+        self.ahead.reserve(room.kinds * room.row);
+        self.emissions.reserve(room.kinds * room.row);
+        self.beta.reserve(room.slots, 1, room.stride);
+    }
+
     pub fn begin(&mut self, skew: &Skew) {
-        let row = (skew.labels() + 1).next_multiple_of(LANES);
-        self.ahead.reserve(skew.arcs().len() * row);
-        self.emissions.reserve(skew.arcs().len() * row);
-        self.beta.set(skew, 1);
+        self.beta.set(skew);
         let (slot, place) = (self.beta.slot(skew.end()), self.beta.place(0, skew.labels()));
         self.beta.diagonals[slot].row_mut(place, 1).set(0, Scaled::ONE);
     }

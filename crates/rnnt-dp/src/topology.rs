@@ -1,4 +1,8 @@
-//! Which arcs leave a site, where they land, and what their emissions are made of.
+//! Which arcs leave a site, where they land, and what their emissions are made of: the one description that losses, pruning,
+//! search and recipes read.
+mod known;
+mod name;
+
 use crate::{Error, Lattices, Result, Site};
 
 /// One kind of arc.
@@ -18,30 +22,81 @@ impl Arc {
     }
 }
 
+/// What a model's classes are to a lattice: each token has a column, and all of its arcs emit as many labels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Token {
+    /// The blank.
+    Blank,
+    /// The next label, or the next few.
+    Label,
+    /// The big blank with this index.
+    BigBlank(usize),
+}
+
 /// A column that the emission of an arc is the sum of, at the site from which the arc leaves or `labels` further on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Part {
+pub struct Part {
+    /// Index of the column.
     pub column: usize,
+    /// Label positions from the site that the arc leaves to the one whose column is meant.
     pub labels: usize,
+}
+
+/// By which rule blank and label move on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Kind {
+    /// [`Topology::rnnt`]
+    Regular,
+    /// [`Topology::modified`]
+    Modified,
+    /// [`Topology::constrained`]
+    Constrained,
+    /// [`Topology::tdt`]
+    Tdt,
+    /// [`Topology::new`]
+    Custom,
+}
+
+/// A move of a token: an arc, and what its emission is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Move {
+    /// Index of the token, which is that of its column.
+    token: usize,
+    arc: Arc,
+    /// The token's own column first.
+    parts: Vec<Part>,
 }
 
 /// The arcs of a transducer and the columns of the emissions.
 ///
-/// | topology | columns | arcs |
-/// |---|---|---|
-/// | [`rnnt`](Self::rnnt), the default | blank, label | one each |
-/// | [`modified`](Self::modified), [`constrained`](Self::constrained) | blank, label | one each |
-/// | [`multi_blank`](Self::multi_blank) | blank, label, big blanks | one each |
-/// | [`tdt`](Self::tdt) | blank, label, durations | a token and a duration each |
-/// | [`new`](Self::new) | any | one each |
+/// | topology | name | columns | arcs |
+/// |---|---|---|---|
+/// | [`rnnt`](Self::rnnt), the default | `regular` | blank, label | one each |
+/// | [`modified`](Self::modified) | `modified` | blank, label | one each |
+/// | [`constrained`](Self::constrained) | `constrained` | blank, label | one each |
+/// | [`with_big_blanks`](Self::with_big_blanks) | `regular+2,4`, `modified+2,4` | blank, label, big blanks | one each |
+/// | [`tdt`](Self::tdt) | `tdt:0,1,2` | blank, label, durations | a token and a duration each |
+/// | [`new`](Self::new) | none | any | one each |
+///
+/// Names are parsed and displayed:
+///
+/// ```
+/// use rnnt_dp::Topology;
+/// let topology: Topology = "modified+2,4".parse()?;
+/// assert_eq!(topology, Topology::modified().with_big_blanks(&[2, 4])?);
+/// assert_eq!(topology.to_string(), "modified+2,4");
+/// # Ok::<(), rnnt_dp::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
+    kind: Kind,
+    tokens: Vec<Token>,
+    /// How many columns follow those of the tokens.
+    durations: usize,
+    /// The arcs of the moves, as the recursions read them.
     arcs: Vec<Arc>,
-    /// Of each arc, its token first; none if arc `s` has column `s` to itself.
-    parts: Vec<Vec<Part>>,
-    columns: usize,
-    /// The first columns: every arc has one of them, and no two.
-    tokens: usize,
+    moves: Vec<Move>,
 }
 
 /// Where an arc leads.
@@ -62,81 +117,14 @@ impl Default for Topology {
 }
 
 impl Topology {
-    fn plain(arcs: Vec<Arc>) -> Self {
-        Self { columns: arcs.len(), tokens: arcs.len(), parts: Vec::new(), arcs }
+    fn of(kind: Kind, tokens: Vec<Token>, durations: usize, moves: Vec<Move>) -> Self {
+        let arcs = moves.iter().map(|each| each.arc).collect();
+        Self { kind, tokens, durations, arcs, moves }
     }
 
-    /// Regular RNN-T: arc 0 is blank, `(t+1, u)`, and ends the path from `(T-1, U)`; arc 1 is the next label,
-    /// `(t, u+1)`. Graves 2012.
-    pub fn rnnt() -> Self {
-        Self::plain(vec![Arc::blank(1), Arc { frames: 0, labels: 1, may_end: false }])
-    }
-
-    /// Modified RNN-T: arc 0 is blank, `(t+1, u)`; arc 1 is the next label, `(t+1, u+1)`, so that a frame emits at most
-    /// one label and U may not exceed T. Either arc may end the path. The `modified` type of fast_rnnt.
-    ///
-    /// A model that has just emitted a label need not emit blank on the same frame, which makes repeated labels easier.
-    pub fn modified() -> Self {
-        Self::plain(vec![Arc::blank(1), Arc { frames: 1, labels: 1, may_end: true }])
-    }
-
-    /// Constrained RNN-T: as [`modified`](Self::modified), but a label is followed by the blank of its own frame, so that
-    /// its arc has the emissions `label(t,u) + blank(t,u+1)`. The `constrained` type of fast_rnnt.
-    pub fn constrained() -> Self {
-        let here = |column| Part { column, labels: 0 };
-        let parts = vec![vec![here(0)], vec![here(1), Part { column: 0, labels: 1 }]];
-        Self { parts, ..Self::modified() }
-    }
-
-    /// Multi-blank: regular RNN-T and, in columns 2 .., big blanks that move on several frames at once (Xu et al.,
-    /// arXiv 2211.03541). A path ends with any blank that lands on `(T, U)` exactly.
-    ///
-    /// # Errors
-    /// A duration of 0, of more than 2³² - 1, or that is there twice.
-    pub fn multi_blank(durations: &[usize]) -> Result<Self> {
-        once(durations)?;
-        if durations.contains(&0) {
-            return Err(Error::Duration { expected: "at least 1 frame", found: 0 });
-        }
-        let rnnt = Self::rnnt().arcs.into_iter();
-        Self::new(rnnt.chain(durations.iter().map(|&frames| Arc::blank(frames))).collect())
-    }
-
-    /// Token-and-duration transducer (Xu et al., arXiv 2304.06795): a token, blank or label, moves on by a duration that
-    /// has a distribution of its own. Columns are blank, label and the durations, in their order; an arc has the sum of its
-    /// two. A blank needs a duration of at least 1 and may end the path; a label may not.
-    ///
-    /// # Errors
-    /// No duration of at least 1, with which every path ends; one of more than 2³² - 1, or that is there twice.
-    pub fn tdt(durations: &[usize]) -> Result<Self> {
-        once(durations)?;
-        let blanks = durations.iter().enumerate().filter(|(_, frames)| **frames > 0);
-        let blanks = blanks.map(|(at, &frames)| (Arc::blank(frames), 0, at));
-        let labels = durations.iter().enumerate();
-        let labels = labels.map(|(at, &frames)| (Arc { frames, labels: 1, may_end: false }, 1, at));
-        let part = |column| Part { column, labels: 0 };
-        let (arcs, parts): (Vec<_>, Vec<_>) =
-            blanks.chain(labels).map(|(arc, token, at)| (arc, vec![part(token), part(2 + at)])).unzip();
-        near(&arcs)?;
-        match arcs.iter().any(|arc: &Arc| arc.may_end) {
-            true => Ok(Self { arcs, parts, columns: 2 + durations.len(), tokens: 2 }),
-            false => Err(Error::NoEnd),
-        }
-    }
-
-    /// Any arcs, in the order of the emission columns.
-    ///
-    /// # Errors
-    /// No arc; an arc that stays where it is, or moves on by more than 2³² - 1.
-    pub fn new(arcs: Vec<Arc>) -> Result<Self> {
-        if arcs.is_empty() {
-            return Err(Error::NoArcs);
-        }
-        near(&arcs)?;
-        match arcs.iter().position(|arc| arc.frames + arc.labels == 0) {
-            Some(arc) => Err(Error::Loop { arc }),
-            None => Ok(Self::plain(arcs)),
-        }
+    /// The rule by which blank and label move on; big blanks are extra.
+    pub fn kind(&self) -> Kind {
+        self.kind
     }
 
     /// The arcs.
@@ -146,34 +134,69 @@ impl Topology {
 
     /// S, the number of columns of the emissions.
     pub fn columns(&self) -> usize {
-        self.columns
+        self.tokens.len() + self.durations
     }
 
     /// How many columns, from the first, stand for tokens; durations follow.
     pub fn tokens(&self) -> usize {
-        self.tokens
+        self.tokens.len()
     }
 
-    /// The token's column of an arc: of those that emit a label, column 1 in every topology that is known here.
+    /// What each of those columns stands for.
+    pub fn token_list(&self) -> &[Token] {
+        &self.tokens
+    }
+
+    /// The column of a token, if the topology has it. [`Topology::new`] may have several that emit labels: the first.
+    pub fn column_of(&self, token: Token) -> Option<usize> {
+        self.tokens.iter().position(|&each| each == token)
+    }
+
+    /// How many columns stand for durations.
+    pub fn durations(&self) -> usize {
+        self.durations
+    }
+
+    /// The token's column of an arc: of those that emit a label, column 1 in every topology that has a name.
+    ///
+    /// # Panics
+    /// Here and below: if there is no such arc.
     pub fn token_of(&self, arc: usize) -> usize {
-        self.parts.get(arc).map_or(arc, |parts| parts[0].column)
+        self.moves[arc].token
+    }
+
+    /// The columns that the emission of an arc is the sum of, its token's first.
+    pub fn parts(&self, arc: usize) -> &[Part] {
+        &self.moves[arc].parts
+    }
+
+    /// The arcs of a token's column.
+    pub fn arcs_of(&self, token: usize) -> impl Iterator<Item = usize> + '_ {
+        (0..self.moves.len()).filter(move |&arc| self.moves[arc].token == token)
+    }
+
+    /// The frames that a token moves on; none if a duration says it.
+    pub fn frames_of(&self, token: usize) -> Option<usize> {
+        match self.durations {
+            0 => self.arcs_of(token).next().map(|arc| self.arcs[arc].frames),
+            _ => None,
+        }
+    }
+
+    /// The arc of a token and the duration with this index, if the token may have it.
+    pub fn arc_with(&self, token: usize, duration: usize) -> Option<usize> {
+        let column = self.tokens.len() + duration;
+        self.arcs_of(token).find(|&arc| self.parts(arc).iter().any(|part| part.column == column))
     }
 
     /// Whether a column is that of a token whose arcs emit labels.
     pub(crate) fn emits(&self, column: usize) -> bool {
-        column < self.tokens
-            && (0..self.arcs.len()).any(|arc| self.token_of(arc) == column && self.arcs[arc].labels > 0)
+        self.tokens.get(column) == Some(&Token::Label)
     }
 
     /// Whether arc `s` has column `s` to itself.
-    pub(crate) fn is_plain(&self) -> bool {
-        self.parts.is_empty()
-    }
-
-    /// The columns of an arc's emission, its token first.
-    pub(crate) fn parts(&self, arc: usize) -> impl Iterator<Item = Part> {
-        let own = self.is_plain().then_some(Part { column: arc, labels: 0 });
-        own.into_iter().chain(self.parts.get(arc).into_iter().flatten().copied())
+    pub fn is_plain(&self) -> bool {
+        self.durations == 0 && self.moves.iter().all(|each| each.parts.len() == 1)
     }
 
     /// Lands an arc in a lattice.
@@ -186,21 +209,5 @@ impl Topology {
             None if to == end && arc.may_end => Landing::End,
             None => Landing::Nowhere,
         }
-    }
-}
-
-/// Fails if a duration is there twice.
-fn once(durations: &[usize]) -> Result<()> {
-    match (1..durations.len()).find(|&at| durations[..at].contains(&durations[at])) {
-        Some(at) => Err(Error::Duration { expected: "each once", found: durations[at] }),
-        None => Ok(()),
-    }
-}
-
-/// Fails if places that arcs lead to could not be counted.
-fn near(arcs: &[Arc]) -> Result<()> {
-    match arcs.iter().position(|arc| arc.frames.max(arc.labels) > u32::MAX as usize) {
-        Some(arc) => Err(Error::Far { arc, frames: arcs[arc].frames, labels: arcs[arc].labels }),
-        None => Ok(()),
     }
 }

@@ -18,15 +18,17 @@ use kernels::scaled::{self, Diagonals, Row, Scaled};
 use crate::{
     Arc,
     banded::Banded,
-    log_sums::Walk,
+    room::Room,
     skew::Skew,
-    storage::{Aligned, Rows},
+    storage::{Aligned, Rows, reserve},
     sweep::{Backward, Forward},
+    walk::Lattice,
 };
 
 /// What work on a lattice needs, for use with one after the other.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
+    room: Room,
     skew: Skew,
     forward: Forward,
     backward: Backward,
@@ -43,6 +45,28 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
+    /// Makes room for lattices. Where there is not enough, there never is old and new at once.
+    pub fn reserve(&mut self, room: Room) {
+        self.room = self.room.max(room);
+        let room = &self.room;
+        if room.diagonals > 0 {
+            self.skew.reserve(room.kinds, room.diagonals);
+            self.sums.reserve(room.places);
+            self.alpha.reserve(room.row);
+            self.adjoints.iter_mut().for_each(|rows| rows.reserve(room.kinds * room.row));
+            self.forward.reserve(room);
+            self.backward.reserve(room);
+        }
+        reserve(&mut self.arcs.0, room.folded);
+        reserve(&mut self.arcs.1, room.folded);
+        self.banded.reserve(room.band.0, room.band.1);
+    }
+
+    /// The room that there is.
+    pub fn room(&self) -> Room {
+        self.room
+    }
+
     /// Brings in a lattice and its emissions, and goes to the middle from both sides.
     ///
     /// Returns the sum over all paths, and whether it can be trusted. If not, an emission is NaN or +inf; perhaps one
@@ -135,12 +159,12 @@ impl Scratch {
     /// The same for a lattice of which only bands were retained; returns the loss.
     pub fn banded(
         &mut self,
-        walk: &Walk,
+        lattice: &Lattice,
         emissions: &[f64],
         factor: impl Fn(&Arc) -> f64,
         adjoints: &mut [f64],
     ) -> f64 {
-        self.banded.run(walk, emissions, factor, adjoints)
+        self.banded.run(lattice, emissions, factor, adjoints)
     }
 
     /// Forgets numbers that are not finite.
@@ -150,10 +174,6 @@ impl Scratch {
 
     fn begin(&mut self, frames: usize, labels: usize, arcs: &[Arc]) {
         self.skew.set(frames, labels, arcs);
-        self.sums.reserve(self.skew.places());
-        let row = (labels + 1).next_multiple_of(scaled::LANES);
-        self.alpha.reserve(row);
-        self.adjoints.iter_mut().for_each(|rows| rows.reserve(arcs.len() * row));
         self.forward.begin(&self.skew);
         self.backward.begin(&self.skew);
     }

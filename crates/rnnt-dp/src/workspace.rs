@@ -1,19 +1,20 @@
-//! A batch of lattices, in memory that calls share.
-use std::sync::{Mutex, PoisonError};
-
+//! A batch of lattices, in memory that calls share and that is known before they are made.
 use crate::{
-    Arc, Error, Lattices, Regularisers, Result, Topology,
-    compose::{composed, fold, unfold},
-    forward_backward::expect,
-    log_sums::Walk,
+    Lattices, Regularisers, Result, Topology, batch::Batch, forward_backward::expect, lanes::Shapes,
     utterance::Scratch,
 };
 
-/// No sum of log-probabilities, far as it may be from 0, is that large.
-const ABSURD: f64 = 1e280;
-
-/// Memory for [`Workspace::forward_backward`], which grows to what the largest utterance needs, for as many utterances as
-/// are worked on at once, and is kept.
+/// Memory for [`Workspace::forward_backward`], which is kept.
+///
+/// Utterances go through *lanes*: a lane takes some neighbours of the batch, one after the other, in memory that is as large as the
+/// largest of them needs, and lanes run at the same time. So does either direction of an utterance, and results do not depend
+/// on how many lanes there are.
+///
+/// | made by | lanes, at most one an utterance |
+/// |---|---|
+/// | [`new`](Self::new) | one a thread |
+/// | [`with_lanes`](Self::with_lanes) | so many |
+/// | [`within`](Self::within) | one a thread, but only as many as a number of bytes allows |
 ///
 /// ```
 /// use rnnt_dp::{Lattices, Regularisers, Topology, Workspace};
@@ -32,8 +33,17 @@ const ABSURD: f64 = 1e280;
 /// ```
 #[derive(Debug, Default)]
 pub struct Workspace {
-    /// Those that no utterance uses.
-    idle: Mutex<Vec<Scratch>>,
+    lanes: Vec<Scratch>,
+    most: Most,
+}
+
+/// What bounds the number of lanes, beside the utterances.
+#[derive(Debug, Clone, Copy, Default)]
+enum Most {
+    #[default]
+    Threads,
+    Lanes(usize),
+    Bytes(usize),
 }
 
 impl Workspace {
@@ -42,19 +52,76 @@ impl Workspace {
         Self::default()
     }
 
+    /// One of at most so many lanes, and at least 1.
+    pub fn with_lanes(lanes: usize) -> Self {
+        Self { lanes: Vec::new(), most: Most::Lanes(lanes.max(1)) }
+    }
+
+    /// One that never holds more than so many bytes, itself left out.
+    pub fn within(bytes: usize) -> Self {
+        Self { lanes: Vec::new(), most: Most::Bytes(bytes) }
+    }
+
+    /// Changes the number of bytes that it may hold, and gives back what is above it.
+    pub fn keep_within(&mut self, bytes: usize) {
+        self.most = Most::Bytes(bytes);
+        if self.held() > bytes {
+            self.lanes = Vec::new();
+        }
+    }
+
+    /// Bytes that [`Workspace::forward_backward`] allocates in a new workspace of so many lanes, and all that it ever holds if it
+    /// sees no larger batch.
+    ///
+    /// # Panics
+    /// If there is no lane.
+    pub fn bytes(
+        lattices: &Lattices,
+        topology: &Topology,
+        regularisers: &Regularisers,
+        lanes: usize,
+    ) -> usize {
+        assert!(lanes > 0, "lanes: expected at least one");
+        Shapes { lattices, topology, regularisers }.bytes(lanes)
+    }
+
+    /// Bytes of a single lane, the least that there can be.
+    pub fn smallest(lattices: &Lattices, topology: &Topology, regularisers: &Regularisers) -> usize {
+        Self::bytes(lattices, topology, regularisers, 1)
+    }
+
+    /// The most lanes that a number of bytes allows, one an utterance at most.
+    ///
+    /// # Errors
+    /// Fewer bytes than [`Workspace::smallest`] says.
+    pub fn lanes_within(
+        lattices: &Lattices,
+        topology: &Topology,
+        regularisers: &Regularisers,
+        bytes: usize,
+    ) -> Result<usize> {
+        Shapes { lattices, topology, regularisers }.lanes_within(bytes, lattices.batch())
+    }
+
+    /// Bytes that are held.
+    pub fn held(&self) -> usize {
+        let rooms: usize = self.lanes.iter().map(|scratch| scratch.room().bytes()).sum();
+        self.lanes.capacity() * size_of::<Scratch>() + rooms
+    }
+
     /// As [`forward_backward`](fn@crate::forward_backward), into given slices, and without allocation once a batch of the
-    /// same shape has been seen (with several threads: once chance has given each the largest utterance).
+    /// same shape has been seen.
     ///
     /// # Shapes
     /// `emissions` and `adjoints` *N x S*, `losses` *B*. Every number of the latter two is written.
     ///
     /// # Errors
-    /// As [`forward_backward`](fn@crate::forward_backward), and slices of a wrong length. What was written by then means
-    /// nothing.
+    /// As [`forward_backward`](fn@crate::forward_backward), slices of a wrong length, and fewer bytes than one lane takes. What was
+    /// written by then means nothing.
     ///
     /// # Cost
-    /// As there. The memory that is kept is about two numbers for each site of an utterance, of as many utterances as
-    /// there are threads; diagonals count as filled up to multiples of eight sites.
+    /// As there. The memory is what [`Workspace::bytes`] says, about two numbers for each site of an utterance a lane; diagonals
+    /// count as filled up to multiples of eight sites.
     pub fn forward_backward(
         &mut self,
         lattices: &Lattices,
@@ -69,95 +136,33 @@ impl Workspace {
         expect("losses", lattices.batch(), losses.len())?;
         expect("adjoints", entries, adjoints.len())?;
         regularisers.check()?;
-        let idle = &self.idle;
-        Batch { lattices, topology, emissions, regularisers, idle }.run(0, losses, adjoints)
-    }
-}
-
-struct Batch<'a> {
-    lattices: &'a Lattices,
-    topology: &'a Topology,
-    emissions: &'a [f64],
-    regularisers: &'a Regularisers,
-    idle: &'a Mutex<Vec<Scratch>>,
-}
-
-impl Batch<'_> {
-    /// Works on the utterances from `first` on that `losses` and `adjoints` belong to: on about one half of their sites
-    /// here, while another thread may take the other half.
-    fn run(&self, first: usize, losses: &mut [f64], adjoints: &mut [f64]) -> Result<()> {
-        if let [loss] = losses {
-            *loss = self.one(first, adjoints)?;
-            return Ok(());
-        }
-        let begin = self.lattices.range(first).start;
-        let sites_before = |utterance: usize| self.lattices.range(utterance).start - begin;
-        let half = adjoints.len() / self.topology.columns() / 2;
-        let split = (first + 1..first + losses.len() - 1).find(|&b| sites_before(b) >= half);
-        let split = split.unwrap_or(first + losses.len() - 1);
-        let (losses, later_losses) = losses.split_at_mut(split - first);
-        let (adjoints, later) = adjoints.split_at_mut(sites_before(split) * self.topology.columns());
-        let halves =
-            rayon::join(|| self.run(first, losses, adjoints), || self.run(split, later_losses, later));
-        // The earlier error first, so that the same mistake always gives the same message.
-        halves.0.and(halves.1)
+        let shapes = Shapes { lattices, topology, regularisers };
+        let threads = rayon::current_num_threads().min(lattices.batch());
+        let lanes = match self.most {
+            Most::Threads => threads,
+            Most::Lanes(lanes) => lanes.min(lattices.batch()),
+            Most::Bytes(bytes) => shapes.lanes_within(bytes, threads)?,
+        };
+        self.make_room(&shapes, lanes);
+        Batch { shapes, emissions }.run(&mut self.lanes[..lanes], 0, losses, adjoints)
     }
 
-    /// The loss of an utterance.
-    fn one(&self, utterance: usize, adjoints: &mut [f64]) -> Result<f64> {
-        let take = || self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut scratch = take().unwrap_or_default();
-        let loss = self.one_in(&mut scratch, utterance, adjoints);
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
-        loss
-    }
-
-    fn one_in(&self, scratch: &mut Scratch, utterance: usize, adjoints: &mut [f64]) -> Result<f64> {
-        let walk = Walk::new(self.lattices, self.topology, self.emissions, utterance);
-        if !composed(self.topology, self.regularisers) {
-            let factor = |arc: &Arc| self.regularisers.factor(arc.labels > 0);
-            return self.recur(scratch, utterance, &walk, walk.emissions, factor, adjoints);
+    fn make_room(&mut self, shapes: &Shapes, lanes: usize) {
+        if let Most::Bytes(bytes) = self.most {
+            let mut held = self.held();
+            shapes.each_lane(lanes, &mut |lane, room| {
+                let before = self.lanes.get(lane).map(Scratch::room).unwrap_or_default();
+                held += before.max(room).bytes() - before.bytes();
+            });
+            if held > bytes {
+                self.lanes = Vec::new();
+            }
         }
-        let (mut arcs, mut of_arcs) = std::mem::take(&mut scratch.arcs);
-        fold(&walk, self.regularisers, &mut arcs);
-        of_arcs.resize(arcs.len(), 0.0);
-        let outcome = self.recur(scratch, utterance, &walk, &arcs, |_| 1.0, &mut of_arcs);
-        adjoints.fill(0.0);
-        if outcome.as_ref().is_ok_and(|loss| loss.is_finite()) {
-            unfold(&walk, self.regularisers, &of_arcs, adjoints);
+        if self.lanes.len() < lanes {
+            self.lanes = Vec::new();
+            self.lanes.reserve_exact(lanes);
+            self.lanes.resize_with(lanes, Scratch::default);
         }
-        scratch.arcs = (arcs, of_arcs);
-        outcome
-    }
-
-    /// Both recursions over the emissions of arcs.
-    fn recur(
-        &self,
-        scratch: &mut Scratch,
-        utterance: usize,
-        walk: &Walk,
-        emissions: &[f64],
-        factor: impl Fn(&Arc) -> f64 + Sync,
-        adjoints: &mut [f64],
-    ) -> Result<f64> {
-        let (frames, labels) = (self.lattices.frames(utterance), self.lattices.labels(utterance));
-        if !self.lattices.full() {
-            walk.check()?;
-            let loss = scratch.banded(walk, emissions, factor, adjoints);
-            return if loss > -ABSURD { Ok(loss) } else { Err(Error::Overflow { utterance, loss }) };
-        }
-        let (total, sound) = scratch.meet(frames, labels, self.topology.arcs(), emissions);
-        let loss = -total.ln();
-        let outcome = if sound { Ok(()) } else { walk.check() };
-        let outcome =
-            outcome.and(if loss > -ABSURD { Ok(()) } else { Err(Error::Overflow { utterance, loss }) });
-        if outcome.is_err() {
-            scratch.heal();
-        } else if loss.is_finite() {
-            scratch.part_again(total, factor, emissions, adjoints);
-        } else {
-            adjoints.fill(0.0);
-        }
-        outcome.map(|()| loss)
+        shapes.each_lane(lanes, &mut |lane, room| self.lanes[lane].reserve(room));
     }
 }

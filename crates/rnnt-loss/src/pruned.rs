@@ -84,7 +84,7 @@ pub(crate) fn first_pass<F: Real>(
     let layout = inputs.joint.layout;
     layout.check(targets)?;
     let first = ::pruned::Options {
-        transducer: transducer(topology)?,
+        topology: topology.clone(),
         lm_only_scale: pruning.lm_only_scale,
         am_only_scale: pruning.am_only_scale,
         unigram: pruning.unigram,
@@ -100,20 +100,6 @@ pub(crate) fn first_pass<F: Real>(
     let retained = retained(targets, &ranges)?;
     let found = Found { losses: pass.losses.clone(), ranges };
     Ok((pass, found, retained))
-}
-
-fn transducer(topology: &rnnt_dp::Topology) -> Result<::pruned::Transducer> {
-    use ::pruned::Transducer;
-    for (transducer, known) in [
-        (Transducer::Regular, rnnt_dp::Topology::rnnt()),
-        (Transducer::Modified, rnnt_dp::Topology::modified()),
-        (Transducer::Constrained, rnnt_dp::Topology::constrained()),
-    ] {
-        if *topology == known {
-            return Ok(transducer);
-        }
-    }
-    Err(Error::misplaced("topology", "of other arcs than blank and label with pruning", "others"))
 }
 
 /// Gradient of the trivial joiner under the weights of the utterances and its scale.

@@ -2,7 +2,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use decoding::greedy;
+use decoding::{Greedy, greedy};
 use rayon::prelude::*;
 use serde::Serialize;
 use speech::{Tokenizer, WordErrors, bootstrap_interval, word_errors};
@@ -109,7 +109,7 @@ pub(crate) fn evaluate(
     if examples.is_empty() {
         return Err(Error::Empty { what: "evaluation".into() });
     }
-    let (stepwise, options) = (Stepwise::new(model)?, recipe.greedy());
+    let (stepwise, options) = (Stepwise::new(model)?, Greedy::default());
     let mut texts = vec![String::new(); examples.len()];
     for batch in data::plan(examples, recipe, None) {
         let planes: Vec<_> = batch.iter().map(|&index| &examples[index].features).collect();

@@ -4,9 +4,9 @@ mod loss;
 
 use std::path::{Path, PathBuf};
 
-pub use loss::{LossConfig, TopologyKind};
+pub use loss::LossConfig;
 
-use rnnt_loss::Precision;
+use rnnt_loss::{Precision, Topology};
 use serde::{Deserialize, Serialize};
 use speech::{FeatureConfig, Perturb, SpecAugment, TokenizerKind};
 
@@ -215,10 +215,10 @@ pub struct BatchConfig {
 pub struct TrainingConfig {
     /// Passes over the training set.
     pub epochs: u64,
-    /// Whether a frame may emit several labels or one at most; durations need the regular one, big blanks do not know the
-    /// constrained one.
-    #[serde(default)]
-    pub topology: TopologyKind,
+    /// The name of a [`Topology`] of blank and label, which says whether a frame may emit several labels or one at most; durations
+    /// need the regular one, big blanks do not know the constrained one.
+    #[serde(default, with = "loss::name")]
+    pub topology: Topology,
     /// What the factors of the head's products are rounded to: `bf16` is several times as fast where the processor has
     /// instructions for it and the vocabulary is large.
     #[serde(default)]

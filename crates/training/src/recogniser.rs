@@ -1,7 +1,7 @@
 //! A trained model that turns sound into text.
 use std::path::Path;
 
-use decoding::greedy;
+use decoding::{Greedy, greedy};
 use speech::{Audio, FrontEnd, Tokenizer, Utterance};
 
 use crate::Result;
@@ -120,7 +120,7 @@ impl Recogniser {
         let plane = self.front_end.log_mel(audio)?;
         let (rows, lengths) = data::collate(&[&plane], &self.recipe.encoder)?;
         let (frames, _) = self.model.encode(&rows, &lengths)?;
-        let options = self.recipe.greedy();
+        let options = Greedy::default();
         let found = with_slice(&frames, |frames: &[f32]| Ok(greedy(&self.stepwise, frames, &options)))??;
         let seconds = self.recipe.frame_ms() / 1000.0;
         let names = self.tokenizer.tokens();

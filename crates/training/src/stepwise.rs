@@ -2,6 +2,7 @@
 use candle_core::Var;
 use decoding::{Transducer, factor_blank};
 use kernels::{sigmoid, tanh};
+use rnnt_loss::Topology;
 
 use crate::Result;
 use crate::model::Model;
@@ -15,8 +16,8 @@ pub struct Stepwise {
     blank: u32,
     classes: usize,
     width: usize,
-    big_blanks: Vec<(u32, usize)>,
-    durations: Vec<usize>,
+    topology: Topology,
+    big_blanks: Vec<u32>,
     factored_blank: bool,
     /// `[L + 1, E]`
     embedding: Vec<f32>,
@@ -92,8 +93,8 @@ impl Stepwise {
             blank: model.blank(),
             classes: model.classes(),
             width: model.width(),
-            big_blanks: model.big_blanks(),
-            durations: model.durations().to_vec(),
+            topology: model.recipe.topology()?,
+            big_blanks: model.big_blanks().into_iter().map(|(class, _)| class).collect(),
             factored_blank: model.recipe.loss == (LossConfig::Rnnt { factored_blank: true }),
             embedding: to_vec(&model.predictor.embedding)?,
             kind,
@@ -163,12 +164,12 @@ impl Transducer for Stepwise {
         self.width
     }
 
-    fn big_blanks(&self) -> &[(u32, usize)] {
-        &self.big_blanks
+    fn topology(&self) -> &Topology {
+        &self.topology
     }
 
-    fn durations(&self) -> &[usize] {
-        &self.durations
+    fn big_blanks(&self) -> &[u32] {
+        &self.big_blanks
     }
 
     fn start(&self) -> (Memory, Vec<f32>) {
@@ -273,7 +274,7 @@ mod tests {
         let model = Model::new(&Recipe::parse(&text, Path::new("test.toml")).unwrap(), 4).unwrap();
         let stepwise = Stepwise::new(&model).unwrap();
         let (frame, (_, row)) = ([0.3, -0.2, 0.9, 0.0, -1.0, 0.5, 0.1], stepwise.start());
-        let mut found = vec![0.0; stepwise.classes() + stepwise.durations().len()];
+        let mut found = vec![0.0; stepwise.classes() + stepwise.topology().durations()];
         stepwise.joint(&frame, &row, &mut found);
         let hidden: Vec<f64> = frame.iter().zip(&row).map(|(f, g)| f64::from(f + g).tanh()).collect();
         let values = model.parameters().values().unwrap();
@@ -294,11 +295,11 @@ mod tests {
         let heads = ["joint.head", "joint.durations"];
         let (tdt, found, raw) = scores("{ kind = \"tdt\", durations = [0, 1, 3] }", &heads);
         close(&found, &raw);
-        assert_eq!((tdt.classes(), tdt.blank(), tdt.durations()), (5, 4, &[0, 1, 3][..]));
+        assert_eq!((tdt.classes(), tdt.blank(), tdt.topology().to_string()), (5, 4, "tdt:0,1,3".into()));
 
         let (big, found, raw) = scores("{ kind = \"multi-blank\", durations = [2, 4] }", &heads[..1]);
         close(&found, &raw);
-        assert_eq!((big.classes(), big.blank(), big.big_blanks()), (7, 4, &[(5, 2), (6, 4)][..]));
+        assert_eq!((big.classes(), big.blank(), big.big_blanks()), (7, 4, &[5, 6][..]));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Cases of the pruned transducer: first pass, ranges, and the joint network over the retained sites.
 use panda_core::Real;
-use pruned::{Batch, Matrices, Ranges, Transducer, Unigram, first_pass};
+use pruned::{Batch, Matrices, Ranges, Unigram, first_pass};
 use rnnt_loss::{Head, Layout, Pruning, Reduction, Targets, projected_loss, pruned_loss, scores_loss};
 
 use super::case::Case;
@@ -54,20 +54,16 @@ pub(super) fn pruned<F: Real>(case: &Case) -> Result<Outcome, Stop> {
 }
 
 fn pruning(case: &Case) -> Result<Pruning, Stop> {
-    let transducer = match case.options.rnnt_type.as_deref() {
-        Some("regular") => Transducer::Regular,
-        Some("modified") => Transducer::Modified,
-        Some("constrained") => Transducer::Constrained,
-        other => {
-            let expected = "regular, modified or constrained";
-            return Err(case.wrong("options.rnnt_type", expected, &format!("{other:?}")).into());
-        }
+    let name = case.options.rnnt_type.as_deref();
+    let Some(topology) = name.and_then(|name| name.parse().ok()) else {
+        let expected = "regular, modified or constrained";
+        return Err(case.wrong("options.rnnt_type", expected, &format!("{name:?}")).into());
     };
     let Some(s_range) = case.options.s_range_requested else {
         return Err(case.wrong("options.s_range_requested", "a width", "none").into());
     };
     let first = pruned::Options {
-        transducer,
+        topology,
         lm_only_scale: case.options.lm_only_scale,
         am_only_scale: case.options.am_only_scale,
         unigram: Unigram::AllRows,

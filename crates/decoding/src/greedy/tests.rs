@@ -1,7 +1,12 @@
 //! Greedy search over models that are made by hand.
 use proptest::prelude::*;
 
+use rnnt_dp::Topology;
+use std::sync::LazyLock;
+
 use super::*;
+
+static REGULAR: LazyLock<Topology> = LazyLock::new(Topology::rnnt);
 
 /// The state counts labels; a frame [wanted, emit] asks for class `wanted` while fewer than `emit` labels are out.
 struct Script;
@@ -16,6 +21,9 @@ impl Transducer for Script {
     }
     fn width(&self) -> usize {
         2
+    }
+    fn topology(&self) -> &Topology {
+        &REGULAR
     }
     fn start(&self) -> (u32, Vec<f32>) {
         (0, vec![0.0, 0.0])
@@ -47,6 +55,7 @@ fn emits_labels_with_their_frames_and_probabilities() {
 
 /// Scores of any kind: one row for each frame and number of labels so far, which are the state.
 struct Table {
+    topology: Topology,
     classes: usize,
     scores: Vec<f32>,
 }
@@ -70,6 +79,9 @@ impl Transducer for Table {
     fn width(&self) -> usize {
         1
     }
+    fn topology(&self) -> &Topology {
+        &self.topology
+    }
     fn start(&self) -> (usize, Vec<f32>) {
         (0, vec![0.0])
     }
@@ -83,7 +95,7 @@ impl Transducer for Table {
 
 proptest! {
     /// Walks along the path again: every label is the best class of its site, and every frame ends with the blank or with
-    /// its last permitted label. One symbol a frame is the modified topology.
+    /// its last permitted label. One symbol a frame is the modified topology, and the constrained one.
     #[test]
     fn every_decision_on_the_path_is_the_best_one(
         scores in proptest::collection::vec(-4.0f32..4.0, 300),
@@ -91,7 +103,7 @@ proptest! {
         frames in 0usize..9,
         max_symbols in 1usize..4,
     ) {
-        let table = Table { classes, scores };
+        let mut table = Table { topology: Topology::rnnt(), classes, scores };
         let input: Vec<f32> = (0..frames).map(|t| t as f32).collect();
         let found = greedy(&table, &input, &Greedy { max_symbols }).unwrap();
         let best = |t, u| {
@@ -113,6 +125,11 @@ proptest! {
             prop_assert!(here == max_symbols || best(t, u) == 0);
         }
         prop_assert_eq!(u, found.labels.len());
+        let one = greedy(&table, &input, &Greedy { max_symbols: 1 }).unwrap();
+        for topology in [Topology::modified(), Topology::constrained()] {
+            table.topology = topology;
+            prop_assert_eq!(&greedy(&table, &input, &Greedy { max_symbols }).unwrap(), &one);
+        }
     }
 }
 
@@ -153,6 +170,9 @@ fn a_blank_outside_the_classes_is_named() {
         fn width(&self) -> usize {
             1
         }
+        fn topology(&self) -> &Topology {
+            &REGULAR
+        }
         fn start(&self) -> ((), Vec<f32>) {
             ((), vec![0.0])
         }
@@ -168,8 +188,8 @@ fn a_blank_outside_the_classes_is_named() {
 struct Written {
     rows: Vec<Vec<Vec<f32>>>,
     classes: usize,
-    big_blanks: Vec<(u32, usize)>,
-    durations: Vec<usize>,
+    topology: Topology,
+    big_blanks: Vec<u32>,
 }
 
 impl Transducer for Written {
@@ -183,11 +203,11 @@ impl Transducer for Written {
     fn width(&self) -> usize {
         1
     }
-    fn big_blanks(&self) -> &[(u32, usize)] {
-        &self.big_blanks
+    fn topology(&self) -> &Topology {
+        &self.topology
     }
-    fn durations(&self) -> &[usize] {
-        &self.durations
+    fn big_blanks(&self) -> &[u32] {
+        &self.big_blanks
     }
     fn start(&self) -> (usize, Vec<f32>) {
         (0, vec![0.0])
@@ -230,7 +250,8 @@ fn big_blanks_skip_the_frames_that_they_stand_for() {
         vec![no(), no(), at(4)], // beyond the end
         vec![no(), no(), no()],
     ];
-    let model = Written { rows, classes: 5, big_blanks: vec![(3, 2), (4, 3)], durations: Vec::new() };
+    let model =
+        Written { rows, classes: 5, topology: "regular+2,3".parse().unwrap(), big_blanks: vec![3, 4] };
     let found = greedy(&model, &frames(8), &Greedy::default()).unwrap();
     assert_eq!((&found.labels[..], &found.frames[..]), (&[1, 0][..], &[2, 3][..]));
     let expected = 3.0 - (3.0f64.exp() + 4.0).ln();
@@ -254,7 +275,7 @@ fn durations_move_labels_and_blanks_on() {
         vec![no(), no(), at(1, 2), no()], // a label that would move on beyond the end
         vec![no(), no(), no(), no()],
     ];
-    let model = Written { rows, classes: 3, big_blanks: Vec::new(), durations: vec![0, 1, 3] };
+    let model = Written { rows, classes: 3, topology: "tdt:0,1,3".parse().unwrap(), big_blanks: Vec::new() };
     let found = greedy(&model, &frames(9), &Greedy::default()).unwrap();
     assert_eq!((&found.labels[..], &found.frames[..]), (&[0, 1, 1][..], &[0, 0, 7][..]));
     // Durations are no part of a label's probability.
@@ -265,30 +286,35 @@ fn durations_move_labels_and_blanks_on() {
 #[test]
 fn a_duration_of_zero_cannot_hold_a_frame_forever() {
     let rows = vec![vec![row(5, 1, Some(3)); 9]; 3];
-    let model = Written { rows, classes: 3, big_blanks: Vec::new(), durations: vec![0, 2] };
+    let model = Written { rows, classes: 3, topology: "tdt:0,2".parse().unwrap(), big_blanks: Vec::new() };
     let found = greedy(&model, &frames(3), &Greedy { max_symbols: 2 }).unwrap();
     assert_eq!(found.frames, [0, 0, 1, 1, 2, 2]);
 }
 
 #[test]
 fn blanks_and_durations_that_make_no_sense_are_named() {
-    let model = |big_blanks: &[(u32, usize)], durations: &[usize]| Written {
-        rows: vec![vec![row(4 + durations.len(), 2, None)]],
-        classes: 4,
-        big_blanks: big_blanks.to_vec(),
-        durations: durations.to_vec(),
+    let model = |big_blanks: &[u32], topology: &str| {
+        let topology: Topology = topology.parse().unwrap();
+        let rows = vec![vec![row(4 + topology.durations(), 2, None)]];
+        Written { rows, classes: 4, topology, big_blanks: big_blanks.to_vec() }
     };
     let run = |model: Written| greedy(&model, &[0.0], &Greedy::default());
-    assert!(run(model(&[(3, 2)], &[])).is_ok());
-    for bad in [(4, 2), (2, 2), (3, 0)] {
-        let found = run(model(&[bad], &[]));
-        assert!(matches!(found, Err(Error::BigBlank { class, .. }) if class == bad.0), "{found:?}");
+    assert!(run(model(&[3], "regular+2")).is_ok());
+    for bad in [4, 2] {
+        assert_eq!(run(model(&[bad], "regular+2")), Err(Error::BigBlank { class: bad, classes: 4 }));
     }
-    assert_eq!(run(model(&[], &[0])), Err(Error::Durations { found: 1 }));
-    let mut bad = model(&[], &[0, 1]);
+    assert_eq!(run(model(&[3], "regular")), Err(Error::BigBlanks { expected: 0, found: 1 }));
+    assert_eq!(run(model(&[], "modified+2")), Err(Error::BigBlanks { expected: 1, found: 0 }));
+    let arc = |frames, labels| rnnt_dp::Arc { frames, labels, may_end: labels == 0 };
+    for arcs in [vec![arc(1, 0)], vec![arc(1, 0), arc(0, 2)], vec![arc(1, 0), arc(0, 1), arc(1, 1)]] {
+        let topology = Topology::new(arcs).unwrap();
+        let odd = Written { topology: topology.clone(), ..model(&[], "regular") };
+        assert_eq!(run(odd), Err(Error::Topology { found: topology }));
+    }
+    let mut bad = model(&[], "tdt:0,1");
     bad.rows[0][0][5] = f32::NAN;
     assert!(matches!(run(bad), Err(Error::Score { frame: 0, class: 5, .. })));
-    let mut bad = model(&[], &[0, 1]);
+    let mut bad = model(&[], "tdt:0,1");
     bad.rows[0][0][4..].fill(f32::NEG_INFINITY);
     assert!(matches!(run(bad), Err(Error::Score { frame: 0, class: 4, .. })));
 }

@@ -1,7 +1,8 @@
 //! The first pass with plain loops over all classes at every site, in f64.
 #![allow(dead_code)] // Each test file uses its part.
 use oracle::{noise, paths::Arc};
-use pruned::{Batch, Options, Transducer, Unigram};
+use pruned::{Batch, Options, Unigram};
+use rnnt_dp::{Kind, Topology};
 
 /// Padded scores *B x T x C* and *B x (U+1) x C*, and everything else.
 #[derive(Clone, Debug)]
@@ -105,7 +106,7 @@ impl Problem {
                 out.push(labels.get(u).map_or(0.0, |&label| of(label) + early));
             }
         }
-        if options.transducer == Transducer::Constrained {
+        if options.topology == Topology::constrained() {
             for row in out.chunks_exact_mut(2 * (labels.len() + 1)) {
                 (0..labels.len()).for_each(|u| row[2 * u + 1] += row[2 * u + 2]);
             }
@@ -114,9 +115,9 @@ impl Problem {
     }
 
     pub fn arcs(&self) -> [Arc; 2] {
-        match self.options.transducer {
-            Transducer::Regular => oracle::paths::REGULAR,
-            Transducer::Modified | Transducer::Constrained => [
+        match self.options.topology.kind() {
+            Kind::Regular => oracle::paths::REGULAR,
+            _ => [
                 Arc { frames: 1, labels: 0, column: 0, may_end: true },
                 Arc { frames: 1, labels: 1, column: 1, may_end: true },
             ],
@@ -127,7 +128,7 @@ impl Problem {
     pub fn loss(&self, am: &[f64], lm: &[f64], b: usize) -> f64 {
         let emissions = self.emissions(am, lm, b);
         let (frames, labels) = (self.frames[b], self.labels[b].len());
-        let regular = self.options.transducer == Transducer::Regular;
+        let regular = self.options.topology == Topology::rnnt();
         // alpha[t][u], with one more frame for the end.
         let mut alpha = vec![f64::NEG_INFINITY; (frames + 1) * (labels + 1)];
         alpha[0] = 0.0;

@@ -1,6 +1,10 @@
 //! When labels begin, and how surely.
 use super::{CtcPath, Trellis};
-use crate::{Error, Regularisers, Result};
+use crate::{
+    Error, Regularisers, Result,
+    semiring::Log,
+    walk::{self, after},
+};
 
 /// The posterior probability that each label begins at each frame, *T x U*; 0 for an utterance without an alignment.
 ///
@@ -21,21 +25,26 @@ use crate::{Error, Regularisers, Result};
 /// O(T U) time and memory.
 pub fn emission_posteriors(labels: &[u32], emissions: &[f64]) -> Result<Vec<f64>> {
     let trellis = Trellis::new(labels, emissions, Regularisers::default())?;
-    let (alpha, beta, states) = (trellis.log_alpha(), trellis.log_beta(), trellis.states());
-    let log_p = trellis.log_p(&alpha)?;
+    let beta = trellis.backward::<Log>();
+    let log_p = trellis.log_p(beta[0])?;
     let mut out = vec![0.0; trellis.frames * labels.len()];
     if log_p == f64::NEG_INFINITY {
         return Ok(out);
     }
-    let places = (0..trellis.frames).flat_map(|t| (1..states).step_by(2).map(move |s| (t, s)));
-    for (out, (t, s)) in out.iter_mut().zip(places) {
-        let after = trellis.enter(t, s) + beta[t * states + s] - log_p;
-        *out = match t {
-            0 if trellis.first().contains(&s) => after.exp(),
-            0 => 0.0,
-            _ => trellis.others_before(s).map(|from| (alpha[(t - 1) * states + from] + after).exp()).sum(),
-        };
-    }
+    let mut alpha = vec![0.0; beta.len()];
+    walk::forward_each::<Log, _>(
+        &trellis,
+        |arc| arc.log_prob,
+        &mut alpha,
+        |arc, before| {
+            let from = (arc.from > 0).then(|| trellis.at_place(arc.from).1);
+            let to = arc.to.map(|to| trellis.at_place(to)).filter(|&(_, s)| arc.arc > 0 && from != Some(s));
+            if let Some((t, _)) = to {
+                let posterior = (before + arc.log_prob + after::<Log>(arc, &beta) - log_p).exp();
+                out[t * labels.len() + arc.arc - 1] += posterior;
+            }
+        },
+    );
     Ok(out)
 }
 

@@ -2,7 +2,12 @@
 use std::ops::RangeInclusive;
 
 use super::Trellis;
-use crate::{Error, Regularisers, Result, path::Draws};
+use crate::{
+    Error, Regularisers, Result,
+    path::Draws,
+    semiring::{Log, Tropical},
+    walk::{self, Transition},
+};
 
 /// What each frame says.
 #[derive(Debug, Clone, PartialEq)]
@@ -15,6 +20,11 @@ pub struct CtcPath {
 }
 
 impl CtcPath {
+    fn new(log_prob: f64, arcs: &[Transition]) -> Self {
+        let columns = arcs.iter().filter(|arc| arc.to.is_some()).map(|arc| arc.arc).collect();
+        Self { log_prob, columns }
+    }
+
     /// First and last frame of each label, U of them.
     pub fn spans(&self) -> Vec<RangeInclusive<usize>> {
         let runs = self.columns.chunk_by(|a, b| a == b);
@@ -49,38 +59,12 @@ impl CtcPath {
 /// O(T U) time and memory.
 pub fn best_path(labels: &[u32], emissions: &[f64]) -> Result<CtcPath> {
     let trellis = Trellis::new(labels, emissions, Regularisers::default())?;
-    let (frames, states) = (trellis.frames, trellis.states());
-    // What is best from a state on, its own emission included, and the state that follows it there.
-    let mut best = vec![f64::NEG_INFINITY; states];
-    trellis.last().for_each(|s| best[s] = trellis.at(frames - 1, s));
-    let mut choices = vec![0u32; frames * states];
-    for t in (0..frames - 1).rev() {
-        // States only lead onwards, so that those after `s` are still of the next frame.
-        for s in 0..states {
-            let next = first_best(trellis.next(s), &best);
-            choices[t * states + s] = next as u32;
-            best[s] = trellis.at(t, s) + best[next];
-        }
-    }
-    let mut state = first_best(trellis.first(), &best);
-    let log_prob = best[state];
+    let beta = trellis.backward::<Tropical>();
+    let log_prob = beta[0];
     if log_prob.is_nan() || log_prob == f64::INFINITY {
         return Err(Error::Overflow { utterance: 0, loss: -log_prob });
     }
-    if log_prob == f64::NEG_INFINITY {
-        return Ok(CtcPath { log_prob, columns: Vec::new() });
-    }
-    let mut columns = Vec::with_capacity(frames);
-    for t in 0..frames {
-        columns.push(Trellis::column(state));
-        state = choices[t * states + state] as usize;
-    }
-    Ok(CtcPath { log_prob, columns })
-}
-
-/// The first of the states with the largest score.
-fn first_best(states: impl Iterator<Item = usize>, scores: &[f64]) -> usize {
-    states.reduce(|best, state| if scores[state] > scores[best] { state } else { best }).unwrap_or(0)
+    Ok(CtcPath::new(log_prob, &walk::best(&trellis, &beta).unwrap_or_default()))
 }
 
 /// `count` independent alignments of an utterance, exactly from its posterior; none for one without an alignment.
@@ -97,28 +81,14 @@ fn first_best(states: impl Iterator<Item = usize>, scores: &[f64]) -> usize {
 /// O(T U + `count` T) time and O(T U) memory.
 pub fn sample_paths(labels: &[u32], emissions: &[f64], count: usize, seed: u64) -> Result<Vec<CtcPath>> {
     let trellis = Trellis::new(labels, emissions, Regularisers::default())?;
-    let (states, beta) = (trellis.states(), trellis.log_beta());
-    if let Some(found) = beta.iter().find(|b| b.is_nan() || **b == f64::INFINITY) {
+    let beta = trellis.backward::<Log>();
+    if let Some(found) = beta[1..].iter().find(|b| b.is_nan() || **b == f64::INFINITY) {
         return Err(Error::Overflow { utterance: 0, loss: -found });
-    }
-    let log = |t: usize, s: usize| trellis.at(t, s) + beta[t * states + s];
-    if trellis.first().all(|s| log(0, s) == f64::NEG_INFINITY) {
-        return Ok(Vec::new());
     }
     let draw = |path| {
         let mut stream = Draws::new(seed, 0, path);
-        let (mut log_prob, mut columns) = (0.0, Vec::with_capacity(trellis.frames));
-        let mut next: Vec<usize> = trellis.first().collect();
-        for t in 0..trellis.frames {
-            let top = next.iter().fold(f64::NEG_INFINITY, |top, &s| top.max(log(t, s)));
-            let weights: Vec<f64> = next.iter().map(|&s| (log(t, s) - top).exp()).collect();
-            let state = next[stream.pick(&weights)];
-            log_prob += trellis.at(t, state);
-            columns.push(Trellis::column(state));
-            next.clear();
-            next.extend(trellis.next(state));
-        }
-        CtcPath { log_prob, columns }
+        let arcs = walk::sample(&trellis, &beta, |weights| stream.pick(weights))?;
+        Some(CtcPath::new(arcs.iter().fold(0.0, |sum, arc| sum + arc.log_prob), &arcs))
     };
-    Ok((0..count).map(draw).collect())
+    Ok((0..count).map_while(draw).collect())
 }

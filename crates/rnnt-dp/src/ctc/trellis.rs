@@ -1,7 +1,13 @@
-//! The states of an utterance at each of its frames, and both recursions over them.
+//! The states of an utterance at each of its frames, as a graph.
+//!
+//! An arc has the emission of the state that it leads to; what leaves the last frame leads to the end for nothing.
 use std::ops::Range;
 
-use crate::{Error, Regularisers, Result, delay, log_add};
+use crate::{
+    Error, Regularisers, Result, delay,
+    semiring::{Log, Semiring},
+    walk::{self, Graph, Transition},
+};
 
 pub(super) struct Trellis<'a> {
     labels: &'a [u32],
@@ -33,12 +39,12 @@ impl<'a> Trellis<'a> {
     }
 
     /// The states in which an utterance may begin.
-    pub fn first(&self) -> Range<usize> {
+    fn first(&self) -> Range<usize> {
         0..self.states().min(2)
     }
 
     /// The states in which it may end.
-    pub fn last(&self) -> Range<usize> {
+    fn last(&self) -> Range<usize> {
         self.states().saturating_sub(2)..self.states()
     }
 
@@ -53,21 +59,14 @@ impl<'a> Trellis<'a> {
     }
 
     /// The states that may follow.
-    pub fn next(&self, s: usize) -> impl Iterator<Item = usize> {
-        let end = self.states();
-        [Some(s), Some(s + 1), (s + 2 < end && self.skips(s + 2)).then_some(s + 2)]
-            .into_iter()
-            .flatten()
-            .filter(move |&next| next < end)
-    }
-
-    /// The states that may come before, itself excepted.
-    pub fn others_before(&self, s: usize) -> impl Iterator<Item = usize> {
-        [s.checked_sub(1), self.skips(s).then(|| s - 2)].into_iter().flatten()
+    fn next(&self, s: usize) -> [Option<usize>; 3] {
+        let inside = |next: usize| next < self.states();
+        let skipped = s + 2;
+        [Some(s), Some(s + 1).filter(|&s| inside(s)), Some(skipped).filter(|&s| inside(s) && self.skips(s))]
     }
 
     /// Emission of a state.
-    pub fn at(&self, t: usize, s: usize) -> f64 {
+    fn at(&self, t: usize, s: usize) -> f64 {
         self.emissions[t * (self.labels.len() + 1) + Self::column(s)]
     }
 
@@ -77,54 +76,83 @@ impl<'a> Trellis<'a> {
     }
 
     /// Emission of a state that comes from another, or begins the utterance.
-    pub fn enter(&self, t: usize, s: usize) -> f64 {
+    fn enter(&self, t: usize, s: usize) -> f64 {
         match Self::column(s) {
             0 => self.stay(t, s),
             _ => self.stay(t, s) + delay(self.regularisers.delay_penalty, t, self.frames),
         }
     }
 
-    /// Log-sums over what leads to a state, its own emission included, *T x states*.
-    pub fn log_alpha(&self) -> Vec<f64> {
-        let states = self.states();
-        let mut alpha = vec![f64::NEG_INFINITY; self.frames * states];
-        self.first().for_each(|s| alpha[s] = self.enter(0, s));
-        for t in 1..self.frames {
-            let (before, now) = alpha.split_at_mut(t * states);
-            let before = &before[(t - 1) * states..];
-            for (s, now) in now[..states].iter_mut().enumerate() {
-                let others = self.others_before(s).fold(f64::NEG_INFINITY, |sum, s| log_add(sum, before[s]));
-                *now = log_add(before[s] + self.stay(t, s), others + self.enter(t, s));
-            }
-        }
-        alpha
+    /// Where a state is among all of the graph, at each of the frames; 0 is the start.
+    pub fn place(&self, t: usize, s: usize) -> usize {
+        1 + t * self.states() + s
     }
 
-    /// Log-sums over what follows a state, its own emission left out, *T x states*.
-    pub fn log_beta(&self) -> Vec<f64> {
-        let states = self.states();
-        let mut beta = vec![f64::NEG_INFINITY; self.frames * states];
-        let end = (self.frames - 1) * states;
-        self.last().for_each(|s| beta[end + s] = 0.0);
-        for t in (0..self.frames - 1).rev() {
-            let (now, after) = beta.split_at_mut((t + 1) * states);
-            for (s, now) in now[t * states..].iter_mut().enumerate() {
-                *now = self.next(s).fold(f64::NEG_INFINITY, |sum, next| {
-                    let emission = if next == s { self.stay(t + 1, s) } else { self.enter(t + 1, next) };
-                    log_add(sum, after[next] + emission)
-                });
-            }
-        }
-        beta
+    /// Frame and state of a place that is not the start.
+    pub fn at_place(&self, place: usize) -> (usize, usize) {
+        ((place - 1) / self.states(), (place - 1) % self.states())
     }
 
-    /// Log-probability of the labels.
-    pub fn log_p(&self, alpha: &[f64]) -> Result<f64> {
-        let end = (self.frames - 1) * self.states();
-        let log_p = self.last().fold(f64::NEG_INFINITY, |sum, s| log_add(sum, alpha[end + s]));
+    /// The arc to a state from another, from itself, or from the start.
+    fn arc(&self, from: usize, t: usize, s: usize, stays: bool) -> Transition {
+        let log_prob = if stays { self.stay(t, s) } else { self.enter(t, s) };
+        Transition { from, to: Some(self.place(t, s)), arc: Self::column(s), log_prob }
+    }
+
+    /// The arcs that leave a state at a frame: to the next, or to the end.
+    fn onward(&self, t: usize, s: usize) -> impl DoubleEndedIterator<Item = Transition> + '_ {
+        let (from, last) = (self.place(t, s), t + 1 == self.frames);
+        let next = if last { [None; 3] } else { self.next(s) };
+        let arcs = next.into_iter().flatten().map(move |next| self.arc(from, t + 1, next, next == s));
+        let ends = last && self.last().contains(&s);
+        let end = ends.then_some(Transition { from, to: None, arc: Self::column(s), log_prob: 0.0 });
+        arcs.chain(end)
+    }
+
+    fn begin(&self) -> impl DoubleEndedIterator<Item = Transition> + '_ {
+        self.first().map(|s| self.arc(0, 0, s, false))
+    }
+
+    /// `α`, its own emission included, of each place, and the log-probability of the labels.
+    pub fn forward(&self) -> Result<(Vec<f64>, f64)> {
+        let mut alpha = vec![0.0; Graph::states(self)];
+        let log_p = walk::forward::<Log, _>(self, |arc| arc.log_prob, &mut alpha);
+        Ok((alpha, self.log_p(log_p)?))
+    }
+
+    /// Fails for a sum over all paths that overflowed.
+    pub fn log_p(&self, log_p: f64) -> Result<f64> {
         match log_p.is_nan() || log_p == f64::INFINITY {
             true => Err(Error::Overflow { utterance: 0, loss: -log_p }),
             false => Ok(log_p),
         }
+    }
+
+    /// `β`, what follows, its own emission left out, of each place.
+    pub fn backward<S: Semiring<Weight = f64>>(&self) -> Vec<f64> {
+        let mut beta = vec![0.0; Graph::states(self)];
+        walk::backward::<S, _>(self, |arc| arc.log_prob, &mut beta);
+        beta
+    }
+}
+
+impl Graph for Trellis<'_> {
+    fn states(&self) -> usize {
+        self.place(self.frames, 0)
+    }
+
+    fn start(&self) -> Option<usize> {
+        Some(0)
+    }
+
+    fn arcs(&self) -> impl DoubleEndedIterator<Item = Transition> {
+        let rows = (0..self.frames).flat_map(move |t| (0..Trellis::states(self)).map(move |s| (t, s)));
+        self.begin().chain(rows.flat_map(move |(t, s)| self.onward(t, s)))
+    }
+
+    fn leaving(&self, state: usize) -> impl Iterator<Item = Transition> {
+        let row = (state > 0).then(|| self.at_place(state));
+        let begin = if row.is_none() { Some(self.begin()) } else { None };
+        begin.into_iter().flatten().chain(row.into_iter().flat_map(|(t, s)| self.onward(t, s)))
     }
 }

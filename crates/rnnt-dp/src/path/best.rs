@@ -1,10 +1,10 @@
-//! The best path: the backward recursion with a maximum in place of the sum.
+//! The best path: the arc walk in the tropical semiring.
 use crate::{
-    Error, Lattices, Path, Result, Step, Topology,
+    Error, Lattices, Path, Result, Topology,
     forward_backward::expect,
-    log_sums::{Walk, after},
     path::each,
-    topology::Landing,
+    semiring::Tropical,
+    walk::{self, Graph, Lattice},
 };
 
 /// The path of largest probability of each lattice (Viterbi).
@@ -34,45 +34,18 @@ use crate::{
 /// an error: its path has no steps and the log-probability -inf.
 ///
 /// # Cost
-/// O(N S) time, in parallel over utterances; 16 bytes for each site of an utterance while its turn lasts.
+/// O(N S) time, in parallel over utterances; 8 bytes for each site of an utterance while its turn lasts.
 pub fn best_path(lattices: &Lattices, topology: &Topology, emissions: &[f64]) -> Result<Vec<Path>> {
     expect("emissions", lattices.sites() * topology.columns(), emissions.len())?;
     each(lattices, |utterance| {
-        let walk = Walk::new(lattices, topology, emissions, utterance);
-        walk.check()?;
-        viterbi(&walk, utterance, lattices.range(utterance).len())
+        let lattice = Lattice::new(lattices, topology, emissions, utterance)?;
+        let mut beta = vec![0.0; lattice.states()];
+        walk::backward::<Tropical, _>(&lattice, |arc| arc.log_prob, &mut beta);
+        if beta.contains(&f64::INFINITY) {
+            return Err(Error::Overflow { utterance, loss: f64::NEG_INFINITY });
+        }
+        let steps = walk::best(&lattice, &beta);
+        let log_prob = lattice.start().map_or(f64::NEG_INFINITY, |start| beta[start]);
+        Ok(steps.map_or_else(Path::impossible, |steps| Path::new(&lattice, log_prob, &steps)))
     })
-}
-
-/// Beyond every site.
-const END: u32 = u32::MAX;
-
-fn viterbi(walk: &Walk, utterance: usize, sites: usize) -> Result<Path> {
-    let mut best = vec![f64::NEG_INFINITY; sites];
-    // The arc that is best to leave by, and the site it lands on.
-    let mut choices = vec![(0u32, END); sites];
-    for (site, arc, landing, emission) in walk.arcs().rev() {
-        let score = emission + after(landing, &best);
-        if score == f64::INFINITY {
-            return Err(Error::Overflow { utterance, loss: -score });
-        }
-        // Arcs come last first, so that the lowest of equals stays.
-        if score > f64::NEG_INFINITY && score >= best[site] {
-            best[site] = score;
-            choices[site] = (arc as u32, if let Landing::Site(to) = landing { to as u32 } else { END });
-        }
-    }
-    let Some(start) = walk.start().filter(|&start| best[start] > f64::NEG_INFINITY) else {
-        return Ok(Path::impossible());
-    };
-    let (mut steps, mut next) = (Vec::new(), start as u32);
-    for (site, at) in walk.sites() {
-        if site as u32 == next {
-            let (arc, to) = choices[site];
-            let log_prob = walk.emission(site, at, arc as usize);
-            steps.push(Step { site: at, arc: arc as usize, log_prob });
-            next = to;
-        }
-    }
-    Ok(Path { log_prob: best[start], steps })
 }

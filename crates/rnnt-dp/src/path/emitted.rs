@@ -76,10 +76,7 @@ fn for_each_label(
     let adjoints = &adjoints[range.start * width..range.end * width];
     // All arcs of a token emit as many labels.
     let emitted: Vec<usize> = (0..topology.tokens())
-        .map(|token| {
-            let arc = (0..topology.arcs().len()).find(|&arc| topology.token_of(arc) == token);
-            arc.map_or(0, |arc| topology.arcs()[arc].labels)
-        })
+        .map(|token| topology.arcs_of(token).next().map_or(0, |arc| topology.arcs()[arc].labels))
         .collect();
     for (at, adjoints) in lattices.sites_of(utterance).zip(adjoints.chunks_exact(width)) {
         for (&labels, &adjoint) in emitted.iter().zip(adjoints) {

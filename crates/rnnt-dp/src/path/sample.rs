@@ -1,11 +1,8 @@
 //! Paths drawn from the posterior.
-use std::collections::BTreeMap;
-
 use crate::{
-    Lattices, Path, Result, Step, Topology, log_sums,
-    log_sums::{Walk, after},
+    Lattices, Path, Result, Topology, log_sums,
     path::each,
-    topology::Landing,
+    walk::{self, Lattice},
 };
 
 /// `count` independent paths of each lattice, exactly from its posterior `P(path | labels)`.
@@ -31,7 +28,7 @@ use crate::{
 /// As [`log_sums`](fn@crate::log_sums).
 ///
 /// # Cost
-/// That of `log_sums`, and then one walk through the arcs, O(N S + `count` (T + U)), in parallel over utterances.
+/// That of `log_sums`, and O(`count` (T + U)) for the paths, in parallel over utterances.
 pub fn sample_paths(
     lattices: &Lattices,
     topology: &Topology,
@@ -41,40 +38,16 @@ pub fn sample_paths(
 ) -> Result<Vec<Vec<Path>>> {
     let sums = log_sums(lattices, topology, emissions)?;
     each(lattices, |utterance| {
-        let walk = Walk::new(lattices, topology, emissions, utterance);
-        let streams = (0..count).map(|path| Draws::new(seed, utterance, path)).collect();
-        Ok(draw(&walk, &sums.log_beta[lattices.range(utterance)], streams))
+        let lattice = Lattice::unchecked(lattices, topology, emissions, utterance);
+        let beta = &sums.log_beta[lattices.range(utterance)];
+        let draw = |path| {
+            let mut stream = Draws::new(seed, utterance, path);
+            let steps = walk::sample(&lattice, beta, |weights| stream.pick(weights))?;
+            let log_prob = steps.iter().fold(0.0, |sum, step| sum + step.log_prob);
+            Some(Path::new(&lattice, log_prob, &steps))
+        };
+        Ok((0..count).map_while(draw).collect())
     })
-}
-
-/// All paths at once, in one walk: arcs only lead to later sites.
-fn draw(walk: &Walk, beta: &[f64], mut streams: Vec<Draws>) -> Vec<Path> {
-    let Some(start) = walk.start().filter(|&start| beta[start] > f64::NEG_INFINITY) else {
-        return Vec::new();
-    };
-    let mut paths = vec![Path { log_prob: 0.0, steps: Vec::new() }; streams.len()];
-    let mut waiting = BTreeMap::from([(start, (0..streams.len()).collect::<Vec<_>>())]);
-    let (mut sites, mut arcs) = (walk.sites(), walk.arcs().peekable());
-    let (mut leaving, mut weights) = (Vec::new(), Vec::new());
-    while let Some((site, here)) = waiting.pop_first() {
-        let Some((_, at)) = sites.find(|&(index, _)| index == site) else { break };
-        while arcs.next_if(|&(from, ..)| from < site).is_some() {}
-        leaving.clear();
-        weights.clear();
-        while let Some((_, arc, landing, emission)) = arcs.next_if(|&(from, ..)| from == site) {
-            leaving.push((arc, landing, emission));
-            weights.push((emission + after(landing, beta) - beta[site]).exp());
-        }
-        for path in here {
-            let (arc, landing, log_prob) = leaving[streams[path].pick(&weights)];
-            paths[path].steps.push(Step { site: at, arc, log_prob });
-            paths[path].log_prob += log_prob;
-            if let Landing::Site(to) = landing {
-                waiting.entry(to).or_default().push(path);
-            }
-        }
-    }
-    paths
 }
 
 /// A stream of random numbers: SplitMix64 (Steele, Lea and Flood 2014).

@@ -1,9 +1,10 @@
 //! Which values a recipe may hold.
 use std::fmt::Display;
 
+use rnnt_loss::Topology;
 use speech::FrontEnd;
 
-use super::{LossConfig, PredictorConfig, Recipe, TopologyKind};
+use super::{LossConfig, PredictorConfig, Recipe};
 use crate::{Error, Result};
 
 /// Largest width of a layer: wide enough for anything that a CPU can train, and small enough that shapes cannot overflow.
@@ -29,6 +30,9 @@ impl Recipe {
     }
 
     fn check_loss(&self) -> Result<()> {
+        let topology = &self.training.topology;
+        let names = || Topology::names().collect::<Vec<_>>().join(", ");
+        expect("training.topology", &format!("one of {}", names()), topology.columns() == 2, topology)?;
         match &self.loss {
             LossConfig::Rnnt { .. } => return Ok(()),
             &LossConfig::Pruned { s_range, simple_scale, lm_only_scale, am_only_scale, .. } => {
@@ -55,14 +59,12 @@ impl Recipe {
             expect("loss.durations", &format!("at most {LONGEST}"), frames <= LONGEST, frames)?;
             expect("loss.durations", "each once", !durations[..at].contains(&frames), frames)?;
         }
-        let topology = self.training.topology;
+        let topology = &self.training.topology;
         let (expected, fine) = match self.loss {
-            LossConfig::Tdt { .. } => {
-                ("regular, as durations say the rest", topology == TopologyKind::Regular)
-            }
-            _ => ("regular or modified, with big blanks", topology != TopologyKind::Constrained),
+            LossConfig::Tdt { .. } => ("regular, as durations say the rest", *topology == Topology::rnnt()),
+            _ => ("regular or modified, with big blanks", topology.is_plain()),
         };
-        expect("training.topology", expected, fine, format!("{topology:?}").to_lowercase())
+        expect("training.topology", expected, fine, topology)
     }
 
     fn check_model(&self) -> Result<()> {

@@ -1,6 +1,4 @@
 //! Which loss a model is trained with, and what it means for the lattice, the classes and the search.
-use decoding::Greedy;
-use pruned::Transducer;
 use rnnt_loss::{Options, Pruning, Topology};
 use serde::{Deserialize, Serialize};
 
@@ -87,46 +85,44 @@ impl LossConfig {
     }
 }
 
-/// Which arcs the lattice has.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum TopologyKind {
-    /// A label stays on its frame, blank moves on: any number of labels a frame.
-    #[default]
-    Regular,
-    /// Labels and blank move on: at most one label a frame.
-    Modified,
-    /// As modified, and a label is followed by the blank of its own frame.
-    Constrained,
-}
+/// Topologies by their names.
+pub(super) mod name {
+    use rnnt_loss::Topology;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-impl TopologyKind {
-    fn transducer(self) -> Transducer {
-        match self {
-            Self::Regular => Transducer::Regular,
-            Self::Modified => Transducer::Modified,
-            Self::Constrained => Transducer::Constrained,
-        }
+    pub fn serialize<S: Serializer>(topology: &Topology, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(topology)
     }
 
-    fn topology(self) -> Topology {
-        match self {
-            Self::Regular => Topology::rnnt(),
-            Self::Modified => Topology::modified(),
-            Self::Constrained => Topology::constrained(),
-        }
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Topology, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
     }
 }
 
 impl Recipe {
-    /// Options of the loss.
+    /// The moves of the lattice and of the search: those of blank and label, and what the loss adds to them.
     ///
     /// # Errors
     /// Durations that no topology has; [`Recipe::parse`] finds them first.
+    pub fn topology(&self) -> Result<Topology> {
+        let topology = match &self.loss {
+            LossConfig::Tdt { durations, .. } => Topology::tdt(durations),
+            LossConfig::MultiBlank { durations, .. } => {
+                self.training.topology.clone().with_big_blanks(durations)
+            }
+            LossConfig::Rnnt { .. } | LossConfig::Pruned { .. } => Ok(self.training.topology.clone()),
+        };
+        Ok(topology.map_err(rnnt_loss::Error::from)?)
+    }
+
+    /// Options of the loss.
+    ///
+    /// # Errors
+    /// As [`Recipe::topology`].
     pub(crate) fn loss_options(&self) -> Result<Options> {
         let TrainingConfig { fastemit, delay_penalty, label_smoothing, z_loss, .. } = self.training;
         let options = Options {
-            topology: self.training.topology.topology(),
+            topology: self.topology()?,
             fastemit,
             delay_penalty,
             label_smoothing,
@@ -135,17 +131,8 @@ impl Recipe {
         };
         Ok(match &self.loss {
             &LossConfig::Rnnt { factored_blank } => Options { factored_blank, ..options },
-            &LossConfig::Tdt { ref durations, sigma, omega } => {
-                let topology = Topology::tdt(durations).map_err(rnnt_loss::Error::from)?;
-                Options { topology, sigma, omega, ..options }
-            }
-            &LossConfig::MultiBlank { ref durations, sigma } => {
-                let big = Topology::multi_blank(durations).map_err(rnnt_loss::Error::from)?;
-                let big = &big.arcs()[options.topology.arcs().len()..];
-                let arcs = options.topology.arcs().iter().chain(big).copied().collect();
-                let topology = Topology::new(arcs).map_err(rnnt_loss::Error::from)?;
-                Options { topology, sigma, ..options }
-            }
+            &LossConfig::Tdt { sigma, omega, .. } => Options { sigma, omega, ..options },
+            &LossConfig::MultiBlank { sigma, .. } => Options { sigma, ..options },
             LossConfig::Pruned { .. } => options,
         })
     }
@@ -163,7 +150,7 @@ impl Recipe {
             return None;
         };
         let first = pruned::Options {
-            transducer: self.training.topology.transducer(),
+            topology: self.training.topology.clone(),
             lm_only_scale,
             am_only_scale,
             fastemit: self.training.fastemit,
@@ -172,13 +159,5 @@ impl Recipe {
         };
         let pruning = Pruning { first, s_range, simple_scale, ..Pruning::default() };
         Some(pruning.warm_up(step as usize, warm_steps as usize))
-    }
-
-    /// The search that follows the arcs of the lattice.
-    pub(crate) fn greedy(&self) -> Greedy {
-        match self.training.topology {
-            TopologyKind::Regular => Greedy::default(),
-            TopologyKind::Modified | TopologyKind::Constrained => Greedy { max_symbols: 1 },
-        }
     }
 }

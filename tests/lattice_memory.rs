@@ -1,0 +1,186 @@
+//! What lattices take is known from their shapes, and does not depend on chance: measured by counting every allocation.
+#![allow(unsafe_code)]
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use panda::rnnt_dp::{Error, Lattices, Regularisers, Topology, Workspace, forward_backward};
+
+struct Counting;
+
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+/// What rayon's queue takes when work comes from outside: a block now and then.
+const QUEUE: usize = 2048;
+/// One measurement at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+// SAFETY: everything is the system allocator's work.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        PEAK.fetch_max(LIVE.fetch_add(layout.size(), Relaxed) + layout.size(), Relaxed);
+        // SAFETY: as the caller promised.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size(), Relaxed);
+        // SAFETY: as the caller promised.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Bytes that are alive afterwards, and the most that were on the way, beside those before.
+fn measure(run: impl FnOnce()) -> (usize, usize) {
+    let before = LIVE.load(Relaxed);
+    PEAK.store(before, Relaxed);
+    run();
+    (LIVE.load(Relaxed).saturating_sub(before), PEAK.load(Relaxed) - before)
+}
+
+fn emissions(lattices: &Lattices, topology: &Topology) -> Vec<f64> {
+    (0..lattices.sites() * topology.columns()).map(|i| -((i * 7 % 11) as f64) / 3.0).collect()
+}
+
+fn shapes() -> Vec<Lattices> {
+    let band = |frames: usize, labels: usize| {
+        let start = move |t: usize| t * (labels + 1).saturating_sub(5) / frames.max(2);
+        (0..frames).map(|t| start(t)..(start(t) + 5).min(labels + 1)).collect::<Vec<_>>()
+    };
+    let whole = |shapes: &[(usize, usize)]| {
+        let (frames, labels) = shapes.iter().copied().unzip();
+        Lattices::new(frames, labels).unwrap()
+    };
+    vec![
+        whole(&[(1, 0)]),
+        whole(&[(3, 900)]),
+        whole(&[(400, 80)]),
+        whole(&[(40, 9), (7, 12), (23, 0), (120, 33), (2, 2)]),
+        whole(&(0..70).map(|b| (5 + b, b / 2)).collect::<Vec<_>>()),
+        Lattices::banded(vec![60, 9, 0], vec![band(300, 60), band(40, 9), band(8, 0)]).unwrap(),
+    ]
+}
+
+fn topologies() -> Vec<Topology> {
+    ["regular", "modified", "constrained", "regular+2,4", "tdt:0,1,2,4"]
+        .map(|name| name.parse().unwrap())
+        .into()
+}
+
+struct Call<'a> {
+    lattices: &'a Lattices,
+    topology: &'a Topology,
+    regularisers: &'a Regularisers,
+    emissions: Vec<f64>,
+    losses: Vec<f64>,
+    adjoints: Vec<f64>,
+}
+
+impl<'a> Call<'a> {
+    fn new(lattices: &'a Lattices, topology: &'a Topology, regularisers: &'a Regularisers) -> Self {
+        let emissions = emissions(lattices, topology);
+        let (losses, adjoints) = (vec![0.0; lattices.batch()], vec![0.0; emissions.len()]);
+        Self { lattices, topology, regularisers, emissions, losses, adjoints }
+    }
+
+    fn run(&mut self, workspace: &mut Workspace) -> Result<(), Error> {
+        let Self { lattices, topology, regularisers, emissions, losses, adjoints } = self;
+        workspace.forward_backward(lattices, topology, emissions, regularisers, losses, adjoints)
+    }
+
+    fn bytes(&self, lanes: usize) -> usize {
+        Workspace::bytes(self.lattices, self.topology, self.regularisers, lanes)
+    }
+}
+
+fn pool(threads: usize) -> rayon::ThreadPool {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+    // Threads make what they need for themselves.
+    pool.broadcast(|_| rayon::join(|| (), || ()));
+    pool
+}
+
+fn each(mut visit: impl FnMut(&Lattices, &Topology, &Regularisers)) {
+    let penalised = Regularisers { fastemit: 0.1, delay_penalty: 0.02, sigma: 0.05 };
+    for lattices in shapes() {
+        for topology in topologies() {
+            for regularisers in [Regularisers::default(), penalised] {
+                visit(&lattices, &topology, &regularisers);
+            }
+        }
+    }
+}
+
+#[test]
+fn lanes_take_what_is_said_and_change_no_bit() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let pools = [pool(1), pool(3)];
+    each(|lattices, topology, regularisers| {
+        let want =
+            forward_backward(lattices, topology, &emissions(lattices, topology), regularisers).unwrap();
+        for pool in &pools {
+            for lanes in [1, 2, 3, 64] {
+                let mut call = Call::new(lattices, topology, regularisers);
+                let said = call.bytes(lanes);
+                let mut workspace = Workspace::with_lanes(lanes);
+                let (held, peak) = measure(|| pool.install(|| call.run(&mut workspace).unwrap()));
+                assert!(
+                    held <= said + QUEUE && peak <= said + QUEUE,
+                    "{topology} {lanes}: said {said}, held {held}, peak {peak}"
+                );
+                assert!(said <= held + held / 50, "{topology} {lanes}: said {said}, held {held}");
+                assert_eq!(workspace.held(), said);
+                assert_eq!((&call.losses, &call.adjoints), (&want.losses, &want.adjoints));
+                let (more, again) = measure(|| pool.install(|| call.run(&mut workspace).unwrap()));
+                assert!(more <= QUEUE && again <= QUEUE, "{topology} {lanes}: {again} more");
+            }
+        }
+    });
+}
+
+/// A limit holds from call to call, whatever the shapes, and a call that cannot keep it is refused.
+#[test]
+fn a_limit_holds() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let pool = pool(4);
+    let mut limit = 0;
+    each(|lattices, topology, regularisers| {
+        limit = limit.max(Workspace::smallest(lattices, topology, regularisers));
+    });
+    for limit in [limit, limit + limit / 2, 3 * limit] {
+        let mut workspace = Workspace::within(limit);
+        each(|lattices, topology, regularisers| {
+            let mut call = Call::new(lattices, topology, regularisers);
+            let before = workspace.held();
+            let (_, peak) = measure(|| pool.install(|| call.run(&mut workspace).unwrap()));
+            assert!(workspace.held() <= limit && before + peak <= limit + QUEUE, "{limit}: {before} {peak}");
+        });
+        assert!(workspace.held() > 0);
+        workspace.keep_within(0);
+        assert_eq!(workspace.held(), 0);
+    }
+}
+
+#[test]
+fn the_smallest_limit_is_named() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let wide = pool(64);
+    each(|lattices, topology, regularisers| {
+        let needed = Workspace::smallest(lattices, topology, regularisers);
+        let lanes = |bytes| Workspace::lanes_within(lattices, topology, regularisers, bytes);
+        assert_eq!(lanes(needed), Ok(1));
+        let error = Err(Error::Memory { needed, found: needed - 1 });
+        assert_eq!(lanes(needed - 1), error.clone().map(|()| 0));
+        assert_eq!(lanes(usize::MAX), Ok(lattices.batch()));
+        let mut call = Call::new(lattices, topology, regularisers);
+        assert_eq!(call.run(&mut Workspace::within(needed - 1)), error);
+        call.run(&mut Workspace::within(needed)).unwrap();
+        // As many lanes as threads, where there are as many utterances.
+        let mut workspace = Workspace::new();
+        wide.install(|| call.run(&mut workspace).unwrap());
+        assert_eq!(workspace.held(), call.bytes(lattices.batch().min(64)));
+    });
+}
