@@ -71,22 +71,21 @@ macro_rules! micro_kernel {
             let last = left.len().saturating_sub(1) * step;
             assert!(at.iter().all(|at| last + at + $lanes <= data.len()), "the right side has all steps");
             let mut sums = [[$zero(); R]; M];
-            if how == Accumulate::Add {
-                for row in 0..rows {
-                    let to = out[row * stride..].as_ptr();
-                    (0..R).for_each(|part| {
-                        _mm_prefetch::<_MM_HINT_T0>(to.wrapping_add(part * $lanes).cast())
-                    });
-                }
+            for row in 0..rows {
+                let to = out[row * stride..].as_ptr();
+                (0..R).for_each(|part| _mm_prefetch::<_MM_HINT_T0>(to.wrapping_add(part * $lanes).cast()));
             }
             let mut right = data.as_ptr();
+            // A call for what nobody owns would take as long as a walk through all pages.
+            let end = right.wrapping_add(data.len() - at[R - 1] - $lanes);
+            let ahead = if ahead.is_empty() { left.as_flattened() } else { ahead };
             let (mut next, pace) = (ahead.as_ptr(), ahead.len().div_ceil(left.len().max(1)));
             for left in left {
+                let soon = right.wrapping_add(SOON * step).min(end);
                 let columns: [_; R] = std::array::from_fn(|part| {
-                    let column = right.wrapping_add(at[part]);
-                    _mm_prefetch::<_MM_HINT_T0>(column.wrapping_add(SOON * step).cast());
+                    _mm_prefetch::<_MM_HINT_T0>(soon.wrapping_add(at[part]).cast());
                     // SAFETY: inside of `data` at each step, as checked.
-                    unsafe { $load(column) }
+                    unsafe { $load(right.wrapping_add(at[part])) }
                 });
                 _mm_prefetch::<_MM_HINT_T1>(next.cast());
                 (right, next) = (right.wrapping_add(step), next.wrapping_add(pace));

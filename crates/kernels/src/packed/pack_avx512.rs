@@ -62,22 +62,35 @@ fn across(source: &Source<f32>, from: usize, step: usize, (side, out): (usize, &
 /// ```
 #[target_feature(enable = "avx512f")]
 fn along(source: &Source<f32>, from: usize, first: usize, (side, out): (usize, &mut [f32])) {
-    let end = first + out.len() / side;
+    let (steps, room) = (out.len() / side, out.len());
     for part in (0..side).step_by(LANES) {
-        let count = LANES.min(side - part);
-        for step in (first..end).step_by(LANES) {
-            let mut rows = [_mm512_setzero_si512(); LANES];
-            for (row, to) in (from + part..source.rows).zip(&mut rows[..count]) {
-                let row = &source.data[row * source.stride..][step..end];
-                _mm_prefetch::<_MM_HINT_T0>(row.as_ptr().wrapping_add(AHEAD).cast());
-                // SAFETY: only as many lanes are read as there are elements.
-                *to = unsafe { _mm512_maskz_loadu_epi32(filled(row.len()), row.as_ptr().cast()) };
-            }
-            transpose(&mut rows);
-            for (row, values) in (step - first..end - first).zip(rows) {
-                let to = &mut out[row * side + part..][..count];
-                // SAFETY: only as many lanes are written as `to` has elements.
-                unsafe { _mm512_mask_storeu_epi32(to.as_mut_ptr().cast(), filled(count), values) };
+        let (from, lanes) = (from + part, filled(side - part));
+        let there = LANES.min(side - part).min(source.rows.saturating_sub(from));
+        let last = (from + there.max(1) - 1) * source.stride + first + steps;
+        assert!(there == 0 || first + steps <= source.cols && last <= source.data.len());
+        let rows = source.data.as_ptr().wrapping_add(from * source.stride + first);
+        for step in (0..steps).step_by(LANES) {
+            let columns = filled(steps - step);
+            let ahead = AHEAD.min(steps - step - 1);
+            let mut block: [__m512i; LANES] = std::array::from_fn(|i| {
+                let row = rows.wrapping_add(i.min(there.saturating_sub(1)) * source.stride + step);
+                _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(ahead).cast());
+                let mask = if i < there { columns } else { 0 };
+                // SAFETY: no lane is read but those of steps of rows that are there, as checked.
+                unsafe { _mm512_maskz_loadu_epi32(mask, row.cast()) }
+            });
+            transpose(&mut block);
+            for (i, values) in block.into_iter().enumerate() {
+                let at = (step + i) * side + part;
+                let to = out.as_mut_ptr().wrapping_add(at).cast();
+                // SAFETY: what is written is inside of `out`. A narrow step also writes where the next one will.
+                unsafe {
+                    if side - part >= LANES && at < room || side < LANES && at + LANES <= room {
+                        _mm512_storeu_epi32(to, values);
+                    } else if at < room {
+                        _mm512_mask_storeu_epi32(to, lanes, values);
+                    }
+                }
             }
         }
     }

@@ -2,29 +2,24 @@
 use std::ops::Range;
 
 use crate::{
-    Accumulate, Lines, PackedRight, Real, View, ViewMut,
+    Accumulate, PackedRight, Real, View, ViewMut,
     features::Machine,
     packed::{Operand, Place, Right, Source},
 };
 
-/// Steps of a block of the sum (KC).
-const STEPS: usize = 256;
-/// Bytes of a block of the right side (KC x NC): half of a second-level cache of 1 MiB.
+/// Steps of a block of the sum (KC): a left micro-panel of them stays in the first cache.
+const STEPS: usize = 512;
+/// Bytes of a block of left micro-panels (MC x KC): half of a second-level cache of 1 MiB.
 const BLOCK_BYTES: usize = 512 << 10;
-/// Groups of rows, of two micro-panels each, up to which a right side is read where it is.
-const THIN: usize = 1;
+/// Left micro-panels up to which rows of the right side are read where they are: packing would cost more than it gives.
+const IN_PLACE: usize = 2;
 
-/// Bytes that a thread keeps for packing after its first product in this type, at most.
+/// Bytes that a thread keeps for packing, at most: below 0.5 MiB for `f32`, 1 MiB for `f64`.
 ///
 /// They are made by the first product that wants them, as large as it wants them, and stay until the thread ends.
 pub fn packing_bytes<F: Real>() -> usize {
-    let [mr, _] = F::sides(Machine::best());
-    (2 * mr * STEPS + block_columns::<F>() * STEPS) * size_of::<F>() + 64
-}
-
-/// Columns of a block of the right side (NC).
-fn block_columns<F>() -> usize {
-    BLOCK_BYTES / STEPS / size_of::<F>()
+    let [mr, nr] = F::sides(Machine::best());
+    BLOCK_BYTES.next_multiple_of(mr * STEPS * size_of::<F>()) + nr * STEPS * size_of::<F>() + 64
 }
 
 /// The right side of a product.
@@ -37,19 +32,18 @@ pub(super) enum Columns<'a, F> {
 /// `out (=|+=) alpha · a · b` where no side is empty.
 ///
 /// ```text
-/// for columns J of NC:
-///   for steps P of KC:
-///     pack b[P, J]                          unless it is packed, or few rows read it where it is
-///     for rows I of 2 MR:
-///       pack alpha · a[I, P]
-///       for columns j of NR in J:
-///         for rows i of MR in I:  micro-kernel: out[i, j] (=|+=) a[i, P] · b[P, j]
+/// for steps P of KC:
+///   for rows I of MC:
+///     pack alpha · a[I, P]
+///     for columns j of NR:
+///       pack b[P, j]                        unless it is packed, or few rows read it where it is
+///       for rows i of MR in I:  micro-kernel: out[i, j] (=|+=) a[i, P] · b[P, j]
 /// ```
-/// MR is made smaller where rows would be left over, and several NR are taken at once where there are few rows. Each
-/// element is summed in the same order whatever rows and columns are computed with it.
+/// MR and MC are made smaller where rows would be left over, and several NR are taken at once where there are few rows.
+/// Each element is summed in the same order whatever rows and columns are computed with it.
 pub(super) fn product<F: Real>(
     machine: Machine,
-    mut out: ViewMut<F>,
+    out: ViewMut<F>,
     a: View<F>,
     b: Columns<F>,
     alpha: F,
@@ -57,135 +51,109 @@ pub(super) fn product<F: Real>(
 ) {
     let [most, nr] = F::sides(machine);
     let ((m, k), n) = (a.shape(), out.cols);
-    let mr = m.div_ceil(m.div_ceil(most));
+    let panels = m.div_ceil(most);
+    let together = panels.div_ceil(panels.div_ceil(BLOCK_BYTES.div_ceil(most * STEPS * size_of::<F>())));
     let steps = k.div_ceil(k.div_ceil(STEPS)).next_multiple_of(16).min(k);
-    let (thin, block) = (m <= 2 * most * THIN, block_columns::<F>());
-    let loops = Loops { machine, mr, nr, steps, a, alpha, how };
+    // What is left over of whole micro-panels is packed all the same.
+    let in_place = match b {
+        Columns::View(b) if panels <= IN_PLACE && !b.transposed => n / nr * nr,
+        _ => 0,
+    };
+    let a = Source::new(a, Operand::Left);
+    let mut loops = Loops { machine, mr: m.div_ceil(panels), nr, panels, in_place, out, a, alpha, b };
     F::with_scratch(|scratch| {
-        let mut run = |columns, size, b| loops.run(&mut out, columns, size, b, scratch);
-        match b {
-            Columns::View(b) if thin && !b.transposed => {
-                let whole = n / nr * nr;
-                run(0..whole, n, Side::InPlace(b));
-                run(whole..n, n, Side::Packing(b));
+        let room = together * loops.mr * steps;
+        // The right side first, as whole lines of the cache.
+        let (right, left) = scratch.room(nr * steps + room, F::ZERO).split_at_mut(nr * steps);
+        for step in (0..k).step_by(steps) {
+            let how = if step == 0 { how } else { Accumulate::Add };
+            for first in (0..panels).step_by(together) {
+                let block = first..panels.min(first + together);
+                loops.block(block, step..k.min(step + steps), (left, right), how);
             }
-            Columns::View(b) => run(0..n, block, Side::Packing(b)),
-            Columns::Packed(b) => run(0..n, if thin { n } else { block }, Side::Packed(b)),
         }
     });
 }
 
-/// Where the loops take the right side from.
-#[derive(Clone, Copy)]
-enum Side<'a, F> {
-    /// Whole micro-panels, side by side in rows.
-    InPlace(View<'a, F>),
-    /// Packed block by block.
-    Packing(View<'a, F>),
-    Packed(&'a PackedRight<F>),
-}
-
-/// What stays the same in all loops of a product.
+/// A product and how it is cut.
 struct Loops<'a, F> {
     machine: Machine,
+    /// Rows of the largest left micro-panel.
     mr: usize,
     nr: usize,
-    steps: usize,
-    a: View<'a, F>,
+    /// Left micro-panels, as even as can be.
+    panels: usize,
+    /// Columns that are read in place.
+    in_place: usize,
+    out: ViewMut<'a, F>,
+    a: Source<'a, F>,
     alpha: F,
-    how: Accumulate,
+    b: Columns<'a, F>,
 }
 
-impl<F: Real> Loops<'_, F> {
-    /// The loops over J and P.
-    fn run(
-        &self,
-        out: &mut ViewMut<F>,
-        columns: Range<usize>,
-        size: usize,
-        b: Side<F>,
-        scratch: &mut Lines<F>,
+impl<'a, F: Real> Loops<'a, F> {
+    /// First row of a left micro-panel, and how many.
+    fn rows(&self, panel: usize) -> (usize, usize) {
+        let first = panel * self.out.rows / self.panels;
+        (first, (panel + 1) * self.out.rows / self.panels - first)
+    }
+
+    /// The loops over j and i for some left micro-panels.
+    fn block(
+        &mut self,
+        block: Range<usize>,
+        steps: Range<usize>,
+        (left, right): (&mut [F], &mut [F]),
+        how: Accumulate,
     ) {
-        let Self { machine, mr, nr, steps, .. } = *self;
-        let k = self.a.shape().1;
-        let room = match b {
-            Side::Packing(_) => size.min(columns.len()).next_multiple_of(nr),
-            Side::InPlace(_) | Side::Packed(_) => 0,
-        };
-        let (left, packed) = scratch.room((2 * mr + room) * steps, F::ZERO).split_at_mut(2 * mr * steps);
-        for first in columns.clone().step_by(size) {
-            let count = size.min(columns.end - first);
-            for step in (0..k).step_by(steps) {
-                let depth = steps.min(k - step);
-                let right = match b {
-                    Side::InPlace(b) => {
-                        Right { data: &b.data[step * b.stride + first..], step: b.stride, panel: nr }
-                    }
-                    Side::Packed(b) => {
-                        Right { data: &b.panels[first * k + step * nr..], step: nr, panel: nr * k }
-                    }
-                    Side::Packing(b) => {
-                        let source = Source::new(b, Operand::Right);
-                        let panels = packed.chunks_exact_mut(nr * depth);
-                        for (from, panel) in (first..first + count).step_by(nr).zip(panels) {
-                            F::pack_panel(machine, &source, (from, step), nr, panel);
-                        }
-                        Right { data: packed, step: nr, panel: nr * depth }
-                    }
-                };
-                self.block(out, first..first + count, step..step + depth, right, left);
+        let Self { machine, mr, alpha, .. } = *self;
+        let depth = steps.len();
+        for (panel, left) in block.clone().zip(left.chunks_exact_mut(mr * depth)) {
+            let (row, rows) = self.rows(panel);
+            let left = &mut left[..rows * depth];
+            F::pack_panel(machine, &self.a, (row, steps.start), rows, left);
+            if alpha != F::ONE {
+                left.iter_mut().for_each(|a| *a *= alpha);
             }
+        }
+        let (n, stride) = (self.out.cols, self.out.stride);
+        let mut col = 0;
+        while col < n {
+            let (cols, right) = self.right(col, &steps, right);
+            for (panel, left) in block.clone().zip(left.chunks_exact(mr * depth)) {
+                let (row, rows) = self.rows(panel);
+                let out = &mut self.out.data[row * stride + col..];
+                let place = Place { out, rows, cols, stride, how };
+                F::micro_kernel(machine, rows, &left[..rows * depth], right, place, &[]);
+            }
+            col += cols;
         }
     }
 
-    /// The loops over I, j and i.
-    fn block(
-        &self,
-        out: &mut ViewMut<F>,
-        columns: Range<usize>,
-        steps: Range<usize>,
-        right: Right<F>,
-        packed: &mut [F],
-    ) {
-        let Self { machine, mr, nr, a, alpha, .. } = *self;
-        let (rows, depth, stride) = (out.rows, steps.len(), out.stride);
-        let how = if steps.start == 0 { self.how } else { Accumulate::Add };
-        let (source, wide) = (Source::new(a, Operand::Left), nr * F::panels(machine, mr));
-        for top in (0..rows).step_by(2 * mr) {
-            let group = top..rows.min(top + 2 * mr);
-            let left = if mr == 1 && !a.transposed && alpha == F::ONE {
-                // A row is a micro-panel as it is.
-                None
-            } else {
-                for (row, panel) in group.clone().step_by(mr).zip(packed.chunks_exact_mut(mr * depth)) {
-                    F::pack_panel(machine, &source, (row, steps.start), mr, panel);
-                    if alpha != F::ONE {
-                        panel.iter_mut().for_each(|a| *a *= alpha);
-                    }
-                }
-                Some(&*packed)
-            };
-            let mut col = columns.start;
-            while col < columns.end {
-                let left_over = columns.end - col;
-                let cols = if left_over < wide { left_over.min(nr) } else { wide };
-                let at = (col - columns.start) / nr * right.panel;
-                let right = Right { data: &right.data[at..], ..right };
-                for row in group.clone().step_by(mr) {
-                    let left = match left {
-                        None => &a.data[row * a.stride + steps.start..][..depth],
-                        Some(packed) => &packed[(row - top) * depth..][..mr * depth],
-                    };
-                    let place = Place {
-                        out: &mut out.data[row * stride + col..],
-                        rows: mr.min(rows - row),
-                        cols,
-                        stride,
-                        how,
-                    };
-                    F::micro_kernel(machine, mr, left, right, place, &[]);
-                }
-                col += cols;
+    /// Columns from one on, as many as the micro-kernel takes, and their number.
+    fn right<'r>(&self, col: usize, steps: &Range<usize>, room: &'r mut [F]) -> (usize, Right<'r, F>)
+    where
+        'a: 'r,
+    {
+        let Self { machine, mr, nr, in_place, .. } = *self;
+        let (n, wide) = (self.out.cols, nr * F::panels(machine, mr));
+        match self.b {
+            Columns::View(b) if col < in_place => {
+                let data = &b.data[steps.start * b.stride + col..];
+                let cols = if in_place - col < wide { nr } else { wide };
+                (cols, Right { data, step: b.stride, panel: nr })
+            }
+            Columns::View(b) => {
+                let panel = &mut room[..nr * steps.len()];
+                let source = Source::new(b, Operand::Right);
+                F::pack_panel(machine, &source, (col, steps.start), nr, panel);
+                (nr.min(n - col), Right::packed(panel, nr))
+            }
+            Columns::Packed(b) => {
+                let k = b.shape().0;
+                let data = &b.panels[col * k + steps.start * nr..];
+                let cols = if n - col < wide { nr.min(n - col) } else { wide };
+                (cols, Right { data, step: nr, panel: nr * k })
             }
         }
     }
