@@ -10,6 +10,7 @@
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod dispatch;
+mod features;
 mod lines;
 mod math;
 pub mod packed;
@@ -20,7 +21,7 @@ pub mod scaled;
 
 pub use lines::{Lines, grow};
 pub use pages::{filled, zeros};
-pub use product::{Accumulate, View, ViewMut, product};
+pub use product::{Accumulate, PackedRight, View, ViewMut, packing_bytes, product, product_packed};
 pub use real::Real;
 
 /// `x = exp(x)` for every element; -inf gives exactly 0 and NaN stays NaN.
