@@ -2,7 +2,7 @@
 use std::{borrow::Cow, ops::Range};
 
 use kernels::Real;
-use panda_core::{Adjoints, Clamp, Head, Normalized, Selection, Sites};
+use panda_core::{Adjoints, Backward, Clamp, Head, Normalized, Selection, Sites};
 use rnnt_dp::Lattices;
 
 use crate::{
@@ -123,9 +123,8 @@ impl<F: Real> Forward<F> {
             into[head].sites = sum;
             let Answer { selection, normalized, .. } = &mut *answer;
             let normaliser = &mut normalisers[head];
-            let (head_of, into_head) = (&heads[head].1, &mut into[head]);
-            let outcome =
-                panda_core::backward(sites, head_of, selection, normalized, adjoints, normaliser, into_head);
+            let arguments = Backward { sites, head: &heads[head].1, selection, normalized, adjoints };
+            let outcome = panda_core::backward(arguments, normaliser, &mut into[head]);
             into[0].sites = std::mem::take(&mut into[head].sites);
             counted = counted.max(outcome?);
             normalized.release(normaliser);

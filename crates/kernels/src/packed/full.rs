@@ -14,6 +14,11 @@ pub struct Full;
 impl<F: Real> Numbers<F> for Full {
     type Word = F;
     const ZERO: F = F::ZERO;
+    const STEPWISE: bool = true;
+
+    fn side(operand: Operand) -> usize {
+        panels::side::<F>(Machine::best(), operand)
+    }
 
     fn strip() -> usize {
         2 * F::sides(Machine::best())[0]

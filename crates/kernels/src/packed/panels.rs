@@ -28,7 +28,7 @@ impl<'a, F> Right<'a, F> {
 }
 
 /// Sides of the micro-kernel: rows of a left micro-panel (MR), columns of a right one (NR).
-fn side<F: Real>(machine: Machine, operand: Operand) -> usize {
+pub(super) fn side<F: Real>(machine: Machine, operand: Operand) -> usize {
     F::sides(machine)[if operand == Operand::Left { 0 } else { 1 }]
 }
 
