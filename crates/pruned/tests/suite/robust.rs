@@ -1,8 +1,7 @@
 //! Padding, batch mates, threads, odd scores, and mistakes.
-mod plain;
-
-use plain::Problem;
 use pruned::{Batch, Error, Matrices, MatrixGradient, Options, Side, Transducer, Unigram, first_pass};
+
+use crate::plain::Problem;
 
 const SMOOTH: Options = Options {
     transducer: Transducer::Regular,
