@@ -7,6 +7,7 @@ mod kill_and_resume;
 mod threads;
 #[path = "../../../training/tests/suite/toy.rs"]
 mod toy;
+mod verify;
 
 use std::path::Path;
 use std::process::Command;

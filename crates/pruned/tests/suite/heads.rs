@@ -1,10 +1,9 @@
 //! Linear heads against the matrices that they make, with the chain rule in plain loops.
-mod plain;
-
 use kernels::Real;
 use oracle::{compare::assert_close, noise};
-use plain::Problem;
 use pruned::{Batch, Error, Heads, HeadsGradient, Linear, Matrices, Options, Unigram, first_pass};
+
+use crate::plain::Problem;
 
 /// Hidden rows, weight, bias, width.
 type Layer = (Vec<f64>, Vec<f64>, Option<Vec<f64>>, usize);

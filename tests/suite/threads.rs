@@ -1,11 +1,10 @@
 //! The same bits with 1, 2 and 5 threads, and on every run.
-mod common;
-
 use candle_core::{DType, Device, Tensor};
-use common::{Found, Problem, flat};
 use panda::panda_core::{Head, MemoryBudget, Plan, Precision, Shape};
 use panda::rnnt_loss::{JointNetwork, Layout, Options, candle, joint_loss};
 use rayon::ThreadPoolBuilder;
+
+use crate::common::{Found, Problem, flat};
 
 /// Runs with each number of threads, twice with the last.
 fn everywhere<T: Send>(work: impl Fn() -> T + Sync) -> Vec<T> {

@@ -1,5 +1,4 @@
 //! Ragged problems drawn from a seed, and the two ways to their loss: ours and the dense one.
-#![allow(dead_code)] // Each test file uses its part.
 
 use candle_core::{DType, Device, Tensor, Var};
 use oracle::{dense, noise};

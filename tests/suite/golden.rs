@@ -1,15 +1,14 @@
 //! The candle doors against answers of independent programs, gradients by autograd all the way.
 //!
 //! The slice doors have their own check: `panda verify`.
-mod common;
-
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor, Var};
-use common::flat;
 use oracle::compare::gap;
 use panda::rnnt_loss::{Options, Targets, candle};
+
+use crate::common::flat;
 
 /// The golden folder, or none on a clone without the shared data; CI must have it.
 fn folder() -> Option<PathBuf> {

@@ -1,11 +1,10 @@
 //! Losses, occupancies and gradients against plain loops, sums over all paths, and central differences.
-mod plain;
-
 use oracle::{compare::assert_close, differences::central, noise, paths::sum_over_paths};
-use plain::Problem;
 use proptest::prelude::*;
 use pruned::{FirstPass, Matrices, Options, Unigram, first_pass};
 use rnnt_dp::Topology;
+
+use crate::plain::Problem;
 
 fn run(problem: &Problem) -> FirstPass<f64> {
     let source = Matrices::new(&problem.am, &problem.lm, problem.classes).unwrap();

@@ -1,5 +1,5 @@
 //! The first pass with plain loops over all classes at every site, in f64.
-#![allow(dead_code)] // Each test file uses its part.
+
 use oracle::{noise, paths::Arc};
 use pruned::{Batch, Options, Unigram};
 use rnnt_dp::{Kind, Topology};

@@ -1,13 +1,12 @@
 //! Bad input at the doors of the loss: each gives an error that names the thing and what was expected.
-mod common;
-
 use candle_core::{DType, Device, Tensor};
-use common::Problem;
 use panda::panda_core::{Head, Plan};
 use panda::rnnt_loss::{
     Error, JointNetwork, Layout, Options, Reduction, Result, Targets, candle, joint_loss, rows_loss,
     scores_loss, scores_loss_in_place,
 };
+
+use crate::common::Problem;
 
 #[track_caller]
 fn refused<T>(result: Result<T>, words: &[&str]) -> Error {

@@ -1,53 +1,15 @@
 //! No step of the composed loss allocates a quarter of N·C floats, and all of them together do not either.
-//!
-//! One test in a file of its own: the allocator counts for the whole process.
-mod common;
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use candle_core::DType;
-use common::Problem;
 use panda::panda_core::{Head, MemoryBudget, Plan, Precision, Shape};
 use panda::rnnt_loss::{self, Options, Targets, scores_loss, scores_loss_in_place};
 
-/// Largest single allocation, bytes alive now, and the most that ever were.
-static LARGEST: AtomicUsize = AtomicUsize::new(0);
-static ALIVE: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-struct Counting;
-
-// SAFETY: every call goes to the system's allocator unchanged; only counters are kept beside it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LARGEST.fetch_max(layout.size(), Relaxed);
-        PEAK.fetch_max(ALIVE.fetch_add(layout.size(), Relaxed) + layout.size(), Relaxed);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        ALIVE.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: the caller keeps the contract of `dealloc`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
-
-/// Largest allocation and growth of the live bytes while `work` runs, in bytes.
-fn measure<T>(work: impl FnOnce() -> T) -> (usize, usize, T) {
-    let before = ALIVE.load(Relaxed);
-    LARGEST.store(0, Relaxed);
-    PEAK.store(before, Relaxed);
-    let result = work();
-    (LARGEST.load(Relaxed), PEAK.load(Relaxed) - before, result)
-}
+use crate::common::Problem;
+use crate::counting::{measure, turn};
 
 #[test]
 fn nothing_of_sites_times_classes_is_kept() {
+    let _turn = turn();
     // Each thread has a scratch of the matrix library, so that their number must not depend on the machine.
     rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap().install(check);
 }

@@ -1,9 +1,8 @@
 //! Padding, batch mates, threads, odd scores, and mistakes.
-mod plain;
-
-use plain::Problem;
 use pruned::{Batch, Error, Matrices, MatrixGradient, Options, Side, Unigram, first_pass};
 use rnnt_dp::Topology;
+
+use crate::plain::Problem;
 
 fn smooth() -> Options {
     Options { lm_only_scale: 0.2, am_only_scale: 0.1, delay_penalty: 0.1, ..Options::default() }

@@ -1,12 +1,11 @@
 //! A batch is nothing but its utterances: alone, in another order, or with anything at all in its padding.
-mod common;
-
 use candle_core::DType;
-use common::{Found, Problem, flat, problems};
 use oracle::compare::assert_close;
 use panda::panda_core::Head;
 use panda::rnnt_loss::{Layout, Options, joint_loss, rows_loss, scores_loss};
 use proptest::prelude::*;
+
+use crate::common::{Found, Problem, flat, problems};
 
 /// The values of utterance `b` in a padded array.
 fn part<'a>(values: &'a [f64], problem: &Problem, b: usize) -> &'a [f64] {

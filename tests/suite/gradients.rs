@@ -1,8 +1,5 @@
 //! Every gradient of every door of the composed loss against the dense loss by candle's autograd.
-mod common;
-
 use candle_core::{DType, Device, Tensor, Var};
-use common::{Found, NAMES, Problem, flat, plans, problems};
 use oracle::compare::{assert_close, gap};
 use oracle::{ctc, dense, noise, reference};
 use panda::panda_core::{Activation, Head, MemoryBudget};
@@ -10,6 +7,8 @@ use panda::rnnt_loss::{
     JointNetwork, Layout, Options, Targets, candle, joint_loss, rows_loss, scores_loss, scores_loss_in_place,
 };
 use proptest::prelude::*;
+
+use crate::common::{Found, NAMES, Problem, flat, plans, problems};
 
 #[track_caller]
 fn same(found: &Found, expected: &Found, bar: f64) {

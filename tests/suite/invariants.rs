@@ -1,13 +1,12 @@
 //! What must hold whatever the numbers are.
-mod common;
-
 use candle_core::DType;
-use common::{Problem, flat, plans, problems};
 use oracle::compare::assert_close;
 use panda::panda_core::{self, Head, JointSites, Selection};
 use panda::rnnt_dp::{Regularisers, Topology, forward_backward};
 use panda::rnnt_loss::{Layout, Options, scores_loss};
 use proptest::prelude::*;
+
+use crate::common::{Problem, flat, plans, problems};
 
 /// Emissions of the packed joint sites, by the selected normaliser.
 fn emissions(problem: &Problem) -> Vec<f64> {

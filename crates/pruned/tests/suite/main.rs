@@ -1,0 +1,8 @@
+//! The tests of this crate, a file for a question; `plain` is the first pass in plain loops.
+
+mod dense;
+mod golden;
+mod heads;
+mod plain;
+mod ranges;
+mod robust;

@@ -1,0 +1,7 @@
+//! The tests of this crate: every topology against lists of paths, and the scaled recursions against logarithms.
+
+mod alignments;
+mod ctc;
+mod log_domain;
+mod paths;
+mod topologies;

@@ -1,0 +1,8 @@
+//! What losses allocate, counted by an allocator of this program's own: one test at a time, see [`counting::turn`].
+
+#[allow(dead_code, reason = "problems alone are wanted here")]
+#[path = "../suite/common.rs"]
+mod common;
+mod counting;
+mod lattices;
+mod loss;
