@@ -6,3 +6,4 @@ mod common;
 mod counting;
 mod lattices;
 mod loss;
+mod sessions;

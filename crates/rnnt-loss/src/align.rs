@@ -5,7 +5,7 @@ use rnnt_dp::{Topology, best_path, confidences, expected_emission_frames};
 
 use crate::{
     Element, Error, Joint, Loss, Options, Result, Session, Targets, call::Call, engine::Forward,
-     pruned::second_loss,
+    pruned::second_loss,
 };
 
 /// A label and its place on the best path.

@@ -110,6 +110,18 @@ impl Sizes<'_> {
         groups
     }
 
+    /// All utterances at once, of scores that exist.
+    ///
+    /// # Errors
+    /// None yet: whoever has the scores has room for a few numbers of each.
+    pub fn without_heads(&self) -> Result<usize> {
+        let lattices = self.objective.sites().lattices();
+        let all = 0..lattices.batch();
+        let lanes = self.lattices(lattices, &all, LANES.min(all.len()));
+        let own = self.own(&all, lattices.sites()).saturating_add(self.of_call::<f64>());
+        Ok(own.saturating_add(lanes))
+    }
+
     fn plan<F: Real>(&self, groups: Vec<Range<usize>>) -> Result<CallPlan> {
         let limit = if self.options.budget.keeps() { self.options.budget.limit() } else { usize::MAX };
         let (mut most, mut own, mut lane, mut lanes) = (0, 0, 0, 0);
@@ -124,7 +136,8 @@ impl Sizes<'_> {
         let own = own.saturating_add(self.of_call::<F>());
         if let Some(plan) = self.options.plan {
             let shapes = self.shapes(most);
-            let heads: usize = shapes.iter().map(|&(_, shape)| self.bytes_of::<F>(plan.to::<F>(), shape)).sum();
+            let heads: usize =
+                shapes.iter().map(|&(_, shape)| self.bytes_of::<F>(plan.to::<F>(), shape)).sum();
             let bytes = own.saturating_add(lanes).saturating_add(heads);
             return Ok(CallPlan { groups, lattices: lanes, heads: Vec::new(), bytes });
         }

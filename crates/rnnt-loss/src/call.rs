@@ -6,7 +6,8 @@ use panda_core::Gradients as HeadGradients;
 
 use crate::{
     Error, Gradients, Joint, Layout, Loss, Options, Result, Rows, Targets,
-    budget::Sizes, ctc::Ctc,
+    budget::Sizes,
+    ctc::Ctc,
     error::expect_rows,
     heads::{Heads, Into},
     joint_sites::{JointRows, JointSites},

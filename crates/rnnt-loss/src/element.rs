@@ -15,6 +15,8 @@ pub trait Element: Real {
         weights: &[f64],
     ) -> Result<Output<Self>>;
     #[doc(hidden)]
+    fn plan(session: &Session<Self>, inputs: &Inputs<Self>, targets: &Targets, whole: bool) -> Result<usize>;
+    #[doc(hidden)]
     fn sum_in_place(
         session: &mut Session<Self>,
         scores: &mut [Self],
@@ -58,6 +60,14 @@ macro_rules! compiled {
                 weights: &[f64],
             ) -> Result<Output<Self>> {
                 session.sum_inputs(inputs, targets, weights)
+            }
+            fn plan(
+                session: &Session<Self>,
+                inputs: &Inputs<Self>,
+                targets: &Targets,
+                whole: bool,
+            ) -> Result<usize> {
+                session.planned(inputs, targets, whole)
             }
             fn sum_in_place(
                 session: &mut Session<Self>,

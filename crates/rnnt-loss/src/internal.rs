@@ -4,7 +4,8 @@ use panda_core::Head;
 
 use crate::{
     Element, Error, Layout, Result, Session, Targets,
-    budget::CallPlan, error::expect_rows,
+    budget::CallPlan,
+    error::expect_rows,
     heads::without_blank,
     joint_sites::{JointRows, JointSites},
     targets::Starts,

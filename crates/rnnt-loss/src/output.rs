@@ -1,5 +1,5 @@
 //! What comes out of a call: one type for all kinds of loss and of inputs.
-use ::pruned::{HeadsGradient, MatrixGradient, Ranges};
+use ::pruned::{HeadsGradient, LinearGradient, MatrixGradient, Ranges};
 
 use crate::Skipped;
 
@@ -16,6 +16,24 @@ pub struct Output<F> {
     pub skipped: Skipped,
 }
 
+impl<F> Output<F> {
+    /// Bytes of its lists.
+    pub fn bytes(&self) -> usize {
+        let Self { losses, first_pass, gradients, .. } = self;
+        let Gradients { encoded, predicted, hidden, scores, head, durations, simple } = gradients;
+        let rows: usize = [encoded, predicted, hidden, scores].map(Vec::len).iter().sum();
+        let heads: usize = [head, durations].map(|head| head.weight.len() + head.bias.len()).iter().sum();
+        let layer = |layer: &LinearGradient<F>| layer.rows.len() + layer.weight.len() + layer.bias.len();
+        let simple = match simple {
+            None => 0,
+            Some(SimpleGradient::Matrices(MatrixGradient { am, lm })) => am.len() + lm.len(),
+            Some(SimpleGradient::Heads(HeadsGradient { am, lm })) => layer(am) + layer(lm),
+        };
+        let found = first_pass.as_ref().map_or(0, Found::bytes);
+        8 * losses.len() + size_of::<F>() * (rows + heads + simple) + found
+    }
+}
+
 /// What the trivial joiner found.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Found {
@@ -23,6 +41,14 @@ pub struct Found {
     pub losses: Vec<f64>,
     /// The bands that were retained.
     pub ranges: Ranges,
+}
+
+impl Found {
+    /// Bytes of its lists.
+    fn bytes(&self) -> usize {
+        let frames: usize = (0..self.ranges.batch()).map(|b| self.ranges.starts(b).len()).sum();
+        8 * (self.losses.len() + frames + 2 * self.ranges.batch() + 1)
+    }
 }
 
 /// Gradients under the names of the inputs; empty where there is no such input.

@@ -102,6 +102,21 @@ pub(crate) fn first_pass<F: Real>(
     Ok((pass, found, retained))
 }
 
+/// Bytes beside arguments and results.
+pub(crate) fn bytes<F: Real>(
+    options: &Options,
+    inputs: &PrunedJoint<F>,
+    targets: &Targets,
+    whole: bool,
+) -> Result<usize> {
+    let (_, found, retained) = first_pass(options, inputs, &options.loss, targets)?;
+    let second = second_loss(&options.loss);
+    let call = Call::joint(&inputs.joint, &second, &retained, options)?;
+    drop(found);
+    let sizes = call.sizes(options, 0);
+    Ok(if whole { sizes.whole::<F>()? } else { sizes.in_groups::<F>()? }.bytes)
+}
+
 /// Gradient of the trivial joiner under the weights of the utterances and its scale.
 pub(crate) fn pull_back_first<F: Real>(
     pass: &FirstPass<F>,

@@ -3,7 +3,8 @@ use kernels::Real;
 use panda_core::scores;
 
 use crate::{
-    Element, Error, Gradients, Layout, Loss, Output, Result, Scores, Session, Skipped, Targets,
+    Element, Error, Gradients, Layout, Loss, Options, Output, Result, Scores, Session, Skipped, Targets,
+    budget::Sizes,
     ctc::Ctc,
     engine::Forward,
     error::expect_rows,
@@ -13,7 +14,6 @@ use crate::{
 
 /// Where the scores of a batch lie.
 struct Rows {
-    layout: Layout,
     site_of_row: Vec<u32>,
     classes: usize,
     /// D
@@ -34,7 +34,7 @@ impl Rows {
         let durations = loss.durations();
         let width = classes.saturating_add(durations);
         expect_rows("scores", layout.score_rows(objective.sites()), width, len)?;
-        Ok(Self { layout, site_of_row: layout.site_of_row(objective.sites()), classes, durations })
+        Ok(Self { site_of_row: layout.site_of_row(objective.sites()), classes, durations })
     }
 
     /// Tokens, and durations if there are some.
@@ -71,11 +71,17 @@ pub(crate) fn forward<F: Real>(
         let objective = Objective::new(loss, targets)?;
         let rows = Rows::new(z.len(), (classes, layout), loss, &objective, targets)?;
         let sites = objective.sites().lattices().sites();
-        Forward::from_normaliser(rows.roles(), &objective, options, (&mut *lattices, usize::MAX), |head, selection| {
-            let apart = rows.apart(z, head);
-            let z = apart.as_deref().unwrap_or(z);
-            scores::forward(z, rows.columns(head).len(), &rows.site_of_row, sites, selection)
-        })
+        Forward::from_normaliser(
+            rows.roles(),
+            &objective,
+            options,
+            (&mut *lattices, usize::MAX),
+            |head, selection| {
+                let apart = rows.apart(z, head);
+                let z = apart.as_deref().unwrap_or(z);
+                scores::forward(z, rows.columns(head).len(), &rows.site_of_row, sites, selection)
+            },
+        )
     };
     run().map_err(|error: Error| error.of(loss))
 }
@@ -122,6 +128,21 @@ pub(crate) fn backward<F: Real>(
     let losses = overwrite(session, place, targets, forward, weights, &mut gradient)?;
     let gradients = Gradients { scores: gradient, ..Gradients::default() };
     Ok(Output { losses, first_pass: None, gradients, skipped: Skipped::default() })
+}
+
+/// Bytes beside scores and results.
+pub(crate) fn bytes<F: Real>(options: &Options, inputs: &Scores<F>, targets: &Targets) -> Result<usize> {
+    let objective = Objective::new(&options.loss, targets)?;
+    let Scores { scores, classes, .. } = *inputs;
+    let durations = options.loss.durations();
+    // Rows of sites and sites of rows; scores of one head at a time where there are two, and log-sums of each.
+    let rows = scores.len() / (classes + durations).max(1);
+    let apart = if durations > 0 { scores.len().saturating_mul(size_of::<F>()) } else { 0 };
+    let sites = objective.sites().lattices().sites();
+    let log_sums = (8 + size_of::<F>() + 8) * sites * if durations > 0 { 2 } else { 1 };
+    let held = 4 * rows + log_sums + apart + 8 * objective.width().0 * sites;
+    let sizes = Sizes { objective: &objective, options, hidden: 0, classes: 0, listed: 0, held };
+    sizes.without_heads()
 }
 
 impl<F: Element> Session<F> {

@@ -4,8 +4,8 @@ use std::ops::Range;
 use kernels::Real;
 
 use crate::{
-    Element, Error, Inputs, Loss, Options, Output, Pending, Result, Skipped, Targets, budget::CallPlan, call::Call,
-    engine::Forward, error::expect_len,  heads::Into as HeadInto, scores,
+    Element, Error, Inputs, Loss, Options, Output, Pending, Result, Skipped, Targets, budget::CallPlan,
+    call::Call, engine::Forward, error::expect_len, heads::Into as HeadInto, pruned, scores,
 };
 
 /// Losses of batches, and their gradients; buffers stay from step to step.
@@ -119,7 +119,46 @@ impl<F: Element> Session<F> {
     }
 }
 
+impl<F: Element> Session<F> {
+    /// Bytes that [`sum`](Self::sum) of such inputs holds at most beside them and its results, buffers of the session included.
+    ///
+    /// # Errors
+    /// As there; [`Error::Budget`] names the smallest cut if the budget is below it.
+    pub fn plan<'a>(&self, inputs: impl Into<Inputs<'a, F>>, targets: &Targets) -> Result<usize>
+    where
+        F: 'a,
+    {
+        F::plan(self, &inputs.into(), targets, false)
+    }
+
+    /// The same for [`forward`](Self::forward) and its [`Pending::backward`], over all utterances at once.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn plan_whole<'a>(&self, inputs: impl Into<Inputs<'a, F>>, targets: &Targets) -> Result<usize>
+    where
+        F: 'a,
+    {
+        F::plan(self, &inputs.into(), targets, true)
+    }
+}
+
 impl<F: Real> Session<F> {
+    /// [`Session::plan`] and [`Session::plan_whole`]
+    pub(crate) fn planned(&self, inputs: &Inputs<F>, targets: &Targets, whole: bool) -> Result<usize> {
+        let (options, loss) = (&self.options, &self.options.loss);
+        let of = |call: Call<F>, held| {
+            let sizes = call.sizes(options, held);
+            Ok(if whole { sizes.whole::<F>()? } else { sizes.in_groups::<F>()? }.bytes)
+        };
+        match inputs {
+            Inputs::Joint(joint) => of(Call::joint(joint, loss, targets, options)?, 0),
+            Inputs::Rows(rows) => of(Call::rows(rows, loss, targets, options)?, 0),
+            Inputs::Scores(scores) => scores::bytes(options, scores, targets),
+            Inputs::Pruned(inputs) => pruned::bytes(options, inputs, targets, whole),
+        }
+    }
+
     /// [`Session::sum`]
     pub(crate) fn sum_inputs(
         &mut self,

@@ -1,0 +1,265 @@
+//! The budget is a promise for every kind of loss, input and layout: measured <= planned <= budget.
+use panda::pruned::{Linear, Matrices};
+use panda::rnnt_loss::{
+    Dropout, Element, Error, Head, Inputs, Joint, Layout, Loss, MemoryBudget, Options, Precision, PrunedJoint,
+    Pruning, Rows, Scales, Session, Simple, Targets, Tokens, Topology,
+};
+
+use crate::counting::{measure, turn};
+
+/// A batch and a kind of loss.
+#[derive(Clone, Debug)]
+struct Case {
+    /// Frames and labels of each utterance.
+    shapes: Vec<(usize, usize)>,
+    hidden: usize,
+    classes: usize,
+    kind: Kind,
+    padded: bool,
+    /// Label positions that a frame keeps, if not all.
+    band: Option<usize>,
+    options: Options,
+    dropout: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Plain,
+    Constrained,
+    Factored,
+    BigBlanks,
+    Durations,
+    Ctc,
+    Rows,
+    PrunedMatrices,
+    PrunedHeads,
+}
+
+const KINDS: [Kind; 9] = [
+    Kind::Plain,
+    Kind::Constrained,
+    Kind::Factored,
+    Kind::BigBlanks,
+    Kind::Durations,
+    Kind::Ctc,
+    Kind::Rows,
+    Kind::PrunedMatrices,
+    Kind::PrunedHeads,
+];
+
+fn loss(kind: Kind) -> Loss {
+    match kind {
+        Kind::Plain | Kind::Rows => Loss::rnnt(),
+        Kind::Constrained => Loss::over(Topology::constrained()),
+        Kind::Factored => {
+            Loss::Transducer { topology: Topology::modified(), tokens: Tokens::FactoredBlank, sigma: 0.0 }
+        }
+        Kind::BigBlanks => Loss::multi_blank(&[2, 4]).unwrap(),
+        Kind::Durations => Loss::Tdt { topology: Topology::tdt(&[0, 1, 2, 4]).unwrap(), sigma: 0.1, omega: 0.1 },
+        Kind::Ctc => Loss::Ctc,
+        Kind::PrunedMatrices | Kind::PrunedHeads => Loss::pruned(Pruning::default()),
+    }
+}
+
+fn numbers<F: Element>(count: usize, scale: f64) -> Vec<F> {
+    let hash = |i: usize| (i as u32 ^ 77).wrapping_mul(0x9e37_79b9).rotate_left(13).wrapping_mul(0x85eb_ca6b);
+    (0..count).map(|i| F::from_f64(scale * (f64::from(hash(i)) / f64::from(u32::MAX) - 0.5))).collect()
+}
+
+/// Arguments, alive before anything is counted.
+struct Arguments<F> {
+    targets: Targets,
+    layout: Layout,
+    encoded: Vec<F>,
+    predicted: Vec<F>,
+    weight: Vec<F>,
+    bias: Vec<F>,
+    durations: Vec<F>,
+    simple: [Vec<F>; 4],
+}
+
+impl Case {
+    fn arguments<F: Element>(&self) -> Arguments<F> {
+        let Self { shapes, hidden: h, classes: c, kind, .. } = self;
+        let ids = (*c as u32 - 1).min(30).max(1);
+        let skip = if *kind == Kind::BigBlanks { 3 } else { 1 };
+        let label = |u: usize| skip + (u as u32 * 7 + 3) % (ids.saturating_sub(skip).max(1));
+        let labels = shapes.iter().map(|&(_, u)| (0..u).map(label).collect()).collect();
+        let mut targets = Targets::new(0, shapes.iter().map(|shape| shape.0).collect(), labels).unwrap();
+        if *kind == Kind::BigBlanks {
+            targets = targets.with_big_blanks(vec![1, 2]).unwrap();
+        }
+        if let Some(width) = self.band {
+            let band = |t: usize, frames: usize, u: usize| {
+                let start = (t * (u + 1).saturating_sub(width) / frames.max(2)).min((u + 1).saturating_sub(width));
+                start..(start + width).min(u + 1)
+            };
+            let bands = shapes.iter().map(|&(frames, u)| (0..frames).map(|t| band(t, frames, u)).collect());
+            targets = targets.retained(bands.collect()).unwrap();
+        }
+        let (most_t, most_u) =
+            (shapes.iter().map(|s| s.0).max().unwrap(), shapes.iter().map(|s| s.1 + 1).max().unwrap());
+        let batch = shapes.len();
+        let (frame_rows, label_rows, layout) = match self.padded {
+            true => (batch * most_t, batch * most_u, Layout::Padded { frames: most_t, positions: most_u }),
+            false => {
+                let (t, u) = shapes.iter().fold((0, 0), |(t, u), shape| (t + shape.0, u + shape.1 + 1));
+                (t, u, Layout::Packed)
+            }
+        };
+        let sites = if *kind == Kind::Rows {
+            if self.padded { batch * most_t * most_u } else { targets.lattices().sites() }
+        } else {
+            frame_rows
+        };
+        let scale = 2.0 / (*h as f64).sqrt();
+        let simple = match kind {
+            Kind::PrunedMatrices => [frame_rows * c, label_rows * c, 0, 0],
+            Kind::PrunedHeads => [frame_rows * 9, label_rows * 7, c * 9, c * 7],
+            _ => [0; 4],
+        };
+        Arguments {
+            layout,
+            encoded: numbers(sites.max(frame_rows) * h, 2.0),
+            predicted: numbers(label_rows * h, 2.0),
+            weight: numbers(c * h, scale),
+            bias: numbers(*c, 1.0),
+            durations: numbers(4 * h, scale),
+            simple: simple.map(|count| numbers(count, 1.0)),
+            targets,
+        }
+    }
+
+    fn inputs<'a, F: Element>(&self, of: &'a Arguments<F>) -> Inputs<'a, F> {
+        let h = self.hidden;
+        let head = Head::new(&of.weight, Some(&of.bias), h).unwrap();
+        let mut joint = Joint::new(&of.encoded, &of.predicted, head).with_layout(of.layout);
+        if self.dropout {
+            joint = joint.with_dropout(Dropout { rate: 0.3, seed: 7 });
+        }
+        match self.kind {
+            Kind::Ctc | Kind::Rows => Rows::new(&of.encoded, head).with_layout(of.layout).into(),
+            Kind::Durations => joint.with_durations(Head::new(&of.durations, None, h).unwrap()).into(),
+            Kind::PrunedMatrices => {
+                let simple = Matrices::new(&of.simple[0], &of.simple[1], self.classes).unwrap();
+                PrunedJoint { simple: Simple::Matrices(simple), joint, scales: Scales::default() }.into()
+            }
+            Kind::PrunedHeads => {
+                let am = Linear::new(&of.simple[0], &of.simple[2], None, 9).unwrap();
+                let lm = Linear::new(&of.simple[1], &of.simple[3], None, 7).unwrap();
+                let simple = Simple::Heads(panda::pruned::Heads::new(am, lm).unwrap());
+                PrunedJoint { simple, joint, scales: Scales::default() }.into()
+            }
+            _ => joint.into(),
+        }
+    }
+
+    /// Bytes that a call takes beside arguments and results, twice in one session: what is planned, and what is measured.
+    fn run<F: Element>(&self, budget: MemoryBudget, whole: bool) -> Result<(usize, usize), Error> {
+        let of = self.arguments::<F>();
+        let options = Options { loss: loss(self.kind), budget, ..self.options.clone() };
+        let weights = vec![1.0; self.shapes.len()];
+        let session = Session::new(&options)?;
+        let planned = match whole {
+            true => session.plan_whole(self.inputs(&of), &of.targets)?,
+            false => session.plan(self.inputs(&of), &of.targets)?,
+        };
+        let (mut session, mut worst) = (session, 0);
+        for _ in 0..2 {
+            let (_, growth, results) = measure(|| {
+                let out = match whole {
+                    true => session.forward(self.inputs(&of), &of.targets)?.backward(&weights)?,
+                    false => session.sum(self.inputs(&of), &of.targets, &weights)?,
+                };
+                Ok::<_, Error>(out)
+            });
+            let out = results?;
+            worst = worst.max(growth.saturating_sub(out.bytes()));
+        }
+        Ok((planned, worst))
+    }
+
+    /// Budgets from the smallest cut to none at all.
+    fn check<F: Element>(&self, whole: bool) -> usize {
+        let smallest = match self.run::<F>(MemoryBudget::bytes(1), whole) {
+            Err(Error::Budget { smallest, found: 1 }) => smallest,
+            other => panic!("{self:?}: one byte gave {other:?}"),
+        };
+        assert!(matches!(
+            self.run::<F>(MemoryBudget::bytes(smallest - 1), whole),
+            Err(Error::Budget { smallest: again, .. }) if again == smallest
+        ));
+        let budgets = [1.0, 1.3, 3.0, 20.0].map(|factor| MemoryBudget::bytes((smallest as f64 * factor) as usize));
+        for budget in budgets.into_iter().chain([MemoryBudget::recompute(), MemoryBudget::unlimited()]) {
+            let (planned, measured) = self.run::<F>(budget, whole).unwrap();
+            let name = std::any::type_name::<F>();
+            assert!(measured <= planned, "{name} whole {whole} {budget:?} {self:?}: {measured} above {planned}");
+            let kept = budget.keeps().then_some(budget.limit());
+            assert!(kept.is_none_or(|limit| planned <= limit), "{budget:?} {self:?}: planned {planned}");
+        }
+        6
+    }
+}
+
+fn case(shapes: &[(usize, usize)], hidden: usize, classes: usize, kind: Kind) -> Case {
+    Case {
+        shapes: shapes.to_vec(),
+        hidden,
+        classes,
+        kind,
+        padded: false,
+        band: None,
+        options: Options::default(),
+        dropout: false,
+    }
+}
+
+#[test]
+fn every_call_keeps_to_its_budget() {
+    let _turn = turn();
+    let mut calls = 0;
+    let shapes: [&[(usize, usize)]; 4] =
+        [&[(1, 0)], &[(30, 7), (1, 1), (12, 0)], &[(90, 30), (60, 12), (7, 20)], &[(40, 9); 12]];
+    let sizes = [(1, 4), (7, 300), (64, 33), (130, 1000)];
+    for (i, kind) in KINDS.into_iter().enumerate() {
+        for (j, shapes) in shapes.iter().enumerate() {
+            let (hidden, classes) = sizes[(i + j) % sizes.len()];
+            let mut case = case(shapes, hidden, classes, kind);
+            case.padded = (i + j) % 2 == 1;
+            let bands = !matches!(kind, Kind::Ctc | Kind::PrunedMatrices | Kind::PrunedHeads);
+            case.band = (bands && j % 3 == 2).then_some(5);
+            case.dropout = (i + j) % 3 == 0;
+            calls += case.check::<f32>(j % 2 == 0);
+            let smooths = kind != Kind::Factored;
+            case.options = Options {
+                fastemit: 0.1,
+                delay_penalty: 0.1,
+                label_smoothing: if smooths && j % 2 == 0 { 0.1 } else { 0.0 },
+                clamp: (j % 2 == 1).then_some(0.5),
+                z_loss: if j % 4 < 2 { 1e-3 } else { 0.0 },
+                skip: if j % 4 >= 2 && kind != Kind::Ctc { 1e-3 } else { 0.0 },
+                ..Options::default()
+            };
+            calls += case.check::<f64>(j % 2 == 1);
+            case.options.precision = Precision::Bf16;
+            calls += case.check::<f32>(j % 2 == 1);
+        }
+    }
+    println!("{calls} calls");
+    assert!(calls >= 300);
+}
+
+#[test]
+fn large_calls_keep_to_their_budgets() {
+    let _turn = turn();
+    for (shapes, hidden, classes) in [
+        (vec![(1, 0), (500, 99)], 16, 50),
+        (vec![(40, 10)], 1024, 700),
+        (vec![(6, 2), (3, 1)], 32, 65_536),
+        (vec![(20, 4); 200], 24, 200),
+    ] {
+        for (kind, whole) in [(Kind::Plain, true), (Kind::Durations, false), (Kind::Ctc, true)] {
+            case(&shapes, hidden, classes, kind).check::<f32>(whole);
+        }
+    }
+}
