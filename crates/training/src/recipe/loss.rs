@@ -1,7 +1,6 @@
 //! Which loss a model is trained with, and what it means for the lattice, the classes and the search.
 use decoding::Greedy;
-use pruned::Transducer;
-use rnnt_loss::{Options, Pruning, Topology};
+use rnnt_loss::{Loss, Options, Pruning, Scales, Tokens, Topology};
 use serde::{Deserialize, Serialize};
 
 use super::{Recipe, TrainingConfig};
@@ -101,14 +100,6 @@ pub enum TopologyKind {
 }
 
 impl TopologyKind {
-    fn transducer(self) -> Transducer {
-        match self {
-            Self::Regular => Transducer::Regular,
-            Self::Modified => Transducer::Modified,
-            Self::Constrained => Transducer::Constrained,
-        }
-    }
-
     fn topology(self) -> Topology {
         match self {
             Self::Regular => Topology::rnnt(),
@@ -123,55 +114,49 @@ impl Recipe {
     ///
     /// # Errors
     /// Durations that no topology has; [`Recipe::parse`] finds them first.
-    pub(crate) fn loss_options(&self) -> Result<Options> {
+    pub fn loss_options(&self) -> Result<Options> {
         let TrainingConfig { fastemit, delay_penalty, label_smoothing, z_loss, .. } = self.training;
-        let options = Options {
-            topology: self.training.topology.topology(),
-            fastemit,
-            delay_penalty,
-            label_smoothing,
-            z_loss,
-            ..self.ctc_options()
-        };
+        let loss = self.kind()?;
+        Ok(Options { loss, fastemit, delay_penalty, label_smoothing, z_loss, ..self.ctc_options() })
+    }
+
+    fn kind(&self) -> Result<Loss> {
+        let topology = self.training.topology.topology();
         Ok(match &self.loss {
-            &LossConfig::Rnnt { factored_blank } => Options { factored_blank, ..options },
+            &LossConfig::Rnnt { factored_blank } => {
+                let tokens = if factored_blank { Tokens::FactoredBlank } else { Tokens::Softmax };
+                Loss::Transducer { topology, tokens, sigma: 0.0 }
+            }
             &LossConfig::Tdt { ref durations, sigma, omega } => {
                 let topology = Topology::tdt(durations).map_err(rnnt_loss::Error::from)?;
-                Options { topology, sigma, omega, ..options }
+                Loss::Tdt { topology, sigma, omega }
             }
             &LossConfig::MultiBlank { ref durations, sigma } => {
                 let big = Topology::multi_blank(durations).map_err(rnnt_loss::Error::from)?;
-                let big = &big.arcs()[options.topology.arcs().len()..];
-                let arcs = options.topology.arcs().iter().chain(big).copied().collect();
+                let big = &big.arcs()[topology.arcs().len()..];
+                let arcs = topology.arcs().iter().chain(big).copied().collect();
                 let topology = Topology::new(arcs).map_err(rnnt_loss::Error::from)?;
-                Options { topology, sigma, ..options }
+                Loss::Transducer { topology, tokens: Tokens::Softmax, sigma }
             }
-            LossConfig::Pruned { .. } => options,
+            &LossConfig::Pruned { s_range, lm_only_scale, am_only_scale, .. } => {
+                let pruning = Pruning { s_range, lm_only_scale, am_only_scale, ..Pruning::default() };
+                Loss::Pruned { topology, tokens: Tokens::Softmax, pruning }
+            }
         })
     }
 
     /// Options of the auxiliary CTC loss, which is not regularised.
     pub(crate) fn ctc_options(&self) -> Options {
-        Options { precision: self.training.precision.precision(), ..Options::default() }
+        Options { precision: self.training.precision.precision(), ..Options::of(Loss::Ctc) }
     }
 
-    /// How the lattice is pruned at a step of the run.
-    pub(crate) fn pruning(&self, step: u64) -> Option<Pruning> {
-        let LossConfig::Pruned { s_range, simple_scale, lm_only_scale, am_only_scale, warm_steps } =
-            self.loss
-        else {
-            return None;
+    /// Factors of both losses of pruned training at a step of the run.
+    pub(crate) fn scales(&self, step: u64) -> Scales {
+        let LossConfig::Pruned { simple_scale, warm_steps, .. } = self.loss else {
+            return Scales::default();
         };
-        let first = pruned::Options {
-            transducer: self.training.topology.transducer(),
-            lm_only_scale,
-            am_only_scale,
-            fastemit: self.training.fastemit,
-            delay_penalty: self.training.delay_penalty,
-            ..pruned::Options::default()
-        };
-        let pruning = Pruning { first, s_range, simple_scale, ..Pruning::default() };
-        Some(pruning.warm_up(step as usize, warm_steps as usize))
+        let scales = Scales { simple: simple_scale, ..Scales::default() };
+        scales.warm_up(step as usize, warm_steps as usize)
     }
 
     /// The search that follows the arcs of the lattice.
