@@ -83,9 +83,10 @@ fn pair<F: Real>(case: &Case, what: &'static str, found: &[F]) -> Result<Option<
     Ok(Some(Pair { what, found, stored: stored.clone() }))
 }
 
+/// What every kind has.
 pub(super) fn options(case: &Case) -> Options {
-    let case::Options { fastemit_lambda: fastemit, clamp, sigma, delay_penalty, .. } = case.options;
-    Options { fastemit, clamp, sigma, delay_penalty, ..Options::default() }
+    let case::Options { fastemit_lambda: fastemit, clamp, delay_penalty, .. } = case.options;
+    Options { fastemit, clamp, delay_penalty, ..Options::default() }
 }
 
 /// Which rows of a padded batch of sites are real.
