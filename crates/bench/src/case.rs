@@ -53,7 +53,7 @@ pub struct System {
 /// A way to do a piece of work.
 #[derive(Clone, Serialize, Deserialize)]
 pub enum Method {
-    /// [`rnnt_loss::projected_loss`], or [`rnnt_dp`] where emissions are given.
+    /// [`rnnt_loss::Session`], or [`rnnt_dp`] where emissions are given.
     Ours {
         /// Its memory.
         budget: Budget,
@@ -65,7 +65,7 @@ pub enum Method {
     },
     /// Scores of all padded sites as one candle tensor, gradients by autograd; where emissions are given, textbook loops.
     Textbook,
-    /// [`rnnt_loss::pruned_loss`]
+    /// [`rnnt_loss::Session`] under [`rnnt_loss::Loss::Pruned`].
     Pruned(Budget),
     /// Our first pass, then scores of the retained sites as one candle tensor, gradients by autograd.
     PrunedTextbook,

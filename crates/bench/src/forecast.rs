@@ -42,8 +42,8 @@ pub fn forecast(work: &Work, system: &System) -> Forecast {
             Err(_) => Forecast::Unknown,
             Ok(targets) => {
                 let options = options(budget, skip, bf16);
-                let plan = MemoryPlan::new(&targets, work.hidden, work.classes, 4, &options);
-                Forecast::Bytes(plan.transient as f64)
+                MemoryPlan::new::<f32>(&targets, work.hidden, work.classes, &options)
+                    .map_or(Forecast::Unknown, |plan| Forecast::Bytes(plan.transient as f64))
             }
         },
     }

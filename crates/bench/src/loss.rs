@@ -1,5 +1,5 @@
 //! Our loss as the subject of a measurement.
-use rnnt_loss::{Head, Layout, MemoryBudget, MemoryPlan, Options, Precision, ProjectedLoss, Workspace};
+use rnnt_loss::{Head, Joint, Layout, MemoryBudget, MemoryPlan, Options, Output, Precision, Session};
 
 use super::answer::{Shape, SkipReport};
 use super::case::Budget;
@@ -8,11 +8,10 @@ use super::gradients::{Gradients, Values};
 use super::inputs::Inputs;
 use super::subject::Subject;
 
-/// [`rnnt_loss::projected_loss`] on a batch, with buffers that stay, as in training.
+/// A [`Session`] on a batch, with buffers that stay, as in training.
 pub struct Ours {
     inputs: Inputs,
-    options: Options,
-    workspace: Workspace<f32>,
+    session: Session<f32>,
     /// Sites of the last step whose gradients were formed.
     counted: Option<usize>,
 }
@@ -39,31 +38,38 @@ impl Ours {
     /// # Errors
     /// Options that the loss refuses.
     pub fn new(inputs: Inputs, budget: Budget, skip: f64, bf16: bool) -> Result<Self> {
-        let options = options(budget, skip, bf16);
-        Ok(Self { inputs, workspace: Workspace::new(&options)?, options, counted: None })
+        Ok(Self { inputs, session: Session::new(&options(budget, skip, bf16))?, counted: None })
     }
 
     /// Loss and gradients.
     ///
     /// # Errors
     /// What the loss refuses.
-    pub fn loss(&mut self) -> Result<ProjectedLoss<f32>> {
-        loss(&self.inputs, &mut self.workspace)
+    pub fn loss(&mut self) -> Result<Output<f32>> {
+        loss(&self.inputs, &mut self.session)
     }
 }
 
-fn loss(inputs: &Inputs, workspace: &mut Workspace<f32>) -> Result<ProjectedLoss<f32>> {
-    let Inputs { frames, labels, weight, bias, targets, sizes } = inputs;
+fn loss(inputs: &Inputs, session: &mut Session<f32>) -> Result<Output<f32>> {
+    Ok(session.sum(joint(inputs)?, &inputs.targets, &vec![1.0; inputs.sizes.batch])?)
+}
+
+/// What the joint network adds.
+///
+/// # Errors
+/// Shapes that do not fit.
+pub fn joint(inputs: &Inputs) -> Result<Joint<'_, f32>> {
+    let Inputs { frames, labels, weight, bias, sizes, .. } = inputs;
     let layout = Layout::Padded { frames: sizes.frames, positions: sizes.labels + 1 };
     let head = Head::new(weight, Some(bias), sizes.hidden).map_err(rnnt_loss::Error::from)?;
-    let weights = vec![1.0; sizes.batch];
-    Ok(workspace.projected_loss(frames, labels, &head, layout, targets, &weights)?)
+    Ok(Joint::new(frames, labels, head).with_layout(layout))
 }
 
 /// Those of rows and head, by name.
-pub fn gradients(loss: ProjectedLoss<f32>) -> Gradients {
-    let ProjectedLoss { frames, labels, weight, bias, .. } = loss;
-    let gradients = [("frames", frames), ("labels", labels), ("weight", weight), ("bias", bias)];
+pub fn gradients(out: Output<f32>) -> Gradients {
+    let rnnt_loss::Gradients { encoded, predicted, head, .. } = out.gradients;
+    let gradients =
+        [("frames", encoded), ("labels", predicted), ("weight", head.weight), ("bias", head.bias)];
     gradients.into_iter().map(|(name, values)| (name, Values::Single(values))).collect()
 }
 
@@ -79,7 +85,8 @@ impl Subject for Ours {
     /// As planned, but backward only for the sites that were not left out; before the first step, as planned.
     fn operations(&self) -> Option<u64> {
         let sizes = self.inputs.sizes;
-        let plan = MemoryPlan::new(&self.inputs.targets, sizes.hidden, sizes.classes, 4, &self.options);
+        let options = self.session.options();
+        let plan = MemoryPlan::new::<f32>(&self.inputs.targets, sizes.hidden, sizes.classes, options).ok()?;
         let forward = 2 * (sizes.sites * sizes.hidden * sizes.classes) as u64;
         let share = self.counted.map_or(1.0, |counted| counted as f64 / sizes.sites as f64);
         Some(forward + (share * (plan.operations - forward) as f64) as u64)
@@ -92,22 +99,21 @@ impl Subject for Ours {
     }
 
     fn skip_report(&mut self) -> Result<Option<SkipReport>> {
-        if self.options.skip == 0.0 {
+        if self.session.options().skip == 0.0 {
             return Ok(None);
         }
-        let skipping = self.loss()?;
-        let exact = Options { skip: 0.0, ..self.options.clone() };
-        let exact = loss(&self.inputs, &mut Workspace::new(&exact)?)?;
+        let Output { gradients: skipping, skipped, .. } = self.loss()?;
+        let exact = Options { skip: 0.0, ..self.session.options().clone() };
+        let exact = loss(&self.inputs, &mut Session::new(&exact)?)?.gradients;
         let differences = |a: &[f32], b: &[f32]| -> Vec<f64> {
             a.iter().zip(b).map(|(a, b)| (f64::from(*a) - f64::from(*b)).abs()).collect()
         };
         let largest = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
-        let bias = differences(&skipping.bias, &exact.bias).iter().sum();
-        let weight = differences(&skipping.weight, &exact.weight);
+        let bias = differences(&skipping.head.bias, &exact.head.bias).iter().sum();
+        let weight = differences(&skipping.head.weight, &exact.head.weight);
         let weight = weight.chunks_exact(self.inputs.sizes.hidden).map(largest).sum();
-        let rows = differences(&skipping.frames, &exact.frames);
-        let inputs = largest(&rows).max(largest(&differences(&skipping.labels, &exact.labels)));
-        let skipped = skipping.skipped;
+        let rows = differences(&skipping.encoded, &exact.encoded);
+        let inputs = largest(&rows).max(largest(&differences(&skipping.predicted, &exact.predicted)));
         Ok(Some(SkipReport {
             sites: skipped.sites,
             mass: skipped.mass,

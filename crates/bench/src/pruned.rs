@@ -1,23 +1,21 @@
 //! Our pruned loss as the subject of a measurement.
-use pruned::Source;
-use rnnt_loss::{Head, Layout, Options, ProjectedLoss, Pruning, Workspace};
+use rnnt_loss::{Loss, Options, PrunedJoint, Scales, Session};
 
 use super::answer::{PruningReport, Shape};
 use super::case::{Budget, PrunedWork};
 use super::error::Result;
 use super::gradients::Gradients;
 use super::inputs::Inputs;
-use super::loss::{gradients, options};
+use super::loss::{gradients, joint, options};
 use super::subject::Subject;
-use super::trivial::{AnySource, Trivial};
+use super::trivial::Trivial;
 
-/// [`rnnt_loss::pruned_loss`] on a batch, both passes, with buffers that stay, as in training.
+/// A [`Session`] on a batch, both passes, with buffers that stay, as in training.
 pub struct Pruned {
     work: PrunedWork,
     inputs: Inputs,
     trivial: Trivial,
-    options: Options,
-    workspace: Workspace<f32>,
+    session: Session<f32>,
     /// Of the last step.
     retained: Option<usize>,
 }
@@ -28,23 +26,9 @@ impl Pruned {
     /// # Errors
     /// Options that the loss refuses.
     pub fn new(work: PrunedWork, inputs: Inputs, trivial: Trivial, budget: Budget) -> Result<Self> {
-        let options = options(budget, 0.0, false);
-        Ok(Self { work, inputs, trivial, workspace: Workspace::new(&options)?, options, retained: None })
+        let options = Options { loss: Loss::pruned(work.pruning()), ..options(budget, 0.0, false) };
+        Ok(Self { work, inputs, trivial, session: Session::new(&options)?, retained: None })
     }
-}
-
-fn loss<S: Source<f32>>(
-    source: &S,
-    inputs: &Inputs,
-    pruning: &Pruning,
-    workspace: &mut Workspace<f32>,
-) -> Result<(usize, ProjectedLoss<f32>)> {
-    let Inputs { frames, labels, weight, bias, targets, sizes } = inputs;
-    let layout = Layout::Padded { frames: sizes.frames, positions: sizes.labels + 1 };
-    let head = Head::new(weight, Some(bias), sizes.hidden).map_err(rnnt_loss::Error::from)?;
-    let weights = vec![1.0; sizes.batch];
-    let out = workspace.pruned_loss(source, frames, labels, &head, layout, targets, pruning, &weights)?;
-    Ok((out.ranges.sites(), out.second))
 }
 
 impl Subject for Pruned {
@@ -57,19 +41,16 @@ impl Subject for Pruned {
     }
 
     fn operations(&self) -> Option<u64> {
-        Some(self.work.first_operations() + self.work.second_operations(&self.options).ok()?)
+        Some(self.work.first_operations() + self.work.second_operations(self.session.options()).ok()?)
     }
 
     fn step(&mut self) -> Result<Gradients> {
-        let Self { inputs, workspace, .. } = self;
-        let pruning = self.work.pruning();
-        let (retained, second) =
-            match self.trivial.source(&inputs.frames, &inputs.labels, inputs.sizes.hidden)? {
-                AnySource::Matrices(source) => loss(&source, inputs, &pruning, workspace)?,
-                AnySource::Heads(source) => loss(&source, inputs, &pruning, workspace)?,
-            };
-        self.retained = Some(retained);
-        Ok(gradients(second))
+        let Self { inputs, trivial, session, .. } = self;
+        let simple = trivial.source(&inputs.frames, &inputs.labels, inputs.sizes.hidden)?;
+        let both = PrunedJoint { simple, joint: joint(inputs)?, scales: Scales::default() };
+        let out = session.sum(both, &inputs.targets, &vec![1.0; inputs.sizes.batch])?;
+        self.retained = out.first_pass.as_ref().map(|found| found.ranges.sites());
+        Ok(gradients(out))
     }
 
     fn pruning_report(&self) -> Option<PruningReport> {

@@ -1,8 +1,8 @@
 //! The rival of the pruned loss: the same first pass, then scores of the retained sites in one candle tensor.
 use candle_core::{D, DType, Device, Tensor, Var};
 use pruned::{Source, first_pass};
-use rnnt_dp::{Regularisers, candle::lattice_loss};
-use rnnt_loss::Targets;
+use rnnt_dp::{Regularisers, Topology, candle::lattice_loss};
+use rnnt_loss::{Pruning, Scales, Simple, Targets};
 
 use super::answer::{PruningReport, Shape};
 use super::case::PrunedWork;
@@ -10,7 +10,7 @@ use super::error::Result;
 use super::gradients::{Gradients, Values};
 use super::inputs::{Inputs, Sizes};
 use super::subject::Subject;
-use super::trivial::{AnySource, Trivial, batch};
+use super::trivial::{Trivial, batch};
 
 /// Tensors of scores and hidden rows together that are alive at once at its peak, measured: see `docs/pruned.md`.
 const TENSORS: f64 = 10.0;
@@ -61,17 +61,19 @@ impl PrunedDense {
     }
 
     fn loss<S: Source<f32>>(&self, source: &S) -> Result<(usize, Gradients)> {
-        let (targets, sizes, pruning) = (&self.targets, &self.sizes, self.work.pruning());
-        let first = first_pass(source, &batch(targets, sizes.frames, sizes.labels)?, &pruning.first)?;
-        let ranges = first.ranges(pruning.s_range)?;
+        let (targets, sizes, scales) = (&self.targets, &self.sizes, Scales::default());
+        let Pruning { s_range, lm_only_scale, am_only_scale, unigram } = self.work.pruning();
+        let options = pruned::Options { lm_only_scale, am_only_scale, unigram, ..pruned::Options::default() };
+        let first = first_pass(source, &batch(targets, sizes.frames, sizes.labels)?, &options)?;
+        let ranges = first.ranges(s_range)?;
         let bands = |b: usize| (0..targets.frames(b)).map(|t| ranges.band(b, t)).collect();
         let retained = targets.retained((0..targets.batch()).map(bands).collect())?;
         let lattices = retained.lattices().clone();
         let losses =
-            lattice_loss(&self.emissions(&retained)?, lattices, pruning.topology(), Regularisers::default())?;
-        let gradients = (losses.sum_all()? * pruning.pruned_scale)?.backward()?;
+            lattice_loss(&self.emissions(&retained)?, lattices, Topology::rnnt(), Regularisers::default())?;
+        let gradients = (losses.sum_all()? * scales.pruned)?.backward()?;
         drop(losses);
-        drop(first.backward(source, &vec![pruning.simple_scale; sizes.batch])?);
+        drop(first.backward(source, &vec![scales.simple; sizes.batch])?);
         let Variables { frames, labels, weight, bias } = &self.variables;
         let of = |variable: &Var| -> Result<Tensor> {
             let none = || candle_core::Error::Msg("the dense loss left a variable without a gradient".into());
@@ -126,8 +128,8 @@ impl Subject for PrunedDense {
     fn step(&mut self) -> Result<Gradients> {
         let source = self.trivial.source(&self.frame_rows, &self.label_rows, self.sizes.hidden)?;
         let (retained, gradients) = match source {
-            AnySource::Matrices(source) => self.loss(&source)?,
-            AnySource::Heads(source) => self.loss(&source)?,
+            Simple::Matrices(source) => self.loss(&source)?,
+            Simple::Heads(source) => self.loss(&source)?,
         };
         self.retained = Some(retained);
         Ok(gradients)

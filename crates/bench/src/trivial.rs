@@ -1,7 +1,7 @@
 //! The trivial joiner of a made-up model.
 use kernels::{Accumulate, View, ViewMut, product};
 use pruned::{Batch, Heads, Linear, Matrices};
-use rnnt_loss::{MemoryPlan, Options, Pruning, Targets};
+use rnnt_loss::{MemoryPlan, Options, Pruning, Simple, Targets};
 
 use super::answer::PruningReport;
 use super::case::{PrunedWork, Scores};
@@ -26,14 +26,6 @@ pub enum Trivial {
         /// Of the labels.
         bias: Vec<f32>,
     },
-}
-
-/// What the first pass is given.
-pub enum AnySource<'a> {
-    /// Scores.
-    Matrices(Matrices<'a, f32>),
-    /// Layers.
-    Heads(Heads<'a, f32>),
 }
 
 impl Trivial {
@@ -67,15 +59,15 @@ impl Trivial {
         frames: &'a [f32],
         labels: &'a [f32],
         hidden: usize,
-    ) -> Result<AnySource<'a>> {
+    ) -> Result<Simple<'a, f32>> {
         Ok(match self {
             Self::Matrices { am, lm } => {
                 let classes = am.len() * hidden / frames.len();
-                AnySource::Matrices(Matrices::new(am, lm, classes)?)
+                Simple::Matrices(Matrices::new(am, lm, classes)?)
             }
             Self::Heads { am, lm, bias } => {
                 let am = Linear::new(frames, am, None, hidden)?;
-                AnySource::Heads(Heads::new(am, Linear::new(labels, lm, Some(bias), hidden)?)?)
+                Simple::Heads(Heads::new(am, Linear::new(labels, lm, Some(bias), hidden)?)?)
             }
         })
     }
@@ -130,7 +122,7 @@ impl PrunedWork {
         let targets = targets(&self.loss)?;
         let bands = |b: usize| vec![0..self.s_range.min(targets.labels(b).len() + 1); targets.frames(b)];
         let retained = targets.retained((0..targets.batch()).map(bands).collect())?;
-        Ok(MemoryPlan::new(&retained, self.loss.hidden, self.loss.classes, 4, options).operations)
+        Ok(MemoryPlan::new::<f32>(&retained, self.loss.hidden, self.loss.classes, options)?.operations)
     }
 }
 

@@ -1,7 +1,7 @@
 //! `panda info CHECKPOINT|RECIPE`, or sizes alone
 use std::{path::PathBuf, process::ExitCode};
 
-use rnnt_loss::{MemoryBudget, MemoryPlan, Options, Precision, Targets};
+use rnnt_loss::{Loss, MemoryBudget, MemoryPlan, Options, Precision, Targets};
 use speech::Tokenizer;
 use training::{Model, Recipe, Recogniser};
 
@@ -31,7 +31,7 @@ pub struct Arguments {
     /// Bytes that the loss may hold beside arguments and gradients, such as 64MiB, or `recompute` or `unlimited`
     #[arg(long, value_parser = budget)]
     budget: Option<MemoryBudget>,
-    /// Plan for products of the head in bf16
+    /// Plan for products of the head in bf16, whatever the recipe says
     #[arg(long)]
     bf16: bool,
 }
@@ -46,7 +46,7 @@ fn budget(text: &str) -> std::result::Result<MemoryBudget, String> {
 
 /// Prints parameters and plan; nothing is trained or decoded.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let Some(path) = &arguments.path else { return plan(0, 0, arguments) };
+    let Some(path) = &arguments.path else { return plan(0, 0, Options::default(), arguments) };
     if path.extension().is_some_and(|extension| extension == "toml") {
         let (recipe, _) = Recipe::read(path, None)?;
         let utterances = training::data::read_manifests("data.train", &recipe.data.train)?;
@@ -76,17 +76,35 @@ fn describe(
     println!("{:<40} {:>16} {:>12}", "all", "", model.parameters().count());
 
     println!();
-    plan(model.width(), model.classes(), arguments)
+    plan(model.width(), model.classes(), recipe.loss_options()?, arguments)
 }
 
 /// What the loss takes, for the model's sizes or those of the command line.
-fn plan(hidden: usize, classes: usize, arguments: &Arguments) -> Result<ExitCode> {
+fn plan(hidden: usize, classes: usize, options: Options, arguments: &Arguments) -> Result<ExitCode> {
     let Arguments { batch, frames, labels, .. } = *arguments;
-    // The labels' values do not matter to a plan.
-    let targets = Targets::new(1, vec![frames; batch], vec![vec![0; labels]; batch])?;
-    let precision = if arguments.bf16 { Precision::Bf16 } else { Precision::Full };
-    let options = Options { budget: arguments.budget.unwrap_or_default(), precision, ..Options::default() };
+    let budget = arguments.budget.unwrap_or(options.budget);
+    let precision = if arguments.bf16 { Precision::Bf16 } else { options.precision };
+    let options = Options { budget, precision, ..options };
     let (hidden, classes) = (arguments.hidden.unwrap_or(hidden), arguments.classes.unwrap_or(classes));
-    println!("{}", MemoryPlan::new(&targets, hidden, classes, 4, &options));
+    println!(
+        "{}",
+        MemoryPlan::new::<f32>(&targets(batch, frames, labels, &options.loss)?, hidden, classes, &options)?
+    );
     Ok(ExitCode::SUCCESS)
+}
+
+/// A batch that the loss has columns for; the labels' values do not matter to a plan.
+fn targets(batch: usize, frames: usize, labels: usize, loss: &Loss) -> Result<Targets> {
+    let targets = Targets::new(1, vec![frames; batch], vec![vec![0; labels]; batch])?;
+    Ok(match loss {
+        // What the joint network sees; the trivial joiner has its own memory.
+        Loss::Pruned { pruning, .. } => {
+            let band = 0..pruning.s_range.min(labels + 1);
+            targets.retained(vec![vec![band; frames]; batch])?
+        }
+        Loss::Transducer { topology, .. } => {
+            targets.with_big_blanks((2..topology.tokens() as u32).collect())?
+        }
+        Loss::Tdt { .. } | Loss::Ctc => targets,
+    })
 }

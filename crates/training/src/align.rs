@@ -2,7 +2,7 @@
 mod files;
 mod words;
 
-use rnnt_loss::{Alignment, Head, Layout};
+use rnnt_loss::{Alignment, Head, Joint, Layout, Session};
 use serde::Serialize;
 use speech::Tokenizer;
 
@@ -177,11 +177,11 @@ fn align(
         model.joint_rows(&rows, &lengths, &labels)?;
     let ((_, padded, width), (_, positions, _)) = (frames.dims3()?, labels.dims3()?);
     let layout = Layout::Padded { frames: padded, positions };
-    let options = recipe.loss_options()?;
-    let run = |rows: &[&[f32]], head: &[&[f32]], durations: Option<&[&[f32]]>| -> rnnt_loss::Result<_> {
-        let head = Head::new(head[0], Some(head[1]), width)?;
-        let durations = durations.map(|head| Head::new(head[0], Some(head[1]), width)).transpose()?;
-        rnnt_loss::align(rows[0], rows[1], &head, durations.as_ref(), layout, &targets, &options)
+    let session = Session::new(&recipe.loss_options()?)?;
+    let run = |rows: &[&[f32]], tokens: &[&[f32]], durations: Option<&[&[f32]]>| -> rnnt_loss::Result<_> {
+        let mut joint = Joint::new(rows[0], rows[1], head(tokens, width)?).with_layout(layout);
+        joint.durations = durations.map(|durations| head(durations, width)).transpose()?;
+        session.align(&joint, &targets)
     };
     let found = with_slices(&[&frames, &labels], |rows| {
         with_slices(&[&weight, &bias], |head| match &durations {
@@ -192,4 +192,8 @@ fn align(
         })
     })?;
     Ok(found?)
+}
+
+fn head<'a>(parts: &[&'a [f32]], width: usize) -> rnnt_loss::Result<Head<'a, f32>> {
+    Ok(Head::new(parts[0], Some(parts[1]), width)?)
 }

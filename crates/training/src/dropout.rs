@@ -1,6 +1,7 @@
 //! Dropout with masks that depend on nothing but their names.
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
 use rand::Rng;
+use rand_chacha::ChaCha8Rng;
 
 use crate::Result;
 use crate::random::{Purpose, stream};
@@ -21,6 +22,17 @@ impl Masks {
         Masks { seed, epoch, batch, used: 0 }
     }
 
+    /// Names a mask that is made elsewhere: the first 64 bits of the next stream.
+    pub fn seed(&mut self) -> u64 {
+        self.next().next_u64()
+    }
+
+    fn next(&mut self) -> ChaCha8Rng {
+        let rng = stream(self.seed, Purpose::Dropout, self.epoch, (self.batch << 16) | self.used);
+        self.used += 1;
+        rng
+    }
+
     /// Zeroes each element with probability `rate` and scales the others by `1 / (1 - rate)`.
     ///
     /// The rate is rounded to a multiple of 1/256; one of 1 or more drops everything.
@@ -32,8 +44,7 @@ impl Masks {
         if threshold == 0 {
             return Ok(x.clone());
         }
-        let mut rng = stream(self.seed, Purpose::Dropout, self.epoch, (self.batch << 16) | self.used);
-        self.used += 1;
+        let mut rng = self.next();
         let mut bytes = vec![0; x.elem_count()];
         rng.fill_bytes(&mut bytes);
         let scale = 256.0 / f32::from((256 - threshold).max(1));

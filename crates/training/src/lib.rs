@@ -23,7 +23,7 @@
 //! | [`recipe`] | everything that decides a run, as one TOML file |
 //! | [`data`] | utterances in memory, augmented batches |
 //! | [`encoder`], [`predictor`], [`Model`] | the network; [`lstm()`] and [`linear()`] are its own candle operations |
-//! | [`Losses`] | what the network is trained with, as [`recipe::LossConfig`] says |
+//! | [`LossSessions`], [`Losses`] | what the network is trained with, as [`recipe::LossConfig`] says |
 //! | [`Stepwise`] | the same network as [`decoding`] sees it, label by label |
 //! | [`optimiser`], [`schedule`], [`ema`] | AdamW, its step size, the moving average of the weights |
 //! | [`train`] | the loop; [`Observer`] watches it |
@@ -74,7 +74,7 @@ pub use dropout::Masks;
 pub use error::{Error, Result};
 pub use evaluate::{Evaluation, Score, Transcript};
 pub use linear::linear;
-pub use losses::Losses;
+pub use losses::{LossSessions, Losses};
 pub use lstm::lstm;
 pub use metrics::Metrics;
 pub use model::{JointRows, Model};

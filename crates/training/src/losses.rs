@@ -1,15 +1,31 @@
 //! The losses of a batch, as the recipe wants them.
 use candle_core::{Tensor, Var};
 use rnnt_loss::{
-    Targets,
-    candle::{
-        LossSum, PrunedSum, TrivialJoiner, ctc_loss_sum, pruned_loss_sum, tdt_loss_sum, transducer_loss_sum,
-    },
+    Dropout, Targets,
+    candle::{HeadTensors, JointTensors, LossSession, LossSum, PrunedTensors, RowTensors, TrivialJoiner},
 };
 
 use crate::dropout::Masks;
 use crate::model::{Model, Trivial};
-use crate::{Result, linear};
+use crate::{Recipe, Result, linear};
+
+/// The losses of a run: their options and the buffers that stay from step to step.
+#[derive(Debug, Clone)]
+pub struct LossSessions {
+    transducer: LossSession,
+    ctc: LossSession,
+}
+
+impl LossSessions {
+    /// Sessions without buffers yet.
+    ///
+    /// # Errors
+    /// [`crate::Error::Loss`] for options that the loss refuses; [`Recipe::parse`] finds them first.
+    pub fn new(recipe: &Recipe) -> Result<Self> {
+        let transducer = LossSession::new(&recipe.loss_options()?)?;
+        Ok(Self { transducer, ctc: LossSession::new(&recipe.ctc_options())? })
+    }
+}
 
 /// Losses of a batch.
 #[derive(Debug)]
@@ -35,6 +51,7 @@ impl Model {
     /// [`crate::Error::Shape`] or [`crate::Error::Loss`] if the input does not fit.
     pub fn losses(
         &self,
+        sessions: &LossSessions,
         x: &Tensor,
         lengths: &[usize],
         labels: &[Vec<u32>],
@@ -43,50 +60,44 @@ impl Model {
     ) -> Result<Losses> {
         let (encoded, lengths) = self.encoder.forward(x, lengths, masks.as_deref_mut())?;
         let predicted = self.predictor.forward(labels, masks.as_deref_mut())?;
-        let mut frames = linear(&encoded, &self.joint_encoder.0, &self.joint_encoder.1)?;
-        let mut rows = linear(&predicted, &self.joint_predictor.0, &self.joint_predictor.1)?;
-        if let Some(masks) = masks {
-            let rate = self.recipe.joint.dropout;
-            frames = masks.apply(&frames, rate)?;
-            rows = masks.apply(&rows, rate)?;
-        }
+        let frames = linear(&encoded, &self.joint_encoder.0, &self.joint_encoder.1)?;
+        let rows = linear(&predicted, &self.joint_predictor.0, &self.joint_predictor.1)?;
         let targets = self.targets(lengths, labels)?;
         let batch = targets.batch();
         let shares = vec![1.0 / batch as f64; batch];
         let ctc = match &self.ctc {
-            Some((weight, bias)) => {
+            Some(ctc) => {
                 let plain = Targets::new(self.blank(), lengths_of(&targets), labels.to_vec())?;
-                let options = self.recipe.ctc_options();
-                let out = ctc_loss_sum(&encoded, weight, bias, &plain, &options, &shares)?;
-                Some((out.losses, out.sum))
+                let rows = RowTensors { hidden: &encoded, head: head(ctc) };
+                let LossSum { sum, losses, .. } = sessions.ctc.sum(rows, &plain, &shares)?;
+                Some((losses, sum))
             }
             None => None,
         };
-        let (head, options) = (tensors(&self.head), self.recipe.loss_options()?);
-        let mut simple = None;
-        let (transducer, mean) = if let Some(durations) = &self.duration_head {
-            let durations = tensors(durations);
-            let LossSum { sum, losses, .. } =
-                tdt_loss_sum(&frames, &rows, head, durations, &targets, &options, &shares)?;
-            (losses, sum)
-        } else if let (Some(Trivial { am, lm }), Some(pruning)) = (&self.trivial, self.recipe.pruning(step)) {
-            let (am, lm) = (tensors(am), tensors(lm));
-            let joiner = TrivialJoiner { frames: &encoded, labels: &predicted, am, lm };
-            let PrunedSum { sum, simple: first, pruned, .. } =
-                pruned_loss_sum(&joiner, &frames, &rows, head, &targets, &options, &pruning, &shares)?;
-            simple = Some(first);
-            (pruned, sum)
-        } else {
-            let LossSum { sum, losses, .. } =
-                transducer_loss_sum(&frames, &rows, head.0, head.1, &targets, &options, &shares)?;
-            (losses, sum)
+        let rate = f64::from(self.recipe.joint.dropout);
+        let dropout = masks.filter(|_| rate > 0.0).map(|masks| Dropout { rate, seed: masks.seed() });
+        let joint = JointTensors {
+            encoded: &frames,
+            predicted: &rows,
+            head: head(&self.head),
+            durations: self.duration_head.as_ref().map(head),
+            dropout,
         };
-        Ok(Losses { transducer, simple, mean, ctc })
+        let LossSum { sum: mean, losses: transducer, first_pass, .. } = match &self.trivial {
+            None => sessions.transducer.sum(joint, &targets, &shares)?,
+            Some(Trivial { am, lm }) => {
+                let simple =
+                    TrivialJoiner { frames: &encoded, labels: &predicted, am: head(am), lm: head(lm) };
+                let pruned = PrunedTensors { simple, joint, scales: self.recipe.scales(step) };
+                sessions.transducer.sum(pruned, &targets, &shares)?
+            }
+        };
+        Ok(Losses { transducer, simple: first_pass.map(|found| found.losses), mean, ctc })
     }
 }
 
-fn tensors((weight, bias): &(Var, Var)) -> (&Tensor, &Tensor) {
-    (weight, bias)
+fn head((weight, bias): &(Var, Var)) -> HeadTensors<'_> {
+    HeadTensors { weight, bias: Some(bias) }
 }
 
 fn lengths_of(targets: &Targets) -> Vec<usize> {

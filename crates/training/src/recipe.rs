@@ -149,7 +149,7 @@ pub enum PredictorConfig {
 pub struct JointConfig {
     /// Width H.
     pub width: usize,
-    /// Share of values dropped from both projected inputs.
+    /// Share of values dropped after the activation.
     #[serde(default)]
     pub dropout: f32,
 }

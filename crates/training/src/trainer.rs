@@ -15,6 +15,7 @@ use crate::data::{self, Batch, Batcher, Example};
 use crate::dropout::Masks;
 use crate::ema::Ema;
 use crate::evaluate::{Evaluation, evaluate};
+use crate::losses::LossSessions;
 use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::observer::{EpochReport, Observer, RunReport, StepReport};
@@ -138,6 +139,7 @@ struct Run<'a> {
     tokenizer: &'a Tokenizer,
     folder: RunFolder,
     model: Model,
+    sessions: LossSessions,
     optimiser: AdamW,
     ema: Option<Ema>,
     progress: Progress,
@@ -148,13 +150,15 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn new(recipe: &'a Recipe, text: &'a str, tokenizer: &'a Tokenizer, folder: RunFolder) -> Result<Self> {
         let model = Model::new(recipe, tokenizer.size())?;
+        let sessions = LossSessions::new(recipe)?;
         let optimiser = AdamW::new(model.parameters());
         let ema = match recipe.optimiser.ema > 0.0 {
             true => Some(Ema::new(recipe.optimiser.ema, model.parameters())?),
             false => None,
         };
         let (progress, metrics) = (Progress::default(), Vec::new());
-        Ok(Run { recipe, text, tokenizer, folder, model, optimiser, ema, progress, metrics, rate: 0.0 })
+        let rate = 0.0;
+        Ok(Run { recipe, text, tokenizer, folder, model, sessions, optimiser, ema, progress, metrics, rate })
     }
 
     fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
@@ -246,7 +250,8 @@ impl<'a> Run<'a> {
 
         let mut masks = Masks::new(*seed, epoch, index);
         let model = &self.model;
-        let losses = model.losses(&batch.rows, &batch.lengths, &batch.labels, step, Some(&mut masks));
+        let losses =
+            model.losses(&self.sessions, &batch.rows, &batch.lengths, &batch.labels, step, Some(&mut masks));
         let losses = losses.map_err(|error| match error {
             Error::Loss(
                 LossError::Scores { .. }

@@ -2,7 +2,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use panda_core::Real;
+use rnnt_loss::Element;
 use rnnt_loss::Targets;
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use serde::Deserialize;
@@ -122,7 +122,7 @@ impl Case {
     }
 
     /// A tensor's values in the type of a run; inputs are stored as f32, so that nothing is lost either way.
-    pub fn values<F: Real>(&self, name: &str) -> Result<Vec<F>> {
+    pub fn values<F: Element>(&self, name: &str) -> Result<Vec<F>> {
         Ok(self.get(name)?.values.iter().map(|&value| F::from_f64(value)).collect())
     }
 

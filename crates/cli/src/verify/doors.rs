@@ -1,8 +1,7 @@
 //! Runs a case through the door that its kind belongs to and lines up what came out with what is stored.
-use panda_core::Real;
+use rnnt_loss::Element;
 use rnnt_loss::{
-    Activation, Head, JointNetwork, Layout, Options, Reduction, ScoresLoss, Targets, joint_loss, rows_loss,
-    scores_loss, scores_loss_in_place,
+    Encodings, Head, JointNetwork, Layout, Options, Reduction, Rows, Scores, Session, Targets, Topology,
 };
 
 use super::case::Case;
@@ -21,7 +20,7 @@ pub(super) fn knows(kind: &str) -> bool {
 }
 
 /// Runs a case with `F` as the type of its rows.
-pub(super) fn run<F: Real>(case: &Case) -> Result<Outcome, Stop> {
+pub(super) fn run<F: Element>(case: &Case) -> Result<Outcome, Stop> {
     match case.kind.as_str() {
         "rnnt_fused_linear" => rows::<F>(case),
         "rnnt_joint_network" => joint::<F>(case),
@@ -33,19 +32,23 @@ pub(super) fn run<F: Real>(case: &Case) -> Result<Outcome, Stop> {
 }
 
 /// Ready-made scores, with every variant of the gradient that the case stores.
-fn dense<F: Real>(case: &Case) -> Result<Outcome, Stop> {
+fn dense<F: Element>(case: &Case) -> Result<Outcome, Stop> {
     let targets = case.targets()?;
     let [_, frames, positions, classes] = case.shape("logits")?;
     let layout = Layout::Padded { frames, positions };
-    let scores: Vec<F> = case.values("logits")?;
+    let values: Vec<F> = case.values("logits")?;
+    let scores = Scores { scores: &values, classes, layout };
     let ones = Reduction::Sum.weights(&targets);
-    let loss = |options: &Options| scores_loss(&scores, classes, layout, &targets, options, &ones);
     let chosen = options(case);
-    let found = loss(&chosen)?;
+    let mut session = Session::new(&chosen)?;
+    let pending = session.forward(scores, &targets)?;
+    let emissions = pending.emissions().into_owned();
+    let found = pending.backward(&ones)?;
     let mut out = Outcome::default();
     case.get("loss")?;
     case.get("grad_logits")?;
-    losses(&mut out, case, &found, &targets, (frames, positions))?;
+    losses(&mut out, case, &found.losses)?;
+    log_sums(&mut out, case, &targets, &emissions, (frames, positions))?;
     for reduction in [Reduction::Sum, Reduction::Mean, Reduction::MeanPerTarget, Reduction::MeanVolume] {
         let name = match reduction {
             Reduction::Sum => "loss_sum",
@@ -56,39 +59,48 @@ fn dense<F: Real>(case: &Case) -> Result<Outcome, Stop> {
         out.loss(case, name, &[reduction.reduce(&found.losses, &targets)?])?;
     }
 
-    out.gradient(case, "grad_logits", &found.gradient)?;
-    let free = Options { clamp: None, ..chosen.clone() };
-    out.gradient(case, "grad_logits_unclamped", &loss(&free)?.gradient)?;
+    let gradient = |options: &Options| -> rnnt_loss::Result<_> {
+        Ok(Session::new(options)?.sum(scores, &targets, &ones)?.gradients.scores)
+    };
+    out.gradient(case, "grad_logits", &found.gradients.scores)?;
+    let free = Options { clamp: None, ..chosen };
+    out.gradient(case, "grad_logits_unclamped", &gradient(&free)?)?;
     let plain = Options { fastemit: 0.0, ..free };
-    out.gradient(case, "grad_logits_no_fastemit", &loss(&plain)?.gradient)?;
-    let mut over = scores.clone();
-    scores_loss_in_place(&mut over, classes, layout, &targets, &chosen, &Reduction::Mean.weights(&targets))?;
+    out.gradient(case, "grad_logits_no_fastemit", &gradient(&plain)?)?;
+    let mut over = values.clone();
+    session.sum_in_place(&mut over, (classes, layout), &targets, &Reduction::Mean.weights(&targets))?;
     out.gradient(case, "grad_logits_loss_mean", &over)?;
 
     let real = real_rows(&targets, frames, positions);
-    out.sealed("grad_logits", &found.gradient, classes, &real);
-    let rows = scores.chunks_exact(classes).zip(&real).filter(|(_, real)| **real);
+    out.sealed("grad_logits", &found.gradients.scores, classes, &real);
+    let rows = values.chunks_exact(classes).zip(&real).filter(|(_, real)| **real);
     let largest = rows.flat_map(|(row, _)| row).map(|z| z.to_f64().abs()).filter(|z| z.is_finite());
     out.hard = largest.fold(0.0, f64::max) >= HUGE || found.losses.iter().any(|&loss| loss < TINY);
     Ok(out)
 }
 
-/// Losses and log-sums of the scores door, padded with the zeros that the files hold.
-fn losses<F: Real>(
+/// Losses as both of two toolkits report them.
+fn losses(out: &mut Outcome, case: &Case, found: &[f64]) -> Result<(), Stop> {
+    out.loss(case, "loss", found)?;
+    let scale = 1.0 + case.options.fastemit_lambda;
+    let reported: Vec<f64> = found.iter().map(|loss| scale * loss).collect();
+    Ok(out.loss(case, "loss_fastemit_nemo", &reported)?)
+}
+
+/// Forward and backward sums of a regular lattice, padded with the zeros that the files hold.
+fn log_sums(
     out: &mut Outcome,
     case: &Case,
-    found: &ScoresLoss<F>,
     targets: &Targets,
+    emissions: &[f64],
     (frames, positions): (usize, usize),
 ) -> Result<(), Stop> {
-    out.loss(case, "loss", &found.losses)?;
-    let scale = 1.0 + case.options.fastemit_lambda;
-    let reported: Vec<f64> = found.losses.iter().map(|loss| scale * loss).collect();
-    out.loss(case, "loss_fastemit_nemo", &reported)?;
-    for (name, packed) in [("log_alpha", &found.log_alpha), ("log_beta", &found.log_beta)] {
+    let lattices = targets.lattices();
+    let sums = rnnt_dp::log_sums(lattices, &Topology::rnnt(), emissions).map_err(rnnt_loss::Error::from)?;
+    for (name, packed) in [("log_alpha", &sums.log_alpha), ("log_beta", &sums.log_beta)] {
         let mut padded = vec![0.0; targets.batch() * frames * positions];
         for b in 0..targets.batch() {
-            for (site, at) in targets.lattices().range(b).zip(targets.lattices().sites_of(b)) {
+            for (site, at) in lattices.range(b).zip(lattices.sites_of(b)) {
                 padded[(b * frames + at.frame) * positions + at.label] = packed[site];
             }
         }
@@ -98,7 +110,7 @@ fn losses<F: Real>(
 }
 
 /// Hidden rows and a head.
-fn rows<F: Real>(case: &Case) -> Result<Outcome, Stop> {
+fn rows<F: Element>(case: &Case) -> Result<Outcome, Stop> {
     let targets = case.targets()?;
     let [_, width] = case.shape("W")?;
     let (frames, positions) =
@@ -112,26 +124,28 @@ fn rows<F: Real>(case: &Case) -> Result<Outcome, Stop> {
     let bias: Option<Vec<F>> = case.find("b").map(|_| case.values("b")).transpose()?;
     let head = Head::new(&weight, bias.as_deref(), width).map_err(rnnt_loss::Error::from)?;
     let ones = Reduction::Sum.weights(&targets);
-    let found = rows_loss(&hidden, &head, layout, &targets, &options(case), &ones)?;
+    let rows = Rows::new(&hidden, head).with_layout(layout);
+    let found = Session::new(&options(case))?.sum(rows, &targets, &ones)?;
     let mut out = Outcome::default();
     for name in ["loss", "grad_h", "grad_W"] {
         case.get(name)?;
     }
+    let gradients = found.gradients;
     out.loss(case, "loss", &found.losses)?;
-    out.gradient(case, "grad_h", &found.hidden)?;
-    out.gradient(case, "grad_W", &found.weight)?;
+    out.gradient(case, "grad_h", &gradients.hidden)?;
+    out.gradient(case, "grad_W", &gradients.head.weight)?;
     if bias.is_some() {
         case.get("grad_b")?;
-        out.gradient(case, "grad_b", &found.bias)?;
+        out.gradient(case, "grad_b", &gradients.head.bias)?;
     }
     if layout != Layout::Packed {
-        out.sealed("grad_h", &found.hidden, width, &real_rows(&targets, frames, positions));
+        out.sealed("grad_h", &gradients.hidden, width, &real_rows(&targets, frames, positions));
     }
     Ok(out)
 }
 
 /// Encodings, predictions and the whole joint network.
-fn joint<F: Real>(case: &Case) -> Result<Outcome, Stop> {
+fn joint<F: Element>(case: &Case) -> Result<Outcome, Stop> {
     let targets = case.targets()?;
     let ([_, frames, encoder_width], [_, positions, predictor_width]) =
         (case.shape("h_enc")?, case.shape("h_pred")?);
@@ -148,10 +162,10 @@ fn joint<F: Real>(case: &Case) -> Result<Outcome, Stop> {
         predictor_width,
         bias: Some(&bias),
         head: Head::new(&head_weight, Some(&head_bias), width).map_err(rnnt_loss::Error::from)?,
-        activation: Activation::Tanh,
     };
-    let (options, ones) = (options(case), Reduction::Sum.weights(&targets));
-    let found = joint_loss(&encodings, &predictions, &network, layout, &targets, &options, &ones)?;
+    let (mut session, ones) = (Session::new(&options(case))?, Reduction::Sum.weights(&targets));
+    let inputs = Encodings { encodings: &encodings, predictions: &predictions, layout };
+    let found = network.sum(&mut session, inputs, &targets, &ones)?;
     let mut out = Outcome::default();
     case.get("loss")?;
     out.loss(case, "loss", &found.losses)?;
@@ -161,15 +175,16 @@ fn joint<F: Real>(case: &Case) -> Result<Outcome, Stop> {
         ("grad_W_A", &found.encoder),
         ("grad_W_L", &found.predictor),
         ("grad_b_Z", &found.bias),
-        ("grad_W_O", &found.head_weight),
-        ("grad_b_O", &found.head_bias),
+        ("grad_W_O", &found.head.weight),
+        ("grad_b_O", &found.head.bias),
     ] {
         case.get(name)?;
         out.gradient(case, name, gradient)?;
     }
     if case.find("logits").is_some() {
         // The same lattice by another door, from the scores that the case's author computed.
-        let found = scores_loss(&input("logits")?, classes, layout, &targets, &options, &ones)?;
+        let scores = Scores { scores: &input("logits")?, classes, layout };
+        let found = session.sum(scores, &targets, &ones)?;
         out.loss(case, "loss", &found.losses)?;
     }
     let batch = targets.batch();

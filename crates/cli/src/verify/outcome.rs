@@ -1,5 +1,5 @@
 //! What a door says about a case, beside what is stored.
-use panda_core::Real;
+use rnnt_loss::Element;
 use rnnt_loss::{Options, Targets};
 
 use super::case::{self, Case, Stored};
@@ -39,7 +39,7 @@ pub(super) enum Stop {
 }
 
 impl Outcome {
-    pub(super) fn loss<F: Real>(
+    pub(super) fn loss<F: Element>(
         &mut self,
         case: &Case,
         what: &'static str,
@@ -48,7 +48,7 @@ impl Outcome {
         pair(case, what, found).map(|pair| self.losses.extend(pair))
     }
 
-    pub(super) fn gradient<F: Real>(
+    pub(super) fn gradient<F: Element>(
         &mut self,
         case: &Case,
         what: &'static str,
@@ -58,7 +58,7 @@ impl Outcome {
     }
 
     /// Notes a gradient that is not exactly zero where no utterance has a row.
-    pub(super) fn sealed<F: Real>(
+    pub(super) fn sealed<F: Element>(
         &mut self,
         what: &'static str,
         gradient: &[F],
@@ -73,7 +73,7 @@ impl Outcome {
 }
 
 /// Lines up a quantity if the case stores it.
-fn pair<F: Real>(case: &Case, what: &'static str, found: &[F]) -> Result<Option<Pair>, VerifyError> {
+fn pair<F: Element>(case: &Case, what: &'static str, found: &[F]) -> Result<Option<Pair>, VerifyError> {
     let Some(stored) = case.find(what) else { return Ok(None) };
     if stored.values.len() != found.len() {
         let expected = format!("{} values", found.len());
@@ -83,9 +83,10 @@ fn pair<F: Real>(case: &Case, what: &'static str, found: &[F]) -> Result<Option<
     Ok(Some(Pair { what, found, stored: stored.clone() }))
 }
 
+/// What every kind has.
 pub(super) fn options(case: &Case) -> Options {
-    let case::Options { fastemit_lambda: fastemit, clamp, sigma, delay_penalty, .. } = case.options;
-    Options { fastemit, clamp, sigma, delay_penalty, ..Options::default() }
+    let case::Options { fastemit_lambda: fastemit, clamp, delay_penalty, .. } = case.options;
+    Options { fastemit, clamp, delay_penalty, ..Options::default() }
 }
 
 /// Which rows of a padded batch of sites are real.

@@ -1,13 +1,16 @@
 //! Cases of the pruned transducer: first pass, ranges, and the joint network over the retained sites.
-use panda_core::Real;
+use rnnt_loss::Element;
 use pruned::{Batch, Matrices, Ranges, Unigram, first_pass};
-use rnnt_loss::{Head, Layout, Pruning, Reduction, Targets, projected_loss, pruned_loss, scores_loss};
+use rnnt_loss::{
+    Head, Joint, Layout, Loss, Options, PrunedJoint, Pruning, Reduction, Scales, Scores, Session, Simple,
+    SimpleGradient, Targets, Tokens, Topology,
+};
 
-use super::case::Case;
+use super::case::{self, Case};
 use super::outcome::{Outcome, Stop, options};
 
 /// Both passes, one by one and together.
-pub(super) fn pruned<F: Real>(case: &Case) -> Result<Outcome, Stop> {
+pub(super) fn pruned<F: Element>(case: &Case) -> Result<Outcome, Stop> {
     let targets = case.targets()?;
     let [_, frames, classes] = case.shape("am")?;
     let [_, positions, width] = case.shape("lm_proj")?;
@@ -15,78 +18,91 @@ pub(super) fn pruned<F: Real>(case: &Case) -> Result<Outcome, Stop> {
     let input = |name: &str| case.values::<F>(name);
     let (am, lm) = (input("am")?, input("lm")?);
     let source = Matrices::new(&am, &lm, classes).map_err(rnnt_loss::Error::from)?;
-    let pruning = pruning(case)?;
+    let topology = arcs(case)?;
     let ones = Reduction::Sum.weights(&targets);
     let mut out = Outcome::default();
 
-    let (frame_rows, label_rows, weight, bias) =
-        (input("am_proj")?, input("lm_proj")?, input("W")?, input("b")?);
+    let (encoded, predicted, weight, bias) = (input("am_proj")?, input("lm_proj")?, input("W")?, input("b")?);
     let head = Head::new(&weight, Some(&bias), width).map_err(rnnt_loss::Error::from)?;
-    let options = options(case);
-    let found =
-        pruned_loss(&source, &frame_rows, &label_rows, &head, layout, &targets, &options, &pruning, &ones)?;
-    out.loss(case, "simple_loss", &found.simple)?;
-    out.loss(case, "pruned_loss", &found.second.losses)?;
+    let joint = Joint::new(&encoded, &predicted, head).with_layout(layout);
+    let scales = Scales { simple: 1.0, pruned: 1.0 };
+    let inputs = PrunedJoint { simple: Simple::Matrices(source), joint, scales };
+    let (tokens, pruning) = (Tokens::Softmax, pruning(case)?);
+    let chosen =
+        Options { loss: Loss::Pruned { topology: topology.clone(), tokens, pruning }, ..options(case) };
+    let found = Session::new(&chosen)?.sum(inputs, &targets, &ones)?;
+    let (Some(first), Some(SimpleGradient::Matrices(simple))) = (found.first_pass, found.gradients.simple)
+    else {
+        unreachable!("pruning has a first pass")
+    };
+    out.loss(case, "simple_loss", &first.losses)?;
+    out.loss(case, "pruned_loss", &found.losses)?;
     for (name, gradient) in [
-        ("grad_am", &found.source.am),
-        ("grad_lm", &found.source.lm),
-        ("grad_am_proj", &found.second.frames),
-        ("grad_lm_proj", &found.second.labels),
-        ("grad_W", &found.second.weight),
-        ("grad_b", &found.second.bias),
+        ("grad_am", &simple.am),
+        ("grad_lm", &simple.lm),
+        ("grad_am_proj", &found.gradients.encoded),
+        ("grad_lm_proj", &found.gradients.predicted),
+        ("grad_W", &found.gradients.head.weight),
+        ("grad_b", &found.gradients.head.bias),
     ] {
         case.get(name)?;
         out.gradient(case, name, gradient)?;
     }
-    let every = rnnt_loss::Options { topology: pruning.topology(), ..options };
-    let whole = projected_loss(&frame_rows, &label_rows, &head, layout, &targets, &every, &ones)?;
+    let mut every = Session::new(&Options { loss: Loss::over(topology), ..chosen })?;
     if case.options.delay_penalty == 0.0 {
-        out.loss(case, "unpruned_joint_loss", &whole.losses)?;
+        out.loss(case, "unpruned_joint_loss", &every.sum(joint, &targets, &ones)?.losses)?;
     }
-    occupancies(&mut out, case, &source, &targets, (frames, positions), &pruning)?;
-    ranges(&mut out, case, &targets, &found.ranges)?;
-    scores::<F>(&mut out, case, &targets, &found.ranges, &every)?;
+    occupancies(&mut out, case, &source, &targets, (frames, positions), &topology)?;
+    ranges(&mut out, case, &targets, &first.ranges)?;
+    scores(&mut out, case, &targets, &first.ranges, &mut every)?;
     let real: Vec<bool> =
         (0..targets.batch() * frames).map(|i| i % frames < targets.frames(i / frames)).collect();
-    out.sealed("grad_am_proj", &found.second.frames, width, &real);
-    out.sealed("grad_am", &found.source.am, classes, &real);
+    out.sealed("grad_am_proj", &found.gradients.encoded, width, &real);
+    out.sealed("grad_am", &simple.am, classes, &real);
     Ok(out)
 }
 
-fn pruning(case: &Case) -> Result<Pruning, Stop> {
+/// The arcs of either pass.
+fn arcs(case: &Case) -> Result<Topology, Stop> {
     let name = case.options.rnnt_type.as_deref();
     let Some(topology) = name.and_then(|name| name.parse().ok()) else {
         let expected = "regular, modified or constrained";
         return Err(case.wrong("options.rnnt_type", expected, &format!("{name:?}")).into());
     };
+    Ok(topology)
+}
+
+fn pruning(case: &Case) -> Result<Pruning, Stop> {
     let Some(s_range) = case.options.s_range_requested else {
         return Err(case.wrong("options.s_range_requested", "a width", "none").into());
     };
-    let first = pruned::Options {
-        topology,
-        lm_only_scale: case.options.lm_only_scale,
-        am_only_scale: case.options.am_only_scale,
-        unigram: Unigram::AllRows,
-        delay_penalty: case.options.delay_penalty,
-        ..pruned::Options::default()
-    };
-    Ok(Pruning { first, s_range, simple_scale: 1.0, pruned_scale: 1.0 })
+    let case::Options { lm_only_scale, am_only_scale, .. } = case.options;
+    Ok(Pruning { s_range, lm_only_scale, am_only_scale, unigram: Unigram::AllRows })
 }
 
 /// Posteriors of the first pass, in the files by label and by frame.
-fn occupancies<F: Real>(
+fn occupancies<F: Element>(
     out: &mut Outcome,
     case: &Case,
     source: &Matrices<F>,
     targets: &Targets,
     (frames, positions): (usize, usize),
-    pruning: &Pruning,
+    topology: &Topology,
 ) -> Result<(), Stop> {
+    let case::Options { lm_only_scale, am_only_scale, delay_penalty, .. } = case.options;
+    let options = pruned::Options {
+        topology: topology.clone(),
+        lm_only_scale,
+        am_only_scale,
+        unigram: Unigram::AllRows,
+        delay_penalty,
+        ..pruned::Options::default()
+    };
     let each = 0..targets.batch();
     let lengths = each.clone().map(|b| targets.frames(b)).collect();
     let labels = each.clone().map(|b| targets.labels(b).to_vec()).collect();
     let batch = Batch::padded(targets.blank(), lengths, labels, frames, positions);
-    let pass = batch.and_then(|batch| first_pass(source, &batch, &pruning.first));
+    let pass = batch.and_then(|batch| first_pass(source, &batch, &options));
     let pass = pass.map_err(rnnt_loss::Error::from)?;
     let [_, _, wide] = case.shape("px_grad")?;
     let mut px = vec![0.0; targets.batch() * (positions - 1) * wide];
@@ -125,12 +141,12 @@ fn ranges(out: &mut Outcome, case: &Case, targets: &Targets, found: &Ranges) -> 
 }
 
 /// Scores of the retained sites, as the case's author computed them, by the door for scores.
-fn scores<F: Real>(
+fn scores<F: Element>(
     out: &mut Outcome,
     case: &Case,
     targets: &Targets,
     ranges: &Ranges,
-    options: &rnnt_loss::Options,
+    session: &mut Session<F>,
 ) -> Result<(), Stop> {
     let [batch, frames, width, classes] = case.shape("pruned_logits")?;
     let stored = case.values::<F>("pruned_logits")?;
@@ -145,10 +161,11 @@ fn scores<F: Real>(
     }
     let packed: Vec<F> = rows.iter().flat_map(|&row| &stored[row..row + classes]).copied().collect();
     let ones = Reduction::Sum.weights(targets);
-    let found = scores_loss(&packed, classes, Layout::Packed, &retained, options, &ones)?;
+    let packed = Scores { scores: &packed, classes, layout: Layout::Packed };
+    let found = session.sum(packed, &retained, &ones)?;
     out.loss(case, "pruned_loss", &found.losses)?;
     let mut gradient = vec![F::ZERO; stored.len()];
-    for (row, values) in rows.into_iter().zip(found.gradient.chunks_exact(classes)) {
+    for (row, values) in rows.into_iter().zip(found.gradients.scores.chunks_exact(classes)) {
         gradient[row..row + classes].copy_from_slice(values);
     }
     Ok(out.gradient(case, "grad_pruned_logits", &gradient)?)

@@ -1,5 +1,5 @@
 //! Which loss a model is trained with, and what it means for the lattice, the classes and the search.
-use rnnt_loss::{Options, Pruning, Topology};
+use rnnt_loss::{Loss, Options, Pruning, Scales, Tokens, Topology};
 use serde::{Deserialize, Serialize};
 
 use super::{Recipe, TrainingConfig};
@@ -119,45 +119,41 @@ impl Recipe {
     ///
     /// # Errors
     /// As [`Recipe::topology`].
-    pub(crate) fn loss_options(&self) -> Result<Options> {
+    pub fn loss_options(&self) -> Result<Options> {
         let TrainingConfig { fastemit, delay_penalty, label_smoothing, z_loss, .. } = self.training;
-        let options = Options {
-            topology: self.topology()?,
-            fastemit,
-            delay_penalty,
-            label_smoothing,
-            z_loss,
-            ..self.ctc_options()
-        };
-        Ok(match &self.loss {
-            &LossConfig::Rnnt { factored_blank } => Options { factored_blank, ..options },
-            &LossConfig::Tdt { sigma, omega, .. } => Options { sigma, omega, ..options },
-            &LossConfig::MultiBlank { sigma, .. } => Options { sigma, ..options },
-            LossConfig::Pruned { .. } => options,
+        let loss = self.kind()?;
+        Ok(Options { loss, fastemit, delay_penalty, label_smoothing, z_loss, ..self.ctc_options() })
+    }
+
+    fn kind(&self) -> Result<Loss> {
+        let topology = self.topology()?;
+        Ok(match self.loss {
+            LossConfig::Rnnt { factored_blank } => {
+                let tokens = if factored_blank { Tokens::FactoredBlank } else { Tokens::Softmax };
+                Loss::Transducer { topology, tokens, sigma: 0.0 }
+            }
+            LossConfig::Tdt { sigma, omega, .. } => Loss::Tdt { topology, sigma, omega },
+            LossConfig::MultiBlank { sigma, .. } => {
+                Loss::Transducer { topology, tokens: Tokens::Softmax, sigma }
+            }
+            LossConfig::Pruned { s_range, lm_only_scale, am_only_scale, .. } => {
+                let pruning = Pruning { s_range, lm_only_scale, am_only_scale, ..Pruning::default() };
+                Loss::Pruned { topology, tokens: Tokens::Softmax, pruning }
+            }
         })
     }
 
     /// Options of the auxiliary CTC loss, which is not regularised.
     pub(crate) fn ctc_options(&self) -> Options {
-        Options { precision: self.training.precision.precision(), ..Options::default() }
+        Options { precision: self.training.precision.precision(), ..Options::of(Loss::Ctc) }
     }
 
-    /// How the lattice is pruned at a step of the run.
-    pub(crate) fn pruning(&self, step: u64) -> Option<Pruning> {
-        let LossConfig::Pruned { s_range, simple_scale, lm_only_scale, am_only_scale, warm_steps } =
-            self.loss
-        else {
-            return None;
+    /// Factors of both losses of pruned training at a step of the run.
+    pub(crate) fn scales(&self, step: u64) -> Scales {
+        let LossConfig::Pruned { simple_scale, warm_steps, .. } = self.loss else {
+            return Scales::default();
         };
-        let first = pruned::Options {
-            topology: self.training.topology.clone(),
-            lm_only_scale,
-            am_only_scale,
-            fastemit: self.training.fastemit,
-            delay_penalty: self.training.delay_penalty,
-            ..pruned::Options::default()
-        };
-        let pruning = Pruning { first, s_range, simple_scale, ..Pruning::default() };
-        Some(pruning.warm_up(step as usize, warm_steps as usize))
+        let scales = Scales { simple: simple_scale, ..Scales::default() };
+        scales.warm_up(step as usize, warm_steps as usize)
     }
 }
