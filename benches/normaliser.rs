@@ -3,8 +3,8 @@
 //! Each name is `wave x classes of a tile, tiles in flight`; `planned` is what [`Plan::new`] chooses.
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use panda_core::{
-    Adjoints, Gradients, Head, MemoryBudget, Plan, Precision, Rows, Selection, Shape, Sites, Workspace,
-    backward, forward,
+    Adjoints, Backward, Gradients, Head, MemoryBudget, Plan, Precision, Rows, Selection, Shape, Sites,
+    Workspace, backward, forward,
 };
 
 const SHAPE: Shape = Shape { sites: 2600, hidden: 512, classes: 4096, selected: 2 };
@@ -24,21 +24,23 @@ fn tiles(criterion: &mut Criterion) {
     let ids = (0..sites).flat_map(|i| [0, 1 + i as u32 % (classes as u32 - 1)]).collect();
     let selection = Selection::new(ids, vec![true; selected * sites], selected).expect("ids below C");
     let adjoints = vec![-0.3; selected * sites];
-    let planned = Plan::new(SHAPE, 4, Precision::Full, MemoryBudget::recompute());
-    let cuts = CUTS.map(|[wave, classes, tiles]| Plan { wave, classes, tiles, ..planned });
+    let planned = Plan::<f32>::new(SHAPE, Precision::Full, MemoryBudget::recompute()).expect("no limit");
+    let cuts = CUTS.map(|[wave, tile_classes, tiles]| Plan { wave, tile_classes, tiles, ..planned });
 
     let mut group = criterion.benchmark_group("normaliser");
     group.sample_size(10).throughput(Throughput::Elements(planned.operations(SHAPE)));
-    let named = cuts.iter().map(|plan| (format!("{}x{},{}", plan.wave, plan.classes, plan.tiles), *plan));
+    let named =
+        cuts.iter().map(|plan| (format!("{}x{},{}", plan.wave, plan.tile_classes, plan.tiles), *plan));
     for (name, plan) in named.chain([("planned".to_owned(), planned)]) {
         let mut workspace = Workspace::with_plan(plan).expect("no part of a plan is zero");
         let mut into = Gradients::zero(rows.zero_gradient(), &head);
         group.bench_function(BenchmarkId::from_parameter(name), |bench| {
             bench.iter(|| {
                 let out = forward(&rows, &head, &selection, &mut workspace).expect("finite scores");
-                let adjoints = Adjoints::new(&adjoints);
-                backward(&rows, &head, &selection, &out, &adjoints, &mut workspace, &mut into)
-                    .expect("as forward");
+                let (sites, head, selection) = (&rows, &head, &selection);
+                let adjoints = &Adjoints::new(&adjoints);
+                let arguments = Backward { sites, head, selection, normalized: &out, adjoints };
+                backward(arguments, &mut workspace, &mut into).expect("as forward");
             });
         });
     }

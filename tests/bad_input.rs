@@ -171,10 +171,10 @@ fn options_that_make_no_sense() {
     let weights = scores_loss(&SCORES, 3, LAYOUT, &sound, &Options::default(), &[1.0, f64::NAN]);
     refused(weights, &["finite"]);
     let head = Head::new(&[0.0; 6], None, 2).unwrap();
-    let plan = Some(Plan { wave: 4, block: 4, classes: 0, tiles: 1, kept: 0 });
+    let plan = Some(Plan::custom(4, 4, 0, 1, 0));
     let rows =
         rows_loss(&[0.0; 16], &head, LAYOUT, &sound, &Options { plan, ..Options::default() }, &[1.0; 2]);
-    refused(rows, &["plan.classes", "at least 1"]);
+    refused(rows, &["plan.tile_classes", "at least 1"]);
 }
 
 #[test]

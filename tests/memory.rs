@@ -58,7 +58,9 @@ fn check() {
     let quarter = n * classes / 4 * size_of::<f32>();
     let shape = Shape { sites: n, hidden: problem.width, classes, selected: 2 };
     let budget = MemoryBudget::bytes(4 << 20);
-    let scratch = Plan::new(shape, 4, Precision::Full, budget).bytes(shape, 4, Precision::Full);
+    let plan = Plan::<f32>::new(shape, Precision::Full, budget).unwrap();
+    let scratch = plan.bytes(shape, Precision::Full);
+    assert!(scratch <= budget.limit(), "{scratch} bytes by the plan, of {}", budget.limit());
     assert!(
         quarter > 2 * scratch,
         "too small to mean anything: {quarter} bytes against {scratch} of scratch"
@@ -78,7 +80,7 @@ fn check() {
     assert!(growth < quarter, "{growth} bytes alive at once, N C / 4 floats are {quarter}");
 
     // Nor is anything of N H: beyond a wave of tiles another site costs a few numbers, however wide the joint.
-    let plan = Some(Plan { wave: 128, block: 64, classes: 300, tiles: 1, kept: 0 });
+    let plan = Some(Plan::custom(128, 64, 300, 1, 0));
     let grow = |frames: usize| {
         let problem = Problem::draw(3, 1, frames, 40, 300, 512, 0.1);
         let (vars, targets, options) =

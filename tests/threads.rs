@@ -37,8 +37,8 @@ fn default_cut() {
     let problem = large();
     let n = problem.targets().lattices().sites();
     let shape = Shape { sites: n, hidden: problem.width, classes: problem.classes, selected: 2 };
-    let plan = Plan::new(shape, 4, Precision::Full, MemoryBudget::default());
-    assert!(n > plan.wave && problem.classes > 2 * plan.classes, "too small to mean anything: {plan:?}");
+    let plan = Plan::<f32>::new(shape, Precision::Full, MemoryBudget::default()).unwrap();
+    assert!(n > plan.wave && problem.classes > 2 * plan.tile_classes, "too small to mean anything: {plan:?}");
     for dtype in [DType::F32, DType::F64] {
         for budget in [MemoryBudget::default(), MemoryBudget::recompute(), MemoryBudget::bytes(1 << 20)] {
             let options = Options { budget, ..problem.options() };
@@ -54,7 +54,7 @@ fn many_small_tiles() {
     for (wave, block, classes, tiles, kept) in
         [(15, 5, 9, 4, 0), (1, 1, 1, 1, 9), (64, 64, 10, 2, 300), (32, 16, 67, 5, 100)]
     {
-        let plan = Plan { wave, block, classes, tiles, kept };
+        let plan = Plan::custom(wave, block, classes, tiles, kept);
         let options = Options { plan: Some(plan), ..problem.options() };
         all_equal(&everywhere(|| bits(problem.ours(DType::F32, &options))));
         all_equal(&everywhere(|| bits(problem.sample_wise(DType::F32, &options).0)));

@@ -172,7 +172,11 @@ pub fn problems() -> impl Strategy<Value = Problem> {
 }
 
 /// Cuts so small that every problem has several tiles, waves and groups, ragged ones among them.
-pub fn plans() -> impl Strategy<Value = Plan> {
-    (1_usize..20, 1_usize..9, 1_usize..17, 1_usize..5, 0_usize..60)
-        .prop_map(|(wave, block, classes, tiles, kept)| Plan { wave, block, classes, tiles, kept })
+pub fn plans() -> impl Strategy<Value = Plan<f32>> {
+    (1_usize..20, 1_usize..9, 1_usize..17, 1_usize..5, 0_usize..60).prop_map(
+        |(wave, block, classes, tiles, kept)| {
+            // Rows of some are kept as well.
+            Plan { held: kept / 2, ..Plan::custom(wave, block, classes, tiles, kept) }
+        },
+    )
 }

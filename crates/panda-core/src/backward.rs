@@ -1,19 +1,19 @@
 //! Backward: gradients from compact adjoints, one wave of sites at a time, tile by tile.
 use kernels::{
-    grow,
+    Lines, grow,
     packed::{Full, Numbers, half::Half},
     zeros,
 };
 use rayon::prelude::*;
 
 use crate::{
-    Adjoints, Head, Normalized, Precision, Real, Result, Selection, Sites, Workspace,
+    Adjoints, Head, Normalized, Plan, Precision, Real, Result, Selection, Sites, Workspace,
+    cut::{Cut, FEW},
     error::expect_len,
-    flight::{Flight, Targets},
-    kept::waves,
-    panels::Panels,
+    flight::Flight,
+    panels::{Panels, Targets, Wave, fill},
     score_gradient::ScoreGradient,
-    workspace::in_pool,
+    workspace::{in_pool, make},
 };
 
 /// Gradients of everything that made the scores.
@@ -23,7 +23,7 @@ pub struct Gradients<F, G> {
     pub sites: G,
     /// Gradient of the head's weight, *C x H*.
     pub weight: Vec<F>,
-    /// Gradient of the head's bias, *C*; also there for a head without one. Blocks of sites are summed in `f64`.
+    /// Gradient of the head's bias, *C*; also there for a head without one. Strips of sites are summed in `f64`.
     pub bias: Vec<f64>,
 }
 
@@ -34,14 +34,32 @@ impl<F: Real, G> Gradients<F, G> {
     }
 }
 
+/// What [`backward`] goes back over: the arguments of [`forward`](crate::forward()), its result, and adjoints.
+#[derive(Debug)]
+pub struct Backward<'a, F, S> {
+    /// N rows of width H.
+    pub sites: &'a S,
+    /// *C x H*
+    pub head: &'a Head<'a, F>,
+    /// *N x S*
+    pub selection: &'a Selection,
+    /// What forward found for the same arguments.
+    pub normalized: &'a Normalized<F>,
+    /// What the lattice sends back.
+    pub adjoints: &'a Adjoints<'a>,
+}
+
 /// Adds the gradients of sites and head, from adjoints of the emissions, to `into`.
 ///
 /// ```text
-/// for each wave of sites with an adjoint that is not zero, for each flight of tiles:
-///     in parallel over tiles:                       Z = h Wᵀ + b, or as kept;  G = -A exp((Z - m) - log s),
-///                                                   then += a at the selected classes
-///     in parallel over tiles and blocks of sites:   dW += Gᵀ h;  db += Σ G;  dh += G W
-///     dx = φ'(h) dh;  scatter in site order
+/// for each wave of sites with an adjoint that is not zero:
+///     h = φ(x), unless it was kept
+///     for each flight of tiles:
+///         par over tiles and strips of sites:   Z = h Wᵀ + b, or as kept;  G = -A exp((Z - m) - log s),
+///                                               then += a at the selected classes
+///         par over tiles and rows of sites:     dW += Gᵀ h;  db += Σ G;  dh += G W
+///     par over rows:  dx = φ'(h) dh
+///     scatter in site order
 /// ```
 ///
 /// With `A[i] = Σ_s a[i,s] - dL/dlogZ[i]`. At a selected class the softmax is taken from the emission in `f64`,
@@ -49,78 +67,159 @@ impl<F: Real, G> Gradients<F, G> {
 /// elements of `G` below [`Real::TINY`] count as zero. Returns how many sites were not left out.
 ///
 /// # Shapes
-/// As [`forward`](crate::forward()), whose result for the same arguments is `normalized`; `into` as
-/// [`Gradients::zero`] makes it.
+/// As [`forward`](crate::forward()); `into` as [`Gradients::zero`] makes it.
 ///
 /// # Errors
-/// Shapes that do not fit; an infinite weight; adjoints that are not finite in the type of the rows. `into` is then
-/// untouched.
+/// Shapes that do not fit; a budget below the smallest cut; an infinite weight; adjoints that are not finite in the type
+/// of the rows. `into` is then untouched.
 ///
 /// # Cost
 /// 6 N H C floating-point operations (a third of them recomputes scores that were not kept) over the N sites that
-/// count; memory as [`Plan::bytes`](crate::Plan::bytes) says.
+/// count; memory as [`Plan::bytes`] says.
 pub fn backward<F: Real, S: Sites<F>>(
-    sites: &S,
-    head: &Head<F>,
-    selection: &Selection,
-    normalized: &Normalized<F>,
-    adjoints: &Adjoints,
+    arguments: Backward<F, S>,
     workspace: &mut Workspace<F>,
     into: &mut Gradients<F, S::Gradient>,
 ) -> Result<usize> {
+    let held = &arguments.normalized.held;
     let (mut full, mut half) = (std::mem::take(&mut workspace.full), std::mem::take(&mut workspace.half));
-    let step = ScoreGradient { selection, normalized, adjoints };
-    let result = in_pool(|| match workspace.precision {
-        Precision::Full => backward_with::<F, Full, S>(sites, head, &step, workspace, &mut full, into),
-        Precision::Bf16 => backward_with::<F, Half, S>(sites, head, &step, workspace, &mut half, into),
+    let result = in_pool(|| {
+        let plan = workspace.prepare(
+            arguments.sites,
+            arguments.head,
+            arguments.selection,
+            (&mut full, &mut half),
+        )?;
+        match workspace.precision {
+            Precision::Full => {
+                Pass::<F, Full, S>::new(&arguments, plan, &held.full, &mut full, into)?.run(workspace)
+            }
+            Precision::Bf16 => {
+                Pass::<F, Half, S>::new(&arguments, plan, &held.half, &mut half, into)?.run(workspace)
+            }
+        }
     });
     (workspace.full, workspace.half) = (full, half);
     result
 }
 
-fn backward_with<F: Real, N: Numbers<F>, S: Sites<F>>(
-    sites: &S,
-    head: &Head<F>,
-    step: &ScoreGradient<F>,
-    workspace: &mut Workspace<F>,
-    panels: &mut Panels<N::Word>,
-    into: &mut Gradients<F, S::Gradient>,
-) -> Result<usize> {
-    let ScoreGradient { selection, normalized, adjoints } = *step;
-    let plan = workspace.prepare(sites, head, selection)?;
-    let (n, h, classes) = (sites.len(), head.hidden, head.classes);
-    normalized.check(n, selection.per_site())?;
-    adjoints.check::<F>(n, selection)?;
-    expect_len("into.weight", head.weight.len(), into.weight.len())?;
-    expect_len("into.bias", classes, into.bias.len())?;
-    let kept_sites = normalized.kept.sites_for(&plan, classes).min(n);
-    grow(&mut workspace.gradient, plan.wave * h, F::ZERO);
-    grow(&mut workspace.sums, plan.wave.div_ceil(plan.block) * plan.tiles * plan.classes, F::ZERO);
-    let Workspace { hidden, gradient, z, sums, .. } = workspace;
+/// One way back through all waves.
+struct Pass<'a, F: Real, N: Numbers<F>, S: Sites<F>> {
+    of: &'a Backward<'a, F, S>,
+    plan: Plan<F>,
+    cut: Cut,
+    kept_sites: usize,
+    /// Packed rows of held waves.
+    held: &'a Lines<N::Word>,
+    panels: &'a mut Panels<N::Word>,
+    into: &'a mut Gradients<F, S::Gradient>,
+}
 
-    let counts = |site: &usize| adjoints.counts::<F>(*site, selection);
-    let (first, rest) = ((0..kept_sites).filter(counts), (kept_sites..n).filter(counts));
-    let mut counted = 0;
-    for wave in waves(first, plan.wave).chain(waves(rest, plan.wave)) {
-        let rows = wave.len();
-        counted += rows;
-        let (hidden, gradient) = (&mut hidden[..rows * h], &mut gradient[..rows * h]);
-        panels.fill::<F, N, S>(&plan, sites, &wave, wave[0] >= kept_sites, hidden);
-        panels.hold::<F, N>(&plan, hidden, h);
-        for classes in plan.flights(classes) {
+impl<'a, F: Real, N: Numbers<F>, S: Sites<F>> Pass<'a, F, N, S> {
+    /// Fails unless everything fits together.
+    fn new(
+        of: &'a Backward<'a, F, S>,
+        plan: Plan<F>,
+        held: &'a Lines<N::Word>,
+        panels: &'a mut Panels<N::Word>,
+        into: &'a mut Gradients<F, S::Gradient>,
+    ) -> Result<Self> {
+        let Backward { sites, head, selection, normalized, adjoints } = *of;
+        normalized.check(sites.len(), selection.per_site())?;
+        adjoints.check::<F>(sites.len(), selection)?;
+        expect_len("into.weight", head.weight.len(), into.weight.len())?;
+        expect_len("into.bias", head.classes, into.bias.len())?;
+        let kept_sites = normalized.kept.sites_for(&plan, head.classes).min(sites.len());
+        Ok(Self { of, plan, cut: Cut::new::<F, N>(&plan, head.hidden), kept_sites, held, panels, into })
+    }
+
+    /// Waves that are held as they are come first, then other sites whose scores were kept, then the rest. Returns how many
+    /// sites there were.
+    fn run(&mut self, workspace: &mut Workspace<F>) -> Result<usize> {
+        let Backward { sites, selection, normalized, adjoints, .. } = *self.of;
+        let counts = |site: &usize| adjoints.counts::<F>(*site, selection);
+        // Packed rows are those of all sites of a wave.
+        let whole = |wave: &std::ops::Range<usize>| wave.clone().all(|site| counts(&site));
+        let usable = if self.held.is_empty() { 0 } else { self.kept_sites };
+        let held = normalized.held.waves(&self.plan, usable);
+        let mut list = std::mem::take(&mut workspace.list);
+        make(&mut list, self.plan.wave);
+        let (mut counted, mut first_kept) = (0, 0);
+        for (at, wave) in held.clone().enumerate() {
+            first_kept = wave.end;
+            if whole(&wave) {
+                list.clear();
+                list.extend(wave);
+                counted += list.len();
+                self.wave(&list, Some(at), workspace);
+            }
+        }
+        let partly = || held.clone().filter(|wave| !whole(wave)).flatten();
+        let kept = || partly().chain(first_kept..self.kept_sites).filter(counts);
+        let rest = || (self.kept_sites..sites.len()).filter(counts);
+        let sizes = [kept().count(), rest().count()];
+        let (mut kept, mut rest) = (kept(), rest());
+        let streams: [&mut dyn Iterator<Item = usize>; 2] = [&mut kept, &mut rest];
+        for (sites, count) in streams.into_iter().zip(sizes) {
+            let step = self.plan.step(count, self.cut.strip);
+            for _ in 0..count.div_ceil(step) {
+                list.clear();
+                list.extend((&mut *sites).take(step));
+                counted += list.len();
+                self.wave(&list, None, workspace);
+            }
+        }
+        workspace.list = list;
+        Ok(counted)
+    }
+
+    /// One wave, which may be held.
+    fn wave(&mut self, wave: &[usize], held: Option<usize>, workspace: &mut Workspace<F>) {
+        let Self { of, plan, cut, kept_sites, held: packed, panels, into } = self;
+        let Backward { sites, head, selection, normalized, adjoints } = **of;
+        let (rows, h) = (wave.len(), head.hidden);
+        let (blocks, most) = (rows.div_ceil(plan.block), plan.wave.div_ceil(plan.block));
+        grow(&mut workspace.gradient, plan.wave * h, F::ZERO);
+        grow(&mut workspace.sums, plan.tiles * most * cut.strips * plan.tile_classes, F::ZERO);
+        workspace.z.make(cut.slots(plan));
+        let mut right = std::mem::take(&mut panels.h_right);
+        let (hidden, h_right) = match held {
+            Some(at) => {
+                let step = normalized.held.wave;
+                let right = &packed[at * step.div_ceil(plan.block) * cut.h_right..];
+                (&normalized.held.rows[at * step * h..][..rows * h], right)
+            }
+            None => {
+                grow(&mut workspace.hidden, plan.wave * h, F::ZERO);
+                let hidden = &mut workspace.hidden[..rows * h];
+                let right = right.room(most * cut.h_right, N::ZERO);
+                let recompute = wave[0] >= *kept_sites;
+                let left = recompute
+                    .then(|| &mut panels.h_left.room(most * cut.h_left, N::ZERO)[..blocks * cut.h_left]);
+                let into =
+                    Wave { hidden: &mut *hidden, left, right: Some(&mut right[..blocks * cut.h_right]) };
+                fill::<F, N, S>(plan, sites, wave, into);
+                (&*hidden, &*right)
+            }
+        };
+        let gradient = &mut workspace.gradient[..rows * h];
+        let step = &ScoreGradient { selection, normalized, adjoints };
+        for classes in plan.flights(head.classes) {
+            let count = classes.len().div_ceil(plan.tile_classes);
             let targets = Targets {
+                z: &workspace.z,
+                sums: &mut workspace.sums[..count * blocks * cut.strips * plan.tile_classes],
                 gradient: &mut *gradient,
                 weight: &mut into.weight[classes.start * h..classes.end * h],
                 bias: &mut into.bias[classes.clone()],
             };
-            let sums = &mut sums[..rows.div_ceil(plan.block) * classes.len()];
-            let flight = Flight { plan: &plan, head, classes, wave: &wave, step, kept_sites };
-            panels.backward::<F, N>(&flight, z, sums, targets);
+            let flight = Flight { plan, head, classes, wave, step, kept_sites: *kept_sites };
+            panels.backward::<F, N>(&flight, h_right, targets);
         }
-        let rows = gradient.par_chunks_mut(64 * h).zip(hidden.par_chunks(64 * h));
-        rows.zip(wave.par_chunks(64))
-            .for_each(|((gradient, hidden), wave)| sites.pull_back(wave, hidden, gradient));
-        sites.scatter(&wave, gradient, &mut into.sites);
+        let pieces = gradient.par_chunks_mut(FEW * h).zip(hidden.par_chunks(FEW * h));
+        let pieces = pieces.zip(wave.par_chunks(FEW));
+        pieces.for_each(|((gradient, hidden), wave)| sites.pull_back(wave, hidden, gradient));
+        sites.scatter(wave, gradient, &mut into.sites);
+        panels.h_right = right;
     }
-    Ok(counted)
 }

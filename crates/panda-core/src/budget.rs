@@ -4,15 +4,16 @@
 ///
 /// Scores are kept from forward to backward for as many sites as fit (6 N H C floating-point operations in all) and
 /// recomputed for the others (8 N H C). Results are the same to rounding for every budget and the same bits for the
-/// same budget. A budget below the smallest cut that works is not an error: [`Plan::bytes`](crate::Plan::bytes)
-/// says what the call takes.
+/// same budget. What is left after all scores keeps hidden rows, so that they are made and packed once. The dial is a
+/// promise: no call holds more than its budget. One below [`Plan::smallest`](crate::Plan::smallest) is an error.
 ///
 /// ```
 /// use panda_core::{MemoryBudget, Plan, Precision, Shape};
 /// let shape = Shape { sites: 2_600, hidden: 512, classes: 8_192, selected: 2 };
-/// let plan = Plan::new(shape, 4, Precision::Full, MemoryBudget::bytes(200 << 20));
+/// let plan = Plan::<f32>::new(shape, Precision::Full, MemoryBudget::bytes(200 << 20))?;
 /// assert_eq!(plan.kept, 2_600); // 85 MB of scores fit
-/// assert_eq!(Plan::new(shape, 4, Precision::Full, MemoryBudget::recompute()).kept, 0);
+/// assert_eq!(Plan::<f32>::new(shape, Precision::Full, MemoryBudget::recompute())?.kept, 0);
+/// # Ok::<(), panda_core::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryBudget {
@@ -26,7 +27,8 @@ impl MemoryBudget {
         Self { bytes, keep: true }
     }
 
-    /// No score is kept; tiles have the size at which products run best.
+    /// No score is kept; waves and tiles have the size at which products run best, within 56 MiB or the smallest cut, beside
+    /// the few numbers of each site.
     pub const fn recompute() -> Self {
         Self { bytes: DEFAULT, keep: false }
     }

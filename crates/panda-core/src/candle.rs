@@ -7,8 +7,8 @@ use std::sync::Mutex;
 use candle_core::{CpuStorage, CustomOp3, DType, Error, Layout, Result, Shape, Storage, Tensor, WithDType};
 
 use crate::{
-    Activation, Adjoints, Gradients, Head, JointGradient, JointSites, MemoryBudget, Normalized, Real, Rows,
-    Selection, Sites, Workspace, backward, forward,
+    Activation, Adjoints, Backward, Gradients, Head, JointGradient, JointSites, MemoryBudget, Normalized,
+    Real, Rows, Selection, Sites, Workspace, backward, forward,
 };
 
 /// A float type that both candle and the kernels know: `f32` and `f64`.
@@ -82,24 +82,26 @@ impl<F: Element> SelectedNormaliser<F> {
         width: usize,
         adjoints: &[f64],
     ) -> crate::Result<[Vec<F>; 3]> {
-        let head = Head::new(weight, Some(bias), width)?;
+        let head = &Head::new(weight, Some(bias), width)?;
         let guard = lock(&self.normalized);
         let normalized = guard.as_ref().expect("candle runs forward before backward");
-        let (adjoints, selection) = (Adjoints::new(adjoints), &self.selection);
+        let (adjoints, selection) = (&Adjoints::new(adjoints), &self.selection);
         let workspace = &mut lock(&self.workspace);
         let narrow = |bias: Vec<f64>| bias.into_iter().map(Real::from_f64).collect();
         match &self.source {
             Source::Rows => {
                 let sites = Rows::new(rows, width)?;
-                let mut g = Gradients::zero(sites.zero_gradient(), &head);
-                backward(&sites, &head, selection, normalized, &adjoints, workspace, &mut g)?;
+                let mut g = Gradients::zero(sites.zero_gradient(), head);
+                let sites = &sites;
+                backward(Backward { sites, head, selection, normalized, adjoints }, workspace, &mut g)?;
                 Ok([g.sites, g.weight, narrow(g.bias)])
             }
             Source::Joint { frame_of, label_of, frames, activation } => {
                 let (f, g) = rows.split_at(frames * width);
                 let sites = JointSites::new(f, g, frame_of, label_of, width, *activation)?;
-                let mut g = Gradients::zero(sites.zero_gradient(), &head);
-                backward(&sites, &head, selection, normalized, &adjoints, workspace, &mut g)?;
+                let mut g = Gradients::zero(sites.zero_gradient(), head);
+                let sites = &sites;
+                backward(Backward { sites, head, selection, normalized, adjoints }, workspace, &mut g)?;
                 let JointGradient { frames: mut both, labels } = g.sites;
                 both.extend_from_slice(&labels);
                 Ok([both, g.weight, narrow(g.bias)])

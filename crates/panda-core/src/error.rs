@@ -20,6 +20,14 @@ pub enum Error {
         /// Name of the dimension.
         argument: &'static str,
     },
+    /// A budget is below the smallest cut of a call.
+    #[error("budget: expected at least {smallest} bytes, found {found}")]
+    Budget {
+        /// Bytes of the smallest cut ([`Plan::smallest`](crate::Plan::smallest)).
+        smallest: usize,
+        /// Bytes given.
+        found: usize,
+    },
     /// An active selected class lies outside the head.
     #[error("selection: site {site}, slot {slot} asks for class {class}, but there are {classes} classes")]
     ClassOutOfRange {

@@ -1,5 +1,7 @@
-//! Scores that stay from forward to backward, and where they lie.
+//! What stays from forward to backward, and where it lies: scores, and hidden rows that were packed already.
 use std::ops::Range;
+
+use kernels::{Lines, packed::half::Tile};
 
 use crate::Plan;
 
@@ -15,14 +17,14 @@ pub(crate) struct Kept<F> {
 }
 
 impl<F> Kept<F> {
-    /// `scores` has room for the sites that the plan keeps.
-    pub fn new(scores: Vec<F>, plan: &Plan, classes: usize) -> Self {
-        Self { scores, sites: plan.kept, wave: plan.wave, tile: plan.classes, classes }
+    /// `scores` has room for the sites that the plan keeps, in waves of so many.
+    pub fn new(scores: Vec<F>, plan: &Plan<F>, wave: usize, classes: usize) -> Self {
+        Self { scores, sites: plan.kept, wave, tile: plan.tile_classes, classes }
     }
 
     /// How many sites a backward of another plan may take from here: all, or none if its tiles or classes are others.
-    pub fn sites_for(&self, plan: &Plan, classes: usize) -> usize {
-        let same = self.tile == plan.classes && self.classes == classes && !self.scores.is_empty();
+    pub fn sites_for(&self, plan: &Plan<F>, classes: usize) -> usize {
+        let same = self.tile == plan.tile_classes && self.classes == classes && !self.scores.is_empty();
         if same { self.sites } else { 0 }
     }
 
@@ -34,10 +36,46 @@ impl<F> Kept<F> {
     }
 }
 
-/// Cuts a list of sites into waves.
-///
-/// All but the last are full: buffers then have one size whatever the number of sites, and there are no more waves than
-/// if all were of one size.
-pub(crate) fn waves(mut sites: impl Iterator<Item = usize>, most: usize) -> impl Iterator<Item = Vec<usize>> {
-    std::iter::from_fn(move || Some(sites.by_ref().take(most).collect::<Vec<_>>()).filter(|w| !w.is_empty()))
+/// Hidden rows of the first sites, and the same packed for the gradient of the head, a wave after the other.
+#[derive(Debug)]
+pub(crate) struct Held<F> {
+    pub rows: Vec<F>,
+    /// Packed in one of the two precisions.
+    pub full: Lines<F>,
+    pub half: Lines<Tile>,
+    /// How many sites have theirs here, in waves and blocks of so many.
+    pub sites: usize,
+    pub wave: usize,
+    pub block: usize,
+}
+
+impl<F> Default for Held<F> {
+    fn default() -> Self {
+        let (full, half) = (Lines::default(), Lines::default());
+        Self { rows: Vec::new(), full, half, sites: 0, wave: 1, block: 1 }
+    }
+}
+
+/// A copy holds no rows: a backward makes them again.
+impl<F> Clone for Held<F> {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+/// What is held never reaches a result.
+impl<F> PartialEq for Held<F> {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl<F> Held<F> {
+    /// Ranges of sites of the waves that a backward of another plan may take from here: all, or none if it cuts
+    /// otherwise.
+    pub fn waves(&self, plan: &Plan<F>, kept: usize) -> impl Iterator<Item = Range<usize>> + Clone + use<F> {
+        let same = self.block == plan.block && self.wave <= plan.wave && self.sites <= kept;
+        let (sites, wave) = (if same { self.sites } else { 0 }, self.wave);
+        (0..sites).step_by(wave).map(move |from| from..(from + wave).min(sites))
+    }
 }

@@ -16,7 +16,7 @@
 //! ```
 //!
 //! Neither `z` nor `g` ever exists as a whole: both directions go through waves of sites and tiles of classes ([`Plan`]), and
-//! keep `N (S + 2)` numbers between them, and as many scores as a [`MemoryBudget`] has room for. [`forward`] and
+//! keep `N (S + 2)` numbers between them, and as many scores and hidden rows as a [`MemoryBudget`] has room for. [`forward`] and
 //! [`backward`] work on slices; [`candle`] has the same as autograd operations; [`scores`] has the case where somebody else
 //! computed `z` already. [`Precision`] says in which numbers the large products are done.
 //!
@@ -24,7 +24,7 @@
 //! a log-probability near zero keeps its digits only there.
 //!
 //! ```
-//! use panda_core::{backward, forward, Adjoints, Gradients, Head, MemoryBudget, Rows, Selection, Sites, Workspace};
+//! use panda_core::{backward, forward, Adjoints, Backward, Gradients, Head, MemoryBudget, Rows, Selection, Sites, Workspace};
 //! let (hidden, weight) = ([0.5f32, -1.0], [1.0f32, 0.0, 0.0, 1.0, 1.0, 1.0]); // N = 1, H = 2, C = 3
 //! let rows = Rows::new(&hidden, 2)?;
 //! let head = Head::new(&weight, None, 2)?;
@@ -33,7 +33,9 @@
 //! let out = forward(&rows, &head, &selection, &mut workspace)?;
 //! assert!((out.emissions[0] - (0.5 - out.log_z(0))).abs() < 1e-6);
 //! let mut grads = Gradients::zero(rows.zero_gradient(), &head);
-//! backward(&rows, &head, &selection, &out, &Adjoints::new(&[-1.0, 0.0]), &mut workspace, &mut grads)?;
+//! let adjoints = &Adjoints::new(&[-1.0, 0.0]);
+//! let arguments = Backward { sites: &rows, head: &head, selection: &selection, normalized: &out, adjoints };
+//! backward(arguments, &mut workspace, &mut grads)?;
 //! assert_eq!(grads.weight.len(), 6);
 //! # Ok::<(), panda_core::Error>(())
 //! ```
@@ -44,6 +46,7 @@ mod adjoints;
 mod backward;
 mod budget;
 pub mod candle;
+mod cut;
 mod error;
 mod flight;
 mod forward;
@@ -59,7 +62,7 @@ mod sites;
 mod workspace;
 
 pub use adjoints::{Adjoints, Clamp};
-pub use backward::{Gradients, backward};
+pub use backward::{Backward, Gradients, backward};
 pub use budget::MemoryBudget;
 pub use error::{Error, Result};
 pub use forward::{Normalized, forward};

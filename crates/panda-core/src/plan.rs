@@ -1,9 +1,10 @@
 //! How the work is cut: by shape and budget alone, so that bits never depend on the number of threads.
-use std::ops::Range;
+use std::{fmt, marker::PhantomData, ops::Range};
 
-use kernels::packed::{Full, half::Half};
-
-use crate::{Error, MemoryBudget, Precision, Result, panels::packed};
+use crate::{
+    Error, MemoryBudget, Precision, Real, Result,
+    cut::{Cut, Parts, compact},
+};
 
 /// Sizes of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,111 +23,148 @@ pub struct Shape {
 ///
 /// Sites go in *waves*, whose hidden rows exist at once, in *blocks*; classes go in *tiles*, of which some are in flight:
 /// their weights and the gradients of their scores exist, packed, for the whole wave. Each step of a wave is many
-/// tasks, and each task owns what it writes: the gradients of a block's scores in a tile, some classes of the head's gradient,
+/// tasks, and each task owns what it writes: the gradients of some scores, some classes of the head's gradient,
 /// some rows of the hidden one. So there are no atomics and nothing is summed twice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Plan {
+///
+/// What it takes is a promise: a call never holds more than [`Plan::bytes`] beside its arguments and results, and
+/// [`Plan::new`] stays within its budget.
+pub struct Plan<F> {
     /// Sites of a wave.
     pub wave: usize,
     /// Sites of a block.
     pub block: usize,
     /// Classes of a tile.
-    pub classes: usize,
+    pub tile_classes: usize,
     /// Tiles of a wave in flight.
     pub tiles: usize,
     /// Sites, counted from the first, whose scores are kept from forward to backward.
     pub kept: usize,
+    /// How many of these have their hidden rows kept as well; whole waves of them, or all.
+    pub held: usize,
+    /// The type of the rows.
+    pub of: PhantomData<F>,
 }
 
 /// Bytes of weights and score gradients in flight: they stay in the shared cache between the products that make them and
 /// those that use them.
-const IN_FLIGHT: usize = 24 << 20;
-/// Sites of a wave, where few classes do not ask for more: the head is read, and its gradient touched, once a wave.
-const WAVE: usize = 7 * BLOCK;
-const LONGEST_WAVE: usize = 10 * BLOCK;
-/// Where all scores are kept.
-const KEPT_WAVE: usize = 12 * BLOCK;
-const SHORTEST_WAVE: usize = 64;
-/// Sites of a block: eight times the strip of the AVX-512 kernel, and of the one for bf16.
+const IN_FLIGHT: usize = 16 << 20;
+/// Bytes of all scores of a wave, as long as few classes allow for a longer one.
+const SCORES: usize = 24 << 20;
+/// Sites of a block, about, and of a wave in blocks, where few classes do not ask for more: the head is read, and its
+/// gradient touched, once a wave.
 const BLOCK: usize = 224;
-const HALF_BLOCK: usize = 256;
-/// Classes of a tile: whole strips of the widest kernels, whose packed weight stays in the second cache.
+const WAVE: usize = 7;
+const LONGEST_WAVE: usize = 10;
+/// Where all scores are kept.
+const KEPT_WAVE: usize = 12;
+/// Classes of a tile: whole micro-panels of the widest kernels, whose packed weight stays in the second cache.
 const CLASSES: usize = 448;
-/// Classes of a small tile are a multiple of it, as a strip of most kernels is.
-const SIDE: usize = 32;
 
-/// Bytes of every site: largest score, log-sum, emissions.
-fn compact(shape: Shape, element: usize) -> usize {
-    let of_site = shape.selected.saturating_mul(8).saturating_add(element.saturating_add(8));
-    shape.sites.saturating_mul(of_site)
-}
-
-impl Plan {
-    /// The cut for a shape whose elements have `element` bytes.
-    pub fn new(shape: Shape, element: usize, precision: Precision, budget: MemoryBudget) -> Self {
-        let Shape { sites, hidden, classes, .. } = shape;
-        let (sites, classes, element) = (sites.max(1), classes.max(1), element.max(1));
-        // What every site takes is not to be had for waves and tiles.
-        let all = budget.limit();
-        let limit = all.saturating_sub(compact(shape, element)).max(all / 4);
-        let packed = precision.bytes(element);
-        // A hidden row and its gradient, and the row packed twice.
-        let row = hidden.saturating_mul(2).saturating_mul(element.saturating_add(packed));
-        let fits = |wave: usize| wave.saturating_mul(row) <= limit / 8 * 5;
-        let scores = classes.saturating_mul(element);
-        let mut wave = (IN_FLIGHT / scores).clamp(WAVE, LONGEST_WAVE);
-        while wave > SHORTEST_WAVE && !fits(wave) {
-            wave = (wave / 2).max(SHORTEST_WAVE);
-        }
-        let wave = wave.min(sites);
-        let block = match precision {
-            Precision::Full => BLOCK,
-            Precision::Bf16 => HALF_BLOCK,
+impl<F: Real> Plan<F> {
+    /// The cut for a shape.
+    ///
+    /// # Errors
+    /// [`Error::Budget`] for a budget below the smallest cut.
+    pub fn new(shape: Shape, precision: Precision, budget: MemoryBudget) -> Result<Self> {
+        let (smallest, compact) =
+            (Self::smallest(shape, precision), compact::<F>(shape.sites, shape.selected));
+        let limit = match budget.keeps() {
+            true => budget.limit(),
+            false => budget.limit().saturating_add(compact).max(smallest),
         };
-        let tile =
-            if classes > 4 * CLASSES { CLASSES } else { even(classes, CLASSES).next_multiple_of(SIDE) };
+        if smallest > limit {
+            return Err(Error::Budget { smallest, found: limit });
+        }
+        let fits = |plan: &Self| plan.bytes(shape, precision) <= limit;
+        let mut plan = Self::best(shape, precision, limit - compact);
+        while !fits(&plan) {
+            plan = plan.smaller(Sides::of::<F>(precision));
+        }
+        let all = shape.sites;
+        let rest = limit - plan.bytes(shape, precision);
+        let kept =
+            if budget.keeps() { rest / shape.classes.max(1).saturating_mul(size_of::<F>()) } else { 0 };
+        if kept < all || all == 0 {
+            return Ok(Self { kept: kept.min(all), ..plan });
+        }
+        // Scores of all sites take so much memory that longer waves do not matter, and the head is packed once for each.
+        let sides = Sides::of::<F>(precision);
+        let whole =
+            Self { wave: even(all, KEPT_WAVE * sides.block, sides.strip), kept: all, held: all, ..plan };
+        if fits(&whole) {
+            return Ok(whole);
+        }
+        let step = even(all, plan.wave, sides.strip);
+        let held = |waves: usize| Self { kept: all, held: waves.saturating_mul(step).min(all), ..plan };
+        let [none, one] = [0, 1].map(|waves| held(waves).bytes(shape, precision));
+        Ok(held((limit - none) / (one - none).max(1)))
+    }
+
+    /// A cut of one's own; no hidden row is kept.
+    pub fn custom(wave: usize, block: usize, tile_classes: usize, tiles: usize, kept: usize) -> Self {
+        Self { wave, block, tile_classes, tiles, kept, held: 0, of: PhantomData }
+    }
+
+    /// The cut that takes least: a micro-panel of rows against one of classes.
+    pub fn least(shape: Shape, precision: Precision) -> Self {
+        let Sides { mr, nr, .. } = Sides::of::<F>(precision);
+        Self::custom(mr, mr, nr, 1, 0).fitted(shape.sites, shape.classes)
+    }
+
+    /// Bytes of the smallest cut: about `(4 MR + 2 NR) H` elements, with MR and NR of the machine's kernel, and
+    /// `S + 2` numbers of every site.
+    pub fn smallest(shape: Shape, precision: Precision) -> usize {
+        Self::least(shape, precision).bytes(shape, precision)
+    }
+
+    /// The cut at which products run best, within a few eighths of a limit.
+    fn best(shape: Shape, precision: Precision, limit: usize) -> Self {
+        let (sites, hidden, classes) = (shape.sites.max(1), shape.hidden, shape.classes.max(1));
+        let Sides { nr, strip, block, .. } = Sides::of::<F>(precision);
+        let (element, packed) = (size_of::<F>(), precision.bytes(size_of::<F>()));
+        // A hidden row and its gradient, and the row packed twice.
+        let row = hidden.saturating_mul(2 * (element + packed));
+        let scores = classes.saturating_mul(element);
+        let most = (SCORES / scores).clamp(WAVE * block, LONGEST_WAVE * block);
+        let most = most.min(limit / 8 * 5 / row.max(1)).max(strip);
+        let wave = even(sites, most, strip);
+        let tile = if classes > 4 * CLASSES { CLASSES } else { even(classes, CLASSES, nr) };
         let of_tile = tile.saturating_mul(2 * packed).saturating_mul(wave.saturating_add(hidden));
-        let tiles = even(classes.div_ceil(tile), ((limit / 8 * 3).min(IN_FLIGHT) / of_tile.max(1)).max(1));
-        let plan = Self { wave, block, classes: tile, tiles, kept: 0 };
-        let plan = plan.fitted(sites, classes);
-        let rest = all.saturating_sub(plan.bytes(shape, element, precision));
-        let kept = if budget.keeps() { rest / scores } else { 0 };
-        // All scores take so much memory that longer waves do not matter, and the head is packed once for each.
-        let whole = Self { wave: even(sites, KEPT_WAVE), kept: shape.sites, ..plan };
-        match kept >= sites && whole.bytes(shape, element, precision) <= all {
-            true => whole,
-            false => Self { kept: kept.min(shape.sites), ..plan },
+        let tiles = ((limit / 8 * 3).min(IN_FLIGHT) / of_tile.max(1)).max(1);
+        let tiles = even(classes.div_ceil(tile), tiles, 1);
+        Self::custom(wave, block, tile, tiles, 0).fitted(sites, classes)
+    }
+
+    /// An eighth less of what takes most.
+    fn smaller(self, sides: Sides) -> Self {
+        let less = |size: usize, unit: usize| (size / 8 * 7).min(size - 1) / unit * unit;
+        let Self { wave, tile_classes: tile, tiles, .. } = self;
+        // A row is there four times, a class twice.
+        let rows = wave > sides.mr && (2 * wave > tile || tile <= sides.nr);
+        match (tiles, rows) {
+            (2.., _) => Self { tiles: tiles - tiles.div_ceil(8), ..self },
+            (_, true) => {
+                let unit = if wave > 2 * sides.strip { sides.strip } else { sides.mr };
+                let wave = less(wave, unit).max(sides.mr);
+                Self { wave, block: self.block.min(wave), ..self }
+            }
+            _ => Self { tile_classes: less(tile, sides.nr).max(sides.nr).min(tile), ..self },
         }
     }
 
-    /// Bytes held beside arguments and results, scores kept included.
-    pub fn bytes(&self, shape: Shape, element: usize, precision: Precision) -> usize {
-        let Shape { sites, hidden, classes, selected } = shape;
-        let cut = self.fitted(sites, classes.max(1));
-        let wide = |size: usize| size as u128;
-        let product = |sizes: &[usize]| sizes.iter().fold(1u128, |p, &size| p.saturating_mul(wide(size)));
-        let [blocks, picked] = [cut.wave.div_ceil(cut.block), selected.max(1)];
-        let (panels, passing) = match (precision, element) {
-            (Precision::Full, 8) => packed::<f64, Full>(&cut, hidden),
-            (Precision::Full, _) => packed::<f32, Full>(&cut, hidden),
-            (Precision::Bf16, 8) => packed::<f64, Half>(&cut, hidden),
-            (Precision::Bf16, _) => packed::<f32, Half>(&cut, hidden),
-        };
-        let numbers = [
-            // Hidden rows of a wave and their gradient; kept scores; scores that pass.
-            product(&[2, cut.wave, hidden]),
-            product(&[cut.kept, classes]),
-            passing,
-            // Column sums and selected scores of each tile.
-            product(&[cut.tiles, cut.classes, blocks]),
-            product(&[cut.tiles, cut.wave, picked]),
-        ];
-        let numbers = numbers.into_iter().fold(0, u128::saturating_add).saturating_mul(wide(element));
-        // Largest score and sum of each row of a tile, padded to two words; the site list of a wave.
-        let lists = product(&[cut.tiles, cut.wave, 16]).saturating_add(product(&[cut.wave, 8]));
-        let compact = wide(compact(shape, element));
-        let bytes = [panels, numbers, lists, compact].into_iter().fold(0, u128::saturating_add);
-        usize::try_from(bytes).unwrap_or(usize::MAX)
+    /// Bytes held beside arguments and results, what is kept included.
+    pub fn bytes(&self, shape: Shape, precision: Precision) -> usize {
+        self.parts(shape, precision).bytes()
+    }
+
+    /// Of these, bytes of what forward returns and backward needs, once forward has returned.
+    pub fn between(&self, shape: Shape, precision: Precision) -> usize {
+        let Parts { kept, compact, .. } = self.parts(shape, precision);
+        kept.into_iter().fold(compact, usize::saturating_add)
+    }
+
+    pub(crate) fn parts(&self, shape: Shape, precision: Precision) -> Parts {
+        Parts::new(&self.fitted(shape.sites, shape.classes), shape, precision)
     }
 
     /// Floating-point operations of forward and backward: 8 N H C, less 2 H C for each site kept.
@@ -138,23 +176,44 @@ impl Plan {
         u64::try_from(quarters.saturating_mul(quarter)).unwrap_or(u64::MAX)
     }
 
+    /// The same sizes for rows of another type.
+    pub fn to<G: Real>(&self) -> Plan<G> {
+        let Self { wave, block, tile_classes, tiles, kept, held, .. } = *self;
+        Plan { held, ..Plan::custom(wave, block, tile_classes, tiles, kept) }
+    }
+
     /// The same cut without the parts that `sites` and `classes` leave empty.
     pub(crate) fn fitted(&self, sites: usize, classes: usize) -> Self {
-        let tile = self.classes.clamp(1, classes);
+        let classes = classes.max(1);
+        let tile = self.tile_classes.clamp(1, classes);
         let wave = self.wave.clamp(1, sites.max(1));
         let all_tiles = classes.div_ceil(tile);
+        let kept = self.kept.min(sites);
         Self {
             wave,
             block: self.block.clamp(1, wave),
-            classes: tile,
+            tile_classes: tile,
             tiles: all_tiles.div_ceil(all_tiles.div_ceil(self.tiles.max(1))),
-            kept: self.kept.min(sites),
+            kept,
+            held: self.held.min(kept),
+            ..*self
         }
     }
 
+    /// Sites of a wave of so many: waves are even, so that the last has as many tasks as the others.
+    pub(crate) fn step(&self, sites: usize, strip: usize) -> usize {
+        even(sites, self.wave, strip).max(1)
+    }
+
+    /// Sites whose hidden rows are kept, in waves of so many.
+    pub(crate) fn held(&self, strip: usize) -> (usize, usize) {
+        let step = self.step(self.kept, strip);
+        (if self.held >= self.kept { self.kept } else { self.held / step * step }, step)
+    }
+
     /// Runs of tiles that are in flight together, as ranges of classes.
-    pub(crate) fn flights(&self, classes: usize) -> impl Iterator<Item = Range<usize>> + use<> {
-        let step = self.tiles * self.classes;
+    pub(crate) fn flights(&self, classes: usize) -> impl Iterator<Item = Range<usize>> + use<F> {
+        let step = self.tiles * self.tile_classes;
         (0..classes).step_by(step).map(move |from| from..(from + step).min(classes))
     }
 
@@ -162,7 +221,7 @@ impl Plan {
         let sizes = [
             ("plan.wave", self.wave),
             ("plan.block", self.block),
-            ("plan.classes", self.classes),
+            ("plan.tile_classes", self.tile_classes),
             ("plan.tiles", self.tiles),
         ];
         match sizes.iter().find(|(_, size)| *size == 0) {
@@ -172,7 +231,59 @@ impl Plan {
     }
 }
 
-/// Size of the parts, `most` at most, into which `count` goes evenly.
-fn even(count: usize, most: usize) -> usize {
-    count.div_ceil(count.div_ceil(most).max(1))
+/// What a kernel wants parts to be multiples of.
+#[derive(Clone, Copy)]
+struct Sides {
+    mr: usize,
+    nr: usize,
+    strip: usize,
+    block: usize,
+}
+
+impl Sides {
+    fn of<F: Real>(precision: Precision) -> Self {
+        let Cut { mr, nr, piece, .. } = Cut::of(&Plan::<F>::custom(1, 1, 1, 1, 0), 1, precision);
+        // `piece` is eight pairs of micro-panels.
+        Self { mr, nr, strip: piece / 8, block: BLOCK.next_multiple_of(piece / 2) }
+    }
+}
+
+/// Size of the parts, `most` at most and a multiple of `unit` if they may be, into which `count` goes evenly.
+fn even(count: usize, most: usize, unit: usize) -> usize {
+    count
+        .div_ceil(count.div_ceil(most.max(1)).max(1))
+        .checked_next_multiple_of(unit)
+        .unwrap_or(most)
+        .min(most)
+}
+
+// Written out: the type of the rows need not have these itself.
+impl<F> Clone for Plan<F> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<F> Copy for Plan<F> {}
+
+impl<F> Plan<F> {
+    fn sizes(&self) -> [usize; 6] {
+        [self.wave, self.block, self.tile_classes, self.tiles, self.kept, self.held]
+    }
+}
+
+impl<F> PartialEq for Plan<F> {
+    fn eq(&self, other: &Self) -> bool {
+        self.sizes() == other.sizes()
+    }
+}
+
+impl<F> Eq for Plan<F> {}
+
+impl<F> fmt::Debug for Plan<F> {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let [wave, block, tile_classes, tiles, kept, held] = self.sizes();
+        write!(f, "Plan {{ wave: {wave}, block: {block}, tile_classes: {tile_classes}, ")?;
+        write!(f, "tiles: {tiles}, kept: {kept}, held: {held} }}")
+    }
 }

@@ -7,7 +7,6 @@ use rayon::prelude::*;
 use crate::{
     Adjoints, Error, Normalized, Real, Result, Selection,
     error::expect_len,
-    kept::Kept,
     score_gradient::{ScoreGradient, Scores},
 };
 
@@ -50,7 +49,7 @@ pub fn forward<F: Real>(
     let rows = rows_of_sites(site_of_row, sites)?;
     selection.check(sites, classes)?;
     let per_site = selection.per_site();
-    let mut out = Normalized::new(sites, per_site, Kept::default());
+    let mut out = Normalized::new(sites, per_site, Default::default());
     let statistics = out.max.par_iter_mut().zip(&mut out.log_sum).zip(&rows).with_min_len(BLOCK);
     statistics.for_each(|((max, sum), row)| {
         (*max, *sum) = F::row_statistics(&scores[row * classes..][..classes]);
@@ -60,7 +59,8 @@ pub fn forward<F: Real>(
             out.emissions[site * per_site + slot] = scores[rows[site] * classes + class as usize].to_f64();
         }
     }
-    out.finish(selection)
+    out.finish(selection)?;
+    Ok(out)
 }
 
 /// Writes the gradient of the scores over the scores.

@@ -1,31 +1,30 @@
 //! Buffers that calls of like shape share, so that only the first of them allocates.
-use kernels::{
-    grow,
-    packed::{
-        Full,
-        half::{Half, Tile},
-    },
-};
+use kernels::{Lines, grow, packed::half::Tile};
 
 use crate::{
     Head, MemoryBudget, Plan, Precision, Real, Result, Selection, Shape, Sites,
+    cut::{Cut, Parts},
     error::expect_len,
-    panels::{Panels, packed},
+    kept::{Held, Kept},
+    panels::{Panels, Slots},
 };
 
 /// A plan's maker and the buffers of its waves.
 ///
-/// One workspace serves any number of calls, one after the other; what it holds never reaches a result.
+/// One workspace serves any number of calls, one after the other; what it holds never reaches a result. With a budget it
+/// never holds more than that, whatever the shapes of its calls: where buffers of an earlier one would be too much, they go.
 #[derive(Debug)]
 pub struct Workspace<F> {
-    plan: PlanFrom,
+    plan: PlanFrom<F>,
     pub(crate) precision: Precision,
+    /// Sites of a wave.
+    pub(crate) list: Vec<usize>,
     /// Hidden rows of a wave and their gradient.
     pub(crate) hidden: Vec<F>,
     pub(crate) gradient: Vec<F>,
     /// Scores that pass.
-    pub(crate) z: Vec<F>,
-    /// Column sums of each tile's blocks.
+    pub(crate) z: Slots<F>,
+    /// Column sums of each tile's strips.
     pub(crate) sums: Vec<F>,
     /// Largest score and sum of exponentials of each row of each tile.
     pub(crate) statistics: Vec<(F, f64)>,
@@ -34,15 +33,28 @@ pub struct Workspace<F> {
     /// Packed factors, in the type of the rows or in bf16.
     pub(crate) full: Panels<F>,
     pub(crate) half: Panels<Tile>,
-    /// Scores of an earlier call that nobody needs any more.
-    spare: Vec<F>,
+    /// What an earlier call kept and nobody needs any more.
+    pub(crate) spare: Spare<F>,
+}
+
+/// Room for what outlives a forward.
+#[derive(Debug)]
+pub(crate) struct Spare<F> {
+    pub kept: Vec<F>,
+    pub held: Held<F>,
+}
+
+impl<F> Default for Spare<F> {
+    fn default() -> Self {
+        Self { kept: Vec::new(), held: Held::default() }
+    }
 }
 
 /// Where a call's plan comes from.
 #[derive(Debug, Clone, Copy)]
-enum PlanFrom {
+enum PlanFrom<F> {
     Budget(MemoryBudget),
-    Caller(Plan),
+    Caller(Plan<F>),
 }
 
 impl<F: Real> Workspace<F> {
@@ -55,47 +67,57 @@ impl<F: Real> Workspace<F> {
     ///
     /// # Errors
     /// A size of zero.
-    pub fn with_plan(plan: Plan) -> Result<Self> {
+    pub fn with_plan(plan: Plan<F>) -> Result<Self> {
         plan.check()?;
         Ok(Self::from(PlanFrom::Caller(plan)))
     }
 
     /// The same with products in other numbers.
     pub fn with_precision(self, precision: Precision) -> Self {
-        Self { precision, full: Panels::default(), half: Panels::default(), ..self }
+        Self { precision, full: Panels::default(), half: Panels::default(), spare: Spare::default(), ..self }
     }
 
-    fn from(plan: PlanFrom) -> Self {
+    /// Plans further calls by another budget, which holds for the buffers that are there as well.
+    pub fn set_budget(&mut self, budget: MemoryBudget) {
+        self.plan = PlanFrom::Budget(budget);
+    }
+
+    fn from(plan: PlanFrom<F>) -> Self {
         Self {
             plan,
             precision: Precision::Full,
+            list: Vec::new(),
             hidden: Vec::new(),
             gradient: Vec::new(),
-            z: Vec::new(),
+            z: Slots::default(),
             sums: Vec::new(),
             statistics: Vec::new(),
             picked: Vec::new(),
             full: Panels::default(),
             half: Panels::default(),
-            spare: Vec::new(),
+            spare: Spare::default(),
         }
     }
 
     /// The cut of a call.
-    pub fn plan(&self, shape: Shape) -> Plan {
+    ///
+    /// # Errors
+    /// [`Error::Budget`](crate::Error::Budget) for a budget below the smallest one.
+    pub fn plan(&self, shape: Shape) -> Result<Plan<F>> {
         match self.plan {
-            PlanFrom::Budget(budget) => Plan::new(shape, size_of::<F>(), self.precision, budget),
-            PlanFrom::Caller(plan) => plan.fitted(shape.sites, shape.classes.max(1)),
+            PlanFrom::Budget(budget) => Plan::new(shape, self.precision, budget),
+            PlanFrom::Caller(plan) => Ok(plan.fitted(shape.sites, shape.classes)),
         }
     }
 
-    /// Fails unless the arguments fit together; makes room for their cut.
+    /// Fails unless the arguments fit together; lets buffers go that the budget has no room for beside their cut.
     pub(crate) fn prepare<S: Sites<F>>(
         &mut self,
         sites: &S,
         head: &Head<F>,
         selection: &Selection,
-    ) -> Result<Plan> {
+        panels: (&mut Panels<F>, &mut Panels<Tile>),
+    ) -> Result<Plan<F>> {
         expect_len("head.hidden", sites.width(), head.hidden)?;
         selection.check(sites.len(), head.classes)?;
         head.reject_infinite_weights(self.precision)?;
@@ -105,31 +127,101 @@ impl<F: Real> Workspace<F> {
             classes: head.classes,
             selected: selection.per_site(),
         };
-        let plan = self.plan(shape);
-        grow(&mut self.hidden, plan.wave * head.hidden, F::ZERO);
-        let (_, passing) = match self.precision {
-            Precision::Full => packed::<F, Full>(&plan, head.hidden),
-            Precision::Bf16 => packed::<F, Half>(&plan, head.hidden),
-        };
-        grow(&mut self.z, passing as usize, F::ZERO);
-        grow(&mut self.picked, plan.wave * plan.tiles * selection.per_site().max(1), F::ZERO);
-        grow(&mut self.statistics, plan.wave * plan.tiles, (F::ZERO, 0.0));
+        let plan = self.plan(shape)?;
+        if let PlanFrom::Budget(budget) = self.plan {
+            self.limit(budget.limit(), plan.parts(shape, self.precision), panels);
+        }
         Ok(plan)
     }
 
-    /// Room for `len` scores that outlive the call.
-    pub(crate) fn take_spare(&mut self, len: usize) -> Vec<F> {
-        let mut kept = std::mem::take(&mut self.spare);
-        grow(&mut kept, len, F::ZERO);
-        kept.truncate(len);
-        kept
+    /// Drops every buffer that is larger than its part of the plan, if all of them together would be more than a limit.
+    fn limit(&mut self, limit: usize, parts: Parts, (full, half): (&mut Panels<F>, &mut Panels<Tile>)) {
+        let Self { list, hidden, gradient, z, sums, statistics, picked, spare, .. } = self;
+        let Spare { kept, held: Held { rows, full: of_full, half: of_half, .. } } = spare;
+        let [scores, of_rows, rights] = parts.kept;
+        let vectors: [&mut dyn Buffer; _] = [list, hidden, gradient, z, sums, statistics, picked];
+        let (of_vectors, of_panels) = parts.buffers.split_at(vectors.len());
+        // Panels and packed rows of the other precision are empty.
+        let panels = full.all().into_iter().zip(of_panels).chain(half.all().into_iter().zip(of_panels));
+        let kept: [(&mut dyn Buffer, _); _] =
+            [(kept, &scores), (rows, &of_rows), (of_full, &rights), (of_half, &rights)];
+        let mut buffers: Vec<_> = vectors.into_iter().zip(of_vectors).chain(panels).chain(kept).collect();
+        let excess = buffers.iter().map(|(buffer, part)| buffer.bytes().saturating_sub(**part));
+        if excess.fold(parts.bytes(), usize::saturating_add) > limit {
+            let large = buffers.iter_mut().filter(|(buffer, part)| buffer.bytes() > **part);
+            large.for_each(|(buffer, _)| buffer.let_go());
+        }
+    }
+
+    /// Room for scores and rows that outlive the call.
+    pub(crate) fn take_spare(&mut self, plan: &Plan<F>, head: &Head<F>) -> (Kept<F>, Held<F>) {
+        let strip = Cut::of(plan, head.hidden, self.precision).strip;
+        let Spare { kept, held } = std::mem::take(&mut self.spare);
+        let (sites, wave) = plan.held(strip);
+        let scores = exactly(kept, plan.kept * head.classes);
+        let rows = exactly(held.rows, sites * head.hidden);
+        let held = Held { rows, sites, wave, block: plan.block, ..held };
+        (Kept::new(scores, plan, plan.step(plan.kept, strip), head.classes), held)
     }
 
     /// Gives such room back.
-    pub(crate) fn give_spare(&mut self, kept: Vec<F>) {
-        if kept.capacity() > self.spare.capacity() {
-            self.spare = kept;
+    pub(crate) fn give_spare(&mut self, spare: Spare<F>) {
+        if spare.kept.capacity() > self.spare.kept.capacity() {
+            self.spare.kept = spare.kept;
         }
+        if spare.held.rows.capacity() > self.spare.held.rows.capacity() {
+            self.spare.held = spare.held;
+        }
+    }
+}
+
+/// A buffer of so many elements, and room for no fewer.
+fn exactly<F: Real>(mut buffer: Vec<F>, len: usize) -> Vec<F> {
+    grow(&mut buffer, len, F::ZERO);
+    buffer.truncate(len);
+    buffer
+}
+
+/// Room for a list of so many elements, which need not be there.
+pub(crate) fn make<T>(list: &mut Vec<T>, len: usize) {
+    if list.capacity() < len {
+        *list = Vec::new();
+        *list = Vec::with_capacity(len);
+    }
+}
+
+/// What a workspace counts.
+pub(crate) trait Buffer {
+    /// Bytes held.
+    fn bytes(&self) -> usize;
+    /// Holds nothing from now on.
+    fn let_go(&mut self);
+}
+
+impl<T> Buffer for Vec<T> {
+    fn bytes(&self) -> usize {
+        self.capacity() * size_of::<T>()
+    }
+    fn let_go(&mut self) {
+        *self = Vec::new();
+    }
+}
+
+impl<T: Clone> Buffer for Lines<T> {
+    fn bytes(&self) -> usize {
+        size_of_val(&**self)
+    }
+    fn let_go(&mut self) {
+        *self = Self::default();
+    }
+}
+
+impl<F: Real> Buffer for Slots<F> {
+    fn bytes(&self) -> usize {
+        self.held()
+    }
+    fn let_go(&mut self) {
+        *self = Self::default();
     }
 }
 

@@ -1,7 +1,7 @@
 //! The selected normaliser against a dense f64 computation, and its invariants.
 use panda_core::{
-    Activation, Adjoints, Clamp, Error, Gradients, Head, JointSites, MemoryBudget, Normalized, Plan,
-    Precision, Real, Rows, Selection, Shape, Sites, Workspace, scores,
+    Activation, Adjoints, Backward, Clamp, Error, Gradients, Head, JointSites, MemoryBudget, Normalized,
+    Plan, Precision, Real, Rows, Selection, Shape, Sites, Workspace, scores,
 };
 use proptest::prelude::*;
 
@@ -10,7 +10,7 @@ fn forward<F: Real, S: Sites<F>>(
     sites: &S,
     head: &Head<F>,
     selection: &Selection,
-    plan: &Plan,
+    plan: &Plan<F>,
 ) -> panda_core::Result<Normalized<F>> {
     panda_core::forward(sites, head, selection, &mut Workspace::with_plan(*plan)?)
 }
@@ -22,17 +22,18 @@ fn backward<F: Real, S: Sites<F>>(
     selection: &Selection,
     normalized: &Normalized<F>,
     adjoints: &Adjoints,
-    plan: &Plan,
+    plan: &Plan<F>,
 ) -> panda_core::Result<Gradients<F, S::Gradient>> {
     let mut into = Gradients::zero(sites.zero_gradient(), head);
     let workspace = &mut Workspace::with_plan(*plan)?;
-    panda_core::backward(sites, head, selection, normalized, adjoints, workspace, &mut into)?;
+    let arguments = Backward { sites, head, selection, normalized, adjoints };
+    panda_core::backward(arguments, workspace, &mut into)?;
     Ok(into)
 }
 
 /// The cut that a budget makes.
-fn planned(sites: usize, hidden: usize, classes: usize, budget: MemoryBudget) -> Plan {
-    Plan::new(Shape { sites, hidden, classes, selected: 2 }, 4, Precision::Full, budget)
+fn planned(sites: usize, hidden: usize, classes: usize, budget: MemoryBudget) -> Plan<f32> {
+    Plan::new(Shape { sites, hidden, classes, selected: 2 }, Precision::Full, budget).unwrap()
 }
 
 /// A drawn problem: hidden rows, head, selection, adjoints.
@@ -49,7 +50,7 @@ struct Case {
     active: Vec<bool>,
     adjoints: Vec<f64>,
     log_z: Vec<f64>,
-    plan: Plan,
+    plan: Plan<f64>,
 }
 
 impl Case {
@@ -82,8 +83,8 @@ impl Case {
 
 fn cases() -> impl Strategy<Value = Case> {
     let shape = (0usize..40, 1usize..9, 1usize..70, 0usize..6, any::<u64>());
-    let plan = (1usize..20, 1usize..20, 1usize..30, 1usize..4, 0usize..50);
-    (shape, plan).prop_map(|((n, h, c, s, seed), (wave, block, classes, tiles, kept))| {
+    let plan = (1usize..20, 1usize..20, 1usize..30, 1usize..4, 0usize..50, 0usize..50);
+    (shape, plan).prop_map(|((n, h, c, s, seed), (wave, block, classes, tiles, kept, held))| {
         let mut state = seed | 1;
         let mut uniform = move || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -106,7 +107,7 @@ fn cases() -> impl Strategy<Value = Case> {
                 }
             }
         }
-        let plan = Plan { wave, block, classes, tiles, kept };
+        let plan = Plan { held, ..Plan::custom(wave, block, classes, tiles, kept) };
         Case { n, h, c, s, hidden, weight, bias, ids, active, adjoints, log_z, plan }
     })
 }
@@ -160,10 +161,10 @@ proptest! {
         let (hidden, weight, bias) = (narrow(&case.hidden), narrow(&case.weight), narrow(&case.bias));
         let head = Head::new(&weight, Some(&bias), case.h).unwrap();
         let rows = Rows::new(&hidden, case.h).unwrap();
-        let out = forward(&rows, &head, &selection, &case.plan).unwrap();
+        let out = forward(&rows, &head, &selection, &case.plan.to()).unwrap();
         let mut adjoints = Adjoints::new(&case.adjoints);
         adjoints.log_z = Some(&case.log_z);
-        let grads = backward(&rows, &head, &selection, &out, &adjoints, &case.plan).unwrap();
+        let grads = backward(&rows, &head, &selection, &out, &adjoints, &case.plan.to()).unwrap();
         let mut wide = case.clone();
         wide.hidden = hidden.iter().map(|v| f64::from(*v)).collect();
         wide.weight = weight.iter().map(|v| f64::from(*v)).collect();
@@ -188,12 +189,12 @@ proptest! {
         let head = Head::new(&weight, None, case.h).unwrap();
         let rows = Rows::new(&hidden, case.h).unwrap();
         let (selection, adjoints) = (case.selection(), Adjoints::new(&case.adjoints));
-        let run = |plan: &Plan| {
+        let run = |plan: &Plan<f32>| {
             let out = forward(&rows, &head, &selection, plan).unwrap();
             let grads = backward(&rows, &head, &selection, &out, &adjoints, plan).unwrap();
             (out, grads)
         };
-        let (a, b) = (run(&case.plan), run(&planned(case.n, case.h, case.c, MemoryBudget::default())));
+        let (a, b) = (run(&case.plan.to()), run(&planned(case.n, case.h, case.c, MemoryBudget::default())));
         close(&a.0.emissions, &b.0.emissions, 1e-5);
         for (a, b) in [(&a.1.weight, &b.1.weight), (&a.1.sites, &b.1.sites)] {
             let wide = |v: &[f32]| v.iter().map(|v| f64::from(*v)).collect::<Vec<_>>();
@@ -232,8 +233,8 @@ proptest! {
             rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(|| {
                 let head = Head::new(&weight, None, case.h).unwrap();
                 let rows = Rows::new(&hidden, case.h).unwrap();
-                let out = forward(&rows, &head, &selection, &case.plan).unwrap();
-                let grads = backward(&rows, &head, &selection, &out, &adjoints, &case.plan).unwrap();
+                let out = forward(&rows, &head, &selection, &case.plan.to()).unwrap();
+                let grads = backward(&rows, &head, &selection, &out, &adjoints, &case.plan.to()).unwrap();
                 (out, grads)
             })
         };
@@ -263,7 +264,7 @@ fn joint_sites_equal_their_rows() {
     let selection =
         Selection::new((0..2 * n).map(|i| (i % c) as u32).collect(), vec![true; 2 * n], 2).unwrap();
     let adjoints: Vec<f64> = (0..2 * n).map(|i| value(i + 7)).collect();
-    let plan = Plan { wave: 5, block: 3, classes: 4, tiles: 2, kept: 7 };
+    let plan = Plan { held: 5, ..Plan::custom(5, 3, 4, 2, 7) };
     let head = Head::new(&weight, None, h).unwrap();
     for activation in [Activation::Tanh, Activation::Relu] {
         let joint = JointSites::new(&f, &g, &frame_of, &label_of, h, activation).unwrap();
@@ -301,7 +302,7 @@ fn one_site(
     let active = vec![true; ids.len()];
     let per_site = ids.len();
     let selection = Selection::new(ids, active, per_site)?;
-    let plan = Plan { wave: 1, block: 1, classes, tiles: 1, kept: 0 };
+    let plan = Plan::custom(1, 1, classes, 1, 0);
     forward(&Rows::new(&[1.0], 1)?, &Head::new(weight, Some(bias), 1)?, &selection, &plan)
 }
 
@@ -376,14 +377,15 @@ fn mistakes_are_named() {
     let (rows, head) = (Rows::new(&[1.0f32], 1).unwrap(), Head::new(&[1.0f32, 2.0], None, 1).unwrap());
     let mut plan = planned(1, 1, 2, MemoryBudget::default());
     let out = forward(&rows, &head, &selection, &plan).unwrap();
-    let back =
-        |adjoints: &Adjoints, plan: &Plan| backward(&rows, &head, &selection, &out, adjoints, plan).err();
+    let back = |adjoints: &Adjoints, plan: &Plan<f32>| {
+        backward(&rows, &head, &selection, &out, adjoints, plan).err()
+    };
     assert!(matches!(back(&Adjoints::new(&[f64::NAN]), &plan), Some(Error::Adjoint { site: 0, .. })));
     assert!(matches!(back(&Adjoints::new(&[]), &plan), Some(Error::Length { .. })));
     let clamp = Some(Clamp { limit: -1.0, weights: &[1.0] });
     assert_eq!(back(&Adjoints { clamp, ..Adjoints::new(&[1.0]) }, &plan), Some(Error::Clamp { limit: -1.0 }));
-    plan.classes = 0;
-    assert_eq!(back(&Adjoints::new(&[1.0]), &plan), Some(Error::Zero { argument: "plan.classes" }));
+    plan.tile_classes = 0;
+    assert_eq!(back(&Adjoints::new(&[1.0]), &plan), Some(Error::Zero { argument: "plan.tile_classes" }));
 
     let forward = |site_of_row: &[u32], sites: usize| {
         let selection = Selection::new(vec![0; sites], vec![true; sites], 1).unwrap();
@@ -427,7 +429,7 @@ fn a_cut_larger_than_the_problem_is_as_good_as_one_that_fits() {
     let (rows, head) = (Rows::new(&hidden, 1).unwrap(), Head::new(&weight, None, 1).unwrap());
     let selection = Selection::new(vec![0; 4], vec![true; 4], 1).unwrap();
     let run = |size: usize| {
-        let plan = Plan { wave: size, block: size, classes: size, tiles: size, kept: size };
+        let plan = Plan { held: size, ..Plan::custom(size, size, size, size, size) };
         let out = forward(&rows, &head, &selection, &plan).unwrap();
         backward(&rows, &head, &selection, &out, &Adjoints::new(&[1.0; 4]), &plan).unwrap()
     };

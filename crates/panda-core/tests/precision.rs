@@ -1,7 +1,7 @@
 //! Products in bf16 against products in full, and their own invariants.
 use panda_core::{
-    Adjoints, Gradients, Head, MemoryBudget, Normalized, Plan, Precision, Rows, Selection, Sites, Workspace,
-    backward, forward,
+    Adjoints, Backward, Gradients, Head, MemoryBudget, Normalized, Plan, Precision, Rows, Selection, Sites,
+    Workspace, backward, forward,
 };
 
 const N: usize = 300;
@@ -47,8 +47,10 @@ impl Problem {
         let head = Head::new(&self.weight, Some(&self.bias), H).unwrap();
         let out = forward(&rows, &head, &self.selection, &mut workspace).unwrap();
         let mut into = Gradients::zero(rows.zero_gradient(), &head);
-        let adjoints = Adjoints::new(&self.adjoints);
-        backward(&rows, &head, &self.selection, &out, &adjoints, &mut workspace, &mut into).unwrap();
+        let (sites, head, selection) = (&rows, &head, &self.selection);
+        let adjoints = &Adjoints::new(&self.adjoints);
+        backward(Backward { sites, head, selection, normalized: &out, adjoints }, &mut workspace, &mut into)
+            .unwrap();
         (out, into)
     }
 
@@ -169,14 +171,15 @@ fn factors_that_are_exact_give_exact_emissions() {
 fn cuts_and_kept_scores_change_only_rounding() {
     let problem = Problem::new();
     let expected = problem.with(Precision::Bf16);
-    for (wave, block, classes, tiles, kept) in [
-        (300, 256, 448, 2, 0),
-        (300, 256, 448, 2, 300),
-        (100, 32, 64, 3, 150),
-        (7, 3, 5, 2, 20),
-        (40, 50, 33, 1, 0),
+    for (wave, block, classes, tiles, kept, held) in [
+        (300, 256, 448, 2, 0, 0),
+        (300, 256, 448, 2, 300, 0),
+        (300, 256, 448, 2, 300, 300),
+        (100, 32, 64, 3, 150, 96),
+        (7, 3, 5, 2, 20, 14),
+        (40, 50, 33, 1, 0, 0),
     ] {
-        let plan = Plan { wave, block, classes, tiles, kept };
+        let plan = Plan { held, ..Plan::custom(wave, block, classes, tiles, kept) };
         let (out, grads) = problem.run(Workspace::with_plan(plan).unwrap().with_precision(Precision::Bf16));
         for (found, expected) in out.emissions.iter().zip(&expected.0.emissions) {
             assert!((found - expected).abs() < 1e-5, "{plan:?}");

@@ -1,7 +1,7 @@
 //! The engine behind every door: normaliser forward, lattice, normaliser backward.
 use std::{borrow::Cow, ops::Range};
 
-use panda_core::{Adjoints, Clamp, Gradients, Head, Normalized, Real, Selection, Sites};
+use panda_core::{Adjoints, Backward, Clamp, Gradients, Head, Normalized, Real, Selection, Sites};
 use rnnt_dp::Lattices;
 
 use crate::{
@@ -154,9 +154,8 @@ impl<F: Real> Forward<F> {
             let Part { selection, normalized } = part;
             let sum = std::mem::take(&mut into[0].sites);
             into[head].sites = sum;
-            let (head_of, into_head) = (&heads[head], &mut into[head]);
-            let outcome =
-                panda_core::backward(sites, head_of, selection, normalized, adjoints, workspace, into_head);
+            let arguments = Backward { sites, head: &heads[head], selection, normalized, adjoints };
+            let outcome = panda_core::backward(arguments, workspace, &mut into[head]);
             into[0].sites = std::mem::take(&mut into[head].sites);
             counted = counted.max(outcome?);
             Ok(())

@@ -1,7 +1,7 @@
 //! What a call will take, without running it.
 use std::fmt;
 
-use panda_core::{Plan, Shape};
+use panda_core::{Plan, Real, Shape};
 
 use crate::{
     Options, Targets,
@@ -32,7 +32,7 @@ pub struct MemoryPlan {
     /// Sites of the largest group.
     pub group_sites: usize,
     /// The cut of the largest group.
-    pub plan: Plan,
+    pub plan: Plan<f32>,
     /// Bytes of the padded frame and label rows and of the head.
     pub arguments: usize,
     /// Bytes of their gradients.
@@ -52,7 +52,8 @@ impl MemoryPlan {
         let shape_of = |sites| Shape { sites, hidden, classes, selected: targets.tokens() };
         let plan_of = |shape| match options.plan {
             Some(plan) => plan,
-            None => Plan::new(shape, element, options.precision, options.budget),
+            None if element == 8 => plan_of_type::<f64>(shape, options),
+            None => plan_of_type::<f32>(shape, options),
         };
         let columns = match options.topology.columns() - options.topology.tokens() {
             0 => Columns::Tokens,
@@ -66,6 +67,10 @@ impl MemoryPlan {
         let operations = operations.fold(0, u64::saturating_add);
         let group_sites = sites.max().unwrap_or(0);
         let (shape, plan) = (shape_of(group_sites), plan_of(shape_of(group_sites)));
+        let bytes = match element {
+            8 => plan.to::<f64>().bytes(shape, options.precision),
+            _ => plan.bytes(shape, options.precision),
+        };
         let batch = targets.batch();
         let frames = (0..batch).map(|b| targets.frames(b)).max().unwrap_or(0);
         let positions = (0..batch).map(|b| targets.labels(b).len() + 1).max().unwrap_or(0);
@@ -82,8 +87,7 @@ impl MemoryPlan {
             plan,
             arguments,
             gradients: arguments.saturating_add(classes.saturating_mul(8 - element.min(8))),
-            transient: plan
-                .bytes(shape, element, options.precision)
+            transient: bytes
                 .saturating_add(group_sites.saturating_mul(objective.bytes()))
                 .saturating_add(batch.saturating_mul(8)),
             dense: batch
@@ -96,15 +100,22 @@ impl MemoryPlan {
     }
 }
 
+/// The cut of a call; the smallest, where the budget is below it.
+fn plan_of_type<F: Real>(shape: Shape, options: &Options) -> Plan<f32> {
+    Plan::<F>::new(shape, options.precision, options.budget)
+        .unwrap_or_else(|_| Plan::least(shape, options.precision))
+        .to()
+}
+
 impl fmt::Display for MemoryPlan {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let mb = |bytes: usize| bytes as f64 / 1e6;
-        let Plan { wave, block, classes, tiles, kept } = self.plan;
+        let Plan { wave, block, tile_classes, tiles, kept, .. } = self.plan;
         let Shape { sites, hidden, classes: all, .. } = self.shape;
         writeln!(f, "loss of {} utterances: N = {sites}, H = {hidden}, C = {all}", self.batch)?;
         writeln!(
             f,
-            "  {} groups of at most {} sites; waves of {wave} sites in blocks of {block}, {tiles} tiles of {classes} classes in flight",
+            "  {} groups of at most {} sites; waves of {wave} sites in blocks of {block}, {tiles} tiles of {tile_classes} classes in flight",
             self.groups, self.group_sites
         )?;
         writeln!(

@@ -49,7 +49,7 @@ pub struct Options {
     /// say nothing. Not together with a z-loss, and not for CTC, where all frames weigh the same.
     pub skip: f64,
     /// How the work is cut; chosen from shape and budget when `None`.
-    pub plan: Option<Plan>,
+    pub plan: Option<Plan<f32>>,
 }
 
 impl Options {
@@ -94,7 +94,7 @@ impl Options {
     pub(crate) fn workspace<F: Real>(&self) -> Result<Workspace<F>> {
         let workspace = match self.plan {
             None => Workspace::new(self.budget),
-            Some(plan) => Workspace::with_plan(plan)?,
+            Some(plan) => Workspace::with_plan(plan.to())?,
         };
         Ok(workspace.with_precision(self.precision))
     }

@@ -225,7 +225,7 @@ fn skipping_stays_within_its_bound_with_every_head() {
             for wave in [1, 100] {
                 let options = Options { fastemit: 0.5, ..Options::default() };
                 let exact = Case::new(kind, false, options.clone()).run();
-                let sizes = Plan { wave, block: 8, classes: 4, tiles: 2, kept: 0 };
+                let sizes = Plan::custom(wave, 8, 4, 2, 0);
                 let found = Case::new(kind, false, Options { skip, plan: Some(sizes), ..options }).run();
                 let Skipped { sites, mass, bias, weight, inputs, .. } = found.skipped;
                 skipped_any |= sites > 0;

@@ -171,7 +171,7 @@ fn batch_mates_groups_padding_and_threads_change_nothing() {
     }
 }
 
-fn options_plan() -> Plan {
+fn options_plan() -> Plan<f32> {
     Plan { kept: 0, ..rnnt_loss::MemoryPlan::new(&targets(), H, C, 8, &Options::default()).plan }
 }
 

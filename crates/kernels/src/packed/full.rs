@@ -22,6 +22,11 @@ pub struct Full;
 impl<F: Real> Numbers<F> for Full {
     type Word = F;
     const ZERO: F = F::ZERO;
+    const STEPWISE: bool = true;
+
+    fn side(operand: Operand) -> usize {
+        F::kernel().side(operand)
+    }
 
     fn strip() -> usize {
         2 * F::kernel().sides[0]

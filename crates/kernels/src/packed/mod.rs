@@ -33,6 +33,11 @@ pub trait Numbers<F: Real>: 'static {
     type Word: Copy + Send + Sync + std::fmt::Debug + 'static;
     /// A word of zeros.
     const ZERO: Self::Word;
+    /// Whether steps of the sum follow one another inside a micro-panel, so that it can be packed piece by piece.
+    const STEPWISE: bool;
+
+    /// MR of a left operand or NR of a right one: rows or columns of a micro-panel.
+    fn side(operand: Operand) -> usize;
 
     /// Rows that a task should multiply at once. Packed rows can be taken apart at multiples of it, and as many steps of
     /// a sum can be packed for themselves.

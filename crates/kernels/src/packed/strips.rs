@@ -26,7 +26,7 @@ pub struct Place<'a, F> {
 }
 
 impl<F: Real> Kernel<F> {
-    fn side(&self, operand: Operand) -> usize {
+    pub(super) fn side(&self, operand: Operand) -> usize {
         self.sides[if operand == Operand::Left { 0 } else { 1 }]
     }
 

@@ -107,7 +107,7 @@ fn is_the_best_path_of_dense_scores() {
     let mut case = Case::new();
     // Groups of one utterance each in the second; regularisers of a loss and weights of its tokens change nothing.
     case.targets = case.targets.with_token_weights(vec![vec![0.5, 2.0], vec![3.0; 3], vec![]]).unwrap();
-    let plan = Plan { wave: 1, block: 1, classes: 4, tiles: 1, kept: 0 };
+    let plan = Plan::custom(1, 1, 4, 1, 0);
     for topology in [Topology::rnnt(), Topology::modified(), Topology::constrained()] {
         let plain = Options { topology, ..Options::default() };
         case.check(&case.emissions(softmax, false), None, &plain);

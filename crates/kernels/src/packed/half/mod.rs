@@ -40,6 +40,11 @@ pub struct Half;
 impl<F: Real> Numbers<F> for Half {
     type Word = Tile;
     const ZERO: Tile = Tile([0; SIDE * DEPTH]);
+    const STEPWISE: bool = false;
+
+    fn side(_operand: Operand) -> usize {
+        BLOCK
+    }
 
     fn strip() -> usize {
         BLOCK
