@@ -48,7 +48,7 @@ pub(super) fn pruned<F: Element>(case: &Case) -> Result<Outcome, Stop> {
         case.get(name)?;
         out.gradient(case, name, gradient)?;
     }
-    let mut every = Session::new(&Options { loss: Loss::over(topology), ..chosen })?;
+    let mut every = Session::new(&Options { loss: Loss::over(topology.clone()), ..chosen })?;
     if case.options.delay_penalty == 0.0 {
         out.loss(case, "unpruned_joint_loss", &every.sum(joint, &targets, &ones)?.losses)?;
     }
