@@ -13,7 +13,6 @@ use crate::{
 
 /// Where the scores of a batch lie.
 struct Rows {
-    layout: Layout,
     site_of_row: Vec<u32>,
     classes: usize,
     /// D
@@ -34,7 +33,7 @@ impl Rows {
         let durations = loss.durations();
         let width = classes.saturating_add(durations);
         expect_rows("scores", layout.score_rows(objective.sites()), width, len)?;
-        Ok(Self { layout, site_of_row: layout.site_of_row(objective.sites()), classes, durations })
+        Ok(Self { site_of_row: layout.site_of_row(objective.sites()), classes, durations })
     }
 
     /// Tokens, and durations if there are some.
