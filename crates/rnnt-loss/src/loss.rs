@@ -153,6 +153,12 @@ impl Loss {
         if let Self::Pruned { pruning, .. } = self {
             pruning.check()?;
         }
+        if let Self::Tdt { topology, .. } = self
+            && self.durations() == 0
+        {
+            let (made_of, found) = ("blank, label, at least one duration", topology.columns());
+            return Err(Error::Columns { expected: topology.tokens() + 1, made_of, found });
+        }
         match self.omega() {
             omega if (0.0..=1.0).contains(&omega) => Ok(()),
             found => Err(Error::Omega { found }),

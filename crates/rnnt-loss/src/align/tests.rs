@@ -1,7 +1,9 @@
 //! Against dense scores and the lattice's own functions.
+use panda_core::Head;
 use rnnt_dp::{Regularisers, Topology, forward_backward};
 
 use super::*;
+use crate::{Layout, Tokens};
 
 /// Numbers that look random and are always the same.
 fn wave(count: usize, step: f64, scale: f64) -> Vec<f64> {
@@ -66,12 +68,14 @@ impl Case {
         out
     }
 
-    fn check(&self, emissions: &[f64], durations: Option<&Head<f64>>, options: &Options) {
-        let head = Head::new(&self.head, Some(&self.bias), HIDDEN).unwrap();
-        let (lattices, topology) = (self.targets.lattices(), &options.topology);
-        let found =
-            align(&self.frames, &self.labels, &head, durations, Layout::Packed, &self.targets, options)
-                .unwrap();
+    fn joint(&self) -> Joint<'_, f64> {
+        Joint::new(&self.frames, &self.labels, Head::new(&self.head, Some(&self.bias), HIDDEN).unwrap())
+    }
+
+    fn check(&self, emissions: &[f64], durations: Option<Head<f64>>, options: &Options) {
+        let (lattices, topology) = (self.targets.lattices(), options.loss.topology().unwrap());
+        let joint = Joint { durations, ..self.joint() };
+        let found = Session::new(options).unwrap().align(&joint, &self.targets).unwrap();
         let posterior = forward_backward(lattices, topology, emissions, &Regularisers::default()).unwrap();
         let paths = best_path(lattices, topology, emissions).unwrap();
         let sure = confidences(lattices, topology, &posterior.adjoints, &paths).unwrap();
@@ -109,7 +113,7 @@ fn is_the_best_path_of_dense_scores() {
     case.targets = case.targets.with_token_weights(vec![vec![0.5, 2.0], vec![3.0; 3], vec![]]).unwrap();
     let plan = Plan::custom(1, 1, 4, 1, 0);
     for topology in [Topology::rnnt(), Topology::modified(), Topology::constrained()] {
-        let plain = Options { topology, ..Options::default() };
+        let plain = Options::of(Loss::over(topology));
         case.check(&case.emissions(softmax, false), None, &plain);
         let cut =
             Options { plan: Some(plan), fastemit: 0.3, delay_penalty: 0.1, skip: 0.5, z_loss: 0.1, ..plain };
@@ -121,13 +125,9 @@ fn is_the_best_path_of_dense_scores() {
 fn knows_durations_and_factored_blanks() {
     let case = Case::new();
     let durations = Head::new(&case.durations, None, HIDDEN).unwrap();
-    let options = Options {
-        topology: Topology::tdt(&[0, 1, 2]).unwrap(),
-        sigma: 0.1,
-        omega: 0.2,
-        ..Options::default()
-    };
-    case.check(&case.emissions(softmax, true), Some(&durations), &options);
+    let topology = Topology::tdt(&[0, 1, 2]).unwrap();
+    let options = Options::of(Loss::Tdt { topology, sigma: 0.1, omega: 0.2 });
+    case.check(&case.emissions(softmax, true), Some(durations), &options);
 
     let factored = |z: &[f64], next: Option<usize>| {
         let others: Vec<f64> = (0..CLASSES).filter(|&c| c != BLANK).map(|c| z[c]).collect();
@@ -135,17 +135,18 @@ fn knows_durations_and_factored_blanks() {
         let label = |next: usize| sigmoid(-z[BLANK]) + z[next] - log_sum(&others);
         [sigmoid(z[BLANK]), next.map_or(-1.0, label)]
     };
-    let options = Options { factored_blank: true, ..Options::default() };
-    case.check(&case.emissions(factored, false), None, &options);
+    let (topology, tokens) = (Topology::rnnt(), Tokens::FactoredBlank);
+    for sigma in [0.0, 0.3] {
+        let options = Options::of(Loss::Transducer { topology: topology.clone(), tokens, sigma });
+        case.check(&case.emissions(factored, false), None, &options);
+    }
 }
 
 #[test]
 fn padding_and_neighbours_change_nothing() {
     let case = Case::new();
-    let head = Head::new(&case.head, Some(&case.bias), HIDDEN).unwrap();
-    let options = Options { topology: Topology::modified(), ..Options::default() };
-    let packed =
-        align(&case.frames, &case.labels, &head, None, Layout::Packed, &case.targets, &options).unwrap();
+    let session = Session::new(&Options::of(Loss::over(Topology::modified()))).unwrap();
+    let packed = session.align(&case.joint(), &case.targets).unwrap();
     let (mut frames, mut labels) = (vec![f64::NAN; 3 * 7 * HIDDEN], vec![f64::NAN; 3 * 5 * HIDDEN]);
     for (b, (f, g)) in [(0, 0), (4, 3), (6, 7)].into_iter().enumerate() {
         let (t, u) = (case.targets.frames(b) * HIDDEN, (case.targets.labels(b).len() + 1) * HIDDEN);
@@ -153,11 +154,12 @@ fn padding_and_neighbours_change_nothing() {
         labels[b * 5 * HIDDEN..][..u].copy_from_slice(&case.labels[g * HIDDEN..][..u]);
         let alone = case.targets.part(b..b + 1);
         let (f, g) = (&case.frames[f * HIDDEN..][..t], &case.labels[g * HIDDEN..][..u]);
-        let alone = align(f, g, &head, None, Layout::Packed, &alone, &options).unwrap();
+        let alone = session.align(&Joint::new(f, g, case.joint().head), &alone).unwrap();
         assert_eq!(alone[0], packed[b]);
     }
     let layout = Layout::Padded { frames: 7, positions: 5 };
-    let padded = align(&frames, &labels, &head, None, layout, &case.targets, &options).unwrap();
+    let joint = Joint::new(&frames, &labels, case.joint().head).with_layout(layout);
+    let padded = session.align(&joint, &case.targets).unwrap();
     assert_eq!(padded, packed);
     assert!(packed[1].is_none() && packed[2].as_ref().unwrap().tokens.is_empty());
 }
@@ -165,20 +167,22 @@ fn padding_and_neighbours_change_nothing() {
 #[test]
 fn mistakes_are_named() {
     let case = Case::new();
-    let head = Head::new(&case.head, Some(&case.bias), HIDDEN).unwrap();
-    let run = |frames: &[f64], durations: Option<&Head<f64>>, topology| {
-        let options = Options { topology, ..Options::default() };
-        align(frames, &case.labels, &head, durations, Layout::Packed, &case.targets, &options)
+    let run = |encoded: &[f64], durations: Option<Head<f64>>, loss: Loss| {
+        let joint = Joint { encoded, durations, ..case.joint() };
+        Session::new(&Options::of(loss))?.align(&joint, &case.targets)
     };
-    let short = run(&case.frames[1..], None, Topology::rnnt());
-    assert!(matches!(short, Err(Error::Shape { argument: "frames", .. })));
-    let narrow = Head::new(&case.durations, None, 3).unwrap();
-    let error = run(&case.frames, Some(&narrow), Topology::tdt(&[0, 1, 2]).unwrap());
+    let short = run(&case.frames[1..], None, Loss::rnnt());
+    assert!(matches!(short, Err(Error::Shape { argument: "encoded", .. })));
+    let narrow = Head::new(&case.durations[..3 * 3], None, 3).unwrap();
+    let error = run(&case.frames, Some(narrow), Loss::tdt(&[0, 1, 2]).unwrap());
     assert!(matches!(error, Err(Error::Shape { argument: "durations", .. })));
-    let error = run(&case.frames, None, Topology::tdt(&[0, 1, 2]).unwrap());
+    let error = run(&case.frames, None, Loss::tdt(&[0, 1, 2]).unwrap());
+    assert!(matches!(error, Err(Error::Durations { expected: 3, found: 0 })));
+    let error = run(&case.frames, None, Loss::over(Topology::tdt(&[0, 1, 2]).unwrap()));
     assert!(matches!(error, Err(Error::Columns { expected: 2, found: 5, .. })));
+    assert!(matches!(run(&case.frames, None, Loss::Ctc), Err(Error::Inputs { .. })));
     let mut frames = case.frames.clone();
     frames[5 * HIDDEN] = f64::NAN;
-    let error = run(&frames, None, Topology::rnnt()).unwrap_err();
+    let error = run(&frames, None, Loss::rnnt()).unwrap_err();
     assert!(matches!(error, Error::Scores { utterance: 1, frame: 1, .. }), "{error}");
 }

@@ -1,8 +1,7 @@
 //! Every kind of head with FastEmit, weights of tokens, clamp, bands and skipping at once, against plain loops over all classes.
 use rnnt_dp::{Regularisers, forward_backward};
 use rnnt_loss::{
-    Error, Head, Layout, MemoryBudget, Options, Plan, Skipped, Targets, Topology, internal_lm,
-    projected_loss, tdt_loss,
+    Error, Head, Joint, Layout, Loss, MemoryBudget, Options, Plan, Session, Skipped, Targets, Tokens, Topology,
 };
 
 const H: usize = 3;
@@ -31,6 +30,7 @@ struct Case {
     kind: Kind,
     targets: Targets,
     options: Options,
+    sigma: f64,
     frames: Vec<f64>,
     labels: Vec<f64>,
     /// Weight and bias of tokens and of durations.
@@ -49,7 +49,7 @@ struct Found {
 }
 
 impl Case {
-    fn new(kind: Kind, bands: bool, options: Options) -> Self {
+    fn new(kind: Kind, bands: bool, sigma: f64, options: Options) -> Self {
         let labels = vec![vec![1, 5], vec![], vec![0, 0, 3]];
         let token_weights = vec![vec![0.5, 2.0], vec![], vec![1.5, 0.0, 0.7]];
         let mut targets = Targets::new(BLANK, FRAMES.to_vec(), labels).unwrap();
@@ -62,15 +62,22 @@ impl Case {
                 .retained(vec![vec![0..2, 0..3, 1..3, 1..3], vec![0..1], vec![0..4, 0..4, 2..4]])
                 .unwrap();
         }
-        let topology = match kind {
-            Kind::Plain | Kind::Factored => Topology::rnnt(),
-            Kind::BigBlank => Topology::multi_blank(&[2]).unwrap(),
-            Kind::Durations => Topology::tdt(&DURATIONS).unwrap(),
+        let (topology, tokens) = (Topology::rnnt(), Tokens::default());
+        let loss = match kind {
+            Kind::Plain => Loss::Transducer { topology, tokens, sigma },
+            Kind::Factored => Loss::Transducer { topology, tokens: Tokens::FactoredBlank, sigma },
+            Kind::BigBlank => {
+                Loss::Transducer { topology: Topology::multi_blank(&[2]).unwrap(), tokens, sigma }
+            }
+            Kind::Durations => {
+                Loss::Tdt { topology: Topology::tdt(&DURATIONS).unwrap(), sigma, omega: 0.0 }
+            }
         };
         Self {
             kind,
             targets,
-            options: Options { topology, factored_blank: kind == Kind::Factored, ..options },
+            options: Options { loss, ..options },
+            sigma,
             frames: values(8 * H, 1),
             labels: values(8 * H, 2),
             heads: [(values(C * H, 3), values(C, 4)), (values(3 * H, 5), values(3, 6))],
@@ -79,15 +86,19 @@ impl Case {
 
     fn run(&self) -> Found {
         let [tokens, durations] = self.heads.each_ref().map(|(w, b)| Head::new(w, Some(b), H).unwrap());
-        let (f, g, targets, options) = (&self.frames, &self.labels, &self.targets, &self.options);
+        let mut joint = Joint::new(&self.frames, &self.labels, tokens);
         if self.kind == Kind::Durations {
-            let out =
-                tdt_loss(f, g, &tokens, &durations, Layout::Packed, targets, options, &WEIGHTS).unwrap();
-            let (rows, heads) = ([out.frames, out.labels], vec![out.tokens, out.durations]);
-            return Found { losses: out.losses, rows, heads, skipped: out.skipped };
+            joint = joint.with_durations(durations);
         }
-        let out = projected_loss(f, g, &tokens, Layout::Packed, targets, options, &WEIGHTS).unwrap();
-        let (rows, heads) = ([out.frames, out.labels], vec![(out.weight, out.bias)]);
+        let out = Session::new(&self.options).unwrap().sum(joint, &self.targets, &WEIGHTS).unwrap();
+        let found = out.gradients;
+        let mut heads = vec![(found.head.weight, found.head.bias)];
+        if self.kind == Kind::Durations {
+            heads.push((found.durations.weight, found.durations.bias));
+        } else {
+            assert!(found.durations.weight.is_empty() && found.durations.bias.is_empty());
+        }
+        let rows = [found.encoded, found.predicted];
         Found { losses: out.losses, rows, heads, skipped: out.skipped }
     }
 
@@ -143,8 +154,10 @@ impl Case {
                 emissions.extend(softmax(&score(&self.heads[1], h), &|_| true).into_iter().map(f64::ln));
             }
         }
-        let Options { fastemit, delay_penalty, sigma, topology, clamp, .. } = &self.options;
-        let regularisers = Regularisers { fastemit: *fastemit, delay_penalty: *delay_penalty, sigma: *sigma };
+        let Options { loss, fastemit, delay_penalty, clamp, .. } = &self.options;
+        let topology = loss.topology().unwrap();
+        let regularisers =
+            Regularisers { fastemit: *fastemit, delay_penalty: *delay_penalty, sigma: self.sigma };
         let out = forward_backward(self.targets.lattices(), topology, &emissions, &regularisers).unwrap();
         let token_weights = [vec![0.5, 2.0], vec![], vec![1.5, 0.0, 0.7]];
         let clip = |g: f64| clamp.map_or(g, |limit| g.clamp(-limit, limit));
@@ -197,9 +210,8 @@ fn heads_have_the_gradients_of_plain_loops() {
         {
             let sigma = if matches!(kind, Kind::BigBlank | Kind::Durations) { 0.1 } else { 0.0 };
             for budget in [MemoryBudget::default(), MemoryBudget::recompute()] {
-                let options =
-                    Options { clamp, fastemit, sigma, delay_penalty: 0.2, budget, ..Options::default() };
-                let case = Case::new(kind, bands, options);
+                let options = Options { clamp, fastemit, delay_penalty: 0.2, budget, ..Options::default() };
+                let case = Case::new(kind, bands, sigma, options);
                 let (found, (losses, heads)) = (case.run(), case.dense());
                 for (found, want) in found.losses.iter().zip(&losses) {
                     assert!((found - want).abs() < 1e-11, "{kind:?}: {found} {want}");
@@ -224,9 +236,9 @@ fn skipping_stays_within_its_bound_with_every_head() {
         for skip in [1e-3, 0.02, 0.1, 0.4] {
             for wave in [1, 100] {
                 let options = Options { fastemit: 0.5, ..Options::default() };
-                let exact = Case::new(kind, false, options.clone()).run();
+                let exact = Case::new(kind, false, 0.0, options.clone()).run();
                 let sizes = Plan::custom(wave, 8, 4, 2, 0);
-                let found = Case::new(kind, false, Options { skip, plan: Some(sizes), ..options }).run();
+                let found = Case::new(kind, false, 0.0, Options { skip, plan: Some(sizes), ..options }).run();
                 let Skipped { sites, mass, bias, weight, inputs, .. } = found.skipped;
                 skipped_any |= sites > 0;
                 let worst =
@@ -254,14 +266,15 @@ fn skipping_stays_within_its_bound_with_every_head() {
 
 #[test]
 fn the_internal_language_model_is_the_label_side_alone() {
-    let case = Case::new(Kind::Factored, false, Options::default());
+    let case = Case::new(Kind::Factored, false, 0.0, Options::default());
     let (w, b) = &case.heads[0];
     for (blank, options) in [(BLANK, &case.options), (0, &Options::default()), (5, &Options::default())] {
         let label = |i: u32| if i >= blank { i + 1 } else { i };
         let labels = vec![vec![label(0), label(3)], vec![], vec![label(4), label(4), label(1)]];
         let targets = Targets::new(blank, FRAMES.to_vec(), labels.clone()).unwrap();
         let head = Head::new(w, Some(b), H).unwrap();
-        let found = internal_lm(&case.labels, &head, Layout::Packed, &targets, options).unwrap();
+        let mut session = Session::new(options).unwrap();
+        let found = session.internal_lm(&case.labels, head, Layout::Packed, &targets).unwrap();
         assert_eq!(found.iter().map(Vec::len).collect::<Vec<_>>(), [2, 0, 3]);
         let padded: Vec<f64> = [(0, 3), (3, 4), (4, 8)]
             .into_iter()
@@ -272,7 +285,7 @@ fn the_internal_language_model_is_the_label_side_alone() {
             })
             .collect();
         let layout = Layout::Padded { frames: 4, positions: 5 };
-        assert_eq!(internal_lm(&padded, &head, layout, &targets, options).unwrap(), found);
+        assert_eq!(session.internal_lm(&padded, head, layout, &targets).unwrap(), found);
         let mut row = 0;
         for (labels, found) in labels.iter().zip(&found) {
             for (u, (&label, found)) in labels.iter().zip(found).enumerate() {
@@ -287,14 +300,12 @@ fn the_internal_language_model_is_the_label_side_alone() {
     let mut odd = case.labels.clone();
     odd[5 * H] = f64::NAN;
     let head = Head::new(w, Some(b), H).unwrap();
-    let found = internal_lm(&odd, &head, Layout::Packed, &case.targets, &Options::default());
+    let mut session = Session::new(&Options::default()).unwrap();
+    let found = session.internal_lm(&odd, head, Layout::Packed, &case.targets);
     assert!(matches!(found, Err(Error::Scores { utterance: 2, label: 1, .. })), "{found:?}");
     // Nothing but the blank: no label, nothing to say.
     let targets = Targets::new(0, vec![2], vec![vec![]]).unwrap();
     let head = Head::new(&w[..H], None, H).unwrap();
-    let plain = Options::default();
-    assert_eq!(
-        internal_lm(&case.labels[..H], &head, Layout::Packed, &targets, &plain).unwrap(),
-        [Vec::<f64>::new()]
-    );
+    let found = session.internal_lm(&case.labels[..H], head, Layout::Packed, &targets).unwrap();
+    assert_eq!(found, [Vec::<f64>::new()]);
 }

@@ -3,7 +3,8 @@ use candle_core::{Device, Tensor, Var};
 use oracle::{ctc::sum_over_labellings, differences::central};
 use rnnt_dp::delay;
 use rnnt_loss::{
-    Error, Head, Layout, MemoryBudget, Options, Plan, RowsLoss, Targets, Topology, candle, ctc_loss,
+    Error, Head, Joint, Layout, Loss, MemoryBudget, Options, Output, Plan, Rows, Session, Targets,
+    candle::{self, HeadTensors, LossSession, RowTensors},
 };
 
 const H: usize = 3;
@@ -30,11 +31,16 @@ fn inputs() -> Vec<f64> {
     [values(rows() * H, 1), values(C * H, 2), values(C, 3)].concat()
 }
 
-fn run(all: &[f64], targets: &Targets, options: &Options) -> RowsLoss<f64> {
+fn options() -> Options {
+    Options::of(Loss::Ctc)
+}
+
+fn run(all: &[f64], targets: &Targets, options: &Options) -> Output<f64> {
     let (rows, rest) = all.split_at(all.len() - C * H - C);
     let (weight, bias) = rest.split_at(C * H);
     let head = Head::new(weight, Some(bias), H).unwrap();
-    ctc_loss(rows, &head, Layout::Packed, targets, options, &WEIGHTS[..targets.batch()]).unwrap()
+    let weights = &WEIGHTS[..targets.batch()];
+    Session::new(options).unwrap().sum(Rows::new(rows, head), targets, weights).unwrap()
 }
 
 /// Log-probabilities of an utterance, smoothed, and the mean of squared log-sums.
@@ -57,7 +63,7 @@ fn dense(all: &[f64], utterance: usize, epsilon: f64) -> (Vec<f64>, f64) {
 fn losses_are_sums_over_labellings() {
     let (all, targets) = (inputs(), targets());
     for (label_smoothing, z_loss) in [(0.0, 0.0), (0.2, 0.0), (0.1, 0.3)] {
-        let options = Options { label_smoothing, z_loss, ..Options::default() };
+        let options = Options { label_smoothing, z_loss, ..options() };
         let found = run(&all, &targets, &options);
         for (utterance, found) in found.losses.iter().enumerate() {
             let (log_probs, squares) = dense(&all, utterance, label_smoothing);
@@ -78,11 +84,11 @@ fn gradients_are_central_differences() {
         z_loss: 0.2,
         delay_penalty: 0.3,
         budget: MemoryBudget::recompute(),
-        ..Options::default()
+        ..options()
     };
-    for options in [Options::default(), regularised] {
+    for options in [options(), regularised] {
         let found = run(&all, &targets, &options);
-        let gradient = [found.hidden, found.weight, found.bias].concat();
+        let gradient = [found.gradients.hidden, found.gradients.head.weight, found.gradients.head.bias].concat();
         let loss = |all: &[f64]| {
             let losses = run(all, &targets, &options).losses;
             Ok(losses.iter().zip(WEIGHTS).filter(|(l, _)| l.is_finite()).map(|(l, w)| l * w).sum())
@@ -99,17 +105,10 @@ fn gradients_are_central_differences() {
 #[test]
 fn a_delay_counts_where_a_label_begins() {
     let targets = Targets::new(0, vec![2], vec![vec![1]]).unwrap();
-    let options = Options { delay_penalty: 0.5, ..Options::default() };
+    let options = Options { delay_penalty: 0.5, ..options() };
     let head = [0.0; C * H];
-    let out = ctc_loss(
-        &[0.0; 2 * H],
-        &Head::new(&head, None, H).unwrap(),
-        Layout::Packed,
-        &targets,
-        &options,
-        &[1.0],
-    )
-    .unwrap();
+    let rows = Rows::new(&[0.0; 2 * H], Head::new(&head, None, H).unwrap());
+    let out = Session::new(&options).unwrap().sum(rows, &targets, &[1.0]).unwrap();
     let (early, late) = (delay(0.5, 0, 2).exp(), delay(0.5, 1, 2).exp());
     let want = -((2.0 * early + late) / 16.0).ln();
     assert!((out.losses[0] - want).abs() < 1e-12);
@@ -118,22 +117,22 @@ fn a_delay_counts_where_a_label_begins() {
 #[test]
 fn fastemit_and_token_weights_scale_labels() {
     let (all, targets) = (inputs(), targets());
-    let plain = run(&all, &targets, &Options::default());
-    let fastemit = run(&all, &targets, &Options { fastemit: 0.25, ..Options::default() });
+    let plain = run(&all, &targets, &options());
+    let fastemit = run(&all, &targets, &Options { fastemit: 0.25, ..options() });
     let weights = |w: f64| (0..4).map(|b| vec![w; targets.labels(b).len()]).collect::<Vec<_>>();
     let weighed =
-        |w| run(&all, &targets.clone().with_token_weights(weights(w)).unwrap(), &Options::default());
+        |w| run(&all, &targets.clone().with_token_weights(weights(w)).unwrap(), &options());
     assert_eq!(plain, weighed(1.0));
     assert_eq!(fastemit.losses, weighed(1.25).losses);
-    for (a, b) in fastemit.weight.iter().zip(&weighed(1.25).weight) {
+    for (a, b) in fastemit.gradients.head.weight.iter().zip(&weighed(1.25).gradients.head.weight) {
         assert!((a - b).abs() < 1e-12);
     }
-    assert_ne!(fastemit.weight, plain.weight);
+    assert_ne!(fastemit.gradients.head.weight, plain.gradients.head.weight);
     // Equal labels share a class, but not a weight.
     let each = |first: f64, second: f64| {
         let mut weights = weights(1.0);
         (weights[0][0], weights[0][1]) = (first, second);
-        run(&all, &targets.clone().with_token_weights(weights).unwrap(), &Options::default()).hidden
+        run(&all, &targets.clone().with_token_weights(weights).unwrap(), &options()).gradients.hidden
     };
     assert_ne!(each(0.0, 1.0), each(1.0, 0.0));
 }
@@ -141,13 +140,13 @@ fn fastemit_and_token_weights_scale_labels() {
 #[test]
 fn batch_mates_groups_padding_and_threads_change_nothing() {
     let (all, targets) = (inputs(), targets());
-    let options = Options::default();
+    let options = options();
     let want = run(&all, &targets, &options);
     // Groups of one utterance each.
     let plan = Plan { wave: 1, ..options_plan() };
     let alone = run(&all, &targets, &Options { plan: Some(plan), ..options.clone() });
     assert_eq!(alone.losses, want.losses);
-    for (a, b) in alone.hidden.iter().zip(&want.hidden) {
+    for (a, b) in alone.gradients.hidden.iter().zip(&want.gradients.hidden) {
         assert!((a - b).abs() < 1e-13);
     }
     let (weight, bias) = all[rows() * H..].split_at(C * H);
@@ -160,19 +159,20 @@ fn batch_mates_groups_padding_and_threads_change_nothing() {
     }
     let layout = Layout::Padded { frames: 6, positions: 1 };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
-    let found = pool.install(|| ctc_loss(&padded, &head, layout, &targets, &options, &WEIGHTS).unwrap());
-    assert_eq!((&found.losses, &found.weight, &found.bias), (&want.losses, &want.weight, &want.bias));
+    let rows = Rows::new(&padded, head).with_layout(layout);
+    let found = pool.install(|| Session::new(&options).unwrap().sum(rows, &targets, &WEIGHTS).unwrap());
+    assert_eq!((&found.losses, &found.gradients.head), (&want.losses, &want.gradients.head));
     let mut row = 0;
     for (b, frames) in FRAMES.into_iter().enumerate() {
-        let (own, padding) = found.hidden[b * 6 * H..][..6 * H].split_at(frames * H);
-        assert_eq!(own, &want.hidden[row * H..(row + frames) * H]);
+        let (own, padding) = found.gradients.hidden[b * 6 * H..][..6 * H].split_at(frames * H);
+        assert_eq!(own, &want.gradients.hidden[row * H..(row + frames) * H]);
         assert!(padding.iter().all(|g| *g == 0.0));
         row += frames;
     }
 }
 
 fn options_plan() -> Plan<f32> {
-    Plan { kept: 0, ..rnnt_loss::MemoryPlan::new(&targets(), H, C, 8, &Options::default()).plan }
+    Plan { kept: 0, held: 0, ..rnnt_loss::MemoryPlan::new::<f64>(&targets(), H, C, &options()).unwrap().plan }
 }
 
 /// The operation over scores, the one over rows and the function agree.
@@ -183,11 +183,12 @@ fn operations_agree() {
         Var::from_tensor(&Tensor::from_vec(values(count, seed), shape, &Device::Cpu).unwrap()).unwrap()
     };
     let (x, w, b) = (tensor(2 * 5 * H, 1, &[2, 5, H]), tensor(C * H, 2, &[C, H]), tensor(C, 3, &[C]));
-    let options = Options { delay_penalty: 0.1, fastemit: 0.2, z_loss: 0.05, ..Options::default() };
+    let options = Options { delay_penalty: 0.1, fastemit: 0.2, z_loss: 0.05, ..options() };
     let scores = x.broadcast_matmul(&w.t().unwrap()).unwrap().broadcast_add(&b).unwrap();
     let weights = Tensor::new(&[0.5f64, 2.0], &Device::Cpu).unwrap();
     let lazy = candle::ctc_loss(&scores, &targets, &options).unwrap();
-    let eager = candle::ctc_loss_sum(&x, &w, &b, &targets, &options, &[0.5, 2.0]).unwrap();
+    let rows = RowTensors { hidden: &x, head: HeadTensors { weight: &w, bias: Some(&b) } };
+    let eager = LossSession::new(&options).unwrap().sum(rows, &targets, &[0.5, 2.0]).unwrap();
     for (a, b) in lazy.to_vec1::<f64>().unwrap().iter().zip(&eager.losses) {
         assert!((a - b).abs() < 1e-12);
     }
@@ -209,10 +210,11 @@ fn mistakes_are_named() {
     let (rows, rest) = all.split_at(rows() * H);
     let (weight, bias) = rest.split_at(C * H);
     let head = Head::new(weight, Some(bias), H).unwrap();
-    let call = |rows: &[f64], targets: &Targets, options: &Options| {
-        ctc_loss(rows, &head, Layout::Packed, targets, options, &WEIGHTS).map(|out| out.losses)
+    let call = |rows: &[f64], targets: &Targets, options: &Options| -> rnnt_loss::Result<Vec<f64>> {
+        let out = Session::new(options)?.sum(Rows::new(rows, head), targets, &WEIGHTS)?;
+        Ok(out.losses)
     };
-    let plain = Options::default();
+    let plain = options();
     let big = Targets::new(BLANK, FRAMES.to_vec(), vec![vec![1], vec![], vec![1], vec![0]]).unwrap();
     let big = big.with_big_blanks(vec![3]).unwrap();
     assert!(matches!(call(rows, &big, &plain), Err(Error::Misplaced { argument: "targets.big_blanks", .. })));
@@ -222,14 +224,9 @@ fn mistakes_are_named() {
         call(rows, &retained, &plain),
         Err(Error::Misplaced { argument: "targets.retained", .. })
     ));
-    let factored = Options { factored_blank: true, ..Options::default() };
-    let found = call(rows, &targets, &factored);
-    assert!(matches!(found, Err(Error::Misplaced { argument: "factored_blank", .. })));
-    let sigma = Options { sigma: 0.1, ..Options::default() };
-    assert!(matches!(call(rows, &targets, &sigma), Err(Error::Misplaced { argument: "sigma", .. })));
-    let skip = Options { skip: 0.01, ..Options::default() };
+    let skip = Options { skip: 0.01, ..options() };
     assert!(matches!(call(rows, &targets, &skip), Err(Error::Misplaced { argument: "skip", .. })));
-    assert!(matches!(call(&rows[1..], &targets, &plain), Err(Error::Shape { argument: "rows", .. })));
+    assert!(matches!(call(&rows[1..], &targets, &plain), Err(Error::Shape { argument: "hidden", .. })));
     let beyond = Targets::new(BLANK, FRAMES.to_vec(), vec![vec![], vec![], vec![9], vec![]]).unwrap();
     assert!(matches!(
         call(rows, &beyond, &plain),
@@ -237,11 +234,15 @@ fn mistakes_are_named() {
     ));
     let mut bad = rows.to_vec();
     bad[7 * H] = f64::NAN;
-    let one = Options { plan: Some(Plan { wave: 1, ..options_plan() }), ..Options::default() };
+    let one = Options { plan: Some(Plan { wave: 1, ..options_plan() }), ..options() };
     for options in [&plain, &one] {
         assert!(matches!(call(&bad, &targets, options), Err(Error::Frame { utterance: 2, frame: 1, .. })));
     }
-    // The topology plays no part.
-    let modified = Options { topology: Topology::modified(), ..Options::default() };
-    assert_eq!(call(rows, &targets, &modified).unwrap(), call(rows, &targets, &plain).unwrap());
+    // Frames alone: there is nothing to be added, and nothing that lasts.
+    let joint = Joint::new(rows, rows, head);
+    let found = Session::new(&plain).unwrap().sum(joint, &targets, &WEIGHTS);
+    assert!(matches!(found, Err(Error::Inputs { .. })));
+    let lasting = Rows { durations: Some(head), ..Rows::new(rows, head) };
+    let found = Session::new(&plain).unwrap().sum(lasting, &targets, &WEIGHTS);
+    assert!(matches!(found, Err(Error::Durations { expected: 0, found: C })));
 }

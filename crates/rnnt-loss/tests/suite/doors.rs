@@ -1,11 +1,10 @@
 //! The doors agree with each other, and mistakes at each of them are named.
 use candle_core::{DType, Device, Tensor, Var};
-use panda_core::{Selection, candle::normalise_joint};
+use panda_core::{Selection, candle::normalise_rows};
 use rnnt_dp::{Lattices, Regularisers, Topology, candle::lattice_loss};
 use rnnt_loss::{
-    Activation, Error, Head, JointNetwork, Layout, Options, Reduction, Targets,
+    Activation, Encodings, Error, Head, JointNetwork, Layout, Options, Reduction, Rows, Scores, Session, Targets,
     candle::{ctc_loss, scores_loss, transducer_loss},
-    joint_loss, rows_loss,
 };
 
 const DEVICE: Device = Device::Cpu;
@@ -51,9 +50,16 @@ fn one_operation_equals_two_in_a_row() {
     for activation in [Activation::Tanh, Activation::Relu] {
         let options = Options { activation, fastemit: 0.1, ..Options::default() };
         let one = transducer_loss(&frames, &labels, &weight, &bias, &targets, &options).unwrap();
-        let emissions =
-            normalise_joint(&frames, &labels, of.clone(), activation, &weight, &bias, selection.clone())
-                .unwrap();
+        let rows = |rows: &Tensor, of: &[u32]| {
+            let of = Tensor::new(of, &DEVICE).unwrap();
+            rows.reshape(((), 3)).unwrap().index_select(&of, 0).unwrap()
+        };
+        let sum = (rows(&frames, &of.0) + rows(&labels, &of.1)).unwrap();
+        let hidden = match activation {
+            Activation::Tanh => sum.tanh(),
+            Activation::Relu => sum.relu(),
+        };
+        let emissions = normalise_rows(&hidden.unwrap(), &weight, &bias, selection.clone()).unwrap();
         let lattices = Lattices::new(vec![4, 2], vec![2, 1]).unwrap();
         let two = lattice_loss(
             &emissions,
@@ -84,13 +90,14 @@ fn explicit_calls_equal_the_tensor_face() {
         predictor_width: hl,
         bias: Some(&bz),
         head: Head::new(&wo, Some(&bo), h).unwrap(),
-        activation: Activation::Tanh,
     };
     let targets = targets();
     let options = Options { clamp: Some(0.05), ..Options::default() };
     let layout = Layout::Padded { frames: 4, positions: 3 };
     let weights = Reduction::MeanPerTarget.weights(&targets);
-    let found = joint_loss(&x, &y, &network, layout, &targets, &options, &weights).unwrap();
+    let mut session = Session::new(&options).unwrap();
+    let inputs = Encodings { encodings: &x, predictions: &y, layout };
+    let found = network.sum(&mut session, inputs, &targets, &weights).unwrap();
 
     let make = |v: &[f64], shape: &[usize]| {
         Var::from_tensor(&Tensor::from_slice(v, shape, &DEVICE).unwrap()).unwrap()
@@ -117,8 +124,8 @@ fn explicit_calls_equal_the_tensor_face() {
         &found.encoder,
         &found.predictor,
         &found.bias,
-        &found.head_weight,
-        &found.head_bias,
+        &found.head.weight,
+        &found.head.bias,
     ];
     for (v, g) in vars.iter().zip(explicit) {
         close(
@@ -145,16 +152,17 @@ fn padded_rows_equal_packed_ones() {
         padded[at * h..][..h].copy_from_slice(row);
     }
     let run = |rows: &[f64], layout| {
-        rows_loss(rows, &head, layout, &targets, &Options::default(), &[1.0, 2.0]).unwrap()
+        let mut session = Session::new(&Options::default()).unwrap();
+        session.sum(Rows::new(rows, head).with_layout(layout), &targets, &[1.0, 2.0]).unwrap()
     };
     let a = run(&packed, Layout::Packed);
     let b = run(&padded, Layout::Padded { frames: 4, positions: 3 });
-    assert_eq!((&a.losses, &a.weight, &a.bias), (&b.losses, &b.weight, &b.bias));
-    for (row, &at) in a.hidden.chunks_exact(h).zip(&place) {
-        assert_eq!(row, &b.hidden[at * h..][..h]);
+    assert_eq!((&a.losses, &a.gradients.head), (&b.losses, &b.gradients.head));
+    for (row, &at) in a.gradients.hidden.chunks_exact(h).zip(&place) {
+        assert_eq!(row, &b.gradients.hidden[at * h..][..h]);
     }
     let padding = (0..24).filter(|at| !place.contains(at));
-    padding.for_each(|at| assert_eq!(b.hidden[at * h..][..h], [0.0; 3]));
+    padding.for_each(|at| assert_eq!(b.gradients.hidden[at * h..][..h], [0.0; 3]));
 }
 
 #[test]
@@ -214,9 +222,9 @@ fn mistakes_are_named_where_they_are() {
         "{error}"
     );
     let error = run(&zeros(&[1, 4, 3]), &labels, 5, &targets);
-    assert!(matches!(error, Error::Shape { argument: "frames", .. }), "{error}");
+    assert!(matches!(error, Error::Shape { argument: "encoded", .. }), "{error}");
     let error = run(&frames.to_dtype(DType::F64).unwrap(), &labels, 5, &targets);
-    assert!(matches!(error, Error::Shape { argument: "labels", .. }), "{error}");
+    assert!(matches!(error, Error::Shape { argument: "predicted", .. }), "{error}");
     let mut z = vec![0.0f32; 2 * 4 * 3 * 5];
     z[((4 + 1) * 3 + 1) * 5] = f32::NAN;
     let scores = Tensor::from_vec(z, (2, 4, 3, 5), &DEVICE).unwrap();
@@ -225,14 +233,8 @@ fn mistakes_are_named_where_they_are() {
         matches!(error, Error::Scores { utterance: 1, frame: 1, label: 1, found: "NaN or +inf" }),
         "{error}"
     );
-    let rows = rows_loss(
-        &[0.0f32; 5],
-        &Head::new(&[0.0; 5], None, 1).unwrap(),
-        Layout::Packed,
-        &targets,
-        &options,
-        &[1.0; 2],
-    );
+    let rows = Rows::new(&[0.0f32; 5], Head::new(&[0.0; 5], None, 1).unwrap());
+    let rows = Session::new(&options).unwrap().sum(rows, &targets, &[1.0; 2]);
     assert!(matches!(rows, Err(Error::Shape { argument: "hidden", .. })));
     let bad = Options { fastemit: f64::NAN, ..options.clone() };
     assert!(matches!(scores_loss(&zeros(&[2, 4, 3, 5]), &targets, &bad), Err(Error::Lattice(_))));
@@ -283,7 +285,7 @@ fn weights_that_are_not_finite_are_named() {
     let targets = targets();
     let run = |weights: &[f64]| {
         let head = Head::new(&[0.5f32, 0.1, 0.2, 0.3, 0.4], None, 1).unwrap();
-        rows_loss(&[0.1; 16], &head, Layout::Packed, &targets, &Options::default(), weights)
+        Session::new(&Options::default()).unwrap().sum(Rows::new(&[0.1; 16], head), &targets, weights)
     };
     assert_eq!(targets.lattices().sites(), 16);
     assert!(matches!(run(&[1.0, f64::NAN]), Err(Error::Weight { utterance: 1, .. })));
@@ -331,12 +333,13 @@ fn layouts_beyond_memory_are_errors() {
     let targets = targets();
     let padded = |frames, positions| {
         let layout = Layout::Padded { frames, positions };
-        rnnt_loss::scores_loss(&[0.0f32; 4], 2, layout, &targets, &Options::default(), &[1.0; 2]).unwrap_err()
+        let scores = Scores { scores: &[0.0f32; 4], classes: 2, layout };
+        Session::new(&Options::default()).unwrap().sum(scores, &targets, &[1.0; 2]).unwrap_err()
     };
     for (frames, positions) in [(1 << 62, 4), (1 << 61, 3), (1 << 40, 3), (usize::MAX, usize::MAX)] {
         assert!(matches!(padded(frames, positions), Error::LayoutTooLarge { .. }));
     }
-    let packed =
-        rnnt_loss::scores_loss::<f32>(&[], 1 << 62, Layout::Packed, &targets, &Options::default(), &[1.0; 2]);
+    let scores = Scores::<f32> { scores: &[], classes: 1 << 62, layout: Layout::Packed };
+    let packed = Session::new(&Options::default()).unwrap().sum(scores, &targets, &[1.0; 2]);
     assert!(matches!(packed, Err(Error::Shape { argument: "scores", .. })));
 }

@@ -1,9 +1,9 @@
 //! The pruned loss: invariants, odd batches, mistakes. Golden vectors check it from outside.
 use oracle::differences::central;
-use pruned::{Heads, Linear, Matrices, Transducer};
+use pruned::{Heads, Linear, MatrixGradient, Matrices};
 use rnnt_loss::{
-    Error, Head, Layout, MemoryBudget, Options, ProjectedLoss, Pruning, Targets, Topology, Workspace,
-    projected_loss, pruned_loss, tdt_loss,
+    Error, Head, Joint, Layout, Loss, MemoryBudget, Options, Output, PrunedJoint, Pruning, Result, Scales,
+    Session, Simple, SimpleGradient, Targets, Tokens, Topology,
 };
 
 const H: usize = 4;
@@ -63,45 +63,54 @@ impl Batch {
         Head::new(&self.weight, Some(&self.bias), H).unwrap()
     }
 
-    fn run(
-        &self,
-        pruning: &Pruning,
-    ) -> rnnt_loss::Result<rnnt_loss::PrunedLoss<f64, pruned::MatrixGradient<f64>>> {
-        let source = Matrices::new(&self.am, &self.lm, self.classes)?;
-        let (frames, labels, options) = (&self.frames, &self.labels, Options::default());
-        pruned_loss(
-            &source,
-            frames,
-            labels,
-            &self.head(),
-            self.layout,
-            &self.targets,
-            &options,
-            pruning,
-            &self.weights,
-        )
+    fn joint(&self) -> Joint<'_, f64> {
+        Joint::new(&self.frames, &self.labels, self.head()).with_layout(self.layout)
     }
 
-    fn full(&self, topology: Topology) -> ProjectedLoss<f64> {
-        let options = Options { topology, ..Options::default() };
-        let (frames, labels) = (&self.frames, &self.labels);
-        projected_loss(frames, labels, &self.head(), self.layout, &self.targets, &options, &self.weights)
-            .unwrap()
+    fn inputs(&self, scales: Scales) -> Result<PrunedJoint<'_, f64>> {
+        let simple = Simple::Matrices(Matrices::new(&self.am, &self.lm, self.classes)?);
+        Ok(PrunedJoint { simple, joint: self.joint(), scales })
+    }
+
+    fn run(&self, loss: &Loss, scales: Scales) -> Result<Output<f64>> {
+        Session::new(&Options::of(loss.clone()))?.sum(self.inputs(scales)?, &self.targets, &self.weights)
+    }
+
+    /// With regular arcs and scales of recipes.
+    fn run_with(&self, pruning: Pruning) -> Result<Output<f64>> {
+        self.run(&Loss::pruned(pruning), Scales::default())
+    }
+
+    fn full(&self, topology: &Topology) -> Output<f64> {
+        let options = Options::of(Loss::over(topology.clone()));
+        Session::new(&options).unwrap().sum(self.joint(), &self.targets, &self.weights).unwrap()
     }
 }
 
-fn prunings(s_range: usize) -> Vec<Pruning> {
-    [Transducer::Regular, Transducer::Modified, Transducer::Constrained]
-        .map(|transducer| {
-            let first = pruned::Options {
-                transducer,
-                lm_only_scale: 0.25,
-                am_only_scale: 0.1,
-                ..pruned::Options::default()
-            };
-            Pruning { first, s_range, simple_scale: 0.3, pruned_scale: 0.7 }
-        })
-        .to_vec()
+fn prunings(s_range: usize) -> [Loss; 3] {
+    [Topology::rnnt(), Topology::modified(), Topology::constrained()].map(|topology| {
+        let pruning =
+            Pruning { s_range, lm_only_scale: 0.25, am_only_scale: 0.1, ..Pruning::default() };
+        Loss::Pruned { topology, tokens: Tokens::Softmax, pruning }
+    })
+}
+
+const SCALES: Scales = Scales { simple: 0.3, pruned: 0.7 };
+
+/// Losses of the first pass.
+fn simple(out: &Output<f64>) -> &[f64] {
+    &out.first_pass.as_ref().unwrap().losses
+}
+
+fn ranges(out: &Output<f64>) -> &pruned::Ranges {
+    &out.first_pass.as_ref().unwrap().ranges
+}
+
+fn source(out: &Output<f64>) -> &MatrixGradient<f64> {
+    match &out.gradients.simple {
+        Some(SimpleGradient::Matrices(gradient)) => gradient,
+        other => panic!("matrices were given, found {other:?}"),
+    }
 }
 
 /// Ragged; no label; one frame; more labels than frames; as many.
@@ -112,12 +121,13 @@ fn odd_batches_are_values() {
     let batch = Batch::new(&SHAPES, 7, 1);
     for s_range in [2, 3, 5, 50] {
         for pruning in prunings(s_range) {
-            let found = batch.run(&pruning).unwrap();
-            let whole = batch.full(pruning.topology());
-            for (b, (&(t, u), loss)) in SHAPES.iter().zip(&found.second.losses).enumerate() {
-                let possible = pruning.first.transducer == Transducer::Regular || u <= t;
-                assert_eq!(loss.is_finite(), possible, "{:?} {b}", pruning.first.transducer);
-                assert_eq!(found.simple[b].is_finite(), possible);
+            let found = batch.run(&pruning, SCALES).unwrap();
+            let topology = pruning.topology().unwrap();
+            let whole = batch.full(topology);
+            for (b, (&(t, u), loss)) in SHAPES.iter().zip(&found.losses).enumerate() {
+                let possible = *topology == Topology::rnnt() || u <= t;
+                assert_eq!(loss.is_finite(), possible, "{topology:?} {b}");
+                assert_eq!(simple(&found)[b].is_finite(), possible);
                 // Fewer paths.
                 assert!(
                     !possible || *loss >= whole.losses[b] - 1e-12 * loss.abs(),
@@ -129,16 +139,16 @@ fn odd_batches_are_values() {
                 }
             }
             let gradients = [
-                &found.source.am,
-                &found.source.lm,
-                &found.second.frames,
-                &found.second.labels,
-                &found.second.weight,
-                &found.second.bias,
+                &source(&found).am,
+                &source(&found).lm,
+                &found.gradients.encoded,
+                &found.gradients.predicted,
+                &found.gradients.head.weight,
+                &found.gradients.head.bias,
             ];
             assert!(gradients.into_iter().flatten().all(|g| g.is_finite()));
             if s_range > 6 {
-                for (a, b) in found.second.weight.iter().zip(&whole.weight) {
+                for (a, b) in found.gradients.head.weight.iter().zip(&whole.gradients.head.weight) {
                     assert!((a - 0.7 * b).abs() < 1e-11);
                 }
             }
@@ -151,25 +161,27 @@ fn every_topology_takes_odd_batches() {
     let batch = Batch::new(&SHAPES, 7, 2);
     let topologies = [Topology::rnnt(), Topology::modified(), Topology::constrained()];
     for topology in topologies {
-        let out = batch.full(topology);
-        assert!(out.weight.iter().chain(&out.frames).chain(&out.labels).all(|g| g.is_finite()));
+        let found = batch.full(&topology).gradients;
+        let all = found.head.weight.iter().chain(&found.encoded).chain(&found.predicted);
+        assert!(all.into_iter().all(|g| g.is_finite()));
     }
     let durations = (values(4 * H, 1), values(4, 2));
     let durations = Head::new(&durations.0, Some(&durations.1), H).unwrap();
-    let options = Options { topology: Topology::tdt(&[0, 1, 2, 4]).unwrap(), ..Options::default() };
-    let (frames, labels, head) = (&batch.frames, &batch.labels, batch.head());
-    let out =
-        tdt_loss(frames, labels, &head, &durations, batch.layout, &batch.targets, &options, &batch.weights);
-    let out = out.unwrap();
+    let mut session = Session::new(&Options::of(Loss::tdt(&[0, 1, 2, 4]).unwrap())).unwrap();
+    let joint = batch.joint().with_durations(durations);
+    let out = session.sum(joint, &batch.targets, &batch.weights).unwrap();
     assert!(out.losses.iter().all(|loss| loss.is_finite()), "a duration of 0 emits any number of labels");
-    assert!(out.tokens.0.iter().chain(&out.durations.0).chain(&out.frames).all(|g| g.is_finite()));
+    let found = out.gradients;
+    let all = found.head.weight.iter().chain(&found.durations.weight).chain(&found.encoded);
+    assert!(all.into_iter().all(|g| g.is_finite()));
     let big = batch.targets.clone();
-    let options = Options { topology: Topology::multi_blank(&[2]).unwrap(), ..Options::default() };
+    let mut session = Session::new(&Options::of(Loss::multi_blank(&[2]).unwrap())).unwrap();
     let wide = [values(8 * H, 5), values(8, 6)];
     let head = Head::new(&wide[0], Some(&wide[1]), H).unwrap();
     let big = big.with_big_blanks(vec![7]).unwrap();
-    let out = projected_loss(frames, labels, &head, batch.layout, &big, &options, &batch.weights).unwrap();
-    assert!(out.losses.iter().all(|loss| loss.is_finite()) && out.weight.iter().all(|g| g.is_finite()));
+    let out = session.sum(Joint { head, ..batch.joint() }, &big, &batch.weights).unwrap();
+    assert!(out.losses.iter().all(|loss| loss.is_finite()));
+    assert!(out.gradients.head.weight.iter().all(|g| g.is_finite()));
 }
 
 #[test]
@@ -177,13 +189,13 @@ fn gradients_are_central_differences_where_bands_stay() {
     let batch = Batch::new(&[(5, 3), (3, 2)], 5, 3);
     // Bands change with the scores, at single points; a width of U + 1 keeps them as they are.
     for pruning in prunings(2).into_iter().chain(prunings(4)) {
-        let found = batch.run(&pruning).unwrap();
+        let found = batch.run(&pruning, SCALES).unwrap();
         let loss = |batch: &Batch| {
-            let out = batch.run(&pruning).unwrap();
+            let out = batch.run(&pruning, SCALES).unwrap();
             let sum = |losses: &[f64], scale: f64| -> f64 {
                 losses.iter().zip(&batch.weights).map(|(l, w)| scale * l * w).sum()
             };
-            sum(&out.simple, 0.3) + sum(&out.second.losses, 0.7)
+            sum(simple(&out), 0.3) + sum(&out.losses, 0.7)
         };
         let with = |change: &dyn Fn(&mut Batch)| {
             let mut other = Batch::new(&[(5, 3), (3, 2)], 5, 3);
@@ -207,10 +219,10 @@ fn gradients_are_central_differences_where_bands_stay() {
             let padding = gradient.iter().zip(start).filter(|(_, x)| x.is_nan());
             assert!(padding.into_iter().all(|(g, _)| *g == 0.0));
         };
-        compare(&found.source.am, &batch.am, &|batch, values| batch.am = values);
-        compare(&found.source.lm, &batch.lm, &|batch, values| batch.lm = values);
-        compare(&found.second.frames, &batch.frames, &|batch, values| batch.frames = values);
-        compare(&found.second.weight, &batch.weight, &|batch, values| batch.weight = values);
+        compare(&source(&found).am, &batch.am, &|batch, values| batch.am = values);
+        compare(&source(&found).lm, &batch.lm, &|batch, values| batch.lm = values);
+        compare(&found.gradients.encoded, &batch.frames, &|batch, values| batch.frames = values);
+        compare(&found.gradients.head.weight, &batch.weight, &|batch, values| batch.weight = values);
     }
 }
 
@@ -218,42 +230,29 @@ fn gradients_are_central_differences_where_bands_stay() {
 fn batch_mates_buffers_and_budgets_change_nothing() {
     let shapes = [(9, 5), (4, 2), (7, 7)];
     let batch = Batch::new(&shapes, 7, 4);
-    let pruning = prunings(3)[0];
-    let together = batch.run(&pruning).unwrap();
-    let source = Matrices::new(&batch.am, &batch.lm, 7).unwrap();
+    let [loss, ..] = prunings(3);
+    let together = batch.run(&loss, SCALES).unwrap();
+    let inputs = batch.inputs(SCALES).unwrap();
     for budget in [MemoryBudget::recompute(), MemoryBudget::unlimited()] {
-        let options = Options { budget, ..Options::default() };
-        let mut workspace = Workspace::new(&options).unwrap();
+        let mut session = Session::new(&Options { budget, ..Options::of(loss.clone()) }).unwrap();
         for _ in 0..2 {
-            let out = workspace.pruned_loss(
-                &source,
-                &batch.frames,
-                &batch.labels,
-                &batch.head(),
-                batch.layout,
-                &batch.targets,
-                &pruning,
-                &batch.weights,
-            );
-            let out = out.unwrap();
-            assert_eq!((&out.simple, &out.second.losses), (&together.simple, &together.second.losses));
-            assert_eq!(out.ranges, together.ranges);
+            let out = session.sum(inputs, &batch.targets, &batch.weights).unwrap();
+            assert_eq!((&out.first_pass, &out.losses), (&together.first_pass, &together.losses));
         }
     }
     let Layout::Padded { frames, positions } = batch.layout else { unreachable!() };
     for (b, &(t, _)) in shapes.iter().enumerate() {
         let rows = |all: &[f64], rows: usize, width: usize| all[b * rows * width..][..rows * width].to_vec();
         let (am, lm) = (rows(&batch.am, frames, 7), rows(&batch.lm, positions, 7));
-        let source = Matrices::new(&am, &lm, 7).unwrap();
+        let simple_of = Simple::Matrices(Matrices::new(&am, &lm, 7).unwrap());
         let targets = Targets::new(0, vec![t], vec![batch.targets.labels(b).to_vec()]).unwrap();
         let (f, g) = (rows(&batch.frames, frames, H), rows(&batch.labels, positions, H));
-        let options = Options::default();
-        let alone =
-            pruned_loss(&source, &f, &g, &batch.head(), batch.layout, &targets, &options, &pruning, &[1.0]);
-        let alone = alone.unwrap();
+        let joint = Joint::new(&f, &g, batch.head()).with_layout(batch.layout);
+        let inputs = PrunedJoint { simple: simple_of, joint, scales: SCALES };
+        let alone = Session::new(&Options::of(loss.clone())).unwrap().sum(inputs, &targets, &[1.0]).unwrap();
         assert_eq!(
-            (alone.simple[0], alone.second.losses[0]),
-            (together.simple[b], together.second.losses[b])
+            (simple(&alone)[0], alone.losses[0]),
+            (simple(&together)[b], together.losses[b])
         );
     }
 }
@@ -274,18 +273,24 @@ fn scores_by_the_tile_are_scores() {
         Heads::new(Linear::new(&x, &a, None, width).unwrap(), Linear::new(&y, &b, None, width).unwrap());
     let (heads, matrices) = (heads.unwrap(), Matrices::new(&am, &lm, c).unwrap());
     let (f, g) = (values(t * H, 5), values((u + 1) * H, 6));
-    let (w, options) = (values(c * H, 7), Options::default());
+    let w = values(c * H, 7);
     let head = Head::new(&w, None, H).unwrap();
-    let pruning = prunings(2)[0];
-    let layout = Layout::Packed;
-    let one = pruned_loss(&heads, &f, &g, &head, layout, &targets, &options, &pruning, &[1.0]).unwrap();
-    let two = pruned_loss(&matrices, &f, &g, &head, layout, &targets, &options, &pruning, &[1.0]).unwrap();
-    assert_eq!(one.ranges, two.ranges);
-    assert!((one.simple[0] - two.simple[0]).abs() < 1e-11 && one.second == two.second);
-    for (frame, row) in two.source.am.chunks(c).enumerate() {
+    let [loss, ..] = prunings(2);
+    let run = |simple| {
+        let inputs = PrunedJoint { simple, joint: Joint::new(&f, &g, head), scales: SCALES };
+        Session::new(&Options::of(loss.clone())).unwrap().sum(inputs, &targets, &[1.0]).unwrap()
+    };
+    let (mut one, mut two) = (run(Simple::Heads(heads)), run(Simple::Matrices(matrices)));
+    assert_eq!(ranges(&one), ranges(&two));
+    assert!((simple(&one)[0] - simple(&two)[0]).abs() < 1e-11);
+    let of_matrices = source(&two).clone();
+    let Some(SimpleGradient::Heads(of_heads)) = one.gradients.simple.take() else { panic!("heads were given") };
+    two.gradients.simple = None;
+    assert_eq!((&one.losses, &one.gradients), (&two.losses, &two.gradients));
+    for (frame, row) in of_matrices.am.chunks(c).enumerate() {
         for k in 0..width {
             let want: f64 = row.iter().zip(a.chunks(width)).map(|(g, w)| g * w[k]).sum();
-            assert!((one.source.am.rows[frame * width + k] - want).abs() < 1e-11);
+            assert!((of_heads.am.rows[frame * width + k] - want).abs() < 1e-11);
         }
     }
 }
@@ -295,95 +300,116 @@ fn scores_by_the_tile_are_scores() {
 fn weights_of_tokens_reach_both_passes() {
     let mut batch = Batch::new(&[(6, 3), (4, 2)], 7, 3);
     let weights = vec![vec![0.0, 2.0, 0.5], vec![3.0, 1.0]];
-    let plain = batch.run(&Pruning::default()).unwrap();
-    batch.targets = batch.targets.with_token_weights(weights.clone()).unwrap();
     let pruning = Pruning::default();
-    let found = batch.run(&pruning).unwrap();
-    assert_eq!((&found.simple, &found.second.losses), (&plain.simple, &plain.second.losses));
-    let source = Matrices::new(&batch.am, &batch.lm, 7).unwrap();
+    let plain = batch.run_with(pruning).unwrap();
+    batch.targets = batch.targets.with_token_weights(weights.clone()).unwrap();
+    let found = batch.run_with(pruning).unwrap();
+    assert_eq!((simple(&found), &found.losses), (simple(&plain), &plain.losses));
+    let matrices = Matrices::new(&batch.am, &batch.lm, 7).unwrap();
     let Layout::Padded { frames, positions } = batch.layout else { unreachable!() };
     let labels = (0..2).map(|b| batch.targets.labels(b).to_vec()).collect();
     let first = pruned::Batch::padded(0, vec![6, 4], labels, frames, positions).unwrap();
     let first = first.with_token_weights(weights).unwrap();
-    let pass = pruned::first_pass(&source, &first, &pruning.first).unwrap();
-    let scaled: Vec<f64> = batch.weights.iter().map(|w| pruning.simple_scale * w).collect();
-    assert_eq!(found.source, pass.backward(&source, &scaled).unwrap());
-    assert_ne!(found.source, plain.source);
-    let bands = (0..2).map(|b| (0..[6, 4][b]).map(|t| found.ranges.band(b, t)).collect()).collect();
+    let pass = pruned::first_pass(&matrices, &first, &pruned::Options::default()).unwrap();
+    let scaled: Vec<f64> = batch.weights.iter().map(|w| Scales::default().simple * w).collect();
+    assert_eq!(*source(&found), pass.backward(&matrices, &scaled).unwrap());
+    assert_ne!(source(&found), source(&plain));
+    let bands = (0..2).map(|b| (0..[6, 4][b]).map(|t| ranges(&found).band(b, t)).collect()).collect();
     let retained = batch.targets.retained(bands).unwrap();
-    let (f, g, options) = (&batch.frames, &batch.labels, Options::default());
-    let second = projected_loss(f, g, &batch.head(), batch.layout, &retained, &options, &batch.weights);
-    assert_eq!(found.second, second.unwrap());
-    assert_ne!(found.second.weight, plain.second.weight);
+    let mut session = Session::new(&Options::default()).unwrap();
+    let second = session.sum(batch.joint(), &retained, &batch.weights).unwrap();
+    assert_eq!((&found.losses, found.skipped), (&second.losses, second.skipped));
+    let mut gradients = found.gradients.clone();
+    gradients.simple = None;
+    assert_eq!(gradients, second.gradients);
+    assert_ne!(found.gradients.head.weight, plain.gradients.head.weight);
 }
 
-/// A workspace is as it was for whoever comes next.
+/// A session is as it was for whoever comes next.
 #[test]
-fn a_pruned_loss_leaves_the_topology_alone() {
+fn a_pruned_loss_that_fails_leaves_the_session_alone() {
     let batch = Batch::new(&[(6, 3), (4, 2)], 7, 3);
-    let options = Options { topology: Topology::modified(), ..Options::default() };
-    let mut workspace = Workspace::new(&options).unwrap();
-    let (f, g, head, layout) = (&batch.frames, &batch.labels, batch.head(), batch.layout);
-    let before = workspace.projected_loss(f, g, &head, layout, &batch.targets, &batch.weights).unwrap();
-    let source = Matrices::new(&batch.am, &batch.lm, 7).unwrap();
-    for s_range in [5, 1] {
-        let pruning = Pruning { s_range, ..Pruning::default() };
-        let out =
-            workspace.pruned_loss(&source, f, g, &head, layout, &batch.targets, &pruning, &batch.weights);
-        assert_eq!(out.is_ok(), s_range == 5);
-        let after = workspace.projected_loss(f, g, &head, layout, &batch.targets, &batch.weights).unwrap();
-        assert_eq!(before.losses, after.losses);
-    }
+    let [_, modified, _] = prunings(3);
+    let mut session = Session::new(&Options::of(modified)).unwrap();
+    let inputs = batch.inputs(SCALES).unwrap();
+    let before = session.sum(inputs, &batch.targets, &batch.weights).unwrap();
+    let mut bad = Batch::new(&[(6, 3), (4, 2)], 7, 3);
+    bad.frames[1] = f64::NAN; // the second pass fails
+    assert!(session.sum(bad.inputs(SCALES).unwrap(), &bad.targets, &bad.weights).is_err());
+    assert_eq!(session.sum(inputs, &batch.targets, &batch.weights).unwrap(), before);
+    bad.am[1] = f64::NAN; // the first one does
+    assert!(session.forward(bad.inputs(SCALES).unwrap(), &bad.targets).is_err());
+    assert!(session.sum(inputs, &batch.targets, &[f64::NAN, 1.0]).is_err());
+    assert_eq!(session.sum(inputs, &batch.targets, &batch.weights).unwrap(), before);
+    // Neither does a pass over the chosen sites know of another topology.
+    assert!(session.sum(batch.joint(), &batch.targets, &batch.weights).is_err());
+    assert_eq!(session.sum(inputs, &batch.targets, &batch.weights).unwrap(), before);
 }
 
 #[test]
 fn warm_up_goes_in_a_straight_line() {
-    let pruning = Pruning::default();
+    let last = Scales::default();
     let scales = |step| {
-        let Pruning { simple_scale, pruned_scale, .. } = pruning.warm_up(step, 100);
-        (simple_scale, pruned_scale)
+        let Scales { simple, pruned } = last.warm_up(step, 100);
+        (simple, pruned)
     };
     assert_eq!(
         [scales(0), scales(50), scales(100), scales(9999)],
         [(1.0, 0.1), (0.75, 0.55), (0.5, 1.0), (0.5, 1.0)]
     );
-    assert_eq!(pruning.warm_up(0, 0), pruning);
+    assert_eq!(last.warm_up(0, 0), last);
 }
 
 #[test]
 fn mistakes_are_named() {
     let batch = Batch::new(&[(5, 3)], 5, 6);
     for s_range in [0, 1] {
-        let found = batch.run(&Pruning { s_range, ..Pruning::default() });
+        let found = batch.run_with(Pruning { s_range, ..Pruning::default() });
         assert!(matches!(found, Err(Error::FirstPass(pruned::Error::Range { .. }))), "{s_range}");
     }
-    let first = pruned::Options { lm_only_scale: 0.8, am_only_scale: 0.4, ..pruned::Options::default() };
-    assert!(matches!(batch.run(&Pruning { first, ..Pruning::default() }), Err(Error::FirstPass(_))));
+    let shares = Pruning { lm_only_scale: 0.8, am_only_scale: 0.4, ..Pruning::default() };
+    assert!(matches!(batch.run_with(shares), Err(Error::FirstPass(_))));
     let mut bad = Batch::new(&[(5, 3)], 5, 6);
     bad.am[7] = f64::NAN;
-    assert!(matches!(bad.run(&Pruning::default()), Err(Error::FirstPass(_))));
+    assert!(matches!(bad.run_with(Pruning::default()), Err(Error::FirstPass(_))));
     let mut bad = Batch::new(&[(5, 3)], 5, 6);
     bad.frames[7] = f64::NAN;
-    assert!(matches!(bad.run(&Pruning::default()), Err(Error::Scores { frame: 1, .. })));
+    assert!(matches!(bad.run_with(Pruning::default()), Err(Error::Scores { frame: 1, .. })));
     let mut bad = Batch::new(&[(5, 3)], 5, 6);
     bad.targets = Targets::new(0, vec![5], vec![vec![1, 5, 2]]).unwrap();
-    let found = bad.run(&Pruning::default());
+    let found = bad.run_with(Pruning::default());
     assert!(matches!(found, Err(Error::FirstPass(pruned::Error::LabelOutOfRange { label: 5, .. }))));
     bad.targets = Targets::new(5, vec![5], vec![vec![1, 2]]).unwrap();
-    let found = bad.run(&Pruning::default());
+    let found = bad.run_with(Pruning::default());
     assert!(matches!(found, Err(Error::FirstPass(pruned::Error::BlankOutOfRange { blank: 5, .. }))));
     bad.targets = Targets::new(0, vec![9], vec![vec![1, 2]]).unwrap();
-    assert!(matches!(bad.run(&Pruning::default()), Err(Error::TooLong { .. })));
+    assert!(matches!(bad.run_with(Pruning::default()), Err(Error::TooLong { .. })));
     assert!(matches!(Targets::new(2, vec![5], vec![vec![1, 2]]), Err(Error::BlankLabel { .. })));
     let mut bad = Batch::new(&[(5, 3)], 5, 6);
     bad.weights = vec![f64::NAN];
-    assert!(matches!(bad.run(&Pruning::default()), Err(Error::Weight { utterance: 0, .. })));
+    assert!(matches!(bad.run_with(Pruning::default()), Err(Error::Weight { utterance: 0, .. })));
     bad.weights = vec![1.0, 1.0];
-    assert!(matches!(bad.run(&Pruning::default()), Err(Error::Shape { argument: "weights", .. })));
-    let scale = Pruning { simple_scale: f64::NAN, ..Pruning::default() };
-    assert!(matches!(batch.run(&scale), Err(Error::Regulariser { argument: "simple_scale", .. })));
+    assert!(matches!(bad.run_with(Pruning::default()), Err(Error::Shape { argument: "weights", .. })));
+    let loss = Loss::pruned(Pruning::default());
+    for (scales, name) in [
+        (Scales { simple: f64::NAN, ..SCALES }, "scales.simple"),
+        (Scales { pruned: -1.0, ..SCALES }, "scales.pruned"),
+    ] {
+        let found = batch.run(&loss, scales);
+        assert!(matches!(found, Err(Error::Regulariser { argument, .. }) if argument == name), "{name}");
+    }
+    // No trivial joiner where there has to be one, and one where there must not be.
+    let found = Session::new(&Options::of(loss)).unwrap().sum(batch.joint(), &batch.targets, &batch.weights);
+    assert!(matches!(found, Err(Error::Inputs { .. })));
+    let found = batch.run(&Loss::rnnt(), SCALES);
+    assert!(matches!(found, Err(Error::Inputs { .. })));
+    let mut arcs = Batch::new(&[(5, 3)], 5, 6);
+    arcs.targets = arcs.targets.with_big_blanks(vec![4]).unwrap();
+    let (topology, pruning) = (Topology::multi_blank(&[2]).unwrap(), Pruning::default());
+    let found = arcs.run(&Loss::Pruned { topology, tokens: Tokens::Softmax, pruning }, SCALES);
+    assert!(matches!(found, Err(Error::Misplaced { argument: "topology", .. })));
     let mut chosen = Batch::new(&[(5, 3)], 5, 6);
     chosen.targets = chosen.targets.retained(vec![vec![0..4; 5]]).unwrap();
-    let found = chosen.run(&Pruning::default());
+    let found = chosen.run_with(Pruning::default());
     assert!(matches!(found, Err(Error::Misplaced { argument: "targets.retained", .. })));
 }

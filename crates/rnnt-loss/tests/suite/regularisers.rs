@@ -3,9 +3,9 @@ use candle_core::{Device, Tensor, Var, backprop::GradStore};
 use oracle::differences::central;
 use rnnt_dp::{Lattices, Regularisers, forward_backward};
 use rnnt_loss::{
-    Error, Head, Layout, Options, ProjectedLoss, Targets, Topology,
+    Error, Gradients, Head, Joint, Layout, Loss, Options, Output, Result, Rows, Scores, Session, Targets, Tokens,
+    Topology,
     candle::{transducer_loss, transducer_loss_sum},
-    projected_loss, rows_loss, scores_loss, tdt_loss,
 };
 
 const H: usize = 3;
@@ -29,14 +29,20 @@ fn inputs() -> Vec<f64> {
     values(SIZES.iter().sum(), 3)
 }
 
-fn run(all: &[f64], targets: &Targets, options: &Options) -> ProjectedLoss<f64> {
+fn run(all: &[f64], targets: &Targets, options: &Options) -> Output<f64> {
     let [frames, labels, w, b] = cut(all);
     let head = Head::new(w, Some(b), H).unwrap();
-    projected_loss(frames, labels, &head, Layout::Packed, targets, options, &WEIGHTS).unwrap()
+    Session::new(options).unwrap().sum(Joint::new(frames, labels, head), targets, &WEIGHTS).unwrap()
 }
 
-fn check(out: ProjectedLoss<f64>, all: &[f64], targets: &Targets, options: &Options) {
-    let gradient = [out.frames, out.labels, out.weight, out.bias].concat();
+/// Of rows and the head of the tokens.
+fn in_one(gradients: Gradients<f64>) -> Vec<f64> {
+    let Gradients { encoded, predicted, head, .. } = gradients;
+    [encoded, predicted, head.weight, head.bias].concat()
+}
+
+fn check(out: Output<f64>, all: &[f64], targets: &Targets, options: &Options) {
+    let gradient = in_one(out.gradients);
     let loss =
         |all: &[f64]| Ok(run(all, targets, options).losses.iter().zip(WEIGHTS).map(|(l, w)| l * w).sum());
     for (i, (found, want)) in gradient.iter().zip(central(loss, all).unwrap()).enumerate() {
@@ -91,25 +97,21 @@ fn smoothing_and_z_loss_are_what_they_say() {
 fn smoothing_under_other_topologies() {
     let (all, targets) = (inputs(), targets());
     for topology in [Topology::modified(), Topology::constrained()] {
-        let options = Options { topology, label_smoothing: 0.2, z_loss: 0.1, ..Options::default() };
+        let loss = Loss::over(topology);
+        let options = Options { label_smoothing: 0.2, z_loss: 0.1, ..Options::of(loss) };
         check(run(&all, &targets, &options), &all, &targets, &options);
     }
-    let options = Options {
-        topology: Topology::tdt(&[0, 1, 2]).unwrap(),
-        label_smoothing: 0.2,
-        z_loss: 0.1,
-        sigma: 0.05,
-        omega: 0.25,
-        ..Options::default()
-    };
+    let loss = Loss::Tdt { topology: Topology::tdt(&[0, 1, 2]).unwrap(), sigma: 0.05, omega: 0.25 };
+    let options = Options { label_smoothing: 0.2, z_loss: 0.1, ..Options::of(loss) };
     let (v, c) = (values(3 * H, 8), values(3, 9));
     let tdt = |all: &[f64]| {
         let [frames, labels, w, b] = cut(all);
         let (tokens, durations) = (Head::new(w, Some(b), H).unwrap(), Head::new(&v, Some(&c), H).unwrap());
-        tdt_loss(frames, labels, &tokens, &durations, Layout::Packed, &targets, &options, &WEIGHTS).unwrap()
+        let joint = Joint::new(frames, labels, tokens).with_durations(durations);
+        Session::new(&options).unwrap().sum(joint, &targets, &WEIGHTS).unwrap()
     };
     let found = tdt(&all);
-    let gradient = [found.frames, found.labels, found.tokens.0, found.tokens.1].concat();
+    let gradient = in_one(found.gradients);
     let loss = |all: &[f64]| Ok(tdt(all).losses.iter().zip(WEIGHTS).map(|(l, w)| l * w).sum());
     for (found, want) in gradient.iter().zip(central(loss, &all).unwrap()) {
         assert!((found - want).abs() < 3e-7, "{found} {want}");
@@ -132,11 +134,16 @@ fn every_door_with_a_head_smooths_and_factors() {
         column += targets.labels(utterance).len() + 1;
     }
     let smoothed = Options { label_smoothing: 0.2, z_loss: 0.1, ..Options::default() };
-    let factored = Options { factored_blank: true, z_loss: 0.1, ..Options::default() };
+    let factored = Options { z_loss: 0.1, ..Options::of(Loss::hat()) };
     for options in [smoothed, factored] {
         let want = run(&all, &targets, &options);
-        let found = rows_loss(&hidden, &head, Layout::Packed, &targets, &options, &WEIGHTS).unwrap();
-        let pairs = [(&found.losses, &want.losses), (&found.weight, &want.weight), (&found.bias, &want.bias)];
+        let mut session = Session::new(&options).unwrap();
+        let found = session.sum(Rows::new(&hidden, head), &targets, &WEIGHTS).unwrap();
+        let pairs = [
+            (&found.losses, &want.losses),
+            (&found.gradients.head.weight, &want.gradients.head.weight),
+            (&found.gradients.head.bias, &want.gradients.head.bias),
+        ];
         for (found, want) in pairs.iter().flat_map(|(found, want)| found.iter().zip(want.iter())) {
             assert!((found - want).abs() < 1e-12, "{found} {want}");
         }
@@ -153,7 +160,7 @@ fn the_operation_in_two_steps_smooths_and_factors() {
     let (frames, labels) = (tensor(4 * H, 1, &[1, 4, H]), tensor(3 * H, 2, &[1, 3, H]));
     let (w, b) = (tensor(C * H, 3, &[C, H]), tensor(C, 4, &[C]));
     let smoothed = Options { label_smoothing: 0.2, z_loss: 0.1, ..Options::default() };
-    let factored = Options { factored_blank: true, z_loss: 0.1, ..Options::default() };
+    let factored = Options { z_loss: 0.1, ..Options::of(Loss::hat()) };
     for options in [smoothed, factored] {
         let lazy = transducer_loss(&frames, &labels, &w, &b, &targets, &options).unwrap();
         let eager = transducer_loss_sum(&frames, &labels, &w, &b, &targets, &options, &[1.0]).unwrap();
@@ -179,14 +186,15 @@ fn weights_of_tokens_scale_labels() {
     let fastemit = run(&all, &targets, &Options { fastemit: 0.25, ..Options::default() });
     let weighed = run(&all, &more, &plain);
     assert_eq!(weighed.losses, fastemit.losses);
-    for (a, b) in weighed.weight.iter().zip(&fastemit.weight) {
+    for (a, b) in weighed.gradients.head.weight.iter().zip(&fastemit.gradients.head.weight) {
         assert!((a - b).abs() < 1e-12);
     }
     // A weight of one utterance is not that of another.
     let first = targets.clone().with_token_weights(vec![vec![0.0; 2], vec![1.0]]).unwrap();
-    let (first, all_equal) = (run(&all, &first, &plain), run(&all, &targets, &plain));
-    assert_eq!(first.frames[4 * H..], all_equal.frames[4 * H..]);
-    assert_ne!(first.frames[..4 * H], all_equal.frames[..4 * H]);
+    let encoded = |targets: &Targets| run(&all, targets, &plain).gradients.encoded;
+    let (first, all_equal) = (encoded(&first), encoded(&targets));
+    assert_eq!(first[4 * H..], all_equal[4 * H..]);
+    assert_ne!(first[..4 * H], all_equal[..4 * H]);
 }
 
 /// An impossible utterance has no gradient by any of them.
@@ -200,13 +208,13 @@ fn no_path_no_gradient() {
     let (w, b) = (&rest[..C * H], &values(C, 4));
     let head = Head::new(w, Some(b), H).unwrap();
     for (clamp, label_smoothing) in [(None, 0.1), (None, 0.0), (Some(0.1), 0.0)] {
-        let topology = Topology::modified();
-        let options = Options { topology, clamp, label_smoothing, z_loss: 0.1, ..Options::default() };
-        let out =
-            projected_loss(frames, labels, &head, Layout::Packed, &targets, &options, &WEIGHTS).unwrap();
+        let loss = Loss::over(Topology::modified());
+        let options = Options { clamp, label_smoothing, z_loss: 0.1, ..Options::of(loss) };
+        let mut session = Session::new(&options).unwrap();
+        let out = session.sum(Joint::new(frames, labels, head), &targets, &WEIGHTS).unwrap();
         assert!(out.losses[0].is_finite() && out.losses[1] == f64::INFINITY);
-        assert!(out.frames[4 * H..].iter().all(|g| *g == 0.0));
-        assert!(out.weight.iter().all(|g| g.is_finite()));
+        assert!(out.gradients.encoded[4 * H..].iter().all(|g| *g == 0.0));
+        assert!(out.gradients.head.weight.iter().all(|g| g.is_finite()));
     }
 }
 
@@ -215,9 +223,9 @@ fn mistakes_are_named() {
     let (all, targets) = (inputs(), targets());
     let [frames, labels, w, b] = cut(&all);
     let head = Head::new(w, Some(b), H).unwrap();
-    let with = |options: Options| {
-        projected_loss(frames, labels, &head, Layout::Packed, &targets, &options, &WEIGHTS)
-            .map(|out| out.losses)
+    let with = |options: Options| -> Result<Vec<f64>> {
+        let out = Session::new(&options)?.sum(Joint::new(frames, labels, head), &targets, &WEIGHTS)?;
+        Ok(out.losses)
     };
     for bad in [-0.1, 1.1, f64::NAN] {
         let error = with(Options { label_smoothing: bad, ..Options::default() });
@@ -229,28 +237,35 @@ fn mistakes_are_named() {
     }
     let skips = Options { z_loss: 0.1, skip: 0.1, ..Options::default() };
     assert!(matches!(with(skips), Err(Error::Misplaced { argument: "skip", .. })));
-    let share = Options { omega: 0.3, ..Options::default() };
-    assert!(matches!(with(share), Err(Error::Misplaced { argument: "omega", .. })));
     let huge = Options { z_loss: 1e308, ..Options::default() };
     assert!(matches!(with(huge), Err(Error::Lattice(rnnt_dp::Error::Overflow { utterance: 0, .. }))));
     for (argument, penalties) in [
         ("delay_penalty", Options { delay_penalty: 1e39, ..Options::default() }),
-        ("sigma", Options { sigma: 1e300, ..Options::default() }),
+        (
+            "sigma",
+            Options::of(Loss::Transducer {
+                topology: Topology::rnnt(),
+                tokens: Tokens::Softmax,
+                sigma: 1e300,
+            }),
+        ),
     ] {
         let found = with(penalties).unwrap_err().to_string();
         assert!(found.contains(argument) && found.contains("1e30"), "{found}");
     }
-    let both = Options { label_smoothing: 0.1, factored_blank: true, ..Options::default() };
+    let both = Options { label_smoothing: 0.1, ..Options::of(Loss::hat()) };
     assert!(matches!(with(both), Err(Error::Smoothing)));
     let smooth = Options { label_smoothing: 0.1, ..Options::default() };
     let clamped = Options { label_smoothing: 0.1, clamp: Some(1.0), ..Options::default() };
     assert!(matches!(with(clamped), Err(Error::Misplaced { argument: "clamp", .. })));
     let scores = values(16 * C, 1);
-    let found = scores_loss(&scores, C, Layout::Packed, &targets, &smooth, &WEIGHTS);
+    let mut smooth = Session::new(&smooth).unwrap();
+    let scores = Scores { scores: &scores, classes: C, layout: Layout::Packed };
+    let found = smooth.sum(scores, &targets, &WEIGHTS);
     assert!(matches!(found, Err(Error::Smoothing)));
     let masked: Vec<f64> = (0..C).map(|c| if c == 3 { f64::NEG_INFINITY } else { 0.0 }).collect();
     let head = Head::new(w, Some(&masked), H).unwrap();
-    let found = projected_loss(frames, labels, &head, Layout::Packed, &targets, &smooth, &WEIGHTS);
+    let found = smooth.sum(Joint::new(frames, labels, head), &targets, &WEIGHTS);
     assert!(found.unwrap_err().to_string().contains("-inf for a class"));
     for bad in [vec![vec![1.0; 2]], vec![vec![1.0], vec![1.0]], vec![vec![1.0, f64::NAN], vec![1.0]]] {
         let error = targets.clone().with_token_weights(bad).unwrap_err();

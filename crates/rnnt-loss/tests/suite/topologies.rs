@@ -2,8 +2,8 @@
 use oracle::differences::central;
 use rnnt_dp::{Lattices, Regularisers, forward_backward};
 use rnnt_loss::{
-    Error, Head, Layout, MemoryBudget, Options, Targets, Topology, projected_loss, scores_loss, tdt_loss,
-    tdt_scores_loss,
+    Error, Gradients, Head, Joint, Layout, Loss, MemoryBudget, Options, Output, Result, Scores, Session, Targets,
+    Tokens, Topology,
 };
 
 const H: usize = 3;
@@ -34,6 +34,29 @@ fn inputs() -> Vec<f64> {
     values(SIZES.iter().sum(), 5)
 }
 
+fn session<F: rnnt_loss::Real>(options: &Options) -> Session<F> {
+    Session::new(options).unwrap()
+}
+
+/// Under one head for all tokens.
+fn projected(all: &[f64], targets: &Targets, options: &Options) -> Output<f64> {
+    let mut rest = all;
+    let [frames, labels, w, b] = [0, 1, 2, 3].map(|i| rest.split_off(..SIZES[i]).unwrap());
+    let head = Head::new(w, Some(b), H).unwrap();
+    session(options).sum(Joint::new(frames, labels, head).with_layout(PADDED), targets, &WEIGHTS).unwrap()
+}
+
+/// Loss and gradient of padded scores.
+fn of_scores(scores: &[f64], targets: &Targets, options: &Options) -> Result<Output<f64>> {
+    Session::new(options)?.sum(Scores { scores, classes: C, layout: PADDED }, targets, &WEIGHTS)
+}
+
+/// Of the arguments in their order.
+fn in_one(gradients: Gradients<f64>) -> Vec<f64> {
+    let Gradients { encoded, predicted, head, durations, .. } = gradients;
+    [encoded, predicted, head.weight, head.bias, durations.weight, durations.bias].concat()
+}
+
 /// Compares a gradient with central differences of the weighted losses.
 fn check(gradient: &[f64], inputs: &[f64], losses: impl Fn(&[f64]) -> Vec<f64>) {
     let loss = |all: &[f64]| Ok(losses(all).iter().zip(WEIGHTS).map(|(l, w)| l * w).sum());
@@ -62,34 +85,26 @@ fn tdt_is_the_loss_of_its_scores() {
     let (all, targets) = (inputs(), targets(5));
     for (omega, fastemit) in [(0.0, 0.0), (0.3, 0.0), (1.0, 0.0), (0.0, 0.2)] {
         let topology = Topology::tdt(&DURATIONS).unwrap();
-        let options = Options { topology, sigma: 0.05, omega, fastemit, ..Options::default() };
+        let options = Options { fastemit, ..Options::of(Loss::Tdt { topology, sigma: 0.05, omega }) };
         let run = |all: &[f64]| {
             let [frames, labels, w, b, v, c] = cut(all);
             let (tokens, durations) = (Head::new(w, Some(b), H).unwrap(), Head::new(v, Some(c), H).unwrap());
-            tdt_loss(frames, labels, &tokens, &durations, PADDED, &targets, &options, &WEIGHTS).unwrap()
+            let joint = Joint::new(frames, labels, tokens).with_durations(durations).with_layout(PADDED);
+            session(&options).sum(joint, &targets, &WEIGHTS).unwrap()
         };
         let found = run(&all);
         let [frames, labels, w, b, v, c] = cut(&all);
         let (z, d) = (scores(frames, labels, w, b), scores(frames, labels, v, c));
         let rows = z.chunks(C).zip(d.chunks(DURATIONS.len()));
         let rows: Vec<f64> = rows.flat_map(|(z, d)| z.iter().chain(d)).copied().collect();
-        let (losses, gradient) = tdt_scores_loss(&rows, C, PADDED, &targets, &options, &WEIGHTS).unwrap();
-        for (a, b) in found.losses.iter().zip(&losses) {
+        let dense = of_scores(&rows, &targets, &options).unwrap();
+        for (a, b) in found.losses.iter().zip(&dense.losses) {
             assert!((a - b).abs() < 1e-12 * b);
         }
         if fastemit == 0.0 {
-            let gradients = [
-                found.frames,
-                found.labels,
-                found.tokens.0,
-                found.tokens.1,
-                found.durations.0,
-                found.durations.1,
-            ];
-            check(&gradients.concat(), &all, |all| run(all).losses);
-            let losses =
-                |rows: &[f64]| tdt_scores_loss(rows, C, PADDED, &targets, &options, &WEIGHTS).unwrap().0;
-            check(&gradient, &rows, losses);
+            check(&in_one(found.gradients), &all, |all| run(all).losses);
+            let losses = |rows: &[f64]| of_scores(rows, &targets, &options).unwrap().losses;
+            check(&dense.gradients.scores, &rows, losses);
         }
     }
 }
@@ -97,18 +112,18 @@ fn tdt_is_the_loss_of_its_scores() {
 #[test]
 fn tdt_in_single_precision_and_every_budget() {
     let (all, targets) = (inputs(), targets(0));
-    let topology = Topology::tdt(&DURATIONS).unwrap();
     let losses = |budget: MemoryBudget| {
-        let options = Options { topology: topology.clone(), budget, ..Options::default() };
+        let options = Options { budget, ..Options::of(Loss::tdt(&DURATIONS).unwrap()) };
         let all: Vec<f32> = all.iter().map(|&x| x as f32).collect();
         let mut rest = all.as_slice();
         let [frames, labels, w, b, v, c] = SIZES.map(|size| rest.split_off(..size).unwrap());
         let (tokens, durations) = (Head::new(w, Some(b), H).unwrap(), Head::new(v, Some(c), H).unwrap());
-        tdt_loss(frames, labels, &tokens, &durations, PADDED, &targets, &options, &WEIGHTS).unwrap()
+        let joint = Joint::new(frames, labels, tokens).with_durations(durations).with_layout(PADDED);
+        session(&options).sum(joint, &targets, &WEIGHTS).unwrap()
     };
     let (kept, recomputed) = (losses(MemoryBudget::unlimited()), losses(MemoryBudget::recompute()));
     assert_eq!(kept.losses, recomputed.losses);
-    for (a, b) in kept.tokens.0.iter().zip(&recomputed.tokens.0) {
+    for (a, b) in kept.gradients.head.weight.iter().zip(&recomputed.gradients.head.weight) {
         assert!((a - b).abs() < 1e-5);
     }
 }
@@ -139,15 +154,10 @@ fn factored(z: &[f64], targets: &Targets, blank: usize) -> Vec<f64> {
 #[test]
 fn a_factored_blank_is_what_it_says() {
     let all = &inputs()[..SIZES[..4].iter().sum()];
-    let options = Options { factored_blank: true, ..Options::default() };
+    let options = Options::of(Loss::hat());
     for blank in [0, 2, C as u32 - 1] {
         let targets = targets(blank);
-        let run = |all: &[f64]| {
-            let mut rest = all;
-            let [frames, labels, w, b] = [0, 1, 2, 3].map(|i| rest.split_off(..SIZES[i]).unwrap());
-            let head = Head::new(w, Some(b), H).unwrap();
-            projected_loss(frames, labels, &head, PADDED, &targets, &options, &WEIGHTS).unwrap()
-        };
+        let run = |all: &[f64]| projected(all, &targets, &options);
         let found = run(all);
         let mut rest = all;
         let [frames, labels, w, b] = [0, 1, 2, 3].map(|i| rest.split_off(..SIZES[i]).unwrap());
@@ -155,8 +165,7 @@ fn a_factored_blank_is_what_it_says() {
         for (found, want) in found.losses.iter().zip(&want) {
             assert!((found - want).abs() < 1e-12 * want, "{found} {want}");
         }
-        let gradients = [found.frames, found.labels, found.weight, found.bias].concat();
-        check(&gradients, all, |all| run(all).losses);
+        check(&in_one(found.gradients), all, |all| run(all).losses);
     }
 }
 
@@ -164,11 +173,10 @@ fn a_factored_blank_is_what_it_says() {
 #[test]
 fn a_factored_blank_keeps_its_digits() {
     let targets = Targets::new(0, vec![1], vec![vec![1]]).unwrap();
-    let options = Options { factored_blank: true, ..Options::default() };
+    let options = Options::of(Loss::hat());
     let bias = [80.0f64, 0.0, 0.0];
     let head = Head::new(&[0.0; 6], Some(&bias), 2).unwrap();
-    let out =
-        projected_loss(&[0.0; 2], &[0.0; 4], &head, Layout::Packed, &targets, &options, &[1.0]).unwrap();
+    let out = session(&options).sum(Joint::new(&[0.0; 2], &[0.0; 4], head), &targets, &[1.0]).unwrap();
     assert!((out.losses[0] - (80.0 + 2f64.ln())).abs() < 1e-12, "{}", out.losses[0]);
 }
 
@@ -177,35 +185,25 @@ fn big_blanks_are_classes() {
     let all = &inputs()[..SIZES[..4].iter().sum()];
     let targets = targets(5).with_big_blanks(vec![4, 2]).unwrap();
     let topology = Topology::multi_blank(&[2, 3]).unwrap();
-    let options = Options { topology, sigma: 0.1, ..Options::default() };
-    let run = |all: &[f64]| {
-        let mut rest = all;
-        let [frames, labels, w, b] = [0, 1, 2, 3].map(|i| rest.split_off(..SIZES[i]).unwrap());
-        let head = Head::new(w, Some(b), H).unwrap();
-        projected_loss(frames, labels, &head, PADDED, &targets, &options, &WEIGHTS).unwrap()
-    };
+    let options = Options::of(Loss::Transducer { topology, tokens: Tokens::Softmax, sigma: 0.1 });
+    let run = |all: &[f64]| projected(all, &targets, &options);
     let found = run(all);
     let mut rest = all;
     let [frames, labels, w, b] = [0, 1, 2, 3].map(|i| rest.split_off(..SIZES[i]).unwrap());
     let z = scores(frames, labels, w, b);
-    let dense = scores_loss(&z, C, PADDED, &targets, &options, &WEIGHTS).unwrap();
+    let dense = of_scores(&z, &targets, &options).unwrap();
     for (found, want) in found.losses.iter().zip(&dense.losses) {
         assert!((found - want).abs() < 1e-12 * want);
     }
-    check(&[found.frames, found.labels, found.weight, found.bias].concat(), all, |all| run(all).losses);
+    check(&in_one(found.gradients), all, |all| run(all).losses);
 }
 
 #[test]
 fn retained_sites_go_through_every_door() {
     let all = &inputs()[..SIZES[..4].iter().sum()];
     for topology in [Topology::rnnt(), Topology::modified(), Topology::constrained()] {
-        let options = Options { topology, delay_penalty: 0.1, ..Options::default() };
-        let run = |all: &[f64], targets: &Targets| {
-            let mut rest = all;
-            let [frames, labels, w, b] = [0, 1, 2, 3].map(|i| rest.split_off(..SIZES[i]).unwrap());
-            let head = Head::new(w, Some(b), H).unwrap();
-            projected_loss(frames, labels, &head, PADDED, targets, &options, &WEIGHTS).unwrap()
-        };
+        let options = Options { delay_penalty: 0.1, ..Options::of(Loss::over(topology)) };
+        let run = |all: &[f64], targets: &Targets| projected(all, targets, &options);
         let full = targets(2);
         let bands = vec![vec![0..2, 0..2, 1..3, 1..3], vec![0..1, 0..2]];
         let kept = full.retained(bands).unwrap();
@@ -220,14 +218,12 @@ fn retained_sites_go_through_every_door() {
         for (b, t, u) in [(0, 0, 2), (0, 1, 2), (0, 2, 0), (0, 3, 0), (1, 0, 1)] {
             z[((b * 4 + t) * 3 + u) * C..][..C].fill(f64::NAN);
         }
-        let dense = scores_loss(&z, C, PADDED, &kept, &options, &WEIGHTS).unwrap();
+        let dense = of_scores(&z, &kept, &options).unwrap();
         for (found, want) in found.losses.iter().zip(&dense.losses) {
             assert!((found - want).abs() < 1e-12 * want);
         }
-        assert!(dense.gradient.iter().all(|g| g.is_finite()));
-        check(&[found.frames, found.labels, found.weight, found.bias].concat(), all, |all| {
-            run(all, &kept).losses
-        });
+        assert!(dense.gradients.scores.iter().all(|g| g.is_finite()));
+        check(&in_one(found.gradients), all, |all| run(all, &kept).losses);
         let every = full.retained(vec![vec![0..3; 4], vec![0..2; 2]]).unwrap();
         for (a, b) in run(all, &every).losses.iter().zip(&whole.losses) {
             assert!((a - b).abs() < 1e-12 * b);
@@ -245,10 +241,11 @@ fn mistakes_are_named() {
     let (w, b) = (values(C * H, 1), values(C, 2));
     let head = Head::new(&w, Some(&b), H).unwrap();
     let (frames, labels) = (values(SIZES[0], 3), values(SIZES[1], 4));
-    let run = |targets: &Targets, options: &Options| {
-        projected_loss(&frames, &labels, &head, PADDED, targets, options, &WEIGHTS).map(|out| out.losses)
+    let joint = Joint::new(&frames, &labels, head).with_layout(PADDED);
+    let run = |targets: &Targets, options: &Options| -> Result<Vec<f64>> {
+        Ok(Session::new(options)?.sum(joint, targets, &WEIGHTS)?.losses)
     };
-    let with = |topology| Options { topology, ..Options::default() };
+    let with = |topology| Options::of(Loss::over(topology));
     let tdt = with(Topology::tdt(&[1, 2]).unwrap());
     assert!(matches!(run(&targets, &tdt), Err(Error::Columns { expected: 2, found: 4, .. })));
     let big = with(Topology::multi_blank(&[2]).unwrap());
@@ -265,9 +262,12 @@ fn mistakes_are_named() {
     let two_at_once = with(Topology::new(vec![blank, targets_arc(1, 2)]).unwrap());
     assert!(matches!(run(&targets, &two_at_once), Err(Error::Arc { arc: 1, expected: 1, found: 2 })));
     let z = values(24 * C, 1);
-    let found = tdt_scores_loss(&z, C, PADDED, &targets, &Options::default(), &WEIGHTS);
-    assert!(matches!(found, Err(Error::Shape { argument: "options.topology", .. })));
-    assert!(tdt_scores_loss(&z, usize::MAX, PADDED, &targets, &tdt, &WEIGHTS).is_err());
+    let lasting = |topology, omega| Options::of(Loss::Tdt { topology, sigma: 0.0, omega });
+    let found = of_scores(&z, &targets, &lasting(Topology::rnnt(), 0.0));
+    assert!(matches!(found, Err(Error::Columns { expected: 3, found: 2, .. })));
+    let tdt = lasting(Topology::tdt(&[1, 2]).unwrap(), 0.0);
+    let vast = Scores { scores: &z, classes: usize::MAX, layout: PADDED };
+    assert!(session(&tdt).sum(vast, &targets, &WEIGHTS).is_err());
     let beyond = targets.clone().with_big_blanks(vec![C as u32]).unwrap();
     assert!(matches!(run(&beyond, &big), Err(Error::BlankOutOfRange { blank: 6, .. })));
     for taken in [vec![5], vec![0], vec![2, 2]] {
@@ -275,31 +275,32 @@ fn mistakes_are_named() {
     }
     let (v, c) = (values(6, 1), values(2, 2));
     let durations = Head::new(&v, Some(&c), H).unwrap();
-    let run_tdt = |options: &Options| {
-        tdt_loss(&frames, &labels, &head, &durations, PADDED, &targets, options, &WEIGHTS)
-            .map(|out| out.losses)
+    let run_tdt = |options: &Options| -> Result<Vec<f64>> {
+        Ok(Session::new(options)?.sum(joint.with_durations(durations), &targets, &WEIGHTS)?.losses)
     };
     assert!(run_tdt(&tdt).is_ok());
-    assert!(matches!(run_tdt(&Options::default()), Err(Error::Columns { expected: 4, found: 2, .. })));
-    for omega in [-0.1, 1.1, f64::NAN] {
-        assert!(matches!(run_tdt(&Options { omega, ..tdt.clone() }), Err(Error::Omega { .. })));
+    assert!(matches!(run(&targets, &tdt), Err(Error::Durations { expected: 2, found: 0 })));
+    for plain in [Options::default(), Options::of(Loss::hat())] {
+        assert!(matches!(run_tdt(&plain), Err(Error::Durations { expected: 0, found: 2 })));
     }
-    let narrow = Head::new(&v, None, 2).unwrap();
-    let found = tdt_loss(&frames, &labels, &head, &narrow, PADDED, &targets, &tdt, &WEIGHTS);
+    for omega in [-0.1, 1.1, f64::NAN] {
+        let found = run_tdt(&lasting(Topology::tdt(&[1, 2]).unwrap(), omega));
+        assert!(matches!(found, Err(Error::Omega { .. })));
+    }
+    let narrow = Head::new(&v[..4], None, 2).unwrap();
+    let found = session(&tdt).sum(joint.with_durations(narrow), &targets, &WEIGHTS);
     assert!(matches!(found, Err(Error::Shape { argument: "durations", .. })));
-    let factored = Options { factored_blank: true, ..Options::default() };
-    let scores = values(24 * head.classes(), 3);
-    let found = scores_loss(&scores, head.classes(), PADDED, &targets, &factored, &WEIGHTS);
+    let found = of_scores(&z, &targets, &Options::of(Loss::hat()));
     assert!(matches!(found, Err(Error::FactoredBlank)));
-    let found = tdt_loss(&frames, &labels, &head, &durations, PADDED, &targets, &factored, &WEIGHTS);
-    assert!(matches!(found, Err(Error::FactoredBlank)));
+    let (topology, tokens) = (Topology::multi_blank(&[2]).unwrap(), Tokens::FactoredBlank);
     assert!(matches!(
-        run(&two, &Options { topology: big.topology.clone(), ..factored }),
+        run(&two, &Options::of(Loss::Transducer { topology, tokens, sigma: 0.0 })),
         Err(Error::Misplaced { argument: "targets.big_blanks", .. })
     ));
     assert!(matches!(targets.retained(vec![vec![0..1; 4]]), Err(Error::Shape { argument: "bands", .. })));
     let short = targets.retained(vec![vec![0..1; 4], vec![0..1; 3]]);
     assert!(matches!(short, Err(Error::Bands { utterance: 1, expected: 2, found: 3 })));
-    let sigma = Options { sigma: f64::INFINITY, ..Options::default() };
+    let (topology, tokens, sigma) = (Topology::rnnt(), Tokens::Softmax, f64::INFINITY);
+    let sigma = Options::of(Loss::Transducer { topology, tokens, sigma });
     assert!(matches!(run(&targets, &sigma), Err(Error::Lattice(_))));
 }
