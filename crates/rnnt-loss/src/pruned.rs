@@ -28,11 +28,11 @@ impl Default for Pruning {
 impl Pruning {
     /// Scales for a step of training, when bands do not yet mean much: from 1 and 0.1 to the scales of `self`, in a straight
     /// line over `steps` (k2's recipes).
-    pub fn warm_up(self, step: usize, steps: usize) -> Self {
+    pub fn warm_up(&self, step: usize, steps: usize) -> Self {
         let progress = if step < steps { step as f64 / steps as f64 } else { 1.0 };
         let between = |from: f64, to: f64| from + progress * (to - from);
         let simple_scale = between(1.0, self.simple_scale);
-        Self { simple_scale, pruned_scale: between(0.1 * self.pruned_scale, self.pruned_scale), ..self }
+        Self { simple_scale, pruned_scale: between(0.1 * self.pruned_scale, self.pruned_scale), ..self.clone() }
     }
 
     fn check(&self) -> Result<()> {

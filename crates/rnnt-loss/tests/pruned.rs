@@ -1,6 +1,6 @@
 //! The pruned loss: invariants, odd batches, mistakes. Golden vectors check it from outside.
 use oracle::differences::central;
-use pruned::{Heads, Linear, Matrices, Transducer};
+use pruned::{Heads, Linear, Matrices};
 use rnnt_loss::{
     Error, Head, Layout, MemoryBudget, Options, ProjectedLoss, Pruning, Targets, Topology, Workspace,
     projected_loss, pruned_loss, tdt_loss,
@@ -91,10 +91,10 @@ impl Batch {
 }
 
 fn prunings(s_range: usize) -> Vec<Pruning> {
-    [Transducer::Regular, Transducer::Modified, Transducer::Constrained]
-        .map(|transducer| {
+    [Topology::rnnt(), Topology::modified(), Topology::constrained()]
+        .map(|topology| {
             let first = pruned::Options {
-                transducer,
+                topology,
                 lm_only_scale: 0.25,
                 am_only_scale: 0.1,
                 ..pruned::Options::default()
@@ -115,8 +115,8 @@ fn odd_batches_are_values() {
             let found = batch.run(&pruning).unwrap();
             let whole = batch.full(pruning.topology());
             for (b, (&(t, u), loss)) in SHAPES.iter().zip(&found.second.losses).enumerate() {
-                let possible = pruning.first.transducer == Transducer::Regular || u <= t;
-                assert_eq!(loss.is_finite(), possible, "{:?} {b}", pruning.first.transducer);
+                let possible = pruning.first.topology == Topology::rnnt() || u <= t;
+                assert_eq!(loss.is_finite(), possible, "{} {b}", pruning.first.topology);
                 assert_eq!(found.simple[b].is_finite(), possible);
                 // Fewer paths.
                 assert!(
@@ -218,7 +218,7 @@ fn gradients_are_central_differences_where_bands_stay() {
 fn batch_mates_buffers_and_budgets_change_nothing() {
     let shapes = [(9, 5), (4, 2), (7, 7)];
     let batch = Batch::new(&shapes, 7, 4);
-    let pruning = prunings(3)[0];
+    let pruning = prunings(3)[0].clone();
     let together = batch.run(&pruning).unwrap();
     let source = Matrices::new(&batch.am, &batch.lm, 7).unwrap();
     for budget in [MemoryBudget::recompute(), MemoryBudget::unlimited()] {
@@ -276,7 +276,7 @@ fn scores_by_the_tile_are_scores() {
     let (f, g) = (values(t * H, 5), values((u + 1) * H, 6));
     let (w, options) = (values(c * H, 7), Options::default());
     let head = Head::new(&w, None, H).unwrap();
-    let pruning = prunings(2)[0];
+    let pruning = prunings(2)[0].clone();
     let layout = Layout::Packed;
     let one = pruned_loss(&heads, &f, &g, &head, layout, &targets, &options, &pruning, &[1.0]).unwrap();
     let two = pruned_loss(&matrices, &f, &g, &head, layout, &targets, &options, &pruning, &[1.0]).unwrap();

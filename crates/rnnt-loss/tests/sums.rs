@@ -88,11 +88,13 @@ fn both_passes_of_pruned_training() {
     let (frames, labels) = (var(&[3, 4, 3], 1), var(&[3, 3, 3], 2));
     let (weight, bias) = (var(&[5, 3], 3), var(&[5], 4));
     let options = Options { fastemit: 0.1, ..Options::default() };
-    for transducer in
-        [pruned::Transducer::Regular, pruned::Transducer::Modified, pruned::Transducer::Constrained]
-    {
-        let first =
-            pruned::Options { transducer, lm_only_scale: 0.25, am_only_scale: 0.125, ..Default::default() };
+    for topology in [Topology::rnnt(), Topology::modified(), Topology::constrained()] {
+        let first = pruned::Options {
+            topology: topology.clone(),
+            lm_only_scale: 0.25,
+            am_only_scale: 0.125,
+            ..Default::default()
+        };
         let pruning = Pruning { first, s_range: 2, simple_scale: 0.5, pruned_scale: 0.75 };
         let simple = TrivialJoiner { frames: &x, labels: &y, am: (&wx, &bx), lm: (&wy, &by) };
         let head = (&*weight, &*bias);
@@ -107,7 +109,7 @@ fn both_passes_of_pruned_training() {
         let out = pruned_loss(&source, &f, &g, &head, LAYOUT, &targets(), &options, &pruning, &WEIGHTS);
         let out = out.unwrap();
         assert_eq!((&simple, &pruned, &ranges), (&out.simple, &out.second.losses, &out.ranges));
-        assert_eq!(pruned[2].is_finite(), transducer == pruned::Transducer::Regular);
+        assert_eq!(pruned[2].is_finite(), topology == Topology::rnnt());
         let expected = 0.5 * weighted(&simple) + 0.75 * weighted(&pruned);
         assert_eq!(sum.to_scalar::<f64>().unwrap(), expected);
         agree(
