@@ -1,8 +1,10 @@
 //! What lattices take is known from their shapes, and does not depend on chance: measured by counting every allocation.
 #![allow(unsafe_code)]
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{
+    LazyLock, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
 
 use panda::rnnt_dp::{Error, Lattices, Regularisers, Topology, Workspace, forward_backward};
 
@@ -96,11 +98,20 @@ impl<'a> Call<'a> {
     }
 }
 
-fn pool(threads: usize) -> rayon::ThreadPool {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-    // Threads make what they need for themselves.
-    pool.broadcast(|_| rayon::join(|| (), || ()));
-    pool
+/// Of 1, 3, 4 and 64 threads, which live as long as the tests, so that none ends while another is measured.
+static POOLS: LazyLock<[rayon::ThreadPool; 4]> = LazyLock::new(|| {
+    [1, 3, 4, 64].map(|threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        // Threads make what they need for themselves.
+        pool.broadcast(|_| rayon::join(|| (), || ()));
+        pool
+    })
+});
+
+fn alone() -> MutexGuard<'static, ()> {
+    let guard = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    LazyLock::force(&POOLS);
+    guard
 }
 
 fn each(mut visit: impl FnMut(&Lattices, &Topology, &Regularisers)) {
@@ -116,12 +127,11 @@ fn each(mut visit: impl FnMut(&Lattices, &Topology, &Regularisers)) {
 
 #[test]
 fn lanes_take_what_is_said_and_change_no_bit() {
-    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let pools = [pool(1), pool(3)];
+    let _alone = alone();
     each(|lattices, topology, regularisers| {
         let want =
             forward_backward(lattices, topology, &emissions(lattices, topology), regularisers).unwrap();
-        for pool in &pools {
+        for pool in &POOLS[..2] {
             for lanes in [1, 2, 3, 64] {
                 let mut call = Call::new(lattices, topology, regularisers);
                 let said = call.bytes(lanes);
@@ -131,7 +141,8 @@ fn lanes_take_what_is_said_and_change_no_bit() {
                     held <= said + QUEUE && peak <= said + QUEUE,
                     "{topology} {lanes}: said {said}, held {held}, peak {peak}"
                 );
-                assert!(said <= held + held / 50, "{topology} {lanes}: said {said}, held {held}");
+                // It is no more than that either.
+                assert!(said <= held + held / 50 + QUEUE, "{topology} {lanes}: said {said}, held {held}");
                 assert_eq!(workspace.held(), said);
                 assert_eq!((&call.losses, &call.adjoints), (&want.losses, &want.adjoints));
                 let (more, again) = measure(|| pool.install(|| call.run(&mut workspace).unwrap()));
@@ -144,8 +155,8 @@ fn lanes_take_what_is_said_and_change_no_bit() {
 /// A limit holds from call to call, whatever the shapes, and a call that cannot keep it is refused.
 #[test]
 fn a_limit_holds() {
-    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let pool = pool(4);
+    let _alone = alone();
+    let pool = &POOLS[2];
     let mut limit = 0;
     each(|lattices, topology, regularisers| {
         limit = limit.max(Workspace::smallest(lattices, topology, regularisers));
@@ -166,8 +177,8 @@ fn a_limit_holds() {
 
 #[test]
 fn the_smallest_limit_is_named() {
-    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let wide = pool(64);
+    let _alone = alone();
+    let wide = &POOLS[3];
     each(|lattices, topology, regularisers| {
         let needed = Workspace::smallest(lattices, topology, regularisers);
         let lanes = |bytes| Workspace::lanes_within(lattices, topology, regularisers, bytes);

@@ -269,9 +269,14 @@ fn mistakes_are_named() {
     assert!(found.unwrap_err().to_string().contains("-inf for a class"));
     for bad in [vec![vec![1.0; 2]], vec![vec![1.0], vec![1.0]], vec![vec![1.0, f64::NAN], vec![1.0]]] {
         let error = targets.clone().with_token_weights(bad).unwrap_err();
-        use rnnt_dp::Error::{Length, TokenWeights};
+        use rnnt_dp::Error::{Length, TokenWeight, TokenWeights};
         assert!(
-            matches!(error, Error::Lattice(Length { .. } | TokenWeights { utterance: 0, .. })),
+            matches!(
+                error,
+                Error::Lattice(
+                    Length { .. } | TokenWeights { utterance: 0, .. } | TokenWeight { utterance: 0, .. }
+                )
+            ),
             "{error}"
         );
     }
