@@ -89,8 +89,9 @@ impl<F: Real> Plan<F> {
         }
         // Scores of all sites take so much memory that longer waves do not matter, and the head is packed once for each.
         let sides = Sides::of::<F>(precision);
-        let whole =
-            Self { wave: even(all, KEPT_WAVE * sides.block, sides.strip), kept: all, held: all, ..plan };
+        let wave = even(all, KEPT_WAVE * sides.block, sides.strip);
+        let whole = Self { wave, block: sides.block, kept: all, held: all, ..plan };
+        let whole = whole.fitted(all, shape.classes);
         if fits(&whole) {
             return Ok(whole);
         }
