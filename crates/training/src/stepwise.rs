@@ -1,7 +1,7 @@
 //! The model as a decoder sees it: plain slices, one label at a time.
 use candle_core::Var;
 use decoding::{Transducer, factor_blank};
-use kernels::{sigmoid, tanh};
+use kernels::{Accumulate, PackedRight, View, ViewMut, add, product_packed, sigmoid, tanh};
 
 use crate::Result;
 use crate::model::Model;
@@ -10,7 +10,7 @@ use crate::recipe::LossConfig;
 use crate::tensors::to_vec;
 
 /// Predictor, joint and head of a model, copied out of its tensors.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Stepwise {
     blank: u32,
     classes: usize,
@@ -22,29 +22,36 @@ pub struct Stepwise {
     embedding: Vec<f32>,
     kind: Steps,
     projection: Affine,
-    /// Classes, then durations: `[C + D, H]` and `[C + D]`
-    head: Vec<f32>,
-    head_bias: Vec<f32>,
+    /// Classes, then durations: of `[C + D, H]` and `[C + D]`.
+    head: Affine,
 }
 
-/// `y = x W + b`, W *D x O* row-major.
-#[derive(Debug, Clone)]
+/// `y = x W + b` for one row at a time, W *D x O* packed.
+#[derive(Debug)]
 struct Affine {
-    weight: Vec<f32>,
+    weight: PackedRight<f32>,
     bias: Vec<f32>,
 }
 
 impl Affine {
+    fn new(weight: View<f32>, bias: Vec<f32>) -> Self {
+        Self { weight: PackedRight::new(weight), bias }
+    }
+
     fn apply(&self, x: &[f32]) -> Vec<f32> {
-        let mut y = self.bias.clone();
-        for (&x, row) in x.iter().zip(self.weight.chunks_exact(y.len())) {
-            y.iter_mut().zip(row).for_each(|(y, &w)| *y += x * w);
-        }
+        let mut y = vec![0.0; self.bias.len()];
+        self.write(x, &mut y);
         y
+    }
+
+    fn write(&self, x: &[f32], y: &mut [f32]) {
+        let (row, to) = (View::new(x, 1, x.len()), ViewMut::new(&mut *y, 1, self.bias.len()));
+        product_packed(to, row, &self.weight, Accumulate::Replace);
+        add(y, &self.bias);
     }
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 enum Steps {
     /// Each layer's packed weight as input-and-recurrent matrix plus bias.
     Lstm(Vec<Affine>),
@@ -70,12 +77,15 @@ impl Stepwise {
     /// Candle's own errors.
     pub fn new(model: &Model) -> Result<Self> {
         let affine = |(weight, bias): (&Var, &Var)| -> Result<Affine> {
-            Ok(Affine { weight: to_vec(weight)?, bias: to_vec(bias)? })
+            let (inputs, outputs) = weight.dims2()?;
+            let (weight, bias) = (to_vec(weight)?, to_vec(bias)?);
+            Ok(Affine::new(View::new(&weight, inputs, outputs), bias))
         };
         let packed = |weight: &Var| -> Result<Affine> {
-            let mut weight_values = to_vec(weight)?;
-            let bias = weight_values.split_off(weight_values.len() - weight.dims()[1]);
-            Ok(Affine { weight: weight_values, bias })
+            let (rows, outputs) = weight.dims2()?;
+            let mut values = to_vec(weight)?;
+            let bias = values.split_off((rows - 1) * outputs);
+            Ok(Affine::new(View::new(&values, rows - 1, outputs), bias))
         };
         let kind = match &model.predictor.kind {
             Kind::Lstm(weights) => Steps::Lstm(weights.iter().map(packed).collect::<Result<_>>()?),
@@ -88,6 +98,7 @@ impl Stepwise {
             head.extend(to_vec::<f32>(weight)?);
             head_bias.extend(to_vec::<f32>(bias)?);
         }
+        let head = View::new(&head, head_bias.len(), model.width()).transposed();
         Ok(Stepwise {
             blank: model.blank(),
             classes: model.classes(),
@@ -98,8 +109,7 @@ impl Stepwise {
             embedding: to_vec(&model.predictor.embedding)?,
             kind,
             projection: affine((&model.joint_predictor.0, &model.joint_predictor.1))?,
-            head,
-            head_bias,
+            head: Affine::new(head, head_bias),
         })
     }
 
@@ -191,28 +201,11 @@ impl Transducer for Stepwise {
     fn joint(&self, frame: &[f32], row: &[f32], scores: &mut [f32]) {
         let mut hidden: Vec<f32> = frame.iter().zip(row).map(|(f, g)| f + g).collect();
         tanh(&mut hidden);
-        for ((score, weight), &bias) in
-            scores.iter_mut().zip(self.head.chunks_exact(self.width)).zip(&self.head_bias)
-        {
-            *score = bias + dot(weight, &hidden);
-        }
+        self.head.write(&hidden, scores);
         if self.factored_blank {
             factor_blank(scores, self.blank);
         }
     }
-}
-
-/// Σ a·b in eight interleaved sums, which the compiler turns into vector instructions.
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let mut sums = [0.0; 8];
-    let (a, b) = (a.chunks_exact(8), b.chunks_exact(8));
-    let rest: f32 = a.remainder().iter().zip(b.remainder()).map(|(a, b)| a * b).sum();
-    for (a, b) in a.zip(b) {
-        for k in 0..8 {
-            sums[k] += a[k] * b[k];
-        }
-    }
-    rest + sums.iter().sum::<f32>()
 }
 
 #[cfg(test)]

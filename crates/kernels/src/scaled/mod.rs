@@ -1,19 +1,19 @@
 //! Rows of scaled numbers, several at a time: what lattices are summed with.
 //!
-//! What a scaled number is, is said in `scaled.rs`. The row functions are one portable source, compiled several times
+//! What a scaled number is, is said in `number.rs`. The row functions are one portable source, compiled several times
 //! and chosen at run time (`dispatch.rs`). Between rows and row-major memory, `diagonals.rs` and `avx512.rs` translate.
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod diagonals;
 mod dispatch;
+mod number;
 mod rows;
-mod scaled;
 mod stride;
 
 use crate::features::Machine;
 
 pub use diagonals::{Diagonals, gather};
-pub use scaled::Scaled;
+pub use number::Scaled;
 pub use stride::stride;
 
 /// Numbers of an AVX-512 register. Rows are whole multiples of it, so that no loop has a slow end.
@@ -133,7 +133,7 @@ pub fn posterior(a: Row<'_>, b: Row<'_>, factor: f64, shift: f64, out: &mut [f64
 /// `total + Σ_i a_i b_i`
 pub fn dot(total: Scaled, a: Row<'_>, b: Row<'_>) -> Scaled {
     (0..a.excess.len()).fold(total, |total, i| {
-        let product = scaled::product::<false>(a.get(i), b.get(i));
-        scaled::normalise::<false>(scaled::sum::<false>(total, product))
+        let product = number::product::<false>(a.get(i), b.get(i));
+        number::normalise::<false>(number::sum::<false>(total, product))
     })
 }

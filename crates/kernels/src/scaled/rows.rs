@@ -7,7 +7,7 @@
 //! vector instructions of the loop. Kernels of two arcs are several loops over a row, which stays in the first cache.
 use super::{
     Row, RowMut,
-    scaled::{self, Scaled},
+    number::{self, Scaled},
 };
 
 /// Emissions of two arcs.
@@ -20,7 +20,7 @@ fn products<const FUSED: bool>(e: &[f64], w_x: &[f64], w_k: &[f64], out_x: &mut 
     let (e, w_x, w_k, out_k) = (&e[..n], &w_x[..n], &w_k[..n], &mut out_k[..n]);
     for i in 0..n {
         let weight = Scaled { excess: w_x[i], exponent: w_k[i] };
-        let found = scaled::product::<FUSED>(scaled::exp::<FUSED>(e[i]), weight);
+        let found = number::product::<FUSED>(number::exp::<FUSED>(e[i]), weight);
         (out_x[i], out_k[i]) = (found.excess, found.exponent);
     }
 }
@@ -40,7 +40,7 @@ fn sums<const FUSED: bool>(
     for i in 0..n {
         let a = Scaled { excess: a_x[i], exponent: a_k[i] };
         let b = Scaled { excess: b_x[i], exponent: b_k[i] };
-        let found = scaled::normalise::<FUSED>(scaled::sum::<FUSED>(a, b));
+        let found = number::normalise::<FUSED>(number::sum::<FUSED>(a, b));
         (out_x[i], out_k[i]) = (found.excess, found.exponent);
     }
 }
@@ -93,7 +93,7 @@ fn sums_in_place<const FUSED: bool>(
     for i in 0..n {
         let term = Scaled { excess: term_x[i], exponent: term_k[i] };
         let total = Scaled { excess: total_x[i], exponent: total_k[i] };
-        let found = scaled::normalise::<FUSED>(scaled::sum::<FUSED>(total, term));
+        let found = number::normalise::<FUSED>(number::sum::<FUSED>(total, term));
         (total_x[i], total_k[i]) = (found.excess, found.exponent);
     }
 }
@@ -110,7 +110,7 @@ fn values<const FUSED: bool>([a_x, a_k, b_x, b_k]: [&[f64]; 4], factor: f64, shi
     for i in 0..n {
         let a = Scaled { excess: a_x[i], exponent: a_k[i] };
         let b = Scaled { excess: b_x[i], exponent: b_k[i] };
-        out[i] = scaled::value::<FUSED>(a, b, factor, shift);
+        out[i] = number::value::<FUSED>(a, b, factor, shift);
     }
 }
 
