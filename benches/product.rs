@@ -1,10 +1,9 @@
-//! Which rate does the matrix library reach on the loss's three products, alone and on one thread? Our own kernels have to
-//! beat it.
+//! Which rate do products reach on the loss's three shapes, alone and on one thread?
 //!
 //! `scores` is *h Wᵀ* of a tile, `hidden` its gradient *g W*, `weight` the head's *gᵀ h*; `large` is the product that
-//! `panda bench` measures everything against.
+//! `panda bench` measures everything against. `step` is that of a recurrent layer, its weight packed before.
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use kernels::{Accumulate, View, ViewMut, product};
+use kernels::{Accumulate, PackedRight, View, ViewMut, product, product_packed};
 
 /// Sites x H x classes of a tile.
 const TILES: [[usize; 3]; 4] = [[256, 512, 256], [1024, 512, 256], [1024, 512, 1024], [1024, 1024, 256]];
@@ -44,6 +43,18 @@ fn products(criterion: &mut Criterion) {
             let mut run = || {
                 let out = ViewMut::new(&mut weight_gradient, c, h);
                 product(out, gradient.transposed(), hidden, 1.0, Accumulate::Add);
+            };
+            bench.iter(&mut run);
+        });
+    }
+    for [n, h] in [[16, 512], [16, 128], [1, 512]] {
+        let (state, weight, mut gates) = (numbers(n * h), numbers(4 * h * h), vec![0f32; 4 * n * h]);
+        let weight = PackedRight::new(View::new(&weight, h, 4 * h));
+        group.throughput(Throughput::Elements((8 * n * h * h) as u64));
+        group.bench_function(BenchmarkId::new("step", format!("{n}x{h}")), |bench| {
+            let mut run = || {
+                let out = ViewMut::new(&mut gates, n, 4 * h);
+                product_packed(out, View::new(&state, n, h), &weight, Accumulate::Add);
             };
             bench.iter(&mut run);
         });

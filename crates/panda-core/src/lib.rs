@@ -40,7 +40,6 @@
 //! # Ok::<(), panda_core::Error>(())
 //! ```
 #![warn(missing_docs)]
-#![forbid(unsafe_code)]
 
 mod adjoints;
 mod backward;

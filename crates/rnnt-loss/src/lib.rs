@@ -30,7 +30,6 @@
 //! # Ok::<(), rnnt_loss::Error>(())
 //! ```
 #![warn(missing_docs)]
-#![forbid(unsafe_code)]
 
 mod activation;
 mod align;

@@ -1,16 +1,10 @@
 //! A linear layer as one candle operation whose bits do not depend on the number of threads.
 use candle_core::{CpuStorage, CustomOp3, DType, Layout, Shape, Tensor, WithDType};
-use kernels::{Accumulate, View, ViewMut, add, product};
+use kernels::{Accumulate, Affine, View};
 use panda_core::Real;
-use rayon::prelude::*;
 
 use crate::tensors::{self, with_slice};
 use crate::{Error, Result};
-
-/// Rows of `x` that one task multiplies.
-const ROWS: usize = 256;
-/// Rows of the weight's gradient that one task owns.
-const INPUTS: usize = 48;
 
 /// `y = x W + b` over the last axis.
 ///
@@ -40,56 +34,19 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
 struct Linear<F>(std::marker::PhantomData<F>);
 
 fn forward<F: Real>(x: &[F], weight: &[F], bias: &[F]) -> Vec<F> {
-    let outputs = bias.len();
-    let inputs = weight.len() / outputs;
-    let rows = x.len() / inputs;
-    let mut out = vec![F::ZERO; rows * outputs];
-    let weight = View::new(weight, inputs, outputs);
-    out.par_chunks_mut(ROWS * outputs).zip(x.par_chunks(ROWS * inputs)).for_each(|(out, x)| {
-        let rows = out.len() / outputs;
-        out.chunks_exact_mut(outputs).for_each(|row| row.copy_from_slice(bias));
-        product(
-            ViewMut::new(out, rows, outputs),
-            View::new(x, rows, inputs),
-            weight,
-            F::ONE,
-            Accumulate::Add,
-        );
-    });
+    let (inputs, outputs) = (weight.len() / bias.len(), bias.len());
+    let mut out = vec![F::ZERO; x.len() / inputs * outputs];
+    Affine::new(View::new(weight, inputs, outputs), Some(bias)).forward(x, &mut out);
     out
 }
 
 /// dx = dy Wᵀ, dW = xᵀ dy, db = Σ dy.
 fn backward<F: Real>(x: &[F], weight: &[F], above: &[F], inputs: usize, outputs: usize) -> [Vec<F>; 3] {
-    let rows = x.len() / inputs;
+    let layer = Affine::new(View::new(weight, inputs, outputs), None);
     let mut d_input = vec![F::ZERO; x.len()];
-    let transposed = View::new(weight, inputs, outputs).transposed();
-    d_input.par_chunks_mut(ROWS * inputs).zip(above.par_chunks(ROWS * outputs)).for_each(|(dx, above)| {
-        let rows = above.len() / outputs;
-        product(
-            ViewMut::new(dx, rows, inputs),
-            View::new(above, rows, outputs),
-            transposed,
-            F::ONE,
-            Accumulate::Replace,
-        );
-    });
-    let mut d_weight = vec![F::ZERO; inputs * outputs];
-    d_weight.par_chunks_mut(INPUTS * outputs).enumerate().for_each(|(block, dw)| {
-        let columns = dw.len() / outputs;
-        if rows > 0 {
-            let x = View::with_stride(&x[block * INPUTS..], rows, columns, inputs).transposed();
-            product(
-                ViewMut::new(dw, columns, outputs),
-                x,
-                View::new(above, rows, outputs),
-                F::ONE,
-                Accumulate::Replace,
-            );
-        }
-    });
-    let mut d_bias = vec![F::ZERO; outputs];
-    above.chunks_exact(outputs).for_each(|row| add(&mut d_bias, row));
+    let (mut d_weight, mut d_bias) = (vec![F::ZERO; inputs * outputs], vec![F::ZERO; outputs]);
+    layer.backward_rows(above, &mut d_input, Accumulate::Replace);
+    layer.backward_parameters(&[(x, above)], &mut d_weight, &mut d_bias);
     [d_input, d_weight, d_bias]
 }
 
