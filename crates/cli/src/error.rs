@@ -17,7 +17,7 @@ pub enum Error {
     Verify(#[from] crate::verify::VerifyError),
     /// A benchmark.
     #[error(transparent)]
-    Bench(#[from] crate::bench::BenchError),
+    Bench(#[from] bench::BenchError),
     /// The handler of Ctrl-C could not be set.
     #[error("cannot watch for Ctrl-C: {0}")]
     Signal(#[from] ctrlc::Error),

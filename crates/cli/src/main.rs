@@ -43,7 +43,7 @@ enum Command {
     /// Compares speed and memory with rivals, suite by suite
     Bench(bench::Arguments),
     /// One case of a benchmark, in a process of its own
-    #[command(name = bench::CASE, hide = true)]
+    #[command(name = ::bench::COMMAND, hide = true)]
     BenchCase(bench::CaseArguments),
     /// Shapes, parameter counts and memory plan of a checkpoint or a recipe
     Info(info::Arguments),
@@ -58,8 +58,8 @@ fn main() -> ExitCode {
         Command::Verify { dir } => verify::run(&dir)
             .map(|passed| if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
             .map_err(Into::into),
-        Command::Bench(arguments) => bench::run(&arguments).map_err(Into::into),
-        Command::BenchCase(arguments) => bench::run_case(&arguments).map_err(Into::into),
+        Command::Bench(arguments) => bench::run(&arguments),
+        Command::BenchCase(arguments) => bench::run_case(&arguments),
         Command::Info(arguments) => info::run(&arguments),
     };
     outcome.unwrap_or_else(|error| {

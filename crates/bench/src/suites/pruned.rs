@@ -2,9 +2,9 @@
 use rnnt_loss::MemoryBudget;
 
 use super::{Choice, thousands};
-use crate::bench::case::Knowledge::Vague;
-use crate::bench::case::Lengths::Even;
-use crate::bench::case::{Budget, Case, LossWork, Method, Plan, PrunedWork, Scores, Work};
+use crate::case::Knowledge::Vague;
+use crate::case::Lengths::Even;
+use crate::case::{Budget, Case, LossWork, Method, Plan, PrunedWork, Scores, Work};
 
 const CLASSES: [usize; 5] = [500, 1024, 4096, 16_384, 65_536];
 const QUICK: [usize; 2] = [500, 4096];

@@ -1,8 +1,8 @@
 //! Backward without the sites that hardly any path visits, against the exact gradient.
 use super::{Choice, thousands};
-use crate::bench::case::Knowledge::Sharp;
-use crate::bench::case::Lengths::Ragged;
-use crate::bench::case::{Case, LossWork, Method, Plan, System, Work};
+use crate::case::Knowledge::Sharp;
+use crate::case::Lengths::Ragged;
+use crate::case::{Case, LossWork, Method, Plan, System, Work};
 
 /// Loses less than the rounding of `f32`.
 const EPSILON: f64 = 1e-6;

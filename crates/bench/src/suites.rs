@@ -14,6 +14,7 @@ use rnnt_loss::Precision;
 use super::case::Knowledge::Vague;
 use super::case::Lengths::Ragged;
 use super::case::{Budget, LossWork, Method, Plan, System};
+use super::error::{BenchError, Result};
 
 /// Names on the command line.
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -48,8 +49,15 @@ pub struct Choice {
 
 impl Suite {
     /// The cases.
-    pub fn plan(self, choice: &Choice) -> Plan {
-        match self {
+    ///
+    /// # Errors
+    /// [`BenchError::Argument`] without threads.
+    pub fn plan(self, choice: &Choice) -> Result<Plan> {
+        if choice.threads == 0 {
+            let (argument, expected) = ("threads", "at least 1");
+            return Err(BenchError::Argument { argument, expected, found: "0".to_owned() });
+        }
+        Ok(match self {
             Self::Classes => classes::plan(choice),
             Self::Batch => batch::plan(choice),
             Self::Lengths => lengths::plan(choice),
@@ -57,7 +65,7 @@ impl Suite {
             Self::Skip => skip::plan(choice),
             Self::Threads => threads::plan(choice),
             Self::Pruned => pruned::plan(choice),
-        }
+        })
     }
 }
 
@@ -126,7 +134,7 @@ mod tests {
         for suite in <Suite as clap::ValueEnum>::value_variants() {
             let count = |quick| {
                 let choice = Choice { quick, threads: 2, budget: None, model: None };
-                let cases = suite.plan(&choice).cases;
+                let cases = suite.plan(&choice).unwrap().cases;
                 let names: std::collections::BTreeSet<_> =
                     cases.iter().map(|case| case.name.clone()).collect();
                 assert_eq!(names.len(), cases.len());

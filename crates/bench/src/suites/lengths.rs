@@ -1,8 +1,8 @@
 //! Time and memory over the length of 16 utterances, the grid of arXiv 2211.16270.
 use super::Choice;
-use crate::bench::case::Knowledge::Vague;
-use crate::bench::case::Lengths::Ragged;
-use crate::bench::case::{Case, LossWork, Plan, Work};
+use crate::case::Knowledge::Vague;
+use crate::case::Lengths::Ragged;
+use crate::case::{Case, LossWork, Plan, Work};
 
 const FRAMES: [usize; 10] = [50, 64, 83, 107, 139, 179, 232, 299, 387, 500];
 const LABELS: [usize; 10] = [10, 12, 16, 21, 27, 35, 46, 59, 77, 100];

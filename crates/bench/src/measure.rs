@@ -18,11 +18,22 @@ const ROUND: Duration = Duration::from_millis(200);
 /// Products beside a step that is timed alone.
 const FEW: usize = 3;
 
-/// Does the case and answers.
+/// Does what a child process was told, [`Spec`] as JSON, and prints the [`Answer`] as one line of JSON.
 ///
 /// # Errors
-/// Whatever the system has to say, and gradients that cannot be written.
-pub fn run(spec: &Spec) -> Result<Answer> {
+/// A description that is none, whatever the system has to say, and gradients that cannot be written.
+pub fn run_case(spec: &str) -> Result<()> {
+    let spec = serde_json::from_str(spec)
+        .map_err(|source| BenchError::Json { what: "description of a case", source })?;
+    end_with_parent();
+    let answer = run(&spec)?;
+    let line = serde_json::to_string(&answer)
+        .map_err(|source| BenchError::Json { what: "answer of a case", source })?;
+    println!("{line}");
+    Ok(())
+}
+
+fn run(spec: &Spec) -> Result<Answer> {
     let mut subject = prepare(spec)?;
     let meter = Meter::start();
     let start = Instant::now();
@@ -108,20 +119,12 @@ pub fn median(values: &[f64]) -> Option<f64> {
 }
 
 /// Ends this process when the one that started it is gone: its end of the pipe closes, however it went.
-pub fn end_with_parent() {
+fn end_with_parent() {
     std::thread::spawn(|| {
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
         eprintln!("error: the benchmark that this case belongs to is gone");
         std::process::exit(1);
     });
-}
-
-/// Reads the case that a child process was given.
-///
-/// # Errors
-/// [`BenchError::Json`]
-pub fn parse(spec: &str) -> Result<Spec> {
-    serde_json::from_str(spec).map_err(|source| BenchError::Json { what: "description of a case", source })
 }
 
 #[cfg(test)]

@@ -202,7 +202,7 @@ fn digit(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::answer::Shape;
+    use crate::answer::Shape;
 
     fn row(x: Option<f64>, system: &str, median_ms: Option<f64>) -> Row {
         Row {

@@ -1,8 +1,14 @@
 //! The outcome of a suite, as it is written to JSON; the schema is the same for every suite.
+use std::path::Path;
+
 use serde::Serialize;
 
 use super::answer::{PruningReport, Shape, SkipReport};
+use super::case::Plan;
+use super::error::{BenchError, Result};
+use super::files::write_atomically;
 use super::machine::Machine;
+use super::{picture, table};
 
 /// A suite's outcome.
 #[derive(Serialize)]
@@ -13,6 +19,31 @@ pub struct Report {
     pub machine: Machine,
     /// A row for each case and system.
     pub rows: Vec<Row>,
+}
+
+impl Report {
+    /// The table: a line for its head, one for each row, and notes.
+    pub fn lines(&self) -> Vec<String> {
+        table::lines(&self.rows)
+    }
+
+    /// Writes everything as JSON.
+    ///
+    /// # Errors
+    /// [`BenchError::File`]; nothing half-written stays behind.
+    pub fn write_json(&self, path: &Path) -> Result<()> {
+        let text = serde_json::to_string_pretty(self)
+            .map_err(|source| BenchError::Json { what: "outcome", source })?;
+        write_atomically(path, &(text + "\n"))
+    }
+
+    /// Writes an SVG of time and memory over the cases of the plan that this is the outcome of.
+    ///
+    /// # Errors
+    /// [`BenchError::File`]; nothing half-written stays behind. [`BenchError::Picture`].
+    pub fn write_picture(&self, plan: &Plan, path: &Path) -> Result<()> {
+        write_atomically(path, &picture::draw(plan, &self.rows)?)
+    }
 }
 
 /// What one system did in one case.

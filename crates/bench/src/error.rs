@@ -57,9 +57,6 @@ pub enum BenchError {
         /// Values of the other.
         found: u64,
     },
-    /// The handler of Ctrl-C could not be set.
-    #[error("cannot watch for Ctrl-C: {0}")]
-    Signal(#[from] ctrlc::Error),
     /// A case description or an answer that is no valid JSON.
     #[error("{what}: {source}")]
     Json {

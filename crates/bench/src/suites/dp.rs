@@ -1,6 +1,6 @@
 //! Loss and adjoints of lattices alone: emissions are given, nothing else is computed.
 use super::Choice;
-use crate::bench::case::{Case, Plan, Work};
+use crate::case::{Case, Plan, Work};
 
 const SIZES: [[usize; 3]; 6] =
     [[1, 50, 10], [16, 50, 10], [1, 500, 100], [16, 139, 27], [16, 500, 100], [4, 2000, 400]];

@@ -1,8 +1,8 @@
 //! Time and memory over the number of utterances: does memory grow with the batch?
 use super::{Choice, thousands};
-use crate::bench::case::Knowledge::Vague;
-use crate::bench::case::Lengths::Ragged;
-use crate::bench::case::{Case, LossWork, Plan, Work};
+use crate::case::Knowledge::Vague;
+use crate::case::Lengths::Ragged;
+use crate::case::{Case, LossWork, Plan, Work};
 
 const QUICK: [usize; 3] = [1, 2, 4];
 

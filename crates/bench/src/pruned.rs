@@ -80,9 +80,9 @@ impl Subject for Pruned {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::case::{Knowledge, Lengths, LossWork, Method, Scores};
-    use crate::bench::gradients::{largest_difference, write};
-    use crate::bench::measure::prepare_pruned;
+    use crate::case::{Knowledge, Lengths, LossWork, Method, Scores};
+    use crate::gradients::{largest_difference, write};
+    use crate::measure::prepare_pruned;
 
     #[test]
     fn both_ways_have_the_same_sites_and_gradients() {

@@ -96,7 +96,7 @@ fn significant(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::answer::Shape;
+    use crate::answer::Shape;
 
     fn row(case: &str, system: &str, median_ms: Option<f64>) -> Row {
         Row {

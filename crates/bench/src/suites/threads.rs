@@ -1,7 +1,7 @@
 //! The same work by one thread, by two, by all.
 use super::{Choice, SHORT, middle};
-use crate::bench::case::{Case, LossWork, Plan, System, Work};
-use crate::bench::machine::cores;
+use crate::case::{Case, LossWork, Plan, System, Work};
+use crate::machine::cores;
 
 /// `ours` has all cores, or as many threads as the command line says; the rivals have fewer.
 pub fn plan(choice: &Choice) -> Plan {

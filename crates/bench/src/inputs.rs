@@ -175,8 +175,8 @@ impl Inputs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::case::{Budget, Lengths};
-    use crate::bench::loss::Ours;
+    use crate::case::{Budget, Lengths};
+    use crate::loss::Ours;
 
     #[test]
     fn lengths_are_those_of_the_paper() {

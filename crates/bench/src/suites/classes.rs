@@ -1,6 +1,6 @@
 //! Time and memory over the number of classes: does anything of size sites x classes show?
 use super::{Choice, SHORT, middle, thousands};
-use crate::bench::case::{Case, Plan, Work};
+use crate::case::{Case, Plan, Work};
 
 const CLASSES: [usize; 10] = [512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072, 262_144];
 const QUICK: [usize; 2] = [1024, 8192];

@@ -1,32 +1,87 @@
 //! Runs the systems of a case in alternation and turns their answers into rows.
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
-use indicatif::ProgressBar;
 use tempfile::TempDir;
 
 use super::answer::{Answer, Shape};
-use super::case::{Case, Spec, System};
+use super::case::{Case, Plan, Spec, System};
 use super::child::{Launcher, Name, Outcome};
 use super::error::{BenchError, Result};
 use super::forecast::{Forecast, forecast};
 use super::gradients::largest_difference;
+use super::machine::Machine;
 use super::measure::median;
-use super::row::{Row, Status};
+use super::row::{Report, Row, Status};
 
-/// Everything that the cases of a suite have in common.
-pub struct Runner {
-    /// Starts processes.
-    pub launcher: Launcher,
+/// How a suite is run.
+pub struct Settings {
     /// Processes for each case and system.
     pub repeats: usize,
-    /// Seconds of timed steps in a process.
+    /// Seconds of timed steps in a process, about.
     pub seconds: f64,
     /// The most resident bytes above inputs and gradients.
     pub cap: u64,
+    /// Set when the user wants to leave.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// Watches a suite.
+pub trait Observer {
+    /// Before the first process of a case.
+    fn on_case(&self, name: &str);
+    /// After each process, and for each that there was no need to start.
+    fn on_process(&self);
+}
+
+/// A process that takes longer is stopped.
+const TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Runs every case of a suite.
+///
+/// # Errors
+/// [`BenchError::Argument`], [`BenchError::Stopped`], and whatever went wrong in a process.
+pub fn run(plan: &Plan, settings: Settings, observer: &dyn Observer) -> Result<Report> {
+    // Before anything of ours makes the machine busy.
+    let machine = Machine::here();
+    let Settings { repeats, seconds, cap, stop } = settings;
+    if repeats == 0 {
+        let (argument, expected) = ("repeats", "at least 1");
+        return Err(BenchError::Argument { argument, expected, found: "0".to_owned() });
+    }
+    let temporary = std::env::temp_dir();
+    let program = std::env::current_exe().map_err(BenchError::file("panda".as_ref(), "find this program"))?;
+    let runner = Runner {
+        launcher: Launcher { program, stop, timeout: TIMEOUT },
+        repeats,
+        seconds,
+        cap,
+        folder: tempfile::tempdir().map_err(BenchError::file(&temporary, "make a temporary folder"))?,
+        observer,
+    };
+    let mut rows = Vec::new();
+    for case in &plan.cases {
+        observer.on_case(&case.name);
+        rows.extend(runner.rows(case)?);
+    }
+    Ok(Report { suite: plan.suite, machine, rows })
+}
+
+/// Everything that the cases of a suite have in common.
+struct Runner<'a> {
+    /// Starts processes.
+    launcher: Launcher,
+    /// Processes for each case and system.
+    repeats: usize,
+    /// Seconds of timed steps in a process.
+    seconds: f64,
+    /// The most resident bytes above inputs and gradients.
+    cap: u64,
     /// Where gradients wait to be compared.
-    pub folder: TempDir,
-    /// Steps once for each process.
-    pub bar: ProgressBar,
+    folder: TempDir,
+    observer: &'a dyn Observer,
 }
 
 /// Address space beside inputs, gradients and what the cap allows: the yardstick's operands, stacks and the reserves of
@@ -42,12 +97,12 @@ struct Contestant<'a> {
     note: Option<String>,
 }
 
-impl Runner {
+impl Runner<'_> {
     /// A row for each system of the case.
     ///
     /// # Errors
     /// [`BenchError::Stopped`], and whatever went wrong in a process.
-    pub fn rows(&self, case: &Case) -> Result<Vec<Row>> {
+    fn rows(&self, case: &Case) -> Result<Vec<Row>> {
         let mut contestants: Vec<Contestant> =
             case.systems.iter().map(|system| self.admit(case, system)).collect();
         // Without its rival's, nobody's gradient is wanted.
@@ -61,7 +116,7 @@ impl Runner {
                     .then(|| self.gradients(place));
                     self.measure(case, contestant, gradients)?;
                 }
-                self.bar.inc(1);
+                self.observer.on_process();
             }
         }
         let known = contestants.iter().find_map(|contestant| Some(contestant.answers.first()?.shape));
@@ -83,7 +138,7 @@ impl Runner {
     }
 
     /// A system at the start, out of memory or skipped if that can be known beforehand.
-    fn admit<'a>(&self, case: &Case, system: &'a System) -> Contestant<'a> {
+    fn admit<'s>(&self, case: &Case, system: &'s System) -> Contestant<'s> {
         let (status, note) = match forecast(&case.work, system) {
             Forecast::Skipped(why) => (Status::Skipped, Some(why)),
             Forecast::Bytes(bytes) if bytes > self.cap as f64 => {

@@ -1,0 +1,43 @@
+//! Ours and its rivals side by side, each case and system in a process of its own.
+//!
+//! [`Suite::plan`] says who does what. [`run`] starts, for every case, system and repeat, this same program with [`COMMAND`] and
+//! a description of the case; there, [`run_case`] does the work and answers with one line of JSON. The [`Report`] becomes a
+//! table, a file or a picture.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod answer;
+mod case;
+mod child;
+mod dense;
+mod error;
+mod files;
+mod forecast;
+mod gradients;
+mod inputs;
+mod lattices;
+mod loss;
+mod machine;
+mod measure;
+mod memory;
+mod noise;
+mod picture;
+mod pruned;
+mod pruned_dense;
+mod row;
+mod runner;
+mod sgemm;
+mod subject;
+mod suites;
+mod table;
+mod trivial;
+
+pub use answer::{PruningReport, Shape, SkipReport};
+pub use case::{Budget, Case, Knowledge, Lengths, LossWork, Method, Plan, PrunedWork, Scores, System, Work};
+pub use child::COMMAND;
+pub use error::{BenchError, Result};
+pub use machine::{Machine, cores};
+pub use measure::run_case;
+pub use row::{Report, Row, Status};
+pub use runner::{Observer, Settings, run};
+pub use suites::{Choice, Suite};
