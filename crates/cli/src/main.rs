@@ -4,7 +4,6 @@
 
 mod align;
 mod bench;
-mod bytes;
 mod error;
 mod evaluate;
 mod info;
@@ -16,6 +15,7 @@ mod verify;
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
+use training::bytes;
 
 /// Trains and runs transducer (RNN-T) speech recognisers with the exact loss over every class.
 #[derive(Parser)]
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
         Command::Info(arguments) => info::run(&arguments),
     };
     outcome.unwrap_or_else(|error| {
-        eprintln!("error: {error}");
+        eprintln!("error: {}", error::chain(&error));
         ExitCode::from(2)
     })
 }

@@ -1,6 +1,7 @@
 //! Dropout with masks that depend on nothing but their names.
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
 use rand::Rng;
+use rand_chacha::ChaCha8Rng;
 
 use crate::Result;
 use crate::random::{Purpose, stream};
@@ -21,6 +22,17 @@ impl Masks {
         Masks { seed, epoch, batch, used: 0 }
     }
 
+    /// A seed for masks that are made elsewhere: the first 64 bits of the next stream.
+    pub fn seed(&mut self) -> u64 {
+        self.next().next_u64()
+    }
+
+    fn next(&mut self) -> ChaCha8Rng {
+        let rng = stream(self.seed, Purpose::Dropout, self.epoch, (self.batch << 16) | self.used);
+        self.used += 1;
+        rng
+    }
+
     /// Zeroes each element with probability `rate` and scales the others by `1 / (1 - rate)`.
     ///
     /// The rate is rounded to a multiple of 1/256; one of 1 or more drops everything.
@@ -32,8 +44,7 @@ impl Masks {
         if threshold == 0 {
             return Ok(x.clone());
         }
-        let mut rng = stream(self.seed, Purpose::Dropout, self.epoch, (self.batch << 16) | self.used);
-        self.used += 1;
+        let mut rng = self.next();
         let mut bytes = vec![0; x.elem_count()];
         rng.fill_bytes(&mut bytes);
         let scale = 256.0 / f32::from((256 - threshold).max(1));
@@ -92,6 +103,21 @@ mod tests {
         let mean = mask(3).iter().sum::<f32>() / 1e4;
         assert!((mean - 1.0).abs() < 0.03, "{mean}");
         assert!(mask(3).iter().all(|&v| v == 0.0 || v == 256.0 / 192.0));
+    }
+
+    #[test]
+    fn seeds_are_those_of_their_batch_and_place() {
+        let seeds = |batch| {
+            let mut masks = Masks::new(7, 1, batch);
+            [masks.seed(), masks.seed()]
+        };
+        assert_eq!(seeds(3), seeds(3));
+        let [[a, b], [c, d]] = [seeds(3), seeds(4)];
+        assert!(a != b && a != c && b != d);
+        // A mask in between takes a stream of its own.
+        let mut masks = Masks::new(7, 1, 3);
+        masks.apply(&Tensor::zeros(4, DType::F32, &Device::Cpu).unwrap(), 0.5).unwrap();
+        assert_eq!(masks.seed(), b);
     }
 
     #[test]

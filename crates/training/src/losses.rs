@@ -1,5 +1,5 @@
 //! The losses of a batch, as the recipe wants them.
-use candle_core::{Tensor, Var};
+use candle_core::Tensor;
 use rnnt_loss::{
     Targets,
     candle::{
@@ -8,8 +8,8 @@ use rnnt_loss::{
 };
 
 use crate::dropout::Masks;
-use crate::model::{Model, Trivial};
-use crate::{Result, linear};
+use crate::model::{Heads, Model};
+use crate::{Linear, Result};
 
 /// Losses of a batch.
 #[derive(Debug)]
@@ -43,8 +43,9 @@ impl Model {
     ) -> Result<Losses> {
         let (encoded, lengths) = self.encoder.forward(x, lengths, masks.as_deref_mut())?;
         let predicted = self.predictor.forward(labels, masks.as_deref_mut())?;
-        let mut frames = linear(&encoded, &self.joint_encoder.0, &self.joint_encoder.1)?;
-        let mut rows = linear(&predicted, &self.joint_predictor.0, &self.joint_predictor.1)?;
+        let Heads { head, durations, trivial, ctc, .. } = &self.heads;
+        let mut frames = self.heads.encoder.apply(&encoded)?;
+        let mut rows = self.heads.predictor.apply(&predicted)?;
         if let Some(masks) = masks {
             let rate = self.recipe.joint.dropout;
             frames = masks.apply(&frames, rate)?;
@@ -53,23 +54,23 @@ impl Model {
         let targets = self.targets(lengths, labels)?;
         let batch = targets.batch();
         let shares = vec![1.0 / batch as f64; batch];
-        let ctc = match &self.ctc {
-            Some((weight, bias)) => {
+        let ctc = match ctc {
+            Some(head) => {
                 let plain = Targets::new(self.blank(), lengths_of(&targets), labels.to_vec())?;
                 let options = self.recipe.ctc_options();
-                let out = ctc_loss_sum(&encoded, weight, bias, &plain, &options, &shares)?;
+                let out = ctc_loss_sum(&encoded, head.weight(), head.bias(), &plain, &options, &shares)?;
                 Some((out.losses, out.sum))
             }
             None => None,
         };
-        let (head, options) = (tensors(&self.head), self.recipe.loss_options()?);
+        let (head, options) = (tensors(head), self.recipe.loss_options()?);
         let mut simple = None;
-        let (transducer, mean) = if let Some(durations) = &self.duration_head {
+        let (transducer, mean) = if let Some(durations) = durations {
             let durations = tensors(durations);
             let LossSum { sum, losses, .. } =
                 tdt_loss_sum(&frames, &rows, head, durations, &targets, &options, &shares)?;
             (losses, sum)
-        } else if let (Some(Trivial { am, lm }), Some(pruning)) = (&self.trivial, self.recipe.pruning(step)) {
+        } else if let (Some((am, lm)), Some(pruning)) = (trivial, self.recipe.pruning(step)) {
             let (am, lm) = (tensors(am), tensors(lm));
             let joiner = TrivialJoiner { frames: &encoded, labels: &predicted, am, lm };
             let PrunedSum { sum, simple: first, pruned, .. } =
@@ -85,8 +86,8 @@ impl Model {
     }
 }
 
-fn tensors((weight, bias): &(Var, Var)) -> (&Tensor, &Tensor) {
-    (weight, bias)
+fn tensors(layer: &Linear) -> (&Tensor, &Tensor) {
+    (layer.weight(), layer.bias())
 }
 
 fn lengths_of(targets: &Targets) -> Vec<usize> {

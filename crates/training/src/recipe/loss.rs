@@ -131,9 +131,9 @@ impl Recipe {
             delay_penalty,
             label_smoothing,
             z_loss,
-            ..self.ctc_options()
+            ..self.loss.options.options(self.ctc_options())
         };
-        Ok(match &self.loss {
+        Ok(match &self.loss.kind {
             &LossConfig::Rnnt { factored_blank } => Options { factored_blank, ..options },
             &LossConfig::Tdt { ref durations, sigma, omega } => {
                 let topology = Topology::tdt(durations).map_err(rnnt_loss::Error::from)?;
@@ -152,13 +152,14 @@ impl Recipe {
 
     /// Options of the auxiliary CTC loss, which is not regularised.
     pub(crate) fn ctc_options(&self) -> Options {
-        Options { precision: self.training.precision.precision(), ..Options::default() }
+        let (precision, budget) = (self.training.precision.precision(), self.loss.options.budget);
+        Options { precision, budget, ..Options::default() }
     }
 
     /// How the lattice is pruned at a step of the run.
     pub(crate) fn pruning(&self, step: u64) -> Option<Pruning> {
         let LossConfig::Pruned { s_range, simple_scale, lm_only_scale, am_only_scale, warm_steps } =
-            self.loss
+            self.loss.kind
         else {
             return None;
         };
