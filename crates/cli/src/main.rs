@@ -1,5 +1,4 @@
 //! The `panda` program: one small file a command.
-#![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 mod align;

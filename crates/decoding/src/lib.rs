@@ -6,7 +6,6 @@
 //! [`greedy`] takes the best class at each site: the blank moves one frame on, any other class is emitted and advances the
 //! predictor on the same frame, at most [`Greedy::max_symbols`] times. Big blanks and durations move on as far as they say;
 //! [`factor_blank`] makes plain scores of those of a factored blank.
-#![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 mod error;

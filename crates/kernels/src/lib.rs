@@ -1,15 +1,26 @@
-//! The numeric floor: matrix products, vector mathematics, rows of scaled numbers and large buffers, over slices.
+//! The numeric floor: matrix products, the affine layer, vector mathematics, rows of scaled numbers and large buffers, over
+//! slices.
 //!
-//! The normaliser's products are [`packed`]: kernels of our own over factors that are packed once. [`product`] is the
-//! one door to the matrix library, for everything else. The vector functions are one portable source, compiled several times
-//! and chosen at run time (`dispatch.rs`), and by hand for AVX-512. [`scaled`] has the rows that lattices are summed with.
-//! All `unsafe` of the workspace is in this crate.
-#![warn(missing_docs)]
-#![deny(unsafe_code)]
+//! [`product`] multiplies any two matrices, [`product_packed`] by one that was packed once, and the normaliser's [`packed`]
+//! products by what is packed on either side: one set of micro-kernels, in the terms of BLIS. [`Affine`] is the layer over rows,
+//! forward and backward. The vector functions are one portable source, compiled several times and chosen at run time
+//! (`dispatch.rs`), and by hand for AVX-512. [`scaled`] has the rows that lattices are summed with. What the machine can do
+//! is found once, and whoever needs it asks for the proof (`features.rs`).
+//!
+//! ```
+//! use kernels::{Accumulate, View, ViewMut, product};
+//!
+//! let (a, b) = ([1.0f32, 2.0], [3.0f32, 4.0]);
+//! let mut out = [0.0f32];
+//! product(ViewMut::new(&mut out, 1, 1), View::new(&a, 1, 2), View::new(&b, 2, 1), 1.0, Accumulate::Replace);
+//! assert_eq!(out, [11.0]);
+//! ```
 
+mod affine;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod dispatch;
+mod features;
 mod lines;
 mod math;
 pub mod packed;
@@ -18,9 +29,10 @@ mod product;
 mod real;
 pub mod scaled;
 
+pub use affine::Affine;
 pub use lines::{Lines, grow};
 pub use pages::{filled, zeros};
-pub use product::{Accumulate, View, ViewMut, product};
+pub use product::{Accumulate, PackedRight, View, ViewMut, packing_bytes, product, product_packed};
 pub use real::Real;
 
 /// `x = exp(x)` for every element; -inf gives exactly 0 and NaN stays NaN.

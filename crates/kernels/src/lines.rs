@@ -34,6 +34,13 @@ impl<T: Clone> Lines<T> {
     }
 }
 
+impl<T> Lines<T> {
+    /// Bytes that are held.
+    pub fn bytes(&self) -> usize {
+        self.all.capacity() * size_of::<T>()
+    }
+}
+
 impl<T> std::ops::Deref for Lines<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {

@@ -1,11 +1,16 @@
 //! The two floating-point types that the rows may have.
+use std::cell::RefCell;
+
+#[cfg(target_arch = "x86_64")]
+use crate::packed::{micro_avx512, pack_avx512};
 use crate::{
-    Accumulate, View, ViewMut, dispatch,
+    Accumulate, Lines, ViewMut, dispatch,
+    features::{Bf16, Machine},
     packed::{
-        Kernel, Operand, Source, for_f32, for_f64,
+        Operand, Place, Right, Source,
         half::{self, Tile},
+        micro,
     },
-    product,
 };
 
 mod sealed {
@@ -46,9 +51,6 @@ pub trait Real:
     fn from_f64(value: f64) -> Self;
     /// The same value, wider.
     fn to_f64(self) -> f64;
-    /// See [`super::product`], which checks the shapes first.
-    #[doc(hidden)]
-    fn product(out: ViewMut<Self>, a: View<Self>, b: View<Self>, alpha: Self, how: Accumulate);
     /// See [`super::exp`].
     #[doc(hidden)]
     fn exp_slice(values: &mut [Self]);
@@ -88,15 +90,40 @@ pub trait Real:
     /// `self · a + b`, rounded once.
     #[doc(hidden)]
     fn mul_add(self, a: Self, b: Self) -> Self;
-    /// The kernel of packed products.
+    /// Rows and columns of the micro-kernel's tile: MR, NR.
     #[doc(hidden)]
-    fn kernel() -> Kernel<Self>;
+    fn sides(machine: Machine) -> [usize; 2];
+    /// Right micro-panels that a tile of so many rows takes at once.
+    #[doc(hidden)]
+    fn panels(machine: Machine, rows: usize) -> usize;
+    /// Packs a micro-panel from a row or column and a step on; see [`micro::pack`].
+    #[doc(hidden)]
+    fn pack_panel(machine: Machine, source: &Source<Self>, at: (usize, usize), side: usize, out: &mut [Self]);
+    /// A tile of a product; see [`micro`].
+    #[doc(hidden)]
+    fn micro_kernel(
+        machine: Machine,
+        rows: usize,
+        left: &[Self],
+        right: Right<Self>,
+        place: Place<Self>,
+        ahead: &[Self],
+    );
+    /// Lends what this thread packs blocks of products into.
+    #[doc(hidden)]
+    fn with_scratch<R>(work: impl FnOnce(&mut Lines<Self>) -> R) -> R;
     /// A tile of an operand of a bf16 product, from a row and column of its source on.
     #[doc(hidden)]
-    fn pack_tile(source: &Source<Self>, at: (usize, usize), operand: Operand, tile: &mut Tile);
+    fn pack_tile(unit: Bf16, source: &Source<Self>, at: (usize, usize), operand: Operand, tile: &mut Tile);
     /// `out (=|+=) left · right` over `depth` tiles of the sum.
     #[doc(hidden)]
-    fn half_product(out: ViewMut<Self>, left: &[Tile], right: &[Tile], depth: usize, how: Accumulate);
+    fn half_product(
+        unit: Bf16,
+        out: ViewMut<Self>,
+        operands: (&[Tile], &[Tile]),
+        depth: usize,
+        how: Accumulate,
+    );
 }
 
 impl Real for f32 {
@@ -111,51 +138,94 @@ impl Real for f32 {
     fn to_f64(self) -> f64 {
         f64::from(self)
     }
-    fn product(out: ViewMut<f32>, a: View<f32>, b: View<f32>, alpha: f32, how: Accumulate) {
-        product::f32_product(out, a, b, alpha, how);
-    }
     fn exp_slice(values: &mut [f32]) {
-        dispatch::exp(values);
+        dispatch::exp(Machine::best(), values);
     }
     fn tanh_slice(values: &mut [f32]) {
-        dispatch::tanh(values);
+        dispatch::tanh(Machine::best(), values);
     }
     fn sigmoid_slice(values: &mut [f32]) {
-        dispatch::sigmoid(values);
+        dispatch::sigmoid(Machine::best(), values);
     }
     fn add_slice(out: &mut [f32], row: &[f32]) {
-        dispatch::add(out, row);
+        dispatch::add(Machine::best(), out, row);
     }
     fn tanh_sum(out: &mut [f32], a: &[f32], b: &[f32]) {
-        dispatch::tanh_sum(out, a, b);
+        dispatch::tanh_sum(Machine::best(), out, a, b);
     }
     fn add_rows(out: &mut [f32], rows: &[f32]) {
-        dispatch::add_rows(out, rows);
+        dispatch::add_rows(Machine::best(), out, rows);
     }
     fn tile_statistics(tile: &mut [f32], width: usize, bias: Option<&[f32]>, statistics: &mut [(f32, f64)]) {
-        dispatch::tile_statistics(tile, width, bias, statistics);
+        dispatch::tile_statistics(Machine::best(), tile, width, bias, statistics);
     }
     fn row_statistics(row: &[f32]) -> (f32, f64) {
-        dispatch::row_statistics(row)
+        dispatch::row_statistics(Machine::best(), row)
     }
     fn row_softmax(out: &mut [f32], z: Option<&[f32]>, bias: Option<&[f32]>, max: f32, factor: f32) {
-        dispatch::row_softmax(out, z, bias, max, factor);
+        dispatch::row_softmax(Machine::best(), out, z, bias, max, factor);
     }
     fn tanh_slope(gradient: &mut [f32], hidden: &[f32]) {
-        dispatch::tanh_slope(gradient, hidden);
+        dispatch::tanh_slope(Machine::best(), gradient, hidden);
     }
     #[inline(always)]
     fn mul_add(self, a: f32, b: f32) -> f32 {
         self.mul_add(a, b)
     }
-    fn kernel() -> Kernel<f32> {
-        for_f32()
+    fn sides(machine: Machine) -> [usize; 2] {
+        match machine {
+            Machine::Portable => micro::PORTABLE,
+            #[cfg(target_arch = "x86_64")]
+            Machine::Avx2(_) => [micro::avx2::MR, 16],
+            #[cfg(target_arch = "x86_64")]
+            Machine::Avx512(_) => [micro_avx512::MR, 32],
+        }
     }
-    fn pack_tile(source: &Source<f32>, at: (usize, usize), operand: Operand, tile: &mut Tile) {
-        half::pack_tile_f32(source, at, operand, tile);
+    fn panels(machine: Machine, rows: usize) -> usize {
+        match machine {
+            #[cfg(target_arch = "x86_64")]
+            Machine::Avx512(_) => micro_avx512::panels(rows),
+            _ => 1,
+        }
     }
-    fn half_product(out: ViewMut<f32>, left: &[Tile], right: &[Tile], depth: usize, how: Accumulate) {
-        half::product_f32(out, left, right, depth, how);
+    fn pack_panel(machine: Machine, source: &Source<f32>, at: (usize, usize), side: usize, out: &mut [f32]) {
+        match machine {
+            #[cfg(target_arch = "x86_64")]
+            Machine::Avx512(proof) => pack_avx512::pack(proof, source, at, side, out),
+            _ => micro::pack(source, at, side, out),
+        }
+    }
+    fn micro_kernel(
+        machine: Machine,
+        rows: usize,
+        left: &[f32],
+        right: Right<f32>,
+        place: Place<f32>,
+        ahead: &[f32],
+    ) {
+        match machine {
+            Machine::Portable => micro::portable(rows, left, right, place),
+            #[cfg(target_arch = "x86_64")]
+            Machine::Avx2(proof) => micro::avx2::of_f32(proof, rows, left, right, place),
+            #[cfg(target_arch = "x86_64")]
+            Machine::Avx512(proof) => micro_avx512::of_f32(proof, rows, left, right, place, ahead),
+        }
+    }
+    fn with_scratch<R>(work: impl FnOnce(&mut Lines<f32>) -> R) -> R {
+        thread_local!(static SCRATCH: RefCell<Lines<f32>> = RefCell::default());
+        SCRATCH.with_borrow_mut(work)
+    }
+    fn pack_tile(unit: Bf16, source: &Source<f32>, at: (usize, usize), operand: Operand, tile: &mut Tile) {
+        half::pack_tile_f32(unit, source, at, operand, tile);
+    }
+    fn half_product(
+        unit: Bf16,
+        out: ViewMut<f32>,
+        operands: (&[Tile], &[Tile]),
+        depth: usize,
+        how: Accumulate,
+    ) {
+        half::product_f32(unit, out, operands, depth, how);
     }
 }
 
@@ -170,9 +240,6 @@ impl Real for f64 {
     }
     fn to_f64(self) -> f64 {
         self
-    }
-    fn product(out: ViewMut<f64>, a: View<f64>, b: View<f64>, alpha: f64, how: Accumulate) {
-        product::faer_product(out, a, b, alpha, how);
     }
     fn exp_slice(values: &mut [f64]) {
         values.iter_mut().for_each(|x| *x = x.exp());
@@ -216,13 +283,50 @@ impl Real for f64 {
     fn mul_add(self, a: f64, b: f64) -> f64 {
         self.mul_add(a, b)
     }
-    fn kernel() -> Kernel<f64> {
-        for_f64()
+    fn sides(machine: Machine) -> [usize; 2] {
+        match machine {
+            Machine::Portable => micro::PORTABLE,
+            #[cfg(target_arch = "x86_64")]
+            Machine::Avx2(_) => [micro::avx2::MR, 8],
+            #[cfg(target_arch = "x86_64")]
+            Machine::Avx512(_) => [micro_avx512::MR, 16],
+        }
     }
-    fn pack_tile(source: &Source<f64>, at: (usize, usize), operand: Operand, tile: &mut Tile) {
+    fn panels(machine: Machine, rows: usize) -> usize {
+        match machine {
+            #[cfg(target_arch = "x86_64")]
+            Machine::Avx512(_) => micro_avx512::panels(rows),
+            _ => 1,
+        }
+    }
+    fn pack_panel(machine: Machine, source: &Source<f64>, at: (usize, usize), side: usize, out: &mut [f64]) {
+        let _ = machine;
+        micro::pack(source, at, side, out);
+    }
+    fn micro_kernel(
+        machine: Machine,
+        rows: usize,
+        left: &[f64],
+        right: Right<f64>,
+        place: Place<f64>,
+        ahead: &[f64],
+    ) {
+        match machine {
+            Machine::Portable => micro::portable(rows, left, right, place),
+            #[cfg(target_arch = "x86_64")]
+            Machine::Avx2(proof) => micro::avx2::of_f64(proof, rows, left, right, place),
+            #[cfg(target_arch = "x86_64")]
+            Machine::Avx512(proof) => micro_avx512::of_f64(proof, rows, left, right, place, ahead),
+        }
+    }
+    fn with_scratch<R>(work: impl FnOnce(&mut Lines<f64>) -> R) -> R {
+        thread_local!(static SCRATCH: RefCell<Lines<f64>> = RefCell::default());
+        SCRATCH.with_borrow_mut(work)
+    }
+    fn pack_tile(_: Bf16, source: &Source<f64>, at: (usize, usize), operand: Operand, tile: &mut Tile) {
         half::pack_tile(source, at, operand, tile);
     }
-    fn half_product(out: ViewMut<f64>, left: &[Tile], right: &[Tile], depth: usize, how: Accumulate) {
-        half::product_plain(out, left, right, depth, how);
+    fn half_product(_: Bf16, out: ViewMut<f64>, operands: (&[Tile], &[Tile]), depth: usize, how: Accumulate) {
+        half::product_plain(out, operands, depth, how);
     }
 }

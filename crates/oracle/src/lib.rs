@@ -14,7 +14,6 @@
 //!
 //! Axis letters: `B` batch, `T` frames, `U` labels, `C` classes, `H` joint width, `N` sites.
 #![warn(missing_docs)]
-#![forbid(unsafe_code)]
 
 mod batch;
 pub mod compare;

@@ -38,7 +38,6 @@
 //! # Ok::<(), panda_core::Error>(())
 //! ```
 #![warn(missing_docs)]
-#![forbid(unsafe_code)]
 
 mod adjoints;
 mod backward;

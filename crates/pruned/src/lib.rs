@@ -30,7 +30,6 @@
 //! # Ok::<(), pruned::Error>(())
 //! ```
 #![warn(missing_docs)]
-#![forbid(unsafe_code)]
 
 mod backward;
 mod batch;

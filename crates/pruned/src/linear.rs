@@ -1,14 +1,13 @@
 //! Scores that two linear layers make from hidden rows, never kept as rows x classes.
 use std::ops::Range;
 
-use kernels::{Accumulate, Real, View, ViewMut, add, product};
+use kernels::{Accumulate, Affine, Real, View};
 use rayon::prelude::*;
 
 use crate::{
     Error, Result, Side, Source,
     error::expect,
     source::{blocks, blocks_mut},
-    tiles::even,
 };
 
 /// Hidden rows *rows x H*, weight *C x H* and bias *C* of one linear layer, borrowed.
@@ -59,15 +58,15 @@ impl<'a, F: Real> Linear<'a, F> {
         Ok(Self { rows, weight, bias, hidden, classes })
     }
 
+    /// The layer of some classes.
+    fn of(&self, classes: &Range<usize>) -> Affine<'a, F> {
+        let weight = &self.weight[classes.start * self.hidden..classes.end * self.hidden];
+        let bias = self.bias.map(|bias| &bias[classes.clone()]);
+        Affine::new(View::new(weight, classes.len(), self.hidden).transposed(), bias)
+    }
+
     fn fill(&self, rows: Range<usize>, classes: Range<usize>, out: &mut [F]) {
-        let (h, count, width) = (self.hidden, rows.len(), classes.len());
-        let x = View::new(&self.rows[rows.start * h..rows.end * h], count, h);
-        let weight = View::new(&self.weight[classes.start * h..classes.end * h], width, h);
-        let target = ViewMut::new(&mut *out, count, width);
-        product(target, x, weight.transposed(), F::ONE, Accumulate::Replace);
-        if let Some(bias) = self.bias {
-            out.chunks_exact_mut(width).for_each(|out| add(out, &bias[classes.clone()]));
-        }
+        self.of(&classes).forward(&self.rows[rows.start * self.hidden..rows.end * self.hidden], out);
     }
 
     fn zero_gradient(&self) -> LinearGradient<F> {
@@ -86,38 +85,25 @@ impl<'a, F: Real> Linear<'a, F> {
         gradient: &[F],
         into: &mut LinearGradient<F>,
     ) {
-        let (h, width) = (self.hidden, classes.len());
-        let weight = View::new(&self.weight[classes.start * h..classes.end * h], width, h);
+        let (h, width, layer) = (self.hidden, classes.len(), self.of(&classes));
         let dx = blocks_mut(&mut into.rows, h, runs, ROWS);
-        dx.into_par_iter().zip(blocks(gradient, width, runs, ROWS)).for_each(|(dx, g)| {
-            let rows = dx.len() / h;
-            product(ViewMut::new(dx, rows, h), View::new(g, rows, width), weight, F::ONE, Accumulate::Add);
-        });
-        let part = even(width, CLASSES);
-        let dw = into.weight[classes.start * h..classes.end * h].par_chunks_mut(part * h);
-        let db = into.bias[classes.clone()].par_chunks_mut(part);
-        dw.zip(db).enumerate().for_each(|(i, (dw, db))| {
-            let (first, count) = (i * part, db.len());
-            let mut sums = vec![0.0; count];
-            let mut tiles = gradient;
-            for run in runs {
-                let (tile, rest) = tiles.split_at(run.len() * width);
-                tiles = rest;
-                let g = View::with_stride(&tile[first..], run.len(), count, width);
-                let x = View::new(&self.rows[run.start * h..run.end * h], run.len(), h);
-                product(ViewMut::new(dw, count, h), g.transposed(), x, F::ONE, Accumulate::Add);
-                for row in tile.chunks_exact(width) {
-                    sums.iter_mut().zip(&row[first..]).for_each(|(sum, g)| *sum += g.to_f64());
-                }
-            }
-            db.iter_mut().zip(sums).for_each(|(db, sum)| *db += F::from_f64(sum));
-        });
+        dx.into_par_iter()
+            .zip(blocks(gradient, width, runs, ROWS))
+            .for_each(|(dx, g)| layer.backward_rows(g, dx, Accumulate::Add));
+        let mut tiles = gradient;
+        let of_run = |run: &Range<usize>| {
+            let (tile, rest) = tiles.split_at(run.len() * width);
+            tiles = rest;
+            (&self.rows[run.start * h..run.end * h], tile)
+        };
+        let runs: Vec<_> = runs.iter().map(of_run).collect();
+        let dw = &mut into.weight[classes.start * h..classes.end * h];
+        layer.backward_parameters(&runs, dw, &mut into.bias[classes]);
     }
 }
 
-/// Rows and classes a task.
+/// Rows a task.
 const ROWS: usize = 128;
-const CLASSES: usize = 256;
 
 /// Scores `am = x W_amᵀ + b_am` and `lm = y W_lmᵀ + b_lm`.
 ///

@@ -27,7 +27,6 @@
 //! # Ok::<(), rnnt_dp::Error>(())
 //! ```
 #![warn(missing_docs)]
-#![forbid(unsafe_code)]
 
 mod banded;
 pub mod candle;

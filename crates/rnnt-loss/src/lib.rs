@@ -29,7 +29,6 @@
 //! # Ok::<(), rnnt_loss::Error>(())
 //! ```
 #![warn(missing_docs)]
-#![forbid(unsafe_code)]
 
 mod align;
 pub mod candle;

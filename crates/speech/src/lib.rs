@@ -26,7 +26,6 @@
 //! assert_eq!(word_errors("three one", "three four").rate(), 0.5);
 //! # Ok::<(), speech::Error>(())
 //! ```
-#![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 pub mod audio;

@@ -38,11 +38,9 @@
 //! Whatever is random is drawn from a stream that is named by (seed, purpose, epoch, batch or utterance), and every operation gives
 //! the same bits for every number of threads. A checkpoint is therefore the whole state of a run: what follows from it is the same
 //! whether the process went on, was stopped, or was killed and started again.
-#![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 mod align;
-mod blocks;
 pub mod bytes;
 pub mod checkpoint;
 mod curve;

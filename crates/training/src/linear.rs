@@ -1,9 +1,8 @@
 //! A linear layer as one candle operation whose bits do not depend on the number of threads.
 use candle_core::{CpuStorage, CustomOp3, DType, Layout, Shape, Tensor, WithDType};
 use candle_nn::{Init, Module, VarBuilder};
-use kernels::Real;
+use kernels::{Accumulate, Affine, Real, View};
 
-use crate::blocks::{affine, affine_bias, affine_input, affine_weight};
 use crate::init;
 use crate::tensors::{self, with_slice};
 use crate::{Error, Result};
@@ -83,7 +82,7 @@ struct Operation<F>(std::marker::PhantomData<F>);
 fn forward<F: Real>(x: &[F], weight: &[F], bias: &[F]) -> Vec<F> {
     let (outputs, inputs) = (bias.len(), weight.len() / bias.len());
     let mut y = vec![F::ZERO; x.len() / inputs * outputs];
-    affine(&mut y, x, weight, bias);
+    Affine::new(View::new(weight, outputs, inputs).transposed(), Some(bias)).forward(x, &mut y);
     y
 }
 
@@ -92,9 +91,9 @@ fn backward<F: Real>(x: &[F], weight: &[F], above: &[F], inputs: usize) -> [Vec<
     let outputs = weight.len() / inputs;
     let zeros = |count: usize| vec![F::ZERO; count];
     let (mut dx, mut dw, mut db) = (zeros(x.len()), zeros(weight.len()), zeros(outputs));
-    affine_input(&mut dx, above, weight, inputs);
-    affine_weight(&mut dw, above, x, inputs);
-    affine_bias(&mut db, above);
+    let layer = Affine::new(View::new(weight, outputs, inputs).transposed(), None);
+    layer.backward_rows(above, &mut dx, Accumulate::Replace);
+    layer.backward_parameters(&[(x, above)], &mut dw, &mut db);
     [dx, dw, db]
 }
 

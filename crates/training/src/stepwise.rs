@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use decoding::{Transducer, factor_blank};
-use kernels::tanh;
+use kernels::{Accumulate, PackedRight, View, ViewMut, add, product_packed, tanh};
 use rnnt_loss::Activation;
 
 use crate::Result;
@@ -13,7 +13,6 @@ use crate::recipe::LossConfig;
 use crate::tensors::to_vec;
 
 /// Predictor, joint and head of a model, copied out of its tensors.
-#[derive(Clone)]
 pub struct Stepwise {
     blank: u32,
     classes: usize,
@@ -28,21 +27,23 @@ pub struct Stepwise {
     heads: Vec<Affine>,
 }
 
-/// `y = W x + b`, W *O x D* row-major.
-#[derive(Debug, Clone)]
+/// `y = W x + b` for one row at a time, W *O x D* packed.
+#[derive(Debug)]
 pub(crate) struct Affine {
-    weight: Vec<f32>,
+    weight: PackedRight<f32>,
     bias: Vec<f32>,
 }
 
 impl Affine {
     /// Copies a layer `[O, D]`, `[O]`; without a bias, it is 0.
     pub fn new(weight: &Tensor, bias: Option<&Tensor>) -> Result<Self> {
+        let (outputs, inputs) = weight.dims2()?;
         let bias = match bias {
             Some(bias) => to_vec(bias)?,
-            None => vec![0.0; weight.dim(0)?],
+            None => vec![0.0; outputs],
         };
-        Ok(Affine { weight: to_vec(weight)?, bias })
+        let weight = to_vec(weight)?;
+        Ok(Affine { weight: PackedRight::new(View::new(&weight, outputs, inputs).transposed()), bias })
     }
 
     pub fn apply(&self, x: &[f32]) -> Vec<f32> {
@@ -52,9 +53,9 @@ impl Affine {
     }
 
     fn write(&self, x: &[f32], y: &mut [f32]) {
-        for ((y, weight), &bias) in y.iter_mut().zip(self.weight.chunks_exact(x.len())).zip(&self.bias) {
-            *y = bias + dot(weight, x);
-        }
+        let (row, to) = (View::new(x, 1, x.len()), ViewMut::new(&mut *y, 1, self.bias.len()));
+        product_packed(to, row, &self.weight, Accumulate::Replace);
+        add(y, &self.bias);
     }
 }
 
@@ -133,19 +134,6 @@ impl Transducer for Stepwise {
             factor_blank(scores, self.blank);
         }
     }
-}
-
-/// Σ a·b in eight interleaved sums, which the compiler turns into vector instructions.
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let mut sums = [0.0; 8];
-    let (a, b) = (a.chunks_exact(8), b.chunks_exact(8));
-    let rest: f32 = a.remainder().iter().zip(b.remainder()).map(|(a, b)| a * b).sum();
-    for (a, b) in a.zip(b) {
-        for k in 0..8 {
-            sums[k] += a[k] * b[k];
-        }
-    }
-    rest + sums.iter().sum::<f32>()
 }
 
 #[cfg(test)]

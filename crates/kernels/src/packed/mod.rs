@@ -5,14 +5,16 @@
 //! strip, what meets at one step of the sum lies together. How many, and in which numbers, is the kernel's affair
 //! ([`Numbers`]): [`full`] keeps the type of the rows, [`half`] rounds to bf16.
 mod full;
-#[cfg(target_arch = "x86_64")]
-mod full_avx512;
 pub mod half;
-mod strips;
+pub(crate) mod micro;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod micro_avx512;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod pack_avx512;
+mod panels;
 
 pub use full::Full;
-pub(crate) use full::{for_f32, for_f64};
-pub use strips::Kernel;
+pub(crate) use panels::{Place, Right};
 
 use super::{Accumulate, Real, View, ViewMut};
 
@@ -61,19 +63,19 @@ pub struct Source<'a, F> {
 }
 
 impl<'a, F> Source<'a, F> {
-    fn new(view: View<'a, F>, operand: Operand) -> Self {
+    pub(crate) fn new(view: View<'a, F>, operand: Operand) -> Self {
         let View { data, rows, cols, stride, transposed } = view;
         Self { data, rows, cols, stride, across: (operand == Operand::Right) != transposed }
     }
 
     /// Sides and steps.
-    fn sizes(&self) -> (usize, usize) {
+    pub(crate) fn sizes(&self) -> (usize, usize) {
         if self.across { (self.cols, self.rows) } else { (self.rows, self.cols) }
     }
 }
 
 #[cfg(test)]
-mod check {
+pub(crate) mod check {
     use super::*;
 
     /// Numbers around 0 that use all their digits.
@@ -84,15 +86,20 @@ mod check {
             .collect()
     }
 
-    /// Products over all transposes and ends of strips, against loops over operands that were `rounded`.
+    /// Products over all transposes and sizes around one, two and three tiles of a kernel, against loops over operands
+    /// that were `rounded`.
     pub fn equals_plain_loops<F: Real, P>(
+        sides: [usize; 2],
         rounded: impl Fn(F) -> f64,
         pack: impl Fn(View<F>, Operand, usize, usize) -> P,
         multiply: impl Fn(ViewMut<F>, &P, &P, usize, Accumulate),
         bar: f64,
     ) {
-        for (m, k, n) in [(1, 1, 1), (32, 32, 32), (33, 31, 65), (70, 100, 40), (16, 64, 100), (100, 3, 17)] {
-            for case in 0..8 {
+        let around = |side: usize| [1, side - 1, side, side + 1, 2 * side, 2 * side + 1, 3 * side];
+        let (m, n) = (around(sides[0]), around(sides[1]));
+        let shapes = (0..49).map(|i| (m[i % 7], [1, 3, 31, 32, 33, 64, 100][(i + i / 7) % 7], n[i / 7]));
+        for (i, (m, k, n)) in shapes.enumerate() {
+            for case in if i % 7 < 2 { 0..8 } else { i % 8..i % 8 + 1 } {
                 let (ta, tb, add) = (case & 1 != 0, case & 2 != 0, case & 4 != 0);
                 let (a, b): (Vec<F>, Vec<F>) = (made_up(m * k, 1), made_up(k * n, 2));
                 let left = if ta { View::new(&a, k, m).transposed() } else { View::new(&a, m, k) };

@@ -3,6 +3,7 @@
 use std::{arch::x86_64::*, ops::Range};
 
 use super::{LANES, NEVER, stride::Stride};
+use crate::features::Avx512;
 
 /// Four pairs.
 ///
@@ -51,8 +52,24 @@ unsafe fn store_four(at: *mut f64, back: usize, pairs: __m512d) {
 }
 
 /// As [`super::diagonals::gather`] for two arcs.
-#[target_feature(enable = "avx512f,avx512vl,avx512dq")]
 pub(super) fn gather(
+    _proof: Avx512,
+    values: &[f64],
+    stride: Stride,
+    sites: usize,
+    soon: usize,
+    exists: [Range<usize>; 2],
+    rows: &mut [f64],
+) -> bool {
+    // SAFETY: the token proves the features.
+    unsafe { gather_wide(values, stride, sites, soon, exists, rows) }
+}
+
+/// ```text
+/// for eight sites:  load their pairs, part the arcs, NEVER where there is no arc, write a register an arc
+/// ```
+#[target_feature(enable = "avx512f,avx512vl,avx512dq")]
+fn gather_wide(
     values: &[f64],
     stride: Stride,
     sites: usize,
@@ -103,14 +120,22 @@ pub(super) fn gather(
 ///
 /// # Safety
 /// As there.
-#[target_feature(enable = "avx512f,avx512vl,avx512dq")]
 pub(super) unsafe fn scatter(
+    _proof: Avx512,
     rows: &[f64],
     stride: Stride,
     sites: usize,
     soon: usize,
     values: *mut f64,
 ) -> usize {
+    // SAFETY: the token proves the features; the rest is the caller's promise.
+    unsafe { scatter_wide(rows, stride, sites, soon, values) }
+}
+
+/// # Safety
+/// As [`scatter`].
+#[target_feature(enable = "avx512f,avx512vl,avx512dq")]
+unsafe fn scatter_wide(rows: &[f64], stride: Stride, sites: usize, soon: usize, values: *mut f64) -> usize {
     let (first, second) = rows.split_at(rows.len() / 2);
     let registers = first.chunks_exact(LANES).zip(second.chunks_exact(LANES)).take(sites / LANES);
     for (i, (first, second)) in registers.enumerate() {

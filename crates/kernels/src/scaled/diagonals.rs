@@ -6,8 +6,10 @@ use super::{
     NEVER,
     stride::{Stride, stride},
 };
+use crate::features::Machine;
+
 #[cfg(target_arch = "x86_64")]
-use super::{avx512, dispatch::has_v4};
+use super::avx512;
 
 /// Brings the sites of a diagonal into `rows`, one of each arc, with [`NEVER`] for NaN, -inf and all but the sites at which
 /// the arc `exists`. Returns whether all numbers are below +inf. A row of the matrix that is needed `soon` starts there.
@@ -21,12 +23,23 @@ pub fn gather(
     rows: &mut [f64],
 ) -> bool {
     #[cfg(target_arch = "x86_64")]
-    if arcs == 2 && has_v4() {
-        // SAFETY: the machine has the features, as just checked.
-        return unsafe { avx512::gather(values, stride, sites, soon, [exists(0), exists(1)], rows) };
+    if let (2, Machine::Avx512(proof)) = (arcs, Machine::best()) {
+        return avx512::gather(proof, values, stride, sites, soon, [exists(0), exists(1)], rows);
     }
-    #[cfg(not(target_arch = "x86_64"))]
     let _ = (sites, soon);
+    gather_plain(values, stride, exists, arcs, rows)
+}
+
+/// ```text
+/// for each arc, for each site where it exists:  copy its emission
+/// ```
+fn gather_plain(
+    values: &[f64],
+    stride: Stride,
+    exists: impl Fn(usize) -> Range<usize>,
+    arcs: usize,
+    rows: &mut [f64],
+) -> bool {
     let mut sound = true;
     for (s, row) in rows.chunks_exact_mut(rows.len() / arcs).enumerate() {
         row.fill(NEVER);
@@ -47,6 +60,7 @@ pub struct Diagonals<'a> {
     labels: usize,
     arcs: usize,
     mine: Range<usize>,
+    machine: Machine,
     matrix: PhantomData<&'a mut [f64]>,
 }
 
@@ -57,7 +71,7 @@ impl<'a> Diagonals<'a> {
     /// All of them, and how many numbers a site has.
     pub fn new(values: &'a mut [f64], labels: usize, arcs: usize) -> Self {
         let (len, values) = (values.len(), values.as_mut_ptr());
-        Self { values, len, labels, arcs, mine: 0..usize::MAX, matrix: PhantomData }
+        Self { values, len, labels, arcs, mine: 0..usize::MAX, machine: Machine::best(), matrix: PhantomData }
     }
 
     /// Those before diagonal `d`, and the others.
@@ -74,19 +88,86 @@ impl<'a> Diagonals<'a> {
         assert!(self.mine.contains(&d) && low + sites <= self.labels + 1 && low + sites <= d + 1 && low <= d);
         let stride = stride(d, low, self.labels, self.arcs);
         assert!(stride.inside(self.arcs, sites, self.len) && sites <= width);
-        #[cfg(not(target_arch = "x86_64"))]
-        let (done, _) = (0, soon);
-        #[cfg(target_arch = "x86_64")]
-        let done = if self.arcs == 2 && has_v4() {
-            // SAFETY: the machine has the features, and the sites are inside, as just checked.
-            unsafe { avx512::scatter(rows, stride, sites, soon, self.values) }
-        } else {
-            0
+        let done = match (self.arcs, self.machine) {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the sites are inside, as just checked.
+            (2, Machine::Avx512(proof)) => unsafe {
+                avx512::scatter(proof, rows, stride, sites, soon, self.values)
+            },
+            _ => 0,
         };
         for i in done..sites {
             for s in 0..self.arcs {
                 // SAFETY: inside, as checked above.
                 unsafe { self.values.add(stride.first - i * stride.back + s).write(rows[s * width + i]) };
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::LANES, *};
+
+    /// Where the arc `s` exists among so many sites, all over the place.
+    fn range(sites: usize, s: usize, case: usize) -> Range<usize> {
+        let from = [0, 1, sites / 2, sites][(case + s) % 4].min(sites);
+        from..[sites, sites.saturating_sub(1), sites / 2][(case + 2 * s) % 3].max(from)
+    }
+
+    /// Diagonals of up to three registers of sites, read and written by every copy, against one site after another.
+    #[test]
+    fn every_copy_moves_the_sites_of_a_diagonal() {
+        let frames: usize = 30;
+        for labels in [0usize, 1, 6, 7, 8, 15, 16, 23, 24] {
+            for d in 0..frames + labels {
+                let low = (d + 1).saturating_sub(frames);
+                let sites = d.min(labels) + 1 - low;
+                let width = sites.next_multiple_of(LANES);
+                let mut values: Vec<f64> =
+                    (0..2 * frames * (labels + 1)).map(|i| -((i * 37 % 101) as f64)).collect();
+                values[d % (2 * labels + 2)] = f64::NEG_INFINITY;
+                let place = stride(d, low, labels, 2);
+                for bad in [None, Some(f64::NAN), Some(f64::INFINITY)] {
+                    let mut values = values.clone();
+                    if let Some(bad) = bad {
+                        values[place.first - sites / 2 * place.back + d % 2] = bad;
+                    }
+                    let mut expected = vec![NEVER; 2 * width];
+                    for s in 0..2 {
+                        for i in range(sites, s, d) {
+                            let (t, u) = (d - low - i, low + i);
+                            expected[s * width + i] = values[(t * (labels + 1) + u) * 2 + s].max(NEVER);
+                        }
+                    }
+                    let exists = |s| range(sites, s, d);
+                    let mut found = vec![f64::NAN; 2 * width];
+                    let sound = gather_plain(&values, place, exists, 2, &mut found);
+                    assert_eq!(found, expected, "U {labels}, d {d}");
+                    let asked = expected.contains(&f64::INFINITY);
+                    assert!(sound || bad.is_some() && (asked || values.iter().any(|v| v.is_nan())));
+                    for machine in Machine::all() {
+                        #[cfg(target_arch = "x86_64")]
+                        if let Machine::Avx512(proof) = machine {
+                            found.fill(f64::NAN);
+                            let exists = [exists(0), exists(1)];
+                            let all = avx512::gather(proof, &values, place, sites, 0, exists, &mut found);
+                            assert_eq!(found, expected, "{machine:?}, U {labels}, d {d}");
+                            // It asks all sites of the diagonal.
+                            assert_eq!(all, bad.is_none());
+                        }
+                        let mut back = vec![7.0; values.len()];
+                        let rows: Vec<f64> = (0..2 * width).map(|i| i as f64).collect();
+                        let mut all = Diagonals::new(&mut back, labels, 2);
+                        all.machine = machine;
+                        all.scatter(&rows, d, low, sites, 0);
+                        for (at, &found) in back.iter().enumerate() {
+                            let (t, u, s) = (at / 2 / (labels + 1), at / 2 % (labels + 1), at % 2);
+                            let expected = if t + u == d { (s * width + u - low) as f64 } else { 7.0 };
+                            assert_eq!(found, expected, "{machine:?}, U {labels}, d {d}, ({t}, {u}, {s})");
+                        }
+                    }
+                }
             }
         }
     }

@@ -1,81 +1,46 @@
 //! Chooses, at run time, the copy of a row function that fits the machine.
 #![allow(unsafe_code)]
-use super::rows;
+use super::{
+    Row, RowMut,
+    rows::{self, Pair},
+};
+use crate::features::Machine;
 
-/// Compiles `rows::NAME` for AVX-512, for AVX2 and portably. `NAME` calls the best that the machine has.
+/// `NAME` calls the copy for a machine: `rows::NAME` compiled for AVX-512, for AVX2 or portably.
 macro_rules! dispatched {
     ($(fn $name:ident($($arg:ident: $kind:ty),*);)*) => {$(
         #[inline]
-        pub fn $name($($arg: $kind),*) {
+        pub(super) fn $name(machine: Machine, $($arg: $kind),*) {
             #[cfg(target_arch = "x86_64")]
             {
-                if has_v4() {
-                    // SAFETY: the machine has every feature that the copy is compiled for, as just checked.
-                    return unsafe { v4::$name($($arg),*) };
+                #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
+                fn v4($($arg: $kind),*) {
+                    rows::$name::<true>($($arg),*)
                 }
-                if has_v3() {
-                    // SAFETY: as above.
-                    return unsafe { v3::$name($($arg),*) };
+                #[target_feature(enable = "avx2,fma")]
+                fn v3($($arg: $kind),*) {
+                    rows::$name::<true>($($arg),*)
+                }
+                match machine {
+                    // SAFETY: the token proves the features.
+                    Machine::Avx512(_) => return unsafe { v4($($arg),*) },
+                    // SAFETY: the same for `v3`.
+                    Machine::Avx2(_) => return unsafe { v3($($arg),*) },
+                    Machine::Portable => {}
                 }
             }
+            let _ = machine;
             rows::$name::<false>($($arg),*)
         }
-    )*
-
-    #[cfg(target_arch = "x86_64")]
-    mod v4 {
-        use super::rows;
-        $(
-            #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-            pub fn $name($($arg: $kind),*) {
-                rows::$name::<true>($($arg),*)
-            }
-        )*
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    mod v3 {
-        use super::rows;
-        $(
-            #[target_feature(enable = "avx2,fma")]
-            pub fn $name($($arg: $kind),*) {
-                rows::$name::<true>($($arg),*)
-            }
-        )*
-    }
-    };
-}
-
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-pub(super) fn has_v4() -> bool {
-    is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512vl")
-        && is_x86_feature_detected!("avx512dq")
-        && is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("fma")
-}
-
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-fn has_v3() -> bool {
-    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
+    )*};
 }
 
 dispatched! {
-    fn weigh(emissions: &[f64], weights_x: &[f64], weights_k: &[f64], out_x: &mut [f64], out_k: &mut [f64]);
-    fn sum_and_weigh(
-        e: &[f64], f: &[f64], a_x: &[f64], a_k: &[f64], b_x: &[f64], b_k: &[f64],
-        sum_x: &mut [f64], sum_k: &mut [f64], p_x: &mut [f64], p_k: &mut [f64], q_x: &mut [f64], q_k: &mut [f64]
-    );
-    fn weigh_and_sum(
-        e: &[f64], f: &[f64], a_x: &[f64], a_k: &[f64], b_x: &[f64], b_k: &[f64],
-        p_x: &mut [f64], p_k: &mut [f64], q_x: &mut [f64], q_k: &mut [f64], sum_x: &mut [f64], sum_k: &mut [f64]
-    );
-    fn add(term_x: &[f64], term_k: &[f64], total_x: &mut [f64], total_k: &mut [f64]);
-    fn posterior(
-        a_x: &[f64], a_k: &[f64], b_x: &[f64], b_k: &[f64], factor: f64, shift: f64, out: &mut [f64]
-    );
+    fn weigh(emissions: &[f64], weights: Row<'_>, out: RowMut<'_>);
+    fn sum_and_weigh(emissions: Pair<'_>, terms: [Row<'_>; 2], sum: RowMut<'_>, out: [RowMut<'_>; 2]);
+    fn weigh_and_sum(emissions: Pair<'_>, weights: [Row<'_>; 2], out: [RowMut<'_>; 2], sum: RowMut<'_>);
+    fn add(term: Row<'_>, total: RowMut<'_>);
+    fn posterior(factors: [Row<'_>; 2], factor: f64, shift: f64, out: &mut [f64]);
 }
 
 #[cfg(test)]
@@ -83,41 +48,21 @@ mod tests {
     use super::super::{LANES, NEVER, Scaled};
     use super::*;
 
-    type Weigh = fn(&[f64], &[f64], &[f64], &mut [f64], &mut [f64]);
-    type Sum = fn(&[f64], &[f64], &mut [f64], &mut [f64]);
-    type Posterior = fn(&[f64], &[f64], &[f64], &[f64], f64, f64, &mut [f64]);
-
-    /// The copies that this machine can run, best first.
-    fn copies() -> Vec<(&'static str, Weigh, Sum, Posterior)> {
-        let mut copies: Vec<(&'static str, Weigh, Sum, Posterior)> = Vec::new();
-        #[cfg(target_arch = "x86_64")]
-        {
-            if has_v4() {
-                // SAFETY: here and below, the machine has the features, as just checked.
-                let weigh: Weigh = |e, wx, wk, ox, ok| unsafe { v4::weigh(e, wx, wk, ox, ok) };
-                // SAFETY: as above.
-                let sum: Sum = |tx, tk, ox, ok| unsafe { v4::add(tx, tk, ox, ok) };
-                // SAFETY: as above.
-                let posterior: Posterior =
-                    |ax, ak, bx, bk, f, s, o| unsafe { v4::posterior(ax, ak, bx, bk, f, s, o) };
-                copies.push(("AVX-512", weigh, sum, posterior));
-            }
-            if has_v3() {
-                // SAFETY: as above.
-                let weigh: Weigh = |e, wx, wk, ox, ok| unsafe { v3::weigh(e, wx, wk, ox, ok) };
-                // SAFETY: as above.
-                let sum: Sum = |tx, tk, ox, ok| unsafe { v3::add(tx, tk, ox, ok) };
-                // SAFETY: as above.
-                let posterior: Posterior =
-                    |ax, ak, bx, bk, f, s, o| unsafe { v3::posterior(ax, ak, bx, bk, f, s, o) };
-                copies.push(("AVX2", weigh, sum, posterior));
-            }
-        }
-        copies.push(("portable", rows::weigh::<false>, rows::add::<false>, rows::posterior::<false>));
-        copies
+    fn row<'a>(excess: &'a [f64], exponent: &'a [f64]) -> Row<'a> {
+        Row { excess, exponent }
     }
 
-    fn close(name: &str, input: impl std::fmt::Debug, found: f64, want: f64, relative: f64) {
+    fn row_mut<'a>(excess: &'a mut [f64], exponent: &'a mut [f64]) -> RowMut<'a> {
+        RowMut { excess, exponent }
+    }
+
+    fn close(
+        name: impl std::fmt::Display,
+        input: impl std::fmt::Debug,
+        found: f64,
+        want: f64,
+        relative: f64,
+    ) {
         let error = (found - want).abs();
         assert!(error <= relative * want.abs(), "{name} at {input:?}: {found:e}, exact {want:e}");
     }
@@ -131,9 +76,10 @@ mod tests {
         inputs.extend([0.0, -0.0, NEVER]);
         inputs.resize(inputs.len().next_multiple_of(LANES), 0.0);
         let n = inputs.len();
-        for (name, weigh, ..) in copies() {
+        for machine in Machine::all() {
+            let name = format!("{machine:?}");
             let (mut x, mut k) = (vec![f64::NAN; n], vec![f64::NAN; n]);
-            weigh(&inputs, &vec![0.0; n], &vec![0.0; n], &mut x, &mut k);
+            weigh(machine, &inputs, row(&vec![0.0; n], &vec![0.0; n]), row_mut(&mut x, &mut k));
             for (i, &e) in inputs.iter().enumerate() {
                 let found = Scaled { excess: x[i], exponent: k[i] };
                 if e < NEVER / 2.0 {
@@ -145,11 +91,11 @@ mod tests {
                 if e.abs() < 0.34 {
                     // The excess keeps its digits near 1.
                     assert_eq!(k[i], 0.0);
-                    close(name, e, x[i], e.exp_m1(), 4e-16);
+                    close(&name, e, x[i], e.exp_m1(), 4e-16);
                 } else if e.abs() < 700.0 {
-                    close(name, e, (1.0 + x[i]) * k[i].exp2(), e.exp(), 6e-16);
+                    close(&name, e, (1.0 + x[i]) * k[i].exp2(), e.exp(), 6e-16);
                 } else {
-                    close(name, e, found.ln(), e, 1e-14);
+                    close(&name, e, found.ln(), e, 1e-14);
                 }
             }
         }
@@ -173,12 +119,13 @@ mod tests {
         let column = |f: fn(&(Scaled, Scaled)) -> f64| inputs.iter().map(f).collect::<Vec<f64>>();
         let (ax, ak) = (column(|p| p.0.excess), column(|p| p.0.exponent));
         let (bx, bk) = (column(|p| p.1.excess), column(|p| p.1.exponent));
-        for (name, _, sum, _) in copies() {
+        for machine in Machine::all() {
+            let name = format!("{machine:?}");
             for swapped in [false, true] {
                 let (mut x, mut k) =
                     if swapped { (ax.clone(), ak.clone()) } else { (bx.clone(), bk.clone()) };
                 let (term_x, term_k) = if swapped { (&bx, &bk) } else { (&ax, &ak) };
-                sum(term_x, term_k, &mut x, &mut k);
+                add(machine, row(term_x, term_k), row_mut(&mut x, &mut k));
                 for (i, &(a, b)) in inputs.iter().enumerate() {
                     assert!((-0.25..0.5).contains(&x[i]), "{name} at {a:?} + {b:?}: excess {}", x[i]);
                     let (large, small) = if a.exponent > b.exponent { (a, b) } else { (b, a) };
@@ -197,7 +144,7 @@ mod tests {
                         );
                     } else {
                         let want = 1.0 + large.excess + (1.0 + small.excess) * scale;
-                        close(name, (a, b), (1.0 + x[i]) * up, want, 1e-15);
+                        close(&name, (a, b), (1.0 + x[i]) * up, want, 1e-15);
                     }
                 }
             }
@@ -209,19 +156,93 @@ mod tests {
         let exponents: Vec<f64> = (-1104..=3).map(f64::from).collect();
         let n = exponents.len() / LANES * LANES;
         let exponents = &exponents[exponents.len() - n..];
-        for (name, .., posterior) in copies() {
+        for machine in Machine::all() {
+            let name = format!("{machine:?}");
             for (shift, factor) in [(0.0, -1.0), (-123_456.0, -0.7), (1e9, -1.5)] {
                 let a: Vec<f64> = exponents.iter().map(|k| k + shift + 37.0).collect();
                 let mut out = vec![f64::NAN; n];
-                posterior(&vec![0.25; n], &a, &vec![-0.125; n], &vec![-37.0; n], factor, shift, &mut out);
+                let (x, y, l) = (vec![0.25; n], vec![-0.125; n], vec![-37.0; n]);
+                posterior(machine, [row(&x, &a), row(&y, &l)], factor, shift, &mut out);
                 for (&k, &found) in exponents.iter().zip(&out) {
                     if k < -1022.0 {
                         assert_eq!(found, 0.0, "{name} at 2^{k}");
                     } else if k > -1000.0 {
-                        close(name, k, found, 1.25 * 0.875 * factor * k.exp2(), 4e-16);
+                        close(&name, k, found, 1.25 * 0.875 * factor * k.exp2(), 4e-16);
                     }
                 }
             }
         }
+    }
+
+    /// Scaled numbers of all sizes, 0 among them, and emissions, with some that are never made.
+    fn made_up(n: usize, salt: usize) -> (Vec<f64>, Vec<f64>, Vec<f64>) {
+        let hash = |i: usize| (i + 77 * salt).wrapping_mul(0x9e37_79b9) >> 7;
+        let unit = |i: usize| (hash(i) % 10_007) as f64 / 10_007.0;
+        let zero = |i: usize| hash(i).is_multiple_of(11);
+        let excess = (0..n).map(|i| if zero(i) { 0.0 } else { unit(i) * 0.7 - 0.24 }).collect();
+        let exponent = (0..n).map(|i| if zero(i) { NEVER } else { (unit(3 * i) * 300.0).round() - 200.0 });
+        let emissions = (0..n).map(|i| if hash(5 * i) % 13 == 0 { NEVER } else { -30.0 * unit(i + 9) });
+        (excess, exponent.collect(), emissions.collect())
+    }
+
+    /// Both fused kernels on one, two and three registers, against their parts and against plain logarithms.
+    #[test]
+    fn fused_rows_are_the_sums_and_products_that_they_say() {
+        for machine in Machine::all() {
+            for n in [0, LANES, 2 * LANES, 3 * LANES, 25 * LANES] {
+                let (ax, ak, e) = made_up(n, 1);
+                let (bx, bk, f) = made_up(n, 2);
+                let fresh = || (vec![f64::NAN; n], vec![f64::NAN; n]);
+                let (a, b) = (row(&ax, &ak), row(&bx, &bk));
+                let at = |r: &(Vec<f64>, Vec<f64>), i: usize| Scaled { excess: r.0[i], exponent: r.1[i] };
+                let parts = |emissions: &[f64], weights: Row| {
+                    let mut out = fresh();
+                    weigh(machine, emissions, weights, row_mut(&mut out.0, &mut out.1));
+                    out
+                };
+
+                let (mut sum, mut p, mut q) = (fresh(), fresh(), fresh());
+                let out = [row_mut(&mut p.0, &mut p.1), row_mut(&mut q.0, &mut q.1)];
+                sum_and_weigh(machine, (&e, &f), [a, b], row_mut(&mut sum.0, &mut sum.1), out);
+                let mut expected = (ax.clone(), ak.clone());
+                add(machine, b, row_mut(&mut expected.0, &mut expected.1));
+                assert_eq!(sum, expected, "{machine:?}, {n}");
+                assert_eq!(p, parts(&e, row(&sum.0, &sum.1)), "{machine:?}, {n}");
+                assert_eq!(q, parts(&f, row(&sum.0, &sum.1)), "{machine:?}, {n}");
+                for i in 0..n {
+                    let exact = log_sum(a.get(i).ln(), b.get(i).ln());
+                    is_log(machine, at(&sum, i), exact);
+                    is_log(machine, at(&p, i), exact + log_of(e[i]));
+                    is_log(machine, at(&q, i), exact + log_of(f[i]));
+                }
+
+                let (mut sum, mut p, mut q) = (fresh(), fresh(), fresh());
+                let out = [row_mut(&mut p.0, &mut p.1), row_mut(&mut q.0, &mut q.1)];
+                weigh_and_sum(machine, (&e, &f), [a, b], out, row_mut(&mut sum.0, &mut sum.1));
+                assert_eq!((&p, &q), (&parts(&e, a), &parts(&f, b)), "{machine:?}, {n}");
+                let mut expected = p.clone();
+                add(machine, row(&q.0, &q.1), row_mut(&mut expected.0, &mut expected.1));
+                assert_eq!(sum, expected, "{machine:?}, {n}");
+                for i in 0..n {
+                    let (p, q) = (a.get(i).ln() + log_of(e[i]), b.get(i).ln() + log_of(f[i]));
+                    is_log(machine, at(&sum, i), log_sum(p, q));
+                }
+            }
+        }
+    }
+
+    fn log_of(emission: f64) -> f64 {
+        if emission < NEVER / 2.0 { f64::NEG_INFINITY } else { emission }
+    }
+
+    fn log_sum(a: f64, b: f64) -> f64 {
+        let (most, least) = (a.max(b), a.min(b));
+        if most == f64::NEG_INFINITY { most } else { most + (least - most).exp().ln_1p() }
+    }
+
+    fn is_log(machine: Machine, found: Scaled, exact: f64) {
+        let found = found.ln();
+        let close = (found - exact).abs() <= 2e-14 * (1.0 + exact.abs());
+        assert!(found == exact || close, "{machine:?}: {found}, exact {exact}");
     }
 }

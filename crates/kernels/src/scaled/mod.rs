@@ -1,17 +1,19 @@
 //! Rows of scaled numbers, several at a time: what lattices are summed with.
 //!
-//! What a scaled number is, is said in `scaled.rs`. The row functions are one portable source, compiled several times
+//! What a scaled number is, is said in `number.rs`. The row functions are one portable source, compiled several times
 //! and chosen at run time (`dispatch.rs`). Between rows and row-major memory, `diagonals.rs` and `avx512.rs` translate.
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod diagonals;
 mod dispatch;
+mod number;
 mod rows;
-mod scaled;
 mod stride;
 
+use crate::features::Machine;
+
 pub use diagonals::{Diagonals, gather};
-pub use scaled::Scaled;
+pub use number::Scaled;
 pub use stride::stride;
 
 /// Numbers of an AVX-512 register. Rows are whole multiples of it, so that no loop has a slow end.
@@ -46,6 +48,11 @@ impl Row<'_> {
 }
 
 impl<'a> RowMut<'a> {
+    /// All of them, for a while.
+    fn all(&mut self) -> RowMut<'_> {
+        RowMut { excess: self.excess, exponent: self.exponent }
+    }
+
     /// Some of the numbers.
     pub fn part(&mut self, from: usize, width: usize) -> RowMut<'_> {
         RowMut {
@@ -88,7 +95,7 @@ impl<'a> RowMut<'a> {
 ///
 /// Here and below all rows are as long as the one that is written.
 pub fn weigh(emissions: &[f64], weights: Row<'_>, out: RowMut<'_>) {
-    dispatch::weigh(emissions, weights.excess, weights.exponent, out.excess, out.exponent);
+    dispatch::weigh(Machine::best(), emissions, weights, out);
 }
 
 /// `sum = a + b`, `out = exp(emissions) · sum`, of two arcs
@@ -97,13 +104,9 @@ pub fn sum_and_weigh(
     a: Row<'_>,
     b: Row<'_>,
     sum: &mut RowMut<'_>,
-    [p, q]: [RowMut<'_>; 2],
+    outs: [RowMut<'_>; 2],
 ) {
-    let ((e, f), RowMut { excess: sum_x, exponent: sum_k }) = (emissions, sum);
-    dispatch::sum_and_weigh(
-        e, f, a.excess, a.exponent, b.excess, b.exponent, sum_x, sum_k, p.excess, p.exponent, q.excess,
-        q.exponent,
-    );
+    dispatch::sum_and_weigh(Machine::best(), emissions, [a, b], sum.all(), outs);
 }
 
 /// `out = exp(emissions) · (a, b)`, `sum` of both, of two arcs
@@ -111,30 +114,26 @@ pub fn weigh_and_sum(
     emissions: (&[f64], &[f64]),
     a: Row<'_>,
     b: Row<'_>,
-    [p, q]: [RowMut<'_>; 2],
+    outs: [RowMut<'_>; 2],
     sum: &mut RowMut<'_>,
 ) {
-    let ((e, f), RowMut { excess: sum_x, exponent: sum_k }) = (emissions, sum);
-    dispatch::weigh_and_sum(
-        e, f, a.excess, a.exponent, b.excess, b.exponent, p.excess, p.exponent, q.excess, q.exponent, sum_x,
-        sum_k,
-    );
+    dispatch::weigh_and_sum(Machine::best(), emissions, [a, b], outs, sum.all());
 }
 
 /// `total += term`
 pub fn add(total: &mut RowMut<'_>, term: Row<'_>) {
-    dispatch::add(term.excess, term.exponent, total.excess, total.exponent);
+    dispatch::add(Machine::best(), term, total.all());
 }
 
 /// `out = a · b · factor · 2^-shift`
 pub fn posterior(a: Row<'_>, b: Row<'_>, factor: f64, shift: f64, out: &mut [f64]) {
-    dispatch::posterior(a.excess, a.exponent, b.excess, b.exponent, factor, shift, out);
+    dispatch::posterior(Machine::best(), [a, b], factor, shift, out);
 }
 
 /// `total + Σ_i a_i b_i`
 pub fn dot(total: Scaled, a: Row<'_>, b: Row<'_>) -> Scaled {
     (0..a.excess.len()).fold(total, |total, i| {
-        let product = scaled::product::<false>(a.get(i), b.get(i));
-        scaled::normalise::<false>(scaled::sum::<false>(total, product))
+        let product = number::product::<false>(a.get(i), b.get(i));
+        number::normalise::<false>(number::sum::<false>(total, product))
     })
 }

@@ -5,16 +5,15 @@
 //!            a = x W_ihᵀ + b               blocks of rows
 //!            steps                         a task a group
 //! backward   pack dh, steps: da            a task a group
-//!            dW_ih = daᵀ x                 tiles
-//!            dW_hh = daᵀ h[t-1]            tiles
+//!            dW_ih = daᵀ x, db = Σ da      blocks of its rows
+//!            dW_hh = daᵀ h[t-1]            blocks of its rows
 //!            dx = da W_ih                  blocks of rows
 //! ```
-use kernels::Real;
+use kernels::{Accumulate, Affine, PackedRight, Real, View};
 use rayon::prelude::*;
 
 use super::layout::{Layout, Sizes};
 use super::steps::{self, Rows};
-use crate::blocks::{affine, affine_bias, affine_input, affine_weight, transposed};
 
 /// W_ih *4H x D*, W_hh *4H x H* and b *4H*, one after another in one slice.
 pub(super) fn parts<F>(weights: &[F], sizes: Sizes) -> [&[F]; 3] {
@@ -51,9 +50,9 @@ pub(super) fn forward<F: Real>(layout: &Layout, sizes: Sizes, x: &[F], weights: 
         });
     });
     let mut gates = zeros(4 * h);
-    affine(&mut gates, &packed, input_weight, bias);
+    Affine::new(View::new(input_weight, 4 * h, d).transposed(), Some(bias)).forward(&packed, &mut gates);
 
-    let recurrent = transposed(recurrent, h);
+    let recurrent = PackedRight::new(View::new(recurrent, 4 * h, h).transposed());
     let (mut cell, mut tanh_cell, mut before, mut state) = (zeros(h), zeros(h), zeros(h), zeros(h));
     let tasks = tasks(layout, h, [&mut gates, &mut cell, &mut tanh_cell, &mut before, &mut state]);
     tasks.into_par_iter().zip(&layout.groups).for_each(|(rows, group)| {
@@ -81,25 +80,30 @@ pub(super) fn backward<F: Real>(
     let [input_weight, recurrent, _] = parts(weights, sizes);
     let Tape { x, mut before, mut gates, mut cell, mut tanh_cell } = tape;
     let mut above = vec![F::ZERO; layout.rows() * h];
+    let packed = PackedRight::new(View::new(recurrent, 4 * h, h));
     let tasks = tasks(layout, h, [&mut gates, &mut cell, &mut tanh_cell, &mut before, &mut above]);
     tasks.into_par_iter().zip(&layout.groups).for_each(|(rows, group)| {
         layout.for_each(group, |b, t, row| fetch(b, t, &mut rows.state[row * h..][..h]));
-        steps::backward(group, h, recurrent, rows);
+        steps::backward(group, h, &packed, rows);
     });
     let da = gates;
     let mut gradient = vec![F::ZERO; weights.len()];
     let (d_input, rest) = gradient.split_at_mut(4 * h * d);
     let (d_recurrent, d_bias) = rest.split_at_mut(4 * h * h);
+    let input_layer = Affine::new(View::new(input_weight, 4 * h, d).transposed(), None);
+    let recurrent_layer = Affine::new(View::new(recurrent, 4 * h, h).transposed(), None);
     let weights = || {
+        // The bias is added once, with the input's part.
+        let mut twice = vec![F::ZERO; 4 * h];
         rayon::join(
-            || affine_weight(d_input, &da, &x, d),
-            || rayon::join(|| affine_weight(d_recurrent, &da, &before, h), || affine_bias(d_bias, &da)),
-        )
+            || input_layer.backward_parameters(&[(&x, &da)], d_input, d_bias),
+            || recurrent_layer.backward_parameters(&[(&before, &da)], d_recurrent, &mut twice),
+        );
     };
     let input = || {
         input_wanted.then(|| {
             let mut dx = vec![F::ZERO; layout.rows() * d];
-            affine_input(&mut dx, &da, input_weight, d);
+            input_layer.backward_rows(&da, &mut dx, Accumulate::Replace);
             dx
         })
     };

@@ -7,7 +7,7 @@
 //!   dc += dh o (1 - tanh²c)    da = [dc g i(1-i), dc c[t-1] f(1-f), dc i (1-g²), dh tanh(c) o(1-o)]
 //!   dh[t-1] = da W_hh          dc[t-1] = dc f
 //! ```
-use kernels::{Accumulate, Real, View, ViewMut, product, sigmoid, tanh};
+use kernels::{Accumulate, PackedRight, Real, View, ViewMut, product_packed, sigmoid, tanh};
 
 use super::layout::Group;
 
@@ -24,17 +24,16 @@ pub(super) struct Rows<'a, F> {
     pub state: &'a mut [F],
 }
 
-/// `recurrent` is W_hhᵀ, *H x 4H*.
-pub(super) fn forward<F: Real>(group: &Group, h: usize, recurrent: &[F], rows: Rows<F>) {
+/// `recurrent` is W_hhᵀ, *H x 4H*, packed once for all steps and groups.
+pub(super) fn forward<F: Real>(group: &Group, h: usize, recurrent: &PackedRight<F>, rows: Rows<F>) {
     let Rows { gates, cell, tanh_cell, before, state } = rows;
-    let recurrent = View::new(recurrent, h, 4 * h);
     for t in 0..group.steps() {
         let at = group.at(t);
         let n = at.len();
         let gates = &mut gates[at.start * 4 * h..at.end * 4 * h];
         if t > 0 {
             let before = View::new(&before[at.start * h..at.end * h], n, h);
-            product(ViewMut::new(gates, n, 4 * h), before, recurrent, F::ONE, Accumulate::Add);
+            product_packed(ViewMut::new(gates, n, 4 * h), before, recurrent, Accumulate::Add);
         }
         let (old, now) = cell.split_at_mut(at.start * h);
         let old = if t > 0 { &old[group.at(t - 1).start * h..] } else { old };
@@ -74,10 +73,9 @@ pub(super) fn forward<F: Real>(group: &Group, h: usize, recurrent: &[F], rows: R
     }
 }
 
-/// Backward of [`forward`], with W_hh *4H x H* as it is stored.
-pub(super) fn backward<F: Real>(group: &Group, h: usize, recurrent: &[F], rows: Rows<F>) {
+/// Backward of [`forward`], with W_hh *4H x H*.
+pub(super) fn backward<F: Real>(group: &Group, h: usize, recurrent: &PackedRight<F>, rows: Rows<F>) {
     let Rows { gates, cell, tanh_cell, state: above, .. } = rows;
-    let recurrent = View::new(recurrent, 4 * h, h);
     let mut carry = vec![F::ZERO; group.size() * h]; // dc of the frame after
     for t in (0..group.steps()).rev() {
         let at = group.at(t);
@@ -108,7 +106,7 @@ pub(super) fn backward<F: Real>(group: &Group, h: usize, recurrent: &[F], rows: 
         if t > 0 {
             let da = View::new(&gates[at.start * 4 * h..at.end * 4 * h], at.len(), 4 * h);
             let below = &mut above[earlier.start * h..][..at.len() * h];
-            product(ViewMut::new(below, at.len(), h), da, recurrent, F::ONE, Accumulate::Add);
+            product_packed(ViewMut::new(below, at.len(), h), da, recurrent, Accumulate::Add);
         }
     }
 }

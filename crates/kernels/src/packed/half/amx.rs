@@ -6,10 +6,10 @@
 use std::arch::{asm, x86_64::__cpuid_count};
 
 use super::{BLOCK, SIDE, Tile, place};
-use crate::{Accumulate, ViewMut};
+use crate::{Accumulate, ViewMut, features::Amx, packed::Place};
 
 /// Whether the processor has bf16 tiles and the kernel lets this process use them.
-pub(super) fn granted() -> bool {
+pub(crate) fn granted() -> bool {
     const BF16_AND_TILE: u32 = 1 << 22 | 1 << 24;
     const SYSTEM_CALL_ARCH_PRCTL: i64 = 158;
     const ASK_FOR_STATE: u64 = 0x1023;
@@ -45,11 +45,21 @@ const SHAPES: Shapes = {
 
 /// `out (=|+=) left · right` over `depth` tiles of the sum.
 ///
+/// ```text
+/// for rows I of 32, for columns J of 32:
+///   out[I, J] (=|+=) left[I] · right[J]      by way of a block of its own where there are fewer
+/// ```
 /// Nothing that is called in here uses the tile registers; a panic would leave them configured, which the next call does
 /// again.
-pub(super) fn product(out: ViewMut<f32>, left: &[Tile], right: &[Tile], depth: usize, how: Accumulate) {
+pub(super) fn product(
+    _proof: Amx,
+    out: ViewMut<f32>,
+    (left, right): (&[Tile], &[Tile]),
+    depth: usize,
+    how: Accumulate,
+) {
     let ViewMut { data, rows, cols, stride } = out;
-    // SAFETY: `granted` was true, so that the registers exist; the shapes are legal.
+    // SAFETY: the token proves that the registers are there; the shapes are legal.
     unsafe { asm!("ldtilecfg [{}]", in(reg) &SHAPES, options(nostack, readonly)) };
     for row in (0..rows).step_by(BLOCK) {
         let left = &left[row / SIDE * depth..][..2 * depth];
@@ -64,7 +74,7 @@ pub(super) fn product(out: ViewMut<f32>, left: &[Tile], right: &[Tile], depth: u
                 let mut part = [0.0; BLOCK * BLOCK];
                 // SAFETY: the array is such a block.
                 unsafe { block(left, right, depth, part.as_mut_ptr(), BLOCK, Accumulate::Replace) };
-                place(&part, to, rows - row, cols - col, stride, how);
+                place(&part, Place { out: to, rows: rows - row, cols: cols - col, stride, how });
             }
         }
     }
@@ -72,14 +82,14 @@ pub(super) fn product(out: ViewMut<f32>, left: &[Tile], right: &[Tile], depth: u
     unsafe { asm!("tilerelease", options(nostack, nomem)) };
 }
 
-/// 32 x 32 sums over two strips of `depth` tiles on either side.
+/// 32 x 32 sums over two micro-panels of `depth` tiles on either side.
 ///
 /// # Safety
 /// The tile registers must have the shapes above, and `out` 32 rows of 32 elements, `stride` apart.
 unsafe fn block(left: &[Tile], right: &[Tile], depth: usize, out: *mut f32, stride: usize, how: Accumulate) {
     assert!(depth > 0 && left.len() == 2 * depth && right.len() == 2 * depth);
     let bytes = stride * size_of::<f32>();
-    // SAFETY: the loop reads `depth` tiles of each strip, and writes what the caller promises is there.
+    // SAFETY: the loop reads `depth` tiles of each micro-panel, and writes what the caller promises is there.
     unsafe {
         asm!(
             "test {add:e}, {add:e}",

@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::{BLOCK, Operand, SIDE, Source, Tile, is_transposed};
-use crate::{avx512::filled, packed::full_avx512::transpose};
+use crate::{avx512::filled, features::Avx512Bf16, packed::pack_avx512::transpose};
 
 /// 16 elements of a row from a column on, 0 where the matrix ends.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
@@ -17,8 +17,19 @@ fn load(source: &Source<f32>, row: usize, col: usize) -> __m512 {
 }
 
 /// As [`super::pack_tile`].
+pub(super) fn pack_tile(
+    _proof: Avx512Bf16,
+    source: &Source<f32>,
+    at: (usize, usize),
+    operand: Operand,
+    tile: &mut Tile,
+) {
+    // SAFETY: the token proves the features.
+    unsafe { pack_tile_wide(source, at, operand, tile) }
+}
+
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-pub(super) fn pack_tile(source: &Source<f32>, (row, col): (usize, usize), operand: Operand, tile: &mut Tile) {
+fn pack_tile_wide(source: &Source<f32>, (row, col): (usize, usize), operand: Operand, tile: &mut Tile) {
     let mut pairs = [_mm512_setzero_si512(); SIDE];
     // Words of two registers in turn.
     let both = _mm512_set_epi16(
@@ -43,9 +54,14 @@ pub(super) fn pack_tile(source: &Source<f32>, (row, col): (usize, usize), operan
     }
 }
 
-/// A block of `left · right`, two strips of `depth` tiles each.
+/// A block of `left · right`, two micro-panels of `depth` tiles each.
+pub(super) fn block(_proof: Avx512Bf16, left: &[Tile], right: &[Tile], depth: usize) -> [f32; BLOCK * BLOCK] {
+    // SAFETY: the token proves the features.
+    unsafe { block_wide(left, right, depth) }
+}
+
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-pub(super) fn block(left: &[Tile], right: &[Tile], depth: usize) -> [f32; BLOCK * BLOCK] {
+fn block_wide(left: &[Tile], right: &[Tile], depth: usize) -> [f32; BLOCK * BLOCK] {
     let mut out = [0.0; BLOCK * BLOCK];
     for (row, left) in left.chunks_exact(depth).enumerate() {
         for (col, right) in right.chunks_exact(depth).enumerate() {

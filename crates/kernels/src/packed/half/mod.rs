@@ -8,18 +8,16 @@
 //! right  tile[p][j][e] = bf16(b[32 t + 2 p + e, 16 s + j])           p < 16, j < 16, e < 2
 //! ```
 //!
-//! Strip s of all t comes before strip s + 1; there is an even number of strips, and what lies outside is 0. The
+//! Micro-panel s of all t comes before s + 1; there is an even number of them, and what lies outside is 0. The
 //! product takes AMX tiles where there are some, AVX-512 BF16 where not, and plain loops elsewhere; they differ in the
 //! rounding of `f32` sums. Denormal numbers are 0 on both sides everywhere.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-mod amx;
+pub(crate) mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-#[cfg(target_arch = "x86_64")]
-use std::sync::OnceLock;
 
-use super::{Numbers, Operand, Source};
-use crate::{Accumulate, Real, View, ViewMut};
+use super::{Numbers, Operand, Place, Source};
+use crate::{Accumulate, Real, View, ViewMut, features::Bf16};
 
 /// Rows of a left tile, columns of a right one.
 pub const SIDE: usize = 16;
@@ -50,83 +48,76 @@ impl<F: Real> Numbers<F> for Half {
     }
 
     fn pack(view: View<F>, operand: Operand, out: &mut [Tile], skip: usize, depth: usize) {
-        let source = Source::new(view, operand);
-        let (side, steps) = source.sizes();
-        debug_assert!(skip.is_multiple_of(DEPTH), "a tile of {DEPTH} steps is packed at once");
-        let (first, depth) = (skip / DEPTH, depth.div_ceil(DEPTH));
-        for strip in 0..2 * side.div_ceil(BLOCK) {
-            for step in 0..steps.div_ceil(DEPTH) {
-                let at = (strip * SIDE, step * DEPTH);
-                let at = if source.across { (at.1, at.0) } else { at };
-                F::pack_tile(&source, at, operand, &mut out[strip * depth + first + step]);
-            }
-        }
+        pack(Bf16::best(), (view, operand), out, (skip, depth));
     }
 
     fn multiply(out: ViewMut<F>, left: &[Tile], right: &[Tile], depth: usize, how: Accumulate) {
-        F::half_product(out, left, right, depth.div_ceil(DEPTH), how);
+        F::half_product(Bf16::best(), out, (left, right), depth.div_ceil(DEPTH), how);
     }
 }
 
-/// What computes the blocks.
-#[cfg(target_arch = "x86_64")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unit {
-    #[cfg(target_os = "linux")]
-    Amx,
-    Avx512,
-    Plain,
-}
-
-#[cfg(target_arch = "x86_64")]
-fn unit() -> Unit {
-    static UNIT: OnceLock<Unit> = OnceLock::new();
-    *UNIT.get_or_init(|| {
-        let wide = is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512bf16");
-        match wide {
-            #[cfg(target_os = "linux")]
-            true if amx::granted() => Unit::Amx,
-            true => Unit::Avx512,
-            false => Unit::Plain,
+/// Packs an operand, or the steps from `skip` on of one that has `depth` in all.
+///
+/// ```text
+/// for micro-panels of 16 rows or columns, an even number of them:
+///   for 32 of the steps:  one tile
+/// ```
+fn pack<F: Real>(
+    unit: Bf16,
+    (view, operand): (View<F>, Operand),
+    out: &mut [Tile],
+    (skip, depth): (usize, usize),
+) {
+    let source = Source::new(view, operand);
+    let (side, steps) = source.sizes();
+    debug_assert!(skip.is_multiple_of(DEPTH), "a tile of {DEPTH} steps is packed at once");
+    let (first, depth) = (skip / DEPTH, depth.div_ceil(DEPTH));
+    for panel in 0..2 * side.div_ceil(BLOCK) {
+        for step in 0..steps.div_ceil(DEPTH) {
+            let at = (panel * SIDE, step * DEPTH);
+            let at = if source.across { (at.1, at.0) } else { at };
+            F::pack_tile(unit, &source, at, operand, &mut out[panel * depth + first + step]);
         }
-    })
+    }
 }
 
 /// Whether the processor multiplies bf16 numbers by itself; elsewhere the products are right, and slow.
 pub fn is_native() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return unit() != Unit::Plain;
-    #[cfg(not(target_arch = "x86_64"))]
-    return false;
+    !matches!(Bf16::best(), Bf16::Portable)
 }
 
-#[allow(unsafe_code)]
-pub(crate) fn pack_tile_f32(source: &Source<f32>, at: (usize, usize), operand: Operand, tile: &mut Tile) {
-    #[cfg(target_arch = "x86_64")]
-    if unit() != Unit::Plain {
-        // SAFETY: `unit` found every feature that the function is compiled for.
-        return unsafe { avx512::pack_tile(source, at, operand, tile) };
+pub(crate) fn pack_tile_f32(
+    unit: Bf16,
+    source: &Source<f32>,
+    at: (usize, usize),
+    operand: Operand,
+    tile: &mut Tile,
+) {
+    match unit {
+        Bf16::Portable => pack_tile(source, at, operand, tile),
+        #[cfg(target_arch = "x86_64")]
+        Bf16::Avx512(proof) => avx512::pack_tile(proof, source, at, operand, tile),
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        Bf16::Amx(_, proof) => avx512::pack_tile(proof, source, at, operand, tile),
     }
-    pack_tile(source, at, operand, tile);
 }
 
-#[allow(unsafe_code)]
-pub(crate) fn product_f32(out: ViewMut<f32>, left: &[Tile], right: &[Tile], depth: usize, how: Accumulate) {
-    #[cfg(target_arch = "x86_64")]
-    match unit() {
-        #[cfg(target_os = "linux")]
-        Unit::Amx => return amx::product(out, left, right, depth, how),
-        Unit::Avx512 => {
-            return blocks(out, left, right, depth, how, |left, right| {
-                // SAFETY: `unit` found every feature that the function is compiled for.
-                unsafe { avx512::block(left, right, depth) }
-            });
+pub(crate) fn product_f32(
+    unit: Bf16,
+    out: ViewMut<f32>,
+    (left, right): (&[Tile], &[Tile]),
+    depth: usize,
+    how: Accumulate,
+) {
+    match unit {
+        Bf16::Portable => product_plain(out, (left, right), depth, how),
+        #[cfg(target_arch = "x86_64")]
+        Bf16::Avx512(proof) => {
+            blocks(out, (left, right), depth, how, |left, right| avx512::block(proof, left, right, depth));
         }
-        Unit::Plain => {}
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        Bf16::Amx(proof, _) => amx::product(proof, out, (left, right), depth, how),
     }
-    product_plain(out, left, right, depth, how);
 }
 
 /// A tile of an operand, from a row and column of its source on.
@@ -171,12 +162,11 @@ fn to_bf16<F: Real>(value: F) -> u16 {
 /// Plain loops.
 pub(crate) fn product_plain<F: Real>(
     out: ViewMut<F>,
-    left: &[Tile],
-    right: &[Tile],
+    operands: (&[Tile], &[Tile]),
     depth: usize,
     how: Accumulate,
 ) {
-    blocks(out, left, right, depth, how, |left, right| {
+    blocks(out, operands, depth, how, |left, right| {
         let value = |bits: u16| f32::from_bits(u32::from(bits) << 16);
         let mut block = [0.0; BLOCK * BLOCK];
         for (at, sum) in block.iter_mut().enumerate() {
@@ -194,39 +184,31 @@ pub(crate) fn product_plain<F: Real>(
 }
 
 /// Calls the kernel for each block and puts what it returns in its place, as far as there is one.
+///
+/// ```text
+/// for rows I of 32, for columns J of 32:  out[I, J] (=|+=) kernel(left[I], right[J])
+/// ```
 fn blocks<F: Real>(
     out: ViewMut<F>,
-    left: &[Tile],
-    right: &[Tile],
+    (left, right): (&[Tile], &[Tile]),
     depth: usize,
     how: Accumulate,
     kernel: impl Fn(&[Tile], &[Tile]) -> [f32; BLOCK * BLOCK],
 ) {
-    for row in (0..out.rows).step_by(BLOCK) {
-        for col in (0..out.cols).step_by(BLOCK) {
-            let block =
-                kernel(&left[row / SIDE * depth..][..2 * depth], &right[col / SIDE * depth..][..2 * depth]);
-            place(
-                &block,
-                &mut out.data[row * out.stride + col..],
-                out.rows - row,
-                out.cols - col,
-                out.stride,
-                how,
-            );
+    let ViewMut { data, rows, cols, stride } = out;
+    for row in (0..rows).step_by(BLOCK) {
+        for col in (0..cols).step_by(BLOCK) {
+            let left = &left[row / SIDE * depth..][..2 * depth];
+            let block = kernel(left, &right[col / SIDE * depth..][..2 * depth]);
+            let out = &mut data[row * stride + col..];
+            place(&block, Place { out, rows: rows - row, cols: cols - col, stride, how });
         }
     }
 }
 
 /// Writes or adds the part of a block that has a place.
-fn place<F: Real>(
-    block: &[f32; BLOCK * BLOCK],
-    out: &mut [F],
-    rows: usize,
-    cols: usize,
-    stride: usize,
-    how: Accumulate,
-) {
+fn place<F: Real>(block: &[f32; BLOCK * BLOCK], place: Place<F>) {
+    let Place { out, rows, cols, stride, how } = place;
     for (row, from) in block.chunks_exact(BLOCK).enumerate().take(rows) {
         let to = &mut out[row * stride..][..cols.min(BLOCK)];
         for (to, from) in to.iter_mut().zip(from) {
@@ -241,38 +223,28 @@ mod tests {
     use super::*;
     use crate::packed::check::{equals_plain_loops, made_up};
 
-    fn is_right(product: impl Fn(ViewMut<f32>, &[Tile], &[Tile], usize, Accumulate)) {
-        equals_plain_loops(
-            |value: f32| f64::from(f32::from_bits(u32::from(to_bf16(value)) << 16)),
-            |view, operand, side, depth| {
-                let mut out =
-                    vec![<Half as Numbers<f32>>::ZERO; <Half as Numbers<f32>>::words(operand, side, depth)];
-                Half::pack(view, operand, &mut out, 0, depth);
-                out
-            },
-            |out, left: &Vec<Tile>, right, depth, how| product(out, left, right, depth.div_ceil(DEPTH), how),
-            1e-4,
-        );
-    }
-
     #[test]
-    fn every_kernel_equals_plain_loops() {
-        is_right(product_plain);
-        is_right(product_f32);
-        #[cfg(target_arch = "x86_64")]
-        if unit() == Unit::Plain {
-            println!("skipped: no AVX-512 BF16 here, so that only the plain loops were tested");
-        } else {
-            #[allow(unsafe_code)]
-            is_right(|out, l, r, depth, how| {
-                // SAFETY: `unit` found the features.
-                blocks(out, l, r, depth, how, |l, r| unsafe { avx512::block(l, r, depth) });
-            });
+    fn every_copy_equals_plain_loops() {
+        for unit in Bf16::all() {
+            equals_plain_loops(
+                [BLOCK, BLOCK],
+                |value: f32| f64::from(f32::from_bits(u32::from(to_bf16(value)) << 16)),
+                |view, operand, side, depth| {
+                    let count = <Half as Numbers<f32>>::words(operand, side, depth);
+                    let mut out = vec![<Half as Numbers<f32>>::ZERO; count];
+                    pack::<f32>(unit, (view, operand), &mut out, (0, depth));
+                    out
+                },
+                |out, left: &Vec<Tile>, right, depth, how| {
+                    product_f32(unit, out, (left, right), depth.div_ceil(DEPTH), how)
+                },
+                1e-4,
+            );
         }
     }
 
     #[test]
-    fn both_ways_to_pack_give_the_same_bits() {
+    fn every_way_to_pack_gives_the_same_bits() {
         let (rows, cols) = (50, 45);
         let mut data: Vec<f32> = made_up(rows * cols, 3);
         let special =
@@ -281,14 +253,16 @@ mod tests {
         // Halfway between two numbers: to the even one.
         data[200] = f32::from_bits(0x3f80_8000);
         data[201] = f32::from_bits(0x3f81_8000);
-        for case in 0..4 {
-            let (across, operand) = (case & 1 != 0, [Operand::Left, Operand::Right][case / 2]);
-            let source = Source { data: &data, rows, cols, stride: cols, across };
-            for at in [(0, 0), (0, 32), (32, 0), (32, 32), (48, 40), (64, 0), (0, 64)] {
-                let [mut fast, mut plain] = [Tile([0; SIDE * DEPTH]); 2];
-                pack_tile_f32(&source, at, operand, &mut fast);
-                pack_tile(&source, at, operand, &mut plain);
-                assert_eq!(fast.0, plain.0, "{case} {at:?}");
+        for unit in Bf16::all() {
+            for case in 0..4 {
+                let (across, operand) = (case & 1 != 0, [Operand::Left, Operand::Right][case / 2]);
+                let source = Source { data: &data, rows, cols, stride: cols, across };
+                for at in [(0, 0), (0, 32), (32, 0), (32, 32), (48, 40), (64, 0), (0, 64)] {
+                    let [mut fast, mut plain] = [Tile([0; SIDE * DEPTH]); 2];
+                    pack_tile_f32(unit, &source, at, operand, &mut fast);
+                    pack_tile(&source, at, operand, &mut plain);
+                    assert_eq!(fast.0, plain.0, "{unit:?} {case} {at:?}");
+                }
             }
         }
         assert_eq!([to_bf16(data[200]), to_bf16(data[201])], [0x3f80, 0x3f82]);

@@ -1,8 +1,10 @@
-//! A workspace that has seen a batch asks for no more memory.
+//! A workspace of the lattice that has seen a batch asks for no more memory.
+//!
+//! One test in a file of its own: the allocator counts for the whole process.
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rnnt_dp::{Lattices, Regularisers, Topology, Workspace};
+use panda::rnnt_dp::{Lattices, Regularisers, Topology, Workspace};
 
 struct Counting;
 

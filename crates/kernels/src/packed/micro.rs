@@ -1,0 +1,99 @@
+//! Micro-kernels in the type of the rows: a tile of M x N sums in registers, over all steps at hand.
+//!
+//! ```text
+//! sums = 0
+//! for each step:  sums[i][j] += left[step][i] · right[step][j]      i < M, j < N
+//! out[i][j] = sums[i][j], or += where it accumulates                 as far as there is a place
+//! ```
+//! Written by hand for AVX-512 (`micro_avx512.rs`). Here are plain loops, which the compiler turns into registers.
+//! Every element is one chain of sums in the order of the steps, whatever tile it is in.
+use super::{
+    Source,
+    panels::{Place, Right},
+};
+use crate::{Accumulate, Real};
+
+/// Packs `side` rows or columns from `from` on, `out.len() / side` steps from `step` on; 0 where there are none.
+pub(crate) fn pack<F: Real>(source: &Source<F>, (from, step): (usize, usize), side: usize, out: &mut [F]) {
+    let Source { data, stride, across, .. } = *source;
+    let count = side.min(source.sizes().0 - from);
+    for (step, out) in (step..).zip(out.chunks_exact_mut(side)) {
+        match across {
+            true => out[..count].copy_from_slice(&data[step * stride + from..][..count]),
+            false => (0..count).for_each(|i| out[i] = data[(from + i) * stride + step]),
+        }
+        out[count..].fill(F::ZERO);
+    }
+}
+
+/// A tile of `M` rows, as wide as the left micro-panel, and at most `N` columns.
+#[inline(always)]
+pub(crate) fn tile<F: Real, const M: usize, const N: usize, const FUSED: bool>(
+    left: &[F],
+    right: Right<F>,
+    place: Place<F>,
+) {
+    let Place { out, rows, cols, stride, how } = place;
+    let mut sums = [[F::ZERO; N]; M];
+    for (left, right) in left.as_chunks::<M>().0.iter().zip(right.data.chunks(right.step)) {
+        let right = right.first_chunk::<N>().expect("a step has a whole panel of columns");
+        for (sums, &left) in sums.iter_mut().zip(left) {
+            for (sum, &right) in sums.iter_mut().zip(right) {
+                *sum = if FUSED { left.mul_add(right, *sum) } else { left * right + *sum };
+            }
+        }
+    }
+    for (row, sums) in sums.iter().enumerate().take(rows) {
+        for (out, &sum) in out[row * stride..][..cols].iter_mut().zip(sums) {
+            *out = if how == Accumulate::Add { *out + sum } else { sum };
+        }
+    }
+}
+
+/// Calls [`tile`] for a number of rows.
+macro_rules! tile_of {
+    ($rows:expr, $F:ty, $N:literal, $FUSED:literal, $arguments:tt, $($M:literal)*) => {
+        match $rows {
+            $($M => $crate::packed::micro::tile::<$F, $M, $N, $FUSED> $arguments,)*
+            rows => unreachable!("no micro-kernel has {rows} rows"),
+        }
+    };
+}
+pub(crate) use tile_of;
+
+/// MR and NR of [`portable`]. Every 64-bit ARM multiplies and adds at once, and has registers for twice as many sums.
+pub(crate) const PORTABLE: [usize; 2] = if cfg!(target_arch = "aarch64") { [8, 8] } else { [4, 8] };
+
+/// For any machine; at most [`PORTABLE`] rows and columns.
+pub(crate) fn portable<F: Real>(rows: usize, left: &[F], right: Right<F>, place: Place<F>) {
+    match cfg!(target_arch = "aarch64") {
+        true => tile_of!(rows, F, 8, true, (left, right, place), 1 2 3 4 5 6 7 8),
+        false => tile_of!(rows, F, 8, false, (left, right, place), 1 2 3 4),
+    }
+}
+
+/// The same loops with 256-bit registers: 6 rows and two registers of columns.
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2 {
+    #![allow(unsafe_code)]
+    use super::{Place, Right};
+    use crate::features::Avx2Fma;
+
+    /// Rows of a tile.
+    pub const MR: usize = 6;
+
+    macro_rules! compiled {
+        ($name:ident, $F:ty, $N:literal) => {
+            pub fn $name(_proof: Avx2Fma, rows: usize, left: &[$F], right: Right<$F>, place: Place<$F>) {
+                #[target_feature(enable = "avx2,fma")]
+                fn compiled(rows: usize, left: &[$F], right: Right<$F>, place: Place<$F>) {
+                    super::tile_of!(rows, $F, $N, true, (left, right, place), 1 2 3 4 5 6);
+                }
+                // SAFETY: the token proves the features.
+                unsafe { compiled(rows, left, right, place) }
+            }
+        };
+    }
+    compiled!(of_f32, f32, 16);
+    compiled!(of_f64, f64, 8);
+}

@@ -1,0 +1,125 @@
+//! Packs micro-panels of `f32` by hand for AVX-512: whole registers, and 16 x 16 transposed in registers.
+#![allow(unsafe_code)]
+use std::arch::x86_64::*;
+
+use super::Source;
+use crate::{avx512::filled, features::Avx512};
+
+/// Elements of a register.
+const LANES: usize = 16;
+/// Elements that a row is called for in advance.
+const AHEAD: usize = 128;
+
+/// As [`super::micro::pack`].
+pub(crate) fn pack(
+    _proof: Avx512,
+    source: &Source<f32>,
+    (from, step): (usize, usize),
+    side: usize,
+    out: &mut [f32],
+) {
+    // SAFETY: the token proves the features.
+    unsafe {
+        match (source.across, side) {
+            (true, 32) if from + 32 <= source.cols => across_whole::<32>(source, from, step, out),
+            (true, 14) if from + 14 <= source.cols => across_whole::<14>(source, from, step, out),
+            (true, _) => across(source, from, step, (side, out)),
+            (false, _) => along(source, from, step, (side, out)),
+        }
+    }
+}
+
+/// Packs columns that are all there.
+#[target_feature(enable = "avx512f")]
+fn across_whole<const SIDE: usize>(source: &Source<f32>, from: usize, step: usize, out: &mut [f32]) {
+    for (step, out) in (step..).zip(out.as_chunks_mut::<SIDE>().0) {
+        let row = &source.data[step * source.stride + from..];
+        *out = *row.first_chunk::<SIDE>().expect("the columns are there");
+    }
+}
+
+/// Packs columns, 0 where there are none.
+#[target_feature(enable = "avx512f")]
+fn across(source: &Source<f32>, from: usize, step: usize, (side, out): (usize, &mut [f32])) {
+    for (step, out) in (step..).zip(out.chunks_exact_mut(side)) {
+        let row = &source.data[step * source.stride..][from..source.cols.min(from + side)];
+        for part in (0..side).step_by(LANES) {
+            let (from, to) = (&row[part.min(row.len())..], &mut out[part..]);
+            // SAFETY: only as many lanes are read as there are elements, and written as there is room.
+            unsafe {
+                let values = _mm512_maskz_loadu_ps(filled(from.len()), from.as_ptr());
+                _mm512_mask_storeu_ps(to.as_mut_ptr(), filled(to.len()), values);
+            }
+        }
+    }
+}
+
+/// Packs rows, 0 where there are none.
+///
+/// ```text
+/// for 16 of the rows:
+///   for 16 of the steps:  read a register a row, transpose, write a register a step
+/// ```
+#[target_feature(enable = "avx512f")]
+fn along(source: &Source<f32>, from: usize, first: usize, (side, out): (usize, &mut [f32])) {
+    let (steps, room) = (out.len() / side, out.len());
+    for part in (0..side).step_by(LANES) {
+        let (from, lanes) = (from + part, filled(side - part));
+        let there = LANES.min(side - part).min(source.rows.saturating_sub(from));
+        let last = (from + there.max(1) - 1) * source.stride + first + steps;
+        assert!(there == 0 || first + steps <= source.cols && last <= source.data.len());
+        let rows = source.data.as_ptr().wrapping_add(from * source.stride + first);
+        for step in (0..steps).step_by(LANES) {
+            let columns = filled(steps - step);
+            let ahead = AHEAD.min(steps - step - 1);
+            let mut block: [__m512i; LANES] = std::array::from_fn(|i| {
+                let row = rows.wrapping_add(i.min(there.saturating_sub(1)) * source.stride + step);
+                _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(ahead).cast());
+                let mask = if i < there { columns } else { 0 };
+                // SAFETY: no lane is read but those of steps of rows that are there, as checked.
+                unsafe { _mm512_maskz_loadu_epi32(mask, row.cast()) }
+            });
+            transpose(&mut block);
+            for (i, values) in block.into_iter().enumerate() {
+                let at = (step + i) * side + part;
+                let to = out.as_mut_ptr().wrapping_add(at).cast();
+                // SAFETY: what is written is inside of `out`. A narrow step also writes where the next one will.
+                unsafe {
+                    if side - part >= LANES && at < room || side < LANES && at + LANES <= room {
+                        _mm512_storeu_epi32(to, values);
+                    } else if at < room {
+                        _mm512_mask_storeu_epi32(to, lanes, values);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Exchanges rows and columns of 16 x 16 double words.
+#[target_feature(enable = "avx512f")]
+pub(super) fn transpose(rows: &mut [__m512i; LANES]) {
+    // Pairs of rows, then of pairs, inside quarters of registers.
+    let mut t = *rows;
+    for i in (0..LANES).step_by(2) {
+        t[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
+        t[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
+    }
+    let mut u = t;
+    for i in (0..LANES).step_by(4) {
+        u[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+        u[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+        u[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+        u[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+    }
+    // Register 4 q + c: columns c, c + 4, c + 8, c + 12 of rows 4 q to 4 q + 3. Then the quarters.
+    for c in 0..4 {
+        let [a, b, d, e] = [u[c], u[4 + c], u[8 + c], u[12 + c]];
+        let (ab_even, ab_odd) = (_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b));
+        let (de_even, de_odd) = (_mm512_shuffle_i32x4::<0x88>(d, e), _mm512_shuffle_i32x4::<0xdd>(d, e));
+        rows[c] = _mm512_shuffle_i32x4::<0x88>(ab_even, de_even);
+        rows[4 + c] = _mm512_shuffle_i32x4::<0x88>(ab_odd, de_odd);
+        rows[8 + c] = _mm512_shuffle_i32x4::<0xdd>(ab_even, de_even);
+        rows[12 + c] = _mm512_shuffle_i32x4::<0xdd>(ab_odd, de_odd);
+    }
+}

@@ -1,0 +1,73 @@
+//! A right operand that is packed once and multiplied many times.
+use crate::{
+    Lines, Real, View,
+    features::Machine,
+    packed::{Operand, Source},
+};
+
+/// A matrix *k x n*, packed to stand on the right side of products: a recurrent weight, or that of a head which rows come to
+/// one at a time.
+///
+/// ```
+/// use kernels::{Accumulate, PackedRight, View, ViewMut, product_packed};
+///
+/// let weight = PackedRight::new(View::new(&[1.0f32, 2.0, 3.0, 4.0], 2, 2));
+/// let mut y = [10.0f32, 10.0];
+/// product_packed(ViewMut::new(&mut y, 1, 2), View::new(&[1.0, 1.0], 1, 2), &weight, Accumulate::Add);
+/// assert_eq!(y, [14.0, 16.0]);
+/// ```
+#[derive(Debug)]
+pub struct PackedRight<F> {
+    /// Micro-panels of NR columns, each with all k steps.
+    pub(super) panels: Lines<F>,
+    pub(super) rows: usize,
+    pub(super) cols: usize,
+}
+
+impl<F: Real> Default for PackedRight<F> {
+    /// An empty matrix, to be [packed](PackedRight::pack) into.
+    fn default() -> Self {
+        Self { panels: Lines::default(), rows: 0, cols: 0 }
+    }
+}
+
+impl<F: Real> PackedRight<F> {
+    /// Packs a matrix, transposed or not.
+    ///
+    /// Cost: `O(k n)` time; [`Self::bytes_for`] of memory.
+    pub fn new(view: View<F>) -> Self {
+        let mut packed = Self::default();
+        packed.pack(view);
+        packed
+    }
+
+    /// Packs another matrix in the place of this one; memory that is large enough stays.
+    pub fn pack(&mut self, view: View<F>) {
+        self.pack_for(Machine::best(), view);
+    }
+
+    pub(super) fn pack_for(&mut self, machine: Machine, view: View<F>) {
+        let source = Source::new(view, Operand::Right);
+        let (cols, rows) = source.sizes();
+        let [_, nr] = F::sides(machine);
+        (self.rows, self.cols) = (rows, cols);
+        let panels = self.panels.room(cols.next_multiple_of(nr) * rows, F::ZERO);
+        for (from, panel) in (0..cols).step_by(nr).zip(panels.chunks_mut((nr * rows).max(1))) {
+            F::pack_panel(machine, &source, (from, 0), nr, panel);
+        }
+    }
+
+    /// *k*, *n*
+    pub fn shape(&self) -> (usize, usize) {
+        (self.rows, self.cols)
+    }
+
+    /// Bytes of a packed *k x n* matrix, a cache line at its start included.
+    pub fn bytes_for(rows: usize, cols: usize) -> usize {
+        let [_, nr] = F::sides(Machine::best());
+        let elements = cols.checked_next_multiple_of(nr).and_then(|cols| cols.checked_mul(rows));
+        elements
+            .and_then(|all| all.checked_mul(size_of::<F>()))
+            .map_or(usize::MAX, |all| all.saturating_add(64))
+    }
+}

@@ -1,0 +1,118 @@
+use super::*;
+use crate::packed::check::made_up;
+
+#[test]
+fn an_empty_sum_stays_inside_its_view() {
+    let mut out = [1.0f32; 7];
+    let (a, b) = (View::new(&[], 1, 0), View::new(&[], 0, 3));
+    product(ViewMut::new(&mut out, 1, 3), a, b, 1.0, Accumulate::Replace);
+    assert_eq!(out, [0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0]);
+    product_packed(ViewMut::new(&mut out[3..6], 1, 3), a, &PackedRight::new(b), Accumulate::Replace);
+    assert_eq!(out, [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]);
+}
+
+#[test]
+fn every_copy_of_either_type_equals_plain_loops() {
+    for machine in Machine::all() {
+        equals_plain_loops::<f64>(machine, 1e-11);
+        equals_plain_loops::<f32>(machine, 2e-3);
+    }
+}
+
+/// One, two and three tiles of the micro-kernel and what is around them, and sums of more than one block.
+fn shapes<F: Real>(machine: Machine) -> Vec<[usize; 3]> {
+    let [mr, nr] = F::sides(machine);
+    let mut shapes =
+        vec![[2, 0, 3], [0, 2, 3], [3, 2, 0], [70, 40, 90], [130, 20, 50], [30, 600, 2 * nr + 1]];
+    for m in (1..=mr + 1).chain([2 * mr, 2 * mr + 1, 3 * mr]) {
+        for n in [1, nr - 1, nr, nr + 1, 2 * nr, 3 * nr, 4 * nr + 1] {
+            shapes.push([m, [1, 2, 7, 16, 33, 257, 512][(m + n) % 7], n]);
+        }
+    }
+    shapes
+}
+
+/// Every combination of transposes and strides against three plain loops.
+fn equals_plain_loops<F: Real>(machine: Machine, bar: f64) {
+    for ([m, k, n], case) in
+        shapes::<F>(machine).into_iter().flat_map(|shape| (0..16).map(move |i| (shape, i)))
+    {
+        let (ta, tb, wide, add) = (case & 1 != 0, case & 2 != 0, case & 4 != 0, case & 8 != 0);
+        let pad = if wide { 3 } else { 0 };
+        let shape = |t: bool, r: usize, c: usize| if t { (c, r) } else { (r, c) };
+        let ((ar, ac), (br, bc)) = (shape(ta, m, k), shape(tb, k, n));
+        let a: Vec<F> = made_up(ar * (ac + pad), 5);
+        let b: Vec<F> = made_up(br * (bc + pad), 6);
+        let old: Vec<F> = made_up(m * (n + pad), 7);
+        let at = |i: usize, j: usize| if ta { a[j * (ac + pad) + i] } else { a[i * (ac + pad) + j] };
+        let bt = |i: usize, j: usize| if tb { b[j * (bc + pad) + i] } else { b[i * (bc + pad) + j] };
+        let view_a = View::with_stride(&a, ar, ac, ac + pad);
+        let view_b = View::with_stride(&b, br, bc, bc + pad);
+        let view_a = if ta { view_a.transposed() } else { view_a };
+        let view_b = if tb { view_b.transposed() } else { view_b };
+        let how = if add { Accumulate::Add } else { Accumulate::Replace };
+        let run = |columns, alpha: f64| {
+            let mut out = old.clone();
+            let view = ViewMut::with_stride(&mut out, m, n, n + pad);
+            multiply(machine, view, view_a, (columns, view_b.shape()), F::from_f64(alpha), how);
+            out
+        };
+        let check = |out: &[F], alpha: f64| {
+            for i in 0..m {
+                for j in 0..n + pad {
+                    let index = i * (n + pad) + j;
+                    let sum: f64 =
+                        (0..k).map(|l| if j < n { at(i, l).to_f64() * bt(l, j).to_f64() } else { 0.0 }).sum();
+                    let kept = if add || j >= n { old[index].to_f64() } else { 0.0 };
+                    let error = (out[index].to_f64() - kept - alpha * sum).abs();
+                    assert!(error < bar, "{machine:?}, {m}x{k}x{n}, case {case}: {error}");
+                }
+            }
+        };
+        let whole = run(Columns::View(view_b), 1.0);
+        check(&whole, 1.0);
+        check(&run(Columns::View(view_b), 0.5), 0.5);
+        // Packed before, the bits are the same.
+        let mut packed = PackedRight::default();
+        packed.pack_for(machine, view_b);
+        assert_eq!(run(Columns::Packed(&packed), 1.0), whole, "{machine:?}, {m}x{k}x{n}, case {case}");
+    }
+}
+
+#[test]
+fn rows_and_columns_have_the_same_bits_together_and_apart() {
+    let (m, k, n) = (45, 700, 150);
+    let (a, b): (Vec<f32>, Vec<f32>) = (made_up(m * k, 1), made_up(k * n, 2));
+    let mut whole = vec![0.0; m * n];
+    product(
+        ViewMut::new(&mut whole, m, n),
+        View::new(&a, m, k),
+        View::new(&b, k, n),
+        1.0,
+        Accumulate::Replace,
+    );
+    for (row, rows, col, cols) in [(0, 1, 0, n), (3, 17, 5, 64), (44, 1, 149, 1), (10, 30, 100, 33)] {
+        let mut part = vec![0.0; rows * cols];
+        product(
+            ViewMut::new(&mut part, rows, cols),
+            View::new(&a[row * k..], rows, k),
+            View::with_stride(&b[col..], k, cols, n),
+            1.0,
+            Accumulate::Replace,
+        );
+        for (i, part) in part.chunks(cols).enumerate() {
+            assert_eq!(part, &whole[(row + i) * n + col..][..cols], "row {row}, column {col}");
+        }
+    }
+}
+
+#[test]
+fn packing_stays_within_its_bytes() {
+    let side = 1500;
+    let a: Vec<f64> = made_up(side * side, 1);
+    let mut out = vec![0.0; side * side];
+    let view = View::new(&a, side, side);
+    product(ViewMut::new(&mut out, side, side), view, view.transposed(), 1.0, Accumulate::Replace);
+    let kept = f64::with_scratch(|scratch| scratch.bytes());
+    assert!(kept > 0 && kept <= packing_bytes::<f64>(), "{kept} bytes, said {}", packing_bytes::<f64>());
+}

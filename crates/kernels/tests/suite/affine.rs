@@ -1,0 +1,89 @@
+//! The layer against plain loops, and the same bits for every number of threads.
+use kernels::{Accumulate, Affine, Real, View};
+
+use super::common::{close, made_up, plain, transpose};
+
+/// Rows around the cuts of the work, and widths around those of the kernels.
+const SHAPES: [[usize; 3]; 8] = [
+    [0, 3, 2],
+    [1, 1, 1],
+    [5, 7, 3],
+    [28, 33, 31],
+    [128, 29, 65],
+    [129, 60, 40],
+    [300, 17, 90],
+    [113, 64, 57],
+];
+
+fn equals_plain_loops<F: Real>(bar: f64) {
+    for ([n, d, o], transposed) in SHAPES.into_iter().flat_map(|shape| [(shape, false), (shape, true)]) {
+        let (x, dy): (Vec<F>, Vec<F>) = (made_up(n * d, 1), made_up(n * o, 2));
+        let (weight, bias): (Vec<F>, Vec<F>) = (made_up(d * o, 3), made_up(o, 4));
+        let kept = if transposed { transpose(&weight, d, o) } else { weight.clone() };
+        let view = if transposed { View::new(&kept, o, d).transposed() } else { View::new(&kept, d, o) };
+        let what = format!("{n} rows, {d} x {o}, transposed {transposed}");
+
+        for bias in [None, Some(&bias[..])] {
+            let mut y = vec![F::from_f64(9.0); n * o];
+            Affine::new(view, bias).forward(&x, &mut y);
+            let mut expected = plain(&x, &weight, [n, d, o]);
+            let of = |i: usize| bias.map_or(0.0, |bias| bias[i % o].to_f64());
+            expected.iter_mut().enumerate().for_each(|(i, y)| *y += of(i));
+            close(&y, &expected, bar, &what);
+        }
+
+        let layer = Affine::new(view, None);
+        let mut dx = vec![F::ONE; n * d];
+        layer.backward_rows(&dy, &mut dx, Accumulate::Add);
+        let mut expected = plain(&dy, &transpose(&weight, d, o), [n, o, d]);
+        expected.iter_mut().for_each(|dx| *dx += 1.0);
+        close(&dx, &expected, bar, &what);
+
+        // In two runs, the second a third of the rows.
+        let cut = n - n / 3;
+        let runs = [(&x[..cut * d], &dy[..cut * o]), (&x[cut * d..], &dy[cut * o..])];
+        let (mut dw, mut db) = (vec![F::ONE; d * o], vec![F::ONE; o]);
+        layer.backward_parameters(&runs, &mut dw, &mut db);
+        let expected: Vec<f64> =
+            plain(&transpose(&x, n, d), &dy, [d, n, o]).iter().map(|dw| dw + 1.0).collect();
+        let dw = if transposed { transpose(&dw, o, d) } else { dw };
+        close(&dw, &expected, 4.0 * bar, &what);
+        let sums: Vec<f64> =
+            (0..o).map(|j| 1.0 + dy.iter().skip(j).step_by(o).map(|g| g.to_f64()).sum::<f64>()).collect();
+        close(&db, &sums, bar, &what);
+    }
+}
+
+#[test]
+fn forward_and_backward_equal_plain_loops() {
+    equals_plain_loops::<f64>(1e-11);
+    equals_plain_loops::<f32>(2e-4);
+}
+
+#[test]
+fn the_number_of_threads_changes_no_bit() {
+    let (n, d, o) = (700, 130, 301);
+    let (x, dy): (Vec<f32>, Vec<f32>) = (made_up(n * d, 1), made_up(n * o, 2));
+    let (weight, bias): (Vec<f32>, Vec<f32>) = (made_up(d * o, 3), made_up(o, 4));
+    let run = |threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| {
+            let layer = Affine::new(View::new(&weight, d, o), Some(&bias));
+            let (mut y, mut dx) = (vec![0.0; n * o], vec![0.0; n * d]);
+            let (mut dw, mut db) = (vec![0.0; d * o], vec![0.0; o]);
+            layer.forward(&x, &mut y);
+            layer.backward_rows(&dy, &mut dx, Accumulate::Replace);
+            layer.backward_parameters(&[(&x, &dy)], &mut dw, &mut db);
+            [y, dx, dw, db]
+        })
+    };
+    let alone = run(1);
+    assert!(alone == run(2) && alone == run(7));
+}
+
+#[test]
+#[should_panic(expected = "affine: 6 elements times 3 x 2 into 5")]
+fn rows_that_do_not_fit_are_refused() {
+    let layer = Affine::new(View::new(&[0.0f32; 6], 3, 2), None);
+    layer.forward(&[0.0; 6], &mut [0.0; 5]);
+}
