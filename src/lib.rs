@@ -17,3 +17,8 @@ pub use {decoding, panda_core, rnnt_dp, rnnt_loss, speech, training};
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// So are those of the guide.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/own-encoder.md")]
+struct OwnEncoder;

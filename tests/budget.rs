@@ -57,7 +57,8 @@ type Outcome<F> = (Normalized<F>, Gradients<F, Vec<F>>);
 impl<F: Real> Problem<F> {
     fn new(shape: Shape) -> Self {
         let Shape { sites, hidden, classes, selected } = shape;
-        let hash = |i: usize| (i as u32 ^ 77).wrapping_mul(0x9e37_79b9).rotate_left(13).wrapping_mul(0x85eb_ca6b);
+        let hash =
+            |i: usize| (i as u32 ^ 77).wrapping_mul(0x9e37_79b9).rotate_left(13).wrapping_mul(0x85eb_ca6b);
         let number = |i: usize| f64::from(hash(i)) / f64::from(u32::MAX) - 0.5;
         let draw = |count: usize, scale: f64| (0..count).map(|i| F::from_f64(scale * number(i))).collect();
         // Slots beyond the classes are not active; nor do some sites have adjoints.
@@ -178,7 +179,8 @@ fn check() {
     // A tile of its best size would not fit.
     let of_issue = shape(3957, 48, 5000, 2);
     let budget = MemoryBudget::bytes(4 << 20);
-    let planned = Plan::<f32>::new(of_issue, Precision::Full, budget).unwrap().bytes(of_issue, Precision::Full);
+    let planned =
+        Plan::<f32>::new(of_issue, Precision::Full, budget).unwrap().bytes(of_issue, Precision::Full);
     let (measured, _) = Problem::<f32>::new(of_issue).run(&mut Workspace::new(budget)).unwrap();
     println!("{of_issue:?}: {measured} measured, {planned} planned, {} given", budget.limit());
     assert!(measured <= planned && planned <= budget.limit());
@@ -186,7 +188,8 @@ fn check() {
     // One workspace for calls of unlike shapes, under a budget that shrinks and grows.
     let before = ALIVE.load(Relaxed);
     let mut workspace = Workspace::<f32>::new(budget);
-    let problems = [shape(2600, 24, 500, 2), shape(30, 1024, 40, 2), shape(3, 8, 9000, 2), shape(9000, 4, 9, 3)];
+    let problems =
+        [shape(2600, 24, 500, 2), shape(30, 1024, 40, 2), shape(3, 8, 9000, 2), shape(9000, 4, 9, 3)];
     let problems = problems.map(Problem::<f32>::new);
     let arguments = ALIVE.load(Relaxed) - before;
     for kibibytes in [4096, 2048, 1024, 3000] {

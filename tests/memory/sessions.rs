@@ -1,8 +1,8 @@
 //! The budget is a promise for every kind of loss, input and layout: measured <= planned <= budget.
 use panda::pruned::{Linear, Matrices};
 use panda::rnnt_loss::{
-    Dropout, Element, Error, Head, Inputs, Joint, Layout, Loss, MemoryBudget, Options, Precision, PrunedJoint,
-    Pruning, Rows, Scales, Session, Simple, Targets, Tokens, Topology,
+    Dropout, Element, Error, Head, Inputs, Joint, Layout, Loss, MemoryBudget, Options, Precision,
+    PrunedJoint, Pruning, Rows, Scales, Session, Simple, Targets, Tokens, Topology,
 };
 
 use crate::counting::{measure, turn};
@@ -55,7 +55,9 @@ fn loss(kind: Kind) -> Loss {
             Loss::Transducer { topology: Topology::modified(), tokens: Tokens::FactoredBlank, sigma: 0.0 }
         }
         Kind::BigBlanks => Loss::multi_blank(&[2, 4]).unwrap(),
-        Kind::Durations => Loss::Tdt { topology: Topology::tdt(&[0, 1, 2, 4]).unwrap(), sigma: 0.1, omega: 0.1 },
+        Kind::Durations => {
+            Loss::Tdt { topology: Topology::tdt(&[0, 1, 2, 4]).unwrap(), sigma: 0.1, omega: 0.1 }
+        }
         Kind::Ctc => Loss::Ctc,
         Kind::PrunedMatrices | Kind::PrunedHeads => Loss::pruned(Pruning::default()),
     }
@@ -91,7 +93,8 @@ impl Case {
         }
         if let Some(width) = self.band {
             let band = |t: usize, frames: usize, u: usize| {
-                let start = (t * (u + 1).saturating_sub(width) / frames.max(2)).min((u + 1).saturating_sub(width));
+                let start =
+                    (t * (u + 1).saturating_sub(width) / frames.max(2)).min((u + 1).saturating_sub(width));
                 start..(start + width).min(u + 1)
             };
             let bands = shapes.iter().map(|&(frames, u)| (0..frames).map(|t| band(t, frames, u)).collect());
@@ -189,11 +192,15 @@ impl Case {
             self.run::<F>(MemoryBudget::bytes(smallest - 1), whole),
             Err(Error::Budget { smallest: again, .. }) if again == smallest
         ));
-        let budgets = [1.0, 1.3, 3.0, 20.0].map(|factor| MemoryBudget::bytes((smallest as f64 * factor) as usize));
+        let budgets =
+            [1.0, 1.3, 3.0, 20.0].map(|factor| MemoryBudget::bytes((smallest as f64 * factor) as usize));
         for budget in budgets.into_iter().chain([MemoryBudget::recompute(), MemoryBudget::unlimited()]) {
             let (planned, measured) = self.run::<F>(budget, whole).unwrap();
             let name = std::any::type_name::<F>();
-            assert!(measured <= planned, "{name} whole {whole} {budget:?} {self:?}: {measured} above {planned}");
+            assert!(
+                measured <= planned,
+                "{name} whole {whole} {budget:?} {self:?}: {measured} above {planned}"
+            );
             let kept = budget.keeps().then_some(budget.limit());
             assert!(kept.is_none_or(|limit| planned <= limit), "{budget:?} {self:?}: planned {planned}");
         }

@@ -11,7 +11,6 @@ mod case;
 mod child;
 mod dense;
 mod error;
-mod files;
 mod forecast;
 mod gradients;
 mod inputs;

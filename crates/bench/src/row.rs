@@ -2,11 +2,11 @@
 use std::path::Path;
 
 use serde::Serialize;
+use training::files::write_atomically;
 
 use super::answer::{PruningReport, Shape, SkipReport};
 use super::case::Plan;
 use super::error::{BenchError, Result};
-use super::files::write_atomically;
 use super::machine::Machine;
 use super::{picture, table};
 
@@ -34,7 +34,7 @@ impl Report {
     pub fn write_json(&self, path: &Path) -> Result<()> {
         let text = serde_json::to_string_pretty(self)
             .map_err(|source| BenchError::Json { what: "outcome", source })?;
-        write_atomically(path, &(text + "\n"))
+        write_atomically(path, (text + "\n").as_bytes()).map_err(BenchError::file(path, "write"))
     }
 
     /// Writes an SVG of time and memory over the cases of the plan that this is the outcome of.
@@ -42,7 +42,8 @@ impl Report {
     /// # Errors
     /// [`BenchError::File`]; nothing half-written stays behind. [`BenchError::Picture`].
     pub fn write_picture(&self, plan: &Plan, path: &Path) -> Result<()> {
-        write_atomically(path, &picture::draw(plan, &self.rows)?)
+        let picture = picture::draw(plan, &self.rows)?;
+        write_atomically(path, picture.as_bytes()).map_err(BenchError::file(path, "write"))
     }
 }
 

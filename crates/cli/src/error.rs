@@ -25,3 +25,40 @@ pub enum Error {
 
 /// A result with this program's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// An error's message, and those of its causes that it does not tell itself, each on a line of its own.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let message = error.to_string();
+        if !text.contains(&message) {
+            text += &format!("\n  because of {message}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_are_told_once() {
+        let source = rnnt_loss::Error::Scores { utterance: 1, frame: 2, label: 3, found: "NaN or +inf" };
+        let (utterances, found) = (vec!["a".to_owned()], None);
+        let source = Some(Box::new(training::Error::Loss(source)));
+        let what = "score of every class";
+        let error = training::Error::Diverged { step: 7, what, found, utterances, source };
+        let text = chain(&Error::Training(error));
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        assert!(lines[0].starts_with("step 7: expected a finite score of every class; utterances"), "{text}");
+        assert!(lines[1].starts_with("  because of utterance 1, frame 2, label position 3"), "{text}");
+
+        let source = std::io::Error::other("no space left");
+        let error = training::Error::Io { path: "x".into(), action: "write", source };
+        assert_eq!(chain(&Error::Training(error)), "x: could not write: no space left");
+    }
+}

@@ -3,7 +3,6 @@
 
 mod align;
 mod bench;
-mod bytes;
 mod error;
 mod evaluate;
 mod info;
@@ -15,6 +14,7 @@ mod verify;
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
+use training::bytes;
 
 /// Trains and runs transducer (RNN-T) speech recognisers with the exact loss over every class.
 #[derive(Parser)]
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
         Command::Info(arguments) => info::run(&arguments),
     };
     outcome.unwrap_or_else(|error| {
-        eprintln!("error: {error}");
+        eprintln!("error: {}", error::chain(&error));
         ExitCode::from(2)
     })
 }

@@ -9,6 +9,7 @@
 //! exactly zero.
 
 use candle_core::{D, DType, Device, Tensor};
+use candle_nn::ops::log_softmax;
 
 use crate::batch::Batch;
 use crate::error::{Error, Result, shape};
@@ -138,9 +139,8 @@ fn emissions(logits: &Tensor, batch: &Batch, lambda: f64) -> Result<(Tensor, Ten
     let sites = Tensor::from_vec(sites, (size, frames, rows, 1), device)?.broadcast_as(logits.shape())?;
     // Selection, not multiplication: 0 · NaN is NaN.
     let logits = sites.where_cond(logits, &logits.zeros_like()?)?;
-    // The maximum is a constant of the log-softmax: it cancels, so it carries no gradient.
-    let shifted = logits.broadcast_sub(&logits.max_keepdim(D::Minus1)?.detach())?;
-    let log_probs = shifted.broadcast_sub(&shifted.exp()?.sum_keepdim(D::Minus1)?.log()?)?;
+    // Made of primitive operations, so that it has a gradient, which candle's `softmax_last_dim` has not.
+    let log_probs = log_softmax(&logits, D::Minus1)?;
 
     let ids = |id: &dyn Fn(usize, usize) -> u32| -> Result<Tensor> {
         let ids: Vec<u32> = (0..size * frames * rows).map(|i| id(i / rows / frames, i % rows)).collect();

@@ -171,7 +171,7 @@ fn align(
     batch: &[usize],
 ) -> Result<Vec<Option<Alignment>>> {
     let planes: Vec<_> = batch.iter().map(|&index| &examples[index].features).collect();
-    let (rows, lengths) = data::collate(&planes, &recipe.encoder)?;
+    let (rows, lengths) = data::collate(&planes, &recipe.encoder.rows)?;
     let labels: Vec<Vec<u32>> = batch.iter().map(|&index| examples[index].labels.clone()).collect();
     let JointRows { frames, labels, weight, bias, durations, targets } =
         model.joint_rows(&rows, &lengths, &labels)?;

@@ -20,7 +20,8 @@ use crate::{Error, Parameters, Result};
 /// What the metadata's `format` field says.
 const FORMAT: &str = "panda checkpoint";
 /// Raised whenever an old reader would misread a new file.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// Weights, their average, and what an optimiser may remember of them.
 const KINDS: [&str; 4] = ["weight", "average", "first", "second"];
 
 /// Values of all parameters by name.
@@ -62,10 +63,8 @@ pub struct Checkpoint {
     pub weights: Values,
     /// Their moving average.
     pub average: Option<Values>,
-    /// First moments.
-    pub first: Values,
-    /// Second moments.
-    pub second: Values,
+    /// What the optimiser remembers of each parameter, such as its `first` and `second` moments.
+    pub memory: BTreeMap<String, Values>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -84,7 +83,7 @@ impl Checkpoint {
     /// # Errors
     /// [`Error::Io`] if the disk refuses.
     pub fn write(&self, path: &Path) -> Result<()> {
-        write_atomically(path, &self.to_bytes(path)?)
+        write_atomically(path, &self.to_bytes(path)?).map_err(Error::io(path, "write"))
     }
 
     fn to_bytes(&self, path: &Path) -> Result<Vec<u8>> {
@@ -98,10 +97,9 @@ impl Checkpoint {
         let broken =
             |error: &dyn std::fmt::Display| Error::checkpoint(path, "to be serialisable", error.to_string());
         let header = serde_json::to_string(&header).map_err(|error| broken(&error))?;
-        let all = [Some(&self.weights), self.average.as_ref(), Some(&self.first), Some(&self.second)];
         let mut tensors = Vec::new();
-        for (kind, values) in KINDS.iter().zip(all) {
-            for (name, values) in values.into_iter().flatten() {
+        for (kind, values) in self.kinds() {
+            for (name, values) in values {
                 let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
                 tensors.push((format!("{kind}/{name}"), self.shapes[name].clone(), bytes));
             }
@@ -136,12 +134,15 @@ impl Checkpoint {
             serde_json::from_str(header).map_err(|error| wrong("metadata in JSON", error.to_string()))?;
         if fields["format"] != FORMAT || fields["version"] != VERSION {
             let found = format!("format {}, version {}", fields["format"], fields["version"]);
-            return Err(wrong(&format!("format \"{FORMAT}\", version {VERSION}"), found));
+            let older = fields["format"] == FORMAT
+                && fields["version"].as_u64().is_some_and(|version| version < u64::from(VERSION));
+            let hint = if older { ", whose parameters have other names: train it again" } else { "" };
+            return Err(wrong(&format!("format \"{FORMAT}\", version {VERSION}"), found + hint));
         }
         let header: Header = serde_json::from_value(fields)
             .map_err(|error| wrong("metadata with recipe, tokenizer and progress", error.to_string()))?;
         let mut shapes = BTreeMap::new();
-        let mut values: BTreeMap<&str, Values> = BTreeMap::new();
+        let mut values: BTreeMap<String, Values> = BTreeMap::new();
         let mut names = tensors.names();
         names.sort_unstable();
         for full in names {
@@ -164,21 +165,25 @@ impl Checkpoint {
                     format!("{} at {index}", numbers[index]),
                 ));
             }
-            let kind = KINDS.iter().find(|&&known| known == kind).expect("filtered above");
-            values.entry(kind).or_default().insert(name.to_owned(), numbers);
+            values.entry(kind.to_owned()).or_default().insert(name.to_owned(), numbers);
         }
-        let mut take = |kind: &str| values.remove(kind);
-        let missing = |kind: &str| wrong(&format!("tensors named {kind}/"), "none".into());
+        let weights = values.remove("weight");
         Ok(Checkpoint {
             recipe: header.recipe,
             tokenizer: header.tokenizer,
             progress: header.progress,
-            weights: take("weight").ok_or_else(|| missing("weight"))?,
-            average: take("average"),
-            first: take("first").ok_or_else(|| missing("first"))?,
-            second: take("second").ok_or_else(|| missing("second"))?,
+            weights: weights.ok_or_else(|| wrong("tensors named weight/", "none".into()))?,
+            average: values.remove("average"),
+            memory: values,
             shapes,
         })
+    }
+
+    /// Each kind of values under its name in the file.
+    fn kinds(&self) -> impl Iterator<Item = (&str, &Values)> {
+        let average = self.average.as_ref().map(|average| ("average", average));
+        let memory = self.memory.iter().map(|(kind, values)| (kind.as_str(), values));
+        std::iter::once(("weight", &self.weights)).chain(average).chain(memory)
     }
 
     /// The tokenizer that the labels are from.
@@ -196,9 +201,7 @@ impl Checkpoint {
     /// [`Error::Checkpoint`] naming the first parameter that is missing, left over or of another shape.
     pub fn check(&self, path: &Path, parameters: &Parameters) -> Result<()> {
         let known: BTreeMap<&str, &[usize]> = parameters.iter().map(|(name, v)| (name, v.dims())).collect();
-        let kinds = [Some(&self.weights), self.average.as_ref(), Some(&self.first), Some(&self.second)];
-        for (kind, values) in KINDS.iter().zip(kinds) {
-            let Some(values) = values else { continue };
+        for (kind, values) in self.kinds() {
             for (name, shape) in &known {
                 if !values.contains_key(*name) {
                     return Err(Error::checkpoint(path, format!("{kind}/{name} of shape {shape:?}"), "none"));

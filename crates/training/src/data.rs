@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use speech::{Features, FrontEnd, MelScale, Tokenizer, Utterance, read_manifest};
 
 use crate::random::{Purpose, stream};
-use crate::recipe::{Augment, EncoderConfig, Recipe};
+use crate::recipe::{Augment, Recipe, RowsConfig};
 use crate::{Error, Result, tensors};
 
 /// One utterance, ready for training or evaluation.
@@ -116,7 +116,7 @@ impl<'a> Batcher<'a> {
             })
             .collect();
         let planes: Vec<&Features> = planes.iter().collect();
-        let (rows, lengths) = collate(&planes, &self.recipe.encoder)?;
+        let (rows, lengths) = collate(&planes, &self.recipe.encoder.rows)?;
         let labels = examples.iter().map(|&index| self.examples[index].labels.clone()).collect();
         Ok(Batch { examples: examples.to_vec(), rows, lengths, labels })
     }
@@ -128,14 +128,14 @@ pub(crate) fn plan(
     recipe: &Recipe,
     rng: Option<&mut rand_chacha::ChaCha8Rng>,
 ) -> Vec<Vec<usize>> {
-    let stride = recipe.encoder.stride;
+    let stride = recipe.encoder.rows.stride;
     let lengths: Vec<usize> =
         examples.iter().map(|example| example.features.frames.div_ceil(stride)).collect();
     speech::batches(&lengths, recipe.batch.max_frames, recipe.batch.max_utterances, rng)
 }
 
 /// Stacks frames and pads with zeros: rows `[B, T, stack · D]` and their lengths.
-pub(crate) fn collate(planes: &[&Features], config: &EncoderConfig) -> Result<(Tensor, Vec<usize>)> {
+pub(crate) fn collate(planes: &[&Features], config: &RowsConfig) -> Result<(Tensor, Vec<usize>)> {
     let stacked: Vec<Features> =
         planes.iter().map(|plane| plane.stack(config.stack, config.stride)).collect();
     let lengths: Vec<usize> = stacked.iter().map(|plane| plane.frames).collect();

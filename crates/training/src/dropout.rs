@@ -22,7 +22,7 @@ impl Masks {
         Masks { seed, epoch, batch, used: 0 }
     }
 
-    /// Names a mask that is made elsewhere: the first 64 bits of the next stream.
+    /// A seed for masks that are made elsewhere: the first 64 bits of the next stream.
     pub fn seed(&mut self) -> u64 {
         self.next().next_u64()
     }
@@ -103,6 +103,21 @@ mod tests {
         let mean = mask(3).iter().sum::<f32>() / 1e4;
         assert!((mean - 1.0).abs() < 0.03, "{mean}");
         assert!(mask(3).iter().all(|&v| v == 0.0 || v == 256.0 / 192.0));
+    }
+
+    #[test]
+    fn seeds_are_those_of_their_batch_and_place() {
+        let seeds = |batch| {
+            let mut masks = Masks::new(7, 1, batch);
+            [masks.seed(), masks.seed()]
+        };
+        assert_eq!(seeds(3), seeds(3));
+        let [[a, b], [c, d]] = [seeds(3), seeds(4)];
+        assert!(a != b && a != c && b != d);
+        // A mask in between takes a stream of its own.
+        let mut masks = Masks::new(7, 1, 3);
+        masks.apply(&Tensor::zeros(4, DType::F32, &Device::Cpu).unwrap(), 0.5).unwrap();
+        assert_eq!(masks.seed(), b);
     }
 
     #[test]

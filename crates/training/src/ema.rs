@@ -44,12 +44,11 @@ mod tests {
     use candle_core::{Device, Tensor};
 
     use super::*;
-    use crate::init::Init;
 
     #[test]
     fn the_average_follows_the_weights_by_hand() {
-        let mut parameters = Parameters::new(0);
-        let w = parameters.create("w", &[1], Init::Zero).unwrap();
+        let (parameters, ()) = Parameters::build(0, |vb| Ok(vb.get(1, "w").map(drop)?)).unwrap();
+        let w = parameters.get("w").unwrap();
         let mut ema = Ema::new(0.5, &parameters).unwrap();
         let mut expected = 0.0f32;
         // The warm-up's decays are 1/10, 2/11, ... until (1 + step) / (10 + step) passes 0.5 at step 8.

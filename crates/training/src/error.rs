@@ -19,12 +19,12 @@ pub enum Error {
         found: String,
     },
     /// A recipe that is no valid TOML, has an unknown key or misses one.
-    #[error("recipe {}: {message}", path.display())]
+    #[error("recipe {}: {source}", path.display())]
     RecipeSyntax {
         /// The recipe file.
         path: PathBuf,
         /// Place, key and what was expected there.
-        message: String,
+        source: Box<toml::de::Error>,
     },
     /// A recipe key whose value is outside its range.
     #[error("recipe key {key}: expected {expected}, found {found}")]
@@ -68,17 +68,19 @@ pub enum Error {
         /// The run folder.
         path: PathBuf,
     },
-    /// A loss, gradient or weight that is no longer a number.
-    #[error("step {step}: expected a finite {what}, found {found}; utterances {utterances:?}")]
+    /// A score, loss, gradient or weight that is no longer finite.
+    #[error("step {step}: expected a finite {what}{}; utterances {utterances:?}", value(*found))]
     Diverged {
         /// Optimiser step.
         step: u64,
         /// What went wrong first.
         what: &'static str,
-        /// Its value.
-        found: f64,
+        /// Its value, where it is known.
+        found: Option<f64>,
         /// Ids of the batch.
         utterances: Vec<String>,
+        /// The error of the loss that noticed it, with the place; none for what the loop itself looks at.
+        source: Option<Box<Error>>,
     },
     /// An error of candle.
     #[error(transparent)]
@@ -94,6 +96,10 @@ pub enum Error {
     Decoding(#[from] decoding::Error),
 }
 
+fn value(found: Option<f64>) -> String {
+    found.map_or(String::new(), |found| format!(", found {found}"))
+}
+
 impl Error {
     pub(crate) fn shape(
         argument: impl Into<String>,
@@ -103,8 +109,8 @@ impl Error {
         Error::Shape { argument: argument.into(), expected: expected.into(), found: found.into() }
     }
 
-    pub(crate) fn syntax(path: &Path, error: &dyn std::fmt::Display) -> Self {
-        Error::RecipeSyntax { path: path.to_owned(), message: error.to_string() }
+    pub(crate) fn syntax(path: &Path, source: toml::de::Error) -> Self {
+        Error::RecipeSyntax { path: path.to_owned(), source: Box::new(source) }
     }
 
     /// For `map_err`: attaches file and action to a system error.

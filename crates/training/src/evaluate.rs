@@ -78,7 +78,7 @@ impl Evaluation {
                 .map_err(|error| Error::io(path, "write the hypotheses")(error.into()))?;
             lines.push(b'\n');
         }
-        write_atomically(path, &lines)
+        write_atomically(path, &lines).map_err(Error::io(path, "write"))
     }
 }
 
@@ -113,7 +113,7 @@ pub(crate) fn evaluate(
     let mut texts = vec![String::new(); examples.len()];
     for batch in data::plan(examples, recipe, None) {
         let planes: Vec<_> = batch.iter().map(|&index| &examples[index].features).collect();
-        let (rows, lengths) = data::collate(&planes, &recipe.encoder)?;
+        let (rows, lengths) = data::collate(&planes, &recipe.encoder.rows)?;
         let (frames, lengths) = model.encode(&rows, &lengths)?;
         let (_, padded, width) = frames.dims3()?;
         let found = with_slice(&frames, |frames: &[f32]| {

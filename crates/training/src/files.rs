@@ -2,13 +2,11 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use crate::{Error, Result};
-
 /// Writes a file under a temporary name beside its place (`NAME.tmp`), flushes it to disk, and renames it.
 ///
 /// # Errors
-/// [`Error::Io`]; neither a half-written file nor the temporary one stays behind, and an old file is left as it was.
-pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
+/// The system's; neither a half-written file nor the temporary one stays behind, and an old file is left as it was.
+pub fn write_atomically(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".tmp");
     let temporary: PathBuf = path.with_file_name(name);
@@ -18,10 +16,9 @@ pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
         file.sync_all()?;
         std::fs::rename(&temporary, path)
     };
-    write().map_err(|source| {
+    write().inspect_err(|_| {
         // Nothing half-written stays; the first error is the one worth telling.
         let _ = std::fs::remove_file(&temporary);
-        Error::Io { path: path.to_owned(), action: "write", source }
     })
 }
 
@@ -39,10 +36,13 @@ mod tests {
         // A folder cannot be replaced by a file.
         let taken = folder.path().join("taken");
         std::fs::create_dir_all(taken.join("inside")).unwrap();
-        let error = write_atomically(&taken, b"more").unwrap_err();
+        let write = |path: &Path| {
+            write_atomically(path, b"more").map_err(crate::Error::io(path, "write")).unwrap_err()
+        };
+        let error = write(&taken);
         assert!(error.to_string().contains("taken: could not write"), "{error}");
-        let error = write_atomically(&folder.path().join("no/such"), b"more").unwrap_err();
-        assert!(matches!(error, Error::Io { action: "write", .. }));
+        let error = write(&folder.path().join("no/such"));
+        assert!(matches!(error, crate::Error::Io { action: "write", .. }));
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
     }
 }

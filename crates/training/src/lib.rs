@@ -22,12 +22,14 @@
 //! |---|---|
 //! | [`recipe`] | everything that decides a run, as one TOML file |
 //! | [`data`] | utterances in memory, augmented batches |
-//! | [`encoder`], [`predictor`], [`Model`] | the network; [`lstm()`] and [`linear()`] are its own candle operations |
+//! | [`encoder`], [`predictor`], [`Model`] | the network, with a user's own parts or ours; [`lstm()`] and [`linear()`] are its own candle operations |
+//! | [`Parameters`] | its weights, made through candle's `VarBuilder` and named as candle models name theirs |
 //! | [`LossSessions`], [`Losses`] | what the network is trained with, as [`recipe::LossConfig`] says |
 //! | [`Stepwise`] | the same network as [`decoding`] sees it, label by label |
-//! | [`optimiser`], [`schedule`], [`ema`] | AdamW, its step size, the moving average of the weights |
+//! | [`optimiser`], [`schedule`], [`ema`] | the optimiser, its step size, the moving average of the weights |
 //! | [`train`] | the loop; [`Observer`] watches it |
-//! | [`checkpoint`], [`run_folder`] | what is on disk |
+//! | [`checkpoint`], [`run_folder`], [`files`] | what is on disk |
+//! | [`bytes`] | memory budgets as text |
 //! | [`evaluate`](evaluate()) | word error rates |
 //! | [`Recogniser::align`], [`Alignments`] | when the words of known texts were said |
 //!
@@ -39,15 +41,17 @@
 #![warn(missing_docs)]
 
 mod align;
+pub mod bytes;
 pub mod checkpoint;
 mod curve;
 pub mod data;
+mod divergence;
 mod dropout;
 pub mod ema;
 pub mod encoder;
 mod error;
 mod evaluate;
-mod files;
+pub mod files;
 mod init;
 mod linear;
 mod losses;
@@ -72,9 +76,9 @@ pub use checkpoint::{Checkpoint, Progress};
 pub use dropout::Masks;
 pub use error::{Error, Result};
 pub use evaluate::{Evaluation, Score, Transcript};
-pub use linear::linear;
+pub use linear::{Linear, linear};
 pub use losses::{LossSessions, Losses};
-pub use lstm::lstm;
+pub use lstm::{Lstm, LstmWeights, lstm};
 pub use metrics::Metrics;
 pub use model::{JointRows, Model};
 pub use observer::{EpochReport, Observer, RunReport, StepReport};
@@ -82,5 +86,5 @@ pub use parameters::Parameters;
 pub use recipe::Recipe;
 pub use recogniser::{Recogniser, TimedToken, Transcription, evaluate};
 pub use run_folder::Start;
-pub use stepwise::{Memory, Stepwise};
+pub use stepwise::Stepwise;
 pub use trainer::{Outcome, train};

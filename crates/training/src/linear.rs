@@ -1,15 +1,60 @@
 //! A linear layer as one candle operation whose bits do not depend on the number of threads.
 use candle_core::{CpuStorage, CustomOp3, DType, Layout, Shape, Tensor, WithDType};
-use kernels::{Accumulate, Affine, View};
-use panda_core::Real;
+use candle_nn::{Init, Module, VarBuilder};
+use kernels::{Accumulate, Affine, Real, View};
 
+use crate::init;
 use crate::tensors::{self, with_slice};
 use crate::{Error, Result};
 
-/// `y = x W + b` over the last axis.
+/// A linear layer with candle's names and layout: `weight [O, D]` and `bias [O]`.
+///
+/// As [`candle_nn::Linear`], with [`linear()`] for its products.
+#[derive(Debug, Clone)]
+pub struct Linear {
+    weight: Tensor,
+    bias: Tensor,
+}
+
+impl Linear {
+    /// A layer of D inputs and O outputs; its weights start uniform in ±1/√D, its biases at 0.
+    ///
+    /// # Errors
+    /// Those of the builder.
+    pub fn new(inputs: usize, outputs: usize, vb: &VarBuilder) -> Result<Self> {
+        let weight = vb.get_with_hints((outputs, inputs), "weight", init::uniform(inputs))?;
+        Ok(Linear { weight, bias: vb.get_with_hints(outputs, "bias", Init::Const(0.0))? })
+    }
+
+    /// `[O, D]`
+    pub fn weight(&self) -> &Tensor {
+        &self.weight
+    }
+
+    /// `[O]`
+    pub fn bias(&self) -> &Tensor {
+        &self.bias
+    }
+
+    /// `y = x Wᵀ + b` over the last axis.
+    ///
+    /// # Errors
+    /// Those of [`linear()`].
+    pub fn apply(&self, x: &Tensor) -> Result<Tensor> {
+        linear(x, &self.weight, &self.bias)
+    }
+}
+
+impl Module for Linear {
+    fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+        self.apply(x).map_err(candle_core::Error::wrap)
+    }
+}
+
+/// `y = x Wᵀ + b` over the last axis.
 ///
 /// # Shapes
-/// `x [..., D]`, `weight [D, O]`, `bias [O]`; returns `[..., O]`.
+/// `x [..., D]`, `weight [O, D]`, `bias [O]`; returns `[..., O]`.
 ///
 /// # Errors
 /// [`Error::Shape`] if shapes or dtypes do not fit, or D or O is 0.
@@ -17,40 +62,42 @@ use crate::{Error, Result};
 /// Cost: `O(rows · D · O)` time, no memory beside the results.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     let input = x.dims().last().copied().unwrap_or(0);
-    let fits = input > 0 && matches!(weight.dims(), &[d, o] if o > 0 && d == input && bias.dims() == [o]);
+    let fits = input > 0 && matches!(weight.dims(), &[o, d] if o > 0 && d == input && bias.dims() == [o]);
     if !fits {
         let found = format!("{:?} and bias {:?}", weight.dims(), bias.dims());
-        return Err(Error::shape("weight", format!("[{input}, O] and bias [O]"), found));
+        return Err(Error::shape("weight", format!("[O, {input}] and bias [O]"), found));
     }
     let (x, weight, bias) = (x.contiguous()?, weight.contiguous()?, bias.contiguous()?);
     Ok(match (x.dtype(), weight.dtype()) {
-        (DType::F32, DType::F32) => x.apply_op3(&weight, &bias, Linear::<f32>::default())?,
-        (DType::F64, DType::F64) => x.apply_op3(&weight, &bias, Linear::<f64>::default())?,
+        (DType::F32, DType::F32) => x.apply_op3(&weight, &bias, Operation::<f32>::default())?,
+        (DType::F64, DType::F64) => x.apply_op3(&weight, &bias, Operation::<f64>::default())?,
         other => return Err(Error::shape("x, weight", "f32 or f64, both alike", format!("{other:?}"))),
     })
 }
 
+/// The graph node.
 #[derive(Default)]
-struct Linear<F>(std::marker::PhantomData<F>);
+struct Operation<F>(std::marker::PhantomData<F>);
 
 fn forward<F: Real>(x: &[F], weight: &[F], bias: &[F]) -> Vec<F> {
-    let (inputs, outputs) = (weight.len() / bias.len(), bias.len());
-    let mut out = vec![F::ZERO; x.len() / inputs * outputs];
-    Affine::new(View::new(weight, inputs, outputs), Some(bias)).forward(x, &mut out);
-    out
+    let (outputs, inputs) = (bias.len(), weight.len() / bias.len());
+    let mut y = vec![F::ZERO; x.len() / inputs * outputs];
+    Affine::new(View::new(weight, outputs, inputs).transposed(), Some(bias)).forward(x, &mut y);
+    y
 }
 
-/// dx = dy Wᵀ, dW = xᵀ dy, db = Σ dy.
-fn backward<F: Real>(x: &[F], weight: &[F], above: &[F], inputs: usize, outputs: usize) -> [Vec<F>; 3] {
-    let layer = Affine::new(View::new(weight, inputs, outputs), None);
-    let mut d_input = vec![F::ZERO; x.len()];
-    let (mut d_weight, mut d_bias) = (vec![F::ZERO; inputs * outputs], vec![F::ZERO; outputs]);
-    layer.backward_rows(above, &mut d_input, Accumulate::Replace);
-    layer.backward_parameters(&[(x, above)], &mut d_weight, &mut d_bias);
-    [d_input, d_weight, d_bias]
+/// dx = dy W, dW = dyᵀ x, db = Σ dy.
+fn backward<F: Real>(x: &[F], weight: &[F], above: &[F], inputs: usize) -> [Vec<F>; 3] {
+    let outputs = weight.len() / inputs;
+    let zeros = |count: usize| vec![F::ZERO; count];
+    let (mut dx, mut dw, mut db) = (zeros(x.len()), zeros(weight.len()), zeros(outputs));
+    let layer = Affine::new(View::new(weight, outputs, inputs).transposed(), None);
+    layer.backward_rows(above, &mut dx, Accumulate::Replace);
+    layer.backward_parameters(&[(x, above)], &mut dw, &mut db);
+    [dx, dw, db]
 }
 
-impl<F: Real + WithDType> CustomOp3 for Linear<F> {
+impl<F: Real + WithDType> CustomOp3 for Operation<F> {
     fn name(&self) -> &'static str {
         "linear"
     }
@@ -82,16 +129,14 @@ impl<F: Real + WithDType> CustomOp3 for Linear<F> {
         above: &Tensor,
     ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let above = above.contiguous()?;
-        let (inputs, outputs) = weight.dims2()?;
+        let (outputs, inputs) = weight.dims2()?;
         let [dx, dw, db] = with_slice(x, |x: &[F]| {
-            with_slice(weight, |weight| {
-                with_slice(&above, |above| Ok(backward(x, weight, above, inputs, outputs)))
-            })
+            with_slice(weight, |weight| with_slice(&above, |above| Ok(backward(x, weight, above, inputs))))
         })?;
         let dx = tensors::from_vec(dx, x.shape().clone())?;
         Ok((
             Some(dx),
-            Some(tensors::from_vec(dw, (inputs, outputs))?),
+            Some(tensors::from_vec(dw, (outputs, inputs))?),
             Some(tensors::from_vec(db, bias.dims())?),
         ))
     }
@@ -109,9 +154,11 @@ mod tests {
             let values: Vec<f64> = (0..shape.iter().product()).map(|i: usize| (k * i as f64).sin()).collect();
             Var::from_tensor(&Tensor::from_vec(values, shape, &Device::Cpu).unwrap()).unwrap()
         };
-        let (x, w, b) = (wave(&[3, 101, 50], 1.3), wave(&[50, 7], 0.7), wave(&[7], 2.1));
+        let (x, w, b) = (wave(&[3, 101, 50], 1.3), wave(&[7, 50], 0.7), wave(&[7], 2.1));
         let ours = linear(&x, &w, &b).unwrap();
-        let plain = x.broadcast_matmul(&w).unwrap().broadcast_add(&b).unwrap();
+        // candle's own layer has the same layout.
+        let theirs = candle_nn::Linear::new(w.as_tensor().clone(), Some(b.as_tensor().clone()));
+        let plain = theirs.forward(&x).unwrap();
         let close = |a: &Tensor, b: &Tensor| {
             let worst = (a - b).unwrap().abs().unwrap().flatten_all().unwrap().max(0).unwrap();
             assert!(worst.to_scalar::<f64>().unwrap() < 1e-10);
@@ -127,9 +174,9 @@ mod tests {
     #[test]
     fn misfitting_shapes_are_named() {
         let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &Device::Cpu).unwrap();
-        let error = linear(&zeros(&[2, 3]), &zeros(&[4, 5]), &zeros(&[5])).unwrap_err();
-        assert!(error.to_string().starts_with("weight: expected [3, O]"), "{error}");
-        assert!(linear(&zeros(&[2, 0]), &zeros(&[0, 5]), &zeros(&[5])).is_err());
-        assert_eq!(linear(&zeros(&[0, 3]), &zeros(&[3, 5]), &zeros(&[5])).unwrap().dims(), [0, 5]);
+        let error = linear(&zeros(&[2, 3]), &zeros(&[5, 4]), &zeros(&[5])).unwrap_err();
+        assert!(error.to_string().starts_with("weight: expected [O, 3]"), "{error}");
+        assert!(linear(&zeros(&[2, 0]), &zeros(&[5, 0]), &zeros(&[5])).is_err());
+        assert_eq!(linear(&zeros(&[0, 3]), &zeros(&[5, 3]), &zeros(&[5])).unwrap().dims(), [0, 5]);
     }
 }

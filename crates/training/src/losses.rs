@@ -1,13 +1,13 @@
 //! The losses of a batch, as the recipe wants them.
-use candle_core::{Tensor, Var};
+use candle_core::Tensor;
 use rnnt_loss::{
     Dropout, Targets,
     candle::{HeadTensors, JointTensors, LossSession, LossSum, PrunedTensors, RowTensors, TrivialJoiner},
 };
 
 use crate::dropout::Masks;
-use crate::model::{Model, Trivial};
-use crate::{Recipe, Result, linear};
+use crate::model::{Heads, Model};
+use crate::{Linear, Recipe, Result};
 
 /// The losses of a run: their options and the buffers that stay from step to step.
 #[derive(Debug, Clone)]
@@ -60,12 +60,12 @@ impl Model {
     ) -> Result<Losses> {
         let (encoded, lengths) = self.encoder.forward(x, lengths, masks.as_deref_mut())?;
         let predicted = self.predictor.forward(labels, masks.as_deref_mut())?;
-        let frames = linear(&encoded, &self.joint_encoder.0, &self.joint_encoder.1)?;
-        let rows = linear(&predicted, &self.joint_predictor.0, &self.joint_predictor.1)?;
+        let Heads { trivial, ctc, .. } = &self.heads;
+        let (frames, rows) = (self.heads.encoder.apply(&encoded)?, self.heads.predictor.apply(&predicted)?);
         let targets = self.targets(lengths, labels)?;
         let batch = targets.batch();
         let shares = vec![1.0 / batch as f64; batch];
-        let ctc = match &self.ctc {
+        let ctc = match ctc {
             Some(ctc) => {
                 let plain = Targets::new(self.blank(), lengths_of(&targets), labels.to_vec())?;
                 let rows = RowTensors { hidden: &encoded, head: head(ctc) };
@@ -79,13 +79,13 @@ impl Model {
         let joint = JointTensors {
             encoded: &frames,
             predicted: &rows,
-            head: head(&self.head),
-            durations: self.duration_head.as_ref().map(head),
+            head: head(&self.heads.head),
+            durations: self.heads.durations.as_ref().map(head),
             dropout,
         };
-        let LossSum { sum: mean, losses: transducer, first_pass, .. } = match &self.trivial {
+        let LossSum { sum: mean, losses: transducer, first_pass, .. } = match trivial {
             None => sessions.transducer.sum(joint, &targets, &shares)?,
-            Some(Trivial { am, lm }) => {
+            Some((am, lm)) => {
                 let simple =
                     TrivialJoiner { frames: &encoded, labels: &predicted, am: head(am), lm: head(lm) };
                 let pruned = PrunedTensors { simple, joint, scales: self.recipe.scales(step) };
@@ -96,8 +96,8 @@ impl Model {
     }
 }
 
-fn head((weight, bias): &(Var, Var)) -> HeadTensors<'_> {
-    HeadTensors { weight, bias: Some(bias) }
+fn head(layer: &Linear) -> HeadTensors<'_> {
+    HeadTensors { weight: layer.weight(), bias: Some(layer.bias()) }
 }
 
 fn lengths_of(targets: &Targets) -> Vec<usize> {

@@ -1,40 +1,55 @@
 //! The LSTM layer as one candle operation: ragged batches, one or two directions, hand-written backward.
 //!
 //! A framework that records every gate of every step pays for ten small tensors a frame. Here a layer is a single node of the
-//! graph: inside, the utterances are cut into groups by length (the cut depends on shapes only), each (direction, group) is a
-//! task that works on packed rows without padding (`group.rs`), and the gradients of the groups are summed in a fixed order.
-//! The bits are therefore the same for every number of threads.
-mod group;
+//! graph: inside, frames are packed without padding (`layout.rs`), products run over all frames at once, in blocks of rows
+//! (`direction.rs`), and only the recurrent product is left to the steps of each group of utterances (`steps.rs`). The cut
+//! depends on shapes only, so that the bits are the same for every number of threads.
+mod direction;
+mod layer;
+mod layout;
+mod steps;
 
 use std::sync::Mutex;
 
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout as TensorLayout, Shape, Tensor, WithDType};
-use group::{Layout, Sizes, Tape};
-use panda_core::Real;
+use direction::{Gradients, Tape};
+use kernels::Real;
+pub use layer::Lstm;
+use layout::{Layout, Sizes};
 use rayon::prelude::*;
 
 use crate::tensors::{self, with_slice};
 use crate::{Error, Result};
 
-/// Utterances that one task runs side by side; more would not make the products faster.
-const GROUP: usize = 16;
+/// The weights of one direction of an LSTM layer, in candle's layout.
+///
+/// Gates are in the order i, f, g, o. There is one bias: of the two that other toolkits add up, `bias_ih` plus `bias_hh`.
+#[derive(Debug, Clone)]
+pub struct LstmWeights {
+    /// `weight_ih` `[4H, D]`
+    pub input: Tensor,
+    /// `weight_hh` `[4H, H]`
+    pub recurrent: Tensor,
+    /// `bias_ih` `[4H]`
+    pub bias: Tensor,
+}
 
 /// Runs an LSTM layer over a ragged batch, in one direction or two.
 ///
 /// ```text
-/// [i f o g] = [x_t | h_{t-1} | 1] W     c_t = σ(f) c_{t-1} + σ(i) tanh(g)     h_t = σ(o) tanh(c_t)
+/// [i f g o] = x_t W_ihᵀ + h_{t-1} W_hhᵀ + b     c_t = σ(f) c_{t-1} + σ(i) tanh(g)     h_t = σ(o) tanh(c_t)
 /// ```
 /// The second direction starts at each utterance's own last frame. Padding is neither read nor computed: the output there is 0.
 ///
 /// # Shapes
-/// `x [B, T, D]`; `lengths` has B entries of at most T; each weight `[D + H + 1, 4H]` with rows input, recurrent, bias and
-/// columns in the order i, f, o, g. Returns `[B, T, H]` for one weight and `[B, T, 2H]` for two.
+/// `x [B, T, D]`; `lengths` has B entries of at most T; the weights of each direction as [`LstmWeights`] says. Returns `[B, T, H]`
+/// for one direction and `[B, T, 2H]` for two.
 ///
 /// # Errors
 /// [`Error::Shape`] if shapes, lengths or dtypes do not fit; candle's own errors are passed on.
 ///
-/// Cost: `O(Σ T_b · (D + H) · H)` time, and for the backward pass `Σ T_b · (D + 7H + 1)` numbers a direction.
-pub fn lstm(x: &Tensor, lengths: &[usize], weights: &[&Tensor]) -> Result<Tensor> {
+/// Cost: `O(Σ T_b · (D + H) · H)` time, and for the backward pass `Σ T_b · (D + 7H)` numbers a direction.
+pub fn lstm(x: &Tensor, lengths: &[usize], directions: &[LstmWeights]) -> Result<Tensor> {
     let (batch, frames, input) =
         x.dims3().map_err(|_| Error::shape("x", "three axes [B, T, D]", format!("{:?}", x.dims())))?;
     if lengths.len() != batch {
@@ -47,25 +62,31 @@ pub fn lstm(x: &Tensor, lengths: &[usize], weights: &[&Tensor]) -> Result<Tensor
             format!("{length} for utterance {b}"),
         ));
     }
-    let Some(first) = weights.first().filter(|_| weights.len() <= 2) else {
-        return Err(Error::shape("weights", "one tensor a direction, 1 or 2", format!("{}", weights.len())));
+    let Some(first) = directions.first().filter(|_| directions.len() <= 2) else {
+        return Err(Error::shape("directions", "1 or 2", format!("{}", directions.len())));
     };
-    let hidden = first.dims().last().map_or(0, |n| n / 4);
-    let sizes = Sizes { frames, input, hidden };
-    for weight in weights {
-        if hidden == 0 || weight.dims() != [sizes.row(), 4 * hidden] || weight.dtype() != x.dtype() {
-            let expected = format!("[{input} + H + 1, 4H] of {:?}", x.dtype());
-            return Err(Error::shape(
-                "weight",
-                expected,
-                format!("{:?} of {:?}", weight.dims(), weight.dtype()),
-            ));
+    let hidden = first.recurrent.dims().last().copied().unwrap_or(0);
+    for LstmWeights { input: w_ih, recurrent, bias } in directions {
+        let shapes: [(&str, &Tensor, &[usize]); 3] = [
+            ("weight_ih", w_ih, &[4 * hidden, input]),
+            ("weight_hh", recurrent, &[4 * hidden, hidden]),
+            ("bias_ih", bias, &[4 * hidden]),
+        ];
+        for (name, tensor, expected) in shapes {
+            if hidden == 0 || tensor.dims() != expected || tensor.dtype() != x.dtype() {
+                let expected = format!("{expected:?} of {:?}", x.dtype());
+                return Err(Error::shape(
+                    name,
+                    expected,
+                    format!("{:?} of {:?}", tensor.dims(), tensor.dtype()),
+                ));
+            }
         }
     }
-    let x = x.contiguous()?;
+    let (x, sizes) = (x.contiguous()?, Sizes { frames, input, hidden });
     match x.dtype() {
-        candle_core::DType::F32 => apply::<f32>(&x, lengths, sizes, weights),
-        candle_core::DType::F64 => apply::<f64>(&x, lengths, sizes, weights),
+        candle_core::DType::F32 => apply::<f32>(&x, lengths, sizes, directions),
+        candle_core::DType::F64 => apply::<f64>(&x, lengths, sizes, directions),
         other => Err(Error::shape("x", "f32 or f64", format!("{other:?}"))),
     }
 }
@@ -74,62 +95,52 @@ fn apply<F: Real + WithDType>(
     x: &Tensor,
     lengths: &[usize],
     sizes: Sizes,
-    weights: &[&Tensor],
+    directions: &[LstmWeights],
 ) -> Result<Tensor> {
-    let mut order: Vec<usize> = (0..lengths.len()).collect();
-    order.sort_by_key(|&b| (std::cmp::Reverse(lengths[b]), b));
-    // At least two tasks, so that one direction can use two cores as well.
-    let size = order.len().div_ceil(3 - weights.len()).clamp(1, GROUP);
-    let layouts = (0..weights.len())
-        .map(|direction| {
-            order.chunks(size).map(|group| Layout::new(group.to_vec(), lengths, direction == 1)).collect()
-        })
-        .collect();
-    let op = Lstm::<F> { batch: lengths.len(), sizes, layouts, tape: Mutex::new(None) };
-    Ok(match weights {
-        [weight] => x.apply_op2(&weight.contiguous()?, op)?,
-        [forth, back] => x.apply_op3(&forth.contiguous()?, &back.contiguous()?, op)?,
+    // An operation has at most three differentiable arguments: the weights of a direction go in one after another.
+    let flat = |LstmWeights { input, recurrent, bias }: &LstmWeights| {
+        Tensor::cat(&[&input.flatten_all()?, &recurrent.flatten_all()?, bias], 0)
+    };
+    let count = directions.len();
+    let layouts = (0..count).map(|direction| Layout::new(lengths, count, direction == 1)).collect();
+    let op = Operation::<F> { batch: lengths.len(), sizes, layouts, tape: Mutex::new(None) };
+    Ok(match directions {
+        [only] => x.apply_op2(&flat(only)?, op)?,
+        [forth, back] => x.apply_op3(&flat(forth)?, &flat(back)?, op)?,
         _ => unreachable!("checked by the caller"),
     })
 }
 
 /// The graph node. The tape lives here between forward and backward; a second backward pass recomputes it.
-struct Lstm<F> {
+struct Operation<F> {
     batch: usize,
     sizes: Sizes,
-    /// Groups of each direction.
-    layouts: Vec<Vec<Layout>>,
+    /// Packed rows of each direction.
+    layouts: Vec<Layout>,
     tape: Mutex<Option<Vec<Tape<F>>>>,
 }
 
-impl<F: Real + WithDType> Lstm<F> {
-    /// (direction, group layout) of every task, in the fixed order of sums.
-    fn tasks(&self) -> Vec<(usize, &Layout)> {
-        let tasks = self.layouts.iter().enumerate();
-        tasks.flat_map(|(direction, groups)| groups.iter().map(move |group| (direction, group))).collect()
-    }
-
+impl<F: Real + WithDType> Operation<F> {
     fn forward(&self, x: &[F], weights: &[&[F]]) -> (Vec<Tape<F>>, Vec<F>) {
         let Sizes { frames, hidden, .. } = self.sizes;
         let width = hidden * weights.len();
-        let tasks = self.tasks();
-        let done: Vec<(Tape<F>, Vec<F>)> = tasks
-            .par_iter()
-            .map(|&(direction, layout)| group::forward(layout, self.sizes, x, weights[direction]))
-            .collect();
+        let run = |(layout, weights): (&Layout, &&[F])| direction::forward(layout, self.sizes, x, weights);
+        let (tapes, states): (Vec<_>, Vec<_>) = self.layouts.par_iter().zip(weights).map(run).unzip();
         let mut out = vec![F::ZERO; self.batch * frames * width];
-        for ((direction, layout), (_, rows)) in tasks.iter().zip(&done) {
-            layout.for_each(|b, t, row| {
-                let to = (b * frames + t) * width + direction * hidden;
-                out[to..to + hidden].copy_from_slice(&rows[row * hidden..][..hidden]);
-            });
-        }
-        (done.into_iter().map(|(tape, _)| tape).collect(), out)
+        out.par_chunks_mut((frames * width).max(1)).enumerate().for_each(|(b, out)| {
+            for (direction, (layout, states)) in self.layouts.iter().zip(&states).enumerate() {
+                for (t, row) in layout.places(b) {
+                    let to = &mut out[t * width + direction * hidden..][..hidden];
+                    to.copy_from_slice(&states[row * hidden..][..hidden]);
+                }
+            }
+        });
+        (tapes, out)
     }
 
     fn cpu(&self, x: &[F], weights: &[&[F]]) -> (CpuStorage, Shape) {
-        let (tape, out) = self.forward(x, weights);
-        *self.tape.lock().expect("no panic while locked") = Some(tape);
+        let (tapes, out) = self.forward(x, weights);
+        *self.tape.lock().expect("no panic while locked") = Some(tapes);
         (
             F::to_cpu_storage_owned(out),
             Shape::from((self.batch, self.sizes.frames, self.sizes.hidden * weights.len())),
@@ -146,55 +157,43 @@ impl<F: Real + WithDType> Lstm<F> {
         let Sizes { frames, input, hidden } = self.sizes;
         let input_wanted = x.track_op();
         let above = above.contiguous()?;
-        let gradients = tensors::with_slices(weights, |weights: &[&[F]]| {
-            let tape = self.tape.lock().expect("no panic while locked").take();
-            let tape = match tape {
-                Some(tape) => tape,
+        let gradients: Vec<Gradients<F>> = tensors::with_slices(weights, |weights: &[&[F]]| {
+            let tapes = self.tape.lock().expect("no panic while locked").take();
+            let tapes = match tapes {
+                Some(tapes) => tapes,
                 None => with_slice(x, |x| Ok(self.forward(x, weights).0))?,
             };
             with_slice(&above, |above: &[F]| {
                 let width = hidden * weights.len();
-                let tasks: Vec<_> = self.tasks().into_iter().zip(tape).collect();
-                let run = |((direction, layout), tape): ((usize, &Layout), Tape<F>)| {
-                    let mut packed = vec![F::ZERO; tape.rows() * hidden];
-                    layout.for_each(|b, t, row| {
+                let all = self.layouts.par_iter().zip(weights).zip(tapes).enumerate();
+                let run = |(direction, ((layout, weights), tape)): (usize, ((&Layout, &&[F]), Tape<F>))| {
+                    direction::backward(layout, self.sizes, tape, weights, input_wanted, |b, t, row| {
                         let from = (b * frames + t) * width + direction * hidden;
-                        packed[row * hidden..][..hidden].copy_from_slice(&above[from..from + hidden]);
-                    });
-                    group::backward(layout, self.sizes, tape, packed, weights[direction], input_wanted)
+                        row.copy_from_slice(&above[from..from + hidden]);
+                    })
                 };
-                Ok(tasks.into_par_iter().map(run).collect::<Vec<_>>())
+                Ok(all.map(run).collect())
             })
         })?;
         let mut dx = vec![<F as Real>::ZERO; if input_wanted { self.batch * frames * input } else { 0 }];
-        let mut dw: Vec<Option<Vec<F>>> = vec![None; weights.len()];
-        for ((direction, layout), gradient) in self.tasks().into_iter().zip(gradients) {
-            if let Some(rows) = gradient.input {
-                layout.for_each(|b, t, row| {
-                    let to = (b * frames + t) * input;
-                    let to = &mut dx[to..to + input];
-                    to.iter_mut().zip(&rows[row * input..][..input]).for_each(|(sum, &g)| *sum += g);
-                });
+        dx.par_chunks_mut((frames * input).max(1)).enumerate().for_each(|(b, dx)| {
+            for (layout, gradient) in self.layouts.iter().zip(&gradients) {
+                let Some(rows) = &gradient.input else { continue };
+                for (t, row) in layout.places(b) {
+                    kernels::add(&mut dx[t * input..][..input], &rows[row * input..][..input]);
+                }
             }
-            match &mut dw[direction] {
-                Some(sum) => sum.iter_mut().zip(&gradient.weight).for_each(|(sum, &g)| *sum += g),
-                empty => *empty = Some(gradient.weight),
-            }
-        }
-        let shape = (self.sizes.row(), 4 * hidden);
-        let dw = dw
-            .into_iter()
-            .map(|dw| {
-                let dw = dw.unwrap_or_else(|| vec![<F as Real>::ZERO; shape.0 * shape.1]);
-                tensors::from_vec(dw, shape)
-            })
-            .collect::<candle_core::Result<_>>()?;
+        });
         let dx = if input_wanted { Some(tensors::from_vec(dx, (self.batch, frames, input))?) } else { None };
-        Ok((dx, dw))
+        let weights = gradients.into_iter().map(|gradient| {
+            let count = gradient.weights.len();
+            tensors::from_vec(gradient.weights, count)
+        });
+        Ok((dx, weights.collect::<candle_core::Result<_>>()?))
     }
 }
 
-impl<F: Real + WithDType> CustomOp2 for Lstm<F> {
+impl<F: Real + WithDType> CustomOp2 for Operation<F> {
     fn name(&self) -> &'static str {
         "lstm"
     }
@@ -221,7 +220,7 @@ impl<F: Real + WithDType> CustomOp2 for Lstm<F> {
     }
 }
 
-impl<F: Real + WithDType> CustomOp3 for Lstm<F> {
+impl<F: Real + WithDType> CustomOp3 for Operation<F> {
     fn name(&self) -> &'static str {
         "bidirectional lstm"
     }

@@ -1,12 +1,14 @@
 //! The whole transducer: encoder, predictor, joint, and an optional CTC head on the encoder.
-use candle_core::{Tensor, Var};
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use candle_nn::VarBuilder;
 use rnnt_loss::Targets;
 
 use crate::encoder::Encoder;
-use crate::init::Init;
 use crate::predictor::Predictor;
 use crate::recipe::{LossConfig, Recipe};
-use crate::{Parameters, Result, linear};
+use crate::{Linear, Parameters, Result};
 
 /// A transducer and its parameters.
 ///
@@ -16,33 +18,61 @@ use crate::{Parameters, Result, linear};
 /// | L | the blank |
 /// | L + 1 .. | big blanks, in the order of the recipe |
 ///
-/// | parameters of some kinds of loss only | shape |
+/// | parameters | weight; each has a bias beside it |
 /// |---|---|
-/// | `joint.durations`, `joint.durations.bias`: the duration head | `[D, H]`, `[D]` |
-/// | `simple.encoder`, `simple.predictor` and their biases: the trivial joiner, for training alone | `[C, W]`, `[C, P]`, `[C]` |
-#[derive(Debug, Clone)]
+/// | `encoder.*`, `predictor.*` | see [`LstmEncoder`](crate::encoder::LstmEncoder), [`LstmPredictor`](crate::predictor::LstmPredictor) |
+/// | `joint.encoder.weight`, `joint.predictor.weight`: projections to the joint width | `[H, W]`, `[H, P]` |
+/// | `joint.head.weight` | `[C, H]` |
+/// | `joint.durations.weight`: the duration head of a token-and-duration transducer | `[D, H]` |
+/// | `ctc.weight`: the head of the auxiliary loss | `[L + 1, W]` |
+/// | `simple.encoder.weight`, `simple.predictor.weight`: the trivial joiner of pruned training | `[C, W]`, `[C, P]` |
+#[derive(Clone)]
 pub struct Model {
     pub(crate) recipe: Recipe,
     parameters: Parameters,
-    pub(crate) encoder: Encoder,
-    pub(crate) predictor: Predictor,
-    /// Projections to the joint width: `[W, H]`, `[H]` and `[P, H]`, `[H]`.
-    pub(crate) joint_encoder: (Var, Var),
-    pub(crate) joint_predictor: (Var, Var),
-    /// `[C, H]`, `[C]`
-    pub(crate) head: (Var, Var),
-    /// `[D, H]`, `[D]`
-    pub(crate) duration_head: Option<(Var, Var)>,
-    pub(crate) trivial: Option<Trivial>,
-    pub(crate) ctc: Option<(Var, Var)>,
+    pub(crate) encoder: Arc<dyn Encoder>,
+    pub(crate) predictor: Arc<dyn Predictor>,
+    pub(crate) heads: Heads,
     labels: usize,
 }
 
-/// Weights and biases of the trivial joiner: `[C, W]`, `[C]` and `[C, P]`, `[C]`.
+/// Everything linear behind encoder and predictor.
 #[derive(Debug, Clone)]
-pub(crate) struct Trivial {
-    pub am: (Var, Var),
-    pub lm: (Var, Var),
+pub(crate) struct Heads {
+    /// Projections to the joint width.
+    pub encoder: Linear,
+    pub predictor: Linear,
+    pub head: Linear,
+    pub durations: Option<Linear>,
+    /// The trivial joiner's, on encoder and predictor.
+    pub trivial: Option<(Linear, Linear)>,
+    pub ctc: Option<Linear>,
+}
+
+impl Heads {
+    fn new(recipe: &Recipe, labels: usize, widths: (usize, usize), vb: &VarBuilder) -> Result<Self> {
+        // What the predictor and CTC know: big blanks say nothing that the blank does not.
+        let tokens = labels + 1;
+        let classes = tokens + recipe.loss.kind.big_blanks().len();
+        let (width, durations) = (recipe.joint.width, recipe.loss.kind.durations().len());
+        let layer = |wanted: bool, name: &str, inputs: usize, outputs: usize| -> Result<Option<Linear>> {
+            wanted.then(|| Linear::new(inputs, outputs, &vb.pp(name))).transpose()
+        };
+        let pruned = matches!(recipe.loss.kind, LossConfig::Pruned { .. });
+        Ok(Heads {
+            encoder: Linear::new(widths.0, width, &vb.pp("joint.encoder"))?,
+            predictor: Linear::new(widths.1, width, &vb.pp("joint.predictor"))?,
+            head: Linear::new(width, classes, &vb.pp("joint.head"))?,
+            durations: layer(durations > 0, "joint.durations", width, durations)?,
+            trivial: layer(pruned, "simple.encoder", widths.0, classes)?.zip(layer(
+                pruned,
+                "simple.predictor",
+                widths.1,
+                classes,
+            )?),
+            ctc: layer(recipe.training.has_ctc(), "ctc", widths.0, tokens)?,
+        })
+    }
 }
 
 /// What the loss of a batch is computed from.
@@ -70,54 +100,32 @@ impl Model {
     /// # Errors
     /// Candle's own errors.
     pub fn new(recipe: &Recipe, labels: usize) -> Result<Self> {
-        // What the predictor and CTC know: big blanks say nothing that the blank does not.
-        let tokens = labels + 1;
-        let classes = tokens + recipe.loss.big_blanks().len();
-        let width = recipe.joint.width;
-        let mut parameters = Parameters::new(recipe.seed);
-        let p = &mut parameters;
-        let encoder = Encoder::new(&recipe.encoder, recipe.features.mels * recipe.encoder.stack, p)?;
-        let predictor = Predictor::new(&recipe.predictor, tokens, labels as u32, p)?;
-        let mut projection = |name: &str, inputs: usize, outputs: usize| -> Result<(Var, Var)> {
-            let weight = p.create(name, &[inputs, outputs], Init::linear(inputs))?;
-            Ok((weight, p.create(&format!("{name}.bias"), &[outputs], Init::Zero)?))
-        };
-        let joint_encoder = projection("joint.encoder", encoder.width(), width)?;
-        let joint_predictor = projection("joint.predictor", predictor.width(), width)?;
-        // Heads have a row for each class.
-        let mut head = |name: &str, classes: usize, inputs: usize| -> Result<(Var, Var)> {
-            let weight = p.create(name, &[classes, inputs], Init::linear(inputs))?;
-            Ok((weight, p.create(&format!("{name}.bias"), &[classes], Init::Zero)?))
-        };
-        let ctc = match recipe.training.has_ctc() {
-            true => Some(head("ctc", tokens, encoder.width())?),
-            false => None,
-        };
-        let joint_head = head("joint.head", classes, width)?;
-        let duration_head = match recipe.loss.durations() {
-            [] => None,
-            durations => Some(head("joint.durations", durations.len(), width)?),
-        };
-        let trivial = match recipe.loss {
-            LossConfig::Pruned { .. } => Some(Trivial {
-                am: head("simple.encoder", classes, encoder.width())?,
-                lm: head("simple.predictor", classes, predictor.width())?,
-            }),
-            _ => None,
-        };
-        Ok(Model {
-            recipe: recipe.clone(),
-            parameters,
-            encoder,
-            predictor,
-            joint_encoder,
-            joint_predictor,
-            head: joint_head,
-            duration_head,
-            trivial,
-            ctc,
-            labels,
+        Self::with(recipe, labels, |encoder, predictor| {
+            let input = recipe.features.mels * recipe.encoder.rows.stack;
+            let encoder = recipe.encoder.kind.build(input, &encoder)?;
+            Ok((encoder, recipe.predictor.build(labels + 1, labels as u32, &predictor)?))
         })
+    }
+
+    /// A new model around an encoder and a predictor of one's own, which `parts` makes with a builder for each; the rest is as
+    /// the recipe says.
+    ///
+    /// Labels are 0 .. `labels`, and the blank is `labels`; the encoder is given rows of `mels · stack` values.
+    ///
+    /// # Errors
+    /// Whatever `parts` says; candle's own errors.
+    pub fn with(
+        recipe: &Recipe,
+        labels: usize,
+        parts: impl FnOnce(VarBuilder, VarBuilder) -> Result<(Arc<dyn Encoder>, Arc<dyn Predictor>)>,
+    ) -> Result<Self> {
+        let (parameters, (encoder, predictor, heads)) = Parameters::build(recipe.seed, |vb| {
+            let (encoder, predictor) = parts(vb.pp("encoder"), vb.pp("predictor"))?;
+            let heads = Heads::new(recipe, labels, (encoder.width(), predictor.width()), &vb)?;
+            Ok((encoder, predictor, heads))
+        })?;
+        parameters.open_forget_gates()?;
+        Ok(Model { recipe: recipe.clone(), parameters, encoder, predictor, heads, labels })
     }
 
     /// The weights.
@@ -127,7 +135,7 @@ impl Model {
 
     /// Number of classes C, blanks included.
     pub fn classes(&self) -> usize {
-        self.labels + 1 + self.recipe.loss.big_blanks().len()
+        self.labels + 1 + self.recipe.loss.kind.big_blanks().len()
     }
 
     /// Class id of the blank.
@@ -137,12 +145,12 @@ impl Model {
 
     /// Class ids of the big blanks, and how many encoder frames each moves on.
     pub fn big_blanks(&self) -> Vec<(u32, usize)> {
-        (self.blank() + 1..).zip(self.recipe.loss.big_blanks().iter().copied()).collect()
+        (self.blank() + 1..).zip(self.recipe.loss.kind.big_blanks().iter().copied()).collect()
     }
 
     /// Encoder frames that the duration head chooses from.
     pub fn durations(&self) -> &[usize] {
-        self.recipe.loss.durations()
+        self.recipe.loss.kind.durations()
     }
 
     /// Joint width H.
@@ -167,7 +175,7 @@ impl Model {
     /// [`crate::Error::Shape`] if the input does not fit.
     pub fn encode(&self, x: &Tensor, lengths: &[usize]) -> Result<(Tensor, Vec<usize>)> {
         let (encoded, lengths) = self.encoder.forward(x, lengths, None)?;
-        Ok((linear(&encoded, &self.joint_encoder.0, &self.joint_encoder.1)?, lengths))
+        Ok((self.heads.encoder.apply(&encoded)?, lengths))
     }
 
     /// What the joint adds, and the head, on a padded batch of utterances, for a look at the loss from outside.
@@ -179,16 +187,13 @@ impl Model {
     /// [`crate::Error::Shape`] or [`crate::Error::Loss`] if the input does not fit.
     pub fn joint_rows(&self, x: &Tensor, lengths: &[usize], labels: &[Vec<u32>]) -> Result<JointRows> {
         let (frames, lengths) = self.encode(x, lengths)?;
-        let predicted = self.predictor.forward(labels, None)?;
+        let Heads { predictor, head, durations, .. } = &self.heads;
         Ok(JointRows {
             frames,
-            labels: linear(&predicted, &self.joint_predictor.0, &self.joint_predictor.1)?,
-            weight: self.head.0.as_tensor().clone(),
-            bias: self.head.1.as_tensor().clone(),
-            durations: self
-                .duration_head
-                .as_ref()
-                .map(|(w, b)| (w.as_tensor().clone(), b.as_tensor().clone())),
+            labels: predictor.apply(&self.predictor.forward(labels, None)?)?,
+            weight: head.weight().clone(),
+            bias: head.bias().clone(),
+            durations: durations.as_ref().map(|head| (head.weight().clone(), head.bias().clone())),
             targets: self.targets(lengths, labels)?,
         })
     }

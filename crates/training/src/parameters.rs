@@ -1,37 +1,79 @@
 //! Named weights.
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use candle_core::{Device, Tensor, Var};
+use candle_core::{DType, Device, Result as TensorResult, Shape, Tensor, Var};
+use candle_nn::var_builder::SimpleBackend;
+use candle_nn::{Init, VarBuilder, VarMap};
 
-use crate::init::Init;
+use crate::init;
 use crate::tensors::to_vec;
 use crate::{Error, Result};
 
 /// The weights of a model by name, in alphabetical order.
 ///
-/// All are `f32` on the CPU.
+/// All are `f32` on the CPU. They are made through candle's [`VarBuilder`], and named as candle models name theirs.
+///
+/// ```
+/// use candle_nn::Module;
+/// use training::Parameters;
+///
+/// let (parameters, layer) = Parameters::build(7, |vb| Ok(candle_nn::linear(3, 2, vb.pp("head"))?))?;
+/// let names: Vec<&str> = parameters.iter().map(|(name, _)| name).collect();
+/// assert_eq!(names, ["head.bias", "head.weight"]);
+/// # let _ = layer;
+/// # Ok::<(), training::Error>(())
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct Parameters {
-    seed: u64,
     variables: BTreeMap<String, Var>,
-    /// How many values of each, counted from the first, weight decay shrinks.
-    decayed: BTreeMap<String, usize>,
 }
 
 impl Parameters {
-    /// No parameters yet; `seed` decides the first values of those to come.
-    pub fn new(seed: u64) -> Self {
-        Parameters { seed, ..Parameters::default() }
+    /// Makes a model and keeps the parameters that it asked for.
+    ///
+    /// First values come from a stream of their own for each name: the same seed gives the same values again, and adding a
+    /// parameter leaves the others as they are. A name that is asked for twice is one shared parameter.
+    ///
+    /// # Errors
+    /// Whatever `make` says; candle's error for a shared name with two shapes, or a type other than `f32`.
+    pub fn build<T>(seed: u64, make: impl FnOnce(VarBuilder<'static>) -> Result<T>) -> Result<(Self, T)> {
+        let store = Store { seed, variables: Arc::default() };
+        let builder = VarBuilder::from_backend(Box::new(store.clone()), DType::F32, Device::Cpu);
+        let made = make(builder)?;
+        let variables = store.variables.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Ok((Parameters { variables }, made))
     }
 
-    /// Makes a parameter and returns it as a tensor that shares its memory.
-    pub(crate) fn create(&mut self, name: &str, shape: &[usize], init: Init) -> Result<Var> {
-        let values = init.values(self.seed, name, shape);
-        self.decayed.insert(name.to_owned(), values.len() - init.biases(shape));
-        let variable = Var::from_tensor(&Tensor::from_vec(values, shape, &Device::Cpu)?)?;
-        let old = self.variables.insert(name.to_owned(), variable.clone());
-        assert!(old.is_none(), "two parameters are called {name}");
-        Ok(variable)
+    /// The parameters of a model that was made from a [`VarMap`]; they stay shared with it.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for one that is not `f32`.
+    pub fn from_map(map: &VarMap) -> Result<Self> {
+        let variables = map.data().lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((name, other)) = variables.iter().find(|(_, variable)| variable.dtype() != DType::F32) {
+            return Err(Error::shape(name, "f32", format!("{:?}", other.dtype())));
+        }
+        Ok(Parameters { variables: variables.iter().map(|(name, v)| (name.clone(), v.clone())).collect() })
+    }
+
+    /// Sets the forget gates' part of each LSTM's bias to 1, so that its memory starts open: of each `bias_ih_l*` that has a
+    /// `weight_hh_l*` `[4H, H]` beside it.
+    ///
+    /// # Errors
+    /// Candle's own errors.
+    pub fn open_forget_gates(&self) -> Result<()> {
+        for (name, bias) in &self.variables {
+            let Some((path, layer)) = name.rsplit_once("bias_ih_l") else { continue };
+            let Some(recurrent) = self.variables.get(&format!("{path}weight_hh_l{layer}")) else { continue };
+            let &[gates, hidden] = recurrent.dims() else { continue };
+            if gates == 4 * hidden && bias.dims() == [gates] {
+                let mut values = to_vec::<f32>(bias)?;
+                values[hidden..2 * hidden].fill(1.0);
+                bias.set(&Tensor::from_vec(values, gates, &Device::Cpu)?)?;
+            }
+        }
+        Ok(())
     }
 
     /// Names and variables, in alphabetical order.
@@ -39,10 +81,9 @@ impl Parameters {
         self.variables.iter().map(|(name, variable)| (name.as_str(), variable))
     }
 
-    /// How many values of a parameter, counted from the first, weight decay shrinks: all of a matrix, none of a bias, all but the
-    /// last row of an LSTM's packed weight, which is its bias.
-    pub fn decayed(&self, name: &str) -> usize {
-        self.decayed.get(name).copied().unwrap_or(0)
+    /// The variable of this name.
+    pub fn get(&self, name: &str) -> Option<&Var> {
+        self.variables.get(name)
     }
 
     /// Number of weights in all.
@@ -74,5 +115,114 @@ impl Parameters {
             variable.set(&Tensor::from_slice(&values[name], variable.shape(), &Device::Cpu)?)?;
         }
         Ok(())
+    }
+}
+
+/// Where a [`VarBuilder`] puts what it is asked for.
+#[derive(Clone)]
+struct Store {
+    seed: u64,
+    variables: Arc<Mutex<BTreeMap<String, Var>>>,
+}
+
+impl SimpleBackend for Store {
+    fn get(
+        &self,
+        shape: Shape,
+        name: &str,
+        init: Init,
+        dtype: DType,
+        device: &Device,
+    ) -> TensorResult<Tensor> {
+        if dtype != DType::F32 || !device.is_cpu() {
+            candle_core::bail!("{name}: expected f32 on the CPU, found {dtype:?} on {device:?}");
+        }
+        let mut variables = self.variables.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = variables.get(name) {
+            if known.shape() != &shape {
+                candle_core::bail!("{name}: expected shape {:?} as before, found {shape:?}", known.shape());
+            }
+            return Ok(known.as_tensor().clone());
+        }
+        let values = init::values(init, self.seed, name, &shape);
+        let variable = Var::from_tensor(&Tensor::from_vec(values, shape, device)?)?;
+        let tensor = variable.as_tensor().clone();
+        variables.insert(name.to_owned(), variable);
+        Ok(tensor)
+    }
+
+    fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> TensorResult<Tensor> {
+        let variables = self.variables.lock().unwrap_or_else(PoisonError::into_inner);
+        match variables.get(name) {
+            Some(variable) => Ok(variable.as_tensor().clone()),
+            None => candle_core::bail!("{name}: expected a shape for a new parameter, found none"),
+        }
+    }
+
+    fn contains_tensor(&self, name: &str) -> bool {
+        self.variables.lock().unwrap_or_else(PoisonError::into_inner).contains_key(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_nn::rnn::{GRUConfig, LSTMConfig};
+
+    use super::*;
+
+    #[test]
+    fn a_new_parameter_leaves_the_others_as_they_are() {
+        let values = |names: &[&str]| {
+            let make = |vb: VarBuilder| {
+                names
+                    .iter()
+                    .try_for_each(|name| candle_nn::linear(3, 2, vb.pp(name)).map(drop).map_err(Error::from))
+            };
+            Parameters::build(7, make).unwrap().0.values().unwrap()
+        };
+        let (one, two) = (values(&["b"]), values(&["a", "b", "c"]));
+        assert_eq!((one.len(), two.len()), (2, 6));
+        assert!(one.iter().all(|(name, values)| two[name] == *values));
+        assert_ne!(two["a.weight"], two["b.weight"]);
+    }
+
+    #[test]
+    fn a_name_with_two_shapes_and_other_types_are_refused() {
+        let error = Parameters::build(1, |vb| {
+            vb.get(3, "w")?;
+            Ok(vb.get(4, "w").map(drop)?)
+        });
+        assert!(error.unwrap_err().to_string().contains("w: expected shape [3] as before"));
+        let error = Parameters::build(1, |vb| {
+            Ok(vb.get_with_hints_dtype(3, "w", Init::Const(0.0), DType::F64).map(drop)?)
+        });
+        assert!(error.unwrap_err().to_string().contains("expected f32"));
+        let shared = Parameters::build(1, |vb| Ok((vb.get(3, "w")?, vb.get(3, "w")?))).unwrap();
+        assert_eq!(shared.0.iter().count(), 1);
+    }
+
+    #[test]
+    fn forget_gates_of_lstms_open_and_nothing_else() {
+        let make = |vb: VarBuilder| {
+            candle_nn::lstm(3, 2, LSTMConfig::default(), vb.pp("lstm"))?;
+            candle_nn::gru(3, 4, GRUConfig::default(), vb.pp("gru"))?;
+            Ok(())
+        };
+        let (parameters, ()) = Parameters::build(1, make).unwrap();
+        parameters.open_forget_gates().unwrap();
+        let values = parameters.values().unwrap();
+        assert_eq!(values["lstm.bias_ih_l0"], [0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
+        assert!(values["lstm.bias_hh_l0"].iter().chain(&values["gru.bias_ih_l0"]).all(|&b| b == 0.0));
+    }
+
+    #[test]
+    fn parameters_of_a_map_stay_shared() {
+        let map = VarMap::new();
+        let builder = VarBuilder::from_varmap(&map, DType::F32, &Device::Cpu);
+        let layer = candle_nn::linear(2, 1, builder).unwrap();
+        let parameters = Parameters::from_map(&map).unwrap();
+        let values = [("weight", vec![3.0, 4.0]), ("bias", vec![5.0])];
+        parameters.set(&values.map(|(name, values)| (name.to_owned(), values)).into()).unwrap();
+        assert_eq!(to_vec::<f32>(&layer.weight().flatten_all().unwrap()).unwrap(), [3.0, 4.0]);
     }
 }

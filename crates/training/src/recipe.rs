@@ -1,15 +1,20 @@
 //! A training recipe: one TOML file says everything that decides a run.
-mod check;
+pub(crate) mod check;
 mod loss;
+mod loss_options;
+mod table;
 
 use std::path::{Path, PathBuf};
 
 pub use loss::LossConfig;
+pub use loss_options::{ActivationKind, Loss, LossOptions};
 
 use rnnt_loss::{Precision, Topology};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use speech::{FeatureConfig, Perturb, SpecAugment, TokenizerKind};
 
+use crate::encoder::EncoderKind;
+use crate::predictor::PredictorKind;
 use crate::{Error, Result};
 
 /// A recipe as read from its file.
@@ -34,16 +39,16 @@ pub struct Recipe {
     /// The acoustic side.
     pub encoder: EncoderConfig,
     /// The label side.
-    pub predictor: PredictorConfig,
+    pub predictor: PredictorKind,
     /// Where both meet.
     pub joint: JointConfig,
     /// Steps and step sizes.
     pub optimiser: OptimiserConfig,
     /// Sizes of batches.
     pub batch: BatchConfig,
-    /// Kind of the loss.
+    /// Kind of the loss, and what all kinds can say.
     #[serde(default)]
-    pub loss: LossConfig,
+    pub loss: Loss,
     /// Length and objective of the run.
     pub training: TrainingConfig,
 }
@@ -80,67 +85,38 @@ pub struct Tokens {
     pub kind: TokenizerKind,
 }
 
-/// `[encoder]`: LSTM layers over stacked frames.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// `[encoder]`: how rows are made, and what encodes them.
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct EncoderConfig {
+    /// Neighbouring frames that become one input row, and frames from one input row to the next.
+    #[serde(flatten)]
+    pub rows: RowsConfig,
+    /// The encoder.
+    #[serde(flatten)]
+    pub kind: EncoderKind,
+}
+
+/// The keys of `[encoder]` that all kinds share.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RowsConfig {
     /// Neighbouring frames that become one input row.
-    #[serde(default = "three")]
     pub stack: usize,
     /// Frames from one input row to the next.
-    #[serde(default = "three")]
     pub stride: usize,
-    /// Number of LSTM layers.
-    pub layers: usize,
-    /// State width of each direction.
-    pub hidden: usize,
-    /// Whether each layer also reads backwards.
-    #[serde(default)]
-    pub bidirectional: bool,
-    /// Share of values dropped after each layer.
-    #[serde(default)]
-    pub dropout: f32,
-    /// Optional shortening between two layers.
-    #[serde(default)]
-    pub time_reduction: Option<TimeReduction>,
 }
 
-/// `[encoder.time_reduction]`: neighbouring rows are concatenated after a layer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TimeReduction {
-    /// Number of layers below.
-    pub after_layer: usize,
-    /// How many rows become one.
-    pub factor: usize,
+impl Default for RowsConfig {
+    fn default() -> Self {
+        RowsConfig { stack: 3, stride: 3 }
+    }
 }
 
-/// `[predictor]`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, tag = "kind", rename_all = "lowercase")]
-pub enum PredictorConfig {
-    /// Remembers all labels.
-    Lstm {
-        /// Width of a label's embedding.
-        embedding: usize,
-        /// State width.
-        hidden: usize,
-        /// Number of layers.
-        layers: usize,
-        /// Share of values dropped after the embedding and after each layer.
-        #[serde(default)]
-        dropout: f32,
-    },
-    /// Sees the last few labels only.
-    Stateless {
-        /// Width of a label's embedding.
-        embedding: usize,
-        /// How many labels it sees.
-        context: usize,
-        /// Share of values dropped after the embedding.
-        #[serde(default)]
-        dropout: f32,
-    },
+impl<'de> Deserialize<'de> for EncoderConfig {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        let (rows, kind) = table::split(deserializer, &["stack", "stride"], Some("lstm"))?;
+        Ok(EncoderConfig { rows, kind })
+    }
 }
 
 /// `[joint]`
@@ -300,9 +276,6 @@ pub enum Select {
 fn one() -> u64 {
     1
 }
-fn three() -> usize {
-    3
-}
 fn five() -> f64 {
     5.0
 }
@@ -331,7 +304,8 @@ impl Recipe {
         if let Some(epochs) = epochs {
             recipe.training.epochs = epochs;
             recipe.check()?;
-            text = toml::to_string(&recipe).map_err(|error| Error::syntax(path, &error))?;
+            text = toml::to_string(&recipe)
+                .map_err(|error| Error::syntax(path, serde::de::Error::custom(error)))?;
         }
         let base = path.parent().unwrap_or(Path::new(""));
         let Data { train, dev, test } = &mut recipe.data;
@@ -346,14 +320,14 @@ impl Recipe {
     /// # Errors
     /// As [`Recipe::read`], without the file.
     pub fn parse(text: &str, path: &Path) -> Result<Recipe> {
-        let recipe: Recipe = toml::from_str(text).map_err(|error| Error::syntax(path, &error))?;
+        let recipe: Recipe = toml::from_str(text).map_err(|error| Error::syntax(path, error))?;
         recipe.check()?;
         Ok(recipe)
     }
 
     /// Milliseconds from one encoder row to the next: hop · stride · time reduction.
     pub fn frame_ms(&self) -> f64 {
-        let reduction = self.encoder.time_reduction.as_ref().map_or(1, |reduction| reduction.factor);
-        f64::from(self.features.hop_ms) * (self.encoder.stride * reduction) as f64
+        let EncoderConfig { rows, kind } = &self.encoder;
+        f64::from(self.features.hop_ms) * (rows.stride * kind.reduction()) as f64
     }
 }

@@ -88,7 +88,7 @@ impl Recogniser {
         }
         let examples = data::load(utterances, &self.front_end, Some(&self.tokenizer))?;
         let planes: Vec<_> = examples.iter().map(|example| &example.features).collect();
-        let (rows, lengths) = data::collate(&planes, &self.recipe.encoder)?;
+        let (rows, lengths) = data::collate(&planes, &self.recipe.encoder.rows)?;
         let labels: Vec<Vec<u32>> = examples.iter().map(|example| example.labels.clone()).collect();
         self.model.joint_rows(&rows, &lengths, &labels)
     }
@@ -118,7 +118,7 @@ impl Recogniser {
     /// [`crate::Error::Speech`] if the audio has another sample rate than the model or is too short.
     pub fn transcribe(&self, audio: &Audio) -> Result<Transcription> {
         let plane = self.front_end.log_mel(audio)?;
-        let (rows, lengths) = data::collate(&[&plane], &self.recipe.encoder)?;
+        let (rows, lengths) = data::collate(&[&plane], &self.recipe.encoder.rows)?;
         let (frames, _) = self.model.encode(&rows, &lengths)?;
         let options = Greedy::default();
         let found = with_slice(&frames, |frames: &[f32]| Ok(greedy(&self.stepwise, frames, &options)))??;

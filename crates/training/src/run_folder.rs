@@ -90,7 +90,8 @@ impl RunFolder {
     /// # Errors
     /// [`Error::Io`].
     pub fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        write_atomically(&self.file(name), bytes)
+        let path = self.file(name);
+        write_atomically(&path, bytes).map_err(Error::io(&path, "write"))
     }
 
     /// Reads the rows of the first epochs; those beyond belong to work that a kill has undone.

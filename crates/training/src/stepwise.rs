@@ -1,17 +1,18 @@
 //! The model as a decoder sees it: plain slices, one label at a time.
-use candle_core::Var;
+use std::sync::Arc;
+
+use candle_core::Tensor;
 use decoding::{Transducer, factor_blank};
-use kernels::{sigmoid, tanh};
-use rnnt_loss::Topology;
+use kernels::{Accumulate, PackedRight, View, ViewMut, add, product_packed, tanh};
+use rnnt_loss::{Activation, Topology};
 
 use crate::Result;
 use crate::model::Model;
-use crate::predictor::Kind;
+use crate::predictor::{Memory, Steps};
 use crate::recipe::LossConfig;
 use crate::tensors::to_vec;
 
 /// Predictor, joint and head of a model, copied out of its tensors.
-#[derive(Debug, Clone)]
 pub struct Stepwise {
     blank: u32,
     classes: usize,
@@ -19,49 +20,43 @@ pub struct Stepwise {
     topology: Topology,
     big_blanks: Vec<u32>,
     factored_blank: bool,
-    /// `[L + 1, E]`
-    embedding: Vec<f32>,
-    kind: Steps,
+    activation: Activation,
+    predictor: Arc<dyn Steps>,
     projection: Affine,
-    /// Classes, then durations: `[C + D, H]` and `[C + D]`
-    head: Vec<f32>,
-    head_bias: Vec<f32>,
+    /// Classes, then durations.
+    heads: Vec<Affine>,
 }
 
-/// `y = x W + b`, W *D x O* row-major.
-#[derive(Debug, Clone)]
-struct Affine {
-    weight: Vec<f32>,
+/// `y = W x + b` for one row at a time, W *O x D* packed.
+#[derive(Debug)]
+pub(crate) struct Affine {
+    weight: PackedRight<f32>,
     bias: Vec<f32>,
 }
 
 impl Affine {
-    fn apply(&self, x: &[f32]) -> Vec<f32> {
-        let mut y = self.bias.clone();
-        for (&x, row) in x.iter().zip(self.weight.chunks_exact(y.len())) {
-            y.iter_mut().zip(row).for_each(|(y, &w)| *y += x * w);
-        }
+    /// Copies a layer `[O, D]`, `[O]`; without a bias, it is 0.
+    pub fn new(weight: &Tensor, bias: Option<&Tensor>) -> Result<Self> {
+        let (outputs, inputs) = weight.dims2()?;
+        let bias = match bias {
+            Some(bias) => to_vec(bias)?,
+            None => vec![0.0; outputs],
+        };
+        let weight = to_vec(weight)?;
+        Ok(Affine { weight: PackedRight::new(View::new(&weight, outputs, inputs).transposed()), bias })
+    }
+
+    pub fn apply(&self, x: &[f32]) -> Vec<f32> {
+        let mut y = vec![0.0; self.bias.len()];
+        self.write(x, &mut y);
         y
     }
-}
 
-#[derive(Debug, Clone)]
-enum Steps {
-    /// Each layer's packed weight as input-and-recurrent matrix plus bias.
-    Lstm(Vec<Affine>),
-    Stateless {
-        context: usize,
-        layer: Affine,
-    },
-}
-
-/// What the predictor remembers.
-#[derive(Debug, Clone)]
-pub enum Memory {
-    /// h and c of each layer.
-    Lstm(Vec<(Vec<f32>, Vec<f32>)>),
-    /// The last labels, oldest first.
-    Labels(Vec<u32>),
+    fn write(&self, x: &[f32], y: &mut [f32]) {
+        let (row, to) = (View::new(x, 1, x.len()), ViewMut::new(&mut *y, 1, self.bias.len()));
+        product_packed(to, row, &self.weight, Accumulate::Replace);
+        add(y, &self.bias);
+    }
 }
 
 impl Stepwise {
@@ -70,83 +65,25 @@ impl Stepwise {
     /// # Errors
     /// Candle's own errors.
     pub fn new(model: &Model) -> Result<Self> {
-        let affine = |(weight, bias): (&Var, &Var)| -> Result<Affine> {
-            Ok(Affine { weight: to_vec(weight)?, bias: to_vec(bias)? })
-        };
-        let packed = |weight: &Var| -> Result<Affine> {
-            let mut weight_values = to_vec(weight)?;
-            let bias = weight_values.split_off(weight_values.len() - weight.dims()[1]);
-            Ok(Affine { weight: weight_values, bias })
-        };
-        let kind = match &model.predictor.kind {
-            Kind::Lstm(weights) => Steps::Lstm(weights.iter().map(packed).collect::<Result<_>>()?),
-            Kind::Stateless { context, weight, bias } => {
-                Steps::Stateless { context: *context, layer: affine((weight, bias))? }
-            }
-        };
-        let (mut head, mut head_bias) = (to_vec(&model.head.0)?, to_vec(&model.head.1)?);
-        if let Some((weight, bias)) = &model.duration_head {
-            head.extend(to_vec::<f32>(weight)?);
-            head_bias.extend(to_vec::<f32>(bias)?);
-        }
+        let affine = |layer: &crate::Linear| Affine::new(layer.weight(), Some(layer.bias()));
+        let heads = &model.heads;
         Ok(Stepwise {
             blank: model.blank(),
             classes: model.classes(),
             width: model.width(),
             topology: model.recipe.topology()?,
             big_blanks: model.big_blanks().into_iter().map(|(class, _)| class).collect(),
-            factored_blank: model.recipe.loss == (LossConfig::Rnnt { factored_blank: true }),
-            embedding: to_vec(&model.predictor.embedding)?,
-            kind,
-            projection: affine((&model.joint_predictor.0, &model.joint_predictor.1))?,
-            head,
-            head_bias,
+            factored_blank: model.recipe.loss.kind == (LossConfig::Rnnt { factored_blank: true }),
+            activation: model.recipe.loss.options.activation.activation(),
+            predictor: model.predictor.stepwise()?,
+            projection: affine(&heads.predictor)?,
+            heads: [&heads.head].into_iter().chain(&heads.durations).map(affine).collect::<Result<_>>()?,
         })
     }
 
-    fn embed(&self, label: u32) -> &[f32] {
-        let width = self.embedding.len() / (self.blank as usize + 1);
-        &self.embedding[label as usize * width..][..width]
+    fn projected(&self, (memory, row): (Memory, Vec<f32>)) -> (Memory, Vec<f32>) {
+        (memory, self.projection.apply(&row))
     }
-
-    fn advance(&self, memory: &Memory, label: u32) -> (Memory, Vec<f32>) {
-        match (&self.kind, memory) {
-            (Steps::Lstm(layers), Memory::Lstm(states)) => {
-                let mut x = self.embed(label).to_vec();
-                let mut next = Vec::with_capacity(layers.len());
-                for (layer, (h, c)) in layers.iter().zip(states) {
-                    let (h, c) = cell(layer, &x, h, c);
-                    x = h.clone();
-                    next.push((h, c));
-                }
-                (Memory::Lstm(next), self.projection.apply(&x))
-            }
-            (Steps::Stateless { layer, .. }, Memory::Labels(labels)) => {
-                let mut labels = labels.clone();
-                labels.rotate_left(1);
-                *labels.last_mut().expect("context of at least one label") = label;
-                let x: Vec<f32> = labels.iter().flat_map(|&label| self.embed(label)).copied().collect();
-                let mut x = layer.apply(&x);
-                tanh(&mut x);
-                (Memory::Labels(labels), self.projection.apply(&x))
-            }
-            _ => unreachable!("a state belongs to the model that made it"),
-        }
-    }
-}
-
-/// One LSTM step; gates in the order i, f, o, g.
-fn cell(layer: &Affine, x: &[f32], h: &[f32], c: &[f32]) -> (Vec<f32>, Vec<f32>) {
-    let hidden = h.len();
-    let mut gates = layer.apply(&[x, h].concat());
-    let (sigmoids, g) = gates.split_at_mut(3 * hidden);
-    sigmoid(sigmoids);
-    tanh(g);
-    let c: Vec<f32> = (0..hidden).map(|k| sigmoids[hidden + k] * c[k] + sigmoids[k] * g[k]).collect();
-    let mut h = c.clone();
-    tanh(&mut h);
-    h.iter_mut().zip(&sigmoids[2 * hidden..]).for_each(|(h, &o)| *h *= o);
-    (h, c)
 }
 
 impl Transducer for Stepwise {
@@ -173,29 +110,25 @@ impl Transducer for Stepwise {
     }
 
     fn start(&self) -> (Memory, Vec<f32>) {
-        let memory = match &self.kind {
-            Steps::Lstm(layers) => Memory::Lstm(
-                layers
-                    .iter()
-                    .map(|layer| (vec![0.0; layer.bias.len() / 4], vec![0.0; layer.bias.len() / 4]))
-                    .collect(),
-            ),
-            Steps::Stateless { context, .. } => Memory::Labels(vec![self.blank(); *context]),
-        };
-        self.advance(&memory, self.blank())
+        self.projected(self.predictor.start())
     }
 
     fn step(&self, state: &Memory, label: u32) -> (Memory, Vec<f32>) {
-        self.advance(state, label)
+        self.projected(self.predictor.step(state, label))
     }
 
     fn joint(&self, frame: &[f32], row: &[f32], scores: &mut [f32]) {
         let mut hidden: Vec<f32> = frame.iter().zip(row).map(|(f, g)| f + g).collect();
-        tanh(&mut hidden);
-        for ((score, weight), &bias) in
-            scores.iter_mut().zip(self.head.chunks_exact(self.width)).zip(&self.head_bias)
-        {
-            *score = bias + dot(weight, &hidden);
+        match self.activation {
+            Activation::Tanh => tanh(&mut hidden),
+            // Not `max`, which would take NaN for 0.
+            Activation::Relu => hidden.iter_mut().filter(|h| **h < 0.0).for_each(|h| *h = 0.0),
+        }
+        let mut rest = &mut *scores;
+        for head in &self.heads {
+            let (scores, after) = rest.split_at_mut(head.bias.len());
+            head.write(&hidden, scores);
+            rest = after;
         }
         if self.factored_blank {
             factor_blank(scores, self.blank);
@@ -203,25 +136,11 @@ impl Transducer for Stepwise {
     }
 }
 
-/// Σ a·b in eight interleaved sums, which the compiler turns into vector instructions.
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let mut sums = [0.0; 8];
-    let (a, b) = (a.chunks_exact(8), b.chunks_exact(8));
-    let rest: f32 = a.remainder().iter().zip(b.remainder()).map(|(a, b)| a * b).sum();
-    for (a, b) in a.zip(b) {
-        for k in 0..8 {
-            sums[k] += a[k] * b[k];
-        }
-    }
-    rest + sums.iter().sum::<f32>()
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::linear;
     use crate::recipe::Recipe;
 
     const RECIPE: &str = r#"
@@ -241,7 +160,7 @@ mod tests {
         let stepwise = Stepwise::new(&model).unwrap();
         let labels = [vec![3, 0, 0, 2, 1], vec![1]];
         let rows = model.predictor.forward(&labels, None).unwrap();
-        let rows = linear(&rows, &model.joint_predictor.0, &model.joint_predictor.1).unwrap();
+        let rows = model.heads.predictor.apply(&rows).unwrap();
         let rows: Vec<Vec<Vec<f32>>> = rows.to_vec3().unwrap();
         for (labels, rows) in labels.iter().zip(rows) {
             let (mut state, mut row) = stepwise.start();
@@ -276,7 +195,8 @@ mod tests {
         let (frame, (_, row)) = ([0.3, -0.2, 0.9, 0.0, -1.0, 0.5, 0.1], stepwise.start());
         let mut found = vec![0.0; stepwise.classes() + stepwise.topology().durations()];
         stepwise.joint(&frame, &row, &mut found);
-        let hidden: Vec<f64> = frame.iter().zip(&row).map(|(f, g)| f64::from(f + g).tanh()).collect();
+        let act = |x: f64| if loss.contains("relu") { x.max(0.0) } else { x.tanh() };
+        let hidden: Vec<f64> = frame.iter().zip(&row).map(|(f, g)| act(f64::from(f + g))).collect();
         let values = model.parameters().values().unwrap();
         let raw = parameters
             .iter()
@@ -292,7 +212,7 @@ mod tests {
 
     #[test]
     fn durations_and_big_blanks_have_scores_of_their_own() {
-        let heads = ["joint.head", "joint.durations"];
+        let heads = ["joint.head.weight", "joint.durations.weight"];
         let (tdt, found, raw) = scores("{ kind = \"tdt\", durations = [0, 1, 3] }", &heads);
         close(&found, &raw);
         assert_eq!((tdt.classes(), tdt.blank(), tdt.topology().to_string()), (5, 4, "tdt:0,1,3".into()));
@@ -303,8 +223,22 @@ mod tests {
     }
 
     #[test]
+    fn the_search_knows_the_activation_that_the_model_was_trained_with() {
+        let heads = ["joint.head.weight"];
+        let (_, tanh, raw) = scores("{ kind = \"rnnt\", activation = \"tanh\" }", &heads);
+        close(&tanh, &raw);
+        let (relu, found, raw) = scores("{ kind = \"rnnt\", activation = \"relu\" }", &heads);
+        close(&found, &raw);
+        assert_ne!(found, tanh);
+        let mut scores = [0.0; 5];
+        relu.joint(&[f32::NAN; 7], &[0.0; 7], &mut scores);
+        assert!(scores.iter().all(|score| score.is_nan()));
+    }
+
+    #[test]
     fn scores_of_a_factored_blank_are_probabilities() {
-        let (hat, found, mut raw) = scores("{ kind = \"rnnt\", factored_blank = true }", &["joint.head"]);
+        let (hat, found, mut raw) =
+            scores("{ kind = \"rnnt\", factored_blank = true }", &["joint.head.weight"]);
         factor_blank(&mut raw, hat.blank());
         close(&found, &raw);
         let sum: f32 = found.iter().map(|score| score.exp()).sum();

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::time::Instant;
 
-use rnnt_loss::Error as LossError;
 use speech::{FrontEnd, Tokenizer};
 
 use crate::checkpoint::{Checkpoint, Progress};
 use crate::data::{self, Batch, Batcher, Example};
+use crate::divergence::{self, Divergence};
 use crate::dropout::Masks;
 use crate::ema::Ema;
 use crate::evaluate::{Evaluation, evaluate};
@@ -19,7 +19,7 @@ use crate::losses::LossSessions;
 use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::observer::{EpochReport, Observer, RunReport, StepReport};
-use crate::optimiser::AdamW;
+use crate::optimiser::{self, Optimiser};
 use crate::recipe::{Recipe, Select};
 use crate::run_folder::{RunFolder, Start};
 use crate::schedule::learning_rate;
@@ -140,7 +140,7 @@ struct Run<'a> {
     folder: RunFolder,
     model: Model,
     sessions: LossSessions,
-    optimiser: AdamW,
+    optimiser: Box<dyn Optimiser>,
     ema: Option<Ema>,
     progress: Progress,
     metrics: Vec<Metrics>,
@@ -151,7 +151,7 @@ impl<'a> Run<'a> {
     fn new(recipe: &'a Recipe, text: &'a str, tokenizer: &'a Tokenizer, folder: RunFolder) -> Result<Self> {
         let model = Model::new(recipe, tokenizer.size())?;
         let sessions = LossSessions::new(recipe)?;
-        let optimiser = AdamW::new(model.parameters());
+        let optimiser = optimiser::build(&recipe.optimiser, model.parameters());
         let ema = match recipe.optimiser.ema > 0.0 {
             true => Some(Ema::new(recipe.optimiser.ema, model.parameters())?),
             false => None,
@@ -165,11 +165,7 @@ impl<'a> Run<'a> {
         let path = self.folder.last();
         checkpoint.check(&path, self.model.parameters())?;
         self.model.parameters().set(&checkpoint.weights)?;
-        self.optimiser = AdamW {
-            first: checkpoint.first.clone(),
-            second: checkpoint.second.clone(),
-            steps: checkpoint.progress.step,
-        };
+        self.optimiser.restore(&checkpoint.memory, checkpoint.progress.step)?;
         match (&mut self.ema, &checkpoint.average) {
             (Some(ema), Some(average)) => ema.values.clone_from(average),
             (None, None) => {}
@@ -196,8 +192,7 @@ impl<'a> Run<'a> {
             shapes: parameters.iter().map(|(name, v)| (name.to_owned(), v.dims().to_vec())).collect(),
             weights: parameters.values()?,
             average: self.ema.as_ref().map(|ema| ema.values.clone()),
-            first: self.optimiser.first.clone(),
-            second: self.optimiser.second.clone(),
+            memory: self.optimiser.memory(),
         };
         checkpoint.write(path)
     }
@@ -241,25 +236,20 @@ impl<'a> Run<'a> {
         let Recipe { seed, training, optimiser: config, .. } = self.recipe;
         let Progress { epoch, batch: index, step, .. } = self.progress;
         let over = (epoch as f64 + index as f64 / batches as f64) / training.epochs as f64;
-        let diverged = |what, found| Error::Diverged {
-            step,
-            what,
-            found,
-            utterances: batch.examples.iter().map(|&index| examples[index].id.clone()).collect(),
+        let utterances = || batch.examples.iter().map(|&index| examples[index].id.clone()).collect();
+        let diverged = |what, found| {
+            Err(Error::Diverged { step, what, found: Some(found), utterances: utterances(), source: None })
         };
 
         let mut masks = Masks::new(*seed, epoch, index);
         let model = &self.model;
         let losses =
             model.losses(&self.sessions, &batch.rows, &batch.lengths, &batch.labels, step, Some(&mut masks));
-        let losses = losses.map_err(|error| match error {
-            Error::Loss(
-                LossError::Scores { .. }
-                | LossError::Frame { .. }
-                | LossError::Normaliser(_)
-                | LossError::FirstPass(_),
-            ) => diverged("score of every class", f64::NAN),
-            other => other,
+        let losses = losses.map_err(|error| match divergence::of(&error) {
+            Some(Divergence { what, found }) => {
+                Error::Diverged { step, what, found, utterances: utterances(), source: Some(error.into()) }
+            }
+            None => error,
         })?;
         let (loss, mut skipped) = mean(&losses.transducer);
         let (simple, _) = mean(losses.simple.as_deref().unwrap_or_default());
@@ -271,13 +261,13 @@ impl<'a> Run<'a> {
             total = (total + (tensor * training.ctc_weight(over))?)?;
         }
         if !(loss + simple + ctc).is_finite() {
-            return Err(diverged("loss", loss + simple + ctc));
+            return diverged("loss", loss + simple + ctc);
         }
         self.rate = learning_rate(config, step, over);
         let grads = total.backward()?;
-        let norm = self.optimiser.step(model.parameters(), &grads, self.rate, config)?;
+        let norm = self.optimiser.step(model.parameters(), &grads, self.rate)?;
         if !norm.is_finite() {
-            return Err(diverged("gradient norm", norm));
+            return diverged("gradient norm", norm);
         }
         if let Some(ema) = &mut self.ema {
             ema.update(step, model.parameters())?;

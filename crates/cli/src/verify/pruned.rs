@@ -1,6 +1,6 @@
 //! Cases of the pruned transducer: first pass, ranges, and the joint network over the retained sites.
-use rnnt_loss::Element;
 use pruned::{Batch, Matrices, Ranges, Unigram, first_pass};
+use rnnt_loss::Element;
 use rnnt_loss::{
     Head, Joint, Layout, Loss, Options, PrunedJoint, Pruning, Reduction, Scales, Scores, Session, Simple,
     SimpleGradient, Targets, Tokens, Topology,

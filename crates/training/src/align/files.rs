@@ -47,7 +47,7 @@ impl Alignments {
     /// # Errors
     /// [`Error::Io`]; the file appears whole or not at all.
     pub fn write_ctm(&self, path: &Path, unit: Unit) -> Result<()> {
-        write_atomically(path, self.ctm(unit).as_bytes())
+        write_atomically(path, self.ctm(unit).as_bytes()).map_err(Error::io(path, "write"))
     }
 
     /// Writes everything as one JSON object, with the names that the fields have here.
@@ -58,6 +58,6 @@ impl Alignments {
         let mut json = serde_json::to_vec(self)
             .map_err(|error| Error::io(path, "write the alignments")(error.into()))?;
         json.push(b'\n');
-        write_atomically(path, &json)
+        write_atomically(path, &json).map_err(Error::io(path, "write"))
     }
 }

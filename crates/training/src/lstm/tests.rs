@@ -3,7 +3,8 @@ use candle_core::{DType, Device, Tensor, Var};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::lstm;
+use super::layout::{Layout, group_size};
+use super::{LstmWeights, lstm};
 
 fn random(shape: &[usize], seed: u64, scale: f64) -> Tensor {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -13,21 +14,21 @@ fn random(shape: &[usize], seed: u64, scale: f64) -> Tensor {
 }
 
 /// One utterance `[T, D]`, one direction, op by op; returns `[T, H]`.
-fn plain(x: &Tensor, weight: &Tensor, reverse: bool) -> Tensor {
+fn plain(x: &Tensor, weights: &LstmWeights, reverse: bool) -> Tensor {
     let (frames, _) = x.dims2().unwrap();
-    let hidden = weight.dims()[1] / 4;
+    let hidden = weights.recurrent.dims()[1];
     let mut h = Tensor::zeros((1, hidden), DType::F64, &Device::Cpu).unwrap();
     let mut c = h.clone();
-    let one = Tensor::ones((1, 1), DType::F64, &Device::Cpu).unwrap();
     let mut rows = Vec::new();
     let sigmoid = |x: Tensor| (x.neg().unwrap().exp().unwrap() + 1.0).unwrap().recip().unwrap();
     for t in 0..frames {
         let t = if reverse { frames - 1 - t } else { t };
-        let z = Tensor::cat(&[&x.narrow(0, t, 1).unwrap(), &h, &one], 1).unwrap();
-        let a = z.matmul(weight).unwrap();
+        let a = x.narrow(0, t, 1).unwrap().matmul(&weights.input.t().unwrap()).unwrap();
+        let a = (a + h.matmul(&weights.recurrent.t().unwrap()).unwrap()).unwrap();
+        let a = a.broadcast_add(&weights.bias).unwrap();
         let gate = |k: usize| a.narrow(1, k * hidden, hidden).unwrap();
-        let (i, f, o) = (sigmoid(gate(0)), sigmoid(gate(1)), sigmoid(gate(2)));
-        c = ((f * &c).unwrap() + (i * gate(3).tanh().unwrap()).unwrap()).unwrap();
+        let (i, f, o) = (sigmoid(gate(0)), sigmoid(gate(1)), sigmoid(gate(3)));
+        c = ((f * &c).unwrap() + (i * gate(2).tanh().unwrap()).unwrap()).unwrap();
         h = (o * c.tanh().unwrap()).unwrap();
         rows.push(h.clone());
     }
@@ -51,20 +52,30 @@ fn assert_close(a: &Tensor, b: &Tensor, tolerance: f64) {
 const LENGTHS: [usize; 5] = [3, 7, 0, 1, 7];
 const SHAPE: [usize; 3] = [5, 7, 3];
 
-fn case(directions: usize) -> (Var, Vec<Var>, Tensor) {
+/// Variables of the weights of a direction, and the weights that share them.
+fn direction(input: usize, hidden: usize, seed: u64, scale: f64, dtype: DType) -> (Vec<Var>, LstmWeights) {
+    let shapes: [&[usize]; 3] = [&[4 * hidden, input], &[4 * hidden, hidden], &[4 * hidden]];
+    let variable = |(k, shape): (usize, &&[usize])| {
+        Var::from_tensor(&random(shape, 10 * seed + k as u64, scale).to_dtype(dtype).unwrap()).unwrap()
+    };
+    let variables: Vec<Var> = shapes.iter().enumerate().map(variable).collect();
+    let [input, recurrent, bias] = [0, 1, 2].map(|k| variables[k].as_tensor().clone());
+    (variables, LstmWeights { input, recurrent, bias })
+}
+
+/// Input, variables and weights of every direction, and what comes from above.
+fn case(directions: usize) -> (Var, Vec<Var>, Vec<LstmWeights>, Tensor) {
     let hidden = 4;
     let x = Var::from_tensor(&random(&SHAPE, 1, 1.0)).unwrap();
-    let weights = (0..directions)
-        .map(|k| Var::from_tensor(&random(&[SHAPE[2] + hidden + 1, 4 * hidden], 2 + k as u64, 0.8)).unwrap())
-        .collect();
+    let (variables, weights): (Vec<_>, Vec<_>) =
+        (0..directions).map(|k| direction(SHAPE[2], hidden, 2 + k as u64, 0.8, DType::F64)).unzip();
     let above = random(&[SHAPE[0], SHAPE[1], directions * hidden], 9, 1.0);
-    (x, weights, above)
+    (x, variables.concat(), weights, above)
 }
 
 fn check_against_plain(directions: usize) {
-    let (x, weights, above) = case(directions);
-    let refs: Vec<&Tensor> = weights.iter().map(|w| w.as_tensor()).collect();
-    let out = lstm(&x, &LENGTHS, &refs).unwrap();
+    let (x, variables, weights, above) = case(directions);
+    let out = lstm(&x, &LENGTHS, &weights).unwrap();
     let grads = (&out * &above).unwrap().sum_all().unwrap().backward().unwrap();
 
     let mut rows = Vec::new();
@@ -76,7 +87,8 @@ fn check_against_plain(directions: usize) {
             continue;
         }
         let utterance = x.get(b).unwrap().narrow(0, 0, length).unwrap();
-        let both: Vec<Tensor> = refs.iter().enumerate().map(|(k, w)| plain(&utterance, w, k == 1)).collect();
+        let both: Vec<Tensor> =
+            weights.iter().enumerate().map(|(k, w)| plain(&utterance, w, k == 1)).collect();
         let full = Tensor::cat(&both, 1).unwrap();
         rows.push(if length < SHAPE[1] { Tensor::cat(&[full, padding], 0).unwrap() } else { full });
     }
@@ -84,7 +96,7 @@ fn check_against_plain(directions: usize) {
     let expected_grads = (&expected * &above).unwrap().sum_all().unwrap().backward().unwrap();
     assert_close(&out, &expected, 1e-12);
     assert_close(grads.get(&x).unwrap(), expected_grads.get(&x).unwrap(), 1e-11);
-    for w in &weights {
+    for w in &variables {
         assert_close(grads.get(w).unwrap(), expected_grads.get(w).unwrap(), 1e-11);
     }
 }
@@ -105,13 +117,12 @@ fn bits(threads: usize) -> Vec<u32> {
     pool.install(|| {
         let lengths: Vec<usize> = (0..37).map(|b| (b * 7) % 12).collect();
         let x = Var::from_tensor(&random(&[37, 12, 20], 3, 1.0).to_dtype(DType::F32).unwrap()).unwrap();
-        let weights = [4, 5].map(|seed| {
-            Var::from_tensor(&random(&[20 + 24 + 1, 96], seed, 0.3).to_dtype(DType::F32).unwrap()).unwrap()
-        });
-        let out = lstm(&x, &lengths, &[&weights[0], &weights[1]]).unwrap();
+        let [(forth, w_forth), (back, w_back)] = [4, 5].map(|seed| direction(20, 24, seed, 0.3, DType::F32));
+        let out = lstm(&x, &lengths, &[w_forth, w_back]).unwrap();
         let grads = out.sqr().unwrap().sum_all().unwrap().backward().unwrap();
-        let tensors =
-            [&out, grads.get(&x).unwrap(), grads.get(&weights[0]).unwrap(), grads.get(&weights[1]).unwrap()];
+        let variables = [&x].into_iter().chain(&forth).chain(&back);
+        let tensors: Vec<&Tensor> =
+            [&out].into_iter().chain(variables.map(|v| grads.get(v).unwrap())).collect();
         tensors
             .iter()
             .flat_map(|t| t.flatten_all().unwrap().to_vec1::<f32>().unwrap())
@@ -128,26 +139,25 @@ fn the_bits_do_not_depend_on_the_number_of_threads() {
 
 #[test]
 fn padding_is_inert_even_if_it_is_nan() {
-    let (x, weights, _) = case(2);
+    let (x, variables, weights, _) = case(2);
     let mut poisoned: Vec<Vec<Vec<f64>>> = x.to_vec3().unwrap();
     for (rows, &length) in poisoned.iter_mut().zip(&LENGTHS) {
         rows[length..].iter_mut().for_each(|row| row.fill(f64::NAN));
     }
     let poisoned = Var::new(poisoned, &Device::Cpu).unwrap();
     let run = |x: &Var| {
-        let out = lstm(x, &LENGTHS, &[&weights[0], &weights[1]]).unwrap();
+        let out = lstm(x, &LENGTHS, &weights).unwrap();
         let grads = out.sqr().unwrap().sum_all().unwrap().backward().unwrap();
-        let all =
-            [&out, grads.get(x).unwrap(), grads.get(&weights[0]).unwrap(), grads.get(&weights[1]).unwrap()];
-        all.map(values)
+        let all = [x].into_iter().chain(&variables).map(|v| values(grads.get(v).unwrap()));
+        (values(&out), all.collect::<Vec<_>>())
     };
     assert_eq!(run(&x), run(&poisoned));
 }
 
 #[test]
 fn a_second_backward_pass_gives_the_same_gradients() {
-    let (x, weights, _) = case(1);
-    let loss = lstm(&x, &LENGTHS, &[&weights[0]]).unwrap().sqr().unwrap().sum_all().unwrap();
+    let (x, _, weights, _) = case(1);
+    let loss = lstm(&x, &LENGTHS, &weights).unwrap().sqr().unwrap().sum_all().unwrap();
     let (first, second) = (loss.backward().unwrap(), loss.backward().unwrap());
     assert_eq!(values(first.get(&x).unwrap()), values(second.get(&x).unwrap()));
 }
@@ -155,14 +165,67 @@ fn a_second_backward_pass_gives_the_same_gradients() {
 #[test]
 fn misfitting_arguments_are_named() {
     let x = random(&[2, 3, 4], 1, 1.0);
-    let weight = random(&[4 + 2 + 1, 8], 2, 1.0);
+    let (_, good) = direction(4, 2, 2, 1.0, DType::F64);
+    let with = |change: fn(&mut LstmWeights, &Tensor)| {
+        let mut weights = good.clone();
+        change(&mut weights, &x);
+        weights
+    };
     for (lengths, weights, name) in [
-        (vec![3], vec![&weight], "lengths"),
-        (vec![4, 1], vec![&weight], "lengths"),
-        (vec![3, 1], vec![], "weights"),
-        (vec![3, 1], vec![&x], "weight"),
+        (vec![3], vec![good.clone()], "lengths"),
+        (vec![4, 1], vec![good.clone()], "lengths"),
+        (vec![3, 1], vec![], "directions"),
+        (vec![3, 1], vec![good.clone(), good.clone(), good.clone()], "directions"),
+        (vec![3, 1], vec![with(|w, x| w.input = x.clone())], "weight_ih: expected [8, 4]"),
+        (vec![3, 1], vec![with(|w, x| w.recurrent = x.clone())], "weight_"),
+        (vec![3, 1], vec![with(|w, _| w.bias = w.bias.narrow(0, 0, 7).unwrap())], "bias_ih: expected [8]"),
+        (vec![3, 1], vec![with(|w, _| w.bias = w.bias.to_dtype(DType::F32).unwrap())], "bias_ih"),
     ] {
         let error = lstm(&x, &lengths, &weights).unwrap_err().to_string();
         assert!(error.starts_with(name), "{error}");
+    }
+}
+
+/// The same parameters by name in candle's own layer and in ours.
+#[test]
+fn weights_can_be_exchanged_with_candle() {
+    use candle_nn::rnn::{Direction, LSTMConfig, RNN};
+
+    let map = candle_nn::VarMap::new();
+    let vb = candle_nn::VarBuilder::from_varmap(&map, DType::F64, &Device::Cpu);
+    let theirs = |direction| {
+        let config = LSTMConfig { b_hh_init: None, direction, layer_idx: 1, ..LSTMConfig::default() };
+        candle_nn::lstm(SHAPE[2], 4, config, vb.clone()).unwrap()
+    };
+    let (forth, back) = (theirs(Direction::Forward), theirs(Direction::Backward));
+    let count = map.all_vars().len();
+    let ours = super::Lstm::new(SHAPE[2], 4, 1, true, &vb).unwrap();
+    assert_eq!((map.all_vars().len(), ours.width()), (count, 8), "a name that candle does not have");
+    for variable in map.all_vars() {
+        variable.set(&random(variable.dims(), variable.elem_count() as u64, 0.8)).unwrap();
+    }
+    let x = random(&[2, 7, 3], 1, 1.0);
+    let run = |layer: &candle_nn::LSTM, x: &Tensor| layer.states_to_tensor(&layer.seq(x).unwrap()).unwrap();
+    let turned = Tensor::from_vec((0..7u32).rev().collect(), 7, &Device::Cpu).unwrap();
+    let turn = |x: Tensor| x.index_select(&turned, 1).unwrap();
+    let expected = Tensor::cat(&[run(&forth, &x), turn(run(&back, &turn(x.clone())))], 2).unwrap();
+    assert_close(&ours.forward(&x, &[7, 7]).unwrap(), &expected, 1e-12);
+}
+
+#[test]
+fn a_batch_is_cut_into_groups_by_its_shape() {
+    // Groups of 8 for as long as 64 threads would not have two of 16 each; two at least, so that a direction can use two cores.
+    let sizes = |batches: [usize; 6], directions| batches.map(|batch| group_size(batch, directions));
+    assert_eq!(sizes([1, 4, 16, 32, 1024, 4096], 1), [1, 2, 8, 8, 8, 16]);
+    assert_eq!(sizes([1, 4, 16, 32, 1024, 4096], 2), [1, 4, 8, 8, 16, 16]);
+    for (batch, directions) in [(32, 1), (32, 2), (5, 1), (1, 2), (0, 1)] {
+        let lengths: Vec<usize> = (0..batch).map(|b| 100 + b % 7).collect();
+        let layout = Layout::new(&lengths, directions, false);
+        assert_eq!(layout.groups.len(), batch.div_ceil(group_size(batch, directions)));
+        assert_eq!(layout.rows(), lengths.iter().sum::<usize>());
+        // Every row belongs to one frame of one utterance.
+        let mut seen: Vec<usize> = (0..batch).flat_map(|b| layout.places(b).map(|(_, row)| row)).collect();
+        seen.sort_unstable();
+        assert!(seen.into_iter().eq(0..layout.rows()));
     }
 }

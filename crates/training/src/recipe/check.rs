@@ -4,13 +4,13 @@ use std::fmt::Display;
 use rnnt_loss::Topology;
 use speech::FrontEnd;
 
-use super::{LossConfig, PredictorConfig, Recipe};
+use super::{LossConfig, LossOptions, Recipe};
 use crate::{Error, Result};
 
 /// Largest width of a layer: wide enough for anything that a CPU can train, and small enough that shapes cannot overflow.
-const WIDEST: usize = 8192;
+pub(crate) const WIDEST: usize = 8192;
 /// Largest number of things that are counted in handfuls: layers, stacked frames, labels of context.
-const MANY: usize = 100;
+pub(crate) const MANY: usize = 100;
 /// Most encoder frames that a token or a blank moves on: minutes, at any frame rate.
 const LONGEST: usize = 1000;
 
@@ -33,7 +33,8 @@ impl Recipe {
         let topology = &self.training.topology;
         let names = || Topology::names().collect::<Vec<_>>().join(", ");
         expect("training.topology", &format!("one of {}", names()), topology.columns() == 2, topology)?;
-        match &self.loss {
+        self.check_loss_options()?;
+        match &self.loss.kind {
             LossConfig::Rnnt { .. } => return Ok(()),
             &LossConfig::Pruned { s_range, simple_scale, lm_only_scale, am_only_scale, .. } => {
                 expect("loss.s_range", "at least 2", s_range >= 2, s_range)?;
@@ -54,44 +55,36 @@ impl Recipe {
                 expect("loss.durations", "one or more of at least 2", fine, format!("{durations:?}"))?;
             }
         }
-        let durations = [self.loss.durations(), self.loss.big_blanks()].concat();
+        let durations = [self.loss.kind.durations(), self.loss.kind.big_blanks()].concat();
         for (at, &frames) in durations.iter().enumerate() {
             expect("loss.durations", &format!("at most {LONGEST}"), frames <= LONGEST, frames)?;
             expect("loss.durations", "each once", !durations[..at].contains(&frames), frames)?;
         }
         let topology = &self.training.topology;
-        let (expected, fine) = match self.loss {
+        let (expected, fine) = match self.loss.kind {
             LossConfig::Tdt { .. } => ("regular, as durations say the rest", *topology == Topology::rnnt()),
             _ => ("regular or modified, with big blanks", topology.is_plain()),
         };
         expect("training.topology", expected, fine, topology)
     }
 
+    fn check_loss_options(&self) -> Result<()> {
+        let LossOptions { skip, clamp, .. } = self.loss.options;
+        let Recipe { training, .. } = self;
+        expect("loss.skip", "a share of at least 0, below 1", (0.0..1.0).contains(&skip), skip)?;
+        let alone = skip == 0.0 || training.z_loss == 0.0;
+        expect("loss.skip", "0 with a z_loss, which reaches every site", alone, skip)?;
+        let Some(clamp) = clamp else { return Ok(()) };
+        at_least_zero("loss.clamp", clamp)?;
+        expect("loss.clamp", "none where labels are smoothed", training.label_smoothing == 0.0, clamp)
+    }
+
     fn check_model(&self) -> Result<()> {
         let Recipe { encoder, joint, .. } = self;
-        whole("encoder.stack", encoder.stack, MANY)?;
-        whole("encoder.stride", encoder.stride, MANY)?;
-        whole("encoder.layers", encoder.layers, MANY)?;
-        whole("encoder.hidden", encoder.hidden, WIDEST)?;
-        dropout("encoder.dropout", encoder.dropout)?;
-        if let Some(reduction) = &encoder.time_reduction {
-            whole("encoder.time_reduction.factor", reduction.factor, MANY)?;
-            let (key, after) = ("encoder.time_reduction.after_layer", reduction.after_layer);
-            expect(key, "a number below encoder.layers", after < encoder.layers, after)?;
-        }
-        match self.predictor {
-            PredictorConfig::Lstm { embedding, hidden, layers, dropout: rate } => {
-                whole("predictor.embedding", embedding, WIDEST)?;
-                whole("predictor.hidden", hidden, WIDEST)?;
-                whole("predictor.layers", layers, MANY)?;
-                dropout("predictor.dropout", rate)?;
-            }
-            PredictorConfig::Stateless { embedding, context, dropout: rate } => {
-                whole("predictor.embedding", embedding, WIDEST)?;
-                whole("predictor.context", context, MANY)?;
-                dropout("predictor.dropout", rate)?;
-            }
-        }
+        whole("encoder.stack", encoder.rows.stack, MANY)?;
+        whole("encoder.stride", encoder.rows.stride, MANY)?;
+        encoder.kind.check()?;
+        self.predictor.check()?;
         whole("joint.width", joint.width, WIDEST)?;
         dropout("joint.dropout", joint.dropout)
     }
@@ -120,25 +113,25 @@ impl Recipe {
         at_least_zero("training.z_loss", training.z_loss)?;
         let smoothing = training.label_smoothing;
         share("training.label_smoothing", smoothing)?;
-        let factored = matches!(self.loss, LossConfig::Rnnt { factored_blank: true });
+        let factored = matches!(self.loss.kind, LossConfig::Rnnt { factored_blank: true });
         let expected = "0 where the blank is factored";
         expect("training.label_smoothing", expected, smoothing == 0.0 || !factored, smoothing)
     }
 }
 
-fn expect(key: &str, expected: &str, fine: bool, found: impl Display) -> Result<()> {
+pub(crate) fn expect(key: &str, expected: &str, fine: bool, found: impl Display) -> Result<()> {
     if fine {
         return Ok(());
     }
     Err(Error::RecipeValue { key: key.into(), expected: expected.into(), found: found.to_string() })
 }
 
-fn whole(key: &str, value: usize, most: usize) -> Result<()> {
+pub(crate) fn whole(key: &str, value: usize, most: usize) -> Result<()> {
     let expected = if most == usize::MAX { "at least 1".into() } else { format!("1 to {most}") };
     expect(key, &expected, (1..=most).contains(&value), value)
 }
 
-fn dropout(key: &str, rate: f32) -> Result<()> {
+pub(crate) fn dropout(key: &str, rate: f32) -> Result<()> {
     expect(key, "a share of 0 to 0.9", (0.0..=0.9).contains(&rate), rate)
 }
 

@@ -105,7 +105,7 @@ impl Recipe {
     /// # Errors
     /// Durations that no topology has; [`Recipe::parse`] finds them first.
     pub fn topology(&self) -> Result<Topology> {
-        let topology = match &self.loss {
+        let topology = match &self.loss.kind {
             LossConfig::Tdt { durations, .. } => Topology::tdt(durations),
             LossConfig::MultiBlank { durations, .. } => {
                 self.training.topology.clone().with_big_blanks(durations)
@@ -122,12 +122,19 @@ impl Recipe {
     pub fn loss_options(&self) -> Result<Options> {
         let TrainingConfig { fastemit, delay_penalty, label_smoothing, z_loss, .. } = self.training;
         let loss = self.kind()?;
-        Ok(Options { loss, fastemit, delay_penalty, label_smoothing, z_loss, ..self.ctc_options() })
+        Ok(Options {
+            loss,
+            fastemit,
+            delay_penalty,
+            label_smoothing,
+            z_loss,
+            ..self.loss.options.options(self.ctc_options())
+        })
     }
 
     fn kind(&self) -> Result<Loss> {
         let topology = self.topology()?;
-        Ok(match self.loss {
+        Ok(match self.loss.kind {
             LossConfig::Rnnt { factored_blank } => {
                 let tokens = if factored_blank { Tokens::FactoredBlank } else { Tokens::Softmax };
                 Loss::Transducer { topology, tokens, sigma: 0.0 }
@@ -145,12 +152,13 @@ impl Recipe {
 
     /// Options of the auxiliary CTC loss, which is not regularised.
     pub(crate) fn ctc_options(&self) -> Options {
-        Options { precision: self.training.precision.precision(), ..Options::of(Loss::Ctc) }
+        let (precision, budget) = (self.training.precision.precision(), self.loss.options.budget);
+        Options { precision, budget, ..Options::of(Loss::Ctc) }
     }
 
     /// Factors of both losses of pruned training at a step of the run.
     pub(crate) fn scales(&self, step: u64) -> Scales {
-        let LossConfig::Pruned { simple_scale, warm_steps, .. } = self.loss else {
+        let LossConfig::Pruned { simple_scale, warm_steps, .. } = self.loss.kind else {
             return Scales::default();
         };
         let scales = Scales { simple: simple_scale, ..Scales::default() };

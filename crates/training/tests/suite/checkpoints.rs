@@ -69,19 +69,19 @@ fn the_parameters_of_every_kind_of_loss_come_back() {
     let cases: [(&str, Shapes); 4] = [
         (
             "kind = \"tdt\"\ndurations = [0, 1, 2]",
-            &[("joint.durations", &[3, 16]), ("joint.durations.bias", &[3])],
+            &[("joint.durations.bias", &[3]), ("joint.durations.weight", &[3, 16])],
         ),
         (
             "kind = \"multi-blank\"\ndurations = [2, 3]",
-            &[("joint.head", &[6, 16]), ("joint.head.bias", &[6])],
+            &[("joint.head.bias", &[6]), ("joint.head.weight", &[6, 16])],
         ),
         (
             "kind = \"pruned\"",
             &[
-                ("simple.encoder", &[4, 32]),
                 ("simple.encoder.bias", &[4]),
-                ("simple.predictor", &[4, 16]),
+                ("simple.encoder.weight", &[4, 32]),
                 ("simple.predictor.bias", &[4]),
+                ("simple.predictor.weight", &[4, 16]),
             ],
         ),
         ("kind = \"rnnt\"\nfactored_blank = true", &[]),
@@ -101,7 +101,11 @@ fn the_parameters_of_every_kind_of_loss_come_back() {
             let mut other = checkpoint;
             other.recipe = other.recipe.split("[loss]").next().unwrap().to_owned();
             other.write(&again).unwrap();
-            refused(&again, if name == "joint.head" { "joint.head of shape [4, 16]" } else { "only" }, "");
+            refused(
+                &again,
+                if name == "joint.head.bias" { "joint.head.bias of shape [4]" } else { "only" },
+                "",
+            );
         }
     }
 }
@@ -140,9 +144,12 @@ fn foreign_files_are_refused() {
     write(with_metadata(&bytes, |_| "no JSON".into()));
     refused(&foreign, "metadata in JSON", "");
     write(with_metadata(&bytes, |header| header.replace("panda checkpoint", "another format")));
-    refused(&foreign, "format \"panda checkpoint\", version 1", "another format");
-    write(with_metadata(&bytes, |header| header.replace("\"version\":1", "\"version\":2")));
-    refused(&foreign, "version 1", "version 2");
+    refused(&foreign, "format \"panda checkpoint\", version 2", "another format");
+    write(with_metadata(&bytes, |header| header.replace("\"version\":2", "\"version\":3")));
+    refused(&foreign, "version 2", "version 3");
+    // Parameters had other names and layouts then.
+    write(with_metadata(&bytes, |header| header.replace("\"version\":2", "\"version\":1")));
+    refused(&foreign, "version 2", "version 1, whose parameters have other names: train it again");
     write(with_metadata(&bytes, |header| header.replace("\"step\"", "\"stop\"")));
     refused(&foreign, "metadata with recipe, tokenizer and progress", "stop");
     write(with_metadata(&bytes, |header| {
@@ -188,16 +195,16 @@ fn values_that_do_not_fit_the_recipe_are_named() {
         change(&mut checkpoint);
         checkpoint.write(&bad).unwrap();
     };
-    with(&|c| c.weights.get_mut("joint.head").unwrap()[5] = f32::NAN);
-    refused(&bad, "finite values in weight/joint.head", "NaN at 5");
-    with(&|c| c.second.get_mut("joint.head").unwrap()[0] = f32::INFINITY);
-    refused(&bad, "finite values in second/joint.head", "inf at 0");
-    with(&|c| c.shapes.get_mut("joint.head").unwrap().reverse());
-    refused(&bad, "joint.head of shape [4, 16]", "[16, 4]");
+    with(&|c| c.weights.get_mut("joint.head.weight").unwrap()[5] = f32::NAN);
+    refused(&bad, "finite values in weight/joint.head.weight", "NaN at 5");
+    with(&|c| c.memory.get_mut("second").unwrap().get_mut("joint.head.weight").unwrap()[0] = f32::INFINITY);
+    refused(&bad, "finite values in second/joint.head.weight", "inf at 0");
+    with(&|c| c.shapes.get_mut("joint.head.weight").unwrap().reverse());
+    refused(&bad, "joint.head.weight of shape [4, 16]", "[16, 4]");
     with(&|c| {
-        c.first.remove("joint.head");
+        c.memory.get_mut("first").unwrap().remove("joint.head.weight");
     });
-    refused(&bad, "first/joint.head of shape [4, 16]", "none");
+    refused(&bad, "first/joint.head.weight of shape [4, 16]", "none");
     with(&|c| c.weights.clear());
     refused(&bad, "tensors named weight/", "none");
     with(&|c| c.recipe = c.recipe.replace("width = 16", "width = 17"));

@@ -2,6 +2,7 @@
 
 mod checkpoints;
 mod learning;
+mod own_parts;
 mod recipes;
 mod runs;
 mod toy;

@@ -1,7 +1,8 @@
 //! What a recipe may say.
 use std::path::Path;
 
-use training::{Error, Recipe, recipe::LossConfig};
+use training::recipe::{ActivationKind, Loss, LossConfig, LossOptions};
+use training::{Error, Recipe};
 
 use super::toy::Toy;
 
@@ -58,6 +59,13 @@ fn unknown_and_missing_keys_are_named() {
         ("ctc_weight = 0.3", "[loss]\nkind = \"tdt\"", "durations"),
         ("ctc_weight = 0.3", "[loss]\nkind = \"rnnt\"\nsigma = 0.1", "sigma"),
         ("ctc_weight = 0.3", "[loss]\nkind = \"tdt\"\ndurations = [-1, 1]", "-1"),
+        ("ctc_weight = 0.3", "[loss]\nkind = \"rnnt\"\nbuget = \"8MiB\"", "buget"),
+        ("ctc_weight = 0.3", "[loss]\nkind = \"rnnt\"\nbudget = \"8MB\"", "64MiB or 8GiB"),
+        ("ctc_weight = 0.3", "[loss]\nkind = \"rnnt\"\nbudget = 8", "string"),
+        ("ctc_weight = 0.3", "[loss]\nbudget = \"8MiB\"", "kind"),
+        ("ctc_weight = 0.3", "[loss]\nkind = \"rnnt\"\nactivation = \"sine\"", "sine"),
+        ("layers = 1\nhidden = 16\nbid", "kind = \"conv\"\nlayers = 1\nhidden = 16\nbid", "conv"),
+        ("stack = 4", "stack = -4", "-4"),
     ] {
         let error = parse(&toy(&[(old, new)])).unwrap_err();
         assert!(matches!(error, Error::RecipeSyntax { .. }), "{new}: {error}");
@@ -141,6 +149,10 @@ fn values_out_of_range_are_named() {
             "topology = \"constrained\"\n[loss]\nkind = \"multi-blank\"\ndurations = [2]",
             "training.topology",
         ),
+        ("ctc_weight = 0.3", "[loss]\nkind = \"rnnt\"\nskip = 1.0", "loss.skip"),
+        ("ctc_weight = 0.3", "z_loss = 0.1\n[loss]\nkind = \"rnnt\"\nskip = 1e-6", "loss.skip"),
+        ("ctc_weight = 0.3", "[loss]\nkind = \"pruned\"\nclamp = -1.0", "loss.clamp"),
+        ("ctc_weight = 0.3", "label_smoothing = 0.1\n[loss]\nkind = \"rnnt\"\nclamp = 1.0", "loss.clamp"),
         ("ctc_weight = 0.3", "[loss]\nkind = \"pruned\"\ns_range = 1", "loss.s_range"),
         ("ctc_weight = 0.3", "[loss]\nkind = \"pruned\"\nsimple_scale = inf", "loss.simple_scale"),
         ("ctc_weight = 0.3", "[loss]\nkind = \"pruned\"\nlm_only_scale = 2.0", "loss.lm_only_scale"),
@@ -167,20 +179,43 @@ fn values_out_of_range_are_named() {
 
 #[test]
 fn a_recipe_without_a_loss_is_the_plain_one_and_all_kinds_survive_writing() {
-    assert_eq!(parse(&toy(&[])).unwrap().loss, LossConfig::Rnnt { factored_blank: false });
+    assert_eq!(parse(&toy(&[])).unwrap().loss.kind, LossConfig::Rnnt { factored_blank: false });
     for loss in [
         "kind = \"rnnt\"\nfactored_blank = true",
         "kind = \"tdt\"\ndurations = [0, 1, 2]\nsigma = 0.05\nomega = 0.1",
         "kind = \"multi-blank\"\ndurations = [2, 4]",
         "kind = \"pruned\"\ns_range = 3\nwarm_steps = 100",
+        "kind = \"rnnt\"\nbudget = \"3MiB\"\nskip = 1e-6\nclamp = 0.5\nactivation = \"relu\"",
+        "kind = \"tdt\"\ndurations = [0, 1]\nbudget = \"unlimited\"",
+        "kind = \"multi-blank\"\ndurations = [2]\nbudget = \"recompute\"",
     ] {
         let corpus = Toy::new();
         let loss = format!("ctc_weight = 0.3\n[loss]\n{loss}");
         let path = corpus.recipe(&[("ctc_weight = 0.3", &loss)]);
         let (recipe, text) = Recipe::read(&path, Some(9)).unwrap();
         assert_eq!(parse(&text).unwrap().loss, recipe.loss);
-        assert_ne!(recipe.loss, LossConfig::default());
+        assert_ne!(recipe.loss, Loss::default());
     }
+}
+
+#[test]
+fn every_kind_of_loss_takes_the_shared_keys() {
+    let all = "budget = \"8MiB\"\nskip = 1e-6\nclamp = 0.5\nactivation = \"relu\"";
+    for kind in ["kind = \"rnnt\"", "kind = \"tdt\"\ndurations = [1]", "kind = \"pruned\""] {
+        let text = toy(&[("ctc_weight = 0.3", &format!("[loss]\n{kind}\n{all}"))]);
+        let loss = parse(&text).unwrap().loss.options;
+        assert_eq!(loss.budget.limit(), 8 << 20);
+        assert_eq!((loss.skip, loss.clamp, loss.activation), (1e-6, Some(0.5), ActivationKind::Relu));
+    }
+    assert_eq!(parse(&toy(&[])).unwrap().loss.options, LossOptions::default());
+}
+
+#[test]
+fn an_encoder_without_a_kind_is_the_lstm() {
+    let plain = parse(&toy(&[])).unwrap();
+    let named = parse(&toy(&[("stack = 4", "kind = \"lstm\"\nstack = 4")])).unwrap();
+    assert_eq!(plain.encoder, named.encoder);
+    assert_eq!((plain.encoder.rows.stack, plain.encoder.kind.reduction()), (4, 1));
 }
 
 #[test]

@@ -180,7 +180,12 @@ fn diverges(toy: &Toy, loss: &str) {
     ]);
     let folder = toy.path("run");
     let error = run(&recipe, &folder, Start::Force).unwrap_err();
-    let Error::Diverged { step, utterances, .. } = &error else { panic!("{error}") };
+    let Error::Diverged { step, utterances, what, found, source } = &error else { panic!("{error}") };
+    // What the loop sees itself has a value; what the loss sees, the loss's own error with the place.
+    let own = ["loss", "gradient norm"].contains(what) && source.is_none();
+    assert_eq!(own, source.is_none(), "{error}");
+    assert!(found.is_some_and(|found| !found.is_finite()) || source.is_some(), "{error}");
+    assert_eq!(std::error::Error::source(&error).is_some(), source.is_some());
     assert!(*step >= 1 && !utterances.is_empty() && utterances.len() <= 2);
     let message = error.to_string();
     assert!(

@@ -1,0 +1,123 @@
+//! LSTM layers over a ragged batch of rows.
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use candle_nn::VarBuilder;
+use serde::{Deserialize, Serialize};
+
+use super::{BuildEncoder, Encoder};
+use crate::dropout::Masks;
+use crate::recipe::check::{self, MANY, WIDEST};
+use crate::{Lstm, Result};
+
+/// `[encoder]`, kind `lstm`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LstmEncoderConfig {
+    /// Number of LSTM layers.
+    pub layers: usize,
+    /// State width of each direction.
+    pub hidden: usize,
+    /// Whether each layer also reads backwards.
+    #[serde(default)]
+    pub bidirectional: bool,
+    /// Share of values dropped after each layer.
+    #[serde(default)]
+    pub dropout: f32,
+    /// Optional shortening between two layers.
+    #[serde(default)]
+    pub time_reduction: Option<TimeReduction>,
+}
+
+/// `[encoder.time_reduction]`: neighbouring rows are concatenated after a layer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TimeReduction {
+    /// Number of layers below.
+    pub after_layer: usize,
+    /// How many rows become one.
+    pub factor: usize,
+}
+
+impl BuildEncoder for LstmEncoderConfig {
+    fn check(&self) -> Result<()> {
+        check::whole("encoder.layers", self.layers, MANY)?;
+        check::whole("encoder.hidden", self.hidden, WIDEST)?;
+        check::dropout("encoder.dropout", self.dropout)?;
+        if let Some(reduction) = &self.time_reduction {
+            check::whole("encoder.time_reduction.factor", reduction.factor, MANY)?;
+            let (key, after) = ("encoder.time_reduction.after_layer", reduction.after_layer);
+            check::expect(key, "a number below encoder.layers", after < self.layers, after)?;
+        }
+        Ok(())
+    }
+
+    fn reduction(&self) -> usize {
+        self.time_reduction.as_ref().map_or(1, |reduction| reduction.factor)
+    }
+
+    fn build(&self, input: usize, vb: &VarBuilder) -> Result<Arc<dyn Encoder>> {
+        Ok(Arc::new(LstmEncoder::new(self, input, vb)?))
+    }
+}
+
+/// LSTM layers, one or two directions each, with dropout after each and an optional time reduction between two.
+#[derive(Debug, Clone)]
+pub struct LstmEncoder {
+    config: LstmEncoderConfig,
+    layers: Vec<Lstm>,
+}
+
+impl LstmEncoder {
+    /// Makes the layers for rows of width `input`, with the parameters of [`Lstm`] under `layers.N`.
+    ///
+    /// # Errors
+    /// Those of the builder.
+    pub fn new(config: &LstmEncoderConfig, input: usize, vb: &VarBuilder) -> Result<Self> {
+        let mut width = input;
+        let mut layers: Vec<Lstm> = Vec::new();
+        for layer in 0..config.layers {
+            if let Some(reduction) = config.time_reduction.as_ref().filter(|r| r.after_layer == layer) {
+                width *= reduction.factor;
+            }
+            let vb = vb.pp("layers").pp(layer);
+            layers.push(Lstm::new(width, config.hidden, 0, config.bidirectional, &vb)?);
+            width = layers[layer].width();
+        }
+        Ok(LstmEncoder { config: config.clone(), layers })
+    }
+}
+
+impl Encoder for LstmEncoder {
+    fn width(&self) -> usize {
+        self.layers.last().map_or(0, Lstm::width)
+    }
+
+    fn forward(
+        &self,
+        x: &Tensor,
+        lengths: &[usize],
+        mut masks: Option<&mut Masks>,
+    ) -> Result<(Tensor, Vec<usize>)> {
+        let (mut x, mut lengths) = (x.clone(), lengths.to_vec());
+        for (layer, lstm) in self.layers.iter().enumerate() {
+            if let Some(reduction) = self.config.time_reduction.as_ref().filter(|r| r.after_layer == layer) {
+                x = reduce(&x, reduction.factor)?;
+                lengths.iter_mut().for_each(|length| *length = length.div_ceil(reduction.factor));
+            }
+            x = lstm.forward(&x, &lengths)?;
+            if let Some(masks) = masks.as_deref_mut() {
+                x = masks.apply(&x, self.config.dropout)?;
+            }
+        }
+        Ok((x, lengths))
+    }
+}
+
+/// Concatenates `factor` neighbouring rows: `[B, T, D]` to `[B, ⌈T/factor⌉, factor·D]`, zeros after the end.
+fn reduce(x: &Tensor, factor: usize) -> Result<Tensor> {
+    let (batch, frames, width) = x.dims3()?;
+    let rows = frames.div_ceil(factor);
+    let x = x.pad_with_zeros(1, 0, rows * factor - frames)?;
+    Ok(x.reshape((batch, rows, factor * width))?)
+}

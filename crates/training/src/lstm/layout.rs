@@ -1,0 +1,131 @@
+//! Which utterances run side by side, and where their frames lie.
+//!
+//! ```text
+//! utterances of a group, longest first; frame t has the rows of those longer than t, one after another, no padding
+//! groups of a direction one after another, longest first
+//! ```
+use std::ops::Range;
+
+/// Most utterances of a group: more would not make the products of a step faster.
+const GROUP: usize = 16;
+/// Fewest where there are more than enough: fewer would read the recurrent weight too often.
+const THIN: usize = 8;
+/// Groups of a layer that are aimed for, in both directions together.
+const TASKS: usize = 128;
+
+/// Sizes of a layer: frames of the padded tensor, input width D, state width H.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sizes {
+    pub frames: usize,
+    pub input: usize,
+    pub hidden: usize,
+}
+
+/// Utterances of a group, for a batch of so many in so many directions.
+pub(super) fn group_size(batch: usize, directions: usize) -> usize {
+    (batch * directions).div_ceil(TASKS).clamp(THIN, GROUP).min(batch.div_ceil(3 - directions)).max(1)
+}
+
+/// One group, whose frames are the packed rows `rows` of its direction.
+#[derive(Debug)]
+pub(super) struct Group {
+    /// Batch index of each utterance, longest first.
+    utterances: Vec<usize>,
+    lengths: Vec<usize>,
+    /// First row of each frame, counted from the group's own first, and the total at the end.
+    offsets: Vec<usize>,
+}
+
+impl Group {
+    /// `utterances` must be ordered by falling length.
+    fn new(utterances: Vec<usize>, lengths: &[usize]) -> Self {
+        let lengths: Vec<usize> = utterances.iter().map(|&b| lengths[b]).collect();
+        debug_assert!(lengths.is_sorted_by(|a, b| a >= b));
+        let mut offsets = vec![0];
+        for t in 0..lengths.first().copied().unwrap_or(0) {
+            offsets.push(offsets[t] + lengths.partition_point(|&length| length > t));
+        }
+        Group { utterances, lengths, offsets }
+    }
+
+    /// Number of utterances.
+    pub fn size(&self) -> usize {
+        self.utterances.len()
+    }
+
+    /// Packed rows in all.
+    pub fn rows(&self) -> usize {
+        *self.offsets.last().expect("offsets start with 0")
+    }
+
+    /// Frames of the longest utterance.
+    pub fn steps(&self) -> usize {
+        self.offsets.len() - 1
+    }
+
+    /// Rows of a frame.
+    pub fn at(&self, t: usize) -> Range<usize> {
+        self.offsets[t]..self.offsets[t + 1]
+    }
+}
+
+/// The packed rows of one direction.
+#[derive(Debug)]
+pub(super) struct Layout {
+    pub groups: Vec<Group>,
+    /// Runs from each utterance's own end to its start.
+    reverse: bool,
+    /// Group, place in it, and first packed row of that group, of each utterance of the batch.
+    places: Vec<(usize, usize, usize)>,
+}
+
+impl Layout {
+    pub fn new(lengths: &[usize], directions: usize, reverse: bool) -> Self {
+        let mut order: Vec<usize> = (0..lengths.len()).collect();
+        order.sort_by_key(|&b| (std::cmp::Reverse(lengths[b]), b));
+        let size = group_size(lengths.len(), directions);
+        let groups: Vec<Group> =
+            order.chunks(size).map(|group| Group::new(group.to_vec(), lengths)).collect();
+        let mut places = vec![(0, 0, 0); lengths.len()];
+        let mut first = 0;
+        for (g, group) in groups.iter().enumerate() {
+            group.utterances.iter().enumerate().for_each(|(j, &b)| places[b] = (g, j, first));
+            first += group.rows();
+        }
+        Layout { groups, reverse, places }
+    }
+
+    /// Packed rows of the direction.
+    pub fn rows(&self) -> usize {
+        self.groups.iter().map(Group::rows).sum()
+    }
+
+    /// (frame in the tensor, packed row) of every frame of an utterance.
+    pub fn places(&self, utterance: usize) -> impl Iterator<Item = (usize, usize)> {
+        let (g, j, first) = self.places[utterance];
+        let group = &self.groups[g];
+        let length = group.lengths[j];
+        (0..length)
+            .map(move |t| (if self.reverse { length - 1 - t } else { t }, first + group.offsets[t] + j))
+    }
+
+    /// Calls `visit(batch index, frame in the tensor, row of the group)` for every frame of a group.
+    pub fn for_each(&self, group: &Group, mut visit: impl FnMut(usize, usize, usize)) {
+        for (j, (&b, &length)) in group.utterances.iter().zip(&group.lengths).enumerate() {
+            for t in 0..length {
+                visit(b, if self.reverse { length - 1 - t } else { t }, group.offsets[t] + j);
+            }
+        }
+    }
+
+    /// Cuts packed rows of `width` values into those of each group.
+    pub fn cut<'a, F>(&self, mut rows: &'a mut [F], width: usize) -> Vec<&'a mut [F]> {
+        let mut parts = Vec::with_capacity(self.groups.len());
+        for group in &self.groups {
+            let (part, rest) = rows.split_at_mut(group.rows() * width);
+            parts.push(part);
+            rows = rest;
+        }
+        parts
+    }
+}

@@ -1,0 +1,233 @@
+//! AdamW with global norm clipping, over plain slices.
+use std::collections::BTreeMap;
+
+use candle_core::backprop::GradStore;
+
+use super::{Optimiser, norm};
+use crate::checkpoint::Values;
+use crate::recipe::OptimiserConfig;
+use crate::tensors::{self, with_slice};
+use crate::{Error, Parameters, Result};
+
+/// AdamW (Loshchilov and Hutter, arXiv 1711.05101).
+///
+/// ```text
+/// g ← g · min(1, clip / ‖g‖)      m ← β₁m + (1-β₁)g      v ← β₂v + (1-β₂)g²
+/// w ← w - rate · (m / (1-β₁ᵗ) / (√(v / (1-β₂ᵗ)) + ε) + decay · w)
+/// ```
+/// Parameters of one axis, which are biases and scales, do not decay.
+#[derive(Debug, Clone)]
+pub struct AdamW {
+    config: OptimiserConfig,
+    first: Values,
+    second: Values,
+    steps: u64,
+}
+
+impl AdamW {
+    /// Zero moments for these parameters.
+    pub fn new(parameters: &Parameters, config: &OptimiserConfig) -> Self {
+        let zeros: Values =
+            parameters.iter().map(|(name, v)| (name.to_owned(), vec![0.0; v.elem_count()])).collect();
+        AdamW { config: config.clone(), first: zeros.clone(), second: zeros, steps: 0 }
+    }
+}
+
+impl Optimiser for AdamW {
+    fn step(&mut self, parameters: &Parameters, gradients: &GradStore, rate: f64) -> Result<f64> {
+        let norm = norm(parameters, gradients)?;
+        if !norm.is_finite() {
+            return Ok(norm);
+        }
+        self.steps += 1;
+        let OptimiserConfig { clip_norm, betas: [beta1, beta2], eps, weight_decay, .. } = self.config;
+        let clip = if clip_norm > 0.0 && norm > clip_norm { clip_norm / norm } else { 1.0 };
+        let steps = i32::try_from(self.steps).unwrap_or(i32::MAX);
+        let rates = Rates {
+            clip: clip as f32,
+            beta1: beta1 as f32,
+            beta2: beta2 as f32,
+            step: (rate / (1.0 - beta1.powi(steps))) as f32,
+            second: (1.0 / (1.0 - beta2.powi(steps))) as f32,
+            eps: eps as f32,
+            keep: 1.0,
+        };
+        for (name, variable) in parameters.iter() {
+            let Some(gradient) = gradients.get(variable) else { continue };
+            let (Some(m), Some(v)) = (self.first.get_mut(name), self.second.get_mut(name)) else {
+                return Err(Error::shape(name, "a parameter known to the optimiser", "a new one"));
+            };
+            let decay = if variable.rank() > 1 { weight_decay } else { 0.0 };
+            let rates = Rates { keep: (1.0 - rate * decay) as f32, ..rates };
+            let mut weights = tensors::to_vec(variable)?;
+            with_slice(&gradient.contiguous()?, |g| {
+                update(&mut weights, g, m, v, rates);
+                Ok(())
+            })?;
+            variable.set(&tensors::from_vec(weights, variable.shape().clone())?)?;
+        }
+        Ok(norm)
+    }
+
+    fn memory(&self) -> BTreeMap<String, Values> {
+        [("first", &self.first), ("second", &self.second)]
+            .map(|(kind, values)| (kind.to_owned(), values.clone()))
+            .into()
+    }
+
+    fn restore(&mut self, memory: &BTreeMap<String, Values>, steps: u64) -> Result<()> {
+        for (kind, values) in [("first", &mut self.first), ("second", &mut self.second)] {
+            let Some(found) = memory.get(kind) else {
+                return Err(Error::shape(kind, "moments of every parameter", "none"));
+            };
+            values.clone_from(found);
+        }
+        self.steps = steps;
+        Ok(())
+    }
+}
+
+/// The step's factors; `keep` is what decay leaves of a weight.
+#[derive(Clone, Copy)]
+struct Rates {
+    clip: f32,
+    beta1: f32,
+    beta2: f32,
+    step: f32,
+    second: f32,
+    eps: f32,
+    keep: f32,
+}
+
+fn update(weights: &mut [f32], gradient: &[f32], first: &mut [f32], second: &mut [f32], r: Rates) {
+    let moments = first.iter_mut().zip(second);
+    for ((w, &g), (m, v)) in weights.iter_mut().zip(gradient).zip(moments) {
+        let g = g * r.clip;
+        *m = r.beta1 * *m + (1.0 - r.beta1) * g;
+        *v = r.beta2 * *v + (1.0 - r.beta2) * g * g;
+        *w = r.keep * *w - r.step * *m / ((*v * r.second).sqrt() + r.eps);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use approx::assert_relative_eq;
+    use candle_core::{Device, Tensor, Var};
+    use candle_nn::Init;
+
+    use super::*;
+
+    fn config(weight_decay: f64, clip_norm: f64) -> OptimiserConfig {
+        let text = format!(
+            "learning_rate = 0.1\nbetas = [0.5, 0.75]\neps = 1e-8\nweight_decay = {weight_decay}\nclip_norm = {clip_norm}"
+        );
+        toml::from_str(&text).unwrap()
+    }
+
+    fn set(variable: &Var, values: &[f32]) {
+        variable.set(&Tensor::from_slice(values, variable.shape(), &Device::Cpu).unwrap()).unwrap();
+    }
+
+    fn get(variable: &Var) -> Vec<f32> {
+        variable.flatten_all().unwrap().to_vec1().unwrap()
+    }
+
+    /// Parameters that start uniform in ±1.
+    fn parameters(shapes: &[(&str, &[usize])]) -> Parameters {
+        let start = Init::Uniform { lo: -1.0, up: 1.0 };
+        let make = |vb: candle_nn::VarBuilder| {
+            shapes
+                .iter()
+                .try_for_each(|(name, shape)| Ok(vb.get_with_hints(*shape, name, start).map(drop)?))
+        };
+        Parameters::build(3, make).unwrap().0
+    }
+
+    /// Gradients g of a loss Σ g·w.
+    fn gradients(parts: &[(&Var, &[f32])]) -> GradStore {
+        let terms: Vec<Tensor> = parts
+            .iter()
+            .map(|(v, g)| (v.as_tensor() * Tensor::from_slice(g, v.shape(), &Device::Cpu).unwrap()).unwrap())
+            .map(|product| product.sum_all().unwrap())
+            .collect();
+        Tensor::stack(&terms, 0).unwrap().sum_all().unwrap().backward().unwrap()
+    }
+
+    #[test]
+    fn two_steps_by_hand() {
+        let parameters = parameters(&[("w", &[2, 1])]);
+        let w = parameters.get("w").unwrap();
+        set(w, &[1.0, -2.0]);
+        let mut optimiser = AdamW::new(&parameters, &config(0.5, 0.0));
+        let norm = optimiser.step(&parameters, &gradients(&[(w, &[3.0, 4.0])]), 0.1).unwrap();
+        assert_relative_eq!(norm, 5.0, max_relative = 1e-12);
+        // The first step is the sign of the gradient: m/(1-β₁) = g, √(v/(1-β₂)) = |g|. Decay takes 0.1·0.5 of the weight.
+        assert_relative_eq!(get(w)[..], [0.95 - 0.1, -1.9 - 0.1], max_relative = 1e-6);
+
+        optimiser.step(&parameters, &gradients(&[(w, &[-1.0, 0.0])]), 0.2).unwrap();
+        // m = 0.5·(0.5·3) + 0.5·(-1) = 0.25, v = 0.75·(0.25·9) + 0.25·1 = 1.9375; corrections 1-0.25 and 1-0.5625.
+        let first = 0.25 / 0.75 / (1.9375f32 / 0.4375).sqrt();
+        let second = 1.0 / 0.75 / (0.75 * 0.25 * 16.0 / 0.4375f32).sqrt();
+        let expected = [0.9 * 0.85 - 0.2 * first, 0.9 * -2.0 - 0.2 * second];
+        assert_relative_eq!(get(w)[..], expected, max_relative = 1e-6);
+    }
+
+    #[test]
+    fn clipping_scales_the_whole_gradient() {
+        let run = |gradient: &[f32], clip| {
+            let parameters = parameters(&[("w", &[2, 1])]);
+            let w = parameters.get("w").unwrap();
+            let mut optimiser = AdamW::new(&parameters, &config(0.0, clip));
+            let norm = optimiser.step(&parameters, &gradients(&[(w, gradient)]), 0.1).unwrap();
+            (norm, optimiser.first["w"].clone())
+        };
+        let (norm, moments) = run(&[30.0, 40.0], 5.0);
+        assert_relative_eq!(norm, 50.0, max_relative = 1e-12);
+        assert_relative_eq!(moments[..], [1.5, 2.0], max_relative = 1e-6);
+        assert_eq!(run(&[0.3, 0.4], 5.0).1, [0.15, 0.2]);
+    }
+
+    #[test]
+    fn biases_do_not_decay_and_parameters_without_gradient_stay() {
+        let parameters = parameters(&[("w", &[4, 8]), ("some.bias", &[2]), ("idle", &[2, 2])]);
+        let [w, bias, idle] = ["w", "some.bias", "idle"].map(|name| parameters.get(name).unwrap());
+        set(w, &[1.0; 32]);
+        set(bias, &[1.0; 2]);
+        let before = get(idle);
+        let gradients = gradients(&[(w, &[0.0; 32]), (bias, &[0.0; 2])]);
+        AdamW::new(&parameters, &config(0.5, 0.0)).step(&parameters, &gradients, 0.1).unwrap();
+        assert!(get(w).iter().all(|w| (w - 0.95).abs() < 1e-6), "{:?}", get(w));
+        assert_eq!((get(bias), get(idle)), (vec![1.0; 2], before));
+    }
+
+    #[test]
+    fn a_restored_optimiser_goes_on_as_if_nothing_had_happened() {
+        let run = |restore: bool| {
+            let parameters = parameters(&[("w", &[2, 1])]);
+            let w = parameters.get("w").unwrap();
+            let mut optimiser = AdamW::new(&parameters, &config(0.5, 0.0));
+            optimiser.step(&parameters, &gradients(&[(w, &[3.0, 4.0])]), 0.1).unwrap();
+            if restore {
+                let memory = optimiser.memory();
+                optimiser = AdamW::new(&parameters, &config(0.5, 0.0));
+                optimiser.restore(&memory, 1).unwrap();
+                assert!(
+                    optimiser.restore(&BTreeMap::new(), 1).unwrap_err().to_string().starts_with("first: ")
+                );
+            }
+            optimiser.step(&parameters, &gradients(&[(w, &[-1.0, 2.0])]), 0.1).unwrap();
+            get(w)
+        };
+        assert_eq!(run(true), run(false));
+    }
+
+    #[test]
+    fn a_gradient_that_is_no_number_changes_nothing() {
+        let parameters = parameters(&[("w", &[2, 1])]);
+        let w = parameters.get("w").unwrap();
+        let (before, mut optimiser) = (get(w), AdamW::new(&parameters, &config(0.5, 1.0)));
+        let gradients = gradients(&[(w, &[f32::NAN, 1.0])]);
+        assert!(optimiser.step(&parameters, &gradients, 0.1).unwrap().is_nan());
+        assert_eq!((get(w), optimiser.steps, optimiser.first["w"].clone()), (before, 0, vec![0.0; 2]));
+    }
+}

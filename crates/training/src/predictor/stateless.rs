@@ -1,0 +1,117 @@
+//! A look at the last few labels.
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use candle_nn::VarBuilder;
+use kernels::tanh;
+use serde::{Deserialize, Serialize};
+
+use super::embedding::{Embedding, Table};
+use super::{BuildPredictor, Memory, Predictor, Steps};
+use crate::dropout::Masks;
+use crate::recipe::check::{self, MANY, WIDEST};
+use crate::stepwise::Affine;
+use crate::{Linear, Result};
+
+/// `[predictor]`, kind `stateless`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StatelessPredictorConfig {
+    /// Width of a label's embedding.
+    pub embedding: usize,
+    /// How many labels it sees.
+    pub context: usize,
+    /// Share of values dropped after the embedding.
+    #[serde(default)]
+    pub dropout: f32,
+}
+
+impl BuildPredictor for StatelessPredictorConfig {
+    fn check(&self) -> Result<()> {
+        check::whole("predictor.embedding", self.embedding, WIDEST)?;
+        check::whole("predictor.context", self.context, MANY)?;
+        check::dropout("predictor.dropout", self.dropout)
+    }
+
+    fn build(&self, tokens: usize, blank: u32, vb: &VarBuilder) -> Result<Arc<dyn Predictor>> {
+        Ok(Arc::new(StatelessPredictor::new(self, tokens, blank, vb)?))
+    }
+}
+
+/// `tanh(W [e(y_{u-context}), .., e(y_{u-1})] + b)`, labels oldest first.
+#[derive(Debug, Clone)]
+pub struct StatelessPredictor {
+    embedding: Embedding,
+    context: Linear,
+    config: StatelessPredictorConfig,
+    blank: u32,
+}
+
+impl StatelessPredictor {
+    /// Makes the parameters `embedding.weight`, `context.weight` `[E, context · E]` and `context.bias`.
+    ///
+    /// # Errors
+    /// Those of the builder.
+    pub fn new(
+        config: &StatelessPredictorConfig,
+        tokens: usize,
+        blank: u32,
+        vb: &VarBuilder,
+    ) -> Result<Self> {
+        let width = config.embedding;
+        let embedding = Embedding::new(tokens, width, blank, &vb.pp("embedding"))?;
+        let context = Linear::new(config.context * width, width, &vb.pp("context"))?;
+        Ok(StatelessPredictor { embedding, context, config: config.clone(), blank })
+    }
+}
+
+impl Predictor for StatelessPredictor {
+    fn width(&self) -> usize {
+        self.config.embedding
+    }
+
+    fn forward(&self, labels: &[Vec<u32>], masks: Option<&mut Masks>) -> Result<Tensor> {
+        let places = (1..=self.config.context).rev();
+        let embeddings =
+            places.map(|back| self.embedding.before(labels, back)).collect::<Result<Vec<_>>>()?;
+        let mut x = Tensor::cat(&embeddings, 2)?;
+        if let Some(masks) = masks {
+            x = masks.apply(&x, self.config.dropout)?;
+        }
+        Ok(self.context.apply(&x)?.tanh()?)
+    }
+
+    fn stepwise(&self) -> Result<Arc<dyn Steps>> {
+        Ok(Arc::new(StatelessSteps {
+            table: self.embedding.table()?,
+            layer: Affine::new(self.context.weight(), Some(self.context.bias()))?,
+            context: self.config.context,
+            blank: self.blank,
+        }))
+    }
+}
+
+/// The memory's labels are the last ones, oldest first.
+struct StatelessSteps {
+    table: Table,
+    layer: Affine,
+    context: usize,
+    blank: u32,
+}
+
+impl Steps for StatelessSteps {
+    fn start(&self) -> (Memory, Vec<f32>) {
+        let memory = Memory { labels: vec![self.blank; self.context], ..Memory::default() };
+        self.step(&memory, self.blank)
+    }
+
+    fn step(&self, memory: &Memory, label: u32) -> (Memory, Vec<f32>) {
+        let mut next = memory.clone();
+        next.labels.rotate_left(1);
+        *next.labels.last_mut().expect("a context of at least one label") = label;
+        let x: Vec<f32> = next.labels.iter().flat_map(|&label| self.table.row(label)).copied().collect();
+        let mut row = self.layer.apply(&x);
+        tanh(&mut row);
+        (next, row)
+    }
+}

@@ -1,0 +1,152 @@
+//! An encoder and a predictor of a user's own, in place of ours.
+use std::path::Path;
+use std::sync::Arc;
+
+use candle_core::{Device, Module, Tensor};
+use candle_nn::{Conv1d, Conv1dConfig, Embedding, Linear, VarBuilder};
+use decoding::Transducer;
+use training::encoder::{Encoder, Frames};
+use training::optimiser::{AdamW, Optimiser};
+use training::predictor::{Memory, Predictor, Steps};
+use training::{Masks, Model, Recipe, Result, Stepwise};
+
+const RECIPE: &str = r#"
+    data = { train = ["none.jsonl"] }
+    features = { mels = 5 }
+    tokens = { kind = "words" }
+    encoder = { stack = 2, stride = 2, layers = 1, hidden = 6 }
+    predictor = { kind = "lstm", embedding = 3, hidden = 5, layers = 1 }
+    joint = { width = 7 }
+    optimiser = { learning_rate = 1e-2 }
+    batch = { max_frames = 100, max_utterances = 4 }
+    training = { epochs = 1, ctc_weight = 0.2 }
+"#;
+
+/// A strided convolution and a linear layer, both candle's: [B, T, D] to [B, ⌈T/2⌉, W].
+struct Convolution(Conv1d, Linear);
+
+impl Module for Convolution {
+    fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+        let x = self.0.forward(&x.transpose(1, 2)?.contiguous()?)?.relu()?;
+        self.1.forward(&x.transpose(1, 2)?.contiguous()?)
+    }
+}
+
+fn convolution(vb: &VarBuilder) -> Result<Convolution> {
+    let config = Conv1dConfig { padding: 1, stride: 2, ..Conv1dConfig::default() };
+    let conv = candle_nn::conv1d(10, 8, 3, config, vb.pp("conv"))?;
+    Ok(Convolution(conv, candle_nn::linear(8, 6, vb.pp("out"))?))
+}
+
+/// The embedding of the last label alone.
+#[derive(Clone)]
+struct LastLabel {
+    table: Embedding,
+    blank: u32,
+}
+
+impl Predictor for LastLabel {
+    fn width(&self) -> usize {
+        4
+    }
+
+    fn forward(&self, labels: &[Vec<u32>], masks: Option<&mut Masks>) -> Result<Tensor> {
+        let rows = labels.iter().map(Vec::len).max().unwrap_or(0) + 1;
+        let last = |labels: &Vec<u32>| -> Vec<u32> {
+            (0..rows)
+                .map(|u| u.checked_sub(1).and_then(|u| labels.get(u)).copied().unwrap_or(self.blank))
+                .collect()
+        };
+        let ids = Tensor::new(labels.iter().map(last).collect::<Vec<_>>(), &Device::Cpu)?;
+        let x = self.table.forward(&ids)?;
+        match masks {
+            Some(masks) => masks.apply(&x, 0.1),
+            None => Ok(x),
+        }
+    }
+
+    fn stepwise(&self) -> Result<Arc<dyn Steps>> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+impl Steps for LastLabel {
+    fn start(&self) -> (Memory, Vec<f32>) {
+        self.step(&Memory::default(), self.blank)
+    }
+
+    fn step(&self, _: &Memory, label: u32) -> (Memory, Vec<f32>) {
+        let row = self.table.embeddings().get(label as usize).and_then(|row| row.to_vec1());
+        (Memory { labels: vec![label], ..Memory::default() }, row.expect("a label of the model"))
+    }
+}
+
+fn model() -> (Recipe, Model) {
+    let recipe = Recipe::parse(RECIPE, Path::new("own.toml")).unwrap();
+    let model = Model::with(&recipe, 3, |encoder, predictor| {
+        let table = candle_nn::embedding(4, 4, predictor.pp("table"))?;
+        let encoder: Arc<dyn Encoder> = Arc::new(Frames::new(convolution(&encoder)?, 6, 2)?);
+        Ok((encoder, Arc::new(LastLabel { table, blank: 3 })))
+    });
+    (recipe, model.unwrap())
+}
+
+fn wave(shape: &[usize]) -> Tensor {
+    let values: Vec<f32> = (0..shape.iter().product()).map(|i: usize| (0.37 * i as f32).sin()).collect();
+    Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
+}
+
+#[test]
+fn they_are_named_trained_and_searched_like_ours() {
+    let (recipe, model) = model();
+    let names: Vec<&str> = model.parameters().iter().map(|(name, _)| name).collect();
+    for name in ["encoder.conv.weight", "encoder.out.bias", "predictor.table.weight", "joint.head.weight"] {
+        assert!(names.contains(&name), "{names:?}");
+    }
+    assert!(!names.iter().any(|name| name.contains("layers")), "{names:?}");
+
+    let (x, lengths, labels) = (wave(&[2, 9, 10]), [9, 6], [vec![0, 2, 1], vec![1]]);
+    let mut optimiser = AdamW::new(model.parameters(), &recipe.optimiser);
+    let mut losses = Vec::new();
+    for step in 0..40 {
+        let mut masks = Masks::new(1, 0, step);
+        let out = model.losses(&x, &lengths, &labels, step, Some(&mut masks)).unwrap();
+        let gradients = out.mean.backward().unwrap();
+        for (name, parameter) in model.parameters().iter().filter(|(name, _)| !name.starts_with("ctc")) {
+            assert!(gradients.get(parameter).is_some(), "{name} has no gradient");
+        }
+        optimiser.step(model.parameters(), &gradients, 0.02).unwrap();
+        losses.push(out.mean.to_scalar::<f64>().unwrap());
+    }
+    assert!(losses[39] < 0.5 * losses[0], "{losses:?}");
+
+    let (frames, halved) = model.encode(&x, &lengths).unwrap();
+    assert_eq!((frames.dims(), halved), (&[2, 5, 7][..], vec![5, 3]));
+    let rows: Vec<Vec<Vec<f32>>> = model.joint_rows(&x, &lengths, &labels).unwrap().labels.to_vec3().unwrap();
+    let stepwise = Stepwise::new(&model).unwrap();
+    let (mut state, mut row) = stepwise.start();
+    for (u, expected) in rows[0].iter().enumerate() {
+        assert!(row.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-5), "row {u}");
+        if let Some(&label) = labels[0].get(u) {
+            (state, row) = stepwise.step(&state, label);
+        }
+    }
+}
+
+#[test]
+fn a_module_that_gives_other_shapes_than_it_promised_is_named() {
+    let vb = VarBuilder::from_varmap(&candle_nn::VarMap::new(), candle_core::DType::F32, &Device::Cpu);
+    let error = |width, factor| {
+        let frames = Frames::new(convolution(&vb).unwrap(), width, factor)?;
+        frames.forward(&wave(&[2, 9, 10]), &[9, 6], None).map(drop)
+    };
+    assert!(error(6, 2).is_ok());
+    for (width, factor, part) in [
+        (5, 2, "encoder: expected [2, T', 5] from the module, found [2, 5, 6]"),
+        (6, 1, "encoder: expected at least 9 rows from the module, found 5"),
+        (6, 0, "factor: expected at least 1"),
+    ] {
+        let error = error(width, factor).unwrap_err().to_string();
+        assert!(error.starts_with(part), "{error}");
+    }
+}
