@@ -106,6 +106,17 @@ mod tests {
     }
 
     #[test]
+    fn a_seed_is_a_use_like_any_other() {
+        let seeds = |batch| {
+            let mut masks = Masks::new(7, 1, batch);
+            [masks.seed(), masks.seed()]
+        };
+        assert_eq!(seeds(3), seeds(3));
+        let [[a, b], [c, d]] = [seeds(3), seeds(4)];
+        assert!(a != b && a != c && b != d && a != d && b != c);
+    }
+
+    #[test]
     fn rate_zero_leaves_the_tensor_alone() {
         let x = Tensor::arange(0f32, 5.0, &Device::Cpu).unwrap();
         let out = Masks::new(1, 1, 1).apply(&x, 0.0).unwrap();
