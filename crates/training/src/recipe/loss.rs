@@ -122,23 +122,23 @@ impl Recipe {
 
     fn kind(&self) -> Result<Loss> {
         let topology = self.training.topology.topology();
-        Ok(match &self.loss {
-            &LossConfig::Rnnt { factored_blank } => {
+        Ok(match self.loss {
+            LossConfig::Rnnt { factored_blank } => {
                 let tokens = if factored_blank { Tokens::FactoredBlank } else { Tokens::Softmax };
                 Loss::Transducer { topology, tokens, sigma: 0.0 }
             }
-            &LossConfig::Tdt { ref durations, sigma, omega } => {
+            LossConfig::Tdt { ref durations, sigma, omega } => {
                 let topology = Topology::tdt(durations).map_err(rnnt_loss::Error::from)?;
                 Loss::Tdt { topology, sigma, omega }
             }
-            &LossConfig::MultiBlank { ref durations, sigma } => {
+            LossConfig::MultiBlank { ref durations, sigma } => {
                 let big = Topology::multi_blank(durations).map_err(rnnt_loss::Error::from)?;
                 let big = &big.arcs()[topology.arcs().len()..];
                 let arcs = topology.arcs().iter().chain(big).copied().collect();
                 let topology = Topology::new(arcs).map_err(rnnt_loss::Error::from)?;
                 Loss::Transducer { topology, tokens: Tokens::Softmax, sigma }
             }
-            &LossConfig::Pruned { s_range, lm_only_scale, am_only_scale, .. } => {
+            LossConfig::Pruned { s_range, lm_only_scale, am_only_scale, .. } => {
                 let pruning = Pruning { s_range, lm_only_scale, am_only_scale, ..Pruning::default() };
                 Loss::Pruned { topology, tokens: Tokens::Softmax, pruning }
             }
