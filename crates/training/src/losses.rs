@@ -103,3 +103,39 @@ fn head(layer: &Linear) -> HeadTensors<'_> {
 fn lengths_of(targets: &Targets) -> Vec<usize> {
     (0..targets.batch()).map(|b| targets.frames(b)).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use candle_core::Device;
+
+    use super::*;
+
+    /// Losses of one utterance under the recipe of the digits without any dropout but the joint's.
+    fn losses(kind: &str, dropout: f32, masks: Option<&mut Masks>) -> Vec<f64> {
+        let text = std::fs::read_to_string(
+            Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../recipes/{kind}.toml")),
+        );
+        let text = text.unwrap().replace("dropout = 0.1", "dropout = 0.0");
+        let mut recipe = Recipe::parse(&text, Path::new(kind)).unwrap();
+        recipe.joint.dropout = dropout;
+        let model = Model::new(&recipe, 10).unwrap();
+        let inputs = recipe.features.mels * recipe.encoder.stack;
+        let x = Tensor::full(0.3f32, (1, 12, inputs), &Device::Cpu).unwrap();
+        let sessions = LossSessions::new(&recipe).unwrap();
+        model.losses(&sessions, &x, &[12], &[vec![3, 1, 4]], 0, masks).unwrap().transducer
+    }
+
+    #[test]
+    fn dropout_of_the_joint_has_the_name_of_its_batch() {
+        for kind in ["digits", "digits-tdt", "digits-pruned"] {
+            let dropped = |batch| losses(kind, 0.5, Some(&mut Masks::new(7, 1, batch)));
+            assert_eq!(dropped(3), dropped(3));
+            assert_ne!(dropped(3), dropped(4));
+            let none = losses(kind, 0.5, None);
+            assert_ne!(dropped(3), none);
+            assert_eq!(losses(kind, 0.0, Some(&mut Masks::new(7, 1, 3))), none);
+        }
+    }
+}
