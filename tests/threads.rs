@@ -4,7 +4,7 @@ mod common;
 use candle_core::{DType, Device, Tensor};
 use common::{Found, Problem, flat};
 use panda::panda_core::{Head, MemoryBudget, Plan, Precision, Shape};
-use panda::rnnt_loss::{JointNetwork, Layout, Options, candle, joint_loss};
+use panda::rnnt_loss::{Encodings, JointNetwork, Layout, Options, Session, candle};
 use rayon::ThreadPoolBuilder;
 
 /// Runs with each number of threads, twice with the last.
@@ -97,11 +97,11 @@ fn explicit_joint_call() {
         predictor_width: width,
         bias: None,
         head: Head::new(&w, Some(&b), width).unwrap(),
-        activation: problem.activation,
     };
     let layout = Layout::Padded { frames: problem.most_frames, positions: problem.positions };
-    let (targets, options) = (problem.targets(), Options::default());
+    let (targets, options) = (problem.targets(), problem.options());
     all_equal(&everywhere(|| {
-        joint_loss(&f, &g, &network, layout, &targets, &options, &problem.weights).unwrap()
+        let inputs = Encodings { encodings: &f, predictions: &g, layout };
+        network.sum(&mut Session::new(&options).unwrap(), inputs, &targets, &problem.weights).unwrap()
     }));
 }

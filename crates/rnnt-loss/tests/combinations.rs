@@ -1,7 +1,8 @@
 //! Every kind of head with FastEmit, weights of tokens, clamp, bands and skipping at once, against plain loops over all classes.
 use rnnt_dp::{Regularisers, forward_backward};
 use rnnt_loss::{
-    Error, Head, Joint, Layout, Loss, MemoryBudget, Options, Plan, Session, Skipped, Targets, Tokens, Topology,
+    Error, Head, Joint, Layout, Loss, MemoryBudget, Options, Plan, Session, Skipped, Targets, Tokens,
+    Topology,
 };
 
 const H: usize = 3;
@@ -69,9 +70,7 @@ impl Case {
             Kind::BigBlank => {
                 Loss::Transducer { topology: Topology::multi_blank(&[2]).unwrap(), tokens, sigma }
             }
-            Kind::Durations => {
-                Loss::Tdt { topology: Topology::tdt(&DURATIONS).unwrap(), sigma, omega: 0.0 }
-            }
+            Kind::Durations => Loss::Tdt { topology: Topology::tdt(&DURATIONS).unwrap(), sigma, omega: 0.0 },
         };
         Self {
             kind,

@@ -88,7 +88,8 @@ fn gradients_are_central_differences() {
     };
     for options in [options(), regularised] {
         let found = run(&all, &targets, &options);
-        let gradient = [found.gradients.hidden, found.gradients.head.weight, found.gradients.head.bias].concat();
+        let gradient =
+            [found.gradients.hidden, found.gradients.head.weight, found.gradients.head.bias].concat();
         let loss = |all: &[f64]| {
             let losses = run(all, &targets, &options).losses;
             Ok(losses.iter().zip(WEIGHTS).filter(|(l, _)| l.is_finite()).map(|(l, w)| l * w).sum())
@@ -120,8 +121,7 @@ fn fastemit_and_token_weights_scale_labels() {
     let plain = run(&all, &targets, &options());
     let fastemit = run(&all, &targets, &Options { fastemit: 0.25, ..options() });
     let weights = |w: f64| (0..4).map(|b| vec![w; targets.labels(b).len()]).collect::<Vec<_>>();
-    let weighed =
-        |w| run(&all, &targets.clone().with_token_weights(weights(w)).unwrap(), &options());
+    let weighed = |w| run(&all, &targets.clone().with_token_weights(weights(w)).unwrap(), &options());
     assert_eq!(plain, weighed(1.0));
     assert_eq!(fastemit.losses, weighed(1.25).losses);
     for (a, b) in fastemit.gradients.head.weight.iter().zip(&weighed(1.25).gradients.head.weight) {

@@ -3,7 +3,8 @@ use candle_core::{DType, Device, Tensor, Var};
 use panda_core::{Selection, candle::normalise_rows};
 use rnnt_dp::{Lattices, Regularisers, Topology, candle::lattice_loss};
 use rnnt_loss::{
-    Activation, Encodings, Error, Head, JointNetwork, Layout, Options, Reduction, Rows, Scores, Session, Targets,
+    Activation, Encodings, Error, Head, JointNetwork, Layout, Options, Reduction, Rows, Scores, Session,
+    Targets,
     candle::{ctc_loss, scores_loss, transducer_loss},
 };
 

@@ -1,6 +1,6 @@
 //! The pruned loss: invariants, odd batches, mistakes. Golden vectors check it from outside.
 use oracle::differences::central;
-use pruned::{Heads, Linear, MatrixGradient, Matrices};
+use pruned::{Heads, Linear, Matrices, MatrixGradient};
 use rnnt_loss::{
     Error, Head, Joint, Layout, Loss, MemoryBudget, Options, Output, PrunedJoint, Pruning, Result, Scales,
     Session, Simple, SimpleGradient, Targets, Tokens, Topology,
@@ -89,8 +89,7 @@ impl Batch {
 
 fn prunings(s_range: usize) -> [Loss; 3] {
     [Topology::rnnt(), Topology::modified(), Topology::constrained()].map(|topology| {
-        let pruning =
-            Pruning { s_range, lm_only_scale: 0.25, am_only_scale: 0.1, ..Pruning::default() };
+        let pruning = Pruning { s_range, lm_only_scale: 0.25, am_only_scale: 0.1, ..Pruning::default() };
         Loss::Pruned { topology, tokens: Tokens::Softmax, pruning }
     })
 }
@@ -250,10 +249,7 @@ fn batch_mates_buffers_and_budgets_change_nothing() {
         let joint = Joint::new(&f, &g, batch.head()).with_layout(batch.layout);
         let inputs = PrunedJoint { simple: simple_of, joint, scales: SCALES };
         let alone = Session::new(&Options::of(loss.clone())).unwrap().sum(inputs, &targets, &[1.0]).unwrap();
-        assert_eq!(
-            (simple(&alone)[0], alone.losses[0]),
-            (simple(&together)[b], together.losses[b])
-        );
+        assert_eq!((simple(&alone)[0], alone.losses[0]), (simple(&together)[b], together.losses[b]));
     }
 }
 
@@ -284,7 +280,9 @@ fn scores_by_the_tile_are_scores() {
     assert_eq!(ranges(&one), ranges(&two));
     assert!((simple(&one)[0] - simple(&two)[0]).abs() < 1e-11);
     let of_matrices = source(&two).clone();
-    let Some(SimpleGradient::Heads(of_heads)) = one.gradients.simple.take() else { panic!("heads were given") };
+    let Some(SimpleGradient::Heads(of_heads)) = one.gradients.simple.take() else {
+        panic!("heads were given")
+    };
     two.gradients.simple = None;
     assert_eq!((&one.losses, &one.gradients), (&two.losses, &two.gradients));
     for (frame, row) in of_matrices.am.chunks(c).enumerate() {
@@ -404,7 +402,8 @@ fn mistakes_are_named() {
     let found = batch.run(&Loss::rnnt(), SCALES);
     assert!(matches!(found, Err(Error::Inputs { .. })));
     let mut arcs = Batch::new(&[(5, 3)], 5, 6);
-    arcs.targets = arcs.targets.with_big_blanks(vec![4]).unwrap();
+    let labels = vec![vec![1, 2, 3]];
+    arcs.targets = Targets::new(0, vec![5], labels).unwrap().with_big_blanks(vec![4]).unwrap();
     let (topology, pruning) = (Topology::multi_blank(&[2]).unwrap(), Pruning::default());
     let found = arcs.run(&Loss::Pruned { topology, tokens: Tokens::Softmax, pruning }, SCALES);
     assert!(matches!(found, Err(Error::Misplaced { argument: "topology", .. })));

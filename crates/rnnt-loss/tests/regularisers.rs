@@ -3,8 +3,8 @@ use candle_core::{Device, Tensor, Var, backprop::GradStore};
 use oracle::differences::central;
 use rnnt_dp::{Lattices, Regularisers, forward_backward};
 use rnnt_loss::{
-    Error, Gradients, Head, Joint, Layout, Loss, Options, Output, Result, Rows, Scores, Session, Targets, Tokens,
-    Topology,
+    Error, Gradients, Head, Joint, Layout, Loss, Options, Output, Result, Rows, Scores, Session, Targets,
+    Tokens, Topology,
     candle::{transducer_loss, transducer_loss_sum},
 };
 

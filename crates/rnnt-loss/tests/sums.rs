@@ -102,8 +102,7 @@ fn both_passes_of_pruned_training() {
     let (frames, labels) = (var(&[3, 4, 3], 1), var(&[3, 3, 3], 2));
     let (weight, bias) = (var(&[5, 3], 3), var(&[5], 4));
     for topology in [Topology::rnnt(), Topology::modified(), Topology::constrained()] {
-        let pruning =
-            Pruning { s_range: 2, lm_only_scale: 0.25, am_only_scale: 0.125, ..Pruning::default() };
+        let pruning = Pruning { s_range: 2, lm_only_scale: 0.25, am_only_scale: 0.125, ..Pruning::default() };
         let loss = Loss::Pruned { topology: topology.clone(), tokens: Tokens::Softmax, pruning };
         let options = Options { fastemit: 0.1, ..Options::of(loss) };
         let scales = Scales { simple: 0.5, pruned: 0.75 };

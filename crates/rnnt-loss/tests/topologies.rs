@@ -2,8 +2,8 @@
 use oracle::differences::central;
 use rnnt_dp::{Lattices, Regularisers, forward_backward};
 use rnnt_loss::{
-    Error, Gradients, Head, Joint, Layout, Loss, MemoryBudget, Options, Output, Result, Scores, Session, Targets,
-    Tokens, Topology,
+    Error, Gradients, Head, Joint, Layout, Loss, MemoryBudget, Options, Output, Result, Scores, Session,
+    Targets, Tokens, Topology,
 };
 
 const H: usize = 3;
