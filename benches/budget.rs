@@ -1,6 +1,6 @@
 //! What is a byte of budget worth: from no score kept to all of them?
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use rnnt_loss::{Head, Layout, MemoryBudget, Options, Targets, projected_loss};
+use rnnt_loss::{Head, Joint, MemoryBudget, Options, Session, Targets};
 
 /// T, U, H, C of one utterance.
 const SIZES: [usize; 4] = [100, 25, 256, 2048];
@@ -26,10 +26,11 @@ fn budgets(criterion: &mut Criterion) {
     group.sample_size(10);
     for (name, budget) in cases {
         let options = Options { budget, ..Options::default() };
+        let mut session = Session::new(&options).expect("options that make sense");
         group.bench_function(BenchmarkId::from_parameter(name), |bench| {
             bench.iter(|| {
-                projected_loss(&frames, &labels, &head, Layout::Packed, &targets, &options, &[1.0])
-                    .expect("a batch that fits")
+                let joint = Joint::new(&frames, &labels, head);
+                session.sum(joint, &targets, &[1.0]).expect("a batch that fits")
             });
         });
     }

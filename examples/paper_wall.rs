@@ -9,8 +9,7 @@
 //! ```
 use std::time::Instant;
 
-use panda::panda_core::Head;
-use panda::rnnt_loss::{Layout, MemoryBudget, MemoryPlan, Options, Targets, projected_loss};
+use panda::rnnt_loss::{Head, Joint, MemoryBudget, MemoryPlan, Options, Session, Targets};
 
 const BATCH: usize = 1024;
 const FRAMES: usize = 500;
@@ -29,7 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let options = Options { budget: MemoryBudget::recompute(), ..Options::default() };
     let labels: Vec<u32> = (0..LABELS).map(|u| 1 + (u * 37 % (CLASSES - 1)) as u32).collect();
     let whole = Targets::new(0, vec![FRAMES; BATCH], vec![labels.clone(); BATCH])?;
-    println!("{}", MemoryPlan::new(&whole, HIDDEN, CLASSES, 4, &options));
+    println!("{}", MemoryPlan::new(&whole, HIDDEN, CLASSES, 4, &options)?);
 
     let (frames, positions) = (FRAMES * HIDDEN, (LABELS + 1) * HIDDEN);
     let (encoded, predicted) = (noise(BATCH * frames, 1.0), noise(BATCH * positions, 1.0));
@@ -38,15 +37,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut into_weight = vec![0f32; weight.len()];
     let head = Head::new(&weight, Some(&bias), HIDDEN)?;
     let targets = Targets::new(0, vec![FRAMES], vec![labels])?;
-    let layout = Layout::Padded { frames: FRAMES, positions: LABELS + 1 };
+    let mut session = Session::new(&options)?;
     for b in 0..first.min(BATCH) {
         let start = Instant::now();
         let (f, g) = (b * frames..(b + 1) * frames, b * positions..(b + 1) * positions);
-        let (f_rows, g_rows) = (&encoded[f.clone()], &predicted[g.clone()]);
-        let out = projected_loss(f_rows, g_rows, &head, layout, &targets, &options, &[1.0])?;
-        into_encoded[f].copy_from_slice(&out.frames);
-        into_predicted[g].copy_from_slice(&out.labels);
-        into_weight.iter_mut().zip(&out.weight).for_each(|(sum, more)| *sum += more);
+        let joint = Joint::new(&encoded[f.clone()], &predicted[g.clone()], head);
+        let out = session.sum(joint, &targets, &[1.0])?;
+        into_encoded[f].copy_from_slice(&out.gradients.encoded);
+        into_predicted[g].copy_from_slice(&out.gradients.predicted);
+        into_weight.iter_mut().zip(&out.gradients.head.weight).for_each(|(sum, more)| *sum += more);
         println!("utterance {b}: loss {:.3} in {:.1} s", out.losses[0], start.elapsed().as_secs_f64());
     }
     Ok(())

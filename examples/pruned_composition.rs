@@ -6,7 +6,9 @@
 //! `cargo run --release --example pruned_composition [CLASSES]`
 use std::time::Instant;
 
-use panda::rnnt_loss::{Head, Layout, MemoryPlan, Options, Pruning, Targets, projected_loss, pruned_loss};
+use panda::rnnt_loss::{
+    Head, Joint, Loss, MemoryPlan, Options, PrunedJoint, Pruning, Scales, Session, Simple, Targets,
+};
 use pruned::{Heads, Linear};
 
 const BATCH: usize = 2;
@@ -58,28 +60,31 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // The trivial joiner: a linear layer each for frames and label positions, usually with weights of their own.
     let am = Linear::new(&encoded, &weight, None, HIDDEN)?;
     let source = Heads::new(am, Linear::new(&predicted, &weight, Some(&bias), HIDDEN)?)?;
-    let layout = Layout::Padded { frames: FRAMES, positions: LABELS + 1 };
-    let (options, pruning) = (Options::default(), Pruning::default());
+    let joint = Joint::new(&encoded, &predicted, head);
+    let inputs = PrunedJoint { simple: Simple::Heads(source), joint, scales: Scales::default() };
     let weights = [1.0; BATCH];
 
+    let mut session = Session::new(&Options::of(Loss::pruned(Pruning::default())))?;
     let start = Instant::now();
-    let out =
-        pruned_loss(&source, &encoded, &predicted, &head, layout, &targets, &options, &pruning, &weights)?;
+    let out = session.sum(inputs, &targets, &weights)?;
     let seconds = start.elapsed().as_secs_f64();
-    let bands = |b| (0..FRAMES).map(|t| out.ranges.band(b, t)).collect();
+    let first = out.first_pass.ok_or("a pruned loss has a first pass")?;
+    let bands = |b| (0..FRAMES).map(|t| first.ranges.band(b, t)).collect();
     let retained = targets.retained((0..BATCH).map(bands).collect())?;
-    let plan = MemoryPlan::new(&retained, HIDDEN, classes, 4, &options);
-    println!("pruned: losses {:.3?} (trivial joiner {:.3?})", out.second.losses, out.simple);
+    let options = Options::default();
+    let plan = MemoryPlan::new(&retained, HIDDEN, classes, 4, &options)?;
+    println!("pruned: losses {:.3?} (trivial joiner {:.3?})", out.losses, first.losses);
     println!(
         "  {} of {} sites, {seconds:.2} s for both passes and all gradients",
-        out.ranges.sites(),
+        first.ranges.sites(),
         targets.lattices().sites()
     );
     println!("{plan}\n");
 
+    let mut session = Session::new(&options)?;
     let start = Instant::now();
-    let whole = projected_loss(&encoded, &predicted, &head, layout, &targets, &options, &weights)?;
+    let whole = session.sum(joint, &targets, &weights)?;
     println!("whole lattice: losses {:.3?}, {:.2} s", whole.losses, start.elapsed().as_secs_f64());
-    println!("{}", MemoryPlan::new(&targets, HIDDEN, classes, 4, &options));
+    println!("{}", MemoryPlan::new(&targets, HIDDEN, classes, 4, &options)?);
     Ok(())
 }

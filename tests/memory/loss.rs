@@ -2,7 +2,7 @@
 
 use candle_core::DType;
 use panda::panda_core::{Head, MemoryBudget, Plan, Precision, Shape};
-use panda::rnnt_loss::{self, Options, Targets, scores_loss, scores_loss_in_place};
+use panda::rnnt_loss::{self, Joint, Options, Scores, Session, Targets};
 
 use crate::common::Problem;
 use crate::counting::{measure, turn};
@@ -71,9 +71,11 @@ fn check() {
         let options = Options { budget: MemoryBudget::recompute(), ..Options::default() };
         let weights = vec![1.0; batch];
         let (_, growth, out) = measure(|| {
-            rnnt_loss::projected_loss(&f, &g, &head, layout, &targets, &options, &weights).unwrap()
+            let joint = Joint::new(&f, &g, head).with_layout(layout);
+            Session::new(&options).unwrap().sum(joint, &targets, &weights).unwrap()
         });
-        growth - size_of::<f32>() * (out.frames.len() + out.labels.len() + out.weight.len())
+        let found = out.gradients;
+        growth - size_of::<f32>() * (found.encoded.len() + found.predicted.len() + found.head.weight.len())
     };
     // The first call also makes the buffers that the matrix library keeps for each thread.
     let (first, some, many) = (transient(16), transient(16), transient(128));
@@ -89,13 +91,16 @@ fn check() {
     let mut scores: Vec<f32> = (0..2 * 40 * 21 * classes).map(|i| (i % 97) as f32 / 31.0).collect();
     let whole = scores.len() * size_of::<f32>();
     let default = Options::default();
-    let (largest, ..) =
-        measure(|| scores_loss_in_place(&mut scores, classes, layout, &targets, &default, weights).unwrap());
+    let (largest, ..) = measure(|| {
+        let mut session = Session::new(&default).unwrap();
+        session.sum_in_place(&mut scores, (classes, layout), &targets, weights).unwrap()
+    });
     println!("scores in place: largest allocation {largest} beside {whole} bytes of scores");
     assert!(largest < whole / 4, "one allocation of {largest} bytes beside scores of {whole}");
 
     // The counter does see such allocations: the door that copies the scores makes one.
+    let inputs = Scores { scores: &scores, classes, layout };
     let (largest, growth, _) =
-        measure(|| scores_loss(&scores, classes, layout, &targets, &default, weights).unwrap());
+        measure(|| Session::new(&default).unwrap().sum(inputs, &targets, weights).unwrap());
     assert!(largest >= whole && growth >= whole, "the allocator does not count: {largest}, {growth}");
 }

@@ -2,8 +2,8 @@
 use candle_core::{DType, Device, Tensor};
 use panda::panda_core::{Head, Plan};
 use panda::rnnt_loss::{
-    Error, JointNetwork, Layout, Options, Reduction, Result, Targets, candle, joint_loss, rows_loss,
-    scores_loss, scores_loss_in_place,
+    Encodings, Error, JointNetwork, Layout, Options, Reduction, Result, Rows, Scores, Session, Targets,
+    candle,
 };
 
 use crate::common::Problem;
@@ -24,8 +24,12 @@ fn targets(labels: [u32; 2]) -> Targets {
     Targets::new(0, vec![2, 2], labels.map(|id| vec![id]).into()).unwrap()
 }
 
+fn inputs(scores: &[f64]) -> Scores<'_, f64> {
+    Scores { scores, classes: 3, layout: LAYOUT }
+}
+
 fn loss_of(scores: &[f64], targets: &Targets, options: &Options) -> Result<Vec<f64>> {
-    Ok(scores_loss(scores, 3, LAYOUT, targets, options, &[1.0, 1.0])?.losses)
+    Ok(Session::new(options)?.sum(inputs(scores), targets, &[1.0, 1.0])?.losses)
 }
 
 #[test]
@@ -68,12 +72,13 @@ fn arrays_of_the_wrong_length() {
     let (sound, options) = (targets([1, 2]), Options::default());
     let error = refused(loss_of(&SCORES[1..], &sound, &options), &["scores", "24 elements", "found 23"]);
     assert!(matches!(error, Error::Shape { argument: "scores", .. }));
-    let few = scores_loss(&SCORES, 3, LAYOUT, &sound, &options, &[1.0]);
+    let mut session = Session::new(&options).unwrap();
+    let few = session.sum(inputs(&SCORES), &sound, &[1.0]);
     refused(few, &["weights", "2 elements", "found 1"]);
     refused(Reduction::Mean.reduce(&[1.0], &sound), &["losses", "2 elements"]);
     let (weight, bias) = ([0.0; 12], [0.0; 3]);
     let head = Head::new(&weight, Some(&bias), 4).unwrap();
-    let rows = rows_loss(&[0.0; 31], &head, LAYOUT, &sound, &options, &[1.0; 2]);
+    let rows = session.sum(Rows::new(&[0.0; 31], head).with_layout(LAYOUT), &sound, &[1.0; 2]);
     refused(rows, &["hidden", "32 elements", "found 31"]);
     let network = JointNetwork {
         encoder: &[0.0; 8],
@@ -82,10 +87,10 @@ fn arrays_of_the_wrong_length() {
         predictor_width: 2,
         bias: Some(&[0.0; 4]),
         head,
-        activation: options.activation,
     };
     let call = |x: &[f64], y: &[f64], network: &JointNetwork<f64>| {
-        joint_loss(x, y, network, LAYOUT, &sound, &options, &[1.0; 2])
+        let inputs = Encodings { encodings: x, predictions: y, layout: LAYOUT };
+        network.sum(&mut Session::new(&options)?, inputs, &sound, &[1.0; 2])
     };
     assert!(call(&[0.0; 8], &[0.0; 8], &network).is_ok());
     refused(call(&[0.0; 9], &[0.0; 8], &network), &["encodings", "8 elements", "found 9"]);
@@ -111,8 +116,8 @@ fn scores_that_are_no_numbers() {
             &["utterance 1", "frame 0", "found NaN or +inf"],
         );
         assert!(matches!(error, Error::Scores { utterance: 1, frame: 0, label: 1, .. }));
-        let over =
-            scores_loss_in_place(&mut scores, 3, LAYOUT, &targets([1, 2]), &Options::default(), &[1.0; 2]);
+        let mut session = Session::new(&Options::default()).unwrap();
+        let over = session.sum_in_place(&mut scores, (3, LAYOUT), &targets([1, 2]), &[1.0; 2]);
         refused(over, &["utterance 1"]);
         assert_eq!(scores.map(f64::to_bits), untouched, "a refused call has written");
     }
@@ -167,13 +172,12 @@ fn options_that_make_no_sense() {
     for bad in [-0.1, f64::NAN] {
         refused(with(Options { clamp: Some(bad), ..Options::default() }), &["clamp", "at least 0"]);
     }
-    let weights = scores_loss(&SCORES, 3, LAYOUT, &sound, &Options::default(), &[1.0, f64::NAN]);
+    let mut session = Session::new(&Options::default()).unwrap();
+    let weights = session.sum(inputs(&SCORES), &sound, &[1.0, f64::NAN]);
     refused(weights, &["finite"]);
-    let head = Head::new(&[0.0; 6], None, 2).unwrap();
     let plan = Some(Plan::custom(4, 4, 0, 1, 0));
-    let rows =
-        rows_loss(&[0.0; 16], &head, LAYOUT, &sound, &Options { plan, ..Options::default() }, &[1.0; 2]);
-    refused(rows, &["plan.tile_classes", "at least 1"]);
+    let session = Session::<f64>::new(&Options { plan, ..Options::default() });
+    refused(session, &["plan.tile_classes", "at least 1"]);
 }
 
 #[test]
@@ -186,16 +190,16 @@ fn tensors_of_the_wrong_shape_or_type() {
     };
     let zeros = |dims: &[usize]| Tensor::zeros(dims, DType::F32, &Device::Cpu).unwrap();
     assert!(call(&f, &g, &w, &b).is_ok());
-    refused(call(&zeros(&[6, 4]), &g, &w, &b), &["frames", "[B, T, H]", "[6, 4]"]);
-    refused(call(&zeros(&[1, 3, 4]), &g, &w, &b), &["frames", "[2, 3, 4]", "[1, 3, 4]"]);
-    refused(call(&f, &zeros(&[2, 3, 5]), &w, &b), &["labels", "[2, 3, 4]", "[2, 3, 5]"]);
-    refused(call(&f, &g, &zeros(&[5]), &b), &["weight", "[C, H]"]);
-    refused(call(&f, &g, &w, &zeros(&[4])), &["bias", "[5]", "[4]"]);
+    refused(call(&zeros(&[6, 4]), &g, &w, &b), &["encoded", "[B, T, H]", "[6, 4]"]);
+    refused(call(&zeros(&[1, 3, 4]), &g, &w, &b), &["encoded", "[2, 3, 4]", "[1, 3, 4]"]);
+    refused(call(&f, &zeros(&[2, 3, 5]), &w, &b), &["predicted", "[2, 3, 4]", "[2, 3, 5]"]);
+    refused(call(&f, &g, &zeros(&[5]), &b), &["head.weight", "[C, H]"]);
+    refused(call(&f, &g, &w, &zeros(&[4])), &["head.bias", "[5]", "[4]"]);
     refused(call(&zeros(&[2, 2, 4]), &g, &w, &b), &["frames", "3 rows", "has 2"]);
     let wide = g.to_dtype(DType::F64).unwrap();
-    refused(call(&f, &wide, &w, &b), &["labels", "f32", "f64"]);
+    refused(call(&f, &wide, &w, &b), &["predicted", "f32", "f64"]);
     let half = f.to_dtype(DType::BF16).unwrap();
-    refused(call(&half, &g, &w, &b), &["frames", "f32 or f64", "bf16"]);
+    refused(call(&half, &g, &w, &b), &["encoded", "f32 or f64", "bf16"]);
     refused(candle::scores_loss(&zeros(&[2, 3, 5]), &targets, &options), &["scores", "[B, T, U+1, C]"]);
     refused(candle::scores_loss(&zeros(&[1, 3, 3, 5]), &targets, &options), &["scores", "[2, 3, 3, 5]"]);
     refused(candle::ctc_loss(&zeros(&[2, 3]), &targets, &Options::default()), &["[B, T, C]"]);

@@ -2,7 +2,7 @@
 use candle_core::DType;
 use oracle::compare::assert_close;
 use panda::panda_core::Head;
-use panda::rnnt_loss::{Layout, Options, joint_loss, rows_loss, scores_loss};
+use panda::rnnt_loss::{Encodings, Layout, Options, Rows, Scores, Session};
 use proptest::prelude::*;
 
 use crate::common::{Found, Problem, flat, problems};
@@ -147,17 +147,21 @@ proptest! {
         };
         let scores = flat(&problem.logits(&problem.vars(DType::F64)));
         let run = |scores: &[f64]| {
-            scores_loss(scores, problem.classes, layout, &targets, &options, &problem.weights).unwrap()
+            let scores = Scores { scores, classes: problem.classes, layout };
+            Session::new(&options).unwrap().sum(scores, &targets, &problem.weights).unwrap()
         };
         let (clean, poisoned) = (run(&scores), run(&poison(&scores, problem.classes)));
-        prop_assert!(sealed(&poisoned.gradient, problem.classes));
+        prop_assert!(sealed(&poisoned.gradients.scores, problem.classes));
         prop_assert_eq!(clean, poisoned);
 
         let hidden = oracle::noise::normal(3, 1, rows * problem.width, 1.0);
         let head = Head::new(&problem.w, Some(&problem.b), problem.width).unwrap();
-        let run = |hidden: &[f64]| rows_loss(hidden, &head, layout, &targets, &options, &problem.weights).unwrap();
+        let run = |hidden: &[f64]| {
+            let rows = Rows::new(hidden, head).with_layout(layout);
+            Session::new(&options).unwrap().sum(rows, &targets, &problem.weights).unwrap()
+        };
         let (clean, poisoned) = (run(&hidden), run(&poison(&hidden, problem.width)));
-        prop_assert!(sealed(&poisoned.hidden, problem.width));
+        prop_assert!(sealed(&poisoned.gradients.hidden, problem.width));
         prop_assert_eq!(clean, poisoned);
     }
 
@@ -172,9 +176,8 @@ proptest! {
             predictor_width: problem.width,
             bias: None,
             head: Head::new(&problem.w, Some(&problem.b), problem.width).unwrap(),
-            activation: problem.activation,
         };
-        let (targets, options) = (problem.targets(), Options::default());
+        let (targets, options) = (problem.targets(), problem.options());
         let padded = Layout::Padded { frames: problem.most_frames, positions: problem.positions };
         let poisoned = poison(&problem);
         let pack = |values: &[f64], stride: usize, own: &dyn Fn(usize) -> usize| -> Vec<f64> {
@@ -184,11 +187,12 @@ proptest! {
         let f = pack(&problem.f, problem.most_frames, &|b| problem.frames[b]);
         let g = pack(&problem.g, problem.positions, &|b| problem.labels[b].len() + 1);
         let run = |f: &[f64], g: &[f64], layout| {
-            joint_loss(f, g, &network, layout, &targets, &options, &problem.weights).unwrap()
+            let inputs = Encodings { encodings: f, predictions: g, layout };
+            network.sum(&mut Session::new(&options).unwrap(), inputs, &targets, &problem.weights).unwrap()
         };
         let (wide, tight) = (run(&poisoned.f, &poisoned.g, padded), run(&f, &g, Layout::Packed));
         prop_assert_eq!(&wide.losses, &tight.losses);
-        prop_assert_eq!(&wide.head_weight, &tight.head_weight);
+        prop_assert_eq!(&wide.head, &tight.head);
         prop_assert_eq!(&wide.encoder, &tight.encoder);
         prop_assert_eq!(pack(&wide.encodings, problem.most_frames, &|b| problem.frames[b]), tight.encodings);
         prop_assert_eq!(

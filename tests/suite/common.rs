@@ -2,9 +2,9 @@
 
 use candle_core::{DType, Device, Tensor, Var};
 use oracle::{dense, noise};
-use panda::panda_core::{Activation, Plan};
+use panda::panda_core::Plan;
 use panda::rnnt_loss::{
-    Options, Skipped, Targets,
+    Activation, Options, Skipped, Targets,
     candle::{transducer_loss, transducer_loss_sum},
 };
 use proptest::prelude::*;

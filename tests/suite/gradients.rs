@@ -2,9 +2,9 @@
 use candle_core::{DType, Device, Tensor, Var};
 use oracle::compare::{assert_close, gap};
 use oracle::{ctc, dense, noise, reference};
-use panda::panda_core::{Activation, Head, MemoryBudget};
+use panda::panda_core::{Head, MemoryBudget};
 use panda::rnnt_loss::{
-    JointNetwork, Layout, Options, Targets, candle, joint_loss, rows_loss, scores_loss, scores_loss_in_place,
+    Activation, Encodings, JointNetwork, Layout, Options, Rows, Scores, Session, Targets, candle,
 };
 use proptest::prelude::*;
 
@@ -106,11 +106,13 @@ proptest! {
 
         let layout = Layout::Padded { frames: problem.most_frames, positions: problem.positions };
         let mut over = flat(&scores);
-        let out = scores_loss(&over, problem.classes, layout, &targets, &options, weights).unwrap();
+        let mut session = Session::new(&options).unwrap();
+        let inputs = Scores { scores: &over, classes: problem.classes, layout };
+        let out = session.sum(inputs, &targets, weights).unwrap();
         assert_close("losses", &out.losses, &losses, 1e-11);
-        assert_close("scores", &out.gradient, &expected, 1e-11);
-        let found = scores_loss_in_place(&mut over, problem.classes, layout, &targets, &options, weights).unwrap();
-        prop_assert_eq!((found, over), (out.losses, out.gradient));
+        assert_close("scores", &out.gradients.scores, &expected, 1e-11);
+        let found = session.sum_in_place(&mut over, (problem.classes, layout), &targets, weights).unwrap();
+        prop_assert_eq!((found, over), (out.losses, out.gradients.scores));
     }
 
     #[test]
@@ -125,8 +127,9 @@ proptest! {
             clipped.map(|(i, g)| weights[i / per_utterance] * g.clamp(-limit, limit)).collect();
         let options = Options { clamp: Some(limit), ..Options::default() };
         let layout = Layout::Padded { frames: *most_frames, positions: *positions };
-        let found = scores_loss(&scores, *classes, layout, &problem.targets(), &options, weights).unwrap();
-        assert_close("clamped", &found.gradient, &expected, 1e-12);
+        let inputs = Scores { scores: &scores, classes: *classes, layout };
+        let found = Session::new(&options).unwrap().sum(inputs, &problem.targets(), weights).unwrap();
+        assert_close("clamped", &found.gradients.scores, &expected, 1e-12);
     }
 
     #[test]
@@ -156,17 +159,18 @@ proptest! {
         let options = Options { plan: Some(plan), ..Options::default() };
         let head = Head::new(&problem.w, Some(&problem.b), *width).unwrap();
         let targets = problem.targets();
+        let mut session = Session::new(&options).unwrap();
         let (found, expected_h) = if packed {
-            let found = rows_loss(&pack(&hidden), &head, Layout::Packed, &targets, &options, weights).unwrap();
-            (found, pack(&expected_h))
+            (session.sum(Rows::new(&pack(&hidden), head), &targets, weights).unwrap(), pack(&expected_h))
         } else {
             let layout = Layout::Padded { frames: *most_frames, positions: *positions };
-            (rows_loss(&hidden, &head, layout, &targets, &options, weights).unwrap(), expected_h)
+            let rows = Rows::new(&hidden, head).with_layout(layout);
+            (session.sum(rows, &targets, weights).unwrap(), expected_h)
         };
         assert_close("losses", &found.losses, &flat(&loss), 1e-10);
-        assert_close("hidden", &found.hidden, &expected_h, 1e-10);
-        assert_close("weight", &found.weight, &flat(grads.get(&w).unwrap()), 1e-10);
-        assert_close("bias", &found.bias, &flat(grads.get(&b).unwrap()), 1e-10);
+        assert_close("hidden", &found.gradients.hidden, &expected_h, 1e-10);
+        assert_close("weight", &found.gradients.head.weight, &flat(grads.get(&w).unwrap()), 1e-10);
+        assert_close("bias", &found.gradients.head.bias, &flat(grads.get(&b).unwrap()), 1e-10);
     }
 
     #[test]
@@ -210,12 +214,11 @@ proptest! {
             predictor_width: hl,
             bias: Some(&values[4]),
             head: Head::new(&problem.w, Some(&problem.b), *width).unwrap(),
-            activation: problem.activation,
         };
         let layout = Layout::Padded { frames: *most_frames, positions: *positions };
-        let options = Options { plan: Some(plan), ..Options::default() };
-        let found =
-            joint_loss(&values[0], &values[1], &network, layout, &problem.targets(), &options, weights).unwrap();
+        let mut session = Session::new(&Options { plan: Some(plan), ..problem.options() }).unwrap();
+        let inputs = Encodings { encodings: &values[0], predictions: &values[1], layout };
+        let found = network.sum(&mut session, inputs, &problem.targets(), weights).unwrap();
         assert_close("losses", &found.losses, &flat(&loss), 1e-10);
         for (name, gradient, var) in [
             ("encodings", &found.encodings, &vars[0]),
@@ -223,8 +226,8 @@ proptest! {
             ("encoder", &found.encoder, &vars[2]),
             ("predictor", &found.predictor, &vars[3]),
             ("bias", &found.bias, &vars[4]),
-            ("head weight", &found.head_weight, &w),
-            ("head bias", &found.head_bias, &b),
+            ("head weight", &found.head.weight, &w),
+            ("head bias", &found.head.bias, &b),
         ] {
             assert_close(name, gradient, &expected(var), 1e-10);
         }
@@ -269,14 +272,11 @@ fn a_head_of_many_classes_in_f32() {
         assert!(gap.relative_l2 < 2e-6, "{name}: {gap:?}");
     }
     assert_close("losses", &found.losses, &expected.losses, 1e-4);
-    let f32s = scores_loss(
-        &singles(&flat(&problem.logits(&problem.vars(DType::F64)))),
-        2_500,
-        Layout::Padded { frames: 4, positions: 4 },
-        &problem.targets(),
-        &Options::default(),
-        &problem.weights,
-    );
+    let scores = singles(&flat(&problem.logits(&problem.vars(DType::F64))));
+    let layout = Layout::Padded { frames: 4, positions: 4 };
+    let inputs = Scores { scores: &scores, classes: 2_500, layout };
+    let mut session = Session::new(&Options::default()).unwrap();
+    let f32s = session.sum(inputs, &problem.targets(), &problem.weights);
     assert_close("scores door", &f32s.unwrap().losses, &expected.losses, 1e-4);
 }
 

@@ -1,9 +1,9 @@
 //! What must hold whatever the numbers are.
 use candle_core::DType;
 use oracle::compare::assert_close;
-use panda::panda_core::{self, Head, JointSites, Selection};
+use panda::panda_core::{self, Head, Rows, Selection};
 use panda::rnnt_dp::{Regularisers, Topology, forward_backward};
-use panda::rnnt_loss::{Layout, Options, scores_loss};
+use panda::rnnt_loss::{Activation, Layout, Options, Scores, Session};
 use proptest::prelude::*;
 
 use crate::common::{Problem, flat, plans, problems};
@@ -11,19 +11,22 @@ use crate::common::{Problem, flat, plans, problems};
 /// Emissions of the packed joint sites, by the selected normaliser.
 fn emissions(problem: &Problem) -> Vec<f64> {
     let targets = problem.targets();
-    let (mut frame_of, mut label_of, mut ids, mut active) = (vec![], vec![], vec![], vec![]);
+    let (mut hidden, mut ids, mut active) = (vec![], vec![], vec![]);
+    let width = problem.width;
     for b in 0..problem.batch() {
         for site in targets.lattices().sites_of(b) {
-            frame_of.push((b * problem.most_frames + site.frame) as u32);
-            label_of.push((b * problem.positions + site.label) as u32);
+            let f = &problem.f[(b * problem.most_frames + site.frame) * width..][..width];
+            let g = &problem.g[(b * problem.positions + site.label) * width..][..width];
+            hidden.extend(f.iter().zip(g).map(|(f, g)| match problem.activation {
+                Activation::Tanh => (f + g).tanh(),
+                Activation::Relu => (f + g).max(0.0),
+            }));
             let next = problem.labels[b].get(site.label);
             ids.extend([problem.blank, next.copied().unwrap_or(u32::MAX)]);
             active.extend([true, next.is_some()]);
         }
     }
-    let width = problem.width;
-    let sites =
-        JointSites::new(&problem.f, &problem.g, &frame_of, &label_of, width, problem.activation).unwrap();
+    let sites = Rows::new(&hidden, width).unwrap();
     let head = Head::new(&problem.w, Some(&problem.b), width).unwrap();
     let selection = Selection::new(ids, active, 2).unwrap();
     let mut workspace = panda_core::Workspace::new(panda_core::MemoryBudget::default());
@@ -64,11 +67,12 @@ proptest! {
         let scores = flat(&problem.logits(&problem.vars(DType::F64)));
         let layout = Layout::Padded { frames: problem.most_frames, positions: problem.positions };
         let options = Options { fastemit, ..Options::default() };
-        let out = scores_loss(&scores, problem.classes, layout, &problem.targets(), &options, &problem.weights);
-        let out = out.unwrap();
+        let inputs = Scores { scores: &scores, classes: problem.classes, layout };
+        let mut session = Session::new(&options).unwrap();
+        let out = session.sum(inputs, &problem.targets(), &problem.weights).unwrap();
         // A sum of path probabilities that rounds above 1 may leave a loss below 0 by the last bits of its log-sums.
         prop_assert!(out.losses.iter().all(|&loss| loss >= -1e-12));
-        for row in out.gradient.chunks(problem.classes) {
+        for row in out.gradients.scores.chunks(problem.classes) {
             assert_close("sum over classes", &[row.iter().sum()], &[0.0], 1e-12);
         }
         // So does the gradient of the head's bias, and the gradient of its weight in every column.

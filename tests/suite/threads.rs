@@ -1,7 +1,7 @@
 //! The same bits with 1, 2 and 5 threads, and on every run.
 use candle_core::{DType, Device, Tensor};
 use panda::panda_core::{Head, MemoryBudget, Plan, Precision, Shape};
-use panda::rnnt_loss::{JointNetwork, Layout, Options, candle, joint_loss};
+use panda::rnnt_loss::{Encodings, JointNetwork, Layout, Options, Session, candle};
 use rayon::ThreadPoolBuilder;
 
 use crate::common::{Found, Problem, flat};
@@ -96,11 +96,11 @@ fn explicit_joint_call() {
         predictor_width: width,
         bias: None,
         head: Head::new(&w, Some(&b), width).unwrap(),
-        activation: problem.activation,
     };
     let layout = Layout::Padded { frames: problem.most_frames, positions: problem.positions };
-    let (targets, options) = (problem.targets(), Options::default());
+    let (targets, options) = (problem.targets(), problem.options());
     all_equal(&everywhere(|| {
-        joint_loss(&f, &g, &network, layout, &targets, &options, &problem.weights).unwrap()
+        let inputs = Encodings { encodings: &f, predictions: &g, layout };
+        network.sum(&mut Session::new(&options).unwrap(), inputs, &targets, &problem.weights).unwrap()
     }));
 }

@@ -7,8 +7,8 @@ use std::sync::Mutex;
 use candle_core::{CpuStorage, CustomOp3, DType, Error, Layout, Result, Shape, Storage, Tensor, WithDType};
 
 use crate::{
-    Activation, Adjoints, Backward, Gradients, Head, JointGradient, JointSites, MemoryBudget, Normalized,
-    Real, Rows, Selection, Sites, Workspace, backward, forward,
+    Adjoints, Backward, Gradients, Head, MemoryBudget, Normalized, Real, Rows, Selection, Sites, Workspace,
+    backward, forward,
 };
 
 /// A float type that both candle and the kernels know: `f32` and `f64`.
@@ -46,16 +46,7 @@ pub fn with_values<F: Element, T, E: From<Error>, const K: usize>(
     use_them(slices)
 }
 
-/// Where an operation's hidden rows come from.
-enum Source {
-    /// The first argument is *N x H*.
-    Rows,
-    /// The first argument is frame rows followed by label rows.
-    Joint { frame_of: Vec<u32>, label_of: Vec<u32>, frames: usize, activation: Activation },
-}
-
 struct SelectedNormaliser<F> {
-    source: Source,
     selection: Selection,
     workspace: Mutex<Workspace<F>>,
     normalized: Mutex<Option<Normalized<F>>>,
@@ -64,15 +55,7 @@ struct SelectedNormaliser<F> {
 impl<F: Element> SelectedNormaliser<F> {
     fn forward(&self, rows: &[F], weight: &[F], bias: &[F], width: usize) -> crate::Result<Normalized<F>> {
         let head = Head::new(weight, Some(bias), width)?;
-        let workspace = &mut lock(&self.workspace);
-        match &self.source {
-            Source::Rows => forward(&Rows::new(rows, width)?, &head, &self.selection, workspace),
-            Source::Joint { frame_of, label_of, frames, activation } => {
-                let (f, g) = rows.split_at(frames * width);
-                let sites = JointSites::new(f, g, frame_of, label_of, width, *activation)?;
-                forward(&sites, &head, &self.selection, workspace)
-            }
-        }
+        forward(&Rows::new(rows, width)?, &head, &self.selection, &mut lock(&self.workspace))
     }
 
     /// Gradients of rows, weight and bias.
@@ -87,26 +70,10 @@ impl<F: Element> SelectedNormaliser<F> {
         let normalized = guard.as_ref().expect("candle runs forward before backward");
         let (adjoints, selection) = (&Adjoints::new(adjoints), &self.selection);
         let workspace = &mut lock(&self.workspace);
-        let narrow = |bias: Vec<f64>| bias.into_iter().map(Real::from_f64).collect();
-        match &self.source {
-            Source::Rows => {
-                let sites = Rows::new(rows, width)?;
-                let mut g = Gradients::zero(sites.zero_gradient(), head);
-                let sites = &sites;
-                backward(Backward { sites, head, selection, normalized, adjoints }, workspace, &mut g)?;
-                Ok([g.sites, g.weight, narrow(g.bias)])
-            }
-            Source::Joint { frame_of, label_of, frames, activation } => {
-                let (f, g) = rows.split_at(frames * width);
-                let sites = JointSites::new(f, g, frame_of, label_of, width, *activation)?;
-                let mut g = Gradients::zero(sites.zero_gradient(), head);
-                let sites = &sites;
-                backward(Backward { sites, head, selection, normalized, adjoints }, workspace, &mut g)?;
-                let JointGradient { frames: mut both, labels } = g.sites;
-                both.extend_from_slice(&labels);
-                Ok([both, g.weight, narrow(g.bias)])
-            }
-        }
+        let sites = &Rows::new(rows, width)?;
+        let mut g = Gradients::zero(sites.zero_gradient(), head);
+        backward(Backward { sites, head, selection, normalized, adjoints }, workspace, &mut g)?;
+        Ok([g.sites, g.weight, g.bias.into_iter().map(Real::from_f64).collect()])
     }
 }
 
@@ -154,13 +121,9 @@ impl<F: Element> CustomOp3 for SelectedNormaliser<F> {
     }
 }
 
-fn operation<F: Element>(source: Source, selection: Selection) -> SelectedNormaliser<F> {
+fn operation<F: Element>(selection: Selection) -> SelectedNormaliser<F> {
     let workspace = Mutex::new(Workspace::new(MemoryBudget::default()));
-    SelectedNormaliser { source, selection, workspace, normalized: Mutex::new(None) }
-}
-
-fn rows(tensor: &Tensor, width: usize) -> usize {
-    tensor.elem_count().checked_div(width).unwrap_or(0)
+    SelectedNormaliser { selection, workspace, normalized: Mutex::new(None) }
 }
 
 /// Fails unless a tensor has a shape.
@@ -170,24 +133,6 @@ fn expect_dims(argument: &'static str, tensor: &Tensor, expected: &[usize]) -> R
     }
     let (expected, found) = (expected.to_vec(), tensor.dims().to_vec());
     Err(Error::wrap(crate::Error::Shape { argument, expected, found }))
-}
-
-fn apply(
-    source: Source,
-    rows: &Tensor,
-    weight: &Tensor,
-    bias: &Tensor,
-    selection: Selection,
-) -> Result<Tensor> {
-    let (classes, width) = weight.dims2()?;
-    expect_dims("weight", weight, &[classes.max(1), width.max(1)])?;
-    expect_dims("bias", bias, &[classes])?;
-    let (rows, weight, bias) = (rows.contiguous()?, weight.contiguous()?, bias.contiguous()?);
-    match rows.dtype() {
-        DType::F32 => rows.apply_op3(&weight, &bias, operation::<f32>(source, selection)),
-        DType::F64 => rows.apply_op3(&weight, &bias, operation::<f64>(source, selection)),
-        dtype => Err(Error::UnsupportedDTypeForOp(dtype, "selected-normaliser").bt()),
-    }
 }
 
 /// Emissions *N x S* (`f64`) of hidden rows; differentiable in all three tensors.
@@ -218,37 +163,13 @@ pub fn normalise_rows(
 ) -> Result<Tensor> {
     let n = hidden.dim(0)?;
     expect_dims("hidden", hidden, &[n, weight.dim(1)?])?;
-    apply(Source::Rows, hidden, weight, bias, selection)
-}
-
-/// Emissions *N x S* (`f64`) of joint sites, `h[i] = act(frames[frame_of[i]] + labels[label_of[i]])`;
-/// differentiable in all four tensors.
-///
-/// # Shapes
-/// `frames` *[.., H]*, `labels` *[.., H]*, `frame_of` and `label_of` *N*, `weight` *C x H*, `bias` *C*.
-///
-/// # Errors
-/// As [`crate::forward()`] and [`JointSites::new`], wrapped in candle's error.
-pub fn normalise_joint(
-    frames: &Tensor,
-    labels: &Tensor,
-    (frame_of, label_of): (Vec<u32>, Vec<u32>),
-    activation: Activation,
-    weight: &Tensor,
-    bias: &Tensor,
-    selection: Selection,
-) -> Result<Tensor> {
-    let width = weight.dim(1)?;
-    for (argument, tensor) in [("frames", frames), ("labels", labels)] {
-        let mut expected = tensor.dims().to_vec();
-        *expected
-            .last_mut()
-            .ok_or_else(|| Error::msg(format!("`{argument}`: expected rows, found a scalar")))? = width;
-        expect_dims(argument, tensor, &expected)?;
+    let (classes, width) = weight.dims2()?;
+    expect_dims("weight", weight, &[classes.max(1), width.max(1)])?;
+    expect_dims("bias", bias, &[classes])?;
+    let (hidden, weight, bias) = (hidden.contiguous()?, weight.contiguous()?, bias.contiguous()?);
+    match hidden.dtype() {
+        DType::F32 => hidden.apply_op3(&weight, &bias, operation::<f32>(selection)),
+        DType::F64 => hidden.apply_op3(&weight, &bias, operation::<f64>(selection)),
+        dtype => Err(Error::UnsupportedDTypeForOp(dtype, "selected-normaliser").bt()),
     }
-    let (frames, labels) =
-        (frames.reshape((rows(frames, width), width))?, labels.reshape((rows(labels, width), width))?);
-    let source = Source::Joint { frame_of, label_of, frames: frames.dim(0)?, activation };
-    // An operation has at most three differentiable arguments.
-    apply(source, &Tensor::cat(&[frames, labels], 0)?, weight, bias, selection)
 }

@@ -48,18 +48,6 @@ pub enum Error {
         /// The repeated class.
         class: u32,
     },
-    /// A row index of a joint site lies outside its matrix.
-    #[error("`{argument}`: site {site} points to row {row}, but there are {rows} rows")]
-    RowOutOfRange {
-        /// Name of the argument.
-        argument: &'static str,
-        /// The site.
-        site: usize,
-        /// The row it asks for.
-        row: usize,
-        /// Number of rows there are.
-        rows: usize,
-    },
     /// A tensor has the wrong shape.
     #[error("`{argument}`: expected shape {expected:?}, found {found:?}")]
     Shape {
@@ -89,16 +77,6 @@ pub enum Error {
     InfiniteWeight {
         /// The first such class.
         class: usize,
-        /// The value found.
-        value: f64,
-    },
-    /// A row that a joint site adds holds an infinite value, which the nonlinearity would hide.
-    #[error("`{argument}`: expected finite rows, found {value} in the row of site {site}")]
-    InfiniteRow {
-        /// Name of the argument.
-        argument: &'static str,
-        /// The first such site.
-        site: usize,
         /// The value found.
         value: f64,
     },

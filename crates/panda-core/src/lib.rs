@@ -70,5 +70,5 @@ pub use kernels::Real;
 pub use plan::{Plan, Shape};
 pub use precision::Precision;
 pub use selection::Selection;
-pub use sites::{Activation, JointGradient, JointSites, Rows, Sites};
+pub use sites::{Rows, Sites};
 pub use workspace::Workspace;

@@ -1,7 +1,7 @@
 //! Dropout after the joint's activation, with a mask that is never kept.
 //!
 //! ```text
-//! key(b, t, u) = mix(mix(seed + b) + t 2^32 + u)      word(k / 8) = mix(key + k / 8)
+//! key(b, t, u) = mix(mix(mix(seed) + b) + t 2^32 + u)      word(k / 8) = mix(key + k / 8)
 //! unit k is dropped if byte k % 8 of its word is below 256 rate; the others are multiplied by 1 / (1 - rate)
 //! ```
 //!
@@ -51,7 +51,8 @@ impl Mask {
 
     /// What names the mask of a site.
     pub fn key(&self, utterance: usize, site: Site) -> u64 {
-        let utterance = mix(self.seed.wrapping_add(utterance as u64));
+        // Mixed before the utterance comes in: seeds that follow each other must not share masks.
+        let utterance = mix(mix(self.seed).wrapping_add(utterance as u64));
         mix(utterance.wrapping_add((site.frame as u64) << 32).wrapping_add(site.label as u64))
     }
 

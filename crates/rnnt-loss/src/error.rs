@@ -312,10 +312,6 @@ pub(crate) fn bad_site(
     match error {
         panda_core::Error::NotFinite { site } => Ok((site, "NaN or +inf")),
         panda_core::Error::AllMasked { site } => Ok((site, MASKED)),
-        panda_core::Error::InfiniteRow { argument: "frames", site, .. } => {
-            Ok((site, "an infinite frame row"))
-        }
-        panda_core::Error::InfiniteRow { site, .. } => Ok((site, "an infinite label row")),
         other => Err(other),
     }
 }

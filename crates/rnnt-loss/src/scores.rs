@@ -28,9 +28,9 @@ impl Rows {
         objective: &Objective,
         targets: &Targets,
     ) -> Result<Self> {
-        targets.check_classes(classes)?;
         let layout = if *loss == Loss::Ctc { Ctc::layout(layout) } else { layout };
         layout.check(objective.sites())?;
+        targets.check_classes(classes)?;
         let durations = loss.durations();
         let width = classes.saturating_add(durations);
         expect_rows("scores", layout.score_rows(objective.sites()), width, len)?;

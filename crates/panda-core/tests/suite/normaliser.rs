@@ -1,7 +1,7 @@
 //! The selected normaliser against a dense f64 computation, and its invariants.
 use panda_core::{
-    Activation, Adjoints, Backward, Clamp, Error, Gradients, Head, JointSites, MemoryBudget, Normalized,
-    Plan, Precision, Real, Rows, Selection, Shape, Sites, Workspace, scores,
+    Adjoints, Backward, Clamp, Error, Gradients, Head, MemoryBudget, Normalized, Plan, Precision, Real, Rows,
+    Selection, Shape, Sites, Workspace, scores,
 };
 use proptest::prelude::*;
 
@@ -250,47 +250,88 @@ proptest! {
     }
 }
 
-/// Joint sites are the same as their hidden rows, with gradients summed into the two projections.
+/// `h[i] = tanh(frames[i / labels] + labels[i % labels])`, made where it is needed.
+struct Sums<'a> {
+    frames: &'a [f64],
+    labels: &'a [f64],
+    width: usize,
+}
+
+impl Sums<'_> {
+    /// The rows that a site adds.
+    fn rows(&self, site: usize) -> [usize; 2] {
+        let labels = self.labels.len() / self.width;
+        [site / labels * self.width, site % labels * self.width]
+    }
+}
+
+impl Sites<f64> for Sums<'_> {
+    type Gradient = [Vec<f64>; 2];
+    fn len(&self) -> usize {
+        self.frames.len() * self.labels.len() / self.width / self.width
+    }
+    fn width(&self) -> usize {
+        self.width
+    }
+    fn largest(&self) -> f64 {
+        1.0
+    }
+    fn fill(&self, sites: &[usize], hidden: &mut [f64]) {
+        for (&site, out) in sites.iter().zip(hidden.chunks_exact_mut(self.width)) {
+            let [f, g] = self.rows(site);
+            out.iter_mut()
+                .enumerate()
+                .for_each(|(k, h)| *h = (self.frames[f + k] + self.labels[g + k]).tanh());
+        }
+    }
+    fn pull_back(&self, _sites: &[usize], hidden: &[f64], gradient: &mut [f64]) {
+        gradient.iter_mut().zip(hidden).for_each(|(g, h)| *g *= 1.0 - h * h);
+    }
+    fn zero_gradient(&self) -> [Vec<f64>; 2] {
+        [vec![0.0; self.frames.len()], vec![0.0; self.labels.len()]]
+    }
+    fn scatter(&self, sites: &[usize], gradient: &[f64], into: &mut [Vec<f64>; 2]) {
+        for (&site, gradient) in sites.iter().zip(gradient.chunks_exact(self.width)) {
+            for (into, row) in into.iter_mut().zip(self.rows(site)) {
+                into[row..][..self.width].iter_mut().zip(gradient).for_each(|(sum, g)| *sum += g);
+            }
+        }
+    }
+}
+
+/// Sites that make their rows are the same as the rows, and what made them gets its gradient.
 #[test]
-fn joint_sites_equal_their_rows() {
+fn sites_equal_their_rows() {
     let (h, c, frames, labels) = (3, 11, 4, 3);
     let value = |i: usize| ((i * 37 % 23) as f64 - 11.0) / 9.0;
     let f: Vec<f64> = (0..frames * h).map(value).collect();
     let g: Vec<f64> = (0..labels * h).map(|i| value(i + 50)).collect();
     let weight: Vec<f64> = (0..c * h).map(|i| value(i + 100)).collect();
-    let frame_of: Vec<u32> = (0..frames * labels).map(|i| (i / labels) as u32).collect();
-    let label_of: Vec<u32> = (0..frames * labels).map(|i| (i % labels) as u32).collect();
-    let n = frame_of.len();
+    let n = frames * labels;
     let selection =
         Selection::new((0..2 * n).map(|i| (i % c) as u32).collect(), vec![true; 2 * n], 2).unwrap();
     let adjoints: Vec<f64> = (0..2 * n).map(|i| value(i + 7)).collect();
     let plan = Plan { held: 5, ..Plan::custom(5, 3, 4, 2, 7) };
     let head = Head::new(&weight, None, h).unwrap();
-    for activation in [Activation::Tanh, Activation::Relu] {
-        let joint = JointSites::new(&f, &g, &frame_of, &label_of, h, activation).unwrap();
-        let mut hidden = vec![0.0; n * h];
-        joint.fill(&(0..n).collect::<Vec<_>>(), &mut hidden);
-        let act = |x: f64| if activation == Activation::Tanh { x.tanh() } else { x.max(0.0) };
-        assert!((hidden[5 * h + 1] - act(f[h + 1] + g[2 * h + 1])).abs() < 1e-15);
-        let rows = Rows::new(&hidden, h).unwrap();
-        let out = forward(&joint, &head, &selection, &plan).unwrap();
-        assert_eq!(out, forward(&rows, &head, &selection, &plan).unwrap());
-        let adjoints = Adjoints::new(&adjoints);
-        let by_rows = backward(&rows, &head, &selection, &out, &adjoints, &plan).unwrap();
-        let by_joint = backward(&joint, &head, &selection, &out, &adjoints, &plan).unwrap();
-        let (mut df, mut dg) = (vec![0.0; f.len()], vec![0.0; g.len()]);
-        for i in 0..n * h {
-            let slope = match activation {
-                Activation::Tanh => 1.0 - hidden[i] * hidden[i],
-                Activation::Relu => f64::from(u8::from(hidden[i] > 0.0)),
-            };
-            df[frame_of[i / h] as usize * h + i % h] += slope * by_rows.sites[i];
-            dg[label_of[i / h] as usize * h + i % h] += slope * by_rows.sites[i];
-        }
-        close(&by_joint.sites.frames, &df, 1e-13);
-        close(&by_joint.sites.labels, &dg, 1e-13);
-        assert_eq!(by_joint.weight, by_rows.weight);
+    let sums = Sums { frames: &f, labels: &g, width: h };
+    let mut hidden = vec![0.0; n * h];
+    sums.fill(&(0..n).collect::<Vec<_>>(), &mut hidden);
+    assert!((hidden[5 * h + 1] - (f[h + 1] + g[2 * h + 1]).tanh()).abs() < 1e-15);
+    let rows = Rows::new(&hidden, h).unwrap();
+    let out = forward(&sums, &head, &selection, &plan).unwrap();
+    assert_eq!(out, forward(&rows, &head, &selection, &plan).unwrap());
+    let adjoints = Adjoints::new(&adjoints);
+    let by_rows = backward(&rows, &head, &selection, &out, &adjoints, &plan).unwrap();
+    let by_sums = backward(&sums, &head, &selection, &out, &adjoints, &plan).unwrap();
+    let (mut df, mut dg) = (vec![0.0; f.len()], vec![0.0; g.len()]);
+    for i in 0..n * h {
+        let slope = 1.0 - hidden[i] * hidden[i];
+        df[i / h / labels * h + i % h] += slope * by_rows.sites[i];
+        dg[i / h % labels * h + i % h] += slope * by_rows.sites[i];
     }
+    close(&by_sums.sites[0], &df, 1e-13);
+    close(&by_sums.sites[1], &dg, 1e-13);
+    assert_eq!(by_sums.weight, by_rows.weight);
 }
 
 fn one_site(
@@ -368,10 +409,6 @@ fn mistakes_are_named() {
     assert!(matches!(Head::new(&[1.0f32], None, 0), Err(Error::Zero { argument: "hidden" })));
     assert!(matches!(Rows::new(&[0.0f32; 5], 2), Err(Error::Length { argument: "hidden", .. })));
     assert!(matches!(Selection::new(vec![1], vec![], 1), Err(Error::Length { .. })));
-    let joint =
-        |f: &'static [u32]| JointSites::new(&[0.0f32; 2], &[0.0; 2], f, &[0], 2, Activation::Tanh).err();
-    assert_eq!(joint(&[1]), Some(Error::RowOutOfRange { argument: "frame_of", site: 0, row: 1, rows: 1 }));
-    assert!(matches!(joint(&[0, 0]), Some(Error::Length { argument: "label_of", .. })));
 
     let selection = Selection::new(vec![0], vec![true], 1).unwrap();
     let (rows, head) = (Rows::new(&[1.0f32], 1).unwrap(), Head::new(&[1.0f32, 2.0], None, 1).unwrap());
@@ -404,13 +441,9 @@ fn mistakes_are_named() {
 
 /// What forward would let pass and backward would turn into NaN.
 #[test]
-fn infinite_weights_rows_and_adjoints_are_refused() {
+fn infinite_weights_and_adjoints_are_refused() {
     let out = one_site(&[0.3, f32::NEG_INFINITY], &[0.0; 2], vec![0], 2);
     assert_eq!(out, Err(Error::InfiniteWeight { class: 1, value: f64::NEG_INFINITY }));
-    let joint = |f: [f32; 2]| JointSites::new(&f, &[0.0], &[1, 1], &[0, 0], 1, Activation::Tanh).err();
-    assert_eq!(joint([f32::INFINITY, 0.0]), None); // a row that no site uses
-    let value = f64::INFINITY;
-    assert_eq!(joint([0.0, f32::INFINITY]), Some(Error::InfiniteRow { argument: "frames", site: 0, value }));
 
     let (rows, head) = (Rows::new(&[1.0f32], 1).unwrap(), Head::new(&[1.0f32, 2.0], None, 1).unwrap());
     let selection = Selection::new(vec![0, 1], vec![true, true], 2).unwrap();
@@ -454,7 +487,7 @@ fn a_sure_model_keeps_its_gradient_in_single_precision() {
 #[test]
 fn tensors_have_gradients_and_checked_shapes() {
     use candle_core::{Device, Tensor, Var};
-    use panda_core::candle::{normalise_joint, normalise_rows};
+    use panda_core::candle::normalise_rows;
     let tensor = |shape: &[usize], salt: usize| -> Tensor {
         let values: Vec<f64> =
             (0..shape.iter().product()).map(|i: usize| ((i * 7 + salt) % 13) as f64 / 9.0 - 0.6).collect();
@@ -493,11 +526,5 @@ fn tensors_have_gradients_and_checked_shapes() {
     };
     says(normalise_rows(&tensor(&[3, 4], 1), weight, bias, selection()), "hidden");
     says(normalise_rows(hidden, weight, &tensor(&[1, 5], 1), selection()), "bias");
-    let joint = |frames: &Tensor, labels: &Tensor| {
-        let rows = (vec![0, 0, 1], vec![0, 1, 0]);
-        normalise_joint(frames, labels, rows, Activation::Tanh, weight, bias, selection())
-    };
-    says(joint(&tensor(&[3, 4], 1), &tensor(&[2, 2], 1)), "frames");
-    says(joint(&tensor(&[3, 2], 1), &tensor(&[2, 4], 1)), "labels");
-    assert!(joint(&tensor(&[3, 2], 1), &tensor(&[2, 2], 1)).is_ok());
+    assert!(normalise_rows(hidden, weight, bias, selection()).is_ok());
 }

@@ -254,6 +254,11 @@ impl Arguments {
         }
     }
 
+    /// Of both passes, with pruning alone.
+    pub fn scales(&self) -> Option<Scales> {
+        if let Kind::Pruned { scales, .. } = self.kind { Some(scales) } else { None }
+    }
+
     /// Lends the values as inputs of a session, without a copy.
     ///
     /// # Errors

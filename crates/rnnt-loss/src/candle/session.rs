@@ -8,7 +8,7 @@ use super::{
     inputs::{Arguments, TensorInputs},
     share::{self, Slopes},
 };
-use crate::{Found, Loss, Options, Output, Result, Session, Skipped, Targets, held::Held};
+use crate::{Found, Loss, Options, Output, Result, Scales, Session, Skipped, Targets, held::Held};
 
 /// A [`Session`] over candle tensors, `f32` or `f64`; its buffers stay from step to step, and clones share them.
 ///
@@ -125,15 +125,10 @@ impl LossSession {
         targets: &Targets,
         weights: &[f64],
     ) -> Result<LossSum> {
-        let inputs = inputs.into();
-        let arguments = self.arguments(inputs, targets)?;
-        let scales = match inputs {
-            TensorInputs::Pruned(pruned) => Some((pruned.scales.simple, pruned.scales.pruned)),
-            _ => None,
-        };
+        let arguments = self.arguments(inputs.into(), targets)?;
         match arguments.dtype {
-            DType::F32 => self.sum_of::<f32>(&arguments, targets, weights, scales),
-            _ => self.sum_of::<f64>(&arguments, targets, weights, scales),
+            DType::F32 => self.sum_of::<f32>(&arguments, targets, weights),
+            _ => self.sum_of::<f64>(&arguments, targets, weights),
         }
     }
 
@@ -149,24 +144,23 @@ impl LossSession {
     fn forward_of<F: Pick>(&self, arguments: Arguments, targets: &Targets) -> Result<Tensor> {
         let session = Arc::clone(F::pick(self));
         let held = arguments.lend(|inputs| Held::new(&mut lock(&session), inputs, targets))?;
-        let (losses, tensors) = (held.losses().to_vec(), arguments.tensors.clone());
+        let losses = match (held.found(), arguments.scales()) {
+            (Some(found), Some(scales)) => both(&found.losses, held.losses(), scales),
+            _ => held.losses().to_vec(),
+        };
+        let possible = losses.iter().map(|loss| loss.is_finite()).collect();
+        let tensors = arguments.tensors.clone();
         let state = Mutex::new(State::Held(held));
-        let slopes = Deferred { session, arguments, targets: targets.clone(), state };
+        let slopes = Deferred { session, arguments, targets: targets.clone(), possible, state };
         Ok(share::of(losses, targets.batch(), &tensors, slopes)?)
     }
 
-    fn sum_of<F: Pick>(
-        &self,
-        arguments: &Arguments,
-        targets: &Targets,
-        weights: &[f64],
-        scales: Option<(f64, f64)>,
-    ) -> Result<LossSum> {
+    fn sum_of<F: Pick>(&self, arguments: &Arguments, targets: &Targets, weights: &[f64]) -> Result<LossSum> {
         let session = F::pick(self);
         let out = arguments.lend::<F, _>(|inputs| lock(session).sum(*inputs, targets, weights))?;
         let Output { losses, first_pass, gradients, skipped } = out;
-        let value = match (&first_pass, scales) {
-            (Some(first), Some((simple, pruned))) => {
+        let value = match (&first_pass, arguments.scales()) {
+            (Some(first), Some(Scales { simple, pruned })) => {
                 simple * possible_sum(&first.losses, weights) + pruned * possible_sum(&losses, weights)
             }
             _ => possible_sum(&losses, weights),
@@ -180,6 +174,15 @@ impl LossSession {
 /// `Σ_b weights[b] losses[b]` over the utterances that have a path.
 fn possible_sum(losses: &[f64], weights: &[f64]) -> f64 {
     losses.iter().zip(weights).filter(|(loss, _)| loss.is_finite()).map(|(loss, weight)| loss * weight).sum()
+}
+
+/// Losses of two passes in their scales, +inf where either has no path.
+fn both(simple: &[f64], pruned: &[f64], scales: Scales) -> Vec<f64> {
+    let sum = |(simple, pruned): (&f64, &f64)| match simple.is_finite() && pruned.is_finite() {
+        true => scales.simple * simple + scales.pruned * pruned,
+        false => f64::INFINITY,
+    };
+    simple.iter().zip(pruned).map(sum).collect()
 }
 
 /// Gradients of a scalar that exist already.
@@ -199,6 +202,8 @@ struct Deferred<F: CandleElement> {
     session: Arc<Mutex<Session<F>>>,
     arguments: Arguments,
     targets: Targets,
+    /// Which losses are finite.
+    possible: Vec<bool>,
     state: Mutex<State<F>>,
 }
 
@@ -225,7 +230,10 @@ impl<F: CandleElement> Deferred<F> {
 
 impl<F: CandleElement> Slopes for Deferred<F> {
     fn slope(&self, tensor: usize, upstream: &Tensor) -> candle_core::Result<Tensor> {
-        let weights = upstream.to_vec1::<f64>()?;
+        let mut weights = upstream.to_vec1::<f64>()?;
+        // Whatever an infinite loss has become above, it has no gradient in either pass.
+        let pairs = weights.iter_mut().zip(&self.possible);
+        pairs.filter(|(_, possible)| !**possible).for_each(|(weight, _)| *weight = 0.0);
         let mut state = lock(&self.state);
         if let State::Done(of, gradients) = &mut *state
             && same(of, &weights)

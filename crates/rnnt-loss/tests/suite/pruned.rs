@@ -402,7 +402,8 @@ fn mistakes_are_named() {
     let found = batch.run(&Loss::rnnt(), SCALES);
     assert!(matches!(found, Err(Error::Inputs { .. })));
     let mut arcs = Batch::new(&[(5, 3)], 5, 6);
-    arcs.targets = arcs.targets.with_big_blanks(vec![4]).unwrap();
+    let labels = vec![vec![1, 2, 3]];
+    arcs.targets = Targets::new(0, vec![5], labels).unwrap().with_big_blanks(vec![4]).unwrap();
     let (topology, pruning) = (Topology::multi_blank(&[2]).unwrap(), Pruning::default());
     let found = arcs.run(&Loss::Pruned { topology, tokens: Tokens::Softmax, pruning }, SCALES);
     assert!(matches!(found, Err(Error::Misplaced { argument: "topology", .. })));

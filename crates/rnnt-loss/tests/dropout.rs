@@ -1,0 +1,325 @@
+//! Dropout after the activation: its mask by the formula, gradients by central differences, and what must not change it.
+use oracle::differences::central;
+use pruned::Matrices;
+use rnnt_loss::{
+    Activation, Dropout, Error, Gradients, Head, Joint, Layout, Loss, MemoryBudget, Options, Output, Plan,
+    PrunedJoint, Pruning, Rows, Scales, Session, Simple, Targets,
+};
+
+/// More than a word of the mask, and not a whole number of them.
+const H: usize = 11;
+const C: usize = 5;
+const SHAPES: [(usize, usize); 3] = [(4, 2), (1, 0), (3, 3)];
+const WEIGHTS: [f64; 3] = [0.5, 1.5, -2.0];
+const DROPOUT: Dropout = Dropout { rate: 0.375, seed: 17 };
+const ACTIVATIONS: [Activation; 2] = [Activation::Tanh, Activation::Relu];
+
+fn values(len: usize, salt: u64) -> Vec<f64> {
+    oracle::noise::normal(salt, 0, len, 0.8)
+}
+
+/// A packed batch.
+#[derive(Clone)]
+struct Batch {
+    shapes: Vec<(usize, usize)>,
+    targets: Targets,
+    frames: Vec<f64>,
+    labels: Vec<f64>,
+    weight: Vec<f64>,
+    bias: Vec<f64>,
+}
+
+impl Batch {
+    fn new(shapes: &[(usize, usize)]) -> Self {
+        let (mut frames, mut labels, mut ids) = (Vec::new(), Vec::new(), Vec::new());
+        for &(t, u) in shapes {
+            // An utterance's own shape alone says what it is made of.
+            frames.extend(values(t * H, (100 * t + u) as u64));
+            labels.extend(values((u + 1) * H, (100 * t + u + 50) as u64));
+            ids.push((0..u).map(|i| 1 + (i * 3 + t) as u32 % (C as u32 - 1)).collect());
+        }
+        let targets = Targets::new(0, shapes.iter().map(|shape| shape.0).collect(), ids).unwrap();
+        let (weight, bias) = (values(C * H, 1), values(C, 2));
+        Self { shapes: shapes.to_vec(), targets, frames, labels, weight, bias }
+    }
+
+    fn head(&self) -> Head<'_, f64> {
+        Head::new(&self.weight, Some(&self.bias), H).unwrap()
+    }
+
+    fn joint(&self) -> Joint<'_, f64> {
+        Joint::new(&self.frames, &self.labels, self.head())
+    }
+
+    fn run(&self, options: &Options, dropout: Option<Dropout>) -> Output<f64> {
+        let joint = Joint { dropout, ..self.joint() };
+        Session::new(options).unwrap().sum(joint, &self.targets, &WEIGHTS[..self.shapes.len()]).unwrap()
+    }
+
+    /// Frames, labels, weight and bias, one after the other.
+    fn all(&self) -> Vec<f64> {
+        [&self.frames[..], &self.labels, &self.weight, &self.bias].concat()
+    }
+
+    fn with(&self, mut all: &[f64]) -> Self {
+        let mut next = |len: usize| all.split_off(..len).unwrap().to_vec();
+        let [frames, labels, weight, bias] =
+            [self.frames.len(), self.labels.len(), self.weight.len(), self.bias.len()].map(&mut next);
+        Self { frames, labels, weight, bias, ..self.clone() }
+    }
+}
+
+fn of(activation: Activation) -> Options {
+    Options { activation, ..Options::default() }
+}
+
+/// Of the inputs in their order.
+fn in_one(gradients: &Gradients<f64>) -> Vec<f64> {
+    let Gradients { encoded, predicted, head, .. } = gradients;
+    [&encoded[..], predicted, &head.weight, &head.bias].concat()
+}
+
+fn weighted(losses: &[f64]) -> f64 {
+    losses.iter().zip(WEIGHTS).map(|(loss, weight)| loss * weight).sum()
+}
+
+#[track_caller]
+fn close(found: &[f64], want: &[f64], bar: f64) {
+    assert_eq!(found.len(), want.len());
+    for (i, (found, want)) in found.iter().zip(want).enumerate() {
+        assert!((found - want).abs() <= bar, "entry {i}: {found} {want}");
+    }
+}
+
+/// SplitMix64's.
+fn mix(z: u64) -> u64 {
+    let z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// What a unit is multiplied by.
+fn factor(Dropout { rate, seed }: Dropout, b: usize, t: usize, u: usize, k: usize) -> f64 {
+    let key =
+        mix(mix(mix(seed).wrapping_add(b as u64)).wrapping_add((t as u64) << 32).wrapping_add(u as u64));
+    let byte = mix(key.wrapping_add(k as u64 / 8)) >> (8 * (k % 8)) & 255;
+    let threshold = 256.0 * rate;
+    if (byte as f64) < threshold { 0.0 } else { 256.0 / (256.0 - threshold) }
+}
+
+/// Losses and all gradients of the same joint, from hidden rows that are made and masked one by one.
+#[test]
+fn rows_that_are_masked_by_hand_agree() {
+    let batch = Batch::new(&SHAPES);
+    for activation in ACTIVATIONS {
+        let (mut hidden, mut slopes, mut places) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut frame, mut label) = (0, 0);
+        for (b, &(t, u)) in SHAPES.iter().enumerate() {
+            for site in batch.targets.lattices().sites_of(b) {
+                for k in 0..H {
+                    let (f, g) = ((frame + site.frame) * H + k, (label + site.label) * H + k);
+                    let x = batch.frames[f] + batch.labels[g];
+                    let (value, slope) = match activation {
+                        Activation::Tanh => (x.tanh(), 1.0 - x.tanh() * x.tanh()),
+                        Activation::Relu => (x.max(0.0), f64::from(u8::from(x > 0.0))),
+                    };
+                    let kept = factor(DROPOUT, b, site.frame, site.label, k);
+                    hidden.push(kept * value);
+                    slopes.push(kept * slope);
+                    places.push((f, g));
+                }
+            }
+            (frame, label) = (frame + t, label + u + 1);
+        }
+        let dropped = slopes.iter().filter(|slope| **slope == 0.0).count();
+        assert!(dropped > 0 && dropped < slopes.len());
+        let mut session = Session::new(&Options::default()).unwrap();
+        let want = session.sum(Rows::new(&hidden, batch.head()), &batch.targets, &WEIGHTS).unwrap();
+        let found = batch.run(&of(activation), Some(DROPOUT));
+        close(&found.losses, &want.losses, 1e-12);
+        close(&found.gradients.head.weight, &want.gradients.head.weight, 1e-12);
+        close(&found.gradients.head.bias, &want.gradients.head.bias, 1e-12);
+        let (mut frames, mut labels) = (vec![0.0; batch.frames.len()], vec![0.0; batch.labels.len()]);
+        for ((g, slope), (frame, label)) in want.gradients.hidden.iter().zip(slopes).zip(places) {
+            frames[frame] += g * slope;
+            labels[label] += g * slope;
+        }
+        close(&found.gradients.encoded, &frames, 1e-12);
+        close(&found.gradients.predicted, &labels, 1e-12);
+    }
+}
+
+#[test]
+fn gradients_are_central_differences() {
+    let batch = Batch::new(&SHAPES);
+    for activation in ACTIVATIONS {
+        for loss in [Loss::rnnt(), Loss::hat()] {
+            let budget = MemoryBudget::recompute();
+            let options = Options { budget, label_smoothing: 0.0, z_loss: 0.1, loss, ..of(activation) };
+            let found = in_one(&batch.run(&options, Some(DROPOUT)).gradients);
+            let loss = |all: &[f64]| Ok(weighted(&batch.with(all).run(&options, Some(DROPOUT)).losses));
+            close(&found, &central(loss, &batch.all()).unwrap(), 3e-7);
+        }
+    }
+}
+
+#[test]
+fn durations_and_pruning_drop_the_same_units() {
+    let batch = Batch::new(&SHAPES);
+    let (v, c) = (values(3 * H, 8), values(3, 9));
+    let options = Options::of(Loss::tdt(&[0, 1, 2]).unwrap());
+    let run = |batch: &Batch| {
+        let joint = batch.joint().with_durations(Head::new(&v, Some(&c), H).unwrap()).with_dropout(DROPOUT);
+        Session::new(&options).unwrap().sum(joint, &batch.targets, &WEIGHTS).unwrap()
+    };
+    let loss = |all: &[f64]| Ok(weighted(&run(&batch.with(all)).losses));
+    close(&in_one(&run(&batch).gradients), &central(loss, &batch.all()).unwrap(), 3e-7);
+
+    // The sites that pruning keeps have the masks that they have in the whole lattice.
+    let rows = |rows: &[f64]| values(rows.len() / H * C, 12);
+    let (am, lm) = (rows(&batch.frames), rows(&batch.labels));
+    let simple = Simple::Matrices(Matrices::new(&am, &lm, C).unwrap());
+    let (joint, scales) = (batch.joint().with_dropout(DROPOUT), Scales::default());
+    let pruning = Pruning { s_range: 2, ..Pruning::default() };
+    let mut session = Session::new(&Options::of(Loss::pruned(pruning))).unwrap();
+    let found = session.sum(PrunedJoint { simple, joint, scales }, &batch.targets, &WEIGHTS).unwrap();
+    let ranges = found.first_pass.unwrap().ranges;
+    let bands = (0..3).map(|b| (0..SHAPES[b].0).map(|t| ranges.band(b, t)).collect()).collect();
+    let retained = batch.targets.retained(bands).unwrap();
+    assert!(retained.lattices().sites() < batch.targets.lattices().sites());
+    let second = Session::new(&Options::default()).unwrap().sum(joint, &retained, &WEIGHTS).unwrap();
+    assert_eq!(found.losses, second.losses);
+    assert_eq!(in_one(&found.gradients), in_one(&second.gradients));
+}
+
+#[test]
+fn padding_groups_cuts_and_threads_change_nothing() {
+    let batch = Batch::new(&SHAPES);
+    let (frames, positions) = (6, 5);
+    let pad = |rows: &[f64], stride: usize, own: &dyn Fn(usize) -> usize| {
+        let mut rest = rows;
+        let mut padded = vec![f64::NAN; SHAPES.len() * stride * H];
+        for (b, padded) in padded.chunks_mut(stride * H).enumerate() {
+            padded[..own(b) * H].copy_from_slice(rest.split_off(..own(b) * H).unwrap());
+        }
+        padded
+    };
+    let f = pad(&batch.frames, frames, &|b| SHAPES[b].0);
+    let g = pad(&batch.labels, positions, &|b| SHAPES[b].1 + 1);
+    for activation in ACTIVATIONS {
+        let options = of(activation);
+        let want = batch.run(&options, Some(DROPOUT));
+        let joint = Joint::new(&f, &g, batch.head()).with_dropout(DROPOUT);
+        let joint = joint.with_layout(Layout::Padded { frames, positions });
+        let mut session = Session::new(&options).unwrap();
+        let padded = session.sum(joint, &batch.targets, &WEIGHTS).unwrap();
+        assert_eq!((&padded.losses, &padded.gradients.head), (&want.losses, &want.gradients.head));
+        let unpad = |rows: &[f64], stride: usize, own: &dyn Fn(usize) -> usize| -> Vec<f64> {
+            rows.chunks(stride * H).enumerate().flat_map(|(b, rows)| &rows[..own(b) * H]).copied().collect()
+        };
+        assert_eq!(unpad(&padded.gradients.encoded, frames, &|b| SHAPES[b].0), want.gradients.encoded);
+        let predicted = unpad(&padded.gradients.predicted, positions, &|b| SHAPES[b].1 + 1);
+        assert_eq!(predicted, want.gradients.predicted);
+
+        // All utterances at once, and in groups.
+        let joint = batch.joint().with_dropout(DROPOUT);
+        let whole = session.forward(joint, &batch.targets).unwrap().backward(&WEIGHTS).unwrap();
+        assert_eq!(whole.losses, want.losses);
+        close(&in_one(&whole.gradients), &in_one(&want.gradients), 1e-12);
+        for (wave, block, classes, kept) in [(1, 1, 2, 0), (8, 3, 4, 5), (100, 8, 5, 0), (100, 100, 1, 100)] {
+            let plan = Some(Plan { wave, block, classes, tiles: 2, kept });
+            let cut = batch.run(&Options { plan, ..options.clone() }, Some(DROPOUT));
+            close(&cut.losses, &want.losses, 1e-12);
+            close(&in_one(&cut.gradients), &in_one(&want.gradients), 1e-12);
+        }
+        for threads in [1, 2, 5] {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            assert_eq!(pool.install(|| batch.run(&options, Some(DROPOUT))), want, "{threads} threads");
+        }
+        // Losses have the same bits whatever is in a group.
+        let grouped = |wave| {
+            let plan = Some(Plan { wave, block: 1, classes: C, tiles: 1, kept: 0 });
+            batch.run(&Options { plan, ..options.clone() }, Some(DROPOUT))
+        };
+        assert_eq!(grouped(1).losses, grouped(100).losses);
+    }
+}
+
+/// The place in the batch counts, and who else is there does not.
+#[test]
+fn batch_mates_change_nothing() {
+    let alike = |shapes: [(usize, usize); 3]| {
+        let batch = Batch::new(&shapes);
+        let out = batch.run(&Options::default(), Some(DROPOUT));
+        let (first, own) = (shapes[0].0 * H, shapes[1].0 * H);
+        (out.losses[1], out.gradients.encoded[first..first + own].to_vec())
+    };
+    let want = alike([(4, 2), (3, 3), (1, 0)]);
+    assert_eq!(alike([(1, 1), (3, 3), (7, 2)]), want);
+    assert_eq!(alike([(9, 4), (3, 3), (3, 3)]), want);
+    // The same utterance elsewhere loses other units.
+    let elsewhere = Batch::new(&[(3, 3)]).run(&Options::default(), Some(DROPOUT));
+    assert_ne!(elsewhere.losses[0], want.0);
+}
+
+#[test]
+fn a_rate_of_nothing_is_nothing_and_seeds_differ() {
+    let batch = Batch::new(&SHAPES);
+    for activation in ACTIVATIONS {
+        let options = of(activation);
+        let plain = batch.run(&options, None);
+        let with = |rate, seed| batch.run(&options, Some(Dropout { rate, seed }));
+        assert_eq!(with(0.0, 3), plain);
+        assert_ne!(with(0.375, 3).losses, plain.losses);
+        assert_ne!(with(0.375, 3).losses, with(0.375, 4).losses);
+        assert_eq!(with(0.375, 3), with(0.375, 3));
+    }
+    // An alignment is that of the model as it will be used.
+    let session = Session::new(&Options::default()).unwrap();
+    let plain = session.align(&batch.joint(), &batch.targets).unwrap();
+    assert_eq!(session.align(&batch.joint().with_dropout(DROPOUT), &batch.targets).unwrap(), plain);
+}
+
+#[test]
+fn rates_that_are_none_are_named() {
+    let batch = Batch::new(&SHAPES);
+    let mut session = Session::new(&Options::default()).unwrap();
+    for rate in [-0.1, 1.0, 1.5, f64::NAN, f64::INFINITY] {
+        let joint = batch.joint().with_dropout(Dropout { rate, seed: 1 });
+        let same = |found: f64| found.to_bits() == rate.to_bits();
+        let found = session.sum(joint, &batch.targets, &WEIGHTS);
+        assert!(matches!(found, Err(Error::Dropout { found }) if same(found)));
+        let found = session.forward(joint, &batch.targets).map(|pending| pending.losses().to_vec());
+        assert!(matches!(found, Err(Error::Dropout { found }) if same(found)));
+    }
+}
+
+/// Units that are left are larger, and their slopes too.
+#[test]
+fn skipping_stays_within_its_bound() {
+    let batch = Batch::new(&SHAPES);
+    for activation in ACTIVATIONS {
+        for rate in [0.375, 0.9] {
+            let dropout = Some(Dropout { rate, seed: 5 });
+            let exact = batch.run(&of(activation), dropout);
+            let mut skipped = 0;
+            for skip in [1e-3, 0.02, 0.1, 0.4] {
+                let found = batch.run(&Options { skip, ..of(activation) }, dropout);
+                let bound = found.skipped;
+                skipped += bound.sites;
+                let (found, exact) = (&found.gradients, &exact.gradients);
+                for (found, exact, bound) in [
+                    (&found.encoded, &exact.encoded, bound.inputs),
+                    (&found.predicted, &exact.predicted, bound.inputs),
+                    (&found.head.weight, &exact.head.weight, bound.weight),
+                ] {
+                    close(found, exact, bound + 1e-12);
+                }
+                let bias = found.head.bias.iter().zip(&exact.head.bias);
+                assert!(bias.map(|(a, b)| (a - b).abs()).sum::<f64>() <= bound.bias + 1e-12);
+            }
+            assert!(skipped > 0, "nothing was left out");
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Forward now and backward later is the sum over groups, for every kind of loss and of inputs.
+use pruned::{Heads, Linear, Matrices};
+use rnnt_dp::{Regularisers, forward_backward, log_sums};
+use rnnt_loss::{
+    Dropout, Error, Gradients, Head, HeadGradient, Inputs, Joint, Loss, Options, PrunedJoint, Pruning, Rows,
+    Scales, Scores, Session, Simple, SimpleGradient, Targets, Tokens, Topology,
+};
+
+const H: usize = 3;
+const C: usize = 6;
+const D: usize = 3;
+const BLANK: u32 = 2;
+const SHAPES: [(usize, usize); 3] = [(4, 2), (1, 0), (3, 3)];
+const FRAMES: usize = 8;
+const POSITIONS: usize = 8;
+const SITES: usize = 4 * 3 + 1 + 3 * 4;
+const WEIGHTS: [f64; 3] = [0.5, 1.0, -2.0];
+
+fn values(len: usize, salt: u64) -> Vec<f64> {
+    oracle::noise::normal(salt, 0, len, 1.0)
+}
+
+/// What all kinds of inputs are made of.
+struct Numbers {
+    encoded: Vec<f64>,
+    predicted: Vec<f64>,
+    hidden: Vec<f64>,
+    by_frame: Vec<f64>,
+    scores: Vec<f64>,
+    lasting: Vec<f64>,
+    head: [Vec<f64>; 2],
+    durations: [Vec<f64>; 2],
+    simple: [Vec<f64>; 4],
+}
+
+impl Numbers {
+    fn new() -> Self {
+        Self {
+            encoded: values(FRAMES * H, 1),
+            predicted: values(POSITIONS * H, 2),
+            hidden: values(SITES * H, 3),
+            by_frame: values(FRAMES * H, 4),
+            scores: values(SITES * C, 5),
+            lasting: values(SITES * (C + D), 6),
+            head: [values(C * H, 7), values(C, 8)],
+            durations: [values(D * H, 9), values(D, 10)],
+            simple: [values(FRAMES * C, 11), values(POSITIONS * C, 12), values(C * H, 13), values(C * H, 14)],
+        }
+    }
+
+    fn head(&self) -> Head<'_, f64> {
+        Head::new(&self.head[0], Some(&self.head[1]), H).unwrap()
+    }
+
+    fn durations(&self) -> Head<'_, f64> {
+        Head::new(&self.durations[0], Some(&self.durations[1]), H).unwrap()
+    }
+
+    fn joint(&self) -> Joint<'_, f64> {
+        Joint::new(&self.encoded, &self.predicted, self.head())
+    }
+
+    fn pruned(&self, heads: bool) -> PrunedJoint<'_, f64> {
+        let [am, lm, of_am, of_lm] = &self.simple;
+        let simple = match heads {
+            false => Simple::Matrices(Matrices::new(am, lm, C).unwrap()),
+            true => {
+                let am = Linear::new(&self.encoded, of_am, None, H).unwrap();
+                let lm = Linear::new(&self.predicted, of_lm, Some(&self.head[1]), H).unwrap();
+                Simple::Heads(Heads::new(am, lm).unwrap())
+            }
+        };
+        PrunedJoint { simple, joint: self.joint(), scales: Scales { simple: 0.25, pruned: 0.75 } }
+    }
+
+    /// Every kind.
+    fn cases(&self) -> Vec<(&'static str, Options, Inputs<'_, f64>, Targets)> {
+        let scores = |scores, classes| Scores { scores, classes, layout: rnnt_loss::Layout::Packed };
+        let tdt = || Loss::Tdt { topology: Topology::tdt(&[0, 1, 2]).unwrap(), sigma: 0.05, omega: 0.25 };
+        let with = |loss| Options { fastemit: 0.3, delay_penalty: 0.1, ..Options::of(loss) };
+        let regularised = Options { label_smoothing: 0.1, z_loss: 0.05, ..Options::default() };
+        let bands = vec![vec![0..2, 0..3, 1..3, 1..3], vec![0..1], vec![0..4, 0..4, 2..4]];
+        let banded = targets().retained(bands).unwrap();
+        let big = targets().with_big_blanks(vec![4]).unwrap();
+        let factored =
+            Loss::Transducer { topology: Topology::modified(), tokens: Tokens::FactoredBlank, sigma: 0.1 };
+        let pruning = Pruning { s_range: 2, lm_only_scale: 0.25, ..Pruning::default() };
+        let modified =
+            Loss::Pruned { topology: Topology::modified(), tokens: Tokens::FactoredBlank, pruning };
+        let dropped = self.joint().with_dropout(Dropout { rate: 0.25, seed: 3 });
+        let lasting = Rows { durations: Some(self.durations()), ..Rows::new(&self.hidden, self.head()) };
+        vec![
+            ("joint", with(Loss::rnnt()), self.joint().into(), targets()),
+            ("clamp", Options { clamp: Some(0.05), ..Options::default() }, self.joint().into(), targets()),
+            ("skip", Options { skip: 0.02, ..Options::default() }, self.joint().into(), targets()),
+            ("smoothing", regularised, self.joint().into(), targets()),
+            ("dropout", with(Loss::rnnt()), dropped.into(), targets()),
+            ("bands", with(Loss::rnnt()), self.joint().into(), banded.clone()),
+            ("big blanks", with(Loss::multi_blank(&[2]).unwrap()), self.joint().into(), big),
+            ("factored", with(factored), self.joint().into(), targets()),
+            ("durations", with(tdt()), self.joint().with_durations(self.durations()).into(), targets()),
+            ("rows", with(Loss::rnnt()), Rows::new(&self.hidden, self.head()).into(), targets()),
+            ("rows with durations", with(tdt()), lasting.into(), targets()),
+            ("factored rows", with(Loss::hat()), Rows::new(&self.hidden, self.head()).into(), targets()),
+            ("scores", with(Loss::rnnt()), scores(&self.scores, C).into(), targets()),
+            ("scores with durations", with(tdt()), scores(&self.lasting, C).into(), targets()),
+            ("ctc", with(Loss::Ctc), Rows::new(&self.by_frame, self.head()).into(), targets()),
+            ("ctc scores", with(Loss::Ctc), scores(&self.scores[..FRAMES * C], C).into(), targets()),
+            ("pruned", with(Loss::pruned(pruning)), self.pruned(false).into(), targets()),
+            ("pruned heads", with(modified), self.pruned(true).into(), targets()),
+        ]
+    }
+}
+
+fn targets() -> Targets {
+    let labels = vec![vec![1, 5], vec![], vec![0, 0, 3]];
+    let targets = Targets::new(BLANK, SHAPES.map(|shape| shape.0).to_vec(), labels).unwrap();
+    targets.with_token_weights(vec![vec![0.5, 2.0], vec![], vec![1.5, 1.0, 0.7]]).unwrap()
+}
+
+/// All of them, one after the other.
+fn flat(gradients: &Gradients<f64>) -> Vec<f64> {
+    let Gradients { encoded, predicted, hidden, scores, head, durations, simple } = gradients;
+    let of = |HeadGradient { weight, bias }: &HeadGradient<f64>| [&weight[..], bias].concat();
+    let simple = match simple {
+        None => Vec::new(),
+        Some(SimpleGradient::Matrices(of)) => [&of.am[..], &of.lm].concat(),
+        Some(SimpleGradient::Heads(of)) => [&of.am, &of.lm]
+            .into_iter()
+            .flat_map(|side| [&side.rows[..], &side.weight, &side.bias].concat())
+            .collect(),
+    };
+    [&encoded[..], predicted, hidden, scores, &of(head), &of(durations), &simple].concat()
+}
+
+#[track_caller]
+fn close(name: &str, found: &[f64], want: &[f64]) {
+    assert_eq!(found.len(), want.len(), "{name}");
+    assert!(want.iter().any(|x| *x != 0.0), "{name}");
+    for (i, (found, want)) in found.iter().zip(want).enumerate() {
+        let near = found == want || (found - want).abs() <= 1e-12 * (1.0 + want.abs());
+        assert!(near, "{name}, entry {i}: {found} {want}");
+    }
+}
+
+#[test]
+fn forward_then_backward_is_the_sum() {
+    let numbers = Numbers::new();
+    for (name, options, inputs, targets) in numbers.cases() {
+        let mut session = Session::new(&options).unwrap();
+        let sum = session.sum(inputs, &targets, &WEIGHTS).unwrap();
+        let pending = session.forward(inputs, &targets).unwrap();
+        let found_first = pending.first_pass().cloned();
+        close(name, pending.losses(), &sum.losses);
+        let out = pending.backward(&WEIGHTS).unwrap();
+        assert_eq!(found_first, out.first_pass, "{name}");
+        assert_eq!(sum.first_pass.is_some(), matches!(options.loss, Loss::Pruned { .. }), "{name}");
+        if let (Some(found), Some(want)) = (&out.first_pass, &sum.first_pass) {
+            assert_eq!((&found.losses, &found.ranges), (&want.losses, &want.ranges), "{name}");
+        }
+        close(name, &flat(&out.gradients), &flat(&sum.gradients));
+        assert_eq!(out.skipped.sites, sum.skipped.sites, "{name}");
+        assert_eq!(out.skipped.sites > 0, options.skip > 0.0, "{name}");
+        // The buffers that are left behind mean nothing to the next call.
+        let again = session.forward(inputs, &targets).unwrap().backward(&WEIGHTS).unwrap();
+        assert_eq!(again, out, "{name}");
+        assert_eq!(session.sum(inputs, &targets, &WEIGHTS).unwrap(), sum, "{name}");
+    }
+}
+
+/// What `forward` is for: weights that depend on the losses. An utterance without a path has none, whatever its weight.
+#[test]
+fn weights_may_come_from_the_losses() {
+    let numbers = Numbers::new();
+    for (name, options, inputs, targets) in numbers.cases() {
+        let mut session = Session::new(&options).unwrap();
+        let pending = session.forward(inputs, &targets).unwrap();
+        // d/dL of the sum of squares.
+        let weights: Vec<f64> = pending.losses().iter().map(|loss| 2.0 * loss).collect();
+        let out = pending.backward(&weights).unwrap();
+        assert!(flat(&out.gradients).iter().all(|g| g.is_finite()), "{name}");
+        if weights.iter().all(|weight| weight.is_finite()) {
+            let sum = session.sum(inputs, &targets, &weights).unwrap();
+            close(name, &flat(&out.gradients), &flat(&sum.gradients));
+        }
+    }
+    // More labels than frames.
+    let targets = Targets::new(BLANK, vec![4, 2, 2], vec![vec![1, 5], vec![1, 1, 3], vec![]]).unwrap();
+    let mut session = Session::new(&Options::of(Loss::over(Topology::modified()))).unwrap();
+    let pending = session.forward(numbers.joint(), &targets).unwrap();
+    assert_eq!(pending.losses()[1], f64::INFINITY);
+    let weights: Vec<f64> = pending.losses().iter().map(|loss| 2.0 * loss).collect();
+    let out = pending.backward(&weights).unwrap().gradients;
+    assert!(flat(&out).iter().all(|g| g.is_finite()));
+    assert!(out.encoded[4 * H..6 * H].iter().all(|g| *g == 0.0));
+    assert!(out.encoded[..4 * H].iter().any(|g| *g != 0.0));
+}
+
+/// What is shown between the two directions is what the lattice says.
+#[test]
+fn emissions_and_adjoints_are_those_of_the_lattice() {
+    let numbers = Numbers::new();
+    let plain = Targets::new(BLANK, vec![4, 1, 3], vec![vec![1, 5], vec![], vec![0, 0, 3]]).unwrap();
+    for topology in [Topology::rnnt(), Topology::tdt(&[0, 1, 2]).unwrap()] {
+        let tdt = topology != Topology::rnnt();
+        let (loss, durations) = match tdt {
+            true => (Loss::tdt(&[0, 1, 2]).unwrap(), Some(numbers.durations())),
+            false => (Loss::rnnt(), None),
+        };
+        let mut session = Session::new(&Options::of(loss)).unwrap();
+        let pending = session.forward(Joint { durations, ..numbers.joint() }, &plain).unwrap();
+        let (lattices, emissions) = (plain.lattices(), pending.emissions());
+        assert_eq!(emissions.len(), SITES * topology.columns());
+        let want = forward_backward(lattices, &topology, &emissions, &Regularisers::default()).unwrap();
+        assert_eq!((pending.losses(), pending.adjoints()), (&want.losses[..], &want.adjoints[..]));
+        let sums = log_sums(lattices, &topology, &emissions).unwrap();
+        for (b, loss) in pending.losses().iter().enumerate() {
+            assert!((loss + sums.log_beta[lattices.range(b).start]).abs() < 1e-12);
+        }
+    }
+}
+
+#[test]
+fn bad_weights_are_named_and_leave_the_session_as_it_was() {
+    let numbers = Numbers::new();
+    for (name, options, inputs, targets) in numbers.cases() {
+        let mut session = Session::new(&options).unwrap();
+        let want = session.forward(inputs, &targets).unwrap().backward(&WEIGHTS).unwrap();
+        for weights in [&WEIGHTS[..2], &[1.0; 4], &[]] {
+            let found = session.forward(inputs, &targets).unwrap().backward(weights);
+            assert!(matches!(found, Err(Error::Shape { argument: "weights", .. })), "{name}");
+            let found = session.sum(inputs, &targets, weights);
+            assert!(matches!(found, Err(Error::Shape { argument: "weights", .. })), "{name}");
+        }
+        for bad in [f64::NAN, f64::INFINITY] {
+            let found = session.forward(inputs, &targets).unwrap().backward(&[1.0, bad, 1.0]);
+            assert!(matches!(found, Err(Error::Weight { utterance: 1, .. })), "{name}: {found:?}");
+            let found = session.sum(inputs, &targets, &[1.0, bad, 1.0]);
+            assert!(matches!(found, Err(Error::Weight { utterance: 1, .. })), "{name}: {found:?}");
+        }
+        assert_eq!(session.forward(inputs, &targets).unwrap().backward(&WEIGHTS).unwrap(), want, "{name}");
+    }
+}
