@@ -43,6 +43,7 @@
 mod adjoints;
 mod backward;
 mod budget;
+#[cfg(feature = "candle")]
 pub mod candle;
 mod error;
 mod flight;

@@ -30,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 mod banded;
+#[cfg(feature = "candle")]
 pub mod candle;
 mod compose;
 pub mod ctc;
