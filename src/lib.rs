@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`panda_core`] | the selected normaliser: a few log-probabilities a site out of a very large softmax |
 //! | [`rnnt_dp`] | lattices: losses, compact adjoints, occupancies |
+//! | [`pruned`] | first pass of the pruned transducer, ranges, retained sites |
 //! | [`rnnt_loss`] | joint network, normaliser and lattice as one loss |
 //! | [`decoding`] | greedy search |
 //! | [`speech`] | audio files, features, tokenizers, manifests, word error rate |
@@ -11,7 +12,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-pub use {decoding, panda_core, rnnt_dp, rnnt_loss, speech, training};
+pub use {decoding, panda_core, pruned, rnnt_dp, rnnt_loss, speech, training};
 
 /// The README's example is compiled and run with the tests.
 #[cfg(doctest)]

@@ -44,6 +44,7 @@
 mod adjoints;
 mod backward;
 mod budget;
+#[cfg(feature = "candle")]
 pub mod candle;
 mod cut;
 mod error;

@@ -30,6 +30,7 @@
 
 mod banded;
 mod batch;
+#[cfg(feature = "candle")]
 pub mod candle;
 mod compose;
 pub mod ctc;
