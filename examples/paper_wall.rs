@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let options = Options { budget: MemoryBudget::recompute(), ..Options::default() };
     let labels: Vec<u32> = (0..LABELS).map(|u| 1 + (u * 37 % (CLASSES - 1)) as u32).collect();
     let whole = Targets::new(0, vec![FRAMES; BATCH], vec![labels.clone(); BATCH])?;
-    println!("{}", MemoryPlan::new(&whole, HIDDEN, CLASSES, 4, &options)?);
+    println!("{}", MemoryPlan::new::<f32>(&whole, HIDDEN, CLASSES, &options)?);
 
     let (frames, positions) = (FRAMES * HIDDEN, (LABELS + 1) * HIDDEN);
     let (encoded, predicted) = (noise(BATCH * frames, 1.0), noise(BATCH * positions, 1.0));

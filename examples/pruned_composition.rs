@@ -72,7 +72,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let bands = |b| (0..FRAMES).map(|t| first.ranges.band(b, t)).collect();
     let retained = targets.retained((0..BATCH).map(bands).collect())?;
     let options = Options::default();
-    let plan = MemoryPlan::new(&retained, HIDDEN, classes, 4, &options)?;
+    let plan = MemoryPlan::new::<f32>(&retained, HIDDEN, classes, &options)?;
     println!("pruned: losses {:.3?} (trivial joiner {:.3?})", out.losses, first.losses);
     println!(
         "  {} of {} sites, {seconds:.2} s for both passes and all gradients",
@@ -85,6 +85,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let start = Instant::now();
     let whole = session.sum(joint, &targets, &weights)?;
     println!("whole lattice: losses {:.3?}, {:.2} s", whole.losses, start.elapsed().as_secs_f64());
-    println!("{}", MemoryPlan::new(&targets, HIDDEN, classes, 4, &options)?);
+    println!("{}", MemoryPlan::new::<f32>(&targets, HIDDEN, classes, &options)?);
     Ok(())
 }

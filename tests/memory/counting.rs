@@ -52,6 +52,11 @@ pub fn measure<T>(work: impl FnOnce() -> T) -> (usize, usize, T) {
     (LARGEST.load(Relaxed), PEAK.load(Relaxed) - before, result)
 }
 
+/// Bytes alive now.
+pub fn alive() -> usize {
+    ALIVE.load(Relaxed)
+}
+
 /// Allocations that this thread makes while `work` runs.
 pub fn calls(work: impl FnOnce()) -> usize {
     let before = CALLS.get();

@@ -4,6 +4,8 @@
 #[path = "../suite/common.rs"]
 mod common;
 mod counting;
+mod lanes;
 mod lattices;
 mod loss;
+mod normaliser;
 mod sessions;

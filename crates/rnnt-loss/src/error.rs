@@ -241,6 +241,7 @@ pub enum Error {
     #[error(transparent)]
     Lattice(#[from] rnnt_dp::Error),
     /// A tensor operation failed.
+    #[cfg(feature = "candle")]
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),
 }

@@ -35,6 +35,7 @@ mod activation;
 mod align;
 mod budget;
 mod call;
+#[cfg(feature = "candle")]
 pub mod candle;
 mod columns;
 mod ctc;

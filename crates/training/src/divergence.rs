@@ -19,7 +19,6 @@ pub(crate) fn of(error: &Error) -> Option<Divergence> {
         rnnt_loss::Error::Normaliser(error) => match error {
             panda_core::Error::NotFinite { .. } | panda_core::Error::AllMasked { .. } => (SCORE, None),
             panda_core::Error::InfiniteWeight { value, .. } => ("weight of the head", Some(*value)),
-            panda_core::Error::InfiniteRow { value, .. } => ("row of the joint", Some(*value)),
             panda_core::Error::Adjoint { value, .. } => ("gradient of the scores", Some(*value)),
             _ => return None,
         },

@@ -5,3 +5,4 @@ mod ctc;
 mod log_domain;
 mod paths;
 mod topologies;
+mod walk;

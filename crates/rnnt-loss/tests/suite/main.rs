@@ -3,7 +3,10 @@
 mod combinations;
 mod ctc;
 mod doors;
+mod dropout;
+mod pending;
 mod pruned;
 mod regularisers;
 mod sums;
+mod tensors;
 mod topologies;

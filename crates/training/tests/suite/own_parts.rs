@@ -8,7 +8,7 @@ use decoding::Transducer;
 use training::encoder::{Encoder, Frames};
 use training::optimiser::{AdamW, Optimiser};
 use training::predictor::{Memory, Predictor, Steps};
-use training::{Masks, Model, Recipe, Result, Stepwise};
+use training::{LossSessions, Masks, Model, Recipe, Result, Stepwise};
 
 const RECIPE: &str = r#"
     data = { train = ["none.jsonl"] }
@@ -107,10 +107,10 @@ fn they_are_named_trained_and_searched_like_ours() {
 
     let (x, lengths, labels) = (wave(&[2, 9, 10]), [9, 6], [vec![0, 2, 1], vec![1]]);
     let mut optimiser = AdamW::new(model.parameters(), &recipe.optimiser);
-    let mut losses = Vec::new();
+    let (sessions, mut losses) = (LossSessions::new(&recipe).unwrap(), Vec::new());
     for step in 0..40 {
         let mut masks = Masks::new(1, 0, step);
-        let out = model.losses(&x, &lengths, &labels, step, Some(&mut masks)).unwrap();
+        let out = model.losses(&sessions, &x, &lengths, &labels, step, Some(&mut masks)).unwrap();
         let gradients = out.mean.backward().unwrap();
         for (name, parameter) in model.parameters().iter().filter(|(name, _)| !name.starts_with("ctc")) {
             assert!(gradients.get(parameter).is_some(), "{name} has no gradient");

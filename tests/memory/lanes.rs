@@ -1,46 +1,18 @@
 //! What lattices take is known from their shapes, and does not depend on chance: measured by counting every allocation.
-#![allow(unsafe_code)]
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::{
-    LazyLock, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicUsize, Ordering::Relaxed},
-};
+use std::sync::{LazyLock, MutexGuard};
 
 use panda::rnnt_dp::{Error, Lattices, Regularisers, Topology, Workspace, forward_backward};
 
-struct Counting;
+use crate::counting::{alive, turn};
 
-static LIVE: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
 /// What rayon's queue takes when work comes from outside: a block now and then.
 const QUEUE: usize = 2048;
-/// One measurement at a time.
-static ALONE: Mutex<()> = Mutex::new(());
-
-// SAFETY: everything is the system allocator's work.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        PEAK.fetch_max(LIVE.fetch_add(layout.size(), Relaxed) + layout.size(), Relaxed);
-        // SAFETY: as the caller promised.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: as the caller promised.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Bytes that are alive afterwards, and the most that were on the way, beside those before.
 fn measure(run: impl FnOnce()) -> (usize, usize) {
-    let before = LIVE.load(Relaxed);
-    PEAK.store(before, Relaxed);
-    run();
-    (LIVE.load(Relaxed).saturating_sub(before), PEAK.load(Relaxed) - before)
+    let before = alive();
+    let (_, peak, ()) = crate::counting::measure(run);
+    (alive().saturating_sub(before), peak)
 }
 
 fn emissions(lattices: &Lattices, topology: &Topology) -> Vec<f64> {
@@ -109,7 +81,7 @@ static POOLS: LazyLock<[rayon::ThreadPool; 4]> = LazyLock::new(|| {
 });
 
 fn alone() -> MutexGuard<'static, ()> {
-    let guard = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let guard = turn();
     LazyLock::force(&POOLS);
     guard
 }

@@ -1,45 +1,16 @@
 //! The budget is a promise: what a call of the normaliser allocates is never more than was planned, and that never more
 //! than the budget.
-//!
-//! One test in a file of its own: the allocator counts for the whole process.
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-
 use panda::panda_core::{
     Adjoints, Backward, Error, Gradients, Head, MemoryBudget, Normalized, Plan, Precision, Real, Rows,
     Selection, Shape, Sites, Workspace, backward, forward,
 };
 
-/// Bytes alive now, and the most that ever were.
-static ALIVE: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
-
-struct Counting;
-
-// SAFETY: every call goes to the system's allocator unchanged; only counters are kept beside it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        PEAK.fetch_max(ALIVE.fetch_add(layout.size(), Relaxed) + layout.size(), Relaxed);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        ALIVE.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: the caller keeps the contract of `dealloc`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
+use crate::counting::{alive, turn};
 
 /// The most bytes that `work` had alive above those before it.
 fn measure<T>(work: impl FnOnce() -> T) -> (usize, T) {
-    let before = ALIVE.load(Relaxed);
-    PEAK.store(before, Relaxed);
-    let result = work();
-    (PEAK.load(Relaxed).saturating_sub(before), result)
+    let (_, growth, result) = crate::counting::measure(work);
+    (growth, result)
 }
 
 /// Arguments of a call.
@@ -146,6 +117,7 @@ fn shape(sites: usize, hidden: usize, classes: usize, selected: usize) -> Shape 
 
 #[test]
 fn measured_is_at_most_planned_and_that_at_most_the_budget() {
+    let _turn = turn();
     rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap().install(check);
 }
 
@@ -186,16 +158,16 @@ fn check() {
     assert!(measured <= planned && planned <= budget.limit());
 
     // One workspace for calls of unlike shapes, under a budget that shrinks and grows.
-    let before = ALIVE.load(Relaxed);
+    let before = alive();
     let mut workspace = Workspace::<f32>::new(budget);
     let problems =
         [shape(2600, 24, 500, 2), shape(30, 1024, 40, 2), shape(3, 8, 9000, 2), shape(9000, 4, 9, 3)];
     let problems = problems.map(Problem::<f32>::new);
-    let arguments = ALIVE.load(Relaxed) - before;
+    let arguments = alive() - before;
     for kibibytes in [4096, 2048, 1024, 3000] {
         workspace.set_budget(MemoryBudget::bytes(kibibytes << 10));
         for problem in &problems {
-            let held = ALIVE.load(Relaxed) - before - arguments;
+            let held = alive() - before - arguments;
             let (measured, out) = problem.run(&mut workspace).unwrap();
             // What was held before and is let go at the call's start was alive before the call.
             assert!(
@@ -204,7 +176,7 @@ fn check() {
                 problem.shape
             );
             drop(out);
-            let held = ALIVE.load(Relaxed) - before - arguments;
+            let held = alive() - before - arguments;
             assert!(held <= kibibytes << 10, "{:?}: {held} bytes stay, of {kibibytes} KiB", problem.shape);
         }
     }

@@ -228,7 +228,7 @@ fn padding_groups_cuts_and_threads_change_nothing() {
         assert_eq!(whole.losses, want.losses);
         close(&in_one(&whole.gradients), &in_one(&want.gradients), 1e-12);
         for (wave, block, classes, kept) in [(1, 1, 2, 0), (8, 3, 4, 5), (100, 8, 5, 0), (100, 100, 1, 100)] {
-            let plan = Some(Plan { wave, block, classes, tiles: 2, kept });
+            let plan = Some(Plan::custom(wave, block, classes, 2, kept));
             let cut = batch.run(&Options { plan, ..options.clone() }, Some(DROPOUT));
             close(&cut.losses, &want.losses, 1e-12);
             close(&in_one(&cut.gradients), &in_one(&want.gradients), 1e-12);
@@ -239,7 +239,7 @@ fn padding_groups_cuts_and_threads_change_nothing() {
         }
         // Losses have the same bits whatever is in a group.
         let grouped = |wave| {
-            let plan = Some(Plan { wave, block: 1, classes: C, tiles: 1, kept: 0 });
+            let plan = Some(Plan::custom(wave, 1, C, 1, 0));
             batch.run(&Options { plan, ..options.clone() }, Some(DROPOUT))
         };
         assert_eq!(grouped(1).losses, grouped(100).losses);
