@@ -150,7 +150,7 @@ impl LossSession {
         };
         let possible = losses.iter().map(|loss| loss.is_finite()).collect();
         let tensors = arguments.tensors.clone();
-        let state = Mutex::new(State::Held(held));
+        let state = Mutex::new(State::Held(Box::new(held)));
         let slopes = Deferred { session, arguments, targets: targets.clone(), possible, state };
         Ok(share::of(losses, targets.batch(), &tensors, slopes)?)
     }
@@ -208,7 +208,7 @@ struct Deferred<F: CandleElement> {
 }
 
 enum State<F> {
-    Held(Held<F>),
+    Held(Box<Held<F>>),
     /// Gradients under some weights, each until it is fetched.
     Done(Vec<f64>, Vec<Option<Tensor>>),
 }
@@ -242,7 +242,7 @@ impl<F: CandleElement> Slopes for Deferred<F> {
             return Ok(gradient);
         }
         let before = std::mem::replace(&mut *state, State::Done(Vec::new(), Vec::new()));
-        let held = if let State::Held(held) = before { Some(held) } else { None };
+        let held = if let State::Held(held) = before { Some(*held) } else { None };
         let gradients = self.run(held, &weights).map_err(candle_core::Error::wrap)?;
         let tracked = |(gradient, tensor): (Tensor, &Tensor)| tensor.track_op().then_some(gradient);
         let mut gradients: Vec<_> = gradients.into_iter().zip(&self.arguments.tensors).map(tracked).collect();
