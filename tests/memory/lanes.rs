@@ -5,8 +5,8 @@ use panda::rnnt_dp::{Error, Lattices, Regularisers, Topology, Workspace, forward
 
 use crate::counting::{alive, turn};
 
-/// What rayon's queue takes when work comes from outside: a block now and then.
-const QUEUE: usize = 2048;
+/// What queues of the thread pool take when work comes from outside, and what their threads note down about garbage.
+const QUEUE: usize = 16 << 10;
 
 /// Bytes that are alive afterwards, and the most that were on the way, beside those before.
 fn measure(run: impl FnOnce()) -> (usize, usize) {
