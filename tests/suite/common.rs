@@ -110,6 +110,19 @@ impl Problem {
         self.finish(&transducer_loss(f, g, w, b, &self.targets(), options).unwrap(), &vars)
     }
 
+    /// What the composed loss names as the least budget, in either form; 0 if that of the options will do.
+    pub fn smallest(&self, dtype: DType, options: &Options) -> usize {
+        let vars = self.vars(dtype);
+        let [f, g, w, b] = &vars;
+        let whole = transducer_loss(f, g, w, b, &self.targets(), options).err();
+        let sum = transducer_loss_sum(f, g, w, b, &self.targets(), options, &self.weights).err();
+        let named = |error| match error {
+            Error::Budget { smallest, .. } => smallest,
+            other => panic!("{other}"),
+        };
+        whole.into_iter().chain(sum).map(named).max().unwrap_or(0)
+    }
+
     /// By the composed loss, sample-wise.
     pub fn sample_wise(&self, dtype: DType, options: &Options) -> (Found, Skipped) {
         let vars = self.vars(dtype);

@@ -46,6 +46,10 @@ proptest! {
     #[test]
     fn budgets_change_only_rounding(problem in problems(), bytes in 0_usize..100_000) {
         let exact = problem.dense(0.0);
+        // A budget below the smallest cut is refused with a number, and that number is enough.
+        let options = Options { budget: MemoryBudget::bytes(bytes), ..problem.options() };
+        let smallest = problem.smallest(DType::F64, &options).max(problem.smallest(DType::F32, &options));
+        let bytes = bytes.max(smallest);
         for budget in [MemoryBudget::bytes(bytes), MemoryBudget::recompute(), MemoryBudget::unlimited()] {
             let options = Options { budget, ..problem.options() };
             same(&problem.ours(DType::F64, &options), &exact, 1e-10);

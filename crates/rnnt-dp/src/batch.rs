@@ -1,8 +1,12 @@
 //! Work on a batch of lattices, lane beside lane.
+use std::sync::{Mutex, PoisonError};
+
+use rayon::prelude::*;
+
 use crate::{
     Arc, Error, Result,
     compose::{composed, fold, unfold},
-    lanes::{Shapes, cut},
+    lanes::Shapes,
     utterance::Scratch,
     walk::Lattice,
 };
@@ -10,47 +14,45 @@ use crate::{
 /// No sum of log-probabilities, far as it may be from 0, is that large.
 const ABSURD: f64 = 1e280;
 
+/// How a lane ends: well, or with an utterance's error.
+type Outcome = std::result::Result<(), (usize, Error)>;
+
 pub(crate) struct Batch<'a> {
     pub shapes: Shapes<'a>,
     pub emissions: &'a [f64],
 }
 
 impl Batch<'_> {
-    /// Works on the utterances from `first` on that `losses` and `adjoints` belong to, in at most as many lanes.
+    /// Works on all utterances, each in the first lane that is free.
     ///
     /// ```text
     /// for each lane in parallel:
-    ///     for each utterance of the lane:
+    ///     while there is an utterance left:
     ///         both directions in parallel
     /// ```
-    pub fn run(
-        &self,
-        lanes: &mut [Scratch],
-        first: usize,
-        losses: &mut [f64],
-        adjoints: &mut [f64],
-    ) -> Result<()> {
+    pub fn run(&self, lanes: &mut [Scratch], losses: &mut [f64], mut adjoints: &mut [f64]) -> Result<()> {
         let (lattices, columns) = (self.shapes.lattices, self.shapes.topology.columns());
-        let begin = lattices.range(first).start;
-        if let [scratch] = lanes {
-            let mut rest = adjoints;
-            for (utterance, loss) in (first..).zip(losses) {
-                let (mine, others) = rest.split_at_mut(lattices.range(utterance).len() * columns);
-                *loss = self.one(scratch, utterance, mine)?;
-                rest = others;
+        let queue = Mutex::new(losses.iter_mut().enumerate().map(|(utterance, loss)| {
+            let sites = lattices.range(utterance).len();
+            let (mine, rest) = std::mem::take(&mut adjoints).split_at_mut(sites * columns);
+            adjoints = rest;
+            (utterance, loss, mine)
+        }));
+        let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let lane = |scratch: &mut Scratch| {
+            while let Some((utterance, loss, adjoints)) = next() {
+                *loss = self.one(scratch, utterance, adjoints).map_err(|error| (utterance, error))?;
             }
-            return Ok(());
-        }
-        let split = cut(lattices, &(first..first + losses.len()), lanes.len());
-        let (lanes, later_lanes) = lanes.split_at_mut(lanes.len() / 2);
-        let (losses, later_losses) = losses.split_at_mut(split - first);
-        let (adjoints, later) = adjoints.split_at_mut((lattices.range(split).start - begin) * columns);
-        let halves = rayon::join(
-            || self.run(lanes, first, losses, adjoints),
-            || self.run(later_lanes, split, later_losses, later),
-        );
-        // The earlier error first, so that the same mistake always gives the same message.
-        halves.0.and(halves.1)
+            Ok(())
+        };
+        // The error of the first utterance, all of whose predecessors were looked at, so that the same mistake always
+        // gives the same message.
+        let first = |a: Outcome, b: Outcome| match (a, b) {
+            (Err(a), Err(b)) => Err(if a.0 < b.0 { a } else { b }),
+            (a, b) => a.and(b),
+        };
+        let outcome = lanes.par_iter_mut().with_max_len(1).map(lane).reduce(|| Ok(()), first);
+        outcome.map_err(|(_, error)| error)
     }
 
     /// The loss of an utterance.

@@ -1,14 +1,14 @@
 //! A batch of lattices, in memory that calls share and that is known before they are made.
 use crate::{
     Lattices, Regularisers, Result, Topology, batch::Batch, forward_backward::expect, lanes::Shapes,
-    utterance::Scratch,
+    room::Room, utterance::Scratch,
 };
 
 /// Memory for [`Workspace::forward_backward`], which is kept.
 ///
-/// Utterances go through *lanes*: a lane takes some neighbours of the batch, one after the other, in memory that is as large as the
-/// largest of them needs, and lanes run at the same time. So does either direction of an utterance, and results do not depend
-/// on how many lanes there are.
+/// Utterances go through *lanes*: a lane takes the next utterance whenever it is free, in memory that is as large as the largest
+/// of the batch needs, and lanes run at the same time. So does either direction of an utterance, and results do not depend on how
+/// many lanes there are.
 ///
 /// | made by | lanes, at most one an utterance |
 /// |---|---|
@@ -143,18 +143,15 @@ impl Workspace {
             Most::Lanes(lanes) => lanes.min(lattices.batch()),
             Most::Bytes(bytes) => shapes.lanes_within(bytes, threads)?,
         };
-        self.make_room(&shapes, lanes);
-        Batch { shapes, emissions }.run(&mut self.lanes[..lanes], 0, losses, adjoints)
+        self.make_room(shapes.room(), lanes);
+        Batch { shapes, emissions }.run(&mut self.lanes[..lanes], losses, adjoints)
     }
 
-    fn make_room(&mut self, shapes: &Shapes, lanes: usize) {
+    fn make_room(&mut self, room: Room, lanes: usize) {
         if let Most::Bytes(bytes) = self.most {
-            let mut held = self.held();
-            shapes.each_lane(lanes, &mut |lane, room| {
-                let before = self.lanes.get(lane).map(Scratch::room).unwrap_or_default();
-                held += before.max(room).bytes() - before.bytes();
-            });
-            if held > bytes {
+            let grown = |lane: &Scratch| lane.room().max(room).bytes() - lane.room().bytes();
+            let more: usize = self.lanes.iter().take(lanes).map(grown).sum();
+            if self.held() + more > bytes {
                 self.lanes = Vec::new();
             }
         }
@@ -163,6 +160,6 @@ impl Workspace {
             self.lanes.reserve_exact(lanes);
             self.lanes.resize_with(lanes, Scratch::default);
         }
-        shapes.each_lane(lanes, &mut |lane, room| self.lanes[lane].reserve(room));
+        self.lanes[..lanes].iter_mut().for_each(|lane| lane.reserve(room));
     }
 }
