@@ -32,7 +32,10 @@ pub mod scaled;
 pub use affine::Affine;
 pub use lines::{Lines, grow};
 pub use pages::{filled, zeros};
-pub use product::{Accumulate, PackedRight, View, ViewMut, packing_bytes, product, product_packed};
+pub use product::{
+    Accumulate, PackedRight, View, ViewMut, packing_bytes, packing_bytes_for, product, product_in,
+    product_packed,
+};
 pub use real::Real;
 
 /// `x = exp(x)` for every element; -inf gives exactly 0 and NaN stays NaN.

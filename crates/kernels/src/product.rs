@@ -7,10 +7,10 @@ mod blocked;
 mod packed_right;
 
 use blocked::Columns;
-pub use blocked::packing_bytes;
+pub use blocked::{packing_bytes, packing_bytes_for};
 pub use packed_right::PackedRight;
 
-use crate::{Real, features::Machine};
+use crate::{Lines, Real, features::Machine};
 
 /// A borrowed matrix: row-major with a row stride, or the transpose of such a one.
 #[derive(Clone, Copy, Debug)]
@@ -108,6 +108,15 @@ pub fn product<F: Real>(out: ViewMut<F>, a: View<F>, b: View<F>, alpha: F, how: 
     multiply(Machine::best(), out, a, (Columns::View(b), b.shape()), alpha, how);
 }
 
+/// [`product`] that packs into memory of the caller's, [`packing_bytes_for`] bytes of it, in place of its thread's; the bits are
+/// the same.
+///
+/// # Panics
+/// As [`product`].
+pub fn product_in<F: Real>(packing: &mut Lines<F>, out: ViewMut<F>, a: View<F>, b: View<F>, how: Accumulate) {
+    multiply_in(packing, Machine::best(), out, a, (Columns::View(b), b.shape()), F::ONE, how);
+}
+
 /// [`product`] with a right side that was packed before; the bits are the same.
 ///
 /// # Shapes
@@ -120,6 +129,18 @@ pub fn product_packed<F: Real>(out: ViewMut<F>, a: View<F>, b: &PackedRight<F>, 
 }
 
 fn multiply<F: Real>(
+    machine: Machine,
+    out: ViewMut<F>,
+    a: View<F>,
+    b: (Columns<F>, (usize, usize)),
+    alpha: F,
+    how: Accumulate,
+) {
+    F::with_scratch(|packing| multiply_in(packing, machine, out, a, b, alpha, how));
+}
+
+fn multiply_in<F: Real>(
+    packing: &mut Lines<F>,
     machine: Machine,
     out: ViewMut<F>,
     a: View<F>,
@@ -143,7 +164,7 @@ fn multiply<F: Real>(
         }
         return;
     }
-    blocked::product(machine, out, a, b, alpha, how);
+    blocked::product(machine, out, a, b, alpha, how, packing);
 }
 
 #[cfg(test)]

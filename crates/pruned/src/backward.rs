@@ -6,47 +6,47 @@
 //! ```
 use std::ops::Range;
 
-use kernels::{Accumulate, Real, View, ViewMut, product};
+use kernels::{Accumulate, Real, View, ViewMut, product_in};
 use rayon::prelude::*;
 
-use crate::{Source, emissions::Slopes, rare, sums::Sums, tiles, utterance::Utterance};
+use crate::{Scratches, Source, emissions::Slopes, rare, sums::Sums, tiles, utterance::Utterance};
 
 /// Writes the gradient of a tile of classes: *T x tile*, *(U+1) x tile*, and the unigram's probabilities, *tile*
 /// (nothing where there is no unigram).
 pub(crate) fn tile<F: Real, S: Source<F>>(
-    utterance: &Utterance<F, S>,
-    sums: &Sums<F>,
+    (utterance, sums): (&Utterance<F, S>, &Sums<F>),
     slopes: &Slopes<F>,
     classes: &Range<usize>,
-    frames: &mut [F],
-    labels: &mut [F],
-    unigram: &mut [f64],
+    (frames, labels, unigram): (&mut [F], &mut [F], &mut [f64]),
+    scratches: &Scratches<F>,
 ) {
     let (count, width) = (utterance.frames.len(), classes.len());
     let (positions, contexts) = (utterance.labels.len(), utterance.contexts());
     let block = tiles::block(count);
     let mut probabilities = vec![F::ZERO; 2 * contexts * width];
     let (contexts_tile, found) = probabilities.split_at_mut(contexts * width);
-    utterance.context_probabilities(&sums.label_max, classes, contexts_tile);
+    utterance.context_probabilities(&sums.label_max, classes, contexts_tile, scratches);
     let frame_blocks = frames.par_chunks_mut(block * width).zip(sums.frame_max.par_chunks(block));
     frame_blocks.enumerate().for_each(|(i, (out, max))| {
-        utterance.frame_scores(i * block..i * block + max.len(), classes, out);
+        let frames = i * block..i * block + max.len();
+        utterance.frame_scores(frames, classes, out, &mut scratches.lock().packing);
         out.chunks_exact_mut(width).zip(max).for_each(|(row, &max)| tiles::subtract(row, max));
         kernels::exp(out);
     });
 
     // Of the contexts first, as the gradient of the frames takes the place of their exponentials.
     let transposed = View::new(&slopes.pairs, count, contexts).transposed();
-    let target = ViewMut::new(found, contexts, width);
-    product(target, transposed, View::new(frames, count, width), F::ONE, Accumulate::Replace);
+    let (target, all) = (ViewMut::new(&mut *found, contexts, width), View::new(frames, count, width));
+    product_in(&mut scratches.lock().packing, target, transposed, all, Accumulate::Replace);
     let tile = View::new(contexts_tile, contexts, width);
     let frame_blocks =
         frames.par_chunks_mut(block * width).zip(slopes.pairs.par_chunks(block * contexts)).enumerate();
-    frame_blocks.for_each_init(Vec::new, |buffer, (i, (out, pairs))| {
-        buffer.resize(out.len(), F::ZERO);
+    frame_blocks.for_each(|(i, (out, pairs))| {
         let count = out.len() / width;
-        let target = ViewMut::new(buffer, count, width);
-        product(target, View::new(pairs, count, contexts), tile, F::ONE, Accumulate::Replace);
+        let mut scratch = scratches.lock();
+        let (packing, buffer, _) = scratch.rooms(out.len(), 0);
+        let target = ViewMut::new(&mut *buffer, count, width);
+        product_in(packing, target, View::new(pairs, count, contexts), tile, Accumulate::Replace);
         out.iter_mut().zip(buffer.iter()).for_each(|(out, sum)| *out *= *sum);
         for (t, row) in out.chunks_exact_mut(width).enumerate() {
             let t = i * block + t;
@@ -78,7 +78,8 @@ pub(crate) fn tile<F: Real, S: Source<F>>(
             .next_in(classes)
             .for_each(|(class, u)| unigram[class] += slopes.unigram_next[u] / of(class));
     }
-    if !sums.rare.is_empty() {
-        rare::pull_back(utterance, sums, &slopes.rare, classes, frames, labels, unigram);
+    if !slopes.rare.is_empty() {
+        let into = (frames, labels, unigram);
+        rare::pull_back((utterance, sums), &slopes.rare, classes, contexts_tile, into, scratches);
     }
 }

@@ -90,6 +90,25 @@ impl Batch {
         Ok(Self { token_weights, ..self })
     }
 
+    /// Some utterances, as a batch of their own over the same rows.
+    ///
+    /// # Panics
+    /// If there are none, or no such ones.
+    pub fn part(&self, utterances: Range<usize>) -> Self {
+        let token_weights = match self.token_weights.is_empty() {
+            true => Vec::new(),
+            false => self.token_weights[utterances.clone()].to_vec(),
+        };
+        Self {
+            blank: self.blank,
+            labels: self.labels[utterances.clone()].to_vec(),
+            lattices: self.lattices.part(utterances.clone()),
+            frame_starts: self.frame_starts[utterances.clone()].to_vec(),
+            label_starts: self.label_starts[utterances].to_vec(),
+            token_weights,
+        }
+    }
+
     /// The weights of an utterance's labels, or none if all are 1.
     pub(crate) fn token_weights(&self, utterance: usize) -> &[f64] {
         self.token_weights.get(utterance).map_or(&[], Vec::as_slice)
@@ -130,7 +149,10 @@ impl Batch {
     }
 
     /// Fails unless there are rows and classes for everything.
-    pub(crate) fn check(&self, frames: usize, labels: usize, classes: usize) -> Result<()> {
+    ///
+    /// # Errors
+    /// Too few rows, blank or labels outside the classes.
+    pub fn check(&self, frames: usize, labels: usize, classes: usize) -> Result<()> {
         for (side, found) in [(Side::Frames, frames), (Side::Labels, labels)] {
             for utterance in 0..self.len() {
                 let needed = self.starts(side)[utterance].saturating_add(self.count(side, utterance));

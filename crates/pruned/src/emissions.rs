@@ -10,7 +10,12 @@
 use kernels::Real;
 use rnnt_dp::delay;
 
-use crate::{Options, Source, normaliser::Picks, sums::Sums, utterance::Utterance};
+use crate::{
+    Options, Source,
+    normaliser::Picks,
+    sums::{self, Sums},
+    utterance::Utterance,
+};
 
 /// `scale · value`, and 0 rather than NaN for nothing of -inf.
 fn share(scale: f64, value: f64) -> f64 {
@@ -45,13 +50,9 @@ pub(crate) fn write<F: Real, S: Source<F>>(
     let next_unigram: Vec<f64> = utterance.next.iter().map(|&class| unigram(class as usize)).collect();
 
     let mut logs = vec![0.0; contexts];
-    let mut rare = sums.rare.iter().peekable();
     let rows = out.chunks_exact_mut(2 * positions).zip(sums.pairs.chunks_exact(contexts));
     for (t, (row, pairs)) in rows.enumerate() {
-        logs.iter_mut().zip(pairs).for_each(|(log, pair)| *log = pair.ln());
-        while let Some(found) = rare.next_if(|rare| rare.frame == t) {
-            logs[found.context] = found.log_sum;
-        }
+        logs.iter_mut().zip(pairs).for_each(|(log, &pair)| *log = sums::log(pair));
         let max = sums.frame_max[t];
         let alone = |score: f64, unigram: f64| share(am_only, score + unigram - logs[contexts - 1]);
         let blank = relative(picks.frame_blank[t], max);
@@ -83,7 +84,7 @@ fn narrow<F: Real>(slope: f64) -> F {
 pub(crate) struct Slopes<F> {
     /// By the log-normalisers, divided by their sums of products, *T x K*; 0 where it is rare.
     pub pairs: Vec<F>,
-    /// By the log-normalisers of rare pairs.
+    /// By the log-normalisers of rare pairs, in their order.
     pub rare: Vec<f64>,
     /// By `am[t, blank]`, *T*.
     pub frame_blank: Vec<F>,
@@ -119,7 +120,7 @@ impl<F: Real> Slopes<F> {
             (0..positions).map(|u| -weight * (1.0 + options.fastemit) * own.get(u).unwrap_or(&1.0)).collect();
         let mut out = Self {
             pairs: vec![F::ZERO; frames * contexts],
-            rare: Vec::with_capacity(sums.rare.len()),
+            rare: Vec::with_capacity(sums.pairs.iter().filter(|&&pair| sums::rare(pair)).count()),
             frame_blank: vec![F::ZERO; frames],
             frame_next: vec![F::ZERO; frames * positions],
             label_blank: vec![F::ZERO; positions],
@@ -131,7 +132,6 @@ impl<F: Real> Slopes<F> {
         // Of blank and next label, over all frames.
         let mut totals = vec![[0.0; 2]; positions];
         let mut slopes = vec![0.0; contexts];
-        let mut rare = sums.rare.iter().peekable();
         for (t, row) in occupancies.chunks_exact(2 * positions).enumerate() {
             let mut blanks = 0.0;
             for u in 0..positions {
@@ -153,14 +153,12 @@ impl<F: Real> Slopes<F> {
                 slopes[positions] = -am_only * (blanks + labels);
                 out.unigram_blank += am_only * blanks;
             }
-            while let Some(found) = rare.next_if(|rare| rare.frame == t) {
-                out.rare.push(slopes[found.context]);
-                slopes[found.context] = 0.0;
-            }
             let pairs = out.pairs[t * contexts..].iter_mut().zip(&sums.pairs[t * contexts..]);
-            for ((out, sum), slope) in pairs.zip(&slopes) {
-                // The sum of a rare pair is 0.
-                *out = if *slope == 0.0 { F::ZERO } else { narrow(slope / sum) };
+            for ((into, &sum), &slope) in pairs.zip(&slopes) {
+                match sums::rare(sum) {
+                    true => out.rare.push(slope),
+                    false => *into = narrow(slope / sum),
+                }
             }
         }
         for (u, [blank, label]) in totals.into_iter().enumerate() {

@@ -179,9 +179,34 @@ pub enum Error {
         /// The value found.
         found: f64,
     },
+    /// Fewer bytes than the smallest cut of a batch takes.
+    #[error("memory: expected at least {needed} bytes, found {found}")]
+    Memory {
+        /// Bytes of the smallest cut.
+        needed: usize,
+        /// Bytes given.
+        found: usize,
+    },
     /// The lattice refused its arguments.
     #[error(transparent)]
     Lattice(#[from] rnnt_dp::Error),
+}
+
+impl Error {
+    /// Counts utterances from the start of the batch, where a [part](crate::Batch::part) of it started with utterance `first`.
+    pub fn in_part(mut self, first: usize) -> Self {
+        match &mut self {
+            Self::Score { utterance, .. }
+            | Self::AllMasked { utterance, .. }
+            | Self::UtteranceWeight { utterance, .. }
+            | Self::Occupancy { utterance, .. }
+            | Self::Lattice(
+                rnnt_dp::Error::Emission { utterance, .. } | rnnt_dp::Error::Overflow { utterance, .. },
+            ) => *utterance += first,
+            _ => {}
+        }
+        self
+    }
 }
 
 /// A result with this crate's [`Error`].

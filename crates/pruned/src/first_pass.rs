@@ -3,14 +3,16 @@ use std::ops::Range;
 
 use kernels::Real;
 use rayon::prelude::*;
-use rnnt_dp::{Regularisers, Topology, forward_backward};
+use rnnt_dp::{Regularisers, Topology, Workspace};
 
 use crate::{
-    Batch, Error, Options, Ranges, Result, Side, Source, Unigram, backward,
+    Batch, Error, Options, Plan, Ranges, Result, Scratches, Side, Source, Unigram, backward,
     emissions::{self, Slopes},
     error::expect,
     moves::Moves,
-    normaliser, rare,
+    normaliser,
+    plan::groups,
+    rare,
     source::blocks_mut,
     sums::Sums,
     tiles,
@@ -29,6 +31,7 @@ pub struct FirstPass<F> {
     batch: Batch,
     options: Options,
     moves: Moves,
+    plan: Plan,
     classes: usize,
     sums: Vec<Sums<F>>,
     /// None, one for all, or one for each utterance.
@@ -49,41 +52,88 @@ pub struct FirstPass<F> {
 ///
 /// # Cost
 /// Σ T (U+1) C multiply-adds and Σ (T+U+1) C exponentials, and what `source` takes for its scores; with an am-only
-/// term those of the labels thrice. In parallel over utterances and blocks of frames; memory for some numbers a site
-/// and *(T+U) x 1024* scores a thread. Bits of an utterance do not depend on the others, unless [`Unigram::AllRows`]
-/// mixes them.
+/// term those of the labels thrice. In parallel over utterances and blocks of frames; memory as [`Plan::bytes`] of the default plan
+/// says. Bits of an utterance do not depend on the others, unless [`Unigram::AllRows`] mixes them.
 pub fn first_pass<F: Real, S: Source<F>>(
     source: &S,
     batch: &Batch,
     options: &Options,
 ) -> Result<FirstPass<F>> {
-    let moves = options.check()?;
-    batch.check(source.rows(Side::Frames), source.rows(Side::Labels), source.classes())?;
-    let unigrams = unigrams(source, batch, options)?;
-    let mut values = vec![0.0; 2 * batch.lattices().sites()];
-    let counts = (0..batch.len()).map(|b| 2 * batch.lattices().range(b).len());
-    let found: Vec<Result<Sums<F>>> = (cut(&mut values, counts).into_par_iter().enumerate())
-        .map(|(b, values)| {
-            let utterance = Utterance::new(source, batch, b, unigram(&unigrams, b));
-            let (sums, picks) = normaliser::sums(&utterance)?;
-            emissions::write(&utterance, &sums, &picks, options, moves.forced, values);
-            Ok(sums)
-        })
-        .collect();
-    // The earliest error, so that the same mistake always gives the same message.
-    let sums = found.into_iter().collect::<Result<Vec<_>>>()?;
-    // Emissions are those of arcs already, whatever they are the sum of.
-    let arcs = Topology::new(options.topology.arcs().to_vec())?;
-    let posterior = forward_backward(batch.lattices(), &arcs, &values, &Regularisers::default())?;
-    let mut occupancies = posterior.adjoints;
-    occupancies.par_iter_mut().with_min_len(1 << 12).for_each(|o| *o = 0.0 - *o);
-    let (batch, options) = (batch.clone(), options.clone());
-    let (losses, classes) = (posterior.losses, source.classes());
-    Ok(FirstPass { losses, occupancies, batch, options, moves, classes, sums, unigrams })
+    first_pass_with(source, batch, options, Plan::default())
 }
 
-/// Rows of a group of utterances, whose gradient of a tile exists at once.
-const GROUP: usize = 4096;
+/// The same in a given cut, and so in so many bytes.
+///
+/// # Errors
+/// As there.
+pub fn first_pass_with<F: Real, S: Source<F>>(
+    source: &S,
+    batch: &Batch,
+    options: &Options,
+    plan: Plan,
+) -> Result<FirstPass<F>> {
+    let moves = options.check()?;
+    batch.check(source.rows(Side::Frames), source.rows(Side::Labels), source.classes())?;
+    let mut values = vec![0.0; 2 * batch.lattices().sites()];
+    let (sums, unigrams) = emit(source, batch, (options, moves), plan, &mut values)?;
+    // Emissions are those of arcs already, whatever they are the sum of.
+    let arcs = Topology::new(options.topology.arcs().to_vec())?;
+    let (lattices, regularisers) = (batch.lattices(), Regularisers::default());
+    let (mut losses, mut occupancies) = (vec![0.0; batch.len()], vec![0.0; values.len()]);
+    // Lanes by the shapes alone, so that memory does not depend on the number of threads.
+    let bytes = Workspace::bytes(lattices, &arcs, &regularisers, plan.lanes(batch));
+    let mut workspace = Workspace::within(bytes);
+    workspace.forward_backward(lattices, &arcs, &values, &regularisers, &mut losses, &mut occupancies)?;
+    occupancies.par_iter_mut().with_min_len(1 << 12).for_each(|o| *o = 0.0 - *o);
+    let (batch, options) = (batch.clone(), options.clone());
+    let classes = source.classes();
+    Ok(FirstPass { losses, occupancies, batch, options, moves, plan, classes, sums, unigrams })
+}
+
+/// Sums of all utterances and their unigrams, group after group; writes the emissions of all sites.
+fn emit<F: Real, S: Source<F>>(
+    source: &S,
+    batch: &Batch,
+    (options, moves): (&Options, Moves),
+    plan: Plan,
+    mut values: &mut [f64],
+) -> Result<(Vec<Sums<F>>, Vec<Row<F>>)> {
+    let scratches = Scratches::new(plan.tasks);
+    let (mut sums, mut unigrams) = (Vec::with_capacity(batch.len()), Vec::new());
+    let smooths = options.am_only_scale != 0.0;
+    let average = |rows: Range<usize>| {
+        let average = Row::average(source, rows, plan.classes, &scratches);
+        average.map_err(|row| refuse(source, batch, plan, row, &scratches))
+    };
+    if smooths && options.unigram == Unigram::AllRows {
+        unigrams.push(average(0..source.rows(Side::Labels))?);
+    }
+    let own = smooths && options.unigram == Unigram::Utterance;
+    unigrams.reserve_exact(if own { batch.len() } else { 0 });
+    for group in groups(batch, plan.forward_rows()) {
+        let counts = group.clone().map(|b| 2 * batch.lattices().range(b).len());
+        let (part, rest) = std::mem::take(&mut values).split_at_mut(counts.clone().sum());
+        values = rest;
+        let shared = unigrams.first().filter(|_| !own);
+        let found: Vec<Result<(Sums<F>, Option<Row<F>>)>> = (cut(part, counts).into_par_iter().enumerate())
+            .map(|(i, values)| {
+                let b = group.start + i;
+                let row = if own { Some(average(batch.rows(Side::Labels, b))?) } else { None };
+                let utterance = Utterance::new(source, batch, b, row.as_ref().or(shared));
+                let (sums, picks) = normaliser::sums(&utterance, plan.classes, &scratches)?;
+                emissions::write(&utterance, &sums, &picks, options, moves.forced, values);
+                Ok((sums, row))
+            })
+            .collect();
+        // The earliest error, so that the same mistake always gives the same message.
+        for found in found {
+            let (of_utterance, row) = found?;
+            sums.push(of_utterance);
+            unigrams.extend(row);
+        }
+    }
+    Ok((sums, unigrams))
+}
 
 impl<F: Real> FirstPass<F> {
     /// Gradients of `Σ_b weights[b] losses[b]`, from the same source; impossible utterances have none.
@@ -96,8 +146,23 @@ impl<F: Real> FirstPass<F> {
     ///
     /// # Cost
     /// Two products of the size that forward has one of, the exponentials again, and what `source` takes for
-    /// scores and their gradients; some 4,096 rows x 1,024 classes of memory.
+    /// scores and their gradients; memory as the plan says.
     pub fn backward<S: Source<F>>(&self, source: &S, weights: &[f64]) -> Result<S::Gradient> {
+        let mut gradient = source.zero_gradient();
+        self.backward_into(source, weights, &mut gradient)?;
+        Ok(gradient)
+    }
+
+    /// The same into a gradient that is still zero in the rows of the batch.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn backward_into<S: Source<F>>(
+        &self,
+        source: &S,
+        weights: &[f64],
+        gradient: &mut S::Gradient,
+    ) -> Result<()> {
         expect("weights", self.batch.len(), weights.len())?;
         let possible = |(weight, loss): (&f64, &f64)| if loss.is_finite() { *weight } else { 0.0 };
         let weights: Vec<f64> = weights.iter().zip(&self.losses).map(possible).collect();
@@ -105,24 +170,24 @@ impl<F: Real> FirstPass<F> {
             return Err(Error::UtteranceWeight { utterance, found: weights[utterance] });
         }
         self.batch.check(source.rows(Side::Frames), source.rows(Side::Labels), source.classes())?;
-        let classes = source.classes();
+        let (classes, most) = (source.classes(), self.plan.classes);
         expect("source.classes", self.classes, classes)?;
-        let mut gradient = source.zero_gradient();
+        let scratches = Scratches::new(self.plan.tasks);
         let shared = self.options.unigram == Unigram::AllRows;
         let mut total = vec![0.0; if shared && !self.unigrams.is_empty() { classes } else { 0 }];
-        for group in self.groups() {
-            let of_unigrams = self.group(source, &weights, group.clone(), &mut gradient);
+        for group in groups(&self.batch, self.plan.rows) {
+            let of_unigrams = self.group(source, &weights, group.clone(), gradient, &scratches);
             for (found, b) in of_unigrams.chunks_exact(classes).zip(group) {
                 match shared {
                     true => total.iter_mut().zip(found).for_each(|(total, found)| *total += found),
-                    false => self.unigrams[b].pull_back(source, found, &mut gradient),
+                    false => self.unigrams[b].pull_back(source, found, gradient, most, &scratches),
                 }
             }
         }
         if let (true, Some(row)) = (shared, self.unigrams.first()) {
-            row.pull_back(source, &total, &mut gradient);
+            row.pull_back(source, &total, gradient, most, &scratches);
         }
-        Ok(gradient)
+        Ok(())
     }
 
     /// The bands of label positions that keep the most of the occupancies, `s_range` wide.
@@ -145,6 +210,7 @@ impl<F: Real> FirstPass<F> {
         weights: &[f64],
         group: Range<usize>,
         gradient: &mut S::Gradient,
+        scratches: &Scratches<F>,
     ) -> Vec<f64> {
         let slopes = |b: usize| {
             let utterance = Utterance::new(source, &self.batch, b, unigram(&self.unigrams, b));
@@ -166,53 +232,36 @@ impl<F: Real> FirstPass<F> {
         let rows = |runs: &[Range<usize>]| runs.iter().map(Range::len).sum::<usize>();
         let classes = if self.unigrams.is_empty() { 0 } else { source.classes() };
         let mut of_unigrams = vec![0.0; group.len() * classes];
-        let tiles: Vec<_> = tiles::tiles(source.classes()).collect();
+        let most = tiles::even(source.classes(), self.plan.classes);
         let mut run = |tile: &Range<usize>, of_frames: Vec<&mut [F]>, of_labels: Vec<&mut [F]>| {
             let mut unigrams: Vec<&mut [f64]> =
                 of_unigrams.chunks_exact_mut(classes.max(1)).map(|row| &mut row[tile.clone()]).collect();
             unigrams.resize_with(group.len(), Default::default);
             let into = of_frames.into_par_iter().zip(of_labels).zip(unigrams);
             work.par_iter().zip(into).for_each(|((utterance, slopes), ((frames, labels), unigram))| {
-                let sums = &self.sums[utterance.index];
-                backward::tile(utterance, sums, slopes, tile, frames, labels, unigram);
+                let of = (utterance, &self.sums[utterance.index]);
+                backward::tile(of, slopes, tile, (frames, labels, unigram), scratches);
             });
         };
-        if let ([tile], Some([of_frames, of_labels])) = (tiles.as_slice(), S::whole(gradient)) {
-            let whole = |matrix, runs| blocks_mut(matrix, tile.len(), runs, usize::MAX);
-            run(tile, whole(of_frames, &frames), whole(of_labels, &labels));
+        if most == source.classes()
+            && let Some([of_frames, of_labels]) = S::whole(gradient)
+        {
+            let whole = |matrix, runs| blocks_mut(matrix, most, runs, usize::MAX);
+            run(&(0..most), whole(of_frames, &frames), whole(of_labels, &labels));
             return of_unigrams;
         }
-        let most = tiles.iter().map(Range::len).max().unwrap_or(0);
         let mut of_frames = vec![F::ZERO; rows(&frames) * most];
         let mut of_labels = vec![F::ZERO; rows(&labels) * most];
-        for tile in tiles {
+        for tile in tiles::tiles(source.classes(), most) {
             let width = tile.len();
             let of_frames = &mut of_frames[..rows(&frames) * width];
             let of_labels = &mut of_labels[..rows(&labels) * width];
             let counts = |runs: &[Range<usize>]| runs.iter().map(|run| run.len() * width).collect::<Vec<_>>();
             run(&tile, cut(of_frames, counts(&frames)), cut(of_labels, counts(&labels)));
-            source.pull_back(Side::Frames, &frames, tile.clone(), of_frames, gradient);
-            source.pull_back(Side::Labels, &labels, tile, of_labels, gradient);
+            source.pull_back(Side::Frames, &frames, tile.clone(), of_frames, gradient, scratches);
+            source.pull_back(Side::Labels, &labels, tile, of_labels, gradient, scratches);
         }
         of_unigrams
-    }
-
-    /// Runs of utterances of not too many rows.
-    fn groups(&self) -> Vec<Range<usize>> {
-        let mut groups: Vec<Range<usize>> = Vec::new();
-        let mut rows = 0;
-        for b in 0..self.batch.len() {
-            let own = [Side::Frames, Side::Labels].map(|side| self.batch.rows(side, b).len());
-            let own: usize = own.iter().sum();
-            match groups.last_mut().filter(|_| rows + own <= GROUP) {
-                Some(group) => (group.end, rows) = (b + 1, rows + own),
-                None => {
-                    groups.push(b..b + 1);
-                    rows = own;
-                }
-            }
-        }
-        groups
     }
 }
 
@@ -221,23 +270,19 @@ fn unigram<F>(unigrams: &[Row<F>], utterance: usize) -> Option<&Row<F>> {
     unigrams.get(utterance).or(unigrams.first())
 }
 
-fn unigrams<F: Real, S: Source<F>>(source: &S, batch: &Batch, options: &Options) -> Result<Vec<Row<F>>> {
-    if options.am_only_scale == 0.0 {
-        return Ok(Vec::new());
-    }
-    let refuse = |row: usize| {
-        let owner = (0..batch.len()).find(|&b| batch.rows(Side::Labels, b).contains(&row));
-        let Some(utterance) = owner else { return Error::Padding { row } };
-        let position = row - batch.rows(Side::Labels, utterance).start;
-        let odd = rare::find_odd(&Utterance::new(source, batch, utterance, None));
-        odd.err().unwrap_or(Error::AllMasked { utterance, frame: 0, position })
-    };
-    if options.unigram == Unigram::AllRows {
-        return Ok(vec![Row::average(source, 0..source.rows(Side::Labels)).map_err(refuse)?]);
-    }
-    let average = |b| Row::average(source, batch.rows(Side::Labels, b)).map_err(refuse);
-    let rows: Vec<Result<Row<F>>> = (0..batch.len()).into_par_iter().map(average).collect();
-    rows.into_iter().collect()
+/// What is wrong with a label row without an average.
+fn refuse<F: Real, S: Source<F>>(
+    source: &S,
+    batch: &Batch,
+    plan: Plan,
+    row: usize,
+    scratches: &Scratches<F>,
+) -> Error {
+    let owner = (0..batch.len()).find(|&b| batch.rows(Side::Labels, b).contains(&row));
+    let Some(utterance) = owner else { return Error::Padding { row } };
+    let position = row - batch.rows(Side::Labels, utterance).start;
+    let odd = rare::find_odd(&Utterance::new(source, batch, utterance, None), plan.classes, scratches);
+    odd.err().unwrap_or(Error::AllMasked { utterance, frame: 0, position })
 }
 
 /// Cuts a slice into parts of given lengths.

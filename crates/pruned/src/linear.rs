@@ -1,11 +1,11 @@
 //! Scores that two linear layers make from hidden rows, never kept as rows x classes.
 use std::ops::Range;
 
-use kernels::{Accumulate, Affine, Real, View};
+use kernels::{Accumulate, Lines, Real, View, ViewMut, add, packing_bytes_for, product_in};
 use rayon::prelude::*;
 
 use crate::{
-    Error, Result, Side, Source,
+    Error, Result, Scratches, Side, Source,
     error::expect,
     source::{blocks, blocks_mut},
 };
@@ -58,15 +58,28 @@ impl<'a, F: Real> Linear<'a, F> {
         Ok(Self { rows, weight, bias, hidden, classes })
     }
 
-    /// The layer of some classes.
-    fn of(&self, classes: &Range<usize>) -> Affine<'a, F> {
-        let weight = &self.weight[classes.start * self.hidden..classes.end * self.hidden];
-        let bias = self.bias.map(|bias| &bias[classes.clone()]);
-        Affine::new(View::new(weight, classes.len(), self.hidden).transposed(), bias)
+    /// The weight of some classes.
+    fn of(&self, classes: &Range<usize>) -> View<'a, F> {
+        View::new(&self.weight[classes.start * self.hidden..], classes.len(), self.hidden)
     }
 
-    fn fill(&self, rows: Range<usize>, classes: Range<usize>, out: &mut [F]) {
-        self.of(&classes).forward(&self.rows[rows.start * self.hidden..rows.end * self.hidden], out);
+    fn rows(&self, rows: &Range<usize>) -> View<'a, F> {
+        View::new(&self.rows[rows.start * self.hidden..], rows.len(), self.hidden)
+    }
+
+    fn packing(&self, rows: usize, classes: usize) -> usize {
+        let block = rows.min(ROWS);
+        let sums = size_of::<f64>() * CLASSES.min(classes);
+        let products = [(block, self.hidden), (block, classes), (CLASSES.min(classes), rows)];
+        sums + products.map(|(m, k)| packing_bytes_for::<F>(m, k)).into_iter().max().unwrap_or(0)
+    }
+
+    fn fill(&self, rows: Range<usize>, classes: Range<usize>, out: &mut [F], packing: &mut Lines<F>) {
+        let target = ViewMut::new(&mut *out, rows.len(), classes.len());
+        product_in(packing, target, self.rows(&rows), self.of(&classes).transposed(), Accumulate::Replace);
+        if let Some(bias) = self.bias {
+            out.chunks_exact_mut(classes.len()).for_each(|row| add(row, &bias[classes.clone()]));
+        }
     }
 
     fn zero_gradient(&self) -> LinearGradient<F> {
@@ -84,26 +97,40 @@ impl<'a, F: Real> Linear<'a, F> {
         classes: Range<usize>,
         gradient: &[F],
         into: &mut LinearGradient<F>,
+        scratches: &Scratches<F>,
     ) {
-        let (h, width, layer) = (self.hidden, classes.len(), self.of(&classes));
+        let (h, width, weight) = (self.hidden, classes.len(), self.of(&classes));
         let dx = blocks_mut(&mut into.rows, h, runs, ROWS);
-        dx.into_par_iter()
-            .zip(blocks(gradient, width, runs, ROWS))
-            .for_each(|(dx, g)| layer.backward_rows(g, dx, Accumulate::Add));
-        let mut tiles = gradient;
-        let of_run = |run: &Range<usize>| {
-            let (tile, rest) = tiles.split_at(run.len() * width);
-            tiles = rest;
-            (&self.rows[run.start * h..run.end * h], tile)
-        };
-        let runs: Vec<_> = runs.iter().map(of_run).collect();
-        let dw = &mut into.weight[classes.start * h..classes.end * h];
-        layer.backward_parameters(&runs, dw, &mut into.bias[classes]);
+        dx.into_par_iter().zip(blocks(gradient, width, runs, ROWS)).for_each(|(dx, g)| {
+            let count = g.len() / width;
+            let (target, g) = (ViewMut::new(dx, count, h), View::new(g, count, width));
+            product_in(&mut scratches.lock().packing, target, g, weight, Accumulate::Add);
+        });
+        let dw = into.weight[classes.start * h..classes.end * h].par_chunks_mut(CLASSES * h);
+        let db = into.bias[classes].par_chunks_mut(CLASSES);
+        dw.zip(db).enumerate().for_each(|(task, (dw, db))| {
+            let (mut scratch, mut tiles) = (scratches.lock(), gradient);
+            let (first, count) = (task * CLASSES, db.len());
+            let mut sums = vec![0.0; count];
+            for run in runs {
+                let (tile, rest) = tiles.split_at(run.len() * width);
+                tiles = rest;
+                let g = View::with_stride(&tile[first..], run.len(), count, width).transposed();
+                let target = ViewMut::new(dw, count, h);
+                product_in(&mut scratch.packing, target, g, self.rows(run), Accumulate::Add);
+                for row in tile.chunks_exact(width) {
+                    sums.iter_mut().zip(&row[first..]).for_each(|(sum, g)| *sum += g.to_f64());
+                }
+            }
+            db.iter_mut().zip(&sums).for_each(|(db, &sum)| *db += F::from_f64(sum));
+        });
     }
 }
 
 /// Rows a task.
 const ROWS: usize = 128;
+/// Classes a task of the parameters' gradient.
+const CLASSES: usize = 28;
 
 /// Scores `am = x W_amᵀ + b_am` and `lm = y W_lmᵀ + b_lm`.
 ///
@@ -155,8 +182,19 @@ impl<F: Real> Source<F> for Heads<'_, F> {
         layer.rows.len() / layer.hidden
     }
 
-    fn fill(&self, side: Side, rows: Range<usize>, classes: Range<usize>, out: &mut [F]) {
-        self.side(side).fill(rows, classes, out);
+    fn packing(&self, rows: usize, classes: usize) -> usize {
+        self.am.packing(rows, classes).max(self.lm.packing(rows, classes))
+    }
+
+    fn fill(
+        &self,
+        side: Side,
+        rows: Range<usize>,
+        classes: Range<usize>,
+        out: &mut [F],
+        packing: &mut Lines<F>,
+    ) {
+        self.side(side).fill(rows, classes, out, packing);
     }
 
     fn zero_gradient(&self) -> HeadsGradient<F> {
@@ -170,11 +208,12 @@ impl<F: Real> Source<F> for Heads<'_, F> {
         classes: Range<usize>,
         gradient: &[F],
         into: &mut HeadsGradient<F>,
+        scratches: &Scratches<F>,
     ) {
         let into = match side {
             Side::Frames => &mut into.am,
             Side::Labels => &mut into.lm,
         };
-        self.side(side).pull_back(runs, classes, gradient, into);
+        self.side(side).pull_back(runs, classes, gradient, into, scratches);
     }
 }

@@ -1,11 +1,11 @@
 //! Scores that exist already.
 use std::ops::Range;
 
-use kernels::{Real, add};
+use kernels::{Lines, Real, add};
 use rayon::prelude::*;
 
 use crate::{
-    Error, Result, Side, Source,
+    Error, Result, Scratches, Side, Source,
     error::expect,
     source::{blocks, blocks_mut},
 };
@@ -62,7 +62,11 @@ impl<F: Real> Source<F> for Matrices<'_, F> {
         self.side(side).len() / self.classes
     }
 
-    fn fill(&self, side: Side, rows: Range<usize>, classes: Range<usize>, out: &mut [F]) {
+    fn packing(&self, _: usize, _: usize) -> usize {
+        0
+    }
+
+    fn fill(&self, side: Side, rows: Range<usize>, classes: Range<usize>, out: &mut [F], _: &mut Lines<F>) {
         let scores = &self.side(side)[rows.start * self.classes..rows.end * self.classes];
         for (out, row) in out.chunks_exact_mut(classes.len()).zip(scores.chunks_exact(self.classes)) {
             out.copy_from_slice(&row[classes.clone()]);
@@ -80,6 +84,7 @@ impl<F: Real> Source<F> for Matrices<'_, F> {
         classes: Range<usize>,
         gradient: &[F],
         into: &mut MatrixGradient<F>,
+        _: &Scratches<F>,
     ) {
         let into = match side {
             Side::Frames => &mut into.am,

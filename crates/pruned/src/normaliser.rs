@@ -6,10 +6,10 @@
 //! ```
 //!
 //! Tile by tile of classes: largest scores grow, and sums so far are scaled down accordingly.
-use kernels::{Accumulate, Real, View, ViewMut, product};
+use kernels::{Accumulate, Real, View, ViewMut, product_in};
 use rayon::prelude::*;
 
-use crate::{Result, Source, rare, sums::Sums, tiles, utterance::Utterance};
+use crate::{Result, Scratches, Source, rare, sums::Sums, tiles, utterance::Utterance};
 
 /// Scores of the selected classes.
 pub(crate) struct Picks<F> {
@@ -23,7 +23,11 @@ pub(crate) struct Picks<F> {
     pub label_next: Vec<F>,
 }
 
-pub(crate) fn sums<F: Real, S: Source<F>>(utterance: &Utterance<F, S>) -> Result<(Sums<F>, Picks<F>)> {
+pub(crate) fn sums<F: Real, S: Source<F>>(
+    utterance: &Utterance<F, S>,
+    most: usize,
+    scratches: &Scratches<F>,
+) -> Result<(Sums<F>, Picks<F>)> {
     let (frames, positions, contexts) =
         (utterance.frames.len(), utterance.labels.len(), utterance.contexts());
     let mut sums = Sums {
@@ -31,7 +35,6 @@ pub(crate) fn sums<F: Real, S: Source<F>>(utterance: &Utterance<F, S>) -> Result
         label_max: vec![F::NEG_INFINITY; positions],
         label_sums: vec![0.0; positions],
         pairs: vec![0.0; frames * contexts],
-        rare: Vec::new(),
     };
     let mut picks = Picks {
         frame_blank: vec![F::ZERO; frames],
@@ -40,13 +43,14 @@ pub(crate) fn sums<F: Real, S: Source<F>>(utterance: &Utterance<F, S>) -> Result
         label_next: vec![F::ZERO; positions],
     };
     let block = tiles::block(frames);
-    let (mut tile, mut factors) = (Vec::new(), vec![1.0; contexts]);
-    for classes in tiles::tiles(utterance.source.classes()) {
+    let all = utterance.source.classes();
+    let (mut tile, mut factors) = (vec![F::ZERO; contexts * tiles::even(all, most)], vec![1.0; contexts]);
+    for classes in tiles::tiles(all, most) {
         let width = classes.len();
         let (next, blank) = (utterance.next_in(&classes), utterance.blank_in(&classes));
-        tile.resize(contexts * width, F::ZERO);
+        let tile = &mut tile[..contexts * width];
         let (labels, unigram) = tile.split_at_mut(positions * width);
-        utterance.label_scores(&classes, labels);
+        utterance.label_scores(&classes, labels, scratches);
         if let Some(blank) = blank {
             labels.chunks_exact(width).zip(&mut picks.label_blank).for_each(|(row, to)| *to = row[blank]);
         }
@@ -61,17 +65,16 @@ pub(crate) fn sums<F: Real, S: Source<F>>(utterance: &Utterance<F, S>) -> Result
         if let Some(row) = utterance.unigram {
             unigram.copy_from_slice(&row.mass[classes.clone()]);
         }
-        let (tile, factors) = (View::new(&tile, contexts, width), &factors);
+        let (tile, factors) = (View::new(tile, contexts, width), &factors);
         let into = sums.pairs.par_chunks_mut(block * contexts).zip(sums.frame_max.par_chunks_mut(block));
         let into = into
             .zip(picks.frame_blank.par_chunks_mut(block))
             .zip(picks.frame_next.par_chunks_mut(block * positions));
-        into.enumerate().for_each_init(Vec::new, |buffer, (i, (((pairs, max), of_blank), of_next))| {
+        into.enumerate().for_each(|(i, (((pairs, max), of_blank), of_next))| {
             let count = max.len();
-            buffer.resize(count * (width + contexts + 1), F::ZERO);
-            let (scores, rest) = buffer.split_at_mut(count * width);
-            let found = &mut rest[..count * contexts];
-            utterance.frame_scores(i * block..i * block + count, &classes, scores);
+            let mut scratch = scratches.lock();
+            let (packing, scores, found) = scratch.rooms(count * width, count * contexts);
+            utterance.frame_scores(i * block..i * block + count, &classes, scores, packing);
             let mut frame_factors = Vec::with_capacity(count);
             for (t, row) in scores.chunks_exact_mut(width).enumerate() {
                 if let Some(blank) = blank {
@@ -82,8 +85,8 @@ pub(crate) fn sums<F: Real, S: Source<F>>(utterance: &Utterance<F, S>) -> Result
             }
             kernels::exp(scores);
             let scores = View::new(scores, count, width);
-            let target = ViewMut::new(found, count, contexts);
-            product(target, scores, tile.transposed(), F::ONE, Accumulate::Replace);
+            let target = ViewMut::new(&mut *found, count, contexts);
+            product_in(packing, target, scores, tile.transposed(), Accumulate::Replace);
             let rows = pairs.chunks_exact_mut(contexts).zip(found.chunks_exact(contexts));
             for ((pairs, found), &frame) in rows.zip(&frame_factors) {
                 for ((pair, found), factor) in pairs.iter_mut().zip(found).zip(factors) {
@@ -92,12 +95,7 @@ pub(crate) fn sums<F: Real, S: Source<F>>(utterance: &Utterance<F, S>) -> Result
             }
         });
     }
-    let trusted = tiles::trusted::<F>(utterance.source.classes());
-    let lost = |&i: &usize| sums.pairs[i] < trusted || sums.pairs[i].is_nan();
-    let rare: Vec<usize> = (0..sums.pairs.len()).filter(lost).collect();
-    if !rare.is_empty() {
-        sums.rare = rare::exact(utterance, &sums, &rare)?;
-        rare.iter().for_each(|&pair| sums.pairs[pair] = 0.0);
-    }
+    drop(tile);
+    rare::find(utterance, &mut sums, most, scratches)?;
     Ok((sums, picks))
 }

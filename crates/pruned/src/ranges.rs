@@ -61,14 +61,7 @@ impl Ranges {
         topology: &Topology,
         s_range: usize,
     ) -> Result<Self> {
-        let moves = Moves::new(topology)?;
-        if s_range < moves.needed() {
-            let (topology, needed) = (topology.clone(), moves.needed());
-            return Err(Error::Range { topology, needed, found: s_range });
-        }
-        if !lattices.full() {
-            return Err(Error::Banded);
-        }
+        let moves = checked(lattices, topology, s_range)?;
         expect("occupancies", 2 * lattices.sites(), occupancies.len())?;
         let of = |b: usize| &occupancies[2 * lattices.range(b).start..2 * lattices.range(b).end];
         for utterance in 0..lattices.batch() {
@@ -76,20 +69,37 @@ impl Ranges {
                 return Err(Error::Occupancy { utterance, found });
             }
         }
-        let widths: Vec<usize> = (0..lattices.batch())
-            .map(|b| {
-                let (frames, labels) = (lattices.frames(b), lattices.labels(b));
-                s_range.max(moves.fitting(frames, labels)).min(labels + 1)
-            })
-            .collect();
+        let widths = widths(lattices, moves, s_range);
         let bands: Vec<Vec<usize>> = (0..lattices.batch())
             .into_par_iter()
             .map(|b| utterance(of(b), lattices.frames(b), lattices.labels(b), widths[b], moves))
             .collect();
-        let mut offsets = running(bands.iter().map(Vec::len));
+        Ok(Self::from_bands(bands, widths))
+    }
+
+    /// As wide and as many as those that [`Ranges::new`] finds, all of them from 0 on: what is known before occupancies are.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn shapes(lattices: &Lattices, topology: &Topology, s_range: usize) -> Result<Self> {
+        let moves = checked(lattices, topology, s_range)?;
+        let bands = (0..lattices.batch()).map(|b| vec![0; lattices.frames(b)]).collect();
+        Ok(Self::from_bands(bands, widths(lattices, moves, s_range)))
+    }
+
+    fn from_bands(bands: Vec<Vec<usize>>, widths: Vec<usize>) -> Self {
+        let mut offsets = Vec::with_capacity(bands.len() + 1);
+        offsets.extend(running(bands.iter().map(Vec::len)));
         let starts = bands.concat();
         offsets.push(starts.len());
-        Ok(Self { starts, widths, offsets })
+        Self { starts, widths, offsets }
+    }
+
+    /// Those of one batch after the other.
+    pub fn concat(parts: &[Self]) -> Self {
+        let each = || parts.iter().flat_map(|part| (0..part.batch()).map(move |b| part.starts(b).to_vec()));
+        let widths = parts.iter().map(|part| part.widths.as_slice()).collect::<Vec<_>>().concat();
+        Self::from_bands(each().collect(), widths)
     }
 
     /// The label positions that a frame keeps.
@@ -120,6 +130,23 @@ impl Ranges {
     pub fn sites(&self) -> usize {
         (0..self.batch()).map(|b| self.starts(b).len() * self.width(b)).sum()
     }
+}
+
+fn checked(lattices: &Lattices, topology: &Topology, s_range: usize) -> Result<Moves> {
+    let moves = Moves::new(topology)?;
+    if s_range < moves.needed() {
+        let (topology, needed) = (topology.clone(), moves.needed());
+        return Err(Error::Range { topology, needed, found: s_range });
+    }
+    if lattices.full() { Ok(moves) } else { Err(Error::Banded) }
+}
+
+fn widths(lattices: &Lattices, moves: Moves, s_range: usize) -> Vec<usize> {
+    let width = |b: usize| {
+        let (frames, labels) = (lattices.frames(b), lattices.labels(b));
+        s_range.max(moves.fitting(frames, labels)).min(labels + 1)
+    };
+    (0..lattices.batch()).map(width).collect()
 }
 
 fn utterance(occupancies: &[f64], frames: usize, labels: usize, width: usize, moves: Moves) -> Vec<usize> {

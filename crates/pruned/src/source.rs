@@ -1,7 +1,9 @@
 //! Where the scores of frames and labels come from.
 use std::{fmt, ops::Range};
 
-use kernels::Real;
+use kernels::{Lines, Real};
+
+use crate::Scratches;
 
 /// The two terms of the trivial joiner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,12 +33,21 @@ pub trait Source<F: Real>: Sync {
     fn classes(&self) -> usize;
     /// Rows there are, padding included.
     fn rows(&self, side: Side) -> usize;
-    /// Writes the scores of some classes in some rows.
-    fn fill(&self, side: Side, rows: Range<usize>, classes: Range<usize>, out: &mut [F]);
+    /// Bytes that either direction packs of so many rows of so many classes for a product, at most.
+    fn packing(&self, rows: usize, classes: usize) -> usize;
+    /// Writes the scores of some classes in some rows; one task.
+    fn fill(
+        &self,
+        side: Side,
+        rows: Range<usize>,
+        classes: Range<usize>,
+        out: &mut [F],
+        packing: &mut Lines<F>,
+    );
     /// A zero gradient.
     fn zero_gradient(&self) -> Self::Gradient;
     /// Adds the gradient of the scores of some classes in some runs of rows; the runs ascend and share nothing, their
-    /// tiles lie one behind the other.
+    /// tiles lie one behind the other. Its tasks work in the scratches.
     fn pull_back(
         &self,
         side: Side,
@@ -44,6 +55,7 @@ pub trait Source<F: Real>: Sync {
         classes: Range<usize>,
         gradient: &[F],
         into: &mut Self::Gradient,
+        scratches: &Scratches<F>,
     );
     /// The gradients of `am` and `lm`, *rows x C*, if they are kept as such: they may then be written without
     /// [`Source::pull_back`].

@@ -9,17 +9,17 @@ pub(crate) struct Sums<F> {
     pub label_max: Vec<F>,
     /// `Σ_c L[u,c]`
     pub label_sums: Vec<f64>,
-    /// `Σ_c A[t,c] L[k,c]`, *T x K*; 0 where it is rare.
+    /// `Σ_c A[t,c] L[k,c]`, *T x K*. Where it would be too small to have all its digits, the pair is *rare*: its logarithm, which is
+    /// negative.
     pub pairs: Vec<f64>,
-    /// Pairs whose products are too small, ascending.
-    pub rare: Vec<Rare>,
 }
 
-/// A pair of a frame and a context whose products of exponentials are too small for their sum to have all its digits.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Rare {
-    pub frame: usize,
-    pub context: usize,
-    /// `log Σ_c exp(am - max am + lm - max lm)`
-    pub log_sum: f64,
+/// Whether a number of [`Sums::pairs`] is a logarithm.
+pub(crate) fn rare(pair: f64) -> bool {
+    pair < 0.0
+}
+
+/// `log Σ_c A[t,c] L[k,c]`
+pub(crate) fn log(pair: f64) -> f64 {
+    if rare(pair) { pair } else { pair.ln() }
 }

@@ -3,25 +3,23 @@ use std::ops::Range;
 
 use kernels::Real;
 
-/// Classes of a tile.
-const CLASSES: usize = 1024;
-/// Frames of a block.
-const FRAMES: usize = 128;
+/// Rows of a block.
+pub(crate) const ROWS: usize = 128;
 
 /// Parts of at most `most` that are as even as can be: the length of each but the last.
 pub(crate) fn even(count: usize, most: usize) -> usize {
     count.div_ceil(count.div_ceil(most).max(1)).max(1)
 }
 
-/// Class ranges of the tiles.
-pub(crate) fn tiles(classes: usize) -> impl Iterator<Item = Range<usize>> {
-    let width = even(classes, CLASSES);
+/// Class ranges of the tiles, each of at most `most`.
+pub(crate) fn tiles(classes: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
+    let width = even(classes, most);
     (0..classes).step_by(width).map(move |first| first..(first + width).min(classes))
 }
 
-/// Frames of a block of an utterance.
-pub(crate) fn block(frames: usize) -> usize {
-    even(frames, FRAMES)
+/// Rows of a block of an utterance.
+pub(crate) fn block(rows: usize) -> usize {
+    even(rows, ROWS)
 }
 
 /// The largest element that is not NaN; -inf for nothing.
@@ -76,10 +74,10 @@ mod tests {
     #[test]
     fn tiles_cover_all_classes_once() {
         for classes in [1, 2, 1023, 1024, 1025, 4097, 65_536] {
-            let all: Vec<_> = tiles(classes).collect();
+            let all: Vec<_> = tiles(classes, 1024).collect();
             assert_eq!((all[0].start, all[all.len() - 1].end), (0, classes));
             assert!(all.windows(2).all(|pair| pair[0].end == pair[1].start));
-            assert!(all.iter().all(|tile| !tile.is_empty() && tile.len() <= CLASSES));
+            assert!(all.iter().all(|tile| !tile.is_empty() && tile.len() <= 1024));
         }
     }
 

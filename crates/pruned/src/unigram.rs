@@ -8,9 +8,9 @@
 //! `tiny`, the smallest normal number of the type, is fast_rnnt's: no class has probability 0.
 use std::ops::Range;
 
-use kernels::Real;
+use kernels::{Lines, Real};
 
-use crate::{Side, Source, tiles};
+use crate::{Scratches, Side, Source, tiles};
 
 /// A unigram, and what its gradient needs.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,24 +27,27 @@ pub(crate) struct Row<F> {
     pub largest: f64,
 }
 
-/// Rows a block: a matrix of all rows of a batch may be long.
-const ROWS: usize = 128;
-
 impl<F: Real> Row<F> {
     /// The average over some rows; an odd row, one with NaN or +inf or without a finite score, as the error.
-    pub fn average<S: Source<F>>(source: &S, rows: Range<usize>) -> Result<Self, usize> {
+    pub fn average<S: Source<F>>(
+        source: &S,
+        rows: Range<usize>,
+        most: usize,
+        scratches: &Scratches<F>,
+    ) -> Result<Self, usize> {
         let classes = source.classes();
         let mut max = vec![F::NEG_INFINITY; rows.len()];
         let mut sums = vec![0.0; rows.len()];
-        let mut tile = Vec::new();
-        for part in tiles::tiles(classes) {
+        for part in tiles::tiles(classes, most) {
             for block in blocks(&rows) {
                 let at = block.start - rows.start;
-                fill(source, &block, &part, &mut tile);
+                let mut scratch = scratches.lock();
+                let (packing, tile, _) = scratch.rooms(block.len() * part.len(), 0);
+                source.fill(Side::Labels, block, part.clone(), tile, packing);
                 for (i, row) in tile.chunks_exact_mut(part.len()).enumerate() {
                     sums[at + i] *= tiles::raise(row, &mut max[at + i]);
                 }
-                kernels::exp(&mut tile);
+                kernels::exp(tile);
                 let found = tile.chunks_exact(part.len());
                 sums[at..].iter_mut().zip(found).for_each(|(sum, row)| *sum += tiles::sum(row));
             }
@@ -55,9 +58,9 @@ impl<F: Real> Row<F> {
         let mut row = Self { rows, max, sums, mass: vec![F::ZERO; classes], largest: 0.0 };
         let tiny = if F::LARGEST.to_f64() < 1e100 { f64::from(f32::MIN_POSITIVE) } else { f64::MIN_POSITIVE };
         let mut unigram = vec![tiny; classes];
-        row.visit(source, |part, softmax, _| {
+        row.visit(source, most, scratches, |part, softmax, _| {
             let count = row.rows.len() as f64;
-            unigram[part].iter_mut().zip(softmax).for_each(|(u, s)| *u += s / count);
+            unigram[part].iter_mut().zip(softmax).for_each(|(u, s)| *u += s.to_f64() / count);
         });
         row.largest = unigram.iter().fold(0.0, |most, &u| u.max(most));
         row.mass = unigram.iter().map(|u| F::from_f64(u / row.largest)).collect();
@@ -70,38 +73,52 @@ impl<F: Real> Row<F> {
     }
 
     /// Adds the gradient of the rows' scores, from that of the probabilities.
-    pub fn pull_back<S: Source<F>>(&self, source: &S, gradient: &[f64], into: &mut S::Gradient) {
+    pub fn pull_back<S: Source<F>>(
+        &self,
+        source: &S,
+        gradient: &[f64],
+        into: &mut S::Gradient,
+        most: usize,
+        scratches: &Scratches<F>,
+    ) {
         let mut means = vec![0.0; self.rows.len()];
-        self.visit(source, |part, softmax, row| {
-            means[row] += softmax.iter().zip(&gradient[part]).map(|(s, g)| s * g).sum::<f64>();
+        self.visit(source, most, scratches, |part, softmax, row| {
+            means[row] += softmax.iter().zip(&gradient[part]).map(|(s, g)| s.to_f64() * g).sum::<f64>();
         });
         let count = self.rows.len() as f64;
-        let mut tile = Vec::new();
-        for part in tiles::tiles(source.classes()) {
+        let classes = source.classes();
+        let mut tile = vec![F::ZERO; self.rows.len().min(tiles::ROWS) * tiles::even(classes, most)];
+        for part in tiles::tiles(classes, most) {
             for block in blocks(&self.rows) {
-                self.softmax(source, &block, &part, &mut tile);
+                let tile = &mut tile[..block.len() * part.len()];
+                self.softmax(source, &block, &part, tile, &mut scratches.lock().packing);
                 let rows = tile.chunks_exact_mut(part.len());
                 for (row, &mean) in rows.zip(&means[block.start - self.rows.start..]) {
                     for (s, g) in row.iter_mut().zip(&gradient[part.clone()]) {
                         *s = F::from_f64(s.to_f64() * (g - mean) / count);
                     }
                 }
-                source.pull_back(Side::Labels, &[block], part.clone(), &tile, into);
+                source.pull_back(Side::Labels, &[block], part.clone(), tile, into, scratches);
             }
         }
     }
 
     /// Calls for each row and tile of classes with the softmax there and the row, counted from the first.
-    fn visit<S: Source<F>>(&self, source: &S, mut each: impl FnMut(Range<usize>, &[f64], usize)) {
-        let (mut tile, mut wide) = (Vec::new(), Vec::new());
-        for part in tiles::tiles(source.classes()) {
+    fn visit<S: Source<F>>(
+        &self,
+        source: &S,
+        most: usize,
+        scratches: &Scratches<F>,
+        mut each: impl FnMut(Range<usize>, &[F], usize),
+    ) {
+        for part in tiles::tiles(source.classes(), most) {
             for block in blocks(&self.rows) {
                 let at = block.start - self.rows.start;
-                self.softmax(source, &block, &part, &mut tile);
+                let mut scratch = scratches.lock();
+                let (packing, tile, _) = scratch.rooms(block.len() * part.len(), 0);
+                self.softmax(source, &block, &part, tile, packing);
                 for (i, row) in tile.chunks_exact(part.len()).enumerate() {
-                    wide.clear();
-                    wide.extend(row.iter().map(|s| s.to_f64()));
-                    each(part.clone(), &wide, at + i);
+                    each(part.clone(), row, at + i);
                 }
             }
         }
@@ -112,10 +129,11 @@ impl<F: Real> Row<F> {
         source: &S,
         block: &Range<usize>,
         part: &Range<usize>,
-        tile: &mut Vec<F>,
+        tile: &mut [F],
+        packing: &mut Lines<F>,
     ) {
         let at = block.start - self.rows.start;
-        fill(source, block, part, tile);
+        source.fill(Side::Labels, block.clone(), part.clone(), tile, packing);
         for (row, &max) in tile.chunks_exact_mut(part.len()).zip(&self.max[at..]) {
             tiles::subtract(row, max);
         }
@@ -129,10 +147,5 @@ impl<F: Real> Row<F> {
 
 fn blocks(rows: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let end = rows.end;
-    rows.clone().step_by(ROWS).map(move |first| first..(first + ROWS).min(end))
-}
-
-fn fill<F: Real, S: Source<F>>(source: &S, block: &Range<usize>, part: &Range<usize>, tile: &mut Vec<F>) {
-    tile.resize(block.len() * part.len(), F::ZERO);
-    source.fill(Side::Labels, block.clone(), part.clone(), tile);
+    rows.clone().step_by(tiles::ROWS).map(move |first| first..(first + tiles::ROWS).min(end))
 }

@@ -1,9 +1,11 @@
 //! One utterance of a batch together with its scores.
 use std::ops::Range;
 
-use kernels::Real;
+use kernels::{Lines, Real};
 
-use crate::{Batch, Side, Source, tiles, unigram::Row};
+use rayon::prelude::*;
+
+use crate::{Batch, Scratches, Side, Source, tiles, unigram::Row};
 
 /// The *contexts* of an utterance are its U + 1 label rows and, where the am-only term wants it, the unigram.
 pub(crate) struct Utterance<'a, F, S> {
@@ -58,20 +60,38 @@ impl<'a, F: Real, S: Source<F>> Utterance<'a, F, S> {
     }
 
     /// Scores of some of the frames.
-    pub fn frame_scores(&self, frames: Range<usize>, classes: &Range<usize>, out: &mut [F]) {
+    pub fn frame_scores(
+        &self,
+        frames: Range<usize>,
+        classes: &Range<usize>,
+        out: &mut [F],
+        packing: &mut Lines<F>,
+    ) {
         let first = self.frames.start;
-        self.source.fill(Side::Frames, first + frames.start..first + frames.end, classes.clone(), out);
+        let frames = first + frames.start..first + frames.end;
+        self.source.fill(Side::Frames, frames, classes.clone(), out, packing);
     }
 
     /// Scores of all label positions.
-    pub fn label_scores(&self, classes: &Range<usize>, out: &mut [F]) {
-        self.source.fill(Side::Labels, self.labels.clone(), classes.clone(), out);
+    pub fn label_scores(&self, classes: &Range<usize>, out: &mut [F], scratches: &Scratches<F>) {
+        let block = tiles::block(self.labels.len());
+        out.par_chunks_mut(block * classes.len()).enumerate().for_each(|(i, out)| {
+            let first = self.labels.start + i * block;
+            let rows = first..first + out.len() / classes.len();
+            self.source.fill(Side::Labels, rows, classes.clone(), out, &mut scratches.lock().packing);
+        });
     }
 
     /// `exp(score - max)` of all contexts, once the largest scores are known.
-    pub fn context_probabilities(&self, max: &[F], classes: &Range<usize>, out: &mut [F]) {
+    pub fn context_probabilities(
+        &self,
+        max: &[F],
+        classes: &Range<usize>,
+        out: &mut [F],
+        scratches: &Scratches<F>,
+    ) {
         let (labels, unigram) = out.split_at_mut(self.labels.len() * classes.len());
-        self.label_scores(classes, labels);
+        self.label_scores(classes, labels, scratches);
         let rows = labels.chunks_exact_mut(classes.len()).zip(max);
         rows.for_each(|(row, &max)| tiles::subtract(row, max));
         kernels::exp(labels);

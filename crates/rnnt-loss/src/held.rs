@@ -8,7 +8,8 @@ use crate::{
     Found, Inputs, Output, Result, Session, Targets,
     call::Call,
     engine::Forward,
-    pruned::{first_pass, pull_back_first, second_loss},
+    first_pass::{pull_back, retained},
+    pruned::{BothPlans, plan, scaled, second_loss},
     scores,
     session::reject_pruned,
 };
@@ -33,19 +34,21 @@ impl<F: Real> Held<F> {
         let forward = match inputs {
             Inputs::Joint(joint) => {
                 reject_pruned(&loss)?;
-                session.whole(&Call::joint(joint, &loss, targets, &session.options)?)?
+                session.whole(&Call::joint(joint, &loss, targets, &session.options)?, 0)?
             }
             Inputs::Rows(rows) => {
                 reject_pruned(&loss)?;
                 let call = Call::rows(rows, &loss, targets, &session.options)?;
-                session.whole(&call).map_err(|error| error.of(&loss))?
+                session.whole(&call, 0).map_err(|error| error.of(&loss))?
             }
             Inputs::Scores(scores) => scores::forward(session, scores, targets)?,
             Inputs::Pruned(inputs) => {
-                let (pass, found, retained) = first_pass(&session.options, inputs, &loss, targets)?;
+                let BothPlans { question, first, .. } = plan(&session.options, inputs, targets, true)?;
+                let (pass, found) = question.ask(&inputs.simple, &first)?;
+                let retained = retained(targets, &found.ranges)?;
                 let second = second_loss(&loss);
-                let forward =
-                    session.whole(&Call::joint(&inputs.joint, &second, &retained, &session.options)?)?;
+                let call = Call::joint(&inputs.joint, &second, &retained, &session.options)?;
+                let forward = session.whole(&call, first.bytes)?;
                 pruned = Some(FirstHalf { pass, found, retained });
                 forward
             }
@@ -91,9 +94,10 @@ impl<F: Real> Held<F> {
             (Inputs::Pruned(inputs), Some(FirstHalf { pass, found, retained })) => {
                 let second = second_loss(&loss);
                 let call = Call::joint(&inputs.joint, &second, &retained, &session.options)?;
-                let scaled: Vec<f64> = weights.iter().map(|weight| inputs.scales.pruned * weight).collect();
-                let mut out = session.whole_backward(&call, self.forward, &scaled)?;
-                out.gradients.simple = Some(pull_back_first(&pass, inputs, weights)?);
+                let of_second = scaled(weights, inputs.scales.pruned);
+                let mut out = session.whole_backward(&call, self.forward, &of_second)?;
+                let of_first = scaled(weights, inputs.scales.simple);
+                out.gradients.simple = Some(pull_back(&pass, &inputs.simple, &of_first)?);
                 out.first_pass = Some(found);
                 Ok(out)
             }
@@ -104,8 +108,8 @@ impl<F: Real> Held<F> {
 
 impl<F: Real> Session<F> {
     /// Forward of all utterances at once.
-    fn whole(&mut self, call: &Call<F>) -> Result<Forward<F>> {
-        let plan = call.sizes(&self.options, 0).whole::<F>()?;
+    fn whole(&mut self, call: &Call<F>, held: usize) -> Result<Forward<F>> {
+        let plan = call.sizes(&self.options, held).whole::<F>()?;
         let (sites, heads) = (call.sites(0..call.objective.sites().batch())?, call.heads.list()?);
         self.keep_to(&plan, heads.len())?;
         Forward::new(&sites, &heads, &call.objective, self)

@@ -43,6 +43,7 @@ mod dropout;
 mod element;
 mod engine;
 mod error;
+mod first_pass;
 mod heads;
 mod held;
 mod inputs;

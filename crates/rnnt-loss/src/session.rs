@@ -155,7 +155,7 @@ impl<F: Real> Session<F> {
             Inputs::Joint(joint) => of(Call::joint(joint, loss, targets, options)?, 0),
             Inputs::Rows(rows) => of(Call::rows(rows, loss, targets, options)?, 0),
             Inputs::Scores(scores) => scores::bytes(options, scores, targets),
-            Inputs::Pruned(inputs) => pruned::bytes(options, inputs, targets, whole),
+            Inputs::Pruned(inputs) => Ok(pruned::plan(options, inputs, targets, whole)?.bytes),
         }
     }
 
@@ -183,7 +183,7 @@ impl<F: Real> Session<F> {
                 let forward = scores::forward(self, inputs, targets)?;
                 scores::backward(self, inputs, targets, forward, weights)
             }
-            Inputs::Pruned(pruned) => self.sum_of_both(pruned, &loss, targets, weights),
+            Inputs::Pruned(pruned) => self.sum_of_both(pruned, targets, weights),
         }
     }
 

@@ -2,7 +2,7 @@
 use std::ops::Range;
 
 use crate::{
-    Accumulate, PackedRight, Real, View, ViewMut,
+    Accumulate, Lines, PackedRight, Real, View, ViewMut,
     features::Machine,
     packed::{Operand, Place, Right, Source},
 };
@@ -20,6 +20,13 @@ const IN_PLACE: usize = 2;
 pub fn packing_bytes<F: Real>() -> usize {
     let [mr, nr] = F::sides(Machine::best());
     BLOCK_BYTES.next_multiple_of(mr * STEPS * size_of::<F>()) + nr * STEPS * size_of::<F>() + 64
+}
+
+/// Bytes that [`product_in`](super::product_in) packs into, at most, for *m* rows and sums of *k*.
+pub fn packing_bytes_for<F: Real>(m: usize, k: usize) -> usize {
+    let [most, nr] = F::sides(Machine::best());
+    let panels = m.div_ceil(most).min(BLOCK_BYTES.div_ceil(most * STEPS * size_of::<F>()));
+    (panels * most + nr) * k.min(STEPS) * size_of::<F>() + 64
 }
 
 /// The right side of a product.
@@ -48,6 +55,7 @@ pub(super) fn product<F: Real>(
     b: Columns<F>,
     alpha: F,
     how: Accumulate,
+    scratch: &mut Lines<F>,
 ) {
     let [most, nr] = F::sides(machine);
     let ((m, k), n) = (a.shape(), out.cols);
@@ -61,18 +69,16 @@ pub(super) fn product<F: Real>(
     };
     let a = Source::new(a, Operand::Left);
     let mut loops = Loops { machine, mr: m.div_ceil(panels), nr, panels, in_place, out, a, alpha, b };
-    F::with_scratch(|scratch| {
-        let room = together * loops.mr * steps;
-        // The right side first, as whole lines of the cache.
-        let (right, left) = scratch.room(nr * steps + room, F::ZERO).split_at_mut(nr * steps);
-        for step in (0..k).step_by(steps) {
-            let how = if step == 0 { how } else { Accumulate::Add };
-            for first in (0..panels).step_by(together) {
-                let block = first..panels.min(first + together);
-                loops.block(block, step..k.min(step + steps), (left, right), how);
-            }
+    let room = together * loops.mr * steps;
+    // The right side first, as whole lines of the cache.
+    let (right, left) = scratch.room(nr * steps + room, F::ZERO).split_at_mut(nr * steps);
+    for step in (0..k).step_by(steps) {
+        let how = if step == 0 { how } else { Accumulate::Add };
+        for first in (0..panels).step_by(together) {
+            let block = first..panels.min(first + together);
+            loops.block(block, step..k.min(step + steps), (left, right), how);
         }
-    });
+    }
 }
 
 /// A product and how it is cut.
