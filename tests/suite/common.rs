@@ -117,7 +117,7 @@ impl Problem {
         let whole = transducer_loss(f, g, w, b, &self.targets(), options).err();
         let sum = transducer_loss_sum(f, g, w, b, &self.targets(), options, &self.weights).err();
         let named = |error| match error {
-            Error::Budget { smallest, .. } => smallest,
+            panda::rnnt_loss::Error::Budget { smallest, .. } => smallest,
             other => panic!("{other}"),
         };
         whole.into_iter().chain(sum).map(named).max().unwrap_or(0)
