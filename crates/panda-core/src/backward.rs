@@ -1,6 +1,8 @@
 //! Backward: gradients from compact adjoints, one wave of sites at a time, tile by tile.
+use std::ops::Range;
+
 use kernels::{
-    Lines, grow,
+    grow,
     packed::{Full, Numbers, half::Half},
     zeros,
 };
@@ -11,7 +13,7 @@ use crate::{
     cut::{Cut, FEW},
     error::expect_len,
     flight::Flight,
-    panels::{Panels, Targets, Wave, fill},
+    panels::{Panels, Targets, Wave, fill, pack},
     score_gradient::ScoreGradient,
     workspace::{in_pool, make},
 };
@@ -81,7 +83,6 @@ pub fn backward<F: Real, S: Sites<F>>(
     workspace: &mut Workspace<F>,
     into: &mut Gradients<F, S::Gradient>,
 ) -> Result<usize> {
-    let held = &arguments.normalized.held;
     let (mut full, mut half) = (std::mem::take(&mut workspace.full), std::mem::take(&mut workspace.half));
     let result = in_pool(|| {
         let plan = workspace.prepare(
@@ -91,12 +92,8 @@ pub fn backward<F: Real, S: Sites<F>>(
             (&mut full, &mut half),
         )?;
         match workspace.precision {
-            Precision::Full => {
-                Pass::<F, Full, S>::new(&arguments, plan, &held.full, &mut full, into)?.run(workspace)
-            }
-            Precision::Bf16 => {
-                Pass::<F, Half, S>::new(&arguments, plan, &held.half, &mut half, into)?.run(workspace)
-            }
+            Precision::Full => Pass::<F, Full, S>::new(&arguments, plan, &mut full, into)?.run(workspace),
+            Precision::Bf16 => Pass::<F, Half, S>::new(&arguments, plan, &mut half, into)?.run(workspace),
         }
     });
     (workspace.full, workspace.half) = (full, half);
@@ -109,8 +106,6 @@ struct Pass<'a, F: Real, N: Numbers<F>, S: Sites<F>> {
     plan: Plan<F>,
     cut: Cut,
     kept_sites: usize,
-    /// Packed rows of held waves.
-    held: &'a Lines<N::Word>,
     panels: &'a mut Panels<N::Word>,
     into: &'a mut Gradients<F, S::Gradient>,
 }
@@ -120,7 +115,6 @@ impl<'a, F: Real, N: Numbers<F>, S: Sites<F>> Pass<'a, F, N, S> {
     fn new(
         of: &'a Backward<'a, F, S>,
         plan: Plan<F>,
-        held: &'a Lines<N::Word>,
         panels: &'a mut Panels<N::Word>,
         into: &'a mut Gradients<F, S::Gradient>,
     ) -> Result<Self> {
@@ -130,7 +124,7 @@ impl<'a, F: Real, N: Numbers<F>, S: Sites<F>> Pass<'a, F, N, S> {
         expect_len("into.weight", head.weight.len(), into.weight.len())?;
         expect_len("into.bias", head.classes, into.bias.len())?;
         let kept_sites = normalized.kept.sites_for(&plan, head.classes).min(sites.len());
-        Ok(Self { of, plan, cut: Cut::new::<F, N>(&plan, head.hidden), kept_sites, held, panels, into })
+        Ok(Self { of, plan, cut: Cut::new::<F, N>(&plan, head.hidden), kept_sites, panels, into })
     }
 
     /// Waves that are held as they are come first, then other sites whose scores were kept, then the rest. Returns how many
@@ -138,20 +132,19 @@ impl<'a, F: Real, N: Numbers<F>, S: Sites<F>> Pass<'a, F, N, S> {
     fn run(&mut self, workspace: &mut Workspace<F>) -> Result<usize> {
         let Backward { sites, selection, normalized, adjoints, .. } = *self.of;
         let counts = |site: &usize| adjoints.counts::<F>(*site, selection);
-        // Packed rows are those of all sites of a wave.
-        let whole = |wave: &std::ops::Range<usize>| wave.clone().all(|site| counts(&site));
-        let usable = if self.held.is_empty() { 0 } else { self.kept_sites };
-        let held = normalized.held.waves(&self.plan, usable);
+        // Held rows lie side by side, so that a few that do not count come along: their gradients are zero.
+        let whole = |wave: &Range<usize>| 8 * wave.clone().filter(counts).count() >= 7 * wave.len();
+        let held = normalized.held.waves(&self.plan, self.kept_sites);
         let mut list = std::mem::take(&mut workspace.list);
         make(&mut list, self.plan.wave);
         let (mut counted, mut first_kept) = (0, 0);
-        for (at, wave) in held.clone().enumerate() {
+        for wave in held.clone() {
             first_kept = wave.end;
             if whole(&wave) {
+                counted += wave.clone().filter(counts).count();
                 list.clear();
                 list.extend(wave);
-                counted += list.len();
-                self.wave(&list, Some(at), workspace);
+                self.wave(&list, true, workspace);
             }
         }
         let partly = || held.clone().filter(|wave| !whole(wave)).flatten();
@@ -166,7 +159,7 @@ impl<'a, F: Real, N: Numbers<F>, S: Sites<F>> Pass<'a, F, N, S> {
                 list.clear();
                 list.extend((&mut *sites).take(step));
                 counted += list.len();
-                self.wave(&list, None, workspace);
+                self.wave(&list, false, workspace);
             }
         }
         workspace.list = list;
@@ -174,8 +167,8 @@ impl<'a, F: Real, N: Numbers<F>, S: Sites<F>> Pass<'a, F, N, S> {
     }
 
     /// One wave, which may be held.
-    fn wave(&mut self, wave: &[usize], held: Option<usize>, workspace: &mut Workspace<F>) {
-        let Self { of, plan, cut, kept_sites, held: packed, panels, into } = self;
+    fn wave(&mut self, wave: &[usize], held: bool, workspace: &mut Workspace<F>) {
+        let Self { of, plan, cut, kept_sites, panels, into } = self;
         let Backward { sites, head, selection, normalized, adjoints } = **of;
         let (rows, h) = (wave.len(), head.hidden);
         let (blocks, most) = (rows.div_ceil(plan.block), plan.wave.div_ceil(plan.block));
@@ -183,24 +176,20 @@ impl<'a, F: Real, N: Numbers<F>, S: Sites<F>> Pass<'a, F, N, S> {
         grow(&mut workspace.sums, plan.tiles * most * cut.strips * plan.tile_classes, F::ZERO);
         workspace.z.make(cut.slots(plan));
         let mut right = std::mem::take(&mut panels.h_right);
-        let (hidden, h_right) = match held {
-            Some(at) => {
-                let step = normalized.held.wave;
-                let right = &packed[at * step.div_ceil(plan.block) * cut.h_right..];
-                (&normalized.held.rows[at * step * h..][..rows * h], right)
-            }
-            None => {
-                grow(&mut workspace.hidden, plan.wave * h, F::ZERO);
-                let hidden = &mut workspace.hidden[..rows * h];
-                let right = right.room(most * cut.h_right, N::ZERO);
-                let recompute = wave[0] >= *kept_sites;
-                let left = recompute
-                    .then(|| &mut panels.h_left.room(most * cut.h_left, N::ZERO)[..blocks * cut.h_left]);
-                let into =
-                    Wave { hidden: &mut *hidden, left, right: Some(&mut right[..blocks * cut.h_right]) };
-                fill::<F, N, S>(plan, sites, wave, into);
-                (&*hidden, &*right)
-            }
+        let h_right = &mut right.room(most * cut.h_right, N::ZERO)[..blocks * cut.h_right];
+        let hidden = if held {
+            let hidden = &normalized.held.rows[wave[0] * h..][..rows * h];
+            pack::<F, N>(plan, hidden, h, h_right);
+            hidden
+        } else {
+            grow(&mut workspace.hidden, plan.wave * h, F::ZERO);
+            let hidden = &mut workspace.hidden[..rows * h];
+            let recompute = wave[0] >= *kept_sites;
+            let left =
+                recompute.then(|| &mut panels.h_left.room(most * cut.h_left, N::ZERO)[..blocks * cut.h_left]);
+            let into = Wave { hidden: &mut *hidden, left, right: Some(&mut *h_right) };
+            fill::<F, N, S>(plan, sites, wave, into);
+            &*hidden
         };
         let gradient = &mut workspace.gradient[..rows * h];
         let step = &ScoreGradient { selection, normalized, adjoints };

@@ -82,8 +82,8 @@ impl Cut {
 pub(crate) struct Parts {
     /// Site list, rows, gradient, scores that pass, column sums, statistics, selected scores, six panels.
     pub buffers: [usize; 13],
-    /// What the workspace keeps for the next call when nobody needs it any more: scores, rows, packed rows.
-    pub kept: [usize; 3],
+    /// What the workspace keeps for the next call when nobody needs it any more: scores and rows.
+    pub kept: [usize; 2],
     /// Largest score, log-sum and emissions of each site.
     pub compact: usize,
     /// What lives inside of a step.
@@ -101,8 +101,7 @@ impl Parts {
         let slots = cut.slots(plan);
         let lock = size_of::<Mutex<&mut [F]>>();
         let panel = |parts: &[usize]| product(parts).saturating_mul(word).saturating_add(LINE);
-        let (held, step) = plan.held(cut.strip);
-        let rights = product(&[held.div_ceil(step), step.div_ceil(block), cut.h_right, word]);
+        let (held, _) = plan.held(cut.strip);
         Self {
             buffers: [
                 product(&[wave, size_of::<usize>()]),
@@ -119,11 +118,7 @@ impl Parts {
                 panel(&[tiles, blocks, cut.gt_left]),
                 panel(&[tiles, blocks, cut.g_left]),
             ],
-            kept: [
-                product(&[kept, classes, element]),
-                product(&[held, hidden, element]),
-                if held == 0 { 0 } else { rights.saturating_add(LINE) },
-            ],
+            kept: [product(&[kept, classes, element]), product(&[held, hidden, element])],
             compact: compact::<F>(sites, selected),
             // Each block's lock, of a tile of gradients or of rows.
             passing: product(&[tiles.max(1), blocks, lock]).saturating_add(QUEUES),

@@ -2,7 +2,7 @@
 use std::ops::Range;
 
 use kernels::{
-    Lines, grow,
+    grow,
     packed::{Full, Numbers, half::Half},
 };
 use rayon::prelude::*;
@@ -119,13 +119,11 @@ pub fn forward<F: Real, S: Sites<F>>(
     let result = in_pool(|| {
         let plan = workspace.prepare(sites, head, selection, (&mut full, &mut half))?;
         let mut out = Normalized::new(sites.len(), selection.per_site(), workspace.take_spare(&plan, head));
-        let Held { full: mut of_full, half: mut of_half, .. } = std::mem::take(&mut workspace.spare.held);
         let arguments = Arguments { sites, head, selection, plan };
         match workspace.precision {
-            Precision::Full => arguments.run::<Full>(workspace, &mut full, &mut of_full, &mut out),
-            Precision::Bf16 => arguments.run::<Half>(workspace, &mut half, &mut of_half, &mut out),
+            Precision::Full => arguments.run::<Full>(workspace, &mut full, &mut out),
+            Precision::Bf16 => arguments.run::<Half>(workspace, &mut half, &mut out),
         }
-        (out.held.full, out.held.half) = (of_full, of_half);
         match out.finish(selection) {
             Ok(()) => Ok(out),
             Err(error) => {
@@ -147,12 +145,11 @@ struct Arguments<'a, F, S> {
 }
 
 impl<F: Real, S: Sites<F>> Arguments<'_, F, S> {
-    /// All waves; packed rows that outlive the call go to `held`.
+    /// All waves.
     fn run<N: Numbers<F>>(
         &self,
         workspace: &mut Workspace<F>,
         panels: &mut Panels<N::Word>,
-        held: &mut Lines<N::Word>,
         out: &mut Normalized<F>,
     ) {
         let Self { sites, head, selection, ref plan } = *self;
@@ -165,12 +162,7 @@ impl<F: Real, S: Sites<F>> Arguments<'_, F, S> {
         grow(picked, plan.wave * plan.tiles * per_site.max(1), F::ZERO);
         grow(statistics, plan.wave * plan.tiles, (F::ZERO, 0.0));
         let Normalized { max, log_sum, emissions, kept, held: outlives } = out;
-        let Held { rows: held_rows, sites: held_sites, wave: held_wave, .. } = outlives;
-        let of_wave = held_wave.div_ceil(plan.block) * cut.h_right;
-        let mut rights = match *held_sites {
-            0 => &mut [][..],
-            sites => held.room(sites.div_ceil(*held_wave) * of_wave, N::ZERO),
-        };
+        let Held { rows: held_rows, sites: held_sites, .. } = outlives;
         let (mut held_rows, mut kept) = (held_rows.as_mut_slice(), kept.scores.as_mut_slice());
         for wave in waves(plan, n, cut.strip) {
             let rows = wave.len();
@@ -178,17 +170,16 @@ impl<F: Real, S: Sites<F>> Arguments<'_, F, S> {
             list.clear();
             list.extend(wave.clone());
             let left = &mut panels.h_left.room(most * cut.h_left, N::ZERO)[..blocks * cut.h_left];
-            let (hidden, right) = match wave.end <= *held_sites {
-                true => (
-                    held_rows.split_off_mut(..rows * h).expect("there is room for all rows that are held"),
-                    rights.split_off_mut(..of_wave).map(|right| &mut right[..blocks * cut.h_right]),
-                ),
+            let hidden = match wave.end <= *held_sites {
+                true => {
+                    held_rows.split_off_mut(..rows * h).expect("there is room for all rows that are held")
+                }
                 false => {
                     grow(hidden, plan.wave * h, F::ZERO);
-                    (&mut hidden[..rows * h], None)
+                    &mut hidden[..rows * h]
                 }
             };
-            fill::<F, N, S>(plan, sites, list, Wave { hidden, left: Some(left), right });
+            fill::<F, N, S>(plan, sites, list, Wave { hidden, left: Some(left), right: None });
             for flight in plan.flights(classes) {
                 let tiles = flight.len().div_ceil(plan.tile_classes);
                 let room = if wave.start < plan.kept {

@@ -1,7 +1,5 @@
-//! What stays from forward to backward, and where it lies: scores, and hidden rows that were packed already.
+//! What stays from forward to backward, and where it lies: scores and hidden rows.
 use std::ops::Range;
-
-use kernels::{Lines, packed::half::Tile};
 
 use crate::Plan;
 
@@ -36,23 +34,18 @@ impl<F> Kept<F> {
     }
 }
 
-/// Hidden rows of the first sites, and the same packed for the gradient of the head, a wave after the other.
+/// Hidden rows of the first sites, a wave after the other.
 #[derive(Debug)]
 pub(crate) struct Held<F> {
     pub rows: Vec<F>,
-    /// Packed in one of the two precisions.
-    pub full: Lines<F>,
-    pub half: Lines<Tile>,
-    /// How many sites have theirs here, in waves and blocks of so many.
+    /// How many sites have theirs here, in waves of so many.
     pub sites: usize,
     pub wave: usize,
-    pub block: usize,
 }
 
 impl<F> Default for Held<F> {
     fn default() -> Self {
-        let (full, half) = (Lines::default(), Lines::default());
-        Self { rows: Vec::new(), full, half, sites: 0, wave: 1, block: 1 }
+        Self { rows: Vec::new(), sites: 0, wave: 1 }
     }
 }
 
@@ -71,11 +64,10 @@ impl<F> PartialEq for Held<F> {
 }
 
 impl<F> Held<F> {
-    /// Ranges of sites of the waves that a backward of another plan may take from here: all, or none if it cuts
-    /// otherwise.
+    /// Ranges of sites of the waves that a backward of another plan may take from here: all, or none if its waves are shorter.
     pub fn waves(&self, plan: &Plan<F>, kept: usize) -> impl Iterator<Item = Range<usize>> + Clone + use<F> {
-        let same = self.block == plan.block && self.wave <= plan.wave && self.sites <= kept;
-        let (sites, wave) = (if same { self.sites } else { 0 }, self.wave);
+        let fits = self.wave <= plan.wave && self.sites <= kept && !self.rows.is_empty();
+        let (sites, wave) = (if fits { self.sites } else { 0 }, self.wave);
         (0..sites).step_by(wave).map(move |from| from..(from + wave).min(sites))
     }
 }

@@ -55,8 +55,6 @@ const SCORES: usize = 24 << 20;
 const BLOCK: usize = 224;
 const WAVE: usize = 7;
 const LONGEST_WAVE: usize = 10;
-/// Where all scores are kept.
-const KEPT_WAVE: usize = 12;
 /// Classes of a tile: whole micro-panels of the widest kernels, whose packed weight stays in the second cache.
 const CLASSES: usize = 448;
 
@@ -87,9 +85,8 @@ impl<F: Real> Plan<F> {
         if kept < all || all == 0 {
             return Ok(Self { kept: kept.min(all), ..plan });
         }
-        // Scores of all sites take so much memory that longer waves do not matter, and the head is packed once for each.
         let sides = Sides::of::<F>(precision);
-        let wave = even(all, KEPT_WAVE * sides.block, sides.strip);
+        let wave = even(all, WAVE * sides.block, sides.strip);
         let whole = Self { wave, block: sides.block, kept: all, held: all, ..plan };
         let whole = whole.fitted(all, shape.classes);
         if fits(&whole) {

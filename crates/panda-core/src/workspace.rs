@@ -137,14 +137,13 @@ impl<F: Real> Workspace<F> {
     /// Drops every buffer that is larger than its part of the plan, if all of them together would be more than a limit.
     fn limit(&mut self, limit: usize, parts: Parts, (full, half): (&mut Panels<F>, &mut Panels<Tile>)) {
         let Self { list, hidden, gradient, z, sums, statistics, picked, spare, .. } = self;
-        let Spare { kept, held: Held { rows, full: of_full, half: of_half, .. } } = spare;
-        let [scores, of_rows, rights] = parts.kept;
+        let Spare { kept, held: Held { rows, .. } } = spare;
+        let [scores, of_rows] = parts.kept;
         let vectors: [&mut dyn Buffer; _] = [list, hidden, gradient, z, sums, statistics, picked];
         let (of_vectors, of_panels) = parts.buffers.split_at(vectors.len());
-        // Panels and packed rows of the other precision are empty.
+        // Panels of the other precision are empty.
         let panels = full.all().into_iter().zip(of_panels).chain(half.all().into_iter().zip(of_panels));
-        let kept: [(&mut dyn Buffer, _); _] =
-            [(kept, &scores), (rows, &of_rows), (of_full, &rights), (of_half, &rights)];
+        let kept: [(&mut dyn Buffer, _); _] = [(kept, &scores), (rows, &of_rows)];
         let mut buffers: Vec<_> = vectors.into_iter().zip(of_vectors).chain(panels).chain(kept).collect();
         let excess = buffers.iter().map(|(buffer, part)| buffer.bytes().saturating_sub(**part));
         if excess.fold(parts.bytes(), usize::saturating_add) > limit {
@@ -160,7 +159,7 @@ impl<F: Real> Workspace<F> {
         let (sites, wave) = plan.held(strip);
         let scores = exactly(kept, plan.kept * head.classes);
         let rows = exactly(held.rows, sites * head.hidden);
-        let held = Held { rows, sites, wave, block: plan.block, ..held };
+        let held = Held { rows, sites, wave };
         (Kept::new(scores, plan, plan.step(plan.kept, strip), head.classes), held)
     }
 

@@ -128,6 +128,23 @@ pub(crate) fn fill<F: Real, N: Numbers<F>, S: Sites<F>>(
     });
 }
 
+/// Packs the rows of a wave on the right.
+///
+/// ```text
+/// par for each block, par for each strip of it:  pack h, as these steps of the block's sum
+/// ```
+pub(crate) fn pack<F: Real, N: Numbers<F>>(plan: &Plan<F>, hidden: &[F], h: usize, right: &mut [N::Word]) {
+    let Cut { strip, h_right, .. } = Cut::new::<F, N>(plan, h);
+    let blocks = hidden.par_chunks(plan.block * h).zip(right.par_chunks_mut(h_right));
+    blocks.for_each(|(hidden, right)| {
+        let (depth, right) = (hidden.len() / h, Mutex::new(right));
+        hidden.par_chunks(strip * h).enumerate().for_each(|(at, hidden)| {
+            let view = View::new(hidden, hidden.len() / h, h);
+            N::pack(view, Operand::Right, &mut lock(&right), at * strip, depth);
+        });
+    });
+}
+
 /// Parts of a slice, or as many times none.
 fn parts<T: Send>(
     slice: Option<&mut [T]>,
