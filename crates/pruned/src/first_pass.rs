@@ -90,6 +90,11 @@ pub fn first_pass_with<F: Real, S: Source<F>>(
     Ok(FirstPass { losses, occupancies, batch, options, moves, plan, classes, sums, unigrams })
 }
 
+/// Sums, and the unigram if an utterance has its own.
+type OfUtterance<F> = (Sums<F>, Option<Row<F>>);
+/// Sums and unigrams of all utterances.
+type OfBatch<F> = (Vec<Sums<F>>, Vec<Row<F>>);
+
 /// Sums of all utterances and their unigrams, group after group; writes the emissions of all sites.
 fn emit<F: Real, S: Source<F>>(
     source: &S,
@@ -97,7 +102,7 @@ fn emit<F: Real, S: Source<F>>(
     (options, moves): (&Options, Moves),
     plan: Plan,
     mut values: &mut [f64],
-) -> Result<(Vec<Sums<F>>, Vec<Row<F>>)> {
+) -> Result<OfBatch<F>> {
     let scratches = Scratches::new(plan.tasks);
     let (mut sums, mut unigrams) = (Vec::with_capacity(batch.len()), Vec::new());
     let smooths = options.am_only_scale != 0.0;
@@ -115,7 +120,7 @@ fn emit<F: Real, S: Source<F>>(
         let (part, rest) = std::mem::take(&mut values).split_at_mut(counts.clone().sum());
         values = rest;
         let shared = unigrams.first().filter(|_| !own);
-        let found: Vec<Result<(Sums<F>, Option<Row<F>>)>> = (cut(part, counts).into_par_iter().enumerate())
+        let found: Vec<Result<OfUtterance<F>>> = (cut(part, counts).into_par_iter().enumerate())
             .map(|(i, values)| {
                 let b = group.start + i;
                 let row = if own { Some(average(batch.rows(Side::Labels, b))?) } else { None };

@@ -7,7 +7,7 @@
 //! The session's buffers stay from call to call, so that both passes are there at once.
 use std::ops::Range;
 
-use ::pruned::{Batch, FirstPass, Plan, Ranges, Source, Unigram, first_pass_with};
+use ::pruned::{Batch, FirstPass, Plan, Ranges, Side, Source, Unigram, first_pass_with};
 use kernels::Real;
 
 use crate::{Error, Found, Layout, Loss, Options, PrunedJoint, Result, Simple, SimpleGradient, Targets};
@@ -61,7 +61,13 @@ impl Question {
             delay_penalty: options.delay_penalty,
             fastemit: options.fastemit,
         };
-        Ok(Self { batch: batch(targets, layout)?, options, s_range: pruning.s_range })
+        let batch = batch(targets, layout)?;
+        let [frames, labels, classes] = match &inputs.simple {
+            Simple::Matrices(source) => sizes(source),
+            Simple::Heads(source) => sizes(source),
+        };
+        batch.check(frames, labels, classes)?;
+        Ok(Self { batch, options, s_range: pruning.s_range })
     }
 
     /// As many sites as will be retained, before it is known which.
@@ -147,11 +153,6 @@ impl Question {
         plan: &FirstPlan,
         weights: &[f64],
     ) -> Result<(S::Gradient, Found)> {
-        self.batch.check(
-            source.rows(::pruned::Side::Frames),
-            source.rows(::pruned::Side::Labels),
-            source.classes(),
-        )?;
         let mut gradient = source.zero_gradient();
         let mut losses = Vec::with_capacity(self.batch.len());
         let mut ranges = Vec::with_capacity(plan.groups.len());
@@ -179,6 +180,11 @@ pub(crate) fn pull_back<F: Real>(
         Simple::Matrices(source) => SimpleGradient::Matrices(pass.backward(source, weights).map_err(named)?),
         Simple::Heads(source) => SimpleGradient::Heads(pass.backward(source, weights).map_err(named)?),
     })
+}
+
+/// Rows of frames and labels, and classes.
+fn sizes<F: Real>(source: &impl Source<F>) -> [usize; 3] {
+    [source.rows(Side::Frames), source.rows(Side::Labels), source.classes()]
 }
 
 /// Weights are the call's.

@@ -1,0 +1,110 @@
+//! A first pass takes what its plan says, rare pairs, unigrams and the smallest cut included, and gives the same in any cut.
+use panda::pruned::{
+    Batch, Error, FirstPass, Heads, Linear, Matrices, Options, Plan, Source, Unigram, first_pass_with,
+};
+
+use crate::counting::{measure, turn};
+
+fn numbers(count: usize, scale: f32) -> Vec<f32> {
+    let hash = |i: usize| (i as u32 ^ 77).wrapping_mul(0x9e37_79b9).rotate_left(13).wrapping_mul(0x85eb_ca6b);
+    (0..count).map(|i| scale * (hash(i) as f32 / u32::MAX as f32 - 0.5)).collect()
+}
+
+/// Plans from the best to the smallest.
+fn plans<S: Source<f32>>(source: &S, batch: &Batch, options: &Options) -> Vec<Plan> {
+    let most = |plan: Plan| plan.bytes(source, batch, options).most();
+    let (least, best) = (most(Plan::smallest()), most(Plan::default()));
+    let error = Plan::within(source, batch, options, least - 1);
+    assert_eq!(error, Err(Error::Memory { needed: least, found: least - 1 }));
+    let within = |bytes: usize| {
+        let plan = Plan::within(source, batch, options, bytes).unwrap();
+        assert!(most(plan) <= bytes);
+        plan
+    };
+    let middle = (1..4).map(|i| within(least + (best - least) / 4 * i));
+    [within(usize::MAX)].into_iter().chain(middle).chain([within(least)]).collect()
+}
+
+fn check<S: Source<f32>>(source: &S, batch: &Batch, options: &Options, bytes_of: fn(&S::Gradient) -> usize) {
+    let weights: Vec<f64> = (0..batch.len()).map(|b| 1.0 - b as f64 / 9.0).collect();
+    let mut first: Option<FirstPass<f32>> = None;
+    for plan in plans(source, batch, options) {
+        let said = plan.bytes(source, batch, options);
+        let (_, forward, pass) = measure(|| first_pass_with(source, batch, options, plan).unwrap());
+        assert!(forward <= said.held + said.forward, "{plan:?} {options:?}: {forward}, said {said:?}");
+        let (_, backward, gradient) = measure(|| pass.backward(source, &weights).unwrap());
+        let backward = backward - bytes_of(&gradient);
+        assert!(backward <= said.backward, "{plan:?} {options:?}: {backward}, said {said:?}");
+        let held = crate::counting::alive();
+        let again = pass.clone();
+        let held = crate::counting::alive() - held;
+        assert!(held <= said.held && again.losses == pass.losses, "{held} held, said {said:?}");
+        let first = first.get_or_insert(pass);
+        for (found, expected) in again.losses.iter().zip(&first.losses) {
+            assert!((found - expected).abs() <= 1e-5 * expected.abs(), "{plan:?}: {found} {expected}");
+        }
+        for (found, expected) in again.occupancies.iter().zip(&first.occupancies) {
+            assert!((found - expected).abs() < 1e-3, "{plan:?}: {found} {expected}");
+        }
+    }
+}
+
+#[test]
+fn a_first_pass_keeps_to_its_plan() {
+    let _turn = turn();
+    let classes = 1500;
+    let shapes = [(150, 20), (9, 140), (1, 0), (40, 12)];
+    let labels = |u: usize| (0..u).map(|i| 1 + (i as u32 * 7) % 1400).collect();
+    let batch = Batch::packed(
+        0,
+        shapes.iter().map(|shape| shape.0).collect(),
+        shapes.iter().map(|shape| labels(shape.1)).collect(),
+    );
+    let batch = batch.unwrap();
+    let (t, p) = shapes.iter().fold((0, 0), |(t, p), shape| (t + shape.0, p + shape.1 + 1));
+    let mut rare = [false; 2];
+    // Scores far apart make sums of products underflow.
+    for (i, scale) in [3.0, 3000.0].into_iter().enumerate() {
+        let (am, lm) = (numbers(t * classes, scale), numbers(p * classes + 5, scale));
+        let matrices = Matrices::new(&am, &lm[5..], classes).unwrap();
+        let largest = |row: &[f32]| row.iter().copied().fold(f32::MIN, f32::max);
+        let label = &lm[5..][..classes];
+        rare[i] = am.chunks_exact(classes).any(|frame| {
+            let joint: Vec<f32> = frame.iter().zip(label).map(|(am, lm)| am + lm).collect();
+            largest(&joint) - largest(frame) - largest(label) < -90.0
+        });
+        let (x, y) = (numbers(t * 9, scale.sqrt()), numbers(p * 7, scale.sqrt()));
+        let (v, w) = (numbers(classes * 9, scale.sqrt()), numbers(classes * 7, scale.sqrt()));
+        let layers = (Linear::new(&x, &v, None, 9).unwrap(), Linear::new(&y, &w, None, 7).unwrap());
+        let heads = Heads::new(layers.0, layers.1).unwrap();
+        let smoothed = Options { lm_only_scale: 0.1, am_only_scale: 0.2, ..Options::default() };
+        let all_rows = Options { unigram: Unigram::AllRows, ..smoothed.clone() };
+        for options in [Options::default(), smoothed, all_rows] {
+            check(&matrices, &batch, &options, |found| 4 * (found.am.len() + found.lm.len()));
+            check(&heads, &batch, &options, |found| {
+                let layers = [&found.am, &found.lm];
+                let count = layers.map(|of| of.rows.len() + of.weight.len() + of.bias.len());
+                4 * (count[0] + count[1])
+            });
+        }
+    }
+    assert_eq!(rare, [false, true], "rare pairs must be there");
+}
+
+/// What is left to chance where work is cut by bytes: nothing.
+#[test]
+fn threads_change_no_bit_of_the_smallest_cut() {
+    let _turn = turn();
+    let (am, lm) = (numbers(60 * 300, 3.0), numbers(24 * 300 + 5, 3.0));
+    let source = Matrices::new(&am, &lm[5..], 300).unwrap();
+    let batch = Batch::packed(0, vec![40, 20], vec![vec![3; 13], vec![5; 9]]).unwrap();
+    let found = [1, 3].map(|threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| {
+            let pass = first_pass_with(&source, &batch, &Options::default(), Plan::smallest()).unwrap();
+            let gradient = pass.backward(&source, &[1.0, 0.5]).unwrap();
+            (pass, gradient)
+        })
+    });
+    assert!(found[0] == found[1]);
+}
