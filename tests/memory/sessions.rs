@@ -83,7 +83,7 @@ struct Arguments<F> {
 impl Case {
     fn arguments<F: Element>(&self) -> Arguments<F> {
         let Self { shapes, hidden: h, classes: c, kind, .. } = self;
-        let ids = (*c as u32 - 1).min(30).max(1);
+        let ids = (*c as u32 - 1).clamp(1, 30);
         let skip = if *kind == Kind::BigBlanks { 3 } else { 1 };
         let label = |u: usize| skip + (u as u32 * 7 + 3) % (ids.saturating_sub(skip).max(1));
         let labels = shapes.iter().map(|&(_, u)| (0..u).map(label).collect()).collect();

@@ -3,7 +3,6 @@
 //! [`Suite::plan`] says who does what. [`run`] starts, for every case, system and repeat, this same program with [`COMMAND`] and
 //! a description of the case; there, [`run_case`] does the work and answers with one line of JSON. The [`Report`] becomes a
 //! table, a file or a picture.
-#![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 mod answer;

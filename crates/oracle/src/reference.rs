@@ -81,8 +81,7 @@ pub fn transducer_loss(
             &mut out.log_alpha[lattice.clone()],
             &mut out.log_beta[lattice],
             (frames[b], rows, classes),
-            &labels[b],
-            blank as usize,
+            (&labels[b], blank as usize),
             fastemit,
         );
     }
@@ -96,8 +95,7 @@ fn utterance(
     log_alpha: &mut [f64],
     log_beta: &mut [f64],
     (frames, rows, classes): (usize, usize, usize),
-    labels: &[u32],
-    blank: usize,
+    (labels, blank): (&[u32], usize),
     fastemit: f64,
 ) -> f64 {
     let last = labels.len();

@@ -1,7 +1,6 @@
 //! Line charts as SVG: one or more panels, one above the other, with axes whose marks the caller chooses.
 //!
 //! Runs of training and benchmarks draw with the same pens, so that a colour means the same in all pictures.
-#![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 mod axis;

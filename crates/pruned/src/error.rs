@@ -159,13 +159,13 @@ pub enum Error {
     #[error("topology: expected a blank of one frame and a label of none or one, found {found}")]
     Topology {
         /// The topology given.
-        found: Topology,
+        found: Box<Topology>,
     },
     /// Bands of so few label positions could keep no path.
     #[error("s_range: expected at least {needed} for the {topology} topology, found {found}")]
     Range {
         /// Which arcs there are.
-        topology: Topology,
+        topology: Box<Topology>,
         /// The least width for them.
         needed: usize,
         /// The width given.

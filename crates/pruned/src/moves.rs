@@ -29,7 +29,7 @@ impl Moves {
             let fits = own && label.labels == 1 && label.frames <= 1 && label.may_end == (label.frames == 1);
             fits.then_some(Self { frames: label.frames, forced })
         };
-        known().ok_or_else(|| Error::Topology { found: topology.clone() })
+        known().ok_or_else(|| Error::Topology { found: Box::new(topology.clone()) })
     }
 
     /// Positions that a band must have for a path to go on: those that a move reads or lands on in its own frame.

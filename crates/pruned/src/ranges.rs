@@ -135,7 +135,7 @@ impl Ranges {
 fn checked(lattices: &Lattices, topology: &Topology, s_range: usize) -> Result<Moves> {
     let moves = Moves::new(topology)?;
     if s_range < moves.needed() {
-        let (topology, needed) = (topology.clone(), moves.needed());
+        let (topology, needed) = (Box::new(topology.clone()), moves.needed());
         return Err(Error::Range { topology, needed, found: s_range });
     }
     if lattices.full() { Ok(moves) } else { Err(Error::Banded) }

@@ -166,13 +166,13 @@ impl<F: Real + WithDType> Operation<F> {
             with_slice(&above, |above: &[F]| {
                 let width = hidden * weights.len();
                 let all = self.layouts.par_iter().zip(weights).zip(tapes).enumerate();
-                let run = |(direction, ((layout, weights), tape)): (usize, ((&Layout, &&[F]), Tape<F>))| {
+                let gradients = all.map(|(direction, ((layout, weights), tape))| {
                     direction::backward(layout, self.sizes, tape, weights, input_wanted, |b, t, row| {
                         let from = (b * frames + t) * width + direction * hidden;
                         row.copy_from_slice(&above[from..from + hidden]);
                     })
-                };
-                Ok(all.map(run).collect())
+                });
+                Ok(gradients.collect())
             })
         })?;
         let mut dx = vec![<F as Real>::ZERO; if input_wanted { self.batch * frames * input } else { 0 }];

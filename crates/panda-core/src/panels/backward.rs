@@ -37,8 +37,8 @@ impl<W: Copy + Send + Sync> Panels<W> {
         }
         self.hold_for_gradient::<F, N>(flight.plan, flight.head, &flight.classes);
         self.of_scores::<F, N>(flight, z, sums);
-        let into_head = || self.into_head::<F, N>(flight, h_right, weight);
-        let into_hidden = || self.into_hidden::<F, N>(flight, gradient);
+        let into_head = || self.add_to_head::<F, N>(flight, h_right, weight);
+        let into_hidden = || self.add_to_hidden::<F, N>(flight, gradient);
         rayon::join(into_head, || rayon::join(into_hidden, || add_to_bias::<F, N>(flight, sums, bias)));
     }
 
@@ -100,7 +100,7 @@ impl<W: Copy + Send + Sync> Panels<W> {
     /// ```
     ///
     /// The pieces of a block come one after the other on a thread that nobody helps, with the rows in its second cache.
-    fn into_head<F: Real, N: Numbers<F, Word = W>>(
+    fn add_to_head<F: Real, N: Numbers<F, Word = W>>(
         &self,
         flight: &Flight<F>,
         h_right: &[W],
@@ -129,7 +129,7 @@ impl<W: Copy + Send + Sync> Panels<W> {
     /// par for each block of sites:
     ///     for each tile, par for each MR sites:  dh (=|+=) G W
     /// ```
-    fn into_hidden<F: Real, N: Numbers<F, Word = W>>(&self, flight: &Flight<F>, gradient: &mut [F]) {
+    fn add_to_hidden<F: Real, N: Numbers<F, Word = W>>(&self, flight: &Flight<F>, gradient: &mut [F]) {
         let Flight { plan, head, classes, wave, .. } = flight;
         let (h, blocks) = (head.hidden, wave.len().div_ceil(plan.block));
         let Cut { leaf, g_left, w_right, .. } = Cut::new::<F, N>(plan, h);

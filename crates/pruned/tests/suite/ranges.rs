@@ -140,14 +140,14 @@ fn mistakes_are_named() {
         Ranges::new(occupancies, &lattices, &topology, s_range).unwrap_err()
     };
     for topology in [Topology::rnnt(), Topology::constrained()] {
-        let want = Error::Range { topology: topology.clone(), needed: 2, found: 1 };
+        let want = Error::Range { topology: Box::new(topology.clone()), needed: 2, found: 1 };
         assert_eq!(new(&[0.0; 12], topology, 1), want);
     }
     let topology = Topology::modified();
-    let want = Error::Range { topology: topology.clone(), needed: 1, found: 0 };
+    let want = Error::Range { topology: Box::new(topology.clone()), needed: 1, found: 0 };
     assert_eq!(new(&[0.0; 12], topology.clone(), 0), want);
     for found in [Topology::tdt(&[1]).unwrap(), topology.clone().with_big_blanks(&[2]).unwrap()] {
-        assert_eq!(new(&[0.0; 12], found.clone(), 2), Error::Topology { found });
+        assert_eq!(new(&[0.0; 12], found.clone(), 2), Error::Topology { found: Box::new(found) });
     }
     let short = Error::Length { argument: "occupancies", expected: 12, found: 11 };
     assert_eq!(new(&[0.0; 11], topology.clone(), 2), short);

@@ -6,8 +6,11 @@ use std::{
 
 use super::{Error, Kind, Result, Token, Topology};
 
+/// A name, what it names, and how that is made.
+type Named = (&'static str, Kind, fn() -> Topology);
+
 /// Those of a blank and a label. A new one is named here and nowhere else.
-const NAMED: [(&str, Kind, fn() -> Topology); 3] = [
+const NAMED: [Named; 3] = [
     ("regular", Kind::Regular, Topology::rnnt),
     ("modified", Kind::Modified, Topology::modified),
     ("constrained", Kind::Constrained, Topology::constrained),
