@@ -10,3 +10,4 @@ mod lattices;
 mod loss;
 mod normaliser;
 mod sessions;
+mod steps;

@@ -406,7 +406,7 @@ fn mistakes_are_named() {
     arcs.targets = Targets::new(0, vec![5], labels).unwrap().with_big_blanks(vec![4]).unwrap();
     let (topology, pruning) = (Topology::multi_blank(&[2]).unwrap(), Pruning::default());
     let found = arcs.run(&Loss::Pruned { topology, tokens: Tokens::Softmax, pruning }, SCALES);
-    assert!(matches!(found, Err(Error::Misplaced { argument: "topology", .. })), "{:?}", found.err());
+    assert!(matches!(found, Err(Error::FirstPass(pruned::Error::Topology { .. }))));
     let mut chosen = Batch::new(&[(5, 3)], 5, 6);
     chosen.targets = chosen.targets.retained(vec![vec![0..4; 5]]).unwrap();
     let found = chosen.run_with(Pruning::default());
