@@ -18,7 +18,7 @@ const ROUND: Duration = Duration::from_millis(200);
 /// Products beside a step that is timed alone.
 const FEW: usize = 3;
 
-/// Does what a child process was told, [`Spec`] as JSON, and prints the [`Answer`] as one line of JSON.
+/// Does what a child process was told, a case as JSON, and prints its answer as one line of JSON.
 ///
 /// # Errors
 /// A description that is none, whatever the system has to say, and gradients that cannot be written.

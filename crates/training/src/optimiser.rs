@@ -1,6 +1,6 @@
 //! Optimisers: from gradients to new weights.
 //!
-//! A new one is a file beside `adamw.rs` with its [`Optimiser`], and a line in [`build`].
+//! A new one is a file beside `adamw.rs` with its [`Optimiser`], and a line in `build`.
 mod adamw;
 
 use std::collections::BTreeMap;
