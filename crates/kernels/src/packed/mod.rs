@@ -3,7 +3,7 @@
 //!
 //! A left operand *m x k* lies in strips of a few rows, a right one *k x n* in strips of a few columns; inside a
 //! strip, what meets at one step of the sum lies together. How many, and in which numbers, is the kernel's affair
-//! ([`Numbers`]): [`full`] keeps the type of the rows, [`half`] rounds to bf16.
+//! ([`Numbers`]): `full` keeps the type of the rows, `half` rounds to bf16.
 mod full;
 pub mod half;
 pub(crate) mod micro;
