@@ -54,7 +54,7 @@ pub struct Backward<'a, F, S> {
 /// Adds the gradients of sites and head, from adjoints of the emissions, to `into`.
 ///
 /// ```text
-/// for each wave of sites with an adjoint that is not zero:
+/// for each wave of sites with an adjoint that is not zero (and a few others where rows were kept):
 ///     h = φ(x), unless it was kept
 ///     for each flight of tiles:
 ///         par over tiles and strips of sites:   Z = h Wᵀ + b, or as kept;  G = -A exp((Z - m) - log s),
@@ -65,7 +65,8 @@ pub struct Backward<'a, F, S> {
 /// ```
 ///
 /// With `A[i] = Σ_s a[i,s] - dL/dlogZ[i]`. At a selected class the softmax is taken from the emission in `f64`,
-/// because there `a - A p` cancels when the model is sure. A site whose adjoints are all zero costs nothing, and
+/// because there `a - A p` cancels when the model is sure. A site whose adjoints are all zero costs nothing,
+/// unless it lies among kept rows of a wave of which seven eighths count; and
 /// elements of `G` below [`Real::TINY`] count as zero. Returns how many sites were not left out.
 ///
 /// # Shapes
