@@ -51,7 +51,9 @@ impl Batch<'_> {
             (Err(a), Err(b)) => Err(if a.0 < b.0 { a } else { b }),
             (a, b) => a.and(b),
         };
-        let outcome = lanes.par_iter_mut().with_max_len(1).map(lane).reduce(|| Ok(()), first);
+        // On a thread of the pool: elsewhere each step of a single lane would put its caller to sleep and wake it.
+        let outcome =
+            rayon::scope(|_| lanes.par_iter_mut().with_max_len(1).map(lane).reduce(|| Ok(()), first));
         outcome.map_err(|(_, error)| error)
     }
 

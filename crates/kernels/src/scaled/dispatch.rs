@@ -9,7 +9,7 @@ use crate::features::Machine;
 /// `NAME` calls the copy for a machine: `rows::NAME` compiled for AVX-512, for AVX2 or portably.
 macro_rules! dispatched {
     ($(fn $name:ident($($arg:ident: $kind:ty),*);)*) => {$(
-        #[inline]
+        #[inline(always)]
         pub(super) fn $name(machine: Machine, $($arg: $kind),*) {
             #[cfg(target_arch = "x86_64")]
             {

@@ -94,11 +94,14 @@ impl<'a> RowMut<'a> {
 /// `out = exp(emissions) · weights`, emissions at least [`NEVER`]
 ///
 /// Here and below all rows are as long as the one that is written.
+// Inlined, as all that follow: references that were copied on the way by wide registers are slow to be read one by one.
+#[inline(always)]
 pub fn weigh(emissions: &[f64], weights: Row<'_>, out: RowMut<'_>) {
     dispatch::weigh(Machine::best(), emissions, weights, out);
 }
 
 /// `sum = a + b`, `out = exp(emissions) · sum`, of two arcs
+#[inline(always)]
 pub fn sum_and_weigh(
     emissions: (&[f64], &[f64]),
     a: Row<'_>,
@@ -110,6 +113,7 @@ pub fn sum_and_weigh(
 }
 
 /// `out = exp(emissions) · (a, b)`, `sum` of both, of two arcs
+#[inline(always)]
 pub fn weigh_and_sum(
     emissions: (&[f64], &[f64]),
     a: Row<'_>,
@@ -121,11 +125,13 @@ pub fn weigh_and_sum(
 }
 
 /// `total += term`
+#[inline(always)]
 pub fn add(total: &mut RowMut<'_>, term: Row<'_>) {
     dispatch::add(Machine::best(), term, total.all());
 }
 
 /// `out = a · b · factor · 2^-shift`
+#[inline(always)]
 pub fn posterior(a: Row<'_>, b: Row<'_>, factor: f64, shift: f64, out: &mut [f64]) {
     dispatch::posterior(Machine::best(), [a, b], factor, shift, out);
 }
