@@ -2,7 +2,7 @@
 use crate::{Error, Result, error::expect_len};
 
 /// Selected class ids *N x S* with a mask; an inactive entry is never read, whatever its id.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Selection {
     ids: Vec<u32>,
     active: Vec<bool>,
@@ -36,6 +36,16 @@ impl Selection {
     fn same(&self, a: usize, b: usize) -> bool {
         let entries = |site: usize| site * self.per_site..(site + 1) * self.per_site;
         self.ids[entries(a)] == self.ids[entries(b)] && self.active[entries(a)] == self.active[entries(b)]
+    }
+
+    /// Ids and mask, to be filled anew.
+    pub fn into_parts(self) -> (Vec<u32>, Vec<bool>) {
+        (self.ids, self.active)
+    }
+
+    /// Entries that there is room for.
+    pub fn capacity(&self) -> usize {
+        self.ids.capacity()
     }
 
     /// S, the number of entries a site.

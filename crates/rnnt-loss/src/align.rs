@@ -4,8 +4,7 @@ use panda_core::{MemoryBudget, Plan};
 use rnnt_dp::{Topology, best_path, confidences, expected_emission_frames};
 
 use crate::{
-    Element, Error, Joint, Loss, Options, Result, Session, Targets, call::Call, engine::Forward,
-    pruned::second_loss,
+    Element, Error, Joint, Loss, Options, Result, Session, Targets, call::Call, pruned::second_loss,
 };
 
 /// A label and its place on the best path.
@@ -62,68 +61,71 @@ impl<F: Element> Session<F> {
     /// # Ok::<(), rnnt_loss::Error>(())
     /// ```
     pub fn align(&self, joint: &Joint<F>, targets: &Targets) -> Result<Vec<Option<Alignment>>> {
-        F::align(self, joint, targets)
+        F::look(self).align(joint, targets)
     }
 }
 
-impl<F: Real> Session<F> {
-    /// [`Session::align`]
-    pub(crate) fn alignments(&self, joint: &Joint<F>, targets: &Targets) -> Result<Vec<Option<Alignment>>> {
-        // The model's own probabilities, and no backward pass to keep scores for.
-        let recompute = MemoryBudget::recompute();
-        let fits = self.options.budget.limit() >= recompute.limit();
-        let options = Options {
-            loss: plain(&self.options.loss),
-            activation: self.options.activation,
-            precision: self.options.precision,
-            budget: if fits { recompute } else { self.options.budget },
-            plan: self.options.plan.map(|plan| Plan { kept: 0, ..plan }),
-            ..Options::default()
-        };
-        let (mut session, targets) = (Session::new(&options)?, targets.unweighted());
-        let joint = Joint { dropout: None, ..*joint };
-        let call = Call::joint(&joint, &options.loss, &targets, &options)?;
-        let Some(topology) = options.loss.topology() else { unreachable!("a joint has arcs") };
-        let plan = call.sizes(&options, 0).in_groups::<F>()?;
-        session.keep_to(&plan, call.heads.list()?.len())?;
-        let mut found = Vec::with_capacity(targets.batch());
-        for group in plan.groups {
-            let first = group.start;
-            let of_group = session.align_group(&call, topology, group);
-            found.extend(of_group.map_err(|error: Error| error.in_group(first))?);
-        }
-        Ok(found)
+/// [`Session::align`]
+pub(crate) fn alignments<F: Real>(
+    of: &Options,
+    joint: &Joint<F>,
+    targets: &Targets,
+) -> Result<Vec<Option<Alignment>>> {
+    // The model's own probabilities, and no backward pass to keep scores for.
+    let recompute = MemoryBudget::recompute();
+    let fits = of.budget.limit() >= recompute.limit();
+    let options = Options {
+        loss: plain(&of.loss),
+        activation: of.activation,
+        precision: of.precision,
+        budget: if fits { recompute } else { of.budget },
+        plan: of.plan.map(|plan| Plan { kept: 0, ..plan }),
+        ..Options::default()
+    };
+    let (mut session, targets) = (Session::new(&options)?, targets.unweighted());
+    let joint = Joint { dropout: None, ..*joint };
+    let call = Call::joint(&joint, &options.loss, &targets, &options)?;
+    let Some(topology) = options.loss.topology() else { unreachable!("a joint has arcs") };
+    let plan = call.sizes(&options, 0).in_groups::<F>()?;
+    session.keep_to(&plan, call.heads.list()?.len())?;
+    let mut found = Vec::with_capacity(targets.batch());
+    for group in plan.groups {
+        let first = group.start;
+        let of_group = align_group(&mut session, &call, topology, group);
+        found.extend(of_group.map_err(|error: Error| error.in_group(first))?);
     }
+    Ok(found)
+}
 
-    fn align_group(
-        &mut self,
-        call: &Call<F>,
-        topology: &Topology,
-        group: std::ops::Range<usize>,
-    ) -> Result<Vec<Option<Alignment>>> {
-        let (sites, part, heads) =
-            (call.sites(group.clone())?, call.objective.part(group), call.heads.list()?);
-        let (lattices, targets) = (part.sites().lattices(), part.sites());
-        let mut forward = Forward::new(&sites, &heads, &part, self)?;
-        let (losses, emissions, adjoints) = (forward.losses(), forward.emissions(), forward.adjoints());
-        let paths = best_path(lattices, topology, &emissions)?;
-        let confidences = confidences(lattices, topology, adjoints, &paths)?;
-        let expected = expected_emission_frames(lattices, topology, adjoints)?;
-        let one = |utterance: usize| {
-            let steps = paths[utterance].emitting(topology).zip(targets.labels(utterance));
-            let times = confidences[utterance].iter().zip(&expected[utterance]);
-            let tokens = steps.zip(times).map(|((step, &label), (&confidence, &expected_frame))| {
-                let (frame, log_prob) = (step.site.frame, step.log_prob);
-                AlignedToken { label, frame, log_prob, confidence, expected_frame }
-            });
-            let (log_prob, loss) = (paths[utterance].log_prob, losses[utterance]);
-            loss.is_finite().then(|| Alignment { tokens: tokens.collect(), log_prob, loss })
-        };
-        let found = (0..lattices.batch()).map(one).collect();
-        drop(emissions);
-        forward.release(self);
-        Ok(found)
-    }
+fn align_group<F: Real>(
+    session: &mut Session<F>,
+    call: &Call<F>,
+    topology: &Topology,
+    group: std::ops::Range<usize>,
+) -> Result<Vec<Option<Alignment>>> {
+    let group = call.group(group, session)?;
+    let targets = group.objective.sites();
+    let lattices = targets.lattices();
+    let between = group.forward(session)?;
+    let (losses, emissions, adjoints) = (between.losses(), between.emissions(), between.adjoints());
+    let paths = best_path(lattices, topology, &emissions)?;
+    let confidences = confidences(lattices, topology, adjoints, &paths)?;
+    let expected = expected_emission_frames(lattices, topology, adjoints)?;
+    let one = |utterance: usize| {
+        let steps = paths[utterance].emitting(topology).zip(targets.labels(utterance));
+        let times = confidences[utterance].iter().zip(&expected[utterance]);
+        let tokens = steps.zip(times).map(|((step, &label), (&confidence, &expected_frame))| {
+            let (frame, log_prob) = (step.site.frame, step.log_prob);
+            AlignedToken { label, frame, log_prob, confidence, expected_frame }
+        });
+        let (log_prob, loss) = (paths[utterance].log_prob, losses[utterance]);
+        loss.is_finite().then(|| Alignment { tokens: tokens.collect(), log_prob, loss })
+    };
+    let found = (0..lattices.batch()).map(one).collect();
+    drop(emissions);
+    between.close(&mut session.normalisers, &mut session.compact);
+    group.close(session);
+    Ok(found)
 }
 
 /// The same arcs without what training alone wants.

@@ -12,7 +12,8 @@ use panda_core::{MemoryBudget, Plan, Shape};
 use rnnt_dp::{Lattices, Topology};
 
 use crate::{
-    Error, Options, Result,
+    Error, Options, Result, between,
+    compact::Parts,
     heads::{Heads, Role},
     objective::Objective,
 };
@@ -25,8 +26,8 @@ pub(crate) struct Sizes<'a> {
     pub hidden: usize,
     /// C
     pub classes: usize,
-    /// Bytes of a site in the list of what hidden rows are made of.
-    pub listed: usize,
+    /// Bytes of a site in each list of what hidden rows are made of.
+    pub listed: [usize; 3],
     /// Bytes that the caller of the call holds on its behalf: projections, copies, a first pass.
     pub held: usize,
 }
@@ -40,6 +41,10 @@ pub(crate) struct CallPlan {
     pub lattices: usize,
     /// Budgets of the heads, the tokens' first.
     pub heads: Vec<MemoryBudget>,
+    /// Bytes of the numbers of each site.
+    pub compact: Parts,
+    /// Bytes of the budget that nobody has a use for.
+    pub left: usize,
     /// All that is held at once, at most.
     pub bytes: usize,
 }
@@ -47,7 +52,8 @@ pub(crate) struct CallPlan {
 impl CallPlan {
     /// A single head without a lattice.
     pub fn of_one(budget: MemoryBudget) -> Self {
-        Self { groups: Vec::new(), lattices: 0, heads: vec![budget], bytes: budget.limit() }
+        let (groups, heads) = (Vec::new(), vec![budget]);
+        Self { groups, lattices: 0, heads, compact: Parts::default(), left: 0, bytes: budget.limit() }
     }
 }
 
@@ -114,12 +120,15 @@ impl Sizes<'_> {
     ///
     /// # Errors
     /// None yet: whoever has the scores has room for a few numbers of each.
-    pub fn without_heads(&self) -> Result<usize> {
+    pub fn without_heads(&self) -> Result<CallPlan> {
         let lattices = self.objective.sites().lattices();
         let all = 0..lattices.batch();
         let lanes = self.lattices(lattices, &all, LANES.min(all.len()));
         let own = self.own(&all, lattices.sites()).saturating_add(self.of_call::<f64>());
-        Ok(own.saturating_add(lanes))
+        let bytes = own.saturating_add(lanes);
+        let (compact, left) = (self.compact(lattices.sites()), usize::MAX);
+        let groups = std::iter::once(all).collect();
+        Ok(CallPlan { groups, lattices: usize::MAX, heads: Vec::new(), compact, left, bytes })
     }
 
     fn plan<F: Real>(&self, groups: Vec<Range<usize>>) -> Result<CallPlan> {
@@ -139,7 +148,8 @@ impl Sizes<'_> {
             let heads: usize =
                 shapes.iter().map(|&(_, shape)| self.bytes_of::<F>(plan.to::<F>(), shape)).sum();
             let bytes = own.saturating_add(lanes).saturating_add(heads);
-            return Ok(CallPlan { groups, lattices: lanes, heads: Vec::new(), bytes });
+            let (heads, compact) = (Vec::new(), self.compact(most));
+            return Ok(CallPlan { groups, lattices: lanes, heads, compact, left: usize::MAX, bytes });
         }
         let shapes = self.shapes(most);
         let smallest = |&(_, shape): &(Role, Shape)| Plan::<F>::smallest(shape, self.options.precision);
@@ -171,7 +181,8 @@ impl Sizes<'_> {
             let plan = Plan::<F>::new(shape, self.options.precision, budget)?;
             bytes = bytes.saturating_add(self.bytes_of(plan, shape));
         }
-        Ok(CallPlan { groups, lattices, heads, bytes })
+        let (compact, left) = (self.compact(most), limit.saturating_sub(bytes));
+        Ok(CallPlan { groups, lattices, heads, compact, left, bytes })
     }
 
     fn bytes_of<F: Real>(&self, plan: Plan<F>, shape: Shape) -> usize {
@@ -187,24 +198,23 @@ impl Sizes<'_> {
         Heads::<f32>::roles(self.classes, self.options).into_iter().map(shape).collect()
     }
 
+    /// Bytes of a site in each of the session's compact vectors.
+    fn parts_of_site(&self) -> Parts {
+        let selected: usize = self.shapes(0).iter().map(|(_, shape)| shape.selected).sum();
+        let [first, second, keys] = self.listed;
+        let (columns, _) = self.objective.width();
+        [8 * between::numbers(columns, self.options), 4 * selected, selected, first, second, keys]
+    }
+
+    fn compact(&self, sites: usize) -> Parts {
+        self.parts_of_site().map(|bytes| bytes.saturating_mul(sites))
+    }
+
     /// Bytes of a site beside the normaliser's.
     fn of_site(&self) -> usize {
-        let (columns, _) = self.objective.width();
-        let roles = self.shapes(0);
-        // An id and a mark each.
-        let selections: usize = roles.iter().map(|(_, shape)| 5 * shape.selected).sum();
-        let apart = roles.len() > 1;
-        // Adjoints; emissions and adjoints that are not the tokens' alone, once more in each direction.
-        let columns = 8 * columns * if apart { 4 } else { 1 };
-        let optional = [
-            (self.options.clamp.is_some(), 8),
-            (self.options.smooths(), 32),
-            (self.options.z_loss > 0.0, 24),
-            (self.options.skip > 0.0, 16),
-            (self.options.loss.omega() > 0.0, 32),
-        ];
-        let optional: usize = optional.iter().filter(|(on, _)| *on).map(|(_, bytes)| bytes).sum();
-        self.listed + selections + columns + optional
+        // Those of a bucket of little occupancy.
+        let skipped = if self.options.skip > 0.0 { 16 } else { 0 };
+        self.parts_of_site().iter().sum::<usize>() + skipped
     }
 
     /// Bytes of a group beside lattices and normaliser.

@@ -1,15 +1,21 @@
-//! A call's inputs, brought together with its targets: what the sites of any group are made of, and who looks at them.
+//! A call over heads: inputs, brought together with their targets, forwards to losses and backwards to gradients.
+//!
+//! ```text
+//! for each group of utterances:
+//!     sites ──► normaliser of each head ──► between ──► normaliser of each head ──► gradients
+//! ```
 use std::ops::Range;
 
 use kernels::Real;
-use panda_core::Gradients as HeadGradients;
+use panda_core::{Backward, Gradients as HeadGradients, Head, Sites};
 
 use crate::{
-    Error, Gradients, Joint, Layout, Loss, Options, Result, Rows, Targets,
+    Error, Gradients, Joint, Layout, Loss, Options, Output, Result, Rows, Session, Skipped, Targets,
+    between::{Between, Rooms},
     budget::Sizes,
     ctc::Ctc,
     error::expect_rows,
-    heads::{Heads, Into},
+    heads::{Answer, Heads, Into, Role},
     joint_sites::{JointRows, JointSites},
     objective::Objective,
     row_sites::RowSites,
@@ -26,6 +32,13 @@ pub(crate) struct Call<'a, F: Real> {
 enum Source<'a, F> {
     Joint(JointRows<'a, F>),
     Rows { hidden: &'a [F], width: usize, layout: Layout },
+}
+
+/// Some utterances of a call.
+pub(crate) struct Group<'c, F> {
+    sites: GroupSites<'c, F>,
+    pub objective: Objective<'c>,
+    heads: Vec<(Role, Head<'c, F>)>,
 }
 
 impl<'a, F: Real> Call<'a, F> {
@@ -77,22 +90,78 @@ impl<'a, F: Real> Call<'a, F> {
         Ok(Self { objective, heads, source: Source::Rows { hidden, width, layout } })
     }
 
-    /// Sites of some utterances.
+    /// What decides how many bytes the call takes, beside those that are held on its behalf.
+    pub fn sizes<'s>(&'s self, options: &'s Options, held: usize) -> Sizes<'s> {
+        let listed = match &self.source {
+            Source::Joint(rows) => JointSites::<F>::listed(rows.mask.is_some()),
+            Source::Rows { layout, .. } => RowSites::<F>::listed(*layout),
+        };
+        let (hidden, classes) = (self.heads.hidden(), self.heads.classes());
+        Sizes { objective: &self.objective, options, hidden, classes, listed, held }
+    }
+
+    /// Losses and gradients, group after group.
+    pub fn sum(&self, session: &mut Session<F>, weights: &[f64], held: usize) -> Result<Output<F>> {
+        let plan = self.sizes(&session.options, held).in_groups::<F>()?;
+        let mut into = self.zero()?;
+        session.keep_to(&plan, into.len())?;
+        let (mut losses, mut skipped) = (Vec::with_capacity(weights.len()), Skipped::default());
+        for utterances in plan.groups {
+            let first = utterances.start;
+            let run = || {
+                let group = self.group(utterances.clone(), session)?;
+                let between = group.forward(session)?;
+                group.backward(between, &weights[utterances], session, &mut into)
+            };
+            let (of_group, left_out) = run().map_err(|error: Error| error.in_group(first))?;
+            losses.extend(of_group);
+            skipped.add(left_out);
+        }
+        Ok(Output { losses, first_pass: None, gradients: self.name(into), skipped })
+    }
+
+    /// Losses of all utterances at once.
+    pub fn forward(&self, session: &mut Session<F>, held: usize) -> Result<Between<F>> {
+        let plan = self.sizes(&session.options, held).whole::<F>()?;
+        session.keep_to(&plan, self.heads.list()?.len())?;
+        let group = self.group(0..self.objective.sites().batch(), session)?;
+        let between = group.forward(session)?;
+        group.close(session);
+        Ok(between)
+    }
+
+    /// Their gradients.
+    pub fn backward(
+        &self,
+        session: &mut Session<F>,
+        between: Between<F>,
+        weights: &[f64],
+    ) -> Result<Output<F>> {
+        let (group, mut into) = (self.group(0..self.objective.sites().batch(), session)?, self.zero()?);
+        let (losses, skipped) = group.backward(between, weights, session, &mut into)?;
+        Ok(Output { losses, first_pass: None, gradients: self.name(into), skipped })
+    }
+
+    /// Some of the utterances, listed in vectors of the session.
     ///
     /// # Errors
     /// A row that holds an infinite value.
-    pub fn sites(&self, utterances: Range<usize>) -> Result<GroupSites<'a, F>> {
-        let targets = self.objective.sites();
-        Ok(match &self.source {
-            Source::Joint(rows) => GroupSites::Joint(JointSites::new(rows, targets, utterances)?),
-            &Source::Rows { hidden, width, layout } => {
-                GroupSites::Rows(RowSites::new(hidden, width, layout, targets, utterances))
+    pub fn group(&self, utterances: Range<usize>, session: &mut Session<F>) -> Result<Group<'_, F>> {
+        let (targets, spare) = (self.objective.sites(), std::mem::take(&mut session.compact.rows));
+        let sites = match &self.source {
+            Source::Joint(rows) => {
+                GroupSites::Joint(JointSites::new(rows, targets, utterances.clone(), spare)?)
             }
-        })
+            Source::Rows { hidden, width, layout } => {
+                let rows = RowSites::new(hidden, *width, *layout, targets, utterances.clone(), spare);
+                GroupSites::Rows(rows)
+            }
+        };
+        Ok(Group { sites, objective: self.objective.part(utterances), heads: self.heads.list()? })
     }
 
     /// Zero gradients: of each head of the list, and of the rows with the first.
-    pub fn zero(&self) -> Result<Vec<Into<F>>> {
+    fn zero(&self) -> Result<Vec<Into<F>>> {
         let rows = match &self.source {
             Source::Joint(rows) => {
                 vec![kernels::zeros(rows.encoded.len()), kernels::zeros(rows.predicted.len())]
@@ -106,7 +175,7 @@ impl<'a, F: Real> Call<'a, F> {
     }
 
     /// The same under the names of the inputs.
-    pub fn name(&self, mut into: Vec<Into<F>>) -> Gradients<F> {
+    fn name(&self, mut into: Vec<Into<F>>) -> Gradients<F> {
         let rows = std::mem::take(&mut into[0].sites);
         let [head, durations] = self.heads.join(into);
         let mut gradients = Gradients { head, durations, ..Gradients::default() };
@@ -118,14 +187,54 @@ impl<'a, F: Real> Call<'a, F> {
         }
         gradients
     }
+}
 
-    /// What decides how many bytes the call takes, beside those that are held on its behalf.
-    pub fn sizes<'s>(&'s self, options: &'s Options, held: usize) -> Sizes<'s> {
-        let listed = match &self.source {
-            Source::Joint(rows) => JointSites::<F>::bytes(rows.mask.is_some()),
-            Source::Rows { layout, .. } => RowSites::<F>::bytes(*layout),
-        };
-        let (hidden, classes) = (self.heads.hidden(), self.heads.classes());
-        Sizes { objective: &self.objective, options, hidden, classes, listed, held }
+impl<F: Real> Group<'_, F> {
+    /// Losses, and all that the other direction wants to know.
+    pub fn forward(&self, session: &mut Session<F>) -> Result<Between<F>> {
+        let Session { options, normalisers, lattices, lattice_bytes, compact } = session;
+        let (roles, bytes) = (self.heads.iter().map(|(role, _)| *role), *lattice_bytes);
+        let rooms = Rooms { lattices, bytes, compact };
+        Between::new(roles, &self.objective, options, rooms, |head, selection| {
+            panda_core::forward(&self.sites, &self.heads[head].1, selection, &mut normalisers[head])
+        })
+    }
+
+    /// Adds the gradients of `Σ_b weights[b] loss[b]`: those of each head to its own, that of the sites to the first one's.
+    ///
+    /// Returns the losses, and what was left out; all buffers are the session's again.
+    pub fn backward(
+        self,
+        mut between: Between<F>,
+        weights: &[f64],
+        session: &mut Session<F>,
+        into: &mut [Into<F>],
+    ) -> Result<(Vec<f64>, Skipped)> {
+        let Self { sites, objective, heads } = &self;
+        let Session { options, normalisers, compact, .. } = session;
+        let mut counted = 0;
+        between.adjoin(objective.sites().lattices(), options, weights, |head, answer, adjoints| {
+            let sum = std::mem::take(&mut into[0].sites);
+            into[head].sites = sum;
+            let Answer { selection, normalized, .. } = answer;
+            let arguments = Backward { sites, head: &heads[head].1, selection, normalized, adjoints };
+            let outcome = panda_core::backward(arguments, &mut normalisers[head], &mut into[head]);
+            into[0].sites = std::mem::take(&mut into[head].sites);
+            counted = counted.max(outcome?);
+            Ok(())
+        })?;
+        let skipped = between.lost(weights).map_or_else(Skipped::default, |lost| {
+            let largest = heads.iter().map(|(_, head)| head.largest_weight()).fold(0.0, f64::max);
+            Skipped::new(lost, between.reach(), sites.largest(), sites.steepest() * largest)
+        });
+        let skipped = Skipped { zeros: sites.len() - counted - skipped.sites, ..skipped };
+        let losses = between.close(normalisers, compact);
+        self.close(session);
+        Ok((losses, skipped))
+    }
+
+    /// Its lists are the session's again.
+    pub fn close(self, session: &mut Session<F>) {
+        session.compact.rows = self.sites.into_lists();
     }
 }

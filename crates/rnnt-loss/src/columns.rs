@@ -7,75 +7,92 @@
 //! | tokens, blank | `log σ(z_∅)`; `log σ(-z_∅) + r_c` |
 //!
 //! with `r` a log-probability of the head's own softmax (a factored blank: Variani et al., arXiv 2003.07705, equations 8-10).
-use std::borrow::Cow;
+use std::{borrow::Cow, ops::Range};
 
 use kernels::Real;
+use panda_core::Normalized;
 
 use crate::{
+    between::cut,
     heads::{Answer, Role},
-    smoothing::log_z,
+    smoothing::{self, log_z},
 };
 
 /// Adjoints of a head's log-probabilities and log-sums.
-pub(crate) struct HeadAdjoints {
-    pub emissions: Vec<f64>,
-    pub log_z: Option<Vec<f64>>,
+pub(crate) struct HeadAdjoints<'a> {
+    pub emissions: &'a [f64],
+    pub log_z: Option<&'a mut [f64]>,
 }
 
 fn of<F>(answers: &[Answer<F>], role: Role) -> Option<&Answer<F>> {
     answers.iter().find(|answer| answer.role == role)
 }
 
-/// Emissions *N x S*.
-pub(crate) fn emissions<F: Real>(answers: &[Answer<F>]) -> Cow<'_, [f64]> {
-    let [first, ..] = answers else { return Cow::Borrowed(&[]) };
-    let tokens = &first.normalized.emissions;
-    if let Some(durations) = of(answers, Role::Durations) {
-        let rows = tokens.chunks_exact(first.selection.per_site());
-        let rows = rows.zip(durations.normalized.emissions.chunks_exact(durations.selection.per_site()));
-        return interleave(rows, tokens.len() + durations.normalized.emissions.len());
-    }
-    if let Some(blank) = of(answers, Role::Blank) {
-        let mut out = Vec::with_capacity(2 * tokens.len());
-        for (r, z) in tokens.iter().zip(log_z(&blank.normalized)) {
-            out.extend([log_sigmoid(z), log_sigmoid(-z) + r]);
-        }
-        return Cow::Owned(out);
-    }
-    Cow::Borrowed(tokens)
+/// Whether the columns are not simply those of the tokens.
+pub(crate) fn mixes<F>(answers: &[Answer<F>]) -> bool {
+    of(answers, Role::Durations).or(of(answers, Role::Blank)).is_some()
 }
 
-fn interleave<'a, 'b>(rows: impl Iterator<Item = (&'a [f64], &'a [f64])>, len: usize) -> Cow<'b, [f64]> {
-    let mut out = Vec::with_capacity(len);
-    for (tokens, durations) in rows {
-        out.extend_from_slice(tokens);
-        out.extend_from_slice(durations);
+/// Emissions *N x S*.
+pub(crate) fn emissions<F: Real>(answers: &[Answer<F>]) -> Cow<'_, [f64]> {
+    let tokens = &answers[0].normalized.emissions;
+    if !mixes(answers) {
+        return Cow::Borrowed(tokens);
     }
+    let durations = of(answers, Role::Durations).map(|answer| answer.normalized.emissions.len());
+    let mut out = vec![0.0; tokens.len() + durations.unwrap_or(tokens.len())];
+    write(answers, &mut out);
     Cow::Owned(out)
 }
 
+/// Writes them.
+pub(crate) fn write<F: Real>(answers: &[Answer<F>], out: &mut [f64]) {
+    let Answer { selection, normalized: Normalized { emissions: tokens, .. }, .. } = &answers[0];
+    if let Some(durations) = of(answers, Role::Durations) {
+        let (own, theirs) = (selection.per_site(), durations.selection.per_site());
+        let rows = tokens.chunks_exact(own).zip(durations.normalized.emissions.chunks_exact(theirs));
+        for (out, (tokens, durations)) in out.chunks_exact_mut(own + theirs).zip(rows) {
+            out[..own].copy_from_slice(tokens);
+            out[own..].copy_from_slice(durations);
+        }
+    } else if let Some(blank) = of(answers, Role::Blank) {
+        for (out, (r, z)) in out.chunks_exact_mut(2).zip(tokens.iter().zip(log_z(&blank.normalized))) {
+            out.copy_from_slice(&[log_sigmoid(z), log_sigmoid(-z) + r]);
+        }
+    } else {
+        out.copy_from_slice(tokens);
+    }
+}
+
 /// Adjoints of the answers, but the mean's, from those of the emissions.
-pub(crate) fn adjoints<F: Real>(answers: &[Answer<F>], adjoints: Vec<f64>) -> Vec<HeadAdjoints> {
+pub(crate) fn adjoints<'a, F: Real>(
+    answers: &[Answer<F>],
+    adjoints: &'a [f64],
+    room: &mut &'a mut [f64],
+) -> Vec<HeadAdjoints<'a>> {
     let plain = |emissions| HeadAdjoints { emissions, log_z: None };
     if let Some(durations) = of(answers, Role::Durations) {
         let tokens = answers[0].selection.per_site();
-        let rows = || adjoints.chunks_exact(tokens + durations.selection.per_site());
-        let part = |of: fn(&[f64], usize) -> &[f64], len: usize| {
-            let mut out = Vec::with_capacity(len);
-            rows().for_each(|row| out.extend_from_slice(of(row, tokens)));
-            out
+        let width = tokens + durations.selection.per_site();
+        let mut part = |columns: Range<usize>| {
+            let out = cut(room, adjoints.len() / width * columns.len());
+            let rows = out.chunks_exact_mut(columns.len()).zip(adjoints.chunks_exact(width));
+            rows.for_each(|(out, row)| out.copy_from_slice(&row[columns.clone()]));
+            plain(out)
         };
-        let of_tokens = part(|row, tokens| &row[..tokens], answers[0].normalized.emissions.len());
-        let of_durations = part(|row, tokens| &row[tokens..], durations.normalized.emissions.len());
-        return vec![plain(of_tokens), plain(of_durations)];
+        return vec![part(0..tokens), part(tokens..width)];
     }
     if let Some(blank) = of(answers, Role::Blank) {
-        let labels = adjoints.chunks_exact(2).map(|row| row[1]).collect();
-        let rows = adjoints.chunks_exact(2).zip(log_z(&blank.normalized));
-        // d log σ(z) = σ(-z), d log σ(-z) = -σ(z)
-        let slope = |(row, z): (&[f64], f64)| row[0] * log_sigmoid(-z).exp() - row[1] * log_sigmoid(z).exp();
-        let log_z = Some(rows.map(slope).collect());
-        return vec![plain(labels), HeadAdjoints { emissions: Vec::new(), log_z }];
+        let sites = adjoints.len() / 2;
+        let (labels, log_z) = (cut(room, sites), cut(room, sites));
+        let out = labels.iter_mut().zip(&mut *log_z);
+        let rows = adjoints.chunks_exact(2).zip(smoothing::log_z(&blank.normalized));
+        for ((label, log_z), (row, z)) in out.zip(rows) {
+            *label = row[1];
+            // d log σ(z) = σ(-z), d log σ(-z) = -σ(z)
+            *log_z = row[0] * log_sigmoid(-z).exp() - row[1] * log_sigmoid(z).exp();
+        }
+        return vec![plain(labels), HeadAdjoints { emissions: &[], log_z: Some(log_z) }];
     }
     vec![plain(adjoints)]
 }

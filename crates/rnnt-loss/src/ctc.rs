@@ -6,7 +6,7 @@ use panda_core::Selection;
 use rayon::prelude::*;
 use rnnt_dp::{Regularisers, ctc::forward_backward};
 
-use crate::{Error, Layout, Result, Targets};
+use crate::{Error, Layout, Result, Targets, compact::emptied};
 
 const CTC: &str = "for CTC";
 
@@ -119,10 +119,11 @@ impl Ctc {
     }
 
     /// Blank and the different labels at every frame.
-    pub fn selection(&self) -> Result<Selection> {
+    pub fn selection(&self, spare: Selection) -> Result<Selection> {
         let (blank, most) = (self.frames.blank(), self.most());
         let entries = self.frames.lattices().sites() * most;
-        let (mut ids, mut active) = (Vec::with_capacity(entries), Vec::with_capacity(entries));
+        let (ids, active) = spare.into_parts();
+        let (mut ids, mut active) = (emptied(ids, entries), emptied(active, entries));
         for (b, utterance) in self.utterances.iter().enumerate() {
             let own = 1 + utterance.classes.len();
             for _ in 0..self.frames.frames(b) {

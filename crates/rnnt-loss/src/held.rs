@@ -6,8 +6,8 @@ use kernels::Real;
 
 use crate::{
     Found, Inputs, Output, Result, Session, Targets,
+    between::Between,
     call::Call,
-    engine::Forward,
     first_pass::{pull_back, retained},
     pruned::{BothPlans, plan, scaled, second_loss},
     scores,
@@ -16,7 +16,7 @@ use crate::{
 
 /// The forward pass of some inputs, which are asked for again in the other direction.
 pub struct Held<F> {
-    forward: Forward<F>,
+    between: Between<F>,
     pruned: Option<FirstHalf<F>>,
 }
 
@@ -31,15 +31,15 @@ impl<F: Real> Held<F> {
     pub fn new(session: &mut Session<F>, inputs: &Inputs<F>, targets: &Targets) -> Result<Self> {
         let loss = session.options.loss.clone();
         let mut pruned = None;
-        let forward = match inputs {
+        let between = match inputs {
             Inputs::Joint(joint) => {
                 reject_pruned(&loss)?;
-                session.whole(&Call::joint(joint, &loss, targets, &session.options)?, 0)?
+                Call::joint(joint, &loss, targets, &session.options)?.forward(session, 0)?
             }
             Inputs::Rows(rows) => {
                 reject_pruned(&loss)?;
                 let call = Call::rows(rows, &loss, targets, &session.options)?;
-                session.whole(&call, 0).map_err(|error| error.of(&loss))?
+                call.forward(session, 0).map_err(|error| error.of(&loss))?
             }
             Inputs::Scores(scores) => scores::forward(session, scores, targets)?,
             Inputs::Pruned(inputs) => {
@@ -48,16 +48,16 @@ impl<F: Real> Held<F> {
                 let retained = retained(targets, &found.ranges)?;
                 let second = second_loss(&loss);
                 let call = Call::joint(&inputs.joint, &second, &retained, &session.options)?;
-                let forward = session.whole(&call, first.bytes)?;
+                let between = call.forward(session, first.bytes)?;
                 pruned = Some(FirstHalf { pass, found, retained });
-                forward
+                between
             }
         };
-        Ok(Self { forward, pruned })
+        Ok(Self { between, pruned })
     }
 
     pub fn losses(&self) -> &[f64] {
-        self.forward.losses()
+        self.between.losses()
     }
 
     pub fn found(&self) -> Option<&Found> {
@@ -65,11 +65,11 @@ impl<F: Real> Held<F> {
     }
 
     pub fn emissions(&self) -> Cow<'_, [f64]> {
-        self.forward.emissions()
+        self.between.emissions()
     }
 
     pub fn adjoints(&self) -> &[f64] {
-        self.forward.adjoints()
+        self.between.adjoints()
     }
 
     /// The other direction, of the same session, inputs and targets.
@@ -84,18 +84,18 @@ impl<F: Real> Held<F> {
         match (inputs, self.pruned) {
             (Inputs::Joint(joint), _) => {
                 let call = Call::joint(joint, &loss, targets, &session.options)?;
-                session.whole_backward(&call, self.forward, weights)
+                call.backward(session, self.between, weights)
             }
             (Inputs::Rows(rows), _) => {
                 let call = Call::rows(rows, &loss, targets, &session.options)?;
-                session.whole_backward(&call, self.forward, weights).map_err(|error| error.of(&loss))
+                call.backward(session, self.between, weights).map_err(|error| error.of(&loss))
             }
-            (Inputs::Scores(inputs), _) => scores::backward(session, inputs, targets, self.forward, weights),
+            (Inputs::Scores(inputs), _) => scores::backward(session, inputs, targets, self.between, weights),
             (Inputs::Pruned(inputs), Some(FirstHalf { pass, found, retained })) => {
                 let second = second_loss(&loss);
                 let call = Call::joint(&inputs.joint, &second, &retained, &session.options)?;
                 let of_second = scaled(weights, inputs.scales.pruned);
-                let mut out = session.whole_backward(&call, self.forward, &of_second)?;
+                let mut out = call.backward(session, self.between, &of_second)?;
                 let of_first = scaled(weights, inputs.scales.simple);
                 out.gradients.simple = Some(pull_back(&pass, &inputs.simple, &of_first)?);
                 out.first_pass = Some(found);
@@ -103,23 +103,5 @@ impl<F: Real> Held<F> {
             }
             (Inputs::Pruned(_), None) => unreachable!("a first pass came before the second"),
         }
-    }
-}
-
-impl<F: Real> Session<F> {
-    /// Forward of all utterances at once.
-    fn whole(&mut self, call: &Call<F>, held: usize) -> Result<Forward<F>> {
-        let plan = call.sizes(&self.options, held).whole::<F>()?;
-        let (sites, heads) = (call.sites(0..call.objective.sites().batch())?, call.heads.list()?);
-        self.keep_to(&plan, heads.len())?;
-        Forward::new(&sites, &heads, &call.objective, self)
-    }
-
-    /// Backward of all utterances at once.
-    fn whole_backward(&mut self, call: &Call<F>, forward: Forward<F>, weights: &[f64]) -> Result<Output<F>> {
-        let (sites, mut into) = (call.sites(0..call.objective.sites().batch())?, call.zero()?);
-        let (heads, lattices) = (call.heads.list()?, call.objective.sites().lattices());
-        let (losses, skipped) = forward.backward(&sites, &heads, lattices, weights, self, &mut into)?;
-        Ok(Output { losses, first_pass: None, gradients: call.name(into), skipped })
     }
 }

@@ -1,10 +1,11 @@
 //! The language model that is inside of a transducer.
 use kernels::Real;
-use panda_core::Head;
+use panda_core::{Head, Selection};
 
 use crate::{
     Element, Error, Layout, Result, Session, Targets,
     budget::CallPlan,
+    compact::Lists,
     error::expect_rows,
     heads::without_blank,
     joint_sites::{JointRows, JointSites},
@@ -47,41 +48,39 @@ impl<F: Element> Session<F> {
         layout: Layout,
         targets: &Targets,
     ) -> Result<Vec<Vec<f64>>> {
-        F::internal_lm(self, predicted, head, layout, targets)
+        F::engine(self).internal_lm(predicted, head, layout, targets)
     }
 }
 
-impl<F: Real> Session<F> {
-    /// [`Session::internal_lm`]
-    pub(crate) fn label_side(
-        &mut self,
-        predicted: &[F],
-        head: Head<F>,
-        layout: Layout,
-        targets: &Targets,
-    ) -> Result<Vec<Vec<f64>>> {
-        layout.check(targets)?;
-        targets.check_classes(head.classes())?;
-        let (labels, width) = (layout.label_starts(targets), head.hidden());
-        expect_rows("predicted", labels.total(), width, predicted.len())?;
-        let all: Vec<Vec<u32>> = (0..targets.batch()).map(|b| targets.labels(b).to_vec()).collect();
-        if all.iter().all(Vec::is_empty) {
-            return Ok(vec![Vec::new(); targets.batch()]);
-        }
-        // One frame, of zeros, at which everybody says everything.
-        let targets = Targets::new(targets.blank(), vec![1; targets.batch()], all)?;
-        let (encoded, lattices) = (vec![F::ZERO; width], targets.lattices());
-        let (activation, frames) = (self.options.activation, Starts::Every(0, targets.batch()));
-        let rows = JointRows { encoded: &encoded, predicted, width, frames, labels, activation, mask: None };
-        let sites = JointSites::new(&rows, &targets, 0..targets.batch())?;
-        let selection = targets.next_labels()?;
-        self.keep_to(&CallPlan::of_one(self.options.budget), 1)?;
-        let workspace = &mut self.normalisers[0];
-        let found = without_blank(head, targets.blank(), |head| {
-            panda_core::forward(&sites, head, &selection, workspace)
-                .map_err(|error| Error::at_site(error, lattices))
-        })?;
-        let of = |b: usize| found.emissions[lattices.range(b)][..targets.labels(b).len()].to_vec();
-        Ok((0..targets.batch()).map(of).collect())
+/// [`Session::internal_lm`]
+pub(crate) fn label_side<F: Real>(
+    session: &mut Session<F>,
+    predicted: &[F],
+    head: Head<F>,
+    layout: Layout,
+    targets: &Targets,
+) -> Result<Vec<Vec<f64>>> {
+    layout.check(targets)?;
+    targets.check_classes(head.classes())?;
+    let (labels, width) = (layout.label_starts(targets), head.hidden());
+    expect_rows("predicted", labels.total(), width, predicted.len())?;
+    let all: Vec<Vec<u32>> = (0..targets.batch()).map(|b| targets.labels(b).to_vec()).collect();
+    if all.iter().all(Vec::is_empty) {
+        return Ok(vec![Vec::new(); targets.batch()]);
     }
+    // One frame, of zeros, at which everybody says everything.
+    let targets = Targets::new(targets.blank(), vec![1; targets.batch()], all)?;
+    let (encoded, lattices) = (vec![F::ZERO; width], targets.lattices());
+    let (activation, frames) = (session.options.activation, Starts::Every(0, targets.batch()));
+    let rows = JointRows { encoded: &encoded, predicted, width, frames, labels, activation, mask: None };
+    let sites = JointSites::new(&rows, &targets, 0..targets.batch(), Lists::default())?;
+    let selection = targets.next_labels(Selection::default())?;
+    session.keep_to(&CallPlan::of_one(session.options.budget), 1)?;
+    let workspace = &mut session.normalisers[0];
+    let found = without_blank(head, targets.blank(), |head| {
+        panda_core::forward(&sites, head, &selection, workspace)
+            .map_err(|error| Error::at_site(error, lattices))
+    })?;
+    let of = |b: usize| found.emissions[lattices.range(b)][..targets.labels(b).len()].to_vec();
+    Ok((0..targets.batch()).map(of).collect())
 }

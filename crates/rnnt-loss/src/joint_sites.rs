@@ -5,7 +5,13 @@ use kernels::Real;
 use panda_core::Sites;
 use rnnt_dp::Lattices;
 
-use crate::{Activation, Error, Result, Targets, dropout::Mask, targets::Starts};
+use crate::{
+    Activation, Error, Result, Targets,
+    compact::{Lists, emptied},
+    dropout::Mask,
+    sites::add_rows,
+    targets::Starts,
+};
 
 /// What the sites of a whole batch are made of.
 pub(crate) struct JointRows<'a, F> {
@@ -26,11 +32,8 @@ pub(crate) struct JointSites<'a, F> {
     width: usize,
     activation: Activation,
     mask: Option<Mask>,
-    /// Rows that each site adds.
-    frame_of: Vec<u32>,
-    label_of: Vec<u32>,
-    /// Names of the sites' masks; none without dropout.
-    keys: Vec<u64>,
+    /// Rows that each site adds, and names of the sites' masks; none without dropout.
+    rows: Lists,
 }
 
 impl<'a, F: Real> JointSites<'a, F> {
@@ -38,12 +41,18 @@ impl<'a, F: Real> JointSites<'a, F> {
     ///
     /// # Errors
     /// A row of theirs that holds an infinite value, which the nonlinearity would hide. Padding is not read.
-    pub fn new(rows: &JointRows<'a, F>, targets: &Targets, utterances: Range<usize>) -> Result<Self> {
+    pub fn new(
+        rows: &JointRows<'a, F>,
+        targets: &Targets,
+        utterances: Range<usize>,
+        spare: Lists,
+    ) -> Result<Self> {
         let JointRows { encoded, predicted, width, activation, mask, .. } = *rows;
         let lattices = targets.lattices();
         let count = lattices.range(utterances.end - 1).end - lattices.range(utterances.start).start;
-        let (mut frame_of, mut label_of) = (Vec::with_capacity(count), Vec::with_capacity(count));
-        let mut keys = Vec::with_capacity(if mask.is_some() { count } else { 0 });
+        let Lists { first, second, keys } = spare;
+        let (mut frame_of, mut label_of) = (emptied(first, count), emptied(second, count));
+        let mut keys = emptied(keys, if mask.is_some() { count } else { 0 });
         for b in utterances {
             let (frame, label) = (rows.frames.of(b), rows.labels.of(b));
             let rows = frame..frame + targets.frames(b);
@@ -56,12 +65,18 @@ impl<'a, F: Real> JointSites<'a, F> {
                 keys.extend(mask.map(|mask| mask.key(b, site)));
             }
         }
-        Ok(Self { encoded, predicted, width, activation, mask, frame_of, label_of, keys })
+        let rows = Lists { first: frame_of, second: label_of, keys };
+        Ok(Self { encoded, predicted, width, activation, mask, rows })
     }
 
-    /// Bytes of a site.
-    pub fn bytes(mask: bool) -> usize {
-        8 + if mask { 8 } else { 0 }
+    /// Bytes of a site in each list.
+    pub fn listed(mask: bool) -> [usize; 3] {
+        [4, 4, if mask { 8 } else { 0 }]
+    }
+
+    /// The lists, to be filled anew.
+    pub fn into_lists(self) -> Lists {
+        self.rows
     }
 
     fn row(&self, index: u32) -> Range<usize> {
@@ -110,7 +125,7 @@ impl<F: Real> Sites<F> for JointSites<'_, F> {
     type Gradient = Vec<Vec<F>>;
 
     fn len(&self) -> usize {
-        self.frame_of.len()
+        self.rows.first.len()
     }
 
     fn width(&self) -> usize {
@@ -125,7 +140,7 @@ impl<F: Real> Sites<F> for JointSites<'_, F> {
         let sum = match self.activation {
             Activation::Tanh => f64::INFINITY,
             Activation::Relu => {
-                largest(self.encoded, &self.frame_of) + largest(self.predicted, &self.label_of)
+                largest(self.encoded, &self.rows.first) + largest(self.predicted, &self.rows.second)
             }
         };
         self.scale() * self.activation.bound(sum)
@@ -133,11 +148,11 @@ impl<F: Real> Sites<F> for JointSites<'_, F> {
 
     fn fill(&self, sites: &[usize], hidden: &mut [F]) {
         for (&site, out) in sites.iter().zip(hidden.chunks_exact_mut(self.width)) {
-            let frame = &self.encoded[self.row(self.frame_of[site])];
-            let label = &self.predicted[self.row(self.label_of[site])];
+            let frame = &self.encoded[self.row(self.rows.first[site])];
+            let label = &self.predicted[self.row(self.rows.second[site])];
             self.activation.apply(out, frame, label);
             if let Some(mask) = self.mask {
-                mask.apply(self.keys[site], out);
+                mask.apply(self.rows.keys[site], out);
             }
         }
     }
@@ -153,7 +168,7 @@ impl<F: Real> Sites<F> for JointSites<'_, F> {
                 value.iter_mut().zip(hidden).for_each(|(value, &hidden)| *value = hidden * undo);
                 self.activation.slope(gradient, &value[..hidden.len()]);
             }
-            mask.apply(self.keys[site], gradient);
+            mask.apply(self.rows.keys[site], gradient);
         }
     }
 
@@ -162,12 +177,11 @@ impl<F: Real> Sites<F> for JointSites<'_, F> {
     }
 
     fn scatter(&self, sites: &[usize], gradient: &[F], into: &mut Vec<Vec<F>>) {
-        let sum = |of: &[u32], into: &mut [F]| {
-            for (&site, g) in sites.iter().zip(gradient.chunks_exact(self.width)) {
-                F::add_slice(&mut into[self.row(of[site])], g);
-            }
-        };
         let [encoded, predicted] = into.as_mut_slice() else { unreachable!("two kinds of rows") };
-        rayon::join(|| sum(&self.frame_of, encoded), || sum(&self.label_of, predicted));
+        let Lists { first, second, .. } = &self.rows;
+        let add = |of: &[u32], into: &mut [F]| {
+            add_rows(gradient, self.width, |row| of[sites[row]] as usize, into);
+        };
+        rayon::join(|| add(first, encoded), || add(second, predicted));
     }
 }

@@ -33,15 +33,15 @@
 
 mod activation;
 mod align;
+mod between;
 mod budget;
 mod call;
 #[cfg(feature = "candle")]
 pub mod candle;
 mod columns;
+mod compact;
 mod ctc;
 mod dropout;
-mod element;
-mod engine;
 mod error;
 mod first_pass;
 mod heads;
@@ -70,7 +70,6 @@ mod targets;
 pub use activation::Activation;
 pub use align::{AlignedToken, Alignment};
 pub use dropout::Dropout;
-pub use element::Element;
 pub use error::{Error, Result};
 pub use inputs::{Inputs, Joint, PrunedJoint, Rows, Scales, Scores, Simple};
 pub use loss::{Loss, Tokens};
@@ -83,6 +82,6 @@ pub use pending::Pending;
 pub use pruned::Pruning;
 pub use reduction::Reduction;
 pub use rnnt_dp::Topology;
-pub use session::Session;
+pub use session::{Element, Session};
 pub use skip::Skipped;
 pub use targets::{Layout, Targets};

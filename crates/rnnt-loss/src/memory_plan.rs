@@ -47,7 +47,7 @@ impl MemoryPlan {
     pub fn new<F: Real>(targets: &Targets, hidden: usize, classes: usize, options: &Options) -> Result<Self> {
         let (lattices, element, batch) = (targets.lattices(), size_of::<F>(), targets.batch());
         let objective = Objective::new(&options.loss, targets)?;
-        let listed = JointSites::<F>::bytes(true);
+        let listed = JointSites::<F>::listed(true);
         let sizes = Sizes { objective: &objective, options, hidden, classes, listed, held: 0 };
         let call = sizes.in_groups::<F>()?;
         let shape_of = |sites| sizes.shapes(sites)[0].1;

@@ -4,7 +4,7 @@ use std::{borrow::Cow, ops::Range};
 use panda_core::Selection;
 use rnnt_dp::{Regularisers, Topology};
 
-use crate::{Loss, Options, Result, Targets, ctc::Ctc, heads::Role};
+use crate::{Loss, Options, Result, Targets, compact::emptied, ctc::Ctc, heads::Role};
 
 /// A sum over paths.
 pub(crate) enum Objective<'a> {
@@ -55,23 +55,25 @@ impl<'a> Objective<'a> {
         }
     }
 
-    /// What a head is asked for.
-    pub fn selection(&self, role: Role) -> Result<Selection> {
+    /// What a head is asked for, in the vectors of another answer.
+    pub fn selection(&self, role: Role, spare: Selection) -> Result<Selection> {
         match (role, self) {
-            (Role::Blank | Role::Mean, _) => Ok(Selection::new(Vec::new(), Vec::new(), 0)?),
-            (Role::Tokens, Self::Ctc(ctc)) => ctc.selection(),
+            (Role::Blank | Role::Mean, _) => Ok(Selection::default()),
+            (Role::Tokens, Self::Ctc(ctc)) => ctc.selection(spare),
             (Role::Tokens, Self::Transducer(Transducer { loss, targets, .. })) => {
                 match loss.factors_blank() {
-                    true => targets.next_labels(),
-                    false => targets.selection(),
+                    true => targets.next_labels(spare),
+                    false => targets.selection(spare),
                 }
             }
             (Role::Durations, _) => {
                 let (columns, tokens) = self.width();
                 let (sites, count) = (self.sites().lattices().sites(), columns - tokens);
-                let mut ids = Vec::with_capacity(sites * count);
+                let (ids, active) = spare.into_parts();
+                let (mut ids, mut active) = (emptied(ids, sites * count), emptied(active, sites * count));
                 (0..sites).for_each(|_| ids.extend(0..count as u32));
-                Ok(Selection::new(ids, vec![true; sites * count], count)?)
+                active.resize(sites * count, true);
+                Ok(Selection::new(ids, active, count)?)
             }
         }
     }
@@ -115,7 +117,7 @@ impl<'a> Objective<'a> {
         }
     }
 
-    /// Writes losses and the adjoints of the emissions, those of labels times their weights.
+    /// Writes losses and the adjoints of the emissions, which arrive as 0, those of labels times their weights.
     pub fn sum(
         &self,
         emissions: &[f64],
@@ -123,11 +125,12 @@ impl<'a> Objective<'a> {
         (workspace, bytes): (&mut rnnt_dp::Workspace, usize),
         losses: &mut [f64],
         adjoints: &mut [f64],
+        room: &mut [f64],
     ) -> Result<()> {
         match self {
             Self::Transducer(transducer) => {
                 workspace.keep_within(bytes);
-                transducer.sum(emissions, &options.regularisers(), workspace, losses, adjoints)
+                transducer.sum(emissions, &options.regularisers(), workspace, losses, adjoints, room)
             }
             Self::Ctc(ctc) => ctc.sum(emissions, &options.regularisers(), bytes, losses, adjoints),
         }
@@ -149,13 +152,15 @@ impl Transducer<'_> {
         workspace: &mut rnnt_dp::Workspace,
         losses: &mut [f64],
         adjoints: &mut [f64],
+        room: &mut [f64],
     ) -> Result<()> {
         let (lattices, topology) = (self.targets.lattices(), self.topology);
         workspace.forward_backward(lattices, topology, emissions, regularisers, losses, adjoints)?;
         if self.loss.omega() > 0.0 {
-            let mut tokens = Vec::with_capacity(2 * lattices.sites());
-            emissions.chunks_exact(topology.columns()).for_each(|row| tokens.extend_from_slice(&row[..2]));
-            self.mix(&tokens, regularisers, workspace, losses, adjoints)?;
+            let (tokens, of_tokens) = room[..4 * lattices.sites()].split_at_mut(2 * lattices.sites());
+            let rows = tokens.chunks_exact_mut(2).zip(emissions.chunks_exact(topology.columns()));
+            rows.for_each(|(tokens, row)| tokens.copy_from_slice(&row[..2]));
+            self.mix((tokens, of_tokens), regularisers, workspace, losses, adjoints)?;
         }
         self.targets.weigh_tokens(adjoints, topology.columns());
         Ok(())
@@ -164,16 +169,16 @@ impl Transducer<'_> {
     /// `(1 - ω) TDT + ω RNN-T`, the latter over the same tokens, without durations and σ: what NeMo draws at random, in its mean.
     fn mix(
         &self,
-        tokens: &[f64],
+        (tokens, of_tokens): (&[f64], &mut [f64]),
         regularisers: &Regularisers,
         workspace: &mut rnnt_dp::Workspace,
         losses: &mut [f64],
         adjoints: &mut [f64],
     ) -> Result<()> {
-        let (mut plain, mut of_tokens) = (vec![0.0; losses.len()], vec![0.0; tokens.len()]);
+        let mut plain = vec![0.0; losses.len()];
         let regularisers = Regularisers { sigma: 0.0, ..*regularisers };
         let (lattices, topology, omega) = (self.targets.lattices(), Topology::rnnt(), self.loss.omega());
-        workspace.forward_backward(lattices, &topology, tokens, &regularisers, &mut plain, &mut of_tokens)?;
+        workspace.forward_backward(lattices, &topology, tokens, &regularisers, &mut plain, of_tokens)?;
         for (loss, plain) in losses.iter_mut().zip(plain) {
             // 0 · inf
             *loss = if omega == 1.0 { plain } else { (1.0 - omega) * *loss + omega * plain };

@@ -29,7 +29,7 @@ impl<'a, F: Element> Pending<'a, F> {
         inputs: Inputs<'a, F>,
         targets: &'a Targets,
     ) -> Result<Self> {
-        let held = F::forward(session, &inputs, targets)?;
+        let held = F::engine(session).forward(&inputs, targets)?;
         Ok(Self { session, inputs, targets, held })
     }
 
@@ -62,6 +62,6 @@ impl<'a, F: Element> Pending<'a, F> {
     /// 4 N H C floating-point operations, and 2 for each site whose scores the budget had no room for.
     pub fn backward(self, weights: &[f64]) -> Result<Output<F>> {
         let Self { session, inputs, targets, held } = self;
-        F::backward(held, session, &inputs, targets, weights)
+        F::engine(session).backward(held, &inputs, targets, weights)
     }
 }

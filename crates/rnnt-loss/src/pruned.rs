@@ -109,23 +109,20 @@ pub(crate) fn scaled(weights: &[f64], scale: f64) -> Vec<f64> {
     weights.iter().map(|weight| scale * weight).collect()
 }
 
-impl<F: Real> Session<F> {
-    /// Both passes utterance group by utterance group, one after the other.
-    pub(crate) fn sum_of_both(
-        &mut self,
-        inputs: &PrunedJoint<F>,
-        targets: &Targets,
-        weights: &[f64],
-    ) -> Result<Output<F>> {
-        expect_len("weights", targets.batch(), weights.len())?;
-        let BothPlans { question, first, .. } = plan(&self.options, inputs, targets, false)?;
-        let (gradient, found) =
-            question.sum(&inputs.simple, &first, &scaled(weights, inputs.scales.simple))?;
-        let (second, retained) = (second_loss(&self.options.loss), retained(targets, &found.ranges)?);
-        let call = Call::joint(&inputs.joint, &second, &retained, &self.options)?;
-        let mut out = self.sum_of(&call, &scaled(weights, inputs.scales.pruned), first.bytes)?;
-        out.gradients.simple = Some(gradient);
-        out.first_pass = Some(found);
-        Ok(out)
-    }
+/// Both passes utterance group by utterance group, one after the other.
+pub(crate) fn sum<F: Real>(
+    session: &mut Session<F>,
+    inputs: &PrunedJoint<F>,
+    targets: &Targets,
+    weights: &[f64],
+) -> Result<Output<F>> {
+    expect_len("weights", targets.batch(), weights.len())?;
+    let BothPlans { question, first, .. } = plan(&session.options, inputs, targets, false)?;
+    let (gradient, found) = question.sum(&inputs.simple, &first, &scaled(weights, inputs.scales.simple))?;
+    let (second, retained) = (second_loss(&session.options.loss), retained(targets, &found.ranges)?);
+    let call = Call::joint(&inputs.joint, &second, &retained, &session.options)?;
+    let mut out = call.sum(session, &scaled(weights, inputs.scales.pruned), first.bytes)?;
+    out.gradients.simple = Some(gradient);
+    out.first_pass = Some(found);
+    Ok(out)
 }

@@ -4,7 +4,11 @@ use std::ops::Range;
 use kernels::Real;
 use panda_core::Sites;
 
-use crate::{Layout, Targets};
+use crate::{
+    Layout, Targets,
+    compact::{Lists, emptied},
+    sites::add_rows,
+};
 
 /// Some utterances' sites among given hidden rows.
 pub(crate) struct RowSites<'a, F> {
@@ -29,6 +33,7 @@ impl<'a, F: Real> RowSites<'a, F> {
         layout: Layout,
         targets: &Targets,
         utterances: Range<usize>,
+        spare: Lists,
     ) -> Self {
         let lattices = targets.lattices();
         let (first, last) = (lattices.range(utterances.start), lattices.range(utterances.end - 1));
@@ -36,7 +41,7 @@ impl<'a, F: Real> RowSites<'a, F> {
         let place = match layout {
             Layout::Packed => Place::From(first.start),
             Layout::Padded { frames, positions } => {
-                let mut rows = Vec::with_capacity(count);
+                let mut rows = emptied(spare.first, count);
                 for b in utterances {
                     let row =
                         |site: rnnt_dp::Site| ((b * frames + site.frame) * positions + site.label) as u32;
@@ -48,17 +53,28 @@ impl<'a, F: Real> RowSites<'a, F> {
         Self { hidden, width, place, count }
     }
 
-    /// Bytes of a site.
-    pub fn bytes(layout: Layout) -> usize {
-        if layout == Layout::Packed { 0 } else { 4 }
+    /// Bytes of a site in each list.
+    pub fn listed(layout: Layout) -> [usize; 3] {
+        [if layout == Layout::Packed { 0 } else { 4 }, 0, 0]
     }
 
-    fn row(&self, site: usize) -> Range<usize> {
-        let row = match &self.place {
+    /// The lists, to be filled anew.
+    pub fn into_lists(self) -> Lists {
+        match self.place {
+            Place::From(_) => Lists::default(),
+            Place::Listed(first) => Lists { first, ..Lists::default() },
+        }
+    }
+
+    fn row(&self, site: usize) -> usize {
+        match &self.place {
             Place::From(first) => first + site,
             Place::Listed(rows) => rows[site] as usize,
-        };
-        row * self.width..(row + 1) * self.width
+        }
+    }
+
+    fn hidden(&self, site: usize) -> &[F] {
+        &self.hidden[self.row(site) * self.width..][..self.width]
     }
 }
 
@@ -75,13 +91,15 @@ impl<F: Real> Sites<F> for RowSites<'_, F> {
     }
 
     fn largest(&self) -> f64 {
-        let row = |site| &self.hidden[self.row(site)];
-        (0..self.count).flat_map(row).map(|value| value.to_f64().abs()).fold(0.0, f64::max)
+        (0..self.count)
+            .flat_map(|site| self.hidden(site))
+            .map(|value| value.to_f64().abs())
+            .fold(0.0, f64::max)
     }
 
     fn fill(&self, sites: &[usize], hidden: &mut [F]) {
         for (&site, out) in sites.iter().zip(hidden.chunks_exact_mut(self.width)) {
-            out.copy_from_slice(&self.hidden[self.row(site)]);
+            out.copy_from_slice(self.hidden(site));
         }
     }
 
@@ -93,8 +111,6 @@ impl<F: Real> Sites<F> for RowSites<'_, F> {
 
     fn scatter(&self, sites: &[usize], gradient: &[F], into: &mut Vec<Vec<F>>) {
         let [into] = into.as_mut_slice() else { unreachable!("one kind of rows") };
-        for (&site, gradient) in sites.iter().zip(gradient.chunks_exact(self.width)) {
-            F::add_slice(&mut into[self.row(site)], gradient);
-        }
+        add_rows(gradient, self.width, |row| self.row(sites[row]), into);
     }
 }

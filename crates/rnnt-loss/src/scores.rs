@@ -4,9 +4,9 @@ use panda_core::scores;
 
 use crate::{
     Element, Error, Gradients, Layout, Loss, Options, Output, Result, Scores, Session, Skipped, Targets,
-    budget::Sizes,
+    between::{Between, Rooms},
+    budget::{CallPlan, Sizes},
     ctc::Ctc,
-    engine::Forward,
     error::expect_rows,
     heads::{Answer, Role},
     objective::Objective,
@@ -61,21 +61,22 @@ pub(crate) fn forward<F: Real>(
     session: &mut Session<F>,
     inputs: &Scores<F>,
     targets: &Targets,
-) -> Result<Forward<F>> {
+) -> Result<Between<F>> {
     let Scores { scores: z, classes, layout } = *inputs;
-    let Session { options, lattices, .. } = session;
-    let loss = &options.loss;
-    crate::session::reject_pruned(loss)?;
-    options.without_head()?;
+    crate::session::reject_pruned(&session.options.loss)?;
+    session.options.without_head()?;
     let mut run = || {
+        session.keep_to(&plan(&session.options, inputs, targets)?, 0)?;
+        let Session { options, lattices, lattice_bytes, compact, .. } = &mut *session;
+        let (loss, bytes) = (&options.loss, *lattice_bytes);
         let objective = Objective::new(loss, targets)?;
         let rows = Rows::new(z.len(), (classes, layout), loss, &objective, targets)?;
         let sites = objective.sites().lattices().sites();
-        Forward::from_normaliser(
+        Between::new(
             rows.roles(),
             &objective,
             options,
-            (&mut *lattices, usize::MAX),
+            Rooms { lattices, bytes, compact },
             |head, selection| {
                 let apart = rows.apart(z, head);
                 let z = apart.as_deref().unwrap_or(z);
@@ -83,15 +84,15 @@ pub(crate) fn forward<F: Real>(
             },
         )
     };
-    run().map_err(|error: Error| error.of(loss))
+    run().map_err(|error: Error| error.of(&session.options.loss))
 }
 
 /// Writes the gradient over the scores.
 pub(crate) fn overwrite<F: Real>(
-    session: &Session<F>,
+    session: &mut Session<F>,
     inputs: (usize, Layout),
     targets: &Targets,
-    forward: Forward<F>,
+    mut between: Between<F>,
     weights: &[f64],
     z: &mut [F],
 ) -> Result<Vec<f64>> {
@@ -100,7 +101,7 @@ pub(crate) fn overwrite<F: Real>(
     let objective = Objective::new(loss, targets)?;
     let rows = Rows::new(z.len(), inputs, loss, &objective, targets)?;
     let lattices = objective.sites().lattices();
-    let outcome = forward.with_adjoints(lattices, options, weights, |head, answer, adjoints| {
+    let outcome = between.adjoin(lattices, options, weights, |head, answer, adjoints| {
         let Answer { selection, normalized, .. } = answer;
         let (columns, of) = (rows.columns(head), &rows.site_of_row);
         let Some(mut apart) = rows.apart(z, head) else {
@@ -112,26 +113,27 @@ pub(crate) fn overwrite<F: Real>(
             .for_each(|(row, part)| row[columns.clone()].copy_from_slice(part));
         Ok(())
     });
-    outcome.map_err(|error| error.of(loss))
+    outcome.map_err(|error| error.of(loss))?;
+    Ok(between.close(&mut [], &mut session.compact))
 }
 
 /// Losses and the gradient, written over a copy of the scores.
 pub(crate) fn backward<F: Real>(
-    session: &Session<F>,
+    session: &mut Session<F>,
     inputs: &Scores<F>,
     targets: &Targets,
-    forward: Forward<F>,
+    between: Between<F>,
     weights: &[f64],
 ) -> Result<Output<F>> {
     let mut gradient = inputs.scores.to_vec();
     let place = (inputs.classes, inputs.layout);
-    let losses = overwrite(session, place, targets, forward, weights, &mut gradient)?;
+    let losses = overwrite(session, place, targets, between, weights, &mut gradient)?;
     let gradients = Gradients { scores: gradient, ..Gradients::default() };
     Ok(Output { losses, first_pass: None, gradients, skipped: Skipped::default() })
 }
 
 /// Bytes beside scores and results.
-pub(crate) fn bytes<F: Real>(options: &Options, inputs: &Scores<F>, targets: &Targets) -> Result<usize> {
+pub(crate) fn plan<F: Real>(options: &Options, inputs: &Scores<F>, targets: &Targets) -> Result<CallPlan> {
     let objective = Objective::new(&options.loss, targets)?;
     let Scores { scores, classes, .. } = *inputs;
     let durations = options.loss.durations();
@@ -141,7 +143,7 @@ pub(crate) fn bytes<F: Real>(options: &Options, inputs: &Scores<F>, targets: &Ta
     let sites = objective.sites().lattices().sites();
     let log_sums = (8 + size_of::<F>() + 8) * sites * if durations > 0 { 2 } else { 1 };
     let held = 4 * rows + log_sums + apart + 8 * objective.width().0 * sites;
-    let sizes = Sizes { objective: &objective, options, hidden: 0, classes: 0, listed: 0, held };
+    let sizes = Sizes { objective: &objective, options, hidden: 0, classes: 0, listed: [0; 3], held };
     sizes.without_heads()
 }
 
@@ -163,21 +165,19 @@ impl<F: Element> Session<F> {
         targets: &Targets,
         weights: &[f64],
     ) -> Result<Vec<f64>> {
-        F::sum_in_place(self, scores, (classes, layout), targets, weights)
+        F::engine(self).sum_in_place(scores, (classes, layout), targets, weights)
     }
 }
 
-impl<F: Real> Session<F> {
-    /// [`Session::sum_in_place`]
-    pub(crate) fn overwrite(
-        &mut self,
-        scores: &mut [F],
-        (classes, layout): (usize, Layout),
-        targets: &Targets,
-        weights: &[f64],
-    ) -> Result<Vec<f64>> {
-        crate::error::expect_len("weights", targets.batch(), weights.len())?;
-        let forward = forward(self, &Scores { scores, classes, layout }, targets)?;
-        overwrite(self, (classes, layout), targets, forward, weights, scores)
-    }
+/// [`Session::sum_in_place`]
+pub(crate) fn sum_in_place<F: Real>(
+    session: &mut Session<F>,
+    scores: &mut [F],
+    (classes, layout): (usize, Layout),
+    targets: &Targets,
+    weights: &[f64],
+) -> Result<Vec<f64>> {
+    crate::error::expect_len("weights", targets.batch(), weights.len())?;
+    let between = forward(session, &Scores { scores, classes, layout }, targets)?;
+    overwrite(session, (classes, layout), targets, between, weights, scores)
 }

@@ -1,11 +1,9 @@
 //! The object that owns objective, options, budget and buffers, and lives as long as training does.
-use std::ops::Range;
-
 use kernels::Real;
 
 use crate::{
-    Element, Error, Inputs, Loss, Options, Output, Pending, Result, Skipped, Targets, budget::CallPlan,
-    call::Call, engine::Forward, error::expect_len, heads::Into as HeadInto, pruned, scores,
+    Alignment, Error, Head, Inputs, Joint, Layout, Loss, Options, Output, Pending, Result, Targets, align,
+    budget::CallPlan, call::Call, compact::Compact, error::expect_len, held::Held, internal, pruned, scores,
 };
 
 /// Losses of batches, and their gradients; buffers stay from step to step.
@@ -35,6 +33,7 @@ pub struct Session<F> {
     pub(crate) lattices: rnnt_dp::Workspace,
     /// Bytes that the recursions over lattices may hold in the call at hand.
     pub(crate) lattice_bytes: usize,
+    pub(crate) compact: Compact,
 }
 
 impl<F: Real> Session<F> {
@@ -48,12 +47,14 @@ impl<F: Real> Session<F> {
             panda_core::Workspace::with_plan(plan)?;
         }
         let lattices = rnnt_dp::Workspace::within(0);
-        Ok(Self { options: options.clone(), normalisers: Vec::new(), lattices, lattice_bytes: 0 })
+        let (normalisers, compact) = (Vec::new(), Compact::default());
+        Ok(Self { options: options.clone(), normalisers, lattices, lattice_bytes: 0, compact })
     }
 
     /// Makes every part of the session keep to the cut of a call.
     pub(crate) fn keep_to(&mut self, plan: &CallPlan, heads: usize) -> Result<()> {
         self.lattice_bytes = plan.lattices;
+        self.compact.keep_within(plan.compact, plan.left);
         while self.normalisers.len() < heads {
             let workspace = match self.options.plan {
                 None => panda_core::Workspace::new(self.options.budget),
@@ -115,7 +116,7 @@ impl<F: Element> Session<F> {
     where
         F: 'a,
     {
-        F::sum(self, &inputs.into(), targets, weights)
+        F::engine(self).sum(&inputs.into(), targets, weights)
     }
 }
 
@@ -128,7 +129,7 @@ impl<F: Element> Session<F> {
     where
         F: 'a,
     {
-        F::plan(self, &inputs.into(), targets, false)
+        F::look(self).plan(&inputs.into(), targets, false)
     }
 
     /// The same for [`forward`](Self::forward) and its [`Pending::backward`], over all utterances at once.
@@ -139,84 +140,143 @@ impl<F: Element> Session<F> {
     where
         F: 'a,
     {
-        F::plan(self, &inputs.into(), targets, true)
+        F::look(self).plan(&inputs.into(), targets, true)
     }
 }
 
-impl<F: Real> Session<F> {
-    /// [`Session::plan`] and [`Session::plan_whole`]
-    pub(crate) fn planned(&self, inputs: &Inputs<F>, targets: &Targets, whole: bool) -> Result<usize> {
+/// `f32` or `f64`; sealed by [`Real`].
+///
+/// The engine is compiled in this crate, once for each type, and not again in every crate that uses it.
+pub trait Element: Real {
+    #[doc(hidden)]
+    fn engine(session: &mut Session<Self>) -> &mut dyn Engine<Self>;
+    #[doc(hidden)]
+    fn look(session: &Session<Self>) -> &dyn Engine<Self>;
+}
+
+macro_rules! compiled {
+    ($($float:ty),*) => {$(
+        impl Element for $float {
+            fn engine(session: &mut Session<Self>) -> &mut dyn Engine<Self> {
+                session
+            }
+            fn look(session: &Session<Self>) -> &dyn Engine<Self> {
+                session
+            }
+        }
+    )*};
+}
+
+compiled!(f32, f64);
+
+/// What a session does for any inputs; see its methods of the same names.
+pub trait Engine<F> {
+    #[doc(hidden)]
+    fn plan(&self, inputs: &Inputs<F>, targets: &Targets, whole: bool) -> Result<usize>;
+    #[doc(hidden)]
+    fn sum(&mut self, inputs: &Inputs<F>, targets: &Targets, weights: &[f64]) -> Result<Output<F>>;
+    #[doc(hidden)]
+    fn sum_in_place(
+        &mut self,
+        scores: &mut [F],
+        shape: (usize, Layout),
+        targets: &Targets,
+        weights: &[f64],
+    ) -> Result<Vec<f64>>;
+    #[doc(hidden)]
+    fn forward(&mut self, inputs: &Inputs<F>, targets: &Targets) -> Result<Held<F>>;
+    #[doc(hidden)]
+    fn backward(
+        &mut self,
+        held: Held<F>,
+        inputs: &Inputs<F>,
+        targets: &Targets,
+        weights: &[f64],
+    ) -> Result<Output<F>>;
+    #[doc(hidden)]
+    fn align(&self, joint: &Joint<F>, targets: &Targets) -> Result<Vec<Option<Alignment>>>;
+    #[doc(hidden)]
+    fn internal_lm(
+        &mut self,
+        predicted: &[F],
+        head: Head<F>,
+        layout: Layout,
+        targets: &Targets,
+    ) -> Result<Vec<Vec<f64>>>;
+}
+
+impl<F: Real> Engine<F> for Session<F> {
+    fn plan(&self, inputs: &Inputs<F>, targets: &Targets, whole: bool) -> Result<usize> {
         let (options, loss) = (&self.options, &self.options.loss);
-        let of = |call: Call<F>, held| {
-            let sizes = call.sizes(options, held);
+        let of = |call: Call<F>| {
+            let sizes = call.sizes(options, 0);
             Ok(if whole { sizes.whole::<F>()? } else { sizes.in_groups::<F>()? }.bytes)
         };
         match inputs {
-            Inputs::Joint(joint) => of(Call::joint(joint, loss, targets, options)?, 0),
-            Inputs::Rows(rows) => of(Call::rows(rows, loss, targets, options)?, 0),
-            Inputs::Scores(scores) => scores::bytes(options, scores, targets),
+            Inputs::Joint(joint) => of(Call::joint(joint, loss, targets, options)?),
+            Inputs::Rows(rows) => of(Call::rows(rows, loss, targets, options)?),
+            Inputs::Scores(scores) => Ok(scores::plan(options, scores, targets)?.bytes),
             Inputs::Pruned(inputs) => Ok(pruned::plan(options, inputs, targets, whole)?.bytes),
         }
     }
 
-    /// [`Session::sum`]
-    pub(crate) fn sum_inputs(
-        &mut self,
-        inputs: &Inputs<F>,
-        targets: &Targets,
-        weights: &[f64],
-    ) -> Result<Output<F>> {
+    fn sum(&mut self, inputs: &Inputs<F>, targets: &Targets, weights: &[f64]) -> Result<Output<F>> {
         expect_len("weights", targets.batch(), weights.len())?;
         let loss = self.options.loss.clone();
         match inputs {
             Inputs::Joint(joint) => {
                 reject_pruned(&loss)?;
-                let call = Call::joint(joint, &loss, targets, &self.options)?;
-                self.sum_of(&call, weights, 0)
+                Call::joint(joint, &loss, targets, &self.options)?.sum(self, weights, 0)
             }
             Inputs::Rows(rows) => {
                 reject_pruned(&loss)?;
                 let call = Call::rows(rows, &loss, targets, &self.options)?;
-                self.sum_of(&call, weights, 0).map_err(|error| error.of(&loss))
+                call.sum(self, weights, 0).map_err(|error| error.of(&loss))
             }
             Inputs::Scores(inputs) => {
-                let forward = scores::forward(self, inputs, targets)?;
-                scores::backward(self, inputs, targets, forward, weights)
+                let between = scores::forward(self, inputs, targets)?;
+                scores::backward(self, inputs, targets, between, weights)
             }
-            Inputs::Pruned(pruned) => self.sum_of_both(pruned, targets, weights),
+            Inputs::Pruned(inputs) => pruned::sum(self, inputs, targets, weights),
         }
     }
 
-    /// Group after group.
-    pub(crate) fn sum_of(&mut self, call: &Call<F>, weights: &[f64], held: usize) -> Result<Output<F>> {
-        let plan = call.sizes(&self.options, held).in_groups::<F>()?;
-        let mut into = call.zero()?;
-        self.keep_to(&plan, into.len())?;
-        let mut losses = Vec::with_capacity(weights.len());
-        let mut skipped = Skipped::default();
-        for group in plan.groups {
-            let (of_group, left_out) = self.group(call, group.clone(), &weights[group], &mut into)?;
-            losses.extend(of_group);
-            skipped.add(left_out);
-        }
-        Ok(Output { losses, first_pass: None, gradients: call.name(into), skipped })
-    }
-
-    fn group(
+    fn sum_in_place(
         &mut self,
-        call: &Call<F>,
-        group: Range<usize>,
+        scores: &mut [F],
+        shape: (usize, Layout),
+        targets: &Targets,
         weights: &[f64],
-        into: &mut [HeadInto<F>],
-    ) -> Result<(Vec<f64>, Skipped)> {
-        let first = group.start;
-        let (sites, part, heads) =
-            (call.sites(group.clone())?, call.objective.part(group), call.heads.list()?);
-        let mut run = || {
-            let forward = Forward::new(&sites, &heads, &part, self)?;
-            forward.backward(&sites, &heads, part.sites().lattices(), weights, self, into)
-        };
-        run().map_err(|error: Error| error.in_group(first))
+    ) -> Result<Vec<f64>> {
+        scores::sum_in_place(self, scores, shape, targets, weights)
+    }
+
+    fn forward(&mut self, inputs: &Inputs<F>, targets: &Targets) -> Result<Held<F>> {
+        Held::new(self, inputs, targets)
+    }
+
+    fn backward(
+        &mut self,
+        held: Held<F>,
+        inputs: &Inputs<F>,
+        targets: &Targets,
+        weights: &[f64],
+    ) -> Result<Output<F>> {
+        held.backward(self, inputs, targets, weights)
+    }
+
+    fn align(&self, joint: &Joint<F>, targets: &Targets) -> Result<Vec<Option<Alignment>>> {
+        align::alignments(&self.options, joint, targets)
+    }
+
+    fn internal_lm(
+        &mut self,
+        predicted: &[F],
+        head: Head<F>,
+        layout: Layout,
+        targets: &Targets,
+    ) -> Result<Vec<Vec<f64>>> {
+        internal::label_side(self, predicted, head, layout, targets)
     }
 }
 

@@ -98,14 +98,14 @@ fn skip_utterance(adjoints: &mut [f64], (columns, tokens): (usize, usize), allow
     let sum = |columns: &[f64]| columns.iter().map(|a| a.abs()).sum::<f64>();
     // Weights of tokens may have made theirs smaller.
     let mass = |site: &[f64]| sum(&site[..tokens]).max(sum(&site[tokens..]));
-    let masses: Vec<f64> = adjoints.chunks_exact(columns).map(mass).collect();
+    let masses = || adjoints.chunks_exact(columns).map(mass);
     // Largest first: how many buckets below the one of `allowed`.
     let top = allowed.to_bits() >> SHIFT;
     let bucket = |mass: f64| (top.saturating_sub(mass.to_bits() >> SHIFT) as usize).min(BUCKETS - 1);
     // Sums of the sites that could be left out, by size; then the border, exactly.
     let mut buckets = [0.0; BUCKETS];
-    for mass in masses.iter().filter(|mass| **mass <= allowed) {
-        buckets[bucket(*mass)] += mass;
+    for mass in masses().filter(|mass| *mass <= allowed) {
+        buckets[bucket(mass)] += mass;
     }
     let mut sum = 0.0;
     let border = buckets.iter().rposition(|bucket| {
@@ -115,8 +115,8 @@ fn skip_utterance(adjoints: &mut [f64], (columns, tokens): (usize, usize), allow
     });
     let mut threshold = f64::INFINITY;
     if let Some(border) = border {
-        let at_border = |mass: &&f64| **mass <= allowed && bucket(**mass) == border;
-        let mut masses: Vec<f64> = masses.iter().filter(at_border).copied().collect();
+        let at_border = |mass: &f64| *mass <= allowed && bucket(*mass) == border;
+        let mut masses: Vec<f64> = masses().filter(at_border).collect();
         masses.sort_unstable_by(f64::total_cmp);
         threshold = masses[0];
         for pair in masses.chunk_by(|a, b| a == b) {
@@ -129,7 +129,8 @@ fn skip_utterance(adjoints: &mut [f64], (columns, tokens): (usize, usize), allow
         }
     }
     let mut part = Lost::default();
-    for (site, mass) in adjoints.chunks_exact_mut(columns).zip(masses) {
+    for site in adjoints.chunks_exact_mut(columns) {
+        let mass = mass(site);
         if mass > 0.0 && mass < threshold && mass <= allowed {
             part.sites += 1;
             part.mass += mass;

@@ -71,14 +71,18 @@ pub(crate) fn smooth<F: Real>(
     }
 }
 
-/// Turns adjoints of smoothed columns into those of the log-probabilities; returns those of the mean scores.
-pub(crate) fn unsmooth(adjoints: &mut [f64], (columns, tokens): (usize, usize), epsilon: f64) -> Vec<f64> {
-    let row = |row: &mut [f64]| {
+/// Turns adjoints of smoothed columns into those of the log-probabilities, and writes those of the mean scores.
+pub(crate) fn unsmooth(
+    adjoints: &mut [f64],
+    (columns, tokens): (usize, usize),
+    epsilon: f64,
+    of_means: &mut [f64],
+) {
+    for (row, mean) in adjoints.chunks_exact_mut(columns).zip(of_means) {
         let sum: f64 = row[..tokens].iter().sum();
         row[..tokens].iter_mut().for_each(|a| *a *= 1.0 - epsilon);
-        epsilon * sum
-    };
-    adjoints.chunks_exact_mut(columns).map(row).collect()
+        *mean = epsilon * sum;
+    }
 }
 
 /// Adds the z-loss to the losses. What becomes infinite is an error: it would pass for an utterance without a path.
@@ -88,11 +92,10 @@ pub(crate) fn add_z_loss<F: Real>(
     all: &Normalized<F>,
     lattices: &Lattices,
 ) -> Result<()> {
-    let squares: Vec<f64> = log_z(all).map(|z| z * z).collect();
     for (utterance, loss) in losses.iter_mut().enumerate() {
-        let squares = &squares[lattices.range(utterance)];
-        let possible = loss.is_finite();
-        *loss += factor * squares.iter().sum::<f64>() / squares.len() as f64;
+        let sites = lattices.range(utterance);
+        let (possible, count) = (loss.is_finite(), sites.len() as f64);
+        *loss += factor * sites.map(|site| all.log_z(site).powi(2)).sum::<f64>() / count;
         if possible && !loss.is_finite() {
             return Err(rnnt_dp::Error::Overflow { utterance, loss: *loss }.into());
         }
@@ -108,10 +111,9 @@ pub(crate) fn z_loss_adjoints<F: Real>(
     lattices: &Lattices,
     weights: impl Fn(usize) -> f64,
 ) {
-    let log_z: Vec<f64> = log_z(all).collect();
     for utterance in 0..lattices.batch() {
-        let range = lattices.range(utterance);
-        let scale = 2.0 * factor * weights(utterance) / range.len() as f64;
-        into[range.clone()].iter_mut().zip(&log_z[range]).for_each(|(a, z)| *a += scale * z);
+        let sites = lattices.range(utterance);
+        let scale = 2.0 * factor * weights(utterance) / sites.len() as f64;
+        sites.for_each(|site| into[site] += scale * all.log_z(site));
     }
 }

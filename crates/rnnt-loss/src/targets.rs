@@ -4,7 +4,7 @@ use std::ops::Range;
 use panda_core::Selection;
 use rnnt_dp::{Lattices, Site};
 
-use crate::{Error, Result, error::expect_len};
+use crate::{Error, Result, compact::emptied, error::expect_len};
 
 /// Blank, frame counts and label sequences of a batch.
 #[derive(Debug, Clone, PartialEq)]
@@ -168,9 +168,11 @@ impl Targets {
     }
 
     /// `{blank, next label, big blanks}` at every site; there is no next label at u = U.
-    pub(crate) fn selection(&self) -> Result<Selection> {
-        let (sites, tokens) = (self.lattices.sites(), self.tokens());
-        let (mut ids, mut active) = (Vec::with_capacity(tokens * sites), Vec::with_capacity(tokens * sites));
+    pub(crate) fn selection(&self, spare: Selection) -> Result<Selection> {
+        let tokens = self.tokens();
+        let (ids, active) = spare.into_parts();
+        let entries = tokens * self.lattices.sites();
+        let (mut ids, mut active) = (emptied(ids, entries), emptied(active, entries));
         for utterance in 0..self.batch() {
             let labels = self.labels(utterance);
             for site in self.lattices.sites_of(utterance) {
@@ -185,9 +187,10 @@ impl Targets {
     }
 
     /// The next label at every site.
-    pub(crate) fn next_labels(&self) -> Result<Selection> {
+    pub(crate) fn next_labels(&self, spare: Selection) -> Result<Selection> {
+        let (ids, active) = spare.into_parts();
         let sites = self.lattices.sites();
-        let (mut ids, mut active) = (Vec::with_capacity(sites), Vec::with_capacity(sites));
+        let (mut ids, mut active) = (emptied(ids, sites), emptied(active, sites));
         for utterance in 0..self.batch() {
             let labels = self.labels(utterance);
             for site in self.lattices.sites_of(utterance) {
