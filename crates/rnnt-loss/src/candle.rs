@@ -11,7 +11,6 @@
 mod doors;
 mod inputs;
 mod session;
-mod share;
 
 use candle_core::{DType, Tensor};
 pub use doors::{ctc_loss, scores_loss, transducer_loss, transducer_loss_sum};

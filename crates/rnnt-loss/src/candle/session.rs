@@ -1,13 +1,10 @@
 //! Sessions over tensors.
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use candle_core::{DType, Tensor};
+use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Shape, Tensor};
 use panda_core::candle::Element as CandleElement;
 
-use super::{
-    inputs::{Arguments, TensorInputs},
-    share::{self, Slopes},
-};
+use super::inputs::{Arguments, TensorInputs};
 use crate::{Found, Loss, Options, Output, Result, Scales, Session, Skipped, Targets, held::Held};
 
 /// A [`Session`] over candle tensors, `f32` or `f64`; its buffers stay from step to step, and clones share them.
@@ -151,8 +148,9 @@ impl LossSession {
         let possible = losses.iter().map(|loss| loss.is_finite()).collect();
         let tensors = arguments.tensors.clone();
         let state = Mutex::new(State::Held(Box::new(held)));
-        let slopes = Deferred { session, arguments, targets: targets.clone(), possible, state };
-        Ok(share::of(losses, targets.batch(), &tensors, slopes)?)
+        let gradients = Deferred { session, arguments, targets: targets.clone(), possible, state };
+        let slope = move |tensor, upstream: &Tensor| gradients.slope(tensor, upstream);
+        Ok(function_of(&tensors, losses, targets.batch(), slope)?)
     }
 
     fn sum_of<F: Pick>(&self, arguments: &Arguments, targets: &Targets, weights: &[f64]) -> Result<LossSum> {
@@ -165,8 +163,12 @@ impl LossSession {
             }
             _ => possible_sum(&losses, weights),
         };
-        let slopes = Known(arguments.order(gradients)?);
-        let sum = share::of(vec![value], (), &arguments.tensors, slopes)?;
+        let gradients = arguments.order(gradients)?;
+        let slope = move |tensor: usize, upstream: &Tensor| match upstream.to_scalar::<f64>()? {
+            1.0 => Ok(gradients[tensor].clone()),
+            factor => gradients[tensor].affine(factor, 0.0),
+        };
+        let sum = function_of(&arguments.tensors, vec![value], (), slope)?;
         Ok(LossSum { sum, losses, first_pass, skipped })
     }
 }
@@ -183,18 +185,6 @@ fn both(simple: &[f64], pruned: &[f64], scales: Scales) -> Vec<f64> {
         false => f64::INFINITY,
     };
     simple.iter().zip(pruned).map(sum).collect()
-}
-
-/// Gradients of a scalar that exist already.
-struct Known(Vec<Tensor>);
-
-impl Slopes for Known {
-    fn slope(&self, tensor: usize, upstream: &Tensor) -> candle_core::Result<Tensor> {
-        match upstream.to_scalar::<f64>()? {
-            1.0 => Ok(self.0[tensor].clone()),
-            factor => self.0[tensor].affine(factor, 0.0),
-        }
-    }
 }
 
 /// Gradients of losses whose weights come with the backward pass.
@@ -226,9 +216,8 @@ impl<F: CandleElement> Deferred<F> {
         })?;
         self.arguments.order(out.gradients)
     }
-}
 
-impl<F: CandleElement> Slopes for Deferred<F> {
+    /// That for one of them.
     fn slope(&self, tensor: usize, upstream: &Tensor) -> candle_core::Result<Tensor> {
         let mut weights = upstream.to_vec1::<f64>()?;
         // Whatever an infinite loss has become above, it has no gradient in either pass.
@@ -256,4 +245,51 @@ impl<F: CandleElement> Slopes for Deferred<F> {
 /// The same bits.
 fn same(a: &[f64], b: &[f64]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
+}
+
+/// Gradient for one of some tensors, given the derivative of whatever follows by the value.
+type Slope = dyn Fn(usize, &Tensor) -> candle_core::Result<Tensor> + Send + Sync;
+
+/// An operation of candle has at most three differentiable arguments. So a value is a sum of shares, one for each tensor, of
+/// which the first is the value and the others are 0; a share knows the gradient for its own tensor.
+struct Share {
+    values: Vec<f64>,
+    shape: Shape,
+    tensor: usize,
+    slope: Arc<Slope>,
+}
+
+impl CustomOp1 for Share {
+    fn name(&self) -> &'static str {
+        "transducer-loss"
+    }
+
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
+        Ok((CpuStorage::F64(self.values.clone()), self.shape.clone()))
+    }
+
+    fn bwd(&self, _: &Tensor, _: &Tensor, upstream: &Tensor) -> candle_core::Result<Option<Tensor>> {
+        (self.slope)(self.tensor, upstream).map(Some)
+    }
+}
+
+/// `values` of a shape as a function of all tensors that a graph leads to.
+fn function_of(
+    tensors: &[Tensor],
+    values: Vec<f64>,
+    shape: impl Into<Shape>,
+    slope: impl Fn(usize, &Tensor) -> candle_core::Result<Tensor> + Send + Sync + 'static,
+) -> candle_core::Result<Tensor> {
+    let (shape, slope) = (shape.into(), Arc::new(slope) as Arc<Slope>);
+    let mut sum: Option<Tensor> = None;
+    for (tensor, argument) in tensors.iter().enumerate().filter(|(_, tensor)| tensor.track_op()) {
+        let values = if sum.is_none() { values.clone() } else { vec![0.0; values.len()] };
+        let share = Share { values, shape: shape.clone(), tensor, slope: Arc::clone(&slope) };
+        let share = argument.apply_op1_arc(Arc::new(Box::new(share)))?;
+        sum = Some(match sum {
+            None => share,
+            Some(sum) => (sum + share)?,
+        });
+    }
+    sum.map_or_else(|| Tensor::from_vec(values, shape, &Device::Cpu), Ok)
 }
