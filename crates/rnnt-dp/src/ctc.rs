@@ -13,7 +13,7 @@ mod trellis;
 pub use emitted::{confidences, emission_posteriors, expected_emission_frames};
 pub use path::{CtcPath, best_path, sample_paths};
 
-use crate::{Regularisers, Result, semiring::Log};
+use crate::{Regularisers, Result, forward_backward::expect, semiring::Log, storage::reserve};
 use trellis::Trellis;
 
 /// Loss and adjoints of one utterance.
@@ -43,17 +43,69 @@ pub fn forward_backward(
     emissions: &[f64],
     regularisers: &Regularisers,
 ) -> Result<CtcPosterior> {
-    regularisers.check()?;
-    let trellis = Trellis::new(labels, emissions, *regularisers)?;
-    let (alpha, log_p) = trellis.forward()?;
     let mut adjoints = vec![0.0; emissions.len()];
-    if log_p.is_finite() {
-        let (beta, width) = (trellis.backward::<Log>(), labels.len() + 1);
-        for (place, (alpha, beta)) in alpha.iter().zip(&beta).enumerate().skip(1) {
-            let (t, s) = trellis.at_place(place);
-            let factor = regularisers.factor(Trellis::column(s) > 0);
-            adjoints[t * width + Trellis::column(s)] -= factor * (alpha + beta - log_p).exp();
-        }
+    let loss = CtcWorkspace::default().forward_backward(labels, emissions, regularisers, &mut adjoints)?;
+    Ok(CtcPosterior { loss, adjoints })
+}
+
+/// Memory for [`CtcWorkspace::forward_backward`], which is kept: α and β of the states at all frames.
+#[derive(Debug, Default)]
+pub struct CtcWorkspace {
+    alpha: Vec<f64>,
+    beta: Vec<f64>,
+}
+
+impl CtcWorkspace {
+    /// Bytes for so many frames and labels, itself left out.
+    pub fn bytes(frames: usize, labels: usize) -> usize {
+        2 * size_of::<f64>() * (1 + frames * (2 * labels + 1))
     }
-    Ok(CtcPosterior { loss: -log_p, adjoints })
+
+    /// Bytes that are held.
+    pub fn held(&self) -> usize {
+        size_of::<f64>() * (self.alpha.capacity() + self.beta.capacity())
+    }
+
+    /// Makes room for so many frames and labels. Where there is not enough, there never is old and new at once.
+    pub fn reserve(&mut self, frames: usize, labels: usize) {
+        let states = Self::bytes(frames, labels) / (2 * size_of::<f64>());
+        reserve(&mut self.alpha, states);
+        reserve(&mut self.beta, states);
+    }
+
+    /// As [`forward_backward`], the adjoints into a given slice; returns the loss.
+    ///
+    /// # Shapes
+    /// As there; `adjoints` as `emissions`. Every number of it is written.
+    ///
+    /// # Errors
+    /// As there; `adjoints` of a wrong length.
+    ///
+    /// # Cost
+    /// As there; no allocation where an utterance as large has been seen.
+    pub fn forward_backward(
+        &mut self,
+        labels: &[u32],
+        emissions: &[f64],
+        regularisers: &Regularisers,
+        adjoints: &mut [f64],
+    ) -> Result<f64> {
+        regularisers.check()?;
+        expect("adjoints", emissions.len(), adjoints.len())?;
+        let trellis = Trellis::new(labels, emissions, *regularisers)?;
+        self.reserve(trellis.frames, labels.len());
+        let Self { alpha, beta } = self;
+        let log_p = trellis.forward(alpha)?;
+        adjoints.fill(0.0);
+        if log_p.is_finite() {
+            trellis.backward_into::<Log>(beta);
+            let width = labels.len() + 1;
+            for (place, (alpha, beta)) in alpha.iter().zip(&*beta).enumerate().skip(1) {
+                let (t, s) = trellis.at_place(place);
+                let factor = regularisers.factor(Trellis::column(s) > 0);
+                adjoints[t * width + Trellis::column(s)] -= factor * (alpha + beta - log_p).exp();
+            }
+        }
+        Ok(-log_p)
+    }
 }

@@ -11,7 +11,7 @@ use crate::{
     compact::{Compact, zeroed},
     error::expect_len,
     heads::{Answer, Role},
-    objective::Objective,
+    objective::{Objective, Recursions},
     skip::{Lost, skip},
     smoothing::{add_z_loss, smooth, unsmooth, z_loss_adjoints},
 };
@@ -32,9 +32,7 @@ pub(crate) struct Between<F> {
 
 /// What a session has for it.
 pub(crate) struct Rooms<'s> {
-    pub lattices: &'s mut rnnt_dp::Workspace,
-    /// How much of it the recursions may take.
-    pub bytes: usize,
+    pub recursions: &'s mut Recursions,
     pub compact: &'s mut Compact,
 }
 
@@ -64,7 +62,7 @@ impl<F: Real> Between<F> {
         mut normalise: impl FnMut(usize, &Selection) -> panda_core::Result<Normalized<F>>,
     ) -> Result<Self> {
         let (lattices, width) = (objective.sites().lattices(), objective.width());
-        let Rooms { lattices: workspace, bytes, compact } = rooms;
+        let Rooms { recursions, compact } = rooms;
         let mut answers = Vec::with_capacity(3);
         for (head, role) in roles.enumerate() {
             let selection = objective.selection(role, compact.selection(head))?;
@@ -94,7 +92,7 @@ impl<F: Real> Between<F> {
         } else {
             &answers[0].normalized.emissions
         };
-        objective.sum(emissions, options, (workspace, bytes), &mut losses, adjoints, room)?;
+        objective.sum(emissions, options, recursions, &mut losses, adjoints, room)?;
         if options.z_loss > 0.0 {
             add_z_loss(&mut losses, options.z_loss, &answers[0].normalized, lattices)?;
         }

@@ -192,9 +192,8 @@ impl<'a, F: Real> Call<'a, F> {
 impl<F: Real> Group<'_, F> {
     /// Losses, and all that the other direction wants to know.
     pub fn forward(&self, session: &mut Session<F>) -> Result<Between<F>> {
-        let Session { options, normalisers, lattices, lattice_bytes, compact } = session;
-        let (roles, bytes) = (self.heads.iter().map(|(role, _)| *role), *lattice_bytes);
-        let rooms = Rooms { lattices, bytes, compact };
+        let Session { options, normalisers, recursions, compact } = session;
+        let (roles, rooms) = (self.heads.iter().map(|(role, _)| *role), Rooms { recursions, compact });
         Between::new(roles, &self.objective, options, rooms, |head, selection| {
             panda_core::forward(&self.sites, &self.heads[head].1, selection, &mut normalisers[head])
         })

@@ -4,9 +4,13 @@ use std::ops::Range;
 
 use panda_core::Selection;
 use rayon::prelude::*;
-use rnnt_dp::{Regularisers, ctc::forward_backward};
+use rnnt_dp::{Regularisers, ctc::CtcWorkspace};
 
-use crate::{Error, Layout, Result, Targets, compact::emptied};
+use crate::{
+    Error, Layout, Result, Targets,
+    budget::LANES,
+    compact::{emptied, zeroed},
+};
 
 const CTC: &str = "for CTC";
 
@@ -47,22 +51,40 @@ impl Utterance {
         width: usize,
         regularisers: &Regularisers,
         adjoints: &mut [f64],
+        lane: &mut Lane,
     ) -> Result<f64> {
         let columns = self.columns();
-        let mut spread = Vec::with_capacity(emissions.len() / width * (columns.len() + 1));
+        let of_labels = columns.len() + 1;
+        let entries = emissions.len() / width * of_labels;
+        let Lane { emissions: spread, adjoints: of_spread, sums } = lane;
+        *spread = emptied(std::mem::take(spread), entries);
         for row in emissions.chunks_exact(width) {
             spread.push(row[0]);
             spread.extend(columns.iter().map(|&column| row[column]));
         }
-        let out = forward_backward(&self.labels, &spread, regularisers)?;
-        for (into, row) in adjoints.chunks_exact_mut(width).zip(out.adjoints.chunks_exact(columns.len() + 1))
-        {
+        *of_spread = zeroed(std::mem::take(of_spread), entries);
+        let loss = sums.forward_backward(&self.labels, spread, regularisers, of_spread)?;
+        for (into, row) in adjoints.chunks_exact_mut(width).zip(of_spread.chunks_exact(of_labels)) {
             into[0] = row[0];
             for (label, (&column, adjoint)) in columns.iter().zip(&row[1..]).enumerate() {
                 into[column] += self.weights.get(label).unwrap_or(&1.0) * adjoint;
             }
         }
-        Ok(out.loss)
+        Ok(loss)
+    }
+}
+
+/// Room for one utterance after the other: emissions and adjoints by label, both recursions. It stays in the session.
+#[derive(Debug, Default)]
+pub(crate) struct Lane {
+    emissions: Vec<f64>,
+    adjoints: Vec<f64>,
+    sums: CtcWorkspace,
+}
+
+impl Lane {
+    fn bytes(&self) -> usize {
+        8 * (self.emissions.capacity() + self.adjoints.capacity()) + self.sums.held()
     }
 }
 
@@ -111,11 +133,11 @@ impl Ctc {
         4 * labels.len() + 8 * weights.len() + 4 * classes.len()
     }
 
-    /// Bytes of the sum over its alignments: emissions and adjoints by label, both recursions.
+    /// Bytes of a lane for an utterance.
     pub fn bytes_of_sum(&self, utterance: usize) -> usize {
         let (frames, labels) = (self.frames.frames(utterance), self.utterances[utterance].labels.len());
-        let (columns, states) = (frames * (labels + 1), frames * (2 * labels + 1) + 2);
-        8 * (2 * columns + 2 * states + labels) + 4096
+        let by_label = 2 * 8 * frames * (labels + 1);
+        by_label + CtcWorkspace::bytes(frames, labels) + 8 * labels + 4096
     }
 
     /// Blank and the different labels at every frame.
@@ -137,29 +159,38 @@ impl Ctc {
     }
 
     /// Writes losses and the adjoints of the emissions, those of labels times their weights.
+    ///
+    /// ```text
+    /// par for each lane:  for each of its utterances:  both directions
+    /// ```
     pub fn sum(
         &self,
         emissions: &[f64],
         regularisers: &Regularisers,
-        bytes: usize,
+        (lanes, bytes): (&mut Vec<Lane>, usize),
         losses: &mut [f64],
         adjoints: &mut [f64],
     ) -> Result<()> {
         let (width, lattices) = (self.most(), self.frames.lattices());
         let lane = (0..self.utterances.len()).map(|b| self.bytes_of_sum(b)).max().unwrap_or(0);
-        let lanes = (bytes / lane.max(1)).clamp(1, self.utterances.len());
+        let count = (bytes / lane.max(1)).clamp(1, self.utterances.len().min(LANES));
+        lanes.truncate(count);
+        let held: usize = lanes.iter().map(|held| held.bytes().max(lane)).sum();
+        if held.saturating_add((count - lanes.len()) * lane) > bytes {
+            *lanes = Vec::new();
+        }
+        lanes.resize_with(count, Lane::default);
         let mut rest = adjoints;
         let parts = losses.iter_mut().zip(&self.utterances).enumerate().map(|(b, (loss, utterance))| {
             let Range { start, end } = lattices.range(b);
             let own = rest.split_off_mut(..(end - start) * width).expect("every utterance has its adjoints");
             (b, utterance, &emissions[start * width..end * width], loss, own)
         });
-        // In parallel over lanes, in each of them one utterance after the other.
         let mut parts: Vec<_> = parts.collect();
-        let of_lane = parts.len().div_ceil(lanes);
-        let outcomes = parts.par_chunks_mut(of_lane).map(|lane| {
-            lane.iter_mut().try_for_each(|(b, utterance, emissions, loss, adjoints)| {
-                let outcome = utterance.sum(emissions, width, regularisers, adjoints);
+        let of_lane = parts.len().div_ceil(count);
+        let outcomes = parts.par_chunks_mut(of_lane).zip(lanes).map(|(parts, lane)| {
+            parts.iter_mut().try_for_each(|(b, utterance, emissions, loss, adjoints)| {
+                let outcome = utterance.sum(emissions, width, regularisers, adjoints, lane);
                 **loss = outcome.map_err(|error| error.in_group(*b))?;
                 Ok(())
             })

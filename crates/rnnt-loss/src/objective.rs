@@ -4,7 +4,12 @@ use std::{borrow::Cow, ops::Range};
 use panda_core::Selection;
 use rnnt_dp::{Regularisers, Topology};
 
-use crate::{Loss, Options, Result, Targets, compact::emptied, ctc::Ctc, heads::Role};
+use crate::{
+    Loss, Options, Result, Targets,
+    compact::emptied,
+    ctc::{Ctc, Lane},
+    heads::Role,
+};
 
 /// A sum over paths.
 pub(crate) enum Objective<'a> {
@@ -122,18 +127,34 @@ impl<'a> Objective<'a> {
         &self,
         emissions: &[f64],
         options: &Options,
-        (workspace, bytes): (&mut rnnt_dp::Workspace, usize),
+        recursions: &mut Recursions,
         losses: &mut [f64],
         adjoints: &mut [f64],
         room: &mut [f64],
     ) -> Result<()> {
+        let (regularisers, Recursions { lattices, ctc: lanes, bytes }) = (options.regularisers(), recursions);
         match self {
             Self::Transducer(transducer) => {
-                workspace.keep_within(bytes);
-                transducer.sum(emissions, &options.regularisers(), workspace, losses, adjoints, room)
+                lattices.keep_within(*bytes);
+                transducer.sum(emissions, &regularisers, lattices, losses, adjoints, room)
             }
-            Self::Ctc(ctc) => ctc.sum(emissions, &options.regularisers(), bytes, losses, adjoints),
+            Self::Ctc(ctc) => ctc.sum(emissions, &regularisers, (lanes, *bytes), losses, adjoints),
         }
+    }
+}
+
+/// What a session has for sums over paths, of either kind.
+#[derive(Debug)]
+pub(crate) struct Recursions {
+    pub lattices: rnnt_dp::Workspace,
+    pub ctc: Vec<Lane>,
+    /// How much of it may be held in the call at hand.
+    pub bytes: usize,
+}
+
+impl Default for Recursions {
+    fn default() -> Self {
+        Self { lattices: rnnt_dp::Workspace::within(0), ctc: Vec::new(), bytes: 0 }
     }
 }
 

@@ -67,22 +67,16 @@ pub(crate) fn forward<F: Real>(
     session.options.without_head()?;
     let mut run = || {
         session.keep_to(&plan(&session.options, inputs, targets)?, 0)?;
-        let Session { options, lattices, lattice_bytes, compact, .. } = &mut *session;
-        let (loss, bytes) = (&options.loss, *lattice_bytes);
+        let Session { options, recursions, compact, .. } = &mut *session;
+        let loss = &options.loss;
         let objective = Objective::new(loss, targets)?;
         let rows = Rows::new(z.len(), (classes, layout), loss, &objective, targets)?;
         let sites = objective.sites().lattices().sites();
-        Between::new(
-            rows.roles(),
-            &objective,
-            options,
-            Rooms { lattices, bytes, compact },
-            |head, selection| {
-                let apart = rows.apart(z, head);
-                let z = apart.as_deref().unwrap_or(z);
-                scores::forward(z, rows.columns(head).len(), &rows.site_of_row, sites, selection)
-            },
-        )
+        Between::new(rows.roles(), &objective, options, Rooms { recursions, compact }, |head, selection| {
+            let apart = rows.apart(z, head);
+            let z = apart.as_deref().unwrap_or(z);
+            scores::forward(z, rows.columns(head).len(), &rows.site_of_row, sites, selection)
+        })
     };
     run().map_err(|error: Error| error.of(&session.options.loss))
 }

@@ -3,7 +3,8 @@ use kernels::Real;
 
 use crate::{
     Alignment, Error, Head, Inputs, Joint, Layout, Loss, Options, Output, Pending, Result, Targets, align,
-    budget::CallPlan, call::Call, compact::Compact, error::expect_len, held::Held, internal, pruned, scores,
+    budget::CallPlan, call::Call, compact::Compact, error::expect_len, held::Held, internal,
+    objective::Recursions, pruned, scores,
 };
 
 /// Losses of batches, and their gradients; buffers stay from step to step.
@@ -30,9 +31,7 @@ pub struct Session<F> {
     pub(crate) options: Options,
     /// One for each head.
     pub(crate) normalisers: Vec<panda_core::Workspace<F>>,
-    pub(crate) lattices: rnnt_dp::Workspace,
-    /// Bytes that the recursions over lattices may hold in the call at hand.
-    pub(crate) lattice_bytes: usize,
+    pub(crate) recursions: Recursions,
     pub(crate) compact: Compact,
 }
 
@@ -46,14 +45,13 @@ impl<F: Real> Session<F> {
         if let Some(plan) = options.plan {
             panda_core::Workspace::with_plan(plan)?;
         }
-        let lattices = rnnt_dp::Workspace::within(0);
-        let (normalisers, compact) = (Vec::new(), Compact::default());
-        Ok(Self { options: options.clone(), normalisers, lattices, lattice_bytes: 0, compact })
+        let (recursions, compact) = (Recursions::default(), Compact::default());
+        Ok(Self { options: options.clone(), normalisers: Vec::new(), recursions, compact })
     }
 
     /// Makes every part of the session keep to the cut of a call.
     pub(crate) fn keep_to(&mut self, plan: &CallPlan, heads: usize) -> Result<()> {
-        self.lattice_bytes = plan.lattices;
+        self.recursions.bytes = plan.lattices;
         self.compact.keep_within(plan.compact, plan.left);
         while self.normalisers.len() < heads {
             let workspace = match self.options.plan {

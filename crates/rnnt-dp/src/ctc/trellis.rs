@@ -113,11 +113,11 @@ impl<'a> Trellis<'a> {
         self.first().map(|s| self.arc(0, 0, s, false))
     }
 
-    /// `α`, its own emission included, of each place, and the log-probability of the labels.
-    pub fn forward(&self) -> Result<(Vec<f64>, f64)> {
-        let mut alpha = vec![0.0; Graph::states(self)];
-        let log_p = walk::forward::<Log, _>(self, |arc| arc.log_prob, &mut alpha);
-        Ok((alpha, self.log_p(log_p)?))
+    /// Writes `α`, its own emission included, of each place; the log-probability of the labels.
+    pub fn forward(&self, alpha: &mut Vec<f64>) -> Result<f64> {
+        alpha.clear();
+        alpha.resize(Graph::states(self), 0.0);
+        self.log_p(walk::forward::<Log, _>(self, |arc| arc.log_prob, alpha))
     }
 
     /// Fails for a sum over all paths that overflowed.
@@ -130,9 +130,16 @@ impl<'a> Trellis<'a> {
 
     /// `β`, what follows, its own emission left out, of each place.
     pub fn backward<S: Semiring<Weight = f64>>(&self) -> Vec<f64> {
-        let mut beta = vec![0.0; Graph::states(self)];
-        walk::backward::<S, _>(self, |arc| arc.log_prob, &mut beta);
+        let mut beta = Vec::new();
+        self.backward_into::<S>(&mut beta);
         beta
+    }
+
+    /// Writes them.
+    pub fn backward_into<S: Semiring<Weight = f64>>(&self, beta: &mut Vec<f64>) {
+        beta.clear();
+        beta.resize(Graph::states(self), 0.0);
+        walk::backward::<S, _>(self, |arc| arc.log_prob, beta);
     }
 }
 
