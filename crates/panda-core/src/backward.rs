@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use crate::{
     Adjoints, Head, Normalized, Plan, Precision, Real, Result, Selection, Sites, Workspace,
-    cut::{Cut, FEW},
+    cut::{Cut, FEW, MANY},
     error::expect_len,
     panels::{Panels, Slots, fill, lock, pack_for_gradient, pack_for_scores, pack_right, scores},
     score_gradient::{ScoreGradient, Scores},
@@ -128,14 +128,19 @@ impl<F: Real> Pass<'_, F> {
         into: &mut Gradients<F, S::Gradient>,
     ) -> usize {
         let Self { plan, cut, step: ScoreGradient { selection, normalized, adjoints }, kept, .. } = self;
-        let counts = |site: &usize| adjoints.counts::<F>(*site, selection);
-        let mut list = std::mem::take(&mut workspace.list);
+        let (mut list, mut room) =
+            (std::mem::take(&mut workspace.list), std::mem::take(&mut workspace.counts));
         make(&mut list, plan.wave);
+        grow(&mut room, sites.len(), false);
+        let counts = &mut room[..sites.len()];
+        let each = counts.par_iter_mut().enumerate().with_min_len(MANY);
+        each.for_each(|(site, counts)| *counts = adjoints.counts::<F>(site, selection));
         waves::backward(plan, cut.strip, normalized, *kept, counts, &mut list, |wave, held| {
             self.wave::<N, S>(sites, wave, held, workspace, panels, into);
         });
-        workspace.list = list;
-        (0..sites.len()).filter(counts).count()
+        let counted = waves::count(counts);
+        (workspace.list, workspace.counts) = (list, room);
+        counted
     }
 
     /// One wave, which may be held.

@@ -44,7 +44,7 @@ pub fn forward<F: Real, S: Sites<F>>(
     let (mut full, mut half) = (std::mem::take(&mut workspace.full), std::mem::take(&mut workspace.half));
     let result = in_pool(|| {
         let plan = workspace.prepare(sites, head, selection, (&mut full, &mut half))?;
-        let mut out = Normalized::new(sites.len(), selection.per_site(), workspace.take_spare(&plan, head));
+        let mut out = workspace.take_spare(&plan, [sites.len(), selection.per_site()], head);
         let cut = Cut::of(&plan, head.hidden, workspace.precision);
         let pass = Pass { plan, cut, head, selection };
         match workspace.precision {
@@ -54,7 +54,7 @@ pub fn forward<F: Real, S: Sites<F>>(
         match out.finish(selection) {
             Ok(()) => Ok(out),
             Err(error) => {
-                out.release(workspace);
+                workspace.recycle(out);
                 Err(error)
             }
         }

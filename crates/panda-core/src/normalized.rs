@@ -3,10 +3,9 @@ use rayon::prelude::*;
 
 use crate::{
     Error, Real, Result, Selection, Workspace,
-    cut::FEW,
+    cut::{FEW, MANY},
     error::expect_len,
     kept::{Held, Kept},
-    workspace::Spare,
 };
 
 /// What forward returns and backward needs: `N (S + 2)` numbers, and the scores and hidden rows that the budget had room
@@ -36,20 +35,25 @@ impl<F: Real> Normalized<F> {
     }
 
     /// Lets go of kept scores and rows: a later backward makes them again, and `workspace` has their room for its next call.
+    /// ([`Workspace::recycle`] takes all the rest as well.)
     pub fn release(&mut self, workspace: &mut Workspace<F>) {
-        workspace.give_spare(Spare {
-            kept: std::mem::take(&mut self.kept.scores),
-            held: std::mem::take(&mut self.held),
-        });
+        let (kept, held) = (std::mem::take(&mut self.kept), std::mem::take(&mut self.held));
+        workspace.recycle(Self { kept, held, ..Self::none() });
     }
 
-    pub(crate) fn new(sites: usize, per_site: usize, (kept, held): (Kept<F>, Held<F>)) -> Self {
+    /// Of no site.
+    pub(crate) fn none() -> Self {
+        Self::new(0, 0)
+    }
+
+    /// Nothing found yet and nothing kept.
+    pub(crate) fn new(sites: usize, per_site: usize) -> Self {
         Self {
             max: vec![F::NEG_INFINITY; sites],
             log_sum: vec![0.0; sites],
             emissions: vec![0.0; sites * per_site],
-            kept,
-            held,
+            kept: Kept::default(),
+            held: Held::default(),
         }
     }
 
@@ -73,7 +77,7 @@ impl<F: Real> Normalized<F> {
             }
         });
         let bad = |(log_sum, max): (&f64, &F)| !log_sum.is_finite() || !max.to_f64().is_finite();
-        match log_sum.par_iter().zip(max).with_min_len(1 << 10).position_first(bad) {
+        match log_sum.par_iter().zip(max).with_min_len(MANY).position_first(bad) {
             None => Ok(()),
             Some(site) if max[site] == F::NEG_INFINITY && log_sum[site] == f64::NEG_INFINITY => {
                 Err(Error::AllMasked { site })

@@ -22,12 +22,13 @@ pub(crate) fn backward<F: Real>(
     strip: usize,
     normalized: &Normalized<F>,
     kept: usize,
-    counts: impl Fn(&usize) -> bool,
+    counts: &[bool],
     list: &mut Vec<usize>,
     mut each: impl FnMut(&[usize], bool),
 ) {
     // Held rows lie side by side, so that a few that do not count come along: their gradients are zero.
-    let whole = |wave: &Range<usize>| 8 * wave.clone().filter(&counts).count() >= 7 * wave.len();
+    let whole = |wave: &Range<usize>| 8 * count(&counts[wave.clone()]) >= 7 * wave.len();
+    let counts = |site: &usize| counts[*site];
     let held = normalized.held.waves(plan, kept);
     for wave in held.clone().filter(whole) {
         list.clear();
@@ -36,8 +37,8 @@ pub(crate) fn backward<F: Real>(
     }
     let first = held.clone().last().map_or(0, |wave| wave.end);
     let partly = || held.clone().filter(|wave| !whole(wave)).flatten();
-    let kept_sites = || partly().chain(first..kept).filter(&counts);
-    let rest = || (kept..normalized.max.len()).filter(&counts);
+    let kept_sites = || partly().chain(first..kept).filter(counts);
+    let rest = || (kept..normalized.max.len()).filter(counts);
     let streams: [(&mut dyn Iterator<Item = usize>, usize); 2] =
         [(&mut kept_sites(), kept_sites().count()), (&mut rest(), rest().count())];
     for (sites, count) in streams {
@@ -48,4 +49,9 @@ pub(crate) fn backward<F: Real>(
             each(list, false);
         }
     }
+}
+
+/// How many sites count.
+pub(crate) fn count(counts: &[bool]) -> usize {
+    counts.iter().filter(|counts| **counts).count()
 }
