@@ -1,5 +1,7 @@
 //! What a lattice sends back for each site.
-use crate::{Error, Real, Result, Selection, error::expect_len};
+use rayon::prelude::*;
+
+use crate::{Error, Real, Result, Selection, cut::MANY, error::expect_len};
 
 /// What the lattice sends back.
 #[derive(Debug, Clone, Copy)]
@@ -35,14 +37,13 @@ impl<'a> Adjoints<'a> {
         for (argument, values) in [("adjoints.log_z", self.log_z), ("adjoints.clamp.weights", weights)] {
             let Some(values) = values else { continue };
             expect_len(argument, sites, values.len())?;
-            values.iter().enumerate().try_for_each(|(site, &value)| finite::<F>(argument, site, value))?;
+            first_error(sites, |site| finite::<F>(argument, site, values[site]))?;
         }
-        for site in 0..sites {
-            for (slot, _) in selection.active(site) {
-                finite::<F>("adjoints.emissions", site, self.emissions[site * per_site + slot])?;
-            }
-            finite::<F>("adjoints.emissions", site, self.total(site, selection))?;
-        }
+        first_error(sites, |site| {
+            let entries = selection.active(site).map(|(slot, _)| self.emissions[site * per_site + slot]);
+            let mut all = entries.chain([self.total(site, selection)]);
+            all.try_for_each(|value| finite::<F>("adjoints.emissions", site, value))
+        })?;
         match self.clamp {
             Some(Clamp { limit, .. }) if limit.is_nan() || limit < 0.0 => Err(Error::Clamp { limit }),
             _ => Ok(()),
@@ -62,6 +63,12 @@ impl<'a> Adjoints<'a> {
         let row = &self.emissions[site * selection.per_site()..];
         selection.active(site).map(|(slot, _)| row[slot]).sum::<f64>() - self.log_z.map_or(0.0, |a| a[site])
     }
+}
+
+/// What is wrong with the first site with which anything is.
+fn first_error(sites: usize, check: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
+    let error = |site| check(site).err();
+    (0..sites).into_par_iter().with_min_len(MANY).find_map_first(error).map_or(Ok(()), Err)
 }
 
 fn finite<F: Real>(argument: &'static str, site: usize, value: f64) -> Result<()> {

@@ -1,20 +1,20 @@
 //! Backward: gradients from compact adjoints, one wave of sites at a time, tile by tile.
-use std::ops::Range;
+use std::{ops::Range, sync::Mutex};
 
 use kernels::{
-    grow,
-    packed::{Full, Numbers, half::Half},
+    Accumulate, View, ViewMut, grow,
+    packed::{Full, Numbers, Operand, half::Half},
     zeros,
 };
 use rayon::prelude::*;
 
 use crate::{
     Adjoints, Head, Normalized, Plan, Precision, Real, Result, Selection, Sites, Workspace,
-    cut::{Cut, FEW},
+    cut::{Cut, FEW, MANY},
     error::expect_len,
-    flight::Flight,
-    panels::{Panels, Targets, Wave, fill, pack},
-    score_gradient::ScoreGradient,
+    panels::{Panels, Slots, fill, lock, pack_for_gradient, pack_for_scores, pack_right, scores},
+    score_gradient::{ScoreGradient, Scores},
+    waves,
     workspace::{in_pool, make},
 };
 
@@ -86,130 +86,253 @@ pub fn backward<F: Real, S: Sites<F>>(
 ) -> Result<usize> {
     let (mut full, mut half) = (std::mem::take(&mut workspace.full), std::mem::take(&mut workspace.half));
     let result = in_pool(|| {
-        let plan = workspace.prepare(
-            arguments.sites,
-            arguments.head,
-            arguments.selection,
-            (&mut full, &mut half),
-        )?;
-        match workspace.precision {
-            Precision::Full => Pass::<F, Full, S>::new(&arguments, plan, &mut full, into)?.run(workspace),
-            Precision::Bf16 => Pass::<F, Half, S>::new(&arguments, plan, &mut half, into)?.run(workspace),
-        }
+        let Backward { sites, head, selection, normalized, adjoints } = arguments;
+        let plan = workspace.prepare(sites, head, selection, (&mut full, &mut half))?;
+        normalized.check(sites.len(), selection.per_site())?;
+        adjoints.check::<F>(sites.len(), selection)?;
+        expect_len("into.weight", head.weight.len(), into.weight.len())?;
+        expect_len("into.bias", head.classes, into.bias.len())?;
+        let pass = Pass {
+            plan,
+            cut: Cut::of(&plan, head.hidden, workspace.precision),
+            head,
+            step: ScoreGradient { selection, normalized, adjoints },
+            kept: normalized.kept.sites_for(&plan, head.classes).min(sites.len()),
+        };
+        Ok(match workspace.precision {
+            Precision::Full => pass.run::<Full, S>(sites, workspace, &mut full, into),
+            Precision::Bf16 => pass.run::<Half, S>(sites, workspace, &mut half, into),
+        })
     });
     (workspace.full, workspace.half) = (full, half);
     result
 }
 
-/// One way back through all waves.
-struct Pass<'a, F: Real, N: Numbers<F>, S: Sites<F>> {
-    of: &'a Backward<'a, F, S>,
+/// What all waves of a way back have in common.
+struct Pass<'a, F> {
     plan: Plan<F>,
     cut: Cut,
-    kept_sites: usize,
-    panels: &'a mut Panels<N::Word>,
-    into: &'a mut Gradients<F, S::Gradient>,
+    head: &'a Head<'a, F>,
+    step: ScoreGradient<'a, F>,
+    /// Sites, from the first, whose scores were kept; a wave has such sites, or others, never both.
+    kept: usize,
 }
 
-impl<'a, F: Real, N: Numbers<F>, S: Sites<F>> Pass<'a, F, N, S> {
-    /// Fails unless everything fits together.
-    fn new(
-        of: &'a Backward<'a, F, S>,
-        plan: Plan<F>,
-        panels: &'a mut Panels<N::Word>,
-        into: &'a mut Gradients<F, S::Gradient>,
-    ) -> Result<Self> {
-        let Backward { sites, head, selection, normalized, adjoints } = *of;
-        normalized.check(sites.len(), selection.per_site())?;
-        adjoints.check::<F>(sites.len(), selection)?;
-        expect_len("into.weight", head.weight.len(), into.weight.len())?;
-        expect_len("into.bias", head.classes, into.bias.len())?;
-        let kept_sites = normalized.kept.sites_for(&plan, head.classes).min(sites.len());
-        Ok(Self { of, plan, cut: Cut::new::<F, N>(&plan, head.hidden), kept_sites, panels, into })
-    }
-
-    /// Waves that are held as they are come first, then other sites whose scores were kept, then the rest. Returns how many
-    /// sites there were.
-    fn run(&mut self, workspace: &mut Workspace<F>) -> Result<usize> {
-        let Backward { sites, selection, normalized, adjoints, .. } = *self.of;
-        let counts = |site: &usize| adjoints.counts::<F>(*site, selection);
-        // Held rows lie side by side, so that a few that do not count come along: their gradients are zero.
-        let whole = |wave: &Range<usize>| 8 * wave.clone().filter(counts).count() >= 7 * wave.len();
-        let held = normalized.held.waves(&self.plan, self.kept_sites);
-        let mut list = std::mem::take(&mut workspace.list);
-        make(&mut list, self.plan.wave);
-        let (mut counted, mut first_kept) = (0, 0);
-        for wave in held.clone() {
-            first_kept = wave.end;
-            if whole(&wave) {
-                counted += wave.clone().filter(counts).count();
-                list.clear();
-                list.extend(wave);
-                self.wave(&list, true, workspace);
-            }
-        }
-        let partly = || held.clone().filter(|wave| !whole(wave)).flatten();
-        let kept = || partly().chain(first_kept..self.kept_sites).filter(counts);
-        let rest = || (self.kept_sites..sites.len()).filter(counts);
-        let sizes = [kept().count(), rest().count()];
-        let (mut kept, mut rest) = (kept(), rest());
-        let streams: [&mut dyn Iterator<Item = usize>; 2] = [&mut kept, &mut rest];
-        for (sites, count) in streams.into_iter().zip(sizes) {
-            let step = self.plan.step(count, self.cut.strip);
-            for _ in 0..count.div_ceil(step) {
-                list.clear();
-                list.extend((&mut *sites).take(step));
-                counted += list.len();
-                self.wave(&list, false, workspace);
-            }
-        }
-        workspace.list = list;
-        Ok(counted)
+impl<F: Real> Pass<'_, F> {
+    /// All waves; returns how many sites count.
+    fn run<N: Numbers<F>, S: Sites<F>>(
+        &self,
+        sites: &S,
+        workspace: &mut Workspace<F>,
+        panels: &mut Panels<N::Word>,
+        into: &mut Gradients<F, S::Gradient>,
+    ) -> usize {
+        let Self { plan, cut, step: ScoreGradient { selection, normalized, adjoints }, kept, .. } = self;
+        let (mut list, mut room) =
+            (std::mem::take(&mut workspace.list), std::mem::take(&mut workspace.counts));
+        make(&mut list, plan.wave);
+        grow(&mut room, sites.len(), false);
+        let counts = &mut room[..sites.len()];
+        let each = counts.par_iter_mut().enumerate().with_min_len(MANY);
+        each.for_each(|(site, counts)| *counts = adjoints.counts::<F>(site, selection));
+        waves::backward(plan, cut.strip, normalized, *kept, counts, &mut list, |wave, held| {
+            self.wave::<N, S>(sites, wave, held, workspace, panels, into);
+        });
+        let counted = waves::count(counts);
+        (workspace.list, workspace.counts) = (list, room);
+        counted
     }
 
     /// One wave, which may be held.
-    fn wave(&mut self, wave: &[usize], held: bool, workspace: &mut Workspace<F>) {
-        let Self { of, plan, cut, kept_sites, panels, into } = self;
-        let Backward { sites, head, selection, normalized, adjoints } = **of;
-        let (rows, h) = (wave.len(), head.hidden);
+    fn wave<N: Numbers<F>, S: Sites<F>>(
+        &self,
+        sites: &S,
+        wave: &[usize],
+        held: bool,
+        workspace: &mut Workspace<F>,
+        panels: &mut Panels<N::Word>,
+        into: &mut Gradients<F, S::Gradient>,
+    ) {
+        let Self { plan, cut, head, step, .. } = self;
+        let Workspace { hidden, gradient, z, sums, .. } = workspace;
+        let (rows, h, recompute) = (wave.len(), head.hidden, self.recompute(wave));
         let (blocks, most) = (rows.div_ceil(plan.block), plan.wave.div_ceil(plan.block));
-        grow(&mut workspace.gradient, plan.wave * h, F::ZERO);
-        grow(&mut workspace.sums, plan.tiles * most * cut.strips * plan.tile_classes, F::ZERO);
-        workspace.z.make(cut.slots(plan));
-        let mut right = std::mem::take(&mut panels.h_right);
-        let h_right = &mut right.room(most * cut.h_right, N::ZERO)[..blocks * cut.h_right];
+        z.make(cut.slots(plan));
+        grow(sums, plan.tiles * most * cut.strips * plan.tile_classes, F::ZERO);
+        grow(gradient, plan.wave * h, F::ZERO);
+        let gradient = &mut gradient[..rows * h];
+        let right = &mut panels.h_right.room(most * cut.h_right, N::ZERO)[..blocks * cut.h_right];
         let hidden = if held {
-            let hidden = &normalized.held.rows[wave[0] * h..][..rows * h];
-            pack::<F, N>(plan, hidden, h, h_right);
+            let hidden = &step.normalized.held.rows[wave[0] * h..][..rows * h];
+            pack_right::<F, N>(plan, hidden, h, right);
             hidden
         } else {
-            grow(&mut workspace.hidden, plan.wave * h, F::ZERO);
-            let hidden = &mut workspace.hidden[..rows * h];
-            let recompute = wave[0] >= *kept_sites;
+            grow(hidden, plan.wave * h, F::ZERO);
+            let hidden = &mut hidden[..rows * h];
             let left =
                 recompute.then(|| &mut panels.h_left.room(most * cut.h_left, N::ZERO)[..blocks * cut.h_left]);
-            let into = Wave { hidden: &mut *hidden, left, right: Some(&mut *h_right) };
-            fill::<F, N, S>(plan, sites, wave, into);
+            fill::<F, N, S>(plan, sites, wave, hidden, [left, Some(right)]);
             &*hidden
         };
-        let gradient = &mut workspace.gradient[..rows * h];
-        let step = &ScoreGradient { selection, normalized, adjoints };
-        for classes in plan.flights(head.classes) {
-            let count = classes.len().div_ceil(plan.tile_classes);
-            let targets = Targets {
-                z: &workspace.z,
-                sums: &mut workspace.sums[..count * blocks * cut.strips * plan.tile_classes],
-                gradient: &mut *gradient,
-                weight: &mut into.weight[classes.start * h..classes.end * h],
-                bias: &mut into.bias[classes.clone()],
-            };
-            let flight = Flight { plan, head, classes, wave, step, kept_sites: *kept_sites };
-            panels.backward::<F, N>(&flight, h_right, targets);
+        for flight in plan.flights(head.classes) {
+            let sums = &mut sums
+                [..flight.len().div_ceil(plan.tile_classes) * blocks * cut.strips * plan.tile_classes];
+            if recompute {
+                pack_for_scores::<F, N>(plan, head, &flight, &mut panels.wt_right);
+            }
+            pack_for_gradient::<F, N>(plan, head, &flight, &mut panels.w_right);
+            self.of_scores::<N>(wave, &flight, panels, z, sums);
+            let (panels, weight) = (&*panels, &mut into.weight[flight.start * h..flight.end * h]);
+            let (bias, gradient) = (&mut into.bias[flight.clone()], &mut *gradient);
+            let of_head = || self.of_head::<N>(rows, panels, weight);
+            let of_hidden = || self.of_hidden::<N>(rows, &flight, panels, gradient);
+            rayon::join(of_head, || rayon::join(of_hidden, || self.of_bias(rows, sums, bias)));
         }
         let pieces = gradient.par_chunks_mut(FEW * h).zip(hidden.par_chunks(FEW * h));
         let pieces = pieces.zip(wave.par_chunks(FEW));
         pieces.for_each(|((gradient, hidden), wave)| sites.pull_back(wave, hidden, gradient));
         sites.scatter(wave, gradient, &mut into.sites);
-        panels.h_right = right;
+    }
+
+    /// Whether a wave's scores were not kept.
+    fn recompute(&self, wave: &[usize]) -> bool {
+        wave[0] >= self.kept
+    }
+
+    /// The gradients of the scores, packed on the left either way, and their column sums, of each strip of each tile.
+    ///
+    /// ```text
+    /// par for each tile, par for each block, par for each strip:
+    ///     Z = h Wᵀ + b, or as kept;  G = -A exp((Z - m) - log s), then += a at the selected classes
+    ///     column sums of G;  pack G;  pack Gᵀ, as these steps of the block's sum
+    /// ```
+    fn of_scores<N: Numbers<F>>(
+        &self,
+        wave: &[usize],
+        flight: &Range<usize>,
+        panels: &mut Panels<N::Word>,
+        z: &Slots<F>,
+        sums: &mut [F],
+    ) {
+        let Self { plan, cut, head, step, .. } = self;
+        let (h, blocks, recompute) = (head.hidden, wave.len().div_ceil(plan.block), self.recompute(wave));
+        let (count, strip) = (flight.len().div_ceil(plan.tile_classes), cut.strip);
+        let (mut gt_room, mut g_room) =
+            (std::mem::take(&mut panels.gt_left), std::mem::take(&mut panels.g_left));
+        let gt_left =
+            gt_room.room(count * blocks * cut.gt_left, N::ZERO).par_chunks_mut(blocks * cut.gt_left);
+        let g_left = g_room.room(count * blocks * cut.g_left, N::ZERO).par_chunks_mut(blocks * cut.g_left);
+        let sums = sums.par_chunks_mut(blocks * cut.strips * plan.tile_classes);
+        sums.zip(gt_left.zip(g_left)).enumerate().for_each(|(tile, (sums, (gt_left, g_left)))| {
+            let from = flight.start + tile * plan.tile_classes;
+            let width = plan.tile_classes.min(flight.end - from);
+            let classes = from..from + width;
+            let packed = gt_left.par_chunks_mut(cut.gt_left).zip(g_left.par_chunks_mut(cut.g_left));
+            let sums = sums.par_chunks_mut(cut.strips * width);
+            let blocks = sums.zip(packed).zip(wave.par_chunks(plan.block)).enumerate();
+            blocks.for_each(|(block, ((sums, (gt_left, g_left)), wave))| {
+                let (depth, gt_left) = (wave.len(), Mutex::new(gt_left));
+                let g_left = g_left.par_chunks_mut(N::words(Operand::Left, strip, width));
+                let strips = sums.par_chunks_mut(width).zip(g_left).zip(wave.par_chunks(strip)).enumerate();
+                strips.for_each(|(at, ((sums, g_left), sites))| {
+                    let first = at * strip;
+                    z.with(sites.len() * width, |z| {
+                        if recompute {
+                            let out = ViewMut::new(z, sites.len(), width);
+                            scores::<F, N>(cut, h, (block, first), tile, panels, out);
+                        }
+                        for (g, &site) in z.chunks_exact_mut(width).zip(sites) {
+                            let z = match recompute {
+                                true => Scores::Here(head.bias.map(|bias| &bias[classes.clone()])),
+                                false => Scores::Kept(step.normalized.kept.row(site, &classes)),
+                            };
+                            step.apply(site, from, z, g);
+                        }
+                        sums.fill(F::ZERO);
+                        F::add_rows(sums, z);
+                        let g = View::new(z, sites.len(), width);
+                        N::pack(g, Operand::Left, g_left, 0, width);
+                        N::pack(g.transposed(), Operand::Left, &mut lock(&gt_left), first, depth);
+                    });
+                });
+            });
+        });
+        (panels.gt_left, panels.g_left) = (gt_room, g_room);
+    }
+
+    /// ```text
+    /// par for each tile, par for each piece of its classes:
+    ///     for each block, par for each MR classes:  dW += Gᵀ h
+    /// ```
+    ///
+    /// The pieces of a block come one after the other on a thread that nobody helps, with the rows in its second cache.
+    fn of_head<N: Numbers<F>>(&self, rows: usize, panels: &Panels<N::Word>, weight: &mut [F]) {
+        let Self { plan, head, cut: Cut { piece, leaf, gt_left, h_right, .. }, .. } = *self;
+        let Panels { gt_left: all, h_right: right, .. } = panels;
+        let (h, blocks) = (head.hidden, rows.div_ceil(plan.block));
+        let tiles = weight.par_chunks_mut(plan.tile_classes * h).zip(all.par_chunks(blocks * gt_left));
+        tiles.for_each(|(weight, packed)| {
+            weight.par_chunks_mut(piece * h).enumerate().for_each(|(at, weight)| {
+                for (block, packed) in packed.chunks(gt_left).enumerate() {
+                    let depth = plan.block.min(rows - block * plan.block);
+                    weight.par_chunks_mut(leaf * h).enumerate().for_each(|(row, weight)| {
+                        let left = &packed[N::words(Operand::Left, at * piece + row * leaf, depth)..];
+                        let out = ViewMut::new(weight, weight.len() / h, h);
+                        N::multiply(out, left, &right[block * h_right..], depth, Accumulate::Add);
+                    });
+                }
+            });
+        });
+    }
+
+    /// ```text
+    /// par for each block of sites:
+    ///     for each tile, par for each MR sites:  dh (=|+=) G W
+    /// ```
+    ///
+    /// The first flight overwrites it.
+    fn of_hidden<N: Numbers<F>>(
+        &self,
+        rows: usize,
+        flight: &Range<usize>,
+        panels: &Panels<N::Word>,
+        gradient: &mut [F],
+    ) {
+        let Self { plan, head, cut: Cut { leaf, g_left, w_right, .. }, .. } = *self;
+        let (h, blocks) = (head.hidden, rows.div_ceil(plan.block));
+        gradient.par_chunks_mut(plan.block * h).enumerate().for_each(|(block, gradient)| {
+            for tile in 0..flight.len().div_ceil(plan.tile_classes) {
+                let depth = plan.tile_classes.min(flight.len() - tile * plan.tile_classes);
+                let packed = &panels.g_left[(tile * blocks + block) * g_left..];
+                let first = flight.start == 0 && tile == 0;
+                let how = if first { Accumulate::Replace } else { Accumulate::Add };
+                gradient.par_chunks_mut(leaf * h).enumerate().for_each(|(row, gradient)| {
+                    let left = &packed[N::words(Operand::Left, row * leaf, depth)..];
+                    let out = ViewMut::new(gradient, gradient.len() / h, h);
+                    N::multiply(out, left, &panels.w_right[tile * w_right..], depth, how);
+                });
+            }
+        });
+    }
+
+    /// Adds the column sums of the strips of each tile.
+    ///
+    /// ```text
+    /// par for each tile, par for each NR classes of it:  db += Σ G, strip after strip
+    /// ```
+    fn of_bias(&self, rows: usize, sums: &[F], bias: &mut [f64]) {
+        let Self { plan, cut: Cut { nr, strip, strips, .. }, .. } = *self;
+        let of_tile = rows.div_ceil(plan.block) * strips * plan.tile_classes;
+        bias.par_chunks_mut(plan.tile_classes).zip(sums.par_chunks(of_tile)).for_each(|(bias, sums)| {
+            let width = bias.len();
+            bias.par_chunks_mut(nr).enumerate().for_each(|(at, bias)| {
+                for (block, sums) in sums.chunks(strips * width).enumerate() {
+                    let rows = plan.block.min(rows.saturating_sub(block * plan.block));
+                    for sums in sums.chunks_exact(width).take(rows.div_ceil(strip)) {
+                        bias.iter_mut().zip(&sums[at * nr..]).for_each(|(b, g)| *b += g.to_f64());
+                    }
+                }
+            });
+        });
     }
 }

@@ -7,6 +7,8 @@ use crate::{Plan, Precision, Real, Shape};
 
 /// Rows of a task that makes hidden rows, pulls gradients back or merges statistics.
 pub(crate) const FEW: usize = 4;
+/// Sites of a task that looks at a few numbers of each.
+pub(crate) const MANY: usize = 1 << 10;
 /// Steps of a sum that a task packs of a weight, where a micro-panel can be packed piece by piece.
 const STEPS: usize = 64;
 /// Scores that pass have room for so many threads at once; more wait for each other.
@@ -80,12 +82,11 @@ impl Cut {
 /// Bytes of everything that a call allocates beside its arguments and results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Parts {
-    /// Site list, rows, gradient, scores that pass, column sums, statistics, selected scores, six panels.
-    pub buffers: [usize; 13],
-    /// What the workspace keeps for the next call when nobody needs it any more: scores and rows.
-    pub kept: [usize; 2],
-    /// Largest score, log-sum and emissions of each site.
-    pub compact: usize,
+    /// Site list, which sites count, rows, gradient, scores that pass, column sums, statistics, selected scores, six panels.
+    pub buffers: [usize; 14],
+    /// What outlives a forward, and what the workspace holds for the next one when nobody needs it any more: scores, rows,
+    /// largest score, log-sum and emissions of each site.
+    pub between: [usize; 5],
     /// What lives inside of a step.
     pub passing: usize,
 }
@@ -105,6 +106,7 @@ impl Parts {
         Self {
             buffers: [
                 product(&[wave, size_of::<usize>()]),
+                counts(sites),
                 product(&[wave, hidden, element]),
                 product(&[wave, hidden, element]),
                 product(&[slots, product(&[cut.strip.min(wave), tile, element]).saturating_add(SLOT)]),
@@ -118,8 +120,13 @@ impl Parts {
                 panel(&[tiles, blocks, cut.gt_left]),
                 panel(&[tiles, blocks, cut.g_left]),
             ],
-            kept: [product(&[kept, classes, element]), product(&[held, hidden, element])],
-            compact: compact::<F>(sites, selected),
+            between: [
+                product(&[kept, classes, element]),
+                product(&[held, hidden, element]),
+                product(&[sites, element]),
+                product(&[sites, size_of::<f64>()]),
+                product(&[sites, selected, size_of::<f64>()]),
+            ],
             // Each block's lock, of a tile of gradients or of rows.
             passing: product(&[tiles.max(1), blocks, lock]).saturating_add(QUEUES),
         }
@@ -127,7 +134,7 @@ impl Parts {
 
     /// All of them.
     pub fn bytes(&self) -> usize {
-        let parts = self.buffers.iter().chain(&self.kept).chain([&self.compact, &self.passing]);
+        let parts = self.buffers.iter().chain(&self.between).chain([&self.passing]);
         parts.fold(0, |sum: usize, part| sum.saturating_add(*part))
     }
 }
@@ -145,10 +152,15 @@ fn word<F: Real>(precision: Precision) -> usize {
     }
 }
 
-/// Bytes of every site: largest score, log-sum, emissions.
+/// Bytes of what says which sites count.
+fn counts(sites: usize) -> usize {
+    product(&[sites, size_of::<bool>()])
+}
+
+/// Bytes of every site: largest score, log-sum, emissions, whether it counts.
 pub(crate) fn compact<F>(sites: usize, selected: usize) -> usize {
     let of_site = selected.saturating_mul(size_of::<f64>()).saturating_add(size_of::<F>() + size_of::<f64>());
-    sites.saturating_mul(of_site)
+    sites.saturating_mul(of_site).saturating_add(counts(sites))
 }
 
 fn product(sizes: &[usize]) -> usize {

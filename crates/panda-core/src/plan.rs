@@ -110,7 +110,7 @@ impl<F: Real> Plan<F> {
     }
 
     /// Bytes of the smallest cut: about `(4 MR + 2 NR) H` elements, with MR and NR of the machine's kernel, and
-    /// `S + 2` numbers of every site.
+    /// `S + 2` numbers of every site and whether it counts.
     pub fn smallest(shape: Shape, precision: Precision) -> usize {
         Self::least(shape, precision).bytes(shape, precision)
     }
@@ -157,8 +157,7 @@ impl<F: Real> Plan<F> {
 
     /// Of these, bytes of what forward returns and backward needs, once forward has returned.
     pub fn between(&self, shape: Shape, precision: Precision) -> usize {
-        let Parts { kept, compact, .. } = self.parts(shape, precision);
-        kept.into_iter().fold(compact, usize::saturating_add)
+        self.parts(shape, precision).between.into_iter().fold(0, usize::saturating_add)
     }
 
     pub(crate) fn parts(&self, shape: Shape, precision: Precision) -> Parts {

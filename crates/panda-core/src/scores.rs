@@ -49,7 +49,7 @@ pub fn forward<F: Real>(
     let rows = rows_of_sites(site_of_row, sites)?;
     selection.check(sites, classes)?;
     let per_site = selection.per_site();
-    let mut out = Normalized::new(sites, per_site, Default::default());
+    let mut out = Normalized::new(sites, per_site);
     let statistics = out.max.par_iter_mut().zip(&mut out.log_sum).zip(&rows).with_min_len(BLOCK);
     statistics.for_each(|((max, sum), row)| {
         (*max, *sum) = F::row_statistics(&scores[row * classes..][..classes]);

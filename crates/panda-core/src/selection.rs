@@ -1,5 +1,7 @@
 //! Which classes each site asks for.
-use crate::{Error, Result, error::expect_len};
+use rayon::prelude::*;
+
+use crate::{Error, Result, cut::MANY, error::expect_len};
 
 /// Selected class ids *N x S* with a mask; an inactive entry is never read, whatever its id.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -65,11 +67,11 @@ impl Selection {
     /// Fails unless there is one row a site and every active class exists.
     pub(crate) fn check(&self, sites: usize, classes: usize) -> Result<()> {
         expect_len("selection", sites.saturating_mul(self.per_site), self.ids.len())?;
-        for site in 0..sites {
-            if let Some((slot, class)) = self.active(site).find(|&(_, id)| id as usize >= classes) {
-                return Err(Error::ClassOutOfRange { site, slot, class, classes });
-            }
+        let wrong =
+            |site| self.active(site).find(|&(_, id)| id as usize >= classes).map(|entry| (site, entry));
+        match (0..sites).into_par_iter().with_min_len(MANY).find_map_first(wrong) {
+            None => Ok(()),
+            Some((site, (slot, class))) => Err(Error::ClassOutOfRange { site, slot, class, classes }),
         }
-        Ok(())
     }
 }

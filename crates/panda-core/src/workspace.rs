@@ -2,7 +2,7 @@
 use kernels::{Lines, grow, packed::half::Tile};
 
 use crate::{
-    Head, MemoryBudget, Plan, Precision, Real, Result, Selection, Shape, Sites,
+    Head, MemoryBudget, Normalized, Plan, Precision, Real, Result, Selection, Shape, Sites,
     cut::{Cut, Parts},
     error::expect_len,
     kept::{Held, Kept},
@@ -19,6 +19,8 @@ pub struct Workspace<F> {
     pub(crate) precision: Precision,
     /// Sites of a wave.
     pub(crate) list: Vec<usize>,
+    /// Whether each site counts.
+    pub(crate) counts: Vec<bool>,
     /// Hidden rows of a wave and their gradient.
     pub(crate) hidden: Vec<F>,
     pub(crate) gradient: Vec<F>,
@@ -34,20 +36,7 @@ pub struct Workspace<F> {
     pub(crate) full: Panels<F>,
     pub(crate) half: Panels<Tile>,
     /// What an earlier call kept and nobody needs any more.
-    pub(crate) spare: Spare<F>,
-}
-
-/// Room for what outlives a forward.
-#[derive(Debug)]
-pub(crate) struct Spare<F> {
-    pub kept: Vec<F>,
-    pub held: Held<F>,
-}
-
-impl<F> Default for Spare<F> {
-    fn default() -> Self {
-        Self { kept: Vec::new(), held: Held::default() }
-    }
+    spare: Normalized<F>,
 }
 
 /// Where a call's plan comes from.
@@ -74,7 +63,13 @@ impl<F: Real> Workspace<F> {
 
     /// The same with products in other numbers.
     pub fn with_precision(self, precision: Precision) -> Self {
-        Self { precision, full: Panels::default(), half: Panels::default(), spare: Spare::default(), ..self }
+        Self {
+            precision,
+            full: Panels::default(),
+            half: Panels::default(),
+            spare: Normalized::none(),
+            ..self
+        }
     }
 
     /// Plans further calls by another budget, which holds for the buffers that are there as well.
@@ -87,6 +82,7 @@ impl<F: Real> Workspace<F> {
             plan,
             precision: Precision::Full,
             list: Vec::new(),
+            counts: Vec::new(),
             hidden: Vec::new(),
             gradient: Vec::new(),
             z: Slots::default(),
@@ -95,7 +91,7 @@ impl<F: Real> Workspace<F> {
             picked: Vec::new(),
             full: Panels::default(),
             half: Panels::default(),
-            spare: Spare::default(),
+            spare: Normalized::none(),
         }
     }
 
@@ -136,15 +132,15 @@ impl<F: Real> Workspace<F> {
 
     /// Drops every buffer that is larger than its part of the plan, if all of them together would be more than a limit.
     fn limit(&mut self, limit: usize, parts: Parts, (full, half): (&mut Panels<F>, &mut Panels<Tile>)) {
-        let Self { list, hidden, gradient, z, sums, statistics, picked, spare, .. } = self;
-        let Spare { kept, held: Held { rows, .. } } = spare;
-        let [scores, of_rows] = parts.kept;
-        let vectors: [&mut dyn Buffer; _] = [list, hidden, gradient, z, sums, statistics, picked];
+        let Self { list, counts, hidden, gradient, z, sums, statistics, picked, spare, .. } = self;
+        let Normalized { max, log_sum, emissions, kept, held } = spare;
+        let vectors: [&mut dyn Buffer; _] = [list, counts, hidden, gradient, z, sums, statistics, picked];
         let (of_vectors, of_panels) = parts.buffers.split_at(vectors.len());
         // Panels of the other precision are empty.
         let panels = full.all().into_iter().zip(of_panels).chain(half.all().into_iter().zip(of_panels));
-        let kept: [(&mut dyn Buffer, _); _] = [(kept, &scores), (rows, &of_rows)];
-        let mut buffers: Vec<_> = vectors.into_iter().zip(of_vectors).chain(panels).chain(kept).collect();
+        let between: [&mut dyn Buffer; _] = [&mut kept.scores, &mut held.rows, max, log_sum, emissions];
+        let between = between.into_iter().zip(&parts.between);
+        let mut buffers: Vec<_> = vectors.into_iter().zip(of_vectors).chain(panels).chain(between).collect();
         let excess = buffers.iter().map(|(buffer, part)| buffer.bytes().saturating_sub(**part));
         if excess.fold(parts.bytes(), usize::saturating_add) > limit {
             let large = buffers.iter_mut().filter(|(buffer, part)| buffer.bytes() > **part);
@@ -152,32 +148,56 @@ impl<F: Real> Workspace<F> {
         }
     }
 
-    /// Room for scores and rows that outlive the call.
-    pub(crate) fn take_spare(&mut self, plan: &Plan<F>, head: &Head<F>) -> (Kept<F>, Held<F>) {
-        let strip = Cut::of(plan, head.hidden, self.precision).strip;
-        let Spare { kept, held } = std::mem::take(&mut self.spare);
-        let (sites, wave) = plan.held(strip);
-        let scores = exactly(kept, plan.kept * head.classes);
-        let rows = exactly(held.rows, sites * head.hidden);
-        let held = Held { rows, sites, wave };
-        (Kept::new(scores, plan, plan.step(plan.kept, strip), head.classes), held)
+    /// Takes back what a forward found, once nobody needs it: the next call of its shape allocates nothing for it.
+    pub fn recycle(&mut self, normalized: Normalized<F>) {
+        let Normalized { max, log_sum, emissions, kept, held } = normalized;
+        keep_larger(&mut self.spare.max, max);
+        keep_larger(&mut self.spare.log_sum, log_sum);
+        keep_larger(&mut self.spare.emissions, emissions);
+        keep_larger(&mut self.spare.kept.scores, kept.scores);
+        keep_larger(&mut self.spare.held.rows, held.rows);
     }
 
-    /// Gives such room back.
-    pub(crate) fn give_spare(&mut self, spare: Spare<F>) {
-        if spare.kept.capacity() > self.spare.kept.capacity() {
-            self.spare.kept = spare.kept;
-        }
-        if spare.held.rows.capacity() > self.spare.held.rows.capacity() {
-            self.spare.held = spare.held;
+    /// Room for what outlives a forward, nothing found yet.
+    pub(crate) fn take_spare(
+        &mut self,
+        plan: &Plan<F>,
+        [sites, per_site]: [usize; 2],
+        head: &Head<F>,
+    ) -> Normalized<F> {
+        let strip = Cut::of(plan, head.hidden, self.precision).strip;
+        let spare = std::mem::replace(&mut self.spare, Normalized::none());
+        let (held, wave) = plan.held(strip);
+        let scores = exactly(spare.kept.scores, plan.kept * head.classes);
+        let rows = exactly(spare.held.rows, held * head.hidden);
+        Normalized {
+            max: again(spare.max, sites, F::NEG_INFINITY),
+            log_sum: again(spare.log_sum, sites, 0.0),
+            emissions: again(spare.emissions, sites * per_site, 0.0),
+            kept: Kept::new(scores, plan, plan.step(plan.kept, strip), head.classes),
+            held: Held { rows, sites: held, wave },
         }
     }
 }
 
-/// A buffer of so many elements, and room for no fewer.
+fn keep_larger<T>(spare: &mut Vec<T>, other: Vec<T>) {
+    if other.capacity() > spare.capacity() {
+        *spare = other;
+    }
+}
+
+/// A buffer of so many elements, whatever is in them, and room for no fewer.
 fn exactly<F: Real>(mut buffer: Vec<F>, len: usize) -> Vec<F> {
     grow(&mut buffer, len, F::ZERO);
     buffer.truncate(len);
+    buffer
+}
+
+/// A buffer of so many times a value.
+fn again<T: Clone>(mut buffer: Vec<T>, len: usize, value: T) -> Vec<T> {
+    make(&mut buffer, len);
+    buffer.clear();
+    buffer.resize(len, value);
     buffer
 }
 

@@ -456,6 +456,61 @@ fn infinite_weights_and_adjoints_are_refused() {
     }
 }
 
+/// However many tasks look, the first site is named.
+#[test]
+fn the_first_bad_site_is_named() {
+    let n = 20_000;
+    let (hidden, weight) = (vec![0.5f32; n], [0.1f32, 0.2]);
+    let (rows, head) = (Rows::new(&hidden, 1).unwrap(), Head::new(&weight, None, 1).unwrap());
+    let ids = |wrong: &[usize]| (0..n).map(|site| if wrong.contains(&site) { 9 } else { 0 }).collect();
+    let selection = |wrong: &[usize]| Selection::new(ids(wrong), vec![true; n], 1).unwrap();
+    let plan = planned(n, 1, 2, MemoryBudget::default());
+    let out = forward(&rows, &head, &selection(&[19_999, 7001, 12_000]), &plan);
+    assert_eq!(out, Err(Error::ClassOutOfRange { site: 7001, slot: 0, class: 9, classes: 2 }));
+    let selection = selection(&[]);
+    let out = forward(&rows, &head, &selection, &plan).unwrap();
+    let with = |wrong: &[usize]| -> Vec<f64> {
+        (0..n).map(|site| if wrong.contains(&site) { f64::from(site as u32) * 1e300 } else { -1.0 }).collect()
+    };
+    let back = |adjoints: &Adjoints| backward(&rows, &head, &selection, &out, adjoints, &plan).unwrap_err();
+    let (good, bad) = (with(&[]), with(&[15_000, 6500, 18_000]));
+    let named = |argument, error| {
+        assert_eq!(error, Error::Adjoint { argument, site: 6500, value: 6500.0 * 1e300 });
+    };
+    named("adjoints.emissions", back(&Adjoints::new(&bad)));
+    named("adjoints.log_z", back(&Adjoints { log_z: Some(&bad), ..Adjoints::new(&good) }));
+    let clamp = Some(Clamp { limit: 1.0, weights: &bad });
+    named("adjoints.clamp.weights", back(&Adjoints { clamp, ..Adjoints::new(&good) }));
+}
+
+/// What a call finds does not depend on what an earlier one left in its buffers.
+#[test]
+fn what_is_taken_back_reaches_no_result() {
+    let weight: Vec<f32> = (0..37).map(|i| (i * 5 % 17) as f32 / 9.0 - 1.0).collect();
+    let head = Head::new(&weight, None, 1).unwrap();
+    let mut workspace = Workspace::new(MemoryBudget::default());
+    for n in [300, 2000, 5, 0, 1999, 2500] {
+        let hidden: Vec<f32> = (0..n).map(|i| (i * 7 % 23) as f32 / 11.0).collect();
+        let rows = Rows::new(&hidden, 1).unwrap();
+        let active = (0..3 * n).map(|i| i % 4 != 1).collect();
+        let selection = Selection::new((0..3 * n).map(|i| (i % 37) as u32).collect(), active, 3).unwrap();
+        let run = |workspace: &mut Workspace<f32>| {
+            let out = panda_core::forward(&rows, &head, &selection, workspace).unwrap();
+            let adjoints: Vec<_> = (0..3 * n).map(|i| if i % 5 < 3 { 0.0 } else { 0.3 }).collect();
+            let adjoints = &Adjoints::new(&adjoints);
+            let mut into = Gradients::zero(rows.zero_gradient(), &head);
+            let arguments =
+                Backward { sites: &rows, head: &head, selection: &selection, normalized: &out, adjoints };
+            let counted = panda_core::backward(arguments, workspace, &mut into).unwrap();
+            (out, into, counted)
+        };
+        let found = run(&mut workspace);
+        assert_eq!(found, run(&mut Workspace::new(MemoryBudget::default())), "{n} sites");
+        assert_eq!((found.0.max.len(), found.0.log_sum.len(), found.0.emissions.len()), (n, n, 3 * n));
+        workspace.recycle(found.0);
+    }
+}
+
 #[test]
 fn a_cut_larger_than_the_problem_is_as_good_as_one_that_fits() {
     let (hidden, weight) = ([0.1f32, 0.2, 0.3, 0.4], [0.5f32, 0.6, 0.7]);

@@ -9,16 +9,11 @@
 //! tile at a time, in the nearest cache. A task owns what it writes, and every sum has one order: blocks and tiles by
 //! number, whoever computes them. Where tasks share a packed block, each has steps of its own in every micro-panel, and a
 //! lock stands for what cannot be said in slices.
-mod backward;
-mod forward;
-
 use std::{
     ops::Range,
     sync::{Mutex, MutexGuard},
 };
 
-pub(crate) use backward::Targets;
-pub(crate) use forward::{Found, Room, Scores};
 use kernels::{
     Accumulate, Lines, View, ViewMut, grow,
     packed::{Numbers, Operand},
@@ -52,6 +47,14 @@ impl<W> Default for Panels<W> {
     }
 }
 
+impl<W: Clone> Panels<W> {
+    /// Each of them.
+    pub fn all(&mut self) -> [&mut dyn Buffer; 6] {
+        let Self { h_left, h_right, wt_right, w_right, gt_left, g_left } = self;
+        [h_left, h_right, wt_right, w_right, gt_left, g_left]
+    }
+}
+
 /// Rooms for the scores of a task each, as many as tasks may run at once.
 #[derive(Debug, Default)]
 pub(crate) struct Slots<F>(Vec<Mutex<Vec<F>>>);
@@ -71,7 +74,7 @@ impl<F: Real> Slots<F> {
     }
 
     /// Lends one with room for `len` scores, whatever is in it: to each thread its own, if there are enough.
-    fn with<T>(&self, len: usize, run: impl FnOnce(&mut [F]) -> T) -> T {
+    pub fn with<T>(&self, len: usize, run: impl FnOnce(&mut [F]) -> T) -> T {
         let mut slot = lock(&self.0[rayon::current_thread_index().unwrap_or(0) % self.0.len()]);
         grow(&mut slot, len, F::ZERO);
         run(&mut slot[..len])
@@ -79,19 +82,12 @@ impl<F: Real> Slots<F> {
 }
 
 /// What a panic left behind is only ever overwritten.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Hidden rows of a wave and where they are packed.
-pub(crate) struct Wave<'a, F, W> {
-    pub hidden: &'a mut [F],
-    /// For their scores and for the gradient of the head, unless somebody has done it or nobody will need it.
-    pub left: Option<&'a mut [W]>,
-    pub right: Option<&'a mut [W]>,
-}
-
-/// Makes the hidden rows of a wave and packs them.
+/// Makes the hidden rows of a wave and packs them: on the left for their scores and on the right for the gradient of the
+/// head, unless somebody has done it or nobody will need it.
 ///
 /// ```text
 /// par for each block, par for each strip of it:
@@ -102,11 +98,11 @@ pub(crate) fn fill<F: Real, N: Numbers<F>, S: Sites<F>>(
     plan: &Plan<F>,
     sites: &S,
     wave: &[usize],
-    into: Wave<F, N::Word>,
+    hidden: &mut [F],
+    [left, right]: [Option<&mut [N::Word]>; 2],
 ) {
     let h = sites.width();
     let Cut { strip, h_left, h_right, .. } = Cut::new::<F, N>(plan, h);
-    let Wave { hidden, left, right } = into;
     let blocks = wave.len().div_ceil(plan.block);
     let packed = parts(left, h_left, blocks).zip(parts(right, h_right, blocks));
     let rows = hidden.par_chunks_mut(plan.block * h).zip(wave.par_chunks(plan.block));
@@ -133,7 +129,12 @@ pub(crate) fn fill<F: Real, N: Numbers<F>, S: Sites<F>>(
 /// ```text
 /// par for each block, par for each strip of it:  pack h, as these steps of the block's sum
 /// ```
-pub(crate) fn pack<F: Real, N: Numbers<F>>(plan: &Plan<F>, hidden: &[F], h: usize, right: &mut [N::Word]) {
+pub(crate) fn pack_right<F: Real, N: Numbers<F>>(
+    plan: &Plan<F>,
+    hidden: &[F],
+    h: usize,
+    right: &mut [N::Word],
+) {
     let Cut { strip, h_right, .. } = Cut::new::<F, N>(plan, h);
     let blocks = hidden.par_chunks(plan.block * h).zip(right.par_chunks_mut(h_right));
     blocks.for_each(|(hidden, right)| {
@@ -146,7 +147,7 @@ pub(crate) fn pack<F: Real, N: Numbers<F>>(plan: &Plan<F>, hidden: &[F], h: usiz
 }
 
 /// Parts of a slice, or as many times none.
-fn parts<T: Send>(
+pub(crate) fn parts<T: Send>(
     slice: Option<&mut [T]>,
     size: usize,
     count: usize,
@@ -157,85 +158,74 @@ fn parts<T: Send>(
     }
 }
 
-impl<W: Clone> Panels<W> {
-    /// Each of them.
-    pub fn all(&mut self) -> [&mut dyn Buffer; 6] {
-        let Self { h_left, h_right, wt_right, w_right, gt_left, g_left } = self;
-        [h_left, h_right, wt_right, w_right, gt_left, g_left]
-    }
+/// Packs the weights of a flight for its scores, `Wᵀ` on the right.
+///
+/// ```text
+/// par for each tile, par for each NR classes of it, par for some steps of H each:  pack W
+/// ```
+pub(crate) fn pack_for_scores<F: Real, N: Numbers<F>>(
+    plan: &Plan<F>,
+    head: &Head<F>,
+    flight: &Range<usize>,
+    into: &mut Lines<N::Word>,
+) {
+    let h = head.hidden;
+    let Cut { nr, steps, wt_right, .. } = Cut::new::<F, N>(plan, h);
+    let steps = steps.min(h);
+    let packed = into.room(flight.len().div_ceil(plan.tile_classes) * wt_right, N::ZERO);
+    let tiles = head.weight[flight.start * h..flight.end * h].par_chunks(plan.tile_classes * h);
+    packed.par_chunks_mut(wt_right).zip(tiles).for_each(|(packed, weight)| {
+        let panels = packed.par_chunks_mut(N::words(Operand::Right, nr, h)).zip(weight.par_chunks(nr * h));
+        panels.for_each(|(packed, weight)| {
+            let pieces = packed.par_chunks_mut(N::words(Operand::Right, nr, steps)).enumerate();
+            pieces.for_each(|(piece, packed)| {
+                let (from, rows) = (piece * steps, weight.len() / h);
+                let some = View::with_stride(&weight[from..], rows, steps.min(h - from), h);
+                N::pack(some.transposed(), Operand::Right, packed, 0, steps.min(h - from));
+            });
+        });
+    });
 }
 
-impl<W: Copy + Send + Sync> Panels<W> {
-    /// Packs the weights of a flight for its scores, `Wᵀ` on the right.
-    ///
-    /// ```text
-    /// par for each tile, par for each NR classes of it, par for some steps of H each:  pack W
-    /// ```
-    fn hold_for_scores<F: Real, N: Numbers<F, Word = W>>(
-        &mut self,
-        plan: &Plan<F>,
-        head: &Head<F>,
-        flight: &Range<usize>,
-    ) {
-        let h = head.hidden;
-        let Cut { nr, steps, wt_right, .. } = Cut::new::<F, N>(plan, h);
-        let steps = steps.min(h);
-        let packed = self.wt_right.room(flight.len().div_ceil(plan.tile_classes) * wt_right, N::ZERO);
-        let tiles = head.weight[flight.start * h..flight.end * h].par_chunks(plan.tile_classes * h);
-        packed.par_chunks_mut(wt_right).zip(tiles).for_each(|(packed, weight)| {
-            let panels =
-                packed.par_chunks_mut(N::words(Operand::Right, nr, h)).zip(weight.par_chunks(nr * h));
-            panels.for_each(|(packed, weight)| {
-                let pieces = packed.par_chunks_mut(N::words(Operand::Right, nr, steps)).enumerate();
-                pieces.for_each(|(piece, packed)| {
-                    let (from, rows) = (piece * steps, weight.len() / h);
-                    let some = View::with_stride(&weight[from..], rows, steps.min(h - from), h);
-                    N::pack(some.transposed(), Operand::Right, packed, 0, steps.min(h - from));
-                });
+/// Packs the weights of a flight for the gradient of the rows, `W` on the right.
+///
+/// ```text
+/// par for each tile, par for each NR of H, par for some classes of the tile each:  pack W
+/// ```
+pub(crate) fn pack_for_gradient<F: Real, N: Numbers<F>>(
+    plan: &Plan<F>,
+    head: &Head<F>,
+    flight: &Range<usize>,
+    into: &mut Lines<N::Word>,
+) {
+    let h = head.hidden;
+    let Cut { nr, steps, w_right, .. } = Cut::new::<F, N>(plan, h);
+    let packed = into.room(flight.len().div_ceil(plan.tile_classes) * w_right, N::ZERO);
+    let tiles = head.weight[flight.start * h..flight.end * h].par_chunks(plan.tile_classes * h);
+    packed.par_chunks_mut(w_right).zip(tiles).for_each(|(packed, weight)| {
+        let width = weight.len() / h;
+        let (steps, panel) = (steps.min(width), N::words(Operand::Right, nr, width));
+        packed.par_chunks_mut(panel).take(h.div_ceil(nr)).enumerate().for_each(|(at, packed)| {
+            let pieces = packed.par_chunks_mut(N::words(Operand::Right, nr, steps)).enumerate();
+            pieces.for_each(|(piece, packed)| {
+                let (from, col) = (piece * steps, at * nr);
+                let rows = steps.min(width - from);
+                let some = View::with_stride(&weight[from * h + col..], rows, nr.min(h - col), h);
+                N::pack(some, Operand::Right, packed, 0, rows);
             });
         });
-    }
+    });
+}
 
-    /// Packs the weights of a flight for the gradient of the rows, `W` on the right.
-    ///
-    /// ```text
-    /// par for each tile, par for each NR of H, par for some classes of the tile each:  pack W
-    /// ```
-    fn hold_for_gradient<F: Real, N: Numbers<F, Word = W>>(
-        &mut self,
-        plan: &Plan<F>,
-        head: &Head<F>,
-        flight: &Range<usize>,
-    ) {
-        let h = head.hidden;
-        let Cut { nr, steps, w_right, .. } = Cut::new::<F, N>(plan, h);
-        let packed = self.w_right.room(flight.len().div_ceil(plan.tile_classes) * w_right, N::ZERO);
-        let tiles = head.weight[flight.start * h..flight.end * h].par_chunks(plan.tile_classes * h);
-        packed.par_chunks_mut(w_right).zip(tiles).for_each(|(packed, weight)| {
-            let width = weight.len() / h;
-            let (steps, panel) = (steps.min(width), N::words(Operand::Right, nr, width));
-            packed.par_chunks_mut(panel).take(h.div_ceil(nr)).enumerate().for_each(|(at, packed)| {
-                let pieces = packed.par_chunks_mut(N::words(Operand::Right, nr, steps)).enumerate();
-                pieces.for_each(|(piece, packed)| {
-                    let (from, col) = (piece * steps, at * nr);
-                    let rows = steps.min(width - from);
-                    let some = View::with_stride(&weight[from * h + col..], rows, nr.min(h - col), h);
-                    N::pack(some, Operand::Right, packed, 0, rows);
-                });
-            });
-        });
-    }
-
-    /// Scores, without the bias, of a strip of a block from its row `first` on in a tile.
-    fn scores<F: Real, N: Numbers<F, Word = W>>(
-        &self,
-        cut: &Cut,
-        h: usize,
-        (block, first): (usize, usize),
-        tile: usize,
-        z: ViewMut<F>,
-    ) {
-        let left = &self.h_left[block * cut.h_left + N::words(Operand::Left, first, h)..];
-        N::multiply(z, left, &self.wt_right[tile * cut.wt_right..], h, Accumulate::Replace);
-    }
+/// Scores, without the bias, of a strip of a block from its row `first` on in a tile.
+pub(crate) fn scores<F: Real, N: Numbers<F>>(
+    cut: &Cut,
+    h: usize,
+    (block, first): (usize, usize),
+    tile: usize,
+    Panels { h_left, wt_right, .. }: &Panels<N::Word>,
+    z: ViewMut<F>,
+) {
+    let left = &h_left[block * cut.h_left + N::words(Operand::Left, first, h)..];
+    N::multiply(z, left, &wt_right[tile * cut.wt_right..], h, Accumulate::Replace);
 }

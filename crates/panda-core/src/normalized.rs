@@ -1,0 +1,88 @@
+//! What forward finds: the emissions and the two halves of logZ of every site.
+use rayon::prelude::*;
+
+use crate::{
+    Error, Real, Result, Selection, Workspace,
+    cut::{FEW, MANY},
+    error::expect_len,
+    kept::{Held, Kept},
+};
+
+/// What forward returns and backward needs: `N (S + 2)` numbers, and the scores and hidden rows that the budget had room
+/// for. A clone has no hidden rows.
+///
+/// `log Σ exp z` is kept as `max` and `log_sum` = `log Σ exp(z - max)`, because `(z - max) - log_sum` keeps
+/// digits that `z - logZ` loses when all scores share a large offset.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Normalized<F> {
+    /// Largest score of each site, *N*.
+    pub max: Vec<F>,
+    /// `log Σ_c exp(z[i,c] - max[i])`, *N*.
+    pub log_sum: Vec<f64>,
+    /// `z[i, id[i,s]] - logZ[i]`, *N x S*; 0 at inactive entries.
+    pub emissions: Vec<f64>,
+    pub(crate) kept: Kept<F>,
+    pub(crate) held: Held<F>,
+}
+
+impl<F: Real> Normalized<F> {
+    /// `logZ[i]`
+    ///
+    /// # Panics
+    /// If there is no such site.
+    pub fn log_z(&self, site: usize) -> f64 {
+        self.max[site].to_f64() + self.log_sum[site]
+    }
+
+    /// Lets go of kept scores and rows: a later backward makes them again, and `workspace` has their room for its next call.
+    /// ([`Workspace::recycle`] takes all the rest as well.)
+    pub fn release(&mut self, workspace: &mut Workspace<F>) {
+        let (kept, held) = (std::mem::take(&mut self.kept), std::mem::take(&mut self.held));
+        workspace.recycle(Self { kept, held, ..Self::none() });
+    }
+
+    /// Of no site.
+    pub(crate) fn none() -> Self {
+        Self::new(0, 0)
+    }
+
+    /// Nothing found yet and nothing kept.
+    pub(crate) fn new(sites: usize, per_site: usize) -> Self {
+        Self {
+            max: vec![F::NEG_INFINITY; sites],
+            log_sum: vec![0.0; sites],
+            emissions: vec![0.0; sites * per_site],
+            kept: Kept::default(),
+            held: Held::default(),
+        }
+    }
+
+    pub(crate) fn check(&self, sites: usize, per_site: usize) -> Result<()> {
+        expect_len("normalized.max", sites, self.max.len())?;
+        expect_len("normalized.log_sum", sites, self.log_sum.len())?;
+        expect_len("normalized.emissions", sites.saturating_mul(per_site), self.emissions.len())
+    }
+
+    /// Turns sums into logs and selected scores into emissions.
+    ///
+    /// The first site whose denominator is no positive number, if any, is an error.
+    pub(crate) fn finish(&mut self, selection: &Selection) -> Result<()> {
+        let Self { max, log_sum, emissions, .. } = self;
+        log_sum.par_iter_mut().with_min_len(FEW).for_each(|log_sum| *log_sum = log_sum.ln());
+        let (max, log_sum, per_site) = (&*max, &*log_sum, selection.per_site());
+        let of_sites = emissions.par_chunks_mut(per_site.max(1)).enumerate().with_min_len(FEW);
+        of_sites.for_each(|(site, emissions)| {
+            for (slot, _) in selection.active(site) {
+                emissions[slot] = (emissions[slot] - max[site].to_f64()) - log_sum[site];
+            }
+        });
+        let bad = |(log_sum, max): (&f64, &F)| !log_sum.is_finite() || !max.to_f64().is_finite();
+        match log_sum.par_iter().zip(max).with_min_len(MANY).position_first(bad) {
+            None => Ok(()),
+            Some(site) if max[site] == F::NEG_INFINITY && log_sum[site] == f64::NEG_INFINITY => {
+                Err(Error::AllMasked { site })
+            }
+            Some(site) => Err(Error::NotFinite { site }),
+        }
+    }
+}
