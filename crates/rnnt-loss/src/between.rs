@@ -190,9 +190,11 @@ impl<F: Real> Between<F> {
     /// Nobody needs more than the losses: what they were made with is the session's again.
     pub fn close(self, normalisers: &mut [panda_core::Workspace<F>], compact: &mut Compact) -> Vec<f64> {
         let mut normalisers = normalisers.iter_mut();
-        for (head, Answer { selection, mut normalized, .. }) in self.answers.into_iter().enumerate() {
+        for (head, Answer { selection, normalized, .. }) in self.answers.into_iter().enumerate() {
             compact.keep_selection(head, selection);
-            normalisers.next().into_iter().for_each(|workspace| normalized.release(workspace));
+            if let Some(workspace) = normalisers.next() {
+                workspace.recycle(normalized);
+            }
         }
         compact.numbers = self.numbers;
         self.losses
