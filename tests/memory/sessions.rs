@@ -1,11 +1,18 @@
 //! The budget is a promise for every kind of loss, input and layout: measured <= planned <= budget.
+use candle_core::{Device, Tensor, Var, WithDType, backprop::GradStore};
 use panda::pruned::{Linear, Matrices};
 use panda::rnnt_loss::{
     Dropout, Element, Error, Head, Inputs, Joint, Layout, Loss, MemoryBudget, Options, Precision,
     PrunedJoint, Pruning, Rows, Scales, Session, Simple, Targets, Tokens, Topology,
+    candle::{
+        HeadTensors, JointTensors, LossSession, PrunedTensors, RowTensors, TensorInputs, TrivialJoiner,
+    },
 };
 
-use crate::counting::{measure, turn};
+use crate::counting::{measure, resident, turn};
+
+/// What the kernel may add to resident memory, whose pages may be as large.
+const HUGE_PAGE: usize = 2 << 20;
 
 /// A batch and a kind of loss.
 #[derive(Clone, Debug)]
@@ -157,6 +164,75 @@ impl Case {
         }
     }
 
+    /// The same over padded tensors.
+    fn run_tensors<F: Element + WithDType>(
+        &self,
+        budget: MemoryBudget,
+        whole: bool,
+    ) -> Result<(usize, usize), Error> {
+        let (of, h, c, batch) = (self.arguments::<F>(), self.hidden, self.classes, self.shapes.len());
+        let Layout::Padded { frames, positions } = of.layout else { panic!("tensors are padded") };
+        let var = |values: &[F], shape: &[usize]| {
+            Var::from_slice(&values[..shape.iter().product()], shape, &Device::Cpu).unwrap()
+        };
+        let (encoded, predicted) =
+            (var(&of.encoded, &[batch, frames, h]), var(&of.predicted, &[batch, positions, h]));
+        let (weight, bias) = (var(&of.weight, &[c, h]), var(&of.bias, &[c]));
+        let durations = var(&of.durations, &[4, h]);
+        let simple = [[batch, frames, 9], [batch, positions, 7]];
+        let [am, lm] = [(0, 9), (1, 7)].map(|(side, width)| {
+            (self.kind == Kind::PrunedHeads)
+                .then(|| (var(&of.simple[side], &simple[side]), var(&of.simple[side + 2], &[c, width])))
+        });
+        let head = HeadTensors { weight: &weight, bias: Some(&bias) };
+        let joint = JointTensors {
+            encoded: &encoded,
+            predicted: &predicted,
+            head,
+            durations: (self.kind == Kind::Durations)
+                .then_some(HeadTensors { weight: &durations, bias: None }),
+            dropout: self.dropout.then_some(Dropout { rate: 0.3, seed: 7 }),
+        };
+        let inputs: TensorInputs = match (&am, &lm) {
+            (Some((frames, am)), Some((labels, lm))) => {
+                let [am, lm] = [am, lm].map(|weight| HeadTensors { weight, bias: None });
+                let simple = TrivialJoiner { frames, labels, am, lm };
+                PrunedTensors { simple, joint, scales: Scales::default() }.into()
+            }
+            _ if self.kind == Kind::Ctc => RowTensors { hidden: &encoded, head }.into(),
+            _ => joint.into(),
+        };
+        let options = Options { loss: loss(self.kind), budget, ..self.options.clone() };
+        let slices = Session::<F>::new(&options)?;
+        let planned = match whole {
+            true => slices.plan_whole(self.inputs(&of), &of.targets)?,
+            false => slices.plan(self.inputs(&of), &of.targets)?,
+        };
+        let (session, mut worst) = (LossSession::new(&options)?, 0);
+        let weights = vec![1.0; batch];
+        for _ in 0..2 {
+            let bytes = |gradients: &GradStore, extra: usize| {
+                let of = |tensor: &Tensor| tensor.elem_count() * tensor.dtype().size_in_bytes();
+                let of_tensors = || gradients.get_ids().filter_map(|id| gradients.get_id(*id)).map(of);
+                of_tensors().sum::<usize>() + extra * of_tensors().max().unwrap_or(0)
+            };
+            let (growth, results) = match whole {
+                true => {
+                    let run = || Ok::<_, Error>(session.forward(inputs, &of.targets)?.sum_all()?.backward()?);
+                    let (_, growth, gradients) = measure(run);
+                    // Candle itself adds each gradient to zeros.
+                    (growth, bytes(&gradients?, 2))
+                }
+                false => {
+                    let (_, growth, out) = measure(|| session.sum(inputs, &of.targets, &weights));
+                    (growth, bytes(&out?.sum.backward()?, 0))
+                }
+            };
+            worst = worst.max(growth.saturating_sub(results));
+        }
+        Ok((planned, worst))
+    }
+
     /// Bytes that a call takes beside arguments and results, twice in one session: what is planned, and what is measured.
     fn run<F: Element>(&self, budget: MemoryBudget, whole: bool) -> Result<(usize, usize), Error> {
         let of = self.arguments::<F>();
@@ -169,21 +245,28 @@ impl Case {
         };
         let (mut session, mut worst) = (session, 0);
         for _ in 0..2 {
-            let (_, growth, results) = measure(|| {
-                let out = match whole {
-                    true => session.forward(self.inputs(&of), &of.targets)?.backward(&weights)?,
-                    false => session.sum(self.inputs(&of), &of.targets, &weights)?,
-                };
-                Ok::<_, Error>(out)
+            let (seen, (_, growth, results)) = resident(|| {
+                measure(|| {
+                    let out = match whole {
+                        true => session.forward(self.inputs(&of), &of.targets)?.backward(&weights)?,
+                        false => session.sum(self.inputs(&of), &of.targets, &weights)?,
+                    };
+                    Ok::<_, Error>(out)
+                })
             });
             let out = results?;
             worst = worst.max(growth.saturating_sub(out.bytes()));
+            let results = planned.saturating_add(out.bytes());
+            assert!(
+                seen.is_none_or(|seen| seen <= results.saturating_add(HUGE_PAGE)),
+                "{self:?}: {seen:?}, {planned}"
+            );
         }
         Ok((planned, worst))
     }
 
     /// Budgets from the smallest cut to none at all.
-    fn check<F: Element>(&self, whole: bool) -> usize {
+    fn check<F: Element + WithDType>(&self, whole: bool) -> usize {
         let smallest = match self.run::<F>(MemoryBudget::bytes(1), whole) {
             Err(Error::Budget { smallest, found: 1 }) => smallest,
             other => panic!("{self:?}: one byte gave {other:?}"),
@@ -194,17 +277,20 @@ impl Case {
         ));
         let budgets =
             [1.0, 1.3, 3.0, 20.0].map(|factor| MemoryBudget::bytes((smallest as f64 * factor) as usize));
+        let tensors = self.padded && !matches!(self.kind, Kind::Rows | Kind::PrunedMatrices);
         for budget in budgets.into_iter().chain([MemoryBudget::recompute(), MemoryBudget::unlimited()]) {
-            let (planned, measured) = self.run::<F>(budget, whole).unwrap();
-            let name = std::any::type_name::<F>();
-            assert!(
-                measured <= planned,
-                "{name} whole {whole} {budget:?} {self:?}: {measured} above {planned}"
-            );
-            let kept = budget.keeps().then_some(budget.limit());
-            assert!(kept.is_none_or(|limit| planned <= limit), "{budget:?} {self:?}: planned {planned}");
+            let by_tensors = tensors.then(|| self.run_tensors::<F>(budget, whole));
+            for outcome in std::iter::once(self.run::<F>(budget, whole)).chain(by_tensors) {
+                let ((planned, measured), name) = (outcome.unwrap(), std::any::type_name::<F>());
+                assert!(
+                    measured <= planned,
+                    "{name} whole {whole} {budget:?} {self:?}: {measured} above {planned}"
+                );
+                let kept = budget.keeps().then_some(budget.limit());
+                assert!(kept.is_none_or(|limit| planned <= limit), "{budget:?} {self:?}: planned {planned}");
+            }
         }
-        6
+        if tensors { 12 } else { 6 }
     }
 }
 
