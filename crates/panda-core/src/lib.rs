@@ -59,6 +59,7 @@ mod score_gradient;
 pub mod scores;
 mod selection;
 mod sites;
+mod tasks;
 mod waves;
 mod workspace;
 
@@ -74,4 +75,5 @@ pub use plan::{Plan, Shape};
 pub use precision::Precision;
 pub use selection::Selection;
 pub use sites::{Rows, Sites};
+pub use tasks::Tasks;
 pub use workspace::Workspace;
