@@ -4,12 +4,11 @@ use std::{ops::Range, sync::Mutex};
 use kernels::{
     Accumulate, View, ViewMut, grow,
     packed::{Full, Numbers, Operand, half::Half},
-    zeros,
 };
 use rayon::prelude::*;
 
 use crate::{
-    Adjoints, Head, Normalized, Plan, Precision, Real, Result, Selection, Sites, Workspace,
+    Adjoints, Gradients, Head, Normalized, Plan, Precision, Real, Result, Selection, Sites, Workspace,
     cut::{Cut, FEW, MANY},
     error::expect_len,
     panels::{Panels, Slots, fill, lock, pack_for_gradient, pack_for_scores, pack_right, scores},
@@ -17,24 +16,6 @@ use crate::{
     waves,
     workspace::{in_pool, make},
 };
-
-/// Gradients of everything that made the scores.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Gradients<F, G> {
-    /// Gradient of what the sites were made of.
-    pub sites: G,
-    /// Gradient of the head's weight, *C x H*.
-    pub weight: Vec<F>,
-    /// Gradient of the head's bias, *C*; also there for a head without one. Strips of sites are summed in `f64`.
-    pub bias: Vec<f64>,
-}
-
-impl<F: Real, G> Gradients<F, G> {
-    /// Zero gradients of a head, around a gradient of sites.
-    pub fn zero(sites: G, head: &Head<F>) -> Self {
-        Self { sites, weight: zeros(head.weight.len()), bias: vec![0.0; head.classes] }
-    }
-}
 
 /// What [`backward`] goes back over: the arguments of [`forward`](crate::forward()), its result, and adjoints.
 #[derive(Debug)]

@@ -1,7 +1,10 @@
 //! Sizes of the parts that a plan's waves and tiles fall into, for a kernel: what tasks own, and the bytes of all buffers.
 use std::sync::Mutex;
 
-use kernels::packed::{Full, Numbers, Operand, half::Half};
+use kernels::packed::{
+    Full, Numbers, Operand,
+    half::{DEPTH, Half},
+};
 
 use crate::{Plan, Precision, Real, Shape};
 
@@ -9,8 +12,10 @@ use crate::{Plan, Precision, Real, Shape};
 pub(crate) const FEW: usize = 4;
 /// Sites of a task that looks at a few numbers of each.
 pub(crate) const MANY: usize = 1 << 10;
-/// Steps of a sum that a task packs of a weight, where a micro-panel can be packed piece by piece.
-const STEPS: usize = 64;
+/// Steps of a sum that a task packs of a weight: the less for more tasks where a flight has few.
+const STEPS: [usize; 2] = [64, 32];
+/// Tasks of a step that are enough: two for each of 64 threads.
+pub(crate) const TASKS: usize = 128;
 /// Scores that pass have room for so many threads at once; more wait for each other.
 const SLOTS: usize = 64;
 /// What the queues of the thread pool take meanwhile, however large the call.
@@ -48,13 +53,16 @@ impl Cut {
         let Plan { block, tile_classes: tile, .. } = *plan;
         let (mr, nr) = (N::side(Operand::Left), N::side(Operand::Right));
         let strip = mr;
+        let weights = plan.tiles.saturating_mul(tile).saturating_mul(h);
+        // The average flight is shorter than the longest.
+        let few = weights / (nr * STEPS[0]) < 3 * TASKS / 2;
         Self {
             mr,
             nr,
             strip,
             leaf: mr,
             piece: 8 * N::strip(),
-            steps: if N::STEPWISE { STEPS } else { usize::MAX },
+            steps: if N::STEPWISE { STEPS[usize::from(few)] } else { DEPTH },
             strips: block.div_ceil(strip),
             h_left: N::words(Operand::Left, block, h),
             h_right: N::words(Operand::Right, h, block),
@@ -71,6 +79,11 @@ impl Cut {
             Precision::Full => Self::new::<F, Full>(plan, h),
             Precision::Bf16 => Self::new::<F, Half>(plan, h),
         }
+    }
+
+    /// Tasks that pack a weight on the right, NR columns and some steps of the sum each.
+    pub fn packing(&self, columns: usize, depth: usize) -> usize {
+        columns.div_ceil(self.nr).saturating_mul(depth.div_ceil(self.steps))
     }
 
     /// How many tasks may have scores that pass at the same time.

@@ -30,7 +30,7 @@ use crate::{
 ///
 /// # Errors
 /// Shapes that do not fit, a budget below the smallest cut, a selected class out of range, an infinite weight, a site whose scores hold NaN or +inf
-/// ([`Error::NotFinite`]) or are all -inf ([`Error::AllMasked`]).
+/// ([`Error::NotFinite`](crate::Error::NotFinite)) or are all -inf ([`Error::AllMasked`](crate::Error::AllMasked)).
 ///
 /// # Cost
 /// 2 N H C floating-point operations and N C exponentials; memory as [`Plan::bytes`](crate::Plan::bytes) says. `f32`

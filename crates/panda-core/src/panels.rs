@@ -170,19 +170,16 @@ pub(crate) fn pack_for_scores<F: Real, N: Numbers<F>>(
     into: &mut Lines<N::Word>,
 ) {
     let h = head.hidden;
-    let Cut { nr, steps, wt_right, .. } = Cut::new::<F, N>(plan, h);
-    let steps = steps.min(h);
-    let packed = into.room(flight.len().div_ceil(plan.tile_classes) * wt_right, N::ZERO);
+    let cut = Cut::new::<F, N>(plan, h);
+    let packed = into.room(flight.len().div_ceil(plan.tile_classes) * cut.wt_right, N::ZERO);
     let tiles = head.weight[flight.start * h..flight.end * h].par_chunks(plan.tile_classes * h);
-    packed.par_chunks_mut(wt_right).zip(tiles).for_each(|(packed, weight)| {
-        let panels = packed.par_chunks_mut(N::words(Operand::Right, nr, h)).zip(weight.par_chunks(nr * h));
-        panels.for_each(|(packed, weight)| {
-            let pieces = packed.par_chunks_mut(N::words(Operand::Right, nr, steps)).enumerate();
-            pieces.for_each(|(piece, packed)| {
-                let (from, rows) = (piece * steps, weight.len() / h);
-                let some = View::with_stride(&weight[from..], rows, steps.min(h - from), h);
-                N::pack(some.transposed(), Operand::Right, packed, 0, steps.min(h - from));
-            });
+    packed.par_chunks_mut(cut.wt_right).zip(tiles).for_each(|(packed, weight)| {
+        let panels = packed.par_chunks_mut(N::words(Operand::Right, cut.nr, h));
+        panels.zip(weight.par_chunks(cut.nr * h)).for_each(|(packed, weight)| {
+            let some = |steps: Range<usize>| {
+                View::with_stride(&weight[steps.start..], weight.len() / h, steps.len(), h).transposed()
+            };
+            pack_panels::<F, N>(&cut, packed, h, some);
         });
     });
 }
@@ -199,22 +196,46 @@ pub(crate) fn pack_for_gradient<F: Real, N: Numbers<F>>(
     into: &mut Lines<N::Word>,
 ) {
     let h = head.hidden;
-    let Cut { nr, steps, w_right, .. } = Cut::new::<F, N>(plan, h);
-    let packed = into.room(flight.len().div_ceil(plan.tile_classes) * w_right, N::ZERO);
+    let cut = Cut::new::<F, N>(plan, h);
+    let packed = into.room(flight.len().div_ceil(plan.tile_classes) * cut.w_right, N::ZERO);
     let tiles = head.weight[flight.start * h..flight.end * h].par_chunks(plan.tile_classes * h);
-    packed.par_chunks_mut(w_right).zip(tiles).for_each(|(packed, weight)| {
+    packed.par_chunks_mut(cut.w_right).zip(tiles).for_each(|(packed, weight)| {
         let width = weight.len() / h;
-        let (steps, panel) = (steps.min(width), N::words(Operand::Right, nr, width));
-        packed.par_chunks_mut(panel).take(h.div_ceil(nr)).enumerate().for_each(|(at, packed)| {
-            let pieces = packed.par_chunks_mut(N::words(Operand::Right, nr, steps)).enumerate();
-            pieces.for_each(|(piece, packed)| {
-                let (from, col) = (piece * steps, at * nr);
-                let rows = steps.min(width - from);
-                let some = View::with_stride(&weight[from * h + col..], rows, nr.min(h - col), h);
-                N::pack(some, Operand::Right, packed, 0, rows);
-            });
+        let panels = packed.par_chunks_mut(N::words(Operand::Right, cut.nr, width)).take(h.div_ceil(cut.nr));
+        panels.enumerate().for_each(|(at, packed)| {
+            let some = |steps: Range<usize>| {
+                let col = at * cut.nr;
+                View::with_stride(&weight[steps.start * h + col..], steps.len(), cut.nr.min(h - col), h)
+            };
+            pack_panels::<F, N>(&cut, packed, width, some);
         });
     });
+}
+
+/// Packs NR columns on the right, some steps of a sum of `depth` at a time.
+fn pack_panels<'a, F: Real, N: Numbers<F>>(
+    cut: &Cut,
+    packed: &mut [N::Word],
+    depth: usize,
+    some: impl Fn(Range<usize>) -> View<'a, F> + Sync,
+) {
+    let pack = |piece: usize, packed: &mut [N::Word]| {
+        let steps = piece * cut.steps..depth.min((piece + 1) * cut.steps);
+        let count = steps.len();
+        N::pack(some(steps), Operand::Right, packed, 0, count);
+    };
+    if N::STEPWISE {
+        let pieces = packed.par_chunks_mut(N::words(Operand::Right, cut.nr, cut.steps)).enumerate();
+        pieces.for_each(|(piece, packed)| pack(piece, packed));
+    } else {
+        // Two micro-panels, a word of each for so many steps: the words of the same steps do not lie side by side.
+        let (low, high) = packed.split_at_mut(packed.len() / 2);
+        low.par_iter_mut().zip(high).enumerate().for_each(|(piece, (low, high))| {
+            let mut words = [N::ZERO; 2];
+            pack(piece, &mut words);
+            [*low, *high] = words;
+        });
+    }
 }
 
 /// Scores, without the bias, of a strip of a block from its row `first` on in a tile.

@@ -3,7 +3,7 @@ use std::{fmt, marker::PhantomData, ops::Range};
 
 use crate::{
     Error, MemoryBudget, Precision, Real, Result,
-    cut::{Cut, Parts, compact},
+    cut::{Cut, Parts, TASKS, compact},
 };
 
 /// Sizes of a call.
@@ -48,6 +48,8 @@ pub struct Plan<F> {
 /// Bytes of weights and score gradients in flight: they stay in the shared cache between the products that make them and
 /// those that use them.
 const IN_FLIGHT: usize = 16 << 20;
+/// The same where it takes more tiles to have enough tasks in each step of a wave.
+const MOST_IN_FLIGHT: usize = 21 << 20;
 /// Bytes of all scores of a wave, as long as few classes allow for a longer one.
 const SCORES: usize = 24 << 20;
 /// Sites of a block, about, and of a wave in blocks, where few classes do not ask for more: the head is read, and its
@@ -87,7 +89,8 @@ impl<F: Real> Plan<F> {
         }
         let sides = Sides::of::<F>(precision);
         let wave = even(all, WAVE * sides.block, sides.strip);
-        let whole = Self { wave, block: sides.block, kept: all, held: all, ..plan };
+        let tiles = plan.tiles.max(sides.tiles(wave, plan.tile_classes, shape.classes));
+        let whole = Self { wave, block: sides.block, tiles, kept: all, held: all, ..plan };
         let whole = whole.fitted(all, shape.classes);
         if fits(&whole) {
             return Ok(whole);
@@ -118,7 +121,7 @@ impl<F: Real> Plan<F> {
     /// The cut at which products run best, within a few eighths of a limit.
     fn best(shape: Shape, precision: Precision, limit: usize) -> Self {
         let (sites, hidden, classes) = (shape.sites.max(1), shape.hidden, shape.classes.max(1));
-        let Sides { nr, strip, block, .. } = Sides::of::<F>(precision);
+        let sides @ Sides { nr, strip, block, .. } = Sides::of::<F>(precision);
         let (element, packed) = (size_of::<F>(), precision.bytes(size_of::<F>()));
         // A hidden row and its gradient, and the row packed twice.
         let row = hidden.saturating_mul(2 * (element + packed));
@@ -128,7 +131,9 @@ impl<F: Real> Plan<F> {
         let wave = even(sites, most, strip);
         let tile = if classes > 4 * CLASSES { CLASSES } else { even(classes, CLASSES, nr) };
         let of_tile = tile.saturating_mul(2 * packed).saturating_mul(wave.saturating_add(hidden));
-        let tiles = ((limit / 8 * 3).min(IN_FLIGHT) / of_tile.max(1)).max(1);
+        let fit = |bytes: usize| (limit / 8 * 3).min(bytes) / of_tile.max(1);
+        let shared = sides.tiles(wave, tile, classes).min(fit(MOST_IN_FLIGHT));
+        let tiles = fit(IN_FLIGHT).max(shared).max(1);
         let tiles = even(classes.div_ceil(tile), tiles, 1);
         Self::custom(wave, block, tile, tiles, 0).fitted(sites, classes)
     }
@@ -242,6 +247,16 @@ impl Sides {
         let Cut { mr, nr, piece, .. } = Cut::of(&Plan::<F>::custom(1, 1, 1, 1, 0), 1, precision);
         // `piece` is eight pairs of micro-panels.
         Self { mr, nr, strip: piece / 8, block: BLOCK.next_multiple_of(piece / 2) }
+    }
+
+    /// Tiles in flight with which each step of a wave has [`TASKS`] on average, if all tiles have: scores are so many strips
+    /// of sites in each tile; of the gradients, that of the rows is as many, those of head and bias are micro-panels of classes.
+    fn tiles(self, wave: usize, tile: usize, classes: usize) -> usize {
+        let (tiles, strips) = (classes.div_ceil(tile), wave.div_ceil(self.mr));
+        let scores = tiles.saturating_mul(strips) / TASKS;
+        let gradients = classes.div_ceil(self.mr).saturating_add(classes.div_ceil(self.nr));
+        let flights = scores.min(gradients / TASKS.saturating_sub(strips).max(1));
+        tiles.div_ceil(flights.max(1))
     }
 }
 

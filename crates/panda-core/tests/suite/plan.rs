@@ -1,5 +1,10 @@
 //! Planning for any sizes.
-use panda_core::{Error, MemoryBudget, Plan, Precision, Real, Shape};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use panda_core::{
+    Adjoints, Backward, Error, Gradients, Head, MemoryBudget, Plan, Precision, Real, Selection, Shape, Sites,
+    Workspace, backward, forward,
+};
 
 #[test]
 fn sizes_that_nobody_has_are_planned() {
@@ -36,6 +41,11 @@ fn are_planned<F: Real>() {
                             "{shape:?}"
                         );
                         let (bytes, operations) = (plan.bytes(shape, precision), plan.operations(shape));
+                        let tasks = plan.tasks(shape, precision);
+                        assert!(
+                            sites == 0 || classes == 0 || hidden == 0 || tasks.scores > 0,
+                            "{shape:?}: {tasks:?}"
+                        );
                         // Two hidden rows at least.
                         assert!(
                             bytes / 8 >= hidden.min(1 << 40) / 4 * usize::from(sites > 0),
@@ -61,6 +71,92 @@ fn what_is_planned_stays_within_the_budget() {
             let bytes =
                 Plan::<f32>::new(shape, Precision::Full, budget).unwrap().bytes(shape, Precision::Full);
             assert!(bytes <= budget.limit(), "{shape:?}: {bytes} of {}", budget.limit());
+        }
+    }
+}
+
+/// Two tasks each for 64 threads.
+#[test]
+fn each_step_has_tasks_for_many_threads() {
+    for sites in [2600, 10_000, 50_000] {
+        for classes in [1024, 4096, 65_536] {
+            for hidden in [256, 512, 1024] {
+                for precision in [Precision::Full, Precision::Bf16] {
+                    // Micro-panels of 32 by 32 are 41 of 1,312 sites and 32 of 1,024 classes: no more is there.
+                    let enough = if precision == Precision::Bf16 && classes == 1024 { 105 } else { 128 };
+                    for budget in
+                        [MemoryBudget::default(), MemoryBudget::recompute(), MemoryBudget::unlimited()]
+                    {
+                        let shape = Shape { sites, hidden, classes, selected: 2 };
+                        let plan = Plan::<f32>::new(shape, precision, budget).unwrap();
+                        let tasks = plan.tasks(shape, precision);
+                        let steps = [
+                            tasks.rows,
+                            tasks.weights_for_scores,
+                            tasks.weights_for_gradient,
+                            tasks.scores,
+                            tasks.score_gradients,
+                            tasks.head + tasks.hidden + tasks.bias,
+                            tasks.pull_back,
+                        ];
+                        let what = format!("{shape:?} {precision:?} {budget:?} {plan:?}");
+                        assert!(steps.iter().all(|step| *step >= enough), "{what}: {tasks:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Rows of ones that count who asks.
+struct Counting {
+    sites: usize,
+    calls: [AtomicUsize; 2],
+}
+
+impl Sites<f32> for Counting {
+    type Gradient = ();
+    fn len(&self) -> usize {
+        self.sites
+    }
+    fn width(&self) -> usize {
+        3
+    }
+    fn largest(&self) -> f64 {
+        1.0
+    }
+    fn fill(&self, _sites: &[usize], hidden: &mut [f32]) {
+        self.calls[0].fetch_add(1, Relaxed);
+        hidden.fill(1.0);
+    }
+    fn pull_back(&self, _sites: &[usize], _hidden: &[f32], _gradient: &mut [f32]) {
+        self.calls[1].fetch_add(1, Relaxed);
+    }
+    fn zero_gradient(&self) {}
+    fn scatter(&self, _sites: &[usize], _gradient: &[f32], _into: &mut ()) {}
+}
+
+#[test]
+fn tasks_are_as_many_as_calls() {
+    let (n, classes) = (1234, 50);
+    let weight = vec![0.1; 3 * classes];
+    let head = &Head::new(&weight, None, 3).unwrap();
+    let selection = &Selection::new(vec![1; n], vec![true; n], 1).unwrap();
+    let emissions = vec![-1.0; n];
+    let adjoints = &Adjoints::new(&emissions);
+    for (wave, block) in [(n, 224), (n, 100), (n, n), (617, 224), (617, 101)] {
+        for precision in [Precision::Full, Precision::Bf16] {
+            let sites = &Counting { sites: n, calls: Default::default() };
+            let plan = Plan::custom(wave, block, 40, 1, 0);
+            let mut workspace = Workspace::with_plan(plan).unwrap().with_precision(precision);
+            let normalized = &forward(sites, head, selection, &mut workspace).unwrap();
+            let mut into = Gradients::zero((), head);
+            backward(Backward { sites, head, selection, normalized, adjoints }, &mut workspace, &mut into)
+                .unwrap();
+            let shape = Shape { sites: n, hidden: 3, classes, selected: 1 };
+            let (tasks, waves) = (plan.tasks(shape, precision), n / wave);
+            let calls = sites.calls.each_ref().map(|calls| calls.load(Relaxed));
+            assert_eq!(calls, [2 * waves * tasks.rows, waves * tasks.pull_back], "{plan:?}");
         }
     }
 }
