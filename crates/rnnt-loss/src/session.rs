@@ -155,9 +155,11 @@ pub trait Element: Real {
 macro_rules! compiled {
     ($($float:ty),*) => {$(
         impl Element for $float {
+            #[inline(never)]
             fn engine(session: &mut Session<Self>) -> &mut dyn Engine<Self> {
                 session
             }
+            #[inline(never)]
             fn look(session: &Session<Self>) -> &dyn Engine<Self> {
                 session
             }

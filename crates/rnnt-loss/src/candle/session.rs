@@ -97,7 +97,11 @@ impl LossSession {
     /// # Cost
     /// As there; a second backward pass over the same graph runs the forward pass again.
     pub fn forward<'a>(&self, inputs: impl Into<TensorInputs<'a>>, targets: &Targets) -> Result<Tensor> {
-        let arguments = self.arguments(inputs.into(), targets)?;
+        self.forward_tensors(inputs.into(), targets)
+    }
+
+    fn forward_tensors(&self, inputs: TensorInputs, targets: &Targets) -> Result<Tensor> {
+        let arguments = self.arguments(inputs, targets)?;
         match arguments.dtype {
             DType::F32 => self.forward_of::<f32>(arguments, targets),
             _ => self.forward_of::<f64>(arguments, targets),
@@ -122,7 +126,11 @@ impl LossSession {
         targets: &Targets,
         weights: &[f64],
     ) -> Result<LossSum> {
-        let arguments = self.arguments(inputs.into(), targets)?;
+        self.sum_tensors(inputs.into(), targets, weights)
+    }
+
+    fn sum_tensors(&self, inputs: TensorInputs, targets: &Targets, weights: &[f64]) -> Result<LossSum> {
+        let arguments = self.arguments(inputs, targets)?;
         match arguments.dtype {
             DType::F32 => self.sum_of::<f32>(&arguments, targets, weights),
             _ => self.sum_of::<f64>(&arguments, targets, weights),
