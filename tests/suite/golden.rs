@@ -2,24 +2,13 @@
 //!
 //! The slice doors have their own check: `panda verify`.
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use candle_core::{DType, Device, Tensor, Var};
-use oracle::compare::gap;
+use oracle::{compare::gap, golden};
 use panda::rnnt_loss::{Options, Targets, candle};
 
 use crate::common::flat;
-
-/// The golden folder, or none on a clone without the shared data; CI must have it.
-fn folder() -> Option<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/golden/rnnt");
-    if folder.is_dir() {
-        return Some(folder);
-    }
-    assert!(std::env::var("CI").as_deref() != Ok("true"), "{} is missing in CI", folder.display());
-    println!("skipped: {} is not here", folder.display());
-    None
-}
 
 struct Case {
     name: String,
@@ -29,7 +18,7 @@ struct Case {
 
 /// The cases of a kind.
 fn cases(kind: &str) -> Vec<Case> {
-    let Some(folder) = folder() else { return Vec::new() };
+    let Some(folder) = golden::folder() else { return Vec::new() };
     let entries = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
     let mut sidecars: Vec<PathBuf> =
         entries.filter(|path| path.extension().is_some_and(|e| e == "json")).collect();

@@ -1,6 +1,6 @@
 //! The dense rival: all scores in one candle tensor, gradients by autograd.
 use candle_core::{Device, Tensor, Var};
-use oracle::dense::{Activation, joint_logits, transducer_loss};
+use oracle::dense::{Activation, joint_logits, lean_transducer_loss};
 
 use super::answer::Shape;
 use super::case::LossWork;
@@ -10,7 +10,7 @@ use super::inputs::{Inputs, Sizes};
 use super::subject::Subject;
 
 /// Score-sized tensors that are alive at once at its peak, measured: see `docs/performance.md`.
-const TENSORS: f64 = 12.5;
+const TENSORS: f64 = 8.5;
 
 /// [`oracle::dense`] on a batch.
 pub struct Dense {
@@ -70,7 +70,7 @@ impl Subject for Dense {
 
     fn step(&mut self) -> Result<Gradients> {
         let logits = joint_logits(&self.frames, &self.labels, &self.weight, &self.bias, Activation::Tanh)?;
-        let loss = transducer_loss(&logits, &self.lengths, &self.targets, self.blank)?.sum_all()?;
+        let loss = lean_transducer_loss(&logits, &self.lengths, &self.targets, self.blank)?.sum_all()?;
         // The loss keeps the graph alive, and nothing else needs to.
         drop(logits);
         let gradients = loss.backward()?;

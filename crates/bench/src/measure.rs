@@ -51,12 +51,15 @@ fn run(spec: &Spec) -> Result<Answer> {
     let mut times = Vec::new();
     let mut rates = Vec::new();
     // After the memory has been measured: the product's operands are not the system's.
-    let mut sgemm = subject.operations().map(|_| Sgemm::new());
-    let mut product = || rates.extend(sgemm.as_mut().map(Sgemm::rate));
-    product();
+    let sgemm = subject.operations().map(|_| Sgemm::new()).transpose()?;
+    let mut product = || -> Result<()> {
+        rates.extend(sgemm.as_ref().map(Sgemm::rate).transpose()?);
+        Ok(())
+    };
+    product()?;
     if first >= LONG {
         times.push(first);
-        (1..FEW).for_each(|_| product());
+        (1..FEW).try_for_each(|_| product())?;
     }
     let seconds = Duration::from_secs_f64(spec.seconds);
     while times.iter().sum::<Duration>() < seconds {
@@ -69,7 +72,7 @@ fn run(spec: &Spec) -> Result<Answer> {
             times.push(time);
             round += time;
         }
-        product();
+        product()?;
     }
     Ok(Answer {
         shape: subject.shape(),

@@ -10,10 +10,16 @@ use crate::{Accumulate, PackedRight, Real, View, ViewMut, add, product, product_
 
 /// Rows of `x` up to which a call is one task, which reads the weight where it is.
 const FEW: usize = 128;
-/// Rows of a task where there are more: all tasks share a packed weight.
+/// Most rows of a task where there are more: all tasks share a packed weight.
 const ROWS: usize = 56;
+/// What they are a multiple of: the rows of a micro-kernel.
+const UNIT: usize = 14;
+/// Tasks that are aimed for, two for each of 64 threads.
+const TASKS: usize = 128;
 /// Rows of the weight's gradient a task, each of which reads all rows of `x` and `dy`.
 const PARAMETERS: usize = 28;
+/// Elements of the bias's gradient a task.
+const BIAS: usize = 256;
 
 /// A layer with its parameters, borrowed: a weight *D x O*, which may be the transpose of what is kept, and a bias *O*.
 ///
@@ -36,6 +42,15 @@ pub struct Affine<'a, F> {
     bias: Option<&'a [F]>,
 }
 
+/// Into how many independent parts calls of a layer are cut, whatever the number of threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tasks {
+    /// Of [`Affine::forward`] and of [`Affine::backward_rows`].
+    pub rows: usize,
+    /// Of [`Affine::backward_parameters`].
+    pub parameters: usize,
+}
+
 impl<'a, F: Real> Affine<'a, F> {
     /// Borrows the parameters.
     ///
@@ -45,6 +60,14 @@ impl<'a, F: Real> Affine<'a, F> {
         let outputs = weight.shape().1;
         assert!(bias.is_none_or(|bias| bias.len() == outputs), "affine: a bias of {outputs} elements");
         Self { weight, bias }
+    }
+
+    /// The parts of calls with so many rows.
+    pub fn tasks(&self, rows: usize) -> Tasks {
+        let (inputs, outputs) = self.weight.shape();
+        let kept = if self.weight.transposed { outputs } else { inputs };
+        let of_rows = if rows <= FEW { 1 } else { rows.div_ceil(rows_of_task(rows)) };
+        Tasks { rows: of_rows, parameters: kept.div_ceil(PARAMETERS) + outputs.div_ceil(BIAS) }
     }
 
     /// `y = x W + b`
@@ -96,7 +119,7 @@ impl<'a, F: Real> Affine<'a, F> {
             return;
         }
         let width = if self.weight.transposed { inputs } else { outputs };
-        weight.par_chunks_mut(PARAMETERS * width).enumerate().for_each(|(task, out)| {
+        let of_weight = |(task, out): (usize, &mut [F])| {
             let (first, count) = (task * PARAMETERS, out.len() / width);
             for &(x, dy) in runs.iter().filter(|(x, _)| !x.is_empty()) {
                 let rows = x.len() / inputs;
@@ -107,17 +130,26 @@ impl<'a, F: Real> Affine<'a, F> {
                 let out = ViewMut::new(out, count, width);
                 product(out, own, View::new(all, rows, width), F::ONE, Accumulate::Add);
             }
-        });
-        bias.par_chunks_mut(256).enumerate().for_each(|(task, bias)| {
+        };
+        let of_bias = |(task, bias): (usize, &mut [F])| {
             let mut sums = vec![0.0; bias.len()];
             for (_, dy) in runs {
                 for row in dy.chunks_exact(outputs) {
-                    sums.iter_mut().zip(&row[task * 256..]).for_each(|(sum, g)| *sum += g.to_f64());
+                    sums.iter_mut().zip(&row[task * BIAS..]).for_each(|(sum, g)| *sum += g.to_f64());
                 }
             }
             bias.iter_mut().zip(sums).for_each(|(bias, sum)| *bias += F::from_f64(sum));
-        });
+        };
+        rayon::join(
+            || weight.par_chunks_mut(PARAMETERS * width).enumerate().for_each(of_weight),
+            || bias.par_chunks_mut(BIAS).enumerate().for_each(of_bias),
+        );
     }
+}
+
+/// Rows of a task of so many.
+fn rows_of_task(count: usize) -> usize {
+    (count / TASKS / UNIT * UNIT).clamp(UNIT, ROWS)
 }
 
 /// `out (=|+=) rows · matrix`, and something with each task's part of it.
@@ -149,7 +181,8 @@ fn rows_times<F: Real>(
         return after(out);
     }
     let packed = PackedRight::new(matrix);
-    out.par_chunks_mut(ROWS * outputs).zip(rows.par_chunks(ROWS * inputs)).for_each(|(out, rows)| {
+    let each = rows_of_task(count);
+    out.par_chunks_mut(each * outputs).zip(rows.par_chunks(each * inputs)).for_each(|(out, rows)| {
         let count = out.len() / outputs;
         let target = ViewMut::new(&mut *out, count, outputs);
         product_packed(target, View::new(rows, count, inputs), &packed, how);

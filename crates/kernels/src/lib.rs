@@ -29,7 +29,7 @@ mod product;
 mod real;
 pub mod scaled;
 
-pub use affine::Affine;
+pub use affine::{Affine, Tasks};
 pub use lines::{Lines, grow};
 pub use pages::{filled, zeros};
 pub use product::{

@@ -64,8 +64,22 @@ pub fn joint_logits(
         Activation::Tanh => sum.tanh()?,
         Activation::Relu => sum.relu()?,
     };
-    let flat = hidden.reshape((batch * most_frames * rows, width))?.matmul(&weight.t()?)?;
-    Ok(flat.broadcast_add(bias)?.reshape((batch, most_frames, rows, classes))?)
+    let logits = head(&hidden.reshape((batch * most_frames * rows, width))?, weight, bias)?;
+    Ok(logits.reshape((batch, most_frames, rows, classes))?)
+}
+
+/// `h W^T + b`, with the bias as one more column of the weight: added by an operation of its own, it would keep a second tensor as
+/// large as the logits alive.
+///
+/// # Shapes
+/// `hidden` `[N, H]`, `weight` `[C, H]`, `bias` `[C]`; returns `[N, C]`.
+///
+/// # Errors
+/// Candle's own errors.
+pub fn head(hidden: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
+    let ones = Tensor::ones((hidden.dim(0)?, 1), hidden.dtype(), hidden.device())?;
+    let weight = Tensor::cat(&[weight, &bias.unsqueeze(1)?], 1)?;
+    Ok(Tensor::cat(&[hidden, &ones], 1)?.matmul(&weight.t()?)?)
 }
 
 /// Transducer loss of each utterance from full logits, differentiable by candle's autograd.
@@ -106,6 +120,52 @@ pub fn transducer_loss_fastemit(
     blank: u32,
     lambda: f64,
 ) -> Result<Tensor> {
+    let batch = batch(logits, frames, labels, blank)?;
+    batch.check_rows(&logits.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>()?)?;
+    let [size, frames, rows, _] = batch.dims;
+    let sites: Vec<u8> = (0..size * frames * rows)
+        .map(|i| u8::from(batch.is_site(i / rows / frames, i / rows % frames, i % rows)))
+        .collect();
+    let sites = Tensor::from_vec(sites, (size, frames, rows, 1), logits.device())?;
+    // Selection, not multiplication: 0 · NaN is NaN.
+    let logits = sites.broadcast_as(logits.shape())?.where_cond(logits, &logits.zeros_like()?)?;
+    // Made of primitive operations, so that it has a gradient, which candle's `softmax_last_dim` has not.
+    loss(&log_softmax(&logits, D::Minus1)?.gather(&classes(&batch, &logits)?, 3)?, &batch, lambda)
+}
+
+/// [`transducer_loss`] by [`select_log_probs`], for benchmarks: padded sites must be finite as well, and no score is looked at.
+///
+/// # Shapes and cost
+/// Those of [`transducer_loss`].
+///
+/// # Errors
+/// Those of [`transducer_loss`], but for values of logits.
+pub fn lean_transducer_loss(
+    logits: &Tensor,
+    frames: &[usize],
+    labels: &[Vec<u32>],
+    blank: u32,
+) -> Result<Tensor> {
+    let batch = batch(logits, frames, labels, blank)?;
+    loss(&select_log_probs(logits, &classes(&batch, logits)?)?, &batch, 0.0)
+}
+
+/// Log-probabilities of some classes of each row, by as few tensors as large as the logits as candle allows: those of the other
+/// classes are never written down.
+///
+/// # Shapes
+/// `logits` `[..., C]`, `classes` `[..., S]` in u32; returns `[..., S]`.
+///
+/// # Errors
+/// Candle's own errors.
+pub fn select_log_probs(logits: &Tensor, classes: &Tensor) -> Result<Tensor> {
+    // The maximum is a constant: it cancels, so it carries no gradient.
+    let max = logits.max_keepdim(D::Minus1)?.detach();
+    let log_sum = (logits.broadcast_sub(&max)?.exp()?.sum_keepdim(D::Minus1)?.log()? + max)?;
+    Ok(logits.gather(classes, D::Minus1)?.broadcast_sub(&log_sum)?)
+}
+
+fn batch<'a>(logits: &Tensor, frames: &'a [usize], labels: &'a [Vec<u32>], blank: u32) -> Result<Batch<'a>> {
     let dims: [usize; 4] = logits
         .dims()
         .try_into()
@@ -119,39 +179,29 @@ pub fn transducer_loss_fastemit(
         let found = (most_frames + rows - 1) as f64;
         return Err(Error::TooLarge { what: "anti-diagonals T + U", limit: MAX_DIAGONALS, found });
     }
-    batch.check_rows(&logits.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>()?)?;
+    Ok(batch)
+}
 
-    let (blanks, labels) = emissions(logits, &batch, lambda)?;
-    let blanks = skewed(&blanks)?;
-    let loss = forward(&blanks, &skewed(&labels)?, &batch)?.neg()?;
+/// The blank and the next label of each site, `[B, T, U + 1, 2]`.
+fn classes(batch: &Batch, logits: &Tensor) -> Result<Tensor> {
+    let [size, frames, rows, _] = batch.dims;
+    // Any id will do beyond the last label: no path that ends at (T_b - 1, U_b) goes there.
+    let next = |i: usize| batch.labels[i / rows / frames].get(i % rows).copied().unwrap_or(batch.blank);
+    let ids = (0..size * frames * rows).flat_map(|i| [batch.blank, next(i)]).collect();
+    Ok(Tensor::from_vec(ids, (size, frames, rows, 2), logits.device())?)
+}
+
+/// Loss of each utterance from the log-probabilities of the blank and of the next label, `[B, T, U + 1, 2]`.
+fn loss(log_probs: &Tensor, batch: &Batch, lambda: f64) -> Result<Tensor> {
+    let [size, frames, rows, _] = batch.dims;
+    let log_probs = possible(log_probs)?;
+    let column = |column: usize| log_probs.narrow(3, column, 1)?.reshape((size, frames, rows));
+    let (blanks, labels) = (column(0)?, column(1)?);
+    let labels = (&labels + ((&labels - labels.detach())? * lambda)?)?;
+    let loss = forward(&skewed(&blanks)?, &skewed(&labels)?, batch)?.neg()?;
     // No path is a value: +inf, and nothing flows back.
     let endless = Tensor::full(f64::INFINITY, loss.shape(), loss.device())?.to_dtype(loss.dtype())?;
     Ok(loss.lt(-NO_PATH / 2.0)?.where_cond(&loss, &endless)?)
-}
-
-/// Log-probabilities `[B, T, U + 1]` of the blank and of the next label, [`NO_PATH`] where there is none.
-fn emissions(logits: &Tensor, batch: &Batch, lambda: f64) -> Result<(Tensor, Tensor)> {
-    let [size, frames, rows, _] = batch.dims;
-    let device = logits.device();
-    let sites: Vec<u8> = (0..size * frames * rows)
-        .map(|i| u8::from(batch.is_site(i / rows / frames, i / rows % frames, i % rows)))
-        .collect();
-    let sites = Tensor::from_vec(sites, (size, frames, rows, 1), device)?.broadcast_as(logits.shape())?;
-    // Selection, not multiplication: 0 · NaN is NaN.
-    let logits = sites.where_cond(logits, &logits.zeros_like()?)?;
-    // Made of primitive operations, so that it has a gradient, which candle's `softmax_last_dim` has not.
-    let log_probs = log_softmax(&logits, D::Minus1)?;
-
-    let ids = |id: &dyn Fn(usize, usize) -> u32| -> Result<Tensor> {
-        let ids: Vec<u32> = (0..size * frames * rows).map(|i| id(i / rows / frames, i % rows)).collect();
-        let picked = log_probs.gather(&Tensor::from_vec(ids, (size, frames, rows, 1), device)?, 3)?;
-        possible(&picked.squeeze(3)?)
-    };
-    let blanks = ids(&|_, _| batch.blank)?;
-    // Any id will do beyond the last label: no path that ends at (T_b - 1, U_b) goes there.
-    let labels = ids(&|b, u| batch.labels[b].get(u).copied().unwrap_or(batch.blank))?;
-    let labels = (&labels + ((&labels - labels.detach())? * lambda)?)?;
-    Ok((blanks, labels))
 }
 
 /// Replaces -inf by [`NO_PATH`], cutting its gradient.

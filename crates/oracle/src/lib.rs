@@ -9,7 +9,7 @@
 //!    not from anyone's algebra;
 //! 4. [`differences`] differentiates any scalar function by central differences, knowing nothing about it.
 //!
-//! The golden vectors of `../shared/golden/rnnt`, made by independent programs, check the ladder from outside. The fast
+//! The [`golden`] vectors, made by independent programs, check the ladder from outside. The fast
 //! crates stand on it; none of them is known here.
 //!
 //! Axis letters: `B` batch, `T` frames, `U` labels, `C` classes, `H` joint width, `N` sites.
@@ -21,6 +21,7 @@ pub mod ctc;
 pub mod dense;
 pub mod differences;
 mod error;
+pub mod golden;
 pub mod noise;
 pub mod paths;
 pub mod reference;

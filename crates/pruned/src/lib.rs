@@ -36,6 +36,7 @@ mod batch;
 mod emissions;
 mod error;
 mod first_pass;
+mod forward;
 mod linear;
 mod matrices;
 mod moves;

@@ -22,6 +22,17 @@ pub(crate) fn block(rows: usize) -> usize {
     even(rows, ROWS)
 }
 
+/// Cuts a slice into parts of given lengths.
+pub(crate) fn cut<T>(mut values: &mut [T], counts: impl IntoIterator<Item = usize>) -> Vec<&mut [T]> {
+    let mut parts = Vec::new();
+    for count in counts {
+        let (part, rest) = values.split_at_mut(count);
+        parts.push(part);
+        values = rest;
+    }
+    parts
+}
+
 /// The largest element that is not NaN; -inf for nothing.
 pub(crate) fn largest<F: Real>(row: &[F]) -> F {
     // Lanes, so that it is vectorised.

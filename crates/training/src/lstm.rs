@@ -127,12 +127,11 @@ impl<F: Real + WithDType> Operation<F> {
         let run = |(layout, weights): (&Layout, &&[F])| direction::forward(layout, self.sizes, x, weights);
         let (tapes, states): (Vec<_>, Vec<_>) = self.layouts.par_iter().zip(weights).map(run).unzip();
         let mut out = vec![F::ZERO; self.batch * frames * width];
-        out.par_chunks_mut((frames * width).max(1)).enumerate().for_each(|(b, out)| {
-            for (direction, (layout, states)) in self.layouts.iter().zip(&states).enumerate() {
-                for (t, row) in layout.places(b) {
-                    let to = &mut out[t * width + direction * hidden..][..hidden];
-                    to.copy_from_slice(&states[row * hidden..][..hidden]);
-                }
+        direction::each_row(&mut out, width, |at, out| {
+            for ((layout, states), out) in self.layouts.iter().zip(&states).zip(out.chunks_exact_mut(hidden))
+            {
+                let Some(row) = layout.row(at / frames, at % frames) else { continue };
+                out.copy_from_slice(&states[row * hidden..][..hidden]);
             }
         });
         (tapes, out)
@@ -176,12 +175,11 @@ impl<F: Real + WithDType> Operation<F> {
             })
         })?;
         let mut dx = vec![<F as Real>::ZERO; if input_wanted { self.batch * frames * input } else { 0 }];
-        dx.par_chunks_mut((frames * input).max(1)).enumerate().for_each(|(b, dx)| {
+        direction::each_row(&mut dx, input, |at, dx| {
             for (layout, gradient) in self.layouts.iter().zip(&gradients) {
-                let Some(rows) = &gradient.input else { continue };
-                for (t, row) in layout.places(b) {
-                    kernels::add(&mut dx[t * input..][..input], &rows[row * input..][..input]);
-                }
+                let row = layout.row(at / frames, at % frames);
+                let Some((rows, row)) = gradient.input.as_ref().zip(row) else { continue };
+                kernels::add(dx, &rows[row * input..][..input]);
             }
         });
         let dx = if input_wanted { Some(tensors::from_vec(dx, (self.batch, frames, input))?) } else { None };

@@ -1,18 +1,9 @@
 //! The report on the golden folder, on folders that are damaged, and on answers that are wrong.
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use oracle::golden;
 
 use super::*;
-
-/// The golden folder, or none on a clone without the shared data; CI must have it.
-fn golden() -> Option<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden/rnnt");
-    if folder.is_dir() {
-        return Some(folder);
-    }
-    assert!(std::env::var("CI").as_deref() != Ok("true"), "{} is missing in CI", folder.display());
-    println!("skipped: {} is not here", folder.display());
-    None
-}
 
 fn text(dir: &Path) -> (bool, String) {
     let mut out = Vec::new();
@@ -59,7 +50,7 @@ fn fails(dir: &Path, file: &str) -> VerifyError {
 
 #[test]
 fn golden_vectors_pass() {
-    let Some(dir) = golden() else { return };
+    let Some(dir) = golden::folder() else { return };
     let (good, text) = text(&dir);
     println!("{text}");
     assert!(good, "{text}");

@@ -1,17 +1,8 @@
 //! The `verify` command as a user runs it: exit status and what it prints.
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
-/// The golden folder, or none on a clone without the shared data; CI must have it.
-fn golden() -> Option<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden/rnnt");
-    if folder.is_dir() {
-        return Some(folder);
-    }
-    assert!(std::env::var("CI").as_deref() != Ok("true"), "{} is missing in CI", folder.display());
-    println!("skipped: {} is not here", folder.display());
-    None
-}
+use oracle::golden;
 
 fn verify(dir: &Path) -> Output {
     Command::new(env!("CARGO_BIN_EXE_panda")).arg("verify").arg(dir).output().unwrap()
@@ -19,7 +10,7 @@ fn verify(dir: &Path) -> Output {
 
 #[test]
 fn sound_answers_exit_with_0() {
-    let Some(dir) = golden() else { return };
+    let Some(dir) = golden::folder() else { return };
     let out = verify(&dir);
     let text = String::from_utf8_lossy(&out.stdout);
     assert!(out.status.success(), "{text}");
@@ -28,7 +19,7 @@ fn sound_answers_exit_with_0() {
 
 #[test]
 fn a_wrong_answer_exits_with_1() {
-    let Some(dir) = golden() else { return };
+    let Some(dir) = golden::folder() else { return };
     let copy = tempfile::tempdir().unwrap();
     let name = "dense_01_basic_blank0";
     let tensors = format!("{name}.safetensors");

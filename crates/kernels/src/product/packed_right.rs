@@ -1,9 +1,14 @@
 //! A right operand that is packed once and multiplied many times.
+use rayon::prelude::*;
+
 use crate::{
     Lines, Real, View,
     features::Machine,
     packed::{Operand, Source},
 };
+
+/// Rows of micro-panels up to which packing is one task.
+const FEW: usize = 256;
 
 /// A matrix *k x n*, packed to stand on the right side of products: a recurrent weight, or that of a head which rows come to
 /// one at a time.
@@ -52,9 +57,12 @@ impl<F: Real> PackedRight<F> {
         let [_, nr] = F::sides(machine);
         (self.rows, self.cols) = (rows, cols);
         let panels = self.panels.room(cols.next_multiple_of(nr) * rows, F::ZERO);
-        for (from, panel) in (0..cols).step_by(nr).zip(panels.chunks_mut((nr * rows).max(1))) {
-            F::pack_panel(machine, &source, (from, 0), nr, panel);
-        }
+        // All tasks of a product wait for this.
+        panels
+            .par_chunks_mut((nr * rows).max(1))
+            .with_min_len(FEW.div_ceil(rows.max(1)))
+            .enumerate()
+            .for_each(|(at, panel)| F::pack_panel(machine, &source, (at * nr, 0), nr, panel));
     }
 
     /// *k*, *n*

@@ -1,22 +1,11 @@
 //! The ladder against answers of independent programs: the dense golden vectors, in f64.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use candle_core::{DType, Device, Tensor, Var};
 use oracle::compare::assert_close;
-use oracle::{dense, reference};
-
-/// The golden folder, or none on a clone without the shared data; CI must have it.
-fn folder() -> Option<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden/rnnt");
-    if folder.is_dir() {
-        return Some(folder);
-    }
-    assert!(std::env::var("CI").as_deref() != Ok("true"), "{} is missing in CI", folder.display());
-    println!("skipped: {} is not here", folder.display());
-    None
-}
+use oracle::{dense, golden, reference};
 
 struct Golden {
     tensors: HashMap<String, Tensor>,
@@ -51,7 +40,7 @@ fn bar(golden: &Golden, name: &str) -> f64 {
 
 #[test]
 fn dense_cases() {
-    let Some(folder) = folder() else { return };
+    let Some(folder) = golden::folder() else { return };
     let mut names: Vec<PathBuf> = std::fs::read_dir(&folder)
         .unwrap()
         .map(|entry| entry.unwrap().path())

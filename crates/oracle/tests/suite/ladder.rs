@@ -268,7 +268,10 @@ fn joint_gradients_agree_with_central_differences() {
     let (frames, labels) = (vec![3, 2], vec![vec![2], vec![]]);
     let shapes = [vec![2, 3, width], vec![2, 2, width], vec![4, width], vec![4]];
     let sizes: Vec<usize> = shapes.iter().map(|s| s.iter().product()).collect();
-    for activation in [Activation::Tanh, Activation::Relu] {
+    type Loss = fn(&Tensor, &[usize], &[Vec<u32>], u32) -> oracle::Result<Tensor>;
+    let losses: [Loss; 2] = [dense::transducer_loss, dense::lean_transducer_loss];
+    let both = [Activation::Tanh, Activation::Relu].map(|activation| losses.map(|loss| (activation, loss)));
+    for (activation, loss) in both.into_iter().flatten() {
         let at = noise::normal(3, 0, sizes.iter().sum(), 1.0);
         let split = |flat: &[f64]| -> Vec<Var> {
             let mut rest = flat;
@@ -282,7 +285,7 @@ fn joint_gradients_agree_with_central_differences() {
         let total = |vars: &[Var]| {
             let logits = dense::joint_logits(&vars[0], &vars[1], &vars[2], &vars[3], activation)?;
             assert_eq!(logits.dims(), dims);
-            Ok::<_, oracle::Error>(dense::transducer_loss(&logits, &frames, &labels, 1)?.sum_all()?)
+            Ok::<_, oracle::Error>(loss(&logits, &frames, &labels, 1)?.sum_all()?)
         };
         let vars = split(&at);
         let grads = total(&vars).unwrap().backward().unwrap();

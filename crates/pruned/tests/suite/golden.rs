@@ -5,20 +5,9 @@ use std::{
 };
 
 use kernels::Real;
-use oracle::compare::assert_close;
+use oracle::{compare::assert_close, golden};
 use pruned::{Batch, FirstPass, Matrices, Options, Unigram, first_pass};
 use safetensors::{Dtype, SafeTensors};
-
-/// The golden folder, or none on a clone without the shared data; CI must have it.
-fn golden() -> Option<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden/rnnt");
-    if folder.is_dir() {
-        return Some(folder);
-    }
-    assert!(std::env::var("CI").as_deref() != Ok("true"), "{} is missing in CI", folder.display());
-    println!("skipped: {} is not here", folder.display());
-    None
-}
 
 struct Case {
     name: String,
@@ -30,7 +19,7 @@ struct Case {
 }
 
 fn cases() -> Vec<Case> {
-    let Some(folder) = golden() else { return Vec::new() };
+    let Some(folder) = golden::folder() else { return Vec::new() };
     let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let name = |path: &Path| path.file_stem().unwrap().to_string_lossy().into_owned();
     let wanted = |path: &PathBuf| {

@@ -1,10 +1,11 @@
 //! One direction of a layer over the whole batch: forward, and backward beside it.
 //!
 //! ```text
-//! forward    pack x                        a task a group
+//! forward    pack x                        blocks of rows
 //!            a = x W_ihᵀ + b               blocks of rows
 //!            steps                         a task a group
-//! backward   pack dh, steps: da            a task a group
+//! backward   pack dh                       blocks of rows
+//!            steps: da                     a task a group
 //!            dW_ih = daᵀ x, db = Σ da      blocks of its rows
 //!            dW_hh = daᵀ h[t-1]            blocks of its rows
 //!            dx = da W_ih                  blocks of rows
@@ -12,7 +13,7 @@
 use kernels::{Accumulate, Affine, PackedRight, Real, View};
 use rayon::prelude::*;
 
-use super::layout::{Layout, Sizes};
+use super::layout::{Layout, ROWS, Sizes};
 use super::steps::{self, Rows};
 
 /// W_ih *4H x D*, W_hh *4H x H* and b *4H*, one after another in one slice.
@@ -44,10 +45,9 @@ pub(super) fn forward<F: Real>(layout: &Layout, sizes: Sizes, x: &[F], weights: 
     let rows = layout.rows();
     let zeros = |width: usize| vec![F::ZERO; rows * width];
     let mut packed = zeros(d);
-    layout.cut(&mut packed, d).into_par_iter().zip(&layout.groups).for_each(|(packed, group)| {
-        layout.for_each(group, |b, t, row| {
-            packed[row * d..][..d].copy_from_slice(&x[(b * frames + t) * d..][..d]);
-        });
+    each_row(&mut packed, d, |row, packed| {
+        let (b, t) = layout.frame(row);
+        packed.copy_from_slice(&x[(b * frames + t) * d..][..d]);
     });
     let mut gates = zeros(4 * h);
     Affine::new(View::new(input_weight, 4 * h, d).transposed(), Some(bias)).forward(&packed, &mut gates);
@@ -67,7 +67,7 @@ pub(super) struct Gradients<F> {
     pub weights: Vec<F>,
 }
 
-/// Backward of [`forward`], with `above(group's packed dL/dh)` to fetch what comes from above.
+/// Backward of [`forward`], with `fetch(utterance, frame, row)` to write what comes from above.
 pub(super) fn backward<F: Real>(
     layout: &Layout,
     sizes: Sizes,
@@ -80,10 +80,13 @@ pub(super) fn backward<F: Real>(
     let [input_weight, recurrent, _] = parts(weights, sizes);
     let Tape { x, mut before, mut gates, mut cell, mut tanh_cell } = tape;
     let mut above = vec![F::ZERO; layout.rows() * h];
+    each_row(&mut above, h, |row, above| {
+        let (b, t) = layout.frame(row);
+        fetch(b, t, above);
+    });
     let packed = PackedRight::new(View::new(recurrent, 4 * h, h));
     let tasks = tasks(layout, h, [&mut gates, &mut cell, &mut tanh_cell, &mut before, &mut above]);
     tasks.into_par_iter().zip(&layout.groups).for_each(|(rows, group)| {
-        layout.for_each(group, |b, t, row| fetch(b, t, &mut rows.state[row * h..][..h]));
         steps::backward(group, h, &packed, rows);
     });
     let da = gates;
@@ -109,6 +112,13 @@ pub(super) fn backward<F: Real>(
     };
     let (input, _) = rayon::join(input, weights);
     Gradients { input, weights: gradient }
+}
+
+/// Calls `write(index, row)` for every row, in blocks of [`ROWS`].
+pub(super) fn each_row<F: Send>(rows: &mut [F], width: usize, write: impl Fn(usize, &mut [F]) + Sync) {
+    rows.par_chunks_mut((ROWS * width).max(1)).enumerate().for_each(|(block, rows)| {
+        rows.chunks_exact_mut(width).enumerate().for_each(|(at, row)| write(block * ROWS + at, row));
+    });
 }
 
 /// The rows of each group, out of gates, c, tanh c, states before and states of all.

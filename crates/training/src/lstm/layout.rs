@@ -13,6 +13,9 @@ const THIN: usize = 8;
 /// Groups of a layer that are aimed for, in both directions together.
 const TASKS: usize = 128;
 
+/// Rows of a task that only copies.
+pub(super) const ROWS: usize = 8;
+
 /// Sizes of a layer: frames of the padded tensor, input width D, state width H.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sizes {
@@ -75,6 +78,8 @@ pub(super) struct Layout {
     pub groups: Vec<Group>,
     /// Runs from each utterance's own end to its start.
     reverse: bool,
+    /// First packed row of each group.
+    firsts: Vec<usize>,
     /// Group, place in it, and first packed row of that group, of each utterance of the batch.
     places: Vec<(usize, usize, usize)>,
 }
@@ -87,12 +92,13 @@ impl Layout {
         let groups: Vec<Group> =
             order.chunks(size).map(|group| Group::new(group.to_vec(), lengths)).collect();
         let mut places = vec![(0, 0, 0); lengths.len()];
-        let mut first = 0;
+        let (mut firsts, mut first) = (Vec::with_capacity(groups.len()), 0);
         for (g, group) in groups.iter().enumerate() {
+            firsts.push(first);
             group.utterances.iter().enumerate().for_each(|(j, &b)| places[b] = (g, j, first));
             first += group.rows();
         }
-        Layout { groups, reverse, places }
+        Layout { groups, reverse, firsts, places }
     }
 
     /// Packed rows of the direction.
@@ -100,22 +106,21 @@ impl Layout {
         self.groups.iter().map(Group::rows).sum()
     }
 
-    /// (frame in the tensor, packed row) of every frame of an utterance.
-    pub fn places(&self, utterance: usize) -> impl Iterator<Item = (usize, usize)> {
+    /// The packed row of a frame of the tensor, unless it is padding.
+    pub fn row(&self, utterance: usize, frame: usize) -> Option<usize> {
         let (g, j, first) = self.places[utterance];
         let group = &self.groups[g];
-        let length = group.lengths[j];
-        (0..length)
-            .map(move |t| (if self.reverse { length - 1 - t } else { t }, first + group.offsets[t] + j))
+        let last = group.lengths[j].checked_sub(1 + frame)?;
+        Some(first + group.offsets[if self.reverse { last } else { frame }] + j)
     }
 
-    /// Calls `visit(batch index, frame in the tensor, row of the group)` for every frame of a group.
-    pub fn for_each(&self, group: &Group, mut visit: impl FnMut(usize, usize, usize)) {
-        for (j, (&b, &length)) in group.utterances.iter().zip(&group.lengths).enumerate() {
-            for t in 0..length {
-                visit(b, if self.reverse { length - 1 - t } else { t }, group.offsets[t] + j);
-            }
-        }
+    /// Batch index and frame in the tensor of a packed row.
+    pub fn frame(&self, row: usize) -> (usize, usize) {
+        let g = self.firsts.partition_point(|&first| first <= row) - 1;
+        let (group, row) = (&self.groups[g], row - self.firsts[g]);
+        let t = group.offsets.partition_point(|&offset| offset <= row) - 1;
+        let j = row - group.offsets[t];
+        (group.utterances[j], if self.reverse { group.lengths[j] - 1 - t } else { t })
     }
 
     /// Cuts packed rows of `width` values into those of each group.

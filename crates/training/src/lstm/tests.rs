@@ -3,7 +3,9 @@ use candle_core::{DType, Device, Tensor, Var};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::layout::{Layout, group_size};
+use kernels::{Affine, View};
+
+use super::layout::{Layout, ROWS, group_size};
 use super::{LstmWeights, lstm};
 
 fn random(shape: &[usize], seed: u64, scale: f64) -> Tensor {
@@ -224,8 +226,44 @@ fn a_batch_is_cut_into_groups_by_its_shape() {
         assert_eq!(layout.groups.len(), batch.div_ceil(group_size(batch, directions)));
         assert_eq!(layout.rows(), lengths.iter().sum::<usize>());
         // Every row belongs to one frame of one utterance.
-        let mut seen: Vec<usize> = (0..batch).flat_map(|b| layout.places(b).map(|(_, row)| row)).collect();
+        let frames = (0..batch).flat_map(|b| (0..110).map(move |t| (b, t)));
+        let mut seen: Vec<usize> = frames.clone().filter_map(|(b, t)| layout.row(b, t)).collect();
         seen.sort_unstable();
         assert!(seen.into_iter().eq(0..layout.rows()));
+        for (b, t) in frames {
+            let row = layout.row(b, t);
+            assert_eq!(row.is_some(), t < lengths[b]);
+            assert!(row.is_none_or(|row| layout.frame(row) == (b, t)));
+        }
+    }
+}
+
+/// Parts of each parallel step of a layer of one direction.
+fn tasks(batch: usize, frames: usize, hidden: usize) -> [(&'static str, usize); 6] {
+    let layout = Layout::new(&vec![frames; batch], 1, false);
+    let weight = vec![0.0f32; 4 * hidden * hidden];
+    // The input is as wide as the state, so that both layers are cut alike.
+    let layer = Affine::new(View::new(&weight, 4 * hidden, hidden).transposed(), None).tasks(layout.rows());
+    [
+        ("rows that are packed", layout.rows().div_ceil(ROWS)),
+        ("x W_ihᵀ", layer.rows),
+        ("steps", layout.groups.len()),
+        ("rows that are unpacked", (batch * frames).div_ceil(ROWS)),
+        ("dx, dW and db", layer.rows + 2 * layer.parameters),
+        ("dW and db, of an input that needs no gradient", 2 * layer.parameters),
+    ]
+}
+
+#[test]
+fn every_parallel_step_but_the_recurrent_one_has_two_tasks_for_each_of_64_threads() {
+    for (batch, hidden) in [16, 24, 32, 48, 64].into_iter().flat_map(|batch| [(batch, 512), (batch, 1024)]) {
+        for (step, found) in tasks(batch, 120, hidden) {
+            match step {
+                // Frames follow each other: what is independent are utterances, and fewer than 8 of them at once would
+                // read the recurrent weight too often.
+                "steps" => assert_eq!(found, batch / 8),
+                _ => assert!(found >= 128, "{step}: {found} for B = {batch}, H = {hidden}"),
+            }
+        }
     }
 }
