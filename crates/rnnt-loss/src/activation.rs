@@ -1,4 +1,4 @@
-//! The nonlinearity of the joint network: a new one touches this file alone.
+//! The nonlinearity of the joint network: a new one touches this file, and its name in recipes.
 use kernels::Real;
 
 /// `act` of `h = act(encoded + predicted)`.
@@ -12,14 +12,17 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// `out = act(a + b)`
-    pub(crate) fn apply<F: Real>(self, out: &mut [F], a: &[F], b: &[F]) {
+    /// `out = act(a + b)`; a NaN stays one.
+    ///
+    /// # Shapes
+    /// Three slices of one length.
+    pub fn apply<F: Real>(self, out: &mut [F], a: &[F], b: &[F]) {
         match self {
             Self::Tanh => F::tanh_sum(out, a, b),
             Self::Relu => {
                 for (h, (a, b)) in out.iter_mut().zip(a.iter().zip(b)) {
                     let sum = *a + *b;
-                    // Written so that a NaN stays one.
+                    // Not `max`, which would take NaN for 0.
                     *h = if sum < F::ZERO { F::ZERO } else { sum };
                 }
             }
@@ -37,11 +40,11 @@ impl Activation {
         }
     }
 
-    /// A bound on `|act(x)|` where `|x|` is at most `largest`. Every slope is at most 1.
-    pub(crate) fn bound(self, largest: f64) -> f64 {
+    /// A bound on `|act(x)|` where `|x|` is at most `largest()`, which not every one asks. Every slope is at most 1.
+    pub(crate) fn bound(self, largest: impl FnOnce() -> f64) -> f64 {
         match self {
             Self::Tanh => 1.0,
-            Self::Relu => largest,
+            Self::Relu => largest(),
         }
     }
 }

@@ -137,12 +137,7 @@ impl<F: Real> Sites<F> for JointSites<'_, F> {
             let row = |&row: &u32| &rows[self.row(row)];
             of.iter().flat_map(row).map(|value| value.to_f64().abs()).fold(0.0, f64::max)
         };
-        let sum = match self.activation {
-            Activation::Tanh => f64::INFINITY,
-            Activation::Relu => {
-                largest(self.encoded, &self.rows.first) + largest(self.predicted, &self.rows.second)
-            }
-        };
+        let sum = || largest(self.encoded, &self.rows.first) + largest(self.predicted, &self.rows.second);
         self.scale() * self.activation.bound(sum)
     }
 

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use decoding::{Transducer, factor_blank};
-use kernels::{Accumulate, PackedRight, View, ViewMut, add, product_packed, tanh};
+use kernels::{Accumulate, PackedRight, View, ViewMut, add, product_packed};
 use rnnt_loss::{Activation, Topology};
 
 use crate::Result;
@@ -118,12 +118,8 @@ impl Transducer for Stepwise {
     }
 
     fn joint(&self, frame: &[f32], row: &[f32], scores: &mut [f32]) {
-        let mut hidden: Vec<f32> = frame.iter().zip(row).map(|(f, g)| f + g).collect();
-        match self.activation {
-            Activation::Tanh => tanh(&mut hidden),
-            // Not `max`, which would take NaN for 0.
-            Activation::Relu => hidden.iter_mut().filter(|h| **h < 0.0).for_each(|h| *h = 0.0),
-        }
+        let mut hidden = vec![0.0; self.width];
+        self.activation.apply(&mut hidden, frame, row);
         let mut rest = &mut *scores;
         for head in &self.heads {
             let (scores, after) = rest.split_at_mut(head.bias.len());
