@@ -13,13 +13,14 @@ use crate::{
     error::expect_len,
     panels::{Panels, Slots, fill, lock, pack_for_gradient, pack_for_scores, pack_right, scores},
     score_gradient::{ScoreGradient, Scores},
+    sites::Make,
     waves,
     workspace::{in_pool, make},
 };
 
 /// What [`backward`] goes back over: the arguments of [`forward`](crate::forward()), its result, and adjoints.
 #[derive(Debug)]
-pub struct Backward<'a, F, S> {
+pub struct Backward<'a, F, S: ?Sized> {
     /// N rows of width H.
     pub sites: &'a S,
     /// *C x H*
@@ -65,12 +66,32 @@ pub fn backward<F: Real, S: Sites<F>>(
     workspace: &mut Workspace<F>,
     into: &mut Gradients<F, S::Gradient>,
 ) -> Result<usize> {
+    let Backward { sites, head, selection, normalized, adjoints } = arguments;
+    let Gradients { sites: of_sites, weight, bias } = into;
+    let mut scatter = |wave: &[usize], gradient: &[F]| sites.scatter(wave, gradient, of_sites);
+    let into = Sums { scatter: &mut scatter, weight, bias };
+    F::back(Backward { sites, head, selection, normalized, adjoints }, workspace, into)
+}
+
+/// What gradients are added to: those of what made the hidden rows of a wave, of the weight and of the bias.
+pub struct Sums<'a, F> {
+    scatter: &'a mut (dyn FnMut(&[usize], &[F]) + Send),
+    weight: &'a mut [F],
+    bias: &'a mut [f64],
+}
+
+/// [`backward`] of any sites.
+pub(crate) fn back<F: Real>(
+    arguments: Backward<F, dyn Make<F> + '_>,
+    workspace: &mut Workspace<F>,
+    mut into: Sums<F>,
+) -> Result<usize> {
     let (mut full, mut half) = (std::mem::take(&mut workspace.full), std::mem::take(&mut workspace.half));
     let result = in_pool(|| {
         let Backward { sites, head, selection, normalized, adjoints } = arguments;
         let plan = workspace.prepare(sites, head, selection, (&mut full, &mut half))?;
-        normalized.check(sites.len(), selection.per_site())?;
-        adjoints.check::<F>(sites.len(), selection)?;
+        normalized.check(sites.count(), selection.per_site())?;
+        adjoints.check::<F>(sites.count(), selection)?;
         expect_len("into.weight", head.weight.len(), into.weight.len())?;
         expect_len("into.bias", head.classes, into.bias.len())?;
         let pass = Pass {
@@ -78,11 +99,11 @@ pub fn backward<F: Real, S: Sites<F>>(
             cut: Cut::of(&plan, head.hidden, workspace.precision),
             head,
             step: ScoreGradient { selection, normalized, adjoints },
-            kept: normalized.kept.sites_for(&plan, head.classes).min(sites.len()),
+            kept: normalized.kept.sites_for(&plan, head.classes).min(sites.count()),
         };
         Ok(match workspace.precision {
-            Precision::Full => pass.run::<Full, S>(sites, workspace, &mut full, into),
-            Precision::Bf16 => pass.run::<Half, S>(sites, workspace, &mut half, into),
+            Precision::Full => pass.run::<Full>(sites, workspace, &mut full, &mut into),
+            Precision::Bf16 => pass.run::<Half>(sites, workspace, &mut half, &mut into),
         })
     });
     (workspace.full, workspace.half) = (full, half);
@@ -101,23 +122,23 @@ struct Pass<'a, F> {
 
 impl<F: Real> Pass<'_, F> {
     /// All waves; returns how many sites count.
-    fn run<N: Numbers<F>, S: Sites<F>>(
+    fn run<N: Numbers<F>>(
         &self,
-        sites: &S,
+        sites: &dyn Make<F>,
         workspace: &mut Workspace<F>,
         panels: &mut Panels<N::Word>,
-        into: &mut Gradients<F, S::Gradient>,
+        into: &mut Sums<F>,
     ) -> usize {
         let Self { plan, cut, step: ScoreGradient { selection, normalized, adjoints }, kept, .. } = self;
         let (mut list, mut room) =
             (std::mem::take(&mut workspace.list), std::mem::take(&mut workspace.counts));
         make(&mut list, plan.wave);
-        grow(&mut room, sites.len(), false);
-        let counts = &mut room[..sites.len()];
+        grow(&mut room, sites.count(), false);
+        let counts = &mut room[..sites.count()];
         let each = counts.par_iter_mut().enumerate().with_min_len(MANY);
         each.for_each(|(site, counts)| *counts = adjoints.counts::<F>(site, selection));
         waves::backward(plan, cut.strip, normalized, *kept, counts, &mut list, |wave, held| {
-            self.wave::<N, S>(sites, wave, held, workspace, panels, into);
+            self.wave::<N>(sites, wave, held, workspace, panels, into);
         });
         let counted = waves::count(counts);
         (workspace.list, workspace.counts) = (list, room);
@@ -125,14 +146,14 @@ impl<F: Real> Pass<'_, F> {
     }
 
     /// One wave, which may be held.
-    fn wave<N: Numbers<F>, S: Sites<F>>(
+    fn wave<N: Numbers<F>>(
         &self,
-        sites: &S,
+        sites: &dyn Make<F>,
         wave: &[usize],
         held: bool,
         workspace: &mut Workspace<F>,
         panels: &mut Panels<N::Word>,
-        into: &mut Gradients<F, S::Gradient>,
+        into: &mut Sums<F>,
     ) {
         let Self { plan, cut, head, step, .. } = self;
         let Workspace { hidden, gradient, z, sums, .. } = workspace;
@@ -152,7 +173,7 @@ impl<F: Real> Pass<'_, F> {
             let hidden = &mut hidden[..rows * h];
             let left =
                 recompute.then(|| &mut panels.h_left.room(most * cut.h_left, N::ZERO)[..blocks * cut.h_left]);
-            fill::<F, N, S>(plan, sites, wave, hidden, [left, Some(right)]);
+            fill::<F, N>(plan, sites, wave, hidden, [left, Some(right)]);
             &*hidden
         };
         for flight in plan.flights(head.classes) {
@@ -171,8 +192,8 @@ impl<F: Real> Pass<'_, F> {
         }
         let pieces = gradient.par_chunks_mut(FEW * h).zip(hidden.par_chunks(FEW * h));
         let pieces = pieces.zip(wave.par_chunks(FEW));
-        pieces.for_each(|((gradient, hidden), wave)| sites.pull_back(wave, hidden, gradient));
-        sites.scatter(wave, gradient, &mut into.sites);
+        pieces.for_each(|((gradient, hidden), wave)| sites.unmake(wave, hidden, gradient));
+        (into.scatter)(wave, gradient);
     }
 
     /// Whether a wave's scores were not kept.

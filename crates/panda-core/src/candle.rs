@@ -73,7 +73,7 @@ impl<F: Element> SelectedNormaliser<F> {
         let sites = &Rows::new(rows, width)?;
         let mut g = Gradients::zero(sites.zero_gradient(), head);
         backward(Backward { sites, head, selection, normalized, adjoints }, workspace, &mut g)?;
-        Ok([g.sites, g.weight, g.bias.into_iter().map(Real::from_f64).collect()])
+        Ok([g.sites, g.weight, g.bias.into_iter().map(kernels::Real::from_f64).collect()])
     }
 }
 

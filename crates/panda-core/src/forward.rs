@@ -12,6 +12,7 @@ use crate::{
     cut::{Cut, FEW},
     kept::Held,
     panels::{Panels, Slots, fill, pack_for_scores, parts, scores},
+    sites::Make,
     waves,
     workspace::{in_pool, make},
 };
@@ -41,15 +42,25 @@ pub fn forward<F: Real, S: Sites<F>>(
     selection: &Selection,
     workspace: &mut Workspace<F>,
 ) -> Result<Normalized<F>> {
+    F::ahead(sites, head, selection, workspace)
+}
+
+/// [`forward`] of any sites.
+pub(crate) fn ahead<F: Real>(
+    sites: &dyn Make<F>,
+    head: &Head<F>,
+    selection: &Selection,
+    workspace: &mut Workspace<F>,
+) -> Result<Normalized<F>> {
     let (mut full, mut half) = (std::mem::take(&mut workspace.full), std::mem::take(&mut workspace.half));
     let result = in_pool(|| {
         let plan = workspace.prepare(sites, head, selection, (&mut full, &mut half))?;
-        let mut out = workspace.take_spare(&plan, [sites.len(), selection.per_site()], head);
+        let mut out = workspace.take_spare(&plan, [sites.count(), selection.per_site()], head);
         let cut = Cut::of(&plan, head.hidden, workspace.precision);
         let pass = Pass { plan, cut, head, selection };
         match workspace.precision {
-            Precision::Full => pass.run::<Full, S>(sites, workspace, &mut full, &mut out),
-            Precision::Bf16 => pass.run::<Half, S>(sites, workspace, &mut half, &mut out),
+            Precision::Full => pass.run::<Full>(sites, workspace, &mut full, &mut out),
+            Precision::Bf16 => pass.run::<Half>(sites, workspace, &mut half, &mut out),
         }
         match out.finish(selection) {
             Ok(()) => Ok(out),
@@ -73,9 +84,9 @@ struct Pass<'a, F> {
 
 impl<F: Real> Pass<'_, F> {
     /// All waves.
-    fn run<N: Numbers<F>, S: Sites<F>>(
+    fn run<N: Numbers<F>>(
         &self,
-        sites: &S,
+        sites: &dyn Make<F>,
         workspace: &mut Workspace<F>,
         panels: &mut Panels<N::Word>,
         out: &mut Normalized<F>,
@@ -91,7 +102,7 @@ impl<F: Real> Pass<'_, F> {
         let Normalized { max, log_sum, emissions, kept, held: Held { rows: held_rows, sites: held, .. } } =
             out;
         let (mut held_rows, mut kept) = (held_rows.as_mut_slice(), kept.scores.as_mut_slice());
-        for wave in waves::forward(plan, sites.len(), cut.strip) {
+        for wave in waves::forward(plan, sites.count(), cut.strip) {
             let rows = wave.len();
             list.clear();
             list.extend(wave.clone());
@@ -106,7 +117,7 @@ impl<F: Real> Pass<'_, F> {
             };
             let left =
                 &mut panels.h_left.room(most * cut.h_left, N::ZERO)[..rows.div_ceil(plan.block) * cut.h_left];
-            fill::<F, N, S>(plan, sites, list, hidden, [Some(left), None]);
+            fill::<F, N>(plan, sites, list, hidden, [Some(left), None]);
             for flight in plan.flights(head.classes) {
                 let tiles = flight.len().div_ceil(plan.tile_classes);
                 let keep = (wave.start < plan.kept).then(|| {

@@ -21,8 +21,9 @@ use kernels::{
 use rayon::prelude::*;
 
 use crate::{
-    Head, Plan, Real, Sites,
+    Head, Plan, Real,
     cut::{Cut, FEW},
+    sites::Make,
     workspace::Buffer,
 };
 
@@ -94,14 +95,14 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 ///     par for a few rows each:  h = φ(x)
 ///     pack h on the left;  pack h on the right, as these steps of the block's sum
 /// ```
-pub(crate) fn fill<F: Real, N: Numbers<F>, S: Sites<F>>(
+pub(crate) fn fill<F: Real, N: Numbers<F>>(
     plan: &Plan<F>,
-    sites: &S,
+    sites: &dyn Make<F>,
     wave: &[usize],
     hidden: &mut [F],
     [left, right]: [Option<&mut [N::Word]>; 2],
 ) {
-    let h = sites.width();
+    let h = sites.columns();
     let Cut { strip, h_left, h_right, .. } = Cut::new::<F, N>(plan, h);
     let blocks = wave.len().div_ceil(plan.block);
     let packed = parts(left, h_left, blocks).zip(parts(right, h_right, blocks));
@@ -112,7 +113,7 @@ pub(crate) fn fill<F: Real, N: Numbers<F>, S: Sites<F>>(
         let strips = hidden.par_chunks_mut(strip * h).zip(wave.par_chunks(strip)).zip(left);
         strips.enumerate().for_each(|(at, ((hidden, wave), left))| {
             let rows = hidden.par_chunks_mut(FEW * h).zip(wave.par_chunks(FEW));
-            rows.for_each(|(hidden, wave)| sites.fill(wave, hidden));
+            rows.for_each(|(hidden, wave)| sites.make(wave, hidden));
             let view = View::new(hidden, wave.len(), h);
             if let Some(left) = left {
                 N::pack(view, Operand::Left, left, 0, h);

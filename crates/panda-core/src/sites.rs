@@ -27,6 +27,33 @@ pub trait Sites<F: Real>: Sync {
     fn scatter(&self, sites: &[usize], gradient: &[F], into: &mut Self::Gradient);
 }
 
+/// Sites of any kind, as the engine sees them.
+pub trait Make<F>: Sync {
+    #[doc(hidden)]
+    fn count(&self) -> usize;
+    #[doc(hidden)]
+    fn columns(&self) -> usize;
+    #[doc(hidden)]
+    fn make(&self, sites: &[usize], hidden: &mut [F]);
+    #[doc(hidden)]
+    fn unmake(&self, sites: &[usize], hidden: &[F], gradient: &mut [F]);
+}
+
+impl<F: Real, S: Sites<F>> Make<F> for S {
+    fn count(&self) -> usize {
+        self.len()
+    }
+    fn columns(&self) -> usize {
+        self.width()
+    }
+    fn make(&self, sites: &[usize], hidden: &mut [F]) {
+        self.fill(sites, hidden);
+    }
+    fn unmake(&self, sites: &[usize], hidden: &[F], gradient: &mut [F]) {
+        self.pull_back(sites, hidden, gradient);
+    }
+}
+
 /// Hidden rows *N x H* that exist already.
 #[derive(Debug, Clone, Copy)]
 pub struct Rows<'a, F> {

@@ -2,11 +2,12 @@
 use kernels::{Lines, grow, packed::half::Tile};
 
 use crate::{
-    Head, MemoryBudget, Normalized, Plan, Precision, Real, Result, Selection, Shape, Sites,
+    Head, MemoryBudget, Normalized, Plan, Precision, Real, Result, Selection, Shape,
     cut::{Cut, Parts},
     error::expect_len,
     kept::{Held, Kept},
     panels::{Panels, Slots},
+    sites::Make,
 };
 
 /// A plan's maker and the buffers of its waves.
@@ -107,18 +108,18 @@ impl<F: Real> Workspace<F> {
     }
 
     /// Fails unless the arguments fit together; lets buffers go that the budget has no room for beside their cut.
-    pub(crate) fn prepare<S: Sites<F>>(
+    pub(crate) fn prepare(
         &mut self,
-        sites: &S,
+        sites: &dyn Make<F>,
         head: &Head<F>,
         selection: &Selection,
         panels: (&mut Panels<F>, &mut Panels<Tile>),
     ) -> Result<Plan<F>> {
-        expect_len("head.hidden", sites.width(), head.hidden)?;
-        selection.check(sites.len(), head.classes)?;
+        expect_len("head.hidden", sites.columns(), head.hidden)?;
+        selection.check(sites.count(), head.classes)?;
         head.reject_infinite_weights(self.precision)?;
         let shape = Shape {
-            sites: sites.len(),
+            sites: sites.count(),
             hidden: head.hidden,
             classes: head.classes,
             selected: selection.per_site(),

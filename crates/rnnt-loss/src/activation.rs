@@ -1,5 +1,5 @@
 //! The nonlinearity of the joint network: a new one touches this file, and its name in recipes.
-use kernels::Real;
+use panda_core::Real;
 
 /// `act` of `h = act(encoded + predicted)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

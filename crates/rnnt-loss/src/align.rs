@@ -1,5 +1,5 @@
 //! When a model emits the labels that it is given.
-use kernels::Real;
+use panda_core::Real;
 use panda_core::{MemoryBudget, Plan};
 use rnnt_dp::{Topology, best_path, confidences, expected_emission_frames};
 

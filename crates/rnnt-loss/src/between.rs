@@ -1,7 +1,7 @@
 //! What lies between the two directions: answers of heads, the sum over paths, adjoints of the answers.
 use std::{borrow::Cow, ops::Range};
 
-use kernels::Real;
+use panda_core::Real;
 use panda_core::{Adjoints, Clamp, Normalized, Selection};
 use rnnt_dp::Lattices;
 

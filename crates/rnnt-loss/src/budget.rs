@@ -7,7 +7,7 @@
 //! What cannot be cut is one utterance: its sites' compact numbers, one lane of its lattice, and the smallest cut of each head.
 use std::ops::Range;
 
-use kernels::Real;
+use panda_core::Real;
 use panda_core::{MemoryBudget, Plan, Shape};
 use rnnt_dp::{Lattices, Topology};
 

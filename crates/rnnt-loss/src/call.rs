@@ -6,7 +6,7 @@
 //! ```
 use std::ops::Range;
 
-use kernels::Real;
+use panda_core::Real;
 use panda_core::{Backward, Gradients as HeadGradients, Head, Sites};
 
 use crate::{

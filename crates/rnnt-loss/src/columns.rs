@@ -9,8 +9,8 @@
 //! with `r` a log-probability of the head's own softmax (a factored blank: Variani et al., arXiv 2003.07705, equations 8-10).
 use std::{borrow::Cow, ops::Range};
 
-use kernels::Real;
 use panda_core::Normalized;
+use panda_core::Real;
 
 use crate::{
     between::cut,

@@ -7,7 +7,7 @@
 //!
 //! A counter names each bit, so that forward and backward make the same mask again from (seed, site, unit), in any order and
 //! for any cut of the work. `mix` is SplitMix64's (Steele, Lea and Flood 2014).
-use kernels::Real;
+use panda_core::Real;
 use rnnt_dp::Site;
 
 use crate::{Error, Result};

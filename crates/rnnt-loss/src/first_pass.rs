@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use ::pruned::{Batch, FirstPass, Plan, Ranges, Side, Source, Unigram, first_pass_with};
-use kernels::Real;
+use panda_core::Real;
 
 use crate::{Error, Found, Layout, Loss, Options, PrunedJoint, Result, Simple, SimpleGradient, Targets};
 

@@ -6,7 +6,7 @@
 //! | durations | the duration head | all of its classes |
 //! | blank | the factored blank alone: the log-sum of one class is its score | nothing |
 //! | mean | the mean of all classes, for label smoothing | nothing |
-use kernels::Real;
+use panda_core::Real;
 use panda_core::{Gradients, Head, Normalized, Selection};
 
 use crate::{Error, HeadGradient, Options, Result, smoothing::MeanClass};

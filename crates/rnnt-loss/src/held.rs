@@ -2,7 +2,7 @@
 use std::borrow::Cow;
 
 use ::pruned::FirstPass;
-use kernels::Real;
+use panda_core::Real;
 
 use crate::{
     Found, Inputs, Output, Result, Session, Targets,

@@ -1,5 +1,5 @@
 //! The language model that is inside of a transducer.
-use kernels::Real;
+use panda_core::Real;
 use panda_core::{Head, Selection};
 
 use crate::{

@@ -1,7 +1,7 @@
 //! Sites of a joint network, whose hidden rows are made when they are needed and never kept as *N x H*.
 use std::ops::Range;
 
-use kernels::Real;
+use panda_core::Real;
 use panda_core::Sites;
 use rnnt_dp::Lattices;
 

@@ -1,7 +1,7 @@
 //! What a call will take, without running it.
 use std::fmt;
 
-use kernels::Real;
+use panda_core::Real;
 use panda_core::{Plan, Shape};
 
 use crate::{Options, Result, Targets, budget::Sizes, joint_sites::JointSites, objective::Objective};

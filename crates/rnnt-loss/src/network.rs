@@ -1,6 +1,6 @@
 //! Encodings and predictions before their projections: a joint network as a whole.
-use kernels::Real;
 use panda_core::Head;
+use panda_core::Real;
 
 use crate::{
     Element, Error, Gradients, Joint, Layout, Output, Result, Session, Skipped, Targets,

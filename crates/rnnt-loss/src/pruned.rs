@@ -1,6 +1,6 @@
 //! Pruned training: a trivial joiner chooses the sites, and the joint network sees no others.
 use ::pruned::Unigram;
-use kernels::Real;
+use panda_core::Real;
 
 use crate::{
     Error, Loss, Options, Output, PrunedJoint, Result, Scales, Session, Targets,

@@ -1,7 +1,7 @@
 //! Sites whose hidden rows exist already, in any layout.
 use std::ops::Range;
 
-use kernels::Real;
+use panda_core::Real;
 use panda_core::Sites;
 
 use crate::{

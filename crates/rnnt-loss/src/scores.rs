@@ -1,5 +1,5 @@
 //! Ready-made scores, as other toolkits' losses take them.
-use kernels::Real;
+use panda_core::Real;
 use panda_core::scores;
 
 use crate::{

@@ -1,5 +1,5 @@
 //! The object that owns objective, options, budget and buffers, and lives as long as training does.
-use kernels::Real;
+use panda_core::Real;
 
 use crate::{
     Alignment, Error, Head, Inputs, Joint, Layout, Loss, Options, Output, Pending, Result, Targets, align,

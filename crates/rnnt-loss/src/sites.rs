@@ -1,5 +1,5 @@
 //! Sites of a group of utterances, whatever their hidden rows are made of.
-use kernels::Real;
+use panda_core::Real;
 use panda_core::Sites;
 
 use rayon::prelude::*;

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! (Szegedy et al., arXiv 1512.00567, section 7; de Brébisson and Vincent, arXiv 1604.08859.)
-use kernels::Real;
+use panda_core::Real;
 use panda_core::{Head, Normalized};
 use rnnt_dp::Lattices;
 
