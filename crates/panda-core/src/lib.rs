@@ -44,6 +44,7 @@
 mod adjoints;
 mod backward;
 mod budget;
+mod buffer;
 #[cfg(feature = "candle")]
 pub mod candle;
 mod cut;

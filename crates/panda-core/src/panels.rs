@@ -22,9 +22,9 @@ use rayon::prelude::*;
 
 use crate::{
     Head, Plan, Real,
+    buffer::Buffer,
     cut::{Cut, FEW},
     sites::Make,
-    workspace::Buffer,
 };
 
 /// Packed factors of the wave and the flight at hand, each part with room for a whole block or tile.
@@ -79,6 +79,15 @@ impl<F: Real> Slots<F> {
         let mut slot = lock(&self.0[rayon::current_thread_index().unwrap_or(0) % self.0.len()]);
         grow(&mut slot, len, F::ZERO);
         run(&mut slot[..len])
+    }
+}
+
+impl<F: Real> Buffer for Slots<F> {
+    fn bytes(&self) -> usize {
+        self.held()
+    }
+    fn let_go(&mut self) {
+        *self = Self::default();
     }
 }
 

@@ -1,8 +1,9 @@
 //! Buffers that calls of like shape share, so that only the first of them allocates.
-use kernels::{Lines, grow, packed::half::Tile};
+use kernels::{grow, packed::half::Tile};
 
 use crate::{
     Head, MemoryBudget, Normalized, Plan, Precision, Real, Result, Selection, Shape,
+    buffer::Buffer,
     cut::{Cut, Parts},
     error::expect_len,
     kept::{Held, Kept},
@@ -207,41 +208,6 @@ pub(crate) fn make<T>(list: &mut Vec<T>, len: usize) {
     if list.capacity() < len {
         *list = Vec::new();
         *list = Vec::with_capacity(len);
-    }
-}
-
-/// What a workspace counts.
-pub(crate) trait Buffer {
-    /// Bytes held.
-    fn bytes(&self) -> usize;
-    /// Holds nothing from now on.
-    fn let_go(&mut self);
-}
-
-impl<T> Buffer for Vec<T> {
-    fn bytes(&self) -> usize {
-        self.capacity() * size_of::<T>()
-    }
-    fn let_go(&mut self) {
-        *self = Vec::new();
-    }
-}
-
-impl<T: Clone> Buffer for Lines<T> {
-    fn bytes(&self) -> usize {
-        size_of_val(&**self)
-    }
-    fn let_go(&mut self) {
-        *self = Self::default();
-    }
-}
-
-impl<F: Real> Buffer for Slots<F> {
-    fn bytes(&self) -> usize {
-        self.held()
-    }
-    fn let_go(&mut self) {
-        *self = Self::default();
     }
 }
 

@@ -8,7 +8,7 @@ use rnnt_dp::Lattices;
 use crate::{
     Error, Options, Result,
     columns::{self, HeadAdjoints},
-    compact::{Compact, zeroed},
+    compact::{Compact, cut, zeroed},
     error::expect_len,
     heads::{Answer, Role},
     objective::{Objective, Recursions},
@@ -45,11 +45,6 @@ pub(crate) fn numbers(columns: usize, options: &Options) -> usize {
     let apart = if durations { columns } else { 2 * one(factored) };
     let backward = one(options.clamp.is_some()) + 2 * one(smooths) + one(options.z_loss > 0.0) + apart;
     columns + forward.max(backward)
-}
-
-/// The first so many of some numbers, which they are no longer part of.
-pub(crate) fn cut<'a>(room: &mut &'a mut [f64], count: usize) -> &'a mut [f64] {
-    room.split_off_mut(..count).expect("all numbers of a site were counted")
 }
 
 impl<F: Real> Between<F> {

@@ -13,7 +13,7 @@ use panda_core::Normalized;
 use panda_core::Real;
 
 use crate::{
-    between::cut,
+    compact::cut,
     heads::{Answer, Role},
     smoothing::{self, log_z},
 };

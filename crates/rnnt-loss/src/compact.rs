@@ -76,3 +76,8 @@ pub(crate) fn zeroed(list: Vec<f64>, count: usize) -> Vec<f64> {
     list.resize(count, 0.0);
     list
 }
+
+/// The first so many of some numbers, which they are no longer part of.
+pub(crate) fn cut<'a>(room: &mut &'a mut [f64], count: usize) -> &'a mut [f64] {
+    room.split_off_mut(..count).expect("all numbers of a site were counted")
+}

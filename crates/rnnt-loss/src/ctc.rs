@@ -8,11 +8,12 @@ use rnnt_dp::{Regularisers, ctc::CtcWorkspace};
 
 use crate::{
     Error, Layout, Result, Targets,
-    budget::LANES,
     compact::{emptied, zeroed},
 };
 
 const CTC: &str = "for CTC";
+/// Utterances that are worked on at once, at most.
+const LANES: usize = 64;
 
 /// CTC alignments of some utterances.
 pub(crate) struct Ctc {

@@ -7,9 +7,9 @@ use rnnt_dp::Lattices;
 
 use crate::{
     Activation, Error, Result, Targets,
+    add_rows::add_rows,
     compact::{Lists, emptied},
     dropout::Mask,
-    sites::add_rows,
     targets::Starts,
 };
 

@@ -32,6 +32,7 @@
 #![warn(missing_docs)]
 
 mod activation;
+mod add_rows;
 mod align;
 mod between;
 mod budget;

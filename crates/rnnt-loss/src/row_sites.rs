@@ -6,8 +6,8 @@ use panda_core::Sites;
 
 use crate::{
     Layout, Targets,
+    add_rows::add_rows,
     compact::{Lists, emptied},
-    sites::add_rows,
 };
 
 /// Some utterances' sites among given hidden rows.
