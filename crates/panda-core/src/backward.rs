@@ -49,7 +49,7 @@ pub struct Backward<'a, F, S: ?Sized> {
 /// With `A[i] = Σ_s a[i,s] - dL/dlogZ[i]`. At a selected class the softmax is taken from the emission in `f64`,
 /// because there `a - A p` cancels when the model is sure. A site whose adjoints are all zero costs nothing,
 /// unless it lies among kept rows of a wave of which seven eighths count; and
-/// elements of `G` below [`Real::TINY`] count as zero. Returns how many sites were not left out.
+/// elements of `G` below [`TINY`](kernels::Real::TINY) count as zero. Returns how many sites were not left out.
 ///
 /// # Shapes
 /// As [`forward`](crate::forward()); `into` as [`Gradients::zero`] makes it.
