@@ -1,8 +1,13 @@
 //! Training holds its buffers: from its second step on, a session over tensors asks for nothing large.
 use candle_core::{Device, Var};
-use panda::rnnt_loss::{
-    Dropout, Loss, MemoryBudget, Options, Targets, Tokens, Topology,
-    candle::{HeadTensors, JointTensors, LossSession, RowTensors, TensorInputs},
+use panda::{
+    panda_core::{
+        Adjoints, Backward, Gradients, Head, Precision, Rows, Selection, Sites, Workspace, backward, forward,
+    },
+    rnnt_loss::{
+        Dropout, Loss, MemoryBudget, Options, Targets, Tokens, Topology,
+        candle::{HeadTensors, JointTensors, LossSession, RowTensors, TensorInputs},
+    },
 };
 
 use crate::counting::{measure, turn};
@@ -10,7 +15,7 @@ use crate::counting::{measure, turn};
 /// Bytes that a single allocation of a second step may take.
 const LARGE: usize = 64 << 10;
 
-/// Rows and heads of 20,100 sites: their gradients, which are results, are small.
+/// Rows and heads, whose gradients, which are results, are small.
 struct Batch {
     targets: Targets,
     encoded: Var,
@@ -19,22 +24,17 @@ struct Batch {
     durations: [Var; 2],
 }
 
-const FRAMES: usize = 150;
-const LABELS: usize = 66;
-const CLASSES: usize = 40;
-
 impl Batch {
-    fn new() -> Self {
-        let (batch, hidden) = (2, 8);
-        let labels = (0..LABELS as u32).map(|u| 3 + u * 7 % 37).collect();
-        let targets = Targets::new(0, vec![FRAMES; batch], vec![labels; batch]).unwrap();
+    fn new(batch: usize, (frames, labels): (usize, usize), hidden: usize, classes: usize) -> Self {
+        let ids = (0..labels).map(|u| 3 + u as u32 * 7 % 37).collect();
+        let targets = Targets::new(0, vec![frames; batch], vec![ids; batch]).unwrap();
         let rows = |shape: &[usize]| Var::randn(0_f32, 1.0, shape, &Device::Cpu).unwrap();
         let layer = |classes| [rows(&[classes, hidden]), rows(&[classes])];
         Self {
             targets,
-            encoded: rows(&[batch, FRAMES, hidden]),
-            predicted: rows(&[batch, LABELS + 1, hidden]),
-            head: layer(CLASSES),
+            encoded: rows(&[batch, frames, hidden]),
+            predicted: rows(&[batch, labels + 1, hidden]),
+            head: layer(classes),
             durations: layer(3),
         }
     }
@@ -59,7 +59,7 @@ impl Batch {
             _ => self.targets.clone(),
         };
         let session = LossSession::new(options).unwrap();
-        let weights = [0.5; 2];
+        let weights = vec![1.0 / targets.batch() as f64; targets.batch()];
         [(); 2].map(|()| {
             let step = || session.sum(inputs, &targets, &weights).unwrap().sum.backward().unwrap();
             let (largest, _, gradients) = measure(step);
@@ -72,7 +72,7 @@ impl Batch {
 #[test]
 fn a_second_step_of_a_shape_allocates_nothing_large() {
     let _alone = turn();
-    let batch = Batch::new();
+    let (long, wide) = (Batch::new(2, (150, 66), 8, 40), Batch::new(4, (40, 20), 16, 800));
     let losses = [
         Loss::rnnt(),
         Loss::over(Topology::modified()),
@@ -98,13 +98,55 @@ fn a_second_step_of_a_shape_allocates_nothing_large() {
                     if dropout.is_some() && ctc {
                         continue;
                     }
-                    let [first, second] = batch.steps(options, dropout);
-                    assert!(first > LARGE, "nothing to hold: {first}");
-                    assert!(
-                        second <= LARGE,
-                        "{options:?}: an allocation of {second} bytes in the second step"
-                    );
+                    for batch in [&long, &wide] {
+                        let [first, second] = batch.steps(options, dropout);
+                        assert!(first > LARGE, "nothing to hold: {first}");
+                        assert!(second <= LARGE, "{options:?}: {second} bytes at once in the second step");
+                    }
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_second_call_of_the_normaliser_allocates_nothing_large() {
+    let _alone = turn();
+    let (sites, hidden, classes, per_site) = (20_000, 8, 600, 2);
+    let made_up = |count: usize| (0..count).map(|i| (i * 37 % 101) as f32 / 101.0 - 0.5).collect::<Vec<_>>();
+    let (hidden_rows, weight) = (made_up(sites * hidden), made_up(classes * hidden));
+    let rows = &Rows::new(&hidden_rows, hidden).unwrap();
+    let head = &Head::new(&weight, None, hidden).unwrap();
+    let ids = (0..sites * per_site).map(|i| (i % classes) as u32).collect();
+    let selection = &Selection::new(ids, vec![true; sites * per_site], per_site).unwrap();
+    let all = vec![-0.5; sites * per_site];
+    let some: Vec<_> =
+        (0..sites * per_site).map(|i| if i / per_site % 3 == 0 { 0.0 } else { -0.5 }).collect();
+    let mut into = Gradients::zero(rows.zero_gradient(), head);
+    for budget in [
+        MemoryBudget::recompute(),
+        MemoryBudget::bytes(4 << 20),
+        MemoryBudget::default(),
+        MemoryBudget::unlimited(),
+    ] {
+        for precision in [Precision::Full, Precision::Bf16] {
+            for emissions in [&all, &some] {
+                let mut workspace = Workspace::new(budget).with_precision(precision);
+                let mut step = || {
+                    let normalized = forward(rows, head, selection, &mut workspace).unwrap();
+                    let adjoints = &Adjoints::new(emissions);
+                    let arguments =
+                        Backward { sites: rows, head, selection, normalized: &normalized, adjoints };
+                    let counted = backward(arguments, &mut workspace, &mut into).unwrap();
+                    assert!(counted >= sites / 2);
+                    workspace.recycle(normalized);
+                };
+                let (first, ..) = measure(&mut step);
+                assert!(first > sites * per_site * 8, "nothing to hold: {first}");
+                let (second, growth, ()) = measure(&mut step);
+                let what = format!("{budget:?}, {precision:?}");
+                assert!(second <= 64 << 10, "{what}: an allocation of {second} bytes in the second step");
+                assert!(growth <= 64 << 10, "{what}: {growth} bytes more in the second step");
             }
         }
     }
