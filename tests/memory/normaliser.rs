@@ -53,10 +53,9 @@ impl<F: Real> Problem<F> {
         let (selection, adjoints) = (&self.selection, &Adjoints::new(&self.adjoints));
         let mut into = Gradients::zero(sites.zero_gradient(), head);
         let (measured, out) = measure(|| {
-            let mut normalized = forward(sites, head, selection, workspace)?;
+            let normalized = forward(sites, head, selection, workspace)?;
             let arguments = Backward { sites, head, selection, normalized: &normalized, adjoints };
             backward(arguments, workspace, &mut into)?;
-            normalized.release(workspace);
             Ok(normalized)
         });
         Ok((measured, (out?, into)))

@@ -30,7 +30,7 @@ mod real;
 pub mod scaled;
 
 pub use affine::{Affine, Tasks};
-pub use lines::{Lines, grow};
+pub use lines::{Lines, grow, refilled, reserve};
 pub use pages::{filled, zeros};
 pub use product::{
     Accumulate, PackedRight, View, ViewMut, packing_bytes, packing_bytes_for, product, product_in,

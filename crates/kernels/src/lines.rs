@@ -9,6 +9,23 @@ pub fn grow<T: Clone>(buffer: &mut Vec<T>, len: usize, value: T) {
     }
 }
 
+/// Makes room for at least so many elements; where there is not enough, what is there is lost, so that old and new never are
+/// there at once.
+pub fn reserve<T>(list: &mut Vec<T>, count: usize) {
+    if list.capacity() < count {
+        *list = Vec::new();
+        list.reserve_exact(count);
+    }
+}
+
+/// So many times a value, in a list that nobody needs.
+pub fn refilled<T: Clone>(mut list: Vec<T>, len: usize, value: T) -> Vec<T> {
+    reserve(&mut list, len);
+    list.clear();
+    list.resize(len, value);
+    list
+}
+
 /// A buffer that begins with a cache line, so that no register of a kernel lies in two.
 #[derive(Debug)]
 pub struct Lines<T> {

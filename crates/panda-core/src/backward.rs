@@ -4,6 +4,7 @@ use std::{ops::Range, sync::Mutex};
 use kernels::{
     Accumulate, View, ViewMut, grow,
     packed::{Full, Numbers, Operand, half::Half},
+    reserve,
 };
 use rayon::prelude::*;
 
@@ -15,7 +16,7 @@ use crate::{
     score_gradient::{ScoreGradient, Scores},
     sites::Make,
     waves,
-    workspace::{in_pool, make},
+    workspace::in_pool,
 };
 
 /// What [`backward`] goes back over: the arguments of [`forward`](crate::forward()), its result, and adjoints.
@@ -132,7 +133,7 @@ impl<F: Real> Pass<'_, F> {
         let Self { plan, cut, step: ScoreGradient { selection, normalized, adjoints }, kept, .. } = self;
         let (mut list, mut room) =
             (std::mem::take(&mut workspace.list), std::mem::take(&mut workspace.counts));
-        make(&mut list, plan.wave);
+        reserve(&mut list, plan.wave);
         grow(&mut room, sites.count(), false);
         let counts = &mut room[..sites.count()];
         let each = counts.par_iter_mut().enumerate().with_min_len(MANY);

@@ -4,6 +4,7 @@ use std::ops::Range;
 use kernels::{
     ViewMut, grow,
     packed::{Full, Numbers, half::Half},
+    reserve,
 };
 use rayon::prelude::*;
 
@@ -14,7 +15,7 @@ use crate::{
     panels::{Panels, Slots, fill, pack_for_scores, parts, scores},
     sites::Make,
     waves,
-    workspace::{in_pool, make},
+    workspace::in_pool,
 };
 
 /// Emissions of the selected classes, exact over all classes.
@@ -95,7 +96,7 @@ impl<F: Real> Pass<'_, F> {
         let (h, per_site) = (head.hidden, selection.per_site().max(1));
         let most = plan.wave.div_ceil(plan.block);
         let Workspace { list, hidden, z, statistics, picked, .. } = workspace;
-        make(list, plan.wave);
+        reserve(list, plan.wave);
         z.make(cut.slots(plan));
         grow(picked, plan.wave * plan.tiles * per_site, F::ZERO);
         grow(statistics, plan.wave * plan.tiles, (F::ZERO, 0.0));

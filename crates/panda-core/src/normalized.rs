@@ -2,7 +2,7 @@
 use rayon::prelude::*;
 
 use crate::{
-    Error, Real, Result, Selection, Workspace,
+    Error, Real, Result, Selection,
     cut::{FEW, MANY},
     error::expect_len,
     kept::{Held, Kept},
@@ -32,13 +32,6 @@ impl<F: Real> Normalized<F> {
     /// If there is no such site.
     pub fn log_z(&self, site: usize) -> f64 {
         self.max[site].to_f64() + self.log_sum[site]
-    }
-
-    /// Lets go of kept scores and rows: a later backward makes them again, and `workspace` has their room for its next call.
-    /// ([`Workspace::recycle`] takes all the rest as well.)
-    pub fn release(&mut self, workspace: &mut Workspace<F>) {
-        let (kept, held) = (std::mem::take(&mut self.kept), std::mem::take(&mut self.held));
-        workspace.recycle(Self { kept, held, ..Self::none() });
     }
 
     /// Of no site.

@@ -1,5 +1,5 @@
 //! Buffers that calls of like shape share, so that only the first of them allocates.
-use kernels::{grow, packed::half::Tile};
+use kernels::{grow, packed::half::Tile, refilled};
 
 use crate::{
     Head, MemoryBudget, Normalized, Plan, Precision, Real, Result, Selection, Shape,
@@ -173,9 +173,9 @@ impl<F: Real> Workspace<F> {
         let scores = exactly(spare.kept.scores, plan.kept * head.classes);
         let rows = exactly(spare.held.rows, held * head.hidden);
         Normalized {
-            max: again(spare.max, sites, F::NEG_INFINITY),
-            log_sum: again(spare.log_sum, sites, 0.0),
-            emissions: again(spare.emissions, sites * per_site, 0.0),
+            max: refilled(spare.max, sites, F::NEG_INFINITY),
+            log_sum: refilled(spare.log_sum, sites, 0.0),
+            emissions: refilled(spare.emissions, sites * per_site, 0.0),
             kept: Kept::new(scores, plan, plan.step(plan.kept, strip), head.classes),
             held: Held { rows, sites: held, wave },
         }
@@ -193,22 +193,6 @@ fn exactly<F: Real>(mut buffer: Vec<F>, len: usize) -> Vec<F> {
     grow(&mut buffer, len, F::ZERO);
     buffer.truncate(len);
     buffer
-}
-
-/// A buffer of so many times a value.
-fn again<T: Clone>(mut buffer: Vec<T>, len: usize, value: T) -> Vec<T> {
-    make(&mut buffer, len);
-    buffer.clear();
-    buffer.resize(len, value);
-    buffer
-}
-
-/// Room for a list of so many elements, which need not be there.
-pub(crate) fn make<T>(list: &mut Vec<T>, len: usize) {
-    if list.capacity() < len {
-        *list = Vec::new();
-        *list = Vec::with_capacity(len);
-    }
 }
 
 /// Runs on one of the threads that the parallel steps inside use: otherwise each of them would put its caller to sleep

@@ -60,9 +60,9 @@ impl Graph for Written<'_> {
 impl Banded {
     /// Makes room for so many arcs and sites.
     pub fn reserve(&mut self, arcs: usize, sites: usize) {
-        crate::storage::reserve(&mut self.arcs, arcs);
-        crate::storage::reserve(&mut self.alpha, sites);
-        crate::storage::reserve(&mut self.beta, sites);
+        kernels::reserve(&mut self.arcs, arcs);
+        kernels::reserve(&mut self.alpha, sites);
+        kernels::reserve(&mut self.beta, sites);
     }
 
     /// Bytes of that room.

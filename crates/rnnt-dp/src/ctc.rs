@@ -13,7 +13,7 @@ mod trellis;
 pub use emitted::{confidences, emission_posteriors, expected_emission_frames};
 pub use path::{CtcPath, best_path, sample_paths};
 
-use crate::{Regularisers, Result, forward_backward::expect, semiring::Log, storage::reserve};
+use crate::{Regularisers, Result, forward_backward::expect, semiring::Log};
 use trellis::Trellis;
 
 /// Loss and adjoints of one utterance.
@@ -69,8 +69,8 @@ impl CtcWorkspace {
     /// Makes room for so many frames and labels. Where there is not enough, there never is old and new at once.
     pub fn reserve(&mut self, frames: usize, labels: usize) {
         let states = Self::bytes(frames, labels) / (2 * size_of::<f64>());
-        reserve(&mut self.alpha, states);
-        reserve(&mut self.beta, states);
+        kernels::reserve(&mut self.alpha, states);
+        kernels::reserve(&mut self.beta, states);
     }
 
     /// As [`forward_backward`], the adjoints into a given slice; returns the loss.

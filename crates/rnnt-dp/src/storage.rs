@@ -7,14 +7,6 @@ use kernels::scaled::{Row, RowMut, Scaled};
 const LINE: usize = 64;
 const SLACK: usize = LINE / size_of::<f64>();
 
-/// Makes room for at least `count` elements; what was there is lost where it takes more, so that never both are.
-pub(crate) fn reserve<T>(values: &mut Vec<T>, count: usize) {
-    if values.capacity() < count {
-        *values = Vec::new();
-        values.reserve_exact(count);
-    }
-}
-
 /// Numbers of which the first begins a cache line, so that registers do not straddle two.
 #[derive(Debug, Default)]
 pub(crate) struct Aligned {

@@ -20,7 +20,7 @@ use crate::{
     banded::Banded,
     room::Room,
     skew::Skew,
-    storage::{Aligned, Rows, reserve},
+    storage::{Aligned, Rows},
     sweep::{Backward, Forward},
     walk::Lattice,
 };
@@ -57,8 +57,8 @@ impl Scratch {
             self.forward.reserve(room);
             self.backward.reserve(room);
         }
-        reserve(&mut self.arcs.0, room.folded);
-        reserve(&mut self.arcs.1, room.folded);
+        kernels::reserve(&mut self.arcs.0, room.folded);
+        kernels::reserve(&mut self.arcs.1, room.folded);
         self.banded.reserve(room.band.0, room.band.1);
     }
 

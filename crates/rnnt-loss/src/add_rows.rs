@@ -37,3 +37,26 @@ pub(crate) fn add_rows<F: Real>(
         },
     );
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_are_those_of_plain_loops_in_the_order_of_the_gradient() {
+        let (rows, width, places) = (700, 3, 300);
+        // Numbers of unlike size, so that another order would give other bits; some places get nothing.
+        let gradient: Vec<f32> = (0..rows * width).map(|i| 1.1f32.powi((i * 37 % 101) as i32 - 50)).collect();
+        for row_of in [|row: usize| row * row % 271 + 7, |row| row / 3, |_| 299] {
+            let (mut found, mut expected) = (vec![0.5; places * width], vec![0.5; places * width]);
+            add_rows(&gradient, width, row_of, &mut found);
+            for (i, g) in gradient.iter().enumerate() {
+                expected[row_of(i / width) * width + i % width] += g;
+            }
+            assert_eq!(found, expected);
+        }
+        let mut nothing = [1.0f64];
+        add_rows(&[], 1, |row| row, &mut nothing);
+        assert_eq!(nothing, [1.0]);
+    }
+}

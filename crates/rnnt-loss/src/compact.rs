@@ -60,20 +60,10 @@ impl Compact {
     }
 }
 
-/// An empty list with room for so many elements; where there is not enough, there never is old and new at once.
+/// An empty list with room for so many elements.
 pub(crate) fn emptied<T>(mut list: Vec<T>, count: usize) -> Vec<T> {
     list.clear();
-    if list.capacity() < count {
-        drop(list);
-        list = Vec::with_capacity(count);
-    }
-    list
-}
-
-/// So many zeros, likewise.
-pub(crate) fn zeroed(list: Vec<f64>, count: usize) -> Vec<f64> {
-    let mut list = emptied(list, count);
-    list.resize(count, 0.0);
+    kernels::reserve(&mut list, count);
     list
 }
 

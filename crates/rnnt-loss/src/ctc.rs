@@ -6,10 +6,7 @@ use panda_core::Selection;
 use rayon::prelude::*;
 use rnnt_dp::{Regularisers, ctc::CtcWorkspace};
 
-use crate::{
-    Error, Layout, Result, Targets,
-    compact::{emptied, zeroed},
-};
+use crate::{Error, Layout, Result, Targets, compact::emptied};
 
 const CTC: &str = "for CTC";
 /// Utterances that are worked on at once, at most.
@@ -63,7 +60,8 @@ impl Utterance {
             spread.push(row[0]);
             spread.extend(columns.iter().map(|&column| row[column]));
         }
-        *of_spread = zeroed(std::mem::take(of_spread), entries);
+        kernels::grow(of_spread, entries, 0.0);
+        let of_spread = &mut of_spread[..entries];
         let loss = sums.forward_backward(&self.labels, spread, regularisers, of_spread)?;
         for (into, row) in adjoints.chunks_exact_mut(width).zip(of_spread.chunks_exact(of_labels)) {
             into[0] = row[0];
