@@ -4,7 +4,7 @@
 //! [`product`] multiplies any two matrices, [`product_packed`] by one that was packed once, and the normaliser's [`packed`]
 //! products by what is packed on either side: one set of micro-kernels, in the terms of BLIS. [`Affine`] is the layer over rows,
 //! forward and backward. The vector functions are one portable source, compiled several times and chosen at run time
-//! (`dispatch.rs`), and by hand for AVX-512. [`scaled`] has the rows that lattices are summed with. What the machine can do
+//! (`dispatch.rs`), and by hand for AVX-512. [`par_for`] is the parallel loop that all rooms use. [`scaled`] has the rows that lattices are summed with. What the machine can do
 //! is found once, and whoever needs it asks for the proof (`features.rs`).
 //!
 //! ```
@@ -25,6 +25,7 @@ mod lines;
 mod math;
 pub mod packed;
 mod pages;
+mod parts;
 mod product;
 mod real;
 pub mod scaled;
@@ -32,6 +33,9 @@ pub mod scaled;
 pub use affine::{Affine, Tasks};
 pub use lines::{Lines, grow, refilled, reserve};
 pub use pages::{filled, zeros};
+pub use parts::{
+    Chunks, ChunksMut, ItemsMut, Parts, Runs, items_mut, par_find, par_for, parts, parts_mut, runs,
+};
 pub use product::{
     Accumulate, PackedRight, View, ViewMut, packing_bytes, packing_bytes_for, product, product_in,
     product_packed,

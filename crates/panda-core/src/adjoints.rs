@@ -1,5 +1,5 @@
 //! What a lattice sends back for each site.
-use rayon::prelude::*;
+use kernels::{par_find, runs};
 
 use crate::{Error, Real, Result, Selection, cut::MANY, error::expect_len};
 
@@ -68,7 +68,7 @@ impl<'a> Adjoints<'a> {
 /// What is wrong with the first site with which anything is.
 fn first_error(sites: usize, check: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
     let error = |site| check(site).err();
-    (0..sites).into_par_iter().with_min_len(MANY).find_map_first(error).map_or(Ok(()), Err)
+    par_find(runs(sites, MANY), |_, mut sites| sites.find_map(error)).map_or(Ok(()), Err)
 }
 
 fn finite<F: Real>(argument: &'static str, site: usize, value: f64) -> Result<()> {

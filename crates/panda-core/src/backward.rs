@@ -4,9 +4,8 @@ use std::{ops::Range, sync::Mutex};
 use kernels::{
     Accumulate, View, ViewMut, grow,
     packed::{Full, Numbers, Operand, half::Half},
-    reserve,
+    par_for, parts, parts_mut, reserve,
 };
-use rayon::prelude::*;
 
 use crate::{
     Adjoints, Gradients, Head, Normalized, Plan, Precision, Real, Result, Selection, Sites, Workspace,
@@ -136,8 +135,11 @@ impl<F: Real> Pass<'_, F> {
         reserve(&mut list, plan.wave);
         grow(&mut room, sites.count(), false);
         let counts = &mut room[..sites.count()];
-        let each = counts.par_iter_mut().enumerate().with_min_len(MANY);
-        each.for_each(|(site, counts)| *counts = adjoints.counts::<F>(site, selection));
+        par_for(parts_mut(counts, MANY), |many, counts| {
+            for (at, counts) in counts.iter_mut().enumerate() {
+                *counts = adjoints.counts::<F>(many * MANY + at, selection);
+            }
+        });
         waves::backward(plan, cut.strip, normalized, *kept, counts, &mut list, |wave, held| {
             self.wave::<N>(sites, wave, held, workspace, panels, into);
         });
@@ -191,9 +193,8 @@ impl<F: Real> Pass<'_, F> {
             let of_hidden = || self.of_hidden::<N>(rows, &flight, panels, gradient);
             rayon::join(of_head, || rayon::join(of_hidden, || self.of_bias(rows, sums, bias)));
         }
-        let pieces = gradient.par_chunks_mut(FEW * h).zip(hidden.par_chunks(FEW * h));
-        let pieces = pieces.zip(wave.par_chunks(FEW));
-        pieces.for_each(|((gradient, hidden), wave)| sites.unmake(wave, hidden, gradient));
+        let pieces = (parts(wave, FEW), parts(hidden, FEW * h), parts_mut(gradient, FEW * h));
+        par_for(pieces, |_, (wave, hidden, gradient)| sites.unmake(wave, hidden, gradient));
         (into.scatter)(wave, gradient);
     }
 
@@ -222,22 +223,27 @@ impl<F: Real> Pass<'_, F> {
         let (count, strip) = (flight.len().div_ceil(plan.tile_classes), cut.strip);
         let (mut gt_room, mut g_room) =
             (std::mem::take(&mut panels.gt_left), std::mem::take(&mut panels.g_left));
-        let gt_left =
-            gt_room.room(count * blocks * cut.gt_left, N::ZERO).par_chunks_mut(blocks * cut.gt_left);
-        let g_left = g_room.room(count * blocks * cut.g_left, N::ZERO).par_chunks_mut(blocks * cut.g_left);
-        let sums = sums.par_chunks_mut(blocks * cut.strips * plan.tile_classes);
-        sums.zip(gt_left.zip(g_left)).enumerate().for_each(|(tile, (sums, (gt_left, g_left)))| {
+        let gt_left = gt_room.room(count * blocks * cut.gt_left, N::ZERO);
+        let g_left = g_room.room(count * blocks * cut.g_left, N::ZERO);
+        let tiles = (
+            parts_mut(sums, blocks * cut.strips * plan.tile_classes),
+            parts_mut(gt_left, blocks * cut.gt_left),
+            parts_mut(g_left, blocks * cut.g_left),
+        );
+        par_for(tiles, |tile, (sums, gt_left, g_left)| {
             let from = flight.start + tile * plan.tile_classes;
             let width = plan.tile_classes.min(flight.end - from);
             let classes = from..from + width;
-            let packed = gt_left.par_chunks_mut(cut.gt_left).zip(g_left.par_chunks_mut(cut.g_left));
-            let sums = sums.par_chunks_mut(cut.strips * width);
-            let blocks = sums.zip(packed).zip(wave.par_chunks(plan.block)).enumerate();
-            blocks.for_each(|(block, ((sums, (gt_left, g_left)), wave))| {
+            let blocks = (
+                parts_mut(sums, cut.strips * width),
+                parts_mut(gt_left, cut.gt_left),
+                parts_mut(g_left, cut.g_left),
+                parts(wave, plan.block),
+            );
+            par_for(blocks, |block, (sums, gt_left, g_left, wave)| {
                 let (depth, gt_left) = (wave.len(), Mutex::new(gt_left));
-                let g_left = g_left.par_chunks_mut(N::words(Operand::Left, strip, width));
-                let strips = sums.par_chunks_mut(width).zip(g_left).zip(wave.par_chunks(strip)).enumerate();
-                strips.for_each(|(at, ((sums, g_left), sites))| {
+                let g_left = parts_mut(g_left, N::words(Operand::Left, strip, width));
+                par_for((parts_mut(sums, width), g_left, parts(wave, strip)), |at, (sums, g_left, sites)| {
                     let first = at * strip;
                     z.with(sites.len() * width, |z| {
                         if recompute {
@@ -273,12 +279,12 @@ impl<F: Real> Pass<'_, F> {
         let Self { plan, head, cut: Cut { piece, leaf, gt_left, h_right, .. }, .. } = *self;
         let Panels { gt_left: all, h_right: right, .. } = panels;
         let (h, blocks) = (head.hidden, rows.div_ceil(plan.block));
-        let tiles = weight.par_chunks_mut(plan.tile_classes * h).zip(all.par_chunks(blocks * gt_left));
-        tiles.for_each(|(weight, packed)| {
-            weight.par_chunks_mut(piece * h).enumerate().for_each(|(at, weight)| {
+        let tiles = (parts_mut(weight, plan.tile_classes * h), parts(all, blocks * gt_left));
+        par_for(tiles, |_, (weight, packed)| {
+            par_for(parts_mut(weight, piece * h), |at, weight| {
                 for (block, packed) in packed.chunks(gt_left).enumerate() {
                     let depth = plan.block.min(rows - block * plan.block);
-                    weight.par_chunks_mut(leaf * h).enumerate().for_each(|(row, weight)| {
+                    par_for(parts_mut(weight, leaf * h), |row, weight| {
                         let left = &packed[N::words(Operand::Left, at * piece + row * leaf, depth)..];
                         let out = ViewMut::new(weight, weight.len() / h, h);
                         N::multiply(out, left, &right[block * h_right..], depth, Accumulate::Add);
@@ -303,13 +309,13 @@ impl<F: Real> Pass<'_, F> {
     ) {
         let Self { plan, head, cut: Cut { leaf, g_left, w_right, .. }, .. } = *self;
         let (h, blocks) = (head.hidden, rows.div_ceil(plan.block));
-        gradient.par_chunks_mut(plan.block * h).enumerate().for_each(|(block, gradient)| {
+        par_for(parts_mut(gradient, plan.block * h), |block, gradient| {
             for tile in 0..flight.len().div_ceil(plan.tile_classes) {
                 let depth = plan.tile_classes.min(flight.len() - tile * plan.tile_classes);
                 let packed = &panels.g_left[(tile * blocks + block) * g_left..];
                 let first = flight.start == 0 && tile == 0;
                 let how = if first { Accumulate::Replace } else { Accumulate::Add };
-                gradient.par_chunks_mut(leaf * h).enumerate().for_each(|(row, gradient)| {
+                par_for(parts_mut(gradient, leaf * h), |row, gradient| {
                     let left = &packed[N::words(Operand::Left, row * leaf, depth)..];
                     let out = ViewMut::new(gradient, gradient.len() / h, h);
                     N::multiply(out, left, &panels.w_right[tile * w_right..], depth, how);
@@ -326,9 +332,9 @@ impl<F: Real> Pass<'_, F> {
     fn of_bias(&self, rows: usize, sums: &[F], bias: &mut [f64]) {
         let Self { plan, cut: Cut { nr, strip, strips, .. }, .. } = *self;
         let of_tile = rows.div_ceil(plan.block) * strips * plan.tile_classes;
-        bias.par_chunks_mut(plan.tile_classes).zip(sums.par_chunks(of_tile)).for_each(|(bias, sums)| {
+        par_for((parts_mut(bias, plan.tile_classes), parts(sums, of_tile)), |_, (bias, sums)| {
             let width = bias.len();
-            bias.par_chunks_mut(nr).enumerate().for_each(|(at, bias)| {
+            par_for(parts_mut(bias, nr), |at, bias| {
                 for (block, sums) in sums.chunks(strips * width).enumerate() {
                     let rows = plan.block.min(rows.saturating_sub(block * plan.block));
                     for sums in sums.chunks_exact(width).take(rows.div_ceil(strip)) {

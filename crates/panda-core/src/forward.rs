@@ -4,15 +4,14 @@ use std::ops::Range;
 use kernels::{
     ViewMut, grow,
     packed::{Full, Numbers, half::Half},
-    reserve,
+    par_for, parts, parts_mut, reserve,
 };
-use rayon::prelude::*;
 
 use crate::{
     Head, Normalized, Plan, Precision, Real, Result, Selection, Sites, Workspace,
     cut::{Cut, FEW},
     kept::Held,
-    panels::{Panels, Slots, fill, pack_for_scores, parts, scores},
+    panels::{Panels, Slots, fill, pack_for_scores, scores},
     sites::Make,
     waves,
     workspace::in_pool,
@@ -153,10 +152,9 @@ impl<F: Real> Pass<'_, F> {
     ) {
         let Self { ref plan, ref cut, head, selection } = *self;
         let (rows, per_site, strip) = (wave.len(), selection.per_site().max(1), cut.strip);
-        let (tiles, blocks) = (flight.len().div_ceil(plan.tile_classes), rows.div_ceil(plan.block));
-        let found = statistics.par_chunks_mut(rows).zip(picked.par_chunks_mut(rows * per_site));
-        let kept = parts(kept, rows * plan.tile_classes, tiles);
-        kept.zip(found).enumerate().for_each(|(tile, (kept, (statistics, picked)))| {
+        let found = (parts_mut(statistics, rows), parts_mut(picked, rows * per_site));
+        let kept = kept.map(|kept| parts_mut(kept, rows * plan.tile_classes));
+        par_for((kept, found), |tile, (kept, (statistics, picked))| {
             let from = flight.start + tile * plan.tile_classes;
             let width = plan.tile_classes.min(flight.end - from);
             let bias = head.bias.map(|bias| &bias[from..from + width]);
@@ -171,15 +169,13 @@ impl<F: Real> Pass<'_, F> {
                     }
                 }
             };
-            let found =
-                statistics.par_chunks_mut(plan.block).zip(picked.par_chunks_mut(plan.block * per_site));
-            let kept = parts(kept, plan.block * width, blocks);
-            let blocks = kept.zip(found).zip(wave.par_chunks(plan.block)).enumerate();
-            blocks.for_each(|(block, ((kept, (statistics, picked)), wave))| {
-                let found = statistics.par_chunks_mut(strip).zip(picked.par_chunks_mut(strip * per_site));
-                let kept = parts(kept, strip * width, wave.len().div_ceil(strip));
-                let strips = kept.zip(found).zip(wave.par_chunks(strip)).enumerate();
-                strips.for_each(|(at, ((kept, (statistics, picked)), wave))| {
+            let found = (parts_mut(statistics, plan.block), parts_mut(picked, plan.block * per_site));
+            let kept = kept.map(|kept| parts_mut(kept, plan.block * width));
+            let blocks = (kept, found, parts(wave, plan.block));
+            par_for(blocks, |block, (kept, (statistics, picked), wave)| {
+                let found = (parts_mut(statistics, strip), parts_mut(picked, strip * per_site));
+                let kept = kept.map(|kept| parts_mut(kept, strip * width));
+                par_for((kept, found, parts(wave, strip)), |at, (kept, (statistics, picked), wave)| {
                     let at = (block, at * strip);
                     match kept {
                         Some(z) => score(at, z, wave, statistics, picked),
@@ -199,12 +195,14 @@ impl<F: Real> Pass<'_, F> {
             return;
         }
         let of_wave = &mut emissions[wave[0] * per_site..][..rows * per_site];
-        let each = of_wave.par_chunks_mut(per_site).zip(wave).enumerate().with_min_len(FEW);
-        each.for_each(|(row, (emissions, &site))| {
-            for (slot, class) in self.selection.active(site) {
-                if flight.contains(&(class as usize)) {
-                    let tile = (class as usize - flight.start) / self.plan.tile_classes;
-                    emissions[slot] = picked[(tile * rows + row) * per_site + slot].to_f64();
+        par_for((parts_mut(of_wave, FEW * per_site), parts(wave, FEW)), |few, (emissions, sites)| {
+            for (at, (emissions, &site)) in emissions.chunks_exact_mut(per_site).zip(sites).enumerate() {
+                for (slot, class) in self.selection.active(site) {
+                    if flight.contains(&(class as usize)) {
+                        let tile = (class as usize - flight.start) / self.plan.tile_classes;
+                        let row = tile * rows + few * FEW + at;
+                        emissions[slot] = picked[row * per_site + slot].to_f64();
+                    }
                 }
             }
         });
@@ -214,13 +212,15 @@ impl<F: Real> Pass<'_, F> {
 /// Folds the statistics of a flight's tiles into those of its sites, in tile order.
 fn merge<F: Real>(statistics: &[(F, f64)], max: &mut [F], sum: &mut [f64]) {
     let rows = max.len();
-    max.par_iter_mut().zip(sum).enumerate().with_min_len(FEW).for_each(|(row, (max, sum))| {
-        for &(tile_max, tile_sum) in statistics[row..].iter().step_by(rows) {
-            let (low, high) = if tile_max > *max { (*max, tile_max) } else { (tile_max, *max) };
-            // exp(-inf + inf) would be NaN; without a path below, the other side alone remains.
-            let factor = if low == high { 1.0 } else { (low.to_f64() - high.to_f64()).exp() };
-            *sum = if tile_max > *max { *sum * factor + tile_sum } else { *sum + tile_sum * factor };
-            *max = high;
+    par_for((parts_mut(max, FEW), parts_mut(sum, FEW)), |few, (max, sum)| {
+        for (at, (max, sum)) in max.iter_mut().zip(sum).enumerate() {
+            for &(tile_max, tile_sum) in statistics[few * FEW + at..].iter().step_by(rows) {
+                let (low, high) = if tile_max > *max { (*max, tile_max) } else { (tile_max, *max) };
+                // exp(-inf + inf) would be NaN; without a path below, the other side alone remains.
+                let factor = if low == high { 1.0 } else { (low.to_f64() - high.to_f64()).exp() };
+                *sum = if tile_max > *max { *sum * factor + tile_sum } else { *sum + tile_sum * factor };
+                *max = high;
+            }
         }
     });
 }

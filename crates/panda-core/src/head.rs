@@ -1,5 +1,5 @@
 //! The last linear layer.
-use rayon::prelude::*;
+use kernels::{par_find, parts};
 
 use crate::{
     Error, Precision, Real, Result,
@@ -41,7 +41,8 @@ impl<'a, F: Real> Head<'a, F> {
             Precision::Full => F::ONE,
             Precision::Bf16 => F::from_f64(F::LARGEST.to_f64() / Precision::BF16_LIMIT),
         };
-        if !self.weight.par_chunks(1 << 16).any(|weight| has_infinite_or_nan(weight, scale)) {
+        let odd = |_, weight: &[F]| has_infinite_or_nan(weight, scale).then_some(());
+        if par_find(parts(self.weight, 1 << 16), odd).is_none() {
             return Ok(());
         }
         match self.weight.iter().position(|w| (*w * scale).to_f64().is_infinite()) {

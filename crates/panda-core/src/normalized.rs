@@ -1,5 +1,5 @@
 //! What forward finds: the emissions and the two halves of logZ of every site.
-use rayon::prelude::*;
+use kernels::{par_find, par_for, parts_mut, runs};
 
 use crate::{
     Error, Real, Result, Selection,
@@ -61,16 +61,18 @@ impl<F: Real> Normalized<F> {
     /// The first site whose denominator is no positive number, if any, is an error.
     pub(crate) fn finish(&mut self, selection: &Selection) -> Result<()> {
         let Self { max, log_sum, emissions, .. } = self;
-        log_sum.par_iter_mut().with_min_len(FEW).for_each(|log_sum| *log_sum = log_sum.ln());
-        let (max, log_sum, per_site) = (&*max, &*log_sum, selection.per_site());
-        let of_sites = emissions.par_chunks_mut(per_site.max(1)).enumerate().with_min_len(FEW);
-        of_sites.for_each(|(site, emissions)| {
-            for (slot, _) in selection.active(site) {
-                emissions[slot] = (emissions[slot] - max[site].to_f64()) - log_sum[site];
+        par_for(parts_mut(log_sum, FEW), |_, log_sum| log_sum.iter_mut().for_each(|s| *s = s.ln()));
+        let (max, log_sum, per_site) = (&*max, &*log_sum, selection.per_site().max(1));
+        par_for(parts_mut(emissions, FEW * per_site), |some, emissions| {
+            for (at, emissions) in emissions.chunks_exact_mut(per_site).enumerate() {
+                let site = some * FEW + at;
+                for (slot, _) in selection.active(site) {
+                    emissions[slot] = (emissions[slot] - max[site].to_f64()) - log_sum[site];
+                }
             }
         });
-        let bad = |(log_sum, max): (&f64, &F)| !log_sum.is_finite() || !max.to_f64().is_finite();
-        match log_sum.par_iter().zip(max).with_min_len(MANY).position_first(bad) {
+        let bad = |&site: &usize| !log_sum[site].is_finite() || !max[site].to_f64().is_finite();
+        match par_find(runs(max.len(), MANY), |_, mut sites| sites.find(bad)) {
             None => Ok(()),
             Some(site) if max[site] == F::NEG_INFINITY && log_sum[site] == f64::NEG_INFINITY => {
                 Err(Error::AllMasked { site })

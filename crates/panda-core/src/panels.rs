@@ -15,10 +15,10 @@ use std::{
 };
 
 use kernels::{
-    Accumulate, Lines, View, ViewMut, grow,
+    Accumulate, Lines, View, ViewMut, grow, items_mut,
     packed::{Numbers, Operand},
+    par_for, parts, parts_mut, runs,
 };
-use rayon::prelude::*;
 
 use crate::{
     Head, Plan, Real,
@@ -113,16 +113,15 @@ pub(crate) fn fill<F: Real, N: Numbers<F>>(
 ) {
     let h = sites.columns();
     let Cut { strip, h_left, h_right, .. } = Cut::new::<F, N>(plan, h);
-    let blocks = wave.len().div_ceil(plan.block);
-    let packed = parts(left, h_left, blocks).zip(parts(right, h_right, blocks));
-    let rows = hidden.par_chunks_mut(plan.block * h).zip(wave.par_chunks(plan.block));
-    rows.zip(packed).for_each(|((hidden, wave), (left, right))| {
+    let left = left.map(|left| parts_mut(left, h_left));
+    let right = right.map(|right| parts_mut(right, h_right));
+    let blocks = (parts_mut(hidden, plan.block * h), parts(wave, plan.block), left, right);
+    par_for(blocks, |_, (hidden, wave, left, right)| {
         let (depth, right) = (wave.len(), right.map(Mutex::new));
-        let left = parts(left, N::words(Operand::Left, strip, h), depth.div_ceil(strip));
-        let strips = hidden.par_chunks_mut(strip * h).zip(wave.par_chunks(strip)).zip(left);
-        strips.enumerate().for_each(|(at, ((hidden, wave), left))| {
-            let rows = hidden.par_chunks_mut(FEW * h).zip(wave.par_chunks(FEW));
-            rows.for_each(|(hidden, wave)| sites.make(wave, hidden));
+        let left = left.map(|left| parts_mut(left, N::words(Operand::Left, strip, h)));
+        par_for((parts_mut(hidden, strip * h), parts(wave, strip), left), |at, (hidden, wave, left)| {
+            let rows = (parts_mut(hidden, FEW * h), parts(wave, FEW));
+            par_for(rows, |_, (hidden, wave)| sites.make(wave, hidden));
             let view = View::new(hidden, wave.len(), h);
             if let Some(left) = left {
                 N::pack(view, Operand::Left, left, 0, h);
@@ -146,26 +145,13 @@ pub(crate) fn pack_right<F: Real, N: Numbers<F>>(
     right: &mut [N::Word],
 ) {
     let Cut { strip, h_right, .. } = Cut::new::<F, N>(plan, h);
-    let blocks = hidden.par_chunks(plan.block * h).zip(right.par_chunks_mut(h_right));
-    blocks.for_each(|(hidden, right)| {
+    par_for((parts(hidden, plan.block * h), parts_mut(right, h_right)), |_, (hidden, right)| {
         let (depth, right) = (hidden.len() / h, Mutex::new(right));
-        hidden.par_chunks(strip * h).enumerate().for_each(|(at, hidden)| {
+        par_for(parts(hidden, strip * h), |at, hidden| {
             let view = View::new(hidden, hidden.len() / h, h);
             N::pack(view, Operand::Right, &mut lock(&right), at * strip, depth);
         });
     });
-}
-
-/// Parts of a slice, or as many times none.
-pub(crate) fn parts<T: Send>(
-    slice: Option<&mut [T]>,
-    size: usize,
-    count: usize,
-) -> impl IndexedParallelIterator<Item = Option<&mut [T]>> {
-    match slice {
-        Some(slice) => rayon::iter::Either::Left(slice.par_chunks_mut(size).map(Some)),
-        None => rayon::iter::Either::Right((0..count).into_par_iter().map(|_| None)),
-    }
 }
 
 /// Packs the weights of a flight for its scores, `Wᵀ` on the right.
@@ -182,10 +168,10 @@ pub(crate) fn pack_for_scores<F: Real, N: Numbers<F>>(
     let h = head.hidden;
     let cut = Cut::new::<F, N>(plan, h);
     let packed = into.room(flight.len().div_ceil(plan.tile_classes) * cut.wt_right, N::ZERO);
-    let tiles = head.weight[flight.start * h..flight.end * h].par_chunks(plan.tile_classes * h);
-    packed.par_chunks_mut(cut.wt_right).zip(tiles).for_each(|(packed, weight)| {
-        let panels = packed.par_chunks_mut(N::words(Operand::Right, cut.nr, h));
-        panels.zip(weight.par_chunks(cut.nr * h)).for_each(|(packed, weight)| {
+    let tiles = parts(&head.weight[flight.start * h..flight.end * h], plan.tile_classes * h);
+    par_for((parts_mut(packed, cut.wt_right), tiles), |_, (packed, weight)| {
+        let panels = parts_mut(packed, N::words(Operand::Right, cut.nr, h));
+        par_for((panels, parts(weight, cut.nr * h)), |_, (packed, weight)| {
             let some = |steps: Range<usize>| {
                 View::with_stride(&weight[steps.start..], weight.len() / h, steps.len(), h).transposed()
             };
@@ -208,14 +194,13 @@ pub(crate) fn pack_for_gradient<F: Real, N: Numbers<F>>(
     let h = head.hidden;
     let cut = Cut::new::<F, N>(plan, h);
     let packed = into.room(flight.len().div_ceil(plan.tile_classes) * cut.w_right, N::ZERO);
-    let tiles = head.weight[flight.start * h..flight.end * h].par_chunks(plan.tile_classes * h);
-    packed.par_chunks_mut(cut.w_right).zip(tiles).for_each(|(packed, weight)| {
+    let tiles = parts(&head.weight[flight.start * h..flight.end * h], plan.tile_classes * h);
+    par_for((parts_mut(packed, cut.w_right), tiles), |_, (packed, weight)| {
         let width = weight.len() / h;
-        let panels = packed.par_chunks_mut(N::words(Operand::Right, cut.nr, width)).take(h.div_ceil(cut.nr));
-        panels.enumerate().for_each(|(at, packed)| {
+        let panels = parts_mut(packed, N::words(Operand::Right, cut.nr, width));
+        par_for((panels, runs(h, cut.nr)), |_, (packed, cols)| {
             let some = |steps: Range<usize>| {
-                let col = at * cut.nr;
-                View::with_stride(&weight[steps.start * h + col..], steps.len(), cut.nr.min(h - col), h)
+                View::with_stride(&weight[steps.start * h + cols.start..], steps.len(), cols.len(), h)
             };
             pack_panels::<F, N>(&cut, packed, width, some);
         });
@@ -235,12 +220,11 @@ fn pack_panels<'a, F: Real, N: Numbers<F>>(
         N::pack(some(steps), Operand::Right, packed, 0, count);
     };
     if N::STEPWISE {
-        let pieces = packed.par_chunks_mut(N::words(Operand::Right, cut.nr, cut.steps)).enumerate();
-        pieces.for_each(|(piece, packed)| pack(piece, packed));
+        par_for(parts_mut(packed, N::words(Operand::Right, cut.nr, cut.steps)), pack);
     } else {
         // Two micro-panels, a word of each for so many steps: the words of the same steps do not lie side by side.
         let (low, high) = packed.split_at_mut(packed.len() / 2);
-        low.par_iter_mut().zip(high).enumerate().for_each(|(piece, (low, high))| {
+        par_for((items_mut(low), items_mut(high)), |piece, (low, high)| {
             let mut words = [N::ZERO; 2];
             pack(piece, &mut words);
             [*low, *high] = words;

@@ -2,7 +2,7 @@
 //!
 //! A site is a row of the matrix; `site_of_row` says which, or [`PADDING`] for rows that no site uses. Those are
 //! never read, and their gradient is exactly 0.
-use rayon::prelude::*;
+use kernels::{par_for, parts, parts_mut};
 
 use crate::{
     Adjoints, Error, Normalized, Real, Result, Selection,
@@ -50,9 +50,11 @@ pub fn forward<F: Real>(
     selection.check(sites, classes)?;
     let per_site = selection.per_site();
     let mut out = Normalized::new(sites, per_site);
-    let statistics = out.max.par_iter_mut().zip(&mut out.log_sum).zip(&rows).with_min_len(BLOCK);
-    statistics.for_each(|((max, sum), row)| {
-        (*max, *sum) = F::row_statistics(&scores[row * classes..][..classes]);
+    let blocks = (parts_mut(&mut out.max, BLOCK), parts_mut(&mut out.log_sum, BLOCK), parts(&rows, BLOCK));
+    par_for(blocks, |_, (max, sum, rows)| {
+        for ((max, sum), row) in max.iter_mut().zip(sum).zip(rows) {
+            (*max, *sum) = F::row_statistics(&scores[row * classes..][..classes]);
+        }
     });
     for site in 0..sites {
         for (slot, class) in selection.active(site) {
@@ -91,8 +93,13 @@ pub fn backward_in_place<F: Real>(
     adjoints.check::<F>(sites, selection)?;
     rows_of_sites(site_of_row, sites)?;
     let step = ScoreGradient { selection, normalized, adjoints };
-    scores.par_chunks_mut(classes).zip(site_of_row).with_min_len(BLOCK).for_each(|(z, &site)| {
-        if site == PADDING { z.fill(F::ZERO) } else { step.apply(site as usize, 0, Scores::Here(None), z) }
+    par_for((parts_mut(scores, BLOCK * classes), parts(site_of_row, BLOCK)), |_, (scores, sites)| {
+        for (z, &site) in scores.chunks_exact_mut(classes).zip(sites) {
+            match site {
+                PADDING => z.fill(F::ZERO),
+                site => step.apply(site as usize, 0, Scores::Here(None), z),
+            }
+        }
     });
     Ok(())
 }

@@ -1,5 +1,5 @@
 //! Which classes each site asks for.
-use rayon::prelude::*;
+use kernels::{par_find, runs};
 
 use crate::{Error, Result, cut::MANY, error::expect_len};
 
@@ -69,7 +69,7 @@ impl Selection {
         expect_len("selection", sites.saturating_mul(self.per_site), self.ids.len())?;
         let wrong =
             |site| self.active(site).find(|&(_, id)| id as usize >= classes).map(|entry| (site, entry));
-        match (0..sites).into_par_iter().with_min_len(MANY).find_map_first(wrong) {
+        match par_find(runs(sites, MANY), |_, mut sites| sites.find_map(wrong)) {
             None => Ok(()),
             Some((site, (slot, class))) => Err(Error::ClassOutOfRange { site, slot, class, classes }),
         }
