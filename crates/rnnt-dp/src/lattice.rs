@@ -206,7 +206,10 @@ impl Lattices {
     }
 
     /// Cuts packed values, `width` a site, into one slice an utterance.
-    pub(crate) fn split_mut<'a, T>(&self, mut values: &'a mut [T], width: usize) -> Vec<&'a mut [T]> {
+    ///
+    /// # Panics
+    /// If there are fewer values.
+    pub fn split_mut<'a, T>(&self, mut values: &'a mut [T], width: usize) -> Vec<&'a mut [T]> {
         let mut parts = Vec::with_capacity(self.batch());
         for utterance in 0..self.batch() {
             let (part, rest) = values.split_at_mut(self.range(utterance).len() * width);

@@ -1,6 +1,6 @@
 //! Rows added to the rows of a sum.
+use kernels::{par_for, parts_mut};
 use panda_core::Real;
-use rayon::prelude::*;
 
 /// Tasks of a sum of rows.
 const TASKS: usize = 64;
@@ -24,18 +24,16 @@ pub(crate) fn add_rows<F: Real>(
     }
     let (low, high) = bounds;
     let each = (high + 1 - low).div_ceil(TASKS);
-    into[low * width..(high + 1) * width].par_chunks_mut(each * width).enumerate().for_each(
-        |(task, into)| {
-            let first = low + task * each;
-            let theirs = first..first + into.len() / width;
-            for (row, gradient) in gradient.chunks_exact(width).enumerate() {
-                let to = row_of(row);
-                if theirs.contains(&to) {
-                    F::add_slice(&mut into[(to - first) * width..][..width], gradient);
-                }
+    par_for(parts_mut(&mut into[low * width..(high + 1) * width], each * width), |task, into| {
+        let first = low + task * each;
+        let theirs = first..first + into.len() / width;
+        for (row, gradient) in gradient.chunks_exact(width).enumerate() {
+            let to = row_of(row);
+            if theirs.contains(&to) {
+                F::add_slice(&mut into[(to - first) * width..][..width], gradient);
             }
-        },
-    );
+        }
+    });
 }
 
 #[cfg(test)]

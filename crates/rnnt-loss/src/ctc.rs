@@ -2,8 +2,8 @@
 //! the different labels of its utterance.
 use std::ops::Range;
 
+use kernels::{items_mut, par_find, parts_mut};
 use panda_core::Selection;
-use rayon::prelude::*;
 use rnnt_dp::{Regularisers, ctc::CtcWorkspace};
 
 use crate::{Error, Layout, Result, Targets, compact::emptied};
@@ -187,14 +187,15 @@ impl Ctc {
         });
         let mut parts: Vec<_> = parts.collect();
         let of_lane = parts.len().div_ceil(count);
-        let outcomes = parts.par_chunks_mut(of_lane).zip(lanes).map(|(parts, lane)| {
-            parts.iter_mut().try_for_each(|(b, utterance, emissions, loss, adjoints)| {
+        let error = par_find((parts_mut(&mut parts, of_lane), items_mut(lanes)), |_, (parts, lane)| {
+            let mut each = parts.iter_mut();
+            let outcome = each.try_for_each(|(b, utterance, emissions, loss, adjoints)| {
                 let outcome = utterance.sum(emissions, width, regularisers, adjoints, lane);
                 **loss = outcome.map_err(|error| error.in_group(*b))?;
                 Ok(())
-            })
+            });
+            outcome.err()
         });
-        // In utterance order, so that the same mistake always gives the same message.
-        outcomes.collect::<Vec<Result<()>>>().into_iter().collect()
+        error.map_or(Ok(()), Err)
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! since the slope of tanh and of the positive part is at most 1 (with dropout, the scale of what is left). Where there are
 //! several heads, 2 becomes 4 (tokens and durations) or 3 (a blank of its own): see `columns::reach`.
-use rayon::prelude::*;
+use kernels::{items_mut, par_for};
 use rnnt_dp::Lattices;
 
 /// What was left out of a gradient, and how much that can have changed it. All but `zeros` is zero for an exact gradient.
@@ -78,15 +78,13 @@ pub(crate) fn skip(
     adjoints: &mut [f64],
     epsilon: f64,
 ) -> Vec<Lost> {
-    let mut rest = adjoints;
-    let mut utterances = Vec::with_capacity(lattices.batch());
-    for b in 0..lattices.batch() {
-        let (part, others) = rest.split_at_mut(lattices.range(b).len() * columns);
-        utterances.push((part, epsilon * (lattices.frames(b) + lattices.labels(b)) as f64));
-        rest = others;
-    }
-    let one = |(adjoints, allowed)| skip_utterance(adjoints, (columns, tokens), allowed);
-    utterances.into_par_iter().map(one).collect()
+    let mut utterances = lattices.split_mut(adjoints, columns);
+    let mut lost = vec![Lost::default(); lattices.batch()];
+    par_for((items_mut(&mut utterances), items_mut(&mut lost)), |b, (adjoints, lost)| {
+        let allowed = epsilon * (lattices.frames(b) + lattices.labels(b)) as f64;
+        *lost = skip_utterance(adjoints, (columns, tokens), allowed);
+    });
+    lost
 }
 
 /// Buckets of a quarter of an octave: exponent and two bits of the fraction.
