@@ -75,30 +75,43 @@ impl<F: Real> Plan<F> {
         if smallest > limit {
             return Err(Error::Budget { smallest, found: limit });
         }
+        // Longer waves for more tasks, unless fewer scores and rows could be kept for them.
+        let [short, long] =
+            [false, true].map(|long| Self::within(shape, precision, [limit, compact], budget.keeps(), long));
+        Ok(if (long.kept, long.held) < (short.kept, short.held) { short } else { long })
+    }
+
+    /// The cut within a limit of bytes, some of which are for compact numbers, that keeps as much as there is room for.
+    fn within(
+        shape: Shape,
+        precision: Precision,
+        [limit, compact]: [usize; 2],
+        keeps: bool,
+        long: bool,
+    ) -> Self {
         let fits = |plan: &Self| plan.bytes(shape, precision) <= limit;
-        let mut plan = Self::best(shape, precision, limit - compact);
+        let sides = Sides::of::<F>(precision);
+        let mut plan = Self::best(shape, precision, limit - compact, long);
         while !fits(&plan) {
-            plan = plan.smaller(Sides::of::<F>(precision));
+            plan = plan.smaller(sides);
         }
         let all = shape.sites;
         let rest = limit - plan.bytes(shape, precision);
-        let kept =
-            if budget.keeps() { rest / shape.classes.max(1).saturating_mul(size_of::<F>()) } else { 0 };
+        let kept = if keeps { rest / shape.classes.max(1).saturating_mul(size_of::<F>()) } else { 0 };
         if kept < all || all == 0 {
-            return Ok(Self { kept: kept.min(all), ..plan });
+            return Self { kept: kept.min(all), ..plan };
         }
-        let sides = Sides::of::<F>(precision);
-        let wave = even(all, WAVE * sides.block, sides.strip);
+        let wave = sides.wave(all, WAVE * sides.block, shape.classes, long);
         let tiles = plan.tiles.max(sides.tiles(wave, plan.tile_classes, shape.classes));
         let whole = Self { wave, block: sides.block, tiles, kept: all, held: all, ..plan };
         let whole = whole.fitted(all, shape.classes);
         if fits(&whole) {
-            return Ok(whole);
+            return whole;
         }
         let step = even(all, plan.wave, sides.strip);
         let held = |waves: usize| Self { kept: all, held: waves.saturating_mul(step).min(all), ..plan };
         let [none, one] = [0, 1].map(|waves| held(waves).bytes(shape, precision));
-        Ok(held((limit - none) / (one - none).max(1)))
+        held((limit - none) / (one - none).max(1))
     }
 
     /// A cut of one's own; no hidden row is kept.
@@ -119,7 +132,7 @@ impl<F: Real> Plan<F> {
     }
 
     /// The cut at which products run best, within a few eighths of a limit.
-    fn best(shape: Shape, precision: Precision, limit: usize) -> Self {
+    fn best(shape: Shape, precision: Precision, limit: usize, long: bool) -> Self {
         let (sites, hidden, classes) = (shape.sites.max(1), shape.hidden, shape.classes.max(1));
         let sides @ Sides { nr, strip, block, .. } = Sides::of::<F>(precision);
         let (element, packed) = (size_of::<F>(), precision.bytes(size_of::<F>()));
@@ -127,8 +140,11 @@ impl<F: Real> Plan<F> {
         let row = hidden.saturating_mul(2 * (element + packed));
         let scores = classes.saturating_mul(element);
         let most = (SCORES / scores).clamp(WAVE * block, LONGEST_WAVE * block);
-        let most = most.min(limit / 8 * 5 / row.max(1)).max(strip);
-        let wave = even(sites, most, strip);
+        let room = (limit / 8 * 5 / row.max(1)).max(strip);
+        let wave = match sides.wave(sites, most, classes, long) {
+            wave if wave > room => even(sites, most.min(room), strip),
+            wave => wave,
+        };
         let tile = if classes > 4 * CLASSES { CLASSES } else { even(classes, CLASSES, nr) };
         let of_tile = tile.saturating_mul(2 * packed).saturating_mul(wave.saturating_add(hidden));
         let fit = |bytes: usize| (limit / 8 * 3).min(bytes) / of_tile.max(1);
@@ -247,6 +263,20 @@ impl Sides {
         let Cut { mr, nr, piece, .. } = Cut::of(&Plan::<F>::custom(1, 1, 1, 1, 0), 1, precision);
         // `piece` is eight pairs of micro-panels.
         Self { mr, nr, strip: piece / 8, block: BLOCK.next_multiple_of(piece / 2) }
+    }
+
+    /// Sites of a wave, `most` or less; more, if it may be long, where few classes would leave a step of it with fewer tasks
+    /// than [`TASKS`].
+    fn wave(self, sites: usize, most: usize, classes: usize, long: bool) -> usize {
+        let of_classes = classes.div_ceil(self.mr).saturating_add(classes.div_ceil(self.nr));
+        let least = TASKS.saturating_sub(of_classes).saturating_mul(self.mr).min(LONGEST_WAVE * self.block);
+        match even(sites, most, self.strip) {
+            wave if long && wave < least && wave < sites => {
+                let waves = (sites / least).max(1);
+                even(sites, sites.div_ceil(waves), self.strip)
+            }
+            wave => wave,
+        }
     }
 
     /// Tiles in flight with which each step of a wave has [`TASKS`] on average, if all tiles have: scores are so many strips

@@ -82,8 +82,6 @@ fn each_step_has_tasks_for_many_threads() {
         for classes in [1024, 4096, 65_536] {
             for hidden in [256, 512, 1024] {
                 for precision in [Precision::Full, Precision::Bf16] {
-                    // Micro-panels of 32 by 32 are 41 of 1,312 sites and 32 of 1,024 classes: no more is there.
-                    let enough = if precision == Precision::Bf16 && classes == 1024 { 105 } else { 128 };
                     for budget in
                         [MemoryBudget::default(), MemoryBudget::recompute(), MemoryBudget::unlimited()]
                     {
@@ -99,6 +97,11 @@ fn each_step_has_tasks_for_many_threads() {
                             tasks.head + tasks.hidden + tasks.bias,
                             tasks.pull_back,
                         ];
+                        // A longer wave would take the room of scores that are kept.
+                        let tight = precision == Precision::Bf16
+                            && budget == MemoryBudget::default()
+                            && (sites, hidden, classes) == (2600, 1024, 1024);
+                        let enough = if tight { 105 } else { 128 };
                         let what = format!("{shape:?} {precision:?} {budget:?} {plan:?}");
                         assert!(steps.iter().all(|step| *step >= enough), "{what}: {tasks:?}");
                     }
