@@ -1,8 +1,5 @@
 //! The outcome of a suite, as it is written to JSON; the schema is the same for every suite.
-use std::path::Path;
-
 use serde::Serialize;
-use training::files::write_atomically;
 
 use super::answer::{PruningReport, Shape, SkipReport};
 use super::case::Plan;
@@ -27,23 +24,22 @@ impl Report {
         table::lines(&self.rows)
     }
 
-    /// Writes everything as JSON.
+    /// Everything as JSON.
     ///
     /// # Errors
-    /// [`BenchError::File`]; nothing half-written stays behind.
-    pub fn write_json(&self, path: &Path) -> Result<()> {
+    /// [`BenchError::Json`].
+    pub fn json(&self) -> Result<String> {
         let text = serde_json::to_string_pretty(self)
             .map_err(|source| BenchError::Json { what: "outcome", source })?;
-        write_atomically(path, (text + "\n").as_bytes()).map_err(BenchError::file(path, "write"))
+        Ok(text + "\n")
     }
 
-    /// Writes an SVG of time and memory over the cases of the plan that this is the outcome of.
+    /// An SVG of time and memory over the cases of the plan that this is the outcome of.
     ///
     /// # Errors
-    /// [`BenchError::File`]; nothing half-written stays behind. [`BenchError::Picture`].
-    pub fn write_picture(&self, plan: &Plan, path: &Path) -> Result<()> {
-        let picture = picture::draw(plan, &self.rows)?;
-        write_atomically(path, picture.as_bytes()).map_err(BenchError::file(path, "write"))
+    /// [`BenchError::Picture`].
+    pub fn picture(&self, plan: &Plan) -> Result<String> {
+        picture::draw(plan, &self.rows)
     }
 }
 

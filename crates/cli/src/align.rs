@@ -1,9 +1,13 @@
 //! `panda align CHECKPOINT MANIFEST`
 use std::{io::Write, path::PathBuf, process::ExitCode};
 
-use training::{Recogniser, Unit};
+use training::{Recogniser, Unit, files::Output};
 
-use crate::error::Result;
+use crate::{
+    error::Result,
+    out::{self, complain, say},
+    outputs,
+};
 
 /// Arguments of `panda align`.
 #[derive(clap::Args)]
@@ -26,34 +30,30 @@ pub struct Arguments {
 
 /// Aligns the manifest; an utterance without a path is reported and left out.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let recogniser = Recogniser::load(&arguments.checkpoint)?;
     let utterances = speech::read_manifest(&arguments.manifest)?;
+    let wanted = [&arguments.ctm, &arguments.json];
+    let [ctm, json] = outputs::open(wanted, &[&arguments.checkpoint, &arguments.manifest], &utterances)?;
+    let recogniser = Recogniser::load(&arguments.checkpoint)?;
     let found = recogniser.align(&utterances)?;
     for id in &found.without_path {
-        eprintln!("warning: {id}: no path, more labels than its frames can emit; left out");
+        complain!("warning: {id}: no path, more labels than its frames can emit; left out");
     }
     let unit = if arguments.tokens { Unit::Tokens } else { Unit::Words };
-    if let Some(path) = &arguments.json {
-        found.write_json(path)?;
+    let standard = [&ctm, &json].into_iter().flatten().any(Output::is_standard);
+    if ctm.is_none() && json.is_none() {
+        let written = std::io::stdout().lock().write_all(found.ctm(unit).as_bytes());
+        written.map_err(out::failed)?;
+        return Ok(ExitCode::SUCCESS);
     }
-    match &arguments.ctm {
-        Some(path) => found.write_ctm(path, unit)?,
-        None if arguments.json.is_some() => {}
-        None => {
-            let written = std::io::stdout().write_all(found.ctm(unit).as_bytes());
-            let named =
-                |source| training::Error::Io { path: "standard output".into(), action: "write", source };
-            written.map_err(named)?;
-            return Ok(ExitCode::SUCCESS);
-        }
+    json.map_or(Ok(()), |json| json.write(found.json().as_bytes()))?;
+    ctm.map_or(Ok(()), |ctm| ctm.write(found.ctm(unit).as_bytes()))?;
+    if standard {
+        return Ok(ExitCode::SUCCESS);
     }
     let latency = found.expected_latency.map_or("no token".to_owned(), |mean| {
         format!("a token is expected {mean:.3} s after the start of its audio")
     });
-    println!(
-        "{} utterances aligned, {} without a path; {latency}",
-        found.utterances.len(),
-        found.without_path.len()
-    );
+    let (aligned, without) = (found.utterances.len(), found.without_path.len());
+    say!("{aligned} utterances aligned, {without} without a path; {latency}")?;
     Ok(ExitCode::SUCCESS)
 }

@@ -2,13 +2,15 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use bench::{BenchError, Choice, Observer, Plan, Settings, Suite};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::bytes;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::out::{complain, say};
+use crate::{outputs, signals};
 
 /// Arguments of `panda bench`.
 #[derive(clap::Args)]
@@ -59,13 +61,11 @@ const QUICK_SECONDS: f64 = 0.3;
 
 /// Runs the suite, prints a table, and writes what was asked for.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&stop);
-    ctrlc::set_handler(move || flag.store(true, Ordering::SeqCst))?;
+    let stop = signals::watch("stopping; Ctrl-C once more leaves at once")?;
     match measure_suite(arguments, stop) {
-        Err(BenchError::Stopped) => {
-            eprintln!("{}", BenchError::Stopped);
-            Ok(ExitCode::from(130))
+        Err(Error::Bench(BenchError::Stopped)) => {
+            complain!("{}", BenchError::Stopped);
+            Ok(ExitCode::from(signals::STOPPED))
         }
         outcome => {
             outcome?;
@@ -74,7 +74,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
 }
 
-fn measure_suite(arguments: &Arguments, stop: Arc<AtomicBool>) -> bench::Result<()> {
+fn measure_suite(arguments: &Arguments, stop: Arc<AtomicBool>) -> Result<()> {
     let (repeats, seconds) =
         if arguments.quick { (QUICK_REPEATS, QUICK_SECONDS) } else { (REPEATS, SECONDS) };
     let choice = Choice {
@@ -83,6 +83,8 @@ fn measure_suite(arguments: &Arguments, stop: Arc<AtomicBool>) -> bench::Result<
         budget: arguments.budget,
         model: arguments.checkpoint.clone().zip(arguments.manifest.clone()),
     };
+    let inputs: Vec<&PathBuf> = [&arguments.checkpoint, &arguments.manifest].into_iter().flatten().collect();
+    let [json, svg] = outputs::open([&arguments.json, &arguments.svg], &inputs, &[])?;
     let plan = arguments.suite.plan(&choice)?;
     let repeats = arguments.repeats.unwrap_or(repeats);
     let settings = Settings { repeats, seconds, cap: arguments.cap as u64, stop };
@@ -90,16 +92,16 @@ fn measure_suite(arguments: &Arguments, stop: Arc<AtomicBool>) -> bench::Result<
     let report = bench::run(&plan, settings, &progress);
     progress.0.finish_and_clear();
     let report = report?;
+    // Files first: nobody may be there to read the table.
+    if let Some(svg) = svg {
+        svg.write(report.picture(&plan)?.as_bytes())?;
+    }
+    if let Some(json) = json {
+        json.write(report.json()?.as_bytes())?;
+    }
     let machine = &report.machine;
-    println!("{}: {} cores of {}, {}", report.suite, machine.cores, machine.cpu, machine.date);
-    report.lines().iter().for_each(|line| println!("{line}"));
-    if let Some(path) = &arguments.svg {
-        report.write_picture(&plan, path)?;
-    }
-    if let Some(path) = &arguments.json {
-        report.write_json(path)?;
-    }
-    Ok(())
+    say!("{}: {} cores of {}, {}", report.suite, machine.cores, machine.cpu, machine.date)?;
+    report.lines().iter().try_for_each(|line| say!("{line}"))
 }
 
 /// A bar over the processes, on a terminal only.

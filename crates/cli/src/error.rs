@@ -14,13 +14,41 @@ pub enum Error {
     Loss(#[from] rnnt_loss::Error),
     /// A folder of golden cases.
     #[error(transparent)]
-    Verify(#[from] crate::verify::VerifyError),
+    Verify(crate::verify::VerifyError),
     /// A benchmark.
     #[error(transparent)]
     Bench(#[from] bench::BenchError),
-    /// The handler of Ctrl-C could not be set.
-    #[error("cannot watch for Ctrl-C: {0}")]
-    Signal(#[from] ctrlc::Error),
+    /// Signals could not be watched.
+    #[error("cannot watch for signals: {0}")]
+    Signal(#[from] std::io::Error),
+    /// Standard output is a pipe that nobody reads any more.
+    #[error("standard output: closed")]
+    Closed,
+    /// Standard output cannot be written.
+    #[error("standard output: could not write: {0}")]
+    Output(#[source] std::io::Error),
+}
+
+impl Error {
+    /// Whether somebody has closed the pipe that was written to.
+    pub fn is_closed(&self) -> bool {
+        match self {
+            Self::Closed => true,
+            Self::Training(training::Error::Io { source, .. }) => {
+                source.kind() == std::io::ErrorKind::BrokenPipe
+            }
+            _ => false,
+        }
+    }
+}
+
+impl From<crate::verify::VerifyError> for Error {
+    fn from(error: crate::verify::VerifyError) -> Self {
+        match error {
+            crate::verify::VerifyError::Report(source) => crate::out::failed(source),
+            error => Self::Verify(error),
+        }
+    }
 }
 
 /// A result with this program's [`Error`].

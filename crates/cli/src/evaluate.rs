@@ -3,7 +3,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use training::{Recogniser, evaluate};
 
-use crate::{error::Result, report};
+use crate::{error::Result, out::say, outputs, report};
 
 /// Arguments of `panda evaluate`.
 #[derive(clap::Args)]
@@ -19,13 +19,15 @@ pub struct Arguments {
 
 /// Decodes the manifest and prints a line for each subset.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let recogniser = Recogniser::load(&arguments.checkpoint)?;
     let utterances = speech::read_manifest(&arguments.manifest)?;
+    let inputs = [&arguments.checkpoint, &arguments.manifest];
+    let [hypotheses] = outputs::open([&arguments.hypotheses], &inputs, &utterances)?;
+    let recogniser = Recogniser::load(&arguments.checkpoint)?;
     let evaluation = evaluate(&recogniser, &utterances)?;
-    if let Some(path) = &arguments.hypotheses {
-        evaluation.write_hypotheses(path)?;
+    if let Some(hypotheses) = hypotheses {
+        hypotheses.write(evaluation.hypotheses().as_bytes())?;
     }
     let name = arguments.manifest.file_stem().unwrap_or_default().to_string_lossy();
-    report::lines(&name, &evaluation).iter().for_each(|line| println!("{line}"));
+    report::lines(&name, &evaluation).iter().try_for_each(|line| say!("{line}"))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -5,7 +5,7 @@ use rnnt_loss::{Loss, MemoryBudget, MemoryPlan, Options, Precision, Targets};
 use speech::Tokenizer;
 use training::{Model, Recipe, Recogniser};
 
-use crate::error::Result;
+use crate::{error::Result, out::say};
 
 /// Arguments of `panda info`.
 #[derive(clap::Args)]
@@ -53,7 +53,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         let texts: Vec<&str> = utterances.iter().map(|utterance| utterance.text.as_str()).collect();
         let tokenizer = Tokenizer::train(recipe.tokens.kind, &texts)?;
         let seconds: f64 = utterances.iter().map(|utterance| utterance.seconds).sum();
-        println!("training data: {} utterances, {:.1} minutes", utterances.len(), seconds / 60.0);
+        say!("training data: {} utterances, {:.1} minutes", utterances.len(), seconds / 60.0)?;
         describe(&recipe, &tokenizer, &Model::new(&recipe, tokenizer.size())?, arguments)
     } else {
         let recogniser = Recogniser::load(path)?;
@@ -67,15 +67,15 @@ fn describe(
     model: &Model,
     arguments: &Arguments,
 ) -> Result<ExitCode> {
-    println!("tokens: {} and the blank", tokenizer.size());
-    println!("one encoder frame: {} ms", recipe.frame_ms());
-    println!("{:<40} {:>16} {:>12}", "parameter", "shape", "count");
+    say!("tokens: {} and the blank", tokenizer.size())?;
+    say!("one encoder frame: {} ms", recipe.frame_ms())?;
+    say!("{:<40} {:>16} {:>12}", "parameter", "shape", "count")?;
     for (name, parameter) in model.parameters().iter() {
-        println!("{name:<40} {:>16} {:>12}", format!("{:?}", parameter.dims()), parameter.elem_count());
+        say!("{name:<40} {:>16} {:>12}", format!("{:?}", parameter.dims()), parameter.elem_count())?;
     }
-    println!("{:<40} {:>16} {:>12}", "all", "", model.parameters().count());
+    say!("{:<40} {:>16} {:>12}", "all", "", model.parameters().count())?;
 
-    println!();
+    say!("")?;
     plan(model.width(), model.classes(), recipe.loss_options()?, arguments)
 }
 
@@ -86,10 +86,8 @@ fn plan(hidden: usize, classes: usize, options: Options, arguments: &Arguments) 
     let precision = if arguments.bf16 { Precision::Bf16 } else { options.precision };
     let options = Options { budget, precision, ..options };
     let (hidden, classes) = (arguments.hidden.unwrap_or(hidden), arguments.classes.unwrap_or(classes));
-    println!(
-        "{}",
-        MemoryPlan::new::<f32>(&targets(batch, frames, labels, &options.loss)?, hidden, classes, &options)?
-    );
+    let targets = targets(batch, frames, labels, &options.loss)?;
+    say!("{}", MemoryPlan::new::<f32>(&targets, hidden, classes, &options)?)?;
     Ok(ExitCode::SUCCESS)
 }
 

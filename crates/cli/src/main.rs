@@ -6,7 +6,10 @@ mod bench;
 mod error;
 mod evaluate;
 mod info;
+mod out;
+mod outputs;
 mod report;
+mod signals;
 mod train;
 mod transcribe;
 mod verify;
@@ -49,20 +52,27 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let outcome = match Arguments::parse().command {
+    let command = Arguments::parse().command;
+    let outcome = signals::report_large_files().and_then(|()| match command {
         Command::Train(arguments) => train::run(&arguments),
         Command::Evaluate(arguments) => evaluate::run(&arguments),
         Command::Transcribe(arguments) => transcribe::run(&arguments),
         Command::Align(arguments) => align::run(&arguments),
-        Command::Verify { dir } => verify::run(&dir)
-            .map(|passed| if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-            .map_err(Into::into),
+        Command::Verify { dir } => {
+            let passed = verify::run(&dir)?;
+            Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
         Command::Bench(arguments) => bench::run(&arguments),
         Command::BenchCase(arguments) => bench::run_case(&arguments),
         Command::Info(arguments) => info::run(&arguments),
-    };
-    outcome.unwrap_or_else(|error| {
-        eprintln!("error: {}", error::chain(&error));
-        ExitCode::from(2)
-    })
+    });
+    match outcome {
+        // Whoever closes a pipe has read enough. The status is that of programs that the signal for it ends.
+        Err(error) if error.is_closed() => ExitCode::from(signals::CLOSED),
+        Err(error) => {
+            out::complain!("error: {}", error::chain(&error));
+            ExitCode::from(2)
+        }
+        Ok(code) => code,
+    }
 }

@@ -1,18 +1,14 @@
 //! `panda train RECIPE.toml`
-use std::{
-    path::PathBuf,
-    process::ExitCode,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use training::{EpochReport, Observer, RunReport, Start, StepReport};
 
-use crate::{error::Result, report};
+use crate::{
+    error::{Error, Result},
+    out::{complain, say},
+    report, signals,
+};
 
 /// Arguments of `panda train`.
 #[derive(clap::Args)]
@@ -42,38 +38,33 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         (_, true) => Start::Force,
         _ => Start::Fresh,
     };
-    let stop = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&stop);
-    ctrlc::set_handler(move || {
-        // The second time the user means it.
-        if flag.swap(true, Ordering::SeqCst) {
-            std::process::exit(130);
-        }
-        eprintln!("\nsaving a checkpoint; Ctrl-C once more leaves without");
-    })?;
+    let stop =
+        signals::watch("stopping as soon as the run can go on from there; Ctrl-C once more leaves at once")?;
     let mut terminal = Terminal::default();
     let outcome = training::train(&arguments.recipe, arguments.epochs, &folder, start, &mut terminal, &stop);
     terminal.finish();
     let outcome = outcome?;
     if outcome.stopped {
-        println!(
-            "stopped and saved after {} steps; --resume --run {} goes on",
-            outcome.steps,
-            folder.display()
-        );
-        return Ok(ExitCode::from(130));
+        let (steps, run) = (outcome.steps, folder.display());
+        terminal.print(&match steps {
+            0 => "stopped before the first step; nothing is written".to_owned(),
+            _ => format!("stopped and saved after {steps} steps; --resume --run {run} goes on"),
+        });
+        return Ok(ExitCode::from(signals::STOPPED));
     }
     for (name, evaluation) in [("dev", &outcome.dev), ("test", &outcome.test)] {
         let Some(evaluation) = evaluation else { continue };
-        report::lines(name, evaluation).iter().for_each(|line| println!("{line}"));
+        report::lines(name, evaluation).iter().for_each(|line| terminal.print(line));
     }
-    println!("run folder: {}", folder.display());
+    terminal.print(&format!("run folder: {}", folder.display()));
     Ok(ExitCode::SUCCESS)
 }
 
 /// A line an epoch, and on a terminal a progress bar over the steps of the run.
 #[derive(Default)]
 struct Terminal {
+    /// Nobody reads what it prints; the training is not for that.
+    alone: bool,
     bar: Option<ProgressBar>,
     audio_seconds: f64,
     seconds: f64,
@@ -86,10 +77,21 @@ impl Terminal {
         }
     }
 
-    fn print(&self, line: &str) {
-        match &self.bar {
-            Some(bar) => bar.suspend(|| println!("{line}")),
-            None => println!("{line}"),
+    fn print(&mut self, line: &str) {
+        if self.alone {
+            return;
+        }
+        let printed = match &self.bar {
+            Some(bar) => bar.suspend(|| say!("{line}")),
+            None => say!("{line}"),
+        };
+        match printed {
+            Ok(()) => {}
+            Err(Error::Closed) => self.alone = true,
+            Err(error) => {
+                self.alone = true;
+                complain!("warning: {error}; the training goes on");
+            }
         }
     }
 }

@@ -3,7 +3,10 @@ use std::{path::PathBuf, process::ExitCode};
 
 use training::Recogniser;
 
-use crate::error::Result;
+use crate::{
+    error::Result,
+    out::{complain, say},
+};
 
 /// Arguments of `panda transcribe`.
 #[derive(clap::Args)]
@@ -32,13 +35,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         };
         match found {
             Err(message) => {
-                eprintln!("error: {message}");
+                complain!("error: {message}");
                 code = ExitCode::from(2);
             }
             Ok(transcription) => {
-                println!("{}: {}", path.display(), transcription.text);
+                say!("{}: {}", path.display(), transcription.text)?;
                 for token in transcription.tokens.iter().filter(|_| arguments.times) {
-                    println!("  {:8.2} s  {:<12} {:.3}", token.seconds, token.text, token.log_prob.exp());
+                    say!("  {:8.2} s  {:<12} {:.3}", token.seconds, token.text, token.log_prob.exp())?;
                 }
             }
         }

@@ -72,6 +72,14 @@ pub enum Span {
 const SLACK_SECONDS: f64 = 0.05;
 
 impl Utterance {
+    /// The files that its audio is read from.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Sound { path, .. } => Some(path.as_path()),
+            Piece::Silence { .. } => None,
+        })
+    }
+
     /// Reads the audio, joining its pieces without fades or level changes, and checks it against the manifest.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! Utterances in memory: features once, augmentation anew in each epoch.
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use candle_core::Tensor;
 use rayon::prelude::*;
@@ -63,7 +64,23 @@ pub fn load(
     front_end: &FrontEnd,
     tokenizer: Option<&Tokenizer>,
 ) -> Result<Vec<Example>> {
+    load_until(utterances, front_end, tokenizer, &AtomicBool::new(false))
+}
+
+/// [`load`], given up as soon as a flag becomes true.
+///
+/// # Errors
+/// As there; [`Error::Stopped`].
+pub fn load_until(
+    utterances: &[Utterance],
+    front_end: &FrontEnd,
+    tokenizer: Option<&Tokenizer>,
+    stop: &AtomicBool,
+) -> Result<Vec<Example>> {
     let load = |utterance: &Utterance| -> Result<Example> {
+        if stop.load(Ordering::Relaxed) {
+            return Err(Error::Stopped);
+        }
         let audio = utterance.audio(front_end.config().sample_rate)?;
         Ok(Example {
             id: utterance.id.clone(),

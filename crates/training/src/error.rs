@@ -52,6 +52,22 @@ pub enum Error {
         /// The system's reason.
         source: std::io::Error,
     },
+    /// A result that would take the place of what it is made from.
+    #[error("{}: expected another file to write to, found the input {}", output.display(), input.display())]
+    OutputIsInput {
+        /// Where it should go.
+        output: PathBuf,
+        /// The input.
+        input: PathBuf,
+    },
+    /// Two results in one place.
+    #[error("{}: expected a place of its own for each output, found the other one, {}", output.display(), other.display())]
+    OutputTwice {
+        /// Where one of them should go.
+        output: PathBuf,
+        /// Where the other one goes.
+        other: PathBuf,
+    },
     /// A checkpoint that is corrupt, truncated, or made by something else.
     #[error("checkpoint {}: expected {expected}, found {found}", path.display())]
     Checkpoint {
@@ -82,6 +98,9 @@ pub enum Error {
         /// The error of the loss that noticed it, with the place; none for what the loop itself looks at.
         source: Option<Box<Error>>,
     },
+    /// The stop flag became true before there was anything to save.
+    #[error("stopped")]
+    Stopped,
     /// An error of candle.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),

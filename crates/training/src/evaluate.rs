@@ -1,6 +1,6 @@
 //! Word error rates of a model on a set of utterances.
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use decoding::{Greedy, greedy};
 use rayon::prelude::*;
@@ -8,7 +8,6 @@ use serde::Serialize;
 use speech::{Tokenizer, WordErrors, bootstrap_interval, word_errors};
 
 use crate::data::{self, Example};
-use crate::files::write_atomically;
 use crate::model::Model;
 use crate::recipe::Recipe;
 use crate::stepwise::Stepwise;
@@ -67,18 +66,12 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
-    /// Writes one JSON line an utterance: id, subset, reference, hypothesis.
-    ///
-    /// # Errors
-    /// [`Error::Io`]; the file appears whole or not at all.
-    pub fn write_hypotheses(&self, path: &Path) -> Result<()> {
-        let mut lines = Vec::new();
-        for transcript in &self.transcripts {
-            serde_json::to_writer(&mut lines, transcript)
-                .map_err(|error| Error::io(path, "write the hypotheses")(error.into()))?;
-            lines.push(b'\n');
-        }
-        write_atomically(path, &lines).map_err(Error::io(path, "write"))
+    /// One JSON line an utterance: id, subset, reference, hypothesis.
+    pub fn hypotheses(&self) -> String {
+        let line = |transcript| {
+            serde_json::to_string(transcript).expect("numbers and texts have a place in JSON") + "\n"
+        };
+        self.transcripts.iter().map(line).collect()
     }
 }
 
@@ -99,12 +92,13 @@ fn score(errors: &[WordErrors]) -> Score {
 /// Decodes all examples greedily and counts word errors, for each subset apart and overall.
 ///
 /// # Errors
-/// [`Error::Empty`] without examples; errors of the model or the search.
+/// [`Error::Empty`] without examples; [`Error::Stopped`] if the flag becomes true; errors of the model or the search.
 pub(crate) fn evaluate(
     model: &Model,
     tokenizer: &Tokenizer,
     recipe: &Recipe,
     examples: &[Example],
+    stop: &AtomicBool,
 ) -> Result<Evaluation> {
     if examples.is_empty() {
         return Err(Error::Empty { what: "evaluation".into() });
@@ -112,6 +106,9 @@ pub(crate) fn evaluate(
     let (stepwise, options) = (Stepwise::new(model)?, Greedy::default());
     let mut texts = vec![String::new(); examples.len()];
     for batch in data::plan(examples, recipe, None) {
+        if stop.load(Ordering::Relaxed) {
+            return Err(Error::Stopped);
+        }
         let planes: Vec<_> = batch.iter().map(|&index| &examples[index].features).collect();
         let (rows, lengths) = data::collate(&planes, &recipe.encoder.rows)?;
         let (frames, lengths) = model.encode(&rows, &lengths)?;

@@ -1,5 +1,6 @@
 //! A trained model that turns sound into text.
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 
 use decoding::{Greedy, greedy};
 use speech::{Audio, FrontEnd, Tokenizer, Utterance};
@@ -141,5 +142,6 @@ impl Recogniser {
 /// [`crate::Error::Empty`] for an empty list; [`crate::Error::Speech`] for audio that cannot be read.
 pub fn evaluate(recogniser: &Recogniser, utterances: &[Utterance]) -> Result<Evaluation> {
     let examples: Vec<Example> = data::load(utterances, &recogniser.front_end, None)?;
-    crate::evaluate::evaluate(&recogniser.model, &recogniser.tokenizer, &recogniser.recipe, &examples)
+    let Recogniser { model, tokenizer, recipe, .. } = recogniser;
+    crate::evaluate::evaluate(model, tokenizer, recipe, &examples, &AtomicBool::new(false))
 }

@@ -10,7 +10,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::evaluate::Evaluation;
-use crate::files::write_atomically;
+use crate::files::{remove_leftovers, write_atomically};
 use crate::metrics::Metrics;
 use crate::{Error, Result, curve};
 
@@ -62,6 +62,9 @@ impl RunFolder {
     /// [`Error::Io`].
     pub fn make(&self, goes_on: bool) -> Result<()> {
         std::fs::create_dir_all(&self.path).map_err(Error::io(&self.path, "make the run folder"))?;
+        for file in FILES.iter().map(|name| self.file(name)) {
+            remove_leftovers(&file).map_err(Error::io(&file, "remove what a killed run left beside"))?;
+        }
         for old in FILES.iter().filter(|_| !goes_on).map(|name| self.file(name)) {
             if old.exists() {
                 std::fs::remove_file(&old).map_err(Error::io(&old, "remove the old run's file"))?;
@@ -143,7 +146,7 @@ impl RunFolder {
         let path = self.file("evaluation.json");
         let broken = |error: serde_json::Error| Error::io(&path, "write the report")(error.into());
         for (name, evaluation) in sets {
-            evaluation.write_hypotheses(&self.file(&format!("{name}.hypotheses.jsonl")))?;
+            self.write(&format!("{name}.hypotheses.jsonl"), evaluation.hypotheses().as_bytes())?;
         }
         let report: std::collections::BTreeMap<_, _> = sets.iter().copied().collect();
         let mut json = serde_json::to_vec_pretty(&report).map_err(broken)?;

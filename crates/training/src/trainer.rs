@@ -44,7 +44,7 @@ pub struct Outcome {
 /// Trains by a recipe in a run folder, then evaluates.
 ///
 /// `epochs` replaces the recipe's number. When `stop` becomes true, the run writes a checkpoint after the current step and
-/// returns.
+/// returns; while it loads or evaluates what it has learnt, it returns at once, and what is saved is there to go on from.
 ///
 /// # Errors
 /// Anything that the recipe, the data or a checkpoint may have wrong, before anything is written; [`Error::Io`] if the folder
@@ -77,9 +77,16 @@ pub fn train(
         }
     };
     let front_end = FrontEnd::new(&recipe.features)?;
-    let examples = data::load(&train_set, &front_end, Some(&tokenizer))?;
-    let dev = load_set("data.dev", &recipe.data.dev, &front_end)?;
-    let test = load_set("data.test", &recipe.data.test, &front_end)?;
+    let load = || -> Result<_> {
+        let examples = data::load_until(&train_set, &front_end, Some(&tokenizer), stop)?;
+        let dev = load_set("data.dev", &recipe.data.dev, &front_end, stop)?;
+        Ok((examples, dev, load_set("data.test", &recipe.data.test, &front_end, stop)?))
+    };
+    let stopped = |steps| Ok(Outcome { stopped: true, steps, dev: None, test: None });
+    let (examples, dev, test) = match load() {
+        Err(Error::Stopped) => return stopped(resumed.map_or(0, |checkpoint| checkpoint.progress.step)),
+        loaded => loaded?,
+    };
 
     let mut run = Run::new(&recipe, &text, &tokenizer, folder)?;
     if let Some(checkpoint) = &resumed {
@@ -101,7 +108,7 @@ pub fn train(
         let started = Instant::now();
         if !run.epoch(&batcher, observer, stop)? {
             run.save(&run.folder.last())?;
-            return Ok(Outcome { stopped: true, steps: run.progress.step, dev: None, test: None });
+            return stopped(run.progress.step);
         }
         run.finish_epoch(&dev, started, observer)?;
     }
@@ -115,20 +122,30 @@ pub fn train(
     }
     let report = |examples: &[Example]| match examples.is_empty() {
         true => Ok(None),
-        false => evaluate(&run.model, &tokenizer, &recipe, examples).map(Some),
+        false => evaluate(&run.model, &tokenizer, &recipe, examples, stop).map(Some),
     };
-    let outcome =
-        Outcome { stopped: false, steps: run.progress.step, dev: report(&dev)?, test: report(&test)? };
+    let both = || Ok((report(&dev)?, report(&test)?));
+    let (dev, test) = match both() {
+        // All of the training is saved; a run that goes on from there has only this left to do.
+        Err(Error::Stopped) => return stopped(run.progress.step),
+        reports => reports?,
+    };
+    let outcome = Outcome { stopped: false, steps: run.progress.step, dev, test };
     let sets = [("dev", &outcome.dev), ("test", &outcome.test)];
     let sets: Vec<_> = sets.iter().filter_map(|(name, set)| Some((*name, set.as_ref()?))).collect();
     run.folder.write_evaluations(&sets)?;
     Ok(outcome)
 }
 
-fn load_set(what: &str, manifests: &[std::path::PathBuf], front_end: &FrontEnd) -> Result<Vec<Example>> {
+fn load_set(
+    what: &str,
+    manifests: &[std::path::PathBuf],
+    front_end: &FrontEnd,
+    stop: &AtomicBool,
+) -> Result<Vec<Example>> {
     match manifests.is_empty() {
         true => Ok(Vec::new()),
-        false => data::load(&data::read_manifests(what, manifests)?, front_end, None),
+        false => data::load_until(&data::read_manifests(what, manifests)?, front_end, None, stop),
     }
 }
 
@@ -347,7 +364,9 @@ impl<'a> Run<'a> {
         if let Some(ema) = &self.ema {
             parameters.set(&ema.values)?;
         }
-        let evaluation = evaluate(&self.model, self.tokenizer, self.recipe, examples);
+        // A run that stops here could not go on from here.
+        let evaluation =
+            evaluate(&self.model, self.tokenizer, self.recipe, examples, &AtomicBool::new(false));
         parameters.set(&weights)?;
         evaluation
     }

@@ -1,10 +1,7 @@
 //! Alignments as files: CTM and JSON.
 use std::fmt::Write;
-use std::path::Path;
 
 use super::Alignments;
-use crate::files::write_atomically;
-use crate::{Error, Result};
 
 /// What a line of CTM is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -42,22 +39,8 @@ impl Alignments {
         out
     }
 
-    /// Writes [`Alignments::ctm`] to a file.
-    ///
-    /// # Errors
-    /// [`Error::Io`]; the file appears whole or not at all.
-    pub fn write_ctm(&self, path: &Path, unit: Unit) -> Result<()> {
-        write_atomically(path, self.ctm(unit).as_bytes()).map_err(Error::io(path, "write"))
-    }
-
-    /// Writes everything as one JSON object, with the names that the fields have here.
-    ///
-    /// # Errors
-    /// [`Error::Io`]; the file appears whole or not at all.
-    pub fn write_json(&self, path: &Path) -> Result<()> {
-        let mut json = serde_json::to_vec(self)
-            .map_err(|error| Error::io(path, "write the alignments")(error.into()))?;
-        json.push(b'\n');
-        write_atomically(path, &json).map_err(Error::io(path, "write"))
+    /// Everything as one JSON object in a line, with the names that the fields have here.
+    pub fn json(&self) -> String {
+        serde_json::to_string(self).expect("numbers and texts have a place in JSON") + "\n"
     }
 }

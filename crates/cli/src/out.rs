@@ -1,0 +1,39 @@
+//! Standard output and standard error, whose readers may leave at any time.
+use std::fmt::Arguments;
+use std::io::{ErrorKind, Write};
+
+use crate::error::{Error, Result};
+
+/// Prints a line to standard output.
+///
+/// # Errors
+/// [`Error::Closed`] if its reader has gone; [`Error::Output`] if it cannot be written.
+pub fn line(text: Arguments) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{text}").and_then(|()| out.flush()).map_err(failed)
+}
+
+/// The error of a failed write to standard output.
+pub fn failed(source: std::io::Error) -> Error {
+    match source.kind() {
+        ErrorKind::BrokenPipe => Error::Closed,
+        _ => Error::Output(source),
+    }
+}
+
+/// Prints a line to standard error, or not, if nobody can read it.
+pub fn error_line(text: Arguments) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+/// [`line()`] with the arguments of `format!`.
+macro_rules! say {
+    ($($text:tt)*) => { $crate::out::line(format_args!($($text)*)) };
+}
+
+/// [`error_line`] with the arguments of `format!`.
+macro_rules! complain {
+    ($($text:tt)*) => { $crate::out::error_line(format_args!($($text)*)) };
+}
+
+pub(crate) use {complain, say};

@@ -1,0 +1,35 @@
+//! Where a command writes to, looked at before its work begins.
+use std::path::{Path, PathBuf};
+
+use speech::Utterance;
+use training::files::{Output, same_file};
+
+use crate::error::Result;
+
+/// Opens the outputs that are wanted; none may be one of the inputs or their recordings, and no two the same.
+pub fn open<const N: usize>(
+    wanted: [&Option<PathBuf>; N],
+    inputs: &[&PathBuf],
+    utterances: &[Utterance],
+) -> Result<[Option<Output>; N]> {
+    let recordings = utterances.iter().flat_map(Utterance::files);
+    let inputs: Vec<&Path> = inputs.iter().map(|path| path.as_path()).chain(recordings).collect();
+    let mut outputs = [const { None }; N];
+    for (at, output) in outputs.iter_mut().enumerate() {
+        let Some(path) = wanted[at] else { continue };
+        if let Some(other) = wanted[..at].iter().copied().flatten().find(|other| one_place(path, other)) {
+            return Err(training::Error::OutputTwice { output: path.clone(), other: other.clone() }.into());
+        }
+        *output = Some(Output::new(path, &inputs)?);
+    }
+    Ok(outputs)
+}
+
+/// Whether two paths lead to one file, or to a place where one is going to be.
+fn one_place(a: &Path, b: &Path) -> bool {
+    let place = |path: &Path| {
+        let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+        folder.canonicalize().ok().map(|folder| folder.join(path.file_name().unwrap_or_default()))
+    };
+    same_file(a, b) || place(a).is_some() && place(a) == place(b) && !a.exists()
+}

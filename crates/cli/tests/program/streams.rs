@@ -1,0 +1,234 @@
+//! Where output goes: files, links, pipes, closed pipes, full disks; and signals.
+#![cfg(unix)]
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::{FileTypeExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::toy::{Toy, leftovers};
+use super::{finish, panda};
+
+const CHECKPOINT: &str = "run/last.safetensors";
+
+fn trained() -> Toy {
+    let toy = Toy::new();
+    toy.recipe(&[("epochs = 3", "epochs = 1")]);
+    let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
+    assert_eq!(code, Some(0), "{err}");
+    toy
+}
+
+/// A shell line in a folder, in which `$P` is the program.
+fn shell(folder: &Path, line: &str) -> (Option<i32>, String, String) {
+    let mut command = Command::new("bash");
+    command.args(["-c", line]).current_dir(folder).env("P", env!("CARGO_BIN_EXE_panda"));
+    finish(command)
+}
+
+#[test]
+fn links_and_pipes_are_written_through() {
+    let toy = trained();
+    let folder = toy.path("");
+    let align = format!("$P align {CHECKPOINT} train.jsonl");
+    let (_, expected, _) = shell(&folder, &align);
+    assert!(expected.lines().count() > 6, "{expected}");
+
+    fs::create_dir(toy.path("far")).unwrap();
+    symlink("far/out", toy.path("link")).unwrap();
+    let (code, ..) = shell(&folder, &format!("{align} --ctm link"));
+    assert_eq!(code, Some(0));
+    assert!(fs::symlink_metadata(toy.path("link")).unwrap().is_symlink());
+    assert_eq!(fs::read_to_string(toy.path("far/out")).unwrap(), expected);
+
+    // A pipe, another process, the terminal's own stream: none of them is replaced.
+    let (code, out, _) = shell(&folder, &format!("mkfifo pipe; cat pipe & {align} --ctm pipe; wait"));
+    assert_eq!(code, Some(0));
+    assert!(out.contains(&expected), "{out}");
+    assert!(fs::metadata(toy.path("pipe")).unwrap().file_type().is_fifo());
+    let (_, out, _) = shell(&folder, &format!("{align} --ctm >(cat); sleep 0.2"));
+    assert!(out.contains(&expected), "{out}");
+    let (code, out, _) = shell(&folder, &format!("{align} --ctm /dev/stdout"));
+    assert_eq!((code, out.as_str()), (Some(0), expected.as_str()));
+    let (code, ..) = shell(&folder, &format!("{align} --ctm /dev/stdout > redirected"));
+    assert_eq!(code, Some(0));
+    assert_eq!(fs::read_to_string(toy.path("redirected")).unwrap(), expected);
+    assert_eq!(leftovers(&folder), [] as [PathBuf; 0]);
+}
+
+#[test]
+fn no_output_is_an_input_or_another_output() {
+    let toy = trained();
+    let folder = toy.path("");
+    let before = ["train.jsonl", CHECKPOINT, "0.wav"].map(|name| fs::read(toy.path(name)).unwrap());
+    symlink("train.jsonl", toy.path("alias")).unwrap();
+    for line in [
+        format!("$P align {CHECKPOINT} train.jsonl --ctm train.jsonl"),
+        format!("$P align {CHECKPOINT} train.jsonl --json alias"),
+        format!("$P align {CHECKPOINT} train.jsonl --json ./run/../0.wav"),
+        format!("$P evaluate {CHECKPOINT} train.jsonl --hypotheses {CHECKPOINT}"),
+        format!("$P align {CHECKPOINT} train.jsonl --json new --ctm ./new"),
+        format!("$P bench skip --checkpoint {CHECKPOINT} --manifest train.jsonl --json train.jsonl"),
+    ] {
+        let (code, _, err) = shell(&folder, &line);
+        assert_eq!(code, Some(2), "{line}: {err}");
+        assert!(err.contains("expected another file") || err.contains("of its own"), "{line}: {err}");
+    }
+    let after = ["train.jsonl", CHECKPOINT, "0.wav"].map(|name| fs::read(toy.path(name)).unwrap());
+    assert!(before == after && !toy.path("new").exists());
+}
+
+#[test]
+fn outputs_are_tried_before_the_work() {
+    let toy = trained();
+    let folder = toy.path("");
+    // The recordings are gone: whoever looks at them first complains of them.
+    let manifest = fs::read_to_string(toy.path("train.jsonl")).unwrap();
+    fs::write(toy.path("gone.jsonl"), manifest.replace(".wav", "-gone.wav")).unwrap();
+    for line in [
+        format!("$P align {CHECKPOINT} gone.jsonl --ctm no/such/folder"),
+        format!("$P evaluate {CHECKPOINT} gone.jsonl --hypotheses run"),
+        "$P bench classes --quick --json no/such/folder".to_owned(),
+    ] {
+        let (code, _, err) = shell(&folder, &line);
+        assert_eq!(code, Some(2), "{line}: {err}");
+        assert!(err.contains("could not write: ") && !err.contains("gone"), "{line}: {err}");
+    }
+}
+
+#[test]
+fn a_closed_pipe_ends_reading_commands_quietly() {
+    let toy = trained();
+    let folder = toy.path("");
+    let mut lines = vec![
+        format!("$P transcribe {CHECKPOINT} $(yes 0.wav | head -40) --times"),
+        format!("$P align {CHECKPOINT} train.jsonl"),
+        format!("$P evaluate {CHECKPOINT} train.jsonl"),
+        format!("$P info {CHECKPOINT}"),
+    ];
+    lines.extend(oracle::golden::folder().map(|folder| format!("$P verify {}", folder.display())));
+    for line in &lines {
+        // A reader that has gone before the first byte.
+        let (_, out, err) = shell(&folder, &format!("({line}; echo $? > status) | true; sleep 0.01"));
+        let status = || fs::read_to_string(toy.path("status")).unwrap_or_default();
+        let start = Instant::now();
+        while status().is_empty() && start.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(["141\n", "0\n"].contains(&status().as_str()), "{line}: {}{err}", status());
+        assert_eq!((out.as_str(), err.as_str()), ("", ""), "{line}");
+        fs::remove_file(toy.path("status")).unwrap();
+        if Path::new("/dev/full").exists() {
+            let (code, _, err) = shell(&folder, &format!("{line} > /dev/full"));
+            assert_eq!(code, Some(2), "{line}: {err}");
+            assert!(err.starts_with("error: standard output: could not write: "), "{line}: {err}");
+        }
+    }
+}
+
+#[test]
+fn nobody_has_to_watch_a_training() {
+    let toy = trained();
+    let folder = toy.path("");
+    toy.recipe(&[("epochs = 3", "epochs = 20")]);
+    for (run, line) in [
+        ("a", "($P train recipe.toml --run a; echo $? > status) | head -1 > /dev/null"),
+        ("b", "$P train recipe.toml --run b > /dev/full; echo $? > status"),
+        ("c", "$P train recipe.toml --run c >&- 2>&-; echo $? > status"),
+    ] {
+        if !Path::new("/dev/full").exists() && run == "b" {
+            continue;
+        }
+        let (_, _, err) = shell(&folder, line);
+        assert_eq!(fs::read_to_string(toy.path("status")).unwrap(), "0\n", "{line}: {err}");
+        assert!(!err.contains("panicked"), "{line}: {err}");
+        assert!(toy.path(run).join("evaluation.json").exists(), "{line}");
+    }
+}
+
+#[test]
+fn a_hang_up_that_was_ignored_stays_ignored() {
+    let toy = Toy::new();
+    let folder = toy.path("");
+    toy.recipe(&[("epochs = 3", "epochs = 400")]);
+    for (how, ends) in [("trap '' HUP; exec", false), ("exec", true)] {
+        let line = format!("{how} $P train recipe.toml --run run --force");
+        let mut command = Command::new("bash");
+        command.args(["-c", &line]).current_dir(&folder).env("P", env!("CARGO_BIN_EXE_panda"));
+        let mut run = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut out = BufReader::new(run.stdout.take().unwrap());
+        let mut text = String::new();
+        while !text.contains("epoch    2/") {
+            assert!(out.read_line(&mut text).unwrap() > 0, "{text}");
+        }
+        let send = |signal: &str| {
+            let kill = format!("kill -{signal} {}", run.id());
+            assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+        };
+        send("HUP");
+        if !ends {
+            text.clear();
+            // Two more epochs: it did not stop.
+            while text.matches("epoch").count() < 2 {
+                assert!(out.read_line(&mut text).unwrap() > 0, "{text}");
+            }
+            assert!(!text.contains("stopped"), "{text}");
+            send("INT");
+        }
+        out.read_to_string(&mut text).unwrap();
+        assert_eq!(run.wait().unwrap().code(), Some(130), "{text}");
+        assert!(text.contains("stopped and saved after "), "{text}");
+    }
+}
+
+#[test]
+fn ctrl_c_is_heard_while_data_are_loaded() {
+    let toy = Toy::new();
+    let folder = toy.path("");
+    // So many that loading them takes a while.
+    let often = format!("train = {:?}", ["train.jsonl"; 400]);
+    toy.recipe(&[("train = [\"train.jsonl\"]", often.as_str())]);
+    let mut command = panda(&folder, &["train", "recipe.toml", "--run", "run"]);
+    let mut run = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let kill = format!("kill -INT {}", run.id());
+    // The handler is there as soon as the signal is not the default any more.
+    let status = format!("/proc/{}/status", run.id());
+    let watched = || {
+        let text = fs::read_to_string(&status).unwrap_or_default();
+        let mask =
+            text.lines().find_map(|line| line.strip_prefix("SigCgt:").map(str::trim).map(str::to_owned));
+        mask.is_some_and(|mask| u64::from_str_radix(&mask, 16).unwrap() >> 1 & 1 == 1)
+    };
+    if !Path::new("/proc/self/status").exists() {
+        run.kill().unwrap();
+        return;
+    }
+    while !watched() {
+        assert!(run.try_wait().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    let output = run.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("stopped before the first step; nothing is written"), "{text}");
+    assert!(!toy.path("run").exists());
+}
+
+#[test]
+fn a_limit_on_files_leaves_the_old_file() {
+    let toy = trained();
+    let folder = toy.path("");
+    fs::write(toy.path("out.json"), "old").unwrap();
+    let line = format!("ulimit -f 1; $P align {CHECKPOINT} train.jsonl --json out.json");
+    let (code, _, err) = shell(&folder, &line);
+    assert_eq!(code, Some(2), "{err}");
+    assert!(err.contains("out.json: could not write: "), "{err}");
+    assert_eq!(fs::read_to_string(toy.path("out.json")).unwrap(), "old");
+    assert_eq!(leftovers(&folder), [] as [PathBuf; 0]);
+    let (code, _, err) = shell(&folder, "ulimit -f 1; $P train recipe.toml --run small");
+    assert_eq!(code, Some(2), "{err}");
+    assert!(err.contains("could not write: "), "{err}");
+    assert_eq!(leftovers(&folder), [] as [PathBuf; 0]);
+}
