@@ -12,8 +12,10 @@ use crate::{Accumulate, PackedRight, Real, View, ViewMut, add, product, product_
 const FEW: usize = 128;
 /// Most rows of a task where there are more: all tasks share a packed weight.
 const ROWS: usize = 56;
-/// What they are a multiple of: the rows of a micro-kernel.
+/// What they are a multiple of, where there are as many: the rows of a micro-kernel.
 const UNIT: usize = 14;
+/// Fewest rows of a task: fewer would read the weight too often.
+const LEAST: usize = 8;
 /// Tasks that are aimed for, two for each of 64 threads.
 const TASKS: usize = 128;
 /// Rows of the weight's gradient a task, each of which reads all rows of `x` and `dy`.
@@ -149,7 +151,10 @@ impl<'a, F: Real> Affine<'a, F> {
 
 /// Rows of a task of so many.
 fn rows_of_task(count: usize) -> usize {
-    (count / TASKS / UNIT * UNIT).clamp(UNIT, ROWS)
+    match count / TASKS {
+        few if few < UNIT => few.max(LEAST),
+        many => (many / UNIT * UNIT).min(ROWS),
+    }
 }
 
 /// `out (=|+=) rows · matrix`, and something with each task's part of it.

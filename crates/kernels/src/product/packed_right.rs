@@ -9,6 +9,8 @@ use crate::{
 
 /// Rows of micro-panels up to which packing is one task.
 const FEW: usize = 256;
+/// Tasks that are aimed for where micro-panels are longer, two for each of 64 threads.
+const TASKS: usize = 128;
 
 /// A matrix *k x n*, packed to stand on the right side of products: a recurrent weight, or that of a head which rows come to
 /// one at a time.
@@ -57,12 +59,24 @@ impl<F: Real> PackedRight<F> {
         let [_, nr] = F::sides(machine);
         (self.rows, self.cols) = (rows, cols);
         let panels = self.panels.room(cols.next_multiple_of(nr) * rows, F::ZERO);
+        let pieces = pieces(rows, cols.div_ceil(nr));
+        let steps = rows / pieces;
         // All tasks of a product wait for this.
         panels
-            .par_chunks_mut((nr * rows).max(1))
+            .par_chunks_mut((nr * steps).max(1))
             .with_min_len(FEW.div_ceil(rows.max(1)))
             .enumerate()
-            .for_each(|(at, panel)| F::pack_panel(machine, &source, (at * nr, 0), nr, panel));
+            .for_each(|(at, piece)| {
+                let place = (at / pieces * nr, at % pieces * steps);
+                F::pack_panel(machine, &source, place, nr, piece);
+            });
+    }
+
+    /// Into how many independent parts the packing of a *k x n* matrix is cut, whatever the number of threads.
+    pub fn tasks_for(rows: usize, cols: usize) -> usize {
+        let [_, nr] = F::sides(Machine::best());
+        let panels = cols.div_ceil(nr);
+        (panels * pieces(rows, panels)).div_ceil(FEW.div_ceil(rows.max(1)))
     }
 
     /// *k*, *n*
@@ -78,4 +92,10 @@ impl<F: Real> PackedRight<F> {
             .and_then(|all| all.checked_mul(size_of::<F>()))
             .map_or(usize::MAX, |all| all.saturating_add(64))
     }
+}
+
+/// Equal pieces of each of so many micro-panels: more than one where there would be too few tasks.
+fn pieces(rows: usize, panels: usize) -> usize {
+    let enough = |pieces: &usize| rows.is_multiple_of(*pieces) && panels * pieces >= TASKS;
+    (1..=rows / FEW).find(enough).unwrap_or(1)
 }
