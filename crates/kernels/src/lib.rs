@@ -1,7 +1,7 @@
 //! The numeric floor: matrix products, the affine layer, vector mathematics, rows of scaled numbers and large buffers, over
 //! slices.
 //!
-//! [`product`] multiplies any two matrices, [`product_packed`] by one that was packed once, and the normaliser's [`packed`]
+//! [`product`] multiplies any two matrices, [`product_packed`] by one that was packed once, [`product_of_part`] part of one, and the normaliser's [`packed`]
 //! products by what is packed on either side: one set of micro-kernels, in the terms of BLIS. [`Affine`] is the layer over rows,
 //! forward and backward. The vector functions are one portable source, compiled several times and chosen at run time
 //! (`dispatch.rs`), and by hand for AVX-512. [`par_for`] is the parallel loop that all rooms use. [`scaled`] has the rows that lattices are summed with. What the machine can do
@@ -29,6 +29,7 @@ mod parts;
 mod product;
 mod real;
 pub mod scaled;
+mod transpose;
 
 pub use affine::{Affine, Tasks};
 pub use lines::{Lines, grow, refilled, reserve};
@@ -37,10 +38,11 @@ pub use parts::{
     Chunks, ChunksMut, ItemsMut, Parts, Runs, items_mut, par_find, par_for, parts, parts_mut, runs,
 };
 pub use product::{
-    Accumulate, PackedRight, View, ViewMut, packing_bytes, packing_bytes_for, product, product_in,
-    product_packed,
+    Accumulate, PackedLeft, PackedRight, View, ViewMut, packing_bytes, packing_bytes_for, product,
+    product_in, product_of_part, product_packed,
 };
 pub use real::Real;
+pub use transpose::transpose;
 
 /// `x = exp(x)` for every element; -inf gives exactly 0 and NaN stays NaN.
 ///

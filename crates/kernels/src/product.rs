@@ -4,10 +4,12 @@
 //! arguments alone. More than that: those of an element depend on its row and its column alone, so that rows may be
 //! multiplied together or apart.
 mod blocked;
+mod packed_left;
 mod packed_right;
 
-use blocked::Columns;
+use blocked::{Columns, Rows};
 pub use blocked::{packing_bytes, packing_bytes_for};
+pub use packed_left::PackedLeft;
 pub use packed_right::PackedRight;
 
 use crate::{Lines, Real, features::Machine};
@@ -105,7 +107,7 @@ pub enum Accumulate {
 /// # Panics
 /// If the shapes do not fit: that is a broken invariant of the caller, never user input.
 pub fn product<F: Real>(out: ViewMut<F>, a: View<F>, b: View<F>, alpha: F, how: Accumulate) {
-    multiply(Machine::best(), out, a, (Columns::View(b), b.shape()), alpha, how);
+    multiply(Machine::best(), out, (Rows::View(a), a.shape()), (Columns::View(b), b.shape()), alpha, how);
 }
 
 /// [`product`] that packs into memory of the caller's, [`packing_bytes_for`] bytes of it, in place of its thread's; the bits are
@@ -114,7 +116,8 @@ pub fn product<F: Real>(out: ViewMut<F>, a: View<F>, b: View<F>, alpha: F, how: 
 /// # Panics
 /// As [`product`].
 pub fn product_in<F: Real>(packing: &mut Lines<F>, out: ViewMut<F>, a: View<F>, b: View<F>, how: Accumulate) {
-    multiply_in(packing, Machine::best(), out, a, (Columns::View(b), b.shape()), F::ONE, how);
+    let (a, b) = ((Rows::View(a), a.shape()), (Columns::View(b), b.shape()));
+    multiply_in(packing, Machine::best(), out, a, b, F::ONE, how);
 }
 
 /// [`product`] with a right side that was packed before; the bits are the same.
@@ -125,13 +128,33 @@ pub fn product_in<F: Real>(packing: &mut Lines<F>, out: ViewMut<F>, a: View<F>, 
 /// # Panics
 /// As [`product`].
 pub fn product_packed<F: Real>(out: ViewMut<F>, a: View<F>, b: &PackedRight<F>, how: Accumulate) {
-    multiply(Machine::best(), out, a, (Columns::Packed(b), b.shape()), F::ONE, how);
+    multiply(Machine::best(), out, (Rows::View(a), a.shape()), (Columns::Packed(b), b.shape()), F::ONE, how);
+}
+
+/// [`product`] of one part of a left side that was packed before; the bits are the same.
+///
+/// `b` is read where it is, and best from whole cache lines: rows a multiple of 16 elements apart, with something to read up to
+/// the next such multiple in the last one too.
+///
+/// # Shapes
+/// part `at` of `a` *m x k*, `b` *k x n*, `out` *m x n*; any of them may be empty.
+///
+/// # Panics
+/// As [`product`], and if there is no such part.
+pub fn product_of_part<F: Real>(
+    out: ViewMut<F>,
+    (a, at): (&PackedLeft<F>, usize),
+    b: View<F>,
+    how: Accumulate,
+) {
+    let (part, shape) = a.part(at);
+    multiply(Machine::best(), out, (Rows::Packed(part), shape), (Columns::View(b), b.shape()), F::ONE, how);
 }
 
 fn multiply<F: Real>(
     machine: Machine,
     out: ViewMut<F>,
-    a: View<F>,
+    a: (Rows<F>, (usize, usize)),
     b: (Columns<F>, (usize, usize)),
     alpha: F,
     how: Accumulate,
@@ -143,12 +166,11 @@ fn multiply_in<F: Real>(
     packing: &mut Lines<F>,
     machine: Machine,
     out: ViewMut<F>,
-    a: View<F>,
+    (a, (m, k)): (Rows<F>, (usize, usize)),
     (b, (k2, n)): (Columns<F>, (usize, usize)),
     alpha: F,
     how: Accumulate,
 ) {
-    let (m, k) = a.shape();
     assert!(
         k == k2 && out.rows == m && out.cols == n,
         "product: shapes {m}x{k}, {k2}x{n}, {}x{}",
@@ -164,7 +186,7 @@ fn multiply_in<F: Real>(
         }
         return;
     }
-    blocked::product(machine, out, a, b, alpha, how, packing);
+    blocked::product(machine, out, a, (b, k), alpha, how, packing);
 }
 
 #[cfg(test)]

@@ -29,6 +29,17 @@ pub fn packing_bytes_for<F: Real>(m: usize, k: usize) -> usize {
     (panels * most + nr) * k.min(STEPS) * size_of::<F>() + 64
 }
 
+/// Columns whose registers are read whole by every micro-kernel.
+pub(super) const WHOLE: usize = 16;
+
+/// The left side of a product.
+#[derive(Clone, Copy)]
+pub(super) enum Rows<'a, F> {
+    View(View<'a, F>),
+    /// Micro-panels as even as can be, each with all steps.
+    Packed(&'a [F]),
+}
+
 /// The right side of a product.
 #[derive(Clone, Copy)]
 pub(super) enum Columns<'a, F> {
@@ -41,7 +52,7 @@ pub(super) enum Columns<'a, F> {
 /// ```text
 /// for steps P of KC:
 ///   for rows I of MC:
-///     pack alpha · a[I, P]
+///     pack alpha · a[I, P]                  unless it is packed
 ///     for columns j of NR:
 ///       pack b[P, j]                        unless it is packed, or few rows read it where it is
 ///       for rows i of MR in I:  micro-kernel: out[i, j] (=|+=) a[i, P] · b[P, j]
@@ -51,25 +62,29 @@ pub(super) enum Columns<'a, F> {
 pub(super) fn product<F: Real>(
     machine: Machine,
     out: ViewMut<F>,
-    a: View<F>,
-    b: Columns<F>,
+    a: Rows<F>,
+    (b, k): (Columns<F>, usize),
     alpha: F,
     how: Accumulate,
     scratch: &mut Lines<F>,
 ) {
     let [most, nr] = F::sides(machine);
-    let ((m, k), n) = (a.shape(), out.cols);
+    let (m, n) = (out.rows, out.cols);
     let panels = m.div_ceil(most);
     let together = panels.div_ceil(panels.div_ceil(BLOCK_BYTES.div_ceil(most * STEPS * size_of::<F>())));
     let steps = k.div_ceil(k.div_ceil(STEPS)).next_multiple_of(16).min(k);
-    // What is left over of whole micro-panels is packed all the same.
     let in_place = match b {
-        Columns::View(b) if panels <= IN_PLACE && !b.transposed => n / nr * nr,
+        Columns::View(b) if (panels <= IN_PLACE || matches!(a, Rows::Packed(_))) && !b.transposed => {
+            // What is left over of whole micro-panels is packed, unless there is something to read behind each row.
+            let whole = n.next_multiple_of(WHOLE);
+            let padded = whole <= b.stride && (k - 1) * b.stride + whole <= b.data.len();
+            if padded { n } else { n / nr * nr }
+        }
         _ => 0,
     };
-    let a = Source::new(a, Operand::Left);
-    let mut loops = Loops { machine, mr: m.div_ceil(panels), nr, panels, in_place, out, a, alpha, b };
-    let room = together * loops.mr * steps;
+    let mr = m.div_ceil(panels);
+    let room = if let Rows::View(_) = a { together * mr * steps } else { 0 };
+    let mut loops = Loops { machine, mr, nr, panels, in_place, out, a, alpha, b, k };
     // The right side first, as whole lines of the cache.
     let (right, left) = scratch.room(nr * steps + room, F::ZERO).split_at_mut(nr * steps);
     for step in (0..k).step_by(steps) {
@@ -92,9 +107,11 @@ struct Loops<'a, F> {
     /// Columns that are read in place.
     in_place: usize,
     out: ViewMut<'a, F>,
-    a: Source<'a, F>,
+    a: Rows<'a, F>,
     alpha: F,
     b: Columns<'a, F>,
+    /// Steps of the sum.
+    k: usize,
 }
 
 impl<'a, F: Real> Loops<'a, F> {
@@ -114,23 +131,34 @@ impl<'a, F: Real> Loops<'a, F> {
     ) {
         let Self { machine, mr, alpha, .. } = *self;
         let depth = steps.len();
-        for (panel, left) in block.clone().zip(left.chunks_exact_mut(mr * depth)) {
-            let (row, rows) = self.rows(panel);
-            let left = &mut left[..rows * depth];
-            F::pack_panel(machine, &self.a, (row, steps.start), rows, left);
-            if alpha != F::ONE {
-                left.iter_mut().for_each(|a| *a *= alpha);
+        if let Rows::View(a) = self.a {
+            let source = Source::new(a, Operand::Left);
+            for (panel, left) in block.clone().zip(left.chunks_exact_mut(mr * depth)) {
+                let (row, rows) = self.rows(panel);
+                let left = &mut left[..rows * depth];
+                F::pack_panel(machine, &source, (row, steps.start), rows, left);
+                if alpha != F::ONE {
+                    left.iter_mut().for_each(|a| *a *= alpha);
+                }
             }
         }
         let (n, stride) = (self.out.cols, self.out.stride);
         let mut col = 0;
         while col < n {
             let (cols, right) = self.right(col, &steps, right);
-            for (panel, left) in block.clone().zip(left.chunks_exact(mr * depth)) {
+            for panel in block.clone() {
                 let (row, rows) = self.rows(panel);
+                // A packed side comes from far: what follows is called for.
+                let (left, ahead) = match self.a {
+                    Rows::View(_) => (&left[(panel - block.start) * mr * depth..][..rows * depth], &[][..]),
+                    Rows::Packed(a) => {
+                        let (left, rest) = a[row * self.k + steps.start * rows..].split_at(rows * depth);
+                        (left, &rest[..rest.len().min(rows * depth)])
+                    }
+                };
                 let out = &mut self.out.data[row * stride + col..];
                 let place = Place { out, rows, cols, stride, how };
-                F::micro_kernel(machine, rows, &left[..rows * depth], right, place, &[]);
+                F::micro_kernel(machine, rows, left, right, place, ahead);
             }
             col += cols;
         }
@@ -146,7 +174,7 @@ impl<'a, F: Real> Loops<'a, F> {
         match self.b {
             Columns::View(b) if col < in_place => {
                 let data = &b.data[steps.start * b.stride + col..];
-                let cols = if in_place - col < wide { nr } else { wide };
+                let cols = if in_place - col < wide { nr.min(in_place - col) } else { wide };
                 (cols, Right { data, step: b.stride, panel: nr })
             }
             Columns::View(b) => {

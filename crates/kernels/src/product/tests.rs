@@ -54,7 +54,8 @@ fn equals_plain_loops<F: Real>(machine: Machine, bar: f64) {
         let run = |columns, alpha: f64| {
             let mut out = old.clone();
             let view = ViewMut::with_stride(&mut out, m, n, n + pad);
-            multiply(machine, view, view_a, (columns, view_b.shape()), F::from_f64(alpha), how);
+            let a = (Rows::View(view_a), view_a.shape());
+            multiply(machine, view, a, (columns, view_b.shape()), F::from_f64(alpha), how);
             out
         };
         let check = |out: &[F], alpha: f64| {
@@ -76,6 +77,21 @@ fn equals_plain_loops<F: Real>(machine: Machine, bar: f64) {
         let mut packed = PackedRight::default();
         packed.pack_for(machine, view_b);
         assert_eq!(run(Columns::Packed(&packed), 1.0), whole, "{machine:?}, {m}x{k}x{n}, case {case}");
+        // So they are part by part, whether there is something behind each row of the right side or not.
+        let whole_lines = n.next_multiple_of(16);
+        let mut padded = vec![F::from_f64(f64::NAN); k * whole_lines];
+        (0..k).for_each(|l| (0..n).for_each(|j| padded[l * whole_lines + j] = bt(l, j)));
+        let parts = PackedLeft::new_for(machine, view_a, 8);
+        for view_b in [view_b, View::with_stride(&padded, k, n, whole_lines)] {
+            let mut out = old.clone();
+            for (at, out) in out.chunks_mut((8 * (n + pad)).max(1)).enumerate() {
+                let (part, shape) = parts.part(at);
+                let view = ViewMut::with_stride(out, shape.0, n, n + pad);
+                let right = (Columns::View(view_b), view_b.shape());
+                multiply(machine, view, (Rows::Packed(part), shape), right, F::ONE, how);
+            }
+            assert_eq!(out, whole, "{machine:?}, {m}x{k}x{n}, case {case}");
+        }
     }
 }
 

@@ -1,0 +1,70 @@
+//! A left operand that is packed once, in parts, each of which is multiplied many times.
+use rayon::prelude::*;
+
+use crate::{
+    Lines, Real, View,
+    features::Machine,
+    packed::{Operand, Source},
+};
+
+/// A matrix *m x k*, packed to stand on the left side of products, some rows at a time: a recurrent weight whose outputs are
+/// computed apart.
+///
+/// ```
+/// use kernels::{Accumulate, PackedLeft, View, ViewMut, product_of_part};
+///
+/// let weight = PackedLeft::new(View::new(&[1.0f32, 2.0, 3.0, 4.0], 2, 2), 1);
+/// let mut y = [10.0f32];
+/// product_of_part(ViewMut::new(&mut y, 1, 1), (&weight, 1), View::new(&[1.0, 1.0], 2, 1), Accumulate::Add);
+/// assert_eq!(y, [17.0]);
+/// ```
+#[derive(Debug)]
+pub struct PackedLeft<F> {
+    /// Part by part; in each, micro-panels as even as can be, with all k steps.
+    panels: Lines<F>,
+    rows: usize,
+    steps: usize,
+    /// Rows of a part.
+    each: usize,
+}
+
+impl<F: Real> PackedLeft<F> {
+    /// Packs a matrix, transposed or not, in parts of `each` rows; the last part may have fewer. The parts are packed side by
+    /// side.
+    ///
+    /// Cost: `O(m k)` time and as much memory.
+    ///
+    /// # Panics
+    /// If `each` is 0.
+    pub fn new(view: View<F>, each: usize) -> Self {
+        Self::new_for(Machine::best(), view, each)
+    }
+
+    pub(super) fn new_for(machine: Machine, view: View<F>, each: usize) -> Self {
+        let source = Source::new(view, Operand::Left);
+        let ((rows, steps), [most, _]) = (source.sizes(), F::sides(machine));
+        let mut panels = Lines::default();
+        let room = panels.room(rows * steps, F::ZERO);
+        room.par_chunks_mut((each * steps).max(1)).enumerate().for_each(|(at, part)| {
+            let count = part.len() / steps;
+            let panels = count.div_ceil(most);
+            for panel in 0..panels {
+                let [first, end] = [panel, panel + 1].map(|panel| panel * count / panels);
+                let out = &mut part[first * steps..end * steps];
+                F::pack_panel(machine, &source, (at * each + first, 0), end - first, out);
+            }
+        });
+        Self { panels, rows, steps, each }
+    }
+
+    /// Into how many independent parts the packing of *m* rows is cut, whatever the number of threads.
+    pub fn tasks_for(rows: usize, each: usize) -> usize {
+        rows.div_ceil(each)
+    }
+
+    /// One part with all that follows it, and its shape.
+    pub(super) fn part(&self, at: usize) -> (&[F], (usize, usize)) {
+        let rows = self.rows.min((at + 1) * self.each) - at * self.each;
+        (&self.panels[at * self.each * self.steps..], (rows, self.steps))
+    }
+}
