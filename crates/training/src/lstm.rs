@@ -4,10 +4,12 @@
 //! graph: inside, frames are packed without padding (`layout.rs`), products run over all frames at once, in blocks of rows
 //! (`direction.rs`), and only the recurrent product is left to the steps of each group of utterances (`steps.rs`). The cut
 //! depends on shapes only, so that the bits are the same for every number of threads.
+mod cell;
 mod direction;
 mod layer;
 mod layout;
 mod steps;
+mod strips;
 
 use std::sync::Mutex;
 
@@ -15,7 +17,7 @@ use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout as TensorLayout, Shap
 use direction::{Gradients, Tape};
 use kernels::Real;
 pub use layer::Lstm;
-use layout::{Layout, Sizes};
+use layout::{Cut, Layout, Sizes};
 use rayon::prelude::*;
 
 use crate::tensors::{self, with_slice};
@@ -97,12 +99,23 @@ fn apply<F: Real + WithDType>(
     sizes: Sizes,
     directions: &[LstmWeights],
 ) -> Result<Tensor> {
+    let cut = layout::cut(lengths.len(), directions.len(), sizes.hidden);
+    apply_cut::<F>(x, lengths, sizes, directions, cut)
+}
+
+fn apply_cut<F: Real + WithDType>(
+    x: &Tensor,
+    lengths: &[usize],
+    sizes: Sizes,
+    directions: &[LstmWeights],
+    cut: Cut,
+) -> Result<Tensor> {
     // An operation has at most three differentiable arguments: the weights of a direction go in one after another.
     let flat = |LstmWeights { input, recurrent, bias }: &LstmWeights| {
         Tensor::cat(&[&input.flatten_all()?, &recurrent.flatten_all()?, bias], 0)
     };
     let count = directions.len();
-    let layouts = (0..count).map(|direction| Layout::new(lengths, count, direction == 1)).collect();
+    let layouts = (0..count).map(|direction| Layout::new(lengths, cut, direction == 1)).collect();
     let op = Operation::<F> { batch: lengths.len(), sizes, layouts, tape: Mutex::new(None) };
     Ok(match directions {
         [only] => x.apply_op2(&flat(only)?, op)?,

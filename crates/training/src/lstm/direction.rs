@@ -15,6 +15,7 @@ use rayon::prelude::*;
 
 use super::layout::{Layout, ROWS, Sizes};
 use super::steps::{self, Rows};
+use super::strips;
 
 /// W_ih *4H x D*, W_hh *4H x H* and b *4H*, one after another in one slice.
 pub(super) fn parts<F>(weights: &[F], sizes: Sizes) -> [&[F]; 3] {
@@ -43,7 +44,7 @@ pub(super) fn forward<F: Real>(layout: &Layout, sizes: Sizes, x: &[F], weights: 
     let Sizes { frames, input: d, hidden: h } = sizes;
     let [input_weight, recurrent, bias] = parts(weights, sizes);
     let rows = layout.rows();
-    let zeros = |width: usize| vec![F::ZERO; rows * width];
+    let zeros = |width: usize| kernels::filled(rows * width, F::ZERO);
     let mut packed = zeros(d);
     each_row(&mut packed, d, |row, packed| {
         let (b, t) = layout.frame(row);
@@ -52,12 +53,20 @@ pub(super) fn forward<F: Real>(layout: &Layout, sizes: Sizes, x: &[F], weights: 
     let mut gates = zeros(4 * h);
     Affine::new(View::new(input_weight, 4 * h, d).transposed(), Some(bias)).forward(&packed, &mut gates);
 
-    let recurrent = PackedRight::new(View::new(recurrent, 4 * h, h).transposed());
+    let recurrent = View::new(recurrent, 4 * h, h);
     let (mut cell, mut tanh_cell, mut before, mut state) = (zeros(h), zeros(h), zeros(h), zeros(h));
-    let tasks = tasks(layout, h, [&mut gates, &mut cell, &mut tanh_cell, &mut before, &mut state]);
-    tasks.into_par_iter().zip(&layout.groups).for_each(|(rows, group)| {
-        steps::forward(group, h, &recurrent, rows);
-    });
+    if let Some(group) = layout.strips() {
+        let a = std::mem::replace(&mut gates, zeros(4 * h));
+        let [gates, cell, tanh_cell] = [&mut gates, &mut cell, &mut tanh_cell];
+        let rows = Rows { gates, cell, tanh_cell, before: &mut before, state: &mut state };
+        strips::forward(group, h, recurrent, &a, rows);
+    } else {
+        let packed = PackedRight::new(recurrent.transposed());
+        let tasks = tasks(layout, h, [&mut gates, &mut cell, &mut tanh_cell, &mut before, &mut state]);
+        tasks.into_par_iter().zip(&layout.groups).for_each(|(rows, group)| {
+            steps::forward(group, h, &packed, rows);
+        });
+    }
     (Tape { x: packed, before, gates, cell, tanh_cell }, state)
 }
 
@@ -79,22 +88,27 @@ pub(super) fn backward<F: Real>(
     let Sizes { input: d, hidden: h, .. } = sizes;
     let [input_weight, recurrent, _] = parts(weights, sizes);
     let Tape { x, mut before, mut gates, mut cell, mut tanh_cell } = tape;
-    let mut above = vec![F::ZERO; layout.rows() * h];
+    let mut above = kernels::filled(layout.rows() * h, F::ZERO);
     each_row(&mut above, h, |row, above| {
         let (b, t) = layout.frame(row);
         fetch(b, t, above);
     });
-    let packed = PackedRight::new(View::new(recurrent, 4 * h, h));
-    let tasks = tasks(layout, h, [&mut gates, &mut cell, &mut tanh_cell, &mut before, &mut above]);
-    tasks.into_par_iter().zip(&layout.groups).for_each(|(rows, group)| {
-        steps::backward(group, h, &packed, rows);
-    });
-    let da = gates;
-    let mut gradient = vec![F::ZERO; weights.len()];
+    let recurrent = View::new(recurrent, 4 * h, h);
+    let da = if let Some(group) = layout.strips() {
+        strips::backward(group, h, recurrent, &mut gates, [&cell, &tanh_cell], &above)
+    } else {
+        let packed = PackedRight::new(recurrent);
+        let tasks = tasks(layout, h, [&mut gates, &mut cell, &mut tanh_cell, &mut before, &mut above]);
+        tasks.into_par_iter().zip(&layout.groups).for_each(|(rows, group)| {
+            steps::backward(group, h, &packed, rows);
+        });
+        gates
+    };
+    let mut gradient = kernels::zeros(weights.len());
     let (d_input, rest) = gradient.split_at_mut(4 * h * d);
     let (d_recurrent, d_bias) = rest.split_at_mut(4 * h * h);
     let input_layer = Affine::new(View::new(input_weight, 4 * h, d).transposed(), None);
-    let recurrent_layer = Affine::new(View::new(recurrent, 4 * h, h).transposed(), None);
+    let recurrent_layer = Affine::new(recurrent.transposed(), None);
     let weights = || {
         // The bias is added once, with the input's part.
         let mut twice = vec![F::ZERO; 4 * h];
@@ -105,7 +119,7 @@ pub(super) fn backward<F: Real>(
     };
     let input = || {
         input_wanted.then(|| {
-            let mut dx = vec![F::ZERO; layout.rows() * d];
+            let mut dx = kernels::filled(layout.rows() * d, F::ZERO);
             input_layer.backward_rows(&da, &mut dx, Accumulate::Replace);
             dx
         })

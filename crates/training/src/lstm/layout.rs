@@ -13,6 +13,12 @@ const THIN: usize = 8;
 /// Groups of a layer that are aimed for, in both directions together.
 const TASKS: usize = 128;
 
+/// Units of a task where the steps are cut into strips of units.
+pub(super) const UNITS: usize = 8;
+
+/// Multiply-adds of a frame's recurrent product from which on it is cut.
+const FRAME: usize = 1 << 26;
+
 /// Rows of a task that only copies.
 pub(super) const ROWS: usize = 8;
 
@@ -27,6 +33,24 @@ pub(super) struct Sizes {
 /// Utterances of a group, for a batch of so many in so many directions.
 pub(super) fn group_size(batch: usize, directions: usize) -> usize {
     (batch * directions).div_ceil(TASKS).clamp(THIN, GROUP).min(batch.div_ceil(3 - directions)).max(1)
+}
+
+/// How the recurrent steps of a layer are cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cut {
+    /// Into groups of so many utterances, each with steps of its own.
+    Groups(usize),
+    /// Each step into strips of units, for all utterances of a direction.
+    Strips,
+}
+
+/// The cut of a layer, by its shape alone: strips where groups would be few and a frame is worth a fork and a join.
+pub(super) fn cut(batch: usize, directions: usize, hidden: usize) -> Cut {
+    let size = group_size(batch, directions);
+    let groups = batch.div_ceil(size) * directions;
+    let strips = if hidden.is_multiple_of(UNITS) { hidden / UNITS } else { 0 };
+    let work = batch.saturating_mul(4 * hidden).saturating_mul(hidden);
+    if groups < TASKS && strips >= TASKS && work >= FRAME { Cut::Strips } else { Cut::Groups(size) }
 }
 
 /// One group, whose frames are the packed rows `rows` of its direction.
@@ -70,12 +94,28 @@ impl Group {
     pub fn at(&self, t: usize) -> Range<usize> {
         self.offsets[t]..self.offsets[t + 1]
     }
+
+    /// Rows of the frame before, none for the first.
+    pub fn before(&self, t: usize) -> Range<usize> {
+        if t > 0 { self.at(t - 1) } else { 0..0 }
+    }
+
+    /// Rows of the frame after, none for the last.
+    pub fn after(&self, t: usize) -> Range<usize> {
+        if t + 1 < self.steps() { self.at(t + 1) } else { 0..0 }
+    }
+
+    /// Cuts rows of `width` values into those of each frame.
+    pub fn cut<'a, F>(&self, rows: &'a mut [F], width: usize) -> Vec<&'a mut [F]> {
+        parts(rows, (0..self.steps()).map(|t| self.at(t).len() * width))
+    }
 }
 
 /// The packed rows of one direction.
 #[derive(Debug)]
 pub(super) struct Layout {
     pub groups: Vec<Group>,
+    cut: Cut,
     /// Runs from each utterance's own end to its start.
     reverse: bool,
     /// First packed row of each group.
@@ -85,12 +125,15 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    pub fn new(lengths: &[usize], directions: usize, reverse: bool) -> Self {
+    pub fn new(lengths: &[usize], cut: Cut, reverse: bool) -> Self {
         let mut order: Vec<usize> = (0..lengths.len()).collect();
         order.sort_by_key(|&b| (std::cmp::Reverse(lengths[b]), b));
-        let size = group_size(lengths.len(), directions);
+        let size = match cut {
+            Cut::Groups(size) => size,
+            Cut::Strips => lengths.len(),
+        };
         let groups: Vec<Group> =
-            order.chunks(size).map(|group| Group::new(group.to_vec(), lengths)).collect();
+            order.chunks(size.max(1)).map(|group| Group::new(group.to_vec(), lengths)).collect();
         let mut places = vec![(0, 0, 0); lengths.len()];
         let (mut firsts, mut first) = (Vec::with_capacity(groups.len()), 0);
         for (g, group) in groups.iter().enumerate() {
@@ -98,7 +141,12 @@ impl Layout {
             group.utterances.iter().enumerate().for_each(|(j, &b)| places[b] = (g, j, first));
             first += group.rows();
         }
-        Layout { groups, reverse, firsts, places }
+        Layout { groups, cut, reverse, firsts, places }
+    }
+
+    /// The one group of a direction whose steps are cut into strips of units.
+    pub fn strips(&self) -> Option<&Group> {
+        self.groups.first().filter(|_| self.cut == Cut::Strips)
     }
 
     /// Packed rows of the direction.
@@ -124,13 +172,13 @@ impl Layout {
     }
 
     /// Cuts packed rows of `width` values into those of each group.
-    pub fn cut<'a, F>(&self, mut rows: &'a mut [F], width: usize) -> Vec<&'a mut [F]> {
-        let mut parts = Vec::with_capacity(self.groups.len());
-        for group in &self.groups {
-            let (part, rest) = rows.split_at_mut(group.rows() * width);
-            parts.push(part);
-            rows = rest;
-        }
-        parts
+    pub fn cut<'a, F>(&self, rows: &'a mut [F], width: usize) -> Vec<&'a mut [F]> {
+        parts(rows, self.groups.iter().map(|group| group.rows() * width))
     }
+}
+
+/// Cuts a slice into parts of given lengths.
+fn parts<F>(mut rows: &mut [F], lengths: impl Iterator<Item = usize>) -> Vec<&mut [F]> {
+    let next = |length| rows.split_off_mut(..length).expect("parts lie inside");
+    lengths.map(next).collect()
 }

@@ -1,12 +1,12 @@
 //! The LSTM operation against one written in plain candle operations with autograd.
-use candle_core::{DType, Device, Tensor, Var};
+use candle_core::{DType, Device, Tensor, Var, WithDType};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use kernels::{Affine, View};
+use kernels::{Affine, PackedLeft, PackedRight, View};
 
-use super::layout::{Layout, ROWS, group_size};
-use super::{LstmWeights, lstm};
+use super::layout::{self, Cut, Layout, ROWS, Sizes, UNITS, group_size};
+use super::{LstmWeights, apply_cut, lstm, strips};
 
 fn random(shape: &[usize], seed: u64, scale: f64) -> Tensor {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -139,6 +139,47 @@ fn the_bits_do_not_depend_on_the_number_of_threads() {
     assert!(one == bits(2) && one == bits(5));
 }
 
+/// Output and gradients of a layer of either precision, cut in a way.
+fn cut_values<F: kernels::Real + WithDType>(
+    cut: Cut,
+    lengths: &[usize],
+    hidden: usize,
+    directions: usize,
+    threads: usize,
+) -> Vec<Vec<f64>> {
+    let (input, frames) = (20, lengths.iter().max().copied().unwrap_or(0) + 1);
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+    pool.install(|| {
+        let shape = [lengths.len(), frames, input];
+        let x = Var::from_tensor(&random(&shape, 3, 1.0).to_dtype(F::DTYPE).unwrap()).unwrap();
+        let (variables, weights): (Vec<_>, Vec<_>) =
+            (0..directions).map(|k| direction(input, hidden, 4 + k as u64, 0.3, F::DTYPE)).unzip();
+        let sizes = Sizes { frames, input, hidden };
+        let out = apply_cut::<F>(&x, lengths, sizes, &weights, cut).unwrap();
+        let grads = out.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+        let gradients = [x].into_iter().chain(variables.concat()).map(|v| grads.get(&v).unwrap().clone());
+        [out].into_iter().chain(gradients).map(|t| values(&t.to_dtype(DType::F64).unwrap())).collect()
+    })
+}
+
+#[test]
+fn strips_give_the_bits_of_groups_for_any_number_of_threads() {
+    let ragged: Vec<usize> = (0..37).map(|b| (b * 7) % 12).collect();
+    for (lengths, hidden, directions) in
+        [(ragged, 24, 2), (vec![5], 40, 1), (vec![4; 16], 8, 1), (vec![2, 6, 6], 16, 2), (vec![0, 0], 8, 1)]
+    {
+        let one = Cut::Groups(lengths.len());
+        let groups = cut_values::<f32>(one, &lengths, hidden, directions, 2);
+        for threads in [1, 2, 3, 8] {
+            let strips = cut_values::<f32>(Cut::Strips, &lengths, hidden, directions, threads);
+            assert!(groups == strips, "{lengths:?}, H = {hidden}, {threads} threads");
+        }
+        let [groups, strips] =
+            [one, Cut::Strips].map(|cut| cut_values::<f64>(cut, &lengths, hidden, directions, 2));
+        assert!(groups == strips, "{lengths:?}, H = {hidden}");
+    }
+}
+
 #[test]
 fn padding_is_inert_even_if_it_is_nan() {
     let (x, variables, weights, _) = case(2);
@@ -222,7 +263,7 @@ fn a_batch_is_cut_into_groups_by_its_shape() {
     assert_eq!(sizes([1, 4, 16, 32, 1024, 4096], 2), [1, 4, 8, 8, 16, 16]);
     for (batch, directions) in [(32, 1), (32, 2), (5, 1), (1, 2), (0, 1)] {
         let lengths: Vec<usize> = (0..batch).map(|b| 100 + b % 7).collect();
-        let layout = Layout::new(&lengths, directions, false);
+        let layout = Layout::new(&lengths, Cut::Groups(group_size(batch, directions)), false);
         assert_eq!(layout.groups.len(), batch.div_ceil(group_size(batch, directions)));
         assert_eq!(layout.rows(), lengths.iter().sum::<usize>());
         // Every row belongs to one frame of one utterance.
@@ -238,32 +279,61 @@ fn a_batch_is_cut_into_groups_by_its_shape() {
     }
 }
 
-/// Parts of each parallel step of a layer of one direction.
-fn tasks(batch: usize, frames: usize, hidden: usize) -> [(&'static str, usize); 6] {
-    let layout = Layout::new(&vec![frames; batch], 1, false);
-    let weight = vec![0.0f32; 4 * hidden * hidden];
-    // The input is as wide as the state, so that both layers are cut alike.
-    let layer = Affine::new(View::new(&weight, 4 * hidden, hidden).transposed(), None).tasks(layout.rows());
-    [
-        ("rows that are packed", layout.rows().div_ceil(ROWS)),
+/// Parts of each parallel step of a layer of one direction, as wide in as out, so that both weights are cut alike.
+fn tasks(batch: usize, frames: usize, hidden: usize) -> Vec<(&'static str, usize)> {
+    let layout = Layout::new(&vec![frames; batch], layout::cut(batch, 1, hidden), false);
+    let (rows, width) = (layout.rows(), 4 * hidden);
+    let weight = vec![0.0f32; width * hidden];
+    let layer = Affine::new(View::new(&weight, width, hidden).transposed(), None).tasks(rows);
+    let mut tasks = vec![
+        ("rows that are packed", rows.div_ceil(ROWS)),
+        ("packing W_ihᵀ", PackedRight::<f32>::tasks_for(hidden, width)),
         ("x W_ihᵀ", layer.rows),
-        ("steps", layout.groups.len()),
+        ("steps", layout.strips().map_or(layout.groups.len(), |_| hidden / UNITS)),
         ("rows that are unpacked", (batch * frames).div_ceil(ROWS)),
+        ("packing W_ih", PackedRight::<f32>::tasks_for(width, hidden)),
         ("dx, dW and db", layer.rows + 2 * layer.parameters),
         ("dW and db, of an input that needs no gradient", 2 * layer.parameters),
-    ]
+    ];
+    if let Some(group) = layout.strips() {
+        let mut all = vec![0.0f32; rows * hidden];
+        tasks.extend([
+            ("packing W_hh", PackedLeft::<f32>::tasks_for(width, UNITS)),
+            ("packing W_hhᵀ", PackedLeft::<f32>::tasks_for(hidden, UNITS)),
+            ("turning dh", strips::units_of_frames(group, hidden, &mut all).len()),
+            ("turning h and da", strips::rows_of_frames(group, hidden, &mut all).len()),
+        ]);
+    }
+    tasks
 }
 
 #[test]
-fn every_parallel_step_but_the_recurrent_one_has_two_tasks_for_each_of_64_threads() {
-    for (batch, hidden) in [16, 24, 32, 48, 64].into_iter().flat_map(|batch| [(batch, 512), (batch, 1024)]) {
-        for (step, found) in tasks(batch, 120, hidden) {
+fn every_parallel_step_has_two_tasks_for_each_of_64_threads() {
+    let shapes = [16, 24, 32, 48, 64].into_iter().flat_map(|batch| [(batch, 120, 512), (batch, 120, 1024)]);
+    for (batch, frames, hidden) in shapes.chain([(16, 100, 1024)]) {
+        for (step, found) in tasks(batch, frames, hidden) {
             match step {
-                // Frames follow each other: what is independent are utterances, and fewer than 8 of them at once would
-                // read the recurrent weight too often.
-                "steps" => assert_eq!(found, batch / 8),
-                _ => assert!(found >= 128, "{step}: {found} for B = {batch}, H = {hidden}"),
+                // Frames follow each other: what is independent are units and utterances. Fewer than 8 utterances at once
+                // would read the recurrent weight too often, and fewer than 8 units would not fill a micro-kernel.
+                "steps" if hidden < 1024 => assert_eq!(found, batch / 8),
+                // A task where there is little to pack.
+                "packing W_ihᵀ" | "packing W_ih" if hidden < 1024 => {
+                    assert!(found >= 64, "{step}: {found}")
+                }
+                _ => assert!(found >= 128, "{step}: {found} for B = {batch}, T = {frames}, H = {hidden}"),
             }
         }
     }
+}
+
+#[test]
+fn wide_layers_of_few_utterances_are_cut_into_strips() {
+    let cut = |batch, hidden| layout::cut(batch, 1, hidden);
+    assert_eq!([cut(16, 1024), cut(4, 2048), cut(512, 1024)], [Cut::Strips; 3]);
+    // Too little work a frame; units that are no whole strips; groups enough.
+    assert_eq!(
+        [cut(15, 1024), cut(64, 512), cut(64, 1028), cut(1024, 1024)],
+        [1, 1, 1, 1].map(|_| Cut::Groups(8))
+    );
+    assert_eq!(layout::cut(0, 2, 1 << 20), Cut::Groups(1));
 }
