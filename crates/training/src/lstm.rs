@@ -2,8 +2,9 @@
 //!
 //! A framework that records every gate of every step pays for ten small tensors a frame. Here a layer is a single node of the
 //! graph: inside, frames are packed without padding (`layout.rs`), products run over all frames at once, in blocks of rows
-//! (`direction.rs`), and only the recurrent product is left to the steps of each group of utterances (`steps.rs`). The cut
-//! depends on shapes only, so that the bits are the same for every number of threads.
+//! (`direction.rs`), and only the recurrent product is left to the steps, of each group of utterances (`steps.rs`) or, where a
+//! layer is wide and groups are few, of each strip of units (`strips.rs`). The cut depends on shapes only, so that the bits are
+//! the same for every number of threads.
 mod cell;
 mod direction;
 mod layer;
@@ -50,7 +51,8 @@ pub struct LstmWeights {
 /// # Errors
 /// [`Error::Shape`] if shapes, lengths or dtypes do not fit; candle's own errors are passed on.
 ///
-/// Cost: `O(Σ T_b · (D + H) · H)` time, and for the backward pass `Σ T_b · (D + 7H)` numbers a direction.
+/// Cost: `O(Σ T_b · (D + H) · H)` time, and for the backward pass `Σ T_b · (D + 7H)` numbers a direction; `4H` more a frame while
+/// either pass of a wide layer runs.
 pub fn lstm(x: &Tensor, lengths: &[usize], directions: &[LstmWeights]) -> Result<Tensor> {
     let (batch, frames, input) =
         x.dims3().map_err(|_| Error::shape("x", "three axes [B, T, D]", format!("{:?}", x.dims())))?;

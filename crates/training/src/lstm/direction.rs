@@ -3,9 +3,9 @@
 //! ```text
 //! forward    pack x                        blocks of rows
 //!            a = x W_ihᵀ + b               blocks of rows
-//!            steps                         a task a group
+//!            steps                         a task a group, or each frame a task a strip of units
 //! backward   pack dh                       blocks of rows
-//!            steps: da                     a task a group
+//!            steps: da                     as forward
 //!            dW_ih = daᵀ x, db = Σ da      blocks of its rows
 //!            dW_hh = daᵀ h[t-1]            blocks of its rows
 //!            dx = da W_ih                  blocks of rows

@@ -85,7 +85,7 @@ pub(super) fn backward<F: Real>(
     above: &[F],
 ) -> Vec<F> {
     let weight = PackedLeft::new(recurrent.transposed(), UNITS);
-    let mut dh = kernels::zeros::<F>(group.rows() * h);
+    let mut dh = kernels::filled(group.rows() * h, F::ZERO);
     to_units(group, h, above, &mut dh);
     let lanes = group.size().next_multiple_of(LANES);
     let (mut last, mut next) = (Lines::default(), Lines::default());
@@ -121,7 +121,7 @@ pub(super) fn backward<F: Real>(
             });
         std::mem::swap(&mut last, &mut next);
     }
-    let mut da = kernels::zeros::<F>(gates.len());
+    let mut da = kernels::filled(gates.len(), F::ZERO);
     to_rows(group, 4 * h, gates, &mut da);
     da
 }
