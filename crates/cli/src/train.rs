@@ -21,6 +21,9 @@ pub struct Arguments {
     /// Go on from the folder's last checkpoint, bit for bit
     #[arg(long, conflicts_with = "force")]
     resume: bool,
+    /// With --resume: go on although manifests are not what they were when the checkpoint was written
+    #[arg(long, requires = "resume")]
+    changed_data: bool,
     /// Overwrite an earlier run in the folder
     #[arg(long)]
     force: bool,
@@ -34,6 +37,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let name = arguments.recipe.file_stem().unwrap_or_default();
     let folder = arguments.run.clone().unwrap_or_else(|| PathBuf::from("runs").join(name));
     let start = match (arguments.resume, arguments.force) {
+        (true, _) if arguments.changed_data => Start::ResumeChanged,
         (true, _) => Start::Resume,
         (_, true) => Start::Force,
         _ => Start::Fresh,
@@ -97,6 +101,13 @@ impl Terminal {
 }
 
 impl Observer for Terminal {
+    fn on_warning(&mut self, warning: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| complain!("warning: {warning}")),
+            None => complain!("warning: {warning}"),
+        }
+    }
+
     fn on_start(&mut self, report: &RunReport) {
         self.print(&format!(
             "{} parameters, {} classes; {} utterances, {:.1} minutes of audio; epochs {} to {}",

@@ -6,7 +6,8 @@
 //! | `average/NAME` | their moving average, if the recipe has one |
 //! | `first/NAME`, `second/NAME` | the optimiser's moments |
 //!
-//! The file's metadata has one key, `panda`: JSON with format, version, recipe, tokenizer and [`Progress`].
+//! The file's metadata has one key, `panda`: JSON with format, version, recipe, tokenizer, [`Progress`], [`Fingerprint`] of the data,
+//! and the CRC-32 of each tensor and of what else is in the metadata.
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
@@ -15,14 +16,19 @@ use serde::{Deserialize, Serialize};
 use speech::Tokenizer;
 
 use crate::files::write_atomically;
-use crate::{Error, Parameters, Result};
+use crate::{Error, Fingerprint, Parameters, Result};
 
 /// What the metadata's `format` field says.
 const FORMAT: &str = "panda checkpoint";
 /// Raised whenever an old reader would misread a new file.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
+/// The first version that can still be read.
+const OLDEST: u32 = 2;
 /// Weights, their average, and what an optimiser may remember of them.
 const KINDS: [&str; 4] = ["weight", "average", "first", "second"];
+
+/// What cannot be told of a file without checksums.
+pub const UNSUMMED: &str = "it has no checksums, and damage in it or other data may pass unnoticed";
 
 /// Values of all parameters by name.
 pub type Values = BTreeMap<String, Vec<f32>>;
@@ -65,6 +71,10 @@ pub struct Checkpoint {
     pub average: Option<Values>,
     /// What the optimiser remembers of each parameter, such as its `first` and `second` moments.
     pub memory: BTreeMap<String, Values>,
+    /// The data that it was trained on; older files do not say.
+    pub data: Option<Fingerprint>,
+    /// Whether the file had checksums, which were right; older files have none.
+    pub summed: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -75,6 +85,24 @@ struct Header {
     recipe: String,
     tokenizer: String,
     progress: Progress,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    data: Option<Fingerprint>,
+    /// Eight hexadecimal digits of each tensor under its name, and of all else here under none.
+    #[serde(default)]
+    checksums: BTreeMap<String, String>,
+}
+
+impl Header {
+    /// The checksum of everything but the checksums.
+    fn own_checksum(&self) -> serde_json::Result<String> {
+        let Self { format, version, recipe, tokenizer, progress, data, .. } = self;
+        let said = serde_json::to_vec(&(format, version, recipe, tokenizer, progress, data))?;
+        Ok(checksum(&said))
+    }
+}
+
+fn checksum(bytes: &[u8]) -> String {
+    format!("{:08x}", crc32fast::hash(bytes))
 }
 
 impl Checkpoint {
@@ -87,16 +115,8 @@ impl Checkpoint {
     }
 
     fn to_bytes(&self, path: &Path) -> Result<Vec<u8>> {
-        let header = Header {
-            format: FORMAT.into(),
-            version: VERSION,
-            recipe: self.recipe.clone(),
-            tokenizer: self.tokenizer.clone(),
-            progress: self.progress.clone(),
-        };
         let broken =
             |error: &dyn std::fmt::Display| Error::checkpoint(path, "to be serialisable", error.to_string());
-        let header = serde_json::to_string(&header).map_err(|error| broken(&error))?;
         let mut tensors = Vec::new();
         for (kind, values) in self.kinds() {
             for (name, values) in values {
@@ -112,11 +132,23 @@ impl Checkpoint {
                 Ok((name.as_str(), view))
             })
             .collect::<Result<Vec<_>>>()?;
+        let mut header = Header {
+            format: FORMAT.into(),
+            version: VERSION,
+            recipe: self.recipe.clone(),
+            tokenizer: self.tokenizer.clone(),
+            progress: self.progress.clone(),
+            data: self.data.clone(),
+            checksums: tensors.iter().map(|(name, _, bytes)| (name.clone(), checksum(bytes))).collect(),
+        };
+        let own = header.own_checksum().map_err(|error| broken(&error))?;
+        header.checksums.insert(String::new(), own);
+        let header = serde_json::to_string(&header).map_err(|error| broken(&error))?;
         let metadata = HashMap::from([("panda".to_owned(), header)]);
         safetensors::serialize(views, Some(metadata)).map_err(|error| broken(&error))
     }
 
-    /// Reads and checks a checkpoint: format, version, dtypes, finite values.
+    /// Reads and checks a checkpoint: format, version, checksums, dtypes, finite values.
     ///
     /// # Errors
     /// [`Error::Io`] if the file cannot be read, [`Error::Checkpoint`] if it is corrupt, truncated or foreign.
@@ -132,15 +164,26 @@ impl Checkpoint {
             header.ok_or_else(|| wrong("metadata with the key panda", "none: a foreign file".into()))?;
         let fields: serde_json::Value =
             serde_json::from_str(header).map_err(|error| wrong("metadata in JSON", error.to_string()))?;
-        if fields["format"] != FORMAT || fields["version"] != VERSION {
+        let version = fields["version"].as_u64().filter(|_| fields["format"] == FORMAT);
+        if !version.is_some_and(|version| (u64::from(OLDEST)..=u64::from(VERSION)).contains(&version)) {
             let found = format!("format {}, version {}", fields["format"], fields["version"]);
-            let older = fields["format"] == FORMAT
-                && fields["version"].as_u64().is_some_and(|version| version < u64::from(VERSION));
+            let older = version.is_some_and(|version| version < u64::from(OLDEST));
             let hint = if older { ", whose parameters have other names: train it again" } else { "" };
             return Err(wrong(&format!("format \"{FORMAT}\", version {VERSION}"), found + hint));
         }
         let header: Header = serde_json::from_value(fields)
             .map_err(|error| wrong("metadata with recipe, tokenizer and progress", error.to_string()))?;
+        let summed = header.version > OLDEST;
+        let mut sums = header.checksums.clone();
+        // Tensors that nobody knows have none; they are named when the model looks for its own.
+        let mut sum = |name: &str, found: String| match sums.remove(name) {
+            Some(expected) if summed && found != expected => {
+                let what = if name.is_empty() { "the metadata" } else { name };
+                Err(wrong(&format!("{what} with the checksum {expected}"), format!("{found}: damaged")))
+            }
+            _ => Ok(()),
+        };
+        sum("", header.own_checksum().map_err(|error| wrong("metadata in JSON", error.to_string()))?)?;
         let mut shapes = BTreeMap::new();
         let mut values: BTreeMap<String, Values> = BTreeMap::new();
         let mut names = tensors.names();
@@ -157,6 +200,7 @@ impl Checkpoint {
             if shape != view.shape() {
                 return Err(wrong(&format!("{full} of shape {shape:?}"), format!("{:?}", view.shape())));
             }
+            sum(full, checksum(view.data()))?;
             let bytes = view.data().chunks_exact(4);
             let numbers: Vec<f32> = bytes.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
             if let Some(index) = numbers.iter().position(|x| !x.is_finite()) {
@@ -167,14 +211,19 @@ impl Checkpoint {
             }
             values.entry(kind.to_owned()).or_default().insert(name.to_owned(), numbers);
         }
+        if let Some(name) = sums.keys().next().filter(|_| summed) {
+            return Err(wrong(&format!("{name}, of which there is a checksum"), "none".into()));
+        }
         let weights = values.remove("weight");
         Ok(Checkpoint {
-            recipe: header.recipe,
-            tokenizer: header.tokenizer,
-            progress: header.progress,
+            recipe: header.recipe.clone(),
+            tokenizer: header.tokenizer.clone(),
+            progress: header.progress.clone(),
             weights: weights.ok_or_else(|| wrong("tensors named weight/", "none".into()))?,
             average: values.remove("average"),
             memory: values,
+            data: header.data.clone(),
+            summed,
             shapes,
         })
     }

@@ -19,8 +19,10 @@ pub struct Example {
     pub text: String,
     /// Part of the manifest that is reported apart.
     pub subset: Option<String>,
-    /// Length of the audio.
+    /// Length of the audio, as its manifest says.
     pub seconds: f64,
+    /// Length of the audio.
+    pub heard: f64,
     /// Normalised log-mel plane.
     pub features: Features,
     /// Labels of the transcript; empty where only the text is needed.
@@ -87,6 +89,7 @@ pub fn load_until(
             text: utterance.text.clone(),
             subset: utterance.subset.clone(),
             seconds: utterance.seconds,
+            heard: audio.samples.len() as f64 / f64::from(audio.sample_rate),
             features: front_end.log_mel(&audio)?,
             labels: tokenizer.map_or(Ok(Vec::new()), |tokenizer| tokenizer.encode(&utterance.text))?,
         })

@@ -79,10 +79,49 @@ pub enum Error {
         found: String,
     },
     /// A run folder that already holds a run.
-    #[error("{}: expected a new folder, found a run; resume it, or force a fresh start", path.display())]
+    #[error("{}: expected a new folder, found a run; --resume goes on with it, --force begins anew in its place", path.display())]
     RunExists {
         /// The run folder.
         path: PathBuf,
+    },
+    /// A run folder in which another process trains.
+    #[error("{}: expected a folder of our own, found another process that trains in it", path.display())]
+    RunLocked {
+        /// The run folder.
+        path: PathBuf,
+    },
+    /// A run that cannot go on, as its checkpoint is gone while other files of it are there.
+    #[error(
+        "{}: expected the checkpoint of the run, found only {}; put it back, copy a checkpoint such as best.safetensors in its place, \
+         or begin anew with --force",
+        path.display(),
+        found.display()
+    )]
+    NoCheckpoint {
+        /// The checkpoint.
+        path: PathBuf,
+        /// Another file of the run.
+        found: PathBuf,
+    },
+    /// A run that cannot go on, as its checkpoint cannot be read.
+    #[error("{source}; to go on from an earlier state, {}begin anew with --force", if *best {
+        "copy best.safetensors in its place, or "
+    } else {
+        ""
+    })]
+    Resume {
+        /// What is wrong with it.
+        source: Box<Error>,
+        /// Whether there is a sound `best.safetensors`.
+        best: bool,
+    },
+    /// A run that goes on with data that are not those of its checkpoint.
+    #[error("{set}: expected the data of the checkpoint, found {found}; --changed-data goes on with it")]
+    DataChanged {
+        /// `data.train`, `data.dev` or `data.test`.
+        set: &'static str,
+        /// The first difference.
+        found: String,
     },
     /// A score, loss, gradient or weight that is no longer finite.
     #[error("step {step}: expected a finite {what}{}; utterances {utterances:?}", value(*found))]

@@ -62,6 +62,8 @@ pub struct EpochReport {
 
 /// Watches a run; every method does nothing unless overridden.
 pub trait Observer {
+    /// Something that is no error, but hardly meant.
+    fn on_warning(&mut self, _warning: &str) {}
     /// Before the first step.
     fn on_start(&mut self, _report: &RunReport) {}
     /// After each step.

@@ -289,6 +289,23 @@ fn betas() -> [f64; 2] {
     [0.9, 0.999]
 }
 
+fn first_difference(table: &str, here: &toml::Table, there: &toml::Table) -> Option<String> {
+    let keys: std::collections::BTreeSet<&String> = here.keys().chain(there.keys()).collect();
+    keys.into_iter().find_map(|key| {
+        let name = if table.is_empty() { key.clone() } else { format!("{table}.{key}") };
+        match (here.get(key), there.get(key)) {
+            (here, there) if here == there => None,
+            (Some(toml::Value::Table(here)), Some(toml::Value::Table(there))) => {
+                first_difference(&name, here, there)
+            }
+            (here, there) => {
+                let text = |value: Option<&toml::Value>| value.map_or("none".to_owned(), ToString::to_string);
+                Some(format!("one with {name} = {} where this has {}", text(there), text(here)))
+            }
+        }
+    })
+}
+
 impl Recipe {
     /// Reads and checks a recipe; its manifests become relative to the current folder.
     ///
@@ -313,6 +330,19 @@ impl Recipe {
             *manifest = base.join(&manifest);
         }
         Ok((recipe, text))
+    }
+
+    /// The first key that another recipe has another value for, with both; but for the places of the data, of which checkpoints
+    /// have a fingerprint.
+    pub(crate) fn difference(&self, other: &Recipe) -> Option<String> {
+        let (Ok(here), Ok(there)) = (toml::Table::try_from(self), toml::Table::try_from(other)) else {
+            return Some("one that cannot be written down".to_owned());
+        };
+        let [here, there] = [here, there].map(|mut table| {
+            table.remove("data");
+            table
+        });
+        first_difference("", &here, &there)
     }
 
     /// Parses and checks a recipe's text; `path` is for messages only.

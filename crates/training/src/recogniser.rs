@@ -25,6 +25,7 @@ pub struct Recogniser {
     stepwise: Stepwise,
     tokenizer: Tokenizer,
     front_end: FrontEnd,
+    warning: Option<String>,
 }
 
 /// A label with the time at which the model was sure of it.
@@ -61,7 +62,14 @@ impl Recogniser {
         checkpoint.check(path, model.parameters())?;
         model.parameters().set(checkpoint.average.as_ref().unwrap_or(&checkpoint.weights))?;
         let stepwise = Stepwise::new(&model)?;
-        Ok(Recogniser { recipe, model, stepwise, tokenizer, front_end })
+        let warning = (!checkpoint.summed)
+            .then(|| format!("{}: an older file: {}", path.display(), crate::checkpoint::UNSUMMED));
+        Ok(Recogniser { recipe, model, stepwise, tokenizer, front_end, warning })
+    }
+
+    /// What a user should know of the checkpoint that it was loaded from, if anything.
+    pub fn warning(&self) -> Option<&str> {
+        self.warning.as_deref()
     }
 
     /// The model.

@@ -6,66 +6,108 @@
 //! | `metrics.csv` | one row an epoch |
 //! | `curve.svg` | loss and word error rate over the epochs |
 //! | `last.safetensors`, `best.safetensors` | checkpoints |
+//! | `.lock` | empty; locked while a process trains |
 //! | `evaluation.json`, `SET.hypotheses.jsonl` | the final report and what was heard |
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
+use crate::checkpoint::Checkpoint;
 use crate::evaluate::Evaluation;
 use crate::files::{remove_leftovers, write_atomically};
 use crate::metrics::Metrics;
 use crate::{Error, Result, curve};
 
-/// Everything that a run writes.
-const FILES: [&str; 8] = [
-    "recipe.toml",
-    "metrics.csv",
-    "curve.svg",
+/// What a run writes before it has learnt anything.
+const RECIPE: &str = "recipe.toml";
+/// Everything else that a run writes, which it does once there is a checkpoint to go on from.
+const FILES: [&str; 7] = [
     "last.safetensors",
     "best.safetensors",
+    "metrics.csv",
+    "curve.svg",
     "evaluation.json",
     "dev.hypotheses.jsonl",
     "test.hypotheses.jsonl",
 ];
+/// Whose lock a run holds.
+const LOCK: &str = ".lock";
 
 /// How a run begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// In a new folder; a folder that holds a run is an error.
+    /// In a new folder; a folder that holds a run is an error, unless that run ended before its first checkpoint.
     Fresh,
-    /// From the last checkpoint in the folder, or afresh if there is none.
+    /// From the last checkpoint in the folder, or afresh if the folder holds no run.
     Resume,
+    /// The same, also where the data are not those of the checkpoint any more.
+    ResumeChanged,
     /// In any folder; an old run in it is overwritten.
     Force,
 }
 
-/// A run's folder.
-#[derive(Debug, Clone)]
+/// A run's folder, for one process alone.
+#[derive(Debug)]
 pub struct RunFolder {
     path: PathBuf,
+    /// Locked until the process ends, however it does.
+    lock: File,
+    /// Whether there was none before.
+    locked_first: bool,
+    /// Folders that were not there before, the outermost last.
+    new: Vec<PathBuf>,
 }
 
 impl RunFolder {
-    /// Looks at a folder without touching it.
+    /// Makes the folder, locks it, and looks at what is in it.
     ///
     /// # Errors
-    /// [`Error::RunExists`] if a fresh start is asked for in a folder that holds a run.
+    /// [`Error::Io`] if it cannot be made or written; [`Error::RunLocked`] while another process trains in it;
+    /// [`Error::RunExists`] if a fresh start is asked for in a folder that holds a run; [`Error::NoCheckpoint`] if a run is to go
+    /// on of which the checkpoint is gone. It is then as it was.
     pub fn new(path: &Path, start: Start) -> Result<Self> {
-        let folder = RunFolder { path: path.to_owned() };
-        if start == Start::Fresh && (folder.last().exists() || folder.file("recipe.toml").exists()) {
-            return Err(Error::RunExists { path: path.to_owned() });
+        let new = path.ancestors().filter(|folder| *folder != Path::new(""));
+        let new = new.take_while(|folder| !folder.exists()).map(Path::to_owned).collect();
+        std::fs::create_dir_all(path).map_err(Error::io(path, "make the run folder"))?;
+        let name = path.join(LOCK);
+        let locked_first = !name.exists();
+        let lock = File::create(&name).map_err(Error::io(path, "write in the run folder"))?;
+        let folder = RunFolder { path: path.to_owned(), lock, locked_first, new };
+        match folder.lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(Error::RunLocked { path: path.to_owned() }),
+            Err(TryLockError::Error(error)) => return Err(Error::io(&name, "lock the run folder")(error)),
         }
-        Ok(folder)
+        let found = FILES.iter().map(|name| folder.file(name)).find(|file| file.exists());
+        let error = match (start, found) {
+            (Start::Fresh, Some(_)) => Error::RunExists { path: path.to_owned() },
+            (Start::Resume | Start::ResumeChanged, Some(found)) if found != folder.last() => {
+                Error::NoCheckpoint { path: folder.last(), found }
+            }
+            _ => return Ok(folder),
+        };
+        folder.leave();
+        Err(error)
     }
 
-    /// Makes the folder; unless the run goes on, the files of an old one are removed from it.
+    /// Gives up a folder in which nothing was written: what [`Self::new`] made is removed.
+    pub fn leave(self) {
+        if self.locked_first {
+            let _ = std::fs::remove_file(self.file(LOCK));
+        }
+        // Not those in which somebody has put something.
+        let _ = self.new.iter().try_for_each(std::fs::remove_dir);
+    }
+
+    /// Makes room for a run: what a killed process left is removed and, unless the run goes on, the files of an old one.
     ///
     /// # Errors
     /// [`Error::Io`].
-    pub fn make(&self, goes_on: bool) -> Result<()> {
-        std::fs::create_dir_all(&self.path).map_err(Error::io(&self.path, "make the run folder"))?;
-        for file in FILES.iter().map(|name| self.file(name)) {
+    pub fn clear(&self, goes_on: bool) -> Result<()> {
+        let files = || FILES.iter().chain([&RECIPE]).map(|name| self.file(name));
+        for file in files() {
             remove_leftovers(&file).map_err(Error::io(&file, "remove what a killed run left beside"))?;
         }
-        for old in FILES.iter().filter(|_| !goes_on).map(|name| self.file(name)) {
+        for old in files().filter(|_| !goes_on) {
             if old.exists() {
                 std::fs::remove_file(&old).map_err(Error::io(&old, "remove the old run's file"))?;
             }
@@ -81,6 +123,17 @@ impl RunFolder {
     /// The checkpoint to resume from.
     pub fn last(&self) -> PathBuf {
         self.file("last.safetensors")
+    }
+
+    /// Reads the checkpoint to resume from.
+    ///
+    /// # Errors
+    /// [`Error::Resume`], which says what can be done.
+    pub fn read_last(&self) -> Result<Checkpoint> {
+        Checkpoint::read(&self.last()).map_err(|source| Error::Resume {
+            source: Box::new(source),
+            best: Checkpoint::read(&self.best()).is_ok(),
+        })
     }
 
     /// The checkpoint with the best dev word error rate.

@@ -2,16 +2,17 @@
 //!
 //! Everything random is a function of (seed, epoch, batch or utterance), so a run is its checkpoint: what follows from there is the
 //! same bit for bit whether the process went on, was stopped, or was killed and started again.
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::time::Instant;
 
-use speech::{FrontEnd, Tokenizer};
+use speech::{FrontEnd, Tokenizer, Utterance};
 
-use crate::checkpoint::{Checkpoint, Progress};
+use crate::checkpoint::{self, Checkpoint, Progress};
 use crate::data::{self, Batch, Batcher, Example};
 use crate::divergence::{self, Divergence};
+use crate::doubts;
 use crate::dropout::Masks;
 use crate::ema::Ema;
 use crate::evaluate::{Evaluation, evaluate};
@@ -23,7 +24,7 @@ use crate::optimiser::{self, Optimiser};
 use crate::recipe::{Recipe, Select};
 use crate::run_folder::{RunFolder, Start};
 use crate::schedule::learning_rate;
-use crate::{Error, Result};
+use crate::{Error, Fingerprint, Result, Sets};
 
 /// Batches that wait ready while one is computed.
 const AHEAD: usize = 2;
@@ -59,40 +60,24 @@ pub fn train(
 ) -> Result<Outcome> {
     let (recipe, text) = Recipe::read(recipe, epochs)?;
     let folder = RunFolder::new(folder, start)?;
-    let resumed = match start == Start::Resume && folder.last().exists() {
-        true => Some(Checkpoint::read(&folder.last())?),
-        false => None,
-    };
-    if resumed.as_ref().is_some_and(|checkpoint| checkpoint.recipe != text) {
-        let found = "one of another text, or with another --epochs";
-        return Err(Error::checkpoint(&folder.last(), "a run of this very recipe", found));
-    }
 
-    let train_set = data::read_manifests("data.train", &recipe.data.train)?;
-    let tokenizer = match &resumed {
-        Some(checkpoint) => checkpoint.tokenizer(&folder.last())?,
-        None => {
-            let texts: Vec<&str> = train_set.iter().map(|utterance| utterance.text.as_str()).collect();
-            Tokenizer::train(recipe.tokens.kind, &texts)?
+    let stopped = |steps| Ok(Outcome { stopped: true, steps, dev: None, test: None });
+    let loaded = match Loaded::new(&recipe, &folder, start, observer, stop) {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            folder.leave();
+            return match error {
+                Stopped::At(steps) => stopped(steps),
+                Stopped::By(error) => Err(error),
+            };
         }
     };
-    let front_end = FrontEnd::new(&recipe.features)?;
-    let load = || -> Result<_> {
-        let examples = data::load_until(&train_set, &front_end, Some(&tokenizer), stop)?;
-        let dev = load_set("data.dev", &recipe.data.dev, &front_end, stop)?;
-        Ok((examples, dev, load_set("data.test", &recipe.data.test, &front_end, stop)?))
-    };
-    let stopped = |steps| Ok(Outcome { stopped: true, steps, dev: None, test: None });
-    let (examples, dev, test) = match load() {
-        Err(Error::Stopped) => return stopped(resumed.map_or(0, |checkpoint| checkpoint.progress.step)),
-        loaded => loaded?,
-    };
-
-    let mut run = Run::new(&recipe, &text, &tokenizer, folder)?;
+    let Loaded { resumed, tokenizer, front_end, examples, dev, test, data } = loaded;
+    let mut run = Run::new(&recipe, &text, &tokenizer, data, folder)?;
     if let Some(checkpoint) = &resumed {
         run.restore(checkpoint)?;
     }
-    run.folder.make(resumed.is_some())?;
+    run.folder.clear(resumed.is_some())?;
     run.folder.write("recipe.toml", text.as_bytes())?;
     observer.on_start(&RunReport {
         parameters: run.model.parameters().count(),
@@ -137,15 +122,93 @@ pub fn train(
     Ok(outcome)
 }
 
-fn load_set(
-    what: &str,
-    manifests: &[std::path::PathBuf],
-    front_end: &FrontEnd,
-    stop: &AtomicBool,
-) -> Result<Vec<Example>> {
-    match manifests.is_empty() {
-        true => Ok(Vec::new()),
-        false => data::load_until(&data::read_manifests(what, manifests)?, front_end, None, stop),
+/// What a run begins with, before it has written anything.
+struct Loaded {
+    resumed: Option<Checkpoint>,
+    tokenizer: Tokenizer,
+    front_end: FrontEnd,
+    examples: Vec<Example>,
+    dev: Vec<Example>,
+    test: Vec<Example>,
+    data: Fingerprint,
+}
+
+/// Why there is none: the stop flag, with the steps of the run so far, or an error.
+enum Stopped {
+    At(u64),
+    By(Error),
+}
+
+impl<E: Into<Error>> From<E> for Stopped {
+    fn from(error: E) -> Self {
+        Self::By(error.into())
+    }
+}
+
+impl Loaded {
+    fn new(
+        recipe: &Recipe,
+        folder: &RunFolder,
+        start: Start,
+        observer: &mut dyn Observer,
+        stop: &AtomicBool,
+    ) -> std::result::Result<Self, Stopped> {
+        let last = folder.last();
+        let goes_on = matches!(start, Start::Resume | Start::ResumeChanged) && last.exists();
+        let resumed = if goes_on { Some(folder.read_last()?) } else { None };
+        let read = |set, manifests: &[PathBuf]| match manifests.is_empty() {
+            true => Ok(Vec::new()),
+            false => data::read_manifests(set, manifests),
+        };
+        let train = data::read_manifests("data.train", &recipe.data.train)?;
+        let (dev, test) = (read("data.dev", &recipe.data.dev)?, read("data.test", &recipe.data.test)?);
+        let sets = Sets { train: &train, dev: &dev, test: &test };
+        if let Some(checkpoint) = &resumed {
+            let before = Recipe::parse(&checkpoint.recipe, &last)?;
+            if let Some(difference) = recipe.difference(&before) {
+                return Err(Error::checkpoint(&last, "a run of this very recipe", difference).into());
+            }
+            match &checkpoint.data {
+                Some(data) if start == Start::Resume => data.check(sets)?,
+                Some(_) => {}
+                None => observer.on_warning(&format!(
+                    "{}: an older file: {}",
+                    last.display(),
+                    checkpoint::UNSUMMED
+                )),
+            }
+        }
+        let tokenizer = match &resumed {
+            Some(checkpoint) => checkpoint.tokenizer(&last)?,
+            None => {
+                let texts: Vec<&str> = train.iter().map(|utterance| utterance.text.as_str()).collect();
+                Tokenizer::train(recipe.tokens.kind, &texts)?
+            }
+        };
+        let doubts = [
+            doubts::repeated("data.train", &train),
+            doubts::unknown("data.dev", &dev, &tokenizer),
+            doubts::unknown("data.test", &test, &tokenizer),
+        ];
+        doubts.iter().flatten().for_each(|doubt| observer.on_warning(doubt));
+        let front_end = FrontEnd::new(&recipe.features)?;
+        let mut load = |set, utterances: &[Utterance], tokenizer| {
+            let examples = data::load_until(utterances, &front_end, tokenizer, stop)?;
+            doubts::lengths(set, &examples).iter().for_each(|doubt| observer.on_warning(doubt));
+            Ok::<_, Error>(examples)
+        };
+        let mut all = || -> Result<_> {
+            let examples = load("data.train", &train, Some(&tokenizer))?;
+            Ok((examples, load("data.dev", &dev, None)?, load("data.test", &test, None)?))
+        };
+        let (examples, dev_set, test_set) = match all() {
+            Err(Error::Stopped) => {
+                return Err(Stopped::At(resumed.map_or(0, |checkpoint| checkpoint.progress.step)));
+            }
+            loaded => loaded?,
+        };
+        let data = Fingerprint::new(sets);
+        Ok(Self { resumed, tokenizer, front_end, examples, dev: dev_set, test: test_set, data })
     }
 }
 
@@ -154,6 +217,7 @@ struct Run<'a> {
     recipe: &'a Recipe,
     text: &'a str,
     tokenizer: &'a Tokenizer,
+    data: Fingerprint,
     folder: RunFolder,
     model: Model,
     sessions: LossSessions,
@@ -161,11 +225,16 @@ struct Run<'a> {
     ema: Option<Ema>,
     progress: Progress,
     metrics: Vec<Metrics>,
-    rate: f64,
 }
 
 impl<'a> Run<'a> {
-    fn new(recipe: &'a Recipe, text: &'a str, tokenizer: &'a Tokenizer, folder: RunFolder) -> Result<Self> {
+    fn new(
+        recipe: &'a Recipe,
+        text: &'a str,
+        tokenizer: &'a Tokenizer,
+        data: Fingerprint,
+        folder: RunFolder,
+    ) -> Result<Self> {
         let model = Model::new(recipe, tokenizer.size())?;
         let sessions = LossSessions::new(recipe)?;
         let optimiser = optimiser::build(&recipe.optimiser, model.parameters());
@@ -174,8 +243,7 @@ impl<'a> Run<'a> {
             false => None,
         };
         let (progress, metrics) = (Progress::default(), Vec::new());
-        let rate = 0.0;
-        Ok(Run { recipe, text, tokenizer, folder, model, sessions, optimiser, ema, progress, metrics, rate })
+        Ok(Run { recipe, text, tokenizer, data, folder, model, sessions, optimiser, ema, progress, metrics })
     }
 
     fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
@@ -210,6 +278,8 @@ impl<'a> Run<'a> {
             weights: parameters.values()?,
             average: self.ema.as_ref().map(|ema| ema.values.clone()),
             memory: self.optimiser.memory(),
+            data: Some(self.data.clone()),
+            summed: true,
         };
         checkpoint.write(path)
     }
@@ -280,9 +350,9 @@ impl<'a> Run<'a> {
         if !(loss + simple + ctc).is_finite() {
             return diverged("loss", loss + simple + ctc);
         }
-        self.rate = learning_rate(config, step, over);
+        let rate = learning_rate(config, step, over);
         let grads = total.backward()?;
-        let norm = self.optimiser.step(model.parameters(), &grads, self.rate)?;
+        let norm = self.optimiser.step(model.parameters(), &grads, rate)?;
         if !norm.is_finite() {
             return diverged("gradient norm", norm);
         }
@@ -308,7 +378,7 @@ impl<'a> Run<'a> {
             loss,
             ctc_loss: ctc,
             simple_loss: simple,
-            learning_rate: self.rate,
+            learning_rate: rate,
             gradient_norm: norm,
             audio_seconds: batch.examples.iter().map(|&index| examples[index].seconds).sum(),
             seconds: 0.0,
@@ -323,6 +393,12 @@ impl<'a> Run<'a> {
         let simple = f64::from_bits(self.progress.simple);
         let batches = self.progress.batch as f64;
         let skipped = self.progress.skipped;
+        let over = (self.progress.epoch as f64 + (batches - 1.0) / batches) / training.epochs as f64;
+        let rate = learning_rate(&self.recipe.optimiser, self.progress.step - 1, over);
+        if !self.folder.last().exists() {
+            // Whatever else is in the folder, there is a checkpoint to go on from.
+            self.save(&self.folder.last())?;
+        }
         let (best, step) = (self.progress.best, self.progress.step);
         let epoch = self.progress.epoch + 1;
         self.progress = Progress { epoch, step, best, ..Progress::default() };
@@ -338,7 +414,7 @@ impl<'a> Run<'a> {
             loss: loss / count,
             ctc_loss: ctc / count,
             simple_loss: simple / count,
-            learning_rate: self.rate,
+            learning_rate: rate,
             gradient_norm: norm / batches,
             skipped,
             seconds,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
-use training::{Checkpoint, Error, Recogniser, Start, train};
+use training::{Checkpoint, Error, Observer, Recogniser, Start, train};
 
 use super::toy::{Toy, leftovers};
 
@@ -144,20 +144,78 @@ fn foreign_files_are_refused() {
     write(with_metadata(&bytes, |_| "no JSON".into()));
     refused(&foreign, "metadata in JSON", "");
     write(with_metadata(&bytes, |header| header.replace("panda checkpoint", "another format")));
-    refused(&foreign, "format \"panda checkpoint\", version 2", "another format");
-    write(with_metadata(&bytes, |header| header.replace("\"version\":2", "\"version\":3")));
-    refused(&foreign, "version 2", "version 3");
+    refused(&foreign, "format \"panda checkpoint\", version 3", "another format");
+    write(with_metadata(&bytes, |header| header.replace("\"version\":3", "\"version\":4")));
+    refused(&foreign, "version 3", "version 4");
     // Parameters had other names and layouts then.
-    write(with_metadata(&bytes, |header| header.replace("\"version\":2", "\"version\":1")));
-    refused(&foreign, "version 2", "version 1, whose parameters have other names: train it again");
+    write(with_metadata(&bytes, |header| header.replace("\"version\":3", "\"version\":1")));
+    refused(&foreign, "version 3", "version 1, whose parameters have other names: train it again");
     write(with_metadata(&bytes, |header| header.replace("\"step\"", "\"stop\"")));
     refused(&foreign, "metadata with recipe, tokenizer and progress", "stop");
-    write(with_metadata(&bytes, |header| {
-        let mut fields: serde_json::Value = serde_json::from_str(header).unwrap();
-        fields["tokenizer"] = "{}".into();
-        fields.to_string()
-    }));
+    let other_tokenizer = |fields: &mut serde_json::Value| fields["tokenizer"] = "{}".into();
+    write(with_metadata(&bytes, |header| changed(header, other_tokenizer)));
+    refused(&foreign, "the metadata with the checksum", "damaged");
+    write(with_metadata(&bytes, |header| changed(&unsummed(header), other_tokenizer)));
     refused(&foreign, "a tokenizer", "");
+}
+
+fn changed(header: &str, change: impl Fn(&mut serde_json::Value)) -> String {
+    let mut fields: serde_json::Value = serde_json::from_str(header).unwrap();
+    change(&mut fields);
+    fields.to_string()
+}
+
+/// The metadata as version 2 had it.
+fn unsummed(header: &str) -> String {
+    changed(header, |fields| {
+        fields["version"] = 2.into();
+        fields.as_object_mut().unwrap().retain(|key, _| !["checksums", "data"].contains(&key.as_str()));
+    })
+}
+
+#[test]
+fn every_flipped_bit_is_noticed() {
+    let (toy, path) = good();
+    let bytes = std::fs::read(&path).unwrap();
+    let damaged = toy.path("damaged.safetensors");
+    // An odd step through the whole file: all places of a byte, the header and every tensor.
+    let bits = 8 * bytes.len();
+    let step = (bits / 997) | 1;
+    for bit in (0..bits).step_by(step) {
+        let mut damage = bytes.clone();
+        damage[bit / 8] ^= 1 << (bit % 8);
+        std::fs::write(&damaged, damage).unwrap();
+        assert!(Checkpoint::read(&damaged).is_err(), "bit {bit} of {bits}");
+    }
+    let mut swapped = Checkpoint::read(&path).unwrap();
+    assert!(swapped.summed);
+    swapped.weights.values_mut().next().unwrap()[0] += 1.0;
+    swapped.write(&damaged).unwrap();
+    assert!(Checkpoint::read(&damaged).unwrap().summed);
+}
+
+#[test]
+fn files_without_checksums_are_read_and_named() {
+    let (toy, path) = good();
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::write(&path, with_metadata(&bytes, unsummed)).unwrap();
+    let old = Checkpoint::read(&path).unwrap();
+    assert!(!old.summed && old.data.is_none());
+    assert!(Recogniser::load(&path).unwrap().warning().unwrap().contains("no checksums"));
+    let recipe = toy.recipe(&[("epochs = 3", "epochs = 1")]);
+    let mut heard = Heard::default();
+    train(&recipe, None, &toy.path("run"), Start::Resume, &mut heard, &AtomicBool::new(false)).unwrap();
+    assert!(heard.0.iter().any(|warning| warning.contains("no checksums")), "{:?}", heard.0);
+}
+
+/// Collects warnings.
+#[derive(Default)]
+struct Heard(Vec<String>);
+
+impl Observer for Heard {
+    fn on_warning(&mut self, warning: &str) {
+        self.0.push(warning.to_owned());
+    }
 }
 
 #[test]
@@ -241,7 +299,10 @@ fn a_run_goes_on_from_its_own_checkpoint_only() {
     bare.write(&path).unwrap();
     assert!(resume(&recipe, None).unwrap_err().to_string().contains("an average exactly if"));
     std::fs::write(&path, &before[..before.len() - 1]).unwrap();
-    assert!(matches!(resume(&recipe, None), Err(Error::Checkpoint { .. })));
+    let error = resume(&recipe, None).unwrap_err();
+    assert!(matches!(error, Error::Resume { best: true, .. }), "{error}");
+    let error = error.to_string();
+    assert!(error.contains("copy best.safetensors") && error.contains("--force"), "{error}");
 
     std::fs::write(&path, &before).unwrap();
     assert_eq!(resume(&recipe, None).unwrap(), steps);

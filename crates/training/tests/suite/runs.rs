@@ -157,12 +157,152 @@ fn an_old_run_is_not_overwritten_by_accident() {
     // The old run had a dev set, the new one has not; what is not the run's stays.
     assert!(!folder.join("best.safetensors").exists() && !folder.join("dev.hypotheses.jsonl").exists());
     assert!(folder.join("notes.txt").exists());
+}
 
-    // A run that died before its first checkpoint starts afresh, without what it may have left.
+#[test]
+fn a_run_without_its_checkpoint_is_not_overwritten_either() {
+    let toy = Toy::new();
+    let (recipe, folder) = (toy.recipe(&[("epochs = 3", "epochs = 1")]), toy.path("run"));
+    run(&recipe, &folder, Start::Fresh).unwrap();
     std::fs::remove_file(folder.join("last.safetensors")).unwrap();
-    std::fs::write(folder.join("best.safetensors"), "half of a checkpoint").unwrap();
+    let before = std::fs::read(folder.join("best.safetensors")).unwrap();
+    for name in ["best.safetensors", "metrics.csv", "curve.svg", "evaluation.json", "test.hypotheses.jsonl"] {
+        let error = run(&recipe, &folder, Start::Resume).unwrap_err();
+        assert!(matches!(&error, Error::NoCheckpoint { .. }), "{name}: {error}");
+        let text = error.to_string();
+        assert!(text.contains("last.safetensors: expected") && text.contains("--force"), "{name}: {text}");
+        assert!(matches!(run(&recipe, &folder, Start::Fresh), Err(Error::RunExists { .. })), "{name}");
+        if name == "best.safetensors" {
+            assert!(std::fs::read(folder.join(name)).unwrap() == before);
+        }
+        std::fs::remove_file(folder.join(name)).unwrap();
+    }
+    // What is left is what a run writes before it has learnt anything.
+    std::fs::remove_file(folder.join("dev.hypotheses.jsonl")).unwrap();
+    assert!(folder.join("recipe.toml").exists());
     run(&recipe, &folder, Start::Resume).unwrap();
-    assert!(!folder.join("best.safetensors").exists());
+}
+
+#[test]
+fn a_run_that_failed_early_can_be_started_again() {
+    let toy = Toy::new();
+    let folder = toy.path("run");
+    let bad = toy.recipe(&[("learning_rate = 1e-2", "learning_rate = 1e5"), ("epochs = 3", "epochs = 9")]);
+    assert!(matches!(run(&bad, &folder, Start::Fresh), Err(Error::Diverged { .. }) | Ok(_)));
+    if folder.join("last.safetensors").exists() {
+        // It did not fail soon enough; as if it had.
+        std::fs::read_dir(&folder)
+            .unwrap()
+            .for_each(|file| std::fs::remove_file(file.unwrap().path()).unwrap());
+        toy.write("run/recipe.toml", "");
+    }
+    let good = toy.recipe(&[("epochs = 3", "epochs = 1")]);
+    run(&good, &folder, Start::Fresh).unwrap();
+    assert!(folder.join("last.safetensors").exists());
+}
+
+/// Starts another run in the same folder at its first step.
+struct Intruder<'a>(&'a Path, &'a Path, usize);
+
+impl Observer for Intruder<'_> {
+    fn on_step(&mut self, _: &StepReport) {
+        if self.2 == 0 {
+            for start in [Start::Resume, Start::Force, Start::Fresh] {
+                let error = run(self.0, self.1, start).unwrap_err();
+                assert!(matches!(&error, Error::RunLocked { path } if path == self.1), "{error}");
+            }
+        }
+        self.2 += 1;
+    }
+}
+
+#[test]
+fn two_runs_do_not_share_a_folder() {
+    let toy = Toy::new();
+    let (recipe, folder) = (toy.recipe(&[("epochs = 3", "epochs = 1")]), toy.path("run"));
+    let mut intruder = Intruder(&recipe, &folder, 0);
+    train(&recipe, None, &folder, Start::Fresh, &mut intruder, &AtomicBool::new(false)).unwrap();
+    assert!(intruder.2 > 0 && folder.join("evaluation.json").exists());
+    // The lock has ended with the run.
+    run(&recipe, &folder, Start::Resume).unwrap();
+}
+
+#[test]
+fn a_run_goes_on_with_its_own_data_only() {
+    let toy = Toy::new();
+    let (recipe, folder) = (toy.recipe(&[]), toy.path("run"));
+    let stop = AtomicBool::new(false);
+    train(&recipe, None, &folder, Start::Fresh, &mut StopAfter(4, &stop), &stop).unwrap();
+    let manifest = std::fs::read_to_string(toy.path("train.jsonl")).unwrap();
+    toy.write("train.jsonl", &manifest.replace("\"text\": \"middle\"", "\"text\": \"low\""));
+    let error = run(&recipe, &folder, Start::Resume).unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, Error::DataChanged { set: "data.train", .. }), "{text}");
+    assert!(text.contains("at place 5: toy-4") && text.contains("--changed-data"), "{text}");
+    toy.write("train.jsonl", manifest.lines().next().unwrap());
+    assert!(matches!(run(&recipe, &folder, Start::Resume), Err(Error::DataChanged { .. })));
+    toy.write("train.jsonl", &manifest.replace("\"text\": \"middle\"", "\"text\": \"low\""));
+
+    // A comment is no change, a value is one, and is named.
+    let text = std::fs::read_to_string(&recipe).unwrap();
+    toy.write("recipe.toml", &text.replace("width = 16", "width = 16.").replace("16.", "24"));
+    let error = run(&recipe, &folder, Start::ResumeChanged).unwrap_err().to_string();
+    assert!(error.contains("joint.width = 16 where this has 24"), "{error}");
+    toy.write("recipe.toml", &format!("# A remark.\n{text}"));
+    let outcome = run(&recipe, &folder, Start::ResumeChanged).unwrap();
+    assert!(!outcome.stopped);
+    assert!(std::fs::read_to_string(folder.join("recipe.toml")).unwrap().starts_with("# A remark."));
+    // Now these are its data.
+    run(&recipe, &folder, Start::Resume).unwrap();
+}
+
+#[test]
+fn what_is_hardly_meant_is_said() {
+    #[derive(Default)]
+    struct Heard(Vec<String>);
+    impl Observer for Heard {
+        fn on_warning(&mut self, warning: &str) {
+            self.0.push(warning.to_owned());
+        }
+    }
+    let toy = Toy::new();
+    let warnings = |changes: &[(&str, &str)]| {
+        let recipe = toy.recipe(&[&[("epochs = 3", "epochs = 1")], changes].concat());
+        let mut heard = Heard::default();
+        train(&recipe, None, &toy.path("run"), Start::Force, &mut heard, &AtomicBool::new(false)).unwrap();
+        heard.0
+    };
+    assert_eq!(warnings(&[]), [""; 0]);
+    let twice = warnings(&[("train = [\"train.jsonl\"]", "train = [\"train.jsonl\", \"train.jsonl\"]")]);
+    assert_eq!(twice, ["data.train: 6 of 12 utterances are there already, the first of them toy-0"]);
+
+    let manifest = std::fs::read_to_string(toy.path("train.jsonl")).unwrap();
+    let first = manifest.lines().next().unwrap();
+    let claims =
+        |seconds: &str| first.replace("\"num_samples\": ", &format!("\"seconds\": {seconds}, \"nothing\": "));
+    toy.write("test.jsonl", &claims("7.5"));
+    let change = ("test = [\"train.jsonl\"]", "test = [\"test.jsonl\"]");
+    let long = warnings(&[change]);
+    let said = "data.test: 1 recordings are not as long as the manifest says, the first of them toy-0: 0.36 s instead of 7.50 s";
+    assert_eq!(long, [said]);
+    toy.write("test.jsonl", &first.replace("\"text\": \"low\"", "\"text\": \"completely else\""));
+    let unknown = warnings(&[change]);
+    let said = "data.test: 1 texts hold only words that the tokens cannot write, the first of them toy-0";
+    assert_eq!(unknown, [said]);
+}
+
+#[test]
+fn the_folder_is_tried_before_the_data_are_read() {
+    let toy = Toy::new();
+    let recipe = toy.recipe(&[("train = [\"train.jsonl\"]", "train = [\"none.jsonl\"]")]);
+    let file = toy.write("file", "");
+    let error = run(&recipe, &file.join("run"), Start::Fresh).unwrap_err();
+    assert!(matches!(&error, Error::Io { action: "make the run folder", .. }), "{error}");
+    // What was made for a run that did not begin is gone again, and nothing else.
+    std::fs::create_dir(toy.path("there")).unwrap();
+    let error = run(&recipe, &toy.path("there/a/b"), Start::Fresh).unwrap_err();
+    assert!(matches!(error, Error::Speech(_)), "{error}");
+    assert!(toy.path("there").exists() && !toy.path("there/a").exists());
 }
 
 #[test]

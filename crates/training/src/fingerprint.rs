@@ -1,0 +1,132 @@
+//! Which data a run is trained on, so that it does not go on with others unnoticed.
+use std::fmt::Write;
+
+use serde::{Deserialize, Serialize};
+use speech::{Piece, Utterance};
+
+use crate::{Error, Result};
+
+/// Digits of an utterance.
+const DIGITS: usize = 8;
+
+/// The utterances of the three sets.
+#[derive(Debug, Clone, Copy)]
+pub struct Sets<'a> {
+    /// To learn from.
+    pub train: &'a [Utterance],
+    /// That choose the best checkpoint.
+    pub dev: &'a [Utterance],
+    /// Of the final report.
+    pub test: &'a [Utterance],
+}
+
+/// Eight digits for each utterance of the sets, in their order: the CRC-32 of all that its manifest says about it, but for the
+/// folder that it is in.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fingerprint {
+    train: String,
+    dev: String,
+    test: String,
+}
+
+impl Fingerprint {
+    /// That of some data.
+    pub fn new(sets: Sets) -> Self {
+        Self { train: digits(sets.train), dev: digits(sets.dev), test: digits(sets.test) }
+    }
+
+    /// Compares data with these.
+    ///
+    /// # Errors
+    /// [`Error::DataChanged`] with the first difference.
+    pub fn check(&self, sets: Sets) -> Result<()> {
+        let found = Self::new(sets);
+        let each = [
+            ("data.train", &self.train, &found.train, sets.train),
+            ("data.dev", &self.dev, &found.dev, sets.dev),
+            ("data.test", &self.test, &found.test, sets.test),
+        ];
+        for (set, expected, found, utterances) in each {
+            let of = |digits: &str, at: usize| digits.get(at * DIGITS..(at + 1) * DIGITS).map(str::to_owned);
+            let there = expected.len() / DIGITS;
+            if let Some(at) = (0..there.max(utterances.len())).find(|&at| of(expected, at) != of(found, at)) {
+                let found = match utterances.get(at) {
+                    Some(utterance) if at < there => {
+                        format!(
+                            "another utterance, or another text or length, at place {}: {}",
+                            at + 1,
+                            utterance.id
+                        )
+                    }
+                    Some(utterance) => format!("one more than the {there} there were: {}", utterance.id),
+                    None => format!("{} utterances of {there}", utterances.len()),
+                };
+                return Err(Error::DataChanged { set, found });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn digits(utterances: &[Utterance]) -> String {
+    let mut digits = String::with_capacity(utterances.len() * DIGITS);
+    for utterance in utterances {
+        let Utterance { id, text, subset, seconds, sample_rate, num_samples, crc32, pieces, .. } = utterance;
+        let pieces: Vec<_> = pieces
+            .iter()
+            .map(|piece| match piece {
+                Piece::Silence { ms } => format!("{ms} ms"),
+                Piece::Sound { path, span } => format!("{:?} {span:?}", path.file_name()),
+            })
+            .collect();
+        let said = format!(
+            "{id:?} {text:?} {subset:?} {seconds:?} {sample_rate:?} {num_samples:?} {crc32:?} {pieces:?}"
+        );
+        // Writing to a string does not fail.
+        let _ = write!(digits, "{:08x}", crc32fast::hash(said.as_bytes()));
+    }
+    digits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a manifest in a folder says of these ids, with a change.
+    fn read(folder: &str, ids: &[&str], change: (&str, &str)) -> Vec<Utterance> {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("manifest.jsonl");
+        let line = |id: &&str| {
+            format!(
+                "{{\"id\": \"{id}\", \"file\": \"{folder}/{id}.wav\", \"text\": \"say {id}\", \"seconds\": 1.5}}\n"
+            )
+        };
+        let text: String = ids.iter().map(line).collect();
+        std::fs::write(&path, text.replace(change.0, change.1)).unwrap();
+        speech::read_manifest(&path).unwrap()
+    }
+
+    #[test]
+    fn the_first_difference_is_named_and_folders_do_not_matter() {
+        let same = ("", "");
+        let (train, dev) = (read("here", &["a", "b"], same), read("here", &["c"], same));
+        let sets = Sets { train: &train, dev: &dev, test: &[] };
+        let fingerprint = Fingerprint::new(sets);
+        fingerprint.check(sets).unwrap();
+        let moved = read("elsewhere", &["a", "b"], same);
+        fingerprint.check(Sets { train: &moved, ..sets }).unwrap();
+
+        let refused = |sets, parts: [&str; 2]| {
+            let error = fingerprint.check(sets).unwrap_err().to_string();
+            assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        };
+        let other = read("here", &["a", "b"], ("say b", "no"));
+        refused(Sets { train: &other, ..sets }, ["data.train", "at place 2: b"]);
+        let longer = read("here", &["a", "b"], ("1.5", "1.6"));
+        refused(Sets { train: &longer, ..sets }, ["data.train", "at place 1: a"]);
+        refused(Sets { train: &train[..1], ..sets }, ["data.train", "1 utterances of 2"]);
+        refused(Sets { dev: &[], ..sets }, ["data.dev", "0 utterances of 1"]);
+        refused(Sets { test: &dev, ..sets }, ["data.test", "one more than the 0 there were: c"]);
+    }
+}
