@@ -12,7 +12,7 @@ use panda_core::{MemoryBudget, Plan, Shape};
 use rnnt_dp::{Lattices, Topology};
 
 use crate::{
-    Error, Options, Result, between,
+    Error, Layout, Options, Result, between,
     compact::Parts,
     heads::{Heads, Role},
     objective::Objective,
@@ -30,6 +30,27 @@ pub(crate) struct Sizes<'a> {
     pub listed: [usize; 3],
     /// Bytes that the caller of the call holds on its behalf: projections, copies, a first pass.
     pub held: usize,
+    /// Where there are scores in the place of heads.
+    pub scores: Option<OfScores>,
+}
+
+/// What ready-made scores take beside themselves.
+pub(crate) struct OfScores {
+    pub layout: Layout,
+    /// Bytes of a row of them, padding or not.
+    pub row: usize,
+    /// Bytes of a site.
+    pub site: usize,
+}
+
+impl OfScores {
+    fn bytes(&self, utterances: usize, sites: usize) -> usize {
+        let rows = match self.layout {
+            Layout::Packed => sites,
+            Layout::Padded { frames, positions } => utterances * frames * positions,
+        };
+        self.row.saturating_mul(rows).saturating_add(self.site.saturating_mul(sites))
+    }
 }
 
 /// The cut of a call.
@@ -93,15 +114,21 @@ impl Sizes<'_> {
         let (budget, bytes) = (self.options.budget, self.of_site());
         let each = self.classes.saturating_mul(size_of::<F>()).saturating_add(bytes);
         let kept = if budget.keeps() { budget.limit() / 2 / each } else { 0 };
-        let room = match self.options.plan {
-            Some(plan) => plan.wave,
-            None => kept.max((budget.limit() / 8 / bytes).clamp(SHORTEST, SITES)),
+        let room = match (&self.scores, self.options.plan) {
+            // There are no waves to fill, but rows of padding to list: bytes in the place of sites.
+            (Some(_), _) => budget.limit() / 2,
+            (None, Some(plan)) => plan.wave,
+            (None, None) => kept.max((budget.limit() / 8 / bytes).clamp(SHORTEST, SITES)),
         };
         let lattices = self.objective.sites().lattices();
         let mut groups: Vec<Range<usize>> = Vec::with_capacity(lattices.batch());
         let mut sites = 0;
         for utterance in 0..lattices.batch() {
-            let more = lattices.range(utterance).len();
+            let own = lattices.range(utterance).len();
+            let more = match &self.scores {
+                Some(_) => bytes.saturating_mul(own) + self.beside(&(utterance..utterance + 1), own),
+                None => own,
+            };
             match groups.last_mut() {
                 Some(group) if sites + more <= room => {
                     group.end = utterance + 1;
@@ -116,21 +143,6 @@ impl Sizes<'_> {
         groups
     }
 
-    /// All utterances at once, of scores that exist.
-    ///
-    /// # Errors
-    /// None yet: whoever has the scores has room for a few numbers of each.
-    pub fn without_heads(&self) -> Result<CallPlan> {
-        let lattices = self.objective.sites().lattices();
-        let all = 0..lattices.batch();
-        let lanes = self.lattices(lattices, &all, LANES.min(all.len()));
-        let own = self.own(&all, lattices.sites()).saturating_add(self.of_call::<f64>());
-        let bytes = own.saturating_add(lanes);
-        let (compact, left) = (self.compact(lattices.sites()), usize::MAX);
-        let groups = std::iter::once(all).collect();
-        Ok(CallPlan { groups, lattices: usize::MAX, heads: Vec::new(), compact, left, bytes })
-    }
-
     fn plan<F: Real>(&self, groups: Vec<Range<usize>>) -> Result<CallPlan> {
         let limit = if self.options.budget.keeps() { self.options.budget.limit() } else { usize::MAX };
         let (mut most, mut own, mut lane, mut lanes) = (0, 0, 0, 0);
@@ -138,27 +150,28 @@ impl Sizes<'_> {
             let lattices = self.objective.sites().lattices().part(group.clone());
             let of_lanes = |lanes: usize| self.lattices(&lattices, group, lanes);
             most = most.max(lattices.sites());
-            own = own.max(self.own(group, lattices.sites()));
+            own = own.max(self.beside(group, lattices.sites()));
             lane = lane.max(of_lanes(1));
             lanes = lanes.max(of_lanes(LANES.min(group.len())));
         }
+        // The numbers of each site stay from the group of most sites to that of most bytes beside them.
+        let own = own.saturating_add(self.of_site().saturating_mul(most));
         let own = own.saturating_add(self.of_call::<F>());
+        let shapes = if self.scores.is_some() { Vec::new() } else { self.shapes(most) };
         if let Some(plan) = self.options.plan {
-            let shapes = self.shapes(most);
             let heads: usize =
                 shapes.iter().map(|&(_, shape)| self.bytes_of::<F>(plan.to::<F>(), shape)).sum();
             let bytes = own.saturating_add(lanes).saturating_add(heads);
             let (heads, compact) = (Vec::new(), self.compact(most));
             return Ok(CallPlan { groups, lattices: lanes, heads, compact, left: usize::MAX, bytes });
         }
-        let shapes = self.shapes(most);
         let smallest = |&(_, shape): &(Role, Shape)| Plan::<F>::smallest(shape, self.options.precision);
         let smallest: Vec<usize> = shapes.iter().map(smallest).collect();
         let needed = smallest.iter().fold(own.saturating_add(lane), |sum, &bytes| sum.saturating_add(bytes));
         let Some(rest) = limit.checked_sub(needed) else {
             return Err(Error::Budget { smallest: needed, found: limit });
         };
-        let lattices = lane + (lanes - lane).min(rest / 4);
+        let lattices = lane + (lanes - lane).min(if shapes.is_empty() { rest } else { rest / 4 });
         let mut rest = rest - (lattices - lane);
         // Durations, a blank alone and a mean have few classes: what they want most is a wave of some length.
         let mut heads = vec![0; shapes.len()];
@@ -170,11 +183,13 @@ impl Sizes<'_> {
             *bytes = smallest[head] + more;
             rest -= more;
         }
-        heads[0] = smallest[0].saturating_add(rest);
+        if let (Some(tokens), Some(smallest)) = (heads.first_mut(), smallest.first()) {
+            *tokens = smallest.saturating_add(rest);
+        }
         let budget = |&bytes: &usize| MemoryBudget::bytes(bytes);
         let mut heads: Vec<MemoryBudget> = heads.iter().map(budget).collect();
-        if !self.options.budget.keeps() {
-            heads[0] = self.options.budget;
+        if let (Some(tokens), false) = (heads.first_mut(), self.options.budget.keeps()) {
+            *tokens = self.options.budget;
         }
         let mut bytes = own.saturating_add(lattices);
         for (&(_, shape), &budget) in shapes.iter().zip(&heads) {
@@ -217,10 +232,11 @@ impl Sizes<'_> {
         self.parts_of_site().iter().sum::<usize>() + skipped
     }
 
-    /// Bytes of a group beside lattices and normaliser.
-    fn own(&self, group: &Range<usize>, sites: usize) -> usize {
+    /// Bytes of a group beside the numbers of each site, lattices and normaliser.
+    fn beside(&self, group: &Range<usize>, sites: usize) -> usize {
         let of_utterances: usize = group.clone().map(|b| self.objective.bytes_of(b)).sum();
-        self.of_site().saturating_mul(sites).saturating_add(of_utterances)
+        let of_scores = self.scores.as_ref().map_or(0, |scores| scores.bytes(group.len(), sites));
+        of_utterances.saturating_add(of_scores)
     }
 
     /// Bytes of a call, whatever its groups.

@@ -97,7 +97,7 @@ impl<'a, F: Real> Call<'a, F> {
             Source::Rows { layout, .. } => RowSites::<F>::listed(*layout),
         };
         let (hidden, classes) = (self.heads.hidden(), self.heads.classes());
-        Sizes { objective: &self.objective, options, hidden, classes, listed, held }
+        Sizes { objective: &self.objective, options, hidden, classes, listed, held, scores: None }
     }
 
     /// Losses and gradients, group after group.

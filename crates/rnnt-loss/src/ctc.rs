@@ -82,7 +82,7 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         8 * (self.emissions.capacity() + self.adjoints.capacity()) + self.sums.held()
     }
 }

@@ -48,7 +48,7 @@ impl MemoryPlan {
         let (lattices, element, batch) = (targets.lattices(), size_of::<F>(), targets.batch());
         let objective = Objective::new(&options.loss, targets)?;
         let listed = JointSites::<F>::listed(true);
-        let sizes = Sizes { objective: &objective, options, hidden, classes, listed, held: 0 };
+        let sizes = Sizes { objective: &objective, options, hidden, classes, listed, held: 0, scores: None };
         let call = sizes.in_groups::<F>()?;
         let shape_of = |sites| sizes.shapes(sites)[0].1;
         let plan_of = |shape| match (options.plan, call.heads.first()) {

@@ -135,7 +135,6 @@ impl<'a> Objective<'a> {
         let (regularisers, Recursions { lattices, ctc: lanes, bytes }) = (options.regularisers(), recursions);
         match self {
             Self::Transducer(transducer) => {
-                lattices.keep_within(*bytes);
                 transducer.sum(emissions, &regularisers, lattices, losses, adjoints, room)
             }
             Self::Ctc(ctc) => ctc.sum(emissions, &regularisers, (lanes, *bytes), losses, adjoints),
@@ -149,7 +148,18 @@ pub(crate) struct Recursions {
     pub lattices: rnnt_dp::Workspace,
     pub ctc: Vec<Lane>,
     /// How much of it may be held in the call at hand.
-    pub bytes: usize,
+    bytes: usize,
+}
+
+impl Recursions {
+    /// Keeps to a number of bytes from now on.
+    pub fn keep_within(&mut self, bytes: usize) {
+        self.bytes = bytes;
+        self.lattices.keep_within(bytes);
+        if self.ctc.iter().map(Lane::bytes).sum::<usize>() > bytes {
+            self.ctc = Vec::new();
+        }
+    }
 }
 
 impl Default for Recursions {

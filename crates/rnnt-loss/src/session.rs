@@ -3,8 +3,14 @@ use panda_core::Real;
 
 use crate::{
     Alignment, Error, Head, Inputs, Joint, Layout, Loss, Options, Output, Pending, Result, Targets, align,
-    budget::CallPlan, call::Call, compact::Compact, error::expect_len, held::Held, internal,
-    objective::Recursions, pruned, scores,
+    budget::{CallPlan, Sizes},
+    call::Call,
+    compact::Compact,
+    error::expect_len,
+    held::Held,
+    internal,
+    objective::Recursions,
+    pruned, scores,
 };
 
 /// Losses of batches, and their gradients; buffers stay from step to step.
@@ -51,8 +57,9 @@ impl<F: Real> Session<F> {
 
     /// Makes every part of the session keep to the cut of a call.
     pub(crate) fn keep_to(&mut self, plan: &CallPlan, heads: usize) -> Result<()> {
-        self.recursions.bytes = plan.lattices;
+        self.recursions.keep_within(plan.lattices);
         self.compact.keep_within(plan.compact, plan.left);
+        self.normalisers.truncate(heads);
         while self.normalisers.len() < heads {
             let workspace = match self.options.plan {
                 None => panda_core::Workspace::new(self.options.budget),
@@ -208,14 +215,13 @@ pub trait Engine<F> {
 impl<F: Real> Engine<F> for Session<F> {
     fn plan(&self, inputs: &Inputs<F>, targets: &Targets, whole: bool) -> Result<usize> {
         let (options, loss) = (&self.options, &self.options.loss);
-        let of = |call: Call<F>| {
-            let sizes = call.sizes(options, 0);
-            Ok(if whole { sizes.whole::<F>()? } else { sizes.in_groups::<F>()? }.bytes)
-        };
+        let of = |sizes: Sizes| Ok(if whole { sizes.whole::<F>()? } else { sizes.in_groups::<F>()? }.bytes);
         match inputs {
-            Inputs::Joint(joint) => of(Call::joint(joint, loss, targets, options)?),
-            Inputs::Rows(rows) => of(Call::rows(rows, loss, targets, options)?),
-            Inputs::Scores(scores) => Ok(scores::plan(options, scores, targets)?.bytes),
+            Inputs::Joint(joint) => of(Call::joint(joint, loss, targets, options)?.sizes(options, 0)),
+            Inputs::Rows(rows) => of(Call::rows(rows, loss, targets, options)?.sizes(options, 0)),
+            Inputs::Scores(scores) => {
+                of(scores::Call::new(scores, loss, targets, options)?.sizes::<F>(options))
+            }
             Inputs::Pruned(inputs) => Ok(pruned::plan(options, inputs, targets, whole)?.bytes),
         }
     }
@@ -233,10 +239,7 @@ impl<F: Real> Engine<F> for Session<F> {
                 let call = Call::rows(rows, &loss, targets, &self.options)?;
                 call.sum(self, weights, 0).map_err(|error| error.of(&loss))
             }
-            Inputs::Scores(inputs) => {
-                let between = scores::forward(self, inputs, targets)?;
-                scores::backward(self, inputs, targets, between, weights)
-            }
+            Inputs::Scores(inputs) => scores::sum(self, inputs, targets, weights),
             Inputs::Pruned(inputs) => pruned::sum(self, inputs, targets, weights),
         }
     }
