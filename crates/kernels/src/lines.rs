@@ -51,6 +51,14 @@ impl<T: Clone> Lines<T> {
     }
 }
 
+impl<T: Clone> Lines<T> {
+    /// Holds at least so many bytes, what [`Lines::bytes`] counts.
+    pub fn hold(&mut self, bytes: usize, value: T) {
+        grow(&mut self.all, bytes / size_of::<T>(), value);
+        self.first = self.all.as_ptr().align_offset(Self::LINE);
+    }
+}
+
 impl<T> Lines<T> {
     /// Bytes that are held.
     pub fn bytes(&self) -> usize {

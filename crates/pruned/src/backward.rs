@@ -9,23 +9,23 @@ use std::ops::Range;
 use kernels::{Accumulate, Real, View, ViewMut, product_in};
 use rayon::prelude::*;
 
-use crate::{Scratches, Source, emissions::Slopes, rare, sums::Sums, tiles, utterance::Utterance};
+use crate::{Scratches, Source, emissions::Slopes, rare, sums::Found, tiles, utterance::Utterance};
 
 /// Writes the gradient of a tile of classes: *T x tile*, *(U+1) x tile*, and the unigram's probabilities, *tile*
-/// (nothing where there is no unigram).
+/// (nothing where there is no unigram). In twice a tile for all contexts.
 pub(crate) fn tile<F: Real, S: Source<F>>(
-    (utterance, sums): (&Utterance<F, S>, &Sums<F>),
+    (utterance, sums): (&Utterance<F, S>, &Found<F>),
     slopes: &Slopes<F>,
     classes: &Range<usize>,
     (frames, labels, unigram): (&mut [F], &mut [F], &mut [f64]),
+    room: &mut [F],
     scratches: &Scratches<F>,
 ) {
     let (count, width) = (utterance.frames.len(), classes.len());
     let (positions, contexts) = (utterance.labels.len(), utterance.contexts());
     let block = tiles::block(count);
-    let mut probabilities = vec![F::ZERO; 2 * contexts * width];
-    let (contexts_tile, found) = probabilities.split_at_mut(contexts * width);
-    utterance.context_probabilities(&sums.label_max, classes, contexts_tile, scratches);
+    let (contexts_tile, found) = room[..2 * contexts * width].split_at_mut(contexts * width);
+    utterance.context_probabilities(sums.label_max, classes, contexts_tile, scratches);
     let frame_blocks = frames.par_chunks_mut(block * width).zip(sums.frame_max.par_chunks(block));
     frame_blocks.enumerate().for_each(|(i, (out, max))| {
         let frames = i * block..i * block + max.len();
@@ -35,7 +35,7 @@ pub(crate) fn tile<F: Real, S: Source<F>>(
     });
 
     // Of the contexts first, as the gradient of the frames takes the place of their exponentials.
-    let transposed = View::new(&slopes.pairs, count, contexts).transposed();
+    let transposed = View::new(slopes.pairs, count, contexts).transposed();
     let (target, all) = (ViewMut::new(&mut *found, contexts, width), View::new(frames, count, width));
     product_in(&mut scratches.lock().packing, target, transposed, all, Accumulate::Replace);
     let tile = View::new(contexts_tile, contexts, width);
@@ -80,6 +80,6 @@ pub(crate) fn tile<F: Real, S: Source<F>>(
     }
     if !slopes.rare.is_empty() {
         let into = (frames, labels, unigram);
-        rare::pull_back((utterance, sums), &slopes.rare, classes, contexts_tile, into, scratches);
+        rare::pull_back((utterance, sums), slopes.rare, classes, contexts_tile, into, scratches);
     }
 }

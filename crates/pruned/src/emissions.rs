@@ -13,7 +13,8 @@ use rnnt_dp::delay;
 use crate::{
     Options, Source,
     normaliser::Picks,
-    sums::{self, Sums},
+    sums::{self, Found},
+    tiles::part,
     utterance::Utterance,
 };
 
@@ -26,7 +27,7 @@ fn share(scale: f64, value: f64) -> f64 {
 /// follows a label, where it is `forced`.
 pub(crate) fn write<F: Real, S: Source<F>>(
     utterance: &Utterance<F, S>,
-    sums: &Sums<F>,
+    sums: &Found<F>,
     picks: &Picks<F>,
     options: &Options,
     forced: bool,
@@ -37,14 +38,14 @@ pub(crate) fn write<F: Real, S: Source<F>>(
     let relative = |score: F, max: F| score.to_f64() - max.to_f64();
     // What depends on the position alone: [score less largest, share of the label scores alone], and of the unigram.
     let alone = |scores: &[F]| -> Vec<[f64; 2]> {
-        let rows = scores.iter().zip(&sums.label_max).zip(&sums.label_sums);
+        let rows = scores.iter().zip(sums.label_max).zip(sums.label_sums);
         rows.map(|((&score, &max), sum)| {
             let score = relative(score, max);
             [score, share(lm_only, score - sum.ln())]
         })
         .collect()
     };
-    let (blanks, nexts) = (alone(&picks.label_blank), alone(&picks.label_next));
+    let (blanks, nexts) = (alone(picks.label_blank), alone(picks.label_next));
     let unigram = |class: usize| utterance.unigram.map_or(0.0, |row| row.mass[class].to_f64().ln());
     let blank_unigram = unigram(utterance.blank);
     let next_unigram: Vec<f64> = utterance.next.iter().map(|&class| unigram(class as usize)).collect();
@@ -81,36 +82,45 @@ fn narrow<F: Real>(slope: f64) -> F {
 }
 
 /// Slopes of the loss of an utterance by what emissions are made of.
-pub(crate) struct Slopes<F> {
+pub(crate) struct Slopes<'a, F> {
     /// By the log-normalisers, divided by their sums of products, *T x K*; 0 where it is rare.
-    pub pairs: Vec<F>,
+    pub pairs: &'a mut [F],
     /// By the log-normalisers of rare pairs, in their order.
-    pub rare: Vec<f64>,
+    pub rare: &'a mut [f64],
     /// By `am[t, blank]`, *T*.
-    pub frame_blank: Vec<F>,
+    pub frame_blank: &'a mut [F],
     /// By `am[t, next(u)]`, *T x (U+1)*.
-    pub frame_next: Vec<F>,
+    pub frame_next: &'a mut [F],
     /// By `lm[u, blank]`, *U+1*.
-    pub label_blank: Vec<F>,
+    pub label_blank: &'a mut [F],
     /// By `lm[u, next(u)]`, *U+1*.
-    pub label_next: Vec<F>,
+    pub label_next: &'a mut [F],
     /// By `Σ_c L[u,c]` of the label scores alone, *U+1*.
-    pub label_sums: Vec<F>,
+    pub label_sums: &'a mut [F],
     /// By `log unigram[blank]`.
     pub unigram_blank: f64,
     /// By `log unigram[next(u)]`, *U+1*.
     pub unigram_next: Vec<f64>,
 }
 
-impl<F: Real> Slopes<F> {
+impl<'a, F: Real> Slopes<'a, F> {
+    /// Numbers of an utterance, rare pairs left out.
+    pub fn count([t, p, k]: [usize; 3]) -> usize {
+        t * k + t + t * p + 3 * p
+    }
+
+    /// Rare pairs.
+    pub fn rare(sums: &Found<F>) -> usize {
+        sums.pairs.iter().filter(|&&pair| sums::rare(pair)).count()
+    }
+
     /// From the occupancies of the arcs, *T x (U+1) x 2*, of a loss with this weight.
     pub fn new<S: Source<F>>(
         utterance: &Utterance<F, S>,
-        sums: &Sums<F>,
-        options: &Options,
-        forced: bool,
-        occupancies: &[f64],
-        weight: f64,
+        sums: &Found<F>,
+        (options, forced): (&Options, bool),
+        (occupancies, weight): (&[f64], f64),
+        (room, of_rare): (&mut &'a mut [F], &'a mut [f64]),
     ) -> Self {
         let (frames, positions, contexts) =
             (utterance.frames.len(), utterance.labels.len(), utterance.contexts());
@@ -118,17 +128,23 @@ impl<F: Real> Slopes<F> {
         let own = utterance.token_weights;
         let label_weights: Vec<f64> =
             (0..positions).map(|u| -weight * (1.0 + options.fastemit) * own.get(u).unwrap_or(&1.0)).collect();
+        let mut zeros = |count| {
+            let part = part(room, count);
+            part.fill(F::ZERO);
+            part
+        };
         let mut out = Self {
-            pairs: vec![F::ZERO; frames * contexts],
-            rare: Vec::with_capacity(sums.pairs.iter().filter(|&&pair| sums::rare(pair)).count()),
-            frame_blank: vec![F::ZERO; frames],
-            frame_next: vec![F::ZERO; frames * positions],
-            label_blank: vec![F::ZERO; positions],
-            label_next: vec![F::ZERO; positions],
-            label_sums: vec![F::ZERO; positions],
+            pairs: zeros(frames * contexts),
+            rare: of_rare,
+            frame_blank: zeros(frames),
+            frame_next: zeros(frames * positions),
+            label_blank: zeros(positions),
+            label_next: zeros(positions),
+            label_sums: zeros(positions),
             unigram_blank: 0.0,
             unigram_next: vec![0.0; positions],
         };
+        let mut rare = 0;
         // Of blank and next label, over all frames.
         let mut totals = vec![[0.0; 2]; positions];
         let mut slopes = vec![0.0; contexts];
@@ -156,7 +172,10 @@ impl<F: Real> Slopes<F> {
             let pairs = out.pairs[t * contexts..].iter_mut().zip(&sums.pairs[t * contexts..]);
             for ((into, &sum), &slope) in pairs.zip(&slopes) {
                 match sums::rare(sum) {
-                    true => out.rare.push(slope),
+                    true => {
+                        out.rare[rare] = slope;
+                        rare += 1;
+                    }
                     false => *into = narrow(slope / sum),
                 }
             }

@@ -1,20 +1,20 @@
 //! Loss, occupancies and gradients of the trivial joiner.
 use std::ops::Range;
 
-use kernels::Real;
+use kernels::{Real, grow, refilled};
 use rayon::prelude::*;
-use rnnt_dp::{Regularisers, Topology, Workspace};
+use rnnt_dp::{Regularisers, Topology};
 
 use crate::{
-    Batch, Error, Options, Plan, Ranges, Result, Scratches, Side, Source, Unigram, backward,
+    Batch, Error, Options, Plan, Ranges, Result, Scratches, Side, Source, Workspace, backward,
     emissions::Slopes,
     error::expect,
     forward::emit,
     moves::Moves,
-    plan::groups,
+    plan::{Rooms, groups},
     source::blocks_mut,
-    sums::Sums,
-    tiles::{self, cut},
+    sums::{Found, OfBatch},
+    tiles::{self, cut, part},
     unigram::Row,
     utterance::Utterance,
 };
@@ -27,14 +27,14 @@ pub struct FirstPass<F> {
     /// Posterior probability of each arc, *N x 2*: blank, next label; sites packed as `rnnt_dp::Lattices` says. 0 for
     /// arcs that do not exist and for impossible utterances.
     pub occupancies: Vec<f64>,
+    pub(crate) sums: OfBatch<F>,
+    /// None, one for all, or one for each utterance.
+    pub(crate) unigrams: Vec<Row<F>>,
     batch: Batch,
     options: Options,
     moves: Moves,
     plan: Plan,
     classes: usize,
-    sums: Vec<Sums<F>>,
-    /// None, one for all, or one for each utterance.
-    unigrams: Vec<Row<F>>,
 }
 
 /// Transducer loss of the trivial joiner, `softmax(am[t] + lm[u])`, without any frames x labels x classes tensor.
@@ -58,10 +58,10 @@ pub fn first_pass<F: Real, S: Source<F>>(
     batch: &Batch,
     options: &Options,
 ) -> Result<FirstPass<F>> {
-    first_pass_with(source, batch, options, Plan::default())
+    first_pass_with(source, batch, options, Plan::default(), &mut Workspace::default())
 }
 
-/// The same in a given cut, and so in so many bytes.
+/// The same in a given cut, and so in so many bytes, which stay in the workspace; [`Workspace::recycle`] takes back the rest.
 ///
 /// # Errors
 /// As there.
@@ -70,23 +70,26 @@ pub fn first_pass_with<F: Real, S: Source<F>>(
     batch: &Batch,
     options: &Options,
     plan: Plan,
+    workspace: &mut Workspace<F>,
 ) -> Result<FirstPass<F>> {
     let moves = options.check()?;
     batch.check(source.rows(Side::Frames), source.rows(Side::Labels), source.classes())?;
-    let mut values = vec![0.0; 2 * batch.lattices().sites()];
-    let (sums, unigrams) = emit(source, batch, (options, moves), plan, &mut values)?;
+    let (sums, unigrams) = emit(source, batch, (options, moves), plan, workspace)?;
     // Emissions are those of arcs already, whatever they are the sum of.
     let arcs = Topology::new(options.topology.arcs().to_vec())?;
-    let (lattices, regularisers) = (batch.lattices(), Regularisers::default());
-    let (mut losses, mut occupancies) = (vec![0.0; batch.len()], vec![0.0; values.len()]);
+    let (shapes, regularisers) = (batch.lattices(), Regularisers::default());
+    let Workspace { lattices, wide, spare, .. } = workspace;
+    let values = &wide[..2 * shapes.sites()];
+    let mut losses = vec![0.0; batch.len()];
+    let mut occupancies = refilled(std::mem::take(&mut spare.occupancies), values.len(), 0.0);
     // Lanes by the shapes alone, so that memory does not depend on the number of threads.
-    let bytes = Workspace::bytes(lattices, &arcs, &regularisers, plan.lanes(batch));
-    let mut workspace = Workspace::within(bytes);
-    workspace.forward_backward(lattices, &arcs, &values, &regularisers, &mut losses, &mut occupancies)?;
+    let bytes = rnnt_dp::Workspace::bytes(shapes, &arcs, &regularisers, plan.lanes(batch));
+    lattices.keep_within(bytes.max(lattices.held()));
+    lattices.forward_backward(shapes, &arcs, values, &regularisers, &mut losses, &mut occupancies)?;
     occupancies.par_iter_mut().with_min_len(1 << 12).for_each(|o| *o = 0.0 - *o);
     let (batch, options) = (batch.clone(), options.clone());
     let classes = source.classes();
-    Ok(FirstPass { losses, occupancies, batch, options, moves, plan, classes, sums, unigrams })
+    Ok(FirstPass { losses, occupancies, sums, unigrams, batch, options, moves, plan, classes })
 }
 
 impl<F: Real> FirstPass<F> {
@@ -103,7 +106,7 @@ impl<F: Real> FirstPass<F> {
     /// scores and their gradients; memory as the plan says.
     pub fn backward<S: Source<F>>(&self, source: &S, weights: &[f64]) -> Result<S::Gradient> {
         let mut gradient = source.zero_gradient();
-        self.backward_into(source, weights, &mut gradient)?;
+        self.backward_into(source, weights, &mut gradient, &mut Workspace::default())?;
         Ok(gradient)
     }
 
@@ -116,6 +119,7 @@ impl<F: Real> FirstPass<F> {
         source: &S,
         weights: &[f64],
         gradient: &mut S::Gradient,
+        workspace: &mut Workspace<F>,
     ) -> Result<()> {
         expect("weights", self.batch.len(), weights.len())?;
         let possible = |(weight, loss): (&f64, &f64)| if loss.is_finite() { *weight } else { 0.0 };
@@ -126,20 +130,31 @@ impl<F: Real> FirstPass<F> {
         self.batch.check(source.rows(Side::Frames), source.rows(Side::Labels), source.classes())?;
         let (classes, most) = (source.classes(), self.plan.classes);
         expect("source.classes", self.classes, classes)?;
-        let scratches = Scratches::new(self.plan.tasks);
-        let shared = self.options.unigram == Unigram::AllRows;
-        let mut total = vec![0.0; if shared && !self.unigrams.is_empty() { classes } else { 0 }];
-        for group in groups(&self.batch, self.plan.rows) {
-            let of_unigrams = self.group(source, &weights, group.clone(), gradient, &scratches);
+        let Workspace { scratches, narrow, wide, .. } = workspace;
+        let shared = self.options.shares_unigram();
+        let rooms = Rooms::new(classes, &self.batch, &self.options, self.plan);
+        scratches.reserve(self.plan.tasks, rooms.scratch::<F, S>(source));
+        let sums = self.sums.cut(&rooms.sizes);
+        let groups = groups(&self.batch, self.plan.rows);
+        let [of_narrow, of_wide] = rooms.most(&groups, |b| rooms.backward::<F>(b, Slopes::rare(&sums[b])));
+        grow(narrow, of_narrow, F::ZERO);
+        let of_total = if shared { classes } else { 0 };
+        grow(wide, of_total + of_wide, 0.0);
+        let (total, wide) = wide.split_at_mut(of_total);
+        total.fill(0.0);
+        for group in groups {
+            let (of, room) =
+                ((group.clone(), &weights[group.clone()]), (&rooms, &mut narrow[..], &mut *wide));
+            let of_unigrams = self.group(source, of, gradient, &sums, room, scratches);
             for (found, b) in of_unigrams.chunks_exact(classes).zip(group) {
                 match shared {
                     true => total.iter_mut().zip(found).for_each(|(total, found)| *total += found),
-                    false => self.unigrams[b].pull_back(source, found, gradient, most, &scratches),
+                    false => self.unigrams[b].pull_back(source, found, gradient, (most, narrow), scratches),
                 }
             }
         }
         if let (true, Some(row)) = (shared, self.unigrams.first()) {
-            row.pull_back(source, &total, gradient, most, &scratches);
+            row.pull_back(source, total, gradient, (most, narrow), scratches);
         }
         Ok(())
     }
@@ -158,43 +173,46 @@ impl<F: Real> FirstPass<F> {
     }
 
     /// Adds the gradient of a group of utterances; returns that of their unigrams' probabilities, *group x C*.
-    fn group<S: Source<F>>(
+    fn group<'r, S: Source<F>>(
         &self,
         source: &S,
-        weights: &[f64],
-        group: Range<usize>,
+        (group, weights): (Range<usize>, &[f64]),
         gradient: &mut S::Gradient,
+        sums: &[Found<F>],
+        (rooms, mut narrow, mut wide): (&Rooms, &mut [F], &'r mut [f64]),
         scratches: &Scratches<F>,
-    ) -> Vec<f64> {
-        let slopes = |b: usize| {
+    ) -> &'r [f64] {
+        let classes = if self.unigrams.is_empty() { 0 } else { source.classes() };
+        let of_unigrams = part(&mut wide, group.len() * classes);
+        of_unigrams.fill(0.0);
+        let rooms_of = group.clone().map(|b| {
+            let slopes = part(&mut narrow, Slopes::<F>::count(rooms.sizes[b]));
+            let tiles = part(&mut narrow, rooms.contexts(b));
+            (slopes, part(&mut wide, Slopes::rare(&sums[b])), tiles)
+        });
+        let rooms_of: Vec<_> = rooms_of.collect();
+        let slopes = |(b, (mut room, rare, tiles)): (usize, (_, _, _))| {
             let utterance = Utterance::new(source, &self.batch, b, unigram(&self.unigrams, b));
-            let occupancies = &self.occupancies[2 * self.batch.lattices().range(b).start..];
-            let occupancies = &occupancies[..2 * self.batch.lattices().range(b).len()];
-            let slopes = Slopes::new(
-                &utterance,
-                &self.sums[b],
-                &self.options,
-                self.moves.forced,
-                occupancies,
-                weights[b],
-            );
-            (utterance, slopes)
+            let Range { start, end } = self.batch.lattices().range(b);
+            let of = (&self.occupancies[2 * start..2 * end], weights[b - group.start]);
+            let options = (&self.options, self.moves.forced);
+            let slopes = Slopes::new(&utterance, &sums[b], options, of, (&mut room, rare));
+            (utterance, slopes, tiles)
         };
-        let work: Vec<_> = group.clone().into_par_iter().map(slopes).collect();
+        let mut work: Vec<_> = group.clone().into_par_iter().zip(rooms_of).map(slopes).collect();
         let runs = |side| group.clone().map(|b| self.batch.rows(side, b)).collect::<Vec<_>>();
         let (frames, labels) = (runs(Side::Frames), runs(Side::Labels));
         let rows = |runs: &[Range<usize>]| runs.iter().map(Range::len).sum::<usize>();
-        let classes = if self.unigrams.is_empty() { 0 } else { source.classes() };
-        let mut of_unigrams = vec![0.0; group.len() * classes];
         let most = tiles::even(source.classes(), self.plan.classes);
         let mut run = |tile: &Range<usize>, of_frames: Vec<&mut [F]>, of_labels: Vec<&mut [F]>| {
             let mut unigrams: Vec<&mut [f64]> =
                 of_unigrams.chunks_exact_mut(classes.max(1)).map(|row| &mut row[tile.clone()]).collect();
             unigrams.resize_with(group.len(), Default::default);
             let into = of_frames.into_par_iter().zip(of_labels).zip(unigrams);
-            work.par_iter().zip(into).for_each(|((utterance, slopes), ((frames, labels), unigram))| {
-                let of = (utterance, &self.sums[utterance.index]);
-                backward::tile(of, slopes, tile, (frames, labels, unigram), scratches);
+            work.par_iter_mut().zip(into).for_each(|((utterance, slopes, room), into)| {
+                let ((frames, labels), unigram) = into;
+                let of = (&*utterance, &sums[utterance.index]);
+                backward::tile(of, slopes, tile, (frames, labels, unigram), room, scratches);
             });
         };
         if most == source.classes()
@@ -204,8 +222,8 @@ impl<F: Real> FirstPass<F> {
             run(&(0..most), whole(of_frames, &frames), whole(of_labels, &labels));
             return of_unigrams;
         }
-        let mut of_frames = vec![F::ZERO; rows(&frames) * most];
-        let mut of_labels = vec![F::ZERO; rows(&labels) * most];
+        let of_frames = part(&mut narrow, rows(&frames) * most);
+        let of_labels = part(&mut narrow, rows(&labels) * most);
         for tile in tiles::tiles(source.classes(), most) {
             let width = tile.len();
             let of_frames = &mut of_frames[..rows(&frames) * width];

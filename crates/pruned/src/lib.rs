@@ -51,6 +51,7 @@ mod sums;
 mod tiles;
 mod unigram;
 mod utterance;
+mod workspace;
 
 pub use batch::Batch;
 pub use error::{Error, Result};
@@ -62,3 +63,4 @@ pub use plan::{Bytes, Plan};
 pub use ranges::Ranges;
 pub use scratch::{Scratch, Scratches};
 pub use source::{Side, Source};
+pub use workspace::Workspace;

@@ -9,42 +9,55 @@
 use kernels::{Accumulate, Real, View, ViewMut, product_in};
 use rayon::prelude::*;
 
-use crate::{Result, Scratches, Source, rare, sums::Sums, tiles, utterance::Utterance};
+use crate::{
+    Result, Scratches, Source, rare,
+    sums::Finding,
+    tiles::{self, part},
+    utterance::Utterance,
+};
 
 /// Scores of the selected classes.
-pub(crate) struct Picks<F> {
+pub(crate) struct Picks<'a, F> {
     /// `am[t, blank]`, *T*.
-    pub frame_blank: Vec<F>,
+    pub frame_blank: &'a mut [F],
     /// `am[t, next(u)]`, *T x (U+1)*; the last of a frame means nothing.
-    pub frame_next: Vec<F>,
+    pub frame_next: &'a mut [F],
     /// `lm[u, blank]`, *U+1*.
-    pub label_blank: Vec<F>,
+    pub label_blank: &'a mut [F],
     /// `lm[u, next(u)]`, *U+1*; the last means nothing.
-    pub label_next: Vec<F>,
+    pub label_next: &'a mut [F],
 }
 
+impl<'a, F: Real> Picks<'a, F> {
+    /// Numbers of an utterance.
+    pub fn count([t, p, _]: [usize; 3]) -> usize {
+        t + t * p + 2 * p
+    }
+
+    /// Nothing picked yet.
+    pub fn new(room: &mut &'a mut [F], [t, p, _]: [usize; 3]) -> Self {
+        let mut zeros = |count| {
+            let part = part(room, count);
+            part.fill(F::ZERO);
+            part
+        };
+        Self { frame_blank: zeros(t), frame_next: zeros(t * p), label_blank: zeros(p), label_next: zeros(p) }
+    }
+}
+
+/// Writes sums, which are still empty, and what is picked. In a tile for all contexts and, for rare pairs, a number for each pair.
 pub(crate) fn sums<F: Real, S: Source<F>>(
     utterance: &Utterance<F, S>,
     most: usize,
+    (sums, picks): (&mut Finding<F>, &mut Picks<F>),
+    (tile, of_pairs): (&mut [F], &mut [f64]),
     scratches: &Scratches<F>,
-) -> Result<(Sums<F>, Picks<F>)> {
+) -> Result<()> {
     let (frames, positions, contexts) =
         (utterance.frames.len(), utterance.labels.len(), utterance.contexts());
-    let mut sums = Sums {
-        frame_max: vec![F::NEG_INFINITY; frames],
-        label_max: vec![F::NEG_INFINITY; positions],
-        label_sums: vec![0.0; positions],
-        pairs: vec![0.0; frames * contexts],
-    };
-    let mut picks = Picks {
-        frame_blank: vec![F::ZERO; frames],
-        frame_next: vec![F::ZERO; frames * positions],
-        label_blank: vec![F::ZERO; positions],
-        label_next: vec![F::ZERO; positions],
-    };
     let block = tiles::block(frames);
     let all = utterance.source.classes();
-    let (mut tile, mut factors) = (vec![F::ZERO; contexts * tiles::even(all, most)], vec![1.0; contexts]);
+    let mut factors = vec![1.0; contexts];
     for classes in tiles::tiles(all, most) {
         let width = classes.len();
         let (next, blank) = (utterance.next_in(&classes), utterance.blank_in(&classes));
@@ -52,7 +65,7 @@ pub(crate) fn sums<F: Real, S: Source<F>>(
         let (labels, unigram) = tile.split_at_mut(positions * width);
         utterance.label_scores(&classes, labels, scratches);
         if let Some(blank) = blank {
-            labels.chunks_exact(width).zip(&mut picks.label_blank).for_each(|(row, to)| *to = row[blank]);
+            labels.chunks_exact(width).zip(&mut *picks.label_blank).for_each(|(row, to)| *to = row[blank]);
         }
         next.clone().for_each(|(class, u)| picks.label_next[u] = labels[u * width + class]);
         for (u, row) in labels.chunks_exact_mut(width).enumerate() {
@@ -95,7 +108,5 @@ pub(crate) fn sums<F: Real, S: Source<F>>(
             }
         });
     }
-    drop(tile);
-    rare::find(utterance, &mut sums, most, scratches)?;
-    Ok((sums, picks))
+    rare::find(utterance, sums, most, (tile, of_pairs), scratches)
 }

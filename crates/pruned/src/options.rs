@@ -38,6 +38,11 @@ impl Options {
         1.0 - self.lm_only_scale - self.am_only_scale
     }
 
+    /// Whether a unigram is there that all utterances have in common.
+    pub(crate) fn shares_unigram(&self) -> bool {
+        self.am_only_scale != 0.0 && self.unigram == Unigram::AllRows
+    }
+
     /// What the first pass does with the topology.
     pub(crate) fn check(&self) -> Result<Moves> {
         for (argument, found) in [

@@ -5,16 +5,17 @@ use kernels::{Real, packing_bytes_for};
 use rnnt_dp::{Regularisers, Workspace};
 
 use crate::{
-    Batch, Error, Options, Result, Scratch, Side, Source, Unigram, emissions::Slopes, sums::Sums, tiles,
-    unigram::Row,
+    Batch, Error, Options, Result, Side, Source, emissions::Slopes, normaliser::Picks, sums::OfBatch, tiles,
+    unigram::Row, workspace::Parts,
 };
 
 /// The cut of a first pass. Results are the same to rounding whatever it is; the default is the fastest.
 ///
 /// ```text
-/// held      numbers of sites, frames and label positions, and the unigrams
-/// forward   emissions, and the more of lattices or a group's label tiles and selected scores, with the scratches
-/// backward  a group's slopes and gradients of a tile, with the scratches
+/// pass       numbers of sites, frames and label positions, and the unigrams
+/// workspace  lattices, scratches, and rooms that are as large as forward or backward needs for a group:
+///     forward    emissions of all sites, label tiles and selected scores of a group
+///     backward   its slopes and gradients of a tile
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Plan {
@@ -27,21 +28,23 @@ pub struct Plan {
     pub tasks: usize,
 }
 
-/// Bytes of a first pass at most, beside arguments and gradients.
+/// Bytes of first passes at most, forward and backward, beside arguments and gradients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Bytes {
-    /// What [`FirstPass`](crate::FirstPass) holds.
-    pub held: usize,
-    /// What [`first_pass`](fn@crate::first_pass) holds beside it.
-    pub forward: usize,
-    /// What [`FirstPass::backward`](crate::FirstPass::backward) holds beside it.
-    pub backward: usize,
+    /// Of each buffer of the workspace, and of the pass.
+    pub(crate) parts: Parts,
+    lists: usize,
 }
 
 impl Bytes {
     /// The most that is held at once.
     pub fn most(&self) -> usize {
-        self.held.saturating_add(self.forward.max(self.backward))
+        self.parts.bytes().saturating_add(self.lists)
+    }
+
+    /// Of two passes, one after the other in the same workspace.
+    pub fn max(self, other: Self) -> Self {
+        Self { parts: self.parts.max(other.parts), lists: self.lists.max(other.lists) }
     }
 }
 
@@ -92,27 +95,54 @@ impl Plan {
 
     /// Bytes of a batch.
     pub fn bytes<F: Real, S: Source<F>>(&self, source: &S, batch: &Batch, options: &Options) -> Bytes {
-        let shape = Shape { source, batch, options, width: tiles::even(source.classes(), self.classes) };
-        let (unigrams, classes) = (options.am_only_scale != 0.0, source.classes());
-        let shared = unigrams && options.unigram == Unigram::AllRows;
-        let rows = source.rows(Side::Labels);
-        let (all, lattices) = (0..batch.len(), batch.lattices());
-        let of_shared = if shared { (8 + size_of::<F>()) * rows + size_of::<F>() * classes } else { 0 };
-        let held = SLACK + of_shared + all.clone().map(|b| shape.held(b)).sum::<usize>();
-        let most = |rows: usize, of: &dyn Fn(usize) -> usize| {
-            let groups = groups(batch, rows).into_iter();
-            groups.map(|group| group.map(of).sum::<usize>()).max().unwrap_or(0)
+        let (classes, lattices) = (source.classes(), batch.lattices());
+        let rooms = Rooms::new(classes, batch, options, *self);
+        let (shared, rows) = (options.shares_unigram(), source.rows(Side::Labels));
+        let forward = rooms.most(&groups(batch, self.forward_rows()), |b| rooms.forward::<F>(b));
+        let all_rare = |b: usize| {
+            let [t, _, k] = rooms.sizes[b];
+            rooms.backward::<F>(b, t * k)
         };
-        let scratches = shape.scratch(if shared { rows } else { 0 }) * self.tasks;
-        let forward = most(self.forward_rows(), &|b| shape.forward(b)) + scratches;
-        let recursions =
-            Workspace::bytes(lattices, &options.topology, &Regularisers::default(), self.lanes(batch));
-        let average = if shared { 8 * classes + scratches } else { 0 };
-        let forward = 16 * lattices.sites() + forward.max(recursions).max(average);
-        let pulled = size_of::<F>() * tiles::ROWS * shape.width + 8 * rows;
-        let of_unigrams = if unigrams { 8 * classes + pulled } else { 0 };
-        let backward = most(self.rows, &|b| shape.backward(b)) + scratches + of_unigrams + 16 * batch.len();
-        Bytes { held, forward: SLACK + forward, backward: SLACK + backward }
+        let of_groups = groups(batch, self.rows);
+        let backward = rooms.most(&of_groups, all_rare);
+        let of_total = if shared { classes } else { 0 };
+        let narrow =
+            forward[0].max(backward[0]).max(if rooms.unigram { tiles::ROWS * rooms.width } else { 0 });
+        let wide = (2 * lattices.sites() + forward[1].max(of_total)).max(of_total + backward[1]);
+        let [frame_max, label_max, label_sums, pairs] = OfBatch::<F>::bytes(&rooms.sizes);
+        let own = |[_, p, _]: &[usize; 3]| Row::<F>::bytes(*p, classes);
+        let unigrams = match (rooms.unigram, shared) {
+            (false, _) => 0,
+            (true, true) => Row::<F>::bytes(rows, classes),
+            (true, false) => rooms.sizes.iter().map(own).sum(),
+        };
+        let lanes = self.lanes(batch);
+        let recursions = Workspace::bytes(lattices, &options.topology, &Regularisers::default(), lanes);
+        let float = size_of::<F>();
+        let vectors = [
+            recursions,
+            float * narrow,
+            8 * wide,
+            frame_max,
+            label_max,
+            label_sums,
+            pairs,
+            16 * lattices.sites(),
+            unigrams,
+        ];
+        let scratch = rooms.scratch::<F, S>(source);
+        let parts = Parts { tasks: self.tasks, scratch, vectors };
+        // Of the batch, and of the utterances of a group; means of a unigram's rows, and vectors of the unigrams of other utterances.
+        let of_unigrams = if rooms.unigram { 8 * rows + (8 + float) * label_sums / 8 } else { 0 };
+        let of_batch: usize = rooms.sizes.iter().map(|[_, p, _]| 12 * p + UTTERANCE).sum();
+        let lists = |[t, p, k]: [usize; 3]| UTTERANCE + 3 * t + 96 * p + 32 * k;
+        let most = |rows: usize| {
+            let of = |group: Range<usize>| group.map(|b| lists(rooms.sizes[b])).sum();
+            groups(batch, rows).into_iter().map(of).max().unwrap_or(0)
+        };
+        let of_group: usize = most(self.forward_rows()).max(most(self.rows));
+        let of_tasks = self.tasks * (8 * tiles::ROWS + 64);
+        Bytes { parts, lists: 2 * SLACK + of_batch + of_group + of_tasks + of_unigrams }
     }
 
     /// Utterances that are summed over at once.
@@ -142,75 +172,71 @@ pub(crate) fn groups(batch: &Batch, most: usize) -> Vec<Range<usize>> {
     groups
 }
 
-struct Shape<'a, S> {
-    source: &'a S,
-    batch: &'a Batch,
-    options: &'a Options,
+/// How large the rooms are that utterances work in.
+pub(crate) struct Rooms {
+    /// T, U + 1, K of each utterance.
+    pub sizes: Vec<[usize; 3]>,
     /// Classes of the widest tile.
     width: usize,
+    classes: usize,
+    /// Whether there is a unigram, and whether it is one for all.
+    unigram: bool,
+    shared: bool,
 }
 
-impl<S> Shape<'_, S> {
-    /// T, U + 1, K
-    fn sizes(&self, b: usize) -> [usize; 3] {
-        let lattices = self.batch.lattices();
-        let positions = lattices.labels(b) + 1;
-        let contexts = positions + usize::from(self.options.am_only_scale != 0.0);
-        [lattices.frames(b), positions, contexts]
+impl Rooms {
+    pub fn new(classes: usize, batch: &Batch, options: &Options, plan: Plan) -> Self {
+        let (lattices, unigram) = (batch.lattices(), options.am_only_scale != 0.0);
+        let size = |b: usize| {
+            let positions = lattices.labels(b) + 1;
+            [lattices.frames(b), positions, positions + usize::from(unigram)]
+        };
+        let sizes = (0..batch.len()).map(size).collect();
+        let (width, shared) = (tiles::even(classes, plan.classes), options.shares_unigram());
+        Self { sizes, width, classes, unigram, shared }
     }
 
-    /// What is held of an utterance.
-    fn held<F: Real>(&self, b: usize) -> usize
-    where
-        S: Source<F>,
-    {
-        let ([t, p, k], float) = (self.sizes(b), size_of::<F>());
-        let sums = float * (t + p) + 8 * p + 8 * t * k + size_of::<Sums<F>>();
-        let own = self.options.am_only_scale != 0.0 && self.options.unigram == Unigram::Utterance;
-        let row = (float + 8) * p + float * self.source.classes() + size_of::<Row<F>>();
-        let of_batch = 12 * p + UTTERANCE;
-        sums + 16 * t * p + of_batch + if own { row } else { 0 }
+    fn of_unigram(&self) -> usize {
+        if self.unigram { self.classes } else { 0 }
     }
 
-    /// What forward takes for an utterance of a group.
-    fn forward<F: Real>(&self, b: usize) -> usize
-    where
-        S: Source<F>,
-    {
-        let ([t, p, k], float) = (self.sizes(b), size_of::<F>());
-        let picks = float * (t + t * p + 2 * p);
-        let unigram = if k > p { 8 * self.source.classes() } else { 0 };
-        let emissions = 16 * k + 48 * p;
-        UTTERANCE + 16 * p + unigram.max(picks + emissions + float * k * self.width)
+    /// Numbers of either type for an utterance going forward: what is picked and a tile for all contexts; a unigram.
+    pub fn forward<F: Real>(&self, b: usize) -> [usize; 2] {
+        let [_, _, k] = self.sizes[b];
+        [Picks::<F>::count(self.sizes[b]) + k * self.width, self.of_unigram()]
     }
 
-    /// What backward takes for one.
-    fn backward<F: Real>(&self, b: usize) -> usize
-    where
-        S: Source<F>,
-    {
-        let ([t, p, k], float) = (self.sizes(b), size_of::<F>());
-        let slopes = (float + 8) * t * k + float * (t + t * p + 3 * p) + 8 * p + size_of::<Slopes<F>>();
-        let unigram = if k > p { 8 * self.source.classes() } else { 0 };
-        let gradients = float * (t + p) * self.width;
-        // Rows are listed in runs and blocks.
-        let lists = UTTERANCE + 3 * (t + p);
-        slopes + unigram + gradients + 2 * float * k * self.width + 32 * k + 16 * p + lists
+    /// The same going backward, with so many rare pairs: slopes, tiles for all contexts, gradients of a tile.
+    pub fn backward<F: Real>(&self, b: usize, rare: usize) -> [usize; 2] {
+        let [t, p, _] = self.sizes[b];
+        let narrow = Slopes::<F>::count(self.sizes[b]) + self.contexts(b) + (t + p) * self.width;
+        [narrow, rare + self.of_unigram()]
     }
 
-    /// A task's.
-    fn scratch<F: Real>(&self, shared: usize) -> usize
-    where
-        S: Source<F>,
-    {
-        let sizes = (0..self.batch.len()).map(|b| self.sizes(b));
+    /// Numbers of two tiles for all contexts.
+    pub fn contexts(&self, b: usize) -> usize {
+        let [_, _, k] = self.sizes[b];
+        2 * k * self.width
+    }
+
+    /// What the largest group needs of either.
+    pub fn most(&self, groups: &[Range<usize>], of: impl Fn(usize) -> [usize; 2]) -> [usize; 2] {
+        groups.iter().fold([0; 2], |[narrow, wide], group| {
+            let sum = group.clone().map(&of).fold([0; 2], |[a, b], [c, d]| [a + c, b + d]);
+            [narrow.max(sum[0]), wide.max(sum[1])]
+        })
+    }
+
+    /// Bytes of a task: packing, scores, other numbers.
+    pub fn scratch<F: Real, S: Source<F>>(&self, source: &S) -> [usize; 3] {
+        let sizes = self.sizes.iter();
+        let shared = if self.shared { source.rows(Side::Labels) } else { 0 };
         let [t, p, k] = sizes.fold([0, shared, 0], |most, of| [0, 1, 2].map(|i| most[i].max(of[i])));
         let (rows, frames, float) = (t.max(p), t.min(tiles::ROWS), size_of::<F>());
         let block = rows.min(tiles::ROWS);
         let products = [(frames, self.width), (k, t), (frames, k)];
         let packing = products.map(|(m, k)| packing_bytes_for::<F>(m, k)).into_iter().max().unwrap_or(0);
-        let packing = packing.max(self.source.packing(rows, self.width));
-        let rare = 16 * frames * k;
-        packing + float * block * (self.width + k) + rare + 8 * block + size_of::<Scratch<F>>() + 64
+        let packing = packing.max(source.packing(rows, self.width));
+        [packing, float * block * self.width, float * block * k]
     }
 }

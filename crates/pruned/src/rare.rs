@@ -6,7 +6,7 @@ use kernels::Real;
 
 use crate::{
     Error, Result, Scratches, Side, Source,
-    sums::{self, Sums},
+    sums::{self, Finding, Found},
     tiles,
     utterance::Utterance,
 };
@@ -14,14 +14,14 @@ use crate::{
 /// Writes the scores of all contexts in a tile of classes, less the largest of their row.
 fn context_scores<F: Real, S: Source<F>>(
     utterance: &Utterance<F, S>,
-    sums: &Sums<F>,
+    label_max: &[F],
     classes: &Range<usize>,
     out: &mut [F],
     scratches: &Scratches<F>,
 ) {
     let (labels, unigram) = out.split_at_mut(utterance.labels.len() * classes.len());
     utterance.label_scores(classes, labels, scratches);
-    let rows = labels.chunks_exact_mut(classes.len()).zip(&sums.label_max);
+    let rows = labels.chunks_exact_mut(classes.len()).zip(label_max);
     rows.for_each(|(row, &max)| tiles::subtract(row, max));
     if let Some(row) = utterance.unigram {
         let logs = row.mass[classes.clone()].iter().map(|mass| F::from_f64(mass.to_f64().ln()));
@@ -37,8 +37,9 @@ fn sums_of<F: Real>(frame: &[F], context: &[F]) -> impl Iterator<Item = f64> + C
 /// Puts logarithms in the place of the sums that are too small.
 pub(crate) fn find<F: Real, S: Source<F>>(
     utterance: &Utterance<F, S>,
-    sums: &mut Sums<F>,
+    sums: &mut Finding<F>,
     most: usize,
+    (tile, largest): (&mut [F], &mut [f64]),
     scratches: &Scratches<F>,
 ) -> Result<()> {
     let (contexts, all) = (utterance.contexts(), utterance.source.classes());
@@ -50,27 +51,29 @@ pub(crate) fn find<F: Real, S: Source<F>>(
     if sums.pairs.iter().any(|pair| pair.is_nan()) {
         find_odd(utterance, most, scratches)?;
     }
-    let block = tiles::block(utterance.frames.len());
-    let mut tile = vec![F::ZERO; contexts * tiles::even(all, most)];
+    // The largest sum of two scores of each that is lost, whose sum begins anew; NaN for the others.
+    let largest = &mut largest[..sums.pairs.len()];
+    for (pair, largest) in sums.pairs.iter_mut().zip(&mut *largest) {
+        (*pair, *largest) = if lost(*pair) { (0.0, f64::NEG_INFINITY) } else { (*pair, f64::NAN) };
+    }
+    let (block, last) = (tiles::block(utterance.frames.len()), utterance.labels.len() - 1);
     for first in (0..utterance.frames.len()).step_by(block) {
         let frames = first..(first + block).min(utterance.frames.len());
-        let pairs = frames.start * contexts..frames.end * contexts;
-        if !sums.pairs[pairs.clone()].iter().any(|&pair| lost(pair)) {
+        let range = frames.start * contexts..frames.end * contexts;
+        let (pairs, largest) = (&mut sums.pairs[range.clone()], &mut largest[range]);
+        if largest.iter().all(|largest| largest.is_nan()) {
             continue;
         }
-        let mut found = vec![(f64::NEG_INFINITY, 0.0); pairs.len()];
         for classes in tiles::tiles(all, most) {
             let width = classes.len();
-            context_scores(utterance, sums, &classes, &mut tile[..contexts * width], scratches);
+            context_scores(utterance, sums.label_max, &classes, &mut tile[..contexts * width], scratches);
             let mut scratch = scratches.lock();
             let (packing, scores, _) = scratch.rooms(frames.len() * width, 0);
             utterance.frame_scores(frames.clone(), &classes, scores, packing);
             let rows = scores.chunks_exact_mut(width).zip(&sums.frame_max[frames.clone()]);
             rows.for_each(|(row, &max)| tiles::subtract(row, max));
-            for (at, (max, sum)) in found.iter_mut().enumerate() {
-                if !lost(sums.pairs[pairs.start + at]) {
-                    continue;
-                }
+            let lost = pairs.iter_mut().zip(&mut *largest).enumerate().filter(|(_, (_, max))| !max.is_nan());
+            for (at, (sum, max)) in lost {
                 let row = &scores[at / contexts * width..][..width];
                 let all = sums_of(row, &tile[at % contexts * width..][..width]);
                 let high = all.clone().fold(*max, f64::max);
@@ -80,16 +83,14 @@ pub(crate) fn find<F: Real, S: Source<F>>(
                 }
             }
         }
-        let last = utterance.labels.len() - 1;
-        for (pair, (max, sum)) in pairs.zip(found) {
-            if !lost(sums.pairs[pair]) {
-                continue;
-            }
+        for (at, (pair, &max)) in pairs.iter_mut().zip(&*largest).enumerate() {
             if max == f64::NEG_INFINITY {
-                let (frame, position) = (pair / contexts, (pair % contexts).min(last));
+                let (frame, position) = (frames.start + at / contexts, (at % contexts).min(last));
                 return Err(Error::AllMasked { utterance: utterance.index, frame, position });
             }
-            sums.pairs[pair] = max + sum.ln();
+            if !max.is_nan() {
+                *pair = max + pair.ln();
+            }
         }
     }
     Ok(())
@@ -98,7 +99,7 @@ pub(crate) fn find<F: Real, S: Source<F>>(
 /// Adds the gradient of the scores of rare pairs, whose log-normaliser has slope `slopes`, to tiles of frames and
 /// labels, and that of the unigram's probabilities. The tile of contexts is overwritten.
 pub(crate) fn pull_back<F: Real, S: Source<F>>(
-    (utterance, sums): (&Utterance<F, S>, &Sums<F>),
+    (utterance, sums): (&Utterance<F, S>, &Found<F>),
     slopes: &[f64],
     classes: &Range<usize>,
     tile: &mut [F],
@@ -106,7 +107,7 @@ pub(crate) fn pull_back<F: Real, S: Source<F>>(
     scratches: &Scratches<F>,
 ) {
     let (width, contexts) = (classes.len(), utterance.contexts());
-    context_scores(utterance, sums, classes, tile, scratches);
+    context_scores(utterance, sums.label_max, classes, tile, scratches);
     let block = tiles::block(utterance.frames.len());
     let mut slopes = slopes.iter();
     for first in (0..utterance.frames.len()).step_by(block) {

@@ -27,13 +27,43 @@ impl<F: Real> Scratch<F> {
     }
 }
 
+impl<F> Scratch<F> {
+    /// Bytes held: packing, scores, the others.
+    pub(crate) fn held(&self) -> [usize; 3] {
+        let float = size_of::<F>();
+        [self.packing.bytes(), float * self.scores.capacity(), float * self.found.capacity()]
+    }
+}
+
 /// The scratches of a call. A task that holds one neither asks for another nor waits for tasks of its own.
 #[derive(Debug)]
 pub struct Scratches<F>(Vec<Mutex<Scratch<F>>>);
 
+impl<F> Default for Scratches<F> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
 impl<F: Real> Scratches<F> {
-    pub(crate) fn new(count: usize) -> Self {
-        Self((0..count.max(1)).map(|_| Mutex::default()).collect())
+    /// Makes them as many as that, at least one.
+    pub(crate) fn count(&mut self, count: usize) {
+        self.0.resize_with(count.max(1), Mutex::default);
+    }
+
+    /// The same, and makes room in all that a thread may ask for: which one does in a call is chance.
+    pub(crate) fn reserve(&mut self, count: usize, [packing, scores, found]: [usize; 3]) {
+        self.count(count);
+        for scratch in self.0.iter_mut().take(rayon::current_num_threads()) {
+            let scratch = scratch.get_mut().unwrap_or_else(PoisonError::into_inner);
+            scratch.packing.hold(packing, F::ZERO);
+            scratch.rooms(scores / size_of::<F>(), found / size_of::<F>());
+        }
+    }
+
+    /// Bytes that each holds.
+    pub(crate) fn held(&mut self) -> impl Iterator<Item = [usize; 3]> + '_ {
+        self.0.iter_mut().map(|scratch| scratch.get_mut().unwrap_or_else(PoisonError::into_inner).held())
     }
 
     /// One that is free, or will be soon.

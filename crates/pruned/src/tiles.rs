@@ -33,6 +33,11 @@ pub(crate) fn cut<T>(mut values: &mut [T], counts: impl IntoIterator<Item = usiz
     parts
 }
 
+/// Cuts the first so many elements off a room.
+pub(crate) fn part<'a, T>(room: &mut &'a mut [T], count: usize) -> &'a mut [T] {
+    room.split_off_mut(..count).expect("what a room is for was counted")
+}
+
 /// The largest element that is not NaN; -inf for nothing.
 pub(crate) fn largest<F: Real>(row: &[F]) -> F {
     // Lanes, so that it is vectorised.

@@ -8,7 +8,7 @@
 //! `tiny`, the smallest normal number of the type, is fast_rnnt's: no class has probability 0.
 use std::ops::Range;
 
-use kernels::{Lines, Real};
+use kernels::{Lines, Real, grow, refilled};
 
 use crate::{Scratches, Side, Source, tiles};
 
@@ -28,16 +28,35 @@ pub(crate) struct Row<F> {
 }
 
 impl<F: Real> Row<F> {
-    /// The average over some rows; an odd row, one with NaN or +inf or without a finite score, as the error.
+    /// Of no row.
+    pub fn none() -> Self {
+        Self { rows: 0..0, max: Vec::new(), sums: Vec::new(), mass: Vec::new(), largest: 0.0 }
+    }
+
+    /// Bytes that are held.
+    pub fn held(&self) -> usize {
+        size_of::<F>() * (self.max.capacity() + self.mass.capacity()) + 8 * self.sums.capacity()
+    }
+
+    /// Bytes of so many rows.
+    pub fn bytes(rows: usize, classes: usize) -> usize {
+        (8 + size_of::<F>()) * rows + size_of::<F>() * classes
+    }
+
+    /// The average over some rows, in the vectors of another and a number for each class; an odd row, one with NaN or +inf or
+    /// without a finite score, as the error.
     pub fn average<S: Source<F>>(
         source: &S,
         rows: Range<usize>,
         most: usize,
+        (spare, unigram): (Self, &mut [f64]),
         scratches: &Scratches<F>,
     ) -> Result<Self, usize> {
         let classes = source.classes();
-        let mut max = vec![F::NEG_INFINITY; rows.len()];
-        let mut sums = vec![0.0; rows.len()];
+        // Other utterances' rows may be more, but not of more classes.
+        let spare = if spare.mass.capacity() > classes { Self::none() } else { spare };
+        let mut max = refilled(spare.max, rows.len(), F::NEG_INFINITY);
+        let mut sums = refilled(spare.sums, rows.len(), 0.0);
         for part in tiles::tiles(classes, most) {
             for block in blocks(&rows) {
                 let at = block.start - rows.start;
@@ -55,15 +74,18 @@ impl<F: Real> Row<F> {
         if let Some(odd) = sums.iter().position(|&sum| !(sum > 0.0 && sum.is_finite())) {
             return Err(rows.start + odd);
         }
-        let mut row = Self { rows, max, sums, mass: vec![F::ZERO; classes], largest: 0.0 };
+        let mass = refilled(spare.mass, classes, F::ZERO);
+        let mut row = Self { rows, max, sums, mass, largest: 0.0 };
         let tiny = if F::LARGEST.to_f64() < 1e100 { f64::from(f32::MIN_POSITIVE) } else { f64::MIN_POSITIVE };
-        let mut unigram = vec![tiny; classes];
+        let unigram = &mut unigram[..classes];
+        unigram.fill(tiny);
         row.visit(source, most, scratches, |part, softmax, _| {
             let count = row.rows.len() as f64;
             unigram[part].iter_mut().zip(softmax).for_each(|(u, s)| *u += s.to_f64() / count);
         });
         row.largest = unigram.iter().fold(0.0, |most, &u| u.max(most));
-        row.mass = unigram.iter().map(|u| F::from_f64(u / row.largest)).collect();
+        let largest = row.largest;
+        row.mass.iter_mut().zip(&*unigram).for_each(|(mass, u)| *mass = F::from_f64(u / largest));
         Ok(row)
     }
 
@@ -78,7 +100,7 @@ impl<F: Real> Row<F> {
         source: &S,
         gradient: &[f64],
         into: &mut S::Gradient,
-        most: usize,
+        (most, room): (usize, &mut Vec<F>),
         scratches: &Scratches<F>,
     ) {
         let mut means = vec![0.0; self.rows.len()];
@@ -87,10 +109,10 @@ impl<F: Real> Row<F> {
         });
         let count = self.rows.len() as f64;
         let classes = source.classes();
-        let mut tile = vec![F::ZERO; self.rows.len().min(tiles::ROWS) * tiles::even(classes, most)];
+        grow(room, self.rows.len().min(tiles::ROWS) * tiles::even(classes, most), F::ZERO);
         for part in tiles::tiles(classes, most) {
             for block in blocks(&self.rows) {
-                let tile = &mut tile[..block.len() * part.len()];
+                let tile = &mut room[..block.len() * part.len()];
                 self.softmax(source, &block, &part, tile, &mut scratches.lock().packing);
                 let rows = tile.chunks_exact_mut(part.len());
                 for (row, &mean) in rows.zip(&means[block.start - self.rows.start..]) {

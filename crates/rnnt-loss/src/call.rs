@@ -192,7 +192,7 @@ impl<'a, F: Real> Call<'a, F> {
 impl<F: Real> Group<'_, F> {
     /// Losses, and all that the other direction wants to know.
     pub fn forward(&self, session: &mut Session<F>) -> Result<Between<F>> {
-        let Session { options, normalisers, recursions, compact } = session;
+        let Session { options, normalisers, recursions, compact, .. } = session;
         let (roles, rooms) = (self.heads.iter().map(|(role, _)| *role), Rooms { recursions, compact });
         Between::new(roles, &self.objective, options, rooms, |head, selection| {
             panda_core::forward(&self.sites, &self.heads[head].1, selection, &mut normalisers[head])

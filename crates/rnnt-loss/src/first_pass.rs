@@ -7,7 +7,7 @@
 //! The session's buffers stay from call to call, so that both passes are there at once.
 use std::ops::Range;
 
-use ::pruned::{Batch, FirstPass, Plan, Ranges, Side, Source, Unigram, first_pass_with};
+use ::pruned::{Batch, Bytes, FirstPass, Plan, Ranges, Side, Source, Unigram, Workspace, first_pass_with};
 use panda_core::Real;
 
 use crate::{Error, Found, Layout, Loss, Options, PrunedJoint, Result, Simple, SimpleGradient, Targets};
@@ -24,6 +24,8 @@ pub(crate) struct FirstPlan {
     plan: Plan,
     /// Utterances that go through it together where its gradient does not wait.
     groups: Vec<Range<usize>>,
+    /// Of a group, whichever takes the most of each buffer.
+    pub of_group: Bytes,
     pub bytes: usize,
 }
 
@@ -94,34 +96,42 @@ impl Question {
         };
         // A unigram of all rows is one for all utterances.
         let mixed = self.options.am_only_scale != 0.0 && self.options.unigram == Unigram::AllRows;
-        let most = |plan: Plan, batch: &Batch| plan.bytes(source, batch, &self.options).most();
+        let most = |plan: Plan, batch: &Batch| plan.bytes(source, batch, &self.options);
         if whole || mixed {
             let plan = within(&self.batch);
             let all = std::iter::once(0..count).collect();
-            return FirstPlan { plan, groups: all, bytes: lists.saturating_add(most(plan, &self.batch)) };
+            let of_group = most(plan, &self.batch);
+            return FirstPlan { plan, groups: all, of_group, bytes: lists.saturating_add(of_group.most()) };
         }
         let alone = (0..count).map(|b| within(&self.batch.part(b..b + 1)));
         let plan = alone.min().unwrap_or_else(Plan::smallest);
-        let (mut groups, mut all): (Vec<Range<usize>>, _) = (Vec::with_capacity(count), 0);
+        let (mut groups, mut of_group): (Vec<Range<usize>>, _) =
+            (Vec::with_capacity(count), Bytes::default());
         for b in 0..count {
             if let Some(group) = groups.last_mut().filter(|group| group.len() < UTTERANCES) {
-                let with = most(plan, &self.batch.part(group.start..b + 1));
-                if with <= room {
-                    (group.end, all) = (b + 1, all.max(with));
+                let with = of_group.max(most(plan, &self.batch.part(group.start..b + 1)));
+                if with.most() <= room {
+                    (group.end, of_group) = (b + 1, with);
                     continue;
                 }
             }
             groups.push(b..b + 1);
-            all = all.max(most(plan, &self.batch.part(b..b + 1)));
+            of_group = of_group.max(most(plan, &self.batch.part(b..b + 1)));
         }
-        FirstPlan { plan, groups, bytes: lists.saturating_add(all) }
+        FirstPlan { plan, groups, of_group, bytes: lists.saturating_add(of_group.most()) }
     }
 
     /// First pass of all utterances, and what it found.
-    pub fn ask<F: Real>(&self, simple: &Simple<F>, plan: &FirstPlan) -> Result<(FirstPass<F>, Found)> {
+    pub fn ask<F: Real>(
+        &self,
+        simple: &Simple<F>,
+        plan: &FirstPlan,
+        workspace: &mut Workspace<F>,
+    ) -> Result<(FirstPass<F>, Found)> {
+        let (batch, options, plan) = (&self.batch, &self.options, plan.plan);
         let pass = match simple {
-            Simple::Matrices(source) => first_pass_with(source, &self.batch, &self.options, plan.plan)?,
-            Simple::Heads(source) => first_pass_with(source, &self.batch, &self.options, plan.plan)?,
+            Simple::Matrices(source) => first_pass_with(source, batch, options, plan, workspace)?,
+            Simple::Heads(source) => first_pass_with(source, batch, options, plan, workspace)?,
         };
         let ranges = pass.ranges(self.s_range)?;
         let found = Found { losses: pass.losses.clone(), ranges };
@@ -134,14 +144,15 @@ impl Question {
         simple: &Simple<F>,
         plan: &FirstPlan,
         weights: &[f64],
+        workspace: &mut Workspace<F>,
     ) -> Result<(SimpleGradient<F>, Found)> {
         Ok(match simple {
             Simple::Matrices(source) => {
-                let (gradient, found) = self.sum_of(source, plan, weights)?;
+                let (gradient, found) = self.sum_of(source, plan, weights, workspace)?;
                 (SimpleGradient::Matrices(gradient), found)
             }
             Simple::Heads(source) => {
-                let (gradient, found) = self.sum_of(source, plan, weights)?;
+                let (gradient, found) = self.sum_of(source, plan, weights, workspace)?;
                 (SimpleGradient::Heads(gradient), found)
             }
         })
@@ -152,6 +163,7 @@ impl Question {
         source: &S,
         plan: &FirstPlan,
         weights: &[f64],
+        workspace: &mut Workspace<F>,
     ) -> Result<(S::Gradient, Found)> {
         let mut gradient = source.zero_gradient();
         let mut losses = Vec::with_capacity(self.batch.len());
@@ -159,27 +171,43 @@ impl Question {
         for group in &plan.groups {
             let mut of_group = || {
                 let batch = self.batch.part(group.clone());
-                let pass = first_pass_with(source, &batch, &self.options, plan.plan)?;
+                let pass = first_pass_with(source, &batch, &self.options, plan.plan, workspace)?;
                 ranges.push(pass.ranges(self.s_range)?);
                 losses.extend_from_slice(&pass.losses);
-                pass.backward_into(source, &weights[group.clone()], &mut gradient)
+                pass.backward_into(source, &weights[group.clone()], &mut gradient, workspace)?;
+                workspace.recycle(pass);
+                Ok(())
             };
-            of_group().map_err(|error| named(error.in_part(group.start)))?;
+            of_group().map_err(|error: ::pruned::Error| named(error.in_part(group.start)))?;
         }
         Ok((gradient, Found { losses, ranges: Ranges::concat(&ranges) }))
     }
 }
 
-/// Gradient of the trivial joiner under weights of the utterances.
+/// Gradient of the trivial joiner under weights of the utterances; the pass is the workspace's again.
 pub(crate) fn pull_back<F: Real>(
-    pass: &FirstPass<F>,
+    pass: FirstPass<F>,
     simple: &Simple<F>,
     weights: &[f64],
+    workspace: &mut Workspace<F>,
 ) -> Result<SimpleGradient<F>> {
-    Ok(match simple {
-        Simple::Matrices(source) => SimpleGradient::Matrices(pass.backward(source, weights).map_err(named)?),
-        Simple::Heads(source) => SimpleGradient::Heads(pass.backward(source, weights).map_err(named)?),
-    })
+    let gradient = match simple {
+        Simple::Matrices(source) => SimpleGradient::Matrices(gradient(&pass, source, weights, workspace)?),
+        Simple::Heads(source) => SimpleGradient::Heads(gradient(&pass, source, weights, workspace)?),
+    };
+    workspace.recycle(pass);
+    Ok(gradient)
+}
+
+fn gradient<F: Real, S: Source<F>>(
+    pass: &FirstPass<F>,
+    source: &S,
+    weights: &[f64],
+    workspace: &mut Workspace<F>,
+) -> Result<S::Gradient> {
+    let mut gradient = source.zero_gradient();
+    pass.backward_into(source, weights, &mut gradient, workspace).map_err(named)?;
+    Ok(gradient)
 }
 
 /// Rows of frames and labels, and classes.

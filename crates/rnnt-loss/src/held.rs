@@ -43,8 +43,10 @@ impl<F: Real> Held<F> {
             }
             Inputs::Scores(scores) => scores::forward(session, scores, targets)?,
             Inputs::Pruned(inputs) => {
-                let BothPlans { question, first, .. } = plan(&session.options, inputs, targets, true)?;
-                let (pass, found) = question.ask(&inputs.simple, &first)?;
+                let plans = plan(&session.options, inputs, targets, true)?;
+                plans.keep(session)?;
+                let BothPlans { question, first, .. } = plans;
+                let (pass, found) = question.ask(&inputs.simple, &first, &mut session.first)?;
                 let retained = retained(targets, &found.ranges)?;
                 let second = second_loss(&loss);
                 let call = Call::joint(&inputs.joint, &second, &retained, &session.options)?;
@@ -97,7 +99,7 @@ impl<F: Real> Held<F> {
                 let of_second = scaled(weights, inputs.scales.pruned);
                 let mut out = call.backward(session, self.between, &of_second)?;
                 let of_first = scaled(weights, inputs.scales.simple);
-                out.gradients.simple = Some(pull_back(&pass, &inputs.simple, &of_first)?);
+                out.gradients.simple = Some(pull_back(pass, &inputs.simple, &of_first, &mut session.first)?);
                 out.first_pass = Some(found);
                 Ok(out)
             }

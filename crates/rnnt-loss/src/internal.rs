@@ -75,6 +75,8 @@ pub(crate) fn label_side<F: Real>(
     let rows = JointRows { encoded: &encoded, predicted, width, frames, labels, activation, mask: None };
     let sites = JointSites::new(&rows, &targets, 0..targets.batch(), Lists::default())?;
     let selection = targets.next_labels(Selection::default())?;
+    // The whole budget is the head's.
+    session.first = ::pruned::Workspace::default();
     session.keep_to(&CallPlan::of_one(session.options.budget), 1)?;
     let workspace = &mut session.normalisers[0];
     let found = without_blank(head, targets.blank(), |head| {

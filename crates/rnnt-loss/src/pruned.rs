@@ -74,8 +74,17 @@ pub(crate) fn second_loss(loss: &Loss) -> Loss {
 pub(crate) struct BothPlans {
     pub question: Question,
     pub first: FirstPlan,
-    /// All that is held at once, at most.
-    pub bytes: usize,
+    /// Of the second, the first's bytes included.
+    pub second: CallPlan,
+    heads: usize,
+}
+
+impl BothPlans {
+    /// Makes every part of the session keep to both.
+    pub fn keep<F: Real>(&self, session: &mut Session<F>) -> Result<()> {
+        session.first.keep_within(&self.first.of_group, self.second.left);
+        session.keep_to(&self.second, self.heads)
+    }
 }
 
 /// Half of the budget at most for the first pass, unless its smallest cut needs more.
@@ -97,7 +106,10 @@ pub(crate) fn plan<F: Real>(
         let first = question.plan(&inputs.simple, bytes, whole);
         let sizes = call.sizes(options, first.bytes);
         match if whole { sizes.whole::<F>() } else { sizes.in_groups::<F>() } {
-            Ok(CallPlan { bytes, .. }) => return Ok(BothPlans { question, first, bytes }),
+            Ok(second) => {
+                let heads = call.heads.list()?.len();
+                return Ok(BothPlans { question, first, second, heads });
+            }
             Err(Error::Budget { .. }) if bytes > 0 => bytes = 0,
             Err(error) => return Err(error),
         }
@@ -117,8 +129,10 @@ pub(crate) fn sum<F: Real>(
     weights: &[f64],
 ) -> Result<Output<F>> {
     expect_len("weights", targets.batch(), weights.len())?;
-    let BothPlans { question, first, .. } = plan(&session.options, inputs, targets, false)?;
-    let (gradient, found) = question.sum(&inputs.simple, &first, &scaled(weights, inputs.scales.simple))?;
+    let plans = plan(&session.options, inputs, targets, false)?;
+    plans.keep(session)?;
+    let (BothPlans { question, first, .. }, simple) = (plans, scaled(weights, inputs.scales.simple));
+    let (gradient, found) = question.sum(&inputs.simple, &first, &simple, &mut session.first)?;
     let (second, retained) = (second_loss(&session.options.loss), retained(targets, &found.ranges)?);
     let call = Call::joint(&inputs.joint, &second, &retained, &session.options)?;
     let mut out = call.sum(session, &scaled(weights, inputs.scales.pruned), first.bytes)?;

@@ -39,6 +39,8 @@ pub struct Session<F> {
     pub(crate) normalisers: Vec<panda_core::Workspace<F>>,
     pub(crate) recursions: Recursions,
     pub(crate) compact: Compact,
+    /// With pruning alone.
+    pub(crate) first: ::pruned::Workspace<F>,
 }
 
 impl<F: Real> Session<F> {
@@ -51,14 +53,19 @@ impl<F: Real> Session<F> {
         if let Some(plan) = options.plan {
             panda_core::Workspace::with_plan(plan)?;
         }
-        let (recursions, compact) = (Recursions::default(), Compact::default());
-        Ok(Self { options: options.clone(), normalisers: Vec::new(), recursions, compact })
+        Ok(Self {
+            options: options.clone(),
+            normalisers: Vec::new(),
+            recursions: Recursions::default(),
+            compact: Compact::default(),
+            first: ::pruned::Workspace::default(),
+        })
     }
 
     /// Makes every part of the session keep to the cut of a call.
     pub(crate) fn keep_to(&mut self, plan: &CallPlan, heads: usize) -> Result<()> {
         self.recursions.keep_within(plan.lattices);
-        self.compact.keep_within(plan.compact, plan.left);
+        self.compact.keep_within(plan.compact, plan.left.saturating_sub(self.first.excess()));
         self.normalisers.truncate(heads);
         while self.normalisers.len() < heads {
             let workspace = match self.options.plan {
@@ -222,7 +229,7 @@ impl<F: Real> Engine<F> for Session<F> {
             Inputs::Scores(scores) => {
                 of(scores::Call::new(scores, loss, targets, options)?.sizes::<F>(options))
             }
-            Inputs::Pruned(inputs) => Ok(pruned::plan(options, inputs, targets, whole)?.bytes),
+            Inputs::Pruned(inputs) => Ok(pruned::plan(options, inputs, targets, whole)?.second.bytes),
         }
     }
 
