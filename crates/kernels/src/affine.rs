@@ -4,9 +4,9 @@
 //! forward                     y = x W + b
 //! backward, given dL/dy:      dx = dy Wᵀ      dW = xᵀ dy      db = Σ dy
 //! ```
-use rayon::prelude::*;
-
-use crate::{Accumulate, PackedRight, Real, View, ViewMut, add, product, product_packed};
+use crate::{
+    Accumulate, PackedRight, Real, View, ViewMut, add, par_for, parts, parts_mut, product, product_packed,
+};
 
 /// Rows of `x` up to which a call is one task, which reads the weight where it is.
 const FEW: usize = 128;
@@ -121,7 +121,7 @@ impl<'a, F: Real> Affine<'a, F> {
             return;
         }
         let width = if self.weight.transposed { inputs } else { outputs };
-        let of_weight = |(task, out): (usize, &mut [F])| {
+        let of_weight = |task: usize, out: &mut [F]| {
             let (first, count) = (task * PARAMETERS, out.len() / width);
             for &(x, dy) in runs.iter().filter(|(x, _)| !x.is_empty()) {
                 let rows = x.len() / inputs;
@@ -133,7 +133,7 @@ impl<'a, F: Real> Affine<'a, F> {
                 product(out, own, View::new(all, rows, width), F::ONE, Accumulate::Add);
             }
         };
-        let of_bias = |(task, bias): (usize, &mut [F])| {
+        let of_bias = |task: usize, bias: &mut [F]| {
             let mut sums = vec![0.0; bias.len()];
             for (_, dy) in runs {
                 for row in dy.chunks_exact(outputs) {
@@ -143,8 +143,8 @@ impl<'a, F: Real> Affine<'a, F> {
             bias.iter_mut().zip(sums).for_each(|(bias, sum)| *bias += F::from_f64(sum));
         };
         rayon::join(
-            || weight.par_chunks_mut(PARAMETERS * width).enumerate().for_each(of_weight),
-            || bias.par_chunks_mut(BIAS).enumerate().for_each(of_bias),
+            || par_for(parts_mut(weight, PARAMETERS * width), of_weight),
+            || par_for(parts_mut(bias, BIAS), of_bias),
         );
     }
 }
@@ -187,7 +187,7 @@ fn rows_times<F: Real>(
     }
     let packed = PackedRight::new(matrix);
     let each = rows_of_task(count);
-    out.par_chunks_mut(each * outputs).zip(rows.par_chunks(each * inputs)).for_each(|(out, rows)| {
+    par_for((parts_mut(out, each * outputs), parts(rows, each * inputs)), |_, (out, rows)| {
         let count = out.len() / outputs;
         let target = ViewMut::new(&mut *out, count, outputs);
         product_packed(target, View::new(rows, count, inputs), &packed, how);

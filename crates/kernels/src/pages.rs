@@ -4,9 +4,7 @@
 //! batch are kept. Pages of 2 MiB are asked for, which the system may refuse.
 #![allow(unsafe_code)]
 
-use rayon::prelude::*;
-
-use super::Real;
+use crate::{Real, par_for, parts_mut};
 
 /// Below it, small pages will do.
 const LARGE: usize = 4 << 20;
@@ -27,7 +25,7 @@ const PIECE: usize = 1 << 18;
 /// first, as sums are. A fresh page that is read first gets its own place later, and then interrupts all threads.
 pub fn zeros<F: Real>(len: usize) -> Vec<F> {
     let mut buffer = filled(len, F::ZERO);
-    buffer.par_chunks_mut(PIECE).for_each(|piece| piece.fill(F::ZERO));
+    par_for(parts_mut(&mut buffer, PIECE), |_, piece| piece.fill(F::ZERO));
     buffer
 }
 

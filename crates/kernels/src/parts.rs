@@ -205,6 +205,7 @@ macro_rules! side_by_side {
 side_by_side!(A 0, B 1);
 side_by_side!(A 0, B 1, C 2);
 side_by_side!(A 0, B 1, C 2, D 3);
+side_by_side!(A 0, B 1, C 2, D 3, E 4);
 
 #[cfg(test)]
 mod tests {

@@ -6,8 +6,7 @@
 //! ```
 use std::ops::Range;
 
-use kernels::{Accumulate, Real, View, ViewMut, product_in};
-use rayon::prelude::*;
+use kernels::{Accumulate, Real, View, ViewMut, par_for, parts, parts_mut, product_in};
 
 use crate::{Scratches, Source, emissions::Slopes, rare, sums::Found, tiles, utterance::Utterance};
 
@@ -26,8 +25,7 @@ pub(crate) fn tile<F: Real, S: Source<F>>(
     let block = tiles::block(count);
     let (contexts_tile, found) = room[..2 * contexts * width].split_at_mut(contexts * width);
     utterance.context_probabilities(sums.label_max, classes, contexts_tile, scratches);
-    let frame_blocks = frames.par_chunks_mut(block * width).zip(sums.frame_max.par_chunks(block));
-    frame_blocks.enumerate().for_each(|(i, (out, max))| {
+    par_for((parts_mut(frames, block * width), parts(sums.frame_max, block)), |i, (out, max)| {
         let frames = i * block..i * block + max.len();
         utterance.frame_scores(frames, classes, out, &mut scratches.lock().packing);
         out.chunks_exact_mut(width).zip(max).for_each(|(row, &max)| tiles::subtract(row, max));
@@ -39,9 +37,8 @@ pub(crate) fn tile<F: Real, S: Source<F>>(
     let (target, all) = (ViewMut::new(&mut *found, contexts, width), View::new(frames, count, width));
     product_in(&mut scratches.lock().packing, target, transposed, all, Accumulate::Replace);
     let tile = View::new(contexts_tile, contexts, width);
-    let frame_blocks =
-        frames.par_chunks_mut(block * width).zip(slopes.pairs.par_chunks(block * contexts)).enumerate();
-    frame_blocks.for_each(|(i, (out, pairs))| {
+    let blocks = (parts_mut(frames, block * width), parts(slopes.pairs, block * contexts));
+    par_for(blocks, |i, (out, pairs)| {
         let count = out.len() / width;
         let mut scratch = scratches.lock();
         let (packing, buffer, _) = scratch.rooms(out.len(), 0);

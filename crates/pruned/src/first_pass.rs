@@ -1,7 +1,7 @@
 //! Loss, occupancies and gradients of the trivial joiner.
 use std::ops::Range;
 
-use kernels::{Real, grow, refilled};
+use kernels::{Real, grow, items_mut, par_for, parts_mut, refilled};
 use rayon::prelude::*;
 use rnnt_dp::{Regularisers, Topology};
 
@@ -86,7 +86,7 @@ pub fn first_pass_with<F: Real, S: Source<F>>(
     let bytes = rnnt_dp::Workspace::bytes(shapes, &arcs, &regularisers, plan.lanes(batch));
     lattices.keep_within(bytes.max(lattices.held()));
     lattices.forward_backward(shapes, &arcs, values, &regularisers, &mut losses, &mut occupancies)?;
-    occupancies.par_iter_mut().with_min_len(1 << 12).for_each(|o| *o = 0.0 - *o);
+    par_for(parts_mut(&mut occupancies, 1 << 12), |_, some| some.iter_mut().for_each(|o| *o = 0.0 - *o));
     let (batch, options) = (batch.clone(), options.clone());
     let classes = source.classes();
     Ok(FirstPass { losses, occupancies, sums, unigrams, batch, options, moves, plan, classes })
@@ -204,13 +204,13 @@ impl<F: Real> FirstPass<F> {
         let (frames, labels) = (runs(Side::Frames), runs(Side::Labels));
         let rows = |runs: &[Range<usize>]| runs.iter().map(Range::len).sum::<usize>();
         let most = tiles::even(source.classes(), self.plan.classes);
-        let mut run = |tile: &Range<usize>, of_frames: Vec<&mut [F]>, of_labels: Vec<&mut [F]>| {
+        let mut run = |tile: &Range<usize>, mut of_frames: Vec<&mut [F]>, mut of_labels: Vec<&mut [F]>| {
             let mut unigrams: Vec<&mut [f64]> =
                 of_unigrams.chunks_exact_mut(classes.max(1)).map(|row| &mut row[tile.clone()]).collect();
             unigrams.resize_with(group.len(), Default::default);
-            let into = of_frames.into_par_iter().zip(of_labels).zip(unigrams);
-            work.par_iter_mut().zip(into).for_each(|((utterance, slopes, room), into)| {
-                let ((frames, labels), unigram) = into;
+            let into = (items_mut(&mut of_frames), items_mut(&mut of_labels), items_mut(&mut unigrams));
+            par_for((items_mut(&mut work), into), |_, ((utterance, slopes, room), into)| {
+                let (frames, labels, unigram) = into;
                 let of = (&*utterance, &sums[utterance.index]);
                 backward::tile(of, slopes, tile, (frames, labels, unigram), room, scratches);
             });

@@ -1,8 +1,10 @@
 //! Scores that two linear layers make from hidden rows, never kept as rows x classes.
 use std::ops::Range;
 
-use kernels::{Accumulate, Lines, Real, View, ViewMut, add, packing_bytes_for, product_in};
-use rayon::prelude::*;
+use kernels::{
+    Accumulate, Lines, Real, View, ViewMut, add, items_mut, packing_bytes_for, par_find, par_for, parts,
+    parts_mut, product_in,
+};
 
 use crate::{
     Error, Result, Scratches, Side, Source,
@@ -49,7 +51,7 @@ impl<'a, F: Real> Linear<'a, F> {
         }
         // Times 0 only what is not finite stays different from 0; without a way out of the loop it is fast.
         let odd = |weights: &[F]| weights.iter().fold(false, |odd, &w| odd | (w * F::ZERO != F::ZERO));
-        if weight.par_chunks(1 << 16).any(odd)
+        if par_find(parts(weight, 1 << 16), |_, weights| odd(weights).then_some(())).is_some()
             && let Some(at) = weight.iter().position(|w| !w.to_f64().is_finite())
         {
             let (class, value) = (at / hidden, weight[at].to_f64());
@@ -100,15 +102,16 @@ impl<'a, F: Real> Linear<'a, F> {
         scratches: &Scratches<F>,
     ) {
         let (h, width, weight) = (self.hidden, classes.len(), self.of(&classes));
-        let dx = blocks_mut(&mut into.rows, h, runs, ROWS);
-        dx.into_par_iter().zip(blocks(gradient, width, runs, ROWS)).for_each(|(dx, g)| {
+        let mut dx = blocks_mut(&mut into.rows, h, runs, ROWS);
+        let blocks = blocks(gradient, width, runs, ROWS);
+        par_for(items_mut(&mut dx), |at, dx| {
+            let g = blocks[at];
             let count = g.len() / width;
             let (target, g) = (ViewMut::new(dx, count, h), View::new(g, count, width));
             product_in(&mut scratches.lock().packing, target, g, weight, Accumulate::Add);
         });
-        let dw = into.weight[classes.start * h..classes.end * h].par_chunks_mut(CLASSES * h);
-        let db = into.bias[classes].par_chunks_mut(CLASSES);
-        dw.zip(db).enumerate().for_each(|(task, (dw, db))| {
+        let dw = parts_mut(&mut into.weight[classes.start * h..classes.end * h], CLASSES * h);
+        par_for((dw, parts_mut(&mut into.bias[classes], CLASSES)), |task, (dw, db)| {
             let (mut scratch, mut tiles) = (scratches.lock(), gradient);
             let (first, count) = (task * CLASSES, db.len());
             let mut sums = vec![0.0; count];

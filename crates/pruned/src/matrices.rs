@@ -1,8 +1,7 @@
 //! Scores that exist already.
 use std::ops::Range;
 
-use kernels::{Lines, Real, add};
-use rayon::prelude::*;
+use kernels::{Lines, Real, add, items_mut, par_for};
 
 use crate::{
     Error, Result, Scratches, Side, Source,
@@ -90,10 +89,10 @@ impl<F: Real> Source<F> for Matrices<'_, F> {
             Side::Frames => &mut into.am,
             Side::Labels => &mut into.lm,
         };
-        let into = blocks_mut(into, self.classes, runs, ROWS);
+        let mut into = blocks_mut(into, self.classes, runs, ROWS);
         let gradient = blocks(gradient, classes.len(), runs, ROWS);
-        into.into_par_iter().zip(gradient).for_each(|(into, gradient)| {
-            let rows = into.chunks_exact_mut(self.classes).zip(gradient.chunks_exact(classes.len()));
+        par_for(items_mut(&mut into), |at, into| {
+            let rows = into.chunks_exact_mut(self.classes).zip(gradient[at].chunks_exact(classes.len()));
             rows.for_each(|(into, gradient)| add(&mut into[classes.clone()], gradient));
         });
     }

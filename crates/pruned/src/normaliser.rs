@@ -6,8 +6,7 @@
 //! ```
 //!
 //! Tile by tile of classes: largest scores grow, and sums so far are scaled down accordingly.
-use kernels::{Accumulate, Real, View, ViewMut, product_in};
-use rayon::prelude::*;
+use kernels::{Accumulate, Real, View, ViewMut, par_for, parts_mut, product_in};
 
 use crate::{
     Result, Scratches, Source, rare,
@@ -79,11 +78,13 @@ pub(crate) fn sums<F: Real, S: Source<F>>(
             unigram.copy_from_slice(&row.mass[classes.clone()]);
         }
         let (tile, factors) = (View::new(tile, contexts, width), &factors);
-        let into = sums.pairs.par_chunks_mut(block * contexts).zip(sums.frame_max.par_chunks_mut(block));
-        let into = into
-            .zip(picks.frame_blank.par_chunks_mut(block))
-            .zip(picks.frame_next.par_chunks_mut(block * positions));
-        into.enumerate().for_each(|(i, (((pairs, max), of_blank), of_next))| {
+        let blocks = (
+            parts_mut(sums.pairs, block * contexts),
+            parts_mut(sums.frame_max, block),
+            parts_mut(picks.frame_blank, block),
+            parts_mut(picks.frame_next, block * positions),
+        );
+        par_for(blocks, |i, (pairs, max, of_blank, of_next)| {
             let count = max.len();
             let mut scratch = scratches.lock();
             let (packing, scores, found) = scratch.rooms(count * width, count * contexts);

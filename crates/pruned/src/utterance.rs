@@ -1,9 +1,7 @@
 //! One utterance of a batch together with its scores.
 use std::ops::Range;
 
-use kernels::{Lines, Real};
-
-use rayon::prelude::*;
+use kernels::{Lines, Real, par_for, parts_mut};
 
 use crate::{Batch, Scratches, Side, Source, tiles, unigram::Row};
 
@@ -75,7 +73,7 @@ impl<'a, F: Real, S: Source<F>> Utterance<'a, F, S> {
     /// Scores of all label positions.
     pub fn label_scores(&self, classes: &Range<usize>, out: &mut [F], scratches: &Scratches<F>) {
         let block = tiles::block(self.labels.len());
-        out.par_chunks_mut(block * classes.len()).enumerate().for_each(|(i, out)| {
+        par_for(parts_mut(out, block * classes.len()), |i, out| {
             let first = self.labels.start + i * block;
             let rows = first..first + out.len() / classes.len();
             self.source.fill(Side::Labels, rows, classes.clone(), out, &mut scratches.lock().packing);

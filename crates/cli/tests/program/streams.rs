@@ -202,6 +202,7 @@ fn ctrl_c_is_heard_while_data_are_loaded() {
     };
     if !Path::new("/proc/self/status").exists() {
         run.kill().unwrap();
+        run.wait().unwrap();
         return;
     }
     while !watched() {

@@ -1,10 +1,9 @@
 //! A left operand that is packed once, in parts, each of which is multiplied many times.
-use rayon::prelude::*;
-
 use crate::{
     Lines, Real, View,
     features::Machine,
     packed::{Operand, Source},
+    par_for, parts_mut,
 };
 
 /// A matrix *m x k*, packed to stand on the left side of products, some rows at a time: a recurrent weight whose outputs are
@@ -45,7 +44,7 @@ impl<F: Real> PackedLeft<F> {
         let ((rows, steps), [most, _]) = (source.sizes(), F::sides(machine));
         let mut panels = Lines::default();
         let room = panels.room(rows * steps, F::ZERO);
-        room.par_chunks_mut((each * steps).max(1)).enumerate().for_each(|(at, part)| {
+        par_for(parts_mut(room, (each * steps).max(1)), |at, part| {
             let count = part.len() / steps;
             let panels = count.div_ceil(most);
             for panel in 0..panels {

@@ -1,10 +1,9 @@
 //! A right operand that is packed once and multiplied many times.
-use rayon::prelude::*;
-
 use crate::{
     Lines, Real, View,
     features::Machine,
     packed::{Operand, Source},
+    par_for, parts_mut,
 };
 
 /// Rows of micro-panels up to which packing is one task.
@@ -62,14 +61,13 @@ impl<F: Real> PackedRight<F> {
         let pieces = pieces(rows, cols.div_ceil(nr));
         let steps = rows / pieces;
         // All tasks of a product wait for this.
-        panels
-            .par_chunks_mut((nr * steps).max(1))
-            .with_min_len(FEW.div_ceil(rows.max(1)))
-            .enumerate()
-            .for_each(|(at, piece)| {
+        let (piece, some) = ((nr * steps).max(1), FEW.div_ceil(rows.max(1)));
+        par_for(parts_mut(panels, some * piece), |task, panels| {
+            for (at, panel) in (task * some..).zip(panels.chunks_mut(piece)) {
                 let place = (at / pieces * nr, at % pieces * steps);
-                F::pack_panel(machine, &source, place, nr, piece);
-            });
+                F::pack_panel(machine, &source, place, nr, panel);
+            }
+        });
     }
 
     /// Into how many independent parts the packing of a *k x n* matrix is cut, whatever the number of threads.

@@ -10,8 +10,7 @@
 //!            dW_hh = daᵀ h[t-1]            blocks of its rows
 //!            dx = da W_ih                  blocks of rows
 //! ```
-use kernels::{Accumulate, Affine, PackedRight, Real, View};
-use rayon::prelude::*;
+use kernels::{Accumulate, Affine, PackedRight, Real, View, items_mut, par_for, parts_mut};
 
 use super::layout::{Layout, ROWS, Sizes};
 use super::steps::{self, Rows};
@@ -62,10 +61,8 @@ pub(super) fn forward<F: Real>(layout: &Layout, sizes: Sizes, x: &[F], weights: 
         strips::forward(group, h, recurrent, &a, rows);
     } else {
         let packed = PackedRight::new(recurrent.transposed());
-        let tasks = tasks(layout, h, [&mut gates, &mut cell, &mut tanh_cell, &mut before, &mut state]);
-        tasks.into_par_iter().zip(&layout.groups).for_each(|(rows, group)| {
-            steps::forward(group, h, &packed, rows);
-        });
+        let mut tasks = tasks(layout, h, [&mut gates, &mut cell, &mut tanh_cell, &mut before, &mut state]);
+        par_for(items_mut(&mut tasks), |at, rows| steps::forward(&layout.groups[at], h, &packed, rows));
     }
     (Tape { x: packed, before, gates, cell, tanh_cell }, state)
 }
@@ -98,10 +95,8 @@ pub(super) fn backward<F: Real>(
         strips::backward(group, h, recurrent, &mut gates, [&cell, &tanh_cell], &above)
     } else {
         let packed = PackedRight::new(recurrent);
-        let tasks = tasks(layout, h, [&mut gates, &mut cell, &mut tanh_cell, &mut before, &mut above]);
-        tasks.into_par_iter().zip(&layout.groups).for_each(|(rows, group)| {
-            steps::backward(group, h, &packed, rows);
-        });
+        let mut tasks = tasks(layout, h, [&mut gates, &mut cell, &mut tanh_cell, &mut before, &mut above]);
+        par_for(items_mut(&mut tasks), |at, rows| steps::backward(&layout.groups[at], h, &packed, rows));
         gates
     };
     let mut gradient = kernels::zeros(weights.len());
@@ -130,7 +125,7 @@ pub(super) fn backward<F: Real>(
 
 /// Calls `write(index, row)` for every row, in blocks of [`ROWS`].
 pub(super) fn each_row<F: Send>(rows: &mut [F], width: usize, write: impl Fn(usize, &mut [F]) + Sync) {
-    rows.par_chunks_mut((ROWS * width).max(1)).enumerate().for_each(|(block, rows)| {
+    par_for(parts_mut(rows, (ROWS * width).max(1)), |block, rows| {
         rows.chunks_exact_mut(width).enumerate().for_each(|(at, row)| write(block * ROWS + at, row));
     });
 }

@@ -25,7 +25,7 @@ pub(super) struct Rows<'a, F> {
 }
 
 /// `recurrent` is W_hhᵀ, *H x 4H*, packed once for all steps and groups.
-pub(super) fn forward<F: Real>(group: &Group, h: usize, recurrent: &PackedRight<F>, rows: Rows<F>) {
+pub(super) fn forward<F: Real>(group: &Group, h: usize, recurrent: &PackedRight<F>, rows: &mut Rows<F>) {
     let Rows { gates, cell, tanh_cell, before, state } = rows;
     for t in 0..group.steps() {
         let at = group.at(t);
@@ -62,7 +62,7 @@ pub(super) fn forward<F: Real>(group: &Group, h: usize, recurrent: &PackedRight<
 }
 
 /// Backward of [`forward`], with W_hh *4H x H*.
-pub(super) fn backward<F: Real>(group: &Group, h: usize, recurrent: &PackedRight<F>, rows: Rows<F>) {
+pub(super) fn backward<F: Real>(group: &Group, h: usize, recurrent: &PackedRight<F>, rows: &mut Rows<F>) {
     let Rows { gates, cell, tanh_cell, state: above, .. } = rows;
     let mut carry = vec![F::ZERO; group.size() * h]; // dc of the frame after
     for t in (0..group.steps()).rev() {

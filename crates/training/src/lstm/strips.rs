@@ -10,9 +10,9 @@
 //! Rows of a frame are kept as units x utterances, one frame after another, so that a strip's are together. Every sum has the
 //! order that it has in `steps.rs`: the bits are the same.
 use kernels::{
-    Accumulate, Lines, PackedLeft, Real, View, ViewMut, product_of_part, sigmoid, tanh, transpose,
+    Accumulate, Lines, PackedLeft, Parts, Real, View, ViewMut, items_mut, par_for, parts, parts_mut,
+    product_of_part, sigmoid, tanh, transpose,
 };
-use rayon::prelude::*;
 
 use super::cell;
 use super::layout::{Group, ROWS, UNITS};
@@ -39,39 +39,41 @@ pub(super) fn forward<F: Real>(group: &Group, h: usize, recurrent: View<F>, inpu
         let (old, now) = cell.split_at_mut(frame.start);
         let old = old.get(earlier.start * h..).filter(|old| !old.is_empty());
         let last_view = View::with_stride(&last, h, n, lanes);
-        quarters(&mut gates[4 * frame.start..4 * frame.end], piece)
-            .zip(now[..n * h].par_chunks_mut(piece))
-            .zip(tanh_cell[frame.clone()].par_chunks_mut(piece))
-            .zip(before[frame].par_chunks_mut(piece))
-            .zip(next.room(h * lanes, F::ZERO).par_chunks_mut(UNITS * lanes))
-            .enumerate()
-            .for_each(|(strip, ((((gates, cell), tanh_cell), state), next))| {
-                let [i, f, g, o] = gates;
-                for (gate, a) in [&mut *i, f, g, o].into_iter().enumerate() {
-                    let input = &input[4 * at.start * h + gate * h + strip * UNITS..];
-                    transpose(a, View::with_stride(input, n, UNITS, 4 * h));
-                    if t > 0 {
-                        let part = (&weight, gate * h / UNITS + strip);
-                        product_of_part(ViewMut::new(a, UNITS, n), part, last_view, Accumulate::Add);
-                    }
+        let strips = (
+            quarters(&mut gates[4 * frame.start..4 * frame.end], piece),
+            parts_mut(&mut now[..n * h], piece),
+            parts_mut(&mut tanh_cell[frame.clone()], piece),
+            parts_mut(&mut before[frame], piece),
+            parts_mut(next.room(h * lanes, F::ZERO), UNITS * lanes),
+        );
+        par_for(strips, |strip, ((i, f, g, o), cell, tanh_cell, state, next)| {
+            for (gate, a) in [&mut *i, f, g, o].into_iter().enumerate() {
+                let input = &input[4 * at.start * h + gate * h + strip * UNITS..];
+                transpose(a, View::with_stride(input, n, UNITS, 4 * h));
+                if t > 0 {
+                    let part = (&weight, gate * h / UNITS + strip);
+                    product_of_part(ViewMut::new(a, UNITS, n), part, last_view, Accumulate::Add);
                 }
-                [&mut *i, f, o].into_iter().for_each(|gate| sigmoid(gate));
-                tanh(g);
-                for (k, cell) in cell.chunks_exact_mut(n).enumerate() {
-                    let old = old.map(|old| &old[(strip * UNITS + k) * earlier.len()..][..n]);
-                    cell::forward([&*i, f, g].map(|gate| &gate[k * n..][..n]), old, cell);
-                }
-                tanh_cell.copy_from_slice(cell);
-                tanh(tanh_cell);
-                cell::output(o, tanh_cell, state);
-                copy_rows(state, n, next, lanes);
-            });
+            }
+            [&mut *i, f, o].into_iter().for_each(|gate| sigmoid(gate));
+            tanh(g);
+            for (k, cell) in cell.chunks_exact_mut(n).enumerate() {
+                let old = old.map(|old| &old[(strip * UNITS + k) * earlier.len()..][..n]);
+                cell::forward([&*i, f, g].map(|gate| &gate[k * n..][..n]), old, cell);
+            }
+            tanh_cell.copy_from_slice(cell);
+            tanh(tanh_cell);
+            cell::output(o, tanh_cell, state);
+            copy_rows(state, n, next, lanes);
+        });
         std::mem::swap(&mut last, &mut next);
     }
     to_rows(group, h, before, state);
-    rows_of_frames(group, h, before).into_par_iter().for_each(|(t, first, before)| match t.checked_sub(1) {
-        Some(t) => before.copy_from_slice(&state[(group.at(t).start + first) * h..][..before.len()]),
-        None => before.fill(F::ZERO),
+    par_for(items_mut(&mut rows_of_frames(group, h, before)), |_, (t, first, before)| {
+        match t.checked_sub(1) {
+            Some(t) => before.copy_from_slice(&state[(group.at(t).start + *first) * h..][..before.len()]),
+            None => before.fill(F::ZERO),
+        }
     });
 }
 
@@ -99,26 +101,27 @@ pub(super) fn backward<F: Real>(
         let frame = at.start * h..at.end * h;
         let old = (t > 0).then(|| &cell[earlier.start * h..earlier.end * h]);
         let last_view = View::with_stride(&last, 4 * h, later.len(), lanes);
-        quarters(&mut gates[4 * frame.start..4 * frame.end], piece)
-            .zip(dh[frame.clone()].par_chunks_mut(piece))
-            .zip(tanh_cell[frame].par_chunks(piece))
-            .zip(carry.par_chunks_mut(UNITS * lanes))
-            .zip(quarters(next.room(4 * h * lanes, F::ZERO), UNITS * lanes))
-            .enumerate()
-            .for_each(|(strip, ((((gates, dh), tanh_cell), carry), next))| {
-                if !later.is_empty() {
-                    let out = ViewMut::with_stride(dh, UNITS, later.len(), n);
-                    product_of_part(out, (&weight, strip), last_view, Accumulate::Add);
-                }
-                let [i, f, g, o] = gates;
-                for (k, carry) in carry.chunks_exact_mut(lanes).enumerate() {
-                    let unit = k * n..(k + 1) * n;
-                    let old = old.map(|old| &old[(strip * UNITS + k) * earlier.len()..][..n]);
-                    let gates = [&mut *i, f, g, o].map(|gate| &mut gate[unit.clone()]);
-                    cell::backward(gates, (&dh[unit.clone()], &tanh_cell[unit]), old, carry);
-                }
-                [i, f, g, o].into_iter().zip(next).for_each(|(da, next)| copy_rows(da, n, next, lanes));
-            });
+        let strips = (
+            quarters(&mut gates[4 * frame.start..4 * frame.end], piece),
+            parts_mut(&mut dh[frame.clone()], piece),
+            parts(&tanh_cell[frame], piece),
+            parts_mut(&mut carry, UNITS * lanes),
+            quarters(next.room(4 * h * lanes, F::ZERO), UNITS * lanes),
+        );
+        par_for(strips, |strip, ((i, f, g, o), dh, tanh_cell, carry, next)| {
+            if !later.is_empty() {
+                let out = ViewMut::with_stride(dh, UNITS, later.len(), n);
+                product_of_part(out, (&weight, strip), last_view, Accumulate::Add);
+            }
+            for (k, carry) in carry.chunks_exact_mut(lanes).enumerate() {
+                let unit = k * n..(k + 1) * n;
+                let old = old.map(|old| &old[(strip * UNITS + k) * earlier.len()..][..n]);
+                let gates = [&mut *i, f, g, o].map(|gate| &mut gate[unit.clone()]);
+                cell::backward(gates, (&dh[unit.clone()], &tanh_cell[unit]), old, carry);
+            }
+            let next: [&mut [F]; 4] = next.into();
+            [i, f, g, o].into_iter().zip(next).for_each(|(da, next)| copy_rows(da, n, next, lanes));
+        });
         std::mem::swap(&mut last, &mut next);
     }
     let mut da = kernels::filled(gates.len(), F::ZERO);
@@ -127,12 +130,14 @@ pub(super) fn backward<F: Real>(
 }
 
 /// The four gates of strips, `piece` elements each.
-fn quarters<F: Real>(gates: &mut [F], piece: usize) -> impl IndexedParallelIterator<Item = [&mut [F]; 4]> {
+fn quarters<F: Real>(
+    gates: &mut [F],
+    piece: usize,
+) -> impl Parts<Part = (&mut [F], &mut [F], &mut [F], &mut [F])> {
     let (input_and_forget, rest) = gates.split_at_mut(gates.len() / 2);
     let (i, f) = input_and_forget.split_at_mut(rest.len() / 2);
     let (g, o) = rest.split_at_mut(rest.len() / 2);
-    let two = |a, b| <[F]>::par_chunks_mut(a, piece).zip(<[F]>::par_chunks_mut(b, piece));
-    two(i, f).zip(two(g, o)).map(|((i, f), (g, o))| [i, f, g, o])
+    (parts_mut(i, piece), parts_mut(f, piece), parts_mut(g, piece), parts_mut(o, piece))
 }
 
 /// Copies rows of n elements to where they are `stride` apart.
@@ -144,16 +149,16 @@ fn copy_rows<F: Real>(from: &[F], n: usize, to: &mut [F], stride: usize) {
 
 /// Turns the frames of packed rows, *rows x width*, into *width x utterances* each.
 fn to_units<F: Real>(group: &Group, width: usize, rows: &[F], units: &mut [F]) {
-    units_of_frames(group, width, units).into_par_iter().for_each(|(t, first, out)| {
-        let (from, n) = (&rows[group.at(t).start * width + first..], group.at(t).len());
+    par_for(items_mut(&mut units_of_frames(group, width, units)), |_, (t, first, out)| {
+        let (from, n) = (&rows[group.at(*t).start * width + *first..], group.at(*t).len());
         transpose(out, View::with_stride(from, n, out.len() / n, width));
     });
 }
 
 /// The reverse of [`to_units`].
 fn to_rows<F: Real>(group: &Group, width: usize, units: &[F], rows: &mut [F]) {
-    rows_of_frames(group, width, rows).into_par_iter().for_each(|(t, first, out)| {
-        let (from, n) = (&units[group.at(t).start * width + first..], group.at(t).len());
+    par_for(items_mut(&mut rows_of_frames(group, width, rows)), |_, (t, first, out)| {
+        let (from, n) = (&units[group.at(*t).start * width + *first..], group.at(*t).len());
         transpose(out, View::with_stride(from, width, out.len() / width, n));
     });
 }
