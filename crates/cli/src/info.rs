@@ -3,7 +3,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use rnnt_loss::{Loss, MemoryBudget, MemoryPlan, Options, Precision, Targets};
 use speech::Tokenizer;
-use training::{Model, Recipe, Recogniser};
+use training::{Checkpoint, Model, Recipe};
 
 use crate::{error::Result, out::say};
 
@@ -54,29 +54,29 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         let tokenizer = Tokenizer::train(recipe.tokens.kind, &texts)?;
         let seconds: f64 = utterances.iter().map(|utterance| utterance.seconds).sum();
         say!("training data: {} utterances, {:.1} minutes", utterances.len(), seconds / 60.0)?;
-        describe(&recipe, &tokenizer, &Model::new(&recipe, tokenizer.size())?, arguments)
+        describe(&recipe, &tokenizer, arguments)
     } else {
-        let recogniser = Recogniser::load(path)?;
-        describe(recogniser.recipe(), recogniser.tokenizer(), recogniser.model(), arguments)
+        let checkpoint = Checkpoint::read(path)?;
+        let (recipe, tokenizer) = (checkpoint.recipe(path)?, checkpoint.tokenizer(path)?);
+        checkpoint.check(path, &Model::shapes(&recipe, tokenizer.size())?)?;
+        describe(&recipe, &tokenizer, arguments)
     }
 }
 
-fn describe(
-    recipe: &Recipe,
-    tokenizer: &Tokenizer,
-    model: &Model,
-    arguments: &Arguments,
-) -> Result<ExitCode> {
+fn describe(recipe: &Recipe, tokenizer: &Tokenizer, arguments: &Arguments) -> Result<ExitCode> {
     say!("tokens: {} and the blank", tokenizer.size())?;
     say!("one encoder frame: {} ms", recipe.frame_ms())?;
     say!("{:<40} {:>16} {:>12}", "parameter", "shape", "count")?;
-    for (name, parameter) in model.parameters().iter() {
-        say!("{name:<40} {:>16} {:>12}", format!("{:?}", parameter.dims()), parameter.elem_count())?;
+    let mut all = 0;
+    for (name, shape) in Model::shapes(recipe, tokenizer.size())? {
+        let count: usize = shape.iter().product();
+        say!("{name:<40} {:>16} {count:>12}", format!("{shape:?}"))?;
+        all += count;
     }
-    say!("{:<40} {:>16} {:>12}", "all", "", model.parameters().count())?;
+    say!("{:<40} {:>16} {all:>12}", "all", "")?;
 
     say!("")?;
-    plan(model.width(), model.classes(), recipe.loss_options()?, arguments)
+    plan(recipe.joint.width, recipe.classes(tokenizer.size()), recipe.loss_options()?, arguments)
 }
 
 /// What the loss takes, for the model's sizes or those of the command line.

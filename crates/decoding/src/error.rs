@@ -1,4 +1,5 @@
 //! What can go wrong while decoding.
+use kernels::Brief;
 use rnnt_dp::Topology;
 
 /// The crate's result type.
@@ -58,8 +59,7 @@ pub enum Error {
     },
     /// The joint network gave a score that is NaN or +inf, or -inf for every class.
     #[error(
-        "score of class {class} at frame {frame}: expected a number below +inf, and one above -inf at least, found {found}"
-    )]
+        "score of class {class} at frame {frame}: expected a number below +inf, and one above -inf at least, found {found}", found = Brief(f64::from(*found)))]
     Score {
         /// Frame index t.
         frame: usize,

@@ -19,6 +19,7 @@
 mod affine;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod brief;
 mod dispatch;
 mod features;
 mod lines;
@@ -32,6 +33,7 @@ pub mod scaled;
 mod transpose;
 
 pub use affine::{Affine, Tasks};
+pub use brief::Brief;
 pub use lines::{Lines, grow, refilled, reserve};
 pub use pages::{filled, zeros};
 pub use parts::{

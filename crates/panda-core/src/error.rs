@@ -1,5 +1,7 @@
 //! The one error type of the crate.
 
+use kernels::Brief;
+
 /// What can be wrong with a call.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -72,8 +74,7 @@ pub enum Error {
     },
     /// A weight of the head is infinite.
     #[error(
-        "`head.weight`: class {class}: expected finite weights, found {value}; a class is masked by a bias of -inf"
-    )]
+        "`head.weight`: class {class}: expected finite weights, found {value}; a class is masked by a bias of -inf", value = Brief(*value))]
     InfiniteWeight {
         /// The first such class.
         class: usize,
@@ -93,7 +94,7 @@ pub enum Error {
         site: usize,
     },
     /// An adjoint is NaN or infinite.
-    #[error("`{argument}`: expected finite values, found {value} at site {site}")]
+    #[error("`{argument}`: expected finite values, found {value} at site {site}", value = Brief(*value))]
     Adjoint {
         /// Name of the argument.
         argument: &'static str,
@@ -103,7 +104,7 @@ pub enum Error {
         value: f64,
     },
     /// A gradient clamp is NaN or negative.
-    #[error("clamp: expected a limit of at least 0, found {limit}")]
+    #[error("clamp: expected a limit of at least 0, found {limit}", limit = Brief(*limit))]
     Clamp {
         /// The limit given.
         limit: f64,

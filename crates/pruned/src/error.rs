@@ -1,4 +1,5 @@
 //! The one error type of the crate.
+use kernels::Brief;
 use rnnt_dp::Topology;
 
 use crate::Side;
@@ -90,7 +91,7 @@ pub enum Error {
         found: usize,
     },
     /// A scale, penalty or other option has a value that makes no sense.
-    #[error("`{argument}`: expected {expected}, found {found}")]
+    #[error("`{argument}`: expected {expected}, found {found}", found = Brief(*found))]
     Option {
         /// Name of the option.
         argument: &'static str,
@@ -101,8 +102,7 @@ pub enum Error {
     },
     /// A score of a row that is read is NaN or +inf.
     #[error(
-        "utterance {utterance}, {side} row {row}, class {class}: expected a finite score or -inf, found {value}"
-    )]
+        "utterance {utterance}, {side} row {row}, class {class}: expected a finite score or -inf, found {value}", value = Brief(*value))]
     Score {
         /// Which rows.
         side: Side,
@@ -135,7 +135,7 @@ pub enum Error {
         position: usize,
     },
     /// A weight of a linear layer is NaN or infinite.
-    #[error("`{argument}`: class {class}: expected finite weights, found {value}")]
+    #[error("`{argument}`: class {class}: expected finite weights, found {value}", value = Brief(*value))]
     Weight {
         /// Name of the argument.
         argument: &'static str,
@@ -148,7 +148,7 @@ pub enum Error {
     #[error("`lattices`: expected whole ones, found bands of them")]
     Banded,
     /// The weight of an utterance is not finite.
-    #[error("weights: utterance {utterance}: expected a finite number, found {found}")]
+    #[error("weights: utterance {utterance}: expected a finite number, found {found}", found = Brief(*found))]
     UtteranceWeight {
         /// Index in the batch.
         utterance: usize,
@@ -172,7 +172,7 @@ pub enum Error {
         found: usize,
     },
     /// An occupancy is NaN or infinite.
-    #[error("occupancies: utterance {utterance}: expected finite numbers, found {found}")]
+    #[error("occupancies: utterance {utterance}: expected finite numbers, found {found}", found = Brief(*found))]
     Occupancy {
         /// Index in the batch.
         utterance: usize,

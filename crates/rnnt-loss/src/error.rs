@@ -1,4 +1,5 @@
 //! The one error type of the crate.
+use kernels::Brief;
 use rnnt_dp::{Lattices, Site};
 
 /// What can be wrong with a call.
@@ -64,7 +65,7 @@ pub enum Error {
         found: usize,
     },
     /// A share of units to be dropped is no such share.
-    #[error("dropout.rate: expected a number from 0 to below 1, found {found}")]
+    #[error("dropout.rate: expected a number from 0 to below 1, found {found}", found = Brief(*found))]
     Dropout {
         /// The value given.
         found: f64,
@@ -140,7 +141,7 @@ pub enum Error {
         positions: usize,
     },
     /// The weight of an utterance is not finite.
-    #[error("weights: utterance {utterance}: expected a finite number, found {found}")]
+    #[error("weights: utterance {utterance}: expected a finite number, found {found}", found = Brief(*found))]
     Weight {
         /// Index in the batch.
         utterance: usize,
@@ -148,13 +149,13 @@ pub enum Error {
         found: f64,
     },
     /// The share of the occupancy that may be left out is no such share.
-    #[error("skip: expected a number from 0 to below 1, found {found}")]
+    #[error("skip: expected a number from 0 to below 1, found {found}", found = Brief(*found))]
     Skip {
         /// The value given.
         found: f64,
     },
     /// The factor of a regulariser makes no sense.
-    #[error("`{argument}`: expected a number from 0 to {most}, found {found}")]
+    #[error("`{argument}`: expected a number from 0 to {most}, found {found}", most = Brief(*most), found = Brief(*found))]
     Regulariser {
         /// Name of the option.
         argument: &'static str,
@@ -192,13 +193,13 @@ pub enum Error {
         found: usize,
     },
     /// The share of the plain loss is no share.
-    #[error("omega: expected a number from 0 to 1, found {found}")]
+    #[error("omega: expected a number from 0 to 1, found {found}", found = Brief(*found))]
     Omega {
         /// The value given.
         found: f64,
     },
     /// A loss that is to be reduced is NaN or -inf.
-    #[error("losses: utterance {utterance}: expected a number or +inf, found {found}")]
+    #[error("losses: utterance {utterance}: expected a number or +inf, found {found}", found = Brief(*found))]
     Loss {
         /// Index in the batch.
         utterance: usize,

@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 use crate::features::setting;
 use crate::{Features, Result};
 
+/// Most masks of a kind.
+const MOST: usize = 1000;
+
 /// Random masks; the default masks nothing.
 ///
 /// A masked value becomes 0, the mean of a normalised plane.
@@ -26,8 +29,13 @@ impl SpecAugment {
     /// Checks the settings.
     ///
     /// # Errors
-    /// `time_width` outside 0 to 1.
+    /// `time_width` outside 0 to 1, more than 1000 masks.
     pub fn check(&self) -> Result<()> {
+        for (field, masks) in [("freq_masks", self.freq_masks), ("time_masks", self.time_masks)] {
+            if masks > MOST {
+                return Err(setting(field, "0 to 1000", masks));
+            }
+        }
         if (0.0..=1.0).contains(&self.time_width) {
             Ok(())
         } else {

@@ -2,7 +2,7 @@
 mod files;
 mod words;
 
-use rnnt_loss::{Alignment, Head, Joint, Layout, Session};
+use rnnt_loss::{Alignment, Head, Joint, Layout, Loss, MemoryBudget, MemoryPlan, Options, Session};
 use serde::Serialize;
 use speech::Tokenizer;
 
@@ -10,6 +10,7 @@ pub use files::Unit;
 
 use crate::Result;
 use crate::data::{self, Example};
+use crate::memory;
 use crate::model::{JointRows, Model};
 use crate::recipe::Recipe;
 use crate::tensors::with_slices;
@@ -163,6 +164,9 @@ fn latency<'a>(tokens: impl Iterator<Item = &'a AlignedToken>) -> Option<f64> {
     (count > 0).then(|| sum / f64::from(count))
 }
 
+/// Bytes a site that the best path and what is read off it take, beside the sums over all paths.
+const OF_PATH: usize = 32;
+
 /// Best paths of a batch.
 fn align(
     model: &Model,
@@ -176,6 +180,19 @@ fn align(
     let JointRows { frames, labels, weight, bias, durations, targets } =
         model.joint_rows(&rows, &lengths, &labels)?;
     let ((_, padded, width), (_, positions, _)) = (frames.dims3()?, labels.dims3()?);
+    let mut plain = Options { budget: MemoryBudget::recompute(), ..recipe.loss_options()? };
+    if let Loss::Pruned { .. } = plain.loss {
+        // The joint network's arcs, over all sites.
+        plain.loss = Options::default().loss;
+    }
+    let plan = MemoryPlan::new::<f32>(&targets, width, weight.dims()[0], &plain)?;
+    let sites = plan.shape.sites;
+    let longest = batch.iter().max_by_key(|&&index| examples[index].labels.len());
+    let what = || {
+        let of = longest.map_or("", |&index| &examples[index].id);
+        format!("alignment of {of}: {sites} sites, which are encoder frames times label positions")
+    };
+    memory::expect(what, plan.transient.saturating_add(sites.saturating_mul(OF_PATH)))?;
     let layout = Layout::Padded { frames: padded, positions };
     let session = Session::new(&recipe.loss_options()?)?;
     let run = |rows: &[&[f32]], tokens: &[&[f32]], durations: Option<&[&[f32]]>| -> rnnt_loss::Result<_> {

@@ -16,7 +16,8 @@ use serde::{Deserialize, Serialize};
 use speech::Tokenizer;
 
 use crate::files::write_atomically;
-use crate::{Error, Fingerprint, Parameters, Result};
+use crate::parameters::Shapes;
+use crate::{Error, Fingerprint, Recipe, Result};
 
 /// What the metadata's `format` field says.
 const FORMAT: &str = "panda checkpoint";
@@ -64,7 +65,7 @@ pub struct Checkpoint {
     /// Counters.
     pub progress: Progress,
     /// Shapes of the parameters.
-    pub shapes: BTreeMap<String, Vec<usize>>,
+    pub shapes: Shapes,
     /// Weights after the last step.
     pub weights: Values,
     /// Their moving average.
@@ -235,6 +236,15 @@ impl Checkpoint {
         std::iter::once(("weight", &self.weights)).chain(average).chain(memory)
     }
 
+    /// The recipe of the run.
+    ///
+    /// # Errors
+    /// [`Error::Inside`] the file if it is no sound recipe.
+    pub fn recipe(&self, path: &Path) -> Result<Recipe> {
+        Recipe::parse(&self.recipe, Path::new("in the checkpoint"))
+            .map_err(|source| Error::Inside { path: path.to_owned(), source: Box::new(source) })
+    }
+
     /// The tokenizer that the labels are from.
     ///
     /// # Errors
@@ -248,15 +258,14 @@ impl Checkpoint {
     ///
     /// # Errors
     /// [`Error::Checkpoint`] naming the first parameter that is missing, left over or of another shape.
-    pub fn check(&self, path: &Path, parameters: &Parameters) -> Result<()> {
-        let known: BTreeMap<&str, &[usize]> = parameters.iter().map(|(name, v)| (name, v.dims())).collect();
+    pub fn check(&self, path: &Path, known: &Shapes) -> Result<()> {
         for (kind, values) in self.kinds() {
-            for (name, shape) in &known {
-                if !values.contains_key(*name) {
+            for (name, shape) in known {
+                if !values.contains_key(name) {
                     return Err(Error::checkpoint(path, format!("{kind}/{name} of shape {shape:?}"), "none"));
                 }
             }
-            if let Some(name) = values.keys().find(|name| !known.contains_key(name.as_str())) {
+            if let Some(name) = values.keys().find(|name| !known.contains_key(*name)) {
                 return Err(Error::checkpoint(
                     path,
                     "the recipe's parameters only",
@@ -265,7 +274,7 @@ impl Checkpoint {
             }
         }
         for (name, shape) in known {
-            if self.shapes[name] != shape {
+            if self.shapes[name] != *shape {
                 let found = format!("{:?}", self.shapes[name]);
                 return Err(Error::checkpoint(path, format!("{name} of shape {shape:?}"), found));
             }

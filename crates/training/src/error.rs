@@ -1,6 +1,10 @@
 //! What can go wrong while training, evaluating or loading a model.
 use std::path::{Path, PathBuf};
 
+use kernels::Brief;
+
+use crate::memory;
+
 /// The crate's result type.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -137,6 +141,24 @@ pub enum Error {
         /// The error of the loss that noticed it, with the place; none for what the loop itself looks at.
         source: Option<Box<Error>>,
     },
+    /// Something that takes more memory than there is.
+    #[error("{what}: expected at most {}, which is what is available, found {}", memory::amount(*available), memory::amount(*bytes))]
+    Memory {
+        /// What asks for it, with the keys or the utterance that decide its size.
+        what: String,
+        /// What it takes.
+        bytes: usize,
+        /// What there is.
+        available: usize,
+    },
+    /// Something wrong with what is inside of a file.
+    #[error("{}: {source}", path.display())]
+    Inside {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: Box<Error>,
+    },
     /// The stop flag became true before there was anything to save.
     #[error("stopped")]
     Stopped,
@@ -155,7 +177,7 @@ pub enum Error {
 }
 
 fn value(found: Option<f64>) -> String {
-    found.map_or(String::new(), |found| format!(", found {found}"))
+    found.map_or(String::new(), |found| format!(", found {}", Brief(found)))
 }
 
 impl Error {

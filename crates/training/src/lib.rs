@@ -29,7 +29,7 @@
 //! | [`optimiser`], [`schedule`], [`ema`] | the optimiser, its step size, the moving average of the weights |
 //! | [`train`] | the loop; [`Observer`] watches it |
 //! | [`checkpoint`], [`run_folder`], [`files`] | what is on disk |
-//! | [`bytes`] | memory budgets as text |
+//! | [`bytes`], [`memory`] | memory budgets as text, and what there is |
 //! | [`evaluate`](evaluate()) | word error rates |
 //! | [`Recogniser::align`], [`Alignments`] | when the words of known texts were said |
 //!
@@ -58,6 +58,7 @@ mod init;
 mod linear;
 mod losses;
 mod lstm;
+pub mod memory;
 mod metrics;
 mod model;
 mod observer;
@@ -85,7 +86,7 @@ pub use lstm::{Lstm, LstmWeights, lstm};
 pub use metrics::Metrics;
 pub use model::{JointRows, Model};
 pub use observer::{EpochReport, Observer, RunReport, StepReport};
-pub use parameters::Parameters;
+pub use parameters::{Parameters, Shapes};
 pub use recipe::Recipe;
 pub use recogniser::{Recogniser, TimedToken, Transcription, evaluate};
 pub use run_folder::Start;

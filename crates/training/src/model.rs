@@ -6,9 +6,10 @@ use candle_nn::VarBuilder;
 use rnnt_loss::Targets;
 
 use crate::encoder::Encoder;
+use crate::parameters::Shapes;
 use crate::predictor::Predictor;
 use crate::recipe::{LossConfig, Recipe};
-use crate::{Linear, Parameters, Result};
+use crate::{Linear, Parameters, Result, memory};
 
 /// A transducer and its parameters.
 ///
@@ -75,6 +76,17 @@ impl Heads {
     }
 }
 
+/// The recipe's encoder and predictor.
+fn parts(
+    recipe: &Recipe,
+    labels: usize,
+    (encoder, predictor): (VarBuilder, VarBuilder),
+) -> Result<(Arc<dyn Encoder>, Arc<dyn Predictor>)> {
+    let input = recipe.features.mels * recipe.encoder.rows.stack;
+    let encoder = recipe.encoder.kind.build(input, &encoder)?;
+    Ok((encoder, recipe.predictor.build(labels + 1, labels as u32, &predictor)?))
+}
+
 /// What the loss of a batch is computed from.
 #[derive(Debug, Clone)]
 pub struct JointRows {
@@ -98,13 +110,38 @@ impl Model {
     /// `labels` is the number of labels without the blank; rows of the input have `mels · stack` values.
     ///
     /// # Errors
-    /// Candle's own errors.
+    /// [`Error::Memory`](crate::Error::Memory) if the machine has not enough for its parameters; candle's own errors.
     pub fn new(recipe: &Recipe, labels: usize) -> Result<Self> {
-        Self::with(recipe, labels, |encoder, predictor| {
-            let input = recipe.features.mels * recipe.encoder.rows.stack;
-            let encoder = recipe.encoder.kind.build(input, &encoder)?;
-            Ok((encoder, recipe.predictor.build(labels + 1, labels as u32, &predictor)?))
-        })
+        Self::fits(recipe, &Self::shapes(recipe, labels)?, 1)?;
+        Self::with(recipe, labels, |encoder, predictor| parts(recipe, labels, (encoder, predictor)))
+    }
+
+    /// Names and shapes of the parameters that [`Self::new`] makes, without making them.
+    ///
+    /// # Errors
+    /// Candle's own errors.
+    pub fn shapes(recipe: &Recipe, labels: usize) -> Result<Shapes> {
+        let (shapes, _) = Parameters::plan(|vb| {
+            let (encoder, predictor) = parts(recipe, labels, (vb.pp("encoder"), vb.pp("predictor")))?;
+            Heads::new(recipe, labels, (encoder.width(), predictor.width()), &vb)
+        })?;
+        Ok(shapes)
+    }
+
+    /// Fails if the machine has no memory for so many numbers a parameter.
+    pub(crate) fn fits(recipe: &Recipe, shapes: &Shapes, each: usize) -> Result<()> {
+        let size = |shape: &Vec<usize>| shape.iter().fold(size_of::<f32>(), |p, &n| p.saturating_mul(n));
+        let bytes = shapes.values().map(size).fold(0, usize::saturating_add).saturating_mul(each);
+        let what = || {
+            let largest = shapes.iter().max_by_key(|(_, shape)| size(shape));
+            let (name, shape) = largest.map_or(("none", &[][..]), |(name, shape)| (name, shape));
+            let (count, width) = (shapes.len(), recipe.joint.width);
+            format!(
+                "the recipe's [encoder], [predictor] and joint.width = {width}: {count} parameters, the largest of them {name} \
+                 {shape:?}"
+            )
+        };
+        memory::expect(what, bytes)
     }
 
     /// A new model around an encoder and a predictor of one's own, which `parts` makes with a builder for each; the rest is as
@@ -135,7 +172,7 @@ impl Model {
 
     /// Number of classes C, blanks included.
     pub fn classes(&self) -> usize {
-        self.labels + 1 + self.recipe.loss.kind.big_blanks().len()
+        self.recipe.classes(self.labels)
     }
 
     /// Class id of the blank.

@@ -45,6 +45,18 @@ impl Parameters {
         Ok((Parameters { variables }, made))
     }
 
+    /// Names and shapes of the parameters that a model would ask for; nothing is allocated.
+    ///
+    /// # Errors
+    /// Whatever `make` says.
+    pub fn plan<T>(make: impl FnOnce(VarBuilder<'static>) -> Result<T>) -> Result<(Shapes, T)> {
+        let names = Names::default();
+        let builder = VarBuilder::from_backend(Box::new(names.clone()), DType::F32, Device::Cpu);
+        let made = make(builder)?;
+        let shapes = names.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Ok((shapes, made))
+    }
+
     /// The parameters of a model that was made from a [`VarMap`]; they stay shared with it.
     ///
     /// # Errors
@@ -86,6 +98,11 @@ impl Parameters {
         self.variables.get(name)
     }
 
+    /// Names and shapes.
+    pub fn shapes(&self) -> Shapes {
+        self.variables.iter().map(|(name, variable)| (name.clone(), variable.dims().to_vec())).collect()
+    }
+
     /// Number of weights in all.
     pub fn count(&self) -> usize {
         self.variables.values().map(|v| v.elem_count()).sum()
@@ -115,6 +132,34 @@ impl Parameters {
             variable.set(&Tensor::from_slice(&values[name], variable.shape(), &Device::Cpu)?)?;
         }
         Ok(())
+    }
+}
+
+/// Shapes of parameters by name.
+pub type Shapes = BTreeMap<String, Vec<usize>>;
+
+/// Writes down what a [`VarBuilder`] is asked for, and gives one zero in place of each tensor.
+#[derive(Clone, Default)]
+struct Names(Arc<Mutex<Shapes>>);
+
+impl SimpleBackend for Names {
+    fn get(&self, shape: Shape, name: &str, _: Init, dtype: DType, device: &Device) -> TensorResult<Tensor> {
+        let mut shapes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        shapes.insert(name.to_owned(), shape.dims().to_vec());
+        // The same zero everywhere: all strides are 0.
+        Tensor::zeros((), dtype, device)?.broadcast_as(shape)
+    }
+
+    fn get_unchecked(&self, name: &str, dtype: DType, device: &Device) -> TensorResult<Tensor> {
+        let shapes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match shapes.get(name) {
+            Some(shape) => Tensor::zeros((), dtype, device)?.broadcast_as(shape.as_slice()),
+            None => candle_core::bail!("{name}: expected a shape for a new parameter, found none"),
+        }
+    }
+
+    fn contains_tensor(&self, name: &str) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains_key(name)
     }
 }
 

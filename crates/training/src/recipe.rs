@@ -316,7 +316,8 @@ impl Recipe {
     /// [`Error::Io`] if the file cannot be read, [`Error::RecipeSyntax`] for bad TOML, an unknown or a missing key, and
     /// [`Error::RecipeValue`] for a value outside its range.
     pub fn read(path: &Path, epochs: Option<u64>) -> Result<(Recipe, String)> {
-        let mut text = std::fs::read_to_string(path).map_err(Error::io(path, "read the recipe"))?;
+        let text = std::fs::read_to_string(path).map_err(Error::io(path, "read the recipe"))?;
+        let mut text = text.strip_prefix('\u{feff}').unwrap_or(&text).to_owned();
         let mut recipe = Self::parse(&text, path)?;
         if let Some(epochs) = epochs {
             recipe.training.epochs = epochs;
@@ -353,6 +354,11 @@ impl Recipe {
         let recipe: Recipe = toml::from_str(text).map_err(|error| Error::syntax(path, error))?;
         recipe.check()?;
         Ok(recipe)
+    }
+
+    /// Number of classes with so many labels, blanks included.
+    pub fn classes(&self, labels: usize) -> usize {
+        labels + 1 + self.loss.kind.big_blanks().len()
     }
 
     /// Milliseconds from one encoder row to the next: hop · stride · time reduction.

@@ -55,11 +55,11 @@ impl Recogniser {
     /// [`crate::Error::Io`] or [`crate::Error::Checkpoint`] if the file is missing, corrupt, truncated or foreign.
     pub fn load(path: &Path) -> Result<Self> {
         let checkpoint = Checkpoint::read(path)?;
-        let recipe = Recipe::parse(&checkpoint.recipe, path)?;
+        let recipe = checkpoint.recipe(path)?;
         let tokenizer = checkpoint.tokenizer(path)?;
         let front_end = FrontEnd::new(&recipe.features)?;
+        checkpoint.check(path, &Model::shapes(&recipe, tokenizer.size())?)?;
         let model = Model::new(&recipe, tokenizer.size())?;
-        checkpoint.check(path, model.parameters())?;
         model.parameters().set(checkpoint.average.as_ref().unwrap_or(&checkpoint.weights))?;
         let stepwise = Stepwise::new(&model)?;
         let warning = (!checkpoint.summed)

@@ -24,8 +24,11 @@ use crate::optimiser::{self, Optimiser};
 use crate::recipe::{Recipe, Select};
 use crate::run_folder::{RunFolder, Start};
 use crate::schedule::learning_rate;
-use crate::{Error, Fingerprint, Result, Sets};
+use crate::{Error, Fingerprint, Result, Sets, memory};
 
+/// Numbers that a training holds of each parameter at most: itself, its gradient, two moments and an average, and all but the
+/// gradient in a checkpoint that is being written, once as values and once as bytes.
+const COPIES: usize = 13;
 /// Batches that wait ready while one is computed.
 const AHEAD: usize = 2;
 
@@ -100,7 +103,7 @@ pub fn train(
 
     if recipe.training.select == Select::Best && run.progress.best.is_some() {
         let best = Checkpoint::read(&run.folder.best())?;
-        best.check(&run.folder.best(), run.model.parameters())?;
+        best.check(&run.folder.best(), &run.model.parameters().shapes())?;
         run.model.parameters().set(best.average.as_ref().unwrap_or(&best.weights))?;
     } else if let Some(ema) = &run.ema {
         run.model.parameters().set(&ema.values)?;
@@ -164,7 +167,7 @@ impl Loaded {
         let (dev, test) = (read("data.dev", &recipe.data.dev)?, read("data.test", &recipe.data.test)?);
         let sets = Sets { train: &train, dev: &dev, test: &test };
         if let Some(checkpoint) = &resumed {
-            let before = Recipe::parse(&checkpoint.recipe, &last)?;
+            let before = checkpoint.recipe(&last)?;
             if let Some(difference) = recipe.difference(&before) {
                 return Err(Error::checkpoint(&last, "a run of this very recipe", difference).into());
             }
@@ -192,6 +195,15 @@ impl Loaded {
         ];
         doubts.iter().flatten().for_each(|doubt| observer.on_warning(doubt));
         let front_end = FrontEnd::new(&recipe.features)?;
+        let frames = |seconds: f64| seconds * 1000.0 / f64::from(recipe.features.hop_ms);
+        let seconds: f64 = [&train, &dev, &test].iter().flat_map(|set| set.iter()).map(|of| of.seconds).sum();
+        // Features of all sets, and the recordings that are read meanwhile.
+        let bytes = frames(seconds) * (recipe.features.mels * size_of::<f32>()) as f64;
+        memory::expect(
+            || format!("features of {:.1} hours of audio in [data]", seconds / 3600.0),
+            bytes as usize,
+        )?;
+        Model::fits(recipe, &Model::shapes(recipe, tokenizer.size())?, COPIES)?;
         let mut load = |set, utterances: &[Utterance], tokenizer| {
             let examples = data::load_until(utterances, &front_end, tokenizer, stop)?;
             doubts::lengths(set, &examples).iter().for_each(|doubt| observer.on_warning(doubt));
@@ -248,7 +260,7 @@ impl<'a> Run<'a> {
 
     fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
         let path = self.folder.last();
-        checkpoint.check(&path, self.model.parameters())?;
+        checkpoint.check(&path, &self.model.parameters().shapes())?;
         self.model.parameters().set(&checkpoint.weights)?;
         self.optimiser.restore(&checkpoint.memory, checkpoint.progress.step)?;
         match (&mut self.ema, &checkpoint.average) {
@@ -274,7 +286,7 @@ impl<'a> Run<'a> {
             recipe: self.text.to_owned(),
             tokenizer: self.tokenizer.to_json()?,
             progress: self.progress.clone(),
-            shapes: parameters.iter().map(|(name, v)| (name.to_owned(), v.dims().to_vec())).collect(),
+            shapes: parameters.shapes(),
             weights: parameters.values()?,
             average: self.ema.as_ref().map(|ema| ema.values.clone()),
             memory: self.optimiser.memory(),

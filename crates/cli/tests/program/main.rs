@@ -4,6 +4,7 @@ mod align;
 mod bench;
 mod commands;
 mod kill_and_resume;
+mod sizes;
 mod streams;
 mod threads;
 #[path = "../../../training/tests/suite/toy.rs"]

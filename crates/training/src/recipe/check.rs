@@ -1,6 +1,7 @@
 //! Which values a recipe may hold.
 use std::fmt::Display;
 
+use kernels::Brief;
 use rnnt_loss::Topology;
 use speech::FrontEnd;
 
@@ -11,6 +12,8 @@ use crate::{Error, Result};
 pub(crate) const WIDEST: usize = 8192;
 /// Largest number of things that are counted in handfuls: layers, stacked frames, labels of context.
 pub(crate) const MANY: usize = 100;
+/// Larger numbers are infinite, or nearly so, for `f32`.
+const LARGEST: f64 = 1e38;
 /// Most encoder frames that a token or a blank moves on: minutes, at any frame rate.
 const LONGEST: usize = 1000;
 
@@ -92,9 +95,9 @@ impl Recipe {
     fn check_steps(&self) -> Result<()> {
         let Recipe { optimiser, batch, training, .. } = self;
         let (rate, floor, eps) = (optimiser.learning_rate, optimiser.floor, optimiser.eps);
-        expect("optimiser.learning_rate", "a positive number", rate > 0.0 && rate.is_finite(), rate)?;
+        positive("optimiser.learning_rate", rate)?;
         expect("optimiser.floor", "a share above 0, at most 1", floor > 0.0 && floor <= 1.0, floor)?;
-        expect("optimiser.eps", "a positive number", eps > 0.0 && eps.is_finite(), eps)?;
+        positive("optimiser.eps", eps)?;
         at_least_zero("optimiser.weight_decay", optimiser.weight_decay)?;
         at_least_zero("optimiser.clip_norm", optimiser.clip_norm)?;
         for beta in optimiser.betas {
@@ -123,7 +126,9 @@ pub(crate) fn expect(key: &str, expected: &str, fine: bool, found: impl Display)
     if fine {
         return Ok(());
     }
-    Err(Error::RecipeValue { key: key.into(), expected: expected.into(), found: found.to_string() })
+    let found = found.to_string();
+    let found = found.parse().map_or(found, |number| Brief(number).to_string());
+    Err(Error::RecipeValue { key: key.into(), expected: expected.into(), found })
 }
 
 pub(crate) fn whole(key: &str, value: usize, most: usize) -> Result<()> {
@@ -139,8 +144,13 @@ fn share(key: &str, value: f64) -> Result<()> {
     expect(key, "a share of 0 to 1", (0.0..=1.0).contains(&value), value)
 }
 
+fn positive(key: &str, value: f64) -> Result<()> {
+    let fine = value > 0.0 && (value as f32) > 0.0 && value <= LARGEST;
+    expect(key, "a positive number of at most 1e38", fine, value)
+}
+
 fn at_least_zero(key: &str, value: f64) -> Result<()> {
-    expect(key, "a number of at least 0", value >= 0.0 && value.is_finite(), value)
+    expect(key, "a number of at least 0, at most 1e38", (0.0..=LARGEST).contains(&value), value)
 }
 
 /// The same complaint under the key's full name.

@@ -268,7 +268,13 @@ fn values_that_do_not_fit_the_recipe_are_named() {
     with(&|c| c.recipe = c.recipe.replace("width = 16", "width = 17"));
     refused(&bad, "shape", "16");
     with(&|c| c.recipe = c.recipe.replace("width = 16", "width = 0"));
-    assert!(matches!(Recogniser::load(&bad).err(), Some(Error::RecipeValue { .. })));
+    let error = Recogniser::load(&bad).err().unwrap();
+    let Error::Inside { source, .. } = &error else { panic!("{error}") };
+    assert!(matches!(**source, Error::RecipeValue { .. }));
+    assert!(
+        error.to_string().starts_with(&format!("{}: recipe key joint.width: ", bad.display())),
+        "{error}"
+    );
 }
 
 #[test]

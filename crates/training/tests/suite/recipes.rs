@@ -2,7 +2,7 @@
 use std::path::Path;
 
 use training::recipe::{ActivationKind, Loss, LossConfig, LossOptions};
-use training::{Error, Recipe};
+use training::{Error, Model, Recipe};
 
 use super::toy::Toy;
 
@@ -248,4 +248,105 @@ fn a_row_of_the_encoder_lasts_hop_times_stride_times_reduction() {
     assert_eq!(recipe.frame_ms(), 40.0);
     let reduced = toy(&[("dropout = 0.1", "time_reduction = { after_layer = 0, factor = 2 }")]);
     assert_eq!(parse(&reduced).unwrap().frame_ms(), 80.0);
+}
+
+/// Every number of a table and the tables in it, by its dotted name.
+fn numbers(table: &toml::Table, path: &str, found: &mut Vec<String>) {
+    for (key, value) in table {
+        let name = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        match value {
+            toml::Value::Table(inner) => numbers(inner, &name, found),
+            toml::Value::Integer(_) | toml::Value::Float(_) => found.push(name),
+            _ => {}
+        }
+    }
+}
+
+fn set(table: &mut toml::Table, name: &str, value: toml::Value) {
+    match name.split_once('.') {
+        Some((first, rest)) => set(table[first].as_table_mut().unwrap(), rest, value),
+        None => drop(table.insert(name.to_owned(), value)),
+    }
+}
+
+#[test]
+fn numbers_that_nobody_can_mean_are_refused_briefly_or_do_no_harm() {
+    for loss in [
+        "kind = \"rnnt\"",
+        "kind = \"tdt\"\ndurations = [0, 1, 2]",
+        "kind = \"pruned\"",
+        "kind = \"multi-blank\"\ndurations = [2]",
+    ] {
+        let text = toy(&[("ctc_weight = 0.3", &format!("ctc_weight = 0.3\n[loss]\n{loss}"))]);
+        // All keys, those with a default too.
+        let whole = toml::Table::try_from(parse(&text).unwrap()).unwrap();
+        let mut names = Vec::new();
+        numbers(&whole, "", &mut names);
+        assert!(names.len() > 40, "{names:?}");
+        for name in &names {
+            let large = [1_000_000_000_000, i64::MAX, i64::MIN, -1, 0].map(toml::Value::Integer);
+            let odd = [1e300, -1e300, 1e39, f64::NAN, f64::INFINITY, -0.5].map(toml::Value::Float);
+            for value in large.into_iter().chain(odd) {
+                let mut table = whole.clone();
+                set(&mut table, name, value.clone());
+                let text = toml::to_string(&table).unwrap();
+                match parse(&text).and_then(|recipe| Ok((Model::shapes(&recipe, 30)?, recipe))) {
+                    Err(error @ Error::RecipeValue { .. }) => {
+                        let text = error.to_string();
+                        let digits = text.rsplit(|c: char| c.is_whitespace() || c == ',').next().unwrap();
+                        assert!(digits.len() <= 12, "{name} = {value}: {text}");
+                    }
+                    // Of another type: the parser shows the line.
+                    Err(Error::RecipeSyntax { .. }) => {}
+                    Err(error) => panic!("{name} = {value}: {error}"),
+                    Ok((shapes, recipe)) => {
+                        assert!(
+                            !value.as_float().is_some_and(|x| !x.is_finite() || x.abs() > 1e38),
+                            "{name} = {value}"
+                        );
+                        // What is made from it is planned, not made.
+                        assert!(
+                            shapes.values().flatten().all(|&size| size <= 1 << 24),
+                            "{name} = {value}: {shapes:?}"
+                        );
+                        let options = recipe.loss_options().unwrap();
+                        assert!(options.skip.is_finite());
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_mark_of_the_byte_order_is_no_mistake() {
+    let toy = Toy::new();
+    let path = toy.recipe(&[]);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let (plain, _) = Recipe::read(&path, None).unwrap();
+    std::fs::write(&path, format!("\u{feff}{text}")).unwrap();
+    assert_eq!(Recipe::read(&path, None).unwrap(), (plain, text));
+}
+
+#[test]
+fn a_model_that_does_not_fit_is_named_before_it_is_made() {
+    let toy = Toy::new();
+    let path = toy.recipe(&[
+        ("stride = 4\nlayers = 1\nhidden = 16", "stride = 4\nlayers = 100\nhidden = 8192"),
+        ("width = 16", "width = 8192"),
+    ]);
+    let (recipe, _) = Recipe::read(&path, None).unwrap();
+    let shapes = Model::shapes(&recipe, 30).unwrap();
+    let count: usize = shapes.values().map(|shape| shape.iter().product::<usize>()).sum();
+    assert!(count > 150_000_000_000, "{count}");
+    if training::memory::available().is_some() {
+        let error = Model::new(&recipe, 30).err().unwrap();
+        let text = error.to_string();
+        assert!(matches!(error, Error::Memory { .. }), "{text}");
+        assert!(text.contains("[encoder]") && text.contains("_l99_reverse") | text.contains("_l"), "{text}");
+    }
+    let small = toy.recipe(&[]);
+    let (recipe, _) = Recipe::read(&small, None).unwrap();
+    let model = Model::new(&recipe, 3).unwrap();
+    assert_eq!(model.parameters().shapes(), Model::shapes(&recipe, 3).unwrap());
 }

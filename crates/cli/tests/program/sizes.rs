@@ -1,0 +1,50 @@
+//! What asks for more memory than there is ends in an error before it is allocated.
+use super::toy::{RATE, Toy, write_wav};
+use super::{finish, panda};
+
+fn allowed(toy: &Toy, arguments: &[&str], memory: &str) -> (Option<i32>, String, String) {
+    let mut command = panda(&toy.path(""), arguments);
+    command.env("PANDA_MEMORY", memory);
+    finish(command)
+}
+
+#[test]
+fn a_model_is_planned_and_refused_where_it_does_not_fit() {
+    let toy = Toy::new();
+    toy.recipe(&[("stride = 4\nlayers = 1\nhidden = 16", "stride = 4\nlayers = 100\nhidden = 8192")]);
+    // To look at a model takes nothing, whatever its size.
+    let (code, out, err) = allowed(&toy, &["info", "recipe.toml"], "1MiB");
+    assert_eq!(code, Some(0), "{err}");
+    let all: usize = out.lines().find(|line| line.starts_with("all")).unwrap()[3..].trim().parse().unwrap();
+    assert!(all > 100_000_000_000, "{all}");
+    let (code, _, err) = allowed(&toy, &["train", "recipe.toml", "--run", "run"], "1GiB");
+    assert_eq!(code, Some(2), "{err}");
+    assert!(err.contains("[encoder]") && err.contains("at most 1.0 GiB") && err.contains("GiB\n"), "{err}");
+    assert!(!toy.path("run").exists());
+}
+
+#[test]
+fn data_and_alignments_are_planned_too() {
+    let toy = Toy::new();
+    toy.recipe(&[("epochs = 3", "epochs = 1")]);
+    let (code, _, err) = allowed(&toy, &["train", "recipe.toml", "--run", "run"], "4KiB");
+    assert_eq!(code, Some(2), "{err}");
+    assert!(err.contains("hours of audio in [data]: expected at most 0 MiB"), "{err}");
+    let (code, _, err) = allowed(&toy, &["train", "recipe.toml", "--run", "run"], "8MiB");
+    assert_eq!(code, Some(0), "{err}");
+    // Two minutes with 900 words: 2.7 million sites.
+    write_wav(&toy.path("long.wav"), RATE, &vec![0; 120 * RATE as usize]);
+    let words = ["low"; 900].join(" ");
+    let line =
+        format!("{{\"id\": \"long\", \"file\": \"long.wav\", \"text\": \"{words}\", \"seconds\": 120}}\n");
+    toy.write("long.jsonl", &line);
+    let arguments = ["align", "run/last.safetensors", "long.jsonl"];
+    let (code, _, err) = allowed(&toy, &arguments, "100MiB");
+    assert_eq!(code, Some(2), "{err}");
+    assert!(
+        err.contains("alignment of long: 2703") && err.contains("sites") && err.contains("100 MiB"),
+        "{err}"
+    );
+    let (code, out, err) = allowed(&toy, &arguments, "16GiB");
+    assert_eq!((code, out.lines().count()), (Some(0), 900), "{err}");
+}
