@@ -1,13 +1,16 @@
-//! What losses allocate, counted by an allocator of this program's own: one test at a time, see [`counting::turn`].
+//! What losses, and readers of files, allocate, counted by an allocator of this program's own: one test at a time, see [`counting::turn`].
 
 #[allow(dead_code, reason = "problems alone are wanted here")]
 #[path = "../suite/common.rs"]
 mod common;
 mod counting;
+mod files;
 mod first_pass;
 mod lanes;
 mod lattices;
 mod loss;
+#[path = "../../crates/speech/tests/suite/mutants.rs"]
+mod mutants;
 mod normaliser;
 mod sessions;
 mod steps;

@@ -4,6 +4,7 @@ use std::{io::Write, path::PathBuf, process::ExitCode};
 use training::{Recogniser, Unit, files::Output};
 
 use crate::{
+    audio::{AudioArguments, note},
     error::Result,
     out::{self, complain, say},
     outputs,
@@ -26,6 +27,8 @@ pub struct Arguments {
     /// CTM lines of tokens instead of words
     #[arg(long)]
     tokens: bool,
+    #[command(flatten)]
+    audio: AudioArguments,
 }
 
 /// Aligns the manifest; an utterance without a path is reported and left out.
@@ -33,8 +36,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let utterances = speech::read_manifest(&arguments.manifest)?;
     let wanted = [&arguments.ctm, &arguments.json];
     let [ctm, json] = outputs::open(wanted, &[&arguments.checkpoint, &arguments.manifest], &utterances)?;
-    let recogniser = Recogniser::load(&arguments.checkpoint)?;
-    let found = recogniser.align(&utterances)?;
+    let recogniser = arguments.audio.apply(Recogniser::load(&arguments.checkpoint)?);
+    let found = recogniser.align(&utterances).map_err(|error| arguments.audio.advise(error))?;
+    note(&found.changes);
     for id in &found.without_path {
         complain!("warning: {id}: no path, more labels than its frames can emit; left out");
     }

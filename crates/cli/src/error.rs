@@ -15,6 +15,14 @@ pub enum Error {
     /// A folder of golden cases.
     #[error(transparent)]
     Verify(crate::verify::VerifyError),
+    /// What another argument would have avoided.
+    #[error("{source}; {advice}")]
+    Advised {
+        /// The error.
+        source: training::Error,
+        /// The argument.
+        advice: &'static str,
+    },
     /// A benchmark.
     #[error(transparent)]
     Bench(#[from] bench::BenchError),

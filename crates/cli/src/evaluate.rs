@@ -3,6 +3,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use training::{Recogniser, evaluate};
 
+use crate::audio::{AudioArguments, SilenceArguments, note};
 use crate::{error::Result, out::say, outputs, report};
 
 /// Arguments of `panda evaluate`.
@@ -15,6 +16,10 @@ pub struct Arguments {
     /// Write one JSON line an utterance: id, reference, hypothesis
     #[arg(long)]
     hypotheses: Option<PathBuf>,
+    #[command(flatten)]
+    audio: AudioArguments,
+    #[command(flatten)]
+    silence: SilenceArguments,
 }
 
 /// Decodes the manifest and prints a line for each subset.
@@ -22,8 +27,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let utterances = speech::read_manifest(&arguments.manifest)?;
     let inputs = [&arguments.checkpoint, &arguments.manifest];
     let [hypotheses] = outputs::open([&arguments.hypotheses], &inputs, &utterances)?;
-    let recogniser = Recogniser::load(&arguments.checkpoint)?;
-    let evaluation = evaluate(&recogniser, &utterances)?;
+    let recogniser = arguments.audio.apply(Recogniser::load(&arguments.checkpoint)?);
+    let recogniser = arguments.silence.apply(recogniser)?;
+    let evaluation = evaluate(&recogniser, &utterances).map_err(|error| arguments.audio.advise(error))?;
+    note(&evaluation.changes);
     if let Some(hypotheses) = hypotheses {
         hypotheses.write(evaluation.hypotheses().as_bytes())?;
     }

@@ -2,6 +2,7 @@
 #![warn(missing_docs)]
 
 mod align;
+mod audio;
 mod bench;
 mod error;
 mod evaluate;

@@ -1,8 +1,19 @@
-//! Mono sound files: WAV through hound, FLAC through claxon.
+//! Sound files: WAV through hound, FLAC through claxon, other sample rates through rubato.
+
+mod channels;
+mod flac;
+mod resample;
+mod wav;
 
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read, Seek};
+use std::ops::RangeInclusive;
 use std::path::Path;
+
+pub use channels::{Change, Channel, Conversion};
+pub use resample::resample;
+
+use channels::Mono;
 
 use crate::{Error, Result, packed};
 
@@ -30,11 +41,14 @@ impl Audio {
     }
 }
 
-/// Reads a whole WAV (8, 16, 24 or 32-bit integers, 32-bit floats) or FLAC file; the first bytes decide which, not the name.
+/// Reads a whole WAV (8, 16, 24 or 32-bit integers, 32-bit floats) or FLAC file of one channel; the first bytes decide which, not
+/// the name.
+///
+/// A WAV file whose header gives no length, as one that was written to a pipe, is read to its end.
 ///
 /// # Errors
-/// Missing or unreadable file, neither WAV nor FLAC, more than one channel, no sample, or fewer samples than the header
-/// promises. Each names the path.
+/// Missing or unreadable file, neither WAV nor FLAC, more than one channel, no sample, fewer samples than the header
+/// promises, samples of another MD5 than FLAC's header says, a sample that is NaN or beyond ±2^31. Each names the path.
 ///
 /// Cost: O(samples).
 ///
@@ -44,34 +58,146 @@ impl Audio {
 /// # Ok::<(), speech::Error>(())
 /// ```
 pub fn read_audio(path: &Path) -> Result<Audio> {
+    Ok(read_channel(path, Channel::Only)?.0)
+}
+
+/// Reads a file as a recogniser wants it: one channel at its sample rate; and says what had to be done to it.
+///
+/// # Errors
+/// Those of [`read_audio`]; a channel that the file has not; another sample rate, if it may not be resampled, or one that is not from
+/// 1000 to 768,000 Hz.
+///
+/// Cost: O(samples), and [`resample`] where that is done.
+pub fn read_audio_as(path: &Path, sample_rate: u32, conversion: &Conversion) -> Result<(Audio, Vec<Change>)> {
+    let (audio, change) = read_channel(path, conversion.channel)?;
+    let mut changes: Vec<Change> = change.into_iter().collect();
+    let found = audio.sample_rate;
+    if found == sample_rate {
+        return Ok((audio, changes));
+    }
+    if !conversion.resample {
+        return Err(Error::FileRate { path: path.into(), expected: sample_rate, found });
+    }
+    check_rate(path, found)?;
+    changes.push(Change::Resampled { from: found, to: sample_rate });
+    Ok((resample(&audio, sample_rate)?, changes))
+}
+
+/// Sample rates that a front end can be planned for and that can be resampled.
+pub(crate) const RATES: RangeInclusive<u32> = 1000..=768_000;
+
+/// Whether a file's sample rate can be resampled; others would take any amount of memory.
+pub(crate) fn check_rate(path: &Path, found: u32) -> Result<()> {
+    if RATES.contains(&found) {
+        return Ok(());
+    }
+    Err(format_error(path, "a sample rate from 1000 to 768000 Hz", format!("{found} Hz")))
+}
+
+/// What floats may hold: also 32-bit integers that nobody scaled.
+const LOUDEST: f32 = 2_147_483_648.0;
+
+/// The first sample that cannot be sound.
+pub(crate) fn check_samples(samples: &[f32]) -> Result<()> {
+    match samples.iter().position(|x| x.is_nan() || x.abs() > LOUDEST) {
+        Some(index) => Err(Error::NotFinite { index, found: samples[index] }),
+        None => Ok(()),
+    }
+}
+
+/// A file whose header has been read.
+enum Opened {
+    Wav(wav::Reader),
+    Flac(flac::Reader),
+}
+
+impl Opened {
+    /// Opens a file of so many bytes.
+    fn new(path: &Path, bytes: u64, file: File) -> Result<Self> {
+        let io = |source| Error::Io { path: path.into(), source };
+        let mut file = BufReader::new(file);
+        let mut magic = [0; 4];
+        let start = match file.read_exact(&mut magic) {
+            Ok(()) => &magic[..],
+            Err(e) if e.kind() == ErrorKind::UnexpectedEof => &[],
+            Err(e) => return Err(io(e)),
+        };
+        file.rewind().map_err(io)?;
+        let opened = match start {
+            b"RIFF" => Opened::Wav(wav::open(path, file, bytes)?),
+            b"fLaC" => Opened::Flac(flac::open(path, file)?),
+            _ => {
+                let found = if bytes < 4 {
+                    format!("a file of {bytes} bytes")
+                } else {
+                    format!("a file that starts with {:?}", String::from_utf8_lossy(&magic))
+                };
+                return Err(format_error(path, "a WAV or FLAC file", found));
+            }
+        };
+        match opened.sample_rate() {
+            0 => Err(format_error(path, "a sample rate above 0", "0 Hz")),
+            _ => Ok(opened),
+        }
+    }
+
+    fn sample_rate(&self) -> u32 {
+        match self {
+            Opened::Wav(reader) => reader.spec().sample_rate,
+            Opened::Flac(reader) => reader.streaminfo().sample_rate,
+        }
+    }
+
+    fn channels(&self) -> u32 {
+        match self {
+            Opened::Wav(reader) => u32::from(reader.spec().channels),
+            Opened::Flac(reader) => reader.streaminfo().channels,
+        }
+    }
+
+    /// Samples of each channel that the header promises.
+    fn promised(&self) -> u64 {
+        match self {
+            Opened::Wav(reader) => u64::from(reader.duration()),
+            Opened::Flac(reader) => reader.streaminfo().samples.unwrap_or(0),
+        }
+    }
+}
+
+fn open(path: &Path) -> Result<(Opened, u64)> {
     let io = |source| Error::Io { path: path.into(), source };
     let file = File::open(path).map_err(io)?;
     let bytes = file.metadata().map_err(io)?.len();
-    let mut file = BufReader::new(file);
-    let mut magic = [0; 4];
-    let start = match file.read_exact(&mut magic) {
-        Ok(()) => &magic[..],
-        Err(e) if e.kind() == ErrorKind::UnexpectedEof => &[],
-        Err(e) => return Err(io(e)),
-    };
-    file.rewind().map_err(io)?;
-    let audio = match start {
-        b"RIFF" => read_wav(path, file, bytes)?,
-        b"fLaC" => read_flac(path, file, bytes)?,
-        _ => {
-            let found = if bytes < 4 {
-                format!("a file of {bytes} bytes")
-            } else {
-                format!("a file that starts with {:?}", String::from_utf8_lossy(&magic))
-            };
-            return Err(format_error(path, "a WAV or FLAC file", found));
+    Ok((Opened::new(path, bytes, file)?, bytes))
+}
+
+/// The sample rate that a file's header gives.
+pub(crate) fn sample_rate(path: &Path) -> Result<u32> {
+    Ok(open(path)?.0.sample_rate())
+}
+
+/// Reads a whole file at its own sample rate.
+pub(crate) fn read_channel(path: &Path, channel: Channel) -> Result<(Audio, Option<Change>)> {
+    let (opened, bytes) = open(path)?;
+    let (sample_rate, channels) = (opened.sample_rate(), opened.channels());
+    // A header may promise anything; the file's size bounds what can come, or is a fair guess where FLAC packs constant blocks.
+    let room = opened.promised().min(bytes.saturating_mul(2)) as usize;
+    let (mono, change) = match (Mono::new(channels, channel, room), channel) {
+        (Some(made), _) => made,
+        (None, Channel::Number(asked)) => {
+            return Err(Error::Channel { path: path.into(), asked, found: channels });
         }
+        (None, _) => return Err(Error::Channels { path: path.into(), found: channels }),
     };
-    match (audio.sample_rate, audio.samples.len()) {
-        (0, _) => Err(format_error(path, "a sample rate above 0", "0 Hz")),
-        (_, 0) => Err(Error::EmptyAudio { path: path.into() }),
-        _ => Ok(audio),
+    let samples = match opened {
+        Opened::Wav(reader) => wav::read(path, reader, mono)?,
+        Opened::Flac(reader) => flac::read(path, reader, mono)?,
+    };
+    if samples.is_empty() {
+        return Err(Error::EmptyAudio { path: path.into() });
     }
+    check_samples(&samples).map_err(|source| Error::File { path: path.into(), source: Box::new(source) })?;
+    Ok((Audio { samples, sample_rate }, change))
 }
 
 /// Reads `count` samples of a file from sample `start` on.
@@ -82,7 +208,7 @@ pub fn read_audio(path: &Path) -> Result<Audio> {
 /// # Errors
 /// Those of [`read_audio`]; a segment that is empty or reaches over the end of the file.
 pub fn read_segment(path: &Path, start: u64, count: u64) -> Result<Audio> {
-    let whole = packed::read(path)?;
+    let (whole, _) = packed::read(path, Channel::Only)?;
     let samples = segment(path, &whole, start, count)?.to_vec();
     Ok(Audio { samples, sample_rate: whole.sample_rate })
 }
@@ -96,88 +222,9 @@ pub(crate) fn segment<'a>(path: &Path, whole: &'a Audio, start: u64, count: u64)
     }
 }
 
-fn read_wav(path: &Path, file: BufReader<File>, bytes: u64) -> Result<Audio> {
-    let expected = "a WAV file of 8, 16, 24 or 32-bit integers or 32-bit floats";
-    let mut reader = hound::WavReader::new(file).map_err(|e| format_error(path, expected, e))?;
-    let spec = reader.spec();
-    mono(path, u32::from(spec.channels))?;
-    let promised = u64::from(reader.len());
-    // A header may promise anything; the file's size bounds what can come.
-    let mut samples = Vec::with_capacity(promised.min(bytes) as usize);
-    let failed = match spec.sample_format {
-        hound::SampleFormat::Int => {
-            let scale = full_scale(u32::from(spec.bits_per_sample));
-            gather(&mut samples, reader.samples::<i32>().map(|s| s.map(|i| (f64::from(i) * scale) as f32)))
-        }
-        hound::SampleFormat::Float => gather(&mut samples, reader.samples::<f32>()),
-    };
-    match failed {
-        // hound reports the end of the file as an error of kind `Other`.
-        Some(hound::Error::IoError(e)) if matches!(e.kind(), ErrorKind::UnexpectedEof | ErrorKind::Other) => {
-            Err(Error::Truncated { path: path.into(), expected: promised, found: samples.len() as u64 })
-        }
-        Some(hound::Error::IoError(source)) => Err(Error::Io { path: path.into(), source }),
-        Some(e) => Err(format_error(path, expected, e)),
-        None => Ok(Audio { samples, sample_rate: spec.sample_rate }),
-    }
-}
-
-/// Appends samples up to the first error, which it returns.
-fn gather<E>(samples: &mut Vec<f32>, from: impl Iterator<Item = Result<f32, E>>) -> Option<E> {
-    for sample in from {
-        match sample {
-            Ok(x) => samples.push(x),
-            Err(e) => return Some(e),
-        }
-    }
-    None
-}
-
-fn read_flac(path: &Path, file: BufReader<File>, bytes: u64) -> Result<Audio> {
-    let expected = "a well-formed FLAC file";
-    let mut reader = claxon::FlacReader::new(file).map_err(|e| format_error(path, expected, e))?;
-    let info = reader.streaminfo();
-    mono(path, info.channels)?;
-    let scale = full_scale(info.bits_per_sample);
-    // FLAC packs constant blocks without limit, so the size of the file is a guess here, not a bound.
-    let mut samples = Vec::with_capacity(info.samples.unwrap_or(0).min(bytes * 4) as usize);
-    let mut frames = reader.blocks();
-    let mut buffer = Vec::new();
-    let ended = loop {
-        match frames.read_next_or_eof(buffer) {
-            Ok(Some(block)) => {
-                samples.extend(block.channel(0).iter().map(|&i| (f64::from(i) * scale) as f32));
-                buffer = block.into_buffer();
-            }
-            Ok(None) => break Ok(()),
-            Err(e) => break Err(e),
-        }
-    };
-    let found = samples.len() as u64;
-    match (ended, info.samples) {
-        (Err(claxon::Error::IoError(source)), _) if source.kind() != ErrorKind::UnexpectedEof => {
-            Err(Error::Io { path: path.into(), source })
-        }
-        (Err(claxon::Error::IoError(_)) | Ok(()), Some(promised)) if found < promised => {
-            Err(Error::Truncated { path: path.into(), expected: promised, found })
-        }
-        (Err(e), _) => Err(format_error(path, expected, e)),
-        (Ok(()), Some(promised)) if found > promised => Err(format_error(
-            path,
-            "as many samples as the FLAC header says",
-            format!("{found} instead of {promised}"),
-        )),
-        (Ok(()), _) => Ok(Audio { samples, sample_rate: info.sample_rate }),
-    }
-}
-
 /// Value of one step of a `bits`-bit integer sample.
 fn full_scale(bits: u32) -> f64 {
     0.5f64.powi(bits as i32 - 1)
-}
-
-fn mono(path: &Path, found: u32) -> Result<()> {
-    if found == 1 { Ok(()) } else { Err(Error::Channels { path: path.into(), found }) }
 }
 
 fn format_error(path: &Path, expected: &'static str, found: impl ToString) -> Error {

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::numbers::short;
+
 /// What can go wrong between a sound file and a word error rate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -25,6 +27,47 @@ pub enum Error {
         /// What the file holds.
         found: String,
     },
+    /// An audio file has another sample rate than the one asked for.
+    #[error("{}: expected audio at {expected} Hz, found {found} Hz", path.display())]
+    FileRate {
+        /// The file.
+        path: PathBuf,
+        /// Rate asked for.
+        expected: u32,
+        /// Rate of the file.
+        found: u32,
+    },
+    /// An audio file has not the channel that is asked for.
+    #[error("{}: expected a file with a channel {asked}, found one with {found}", path.display())]
+    Channel {
+        /// The file.
+        path: PathBuf,
+        /// The channel, from 1.
+        asked: u32,
+        /// Its number of channels.
+        found: u32,
+    },
+    /// The samples of a FLAC file are not those that were encoded.
+    #[error("{}: expected samples with MD5 {expected}, as its header says, found {found}", path.display())]
+    Md5 {
+        /// The file.
+        path: PathBuf,
+        /// MD5 of the header.
+        expected: String,
+        /// MD5 of the decoded samples.
+        found: String,
+    },
+    /// Something is wrong with what a file holds.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What.
+        source: Box<Error>,
+    },
+    /// The resampling library refused; a sign of a bug here.
+    #[error("resampling: {0}")]
+    Resampling(String),
     /// An audio file has more than one channel.
     #[error("{}: expected mono audio (1 channel), found {found} channels", path.display())]
     Channels {
@@ -50,7 +93,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// A segment reaches outside its file.
-    #[error("{}: segment of {count} samples from sample {start} on: expected at least one sample and an end within the file's {found} samples", path.display())]
+    #[error("{}: segment of {} samples from sample {} on: expected at least one sample and an end within the file's {found} samples", path.display(), short(*count), short(*start))]
     Segment {
         /// The file.
         path: PathBuf,
@@ -150,20 +193,24 @@ pub enum Error {
         found: u32,
     },
     /// An utterance has another length than its manifest says.
-    #[error("utterance `{utterance}`: expected {expected} samples, found {found}")]
+    #[error("utterance `{utterance}`: expected {expected} samples, found {found} in {}", path.display())]
     Length {
         /// Id of the utterance.
         utterance: String,
+        /// Its file, or the first of them.
+        path: PathBuf,
         /// `num_samples` of the manifest.
         expected: usize,
         /// Decoded samples.
         found: usize,
     },
     /// An utterance has another CRC-32 than its manifest says.
-    #[error("utterance `{utterance}`: expected CRC-32 {expected:08x}, found {found:08x}")]
+    #[error("utterance `{utterance}`: expected CRC-32 {expected:08x}, found {found:08x} in {}", path.display())]
     Checksum {
         /// Id of the utterance.
         utterance: String,
+        /// Its file, or the first of them.
+        path: PathBuf,
         /// `crc32` of the manifest.
         expected: u32,
         /// Checksum of the decoded samples as little-endian 16-bit integers.
@@ -192,8 +239,8 @@ pub enum Error {
     /// A signal has no sample.
     #[error("front end: expected at least one sample, found none")]
     EmptySignal,
-    /// A sample is NaN or infinite.
-    #[error("front end: expected finite samples, found {found} at sample {index}")]
+    /// A sample is NaN, infinite, or so large that it cannot be sound.
+    #[error("audio: expected samples that are numbers of at most 2^31, found {} at sample {index}", short(*found))]
     NotFinite {
         /// Index of the first such sample.
         index: usize,

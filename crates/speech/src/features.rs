@@ -1,20 +1,26 @@
 //! Log-mel planes, normalised per utterance.
 
 use std::f64::consts::TAU;
+use std::fmt::{Display, LowerExp};
 use std::sync::Arc;
 
 use realfft::{RealFftPlanner, RealToComplex};
 use serde::{Deserialize, Serialize};
 
+use crate::audio::{RATES, check_samples};
 use crate::mel::Filter;
+use crate::numbers::short;
 use crate::{Audio, Error, MelScale, Result};
 
 /// Settings of a [`FrontEnd`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FeatureConfig {
-    /// Samples per second of the audio; nothing is resampled.
+    /// Samples per second of the audio.
     pub sample_rate: u32,
+    /// Whether training resamples audio of another rate, which else is an error.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub resample: bool,
     /// Length of the Hann window in milliseconds.
     pub window_ms: f32,
     /// Distance of two frames in milliseconds.
@@ -35,6 +41,7 @@ impl Default for FeatureConfig {
     fn default() -> Self {
         Self {
             sample_rate: 16_000,
+            resample: false,
             window_ms: 25.0,
             hop_ms: 10.0,
             mels: 80,
@@ -173,7 +180,7 @@ impl FrontEnd {
     /// `[n]` samples to `[T, mels]`, T as [`FrontEnd::frames`] says.
     ///
     /// # Errors
-    /// Another sample rate, no sample, a sample that is NaN or infinite.
+    /// Another sample rate, no sample, a sample that is NaN or beyond ±2^31.
     ///
     /// Cost: O(T F log F) time for FFT size F, O(T mels) memory.
     ///
@@ -193,9 +200,7 @@ impl FrontEnd {
         if audio.samples.is_empty() {
             return Err(Error::EmptySignal);
         }
-        if let Some(index) = audio.samples.iter().position(|x| !x.is_finite()) {
-            return Err(Error::NotFinite { index, found: audio.samples[index] });
-        }
+        check_samples(&audio.samples)?;
         let mut plane = self.mel_power(&audio.samples)?;
         let peak = plane.data.iter().fold(0f32, |a, &p| a.max(p));
         if peak > 0.0 {
@@ -243,7 +248,7 @@ fn check_ranges(config: &FeatureConfig, high: f64) -> Result<()> {
         let fits = ms.is_finite() && f64::from(ms) * rate >= 1000.0 && ms <= 10_000.0;
         if fits { Ok(()) } else { Err(setting(field, "at least one sample and at most 10000", ms)) }
     };
-    if !(1000..=768_000).contains(&config.sample_rate) {
+    if !RATES.contains(&config.sample_rate) {
         return Err(setting("sample_rate", "1000 to 768000", config.sample_rate));
     }
     span("window_ms", config.window_ms)?;
@@ -270,6 +275,6 @@ fn check_ranges(config: &FeatureConfig, high: f64) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn setting(field: &'static str, expected: &str, found: impl ToString) -> Error {
-    Error::Setting { field, expected: expected.into(), found: found.to_string() }
+pub(crate) fn setting(field: &'static str, expected: &str, found: impl Display + LowerExp) -> Error {
+    Error::Setting { field, expected: expected.into(), found: short(found) }
 }

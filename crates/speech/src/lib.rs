@@ -6,7 +6,7 @@
 //! |---|---|
 //! | [`manifest`] | JSON Lines lists of utterances |
 //! | [`utterance`] | a transcript and the pieces of sound it is joined from, checked when read |
-//! | [`audio`] | WAV and FLAC files, segments of packed files |
+//! | [`audio`] | WAV and FLAC files, segments of packed files; channels and sample rates |
 //! | [`features`] | normalised log-mel planes, frame stacking; [`mel`]: their frequency axis |
 //! | [`augment`] | masks over that plane; [`perturb`]: its resampling in time and frequency |
 //! | [`tokens`] | text to label ids and back |
@@ -36,12 +36,13 @@ pub mod error_rate;
 pub mod features;
 pub mod manifest;
 pub mod mel;
+mod numbers;
 mod packed;
 pub mod perturb;
 pub mod tokens;
 pub mod utterance;
 
-pub use audio::{Audio, read_audio, read_segment};
+pub use audio::{Audio, Change, Channel, Conversion, read_audio, read_audio_as, read_segment, resample};
 pub use augment::SpecAugment;
 pub use batching::batches;
 pub use error::{Error, Result};

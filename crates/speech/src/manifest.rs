@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use crate::numbers::short;
 use crate::{Error, Piece, Result, Span, Utterance};
 
 /// The fields that we know; others are allowed and ignored.
@@ -52,8 +53,14 @@ impl Place<'_> {
 
 /// Name of the file that lists the recordings of which strings are made.
 const RECORDINGS: &str = "recordings.jsonl";
+/// The longest utterance, in seconds (31 years) and in samples: what is longer is a slip of the pen.
+const MOST_SECONDS: f64 = 1e9;
+const MOST_SAMPLES: u64 = 1 << 39;
+/// The longest silence of a string, an hour: it costs a line a few bytes, and memory much more.
+const MOST_SILENCE_MS: u64 = 3_600_000;
 
-/// Reads a manifest: one JSON object a line, blank lines skipped, paths relative to the manifest's folder.
+/// Reads a manifest: one JSON object a line, blank lines skipped, paths relative to the manifest's folder. A byte order mark is
+/// passed over.
 ///
 /// A line is of one of three kinds:
 /// * `id`, `text`, `file`; optionally `offset_samples` (with `num_samples`) for a segment of a packed file;
@@ -106,6 +113,7 @@ pub fn read_manifest(path: &Path) -> Result<Vec<Utterance>> {
 
 fn read_lines(path: &Path) -> Result<Vec<(usize, Line)>> {
     let text = fs::read_to_string(path).map_err(|source| Error::Io { path: path.into(), source })?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let filled = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let parse = |(i, line)| match serde_json::from_str(line) {
         Ok(fields) => Ok((i + 1, fields)),
@@ -121,6 +129,13 @@ fn utterance(place: &Place, line: Line, recordings: &HashMap<String, Utterance>)
     });
     if line.sample_rate == Some(0) {
         return Err(place.value("sample_rate", "a rate above 0", 0));
+    }
+    let counts =
+        [("offset_samples", line.offset_samples), ("num_samples", line.num_samples.map(|n| n as u64))];
+    for (field, count) in counts {
+        if let Some(count) = count.filter(|&n| n > MOST_SAMPLES) {
+            return Err(place.value(field, format!("at most {MOST_SAMPLES} samples"), short(count)));
+        }
     }
     Ok(Utterance {
         seconds: seconds(place, &line)?,
@@ -143,10 +158,10 @@ fn seconds(place: &Place, line: &Line) -> Result<f64> {
         (None, Some(d)) => ("duration", d),
         (None, None) => ("num_samples", counted().ok_or_else(|| place.missing("seconds"))?),
     };
-    if seconds.is_finite() && seconds > 0.0 {
+    if seconds > 0.0 && seconds <= MOST_SECONDS {
         Ok(seconds)
     } else {
-        Err(place.value(field, "a length above 0", seconds))
+        Err(place.value(field, "a length above 0 and of at most 1e9 seconds", short(seconds)))
     }
 }
 
@@ -171,15 +186,17 @@ fn pieces(place: &Place, line: &Line, recordings: &HashMap<String, Utterance>) -
             (file, line.offset_samples.map(samples).transpose()?)
         }
         (None, Some(file)) => {
-            let length = || line.duration.ok_or_else(|| place.missing("duration"));
+            let length = line.duration.ok_or_else(|| place.missing("duration"))?;
             let seconds = |start: f64| {
-                let sane = start.is_finite() && start >= 0.0;
-                if !sane {
-                    return Err(place.value("offset", "seconds of at least 0", start));
+                if !(0.0..=MOST_SECONDS).contains(&start) {
+                    return Err(place.value("offset", "0 to 1e9 seconds", short(start)));
                 }
-                Ok(Span::Seconds { start, length: length()? })
+                if !(length > 0.0 && length <= MOST_SECONDS) {
+                    let expected = "a length above 0 and of at most 1e9 seconds";
+                    return Err(place.value("duration", expected, short(length)));
+                }
+                Ok(Span::Seconds { start, length })
             };
-            length()?;
             (file, line.offset.map(seconds).transpose()?)
         }
         (None, None) => return Err(place.missing("file")),
@@ -202,6 +219,11 @@ fn joined(
     }
     if gaps.len() + 1 != ids.len() {
         return Err(place.value("gaps_ms", format!("{} gaps", ids.len() - 1), gaps.len()));
+    }
+    let silence: u64 = gaps.iter().chain([&lead, &tail]).map(|&ms| u64::from(ms)).sum();
+    if silence > MOST_SILENCE_MS {
+        let expected = format!("at most {MOST_SILENCE_MS} ms of silence, lead and tail included");
+        return Err(place.value("gaps_ms", expected, format!("{} ms", short(silence))));
     }
     let mut pieces = vec![Piece::Silence { ms: lead }];
     for (id, &gap) in ids.iter().zip(gaps.iter().chain([&tail])) {

@@ -5,32 +5,37 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use crate::{Audio, Error, Result, read_audio};
+use crate::audio::{Change, Channel, read_channel};
+use crate::{Audio, Error, Result};
 
 /// Samples kept at most (512 MiB), unless a single file is larger.
 const LIMIT: usize = 128 << 20;
 
-/// A file is known by its path, size and time of change, so that a rewritten file is read again.
+/// A file is known by its path, size and time of change, so that a rewritten file is read again, and by what was taken of it.
 #[derive(PartialEq)]
-struct Key(PathBuf, u64, Option<SystemTime>);
+struct Key(PathBuf, u64, Option<SystemTime>, Channel);
+
+/// A decoded file, and what was done to it.
+type Decoded = (Arc<Audio>, Option<Change>);
 
 /// Oldest first. One lock is held while a file is decoded: threads that want the same file wait for one decoding.
-static FILES: Mutex<VecDeque<(Key, Arc<Audio>)>> = Mutex::new(VecDeque::new());
+static FILES: Mutex<VecDeque<(Key, Decoded)>> = Mutex::new(VecDeque::new());
 
 /// The decoded file, from the cache if it is there.
-pub(crate) fn read(path: &Path) -> Result<Arc<Audio>> {
+pub(crate) fn read(path: &Path, channel: Channel) -> Result<Decoded> {
     let meta = std::fs::metadata(path).map_err(|source| Error::Io { path: path.into(), source })?;
-    let key = Key(path.into(), meta.len(), meta.modified().ok());
+    let key = Key(path.into(), meta.len(), meta.modified().ok(), channel);
     let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, audio)) = files.iter().find(|(k, _)| *k == key) {
-        return Ok(Arc::clone(audio));
+    if let Some((_, decoded)) = files.iter().find(|(k, _)| *k == key) {
+        return Ok(decoded.clone());
     }
-    let audio = Arc::new(read_audio(path)?);
+    let (audio, change) = read_channel(path, channel)?;
+    let decoded = (Arc::new(audio), change);
     files.retain(|(k, _)| k.0 != key.0);
-    files.push_back((key, Arc::clone(&audio)));
-    let mut kept: usize = files.iter().map(|(_, a)| a.samples.len()).sum();
+    files.push_back((key, decoded.clone()));
+    let mut kept: usize = files.iter().map(|(_, (a, _))| a.samples.len()).sum();
     while kept > LIMIT && files.len() > 1 {
-        kept -= files.pop_front().map_or(0, |(_, a)| a.samples.len());
+        kept -= files.pop_front().map_or(0, |(_, (a, _))| a.samples.len());
     }
-    Ok(audio)
+    Ok(decoded)
 }

@@ -15,12 +15,16 @@ use tokenizers::tokenizer::{
     SplitDelimiterBehavior, Trainer,
 };
 
+mod kind;
+
 use crate::features::setting;
 use crate::{Error, Result};
 
 /// What a label stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+///
+/// In TOML and JSON the name alone in kebab case, `"inner-characters"`, and `{ bpe = { size = 500 } }`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum TokenizerKind {
     /// A word.

@@ -1,7 +1,9 @@
 //! An utterance: a transcript and the pieces of sound that it is made of.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use crate::audio::{Change, Channel, Conversion};
 use crate::{Audio, Error, Result, audio, packed};
 
 /// One line of a manifest, with its paths resolved.
@@ -83,51 +85,88 @@ impl Utterance {
     /// Reads the audio, joining its pieces without fades or level changes, and checks it against the manifest.
     ///
     /// # Errors
-    /// A file that cannot be read; a rate other than `sample_rate` (nothing is resampled); another number of samples or another
-    /// CRC-32 than the manifest gives. Each names the utterance, what was expected and what was found.
+    /// A file that cannot be read or has several channels; a rate other than `sample_rate`; another number of samples or another
+    /// CRC-32 than the manifest gives. Each names the utterance, the file, what was expected and what was found.
     ///
     /// Cost: O(samples). Files with several recordings are decoded once per process (see [`crate::read_segment`]).
     pub fn audio(&self, sample_rate: u32) -> Result<Audio> {
+        Ok(self.audio_as(sample_rate, &Conversion::default())?.0)
+    }
+
+    /// [`Utterance::audio`], from files that may have to be converted; says what was done to them, each thing once.
+    ///
+    /// Pieces are joined, and checked against the manifest, before they are resampled.
+    ///
+    /// # Errors
+    /// Those of [`Utterance::audio`], but for what `conversion` allows; pieces of different sample rates.
+    pub fn audio_as(&self, sample_rate: u32, conversion: &Conversion) -> Result<(Audio, Vec<Change>)> {
+        let own = if conversion.resample { self.own_rate()?.unwrap_or(sample_rate) } else { sample_rate };
+        if own != sample_rate {
+            audio::check_rate(self.first_path(), own).map_err(|e| self.named(e))?;
+        }
         let rate_error = |path: &Path, expected, found| Error::SampleRate {
             utterance: self.id.clone(),
             path: path.into(),
             expected,
             found,
         };
-        if let Some(said) = self.sample_rate.filter(|&said| said != sample_rate) {
-            return Err(rate_error(self.first_path(), sample_rate, said));
+        if let Some(said) = self.sample_rate.filter(|&said| said != own) {
+            return Err(rate_error(self.first_path(), own, said));
         }
-        let mut samples = Vec::with_capacity(self.num_samples.map_or(0, |n| n.min(1 << 26)));
+        let mut samples = Vec::new();
+        let mut changes = BTreeSet::new();
         for piece in &self.pieces {
             match piece {
                 Piece::Silence { ms } => {
-                    let count = u64::from(sample_rate) * u64::from(*ms) / 1000;
+                    let count = u64::from(own) * u64::from(*ms) / 1000;
                     samples.resize(samples.len() + count as usize, 0.0);
                 }
                 Piece::Sound { path, span } => {
-                    let named = |e| Error::Utterance { utterance: self.id.clone(), source: Box::new(e) };
-                    let found = append(&mut samples, path, *span).map_err(named)?;
-                    if found != sample_rate {
-                        return Err(rate_error(path, sample_rate, found));
+                    let (found, change) =
+                        append(&mut samples, path, *span, conversion.channel).map_err(|e| self.named(e))?;
+                    if found != own {
+                        return Err(rate_error(path, own, found));
                     }
+                    changes.extend(change);
                 }
             }
         }
-        let audio = Audio { samples, sample_rate };
+        let mut audio = Audio { samples, sample_rate: own };
         self.check(&audio)?;
-        Ok(audio)
+        if own != sample_rate {
+            audio = audio::resample(&audio, sample_rate).map_err(|e| {
+                let source = Box::new(e);
+                self.named(Error::File { path: self.first_path().into(), source })
+            })?;
+            changes.insert(Change::Resampled { from: own, to: sample_rate });
+        }
+        Ok((audio, changes.into_iter().collect()))
+    }
+
+    /// The sample rate that the manifest gives, or else the first file.
+    fn own_rate(&self) -> Result<Option<u32>> {
+        match (self.sample_rate, self.first_path()) {
+            (None, path) if path != Path::new("") => {
+                audio::sample_rate(path).map(Some).map_err(|e| self.named(e))
+            }
+            (said, _) => Ok(said),
+        }
+    }
+
+    fn named(&self, error: Error) -> Error {
+        Error::Utterance { utterance: self.id.clone(), source: Box::new(error) }
     }
 
     fn check(&self, audio: &Audio) -> Result<()> {
-        let utterance = || self.id.clone();
+        let (utterance, path) = (|| self.id.clone(), || self.first_path().into());
         let found = audio.samples.len();
         if let Some(expected) = self.num_samples.filter(|&n| n != found) {
-            return Err(Error::Length { utterance: utterance(), expected, found });
+            return Err(Error::Length { utterance: utterance(), path: path(), expected, found });
         }
         if let Some(expected) = self.crc32 {
             let found = audio.crc32();
             if found != expected {
-                return Err(Error::Checksum { utterance: utterance(), expected, found });
+                return Err(Error::Checksum { utterance: utterance(), path: path(), expected, found });
             }
         }
         Ok(())
@@ -142,19 +181,24 @@ impl Utterance {
     }
 }
 
-/// Appends a span of a file and returns the file's sample rate.
-fn append(samples: &mut Vec<f32>, path: &Path, span: Span) -> Result<u32> {
+/// Appends a span of a file; returns the file's sample rate and what was done to it.
+fn append(
+    samples: &mut Vec<f32>,
+    path: &Path,
+    span: Span,
+    channel: Channel,
+) -> Result<(u32, Option<Change>)> {
     // Whole files are used once; only files that hold several utterances are worth keeping.
     if span == Span::Whole {
-        let whole = audio::read_audio(path)?;
+        let (whole, change) = audio::read_channel(path, channel)?;
         if samples.is_empty() {
             *samples = whole.samples;
         } else {
             samples.extend_from_slice(&whole.samples);
         }
-        return Ok(whole.sample_rate);
+        return Ok((whole.sample_rate, change));
     }
-    let whole = packed::read(path)?;
+    let (whole, change) = packed::read(path, channel)?;
     let (start, count) = match span {
         Span::Whole => (0, whole.samples.len() as u64),
         Span::Samples { start, count } => (start, count),
@@ -169,5 +213,5 @@ fn append(samples: &mut Vec<f32>, path: &Path, span: Span) -> Result<u32> {
         }
     };
     samples.extend_from_slice(audio::segment(path, &whole, start, count)?);
-    Ok(whole.sample_rate)
+    Ok((whole.sample_rate, change))
 }

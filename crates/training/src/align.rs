@@ -1,10 +1,12 @@
 //! When the words of known texts were said.
 mod files;
-mod words;
+pub(crate) mod words;
+
+use std::collections::BTreeMap;
 
 use rnnt_loss::{Alignment, Head, Joint, Layout, Loss, MemoryBudget, MemoryPlan, Options, Session};
 use serde::Serialize;
-use speech::Tokenizer;
+use speech::{Change, Tokenizer};
 
 pub use files::Unit;
 
@@ -79,12 +81,21 @@ pub struct Alignments {
     pub without_path: Vec<String>,
     /// The others, in the order of the list.
     pub utterances: Vec<AlignedUtterance>,
+    /// What was done to how many recordings so that the model can read them.
+    #[serde(skip)]
+    pub changes: BTreeMap<Change, usize>,
 }
 
 impl Alignments {
     pub(crate) fn new(recipe: &Recipe) -> Self {
         let frame_seconds = recipe.frame_ms() / 1000.0;
-        Self { frame_seconds, expected_latency: None, without_path: Vec::new(), utterances: Vec::new() }
+        Self {
+            frame_seconds,
+            expected_latency: None,
+            without_path: Vec::new(),
+            utterances: Vec::new(),
+            changes: BTreeMap::new(),
+        }
     }
 
     /// Aligns some more utterances.
@@ -95,6 +106,7 @@ impl Alignments {
         recipe: &Recipe,
         examples: &[Example],
     ) -> Result<()> {
+        data::count_changes(&mut self.changes, examples);
         let mut found = vec![None; examples.len()];
         for batch in data::plan(examples, recipe, None) {
             let alignments = align(model, recipe, examples, &batch)?;

@@ -1,10 +1,11 @@
 //! Utterances in memory: features once, augmentation anew in each epoch.
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use candle_core::Tensor;
 use rayon::prelude::*;
-use speech::{Features, FrontEnd, MelScale, Tokenizer, Utterance, read_manifest};
+use speech::{Change, Conversion, Features, FrontEnd, MelScale, Tokenizer, Utterance, read_manifest};
 
 use crate::random::{Purpose, stream};
 use crate::recipe::{Augment, Recipe, RowsConfig};
@@ -27,6 +28,8 @@ pub struct Example {
     pub features: Features,
     /// Labels of the transcript; empty where only the text is needed.
     pub labels: Vec<u32>,
+    /// What was done to its audio.
+    pub changes: Vec<Change>,
 }
 
 /// A padded batch.
@@ -59,8 +62,10 @@ pub fn read_manifests(what: &str, paths: &[PathBuf]) -> Result<Vec<Utterance>> {
 
 /// Reads the audio and computes the features of all utterances in parallel; labels only if a tokenizer is given.
 ///
+/// Audio is resampled if the front end's settings say so, and must have one channel.
+///
 /// # Errors
-/// The first utterance that cannot be read or encoded, in the order of the list.
+/// The first utterance that cannot be read or encoded, in the order of the list; the error names it.
 pub fn load(
     utterances: &[Utterance],
     front_end: &FrontEnd,
@@ -79,24 +84,48 @@ pub fn load_until(
     tokenizer: Option<&Tokenizer>,
     stop: &AtomicBool,
 ) -> Result<Vec<Example>> {
+    let conversion = Conversion { resample: front_end.config().resample, ..Conversion::default() };
+    load_as(utterances, front_end, tokenizer, &conversion, stop)
+}
+
+/// [`load_until`], of audio that may be converted.
+pub(crate) fn load_as(
+    utterances: &[Utterance],
+    front_end: &FrontEnd,
+    tokenizer: Option<&Tokenizer>,
+    conversion: &Conversion,
+    stop: &AtomicBool,
+) -> Result<Vec<Example>> {
     let load = |utterance: &Utterance| -> Result<Example> {
         if stop.load(Ordering::Relaxed) {
             return Err(Error::Stopped);
         }
-        let audio = utterance.audio(front_end.config().sample_rate)?;
+        let named =
+            |error| speech::Error::Utterance { utterance: utterance.id.clone(), source: Box::new(error) };
+        let (audio, changes) = utterance.audio_as(front_end.config().sample_rate, conversion)?;
         Ok(Example {
             id: utterance.id.clone(),
             text: utterance.text.clone(),
             subset: utterance.subset.clone(),
             seconds: utterance.seconds,
             heard: audio.samples.len() as f64 / f64::from(audio.sample_rate),
-            features: front_end.log_mel(&audio)?,
-            labels: tokenizer.map_or(Ok(Vec::new()), |tokenizer| tokenizer.encode(&utterance.text))?,
+            features: front_end.log_mel(&audio).map_err(named)?,
+            labels: tokenizer
+                .map_or(Ok(Vec::new()), |tokenizer| tokenizer.encode(&utterance.text))
+                .map_err(named)?,
+            changes,
         })
     };
     // Collected as results first, so that the reported error does not depend on who finished first.
     let loaded: Vec<Result<Example>> = utterances.par_iter().map(load).collect();
     loaded.into_iter().collect()
+}
+
+/// Adds up what was done to how many recordings.
+pub(crate) fn count_changes(counts: &mut BTreeMap<Change, usize>, examples: &[Example]) {
+    for change in examples.iter().flat_map(|example| &example.changes) {
+        *counts.entry(*change).or_default() += 1;
+    }
 }
 
 /// Makes batches of augmented utterances; every batch depends on `(seed, epoch, utterance)` alone.

@@ -4,12 +4,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use decoding::{Greedy, greedy};
 use rayon::prelude::*;
-use serde::Serialize;
-use speech::{Tokenizer, WordErrors, bootstrap_interval, word_errors};
+use serde::{Serialize, Serializer};
+use speech::{Change, Tokenizer, WordErrors, bootstrap_interval, word_errors};
 
 use crate::data::{self, Example};
 use crate::model::Model;
 use crate::recipe::Recipe;
+use crate::silence::is_silence;
 use crate::stepwise::Stepwise;
 use crate::tensors::with_slice;
 use crate::{Error, Result};
@@ -37,9 +38,11 @@ pub struct Transcript {
 /// Word error rate of a set, with its counts and its 95 % bootstrap interval over utterances.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Score {
-    /// Errors per reference word.
+    /// Errors per reference word; infinite, in JSON null, where words were heard and none was said.
+    #[serde(serialize_with = "finite")]
     pub wer: f64,
-    /// Lower and upper end of the interval.
+    /// Lower and upper end of the interval; either may be infinite, in JSON null.
+    #[serde(serialize_with = "both_finite")]
     pub interval: (f64, f64),
     /// Words that became others.
     pub substitutions: usize,
@@ -53,6 +56,16 @@ pub struct Score {
     pub utterances: usize,
 }
 
+/// JSON has no infinity.
+fn finite<S: Serializer>(rate: &f64, to: S) -> std::result::Result<S::Ok, S::Error> {
+    Some(rate).filter(|rate| rate.is_finite()).serialize(to)
+}
+
+fn both_finite<S: Serializer>(rates: &(f64, f64), to: S) -> std::result::Result<S::Ok, S::Error> {
+    let or_none = |rate: f64| Some(rate).filter(|rate| rate.is_finite());
+    (or_none(rates.0), or_none(rates.1)).serialize(to)
+}
+
 /// The outcome of an evaluation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Evaluation {
@@ -63,6 +76,9 @@ pub struct Evaluation {
     /// What was said and heard, in the order of the manifest.
     #[serde(skip)]
     pub transcripts: Vec<Transcript>,
+    /// What was done to how many recordings so that the model can read them.
+    #[serde(skip)]
+    pub changes: BTreeMap<Change, usize>,
 }
 
 impl Evaluation {
@@ -100,6 +116,18 @@ pub(crate) fn evaluate(
     examples: &[Example],
     stop: &AtomicBool,
 ) -> Result<Evaluation> {
+    evaluate_with(model, tokenizer, recipe, examples, 0.0, stop)
+}
+
+/// [`evaluate`] that does not believe the words of silence; see [`crate::Recogniser::with_silence`].
+pub(crate) fn evaluate_with(
+    model: &Model,
+    tokenizer: &Tokenizer,
+    recipe: &Recipe,
+    examples: &[Example],
+    silence: f64,
+    stop: &AtomicBool,
+) -> Result<Evaluation> {
     if examples.is_empty() {
         return Err(Error::Empty { what: "evaluation".into() });
     }
@@ -116,7 +144,11 @@ pub(crate) fn evaluate(
         let found = with_slice(&frames, |frames: &[f32]| {
             let decode = |(b, &length): (usize, &usize)| -> Result<String> {
                 let frames = &frames[b * padded * width..][..length * width];
-                Ok(tokenizer.decode(&greedy(&stepwise, frames, &options)?.labels)?)
+                let found = greedy(&stepwise, frames, &options)?;
+                if is_silence(planes[b], tokenizer, &found, silence) {
+                    return Ok(String::new());
+                }
+                Ok(tokenizer.decode(&found.labels)?)
             };
             Ok(lengths.par_iter().enumerate().map(|(b, length)| decode((b, length))).collect::<Vec<_>>())
         })?;
@@ -143,5 +175,29 @@ pub(crate) fn evaluate(
     }
     let all: Vec<WordErrors> = transcripts.iter().map(|transcript| transcript.errors).collect();
     let subsets = subsets.into_iter().map(|(name, errors)| (name, score(&errors))).collect();
-    Ok(Evaluation { overall: score(&all), subsets, transcripts })
+    let mut changes = BTreeMap::new();
+    data::count_changes(&mut changes, examples);
+    Ok(Evaluation { overall: score(&all), subsets, transcripts, changes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_without_a_reference_are_defined_and_json() {
+        let json = |pairs: &[(&str, &str)]| {
+            let errors: Vec<_> = pairs.iter().map(|(said, heard)| word_errors(said, heard)).collect();
+            let text = serde_json::to_string(&score(&errors)).unwrap();
+            serde_json::from_str::<serde_json::Value>(&text).unwrap()
+        };
+        let nothing = json(&[("", ""), ("", "")]);
+        assert_eq!((&nothing["wer"], &nothing["interval"]), (&0.0.into(), &serde_json::json!([0.0, 0.0])));
+        let invented = json(&[("", "a"), ("", "a b")]);
+        assert_eq!((&invented["insertions"], &invented["words"]), (&3.into(), &0.into()));
+        assert_eq!((&invented["wer"], &invented["interval"]), (&().into(), &serde_json::json!([null, null])));
+        // Some of the resampled sets have no word.
+        let both = json(&[("", "a"), ("b", "b")]);
+        assert_eq!((&both["wer"], &both["interval"]), (&1.0.into(), &serde_json::json!([0.0, null])));
+    }
 }

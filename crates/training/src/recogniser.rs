@@ -3,17 +3,18 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use decoding::{Greedy, greedy};
-use speech::{Audio, FrontEnd, Tokenizer, Utterance};
+use speech::{Audio, Change, Conversion, FrontEnd, Tokenizer, Utterance};
 
-use crate::Result;
 use crate::align::Alignments;
 use crate::checkpoint::Checkpoint;
 use crate::data::{self, Example};
 use crate::evaluate::Evaluation;
 use crate::model::{JointRows, Model};
 use crate::recipe::Recipe;
+use crate::silence::{self, SILENCE};
 use crate::stepwise::Stepwise;
 use crate::tensors::with_slice;
+use crate::{Error, Result};
 
 /// Utterances that are aligned before the next ones are read: enough for a choice of batches of similar length.
 const AT_ONCE: usize = 64;
@@ -25,6 +26,8 @@ pub struct Recogniser {
     stepwise: Stepwise,
     tokenizer: Tokenizer,
     front_end: FrontEnd,
+    conversion: Conversion,
+    silence: f64,
     warning: Option<String>,
 }
 
@@ -46,13 +49,15 @@ pub struct Transcription {
     pub text: String,
     /// Its tokens.
     pub tokens: Vec<TimedToken>,
+    /// Whether words were found that are not believed; see [`Recogniser::with_silence`].
+    pub silence: bool,
 }
 
 impl Recogniser {
     /// Loads a checkpoint; the averaged weights if it has them.
     ///
     /// # Errors
-    /// [`crate::Error::Io`] or [`crate::Error::Checkpoint`] if the file is missing, corrupt, truncated or foreign.
+    /// [`Error::Io`] or [`Error::Checkpoint`] if the file is missing, corrupt, truncated or foreign.
     pub fn load(path: &Path) -> Result<Self> {
         let checkpoint = Checkpoint::read(path)?;
         let recipe = checkpoint.recipe(path)?;
@@ -62,14 +67,47 @@ impl Recogniser {
         let model = Model::new(&recipe, tokenizer.size())?;
         model.parameters().set(checkpoint.average.as_ref().unwrap_or(&checkpoint.weights))?;
         let stepwise = Stepwise::new(&model)?;
+        let conversion = Conversion { resample: recipe.features.resample, ..Conversion::default() };
         let warning = (!checkpoint.summed)
             .then(|| format!("{}: an older file: {}", path.display(), crate::checkpoint::UNSUMMED));
-        Ok(Recogniser { recipe, model, stepwise, tokenizer, front_end, warning })
+        let silence = SILENCE;
+        Ok(Recogniser { recipe, model, stepwise, tokenizer, front_end, conversion, silence, warning })
     }
 
     /// What a user should know of the checkpoint that it was loaded from, if anything.
     pub fn warning(&self) -> Option<&str> {
         self.warning.as_deref()
+    }
+
+    /// From now on, recordings may be converted so that the model can read them; without, other sample rates (unless the recipe
+    /// resamples) and several channels are errors.
+    pub fn with_conversion(mut self, conversion: Conversion) -> Self {
+        self.conversion = conversion;
+        self.conversion.resample |= self.recipe.features.resample;
+        self
+    }
+
+    /// From now on, a text is taken for what the model makes of silence, and left out, if no word of it has at least this
+    /// posterior: the product of its tokens'. The words of audio that is the same from beginning to end, such as digital silence or
+    /// less than a window of sound, are never believed, since the model cannot have got them from there. [`SILENCE`] by default; 0
+    /// believes every text.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if it is not from 0 to 1.
+    pub fn with_silence(mut self, posterior: f64) -> Result<Self> {
+        if !(0.0..=1.0).contains(&posterior) {
+            return Err(Error::shape("silence", "a posterior from 0 to 1", format!("{posterior:.4e}")));
+        }
+        self.silence = posterior;
+        Ok(self)
+    }
+
+    /// Reads a recording, converted as it may be, and says what was done to it.
+    ///
+    /// # Errors
+    /// [`Error::Speech`], which names the file.
+    pub fn read(&self, path: &Path) -> Result<(Audio, Vec<Change>)> {
+        Ok(speech::read_audio_as(path, self.front_end.config().sample_rate, &self.conversion)?)
     }
 
     /// The model.
@@ -90,12 +128,18 @@ impl Recogniser {
     /// What the loss of some utterances is computed from, all in one padded batch.
     ///
     /// # Errors
-    /// [`crate::Error::Empty`] for an empty list; [`crate::Error::Speech`] for audio or text that the model cannot read.
+    /// [`Error::Empty`] for an empty list; [`Error::Speech`] for audio or text that the model cannot read.
     pub fn joint_rows(&self, utterances: &[Utterance]) -> Result<JointRows> {
         if utterances.is_empty() {
-            return Err(crate::Error::Empty { what: "batch".into() });
+            return Err(Error::Empty { what: "batch".into() });
         }
-        let examples = data::load(utterances, &self.front_end, Some(&self.tokenizer))?;
+        let examples = data::load_as(
+            utterances,
+            &self.front_end,
+            Some(&self.tokenizer),
+            &self.conversion,
+            &AtomicBool::new(false),
+        )?;
         let planes: Vec<_> = examples.iter().map(|example| &example.features).collect();
         let (rows, lengths) = data::collate(&planes, &self.recipe.encoder.rows)?;
         let labels: Vec<Vec<u32>> = examples.iter().map(|example| example.labels.clone()).collect();
@@ -107,15 +151,21 @@ impl Recogniser {
     /// An utterance without a path is no error; the result names it. Features are held for 64 utterances at a time.
     ///
     /// # Errors
-    /// [`crate::Error::Empty`] for an empty list; [`crate::Error::Speech`] for audio that cannot be read, or a text with a symbol
+    /// [`Error::Empty`] for an empty list; [`Error::Speech`] for audio that cannot be read, or a text with a symbol
     /// that the model does not know.
     pub fn align(&self, utterances: &[Utterance]) -> Result<Alignments> {
         if utterances.is_empty() {
-            return Err(crate::Error::Empty { what: "alignment".into() });
+            return Err(Error::Empty { what: "alignment".into() });
         }
         let mut found = Alignments::new(&self.recipe);
         for some in utterances.chunks(AT_ONCE) {
-            let examples = data::load(some, &self.front_end, Some(&self.tokenizer))?;
+            let examples = data::load_as(
+                some,
+                &self.front_end,
+                Some(&self.tokenizer),
+                &self.conversion,
+                &AtomicBool::new(false),
+            )?;
             found.extend(&self.model, &self.tokenizer, &self.recipe, &examples)?;
         }
         Ok(found)
@@ -124,13 +174,16 @@ impl Recogniser {
     /// Recognises one recording, greedily.
     ///
     /// # Errors
-    /// [`crate::Error::Speech`] if the audio has another sample rate than the model or is too short.
+    /// [`Error::Speech`] if the audio has another sample rate than the model or is too short.
     pub fn transcribe(&self, audio: &Audio) -> Result<Transcription> {
         let plane = self.front_end.log_mel(audio)?;
         let (rows, lengths) = data::collate(&[&plane], &self.recipe.encoder.rows)?;
         let (frames, _) = self.model.encode(&rows, &lengths)?;
         let options = Greedy::default();
         let found = with_slice(&frames, |frames: &[f32]| Ok(greedy(&self.stepwise, frames, &options)))??;
+        if silence::is_silence(&plane, &self.tokenizer, &found, self.silence) {
+            return Ok(Transcription { text: String::new(), tokens: Vec::new(), silence: true });
+        }
         let seconds = self.recipe.frame_ms() / 1000.0;
         let names = self.tokenizer.tokens();
         let labels = found.labels.iter().zip(&found.frames).zip(&found.log_probs);
@@ -140,16 +193,17 @@ impl Recogniser {
             log_prob,
         });
         let tokens = tokens.collect();
-        Ok(Transcription { text: self.tokenizer.decode(&found.labels)?, tokens })
+        Ok(Transcription { text: self.tokenizer.decode(&found.labels)?, tokens, silence: false })
     }
 }
 
 /// Recognises every utterance of a list and counts word errors, for each subset apart and overall.
 ///
 /// # Errors
-/// [`crate::Error::Empty`] for an empty list; [`crate::Error::Speech`] for audio that cannot be read.
+/// [`Error::Empty`] for an empty list; [`Error::Speech`] for audio that cannot be read.
 pub fn evaluate(recogniser: &Recogniser, utterances: &[Utterance]) -> Result<Evaluation> {
-    let examples: Vec<Example> = data::load(utterances, &recogniser.front_end, None)?;
-    let Recogniser { model, tokenizer, recipe, .. } = recogniser;
-    crate::evaluate::evaluate(model, tokenizer, recipe, &examples, &AtomicBool::new(false))
+    let Recogniser { recipe, model, tokenizer, front_end, conversion, silence, .. } = recogniser;
+    let go_on = AtomicBool::new(false);
+    let examples: Vec<Example> = data::load_as(utterances, front_end, None, conversion, &go_on)?;
+    crate::evaluate::evaluate_with(model, tokenizer, recipe, &examples, *silence, &go_on)
 }

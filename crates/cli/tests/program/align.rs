@@ -5,7 +5,7 @@ use super::toy::{Toy, leftovers};
 use super::{finish, panda};
 
 /// A model that has learnt to tell the words apart, on at most one label a frame.
-fn trained() -> Toy {
+pub fn trained() -> Toy {
     let toy = Toy::new();
     let often = format!("train = {:?}", ["train.jsonl"; 40]);
     toy.recipe(&[
@@ -20,7 +20,7 @@ fn trained() -> Toy {
     toy
 }
 
-const CHECKPOINT: &str = "run/best.safetensors";
+pub const CHECKPOINT: &str = "run/best.safetensors";
 
 #[test]
 fn words_have_times_in_ctm_and_json() {

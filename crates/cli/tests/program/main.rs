@@ -4,6 +4,7 @@ mod align;
 mod bench;
 mod commands;
 mod kill_and_resume;
+mod listening;
 mod sizes;
 mod streams;
 mod threads;

@@ -184,3 +184,14 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn messages_print_numbers_short() {
+    let config = FeatureConfig { low_hz: 3e38, ..FeatureConfig::default() };
+    let message = FrontEnd::new(&config).err().unwrap().to_string();
+    assert!(message.ends_with("found 3.0000e38"), "{message}");
+    // Differences of such samples are no numbers.
+    let audio = Audio { samples: vec![3e38, -3e38], sample_rate: 16_000 };
+    let message = FrontEnd::new(&FeatureConfig::default()).unwrap().log_mel(&audio).unwrap_err().to_string();
+    assert!(message.ends_with("found 3.0000e38 at sample 0"), "{message}");
+}

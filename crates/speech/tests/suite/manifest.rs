@@ -212,3 +212,44 @@ fn audio_is_checked_against_the_manifest() {
     let error = missing.audio(8000).unwrap_err();
     assert!(error.to_string().contains("`y`") && error.to_string().contains("gone.wav"), "{error}");
 }
+
+#[test]
+fn a_byte_order_mark_is_passed_over() {
+    let folder = folder();
+    let list = read(
+        &folder,
+        "\u{feff}{\"id\": \"x\", \"file\": \"pack.wav\", \"text\": \"one\", \"seconds\": 1}\r\n",
+    );
+    assert_eq!(list.unwrap()[0].id, "x");
+    // In the middle it is no mark.
+    second_line("\u{feff}{}", |e| matches!(e, Error::ManifestSyntax { line: 2, .. }));
+}
+
+#[test]
+fn numbers_that_nobody_can_mean_are_refused_and_printed_short() {
+    let rest = r#""id": "x", "text": "one""#;
+    let string = r#""recordings": ["a", "b"], "seconds": 1"#;
+    let cases = [
+        ("seconds", r#""file": "pack.wav", "seconds": 1e300"#.to_owned()),
+        ("seconds", r#""file": "pack.wav", "seconds": -1.23456789012345e-300"#.into()),
+        ("duration", r#""audio_filepath": "pack.wav", "duration": 1e300"#.into()),
+        ("duration", r#""audio_filepath": "pack.wav", "duration": -1, "seconds": 1, "offset": 0"#.into()),
+        ("offset", r#""audio_filepath": "pack.wav", "duration": 1, "offset": 1e300"#.into()),
+        ("num_samples", format!(r#""file": "pack.wav", "seconds": 1, "num_samples": {}"#, u64::MAX)),
+        (
+            "offset_samples",
+            format!(r#""file": "pack.wav", "seconds": 1, "num_samples": 1, "offset_samples": {}"#, u64::MAX),
+        ),
+        // Silence that would take more memory than the machine has.
+        ("gaps_ms", format!(r#"{string}, "gaps_ms": [{}], "lead_ms": 0, "tail_ms": 0"#, u32::MAX)),
+        ("gaps_ms", format!(r#"{string}, "gaps_ms": [0], "lead_ms": 3000000, "tail_ms": 600001"#)),
+    ];
+    for (name, fields) in cases {
+        let message = second_line(
+            &format!("{{{rest}, {fields}}}"),
+            |e| matches!(e, Error::ManifestValue { field, line: 2, .. } if *field == name),
+        );
+        let found = message.rsplit("found ").next().unwrap().trim_end_matches(" ms");
+        assert!(found.len() <= 12, "{message}");
+    }
+}

@@ -175,3 +175,24 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn kinds_are_named_and_byte_pairs_say_what_they_lack() {
+    for kind in KINDS {
+        let json = serde_json::to_string(&kind).unwrap();
+        assert_eq!(serde_json::from_str::<TokenizerKind>(&json).unwrap(), kind, "{json}");
+    }
+    assert_eq!(serde_json::from_str::<TokenizerKind>(r#"{"words": null}"#).unwrap(), Words);
+    let cases = [
+        (r#""bpe""#, "kind `bpe` lacks its `size`"),
+        (r#"{"bpe": {}}"#, "missing field `size`"),
+        (r#"{"bpe": {"size": 5, "sizes": 5}}"#, "unknown field `sizes`"),
+        (r#"{"bpe": {"size": -5}}"#, "invalid value"),
+        (r#""byte-pairs""#, "unknown kind `byte-pairs`, expected `words`, `characters`"),
+        ("7", "expected `words`"),
+    ];
+    for (json, part) in cases {
+        let message = serde_json::from_str::<TokenizerKind>(json).unwrap_err().to_string();
+        assert!(message.contains(part), "{json}: {message}");
+    }
+}

@@ -7,7 +7,7 @@ use speech::{Tokenizer, TokenizerKind};
 const MARK: char = '\u{2581}';
 
 /// The labels of each word; white space is in none.
-pub(super) fn groups(tokenizer: &Tokenizer, labels: &[u32]) -> Vec<Range<usize>> {
+pub(crate) fn groups(tokenizer: &Tokenizer, labels: &[u32]) -> Vec<Range<usize>> {
     let (kind, names) = (tokenizer.kind(), tokenizer.tokens());
     let mut groups: Vec<Range<usize>> = Vec::new();
     let mut inside = false;

@@ -1,0 +1,59 @@
+//! What the commands that listen have in common: recordings that do not fit the model.
+use std::collections::BTreeMap;
+
+use speech::{Change, Channel, Conversion};
+use training::Recogniser;
+
+use crate::error::{Error, Result};
+use crate::out::complain;
+
+/// How recordings are read.
+#[derive(clap::Args)]
+pub struct AudioArguments {
+    /// Take this channel, from 1, of recordings that have several; `mix` takes their mean
+    #[arg(long, value_name = "mix|N", default_value = "mix")]
+    channel: Channel,
+    /// Resample recordings of another sample rate than the model's, instead of refusing them
+    #[arg(long)]
+    resample: bool,
+}
+
+/// When the words of silence are left out.
+#[derive(clap::Args)]
+pub struct SilenceArguments {
+    /// Leave out a text of which no word has at least this posterior, and every text of audio that is the same from beginning to
+    /// end; 0 believes all
+    #[arg(long, value_name = "P", default_value_t = training::SILENCE)]
+    silence: f64,
+}
+
+impl AudioArguments {
+    /// A recogniser that reads as the arguments say.
+    pub fn apply(&self, recogniser: Recogniser) -> Recogniser {
+        recogniser.with_conversion(Conversion { channel: self.channel, resample: self.resample })
+    }
+
+    /// An error with the argument that would have helped.
+    pub fn advise(&self, error: training::Error) -> Error {
+        use speech::Error::{FileRate, SampleRate};
+        let rate = matches!(error, training::Error::Speech(FileRate { .. } | SampleRate { .. }));
+        match rate && !self.resample {
+            true => Error::Advised { source: error, advice: "--resample converts it" },
+            false => error.into(),
+        }
+    }
+}
+
+impl SilenceArguments {
+    /// A recogniser that believes what the arguments say.
+    pub fn apply(&self, recogniser: Recogniser) -> Result<Recogniser> {
+        Ok(recogniser.with_silence(self.silence)?)
+    }
+}
+
+/// Says on standard error what was done to how many recordings, a line for each thing.
+pub fn note(changes: &BTreeMap<Change, usize>) {
+    for (change, count) in changes {
+        complain!("note: {change}: {count} recording{}", if *count == 1 { "" } else { "s" });
+    }
+}

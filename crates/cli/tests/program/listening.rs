@@ -1,0 +1,172 @@
+//! Recordings that are not as the model wants them, and recordings in which nothing is said.
+use std::path::Path;
+
+use super::align::{CHECKPOINT, trained};
+use super::toy::{RATE, Toy, write_wav};
+use super::{finish, panda};
+
+/// Samples of a file of the toy corpus.
+fn samples(toy: &Toy, name: &str) -> Vec<i16> {
+    hound::WavReader::open(toy.path(name)).unwrap().into_samples().map(|sample| sample.unwrap()).collect()
+}
+
+fn write_stereo(path: &Path, left: &[i16], right: &[i16]) {
+    let spec = hound::WavSpec {
+        channels: 2,
+        sample_rate: RATE,
+        bits_per_sample: 16,
+        sample_format: hound::SampleFormat::Int,
+    };
+    let mut writer = hound::WavWriter::create(path, spec).unwrap();
+    left.iter().zip(right).for_each(|(&l, &r)| [l, r].iter().for_each(|&x| writer.write_sample(x).unwrap()));
+    writer.finalize().unwrap();
+}
+
+#[test]
+fn what_does_not_fit_is_converted_or_named() {
+    let toy = trained();
+    let folder = toy.path("");
+    let run = |arguments: &[&str]| finish(panda(&folder, arguments));
+    let (one, other) = (samples(&toy, "2.wav"), samples(&toy, "5.wav"));
+    let length = one.len().min(other.len());
+    write_stereo(&toy.path("both.wav"), &one[..length], &other[..length]);
+    let louder: Vec<i16> = one.iter().map(|x| 2 * x).collect();
+    write_stereo(&toy.path("left.wav"), &louder, &vec![0; one.len()]);
+    // Twice the rate: every sample and the mean of it and the next.
+    let next = one.iter().skip(1).chain(one.last());
+    let twice: Vec<i16> =
+        one.iter().zip(next).flat_map(|(&a, &b)| [a, ((i32::from(a) + i32::from(b)) / 2) as i16]).collect();
+    write_wav(&toy.path("fast.wav"), 2 * RATE, &twice);
+
+    let (code, out, err) = run(&["transcribe", CHECKPOINT, "2.wav", "left.wav"]);
+    assert_eq!(code, Some(0), "{err}");
+    assert_eq!(out, "2.wav: middle high middle\nleft.wav: middle high middle\n");
+    assert_eq!(err, "note: left.wav: 2 channels mixed down to one\n");
+    let (code, out, err) = run(&["transcribe", CHECKPOINT, "--channel", "1", "both.wav"]);
+    assert_eq!((code, out.as_str()), (Some(0), "both.wav: middle high middle\n"), "{err}");
+    assert_eq!(err, "note: both.wav: channel 1 of 2 taken\n");
+    let (code, _, err) = run(&["transcribe", CHECKPOINT, "--channel", "3", "both.wav"]);
+    assert!(code == Some(2) && err.contains("both.wav: expected a file with a channel 3"), "{err}");
+    let (code, _, err) = run(&["transcribe", CHECKPOINT, "--channel", "0", "both.wav"]);
+    assert!(code == Some(2) && err.contains("--channel"), "{err}");
+
+    let (code, out, err) = run(&["transcribe", CHECKPOINT, "fast.wav"]);
+    assert_eq!((code, out.as_str()), (Some(2), ""));
+    assert_eq!(err, "error: fast.wav: expected audio at 8000 Hz, found 16000 Hz; --resample converts it\n");
+    let (code, out, err) = run(&["transcribe", CHECKPOINT, "fast.wav", "--resample"]);
+    assert_eq!((code, out.as_str()), (Some(0), "fast.wav: middle high middle\n"), "{err}");
+    assert_eq!(err, "note: fast.wav: resampled from 16000 to 8000 Hz\n");
+
+    // The same for lists, where one line stands for all; a byte order mark does no harm.
+    let line = |id: &str, file: &str| {
+        format!(
+            "{{\"id\": \"{id}\", \"file\": \"{file}\", \"text\": \"middle high middle\", \"seconds\": 1}}\n"
+        )
+    };
+    let lines =
+        format!("\u{feff}{}{}{}", line("a b", "fast.wav"), line("a_b", "left.wav"), line("", "fast.wav"));
+    toy.write("list.jsonl", &lines);
+    for command in ["evaluate", "align"] {
+        let (code, _, err) = run(&[command, CHECKPOINT, "list.jsonl"]);
+        let parts =
+            ["utterance `a b`", "expected 8000 Hz, found 16000 Hz", "fast.wav; --resample converts it"];
+        assert!(code == Some(2) && parts.iter().all(|part| err.contains(part)), "{command}: {err}");
+        let (code, out, err) = run(&[command, CHECKPOINT, "list.jsonl", "--resample"]);
+        assert_eq!(code, Some(0), "{command}: {err}");
+        let notes = "note: 2 channels mixed down to one: 1 recording\nnote: resampled from 16000 to 8000 Hz: 2 recordings\n";
+        assert_eq!(err, notes, "{command}");
+        if command == "evaluate" {
+            assert!(out.contains("WER   0.00 %") && out.contains("of 9 words in 3"), "{out}");
+        } else {
+            let ids: Vec<&str> = out.lines().map(|line| line.split(' ').next().unwrap()).collect();
+            assert_eq!(ids, ["a_b~2", "a_b~2", "a_b~2", "a_b", "a_b", "a_b", "_", "_", "_"], "{out}");
+        }
+    }
+
+    // Errors of sound that is none name utterance and file, whatever reads it.
+    let spec = hound::WavSpec {
+        channels: 1,
+        sample_rate: RATE,
+        bits_per_sample: 32,
+        sample_format: hound::SampleFormat::Float,
+    };
+    let mut writer = hound::WavWriter::create(toy.path("bad.wav"), spec).unwrap();
+    [0.5f32, f32::NAN].iter().for_each(|&x| writer.write_sample(x).unwrap());
+    writer.finalize().unwrap();
+    toy.write("list.jsonl", &line("worse", "bad.wav"));
+    for command in ["evaluate", "align"] {
+        let (code, _, err) = run(&[command, CHECKPOINT, "list.jsonl"]);
+        let parts = ["`worse`", "bad.wav", "found NaN at sample 1"];
+        assert!(code == Some(2) && parts.iter().all(|part| err.contains(part)), "{command}: {err}");
+    }
+}
+
+#[test]
+fn nothing_is_heard_in_silence() {
+    let toy = trained();
+    let folder = toy.path("");
+    let files = ["second.wav", "long.wav", "sample.wav"];
+    for (file, samples) in files.iter().zip([vec![0; 8000], vec![0; 80_000], vec![1234]]) {
+        write_wav(&toy.path(file), RATE, &samples);
+    }
+    let line = |file: &str| {
+        format!("{{\"id\": \"{file}\", \"file\": \"{file}\", \"text\": \"\", \"seconds\": 1}}\n")
+    };
+    toy.write("silent.jsonl", &files.map(line).concat());
+    let transcribe = |more: &[&str]| {
+        let (code, out, err) =
+            finish(panda(&folder, &[&["transcribe", CHECKPOINT][..], &files, more].concat()));
+        assert_eq!(code, Some(0), "{err}");
+        (out, err)
+    };
+    let (out, _) = transcribe(&[]);
+    assert_eq!(out, "second.wav: \nlong.wav: \nsample.wav: \n");
+    let evaluate = |more: &[&str]| {
+        let (code, out, err) =
+            finish(panda(&folder, &[&["evaluate", CHECKPOINT, "silent.jsonl"], more].concat()));
+        assert_eq!(code, Some(0), "{err}");
+        out
+    };
+    assert!(evaluate(&[]).contains("WER   0.00 %"));
+    // The model by itself makes words of it, or this test would not be one.
+    let (out, err) = transcribe(&["--silence", "0"]);
+    assert!(["low", "middle", "high"].iter().any(|word| out.contains(word)), "{out}");
+    assert_eq!(err, "");
+    let (_, err) = transcribe(&[]);
+    assert!(err.contains("words that are not believed were left out; --silence 0 shows them"), "{err}");
+    assert!(evaluate(&["--silence", "0"]).contains(" of 0 words in 3 utterances"));
+    // What is said is still heard.
+    let (_, out, _) = finish(panda(&folder, &["transcribe", CHECKPOINT, "0.wav", "5.wav"]));
+    assert_eq!(out, "0.wav: low\n5.wav: high middle low low\n");
+    for wrong in ["-0.1", "1.5", "NaN"] {
+        let argument = format!("--silence={wrong}");
+        let (code, _, err) = finish(panda(&folder, &["transcribe", CHECKPOINT, "0.wav", &argument]));
+        assert!(code == Some(2) && err.contains("silence: expected a posterior from 0 to 1"), "{err}");
+    }
+}
+
+#[test]
+fn byte_pairs_without_a_size_say_so() {
+    let toy = Toy::new();
+    toy.recipe(&[("kind = \"words\"", "kind = \"bpe\"")]);
+    let (code, _, err) = finish(panda(&toy.path(""), &["info", "recipe.toml"]));
+    assert_eq!(code, Some(2));
+    assert!(err.contains("kind `bpe` lacks its `size`") && err.contains("{ bpe = { size = 500 } }"), "{err}");
+}
+
+#[test]
+fn training_resamples_if_the_recipe_says_so() {
+    let toy = Toy::new();
+    toy.recipe(&[("sample_rate = 8000", "sample_rate = 4000"), ("epochs = 3", "epochs = 1")]);
+    let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
+    assert!(code == Some(2) && err.contains("utterance `toy-0`: expected 4000 Hz, found 8000 Hz"), "{err}");
+    toy.recipe(&[
+        ("sample_rate = 8000", "sample_rate = 4000\nresample = true"),
+        ("epochs = 3", "epochs = 1"),
+    ]);
+    let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
+    assert_eq!(code, Some(0), "{err}");
+    // Its checkpoint knows that.
+    let (code, _, err) = finish(panda(&toy.path(""), &["transcribe", "run/last.safetensors", "0.wav"]));
+    assert!(code == Some(0) && err.starts_with("note: 0.wav: resampled from 8000 to 4000 Hz\n"), "{err}");
+}

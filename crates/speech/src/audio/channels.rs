@@ -1,0 +1,127 @@
+//! One signal of several channels, and what else may be done to a recording so that it fits.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// What a file of several channels gives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Channel {
+    /// An error: there must be one channel only.
+    #[default]
+    Only,
+    /// The mean of all.
+    Mix,
+    /// One of them, from 1.
+    Number(u32),
+}
+
+impl FromStr for Channel {
+    type Err = String;
+
+    /// `mix` or a number from 1.
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            _ if text == "mix" => Ok(Channel::Mix),
+            Ok(number) if number > 0 => Ok(Channel::Number(number)),
+            _ => Err("expected `mix` or a channel from 1 on".into()),
+        }
+    }
+}
+
+/// What may be done to a recording that is not as it is wanted; nothing, by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Conversion {
+    /// What a file of several channels gives.
+    pub channel: Channel,
+    /// Whether audio of another sample rate is resampled; else it is an error.
+    pub resample: bool,
+}
+
+/// What was done to a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Change {
+    /// Its channels were mixed down to their mean.
+    Mixed {
+        /// Their number.
+        channels: u32,
+    },
+    /// One of its channels was taken.
+    Chosen {
+        /// Which, from 1.
+        channel: u32,
+        /// Of how many.
+        channels: u32,
+    },
+    /// It was resampled.
+    Resampled {
+        /// Its own sample rate in hertz.
+        from: u32,
+        /// The one that it has now.
+        to: u32,
+    },
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Change::Mixed { channels } => write!(f, "{channels} channels mixed down to one"),
+            Change::Chosen { channel, channels } => write!(f, "channel {channel} of {channels} taken"),
+            Change::Resampled { from, to } => write!(f, "resampled from {from} to {to} Hz"),
+        }
+    }
+}
+
+/// Makes one signal of interleaved channels.
+pub(super) struct Mono {
+    /// The signal so far.
+    pub samples: Vec<f32>,
+    channels: u32,
+    /// The channel that is taken, from 0; all are averaged without.
+    chosen: Option<u32>,
+    /// Channel of the next sample.
+    next: u32,
+    sum: f64,
+}
+
+impl Mono {
+    /// None if a file of so many channels has not the one that is asked for, or not only one.
+    pub fn new(channels: u32, channel: Channel, room: usize) -> Option<(Self, Option<Change>)> {
+        let (chosen, change) = match channel {
+            Channel::Only | Channel::Mix | Channel::Number(1) if channels == 1 => (None, None),
+            Channel::Only => return None,
+            Channel::Mix if channels == 0 => return None,
+            Channel::Mix => (None, Some(Change::Mixed { channels })),
+            Channel::Number(channel) if (1..=channels).contains(&channel) => {
+                (Some(channel - 1), Some(Change::Chosen { channel, channels }))
+            }
+            Channel::Number(_) => return None,
+        };
+        let samples = Vec::with_capacity(room);
+        Some((Self { samples, channels, chosen, next: 0, sum: 0.0 }, change))
+    }
+
+    /// The next sample of the next channel.
+    #[inline]
+    pub fn push(&mut self, sample: f64) {
+        if self.channels == 1 {
+            self.samples.push(sample as f32);
+        } else {
+            self.push_of_many(sample);
+        }
+    }
+
+    fn push_of_many(&mut self, sample: f64) {
+        match self.chosen {
+            None => self.sum += sample,
+            Some(chosen) if chosen == self.next => self.sum = sample,
+            Some(_) => {}
+        }
+        self.next += 1;
+        if self.next == self.channels {
+            let count = if self.chosen.is_some() { 1.0 } else { f64::from(self.channels) };
+            self.samples.push((self.sum / count) as f32);
+            (self.next, self.sum) = (0, 0.0);
+        }
+    }
+}

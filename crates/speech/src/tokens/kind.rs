@@ -1,0 +1,64 @@
+//! How a recipe names the kind of its tokens.
+
+use std::fmt;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+
+use super::TokenizerKind;
+
+/// What stands in a table.
+#[derive(serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Table {
+    Words,
+    Characters,
+    InnerCharacters,
+    Bpe(Bpe),
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Bpe {
+    size: usize,
+}
+
+/// Derived, the error of `"bpe"` would speak of variants, not of what is missing.
+struct Kind;
+
+const EXPECTED: &str = "`words`, `characters`, `inner-characters` or `{ bpe = { size = 500 } }`";
+
+impl<'de> Visitor<'de> for Kind {
+    type Value = TokenizerKind;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(EXPECTED)
+    }
+
+    fn visit_str<E: Error>(self, name: &str) -> Result<TokenizerKind, E> {
+        match name {
+            "words" => Ok(TokenizerKind::Words),
+            "characters" => Ok(TokenizerKind::Characters),
+            "inner-characters" => Ok(TokenizerKind::InnerCharacters),
+            "bpe" => Err(E::custom(
+                "kind `bpe` lacks its `size`, the number of tokens: kind = { bpe = { size = 500 } }",
+            )),
+            other => Err(E::custom(format_args!("unknown kind `{other}`, expected {EXPECTED}"))),
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<TokenizerKind, A::Error> {
+        Ok(match Table::deserialize(MapAccessDeserializer::new(map))? {
+            Table::Words => TokenizerKind::Words,
+            Table::Characters => TokenizerKind::Characters,
+            Table::InnerCharacters => TokenizerKind::InnerCharacters,
+            Table::Bpe(Bpe { size }) => TokenizerKind::Bpe { size },
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for TokenizerKind {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Kind)
+    }
+}

@@ -1,0 +1,111 @@
+//! Every parser of this crate on damaged files: a value or an error that names the file, never a panic and never a hang.
+//!
+//! `tests/memory` of the workspace's root holds the same parsers to their memory.
+
+use std::fs;
+use std::path::Path;
+
+use speech::TokenizerKind::{Bpe, Characters, InnerCharacters, Words};
+use speech::{Channel, Conversion, Tokenizer, read_audio, read_audio_as, read_manifest};
+use tempfile::tempdir;
+
+use crate::common::digits;
+use crate::mutants::{WAV_WORDS, fuzz, wav_files};
+
+/// Reads a file in all ways.
+fn listen(path: &Path) {
+    let name = path.to_str().unwrap();
+    match read_audio(path) {
+        Ok(audio) => assert!(!audio.samples.is_empty() && audio.samples.iter().all(|x| x.is_finite())),
+        Err(error) => assert!(error.to_string().contains(name), "{error}"),
+    }
+    let conversion = Conversion { channel: Channel::Mix, resample: true };
+    // A rate that has much in common with most: transforms of a second are slow.
+    match read_audio_as(path, 8000, &conversion) {
+        Ok((audio, _)) => assert!(audio.sample_rate == 8000 && audio.samples.iter().all(|x| x.is_finite())),
+        Err(error) => assert!(error.to_string().contains(name), "{error}"),
+    }
+}
+
+fn audio(target: &'static str, good: Vec<Vec<u8>>, words: &'static [&'static [u8]], cases: u64) {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("mutant");
+    for file in &good {
+        fs::write(&path, file).unwrap();
+        read_audio_as(&path, 8000, &Conversion { channel: Channel::Mix, resample: true }).unwrap();
+    }
+    fuzz(target, good, words, cases, move |bytes| {
+        fs::write(&path, bytes).unwrap();
+        listen(&path);
+    });
+}
+
+#[test]
+fn wav() {
+    audio("wav", wav_files(), WAV_WORDS, 3000);
+}
+
+#[test]
+fn flac() {
+    let good = ["audio/dev/digits-dev-0000.flac", "audio/test/digits-test-0001.flac"];
+    let good = good.map(|file| fs::read(digits(file)).unwrap()).to_vec();
+    audio("flac", good, &[b"fLaC", b"\xff\xf8", b"\xff\xf9"], 1000);
+}
+
+const LINES: [&str; 4] = [
+    r#"{"id": "x", "file": "a.wav", "num_samples": 200, "sample_rate": 8000, "seconds": 0.025, "text": "one", "subset": "s"}"#,
+    r#"{"id": "y", "file": "a.wav", "offset_samples": 10, "num_samples": 20, "sample_rate": 8000, "text": "two", "crc32": "00000000"}"#,
+    r#"{"audio_filepath": "a.wav", "duration": 0.01, "offset": 0.005, "text": "three"}"#,
+    r#"{"id": "z", "recordings": ["r", "r"], "gaps_ms": [5], "lead_ms": 1, "tail_ms": 2, "seconds": 1.5, "text": "four"}"#,
+];
+
+#[test]
+fn manifest() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("list.jsonl");
+    fs::write(folder.path().join("a.wav"), &wav_files()[0]).unwrap();
+    let recording = r#"{"id": "r", "file": "a.wav", "offset_samples": 1, "num_samples": 9, "sample_rate": 8000, "text": "r"}"#;
+    fs::write(folder.path().join("recordings.jsonl"), recording).unwrap();
+    let good = [LINES.join("\n"), format!("\u{feff}{}\r\n\r\n{}", LINES[2], LINES[3])];
+    let good = good.map(String::into_bytes).to_vec();
+    let words: &[&[u8]] =
+        &[b"\n", b"null", b"1e300", b"-1", b"\"offset\": 1e9,", b"\"gaps_ms\": [4294967295],", b"[", b"{"];
+    fuzz("manifest", good, words, 3000, move |bytes| {
+        fs::write(&path, bytes).unwrap();
+        match read_manifest(&path) {
+            Ok(utterances) => {
+                assert!(!utterances.is_empty());
+                for utterance in utterances {
+                    if let Err(error) = utterance.audio(8000) {
+                        assert!(error.to_string().contains(&format!("`{}`", utterance.id)), "{error}");
+                    }
+                }
+            }
+            Err(error) => assert!(error.to_string().contains(folder.path().to_str().unwrap()), "{error}"),
+        }
+    });
+}
+
+#[test]
+fn tokenizer() {
+    let texts = ["the cat sat", "a cat's hat", "that bat"];
+    let kinds = [Words, Characters, InnerCharacters, Bpe { size: 16 }, Bpe { size: 40 }];
+    let good =
+        kinds.map(|kind| Tokenizer::train(kind, &texts).unwrap().to_json().unwrap().into_bytes()).to_vec();
+    let words: &[&[u8]] =
+        &[b"\xe2\x96\x81", b"\"\",", b"\"bpe\"", b"{\"bpe\":{\"size\":0}}", b"\"words\"", b"[]"];
+    fuzz("tokenizer", good, words, 3000, move |bytes| {
+        match Tokenizer::from_json(&String::from_utf8_lossy(bytes)) {
+            Ok(tokenizer) => {
+                let all: Vec<u32> = (0..tokenizer.size() as u32).collect();
+                tokenizer.decode(&all).unwrap();
+                for text in ["the cat sat", "", "zoo \u{2581}"] {
+                    if let Ok(ids) = tokenizer.encode(text) {
+                        assert!(ids.iter().all(|&id| (id as usize) < tokenizer.size()));
+                    }
+                }
+            }
+            Err(error) => assert!(error.to_string().starts_with("tokenizer"), "{error}"),
+        }
+    });
+}

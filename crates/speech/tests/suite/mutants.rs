@@ -1,0 +1,176 @@
+//! Files made from good ones by damage, for parsers that answer every input with a value or an error: no panic, no hang.
+//!
+//! A mutant depends on its target and its number alone. `PANDA_FUZZ_CASES` says how many are tried, `PANDA_FUZZ_FIRST` from which number
+//! on. Any test program can take this file in with `#[path]`.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+/// Longest time that one input may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Damages good files and hands them to a parser, which panics if anything is wrong.
+///
+/// `words` are pieces that the format is made of; they are put in and written over others.
+pub fn fuzz(
+    target: &'static str,
+    good: Vec<Vec<u8>>,
+    words: &'static [&'static [u8]],
+    cases: u64,
+    parse: impl Fn(&[u8]) + Send + 'static,
+) {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
+    let first = number("PANDA_FUZZ_FIRST").unwrap_or(0);
+    let last = first + number("PANDA_FUZZ_CASES").unwrap_or(cases);
+    let (tell, hear) = channel();
+    let worker = std::thread::spawn(move || {
+        for file in &good {
+            parse(file);
+        }
+        for case in first..last {
+            let mutant = mutant(target, case, &good, words);
+            let outcome = catch_unwind(AssertUnwindSafe(|| parse(&mutant)));
+            let failed = outcome.is_err();
+            if failed {
+                let path = std::env::temp_dir().join(format!("panda-{target}-{case}"));
+                let kept = std::fs::write(&path, &mutant);
+                eprintln!("{target}: case {case} failed; the input is in {} ({kept:?})", path.display());
+            }
+            if tell.send(case).is_err() || failed {
+                assert!(!failed, "{target}: case {case}");
+                return;
+            }
+        }
+    });
+    let mut next = first;
+    loop {
+        match hear.recv_timeout(PATIENCE) {
+            Ok(case) => next = case + 1,
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                panic!("{target}: case {next} takes longer than {PATIENCE:?}")
+            }
+        }
+    }
+    worker.join().unwrap_or_else(|_| panic!("{target}: see the case above"));
+    assert_eq!(next, last, "{target}");
+}
+
+/// The good files of a WAV parser: what writers write, by hand.
+pub fn wav_files() -> Vec<Vec<u8>> {
+    let sound: Vec<u8> = (0..400u32).map(|i| (i * i / 7) as u8).collect();
+    let format = |tag: u16, channels: u16, rate: u32, bits: u16| {
+        let frame = channels * bits.div_ceil(8);
+        let mut chunk = [tag.to_le_bytes(), channels.to_le_bytes()].concat();
+        chunk.extend([rate.to_le_bytes(), (rate * u32::from(frame)).to_le_bytes()].concat());
+        chunk.extend([frame.to_le_bytes(), bits.to_le_bytes()].concat());
+        chunk
+    };
+    let mut extensible = format(0xfffe, 2, 8000, 24);
+    extensible.extend([22, 0, 24, 0, 3, 0, 0, 0, 1, 0, 0, 0, 0, 0, 16, 0]);
+    extensible.extend([0x80, 0, 0, 0xaa, 0, 0x38, 0x9b, 0x71]);
+    let floats: Vec<u8> = (0..100).flat_map(|i| (i as f32 / 100.0 - 0.5).to_le_bytes()).collect();
+    vec![
+        wav(&[(b"fmt ", &format(1, 1, 8000, 16)), (b"data", &sound)], None),
+        wav(
+            &[(b"LIST", b"INFOx"), (b"fmt ", &format(1, 2, 8000, 16)), (b"data", &sound), (b"id3 ", b"x")],
+            None,
+        ),
+        wav(&[(b"fmt ", &format(3, 1, 16000, 32)), (b"fact", &[100, 0, 0, 0]), (b"data", &floats)], None),
+        wav(&[(b"fmt ", &extensible), (b"data", &sound[..396])], None),
+        wav(&[(b"fmt ", &format(1, 1, 8000, 8)), (b"data", &sound)], Some(u32::MAX)),
+    ]
+}
+
+/// A RIFF file of chunks, each padded to an even length; `length`, if given, is what RIFF and data say of theirs.
+pub fn wav(chunks: &[(&[u8; 4], &[u8])], length: Option<u32>) -> Vec<u8> {
+    let mut body = b"WAVE".to_vec();
+    for (name, content) in chunks {
+        let said = length.filter(|_| *name == b"data").unwrap_or(content.len() as u32);
+        body.extend([&name[..], &said.to_le_bytes(), content].concat());
+        body.extend(&[0][..content.len() % 2]);
+    }
+    let said = length.unwrap_or(body.len() as u32);
+    [&b"RIFF"[..], &said.to_le_bytes(), &body].concat()
+}
+
+/// Pieces that WAV files are made of.
+pub const WAV_WORDS: &[&[u8]] =
+    &[b"RIFF", b"WAVE", b"fmt ", b"data", b"LIST", b"data\xff\xff\xff\xff", b"data\0\0\0\0"];
+
+/// One damaged file.
+fn mutant(target: &str, case: u64, good: &[Vec<u8>], words: &[&[u8]]) -> Vec<u8> {
+    let seed = target.bytes().fold(case, |seed, byte| (seed ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    let mut random = Random(seed);
+    let mut bytes = good[random.below(good.len())].clone();
+    for _ in 0..=random.below(4) {
+        // Headers are short, and most can go wrong there.
+        let reach = if random.below(2) == 0 { bytes.len().min(64) } else { bytes.len() };
+        let place = random.below(reach + 1).min(bytes.len());
+        let end = place + random.below(bytes.len() - place + 1).min(1 << random.below(12));
+        match random.below(9) {
+            0 => bytes.truncate(place),
+            1 => drop(bytes.drain(place..end)),
+            2 => {
+                let again = bytes[place..end].to_vec();
+                bytes.splice(end..end, again);
+            }
+            3 => {
+                let other = &good[random.below(good.len())];
+                let from = random.below(other.len() + 1);
+                bytes.splice(place.., other[from..].iter().copied());
+            }
+            4 if !words.is_empty() => {
+                let word = words[random.below(words.len())].iter().copied();
+                let end = if random.below(2) == 0 { place } else { (place + word.len()).min(bytes.len()) };
+                bytes.splice(place..end, word);
+            }
+            5 => {
+                let noise: Vec<u8> = (0..random.below(16)).map(|_| random.next() as u8).collect();
+                bytes.splice(place..place, noise);
+            }
+            6 => {
+                // A number at the edge of its type, in either byte order.
+                let value = match random.below(4) {
+                    0 => 0,
+                    1 => u64::MAX >> random.below(64),
+                    2 => 1 << random.below(64),
+                    _ => random.next(),
+                };
+                let width = 1 << random.below(4);
+                let mut number = value.to_le_bytes()[..width].to_vec();
+                if random.below(2) == 0 {
+                    number.reverse();
+                }
+                bytes.iter_mut().skip(place).zip(number).for_each(|(to, from)| *to = from);
+            }
+            _ => {
+                if let Some(byte) = bytes.get_mut(place) {
+                    *byte ^= 1 << random.below(8);
+                }
+            }
+        }
+        // Doubling may not go on without end.
+        bytes.truncate(1 << 18);
+    }
+    bytes
+}
+
+/// SplitMix64 (Steele, Lea and Flood 2014).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `limit`, which is not 0.
+    fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
+}

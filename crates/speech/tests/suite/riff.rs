@@ -1,0 +1,113 @@
+//! WAV files as writers write them: odd chunks, lengths that were never filled in, extra fields.
+
+use std::fs;
+use std::path::PathBuf;
+
+use speech::{Error, read_audio};
+use tempfile::{TempDir, tempdir};
+
+use crate::mutants::wav;
+
+const PCM: [u8; 16] = [1, 0, 1, 0, 0x40, 0x1f, 0, 0, 0x80, 0x3e, 0, 0, 2, 0, 16, 0];
+const SOUND: [u8; 6] = [1, 0, 2, 0, 3, 0];
+
+fn file(folder: &TempDir, bytes: &[u8]) -> PathBuf {
+    let path = folder.path().join("a.wav");
+    fs::write(&path, bytes).unwrap();
+    path
+}
+
+/// The samples as integers.
+fn samples(bytes: &[u8]) -> Vec<i32> {
+    let audio = read_audio(&file(&tempdir().unwrap(), bytes)).unwrap();
+    assert_eq!(audio.sample_rate, 8000);
+    audio.samples.iter().map(|x| (x * 32768.0) as i32).collect()
+}
+
+#[test]
+fn chunks_of_odd_length_are_padded() {
+    for content in [&b"x"[..], b"xyz", b"", b"xy"] {
+        let chunks: &[(&[u8; 4], &[u8])] =
+            &[(b"LIST", content), (b"fmt ", &PCM), (b"id3 ", content), (b"data", &SOUND), (b"LIST", content)];
+        assert_eq!(samples(&wav(chunks, None)), [1, 2, 3], "{content:?}");
+        // Writers that forget the pad byte are read all the same.
+        let padded = wav(chunks, None);
+        let place = padded.windows(4).position(|w| w == b"fmt ").unwrap();
+        let mut bytes = padded.clone();
+        if content.len() % 2 == 1 {
+            bytes.remove(place - 1);
+        }
+        assert_eq!(samples(&bytes), [1, 2, 3], "{content:?}");
+    }
+    // Eight bits: the data itself is odd.
+    let eight = [1, 0, 1, 0, 0x40, 0x1f, 0, 0, 0x40, 0x1f, 0, 0, 1, 0, 8, 0];
+    assert_eq!(samples(&wav(&[(b"fmt ", &eight), (b"data", &[128, 129, 127])], None)), [0, 256, -256]);
+}
+
+#[test]
+fn fields_that_do_not_count_may_hold_anything() {
+    for more in [&[0, 0][..], &[9, 9], &[4, 0, 1, 2, 3, 4], &[0; 24]] {
+        let format = [&PCM[..], more].concat();
+        assert_eq!(samples(&wav(&[(b"fmt ", &format), (b"data", &SOUND)], None)), [1, 2, 3], "{more:?}");
+    }
+    // hound takes a fact chunk of four bytes only.
+    let chunks: &[(&[u8; 4], &[u8])] = &[(b"fmt ", &PCM), (b"fact", &[3, 0, 0, 0, 7, 7]), (b"data", &SOUND)];
+    assert_eq!(samples(&wav(chunks, None)), [1, 2, 3]);
+}
+
+#[test]
+fn a_stream_is_read_to_its_end() {
+    for said in [0, u32::MAX, 0x7fff_f000] {
+        for more in [&[][..], b"LIST\x02\0\0\0ab"] {
+            let mut bytes = wav(&[(b"fmt ", &PCM), (b"data", &SOUND)], Some(said));
+            // Chunks before the sound are as usual.
+            bytes.splice(12..12, more.iter().copied());
+            assert_eq!(samples(&bytes), [1, 2, 3], "{said}");
+            // RIFF may say that there is nothing behind the header.
+            let riff = u32::try_from(bytes.len() - 8 - SOUND.len()).unwrap();
+            bytes[4..8].copy_from_slice(&riff.to_le_bytes());
+            assert_eq!(samples(&bytes), [1, 2, 3], "{said}");
+            // A sample that was cut in half is none.
+            bytes.pop();
+            assert_eq!(samples(&bytes), [1, 2], "{said}");
+        }
+    }
+    // hound counts in 32 bits.
+    let folder = tempdir().unwrap();
+    let vast = file(&folder, &wav(&[(b"fmt ", &PCM), (b"data", &[])], Some(u32::MAX)));
+    fs::File::options().write(true).open(&vast).unwrap().set_len(5 << 30).unwrap();
+    let error = read_audio(&vast).unwrap_err();
+    assert!(error.to_string().contains("a WAV file below 4 GiB"), "{error}");
+    let nothing = file(&folder, &wav(&[(b"fmt ", &PCM), (b"data", &[])], Some(u32::MAX)));
+    assert!(matches!(read_audio(&nothing), Err(Error::EmptyAudio { .. })));
+    // A finished file without samples is no stream, whatever follows.
+    let nothing = file(&folder, &wav(&[(b"fmt ", &PCM), (b"data", &[]), (b"LIST", b"INFOabcd")], None));
+    assert!(matches!(read_audio(&nothing), Err(Error::EmptyAudio { .. })));
+}
+
+#[test]
+fn headers_that_lead_nowhere_are_format_errors() {
+    let folder = tempdir().unwrap();
+    let whole = wav(&[(b"fmt ", &PCM), (b"data", &SOUND)], None);
+    let far = wav(&[(b"LIST", b"ab"), (b"fmt ", &PCM), (b"data", &SOUND)], None);
+    let mut far_off = far.clone();
+    far_off[16..20].fill(0xff);
+    let mut no_wave = whole.clone();
+    no_wave[8] = b'A';
+    let mut vast = whole.clone();
+    vast[16..20].fill(0xff);
+    let cases = [
+        (far_off, "the end of the file before any sample"),
+        (whole[..30].to_vec(), "the end of the file before any sample"),
+        (wav(&[(b"fmt ", &PCM)], None), "the end of the file before any sample"),
+        (wav(&[(b"data", &SOUND), (b"fmt ", &PCM)], None), "no `fmt ` before the data"),
+        (no_wave, "AAVE"),
+        (vast, "the end of the file"),
+    ];
+    for (bytes, part) in cases {
+        let path = file(&folder, &bytes);
+        let error = read_audio(&path).unwrap_err();
+        assert!(matches!(error, Error::Format { .. }), "{error}");
+        assert!(error.to_string().contains(part) && error.to_string().contains("a.wav"), "{error}");
+    }
+}

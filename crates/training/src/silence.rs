@@ -1,0 +1,56 @@
+//! Words that a model makes of silence.
+use decoding::Hypothesis;
+use speech::{Features, Tokenizer};
+
+use crate::align::words::groups;
+
+/// Least posterior that the surest word of a text has, by default.
+///
+/// What is said is surer by far. With 0.2, no utterance changes of the dev and test sets of the digits, FSDD and AN4 (trained for 30
+/// epochs, 20.8 % of its test words wrong), nor of FSDD's single words (29 % wrong), nor of the digits with a model that was stopped
+/// at 65 %; one of AN4 that was stopped at 92.5 % loses 2.3 points.
+pub const SILENCE: f64 = 0.2;
+
+/// A normalised plane that stays within this of its mean (the least deviation that is scaled up to 1 is 0.05 nepers) is the same from
+/// beginning to end.
+const FLAT: f32 = 1e-3;
+
+/// Whether no word of a hypothesis is to be believed; `max_w Π_{i in w} p_i < least`, or nothing in the audio that words could come
+/// from.
+pub(crate) fn is_silence(plane: &Features, tokenizer: &Tokenizer, found: &Hypothesis, least: f64) -> bool {
+    if least <= 0.0 || found.labels.is_empty() {
+        return false;
+    }
+    if plane.data.iter().all(|x| x.abs() <= FLAT) {
+        return true;
+    }
+    let words = groups(tokenizer, &found.labels).into_iter();
+    let surest = words.map(|word| found.log_probs[word].iter().sum()).fold(f64::NEG_INFINITY, f64::max);
+    surest < least.ln()
+}
+
+#[cfg(test)]
+mod tests {
+    use speech::TokenizerKind;
+
+    use super::*;
+
+    #[test]
+    fn the_surest_word_speaks_for_the_text() {
+        let tokenizer = Tokenizer::train(TokenizerKind::InnerCharacters, &["ab a"]).unwrap();
+        let found = |text: &str, posteriors: &[f64]| Hypothesis {
+            labels: tokenizer.encode(text).unwrap(),
+            frames: vec![0; posteriors.len()],
+            log_probs: posteriors.iter().map(|p| p.ln()).collect(),
+        };
+        let sound = Features { frames: 1, dim: 2, data: vec![0.0, -0.5] };
+        let silent = |found: &Hypothesis, least| is_silence(&sound, &tokenizer, found, least);
+        let words = found("ab a", &[0.7, 0.8, 0.5]);
+        assert!(!silent(&words, 0.55) && silent(&words, 0.57) && !silent(&words, 0.0));
+        assert!(!silent(&found("", &[]), 1.0));
+        let flat = Features { frames: 1, dim: 2, data: vec![0.0, 1e-4] };
+        let sure = found("a", &[1.0]);
+        assert!(is_silence(&flat, &tokenizer, &sure, 1e-9) && !is_silence(&flat, &tokenizer, &sure, 0.0));
+        assert!(!silent(&sure, 1.0));
+    }
+}
