@@ -1,7 +1,7 @@
 //! `panda align CHECKPOINT MANIFEST`
 use std::{io::Write, path::PathBuf, process::ExitCode};
 
-use training::{Recogniser, Unit, files::Output};
+use training::{Unit, files::Output};
 
 use crate::{
     audio::{AudioArguments, note},
@@ -36,7 +36,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let utterances = speech::read_manifest(&arguments.manifest)?;
     let wanted = [&arguments.ctm, &arguments.json];
     let [ctm, json] = outputs::open(wanted, &[&arguments.checkpoint, &arguments.manifest], &utterances)?;
-    let recogniser = arguments.audio.apply(Recogniser::load(&arguments.checkpoint)?);
+    let recogniser = arguments.audio.load(&arguments.checkpoint)?;
     let found = recogniser.align(&utterances).map_err(|error| arguments.audio.advise(error))?;
     note(&found.changes);
     for id in &found.without_path {

@@ -1,5 +1,6 @@
 //! What the commands that listen have in common: recordings that do not fit the model.
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use speech::{Change, Channel, Conversion};
 use training::Recogniser;
@@ -28,9 +29,11 @@ pub struct SilenceArguments {
 }
 
 impl AudioArguments {
-    /// A recogniser that reads as the arguments say.
-    pub fn apply(&self, recogniser: Recogniser) -> Recogniser {
-        recogniser.with_conversion(Conversion { channel: self.channel, resample: self.resample })
+    /// A recogniser that reads as the arguments say; what a user should know of its checkpoint is said.
+    pub fn load(&self, checkpoint: &Path) -> Result<Recogniser> {
+        let recogniser = Recogniser::load(checkpoint)?;
+        recogniser.warning().iter().for_each(|warning| complain!("warning: {warning}"));
+        Ok(recogniser.with_conversion(Conversion { channel: self.channel, resample: self.resample }))
     }
 
     /// An error with the argument that would have helped.

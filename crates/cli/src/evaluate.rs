@@ -1,7 +1,7 @@
 //! `panda evaluate CHECKPOINT MANIFEST`
 use std::{path::PathBuf, process::ExitCode};
 
-use training::{Recogniser, evaluate};
+use training::evaluate;
 
 use crate::audio::{AudioArguments, SilenceArguments, note};
 use crate::{error::Result, out::say, outputs, report};
@@ -27,7 +27,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let utterances = speech::read_manifest(&arguments.manifest)?;
     let inputs = [&arguments.checkpoint, &arguments.manifest];
     let [hypotheses] = outputs::open([&arguments.hypotheses], &inputs, &utterances)?;
-    let recogniser = arguments.audio.apply(Recogniser::load(&arguments.checkpoint)?);
+    let recogniser = arguments.audio.load(&arguments.checkpoint)?;
     let recogniser = arguments.silence.apply(recogniser)?;
     let evaluation = evaluate(&recogniser, &utterances).map_err(|error| arguments.audio.advise(error))?;
     note(&evaluation.changes);

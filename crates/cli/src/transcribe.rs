@@ -27,7 +27,7 @@ pub struct Arguments {
 
 /// Prints the text of each file; a file that cannot be read does not keep the others from being read.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let recogniser = arguments.audio.apply(Recogniser::load(&arguments.checkpoint)?);
+    let recogniser = arguments.audio.load(&arguments.checkpoint)?;
     let recogniser = arguments.silence.apply(recogniser)?;
     let mut code = ExitCode::SUCCESS;
     for path in &arguments.audio_files {

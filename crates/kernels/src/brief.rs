@@ -1,5 +1,5 @@
 //! Numbers in messages.
-use std::fmt;
+use std::fmt::{self, Display, LowerExp};
 
 /// A number in at most 12 characters: as it is if that is short enough, and else with five digits and an exponent.
 ///
@@ -10,16 +10,20 @@ use std::fmt;
 /// assert_eq!(Brief(-1e300).to_string(), "-1.0000e300");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Brief(pub f64);
+pub struct Brief<T>(pub T);
 
-impl fmt::Display for Brief {
+impl<T: Display + LowerExp> Display for Brief<T> {
     fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
         const MOST: usize = 12;
+        let plain = self.0.to_string();
+        if plain.len() <= MOST {
+            return out.write_str(&plain);
+        }
         // As `f32`, if it was one: no digits that nobody wrote.
-        let (plain, narrow) = (self.0.to_string(), (self.0 as f32).to_string());
-        let exact = f64::from(self.0 as f32) == self.0 && narrow.len() <= MOST;
-        match if exact { narrow } else { plain } {
-            short if short.len() <= MOST => out.write_str(&short),
+        match plain.parse().map(|wide: f64| (wide, wide as f32)) {
+            Ok((wide, narrow)) if f64::from(narrow) == wide && narrow.to_string().len() <= MOST => {
+                write!(out, "{narrow}")
+            }
             _ => write!(out, "{:.4e}", self.0),
         }
     }
@@ -49,5 +53,9 @@ mod tests {
         ] {
             assert_eq!(Brief(x).to_string(), text);
         }
+        assert_eq!(
+            (Brief(f32::MAX).to_string(), Brief(u64::MAX).to_string()),
+            ("3.4028e38".into(), "1.8447e19".into())
+        );
     }
 }

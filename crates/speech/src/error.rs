@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::numbers::short;
+use kernels::Brief;
 
 /// What can go wrong between a sound file and a word error rate.
 #[derive(Debug, thiserror::Error)]
@@ -93,7 +93,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// A segment reaches outside its file.
-    #[error("{}: segment of {} samples from sample {} on: expected at least one sample and an end within the file's {found} samples", path.display(), short(*count), short(*start))]
+    #[error("{}: segment of {} samples from sample {} on: expected at least one sample and an end within the file's {found} samples", path.display(), Brief(*count), Brief(*start))]
     Segment {
         /// The file.
         path: PathBuf,
@@ -240,7 +240,7 @@ pub enum Error {
     #[error("front end: expected at least one sample, found none")]
     EmptySignal,
     /// A sample is NaN, infinite, or so large that it cannot be sound.
-    #[error("audio: expected samples that are numbers of at most 2^31, found {} at sample {index}", short(*found))]
+    #[error("audio: expected samples that are numbers of at most 2^31, found {} at sample {index}", Brief(*found))]
     NotFinite {
         /// Index of the first such sample.
         index: usize,

@@ -4,12 +4,12 @@ use std::f64::consts::TAU;
 use std::fmt::{Display, LowerExp};
 use std::sync::Arc;
 
+use kernels::Brief;
 use realfft::{RealFftPlanner, RealToComplex};
 use serde::{Deserialize, Serialize};
 
 use crate::audio::{RATES, check_samples};
 use crate::mel::Filter;
-use crate::numbers::short;
 use crate::{Audio, Error, MelScale, Result};
 
 /// Settings of a [`FrontEnd`].
@@ -276,5 +276,5 @@ fn check_ranges(config: &FeatureConfig, high: f64) -> Result<()> {
 }
 
 pub(crate) fn setting(field: &'static str, expected: &str, found: impl Display + LowerExp) -> Error {
-    Error::Setting { field, expected: expected.into(), found: short(found) }
+    Error::Setting { field, expected: expected.into(), found: Brief(found).to_string() }
 }

@@ -36,7 +36,6 @@ pub mod error_rate;
 pub mod features;
 pub mod manifest;
 pub mod mel;
-mod numbers;
 mod packed;
 pub mod perturb;
 pub mod tokens;

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use kernels::Brief;
 use serde::Deserialize;
 
-use crate::numbers::short;
 use crate::{Error, Piece, Result, Span, Utterance};
 
 /// The fields that we know; others are allowed and ignored.
@@ -134,7 +134,7 @@ fn utterance(place: &Place, line: Line, recordings: &HashMap<String, Utterance>)
         [("offset_samples", line.offset_samples), ("num_samples", line.num_samples.map(|n| n as u64))];
     for (field, count) in counts {
         if let Some(count) = count.filter(|&n| n > MOST_SAMPLES) {
-            return Err(place.value(field, format!("at most {MOST_SAMPLES} samples"), short(count)));
+            return Err(place.value(field, format!("at most {MOST_SAMPLES} samples"), Brief(count)));
         }
     }
     Ok(Utterance {
@@ -161,7 +161,7 @@ fn seconds(place: &Place, line: &Line) -> Result<f64> {
     if seconds > 0.0 && seconds <= MOST_SECONDS {
         Ok(seconds)
     } else {
-        Err(place.value(field, "a length above 0 and of at most 1e9 seconds", short(seconds)))
+        Err(place.value(field, "a length above 0 and of at most 1e9 seconds", Brief(seconds)))
     }
 }
 
@@ -189,11 +189,11 @@ fn pieces(place: &Place, line: &Line, recordings: &HashMap<String, Utterance>) -
             let length = line.duration.ok_or_else(|| place.missing("duration"))?;
             let seconds = |start: f64| {
                 if !(0.0..=MOST_SECONDS).contains(&start) {
-                    return Err(place.value("offset", "0 to 1e9 seconds", short(start)));
+                    return Err(place.value("offset", "0 to 1e9 seconds", Brief(start)));
                 }
                 if !(length > 0.0 && length <= MOST_SECONDS) {
                     let expected = "a length above 0 and of at most 1e9 seconds";
-                    return Err(place.value("duration", expected, short(length)));
+                    return Err(place.value("duration", expected, Brief(length)));
                 }
                 Ok(Span::Seconds { start, length })
             };
@@ -223,7 +223,7 @@ fn joined(
     let silence: u64 = gaps.iter().chain([&lead, &tail]).map(|&ms| u64::from(ms)).sum();
     if silence > MOST_SILENCE_MS {
         let expected = format!("at most {MOST_SILENCE_MS} ms of silence, lead and tail included");
-        return Err(place.value("gaps_ms", expected, format!("{} ms", short(silence))));
+        return Err(place.value("gaps_ms", expected, format!("{} ms", Brief(silence))));
     }
     let mut pieces = vec![Piece::Silence { ms: lead }];
     for (id, &gap) in ids.iter().zip(gaps.iter().chain([&tail])) {

@@ -5,6 +5,9 @@ use oracle::golden;
 
 use super::*;
 
+#[path = "../../../speech/tests/suite/mutants.rs"]
+mod mutants;
+
 fn text(dir: &Path) -> (bool, String) {
     let mut out = Vec::new();
     let good = report(dir, &mut out).unwrap();
@@ -126,4 +129,32 @@ fn a_case_without_its_parts_is_named() {
             other => assert!(word.is_empty() && matches!(other, Ok(false)), "{sidecar}: {other:?}"),
         }
     }
+}
+
+#[test]
+fn fuzzing_sidecars() {
+    let good = one_case(2f64.ln());
+    let sidecar = std::fs::read(good.path().join("one.5.json")).unwrap();
+    let large = br#"{"kind": "rnnt_dense", "options": {"blank": 1, "fastemit_lambda": 0.25, "clamp": -1.0, "reduction": "mean"}}"#;
+    let words: &[&[u8]] = &[
+        b"\"kind\": ",
+        b"\"tdt\"",
+        b"\"rnnt_joint\"",
+        b"\"durations\": [0, 1, 4294967295]",
+        b"\"blank\": ",
+        b"18446744073709551615",
+        b"1e300",
+        b"-1",
+        b"null",
+        b"[",
+        b"{",
+    ];
+    mutants::fuzz("sidecar", vec![sidecar, large.to_vec()], words, 2000, move |bytes| {
+        std::fs::write(good.path().join("one.5.json"), bytes).unwrap();
+        let mut out = Vec::new();
+        // An error, or a report in which each line is one.
+        if report(good.path(), &mut out).is_ok() {
+            assert!(out.is_ascii() || String::from_utf8(out).is_ok());
+        }
+    });
 }

@@ -3,8 +3,11 @@
 mod align;
 mod bench;
 mod commands;
+mod hostile;
 mod kill_and_resume;
 mod listening;
+#[path = "../../../speech/tests/suite/mutants.rs"]
+mod mutants;
 mod sizes;
 mod streams;
 mod threads;

@@ -3,6 +3,8 @@
 //! A mutant depends on its target and its number alone. `PANDA_FUZZ_CASES` says how many are tried, `PANDA_FUZZ_FIRST` from which number
 //! on. Any test program can take this file in with `#[path]`.
 
+#![allow(dead_code)] // Each test program uses its part.
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
@@ -100,7 +102,7 @@ pub const WAV_WORDS: &[&[u8]] =
     &[b"RIFF", b"WAVE", b"fmt ", b"data", b"LIST", b"data\xff\xff\xff\xff", b"data\0\0\0\0"];
 
 /// One damaged file.
-fn mutant(target: &str, case: u64, good: &[Vec<u8>], words: &[&[u8]]) -> Vec<u8> {
+pub fn mutant(target: &str, case: u64, good: &[Vec<u8>], words: &[&[u8]]) -> Vec<u8> {
     let seed = target.bytes().fold(case, |seed, byte| (seed ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
     let mut random = Random(seed);
     let mut bytes = good[random.below(good.len())].clone();
@@ -158,7 +160,7 @@ fn mutant(target: &str, case: u64, good: &[Vec<u8>], words: &[&[u8]]) -> Vec<u8>
 }
 
 /// SplitMix64 (Steele, Lea and Flood 2014).
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -170,7 +172,7 @@ impl Random {
     }
 
     /// A number below `limit`, which is not 0.
-    fn below(&mut self, limit: usize) -> usize {
+    pub fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit as u64) as usize
     }
 }

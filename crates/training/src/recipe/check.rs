@@ -127,7 +127,7 @@ pub(crate) fn expect(key: &str, expected: &str, fine: bool, found: impl Display)
         return Ok(());
     }
     let found = found.to_string();
-    let found = found.parse().map_or(found, |number| Brief(number).to_string());
+    let found = found.parse().map_or(found, |number: f64| Brief(number).to_string());
     Err(Error::RecipeValue { key: key.into(), expected: expected.into(), found })
 }
 

@@ -1,7 +1,10 @@
 //! The tests of training as a user sees it: recipes, checkpoints, runs, and what a model learns.
 
 mod checkpoints;
+mod fuzzing;
 mod learning;
+#[path = "../../../speech/tests/suite/mutants.rs"]
+mod mutants;
 mod own_parts;
 mod recipes;
 mod runs;

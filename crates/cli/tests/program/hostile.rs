@@ -1,0 +1,262 @@
+//! A hostile afternoon, for those who have some minutes: `scripts/hostile`.
+//!
+//! Kills at random moments, files that may not grow, two runs in one folder, and broken files of every kind that the program reads.
+//! Counts are printed, and anything lost, any panic and any hang is a failure.
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use super::mutants::{self, Random};
+use super::toy::{Toy, leftovers};
+use super::{finish, panda};
+
+/// Longest time that a command may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+const CHECKPOINT: &str = "run/last.safetensors";
+
+fn count(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap())
+}
+
+/// A run that is worth killing, and the files that it leaves when nobody does.
+fn corpus() -> (Toy, Vec<(&'static str, Vec<u8>)>) {
+    let toy = Toy::new();
+    toy.recipe(&[("epochs = 3", "epochs = 60\nevaluate_every = 7\ncheckpoint_every = 2")]);
+    let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "whole"]));
+    assert_eq!(code, Some(0), "{err}");
+    let names = ["last.safetensors", "best.safetensors", "evaluation.json", "test.hypotheses.jsonl"];
+    let files = names.map(|name| (name, fs::read(toy.path("whole").join(name)).unwrap())).to_vec();
+    (toy, files)
+}
+
+fn assert_same(toy: &Toy, run: &str, files: &[(&str, Vec<u8>)]) {
+    for (name, bytes) in files {
+        assert!(fs::read(toy.path(run).join(name)).unwrap() == *bytes, "{run}/{name}");
+    }
+    assert_eq!(leftovers(&toy.path(run)), [] as [PathBuf; 0]);
+}
+
+fn spawn(mut command: Command) -> Child {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Waits; a command that takes too long is a failure.
+fn wait(mut child: Child, what: &str) -> (Option<i32>, String) {
+    let start = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if start.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            panic!("{what}: still there after {PATIENCE:?}");
+        }
+        std::thread::sleep(Duration::from_micros(500));
+    }
+    let output = child.wait_with_output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+#[ignore = "takes a minute"]
+fn kills_at_random_moments() {
+    let (toy, files) = corpus();
+    let mut random = Random(2026);
+    let (wanted, mut killed, mut finished) = (count("PANDA_KILLS", 100), 0, 0);
+    let (mut round, mut runs) = (0, 0);
+    while killed < wanted {
+        let run = format!("parts-{round}");
+        let mut child = spawn(panda(&toy.path(""), &["train", "recipe.toml", "--run", &run, "--resume"]));
+        std::thread::sleep(Duration::from_micros(random.below(400_000) as u64));
+        runs += 1;
+        if child.try_wait().unwrap().is_none() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            killed += 1;
+            continue;
+        }
+        let (code, err) = wait(child, &run);
+        assert_eq!(code, Some(0), "{err}");
+        assert_same(&toy, &run, &files);
+        (finished, round) = (finished + 1, round + 1);
+    }
+    let run = format!("parts-{round}");
+    let last = spawn(panda(&toy.path(""), &["train", "recipe.toml", "--run", &run, "--resume"]));
+    let (code, err) = wait(last, &run);
+    assert_eq!(code, Some(0), "{err}");
+    assert_same(&toy, &run, &files);
+    println!(
+        "kills: {killed} of {runs} runs killed, {} finished, each with the same files; nothing lost",
+        finished + 1
+    );
+}
+
+#[test]
+#[ignore = "takes a minute"]
+fn files_that_may_not_grow() {
+    let (toy, files) = corpus();
+    let (rounds, mut refused, mut finished) = (count("PANDA_LIMITS", 60), 0, 0);
+    for round in 0..rounds {
+        let run = format!("small-{round}");
+        // From nothing at all to more than the largest file.
+        let line = format!("ulimit -f {round}; exec $P train recipe.toml --run {run} --resume");
+        let mut command = Command::new("bash");
+        command.args(["-c", &line]).current_dir(toy.path("")).env("P", env!("CARGO_BIN_EXE_panda"));
+        let (code, err) = wait(spawn(command), &line);
+        assert!(!err.contains("panicked"), "{err}");
+        match code {
+            Some(0) => finished += 1,
+            Some(2) => {
+                assert!(err.contains("could not write"), "{line}: {err}");
+                refused += 1;
+                if toy.path(&run).exists() {
+                    assert_eq!(leftovers(&toy.path(&run)), [] as [PathBuf; 0], "{line}");
+                }
+            }
+            other => panic!("{line}: {other:?}: {err}"),
+        }
+        if round % 8 == 0 {
+            let arguments = ["train", "recipe.toml", "--run", &run, "--resume"];
+            let (code, err) = wait(spawn(panda(&toy.path(""), &arguments)), &run);
+            assert_eq!(code, Some(0), "{err}");
+            assert_same(&toy, &run, &files);
+        }
+        let _ = fs::remove_dir_all(toy.path(&run));
+    }
+    println!("limits: {refused} of {rounds} runs refused, {finished} finished; nothing half-written");
+}
+
+#[test]
+#[ignore = "takes a minute"]
+fn two_runs_at_once() {
+    let (toy, files) = corpus();
+    let (pairs, mut refused) = (count("PANDA_PAIRS", 20), 0);
+    for pair in 0..pairs {
+        let run = format!("both-{pair}");
+        let start = || spawn(panda(&toy.path(""), &["train", "recipe.toml", "--run", &run, "--resume"]));
+        let both = [start(), start()].map(|child| wait(child, &run));
+        for (code, err) in &both {
+            match code {
+                Some(0) => {}
+                Some(2) if err.contains("another process that trains in it") => refused += 1,
+                other => panic!("{run}: {other:?}: {err}"),
+            }
+        }
+        assert!(both.iter().any(|(code, _)| *code == Some(0)));
+        assert_same(&toy, &run, &files);
+        fs::remove_dir_all(toy.path(&run)).unwrap();
+    }
+    println!("pairs: {refused} second runs refused of {pairs} pairs; the first ones left the same files");
+}
+
+/// Runs the program on mutants, on all cores, and counts how it ends.
+fn broken(kind: &str, good: &[Vec<u8>], words: &[&[u8]], run: impl Fn(&Path, &[u8]) -> Command + Sync) {
+    let cases = count("PANDA_BROKEN", 2000);
+    let (next, accepted, refused) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..cores {
+            scope.spawn(|| {
+                let folder = tempfile::tempdir().unwrap();
+                loop {
+                    let case = next.fetch_add(1, Ordering::Relaxed) as u64;
+                    if case >= cases {
+                        return;
+                    }
+                    let mutant = mutants::mutant(kind, case, good, words);
+                    let mut command = run(folder.path(), &mutant);
+                    // A little more than the good files need.
+                    command.env("RAYON_NUM_THREADS", "1").env("PANDA_MEMORY", "2GiB");
+                    let (code, err) = wait(spawn(command), &format!("{kind} {case}"));
+                    assert!(!err.contains("panicked"), "{kind} {case}: {err}");
+                    match code {
+                        Some(0) => accepted.fetch_add(1, Ordering::Relaxed),
+                        Some(1 | 2) => refused.fetch_add(1, Ordering::Relaxed),
+                        other => panic!("{kind} {case}: {other:?}: {err}"),
+                    };
+                }
+            });
+        }
+    });
+    println!(
+        "{kind}: {} broken files, {} refused, {} read",
+        cases,
+        refused.into_inner(),
+        accepted.into_inner()
+    );
+}
+
+#[test]
+#[ignore = "takes some minutes"]
+fn broken_files_of_every_kind() {
+    let toy = Toy::new();
+    toy.recipe(&[("epochs = 3", "epochs = 1")]);
+    let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
+    assert_eq!(code, Some(0), "{err}");
+    let home = toy.path("");
+    let checkpoint = toy.path(CHECKPOINT);
+    let with = |arguments: &[&str]| panda(&home, arguments);
+    let put = |folder: &Path, name: &str, bytes: &[u8]| {
+        let path = folder.join(name);
+        fs::write(&path, bytes).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let read = |name: &str| fs::read(toy.path(name)).unwrap();
+
+    let mut wav = mutants::wav_files();
+    wav.push(read("0.wav"));
+    broken("wav", &wav, mutants::WAV_WORDS, |folder, bytes| {
+        with(&["transcribe", CHECKPOINT, &put(folder, "x.wav", bytes), "--resample", "--channel", "1"])
+    });
+    let digits = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/digits/audio");
+    let flac = ["dev/digits-dev-0000.flac", "test/digits-test-0001.flac"];
+    let flac = flac.map(|name| fs::read(digits.join(name)).unwrap());
+    broken("flac", &flac, &[b"fLaC", b"\xff\xf8", b"\xff\xf9"], |folder, bytes| {
+        with(&["transcribe", CHECKPOINT, &put(folder, "x.flac", bytes), "--resample"])
+    });
+    let words: &[&[u8]] =
+        &[b"\"seconds\": ", b"\"id\": ", b"1e300", b"-1", b"null", b"\"lead_ms\": 4294967295", b"[", b"{"];
+    broken("manifest", &[read("train.jsonl")], words, |folder, bytes| {
+        for name in 0..6 {
+            let to = folder.join(format!("{name}.wav"));
+            if !to.exists() {
+                fs::copy(toy.path(&format!("{name}.wav")), to).unwrap();
+            }
+        }
+        with(&["evaluate", CHECKPOINT, &put(folder, "x.jsonl", bytes)])
+    });
+    let words: &[&[u8]] =
+        &[b"= 1e300\n", b"= 99999999999\n", b"hidden", b"layers", b"[loss]\nkind = \"tdt\"\n", b"[", b"\""];
+    broken("recipe", &[read("recipe.toml")], words, |folder, bytes| {
+        let manifest = folder.join("train.jsonl");
+        if !manifest.exists() {
+            fs::copy(toy.path("train.jsonl"), manifest).unwrap();
+        }
+        with(&["info", &put(folder, "x.toml", bytes)])
+    });
+    let words: &[&[u8]] =
+        &[b"\"F32\"", b"[0,1]", b"data_offsets", b"\"version\":2", b"\xff\xff\xff\xff\xff\xff\xff\x7f"];
+    broken("checkpoint", &[read(CHECKPOINT)], words, |folder, bytes| {
+        with(&["transcribe", &put(folder, "x.safetensors", bytes), "0.wav"])
+    });
+    let tokenizer = training::Checkpoint::read(&checkpoint).unwrap().tokenizer;
+    broken(
+        "tokenizer",
+        &[tokenizer.into_bytes()],
+        &[b"\"vocab\"", b"[", b"{}", b"null", b"\xe2\x96\x81"],
+        |folder, bytes| {
+            let mut checkpoint = training::Checkpoint::read(&checkpoint).unwrap();
+            checkpoint.tokenizer = String::from_utf8_lossy(bytes).into_owned();
+            checkpoint.write(&folder.join("x.safetensors")).unwrap();
+            with(&["transcribe", folder.join("x.safetensors").to_str().unwrap(), "0.wav"])
+        },
+    );
+    let Some(golden) = oracle::golden::folder() else { return };
+    let name = "dense_01_basic_blank0";
+    let of = |ending: &str| fs::read(golden.join(format!("{name}.{ending}"))).unwrap();
+    let words: &[&[u8]] = &[b"\"kind\": ", b"\"blank\": ", b"1e300", b"[", b"{", b"-1", b"null"];
+    broken("sidecar", &[of("json")], words, |folder, bytes| {
+        put(folder, "case.json", bytes);
+        fs::write(folder.join("case.safetensors"), of("safetensors")).unwrap();
+        with(&["verify", folder.to_str().unwrap()])
+    });
+}

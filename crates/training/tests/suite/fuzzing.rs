@@ -1,0 +1,76 @@
+//! Damaged recipes and checkpoints: each is a value or an error, and no number that nobody can mean gets through.
+use std::path::Path;
+
+use training::{Checkpoint, Model, Recipe};
+
+use super::mutants::fuzz;
+use super::toy::Toy;
+
+#[test]
+fn recipe() {
+    let losses = [
+        "",
+        "[loss]\nkind = \"tdt\"\ndurations = [0, 1, 2]\nomega = 0.1",
+        "[loss]\nkind = \"pruned\"\ns_range = 3",
+    ];
+    let toy = Toy::new();
+    let read = |loss| {
+        std::fs::read(toy.recipe(&[("ctc_weight = 0.3", &format!("ctc_weight = 0.3\n{loss}"))])).unwrap()
+    };
+    let good = losses.map(read).to_vec();
+    let words: &[&[u8]] = &[
+        b"= 1e300\n",
+        b"= 99999999999\n",
+        b"= nan\n",
+        b"[loss]\n",
+        b"kind = \"multi-blank\"\n",
+        b"durations = [2, 4]\n",
+        b"topology = \"modified\"\n",
+        b"budget = \"unlimited\"\n",
+        b"layers = 100\n",
+        b"hidden = 8192\n",
+        b"[",
+        b"\"",
+    ];
+    fuzz("recipe", good, words, 2000, |bytes| {
+        let text = String::from_utf8_lossy(bytes);
+        match Recipe::parse(&text, Path::new("some.toml")) {
+            // A plan of its model, whatever its size, takes nothing.
+            Ok(recipe) => drop(Model::shapes(&recipe, 30).unwrap()),
+            Err(error) => assert!(error.to_string().len() < 2000 + bytes.len(), "{error}"),
+        }
+    });
+}
+
+#[test]
+fn checkpoint() {
+    let toy = Toy::new();
+    let recipe = toy.recipe(&[("epochs = 3", "epochs = 1")]);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    training::train(&recipe, None, &toy.path("run"), training::Start::Fresh, &mut (), &stop).unwrap();
+    let whole = std::fs::read(toy.path("run/last.safetensors")).unwrap();
+    let good = Checkpoint::read(&toy.path("run/last.safetensors")).unwrap();
+    let words: &[&[u8]] = &[
+        b"\"F32\"",
+        b"\"F64\"",
+        b"[0,1]",
+        b"\"data_offsets\"",
+        b"\"version\\\":2",
+        b"\xff\xff\xff\xff\xff\xff\xff\x7f",
+        b"weight/",
+    ];
+    let place = toy.path("mutant.safetensors");
+    fuzz("checkpoint", vec![whole.clone()], words, 2000, move |bytes| {
+        std::fs::write(&place, bytes).unwrap();
+        // With checksums, what can be read is what was written.
+        if let Ok(found) = Checkpoint::read(&place)
+            && found.summed
+        {
+            assert!(
+                found.weights == good.weights && found.recipe == good.recipe && found.memory == good.memory
+            );
+            assert!(found.tokenizer == good.tokenizer && found.progress == good.progress);
+        }
+        let _ = training::Recogniser::load(&place);
+    });
+}
