@@ -75,10 +75,11 @@ impl<F: Real> Plan<F> {
         if smallest > limit {
             return Err(Error::Budget { smallest, found: limit });
         }
-        // Longer waves for more tasks, unless fewer scores and rows could be kept for them.
+        // Longer waves for more tasks, where memory may be used and no fewer scores and rows are kept for them.
         let [short, long] =
             [false, true].map(|long| Self::within(shape, precision, [limit, compact], budget.keeps(), long));
-        Ok(if (long.kept, long.held) < (short.kept, short.held) { short } else { long })
+        let longer = budget.keeps() && (long.kept, long.held) >= (short.kept, short.held);
+        Ok(if longer { long } else { short })
     }
 
     /// The cut within a limit of bytes, some of which are for compact numbers, that keeps as much as there is room for.

@@ -56,6 +56,7 @@ pub mod files;
 mod fingerprint;
 mod init;
 mod linear;
+mod loading;
 mod losses;
 mod lstm;
 pub mod memory;

@@ -2,20 +2,20 @@
 //!
 //! Everything random is a function of (seed, epoch, batch or utterance), so a run is its checkpoint: what follows from there is the
 //! same bit for bit whether the process went on, was stopped, or was killed and started again.
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::time::Instant;
 
-use speech::{FrontEnd, Tokenizer, Utterance};
+use speech::Tokenizer;
 
-use crate::checkpoint::{self, Checkpoint, Progress};
-use crate::data::{self, Batch, Batcher, Example};
+use crate::checkpoint::{Checkpoint, Progress};
+use crate::data::{Batch, Batcher, Example};
 use crate::divergence::{self, Divergence};
-use crate::doubts;
 use crate::dropout::Masks;
 use crate::ema::Ema;
 use crate::evaluate::{Evaluation, evaluate};
+use crate::loading::{Loaded, Stopped};
 use crate::losses::LossSessions;
 use crate::metrics::Metrics;
 use crate::model::Model;
@@ -24,11 +24,8 @@ use crate::optimiser::{self, Optimiser};
 use crate::recipe::{Recipe, Select};
 use crate::run_folder::{RunFolder, Start};
 use crate::schedule::learning_rate;
-use crate::{Error, Fingerprint, Result, Sets, memory};
+use crate::{Error, Fingerprint, Result};
 
-/// Numbers that a training holds of each parameter at most: itself, its gradient, two moments and an average, and all but the
-/// gradient in a checkpoint that is being written, once as values and once as bytes.
-const COPIES: usize = 13;
 /// Batches that wait ready while one is computed.
 const AHEAD: usize = 2;
 
@@ -123,105 +120,6 @@ pub fn train(
     let sets: Vec<_> = sets.iter().filter_map(|(name, set)| Some((*name, set.as_ref()?))).collect();
     run.folder.write_evaluations(&sets)?;
     Ok(outcome)
-}
-
-/// What a run begins with, before it has written anything.
-struct Loaded {
-    resumed: Option<Checkpoint>,
-    tokenizer: Tokenizer,
-    front_end: FrontEnd,
-    examples: Vec<Example>,
-    dev: Vec<Example>,
-    test: Vec<Example>,
-    data: Fingerprint,
-}
-
-/// Why there is none: the stop flag, with the steps of the run so far, or an error.
-enum Stopped {
-    At(u64),
-    By(Error),
-}
-
-impl<E: Into<Error>> From<E> for Stopped {
-    fn from(error: E) -> Self {
-        Self::By(error.into())
-    }
-}
-
-impl Loaded {
-    fn new(
-        recipe: &Recipe,
-        folder: &RunFolder,
-        start: Start,
-        observer: &mut dyn Observer,
-        stop: &AtomicBool,
-    ) -> std::result::Result<Self, Stopped> {
-        let last = folder.last();
-        let goes_on = matches!(start, Start::Resume | Start::ResumeChanged) && last.exists();
-        let resumed = if goes_on { Some(folder.read_last()?) } else { None };
-        let read = |set, manifests: &[PathBuf]| match manifests.is_empty() {
-            true => Ok(Vec::new()),
-            false => data::read_manifests(set, manifests),
-        };
-        let train = data::read_manifests("data.train", &recipe.data.train)?;
-        let (dev, test) = (read("data.dev", &recipe.data.dev)?, read("data.test", &recipe.data.test)?);
-        let sets = Sets { train: &train, dev: &dev, test: &test };
-        if let Some(checkpoint) = &resumed {
-            let before = checkpoint.recipe(&last)?;
-            if let Some(difference) = recipe.difference(&before) {
-                return Err(Error::checkpoint(&last, "a run of this very recipe", difference).into());
-            }
-            match &checkpoint.data {
-                Some(data) if start == Start::Resume => data.check(sets)?,
-                Some(_) => {}
-                None => observer.on_warning(&format!(
-                    "{}: an older file: {}",
-                    last.display(),
-                    checkpoint::UNSUMMED
-                )),
-            }
-        }
-        let tokenizer = match &resumed {
-            Some(checkpoint) => checkpoint.tokenizer(&last)?,
-            None => {
-                let texts: Vec<&str> = train.iter().map(|utterance| utterance.text.as_str()).collect();
-                Tokenizer::train(recipe.tokens.kind, &texts)?
-            }
-        };
-        let doubts = [
-            doubts::repeated("data.train", &train),
-            doubts::unknown("data.dev", &dev, &tokenizer),
-            doubts::unknown("data.test", &test, &tokenizer),
-        ];
-        doubts.iter().flatten().for_each(|doubt| observer.on_warning(doubt));
-        let front_end = FrontEnd::new(&recipe.features)?;
-        let frames = |seconds: f64| seconds * 1000.0 / f64::from(recipe.features.hop_ms);
-        let seconds: f64 = [&train, &dev, &test].iter().flat_map(|set| set.iter()).map(|of| of.seconds).sum();
-        // Features of all sets, and the recordings that are read meanwhile.
-        let bytes = frames(seconds) * (recipe.features.mels * size_of::<f32>()) as f64;
-        memory::expect(
-            || format!("features of {:.1} hours of audio in [data]", seconds / 3600.0),
-            bytes as usize,
-        )?;
-        Model::fits(recipe, &Model::shapes(recipe, tokenizer.size())?, COPIES)?;
-        let mut load = |set, utterances: &[Utterance], tokenizer| {
-            let examples = data::load_until(utterances, &front_end, tokenizer, stop)?;
-            doubts::lengths(set, &examples).iter().for_each(|doubt| observer.on_warning(doubt));
-            Ok::<_, Error>(examples)
-        };
-        let mut all = || -> Result<_> {
-            let examples = load("data.train", &train, Some(&tokenizer))?;
-            Ok((examples, load("data.dev", &dev, None)?, load("data.test", &test, None)?))
-        };
-        let (examples, dev_set, test_set) = match all() {
-            Err(Error::Stopped) => {
-                return Err(Stopped::At(resumed.map_or(0, |checkpoint| checkpoint.progress.step)));
-            }
-            loaded => loaded?,
-        };
-        let data = Fingerprint::new(sets);
-        Ok(Self { resumed, tokenizer, front_end, examples, dev: dev_set, test: test_set, data })
-    }
 }
 
 /// The state of a run; a checkpoint is a copy of it.

@@ -97,8 +97,8 @@ fn files_that_may_not_grow() {
     let (rounds, mut refused, mut finished) = (count("PANDA_LIMITS", 60), 0, 0);
     for round in 0..rounds {
         let run = format!("small-{round}");
-        // From nothing at all to more than the largest file.
-        let line = format!("ulimit -f {round}; exec $P train recipe.toml --run {run} --resume");
+        // KiB, from nothing at all to more than the largest file.
+        let line = format!("ulimit -f {}; exec $P train recipe.toml --run {run} --resume", 6 * round);
         let mut command = Command::new("bash");
         command.args(["-c", &line]).current_dir(toy.path("")).env("P", env!("CARGO_BIN_EXE_panda"));
         let (code, err) = wait(spawn(command), &line);

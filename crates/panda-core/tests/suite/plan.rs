@@ -97,10 +97,10 @@ fn each_step_has_tasks_for_many_threads() {
                             tasks.head + tasks.hidden + tasks.bias,
                             tasks.pull_back,
                         ];
-                        // A longer wave would take the room of scores that are kept.
+                        // A longer wave would take more memory than must be, or the room of scores that are kept.
                         let tight = precision == Precision::Bf16
-                            && budget == MemoryBudget::default()
-                            && (sites, hidden, classes) == (2600, 1024, 1024);
+                            && (sites, classes) == (2600, 1024)
+                            && (!budget.keeps() || budget == MemoryBudget::default() && hidden == 1024);
                         let enough = if tight { 105 } else { 128 };
                         let what = format!("{shape:?} {precision:?} {budget:?} {plan:?}");
                         assert!(steps.iter().all(|step| *step >= enough), "{what}: {tasks:?}");
