@@ -5,8 +5,8 @@ use training::{Unit, files::Output};
 
 use crate::{
     audio::{AudioArguments, note},
-    error::Result,
-    out::{self, complain, say},
+    error::{Error, Result},
+    out::{complain, say},
     outputs,
 };
 
@@ -46,7 +46,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let standard = [&ctm, &json].into_iter().flatten().any(Output::is_standard);
     if ctm.is_none() && json.is_none() {
         let written = std::io::stdout().lock().write_all(found.ctm(unit).as_bytes());
-        written.map_err(out::failed)?;
+        written.map_err(Error::standard_output)?;
         return Ok(ExitCode::SUCCESS);
     }
     json.map_or(Ok(()), |json| json.write(found.json().as_bytes()))?;

@@ -38,6 +38,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// The error of a failed write to standard output.
+    pub fn standard_output(source: std::io::Error) -> Self {
+        match source.kind() {
+            std::io::ErrorKind::BrokenPipe => Self::Closed,
+            _ => Self::Output(source),
+        }
+    }
+
     /// Whether somebody has closed the pipe that was written to.
     pub fn is_closed(&self) -> bool {
         match self {
@@ -53,7 +61,7 @@ impl Error {
 impl From<crate::verify::VerifyError> for Error {
     fn from(error: crate::verify::VerifyError) -> Self {
         match error {
-            crate::verify::VerifyError::Report(source) => crate::out::failed(source),
+            crate::verify::VerifyError::Report(source) => Self::standard_output(source),
             error => Self::Verify(error),
         }
     }

@@ -1,6 +1,6 @@
 //! Standard output and standard error, whose readers may leave at any time.
 use std::fmt::Arguments;
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 
 use crate::error::{Error, Result};
 
@@ -10,15 +10,7 @@ use crate::error::{Error, Result};
 /// [`Error::Closed`] if its reader has gone; [`Error::Output`] if it cannot be written.
 pub fn line(text: Arguments) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{text}").and_then(|()| out.flush()).map_err(failed)
-}
-
-/// The error of a failed write to standard output.
-pub fn failed(source: std::io::Error) -> Error {
-    match source.kind() {
-        ErrorKind::BrokenPipe => Error::Closed,
-        _ => Error::Output(source),
-    }
+    writeln!(out, "{text}").and_then(|()| out.flush()).map_err(Error::standard_output)
 }
 
 /// Prints a line to standard error, or not, if nobody can read it.

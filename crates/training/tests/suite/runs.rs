@@ -393,3 +393,31 @@ fn utterances_without_a_path_are_counted_and_harmless() {
     let rows = metrics(&toy.path("run"));
     assert!(rows.iter().all(|row| row.skipped == 1 && row.loss.is_finite()), "{rows:?}");
 }
+
+/// Sets the flag when the last epoch is over.
+struct StopAtTheEnd<'a>(&'a AtomicBool);
+
+impl Observer for StopAtTheEnd<'_> {
+    fn on_epoch(&mut self, report: &EpochReport) {
+        self.0.store(report.metrics.epoch == report.epochs, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_stop_is_heard_in_the_final_evaluation() {
+    let toy = Toy::new();
+    let (recipe, whole, parts) = (toy.recipe(&[]), toy.path("whole"), toy.path("parts"));
+    let outcome = run(&recipe, &whole, Start::Fresh).unwrap();
+    let stop = AtomicBool::new(false);
+    let part = train(&recipe, None, &parts, Start::Fresh, &mut StopAtTheEnd(&stop), &stop).unwrap();
+    assert!(part.stopped && part.test.is_none() && part.steps == outcome.steps, "{part:?}");
+    assert!(!parts.join("evaluation.json").exists());
+    let rest = run(&recipe, &parts, Start::Resume).unwrap();
+    assert_eq!((rest.stopped, rest.test), (false, outcome.test));
+    for name in ["last.safetensors", "evaluation.json", "test.hypotheses.jsonl"] {
+        assert!(
+            std::fs::read(whole.join(name)).unwrap() == std::fs::read(parts.join(name)).unwrap(),
+            "{name}"
+        );
+    }
+}
