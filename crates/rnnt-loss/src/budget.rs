@@ -66,6 +66,8 @@ pub(crate) struct CallPlan {
     pub compact: Parts,
     /// Bytes of the budget that nobody has a use for.
     pub left: usize,
+    /// Whether the scores of three quarters of a group's sites are kept from forward to backward.
+    pub kept: bool,
     /// All that is held at once, at most.
     pub bytes: usize,
 }
@@ -74,7 +76,8 @@ impl CallPlan {
     /// A single head without a lattice.
     pub fn of_one(budget: MemoryBudget) -> Self {
         let (groups, heads) = (Vec::new(), vec![budget]);
-        Self { groups, lattices: 0, heads, compact: Parts::default(), left: 0, bytes: budget.limit() }
+        let (compact, bytes) = (Parts::default(), budget.limit());
+        Self { groups, lattices: 0, heads, compact, left: 0, kept: false, bytes }
     }
 }
 
@@ -163,7 +166,8 @@ impl Sizes<'_> {
                 shapes.iter().map(|&(_, shape)| self.bytes_of::<F>(plan.to::<F>(), shape)).sum();
             let bytes = own.saturating_add(lanes).saturating_add(heads);
             let (heads, compact) = (Vec::new(), self.compact(most));
-            return Ok(CallPlan { groups, lattices: lanes, heads, compact, left: usize::MAX, bytes });
+            let (left, kept) = (usize::MAX, plan.kept >= most / 4 * 3);
+            return Ok(CallPlan { groups, lattices: lanes, heads, compact, left, kept, bytes });
         }
         let smallest = |&(_, shape): &(Role, Shape)| Plan::<F>::smallest(shape, self.options.precision);
         let smallest: Vec<usize> = shapes.iter().map(smallest).collect();
@@ -191,13 +195,14 @@ impl Sizes<'_> {
         if let (Some(tokens), false) = (heads.first_mut(), self.options.budget.keeps()) {
             *tokens = self.options.budget;
         }
-        let mut bytes = own.saturating_add(lattices);
+        let (mut bytes, mut kept) = (own.saturating_add(lattices), true);
         for (&(_, shape), &budget) in shapes.iter().zip(&heads) {
             let plan = Plan::<F>::new(shape, self.options.precision, budget)?;
             bytes = bytes.saturating_add(self.bytes_of(plan, shape));
+            kept &= plan.kept >= shape.sites / 4 * 3;
         }
         let (compact, left) = (self.compact(most), limit.saturating_sub(bytes));
-        Ok(CallPlan { groups, lattices, heads, compact, left, bytes })
+        Ok(CallPlan { groups, lattices, heads, compact, left, kept, bytes })
     }
 
     fn bytes_of<F: Real>(&self, plan: Plan<F>, shape: Shape) -> usize {

@@ -87,7 +87,8 @@ impl BothPlans {
     }
 }
 
-/// Half of the budget at most for the first pass, unless its smallest cut needs more.
+/// Half of the budget at most for the first pass, unless its smallest cut needs more; less, down to an eighth, where the second can
+/// keep most of its scores then.
 ///
 /// # Errors
 /// As the passes, as far as shapes tell; [`Error::Budget`] with the bytes of the smallest cuts of both.
@@ -101,19 +102,23 @@ pub(crate) fn plan<F: Real>(
     let second = second_loss(&options.loss);
     let shapes = question.shapes(targets)?;
     let call = Call::joint(&inputs.joint, &second, &shapes, options)?;
-    let mut bytes = options.budget.limit() / 2;
-    loop {
+    let with = |bytes: usize| {
         let first = question.plan(&inputs.simple, bytes, whole);
         let sizes = call.sizes(options, first.bytes);
-        match if whole { sizes.whole::<F>() } else { sizes.in_groups::<F>() } {
-            Ok(second) => {
-                let heads = call.heads.list()?.len();
-                return Ok(BothPlans { question, first, second, heads });
-            }
-            Err(Error::Budget { .. }) if bytes > 0 => bytes = 0,
-            Err(error) => return Err(error),
-        }
-    }
+        let second = if whole { sizes.whole::<F>() } else { sizes.in_groups::<F>() };
+        second.map(|second| (first, second))
+    };
+    let limit = options.budget.limit();
+    let keeping = [2, 4, 8].into_iter().filter_map(|share| with(limit / share).ok());
+    let (first, second) = match keeping.into_iter().find(|(_, second)| second.kept) {
+        Some(both) => both,
+        None => with(limit / 2).or_else(|error| match error {
+            Error::Budget { .. } => with(0),
+            error => Err(error),
+        })?,
+    };
+    let heads = call.heads.list()?.len();
+    Ok(BothPlans { question, first, second, heads })
 }
 
 /// Weights of the utterances times the scale of a pass.
