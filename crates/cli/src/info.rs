@@ -5,7 +5,7 @@ use rnnt_loss::{Loss, MemoryBudget, MemoryPlan, Options, Precision, Targets};
 use speech::Tokenizer;
 use training::{Checkpoint, Model, Recipe};
 
-use crate::{error::Result, out::say};
+use crate::{bytes, error::Result, out::say};
 
 /// Arguments of `panda info`.
 #[derive(clap::Args)]
@@ -29,19 +29,11 @@ pub struct Arguments {
     #[arg(long)]
     classes: Option<usize>,
     /// Bytes that the loss may hold beside arguments and gradients, such as 64MiB, or `recompute` or `unlimited`
-    #[arg(long, value_parser = budget)]
+    #[arg(long, value_parser = bytes::budget)]
     budget: Option<MemoryBudget>,
     /// Plan for products of the head in bf16, whatever the recipe says
     #[arg(long)]
     bf16: bool,
-}
-
-fn budget(text: &str) -> std::result::Result<MemoryBudget, String> {
-    match text {
-        "recompute" => Ok(MemoryBudget::recompute()),
-        "unlimited" => Ok(MemoryBudget::unlimited()),
-        bytes => crate::bytes::parse(bytes).map(MemoryBudget::bytes),
-    }
 }
 
 /// Prints parameters and plan; nothing is trained or decoded.

@@ -59,7 +59,9 @@ pub enum Error {
     },
     /// The joint network gave a score that is NaN or +inf, or -inf for every class.
     #[error(
-        "score of class {class} at frame {frame}: expected a number below +inf, and one above -inf at least, found {found}", found = Brief(f64::from(*found)))]
+        "score of class {class} at frame {frame}: expected a number below +inf, and one above -inf at least, found {found}",
+        found = Brief(f64::from(*found))
+    )]
     Score {
         /// Frame index t.
         frame: usize,

@@ -32,6 +32,9 @@ pub unsafe trait Parts: Sync {
 
 /// Calls `run(number, part)` for every part, in parallel.
 ///
+/// # Panics
+/// If all that is side by side is missing, so that nothing says how many.
+///
 /// ```
 /// use kernels::{par_for, parts, parts_mut};
 ///
@@ -42,6 +45,7 @@ pub unsafe trait Parts: Sync {
 /// assert_eq!(y, [1, 2, 13, 14, 25]);
 /// ```
 pub fn par_for<P: Parts>(parts: P, run: impl Fn(usize, P::Part) + Sync) {
+    assert!(parts.count() < usize::MAX, "parts: none of them is there");
     // SAFETY: `numbers` calls with each number below the count once, and `parts`, which is ours, ends here.
     numbers(parts.count(), &|at| run(at, unsafe { parts.part(at) }));
 }
@@ -251,6 +255,13 @@ mod tests {
             assert_eq!(found, Some(777));
         }
         assert_eq!(par_find(runs(100, 7), |_, mut run| run.find(|&i| i > 99)), None);
+    }
+
+    #[test]
+    #[should_panic(expected = "none of them is there")]
+    fn nothing_beside_nothing_is_refused() {
+        let missing: Option<Chunks<u8>> = None;
+        par_for((missing, missing), |_, _| {});
     }
 
     #[test]

@@ -74,7 +74,9 @@ pub enum Error {
     },
     /// A weight of the head is infinite.
     #[error(
-        "`head.weight`: class {class}: expected finite weights, found {value}; a class is masked by a bias of -inf", value = Brief(*value))]
+        "`head.weight`: class {class}: expected finite weights, found {value}; a class is masked by a bias of -inf",
+        value = Brief(*value)
+    )]
     InfiniteWeight {
         /// The first such class.
         class: usize,

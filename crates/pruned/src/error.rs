@@ -102,7 +102,9 @@ pub enum Error {
     },
     /// A score of a row that is read is NaN or +inf.
     #[error(
-        "utterance {utterance}, {side} row {row}, class {class}: expected a finite score or -inf, found {value}", value = Brief(*value))]
+        "utterance {utterance}, {side} row {row}, class {class}: expected a finite score or -inf, found {value}",
+        value = Brief(*value)
+    )]
     Score {
         /// Which rows.
         side: Side,

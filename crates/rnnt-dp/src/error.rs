@@ -40,7 +40,9 @@ pub enum Error {
     },
     /// An emission is NaN or +inf.
     #[error(
-        "utterance {utterance}, frame {frame}, label position {label}, arc {arc}: expected an emission that is finite or -inf, found {value}", value = Brief(*value))]
+        "utterance {utterance}, frame {frame}, label position {label}, arc {arc}: expected an emission that is finite or -inf, found {value}",
+        value = Brief(*value)
+    )]
     Emission {
         /// Index in the batch.
         utterance: usize,
@@ -65,7 +67,9 @@ pub enum Error {
     },
     /// Emissions of an utterance are so large that their sums overflow.
     #[error(
-        "utterance {utterance}: expected log-probabilities, found emissions whose sum overflows to a loss of {loss}", loss = Brief(*loss))]
+        "utterance {utterance}: expected log-probabilities, found emissions whose sum overflows to a loss of {loss}",
+        loss = Brief(*loss)
+    )]
     Overflow {
         /// Index in the batch.
         utterance: usize,

@@ -109,13 +109,13 @@ pub(crate) fn plan<F: Real>(
         second.map(|second| (first, second))
     };
     let limit = options.budget.limit();
-    let keeping = [2, 4, 8].into_iter().filter_map(|share| with(limit / share).ok());
-    let (first, second) = match keeping.into_iter().find(|(_, second)| second.kept) {
-        Some(both) => both,
-        None => with(limit / 2).or_else(|error| match error {
-            Error::Budget { .. } => with(0),
-            error => Err(error),
-        })?,
+    let (first, second) = match with(limit / 2) {
+        Ok(half) if !half.1.kept => {
+            let less = [4, 8].into_iter().filter_map(|share| with(limit / share).ok());
+            less.into_iter().find(|(_, second)| second.kept).unwrap_or(half)
+        }
+        Err(Error::Budget { .. }) => with(0)?,
+        both => both?,
     };
     let heads = call.heads.list()?.len();
     Ok(BothPlans { question, first, second, heads })

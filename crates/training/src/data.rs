@@ -65,20 +65,9 @@ pub fn read_manifests(what: &str, paths: &[PathBuf]) -> Result<Vec<Utterance>> {
 /// Audio is resampled if the front end's settings say so, and must have one channel.
 ///
 /// # Errors
-/// The first utterance that cannot be read or encoded, in the order of the list; the error names it.
+/// The first utterance that cannot be read or encoded, in the order of the list; the error names it. [`Error::Stopped`] if the flag
+/// becomes true.
 pub fn load(
-    utterances: &[Utterance],
-    front_end: &FrontEnd,
-    tokenizer: Option<&Tokenizer>,
-) -> Result<Vec<Example>> {
-    load_until(utterances, front_end, tokenizer, &AtomicBool::new(false))
-}
-
-/// [`load`], given up as soon as a flag becomes true.
-///
-/// # Errors
-/// As there; [`Error::Stopped`].
-pub fn load_until(
     utterances: &[Utterance],
     front_end: &FrontEnd,
     tokenizer: Option<&Tokenizer>,
@@ -88,7 +77,7 @@ pub fn load_until(
     load_as(utterances, front_end, tokenizer, &conversion, stop)
 }
 
-/// [`load_until`], of audio that may be converted.
+/// [`load`], of audio that may be converted.
 pub(crate) fn load_as(
     utterances: &[Utterance],
     front_end: &FrontEnd,

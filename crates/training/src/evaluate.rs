@@ -105,22 +105,12 @@ fn score(errors: &[WordErrors]) -> Score {
     }
 }
 
-/// Decodes all examples greedily and counts word errors, for each subset apart and overall.
+/// Decodes all examples greedily and counts word errors, for each subset apart and overall; what `silence` says of words that are
+/// not believed is at [`crate::Recogniser::with_silence`], and 0 believes all.
 ///
 /// # Errors
 /// [`Error::Empty`] without examples; [`Error::Stopped`] if the flag becomes true; errors of the model or the search.
 pub(crate) fn evaluate(
-    model: &Model,
-    tokenizer: &Tokenizer,
-    recipe: &Recipe,
-    examples: &[Example],
-    stop: &AtomicBool,
-) -> Result<Evaluation> {
-    evaluate_with(model, tokenizer, recipe, examples, 0.0, stop)
-}
-
-/// [`evaluate`] that does not believe the words of silence; see [`crate::Recogniser::with_silence`].
-pub(crate) fn evaluate_with(
     model: &Model,
     tokenizer: &Tokenizer,
     recipe: &Recipe,

@@ -50,7 +50,8 @@ impl Output {
     /// # Errors
     /// [`Error::OutputIsInput`] if it is the same file as one of the inputs; [`Error::Io`] if it cannot be written.
     pub fn new(path: &Path, inputs: &[&Path]) -> Result<Self> {
-        if let Some(input) = inputs.iter().find(|input| same_file(path, input)) {
+        let own = identity(path);
+        if let Some(input) = inputs.iter().find(|input| own.is_some() && identity(input) == own) {
             return Err(Error::OutputIsInput { output: path.to_owned(), input: input.to_path_buf() });
         }
         let target = Target::of(path).and_then(|target| {
@@ -86,18 +87,20 @@ pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// Whether two paths lead to one regular file.
 pub fn same_file(a: &Path, b: &Path) -> bool {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::MetadataExt;
-        let of =
-            |path: &Path| fs::metadata(path).ok().filter(|of| of.is_file()).map(|of| (of.dev(), of.ino()));
-        of(a).is_some() && of(a) == of(b)
-    }
-    #[cfg(not(unix))]
-    {
-        let of = |path: &Path| fs::canonicalize(path).ok();
-        of(a).is_some() && of(a) == of(b)
-    }
+    let own = identity(a);
+    own.is_some() && identity(b) == own
+}
+
+/// What tells a regular file from all others, by whatever path.
+#[cfg(unix)]
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata(path).ok().filter(|of| of.is_file()).map(|of| (of.dev(), of.ino()))
+}
+
+#[cfg(not(unix))]
+fn identity(path: &Path) -> Option<PathBuf> {
+    fs::canonicalize(path).ok()
 }
 
 /// Removes the temporary files that killed processes left beside a file.

@@ -72,7 +72,7 @@ impl Loaded {
 
         let front_end = FrontEnd::new(&recipe.features)?;
         let mut load = |set, utterances: &[Utterance], tokenizer| {
-            let examples = data::load_until(utterances, &front_end, tokenizer, stop)?;
+            let examples = data::load(utterances, &front_end, tokenizer, stop)?;
             doubts::lengths(set, &examples).iter().for_each(|doubt| observer.on_warning(doubt));
             Ok::<_, Error>(examples)
         };

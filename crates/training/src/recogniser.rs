@@ -3,6 +3,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use decoding::{Greedy, greedy};
+use kernels::Brief;
 use speech::{Audio, Change, Conversion, FrontEnd, Tokenizer, Utterance};
 
 use crate::align::Alignments;
@@ -96,7 +97,7 @@ impl Recogniser {
     /// [`Error::Shape`] if it is not from 0 to 1.
     pub fn with_silence(mut self, posterior: f64) -> Result<Self> {
         if !(0.0..=1.0).contains(&posterior) {
-            return Err(Error::shape("silence", "a posterior from 0 to 1", format!("{posterior:.4e}")));
+            return Err(Error::shape("silence", "a posterior from 0 to 1", Brief(posterior).to_string()));
         }
         self.silence = posterior;
         Ok(self)
@@ -125,6 +126,11 @@ impl Recogniser {
         &self.tokenizer
     }
 
+    /// Utterances, read and converted as they may be.
+    fn examples(&self, utterances: &[Utterance], tokenizer: Option<&Tokenizer>) -> Result<Vec<Example>> {
+        data::load_as(utterances, &self.front_end, tokenizer, &self.conversion, &AtomicBool::new(false))
+    }
+
     /// What the loss of some utterances is computed from, all in one padded batch.
     ///
     /// # Errors
@@ -133,13 +139,7 @@ impl Recogniser {
         if utterances.is_empty() {
             return Err(Error::Empty { what: "batch".into() });
         }
-        let examples = data::load_as(
-            utterances,
-            &self.front_end,
-            Some(&self.tokenizer),
-            &self.conversion,
-            &AtomicBool::new(false),
-        )?;
+        let examples = self.examples(utterances, Some(&self.tokenizer))?;
         let planes: Vec<_> = examples.iter().map(|example| &example.features).collect();
         let (rows, lengths) = data::collate(&planes, &self.recipe.encoder.rows)?;
         let labels: Vec<Vec<u32>> = examples.iter().map(|example| example.labels.clone()).collect();
@@ -159,13 +159,7 @@ impl Recogniser {
         }
         let mut found = Alignments::new(&self.recipe);
         for some in utterances.chunks(AT_ONCE) {
-            let examples = data::load_as(
-                some,
-                &self.front_end,
-                Some(&self.tokenizer),
-                &self.conversion,
-                &AtomicBool::new(false),
-            )?;
+            let examples = self.examples(some, Some(&self.tokenizer))?;
             found.extend(&self.model, &self.tokenizer, &self.recipe, &examples)?;
         }
         Ok(found)
@@ -202,8 +196,7 @@ impl Recogniser {
 /// # Errors
 /// [`Error::Empty`] for an empty list; [`Error::Speech`] for audio that cannot be read.
 pub fn evaluate(recogniser: &Recogniser, utterances: &[Utterance]) -> Result<Evaluation> {
-    let Recogniser { recipe, model, tokenizer, front_end, conversion, silence, .. } = recogniser;
-    let go_on = AtomicBool::new(false);
-    let examples: Vec<Example> = data::load_as(utterances, front_end, None, conversion, &go_on)?;
-    crate::evaluate::evaluate_with(model, tokenizer, recipe, &examples, *silence, &go_on)
+    let Recogniser { recipe, model, tokenizer, silence, .. } = recogniser;
+    let examples = recogniser.examples(utterances, None)?;
+    crate::evaluate::evaluate(model, tokenizer, recipe, &examples, *silence, &AtomicBool::new(false))
 }

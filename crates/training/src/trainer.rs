@@ -107,7 +107,7 @@ pub fn train(
     }
     let report = |examples: &[Example]| match examples.is_empty() {
         true => Ok(None),
-        false => evaluate(&run.model, &tokenizer, &recipe, examples, stop).map(Some),
+        false => evaluate(&run.model, &tokenizer, &recipe, examples, 0.0, stop).map(Some),
     };
     let both = || Ok((report(&dev)?, report(&test)?));
     let (dev, test) = match both() {
@@ -352,7 +352,7 @@ impl<'a> Run<'a> {
         }
         // A run that stops here could not go on from here.
         let evaluation =
-            evaluate(&self.model, self.tokenizer, self.recipe, examples, &AtomicBool::new(false));
+            evaluate(&self.model, self.tokenizer, self.recipe, examples, 0.0, &AtomicBool::new(false));
         parameters.set(&weights)?;
         evaluation
     }
