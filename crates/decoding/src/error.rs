@@ -48,14 +48,60 @@ pub enum Error {
         found: Topology,
     },
     /// An option has a value outside its range.
-    #[error("{option}: expected {expected}, found {found}")]
+    #[error("{option}: expected {expected}, found {found}", found = Brief(*found))]
     Option {
         /// Name of the option.
         option: &'static str,
         /// What it may be.
         expected: &'static str,
         /// What it was.
+        found: f64,
+    },
+    /// Weights or rows that do not fit together.
+    #[error("{argument}: expected {expected}, found {found}")]
+    Shape {
+        /// Name of the argument.
+        argument: String,
+        /// What would have fitted.
+        expected: String,
+        /// What was given.
+        found: String,
+    },
+    /// Lists that should have an entry for each utterance.
+    #[error("{argument}: expected one for each of {expected} utterances, found {found}")]
+    Count {
+        /// Name of the argument.
+        argument: &'static str,
+        /// Number of utterances.
+        expected: usize,
+        /// Number of entries.
         found: usize,
+    },
+    /// An utterance that is longer than the padded batch.
+    #[error("length of utterance {utterance}: expected at most {frames} frames, found {found}")]
+    Length {
+        /// The utterance.
+        utterance: usize,
+        /// Frames of the padded batch.
+        frames: usize,
+        /// Frames of the utterance.
+        found: usize,
+    },
+    /// A stream's state that is broken, or another model's.
+    #[error("stream: expected {expected}, found {found}")]
+    Stream {
+        /// What would have fitted.
+        expected: String,
+        /// What the state is.
+        found: String,
+    },
+    /// An error about one utterance of a batch.
+    #[error("utterance {utterance}: {source}")]
+    Utterance {
+        /// The utterance.
+        utterance: usize,
+        /// What is wrong with it.
+        source: Box<Error>,
     },
     /// The joint network gave a score that is NaN or +inf, or -inf for every class.
     #[error(
@@ -70,4 +116,14 @@ pub enum Error {
         /// The offending score.
         found: f32,
     },
+}
+
+impl Error {
+    pub(crate) fn shape(argument: &str, expected: String, found: impl ToString) -> Self {
+        Error::Shape { argument: argument.to_owned(), expected, found: found.to_string() }
+    }
+
+    pub(crate) fn of(self, utterance: usize) -> Self {
+        Error::Utterance { utterance, source: Box::new(self) }
+    }
 }

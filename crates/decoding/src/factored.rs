@@ -1,4 +1,5 @@
 //! Blank factorisation.
+use kernels::Real;
 
 /// Scores of a hybrid autoregressive transducer (HAT, Variani et al., arXiv 2003.07705, equations 8-10) as log-probabilities: the
 /// blank is a sigmoid of its own score, the labels share what it leaves by a softmax.
@@ -21,12 +22,9 @@
 /// ```
 pub fn factor_blank(scores: &mut [f32], blank: u32) {
     let blank = blank as usize;
-    let z = f64::from(scores[blank]);
-    let labels =
-        || scores.iter().enumerate().filter(|(class, _)| *class != blank).map(|(_, &s)| f64::from(s));
-    let max = labels().fold(f64::NEG_INFINITY, f64::max);
-    let log_sum = max + labels().map(|score| (score - max).exp()).sum::<f64>().ln();
-    let shared = log_sigmoid(-z) - log_sum;
+    let z = f64::from(std::mem::replace(&mut scores[blank], f32::NEG_INFINITY));
+    let (max, sum) = f32::row_statistics(scores);
+    let shared = log_sigmoid(-z) - (f64::from(max) + sum.ln());
     for score in &mut *scores {
         *score = (f64::from(*score) + shared) as f32;
     }

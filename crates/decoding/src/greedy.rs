@@ -1,109 +1,190 @@
 //! Greedy search: the best class at each site.
-mod moves;
+mod frame_looping;
+mod label_looping;
+mod stream;
 
-use moves::Moves;
+pub use frame_looping::frame_looping;
+pub use label_looping::GreedySearch;
+pub use stream::Stream;
 
-use crate::{Error, Result, Transducer};
+use crate::pick::{Pick, broken, pick};
+use crate::{Confidence, Emitted, Error, Fusion, Hypothesis, Model, Result, Rules, Scratch, Site, Sites};
 
-/// Options of [`greedy`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Options of greedy search.
+#[derive(Debug, Clone)]
 pub struct Greedy {
-    /// Most labels that one frame may emit; at least 1.
-    pub max_symbols: usize,
+    /// Most labels that one frame may emit, at least 1; none: any number.
+    pub max_symbols: Option<usize>,
+    /// Most labels of an utterance, over all of its chunks; none: 100 for each of its frames. A hypothesis says when it got there.
+    pub max_labels: Option<usize>,
+    /// Most frames whose scores are computed before it is known whether they are needed: while an utterance waits for its next
+    /// label, nothing on the label side changes. At least 1, which looks at one frame at a time. Results are the same.
+    pub look_ahead: usize,
+    /// What [`Emitted::confidence`] is; none: 1.
+    pub confidence: Option<Confidence>,
+    /// Whether every decision is recorded, blanks included.
+    pub steps: bool,
+    /// Language models and lists that all utterances share. The scores of the joint alone decide between the blank and a label; which
+    /// label, they decide together. Durations are not theirs to decide.
+    pub fusion: Vec<Fusion>,
+    /// Weight of the internal language model that is taken away from the scores of labels, where the joint knows one.
+    pub internal_lm: f32,
 }
 
 impl Default for Greedy {
     fn default() -> Self {
-        Greedy { max_symbols: 8 }
+        Greedy {
+            max_symbols: Some(8),
+            max_labels: None,
+            look_ahead: 32,
+            confidence: None,
+            steps: false,
+            fusion: Vec::new(),
+            internal_lm: 0.0,
+        }
     }
 }
 
-/// One decoded label sequence with its times.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Hypothesis {
-    /// Emitted labels, blanks left out.
-    pub labels: Vec<u32>,
-    /// Frame at which each label was emitted.
-    pub frames: Vec<usize>,
-    /// Natural log-probability of each label at its site, among all classes.
-    pub log_probs: Vec<f64>,
+impl Greedy {
+    fn check(&self, model: &Model) -> Result<()> {
+        let at_least_one = |option, value: Option<usize>| match value {
+            Some(0) => Err(Error::Option { option, expected: "at least 1", found: 0.0 }),
+            _ => Ok(()),
+        };
+        at_least_one("max_symbols", self.max_symbols)?;
+        at_least_one("max_labels", self.max_labels)?;
+        at_least_one("look_ahead", Some(self.look_ahead))?;
+        if let Some(Confidence { exponent, .. }) = self.confidence
+            && !(exponent > 0.0 && exponent.is_finite())
+        {
+            let found = exponent;
+            return Err(Error::Option { option: "confidence exponent", expected: "a number above 0", found });
+        }
+        let weights = self.fusion.iter().map(|fusion| ("fusion weight", fusion.weight));
+        for (option, weight) in weights.chain([("internal_lm", self.internal_lm)]) {
+            if !weight.is_finite() {
+                let found = f64::from(weight);
+                return Err(Error::Option { option, expected: "a finite number", found });
+            }
+        }
+        if self.internal_lm != 0.0 && !model.joint().has_internal_lm() {
+            let found = f64::from(self.internal_lm);
+            let expected = "0, as the joint network knows no internal language model";
+            return Err(Error::Option { option: "internal_lm", expected, found });
+        }
+        Ok(())
+    }
+
+    /// Labels that an utterance may have in all when so many of its frames are known.
+    fn cap(&self, frames: usize) -> usize {
+        self.max_labels.unwrap_or_else(|| match self.max_symbols {
+            Some(_) => usize::MAX,
+            None => frames.saturating_mul(100),
+        })
+    }
 }
 
-/// Decodes one utterance by taking the best class at each site; ties go to the lower class id.
+/// Decodes one utterance by taking the best class at each site; ties go to the lower class id. The definition of what
+/// [`GreedySearch`] does for many at once, without fusion, confidence and look-ahead.
 ///
-/// A class moves on as its token does in [`Transducer::topology`]:
+/// A class moves on as its token does in the model's topology:
 ///
 /// | best class | moves on by |
 /// |---|---|
-/// | the blank | one frame; with durations, the best one above 0 |
-/// | a big blank ([`Transducer::big_blanks`]) | its frames |
-/// | any other: a label, which advances the predictor | no frame, one in the modified topology; with durations, the best of them |
+/// | the blank | one frame; with durations, the best one, a 0 taken as 1 |
+/// | a big blank | its frames |
+/// | any other: a label, which advances the predictor | no frame, one in the modified topology; with durations, the best one |
 ///
-/// A frame that has emitted `max_symbols` labels is left for the next.
+/// A frame that has emitted `max_symbols` labels is left for the next, unless the last of them has left it already.
 ///
 /// # Shapes
-/// `frames`: projected encoder rows `[T, H]`, row-major; `T = 0` gives an empty hypothesis.
+/// `frames`: rows `[T, F]` as the joint wants them, row-major; `T = 0` gives an empty hypothesis.
 ///
 /// # Errors
-/// [`Error::Frames`] if the rows are not whole; [`Error::Blank`], [`Error::BigBlank`], [`Error::BigBlanks`] or
-/// [`Error::Topology`] if the model's blanks are no classes or not those of its topology; [`Error::Option`] if `max_symbols` is 0; [`Error::Score`] if the joint
+/// [`Error::Frames`] if the rows are not whole; [`Error::Option`] for an option outside its range; [`Error::Score`] if the joint
 /// yields NaN or +inf, or -inf for every class or every duration.
 ///
 /// Cost: at most `T + U` joint evaluations and `U` predictor steps; memory `O(C + H)`.
-pub fn greedy<M: Transducer>(model: &M, frames: &[f32], options: &Greedy) -> Result<Hypothesis> {
-    let (width, classes) = (model.width(), model.classes());
-    if width == 0 || !frames.len().is_multiple_of(width) {
-        return Err(Error::Frames { width, found: frames.len() });
-    }
-    if options.max_symbols == 0 {
-        return Err(Error::Option { option: "max_symbols", expected: "at least 1", found: 0 });
-    }
-    let moves = Moves::new(model)?;
+pub fn greedy(model: &Model, frames: &[f32], options: &Greedy) -> Result<Hypothesis> {
+    options.check(model)?;
+    let rules = model.rules();
+    let total = whole_rows(frames, model)?;
+    let (mut states, mut row) = (model.start().0.clone(), model.start().1.to_vec());
+    let (mut scratch, mut predicted) = (Scratch::default(), Vec::new());
+    let mut scores = vec![0.0; model.outputs()];
     let mut found = Hypothesis::default();
-    let mut scores = vec![0.0; classes + model.topology().durations()];
-    let (mut state, mut row) = model.start();
     let (mut t, mut symbols) = (0, 0);
-    while let Some(frame) = frames.chunks_exact(width).nth(t) {
-        model.joint(frame, &row, &mut scores);
-        let (tokens, durations) = scores.split_at(classes);
-        let best = best_class(tokens, t)?;
-        let mut step = moves.step(best as u32, durations, t)?;
-        if !moves.is_blank(best as u32) {
-            found.labels.push(best as u32);
-            found.frames.push(t);
-            found.log_probs.push(log_prob(tokens, best));
-            (state, row) = model.step(&state, best as u32);
+    while t < total {
+        let at = [Site { utterance: 0, frame: t, row: 0 }];
+        let sites = Sites { frames: &[frames], rows: &row, at: &at };
+        model.joint().scores(&sites, &mut scores, &mut scratch);
+        let picked = pick(&scores, rules).ok_or_else(|| broken(&scores, rules, t))?;
+        let mut step = rules.frames(picked.class, picked.duration);
+        if !rules.is_blank(picked.class) {
+            if found.labels.len() == options.cap(total) {
+                found.capped = true;
+                break;
+            }
+            found.labels.push(emitted(&picked, rules, t));
+            model.step(&[picked.class], &mut states, &mut row, (&mut predicted, &mut scratch));
             symbols += 1;
-            step = step.max(usize::from(symbols == options.max_symbols));
+            step = step.max(usize::from(Some(symbols) == options.max_symbols));
         }
         if step > 0 {
             (t, symbols) = (t.saturating_add(step), 0);
         }
     }
+    found.end = t;
     Ok(found)
 }
 
-/// The lowest class id with the largest score.
-fn best_class(scores: &[f32], frame: usize) -> Result<usize> {
-    let mut best = 0;
-    for (class, &score) in scores.iter().enumerate() {
-        if score.is_nan() || score == f32::INFINITY {
-            return Err(Error::Score { frame, class, found: score });
-        }
-        if score > scores[best] {
-            best = class;
-        }
+/// A label as it is recorded, without what others add.
+fn emitted(picked: &Pick, rules: &Rules, frame: usize) -> Emitted {
+    let Pick { class, logit, log_prob, duration, duration_log_prob } = *picked;
+    Emitted {
+        label: class,
+        frame,
+        duration: rules.frames(class, duration),
+        log_prob,
+        duration_log_prob,
+        logit,
+        fused: 0.0,
+        confidence: 1.0,
     }
-    if scores[best] == f32::NEG_INFINITY {
-        return Err(Error::Score { frame, class: best, found: f32::NEG_INFINITY });
-    }
-    Ok(best)
 }
 
-/// `scores[class] - log Σ exp(scores)`, in f64.
-fn log_prob(scores: &[f32], class: usize) -> f64 {
-    let best = f64::from(scores[class]);
-    -scores.iter().map(|&score| (f64::from(score) - best).exp()).sum::<f64>().ln()
+/// How many rows of the joint's width there are.
+fn whole_rows(frames: &[f32], model: &Model) -> Result<usize> {
+    let width = model.width();
+    if width == 0 || !frames.len().is_multiple_of(width) {
+        return Err(Error::Frames { width, found: frames.len() });
+    }
+    Ok(frames.len() / width)
+}
+
+/// The utterances of a padded batch `[B, T, F]`, for decoders, which know no padding.
+///
+/// # Errors
+/// [`Error::Frames`] if the rows are not whole; [`Error::Length`] if an utterance is longer than the padding.
+///
+/// ```
+/// let rows: Vec<f32> = (0..12).map(|i| i as f32).collect();
+/// let utterances = decoding::unpadded(&rows, 2, &[3, 1])?;
+/// assert_eq!(utterances[0].len(), 6);
+/// assert_eq!(utterances[1], [6.0, 7.0]);
+/// # Ok::<(), decoding::Error>(())
+/// ```
+pub fn unpadded<'a>(rows: &'a [f32], width: usize, lengths: &[usize]) -> Result<Vec<&'a [f32]>> {
+    let batch = lengths.len();
+    let padded = rows.len() / (width * batch).max(1);
+    if width == 0 || rows.len() != padded * width * batch {
+        return Err(Error::Frames { width, found: rows.len() });
+    }
+    let utterance = |(b, &length): (usize, &usize)| match length <= padded {
+        true => Ok(&rows[b * padded * width..][..length * width]),
+        false => Err(Error::Length { utterance: b, frames: padded, found: length }),
+    };
+    lengths.iter().enumerate().map(utterance).collect()
 }
 
 #[cfg(test)]

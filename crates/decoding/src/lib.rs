@@ -1,19 +1,41 @@
 //! Transducer decoding: from projected encoder rows to labels with time stamps.
 //!
-//! A model is seen through one trait, [`Transducer`]: a predictor that advances label by label and a joint network that scores
-//! every class at one site. Nothing here knows about audio, files or training.
+//! A model is seen through two traits, [`Predictor`] and [`Joint`], which serve many hypotheses at once; [`Model`] holds one of each
+//! and the [`Rules`] of its classes, read from the topology that it was trained with. Nothing here knows about audio, files of
+//! recordings or training.
 //!
-//! [`greedy`] takes the best class at each site: the blank moves one frame on, any other class is emitted and advances the
-//! predictor on the same frame, at most [`Greedy::max_symbols`] times. Big blanks and durations move on as far as they say;
-//! [`factor_blank`] makes plain scores of those of a factored blank.
+//! [`greedy()`] takes the best class at each site, an utterance at a time: the definition. [`GreedySearch`] does the same for batches
+//! and for [`Stream`]s that arrive chunk by chunk.
 #![warn(missing_docs)]
 
+mod affine;
+mod automaton;
+mod confidence;
 mod error;
 mod factored;
 mod greedy;
+mod hypotheses;
+mod joint;
 mod model;
+mod pick;
+mod plain;
+mod predictor;
+mod rules;
+mod scratch;
+mod states;
 
+pub use affine::Affine;
+pub use automaton::{Automaton, Fusion};
+pub use confidence::{Aggregate, Confidence, Measure};
 pub use error::{Error, Result};
 pub use factored::factor_blank;
-pub use greedy::{Greedy, Hypothesis, greedy};
-pub use model::Transducer;
+pub use greedy::{Greedy, GreedySearch, Stream, frame_looping, greedy, unpadded};
+pub use hypotheses::{Emitted, Hypotheses, Hypothesis, Step};
+pub use joint::{Joint, Network, Site, Sites};
+pub use model::Model;
+pub use plain::{ActivationName, Description, PredictorDescription};
+pub use predictor::{Finish, LstmLayer, LstmPredictor, NOTHING, Predictor, StatelessPredictor};
+pub use rnnt_loss::Activation;
+pub use rules::Rules;
+pub use scratch::Scratch;
+pub use states::{StateShape, States};

@@ -1,38 +1,115 @@
-//! How a decoder sees a model.
+//! A model as decoders see it.
+use std::sync::Arc;
+
 use rnnt_dp::Topology;
 
-/// A transducer during inference: a predictor that advances label by label, and a joint network.
-///
-/// Axes: `H` joint width, `C` classes with the blanks among them, `D` durations of the topology (0 but for token-and-duration
-/// transducers).
-pub trait Transducer {
-    /// What the predictor remembers of the labels so far.
-    type State: Clone;
+use crate::{Joint, Predictor, Result, Rules, Scratch, States};
 
-    /// Class id of the blank.
-    fn blank(&self) -> u32;
+/// Predictor, joint network and what the classes mean: all that decoding needs.
+#[derive(Clone)]
+pub struct Model {
+    predictor: Arc<dyn Predictor>,
+    joint: Arc<dyn Joint>,
+    rules: Rules,
+    /// State and projected row before any label.
+    start: (States, Vec<f32>),
+    fingerprint: u64,
+}
 
-    /// Number of classes C, blanks included.
-    fn classes(&self) -> usize;
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.debug_struct("Model").field("rules", &self.rules).field("width", &self.width()).finish()
+    }
+}
 
-    /// Joint width H.
-    fn width(&self) -> usize;
-
-    /// How tokens move on: that of the training, in which each label is one token.
-    fn topology(&self) -> &Topology;
-
-    /// Class ids of the topology's big blanks, in their order.
-    fn big_blanks(&self) -> &[u32] {
-        &[]
+impl Model {
+    /// A model of classes that move on as the tokens of `topology` do; `big_blanks` are the classes of its big blanks, in order.
+    ///
+    /// # Errors
+    /// [`Error::Shape`](crate::Error::Shape) if predictor and joint do not fit together, or the predictor does not know each
+    /// label; those of [`Rules::new`].
+    pub fn new(
+        predictor: Arc<dyn Predictor>,
+        joint: Arc<dyn Joint>,
+        blank: u32,
+        big_blanks: &[u32],
+        topology: &Topology,
+    ) -> Result<Self> {
+        let rules = Rules::new(joint.classes(), blank, big_blanks, topology)?;
+        if predictor.width() != joint.predicted_width() {
+            let expected = format!("rows of {}, as the predictor's", predictor.width());
+            return Err(crate::Error::shape("joint", expected, joint.predicted_width()));
+        }
+        if joint.durations() != topology.durations() {
+            let expected = format!("{} durations, as the topology has", topology.durations());
+            return Err(crate::Error::shape("joint", expected, joint.durations()));
+        }
+        let labels = (0..joint.classes() as u32).rev().find(|&class| !rules.is_blank(class));
+        if let Some(label) = labels.filter(|&label| label as usize >= predictor.ids()) {
+            return Err(crate::Error::shape("predictor", format!("more than {label} ids"), predictor.ids()));
+        }
+        let (states, predicted) = predictor.start();
+        let mut row = vec![0.0; joint.row_width()];
+        joint.project(&predicted, &mut row, &mut Scratch::default());
+        let fingerprint = fingerprint(&rules, &states, &row);
+        Ok(Self { predictor, joint, rules, start: (states, row), fingerprint })
     }
 
-    /// State and projected predictor row `[H]` before any label.
-    fn start(&self) -> (Self::State, Vec<f32>);
+    /// The predictor.
+    pub fn predictor(&self) -> &Arc<dyn Predictor> {
+        &self.predictor
+    }
 
-    /// State and projected predictor row `[H]` after one more label.
-    fn step(&self, state: &Self::State, label: u32) -> (Self::State, Vec<f32>);
+    /// The joint network.
+    pub fn joint(&self) -> &Arc<dyn Joint> {
+        &self.joint
+    }
 
-    /// Writes the scores (logits) `[C + D]`, classes first, of the site where a projected frame `[H]` meets a predictor row
-    /// `[H]`. A model with a factored blank writes what [`factor_blank`](crate::factor_blank) makes of them.
-    fn joint(&self, frame: &[f32], row: &[f32], scores: &mut [f32]);
+    /// What the classes mean.
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// Width of the frame rows that decoders are given.
+    pub fn width(&self) -> usize {
+        self.joint.frame_width()
+    }
+
+    /// State, one row, and label row before any label.
+    pub fn start(&self) -> (&States, &[f32]) {
+        (&self.start.0, &self.start.1)
+    }
+
+    /// A number that another model hardly has: states belong to the model that made them.
+    pub fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+
+    /// Width of a row of scores, C + D.
+    pub(crate) fn outputs(&self) -> usize {
+        self.joint.classes() + self.joint.durations()
+    }
+
+    /// Advances hypotheses by a label each and makes their label rows; `predicted` is room.
+    pub(crate) fn step(
+        &self,
+        labels: &[u32],
+        states: &mut States,
+        rows: &mut [f32],
+        (predicted, scratch): (&mut Vec<f32>, &mut Scratch),
+    ) {
+        let predicted = crate::scratch::sized(predicted, labels.len() * self.predictor.width());
+        self.predictor.step(labels, states, predicted, scratch);
+        self.joint.project(predicted, rows, scratch);
+    }
+}
+
+/// FNV-1a over the first state and row, and the classes.
+fn fingerprint(rules: &Rules, states: &States, row: &[f32]) -> u64 {
+    let numbers = states.values().iter().chain(row).map(|x| x.to_bits());
+    let classes = [rules.classes() as u32, rules.blank(), rules.durations() as u32];
+    let all = classes.into_iter().chain(states.labels().iter().copied()).chain(numbers);
+    all.fold(0xcbf2_9ce4_8422_2325, |hash, word| {
+        (hash ^ u64::from(word)).wrapping_mul(0x0100_0000_01b3)
+    })
 }

@@ -1,0 +1,166 @@
+//! Affine layers of inference: a weight that is packed once, and rows that come a few at a time.
+use kernels::{Accumulate, PackedRight, View, ViewMut, add, par_for, parts, parts_mut, product_packed};
+
+use crate::{Error, Result, Scratch};
+
+/// Numbers of the weight in a strip: what the second-level cache of a core holds beside the rows.
+const STRIP: usize = 80_000;
+/// What the columns of a strip are a multiple of: those of a micro-panel.
+const COLUMNS: usize = 32;
+/// Rows above which they are cut instead of the columns, and rows of a task then.
+const MANY: usize = 56;
+
+/// `y = x Wᵀ + b` for a few rows at a time.
+///
+/// The weight `[O, I]` lies in strips of outputs, each packed for itself: with few rows a step waits for the weight to come from
+/// memory, and so every core reads strips of its own. Every sum has one order, whatever rows come together.
+#[derive(Debug)]
+pub struct Affine {
+    strips: Vec<PackedRight<f32>>,
+    /// Outputs of a strip; the last one may have fewer.
+    each: usize,
+    inputs: usize,
+    bias: Vec<f32>,
+}
+
+/// Outputs of a strip, for so many inputs.
+pub(crate) fn strip_of(inputs: usize) -> usize {
+    (STRIP / inputs.max(1)).max(1).next_multiple_of(COLUMNS)
+}
+
+impl Affine {
+    /// Packs a weight `[O, I]`; without a bias `[O]` it is 0.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if the weight has not whole rows, or the bias not O values.
+    pub fn new(name: &str, weight: &[f32], inputs: usize, bias: Option<&[f32]>) -> Result<Self> {
+        let outputs = weight.len() / inputs.max(1);
+        if inputs == 0 || outputs == 0 || weight.len() != outputs * inputs {
+            return Err(Error::shape(name, format!("whole rows of {inputs}, at least one of each"), weight.len()));
+        }
+        if let Some(bias) = bias.filter(|bias| bias.len() != outputs) {
+            return Err(Error::shape(name, format!("a bias of {outputs}"), bias.len()));
+        }
+        let each = strip_of(inputs).min(outputs);
+        let strip = |weight: &[f32]| {
+            PackedRight::new(View::new(weight, weight.len() / inputs, inputs).transposed())
+        };
+        let strips = weight.chunks(each * inputs).map(strip).collect();
+        let bias = bias.map_or_else(|| vec![0.0; outputs], <[f32]>::to_vec);
+        Ok(Self { strips, each, inputs, bias })
+    }
+
+    /// I
+    pub fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    /// O
+    pub fn outputs(&self) -> usize {
+        self.bias.len()
+    }
+
+    /// Numbers of room that [`Self::forward_in`] needs for so many rows.
+    pub(crate) fn room(&self, rows: usize) -> usize {
+        if rows > MANY || self.strips.len() == 1 { 0 } else { rows * self.outputs() }
+    }
+
+    /// `y = x Wᵀ + b`
+    ///
+    /// # Shapes
+    /// `x` *n x I*, `y` *n x O*.
+    ///
+    /// # Panics
+    /// If the lengths do not fit.
+    pub fn forward(&self, x: &[f32], y: &mut [f32], scratch: &mut Scratch) {
+        let rows = y.len() / self.outputs();
+        let [room, ..] = scratch.rooms([self.room(rows), 0, 0]);
+        self.forward_in(x, y, room);
+    }
+
+    /// [`Self::forward`] with [`Self::room`] of the caller's.
+    ///
+    /// ```text
+    /// few rows:   for strips of outputs: strip = x W[strip]ᵀ, then y[:, strip] = strip + b
+    /// many rows:  for blocks of rows:    for strips of outputs: y[block, strip] = x[block] W[strip]ᵀ + b
+    /// ```
+    pub(crate) fn forward_in(&self, x: &[f32], y: &mut [f32], room: &mut [f32]) {
+        let (inputs, outputs, each) = (self.inputs, self.outputs(), self.each);
+        let rows = y.len() / outputs;
+        assert!(x.len() == rows * inputs && y.len() == rows * outputs, "affine: {inputs} to {outputs}");
+        if rows == 0 {
+            return;
+        }
+        if rows > MANY || self.strips.len() == 1 {
+            par_for((parts_mut(y, MANY * outputs), parts(x, MANY * inputs)), |_, (y, x)| self.block(x, y));
+            return;
+        }
+        let room = &mut room[..rows * outputs];
+        let x = View::new(x, rows, inputs);
+        par_for((parts_mut(room, rows * each), parts(&self.strips, 1)), |_, (out, strip)| {
+            let columns = out.len() / rows;
+            product_packed(ViewMut::new(out, rows, columns), x, &strip[0], Accumulate::Replace);
+        });
+        for (strip, (from, bias)) in room.chunks(rows * each).zip(self.bias.chunks(each)).enumerate() {
+            for (row, from) in from.chunks_exact(bias.len()).enumerate() {
+                let to = &mut y[row * outputs + strip * each..][..bias.len()];
+                to.copy_from_slice(from);
+                add(to, bias);
+            }
+        }
+    }
+
+    /// A block of rows, one task.
+    fn block(&self, x: &[f32], y: &mut [f32]) {
+        let (inputs, outputs) = (self.inputs, self.outputs());
+        let rows = y.len() / outputs;
+        let x = View::new(x, rows, inputs);
+        for (at, strip) in self.strips.iter().enumerate() {
+            let columns = strip.shape().1;
+            let out = ViewMut::with_stride(&mut y[at * self.each..], rows, columns, outputs);
+            product_packed(out, x, strip, Accumulate::Replace);
+        }
+        y.chunks_exact_mut(outputs).for_each(|y| add(y, &self.bias));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wave(count: usize, step: f32) -> Vec<f32> {
+        (0..count).map(|i| (i as f32 * step).sin()).collect()
+    }
+
+    #[test]
+    fn rows_are_those_of_plain_loops_and_the_same_whoever_comes_along() {
+        for (inputs, outputs) in [(1, 1), (3, 5), (640, 300), (2000, 100), (700, 129)] {
+            let (weight, bias) = (wave(inputs * outputs, 0.37), wave(outputs, 1.1));
+            let layer = Affine::new("weight", &weight, inputs, Some(&bias)).unwrap();
+            let x = wave(120 * inputs, 0.11);
+            let mut all = vec![f32::NAN; 120 * outputs];
+            layer.forward(&x, &mut all, &mut Scratch::default());
+            for rows in [1, 2, 7, 56, 57] {
+                let mut y = vec![f32::NAN; rows * outputs];
+                layer.forward(&x[..rows * inputs], &mut y, &mut Scratch::default());
+                assert_eq!(y, all[..rows * outputs], "{rows} rows, {inputs} to {outputs}");
+            }
+            for (y, x) in all.chunks(outputs).zip(x.chunks(inputs)) {
+                for ((y, w), b) in y.iter().zip(weight.chunks(inputs)).zip(&bias) {
+                    let sum: f64 = w.iter().zip(x).map(|(w, x)| f64::from(w * x)).sum();
+                    assert!((f64::from(*y) - sum - f64::from(*b)).abs() < 1e-3, "{y} {sum}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_named() {
+        let error = |weight: usize, inputs, bias: Option<&[f32]>| {
+            Affine::new("head", &vec![0.0; weight], inputs, bias).unwrap_err().to_string()
+        };
+        assert!(error(5, 2, None).starts_with("head: expected whole rows of 2"));
+        assert!(error(0, 2, None).contains("at least one"));
+        assert!(error(6, 2, Some(&[0.0])).contains("a bias of 3"));
+    }
+}

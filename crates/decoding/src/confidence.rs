@@ -1,0 +1,184 @@
+//! How sure a model was of a label: seven measures of a distribution, each 0 where all classes are alike and 1 where one has all.
+use serde::{Deserialize, Serialize};
+
+/// A measure of confidence from the whole distribution `p` over `v` classes, with exponent `a`.
+///
+/// ```text
+/// S = Σ p^a     G = Σ p^a ln p     terms with p = 0 count 0; for a = 1 every entropy is Shannon's, H = -Σ p ln p
+/// max_prob      (pmax^a v^a - 1) / (v^a - 1)
+/// gibbs_lin     1 + G / (ln v · v^(1-a))           gibbs_exp     (e^(aG) - e0) / (1 - e0)     e0 = v^(-a v^(1-a))
+/// tsallis_lin   1 + (1 - S) / (v^(1-a) - 1)        tsallis_exp   (e^((1-S)/(1-a)) - e0) / (1 - e0)     e0 = e^((1-v^(1-a))/(1-a))
+/// renyi_lin     1 + log2 S / ((a-1) log2 v)        renyi_exp     (S^(1/(a-1)) v - 1) / (v - 1)
+/// ```
+/// Laptev and Ginsburg, "Fast entropy-based methods of word-level confidence estimation for end-to-end automatic speech
+/// recognition" (arXiv 2212.08703), equations 5 to 14.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)]
+pub enum Measure {
+    MaxProb,
+    GibbsLin,
+    GibbsExp,
+    TsallisLin,
+    #[default]
+    TsallisExp,
+    RenyiLin,
+    RenyiExp,
+}
+
+impl Measure {
+    /// All seven.
+    pub const ALL: [Measure; 7] = [
+        Measure::MaxProb,
+        Measure::GibbsLin,
+        Measure::GibbsExp,
+        Measure::TsallisLin,
+        Measure::TsallisExp,
+        Measure::RenyiLin,
+        Measure::RenyiExp,
+    ];
+
+    /// As it is written in options.
+    pub fn name(self) -> &'static str {
+        match self {
+            Measure::MaxProb => "max-prob",
+            Measure::GibbsLin => "gibbs-lin",
+            Measure::GibbsExp => "gibbs-exp",
+            Measure::TsallisLin => "tsallis-lin",
+            Measure::TsallisExp => "tsallis-exp",
+            Measure::RenyiLin => "renyi-lin",
+            Measure::RenyiExp => "renyi-exp",
+        }
+    }
+}
+
+/// A measure and its exponent.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Confidence {
+    /// The measure.
+    pub measure: Measure,
+    /// Its exponent `a`, above 0: below 1, unlikely classes count for more.
+    pub exponent: f64,
+}
+
+/// Tsallis entropy, exponentially normalised, with exponent 0.33.
+impl Default for Confidence {
+    fn default() -> Self {
+        Self { measure: Measure::default(), exponent: 0.33 }
+    }
+}
+
+impl Confidence {
+    /// The confidence of a distribution, from scores (logits) of its classes; 1 for a single class.
+    ///
+    /// ```
+    /// let measure = decoding::Confidence::default();
+    /// assert!(measure.of(&[0.0, 0.0, 0.0]).abs() < 1e-12);
+    /// assert!((measure.of(&[0.0, -200.0, -200.0]) - 1.0).abs() < 1e-12);
+    /// ```
+    pub fn of(self, scores: &[f32]) -> f64 {
+        let v = scores.len() as f64;
+        if scores.len() < 2 {
+            return 1.0;
+        }
+        let max = scores.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
+        let exp = |score: f32| f64::from(score - max).exp();
+        let log_sum = scores.iter().map(|&score| exp(score)).sum::<f64>().ln();
+        let log_probs = || scores.iter().map(|&score| f64::from(score - max) - log_sum);
+        let a = self.exponent;
+        if a == 1.0 {
+            let terms = log_probs().filter(|lp| lp.is_finite()).map(|lp| lp.exp() * lp);
+            return match self.measure {
+                Measure::MaxProb => ((-log_sum).exp() * v - 1.0) / (v - 1.0),
+                Measure::GibbsLin | Measure::TsallisLin | Measure::RenyiLin => 1.0 + terms.sum::<f64>() / v.ln(),
+                _ => (terms.sum::<f64>().exp() * v - 1.0) / (v - 1.0),
+            };
+        }
+        let (mut s, mut g) = (0.0, 0.0);
+        for lp in log_probs().filter(|lp| lp.is_finite()) {
+            let power = (a * lp).exp();
+            s += power;
+            g += power * lp;
+        }
+        let rest = v.powf(1.0 - a);
+        let above = |e: f64, e0: f64| (e - e0) / (1.0 - e0);
+        match self.measure {
+            Measure::MaxProb => ((-a * log_sum).exp() * v.powf(a) - 1.0) / (v.powf(a) - 1.0),
+            Measure::GibbsLin => 1.0 + g / (v.ln() * rest),
+            Measure::GibbsExp => above((a * g).exp(), v.powf(-a * rest)),
+            Measure::TsallisLin => 1.0 + (1.0 - s) / (rest - 1.0),
+            Measure::TsallisExp => above(((1.0 - s) / (1.0 - a)).exp(), ((1.0 - rest) / (1.0 - a)).exp()),
+            Measure::RenyiLin => 1.0 + s.log2() / ((a - 1.0) * v.log2()),
+            Measure::RenyiExp => (s.powf(1.0 / (a - 1.0)) * v - 1.0) / (v - 1.0),
+        }
+    }
+}
+
+/// How the confidences of its tokens make that of a word.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Aggregate {
+    /// The lowest.
+    #[default]
+    Min,
+    /// Their mean.
+    Mean,
+    /// The highest.
+    Max,
+    /// Their product.
+    Product,
+}
+
+impl Aggregate {
+    /// One number of many; 1 of none.
+    pub fn of(self, confidences: impl IntoIterator<Item = f64>) -> f64 {
+        let (mut count, mut found) = (0, if self == Self::Mean { 0.0 } else { 1.0 });
+        for confidence in confidences {
+            found = match (self, count) {
+                (Self::Mean, _) => found + confidence,
+                (Self::Product, _) => found * confidence,
+                (_, 0) => confidence,
+                (Self::Min, _) => confidence.min(found),
+                (Self::Max, _) => confidence.max(found),
+            };
+            count += 1;
+        }
+        match self {
+            Self::Mean if count > 0 => found / f64::from(count),
+            Self::Mean => 1.0,
+            _ => found,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_measure_goes_from_0_to_1_with_the_sharpness() {
+        for measure in Measure::ALL {
+            for exponent in [0.33, 0.5, 1.0, 2.0] {
+                let confidence = Confidence { measure, exponent };
+                let at = |sharpness: f32| {
+                    let scores: Vec<f32> = (0..40).map(|i| if i == 7 { sharpness } else { 0.0 }).collect();
+                    confidence.of(&scores)
+                };
+                let found: Vec<f64> = [0.0, 1.0, 3.0, 8.0, 60.0].map(at).to_vec();
+                assert!(found[0].abs() < 1e-6 && (found[4] - 1.0).abs() < 1e-6, "{measure:?} {found:?}");
+                assert!(found.is_sorted(), "{measure:?} {exponent} {found:?}");
+                let masked = [0.0, f32::NEG_INFINITY, 1.0];
+                assert!((0.0..=1.0).contains(&confidence.of(&masked)), "{measure:?}");
+                assert_eq!(confidence.of(&[3.0]), 1.0);
+            }
+        }
+    }
+
+    #[test]
+    fn words_take_one_number_of_their_tokens() {
+        let of = |aggregate: Aggregate| aggregate.of([0.5, 0.25, 1.0]);
+        assert_eq!([of(Aggregate::Min), of(Aggregate::Max), of(Aggregate::Product)], [0.25, 1.0, 0.125]);
+        assert!((of(Aggregate::Mean) - 1.75 / 3.0).abs() < 1e-12);
+        assert_eq!(Aggregate::Mean.of([]), 1.0);
+    }
+}

@@ -1,0 +1,94 @@
+//! Frame-looping, the conventional batched search: what label-looping is compared with.
+use super::{Greedy, emitted, whole_rows};
+use crate::pick::{broken, pick};
+use crate::{Hypotheses, Model, Result, Scratch, Site, Sites, States};
+
+/// Greedy search of a batch, frame by frame (Bataev et al., arXiv 2406.06220, algorithm 2): the same results as
+/// [`GreedySearch`](crate::GreedySearch) without fusion and confidences, and slower.
+///
+/// ```text
+/// for frames t of the longest utterance:
+///   at most max_symbols times, until no utterance emits a label at t:
+///     predictor and joint, whole batch, after the last labels
+/// ```
+/// An utterance that a duration has taken beyond t waits, and is computed all the same.
+///
+/// # Errors
+/// As [`GreedySearch::decode`](crate::GreedySearch::decode).
+pub fn frame_looping(model: &Model, frames: &[&[f32]], options: &Greedy) -> Result<Hypotheses> {
+    options.check(model)?;
+    let (rules, batch, width) = (model.rules(), frames.len(), model.start().1.len());
+    let mut counts = Vec::with_capacity(batch);
+    for (b, frames) in frames.iter().enumerate() {
+        counts.push(whole_rows(frames, model).map_err(|error| error.of(b))?);
+    }
+    let mut found = Hypotheses::default();
+    found.reset(batch, false);
+    // States before the newest labels: the predictor runs on these again in every round.
+    let (mut before, mut after) = (States::new(model.start().0.shape()), States::default());
+    before.extend(model.start().0, std::iter::repeat_n(0, batch));
+    let mut newest: Vec<Option<u32>> = vec![None; batch];
+    let (mut next, mut capped) = (vec![0; batch], vec![false; batch]);
+    let (mut labels, mut rows) = (vec![rules.blank(); batch], vec![0.0; batch * width]);
+    let (mut predicted, mut scratch) = (Vec::new(), Scratch::default());
+    let mut scores = vec![0.0; batch * model.outputs()];
+    // An empty utterance has no frame to ride along with.
+    let longest = counts.iter().copied().max().unwrap_or(0);
+    let asked: Vec<usize> = (0..batch).filter(|&b| counts[b] > 0).collect();
+    rayon::scope(|_| {
+        for t in 0..longest {
+            let mut symbols = 0;
+            let mut active: Vec<usize> = asked.iter().copied().filter(|&b| next[b] == t && t < counts[b] && !capped[b]).collect();
+            while !active.is_empty() {
+                after.clone_from(&before);
+                for b in 0..batch {
+                    labels[b] = newest[b].unwrap_or(first_label(model));
+                }
+                model.step(&labels, &mut after, &mut rows, (&mut predicted, &mut scratch));
+                for b in (0..batch).filter(|&b| newest[b].is_none()) {
+                    rows[b * width..][..width].copy_from_slice(model.start().1);
+                    after.set(b, model.start().0, 0);
+                }
+                let site = |&b: &usize| Site { utterance: b, frame: t.min(counts[b] - 1), row: b };
+                let at: Vec<Site> = asked.iter().map(site).collect();
+                let scores = &mut scores[..at.len() * model.outputs()];
+                model.joint().scores(&Sites { frames, rows: &rows, at: &at }, scores, &mut scratch);
+                symbols += 1;
+                let mut emitting = Vec::new();
+                for (scores, &b) in scores.chunks_exact(model.outputs()).zip(&asked) {
+                    if !active.contains(&b) {
+                        continue;
+                    }
+                    let picked = pick(scores, rules).ok_or_else(|| broken(scores, rules, t).of(b))?;
+                    let mut step = rules.frames(picked.class, picked.duration);
+                    if rules.is_blank(picked.class) {
+                        next[b] = t.saturating_add(step.max(1));
+                        continue;
+                    }
+                    if found.labels(b).len() >= options.cap(counts[b]) {
+                        capped[b] = true;
+                        continue;
+                    }
+                    found.push(b, emitted(&picked, rules, t));
+                    before.set(b, &after, b);
+                    newest[b] = Some(picked.class);
+                    step = step.max(usize::from(Some(symbols) == options.max_symbols));
+                    if step == 0 {
+                        emitting.push(b);
+                    } else {
+                        next[b] = t.saturating_add(step);
+                    }
+                }
+                active = emitting;
+            }
+        }
+        Ok(())
+    })?;
+    (0..batch).for_each(|b| found.end(b, next[b], capped[b]));
+    Ok(found)
+}
+
+/// Any label, for rows whose result is thrown away.
+fn first_label(model: &Model) -> u32 {
+    (0..).find(|&class| !model.rules().is_blank(class)).unwrap_or(0).min(model.predictor().ids() as u32 - 1)
+}

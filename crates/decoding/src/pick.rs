@@ -1,0 +1,97 @@
+//! What a row of scores says.
+use kernels::Real;
+
+use crate::{Error, Rules};
+
+/// The best class at a site, and the best duration.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Pick {
+    pub class: u32,
+    pub logit: f32,
+    /// Natural log-probability among the classes.
+    pub log_prob: f64,
+    /// Index of the best duration; 0 without durations.
+    pub duration: usize,
+    /// Its natural log-probability among the durations; 0 without durations.
+    pub duration_log_prob: f64,
+}
+
+/// Best class and best duration of scores `[C + D]`; ties go to the lower index. None if the scores are none: see [`broken`].
+pub(crate) fn pick(scores: &[f32], rules: &Rules) -> Option<Pick> {
+    let (tokens, durations) = scores.split_at(rules.classes());
+    let (class, log_prob) = best(tokens)?;
+    let (duration, duration_log_prob) = if durations.is_empty() { (0, 0.0) } else { best(durations)? };
+    Some(Pick { class: class as u32, logit: tokens[class], log_prob, duration, duration_log_prob })
+}
+
+/// Index and log-probability of the largest score; none if one is NaN or +inf, or all are -inf.
+fn best(scores: &[f32]) -> Option<(usize, f64)> {
+    // A NaN or +inf makes the sum NaN, and -inf everywhere makes it 0.
+    let (max, sum) = f32::row_statistics(scores);
+    (sum >= 1.0).then(|| (position(scores, max), -sum.ln()))
+}
+
+/// The first place of a value that is there.
+fn position(scores: &[f32], value: f32) -> usize {
+    const RUN: usize = 64;
+    let runs = scores.chunks(RUN);
+    // Without an early exit inside of a run, the compiler makes vectors of it.
+    let run = runs.clone().position(|run| run.iter().fold(false, |found, &score| found | (score == value)));
+    let run = run.unwrap_or(0);
+    run * RUN + scores[run * RUN..].iter().position(|&score| score == value).unwrap_or(0)
+}
+
+/// The log-probability of a class among scores.
+pub(crate) fn log_prob(scores: &[f32], class: usize) -> f64 {
+    let (max, sum) = f32::row_statistics(scores);
+    f64::from(scores[class]) - f64::from(max) - sum.ln()
+}
+
+/// The error about scores that [`pick`] refuses.
+pub(crate) fn broken(scores: &[f32], rules: &Rules, frame: usize) -> Error {
+    let (tokens, durations) = scores.split_at(rules.classes());
+    let (scores, first) = if best(tokens).is_none() { (tokens, 0) } else { (durations, tokens.len()) };
+    let bad = scores.iter().position(|score| score.is_nan() || *score == f32::INFINITY).unwrap_or(0);
+    Error::Score { frame, class: first + bad, found: scores.get(bad).copied().unwrap_or(f32::NAN) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_of_the_largest_scores_is_best() {
+        for count in [1, 2, 63, 64, 65, 200, 1025] {
+            for place in [0, count / 2, count - 1] {
+                let mut scores: Vec<f32> = (0..count).map(|i| (i as f32).sin()).collect();
+                scores[place] = 3.0;
+                scores[count - 1] = 3.0;
+                let (found, log_prob) = best(&scores).unwrap();
+                let sum: f64 = scores.iter().map(|&s| f64::from(s - 3.0).exp()).sum();
+                assert_eq!(found, place);
+                assert!((log_prob + sum.ln()).abs() < 1e-6);
+                assert!((super::log_prob(&scores, place) - log_prob).abs() < 1e-12);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_score_is_seen_wherever_it_stands() {
+        for count in [1, 16, 17, 70] {
+            let rules = Rules::new(count, 0, &[], &rnnt_dp::Topology::rnnt()).unwrap();
+            for bad in [f32::NAN, f32::INFINITY] {
+                for place in [0, count - 1] {
+                    let mut scores = vec![0.5; count];
+                    scores[place] = bad;
+                    assert_eq!(pick(&scores, &rules), None, "{bad} at {place} of {count}");
+                    let Error::Score { class, .. } = broken(&scores, &rules, 0) else { panic!() };
+                    assert_eq!(class, place);
+                }
+            }
+            assert_eq!(best(&vec![f32::NEG_INFINITY; count]), None);
+            let mut masked = vec![f32::NEG_INFINITY; count];
+            masked[count - 1] = -80.0;
+            assert_eq!(best(&masked), Some((count - 1, 0.0)));
+        }
+    }
+}

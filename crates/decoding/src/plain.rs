@@ -1,0 +1,193 @@
+//! Models from plain safetensors: the names of common toolkits, and a description beside them.
+use std::sync::Arc;
+
+use rnnt_dp::Topology;
+use safetensors::{Dtype, SafeTensors};
+use serde::Deserialize;
+
+use crate::{
+    Activation, Affine, Error, Finish, LstmLayer, LstmPredictor, Model, NOTHING, Network, Predictor, Result,
+    StatelessPredictor,
+};
+
+/// What a file of weights does not say about its model.
+///
+/// ```
+/// let text = r#"{"vocab": 31, "blank": 31, "predictor": "lstm", "layers": 1, "activation": "tanh"}"#;
+/// let description: decoding::Description = serde_json::from_str(text).unwrap();
+/// assert_eq!(description.blank, 31);
+/// ```
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Description {
+    /// Labels V, without the blank.
+    pub vocab: usize,
+    /// The blank among the V + 1 classes.
+    pub blank: u32,
+    /// What goes label by label.
+    #[serde(flatten)]
+    pub predictor: PredictorDescription,
+    /// The nonlinearity of the joint network.
+    pub activation: ActivationName,
+    /// Durations of a token-and-duration transducer, in the order of their outputs.
+    #[serde(default)]
+    pub durations: Option<Vec<usize>>,
+}
+
+/// A kind of predictor.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(tag = "predictor", rename_all = "lowercase")]
+pub enum PredictorDescription {
+    /// `embed.weight [V+1, P]`; for layer i `lstm.weight_ih_l{i} [4P, P]`, `lstm.weight_hh_l{i}`, `lstm.bias_ih_l{i}` and, if
+    /// there is one, `lstm.bias_hh_l{i}`. It starts with a step on the blank.
+    Lstm {
+        /// How many layers.
+        layers: usize,
+    },
+    /// `embed.weight [V+1, P]`; `conv.weight [P, P/groups, context]`, then ReLU. Before the first label stands the blank, and before
+    /// it nothing.
+    Stateless {
+        /// Labels that it sees.
+        context: usize,
+        /// Groups of the convolution.
+        conv_groups: usize,
+    },
+}
+
+/// Name of an activation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs)]
+pub enum ActivationName {
+    Tanh,
+    Relu,
+}
+
+/// Named tensors with a word about what is missing.
+struct Weights<'a>(SafeTensors<'a>);
+
+impl Weights<'_> {
+    /// A tensor of an expected shape, where 0 stands for any.
+    fn get(&self, name: &str, shape: &[usize]) -> Result<(Vec<f32>, Vec<usize>)> {
+        let expected = || format!("f32 of {shape:?} (0: any)");
+        let view = self.0.tensor(name).map_err(|_| Error::shape(name, expected(), "no such tensor"))?;
+        let fits = view.shape().len() == shape.len()
+            && view.shape().iter().zip(shape).all(|(found, &wanted)| wanted == 0 || *found == wanted);
+        if view.dtype() != Dtype::F32 || !fits {
+            let found = format!("{:?} of {:?}", view.dtype(), view.shape());
+            return Err(Error::shape(name, expected(), found));
+        }
+        let values: Vec<f32> = view.data().as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect();
+        if let Some(at) = values.iter().position(|x| !x.is_finite()) {
+            return Err(Error::shape(name, "finite numbers".into(), format!("{} at {at}", values[at])));
+        }
+        Ok((values, view.shape().to_vec()))
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.0.tensor(name).is_ok()
+    }
+
+    /// `NAME.weight` and, if there is one, `NAME.bias`.
+    fn affine(&self, name: &str, outputs: usize, inputs: usize) -> Result<Affine> {
+        let weight = format!("{name}.weight");
+        let (values, shape) = self.get(&weight, &[outputs, inputs])?;
+        let bias = format!("{name}.bias");
+        let bias = self.has(&bias).then(|| self.get(&bias, &[shape[0]])).transpose()?;
+        Affine::new(&weight, &values, shape[1], bias.as_ref().map(|(values, _)| &values[..]))
+    }
+}
+
+impl Model {
+    /// Reads a model and its network, which projects encoder rows, from the bytes of a safetensors file.
+    ///
+    /// Beside the predictor's tensors ([`PredictorDescription`]) it has `enc_proj.weight [H, E]`, `pred_proj.weight [H, P]` and
+    /// `out.weight [V + 1 + D, H]`, each with a bias or without: first the classes, then the durations. All are f32.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a file that is none, a tensor that is missing, of another shape or type, or not finite; those of
+    /// [`Model::new`].
+    pub fn from_safetensors(bytes: &[u8], description: &Description) -> Result<(Model, Arc<Network>)> {
+        let file = SafeTensors::deserialize(bytes);
+        let weights = Weights(file.map_err(|error| Error::shape("file", "safetensors".into(), error))?);
+        let classes = description.vocab.saturating_add(1);
+        if description.blank as usize >= classes {
+            return Err(Error::Blank { blank: description.blank, classes });
+        }
+        let (embedding, shape) = weights.get("embed.weight", &[classes, 0])?;
+        let width = shape[1];
+        let predictor: Arc<dyn Predictor> = match description.predictor {
+            PredictorDescription::Lstm { layers } => {
+                lstm(&weights, &embedding, width, layers, description.blank)?
+            }
+            PredictorDescription::Stateless { context, conv_groups } => {
+                stateless(&weights, (&embedding, width), context, conv_groups, description.blank)?
+            }
+        };
+        let durations = description.durations.as_deref().unwrap_or_default();
+        let head = weights.affine("out", classes.saturating_add(durations.len()), 0)?;
+        let frames = weights.affine("enc_proj", head.inputs(), 0)?;
+        let predicted = weights.affine("pred_proj", head.inputs(), width)?;
+        let activation = match description.activation {
+            ActivationName::Tanh => Activation::Tanh,
+            ActivationName::Relu => Activation::Relu,
+        };
+        let network = Arc::new(Network::new(activation, Some(frames), predicted, head, durations.len())?);
+        let topology = if durations.is_empty() { Ok(Topology::rnnt()) } else { Topology::tdt(durations) };
+        let topology = topology.map_err(|error| Error::shape("durations", "a topology".into(), error))?;
+        Ok((Model::new(predictor, network.clone(), description.blank, &[], &topology)?, network))
+    }
+}
+
+fn lstm(
+    weights: &Weights,
+    embedding: &[f32],
+    width: usize,
+    layers: usize,
+    blank: u32,
+) -> Result<Arc<dyn Predictor>> {
+    let mut all = Vec::new();
+    for at in 0..layers {
+        let name = |what: &str| format!("lstm.{what}_l{at}");
+        let (recurrent, shape) = weights.get(&name("weight_hh"), &[0, 0])?;
+        let hidden = shape[1];
+        let inputs = if at == 0 { width } else { hidden };
+        let (input, _) = weights.get(&name("weight_ih"), &[4 * hidden, inputs])?;
+        let (mut bias, _) = weights.get(&name("bias_ih"), &[4 * hidden])?;
+        if weights.has(&name("bias_hh")) {
+            kernels::add(&mut bias, &weights.get(&name("bias_hh"), &[4 * hidden])?.0);
+        }
+        all.push((input, recurrent, bias));
+    }
+    let layers: Vec<LstmLayer> =
+        all.iter().map(|(input, recurrent, bias)| LstmLayer { input, recurrent, bias }).collect();
+    Ok(Arc::new(LstmPredictor::new(embedding, width, &layers, blank)?))
+}
+
+fn stateless(
+    weights: &Weights,
+    (embedding, width): (&[f32], usize),
+    context: usize,
+    groups: usize,
+    blank: u32,
+) -> Result<Arc<dyn Predictor>> {
+    if groups == 0 || context == 0 || !width.is_multiple_of(groups) {
+        let expected = format!("a context of at least 1 and a divisor of {width} as conv_groups");
+        return Err(Error::shape("predictor", expected, format!("{context} and {groups}")));
+    }
+    let each = width / groups;
+    let (kernel, _) = weights.get("conv.weight", &[width, each, context])?;
+    // A matrix [P, context, P] whose blocks beside the diagonal are 0.
+    let mut dense = vec![0.0; width * context * width];
+    for (output, kernel) in kernel.chunks_exact(each * context).enumerate() {
+        let first = output / each * each;
+        for (input, kernel) in kernel.chunks_exact(context).enumerate() {
+            for (place, &weight) in kernel.iter().enumerate() {
+                dense[(output * context + place) * width + first + input] = weight;
+            }
+        }
+    }
+    let mut start = vec![NOTHING; context];
+    start[context - 1] = blank;
+    let bias = vec![0.0; width];
+    Ok(Arc::new(StatelessPredictor::new((embedding, width), &dense, &bias, &start, Finish::Relu)?))
+}

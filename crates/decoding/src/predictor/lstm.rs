@@ -1,0 +1,240 @@
+//! An LSTM over label embeddings, one label at a time for many hypotheses.
+use kernels::{Accumulate, PackedRight, View, ViewMut, par_for, parts, parts_mut, product_packed, sigmoid, tanh};
+
+use super::Predictor;
+use crate::{Error, Result, Scratch, States, affine::strip_of};
+
+/// Bytes up to which the table of first products (embedding times input weight) is made: beyond, a label's embedding is
+/// multiplied when it comes.
+const TABLE: usize = 256 << 20;
+
+/// The weights of a layer; gates in the order i, f, g, o.
+#[derive(Debug, Clone, Copy)]
+pub struct LstmLayer<'a> {
+    /// `[4P, D]`; D is the embedding's width in the first layer, P above.
+    pub input: &'a [f32],
+    /// `[4P, P]`
+    pub recurrent: &'a [f32],
+    /// `[4P]`; of toolkits that have two, their sum.
+    pub bias: &'a [f32],
+}
+
+/// LSTM layers of width P over label embeddings.
+///
+/// ```text
+/// [i f g o] = x W_ihᵀ + h W_hhᵀ + b     c' = σ(f) c + σ(i) tanh(g)     h' = σ(o) tanh(c')
+/// ```
+/// `x W_ihᵀ + b` of the first layer is looked up: a table with a row for each label is made once. A step of a layer is one
+/// parallel loop over strips of units, which hold all four gates of theirs.
+pub struct LstmPredictor {
+    input: FirstInput,
+    layers: Vec<Layer>,
+    hidden: usize,
+    /// Units of a strip; the last one may have fewer.
+    units: usize,
+    ids: usize,
+    start: (States, Vec<f32>),
+}
+
+/// What the first layer adds for a label.
+enum FirstInput {
+    /// *ids x 4P*, in the order of the strips.
+    Table(Vec<f32>),
+    /// Embeddings *ids x D*, of a vocabulary that is too large for a table.
+    Embeddings(Vec<f32>, usize),
+}
+
+struct Layer {
+    strips: Vec<Strip>,
+    /// In the order of the strips.
+    bias: Vec<f32>,
+}
+
+/// Weights of some units: columns i, f, g, o of all of them.
+struct Strip {
+    input: Option<PackedRight<f32>>,
+    recurrent: PackedRight<f32>,
+}
+
+/// Rows i, f, g, o of a strip's units, out of a matrix `[4P, D]`.
+fn gates_of(matrix: &[f32], hidden: usize, units: std::ops::Range<usize>) -> Vec<f32> {
+    let width = matrix.len() / (4 * hidden);
+    let gate = |gate: usize| &matrix[(gate * hidden + units.start) * width..(gate * hidden + units.end) * width];
+    (0..4).flat_map(|at| gate(at).iter().copied()).collect()
+}
+
+impl LstmPredictor {
+    /// Packs embeddings `[ids, D]` and layers. The start is one step on `start` from zero states.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if a weight does not fit the others, or the start label has no embedding.
+    pub fn new(embedding: &[f32], width: usize, layers: &[LstmLayer], start: u32) -> Result<Self> {
+        let ids = embedding.len() / width.max(1);
+        if width == 0 || ids == 0 || embedding.len() != ids * width {
+            return Err(Error::shape("embedding", format!("whole rows of {width}, at least one"), embedding.len()));
+        }
+        if start as usize >= ids {
+            return Err(Error::shape("start", format!("a label below {ids}"), start));
+        }
+        let hidden = layers.first().map_or(0, |layer| layer.bias.len() / 4);
+        if hidden == 0 {
+            return Err(Error::shape("layers", "at least one, with a bias of 4P".into(), layers.len()));
+        }
+        let units = (strip_of(hidden) / 4).min(hidden);
+        let strips = || (0..hidden).step_by(units).map(|first| first..hidden.min(first + units));
+        let mut packed = Vec::with_capacity(layers.len());
+        let tabled = (4 * hidden).saturating_mul(ids).saturating_mul(4) <= TABLE;
+        for (at, layer) in layers.iter().enumerate() {
+            let inputs = if at == 0 { width } else { hidden };
+            for (name, found, expected) in [
+                ("weight_ih", layer.input.len(), 4 * hidden * inputs),
+                ("weight_hh", layer.recurrent.len(), 4 * hidden * hidden),
+                ("bias", layer.bias.len(), 4 * hidden),
+            ] {
+                if found != expected {
+                    let name = format!("{name} of layer {at}");
+                    return Err(Error::shape(&name, format!("{expected} values"), found));
+                }
+            }
+            let pack = |matrix: &[f32], width: usize, units: &std::ops::Range<usize>| {
+                let matrix = gates_of(matrix, hidden, units.clone());
+                PackedRight::new(View::new(&matrix, 4 * units.len(), width).transposed())
+            };
+            let strip = |units: std::ops::Range<usize>| Strip {
+                input: (at > 0 || !tabled).then(|| pack(layer.input, inputs, &units)),
+                recurrent: pack(layer.recurrent, hidden, &units),
+            };
+            let bias = strips().flat_map(|units| gates_of(layer.bias, hidden, units)).collect();
+            packed.push(Layer { strips: strips().map(strip).collect(), bias });
+        }
+        let input = if tabled {
+            let weight: Vec<f32> =
+                strips().flat_map(|units| gates_of(layers[0].input, hidden, units)).collect();
+            let mut table = vec![0.0; ids * 4 * hidden];
+            let weight = View::new(&weight, 4 * hidden, width).transposed();
+            kernels::Affine::new(weight, Some(&packed[0].bias)).forward(embedding, &mut table);
+            FirstInput::Table(table)
+        } else {
+            FirstInput::Embeddings(embedding.to_vec(), width)
+        };
+        let zero = States::of_row(Vec::new(), vec![0.0; 2 * hidden * layers.len()]);
+        let mut made = Self { input, layers: packed, hidden, units, ids, start: (zero, vec![0.0; hidden]) };
+        let (mut states, mut out) = made.start.clone();
+        made.step(&[start], &mut states, &mut out, &mut Scratch::default());
+        made.start = (states, out);
+        Ok(made)
+    }
+}
+
+/// `a += b`, row by row.
+fn add_row(out: &mut [f32], stride: usize, row: usize, with: &[f32]) {
+    kernels::add(&mut out[row * stride..][..stride], with);
+}
+
+impl Predictor for LstmPredictor {
+    fn width(&self) -> usize {
+        self.hidden
+    }
+
+    fn ids(&self) -> usize {
+        self.ids
+    }
+
+    fn start(&self) -> (States, Vec<f32>) {
+        self.start.clone()
+    }
+
+    /// ```text
+    /// for layers:
+    ///   for strips of units:  gates = h W_hh[strip]ᵀ (+ x W_ih[strip]ᵀ) + (table[label] | b);  new h, c of the strip
+    ///   h, c of all strips into the states
+    /// ```
+    fn step(&self, labels: &[u32], states: &mut States, out: &mut [f32], scratch: &mut Scratch) {
+        let (rows, h) = (labels.len(), self.hidden);
+        if rows == 0 {
+            return;
+        }
+        let width = 2 * h * self.layers.len();
+        assert!(
+            states.values().len() == rows * width && out.len() == rows * h,
+            "lstm: {rows} labels, {} rows of states",
+            states.rows()
+        );
+        let [gates, new, embedded] = scratch.rooms([
+            rows * 4 * h,
+            rows * 2 * h,
+            if let FirstInput::Embeddings(_, width) = self.input { rows * width } else { 0 },
+        ]);
+        if let FirstInput::Embeddings(table, width) = &self.input {
+            for (to, &label) in embedded.chunks_exact_mut(*width).zip(labels) {
+                to.copy_from_slice(&table[label as usize * width..][..*width]);
+            }
+        }
+        for (at, layer) in self.layers.iter().enumerate() {
+            let values = states.values();
+            let state = View::with_stride(&values[at * 2 * h..], rows, h, width);
+            let below = match (&self.input, at) {
+                (FirstInput::Table(_), 0) => None,
+                (FirstInput::Embeddings(_, width), 0) => Some(View::new(embedded, rows, *width)),
+                _ => Some(View::with_stride(&values[(at - 1) * 2 * h..], rows, h, width)),
+            };
+            let each = self.units;
+            let cut = (
+                parts_mut(&mut gates[..rows * 4 * h], rows * 4 * each),
+                parts_mut(&mut new[..rows * 2 * h], rows * 2 * each),
+                parts(&layer.strips, 1),
+            );
+            par_for(cut, |strip, (gates, new, weights)| {
+                let (units, first) = (new.len() / (2 * rows), strip * each);
+                let [weights] = weights else { unreachable!("one strip a part") };
+                let target = ViewMut::new(&mut *gates, rows, 4 * units);
+                product_packed(target, state, &weights.recurrent, Accumulate::Replace);
+                if let (Some(input), Some(below)) = (&weights.input, below) {
+                    let target = ViewMut::new(&mut *gates, rows, 4 * units);
+                    product_packed(target, below, input, Accumulate::Add);
+                }
+                for (row, &label) in labels.iter().enumerate() {
+                    let known = match (&self.input, at) {
+                        (FirstInput::Table(table), 0) => &table[label as usize * 4 * h..][..4 * h],
+                        _ => &layer.bias,
+                    };
+                    add_row(gates, 4 * units, row, &known[4 * first..][..4 * units]);
+                    let old = &values[row * width + at * 2 * h + h + first..][..units];
+                    let gates = &mut gates[row * 4 * units..][..4 * units];
+                    let (state, cell) = new[row * 2 * units..][..2 * units].split_at_mut(units);
+                    cells(gates, old, state, cell);
+                }
+            });
+            for (strip, new) in new[..rows * 2 * h].chunks(rows * 2 * each).enumerate() {
+                let units = new.len() / (2 * rows);
+                for (row, new) in new.chunks_exact(2 * units).enumerate() {
+                    let to = row * width + at * 2 * h + strip * each;
+                    let values = states.values_mut();
+                    values[to..][..units].copy_from_slice(&new[..units]);
+                    values[to + h..][..units].copy_from_slice(&new[units..]);
+                }
+            }
+        }
+        let top = (self.layers.len() - 1) * 2 * h;
+        for (out, values) in out.chunks_exact_mut(h).zip(states.values().chunks_exact(width)) {
+            out.copy_from_slice(&values[top..][..h]);
+        }
+    }
+}
+
+/// The nonlinear part for some units of a row.
+fn cells(gates: &mut [f32], old: &[f32], state: &mut [f32], cell: &mut [f32]) {
+    let units = old.len();
+    let (input_and_forget, rest) = gates.split_at_mut(2 * units);
+    let (g, o) = rest.split_at_mut(units);
+    sigmoid(input_and_forget);
+    tanh(g);
+    sigmoid(o);
+    let (i, f) = input_and_forget.split_at(units);
+    for k in 0..units {
+        cell[k] = f[k] * old[k] + i[k] * g[k];
+    }
+    state.copy_from_slice(cell);
+    tanh(state);
+    state.iter_mut().zip(o).for_each(|(h, &mut o)| *h *= o);
+}

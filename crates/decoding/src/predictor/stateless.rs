@@ -1,0 +1,113 @@
+//! A predictor that sees the last few labels only.
+use kernels::{add, par_for, parts, parts_mut, tanh};
+
+use super::Predictor;
+use crate::{Error, Result, Scratch, States};
+
+/// What stands before the first label: it adds nothing.
+pub const NOTHING: u32 = u32::MAX;
+/// Rows of a task.
+const ROWS: usize = 16;
+
+/// The nonlinearity at the end of a stateless predictor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finish {
+    /// `tanh(x)`
+    Tanh,
+    /// `max(x, 0)`
+    Relu,
+}
+
+/// `act(Σ_k W_k e(y_{u-context+k}) + b)`, labels oldest first.
+///
+/// Both the convolution of k2's recipes and a linear layer over concatenated embeddings are of this form. `W_k e(y)` is looked up:
+/// there is a table for each place of the context, so that a step is a few additions.
+#[derive(Debug)]
+pub struct StatelessPredictor {
+    /// *context x ids x P*
+    tables: Vec<f32>,
+    bias: Vec<f32>,
+    finish: Finish,
+    ids: usize,
+    start: Vec<u32>,
+}
+
+impl StatelessPredictor {
+    /// Makes the tables from embeddings `[ids, E]` and a weight `[P, context, E]` with a bias `[P]`.
+    ///
+    /// `start` is the context before any label, oldest first; [`NOTHING`](crate::NOTHING) adds nothing.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if they do not fit together.
+    ///
+    /// Cost: `context · ids · P` numbers.
+    pub fn new(
+        (embedding, width): (&[f32], usize),
+        weight: &[f32],
+        bias: &[f32],
+        start: &[u32],
+        finish: Finish,
+    ) -> Result<Self> {
+        let (ids, context, outputs) = (embedding.len() / width.max(1), start.len(), bias.len());
+        if width == 0 || ids == 0 || embedding.len() != ids * width {
+            return Err(Error::shape("embedding", format!("whole rows of {width}, at least one"), embedding.len()));
+        }
+        if context == 0 || outputs == 0 || weight.len() != outputs * context * width {
+            let expected = format!("[{outputs}, {context}, {width}], at least one of each");
+            return Err(Error::shape("context weight", expected, weight.len()));
+        }
+        if let Some(label) = start.iter().find(|&&label| label != NOTHING && label as usize >= ids) {
+            return Err(Error::shape("start", format!("labels below {ids}"), label));
+        }
+        let mut tables = vec![0.0; context * ids * outputs];
+        for (place, table) in tables.chunks_exact_mut(ids * outputs).enumerate() {
+            let rows = weight.chunks_exact(context * width);
+            let here: Vec<f32> = rows.flat_map(|row| &row[place * width..][..width]).copied().collect();
+            let matrix = kernels::View::new(&here, outputs, width).transposed();
+            kernels::Affine::new(matrix, None).forward(embedding, table);
+        }
+        Ok(Self { tables, bias: bias.to_vec(), finish, ids, start: start.to_vec() })
+    }
+
+    fn row(&self, context: &[u32], out: &mut [f32]) {
+        out.copy_from_slice(&self.bias);
+        for (place, &label) in context.iter().enumerate().filter(|(_, label)| **label != NOTHING) {
+            let at = (place * self.ids + label as usize) * self.bias.len();
+            add(out, &self.tables[at..][..self.bias.len()]);
+        }
+        match self.finish {
+            Finish::Tanh => tanh(out),
+            // Not `max`, which would take NaN for 0.
+            Finish::Relu => out.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x }),
+        }
+    }
+}
+
+impl Predictor for StatelessPredictor {
+    fn width(&self) -> usize {
+        self.bias.len()
+    }
+
+    fn ids(&self) -> usize {
+        self.ids
+    }
+
+    fn start(&self) -> (States, Vec<f32>) {
+        let mut out = vec![0.0; self.bias.len()];
+        self.row(&self.start, &mut out);
+        (States::of_row(self.start.clone(), Vec::new()), out)
+    }
+
+    fn step(&self, labels: &[u32], states: &mut States, out: &mut [f32], _: &mut Scratch) {
+        let context = self.start.len();
+        for (row, &label) in states.labels_mut().chunks_exact_mut(context).zip(labels) {
+            row.copy_within(1.., 0);
+            row[context - 1] = label;
+        }
+        let width = self.bias.len();
+        par_for((parts_mut(out, ROWS * width), parts(states.labels(), ROWS * context)), |_, (out, labels)| {
+            let rows = out.chunks_exact_mut(width).zip(labels.chunks_exact(context));
+            rows.for_each(|(out, context)| self.row(context, out));
+        });
+    }
+}

@@ -1,0 +1,112 @@
+//! What classes mean to a search, read from the topology.
+use rnnt_dp::{Token, Topology};
+
+use crate::{Error, Result};
+
+/// Which classes are blanks, and how far each moves on.
+#[derive(Debug, Clone)]
+pub struct Rules {
+    classes: usize,
+    blank: u32,
+    big_blanks: Vec<u32>,
+    /// The durations, in frames.
+    durations: Vec<usize>,
+    of_blank: Frames,
+    of_label: Frames,
+    of_big_blanks: Vec<Frames>,
+}
+
+/// Frames that a token moves on.
+#[derive(Debug, Clone)]
+enum Frames {
+    Always(usize),
+    /// With each of the durations.
+    By(Vec<usize>),
+}
+
+impl Rules {
+    /// The rules of classes that move on as the tokens of a topology do.
+    ///
+    /// # Errors
+    /// [`Error::Blank`], [`Error::BigBlank`], [`Error::BigBlanks`] or [`Error::Topology`] unless every blank is a class, and every
+    /// class a token that says how far it moves on.
+    pub fn new(classes: usize, blank: u32, big_blanks: &[u32], topology: &Topology) -> Result<Self> {
+        if blank as usize >= classes {
+            return Err(Error::Blank { blank, classes });
+        }
+        if let Some(&class) = big_blanks.iter().find(|&&class| class as usize >= classes || class == blank) {
+            return Err(Error::BigBlank { class, classes });
+        }
+        let big = |token: &&Token| matches!(token, Token::BigBlank(_));
+        let expected = topology.token_list().iter().filter(big).count();
+        if expected != big_blanks.len() {
+            return Err(Error::BigBlanks { expected, found: big_blanks.len() });
+        }
+        let of = |token| {
+            let column = topology.column_of(token)?;
+            Some(match topology.frames_of(column) {
+                Some(frames) => Frames::Always(frames),
+                None => {
+                    // A blank whose duration would be 0 moves one frame on.
+                    let arc = |at| topology.arc_with(column, at).map_or(1, |arc| topology.arcs()[arc].frames);
+                    Frames::By((0..topology.durations()).map(arc).collect())
+                }
+            })
+        };
+        let of_big_blanks = (0..expected).map(|k| of(Token::BigBlank(k))).collect::<Option<Vec<_>>>();
+        // Blank and label, and a label at a time.
+        let known = topology.tokens() == 2 + expected && topology.arcs().iter().all(|arc| arc.labels <= 1);
+        match (of(Token::Blank), of(Token::Label), of_big_blanks) {
+            (Some(of_blank), Some(of_label), Some(of_big_blanks)) if known => {
+                let durations = match &of_label {
+                    Frames::Always(_) => Vec::new(),
+                    Frames::By(frames) => frames.clone(),
+                };
+                let big_blanks = big_blanks.to_vec();
+                Ok(Rules { classes, blank, big_blanks, durations, of_blank, of_label, of_big_blanks })
+            }
+            _ => Err(Error::Topology { found: topology.clone() }),
+        }
+    }
+
+    /// Number of classes C, blanks included.
+    pub fn classes(&self) -> usize {
+        self.classes
+    }
+
+    /// The blank.
+    pub fn blank(&self) -> u32 {
+        self.blank
+    }
+
+    /// Number of durations D.
+    pub fn durations(&self) -> usize {
+        self.durations.len()
+    }
+
+    /// The frames that a duration of a label stands for.
+    pub fn duration(&self, index: usize) -> usize {
+        self.durations.get(index).copied().unwrap_or(0)
+    }
+
+    /// Whether a class is the blank or a big one.
+    pub fn is_blank(&self, class: u32) -> bool {
+        class == self.blank || self.big_blanks.contains(&class)
+    }
+
+    /// Frames that a class moves on with a duration, by its index (not looked at where there are none).
+    pub fn frames(&self, class: u32, duration: usize) -> usize {
+        match self.of(class) {
+            Frames::Always(frames) => *frames,
+            Frames::By(frames) => frames[duration],
+        }
+    }
+
+    fn of(&self, class: u32) -> &Frames {
+        match self.big_blanks.iter().position(|&big| big == class) {
+            Some(k) => &self.of_big_blanks[k],
+            None if class == self.blank => &self.of_blank,
+            None => &self.of_label,
+        }
+    }
+}

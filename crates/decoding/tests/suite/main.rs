@@ -1,0 +1,3 @@
+//! Decoding from outside.
+mod golden;
+mod table;
