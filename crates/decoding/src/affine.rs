@@ -36,15 +36,18 @@ impl Affine {
     pub fn new(name: &str, weight: &[f32], inputs: usize, bias: Option<&[f32]>) -> Result<Self> {
         let outputs = weight.len() / inputs.max(1);
         if inputs == 0 || outputs == 0 || weight.len() != outputs * inputs {
-            return Err(Error::shape(name, format!("whole rows of {inputs}, at least one of each"), weight.len()));
+            return Err(Error::shape(
+                name,
+                format!("whole rows of {inputs}, at least one of each"),
+                weight.len(),
+            ));
         }
         if let Some(bias) = bias.filter(|bias| bias.len() != outputs) {
             return Err(Error::shape(name, format!("a bias of {outputs}"), bias.len()));
         }
         let each = strip_of(inputs).min(outputs);
-        let strip = |weight: &[f32]| {
-            PackedRight::new(View::new(weight, weight.len() / inputs, inputs).transposed())
-        };
+        let strip =
+            |weight: &[f32]| PackedRight::new(View::new(weight, weight.len() / inputs, inputs).transposed());
         let strips = weight.chunks(each * inputs).map(strip).collect();
         let bias = bias.map_or_else(|| vec![0.0; outputs], <[f32]>::to_vec);
         Ok(Self { strips, each, inputs, bias })

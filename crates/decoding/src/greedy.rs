@@ -186,6 +186,3 @@ pub fn unpadded<'a>(rows: &'a [f32], width: usize, lengths: &[usize]) -> Result<
     };
     lengths.iter().enumerate().map(utterance).collect()
 }
-
-#[cfg(test)]
-mod tests;

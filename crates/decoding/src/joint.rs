@@ -112,9 +112,15 @@ impl Network {
         durations: usize,
     ) -> Result<Self> {
         let width = head.inputs();
-        for (name, layer) in [("projection of frames", frames.as_ref()), ("projection of labels", Some(&predicted))] {
+        for (name, layer) in
+            [("projection of frames", frames.as_ref()), ("projection of labels", Some(&predicted))]
+        {
             if let Some(layer) = layer.filter(|layer| layer.outputs() != width) {
-                return Err(Error::shape(name, format!("{width} outputs, as the head has inputs"), layer.outputs()));
+                return Err(Error::shape(
+                    name,
+                    format!("{width} outputs, as the head has inputs"),
+                    layer.outputs(),
+                ));
             }
         }
         if durations >= head.outputs() {

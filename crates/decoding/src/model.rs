@@ -109,7 +109,5 @@ fn fingerprint(rules: &Rules, states: &States, row: &[f32]) -> u64 {
     let numbers = states.values().iter().chain(row).map(|x| x.to_bits());
     let classes = [rules.classes() as u32, rules.blank(), rules.durations() as u32];
     let all = classes.into_iter().chain(states.labels().iter().copied()).chain(numbers);
-    all.fold(0xcbf2_9ce4_8422_2325, |hash, word| {
-        (hash ^ u64::from(word)).wrapping_mul(0x0100_0000_01b3)
-    })
+    all.fold(0xcbf2_9ce4_8422_2325, |hash, word| (hash ^ u64::from(word)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -2,8 +2,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use decoding::{Greedy, greedy};
-use rayon::prelude::*;
+use decoding::{Greedy, GreedySearch, unpadded};
 use serde::{Serialize, Serializer};
 use speech::{Change, Tokenizer, WordErrors, bootstrap_interval, word_errors};
 
@@ -11,7 +10,6 @@ use crate::data::{self, Example};
 use crate::model::Model;
 use crate::recipe::Recipe;
 use crate::silence::is_silence;
-use crate::stepwise::Stepwise;
 use crate::tensors::with_slice;
 use crate::{Error, Result};
 
@@ -121,7 +119,7 @@ pub(crate) fn evaluate(
     if examples.is_empty() {
         return Err(Error::Empty { what: "evaluation".into() });
     }
-    let (stepwise, options) = (Stepwise::new(model)?, Greedy::default());
+    let mut search = GreedySearch::new(model.decoder()?, Greedy::default())?;
     let mut texts = vec![String::new(); examples.len()];
     for batch in data::plan(examples, recipe, None) {
         if stop.load(Ordering::Relaxed) {
@@ -130,20 +128,15 @@ pub(crate) fn evaluate(
         let planes: Vec<_> = batch.iter().map(|&index| &examples[index].features).collect();
         let (rows, lengths) = data::collate(&planes, &recipe.encoder.rows)?;
         let (frames, lengths) = model.encode(&rows, &lengths)?;
-        let (_, padded, width) = frames.dims3()?;
+        let width = frames.dim(2)?;
         let found = with_slice(&frames, |frames: &[f32]| {
-            let decode = |(b, &length): (usize, &usize)| -> Result<String> {
-                let frames = &frames[b * padded * width..][..length * width];
-                let found = greedy(&stepwise, frames, &options)?;
-                if is_silence(planes[b], tokenizer, &found, silence) {
-                    return Ok(String::new());
-                }
-                Ok(tokenizer.decode(&found.labels)?)
-            };
-            Ok(lengths.par_iter().enumerate().map(|(b, length)| decode((b, length))).collect::<Vec<_>>())
-        })?;
-        for (index, text) in batch.into_iter().zip(found) {
-            texts[index] = text?;
+            Ok(unpadded(frames, width, &lengths).and_then(|frames| search.decode(&frames)))
+        })??;
+        for (b, index) in batch.into_iter().enumerate() {
+            if !is_silence(planes[b], tokenizer, found.labels(b), silence) {
+                let ids: Vec<u32> = found.labels(b).iter().map(|label| label.label).collect();
+                texts[index] = tokenizer.decode(&ids)?;
+            }
         }
     }
     let transcripts: Vec<Transcript> = examples

@@ -25,7 +25,7 @@
 //! | [`encoder`], [`predictor`], [`Model`] | the network, with a user's own parts or ours; [`lstm()`] and [`linear()`] are its own candle operations |
 //! | [`Parameters`] | its weights, made through candle's `VarBuilder` and named as candle models name theirs |
 //! | [`LossSessions`], [`Losses`] | what the network is trained with, as [`recipe::LossConfig`] says |
-//! | [`Stepwise`] | the same network as [`decoding`] sees it, label by label |
+//! | [`Model::decoder`] | the same network as [`decoding`] sees it |
 //! | [`optimiser`], [`schedule`], [`ema`] | the optimiser, its step size, the moving average of the weights |
 //! | [`train`] | the loop; [`Observer`] watches it |
 //! | [`checkpoint`], [`run_folder`], [`files`] | what is on disk |
@@ -45,6 +45,7 @@ pub mod bytes;
 pub mod checkpoint;
 mod curve;
 pub mod data;
+mod decoder;
 mod divergence;
 mod doubts;
 mod dropout;
@@ -72,7 +73,6 @@ mod recogniser;
 pub mod run_folder;
 pub mod schedule;
 mod silence;
-mod stepwise;
 mod tensors;
 mod trainer;
 
@@ -93,5 +93,4 @@ pub use recipe::Recipe;
 pub use recogniser::{Recogniser, TimedToken, Transcription, evaluate};
 pub use run_folder::Start;
 pub use silence::SILENCE;
-pub use stepwise::Stepwise;
 pub use trainer::{Outcome, train};

@@ -1,7 +1,6 @@
 //! Predictors: what the labels so far say about the next one.
 //!
-//! A new kind of predictor is a file beside `lstm.rs` with its configuration, its [`Predictor`] and its [`Steps`], and a line in
-//! [`PredictorKind`].
+//! A new kind of predictor is a file beside `lstm.rs` with its configuration and its [`Predictor`], and a line in [`PredictorKind`].
 mod embedding;
 mod lstm;
 mod stateless;
@@ -19,7 +18,7 @@ pub use stateless::{StatelessPredictor, StatelessPredictorConfig};
 use crate::Result;
 use crate::dropout::Masks;
 
-/// Looks at whole label sequences in training, and goes label by label in decoding.
+/// Looks at whole label sequences in training; its [`decoder`](Predictor::decoder) goes label by label.
 pub trait Predictor: Send + Sync {
     /// Width P of the output rows.
     fn width(&self) -> usize;
@@ -34,29 +33,12 @@ pub trait Predictor: Send + Sync {
     /// Candle's own errors.
     fn forward(&self, labels: &[Vec<u32>], masks: Option<&mut Masks>) -> Result<Tensor>;
 
-    /// The same network with its current weights, label by label.
+    /// The same network with its current weights, label by label for many hypotheses: after the same labels, the same row as
+    /// [`Predictor::forward`] has without dropout.
     ///
     /// # Errors
     /// Candle's own errors.
-    fn stepwise(&self) -> Result<Arc<dyn Steps>>;
-}
-
-/// A predictor label by label: after the same labels, the same row as [`Predictor::forward`] has without dropout.
-pub trait Steps: Send + Sync {
-    /// Memory and row `[P]` before any label.
-    fn start(&self) -> (Memory, Vec<f32>);
-
-    /// Memory and row `[P]` after one more label.
-    fn step(&self, memory: &Memory, label: u32) -> (Memory, Vec<f32>);
-}
-
-/// What a predictor remembers, in whatever of the two it likes.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Memory {
-    /// Labels.
-    pub labels: Vec<u32>,
-    /// Numbers, such as the states of an LSTM.
-    pub values: Vec<f32>,
+    fn decoder(&self) -> Result<Arc<dyn decoding::Predictor>>;
 }
 
 /// The configuration of a predictor, as a recipe has it.

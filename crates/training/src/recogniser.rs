@@ -13,7 +13,6 @@ use crate::evaluate::Evaluation;
 use crate::model::{JointRows, Model};
 use crate::recipe::Recipe;
 use crate::silence::{self, SILENCE};
-use crate::stepwise::Stepwise;
 use crate::tensors::with_slice;
 use crate::{Error, Result};
 
@@ -24,7 +23,7 @@ const AT_ONCE: usize = 64;
 pub struct Recogniser {
     recipe: Recipe,
     model: Model,
-    stepwise: Stepwise,
+    decoder: decoding::Model,
     tokenizer: Tokenizer,
     front_end: FrontEnd,
     conversion: Conversion,
@@ -67,12 +66,12 @@ impl Recogniser {
         checkpoint.check(path, &Model::shapes(&recipe, tokenizer.size())?)?;
         let model = Model::new(&recipe, tokenizer.size())?;
         model.parameters().set(checkpoint.average.as_ref().unwrap_or(&checkpoint.weights))?;
-        let stepwise = Stepwise::new(&model)?;
+        let decoder = model.decoder()?;
         let conversion = Conversion { resample: recipe.features.resample, ..Conversion::default() };
         let warning = (!checkpoint.summed)
             .then(|| format!("{}: an older file: {}", path.display(), crate::checkpoint::UNSUMMED));
         let silence = SILENCE;
-        Ok(Recogniser { recipe, model, stepwise, tokenizer, front_end, conversion, silence, warning })
+        Ok(Recogniser { recipe, model, decoder, tokenizer, front_end, conversion, silence, warning })
     }
 
     /// What a user should know of the checkpoint that it was loaded from, if anything.
@@ -174,20 +173,19 @@ impl Recogniser {
         let (rows, lengths) = data::collate(&[&plane], &self.recipe.encoder.rows)?;
         let (frames, _) = self.model.encode(&rows, &lengths)?;
         let options = Greedy::default();
-        let found = with_slice(&frames, |frames: &[f32]| Ok(greedy(&self.stepwise, frames, &options)))??;
-        if silence::is_silence(&plane, &self.tokenizer, &found, self.silence) {
+        let found = with_slice(&frames, |frames: &[f32]| Ok(greedy(&self.decoder, frames, &options)))??;
+        if silence::is_silence(&plane, &self.tokenizer, &found.labels, self.silence) {
             return Ok(Transcription { text: String::new(), tokens: Vec::new(), silence: true });
         }
         let seconds = self.recipe.frame_ms() / 1000.0;
         let names = self.tokenizer.tokens();
-        let labels = found.labels.iter().zip(&found.frames).zip(&found.log_probs);
-        let tokens = labels.map(|((&label, &frame), &log_prob)| TimedToken {
-            text: names[label as usize].clone(),
-            seconds: frame as f64 * seconds,
-            log_prob,
+        let tokens = found.labels.iter().map(|label| TimedToken {
+            text: names[label.label as usize].clone(),
+            seconds: label.frame as f64 * seconds,
+            log_prob: label.log_prob,
         });
         let tokens = tokens.collect();
-        Ok(Transcription { text: self.tokenizer.decode(&found.labels)?, tokens, silence: false })
+        Ok(Transcription { text: self.tokenizer.decode(&found.ids())?, tokens, silence: false })
     }
 }
 

@@ -1,5 +1,5 @@
 //! Words that a model makes of silence.
-use decoding::Hypothesis;
+use decoding::Emitted;
 use speech::{Features, Tokenizer};
 
 use crate::align::words::groups;
@@ -17,15 +17,18 @@ const FLAT: f32 = 1e-3;
 
 /// Whether no word of a hypothesis is to be believed; `max_w Π_{i in w} p_i < least`, or nothing in the audio that words could come
 /// from.
-pub(crate) fn is_silence(plane: &Features, tokenizer: &Tokenizer, found: &Hypothesis, least: f64) -> bool {
-    if least <= 0.0 || found.labels.is_empty() {
+pub(crate) fn is_silence(plane: &Features, tokenizer: &Tokenizer, found: &[Emitted], least: f64) -> bool {
+    if least <= 0.0 || found.is_empty() {
         return false;
     }
     if plane.data.iter().all(|x| x.abs() <= FLAT) {
         return true;
     }
-    let words = groups(tokenizer, &found.labels).into_iter();
-    let surest = words.map(|word| found.log_probs[word].iter().sum()).fold(f64::NEG_INFINITY, f64::max);
+    let labels: Vec<u32> = found.iter().map(|label| label.label).collect();
+    let words = groups(tokenizer, &labels).into_iter();
+    let surest = words
+        .map(|word| found[word].iter().map(|label| label.log_prob).sum())
+        .fold(f64::NEG_INFINITY, f64::max);
     surest < least.ln()
 }
 
@@ -38,13 +41,12 @@ mod tests {
     #[test]
     fn the_surest_word_speaks_for_the_text() {
         let tokenizer = Tokenizer::train(TokenizerKind::InnerCharacters, &["ab a"]).unwrap();
-        let found = |text: &str, posteriors: &[f64]| Hypothesis {
-            labels: tokenizer.encode(text).unwrap(),
-            frames: vec![0; posteriors.len()],
-            log_probs: posteriors.iter().map(|p| p.ln()).collect(),
+        let found = |text: &str, posteriors: &[f64]| -> Vec<Emitted> {
+            let labels = tokenizer.encode(text).unwrap().into_iter().zip(posteriors);
+            labels.map(|(label, p)| Emitted { label, log_prob: p.ln(), ..Emitted::default() }).collect()
         };
         let sound = Features { frames: 1, dim: 2, data: vec![0.0, -0.5] };
-        let silent = |found: &Hypothesis, least| is_silence(&sound, &tokenizer, found, least);
+        let silent = |found: &[Emitted], least| is_silence(&sound, &tokenizer, found, least);
         let words = found("ab a", &[0.7, 0.8, 0.5]);
         assert!(!silent(&words, 0.55) && silent(&words, 0.57) && !silent(&words, 0.0));
         assert!(!silent(&found("", &[]), 1.0));

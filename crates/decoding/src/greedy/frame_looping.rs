@@ -38,7 +38,8 @@ pub fn frame_looping(model: &Model, frames: &[&[f32]], options: &Greedy) -> Resu
     rayon::scope(|_| {
         for t in 0..longest {
             let mut symbols = 0;
-            let mut active: Vec<usize> = asked.iter().copied().filter(|&b| next[b] == t && t < counts[b] && !capped[b]).collect();
+            let mut active: Vec<usize> =
+                asked.iter().copied().filter(|&b| next[b] == t && t < counts[b] && !capped[b]).collect();
             while !active.is_empty() {
                 after.clone_from(&before);
                 for b in 0..batch {

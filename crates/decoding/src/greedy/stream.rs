@@ -104,7 +104,9 @@ impl Stream {
             return wrong(format!("{:?} and a row of {}", states.shape(), row.len()), "others".into());
         }
         let ids = model.predictor().ids() as u32;
-        if let Some(label) = self.states.labels().iter().find(|&&label| label != crate::NOTHING && label >= ids) {
+        if let Some(label) =
+            self.states.labels().iter().find(|&&label| label != crate::NOTHING && label >= ids)
+        {
             return wrong(format!("labels below {ids}"), label.to_string());
         }
         if !self.states.values().iter().chain(&self.row).all(|x| x.is_finite()) {

@@ -1,5 +1,7 @@
 //! An LSTM over label embeddings, one label at a time for many hypotheses.
-use kernels::{Accumulate, PackedRight, View, ViewMut, par_for, parts, parts_mut, product_packed, sigmoid, tanh};
+use kernels::{
+    Accumulate, PackedRight, View, ViewMut, par_for, parts, parts_mut, product_packed, sigmoid, tanh,
+};
 
 use super::Predictor;
 use crate::{Error, Result, Scratch, States, affine::strip_of};
@@ -59,7 +61,8 @@ struct Strip {
 /// Rows i, f, g, o of a strip's units, out of a matrix `[4P, D]`.
 fn gates_of(matrix: &[f32], hidden: usize, units: std::ops::Range<usize>) -> Vec<f32> {
     let width = matrix.len() / (4 * hidden);
-    let gate = |gate: usize| &matrix[(gate * hidden + units.start) * width..(gate * hidden + units.end) * width];
+    let gate =
+        |gate: usize| &matrix[(gate * hidden + units.start) * width..(gate * hidden + units.end) * width];
     (0..4).flat_map(|at| gate(at).iter().copied()).collect()
 }
 
@@ -71,7 +74,11 @@ impl LstmPredictor {
     pub fn new(embedding: &[f32], width: usize, layers: &[LstmLayer], start: u32) -> Result<Self> {
         let ids = embedding.len() / width.max(1);
         if width == 0 || ids == 0 || embedding.len() != ids * width {
-            return Err(Error::shape("embedding", format!("whole rows of {width}, at least one"), embedding.len()));
+            return Err(Error::shape(
+                "embedding",
+                format!("whole rows of {width}, at least one"),
+                embedding.len(),
+            ));
         }
         if start as usize >= ids {
             return Err(Error::shape("start", format!("a label below {ids}"), start));

@@ -50,7 +50,11 @@ impl StatelessPredictor {
     ) -> Result<Self> {
         let (ids, context, outputs) = (embedding.len() / width.max(1), start.len(), bias.len());
         if width == 0 || ids == 0 || embedding.len() != ids * width {
-            return Err(Error::shape("embedding", format!("whole rows of {width}, at least one"), embedding.len()));
+            return Err(Error::shape(
+                "embedding",
+                format!("whole rows of {width}, at least one"),
+                embedding.len(),
+            ));
         }
         if context == 0 || outputs == 0 || weight.len() != outputs * context * width {
             let expected = format!("[{outputs}, {context}, {width}], at least one of each");
@@ -105,9 +109,12 @@ impl Predictor for StatelessPredictor {
             row[context - 1] = label;
         }
         let width = self.bias.len();
-        par_for((parts_mut(out, ROWS * width), parts(states.labels(), ROWS * context)), |_, (out, labels)| {
-            let rows = out.chunks_exact_mut(width).zip(labels.chunks_exact(context));
-            rows.for_each(|(out, context)| self.row(context, out));
-        });
+        par_for(
+            (parts_mut(out, ROWS * width), parts(states.labels(), ROWS * context)),
+            |_, (out, labels)| {
+                let rows = out.chunks_exact_mut(width).zip(labels.chunks_exact(context));
+                rows.for_each(|(out, context)| self.row(context, out));
+            },
+        );
     }
 }

@@ -3,8 +3,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use decoding::{
-    Automaton, Confidence, Description, Fusion, Greedy, GreedySearch, Hypotheses, Measure, Model, Stream, frame_looping,
-    greedy, unpadded,
+    Automaton, Confidence, Description, Fusion, Greedy, GreedySearch, Hypotheses, Measure, Model, Stream,
+    frame_looping, greedy, unpadded,
 };
 use safetensors::SafeTensors;
 use serde_json::Value;
@@ -111,10 +111,18 @@ fn every_case_agrees() {
                         let found = search.decode(&frames).unwrap();
                         compare(&what, found, &decode["utterances"]);
                         for (b, expected) in decode["utterances"].as_array().unwrap().iter().enumerate() {
-                            assert_eq!(found.steps(b).len() as u64, expected["joint_steps"].as_u64().unwrap());
-                            for (step, expected) in found.steps(b).iter().zip(expected["steps"].as_array().into_iter().flatten()) {
+                            assert_eq!(
+                                found.steps(b).len() as u64,
+                                expected["joint_steps"].as_u64().unwrap()
+                            );
+                            for (step, expected) in
+                                found.steps(b).iter().zip(expected["steps"].as_array().into_iter().flatten())
+                            {
                                 let expected = numbers(expected);
-                                assert_eq!((step.frame as f64, f64::from(step.class)), (expected[0], expected[1]));
+                                assert_eq!(
+                                    (step.frame as f64, f64::from(step.class)),
+                                    (expected[0], expected[1])
+                                );
                                 close(&what, &[step.log_prob], &expected[2..3], 1e-4);
                                 if let Some(frames) = expected.get(3) {
                                     assert_eq!(step.frames as f64, *frames);
@@ -128,7 +136,12 @@ fn every_case_agrees() {
                         let ids: Vec<f64> = found.ids().iter().map(|&id| f64::from(id)).collect();
                         close(&what, &ids, &numbers(&expected["tokens"]), 0.0);
                         close(&what, &[found.score()], &[expected["score_logp_sum"].as_f64().unwrap()], 1e-3);
-                        close(&what, &[found.logits()], &[expected["score_logit_sum"].as_f64().unwrap()], 1e-3);
+                        close(
+                            &what,
+                            &[found.logits()],
+                            &[expected["score_logit_sum"].as_f64().unwrap()],
+                            1e-3,
+                        );
                     }
                     let measured = decode["utterances"][0].get("confidence").is_some();
                     for (measure, exponent, key) in Measure::ALL
@@ -139,11 +152,17 @@ fn every_case_agrees() {
                     {
                         let confidence = Some(Confidence { measure, exponent });
                         let mut search =
-                            GreedySearch::new(model.clone(), Greedy { confidence, ..options.clone() }).unwrap();
+                            GreedySearch::new(model.clone(), Greedy { confidence, ..options.clone() })
+                                .unwrap();
                         let found = search.decode(&frames).unwrap();
                         for (b, expected) in decode["utterances"].as_array().unwrap().iter().enumerate() {
                             let found: Vec<f64> = found.labels(b).iter().map(|l| l.confidence).collect();
-                            close(&format!("{what} {key}"), &found, &numbers(&expected["confidence"][&key]), 1e-4);
+                            close(
+                                &format!("{what} {key}"),
+                                &found,
+                                &numbers(&expected["confidence"][&key]),
+                                1e-4,
+                            );
                         }
                     }
                 }
@@ -165,17 +184,23 @@ fn every_case_agrees() {
                             let end = rows.len() / width;
                             (end.min(at * chunk) * width, end.min((at + 1) * chunk) * width)
                         };
-                        let chunks: Vec<&[f32]> = frames.iter().map(|rows| &rows[cut(rows).0..cut(rows).1]).collect();
+                        let chunks: Vec<&[f32]> =
+                            frames.iter().map(|rows| &rows[cut(rows).0..cut(rows).1]).collect();
                         let mut all: Vec<&mut Stream> = streams.iter_mut().collect();
                         let found = search.advance(&mut all, &chunks).unwrap();
                         for b in 0..chunks.len() {
                             let Some(expected) = decode["utterances"][b].get(at) else { continue };
-                            let (labels, what) = (found.labels(b), format!("{what} utterance {b} chunk {at}"));
+                            let (labels, what) =
+                                (found.labels(b), format!("{what} utterance {b} chunk {at}"));
                             let ids: Vec<f64> = labels.iter().map(|l| f64::from(l.label)).collect();
                             close(&what, &ids, &numbers(&expected["tokens"]), 0.0);
                             let times: Vec<f64> = labels.iter().map(|l| l.frame as f64).collect();
                             close(&what, &times, &numbers(&expected["timestamps"]), 0.0);
-                            assert_eq!(all[b].jump() as u64, expected["time_jump"].as_u64().unwrap(), "{what}");
+                            assert_eq!(
+                                all[b].jump() as u64,
+                                expected["time_jump"].as_u64().unwrap(),
+                                "{what}"
+                            );
                         }
                     }
                 }

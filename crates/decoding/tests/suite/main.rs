@@ -1,3 +1,5 @@
 //! Decoding from outside.
+mod agree;
 mod golden;
+mod greedy;
 mod table;

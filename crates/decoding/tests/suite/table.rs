@@ -1,16 +1,82 @@
 //! Models whose scores are made by hand: a row of scores for each frame and history of labels.
 use std::sync::Arc;
 
-use decoding::{Joint, Model, Predictor, Scratch, Sites, States};
+use decoding::{Automaton, Joint, Model, Predictor, Scratch, Sites, States};
 use rnnt_dp::Topology;
 
-/// The state is a hash of the labels so far, and the label row is that hash as a small number.
-pub struct Histories {
+/// The state counts labels.
+pub struct Counter {
     pub ids: usize,
 }
 
-fn as_row(hash: u32) -> f32 {
-    (hash % (1 << 20)) as f32
+impl Predictor for Counter {
+    fn width(&self) -> usize {
+        1
+    }
+    fn ids(&self) -> usize {
+        self.ids
+    }
+    fn start(&self) -> (States, Vec<f32>) {
+        (States::of_row(vec![], vec![0.0]), vec![0.0])
+    }
+    fn step(&self, _: &[u32], states: &mut States, out: &mut [f32], _: &mut Scratch) {
+        states.values_mut().iter_mut().for_each(|count| *count += 1.0);
+        out.copy_from_slice(states.values());
+    }
+}
+
+/// A joint network of frames as wide as it says.
+pub struct Wide(pub usize);
+
+impl Joint for Wide {
+    fn frame_width(&self) -> usize {
+        self.0
+    }
+    fn predicted_width(&self) -> usize {
+        1
+    }
+    fn row_width(&self) -> usize {
+        1
+    }
+    fn classes(&self) -> usize {
+        3
+    }
+    fn project(&self, _: &[f32], rows: &mut [f32], _: &mut Scratch) {
+        rows.fill(0.0);
+    }
+    fn scores(&self, _: &Sites, out: &mut [f32], _: &mut Scratch) {
+        out.fill(0.0);
+    }
+}
+
+/// Every label has a score of its own.
+#[derive(Debug)]
+pub struct Unigram;
+
+impl Unigram {
+    pub fn score(class: u32) -> f32 {
+        (class * 7 % 5) as f32 - 2.0
+    }
+}
+
+impl Automaton for Unigram {
+    fn start(&self) -> u32 {
+        0
+    }
+    fn step(&self, state: u32, class: u32) -> (f32, u32) {
+        (Self::score(class), state + 1)
+    }
+    fn add_scores(&self, _: u32, weight: f32, scores: &mut [f32]) {
+        scores.iter_mut().zip(0..).for_each(|(score, class)| *score += weight * Self::score(class));
+    }
+    fn finish(&self, _: u32) -> f32 {
+        0.0
+    }
+}
+
+/// The state is a hash of the labels so far, which is the label row as well.
+pub struct Histories {
+    pub ids: usize,
 }
 
 impl Predictor for Histories {
@@ -21,13 +87,13 @@ impl Predictor for Histories {
         self.ids
     }
     fn start(&self) -> (States, Vec<f32>) {
-        (States::of_row(vec![1], vec![]), vec![as_row(1)])
+        (States::of_row(vec![], vec![1.0]), vec![1.0])
     }
     fn step(&self, labels: &[u32], states: &mut States, out: &mut [f32], _: &mut Scratch) {
-        for ((state, &label), out) in states.labels_mut().iter_mut().zip(labels).zip(out) {
-            *state = (state.wrapping_mul(31).wrapping_add(label + 7)) % 900_001;
-            *out = as_row(*state);
+        for (state, &label) in states.values_mut().iter_mut().zip(labels) {
+            *state = ((*state as u32 * 31 + label + 7) % 900_001) as f32;
         }
+        out.copy_from_slice(states.values());
     }
 }
 
@@ -66,10 +132,21 @@ impl<F: Fn(f32, f32, &mut [f32]) + Send + Sync> Joint for Scores<F> {
 }
 
 /// A model of random scores: those of a frame and a history are always the same.
-pub fn random(topology: &Topology, classes: usize, blank: u32, big_blanks: &[u32], seed: u32, sharp: f32) -> Model {
+pub fn random(
+    topology: &Topology,
+    classes: usize,
+    blank: u32,
+    big_blanks: &[u32],
+    seed: u32,
+    sharp: f32,
+) -> Model {
     let of = move |frame: f32, row: f32, out: &mut [f32]| {
+        if frame.is_nan() {
+            return out.fill(frame);
+        }
         for (class, score) in out.iter_mut().enumerate() {
-            let mut hash = (frame as u32) ^ (row as u32).rotate_left(9) ^ (class as u32).rotate_left(23) ^ seed;
+            let mut hash =
+                (frame as u32) ^ (row as u32).rotate_left(9) ^ (class as u32).rotate_left(23) ^ seed;
             for _ in 0..3 {
                 hash = (hash ^ (hash >> 16)).wrapping_mul(0x85eb_ca6b).wrapping_add(0x9e37_79b9);
             }

@@ -39,20 +39,8 @@ impl Embedding {
         Ok(self.weight.index_select(&ids, 0)?.reshape((labels.len(), rows, ()))?)
     }
 
-    /// Copies the table out.
-    pub(super) fn table(&self) -> Result<Table> {
-        Ok(Table { values: to_vec(&self.weight)?, width: self.weight.dim(1)? })
-    }
-}
-
-/// The embeddings as plain numbers.
-pub(super) struct Table {
-    values: Vec<f32>,
-    width: usize,
-}
-
-impl Table {
-    pub fn row(&self, label: u32) -> &[f32] {
-        &self.values[label as usize * self.width..][..self.width]
+    /// Copies the table out: its numbers and its width.
+    pub(super) fn table(&self) -> Result<(Vec<f32>, usize)> {
+        Ok((to_vec(&self.weight)?, self.weight.dim(1)?))
     }
 }

@@ -3,15 +3,15 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use candle_nn::VarBuilder;
-use kernels::{sigmoid, tanh};
+use decoding::LstmLayer;
 use serde::{Deserialize, Serialize};
 
-use super::embedding::{Embedding, Table};
-use super::{BuildPredictor, Memory, Predictor, Steps};
+use super::embedding::Embedding;
+use super::{BuildPredictor, Predictor};
 use crate::dropout::Masks;
 use crate::recipe::check::{self, MANY, WIDEST};
-use crate::stepwise::Affine;
-use crate::{Lstm, Result};
+use crate::tensors::to_vec;
+use crate::{Lstm, LstmWeights, Result};
 
 /// `[predictor]`, kind `lstm`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -86,69 +86,15 @@ impl Predictor for LstmPredictor {
         Ok(x)
     }
 
-    fn stepwise(&self) -> Result<Arc<dyn Steps>> {
-        let layer = |layer: &Lstm| -> Result<Layer> {
-            let weights = &layer.directions()[0];
-            Ok(Layer {
-                input: Affine::new(&weights.input, Some(&weights.bias))?,
-                recurrent: Affine::new(&weights.recurrent, None)?,
-            })
+    fn decoder(&self) -> Result<Arc<dyn decoding::Predictor>> {
+        let weights = |layer: &Lstm| -> Result<[Vec<f32>; 3]> {
+            let LstmWeights { input, recurrent, bias } = &layer.directions()[0];
+            Ok([to_vec(input)?, to_vec(recurrent)?, to_vec(bias)?])
         };
-        Ok(Arc::new(LstmSteps {
-            table: self.embedding.table()?,
-            layers: self.layers.iter().map(layer).collect::<Result<_>>()?,
-            hidden: self.hidden,
-            blank: self.blank,
-        }))
+        let weights = self.layers.iter().map(weights).collect::<Result<Vec<_>>>()?;
+        let layers: Vec<LstmLayer> =
+            weights.iter().map(|[input, recurrent, bias]| LstmLayer { input, recurrent, bias }).collect();
+        let (table, width) = self.embedding.table()?;
+        Ok(Arc::new(decoding::LstmPredictor::new(&table, width, &layers, self.blank)?))
     }
-}
-
-struct Layer {
-    input: Affine,
-    recurrent: Affine,
-}
-
-/// The memory's values are h and c of each layer.
-struct LstmSteps {
-    table: Table,
-    layers: Vec<Layer>,
-    hidden: usize,
-    blank: u32,
-}
-
-impl Steps for LstmSteps {
-    fn start(&self) -> (Memory, Vec<f32>) {
-        let values = vec![0.0; 2 * self.hidden * self.layers.len()];
-        self.step(&Memory { values, ..Memory::default() }, self.blank)
-    }
-
-    fn step(&self, memory: &Memory, label: u32) -> (Memory, Vec<f32>) {
-        let mut next = memory.clone();
-        let mut x = self.table.row(label).to_vec();
-        for (layer, state) in self.layers.iter().zip(next.values.chunks_exact_mut(2 * self.hidden)) {
-            let (h, c) = state.split_at_mut(self.hidden);
-            cell(layer, &x, h, c);
-            x.clear();
-            x.extend_from_slice(h);
-        }
-        (next, x)
-    }
-}
-
-/// One LSTM step; gates in the order i, f, g, o.
-fn cell(layer: &Layer, x: &[f32], h: &mut [f32], c: &mut [f32]) {
-    let hidden = h.len();
-    let mut gates = layer.input.apply(x);
-    gates.iter_mut().zip(layer.recurrent.apply(h)).for_each(|(a, b)| *a += b);
-    let (input_and_forget, rest) = gates.split_at_mut(2 * hidden);
-    let (g, o) = rest.split_at_mut(hidden);
-    sigmoid(input_and_forget);
-    tanh(g);
-    sigmoid(o);
-    for k in 0..hidden {
-        c[k] = input_and_forget[hidden + k] * c[k] + input_and_forget[k] * g[k];
-    }
-    h.copy_from_slice(c);
-    tanh(h);
-    h.iter_mut().zip(o).for_each(|(h, &mut o)| *h *= o);
 }

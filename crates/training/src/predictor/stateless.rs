@@ -3,14 +3,14 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use candle_nn::VarBuilder;
-use kernels::tanh;
+use decoding::Finish;
 use serde::{Deserialize, Serialize};
 
-use super::embedding::{Embedding, Table};
-use super::{BuildPredictor, Memory, Predictor, Steps};
+use super::embedding::Embedding;
+use super::{BuildPredictor, Predictor};
 use crate::dropout::Masks;
 use crate::recipe::check::{self, MANY, WIDEST};
-use crate::stepwise::Affine;
+use crate::tensors::to_vec;
 use crate::{Linear, Result};
 
 /// `[predictor]`, kind `stateless`.
@@ -81,37 +81,11 @@ impl Predictor for StatelessPredictor {
         Ok(self.context.apply(&x)?.tanh()?)
     }
 
-    fn stepwise(&self) -> Result<Arc<dyn Steps>> {
-        Ok(Arc::new(StatelessSteps {
-            table: self.embedding.table()?,
-            layer: Affine::new(self.context.weight(), Some(self.context.bias()))?,
-            context: self.config.context,
-            blank: self.blank,
-        }))
-    }
-}
-
-/// The memory's labels are the last ones, oldest first.
-struct StatelessSteps {
-    table: Table,
-    layer: Affine,
-    context: usize,
-    blank: u32,
-}
-
-impl Steps for StatelessSteps {
-    fn start(&self) -> (Memory, Vec<f32>) {
-        let memory = Memory { labels: vec![self.blank; self.context], ..Memory::default() };
-        self.step(&memory, self.blank)
-    }
-
-    fn step(&self, memory: &Memory, label: u32) -> (Memory, Vec<f32>) {
-        let mut next = memory.clone();
-        next.labels.rotate_left(1);
-        *next.labels.last_mut().expect("a context of at least one label") = label;
-        let x: Vec<f32> = next.labels.iter().flat_map(|&label| self.table.row(label)).copied().collect();
-        let mut row = self.layer.apply(&x);
-        tanh(&mut row);
-        (next, row)
+    fn decoder(&self) -> Result<Arc<dyn decoding::Predictor>> {
+        let (table, width) = self.embedding.table()?;
+        let (weight, bias) = (to_vec(self.context.weight())?, to_vec(self.context.bias())?);
+        let start = vec![self.blank; self.config.context];
+        let table = (&table[..], width);
+        Ok(Arc::new(decoding::StatelessPredictor::new(table, &weight, &bias, &start, Finish::Tanh)?))
     }
 }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use candle_core::{Device, Module, Tensor};
 use candle_nn::{Conv1d, Conv1dConfig, Embedding, Linear, VarBuilder};
-use decoding::Transducer;
+use decoding::{Scratch, States};
 use training::encoder::{Encoder, Frames};
 use training::optimiser::{AdamW, Optimiser};
-use training::predictor::{Memory, Predictor, Steps};
-use training::{LossSessions, Masks, Model, Recipe, Result, Stepwise};
+use training::predictor::Predictor;
+use training::{LossSessions, Masks, Model, Recipe, Result};
 
 const RECIPE: &str = r#"
     data = { train = ["none.jsonl"] }
@@ -65,19 +65,32 @@ impl Predictor for LastLabel {
         }
     }
 
-    fn stepwise(&self) -> Result<Arc<dyn Steps>> {
-        Ok(Arc::new(self.clone()))
+    fn decoder(&self) -> Result<Arc<dyn decoding::Predictor>> {
+        let rows: Vec<Vec<f32>> = self.table.embeddings().to_vec2()?;
+        Ok(Arc::new(Rows(rows, self.blank)))
     }
 }
 
-impl Steps for LastLabel {
-    fn start(&self) -> (Memory, Vec<f32>) {
-        self.step(&Memory::default(), self.blank)
+/// The table as plain rows, and the blank.
+struct Rows(Vec<Vec<f32>>, u32);
+
+impl decoding::Predictor for Rows {
+    fn width(&self) -> usize {
+        4
     }
 
-    fn step(&self, _: &Memory, label: u32) -> (Memory, Vec<f32>) {
-        let row = self.table.embeddings().get(label as usize).and_then(|row| row.to_vec1());
-        (Memory { labels: vec![label], ..Memory::default() }, row.expect("a label of the model"))
+    fn ids(&self) -> usize {
+        self.0.len()
+    }
+
+    fn start(&self) -> (States, Vec<f32>) {
+        (States::of_row(Vec::new(), Vec::new()), self.0[self.1 as usize].clone())
+    }
+
+    fn step(&self, labels: &[u32], _: &mut States, out: &mut [f32], _: &mut Scratch) {
+        for (out, &label) in out.chunks_exact_mut(4).zip(labels) {
+            out.copy_from_slice(&self.0[label as usize]);
+        }
     }
 }
 
@@ -123,12 +136,14 @@ fn they_are_named_trained_and_searched_like_ours() {
     let (frames, halved) = model.encode(&x, &lengths).unwrap();
     assert_eq!((frames.dims(), halved), (&[2, 5, 7][..], vec![5, 3]));
     let rows: Vec<Vec<Vec<f32>>> = model.joint_rows(&x, &lengths, &labels).unwrap().labels.to_vec3().unwrap();
-    let stepwise = Stepwise::new(&model).unwrap();
-    let (mut state, mut row) = stepwise.start();
+    let decoder = model.decoder().unwrap();
+    let (mut states, mut row) = (decoder.start().0.clone(), decoder.start().1.to_vec());
+    let mut predicted = vec![0.0; 4];
     for (u, expected) in rows[0].iter().enumerate() {
         assert!(row.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-5), "row {u}");
         if let Some(&label) = labels[0].get(u) {
-            (state, row) = stepwise.step(&state, label);
+            decoder.predictor().step(&[label], &mut states, &mut predicted, &mut Scratch::default());
+            decoder.joint().project(&predicted, &mut row, &mut Scratch::default());
         }
     }
 }

@@ -1,0 +1,197 @@
+//! Every way to search greedily finds the same.
+use std::sync::Arc;
+
+use decoding::{Emitted, Error, Fusion, Greedy, GreedySearch, Model, Stream, frame_looping, greedy};
+use proptest::prelude::*;
+use rnnt_dp::Topology;
+
+use crate::table::{Unigram, frames, random};
+
+const NAMES: [&str; 8] = [
+    "regular",
+    "modified",
+    "constrained",
+    "regular+2,4",
+    "modified+3",
+    "tdt:0,1,2,4",
+    "tdt:1,3",
+    "tdt:0,2,8",
+];
+
+/// A model of a topology; classes are labels, the blank somewhere, big blanks last.
+fn drawn(name: &str, labels: usize, blank: usize, seed: u32, sharp: f32) -> Model {
+    let topology: Topology = name.parse().unwrap();
+    let big = topology.token_list().len() - 2;
+    let big: Vec<u32> = (0..big).map(|k| (labels + 1 + k) as u32).collect();
+    random(&topology, labels + 1 + big.len(), (blank % (labels + 1)) as u32, &big, seed, sharp)
+}
+
+/// Utterances as rows: lengths and first frame numbers.
+fn utterances(lengths: &[usize]) -> Vec<Vec<f32>> {
+    lengths.iter().enumerate().map(|(b, &length)| frames(1000 * b, length)).collect()
+}
+
+fn rough(found: &[Emitted]) -> Vec<(u32, usize, usize)> {
+    found.iter().map(|label| (label.label, label.frame, label.duration)).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Label-looping = frame-looping = one at a time, for every batch order and look-ahead.
+    #[test]
+    fn loops_agree(
+        name in 0..NAMES.len(), labels in 1usize..6, blank in 0usize..6, seed: u32, sharp in 1.0f32..6.0,
+        lengths in proptest::collection::vec(0usize..40, 1..9),
+        max_symbols in proptest::option::weighted(0.8, 1usize..5),
+        max_labels in proptest::option::weighted(0.3, 1usize..30),
+        look_ahead in 1usize..40, rotate in 0usize..9,
+    ) {
+        let model = drawn(NAMES[name], labels, blank, seed, sharp);
+        let options = Greedy { max_symbols, max_labels, look_ahead, ..Greedy::default() };
+        let rows = utterances(&lengths);
+        let mut rows: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
+        rows.rotate_left(rotate % lengths.len());
+        let alone: Vec<_> = rows.iter().map(|rows| greedy(&model, rows, &options).unwrap()).collect();
+        let mut search = GreedySearch::new(model.clone(), options.clone()).unwrap();
+        // Twice: what an earlier call left must not matter.
+        for _ in 0..2 {
+            let found = search.decode(&rows).unwrap();
+            prop_assert_eq!(&found.iter().collect::<Vec<_>>(), &alone);
+        }
+        prop_assert_eq!(&frame_looping(&model, &rows, &options).unwrap().iter().collect::<Vec<_>>(), &alone);
+    }
+
+    /// Chunks = whole, for every cut, and for streams that come and go in other batches.
+    #[test]
+    fn chunks_agree(
+        name in 0..NAMES.len(), labels in 1usize..6, seed: u32, sharp in 1.0f32..6.0,
+        lengths in proptest::collection::vec(0usize..40, 1..6),
+        cuts in proptest::collection::vec(0usize..9, 1..200),
+        max_symbols in 1usize..4, look_ahead in 1usize..40, fused: bool,
+    ) {
+        let model = drawn(NAMES[name], labels, 0, seed, sharp);
+        let fusion = Fusion { automaton: Arc::new(Unigram), weight: 0.7 };
+        let fusion = if fused { vec![fusion] } else { Vec::new() };
+        let options = Greedy { max_symbols: Some(max_symbols), look_ahead, fusion, ..Greedy::default() };
+        let rows = utterances(&lengths);
+        let all: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
+        let mut search = GreedySearch::new(model, options).unwrap();
+        let whole: Vec<_> = search.decode(&all).unwrap().iter().collect();
+        let mut streams: Vec<Stream> = all.iter().map(|_| search.stream()).collect();
+        let mut found: Vec<Vec<Emitted>> = vec![Vec::new(); all.len()];
+        let (mut at, mut cuts) = (vec![0; all.len()], cuts.into_iter().cycle());
+        let mut round = 0;
+        while (0..all.len()).any(|b| at[b] < all[b].len()) {
+            round += 1;
+            // Each utterance now and then stays away.
+            let here: Vec<usize> = (0..all.len()).filter(|b| (b + round) % 3 > 0 || round > 50).collect();
+            let ends: Vec<usize> = here.iter().map(|&b| all[b].len().min(at[b] + cuts.next().unwrap() + round / 60)).collect();
+            let chunks: Vec<&[f32]> = here.iter().zip(&ends).map(|(&b, &end)| &all[b][at[b]..end]).collect();
+            // A stream is plain data: whoever sends it through a pipe finds it again.
+            for stream in &mut streams {
+                let text = serde_json::to_string(stream).unwrap();
+                *stream = serde_json::from_str(&text).unwrap();
+            }
+            let mut some: Vec<&mut Stream> =
+                streams.iter_mut().enumerate().filter(|(b, _)| here.contains(b)).map(|(_, s)| s).collect();
+            let new = search.advance(&mut some, &chunks).unwrap();
+            for (place, &b) in here.iter().enumerate() {
+                found[b].extend(new.labels(place));
+                at[b] = ends[place];
+            }
+        }
+        for (b, whole) in whole.iter().enumerate() {
+            prop_assert_eq!(&found[b], &whole.labels);
+            prop_assert_eq!(streams[b].labels(), whole.labels.len());
+            prop_assert_eq!(streams[b].frames() + streams[b].jump(), whole.end.max(lengths[b]));
+            let trailing = whole.labels.last().map_or(lengths[b], |label| lengths[b] - 1 - label.frame);
+            prop_assert_eq!(streams[b].trailing_frames(), trailing);
+        }
+    }
+}
+
+#[test]
+fn scores_without_a_number_name_utterance_and_frame_and_leave_streams_alone() {
+    let model = drawn("regular", 3, 0, 1, 3.0);
+    let mut search = GreedySearch::new(model, Greedy::default()).unwrap();
+    let good = frames(0, 5);
+    let mut bad = frames(0, 9);
+    bad[6] = f32::NAN;
+    let error = search.decode(&[&good, &bad]).unwrap_err();
+    let Error::Utterance { utterance: 1, source } = &error else { panic!("{error:?}") };
+    assert!(matches!(**source, Error::Score { frame: 6, .. }), "{error}");
+    assert!(error.to_string().starts_with("utterance 1: score of class 0 at frame 6"), "{error}");
+
+    let (mut one, mut other) = (search.stream(), search.stream());
+    search.advance(&mut [&mut one, &mut other], &[&good, &good]).unwrap();
+    let text = |stream: &Stream| serde_json::to_string(stream).unwrap();
+    let before = (text(&one), text(&other));
+    let error = search.advance(&mut [&mut one, &mut other], &[&good, &bad[4..]]).unwrap_err();
+    assert!(error.to_string().contains("at frame 7"), "{error}");
+    assert_eq!(before, (text(&one), text(&other)));
+}
+
+#[test]
+fn states_of_others_are_refused() {
+    let search = |seed| GreedySearch::new(drawn("regular", 3, 0, seed, 3.0), Greedy::default()).unwrap();
+    let mut ours = search(1);
+    let rows = frames(0, 4);
+    let stream = ours.stream();
+    let text = serde_json::to_string(&stream).unwrap();
+    let mut wrong = |from: &str, to: &str| {
+        let mut stream: Stream = serde_json::from_str(&text.replace(from, to)).unwrap();
+        assert_ne!(serde_json::to_string(&stream).unwrap(), text, "{from} was not there");
+        ours.advance(&mut [&mut stream], &[&rows]).unwrap_err().to_string()
+    };
+    assert!(wrong("\"model\":", "\"model\":1").contains("expected a state of this model"));
+    assert!(wrong("\"rows\":1", "\"rows\":2").contains("stream: expected StateShape"));
+    assert!(wrong("\"row\":[", "\"row\":[0.0,").contains("stream: expected StateShape"));
+    assert!(wrong("\"automata\":[]", "\"automata\":[3]").contains("states of 0 language models"));
+    assert!(wrong("\"values\":[1.0]", "\"values\":[1e300]").contains("expected finite numbers"));
+    let mut stream = stream.clone();
+    let error = search(1).advance(&mut [&mut stream], &[]).unwrap_err();
+    assert_eq!(error, Error::Count { argument: "chunks", expected: 1, found: 0 });
+    // The classes alone make another model of the same states.
+    let mut other = GreedySearch::new(drawn("regular", 4, 0, 1, 3.0), Greedy::default()).unwrap();
+    assert!(matches!(
+        other.advance(&mut [&mut stream], &[&rows]),
+        Err(Error::Utterance { utterance: 0, .. })
+    ));
+}
+
+#[test]
+fn lists_of_one_stream_change_that_stream_alone() {
+    let model = drawn("regular", 5, 0, 3, 3.0);
+    let mut search = GreedySearch::new(model, Greedy::default()).unwrap();
+    let rows = frames(0, 60);
+    let (mut plain, mut also) = (search.stream(), search.stream());
+    let list = Fusion { automaton: Arc::new(Unigram), weight: 4.0 };
+    let mut biased = search.stream().with_lists(vec![list]);
+    let found = search.advance(&mut [&mut plain, &mut biased, &mut also], &[&rows, &rows, &rows]).unwrap();
+    assert_eq!(rough(found.labels(0)), rough(found.labels(2)));
+    assert_ne!(rough(found.labels(0)), rough(found.labels(1)));
+    assert!(found.labels(1).iter().all(|label| label.fused == 4.0 * Unigram::score(label.label)));
+}
+
+#[test]
+fn results_are_the_same_for_every_number_of_threads() {
+    let model = drawn("tdt:0,1,2,4", 5, 2, 9, 3.0);
+    let rows = utterances(&[100, 3, 0, 57, 90, 12, 41]);
+    let rows: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
+    let run = |threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        let mut search = GreedySearch::new(model.clone(), Greedy::default()).unwrap();
+        pool.install(|| search.decode(&rows).unwrap().iter().collect::<Vec<_>>())
+    };
+    let one = run(1);
+    assert!([2, 5].into_iter().all(|threads| run(threads) == one));
+}
+
+#[test]
+fn nothing_to_decode_is_no_error() {
+    let mut search = GreedySearch::new(drawn("regular", 3, 0, 1, 3.0), Greedy::default()).unwrap();
+    assert!(search.decode(&[]).unwrap().is_empty());
+    assert!(frame_looping(search.model(), &[], &Greedy::default()).unwrap().is_empty());
+    assert_eq!(search.decode(&[&[], &[]]).unwrap().get(1), decoding::Hypothesis::default());
+}
