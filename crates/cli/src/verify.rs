@@ -1,6 +1,7 @@
-//! `panda verify DIR`: checks the losses against golden vectors that independent programs made.
+//! `panda verify DIR`: checks losses and decoders against golden vectors that independent programs made.
 mod bars;
 mod case;
+mod decoding;
 mod doors;
 mod error;
 mod outcome;
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use bars::{Verdict, Width};
 use case::Case;
+use decoding::{DecodingCase, Line};
 pub use error::{Result, VerifyError};
 use outcome::Stop;
 
@@ -26,16 +28,88 @@ pub fn run(dir: &Path) -> Result<bool> {
     report(dir, &mut std::io::stdout().lock())
 }
 
-/// Verifies every case (`NAME.json` beside `NAME.safetensors`) of a folder, in f64 and in f32; true if all pass.
+/// Verifies every case (`NAME.json` beside `NAME.safetensors`) of a folder: losses in f64 and in f32, decoders in f32; true if all
+/// pass.
 ///
-/// Prints one line for each case and type, then the kinds that were skipped, then a summary. A case that a loss refuses
-/// is a failure with a line like any other.
+/// Prints one line for each case and type or way to decode, then the kinds that were skipped, then a summary. A case that a door
+/// refuses is a failure with a line like any other. A JSON file that is a list is about the folder and no case.
 ///
 /// # Errors
 /// A folder that is missing or without cases; a file that is missing, corrupt or not what its kind promises. Every
 /// file is read before the first line is printed.
 pub fn report(dir: &Path, out: &mut impl Write) -> Result<bool> {
-    let cases = stems(dir)?.iter().map(|stem| Case::read(stem)).collect::<Result<Vec<_>>>()?;
+    let (mut losses, mut decoders) = (Vec::new(), Vec::new());
+    for stem in stems(dir)? {
+        match Any::read(&stem)? {
+            Any::Loss(case) => losses.push(case),
+            Any::Decoding(case) => decoders.push(case),
+            Any::About => {}
+        }
+    }
+    if losses.is_empty() && decoders.is_empty() {
+        return Err(VerifyError::NoCases { path: dir.into() });
+    }
+    let loss = losses.is_empty() || report_losses(&losses, out)?;
+    Ok((decoders.is_empty() || report_decoders(&decoders, out)?) && loss)
+}
+
+/// What a sidecar is about.
+enum Any {
+    Loss(Case),
+    Decoding(DecodingCase),
+    About,
+}
+
+impl Any {
+    /// Reads `NAME.json` and `NAME.safetensors`; `stem` is the path without either ending.
+    fn read(stem: &Path) -> Result<Self> {
+        // Not with_extension: a name such as `fastemit_0.01` has a dot of its own.
+        let file = |ending: &str| {
+            let mut path = stem.as_os_str().to_owned();
+            path.push(ending);
+            PathBuf::from(path)
+        };
+        let (json, tensors) = (file(".json"), file(".safetensors"));
+        let text = std::fs::read(&json).map_err(|source| VerifyError::File { path: json.clone(), source })?;
+        let value: serde_json::Value = serde_json::from_slice(&text)
+            .map_err(|source| VerifyError::Sidecar { path: json.clone(), source })?;
+        let name = stem.file_name().unwrap_or_default().to_string_lossy();
+        Ok(match value {
+            serde_json::Value::Array(_) if !tensors.exists() => Any::About,
+            value if value.get("decodes").is_some() => {
+                Any::Decoding(DecodingCase::read(&json, &tensors, &name, value)?)
+            }
+            value => Any::Loss(Case::read(json, tensors, &name, value)?),
+        })
+    }
+}
+
+fn report_decoders(cases: &[DecodingCase], out: &mut impl Write) -> Result<bool> {
+    let name = cases.iter().map(|case| case.name.len()).max().unwrap_or(4).max(4);
+    writeln!(out, "Bars: labels, times and durations the same; scores 1e-4, sums 1e-3, absolute or relative.")?;
+    writeln!(out, "{:name$}  {:18}  {:22}  {:>8}  verdict", "case", "kind", "decode", "scores")?;
+    let (mut passed, mut failed, mut skipped) = (0, 0, Vec::new());
+    for case in cases {
+        let (lines, unknown) = case.run()?;
+        skipped.extend(unknown);
+        for Line { id, kind, worst, failure } in lines {
+            let verdict = match &failure {
+                None => "pass".to_owned(),
+                Some(failure) => format!("FAIL ({failure})"),
+            };
+            *(if failure.is_none() { &mut passed } else { &mut failed }) += 1;
+            writeln!(out, "{:name$}  {kind:18}  {id:22}  {worst:>8.1e}  {verdict}", case.name)?;
+        }
+    }
+    if !skipped.is_empty() {
+        writeln!(out, "skipped, a kind that is not supported yet: {}", skipped.join(", "))?;
+    }
+    let (cases, skips) = (cases.len(), skipped.len());
+    writeln!(out, "{cases} cases of decoding: {passed} decodes passed, {failed} failed; {skips} skipped")?;
+    Ok(failed == 0)
+}
+
+fn report_losses(cases: &[Case], out: &mut impl Write) -> Result<bool> {
     let (known, unknown): (Vec<_>, Vec<_>) = cases.iter().partition(|case| doors::knows(&case.kind));
     let name = known.iter().map(|case| case.name.len()).max().unwrap_or(4).max(4);
     writeln!(out, "Bars: f64 loss 1e-9 relative, gradient 1e-9 absolute;")?;

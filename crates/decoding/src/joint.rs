@@ -143,6 +143,11 @@ impl Network {
         Ok(self)
     }
 
+    /// The nonlinearity.
+    pub fn activation(&self) -> Activation {
+        self.activation
+    }
+
     /// Projected frames `[T, H]` of encoder rows `[T, E]`.
     ///
     /// # Errors

@@ -77,17 +77,10 @@ pub(super) struct Case {
 }
 
 impl Case {
-    /// Reads `NAME.json` and `NAME.safetensors`; `stem` is the path without either ending.
-    pub fn read(stem: &Path) -> Result<Self> {
-        // Not with_extension: a name such as `fastemit_0.01` has a dot of its own.
-        let file = |ending: &str| {
-            let mut path = stem.as_os_str().to_owned();
-            path.push(ending);
-            PathBuf::from(path)
-        };
-        let (json, path) = (file(".json"), file(".safetensors"));
-        let sidecar: Sidecar = serde_json::from_slice(&bytes(&json)?)
-            .map_err(|source| VerifyError::Sidecar { path: json, source })?;
+    /// Reads a case from its sidecar's value; the tensors lie beside it.
+    pub fn read(json: PathBuf, path: PathBuf, name: &str, value: serde_json::Value) -> Result<Self> {
+        let sidecar: Sidecar =
+            serde_json::from_value(value).map_err(|source| VerifyError::Sidecar { path: json, source })?;
         let data = bytes(&path)?;
         let corrupt = |source| VerifyError::Tensors { path: path.clone(), source };
         let mut tensors = BTreeMap::new();
@@ -100,9 +93,8 @@ impl Case {
             })?;
             tensors.insert(name, stored);
         }
-        let name = stem.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let peers = best(&sidecar.peer_max_disagreement);
-        Ok(Self { name, kind: sidecar.kind, options: sidecar.options, peers, path, tensors })
+        Ok(Self { name: name.to_owned(), kind: sidecar.kind, options: sidecar.options, peers, path, tensors })
     }
 
     /// A tensor that the kind may leave out.
