@@ -39,7 +39,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             Ok(transcription) => {
                 say!("{}: {}", path.display(), transcription.text)?;
                 for token in transcription.tokens.iter().filter(|_| arguments.times) {
-                    say!("  {:8.2} s  {:<12} {:.3}", token.seconds, token.text, token.log_prob.exp())?;
+                    say!("  {:8.2} s  {:<12} {:.3}", token.start, token.text, token.log_prob.exp())?;
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! When the words of known texts were said.
 mod files;
-pub(crate) mod words;
+
 
 use std::collections::BTreeMap;
 
@@ -9,6 +9,7 @@ use serde::Serialize;
 use speech::{Change, Tokenizer};
 
 pub use files::Unit;
+pub(crate) use files::ctm_id;
 
 use crate::Result;
 use crate::data::{self, Example};
@@ -158,7 +159,7 @@ impl Alignments {
                 tokens: (group.start, group.end),
             })
         };
-        let words = words::groups(tokenizer, &example.labels).into_iter().map(word).collect::<Result<_>>()?;
+        let words = crate::words::groups(tokenizer, &example.labels).into_iter().map(word).collect::<Result<_>>()?;
         Ok(AlignedUtterance {
             id: example.id.clone(),
             text: example.text.clone(),

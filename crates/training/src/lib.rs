@@ -75,6 +75,8 @@ pub mod schedule;
 mod silence;
 mod tensors;
 mod trainer;
+mod transcription;
+mod words;
 
 pub use align::{AlignedToken, AlignedUtterance, AlignedWord, Alignments, Unit};
 pub use checkpoint::{Checkpoint, Progress};
@@ -90,7 +92,8 @@ pub use model::{JointRows, Model};
 pub use observer::{EpochReport, Observer, RunReport, StepReport};
 pub use parameters::{Parameters, Shapes};
 pub use recipe::Recipe;
-pub use recogniser::{Recogniser, TimedToken, Transcription, evaluate};
+pub use recogniser::{Recogniser, evaluate};
 pub use run_folder::Start;
 pub use silence::SILENCE;
 pub use trainer::{Outcome, train};
+pub use transcription::{Format, TimedToken, TimedWord, Transcription};

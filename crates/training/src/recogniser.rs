@@ -2,7 +2,7 @@
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use decoding::{Greedy, greedy};
+use decoding::{Aggregate, Greedy, greedy};
 use kernels::Brief;
 use speech::{Audio, Change, Conversion, FrontEnd, Tokenizer, Utterance};
 
@@ -14,6 +14,7 @@ use crate::model::{JointRows, Model};
 use crate::recipe::Recipe;
 use crate::silence::{self, SILENCE};
 use crate::tensors::with_slice;
+use crate::transcription::{Transcription, transcription};
 use crate::{Error, Result};
 
 /// Utterances that are aligned before the next ones are read: enough for a choice of batches of similar length.
@@ -29,28 +30,6 @@ pub struct Recogniser {
     conversion: Conversion,
     silence: f64,
     warning: Option<String>,
-}
-
-/// A label with the time at which the model was sure of it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TimedToken {
-    /// The token's own text.
-    pub text: String,
-    /// Seconds from the start of the audio.
-    pub seconds: f64,
-    /// Natural log-probability.
-    pub log_prob: f64,
-}
-
-/// Text with the times of its tokens.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Transcription {
-    /// The recognised text.
-    pub text: String,
-    /// Its tokens.
-    pub tokens: Vec<TimedToken>,
-    /// Whether words were found that are not believed; see [`Recogniser::with_silence`].
-    pub silence: bool,
 }
 
 impl Recogniser {
@@ -175,17 +154,10 @@ impl Recogniser {
         let options = Greedy::default();
         let found = with_slice(&frames, |frames: &[f32]| Ok(greedy(&self.decoder, frames, &options)))??;
         if silence::is_silence(&plane, &self.tokenizer, &found.labels, self.silence) {
-            return Ok(Transcription { text: String::new(), tokens: Vec::new(), silence: true });
+            return Ok(Transcription { silence: true, ..Transcription::default() });
         }
         let seconds = self.recipe.frame_ms() / 1000.0;
-        let names = self.tokenizer.tokens();
-        let tokens = found.labels.iter().map(|label| TimedToken {
-            text: names[label.label as usize].clone(),
-            seconds: label.frame as f64 * seconds,
-            log_prob: label.log_prob,
-        });
-        let tokens = tokens.collect();
-        Ok(Transcription { text: self.tokenizer.decode(&found.ids())?, tokens, silence: false })
+        transcription(&self.tokenizer, self.decoder.rules(), seconds, &found.labels, Aggregate::default())
     }
 }
 

@@ -2,7 +2,7 @@
 use decoding::Emitted;
 use speech::{Features, Tokenizer};
 
-use crate::align::words::groups;
+use crate::words::groups;
 
 /// Least posterior that the surest word of a text has, by default.
 ///

@@ -48,16 +48,19 @@ impl Alignments {
     }
 }
 
-/// Ids as a field of CTM: never empty, and different where the ids are.
+/// An id as a field of CTM, which is never empty.
+pub(crate) fn ctm_id(id: &str) -> String {
+    let id = id.replace(char::is_whitespace, "_");
+    match id.strip_prefix(";;") {
+        Some(rest) => format!("__{rest}"),
+        None if id.is_empty() => "_".to_owned(),
+        None => id,
+    }
+}
+
+/// Ids as fields of CTM, different where the ids are.
 fn names<'a>(ids: impl Iterator<Item = &'a str> + Clone) -> Vec<String> {
-    let field = |id: &str| {
-        let id = id.replace(char::is_whitespace, "_");
-        match id.strip_prefix(";;") {
-            Some(rest) => format!("__{rest}"),
-            None if id.is_empty() => "_".to_owned(),
-            None => id,
-        }
-    };
+    let field = ctm_id;
     let mut taken: HashSet<String> = ids.clone().filter(|&id| field(id) == id).map(str::to_owned).collect();
     let mut known: HashMap<&str, String> = HashMap::new();
     let name = |id: &'a str| {

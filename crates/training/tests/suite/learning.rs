@@ -35,7 +35,7 @@ fn learns(changes: &[(&str, &str)]) -> HashMap<String, String> {
         assert_eq!((&alone.text, &utterance.id), (&transcript.hypothesis, &transcript.id));
         let words: Vec<&str> = alone.tokens.iter().map(|token| token.text.as_str()).collect();
         assert_eq!(words.join(" "), alone.text);
-        let times: Vec<f64> = alone.tokens.iter().map(|token| token.seconds).collect();
+        let times: Vec<f64> = alone.tokens.iter().map(|token| token.start).collect();
         assert!(times.is_sorted() && times.iter().all(|&time| time <= audio.seconds()), "{times:?}");
         assert!(alone.tokens.iter().all(|token| token.log_prob <= 0.0 && token.log_prob > -3.0));
     }
@@ -49,7 +49,7 @@ fn learns(changes: &[(&str, &str)]) -> HashMap<String, String> {
         assert_eq!(aligned.tokens.len(), found.len());
         for (aligned, found) in aligned.tokens.iter().zip(&found) {
             assert_eq!(aligned.text, found.text);
-            apart.push((aligned.start - found.seconds).abs());
+            apart.push((aligned.start - found.start).abs());
         }
     }
     assert!(apart.iter().filter(|&&apart| apart < 0.05).count() >= 11, "{apart:?}");

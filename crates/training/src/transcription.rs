@@ -1,0 +1,135 @@
+//! What was heard: a text with the times and confidences of its words.
+mod captions;
+mod lines;
+
+use decoding::{Aggregate, Emitted, Rules};
+use serde::Serialize;
+use speech::Tokenizer;
+
+pub use lines::Format;
+
+use crate::Result;
+use crate::words::groups;
+
+/// A token and when it was heard.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TimedToken {
+    /// The token's own text.
+    pub text: String,
+    /// Seconds from the start of the audio to the frame at which the model was sure of it.
+    pub start: f64,
+    /// Seconds to its end: one frame later, or as much later as its duration says in a token-and-duration transducer. A token without
+    /// letters or digits ends with the token before it.
+    pub end: f64,
+    /// Natural log-probability at its site.
+    pub log_prob: f64,
+    /// From the whole distribution at its site, see [`decoding::Confidence`]; 1 if it was not asked for.
+    pub confidence: f64,
+}
+
+/// A word and when it was heard.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TimedWord {
+    /// The word.
+    pub text: String,
+    /// Seconds from the start of the audio to the start of its first token.
+    pub start: f64,
+    /// Seconds to the end of its last token.
+    pub end: f64,
+    /// One number of those of its tokens.
+    pub confidence: f64,
+}
+
+/// A text with the times of its words and tokens.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Transcription {
+    /// The recognised text.
+    pub text: String,
+    /// Its words.
+    pub words: Vec<TimedWord>,
+    /// Its tokens.
+    pub tokens: Vec<TimedToken>,
+    /// Whether words were found that are not believed; see [`Recogniser::with_silence`](crate::Recogniser::with_silence).
+    pub silence: bool,
+}
+
+/// Labels as text with times.
+pub(crate) fn transcription(
+    tokenizer: &Tokenizer,
+    rules: &Rules,
+    frame_seconds: f64,
+    labels: &[Emitted],
+    aggregate: Aggregate,
+) -> Result<Transcription> {
+    let ids: Vec<u32> = labels.iter().map(|label| label.label).collect();
+    let names = tokenizer.tokens();
+    let mut tokens: Vec<TimedToken> = Vec::with_capacity(labels.len());
+    for label in labels {
+        let text = names[label.label as usize].clone();
+        let frames = if rules.durations() > 0 { label.duration } else { 1 };
+        let mut start = label.frame as f64 * frame_seconds;
+        let mut end = label.frame.saturating_add(frames) as f64 * frame_seconds;
+        // A mark is not spoken: its time is where the speech before it ends.
+        let silent = !text.chars().any(char::is_alphanumeric) && !text.trim().is_empty();
+        if let Some(before) = tokens.last().filter(|_| silent) {
+            (start, end) = (before.end, before.end);
+        }
+        let Emitted { log_prob, confidence, .. } = *label;
+        tokens.push(TimedToken { text, start, end, log_prob, confidence });
+    }
+    let word = |group: std::ops::Range<usize>| -> Result<TimedWord> {
+        let of_word = &tokens[group.clone()];
+        Ok(TimedWord {
+            text: tokenizer.decode(&ids[group])?,
+            start: of_word[0].start,
+            end: of_word.iter().fold(0.0, |end, token| token.end.max(end)),
+            confidence: aggregate.of(of_word.iter().map(|token| token.confidence)),
+        })
+    };
+    let words = groups(tokenizer, &ids).into_iter().map(word).collect::<Result<_>>()?;
+    Ok(Transcription { text: tokenizer.decode(&ids)?, words, tokens, silence: false })
+}
+
+#[cfg(test)]
+mod tests {
+    use decoding::Rules;
+    use rnnt_loss::Topology;
+    use speech::TokenizerKind;
+
+    use super::*;
+
+    fn emitted(tokenizer: &Tokenizer, text: &str, frames: &[usize], durations: &[usize]) -> Vec<Emitted> {
+        let times = frames.iter().zip(durations).enumerate();
+        let labels = tokenizer.encode(text).unwrap();
+        let label = |(label, (at, (&frame, &duration))): (u32, (usize, _))| Emitted {
+            label,
+            frame,
+            duration,
+            confidence: 1.0 / (at + 1) as f64,
+            ..Emitted::default()
+        };
+        labels.into_iter().zip(times).map(label).collect()
+    }
+
+    #[test]
+    fn words_reach_from_their_first_token_to_their_last() {
+        let tokenizer = Tokenizer::train(TokenizerKind::InnerCharacters, &["ab, ba"]).unwrap();
+        let labels = emitted(&tokenizer, "ab, ba", &[3, 5, 9, 9, 14], &[1, 2, 4, 4, 3]);
+        let size = tokenizer.size();
+        let rules = |topology: &str| {
+            Rules::new(size + 1, size as u32, &[], &topology.parse::<Topology>().unwrap()).unwrap()
+        };
+        let found =
+            transcription(&tokenizer, &rules("tdt:0,1,2,3,4"), 0.25, &labels, Aggregate::Min).unwrap();
+        assert_eq!(found.text, "ab, ba");
+        let words: Vec<_> = found.words.iter().map(|w| (w.text.as_str(), w.start, w.end, w.confidence)).collect();
+        // The comma ends where its word ends.
+        assert_eq!(words, [("ab,", 0.75, 1.75, 1.0 / 3.0), ("ba", 2.25, 4.25, 0.2)]);
+        assert_eq!((found.tokens[2].start, found.tokens[2].end), (1.75, 1.75));
+
+        let found = transcription(&tokenizer, &rules("regular"), 0.25, &labels, Aggregate::Max).unwrap();
+        assert_eq!((found.words[0].end, found.words[0].confidence), (1.5, 1.0));
+        let none = transcription(&tokenizer, &rules("regular"), 0.25, &[], Aggregate::Min).unwrap();
+        assert_eq!(none, Transcription::default());
+    }
+}

@@ -1,0 +1,124 @@
+//! Transcriptions as text files.
+use std::fmt::Write;
+use std::str::FromStr;
+
+use serde::Serialize;
+
+use super::{Transcription, captions};
+
+/// What a transcription is written as.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Format {
+    /// The text, a line.
+    #[default]
+    Text,
+    /// One object a line: id, text, words and tokens with times and confidences.
+    Json,
+    /// NIST's: a line `id channel start duration word confidence` a word, times in seconds.
+    Ctm,
+    /// SubRip captions.
+    Srt,
+    /// WebVTT captions.
+    Vtt,
+}
+
+impl Format {
+    /// All formats.
+    pub const ALL: [Format; 5] = [Format::Text, Format::Json, Format::Ctm, Format::Srt, Format::Vtt];
+
+    /// Its name, which is the usual ending of its files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Text => "txt",
+            Format::Json => "json",
+            Format::Ctm => "ctm",
+            Format::Srt => "srt",
+            Format::Vtt => "vtt",
+        }
+    }
+
+    /// Whether several transcriptions can follow one another in one file.
+    pub fn joins(self) -> bool {
+        matches!(self, Format::Text | Format::Json | Format::Ctm)
+    }
+
+    /// A transcription as a file of its own, or as the next lines of one that [`joins`](Self::joins).
+    ///
+    /// CTM has no place for white space in an id: it becomes `_`.
+    pub fn write(self, id: &str, found: &Transcription) -> String {
+        match self {
+            Format::Text => format!("{}\n", found.text),
+            Format::Json => json(id, found),
+            Format::Ctm => ctm(id, found),
+            Format::Srt => captions::srt(&found.words),
+            Format::Vtt => captions::vtt(&found.words),
+        }
+    }
+}
+
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let known = || Format::ALL.map(Format::name).join(", ");
+        let name = if name == "text" { "txt" } else { name };
+        let found = Format::ALL.into_iter().find(|format| format.name() == name);
+        found.ok_or_else(|| format!("expected one of {}, found {name}", known()))
+    }
+}
+
+#[derive(Serialize)]
+struct Named<'a> {
+    id: &'a str,
+    #[serde(flatten)]
+    found: &'a Transcription,
+}
+
+fn json(id: &str, found: &Transcription) -> String {
+    serde_json::to_string(&Named { id, found }).expect("numbers and texts have a place in JSON") + "\n"
+}
+
+fn ctm(id: &str, found: &Transcription) -> String {
+    let id = crate::align::ctm_id(id);
+    found.words.iter().fold(String::new(), |mut out, word| {
+        let (start, duration) = (word.start, word.end - word.start);
+        // Writing to a string does not fail.
+        let _ = writeln!(out, "{id} 1 {start:.3} {duration:.3} {} {:.4}", word.text, word.confidence);
+        out
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transcription::TimedWord;
+
+    #[test]
+    fn every_format_has_its_lines() {
+        let word = |text: &str, start, end| TimedWord { text: text.into(), start, end, confidence: 0.5 };
+        let found = Transcription {
+            text: "hello you".into(),
+            words: vec![word("hello", 0.25, 0.75), word("you", 3661.0, 3661.5)],
+            ..Transcription::default()
+        };
+        let written = |format: Format| format.write("a file.wav", &found);
+        assert_eq!(written(Format::Text), "hello you\n");
+        assert_eq!(
+            written(Format::Ctm),
+            "a_file.wav 1 0.250 0.500 hello 0.5000\na_file.wav 1 3661.000 0.500 you 0.5000\n"
+        );
+        let json: serde_json::Value = serde_json::from_str(&written(Format::Json)).unwrap();
+        assert_eq!((&json["id"], &json["words"][1]["start"]), (&"a file.wav".into(), &3661.0.into()));
+        assert_eq!(
+            written(Format::Srt),
+            "1\n00:00:00,250 --> 00:00:00,750\nhello\n\n2\n01:01:01,000 --> 01:01:01,500\nyou\n\n"
+        );
+        assert_eq!(
+            written(Format::Vtt),
+            "WEBVTT\n\n00:00:00.250 --> 00:00:00.750\nhello\n\n01:01:01.000 --> 01:01:01.500\nyou\n\n"
+        );
+        assert_eq!("srt".parse(), Ok(Format::Srt));
+        assert_eq!("text".parse(), Ok(Format::Text));
+        assert!("doc".parse::<Format>().unwrap_err().contains("txt, json, ctm, srt, vtt"));
+    }
+}
