@@ -86,7 +86,10 @@ impl Any {
 
 fn report_decoders(cases: &[DecodingCase], out: &mut impl Write) -> Result<bool> {
     let name = cases.iter().map(|case| case.name.len()).max().unwrap_or(4).max(4);
-    writeln!(out, "Bars: labels, times and durations the same; scores 1e-4, sums 1e-3, absolute or relative.")?;
+    writeln!(
+        out,
+        "Bars: labels, times and durations the same; scores 1e-4, sums 1e-3, absolute or relative."
+    )?;
     writeln!(out, "{:name$}  {:18}  {:22}  {:>8}  verdict", "case", "kind", "decode", "scores")?;
     let (mut passed, mut failed, mut skipped) = (0, 0, Vec::new());
     for case in cases {

@@ -1,7 +1,6 @@
 //! When the words of known texts were said.
 mod files;
 
-
 use std::collections::BTreeMap;
 
 use rnnt_loss::{Alignment, Head, Joint, Layout, Loss, MemoryBudget, MemoryPlan, Options, Session};
@@ -159,7 +158,8 @@ impl Alignments {
                 tokens: (group.start, group.end),
             })
         };
-        let words = crate::words::groups(tokenizer, &example.labels).into_iter().map(word).collect::<Result<_>>()?;
+        let words =
+            crate::words::groups(tokenizer, &example.labels).into_iter().map(word).collect::<Result<_>>()?;
         Ok(AlignedUtterance {
             id: example.id.clone(),
             text: example.text.clone(),

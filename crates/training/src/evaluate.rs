@@ -2,15 +2,14 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use decoding::{Greedy, GreedySearch, unpadded};
 use serde::{Serialize, Serializer};
 use speech::{Change, Tokenizer, WordErrors, bootstrap_interval, word_errors};
 
 use crate::data::{self, Example};
 use crate::model::Model;
 use crate::recipe::Recipe;
+use crate::search::{Search, Searcher};
 use crate::silence::is_silence;
-use crate::tensors::with_slice;
 use crate::{Error, Result};
 
 /// Bootstrap resamples of an interval.
@@ -103,13 +102,13 @@ fn score(errors: &[WordErrors]) -> Score {
     }
 }
 
-/// Decodes all examples greedily and counts word errors, for each subset apart and overall; what `silence` says of words that are
-/// not believed is at [`crate::Recogniser::with_silence`], and 0 believes all.
+/// Recognises all examples and counts word errors, for each subset apart and overall; what `silence` says of words that are not
+/// believed is at [`crate::Recogniser::with_silence`], and 0 believes all.
 ///
 /// # Errors
 /// [`Error::Empty`] without examples; [`Error::Stopped`] if the flag becomes true; errors of the model or the search.
 pub(crate) fn evaluate(
-    model: &Model,
+    (model, search): (&Model, &Search),
     tokenizer: &Tokenizer,
     recipe: &Recipe,
     examples: &[Example],
@@ -119,23 +118,17 @@ pub(crate) fn evaluate(
     if examples.is_empty() {
         return Err(Error::Empty { what: "evaluation".into() });
     }
-    let mut search = GreedySearch::new(model.decoder()?, Greedy::default())?;
+    let mut searcher = Searcher::new(model.decoder()?, search)?;
     let mut texts = vec![String::new(); examples.len()];
     for batch in data::plan(examples, recipe, None) {
         if stop.load(Ordering::Relaxed) {
             return Err(Error::Stopped);
         }
         let planes: Vec<_> = batch.iter().map(|&index| &examples[index].features).collect();
-        let (rows, lengths) = data::collate(&planes, &recipe.encoder.rows)?;
-        let (frames, lengths) = model.encode(&rows, &lengths)?;
-        let width = frames.dim(2)?;
-        let found = with_slice(&frames, |frames: &[f32]| {
-            Ok(unpadded(frames, width, &lengths).and_then(|frames| search.decode(&frames)))
-        })??;
-        for (b, index) in batch.into_iter().enumerate() {
-            if !is_silence(planes[b], tokenizer, found.labels(b), silence) {
-                let ids: Vec<u32> = found.labels(b).iter().map(|label| label.label).collect();
-                texts[index] = tokenizer.decode(&ids)?;
+        let found = searcher.recognise(model, recipe, &planes)?;
+        for ((index, plane), found) in batch.into_iter().zip(planes).zip(found) {
+            if !is_silence(plane, tokenizer, &found.labels, silence) {
+                texts[index] = tokenizer.decode(&found.ids())?;
             }
         }
     }

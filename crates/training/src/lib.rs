@@ -30,7 +30,8 @@
 //! | [`train`] | the loop; [`Observer`] watches it |
 //! | [`checkpoint`], [`run_folder`], [`files`] | what is on disk |
 //! | [`bytes`], [`memory`] | memory budgets as text, and what there is |
-//! | [`evaluate`](evaluate()) | word error rates |
+//! | [`evaluate`](evaluate()), [`Search`] | word error rates, and how texts are looked for |
+//! | [`Transcription`], [`Format`] | what was heard, and how it is written |
 //! | [`Recogniser::align`], [`Alignments`] | when the words of known texts were said |
 //!
 //! # Repeatable
@@ -72,6 +73,7 @@ pub mod recipe;
 mod recogniser;
 pub mod run_folder;
 pub mod schedule;
+mod search;
 mod silence;
 mod tensors;
 mod trainer;
@@ -94,6 +96,7 @@ pub use parameters::{Parameters, Shapes};
 pub use recipe::Recipe;
 pub use recogniser::{Recogniser, evaluate};
 pub use run_folder::Start;
+pub use search::Search;
 pub use silence::SILENCE;
 pub use trainer::{Outcome, train};
 pub use transcription::{Format, TimedToken, TimedWord, Transcription};

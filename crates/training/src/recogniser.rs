@@ -2,9 +2,10 @@
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use decoding::{Aggregate, Greedy, greedy};
+use decoding::{Aggregate, Emitted, Hypothesis};
 use kernels::Brief;
-use speech::{Audio, Change, Conversion, FrontEnd, Tokenizer, Utterance};
+use rayon::prelude::*;
+use speech::{Audio, Change, Conversion, Features, FrontEnd, Tokenizer, Utterance};
 
 use crate::align::Alignments;
 use crate::checkpoint::Checkpoint;
@@ -12,8 +13,8 @@ use crate::data::{self, Example};
 use crate::evaluate::Evaluation;
 use crate::model::{JointRows, Model};
 use crate::recipe::Recipe;
+use crate::search::{Search, Searcher};
 use crate::silence::{self, SILENCE};
-use crate::tensors::with_slice;
 use crate::transcription::{Transcription, transcription};
 use crate::{Error, Result};
 
@@ -25,6 +26,8 @@ pub struct Recogniser {
     recipe: Recipe,
     model: Model,
     decoder: decoding::Model,
+    search: Search,
+    aggregate: Aggregate,
     tokenizer: Tokenizer,
     front_end: FrontEnd,
     conversion: Conversion,
@@ -50,7 +53,19 @@ impl Recogniser {
         let warning = (!checkpoint.summed)
             .then(|| format!("{}: an older file: {}", path.display(), crate::checkpoint::UNSUMMED));
         let silence = SILENCE;
-        Ok(Recogniser { recipe, model, decoder, tokenizer, front_end, conversion, silence, warning })
+        let (search, aggregate) = (Search::default(), Aggregate::default());
+        Ok(Recogniser {
+            recipe,
+            model,
+            decoder,
+            search,
+            aggregate,
+            tokenizer,
+            front_end,
+            conversion,
+            silence,
+            warning,
+        })
     }
 
     /// What a user should know of the checkpoint that it was loaded from, if anything.
@@ -143,21 +158,70 @@ impl Recogniser {
         Ok(found)
     }
 
-    /// Recognises one recording, greedily.
+    /// From now on, texts are looked for in this way; greedily by default.
+    ///
+    /// # Errors
+    /// [`Error::Decoding`] for an option outside its range.
+    pub fn with_search(mut self, search: Search) -> Result<Self> {
+        Searcher::new(self.decoder.clone(), &search)?;
+        self.search = search;
+        Ok(self)
+    }
+
+    /// From now on, the confidences of its tokens make that of a word in this way; the lowest by default.
+    pub fn with_aggregate(mut self, aggregate: Aggregate) -> Self {
+        self.aggregate = aggregate;
+        self
+    }
+
+    /// Recognises one recording.
     ///
     /// # Errors
     /// [`Error::Speech`] if the audio has another sample rate than the model or is too short.
     pub fn transcribe(&self, audio: &Audio) -> Result<Transcription> {
-        let plane = self.front_end.log_mel(audio)?;
-        let (rows, lengths) = data::collate(&[&plane], &self.recipe.encoder.rows)?;
-        let (frames, _) = self.model.encode(&rows, &lengths)?;
-        let options = Greedy::default();
-        let found = with_slice(&frames, |frames: &[f32]| Ok(greedy(&self.decoder, frames, &options)))??;
-        if silence::is_silence(&plane, &self.tokenizer, &found.labels, self.silence) {
+        let mut found = self.transcribe_all(std::slice::from_ref(audio));
+        found.pop().unwrap_or_else(|| Err(Error::Empty { what: "recordings".into() }))
+    }
+
+    /// Recognises some recordings together, which is faster than one by one and finds the same. One that cannot be recognised does not
+    /// keep the others from it.
+    ///
+    /// # Errors
+    /// For each, those of [`Self::transcribe`].
+    pub fn transcribe_all(&self, recordings: &[Audio]) -> Vec<Result<Transcription>> {
+        let planes: Vec<_> = recordings.par_iter().map(|audio| self.front_end.log_mel(audio)).collect();
+        let good: Vec<&Features> = planes.iter().flatten().collect();
+        let mut found = match self.recognise(&good) {
+            Ok(found) => found.into_iter().map(Ok).collect(),
+            // Whose fault it was is found out one by one.
+            Err(error) if good.len() < 2 => vec![Err(error)],
+            Err(_) => {
+                let alone = |plane: &&Features| Ok(self.recognise(&[*plane])?.pop().unwrap_or_default());
+                good.iter().map(alone).collect::<Vec<Result<Hypothesis>>>()
+            }
+        }
+        .into_iter();
+        let mut write = |plane: &Features| match found.next() {
+            Some(found) => self.written(plane, &found?.labels),
+            None => Ok(Transcription::default()),
+        };
+        planes.into_iter().map(|plane| write(&plane?)).collect()
+    }
+
+    fn recognise(&self, planes: &[&Features]) -> Result<Vec<Hypothesis>> {
+        if planes.is_empty() {
+            return Ok(Vec::new());
+        }
+        Searcher::new(self.decoder.clone(), &self.search)?.recognise(&self.model, &self.recipe, planes)
+    }
+
+    /// Labels as text, or as silence.
+    fn written(&self, plane: &Features, labels: &[Emitted]) -> Result<Transcription> {
+        if silence::is_silence(plane, &self.tokenizer, labels, self.silence) {
             return Ok(Transcription { silence: true, ..Transcription::default() });
         }
         let seconds = self.recipe.frame_ms() / 1000.0;
-        transcription(&self.tokenizer, self.decoder.rules(), seconds, &found.labels, Aggregate::default())
+        transcription(&self.tokenizer, self.decoder.rules(), seconds, labels, self.aggregate)
     }
 }
 
@@ -166,7 +230,14 @@ impl Recogniser {
 /// # Errors
 /// [`Error::Empty`] for an empty list; [`Error::Speech`] for audio that cannot be read.
 pub fn evaluate(recogniser: &Recogniser, utterances: &[Utterance]) -> Result<Evaluation> {
-    let Recogniser { recipe, model, tokenizer, silence, .. } = recogniser;
+    let Recogniser { recipe, model, search, tokenizer, silence, .. } = recogniser;
     let examples = recogniser.examples(utterances, None)?;
-    crate::evaluate::evaluate(model, tokenizer, recipe, &examples, *silence, &AtomicBool::new(false))
+    crate::evaluate::evaluate(
+        (model, search),
+        tokenizer,
+        recipe,
+        &examples,
+        *silence,
+        &AtomicBool::new(false),
+    )
 }

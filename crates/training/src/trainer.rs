@@ -24,6 +24,7 @@ use crate::optimiser::{self, Optimiser};
 use crate::recipe::{Recipe, Select};
 use crate::run_folder::{RunFolder, Start};
 use crate::schedule::learning_rate;
+use crate::search::Search;
 use crate::{Error, Fingerprint, Result};
 
 /// Batches that wait ready while one is computed.
@@ -107,7 +108,9 @@ pub fn train(
     }
     let report = |examples: &[Example]| match examples.is_empty() {
         true => Ok(None),
-        false => evaluate(&run.model, &tokenizer, &recipe, examples, 0.0, stop).map(Some),
+        false => {
+            evaluate((&run.model, &Search::default()), &tokenizer, &recipe, examples, 0.0, stop).map(Some)
+        }
     };
     let both = || Ok((report(&dev)?, report(&test)?));
     let (dev, test) = match both() {
@@ -351,8 +354,14 @@ impl<'a> Run<'a> {
             parameters.set(&ema.values)?;
         }
         // A run that stops here could not go on from here.
-        let evaluation =
-            evaluate(&self.model, self.tokenizer, self.recipe, examples, 0.0, &AtomicBool::new(false));
+        let evaluation = evaluate(
+            (&self.model, &Search::default()),
+            self.tokenizer,
+            self.recipe,
+            examples,
+            0.0,
+            &AtomicBool::new(false),
+        );
         parameters.set(&weights)?;
         evaluation
     }

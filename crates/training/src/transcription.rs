@@ -122,7 +122,8 @@ mod tests {
         let found =
             transcription(&tokenizer, &rules("tdt:0,1,2,3,4"), 0.25, &labels, Aggregate::Min).unwrap();
         assert_eq!(found.text, "ab, ba");
-        let words: Vec<_> = found.words.iter().map(|w| (w.text.as_str(), w.start, w.end, w.confidence)).collect();
+        let words: Vec<_> =
+            found.words.iter().map(|w| (w.text.as_str(), w.start, w.end, w.confidence)).collect();
         // The comma ends where its word ends.
         assert_eq!(words, [("ab,", 0.75, 1.75, 1.0 / 3.0), ("ba", 2.25, 4.25, 0.2)]);
         assert_eq!((found.tokens[2].start, found.tokens[2].end), (1.75, 1.75));

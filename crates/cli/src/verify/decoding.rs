@@ -33,10 +33,23 @@ struct Decode {
 #[derive(Debug, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum Kind {
-    Greedy { max_symbols: Option<usize>, utterances: Vec<Greedy> },
-    GreedyLmFusion { max_symbols: Option<usize>, alpha: f32, utterances: Vec<Greedy> },
-    ChunkedGreedy { max_symbols: Option<usize>, chunk: usize, utterances: Vec<Vec<Chunk>> },
-    ForcedAlignment { utterances: Vec<Option<Aligned>> },
+    Greedy {
+        max_symbols: Option<usize>,
+        utterances: Vec<Greedy>,
+    },
+    GreedyLmFusion {
+        max_symbols: Option<usize>,
+        alpha: f32,
+        utterances: Vec<Greedy>,
+    },
+    ChunkedGreedy {
+        max_symbols: Option<usize>,
+        chunk: usize,
+        utterances: Vec<Vec<Chunk>>,
+    },
+    ForcedAlignment {
+        utterances: Vec<Option<Aligned>>,
+    },
     #[serde(other)]
     Unknown,
 }
@@ -116,8 +129,8 @@ impl DecodingCase {
             found,
         };
         let model = Model::from_safetensors(&bytes, &sidecar.model);
-        let (model, network) =
-            model.map_err(|error| wrong("model", "sound weights of the model described", error.to_string()))?;
+        let (model, network) = model
+            .map_err(|error| wrong("model", "sound weights of the model described", error.to_string()))?;
         let enc = floats(&bytes, "enc").ok_or_else(|| wrong("enc", "a tensor of f32", "none".into()))?;
         let frames = network
             .project_frames(&enc)

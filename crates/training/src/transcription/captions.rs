@@ -41,7 +41,8 @@ fn captions(words: &[TimedWord]) -> Vec<Caption> {
 }
 
 fn has_room(caption: &Caption, word: &str) -> bool {
-    caption.lines.len() < LINES || caption.lines.last().is_none_or(|line| width(line) + 1 + width(word) <= LINE)
+    caption.lines.len() < LINES
+        || caption.lines.last().is_none_or(|line| width(line) + 1 + width(word) <= LINE)
 }
 
 fn width(text: &str) -> usize {
@@ -81,8 +82,9 @@ mod tests {
 
     #[test]
     fn captions_are_short_enough_to_be_read() {
-        let words: Vec<TimedWord> =
-            (0..200).map(|k| word(["one", "seventeen", "of"][k % 3], 0.3 * k as f64, 0.3 * k as f64 + 0.2)).collect();
+        let words: Vec<TimedWord> = (0..200)
+            .map(|k| word(["one", "seventeen", "of"][k % 3], 0.3 * k as f64, 0.3 * k as f64 + 0.2))
+            .collect();
         let found = captions(&words);
         for caption in &found {
             assert!(caption.end - caption.start <= LONGEST + 1e-9 && caption.lines.len() <= LINES);

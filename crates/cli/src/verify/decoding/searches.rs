@@ -2,7 +2,8 @@
 use std::sync::Arc;
 
 use decoding::{
-    Automaton, Confidence, Fusion, GreedySearch, Hypotheses, Measure, Scratch, Stream, frame_looping, unpadded,
+    Automaton, Confidence, Fusion, GreedySearch, Hypotheses, Measure, Scratch, Stream, frame_looping,
+    unpadded,
 };
 use rnnt_loss::{Head, Joint, Options, Session, Targets};
 
@@ -54,7 +55,12 @@ fn compare(found: &Hypotheses, expected: &[Greedy], steps: bool, check: &mut Che
 }
 
 /// Label-looping one frame at a time and with look-ahead, frame-looping, one utterance at a time, and every measure of confidence.
-pub(super) fn greedy(case: &DecodingCase, max_symbols: Option<usize>, expected: &[Greedy], check: &mut Check) {
+pub(super) fn greedy(
+    case: &DecodingCase,
+    max_symbols: Option<usize>,
+    expected: &[Greedy],
+    check: &mut Check,
+) {
     let (frames, options) = (case.utterances(), options(max_symbols));
     for look_ahead in [1, 5, 32] {
         let options = decoding::Greedy { look_ahead, ..options.clone() };
@@ -71,7 +77,9 @@ pub(super) fn greedy(case: &DecodingCase, max_symbols: Option<usize>, expected: 
         }
     }
     let measures = Measure::ALL.map(|measure| (measure.name().replace('-', "_"), measure, 0.33));
-    for (name, measure, exponent) in measures.into_iter().chain([("max_prob_a1".into(), Measure::MaxProb, 1.0)]) {
+    for (name, measure, exponent) in
+        measures.into_iter().chain([("max_prob_a1".into(), Measure::MaxProb, 1.0)])
+    {
         if expected.iter().all(|expected| !expected.confidence.contains_key(&name)) {
             continue;
         }
@@ -196,8 +204,11 @@ pub(super) fn aligned(case: &DecodingCase, expected: &[Option<Aligned>], check: 
         let found = (|| -> rnnt_loss::Result<_> {
             let head = Head::new(&weight, Some(&bias), width)?;
             let joint = Joint::new(frames, &rows, head);
-            let targets =
-                Targets::new(case.sidecar.model.blank, vec![frames.len() / width], vec![expected.labels.clone()])?;
+            let targets = Targets::new(
+                case.sidecar.model.blank,
+                vec![frames.len() / width],
+                vec![expected.labels.clone()],
+            )?;
             Session::new(&Options { activation, ..Options::default() })?.align(&joint, &targets)
         })();
         let Some(found) = check.outcome(found) else { continue };
