@@ -248,6 +248,15 @@ pub enum Error {
         found: f32,
     },
 
+    /// The state of a stream is not one of a front end with these settings.
+    #[error("stream of features: expected {expected}, found {found}")]
+    Stream {
+        /// What such a state has.
+        expected: String,
+        /// What this one has.
+        found: String,
+    },
+
     // ---- tokens ----
     /// A tokenizer was to be trained on texts without a single word.
     #[error("tokenizer: expected at least one word of training text, found none")]

@@ -46,7 +46,7 @@ pub use augment::SpecAugment;
 pub use batching::batches;
 pub use error::{Error, Result};
 pub use error_rate::{WordErrors, bootstrap_interval, word_errors};
-pub use features::{FeatureConfig, Features, FrontEnd};
+pub use features::{FeatureConfig, FeatureStream, Features, FrontEnd, Normalise, StackStream};
 pub use manifest::read_manifest;
 pub use mel::MelScale;
 pub use perturb::Perturb;
