@@ -1,7 +1,17 @@
 //! Sound in pieces: the bits of the whole, however it is cut.
 
+use std::fs;
+use std::io::{self, Read};
+use std::path::Path;
+
 use proptest::prelude::*;
-use speech::{Audio, Error, FeatureConfig, FeatureStream, Features, FrontEnd, Normalise, StackStream};
+use speech::{
+    Audio, AudioPieces, Change, Conversion, Error, FeatureConfig, FeatureStream, Features, FrontEnd,
+    Normalise, Pcm, PcmReader, ResampleStream, StackStream, read_audio, read_audio_as, resample,
+};
+use tempfile::tempdir;
+
+use crate::common::digits;
 
 fn config() -> FeatureConfig {
     FeatureConfig {
@@ -87,6 +97,40 @@ proptest! {
         stream.finish(&mut rows);
         prop_assert_eq!(&stream, &fresh);
         prop_assert_eq!(rows, Features { frames, dim, data }.stack(stack, stride).data);
+    }
+
+    #[test]
+    fn resampling_in_pieces_has_the_bits_of_the_whole(
+        n in 1usize..5000,
+        cuts in prop::collection::vec(0usize..5000, 0..8),
+        rates in prop::sample::select(vec![(8000u32, 16_000u32), (44_100, 8000), (8000, 8000), (768_000, 1001), (1000, 44_100)]),
+    ) {
+        let samples = noise(n, 9);
+        let whole = resample(&Audio { samples: samples.clone(), sample_rate: rates.0 }, rates.1).unwrap();
+        let (mut stream, mut out) = (ResampleStream::new(rates.0, rates.1).unwrap(), Vec::new());
+        for piece in pieces(&samples, &cuts) {
+            stream.push(piece, &mut out).unwrap();
+        }
+        stream.finish(&mut out).unwrap();
+        prop_assert_eq!(out.len(), (n * rates.1 as usize).div_ceil(rates.0 as usize));
+        prop_assert_eq!(bits(&out), bits(&whole.samples));
+    }
+
+    #[test]
+    fn raw_sound_is_the_same_however_it_is_cut(
+        bytes in prop::collection::vec(any::<u8>(), 0..60),
+        cuts in prop::collection::vec(0usize..61, 0..8),
+    ) {
+        let expected: Vec<f32> =
+            bytes.chunks_exact(2).map(|b| f32::from(i16::from_le_bytes([b[0], b[1]])) / 32768.0).collect();
+        let (mut pcm, mut samples) = (Pcm::default(), Vec::new());
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).chain([0, bytes.len()]).collect();
+        cuts.sort_unstable();
+        for ends in cuts.windows(2) {
+            pcm.push(&bytes[ends[0]..ends[1]], &mut samples);
+        }
+        prop_assert_eq!(samples, expected);
+        prop_assert_eq!(pcm.finish().is_ok(), bytes.len() % 2 == 0);
     }
 
     #[test]
@@ -216,4 +260,87 @@ fn old_settings_read_as_they_did() {
     let text = serde_json::to_string(&config()).unwrap();
     assert!(text.contains("\"normalise\":\"running\""), "{text}");
     assert_eq!(serde_json::from_str::<FeatureConfig>(&text).unwrap(), config());
+}
+
+/// Gives a byte or three at a time, with interruptions between them.
+struct Dripping<'a>(&'a [u8], usize);
+
+impl Read for Dripping<'_> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        self.1 += 1;
+        match self.1 % 3 {
+            0 => Err(io::ErrorKind::Interrupted.into()),
+            1 => self.0.read(&mut to[..1]),
+            _ => self.0.read(&mut to[..3]),
+        }
+    }
+}
+
+#[test]
+fn raw_sound_is_read_as_it_comes() {
+    let bytes = [0, 64, 0, 192, 1, 0, 0, 128];
+    let samples = |source| {
+        let (mut reader, mut samples) = (PcmReader::new(Dripping(source, 0)), Vec::new());
+        while let Some(piece) = reader.piece()? {
+            assert!(!piece.is_empty());
+            samples.extend(piece);
+        }
+        Ok::<_, Error>(samples)
+    };
+    assert_eq!(samples(&bytes).unwrap(), [0.5, -0.5, 1.0 / 32768.0, -1.0]);
+    assert!(samples(&[]).unwrap().is_empty());
+    let error = samples(&bytes[..5]).unwrap_err();
+    assert!(matches!(error, Error::HalfSample { bytes: 5 }), "{error}");
+
+    struct Broken;
+    impl Read for Broken {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            Err(io::Error::other("gone"))
+        }
+    }
+    let error = PcmReader::new(Broken).piece().unwrap_err();
+    assert_eq!(error.to_string(), "raw sound: cannot be read: gone");
+}
+
+fn whole(path: &Path, conversion: &Conversion) -> (Vec<f32>, Vec<Change>) {
+    let (audio, changes) = read_audio_as(path, 8000, conversion).unwrap();
+    (audio.samples, changes)
+}
+
+#[test]
+fn files_in_pieces_are_the_whole() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("a.wav");
+    let spec = hound::WavSpec {
+        channels: 2,
+        sample_rate: 11_025,
+        bits_per_sample: 16,
+        sample_format: hound::SampleFormat::Int,
+    };
+    let mut writer = hound::WavWriter::create(&path, spec).unwrap();
+    noise(100_000, 2).iter().for_each(|x| writer.write_sample((x * 30_000.0) as i16).unwrap());
+    writer.finalize().unwrap();
+    let conversion = Conversion { channel: speech::Channel::Mix, resample: true };
+    for path in [path, digits("audio/dev/digits-dev-0000.flac")] {
+        let pieces = AudioPieces::open(&path, 8000, &conversion).unwrap();
+        let changes = pieces.changes().to_vec();
+        let pieces: Vec<Vec<f32>> = pieces.map(Result::unwrap).collect();
+        assert!(pieces.len() > 1 && pieces.iter().all(|piece| (1..40_000).contains(&piece.len())));
+        assert_eq!((pieces.concat(), changes), whole(&path, &conversion));
+    }
+}
+
+#[test]
+fn a_truncated_file_is_an_error_after_its_last_good_piece() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("a.flac");
+    let bytes = fs::read(digits("audio/dev/digits-dev-0000.flac")).unwrap();
+    fs::write(&path, &bytes[..bytes.len() - 9]).unwrap();
+    let mut pieces = AudioPieces::open(&path, 8000, &Conversion::default()).unwrap();
+    let good = pieces.by_ref().take_while(Result::is_ok).count();
+    assert!(good > 0, "{good}");
+    assert!(pieces.next().is_none());
+    assert!(matches!(read_audio(&path), Err(Error::Truncated { .. })));
+    let error = AudioPieces::open(&path, 16_000, &Conversion::default()).err().unwrap();
+    assert!(matches!(error, Error::FileRate { expected: 16_000, found: 8000, .. }), "{error}");
 }
