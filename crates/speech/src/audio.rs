@@ -101,13 +101,11 @@ pub(crate) fn check_rate(path: &Path, found: u32) -> Result<()> {
 /// What floats may hold: also 32-bit integers that nobody scaled.
 const LOUDEST: f32 = 2_147_483_648.0;
 
-/// The first sample that cannot be sound.
-pub(crate) fn check_samples(samples: &[f32]) -> Result<()> {
-    check_samples_from(0, samples)
-}
-
-/// The same, of samples that are not the first ones.
-pub(crate) fn check_samples_from(first: u64, samples: &[f32]) -> Result<()> {
+/// Whether samples, which have so many before them, can be sound.
+///
+/// # Errors
+/// [`Error::NotFinite`] for the first that is NaN or beyond ±2^31.
+pub fn check_samples(first: u64, samples: &[f32]) -> Result<()> {
     match samples.iter().position(|x| x.is_nan() || x.abs() > LOUDEST) {
         Some(index) => Err(Error::NotFinite { index: first as usize + index, found: samples[index] }),
         None => Ok(()),
@@ -228,7 +226,7 @@ impl Decoder {
     fn take(&mut self, path: &Path) -> Result<Vec<f32>> {
         let first = self.mono.length() - self.mono.samples.len() as u64;
         let samples = self.mono.take();
-        check_samples_from(first, &samples)
+        check_samples(first, &samples)
             .map_err(|source| Error::File { path: path.into(), source: Box::new(source) })?;
         Ok(samples)
     }

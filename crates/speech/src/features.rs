@@ -184,6 +184,16 @@ impl FrontEnd {
         self.scale
     }
 
+    /// Samples of a window.
+    pub fn window(&self) -> usize {
+        self.window.len()
+    }
+
+    /// Samples from one frame to the next.
+    pub fn hop(&self) -> usize {
+        self.hop
+    }
+
     /// Frames of a signal: `1 + floor((n - window) / hop)`, at least 1 (a short signal is filled up with zeros).
     pub fn frames(&self, samples: usize) -> usize {
         1 + samples.saturating_sub(self.window.len()) / self.hop
@@ -222,7 +232,7 @@ impl FrontEnd {
         if audio.samples.is_empty() {
             return Err(Error::EmptySignal);
         }
-        check_samples(&audio.samples)?;
+        check_samples(0, &audio.samples)?;
         match self.config.normalise {
             Normalise::Utterance => Ok(self.by_utterance(&audio.samples)),
             Normalise::Running => Ok(self.by_running(&audio.samples)),

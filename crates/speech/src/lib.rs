@@ -42,7 +42,7 @@ pub mod tokens;
 pub mod utterance;
 
 pub use audio::{
-    Audio, AudioPieces, Change, Channel, Conversion, Pcm, PcmReader, ResampleStream, read_audio,
+    Audio, AudioPieces, Change, Channel, Conversion, Pcm, PcmReader, ResampleStream, check_samples, read_audio,
     read_audio_as, read_segment, resample,
 };
 pub use augment::SpecAugment;

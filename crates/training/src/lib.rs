@@ -25,6 +25,7 @@
 //! | [`encoder`], [`predictor`], [`Model`] | the network, with a user's own parts or ours; [`lstm()`] and [`linear()`] are its own candle operations |
 //! | [`Parameters`] | its weights, made through candle's `VarBuilder` and named as candle models name theirs |
 //! | [`LossSessions`], [`Losses`] | what the network is trained with, as [`recipe::LossConfig`] says |
+//! | [`Listener`] | the encoder's rows of sound that is still arriving; [`Windows`]: of long sound, for models that hear both ways |
 //! | [`Stepwise`] | the same network as [`decoding`] sees it, label by label |
 //! | [`optimiser`], [`schedule`], [`ema`] | the optimiser, its step size, the moving average of the weights |
 //! | [`train`] | the loop; [`Observer`] watches it |
@@ -56,6 +57,7 @@ pub mod files;
 mod fingerprint;
 mod init;
 mod linear;
+mod listener;
 mod loading;
 mod losses;
 mod lstm;
@@ -64,6 +66,7 @@ mod metrics;
 mod model;
 mod observer;
 pub mod optimiser;
+mod packed;
 mod parameters;
 pub mod predictor;
 mod random;
@@ -75,6 +78,7 @@ mod silence;
 mod stepwise;
 mod tensors;
 mod trainer;
+mod windows;
 
 pub use align::{AlignedToken, AlignedUtterance, AlignedWord, Alignments, Unit};
 pub use checkpoint::{Checkpoint, Progress};
@@ -83,8 +87,9 @@ pub use error::{Error, Result};
 pub use evaluate::{Evaluation, Score, Transcript};
 pub use fingerprint::{Fingerprint, Sets};
 pub use linear::{Linear, linear};
+pub use listener::{Heard, Listener, StreamId, StreamState};
 pub use losses::{LossSessions, Losses};
-pub use lstm::{Lstm, LstmWeights, lstm};
+pub use lstm::{CarriedLstm, Lstm, LstmState, LstmWeights, lstm};
 pub use metrics::Metrics;
 pub use model::{JointRows, Model};
 pub use observer::{EpochReport, Observer, RunReport, StepReport};
@@ -95,3 +100,4 @@ pub use run_folder::Start;
 pub use silence::SILENCE;
 pub use stepwise::Stepwise;
 pub use trainer::{Outcome, train};
+pub use windows::{WindowConfig, Windows};

@@ -21,7 +21,7 @@ const CHUNK: usize = 1024;
 /// Cost: O(n) time; memory for the result.
 pub fn resample(audio: &Audio, sample_rate: u32) -> Result<Audio> {
     let mut stream = ResampleStream::new(audio.sample_rate, sample_rate)?;
-    super::check_samples(&audio.samples)?;
+    super::check_samples(0, &audio.samples)?;
     if audio.samples.is_empty() {
         return Err(Error::EmptySignal);
     }

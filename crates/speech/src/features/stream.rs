@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{FrontEnd, Normalise, Running, Spectra};
-use crate::audio::{check_samples, check_samples_from};
+use crate::audio::check_samples;
 use crate::{Error, Result};
 
 /// How far a [`FrontEnd`] has come with a signal: a plain value, a few hundred samples and numbers of each bin.
@@ -73,7 +73,7 @@ impl FrontEnd {
     /// Cost: O(n F log F) time for FFT size F; less than a window and a hop of samples stay in the stream.
     pub fn push(&self, stream: &mut FeatureStream, samples: &[f32], out: &mut Vec<f32>) -> Result<usize> {
         self.check_stream(stream)?;
-        check_samples_from(stream.heard, samples)?;
+        check_samples(stream.heard, samples)?;
         let FeatureStream { heard, frames, kept, running } = stream;
         // Where a hop is longer than a window, samples between two frames are never kept.
         let unused = self.needed_from(*frames).saturating_sub(*heard).min(samples.len() as u64);
@@ -138,7 +138,7 @@ impl FrontEnd {
         if !running.fits(self.filters.len()) {
             return error(format!("finite statistics of {} bins", self.filters.len()), "others".into());
         }
-        match check_samples(kept) {
+        match check_samples(0, kept) {
             Ok(()) => Ok(()),
             Err(_) => error("samples that are numbers".into(), "others".into()),
         }
