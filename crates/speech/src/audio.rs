@@ -2,6 +2,8 @@
 
 mod channels;
 mod flac;
+mod pcm;
+mod pieces;
 mod resample;
 mod wav;
 
@@ -11,7 +13,9 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 
 pub use channels::{Change, Channel, Conversion};
-pub use resample::resample;
+pub use pcm::{Pcm, PcmReader};
+pub use pieces::AudioPieces;
+pub use resample::{ResampleStream, resample};
 
 use channels::Mono;
 
@@ -97,10 +101,13 @@ pub(crate) fn check_rate(path: &Path, found: u32) -> Result<()> {
 /// What floats may hold: also 32-bit integers that nobody scaled.
 const LOUDEST: f32 = 2_147_483_648.0;
 
-/// The first sample that cannot be sound.
-pub(crate) fn check_samples(samples: &[f32]) -> Result<()> {
+/// Whether samples, which have so many before them, can be sound.
+///
+/// # Errors
+/// [`Error::NotFinite`] for the first that is NaN or beyond ±2^31.
+pub fn check_samples(first: u64, samples: &[f32]) -> Result<()> {
     match samples.iter().position(|x| x.is_nan() || x.abs() > LOUDEST) {
-        Some(index) => Err(Error::NotFinite { index, found: samples[index] }),
+        Some(index) => Err(Error::NotFinite { index: first as usize + index, found: samples[index] }),
         None => Ok(()),
     }
 }
@@ -144,14 +151,14 @@ impl Opened {
     fn sample_rate(&self) -> u32 {
         match self {
             Opened::Wav(reader) => reader.spec().sample_rate,
-            Opened::Flac(reader) => reader.streaminfo().sample_rate,
+            Opened::Flac(reader) => reader.info().sample_rate,
         }
     }
 
     fn channels(&self) -> u32 {
         match self {
             Opened::Wav(reader) => u32::from(reader.spec().channels),
-            Opened::Flac(reader) => reader.streaminfo().channels,
+            Opened::Flac(reader) => reader.info().channels,
         }
     }
 
@@ -159,7 +166,7 @@ impl Opened {
     fn promised(&self) -> u64 {
         match self {
             Opened::Wav(reader) => u64::from(reader.duration()),
-            Opened::Flac(reader) => reader.streaminfo().samples.unwrap_or(0),
+            Opened::Flac(reader) => reader.info().samples.unwrap_or(0),
         }
     }
 }
@@ -176,28 +183,61 @@ pub(crate) fn sample_rate(path: &Path) -> Result<u32> {
     Ok(open(path)?.0.sample_rate())
 }
 
+/// Samples of a WAV file that are decoded at a time, all channels together.
+const BLOCK: usize = 1 << 14;
+
+/// A file that is being decoded.
+struct Decoder {
+    opened: Opened,
+    mono: Mono,
+    change: Option<Change>,
+    sample_rate: u32,
+}
+
+impl Decoder {
+    /// Opens a file and chooses from its channels, with room for all of its samples, or for `most`.
+    fn new(path: &Path, channel: Channel, most: usize) -> Result<Self> {
+        let (opened, bytes) = open(path)?;
+        let (sample_rate, channels) = (opened.sample_rate(), opened.channels());
+        // A header may promise anything; the file's size bounds what can come, or is a fair guess where FLAC packs constant blocks.
+        let room = opened.promised().min(bytes.saturating_mul(2)).min(most as u64) as usize;
+        match (Mono::new(channels, channel, room), channel) {
+            (Some((mono, change)), _) => Ok(Decoder { opened, mono, change, sample_rate }),
+            (None, Channel::Number(asked)) => {
+                Err(Error::Channel { path: path.into(), asked, found: channels })
+            }
+            (None, _) => Err(Error::Channels { path: path.into(), found: channels }),
+        }
+    }
+
+    /// Decodes some more samples; false after the last.
+    fn read(&mut self, path: &Path) -> Result<bool> {
+        let more = match &mut self.opened {
+            Opened::Wav(reader) => wav::read(path, reader, &mut self.mono)?,
+            Opened::Flac(reader) => flac::read(path, reader, &mut self.mono)?,
+        };
+        if !more && self.mono.length() == 0 {
+            return Err(Error::EmptyAudio { path: path.into() });
+        }
+        Ok(more)
+    }
+
+    /// The samples that were not yet taken, checked.
+    fn take(&mut self, path: &Path) -> Result<Vec<f32>> {
+        let first = self.mono.length() - self.mono.samples.len() as u64;
+        let samples = self.mono.take();
+        check_samples(first, &samples)
+            .map_err(|source| Error::File { path: path.into(), source: Box::new(source) })?;
+        Ok(samples)
+    }
+}
+
 /// Reads a whole file at its own sample rate.
 pub(crate) fn read_channel(path: &Path, channel: Channel) -> Result<(Audio, Option<Change>)> {
-    let (opened, bytes) = open(path)?;
-    let (sample_rate, channels) = (opened.sample_rate(), opened.channels());
-    // A header may promise anything; the file's size bounds what can come, or is a fair guess where FLAC packs constant blocks.
-    let room = opened.promised().min(bytes.saturating_mul(2)) as usize;
-    let (mono, change) = match (Mono::new(channels, channel, room), channel) {
-        (Some(made), _) => made,
-        (None, Channel::Number(asked)) => {
-            return Err(Error::Channel { path: path.into(), asked, found: channels });
-        }
-        (None, _) => return Err(Error::Channels { path: path.into(), found: channels }),
-    };
-    let samples = match opened {
-        Opened::Wav(reader) => wav::read(path, reader, mono)?,
-        Opened::Flac(reader) => flac::read(path, reader, mono)?,
-    };
-    if samples.is_empty() {
-        return Err(Error::EmptyAudio { path: path.into() });
-    }
-    check_samples(&samples).map_err(|source| Error::File { path: path.into(), source: Box::new(source) })?;
-    Ok((Audio { samples, sample_rate }, change))
+    let mut decoder = Decoder::new(path, channel, usize::MAX)?;
+    while decoder.read(path)? {}
+    let samples = decoder.take(path)?;
+    Ok((Audio { samples, sample_rate: decoder.sample_rate }, decoder.change))
 }
 
 /// Reads `count` samples of a file from sample `start` on.

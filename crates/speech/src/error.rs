@@ -86,6 +86,18 @@ pub enum Error {
         /// Samples that could be decoded.
         found: u64,
     },
+    /// Raw 16-bit sound ends in the middle of a sample.
+    #[error("raw sound: expected whole samples of 16 bits, found {bytes} bytes")]
+    HalfSample {
+        /// Bytes in all.
+        bytes: u64,
+    },
+    /// Raw sound could not be read.
+    #[error("raw sound: cannot be read: {source}")]
+    Raw {
+        /// The system's answer.
+        source: std::io::Error,
+    },
     /// An audio file is well formed but holds no sample.
     #[error("{}: expected at least one sample, found none", path.display())]
     EmptyAudio {
@@ -246,6 +258,15 @@ pub enum Error {
         index: usize,
         /// Its value.
         found: f32,
+    },
+
+    /// The state of a stream is not one of a front end with these settings.
+    #[error("stream of features: expected {expected}, found {found}")]
+    Stream {
+        /// What such a state has.
+        expected: String,
+        /// What this one has.
+        found: String,
     },
 
     // ---- tokens ----

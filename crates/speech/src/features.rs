@@ -1,4 +1,9 @@
-//! Log-mel planes, normalised per utterance.
+//! Log-mel planes, normalised per utterance or by what was heard so far.
+
+mod running;
+mod spectra;
+mod stack;
+mod stream;
 
 use std::f64::consts::TAU;
 use std::fmt::{Display, LowerExp};
@@ -11,6 +16,12 @@ use serde::{Deserialize, Serialize};
 use crate::audio::{RATES, check_samples};
 use crate::mel::Filter;
 use crate::{Audio, Error, MelScale, Result};
+
+pub use running::Normalise;
+use running::{Rate, Running};
+use spectra::Spectra;
+pub use stack::StackStream;
+pub use stream::FeatureStream;
 
 /// Settings of a [`FrontEnd`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,8 +44,12 @@ pub struct FeatureConfig {
     pub high_hz: f32,
     /// Coefficient `a` of `y[n] = x[n] - a x[n-1]`; 0 switches it off.
     pub preemphasis: f32,
-    /// Floor in decibels below the utterance's loudest mel bin: digital silence becomes a value, not minus infinity.
+    /// Floor in decibels below the utterance's loudest mel bin, or, where normalisation is running, below a sine of amplitude 1:
+    /// digital silence becomes a value, not minus infinity.
     pub floor_db: f32,
+    /// What values are compared with.
+    #[serde(skip_serializing_if = "Normalise::is_utterance")]
+    pub normalise: Normalise,
 }
 
 impl Default for FeatureConfig {
@@ -49,6 +64,7 @@ impl Default for FeatureConfig {
             high_hz: 0.0,
             preemphasis: 0.97,
             floor_db: 60.0,
+            normalise: Normalise::Utterance,
         }
     }
 }
@@ -126,6 +142,8 @@ pub struct FrontEnd {
     window: Vec<f32>,
     fft: Arc<dyn RealToComplex<f32>>,
     filters: Vec<Filter>,
+    /// Of running normalisation.
+    rate: Rate,
 }
 
 impl FrontEnd {
@@ -152,7 +170,8 @@ impl FrontEnd {
         let window =
             (0..length).map(|n| (0.5 - 0.5 * (TAU * n as f64 / length as f64).cos()) as f32).collect();
         let fft = RealFftPlanner::new().plan_fft_forward(size);
-        Ok(Self { config: config.clone(), scale, hop, window, fft, filters })
+        let rate = Rate::new(hop as f64 / rate);
+        Ok(Self { config: config.clone(), scale, hop, window, fft, filters, rate })
     }
 
     /// The settings it was planned for.
@@ -165,16 +184,29 @@ impl FrontEnd {
         self.scale
     }
 
+    /// Samples of a window.
+    pub fn window(&self) -> usize {
+        self.window.len()
+    }
+
+    /// Samples from one frame to the next.
+    pub fn hop(&self) -> usize {
+        self.hop
+    }
+
     /// Frames of a signal: `1 + floor((n - window) / hop)`, at least 1 (a short signal is filled up with zeros).
     pub fn frames(&self, samples: usize) -> usize {
         1 + samples.saturating_sub(self.window.len()) / self.hop
     }
 
-    /// The log-mel plane of a signal, normalised per utterance and bin to mean 0 and variance 1.
+    /// The normalised log-mel plane of a signal.
     ///
-    /// `x[t, m] = ln(p[t, m] + 10^(-floor_db/10) max p)` with `p` the mel-filtered power spectrum of Hann-windowed, pre-emphasised
-    /// frames; then [`Features::normalise`]. As the floor follows the loudest bin, a gain on the samples changes nothing but
-    /// rounding. A silent signal gives zeros.
+    /// With `p[t, m]` the mel-filtered power spectrum of Hann-windowed, pre-emphasised frames, of which a sine of amplitude 1 in the
+    /// middle of a bin of the spectrum has the power `full`:
+    /// * [`Normalise::Utterance`]: `x[t, m] = ln(p[t, m] / max p + 10^(-floor_db/10))`, then [`Features::normalise`]. As the floor
+    ///   follows the loudest bin, a gain on the samples changes nothing but rounding. A silent signal gives zeros.
+    /// * [`Normalise::Running`]: `x[t, m] = ln(p[t, m] / full + 10^(-floor_db/10))`, then the formula there. Each frame depends on the
+    ///   samples up to its own end only, and [`FrontEnd::stream`] gives the same bits.
     ///
     /// # Shapes
     /// `[n]` samples to `[T, mels]`, T as [`FrontEnd::frames`] says.
@@ -200,44 +232,64 @@ impl FrontEnd {
         if audio.samples.is_empty() {
             return Err(Error::EmptySignal);
         }
-        check_samples(&audio.samples)?;
-        let mut plane = self.mel_power(&audio.samples)?;
-        let peak = plane.data.iter().fold(0f32, |a, &p| a.max(p));
-        if peak > 0.0 {
-            // Dividing by the peak first keeps very quiet signals away from f32's smallest numbers.
-            let floor = 10f32.powf(-self.config.floor_db / 10.0);
-            plane.data.iter_mut().for_each(|p| *p = (*p / peak + floor).ln());
+        check_samples(0, &audio.samples)?;
+        match self.config.normalise {
+            Normalise::Utterance => Ok(self.by_utterance(&audio.samples)),
+            Normalise::Running => Ok(self.by_running(&audio.samples)),
         }
-        plane.normalise();
-        Ok(plane)
     }
 
-    fn mel_power(&self, samples: &[f32]) -> Result<Features> {
+    fn by_utterance(&self, samples: &[f32]) -> Features {
         // The loudest sample becomes 1, so that no power over- or underflows.
         let loudest = samples.iter().fold(0f32, |a, x| a.max(x.abs()));
         let gain = if loudest > 0.0 { 1.0 / f64::from(loudest) } else { 0.0 };
-        let emphasis = self.config.preemphasis;
+        let mut plane = self.mel_power(samples, gain);
+        let peak = plane.data.iter().fold(0f32, |a, &p| a.max(p));
+        if peak > 0.0 {
+            // Dividing by the peak first keeps very quiet signals away from f32's smallest numbers.
+            let floor = self.floor();
+            plane.data.iter_mut().for_each(|p| *p = (*p / peak + floor).ln());
+        }
+        plane.normalise();
+        plane
+    }
+
+    fn by_running(&self, samples: &[f32]) -> Features {
+        let mut plane = self.mel_power(samples, 1.0);
+        let mut running = Running::new(plane.dim);
+        let level = self.level();
+        plane.data.chunks_exact_mut(plane.dim).for_each(|frame| self.to_running(&mut running, level, frame));
+        plane
+    }
+
+    /// One frame of powers becomes one of features.
+    fn to_running(&self, running: &mut Running, level: [f32; 2], frame: &mut [f32]) {
+        let [full, floor] = level;
+        frame.iter_mut().for_each(|p| *p = (*p / full + floor).ln());
+        running.normalise(self.rate, frame);
+    }
+
+    /// Power of a sine of amplitude 1, and the floor in relation to it.
+    fn level(&self) -> [f32; 2] {
+        let full = (self.window.iter().map(|&w| f64::from(w)).sum::<f64>() / 2.0).powi(2);
+        // A window of one or two samples has no weight at all.
+        [(full as f32).max(f32::MIN_POSITIVE), self.floor()]
+    }
+
+    fn floor(&self) -> f32 {
+        10f32.powf(-self.config.floor_db / 10.0)
+    }
+
+    fn mel_power(&self, samples: &[f32], gain: f64) -> Features {
         let (frames, dim) = (self.frames(samples.len()), self.filters.len());
         let mut data = Vec::with_capacity(frames * dim);
-        let mut block = self.fft.make_input_vec();
-        let mut spectrum = self.fft.make_output_vec();
-        let mut scratch = self.fft.make_scratch_vec();
-        let mut power = vec![0f32; spectrum.len()];
+        let mut spectra = Spectra::new(self, gain);
         for t in 0..frames {
             let start = t * self.hop;
-            let frame = &samples[start..samples.len().min(start + self.window.len())];
-            let mut before = if start > 0 { samples[start - 1] } else { 0.0 };
-            for ((y, &x), &w) in block.iter_mut().zip(frame).zip(&self.window) {
-                *y = (f64::from(x - emphasis * before) * gain) as f32 * w;
-                before = x;
-            }
-            block[frame.len()..].fill(0.0);
-            let done = self.fft.process_with_scratch(&mut block, &mut spectrum, &mut scratch);
-            debug_assert!(done.is_ok(), "buffers come from the plan");
-            power.iter_mut().zip(&spectrum).for_each(|(p, c)| *p = c.norm_sqr());
-            data.extend(self.filters.iter().map(|f| f.apply(&power)));
+            let before = if start > 0 { samples[start - 1] } else { 0.0 };
+            spectra.push(&samples[start..samples.len().min(start + self.window.len())], before, &mut data);
         }
-        Ok(Features { frames, dim, data })
+        Features { frames, dim, data }
     }
 }
 

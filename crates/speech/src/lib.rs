@@ -6,8 +6,8 @@
 //! |---|---|
 //! | [`manifest`] | JSON Lines lists of utterances |
 //! | [`utterance`] | a transcript and the pieces of sound it is joined from, checked when read |
-//! | [`audio`] | WAV and FLAC files, segments of packed files; channels and sample rates |
-//! | [`features`] | normalised log-mel planes, frame stacking; [`mel`]: their frequency axis |
+//! | [`audio`] | WAV and FLAC files, whole, in pieces, or segments of packed files; raw sound; channels and sample rates |
+//! | [`features`] | normalised log-mel planes, frame stacking, of whole signals and of streams; [`mel`]: their frequency axis |
 //! | [`augment`] | masks over that plane; [`perturb`]: its resampling in time and frequency |
 //! | [`tokens`] | text to label ids and back |
 //! | [`batching`] | batches of similar length |
@@ -41,12 +41,15 @@ pub mod perturb;
 pub mod tokens;
 pub mod utterance;
 
-pub use audio::{Audio, Change, Channel, Conversion, read_audio, read_audio_as, read_segment, resample};
+pub use audio::{
+    Audio, AudioPieces, Change, Channel, Conversion, Pcm, PcmReader, ResampleStream, check_samples, read_audio,
+    read_audio_as, read_segment, resample,
+};
 pub use augment::SpecAugment;
 pub use batching::batches;
 pub use error::{Error, Result};
 pub use error_rate::{WordErrors, bootstrap_interval, word_errors};
-pub use features::{FeatureConfig, Features, FrontEnd};
+pub use features::{FeatureConfig, FeatureStream, Features, FrontEnd, Normalise, StackStream};
 pub use manifest::read_manifest;
 pub use mel::MelScale;
 pub use perturb::Perturb;

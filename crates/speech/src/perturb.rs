@@ -6,7 +6,7 @@ use rand::{Rng, RngExt};
 use serde::{Deserialize, Serialize};
 
 use crate::features::setting;
-use crate::{Features, MelScale, Result};
+use crate::{Features, MelScale, Normalise, Result};
 
 /// Random resampling of a plane in time and frequency; the default changes nothing.
 ///
@@ -15,8 +15,8 @@ use crate::{Features, MelScale, Result};
 /// * tempo `r`: `T / r` frames, frequencies kept;
 /// * warp `r`: as a shorter vocal tract: `f` goes to `r f`, bending at the top so that the axis keeps its ends; time kept.
 ///
-/// The frequency map is drawn in hertz through the true mel scale. Level changes would be undone by the normalisation and are
-/// left out.
+/// The frequency map is drawn in hertz through the true mel scale. Level changes would be undone by the normalisation (where it is
+/// running, the sooner the longer the sound is) and are left out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Perturb {
@@ -47,9 +47,10 @@ impl Perturb {
         if (0.0..=10.0).contains(&self.noise) { Ok(()) } else { Err(setting("noise", "0 to 10", self.noise)) }
     }
 
-    /// A resampled copy of a plane, normalised again; the same generator state gives the same copy.
+    /// A resampled copy of a plane; the same generator state gives the same copy.
     ///
-    /// `scale` is [`crate::FrontEnd::mel_scale`] of the front end that made the plane. Values between the grid points are
+    /// `scale` is [`crate::FrontEnd::mel_scale`] of the front end that made the plane, and `normalise` its setting: with
+    /// [`Normalise::Utterance`] the copy is normalised again; running means and deviations move with what they belong to. Values between the grid points are
     /// interpolated linearly; beyond the ends the last value is held.
     ///
     /// # Shapes
@@ -59,7 +60,13 @@ impl Perturb {
     /// If the plane has another number of bins than the scale: frames are stacked after this, not before.
     ///
     /// Cost: O(T D).
-    pub fn apply(&self, features: &Features, scale: &MelScale, rng: &mut (impl Rng + ?Sized)) -> Features {
+    pub fn apply(
+        &self,
+        features: &Features,
+        scale: &MelScale,
+        normalise: Normalise,
+        rng: &mut (impl Rng + ?Sized),
+    ) -> Features {
         assert_eq!(
             features.dim,
             scale.bins(),
@@ -80,7 +87,9 @@ impl Perturb {
                 })
                 .collect();
             let mut plane = resample(features, speed * tempo, &columns);
-            plane.normalise();
+            if normalise == Normalise::Utterance {
+                plane.normalise();
+            }
             plane
         };
         if self.noise > 0.0 {

@@ -148,7 +148,12 @@ impl<'a> Batcher<'a> {
             .iter()
             .map(|&index| {
                 let mut rng = stream(self.recipe.seed, Purpose::Augment, epoch, index as u64);
-                let mut plane = perturb.apply(&self.examples[index].features, &self.scale, &mut rng);
+                let mut plane = perturb.apply(
+                    &self.examples[index].features,
+                    &self.scale,
+                    self.recipe.features.normalise,
+                    &mut rng,
+                );
                 mask.apply(&mut plane, &mut rng);
                 plane
             })

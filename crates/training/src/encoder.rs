@@ -4,6 +4,8 @@
 //! [`EncoderKind`].
 mod frames;
 mod lstm;
+mod lstm_stream;
+mod stream;
 
 use std::sync::Arc;
 
@@ -13,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 pub use frames::Frames;
 pub use lstm::{LstmEncoder, LstmEncoderConfig, TimeReduction};
+pub use stream::{EncoderState, EncoderStream, Piece};
 
 use crate::Result;
 use crate::dropout::Masks;
@@ -36,6 +39,15 @@ pub trait Encoder: Send + Sync {
         lengths: &[usize],
         masks: Option<&mut Masks>,
     ) -> Result<(Tensor, Vec<usize>)>;
+
+    /// The same encoder for sound that arrives in pieces, with a copy of the current weights; `None`, as by default, if it needs the
+    /// whole utterance.
+    ///
+    /// # Errors
+    /// Candle's own errors.
+    fn stream(&self) -> Result<Option<Arc<dyn EncoderStream>>> {
+        Ok(None)
+    }
 }
 
 /// The configuration of an encoder, as a recipe has it.

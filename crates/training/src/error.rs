@@ -151,6 +151,31 @@ pub enum Error {
         /// What there is.
         available: usize,
     },
+    /// A model that needs the whole utterance, where sound arrives in pieces.
+    #[error(
+        "streaming: expected a model that hears forward only, found {found}; train one with `bidirectional = false` and \
+         `normalise = \"running\"`, as recipes/an4-streaming.toml does, or give this one overlapping windows of the sound"
+    )]
+    NotStreaming {
+        /// What keeps it from that.
+        found: String,
+    },
+    /// The state of a stream that is not one of this model's.
+    #[error("state of a stream: expected {expected}, found {found}")]
+    StreamState {
+        /// What this model's have.
+        expected: String,
+        /// What it has.
+        found: String,
+    },
+    /// A stream that was never opened, or that has ended.
+    #[error("stream {id}: expected one that is open, found none; {open} are open")]
+    NoStream {
+        /// Its number.
+        id: u64,
+        /// How many there are.
+        open: usize,
+    },
     /// Something wrong with what is inside of a file.
     #[error("{}: {source}", path.display())]
     Inside {

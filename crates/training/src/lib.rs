@@ -26,6 +26,7 @@
 //! | [`Parameters`] | its weights, made through candle's `VarBuilder` and named as candle models name theirs |
 //! | [`LossSessions`], [`Losses`] | what the network is trained with, as [`recipe::LossConfig`] says |
 //! | [`Model::decoder`] | the same network as [`decoding`] sees it |
+//! | [`Listener`] | the encoder's rows of sound that is still arriving; [`Windows`]: of long sound, for models that hear both ways |
 //! | [`optimiser`], [`schedule`], [`ema`] | the optimiser, its step size, the moving average of the weights |
 //! | [`train`] | the loop; [`Observer`] watches it |
 //! | [`checkpoint`], [`run_folder`], [`files`] | what is on disk |
@@ -58,6 +59,7 @@ pub mod files;
 mod fingerprint;
 mod init;
 mod linear;
+mod listener;
 mod loading;
 mod losses;
 mod lstm;
@@ -66,6 +68,7 @@ mod metrics;
 mod model;
 mod observer;
 pub mod optimiser;
+mod packed;
 mod parameters;
 pub mod predictor;
 mod random;
@@ -79,6 +82,7 @@ mod tensors;
 mod trainer;
 mod transcription;
 mod words;
+mod windows;
 
 pub use align::{AlignedToken, AlignedUtterance, AlignedWord, Alignments, Unit};
 pub use checkpoint::{Checkpoint, Progress};
@@ -87,8 +91,9 @@ pub use error::{Error, Result};
 pub use evaluate::{Evaluation, Score, Transcript};
 pub use fingerprint::{Fingerprint, Sets};
 pub use linear::{Linear, linear};
+pub use listener::{Heard, Listener, StreamId, StreamState};
 pub use losses::{LossSessions, Losses};
-pub use lstm::{Lstm, LstmWeights, lstm};
+pub use lstm::{CarriedLstm, Lstm, LstmState, LstmWeights, lstm};
 pub use metrics::Metrics;
 pub use model::{JointRows, Model};
 pub use observer::{EpochReport, Observer, RunReport, StepReport};
@@ -100,3 +105,4 @@ pub use search::Search;
 pub use silence::SILENCE;
 pub use trainer::{Outcome, train};
 pub use transcription::{Format, TimedToken, TimedWord, Transcription};
+pub use windows::{WindowConfig, Windows};

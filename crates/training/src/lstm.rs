@@ -5,6 +5,7 @@
 //! (`direction.rs`), and only the recurrent product is left to the steps, of each group of utterances (`steps.rs`) or, where a
 //! layer is wide and groups are few, of each strip of units (`strips.rs`). The cut depends on shapes only, so that the bits are
 //! the same for every number of threads.
+mod carried;
 mod cell;
 mod direction;
 mod layer;
@@ -15,6 +16,7 @@ mod strips;
 use std::sync::Mutex;
 
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout as TensorLayout, Shape, Tensor, WithDType};
+pub use carried::{CarriedLstm, LstmState};
 use direction::{Gradients, Tape};
 use kernels::Real;
 pub use layer::Lstm;

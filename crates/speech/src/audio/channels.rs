@@ -74,8 +74,10 @@ impl fmt::Display for Change {
 
 /// Makes one signal of interleaved channels.
 pub(super) struct Mono {
-    /// The signal so far.
+    /// The signal so far, or what of it was not yet taken.
     pub samples: Vec<f32>,
+    /// Samples that were taken.
+    taken: u64,
     channels: u32,
     /// The channel that is taken, from 0; all are averaged without.
     chosen: Option<u32>,
@@ -98,7 +100,18 @@ impl Mono {
             Channel::Number(_) => return None,
         };
         let samples = Vec::with_capacity(room);
-        Some((Self { samples, channels, chosen, next: 0, sum: 0.0 }, change))
+        Some((Self { samples, taken: 0, channels, chosen, next: 0, sum: 0.0 }, change))
+    }
+
+    /// What there is, which is given away.
+    pub fn take(&mut self) -> Vec<f32> {
+        self.taken += self.samples.len() as u64;
+        std::mem::take(&mut self.samples)
+    }
+
+    /// Length of the signal so far.
+    pub fn length(&self) -> u64 {
+        self.taken + self.samples.len() as u64
     }
 
     /// The next sample of the next channel.

@@ -11,48 +11,58 @@ use crate::{Error, Result};
 const EXPECTED: &str = "a well-formed FLAC file";
 
 /// A FLAC file whose header has been read.
-pub(super) type Reader = claxon::FlacReader<BufReader<File>>;
-
-pub(super) fn open(path: &Path, file: BufReader<File>) -> Result<Reader> {
-    claxon::FlacReader::new(file).map_err(|e| format_error(path, EXPECTED, e))
+pub(super) struct Reader {
+    frames: claxon::FlacReader<BufReader<File>>,
+    /// MD5 of the samples so far.
+    sum: md5::Context,
+    buffer: Vec<i32>,
+    bytes: Vec<u8>,
 }
 
-/// Decodes the samples and compares their MD5 with the header's, where it has one.
-pub(super) fn read(path: &Path, mut reader: Reader, mut to: Mono) -> Result<Vec<f32>> {
-    let info = reader.streaminfo();
-    let scale = full_scale(info.bits_per_sample);
-    let (said, mut sum) = (info.md5sum, md5::Context::new());
+pub(super) fn open(path: &Path, file: BufReader<File>) -> Result<Reader> {
+    let frames = claxon::FlacReader::new(file).map_err(|e| format_error(path, EXPECTED, e))?;
+    Ok(Reader { frames, sum: md5::Context::new(), buffer: Vec::new(), bytes: Vec::new() })
+}
+
+impl Reader {
+    pub fn info(&self) -> claxon::metadata::StreamInfo {
+        self.frames.streaminfo()
+    }
+}
+
+/// Decodes the next frame; false after the last, when the MD5 of all is that of the header, where it has one.
+pub(super) fn read(path: &Path, reader: &mut Reader, to: &mut Mono) -> Result<bool> {
+    let info = reader.info();
+    let (said, scale) = (info.md5sum, full_scale(info.bits_per_sample));
     let bytes_each = info.bits_per_sample.div_ceil(8) as usize;
-    let mut frames = reader.blocks();
-    let (mut buffer, mut bytes) = (Vec::new(), Vec::new());
-    let ended = loop {
-        match frames.read_next_or_eof(buffer) {
-            Ok(Some(block)) => {
-                let channels = block.channels();
-                for index in 0..block.duration() {
-                    for channel in 0..channels {
-                        to.push(f64::from(block.sample(channel, index)) * scale);
-                    }
+    let Reader { frames, sum, buffer, bytes } = reader;
+    let ended = match frames.blocks().read_next_or_eof(std::mem::take(buffer)) {
+        Ok(Some(block)) => {
+            let channels = block.channels();
+            for index in 0..block.duration() {
+                for channel in 0..channels {
+                    to.push(f64::from(block.sample(channel, index)) * scale);
                 }
-                // Zeros are what an encoder writes that did not count.
-                if said != [0; 16] {
-                    bytes.resize((block.duration() * channels) as usize * bytes_each, 0);
-                    for channel in 0..channels {
-                        let first = channel as usize * bytes_each;
-                        let places = bytes[first..].chunks_mut(channels as usize * bytes_each);
-                        for (place, sample) in places.zip(block.channel(channel)) {
-                            place[..bytes_each].copy_from_slice(&sample.to_le_bytes()[..bytes_each]);
-                        }
-                    }
-                    sum.consume(&bytes);
-                }
-                buffer = block.into_buffer();
             }
-            Ok(None) => break Ok(()),
-            Err(e) => break Err(e),
+            // Zeros are what an encoder writes that did not count.
+            if said != [0; 16] {
+                bytes.resize((block.duration() * channels) as usize * bytes_each, 0);
+                for channel in 0..channels {
+                    let first = channel as usize * bytes_each;
+                    let places = bytes[first..].chunks_mut(channels as usize * bytes_each);
+                    for (place, sample) in places.zip(block.channel(channel)) {
+                        place[..bytes_each].copy_from_slice(&sample.to_le_bytes()[..bytes_each]);
+                    }
+                }
+                sum.consume(bytes);
+            }
+            *buffer = block.into_buffer();
+            return Ok(true);
         }
+        Ok(None) => Ok(()),
+        Err(e) => Err(e),
     };
-    let found = to.samples.len() as u64;
+    let found = to.length();
     match (ended, info.samples) {
         (Err(claxon::Error::IoError(source)), _) if source.kind() != ErrorKind::UnexpectedEof => {
             Err(Error::Io { path: path.into(), source })
@@ -67,12 +77,12 @@ pub(super) fn read(path: &Path, mut reader: Reader, mut to: Mono) -> Result<Vec<
             format!("{found} instead of {promised}"),
         )),
         (Ok(()), _) => {
-            let found = sum.finalize();
-            if said != [0; 16] && said != found.0 && !to.samples.is_empty() {
+            let sum = sum.clone().finalize();
+            if said != [0; 16] && said != sum.0 && found > 0 {
                 let expected = format!("{:x}", md5::Digest(said));
-                return Err(Error::Md5 { path: path.into(), expected, found: format!("{found:x}") });
+                return Err(Error::Md5 { path: path.into(), expected, found: format!("{sum:x}") });
             }
-            Ok(to.samples)
+            Ok(false)
         }
     }
 }

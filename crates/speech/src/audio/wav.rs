@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Chain, Cursor, ErrorKind, Read, Seek};
 use std::path::Path;
 
 use super::channels::Mono;
-use super::{format_error, full_scale};
+use super::{BLOCK, format_error, full_scale};
 use crate::{Error, Result};
 
 const EXPECTED: &str = "a WAV file of 8, 16, 24 or 32-bit integers or 32-bit floats";
@@ -93,36 +93,36 @@ fn header(mut format: Vec<u8>, length: u32) -> Vec<u8> {
     bytes
 }
 
-/// Decodes the samples.
-pub(super) fn read(path: &Path, mut reader: Reader, mut to: Mono) -> Result<Vec<f32>> {
+/// Decodes the next [`BLOCK`] samples of all channels together; false after the last.
+pub(super) fn read(path: &Path, reader: &mut Reader, to: &mut Mono) -> Result<bool> {
     let (spec, promised) = (reader.spec(), u64::from(reader.duration()));
-    let failed = match spec.sample_format {
+    let ended = match spec.sample_format {
         hound::SampleFormat::Int => {
             let scale = full_scale(u32::from(spec.bits_per_sample));
-            gather(&mut to, reader.samples::<i32>().map(|s| s.map(|i| f64::from(i) * scale)))
+            gather(to, reader.samples::<i32>().map(|s| s.map(|i| f64::from(i) * scale)))
         }
-        hound::SampleFormat::Float => gather(&mut to, reader.samples::<f32>().map(|s| s.map(f64::from))),
+        hound::SampleFormat::Float => gather(to, reader.samples::<f32>().map(|s| s.map(f64::from))),
     };
-    match failed {
+    match ended {
         // hound reports the end of the file as an error of kind `Other`.
-        Some(hound::Error::IoError(e)) if matches!(e.kind(), ErrorKind::UnexpectedEof | ErrorKind::Other) => {
-            Err(Error::Truncated { path: path.into(), expected: promised, found: to.samples.len() as u64 })
+        Err(hound::Error::IoError(e)) if matches!(e.kind(), ErrorKind::UnexpectedEof | ErrorKind::Other) => {
+            Err(Error::Truncated { path: path.into(), expected: promised, found: to.length() })
         }
-        Some(hound::Error::IoError(source)) => Err(Error::Io { path: path.into(), source }),
-        Some(e) => Err(format_error(path, EXPECTED, e)),
-        None => Ok(to.samples),
+        Err(hound::Error::IoError(source)) => Err(Error::Io { path: path.into(), source }),
+        Err(e) => Err(format_error(path, EXPECTED, e)),
+        Ok(more) => Ok(more),
     }
 }
 
-/// Takes samples up to the first error, which it returns.
-fn gather<E>(to: &mut Mono, from: impl Iterator<Item = Result<f64, E>>) -> Option<E> {
-    for sample in from {
-        match sample {
-            Ok(x) => to.push(x),
-            Err(e) => return Some(e),
+/// Takes a block of samples, up to the first error; true if there was a whole one.
+fn gather<E>(to: &mut Mono, mut from: impl Iterator<Item = Result<f64, E>>) -> Result<bool, E> {
+    for _ in 0..BLOCK {
+        match from.next() {
+            Some(sample) => to.push(sample?),
+            None => return Ok(false),
         }
     }
-    None
+    Ok(true)
 }
 
 fn take<const N: usize>(from: &mut impl Read) -> std::io::Result<[u8; N]> {

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use speech::TokenizerKind::{Bpe, Characters, InnerCharacters, Words};
-use speech::{Channel, Conversion, Tokenizer, read_audio, read_audio_as, read_manifest};
+use speech::{AudioPieces, Channel, Conversion, Pcm, Tokenizer, read_audio, read_audio_as, read_manifest};
 use tempfile::tempdir;
 
 use crate::common::digits;
@@ -21,9 +21,16 @@ fn listen(path: &Path) {
     }
     let conversion = Conversion { channel: Channel::Mix, resample: true };
     // A rate that has much in common with most: transforms of a second are slow.
-    match read_audio_as(path, 8000, &conversion) {
+    let whole = read_audio_as(path, 8000, &conversion);
+    match &whole {
         Ok((audio, _)) => assert!(audio.sample_rate == 8000 && audio.samples.iter().all(|x| x.is_finite())),
         Err(error) => assert!(error.to_string().contains(name), "{error}"),
+    }
+    let pieces = AudioPieces::open(path, 8000, &conversion).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    match (whole, pieces) {
+        (Ok((audio, _)), Ok(pieces)) => assert!(audio.samples == pieces.concat()),
+        (Err(error), Err(other)) => assert_eq!(error.to_string(), other.to_string()),
+        (whole, pieces) => panic!("whole {:?}, in pieces {:?}", whole.err(), pieces.err()),
     }
 }
 
@@ -50,6 +57,18 @@ fn flac() {
     let good = ["audio/dev/digits-dev-0000.flac", "audio/test/digits-test-0001.flac"];
     let good = good.map(|file| fs::read(digits(file)).unwrap()).to_vec();
     audio("flac", good, &[b"fLaC", b"\xff\xf8", b"\xff\xf9"], 1000);
+}
+
+#[test]
+fn raw_sound() {
+    let good = vec![(0..100).collect(), vec![0, 128, 255, 127]];
+    fuzz("raw-sound", good, &[b"RIFF"], 1000, |bytes| {
+        let (mut pcm, mut samples) = (Pcm::default(), Vec::new());
+        bytes.chunks(7).for_each(|piece| pcm.push(piece, &mut samples));
+        assert_eq!(samples.len(), bytes.len() / 2);
+        assert!(samples.iter().all(|x| (-1.0..1.0).contains(x)));
+        assert_eq!(pcm.finish().is_err(), bytes.len() % 2 == 1);
+    });
 }
 
 const LINES: [&str; 4] = [

@@ -13,4 +13,5 @@ mod manifest;
 mod mutants;
 mod perturb;
 mod riff;
+mod streams;
 mod tokens;

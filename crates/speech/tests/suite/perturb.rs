@@ -5,7 +5,7 @@ use std::f32::consts::TAU;
 use proptest::prelude::*;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use speech::{Audio, Error, FeatureConfig, Features, FrontEnd, MelScale, Perturb};
+use speech::{Audio, Error, FeatureConfig, Features, FrontEnd, MelScale, Normalise, Perturb};
 
 fn front_end() -> FrontEnd {
     FrontEnd::new(&FeatureConfig { sample_rate: 8000, mels: 60, ..FeatureConfig::default() }).unwrap()
@@ -49,7 +49,7 @@ proptest! {
         let scale = front_end().mel_scale();
         let data = (0..frames * 60).map(|i| (i as f32 * 0.7).sin()).collect();
         let plane = Features { frames, dim: 60, data };
-        let apply = || perturb.apply(&plane, &scale, &mut ChaCha8Rng::seed_from_u64(seed));
+        let apply = || perturb.apply(&plane, &scale, Normalise::Utterance, &mut ChaCha8Rng::seed_from_u64(seed));
         let other = apply();
         prop_assert_eq!(&other, &apply());
         let (speed, tempo) = (f64::from(speed), f64::from(tempo));
@@ -70,7 +70,12 @@ proptest! {
 fn the_default_changes_nothing() {
     let front_end = front_end();
     let plane = beep(&front_end, 900.0);
-    let same = Perturb::default().apply(&plane, &front_end.mel_scale(), &mut ChaCha8Rng::seed_from_u64(1));
+    let same = Perturb::default().apply(
+        &plane,
+        &front_end.mel_scale(),
+        Normalise::Utterance,
+        &mut ChaCha8Rng::seed_from_u64(1),
+    );
     assert_eq!(same, plane);
 }
 
@@ -81,7 +86,12 @@ fn speed_moves_a_tone_as_a_faster_tape_does() {
     let scale = front_end.mel_scale();
     let perturb = Perturb { speed: 0.2, ..Perturb::default() };
     for seed in 0..8 {
-        let faster = perturb.apply(&beep(&front_end, 1000.0), &scale, &mut ChaCha8Rng::seed_from_u64(seed));
+        let faster = perturb.apply(
+            &beep(&front_end, 1000.0),
+            &scale,
+            Normalise::Utterance,
+            &mut ChaCha8Rng::seed_from_u64(seed),
+        );
         let rate = 98.0 / faster.frames as f64;
         // The same tape, played faster: tone and beeps.
         let hz = 1000.0 * rate as f32;
@@ -113,7 +123,8 @@ fn pitch_and_warp_scale_hertz() {
     {
         let mut factors = Vec::new();
         for seed in 0..20 {
-            let moved = perturb.apply(&plane, &scale, &mut ChaCha8Rng::seed_from_u64(seed));
+            let moved =
+                perturb.apply(&plane, &scale, Normalise::Utterance, &mut ChaCha8Rng::seed_from_u64(seed));
             // Normalisation lifts the flanks, so take the middle of the bins that are clearly alive.
             let alive: Vec<f64> = (0..60)
                 .filter(|&m| moved.data.iter().skip(m).step_by(60).any(|x| x.abs() > 0.9))
@@ -151,7 +162,7 @@ fn tempo_keeps_the_bins() {
     same.normalise();
     for seed in 0..10 {
         let perturb = Perturb { tempo: 0.3, ..Perturb::default() };
-        let moved = perturb.apply(&plane, &scale, &mut ChaCha8Rng::seed_from_u64(seed));
+        let moved = perturb.apply(&plane, &scale, Normalise::Utterance, &mut ChaCha8Rng::seed_from_u64(seed));
         assert_ne!(moved.frames, 100);
         let alive = |p: &Features, m: usize| p.data.iter().skip(m).step_by(60).any(|x| x.abs() > 0.5);
         for m in 0..60 {
@@ -164,8 +175,12 @@ fn tempo_keeps_the_bins() {
 fn noise_has_its_deviation() {
     let scale = front_end().mel_scale();
     let plane = Features { frames: 500, dim: 60, data: vec![0.0; 30_000] };
-    let noisy =
-        Perturb { noise: 0.5, ..Perturb::default() }.apply(&plane, &scale, &mut ChaCha8Rng::seed_from_u64(3));
+    let noisy = Perturb { noise: 0.5, ..Perturb::default() }.apply(
+        &plane,
+        &scale,
+        Normalise::Utterance,
+        &mut ChaCha8Rng::seed_from_u64(3),
+    );
     let mean = noisy.data.iter().map(|&x| f64::from(x)).sum::<f64>() / 3e4;
     let variance = noisy.data.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / 3e4;
     assert!(mean.abs() < 0.02 && (variance.sqrt() - 0.5).abs() < 0.01, "{mean} {variance}");

@@ -5,7 +5,8 @@ use candle_core::Tensor;
 use candle_nn::VarBuilder;
 use serde::{Deserialize, Serialize};
 
-use super::{BuildEncoder, Encoder};
+use super::lstm_stream::LstmStream;
+use super::{BuildEncoder, Encoder, EncoderStream};
 use crate::dropout::Masks;
 use crate::recipe::check::{self, MANY, WIDEST};
 use crate::{Lstm, Result};
@@ -111,6 +112,12 @@ impl Encoder for LstmEncoder {
             }
         }
         Ok((x, lengths))
+    }
+
+    fn stream(&self) -> Result<Option<Arc<dyn EncoderStream>>> {
+        let layers: Option<Vec<_>> = self.layers.iter().map(Lstm::carried).collect::<Result<_>>()?;
+        let layers = layers.filter(|layers| !layers.is_empty());
+        Ok(layers.map(|layers| Arc::new(LstmStream::new(layers, self.config.time_reduction.clone())) as _))
     }
 }
 

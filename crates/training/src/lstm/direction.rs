@@ -62,7 +62,7 @@ pub(super) fn forward<F: Real>(layout: &Layout, sizes: Sizes, x: &[F], weights: 
     } else {
         let packed = PackedRight::new(recurrent.transposed());
         let mut tasks = tasks(layout, h, [&mut gates, &mut cell, &mut tanh_cell, &mut before, &mut state]);
-        par_for(items_mut(&mut tasks), |at, rows| steps::forward(&layout.groups[at], h, &packed, rows));
+        par_for(items_mut(&mut tasks), |at, rows| steps::forward(&layout.groups[at], h, &packed, None, rows));
     }
     (Tape { x: packed, before, gates, cell, tanh_cell }, state)
 }
@@ -131,7 +131,7 @@ pub(super) fn each_row<F: Send>(rows: &mut [F], width: usize, write: impl Fn(usi
 }
 
 /// The rows of each group, out of gates, c, tanh c, states before and states of all.
-fn tasks<'a, F: Real>(
+pub(super) fn tasks<'a, F: Real>(
     layout: &Layout,
     h: usize,
     [gates, cell, tanh_cell, before, state]: [&'a mut Vec<F>; 5],

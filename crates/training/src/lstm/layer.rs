@@ -2,7 +2,7 @@
 use candle_core::Tensor;
 use candle_nn::{Init, VarBuilder};
 
-use super::{LstmWeights, lstm};
+use super::{CarriedLstm, LstmWeights, lstm};
 use crate::{Result, init};
 
 /// An LSTM layer of one direction or two, its parameters named and laid out as those of [`candle_nn::LSTM`].
@@ -61,5 +61,16 @@ impl Lstm {
     /// Those of [`lstm()`].
     pub fn forward(&self, x: &Tensor, lengths: &[usize]) -> Result<Tensor> {
         lstm(x, lengths, &self.directions)
+    }
+
+    /// The same layer with its state in the caller's hands, if it has one direction; a copy of the weights.
+    ///
+    /// # Errors
+    /// Candle's own errors.
+    pub fn carried(&self) -> Result<Option<CarriedLstm>> {
+        match &self.directions[..] {
+            [only] => CarriedLstm::new(only).map(Some),
+            _ => Ok(None),
+        }
     }
 }

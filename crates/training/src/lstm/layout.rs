@@ -75,6 +75,11 @@ impl Group {
         Group { utterances, lengths, offsets }
     }
 
+    /// Batch index and length of each utterance, longest first.
+    pub fn utterances(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.utterances.iter().copied().zip(self.lengths.iter().copied())
+    }
+
     /// Number of utterances.
     pub fn size(&self) -> usize {
         self.utterances.len()

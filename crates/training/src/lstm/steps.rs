@@ -1,7 +1,7 @@
 //! The recurrent steps of one group of utterances: forward, and backward beside it.
 //!
 //! ```text
-//! a[t] += h[t-1] W_hhᵀ      i, f, o = σ(..)   g = tanh(..)     a[t] holds x[t] W_ihᵀ + b already; h[-1] = 0
+//! a[t] += h[t-1] W_hhᵀ      i, f, o = σ(..)   g = tanh(..)     a[t] holds x[t] W_ihᵀ + b already; h[-1] = 0, or what is carried
 //! then the cell (`cell.rs`)
 //! backward, t from the last frame down, given dh from above plus what frame t+1 left:
 //!   the cell: da               dh[t-1] = da W_hh
@@ -24,19 +24,33 @@ pub(super) struct Rows<'a, F> {
     pub state: &'a mut [F],
 }
 
-/// `recurrent` is W_hhᵀ, *H x 4H*, packed once for all steps and groups.
-pub(super) fn forward<F: Real>(group: &Group, h: usize, recurrent: &PackedRight<F>, rows: &mut Rows<F>) {
+/// `recurrent` is W_hhᵀ, *H x 4H*, packed once for all steps and groups; `carried` h and c of each utterance of the group before the
+/// first frame, which are 0 without.
+pub(super) fn forward<F: Real>(
+    group: &Group,
+    h: usize,
+    recurrent: &PackedRight<F>,
+    carried: Option<[&[F]; 2]>,
+    rows: &mut Rows<F>,
+) {
     let Rows { gates, cell, tanh_cell, before, state } = rows;
     for t in 0..group.steps() {
         let at = group.at(t);
         let n = at.len();
         let gates = &mut gates[at.start * 4 * h..at.end * 4 * h];
-        if t > 0 {
+        let first = carried.filter(|_| t == 0);
+        if let Some([carried, _]) = first {
+            before[..n * h].copy_from_slice(&carried[..n * h]);
+        }
+        if t > 0 || first.is_some() {
             let before = View::new(&before[at.start * h..at.end * h], n, h);
             product_packed(ViewMut::new(gates, n, 4 * h), before, recurrent, Accumulate::Add);
         }
         let (old, now) = cell.split_at_mut(at.start * h);
-        let old = &old[group.before(t).start * h..];
+        let old = match first {
+            Some([_, cell]) => Some(cell),
+            None => (t > 0).then(|| &old[group.before(t).start * h..]),
+        };
         let (now, tanh_now) = (&mut now[..n * h], &mut tanh_cell[at.start * h..at.end * h]);
         for (j, gates) in gates.chunks_exact_mut(4 * h).enumerate() {
             let (input_and_forget, rest) = gates.split_at_mut(2 * h);
@@ -45,7 +59,7 @@ pub(super) fn forward<F: Real>(group: &Group, h: usize, recurrent: &PackedRight<
             tanh(g);
             sigmoid(o);
             let (i, f) = input_and_forget.split_at(h);
-            let old = (t > 0).then(|| &old[j * h..][..h]);
+            let old = old.map(|old| &old[j * h..][..h]);
             cell::forward([i, f, g], old, &mut now[j * h..][..h]);
         }
         tanh_now.copy_from_slice(now);

@@ -8,4 +8,5 @@ mod mutants;
 mod own_parts;
 mod recipes;
 mod runs;
+mod streaming;
 mod toy;

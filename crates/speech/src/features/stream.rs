@@ -1,0 +1,146 @@
+//! The front end for sound that is still arriving.
+
+use serde::{Deserialize, Serialize};
+
+use super::{FrontEnd, Normalise, Running, Spectra};
+use crate::audio::check_samples;
+use crate::{Error, Result};
+
+/// How far a [`FrontEnd`] has come with a signal: a plain value, a few hundred samples and numbers of each bin.
+///
+/// ```
+/// use speech::{Audio, FeatureConfig, FrontEnd, Normalise};
+///
+/// let config = FeatureConfig { normalise: Normalise::Running, floor_db: 90.0, ..FeatureConfig::default() };
+/// let front_end = FrontEnd::new(&config)?;
+/// let samples: Vec<f32> = (0..16_000).map(|n| ((n * n) as f32 * 1e-5).sin()).collect();
+/// let (mut stream, mut frames) = (front_end.stream()?, Vec::new());
+/// for piece in samples.chunks(1234) {
+///     front_end.push(&mut stream, piece, &mut frames)?;
+/// }
+/// front_end.finish(&mut stream, &mut frames)?;
+/// assert_eq!(frames, front_end.log_mel(&Audio { samples, sample_rate: 16_000 })?.data);
+/// # Ok::<(), speech::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FeatureStream {
+    /// Samples so far.
+    heard: u64,
+    /// Frames so far.
+    frames: u64,
+    /// The last samples, from the one before the next frame on.
+    kept: Vec<f32>,
+    running: Running,
+}
+
+impl FeatureStream {
+    /// Samples so far.
+    pub fn samples(&self) -> u64 {
+        self.heard
+    }
+
+    /// Frames so far.
+    pub fn frames(&self) -> u64 {
+        self.frames
+    }
+}
+
+impl FrontEnd {
+    /// A signal that nothing was heard of yet.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] if planes are normalised by whole utterances.
+    pub fn stream(&self) -> Result<FeatureStream> {
+        if self.config.normalise != Normalise::Running {
+            let expected = "\"running\", for sound that arrives in pieces";
+            let found = "\"utterance\"".into();
+            return Err(Error::Setting { field: "normalise", expected: expected.into(), found });
+        }
+        Ok(FeatureStream { heard: 0, frames: 0, kept: Vec::new(), running: Running::new(self.filters.len()) })
+    }
+
+    /// Takes the next samples of a signal, any number of them, and appends the frames that are complete; however the signal is cut,
+    /// all frames together have the bits of [`FrontEnd::log_mel`]. After an error, the stream is as it was.
+    ///
+    /// # Shapes
+    /// Appends `[n, mels]`, row-major, and returns n.
+    ///
+    /// # Errors
+    /// A sample that is NaN or beyond ±2^31, by its number in the whole signal; [`Error::Stream`] if the stream is not one of a front
+    /// end with these settings.
+    ///
+    /// Cost: O(n F log F) time for FFT size F; less than a window and a hop of samples stay in the stream.
+    pub fn push(&self, stream: &mut FeatureStream, samples: &[f32], out: &mut Vec<f32>) -> Result<usize> {
+        self.check_stream(stream)?;
+        check_samples(stream.heard, samples)?;
+        let FeatureStream { heard, frames, kept, running } = stream;
+        // Where a hop is longer than a window, samples between two frames are never kept.
+        let unused = self.needed_from(*frames).saturating_sub(*heard).min(samples.len() as u64);
+        kept.extend_from_slice(&samples[unused as usize..]);
+        *heard += samples.len() as u64;
+        let base = *heard - kept.len() as u64;
+        let (window, level, before) = (self.window.len(), self.level(), *frames);
+        let mut spectra = Spectra::new(self, 1.0);
+        loop {
+            let start = *frames * self.hop as u64;
+            if start + window as u64 > *heard {
+                break;
+            }
+            let at = (start - base) as usize;
+            let last = if at > 0 { kept[at - 1] } else { 0.0 };
+            let first = out.len();
+            spectra.push(&kept[at..at + window], last, out);
+            self.to_running(running, level, &mut out[first..]);
+            *frames += 1;
+        }
+        let done = self.needed_from(*frames).saturating_sub(base).min(kept.len() as u64);
+        kept.drain(..done as usize);
+        Ok((*frames - before) as usize)
+    }
+
+    /// Ends a signal, and makes its stream a new one: a signal shorter than a window has one frame, filled up with zeros. Without a
+    /// sample there is none.
+    ///
+    /// # Errors
+    /// [`Error::Stream`] as in [`FrontEnd::push`].
+    pub fn finish(&self, stream: &mut FeatureStream, out: &mut Vec<f32>) -> Result<usize> {
+        self.check_stream(stream)?;
+        let FeatureStream { heard, frames, kept, mut running } = std::mem::replace(stream, self.stream()?);
+        if heard == 0 || frames > 0 {
+            return Ok(0);
+        }
+        let first = out.len();
+        Spectra::new(self, 1.0).push(&kept, 0.0, out);
+        self.to_running(&mut running, self.level(), &mut out[first..]);
+        Ok(1)
+    }
+
+    /// The first sample that frame `t` needs, the one before it for the sake of its pre-emphasis.
+    fn needed_from(&self, t: u64) -> u64 {
+        (t * self.hop as u64).saturating_sub(1)
+    }
+
+    /// Whether a stream can be one of this front end.
+    fn check_stream(&self, stream: &FeatureStream) -> Result<()> {
+        self.stream()?;
+        let FeatureStream { heard, frames, kept, running } = stream;
+        let (window, hop) = (self.window.len() as u64, self.hop as u64);
+        let complete = heard.checked_sub(window).map_or(0, |rest| 1 + rest / hop);
+        let left = heard.saturating_sub(frames.saturating_mul(hop).saturating_sub(1));
+        let error = |expected: String, found: String| Err(Error::Stream { expected, found });
+        if *frames != complete {
+            return error(format!("{complete} frames after {heard} samples"), frames.to_string());
+        }
+        if kept.len() as u64 != left {
+            return error(format!("{left} samples that are kept"), kept.len().to_string());
+        }
+        if !running.fits(self.filters.len()) {
+            return error(format!("finite statistics of {} bins", self.filters.len()), "others".into());
+        }
+        match check_samples(0, kept) {
+            Ok(()) => Ok(()),
+            Err(_) => error("samples that are numbers".into(), "others".into()),
+        }
+    }
+}

@@ -1,0 +1,501 @@
+//! Sound that arrives in pieces, and long sound in windows: the rows of the whole.
+use std::path::Path;
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+use candle_nn::VarBuilder;
+use proptest::prelude::*;
+use rand::RngExt;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use speech::{Audio, FrontEnd};
+use training::encoder::{
+    BuildEncoder, Encoder, EncoderState, EncoderStream, Frames, LstmEncoder, LstmEncoderConfig, Piece,
+    TimeReduction,
+};
+use training::{Error, Listener, Lstm, LstmState, Model, Recipe, Result, StreamState, WindowConfig, Windows};
+
+fn random(count: usize, seed: u64, scale: f32) -> Vec<f32> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    (0..count).map(|_| scale * (2.0 * rng.random::<f32>() - 1.0)).collect()
+}
+
+fn tensor(values: &[f32], shape: &[usize]) -> Tensor {
+    Tensor::from_slice(values, shape, &Device::Cpu).unwrap()
+}
+
+fn values(x: &Tensor) -> Vec<f32> {
+    x.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|x| x.to_bits()).collect()
+}
+
+/// Sorted ends of pieces of something so long, empty pieces included.
+fn cut(length: usize, cuts: &[usize]) -> Vec<usize> {
+    let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (length + 1)).chain([0, length]).collect();
+    cuts.sort_unstable();
+    cuts
+}
+
+fn builder() -> VarBuilder<'static> {
+    VarBuilder::from_varmap(&candle_nn::VarMap::new(), DType::F32, &Device::Cpu)
+}
+
+/// A padded batch of utterances.
+fn padded(utterances: &[Vec<f32>], width: usize) -> (Tensor, Vec<usize>) {
+    let lengths: Vec<usize> = utterances.iter().map(|rows| rows.len() / width).collect();
+    let frames = lengths.iter().copied().max().unwrap_or(0);
+    let mut all = vec![0.0; utterances.len() * frames * width];
+    for (to, rows) in all.chunks_mut((frames * width).max(1)).zip(utterances) {
+        to[..rows.len()].copy_from_slice(rows);
+    }
+    (tensor(&all, &[utterances.len(), frames, width]), lengths)
+}
+
+/// The rows of each utterance out of a padded batch.
+fn unpadded((x, lengths): (Tensor, Vec<usize>)) -> Vec<Vec<f32>> {
+    let (_, frames, width) = x.dims3().unwrap();
+    let all = values(&x);
+    let rows = |(b, &length): (usize, &usize)| all[b * frames * width..][..length * width].to_vec();
+    lengths.iter().enumerate().map(rows).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn an_lstm_that_goes_on_has_the_bits_of_the_whole(
+        lengths in prop::collection::vec(0usize..14, 1..19),
+        cuts in prop::collection::vec(0usize..14, 0..4),
+        d in 1usize..20,
+        h in prop::sample::select(vec![1usize, 5, 16, 33]),
+        seed in any::<u64>(),
+    ) {
+        let weights = [
+            ("weight_ih_l0", tensor(&random(4 * h * d, seed, 0.5), &[4 * h, d])),
+            ("weight_hh_l0", tensor(&random(4 * h * h, seed ^ 1, 0.5), &[4 * h, h])),
+            ("bias_ih_l0", tensor(&random(4 * h, seed ^ 2, 0.5), &[4 * h])),
+        ];
+        let weights = weights.map(|(name, weight)| (name.to_owned(), weight)).into();
+        let vb = VarBuilder::from_tensors(weights, DType::F32, &Device::Cpu);
+        let layer = Lstm::new(d, h, 0, false, &vb).unwrap();
+        let utterances: Vec<Vec<f32>> =
+            lengths.iter().enumerate().map(|(b, n)| random(n * d, seed ^ (b as u64 + 3), 1.0)).collect();
+        let (x, lengths) = padded(&utterances, d);
+        let whole = unpadded((layer.forward(&x, &lengths).unwrap(), lengths.clone()));
+
+        // All utterances are cut at the same times, so that short ones have empty pieces.
+        let carried = layer.carried().unwrap().unwrap();
+        let mut states = vec![LstmState::new(h); lengths.len()];
+        let mut found = vec![Vec::new(); lengths.len()];
+        for ends in cut(14, &cuts).windows(2) {
+            let part = |b: usize| {
+                let [from, to] = [ends[0], ends[1]].map(|end| end.min(lengths[b]) * d);
+                &utterances[b][from..to]
+            };
+            let parts: Vec<&[f32]> = (0..lengths.len()).map(part).collect();
+            let counts: Vec<usize> = parts.iter().map(|part| part.len() / d).collect();
+            let mut rows = &carried.forward(&parts.concat(), &counts, &mut states).unwrap()[..];
+            for (found, count) in found.iter_mut().zip(counts) {
+                found.extend_from_slice(&rows[..count * h]);
+                rows = &rows[count * h..];
+            }
+        }
+        for (found, whole) in found.iter().zip(&whole) {
+            prop_assert_eq!(bits(found), bits(whole));
+        }
+    }
+
+    #[test]
+    fn an_encoder_in_pieces_has_the_bits_of_the_whole(
+        lengths in prop::collection::vec(0usize..17, 1..5),
+        cuts in prop::collection::vec(prop::collection::vec(0usize..17, 0..5), 4),
+        layers in 1usize..4,
+        after in 0usize..3,
+        factor in 1usize..4,
+        order in any::<u64>(),
+    ) {
+        let (encoder, stream) = encoder(layers, Some(TimeReduction { after_layer: after % layers, factor }));
+        let d = stream.input();
+        let utterances: Vec<Vec<f32>> =
+            lengths.iter().enumerate().map(|(b, n)| random(n * d, order ^ b as u64, 1.0)).collect();
+        let (x, all) = padded(&utterances, d);
+        let whole = unpadded(encoder.forward(&x, &all, None).unwrap());
+
+        // Pieces of each utterance, of which some, chosen at random, are encoded together.
+        let mut rng = ChaCha8Rng::seed_from_u64(order);
+        let mut left: Vec<Vec<usize>> = lengths.iter().zip(&cuts).map(|(&n, cuts)| cut(n, cuts)).collect();
+        let mut states = vec![stream.start(); lengths.len()];
+        let mut found = vec![Vec::new(); lengths.len()];
+        while left.iter().any(|ends| ends.len() > 1) {
+            let now: Vec<usize> =
+                (0..left.len()).filter(|&b| left[b].len() > 1 && rng.random::<bool>()).collect();
+            let mut taken: Vec<(usize, EncoderState)> =
+                now.iter().map(|&b| (b, std::mem::take(&mut states[b]))).collect();
+            let mut pieces: Vec<Piece> = taken
+                .iter_mut()
+                .map(|(b, state)| {
+                    let ends = &left[*b];
+                    Piece { state, rows: &utterances[*b][ends[0] * d..ends[1] * d], last: ends.len() == 2 }
+                })
+                .collect();
+            let rows = stream.step(&mut pieces).unwrap();
+            for ((b, state), rows) in taken.into_iter().zip(rows) {
+                found[b].extend(rows);
+                states[b] = state;
+                left[b].remove(0);
+            }
+        }
+        for (found, whole) in found.iter().zip(&whole) {
+            prop_assert_eq!(bits(found), bits(whole));
+        }
+        prop_assert!(states.iter().all(|state| *state == stream.start()));
+    }
+}
+
+fn encoder(layers: usize, reduction: Option<TimeReduction>) -> (LstmEncoder, Arc<dyn EncoderStream>) {
+    let config = LstmEncoderConfig {
+        layers,
+        hidden: 9,
+        bidirectional: false,
+        dropout: 0.2,
+        time_reduction: reduction,
+    };
+    config.check().unwrap();
+    let encoder = LstmEncoder::new(&config, 4, &builder()).unwrap();
+    let stream = encoder.stream().unwrap().unwrap();
+    (encoder, stream)
+}
+
+#[test]
+fn states_are_plain_values_that_are_checked() {
+    let (_, stream) = encoder(2, Some(TimeReduction { after_layer: 1, factor: 3 }));
+    let mut state = stream.start();
+    let names: Vec<&str> = state.values.keys().map(String::as_str).collect();
+    assert_eq!(names, ["layers.0.c", "layers.0.h", "layers.1.c", "layers.1.h", "reduction.rows"]);
+    stream.step(&mut [Piece { state: &mut state, rows: &random(16, 1, 1.0), last: false }]).unwrap();
+    assert_eq!(state.values["reduction.rows"].len(), 9);
+    let text = serde_json::to_string(&state).unwrap();
+    assert_eq!(serde_json::from_str::<EncoderState>(&text).unwrap(), state);
+
+    type Damage = fn(&mut EncoderState);
+    let damages: [(Damage, &str); 5] = [
+        (|s| drop(s.values.remove("layers.0.h")), "state layers.0.h: expected [9] values, found none"),
+        (
+            |s| s.values.get_mut("layers.1.c").unwrap().truncate(8),
+            "state layers.1.c: expected [9] values, found 8",
+        ),
+        (
+            |s| s.values.get_mut("layers.0.c").unwrap()[3] = f32::NAN,
+            "state layers.0.c: expected finite values",
+        ),
+        (
+            |s| s.values.get_mut("reduction.rows").unwrap().truncate(5),
+            "state reduction.rows: expected [0, 9, 18] values",
+        ),
+        (
+            |s| drop(s.values.insert("more".into(), vec![])),
+            "state: expected the encoder's own values only, found more",
+        ),
+    ];
+    for (damage, message) in damages {
+        let (mut damaged, mut fine) = (state.clone(), state.clone());
+        damage(&mut damaged);
+        let rows = random(4, 2, 1.0);
+        let pieces = &mut [
+            Piece { state: &mut fine, rows: &rows, last: false },
+            Piece { state: &mut damaged, rows: &rows, last: false },
+        ];
+        let error = stream.step(pieces).unwrap_err().to_string();
+        assert!(error.starts_with(message), "{error}");
+        assert_eq!(fine, state, "a mate changes although the batch is refused");
+    }
+    for rows in [&[1.0, 2.0, 3.0][..], &[1.0, f32::NAN, 0.0, 0.0]] {
+        let before = state.clone();
+        let error = stream.step(&mut [Piece { state: &mut state, rows, last: true }]).unwrap_err();
+        assert!(error.to_string().starts_with("rows: expected"), "{error}");
+        assert_eq!(state, before);
+    }
+}
+
+const FEATURES: &str = r#"{ sample_rate = 8000, mels = 6, normalise = "running", floor_db = 90.0 }"#;
+
+fn recipe_of(features: &str, encoder: &str, seed: u64) -> Recipe {
+    let recipe = format!(
+        r#"
+        seed = {seed}
+        data = {{ train = ["none.jsonl"] }}
+        features = {features}
+        tokens = {{ kind = "words" }}
+        encoder = {encoder}
+        predictor = {{ kind = "stateless", embedding = 3, context = 1 }}
+        joint = {{ width = 7 }}
+        optimiser = {{ learning_rate = 1e-3 }}
+        batch = {{ max_frames = 100, max_utterances = 4 }}
+        training = {{ epochs = 1 }}
+        "#
+    );
+    Recipe::parse(&recipe, Path::new("test.toml")).unwrap()
+}
+
+fn model_of(features: &str, encoder: &str, seed: u64) -> Model {
+    Model::new(&recipe_of(features, encoder, seed), 4).unwrap()
+}
+
+fn one_way(stack: usize, stride: usize, factor: usize) -> Model {
+    let reduction = format!("time_reduction = {{ after_layer = 1, factor = {factor} }}");
+    let encoder = format!("{{ stack = {stack}, stride = {stride}, layers = 2, hidden = 9, {reduction} }}");
+    model_of(FEATURES, &encoder, 1)
+}
+
+/// [`Model::encode`] on whole sound.
+fn encode(model: &Model, features: &str, rows: (usize, usize), samples: &[f32]) -> Vec<f32> {
+    let config = toml::from_str(features.trim_matches(['{', '}', ' ']).replace(", ", "\n").as_str()).unwrap();
+    let audio = Audio { samples: samples.to_vec(), sample_rate: 8000 };
+    let plane = FrontEnd::new(&config).unwrap().log_mel(&audio).unwrap().stack(rows.0, rows.1);
+    let x = tensor(&plane.data, &[1, plane.frames, plane.dim]);
+    values(&model.encode(&x, &[plane.frames]).unwrap().0)
+}
+
+/// Encodes what is ready and adds it to the rows of each stream.
+fn listen(listener: &mut Listener, ids: &[training::StreamId], found: &mut [Vec<f32>]) {
+    for heard in listener.encode().unwrap() {
+        let at = ids.iter().position(|&id| id == heard.stream).unwrap();
+        found[at].extend(heard.rows);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn streams_side_by_side_have_the_rows_of_their_whole_sound(
+        lengths in prop::collection::vec(1usize..6000, 1..5),
+        cuts in prop::collection::vec(prop::collection::vec(0usize..6000, 0..5), 4),
+        rows in prop::sample::select(vec![(3usize, 3usize), (6, 3), (1, 2), (4, 1)]),
+        factor in 1usize..3,
+        seed in any::<u64>(),
+        moves in any::<bool>(),
+    ) {
+        let model = one_way(rows.0, rows.1, factor);
+        let sounds: Vec<Vec<f32>> =
+            lengths.iter().enumerate().map(|(b, &n)| random(n, seed ^ b as u64, 0.3)).collect();
+        let mut listener = Listener::new(&model).unwrap();
+        let mut ids: Vec<_> = sounds.iter().map(|_| listener.open()).collect();
+        let mut found = vec![Vec::new(); sounds.len()];
+        let mut left: Vec<Vec<usize>> = lengths.iter().zip(&cuts).map(|(&n, cuts)| cut(n, cuts)).collect();
+        while left.iter().any(|ends| ends.len() > 1) {
+            for b in 0..left.len() {
+                let &[from, to, ref later @ ..] = &left[b][..] else { continue };
+                listener.push(ids[b], &sounds[b][from..to]).unwrap();
+                if later.is_empty() {
+                    listener.finish(ids[b]).unwrap();
+                } else if moves {
+                    // Through text into a listener of its own, and back.
+                    let (state, rows) = listener.state(ids[b]).unwrap();
+                    found[b].extend(rows);
+                    let text = serde_json::to_string(&state).unwrap();
+                    let state: StreamState = serde_json::from_str(&text).unwrap();
+                    prop_assert_eq!(state.samples(), to as u64);
+                    listener.close(ids[b]).unwrap();
+                    let mut other = Listener::new(&model).unwrap();
+                    let id = other.resume(state).unwrap();
+                    ids[b] = listener.resume(other.state(id).unwrap().0).unwrap();
+                }
+                left[b].remove(0);
+            }
+            if seed % 2 == 0 {
+                listen(&mut listener, &ids, &mut found);
+            }
+        }
+        listen(&mut listener, &ids, &mut found);
+        prop_assert_eq!(listener.streams().count(), 0);
+        for (found, sound) in found.iter().zip(&sounds) {
+            prop_assert_eq!(bits(found), bits(&encode(&model, FEATURES, rows, sound)));
+        }
+    }
+}
+
+#[test]
+fn rows_do_not_depend_on_the_number_of_threads() {
+    let model = one_way(3, 3, 2);
+    let sounds: Vec<Vec<f32>> = (0..40).map(|b| random(3000 + 100 * b, b as u64, 0.3)).collect();
+    let run = |threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| {
+            let mut listener = Listener::new(&model).unwrap();
+            for sound in &sounds {
+                let id = listener.open();
+                listener.push(id, sound).unwrap();
+            }
+            listener.encode().unwrap().iter().flat_map(|heard| bits(&heard.rows)).collect::<Vec<_>>()
+        })
+    };
+    let one = run(1);
+    assert!(!one.is_empty() && one == run(2) && one == run(5));
+}
+
+#[test]
+fn a_model_that_needs_the_whole_is_refused_with_what_to_do() {
+    let both = "{ layers = 1, hidden = 4, bidirectional = true }";
+    let forward = "{ layers = 1, hidden = 4 }";
+    let whole = "{ sample_rate = 8000, mels = 6 }";
+    for (features, encoder, found) in [
+        (FEATURES, both, "an encoder that needs the whole utterance"),
+        (whole, forward, "features that are normalised by the whole utterance"),
+    ] {
+        let error = Listener::new(&model_of(features, encoder, 1)).err().unwrap();
+        assert!(matches!(error, Error::NotStreaming { .. }));
+        let message = error.to_string();
+        assert!(message.contains(found) && message.contains("overlapping windows"), "{message}");
+    }
+    let identity = |vb: &VarBuilder| -> Result<Arc<dyn Encoder>> {
+        Ok(Arc::new(Frames::new(candle_nn::linear(18, 5, vb.clone())?, 5, 1)?))
+    };
+    assert!(identity(&builder()).unwrap().stream().unwrap().is_none());
+}
+
+#[test]
+fn wrong_streams_sounds_and_states_are_typed_errors() {
+    let model = one_way(3, 3, 1);
+    let mut listener = Listener::new(&model).unwrap();
+    assert_eq!((listener.width(), listener.sample_rate()), (7, 8000));
+    let id = listener.open();
+    listener.push(id, &random(900, 1, 0.5)).unwrap();
+    let error = listener.push(id, &[0.0, f32::NAN]).unwrap_err();
+    assert!(matches!(error, Error::Speech(speech::Error::NotFinite { index: 901, .. })), "{error}");
+    let (state, rows) = listener.state(id).unwrap();
+    assert_eq!(rows.len() % 7, 0);
+
+    let error =
+        Listener::new(&model_of(FEATURES, "{ layers = 2, hidden = 9 }", 2)).unwrap().resume(state.clone());
+    let error = error.unwrap_err();
+    assert!(matches!(error, Error::StreamState { .. }), "{error}");
+    let good = serde_json::to_value(&state).unwrap();
+    for (place, value) in [
+        ("/features/frames", serde_json::json!(3)),
+        ("/stack/stride", serde_json::json!(2)),
+        ("/stack/kept", serde_json::json!([1.0])),
+        ("/encoder/layers.0.h", serde_json::json!([0.0])),
+        ("/model", serde_json::json!(1)),
+    ] {
+        let mut damaged = good.clone();
+        *damaged.pointer_mut(place).unwrap() = value;
+        let error = listener.resume(serde_json::from_value(damaged).unwrap()).unwrap_err();
+        assert!(matches!(error, Error::StreamState { .. }), "{place}: {error}");
+    }
+
+    listener.finish(id).unwrap();
+    for error in [
+        listener.push(id, &[]).unwrap_err(),
+        listener.finish(id).unwrap_err(),
+        listener.state(id).unwrap_err(),
+    ] {
+        assert!(matches!(error, Error::NoStream { id: 0, open: 0 }), "{error}");
+    }
+    let heard = listener.encode().unwrap();
+    assert!(heard.len() == 1 && heard[0].last && heard[0].stream == id);
+    assert!(matches!(listener.close(id), Err(Error::NoStream { .. })));
+    assert!(listener.encode().unwrap().is_empty());
+
+    // A stream without a sample ends without a row.
+    let id = listener.open();
+    listener.finish(id).unwrap();
+    assert_eq!(listener.encode().unwrap(), [training::Heard { stream: id, rows: vec![], last: true }]);
+}
+
+const WHOLE: &str = "{ sample_rate = 8000, mels = 6 }";
+
+fn both_ways(factor: usize) -> Model {
+    let encoder = format!(
+        "{{ stack = 4, stride = 3, layers = 2, hidden = 9, bidirectional = true, time_reduction = {{ after_layer = 1, factor = {factor} }} }}"
+    );
+    model_of(WHOLE, &encoder, 1)
+}
+
+fn in_windows(model: &Model, config: WindowConfig, samples: &[f32], cuts: &[usize]) -> Vec<f32> {
+    let (mut windows, mut rows) = (Windows::new(model, config).unwrap(), Vec::new());
+    for ends in cut(samples.len(), cuts).windows(2) {
+        let before = rows.len();
+        let given = windows.push(&samples[ends[0]..ends[1]], &mut rows).unwrap();
+        assert_eq!(rows.len() - before, given * 7);
+    }
+    windows.finish(&mut rows).unwrap();
+    assert_eq!(windows.finish(&mut rows).unwrap(), 0);
+    rows
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn windows_give_as_many_rows_as_the_whole_however_the_sound_is_cut(
+        n in 1usize..30_000,
+        cuts in prop::collection::vec(0usize..30_000, 0..6),
+        config in prop::sample::select(vec![(1.0, 0.3), (0.5, 0.25), (0.33, 0.12), (2.0, 1.9), (20.0, 5.0)]),
+        factor in 1usize..3,
+    ) {
+        let (model, samples) = (both_ways(factor), random(n, 5, 0.3));
+        let config = WindowConfig { seconds: config.0, overlap: config.1 };
+        let at_once = in_windows(&model, config, &samples, &[]);
+        prop_assert_eq!(bits(&in_windows(&model, config, &samples, &cuts)), bits(&at_once));
+        let whole = encode(&model, WHOLE, (4, 3), &samples);
+        prop_assert_eq!(at_once.len(), whole.len());
+        if n as f64 <= 8000.0 * config.seconds {
+            prop_assert_eq!(bits(&at_once), bits(&whole));
+        }
+    }
+}
+
+/// An encoder that knows one row at a time says where a row came from; each window has statistics of its own.
+#[test]
+fn rows_of_windows_are_those_of_the_same_time() {
+    let recipe = recipe_of(WHOLE, "{ stack = 3, stride = 3, layers = 1, hidden = 4 }", 3);
+    let make = |factor| {
+        Model::with(&recipe, 4, |encoder, predictor| {
+            let encoder = Frames::new(candle_nn::linear(18, 5, encoder)?, 5, factor)?;
+            let predictor = recipe.predictor.build(5, 4, &predictor)?;
+            Ok((Arc::new(encoder), predictor))
+        })
+    };
+    let (model, samples) = (make(1).unwrap(), random(40_000, 8, 0.3));
+    let whole = encode(&model, WHOLE, (3, 3), &samples);
+    let config = WindowConfig { seconds: 1.0, overlap: 0.4 };
+    let found = in_windows(&model, config, &samples, &[]);
+    let distance = |shift: usize| {
+        let pairs = found[shift * 7..].iter().zip(&whole);
+        pairs.map(|(a, b)| (a - b).abs()).sum::<f32>() / found.len() as f32
+    };
+    assert!(distance(0) < 0.2 * distance(1), "{} {}", distance(0), distance(1));
+    // An encoder that shortens time where the recipe does not say so would put rows in wrong places.
+    let mut windows = Windows::new(&make(2).unwrap(), config).unwrap();
+    let error = windows.push(&samples, &mut Vec::new()).unwrap_err().to_string();
+    assert!(
+        error.starts_with("encoder: expected 33 rows of a window, as the recipe says, found 17"),
+        "{error}"
+    );
+}
+
+#[test]
+fn windows_that_make_no_sense_are_refused() {
+    let model = both_ways(1);
+    for (seconds, overlap, argument) in [
+        (20.0, 20.0, "overlap"),
+        (20.0, 0.0, "overlap"),
+        (20.0, 0.03, "overlap"),
+        (20.0, f64::NAN, "overlap"),
+        (0.1, 0.09, "overlap"),
+        (f64::NAN, 5.0, "seconds"),
+        (f64::INFINITY, 5.0, "seconds"),
+        (-1.0, 0.5, "seconds"),
+    ] {
+        let error = Windows::new(&model, WindowConfig { seconds, overlap }).err().unwrap().to_string();
+        assert!(error.starts_with(argument), "{seconds} {overlap}: {error}");
+    }
+    let (mut windows, mut rows) = (Windows::new(&model, WindowConfig::default()).unwrap(), Vec::new());
+    windows.push(&[0.1; 100], &mut rows).unwrap();
+    let error = windows.push(&[0.1, f32::INFINITY], &mut rows).unwrap_err();
+    assert!(matches!(error, Error::Speech(speech::Error::NotFinite { index: 101, .. })), "{error}");
+}
