@@ -23,6 +23,35 @@ pub enum Error {
         /// The argument.
         advice: &'static str,
     },
+    /// Captions of several recordings in one place.
+    #[error("{format}: expected one recording, or a folder by --output, found several in one stream")]
+    Captions {
+        /// The format.
+        format: &'static str,
+    },
+    /// Two recordings whose texts would have one name.
+    #[error("{}: expected one recording of this name, found {} and {}", output.display(), other.display(), file.display())]
+    SameName {
+        /// Where the text should go.
+        output: std::path::PathBuf,
+        /// One recording.
+        file: std::path::PathBuf,
+        /// The other.
+        other: std::path::PathBuf,
+    },
+    /// A folder for what is shown at once.
+    #[error("--output: expected none with --stream, which writes to standard output")]
+    LiveOutput,
+    /// An argument out of its range.
+    #[error("{argument}: expected a number {expected}, found {found}")]
+    Argument {
+        /// Its name.
+        argument: &'static str,
+        /// Its range.
+        expected: &'static str,
+        /// What was given.
+        found: f64,
+    },
     /// A benchmark.
     #[error(transparent)]
     Bench(#[from] bench::BenchError),

@@ -4,6 +4,7 @@ use std::{path::PathBuf, process::ExitCode};
 use training::evaluate;
 
 use crate::audio::{AudioArguments, SilenceArguments, note};
+use crate::search::SearchArguments;
 use crate::{error::Result, out::say, outputs, report};
 
 /// Arguments of `panda evaluate`.
@@ -17,6 +18,8 @@ pub struct Arguments {
     #[arg(long)]
     hypotheses: Option<PathBuf>,
     #[command(flatten)]
+    search: SearchArguments,
+    #[command(flatten)]
     audio: AudioArguments,
     #[command(flatten)]
     silence: SilenceArguments,
@@ -29,6 +32,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let [hypotheses] = outputs::open([&arguments.hypotheses], &inputs, &utterances)?;
     let recogniser = arguments.audio.load(&arguments.checkpoint)?;
     let recogniser = arguments.silence.apply(recogniser)?;
+    let recogniser = arguments.search.apply(recogniser)?;
     let evaluation = evaluate(&recogniser, &utterances).map_err(|error| arguments.audio.advise(error))?;
     note(&evaluation.changes);
     if let Some(hypotheses) = hypotheses {

@@ -10,6 +10,7 @@ mod info;
 mod out;
 mod outputs;
 mod report;
+mod search;
 mod signals;
 mod train;
 mod transcribe;

@@ -1,68 +1,241 @@
 //! `panda transcribe CHECKPOINT AUDIO...`
+mod live;
+
+use std::collections::HashMap;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use training::{Recogniser, Transcription};
+use indicatif::{ProgressBar, ProgressStyle};
+use speech::{Audio, AudioPieces, Change};
+use training::files::Output;
+use training::{Format, Recogniser, Transcription, WindowConfig};
 
 use crate::audio::{AudioArguments, SilenceArguments};
-use crate::error::{Result, chain};
+use crate::error::{Error, Result, chain};
 use crate::out::{complain, say};
+use crate::search::SearchArguments;
+
+/// Recordings that are recognised together.
+const TOGETHER: usize = 16;
 
 /// Arguments of `panda transcribe`.
 #[derive(clap::Args)]
 pub struct Arguments {
     /// A checkpoint, for example runs/digits/best.safetensors
     checkpoint: PathBuf,
-    /// WAV or FLAC files
+    /// WAV or FLAC files; `-` is standard input, raw 16-bit samples at the model's rate
     #[arg(required = true, value_name = "AUDIO")]
     audio_files: Vec<PathBuf>,
     /// Also print when each token was recognised, and how surely
-    #[arg(long)]
+    #[arg(long, conflicts_with = "format")]
     times: bool,
+    /// Write txt, json (a line a recording), ctm, srt or vtt: to standard output, or into --output
+    #[arg(long, value_name = "FORMAT")]
+    format: Option<Format>,
+    /// Write a file for each recording into this folder, named as the recording and ending as the format
+    #[arg(long, value_name = "DIR")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    long: LongArguments,
+    #[command(flatten)]
+    live: live::LiveArguments,
+    #[command(flatten)]
+    search: SearchArguments,
     #[command(flatten)]
     audio: AudioArguments,
     #[command(flatten)]
     silence: SilenceArguments,
 }
 
-/// Prints the text of each file; a file that cannot be read does not keep the others from being read.
+/// What happens to long recordings.
+#[derive(clap::Args)]
+pub struct LongArguments {
+    /// Recordings that are longer than this are recognised piece by piece, in memory that does not grow with them
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
+    long: f64,
+    /// Length of the pieces for models that hear both ways; others go on where they were
+    #[arg(long, value_name = "SECONDS", default_value_t = WindowConfig::default().seconds)]
+    window: f64,
+    /// How much of a piece the next one hears too
+    #[arg(long, value_name = "SECONDS", default_value_t = WindowConfig::default().overlap)]
+    overlap: f64,
+}
+
+impl LongArguments {
+    fn window(&self) -> WindowConfig {
+        WindowConfig { seconds: self.window, overlap: self.overlap }
+    }
+}
+
+/// Prints or writes the text of each file; a file that cannot be read does not keep the others from being read.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let written = Written::new(arguments)?;
     let recogniser = arguments.audio.load(&arguments.checkpoint)?;
     let recogniser = arguments.silence.apply(recogniser)?;
-    let mut code = ExitCode::SUCCESS;
-    for path in &arguments.audio_files {
-        match transcribe(&recogniser, path, &arguments.audio) {
-            Err(message) => {
-                complain!("error: {message}");
-                code = ExitCode::from(2);
+    let recogniser = arguments.search.apply(recogniser)?;
+    if arguments.live.is_asked(&arguments.audio_files) {
+        return live::run(&recogniser, arguments);
+    }
+    Listening { recogniser: &recogniser, arguments, written, code: ExitCode::SUCCESS }.run()
+}
+
+/// Where texts go.
+struct Written {
+    /// Files that are known to be writable, by recording.
+    files: HashMap<usize, Output>,
+}
+
+impl Written {
+    /// Looks at all places before the work begins.
+    fn new(arguments: &Arguments) -> Result<Self> {
+        let (format, files) = (arguments.format.unwrap_or_default(), &arguments.audio_files);
+        let Some(folder) = &arguments.output else {
+            if files.len() > 1 && !format.joins() {
+                return Err(Error::Captions { format: format.name() });
             }
-            Ok(transcription) => {
-                say!("{}: {}", path.display(), transcription.text)?;
-                for token in transcription.tokens.iter().filter(|_| arguments.times) {
-                    say!("  {:8.2} s  {:<12} {:.3}", token.start, token.text, token.log_prob.exp())?;
+            return Ok(Self { files: HashMap::new() });
+        };
+        let io = |source| training::Error::Io { path: folder.clone(), action: "make the folder", source };
+        std::fs::create_dir_all(folder).map_err(io)?;
+        let mut inputs: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
+        inputs.push(&arguments.checkpoint);
+        let (mut outputs, mut taken) = (HashMap::new(), HashMap::new());
+        for (at, file) in files.iter().enumerate() {
+            let mut name = file.file_stem().unwrap_or(file.as_os_str()).to_owned();
+            name.push(".");
+            name.push(format.name());
+            let output = folder.join(name);
+            if let Some(other) = taken.insert(output.clone(), file) {
+                let (file, other) = (file.clone(), other.clone());
+                return Err(Error::SameName { output, file, other });
+            }
+            outputs.insert(at, Output::new(&output, &inputs)?);
+        }
+        Ok(Self { files: outputs })
+    }
+}
+
+/// Recordings on their way to text.
+struct Listening<'a> {
+    recogniser: &'a Recogniser,
+    arguments: &'a Arguments,
+    written: Written,
+    code: ExitCode,
+}
+
+/// A recording, or its text already if it is long.
+enum Heard {
+    Sound(Audio),
+    Text(Box<Transcription>),
+}
+
+impl Listening<'_> {
+    fn run(mut self) -> Result<ExitCode> {
+        let files = &self.arguments.audio_files;
+        let bar = bar(files.len());
+        for first in (0..files.len()).step_by(TOGETHER) {
+            let numbers = first..files.len().min(first + TOGETHER);
+            let heard: Vec<_> = numbers.clone().map(|at| self.hear(&files[at])).collect();
+            let sounds: Vec<Audio> = heard
+                .iter()
+                .filter_map(|heard| match heard {
+                    Ok((Heard::Sound(sound), _)) => Some(sound.clone()),
+                    _ => None,
+                })
+                .collect();
+            let mut texts = self.recogniser.transcribe_all(&sounds).into_iter();
+            for (at, heard) in numbers.zip(heard) {
+                let found = match heard {
+                    Err(message) => Err(message),
+                    Ok((heard, changes)) => {
+                        for change in changes {
+                            complain!("note: {}: {change}", files[at].display());
+                        }
+                        match heard {
+                            Heard::Text(text) => Ok(*text),
+                            Heard::Sound(_) => texts
+                                .next()
+                                .unwrap_or_else(|| Ok(Transcription::default()))
+                                .map_err(|error| format!("{}: {}", files[at].display(), chain(&error))),
+                        }
+                    }
+                };
+                match found {
+                    Ok(found) => bar.suspend(|| self.write(at, &found))?,
+                    Err(message) => {
+                        bar.suspend(|| complain!("error: {message}"));
+                        self.code = ExitCode::from(2);
+                    }
                 }
+                bar.inc(1);
+            }
+        }
+        bar.finish_and_clear();
+        Ok(self.code)
+    }
+
+    /// A short recording, or the text of a long one, and what was done to it; or the message of an error.
+    fn hear(&self, path: &Path) -> std::result::Result<(Heard, Vec<Change>), String> {
+        let (recogniser, long) = (self.recogniser, &self.arguments.long);
+        let advised = |error: training::Error| chain(&self.arguments.audio.advise(error));
+        let rate = recogniser.recipe().features.sample_rate;
+        let open = || AudioPieces::open(path, rate, recogniser.conversion());
+        let mut pieces = open().map_err(|error| advised(error.into()))?;
+        let most = (long.long.max(0.0) * f64::from(rate)) as usize;
+        let mut samples = Vec::new();
+        for piece in &mut pieces {
+            samples.extend(piece.map_err(|error| advised(error.into()))?);
+            if samples.len() > most {
+                // What was read is read again, so that it need not be held.
+                drop(samples);
+                let pieces = open().map_err(|error| advised(error.into()))?;
+                let changes = pieces.changes().to_vec();
+                let found = recogniser.transcribe_pieces(pieces, long.window());
+                let found = found.map_err(|error| format!("{}: {}", path.display(), chain(&error)))?;
+                return Ok((Heard::Text(Box::new(found)), changes));
+            }
+        }
+        let changes = pieces.changes().to_vec();
+        Ok((Heard::Sound(Audio { samples, sample_rate: rate }), changes))
+    }
+
+    fn write(&mut self, at: usize, found: &Transcription) -> Result<()> {
+        let path = &self.arguments.audio_files[at];
+        if found.silence {
+            complain!(
+                "note: {}: words that are not believed were left out; --silence 0 shows them",
+                path.display()
+            );
+        }
+        let id = path.display().to_string();
+        if let Some(output) = self.written.files.remove(&at) {
+            let text = self.arguments.format.unwrap_or_default().write(&id, found);
+            return Ok(output.write(text.as_bytes())?);
+        }
+        match self.arguments.format {
+            Some(format) => {
+                let text = format.write(&id, found);
+                say!("{}", text.strip_suffix('\n').unwrap_or(&text))
+            }
+            None => {
+                say!("{id}: {}", found.text)?;
+                for token in found.tokens.iter().filter(|_| self.arguments.times) {
+                    let (start, sure) = (token.start, token.log_prob.exp());
+                    say!("  {start:8.2} s  {:<12} {sure:.3}", token.text)?;
+                }
+                Ok(())
             }
         }
     }
-    Ok(code)
 }
 
-/// The text of one file, or an error's message that names it.
-fn transcribe(
-    recogniser: &Recogniser,
-    path: &Path,
-    audio: &AudioArguments,
-) -> std::result::Result<Transcription, String> {
-    let (sound, changes) = recogniser.read(path).map_err(|error| chain(&audio.advise(error)))?;
-    for change in changes {
-        complain!("note: {}: {change}", path.display());
+/// A progress bar over many files, for a person.
+fn bar(files: usize) -> ProgressBar {
+    if files <= TOGETHER || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
     }
-    let found = recogniser.transcribe(&sound).map_err(|error| format!("{}: {error}", path.display()))?;
-    if found.silence {
-        complain!(
-            "note: {}: words that are not believed were left out; --silence 0 shows them",
-            path.display()
-        );
-    }
-    Ok(found)
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} recordings, {eta} left");
+    ProgressBar::new(files as u64).with_style(style.expect("the template is well-formed"))
 }
+

@@ -52,6 +52,15 @@ impl Measure {
     }
 }
 
+impl std::str::FromStr for Measure {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|measure| measure.name() == name);
+        found.ok_or_else(|| format!("expected one of {}, found {name}", Self::ALL.map(Self::name).join(", ")))
+    }
+}
+
 /// A measure and its exponent.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Confidence {
@@ -129,6 +138,20 @@ pub enum Aggregate {
     Max,
     /// Their product.
     Product,
+}
+
+impl std::str::FromStr for Aggregate {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "min" => Ok(Self::Min),
+            "mean" => Ok(Self::Mean),
+            "max" => Ok(Self::Max),
+            "product" => Ok(Self::Product),
+            _ => Err(format!("expected one of min, mean, max, product, found {name}")),
+        }
+    }
 }
 
 impl Aggregate {

@@ -26,6 +26,7 @@
 //! | [`Parameters`] | its weights, made through candle's `VarBuilder` and named as candle models name theirs |
 //! | [`LossSessions`], [`Losses`] | what the network is trained with, as [`recipe::LossConfig`] says |
 //! | [`Model::decoder`] | the same network as [`decoding`] sees it |
+//! | [`Live`] | words of sound that is still arriving |
 //! | [`Listener`] | the encoder's rows of sound that is still arriving; [`Windows`]: of long sound, for models that hear both ways |
 //! | [`optimiser`], [`schedule`], [`ema`] | the optimiser, its step size, the moving average of the weights |
 //! | [`train`] | the loop; [`Observer`] watches it |
@@ -60,6 +61,7 @@ mod fingerprint;
 mod init;
 mod linear;
 mod listener;
+mod live;
 mod loading;
 mod losses;
 mod lstm;
@@ -91,6 +93,7 @@ pub use error::{Error, Result};
 pub use evaluate::{Evaluation, Score, Transcript};
 pub use fingerprint::{Fingerprint, Sets};
 pub use linear::{Linear, linear};
+pub use live::{Endpoint, Live, LiveOptions, Update};
 pub use listener::{Heard, Listener, StreamId, StreamState};
 pub use losses::{LossSessions, Losses};
 pub use lstm::{CarriedLstm, Lstm, LstmState, LstmWeights, lstm};

@@ -15,7 +15,7 @@ use crate::model::{JointRows, Model};
 use crate::recipe::Recipe;
 use crate::search::{Search, Searcher};
 use crate::silence::{self, SILENCE};
-use crate::transcription::{Transcription, transcription};
+use crate::transcription::{Transcription, Writer};
 use crate::{Error, Result};
 
 /// Utterances that are aligned before the next ones are read: enough for a choice of batches of similar length.
@@ -94,6 +94,11 @@ impl Recogniser {
         }
         self.silence = posterior;
         Ok(self)
+    }
+
+    /// What recordings may be converted to.
+    pub fn conversion(&self) -> &Conversion {
+        &self.conversion
     }
 
     /// Reads a recording, converted as it may be, and says what was done to it.
@@ -220,8 +225,26 @@ impl Recogniser {
         if silence::is_silence(plane, &self.tokenizer, labels, self.silence) {
             return Ok(Transcription { silence: true, ..Transcription::default() });
         }
-        let seconds = self.recipe.frame_ms() / 1000.0;
-        transcription(&self.tokenizer, self.decoder.rules(), seconds, labels, self.aggregate)
+        self.writer().write(&self.tokenizer, labels)
+    }
+
+    pub(crate) fn writer(&self) -> Writer {
+        Writer::new(self.decoder.rules(), self.recipe.frame_ms() / 1000.0, self.aggregate)
+    }
+
+    /// How texts are looked for.
+    pub fn search(&self) -> &Search {
+        &self.search
+    }
+
+    /// Least posterior of a word that is believed.
+    pub fn silence(&self) -> f64 {
+        self.silence
+    }
+
+    /// The model as the searches of [`decoding`] see it.
+    pub fn decoder(&self) -> &decoding::Model {
+        &self.decoder
     }
 }
 

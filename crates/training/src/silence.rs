@@ -26,10 +26,12 @@ pub(crate) fn is_silence(plane: &Features, tokenizer: &Tokenizer, found: &[Emitt
     }
     let labels: Vec<u32> = found.iter().map(|label| label.label).collect();
     let words = groups(tokenizer, &labels).into_iter();
-    let surest = words
-        .map(|word| found[word].iter().map(|label| label.log_prob).sum())
-        .fold(f64::NEG_INFINITY, f64::max);
-    surest < least.ln()
+    words.map(|word| posterior(&found[word])).fold(0.0, f64::max) < least
+}
+
+/// The product of the posteriors of a word's tokens.
+pub(crate) fn posterior(word: &[Emitted]) -> f64 {
+    word.iter().map(|label| label.log_prob).sum::<f64>().exp()
 }
 
 #[cfg(test)]

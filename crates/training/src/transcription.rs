@@ -53,41 +53,67 @@ pub struct Transcription {
     pub silence: bool,
 }
 
-/// Labels as text with times.
-pub(crate) fn transcription(
-    tokenizer: &Tokenizer,
-    rules: &Rules,
-    frame_seconds: f64,
-    labels: &[Emitted],
-    aggregate: Aggregate,
-) -> Result<Transcription> {
-    let ids: Vec<u32> = labels.iter().map(|label| label.label).collect();
-    let names = tokenizer.tokens();
-    let mut tokens: Vec<TimedToken> = Vec::with_capacity(labels.len());
-    for label in labels {
-        let text = names[label.label as usize].clone();
-        let frames = if rules.durations() > 0 { label.duration } else { 1 };
-        let mut start = label.frame as f64 * frame_seconds;
-        let mut end = label.frame.saturating_add(frames) as f64 * frame_seconds;
-        // A mark is not spoken: its time is where the speech before it ends.
-        let silent = !text.chars().any(char::is_alphanumeric) && !text.trim().is_empty();
-        if let Some(before) = tokens.last().filter(|_| silent) {
-            (start, end) = (before.end, before.end);
+impl Transcription {
+    /// Appends what was heard next.
+    pub fn append(&mut self, next: Transcription) {
+        if !self.text.is_empty() && !next.text.is_empty() {
+            self.text.push(' ');
         }
-        let Emitted { log_prob, confidence, .. } = *label;
-        tokens.push(TimedToken { text, start, end, log_prob, confidence });
+        self.text += &next.text;
+        self.words.extend(next.words);
+        self.tokens.extend(next.tokens);
     }
-    let word = |group: std::ops::Range<usize>| -> Result<TimedWord> {
-        let of_word = &tokens[group.clone()];
-        Ok(TimedWord {
-            text: tokenizer.decode(&ids[group])?,
-            start: of_word[0].start,
-            end: of_word.iter().fold(0.0, |end, token| token.end.max(end)),
-            confidence: aggregate.of(of_word.iter().map(|token| token.confidence)),
-        })
-    };
-    let words = groups(tokenizer, &ids).into_iter().map(word).collect::<Result<_>>()?;
-    Ok(Transcription { text: tokenizer.decode(&ids)?, words, tokens, silence: false })
+}
+
+/// Makes text with times of labels.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Writer {
+    frame_seconds: f64,
+    /// Whether labels have durations of their own.
+    durations: bool,
+    aggregate: Aggregate,
+}
+
+impl Writer {
+    pub fn new(rules: &Rules, frame_seconds: f64, aggregate: Aggregate) -> Self {
+        Self { frame_seconds, durations: rules.durations() > 0, aggregate }
+    }
+
+    /// Seconds from one encoder frame to the next.
+    pub fn frame_seconds(&self) -> f64 {
+        self.frame_seconds
+    }
+
+    /// Labels as text with times.
+    pub fn write(&self, tokenizer: &Tokenizer, labels: &[Emitted]) -> Result<Transcription> {
+        let ids: Vec<u32> = labels.iter().map(|label| label.label).collect();
+        let names = tokenizer.tokens();
+        let mut tokens: Vec<TimedToken> = Vec::with_capacity(labels.len());
+        for label in labels {
+            let text = names[label.label as usize].clone();
+            let frames = if self.durations { label.duration } else { 1 };
+            let mut start = label.frame as f64 * self.frame_seconds;
+            let mut end = label.frame.saturating_add(frames) as f64 * self.frame_seconds;
+            // A mark is not spoken: its time is where the speech before it ends.
+            let silent = !text.chars().any(char::is_alphanumeric) && !text.trim().is_empty();
+            if let Some(before) = tokens.last().filter(|_| silent) {
+                (start, end) = (before.end, before.end);
+            }
+            let Emitted { log_prob, confidence, .. } = *label;
+            tokens.push(TimedToken { text, start, end, log_prob, confidence });
+        }
+        let word = |group: std::ops::Range<usize>| -> Result<TimedWord> {
+            let of_word = &tokens[group.clone()];
+            Ok(TimedWord {
+                text: tokenizer.decode(&ids[group])?,
+                start: of_word[0].start,
+                end: of_word.iter().fold(0.0, |end, token| token.end.max(end)),
+                confidence: self.aggregate.of(of_word.iter().map(|token| token.confidence)),
+            })
+        };
+        let words = groups(tokenizer, &ids).into_iter().map(word).collect::<Result<_>>()?;
+        Ok(Transcription { text: tokenizer.decode(&ids)?, words, tokens, silence: false })
+    }
 }
 
 #[cfg(test)]
@@ -120,7 +146,7 @@ mod tests {
             Rules::new(size + 1, size as u32, &[], &topology.parse::<Topology>().unwrap()).unwrap()
         };
         let found =
-            transcription(&tokenizer, &rules("tdt:0,1,2,3,4"), 0.25, &labels, Aggregate::Min).unwrap();
+            Writer::new(&rules("tdt:0,1,2,3,4"), 0.25, Aggregate::Min).write(&tokenizer, &labels).unwrap();
         assert_eq!(found.text, "ab, ba");
         let words: Vec<_> =
             found.words.iter().map(|w| (w.text.as_str(), w.start, w.end, w.confidence)).collect();
@@ -128,9 +154,9 @@ mod tests {
         assert_eq!(words, [("ab,", 0.75, 1.75, 1.0 / 3.0), ("ba", 2.25, 4.25, 0.2)]);
         assert_eq!((found.tokens[2].start, found.tokens[2].end), (1.75, 1.75));
 
-        let found = transcription(&tokenizer, &rules("regular"), 0.25, &labels, Aggregate::Max).unwrap();
+        let found = Writer::new(&rules("regular"), 0.25, Aggregate::Max).write(&tokenizer, &labels).unwrap();
         assert_eq!((found.words[0].end, found.words[0].confidence), (1.5, 1.0));
-        let none = transcription(&tokenizer, &rules("regular"), 0.25, &[], Aggregate::Min).unwrap();
+        let none = Writer::new(&rules("regular"), 0.25, Aggregate::Min).write(&tokenizer, &[]).unwrap();
         assert_eq!(none, Transcription::default());
     }
 }

@@ -110,6 +110,11 @@ impl Windows {
         self.model.width()
     }
 
+    /// Samples per second that it listens to.
+    pub fn sample_rate(&self) -> u32 {
+        self.front_end.config().sample_rate
+    }
+
     /// Takes the next samples, any number of them, and appends the rows of windows that are complete.
     ///
     /// # Shapes

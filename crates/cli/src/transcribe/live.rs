@@ -1,0 +1,222 @@
+//! Text while a file is played or somebody speaks.
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use speech::{AudioPieces, PcmReader};
+use training::{Endpoint, Format, Live, LiveOptions, Recogniser, TimedWord, Transcription, Update};
+
+use super::Arguments;
+use crate::error::{Error, Result};
+use crate::out::{complain, say};
+
+/// How sound arrives.
+#[derive(clap::Args)]
+pub struct LiveArguments {
+    /// Show words as soon as they are known, while a file is read at the pace at which it was spoken
+    #[arg(long)]
+    stream: bool,
+    /// With --stream: how many times as fast as it was spoken a file is read; 0 is as fast as it goes
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
+    pace: f64,
+    /// With --stream: milliseconds of sound that are listened to at once
+    #[arg(long, value_name = "MS", default_value_t = 200)]
+    chunk: u32,
+    /// With --stream: seconds without a word after which an utterance is over; 0: none ever is
+    #[arg(long, value_name = "SECONDS", default_value_t = Endpoint::default().after_words)]
+    pause: f64,
+}
+
+impl LiveArguments {
+    /// Whether to listen live: it is asked for, or there is no file to be read.
+    pub fn is_asked(&self, files: &[PathBuf]) -> bool {
+        self.stream || files.iter().any(|file| is_standard(file))
+    }
+}
+
+fn is_standard(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// Recognises each recording as it comes.
+pub fn run(recogniser: &Recogniser, arguments: &Arguments) -> Result<ExitCode> {
+    let LiveArguments { pace, chunk, pause, .. } = arguments.live;
+    let out_of_range = |argument, expected, found: f64| Err(Error::Argument { argument, expected, found });
+    if !(0.0..=1e6).contains(&pace) {
+        return out_of_range("--pace", "from 0 to 1000000", pace);
+    }
+    if !(1..=60_000).contains(&chunk) {
+        return out_of_range("--chunk", "from 1 to 60000", chunk.into());
+    }
+    if !(0.0..=1e6).contains(&pause) {
+        return out_of_range("--pause", "from 0 to 1000000", pause);
+    }
+    if let Some(format) = arguments.format.filter(|format| !format.joins()) {
+        return Err(Error::Captions { format: format.name() });
+    }
+    if arguments.output.is_some() {
+        return Err(Error::LiveOutput);
+    }
+    let endpoint = (pause > 0.0).then(|| Endpoint { after_words: pause, ..Endpoint::default() });
+    let options = LiveOptions { window: arguments.long.window(), endpoint };
+    for path in &arguments.audio_files {
+        let live = recogniser.live(&options)?;
+        if !live.is_immediate() {
+            complain!("note: this model hears both ways: words come {} s late, window by window", arguments.long.window);
+        }
+        let (rate, format) = (live.sample_rate(), arguments.format);
+        let id = path.display().to_string();
+        let shown = Shown { id, format, terminal: std::io::stdout().is_terminal(), line: Transcription::default() };
+        let each = (u64::from(rate) * u64::from(chunk) / 1000).max(1) as usize;
+        let mut player = Player { live: Some(live), shown, rate, each, rest: Vec::new(), played: 0, took: Vec::new() };
+        if is_standard(path) {
+            let mut source = PcmReader::new(std::io::stdin().lock());
+            // Somebody else sets the pace.
+            while let Some(samples) = source.piece()? {
+                player.play(&samples, 0.0)?;
+            }
+        } else {
+            let pieces = AudioPieces::open(path, rate, recogniser.conversion());
+            let pieces = pieces.map_err(|error| arguments.audio.advise(error.into()))?;
+            for change in pieces.changes() {
+                complain!("note: {}: {change}", path.display());
+            }
+            for samples in pieces {
+                player.play(&samples?, pace)?;
+            }
+        }
+        player.finish()?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Gives sound to a model, chunk by chunk.
+struct Player {
+    /// There until the end.
+    live: Option<Live>,
+    shown: Shown,
+    rate: u32,
+    /// Samples of a chunk.
+    each: usize,
+    rest: Vec<f32>,
+    played: usize,
+    /// Seconds that each chunk took.
+    took: Vec<f32>,
+}
+
+impl Player {
+    fn play(&mut self, samples: &[f32], pace: f64) -> Result<()> {
+        self.rest.extend_from_slice(samples);
+        let mut first = 0;
+        while self.rest.len() - first >= self.each {
+            if pace > 0.0 {
+                std::thread::sleep(Duration::from_secs_f64(self.each as f64 / f64::from(self.rate) / pace));
+            }
+            self.chunk(first..first + self.each)?;
+            first += self.each;
+        }
+        self.rest.drain(..first);
+        Ok(())
+    }
+
+    fn chunk(&mut self, range: std::ops::Range<usize>) -> Result<()> {
+        let Some(live) = &mut self.live else { return Ok(()) };
+        let start = Instant::now();
+        self.played += range.len();
+        let update = live.push(&self.rest[range])?;
+        self.took.push(start.elapsed().as_secs_f32());
+        self.shown.show(update)
+    }
+
+    fn finish(mut self) -> Result<()> {
+        self.chunk(0..self.rest.len())?;
+        let Some(live) = self.live.take() else { return Ok(()) };
+        let start = Instant::now();
+        let mut update = live.finish()?;
+        self.took.push(start.elapsed().as_secs_f32());
+        let left_out = !update.partial.is_empty();
+        update.endpoint = true;
+        update.partial.clear();
+        self.shown.show(update)?;
+        if left_out {
+            complain!("note: {}: words that are not believed were left out; --silence 0 shows them", self.shown.id);
+        }
+        let (heard, spent) = (self.played as f64 / f64::from(self.rate), self.took.iter().sum::<f32>());
+        self.took.sort_by(f32::total_cmp);
+        let at = |share: f64| 1000.0 * self.took[((self.took.len() - 1) as f64 * share) as usize];
+        complain!(
+            "note: {}: {heard:.1} s of sound in {spent:.2} s; a chunk of {:.0} ms took {:.1} ms (median), {:.1} ms (95 %), {:.1} ms (longest)",
+            self.shown.id,
+            1000.0 * self.each as f64 / f64::from(self.rate),
+            at(0.5),
+            at(0.95),
+            at(1.0)
+        );
+        Ok(())
+    }
+}
+
+/// What a person or a program reads.
+struct Shown {
+    id: String,
+    format: Option<Format>,
+    terminal: bool,
+    /// The utterance so far.
+    line: Transcription,
+}
+
+/// A line of JSON.
+#[derive(Serialize)]
+struct Event<'a> {
+    id: &'a str,
+    words: &'a [TimedWord],
+    partial: &'a str,
+    endpoint: bool,
+}
+
+impl Shown {
+    fn show(&mut self, update: Update) -> Result<()> {
+        let Update { new, partial, endpoint } = update;
+        match self.format {
+            Some(Format::Json) if !new.words.is_empty() || endpoint => {
+                let event = Event { id: &self.id, words: &new.words, partial: &partial, endpoint };
+                let text = serde_json::to_string(&event);
+                say!("{}", text.expect("numbers and texts have a place in JSON"))?;
+            }
+            Some(Format::Ctm) if !new.words.is_empty() => {
+                say!("{}", Format::Ctm.write(&self.id, &new).trim_end())?;
+            }
+            Some(Format::Json | Format::Ctm) => {}
+            _ => self.text(new, &partial, endpoint)?,
+        }
+        Ok(())
+    }
+
+    /// An utterance a line; on a terminal it grows, with what is not sure yet at its end.
+    fn text(&mut self, new: Transcription, partial: &str, endpoint: bool) -> Result<()> {
+        self.line.append(new);
+        if endpoint {
+            let line = std::mem::take(&mut self.line);
+            if self.terminal {
+                write_now("\r\x1b[K")?;
+            }
+            if let (Some(first), Some(last)) = (line.words.first(), line.words.last()) {
+                say!("[{:.2} - {:.2}] {}", first.start, last.end, line.text)?;
+            }
+        } else if self.terminal {
+            let columns = 100;
+            let text = format!("{} {partial}", self.line.text);
+            let skip = text.chars().count().saturating_sub(columns);
+            let tail: String = text.chars().skip(skip).collect();
+            write_now(&format!("\r\x1b[K{}", tail.trim()))?;
+        }
+        Ok(())
+    }
+}
+
+fn write_now(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Error::standard_output)
+}

@@ -1,0 +1,251 @@
+//! Recognition while sound arrives: words as soon as they are complete, and what seems to come.
+use decoding::{Emitted, GreedySearch, Stream};
+use speech::Tokenizer;
+
+use crate::listener::{Listener, StreamId};
+use crate::recogniser::Recogniser;
+use crate::search::Search;
+use crate::silence;
+use crate::transcription::{Transcription, Writer};
+use crate::windows::{WindowConfig, Windows};
+use crate::words::groups;
+use crate::{Error, Result};
+
+/// When an utterance is thought to be over, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Endpoint {
+    /// Time without a label after some.
+    pub after_words: f64,
+    /// Time without a label where there was none.
+    pub without_words: f64,
+    /// Longest utterance.
+    pub longest: f64,
+}
+
+/// 1.2 s after words, 2.4 s without any, 20 s in all: the rules of Kaldi's online decoders.
+impl Default for Endpoint {
+    fn default() -> Self {
+        Endpoint { after_words: 1.2, without_words: 2.4, longest: 20.0 }
+    }
+}
+
+/// What is new after a piece of sound.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Update {
+    /// Words that are complete, with their tokens; they do not change any more.
+    pub new: Transcription,
+    /// The last word so far, which may go on, and words that are not believed yet.
+    pub partial: String,
+    /// Whether an utterance is over; all of its words are complete then.
+    pub endpoint: bool,
+}
+
+/// A recording that is recognised while it is being heard, in memory that does not grow with its length.
+///
+/// All words together are those of the whole recording, however it is cut, where a model hears one way; a model that hears both ways
+/// goes through sound in overlapping windows ([`Windows`]), and is behind by as much. Labels are found by the recogniser's greedy
+/// search, whose state is carried.
+///
+/// Nothing is believed until one word has the least posterior of [`Recogniser::with_silence`]; from then on, everything is.
+///
+/// ```no_run
+/// use training::{LiveOptions, Recogniser};
+///
+/// let recogniser = Recogniser::load("streaming.safetensors".as_ref())?;
+/// let mut live = recogniser.live(&LiveOptions::default())?;
+/// let mut source = speech::PcmReader::new(std::io::stdin());
+/// while let Some(samples) = source.piece()? {
+///     for word in live.push(&samples)?.new.words {
+///         println!("{:.2} {}", word.start, word.text);
+///     }
+/// }
+/// let rest = live.finish()?;
+/// # Ok::<(), training::Error>(())
+/// ```
+pub struct Live {
+    ears: Ears,
+    search: GreedySearch,
+    stream: Stream,
+    tokenizer: Tokenizer,
+    writer: Writer,
+    endpoint: Option<Endpoint>,
+    /// Least posterior of a word that is believed, and whether one was.
+    least: f64,
+    believed: bool,
+    /// Whether all samples so far are the same.
+    flat: Option<f32>,
+    varied: bool,
+    /// Labels of words that are not given yet.
+    held: Vec<Emitted>,
+    rows: Vec<f32>,
+    /// First frame of the utterance, and its labels.
+    first: usize,
+    labels: usize,
+}
+
+/// What makes rows of samples.
+enum Ears {
+    OneWay(Box<Listener>, StreamId),
+    Windows(Box<Windows>),
+}
+
+/// Options of [`Recogniser::live`].
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct LiveOptions {
+    /// How sound is cut for models that hear both ways.
+    pub window: WindowConfig,
+    /// When an utterance is over; none: never. The search goes on as if nothing had happened, only its words are complete then.
+    pub endpoint: Option<Endpoint>,
+}
+
+impl Recogniser {
+    /// Listens to a recording that is still arriving.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for another search than a greedy one, or windows that are too short; those of the front end.
+    pub fn live(&self, options: &LiveOptions) -> Result<Live> {
+        let Search::Greedy(greedy) = self.search() else {
+            return Err(Error::shape("search", "a greedy one for sound that is still arriving", "a beam"));
+        };
+        let ears = match Listener::new(self.model()) {
+            Ok(mut listener) => {
+                let stream = listener.open();
+                Ears::OneWay(Box::new(listener), stream)
+            }
+            Err(Error::NotStreaming { .. }) => {
+                Ears::Windows(Box::new(Windows::new(self.model(), options.window)?))
+            }
+            Err(error) => return Err(error),
+        };
+        let search = GreedySearch::new(self.decoder().clone(), greedy.clone())?;
+        Ok(Live {
+            ears,
+            stream: search.stream(),
+            search,
+            tokenizer: self.tokenizer().clone(),
+            writer: self.writer(),
+            endpoint: options.endpoint,
+            least: self.silence(),
+            believed: self.silence() <= 0.0,
+            flat: None,
+            varied: false,
+            held: Vec::new(),
+            rows: Vec::new(),
+            first: 0,
+            labels: 0,
+        })
+    }
+
+    /// Recognises a long recording piece by piece, in memory that does not grow with the sound: [`Recogniser::live`] without a word
+    /// before the end.
+    ///
+    /// # Errors
+    /// Those of [`Recogniser::live`], of the pieces, and of [`Live::push`].
+    pub fn transcribe_pieces(
+        &self,
+        pieces: impl IntoIterator<Item = speech::Result<Vec<f32>>>,
+        window: WindowConfig,
+    ) -> Result<Transcription> {
+        let mut live = self.live(&LiveOptions { window, endpoint: None })?;
+        let mut all = Transcription::default();
+        for piece in pieces {
+            all.append(live.push(&piece?)?.new);
+        }
+        let rest = live.finish()?;
+        all.silence = !rest.partial.is_empty();
+        all.append(rest.new);
+        Ok(all)
+    }
+}
+
+impl Live {
+    /// Samples per second that it listens to.
+    pub fn sample_rate(&self) -> u32 {
+        match &self.ears {
+            Ears::OneWay(listener, _) => listener.sample_rate(),
+            Ears::Windows(windows) => windows.sample_rate(),
+        }
+    }
+
+    /// Whether the model hears one way, so that words come at once; otherwise they come window by window.
+    pub fn is_immediate(&self) -> bool {
+        matches!(self.ears, Ears::OneWay(..))
+    }
+
+    /// Takes the next samples, any number of them.
+    ///
+    /// # Errors
+    /// [`Error::Speech`] for a sample that is no number, [`Error::Decoding`] if the model yields scores that are none.
+    ///
+    /// Cost: that of features, encoder and search for as many rows as are complete with them.
+    pub fn push(&mut self, samples: &[f32]) -> Result<Update> {
+        let flat = *self.flat.get_or_insert(samples.first().copied().unwrap_or(0.0));
+        self.varied |= samples.iter().any(|&sample| sample != flat);
+        match &mut self.ears {
+            Ears::OneWay(listener, stream) => {
+                listener.push(*stream, samples)?;
+                listener.encode()?.into_iter().for_each(|heard| self.rows.extend(heard.rows));
+            }
+            Ears::Windows(windows) => windows.push(samples, &mut self.rows).map(drop)?,
+        }
+        self.decode(false)
+    }
+
+    /// Ends the recording: the rest of its words. What is left in [`Update::partial`] was not believed.
+    ///
+    /// # Errors
+    /// As [`Self::push`].
+    pub fn finish(mut self) -> Result<Update> {
+        match &mut self.ears {
+            Ears::OneWay(listener, stream) => {
+                // No sound at all has no rows either.
+                if self.flat.is_some() {
+                    listener.finish(*stream)?;
+                }
+                listener.encode()?.into_iter().for_each(|heard| self.rows.extend(heard.rows));
+            }
+            Ears::Windows(windows) => windows.finish(&mut self.rows).map(drop)?,
+        }
+        self.decode(true)
+    }
+
+    /// Decodes the rows that wait.
+    fn decode(&mut self, last: bool) -> Result<Update> {
+        let found = self.search.advance(&mut [&mut self.stream], &[&self.rows]);
+        let found = found.map_err(Error::from)?;
+        self.held.extend_from_slice(found.labels(0));
+        self.labels += found.labels(0).len();
+        self.rows.clear();
+        let endpoint = self.at_endpoint();
+        let ids: Vec<u32> = self.held.iter().map(|label| label.label).collect();
+        let words = groups(&self.tokenizer, &ids);
+        if !self.believed && self.varied {
+            let sure = |word: &std::ops::Range<usize>| silence::posterior(&self.held[word.clone()]) >= self.least;
+            // The last word may become less sure.
+            let complete = words.len() - usize::from(!last && !endpoint && !words.is_empty());
+            self.believed = words[..complete].iter().any(sure);
+        }
+        let over = last || endpoint;
+        let end = match words.last() {
+            _ if !self.believed => 0,
+            Some(word) if !over => word.start,
+            _ => self.held.len(),
+        };
+        let new = self.writer.write(&self.tokenizer, &self.held[..end])?;
+        self.held.drain(..end);
+        let rest: Vec<u32> = self.held.iter().map(|label| label.label).collect();
+        if endpoint {
+            (self.first, self.labels) = (self.stream.frames(), 0);
+        }
+        Ok(Update { new, partial: self.tokenizer.decode(&rest)?, endpoint })
+    }
+
+    fn at_endpoint(&self) -> bool {
+        let Some(Endpoint { after_words, without_words, longest }) = self.endpoint else { return false };
+        let here = self.stream.frames() - self.first;
+        let seconds = |frames: usize| frames as f64 * self.writer.frame_seconds();
+        let trailing = seconds(self.stream.trailing_frames().min(here));
+        let pause = if self.labels > 0 { after_words } else { without_words };
+        here > 0 && (trailing >= pause || seconds(here) >= longest)
+    }
+}
