@@ -238,4 +238,3 @@ fn bar(files: usize) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} recordings, {eta} left");
     ProgressBar::new(files as u64).with_style(style.expect("the template is well-formed"))
 }
-

@@ -1,4 +1,6 @@
 //! Recognition while sound arrives: words as soon as they are complete, and what seems to come.
+use std::ops::Range;
+
 use decoding::{Emitted, GreedySearch, Stream};
 use speech::Tokenizer;
 
@@ -18,7 +20,7 @@ pub struct Endpoint {
     pub after_words: f64,
     /// Time without a label where there was none.
     pub without_words: f64,
-    /// Longest utterance.
+    /// Longest utterance; its last word, which may go on, is then part of the next.
     pub longest: f64,
 }
 
@@ -36,7 +38,7 @@ pub struct Update {
     pub new: Transcription,
     /// The last word so far, which may go on, and words that are not believed yet.
     pub partial: String,
-    /// Whether an utterance is over; all of its words are complete then.
+    /// Whether an utterance is over; after a pause, all of its words are complete then.
     pub endpoint: bool,
 }
 
@@ -216,36 +218,40 @@ impl Live {
         self.held.extend_from_slice(found.labels(0));
         self.labels += found.labels(0).len();
         self.rows.clear();
-        let endpoint = self.at_endpoint();
+        let (pause, endpoint) = self.at_endpoint();
+        let over = last || pause;
         let ids: Vec<u32> = self.held.iter().map(|label| label.label).collect();
         let words = groups(&self.tokenizer, &ids);
+        // Without a pause, the last word may go on.
+        let complete = words.len() - usize::from(!over && !words.is_empty());
         if !self.believed && self.varied {
-            let sure = |word: &std::ops::Range<usize>| silence::posterior(&self.held[word.clone()]) >= self.least;
-            // The last word may become less sure.
-            let complete = words.len() - usize::from(!last && !endpoint && !words.is_empty());
+            let sure = |word: &Range<usize>| silence::posterior(&self.held[word.clone()]) >= self.least;
             self.believed = words[..complete].iter().any(sure);
         }
-        let over = last || endpoint;
-        let end = match words.last() {
+        let end = match words.get(complete) {
             _ if !self.believed => 0,
-            Some(word) if !over => word.start,
-            _ => self.held.len(),
+            Some(word) => word.start,
+            None => self.held.len(),
         };
         let new = self.writer.write(&self.tokenizer, &self.held[..end])?;
         self.held.drain(..end);
         let rest: Vec<u32> = self.held.iter().map(|label| label.label).collect();
         if endpoint {
-            (self.first, self.labels) = (self.stream.frames(), 0);
+            (self.first, self.labels) = (self.stream.frames(), rest.len());
         }
         Ok(Update { new, partial: self.tokenizer.decode(&rest)?, endpoint })
     }
 
-    fn at_endpoint(&self) -> bool {
-        let Some(Endpoint { after_words, without_words, longest }) = self.endpoint else { return false };
+    /// Whether there is a pause, and whether an utterance is over, by a pause or by its length.
+    fn at_endpoint(&self) -> (bool, bool) {
+        let Some(Endpoint { after_words, without_words, longest }) = self.endpoint else {
+            return (false, false);
+        };
         let here = self.stream.frames() - self.first;
         let seconds = |frames: usize| frames as f64 * self.writer.frame_seconds();
         let trailing = seconds(self.stream.trailing_frames().min(here));
         let pause = if self.labels > 0 { after_words } else { without_words };
-        here > 0 && (trailing >= pause || seconds(here) >= longest)
+        let pause = here > 0 && trailing >= pause;
+        (pause, pause || seconds(here) >= longest)
     }
 }

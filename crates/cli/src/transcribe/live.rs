@@ -64,13 +64,18 @@ pub fn run(recogniser: &Recogniser, arguments: &Arguments) -> Result<ExitCode> {
     for path in &arguments.audio_files {
         let live = recogniser.live(&options)?;
         if !live.is_immediate() {
-            complain!("note: this model hears both ways: words come {} s late, window by window", arguments.long.window);
+            complain!(
+                "note: this model hears both ways: words come {} s late, window by window",
+                arguments.long.window
+            );
         }
         let (rate, format) = (live.sample_rate(), arguments.format);
         let id = path.display().to_string();
-        let shown = Shown { id, format, terminal: std::io::stdout().is_terminal(), line: Transcription::default() };
+        let shown =
+            Shown { id, format, terminal: std::io::stdout().is_terminal(), line: Transcription::default() };
         let each = (u64::from(rate) * u64::from(chunk) / 1000).max(1) as usize;
-        let mut player = Player { live: Some(live), shown, rate, each, rest: Vec::new(), played: 0, took: Vec::new() };
+        let mut player =
+            Player { live: Some(live), shown, rate, each, rest: Vec::new(), played: 0, took: Vec::new() };
         if is_standard(path) {
             let mut source = PcmReader::new(std::io::stdin().lock());
             // Somebody else sets the pace.
@@ -141,7 +146,10 @@ impl Player {
         update.partial.clear();
         self.shown.show(update)?;
         if left_out {
-            complain!("note: {}: words that are not believed were left out; --silence 0 shows them", self.shown.id);
+            complain!(
+                "note: {}: words that are not believed were left out; --silence 0 shows them",
+                self.shown.id
+            );
         }
         let (heard, spent) = (self.played as f64 / f64::from(self.rate), self.took.iter().sum::<f32>());
         self.took.sort_by(f32::total_cmp);

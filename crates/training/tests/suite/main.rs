@@ -3,6 +3,7 @@
 mod checkpoints;
 mod fuzzing;
 mod learning;
+mod live;
 #[path = "../../../speech/tests/suite/mutants.rs"]
 mod mutants;
 mod own_parts;

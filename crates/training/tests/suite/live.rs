@@ -1,0 +1,142 @@
+//! Words of sound that is still arriving are those of the whole.
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
+
+use training::{Endpoint, Error, LiveOptions, Recogniser, Start, Transcription, WindowConfig, train};
+
+use super::toy::{RATE, Toy};
+
+/// A model of one direction or two that knows the toy corpus by heart.
+fn trained(one_way: bool) -> (&'static Toy, &'static Recogniser) {
+    static MODELS: [OnceLock<(Toy, Recogniser)>; 2] = [OnceLock::new(), OnceLock::new()];
+    let (toy, recogniser) = MODELS[usize::from(one_way)].get_or_init(|| {
+        let toy = Toy::new();
+        let often = format!("train = {:?}", ["train.jsonl"; 40]);
+        let mut changes = vec![
+            ("train = [\"train.jsonl\"]", often.as_str()),
+            ("perturb = { speed = 0.1 }", ""),
+            ("max_utterances = 2", "max_utterances = 6"),
+            ("max_frames = 200", "max_frames = 400"),
+        ];
+        if one_way {
+            let lstm = "kind = \"lstm\"\nembedding = 8\nhidden = 16\nlayers = 1";
+            // What has seen whole sentences only should not wait for the next.
+            changes.push((lstm, "kind = \"stateless\"\nembedding = 8\ncontext = 1"));
+            changes.push(("bidirectional = true", "bidirectional = false"));
+            changes.push(("mels = 12", "mels = 12\nnormalise = \"running\"\nfloor_db = 100.0"));
+        }
+        let (recipe, folder) = (toy.recipe(&changes), toy.path("run"));
+        train(&recipe, Some(24), &folder, Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
+        let recogniser = Recogniser::load(&folder.join("best.safetensors")).unwrap();
+        (toy, recogniser)
+    });
+    (toy, recogniser)
+}
+
+/// The toy corpus, one after the other with pauses of so many samples between them.
+fn sound(toy: &Toy, pause: usize) -> Vec<f32> {
+    let utterances = speech::read_manifest(&toy.path("train.jsonl")).unwrap();
+    let samples = |utterance: &speech::Utterance| {
+        let mut samples = utterance.audio(RATE).unwrap().samples;
+        samples.extend(std::iter::repeat_n(0.0, pause));
+        samples
+    };
+    utterances.iter().flat_map(samples).collect()
+}
+
+/// All words of a live recognition in pieces of these sizes, over and over.
+fn live(
+    recogniser: &Recogniser,
+    samples: &[f32],
+    sizes: &[usize],
+    options: &LiveOptions,
+) -> (Transcription, usize) {
+    let mut live = recogniser.live(options).unwrap();
+    let (mut all, mut endpoints, mut rest) = (Transcription::default(), 0, samples);
+    for &size in sizes.iter().cycle() {
+        let (piece, after) = rest.split_at(size.min(rest.len()));
+        rest = after;
+        let update = live.push(piece).unwrap();
+        endpoints += usize::from(update.endpoint);
+        all.append(update.new);
+        if rest.is_empty() {
+            break;
+        }
+    }
+    let update = live.finish().unwrap();
+    assert_eq!(update.partial, "");
+    all.append(update.new);
+    (all, endpoints)
+}
+
+#[test]
+fn pieces_of_any_size_give_the_words_of_the_whole() {
+    let (toy, recogniser) = trained(true);
+    let samples = sound(toy, 0);
+    let audio = speech::Audio { samples: samples.clone(), sample_rate: RATE };
+    let whole = recogniser.transcribe(&audio).unwrap();
+    assert!(whole.words.len() > 8, "{}", whole.text);
+    assert!(recogniser.live(&LiveOptions::default()).unwrap().is_immediate());
+    for sizes in [&[1600][..], &[1, 7, 4000, 0, 333], &[samples.len()], &[80]] {
+        assert_eq!(live(recogniser, &samples, sizes, &LiveOptions::default()).0, whole, "{sizes:?}");
+    }
+}
+
+#[test]
+fn a_pause_ends_an_utterance_and_changes_no_word() {
+    let (toy, recogniser) = trained(true);
+    let samples = sound(toy, RATE as usize * 3 / 2);
+    let audio = speech::Audio { samples: samples.clone(), sample_rate: RATE };
+    let whole = recogniser.transcribe(&audio).unwrap();
+    let options = |endpoint| LiveOptions { endpoint: Some(endpoint), ..LiveOptions::default() };
+    let endpoint = Endpoint { after_words: 1.0, without_words: 100.0, longest: 100.0 };
+    assert_eq!(live(recogniser, &samples, &[400], &options(endpoint)), (whole.clone(), ENDS));
+    // A limit on the length does not cut words, and comes as often as it can.
+    let endpoint = Endpoint { after_words: 100.0, without_words: 100.0, longest: 1.0 };
+    let (found, count) = live(recogniser, &samples, &[400], &options(endpoint));
+    let seconds = samples.len() / RATE as usize;
+    assert_eq!(found, whole);
+    assert!((seconds / 2..=seconds).contains(&count), "{count} of {seconds} s");
+}
+
+#[test]
+fn windows_of_a_model_that_hears_both_ways_give_what_one_window_gives() {
+    let (toy, recogniser) = trained(false);
+    let samples = sound(toy, 0);
+    let audio = speech::Audio { samples: samples.clone(), sample_rate: RATE };
+    let whole = recogniser.transcribe(&audio).unwrap();
+    let pieces = || samples.chunks(1000).map(|piece| Ok(piece.to_vec()));
+    let wide = WindowConfig { seconds: 60.0, overlap: 5.0 };
+    assert_eq!(recogniser.transcribe_pieces(pieces(), wide).unwrap(), whole);
+    // Shorter windows hear the same words of these whistles.
+    let narrow = WindowConfig { seconds: 2.0, overlap: 1.0 };
+    let found = recogniser.transcribe_pieces(pieces(), narrow).unwrap();
+    assert!(!recogniser.live(&LiveOptions::default()).unwrap().is_immediate());
+    let same = found.words.iter().zip(&whole.words).filter(|(a, b)| a.text == b.text).count();
+    assert!(
+        same + 2 >= whole.words.len() && found.words.is_sorted_by(|a, b| a.start <= b.start),
+        "{}",
+        found.text
+    );
+    let error = recogniser.transcribe_pieces(pieces(), WindowConfig { seconds: 1.0, overlap: 1.0 });
+    assert!(matches!(error, Err(Error::Shape { .. })), "{error:?}");
+}
+
+#[test]
+fn nothing_is_believed_of_silence_and_bad_samples_are_named() {
+    for one_way in [true, false] {
+        let (_, recogniser) = trained(one_way);
+        let (found, _) = {
+            let mut live = recogniser.live(&LiveOptions::default()).unwrap();
+            for _ in 0..30 {
+                assert_eq!(live.push(&[0.0; 1000]).unwrap().new, Transcription::default());
+            }
+            (live.finish().unwrap().new, 0)
+        };
+        assert_eq!(found, Transcription::default());
+        let mut live = recogniser.live(&LiveOptions::default()).unwrap();
+        let error = live.push(&[0.0, f32::NAN]).unwrap_err().to_string();
+        assert!(error.contains("NaN"), "{error}");
+        assert_eq!(live.finish().unwrap().new, Transcription::default());
+    }
+}
