@@ -8,11 +8,13 @@
 //! [`factor_blank`] makes plain scores of those of a factored blank.
 #![warn(missing_docs)]
 
+mod automaton;
 mod error;
 mod factored;
 mod greedy;
 mod model;
 
+pub use automaton::Automaton;
 pub use error::{Error, Result};
 pub use factored::factor_blank;
 pub use greedy::{Greedy, Hypothesis, greedy};
