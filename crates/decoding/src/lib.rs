@@ -6,15 +6,25 @@
 //! [`greedy`] takes the best class at each site: the blank moves one frame on, any other class is emitted and advances the
 //! predictor on the same frame, at most [`Greedy::max_symbols`] times. Big blanks and durations move on as far as they say;
 //! [`factor_blank`] makes plain scores of those of a factored blank.
+//!
+//! What scores labels beside the model is an [`Automaton`]: an n-gram ([`mod@ngram`]) or a list of phrases ([`Boost`]).
 #![warn(missing_docs)]
 
 mod automaton;
+mod boost;
 mod error;
 mod factored;
 mod greedy;
 mod model;
+pub mod ngram;
+
+// Damaged files, for what reads them.
+#[cfg(test)]
+#[path = "../../speech/tests/suite/mutants.rs"]
+mod mutants;
 
 pub use automaton::Automaton;
+pub use boost::{Boost, Phrase, PhraseError, read_phrases};
 pub use error::{Error, Result};
 pub use factored::factor_blank;
 pub use greedy::{Greedy, Hypothesis, greedy};
