@@ -8,6 +8,8 @@ pub use list::{PhraseError, read_phrases};
 use crate::Automaton;
 
 const ROOT: usize = 0;
+/// Classes of a row of scores that are seen to at a time.
+const BLOCK: usize = 64;
 
 /// A sequence of class ids, and the bonus of each.
 #[derive(Debug, Clone, PartialEq)]
@@ -120,32 +122,26 @@ impl Automaton for Boost {
         let state = self.known(state);
         let limit = scores.len().min(self.labels.len());
         let lost = weight * (0.0 - self.ahead[state]);
-        let lose = |scores: &mut [f32], from: usize, to: usize| {
+        // What the state leads on to has the last word.
+        let [mut own, mut first] = self.arcs_of(state);
+        for from in (0..limit).step_by(BLOCK) {
+            let block = &mut scores[from..limit.min(from + BLOCK)];
+            let mut before = [0.0; BLOCK];
+            before[..block.len()].copy_from_slice(block);
             // Nothing to take back: the usual case.
             if lost != 0.0 {
-                let both = scores[from..to].iter_mut().zip(&self.labels[from..to]);
-                both.filter(|(_, label)| **label).for_each(|(score, _)| *score += lost);
+                for (score, &label) in block.iter_mut().zip(&self.labels[from..]) {
+                    *score += if label { lost } else { 0.0 };
+                }
             }
-        };
-        let [mut own, mut first] = self.arcs_of(state);
-        let class_of = |arcs: &std::ops::Range<usize>| {
-            if arcs.is_empty() { usize::MAX } else { self.arc_class[arcs.start] as usize }
-        };
-        let mut from = 0;
-        loop {
-            let class = class_of(&own).min(class_of(&first));
-            if class >= limit {
-                break;
+            for arcs in [&mut first, &mut own] {
+                while arcs.start < arcs.end && (self.arc_class[arcs.start] as usize) < from + block.len() {
+                    let at = self.arc_class[arcs.start] as usize - from;
+                    block[at] = before[at] + weight * self.score(state, arcs.start);
+                    arcs.start += 1;
+                }
             }
-            lose(scores, from, class);
-            let arc = if class_of(&own) == class { own.start } else { first.start };
-            scores[class] += weight * self.score(state, arc);
-            for arcs in [&mut own, &mut first] {
-                arcs.start += usize::from(class_of(arcs) == class);
-            }
-            from = class + 1;
         }
-        lose(scores, from, limit);
     }
 
     fn finish(&self, state: u32) -> f32 {

@@ -39,6 +39,8 @@ const MISSING: f32 = -100.0;
 const NAMELESS: u32 = u32::MAX;
 /// The state after nothing.
 const EMPTY: u32 = 0;
+/// Classes of a row of scores that are seen to at a time.
+const BLOCK: usize = 64;
 
 /// What to do with words of an n-gram that are not in the vocabulary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -272,32 +274,22 @@ impl Automaton for Ngram {
             at = self.backoff_to[at as usize];
         }
         let chain = &mut chain[..length];
-        let add_row = |scores: &mut [f32], range: Range<usize>| {
-            for (score, &row) in scores[range.clone()].iter_mut().zip(&self.row[range]) {
+        for from in (0..limit).step_by(BLOCK) {
+            let block = &mut scores[from..limit.min(from + BLOCK)];
+            let mut before = [0.0; BLOCK];
+            before[..block.len()].copy_from_slice(block);
+            for (score, &row) in block.iter_mut().zip(&self.row[from..]) {
                 *score += if row > f32::NEG_INFINITY { weight * (weights + row) } else { 0.0 };
             }
-        };
-        let mut from = 0;
-        loop {
-            let next =
-                chain.iter().filter(|(arcs, _)| !arcs.is_empty()).map(|(arcs, _)| self.arc_word[arcs.start]);
-            let Some(class) = next.min().map(|word| word as usize).filter(|&class| class < limit) else {
-                break;
-            };
-            add_row(scores, from..class);
-            let mut longest = true;
-            for (arcs, weights) in chain.iter_mut() {
-                if arcs.start < arcs.end && self.arc_word[arcs.start] as usize == class {
-                    if longest {
-                        scores[class] += weight * (*weights + self.arc_score[arcs.start]);
-                    }
-                    longest = false;
+            // The longest context has the last word.
+            for (arcs, weights) in chain.iter_mut().rev() {
+                while arcs.start < arcs.end && (self.arc_word[arcs.start] as usize) < from + block.len() {
+                    let at = self.arc_word[arcs.start] as usize - from;
+                    block[at] = before[at] + weight * (*weights + self.arc_score[arcs.start]);
                     arcs.start += 1;
                 }
             }
-            from = class + 1;
         }
-        add_row(scores, from..limit);
         if !self.unlisted.is_empty() {
             let (score, _) = self.follow_unknown(state);
             let unlisted = self.unlisted.iter().map(|&class| class as usize);

@@ -105,3 +105,13 @@ fn mistakes_are_named() {
     let nothing = Boost::new(&[], &labels, 1.0).unwrap();
     assert_eq!(scores(&nothing, &[0, 1, 2]), [0.0; 4]);
 }
+
+#[test]
+fn long_rows_are_steps() {
+    let phrases: Vec<Phrase> =
+        (0..60u32).map(|i| phrase(&[i * 13 % 149, (i * i) % 7, i % 149, 64], 1.0 + i as f32)).collect();
+    let mut labels = [true; 150];
+    labels[149] = false;
+    let boost = Boost::new(&phrases, &labels, 2.0).unwrap();
+    (0..boost.states() as u32).for_each(|state| row_is_steps(&boost, state, 150, &[149]));
+}

@@ -183,3 +183,21 @@ fn scores_are_those_of_kenlm() {
         assert!((found - log10).abs() < 1e-5, "{classes:?}: {found} {log10}");
     }
 }
+
+#[test]
+fn long_rows_are_steps() {
+    let names: Vec<String> = (0..150).map(|i| format!("w{i}")).collect();
+    let texts: Vec<Vec<u32>> =
+        (0..40u32).map(|i| (0..9).map(|j| (i * i * 7 + j * (i % 5) * 31) % 150).collect()).collect();
+    let table = estimate(&texts, &names, 3).unwrap().table;
+    // Some classes without a name, some that the table does not know.
+    let of = |i: usize| match i % 50 {
+        17 => String::new(),
+        18 => format!("x{i}"),
+        _ => names[i].clone(),
+    };
+    let classes: Vec<String> = (0..150).map(of).collect();
+    let ngram = Ngram::new(&table, &classes, Foreign::Ignore).unwrap();
+    assert!(ngram.states() > 100 && ngram.foreign() == 6);
+    (0..ngram.states() as u32).for_each(|state| row_is_steps(&ngram, state, 150, &[17, 67, 117]));
+}
