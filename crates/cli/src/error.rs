@@ -12,6 +12,9 @@ pub enum Error {
     /// The loss.
     #[error(transparent)]
     Loss(#[from] rnnt_loss::Error),
+    /// An n-gram.
+    #[error(transparent)]
+    Ngram(#[from] decoding::ngram::Error),
     /// A folder of golden cases.
     #[error(transparent)]
     Verify(crate::verify::VerifyError),

@@ -7,6 +7,7 @@ mod bench;
 mod error;
 mod evaluate;
 mod info;
+mod lm;
 mod out;
 mod outputs;
 mod report;
@@ -39,6 +40,8 @@ enum Command {
     Transcribe(transcribe::Arguments),
     /// When each word of a manifest was said: CTM and JSON
     Align(align::Arguments),
+    /// Estimates a small n-gram language model (ARPA) from texts
+    Lm(lm::Arguments),
     /// Checks golden vectors of independent programs; exit status 1 if any fails
     Verify {
         /// Folder with NAME.json and NAME.safetensors
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         Command::Evaluate(arguments) => evaluate::run(&arguments),
         Command::Transcribe(arguments) => transcribe::run(&arguments),
         Command::Align(arguments) => align::run(&arguments),
+        Command::Lm(arguments) => lm::run(&arguments),
         Command::Verify { dir } => {
             let passed = verify::run(&dir)?;
             Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -1,18 +1,19 @@
-//! What language models and lists of phrases are to a search.
+//! What scores labels one after another without looking at the audio.
 use std::sync::Arc;
 
 /// A deterministic automaton over class ids: an n-gram, a list of phrases.
+///
+/// States are numbers, so that hypotheses carry and compare them cheaply. Equal states have equal futures. Every method is total: a
+/// class without a name (a blank) or beyond the vocabulary scores 0 and stays in its state, and a number that is no state of
+/// the automaton counts as the state after nothing that it knows.
 pub trait Automaton: Send + Sync + std::fmt::Debug {
     /// State before any label.
     fn start(&self) -> u32;
-
     /// Score (natural logarithm) of a class in a state, and the state after it.
     fn step(&self, state: u32, class: u32) -> (f32, u32);
-
-    /// `scores[class] += weight · score` for every class that is a label of the automaton's vocabulary (others such as the blank stay
-    /// as they are).
+    /// `scores[class] += weight · score` for every class that is a label of the automaton's vocabulary (others such as the blank
+    /// stay as they are).
     fn add_scores(&self, state: u32, weight: f32, scores: &mut [f32]);
-
     /// Score of ending in a state (`</s>` of an n-gram; what an unfinished phrase gives back).
     fn finish(&self, state: u32) -> f32;
 }
@@ -24,4 +25,33 @@ pub struct Fusion {
     pub automaton: Arc<dyn Automaton>,
     /// What its scores are multiplied by.
     pub weight: f32,
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// The sum of a path from start to end, and its last state.
+    pub fn path(automaton: &dyn Automaton, classes: &[u32]) -> (f32, u32) {
+        let step = |(sum, state), &class| {
+            let (score, next) = automaton.step(state, class);
+            (sum + score, next)
+        };
+        classes.iter().fold((0.0, automaton.start()), step)
+    }
+
+    /// A row of scores is that of the steps, bit by bit.
+    pub fn row_is_steps(automaton: &dyn Automaton, state: u32, classes: usize, nameless: &[u32]) {
+        let before: Vec<f32> = (0..classes).map(|class| class as f32 / 7.0 - 1.0).collect();
+        let mut after = before.clone();
+        automaton.add_scores(state, 0.7, &mut after);
+        for class in 0..classes as u32 {
+            let (score, _) = automaton.step(state, class);
+            let wanted = match nameless.contains(&class) {
+                true => before[class as usize],
+                false => before[class as usize] + 0.7 * score,
+            };
+            assert_eq!(after[class as usize].to_bits(), wanted.to_bits(), "state {state}, class {class}");
+        }
+    }
 }

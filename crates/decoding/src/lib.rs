@@ -6,10 +6,13 @@
 //!
 //! [`greedy()`] takes the best class at each site, an utterance at a time: the definition. [`GreedySearch`] does the same for batches
 //! and for [`Stream`]s that arrive chunk by chunk.
+//!
+//! What scores labels beside the model is an [`Automaton`]: an n-gram ([`mod@ngram`]) or a list of phrases ([`Boost`]).
 #![warn(missing_docs)]
 
 mod affine;
 mod automaton;
+mod boost;
 mod confidence;
 mod error;
 mod factored;
@@ -17,6 +20,7 @@ mod greedy;
 mod hypotheses;
 mod joint;
 mod model;
+pub mod ngram;
 mod pick;
 mod plain;
 mod predictor;
@@ -24,8 +28,14 @@ mod rules;
 mod scratch;
 mod states;
 
+// Damaged files, for what reads them.
+#[cfg(test)]
+#[path = "../../speech/tests/suite/mutants.rs"]
+mod mutants;
+
 pub use affine::Affine;
 pub use automaton::{Automaton, Fusion};
+pub use boost::{Boost, Phrase, PhraseError, read_phrases};
 pub use confidence::{Aggregate, Confidence, Measure};
 pub use error::{Error, Result};
 pub use factored::factor_blank;

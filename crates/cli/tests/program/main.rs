@@ -6,6 +6,7 @@ mod commands;
 mod hostile;
 mod kill_and_resume;
 mod listening;
+mod lm;
 #[path = "../../../speech/tests/suite/mutants.rs"]
 mod mutants;
 mod sizes;

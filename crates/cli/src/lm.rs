@@ -1,0 +1,186 @@
+//! `panda lm TEXT...`
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use decoding::ngram::{DiscountKind, Discounts, Foreign, Ngram, Perplexity, estimate};
+use speech::{Tokenizer, TokenizerKind, Utterance};
+use training::Checkpoint;
+
+use crate::{error::Result, out::say, outputs};
+
+/// What unknown words and tokens are called.
+const UNKNOWN: &str = "<unk>";
+
+/// Arguments of `panda lm`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// JSONL manifests (*.jsonl, *.json), or text files with a sentence a line
+    #[arg(required = true)]
+    text: Vec<PathBuf>,
+    /// The ARPA file to write
+    #[arg(short, long)]
+    output: PathBuf,
+    /// Words of the longest n-grams
+    #[arg(long, default_value_t = 3)]
+    order: usize,
+    /// `words`, or a checkpoint, whose tokens the n-grams are then made of
+    #[arg(long, default_value = "words")]
+    tokens: PathBuf,
+    /// Another text, whose perplexity and unknown words are told
+    #[arg(long)]
+    test: Option<PathBuf>,
+}
+
+/// Estimates an n-gram and says how well it foresees its own text, and another one.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let checkpoint = Some(&arguments.tokens).filter(|tokens| *tokens != Path::new("words"));
+    let texts = arguments.text.iter().map(|path| Text::read(path)).collect::<Result<Vec<_>>>()?;
+    let test = arguments.test.as_ref().map(|path| Text::read(path)).transpose()?;
+    let inputs: Vec<&PathBuf> = arguments.text.iter().chain(checkpoint).chain(&arguments.test).collect();
+    let utterances: Vec<Utterance> =
+        texts.iter().chain(&test).flat_map(|text| text.utterances.iter().cloned()).collect();
+    let [output] = outputs::open([&Some(arguments.output.clone())], &inputs, &utterances)?;
+
+    let units = match checkpoint {
+        Some(path) => Units::of(Checkpoint::read(path)?.tokenizer(path)?),
+        None => Units::words(&texts),
+    };
+    let sentences = units.encode(texts.iter().flat_map(|text| &text.sentences))?;
+    let found = estimate(&sentences, &units.names, arguments.order)?;
+    let standard = output.as_ref().is_some_and(training::files::Output::is_standard);
+    output.map_or(Ok(()), |output| output.write(found.table.write().as_bytes()))?;
+    if standard {
+        return Ok(ExitCode::SUCCESS);
+    }
+    for ((k, count), discounts) in (1..).zip(found.table.counts()).zip(&found.discounts) {
+        say!("{k}-grams {count:>9}  discounts {}", tell(discounts))?;
+    }
+    let ngram = Ngram::new(&found.table, &units.names, Foreign::Ignore)?;
+    let measure = |sentences: &[Vec<u32>]| ngram.perplexity(sentences.iter().map(Vec::as_slice));
+    let unit = if checkpoint.is_some() { "tokens" } else { "words" };
+    say!("{}", line("the text itself", unit, &measure(&sentences)))?;
+    if let (Some(path), Some(test)) = (&arguments.test, &test) {
+        let sentences = units.encode(&test.sentences)?;
+        say!("{}", line(&path.display().to_string(), unit, &measure(&sentences)))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn tell(discounts: &Discounts) -> String {
+    let [one, two, more] = discounts.values;
+    match discounts.kind {
+        DiscountKind::Modified => format!("{one:.3} {two:.3} {more:.3}"),
+        DiscountKind::Absolute => format!("{one:.3} for all counts: too few n-grams for three"),
+        _ => format!("{one:.3} for all counts: too few n-grams for any estimate"),
+    }
+}
+
+fn line(name: &str, unit: &str, of: &Perplexity) -> String {
+    format!(
+        "{name}: perplexity {:.3} of {} {unit} and {} ends; {:.2} % unknown ({} of {})",
+        of.value(),
+        of.tokens - of.unknown,
+        of.texts,
+        100.0 * of.unknown_rate(),
+        of.unknown,
+        of.tokens
+    )
+}
+
+/// The sentences of a file; those without a word are passed over.
+struct Text {
+    sentences: Vec<String>,
+    /// Of a manifest.
+    utterances: Vec<Utterance>,
+}
+
+impl Text {
+    fn read(path: &Path) -> Result<Self> {
+        let manifest = path.extension().is_some_and(|extension| extension == "jsonl" || extension == "json");
+        let utterances = if manifest { speech::read_manifest(path)? } else { Vec::new() };
+        let lines = match manifest {
+            true => utterances.iter().map(|utterance| utterance.text.clone()).collect(),
+            false => plain(path)?,
+        };
+        let sentences = lines.into_iter().filter(|line| line.split_whitespace().next().is_some()).collect();
+        Ok(Self { sentences, utterances })
+    }
+}
+
+/// The lines of a text file.
+fn plain(path: &Path) -> Result<Vec<String>> {
+    let bytes = std::fs::read(path).map_err(|source| speech::Error::Io { path: path.into(), source })?;
+    let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&bytes);
+    let decode = |(number, line): (usize, &[u8])| {
+        let wrong = |_| speech::Error::Format {
+            path: path.into(),
+            expected: "text in UTF-8",
+            found: format!("other bytes in line {number}"),
+        };
+        Ok(std::str::from_utf8(line).map_err(wrong)?.to_owned())
+    };
+    (1..).zip(bytes.split(|&byte| byte == b'\n')).map(decode).collect()
+}
+
+/// What n-grams are made of.
+struct Units {
+    /// The tokenizer's tokens, or sorted words; `<unk>` is one of them.
+    names: Vec<String>,
+    /// Its id.
+    unknown: u32,
+    /// None for words.
+    tokenizer: Option<Tokenizer>,
+}
+
+impl Units {
+    fn new(mut names: Vec<String>, tokenizer: Option<Tokenizer>) -> Self {
+        let unknown = names.iter().position(|name| name == UNKNOWN).unwrap_or(names.len());
+        if unknown == names.len() {
+            names.push(UNKNOWN.into());
+        }
+        Self { names, unknown: unknown as u32, tokenizer }
+    }
+
+    fn of(tokenizer: Tokenizer) -> Self {
+        Self::new(tokenizer.tokens().to_vec(), Some(tokenizer))
+    }
+
+    fn words(texts: &[Text]) -> Self {
+        let sentences = texts.iter().flat_map(|text| &text.sentences);
+        let words: BTreeSet<&str> = sentences.flat_map(|sentence| sentence.split_whitespace()).collect();
+        // Where the text has it, it comes last too: the others stay sorted.
+        let names = words.into_iter().filter(|word| *word != UNKNOWN).map(String::from).collect();
+        Self::new(names, None)
+    }
+
+    fn encode<'a>(&self, sentences: impl IntoIterator<Item = &'a String>) -> Result<Vec<Vec<u32>>> {
+        sentences.into_iter().map(|sentence| self.ids(sentence)).collect()
+    }
+
+    /// Tokens of a sentence; what the tokenizer does not know is [`UNKNOWN`], character by character or word by word, as its tokens are.
+    fn ids(&self, sentence: &str) -> Result<Vec<u32>> {
+        let Some(tokenizer) = &self.tokenizer else {
+            let words = &self.names[..self.unknown as usize];
+            let id = |word: &str| words.binary_search_by(|name| name.as_str().cmp(word)).map(|at| at as u32);
+            return Ok(sentence.split_whitespace().map(|word| id(word).unwrap_or(self.unknown)).collect());
+        };
+        match tokenizer.encode(sentence) {
+            Err(speech::Error::UnknownSymbol { .. }) => {}
+            found => return Ok(found?),
+        }
+        let words: Vec<&str> = sentence.split_whitespace().collect();
+        if tokenizer.kind() == TokenizerKind::Characters {
+            let id = |c: char| self.names.iter().position(|name| name.chars().eq([c])).map(|at| at as u32);
+            return Ok(words.join(" ").chars().map(|c| id(c).unwrap_or(self.unknown)).collect());
+        }
+        let mut ids = Vec::new();
+        for word in words {
+            match tokenizer.encode(word) {
+                Err(speech::Error::UnknownSymbol { .. }) => ids.push(self.unknown),
+                found => ids.extend(found?),
+            }
+        }
+        Ok(ids)
+    }
+}

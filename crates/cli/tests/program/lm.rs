@@ -1,0 +1,108 @@
+//! `panda lm`: n-grams of texts and manifests.
+use std::fs;
+use std::path::Path;
+
+use super::toy::{Toy, leftovers};
+use super::{finish, panda};
+
+#[test]
+fn an_n_gram_of_words() {
+    let toy = Toy::new();
+    let folder = toy.path("");
+    toy.write("more.txt", "low high\n\n  high \r\n");
+    toy.write("test.txt", "low high\nlow noise\n");
+    let arguments = ["lm", "train.jsonl", "more.txt", "-o", "lm.arpa", "--order", "2", "--test", "test.txt"];
+    let (code, out, err) = finish(panda(&folder, &arguments));
+    assert_eq!(code, Some(0), "{err}");
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines.len(), 4, "{out}");
+    // low, middle, high, and <s>, </s>, <unk>.
+    assert!(lines[0].starts_with("1-grams         6  discounts "), "{out}");
+    assert!(lines[1].starts_with("2-grams "), "{out}");
+    assert!(lines[2].starts_with("the text itself: perplexity "), "{out}");
+    assert!(lines[2].ends_with(" of 17 words and 8 ends; 0.00 % unknown (0 of 17)"), "{out}");
+    assert!(lines[3].ends_with(" of 3 words and 2 ends; 25.00 % unknown (1 of 4)"), "{out}");
+    let arpa = fs::read_to_string(toy.path("lm.arpa")).unwrap();
+    assert!(arpa.starts_with("\\data\\\nngram 1=6\nngram 2=") && arpa.contains("\t<s> high\n"), "{arpa}");
+
+    // To standard output goes the file and nothing else, the same each time.
+    let arguments = ["lm", "train.jsonl", "more.txt", "-o", "/dev/stdout", "--order", "2"];
+    if cfg!(unix) {
+        assert_eq!(finish(panda(&folder, &arguments)), (Some(0), arpa, String::new()));
+    }
+    assert_eq!(leftovers(&folder), [] as [std::path::PathBuf; 0]);
+}
+
+#[test]
+fn an_n_gram_of_a_model_s_tokens() {
+    let toy = Toy::new();
+    let folder = toy.path("");
+    toy.recipe(&[("epochs = 3", "epochs = 1"), ("kind = \"words\"", "kind = \"characters\"")]);
+    let (code, _, err) = finish(panda(&folder, &["train", "recipe.toml", "--run", "run"]));
+    assert_eq!(code, Some(0), "{err}");
+    toy.write("test.txt", "low zig\n");
+    let checkpoint = "run/last.safetensors";
+    let arguments = ["lm", "train.jsonl", "-o", "lm.arpa", "--tokens", checkpoint, "--test", "test.txt"];
+    let (code, out, err) = finish(panda(&folder, &arguments));
+    assert_eq!(code, Some(0), "{err}");
+    assert!(
+        out.lines().last().unwrap().ends_with(" of 6 tokens and 1 ends; 14.29 % unknown (1 of 7)"),
+        "{out}"
+    );
+    let arpa = fs::read_to_string(toy.path("lm.arpa")).unwrap();
+    assert!(arpa.contains("\tw <space> "), "{arpa}");
+    let before = fs::read(toy.path(checkpoint)).unwrap();
+    let (code, _, err) =
+        finish(panda(&folder, &["lm", "train.jsonl", "-o", checkpoint, "--tokens", checkpoint]));
+    assert!(code == Some(2) && err.contains("expected another file"), "{err}");
+    assert_eq!(fs::read(toy.path(checkpoint)).unwrap(), before);
+}
+
+#[test]
+fn mistakes_are_named() {
+    let toy = Toy::new();
+    let folder = toy.path("");
+    toy.write("empty.txt", " \n\n");
+    toy.write("mark.txt", "a <s> b\n");
+    fs::write(toy.path("latin.txt"), b"a\nb\xe9\n").unwrap();
+    for (arguments, part) in [
+        (&["empty.txt"][..], "text: expected at least one token, found none"),
+        (&["mark.txt"], "expected no name of the n-gram's own, found `<s>`"),
+        (&["latin.txt"], "latin.txt: expected text in UTF-8, found other bytes in line 2"),
+        (&["none.txt"], "none.txt: cannot be read"),
+        (&["none.jsonl"], "none.jsonl"),
+        (&["train.jsonl", "--order", "0"], "order: expected 1 to 16, found 0"),
+        (&["train.jsonl", "--tokens", "none.safetensors"], "none.safetensors"),
+        (&["train.jsonl", "--tokens", "train.jsonl"], "a whole safetensors file"),
+    ] {
+        let arguments: Vec<&str> = ["lm", "-o", "lm.arpa"].iter().chain(arguments).copied().collect();
+        let (code, _, err) = finish(panda(&folder, &arguments));
+        assert_eq!(code, Some(2), "{arguments:?}");
+        assert!(err.starts_with("error: ") && err.contains(part), "{arguments:?}: {err}");
+    }
+    assert!(!toy.path("lm.arpa").exists());
+    let (code, _, err) = finish(panda(&folder, &["lm", "train.jsonl", "-o", "./train.jsonl"]));
+    assert!(code == Some(2) && err.contains("expected another file"), "{err}");
+}
+
+/// Discounts, counts and perplexities are those of a program of its own that follows the definition (pure Python, `f64`), and the
+/// perplexities are those that kenlm 0.3.0 finds for the file.
+#[test]
+fn numbers_of_other_programs() {
+    let an4 = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/an4");
+    if !an4.exists() {
+        assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{} is missing", an4.display());
+        println!("skipped: {} is missing", an4.display());
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let [train, test] = ["train.jsonl", "test.jsonl"].map(|name| an4.join(name).display().to_string());
+    let (code, out, err) = finish(panda(folder.path(), &["lm", &train, "-o", "lm.arpa", "--test", &test]));
+    assert_eq!(code, Some(0), "{err}");
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines[0], "1-grams       102  discounts 0.647 0.922 1.447");
+    assert_eq!(lines[1], "2-grams      1174  discounts 0.599 0.988 1.382");
+    assert_eq!(lines[2], "3-grams      2728  discounts 0.745 1.227 1.352");
+    assert!(lines[3].contains("perplexity 7.418 of 4544 words and 796 ends; 0.00 %"), "{out}");
+    assert!(lines[4].contains("perplexity 17.083 of 771 words and 130 ends; 0.26 %"), "{out}");
+}

@@ -1,0 +1,107 @@
+//! Lists of phrases as text.
+use super::Phrase;
+use crate::ngram::brief;
+
+/// What is wrong with a phrase.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PhraseError {
+    /// A line is not UTF-8.
+    #[error("phrases, line {line}: expected UTF-8, found other bytes")]
+    Utf8 {
+        /// Line, from 1.
+        line: usize,
+    },
+    /// A phrase without tokens.
+    #[error("phrases, line {line}: expected a phrase, found none")]
+    Empty {
+        /// Line, or number of the phrase, from 1.
+        line: usize,
+    },
+    /// A text that the tokenizer does not know.
+    #[error("phrases, line {line}: expected tokens of the model: {reason}")]
+    Tokens {
+        /// Line, from 1.
+        line: usize,
+        /// The tokenizer's answer.
+        reason: String,
+    },
+    /// A token that is no label.
+    #[error("phrases, line {line}: expected labels among {classes} classes, found class {class}")]
+    Class {
+        /// Line, or number of the phrase, from 1.
+        line: usize,
+        /// Class id.
+        class: u32,
+        /// Number of classes.
+        classes: usize,
+    },
+    /// A score that is no number, not finite, or too large.
+    #[error("phrases, line {line}: expected a finite score, and a bonus between -1e9 and 1e9, found {found}")]
+    Score {
+        /// Line, or number of the phrase, from 1.
+        line: usize,
+        /// What is there.
+        found: String,
+    },
+    /// A depth scaling that is no number, not finite, or below 0.
+    #[error("depth_scaling: expected a finite number, 0 at least, found {found}")]
+    DepthScaling {
+        /// What it was.
+        found: f32,
+    },
+}
+
+/// Reads a list of phrases: one a line, then perhaps a tab and its score, which is `score` otherwise.
+///
+/// Blank lines are passed over, so are those that begin with `#`; the phrase itself may have any white space but tabs. `encode` makes
+/// tokens of a phrase, or says why it cannot.
+///
+/// # Errors
+/// [`PhraseError::Utf8`], [`PhraseError::Empty`] for a score without a phrase or a phrase without tokens, [`PhraseError::Tokens`],
+/// [`PhraseError::Score`] for a score that is not finite; each with its line.
+///
+/// ```
+/// let encode = |text: &str| Ok(text.bytes().map(u32::from).collect());
+/// let phrases = decoding::read_phrases(b"# names\nab\t2.5\nc\n", 1.0, encode)?;
+/// assert_eq!((phrases[0].score, &phrases[1].tokens[..]), (2.5, &[99][..]));
+/// # Ok::<(), decoding::PhraseError>(())
+/// ```
+pub fn read_phrases(
+    bytes: &[u8],
+    score: f32,
+    mut encode: impl FnMut(&str) -> Result<Vec<u32>, String>,
+) -> Result<Vec<Phrase>, PhraseError> {
+    let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
+    let mut phrases = Vec::new();
+    for (line, text) in (1..).zip(bytes.split(|&byte| byte == b'\n')) {
+        let text = std::str::from_utf8(text).map_err(|_| PhraseError::Utf8 { line })?;
+        if text.trim().is_empty() && !text.contains('\t') || text.starts_with('#') {
+            continue;
+        }
+        let (phrase, own) = match text.split_once('\t') {
+            Some((phrase, own)) => (phrase.trim(), Some(own.trim())),
+            None => (text.trim(), None),
+        };
+        if phrase.is_empty() {
+            return Err(PhraseError::Empty { line });
+        }
+        let wrong = |found| PhraseError::Score { line, found };
+        let score = match own {
+            None => score,
+            Some(own) => own.parse().map_err(|_| wrong(brief(own)))?,
+        };
+        if !score.is_finite() {
+            return Err(wrong(score.to_string()));
+        }
+        let tokens = encode(phrase).map_err(|reason| PhraseError::Tokens { line, reason })?;
+        if tokens.is_empty() {
+            return Err(PhraseError::Empty { line });
+        }
+        phrases.push(Phrase { tokens, score });
+    }
+    Ok(phrases)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,56 @@
+//! How classes are called in ARPA files.
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use super::{Error, Result};
+
+/// Begins a sentence; has no probability of its own.
+pub(super) const BEGIN: &str = "<s>";
+/// Ends a sentence.
+pub(super) const END: &str = "</s>";
+/// Stands for every word that is not there.
+pub(super) const UNKNOWN: &str = "<unk>";
+
+/// A token's name as an ARPA file writes it: without white space.
+///
+/// A space is `<space>`, another ASCII character that is blank or for control is `<U+0009>` and so on; all others stay.
+///
+/// ```
+/// assert_eq!(decoding::ngram::written(" "), "<space>");
+/// assert_eq!(decoding::ngram::written("▁cat"), "▁cat");
+/// ```
+pub fn written(name: &str) -> Cow<'_, str> {
+    let blank = |c: char| c == ' ' || c.is_ascii_control();
+    if !name.contains(blank) {
+        return name.into();
+    }
+    let mut text = String::new();
+    for c in name.chars() {
+        match c {
+            ' ' => text += "<space>",
+            c if blank(c) => text += &format!("<U+{:04X}>", u32::from(c)),
+            c => text.push(c),
+        }
+    }
+    text.into()
+}
+
+/// Class ids by written name; classes without a name have none.
+pub(super) fn ids<S: AsRef<str>>(names: &[S]) -> Result<HashMap<Cow<'_, str>, u32>> {
+    let mut ids = HashMap::new();
+    for (class, name) in names.iter().enumerate() {
+        let name = written(name.as_ref());
+        if name.is_empty() {
+            continue;
+        }
+        let wrong = |expected| Err(Error::Name { class, expected, name: name.to_string() });
+        if name == BEGIN || name == END {
+            return wrong("no name of the n-gram's own");
+        }
+        if ids.contains_key(&name) {
+            return wrong("a name of its own");
+        }
+        ids.insert(name, class as u32);
+    }
+    Ok(ids)
+}

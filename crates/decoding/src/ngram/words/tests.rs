@@ -1,0 +1,167 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::automaton::tests::{path, row_is_steps};
+use crate::ngram::estimate;
+
+/// Words that begin one another, and some that tokens cannot spell.
+const WORDS: [&str; 8] = ["a", "ab", "abc", "b", "bca", "cab", "caba", "xyz"];
+/// Pieces; class 2 is the blank, the last but one is the mark alone.
+const PIECES: [&str; 10] = ["▁a", "▁b", "", "▁ca", "a", "b", "c", "bc", "▁", "▁ab"];
+const CHARACTERS: [&str; 5] = ["a", "b", " ", "c", ""];
+
+fn table(texts: &[Vec<u32>], order: usize) -> Table {
+    estimate(texts, &WORDS, order).unwrap().table
+}
+
+/// All words, so that the word n-gram has a class for each.
+fn plain(table: &Table) -> Ngram {
+    Ngram::new(table, &WORDS, Foreign::Reject).unwrap()
+}
+
+/// log p of a text of words by the plain n-gram, penalties included. Unknown words are class 8, beyond the names: `<unk>`.
+fn by_words(ngram: &Ngram, text: &str, penalty: f32) -> f32 {
+    let mut state = ngram.start();
+    let mut sum = 0.0;
+    for word in text.split_whitespace() {
+        // What tokens cannot spell is not in the lexicon.
+        let known = WORDS[..7].iter().position(|other| *other == word);
+        let (score, next) = match known {
+            Some(at) => ngram.step(state, at as u32),
+            None => ngram.follow_unknown(state),
+        };
+        sum += score;
+        sum += if known.is_none() { penalty * word.chars().count() as f32 } else { 0.0 };
+        state = next;
+    }
+    sum + ngram.finish(state)
+}
+
+/// The text of a path.
+fn text(names: &[&str], classes: &[u32]) -> String {
+    classes.iter().map(|&class| names[class as usize].replace(MARK, " ")).collect()
+}
+
+fn check(names: &[&str], texts: &[Vec<u32>], order: usize, classes: &[u32], options: WordOptions) {
+    let table = table(texts, order);
+    let words = WordNgram::new(&table, names, options).unwrap();
+    assert_eq!(words.words(), 7);
+    let (sum, state) = path(&words, classes);
+    let text = text(names, classes);
+    let wanted = by_words(&plain(&table), &text, options.unknown_character);
+    let found = sum + words.finish(state);
+    assert!((found - wanted).abs() <= 2e-5 * (1.0 + wanted.abs()), "`{text}`: {found} {wanted}");
+    let nameless: Vec<u32> =
+        (0..names.len() as u32).filter(|&class| names[class as usize].is_empty()).collect();
+    let mut state = words.start();
+    for &class in classes {
+        row_is_steps(&words, state, names.len(), &nameless);
+        state = words.step(state, class).1;
+    }
+    row_is_steps(&words, state, names.len(), &nameless);
+    row_is_steps(&words, u32::MAX, names.len(), &nameless);
+}
+
+fn texts() -> impl Strategy<Value = Vec<Vec<u32>>> {
+    prop::collection::vec(prop::collection::vec(0u32..8, 1..6), 1..8)
+}
+
+proptest! {
+    #[test]
+    fn the_sum_is_that_of_the_words(
+        texts in texts(),
+        order in 1usize..4,
+        pieces in prop::collection::vec(0u32..10, 0..14),
+        characters in prop::collection::vec(0u32..5, 0..14),
+        exact in 0usize..5,
+        penalty in -2..1i32,
+    ) {
+        let options = WordOptions { unknown_character: penalty as f32, exact, ..Default::default() };
+        // A mark alone, or within nothing, begins a word without letters, which text cannot show.
+        let lone = |at: usize| {
+            PIECES[pieces[at] as usize] == "▁"
+                && pieces[at + 1..]
+                    .iter()
+                    .find(|&&class| class != 2)
+                    .is_none_or(|&class| PIECES[class as usize].starts_with(MARK))
+        };
+        if !(0..pieces.len()).any(lone) {
+            check(&PIECES, &texts, order, &pieces, options);
+        }
+        check(&CHARACTERS, &texts, order, &characters, options);
+    }
+
+    #[test]
+    fn kept_pairs_give_the_scores_of_computed_ones(
+        texts in texts(),
+        pieces in prop::collection::vec(0u32..10, 0..14),
+    ) {
+        let table = table(&texts, 3);
+        let computed = WordNgram::new(&table, &PIECES, WordOptions::default()).unwrap();
+        let mut kept = WordNgram::new(&table, &PIECES, WordOptions::default()).unwrap();
+        let mut full = WordNgram::new(&table, &PIECES, WordOptions::default()).unwrap();
+        let nodes = kept.nodes.len() as u32 + 1;
+        kept.pairs = Pairs::kept(nodes, computed.ngram.states() as u32, 1000);
+        full.pairs = Pairs::kept(nodes, computed.ngram.states() as u32, 0);
+        let total = |words: &WordNgram| {
+            let (sum, state) = path(words, &pieces);
+            sum + words.finish(state)
+        };
+        prop_assert_eq!(total(&computed).to_bits(), total(&kept).to_bits());
+        prop_assert_eq!(kept.forgotten(), 0);
+        prop_assert!(total(&full).is_finite());
+        prop_assert!(full.forgotten() > 0);
+    }
+}
+
+#[test]
+fn threads_see_the_same() {
+    let table = table(&[vec![0, 1, 2, 3, 4], vec![5, 6, 0], vec![2, 2, 3]], 3);
+    let mut words = WordNgram::new(&table, &PIECES, WordOptions::default()).unwrap();
+    let paths: Vec<Vec<u32>> =
+        (0..64u32).map(|i| (0..12).map(|j| (i * 7 + j * j * (i + 3)) % 10).collect()).collect();
+    let total = |words: &WordNgram, classes: &[u32]| {
+        let (sum, state) = path(words, classes);
+        (sum + words.finish(state)).to_bits()
+    };
+    let wanted: Vec<u32> = paths.iter().map(|classes| total(&words, classes)).collect();
+    words.pairs = Pairs::kept(words.nodes.len() as u32 + 1, words.ngram.states() as u32, 1 << 20);
+    std::thread::scope(|scope| {
+        for shift in 0..4 {
+            let (words, paths, wanted) = (&words, &paths, &wanted);
+            scope.spawn(move || {
+                for i in 0..64 {
+                    let at = (i + shift * 16) % 64;
+                    assert_eq!(total(words, &paths[at]), wanted[at]);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_beginning_promises_its_best_word() {
+    let text = "\\data\\\nngram 1=4\n\\1-grams:\n-0.5 ab\n-0.25 ac\n-0.75 b\n-0.6 </s>\n\\end\\";
+    let table = Table::read(text.as_bytes()).unwrap();
+    let words = WordNgram::new(&table, &["a", "b", "c", " "], WordOptions::default()).unwrap();
+    let log = |log10: f32| log10 * 10f32.ln();
+    let (a, within) = words.step(words.start(), 0);
+    let (b, ab) = words.step(within, 1);
+    let (space, _) = words.step(ab, 3);
+    assert!((a - log(-0.25)).abs() < 1e-6 && (b - log(-0.25)).abs() < 1e-6 && space.abs() < 1e-6);
+    // Without `<unk>` an unknown word has 10^-100.
+    let (left, _) = words.step(within, 0);
+    assert!((left - log(-100.0 + 0.25)).abs() < 1e-4, "{left}");
+}
+
+#[test]
+fn mistakes_are_named() {
+    let table = table(&[vec![0, 1]], 2);
+    let error = |names: &[&str]| WordNgram::new(&table, names, WordOptions::default()).unwrap_err();
+    assert_eq!(error(&["a", "b"]), Error::NoBoundary);
+    assert_eq!(error(&["▁q", "q"]), Error::NoToken { found: 11 });
+    assert!(matches!(error(&["a", "a", " "]), Error::Name { class: 1, .. }));
+    let options = WordOptions { unknown_character: f32::NAN, ..Default::default() };
+    let found = WordNgram::new(&table, &CHARACTERS, options).unwrap_err();
+    assert!(matches!(found, Error::Option { option: "unknown_character", .. }));
+}
