@@ -10,6 +10,7 @@
 
 mod affine;
 mod automaton;
+mod beam;
 mod confidence;
 mod error;
 mod factored;
@@ -26,6 +27,7 @@ mod states;
 
 pub use affine::Affine;
 pub use automaton::{Automaton, Fusion};
+pub use beam::{Beam, BeamKind, BeamSearch, BeamStream, NBest, Ranked};
 pub use confidence::{Aggregate, Confidence, Measure};
 pub use error::{Error, Result};
 pub use factored::factor_blank;

@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use decoding::{
-    Automaton, Confidence, Description, Fusion, Greedy, GreedySearch, Hypotheses, Measure, Model, Stream, frame_looping,
+    Automaton, Beam, BeamSearch, Confidence, Description, Fusion, Greedy, GreedySearch, Hypotheses, Measure, Model, Stream, frame_looping,
     greedy, unpadded,
 };
 use safetensors::SafeTensors;
@@ -79,7 +79,7 @@ fn every_case_agrees() {
         eprintln!("skipped: no ../shared/golden/decoding");
         return;
     };
-    let mut count = 0;
+    let (mut count, mut beams) = (0, 0);
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_none_or(|e| e != "json") || path.file_stem().unwrap() == "suite" {
@@ -179,10 +179,38 @@ fn every_case_agrees() {
                         }
                     }
                 }
+                "modified_beam" => {
+                    let number = |key: &str| decode[key].as_f64().unwrap() as f32;
+                    let width = decode["beam"].as_u64().unwrap() as usize;
+                    let options = Beam {
+                        width,
+                        nbest: width,
+                        blank_penalty: number("blank_penalty"),
+                        temperature: number("temperature"),
+                        ..Beam::default()
+                    };
+                    let mut search = BeamSearch::new(model.clone(), options).unwrap();
+                    let found = search.decode(&frames).unwrap();
+                    for (b, expected) in decode["utterances"].as_array().unwrap().iter().enumerate() {
+                        let (found, expected) = (&found[b].hypotheses, expected.as_array().unwrap());
+                        assert_eq!(found.len(), expected.len(), "{what} utterance {b}");
+                        for (place, (found, expected)) in found.iter().zip(expected).enumerate() {
+                            let what = format!("{what} utterance {b} hypothesis {place}");
+                            let of = |f: &dyn Fn(&decoding::Emitted) -> f64| -> Vec<f64> {
+                                found.labels.iter().map(f).collect()
+                            };
+                            close(&what, &of(&|l| f64::from(l.label)), &numbers(&expected["tokens"]), 0.0);
+                            close(&what, &of(&|l| l.frame as f64), &numbers(&expected["timestamps"]), 0.0);
+                            close(&what, &[found.log_prob], &[expected["log_prob"].as_f64().unwrap()], 1e-3);
+                            close(&what, &[found.score], &[expected["norm_score"].as_f64().unwrap()], 1e-4);
+                        }
+                    }
+                    beams += 1;
+                }
                 _ => continue,
             }
             count += 1;
         }
     }
-    assert!(count > 40, "{count}");
+    assert!(count > 40 && beams >= 6, "{count} {beams}");
 }
