@@ -245,8 +245,8 @@ impl BeamSearch {
         while streams.len() < frames.len() {
             streams.push(BeamStream::new(&self.model, &self.options.fusion));
         }
-        let mut of_batch: Vec<&BeamStream> = streams.iter().take(frames.len()).collect();
-        let outcome = self.run(&mut of_batch, frames, self.options.end_scores);
+        let of_batch: Vec<&BeamStream> = streams.iter().take(frames.len()).collect();
+        let outcome = self.run(&of_batch, frames, self.options.end_scores);
         self.spare = streams;
         outcome.map(|()| &self.found[..])
     }

@@ -18,7 +18,6 @@ pub(super) struct Limits {
 /// A way from a hypothesis to one that is a few labels longer.
 struct Way {
     lane: usize,
-    from: usize,
     to: usize,
     missing: usize,
     /// Log-probability of going there on the frame.
@@ -100,15 +99,9 @@ impl Work {
                 for (to, hyp) in lane.hyps.iter().enumerate() {
                     let Some(prefix) = above(lane, hyp.node, missing) else { continue };
                     let same = |other: &Hyp| lane.tree.same(other.node, prefix);
-                    if let Some(from) = lane.hyps.iter().position(same) {
-                        ways.push(Way {
-                            lane: at,
-                            from,
-                            to,
-                            missing,
-                            log_prob: lane.hyps[from].log_prob,
-                            at: from,
-                        });
+                    if let Some(at_first) = lane.hyps.iter().position(same) {
+                        let log_prob = lane.hyps[at_first].log_prob;
+                        ways.push(Way { lane: at, to, missing, log_prob, at: at_first });
                     }
                 }
             }

@@ -42,7 +42,7 @@ impl Ranked {
 /// `log p / (labels + context)`, or `log p`.
 pub(super) fn score(hyp: &Hyp, lane: &Lane, (model, options): (&Model, &Beam)) -> f64 {
     match options.normalise {
-        true => hyp.log_prob / (lane.tree.sequence(hyp.node).len + model.predictor().context()) as f64,
+        true => hyp.log_prob / (lane.tree.sequence(hyp.node).len as f64 + model.predictor().context() as f64),
         false => hyp.log_prob,
     }
 }

@@ -26,7 +26,7 @@ pub(super) struct Sequence {
 impl Sequence {
     pub fn then(self, label: u32) -> Self {
         let mixed = (self.hash ^ u64::from(label)).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        Self { len: self.len + 1, hash: mixed ^ (mixed >> 29) }
+        Self { len: self.len.saturating_add(1), hash: mixed ^ (mixed >> 29) }
     }
 }
 

@@ -1,3 +1,4 @@
 //! Decoding from outside.
+mod beam;
 mod golden;
 mod table;

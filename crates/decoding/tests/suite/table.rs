@@ -4,7 +4,7 @@ use std::sync::Arc;
 use decoding::{Joint, Model, Predictor, Scratch, Sites, States};
 use rnnt_dp::Topology;
 
-/// The state is a hash of the labels so far, and the label row is that hash as a small number.
+/// The state is a hash of the labels so far, as a number that f32 holds, and the label row is that hash as a small number.
 pub struct Histories {
     pub ids: usize,
 }
@@ -21,12 +21,12 @@ impl Predictor for Histories {
         self.ids
     }
     fn start(&self) -> (States, Vec<f32>) {
-        (States::of_row(vec![1], vec![]), vec![as_row(1)])
+        (States::of_row(vec![], vec![1.0]), vec![as_row(1)])
     }
     fn step(&self, labels: &[u32], states: &mut States, out: &mut [f32], _: &mut Scratch) {
-        for ((state, &label), out) in states.labels_mut().iter_mut().zip(labels).zip(out) {
-            *state = (state.wrapping_mul(31).wrapping_add(label + 7)) % 900_001;
-            *out = as_row(*state);
+        for ((state, &label), out) in states.values_mut().iter_mut().zip(labels).zip(out) {
+            let hash = (*state as u32 * 31 + label + 7) % 900_001;
+            (*state, *out) = (hash as f32, as_row(hash));
         }
     }
 }
