@@ -26,6 +26,22 @@ pub enum Error {
         /// The argument.
         advice: &'static str,
     },
+    /// A language model that cannot be used.
+    #[error("{}: {source}", path.display())]
+    Arpa {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What is wrong with it.
+        source: decoding::ngram::Error,
+    },
+    /// A list of phrases that cannot be used.
+    #[error("{}: {source}", path.display())]
+    Phrases {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What is wrong with it.
+        source: decoding::PhraseError,
+    },
     /// Captions of several recordings in one place.
     #[error("{format}: expected one recording, or a folder by --output, found several in one stream")]
     Captions {

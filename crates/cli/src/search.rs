@@ -1,15 +1,64 @@
 //! How texts are looked for: what `evaluate` and `transcribe` have in common.
-use decoding::{Aggregate, Confidence, Greedy, Measure};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use decoding::ngram::{Foreign, Ngram, Table, WordNgram, WordOptions};
+use decoding::{
+    Aggregate, Automaton, Beam, BeamKind, Boost, Confidence, Fusion, Greedy, Measure, read_phrases,
+};
+use speech::TokenizerKind;
 use training::{Recogniser, Search};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Arguments of a search.
 #[derive(clap::Args)]
+#[command(next_help_heading = "Search")]
 pub struct SearchArguments {
-    /// Most labels that one frame may emit
+    /// Keep so many hypotheses; 1 takes the best class at each site, which is fastest
+    #[arg(long, value_name = "WIDTH", default_value_t = 1)]
+    beam: usize,
+    /// With --beam: modified (one label a frame, k2's), malsd (NeMo's batched one; knows durations), alsd, maes; malsd for models with
+    /// durations, else modified, if none is named
+    #[arg(long, value_name = "KIND")]
+    beam_search: Option<Kind>,
+    /// Most labels that one frame may emit (greedy search and malsd)
     #[arg(long, value_name = "N", default_value_t = 8)]
     max_symbols: usize,
+    /// With --beam: taken from the score of the blank, against lost words
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    blank_penalty: f32,
+    /// With --beam: what scores are divided by
+    #[arg(long, value_name = "T", default_value_t = 1.0)]
+    temperature: f32,
+    /// An n-gram language model in ARPA format, of words or of the model's tokens; `panda lm` makes one
+    #[arg(long, value_name = "ARPA")]
+    lm: Option<PathBuf>,
+    /// Its weight
+    #[arg(long, value_name = "W", default_value_t = 0.5, allow_negative_numbers = true)]
+    lm_weight: f32,
+    /// A second n-gram that is taken away: what the model has learnt from its own training texts (density ratio, LODR)
+    #[arg(long, value_name = "ARPA")]
+    minus_lm: Option<PathBuf>,
+    /// Its weight
+    #[arg(long, value_name = "W", default_value_t = 0.2, allow_negative_numbers = true)]
+    minus_lm_weight: f32,
+    /// What n-grams are made of: auto, words, tokens
+    #[arg(long, value_name = "UNITS", default_value = "auto")]
+    lm_units: Units,
+    /// Added to an unknown word for each of its characters, beside the score of `<unk>`
+    #[arg(long, value_name = "X", default_value_t = -2.0, allow_negative_numbers = true)]
+    unknown_character: f32,
+    /// Weight of the internal language model that is taken away, where the model has a factored blank
+    #[arg(long, value_name = "W", default_value_t = 0.0, allow_negative_numbers = true)]
+    internal_lm: f32,
+    /// A list of phrases that are likely here: one a line, then perhaps a tab and its score
+    #[arg(long, value_name = "FILE")]
+    phrases: Option<PathBuf>,
+    /// What each token of a phrase that has no score gets
+    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
+    phrase_score: f32,
     /// Measure of the confidences that are written: max-prob, gibbs-lin, gibbs-exp, tsallis-lin, tsallis-exp, renyi-lin, renyi-exp
     #[arg(long, value_name = "MEASURE", default_value = Measure::MaxProb.name())]
     confidence: Measure,
@@ -21,11 +70,123 @@ pub struct SearchArguments {
     word_confidence: Aggregate,
 }
 
+/// A kind of beam search.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Kind {
+    Modified,
+    Malsd,
+    Alsd,
+    Maes,
+}
+
+impl FromStr for Kind {
+    type Err = &'static str;
+
+    fn from_str(name: &str) -> std::result::Result<Self, Self::Err> {
+        match name {
+            "modified" => Ok(Kind::Modified),
+            "malsd" => Ok(Kind::Malsd),
+            "alsd" => Ok(Kind::Alsd),
+            "maes" => Ok(Kind::Maes),
+            _ => Err("expected one of modified, malsd, alsd, maes"),
+        }
+    }
+}
+
+/// What an n-gram is made of.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Units {
+    Auto,
+    Words,
+    Tokens,
+}
+
+impl FromStr for Units {
+    type Err = &'static str;
+
+    fn from_str(name: &str) -> std::result::Result<Self, Self::Err> {
+        match name {
+            "auto" => Ok(Units::Auto),
+            "words" => Ok(Units::Words),
+            "tokens" => Ok(Units::Tokens),
+            _ => Err("expected one of auto, words, tokens"),
+        }
+    }
+}
+
 impl SearchArguments {
     /// A recogniser that searches as the arguments say.
     pub fn apply(&self, recogniser: Recogniser) -> Result<Recogniser> {
+        let fusion = self.fusion(&recogniser)?;
         let confidence = Some(Confidence { measure: self.confidence, exponent: self.confidence_exponent });
-        let greedy = Greedy { max_symbols: Some(self.max_symbols), confidence, ..Greedy::default() };
-        Ok(recogniser.with_search(Search::Greedy(greedy))?.with_aggregate(self.word_confidence))
+        let search = if self.beam == 1 && self.beam_search.is_none() {
+            let (max_symbols, internal_lm) = (Some(self.max_symbols), self.internal_lm);
+            Search::Greedy(Greedy { max_symbols, confidence, fusion, internal_lm, ..Greedy::default() })
+        } else {
+            let durations = recogniser.decoder().rules().durations() > 0;
+            let kind = self.beam_search.unwrap_or(if durations { Kind::Malsd } else { Kind::Modified });
+            Search::Beam(Beam {
+                kind: match kind {
+                    Kind::Modified => BeamKind::Modified,
+                    Kind::Malsd => BeamKind::Malsd { max_symbols: self.max_symbols },
+                    Kind::Alsd => BeamKind::Alsd { max_labels: None },
+                    Kind::Maes => BeamKind::Maes { expansions: 2, beta: 2, gamma: 2.3, prefix: 1 },
+                },
+                width: self.beam,
+                blank_penalty: self.blank_penalty,
+                temperature: self.temperature,
+                fusion,
+                internal_lm: self.internal_lm,
+                ..Beam::default()
+            })
+        };
+        Ok(recogniser.with_search(search)?.with_aggregate(self.word_confidence))
     }
+
+    /// Language models and phrases.
+    fn fusion(&self, recogniser: &Recogniser) -> Result<Vec<Fusion>> {
+        let mut names = recogniser.tokenizer().tokens().to_vec();
+        let labels = names.len();
+        names.resize(recogniser.decoder().rules().classes(), String::new());
+        let mut fusion = Vec::new();
+        for (path, weight) in [(&self.lm, self.lm_weight), (&self.minus_lm, -self.minus_lm_weight)] {
+            if let Some(path) = path {
+                let automaton = self.ngram(path, &names, recogniser.tokenizer().kind())?;
+                fusion.push(Fusion { automaton, weight });
+            }
+        }
+        if let Some(path) = &self.phrases {
+            let bytes = read(path)?;
+            let encode = |text: &str| recogniser.tokenizer().encode(text).map_err(|error| error.to_string());
+            let wrong = |source| Error::Phrases { path: path.clone(), source };
+            let phrases = read_phrases(&bytes, self.phrase_score, encode).map_err(wrong)?;
+            let known: Vec<bool> = (0..names.len()).map(|class| class < labels).collect();
+            let boost = Boost::new(&phrases, &known, 1.0).map_err(wrong)?;
+            fusion.push(Fusion { automaton: Arc::new(boost), weight: 1.0 });
+        }
+        Ok(fusion)
+    }
+
+    /// An n-gram of words or of tokens: of tokens if all of its words are.
+    fn ngram(&self, path: &Path, names: &[String], kind: TokenizerKind) -> Result<Arc<dyn Automaton>> {
+        let wrong = |source| Error::Arpa { path: path.to_owned(), source };
+        let table = Table::read(&read(path)?).map_err(wrong)?;
+        let of_tokens = || Ngram::new(&table, names, Foreign::Reject).is_ok();
+        let tokens = match self.lm_units {
+            Units::Tokens => true,
+            _ if kind == TokenizerKind::Words => true,
+            Units::Words => false,
+            Units::Auto => of_tokens(),
+        };
+        if tokens {
+            return Ok(Arc::new(Ngram::new(&table, names, Foreign::Ignore).map_err(wrong)?));
+        }
+        let options = WordOptions { unknown_character: self.unknown_character, ..WordOptions::default() };
+        Ok(Arc::new(WordNgram::new(&table, names, options).map_err(wrong)?))
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    let io = |source| training::Error::Io { path: path.to_owned(), action: "read it", source };
+    Ok(std::fs::read(path).map_err(io)?)
 }

@@ -116,6 +116,28 @@ pub enum Error {
         /// The offending score.
         found: f32,
     },
+    /// A beam search that does not know what the classes of a model mean, or cannot do what was asked for.
+    #[error("kind: {search} beam search knows no {found}")]
+    Search {
+        /// The search.
+        search: &'static str,
+        /// What it does not know.
+        found: &'static str,
+    },
+    /// Language models, lists and the internal language model add NaN or +inf to a label.
+    #[error("fused score of class {class}: expected a number below +inf, found {found}", found = Brief(f64::from(*found)))]
+    Fused {
+        /// The label.
+        class: usize,
+        /// The offending score.
+        found: f32,
+    },
+    /// Language models and lists score the end of an utterance with NaN or +inf.
+    #[error("score of an end: expected a number below +inf, found {found}", found = Brief(*found))]
+    End {
+        /// The offending score.
+        found: f64,
+    },
 }
 
 impl Error {

@@ -60,19 +60,7 @@ impl Greedy {
             let found = exponent;
             return Err(Error::Option { option: "confidence exponent", expected: "a number above 0", found });
         }
-        let weights = self.fusion.iter().map(|fusion| ("fusion weight", fusion.weight));
-        for (option, weight) in weights.chain([("internal_lm", self.internal_lm)]) {
-            if !weight.is_finite() {
-                let found = f64::from(weight);
-                return Err(Error::Option { option, expected: "a finite number", found });
-            }
-        }
-        if self.internal_lm != 0.0 && !model.joint().has_internal_lm() {
-            let found = f64::from(self.internal_lm);
-            let expected = "0, as the joint network knows no internal language model";
-            return Err(Error::Option { option: "internal_lm", expected, found });
-        }
-        Ok(())
+        check_fusion(model, &self.fusion, self.internal_lm)
     }
 
     /// Labels that an utterance may have in all when so many of its frames are known.
@@ -82,6 +70,23 @@ impl Greedy {
             None => frames.saturating_mul(100),
         })
     }
+}
+
+/// Whether weights are numbers, and there is an internal language model where one is asked for.
+pub(crate) fn check_fusion(model: &Model, fusion: &[Fusion], internal_lm: f32) -> Result<()> {
+    let weights = fusion.iter().map(|fusion| ("fusion weight", fusion.weight));
+    for (option, weight) in weights.chain([("internal_lm", internal_lm)]) {
+        if !weight.is_finite() {
+            let found = f64::from(weight);
+            return Err(Error::Option { option, expected: "a finite number", found });
+        }
+    }
+    if internal_lm != 0.0 && !model.joint().has_internal_lm() {
+        let found = f64::from(internal_lm);
+        let expected = "0, as the joint network knows no internal language model";
+        return Err(Error::Option { option: "internal_lm", expected, found });
+    }
+    Ok(())
 }
 
 /// Decodes one utterance by taking the best class at each site; ties go to the lower class id. The definition of what
@@ -154,7 +159,7 @@ fn emitted(picked: &Pick, rules: &Rules, frame: usize) -> Emitted {
 }
 
 /// How many rows of the joint's width there are.
-fn whole_rows(frames: &[f32], model: &Model) -> Result<usize> {
+pub(crate) fn whole_rows(frames: &[f32], model: &Model) -> Result<usize> {
     let width = model.width();
     if width == 0 || !frames.len().is_multiple_of(width) {
         return Err(Error::Frames { width, found: frames.len() });

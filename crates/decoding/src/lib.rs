@@ -12,6 +12,7 @@
 
 mod affine;
 mod automaton;
+mod beam;
 mod boost;
 mod confidence;
 mod error;
@@ -35,6 +36,7 @@ mod mutants;
 
 pub use affine::Affine;
 pub use automaton::{Automaton, Fusion};
+pub use beam::{Beam, BeamKind, BeamSearch, BeamStream, NBest, Ranked};
 pub use boost::{Boost, Phrase, PhraseError, read_phrases};
 pub use confidence::{Aggregate, Confidence, Measure};
 pub use error::{Error, Result};

@@ -27,6 +27,12 @@ pub trait Predictor: Send + Sync {
     /// `labels` *n*, `states` *n* rows, `out` *n x P*.
     fn step(&self, labels: &[u32], states: &mut States, out: &mut [f32], scratch: &mut Scratch);
 
+    /// Number of labels that stand before the first one, which lengths of hypotheses are counted with
+    /// ([`Beam::normalise`](crate::Beam::normalise)): the context of a stateless predictor.
+    fn context(&self) -> usize {
+        1
+    }
+
     /// What a row of its states holds.
     fn shape(&self) -> StateShape {
         self.start().0.shape()

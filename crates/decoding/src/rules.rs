@@ -89,6 +89,11 @@ impl Rules {
         self.durations.get(index).copied().unwrap_or(0)
     }
 
+    /// The blank and the big ones.
+    pub fn blanks(&self) -> impl Iterator<Item = u32> + '_ {
+        [self.blank].into_iter().chain(self.big_blanks.iter().copied())
+    }
+
     /// Whether a class is the blank or a big one.
     pub fn is_blank(&self, class: u32) -> bool {
         class == self.blank || self.big_blanks.contains(&class)

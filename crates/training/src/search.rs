@@ -1,5 +1,5 @@
 //! How texts are looked for: a decoder with its options, over the model's own frames.
-use decoding::{Greedy, GreedySearch, Hypothesis, unpadded};
+use decoding::{Beam, BeamSearch, Greedy, GreedySearch, Hypothesis, unpadded};
 use speech::Features;
 
 use crate::model::Model;
@@ -12,6 +12,8 @@ use crate::{Result, data};
 pub enum Search {
     /// The best class at each site.
     Greedy(Greedy),
+    /// The best label sequences that a beam keeps.
+    Beam(Beam),
 }
 
 impl Default for Search {
@@ -23,6 +25,7 @@ impl Default for Search {
 /// A search over a model; its buffers stay from batch to batch.
 pub(crate) enum Searcher {
     Greedy(Box<GreedySearch>),
+    Beam(Box<BeamSearch>),
 }
 
 impl Searcher {
@@ -31,13 +34,21 @@ impl Searcher {
             Search::Greedy(options) => {
                 Searcher::Greedy(Box::new(GreedySearch::new(decoder, options.clone())?))
             }
+            Search::Beam(options) => Searcher::Beam(Box::new(BeamSearch::new(decoder, options.clone())?)),
         })
     }
 
-    /// The best labels of each utterance, from its projected frames.
+    /// The best labels of each utterance, from its projected frames; where its end was is not told.
     pub fn decode(&mut self, frames: &[&[f32]]) -> Result<Vec<Hypothesis>> {
         Ok(match self {
             Searcher::Greedy(search) => search.decode(frames)?.iter().collect(),
+            Searcher::Beam(search) => {
+                let best = |found: &decoding::NBest| Hypothesis {
+                    labels: found.best().map_or_else(Vec::new, |best| best.labels.clone()),
+                    ..Hypothesis::default()
+                };
+                search.decode(frames)?.iter().map(best).collect()
+            }
         })
     }
 

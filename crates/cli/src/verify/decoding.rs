@@ -50,6 +50,12 @@ enum Kind {
     ForcedAlignment {
         utterances: Vec<Option<Aligned>>,
     },
+    ModifiedBeam {
+        beam: usize,
+        blank_penalty: f32,
+        temperature: f32,
+        utterances: Vec<Vec<Ranked>>,
+    },
     #[serde(other)]
     Unknown,
 }
@@ -82,6 +88,15 @@ struct Chunk {
     tokens: Vec<u32>,
     timestamps: Vec<usize>,
     time_jump: usize,
+}
+
+/// One of the n best.
+#[derive(Debug, Deserialize)]
+struct Ranked {
+    tokens: Vec<u32>,
+    timestamps: Vec<usize>,
+    log_prob: f64,
+    norm_score: f64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -171,6 +186,17 @@ impl DecodingCase {
                 Kind::ForcedAlignment { utterances } => {
                     searches::aligned(self, utterances, &mut check)?;
                     "forced_alignment"
+                }
+                Kind::ModifiedBeam { beam, blank_penalty, temperature, utterances } => {
+                    let options = decoding::Beam {
+                        width: *beam,
+                        nbest: *beam,
+                        blank_penalty: *blank_penalty,
+                        temperature: *temperature,
+                        ..decoding::Beam::default()
+                    };
+                    searches::beam(self, options, utterances, &mut check);
+                    "modified_beam"
                 }
                 Kind::Unknown => {
                     unknown.push(format!("{} {}", self.name, decode.id));

@@ -102,6 +102,10 @@ impl Predictor for StatelessPredictor {
         (States::of_row(self.start.clone(), Vec::new()), out)
     }
 
+    fn context(&self) -> usize {
+        self.start.len()
+    }
+
     fn step(&self, labels: &[u32], states: &mut States, out: &mut [f32], _: &mut Scratch) {
         let context = self.start.len();
         for (row, &label) in states.labels_mut().chunks_exact_mut(context).zip(labels) {

@@ -1,5 +1,5 @@
 //! Decoding from outside.
 mod agree;
-mod golden;
+mod beam;
 mod greedy;
 mod table;

@@ -2,12 +2,12 @@
 use std::sync::Arc;
 
 use decoding::{
-    Automaton, Confidence, Fusion, GreedySearch, Hypotheses, Measure, Scratch, Stream, frame_looping,
-    unpadded,
+    Automaton, BeamSearch, Confidence, Fusion, GreedySearch, Hypotheses, Measure, Scratch, Stream,
+    frame_looping, unpadded,
 };
 use rnnt_loss::{Head, Joint, Options, Session, Targets};
 
-use super::{Aligned, Check, Chunk, DecodingCase, Greedy, Result, SCORES, SUMS};
+use super::{Aligned, Check, Chunk, DecodingCase, Greedy, Ranked, Result, SCORES, SUMS};
 
 impl DecodingCase {
     /// The rows of each utterance.
@@ -177,6 +177,29 @@ pub(super) fn chunked(
             let times = found.labels(b).iter().map(|label| label.frame).collect();
             check.same("timestamps", &times, &expected.timestamps);
             check.same("time_jump", all[b].jump(), expected.time_jump);
+        }
+    }
+}
+
+pub(super) fn beam(
+    case: &DecodingCase,
+    options: decoding::Beam,
+    expected: &[Vec<Ranked>],
+    check: &mut Check,
+) {
+    let Some(mut search) = check.outcome(BeamSearch::new(case.model.clone(), options)) else { return };
+    let Some(found) = check.outcome(search.decode(&case.utterances())) else { return };
+    check.same("utterances", found.len(), expected.len());
+    for (b, (found, expected)) in found.iter().zip(expected).enumerate() {
+        check.at(format!("utterance {b}"));
+        check.same("hypotheses", found.hypotheses.len(), expected.len());
+        for (place, (found, expected)) in found.hypotheses.iter().zip(expected).enumerate() {
+            check.at(format!("utterance {b} hypothesis {place}"));
+            check.same("tokens", &found.ids(), &expected.tokens);
+            let times = found.labels.iter().map(|label| label.frame).collect();
+            check.same("timestamps", &times, &expected.timestamps);
+            check.close("log_prob", [found.log_prob], &[expected.log_prob], SUMS);
+            check.close("norm_score", [found.score], &[expected.norm_score], SCORES);
         }
     }
 }

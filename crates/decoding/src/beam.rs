@@ -1,0 +1,396 @@
+//! Beam search: the most probable label sequences, each with all of its paths that the beam has kept.
+mod alsd;
+mod lane;
+mod maes;
+mod malsd;
+mod modified;
+mod nbest;
+mod rows;
+mod short;
+mod stream;
+mod tree;
+
+pub use nbest::{NBest, Ranked};
+pub use stream::BeamStream;
+
+use lane::Lane;
+use rows::{FRESH, Rows};
+use short::Shortlists;
+
+use crate::greedy::whole_rows;
+use crate::{Error, Fusion, Model, Result, Rules, Site};
+
+/// Options of beam search.
+///
+/// Language models and lists ([`Beam::fusion`]) add to a label's log-probability when it is appended, and take part in the choice
+/// of the best candidates ("late pruning"): a bonus that comes after that choice, as in k2's recipes, could only come too late.
+/// Blanks keep the log-probability that the joint gives them.
+#[derive(Debug, Clone)]
+pub struct Beam {
+    /// The search.
+    pub kind: BeamKind,
+    /// Hypotheses that are kept of an utterance, at least 1.
+    pub width: usize,
+    /// Most label sequences of a result, at least 1.
+    pub nbest: usize,
+    /// Whether results are ordered by `log p / (labels + context)`, with the predictor's
+    /// [`context`](crate::Predictor::context), and not by `log p`, which favours few labels.
+    pub normalise: bool,
+    /// What is taken from the score of every blank before the softmax; above 0 against lost words.
+    pub blank_penalty: f32,
+    /// What all scores of classes are divided by before the softmax, from 0.001 to 1000; those of durations are not.
+    pub temperature: f32,
+    /// Language models and lists that all utterances share.
+    pub fusion: Vec<Fusion>,
+    /// Weight of the internal language model that is taken away from the scores of labels, where the joint knows one.
+    pub internal_lm: f32,
+    /// Whether automata score the end of an utterance: `</s>` of a language model, an unfinished phrase.
+    pub end_scores: bool,
+}
+
+/// A way to go through frames and labels.
+///
+/// | search | synchronous in | a frame emits | TDT | big blanks | modified topology | streams |
+/// |---|---|---|---|---|---|---|
+/// | [`Modified`](Self::Modified) | frames | at most one label | no | yes | yes | yes |
+/// | [`Alsd`](Self::Alsd) | steps | any number | no | no | no | no |
+/// | [`Malsd`](Self::Malsd) | steps | at most `max_symbols` | yes | yes | yes | no |
+/// | [`Maes`](Self::Maes) | frames | at most `expansions` labels | no | no | no | yes |
+///
+/// A factored blank (HAT) is known to all: its scores are log-probabilities.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum BeamKind {
+    /// Modified beam search of k2's recipes. At frame t
+    ///
+    /// ```text
+    /// candidates   h + blank: log p(h) + log p(blank | t, h)      h + y: log p(h) + log p(y | t, h) + fused
+    /// keep         the best `width` of all, then add up those with equal labels
+    /// ```
+    /// A label moves one frame on, as in the modified topology. A big blank moves on by its frames; its hypothesis competes as it is
+    /// until they are over.
+    Modified,
+    /// Alignment-length-synchronous decoding (Saon et al., ICASSP 2020): all hypotheses have made the same number i of steps, each a
+    /// label or a blank, so that one with u labels is at frame `i - u`. A blank at the last frame ends a hypothesis, which then
+    /// competes no more.
+    Alsd {
+        /// Most labels of an utterance; none: twice as many as frames.
+        max_labels: Option<usize>,
+    },
+    /// The same for batches and any topology (NeMo's batched form): each hypothesis goes on by its own steps, the ended ones compete
+    /// on, and only hypotheses at the same frame are added up. With durations, a step is a pair of class and duration.
+    Malsd {
+        /// Most labels of a frame, at least 1. Who has as many takes its best blank, and pays for it.
+        max_symbols: usize,
+    },
+    /// Modified adaptive expansion search (Kim et al., arXiv 2010.14606): on every frame, hypotheses are expanded by labels
+    /// `expansions` times, each by the best `width + beta` classes that are at most `gamma` below its best.
+    Maes {
+        /// Most labels of a frame, at least 1; 2 is usual.
+        expansions: usize,
+        /// Classes beyond the width; 2 is usual.
+        beta: usize,
+        /// Largest distance of a log-probability from the best one; 2.3 is usual, infinity keeps all.
+        gamma: f64,
+        /// Largest number of labels that a hypothesis may be longer than one whose way to it is added; 1 is usual, 0 adds nothing.
+        prefix: usize,
+    },
+}
+
+impl BeamKind {
+    fn name(self) -> &'static str {
+        match self {
+            BeamKind::Modified => "modified",
+            BeamKind::Alsd { .. } => "ALSD",
+            BeamKind::Malsd { .. } => "mALSD",
+            BeamKind::Maes { .. } => "mAES",
+        }
+    }
+
+    /// Whether all hypotheses are at one frame after each.
+    fn streams(self) -> bool {
+        matches!(self, BeamKind::Modified | BeamKind::Maes { .. })
+    }
+
+    fn check(self, rules: &Rules) -> Result<()> {
+        let at_least_one = |option, value| match value {
+            0 => Err(Error::Option { option, expected: "at least 1", found: 0.0 }),
+            _ => Ok(()),
+        };
+        match self {
+            BeamKind::Modified => {}
+            BeamKind::Alsd { max_labels } => at_least_one("max_labels", max_labels.unwrap_or(1))?,
+            BeamKind::Malsd { max_symbols } => at_least_one("max_symbols", max_symbols)?,
+            BeamKind::Maes { expansions, gamma, .. } => {
+                at_least_one("expansions", expansions)?;
+                if gamma.is_nan() || gamma < 0.0 {
+                    return Err(Error::Option { option: "gamma", expected: "at least 0", found: gamma });
+                }
+            }
+        }
+        let label = (0..rules.classes() as u32).find(|&class| !rules.is_blank(class));
+        let moves = label.is_some_and(|label| rules.durations() == 0 && rules.frames(label, 0) > 0);
+        let big_blanks = rules.blanks().count() > 1;
+        let found = match self {
+            BeamKind::Modified | BeamKind::Alsd { .. } | BeamKind::Maes { .. } if rules.durations() > 0 => {
+                "durations"
+            }
+            BeamKind::Alsd { .. } | BeamKind::Maes { .. } if big_blanks => "big blanks",
+            BeamKind::Alsd { .. } | BeamKind::Maes { .. } if moves => "labels that move on by a frame",
+            _ => return Ok(()),
+        };
+        Err(Error::Search { search: self.name(), found })
+    }
+}
+
+impl Default for Beam {
+    fn default() -> Self {
+        Beam {
+            kind: BeamKind::Modified,
+            width: 4,
+            nbest: 1,
+            normalise: true,
+            blank_penalty: 0.0,
+            temperature: 1.0,
+            fusion: Vec::new(),
+            internal_lm: 0.0,
+            end_scores: true,
+        }
+    }
+}
+
+impl Beam {
+    fn check(&self, model: &Model) -> Result<()> {
+        for (option, value) in [("width", self.width), ("nbest", self.nbest)] {
+            if value == 0 {
+                return Err(Error::Option { option, expected: "at least 1", found: 0.0 });
+            }
+        }
+        if !(1e-3..=1e3).contains(&self.temperature) {
+            let found = f64::from(self.temperature);
+            let expected = "a number from 0.001 to 1000";
+            return Err(Error::Option { option: "temperature", expected, found });
+        }
+        if !self.blank_penalty.is_finite() {
+            let found = f64::from(self.blank_penalty);
+            return Err(Error::Option { option: "blank_penalty", expected: "a finite number", found });
+        }
+        self.kind.check(model.rules())?;
+        crate::greedy::check_fusion(model, &self.fusion, self.internal_lm)
+    }
+}
+
+/// Beam search over batches and, where the search is synchronous in frames, streams.
+///
+/// All hypotheses of all utterances meet their frames in one evaluation of the joint, and all new labels go through one step of the
+/// predictor. Results of an utterance do not depend on the others. Among equal candidates the better hypothesis of the step before
+/// wins, then the lower class.
+#[derive(Debug)]
+pub struct BeamSearch {
+    model: Model,
+    options: Beam,
+    found: Vec<NBest>,
+    work: Work,
+    /// Streams of [`BeamSearch::decode`].
+    spare: Vec<BeamStream>,
+}
+
+/// Everything that stays from call to call.
+#[derive(Debug, Default)]
+struct Work {
+    lanes: Vec<Lane>,
+    rows: Rows,
+    sites: Vec<Site>,
+    short: Shortlists,
+}
+
+/// What all searches read.
+#[derive(Clone, Copy)]
+struct Task<'a> {
+    model: &'a Model,
+    options: &'a Beam,
+    chunks: &'a [&'a [f32]],
+}
+
+impl BeamSearch {
+    /// A search over a model; its buffers stay from call to call.
+    ///
+    /// # Errors
+    /// [`Error::Option`] for an option outside its range; [`Error::Search`] if the search does not know what classes of the model
+    /// mean.
+    pub fn new(model: Model, options: Beam) -> Result<Self> {
+        options.check(&model)?;
+        Ok(Self { model, options, found: Vec::new(), work: Work::default(), spare: Vec::new() })
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// Decodes whole utterances.
+    ///
+    /// # Shapes
+    /// `frames`: for each utterance its rows `[T_b, F]`; any of them may be empty, which gives one hypothesis without labels.
+    /// [`unpadded`](crate::unpadded) takes them out of a padded batch.
+    ///
+    /// # Errors
+    /// [`Error::Utterance`] around what is wrong with one: rows that are not whole, or scores that are NaN, +inf or all -inf, of the
+    /// joint or of an automaton.
+    ///
+    /// Cost: for each utterance scores of at most `width` sites a frame (a step of ALSD; mAES expands more), and a predictor
+    /// step for each label that a hypothesis gets; memory `O(B width (C + H))`, which stays, and the labels.
+    pub fn decode(&mut self, frames: &[&[f32]]) -> Result<&[NBest]> {
+        let mut streams = std::mem::take(&mut self.spare);
+        streams.iter_mut().for_each(|stream| stream.reset(&self.model, &self.options.fusion));
+        while streams.len() < frames.len() {
+            streams.push(BeamStream::new(&self.model, &self.options.fusion));
+        }
+        let of_batch: Vec<&BeamStream> = streams.iter().take(frames.len()).collect();
+        let outcome = self.run(&of_batch, frames, self.options.end_scores);
+        self.spare = streams;
+        outcome.map(|()| &self.found[..])
+    }
+
+    /// A new stream: an utterance that will arrive in chunks.
+    ///
+    /// # Errors
+    /// [`Error::Search`] if the hypotheses of the search are not all at one frame.
+    pub fn stream(&self) -> Result<BeamStream> {
+        match self.options.kind.streams() {
+            true => Ok(BeamStream::new(&self.model, &self.options.fusion)),
+            false => Err(Error::Search { search: self.options.kind.name(), found: "streams" }),
+        }
+    }
+
+    /// Decodes the next chunk of each stream; the result is what is known of all of its frames, without the labels that
+    /// [`BeamStream::take_stable`] took out and without scores of ends.
+    ///
+    /// After all chunks of a stream its hypotheses are those of the whole, however it is cut and whatever else is in the batch; chunks
+    /// may be empty.
+    ///
+    /// # Errors
+    /// As [`Self::decode`]; [`Error::Search`] as [`Self::stream`]; [`Error::Stream`] for a state that is not this model's;
+    /// [`Error::Count`] if there are not as many chunks as streams. Streams are then as they were.
+    pub fn advance(&mut self, streams: &mut [&mut BeamStream], chunks: &[&[f32]]) -> Result<&[NBest]> {
+        self.continues(streams, chunks, false)?;
+        for (stream, lane) in streams.iter_mut().zip(&mut self.work.lanes) {
+            stream.states.clear(self.model.start().0.shape());
+            stream.rows.clear();
+            stream.automata.clear();
+            let automata = self.options.fusion.len() + stream.lists.len();
+            self.work.rows.save(lane, automata, (&mut stream.states, &mut stream.rows, &mut stream.automata));
+            stream.put(lane);
+        }
+        Ok(&self.found)
+    }
+
+    /// The result of streams that are at their end: with scores of ends, if the options ask for them.
+    ///
+    /// # Errors
+    /// As [`Self::advance`].
+    pub fn finish(&mut self, streams: &mut [&mut BeamStream]) -> Result<&[NBest]> {
+        let nothing = vec![&[][..]; streams.len()];
+        self.continues(streams, &nothing, self.options.end_scores)?;
+        Ok(&self.found)
+    }
+
+    fn continues(&mut self, streams: &mut [&mut BeamStream], chunks: &[&[f32]], ends: bool) -> Result<()> {
+        self.stream()?;
+        if streams.len() != chunks.len() {
+            let (expected, found) = (streams.len(), chunks.len());
+            return Err(Error::Count { argument: "chunks", expected, found });
+        }
+        let shared = self.options.fusion.len();
+        for (b, stream) in streams.iter().enumerate() {
+            stream.check(&self.model, shared).map_err(|error| error.of(b))?;
+        }
+        let streams: Vec<&BeamStream> = streams.iter().map(|stream| &**stream).collect();
+        self.run(&streams, chunks, ends)
+    }
+
+    /// Inside of the thread pool, so that each parallel loop need not enter it.
+    fn run(&mut self, streams: &[&BeamStream], chunks: &[&[f32]], ends: bool) -> Result<()> {
+        let Self { model, options, found, work, .. } = self;
+        let mut counts = Vec::with_capacity(chunks.len());
+        for (b, chunk) in chunks.iter().enumerate() {
+            counts.push(whole_rows(chunk, model).map_err(|error| error.of(b))?);
+        }
+        let task = Task { model, options, chunks };
+        rayon::scope(|_| {
+            work.begin(task, streams, &counts)?;
+            match options.kind {
+                BeamKind::Modified => work.modified(task),
+                BeamKind::Alsd { max_labels } => work.alsd(task, max_labels),
+                BeamKind::Malsd { max_symbols } => work.malsd(task, max_symbols),
+                BeamKind::Maes { expansions, beta, gamma, prefix } => {
+                    work.maes(task, &maes::Limits { expansions, beta, gamma, prefix })
+                }
+            }
+        })?;
+        found.clear();
+        // ALSD has looked at the ends already.
+        let ends = ends && !matches!(options.kind, BeamKind::Alsd { .. });
+        for lane in &work.lanes {
+            found.push(nbest::rank(lane, &work.rows, (model, options), ends)?);
+        }
+        Ok(())
+    }
+}
+
+impl Work {
+    /// A lane for each utterance.
+    fn begin(&mut self, task: Task, streams: &[&BeamStream], counts: &[usize]) -> Result<()> {
+        let Self { lanes, rows, .. } = self;
+        lanes.resize_with(streams.len(), Lane::default);
+        for (b, (lane, (stream, &frames))) in lanes.iter_mut().zip(streams.iter().zip(counts)).enumerate() {
+            lane.utterance = b;
+            lane.tree.clone_from(&stream.tree);
+            lane.hyps.clone_from(&stream.hyps);
+            lane.hyps.iter_mut().for_each(|hyp| hyp.row = FRESH);
+            lane.aside.clear();
+            lane.lists.clone_from(&stream.lists);
+            (lane.before, lane.end) = (stream.frames, stream.frames.saturating_add(frames));
+        }
+        rows.reset(task.model, task.options, lanes);
+        for (b, stream) in streams.iter().enumerate() {
+            for hyp in 0..stream.hyps.len() {
+                rows.load((b, hyp), &stream.states, &stream.rows, &stream.automata);
+            }
+        }
+        rows.place(task.model, task.options, lanes)
+    }
+
+    /// Lists sites: of each lane the hypotheses that `wanted` names.
+    fn visit(&mut self, wanted: impl Fn(&Lane, &lane::Hyp) -> bool) {
+        self.sites.clear();
+        for lane in &mut self.lanes {
+            lane.first = self.sites.len();
+            for hyp in lane.hyps.iter().filter(|hyp| wanted(lane, hyp)) {
+                let (frame, row) = (hyp.time - lane.before, hyp.row as usize);
+                self.sites.push(Site { utterance: lane.utterance, frame, row });
+            }
+        }
+    }
+
+    /// Finds so many entries of each site.
+    fn look(&mut self, task: Task, count: usize) -> Result<()> {
+        let of = (task.model, task.options);
+        let found = self.short.find(of, (task.chunks, &self.sites), &mut self.rows, count);
+        found.map_err(|(site, error)| {
+            let utterance = self.sites[site].utterance;
+            let before = self.lanes[utterance].before;
+            match error {
+                Error::Score { frame, class, found } => Error::Score { frame: before + frame, class, found },
+                other => other,
+            }
+            .of(utterance)
+        })
+    }
+
+    /// Rows for all new labels; labels that nobody has any more are forgotten.
+    fn extend(&mut self, task: Task) -> Result<()> {
+        self.rows.extend(task.model, task.options, &mut self.lanes)?;
+        self.lanes.iter_mut().for_each(Lane::prune);
+        Ok(())
+    }
+}

@@ -1,0 +1,59 @@
+//! Alignment-length-synchronous decoding in batches: each step of a hypothesis is a label or a blank.
+use super::lane::{Candidate, Place};
+use super::{Task, Work};
+use crate::Result;
+
+impl Work {
+    /// ```text
+    /// while hypotheses are inside of their utterances:
+    ///   scores of all of these
+    ///   the best `width` of hypotheses x classes x durations, and of those that have ended;
+    ///   equal labels at equal frames are added up, wherever beyond the end they are
+    ///   predictor of the new labels
+    /// ```
+    pub(super) fn malsd(&mut self, task: Task, max_symbols: usize) -> Result<()> {
+        let (rules, width) = (task.model.rules(), task.options.width);
+        loop {
+            self.visit(|lane, hyp| hyp.time < lane.end);
+            if self.sites.is_empty() {
+                return Ok(());
+            }
+            self.look(task, width)?;
+            for lane in &mut self.lanes {
+                let (end, mut site) = (lane.end, lane.first);
+                if lane.hyps.iter().all(|hyp| hyp.time >= end) {
+                    continue;
+                }
+                lane.best.clear(width);
+                for (i, hyp) in lane.hyps.iter().enumerate() {
+                    if hyp.time >= end {
+                        lane.best.offer(Candidate { hyp: i, entry: None, log_prob: hyp.log_prob });
+                        continue;
+                    }
+                    let blank = [self.short.blank(site)];
+                    let full = hyp.symbols >= max_symbols;
+                    for entry in if full { &blank } else { self.short.entries(site) } {
+                        let log_prob = hyp.log_prob + entry.value;
+                        if !lane.best.offer(Candidate { hyp: i, entry: Some(*entry), log_prob }) {
+                            break;
+                        }
+                    }
+                    site += 1;
+                }
+                lane.choose(
+                    rules,
+                    |hyp, entry| {
+                        let frames = rules.frames(entry.class, entry.duration as usize);
+                        if rules.is_blank(entry.class) {
+                            return Place { time: hyp.time.saturating_add(frames.max(1)), symbols: 0 };
+                        }
+                        let symbols = if frames == 0 { hyp.symbols + 1 } else { 0 };
+                        Place { time: hyp.time.saturating_add(frames), symbols }
+                    },
+                    |place, other| place.time.min(end) == other.time.min(end),
+                );
+            }
+            self.extend(task)?;
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Modified beam search: all hypotheses of an utterance are at one frame, or wait for it.
+use super::lane::{Candidate, Place};
+use super::{Task, Work};
+use crate::Result;
+
+impl Work {
+    /// ```text
+    /// for each frame t:
+    ///   scores of all hypotheses at t
+    ///   the best `width` of hypotheses x classes, and of those that wait; equal labels at equal frames are added up
+    ///   predictor of the new labels
+    /// ```
+    pub(super) fn modified(&mut self, task: Task) -> Result<()> {
+        let (rules, width) = (task.model.rules(), task.options.width);
+        let longest = self.lanes.iter().map(|lane| lane.end - lane.before).max().unwrap_or(0);
+        for at in 0..longest {
+            self.visit(|lane, hyp| at < lane.end - lane.before && hyp.time == lane.before + at);
+            if self.sites.is_empty() {
+                continue;
+            }
+            self.look(task, width)?;
+            for lane in self.lanes.iter_mut().filter(|lane| at < lane.end - lane.before) {
+                let (time, mut site) = (lane.before + at, lane.first);
+                lane.best.clear(width);
+                for (i, hyp) in lane.hyps.iter().enumerate() {
+                    if hyp.time > time {
+                        lane.best.offer(Candidate { hyp: i, entry: None, log_prob: hyp.log_prob });
+                        continue;
+                    }
+                    for entry in self.short.entries(site) {
+                        let log_prob = hyp.log_prob + entry.value;
+                        if !lane.best.offer(Candidate { hyp: i, entry: Some(*entry), log_prob }) {
+                            break;
+                        }
+                    }
+                    site += 1;
+                }
+                lane.choose(
+                    rules,
+                    |hyp, entry| Place {
+                        time: hyp.time.saturating_add(rules.frames(entry.class, 0).max(1)),
+                        symbols: 0,
+                    },
+                    |place, other| place.time == other.time,
+                );
+            }
+            self.extend(task)?;
+        }
+        Ok(())
+    }
+}

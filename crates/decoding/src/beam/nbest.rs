@@ -1,0 +1,75 @@
+//! What a beam search has found.
+use rnnt_dp::semiring::{Log, Semiring};
+
+use super::lane::{Hyp, Lane};
+use super::{Beam, rows::Rows};
+use crate::{Emitted, Model, Result};
+
+/// The best label sequences of an utterance, best first; none if every path is impossible (a language model that forbids all
+/// labels, say).
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct NBest {
+    /// All different.
+    pub hypotheses: Vec<Ranked>,
+}
+
+/// A label sequence with its probability.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Ranked {
+    /// The labels, with times of the best of their paths when they were found. Log-probabilities are those that the search worked
+    /// with: behind temperature and blank penalty.
+    pub labels: Vec<Emitted>,
+    /// Natural log-probability of all paths that the search has added up, with what automata and the internal language model added.
+    pub log_prob: f64,
+    /// What the order is by: [`Self::log_prob`], over the number of labels if [`Beam::normalise`](crate::Beam::normalise) says so.
+    pub score: f64,
+}
+
+impl NBest {
+    /// The best one.
+    pub fn best(&self) -> Option<&Ranked> {
+        self.hypotheses.first()
+    }
+}
+
+impl Ranked {
+    /// Label ids.
+    pub fn ids(&self) -> Vec<u32> {
+        self.labels.iter().map(|label| label.label).collect()
+    }
+}
+
+/// `log p / (labels + context)`, or `log p`.
+pub(super) fn score(hyp: &Hyp, lane: &Lane, (model, options): (&Model, &Beam)) -> f64 {
+    match options.normalise {
+        true => hyp.log_prob / (lane.tree.sequence(hyp.node).len as f64 + model.predictor().context() as f64),
+        false => hyp.log_prob,
+    }
+}
+
+/// Ranks a lane's hypotheses, with the scores of their ends or without.
+pub(super) fn rank(lane: &Lane, rows: &Rows, of: (&Model, &Beam), ends: bool) -> Result<NBest> {
+    let mut all = lane.hyps.clone();
+    all.sort_by(|a, b| b.log_prob.total_cmp(&a.log_prob));
+    let mut different: Vec<Hyp> = Vec::with_capacity(all.len());
+    for hyp in all {
+        match different.iter_mut().find(|other| lane.tree.same(other.node, hyp.node)) {
+            Some(same) => same.log_prob = Log::plus(same.log_prob, hyp.log_prob),
+            None => different.push(hyp),
+        }
+    }
+    if ends {
+        for hyp in &mut different {
+            hyp.log_prob += rows.finish(lane, of.1, hyp.row)?;
+        }
+        different.retain(|hyp| hyp.log_prob > f64::NEG_INFINITY);
+    }
+    different.sort_by(|a, b| score(b, lane, of).total_cmp(&score(a, lane, of)));
+    different.truncate(of.1.nbest);
+    let ranked = |hyp: &Hyp| Ranked {
+        labels: lane.tree.labels(hyp.node),
+        log_prob: hyp.log_prob,
+        score: score(hyp, lane, of),
+    };
+    Ok(NBest { hypotheses: different.iter().map(ranked).collect() })
+}

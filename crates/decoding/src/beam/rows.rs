@@ -1,0 +1,213 @@
+//! What networks and automata know of hypotheses: one row for each label sequence, wherever hypotheses move.
+use kernels::{par_for, parts, parts_mut};
+
+use super::{Beam, lane::Lane};
+use crate::scratch::sized;
+use crate::{Error, Fusion, Model, Result, Scratch, Site, Sites, States};
+
+/// The row of a hypothesis that has none yet.
+pub(super) const FRESH: u32 = u32::MAX;
+
+/// Rows of all utterances. A hypothesis that a blank moves on keeps its row; one with a new label gets a row that nobody holds.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    held: Block,
+    /// Rows that are being made.
+    new: Block,
+    used: Vec<bool>,
+    /// Lane, hypothesis and the row that it comes from.
+    fresh: Vec<(usize, usize, u32)>,
+    labels: Vec<u32>,
+    /// Whether labels have other scores than the joint's.
+    fuses: bool,
+    /// Automata of a row.
+    automata: usize,
+    predicted: Vec<f32>,
+    scratch: Scratch,
+}
+
+/// Rows, and what each holds.
+#[derive(Debug, Default)]
+struct Block {
+    states: States,
+    /// Label rows, *n x R*.
+    rows: Vec<f32>,
+    /// What automata and the internal language model add to each class, *n x C*, if anything does.
+    fused: Vec<f32>,
+    /// States of the automata.
+    automata: Vec<u32>,
+}
+
+impl Rows {
+    /// Forgets everything; lanes say which automata there are.
+    pub fn reset(&mut self, model: &Model, options: &Beam, lanes: &[Lane]) {
+        let lists = lanes.iter().map(|lane| lane.lists.len()).max().unwrap_or(0);
+        self.automata = options.fusion.len() + lists;
+        self.fuses = self.automata > 0 || options.internal_lm != 0.0;
+        for block in [&mut self.held, &mut self.new] {
+            block.states.clear(model.start().0.shape());
+            block.rows.clear();
+            block.fused.clear();
+            block.automata.clear();
+        }
+        self.fresh.clear();
+        self.used.clear();
+    }
+
+    /// Adds a row for the next hypothesis of a lane, which has [`FRESH`]; [`Rows::place`] must follow.
+    pub fn load(&mut self, (lane, hyp): (usize, usize), states: &States, rows: &[f32], automata: &[u32]) {
+        let width = rows.len() / states.rows().max(1);
+        let each = automata.len() / states.rows().max(1);
+        self.fresh.push((lane, hyp, FRESH));
+        self.new.states.extend(states, [hyp]);
+        self.new.rows.extend_from_slice(&rows[hyp * width..][..width]);
+        self.new.automata.extend_from_slice(&automata[hyp * each..][..each]);
+        self.new.automata.resize(self.fresh.len() * self.automata, 0);
+    }
+
+    /// Makes rows for all hypotheses that have none: one predictor step.
+    ///
+    /// # Errors
+    /// As [`Rows::place`].
+    pub fn extend(&mut self, model: &Model, options: &Beam, lanes: &mut [Lane]) -> Result<()> {
+        let Self { held, new, fresh, labels, automata: each, .. } = self;
+        fresh.clear();
+        labels.clear();
+        new.automata.clear();
+        for (at, lane) in lanes.iter().enumerate() {
+            for (i, (hyp, &origin)) in lane.hyps.iter().zip(&lane.origins).enumerate() {
+                if hyp.row != FRESH {
+                    continue;
+                }
+                let label = lane.tree.last(hyp.node).map_or(0, |(label, _)| label);
+                fresh.push((at, i, origin));
+                labels.push(label);
+                let before = new.automata.len();
+                new.automata.extend_from_slice(&held.automata[origin as usize * *each..][..*each]);
+                for (state, fusion) in new.automata[before..].iter_mut().zip(lane.fusions(options)) {
+                    *state = fusion.automaton.step(*state, label).1;
+                }
+            }
+        }
+        if fresh.is_empty() {
+            return Ok(());
+        }
+        new.states.clear(held.states.shape());
+        new.states.extend(&held.states, fresh.iter().map(|&(_, _, origin)| origin as usize));
+        let rows = sized(&mut new.rows, fresh.len() * model.start().1.len());
+        model.step(labels, &mut new.states, rows, (&mut self.predicted, &mut self.scratch));
+        self.place(model, options, lanes)
+    }
+
+    /// Gives new rows a place among those that nobody holds.
+    ///
+    /// # Errors
+    /// [`Error::Fused`] if an automaton has no score for a label.
+    pub fn place(&mut self, model: &Model, options: &Beam, lanes: &mut [Lane]) -> Result<()> {
+        self.fuse(model, options, lanes)?;
+        let Self { held, new, used, fresh, .. } = self;
+        used.fill(false);
+        for hyp in lanes.iter().flat_map(|lane| lane.hyps.iter().chain(&lane.aside)) {
+            if let Some(used) = used.get_mut(hyp.row as usize) {
+                *used = true;
+            }
+        }
+        let (width, classes) = (model.start().1.len(), model.rules().classes());
+        let mut free = 0;
+        for (from, &(lane, hyp, _)) in fresh.iter().enumerate() {
+            while used.get(free) == Some(&true) {
+                free += 1;
+            }
+            if free == used.len() {
+                used.push(false);
+                held.states.extend(&new.states, [from]);
+                held.rows.resize((free + 1) * width, 0.0);
+                held.automata.resize((free + 1) * self.automata, 0);
+                held.fused.resize(if self.fuses { (free + 1) * classes } else { 0 }, 0.0);
+            } else {
+                held.states.set(free, &new.states, from);
+            }
+            used[free] = true;
+            held.rows[free * width..][..width].copy_from_slice(&new.rows[from * width..][..width]);
+            let each = self.automata;
+            held.automata[free * each..][..each].copy_from_slice(&new.automata[from * each..][..each]);
+            if self.fuses {
+                held.fused[free * classes..][..classes]
+                    .copy_from_slice(&new.fused[from * classes..][..classes]);
+            }
+            lanes[lane].hyps[hyp].row = free as u32;
+        }
+        fresh.clear();
+        Ok(())
+    }
+
+    /// What is added to the classes behind new rows.
+    fn fuse(&mut self, model: &Model, options: &Beam, lanes: &[Lane]) -> Result<()> {
+        if !self.fuses {
+            return Ok(());
+        }
+        let Self { new, fresh, scratch, automata: each, .. } = self;
+        let (classes, rules) = (model.rules().classes(), model.rules());
+        let fused = sized(&mut new.fused, fresh.len() * classes);
+        if options.internal_lm == 0.0 {
+            fused.fill(0.0);
+        } else {
+            model.joint().internal_lm(&new.rows, fused, scratch);
+            fused.iter_mut().for_each(|score| *score *= -options.internal_lm);
+        }
+        let automata = &new.automata;
+        par_for((parts_mut(fused, classes), parts(fresh, 1)), |at, (fused, fresh)| {
+            let lane = &lanes[fresh[0].0];
+            for (Fusion { automaton, weight }, &state) in lane.fusions(options).zip(&automata[at * *each..]) {
+                automaton.add_scores(state, *weight, fused);
+            }
+            rules.blanks().for_each(|blank| fused[blank as usize] = 0.0);
+        });
+        for (fused, &(lane, _, _)) in fused.chunks_exact(classes).zip(&*fresh) {
+            if !fused.iter().fold(true, |sound, &score| sound & (score < f32::INFINITY)) {
+                let class =
+                    fused.iter().position(|&score| score.is_nan() || score == f32::INFINITY).unwrap_or(0);
+                return Err(Error::Fused { class, found: fused[class] }.of(lanes[lane].utterance));
+            }
+        }
+        Ok(())
+    }
+
+    /// Scores of sites.
+    pub fn scores(&mut self, model: &Model, frames: &[&[f32]], at: &[Site], scores: &mut [f32]) {
+        model.joint().scores(&Sites { frames, rows: &self.held.rows, at }, scores, &mut self.scratch);
+    }
+
+    /// What is added to the classes behind each row, *n x C*.
+    pub fn fused(&self) -> Option<&[f32]> {
+        self.fuses.then_some(&self.held.fused)
+    }
+
+    /// What automata add at the end of a hypothesis.
+    ///
+    /// # Errors
+    /// [`Error::End`] if it is NaN or +inf.
+    pub fn finish(&self, lane: &Lane, options: &Beam, row: u32) -> Result<f64> {
+        let states = &self.held.automata[row as usize * self.automata..];
+        let of =
+            |(fusion, &state): (&Fusion, &u32)| f64::from(fusion.weight * fusion.automaton.finish(state));
+        let sum: f64 = lane.fusions(options).zip(states).map(of).sum();
+        if sum < f64::INFINITY {
+            return Ok(sum);
+        }
+        Err(Error::End { found: sum }.of(lane.utterance))
+    }
+
+    /// Appends the rows of a lane's hypotheses, in their order.
+    pub fn save(&self, lane: &Lane, automata: usize, to: (&mut States, &mut Vec<f32>, &mut Vec<u32>)) {
+        let (states, rows, states_of_automata) = to;
+        let all = || lane.hyps.iter().map(|hyp| hyp.row as usize);
+        let width = self.held.rows.len() / self.held.states.rows().max(1);
+        states.extend(&self.held.states, all());
+        for row in all() {
+            rows.extend_from_slice(&self.held.rows[row * width..][..width]);
+            let all = &self.held.automata[row * self.automata..][..automata];
+            states_of_automata.extend_from_slice(all);
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! The best classes of rows of scores.
+use kernels::{Real, par_for, parts, parts_mut};
+
+use super::{Beam, rows::Rows};
+use crate::pick::broken;
+use crate::scratch::sized;
+use crate::{Error, Model, Rules, Site};
+
+/// Rows of a task.
+const ROWS: usize = 4;
+/// Largest number of runs into which a row is cut, and the smallest length of one.
+const RUNS: usize = 64;
+const RUN: usize = 64;
+
+/// A class, and a duration if there are any, as the next step of a hypothesis.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Entry {
+    /// What it adds to a hypothesis: all of what follows.
+    pub value: f64,
+    /// Log-probability among the classes.
+    pub log_prob: f64,
+    /// Of the duration among the durations.
+    pub duration_log_prob: f64,
+    /// What automata add.
+    pub fused: f32,
+    /// The raw score.
+    pub logit: f32,
+    pub class: u32,
+    /// Index of the duration.
+    pub duration: u32,
+}
+
+/// What a row has beside its best classes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Head {
+    /// How many entries there are; none if its scores are no scores.
+    count: Option<usize>,
+    /// The best blank.
+    blank: Entry,
+    /// `log Σ exp` of the classes.
+    log_sum: f64,
+}
+
+/// How scores are read.
+#[derive(Debug, Clone, Copy)]
+struct Reading<'a> {
+    rules: &'a Rules,
+    blank_penalty: f32,
+    /// One by the temperature.
+    sharpness: f32,
+}
+
+/// For each site the entries with the largest values, best first; equal values in the order of their classes, then durations.
+#[derive(Debug, Default)]
+pub(super) struct Shortlists {
+    scores: Vec<f32>,
+    /// Scores as they are compared, where they are not those of the joint.
+    compared: Vec<f32>,
+    heads: Vec<Head>,
+    entries: Vec<Entry>,
+    tops: Vec<(f32, u32)>,
+    /// Room for the entries of a site.
+    each: usize,
+    /// Width of a row of scores, and of one that is compared.
+    outputs: usize,
+    classes: usize,
+}
+
+impl Shortlists {
+    /// Evaluates sites and finds so many entries of each.
+    ///
+    /// ```text
+    /// value(c, d) = log_softmax((z - penalty [c is a blank]) / temperature)_c + fused_c + log_softmax(z_durations)_d
+    /// ```
+    ///
+    /// # Errors
+    /// With the index of the site, about the first row that has no scores.
+    pub fn find(
+        &mut self,
+        (model, options): (&Model, &Beam),
+        (frames, at): (&[&[f32]], &[Site]),
+        rows: &mut Rows,
+        count: usize,
+    ) -> Result<(), (usize, Error)> {
+        let rules = model.rules();
+        (self.outputs, self.classes) = (model.outputs(), rules.classes());
+        let (outputs, classes) = (self.outputs, self.classes);
+        self.each = count.min(classes.saturating_mul(rules.durations().max(1))).max(1);
+        let top = count.clamp(1, classes);
+        let scores = sized(&mut self.scores, at.len() * outputs);
+        rows.scores(model, frames, at, scores);
+        self.heads.clear();
+        self.heads.resize(at.len(), Head::default());
+        // What an earlier step left there is not read.
+        self.entries.resize((at.len() * self.each).max(self.entries.len()), Entry::default());
+        self.tops.resize((at.len() * top).max(self.tops.len()), (0.0, 0));
+        let reading =
+            Reading { rules, blank_penalty: options.blank_penalty, sharpness: 1.0 / options.temperature };
+        let fused = rows.fused();
+        let differs = fused.is_some() || reading.sharpness != 1.0;
+        let compared = sized(&mut self.compared, if differs { at.len() * classes } else { 0 });
+        let compared = differs.then(|| parts_mut(compared, ROWS * classes));
+        let (each, found) = (self.each, &mut self.entries[..at.len() * self.each]);
+        let tops = &mut self.tops[..at.len() * top];
+        let sides = (
+            (parts_mut(&mut self.heads, ROWS), parts(at, ROWS)),
+            (parts_mut(found, ROWS * each), parts_mut(tops, ROWS * top)),
+            parts_mut(scores, ROWS * outputs),
+            compared,
+        );
+        par_for(sides, |_, ((heads, at), (entries, tops), scores, mut compared)| {
+            let lists = entries.chunks_exact_mut(each).zip(tops.chunks_exact_mut(top));
+            let scores = scores.chunks_exact_mut(outputs);
+            for (i, (((head, site), (entries, tops)), scores)) in
+                heads.iter_mut().zip(at).zip(lists).zip(scores).enumerate()
+            {
+                let fused = fused.map(|fused| &fused[site.row * classes..][..classes]);
+                let compared =
+                    compared.as_deref_mut().map(|compared| &mut compared[i * classes..][..classes]);
+                *head = reading.row(scores, fused, compared, tops, entries);
+            }
+        });
+        match self.heads.iter().position(|head| head.count.is_none()) {
+            None => Ok(()),
+            Some(site) => {
+                let scores = &self.scores[site * outputs..][..outputs];
+                Err((site, broken(scores, rules, at[site].frame)))
+            }
+        }
+    }
+
+    /// The best entries of a site.
+    pub fn entries(&self, site: usize) -> &[Entry] {
+        &self.entries[site * self.each..][..self.heads[site].count.unwrap_or(0)]
+    }
+
+    /// The best blank of a site, with its best duration.
+    pub fn blank(&self, site: usize) -> Entry {
+        self.heads[site].blank
+    }
+
+    /// What a class adds, without durations.
+    pub fn value(&self, site: usize, class: u32) -> f64 {
+        let at = site * self.classes + class as usize;
+        let score = match self.compared.get(at) {
+            Some(score) => *score,
+            None => self.scores[site * self.outputs + class as usize],
+        };
+        f64::from(score) - self.heads[site].log_sum
+    }
+}
+
+impl Reading<'_> {
+    fn row(
+        &self,
+        scores: &mut [f32],
+        fused: Option<&[f32]>,
+        compared: Option<&mut [f32]>,
+        tops: &mut [(f32, u32)],
+        entries: &mut [Entry],
+    ) -> Head {
+        let broken = Head::default();
+        let (tokens, durations) = scores.split_at_mut(self.rules.classes());
+        if self.blank_penalty != 0.0 {
+            self.rules.blanks().for_each(|blank| tokens[blank as usize] -= self.blank_penalty);
+        }
+        let tokens = &*tokens;
+        // A NaN or +inf makes the sum NaN, and -inf everywhere makes it 0.
+        let read = |scores: &[f32]| {
+            let (max, sum) = f32::row_statistics(scores);
+            (sum >= 1.0).then(|| f64::from(max) + sum.ln())
+        };
+        let (log_sum, compared) = match compared {
+            None => (read(tokens), tokens),
+            Some(room) => {
+                room.iter_mut().zip(tokens).for_each(|(scaled, score)| *scaled = score * self.sharpness);
+                let log_sum = read(room);
+                if let Some(fused) = fused {
+                    kernels::add(room, fused);
+                }
+                (log_sum, &*room)
+            }
+        };
+        let of_durations = if durations.is_empty() { Some(0.0) } else { read(durations) };
+        let (Some(log_sum), Some(of_durations)) = (log_sum, of_durations) else { return broken };
+        let entry = |class: u32, duration: usize| {
+            let at = class as usize;
+            let log_prob = f64::from(tokens[at] * self.sharpness) - log_sum;
+            let duration_log_prob = durations.get(duration).map_or(0.0, |&z| f64::from(z) - of_durations);
+            Entry {
+                value: f64::from(compared[at]) - log_sum + duration_log_prob,
+                log_prob,
+                duration_log_prob,
+                fused: fused.map_or(0.0, |fused| fused[at]),
+                logit: tokens[at],
+                class,
+                duration: duration as u32,
+            }
+        };
+        let top = largest(compared, tops);
+        let mut count = 0;
+        for &(_, class) in &tops[..top] {
+            for duration in 0..durations.len().max(1) {
+                let new = entry(class, duration);
+                let after =
+                    |old: &Entry| (old.value, new.class, new.duration) < (new.value, old.class, old.duration);
+                if count == entries.len() && !after(&entries[count - 1]) {
+                    continue;
+                }
+                let mut place = count.min(entries.len() - 1);
+                while place > 0 && after(&entries[place - 1]) {
+                    entries[place] = entries[place - 1];
+                    place -= 1;
+                }
+                entries[place] = new;
+                count = (count + 1).min(entries.len());
+            }
+        }
+        let better = |best: Entry, new: Entry| if new.value > best.value { new } else { best };
+        let durations = 0..durations.len().max(1);
+        let blanks = self.rules.blanks().flat_map(|blank| durations.clone().map(move |d| (blank, d)));
+        let blank = blanks.map(|(blank, duration)| entry(blank, duration)).reduce(better).unwrap_or_default();
+        Head { count: Some(count), blank, log_sum }
+    }
+}
+
+/// Writes the largest values with their places, largest first, equal ones in the order of their places; returns how many: all that
+/// there is room for.
+///
+/// The row is cut into runs, whose largest values are found first: the *k*-th of them bounds the *k*-th value of the row from below, so
+/// that few values need a closer look.
+///
+/// Cost: `O(n)`, vectorised, and `O(k^2)` to put them in order.
+fn largest(row: &[f32], out: &mut [(f32, u32)]) -> usize {
+    let run =
+        row.len().div_ceil(RUNS).next_multiple_of(16).max(RUN.min(row.len().div_ceil(out.len().max(1))));
+    let mut maxima = [f32::NEG_INFINITY; RUNS];
+    let runs = row.chunks(run).len();
+    for (max, run) in maxima.iter_mut().zip(row.chunks(run)) {
+        *max = maximum(run);
+    }
+    let bound = match out.len() <= runs {
+        true => {
+            let mut sorted = maxima;
+            let k = out.len() - 1;
+            *sorted[..runs].select_nth_unstable_by(k, |a, b| b.total_cmp(a)).1
+        }
+        false => f32::NEG_INFINITY,
+    };
+    let mut count = 0;
+    for (at, (run_of, max)) in row.chunks(run).zip(maxima).enumerate() {
+        if max < bound {
+            continue;
+        }
+        for (i, &value) in run_of.iter().enumerate() {
+            if value < bound || (count == out.len() && value <= out[count - 1].0) {
+                continue;
+            }
+            let mut place = count.min(out.len() - 1);
+            while place > 0 && out[place - 1].0 < value {
+                out[place] = out[place - 1];
+                place -= 1;
+            }
+            out[place] = (value, (at * run + i) as u32);
+            count = (count + 1).min(out.len());
+        }
+    }
+    count
+}
+
+/// The largest of some values.
+fn maximum(values: &[f32]) -> f32 {
+    let (lanes, rest) = values.as_chunks::<16>();
+    let mut best = [f32::NEG_INFINITY; 16];
+    for lane in lanes {
+        best.iter_mut()
+            .zip(lane)
+            .for_each(|(best, &value)| *best = if value > *best { value } else { *best });
+    }
+    best.iter().chain(rest).fold(f32::NEG_INFINITY, |best, &value| best.max(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_are_those_of_a_full_sort() {
+        let mut seed = 1u32;
+        for count in [1, 2, 15, 64, 65, 300, 1024, 1025, 9000] {
+            for width in [1, 2, 4, 8, 63, 64, 65, 300, 2000].into_iter().filter(|&width| width <= count) {
+                for coarse in [1 << 24, 8, 1] {
+                    let row: Vec<f32> = (0..count)
+                        .map(|_| {
+                            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                            if seed.is_multiple_of(50) {
+                                f32::NEG_INFINITY
+                            } else {
+                                ((seed >> 8) % coarse) as f32
+                            }
+                        })
+                        .collect();
+                    let mut sorted: Vec<(f32, u32)> = row.iter().copied().zip(0..).collect();
+                    sorted.sort_by(|a, b| b.0.total_cmp(&a.0));
+                    let mut out = vec![(0.0, 0); width];
+                    assert_eq!(largest(&row, &mut out), width);
+                    assert_eq!(out, sorted[..width], "{width} of {count}, {coarse}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,633 @@
+//! Beam searches beside all paths of tiny models.
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use decoding::{
+    Automaton, Beam, BeamKind, BeamSearch, BeamStream, Error, Fusion, Greedy, Model, NBest, Ranked, Scratch,
+    Site, Sites, greedy,
+};
+use proptest::prelude::*;
+use rnnt_dp::Topology;
+
+use super::table::{frames, random};
+
+/// Wide enough that nothing is left out of a tiny model.
+const ALL: usize = 3000;
+
+fn add(a: f64, b: f64) -> f64 {
+    let (high, low) = if a > b { (a, b) } else { (b, a) };
+    high + (low - high).exp().ln_1p()
+}
+
+fn log_softmax(scores: &[f32]) -> Vec<f64> {
+    let sum = scores.iter().map(|&z| f64::from(z)).reduce(|a, b| add(a, b)).unwrap_or(0.0);
+    scores.iter().map(|&z| f64::from(z) - sum).collect()
+}
+
+/// Log-probabilities of classes and of durations at a site.
+fn site(model: &Model, rows: &[f32], frame: usize, labels: &[u32]) -> (Vec<f64>, Vec<f64>) {
+    let (mut states, mut row) = (model.start().0.clone(), model.start().1.to_vec());
+    for label in labels {
+        model.predictor().step(&[*label], &mut states, &mut row, &mut Scratch::default());
+    }
+    let joint = model.joint();
+    let mut scores = vec![0.0; joint.classes() + joint.durations()];
+    let at = [Site { utterance: 0, frame, row: 0 }];
+    joint.scores(&Sites { frames: &[rows], rows: &row, at: &at }, &mut scores, &mut Scratch::default());
+    let (tokens, durations) = scores.split_at(joint.classes());
+    (log_softmax(tokens), log_softmax(durations))
+}
+
+/// Which paths there are.
+#[derive(Clone, Copy)]
+struct Paths {
+    /// Labels move a frame on, whatever the model says.
+    one_a_frame: bool,
+    max_symbols: usize,
+    max_labels: usize,
+}
+
+/// The sum over all paths of each label sequence.
+fn sums(model: &Model, rows: &[f32], paths: Paths) -> BTreeMap<Vec<u32>, f64> {
+    let mut all = BTreeMap::new();
+    walk(model, rows, paths, (0, 0, 0.0), &mut Vec::new(), &mut all);
+    all
+}
+
+fn walk(
+    model: &Model,
+    rows: &[f32],
+    paths: Paths,
+    (t, symbols, log_prob): (usize, usize, f64),
+    labels: &mut Vec<u32>,
+    all: &mut BTreeMap<Vec<u32>, f64>,
+) {
+    if t >= rows.len() {
+        let sum = all.entry(labels.clone()).or_insert(f64::NEG_INFINITY);
+        *sum = if *sum == f64::NEG_INFINITY { log_prob } else { add(*sum, log_prob) };
+        return;
+    }
+    let rules = model.rules();
+    let (tokens, durations) = site(model, rows, t, labels);
+    let mut steps = Vec::new();
+    for class in 0..tokens.len() as u32 {
+        for duration in 0..durations.len().max(1) {
+            let value = tokens[class as usize] + durations.get(duration).unwrap_or(&0.0);
+            steps.push((class, rules.frames(class, duration), value));
+        }
+    }
+    if symbols >= paths.max_symbols || labels.len() >= paths.max_labels {
+        steps.retain(|step| rules.is_blank(step.0));
+    }
+    if symbols >= paths.max_symbols {
+        // The best blank alone.
+        steps.sort_by(|a, b| b.2.total_cmp(&a.2));
+        steps.truncate(1);
+    }
+    for (class, frames, value) in steps {
+        if rules.is_blank(class) {
+            walk(model, rows, paths, (t + frames.max(1), 0, log_prob + value), labels, all);
+            continue;
+        }
+        let frames = if paths.one_a_frame { 1 } else { frames };
+        let symbols = if frames == 0 { symbols + 1 } else { 0 };
+        labels.push(class);
+        walk(model, rows, paths, (t + frames, symbols, log_prob + value), labels, all);
+        labels.pop();
+    }
+}
+
+fn beam(kind: BeamKind, width: usize) -> Beam {
+    Beam { kind, width, nbest: width, normalise: false, ..Beam::default() }
+}
+
+fn search(model: &Model, options: &Beam, utterances: &[&[f32]]) -> Vec<NBest> {
+    BeamSearch::new(model.clone(), options.clone()).unwrap().decode(utterances).unwrap().to_vec()
+}
+
+/// Every sequence of so many labels has its sum, best first.
+fn agree(what: &str, found: &NBest, expected: &BTreeMap<Vec<u32>, f64>, labels: usize, bar: f64) {
+    let mut last = f64::INFINITY;
+    let short = |ranked: &&Ranked| ranked.labels.len() <= labels;
+    assert_eq!(found.hypotheses.iter().filter(short).count(), expected.len(), "{what}");
+    for ranked in found.hypotheses.iter().filter(short) {
+        let sum = expected[&ranked.ids()];
+        assert!(
+            (ranked.log_prob - sum).abs() <= bar,
+            "{what} {:?}: {} is not {sum}",
+            ranked.ids(),
+            ranked.log_prob
+        );
+        assert!(ranked.score == ranked.log_prob && ranked.score <= last, "{what}");
+        last = ranked.score;
+    }
+}
+
+fn models(seed: u32, sharp: f32) -> Vec<(Topology, Model)> {
+    let rnnt = Topology::rnnt();
+    let big = rnnt.clone().with_big_blanks(&[2, 3]).unwrap();
+    let tdt = Topology::tdt(&[0, 1, 2]).unwrap();
+    let far = Topology::tdt(&[1, 3]).unwrap();
+    let big_modified = Topology::modified().with_big_blanks(&[2]).unwrap();
+    [
+        (rnnt, 3, vec![]),
+        (Topology::modified(), 3, vec![]),
+        (big, 5, vec![0, 2]),
+        (tdt, 3, vec![]),
+        (far, 3, vec![]),
+        (big_modified, 4, vec![3]),
+    ]
+    .into_iter()
+    .map(|(topology, classes, big)| {
+        let model = random(&topology, classes, 1, &big, seed, sharp);
+        (topology, model)
+    })
+    .collect()
+}
+
+const MAES: BeamKind = BeamKind::Maes { expansions: 2, beta: 2, gamma: 2.3, prefix: 2 };
+
+#[test]
+fn an_exhaustive_modified_beam_has_every_sum() {
+    for seed in 0..6 {
+        for (topology, model) in
+            models(seed, 3.0).into_iter().filter(|(topology, _)| topology.durations() == 0)
+        {
+            let rows = frames(seed as usize, 5);
+            let paths = Paths { one_a_frame: true, max_symbols: 9, max_labels: 9 };
+            let found = search(&model, &beam(BeamKind::Modified, ALL), &[&rows]);
+            agree(&format!("{topology} {seed}"), &found[0], &sums(&model, &rows, paths), 9, 1e-5);
+        }
+    }
+}
+
+#[test]
+fn an_exhaustive_malsd_has_every_sum_of_fewer_labels_than_a_frame_may_have() {
+    for seed in 0..4 {
+        for (topology, model) in models(seed, 2.0) {
+            let rows = frames(7, 3);
+            let paths = Paths { one_a_frame: false, max_symbols: 9, max_labels: 2 };
+            let found = search(&model, &beam(BeamKind::Malsd { max_symbols: 3 }, ALL), &[&rows]);
+            agree(&format!("{topology} {seed}"), &found[0], &sums(&model, &rows, paths), 2, 1e-5);
+        }
+    }
+}
+
+/// A hypothesis of the search in plain words: labels with frames, its frame, labels on it, log-probability.
+type Plain = (Vec<(u32, usize)>, usize, usize, f64);
+
+fn ids(labels: &[(u32, usize)]) -> Vec<u32> {
+    labels.iter().map(|label| label.0).collect()
+}
+
+/// Section 10 of the decoding specification, word by word.
+fn malsd(model: &Model, rows: &[f32], width: usize, max_symbols: usize) -> Vec<Plain> {
+    let (rules, end) = (model.rules(), rows.len());
+    let mut hyps: Vec<Plain> = vec![(vec![], 0, 0, 0.0)];
+    while hyps.iter().any(|hyp| hyp.1 < end) {
+        let mut candidates: Vec<Plain> = Vec::new();
+        for hyp in &hyps {
+            if hyp.1 >= end {
+                candidates.push(hyp.clone());
+                continue;
+            }
+            let (tokens, durations) = site(model, rows, hyp.1, &ids(&hyp.0));
+            let mut steps = Vec::new();
+            for (class, token) in tokens.iter().enumerate() {
+                for duration in 0..durations.len().max(1) {
+                    steps.push((class as u32, duration, token + durations.get(duration).unwrap_or(&0.0)));
+                }
+            }
+            if hyp.2 >= max_symbols {
+                steps.retain(|step| rules.is_blank(step.0));
+            }
+            steps.sort_by(|a, b| b.2.total_cmp(&a.2));
+            steps.truncate(if hyp.2 >= max_symbols { 1 } else { width });
+            for (class, duration, value) in steps {
+                let mut new = hyp.clone();
+                new.3 += value;
+                let mut frames = rules.frames(class, duration);
+                if rules.is_blank(class) {
+                    frames = frames.max(1);
+                } else {
+                    new.0.push((class, hyp.1));
+                    new.2 += 1;
+                }
+                new.1 += frames;
+                new.2 = if frames > 0 { 0 } else { new.2 };
+                candidates.push(new);
+            }
+        }
+        candidates.sort_by(|a, b| b.3.total_cmp(&a.3));
+        candidates.truncate(width);
+        hyps.clear();
+        for new in candidates {
+            let same = |old: &&mut Plain| ids(&old.0) == ids(&new.0) && old.1.min(end) == new.1.min(end);
+            match hyps.iter_mut().find(same) {
+                Some(old) => old.3 = add(old.3, new.3),
+                None => hyps.push(new),
+            }
+        }
+    }
+    hyps.sort_by(|a, b| b.3.total_cmp(&a.3));
+    hyps
+}
+
+#[test]
+fn malsd_is_its_description_at_every_width() {
+    for seed in 0..12 {
+        for (topology, model) in models(seed, 4.0) {
+            for width in [1, 2, 3, 5, 8] {
+                for max_symbols in [1, 2, 4] {
+                    let rows = frames(20, 9);
+                    let found = search(&model, &beam(BeamKind::Malsd { max_symbols }, width), &[&rows]);
+                    let expected = malsd(&model, &rows, width, max_symbols);
+                    let what = format!("{topology} {seed} {width} {max_symbols}");
+                    assert_eq!(found[0].hypotheses.len(), expected.len(), "{what}");
+                    for (found, expected) in found[0].hypotheses.iter().zip(&expected) {
+                        let labels: Vec<_> =
+                            found.labels.iter().map(|label| (label.label, label.frame)).collect();
+                        assert_eq!(labels, expected.0, "{what}");
+                        assert!((found.log_prob - expected.3).abs() < 1e-5, "{what}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_exhaustive_alsd_has_every_sum_and_malsd_the_same() {
+    for seed in 0..6 {
+        let model = random(&Topology::rnnt(), 3, 2, &[], seed, 2.0);
+        let rows = frames(3, 3);
+        let found = search(&model, &beam(BeamKind::Alsd { max_labels: Some(3) }, ALL), &[&rows]);
+        let paths = Paths { one_a_frame: false, max_symbols: 3, max_labels: 3 };
+        let expected = sums(&model, &rows, paths);
+        agree("alsd", &found[0], &expected, 3, 1e-5);
+        let other = search(&model, &beam(BeamKind::Malsd { max_symbols: 3 }, ALL), &[&rows]);
+        let short: Vec<_> = other[0].hypotheses.iter().filter(|ranked| ranked.labels.len() <= 3).collect();
+        assert_eq!(short.len(), expected.len());
+        for ranked in short {
+            assert!((ranked.log_prob - expected[&ranked.ids()]).abs() < 1e-5);
+        }
+    }
+}
+
+#[test]
+fn an_exhaustive_maes_has_every_sum_of_few_labels() {
+    for seed in 0..6 {
+        let model = random(&Topology::rnnt(), 3, 0, &[], seed, 2.0);
+        let rows = frames(11, 3);
+        for labels in [1, 2, 3] {
+            let kind = BeamKind::Maes { expansions: labels, beta: ALL, gamma: f64::INFINITY, prefix: labels };
+            let found = search(&model, &beam(kind, ALL), &[&rows]);
+            let paths = Paths { one_a_frame: false, max_symbols: 9, max_labels: labels };
+            for (ids, sum) in sums(&model, &rows, paths) {
+                let ranked = found[0].hypotheses.iter().find(|ranked| ranked.ids() == ids).unwrap();
+                assert!(
+                    (ranked.log_prob - sum).abs() < 1e-5,
+                    "{seed} {labels} {ids:?} {} {sum}",
+                    ranked.log_prob
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn no_width_beats_the_widest_and_the_widest_is_exact() {
+    for seed in 0..40 {
+        let model = random(&Topology::rnnt(), 3, 0, &[], seed, 4.0);
+        let rows = frames(0, 5);
+        let best =
+            |width| search(&model, &beam(BeamKind::Modified, width), &[&rows])[0].hypotheses[0].log_prob;
+        let paths = Paths { one_a_frame: true, max_symbols: 9, max_labels: 9 };
+        let exact = sums(&model, &rows, paths).into_values().fold(f64::NEG_INFINITY, f64::max);
+        assert!((best(ALL) - exact).abs() < 1e-5);
+        for width in 1..12 {
+            assert!(best(width) <= exact + 1e-5, "{seed} {width}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn a_beam_of_one_takes_the_labels_of_greedy_search(
+        seed in 0u32..1000, count in 0usize..30, classes in 2usize..80, modified: bool,
+    ) {
+        let topology = if modified { Topology::modified() } else { Topology::rnnt() };
+        let model = random(&topology, classes, (seed as usize % classes) as u32, &[], seed, 5.0);
+        let rows = frames(0, count);
+        let wanted = greedy(&model, &rows, &Greedy { max_symbols: Some(1), ..Greedy::default() }).unwrap();
+        let found = search(&model, &Beam { width: 1, ..Beam::default() }, &[&rows]);
+        let labels = &found[0].hypotheses[0].labels;
+        prop_assert_eq!(labels.len(), wanted.labels.len());
+        for (found, wanted) in labels.iter().zip(&wanted.labels) {
+            prop_assert_eq!((found.label, found.frame), (wanted.label, wanted.frame));
+            prop_assert!((found.log_prob - wanted.log_prob).abs() < 1e-6 && found.logit == wanted.logit);
+        }
+    }
+
+    #[test]
+    fn a_batch_is_its_utterances(
+        seed in 0u32..1000, counts in proptest::collection::vec(0usize..12, 1..5), width in 1usize..7,
+        sharp in 1.0f32..6.0, fused: bool,
+    ) {
+        for (topology, model) in models(seed, sharp) {
+            for kind in [BeamKind::Modified, BeamKind::Malsd { max_symbols: 3 }, BeamKind::Alsd { max_labels: None }, MAES] {
+                let mut options = Beam { kind, width, nbest: width, blank_penalty: 0.3, temperature: 1.2, ..Beam::default() };
+                if fused {
+                    options.fusion.push(Fusion { automaton: Arc::new(Table), weight: 0.4 });
+                }
+                let Ok(mut search) = BeamSearch::new(model.clone(), options.clone()) else { continue };
+                let utterances: Vec<Vec<f32>> =
+                    counts.iter().enumerate().map(|(b, &count)| frames(100 * b, count)).collect();
+                let utterances: Vec<&[f32]> = utterances.iter().map(Vec::as_slice).collect();
+                let all = search.decode(&utterances).unwrap().to_vec();
+                for (b, rows) in utterances.iter().enumerate() {
+                    let alone = search.decode(&[rows]).unwrap();
+                    prop_assert_eq!(&alone[0], &all[b], "{} {:?}", topology, kind);
+                    prop_assert!(!all[b].hypotheses.is_empty());
+                    let unique: std::collections::BTreeSet<Vec<u32>> =
+                        all[b].hypotheses.iter().map(|ranked| ranked.ids()).collect();
+                    prop_assert_eq!(unique.len(), all[b].hypotheses.len());
+                    for ranked in &all[b].hypotheses {
+                        prop_assert!(ranked.labels.is_sorted_by_key(|label| label.frame));
+                        prop_assert!(ranked.labels.iter().all(|label| label.frame < rows.len()));
+                    }
+                    if rows.is_empty() && !fused {
+                        prop_assert_eq!((all[b].hypotheses.len(), all[b].hypotheses[0].log_prob), (1, 0.0));
+                    }
+                }
+                let threads = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+                let again = threads.install(|| search.decode(&utterances).unwrap().to_vec());
+                prop_assert_eq!(again, all);
+            }
+        }
+    }
+
+    #[test]
+    fn chunks_are_the_whole(
+        seed in 0u32..1000, cuts in proptest::collection::vec(0usize..6, 1..8), width in 1usize..6, take: bool, fused: bool,
+    ) {
+        for (topology, model) in models(seed, 4.0) {
+            for kind in [BeamKind::Modified, MAES] {
+                let mut options = Beam { kind, width, nbest: width, ..Beam::default() };
+                if fused {
+                    options.fusion.push(Fusion { automaton: Arc::new(Table), weight: 0.4 });
+                }
+                let Ok(mut search) = BeamSearch::new(model.clone(), options) else { continue };
+                let total: usize = cuts.iter().sum();
+                let utterances = [frames(0, total), frames(500, total)];
+                let whole = search.decode(&[&utterances[0], &utterances[1]]).unwrap().to_vec();
+                let mut streams = [search.stream().unwrap(), search.stream().unwrap()];
+                let mut taken = [vec![], vec![]];
+                let mut at = 0;
+                for &cut in &cuts {
+                    let [a, b] = &mut streams;
+                    let chunks = [&utterances[0][at..at + cut], &utterances[1][at..at + cut]];
+                    at += cut;
+                    // The second one goes by itself, through a file.
+                    search.advance(&mut [a], &chunks[..1]).unwrap();
+                    let text = serde_json::to_string(b).unwrap();
+                    let mut read: BeamStream = serde_json::from_str(&text).unwrap();
+                    search.advance(&mut [&mut read], &chunks[1..]).unwrap();
+                    *b = read;
+                    if take {
+                        taken[0].extend(a.take_stable());
+                        taken[1].extend(b.take_stable());
+                        prop_assert_eq!(taken[0].len(), a.taken());
+                    }
+                    prop_assert_eq!(a.frames(), at);
+                }
+                let [a, b] = &mut streams;
+                let ends = search.finish(&mut [a, b]).unwrap();
+                for (b, ((end, whole), taken)) in ends.iter().zip(&whole).zip(&taken).enumerate() {
+                    prop_assert_eq!(end.hypotheses.len(), whole.hypotheses.len(), "{} {:?}", topology, kind);
+                    for (end, whole) in end.hypotheses.iter().zip(&whole.hypotheses) {
+                        let labels: Vec<_> = taken.iter().chain(&end.labels).copied().collect();
+                        if b == 0 {
+                            prop_assert_eq!(&labels, &whole.labels);
+                            prop_assert_eq!((end.log_prob, end.score), (whole.log_prob, whole.score));
+                            continue;
+                        }
+                        // The last bit of a number may be lost in a text.
+                        prop_assert_eq!(labels.len(), whole.labels.len());
+                        for (a, b) in labels.iter().zip(&whole.labels) {
+                            prop_assert_eq!((a.label, a.frame), (b.label, b.frame));
+                        }
+                        prop_assert!((end.log_prob - whole.log_prob).abs() < 1e-9);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A language model with a state for each last label.
+#[derive(Debug)]
+struct Table;
+
+impl Automaton for Table {
+    fn start(&self) -> u32 {
+        99
+    }
+    fn step(&self, state: u32, class: u32) -> (f32, u32) {
+        (-((state * 7 + class * 5) as f32 * 0.37).cos().abs() - 0.1, class)
+    }
+    fn add_scores(&self, state: u32, weight: f32, scores: &mut [f32]) {
+        for (class, score) in scores.iter_mut().enumerate() {
+            *score += weight * self.step(state, class as u32).0;
+        }
+    }
+    fn finish(&self, state: u32) -> f32 {
+        -0.01 * state as f32
+    }
+}
+
+#[test]
+fn automata_add_to_labels_and_to_ends() {
+    let rows = frames(0, 3);
+    for (kind, one_a_frame) in [
+        (BeamKind::Modified, true),
+        (BeamKind::Malsd { max_symbols: 3 }, false),
+        (BeamKind::Alsd { max_labels: Some(3) }, false),
+        (BeamKind::Maes { expansions: 3, beta: ALL, gamma: f64::INFINITY, prefix: 3 }, false),
+    ] {
+        for end_scores in [true, false] {
+            let model = random(&Topology::rnnt(), 3, 0, &[], 5, 2.0);
+            let mut options = beam(kind, ALL);
+            options.fusion.push(Fusion { automaton: Arc::new(Table), weight: 0.7 });
+            options.end_scores = end_scores;
+            let found = search(&model, &options, &[&rows]);
+            let mut expected = sums(&model, &rows, Paths { one_a_frame, max_symbols: 9, max_labels: 3 });
+            for (ids, sum) in &mut expected {
+                let mut state = Table.start();
+                for &label in ids {
+                    let (score, next) = Table.step(state, label);
+                    (*sum, state) = (*sum + 0.7 * f64::from(score), next);
+                }
+                *sum += if end_scores { 0.7 * f64::from(Table.finish(state)) } else { 0.0 };
+            }
+            agree(&format!("{kind:?}"), &found[0], &expected, 3, 1e-5);
+            for ranked in &found[0].hypotheses {
+                let mut state = Table.start();
+                for label in &ranked.labels {
+                    let (score, next) = Table.step(state, label.label);
+                    assert!((label.fused - 0.7 * score).abs() < 1e-6);
+                    state = next;
+                }
+            }
+        }
+    }
+}
+
+/// Forbids a label, or says what is no number.
+#[derive(Debug)]
+struct Only(f32);
+
+impl Automaton for Only {
+    fn start(&self) -> u32 {
+        0
+    }
+    fn step(&self, _: u32, class: u32) -> (f32, u32) {
+        (if class == 2 { self.0 } else { 0.0 }, 0)
+    }
+    fn add_scores(&self, _: u32, weight: f32, scores: &mut [f32]) {
+        scores[2] += weight * self.0;
+    }
+    fn finish(&self, _: u32) -> f32 {
+        0.0
+    }
+}
+
+#[test]
+fn what_an_automaton_forbids_does_not_come_and_what_is_no_number_is_an_error() {
+    let model = random(&Topology::rnnt(), 4, 0, &[], 1, 2.0);
+    let rows = frames(0, 4);
+    for kind in
+        [BeamKind::Modified, BeamKind::Malsd { max_symbols: 2 }, BeamKind::Alsd { max_labels: None }, MAES]
+    {
+        let with = |score| {
+            let fusion = vec![Fusion { automaton: Arc::new(Only(score)), weight: 1.0 }];
+            Beam { fusion, ..beam(kind, 6) }
+        };
+        let found = search(&model, &with(f32::NEG_INFINITY), &[&rows]);
+        assert!(found[0].hypotheses.len() > 1);
+        assert!(
+            found[0]
+                .hypotheses
+                .iter()
+                .all(|ranked| !ranked.ids().contains(&2) && ranked.log_prob.is_finite())
+        );
+        for bad in [f32::NAN, f32::INFINITY] {
+            let mut search = BeamSearch::new(model.clone(), with(bad)).unwrap();
+            let error = search.decode(&[&rows]).unwrap_err();
+            assert!(error.to_string().starts_with("utterance 0: fused score of class 2"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn scores_that_are_none_are_named_with_utterance_and_frame() {
+    let of = |frame: f32, _: f32, out: &mut [f32]| {
+        out.fill(0.5);
+        if frame == 7.0 {
+            out[1] = f32::NAN;
+        }
+        if frame == 8.0 {
+            out.fill(f32::NEG_INFINITY);
+        }
+        if frame == 9.0 {
+            out[0] = f32::INFINITY;
+        }
+    };
+    let joint = super::table::Scores { classes: 3, durations: 0, of };
+    let predictor = super::table::Histories { ids: 3 };
+    let model = Model::new(Arc::new(predictor), Arc::new(joint), 0, &[], &Topology::rnnt()).unwrap();
+    for kind in
+        [BeamKind::Modified, BeamKind::Malsd { max_symbols: 2 }, BeamKind::Alsd { max_labels: None }, MAES]
+    {
+        for (first, class) in [(7, 1), (8, 0), (9, 0)] {
+            let mut search = BeamSearch::new(model.clone(), beam(kind, 3)).unwrap();
+            let error = search.decode(&[&frames(0, 2), &[0.0, 1.0, first as f32], &[]]).unwrap_err();
+            let Error::Utterance { utterance: 1, source } = &error else { panic!("{error}") };
+            assert!(
+                matches!(**source, Error::Score { frame: 2, class: found, .. } if found == class),
+                "{error}"
+            );
+            if kind == BeamKind::Modified || kind == MAES {
+                let mut stream = search.stream().unwrap();
+                search.advance(&mut [&mut stream], &[&frames(0, 2)]).unwrap();
+                let before = serde_json::to_string(&stream).unwrap();
+                let error = search.advance(&mut [&mut stream], &[&frames(first, 1)]).unwrap_err();
+                assert!(error.to_string().contains("at frame 2"), "{error}");
+                assert_eq!(serde_json::to_string(&stream).unwrap(), before);
+            }
+            assert!(search.decode(&[&frames(0, 2)]).is_ok());
+        }
+    }
+}
+
+#[test]
+fn options_that_nobody_can_mean_are_errors() {
+    let model = random(&Topology::rnnt(), 3, 0, &[], 1, 2.0);
+    let maes = |expansions, gamma| BeamKind::Maes { expansions, beta: 2, gamma, prefix: 1 };
+    for (options, name) in [
+        (Beam { width: 0, ..Beam::default() }, "width"),
+        (Beam { nbest: 0, ..Beam::default() }, "nbest"),
+        (Beam { temperature: 0.0, ..Beam::default() }, "temperature"),
+        (Beam { temperature: f32::NAN, ..Beam::default() }, "temperature"),
+        (Beam { blank_penalty: f32::NAN, ..Beam::default() }, "blank_penalty"),
+        (Beam { internal_lm: 0.3, ..Beam::default() }, "internal_lm"),
+        (Beam { kind: BeamKind::Malsd { max_symbols: 0 }, ..Beam::default() }, "max_symbols"),
+        (Beam { kind: BeamKind::Alsd { max_labels: Some(0) }, ..Beam::default() }, "max_labels"),
+        (Beam { kind: maes(0, 2.3), ..Beam::default() }, "expansions"),
+        (Beam { kind: maes(1, f64::NAN), ..Beam::default() }, "gamma"),
+        (
+            Beam { fusion: vec![Fusion { automaton: Arc::new(Table), weight: f32::NAN }], ..Beam::default() },
+            "fusion weight",
+        ),
+    ] {
+        let error = BeamSearch::new(model.clone(), options).unwrap_err().to_string();
+        assert!(error.starts_with(name), "{error}");
+    }
+    let knows: Vec<Vec<bool>> = models(1, 2.0)
+        .into_iter()
+        .map(|(_, model)| {
+            [
+                BeamKind::Modified,
+                BeamKind::Alsd { max_labels: None },
+                BeamKind::Malsd { max_symbols: 1 },
+                MAES,
+            ]
+            .map(|kind| match BeamSearch::new(model.clone(), beam(kind, 2)) {
+                Ok(_) => true,
+                Err(error) => matches!(error, Error::Search { .. }).then_some(false).unwrap(),
+            })
+            .to_vec()
+        })
+        .collect();
+    let (yes, no) = (true, false);
+    let expected = [
+        [yes; 4],
+        [yes, no, yes, no],
+        [yes, no, yes, no],
+        [no, no, yes, no],
+        [no, no, yes, no],
+        [yes, no, yes, no],
+    ];
+    assert_eq!(knows, expected);
+    let search = BeamSearch::new(model.clone(), beam(BeamKind::Malsd { max_symbols: 1 }, 2)).unwrap();
+    assert!(matches!(search.stream(), Err(Error::Search { found: "streams", .. })));
+    let mut search = BeamSearch::new(model, beam(BeamKind::Modified, 2)).unwrap();
+    let other =
+        BeamSearch::new(random(&Topology::rnnt(), 4, 0, &[], 1, 2.0), beam(BeamKind::Modified, 2)).unwrap();
+    let mut stream = other.stream().unwrap();
+    let error = search.advance(&mut [&mut stream], &[&[]]).unwrap_err();
+    assert!(error.to_string().contains("another model"), "{error}");
+    assert!(matches!(search.advance(&mut [], &[&[]]), Err(Error::Count { .. })));
+}
