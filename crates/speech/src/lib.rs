@@ -42,8 +42,8 @@ pub mod tokens;
 pub mod utterance;
 
 pub use audio::{
-    Audio, AudioPieces, Change, Channel, Conversion, Pcm, PcmReader, ResampleStream, check_samples, read_audio,
-    read_audio_as, read_segment, resample,
+    Audio, AudioPieces, Change, Channel, Conversion, Pcm, PcmReader, ResampleStream, check_samples,
+    read_audio, read_audio_as, read_segment, resample,
 };
 pub use augment::SpecAugment;
 pub use batching::batches;
