@@ -14,3 +14,4 @@ mod mutants;
 mod normaliser;
 mod sessions;
 mod steps;
+mod streams;

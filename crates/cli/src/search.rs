@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use decoding::ngram::{Foreign, Ngram, Table, WordNgram, WordOptions};
 use decoding::{
-    Aggregate, Automaton, Beam, BeamKind, Boost, Confidence, Fusion, Greedy, Measure, read_phrases,
+    Aggregate, Automaton, Beam, BeamKind, Boost, Confidence, Fusion, Greedy, Measure, PerClass, read_phrases,
 };
 use speech::TokenizerKind;
 use training::{Recogniser, Search};
@@ -38,6 +38,9 @@ pub struct SearchArguments {
     /// Its weight
     #[arg(long, value_name = "W", default_value_t = 0.5, allow_negative_numbers = true)]
     lm_weight: f32,
+    /// Added for each word, against the words that language models cost
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    word_bonus: f32,
     /// A second n-gram that is taken away: what the model has learnt from its own training texts (density ratio, LODR)
     #[arg(long, value_name = "ARPA")]
     minus_lm: Option<PathBuf>,
@@ -154,6 +157,10 @@ impl SearchArguments {
                 let automaton = self.ngram(path, &names, recogniser.tokenizer().kind())?;
                 fusion.push(Fusion { automaton, weight });
             }
+        }
+        if self.word_bonus != 0.0 {
+            let bonus = PerClass::new(recogniser.word_starts().into_iter().map(f32::from).collect())?;
+            fusion.push(Fusion { automaton: Arc::new(bonus), weight: self.word_bonus });
         }
         if let Some(path) = &self.phrases {
             let bytes = read(path)?;

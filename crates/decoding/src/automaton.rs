@@ -1,6 +1,8 @@
 //! What scores labels one after another without looking at the audio.
 use std::sync::Arc;
 
+use crate::{Error, Result};
+
 /// A deterministic automaton over class ids: an n-gram, a list of phrases.
 ///
 /// States are numbers, so that hypotheses carry and compare them cheaply. Equal states have equal futures. Every method is total: a
@@ -25,6 +27,49 @@ pub struct Fusion {
     pub automaton: Arc<dyn Automaton>,
     /// What its scores are multiplied by.
     pub weight: f32,
+}
+
+/// A score of its own for each class, whatever came before: a bonus for every label, or for those that begin a word, against the
+/// words that a language model costs.
+///
+/// ```
+/// use decoding::{Automaton, PerClass};
+/// let bonus = PerClass::new(vec![1.5, 0.0])?;
+/// assert_eq!(bonus.step(bonus.start(), 0), (1.5, 0));
+/// # Ok::<(), decoding::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct PerClass(Vec<f32>);
+
+impl PerClass {
+    /// The scores of classes 0, 1, ..; others score 0.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if one of them is not finite.
+    pub fn new(scores: Vec<f32>) -> Result<Self> {
+        match scores.iter().find(|score| !score.is_finite()) {
+            Some(score) => Err(Error::shape("scores", "finite numbers".into(), score)),
+            None => Ok(Self(scores)),
+        }
+    }
+}
+
+impl Automaton for PerClass {
+    fn start(&self) -> u32 {
+        0
+    }
+
+    fn step(&self, state: u32, class: u32) -> (f32, u32) {
+        (self.0.get(class as usize).copied().unwrap_or(0.0), state)
+    }
+
+    fn add_scores(&self, _: u32, weight: f32, scores: &mut [f32]) {
+        scores.iter_mut().zip(&self.0).for_each(|(score, own)| *score += weight * own);
+    }
+
+    fn finish(&self, _: u32) -> f32 {
+        0.0
+    }
 }
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ mod states;
 mod mutants;
 
 pub use affine::Affine;
-pub use automaton::{Automaton, Fusion};
+pub use automaton::{Automaton, Fusion, PerClass};
 pub use beam::{Beam, BeamKind, BeamSearch, BeamStream, NBest, Ranked};
 pub use boost::{Boost, Phrase, PhraseError, read_phrases};
 pub use confidence::{Aggregate, Confidence, Measure};

@@ -77,7 +77,9 @@ impl Loaded {
             Ok::<_, Error>(examples)
         };
         let mut all = || -> Result<_> {
-            let examples = load("data.train", &train, Some(&tokenizer))?;
+            let mut examples = load("data.train", &train, Some(&tokenizer))?;
+            let joined = data::joined(&train, recipe.augment.join, recipe.seed);
+            examples.extend(data::load(&joined, &front_end, Some(&tokenizer), stop)?);
             Ok([examples, load("data.dev", &dev, None)?, load("data.test", &test, None)?])
         };
         let data = Fingerprint::new(sets);
@@ -119,7 +121,8 @@ fn resume(
 
 /// Fails where the features of all sets, or the model in training, are more than there is room for.
 fn expect_room(recipe: &Recipe, sets: Sets, labels: usize) -> Result<()> {
-    let all = sets.train.iter().chain(sets.dev).chain(sets.test);
+    let again = if recipe.augment.join > 1 { sets.train } else { &[] };
+    let all = sets.train.iter().chain(again).chain(sets.dev).chain(sets.test);
     let seconds: f64 = all.map(|utterance| utterance.seconds).sum();
     let frames = seconds * 1000.0 / f64::from(recipe.features.hop_ms);
     let bytes = frames * (recipe.features.mels * size_of::<f32>()) as f64;

@@ -14,6 +14,8 @@ pub(crate) enum Purpose {
     Augment = 3,
     /// Dropout masks of a batch in an epoch.
     Dropout = 4,
+    /// Which utterances are joined.
+    Join = 5,
 }
 
 /// The stream of `(seed, purpose, a, b)`; each quadruple has its own.

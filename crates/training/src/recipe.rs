@@ -67,14 +67,22 @@ pub struct Data {
     pub test: Vec<PathBuf>,
 }
 
-/// `[augment]`: changes to the frames of a training utterance, new in each epoch; none by default.
+/// `[augment]`: changes to training utterances, those to their frames new in each epoch; none by default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Augment {
+    /// Beside each utterance alone, all of them are heard once an epoch in strings of so many, in an order that the seed decides:
+    /// for models that listen on after the end of an utterance. None below 2.
+    #[serde(skip_serializing_if = "alone")]
+    pub join: usize,
     /// Speed, tempo and frequency-axis changes, first.
     pub perturb: Perturb,
     /// Masks over time and frequency, second.
     pub mask: SpecAugment,
+}
+
+fn alone(join: &usize) -> bool {
+    *join == 0
 }
 
 /// `[tokens]`

@@ -232,6 +232,11 @@ impl Recogniser {
         Writer::new(self.decoder.rules(), self.recipe.frame_ms() / 1000.0, self.aggregate)
     }
 
+    /// Of each label, 1 if it begins a word and 0 if not; in a tokenizer that writes spaces, they stand for the words behind them.
+    pub fn word_starts(&self) -> Vec<u8> {
+        crate::words::starts(&self.tokenizer)
+    }
+
     /// How texts are looked for.
     pub fn search(&self) -> &Search {
         &self.search

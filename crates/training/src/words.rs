@@ -31,6 +31,16 @@ pub(crate) fn groups(tokenizer: &Tokenizer, labels: &[u32]) -> Vec<Range<usize>>
     groups
 }
 
+/// Of each label, whether it begins a word: 1, or 0. Spaces stand for the words behind them.
+pub(crate) fn starts(tokenizer: &Tokenizer) -> Vec<u8> {
+    let begins = |name: &String| match tokenizer.kind() {
+        TokenizerKind::Words => true,
+        TokenizerKind::Characters => name.trim().is_empty(),
+        _ => name.starts_with(MARK),
+    };
+    tokenizer.tokens().iter().map(|name| u8::from(begins(name))).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -25,6 +25,8 @@ impl Recipe {
     pub(super) fn check(&self) -> Result<()> {
         expect("data.train", "at least one manifest", !self.data.train.is_empty(), "none")?;
         FrontEnd::new(&self.features).map_err(|error| setting("features", error))?;
+        let join = self.augment.join;
+        expect("augment.join", &format!("0 to {MANY}"), join <= MANY, join)?;
         self.augment.perturb.check().map_err(|error| setting("augment.perturb", error))?;
         self.augment.mask.check().map_err(|error| setting("augment.mask", error))?;
         self.check_model()?;

@@ -25,6 +25,7 @@ fn the_recipes_of_the_repository_are_sound() {
         names.push(path.file_stem().unwrap().to_str().unwrap().to_owned());
     }
     names.sort();
+    assert!(names.contains(&"an4-streaming".to_owned()));
     for corpus in ["an4", "digits"] {
         for kind in ["", "-multi-blank", "-pruned", "-tdt"] {
             assert!(names.contains(&format!("{corpus}{kind}")), "{corpus}{kind}");
@@ -66,6 +67,7 @@ fn unknown_and_missing_keys_are_named() {
         ("ctc_weight = 0.3", "[loss]\nkind = \"rnnt\"\nactivation = \"sine\"", "sine"),
         ("layers = 1\nhidden = 16\nbid", "kind = \"conv\"\nlayers = 1\nhidden = 16\nbid", "conv"),
         ("stack = 4", "stack = -4", "-4"),
+        ("mels = 12", "normalise = \"never\"", "never"),
     ] {
         let error = parse(&toy(&[(old, new)])).unwrap_err();
         assert!(matches!(error, Error::RecipeSyntax { .. }), "{new}: {error}");
@@ -82,6 +84,7 @@ fn values_out_of_range_are_named() {
         ("mels = 12", "mels = 0", "features.mels"),
         ("mels = 12", "hop_ms = -1.0", "features.hop_ms"),
         ("mels = 12", "high_hz = 5000.0", "features.high_hz"),
+        ("perturb =", "join = 1000\nperturb =", "augment.join"),
         ("speed = 0.1", "speed = 0.9", "augment.perturb.speed"),
         ("speed = 0.1", "noise = nan", "augment.perturb.noise"),
         ("freq_masks = 1", "time_width = 1.5", "augment.mask.time_width"),

@@ -28,20 +28,31 @@ impl Observer for StopAfter<'_> {
 
 #[test]
 fn a_stopped_run_goes_on_bit_for_bit() {
-    stops_and_goes_on("kind = \"rnnt\"");
+    stops_and_goes_on("kind = \"rnnt\"", &[]);
+}
+
+#[test]
+fn so_does_one_of_a_model_for_streams() {
+    let changes = [
+        ("mels = 12", "mels = 12\nnormalise = \"running\""),
+        ("[augment]", "[augment]\njoin = 4"),
+        ("bidirectional = true", "bidirectional = false"),
+    ];
+    stops_and_goes_on("kind = \"rnnt\"", &changes);
 }
 
 #[test]
 fn so_does_one_with_parameters_of_its_own() {
-    stops_and_goes_on("kind = \"tdt\"\ndurations = [0, 1, 3]\nomega = 0.1");
+    stops_and_goes_on("kind = \"tdt\"\ndurations = [0, 1, 3]\nomega = 0.1", &[]);
     // The scales still change where the run stops and goes on.
-    stops_and_goes_on("kind = \"pruned\"\ns_range = 3\nwarm_steps = 8");
+    stops_and_goes_on("kind = \"pruned\"\ns_range = 3\nwarm_steps = 8", &[]);
 }
 
-fn stops_and_goes_on(loss: &str) {
+fn stops_and_goes_on(loss: &str, changes: &[(&str, &str)]) {
     let toy = Toy::new();
     let loss = format!("ctc_weight = 0.3\n[loss]\n{loss}");
-    let recipe = toy.recipe(&[("epochs = 3", "epochs = 4\nevaluate_every = 2"), ("ctc_weight = 0.3", &loss)]);
+    let basic = [("epochs = 3", "epochs = 4\nevaluate_every = 2"), ("ctc_weight = 0.3", loss.as_str())];
+    let recipe = toy.recipe(&[&basic, changes].concat());
     let (whole, parts) = (toy.path("whole"), toy.path("parts"));
     let outcome = run(&recipe, &whole, Start::Fresh).unwrap();
     // In the middle of an epoch, at its end, at once again: six utterances make at least three batches an epoch.

@@ -1,0 +1,94 @@
+//! Sound that arrives in pieces takes as much memory after an hour as after a minute.
+use std::path::Path;
+
+use panda::speech::{AudioPieces, Channel, Conversion};
+use panda::training::{Listener, Model, Recipe, WindowConfig, Windows};
+
+use crate::counting::{measure, turn};
+
+const RATE: usize = 8000;
+
+fn model(features: &str, bidirectional: bool) -> Model {
+    let text = format!(
+        r#"
+        data = {{ train = ["none.jsonl"] }}
+        features = {{ sample_rate = 8000, mels = 20, {features} }}
+        tokens = {{ kind = "words" }}
+        encoder = {{ layers = 2, hidden = 16, bidirectional = {bidirectional} }}
+        predictor = {{ kind = "stateless", embedding = 3, context = 1 }}
+        joint = {{ width = 7 }}
+        optimiser = {{ learning_rate = 1e-3 }}
+        batch = {{ max_frames = 100, max_utterances = 4 }}
+        training = {{ epochs = 1 }}
+        "#
+    );
+    Model::new(&Recipe::parse(&text, Path::new("test.toml")).unwrap(), 4).unwrap()
+}
+
+/// 100 ms of sound, `n` times.
+fn sound(pieces: usize) -> impl Iterator<Item = Vec<f32>> {
+    let sample = |i: usize| 0.1 * (i as f32 * 0.3).sin() * (i as f32 * 1e-4).cos();
+    (0..pieces).map(move |n| (n * RATE / 10..(n + 1) * RATE / 10).map(sample).collect())
+}
+
+/// Peaks of one and of ten minutes.
+fn peaks(run: impl Fn(usize)) -> [usize; 2] {
+    [600, 6000].map(|pieces| measure(|| run(pieces)).1)
+}
+
+#[test]
+fn a_listener_forgets_what_it_has_given() {
+    let _alone = turn();
+    let model = model("normalise = \"running\"", false);
+    let [short, long] = peaks(|pieces| {
+        let mut listener = Listener::new(&model).unwrap();
+        let (id, mut rows) = (listener.open(), 0);
+        for piece in sound(pieces) {
+            listener.push(id, &piece).unwrap();
+            rows += listener.encode().unwrap().iter().map(|heard| heard.rows.len() / 7).sum::<usize>();
+        }
+        assert!(rows > 3 * pieces, "{rows}");
+    });
+    assert!(long < short + 4096, "{short} bytes for a minute, {long} for ten");
+}
+
+#[test]
+fn windows_forget_what_they_have_given() {
+    let _alone = turn();
+    let model = model("", true);
+    let [short, long] = peaks(|pieces| {
+        let mut windows = Windows::new(&model, WindowConfig { seconds: 10.0, overlap: 2.0 }).unwrap();
+        let mut rows = Vec::new();
+        for piece in sound(pieces) {
+            windows.push(&piece, &mut rows).unwrap();
+            rows.clear();
+        }
+    });
+    assert!(long < short + 4096, "{short} bytes for a minute, {long} for ten");
+}
+
+#[test]
+fn files_in_pieces_are_never_held_whole() {
+    let _alone = turn();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("long.wav");
+    let [short, long] = [60, 600].map(|seconds: u32| {
+        let bytes = seconds * 4 * 11_025;
+        let mut file =
+            [&b"RIFF"[..], &(36 + bytes).to_le_bytes(), b"WAVEfmt \x10\0\0\0\x01\0\x02\0"].concat();
+        file.extend(
+            [11_025u32.to_le_bytes(), (4 * 11_025u32).to_le_bytes(), [4, 0, 16, 0], *b"data"].concat(),
+        );
+        file.extend(bytes.to_le_bytes());
+        file.extend((0..bytes).map(|i| (i % 251) as u8));
+        std::fs::write(&path, file).unwrap();
+        let conversion = Conversion { channel: Channel::Mix, resample: true };
+        let (_, peak, samples) = measure(|| {
+            let pieces = AudioPieces::open(&path, RATE as u32, &conversion).unwrap();
+            pieces.map(|piece| piece.unwrap().len()).sum::<usize>()
+        });
+        assert_eq!(samples, (seconds as usize * 11_025 * RATE).div_ceil(11_025));
+        peak
+    });
+    assert!(long < short + 4096, "{short} bytes for a minute, {long} for ten");
+}
