@@ -20,7 +20,7 @@ fn add(a: f64, b: f64) -> f64 {
 }
 
 fn log_softmax(scores: &[f32]) -> Vec<f64> {
-    let sum = scores.iter().map(|&z| f64::from(z)).reduce(|a, b| add(a, b)).unwrap_or(0.0);
+    let sum = scores.iter().map(|&z| f64::from(z)).reduce(add).unwrap_or(0.0);
     scores.iter().map(|&z| f64::from(z) - sum).collect()
 }
 

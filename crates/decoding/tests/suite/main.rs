@@ -1,4 +1,5 @@
 //! Decoding from outside.
 mod beam;
+mod ctc;
 mod golden;
 mod table;
