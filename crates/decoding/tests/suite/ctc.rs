@@ -141,6 +141,7 @@ fn plain(rows: &[f32], classes: usize, blank: u32, width: usize, weight: f64) ->
         }
         next.sort_by(|a, b| (b.1 + b.2).total_cmp(&(a.1 + a.2)));
         next.truncate(width);
+        next.retain(|h| h.1 + h.2 > 0.0);
         beam = next;
     }
     beam.into_iter().map(|(y, b, n)| (y, (b + n).ln())).collect()
