@@ -8,7 +8,6 @@ mod nbest;
 mod rows;
 mod short;
 mod stream;
-mod tree;
 
 pub use nbest::{NBest, Ranked};
 pub use stream::BeamStream;

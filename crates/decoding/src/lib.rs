@@ -15,11 +15,13 @@ mod automaton;
 mod beam;
 mod boost;
 mod confidence;
+mod ctc;
 mod error;
 mod factored;
 mod greedy;
 mod hypotheses;
 mod joint;
+mod largest;
 mod model;
 pub mod ngram;
 mod pick;
@@ -28,6 +30,7 @@ mod predictor;
 mod rules;
 mod scratch;
 mod states;
+mod tree;
 
 // Damaged files, for what reads them.
 #[cfg(test)]
@@ -39,6 +42,7 @@ pub use automaton::{Automaton, Fusion, PerClass};
 pub use beam::{Beam, BeamKind, BeamSearch, BeamStream, NBest, Ranked};
 pub use boost::{Boost, Phrase, PhraseError, read_phrases};
 pub use confidence::{Aggregate, Confidence, Measure};
+pub use ctc::{CtcBeam, ctc_beam, ctc_greedy};
 pub use error::{Error, Result};
 pub use factored::factor_blank;
 pub use greedy::{Greedy, GreedySearch, Stream, frame_looping, greedy, unpadded};

@@ -3,8 +3,8 @@ use rnnt_dp::semiring::{Log, Semiring};
 use serde::{Deserialize, Serialize};
 
 use super::short::Entry;
-use super::tree::Tree;
 use super::{Beam, rows::FRESH};
+use crate::tree::Tree;
 use crate::{Emitted, Fusion, Rules};
 
 /// A hypothesis: labels, a frame, and the log-probability of the paths that lead there.

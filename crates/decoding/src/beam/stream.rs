@@ -2,7 +2,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::lane::{Hyp, Lane};
-use super::tree::{ROOT, Tree};
+use crate::tree::{ROOT, Tree};
 use crate::{Emitted, Error, Fusion, Model, Result, States};
 
 /// What is known of an utterance between two chunks of it: plain data, which may be kept, sent to another process, and continued in

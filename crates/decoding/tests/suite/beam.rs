@@ -3,11 +3,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use decoding::{
-    Automaton, Beam, BeamKind, BeamSearch, BeamStream, Error, Fusion, Greedy, Model, NBest, Ranked, Scratch,
-    Site, Sites, greedy,
+    Affine, Automaton, Beam, BeamKind, BeamSearch, BeamStream, Error, Fusion, Greedy, Model, NBest, Network,
+    Ranked, Scratch, Site, Sites, StatelessPredictor, greedy,
 };
 use proptest::prelude::*;
 use rnnt_dp::Topology;
+use serde_json::{Value, json};
 
 use super::table::{frames, random};
 
@@ -20,7 +21,7 @@ fn add(a: f64, b: f64) -> f64 {
 }
 
 fn log_softmax(scores: &[f32]) -> Vec<f64> {
-    let sum = scores.iter().map(|&z| f64::from(z)).reduce(|a, b| add(a, b)).unwrap_or(0.0);
+    let sum = scores.iter().map(|&z| f64::from(z)).reduce(add).unwrap_or(0.0);
     scores.iter().map(|&z| f64::from(z) - sum).collect()
 }
 
@@ -28,7 +29,9 @@ fn log_softmax(scores: &[f32]) -> Vec<f64> {
 fn site(model: &Model, rows: &[f32], frame: usize, labels: &[u32]) -> (Vec<f64>, Vec<f64>) {
     let (mut states, mut row) = (model.start().0.clone(), model.start().1.to_vec());
     for label in labels {
-        model.predictor().step(&[*label], &mut states, &mut row, &mut Scratch::default());
+        let mut predicted = vec![0.0; model.predictor().width()];
+        model.predictor().step(&[*label], &mut states, &mut predicted, &mut Scratch::default());
+        model.joint().project(&predicted, &mut row, &mut Scratch::default());
     }
     let joint = model.joint();
     let mut scores = vec![0.0; joint.classes() + joint.durations()];
@@ -62,7 +65,7 @@ fn walk(
     labels: &mut Vec<u32>,
     all: &mut BTreeMap<Vec<u32>, f64>,
 ) {
-    if t >= rows.len() {
+    if t >= rows.len() / model.width() {
         let sum = all.entry(labels.clone()).or_insert(f64::NEG_INFINITY);
         *sum = if *sum == f64::NEG_INFINITY { log_prob } else { add(*sum, log_prob) };
         return;
@@ -630,4 +633,140 @@ fn options_that_nobody_can_mean_are_errors() {
     let error = search.advance(&mut [&mut stream], &[&[]]).unwrap_err();
     assert!(error.to_string().contains("another model"), "{error}");
     assert!(matches!(search.advance(&mut [], &[&[]]), Err(Error::Count { .. })));
+}
+
+#[test]
+fn the_internal_language_model_is_taken_away_from_labels() {
+    let wave = |count: usize, step: f32, scale: f32| -> Vec<f32> {
+        (0..count).map(|i| scale * (i as f32 * step + 0.3).sin()).collect()
+    };
+    let (classes, width) = (3, 4);
+    let embedding = wave(classes * width, 1.3, 1.0);
+    let context = wave(2 * width * width, 0.7, 0.8);
+    let start = [decoding::NOTHING, 0];
+    let finish = decoding::Finish::Tanh;
+    let predictor =
+        StatelessPredictor::new((&embedding, width), &context, &wave(width, 2.1, 0.3), &start, finish)
+            .unwrap();
+    let affine = |name, outputs: usize, step| {
+        Affine::new(name, &wave(outputs * width, step, 0.9), width, Some(&wave(outputs, 1.9, 0.4))).unwrap()
+    };
+    let network = Network::new(
+        decoding::Activation::Tanh,
+        None,
+        affine("labels", width, 0.9),
+        affine("head", classes, 1.7),
+        0,
+    );
+    let network = network.unwrap().with_factored_blank(0).unwrap();
+    let model = Model::new(Arc::new(predictor), Arc::new(network), 0, &[], &Topology::rnnt()).unwrap();
+    let rows = wave(4 * width, 0.41, 1.5);
+    let mut options = beam(BeamKind::Modified, ALL);
+    options.internal_lm = 0.3;
+    let found = search(&model, &options, &[&rows]);
+    let mut expected = sums(&model, &rows, Paths { one_a_frame: true, max_symbols: 9, max_labels: 9 });
+    for (ids, sum) in &mut expected {
+        let (mut states, mut predicted) = (model.start().0.clone(), vec![0.0; width]);
+        let mut row = model.start().1.to_vec();
+        for label in ids {
+            let mut scores = vec![0.0; classes];
+            model.joint().internal_lm(&row, &mut scores, &mut Scratch::default());
+            *sum -= 0.3 * f64::from(scores[*label as usize]);
+            model.predictor().step(&[*label], &mut states, &mut predicted, &mut Scratch::default());
+            model.joint().project(&predicted, &mut row, &mut Scratch::default());
+        }
+    }
+    agree("internal", &found[0], &expected, 9, 1e-5);
+    options.normalise = true;
+    for ranked in &search(&model, &options, &[&rows])[0].hypotheses {
+        assert!((ranked.score - ranked.log_prob / (ranked.labels.len() + 2) as f64).abs() < 1e-12);
+    }
+}
+
+#[test]
+fn a_stream_that_gives_its_labels_away_does_not_grow() {
+    let model = random(&Topology::rnnt(), 20, 0, &[], 3, 25.0);
+    for kind in [BeamKind::Modified, MAES] {
+        let mut search = BeamSearch::new(model.clone(), Beam { kind, width: 3, ..Beam::default() }).unwrap();
+        let rows = frames(0, 4000);
+        let whole = search.decode(&[&rows]).unwrap()[0].hypotheses[0].ids();
+        let mut stream = search.stream().unwrap();
+        let (mut taken, mut sizes) = (vec![], vec![]);
+        for chunk in rows.chunks(50) {
+            search.advance(&mut [&mut stream], &[chunk]).unwrap();
+            taken.extend(stream.take_stable());
+            sizes.push(serde_json::to_string(&stream).unwrap().len());
+        }
+        let end = search.finish(&mut [&mut stream]).unwrap()[0].hypotheses[0].labels.clone();
+        assert!(
+            taken.len() > 500 && *sizes[10..].iter().max().unwrap() < 60_000,
+            "{} {sizes:?}",
+            taken.len()
+        );
+        let ids: Vec<u32> = taken.iter().chain(&end).map(|label| label.label).collect();
+        assert_eq!(ids, whole, "{kind:?}");
+    }
+}
+
+#[test]
+fn a_stream_has_lists_of_its_own() {
+    let model = random(&Topology::rnnt(), 4, 0, &[], 1, 2.0);
+    let rows = frames(0, 8);
+    let lists = vec![Fusion { automaton: Arc::new(Only(f32::NEG_INFINITY)), weight: 1.0 }];
+    let shared = Fusion { automaton: Arc::new(Table), weight: 0.5 };
+    let options = Beam { fusion: vec![shared.clone()], ..beam(BeamKind::Modified, 4) };
+    let mut both = options.clone();
+    both.fusion.extend(lists.clone());
+    let mut search = BeamSearch::new(model.clone(), options).unwrap();
+    let (mut with, mut without) = (search.stream().unwrap().with_lists(lists), search.stream().unwrap());
+    for chunk in rows.chunks(3) {
+        search.advance(&mut [&mut with, &mut without], &[chunk, chunk]).unwrap();
+    }
+    let found = search.finish(&mut [&mut with, &mut without]).unwrap().to_vec();
+    assert_eq!(found[1], search.decode(&[&rows]).unwrap()[0]);
+    let mut search = BeamSearch::new(model, both).unwrap();
+    assert_eq!(found[0], search.decode(&[&rows]).unwrap()[0]);
+    assert_ne!(found[0], found[1]);
+}
+
+/// Puts something else in the place of the number `at`, as they come.
+fn spoil(value: &mut Value, at: &mut usize, with: &Value) {
+    match value {
+        Value::Array(all) => all.iter_mut().for_each(|value| spoil(value, at, with)),
+        Value::Object(all) => all.values_mut().for_each(|value| spoil(value, at, with)),
+        _ => {
+            if *at == 0 {
+                *value = with.clone();
+            }
+            *at = at.wrapping_sub(1);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_broken_state_is_an_error_or_decodes(
+        place in 0usize..400, what in 0usize..7, other in 0u64..9, cut in 0usize..9,
+    ) {
+        let model = random(&Topology::rnnt(), 5, 0, &[], 3, 3.0);
+        let mut search = BeamSearch::new(model, beam(BeamKind::Modified, 3)).unwrap();
+        let mut stream = search.stream().unwrap();
+        search.advance(&mut [&mut stream], &[&frames(0, 8)]).unwrap();
+        let mut value = serde_json::to_value(&stream).unwrap();
+        let with = [json!(u64::MAX), json!(u32::MAX), json!(-1.0), json!(1e300), json!(other), json!(null), json!(other as f64)];
+        spoil(&mut value, &mut { place }, &with[what]);
+        if cut < 4 {
+            let list = ["states", "rows", "hyps", "automata"][cut];
+            if let Some(list) = value[list].as_array_mut() {
+                list.pop();
+            }
+        }
+        if let Ok(mut read) = serde_json::from_value::<BeamStream>(value) {
+            read.take_stable();
+            if search.advance(&mut [&mut read], &[&frames(8, 3)]).is_ok() {
+                search.finish(&mut [&mut read]).ok();
+                read.take_stable();
+            }
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! Decoding from outside.
 mod agree;
 mod beam;
+mod ctc;
 mod greedy;
 mod table;

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use crate::Emitted;
 
 /// The node before any label.
-pub(super) const ROOT: u32 = u32::MAX;
+pub(crate) const ROOT: u32 = u32::MAX;
 /// Nodes above which it pays to look for dead ones.
 const FEW: usize = 256;
 
@@ -18,7 +18,7 @@ struct Node {
 
 /// What tells most label sequences apart.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Sequence {
+pub(crate) struct Sequence {
     pub len: usize,
     pub hash: u64,
 }
@@ -35,7 +35,7 @@ impl Sequence {
 /// Several nodes may stand for the same labels, with other times. Hypotheses hold nodes; what no hypothesis leads to is dead, and
 /// [`Tree::sweep`] takes it out.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Tree {
+pub(crate) struct Tree {
     nodes: Vec<Node>,
     /// Labels before the root, which all hypotheses share and somebody has taken.
     taken: Sequence,

@@ -1,0 +1,461 @@
+//! Search where each frame has its class by itself (CTC): log-probabilities in, labels out.
+//!
+//! A path has a class on every frame; its labels are what is left when runs of a class become one and blanks go (Graves et al.,
+//! ICML 2006).
+use kernels::{items_mut, par_for, parts};
+use rnnt_dp::semiring::{Log, Semiring};
+
+use crate::largest::largest;
+use crate::tree::{ROOT, Tree};
+use crate::{Emitted, Error, Fusion, Hypothesis, NBest, Ranked, Result};
+
+/// Options of [`ctc_beam`].
+#[derive(Debug, Clone)]
+pub struct CtcBeam {
+    /// The blank.
+    pub blank: u32,
+    /// Label sequences that are kept of an utterance, at least 1.
+    pub width: usize,
+    /// Most label sequences of a result, at least 1.
+    pub nbest: usize,
+    /// Whether results are ordered by `log p / (labels + 1)`, and not by `log p`.
+    pub normalise: bool,
+    /// Language models and lists: they add to a label when it is appended, and take part in the choice of what is kept.
+    pub fusion: Vec<Fusion>,
+    /// Whether automata score the end of an utterance.
+    pub end_scores: bool,
+}
+
+impl Default for CtcBeam {
+    fn default() -> Self {
+        CtcBeam { blank: 0, width: 8, nbest: 1, normalise: false, fusion: Vec::new(), end_scores: true }
+    }
+}
+
+/// Takes the best class of each frame; ties go to the lower class. Labels have the frame at which their run begins, and the
+/// log-probability there.
+///
+/// # Shapes
+/// `log_probs`: for each utterance `[T_b, C]`, row-major.
+///
+/// # Errors
+/// [`Error::Blank`] if it is no class; [`Error::Utterance`] around [`Error::Frames`] for rows that are not whole and
+/// [`Error::Score`] for NaN, +inf, or a frame of -inf.
+///
+/// Cost: `O(T C)`.
+///
+/// ```
+/// let row = |class: usize| (0..3).map(move |c| if c == class { -0.1f32 } else { -3.0 });
+/// let rows: Vec<f32> = [1, 1, 0, 1, 2].into_iter().flat_map(row).collect();
+/// let found = decoding::ctc_greedy(&[&rows], 3, 0)?;
+/// assert_eq!(found[0].ids(), [1, 1, 2]);
+/// assert_eq!(found[0].labels[1].frame, 3);
+/// # Ok::<(), decoding::Error>(())
+/// ```
+pub fn ctc_greedy(log_probs: &[&[f32]], classes: usize, blank: u32) -> Result<Vec<Hypothesis>> {
+    each(log_probs, classes, blank, |rows| {
+        let mut labels: Vec<Emitted> = Vec::new();
+        let mut last = blank;
+        for (frame, row) in rows.chunks_exact(classes).enumerate() {
+            check(row, frame)?;
+            let mut top = [(0.0, 0)];
+            largest(row, &mut top);
+            let [(score, class)] = top;
+            if class != blank && class != last {
+                labels.push(emitted(class, frame, score, 0.0));
+            }
+            last = class;
+        }
+        Ok(Hypothesis { labels, end: rows.len() / classes, capped: false })
+    })
+}
+
+/// The most probable label sequences: prefix beam search (Hannun et al., arXiv 1408.2873), which adds up all paths of a sequence.
+///
+/// ```text
+/// b(y), n(y): sums over the paths of y that end with a blank, and with its last label     ε: b = 1, n = 0
+/// b'(y)   = (b(y) + n(y)) p(blank)
+/// n'(y)   = n(y) p(last of y) + Σ over x with y = x c:  p(c) fused(c | x) (b(x) + n(x), without n(x) if x ends with c)
+/// keep the `width` sequences of the largest b' + n'
+/// ```
+/// A label's frame is that of its first emission on the best path of its sequence. Equal candidates: those that are there first, then
+/// lower hypothesis, then lower class.
+///
+/// # Shapes
+/// `log_probs`: for each utterance `[T_b, C]`, row-major.
+///
+/// # Errors
+/// As [`ctc_greedy`]; [`Error::Option`] for a width or a number of results of 0, or a weight that is no number; [`Error::Fused`] and
+/// [`Error::End`] for an automaton's score that is none.
+///
+/// Cost: `O(T (C + width²))` an utterance, `O(T width C)` with automata; utterances in parallel.
+pub fn ctc_beam(log_probs: &[&[f32]], classes: usize, options: &CtcBeam) -> Result<Vec<NBest>> {
+    for (option, value) in [("width", options.width), ("nbest", options.nbest)] {
+        if value == 0 {
+            return Err(Error::Option { option, expected: "at least 1", found: 0.0 });
+        }
+    }
+    if let Some(fusion) = options.fusion.iter().find(|fusion| !fusion.weight.is_finite()) {
+        let found = f64::from(fusion.weight);
+        return Err(Error::Option { option: "fusion weight", expected: "a finite number", found });
+    }
+    each(log_probs, classes, options.blank, |rows| {
+        let mut search = Search::new(classes, options)?;
+        for (frame, row) in rows.chunks_exact(classes).enumerate() {
+            check(row, frame)?;
+            search.advance(frame, row)?;
+        }
+        search.rank()
+    })
+}
+
+/// Looks at each utterance by itself; the error is that of the first in which there is one.
+fn each<T: Send>(
+    log_probs: &[&[f32]],
+    classes: usize,
+    blank: u32,
+    find: impl Fn(&[f32]) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
+    if blank as usize >= classes {
+        return Err(Error::Blank { blank, classes });
+    }
+    let mut found: Vec<Option<Result<T>>> = log_probs.iter().map(|_| None).collect();
+    par_for((items_mut(&mut found), parts(log_probs, 1)), |_, (found, rows)| {
+        *found = Some(match rows[0].len().is_multiple_of(classes) {
+            true => find(rows[0]),
+            false => Err(Error::Frames { width: classes, found: rows[0].len() }),
+        });
+    });
+    let found = found.into_iter().flatten().enumerate();
+    found.map(|(b, found)| found.map_err(|error| error.of(b))).collect()
+}
+
+fn check(row: &[f32], frame: usize) -> Result<()> {
+    let sound = row.iter().fold(true, |sound, &score| sound & (score < f32::INFINITY));
+    if sound && row.iter().any(|&score| score > f32::NEG_INFINITY) {
+        return Ok(());
+    }
+    let class = row.iter().position(|score| score.is_nan() || *score == f32::INFINITY).unwrap_or(0);
+    Err(Error::Score { frame, class, found: row[class] })
+}
+
+fn emitted(label: u32, frame: usize, log_prob: f32, fused: f32) -> Emitted {
+    Emitted {
+        label,
+        frame,
+        duration: 1,
+        log_prob: f64::from(log_prob),
+        duration_log_prob: 0.0,
+        logit: log_prob,
+        fused,
+        confidence: 1.0,
+    }
+}
+
+/// A path in the tree, and its log-probability.
+#[derive(Debug, Clone, Copy)]
+struct Way {
+    log_prob: f64,
+    node: u32,
+}
+
+impl Way {
+    const NONE: Way = Way { log_prob: f64::NEG_INFINITY, node: ROOT };
+
+    fn or(self, other: Way) -> Way {
+        if other.log_prob > self.log_prob { other } else { self }
+    }
+
+    fn times(self, log_prob: f64) -> Way {
+        Way { log_prob: self.log_prob + log_prob, ..self }
+    }
+}
+
+/// Paths of a sequence that end in one way: their sum, and the best one.
+#[derive(Debug, Clone, Copy)]
+struct Paths {
+    sum: f64,
+    best: Way,
+}
+
+impl Paths {
+    const NONE: Paths = Paths { sum: f64::NEG_INFINITY, best: Way::NONE };
+
+    fn plus(self, other: Paths) -> Paths {
+        Paths { sum: Log::plus(self.sum, other.sum), best: self.best.or(other.best) }
+    }
+
+    fn times(self, log_prob: f64) -> Paths {
+        Paths { sum: self.sum + log_prob, best: self.best.times(log_prob) }
+    }
+}
+
+/// A label sequence.
+#[derive(Debug, Clone, Copy)]
+struct Prefix {
+    /// Any node of the sequence.
+    node: u32,
+    blank: Paths,
+    label: Paths,
+    /// What automata know of it.
+    slot: usize,
+}
+
+/// The next prefixes: one that stays, or one with a new label.
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    from: usize,
+    label: Option<u32>,
+    sum: f64,
+}
+
+/// What automata know of a prefix.
+#[derive(Debug, Default)]
+struct Slot {
+    states: Vec<u32>,
+    /// What they add to each class.
+    fused: Vec<f32>,
+    used: bool,
+}
+
+struct Search<'a> {
+    options: &'a CtcBeam,
+    classes: usize,
+    tree: Tree,
+    prefixes: Vec<Prefix>,
+    next: Vec<Prefix>,
+    slots: Vec<Slot>,
+    candidates: Vec<Candidate>,
+    /// For each prefix the one that it has come from by its last label, if that is there.
+    parents: Vec<Option<usize>>,
+    tops: Vec<(f32, u32)>,
+    compared: Vec<f32>,
+}
+
+impl<'a> Search<'a> {
+    fn new(classes: usize, options: &'a CtcBeam) -> Result<Self> {
+        let start = Paths { sum: 0.0, best: Way { log_prob: 0.0, node: ROOT } };
+        let mut search = Search {
+            options,
+            classes,
+            tree: Tree::default(),
+            prefixes: vec![Prefix { node: ROOT, blank: start, label: Paths::NONE, slot: 0 }],
+            next: Vec::new(),
+            slots: vec![Slot::default()],
+            candidates: Vec::new(),
+            parents: Vec::new(),
+            // Of a prefix' classes, the blank, its last label and its children that are there already are no new ones: so many
+            // classes have `width` new ones among them.
+            tops: vec![(0.0, 0); options.width.saturating_mul(2).saturating_add(2).min(classes)],
+            compared: Vec::new(),
+        };
+        search.slots[0].states = options.fusion.iter().map(|fusion| fusion.automaton.start()).collect();
+        search.fuse(0)?;
+        Ok(search)
+    }
+
+    /// What automata add behind a prefix.
+    fn fuse(&mut self, slot: usize) -> Result<()> {
+        if self.options.fusion.is_empty() {
+            return Ok(());
+        }
+        let Slot { states, fused, .. } = &mut self.slots[slot];
+        fused.clear();
+        fused.resize(self.classes, 0.0);
+        for (fusion, &state) in self.options.fusion.iter().zip(&*states) {
+            fusion.automaton.add_scores(state, fusion.weight, fused);
+        }
+        fused[self.options.blank as usize] = 0.0;
+        match fused.iter().position(|score| score.is_nan() || *score == f32::INFINITY) {
+            None => Ok(()),
+            Some(class) => Err(Error::Fused { class, found: fused[class] }),
+        }
+    }
+
+    fn fused(&self, prefix: &Prefix, class: u32) -> f32 {
+        self.slots[prefix.slot].fused.get(class as usize).copied().unwrap_or(0.0)
+    }
+
+    fn last(&self, prefix: &Prefix) -> Option<u32> {
+        self.tree.last(prefix.node).map(|(label, _)| label)
+    }
+
+    /// The paths of a prefix that a label may follow.
+    fn open(&self, prefix: &Prefix, label: u32) -> Paths {
+        match self.last(prefix) == Some(label) {
+            true => prefix.blank,
+            false => prefix.blank.plus(prefix.label),
+        }
+    }
+
+    fn advance(&mut self, frame: usize, row: &[f32]) -> Result<()> {
+        self.find_parents();
+        self.stay(frame, row);
+        self.offer_new(row);
+        self.choose(frame, row)?;
+        if self.tree.is_overgrown() {
+            self.sweep();
+        }
+        Ok(())
+    }
+
+    fn find_parents(&mut self) {
+        self.parents.clear();
+        for prefix in &self.prefixes {
+            let parent = self.last(prefix).and_then(|label| {
+                self.prefixes.iter().position(|other| self.tree.is_child(prefix.node, other.node, label))
+            });
+            self.parents.push(parent);
+        }
+    }
+
+    /// Sums of the prefixes that are there, one frame on, into `next`; each is a candidate.
+    fn stay(&mut self, frame: usize, row: &[f32]) {
+        self.next.clear();
+        self.candidates.clear();
+        for at in 0..self.prefixes.len() {
+            let prefix = self.prefixes[at];
+            let blank = prefix.blank.plus(prefix.label).times(f64::from(row[self.options.blank as usize]));
+            let mut label = Paths::NONE;
+            if let Some(last) = self.last(&prefix) {
+                let score = row[last as usize];
+                label = prefix.label.times(f64::from(score));
+                if let Some(parent) = self.parents[at].map(|parent| self.prefixes[parent]) {
+                    let fused = self.fused(&parent, last);
+                    let mut new = self.open(&parent, last).times(f64::from(score) + f64::from(fused));
+                    if new.best.log_prob > label.best.log_prob {
+                        new.best.node = self.tree.push(new.best.node, emitted(last, frame, score, fused));
+                    }
+                    label = label.plus(new);
+                }
+            }
+            self.next.push(Prefix { blank, label, ..prefix });
+            self.offer(Candidate { from: at, label: None, sum: Log::plus(blank.sum, label.sum) });
+        }
+    }
+
+    /// Candidates with a new label.
+    fn offer_new(&mut self, row: &[f32]) {
+        let mut tops = std::mem::take(&mut self.tops);
+        let mut compared = std::mem::take(&mut self.compared);
+        for at in 0..self.prefixes.len() {
+            let prefix = self.prefixes[at];
+            let fused = &self.slots[prefix.slot].fused;
+            if !fused.is_empty() {
+                compared.clear();
+                compared.extend_from_slice(row);
+                kernels::add(&mut compared, fused);
+                largest(&compared, &mut tops);
+            } else if at == 0 {
+                largest(row, &mut tops);
+            }
+            for &(_, class) in &tops {
+                let there = |(other, parent): (&Prefix, &Option<usize>)| {
+                    *parent == Some(at) && self.last(other) == Some(class)
+                };
+                if class == self.options.blank || self.prefixes.iter().zip(&self.parents).any(there) {
+                    continue;
+                }
+                let score = f64::from(row[class as usize]) + f64::from(self.fused(&prefix, class));
+                let sum = self.open(&prefix, class).sum + score;
+                self.offer(Candidate { from: at, label: Some(class), sum });
+            }
+        }
+        (self.tops, self.compared) = (tops, compared);
+    }
+
+    fn offer(&mut self, candidate: Candidate) {
+        let better = |other: &Candidate| other.sum < candidate.sum;
+        let full = self.candidates.len() == self.options.width;
+        if candidate.sum == f64::NEG_INFINITY || full && !self.candidates.last().is_some_and(better) {
+            return;
+        }
+        if full {
+            self.candidates.pop();
+        }
+        let place = self.candidates.partition_point(|other| !better(other));
+        self.candidates.insert(place, candidate);
+    }
+
+    /// Makes prefixes of the candidates.
+    fn choose(&mut self, frame: usize, row: &[f32]) -> Result<()> {
+        let candidates = std::mem::take(&mut self.candidates);
+        self.slots.iter_mut().for_each(|slot| slot.used = false);
+        // Those of the new ones' parents are read below.
+        self.prefixes.iter().for_each(|prefix| self.slots[prefix.slot].used = true);
+        let mut chosen = Vec::with_capacity(candidates.len());
+        for &Candidate { from, label, .. } in &candidates {
+            let Some(class) = label else {
+                chosen.push(self.next[from]);
+                continue;
+            };
+            let parent = self.prefixes[from];
+            let (score, fused) = (row[class as usize], self.fused(&parent, class));
+            let mut label = self.open(&parent, class).times(f64::from(score) + f64::from(fused));
+            label.best.node = self.tree.push(label.best.node, emitted(class, frame, score, fused));
+            let slot = self.follow(parent.slot, class)?;
+            chosen.push(Prefix { node: label.best.node, blank: Paths::NONE, label, slot });
+        }
+        self.prefixes = chosen;
+        self.candidates = candidates;
+        Ok(())
+    }
+
+    /// A slot for the prefix behind another one.
+    fn follow(&mut self, from: usize, class: u32) -> Result<usize> {
+        if self.options.fusion.is_empty() {
+            return Ok(0);
+        }
+        let slot = self.slots.iter().position(|slot| !slot.used).unwrap_or(self.slots.len());
+        if slot == self.slots.len() {
+            self.slots.push(Slot::default());
+        }
+        let states = self.options.fusion.iter().zip(&self.slots[from].states);
+        let states: Vec<u32> = states.map(|(fusion, &state)| fusion.automaton.step(state, class).1).collect();
+        (self.slots[slot].states, self.slots[slot].used) = (states, true);
+        self.fuse(slot)?;
+        Ok(slot)
+    }
+
+    fn sweep(&mut self) {
+        let Self { tree, prefixes, .. } = self;
+        tree.unmark();
+        for prefix in &*prefixes {
+            [prefix.node, prefix.blank.best.node, prefix.label.best.node]
+                .into_iter()
+                .for_each(|node| tree.mark(node));
+        }
+        tree.sweep();
+        for prefix in prefixes {
+            for node in [&mut prefix.node, &mut prefix.blank.best.node, &mut prefix.label.best.node] {
+                *node = tree.moved(*node);
+            }
+        }
+    }
+
+    fn rank(&self) -> Result<NBest> {
+        let mut all = Vec::with_capacity(self.prefixes.len());
+        for prefix in &self.prefixes {
+            let paths = prefix.blank.plus(prefix.label);
+            let mut log_prob = paths.sum;
+            if self.options.end_scores {
+                let automata = self.options.fusion.iter().zip(&self.slots[prefix.slot].states);
+                let ends: f64 = automata
+                    .map(|(fusion, &state)| f64::from(fusion.weight * fusion.automaton.finish(state)))
+                    .sum();
+                if ends.is_nan() || ends == f64::INFINITY {
+                    return Err(Error::End { found: ends });
+                }
+                log_prob += ends;
+            }
+            if log_prob > f64::NEG_INFINITY {
+                let labels = self.tree.labels(paths.best.node);
+                let count = if self.options.normalise { labels.len() as f64 + 1.0 } else { 1.0 };
+                all.push(Ranked { labels, log_prob, score: log_prob / count });
+            }
+        }
+        all.sort_by(|a, b| b.score.total_cmp(&a.score));
+        all.truncate(self.options.nbest);
+        Ok(NBest { hypotheses: all })
+    }
+}

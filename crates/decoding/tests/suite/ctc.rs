@@ -1,0 +1,258 @@
+//! CTC searches beside all paths of short utterances.
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use decoding::{Automaton, CtcBeam, Error, Fusion, ctc_beam, ctc_greedy};
+use proptest::prelude::*;
+
+/// Log-probabilities `[T, C]` that only look random.
+fn rows(count: usize, classes: usize, seed: u32, sharp: f32) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(747_796_405).wrapping_add(99);
+    let mut all = Vec::new();
+    for _ in 0..count {
+        let row: Vec<f32> = (0..classes)
+            .map(|_| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                sharp * (state >> 8) as f32 / (1 << 24) as f32
+            })
+            .collect();
+        let sum = row.iter().map(|z| f64::from(*z).exp()).sum::<f64>().ln() as f32;
+        all.extend(row.iter().map(|z| z - sum));
+    }
+    all
+}
+
+#[derive(Debug)]
+struct Pairs;
+
+impl Automaton for Pairs {
+    fn start(&self) -> u32 {
+        50
+    }
+    fn step(&self, state: u32, class: u32) -> (f32, u32) {
+        (-((state * 3 + class * 11) as f32 * 0.7).sin().abs(), class)
+    }
+    fn add_scores(&self, state: u32, weight: f32, scores: &mut [f32]) {
+        for (class, score) in scores.iter_mut().enumerate() {
+            *score += weight * self.step(state, class as u32).0;
+        }
+    }
+    fn finish(&self, state: u32) -> f32 {
+        -0.03 * state as f32
+    }
+}
+
+#[derive(Clone, Default)]
+struct Known {
+    sum: f64,
+    best: f64,
+    times: Vec<usize>,
+}
+
+/// Sum and best path of every label sequence.
+fn all_paths(rows: &[f32], classes: usize, blank: u32) -> BTreeMap<Vec<u32>, Known> {
+    let frames = rows.len() / classes;
+    let mut all: BTreeMap<Vec<u32>, Known> = BTreeMap::new();
+    for mut code in 0..classes.pow(frames as u32) {
+        let (mut labels, mut times, mut log_prob, mut last) = (vec![], vec![], 0.0, blank);
+        for t in 0..frames {
+            let class = (code % classes) as u32;
+            code /= classes;
+            log_prob += f64::from(rows[t * classes + class as usize]);
+            if class != blank && class != last {
+                labels.push(class);
+                times.push(t);
+            }
+            last = class;
+        }
+        let known = all.entry(labels).or_insert(Known { sum: 0.0, best: f64::NEG_INFINITY, times: vec![] });
+        known.sum += log_prob.exp();
+        if log_prob > known.best {
+            (known.best, known.times) = (log_prob, times);
+        }
+    }
+    all
+}
+
+#[test]
+fn an_exhaustive_beam_has_every_sum_and_the_times_of_the_best_path() {
+    for seed in 0..20 {
+        let blank = seed % 3;
+        let rows = rows(6, 3, seed, 3.0);
+        for weight in [None, Some(0.8f32)] {
+            let fusion: Vec<Fusion> =
+                weight.iter().map(|&weight| Fusion { automaton: Arc::new(Pairs), weight }).collect();
+            let options = CtcBeam { blank, width: 500, nbest: 500, fusion, ..CtcBeam::default() };
+            let found = &ctc_beam(&[&rows], 3, &options).unwrap()[0].hypotheses;
+            let known = all_paths(&rows, 3, blank);
+            assert_eq!(found.len(), known.len());
+            for ranked in found {
+                let known = &known[&ranked.ids()];
+                let mut expected = known.sum.ln();
+                if let Some(weight) = weight {
+                    let mut state = Pairs.start();
+                    for label in &ranked.labels {
+                        let (score, next) = Pairs.step(state, label.label);
+                        assert!((label.fused - weight * score).abs() < 1e-6);
+                        (expected, state) = (expected + f64::from(weight * score), next);
+                    }
+                    expected += f64::from(weight * Pairs.finish(state));
+                }
+                assert!((ranked.log_prob - expected).abs() < 1e-5, "{seed} {}: {expected}", ranked.log_prob);
+                let times: Vec<usize> = ranked.labels.iter().map(|label| label.frame).collect();
+                assert_eq!(times, known.times, "{seed} {:?}", ranked.ids());
+            }
+            assert!(found.is_sorted_by(|a, b| a.score >= b.score));
+        }
+    }
+}
+
+/// Prefix beam search with every class of every prefix, in plain words.
+fn plain(rows: &[f32], classes: usize, blank: u32, width: usize, weight: f64) -> Vec<(Vec<u32>, f64)> {
+    let mut beam = vec![(Vec::<u32>::new(), 1.0f64, 0.0f64)];
+    for row in rows.chunks(classes) {
+        let mut next: Vec<(Vec<u32>, f64, f64)> =
+            beam.iter().map(|(y, _, _)| (y.clone(), 0.0, 0.0)).collect();
+        for (y, b, n) in &beam {
+            let mut state = Pairs.start();
+            y.iter().for_each(|&label| state = Pairs.step(state, label).1);
+            for (class, &score) in row.iter().enumerate() {
+                let p = f64::from(score).exp();
+                let mut to = |labels: Vec<u32>, blank: f64, label: f64| match next
+                    .iter_mut()
+                    .find(|h| h.0 == labels)
+                {
+                    Some(same) => (same.1, same.2) = (same.1 + blank, same.2 + label),
+                    None => next.push((labels, blank, label)),
+                };
+                if class as u32 == blank {
+                    to(y.clone(), (b + n) * p, 0.0);
+                    continue;
+                }
+                let repeats = y.last() == Some(&(class as u32));
+                if repeats {
+                    to(y.clone(), 0.0, n * p);
+                }
+                let mut longer = y.clone();
+                longer.push(class as u32);
+                let fused = (weight * f64::from(Pairs.step(state, class as u32).0)).exp();
+                to(longer, 0.0, p * fused * if repeats { *b } else { b + n });
+            }
+        }
+        next.sort_by(|a, b| (b.1 + b.2).total_cmp(&(a.1 + a.2)));
+        next.truncate(width);
+        next.retain(|h| h.1 + h.2 > 0.0);
+        beam = next;
+    }
+    beam.into_iter().map(|(y, b, n)| (y, (b + n).ln())).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn every_width_finds_what_the_plain_search_finds(
+        seed in 0u32..10_000, count in 0usize..12, classes in 2usize..30, width in 1usize..7, fused: bool,
+    ) {
+        let rows = rows(count, classes, seed, 4.0);
+        let blank = seed % classes as u32;
+        let weight = if fused { 0.5 } else { 0.0 };
+        let fusion = if fused { vec![Fusion { automaton: Arc::new(Pairs) as _, weight: 0.5 }] } else { vec![] };
+        let options = CtcBeam { blank, width, nbest: width, fusion, end_scores: false, ..CtcBeam::default() };
+        let found = ctc_beam(&[&[], &rows], classes, &options).unwrap();
+        prop_assert_eq!((found[0].hypotheses.len(), found[0].hypotheses[0].log_prob), (1, 0.0));
+        let expected = plain(&rows, classes, blank, width, weight);
+        prop_assert_eq!(found[1].hypotheses.len(), expected.len());
+        for (ranked, (ids, log_prob)) in found[1].hypotheses.iter().zip(&expected) {
+            prop_assert_eq!(&ranked.ids(), ids);
+            prop_assert!((ranked.log_prob - log_prob).abs() < 1e-4);
+            prop_assert!(ranked.labels.is_sorted_by(|a, b| a.frame < b.frame));
+        }
+        prop_assert_eq!(&ctc_beam(&[&rows], classes, &options).unwrap()[0], &found[1]);
+    }
+}
+
+#[test]
+fn a_long_utterance_forgets_what_nobody_needs_and_greedy_has_the_best_path() {
+    let rows = rows(3000, 5, 4, 9.0);
+    let found = ctc_greedy(&[&rows], 5, 0).unwrap();
+    let known: Vec<(u32, usize)> = {
+        let mut last = 0;
+        let mut all = vec![];
+        for (t, row) in rows.chunks(5).enumerate() {
+            let class = (0..5).rev().max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap() as u32;
+            if class != 0 && class != last {
+                all.push((class, t));
+            }
+            last = class;
+        }
+        all
+    };
+    let labels: Vec<(u32, usize)> = found[0].labels.iter().map(|label| (label.label, label.frame)).collect();
+    assert_eq!((labels, found[0].end), (known, 3000));
+    let best = ctc_beam(&[&rows], 5, &CtcBeam { width: 6, ..CtcBeam::default() }).unwrap();
+    assert!(best[0].hypotheses[0].labels.len() > 500);
+    assert_eq!(best[0].hypotheses[0].ids(), plain_ids(&rows));
+}
+
+/// The plain search over log-probabilities that do not underflow: frames are rescaled.
+fn plain_ids(rows: &[f32]) -> Vec<u32> {
+    let mut beam = vec![(Vec::<u32>::new(), 1.0f64, 0.0f64)];
+    for row in rows.chunks(5) {
+        let mut next: Vec<(Vec<u32>, f64, f64)> = Vec::new();
+        for (y, b, n) in &beam {
+            for (class, &score) in row.iter().enumerate() {
+                let p = f64::from(score).exp();
+                let repeats = class != 0 && y.last() == Some(&(class as u32));
+                let mut longer = y.clone();
+                longer.push(class as u32);
+                let steps = match (class, repeats) {
+                    (0, _) => vec![(y.clone(), (b + n) * p, 0.0)],
+                    (_, true) => vec![(y.clone(), 0.0, n * p), (longer, 0.0, b * p)],
+                    _ => vec![(longer, 0.0, (b + n) * p)],
+                };
+                for (labels, blank, label) in steps {
+                    match next.iter_mut().find(|h| h.0 == labels) {
+                        Some(same) => (same.1, same.2) = (same.1 + blank, same.2 + label),
+                        None => next.push((labels, blank, label)),
+                    }
+                }
+            }
+        }
+        next.sort_by(|a, b| (b.1 + b.2).total_cmp(&(a.1 + a.2)));
+        next.truncate(6);
+        let top = next[0].1 + next[0].2;
+        next.iter_mut().for_each(|h| (h.1, h.2) = (h.1 / top, h.2 / top));
+        beam = next;
+    }
+    beam.swap_remove(0).0
+}
+
+#[test]
+fn what_is_no_score_is_named_with_utterance_and_frame() {
+    let good = rows(3, 4, 1, 2.0);
+    for (bad, class) in [(f32::NAN, 2), (f32::INFINITY, 2), (f32::NEG_INFINITY, 0)] {
+        let mut broken = good.clone();
+        match bad == f32::NEG_INFINITY {
+            true => broken[4..8].fill(bad),
+            false => broken[6] = bad,
+        }
+        let greedy = ctc_greedy(&[&good, &broken], 4, 0).map(|_| ());
+        for outcome in [greedy, ctc_beam(&[&good, &broken], 4, &CtcBeam::default()).map(|_| ())] {
+            let Err(Error::Utterance { utterance: 1, source }) = outcome else { panic!("{outcome:?}") };
+            assert!(
+                matches!(*source, Error::Score { frame: 1, class: found, .. } if found == class),
+                "{source}"
+            );
+        }
+    }
+    let error = |rows: &[f32], options: &CtcBeam| ctc_beam(&[rows], 4, options).unwrap_err().to_string();
+    assert!(
+        error(&good[1..], &CtcBeam::default()).starts_with("utterance 0: frames: expected whole rows of 4")
+    );
+    assert!(error(&good, &CtcBeam { blank: 4, ..CtcBeam::default() }).starts_with("blank"));
+    assert!(error(&good, &CtcBeam { width: 0, ..CtcBeam::default() }).starts_with("width"));
+    assert!(error(&good, &CtcBeam { nbest: 0, ..CtcBeam::default() }).starts_with("nbest"));
+    let fusion = vec![Fusion { automaton: Arc::new(Pairs), weight: f32::NAN }];
+    assert!(error(&good, &CtcBeam { fusion, ..CtcBeam::default() }).starts_with("fusion weight"));
+}
