@@ -174,7 +174,8 @@ mod tests {
                 subject.check().unwrap();
                 let report = subject.decoding_report().unwrap();
                 let rate = report.labels as f64 / report.frames as f64;
-                assert!((0.2..0.3).contains(&rate), "{family:?}: {rate}");
+                // Three utterances: about.
+                assert!((0.15..0.35).contains(&rate), "{family:?}: {rate}");
                 // A site for each label and for each blank, whose frames are passed once.
                 assert!(report.sites > report.labels && report.sites <= report.labels + report.frames);
             }
