@@ -1,7 +1,7 @@
 //! What a child process answers.
 use serde::{Deserialize, Serialize};
 
-use super::case::Scores;
+use super::case::{Family, Scores};
 
 /// An answer, as one line of JSON.
 #[derive(Serialize, Deserialize)]
@@ -20,6 +20,8 @@ pub struct Answer {
     pub skip: Option<SkipReport>,
     /// What was pruned, if anything was.
     pub pruning: Option<PruningReport>,
+    /// What was decoded, if anything was.
+    pub decoding: Option<DecodingReport>,
 }
 
 /// Sizes of a case; those that it does not have are null.
@@ -38,6 +40,21 @@ pub struct Shape {
     pub C: Option<usize>,
     /// Real sites.
     pub N: Option<usize>,
+}
+
+/// What was decoded.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct DecodingReport {
+    /// The kind of model.
+    pub family: Family,
+    /// Utterances.
+    pub utterances: usize,
+    /// Their frames.
+    pub frames: usize,
+    /// Labels that were found.
+    pub labels: usize,
+    /// Sites on their paths.
+    pub sites: usize,
 }
 
 /// What pruning left.

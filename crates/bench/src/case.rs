@@ -33,6 +33,8 @@ impl Case {
     pub fn rival(&self, place: usize) -> Option<usize> {
         let rival = match self.work {
             Work::Pruned(_) => place | 1,
+            // There are none.
+            Work::Decode(_) => place,
             _ => self.systems.len() - 1,
         };
         (rival != place).then_some(rival)
@@ -69,6 +71,21 @@ pub enum Method {
     Pruned(Budget),
     /// Our first pass, then scores of the retained sites as one candle tensor, gradients by autograd.
     PrunedTextbook,
+    /// A greedy search.
+    Decode(Search),
+}
+
+/// How a greedy search goes about it; all find the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Search {
+    /// [`decoding::GreedySearch`] as it is.
+    LookAhead,
+    /// The same, one frame at a time.
+    OneFrame,
+    /// The same, with projections and first products computed when they are needed.
+    Unprojected,
+    /// [`decoding::frame_looping`], with projections and first products computed when they are needed.
+    FrameLooping,
 }
 
 /// [`rnnt_loss::MemoryBudget`], as it is written down.
@@ -94,6 +111,8 @@ pub enum Work {
         /// B, T, U; the lengths are ragged.
         sizes: [usize; 3],
     },
+    /// Greedy search on encoder rows, all made up.
+    Decode(DecodeWork),
     /// Transducer loss and gradients on what a trained model says about recordings.
     Model {
         /// A checkpoint of `panda train`.
@@ -142,6 +161,37 @@ pub struct PrunedWork {
     pub s_range: usize,
     /// What the trivial joiner's scores come from.
     pub scores: Scores,
+}
+
+/// Utterances to be decoded.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub struct DecodeWork {
+    /// The kind of model.
+    pub family: Family,
+    /// B
+    pub batch: usize,
+    /// Utterances in all.
+    pub utterances: usize,
+}
+
+/// A kind of model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Family {
+    /// The regular transducer.
+    Rnnt,
+    /// Token and duration transducer, durations from 0 to 4.
+    Tdt,
+}
+
+impl Family {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Rnnt => "RNN-T",
+            Self::Tdt => "TDT",
+        }
+    }
 }
 
 /// Where the scores of the first pass come from.

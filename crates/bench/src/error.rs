@@ -57,6 +57,16 @@ pub enum BenchError {
         /// Values of the other.
         found: u64,
     },
+    /// A search that finds other labels than the one that is the definition.
+    #[error("utterance {utterance}: expected (label, frame, duration) {expected}, found {found}")]
+    Labels {
+        /// The utterance.
+        utterance: usize,
+        /// Labels of the definition.
+        expected: String,
+        /// Labels of the search.
+        found: String,
+    },
     /// A case description or an answer that is no valid JSON.
     #[error("{what}: {source}")]
     Json {
@@ -80,6 +90,9 @@ pub enum BenchError {
     /// Our first pass.
     #[error(transparent)]
     FirstPass(#[from] pruned::Error),
+    /// Our decoders.
+    #[error(transparent)]
+    Decoding(#[from] decoding::Error),
     /// Our lattices.
     #[error(transparent)]
     Lattice(#[from] rnnt_dp::Error),

@@ -8,6 +8,7 @@
 mod answer;
 mod case;
 mod child;
+mod decode;
 mod dense;
 mod error;
 mod forecast;
@@ -25,17 +26,22 @@ mod pruned_dense;
 mod row;
 mod runner;
 mod sgemm;
+mod speed;
 mod subject;
 mod suites;
 mod table;
 mod trivial;
 
-pub use answer::{PruningReport, Shape, SkipReport};
-pub use case::{Budget, Case, Knowledge, Lengths, LossWork, Method, Plan, PrunedWork, Scores, System, Work};
+pub use answer::{DecodingReport, PruningReport, Shape, SkipReport};
+pub use case::{
+    Budget, Case, DecodeWork, Family, Knowledge, Lengths, LossWork, Method, Plan, PrunedWork, Scores, Search,
+    System, Work,
+};
 pub use child::COMMAND;
 pub use error::{BenchError, Result};
 pub use machine::{Machine, cores};
 pub use measure::run_case;
 pub use row::{Report, Row, Status};
 pub use runner::{Observer, Settings, run};
+pub use speed::Speed;
 pub use suites::{Choice, Suite};

@@ -9,7 +9,9 @@ use super::memory::Meter;
 use super::sgemm::Sgemm;
 use super::subject::Subject;
 use super::trivial::Trivial;
-use super::{dense::Dense, inputs::Inputs, lattices, loss::Ours, pruned::Pruned, pruned_dense::PrunedDense};
+use super::{
+    decode, dense::Dense, inputs::Inputs, lattices, loss::Ours, pruned::Pruned, pruned_dense::PrunedDense,
+};
 
 /// A first step as long as this is not taken as a warm-up: what a warm-up hides is nothing beside it.
 const LONG: Duration = Duration::from_secs(4);
@@ -48,6 +50,7 @@ fn run(spec: &Spec) -> Result<Answer> {
         }
         None => drop(gradients),
     }
+    subject.check()?;
     let mut times = Vec::new();
     let mut rates = Vec::new();
     // After the memory has been measured: the product's operands are not the system's.
@@ -83,12 +86,14 @@ fn run(spec: &Spec) -> Result<Answer> {
         sgemm: median(rates.get(1..).unwrap_or_default()),
         skip,
         pruning: subject.pruning_report(),
+        decoding: subject.decoding_report(),
     })
 }
 
 fn prepare(spec: &Spec) -> Result<Box<dyn Subject>> {
     let inputs = match &spec.work {
         Work::Lattices { sizes } => return lattices::prepare(*sizes, &spec.method),
+        Work::Decode(work) => return decode::prepare(work, &spec.method),
         Work::Pruned(work) if matches!(spec.method, Method::Pruned(_) | Method::PrunedTextbook) => {
             return prepare_pruned(work, &spec.method);
         }
@@ -99,7 +104,9 @@ fn prepare(spec: &Spec) -> Result<Box<dyn Subject>> {
     };
     Ok(match spec.method {
         Method::Ours { budget, skip, bf16 } => Box::new(Ours::new(inputs, budget, skip, bf16)?),
-        Method::Textbook | Method::Pruned(_) | Method::PrunedTextbook => Box::new(Dense::new(inputs)?),
+        Method::Textbook | Method::Pruned(_) | Method::PrunedTextbook | Method::Decode(_) => {
+            Box::new(Dense::new(inputs)?)
+        }
     })
 }
 

@@ -1,7 +1,7 @@
-//! The outcome as a picture: time and memory of every system over the cases, logarithmic axes.
+//! The outcome as a picture, logarithmic axes: time and memory of every system over the cases, or the speed of decoding.
 use picture::{Axis, Corner, Line, Panel, Pen, digit, ends};
 
-use super::case::Plan;
+use super::case::{Family, Plan};
 use super::error::BenchError;
 use super::row::{Row, Status};
 
@@ -11,20 +11,48 @@ const OURS: [Pen; 3] = [Pen::BLUE, Pen::GREEN, Pen::CYAN];
 /// The rival's first, then those of others.
 const RIVALS: [Pen; 3] = [Pen::ORANGE, Pen::PURPLE, Pen::GREY];
 
-/// An SVG with time above and memory below.
+/// An SVG with time above and memory below; of a suite that decodes, with speed, a kind of model above the other.
 ///
 /// # Errors
 /// [`BenchError::Picture`]
 pub fn draw(plan: &Plan, rows: &[Row]) -> Result<String, BenchError> {
     let rows: Vec<&Row> = rows.iter().filter(|row| row.mark.is_some()).collect();
+    if rows.iter().any(|row| row.speed.is_some()) {
+        return svg(&[Family::Rnnt, Family::Tdt].map(|family| speed(plan, family, &rows)));
+    }
     let time = format!("{}: time of forward and backward", plan.title);
     // Less than a page or two is not seen.
     let megabytes = |row: &Row| Some((row.peak_bytes? as f64 / 1e6).max(0.01));
-    let panels = [
-        panel(plan, time, "milliseconds", &rows, |row| row.median_ms),
-        panel(plan, "Peak memory above inputs and gradients".to_owned(), "MB", &rows, megabytes),
-    ];
-    picture::draw(SIZE, &panels).map_err(|error| BenchError::Picture { found: error.to_string() })
+    svg(&[
+        panel(plan, time, "milliseconds", &rows, lines(&rows, |row| row.median_ms)),
+        panel(
+            plan,
+            "Peak memory above inputs and gradients".to_owned(),
+            "MB",
+            &rows,
+            lines(&rows, megabytes),
+        ),
+    ])
+}
+
+fn svg(panels: &[Panel]) -> Result<String, BenchError> {
+    picture::draw(SIZE, panels).map_err(|error| BenchError::Picture { found: error.to_string() })
+}
+
+/// Utterances per second by one kind of model, and what PyTorch would do.
+fn speed<'a>(plan: &'a Plan, family: Family, rows: &[&Row]) -> Panel<'a> {
+    let of_family = |row: &&&Row| row.speed.is_some_and(|speed| speed.of.family == family);
+    let rows: Vec<&Row> = rows.iter().filter(of_family).copied().collect();
+    let mut lines = lines(&rows, |row| Some(row.speed?.utterances_per_second));
+    let mut torch: Vec<(f64, f64)> =
+        rows.iter().filter_map(|row| Some((place(row)?.0, row.speed?.torch?.log10()))).collect();
+    torch.dedup_by(|a, b| a.0 == b.0);
+    if !torch.is_empty() {
+        let name = "best of PyTorch, scaled".to_owned();
+        lines.push(Line { pen: Pen::PURPLE, points: torch, crosses: Vec::new(), crossed: "", name });
+    }
+    let title = format!("{}: {}", plan.title, family.name());
+    panel(plan, title, "utterances per second", &rows, lines)
 }
 
 fn panel<'a>(
@@ -32,14 +60,14 @@ fn panel<'a>(
     title: String,
     y_name: &'static str,
     rows: &[&Row],
-    value: fn(&Row) -> Option<f64>,
+    lines: Vec<Line>,
 ) -> Panel<'a> {
     let mut marks: Vec<(f64, String)> = rows.iter().filter_map(|row| place(row)).collect();
     marks.dedup_by(|a, b| a.0 == b.0);
     let (low, high) = ends(marks.iter().map(|mark| mark.0)).unwrap_or((0.0, 1.0));
     let margin = (0.06 * (high - low)).max(0.05);
     let x = Axis { range: low - margin..high + margin, marks: marks.iter().map(|mark| mark.0).collect() };
-    let values = rows.iter().filter_map(|row| Some(value(row)?.log10()));
+    let values = lines.iter().flat_map(|line| line.points.iter().map(|point| point.1));
     let (low, high) = ends(values).unwrap_or((0.0, 1.0));
     // Room above for the legend and the crosses.
     let y = Axis::decades(low - 0.15, high + 0.15 + 0.3 * (high - low).max(0.5), 3.5);
@@ -54,7 +82,7 @@ fn panel<'a>(
         y,
         x_label: Box::new(name),
         y_label: |log| digit(10f64.powf(log)),
-        lines: lines(rows, value),
+        lines,
         legend: Corner::UpperLeft,
     }
 }
@@ -100,7 +128,8 @@ fn systems(rows: &[&Row]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::answer::Shape;
+    use crate::answer::{DecodingReport, Shape};
+    use crate::speed::Speed;
 
     fn row(x: Option<f64>, system: &str, median_ms: Option<f64>) -> Row {
         Row {
@@ -119,6 +148,7 @@ mod tests {
             note: None,
             skip: None,
             pruning: None,
+            speed: None,
             mark: x.map(|x| (x, format!("mark {x}"))),
         }
     }
@@ -142,6 +172,30 @@ mod tests {
             assert!(svg.contains(text), "{text}");
         }
         assert!(svg.ends_with("</svg>\n") && !svg.contains("NaN"));
+    }
+
+    #[test]
+    fn decoding_is_a_panel_for_each_kind_of_model() {
+        let speed = |family, batch: usize| {
+            let of = DecodingReport { family, utterances: 8, frames: 100, labels: 20, sites: 120 };
+            Speed::new(of, Some(batch), 10.0, Some(430.0))
+        };
+        let row = |family, batch: usize, system| Row {
+            speed: Some(speed(family, batch)),
+            ..row(Some(batch as f64), system, Some(10.0))
+        };
+        let rows = [
+            row(Family::Rnnt, 1, "ours"),
+            row(Family::Rnnt, 1, "frame-looping"),
+            row(Family::Rnnt, 4, "ours"),
+            row(Family::Tdt, 1, "ours"),
+        ];
+        let svg = draw(&plan(), &rows).unwrap();
+        // Measurements, and PyTorch at two batch sizes and at one.
+        assert_eq!(svg.matches("<circle").count(), 4 + 2 + 1);
+        for text in ["RNN-T", "TDT", "utterances per second", "best of PyTorch, scaled"] {
+            assert!(svg.contains(text), "{text}");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::answer::{PruningReport, Shape, SkipReport};
 use super::case::Plan;
 use super::error::{BenchError, Result};
 use super::machine::Machine;
+use super::speed::Speed;
 use super::{picture, table};
 
 /// A suite's outcome.
@@ -79,6 +80,9 @@ pub struct Row {
     /// What was pruned, in the suite `pruned`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pruning: Option<PruningReport>,
+    /// How fast utterances were decoded, in the suite `decode`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speed: Option<Speed>,
     /// Place in the picture.
     #[serde(skip)]
     pub mark: Option<(f64, String)>,

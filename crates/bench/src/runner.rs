@@ -15,6 +15,7 @@ use super::gradients::largest_difference;
 use super::machine::Machine;
 use super::measure::median;
 use super::row::{Report, Row, Status};
+use super::speed::{self, Speed};
 
 /// How a suite is run.
 pub struct Settings {
@@ -129,12 +130,13 @@ impl Runner<'_> {
             };
             Ok(contestant.row(case, shape, difference))
         });
-        let rows = rows.collect();
+        let mut rows = rows.collect::<Result<Vec<Row>>>()?;
+        speed::compare(&mut rows);
         for place in 0..contestants.len() {
             // A folder that was never made need not go.
             let _ = std::fs::remove_dir_all(self.gradients(place));
         }
-        rows
+        Ok(rows)
     }
 
     /// A system at the start, out of memory or skipped if that can be known beforehand.
@@ -198,6 +200,9 @@ impl Contestant<'_> {
         // Each process against its own yardstick: they ran under the same conditions.
         let share = |answer: &Answer| Some(rate(median(&answer.milliseconds)?)? / answer.sgemm?);
         let shares: Vec<f64> = self.answers.iter().filter_map(share).collect();
+        let decoded = self.answers.iter().find_map(|answer| answer.decoding).zip(median_ms);
+        let products: Vec<f64> = self.answers.iter().filter_map(|answer| answer.sgemm).collect();
+        let speed = |(report, time)| Speed::new(report, shape.B, time, median(&products));
         Row {
             case: case.name.clone(),
             system: self.system.name.clone(),
@@ -214,6 +219,7 @@ impl Contestant<'_> {
             note: self.note.clone(),
             skip: self.answers.iter().find_map(|answer| answer.skip),
             pruning: self.answers.iter().find_map(|answer| answer.pruning),
+            speed: decoded.map(speed),
             mark: case.mark.clone(),
         }
     }

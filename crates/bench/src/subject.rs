@@ -1,5 +1,5 @@
 //! Who is measured.
-use super::answer::{PruningReport, Shape, SkipReport};
+use super::answer::{DecodingReport, PruningReport, Shape, SkipReport};
 use super::error::Result;
 use super::gradients::Gradients;
 
@@ -9,13 +9,24 @@ pub trait Subject {
     fn shape(&self) -> Shape;
     /// Bytes of what a step returns.
     fn result_bytes(&self) -> u64;
-    /// Floating-point operations of a step's matrix products.
+    /// Floating-point operations of a step's matrix products, known after a step.
     fn operations(&self) -> Option<u64>;
     /// Forward and backward, once.
     fn step(&mut self) -> Result<Gradients>;
     /// What the last step's skipping cost, compared with a step that skips nothing.
     fn skip_report(&mut self) -> Result<Option<SkipReport>> {
         Ok(None)
+    }
+    /// Whether the last step's outcome is right, where that can be known; outside of all that is measured.
+    ///
+    /// # Errors
+    /// It is not.
+    fn check(&mut self) -> Result<()> {
+        Ok(())
+    }
+    /// What the last step decoded.
+    fn decoding_report(&self) -> Option<DecodingReport> {
+        None
     }
     /// What the last step's pruning left.
     fn pruning_report(&self) -> Option<PruningReport> {

@@ -1,6 +1,7 @@
 //! The suites: which cases, which systems.
 mod batch;
 mod classes;
+mod decode;
 mod dp;
 mod lengths;
 mod pruned;
@@ -33,6 +34,8 @@ pub enum Suite {
     Threads,
     /// Whole lattice and pruned one, dense and by the selected normaliser, over the classes
     Pruned,
+    /// Greedy search of batches from 1 to 32, RNN-T and TDT
+    Decode,
 }
 
 /// What a suite may depend on.
@@ -65,6 +68,7 @@ impl Suite {
             Self::Skip => skip::plan(choice),
             Self::Threads => threads::plan(choice),
             Self::Pruned => pruned::plan(choice),
+            Self::Decode => decode::plan(choice),
         })
     }
 }

@@ -1,4 +1,6 @@
 //! The outcome as it looks on a terminal.
+mod speed;
+
 use super::answer::PruningReport;
 use super::case::Scores;
 use super::row::{Row, Status};
@@ -10,26 +12,41 @@ const LEFT: usize = 2;
 
 /// A line for the head and one for each row, a case's systems together; then what skipping cost and what pruning left.
 pub fn lines(rows: &[Row]) -> Vec<String> {
-    let mut cells = vec![HEAD.map(str::to_owned)];
-    let mut before = None;
-    for row in rows {
-        let ours = rows.iter().find(|other| other.case == row.case).and_then(|ours| ours.median_ms);
-        let first = before != Some(&row.case);
-        cells.push(line(row, first, ours));
-        before = Some(&row.case);
+    if rows.iter().any(|row| row.speed.is_some()) {
+        let mut lines = columns(rows, speed::HEAD, speed::line);
+        lines.extend(speed::note(rows));
+        return lines;
     }
-    let width = |column: usize| cells.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..HEAD.len()).map(width).collect();
-    let mut lines: Vec<String> = cells.iter().map(|line| aligned(line, &widths)).collect();
+    let mut lines = columns(rows, HEAD, |row, first| {
+        let ours = rows.iter().find(|other| other.case == row.case).and_then(|ours| ours.median_ms);
+        line(row, first, ours)
+    });
     lines.extend(rows.iter().filter_map(skipped));
     lines.extend(rows.iter().filter(|row| row.system == "pruned").filter_map(pruned));
     lines
 }
 
-fn aligned(cells: &[String; HEAD.len()], widths: &[usize]) -> String {
+/// The head and a line of cells for each row, which is told whether it is the first of its case.
+fn columns<const N: usize>(
+    rows: &[Row],
+    head: [&str; N],
+    line: impl Fn(&Row, bool) -> [String; N],
+) -> Vec<String> {
+    let mut cells = vec![head.map(str::to_owned)];
+    let mut before = None;
+    for row in rows {
+        cells.push(line(row, before != Some(&row.case)));
+        before = Some(&row.case);
+    }
+    let width = |column: usize| cells.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    cells.iter().map(|line| aligned(line, &widths)).collect()
+}
+
+fn aligned(cells: &[String], widths: &[usize]) -> String {
     let columns = cells.iter().zip(widths).enumerate().map(|(column, (cell, &width))| {
         // The last column is text of any length.
-        if column < LEFT || column + 1 == HEAD.len() {
+        if column < LEFT || column + 1 == widths.len() {
             format!("{cell:<width$}")
         } else {
             format!("{cell:>width$}")
@@ -38,25 +55,40 @@ fn aligned(cells: &[String; HEAD.len()], widths: &[usize]) -> String {
     columns.collect::<Vec<_>>().join("  ").trim_end().to_owned()
 }
 
-fn line(row: &Row, first: bool, ours: Option<f64>) -> [String; HEAD.len()] {
-    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-    let ratio = row.median_ms.zip(ours).map(|(time, ours)| time / ours);
+fn or_dash(text: Option<String>) -> String {
+    text.unwrap_or_else(|| "-".to_owned())
+}
+
+/// The case, in its first line.
+fn name(row: &Row, first: bool) -> String {
+    if first { row.case.clone() } else { String::new() }
+}
+
+fn status(row: &Row) -> String {
     let status = match row.status {
         Status::Ok => "ok",
         Status::OutOfMemory => "out of memory",
         Status::Skipped => "skipped",
     };
-    let status = row.note.as_ref().map_or(status.to_owned(), |note| format!("{status}: {note}"));
+    row.note.as_ref().map_or(status.to_owned(), |note| format!("{status}: {note}"))
+}
+
+fn share(of_one: f64) -> String {
+    format!("{:.0} %", 100.0 * of_one)
+}
+
+fn line(row: &Row, first: bool, ours: Option<f64>) -> [String; HEAD.len()] {
+    let ratio = row.median_ms.zip(ours).map(|(time, ours)| time / ours);
     [
-        if first { row.case.clone() } else { String::new() },
+        name(row, first),
         row.system.clone(),
         or_dash(row.median_ms.map(significant)),
         or_dash(ratio.map(|ratio| format!("{ratio:.2}"))),
         or_dash(row.peak_bytes.map(|bytes| format!("{:.1}", bytes as f64 / 1e6))),
         or_dash(row.gflops.map(|rate| format!("{rate:.0}"))),
-        or_dash(row.sgemm_share.map(|share| format!("{:.0} %", 100.0 * share))),
+        or_dash(row.sgemm_share.map(share)),
         or_dash(row.rel_grad_diff.map(|difference| format!("{difference:.1e}"))),
-        status,
+        status(row),
     ]
 }
 
@@ -96,7 +128,9 @@ fn significant(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::answer::Shape;
+    use crate::answer::{DecodingReport, Shape};
+    use crate::case::Family;
+    use crate::speed::Speed;
 
     fn row(case: &str, system: &str, median_ms: Option<f64>) -> Row {
         Row {
@@ -115,6 +149,7 @@ mod tests {
             note: None,
             skip: None,
             pruning: None,
+            speed: None,
             mark: None,
         }
     }
@@ -131,6 +166,22 @@ mod tests {
             lines[3],
             "D       ours          -       -     12.3        -   91 %    1.2e-7  out of memory"
         );
+    }
+
+    #[test]
+    fn a_suite_that_decodes_has_columns_of_its_own() {
+        let of =
+            DecodingReport { family: Family::Rnnt, utterances: 32, frames: 8000, labels: 2000, sites: 9000 };
+        let speed = Speed::new(of, Some(32), 160.0, Some(430.0));
+        let rows = [Row { speed: Some(speed), ..row("RNN-T B=32", "ours", Some(160.0)) }];
+        let lines = lines(&rows);
+        assert!(
+            lines[0].starts_with("case        system  utt/s  RTFx  x frame-looping  x torch  labels/frame")
+        );
+        assert!(
+            lines[1].starts_with("RNN-T B=32  ours      200  4000                -     8.00         0.250")
+        );
+        assert!(lines[2].starts_with("sgemm 430 GFLOP/s; x torch: "), "{lines:?}");
     }
 
     #[test]

@@ -115,6 +115,34 @@ fn pruning_is_compared_over_the_same_sites_and_accounted_for() {
 }
 
 #[test]
+fn every_search_decodes_the_same_labels() {
+    let folder = tempfile::tempdir().unwrap();
+    // A search that finds others than the definition ends with an error.
+    let all = rows(&folder, "decode", &["--threads", "1"]);
+    let names: Vec<_> = all[..4].iter().map(|row| row["system"].as_str().unwrap()).collect();
+    assert_eq!(names, ["ours", "ours-one-frame", "ours-unprojected", "frame-looping"]);
+    assert!(all.iter().all(|row| row["status"] == "ok" && row["rel_grad_diff"].is_null()), "{all:?}");
+    for row in &all {
+        let speed = &row["speed"];
+        for name in ["utterances_per_second", "rtfx", "sgemm", "over_frame_looping", "torch", "over_torch"] {
+            assert!(speed[name].as_f64() > Some(0.0), "{name}: {row}");
+        }
+        let (labels, frames) = (speed["labels"].as_f64().unwrap(), speed["frames"].as_f64().unwrap());
+        assert!(labels > 0.1 * frames && speed["labels_per_frame"] == labels / frames, "{row}");
+        assert_eq!(row["shape"]["C"], 1025);
+    }
+    for family in ["rnnt", "tdt"] {
+        let labels: Vec<_> =
+            all.iter().map(|row| &row["speed"]).filter(|speed| speed["family"] == family).collect();
+        assert!(
+            labels.len() == 8 && labels.iter().all(|speed| speed["labels"] == labels[0]["labels"]),
+            "{labels:?}"
+        );
+    }
+    assert!(of(&all, "frame-looping").iter().all(|row| row["speed"]["over_frame_looping"] == 1.0));
+}
+
+#[test]
 fn memory_that_only_a_run_can_see_counts_as_well() {
     let folder = tempfile::tempdir().unwrap();
     if cfg!(target_os = "linux") {

@@ -4,10 +4,9 @@ use kernels::{
 };
 
 use super::Predictor;
-use crate::{Error, Result, Scratch, States, affine::strip_of};
+use crate::{Affine, Error, Result, Scratch, States, affine::strip_of};
 
-/// Bytes up to which the table of first products (embedding times input weight) is made: beyond, a label's embedding is
-/// multiplied when it comes.
+/// Bytes that the table of first products may take, if nobody says otherwise.
 const TABLE: usize = 256 << 20;
 
 /// The weights of a layer; gates in the order i, f, g, o.
@@ -26,8 +25,8 @@ pub struct LstmLayer<'a> {
 /// ```text
 /// [i f g o] = x W_ihᵀ + h W_hhᵀ + b     c' = σ(f) c + σ(i) tanh(g)     h' = σ(o) tanh(c')
 /// ```
-/// `x W_ihᵀ + b` of the first layer is looked up: a table with a row for each label is made once. A step of a layer is one
-/// parallel loop over strips of units, which hold all four gates of theirs.
+/// `x W_ihᵀ + b` of the first layer is looked up: a table with a row for each label is made once, unless it is too large. A step of
+/// a layer is one parallel loop over strips of units, which hold all four gates of theirs.
 pub struct LstmPredictor {
     input: FirstInput,
     layers: Vec<Layer>,
@@ -38,12 +37,12 @@ pub struct LstmPredictor {
     start: (States, Vec<f32>),
 }
 
-/// What the first layer adds for a label.
+/// What the first layer adds for a label, `x W_ihᵀ + b` in the order of the strips.
 enum FirstInput {
-    /// *ids x 4P*, in the order of the strips.
+    /// *ids x 4P*
     Table(Vec<f32>),
-    /// Embeddings *ids x D*, of a vocabulary that is too large for a table.
-    Embeddings(Vec<f32>, usize),
+    /// Embeddings *ids x D*, and the layer that makes rows of the table of them.
+    Embeddings(Vec<f32>, Affine),
 }
 
 struct Layer {
@@ -54,6 +53,7 @@ struct Layer {
 
 /// Weights of some units: columns i, f, g, o of all of them.
 struct Strip {
+    /// Of the layers above the first.
     input: Option<PackedRight<f32>>,
     recurrent: PackedRight<f32>,
 }
@@ -72,6 +72,21 @@ impl LstmPredictor {
     /// # Errors
     /// [`Error::Shape`] if a weight does not fit the others, or the start label has no embedding.
     pub fn new(embedding: &[f32], width: usize, layers: &[LstmLayer], start: u32) -> Result<Self> {
+        Self::with_table_within(TABLE, embedding, width, layers, start)
+    }
+
+    /// [`Self::new`] whose table of first products, *ids x 4P*, may take so many bytes (there: 256 MiB). Where it would take more, a
+    /// label's embedding is multiplied when it comes; results are the same to the bit.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_table_within(
+        bytes: usize,
+        embedding: &[f32],
+        width: usize,
+        layers: &[LstmLayer],
+        start: u32,
+    ) -> Result<Self> {
         let ids = embedding.len() / width.max(1);
         if width == 0 || ids == 0 || embedding.len() != ids * width {
             return Err(Error::shape(
@@ -90,7 +105,6 @@ impl LstmPredictor {
         let units = (strip_of(hidden) / 4).min(hidden);
         let strips = || (0..hidden).step_by(units).map(|first| first..hidden.min(first + units));
         let mut packed = Vec::with_capacity(layers.len());
-        let tabled = (4 * hidden).saturating_mul(ids).saturating_mul(4) <= TABLE;
         for (at, layer) in layers.iter().enumerate() {
             let inputs = if at == 0 { width } else { hidden };
             for (name, found, expected) in [
@@ -108,21 +122,20 @@ impl LstmPredictor {
                 PackedRight::new(View::new(&matrix, 4 * units.len(), width).transposed())
             };
             let strip = |units: std::ops::Range<usize>| Strip {
-                input: (at > 0 || !tabled).then(|| pack(layer.input, inputs, &units)),
+                input: (at > 0).then(|| pack(layer.input, inputs, &units)),
                 recurrent: pack(layer.recurrent, hidden, &units),
             };
             let bias = strips().flat_map(|units| gates_of(layer.bias, hidden, units)).collect();
             packed.push(Layer { strips: strips().map(strip).collect(), bias });
         }
-        let input = if tabled {
-            let weight: Vec<f32> =
-                strips().flat_map(|units| gates_of(layers[0].input, hidden, units)).collect();
+        let weight: Vec<f32> = strips().flat_map(|units| gates_of(layers[0].input, hidden, units)).collect();
+        let first = Affine::new("weight_ih", &weight, width, Some(&packed[0].bias))?;
+        let input = if (4 * hidden).saturating_mul(ids).saturating_mul(4) <= bytes {
             let mut table = vec![0.0; ids * 4 * hidden];
-            let weight = View::new(&weight, 4 * hidden, width).transposed();
-            kernels::Affine::new(weight, Some(&packed[0].bias)).forward(embedding, &mut table);
+            first.forward(embedding, &mut table, &mut Scratch::default());
             FirstInput::Table(table)
         } else {
-            FirstInput::Embeddings(embedding.to_vec(), width)
+            FirstInput::Embeddings(embedding.to_vec(), first)
         };
         let zero = States::of_row(Vec::new(), vec![0.0; 2 * hidden * layers.len()]);
         let mut made = Self { input, layers: packed, hidden, units, ids, start: (zero, vec![0.0; hidden]) };
@@ -153,7 +166,7 @@ impl Predictor for LstmPredictor {
 
     /// ```text
     /// for layers:
-    ///   for strips of units:  gates = h W_hh[strip]ᵀ (+ x W_ih[strip]ᵀ) + (table[label] | b);  new h, c of the strip
+    ///   for strips of units:  gates = h W_hh[strip]ᵀ + (table[label] | x W_ih[strip]ᵀ + b);  new h, c of the strip
     ///   h, c of all strips into the states
     /// ```
     fn step(&self, labels: &[u32], states: &mut States, out: &mut [f32], scratch: &mut Scratch) {
@@ -167,24 +180,26 @@ impl Predictor for LstmPredictor {
             "lstm: {rows} labels, {} rows of states",
             states.rows()
         );
-        let [gates, new, embedded] = scratch.rooms([
-            rows * 4 * h,
-            rows * 2 * h,
-            if let FirstInput::Embeddings(_, width) = self.input { rows * width } else { 0 },
-        ]);
-        if let FirstInput::Embeddings(table, width) = &self.input {
-            for (to, &label) in embedded.chunks_exact_mut(*width).zip(labels) {
-                to.copy_from_slice(&table[label as usize * width..][..*width]);
+        let multiplied = match &self.input {
+            FirstInput::Table(_) => 0,
+            FirstInput::Embeddings(_, layer) => rows * (layer.inputs() + 4 * h) + layer.room(rows),
+        };
+        let [gates, new, first] = scratch.rooms([rows * 4 * h, rows * 2 * h, multiplied]);
+        if let FirstInput::Embeddings(embedding, layer) = &self.input {
+            let width = layer.inputs();
+            let (products, rest) = first.split_at_mut(rows * 4 * h);
+            let (embedded, room) = rest.split_at_mut(rows * width);
+            for (to, &label) in embedded.chunks_exact_mut(width).zip(labels) {
+                to.copy_from_slice(&embedding[label as usize * width..][..width]);
             }
+            layer.forward_in(embedded, products, room);
         }
+        let products = &first[..multiplied.min(rows * 4 * h)];
         for (at, layer) in self.layers.iter().enumerate() {
             let values = states.values();
             let state = View::with_stride(&values[at * 2 * h..], rows, h, width);
-            let below = match (&self.input, at) {
-                (FirstInput::Table(_), 0) => None,
-                (FirstInput::Embeddings(_, width), 0) => Some(View::new(embedded, rows, *width)),
-                _ => Some(View::with_stride(&values[(at - 1) * 2 * h..], rows, h, width)),
-            };
+            let below = at.checked_sub(1);
+            let below = below.map(|below| View::with_stride(&values[below * 2 * h..], rows, h, width));
             let each = self.units;
             let cut = (
                 parts_mut(&mut gates[..rows * 4 * h], rows * 4 * each),
@@ -203,6 +218,7 @@ impl Predictor for LstmPredictor {
                 for (row, &label) in labels.iter().enumerate() {
                     let known = match (&self.input, at) {
                         (FirstInput::Table(table), 0) => &table[label as usize * 4 * h..][..4 * h],
+                        (FirstInput::Embeddings(..), 0) => &products[row * 4 * h..][..4 * h],
                         _ => &layer.bias,
                     };
                     add_row(gates, 4 * units, row, &known[4 * first..][..4 * units]);
@@ -244,4 +260,36 @@ fn cells(gates: &mut [f32], old: &[f32], state: &mut [f32], cell: &mut [f32]) {
     state.copy_from_slice(cell);
     tanh(state);
     state.iter_mut().zip(o).for_each(|(h, &mut o)| *h *= o);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_changes_no_bit() {
+        let wave = |count: usize, step: f32| -> Vec<f32> {
+            (0..count).map(|i| (i as f32 * step).sin() / 4.0).collect()
+        };
+        let (ids, width, h) = (9, 11, 70);
+        let embedding = wave(ids * width, 0.7);
+        let (first, upper) = (wave(4 * h * width, 0.31), wave(4 * h * h, 0.17));
+        let (recurrent, bias) = (wave(4 * h * h, 0.23), wave(4 * h, 1.3));
+        let layer = |input| LstmLayer { input, recurrent: &recurrent, bias: &bias };
+        let layers = [layer(&first), layer(&upper)];
+        let rows = |bytes| {
+            let predictor = LstmPredictor::with_table_within(bytes, &embedding, width, &layers, 3).unwrap();
+            let mut states = States::new(predictor.shape());
+            let mut scratch = Scratch::default();
+            let (start, _) = predictor.start();
+            states.extend(&start, [0; 60]);
+            let mut out = vec![f32::NAN; 60 * h];
+            for step in 0..3 {
+                let labels: Vec<u32> = (0..60).map(|row| (row * 5 + step) % ids as u32).collect();
+                predictor.step(&labels, &mut states, &mut out, &mut scratch);
+            }
+            (out, states)
+        };
+        assert_eq!(rows(TABLE), rows(4 * ids * 4 * h - 1));
+    }
 }

@@ -1,0 +1,85 @@
+//! A joint network that keeps nothing: both projections are computed anew for each site.
+use std::sync::{Mutex, PoisonError};
+
+use decoding::{Activation, Affine, Joint, Scratch, Sites};
+use kernels::{par_for, parts, parts_mut};
+
+use super::made_up::{ENCODER, HIDDEN, PREDICTOR};
+
+/// Rows of a task that makes hidden rows, as in [`decoding::Network`].
+const ROWS: usize = 8;
+
+/// `z = W tanh(W_e x + W_p g) + b` from encoder rows and predictor outputs as they come.
+pub struct Raw {
+    frames: Affine,
+    predicted: Affine,
+    head: Affine,
+    durations: usize,
+    room: Mutex<Room>,
+}
+
+/// Rows of the sites of a call.
+#[derive(Default)]
+struct Room {
+    encoded: Vec<f32>,
+    predicted: Vec<f32>,
+    frames: Vec<f32>,
+    labels: Vec<f32>,
+    hidden: Vec<f32>,
+}
+
+impl Raw {
+    /// Projections of frames and predictor, and a head whose last outputs are durations.
+    pub fn new([frames, predicted, head]: [Affine; 3], durations: usize) -> Self {
+        Self { frames, predicted, head, durations, room: Mutex::default() }
+    }
+}
+
+impl Joint for Raw {
+    fn frame_width(&self) -> usize {
+        ENCODER
+    }
+
+    fn predicted_width(&self) -> usize {
+        PREDICTOR
+    }
+
+    fn row_width(&self) -> usize {
+        PREDICTOR
+    }
+
+    fn classes(&self) -> usize {
+        self.head.outputs() - self.durations
+    }
+
+    fn durations(&self) -> usize {
+        self.durations
+    }
+
+    fn project(&self, predicted: &[f32], rows: &mut [f32], _: &mut Scratch) {
+        rows.copy_from_slice(predicted);
+    }
+
+    fn scores(&self, sites: &Sites, out: &mut [f32], scratch: &mut Scratch) {
+        let count = sites.at.len();
+        let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
+        let Room { encoded, predicted, frames, labels, hidden } = &mut *room;
+        encoded.clear();
+        predicted.clear();
+        for &site in sites.at {
+            let (frame, row) = sites.pair(site, ENCODER, PREDICTOR);
+            encoded.extend_from_slice(frame);
+            predicted.extend_from_slice(row);
+        }
+        for rows in [&mut *frames, &mut *labels, &mut *hidden] {
+            rows.truncate(count * HIDDEN);
+            rows.resize(count * HIDDEN, 0.0);
+        }
+        self.frames.forward(encoded, frames, scratch);
+        self.predicted.forward(predicted, labels, scratch);
+        let cut =
+            (parts_mut(hidden, ROWS * HIDDEN), parts(frames, ROWS * HIDDEN), parts(labels, ROWS * HIDDEN));
+        par_for(cut, |_, (hidden, frames, labels)| Activation::Tanh.apply(hidden, frames, labels));
+        self.head.forward(hidden, out, scratch);
+    }
+}
