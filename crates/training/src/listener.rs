@@ -18,6 +18,9 @@ use crate::{Error, Result};
 /// However sound is cut, and whichever streams are encoded together, the rows of a stream have the bits of [`Model::encode`] on the
 /// whole utterance, for every number of threads.
 ///
+/// A row comes with the last sample of its last frame: `(stack - 1) hop + window` after it begins (with a time reduction, that of the
+/// last row of its group).
+///
 /// Memory: what waits for the next [`Listener::encode`], and for each stream less than a window and a hop of samples, `stack` frames
 /// and the state of the encoder, however long the sound is.
 ///
