@@ -1,7 +1,9 @@
 //! `panda evaluate CHECKPOINT MANIFEST`
 use std::{path::PathBuf, process::ExitCode};
 
-use training::evaluate;
+use speech::Utterance;
+use training::files::Output;
+use training::{Format, evaluate};
 
 use crate::audio::{AudioArguments, SilenceArguments, note};
 use crate::search::SearchArguments;
@@ -17,6 +19,13 @@ pub struct Arguments {
     /// Write one JSON line an utterance: id, reference, hypothesis
     #[arg(long)]
     hypotheses: Option<PathBuf>,
+    /// Write what was heard, with times: txt, json (a line an utterance) or ctm to --output; srt or vtt, a file an utterance, into the
+    /// folder --output
+    #[arg(long, value_name = "FORMAT", requires = "output")]
+    format: Option<Format>,
+    /// Where to
+    #[arg(long, value_name = "PATH", requires = "format")]
+    output: Option<PathBuf>,
     #[command(flatten)]
     search: SearchArguments,
     #[command(flatten)]
@@ -29,7 +38,9 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let utterances = speech::read_manifest(&arguments.manifest)?;
     let inputs = [&arguments.checkpoint, &arguments.manifest];
-    let [hypotheses] = outputs::open([&arguments.hypotheses], &inputs, &utterances)?;
+    let one_file = arguments.output.clone().filter(|_| arguments.format.is_some_and(Format::joins));
+    let [hypotheses, heard] = outputs::open([&arguments.hypotheses, &one_file], &inputs, &utterances)?;
+    let captions = captions(arguments, &inputs, &utterances)?;
     let recogniser = arguments.audio.load(&arguments.checkpoint)?;
     let recogniser = arguments.silence.apply(recogniser)?;
     let recogniser = arguments.search.apply(recogniser)?;
@@ -38,7 +49,28 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(hypotheses) = hypotheses {
         hypotheses.write(evaluation.hypotheses().as_bytes())?;
     }
+    if let (Some(format), Some(output)) = (arguments.format, heard) {
+        let lines = evaluation.transcripts.iter().map(|one| format.write(&one.id, &one.heard));
+        output.write(lines.collect::<String>().as_bytes())?;
+    }
+    for (output, one) in captions.into_iter().zip(&evaluation.transcripts) {
+        let format = arguments.format.unwrap_or_default();
+        output.write(format.write(&one.id, &one.heard).as_bytes())?;
+    }
     let name = arguments.manifest.file_stem().unwrap_or_default().to_string_lossy();
     report::lines(&name, &evaluation).iter().try_for_each(|line| say!("{line}"))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A file of captions for each utterance, looked at before the work begins; none for other formats.
+fn captions(arguments: &Arguments, inputs: &[&PathBuf], utterances: &[Utterance]) -> Result<Vec<Output>> {
+    let (Some(format), Some(folder)) = (arguments.format.filter(|format| !format.joins()), &arguments.output)
+    else {
+        return Ok(Vec::new());
+    };
+    // With an ending, as recordings have one: what is in front of it is the name.
+    let name = |utterance: &Utterance| PathBuf::from(utterance.id.replace(['/', '\\'], "_") + ".wav");
+    let ids: Vec<PathBuf> = utterances.iter().map(name).collect();
+    let inputs = inputs.iter().map(|path| path.as_path());
+    outputs::in_folder(folder, &ids, format, &inputs.collect::<Vec<_>>())
 }

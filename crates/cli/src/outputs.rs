@@ -1,10 +1,12 @@
 //! Where a command writes to, looked at before its work begins.
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use speech::Utterance;
+use training::Format;
 use training::files::{Output, same_file};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Opens the outputs that are wanted; none may be one of the inputs or their recordings, and no two the same.
 pub fn open<const N: usize>(
@@ -21,6 +23,30 @@ pub fn open<const N: usize>(
             return Err(training::Error::OutputTwice { output: path.clone(), other: other.clone() }.into());
         }
         *output = Some(Output::new(path, &inputs)?);
+    }
+    Ok(outputs)
+}
+
+/// A file for each recording in a folder, which is made if need be: its name, and the ending of the format.
+pub fn in_folder(
+    folder: &Path,
+    recordings: &[PathBuf],
+    format: Format,
+    inputs: &[&Path],
+) -> Result<Vec<Output>> {
+    let io = |source| training::Error::Io { path: folder.to_owned(), action: "make the folder", source };
+    std::fs::create_dir_all(folder).map_err(io)?;
+    let (mut outputs, mut taken) = (Vec::with_capacity(recordings.len()), HashMap::new());
+    for recording in recordings {
+        let mut name = recording.file_stem().unwrap_or(recording.as_os_str()).to_owned();
+        name.push(".");
+        name.push(format.name());
+        let output = folder.join(name);
+        if let Some(other) = taken.insert(output.clone(), recording) {
+            let (file, other) = (recording.clone(), other.clone());
+            return Err(Error::SameName { output, file, other });
+        }
+        outputs.push(Output::new(&output, inputs)?);
     }
     Ok(outputs)
 }

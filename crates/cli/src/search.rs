@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use decoding::ngram::{Foreign, Ngram, Table, WordNgram, WordOptions};
 use decoding::{
-    Aggregate, Automaton, Beam, BeamKind, Boost, Confidence, Fusion, Greedy, Measure, PerClass, read_phrases,
+    Aggregate, Automaton, Beam, BeamKind, Boost, Confidence, CtcBeam, Fusion, Greedy, Measure, PerClass,
+    read_phrases,
 };
 use speech::TokenizerKind;
 use training::{Recogniser, Search};
@@ -23,6 +24,9 @@ pub struct SearchArguments {
     /// durations, else modified, if none is named
     #[arg(long, value_name = "KIND")]
     beam_search: Option<Kind>,
+    /// Search by the head of the auxiliary CTC loss instead of the joint network, where the model has one
+    #[arg(long, conflicts_with_all = ["beam_search", "internal_lm"])]
+    ctc: bool,
     /// Most labels that one frame may emit (greedy search and malsd)
     #[arg(long, value_name = "N", default_value_t = 8)]
     max_symbols: usize,
@@ -122,7 +126,14 @@ impl SearchArguments {
     pub fn apply(&self, recogniser: Recogniser) -> Result<Recogniser> {
         let fusion = self.fusion(&recogniser)?;
         let confidence = Some(Confidence { measure: self.confidence, exponent: self.confidence_exponent });
-        let search = if self.beam == 1 && self.beam_search.is_none() {
+        let search = if self.ctc {
+            let beam = (self.beam > 1 || !fusion.is_empty()).then(|| CtcBeam {
+                width: self.beam,
+                fusion,
+                ..CtcBeam::default()
+            });
+            Search::Ctc(beam)
+        } else if self.beam == 1 && self.beam_search.is_none() {
             let (max_symbols, internal_lm) = (Some(self.max_symbols), self.internal_lm);
             Search::Greedy(Greedy { max_symbols, confidence, fusion, internal_lm, ..Greedy::default() })
         } else {

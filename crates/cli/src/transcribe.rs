@@ -14,6 +14,7 @@ use training::{Format, Recogniser, Transcription, WindowConfig};
 use crate::audio::{AudioArguments, SilenceArguments};
 use crate::error::{Error, Result, chain};
 use crate::out::{complain, say};
+use crate::outputs;
 use crate::search::SearchArguments;
 
 /// Recordings that are recognised together.
@@ -96,23 +97,10 @@ impl Written {
             }
             return Ok(Self { files: HashMap::new() });
         };
-        let io = |source| training::Error::Io { path: folder.clone(), action: "make the folder", source };
-        std::fs::create_dir_all(folder).map_err(io)?;
         let mut inputs: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
         inputs.push(&arguments.checkpoint);
-        let (mut outputs, mut taken) = (HashMap::new(), HashMap::new());
-        for (at, file) in files.iter().enumerate() {
-            let mut name = file.file_stem().unwrap_or(file.as_os_str()).to_owned();
-            name.push(".");
-            name.push(format.name());
-            let output = folder.join(name);
-            if let Some(other) = taken.insert(output.clone(), file) {
-                let (file, other) = (file.clone(), other.clone());
-                return Err(Error::SameName { output, file, other });
-            }
-            outputs.insert(at, Output::new(&output, &inputs)?);
-        }
-        Ok(Self { files: outputs })
+        let outputs = outputs::in_folder(folder, files, format, &inputs)?;
+        Ok(Self { files: outputs.into_iter().enumerate().collect() })
     }
 }
 

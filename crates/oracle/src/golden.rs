@@ -6,7 +6,15 @@ use std::path::{Path, PathBuf};
 /// # Panics
 /// If the folder is missing in CI, which must have it.
 pub fn folder() -> Option<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden/rnnt");
+    folder_of("rnnt")
+}
+
+/// The golden vectors of another system, as [`folder`].
+///
+/// # Panics
+/// As [`folder`].
+pub fn folder_of(system: &str) -> Option<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden").join(system);
     if folder.is_dir() {
         return Some(folder);
     }

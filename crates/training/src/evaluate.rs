@@ -2,6 +2,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use decoding::Aggregate;
 use serde::{Serialize, Serializer};
 use speech::{Change, Tokenizer, WordErrors, bootstrap_interval, word_errors};
 
@@ -10,6 +11,7 @@ use crate::model::Model;
 use crate::recipe::Recipe;
 use crate::search::{Search, Searcher};
 use crate::silence::is_silence;
+use crate::transcription::{Transcription, Writer};
 use crate::{Error, Result};
 
 /// Bootstrap resamples of an interval.
@@ -30,6 +32,9 @@ pub struct Transcript {
     /// Word errors between them.
     #[serde(skip)]
     pub errors: WordErrors,
+    /// The hypothesis with the times of its words.
+    #[serde(skip)]
+    pub heard: Transcription,
 }
 
 /// Word error rate of a set, with its counts and its 95 % bootstrap interval over utterances.
@@ -108,7 +113,7 @@ fn score(errors: &[WordErrors]) -> Score {
 /// # Errors
 /// [`Error::Empty`] without examples; [`Error::Stopped`] if the flag becomes true; errors of the model or the search.
 pub(crate) fn evaluate(
-    (model, search): (&Model, &Search),
+    (model, search, aggregate): (&Model, &Search, Aggregate),
     tokenizer: &Tokenizer,
     recipe: &Recipe,
     examples: &[Example],
@@ -118,8 +123,10 @@ pub(crate) fn evaluate(
     if examples.is_empty() {
         return Err(Error::Empty { what: "evaluation".into() });
     }
-    let mut searcher = Searcher::new(model.decoder()?, search)?;
-    let mut texts = vec![String::new(); examples.len()];
+    let decoder = model.decoder()?;
+    let writer = Writer::new(decoder.rules(), recipe.frame_ms() / 1000.0, aggregate);
+    let mut searcher = Searcher::new(decoder, search)?;
+    let mut texts = vec![Transcription::default(); examples.len()];
     for batch in data::plan(examples, recipe, None) {
         if stop.load(Ordering::Relaxed) {
             return Err(Error::Stopped);
@@ -128,19 +135,20 @@ pub(crate) fn evaluate(
         let found = searcher.recognise(model, recipe, &planes)?;
         for ((index, plane), found) in batch.into_iter().zip(planes).zip(found) {
             if !is_silence(plane, tokenizer, &found.labels, silence) {
-                texts[index] = tokenizer.decode(&found.ids())?;
+                texts[index] = writer.write(tokenizer, &found.labels)?;
             }
         }
     }
     let transcripts: Vec<Transcript> = examples
         .iter()
         .zip(texts)
-        .map(|(example, hypothesis)| Transcript {
+        .map(|(example, heard)| Transcript {
             id: example.id.clone(),
             subset: example.subset.clone(),
-            errors: word_errors(&example.text, &hypothesis),
+            errors: word_errors(&example.text, &heard.text),
             reference: example.text.clone(),
-            hypothesis,
+            hypothesis: heard.text.clone(),
+            heard,
         })
         .collect();
     let mut subsets: BTreeMap<String, Vec<WordErrors>> = BTreeMap::new();

@@ -107,7 +107,11 @@ impl Recogniser {
     /// [`Error::Shape`] for another search than a greedy one, or windows that are too short; those of the front end.
     pub fn live(&self, options: &LiveOptions) -> Result<Live> {
         let Search::Greedy(greedy) = self.search() else {
-            return Err(Error::shape("search", "a greedy one for sound that is still arriving", "a beam"));
+            return Err(Error::shape(
+                "search",
+                "a greedy one by the joint network for sound that is still arriving",
+                "another",
+            ));
         };
         let ears = match Listener::new(self.model()) {
             Ok(mut listener) => {

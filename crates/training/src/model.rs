@@ -215,6 +215,20 @@ impl Model {
         Ok((self.heads.encoder.apply(&encoded)?, lengths))
     }
 
+    /// Log-probabilities of the CTC head, for decoding; none without that head.
+    ///
+    /// # Shapes
+    /// As [`Self::encode`], but `[B, T', L + 1]`; the blank is class L.
+    ///
+    /// # Errors
+    /// [`crate::Error::Shape`] if the input does not fit.
+    pub fn ctc_log_probs(&self, x: &Tensor, lengths: &[usize]) -> Result<Option<(Tensor, Vec<usize>)>> {
+        let Some(head) = &self.heads.ctc else { return Ok(None) };
+        let (encoded, lengths) = self.encoder.forward(x, lengths, None)?;
+        let scores = head.apply(&encoded)?;
+        Ok(Some((candle_nn::ops::log_softmax(&scores, 2)?, lengths)))
+    }
+
     /// What the joint adds, and the head, on a padded batch of utterances, for a look at the loss from outside.
     ///
     /// # Shapes

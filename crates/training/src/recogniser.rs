@@ -166,9 +166,13 @@ impl Recogniser {
     /// From now on, texts are looked for in this way; greedily by default.
     ///
     /// # Errors
-    /// [`Error::Decoding`] for an option outside its range.
+    /// [`Error::Decoding`] for an option outside its range; [`Error::Shape`] for a search by CTC in a model that has no head for it.
     pub fn with_search(mut self, search: Search) -> Result<Self> {
         Searcher::new(self.decoder.clone(), &search)?;
+        if matches!(search, Search::Ctc(_)) && self.model.heads.ctc.is_none() {
+            let expected = "a model with training.ctc_weight for a search by CTC";
+            return Err(Error::shape("search", expected, "one without"));
+        }
         self.search = search;
         Ok(self)
     }
@@ -258,10 +262,10 @@ impl Recogniser {
 /// # Errors
 /// [`Error::Empty`] for an empty list; [`Error::Speech`] for audio that cannot be read.
 pub fn evaluate(recogniser: &Recogniser, utterances: &[Utterance]) -> Result<Evaluation> {
-    let Recogniser { recipe, model, search, tokenizer, silence, .. } = recogniser;
+    let Recogniser { recipe, model, search, aggregate, tokenizer, silence, .. } = recogniser;
     let examples = recogniser.examples(utterances, None)?;
     crate::evaluate::evaluate(
-        (model, search),
+        (model, search, *aggregate),
         tokenizer,
         recipe,
         &examples,

@@ -1,11 +1,13 @@
 //! How texts are looked for: a decoder with its options, over the model's own frames.
-use decoding::{Beam, BeamSearch, Greedy, GreedySearch, Hypothesis, unpadded};
+use decoding::{
+    Beam, BeamSearch, CtcBeam, Greedy, GreedySearch, Hypothesis, NBest, ctc_beam, ctc_greedy, unpadded,
+};
 use speech::Features;
 
 use crate::model::Model;
 use crate::recipe::Recipe;
 use crate::tensors::with_slice;
-use crate::{Result, data};
+use crate::{Error, Result, data};
 
 /// A kind of search and its options.
 #[derive(Debug, Clone)]
@@ -14,6 +16,9 @@ pub enum Search {
     Greedy(Greedy),
     /// The best label sequences that a beam keeps.
     Beam(Beam),
+    /// By the head of the auxiliary CTC loss alone, where the model has one: the best class of each frame, or, with options, a
+    /// beam, whose blank is the model's.
+    Ctc(Option<CtcBeam>),
 }
 
 impl Default for Search {
@@ -26,6 +31,7 @@ impl Default for Search {
 pub(crate) enum Searcher {
     Greedy(Box<GreedySearch>),
     Beam(Box<BeamSearch>),
+    Ctc(Option<CtcBeam>),
 }
 
 impl Searcher {
@@ -34,25 +40,18 @@ impl Searcher {
             Search::Greedy(options) => {
                 Searcher::Greedy(Box::new(GreedySearch::new(decoder, options.clone())?))
             }
+            Search::Ctc(options) => {
+                let blank = decoder.rules().blank();
+                Searcher::Ctc(options.clone().map(|options| CtcBeam { blank, ..options }))
+            }
             Search::Beam(options) => Searcher::Beam(Box::new(BeamSearch::new(decoder, options.clone())?)),
         })
     }
 
-    /// The best labels of each utterance, from its projected frames; where its end was is not told.
-    pub fn decode(&mut self, frames: &[&[f32]]) -> Result<Vec<Hypothesis>> {
-        Ok(match self {
-            Searcher::Greedy(search) => search.decode(frames)?.iter().collect(),
-            Searcher::Beam(search) => {
-                let best = |found: &decoding::NBest| Hypothesis {
-                    labels: found.best().map_or_else(Vec::new, |best| best.labels.clone()),
-                    ..Hypothesis::default()
-                };
-                search.decode(frames)?.iter().map(best).collect()
-            }
-        })
-    }
-
-    /// Encodes and decodes some planes together.
+    /// Encodes and decodes some planes together; of a beam's best labels, only they are told.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a search by CTC in a model that has no head for it.
     pub fn recognise(
         &mut self,
         model: &Model,
@@ -60,11 +59,30 @@ impl Searcher {
         planes: &[&Features],
     ) -> Result<Vec<Hypothesis>> {
         let (rows, lengths) = data::collate(planes, &recipe.encoder.rows)?;
-        let (frames, lengths) = model.encode(&rows, &lengths)?;
+        let (frames, lengths) = match self {
+            Searcher::Ctc(_) => model.ctc_log_probs(&rows, &lengths)?.ok_or_else(|| {
+                Error::shape("search", "a model with training.ctc_weight for a search by CTC", "none")
+            })?,
+            _ => model.encode(&rows, &lengths)?,
+        };
         let width = frames.dim(2)?;
         with_slice(&frames, |frames: &[f32]| {
-            let utterances = unpadded(frames, width, &lengths);
-            Ok(utterances.map_err(crate::Error::from).and_then(|utterances| self.decode(&utterances)))
+            Ok(unpadded(frames, width, &lengths).and_then(|utterances| self.decode(&utterances, width)))
         })?
+        .map_err(Error::from)
+    }
+
+    fn decode(&mut self, rows: &[&[f32]], width: usize) -> decoding::Result<Vec<Hypothesis>> {
+        let best = |found: &NBest| Hypothesis {
+            labels: found.best().map_or_else(Vec::new, |best| best.labels.clone()),
+            ..Hypothesis::default()
+        };
+        Ok(match self {
+            Searcher::Greedy(search) => search.decode(rows)?.iter().collect(),
+            Searcher::Beam(search) => search.decode(rows)?.iter().map(best).collect(),
+            // The blank is the last class.
+            Searcher::Ctc(None) => ctc_greedy(rows, width, width as u32 - 1)?,
+            Searcher::Ctc(Some(options)) => ctc_beam(rows, width, options)?.iter().map(best).collect(),
+        })
     }
 }

@@ -26,6 +26,7 @@ use crate::run_folder::{RunFolder, Start};
 use crate::schedule::learning_rate;
 use crate::search::Search;
 use crate::{Error, Fingerprint, Result};
+use decoding::Aggregate;
 
 /// Batches that wait ready while one is computed.
 const AHEAD: usize = 2;
@@ -108,9 +109,15 @@ pub fn train(
     }
     let report = |examples: &[Example]| match examples.is_empty() {
         true => Ok(None),
-        false => {
-            evaluate((&run.model, &Search::default()), &tokenizer, &recipe, examples, 0.0, stop).map(Some)
-        }
+        false => evaluate(
+            (&run.model, &Search::default(), Aggregate::default()),
+            &tokenizer,
+            &recipe,
+            examples,
+            0.0,
+            stop,
+        )
+        .map(Some),
     };
     let both = || Ok((report(&dev)?, report(&test)?));
     let (dev, test) = match both() {
@@ -355,7 +362,7 @@ impl<'a> Run<'a> {
         }
         // A run that stops here could not go on from here.
         let evaluation = evaluate(
-            (&self.model, &Search::default()),
+            (&self.model, &Search::default(), Aggregate::default()),
             self.tokenizer,
             self.recipe,
             examples,

@@ -3,6 +3,7 @@
 mod align;
 mod bench;
 mod commands;
+mod decoding;
 mod hostile;
 mod kill_and_resume;
 mod listening;

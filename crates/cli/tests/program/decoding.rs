@@ -1,0 +1,198 @@
+//! Searches, formats, long recordings and sound that is still arriving, as a user runs them.
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use super::align::{CHECKPOINT, trained};
+use super::toy::{RATE, write_wav};
+use super::{finish, panda};
+
+/// Golden vectors of decoding pass, all of them.
+#[test]
+fn golden_decoders_agree() {
+    let Some(dir) = oracle::golden::folder_of("decoding") else { return };
+    let out = Command::new(env!("CARGO_BIN_EXE_panda")).arg("verify").arg(dir).output().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success(), "{text}");
+    assert!(text.contains("17 cases of decoding: 72 decodes passed, 0 failed; 0 skipped"), "{text}");
+}
+
+#[test]
+fn every_search_finds_what_is_easy() {
+    let toy = trained();
+    let folder = toy.path("");
+    toy.write("names.txt", "# words\nhigh low\t2\nmiddle\n");
+    let lm = ["lm", "train.jsonl", "-o", "toy.arpa", "--order", "2"];
+    let (code, _, err) = finish(panda(&folder, &lm));
+    assert_eq!(code, Some(0), "{err}");
+    for search in [
+        &["--beam", "4"][..],
+        &["--beam", "3", "--beam-search", "malsd", "--max-symbols", "3"],
+        &["--ctc"],
+        &["--ctc", "--beam", "4"],
+        &["--lm", "toy.arpa", "--lm-weight", "0.2"],
+        &[
+            "--beam",
+            "4",
+            "--lm",
+            "toy.arpa",
+            "--minus-lm",
+            "toy.arpa",
+            "--minus-lm-weight",
+            "0.1",
+            "--word-bonus",
+            "0.5",
+        ],
+        &["--phrases", "names.txt", "--beam", "2"],
+        &["--confidence", "renyi-exp", "--confidence-exponent", "0.33", "--word-confidence", "product"],
+    ] {
+        let run = |command: &str, file: &str| {
+            let (code, out, err) = finish(panda(&folder, &[&[command, CHECKPOINT, file], search].concat()));
+            assert_eq!(code, Some(0), "{search:?}: {err}");
+            out
+        };
+        assert_eq!(run("transcribe", "5.wav"), "5.wav: high middle low low\n", "{search:?}");
+        let found = run("evaluate", "train.jsonl");
+        assert!(found.contains("WER   0.00 %"), "{search:?}: {found}");
+    }
+}
+
+#[test]
+fn searches_that_cannot_be_are_named() {
+    let toy = trained();
+    let folder = toy.path("");
+    toy.write("broken.arpa", "\\data\\\nngram 1=2\n\n\\1-grams:\n-0.3 low\nhigh\n\\end\\\n");
+    toy.write("foreign.arpa", "\\data\\\nngram 1=1\n\n\\1-grams:\n-0.3 nobody\n\\end\\\n");
+    std::fs::write(toy.path("latin.txt"), b"high\nl\xf6w\n").unwrap();
+    toy.write("unknown.txt", "high\nzebra\n");
+    for (arguments, parts) in [
+        (&["--beam", "0"][..], &["width: expected at least 1, found 0"][..]),
+        (&["--max-symbols", "0"], &["max_symbols: expected at least 1"]),
+        (&["--beam", "2", "--temperature", "0"], &["temperature", "found 0"]),
+        (&["--internal-lm", "0.3"], &["internal_lm", "no internal language model"]),
+        (&["--lm", "nowhere.arpa"], &["nowhere.arpa: could not read it"]),
+        (&["--lm", "broken.arpa"], &["broken.arpa", "line 6"]),
+        (&["--lm", "foreign.arpa"], &["foreign.arpa", "expected"]),
+        (&["--lm-weight", "nan", "--lm", "toy.arpa"], &["weight"]),
+        (&["--phrases", "latin.txt"], &["latin.txt: phrases, line 2: expected UTF-8"]),
+        (&["--phrases", "unknown.txt"], &["unknown.txt: phrases, line 2", "zebra"]),
+        (&["--beam-search", "wide"], &["expected one of modified, malsd, alsd, maes"]),
+        (&["--confidence", "gut"], &["expected one of max-prob"]),
+        (&["--confidence-exponent", "0"], &["confidence exponent: expected a number above 0, found 0"]),
+        (&["--beam-search", "alsd"], &["ALSD", "labels that move on by a frame"]),
+        (&["--stream", "--beam", "2"], &["expected a greedy one"]),
+        (&["--stream", "--chunk", "0"], &["--chunk: expected a number from 1 to 60000, found 0"]),
+        (&["--stream", "--pace", "-1"], &["pace"]),
+        (&["--stream", "--format", "srt"], &["srt: expected one recording"]),
+        (&["--stream", "--output", "texts"], &["--output: expected none with --stream"]),
+        (&["--format", "doc"], &["expected one of txt, json, ctm, srt, vtt"]),
+        (&["--format", "srt", "1.wav"], &["srt: expected one recording, or a folder"]),
+        (&["--output", "texts", "./0.wav"], &["texts/0.txt: expected one recording of this name"]),
+        (&["--long", "1", "--window", "2", "--overlap", "2", "3.wav"], &["overlap: expected"]),
+    ] {
+        let _ = finish(panda(&folder, &["lm", "train.jsonl", "-o", "toy.arpa"]));
+        let (code, out, err) =
+            finish(panda(&folder, &[&["transcribe", CHECKPOINT, "0.wav"], arguments].concat()));
+        assert_eq!(code, Some(2), "{arguments:?}: {out}{err}");
+        assert!(parts.iter().all(|part| err.contains(part)), "{arguments:?}: {err}");
+        assert!(!err.contains("panicked"), "{err}");
+    }
+}
+
+#[test]
+fn texts_are_written_in_every_format() {
+    let toy = trained();
+    let folder = toy.path("");
+    let run = |arguments: &[&str]| {
+        let (code, out, err) = finish(panda(&folder, &[&["transcribe", CHECKPOINT][..], arguments].concat()));
+        assert_eq!(code, Some(0), "{err}");
+        out
+    };
+    let out = run(&["1.wav", "0.wav", "--format", "ctm"]);
+    let words: Vec<&str> = out.lines().map(|line| line.split(' ').nth(4).unwrap()).collect();
+    assert_eq!(words, ["high", "low", "low"], "{out}");
+    assert!(out.starts_with("1.wav 1 0."), "{out}");
+    let out = run(&["1.wav", "--format", "json"]);
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(
+        (&json["id"], &json["text"], &json["words"][1]["text"]),
+        (&"1.wav".into(), &"high low".into(), &"low".into())
+    );
+    let confidence = json["words"][0]["confidence"].as_f64().unwrap();
+    assert!((0.2..=1.0).contains(&confidence), "{out}");
+    assert!(run(&["1.wav", "--format", "vtt"]).starts_with("WEBVTT\n\n00:00:00."));
+    assert_eq!(run(&["1.wav", "0.wav", "--format", "srt", "--output", "texts"]), "");
+    let written = std::fs::read_to_string(toy.path("texts/1.srt")).unwrap();
+    assert!(written.starts_with("1\n00:00:0") && written.contains("\nhigh low\n"), "{written}");
+    assert!(toy.path("texts/0.srt").exists());
+
+    let evaluate = |format: &str, output: &str| {
+        let arguments = ["evaluate", CHECKPOINT, "train.jsonl", "--format", format, "--output", output];
+        let (code, _, err) = finish(panda(&folder, &arguments));
+        assert_eq!(code, Some(0), "{err}");
+    };
+    evaluate("ctm", "heard.ctm");
+    let ctm = std::fs::read_to_string(toy.path("heard.ctm")).unwrap();
+    assert!(ctm.starts_with("toy-0 1 ") && ctm.lines().count() == 16, "{ctm}");
+    evaluate("vtt", "captions");
+    assert!(toy.path("captions/toy-5.vtt").exists());
+}
+
+/// Raw samples of recordings of the toy corpus, one after the other.
+fn raw(toy: &super::toy::Toy, names: &[&str]) -> Vec<i16> {
+    let samples = |name: &&str| {
+        hound::WavReader::open(toy.path(name))
+            .unwrap()
+            .into_samples::<i16>()
+            .map(|x| x.unwrap())
+            .collect::<Vec<_>>()
+    };
+    names.iter().flat_map(samples).collect()
+}
+
+#[test]
+fn long_recordings_go_piece_by_piece() {
+    let toy = trained();
+    let folder = toy.path("");
+    let once = raw(&toy, &["1.wav", "0.wav", "2.wav"]);
+    write_wav(&toy.path("once.wav"), RATE, &once);
+    let text = |arguments: &[&str]| {
+        let (code, out, err) =
+            finish(panda(&folder, &[&["transcribe", CHECKPOINT, "once.wav"], arguments].concat()));
+        assert_eq!(code, Some(0), "{err}");
+        out
+    };
+    let whole = text(&[]);
+    assert!(whole.split(' ').count() > 4, "{whole}");
+    // One window that is long enough is the whole.
+    assert_eq!(text(&["--long", "0.5"]), whole);
+    assert!(text(&["--long", "0.5", "--window", "1", "--overlap", "0.5"]).split(' ').count() > 3);
+}
+
+#[test]
+fn standard_input_is_heard_and_half_a_sample_is_named() {
+    let toy = trained();
+    let bytes: Vec<u8> = raw(&toy, &["5.wav"]).iter().flat_map(|x| x.to_le_bytes()).collect();
+    let hear = |bytes: &[u8], arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_panda"));
+        command.current_dir(toy.path("")).args(["transcribe", CHECKPOINT, "-"]).args(arguments);
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut input = child.stdin.take().unwrap();
+        // It may leave before it has read everything.
+        bytes.chunks(777).for_each(|piece| drop(input.write_all(piece)));
+        drop(input);
+        let out = child.wait_with_output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (out.status.code(), text(out.stdout), text(out.stderr))
+    };
+    let (code, out, err) = hear(&bytes, &[]);
+    assert!(code == Some(0) && out.contains("] high middle low low\n"), "{out}{err}");
+    assert!(err.contains("words come 20 s late") && err.contains("a chunk of 200 ms took"), "{err}");
+    let (_, out, _) = hear(&bytes, &["--format", "json"]);
+    let last: serde_json::Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
+    assert_eq!((&last["endpoint"], &last["partial"]), (&true.into(), &"".into()));
+    let (code, _, err) = hear(&bytes[..bytes.len() - 1], &[]);
+    assert!(code == Some(2) && err.contains("sample"), "{err}");
+    let (code, out, _) = hear(&[], &[]);
+    assert_eq!((code, out.as_str()), (Some(0), ""));
+}
