@@ -6,7 +6,7 @@
 //! | [`rnnt_dp`] | lattices: losses, compact adjoints, occupancies |
 //! | [`pruned`] | first pass of the pruned transducer, ranges, retained sites |
 //! | [`rnnt_loss`] | joint network, normaliser and lattice as one loss |
-//! | [`decoding`] | greedy search |
+//! | [`decoding`] | label-looping, beams, language models, phrases, streams |
 //! | [`speech`] | audio files, features, tokenizers, manifests, word error rate |
 //! | [`training`] | encoder, predictor, joint, the training loop |
 #![forbid(unsafe_code)]
@@ -23,3 +23,8 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../docs/own-encoder.md")]
 struct OwnEncoder;
+
+/// And of the page on decoding.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/decoding.md")]
+struct Decoding;
