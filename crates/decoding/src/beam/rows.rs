@@ -8,15 +8,23 @@ use crate::{Error, Fusion, Model, Result, Scratch, Site, Sites, States};
 /// The row of a hypothesis that has none yet.
 pub(super) const FRESH: u32 = u32::MAX;
 
+/// How many times as many rows there are as hypotheses hold.
+const ROOM: usize = 3;
+
 /// Rows of all utterances. A hypothesis that a blank moves on keeps its row; one with a new label gets a row that nobody holds.
+///
+/// Searches try the same label behind the same hypothesis frame after frame: rows that nobody holds stay for a while, and are found
+/// again by the row and the label that they were made of.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
     held: Block,
     /// Rows that are being made.
     new: Block,
-    used: Vec<bool>,
-    /// Lane, hypothesis and the row that it comes from.
-    fresh: Vec<(usize, usize, u32)>,
+    made: Vec<Made>,
+    /// Rows that were made so far, and steps.
+    count: u64,
+    step: u64,
+    fresh: Vec<Fresh>,
     labels: Vec<u32>,
     /// Whether labels have other scores than the joint's.
     fuses: bool,
@@ -24,6 +32,28 @@ pub(super) struct Rows {
     automata: usize,
     predicted: Vec<f32>,
     scratch: Scratch,
+}
+
+/// A hypothesis that has no row.
+#[derive(Debug, Clone, Copy)]
+struct Fresh {
+    lane: usize,
+    hyp: usize,
+    /// The row that it comes from, and its number.
+    origin: u32,
+    number: u64,
+}
+
+/// What a row was made of.
+#[derive(Debug, Clone, Copy)]
+struct Made {
+    /// The number of the row of the hypothesis before.
+    origin: u64,
+    label: u32,
+    /// Its own number: how many were made before it.
+    number: u64,
+    /// The last step in which somebody held it.
+    held: u64,
 }
 
 /// Rows, and what each holds.
@@ -51,14 +81,17 @@ impl Rows {
             block.automata.clear();
         }
         self.fresh.clear();
-        self.used.clear();
+        self.labels.clear();
+        self.made.clear();
+        (self.count, self.step) = (0, 0);
     }
 
     /// Adds a row for the next hypothesis of a lane, which has [`FRESH`]; [`Rows::place`] must follow.
     pub fn load(&mut self, (lane, hyp): (usize, usize), states: &States, rows: &[f32], automata: &[u32]) {
         let width = rows.len() / states.rows().max(1);
         let each = automata.len() / states.rows().max(1);
-        self.fresh.push((lane, hyp, FRESH));
+        self.fresh.push(Fresh { lane, hyp, origin: FRESH, number: u64::MAX });
+        self.labels.push(0);
         self.new.states.extend(states, [hyp]);
         self.new.rows.extend_from_slice(&rows[hyp * width..][..width]);
         self.new.automata.extend_from_slice(&automata[hyp * each..][..each]);
@@ -70,17 +103,24 @@ impl Rows {
     /// # Errors
     /// As [`Rows::place`].
     pub fn extend(&mut self, model: &Model, options: &Beam, lanes: &mut [Lane]) -> Result<()> {
-        let Self { held, new, fresh, labels, automata: each, .. } = self;
+        let Self { held, new, made, fresh, labels, automata: each, .. } = self;
         fresh.clear();
         labels.clear();
         new.automata.clear();
-        for (at, lane) in lanes.iter().enumerate() {
-            for (i, (hyp, &origin)) in lane.hyps.iter().zip(&lane.origins).enumerate() {
-                if hyp.row != FRESH {
+        for (at, lane) in lanes.iter_mut().enumerate() {
+            for i in 0..lane.hyps.len() {
+                if lane.hyps[i].row != FRESH {
                     continue;
                 }
-                let label = lane.tree.last(hyp.node).map_or(0, |(label, _)| label);
-                fresh.push((at, i, origin));
+                let origin = lane.origins[i];
+                let label = lane.tree.last(lane.hyps[i].node).map_or(0, |(label, _)| label);
+                let number = made[origin as usize].number;
+                let again = |made: &Made| (made.origin, made.label) == (number, label);
+                if let Some(row) = made.iter().position(again) {
+                    lane.hyps[i].row = row as u32;
+                    continue;
+                }
+                fresh.push(Fresh { lane: at, hyp: i, origin, number });
                 labels.push(label);
                 let before = new.automata.len();
                 new.automata.extend_from_slice(&held.automata[origin as usize * *each..][..*each]);
@@ -93,7 +133,7 @@ impl Rows {
             return Ok(());
         }
         new.states.clear(held.states.shape());
-        new.states.extend(&held.states, fresh.iter().map(|&(_, _, origin)| origin as usize));
+        new.states.extend(&held.states, fresh.iter().map(|fresh| fresh.origin as usize));
         let rows = sized(&mut new.rows, fresh.len() * model.start().1.len());
         model.step(labels, &mut new.states, rows, (&mut self.predicted, &mut self.scratch));
         self.place(model, options, lanes)
@@ -105,29 +145,32 @@ impl Rows {
     /// [`Error::Fused`] if an automaton has no score for a label.
     pub fn place(&mut self, model: &Model, options: &Beam, lanes: &mut [Lane]) -> Result<()> {
         self.fuse(model, options, lanes)?;
-        let Self { held, new, used, fresh, .. } = self;
-        used.fill(false);
+        let Self { held, new, made, fresh, labels, count, step, .. } = self;
+        *step += 1;
+        let mut live = fresh.len();
         for hyp in lanes.iter().flat_map(|lane| lane.hyps.iter().chain(&lane.aside)) {
-            if let Some(used) = used.get_mut(hyp.row as usize) {
-                *used = true;
+            if let Some(row) = made.get_mut(hyp.row as usize) {
+                row.held = *step;
+                live += 1;
             }
         }
         let (width, classes) = (model.start().1.len(), model.rules().classes());
-        let mut free = 0;
-        for (from, &(lane, hyp, _)) in fresh.iter().enumerate() {
-            while used.get(free) == Some(&true) {
-                free += 1;
-            }
-            if free == used.len() {
-                used.push(false);
+        for (from, &Fresh { lane, hyp, number, .. }) in fresh.iter().enumerate() {
+            let oldest =
+                made.iter().enumerate().filter(|(_, row)| row.held < *step).min_by_key(|(_, row)| row.held);
+            let free = oldest.map(|(row, _)| row).filter(|_| made.len() >= ROOM * live).unwrap_or(made.len());
+            let row = Made { origin: number, label: labels[from], number: *count, held: *step };
+            *count += 1;
+            if free == made.len() {
+                made.push(row);
                 held.states.extend(&new.states, [from]);
                 held.rows.resize((free + 1) * width, 0.0);
                 held.automata.resize((free + 1) * self.automata, 0);
                 held.fused.resize(if self.fuses { (free + 1) * classes } else { 0 }, 0.0);
             } else {
+                made[free] = row;
                 held.states.set(free, &new.states, from);
             }
-            used[free] = true;
             held.rows[free * width..][..width].copy_from_slice(&new.rows[from * width..][..width]);
             let each = self.automata;
             held.automata[free * each..][..each].copy_from_slice(&new.automata[from * each..][..each]);
@@ -157,13 +200,13 @@ impl Rows {
         }
         let automata = &new.automata;
         par_for((parts_mut(fused, classes), parts(fresh, 1)), |at, (fused, fresh)| {
-            let lane = &lanes[fresh[0].0];
+            let lane = &lanes[fresh[0].lane];
             for (Fusion { automaton, weight }, &state) in lane.fusions(options).zip(&automata[at * *each..]) {
                 automaton.add_scores(state, *weight, fused);
             }
             rules.blanks().for_each(|blank| fused[blank as usize] = 0.0);
         });
-        for (fused, &(lane, _, _)) in fused.chunks_exact(classes).zip(&*fresh) {
+        for (fused, &Fresh { lane, .. }) in fused.chunks_exact(classes).zip(&*fresh) {
             if !fused.iter().fold(true, |sound, &score| sound & (score < f32::INFINITY)) {
                 let class =
                     fused.iter().position(|&score| score.is_nan() || score == f32::INFINITY).unwrap_or(0);

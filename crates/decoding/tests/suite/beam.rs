@@ -308,6 +308,7 @@ fn no_width_beats_the_widest_and_the_widest_is_exact() {
         let paths = Paths { one_a_frame: true, max_symbols: 9, max_labels: 9 };
         let exact = sums(&model, &rows, paths).into_values().fold(f64::NEG_INFINITY, f64::max);
         assert!((best(ALL) - exact).abs() < 1e-5);
+        // From one width to the next the best score may fall: what a narrow beam keeps can be what a wider one crowds out later.
         for width in 1..12 {
             assert!(best(width) <= exact + 1e-5, "{seed} {width}");
         }
