@@ -5,7 +5,8 @@
 
 Greedy search with both projections computed once, by label-looping (arXiv 2406.06220, algorithm 3, rows masked) and, for a batch of 1,
 one utterance at a time without any masks. Times have the projection of the frames in them, as ours have; of each batch size the
-median over passes through 32 utterances is printed, with a checksum of the labels, for which ours is the number of labels in the JSON.
+median over passes through 32 utterances is printed, with their number, which must be `labels` in the JSON of ours, and a
+checksum.
 """
 import statistics, sys, time
 import numpy as np

@@ -8,6 +8,8 @@ use crate::{Fusion, Hypotheses, Model, Result, Scratch, Site, Sites, States, Ste
 
 /// Sites at which scores are wanted together: enough for a product at full speed.
 const SITES: usize = 28;
+/// The same where durations pass over some of them, which are then computed in vain.
+const SITES_PASSED: usize = 14;
 /// Sites of a task that looks for best classes.
 const PICKS: usize = 4;
 /// Frames from label to label that a new utterance is thought to have.
@@ -232,7 +234,8 @@ impl Work {
     /// Scores of the next frames of all that wait.
     fn look(&mut self, model: &Model, options: &Greedy, chunks: &[&[f32]]) {
         let Self { lanes, waiting, sites, scores, picks, rows, scratch, .. } = self;
-        let most = (SITES / waiting.len()).clamp(1, options.look_ahead);
+        let enough = if model.rules().durations() > 0 { SITES_PASSED } else { SITES };
+        let most = (enough / waiting.len()).clamp(1, options.look_ahead);
         sites.clear();
         for &at in &*waiting {
             let lane = &mut lanes[at];
