@@ -24,6 +24,9 @@ pub(crate) fn pack(
             (true, 32) if from + 32 <= source.cols => across_whole::<32>(source, from, step, out),
             (true, 14) if from + 14 <= source.cols => across_whole::<14>(source, from, step, out),
             (true, _) => across(source, from, step, (side, out)),
+            (false, 1) if from < source.rows => {
+                out.copy_from_slice(&source.data[from * source.stride + step..][..out.len()]);
+            }
             (false, _) => along(source, from, step, (side, out)),
         }
     }
