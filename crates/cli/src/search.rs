@@ -36,11 +36,14 @@ pub struct SearchArguments {
     /// With --beam: what scores are divided by
     #[arg(long, value_name = "T", default_value_t = 1.0)]
     temperature: f32,
+    /// With --beam: order what is found by its probability alone, not by its probability a label
+    #[arg(long)]
+    by_sum: bool,
     /// An n-gram language model in ARPA format, of words or of the model's tokens; `panda lm` makes one
     #[arg(long, value_name = "ARPA")]
     lm: Option<PathBuf>,
     /// Its weight
-    #[arg(long, value_name = "W", default_value_t = 0.5, allow_negative_numbers = true)]
+    #[arg(long, value_name = "W", default_value_t = 0.2, allow_negative_numbers = true)]
     lm_weight: f32,
     /// Added for each word, against the words that language models cost
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
@@ -147,6 +150,7 @@ impl SearchArguments {
                     Kind::Maes => BeamKind::Maes { expansions: 2, beta: 2, gamma: 2.3, prefix: 1 },
                 },
                 width: self.beam,
+                normalise: !self.by_sum,
                 blank_penalty: self.blank_penalty,
                 temperature: self.temperature,
                 fusion,

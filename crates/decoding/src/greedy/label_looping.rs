@@ -9,7 +9,7 @@ use crate::{Fusion, Hypotheses, Model, Result, Scratch, Site, Sites, States, Ste
 /// Sites at which scores are wanted together: enough for a product at full speed.
 const SITES: usize = 28;
 /// The same where durations pass over some of them, which are then computed in vain.
-const SITES_PASSED: usize = 14;
+const SITES_PASSED: usize = 4;
 /// Sites of a task that looks for best classes.
 const PICKS: usize = 4;
 /// Frames from label to label that a new utterance is thought to have.
