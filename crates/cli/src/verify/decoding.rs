@@ -248,11 +248,10 @@ impl Check {
         }
         for (at, (&found, &expected)) in found.iter().zip(expected).enumerate() {
             let error = (found - expected).abs() / expected.abs().max(1.0);
-            // Not `max`: a NaN must not be lost.
-            if !(error <= self.worst) {
-                self.worst = error;
-            }
-            if !(error <= bar) {
+            // A NaN must not be lost.
+            let error = if error.is_nan() { f64::INFINITY } else { error };
+            self.worst = self.worst.max(error);
+            if error > bar {
                 self.fail(what, format!("[{at}]: expected {expected}, found {found}"));
             }
         }
