@@ -87,7 +87,7 @@ fn searches_that_cannot_be_are_named() {
         (&["--format", "doc"], &["expected one of txt, json, ctm, srt, vtt"]),
         (&["--format", "srt", "1.wav"], &["srt: expected one recording, or a folder"]),
         (&["--output", "texts", "./0.wav"], &["texts/0.txt: expected one recording of this name"]),
-        (&["--long", "1", "--window", "2", "--overlap", "2", "3.wav"], &["overlap: expected"]),
+        (&["--long", "0.5", "--window", "2", "--overlap", "2", "3.wav"], &["overlap: expected"]),
     ] {
         let _ = finish(panda(&folder, &["lm", "train.jsonl", "-o", "toy.arpa"]));
         let (code, out, err) =
