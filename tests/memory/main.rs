@@ -4,6 +4,7 @@
 #[path = "../suite/common.rs"]
 mod common;
 mod counting;
+mod decoding;
 mod files;
 mod first_pass;
 mod lanes;

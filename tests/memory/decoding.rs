@@ -1,0 +1,54 @@
+//! Greedy search keeps its buffers: after the first call, none of its steps asks for memory.
+use std::sync::Arc;
+
+use panda::decoding::{Activation, Affine, Greedy, GreedySearch, LstmLayer, LstmPredictor, Model, Network};
+use panda::rnnt_dp::Topology;
+
+use crate::counting::{calls, measure, turn};
+
+const WIDTH: usize = 48;
+const CLASSES: usize = 40;
+
+fn wave(count: usize, step: f32) -> Vec<f32> {
+    (0..count).map(|i| (i as f32 * step).sin() * 0.7).collect()
+}
+
+fn model(topology: &Topology) -> Model {
+    let layer =
+        |inputs: usize, step: f32| [wave(4 * WIDTH * inputs, step), wave(4 * WIDTH * WIDTH, 1.3 * step)];
+    let (first, second, bias) = (layer(WIDTH, 0.71), layer(WIDTH, 0.37), vec![0.1; 4 * WIDTH]);
+    let layers = [&first, &second].map(|[input, recurrent]| LstmLayer { input, recurrent, bias: &bias });
+    let predictor = LstmPredictor::new(&wave(CLASSES * WIDTH, 0.93), WIDTH, &layers, 0).unwrap();
+    let outputs = CLASSES + topology.durations();
+    let head = Affine::new("head", &wave(outputs * WIDTH, 0.57), WIDTH, None).unwrap();
+    let projection = Affine::new("projection", &wave(WIDTH * WIDTH, 0.29), WIDTH, None).unwrap();
+    let network = Network::new(Activation::Tanh, None, projection, head, topology.durations()).unwrap();
+    Model::new(Arc::new(predictor), Arc::new(network), 0, &[], topology).unwrap()
+}
+
+#[test]
+fn a_second_call_asks_for_nothing_however_long_it_is() {
+    let _alone = turn();
+    for name in ["regular", "tdt:0,1,2"] {
+        let model = model(&name.parse().unwrap());
+        let mut search = GreedySearch::new(model, Greedy::default()).unwrap();
+        let rows = wave(400 * WIDTH, 0.413);
+        let long: Vec<&[f32]> = [400, 300, 7, 0].map(|frames| &rows[..frames * WIDTH]).to_vec();
+        let short: Vec<&[f32]> = [40, 30, 7, 0].map(|frames| &rows[..frames * WIDTH]).to_vec();
+        // On a pool of one thread, so that all allocations of a call are counted, and its buffer for packing is there.
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+        let labels = pool.install(|| search.decode(&long).unwrap().labels(0).len());
+        assert!(labels > 50, "{name}: {labels} labels make no steps");
+        let [of_long, of_short] = [&long, &short].map(|utterances| {
+            let (mut peak, mut count) = (0, 0);
+            pool.install(|| {
+                peak = measure(|| count = calls(|| search.decode(utterances).map(drop).unwrap())).1;
+            });
+            assert!(peak < 2048, "{name}: {peak} bytes");
+            count
+        });
+        // Lists of lengths and streams for each call, none for a step.
+        assert_eq!(of_long, of_short, "{name}");
+        assert!(of_long < 10, "{name}: {of_long} allocations");
+    }
+}
