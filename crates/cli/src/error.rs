@@ -62,8 +62,17 @@ pub enum Error {
         other: std::path::PathBuf,
     },
     /// A folder for what is shown at once.
-    #[error("--output: expected none with --stream, which writes to standard output")]
+    #[error("--stream: expected txt, json or ctm on standard output, found another --format or an --output")]
     LiveOutput,
+    /// Standard input and files.
+    #[error("-: expected standard input alone, found other recordings beside it")]
+    OneInput,
+    /// A file on standard input, where raw samples should be.
+    #[error("standard input: expected raw 16-bit samples at the model's rate, found {found}")]
+    NotRaw {
+        /// What it is.
+        found: &'static str,
+    },
     /// An argument out of its range.
     #[error("{argument}: expected a number {expected}, found {found}")]
     Argument {

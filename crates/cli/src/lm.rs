@@ -103,7 +103,9 @@ impl Text {
             true => utterances.iter().map(|utterance| utterance.text.clone()).collect(),
             false => plain(path)?,
         };
-        let sentences = lines.into_iter().filter(|line| line.split_whitespace().next().is_some()).collect();
+        // ARPA files have it either way.
+        let lines = lines.into_iter().map(|line: String| line.replace("<UNK>", UNKNOWN));
+        let sentences = lines.filter(|line| line.split_whitespace().next().is_some()).collect();
         Ok(Self { sentences, utterances })
     }
 }

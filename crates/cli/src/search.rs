@@ -13,6 +13,9 @@ use training::{Recogniser, Search};
 
 use crate::error::{Error, Result};
 
+/// Widest beam; a mistake, beyond.
+const WIDEST: usize = 10_000;
+
 /// Arguments of a search.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Search")]
@@ -69,7 +72,7 @@ pub struct SearchArguments {
     /// What each token of a phrase that has no score gets
     #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
     phrase_score: f32,
-    /// Measure of the confidences that are written: max-prob, gibbs-lin, gibbs-exp, tsallis-lin, tsallis-exp, renyi-lin, renyi-exp
+    /// Measure of the confidences that are written (of beams and CTC, they are posteriors): max-prob, gibbs-lin, gibbs-exp, tsallis-lin, tsallis-exp, renyi-lin, renyi-exp
     #[arg(long, value_name = "MEASURE", default_value = Measure::MaxProb.name())]
     confidence: Measure,
     /// Its exponent: below 1, unlikely labels count for more; 0.33 is usual for the measures of entropy
@@ -129,6 +132,10 @@ impl SearchArguments {
     pub fn apply(&self, recogniser: Recogniser) -> Result<Recogniser> {
         let fusion = self.fusion(&recogniser)?;
         let confidence = Some(Confidence { measure: self.confidence, exponent: self.confidence_exponent });
+        if self.beam > WIDEST {
+            let (expected, found) = ("of hypotheses, at most 10000", self.beam as f64);
+            return Err(Error::Argument { argument: "--beam", expected, found });
+        }
         let search = if self.ctc {
             let beam = (self.beam > 1 || !fusion.is_empty()).then(|| CtcBeam {
                 width: self.beam,

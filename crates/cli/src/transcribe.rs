@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use indicatif::{ProgressBar, ProgressStyle};
 use speech::{Audio, AudioPieces, Change};
 use training::files::Output;
-use training::{Format, Recogniser, Transcription, WindowConfig};
+use training::{Format, Recogniser, Search, Transcription, WindowConfig};
 
 use crate::audio::{AudioArguments, SilenceArguments};
 use crate::error::{Error, Result, chain};
@@ -52,7 +52,8 @@ pub struct Arguments {
 /// What happens to long recordings.
 #[derive(clap::Args)]
 pub struct LongArguments {
-    /// Recordings that are longer than this are recognised piece by piece, in memory that does not grow with them
+    /// Recordings that are longer than this are recognised piece by piece, in memory that does not grow with them; greedily only, other
+    /// searches take each as a whole
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     long: f64,
     /// Length of the pieces for models that hear both ways; others go on where they were
@@ -71,11 +72,19 @@ impl LongArguments {
 
 /// Prints or writes the text of each file; a file that cannot be read does not keep the others from being read.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let written = Written::new(arguments)?;
+    let live = arguments.live.is_asked(&arguments.audio_files);
+    if live {
+        live::check(arguments)?;
+    }
+    let found = arguments.long.long;
+    if found.is_nan() || found < 0.0 {
+        return Err(Error::Argument { argument: "--long", expected: "of seconds, at least 0", found });
+    }
+    let written = if live { Written { files: HashMap::new() } } else { Written::new(arguments)? };
     let recogniser = arguments.audio.load(&arguments.checkpoint)?;
     let recogniser = arguments.silence.apply(recogniser)?;
     let recogniser = arguments.search.apply(recogniser)?;
-    if arguments.live.is_asked(&arguments.audio_files) {
+    if live {
         return live::run(&recogniser, arguments);
     }
     Listening { recogniser: &recogniser, arguments, written, code: ExitCode::SUCCESS }.run()
@@ -170,17 +179,21 @@ impl Listening<'_> {
         let rate = recogniser.recipe().features.sample_rate;
         let open = || AudioPieces::open(path, rate, recogniser.conversion());
         let mut pieces = open().map_err(|error| advised(error.into()))?;
-        let most = (long.long.max(0.0) * f64::from(rate)) as usize;
+        let most = (long.long * f64::from(rate)) as usize;
         let mut samples = Vec::new();
         for piece in &mut pieces {
             samples.extend(piece.map_err(|error| advised(error.into()))?);
-            if samples.len() > most {
+            if samples.len() > most && matches!(recogniser.search(), Search::Greedy(_)) {
                 // What was read is read again, so that it need not be held.
                 drop(samples);
                 let pieces = open().map_err(|error| advised(error.into()))?;
                 let changes = pieces.changes().to_vec();
                 let found = recogniser.transcribe_pieces(pieces, long.window());
-                let found = found.map_err(|error| format!("{}: {}", path.display(), chain(&error)))?;
+                let found = found.map_err(|error| match error {
+                    // These name the file themselves.
+                    error @ training::Error::Speech(_) => advised(error),
+                    error => format!("{}: {}", path.display(), chain(&error)),
+                })?;
                 return Ok((Heard::Text(Box::new(found)), changes));
             }
         }

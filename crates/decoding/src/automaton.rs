@@ -29,6 +29,16 @@ pub struct Fusion {
     pub weight: f32,
 }
 
+/// Fails if something was added that is no score: NaN or +inf.
+pub(crate) fn check_fused(fused: &[f32]) -> Result<()> {
+    // A fold, and no early exit, so that the compiler makes vectors of it.
+    if fused.iter().fold(true, |sound, &score| sound & (score < f32::INFINITY)) {
+        return Ok(());
+    }
+    let class = fused.iter().position(|score| score.is_nan() || *score == f32::INFINITY).unwrap_or(0);
+    Err(Error::Fused { class, found: fused[class] })
+}
+
 /// A score of its own for each class, whatever came before: a bonus for every label, or for those that begin a word, against the
 /// words that a language model costs.
 ///

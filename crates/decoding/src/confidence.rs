@@ -66,7 +66,7 @@ impl std::str::FromStr for Measure {
 pub struct Confidence {
     /// The measure.
     pub measure: Measure,
-    /// Its exponent `a`, above 0: below 1, unlikely classes count for more; above 1, Gibbs' measures leave [0, 1].
+    /// Its exponent `a`, above 0 and at most 10: below 1, unlikely classes count for more; above 1, Gibbs' measures leave [0, 1].
     pub exponent: f64,
 }
 
@@ -95,7 +95,8 @@ impl Confidence {
         let log_sum = scores.iter().map(|&score| exp(score)).sum::<f64>().ln();
         let log_probs = || scores.iter().map(|&score| f64::from(score - max) - log_sum);
         let a = self.exponent;
-        if a == 1.0 {
+        // Near 1 the general forms lose their digits.
+        if (a - 1.0).abs() < 1e-6 {
             let terms = log_probs().filter(|lp| lp.is_finite()).map(|lp| lp.exp() * lp);
             return match self.measure {
                 Measure::MaxProb => ((-log_sum).exp() * v - 1.0) / (v - 1.0),

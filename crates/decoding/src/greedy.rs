@@ -5,9 +5,11 @@ mod stream;
 
 pub use frame_looping::frame_looping;
 pub use label_looping::GreedySearch;
+pub(crate) use stream::LARGEST;
 pub use stream::Stream;
 
-use crate::pick::{Pick, broken, pick};
+use crate::automaton::check_fused;
+use crate::pick::{Pick, broken, log_prob, pick};
 use crate::{Confidence, Emitted, Error, Fusion, Hypothesis, Model, Result, Rules, Scratch, Site, Sites};
 
 /// Options of greedy search.
@@ -15,7 +17,8 @@ use crate::{Confidence, Emitted, Error, Fusion, Hypothesis, Model, Result, Rules
 pub struct Greedy {
     /// Most labels that one frame may emit, at least 1; none: any number.
     pub max_symbols: Option<usize>,
-    /// Most labels of an utterance, over all of its chunks; none: 100 for each of its frames. A hypothesis says when it got there.
+    /// Most labels of an utterance, over all of its chunks; none: any number, or, without `max_symbols`, 100 for each frame up to that
+    /// of the next label, so that a search ends. A hypothesis says when it got there.
     pub max_labels: Option<usize>,
     /// Most frames whose scores are computed before it is known whether they are needed: while an utterance waits for its next
     /// label, nothing on the label side changes. At least 1, which looks at one frame at a time. Results are the same.
@@ -55,19 +58,19 @@ impl Greedy {
         at_least_one("max_labels", self.max_labels)?;
         at_least_one("look_ahead", Some(self.look_ahead))?;
         if let Some(Confidence { exponent, .. }) = self.confidence
-            && !(exponent > 0.0 && exponent.is_finite())
+            && !(exponent > 0.0 && exponent <= 10.0)
         {
-            let found = exponent;
-            return Err(Error::Option { option: "confidence exponent", expected: "a number above 0", found });
+            let (option, found) = ("confidence exponent", exponent);
+            return Err(Error::Option { option, expected: "a number above 0, at most 10", found });
         }
         check_fusion(model, &self.fusion, self.internal_lm)
     }
 
-    /// Labels that an utterance may have in all when so many of its frames are known.
-    fn cap(&self, frames: usize) -> usize {
+    /// Labels that an utterance may have before one at a frame, counted from its start.
+    fn cap(&self, frame: usize) -> usize {
         self.max_labels.unwrap_or_else(|| match self.max_symbols {
             Some(_) => usize::MAX,
-            None => frames.saturating_mul(100),
+            None => frame.saturating_add(1).saturating_mul(100),
         })
     }
 }
@@ -90,7 +93,7 @@ pub(crate) fn check_fusion(model: &Model, fusion: &[Fusion], internal_lm: f32) -
 }
 
 /// Decodes one utterance by taking the best class at each site; ties go to the lower class id. The definition of what
-/// [`GreedySearch`] does for many at once, without fusion, confidence and look-ahead.
+/// [`GreedySearch`] does for many at once.
 ///
 /// A class moves on as its token does in the model's topology:
 ///
@@ -117,6 +120,9 @@ pub fn greedy(model: &Model, frames: &[f32], options: &Greedy) -> Result<Hypothe
     let (mut states, mut row) = (model.start().0.clone(), model.start().1.to_vec());
     let (mut scratch, mut predicted) = (Scratch::default(), Vec::new());
     let mut scores = vec![0.0; model.outputs()];
+    let mut automata: Vec<u32> = options.fusion.iter().map(|fusion| fusion.automaton.start()).collect();
+    let fuses = !automata.is_empty() || options.internal_lm != 0.0;
+    let mut fused = vec![0.0; rules.classes()];
     let mut found = Hypothesis::default();
     let (mut t, mut symbols) = (0, 0);
     while t < total {
@@ -126,12 +132,30 @@ pub fn greedy(model: &Model, frames: &[f32], options: &Greedy) -> Result<Hypothe
         let picked = pick(&scores, rules).ok_or_else(|| broken(&scores, rules, t))?;
         let mut step = rules.frames(picked.class, picked.duration);
         if !rules.is_blank(picked.class) {
-            if found.labels.len() == options.cap(total) {
+            if found.labels.len() == options.cap(t) {
                 found.capped = true;
                 break;
             }
-            found.labels.push(emitted(&picked, rules, t));
-            model.step(&[picked.class], &mut states, &mut row, (&mut predicted, &mut scratch));
+            let mut label = emitted(&picked, rules, t);
+            if fuses {
+                fused.fill(0.0);
+                if options.internal_lm != 0.0 {
+                    model.joint().internal_lm(&row, &mut fused, &mut scratch);
+                    fused.iter_mut().for_each(|score| *score *= -options.internal_lm);
+                }
+                for (Fusion { automaton, weight }, state) in options.fusion.iter().zip(&automata) {
+                    automaton.add_scores(*state, *weight, &mut fused);
+                }
+                label = with_fused(label, &scores[..rules.classes()], &mut fused, rules)?;
+                for (Fusion { automaton, .. }, state) in options.fusion.iter().zip(&mut automata) {
+                    *state = automaton.step(*state, label.label).1;
+                }
+            }
+            if let Some(confidence) = options.confidence {
+                label.confidence = confidence.of(&scores[..rules.classes()]);
+            }
+            found.labels.push(label);
+            model.step(&[label.label], &mut states, &mut row, (&mut predicted, &mut scratch));
             symbols += 1;
             step = step.max(usize::from(Some(symbols) == options.max_symbols));
         }
@@ -156,6 +180,27 @@ fn emitted(picked: &Pick, rules: &Rules, frame: usize) -> Emitted {
         fused: 0.0,
         confidence: 1.0,
     }
+}
+
+/// The label that scores of the joint and of what is fused decide on together, in place of the best one of the joint alone.
+///
+/// # Errors
+/// [`Error::Fused`] if something was added that is no score, or every label is forbidden.
+fn with_fused(best: Emitted, scores: &[f32], fused: &mut [f32], rules: &Rules) -> Result<Emitted> {
+    check_fused(fused)?;
+    rules.blanks().for_each(|blank| fused[blank as usize] = f32::NEG_INFINITY);
+    let mut class = 0;
+    let mut sum = f32::NEG_INFINITY;
+    for (at, (score, own)) in scores.iter().zip(&*fused).enumerate() {
+        if score + own > sum {
+            (class, sum) = (at, score + own);
+        }
+    }
+    if sum == f32::NEG_INFINITY {
+        return Err(Error::Fused { class: best.label as usize, found: sum });
+    }
+    let (label, logit, log_prob) = (class as u32, scores[class], log_prob(scores, class));
+    Ok(Emitted { label, logit, log_prob, fused: fused[class], ..best })
 }
 
 /// How many rows of the joint's width there are.

@@ -51,7 +51,7 @@ impl Model {
         let (states, predicted) = predictor.start();
         let mut row = vec![0.0; joint.row_width()];
         joint.project(&predicted, &mut row, &mut Scratch::default());
-        let fingerprint = fingerprint(&rules, &states, &row);
+        let fingerprint = fingerprint(&*predictor, &*joint, &rules, (&states, &row));
         Ok(Self { predictor, joint, rules, start: (states, row), fingerprint })
     }
 
@@ -104,10 +104,32 @@ impl Model {
     }
 }
 
-/// FNV-1a over the first state and row, and the classes.
-fn fingerprint(rules: &Rules, states: &States, row: &[f32]) -> u64 {
-    let numbers = states.values().iter().chain(row).map(|x| x.to_bits());
-    let classes = [rules.classes() as u32, rules.blank(), rules.durations() as u32];
-    let all = classes.into_iter().chain(states.labels().iter().copied()).chain(numbers);
-    all.fold(0xcbf2_9ce4_8422_2325, |hash, word| (hash ^ u64::from(word)).wrapping_mul(0x0100_0000_01b3))
+/// FNV-1a over what the classes mean, the start, one step of the predictor and the scores of a frame of numbers of our own.
+fn fingerprint(
+    predictor: &dyn Predictor,
+    joint: &dyn Joint,
+    rules: &Rules,
+    (states, row): (&States, &[f32]),
+) -> u64 {
+    let mut words: Vec<u32> = Vec::new();
+    let mut add = |numbers: &[f32]| words.extend(numbers.iter().map(|x| x.to_bits()));
+    let frame: Vec<f32> = (0..joint.frame_width()).map(|at| (at as f32 + 1.0).sin()).collect();
+    let mut scores = vec![0.0; joint.classes() + joint.durations()];
+    let (mut scratch, at) = (Scratch::default(), [crate::Site { utterance: 0, frame: 0, row: 0 }]);
+    joint.scores(&crate::Sites { frames: &[&frame], rows: row, at: &at }, &mut scores, &mut scratch);
+    add(&scores);
+    add(row);
+    add(states.values());
+    if let Some(label) = (0..joint.classes() as u32).rev().find(|&class| !rules.is_blank(class)) {
+        let (mut states, mut out) = (states.clone(), vec![0.0; predictor.width()]);
+        predictor.step(&[label], &mut states, &mut out, &mut scratch);
+        add(&out);
+        add(states.values());
+        words.extend(states.labels());
+    }
+    words.extend(states.labels());
+    words.extend(rules.numbers());
+    words
+        .into_iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, word| (hash ^ u64::from(word)).wrapping_mul(0x0100_0000_01b3))
 }

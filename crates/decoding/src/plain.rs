@@ -31,6 +31,15 @@ pub struct Description {
     /// Durations of a token-and-duration transducer, in the order of their outputs.
     #[serde(default)]
     pub durations: Option<Vec<usize>>,
+    /// Frames of each big blank, whose classes follow the others.
+    #[serde(default)]
+    pub big_blanks: Vec<usize>,
+    /// Whether the blank is a sigmoid of its own (HAT).
+    #[serde(default)]
+    pub factored_blank: bool,
+    /// Whether a label moves one frame on (the modified topology).
+    #[serde(default)]
+    pub modified: bool,
 }
 
 /// A kind of predictor.
@@ -101,7 +110,7 @@ impl Model {
     /// Reads a model and its network, which projects encoder rows, from the bytes of a safetensors file.
     ///
     /// Beside the predictor's tensors ([`PredictorDescription`]) it has `enc_proj.weight [H, E]`, `pred_proj.weight [H, P]` and
-    /// `out.weight [V + 1 + D, H]`, each with a bias or without: first the classes, then the durations. All are f32.
+    /// `out.weight [V + 1 + D, H]`, each with a bias or without: first the classes, big blanks the last of them, then the durations. All are f32.
     ///
     /// # Errors
     /// [`Error::Shape`] for a file that is none, a tensor that is missing, of another shape or type, or not finite; those of
@@ -124,17 +133,30 @@ impl Model {
             }
         };
         let durations = description.durations.as_deref().unwrap_or_default();
-        let head = weights.affine("out", classes.saturating_add(durations.len()), 0)?;
+        let all = classes.saturating_add(description.big_blanks.len());
+        let head = weights.affine("out", all.saturating_add(durations.len()), 0)?;
         let frames = weights.affine("enc_proj", head.inputs(), 0)?;
         let predicted = weights.affine("pred_proj", head.inputs(), width)?;
         let activation = match description.activation {
             ActivationName::Tanh => Activation::Tanh,
             ActivationName::Relu => Activation::Relu,
         };
-        let network = Arc::new(Network::new(activation, Some(frames), predicted, head, durations.len())?);
-        let topology = if durations.is_empty() { Ok(Topology::rnnt()) } else { Topology::tdt(durations) };
+        let mut network = Network::new(activation, Some(frames), predicted, head, durations.len())?;
+        if description.factored_blank {
+            network = network.with_factored_blank(description.blank)?;
+        }
+        let topology = match (durations, description.modified) {
+            ([], false) => Ok(Topology::rnnt()),
+            ([], true) => Ok(Topology::modified()),
+            (durations, _) => Topology::tdt(durations),
+        };
+        let topology = topology.and_then(|topology| match description.big_blanks.as_slice() {
+            [] => Ok(topology),
+            frames => topology.with_big_blanks(frames),
+        });
         let topology = topology.map_err(|error| Error::shape("durations", "a topology".into(), error))?;
-        Ok((Model::new(predictor, network.clone(), description.blank, &[], &topology)?, network))
+        let (network, big_blanks) = (Arc::new(network), (classes as u32..all as u32).collect::<Vec<_>>());
+        Ok((Model::new(predictor, network.clone(), description.blank, &big_blanks, &topology)?, network))
     }
 }
 

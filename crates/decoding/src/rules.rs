@@ -107,6 +107,28 @@ impl Rules {
         }
     }
 
+    /// Everything as numbers, which other rules do not have.
+    pub(crate) fn numbers(&self) -> Vec<u32> {
+        let mut all = vec![self.classes as u32, self.blank, self.durations.len() as u32];
+        all.extend(&self.big_blanks);
+        for frames in self.of_big_blanks.iter().chain([&self.of_blank, &self.of_label]) {
+            match frames {
+                Frames::Always(frames) => all.push(*frames as u32),
+                Frames::By(frames) => all.extend(frames.iter().map(|&frames| frames as u32)),
+            }
+        }
+        all
+    }
+
+    /// The farthest that a blank goes, in frames; 1 without big blanks and durations.
+    pub fn farthest(&self) -> usize {
+        let far = |frames: &Frames| match frames {
+            Frames::Always(frames) => *frames,
+            Frames::By(frames) => frames.iter().copied().max().unwrap_or(1),
+        };
+        self.of_big_blanks.iter().chain([&self.of_blank]).map(far).fold(1, usize::max)
+    }
+
     fn of(&self, class: u32) -> &Frames {
         match self.big_blanks.iter().position(|&big| big == class) {
             Some(k) => &self.of_big_blanks[k],

@@ -13,6 +13,9 @@ use crate::windows::{WindowConfig, Windows};
 use crate::words::groups;
 use crate::{Error, Result};
 
+/// Labels that wait to be believed, at most.
+const UNBELIEVED: usize = 1000;
+
 /// When an utterance is thought to be over, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Endpoint {
@@ -38,17 +41,21 @@ pub struct Update {
     pub new: Transcription,
     /// The last word so far, which may go on, and words that are not believed yet.
     pub partial: String,
+    /// Whether words were left out, since none of them was believed.
+    pub left_out: bool,
     /// Whether an utterance is over; after a pause, all of its words are complete then.
     pub endpoint: bool,
 }
 
 /// A recording that is recognised while it is being heard, in memory that does not grow with its length.
 ///
-/// All words together are those of the whole recording, however it is cut, where a model hears one way; a model that hears both ways
+/// All words together are those of the whole recording, however it is cut, where a model hears one way and no endpoints are asked for
+/// (a pause ends a word, and pauses are looked for once a piece); a model that hears both ways
 /// goes through sound in overlapping windows ([`Windows`]), and is behind by as much. Labels are found by the recogniser's greedy
 /// search, whose state is carried.
 ///
-/// Nothing is believed until one word has the least posterior of [`Recogniser::with_silence`]; from then on, everything is.
+/// Nothing is believed until one word has the least posterior of [`Recogniser::with_silence`]; from then on, everything is. What was
+/// not believed is left out at the next pause, or when there are a thousand labels of it.
 ///
 /// ```no_run
 /// use training::{LiveOptions, Recogniser};
@@ -77,8 +84,9 @@ pub struct Live {
     /// Whether all samples so far are the same.
     flat: Option<f32>,
     varied: bool,
-    /// Labels of words that are not given yet.
+    /// Labels of words that are not given yet; and whether some were left out.
     held: Vec<Emitted>,
+    left_out: bool,
     rows: Vec<f32>,
     /// First frame of the utterance, and its labels.
     first: usize,
@@ -136,6 +144,7 @@ impl Recogniser {
             flat: None,
             varied: false,
             held: Vec::new(),
+            left_out: false,
             rows: Vec::new(),
             first: 0,
             labels: 0,
@@ -158,7 +167,7 @@ impl Recogniser {
             all.append(live.push(&piece?)?.new);
         }
         let rest = live.finish()?;
-        all.silence = !rest.partial.is_empty();
+        all.silence = rest.left_out;
         all.append(rest.new);
         Ok(all)
     }
@@ -185,7 +194,8 @@ impl Live {
     ///
     /// Cost: that of features, encoder and search for as many rows as are complete with them.
     pub fn push(&mut self, samples: &[f32]) -> Result<Update> {
-        let flat = *self.flat.get_or_insert(samples.first().copied().unwrap_or(0.0));
+        let Some(&first) = samples.first() else { return self.decode(false) };
+        let flat = *self.flat.get_or_insert(first);
         self.varied |= samples.iter().any(|&sample| sample != flat);
         match &mut self.ears {
             Ears::OneWay(listener, stream) => {
@@ -197,7 +207,7 @@ impl Live {
         self.decode(false)
     }
 
-    /// Ends the recording: the rest of its words. What is left in [`Update::partial`] was not believed.
+    /// Ends the recording: the rest of its words.
     ///
     /// # Errors
     /// As [`Self::push`].
@@ -239,11 +249,15 @@ impl Live {
         };
         let new = self.writer.write(&self.tokenizer, &self.held[..end])?;
         self.held.drain(..end);
+        if !self.believed && !self.held.is_empty() && (over || self.held.len() > UNBELIEVED) {
+            self.left_out = true;
+            self.held.clear();
+        }
         let rest: Vec<u32> = self.held.iter().map(|label| label.label).collect();
         if endpoint {
             (self.first, self.labels) = (self.stream.frames(), rest.len());
         }
-        Ok(Update { new, partial: self.tokenizer.decode(&rest)?, endpoint })
+        Ok(Update { new, partial: self.tokenizer.decode(&rest)?, left_out: self.left_out, endpoint })
     }
 
     /// Whether there is a pause, and whether an utterance is over, by a pause or by its length.

@@ -73,15 +73,22 @@ impl Searcher {
     }
 
     fn decode(&mut self, rows: &[&[f32]], width: usize) -> decoding::Result<Vec<Hypothesis>> {
-        let best = |found: &NBest| Hypothesis {
-            labels: found.best().map_or_else(Vec::new, |best| best.labels.clone()),
-            ..Hypothesis::default()
+        // Where the distribution is no more there, a label's confidence is its posterior.
+        let posteriors = |mut found: Hypothesis| {
+            found.labels.iter_mut().for_each(|label| label.confidence = label.log_prob.exp());
+            found
+        };
+        let best = |found: &NBest| {
+            let labels = found.best().map_or_else(Vec::new, |best| best.labels.clone());
+            posteriors(Hypothesis { labels, ..Hypothesis::default() })
         };
         Ok(match self {
             Searcher::Greedy(search) => search.decode(rows)?.iter().collect(),
             Searcher::Beam(search) => search.decode(rows)?.iter().map(best).collect(),
-            // The blank is the last class.
-            Searcher::Ctc(None) => ctc_greedy(rows, width, width as u32 - 1)?,
+            // The blank is the last class of this head, as in the model.
+            Searcher::Ctc(None) => {
+                ctc_greedy(rows, width, width as u32 - 1)?.into_iter().map(posteriors).collect()
+            }
             Searcher::Ctc(Some(options)) => ctc_beam(rows, width, options)?.iter().map(best).collect(),
         })
     }

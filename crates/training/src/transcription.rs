@@ -9,7 +9,7 @@ use speech::Tokenizer;
 pub use lines::Format;
 
 use crate::Result;
-use crate::words::groups;
+use crate::words::{MARK, groups};
 
 /// A token and when it was heard.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -94,8 +94,9 @@ impl Writer {
             let frames = if self.durations { label.duration } else { 1 };
             let mut start = label.frame as f64 * self.frame_seconds;
             let mut end = label.frame.saturating_add(frames) as f64 * self.frame_seconds;
-            // A mark is not spoken: its time is where the speech before it ends.
-            let silent = !text.chars().any(char::is_alphanumeric) && !text.trim().is_empty();
+            // A sign is not spoken: its time is where the speech before it ends. A bare mark of a word's beginning is none.
+            let body = text.trim_start_matches(MARK).trim();
+            let silent = !body.is_empty() && !body.chars().any(char::is_alphanumeric);
             if let Some(before) = tokens.last().filter(|_| silent) {
                 (start, end) = (before.end, before.end);
             }
@@ -111,7 +112,9 @@ impl Writer {
                 confidence: self.aggregate.of(of_word.iter().map(|token| token.confidence)),
             })
         };
-        let words = groups(tokenizer, &ids).into_iter().map(word).collect::<Result<_>>()?;
+        let words = groups(tokenizer, &ids).into_iter().map(word).collect::<Result<Vec<_>>>()?;
+        // A beginning without anything behind it is no word.
+        let words = words.into_iter().filter(|word| !word.text.is_empty()).collect();
         Ok(Transcription { text: tokenizer.decode(&ids)?, words, tokens, silence: false })
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use speech::{Tokenizer, TokenizerKind};
 
 /// Marks word beginnings in tokens; [`Tokenizer::tokens`] says so.
-const MARK: char = '\u{2581}';
+pub(crate) const MARK: char = '\u{2581}';
 
 /// The labels of each word; white space is in none.
 pub(crate) fn groups(tokenizer: &Tokenizer, labels: &[u32]) -> Vec<Range<usize>> {

@@ -1,7 +1,8 @@
 //! Text while a file is played or somebody speaks.
-use std::io::{IsTerminal, Write};
+use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -11,6 +12,7 @@ use training::{Endpoint, Format, Live, LiveOptions, Recogniser, TimedWord, Trans
 use super::Arguments;
 use crate::error::{Error, Result};
 use crate::out::{complain, say};
+use crate::signals;
 
 /// How sound arrives.
 #[derive(clap::Args)]
@@ -40,12 +42,35 @@ fn is_standard(path: &Path) -> bool {
     path == Path::new("-")
 }
 
+/// Fails where live sound cannot go as asked for, before anything is made.
+pub fn check(arguments: &Arguments) -> Result<()> {
+    let files = &arguments.audio_files;
+    if arguments.format.is_some_and(|format| !format.joins()) || arguments.output.is_some() {
+        return Err(Error::LiveOutput);
+    }
+    match files.len() > 1 && files.iter().any(|file| is_standard(file)) {
+        true => Err(Error::OneInput),
+        false => Ok(()),
+    }
+}
+
+/// The same bytes, unless they begin as a file that has its samples in another form.
+fn not_a_file(mut source: impl Read) -> Result<impl Read> {
+    let mut first = Vec::new();
+    let read = source.by_ref().take(4).read_to_end(&mut first);
+    read.map_err(|source| speech::Error::Raw { source })?;
+    if first == b"RIFF" || first == b"fLaC" {
+        return Err(Error::NotRaw { found: if first == b"RIFF" { "a WAV file" } else { "a FLAC file" } });
+    }
+    Ok(std::io::Cursor::new(first).chain(source))
+}
+
 /// Recognises each recording as it comes.
 pub fn run(recogniser: &Recogniser, arguments: &Arguments) -> Result<ExitCode> {
     let LiveArguments { pace, chunk, pause, .. } = arguments.live;
     let out_of_range = |argument, expected, found: f64| Err(Error::Argument { argument, expected, found });
-    if !(0.0..=1e6).contains(&pace) {
-        return out_of_range("--pace", "from 0 to 1000000", pace);
+    if pace != 0.0 && !(1e-3..=1e6).contains(&pace) {
+        return out_of_range("--pace", "from 0.001 to 1000000, or 0", pace);
     }
     if !(1..=60_000).contains(&chunk) {
         return out_of_range("--chunk", "from 1 to 60000", chunk.into());
@@ -53,13 +78,8 @@ pub fn run(recogniser: &Recogniser, arguments: &Arguments) -> Result<ExitCode> {
     if !(0.0..=1e6).contains(&pause) {
         return out_of_range("--pause", "from 0 to 1000000", pause);
     }
-    if let Some(format) = arguments.format.filter(|format| !format.joins()) {
-        return Err(Error::Captions { format: format.name() });
-    }
-    if arguments.output.is_some() {
-        return Err(Error::LiveOutput);
-    }
     let endpoint = (pause > 0.0).then(|| Endpoint { after_words: pause, ..Endpoint::default() });
+    let stop = signals::watch("finishing; once more to stop at once")?;
     let options = LiveOptions { window: arguments.long.window(), endpoint };
     for path in &arguments.audio_files {
         let live = recogniser.live(&options)?;
@@ -74,13 +94,22 @@ pub fn run(recogniser: &Recogniser, arguments: &Arguments) -> Result<ExitCode> {
         let shown =
             Shown { id, format, terminal: std::io::stdout().is_terminal(), line: Transcription::default() };
         let each = (u64::from(rate) * u64::from(chunk) / 1000).max(1) as usize;
-        let mut player =
-            Player { live: Some(live), shown, rate, each, rest: Vec::new(), played: 0, took: Vec::new() };
+        let (rest, took, started) = (Vec::new(), Vec::new(), Instant::now());
+        let mut player = Player { live: Some(live), shown, rate, each, rest, started, played: 0, took };
+        // What was heard before something broke is shown all the same.
+        let mut broken = None;
         if is_standard(path) {
-            let mut source = PcmReader::new(std::io::stdin().lock());
-            // Somebody else sets the pace.
-            while let Some(samples) = source.piece()? {
-                player.play(&samples, 0.0)?;
+            let mut source = PcmReader::new(not_a_file(std::io::stdin().lock())?);
+            while !stop.load(Ordering::Relaxed) {
+                match source.piece() {
+                    // Somebody else sets the pace.
+                    Ok(Some(samples)) => player.play(&samples, 0.0)?,
+                    Ok(None) => break,
+                    Err(error) => {
+                        broken = Some(error);
+                        break;
+                    }
+                }
             }
         } else {
             let pieces = AudioPieces::open(path, rate, recogniser.conversion());
@@ -89,10 +118,22 @@ pub fn run(recogniser: &Recogniser, arguments: &Arguments) -> Result<ExitCode> {
                 complain!("note: {}: {change}", path.display());
             }
             for samples in pieces {
-                player.play(&samples?, pace)?;
+                match samples {
+                    Ok(samples) => player.play(&samples, pace)?,
+                    Err(error) => broken = Some(error),
+                }
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
             }
         }
         player.finish()?;
+        if let Some(error) = broken {
+            return Err(error.into());
+        }
+        if stop.load(Ordering::Relaxed) {
+            return Ok(ExitCode::from(signals::STOPPED));
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -106,6 +147,7 @@ struct Player {
     /// Samples of a chunk.
     each: usize,
     rest: Vec<f32>,
+    started: Instant,
     played: usize,
     /// Seconds that each chunk took.
     took: Vec<f32>,
@@ -117,7 +159,9 @@ impl Player {
         let mut first = 0;
         while self.rest.len() - first >= self.each {
             if pace > 0.0 {
-                std::thread::sleep(Duration::from_secs_f64(self.each as f64 / f64::from(self.rate) / pace));
+                let spoken = (self.played + self.each) as f64 / f64::from(self.rate) / pace;
+                let due = Duration::from_secs_f64(spoken).saturating_sub(self.started.elapsed());
+                std::thread::sleep(due);
             }
             self.chunk(first..first + self.each)?;
             first += self.each;
@@ -141,7 +185,7 @@ impl Player {
         let start = Instant::now();
         let mut update = live.finish()?;
         self.took.push(start.elapsed().as_secs_f32());
-        let left_out = !update.partial.is_empty();
+        let left_out = update.left_out;
         update.endpoint = true;
         update.partial.clear();
         self.shown.show(update)?;
@@ -186,7 +230,7 @@ struct Event<'a> {
 
 impl Shown {
     fn show(&mut self, update: Update) -> Result<()> {
-        let Update { new, partial, endpoint } = update;
+        let Update { new, partial, endpoint, .. } = update;
         match self.format {
             Some(Format::Json) if !new.words.is_empty() || endpoint => {
                 let event = Event { id: &self.id, words: &new.words, partial: &partial, endpoint };

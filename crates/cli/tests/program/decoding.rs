@@ -81,9 +81,13 @@ fn searches_that_cannot_be_are_named() {
         (&["--beam-search", "alsd"], &["ALSD", "labels that move on by a frame"]),
         (&["--stream", "--beam", "2"], &["expected a greedy one"]),
         (&["--stream", "--chunk", "0"], &["--chunk: expected a number from 1 to 60000, found 0"]),
-        (&["--stream", "--pace=-1"], &["--pace: expected a number from 0 to 1000000, found -1"]),
-        (&["--stream", "--format", "srt"], &["srt: expected one recording"]),
-        (&["--stream", "--output", "texts"], &["--output: expected none with --stream"]),
+        (&["--stream", "--pace=-1"], &["--pace: expected a number from 0.001 to 1000000, or 0, found -1"]),
+        (&["--stream", "--pace", "1e-20"], &["--pace: expected"]),
+        (&["--long", "nan"], &["--long: expected"]),
+        (&["--beam", "20000"], &["--beam: expected"]),
+        (&["-"], &["-: expected standard input alone"]),
+        (&["--stream", "--format", "srt"], &["--stream: expected txt, json or ctm"]),
+        (&["--stream", "--output", "texts"], &["--stream: expected txt, json or ctm"]),
         (&["--format", "doc"], &["expected one of txt, json, ctm, srt, vtt"]),
         (&["--format", "srt", "1.wav"], &["srt: expected one recording, or a folder"]),
         (&["--output", "texts", "./0.wav"], &["texts/0.txt: expected one recording of this name"]),
@@ -191,8 +195,12 @@ fn standard_input_is_heard_and_half_a_sample_is_named() {
     let (_, out, _) = hear(&bytes, &["--format", "json"]);
     let last: serde_json::Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
     assert_eq!((&last["endpoint"], &last["partial"]), (&true.into(), &"".into()));
-    let (code, _, err) = hear(&bytes[..bytes.len() - 1], &[]);
-    assert!(code == Some(2) && err.contains("sample"), "{err}");
+    // What was heard before is not lost.
+    let (code, out, err) = hear(&bytes[..bytes.len() - 1], &[]);
+    assert!(code == Some(2) && err.contains("sample") && out.contains("high middle"), "{out}{err}");
+    let wav = std::fs::read(toy.path("5.wav")).unwrap();
+    let (code, out, err) = hear(&wav, &[]);
+    assert!(code == Some(2) && out.is_empty() && err.contains("found a WAV file"), "{out}{err}");
     let (code, out, _) = hear(&[], &[]);
     assert_eq!((code, out.as_str()), (Some(0), ""));
 }

@@ -2,6 +2,7 @@
 use kernels::{par_for, parts, parts_mut};
 
 use super::{Beam, lane::Lane};
+use crate::automaton::check_fused;
 use crate::scratch::sized;
 use crate::{Error, Fusion, Model, Result, Scratch, Site, Sites, States};
 
@@ -207,11 +208,7 @@ impl Rows {
             rules.blanks().for_each(|blank| fused[blank as usize] = 0.0);
         });
         for (fused, &Fresh { lane, .. }) in fused.chunks_exact(classes).zip(&*fresh) {
-            if !fused.iter().fold(true, |sound, &score| sound & (score < f32::INFINITY)) {
-                let class =
-                    fused.iter().position(|&score| score.is_nan() || score == f32::INFINITY).unwrap_or(0);
-                return Err(Error::Fused { class, found: fused[class] }.of(lanes[lane].utterance));
-            }
+            check_fused(fused).map_err(|error| error.of(lanes[lane].utterance))?;
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::lane::{Hyp, Lane};
+use crate::greedy::LARGEST;
 use crate::tree::{ROOT, Tree};
 use crate::{Emitted, Error, Fusion, Model, Result, States};
 
@@ -21,6 +22,8 @@ pub struct BeamStream {
     pub(super) tree: Tree,
     /// Frames that were decoded.
     pub(super) frames: usize,
+    /// Language models of the search.
+    shared: usize,
     /// Lists of this utterance alone.
     #[serde(skip)]
     pub(super) lists: Vec<Fusion>,
@@ -38,6 +41,7 @@ impl Clone for BeamStream {
             hyps: self.hyps.clone(),
             tree,
             frames: self.frames,
+            shared: self.shared,
             lists: self.lists.clone(),
         }
     }
@@ -54,6 +58,7 @@ impl BeamStream {
             hyps: vec![Hyp { node: ROOT, row: 0, time: 0, symbols: 0, log_prob: 0.0 }],
             tree: Tree::default(),
             frames: 0,
+            shared: fusion.len(),
             lists: Vec::new(),
         }
     }
@@ -69,20 +74,34 @@ impl BeamStream {
         self.hyps.clear();
         self.hyps.push(Hyp { node: ROOT, row: 0, time: 0, symbols: 0, log_prob: 0.0 });
         self.tree.clear();
-        self.frames = 0;
+        (self.frames, self.shared) = (0, fusion.len());
     }
 
     /// The same stream with lists of its own, beside those of the search; their matches begin anew.
     pub fn with_lists(mut self, lists: Vec<Fusion>) -> Self {
-        let rows = self.hyps.len().max(1);
-        let shared = (self.automata.len() / rows).saturating_sub(self.lists.len());
+        let each = self.automata.len() / self.hyps.len().max(1);
         let of_row = |row: usize| {
-            let own = &self.automata[row * (shared + self.lists.len())..][..shared];
-            own.iter().copied().chain(lists.iter().map(|list| list.automaton.start()))
+            let all = self.automata.iter().skip(row * each).take(each);
+            all.take(self.shared).copied().chain(lists.iter().map(|list| list.automaton.start()))
         };
         self.automata = (0..self.hyps.len()).flat_map(of_row).collect();
         self.lists = lists;
         self
+    }
+
+    /// The same stream with its lists, which a state that was written down has not with it; their matches go on.
+    ///
+    /// # Errors
+    /// [`Error::Stream`] if they are not as many as it had.
+    pub fn again_with_lists(mut self, lists: Vec<Fusion>) -> Result<Self> {
+        let each = self.automata.len() / self.hyps.len().max(1);
+        let expected = each.saturating_sub(self.shared);
+        if lists.len() != expected {
+            let (expected, found) = (format!("{expected} lists, as it had"), lists.len().to_string());
+            return Err(Error::Stream { expected, found });
+        }
+        self.lists = lists;
+        Ok(self)
     }
 
     /// Frames that were decoded so far.
@@ -112,8 +131,10 @@ impl BeamStream {
             return wrong("a state of this model".into(), "one of another model".into());
         }
         let count = self.hyps.len();
-        let fits =
-            self.states.is_sound() && self.states.rows() == count && self.states.shape() == states.shape();
+        let fits = count > 0
+            && self.states.is_sound()
+            && self.states.rows() == count
+            && self.states.shape() == states.shape();
         if !fits || self.rows.len() != count * row.len() {
             return wrong(format!("{count} rows of {:?} and {}", states.shape(), row.len()), "others".into());
         }
@@ -127,12 +148,18 @@ impl BeamStream {
             return wrong("finite numbers".into(), "NaN or infinity".into());
         }
         let automata = shared + self.lists.len();
-        if self.automata.len() != count * automata {
+        if self.automata.len() != count * automata || self.shared != shared {
             let expected = format!("states of {automata} language models and lists for {count} hypotheses");
             return wrong(expected, self.automata.len().to_string());
         }
         let sound = |hyp: &Hyp| {
-            self.tree.has(hyp.node) && hyp.time >= self.frames && hyp.symbols == 0 && hyp.log_prob.is_finite()
+            // Only a big blank reaches beyond the chunks.
+            let times = self.frames..=self.frames.saturating_add(model.rules().farthest() - 1);
+            self.frames <= LARGEST
+                && self.tree.has(hyp.node)
+                && times.contains(&hyp.time)
+                && hyp.symbols == 0
+                && hyp.log_prob.is_finite()
         };
         if !self.tree.is_sound(ids as usize) || !self.hyps.iter().all(sound) {
             return wrong("a tree of labels, and hypotheses at its nodes".into(), "others".into());

@@ -1,7 +1,7 @@
 //! Frame-looping, the conventional batched search: what label-looping is compared with.
 use super::{Greedy, emitted, whole_rows};
 use crate::pick::{broken, pick};
-use crate::{Hypotheses, Model, Result, Scratch, Site, Sites, States};
+use crate::{Error, Hypotheses, Model, Result, Scratch, Site, Sites, States};
 
 /// Greedy search of a batch, frame by frame (Bataev et al., arXiv 2406.06220, algorithm 2): the same results as
 /// [`GreedySearch`](crate::GreedySearch) without fusion and confidences, and slower.
@@ -13,10 +13,20 @@ use crate::{Hypotheses, Model, Result, Scratch, Site, Sites, States};
 /// ```
 /// An utterance that a duration has taken beyond t waits, and is computed all the same.
 ///
-/// # Errors
+/// # Shapes
 /// As [`GreedySearch::decode`](crate::GreedySearch::decode).
+///
+/// Cost: about `Σ_t max_b (labels on frame t + 1)` steps of predictor and joint for the whole batch.
+///
+/// # Errors
+/// [`Error::Option`] for options that it does not know; as [`GreedySearch::decode`](crate::GreedySearch::decode).
 pub fn frame_looping(model: &Model, frames: &[&[f32]], options: &Greedy) -> Result<Hypotheses> {
     options.check(model)?;
+    let more = options.fusion.len() as f64 + f64::from(options.internal_lm).abs();
+    if more > 0.0 || options.confidence.is_some() || options.steps {
+        let expected = "no fusion, confidence or steps in frame-looping";
+        return Err(Error::Option { option: "options", expected, found: more });
+    }
     let (rules, batch, width) = (model.rules(), frames.len(), model.start().1.len());
     let mut counts = Vec::with_capacity(batch);
     for (b, frames) in frames.iter().enumerate() {
@@ -66,7 +76,7 @@ pub fn frame_looping(model: &Model, frames: &[&[f32]], options: &Greedy) -> Resu
                         next[b] = t.saturating_add(step.max(1));
                         continue;
                     }
-                    if found.labels(b).len() >= options.cap(counts[b]) {
+                    if found.labels(b).len() >= options.cap(t) {
                         capped[b] = true;
                         continue;
                     }

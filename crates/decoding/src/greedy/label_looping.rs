@@ -1,14 +1,14 @@
 //! Label-looping: greedy search of many utterances at once.
 use kernels::{par_for, parts, parts_mut};
 
-use super::{Greedy, Stream, emitted, whole_rows};
-use crate::pick::{Pick, broken, log_prob, pick};
+use super::{Greedy, Stream, emitted, whole_rows, with_fused};
+use crate::pick::{Pick, broken, pick};
 use crate::scratch::sized;
-use crate::{Fusion, Hypotheses, Model, Result, Scratch, Site, Sites, States, Step};
+use crate::{Emitted, Fusion, Hypotheses, Model, Result, Scratch, Site, Sites, States, Step};
 
 /// Sites at which scores are wanted together: enough for a product at full speed.
 const SITES: usize = 28;
-/// The same where durations pass over some of them, which are then computed in vain.
+/// The same where durations or big blanks pass over some of them, which are then computed in vain.
 const SITES_PASSED: usize = 4;
 /// Sites of a task that looks for best classes.
 const PICKS: usize = 4;
@@ -183,7 +183,7 @@ impl Work {
         for (b, (stream, &frames)) in streams.iter().zip(counts).enumerate() {
             self.end_states.extend(&stream.states, [0]);
             self.automata[b].clone_from(&stream.automata);
-            if stream.jump >= frames || stream.capped {
+            if stream.jump >= frames || stream.capped.is_some() {
                 continue;
             }
             self.states.extend(&stream.states, [0]);
@@ -234,7 +234,7 @@ impl Work {
     /// Scores of the next frames of all that wait.
     fn look(&mut self, model: &Model, options: &Greedy, chunks: &[&[f32]]) {
         let Self { lanes, waiting, sites, scores, picks, rows, scratch, .. } = self;
-        let enough = if model.rules().durations() > 0 { SITES_PASSED } else { SITES };
+        let enough = if model.rules().farthest() > 1 { SITES_PASSED } else { SITES };
         let most = (enough / waiting.len()).clamp(1, options.look_ahead);
         sites.clear();
         for &at in &*waiting {
@@ -289,7 +289,7 @@ impl Work {
                 }
             }
             if let Some((site, picked)) = label {
-                self.emit(at, (site, picked), (model, options, streams), found);
+                self.emit(at, (site, picked), (model, options, streams), found)?;
             } else if lane.t < lane.frames {
                 // Blanks have lasted longer than was thought.
                 lane.look *= 2;
@@ -306,44 +306,32 @@ impl Work {
     fn emit(
         &mut self,
         at: usize,
-        (site, mut picked): (usize, Pick),
+        (site, picked): (usize, Pick),
         (model, options, streams): (&Model, &Greedy, &[&mut Stream]),
         found: &mut Hypotheses,
-    ) {
+    ) -> Result<()> {
         let (rules, lane) = (model.rules(), &mut self.lanes[at]);
         let b = lane.utterance;
-        if lane.labels >= options.cap(lane.before + lane.frames) {
+        if lane.labels >= options.cap(lane.before + lane.t) {
             lane.capped = true;
-            return;
+            return Ok(());
         }
         let scores = &self.scores[site * model.outputs()..][..rules.classes()];
-        let fused = self.fused.get(at * rules.classes()..).filter(|_| !self.fused.is_empty());
-        let fused = fused.map(|fused| &fused[..rules.classes()]);
-        if let Some(fused) = fused {
-            let labels = (0..scores.len()).filter(|&class| !rules.is_blank(class as u32));
-            let best = labels.reduce(|best, class| {
-                if scores[class] + fused[class] > scores[best] + fused[best] { class } else { best }
-            });
-            let class = best.unwrap_or(picked.class as usize);
-            picked = Pick {
-                class: class as u32,
-                logit: scores[class],
-                log_prob: log_prob(scores, class),
-                ..picked
-            };
+        let mut label = emitted(&picked, rules, lane.before + lane.t);
+        if !self.fused.is_empty() {
+            let fused = &mut self.fused[at * rules.classes()..][..rules.classes()];
+            label = with_fused(label, scores, fused, rules).map_err(|error| error.of(b))?;
             let automata = options.fusion.iter().chain(&streams[b].lists);
             for (state, fusion) in self.automata[b].iter_mut().zip(automata) {
-                *state = fusion.automaton.step(*state, picked.class).1;
+                *state = fusion.automaton.step(*state, label.label).1;
             }
         }
-        let mut label = emitted(&picked, rules, lane.before + lane.t);
-        label.fused = fused.map_or(0.0, |fused| fused[picked.class as usize]);
         if let Some(confidence) = options.confidence {
             label.confidence = confidence.of(scores);
         }
         found.push(b, label);
-        let Pick { class, log_prob, .. } = picked;
-        found.step(b, Step { frame: label.frame, class, log_prob, frames: label.duration });
+        let Emitted { label: class, frame, log_prob, duration, .. } = label;
+        found.step(b, Step { frame, class, log_prob, frames: duration });
         lane.symbols += 1;
         lane.labels += 1;
         lane.newest = Some(label.frame);
@@ -354,7 +342,8 @@ impl Work {
         }
         lane.run += (lane.since as f32 - lane.run) / 4.0;
         (lane.look, lane.since) = ((lane.run.round() as usize).max(1), 0);
-        lane.label = Some(picked.class);
+        lane.label = Some(class);
+        Ok(())
     }
 
     /// Predictor and projection of all lanes, each of which has a label.
@@ -423,14 +412,17 @@ impl Work {
             let t = match self.ends[b] {
                 None => stream.jump,
                 Some(lane) => {
+                    let end = stream.frames.saturating_add(lane.t);
                     stream.states.set(0, &self.end_states, b);
                     stream.row.copy_from_slice(&self.end_rows[b * width..][..width]);
                     stream.automata.clone_from(&self.automata[b]);
-                    (stream.labels, stream.newest, stream.capped) = (lane.labels, lane.newest, lane.capped);
+                    (stream.labels, stream.newest) = (lane.labels, lane.newest);
+                    stream.capped = lane.capped.then_some(end);
                     lane.t
                 }
             };
-            found.end(b, stream.frames.saturating_add(t), stream.capped);
+            let end = stream.capped.unwrap_or(stream.frames.saturating_add(t));
+            found.end(b, end, stream.is_capped());
             stream.jump = t.saturating_sub(frames);
             stream.frames = stream.frames.saturating_add(frames);
         }

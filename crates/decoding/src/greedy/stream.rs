@@ -3,6 +3,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, Fusion, Model, Result, States};
 
+/// Frames and labels that a state from outside may count, far from where sums end.
+pub(crate) const LARGEST: usize = 1 << 40;
+
 /// What is known of an utterance between two chunks of it: plain data, which may be kept, sent to another process, and continued in
 /// any batch. A new one is made by [`GreedySearch::stream`](crate::GreedySearch::stream).
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -21,9 +24,11 @@ pub struct Stream {
     pub(super) labels: usize,
     /// Frame of the newest label.
     pub(super) newest: Option<usize>,
-    /// Whether there are as many labels as there may be.
-    pub(super) capped: bool,
-    /// States of the language models, and of the lists behind them.
+    /// The frame at which there were as many labels as there may be.
+    pub(super) capped: Option<usize>,
+    /// Language models of the search.
+    shared: usize,
+    /// Their states, and those of the lists behind them.
     pub(super) automata: Vec<u32>,
     /// Lists of this utterance alone.
     #[serde(skip)]
@@ -41,7 +46,8 @@ impl Stream {
             jump: 0,
             labels: 0,
             newest: None,
-            capped: false,
+            capped: None,
+            shared: fusion.len(),
             automata: fusion.iter().map(|fusion| fusion.automaton.start()).collect(),
             lists: Vec::new(),
         }
@@ -54,17 +60,32 @@ impl Stream {
         self.states.clone_from(states);
         self.row.clear();
         self.row.extend_from_slice(row);
-        (self.frames, self.jump, self.labels, self.newest, self.capped) = (0, 0, 0, None, false);
+        (self.frames, self.jump, self.labels, self.newest, self.capped) = (0, 0, 0, None, None);
+        self.shared = fusion.len();
         self.automata.clear();
         self.automata.extend(fusion.iter().chain(&self.lists).map(|fusion| fusion.automaton.start()));
     }
 
     /// The same stream with lists of its own, beside those of the search; their matches begin anew.
     pub fn with_lists(mut self, lists: Vec<Fusion>) -> Self {
-        self.automata.truncate(self.automata.len() - self.lists.len().min(self.automata.len()));
+        self.automata.truncate(self.shared);
         self.automata.extend(lists.iter().map(|list| list.automaton.start()));
         self.lists = lists;
         self
+    }
+
+    /// The same stream with its lists, which a state that was written down has not with it; their matches go on.
+    ///
+    /// # Errors
+    /// [`Error::Stream`] if they are not as many as it had.
+    pub fn again_with_lists(mut self, lists: Vec<Fusion>) -> Result<Self> {
+        let expected = self.automata.len().saturating_sub(self.shared);
+        if lists.len() != expected {
+            let (expected, found) = (format!("{expected} lists, as it had"), lists.len().to_string());
+            return Err(Error::Stream { expected, found });
+        }
+        self.lists = lists;
+        Ok(self)
     }
 
     /// Frames that were decoded so far.
@@ -89,7 +110,7 @@ impl Stream {
 
     /// Whether it has as many labels as it may have, so that no more come.
     pub fn is_capped(&self) -> bool {
-        self.capped
+        self.capped.is_some()
     }
 
     /// Fails unless the state is one of this model's, with these automata.
@@ -109,11 +130,16 @@ impl Stream {
         {
             return wrong(format!("labels below {ids}"), label.to_string());
         }
+        let counts = [self.frames, self.jump, self.labels, self.capped.unwrap_or(0)];
+        let beyond = self.newest.is_some_and(|newest| newest >= self.frames);
+        if beyond || counts.iter().any(|&count| count > LARGEST) {
+            return wrong("frames and labels that can be counted".into(), format!("{counts:?}"));
+        }
         if !self.states.values().iter().chain(&self.row).all(|x| x.is_finite()) {
             return wrong("finite numbers".into(), "NaN or infinity".into());
         }
         let automata = shared + self.lists.len();
-        if self.automata.len() != automata {
+        if self.automata.len() != automata || self.shared != shared {
             let expected = format!("states of {automata} language models and lists");
             return wrong(expected, self.automata.len().to_string());
         }

@@ -1,10 +1,15 @@
 //! Every way to search greedily finds the same.
 use std::sync::Arc;
 
-use decoding::{Emitted, Error, Fusion, Greedy, GreedySearch, Model, Stream, frame_looping, greedy};
+use decoding::{
+    Confidence, Emitted, Error, Fusion, Greedy, GreedySearch, Model, Stream, frame_looping, greedy,
+};
 use proptest::prelude::*;
 use rnnt_dp::Topology;
 
+use serde_json::json;
+
+use crate::beam::spoil;
 use crate::table::{Unigram, frames, random};
 
 const NAMES: [&str; 8] = [
@@ -45,10 +50,13 @@ proptest! {
         lengths in proptest::collection::vec(0usize..40, 1..9),
         max_symbols in proptest::option::weighted(0.8, 1usize..5),
         max_labels in proptest::option::weighted(0.3, 1usize..30),
-        look_ahead in 1usize..40, rotate in 0usize..9,
+        look_ahead in 1usize..40, rotate in 0usize..9, fused: bool,
     ) {
         let model = drawn(NAMES[name], labels, blank, seed, sharp);
-        let options = Greedy { max_symbols, max_labels, look_ahead, ..Greedy::default() };
+        let plain = Greedy { max_symbols, max_labels, look_ahead, ..Greedy::default() };
+        let fusion = vec![Fusion { automaton: Arc::new(Unigram), weight: 0.7 }];
+        let more = Greedy { fusion, confidence: Some(Confidence::default()), ..plain.clone() };
+        let options = if fused { more } else { plain };
         let rows = utterances(&lengths);
         let mut rows: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
         rows.rotate_left(rotate % lengths.len());
@@ -59,7 +67,12 @@ proptest! {
             let found = search.decode(&rows).unwrap();
             prop_assert_eq!(&found.iter().collect::<Vec<_>>(), &alone);
         }
-        prop_assert_eq!(&frame_looping(&model, &rows, &options).unwrap().iter().collect::<Vec<_>>(), &alone);
+        if fused {
+            prop_assert!(frame_looping(&model, &rows, &options).is_err());
+        } else {
+            let found = frame_looping(&model, &rows, &options).unwrap();
+            prop_assert_eq!(&found.iter().collect::<Vec<_>>(), &alone);
+        }
     }
 
     /// Chunks = whole, for every cut, and for streams that come and go in other batches.
@@ -68,17 +81,27 @@ proptest! {
         name in 0..NAMES.len(), labels in 1usize..6, seed: u32, sharp in 1.0f32..6.0,
         lengths in proptest::collection::vec(0usize..40, 1..6),
         cuts in proptest::collection::vec(0usize..9, 1..200),
-        max_symbols in 1usize..4, look_ahead in 1usize..40, fused: bool,
+        max_symbols in proptest::option::weighted(0.8, 1usize..4),
+        max_labels in proptest::option::weighted(0.3, 1usize..30),
+        look_ahead in 1usize..40, fused: bool, listed: bool,
     ) {
         let model = drawn(NAMES[name], labels, 0, seed, sharp);
         let fusion = Fusion { automaton: Arc::new(Unigram), weight: 0.7 };
         let fusion = if fused { vec![fusion] } else { Vec::new() };
-        let options = Greedy { max_symbols: Some(max_symbols), look_ahead, fusion, ..Greedy::default() };
+        let options = Greedy { max_symbols, max_labels, look_ahead, fusion, ..Greedy::default() };
         let rows = utterances(&lengths);
         let all: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
         let mut search = GreedySearch::new(model, options).unwrap();
-        let whole: Vec<_> = search.decode(&all).unwrap().iter().collect();
-        let mut streams: Vec<Stream> = all.iter().map(|_| search.stream()).collect();
+        let lists = || match listed {
+            true => vec![Fusion { automaton: Arc::new(Unigram), weight: -0.4 }; 2],
+            false => Vec::new(),
+        };
+        let mut whole: Vec<Stream> = all.iter().map(|_| search.stream().with_lists(lists())).collect();
+        let whole: Vec<_> = search.advance(&mut whole.iter_mut().collect::<Vec<_>>(), &all).unwrap().iter().collect();
+        if !listed {
+            prop_assert_eq!(&search.decode(&all).unwrap().iter().collect::<Vec<_>>(), &whole);
+        }
+        let mut streams: Vec<Stream> = all.iter().map(|_| search.stream().with_lists(lists())).collect();
         let mut found: Vec<Vec<Emitted>> = vec![Vec::new(); all.len()];
         let (mut at, mut cuts) = (vec![0; all.len()], cuts.into_iter().cycle());
         let mut round = 0;
@@ -91,7 +114,9 @@ proptest! {
             // A stream is plain data: whoever sends it through a pipe finds it again.
             for stream in &mut streams {
                 let text = serde_json::to_string(stream).unwrap();
-                *stream = serde_json::from_str(&text).unwrap();
+                let read: Stream = serde_json::from_str(&text).unwrap();
+                prop_assert!(!listed || read.clone().again_with_lists(Vec::new()).is_err());
+                *stream = read.again_with_lists(lists()).unwrap();
             }
             let mut some: Vec<&mut Stream> =
                 streams.iter_mut().enumerate().filter(|(b, _)| here.contains(b)).map(|(_, s)| s).collect();
@@ -148,6 +173,8 @@ fn states_of_others_are_refused() {
     assert!(wrong("\"rows\":1", "\"rows\":2").contains("stream: expected StateShape"));
     assert!(wrong("\"row\":[", "\"row\":[0.0,").contains("stream: expected StateShape"));
     assert!(wrong("\"automata\":[]", "\"automata\":[3]").contains("states of 0 language models"));
+    assert!(wrong("\"frames\":0", "\"frames\":18446744073709551615").contains("that can be counted"));
+    assert!(wrong("\"newest\":null", "\"newest\":7").contains("that can be counted"));
     assert!(wrong("\"values\":[1.0]", "\"values\":[1e300]").contains("expected finite numbers"));
     let mut stream = stream.clone();
     let error = search(1).advance(&mut [&mut stream], &[]).unwrap_err();
@@ -158,6 +185,71 @@ fn states_of_others_are_refused() {
         other.advance(&mut [&mut stream], &[&rows]),
         Err(Error::Utterance { utterance: 0, .. })
     ));
+}
+
+/// Adds the same to every label.
+#[derive(Debug)]
+struct Always(f32);
+
+impl decoding::Automaton for Always {
+    fn start(&self) -> u32 {
+        0
+    }
+    fn step(&self, _: u32, _: u32) -> (f32, u32) {
+        (self.0, 0)
+    }
+    fn add_scores(&self, _: u32, weight: f32, scores: &mut [f32]) {
+        scores.iter_mut().for_each(|score| *score += weight * self.0);
+    }
+    fn finish(&self, _: u32) -> f32 {
+        0.0
+    }
+}
+
+#[test]
+fn what_is_fused_must_be_a_score_and_allow_a_label() {
+    let model = drawn("regular", 3, 0, 1, 3.0);
+    let rows = frames(0, 40);
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let fusion = vec![Fusion { automaton: Arc::new(Always(bad)), weight: 1.0 }];
+        let options = Greedy { fusion, ..Greedy::default() };
+        assert!(matches!(greedy(&model, &rows, &options), Err(Error::Fused { .. })), "{bad}");
+        let mut search = GreedySearch::new(model.clone(), options).unwrap();
+        let error = search.decode(&[&rows]).unwrap_err();
+        assert!(error.to_string().starts_with("utterance 0: fused score of class"), "{error}");
+    }
+}
+
+#[test]
+fn models_that_differ_in_any_part_have_other_fingerprints() {
+    let all: Vec<u64> = ["regular", "modified", "tdt:0,1,2", "tdt:0,1,4", "regular+2", "regular+3"]
+        .iter()
+        .flat_map(|name| [1, 2].map(|seed| drawn(name, 4, 0, seed, 3.0).fingerprint()))
+        .collect();
+    let different: std::collections::HashSet<&u64> = all.iter().collect();
+    assert_eq!(different.len(), all.len());
+}
+
+proptest! {
+    #[test]
+    fn a_broken_state_is_an_error_or_decodes(
+        place in 0usize..30, what in 0usize..7, other in 0u64..9, name in 0..NAMES.len(),
+    ) {
+        let mut search = GreedySearch::new(drawn(NAMES[name], 4, 0, 3, 3.0), Greedy::default()).unwrap();
+        let mut stream = search.stream();
+        search.advance(&mut [&mut stream], &[&frames(0, 8)]).unwrap();
+        let mut value = serde_json::to_value(&stream).unwrap();
+        let with = [
+            json!(u64::MAX), json!(u32::MAX), json!(-1.0), json!(1e300), json!(other), json!(null), json!(other as f64),
+        ];
+        spoil(&mut value, &mut { place }, &with[what]);
+        if let Ok(mut read) = serde_json::from_value::<Stream>(value) {
+            for chunk in [3, 0, 40] {
+                search.advance(&mut [&mut read], &[&frames(8, chunk)]).ok();
+                read.trailing_frames();
+            }
+        }
+    }
 }
 
 #[test]

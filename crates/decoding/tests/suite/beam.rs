@@ -731,7 +731,7 @@ fn a_stream_has_lists_of_its_own() {
 }
 
 /// Puts something else in the place of the number `at`, as they come.
-fn spoil(value: &mut Value, at: &mut usize, with: &Value) {
+pub fn spoil(value: &mut Value, at: &mut usize, with: &Value) {
     match value {
         Value::Array(all) => all.iter_mut().for_each(|value| spoil(value, at, with)),
         Value::Object(all) => all.values_mut().for_each(|value| spoil(value, at, with)),
@@ -747,10 +747,11 @@ fn spoil(value: &mut Value, at: &mut usize, with: &Value) {
 proptest! {
     #[test]
     fn a_broken_state_is_an_error_or_decodes(
-        place in 0usize..400, what in 0usize..7, other in 0u64..9, cut in 0usize..9,
+        place in 0usize..400, what in 0usize..7, other in 0u64..9, cut in 0usize..9, maes: bool,
     ) {
         let model = random(&Topology::rnnt(), 5, 0, &[], 3, 3.0);
-        let mut search = BeamSearch::new(model, beam(BeamKind::Modified, 3)).unwrap();
+        let kind = if maes { BeamKind::Maes { expansions: 2, beta: 2, gamma: 2.3, prefix: 1 } } else { BeamKind::Modified };
+        let mut search = BeamSearch::new(model, beam(kind, 3)).unwrap();
         let mut stream = search.stream().unwrap();
         search.advance(&mut [&mut stream], &[&frames(0, 8)]).unwrap();
         let mut value = serde_json::to_value(&stream).unwrap();

@@ -114,7 +114,7 @@ fn an_utterance_emits_no_more_than_allowed_and_says_so() {
     // Without any limit a frame that never ends must end all the same.
     let none = Greedy { max_symbols: None, ..Greedy::default() };
     let found = greedy(&script(), &[1_000_001.0, 0.0], &none).unwrap();
-    assert_eq!((found.labels.len(), found.end, found.capped), (200, 0, true));
+    assert_eq!((found.labels.len(), found.end, found.capped), (100, 0, true));
 }
 
 #[test]
