@@ -77,7 +77,10 @@ fn searches_that_cannot_be_are_named() {
         (&["--phrases", "unknown.txt"], &["unknown.txt: phrases, line 2", "zebra"]),
         (&["--beam-search", "wide"], &["expected one of modified, malsd, alsd, maes"]),
         (&["--confidence", "gut"], &["expected one of max-prob"]),
-        (&["--confidence-exponent", "0"], &["confidence exponent: expected a number above 0, found 0"]),
+        (
+            &["--confidence-exponent", "0"],
+            &["confidence exponent: expected a number above 0, at most 10, found 0"],
+        ),
         (&["--beam-search", "alsd"], &["ALSD", "labels that move on by a frame"]),
         (&["--stream", "--beam", "2"], &["expected a greedy one"]),
         (&["--stream", "--chunk", "0"], &["--chunk: expected a number from 1 to 60000, found 0"]),
