@@ -29,6 +29,15 @@ pub struct Fusion {
     pub weight: f32,
 }
 
+/// Lists for a stream that had so many of its own.
+pub(crate) fn as_many(lists: Vec<Fusion>, expected: usize) -> Result<Vec<Fusion>> {
+    if lists.len() == expected {
+        return Ok(lists);
+    }
+    let (expected, found) = (format!("{expected} lists, as it had"), lists.len().to_string());
+    Err(Error::Stream { expected, found })
+}
+
 /// Fails if something was added that is no score: NaN or +inf.
 pub(crate) fn check_fused(fused: &[f32]) -> Result<()> {
     // A fold, and no early exit, so that the compiler makes vectors of it.

@@ -2,6 +2,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::lane::{Hyp, Lane};
+use crate::automaton::as_many;
 use crate::greedy::LARGEST;
 use crate::tree::{ROOT, Tree};
 use crate::{Emitted, Error, Fusion, Model, Result, States};
@@ -95,12 +96,7 @@ impl BeamStream {
     /// [`Error::Stream`] if they are not as many as it had.
     pub fn again_with_lists(mut self, lists: Vec<Fusion>) -> Result<Self> {
         let each = self.automata.len() / self.hyps.len().max(1);
-        let expected = each.saturating_sub(self.shared);
-        if lists.len() != expected {
-            let (expected, found) = (format!("{expected} lists, as it had"), lists.len().to_string());
-            return Err(Error::Stream { expected, found });
-        }
-        self.lists = lists;
+        self.lists = as_many(lists, each.saturating_sub(self.shared))?;
         Ok(self)
     }
 

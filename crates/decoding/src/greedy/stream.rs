@@ -1,6 +1,7 @@
 //! An utterance that arrives in chunks: what a search knows of it between two of them.
 use serde::{Deserialize, Serialize};
 
+use crate::automaton::as_many;
 use crate::{Error, Fusion, Model, Result, States};
 
 /// Frames and labels that a state from outside may count, far from where sums end.
@@ -79,12 +80,7 @@ impl Stream {
     /// # Errors
     /// [`Error::Stream`] if they are not as many as it had.
     pub fn again_with_lists(mut self, lists: Vec<Fusion>) -> Result<Self> {
-        let expected = self.automata.len().saturating_sub(self.shared);
-        if lists.len() != expected {
-            let (expected, found) = (format!("{expected} lists, as it had"), lists.len().to_string());
-            return Err(Error::Stream { expected, found });
-        }
-        self.lists = lists;
+        self.lists = as_many(lists, self.automata.len().saturating_sub(self.shared))?;
         Ok(self)
     }
 
