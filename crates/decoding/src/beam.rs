@@ -33,7 +33,7 @@ pub struct Beam {
     /// Most label sequences of a result, at least 1.
     pub nbest: usize,
     /// Whether results are ordered by `log p / (labels + context)`, with the predictor's
-    /// [`context`](crate::Predictor::context), and not by `log p`, which favours few labels.
+    /// [`context`](crate::Predictor::context) (1 for ALSD and mALSD), and not by `log p`, which favours few labels.
     pub normalise: bool,
     /// What is taken from the score of every blank before the softmax; above 0 against lost words.
     pub blank_penalty: f32,

@@ -203,7 +203,9 @@ impl Joint for Network {
         self.head.forward_in(hidden, out, room);
         if let Some(blank) = self.factored {
             let (classes, outputs) = (self.classes(), self.head.outputs());
-            out.chunks_exact_mut(outputs).for_each(|row| factor_blank(&mut row[..classes], blank));
+            par_for(parts_mut(out, ROWS * outputs), |_, rows| {
+                rows.chunks_exact_mut(outputs).for_each(|row| factor_blank(&mut row[..classes], blank));
+            });
         }
     }
 

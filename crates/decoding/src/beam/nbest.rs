@@ -2,7 +2,7 @@
 use rnnt_dp::semiring::{Log, Semiring};
 
 use super::lane::{Hyp, Lane};
-use super::{Beam, rows::Rows};
+use super::{Beam, BeamKind, rows::Rows};
 use crate::{Emitted, Model, Result};
 
 /// The best label sequences of an utterance, best first; none if every path is impossible (a language model that forbids all
@@ -39,10 +39,15 @@ impl Ranked {
     }
 }
 
-/// `log p / (labels + context)`, or `log p`.
+/// `log p / (labels + context)`, for ALSD and mALSD `log p / (labels + 1)`; or `log p`.
 pub(super) fn score(hyp: &Hyp, lane: &Lane, (model, options): (&Model, &Beam)) -> f64 {
+    // Each search as where it comes from: k2 counts the labels that its hypotheses begin with, NeMo one.
+    let begin = match options.kind {
+        BeamKind::Alsd { .. } | BeamKind::Malsd { .. } => 1,
+        BeamKind::Modified | BeamKind::Maes { .. } => model.predictor().context(),
+    };
     match options.normalise {
-        true => hyp.log_prob / (lane.tree.sequence(hyp.node).len as f64 + model.predictor().context() as f64),
+        true => hyp.log_prob / (lane.tree.sequence(hyp.node).len as f64 + begin as f64),
         false => hyp.log_prob,
     }
 }
