@@ -81,6 +81,16 @@ impl Affine {
         self.forward_in(x, y, room);
     }
 
+    /// `x Wᵀ + b`, as rows of its own.
+    ///
+    /// # Panics
+    /// If the rows are not whole.
+    pub fn rows(&self, x: &[f32]) -> Vec<f32> {
+        let mut y = vec![0.0; x.len() / self.inputs * self.outputs()];
+        self.forward(x, &mut y, &mut Scratch::default());
+        y
+    }
+
     /// [`Self::forward`] with [`Self::room`] of the caller's.
     ///
     /// ```text

@@ -155,11 +155,7 @@ impl Network {
     pub fn project_frames(&self, encoded: &[f32]) -> Result<Vec<f32>> {
         let width = self.frames.as_ref().map_or(0, Affine::inputs);
         match &self.frames {
-            Some(layer) if encoded.len().is_multiple_of(width) => {
-                let mut out = vec![0.0; encoded.len() / width * layer.outputs()];
-                layer.forward(encoded, &mut out, &mut Scratch::default());
-                Ok(out)
-            }
+            Some(layer) if encoded.len().is_multiple_of(width) => Ok(layer.rows(encoded)),
             _ => Err(Error::Frames { width, found: encoded.len() }),
         }
     }

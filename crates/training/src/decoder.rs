@@ -16,15 +16,13 @@ impl Model {
     /// Candle's own errors.
     pub fn decoder(&self) -> Result<decoding::Model> {
         let heads = &self.heads;
-        let projection = &heads.predictor;
         let (mut weight, mut bias) = (to_vec(heads.head.weight())?, to_vec(heads.head.bias())?);
         if let Some(durations) = &heads.durations {
             weight.extend(to_vec::<f32>(durations.weight())?);
             bias.extend(to_vec::<f32>(durations.bias())?);
         }
         let head = Affine::new("joint.head", &weight, self.width(), Some(&bias))?;
-        let (weight, bias) = (to_vec(projection.weight())?, to_vec(projection.bias())?);
-        let projection = Affine::new("joint.predictor", &weight, self.predictor.width(), Some(&bias))?;
+        let projection = heads.predictor.packed("joint.predictor")?;
         let activation = self.recipe.loss.options.activation.activation();
         let mut network = Network::new(activation, None, projection, head, self.durations().len())?;
         if self.recipe.loss.kind == (LossConfig::Rnnt { factored_blank: true }) {

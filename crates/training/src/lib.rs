@@ -70,7 +70,6 @@ mod metrics;
 mod model;
 mod observer;
 pub mod optimiser;
-mod packed;
 mod parameters;
 pub mod predictor;
 mod random;

@@ -36,6 +36,11 @@ impl Linear {
         &self.bias
     }
 
+    /// A packed copy of the layer for inference; the bits are the same.
+    pub(crate) fn packed(&self, name: &str) -> Result<decoding::Affine> {
+        packed(name, &self.weight, &self.bias)
+    }
+
     /// `y = x Wᵀ + b` over the last axis.
     ///
     /// # Errors
@@ -49,6 +54,12 @@ impl Module for Linear {
     fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
         self.apply(x).map_err(candle_core::Error::wrap)
     }
+}
+
+/// Packs a weight `[O, D]` and a bias `[O]` for inference.
+pub(crate) fn packed(name: &str, weight: &Tensor, bias: &Tensor) -> Result<decoding::Affine> {
+    let (values, bias) = (tensors::to_vec(weight)?, tensors::to_vec::<f32>(bias)?);
+    Ok(decoding::Affine::new(name, &values, weight.dim(1)?, Some(&bias))?)
 }
 
 /// `y = x Wᵀ + b` over the last axis.

@@ -2,12 +2,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use decoding::Affine;
 use serde::{Deserialize, Serialize};
 use speech::{FeatureStream, FrontEnd, StackStream};
 
 use crate::encoder::{EncoderState, EncoderStream, Piece};
 use crate::model::Model;
-use crate::packed::PackedLinear;
 use crate::{Error, Result};
 
 /// Front end, frame stacking, encoder and projection of a model, for any number of utterances that are still being said.
@@ -45,7 +45,7 @@ pub struct Listener {
     /// The stacking of a stream that has not begun.
     stack: StackStream,
     encoder: Arc<dyn EncoderStream>,
-    projection: PackedLinear,
+    projection: Affine,
     /// Checksum of weights and features.
     model: u32,
     streams: BTreeMap<u64, Stream>,
@@ -110,7 +110,7 @@ impl Listener {
             stack: StackStream::new(rows.stack, rows.stride, recipe.features.mels),
             front_end,
             encoder,
-            projection: PackedLinear::new(model.heads.encoder.weight(), model.heads.encoder.bias())?,
+            projection: model.heads.encoder.packed("joint.encoder")?,
             model: fingerprint(model)?,
             streams: BTreeMap::new(),
             next: 0,
@@ -119,7 +119,7 @@ impl Listener {
 
     /// Width H of the rows.
     pub fn width(&self) -> usize {
-        self.projection.shape().1
+        self.projection.outputs()
     }
 
     /// Samples per second that it listens to.
@@ -255,7 +255,7 @@ impl Listener {
 /// Encodes and projects what waits.
 fn step(
     encoder: &dyn EncoderStream,
-    projection: &PackedLinear,
+    projection: &Affine,
     streams: &mut [&mut Stream],
 ) -> Result<Vec<Vec<f32>>> {
     let pieces = streams.iter_mut().map(|Stream { state, waiting, last }| Piece {
@@ -265,10 +265,10 @@ fn step(
     });
     let rows = encoder.step(&mut pieces.collect::<Vec<_>>())?;
     streams.iter_mut().for_each(|stream| stream.waiting = Vec::new());
-    let projected = projection.apply(&rows.concat());
+    let projected = projection.rows(&rows.concat());
     let mut rest = &projected[..];
     let mut next = |rows: Vec<f32>| {
-        let (mine, after) = rest.split_at(rows.len() / encoder.width() * projection.shape().1);
+        let (mine, after) = rest.split_at(rows.len() / encoder.width() * projection.outputs());
         rest = after;
         mine.to_vec()
     };

@@ -5,6 +5,7 @@
 //! steps                 a task a group, from h and c of each utterance to h and c of each
 //! ```
 //! The sums are those of `direction.rs`, in the same order, whoever else is in the batch: pieces have the bits of the whole.
+use decoding::Affine;
 use kernels::{PackedRight, View, items_mut, par_for};
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +13,7 @@ use super::LstmWeights;
 use super::direction::{each_row, tasks};
 use super::layout::{Cut, Layout, group_size};
 use super::steps;
-use crate::packed::PackedLinear;
+use crate::linear::packed;
 use crate::tensors::to_vec;
 use crate::{Error, Result};
 
@@ -36,7 +37,7 @@ use crate::{Error, Result};
 /// ```
 #[derive(Debug)]
 pub struct CarriedLstm {
-    input: PackedLinear,
+    input: Affine,
     recurrent: PackedRight<f32>,
     hidden: usize,
 }
@@ -64,7 +65,7 @@ impl CarriedLstm {
         let (gates, hidden) = weights.recurrent.dims2()?;
         let recurrent = to_vec::<f32>(&weights.recurrent)?;
         Ok(CarriedLstm {
-            input: PackedLinear::new(&weights.input, &weights.bias)?,
+            input: packed("weight_ih", &weights.input, &weights.bias)?,
             recurrent: PackedRight::new(View::new(&recurrent, gates, hidden).transposed()),
             hidden,
         })
@@ -72,7 +73,7 @@ impl CarriedLstm {
 
     /// Width D of the input rows.
     pub fn input(&self) -> usize {
-        self.input.shape().0
+        self.input.inputs()
     }
 
     /// Width H of the states and of the output rows.
@@ -116,7 +117,7 @@ impl CarriedLstm {
         };
         let mut packed = vec![0.0; rows * d];
         each_row(&mut packed, d, |row, packed| packed.copy_from_slice(&x[place(row) * d..][..d]));
-        let mut gates = self.input.apply(&packed);
+        let mut gates = self.input.rows(&packed);
         let zeros = || vec![0.0; rows * h];
         let (mut cell, mut tanh_cell, mut before, mut state) = (zeros(), zeros(), zeros(), zeros());
         let carried: Vec<[Vec<f32>; 2]> = layout
