@@ -72,7 +72,8 @@ pub struct SearchArguments {
     /// What each token of a phrase that has no score gets
     #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
     phrase_score: f32,
-    /// Measure of the confidences that are written (of beams and CTC, they are posteriors): max-prob, gibbs-lin, gibbs-exp, tsallis-lin, tsallis-exp, renyi-lin, renyi-exp
+    /// Measure of the confidences that are written (of beams and CTC, they are posteriors): max-prob, gibbs-lin, gibbs-exp,
+    /// tsallis-lin, tsallis-exp, renyi-lin, renyi-exp
     #[arg(long, value_name = "MEASURE", default_value = Measure::MaxProb.name())]
     confidence: Measure,
     /// Its exponent: below 1, unlikely labels count for more; 0.33 is usual for the measures of entropy

@@ -9,7 +9,7 @@ pub(crate) use stream::LARGEST;
 pub use stream::Stream;
 
 use crate::automaton::check_fused;
-use crate::pick::{Pick, broken, log_prob, pick};
+use crate::pick::{Pick, broken, exact_log_prob, log_prob, pick};
 use crate::{Confidence, Emitted, Error, Fusion, Hypothesis, Model, Result, Rules, Scratch, Site, Sites};
 
 /// Options of greedy search.
@@ -93,7 +93,7 @@ pub(crate) fn check_fusion(model: &Model, fusion: &[Fusion], internal_lm: f32) -
 }
 
 /// Decodes one utterance by taking the best class at each site; ties go to the lower class id. The definition of what
-/// [`GreedySearch`] does for many at once.
+/// [`GreedySearch`] does for many at once; log-probabilities are summed in f64 here, and of terms in f32 there.
 ///
 /// A class moves on as its token does in the model's topology:
 ///
@@ -151,8 +151,13 @@ pub fn greedy(model: &Model, frames: &[f32], options: &Greedy) -> Result<Hypothe
                     *state = automaton.step(*state, label.label).1;
                 }
             }
+            let (tokens, durations) = scores.split_at(rules.classes());
+            label.log_prob = exact_log_prob(tokens, label.label as usize);
+            if !durations.is_empty() {
+                label.duration_log_prob = exact_log_prob(durations, picked.duration);
+            }
             if let Some(confidence) = options.confidence {
-                label.confidence = confidence.of(&scores[..rules.classes()]);
+                label.confidence = confidence.of(tokens);
             }
             found.labels.push(label);
             model.step(&[label.label], &mut states, &mut row, (&mut predicted, &mut scratch));

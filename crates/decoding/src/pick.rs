@@ -47,6 +47,12 @@ pub(crate) fn log_prob(scores: &[f32], class: usize) -> f64 {
     f64::from(scores[class]) - f64::from(max) - sum.ln()
 }
 
+/// [`log_prob`] with every term in f64: what the others are measured by.
+pub(crate) fn exact_log_prob(scores: &[f32], class: usize) -> f64 {
+    let own = f64::from(scores[class]);
+    -scores.iter().map(|&score| (f64::from(score) - own).exp()).sum::<f64>().ln()
+}
+
 /// The error about scores that [`pick`] refuses.
 pub(crate) fn broken(scores: &[f32], rules: &Rules, frame: usize) -> Error {
     let (tokens, durations) = scores.split_at(rules.classes());

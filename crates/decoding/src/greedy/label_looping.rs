@@ -26,8 +26,8 @@ const RUN: f32 = 4.0;
 ///   record labels; those without one are at their end
 ///   predictor and its projection, all that are left
 /// ```
-/// Rows are compact: who has left costs nothing, and a padded frame is never seen. Labels, times and scores are those of
-/// [`greedy()`](crate::greedy()), whatever else is in the batch.
+/// Rows are compact: who has left costs nothing, and a padded frame is never seen. Labels and times are those of
+/// [`greedy()`](crate::greedy()), log-probabilities as close as f32 is, whatever else is in the batch.
 #[derive(Debug)]
 pub struct GreedySearch {
     model: Model,

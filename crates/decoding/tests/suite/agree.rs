@@ -2,7 +2,8 @@
 use std::sync::Arc;
 
 use decoding::{
-    Confidence, Emitted, Error, Fusion, Greedy, GreedySearch, Model, Stream, frame_looping, greedy,
+    Confidence, Emitted, Error, Fusion, Greedy, GreedySearch, Hypothesis, Model, Stream, frame_looping,
+    greedy,
 };
 use proptest::prelude::*;
 use rnnt_dp::Topology;
@@ -40,6 +41,12 @@ fn rough(found: &[Emitted]) -> Vec<(u32, usize, usize)> {
     found.iter().map(|label| (label.label, label.frame, label.duration)).collect()
 }
 
+fn without_log_probs(found: &Hypothesis) -> Hypothesis {
+    let mut found = found.clone();
+    found.labels.iter_mut().for_each(|label| (label.log_prob, label.duration_log_prob) = (0.0, 0.0));
+    found
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
@@ -63,15 +70,25 @@ proptest! {
         let alone: Vec<_> = rows.iter().map(|rows| greedy(&model, rows, &options).unwrap()).collect();
         let mut search = GreedySearch::new(model.clone(), options.clone()).unwrap();
         // Twice: what an earlier call left must not matter.
-        for _ in 0..2 {
-            let found = search.decode(&rows).unwrap();
-            prop_assert_eq!(&found.iter().collect::<Vec<_>>(), &alone);
+        let batch: Vec<_> = search.decode(&rows).unwrap().iter().collect();
+        let again: Vec<_> = search.decode(&rows).unwrap().iter().collect();
+        prop_assert_eq!(&again, &batch);
+        prop_assert_eq!(batch.len(), alone.len());
+        for (batch, alone) in batch.iter().zip(&alone) {
+            prop_assert_eq!(batch.labels.len(), alone.labels.len());
+            for (found, exact) in batch.labels.iter().zip(&alone.labels) {
+                let close = |a: f64, b: f64| (a - b).abs() <= 1e-6;
+                prop_assert!(close(found.log_prob, exact.log_prob), "{} {}", found.log_prob, exact.log_prob);
+                prop_assert!(close(found.duration_log_prob, exact.duration_log_prob));
+            }
+            // But for those, everything is the same.
+            prop_assert_eq!(without_log_probs(batch), without_log_probs(alone));
         }
         if fused {
             prop_assert!(frame_looping(&model, &rows, &options).is_err());
         } else {
             let found = frame_looping(&model, &rows, &options).unwrap();
-            prop_assert_eq!(&found.iter().collect::<Vec<_>>(), &alone);
+            prop_assert_eq!(&found.iter().collect::<Vec<_>>(), &batch);
         }
     }
 

@@ -44,10 +44,10 @@ fn emits_labels_with_their_frames_and_probabilities() {
     assert_eq!((found.end, found.capped), (4, false));
     let expected = 2.0 - (2.0f64.exp() + 2.0).ln();
     for label in &found.labels {
-        approx::assert_relative_eq!(label.log_prob, expected, max_relative = 1e-6);
+        approx::assert_relative_eq!(label.log_prob, expected, max_relative = 1e-12);
         assert_eq!((label.logit, label.duration, label.confidence), (2.0, 0, 1.0));
     }
-    approx::assert_relative_eq!(found.score(), 3.0 * expected, max_relative = 1e-6);
+    approx::assert_relative_eq!(found.score(), 3.0 * expected, max_relative = 1e-12);
     assert_eq!(found.logits(), 6.0);
 }
 
@@ -180,7 +180,7 @@ fn big_blanks_skip_the_frames_that_they_stand_for() {
     let found = greedy(&model, &frames(0, 8), &Greedy::default()).unwrap();
     assert_eq!((found.ids(), times(&found), found.end), (vec![1, 0], vec![2, 3], 9));
     let expected = 3.0 - (3.0f64.exp() + 4.0).ln();
-    found.labels.iter().for_each(|l| approx::assert_relative_eq!(l.log_prob, expected, max_relative = 1e-6));
+    found.labels.iter().for_each(|l| approx::assert_relative_eq!(l.log_prob, expected, max_relative = 1e-12));
 }
 
 #[test]
@@ -206,8 +206,8 @@ fn durations_move_labels_and_blanks_on() {
     // Durations are no part of a label's probability.
     let expected = 3.0 - (3.0f64.exp() + 2.0).ln();
     for label in found.labels {
-        approx::assert_relative_eq!(label.log_prob, expected, max_relative = 1e-6);
-        approx::assert_relative_eq!(label.duration_log_prob, expected, max_relative = 1e-6);
+        approx::assert_relative_eq!(label.log_prob, expected, max_relative = 1e-12);
+        approx::assert_relative_eq!(label.duration_log_prob, expected, max_relative = 1e-12);
     }
 }
 
