@@ -101,6 +101,36 @@ pub(super) fn tanh_sum(out: &mut [f32], a: &[f32], b: &[f32]) {
     }
 }
 
+/// `1 - 2 / (1 + a b)`, one Newton step in place of the division; `a b` is finite.
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
+fn pair_lanes(a: __m512, b: __m512) -> __m512 {
+    let one = _mm512_set1_ps(1.0);
+    let below = _mm512_fmadd_ps(a, b, one);
+    let inverse = _mm512_rcp14_ps(below);
+    let inverse = _mm512_fmadd_ps(_mm512_fnmadd_ps(below, inverse, one), inverse, inverse);
+    _mm512_fnmadd_ps(_mm512_set1_ps(2.0), inverse, one)
+}
+
+/// As [`super::math::tanh_pairs`].
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
+pub(super) fn tanh_pairs(out: &mut [f32], a: &[f32], b: &[f32]) {
+    for at in (0..out.len()).step_by(LANES) {
+        store(out, at, pair_lanes(load(a, at, 1.0), load(b, at, 1.0)));
+    }
+}
+
+/// As [`super::math::tanh_panel`].
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
+pub(super) fn tanh_panel(out: &mut [f32], panel: &[f32], rows: &[f32]) {
+    let width = (panel.len() / rows.len().max(1)).max(1);
+    for ((out, a), &b) in out.chunks_exact_mut(width).zip(panel.chunks_exact(width)).zip(rows) {
+        let b = _mm512_set1_ps(b);
+        for at in (0..width).step_by(LANES) {
+            store(out, at, pair_lanes(load(a, at, 1.0), b));
+        }
+    }
+}
+
 /// As [`super::math::add_rows`].
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
 pub(super) fn add_rows(out: &mut [f32], rows: &[f32]) {

@@ -37,6 +37,8 @@ dispatched! {
     fn exp(values: &mut [f32]) = avx512::exp;
     fn tanh(values: &mut [f32]) = avx512::tanh;
     fn tanh_sum(out: &mut [f32], a: &[f32], b: &[f32]) = avx512::tanh_sum;
+    fn tanh_pairs(out: &mut [f32], a: &[f32], b: &[f32]) = avx512::tanh_pairs;
+    fn tanh_panel(out: &mut [f32], panel: &[f32], rows: &[f32]) = avx512::tanh_panel;
     fn sigmoid(values: &mut [f32]) = math::sigmoid::<true>;
     fn add(out: &mut [f32], row: &[f32]) = math::add::<true>;
     fn add_rows(out: &mut [f32], rows: &[f32]) = avx512::add_rows;
@@ -132,6 +134,34 @@ mod tests {
                     add_rows(machine, &mut found, &all);
                     // One order, hence the same bits.
                     assert_eq!(found, want);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn tangents_of_prepared_addends_are_right_wherever_they_may_be() {
+        let addend = |i: usize| ((i * 7919 % 4201) as f32 - 2100.0) / 100.0;
+        for machine in Machine::all() {
+            for (steps, width) in [(0, 3), (1, 1), (7, 5), (40, 32), (33, 40), (3, 0)] {
+                let rows: Vec<f32> = (0..steps).map(|i| addend(i * 31 + 5)).collect();
+                let panel: Vec<f32> = (0..steps * width).map(addend).collect();
+                let prepare = |values: &[f32]| {
+                    let mut values: Vec<f32> = values.iter().map(|x| x + x).collect();
+                    exp(machine, &mut values);
+                    values
+                };
+                let (mut out, each) = (vec![f32::NAN; steps * width], |i: usize| rows[i / width]);
+                tanh_panel(machine, &mut out, &prepare(&panel), &prepare(&rows));
+                let spread: Vec<f32> = (0..panel.len()).map(each).collect();
+                let mut pairs = vec![f32::NAN; panel.len()];
+                tanh_pairs(machine, &mut pairs, &prepare(&panel), &prepare(&spread));
+                assert_eq!(out, pairs, "{machine:?} {steps} x {width}");
+                for (i, &found) in pairs.iter().enumerate() {
+                    let exact = (f64::from(panel[i]) + f64::from(each(i))).tanh();
+                    // Rounding of exp(2x) beside addends of 21 that cancel.
+                    let bar = 3e-7 + 1.2e-7 * f64::from(panel[i].abs()) * (1.0 - exact * exact);
+                    assert!((f64::from(found) - exact).abs() <= bar, "{machine:?} {found} {exact}");
                 }
             }
         }

@@ -88,6 +88,22 @@ pub(super) fn tanh_sum<const FUSED: bool>(out: &mut [f32], a: &[f32], b: &[f32])
     out.iter_mut().zip(a.iter().zip(b)).for_each(|(o, (a, b))| *o = tanh_one::<FUSED>(a + b));
 }
 
+/// `out = 1 - 2 / (1 + a b)`, which is `tanh(x + y)` for `a = exp(2x)` and `b = exp(2y)`.
+#[inline(always)]
+pub(super) fn tanh_pairs<const FUSED: bool>(out: &mut [f32], a: &[f32], b: &[f32]) {
+    let one = |a: f32, b: f32| 1.0 - 2.0 / fma::<FUSED>(a, b, 1.0);
+    out.iter_mut().zip(a.iter().zip(b)).for_each(|(o, (&a, &b))| *o = one(a, b));
+}
+
+/// The same for columns *k x width* and one factor for each row.
+#[inline(always)]
+pub(super) fn tanh_panel<const FUSED: bool>(out: &mut [f32], panel: &[f32], rows: &[f32]) {
+    let width = (panel.len() / rows.len().max(1)).max(1);
+    for ((out, a), &b) in out.chunks_exact_mut(width).zip(panel.chunks_exact(width)).zip(rows) {
+        out.iter_mut().zip(a).for_each(|(o, &a)| *o = 1.0 - 2.0 / fma::<FUSED>(a, b, 1.0));
+    }
+}
+
 #[inline(always)]
 pub(super) fn sigmoid<const FUSED: bool>(values: &mut [f32]) {
     values.iter_mut().for_each(|x| *x = sigmoid_one::<FUSED>(*x));

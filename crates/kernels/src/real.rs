@@ -84,6 +84,18 @@ pub trait Real:
     /// `out = factor · exp(z - max)`, 0 below [`Self::TINY`]; without `z` it is `out` plus the bias, if any.
     #[doc(hidden)]
     fn row_softmax(out: &mut [Self], z: Option<&[Self]>, bias: Option<&[Self]>, max: Self, factor: Self);
+    /// Magnitude of what [`Self::prepare_tanh`] may be given: beyond, products of two would leave the numbers.
+    #[doc(hidden)]
+    const PREPARED: f64;
+    /// Prepares addends for [`Self::tanh_pairs`]. `f32`: `x = exp(2x)`.
+    #[doc(hidden)]
+    fn prepare_tanh(values: &mut [Self]);
+    /// `out = tanh(a + b)` of prepared addends; `f32`: `1 - 2 / (1 + a b)`, to 3e-7 absolute.
+    #[doc(hidden)]
+    fn tanh_pairs(out: &mut [Self], a: &[Self], b: &[Self]);
+    /// The same for a panel of columns, *k x width*, and one addend for each row of it.
+    #[doc(hidden)]
+    fn tanh_panel(out: &mut [Self], panel: &[Self], rows: &[Self]);
     /// `gradient *= 1 - hidden²`
     #[doc(hidden)]
     fn tanh_slope(gradient: &mut [Self], hidden: &[Self]);
@@ -164,6 +176,17 @@ impl Real for f32 {
     }
     fn row_softmax(out: &mut [f32], z: Option<&[f32]>, bias: Option<&[f32]>, max: f32, factor: f32) {
         dispatch::row_softmax(Machine::best(), out, z, bias, max, factor);
+    }
+    const PREPARED: f64 = 21.0;
+    fn prepare_tanh(values: &mut [f32]) {
+        values.iter_mut().for_each(|x| *x += *x);
+        dispatch::exp(Machine::best(), values);
+    }
+    fn tanh_pairs(out: &mut [f32], a: &[f32], b: &[f32]) {
+        dispatch::tanh_pairs(Machine::best(), out, a, b);
+    }
+    fn tanh_panel(out: &mut [f32], panel: &[f32], rows: &[f32]) {
+        dispatch::tanh_panel(Machine::best(), out, panel, rows);
     }
     fn tanh_slope(gradient: &mut [f32], hidden: &[f32]) {
         dispatch::tanh_slope(Machine::best(), gradient, hidden);
@@ -274,6 +297,18 @@ impl Real for f64 {
         for (class, out) in out.iter_mut().enumerate() {
             let z = z.map_or_else(|| *out + bias.map_or(0.0, |bias| bias[class]), |z| z[class]);
             *out = factor * (z - max).exp();
+        }
+    }
+    const PREPARED: f64 = f64::INFINITY;
+    fn prepare_tanh(_: &mut [f64]) {}
+    fn tanh_pairs(out: &mut [f64], a: &[f64], b: &[f64]) {
+        Self::tanh_sum(out, a, b);
+    }
+    fn tanh_panel(out: &mut [f64], panel: &[f64], rows: &[f64]) {
+        let width = panel.len() / rows.len().max(1);
+        let steps = out.chunks_exact_mut(width.max(1)).zip(panel.chunks_exact(width.max(1)));
+        for ((out, panel), b) in steps.zip(rows) {
+            out.iter_mut().zip(panel).for_each(|(out, a)| *out = (a + b).tanh());
         }
     }
     fn tanh_slope(gradient: &mut [f64], hidden: &[f64]) {

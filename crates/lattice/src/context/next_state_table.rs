@@ -1,0 +1,63 @@
+//! Any automaton, as a table.
+use super::{After, Context};
+use crate::{Error, Result, error::expect_len};
+
+/// `δ(p, y) = table[p, y - 1]`, start 0: a pruned n-gram, a trie, a grammar.
+///
+/// ```
+/// use lattice::{Context, NextStateTable};
+/// let parity = NextStateTable::new(&[1, 0], 2, 1)?; // how many labels there were, odd or even
+/// assert_eq!(parity.next_state(parity.start(), 1), 1);
+/// # Ok::<(), lattice::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NextStateTable {
+    table: Vec<u32>,
+    vocabulary: usize,
+    /// Whether the states after each state follow one another.
+    runs: bool,
+}
+
+impl NextStateTable {
+    /// A table *C x V*, row by row.
+    ///
+    /// # Errors
+    /// A table without states or labels, of another length, or with an entry that is no state.
+    pub fn new(table: &[i64], states: usize, vocabulary: usize) -> Result<Self> {
+        let limit = 1 << 31;
+        if states > limit {
+            return Err(Error::States { argument: "table", limit, found: states.to_string() });
+        }
+        if states == 0 || vocabulary == 0 {
+            return Err(Error::shape("table", "at least 1 state and 1 label", format!("{states} x {vocabulary}")));
+        }
+        expect_len("table", states.saturating_mul(vocabulary), table.len())?;
+        if let Some(at) = table.iter().position(|&to| to < 0 || to >= states as i64) {
+            let (state, label) = (at / vocabulary, at % vocabulary + 1);
+            return Err(Error::Table { state, label, states, found: table[at] });
+        }
+        let table: Vec<u32> = table.iter().map(|&to| to as u32).collect();
+        let runs = table.chunks_exact(vocabulary).all(|row| row.windows(2).all(|two| two[1] == two[0] + 1));
+        Ok(Self { table, vocabulary, runs })
+    }
+}
+
+impl Context for NextStateTable {
+    fn states(&self) -> usize {
+        self.table.len() / self.vocabulary
+    }
+
+    fn vocabulary(&self) -> usize {
+        self.vocabulary
+    }
+
+    fn next_state(&self, state: usize, label: usize) -> usize {
+        assert!(state < self.states() && label <= self.vocabulary, "no state {state} or label {label}");
+        if label == 0 { state } else { self.table[state * self.vocabulary + label - 1] as usize }
+    }
+
+    fn after(&self, state: usize) -> After<'_> {
+        let row = &self.table[state * self.vocabulary..][..self.vocabulary];
+        if self.runs { After::Run(row[0] as usize) } else { After::List(row) }
+    }
+}

@@ -1,0 +1,127 @@
+//! What can go wrong with a recognition lattice.
+use kernels::Brief;
+
+/// The crate's result type.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A lattice error; the message names the argument, what was expected and what was found.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Arguments that do not fit together.
+    #[error("{argument}: expected {expected}, found {found}")]
+    Shape {
+        /// Name of the argument.
+        argument: String,
+        /// What would have fitted.
+        expected: String,
+        /// What was given.
+        found: String,
+    },
+    /// A context automaton that is too large to be numbered.
+    #[error("{argument}: expected at most {limit} context states, found {found}")]
+    States {
+        /// Name of the argument.
+        argument: &'static str,
+        /// The most that can be numbered.
+        limit: usize,
+        /// How many there would be.
+        found: String,
+    },
+    /// An entry of a table of next states that is no state.
+    #[error("table: expected a state below {states} after state {state} and label {label}, found {found}")]
+    Table {
+        /// The state that the arc leaves.
+        state: usize,
+        /// Its label.
+        label: usize,
+        /// Number of states.
+        states: usize,
+        /// The entry.
+        found: i64,
+    },
+    /// A label that is none.
+    #[error("labels: expected 1 to {vocabulary} at position {position} of utterance {utterance}, found {found}")]
+    Label {
+        /// Index of the utterance.
+        utterance: usize,
+        /// Index of the label.
+        position: usize,
+        /// Number of labels V.
+        vocabulary: usize,
+        /// What was there.
+        found: i64,
+    },
+    /// A frame inside an utterance's length with a value that is NaN or infinite.
+    #[error("frames: expected finite values in frame {frame} of utterance {utterance}, found {value}", value = Brief(*value))]
+    Frame {
+        /// Index of the utterance.
+        utterance: usize,
+        /// Index of the frame.
+        frame: usize,
+        /// The value.
+        value: f64,
+    },
+    /// A parameter with a value that it must not have.
+    #[error("{argument}: expected {expected} at index {index}, found {value}", value = Brief(*value))]
+    Parameter {
+        /// Name of the parameter.
+        argument: String,
+        /// What may be there.
+        expected: &'static str,
+        /// Index of the first such value.
+        index: usize,
+        /// The value.
+        value: f64,
+    },
+    /// Sums over paths that left the numbers.
+    #[error("weights: expected arc weights whose sums are finite or -inf, found {value} in utterance {utterance}", value = Brief(*value))]
+    Overflow {
+        /// Index of the utterance.
+        utterance: usize,
+        /// The sum over its paths.
+        value: f64,
+    },
+    /// A budget below the smallest cut.
+    #[error("budget: expected at least {smallest} bytes, found {found}")]
+    Budget {
+        /// Bytes of the smallest cut.
+        smallest: usize,
+        /// Bytes of the budget.
+        found: usize,
+    },
+    /// The normaliser's own errors.
+    #[error(transparent)]
+    Normaliser(#[from] panda_core::Error),
+}
+
+impl Error {
+    pub(crate) fn shape(
+        argument: impl Into<String>,
+        expected: impl Into<String>,
+        found: impl std::fmt::Display,
+    ) -> Self {
+        Self::Shape { argument: argument.into(), expected: expected.into(), found: found.to_string() }
+    }
+}
+
+/// Fails unless a slice has a length.
+pub(crate) fn expect_len(argument: &str, expected: usize, found: usize) -> Result<()> {
+    if expected == found {
+        return Ok(());
+    }
+    Err(Error::shape(argument, format!("{expected} values"), found))
+}
+
+/// Fails for the first value of a parameter that is NaN or infinite.
+pub(crate) fn expect_finite<F: kernels::Real>(argument: &str, values: &[F]) -> Result<()> {
+    match values.iter().position(|value| !value.to_f64().is_finite()) {
+        None => Ok(()),
+        Some(index) => Err(Error::Parameter {
+            argument: argument.into(),
+            expected: "a finite value",
+            index,
+            value: values[index].to_f64(),
+        }),
+    }
+}

@@ -1,0 +1,106 @@
+//! Weight functions: what an arc weighs, by frame, context state and label.
+//!
+//! A [`WeightFn`] borrows parameters; [`WeightFn::open`] computes what depends on them alone, once a call. [`Weights`] then goes
+//! from group to group of frames: [`weigh`](Weights::weigh) gives the arc weights of whole frames,
+//! [`weigh_chain`](Weights::weigh_chain) those along one string of labels, and [`pull`](Weights::pull) and
+//! [`pull_chain`](Weights::pull_chain) take their adjoints back to parameters and frames.
+mod joint;
+mod shared_rnn;
+mod table;
+
+use std::collections::BTreeMap;
+
+use kernels::Real;
+
+pub use joint::{Embeddings, Joint};
+pub use shared_rnn::SharedRnn;
+pub use table::Table;
+
+use crate::Result;
+
+/// Parameters by the names of the reference implementation, such as `project_frame/kernel`; or their gradients.
+pub type Parameters<F> = BTreeMap<String, Vec<F>>;
+
+/// Arc weights, or their adjoints, of some frames: *n x C* blank and *n x C x V* lexical; along a chain *n x (U + 1)* each.
+#[derive(Debug, Clone, Copy)]
+pub struct Arcs<'a, F> {
+    /// `b`
+    pub blank: &'a [F],
+    /// `l`
+    pub lexical: &'a [F],
+}
+
+/// [`Arcs`] to be written.
+#[derive(Debug)]
+pub struct ArcsMut<'a, F> {
+    /// `b`
+    pub blank: &'a mut [F],
+    /// `l`
+    pub lexical: &'a mut [F],
+}
+
+/// One string of labels in a context: the states `c_0 .. c_U` and the label that follows each; none follows the last.
+#[derive(Debug, Clone, Copy)]
+pub struct Chain<'a> {
+    /// *U + 1*
+    pub states: &'a [usize],
+    /// *U*, 1 to V.
+    pub labels: &'a [u32],
+}
+
+/// What an arc weighs. `x` is a frame, `p` a context state: `(b_t[p], l_t[p, 1..V])`.
+pub trait WeightFn<F: Real>: Sync {
+    /// V
+    fn vocabulary(&self) -> usize;
+
+    /// C
+    fn states(&self) -> usize;
+
+    /// F; none for any.
+    fn frame_size(&self) -> Option<usize>;
+
+    /// Whether the weights of the arcs from each state are log-probabilities, so that a loss needs no denominator.
+    fn is_locally_normalized(&self) -> bool {
+        false
+    }
+
+    /// Bytes that [`Weights`] hold for groups of at most so many frames, gradients included.
+    fn bytes(&self, frames: usize) -> usize;
+
+    /// What depends on the parameters alone.
+    ///
+    /// # Errors
+    /// Parameters that do not fit together or are NaN or infinite where they must not be.
+    fn open(&self) -> Result<Box<dyn Weights<F> + '_>>;
+}
+
+/// A weight function at work.
+pub trait Weights<F: Real>: Send + Sync {
+    /// Goes on to other frames, packed rows *n x F*, each of an utterance. They are called 0 to n - 1 from here on; gradients of
+    /// the last ones are lost.
+    ///
+    /// # Errors
+    /// Frames that the weights are not defined for.
+    fn enter(&mut self, rows: &[F], utterances: &[u32]) -> Result<()>;
+
+    /// Weights of all arcs of some frames. Every task of it depends on its own arcs alone.
+    fn weigh(&self, frames: &[usize], arcs: ArcsMut<F>);
+
+    /// Weights of the arcs from one state; returns that of the blank.
+    fn weigh_state(&self, frame: usize, state: usize, lexical: &mut [F]) -> F;
+
+    /// Takes adjoints of [`weigh`](Self::weigh)'s results back.
+    fn pull(&mut self, frames: &[usize], adjoints: Arcs<F>);
+
+    /// Weights along a chain in successive frames from `first` on. The last lexical one of each frame is -inf.
+    fn weigh_chain(&self, first: usize, chain: Chain, arcs: ArcsMut<F>) -> Result<()>;
+
+    /// Takes adjoints of [`weigh_chain`](Self::weigh_chain)'s results back.
+    fn pull_chain(&mut self, first: usize, chain: Chain, adjoints: Arcs<F>) -> Result<()>;
+
+    /// Gradient of the frames entered last, *n x F*.
+    fn frame_gradient(&mut self) -> Vec<F>;
+
+    /// Gradients of the parameters.
+    fn finish(self: Box<Self>) -> Parameters<F>;
+}

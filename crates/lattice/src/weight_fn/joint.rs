@@ -1,0 +1,161 @@
+//! A joint network of frame and context.
+mod chain;
+mod frames;
+mod opened;
+
+use kernels::Real;
+
+use super::{Parameters, SharedRnn, WeightFn, Weights};
+use crate::{
+    Error, Result,
+    error::{expect_finite, expect_len},
+};
+
+/// ```text
+/// h[t,p] = tanh(joint_bias + e[p] Wc + x_t Wf)
+/// b_t[p] = h w0 + c0        l_t[p,y] = (h W1 + c1)[y-1]
+/// ```
+/// (Variani et al., arXiv 2205.13674; LAST's `JointWeightFn`.) All matrices are kept as inputs x outputs, row by row, as there.
+///
+/// # Cost
+/// 2 C H (V + 1) floating-point operations and C H hyperbolic tangents a frame; the projections of contexts once a call.
+#[derive(Debug, Clone, Copy)]
+pub struct Joint<'a, F> {
+    /// Where `e` *C x E* comes from.
+    pub embeddings: Embeddings<'a, F>,
+    /// C
+    pub states: usize,
+    /// V
+    pub vocabulary: usize,
+    /// `Wc` *E x H*, `project_context_embeddings/kernel`.
+    pub project_context: &'a [F],
+    /// `Wf` *F x H*, `project_frame/kernel`.
+    pub project_frame: &'a [F],
+    /// *H*
+    pub joint_bias: &'a [F],
+    /// `w0` *H x 1*, `Dense_0/kernel`.
+    pub blank: &'a [F],
+    /// `c0` *1*, `Dense_0/bias`.
+    pub blank_bias: &'a [F],
+    /// `W1` *H x V*, `Dense_1/kernel`.
+    pub lexical: &'a [F],
+    /// `c1` *V*, `Dense_1/bias`.
+    pub lexical_bias: &'a [F],
+}
+
+/// Where context embeddings come from: the cacher.
+#[derive(Debug, Clone, Copy)]
+pub enum Embeddings<'a, F> {
+    /// A table *C x E*, `context_embeddings`.
+    Table(&'a [F]),
+    /// A recurrent network over the labels of an n-gram.
+    Rnn(SharedRnn<'a, F>),
+}
+
+/// Names of the parameters, in the order of the fields.
+const NAMES: [&str; 7] = [
+    "weight_fn/project_context_embeddings/kernel",
+    "weight_fn/project_frame/kernel",
+    "weight_fn/joint_bias",
+    "weight_fn/Dense_0/kernel",
+    "weight_fn/Dense_0/bias",
+    "weight_fn/Dense_1/kernel",
+    "weight_fn/Dense_1/bias",
+];
+/// Name of a table of embeddings.
+const EMBEDDINGS: &str = "weight_fn_cacher/context_embeddings";
+
+impl<'a, F: Real> Joint<'a, F> {
+    /// H
+    pub fn hidden(&self) -> usize {
+        self.joint_bias.len()
+    }
+
+    /// E
+    pub fn embedding(&self) -> usize {
+        match &self.embeddings {
+            Embeddings::Table(table) => table.len() / self.states.max(1),
+            Embeddings::Rnn(rnn) => rnn.width(),
+        }
+    }
+
+    fn fields(&self) -> [&'a [F]; 7] {
+        [
+            self.project_context,
+            self.project_frame,
+            self.joint_bias,
+            self.blank,
+            self.blank_bias,
+            self.lexical,
+            self.lexical_bias,
+        ]
+    }
+
+    fn check(&self) -> Result<()> {
+        let (h, v) = (self.hidden(), self.vocabulary);
+        for (argument, size) in [("states", self.states), ("vocabulary", v), ("joint_bias", h)] {
+            if size == 0 {
+                return Err(Error::shape(argument, "at least 1", 0));
+            }
+        }
+        if let Embeddings::Table(table) = self.embeddings {
+            expect_len(EMBEDDINGS, self.states * self.embedding(), table.len())?;
+            expect_finite(EMBEDDINGS, table)?;
+        }
+        let features = self.project_frame.len() / h;
+        let lengths = [self.embedding() * h, features * h, h, h, 1, h * v, v];
+        for ((name, field), length) in NAMES.iter().zip(self.fields()).zip(lengths) {
+            expect_len(name, length, field.len())?;
+            expect_finite(name, field)?;
+        }
+        let largest = |values: &[F]| values.iter().map(|w| w.to_f64().abs()).fold(0.0, f64::max);
+        let most = largest(self.lexical).max(largest(self.blank)) * h as f64
+            + largest(self.lexical_bias).max(largest(self.blank_bias));
+        if most > F::LARGEST.to_f64() {
+            return Err(Error::shape("weight_fn/Dense", "weights whose sums are finite", most));
+        }
+        Ok(())
+    }
+
+    /// `e`, *C x E*.
+    pub fn context_embeddings(&self) -> Result<Vec<F>> {
+        match &self.embeddings {
+            Embeddings::Table(table) => Ok(table.to_vec()),
+            Embeddings::Rnn(rnn) => rnn.forward(),
+        }
+    }
+
+    /// Gradients of what the embeddings are made of.
+    fn embeddings_backward(&self, gradient: Vec<F>, into: &mut Parameters<F>) {
+        match &self.embeddings {
+            Embeddings::Table(_) => drop(into.insert(EMBEDDINGS.to_owned(), gradient)),
+            Embeddings::Rnn(rnn) => into.extend(rnn.backward(&gradient)),
+        }
+    }
+}
+
+impl<F: Real> WeightFn<F> for Joint<'_, F> {
+    fn vocabulary(&self) -> usize {
+        self.vocabulary
+    }
+
+    fn states(&self) -> usize {
+        self.states
+    }
+
+    fn frame_size(&self) -> Option<usize> {
+        Some(self.project_frame.len() / self.hidden().max(1))
+    }
+
+    fn bytes(&self, frames: usize) -> usize {
+        opened::bytes(self, frames)
+    }
+
+    fn open(&self) -> Result<Box<dyn Weights<F> + '_>> {
+        self.check()?;
+        if let Embeddings::Rnn(rnn) = &self.embeddings {
+            rnn.check(self.states)?;
+        }
+        Ok(Box::new(opened::Opened::new(*self)?))
+    }
+}

@@ -1,0 +1,263 @@
+//! Whole frames of a joint network: forward beside backward.
+//!
+//! ```text
+//! forward     h[p] = tanh(P[p] + Q_t)                (b, l)[p] = h[p] Wᵀ + c
+//! backward    dh = (gb, gl) W      u = dh (1 - h²)   dQ_t = Σ_p u      dP[p] += Σ_t u      dW += Σ (gb, gl)ᵀ h      dc += Σ (gb, gl)
+//! ```
+//! Addends are prepared once, so that each tangent costs a product and a quotient. Forward makes `h` as the product's panels
+//! (steps of the sum x states), backward as rows. A task of backward is a block of states and a run of frames and owns sums of
+//! its own, which are added in one order at the end: the bits do not depend on the threads.
+use kernels::{
+    Accumulate, PackedLeft, PackedRight, Real, View, ViewMut, add, items_mut, par_for, parts_mut, product,
+    product_of_part, product_packed, transpose,
+};
+
+use super::opened::Opened;
+use crate::{Arcs, ArcsMut};
+
+/// States of a panel.
+const PANEL: usize = 32;
+/// Panels of a task.
+const PANELS: usize = 8;
+/// States of a block of backward.
+const BLOCK: usize = 32;
+/// Rows, states x frames, whose products backward does at once.
+const ROWS: usize = 128;
+/// Tasks of backward that are aimed for.
+const TASKS: usize = 32;
+
+/// Addends as the tangent takes them, and packed heads.
+pub struct Prepared<F> {
+    /// *C x H*
+    contexts: Vec<F>,
+    /// Panels of states, *H x PANEL* each.
+    panels: Vec<F>,
+    /// Whether a state has addends that cannot be prepared.
+    far_states: Vec<bool>,
+    /// *n x H*
+    frames: Vec<F>,
+    far_frames: Vec<bool>,
+    head_left: PackedLeft<F>,
+    head_right: PackedRight<F>,
+}
+
+fn is_far<F: Real>(row: &[F]) -> bool {
+    row.iter().any(|x| x.to_f64().abs() > F::PREPARED)
+}
+
+impl<F: Real> Prepared<F> {
+    pub fn new(contexts: &[F], head: &[F], h: usize) -> Self {
+        let mut prepared = contexts.to_vec();
+        F::prepare_tanh(&mut prepared);
+        let states = contexts.len() / h;
+        let mut panels = vec![F::ONE; states.next_multiple_of(PANEL) * h];
+        par_for(parts_mut(&mut panels, PANEL * h), |at, panel| {
+            for (column, row) in prepared[at * PANEL * h..].chunks_exact(h).take(PANEL).enumerate() {
+                panel.chunks_exact_mut(PANEL).zip(row).for_each(|(step, &value)| step[column] = value);
+            }
+        });
+        let view = View::new(head, head.len() / h, h);
+        Self {
+            contexts: prepared,
+            panels,
+            far_states: contexts.chunks_exact(h).map(is_far).collect(),
+            frames: Vec::new(),
+            far_frames: Vec::new(),
+            head_left: PackedLeft::new(view, head.len() / h),
+            head_right: PackedRight::new(view),
+        }
+    }
+
+    /// Goes on to other frames.
+    pub fn enter(&mut self, frames: &[F], h: usize) {
+        self.frames.clear();
+        self.frames.extend_from_slice(frames);
+        par_for(parts_mut(&mut self.frames, 16 * h), |_, rows| F::prepare_tanh(rows));
+        self.far_frames.clear();
+        self.far_frames.extend(frames.chunks_exact(h).map(is_far));
+    }
+}
+
+impl<F: Real> Opened<'_, F> {
+    /// `h` of one site.
+    pub fn hidden_row(&self, frame: usize, state: usize, out: &mut [F]) {
+        let h = self.hidden();
+        let at = |rows: &'_ [F], row: usize| -> std::ops::Range<usize> {
+            debug_assert!(rows.len() >= (row + 1) * h);
+            row * h..(row + 1) * h
+        };
+        let Prepared { contexts, frames, far_states, far_frames, .. } = &self.prepared;
+        if far_states[state] || far_frames[frame] {
+            F::tanh_sum(out, &self.contexts[at(&self.contexts, state)], &self.frames[at(&self.frames, frame)]);
+        } else {
+            F::tanh_pairs(out, &contexts[at(contexts, state)], &frames[at(frames, frame)]);
+        }
+    }
+
+    /// `h` of a panel, steps x states.
+    fn hidden_panel(&self, frame: usize, panel: usize, out: &mut [F]) {
+        let (h, states) = (self.hidden(), self.joint.states);
+        let Prepared { panels, frames, far_states, far_frames, .. } = &self.prepared;
+        let of_panel = panel * PANEL..states.min((panel + 1) * PANEL);
+        if far_frames[frame] || far_states[of_panel.clone()].contains(&true) {
+            let mut row = vec![F::ZERO; h];
+            for (column, state) in of_panel.enumerate() {
+                self.hidden_row(frame, state, &mut row);
+                out.chunks_exact_mut(PANEL).zip(&row).for_each(|(step, &value)| step[column] = value);
+            }
+        } else {
+            F::tanh_panel(out, &panels[panel * PANEL * h..][..PANEL * h], &frames[frame * h..][..h]);
+        }
+    }
+}
+
+/// Weights of all arcs of some frames.
+///
+/// ```text
+/// par for each frame, par for each run of panels:  for each panel:  h, then (b, l)ᵀ = W hᵀ + c, then its transpose
+/// ```
+pub fn weigh<F: Real>(opened: &Opened<F>, frames: &[usize], arcs: ArcsMut<F>) {
+    let (h, c, v) = (opened.hidden(), opened.joint.states, opened.joint.vocabulary);
+    let of_frames = (parts_mut(arcs.blank, c), parts_mut(arcs.lexical, c * v));
+    par_for(of_frames, |at, (blank, lexical)| {
+        let of_panels = (parts_mut(blank, PANELS * PANEL), parts_mut(lexical, PANELS * PANEL * v));
+        par_for(of_panels, |run, (blank, lexical)| {
+            opened.pool.with(PANEL * (h + 1 + v), |room| {
+                let (hidden, tile) = room.split_at_mut(PANEL * h);
+                let panels = blank.chunks_mut(PANEL).zip(lexical.chunks_mut(PANEL * v));
+                for (panel, (blank, lexical)) in (run * PANELS..).zip(panels) {
+                    opened.hidden_panel(frames[at], panel, hidden);
+                    let states = blank.len();
+                    for (row, &bias) in tile.chunks_exact_mut(PANEL).zip(&opened.bias) {
+                        row.fill(bias);
+                    }
+                    let out = ViewMut::with_stride(tile, 1 + v, states, PANEL);
+                    let hidden = View::with_stride(hidden, h, states, PANEL);
+                    product_of_part(out, (&opened.prepared.head_left, 0), hidden, Accumulate::Add);
+                    let (of_blank, of_labels) = tile.split_at(PANEL);
+                    blank.copy_from_slice(&of_blank[..states]);
+                    transpose(lexical, View::with_stride(of_labels, v, states, PANEL));
+                }
+            });
+        });
+    });
+}
+
+/// Sums of the tasks of backward.
+pub struct Parts<F> {
+    tasks: Vec<Part<F>>,
+    /// Blocks of states.
+    blocks: usize,
+}
+
+impl<F> Default for Parts<F> {
+    fn default() -> Self {
+        Self { tasks: Vec::new(), blocks: 0 }
+    }
+}
+
+/// Sums of one task: a block of states in a run of frames.
+#[derive(Default)]
+struct Part<F> {
+    /// *BLOCK x H*
+    contexts: Vec<F>,
+    /// *(1 + V) x H*
+    head: Vec<F>,
+    /// *1 + V*
+    bias: Vec<f64>,
+    /// Of the frames at hand, *n x H*.
+    frames: Vec<F>,
+}
+
+impl<F: Real> Parts<F> {
+    /// Adds what tasks know of contexts.
+    pub fn add_contexts(&self, out: &mut [F]) {
+        for (task, part) in self.tasks.iter().enumerate() {
+            let h = part.head.len() / part.bias.len();
+            let from = task % self.blocks * BLOCK * h;
+            add(&mut out[from..from + part.contexts.len()], &part.contexts);
+        }
+    }
+
+    /// Adds what tasks know of the head.
+    pub fn add_head(&self, head: &mut [F], bias: &mut [f64]) {
+        for part in &self.tasks {
+            add(head, &part.head);
+            bias.iter_mut().zip(&part.bias).for_each(|(sum, part)| *sum += part);
+        }
+    }
+}
+
+/// Takes adjoints of [`weigh`]'s results back.
+///
+/// ```text
+/// par for each run of frames, par for each block of states:
+///     for each few frames:  h;  dh = g W;  dW += gᵀ h;  dc += Σ g;  u = dh (1 - h²);  dP += Σ_t u;  dQ = Σ_p u
+/// for each frame:  dQ = Σ_blocks dQ
+/// ```
+pub fn pull<F: Real>(opened: &mut Opened<F>, frames: &[usize], adjoints: Arcs<F>) {
+    let (h, c, v) = (opened.hidden(), opened.joint.states, opened.joint.vocabulary);
+    opened.gradient();
+    let mut gradient = opened.gradient.take().expect("there is room for gradients");
+    let blocks = c.div_ceil(BLOCK);
+    let runs = TASKS.div_ceil(blocks);
+    let each = frames.len().div_ceil(runs).max(1);
+    let Parts { tasks, blocks: of_parts } = &mut gradient.parts;
+    *of_parts = blocks;
+    if tasks.is_empty() {
+        tasks.extend((0..runs * blocks).map(|task| Part {
+            contexts: vec![F::ZERO; (c - task % blocks * BLOCK).min(BLOCK) * h],
+            head: vec![F::ZERO; (1 + v) * h],
+            bias: vec![0.0; 1 + v],
+            frames: Vec::new(),
+        }));
+    }
+    let this = &*opened;
+    par_for(items_mut(tasks), |task, part| {
+        let (run, first) = (task / blocks, task % blocks * BLOCK);
+        let states = BLOCK.min(c - first);
+        let mine = (run * each).min(frames.len())..((run + 1) * each).min(frames.len());
+        part.frames.clear();
+        part.frames.resize(mine.len() * h, F::ZERO);
+        let few = (ROWS / states).max(1).min(mine.len().max(1));
+        this.pool.with(few * states * (2 * h + 1 + v), |room| {
+            let (hidden, room) = room.split_at_mut(few * states * h);
+            let (slope, scores) = room.split_at_mut(few * states * h);
+            for from in mine.clone().step_by(few) {
+                let some = from..(from + few).min(mine.end);
+                let rows = some.len() * states;
+                let (hidden, slope) = (&mut hidden[..rows * h], &mut slope[..rows * h]);
+                let scores = &mut scores[..rows * (1 + v)];
+                let of_frames = hidden.chunks_exact_mut(states * h).zip(scores.chunks_exact_mut(states * (1 + v)));
+                for (at, (hidden, scores)) in some.clone().zip(of_frames) {
+                    let of_states = hidden.chunks_exact_mut(h).zip(scores.chunks_exact_mut(1 + v));
+                    for (state, (hidden, scores)) in (first..).zip(of_states) {
+                        this.hidden_row(frames[at], state, hidden);
+                        scores[0] = adjoints.blank[at * c + state];
+                        scores[1..].copy_from_slice(&adjoints.lexical[(at * c + state) * v..][..v]);
+                    }
+                }
+                let g = View::new(scores, rows, 1 + v);
+                product_packed(ViewMut::new(slope, rows, h), g, &this.prepared.head_right, Accumulate::Replace);
+                let head = ViewMut::new(&mut part.head, 1 + v, h);
+                product(head, g.transposed(), View::new(hidden, rows, h), F::ONE, Accumulate::Add);
+                for row in scores.chunks_exact(1 + v) {
+                    part.bias.iter_mut().zip(row).for_each(|(sum, g)| *sum += g.to_f64());
+                }
+                F::tanh_slope(slope, hidden);
+                for (at, slope) in some.zip(slope.chunks_exact(states * h)) {
+                    add(&mut part.contexts, slope);
+                    F::add_rows(&mut part.frames[(at - mine.start) * h..][..h], slope);
+                }
+            }
+        });
+    });
+    for (at, &frame) in frames.iter().enumerate() {
+        let (run, place) = (at / each, at % each);
+        let out = &mut gradient.frames[frame * h..][..h];
+        for part in &gradient.parts.tasks[run * blocks..(run + 1) * blocks] {
+            add(out, &part.frames[place * h..][..h]);
+        }
+    }
+    opened.gradient = Some(gradient);
+}

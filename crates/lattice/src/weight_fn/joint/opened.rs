@@ -1,0 +1,192 @@
+//! A joint network at work: what is projected once, and where gradients gather.
+use kernels::{Accumulate, Affine, Real, View};
+
+use super::{Joint, NAMES, chain, frames};
+use crate::{
+    Arcs, ArcsMut, Result,
+    pool::Pool,
+    weight_fn::{Chain, Parameters, Weights},
+};
+
+/// Bytes that [`Opened`] holds for groups of so many frames.
+pub fn bytes<F: Real>(joint: &Joint<F>, frames: usize) -> usize {
+    let (h, f) = (joint.hidden(), joint.project_frame.len() / joint.hidden().max(1));
+    size_of::<F>() * (3 * joint.states * h + frames * (2 * h + 2 * f))
+}
+
+/// Projections of the parameters, and of the frames of a group.
+pub struct Opened<'a, F: Real> {
+    pub joint: Joint<'a, F>,
+    /// `e` *C x E*
+    embeddings: Vec<F>,
+    /// `e Wc + joint_bias`, *C x H*.
+    pub contexts: Vec<F>,
+    /// `w0` and `W1` as rows *(1 + V) x H*, and `c0`, `c1`.
+    pub head: Vec<F>,
+    pub bias: Vec<F>,
+    /// `x` *n x F*
+    rows: Vec<F>,
+    /// `x Wf`, *n x H*.
+    pub frames: Vec<F>,
+    pub prepared: frames::Prepared<F>,
+    /// Gradients, none before the first pull.
+    pub gradient: Option<Gradient<F>>,
+    pub pool: Pool<F>,
+}
+
+/// Gradients of what was projected.
+pub struct Gradient<F> {
+    /// *C x H*
+    pub contexts: Vec<F>,
+    /// *n x H*
+    pub frames: Vec<F>,
+    /// *(1 + V) x H*
+    pub head: Vec<F>,
+    /// *1 + V*
+    pub bias: Vec<f64>,
+    /// `Wf`
+    project_frame: Vec<F>,
+    pub parts: frames::Parts<F>,
+}
+
+impl<'a, F: Real> Opened<'a, F> {
+    pub fn new(joint: Joint<'a, F>) -> Result<Self> {
+        let (c, h, v, e) = (joint.states, joint.hidden(), joint.vocabulary, joint.embedding());
+        let embeddings = joint.context_embeddings()?;
+        let mut contexts = vec![F::ZERO; c * h];
+        Affine::new(View::new(joint.project_context, e, h), Some(joint.joint_bias))
+            .forward(&embeddings, &mut contexts);
+        let mut head = joint.blank.to_vec();
+        head.resize((1 + v) * h, F::ZERO);
+        kernels::transpose(&mut head[h..], View::new(joint.lexical, h, v));
+        let bias = [joint.blank_bias, joint.lexical_bias].concat();
+        let prepared = frames::Prepared::new(&contexts, &head, h);
+        Ok(Self {
+            joint,
+            embeddings,
+            contexts,
+            head,
+            bias,
+            rows: Vec::new(),
+            frames: Vec::new(),
+            prepared,
+            gradient: None,
+            pool: Pool::default(),
+        })
+    }
+
+    /// H
+    pub fn hidden(&self) -> usize {
+        self.joint.hidden()
+    }
+
+    /// Room for gradients, zero at first.
+    pub fn gradient(&mut self) -> &mut Gradient<F> {
+        let (c, h, v) = (self.joint.states, self.hidden(), self.joint.vocabulary);
+        let gradient = self.gradient.get_or_insert_with(|| Gradient {
+            contexts: vec![F::ZERO; c * h],
+            frames: Vec::new(),
+            head: vec![F::ZERO; (1 + v) * h],
+            bias: vec![0.0; 1 + v],
+            project_frame: vec![F::ZERO; self.joint.project_frame.len()],
+            parts: frames::Parts::default(),
+        });
+        if gradient.frames.len() != self.frames.len() {
+            gradient.frames = vec![F::ZERO; self.frames.len()];
+        }
+        gradient
+    }
+
+    fn frame_layer(&self) -> Affine<'a, F> {
+        let h = self.hidden();
+        Affine::new(View::new(self.joint.project_frame, self.joint.project_frame.len() / h, h), None)
+    }
+}
+
+impl<F: Real> Weights<F> for Opened<'_, F> {
+    fn enter(&mut self, rows: &[F], utterances: &[u32]) -> Result<()> {
+        let h = self.hidden();
+        self.rows.clear();
+        self.rows.extend_from_slice(rows);
+        self.frames.clear();
+        self.frames.resize(utterances.len() * h, F::ZERO);
+        if !rows.is_empty() {
+            self.frame_layer().forward(rows, &mut self.frames);
+        }
+        self.prepared.enter(&self.frames, h);
+        if let Some(gradient) = &mut self.gradient {
+            gradient.frames.clear();
+        }
+        Ok(())
+    }
+
+    fn weigh(&self, frames: &[usize], arcs: ArcsMut<F>) {
+        frames::weigh(self, frames, arcs);
+    }
+
+    fn weigh_state(&self, frame: usize, state: usize, lexical: &mut [F]) -> F {
+        chain::weigh_state(self, frame, state, lexical)
+    }
+
+    fn pull(&mut self, frames: &[usize], adjoints: Arcs<F>) {
+        frames::pull(self, frames, adjoints);
+    }
+
+    fn weigh_chain(&self, first: usize, chain: Chain, arcs: ArcsMut<F>) -> Result<()> {
+        chain::weigh(self, first, chain, arcs);
+        Ok(())
+    }
+
+    fn pull_chain(&mut self, first: usize, chain: Chain, adjoints: Arcs<F>) -> Result<()> {
+        chain::pull(self, first, chain, adjoints);
+        Ok(())
+    }
+
+    fn frame_gradient(&mut self) -> Vec<F> {
+        self.gradient();
+        let layer = self.frame_layer();
+        let mut rows = vec![F::ZERO; self.rows.len()];
+        let Self { rows: x, gradient: Some(gradient), .. } = self else { return rows };
+        if !x.is_empty() {
+            layer.backward_rows(&gradient.frames, &mut rows, Accumulate::Replace);
+            let mut bias = vec![F::ZERO; gradient.head.len() / gradient.bias.len()];
+            layer.backward_parameters(&[(x, &gradient.frames)], &mut gradient.project_frame, &mut bias);
+        }
+        gradient.frames.fill(F::ZERO);
+        rows
+    }
+
+    fn finish(mut self: Box<Self>) -> Parameters<F> {
+        self.gradient();
+        let Self { joint, embeddings, gradient, .. } = *self;
+        let gradient = gradient.expect("there is room for gradients");
+        let (c, h, v, e) = (joint.states, joint.hidden(), joint.vocabulary, joint.embedding());
+        let mut contexts = gradient.contexts;
+        gradient.parts.add_contexts(&mut contexts);
+        let mut head = gradient.head;
+        let mut head_bias = gradient.bias;
+        gradient.parts.add_head(&mut head, &mut head_bias);
+
+        let layer = Affine::new(View::new(joint.project_context, e, h), None);
+        let (mut project_context, mut joint_bias) = (vec![F::ZERO; e * h], vec![F::ZERO; h]);
+        layer.backward_parameters(&[(&embeddings, &contexts)], &mut project_context, &mut joint_bias);
+        let mut of_embeddings = vec![F::ZERO; c * e];
+        layer.backward_rows(&contexts, &mut of_embeddings, Accumulate::Replace);
+        let mut lexical = vec![F::ZERO; h * v];
+        kernels::transpose(&mut lexical, View::new(&head[h..], v, h));
+        head.truncate(h);
+        let head_bias: Vec<F> = head_bias.into_iter().map(F::from_f64).collect();
+        let values = [
+            project_context,
+            gradient.project_frame,
+            joint_bias,
+            head,
+            head_bias[..1].to_vec(),
+            lexical,
+            head_bias[1..].to_vec(),
+        ];
+        let mut parameters: Parameters<F> = NAMES.iter().map(|name| name.to_string()).zip(values).collect();
+        joint.embeddings_backward(of_embeddings, &mut parameters);
+        parameters
+    }
+}

@@ -1,0 +1,182 @@
+//! Weights that are looked up.
+use kernels::{Real, par_for, parts_mut};
+
+use super::{Arcs, ArcsMut, Chain, Parameters, WeightFn, Weights};
+use crate::{Error, Result, error::expect_len};
+
+/// `(b_t[p], l_t[p, y]) = table[x_t, p, (0, y)]`, where `x_t` is the first feature of a frame as an integer.
+///
+/// A table *B.. x X x C x (1 + V)* has rows of its own for each utterance; one *X x C x (1 + V)* serves all.
+#[derive(Debug, Clone, Copy)]
+pub struct Table<'a, F> {
+    values: &'a [F],
+    /// Utterances that have rows of their own; none for one table for all.
+    utterances: Option<usize>,
+    rows: usize,
+    states: usize,
+    vocabulary: usize,
+}
+
+impl<'a, F: Real> Table<'a, F> {
+    /// A table of a shape *B.. x X x C x (1 + V)*.
+    ///
+    /// # Errors
+    /// A shape without X, C and 1 + V, another length, a weight that is NaN or +inf; -inf blocks an arc.
+    pub fn new(values: &'a [F], shape: &[usize]) -> Result<Self> {
+        let found = || format!("{shape:?}");
+        let [batch @ .., rows, states, columns] = shape else {
+            return Err(Error::shape("table", "axes B.., X, C and 1 + V", found()));
+        };
+        if *columns < 2 {
+            return Err(Error::shape("table", "at least 2 columns, 1 + V", found()));
+        }
+        let all = shape.iter().try_fold(1usize, |all, &axis| all.checked_mul(axis));
+        expect_len("table", all.unwrap_or(usize::MAX), values.len())?;
+        let wrong = |value: &F| value.to_f64().is_nan() || value.to_f64() == f64::INFINITY;
+        if let Some(index) = values.iter().position(wrong) {
+            let (argument, value) = ("table".into(), values[index].to_f64());
+            return Err(Error::Parameter { argument, expected: "a finite value or -inf", index, value });
+        }
+        let utterances = (!batch.is_empty()).then(|| batch.iter().product());
+        Ok(Self { values, utterances, rows: *rows, states: *states, vocabulary: columns - 1 })
+    }
+}
+
+impl<F: Real> WeightFn<F> for Table<'_, F> {
+    fn vocabulary(&self) -> usize {
+        self.vocabulary
+    }
+
+    fn states(&self) -> usize {
+        self.states
+    }
+
+    fn frame_size(&self) -> Option<usize> {
+        None
+    }
+
+    fn bytes(&self, frames: usize) -> usize {
+        size_of_val(self.values) + frames * (size_of::<usize>() + size_of::<F>())
+    }
+
+    fn open(&self) -> Result<Box<dyn Weights<F> + '_>> {
+        Ok(Box::new(Opened { table: *self, starts: Vec::new(), size: 0, gradient: Vec::new() }))
+    }
+}
+
+struct Opened<'a, F> {
+    table: Table<'a, F>,
+    /// Where the row of each frame begins.
+    starts: Vec<usize>,
+    /// F
+    size: usize,
+    gradient: Vec<F>,
+}
+
+impl<F: Real> Opened<'_, F> {
+    fn row(&self, frame: usize, state: usize) -> usize {
+        self.starts[frame] + state * (1 + self.table.vocabulary)
+    }
+
+    fn gradient(&mut self) -> &mut [F] {
+        if self.gradient.is_empty() {
+            self.gradient = vec![F::ZERO; self.table.values.len()];
+        }
+        &mut self.gradient
+    }
+}
+
+impl<F: Real> Weights<F> for Opened<'_, F> {
+    fn enter(&mut self, rows: &[F], utterances: &[u32]) -> Result<()> {
+        let Table { utterances: own, rows: count, states, vocabulary, .. } = self.table;
+        self.starts.clear();
+        self.size = rows.len() / utterances.len().max(1);
+        if self.size == 0 && !utterances.is_empty() {
+            return Err(Error::shape("frames", "at least 1 feature, the row of the table", 0));
+        }
+        for (x, &utterance) in rows.chunks_exact(self.size.max(1)).zip(utterances) {
+            let (row, utterance) = (x[0].to_f64(), utterance as usize);
+            if !(row > -1.0 && row < count as f64) {
+                return Err(Error::shape("frames", format!("rows of the table below {count}"), row));
+            }
+            if own.is_some_and(|own| utterance >= own) {
+                let found = format!("utterance {utterance}");
+                return Err(Error::shape("table", "rows for each utterance of the frames", found));
+            }
+            let at = own.map_or(0, |_| utterance) * count + row as usize;
+            self.starts.push(at * states * (1 + vocabulary));
+        }
+        Ok(())
+    }
+
+    fn weigh(&self, frames: &[usize], arcs: ArcsMut<F>) {
+        let Table { values, states, vocabulary, .. } = self.table;
+        let arcs = (parts_mut(arcs.blank, states), parts_mut(arcs.lexical, states * vocabulary));
+        par_for(arcs, |at, (blank, lexical)| {
+            let rows = &values[self.row(frames[at], 0)..][..states * (1 + vocabulary)];
+            let rows = rows.chunks_exact(1 + vocabulary);
+            for ((row, blank), lexical) in rows.zip(blank).zip(lexical.chunks_exact_mut(vocabulary)) {
+                *blank = row[0];
+                lexical.copy_from_slice(&row[1..]);
+            }
+        });
+    }
+
+    fn weigh_state(&self, frame: usize, state: usize, lexical: &mut [F]) -> F {
+        let row = &self.table.values[self.row(frame, state)..][..1 + self.table.vocabulary];
+        lexical.copy_from_slice(&row[1..]);
+        row[0]
+    }
+
+    fn pull(&mut self, frames: &[usize], adjoints: Arcs<F>) {
+        let Table { states, vocabulary, .. } = self.table;
+        for (at, &frame) in frames.iter().enumerate() {
+            let start = self.row(frame, 0);
+            let (blank, lexical) =
+                (&adjoints.blank[at * states..], &adjoints.lexical[at * states * vocabulary..]);
+            let rows = self.gradient()[start..][..states * (1 + vocabulary)].chunks_exact_mut(1 + vocabulary);
+            for ((row, &blank), lexical) in rows.zip(blank).zip(lexical.chunks_exact(vocabulary)) {
+                row[0] += blank;
+                F::add_slice(&mut row[1..], lexical);
+            }
+        }
+    }
+
+    fn weigh_chain(&self, first: usize, chain: Chain, arcs: ArcsMut<F>) -> Result<()> {
+        let positions = chain.states.len();
+        let frames = arcs.blank.chunks_exact_mut(positions).zip(arcs.lexical.chunks_exact_mut(positions));
+        for (frame, (blank, lexical)) in (first..).zip(frames) {
+            for (position, &state) in chain.states.iter().enumerate() {
+                let row = &self.table.values[self.row(frame, state)..];
+                blank[position] = row[0];
+                lexical[position] = chain.labels.get(position).map_or(F::NEG_INFINITY, |&y| row[y as usize]);
+            }
+        }
+        Ok(())
+    }
+
+    fn pull_chain(&mut self, first: usize, chain: Chain, adjoints: Arcs<F>) -> Result<()> {
+        let positions = chain.states.len();
+        let frames = adjoints.blank.chunks_exact(positions).zip(adjoints.lexical.chunks_exact(positions));
+        for (frame, (blank, lexical)) in (first..).zip(frames) {
+            for (position, &state) in chain.states.iter().enumerate() {
+                let start = self.row(frame, state);
+                let row = &mut self.gradient()[start..];
+                row[0] += blank[position];
+                if let Some(&label) = chain.labels.get(position) {
+                    row[label as usize] += lexical[position];
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn frame_gradient(&mut self) -> Vec<F> {
+        vec![F::ZERO; self.starts.len() * self.size]
+    }
+
+    fn finish(mut self: Box<Self>) -> Parameters<F> {
+        self.gradient();
+        Parameters::from([("table".to_owned(), self.gradient)])
+    }
+}
