@@ -65,9 +65,19 @@ fn load_from<const FULL: bool>(row: &[f32], at: usize, fill: f32) -> __m512 {
     if !FULL {
         return load(row, at, fill);
     }
-    let row: &[f32; LANES] = row[at..].first_chunk().expect("the register is full");
+    whole(row[at..].first_chunk().expect("the register is full"))
+}
+
+#[target_feature(enable = "avx512f")]
+fn whole(row: &[f32; LANES]) -> __m512 {
     // SAFETY: there are as many elements.
     unsafe { _mm512_loadu_ps(row.as_ptr()) }
+}
+
+#[target_feature(enable = "avx512f")]
+fn whole_to(row: &mut [f32; LANES], values: __m512) {
+    // SAFETY: there are as many elements.
+    unsafe { _mm512_storeu_ps(row.as_mut_ptr(), values) }
 }
 
 /// [`store`] of a register that may be known to be full.
@@ -76,9 +86,7 @@ fn store_to<const FULL: bool>(row: &mut [f32], at: usize, values: __m512) {
     if !FULL {
         return store(row, at, values);
     }
-    let row: &mut [f32; LANES] = row[at..].first_chunk_mut().expect("the register is full");
-    // SAFETY: there are as many elements.
-    unsafe { _mm512_storeu_ps(row.as_mut_ptr(), values) }
+    whole_to(row[at..].first_chunk_mut().expect("the register is full"), values);
 }
 
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
@@ -238,4 +246,18 @@ pub(super) fn row_softmax(out: &mut [f32], z: Option<&[f32]>, bias: Option<&[f32
         let counts = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(e, least);
         store(out, at, _mm512_maskz_mul_ps(counts, factor, e));
     }
+}
+
+/// As [`super::math::dot`].
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
+pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let b = &b[..a.len()];
+    let ((a, last_a), (b, last_b)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    let mut sums = [_mm512_setzero_ps(); 4];
+    for (at, (a, b)) in a.iter().zip(b).enumerate() {
+        sums[at % 4] = _mm512_fmadd_ps(whole(a), whole(b), sums[at % 4]);
+    }
+    sums[0] = _mm512_fmadd_ps(load(last_a, 0, 0.0), load(last_b, 0, 0.0), sums[0]);
+    let [first, second, third, fourth] = sums;
+    _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(first, second), _mm512_add_ps(third, fourth)))
 }

@@ -71,6 +71,24 @@ pub fn ln<F: Real>(values: &mut [F]) {
     F::ln_slice(values);
 }
 
+/// `Σ a b`, in an order of its own for each machine. `f32` throughout for `f32`.
+///
+/// # Panics
+/// If `b` is shorter.
+pub fn dot<F: Real>(a: &[F], b: &[F]) -> F {
+    assert!(a.len() <= b.len(), "dot: a second slice of {} for {}", b.len(), a.len());
+    F::dot(a, b)
+}
+
+/// `out += factor · row`, element by element.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn add_scaled<F: Real>(out: &mut [F], factor: F, row: &[F]) {
+    assert_eq!(out.len(), row.len(), "add_scaled: both slices must have one length");
+    F::add_scaled(out, factor, row);
+}
+
 /// `out += row`, element by element.
 ///
 /// # Panics

@@ -63,6 +63,12 @@ pub trait Real:
     /// See [`super::add`].
     #[doc(hidden)]
     fn add_slice(out: &mut [Self], row: &[Self]);
+    /// See [`super::dot`].
+    #[doc(hidden)]
+    fn dot(a: &[Self], b: &[Self]) -> Self;
+    /// See [`super::add_scaled`].
+    #[doc(hidden)]
+    fn add_scaled(out: &mut [Self], factor: Self, row: &[Self]);
     /// `out = tanh(a + b)`
     #[doc(hidden)]
     fn tanh_sum(out: &mut [Self], a: &[Self], b: &[Self]);
@@ -176,6 +182,12 @@ impl Real for f32 {
     }
     fn add_slice(out: &mut [f32], row: &[f32]) {
         dispatch::add(Machine::best(), out, row);
+    }
+    fn dot(a: &[f32], b: &[f32]) -> f32 {
+        dispatch::dot(Machine::best(), a, b)
+    }
+    fn add_scaled(out: &mut [f32], factor: f32, row: &[f32]) {
+        dispatch::add_scaled(Machine::best(), out, factor, row);
     }
     fn tanh_sum(out: &mut [f32], a: &[f32], b: &[f32]) {
         dispatch::tanh_sum(Machine::best(), out, a, b);
@@ -305,6 +317,12 @@ impl Real for f64 {
     }
     fn add_slice(out: &mut [f64], row: &[f64]) {
         out.iter_mut().zip(row).for_each(|(o, x)| *o += x);
+    }
+    fn dot(a: &[f64], b: &[f64]) -> f64 {
+        a.iter().zip(b).map(|(a, b)| a * b).sum()
+    }
+    fn add_scaled(out: &mut [f64], factor: f64, row: &[f64]) {
+        out.iter_mut().zip(row).for_each(|(o, x)| *o += factor * x);
     }
     fn tanh_sum(out: &mut [f64], a: &[f64], b: &[f64]) {
         out.iter_mut().zip(a.iter().zip(b)).for_each(|(o, (a, b))| *o = (a + b).tanh());
