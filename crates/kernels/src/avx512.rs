@@ -6,6 +6,7 @@
 //! ```
 #![allow(unsafe_code)]
 mod fans;
+pub(super) mod joint;
 mod pairs;
 
 use std::arch::x86_64::*;
