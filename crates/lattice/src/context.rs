@@ -101,7 +101,10 @@ pub fn forward_reduce<S: Semiring>(context: &dyn Context, weights: &[S::Weight],
 /// If the lengths do not fit.
 pub fn backward_broadcast<T: Copy>(context: &dyn Context, values: &[T], out: &mut [T]) {
     let (states, labels) = (context.states(), context.vocabulary());
-    assert!(out.len() == states * labels && values.len() == states, "backward_broadcast: {states} x {labels}");
+    assert!(
+        out.len() == states * labels && values.len() == states,
+        "backward_broadcast: {states} x {labels}"
+    );
     for (state, out) in out.chunks_exact_mut(labels).enumerate() {
         let after = context.after(state);
         out.iter_mut().enumerate().for_each(|(label, out)| *out = values[after.label(label + 1)]);

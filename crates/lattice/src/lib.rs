@@ -14,4 +14,6 @@ pub use context::{Context, FullNGram, NextStateTable};
 pub use error::{Error, Result};
 pub use kernels::Real;
 pub use panda_core::MemoryBudget;
-pub use weight_fn::{Arcs, ArcsMut, Chain, Embeddings, Joint, Parameters, SharedRnn, Table, WeightFn, Weights};
+pub use weight_fn::{
+    Arcs, ArcsMut, Chain, Embeddings, Joint, Parameters, SharedRnn, Table, WeightFn, Weights,
+};

@@ -1,0 +1,3 @@
+//! Recognition lattices against golden vectors, central differences and plain loops.
+mod common;
+mod shared_rnn;
