@@ -76,10 +76,13 @@ impl<F: Real> Prepared<F> {
         self.frames.extend_from_slice(frames);
         self.far_frames.clear();
         self.far_frames.resize(frames.len() / h, false);
-        par_for((parts_mut(&mut self.frames, 16 * h), parts_mut(&mut self.far_frames, 16)), |_, (rows, far)| {
-            far.iter_mut().zip(rows.chunks_exact(h)).for_each(|(far, row)| *far = is_far(row));
-            F::prepare_tanh(rows);
-        });
+        par_for(
+            (parts_mut(&mut self.frames, 16 * h), parts_mut(&mut self.far_frames, 16)),
+            |_, (rows, far)| {
+                far.iter_mut().zip(rows.chunks_exact(h)).for_each(|(far, row)| *far = is_far(row));
+                F::prepare_tanh(rows);
+            },
+        );
     }
 }
 
@@ -245,12 +248,7 @@ pub fn pull<F: Real>(opened: &mut Opened<F>, frames: &[usize], adjoints: Arcs<F>
                     }
                 }
                 let g = View::new(scores, rows, 1 + v);
-                product_packed(
-                    ViewMut::new(slope, rows, h),
-                    g,
-                    &this.prepared.head_right,
-                    Accumulate::Replace,
-                );
+                product_packed(ViewMut::new(slope, rows, h), g, head, Accumulate::Replace);
                 let of_head = ViewMut::new(&mut part.head, 1 + v, h);
                 product(of_head, g.transposed(), View::new(hidden, rows, h), F::ONE, Accumulate::Add);
                 for row in scores.chunks_exact(1 + v) {
