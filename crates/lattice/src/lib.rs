@@ -4,6 +4,7 @@
 mod alignment;
 mod batch;
 pub mod context;
+pub mod distance;
 mod error;
 mod pool;
 pub mod weight_fn;
@@ -14,4 +15,6 @@ pub use context::{Context, FullNGram, NextStateTable};
 pub use error::{Error, Result};
 pub use kernels::Real;
 pub use panda_core::MemoryBudget;
-pub use weight_fn::{Arcs, ArcsMut, Chain, Embeddings, Joint, Parameters, SharedRnn, Table, WeightFn, Weights};
+pub use weight_fn::{
+    Arcs, ArcsMut, Chain, Embeddings, Joint, Parameters, SharedRnn, Table, WeightFn, Weights,
+};
