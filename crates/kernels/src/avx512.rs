@@ -8,6 +8,7 @@
 use std::arch::x86_64::*;
 
 use super::math::{LN2_HIGH, LN2_LOW, SMALLEST, TINY};
+use super::{Fan, fan::width};
 
 /// Elements of a register.
 const LANES: usize = 16;
@@ -222,5 +223,73 @@ pub(super) fn row_softmax(out: &mut [f32], z: Option<&[f32]>, bias: Option<&[f32
         // Not less, so that NaN passes.
         let counts = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(e, least);
         store(out, at, _mm512_maskz_mul_ps(counts, factor, e));
+    }
+}
+
+/// As [`super::fan::max`].
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
+pub(super) fn fan_max(out: &mut [f32], fan: Fan<f32>) {
+    for (_, row, shift, start) in fan.each() {
+        let (out, shift) = (&mut out[start..][..row.len()], _mm512_set1_ps(shift));
+        for at in (0..row.len()).step_by(LANES) {
+            let old = load(out, at, f32::NEG_INFINITY);
+            let w = _mm512_add_ps(load(row, at, f32::NEG_INFINITY), shift);
+            store(out, at, _mm512_max_ps(w, old));
+        }
+    }
+}
+
+/// As [`super::fan::sum`].
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
+pub(super) fn fan_sum(sums: &mut [f32], max: &[f32], fan: Fan<f32>) {
+    for (_, row, shift, start) in fan.each() {
+        let (sums, max) = (&mut sums[start..][..row.len()], &max[start..][..row.len()]);
+        let shift = _mm512_set1_ps(shift);
+        for at in (0..row.len()).step_by(LANES) {
+            let w = _mm512_add_ps(load(row, at, f32::NEG_INFINITY), shift);
+            let e = exp_lanes(_mm512_sub_ps(w, load(max, at, 0.0)));
+            store(sums, at, _mm512_add_ps(load(sums, at, 0.0), e));
+        }
+    }
+}
+
+/// As [`super::fan::best`].
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
+pub(super) fn fan_best(best: &mut [f32], from: &mut [u32], fan: Fan<f32>) {
+    let lanes = _mm512_set_epi32(16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1);
+    for (state, row, shift, start) in fan.each() {
+        let (best, from) = (&mut best[start..][..row.len()], &mut from[start..][..row.len()]);
+        let shift = _mm512_set1_ps(shift);
+        for at in (0..row.len()).step_by(LANES) {
+            let old = load(best, at, f32::NEG_INFINITY);
+            let w = _mm512_add_ps(load(row, at, f32::NEG_INFINITY), shift);
+            let better = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(w, old) & filled(row.len() - at);
+            let arc = _mm512_add_epi32(lanes, _mm512_set1_epi32((state * row.len() + at) as i32));
+            let (best, from) = (&mut best[at..], &mut from[at..]);
+            // SAFETY: the mask has only lanes that there are elements for.
+            unsafe {
+                _mm512_mask_storeu_ps(best.as_mut_ptr(), better, w);
+                _mm512_mask_storeu_epi32(from.as_mut_ptr().cast(), better, arc);
+            }
+        }
+    }
+}
+
+/// As [`super::fan::back`].
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
+pub(super) fn fan_back(rows: &mut [f32], shifts: &[f32], starts: &[u32], next: &[f32], sums: &mut [f32]) {
+    let width = width(rows, starts).max(1);
+    let states = rows.chunks_exact_mut(width).zip(sums).zip(shifts.iter().zip(starts));
+    for ((row, sum), (&shift, &start)) in states {
+        let (next, mut all) = (&next[start as usize..][..width], _mm512_setzero_ps());
+        let blocked = shift == f32::NEG_INFINITY;
+        let shift = _mm512_set1_ps(shift);
+        for at in (0..width).step_by(LANES) {
+            let w = _mm512_add_ps(load(row, at, f32::NEG_INFINITY), load(next, at, 0.0));
+            let e = if blocked { _mm512_setzero_ps() } else { exp_lanes(_mm512_add_ps(w, shift)) };
+            all = _mm512_add_ps(all, e);
+            store(row, at, e);
+        }
+        *sum = _mm512_reduce_add_ps(all);
     }
 }

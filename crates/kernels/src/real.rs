@@ -4,7 +4,7 @@ use std::cell::RefCell;
 #[cfg(target_arch = "x86_64")]
 use crate::packed::{micro_avx512, pack_avx512};
 use crate::{
-    Accumulate, Lines, ViewMut, dispatch,
+    Accumulate, Fan, Lines, ViewMut, dispatch, fan,
     features::{Bf16, Machine},
     packed::{
         Operand, Place, Right, Source,
@@ -99,6 +99,21 @@ pub trait Real:
     /// `gradient *= 1 - hidden²`
     #[doc(hidden)]
     fn tanh_slope(gradient: &mut [Self], hidden: &[Self]);
+    /// See [`super::fan`].
+    #[doc(hidden)]
+    fn fan_max(out: &mut [Self], fan: Fan<Self>);
+    /// See [`super::fan`].
+    #[doc(hidden)]
+    fn fan_sum(sums: &mut [Self], max: &[Self], fan: Fan<Self>);
+    /// See [`super::fan`].
+    #[doc(hidden)]
+    fn fan_best(best: &mut [Self], from: &mut [u32], fan: Fan<Self>);
+    /// See [`super::fan`].
+    #[doc(hidden)]
+    fn fan_back(rows: &mut [Self], shifts: &[Self], starts: &[u32], next: &[Self], sums: &mut [Self]);
+    /// See [`super::ln`].
+    #[doc(hidden)]
+    fn ln_slice(values: &mut [Self]);
     /// `self · a + b`, rounded once.
     #[doc(hidden)]
     fn mul_add(self, a: Self, b: Self) -> Self;
@@ -190,6 +205,21 @@ impl Real for f32 {
     }
     fn tanh_slope(gradient: &mut [f32], hidden: &[f32]) {
         dispatch::tanh_slope(Machine::best(), gradient, hidden);
+    }
+    fn fan_max(out: &mut [f32], fan: Fan<f32>) {
+        dispatch::fan_max(Machine::best(), out, fan);
+    }
+    fn fan_sum(sums: &mut [f32], max: &[f32], fan: Fan<f32>) {
+        dispatch::fan_sum(Machine::best(), sums, max, fan);
+    }
+    fn fan_best(best: &mut [f32], from: &mut [u32], fan: Fan<f32>) {
+        dispatch::fan_best(Machine::best(), best, from, fan);
+    }
+    fn fan_back(rows: &mut [f32], shifts: &[f32], starts: &[u32], next: &[f32], sums: &mut [f32]) {
+        dispatch::fan_back(Machine::best(), rows, shifts, starts, next, sums);
+    }
+    fn ln_slice(values: &mut [f32]) {
+        dispatch::ln(Machine::best(), values);
     }
     #[inline(always)]
     fn mul_add(self, a: f32, b: f32) -> f32 {
@@ -313,6 +343,21 @@ impl Real for f64 {
     }
     fn tanh_slope(gradient: &mut [f64], hidden: &[f64]) {
         gradient.iter_mut().zip(hidden).for_each(|(g, &h)| *g *= 1.0 - h * h);
+    }
+    fn fan_max(out: &mut [f64], fan: Fan<f64>) {
+        fan::max(out, fan);
+    }
+    fn fan_sum(sums: &mut [f64], max: &[f64], fan: Fan<f64>) {
+        fan::sum(sums, max, fan, f64::exp);
+    }
+    fn fan_best(best: &mut [f64], from: &mut [u32], fan: Fan<f64>) {
+        fan::best(best, from, fan);
+    }
+    fn fan_back(rows: &mut [f64], shifts: &[f64], starts: &[u32], next: &[f64], sums: &mut [f64]) {
+        fan::back(rows, shifts, starts, next, sums, f64::exp);
+    }
+    fn ln_slice(values: &mut [f64]) {
+        values.iter_mut().for_each(|x| *x = x.ln());
     }
     #[inline(always)]
     fn mul_add(self, a: f64, b: f64) -> f64 {

@@ -68,7 +68,9 @@ impl Alignment {
     pub fn lexical_next(&self, state: usize) -> Option<Next> {
         match *self {
             Self::FrameDependent => Some(Next::Frame),
-            Self::FrameLabelDependent { expansions } => (state < expansions).then_some(Next::State(state + 1)),
+            Self::FrameLabelDependent { expansions } => {
+                (state < expansions).then_some(Next::State(state + 1))
+            }
         }
     }
 

@@ -41,7 +41,9 @@ pub enum Error {
         found: i64,
     },
     /// A label that is none.
-    #[error("labels: expected 1 to {vocabulary} at position {position} of utterance {utterance}, found {found}")]
+    #[error(
+        "labels: expected 1 to {vocabulary} at position {position} of utterance {utterance}, found {found}"
+    )]
     Label {
         /// Index of the utterance.
         utterance: usize,

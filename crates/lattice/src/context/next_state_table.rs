@@ -29,7 +29,11 @@ impl NextStateTable {
             return Err(Error::States { argument: "table", limit, found: states.to_string() });
         }
         if states == 0 || vocabulary == 0 {
-            return Err(Error::shape("table", "at least 1 state and 1 label", format!("{states} x {vocabulary}")));
+            return Err(Error::shape(
+                "table",
+                "at least 1 state and 1 label",
+                format!("{states} x {vocabulary}"),
+            ));
         }
         expect_len("table", states.saturating_mul(vocabulary), table.len())?;
         if let Some(at) = table.iter().position(|&to| to < 0 || to >= states as i64) {

@@ -147,8 +147,8 @@ impl<F: Real> WeightFn<F> for Joint<'_, F> {
         Some(self.project_frame.len() / self.hidden().max(1))
     }
 
-    fn bytes(&self, frames: usize) -> usize {
-        opened::bytes(self, frames)
+    fn bytes(&self, frames: usize, wave: usize) -> usize {
+        opened::bytes(self, frames, wave)
     }
 
     fn open(&self) -> Result<Box<dyn Weights<F> + '_>> {

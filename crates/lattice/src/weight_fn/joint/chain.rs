@@ -73,7 +73,13 @@ pub fn weigh<F: Real>(opened: &Opened<F>, first: usize, chain: Chain, arcs: Arcs
 }
 
 /// `u = (gB w0 + gL w_y) (1 - h²)`
-fn site<F: Real>(opened: &Opened<F>, hidden: &[F], (blank, lexical): (F, F), label: Option<u32>, out: &mut [F]) {
+fn site<F: Real>(
+    opened: &Opened<F>,
+    hidden: &[F],
+    (blank, lexical): (F, F),
+    label: Option<u32>,
+    out: &mut [F],
+) {
     out.iter_mut().zip(head(opened, 0)).for_each(|(out, &w)| *out = blank * w);
     if let Some(label) = label {
         add_scaled(out, lexical, head(opened, label));
@@ -87,7 +93,8 @@ pub fn pull<F: Real>(opened: &mut Opened<F>, first: usize, chain: Chain, adjoint
     let mut gradient = opened.gradient.take().expect("there is room for gradients");
     let (h, positions) = (opened.hidden(), chain.states.len());
     let frames = adjoints.blank.len() / positions;
-    let adjoint = |t: usize, u: usize| (adjoints.blank[t * positions + u], adjoints.lexical[t * positions + u]);
+    let adjoint =
+        |t: usize, u: usize| (adjoints.blank[t * positions + u], adjoints.lexical[t * positions + u]);
     let (this, none) = (&*opened, (F::ZERO, F::ZERO));
 
     let of_frames = &mut gradient.frames[first * h..][..frames * h];
@@ -106,22 +113,27 @@ pub fn pull<F: Real>(opened: &mut Opened<F>, first: usize, chain: Chain, adjoint
 
     // Of each position: its context, the blank and its label.
     let mut rows = vec![F::ZERO; positions * 3 * h];
-    par_for((parts_mut(&mut rows, POSITIONS * 3 * h), parts(chain.states, POSITIONS)), |at, (out, states)| {
-        this.pool.with(2 * h, |room| {
-            let (hidden, slope) = room.split_at_mut(h);
-            for (u, (&state, out)) in (at * POSITIONS..).zip(states.iter().zip(out.chunks_exact_mut(3 * h))) {
-                let (context, heads) = out.split_at_mut(h);
-                let (of_blank, of_label) = heads.split_at_mut(h);
-                for t in (0..frames).filter(|&t| adjoint(t, u) != none) {
-                    this.hidden_row(first + t, state, hidden);
-                    site(this, hidden, adjoint(t, u), chain.labels.get(u).copied(), slope);
-                    add(context, slope);
-                    add_scaled(of_blank, adjoint(t, u).0, hidden);
-                    add_scaled(of_label, adjoint(t, u).1, hidden);
+    par_for(
+        (parts_mut(&mut rows, POSITIONS * 3 * h), parts(chain.states, POSITIONS)),
+        |at, (out, states)| {
+            this.pool.with(2 * h, |room| {
+                let (hidden, slope) = room.split_at_mut(h);
+                for (u, (&state, out)) in
+                    (at * POSITIONS..).zip(states.iter().zip(out.chunks_exact_mut(3 * h)))
+                {
+                    let (context, heads) = out.split_at_mut(h);
+                    let (of_blank, of_label) = heads.split_at_mut(h);
+                    for t in (0..frames).filter(|&t| adjoint(t, u) != none) {
+                        this.hidden_row(first + t, state, hidden);
+                        site(this, hidden, adjoint(t, u), chain.labels.get(u).copied(), slope);
+                        add(context, slope);
+                        add_scaled(of_blank, adjoint(t, u).0, hidden);
+                        add_scaled(of_label, adjoint(t, u).1, hidden);
+                    }
                 }
-            }
-        });
-    });
+            });
+        },
+    );
     for (u, (&state, rows)) in chain.states.iter().zip(rows.chunks_exact(3 * h)).enumerate() {
         add(&mut gradient.contexts[state * h..][..h], &rows[..h]);
         add(&mut gradient.head[..h], &rows[h..2 * h]);

@@ -88,7 +88,11 @@ impl<F: Real> Opened<'_, F> {
         };
         let Prepared { contexts, frames, far_states, far_frames, .. } = &self.prepared;
         if far_states[state] || far_frames[frame] {
-            F::tanh_sum(out, &self.contexts[at(&self.contexts, state)], &self.frames[at(&self.frames, frame)]);
+            F::tanh_sum(
+                out,
+                &self.contexts[at(&self.contexts, state)],
+                &self.frames[at(&self.frames, frame)],
+            );
         } else {
             F::tanh_pairs(out, &contexts[at(contexts, state)], &frames[at(frames, frame)]);
         }
@@ -228,7 +232,8 @@ pub fn pull<F: Real>(opened: &mut Opened<F>, frames: &[usize], adjoints: Arcs<F>
                 let rows = some.len() * states;
                 let (hidden, slope) = (&mut hidden[..rows * h], &mut slope[..rows * h]);
                 let scores = &mut scores[..rows * (1 + v)];
-                let of_frames = hidden.chunks_exact_mut(states * h).zip(scores.chunks_exact_mut(states * (1 + v)));
+                let of_frames =
+                    hidden.chunks_exact_mut(states * h).zip(scores.chunks_exact_mut(states * (1 + v)));
                 for (at, (hidden, scores)) in some.clone().zip(of_frames) {
                     let of_states = hidden.chunks_exact_mut(h).zip(scores.chunks_exact_mut(1 + v));
                     for (state, (hidden, scores)) in (first..).zip(of_states) {
@@ -238,7 +243,12 @@ pub fn pull<F: Real>(opened: &mut Opened<F>, frames: &[usize], adjoints: Arcs<F>
                     }
                 }
                 let g = View::new(scores, rows, 1 + v);
-                product_packed(ViewMut::new(slope, rows, h), g, &this.prepared.head_right, Accumulate::Replace);
+                product_packed(
+                    ViewMut::new(slope, rows, h),
+                    g,
+                    &this.prepared.head_right,
+                    Accumulate::Replace,
+                );
                 let head = ViewMut::new(&mut part.head, 1 + v, h);
                 product(head, g.transposed(), View::new(hidden, rows, h), F::ONE, Accumulate::Add);
                 for row in scores.chunks_exact(1 + v) {

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Bytes that [`Opened`] holds for groups of so many frames.
-pub fn bytes<F: Real>(joint: &Joint<F>, frames: usize) -> usize {
+pub fn bytes<F: Real>(joint: &Joint<F>, frames: usize, _wave: usize) -> usize {
     let (h, f) = (joint.hidden(), joint.project_frame.len() / joint.hidden().max(1));
     size_of::<F>() * (3 * joint.states * h + frames * (2 * h + 2 * f))
 }
