@@ -15,5 +15,6 @@ pub use error::{Error, Result};
 pub use kernels::Real;
 pub use panda_core::MemoryBudget;
 pub use weight_fn::{
-    Arcs, ArcsMut, Chain, Embeddings, Joint, Parameters, SharedRnn, Table, WeightFn, Weights,
+    Arcs, ArcsMut, Chain, Embeddings, Joint, LocallyNormalized, Normalize, Parameters, SharedRnn, Table,
+    WeightFn, Weights,
 };
