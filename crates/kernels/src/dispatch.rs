@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 #[cfg(target_arch = "x86_64")]
 use super::avx512;
-use super::{features::Machine, math};
+use super::{Fan, features::Machine, math};
 
 /// Calls the copy of a function for a machine: its AVX-512 version, or `math::NAME` compiled for AVX2 or portably.
 macro_rules! dispatched {
@@ -39,7 +39,14 @@ dispatched! {
     fn tanh_sum(out: &mut [f32], a: &[f32], b: &[f32]) = avx512::tanh_sum;
     fn tanh_pairs(out: &mut [f32], a: &[f32], b: &[f32]) = avx512::tanh_pairs;
     fn tanh_panel(out: &mut [f32], panel: &[f32], rows: &[f32]) = avx512::tanh_panel;
+    fn ln(values: &mut [f32]) = math::ln::<true>;
+    fn fan_max(out: &mut [f32], fan: Fan<f32>) = avx512::fan_max;
+    fn fan_sum(sums: &mut [f32], max: &[f32], fan: Fan<f32>) = avx512::fan_sum;
+    fn fan_best(best: &mut [f32], from: &mut [u32], fan: Fan<f32>) = avx512::fan_best;
+    fn fan_back(rows: &mut [f32], shifts: &[f32], starts: &[u32], next: &[f32], sums: &mut [f32]) = avx512::fan_back;
     fn sigmoid(values: &mut [f32]) = math::sigmoid::<true>;
+    fn dot(a: &[f32], b: &[f32]) -> f32 = avx512::dot;
+    fn add_scaled(out: &mut [f32], factor: f32, row: &[f32]) = math::add_scaled::<true>;
     fn add(out: &mut [f32], row: &[f32]) = math::add::<true>;
     fn add_rows(out: &mut [f32], rows: &[f32]) = avx512::add_rows;
     fn tile_statistics(tile: &mut [f32], width: usize, bias: Option<&[f32]>, statistics: &mut [(f32, f64)])
@@ -162,6 +169,95 @@ mod tests {
                     // Rounding of exp(2x) beside addends of 21 that cancel.
                     let bar = 3e-7 + 1.2e-7 * f64::from(panel[i].abs()) * (1.0 - exact * exact);
                     assert!((f64::from(found) - exact).abs() <= bar, "{machine:?} {found} {exact}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn products_of_rows_are_plain_loops() {
+        for machine in Machine::all() {
+            for len in [0, 1, 15, 16, 17, 64, 100, 513] {
+                let value = |i: usize| ((i * 37 % 101) as f32 - 50.0) / 16.0;
+                let a: Vec<f32> = (0..len).map(value).collect();
+                let b: Vec<f32> = (0..len).map(|i| value(i * 3 + 1)).collect();
+                // Multiples of 2^-8 that f32 holds exactly, and so are their sums.
+                let exact: f32 = a.iter().zip(&b).map(|(a, b)| a * b).sum();
+                assert_eq!(dot(machine, &a, &b), exact, "{machine:?} {len}");
+                let mut out = b.clone();
+                add_scaled(machine, &mut out, 3.0, &a);
+                assert!(out.iter().zip(a.iter().zip(&b)).all(|(o, (a, b))| *o == 3.0 * a + b));
+            }
+        }
+    }
+
+    #[test]
+    fn ln_is_right_over_all_exponents() {
+        for machine in Machine::all() {
+            let mut found = sweep();
+            ln(machine, &mut found);
+            for (x, y) in sweep().into_iter().zip(found) {
+                let want = f64::from(x).ln();
+                match x {
+                    _ if want.is_nan() => assert!(y.is_nan(), "{machine:?}: {x} gave {y}"),
+                    _ if x < f32::MIN_POSITIVE => assert_eq!(y, f32::NEG_INFINITY, "{machine:?}: {x}"),
+                    f32::INFINITY => assert_eq!(y, x),
+                    _ => {
+                        let near = (f64::from(y) - want).abs() <= 2e-7;
+                        assert!(near || ulps(y, want) <= 3.0, "{machine:?}: {x} gave {y}, {want}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Rows of every width, runs that overlap and touch the end, blocked weights and rows.
+    #[test]
+    fn fans_are_plain_loops() {
+        for machine in Machine::all() {
+            for (width, states) in [(1, 3), (3, 7), (16, 5), (17, 4), (32, 40), (50, 9)] {
+                let targets = 2 * width + 5;
+                let number = |i: usize| ((i * 7919 % 1009) as f32 - 500.0) / 60.0;
+                let value = |i: usize| if i % 11 == 3 { f32::NEG_INFINITY } else { number(i) };
+                let rows: Vec<f32> = (0..states * width).map(value).collect();
+                let shifts: Vec<f32> = (1..=states).map(|i| value(i * 4)).collect();
+                let starts: Vec<u32> = (0..states).map(|p| (p * 5 % (targets - width + 1)) as u32).collect();
+                let fan = Fan { rows: &rows, shifts: &shifts, starts: &starts };
+                let weigh = |p: usize, i: usize| rows[p * width + i] + shifts[p];
+
+                let mut max = vec![-3.0f32; targets];
+                let mut best = vec![(-3.0f32, 0u32); targets];
+                let mut sums = vec![0.0f64; targets];
+                for (p, i) in (0..states).flat_map(|p| (0..width).map(move |i| (p, i))) {
+                    let (to, w) = (starts[p] as usize + i, weigh(p, i));
+                    if w > best[to].0 {
+                        best[to] = (w, (p * width + i + 1) as u32);
+                    }
+                }
+                fan_max(machine, &mut max, fan);
+                assert_eq!(max, best.iter().map(|best| best.0).collect::<Vec<_>>());
+                let (mut found, mut from) = (vec![-3.0; targets], vec![0; targets]);
+                fan_best(machine, &mut found, &mut from, fan);
+                assert_eq!(found.into_iter().zip(from).collect::<Vec<_>>(), best);
+
+                for (p, i) in (0..states).flat_map(|p| (0..width).map(move |i| (p, i))) {
+                    let to = starts[p] as usize + i;
+                    sums[to] += f64::from(weigh(p, i) - max[to]).exp();
+                }
+                let mut found = vec![0.0f32; targets];
+                fan_sum(machine, &mut found, &max, fan);
+                let same = |a: f32, b: f64| (f64::from(a) - b).abs() <= 2e-6 * (b + 1e-3);
+                assert!(found.iter().zip(&sums).all(|(&a, &b)| same(a, b)), "{machine:?} {width}");
+
+                let next: Vec<f32> = (0..targets).map(|i| value(i + 6) / 4.0).collect();
+                let (mut back, mut sums) = (rows.clone(), vec![f32::NAN; states]);
+                fan_back(machine, &mut back, &shifts, &starts, &next, &mut sums);
+                for p in 0..states {
+                    let arc = |i: usize| rows[p * width + i] + next[starts[p] as usize + i] + shifts[p];
+                    let want = |i: usize| f64::from(arc(i)).exp();
+                    let row = &back[p * width..][..width];
+                    assert!(row.iter().enumerate().all(|(i, &a)| same(a, want(i))), "{machine:?} {p}");
+                    assert!(same(sums[p], (0..width).map(want).sum()), "{machine:?} {p}");
                 }
             }
         }

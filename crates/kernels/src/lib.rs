@@ -21,6 +21,7 @@ mod affine;
 mod avx512;
 mod brief;
 mod dispatch;
+pub mod fan;
 mod features;
 mod lines;
 mod math;
@@ -30,10 +31,12 @@ mod parts;
 mod product;
 mod real;
 pub mod scaled;
+mod tanh_product;
 mod transpose;
 
 pub use affine::{Affine, Tasks};
 pub use brief::Brief;
+pub use fan::Fan;
 pub use lines::{Lines, grow, refilled, reserve};
 pub use pages::{filled, zeros};
 pub use parts::{
@@ -44,6 +47,7 @@ pub use product::{
     product_in, product_of_part, product_packed,
 };
 pub use real::Real;
+pub use tanh_product::{PANEL, tanh_product};
 pub use transpose::transpose;
 
 /// `x = exp(x)` for every element; -inf gives exactly 0 and NaN stays NaN.
@@ -61,6 +65,30 @@ pub fn tanh<F: Real>(values: &mut [F]) {
 /// `x = 1 / (1 + exp(-x))` for every element; NaN stays NaN. `f32`: at most 4 ULP above `2.5e-38`.
 pub fn sigmoid<F: Real>(values: &mut [F]) {
     F::sigmoid_slice(values);
+}
+
+/// `x = ln(x)` for every element; 0 gives -inf, what is negative NaN, and NaN stays NaN. `f32`: at most 3 ULP, or 2e-7 beside 1;
+/// denormal numbers count as 0.
+pub fn ln<F: Real>(values: &mut [F]) {
+    F::ln_slice(values);
+}
+
+/// `Σ a b`, in an order of its own for each machine. `f32` throughout for `f32`.
+///
+/// # Panics
+/// If `b` is shorter.
+pub fn dot<F: Real>(a: &[F], b: &[F]) -> F {
+    assert!(a.len() <= b.len(), "dot: a second slice of {} for {}", b.len(), a.len());
+    F::dot(a, b)
+}
+
+/// `out += factor · row`, element by element.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn add_scaled<F: Real>(out: &mut [F], factor: F, row: &[F]) {
+    assert_eq!(out.len(), row.len(), "add_scaled: both slices must have one length");
+    F::add_scaled(out, factor, row);
 }
 
 /// `out += row`, element by element.

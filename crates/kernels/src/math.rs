@@ -9,6 +9,8 @@
 //! `FUSED` says whether the copy is compiled for a machine with fused multiply-add; elsewhere `mul_add` would
 //! be a library call, so the portable copy multiplies and adds.
 
+use crate::fan::{self, Fan};
+
 /// Accumulators of a reduction; one AVX-512 register of `f32`.
 const LANES: usize = 16;
 
@@ -77,6 +79,67 @@ pub(super) fn exp<const FUSED: bool>(values: &mut [f32]) {
     values.iter_mut().for_each(|x| *x = exp_one::<FUSED>(*x));
 }
 
+/// `ln x = e ln 2 + p(m - 1)` with `x = 2^e m`, `√½ <= m < √2`; the polynomial is that of Cephes' `logf`.
+#[inline(always)]
+fn ln_one<const FUSED: bool>(x: f32) -> f32 {
+    let bits = x.to_bits().wrapping_sub(0x3f35_04f3); // √½
+    let e = ((bits as i32) >> 23) as f32;
+    let m = f32::from_bits((bits & 0x007f_ffff).wrapping_add(0x3f35_04f3)) - 1.0;
+    let mut p = LN[0];
+    for coefficient in &LN[1..] {
+        p = fma::<FUSED>(p, m, *coefficient);
+    }
+    let z = m * m;
+    let tail = fma::<FUSED>(e, LN2_LOW, p * m * z);
+    let y = fma::<FUSED>(e, LN2_HIGH, m + fma::<FUSED>(-0.5, z, tail));
+    let y = if x < f32::MIN_POSITIVE { f32::NEG_INFINITY } else { y };
+    let y = if x == f32::INFINITY { x } else { y };
+    if x < 0.0 || x.is_nan() { f32::NAN } else { y }
+}
+
+pub(super) const LN: [f32; 9] = [
+    7.037_683_6e-2,
+    -1.151_461e-1,
+    1.167_699_9e-1,
+    -1.242_014_1e-1,
+    1.424_932_3e-1,
+    -1.666_805_7e-1,
+    2.000_071_5e-1,
+    -2.499_999_4e-1,
+    3.333_333_1e-1,
+];
+
+#[inline(always)]
+pub(super) fn ln<const FUSED: bool>(values: &mut [f32]) {
+    values.iter_mut().for_each(|x| *x = ln_one::<FUSED>(*x));
+}
+
+#[inline(always)]
+pub(super) fn fan_max<const FUSED: bool>(out: &mut [f32], fan: Fan<f32>) {
+    fan::max(out, fan);
+}
+
+#[inline(always)]
+pub(super) fn fan_sum<const FUSED: bool>(sums: &mut [f32], max: &[f32], fan: Fan<f32>) {
+    fan::sum(sums, max, fan, exp_one::<FUSED>);
+}
+
+#[inline(always)]
+pub(super) fn fan_best<const FUSED: bool>(best: &mut [f32], from: &mut [u32], fan: Fan<f32>) {
+    fan::best(best, from, fan);
+}
+
+#[inline(always)]
+pub(super) fn fan_back<const FUSED: bool>(
+    rows: &mut [f32],
+    shifts: &[f32],
+    starts: &[u32],
+    next: &[f32],
+    sums: &mut [f32],
+) {
+    fan::back(rows, shifts, starts, next, sums, exp_one::<FUSED>);
+}
+
 #[inline(always)]
 pub(super) fn tanh<const FUSED: bool>(values: &mut [f32]) {
     values.iter_mut().for_each(|x| *x = tanh_one::<FUSED>(*x));
@@ -112,6 +175,24 @@ pub(super) fn sigmoid<const FUSED: bool>(values: &mut [f32]) {
 #[inline(always)]
 pub(super) fn add<const FUSED: bool>(out: &mut [f32], row: &[f32]) {
     out.iter_mut().zip(row).for_each(|(o, x)| *o += x);
+}
+
+/// `Σ a b`, in lanes that are folded in one order.
+#[inline(always)]
+pub(super) fn dot<const FUSED: bool>(a: &[f32], b: &[f32]) -> f32 {
+    let mut sums = [0.0; LANES];
+    let ((a, last_a), (b, last_b)) = (a.as_chunks::<LANES>(), b[..a.len()].as_chunks::<LANES>());
+    for (a, b) in a.iter().zip(b) {
+        (0..LANES).for_each(|i| sums[i] = fma::<FUSED>(a[i], b[i], sums[i]));
+    }
+    let tail = last_a.iter().zip(last_b).fold(0.0, |sum, (&a, &b)| fma::<FUSED>(a, b, sum));
+    fold(sums, |a, b| a + b) + tail
+}
+
+/// `out += factor · row`
+#[inline(always)]
+pub(super) fn add_scaled<const FUSED: bool>(out: &mut [f32], factor: f32, row: &[f32]) {
+    out.iter_mut().zip(row).for_each(|(o, &x)| *o = fma::<FUSED>(factor, x, *o));
 }
 
 /// `out += Σ rows`, the rows in their order.

@@ -4,13 +4,14 @@ use std::cell::RefCell;
 #[cfg(target_arch = "x86_64")]
 use crate::packed::{micro_avx512, pack_avx512};
 use crate::{
-    Accumulate, Lines, ViewMut, dispatch,
+    Accumulate, Fan, Lines, PackedLeft, ViewMut, dispatch, fan,
     features::{Bf16, Machine},
     packed::{
         Operand, Place, Right, Source,
         half::{self, Tile},
         micro,
     },
+    tanh_product,
 };
 
 mod sealed {
@@ -63,6 +64,12 @@ pub trait Real:
     /// See [`super::add`].
     #[doc(hidden)]
     fn add_slice(out: &mut [Self], row: &[Self]);
+    /// See [`super::dot`].
+    #[doc(hidden)]
+    fn dot(a: &[Self], b: &[Self]) -> Self;
+    /// See [`super::add_scaled`].
+    #[doc(hidden)]
+    fn add_scaled(out: &mut [Self], factor: Self, row: &[Self]);
     /// `out = tanh(a + b)`
     #[doc(hidden)]
     fn tanh_sum(out: &mut [Self], a: &[Self], b: &[Self]);
@@ -96,9 +103,27 @@ pub trait Real:
     /// The same for a panel of columns, *k x width*, and one addend for each row of it.
     #[doc(hidden)]
     fn tanh_panel(out: &mut [Self], panel: &[Self], rows: &[Self]);
+    /// See [`super::tanh_product`].
+    #[doc(hidden)]
+    fn tanh_product(out: &mut [Self], left: &PackedLeft<Self>, addends: (&[Self], &[Self]), hidden: &mut [Self]);
     /// `gradient *= 1 - hidden²`
     #[doc(hidden)]
     fn tanh_slope(gradient: &mut [Self], hidden: &[Self]);
+    /// See [`super::fan`].
+    #[doc(hidden)]
+    fn fan_max(out: &mut [Self], fan: Fan<Self>);
+    /// See [`super::fan`].
+    #[doc(hidden)]
+    fn fan_sum(sums: &mut [Self], max: &[Self], fan: Fan<Self>);
+    /// See [`super::fan`].
+    #[doc(hidden)]
+    fn fan_best(best: &mut [Self], from: &mut [u32], fan: Fan<Self>);
+    /// See [`super::fan`].
+    #[doc(hidden)]
+    fn fan_back(rows: &mut [Self], shifts: &[Self], starts: &[u32], next: &[Self], sums: &mut [Self]);
+    /// See [`super::ln`].
+    #[doc(hidden)]
+    fn ln_slice(values: &mut [Self]);
     /// `self · a + b`, rounded once.
     #[doc(hidden)]
     fn mul_add(self, a: Self, b: Self) -> Self;
@@ -162,6 +187,12 @@ impl Real for f32 {
     fn add_slice(out: &mut [f32], row: &[f32]) {
         dispatch::add(Machine::best(), out, row);
     }
+    fn dot(a: &[f32], b: &[f32]) -> f32 {
+        dispatch::dot(Machine::best(), a, b)
+    }
+    fn add_scaled(out: &mut [f32], factor: f32, row: &[f32]) {
+        dispatch::add_scaled(Machine::best(), out, factor, row);
+    }
     fn tanh_sum(out: &mut [f32], a: &[f32], b: &[f32]) {
         dispatch::tanh_sum(Machine::best(), out, a, b);
     }
@@ -188,8 +219,26 @@ impl Real for f32 {
     fn tanh_panel(out: &mut [f32], panel: &[f32], rows: &[f32]) {
         dispatch::tanh_panel(Machine::best(), out, panel, rows);
     }
+    fn tanh_product(out: &mut [f32], left: &PackedLeft<f32>, addends: (&[f32], &[f32]), hidden: &mut [f32]) {
+        tanh_product::of_f32(out, left, addends, hidden);
+    }
     fn tanh_slope(gradient: &mut [f32], hidden: &[f32]) {
         dispatch::tanh_slope(Machine::best(), gradient, hidden);
+    }
+    fn fan_max(out: &mut [f32], fan: Fan<f32>) {
+        dispatch::fan_max(Machine::best(), out, fan);
+    }
+    fn fan_sum(sums: &mut [f32], max: &[f32], fan: Fan<f32>) {
+        dispatch::fan_sum(Machine::best(), sums, max, fan);
+    }
+    fn fan_best(best: &mut [f32], from: &mut [u32], fan: Fan<f32>) {
+        dispatch::fan_best(Machine::best(), best, from, fan);
+    }
+    fn fan_back(rows: &mut [f32], shifts: &[f32], starts: &[u32], next: &[f32], sums: &mut [f32]) {
+        dispatch::fan_back(Machine::best(), rows, shifts, starts, next, sums);
+    }
+    fn ln_slice(values: &mut [f32]) {
+        dispatch::ln(Machine::best(), values);
     }
     #[inline(always)]
     fn mul_add(self, a: f32, b: f32) -> f32 {
@@ -276,6 +325,12 @@ impl Real for f64 {
     fn add_slice(out: &mut [f64], row: &[f64]) {
         out.iter_mut().zip(row).for_each(|(o, x)| *o += x);
     }
+    fn dot(a: &[f64], b: &[f64]) -> f64 {
+        a.iter().zip(b).map(|(a, b)| a * b).sum()
+    }
+    fn add_scaled(out: &mut [f64], factor: f64, row: &[f64]) {
+        out.iter_mut().zip(row).for_each(|(o, x)| *o += factor * x);
+    }
     fn tanh_sum(out: &mut [f64], a: &[f64], b: &[f64]) {
         out.iter_mut().zip(a.iter().zip(b)).for_each(|(o, (a, b))| *o = (a + b).tanh());
     }
@@ -311,8 +366,26 @@ impl Real for f64 {
             out.iter_mut().zip(panel).for_each(|(out, a)| *out = (a + b).tanh());
         }
     }
+    fn tanh_product(out: &mut [f64], left: &PackedLeft<f64>, addends: (&[f64], &[f64]), hidden: &mut [f64]) {
+        tanh_product::plain(out, left, addends, hidden);
+    }
     fn tanh_slope(gradient: &mut [f64], hidden: &[f64]) {
         gradient.iter_mut().zip(hidden).for_each(|(g, &h)| *g *= 1.0 - h * h);
+    }
+    fn fan_max(out: &mut [f64], fan: Fan<f64>) {
+        fan::max(out, fan);
+    }
+    fn fan_sum(sums: &mut [f64], max: &[f64], fan: Fan<f64>) {
+        fan::sum(sums, max, fan, f64::exp);
+    }
+    fn fan_best(best: &mut [f64], from: &mut [u32], fan: Fan<f64>) {
+        fan::best(best, from, fan);
+    }
+    fn fan_back(rows: &mut [f64], shifts: &[f64], starts: &[u32], next: &[f64], sums: &mut [f64]) {
+        fan::back(rows, shifts, starts, next, sums, f64::exp);
+    }
+    fn ln_slice(values: &mut [f64]) {
+        values.iter_mut().for_each(|x| *x = x.ln());
     }
     #[inline(always)]
     fn mul_add(self, a: f64, b: f64) -> f64 {

@@ -3,17 +3,31 @@
 
 mod alignment;
 mod batch;
+mod best_path;
 pub mod context;
+mod denominator;
 mod error;
+mod group;
+mod numerator;
+mod pending;
+mod plan;
 mod pool;
+mod recognition;
+mod session;
+mod step;
 pub mod weight_fn;
 
 pub use alignment::{Alignment, Next};
 pub use batch::{Frames, Labels};
+pub use best_path::Path;
 pub use context::{Context, FullNGram, NextStateTable};
 pub use error::{Error, Result};
 pub use kernels::Real;
 pub use panda_core::MemoryBudget;
+pub use pending::Pending;
+pub use plan::Plan;
+pub use recognition::RecognitionLattice;
+pub use session::{Output, Session, Sum};
 pub use weight_fn::{
     Arcs, ArcsMut, Chain, Embeddings, Joint, LocallyNormalized, Normalize, Parameters, SharedRnn, Table,
     WeightFn, Weights,

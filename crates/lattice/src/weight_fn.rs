@@ -72,8 +72,8 @@ pub trait WeightFn<F: Real>: Sync {
         None
     }
 
-    /// Bytes that [`Weights`] hold for groups of at most so many frames, gradients included.
-    fn bytes(&self, frames: usize) -> usize;
+    /// Bytes that [`Weights`] hold for groups of at most so many frames, of which so many are pulled at once; gradients included.
+    fn bytes(&self, frames: usize, wave: usize) -> usize;
 
     /// What depends on the parameters alone.
     ///

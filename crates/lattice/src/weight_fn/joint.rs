@@ -3,6 +3,8 @@ pub(super) mod chain;
 mod frames;
 pub(super) mod opened;
 
+use std::borrow::Cow;
+
 use kernels::Real;
 
 use super::{Parameters, SharedRnn, WeightFn, Weights};
@@ -128,10 +130,10 @@ impl<'a, F: Real> Joint<'a, F> {
     }
 
     /// `e`, *C x E*.
-    pub fn context_embeddings(&self) -> Result<Vec<F>> {
+    pub fn context_embeddings(&self) -> Result<Cow<'a, [F]>> {
         match &self.embeddings {
-            Embeddings::Table(table) => Ok(table.to_vec()),
-            Embeddings::Rnn(rnn) => rnn.forward(),
+            Embeddings::Table(table) => Ok(Cow::Borrowed(table)),
+            Embeddings::Rnn(rnn) => rnn.forward().map(Cow::Owned),
         }
     }
 
@@ -161,8 +163,8 @@ impl<F: Real> WeightFn<F> for Joint<'_, F> {
         Some(self)
     }
 
-    fn bytes(&self, frames: usize) -> usize {
-        opened::bytes(self, frames)
+    fn bytes(&self, frames: usize, wave: usize) -> usize {
+        opened::bytes(self, frames, wave)
     }
 
     fn open(&self) -> Result<Box<dyn Weights<F> + '_>> {

@@ -57,13 +57,13 @@ impl<F: panda_core::Real, W: WeightFn<F>> WeightFn<F> for LocallyNormalized<W> {
         true
     }
 
-    fn bytes(&self, frames: usize) -> usize {
+    fn bytes(&self, frames: usize, wave: usize) -> usize {
         let shape = rows::Shape { states: self.states(), vocabulary: self.vocabulary() };
         let chain = match self.inner.as_joint() {
             Some(joint) => selected::bytes(joint, self.normalize, self.budget),
             None => shape.chain_bytes::<F>(),
         };
-        self.inner.bytes(frames).saturating_add(shape.pull_bytes::<F>(frames)).saturating_add(chain)
+        self.inner.bytes(frames, wave).saturating_add(shape.pull_bytes::<F>(wave)).saturating_add(chain)
     }
 
     fn open(&self) -> Result<Box<dyn Weights<F> + '_>> {

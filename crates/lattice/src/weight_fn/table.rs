@@ -55,7 +55,7 @@ impl<F: Real> WeightFn<F> for Table<'_, F> {
         None
     }
 
-    fn bytes(&self, frames: usize) -> usize {
+    fn bytes(&self, frames: usize, _wave: usize) -> usize {
         size_of_val(self.values) + frames * (size_of::<usize>() + size_of::<F>())
     }
 

@@ -28,8 +28,8 @@ impl<F: Real> WeightFn<F> for Unknown<'_, F> {
     fn frame_size(&self) -> Option<usize> {
         self.0.frame_size()
     }
-    fn bytes(&self, frames: usize) -> usize {
-        self.0.bytes(frames)
+    fn bytes(&self, frames: usize, wave: usize) -> usize {
+        self.0.bytes(frames, wave)
     }
     fn open(&self) -> Result<Box<dyn Weights<F> + '_>> {
         self.0.open()

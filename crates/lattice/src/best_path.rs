@@ -1,0 +1,191 @@
+//! The best path of each utterance: backpointers forward, then one walk back.
+//!
+//! Ties go to the final state of lowest id, at a merge to the blank (to fewer labels in the frame), and among labels to the
+//! source of lowest id (the specification's section 10).
+use kernels::{Real, items_mut, par_for};
+
+use crate::{
+    Frames, RecognitionLattice, Result, Session,
+    denominator::two,
+    group::{Group, Wave},
+    plan::{Plan, Use},
+    session::{Call, Sum, check_sums},
+    step::{Room, Step},
+};
+
+/// The best path of an utterance.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Path {
+    /// Frame by frame, for each state of the alignment the label of the arc taken from it, or 0: *N x A*.
+    pub alignment: Vec<u32>,
+    /// A
+    pub per_frame: usize,
+    /// Its weight; -inf where all paths are blocked, and the labels mean nothing.
+    pub weight: f64,
+}
+
+impl Path {
+    /// The labels of the path.
+    pub fn labels(&self) -> Vec<u32> {
+        self.alignment.iter().copied().filter(|&label| label > 0).collect()
+    }
+
+    /// The frame of each label.
+    pub fn frames(&self) -> Vec<usize> {
+        let at = |(at, &label): (usize, &u32)| (label > 0).then_some(at / self.per_frame);
+        self.alignment.iter().enumerate().filter_map(at).collect()
+    }
+}
+
+/// Backpointers of a group and what its lanes work in.
+#[derive(Default)]
+pub(crate) struct Best<F> {
+    /// Best arcs to each state of each packed frame, and after how many labels it ends.
+    from: Vec<u32>,
+    count: Vec<u32>,
+    rooms: Vec<Room<F>>,
+    states: Vec<F>,
+}
+
+/// An utterance on its way.
+struct Lane<'a, F> {
+    room: &'a mut Room<F>,
+    state: &'a mut [F],
+    from: &'a mut [u32],
+    count: &'a mut [u32],
+    blank: &'a [F],
+    lexical: &'a [F],
+    offset: &'a mut f64,
+}
+
+impl<F: Real> Session<F> {
+    /// The best path of each utterance, under max and +, over the whole lattice.
+    ///
+    /// # Errors
+    /// As [`distances`](Self::distances).
+    ///
+    /// # Cost
+    /// Arc weights of all frames once; backpointers of a group, 4 bytes for each frame, state and label of a frame.
+    pub fn best_paths(&mut self, lattice: &RecognitionLattice<F>, frames: &Frames<F>) -> Result<Vec<Path>> {
+        let mut call = Call::new(lattice, frames, None, Sum::Denominator)?;
+        let plan = Plan::new(lattice, frames, None, (Use::Paths, self.budget))?;
+        let mut paths = Vec::with_capacity(frames.utterances());
+        for group in plan.groups(frames) {
+            call.enter(&group)?;
+            let weights = self.search(&call, &group);
+            check_sums(&weights, &group)?;
+            for (at, &weight) in weights.iter().enumerate() {
+                paths.push(self.best.walk_back(&call.step, &group, at, weight));
+            }
+        }
+        Ok(paths)
+    }
+
+    /// Fills in all backpointers of a group; returns the weights of its best paths.
+    fn search(&mut self, call: &Call<F>, group: &Group) -> Vec<f64> {
+        let (step, waves) = (&call.step, group.waves());
+        let c = step.context().states();
+        let [from, count] = step.kept();
+        let Best { from: all, count: counts, rooms, states } = &mut self.best;
+        kernels::grow(all, group.frames() * from, 0);
+        kernels::grow(counts, group.frames() * count, 0);
+        kernels::grow(states, group.len() * c, F::ZERO);
+        rooms.resize_with(rooms.len().max(group.len()), Room::default);
+        states.chunks_exact_mut(c).take(group.len()).for_each(|state| step.begin(state));
+        let mut offsets = vec![0.0; group.len()];
+        let mut buffers = self.denominator.take_buffers(2);
+        let mut before: Option<Wave> = None;
+        for at in 0..=waves {
+            let wave = (at < waves).then(|| group.wave(at));
+            let (ahead, behind) = two(&mut buffers, at % 2, (at + 1) % 2);
+            rayon::join(
+                || {
+                    if let (Some(wave), Some(buffer)) = (&wave, ahead) {
+                        call.weights.weigh(&wave.frames, buffer.room(step, wave.frames.len()));
+                    }
+                },
+                || {
+                    if let (Some(wave), Some(buffer)) = (&before, behind) {
+                        let arcs = buffer.arcs(step, wave.frames.len());
+                        self.best.go(step, group, (at - 1, wave), (arcs.blank, arcs.lexical), &mut offsets);
+                    }
+                },
+            );
+            before = wave;
+        }
+        self.denominator.give_buffers(buffers);
+        let top = |state: &[F]| state.iter().fold(f64::NEG_INFINITY, |top, x| top.max(x.to_f64()));
+        self.best.states.chunks_exact(c).zip(offsets).map(|(state, offset)| top(state) + offset).collect()
+    }
+}
+
+impl<F: Real> Best<F> {
+    /// Goes through a wave, the utterances side by side.
+    fn go(
+        &mut self,
+        step: &Step,
+        group: &Group,
+        (number, wave): (usize, &Wave),
+        (mut blank, mut lexical): (&[F], &[F]),
+        offsets: &mut [f64],
+    ) {
+        let (c, v) = (step.context().states(), step.context().vocabulary());
+        let [per_from, per_count] = step.kept();
+        let (mut from, mut count) = (self.from.as_mut_slice(), self.count.as_mut_slice());
+        let mut lanes = Vec::with_capacity(group.len());
+        let each = self.rooms.iter_mut().zip(self.states.chunks_exact_mut(c)).zip(offsets);
+        for ((at, &frames), ((room, state), offset)) in wave.counts.iter().enumerate().zip(each) {
+            // The frames of each utterance: those before the wave, the wave's, and what comes later.
+            let skip = (number * group.window).min(group.of(at).len());
+            let rest = group.of(at).len() - skip - frames;
+            from.split_off_mut(..skip * per_from).expect("there are frames before");
+            count.split_off_mut(..skip * per_count).expect("there are frames before");
+            lanes.push(Lane {
+                room,
+                state,
+                from: from.split_off_mut(..frames * per_from).expect("there is room for each frame"),
+                count: count.split_off_mut(..frames * per_count).expect("there is room for each frame"),
+                blank: blank.split_off(..frames * c).expect("there are arcs for each frame"),
+                lexical: lexical.split_off(..frames * c * v).expect("there are arcs for each frame"),
+                offset,
+            });
+            from.split_off_mut(..rest * per_from).expect("there are frames behind");
+            count.split_off_mut(..rest * per_count).expect("there are frames behind");
+        }
+        par_for(items_mut(&mut lanes), |_, lane| {
+            let mut next = vec![F::ZERO; c];
+            for t in 0..lane.blank.len() / c {
+                let arcs = (&lane.blank[t * c..][..c], &lane.lexical[t * c * v..][..c * v]);
+                let kept = (
+                    &mut lane.from[t * per_from..][..per_from],
+                    &mut lane.count[t * per_count..][..per_count],
+                );
+                *lane.offset += step.best(lane.room, arcs, lane.state, &mut next, kept).to_f64();
+                lane.state.copy_from_slice(&next);
+            }
+        });
+    }
+
+    /// The path of an utterance from its end to its start.
+    fn walk_back(&self, step: &Step, group: &Group, at: usize, weight: f64) -> Path {
+        let (c, v) = (step.context().states(), step.context().vocabulary());
+        let [per_from, per_count] = step.kept();
+        let per_frame = step.alignment().num_states();
+        let ends = &self.states[at * c..][..c];
+        let best = |best: usize, (at, &end): (usize, &F)| if end > ends[best] { at } else { best };
+        let mut state = ends.iter().enumerate().fold(0, best);
+        let mut alignment = vec![0; group.of(at).len() * per_frame];
+        if weight > f64::NEG_INFINITY {
+            for (t, labels) in group.of(at).zip(alignment.chunks_exact_mut(per_frame)).rev() {
+                let from = &self.from[t * per_from..][..per_from];
+                let count = if per_count > 0 { self.count[t * per_count + state] as usize } else { 1 };
+                for i in (0..count).rev() {
+                    if let Some(arc) = from[i * c + state].checked_sub(1) {
+                        (state, labels[i]) = (arc as usize / v, arc % v as u32 + 1);
+                    }
+                }
+            }
+        }
+        Path { alignment, per_frame, weight }
+    }
+}

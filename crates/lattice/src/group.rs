@@ -1,0 +1,83 @@
+//! Utterances that go through a call together, and the waves of frames that their arc weights are computed in.
+use std::ops::Range;
+
+use kernels::Real;
+
+use crate::Frames;
+
+/// Utterances with their frames packed, one after the other.
+pub struct Group {
+    pub utterances: Range<usize>,
+    /// First packed frame of each, and the end.
+    pub starts: Vec<usize>,
+    /// Frames of time of a wave.
+    pub window: usize,
+}
+
+impl Group {
+    pub fn new<F: Real>(frames: &Frames<F>, utterances: Range<usize>, window: usize) -> Self {
+        let mut starts = vec![0];
+        for utterance in utterances.clone() {
+            starts.push(starts.last().expect("there is a first") + frames.length(utterance));
+        }
+        Self { utterances, starts, window }
+    }
+
+    /// Number of utterances.
+    pub fn len(&self) -> usize {
+        self.utterances.len()
+    }
+
+    /// Packed frames of all utterances.
+    pub fn frames(&self) -> usize {
+        self.starts[self.len()]
+    }
+
+    /// Packed frames of an utterance, counted within the group.
+    pub fn of(&self, utterance: usize) -> Range<usize> {
+        self.starts[utterance]..self.starts[utterance + 1]
+    }
+
+    /// Number of waves.
+    pub fn waves(&self) -> usize {
+        let longest = (0..self.len()).map(|utterance| self.of(utterance).len()).max().unwrap_or(0);
+        longest.div_ceil(self.window)
+    }
+
+    /// The packed frames of a wave, utterance after utterance, and how many of each.
+    pub fn wave(&self, wave: usize) -> Wave {
+        let (mut frames, mut counts) = (Vec::new(), Vec::with_capacity(self.len()));
+        for utterance in 0..self.len() {
+            let all = self.of(utterance);
+            let from = (all.start + wave * self.window).min(all.end);
+            let to = (from + self.window).min(all.end);
+            frames.extend(from..to);
+            counts.push(to - from);
+        }
+        Wave { frames, counts }
+    }
+
+    /// Where each packed frame lies in a padded batch of so many frames an utterance.
+    pub fn places(&self, padded: usize) -> Vec<usize> {
+        let of = |(at, utterance): (usize, usize)| utterance * padded..utterance * padded + self.of(at).len();
+        self.utterances.clone().enumerate().flat_map(of).collect()
+    }
+
+    /// Rows of the group's frames, packed, and the utterance of each.
+    pub fn pack<F: Real>(&self, frames: &Frames<F>) -> (Vec<F>, Vec<u32>) {
+        let (mut rows, mut utterances) = (Vec::with_capacity(self.frames() * frames.size()), Vec::new());
+        for utterance in self.utterances.clone() {
+            rows.extend_from_slice(frames.of(utterance));
+            utterances.extend(std::iter::repeat_n(utterance as u32, frames.length(utterance)));
+        }
+        (rows, utterances)
+    }
+}
+
+/// Successive frames of each utterance.
+pub struct Wave {
+    /// Packed frames of the group.
+    pub frames: Vec<usize>,
+    /// How many of them each utterance has.
+    pub counts: Vec<usize>,
+}

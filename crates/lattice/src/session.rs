@@ -1,0 +1,319 @@
+//! Sums over the paths of a batch, with gradients.
+use kernels::Real;
+use panda_core::MemoryBudget;
+
+use crate::{
+    Arcs, Error, Frames, Labels, Parameters, RecognitionLattice, Result, Weights,
+    best_path::Best,
+    denominator::Denominator,
+    group::Group,
+    numerator::Numerator,
+    pending::Pending,
+    plan::{Plan, Use},
+    step::Step,
+};
+
+/// The object that owns budget and buffers, and lives as long as training does.
+pub struct Session<F> {
+    pub(crate) budget: MemoryBudget,
+    pub(crate) denominator: Denominator<F>,
+    pub(crate) numerator: Numerator<F>,
+    pub(crate) best: Best<F>,
+}
+
+/// Which sum over paths a call is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sum {
+    /// `log D - log S`; under locally normalised weights `-log S`, and D is not computed.
+    Loss,
+    /// `log D`, over all paths.
+    Denominator,
+    /// `log S`, over the paths of the labels.
+    Numerator,
+}
+
+/// Sums of a batch and gradients of a weighted sum of them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Output<F> {
+    /// Sum of each utterance, *B..*. A loss without a path is +inf.
+    pub sums: Vec<f64>,
+    /// Gradient of the frames, *B.. x T x F*; 0 in padding.
+    pub frames: Vec<F>,
+    /// Gradients of the parameters, by their names.
+    pub parameters: Parameters<F>,
+}
+
+/// A lattice, its weights and inputs at work.
+pub(crate) struct Call<'a, F: Real> {
+    pub frames: &'a Frames<'a, F>,
+    pub labels: Option<&'a Labels<'a>>,
+    pub lattice: RecognitionLattice<'a, F>,
+    pub step: Step<'a>,
+    pub weights: Box<dyn Weights<F> + 'a>,
+    pub sum: Sum,
+}
+
+/// What forward found in a group.
+pub(crate) struct Found {
+    denominators: Vec<f64>,
+    numerators: Vec<f64>,
+    pub sums: Vec<f64>,
+}
+
+impl<F: Real> Session<F> {
+    /// A session that holds at most so much beside arguments and results.
+    pub fn new(budget: MemoryBudget) -> Self {
+        Self {
+            budget,
+            denominator: Denominator::default(),
+            numerator: Numerator::default(),
+            best: Best::default(),
+        }
+    }
+
+    /// The dial.
+    pub fn budget(&self) -> MemoryBudget {
+        self.budget
+    }
+
+    /// Losses now, gradients when the weights of the utterances are known.
+    ///
+    /// # Errors
+    /// As [`sum`](Self::sum).
+    pub fn forward<'a>(
+        &'a mut self,
+        lattice: &RecognitionLattice<'a, F>,
+        frames: &'a Frames<'a, F>,
+        labels: &'a Labels<'a>,
+    ) -> Result<Pending<'a, F>> {
+        Pending::new(self, Call::new(lattice, frames, Some(labels), Sum::Loss)?)
+    }
+
+    /// Losses and all gradients of `Σ_b weights[b] loss[b]`, group of utterances by group.
+    ///
+    /// ```text
+    /// loss = log D - log S        any weight function that is not locally normalised
+    /// loss = -log S               one that is
+    /// ```
+    /// A string without a path has the loss +inf and leaves the gradient of D alone; where all paths are blocked the loss is +inf
+    /// too, and there is no gradient. The other utterances do not notice.
+    ///
+    /// # Shapes
+    /// `weights` *B..*.
+    ///
+    /// # Errors
+    /// Inputs that do not fit the lattice or one another, labels that are none, a budget below the smallest cut, weights of arcs
+    /// whose sum is NaN or +inf.
+    ///
+    /// # Cost
+    /// Arc weights of all frames three times over, forward, again and backward (twice with a budget that keeps them), and two of
+    /// each site of the string; α of a group, *N x C*, and the arc weights of a few frames.
+    pub fn sum(
+        &mut self,
+        lattice: &RecognitionLattice<F>,
+        frames: &Frames<F>,
+        labels: &Labels,
+        weights: &[f64],
+    ) -> Result<Output<F>> {
+        self.sum_of(Sum::Loss, lattice, frames, Some(labels), weights)
+    }
+
+    /// [`sum`](Self::sum) of another sum over paths; one over all of them needs no labels.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn sum_of(
+        &mut self,
+        sum: Sum,
+        lattice: &RecognitionLattice<F>,
+        frames: &Frames<F>,
+        labels: Option<&Labels>,
+        weights: &[f64],
+    ) -> Result<Output<F>> {
+        let mut call = Call::new(lattice, frames, labels, sum)?;
+        check_weights(frames, weights)?;
+        let plan = Plan::new(lattice, frames, labels, (Use::Gradients, self.budget))?;
+        let mut sums = Vec::with_capacity(frames.utterances());
+        let mut gradient = vec![F::ZERO; frames.utterances() * frames.padded() * frames.size()];
+        for group in plan.groups(frames) {
+            let found = call.forward(self, &group, Some(plan.kept))?;
+            call.backward(self, &group, &found, &weights[group.utterances.clone()])?;
+            call.frame_gradient(&group, &mut gradient);
+            sums.extend(found.sums);
+        }
+        Ok(Output { sums, frames: gradient, parameters: call.weights.finish() })
+    }
+
+    /// One of the sums without gradients: the shortest distance in the log semiring. -inf where there is no path.
+    ///
+    /// ```text
+    /// α_0[p] = 1̄ if p = start else 0̄      α_{t+1} = forward(α_t)      D = ⊕_p α_N[p]
+    /// ```
+    /// # Errors
+    /// As [`sum`](Self::sum).
+    pub fn distances(
+        &mut self,
+        sum: Sum,
+        lattice: &RecognitionLattice<F>,
+        frames: &Frames<F>,
+        labels: Option<&Labels>,
+    ) -> Result<Vec<f64>> {
+        let mut call = Call::new(lattice, frames, labels, sum)?;
+        let plan = Plan::new(lattice, frames, labels, (Use::Forward, self.budget))?;
+        let mut sums = Vec::with_capacity(frames.utterances());
+        for group in plan.groups(frames) {
+            sums.extend(call.forward(self, &group, None)?.sums);
+        }
+        Ok(sums)
+    }
+
+    /// Posteriors of all arcs, summed over states of the alignment: *B.. x T x C* blank and *B.. x T x C x V* lexical, 0 in padding
+    /// and where all paths are blocked. Over all paths, or over those of the labels.
+    ///
+    /// # Errors
+    /// As [`sum`](Self::sum).
+    ///
+    /// # Cost
+    /// The result is as large as all arcs: for looking at lattices, not for training.
+    pub fn marginals(
+        &mut self,
+        lattice: &RecognitionLattice<F>,
+        frames: &Frames<F>,
+    ) -> Result<(Vec<F>, Vec<F>)> {
+        let (c, v) = (lattice.context().states(), lattice.context().vocabulary());
+        let mut call = Call::new(lattice, frames, None, Sum::Denominator)?;
+        let plan = Plan::new(lattice, frames, None, (Use::Gradients, self.budget))?;
+        let rows = frames.utterances() * frames.padded();
+        let (mut blank, mut lexical) = (vec![F::ZERO; rows * c], vec![F::ZERO; rows * c * v]);
+        for group in plan.groups(frames) {
+            call.forward(self, &group, Some(plan.kept))?;
+            let places = group.places(frames.padded());
+            let ones = vec![1.0; group.len()];
+            self.denominator.backward(
+                &call.step,
+                &mut *call.weights,
+                &group,
+                &ones,
+                |_, frames, adjoints| {
+                    for (at, &frame) in frames.iter().enumerate() {
+                        let to = places[frame];
+                        blank[to * c..][..c].copy_from_slice(&adjoints.blank[at * c..][..c]);
+                        lexical[to * c * v..][..c * v]
+                            .copy_from_slice(&adjoints.lexical[at * c * v..][..c * v]);
+                    }
+                    Ok(())
+                },
+            )?;
+        }
+        Ok((blank, lexical))
+    }
+}
+
+impl<'a, F: Real> Call<'a, F> {
+    pub fn new(
+        lattice: &RecognitionLattice<'a, F>,
+        frames: &'a Frames<'a, F>,
+        labels: Option<&'a Labels<'a>>,
+        sum: Sum,
+    ) -> Result<Self> {
+        lattice.check_frames(frames)?;
+        match labels {
+            Some(labels) => labels.check(frames, lattice.context().vocabulary())?,
+            None if sum == Sum::Denominator => {}
+            None => return Err(Error::shape("labels", "labels, for a sum over their paths", "none")),
+        }
+        let labels = if sum == Sum::Denominator { None } else { labels };
+        let weights = lattice.weight_fn().open()?;
+        Ok(Self { frames, labels, lattice: *lattice, step: lattice.step(), weights, sum })
+    }
+
+    /// Goes on to the frames of a group.
+    pub fn enter(&mut self, group: &Group) -> Result<()> {
+        let (rows, utterances) = group.pack(self.frames);
+        self.weights.enter(&rows, &utterances)
+    }
+
+    fn wants_all_paths(&self) -> bool {
+        match self.sum {
+            Sum::Loss => !self.lattice.weight_fn().is_locally_normalized(),
+            Sum::Denominator => true,
+            Sum::Numerator => false,
+        }
+    }
+
+    /// Sums of a group. What backward needs stays if it is asked for, with all arc weights or without.
+    pub fn forward(&mut self, session: &mut Session<F>, group: &Group, kept: Option<bool>) -> Result<Found> {
+        self.enter(group)?;
+        let (stored, kept) = (kept.is_some(), kept.unwrap_or(false));
+        let mut found = Found { denominators: Vec::new(), numerators: Vec::new(), sums: Vec::new() };
+        if self.wants_all_paths() {
+            found.denominators = session.denominator.forward(&self.step, &*self.weights, group, stored, kept);
+            check_sums(&found.denominators, group)?;
+        }
+        if let Some(labels) = self.labels {
+            let kind = (self.lattice.context(), self.lattice.alignment());
+            found.numerators = session.numerator.forward(kind, &*self.weights, group, labels, stored)?;
+            check_sums(&found.numerators, group)?;
+        }
+        found.sums = match self.sum {
+            Sum::Denominator => found.denominators.clone(),
+            Sum::Numerator => found.numerators.clone(),
+            Sum::Loss if !self.wants_all_paths() => found.numerators.iter().map(|s| -s).collect(),
+            Sum::Loss => {
+                let pairs = found.denominators.iter().zip(&found.numerators);
+                let loss =
+                    |(&d, &s): (&f64, &f64)| if s == f64::NEG_INFINITY { f64::INFINITY } else { d - s };
+                pairs.map(loss).collect()
+            }
+        };
+        Ok(found)
+    }
+
+    /// Gradients of the group that forward found last.
+    pub fn backward(
+        &mut self,
+        session: &mut Session<F>,
+        group: &Group,
+        found: &Found,
+        cotangents: &[f64],
+    ) -> Result<()> {
+        if !found.numerators.is_empty() {
+            let sign = if self.sum == Sum::Loss { -1.0 } else { 1.0 };
+            let scaled: Vec<f64> = cotangents.iter().map(|g| sign * g).collect();
+            session.numerator.backward(&mut *self.weights, group, &scaled)?;
+        }
+        if !found.denominators.is_empty() {
+            let pull = |weights: &mut dyn Weights<F>, frames: &[usize], adjoints: Arcs<F>| {
+                weights.pull(frames, adjoints);
+                Ok(())
+            };
+            session.denominator.backward(&self.step, &mut *self.weights, group, cotangents, pull)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the gradient of a group's frames to where they lie in the batch.
+    pub fn frame_gradient(&mut self, group: &Group, out: &mut [F]) {
+        let size = self.frames.size();
+        let rows = self.weights.frame_gradient();
+        for (row, to) in rows.chunks_exact(size.max(1)).zip(group.places(self.frames.padded())) {
+            out[to * size..][..size].copy_from_slice(row);
+        }
+    }
+}
+
+/// Fails for a sum that left the numbers.
+pub(crate) fn check_sums(sums: &[f64], group: &Group) -> Result<()> {
+    match sums.iter().position(|sum| sum.is_nan() || *sum == f64::INFINITY) {
+        None => Ok(()),
+        Some(at) => Err(Error::Overflow { utterance: group.utterances.start + at, value: sums[at] }),
+    }
+}
+
+pub(crate) fn check_weights<F: Real>(frames: &Frames<F>, weights: &[f64]) -> Result<()> {
+    let expected = frames.utterances();
+    if weights.len() != expected {
+        return Err(Error::shape("weights", format!("one for each of {expected} utterances"), weights.len()));
+    }
+    crate::error::expect_finite("weights", weights)
+}

@@ -1,0 +1,360 @@
+//! One frame of a lattice in the log semiring, as fast as rows of weights can be read: forward beside backward.
+//!
+//! ```text
+//! forward     a_0 = α      a_{i+1}[q] = log Σ_{δ(p,y)=q} exp(a_i[p] + l[p,y])
+//!             α'[q] = log(exp(α[q] + b[q]) + exp a_1[q])                                one label or a blank
+//!             α'[q] = b[q] + log Σ_{i<=K} exp a_i[q]                                    K labels, then a blank
+//! backward    mB_i[p] = exp(a_i[p] + b[p] + β[p] - Z)
+//!             mL_j[p,y] = exp(a_j[p] + l[p,y] + β_{j+1}[δ(p,y)] - Z)
+//!             γ_j[p] = mB_j[p] + Σ_y mL_j[p,y]      β_j[p] = log γ_j[p] - a_j[p] + Z
+//! ```
+//! `α` comes and goes with its largest value 0, the rest of it an offset of the frame. `β` is scaled so that
+//! `Σ_p exp(α[p] + β[p]) = 1` at each end of a frame; what `Z` is between two frames is then the offset of the frame alone, and
+//! nothing of the size of the whole sum is ever added or taken away (the specification's section 12.6).
+use kernels::{Fan, Real, exp, ln};
+
+use crate::{Alignment, Context, context::After};
+
+/// How frames go on in a context.
+pub struct Step<'a> {
+    context: &'a dyn Context,
+    alignment: Alignment,
+    /// Where the run of each state begins; none for a context without runs.
+    starts: Option<Vec<u32>>,
+}
+
+/// What the steps of an utterance work in.
+#[derive(Default)]
+pub struct Room<F> {
+    /// `a_1 ..`, *K x C*; `a_1` of one label is here too.
+    inside: Vec<F>,
+    shifts: Vec<F>,
+    max: Vec<F>,
+    sums: Vec<F>,
+    /// Marginals summed over states of the alignment, *C x V*.
+    lexical: Vec<F>,
+    blank: Vec<F>,
+}
+
+impl<F: Real> Room<F> {
+    /// Bytes for a lattice.
+    pub fn bytes(step: &Step) -> usize {
+        let (c, v) = (step.context.states(), step.context.vocabulary());
+        let labels = step.alignment.expansions().unwrap_or(0);
+        let more = if labels > 1 { 2 * c * v } else { 0 };
+        (c * (labels + 4) + more) * size_of::<F>()
+    }
+}
+
+/// A slice of so many elements, whatever is in them.
+fn room<F: Real>(buffer: &mut Vec<F>, len: usize) -> &mut [F] {
+    kernels::grow(buffer, len, F::ZERO);
+    &mut buffer[..len]
+}
+
+/// Takes the largest value away, if there is one; returns it.
+fn center<F: Real>(values: &mut [F]) -> F {
+    let top = values.iter().fold(F::NEG_INFINITY, |top, &x| if x > top { x } else { top });
+    if top == F::NEG_INFINITY || top > F::LARGEST {
+        return if top > F::LARGEST { top } else { F::ZERO };
+    }
+    values.iter_mut().for_each(|x| *x = *x - top);
+    top
+}
+
+/// `log Σ exp`, in f64.
+pub fn log_sum<F: Real>(values: &[F]) -> f64 {
+    let top = values.iter().fold(f64::NEG_INFINITY, |top, x| top.max(x.to_f64()));
+    if top == f64::NEG_INFINITY && !values.iter().any(|x| x.to_f64().is_nan()) {
+        return top;
+    }
+    top + values.iter().map(|x| (x.to_f64() - top).exp()).sum::<f64>().ln()
+}
+
+impl<'a> Step<'a> {
+    pub fn new(context: &'a dyn Context, alignment: Alignment) -> Self {
+        let start = |state| match context.after(state) {
+            After::Run(first) => Some(first as u32),
+            After::Same(_) | After::List(_) => None,
+        };
+        Self { context, alignment, starts: (0..context.states()).map(start).collect() }
+    }
+
+    pub fn alignment(&self) -> Alignment {
+        self.alignment
+    }
+
+    pub fn context(&self) -> &'a dyn Context {
+        self.context
+    }
+
+    /// `max[q] = max(max[q], shifts[p] + l[p,y])`
+    fn reach_max<F: Real>(&self, lexical: &[F], shifts: &[F], max: &mut [F]) {
+        match &self.starts {
+            Some(starts) => F::fan_max(max, Fan { rows: lexical, shifts, starts }),
+            None => self.each(lexical, shifts, |_, to, w| {
+                if w > max[to] {
+                    max[to] = w;
+                }
+            }),
+        }
+    }
+
+    /// `sums[q] += exp(shifts[p] + l[p,y] - max[q])`
+    fn reach_sum<F: Real>(&self, lexical: &[F], shifts: &[F], max: &[F], sums: &mut [F]) {
+        match &self.starts {
+            Some(starts) => F::fan_sum(sums, max, Fan { rows: lexical, shifts, starts }),
+            None => self.each(lexical, shifts, |_, to, w| {
+                sums[to] += F::from_f64((w - max[to]).to_f64().exp());
+            }),
+        }
+    }
+
+    /// The best arc to each state that is better than what is known: its weight and its number `p V + y`.
+    fn reach_best<F: Real>(&self, lexical: &[F], shifts: &[F], best: &mut [F], from: &mut [u32]) {
+        match &self.starts {
+            Some(starts) => F::fan_best(best, from, Fan { rows: lexical, shifts, starts }),
+            None => self.each(lexical, shifts, |arc, to, w| {
+                if w > best[to] {
+                    (best[to], from[to]) = (w, arc as u32);
+                }
+            }),
+        }
+    }
+
+    /// `l[p,y] = exp(l[p,y] + next[δ(p,y)] + shifts[p])`, `sums[p] = Σ_y` of it.
+    fn come_back<F: Real>(&self, lexical: &mut [F], shifts: &[F], next: &[F], sums: &mut [F]) {
+        let Some(starts) = &self.starts else {
+            let rows = lexical.chunks_exact_mut(self.context.vocabulary()).zip(sums).zip(shifts);
+            for (state, ((row, sum), &shift)) in rows.enumerate() {
+                let after = self.context.after(state);
+                *sum = F::ZERO;
+                for (label, w) in (1..).zip(row) {
+                    let arc = *w + next[after.label(label)] + shift;
+                    *w = if shift == F::NEG_INFINITY { F::ZERO } else { F::from_f64(arc.to_f64().exp()) };
+                    *sum += *w;
+                }
+            }
+            return;
+        };
+        F::fan_back(lexical, shifts, starts, next, sums);
+    }
+
+    fn each<F: Real>(&self, lexical: &[F], shifts: &[F], mut visit: impl FnMut(usize, usize, F)) {
+        let vocabulary = self.context.vocabulary();
+        for (state, (row, &shift)) in lexical.chunks_exact(vocabulary).zip(shifts).enumerate() {
+            let after = self.context.after(state);
+            if shift != F::NEG_INFINITY {
+                for (label, &w) in (1..).zip(row) {
+                    visit(state * vocabulary + label, after.label(label), w + shift);
+                }
+            }
+        }
+    }
+
+    /// `α` at the start: 1̄ there, 0̄ elsewhere.
+    pub fn begin<F: Real>(&self, alpha: &mut [F]) {
+        alpha.fill(F::NEG_INFINITY);
+        alpha[self.context.start()] = F::ZERO;
+    }
+
+    /// `α' - max α'` from `α`; returns the maximum, 0 if there is none.
+    pub fn forward<F: Real>(
+        &self,
+        room: &mut Room<F>,
+        (blank, lexical): (&[F], &[F]),
+        alpha: &[F],
+        next: &mut [F],
+    ) -> F {
+        match self.alignment.expansions() {
+            None => {
+                next.iter_mut().zip(alpha.iter().zip(blank)).for_each(|(n, (&a, &b))| *n = a + b);
+                let max = self::room(&mut room.max, next.len());
+                max.copy_from_slice(next);
+                self.reach_max(lexical, alpha, max);
+                self.finish(lexical, alpha, max, next);
+            }
+            Some(labels) => {
+                self.inside(room, lexical, alpha);
+                let Room { inside, max, sums, .. } = room;
+                let inside = &inside[..labels * alpha.len()];
+                let rows = || std::iter::once(alpha).chain(inside.chunks_exact(alpha.len()));
+                let max = self::room(max, alpha.len());
+                max.copy_from_slice(alpha);
+                for row in rows().skip(1) {
+                    max.iter_mut().zip(row).for_each(|(m, &a)| *m = if a > *m { a } else { *m });
+                }
+                stand(max);
+                let terms = self::room(sums, alpha.len());
+                next.fill(F::ZERO);
+                for row in rows() {
+                    terms.iter_mut().zip(row.iter().zip(&*max)).for_each(|(t, (&a, &m))| *t = a - m);
+                    exp(terms);
+                    kernels::add(next, terms);
+                }
+                ln(next);
+                next.iter_mut().zip(max.iter().zip(blank)).for_each(|(n, (&m, &b))| *n = *n + m + b);
+            }
+        }
+        center(next)
+    }
+
+    /// `next = log(exp next + Σ exp(shifts + l))`, `max` the largest of all.
+    fn finish<F: Real>(&self, lexical: &[F], shifts: &[F], max: &mut [F], next: &mut [F]) {
+        stand(max);
+        next.iter_mut().zip(&*max).for_each(|(n, &m)| *n = *n - m);
+        exp(next);
+        self.reach_sum(lexical, shifts, max, next);
+        ln(next);
+        kernels::add(next, max);
+    }
+
+    /// `a_1 .. a_K`
+    fn inside<F: Real>(&self, room: &mut Room<F>, lexical: &[F], alpha: &[F]) {
+        let labels = self.alignment.expansions().unwrap_or(0);
+        let Room { inside, max, .. } = room;
+        let inside = self::room(inside, labels * alpha.len());
+        for i in 0..labels {
+            let (before, after) = inside.split_at_mut(i * alpha.len());
+            let (from, to) =
+                (before.rchunks_exact(alpha.len()).next().unwrap_or(alpha), &mut after[..alpha.len()]);
+            let max = self::room(max, alpha.len());
+            max.fill(F::NEG_INFINITY);
+            to.fill(F::NEG_INFINITY);
+            self.reach_max(lexical, from, max);
+            self.finish(lexical, from, max, to);
+        }
+    }
+
+    /// Marginals in the place of the weights, and `β` before the frame in the place of `β` behind it, from `α` before it.
+    /// `offset` is what [`forward`](Self::forward) returned.
+    pub fn backward<F: Real>(
+        &self,
+        room: &mut Room<F>,
+        (blank, lexical): (&mut [F], &mut [F]),
+        alpha: &[F],
+        offset: F,
+        beta: &mut [F],
+    ) {
+        let Some(labels) = self.alignment.expansions() else {
+            let Room { shifts, sums, .. } = room;
+            let (shifts, sums) = (self::room(shifts, alpha.len()), self::room(sums, alpha.len()));
+            shifts.iter_mut().zip(alpha).for_each(|(s, &a)| *s = a - offset);
+            blank.iter_mut().zip(shifts.iter().zip(&*beta)).for_each(|(b, (&s, &beta))| *b = *b + s + beta);
+            exp(blank);
+            self.come_back(lexical, shifts, beta, sums);
+            kernels::add(sums, blank);
+            leave(sums, alpha, beta);
+            return;
+        };
+        self.inside(room, lexical, alpha);
+        let Room { inside, shifts, sums, lexical: of_arcs, blank: of_blank, max: behind, .. } = room;
+        let inside = &inside[..labels * alpha.len()];
+        let (shifts, sums) = (self::room(shifts, alpha.len()), self::room(sums, alpha.len()));
+        // `β` behind the frame plus the blank: what all states of the alignment end with.
+        let behind = self::room(behind, alpha.len());
+        behind.iter_mut().zip(blank.iter().zip(&*beta)).for_each(|(e, (&b, &beta))| *e = b + beta - offset);
+        let several = labels > 1;
+        let arcs = if several { lexical.len() } else { 0 };
+        let (arcs, all) = self::room(of_arcs, 2 * arcs).split_at_mut(arcs);
+        all.fill(F::ZERO);
+        let of_blank = self::room(of_blank, alpha.len());
+        blank.fill(F::ZERO);
+        for state in (0..=labels).rev() {
+            let a = if state == 0 { alpha } else { &inside[(state - 1) * alpha.len()..][..alpha.len()] };
+            of_blank.iter_mut().zip(a.iter().zip(&*behind)).for_each(|(m, (&a, &e))| *m = a + e);
+            exp(of_blank);
+            kernels::add(blank, of_blank);
+            if state == labels {
+                sums.fill(F::ZERO);
+            } else {
+                // `β` inside of the frame holds what the offset was taken from already.
+                shifts.copy_from_slice(a);
+                if several {
+                    arcs.copy_from_slice(lexical);
+                    self.come_back(arcs, shifts, beta, sums);
+                    kernels::add(all, arcs);
+                } else {
+                    self.come_back(lexical, shifts, beta, sums);
+                }
+            }
+            kernels::add(sums, of_blank);
+            match state {
+                0 => leave(sums, alpha, beta),
+                _ => log_ratio(sums, a, beta),
+            }
+        }
+        match labels {
+            0 => lexical.fill(F::ZERO),
+            1 => {}
+            _ => lexical.copy_from_slice(all),
+        }
+    }
+
+    /// The best of the arcs to each state: `α' - max α'`, and for each state of the alignment but the first, or for the one that
+    /// there is, the number of the best arc (0: a blank, no label). `count` says after how many labels the frame ends.
+    pub fn best<F: Real>(
+        &self,
+        room: &mut Room<F>,
+        (blank, lexical): (&[F], &[F]),
+        alpha: &[F],
+        next: &mut [F],
+        (from, count): (&mut [u32], &mut [u32]),
+    ) -> F {
+        let c = alpha.len();
+        match self.alignment.expansions() {
+            None => {
+                next.iter_mut().zip(alpha.iter().zip(blank)).for_each(|(n, (&a, &b))| *n = a + b);
+                from.fill(0);
+                self.reach_best(lexical, alpha, next, from);
+            }
+            Some(labels) => {
+                let inside = self::room(&mut room.inside, labels * c);
+                next.iter_mut().zip(alpha.iter().zip(blank)).for_each(|(n, (&a, &b))| *n = a + b);
+                count.fill(0);
+                from.fill(0);
+                for i in 0..labels {
+                    let (before, after) = inside.split_at_mut(i * c);
+                    let (a, to) = (before.rchunks_exact(c).next().unwrap_or(alpha), &mut after[..c]);
+                    to.fill(F::NEG_INFINITY);
+                    self.reach_best(lexical, a, to, &mut from[i * c..][..c]);
+                    for (q, (next, (&a, &b))) in next.iter_mut().zip(to.iter().zip(blank)).enumerate() {
+                        if a + b > *next {
+                            (*next, count[q]) = (a + b, i as u32 + 1);
+                        }
+                    }
+                }
+            }
+        }
+        center(next)
+    }
+
+    /// Numbers that [`best`](Self::best) keeps of a frame.
+    pub fn kept(&self) -> [usize; 2] {
+        let c = self.context.states();
+        self.alignment.expansions().map_or([c, 0], |labels| [labels * c, c])
+    }
+}
+
+/// Something to measure from where nothing is: -inf becomes 0.
+fn stand<F: Real>(max: &mut [F]) {
+    max.iter_mut().for_each(|m| *m = if *m == F::NEG_INFINITY { F::ZERO } else { *m });
+}
+
+/// `β = log γ - a`
+fn log_ratio<F: Real>(gamma: &mut [F], a: &[F], beta: &mut [F]) {
+    ln(gamma);
+    for ((beta, &log), &a) in beta.iter_mut().zip(&*gamma).zip(a) {
+        *beta = if log == F::NEG_INFINITY { log } else { log - a };
+    }
+}
+
+/// The same at the start of a frame, where `Σ γ = 1` is made to hold again.
+fn leave<F: Real>(gamma: &mut [F], alpha: &[F], beta: &mut [F]) {
+    let total: f64 = gamma.iter().map(|x| x.to_f64()).sum();
+    if total > 0.0 {
+        let scale = F::from_f64(1.0 / total);
+        gamma.iter_mut().for_each(|x| *x *= scale);
+    }
+    log_ratio(gamma, alpha, beta);
+}
