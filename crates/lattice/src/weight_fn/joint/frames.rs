@@ -95,9 +95,10 @@ impl<F: Real> Opened<'_, F> {
         if far_states[state] || far_frames[frame] {
             return F::tanh_sum(out, &self.contexts[state_at], &self.frames[frame_at]);
         }
+        // One thread's work: one that waits for others could be given a task that waits for this.
         let contexts = contexts.get_or_init(|| {
             let mut contexts = self.contexts.clone();
-            par_for(parts_mut(&mut contexts, 16 * h), |_, rows| F::prepare_tanh(rows));
+            F::prepare_tanh(&mut contexts);
             contexts
         });
         F::tanh_pairs(out, &contexts[state_at], &frames[frame_at]);
