@@ -6,6 +6,7 @@ use crate::{
     Error, Frames, Labels, RecognitionLattice, Result,
     group::Group,
     step::{Room, Step},
+    weight_fn::Load,
 };
 
 /// Arcs of a wave at which products run well and most of what is read stays in the caches.
@@ -140,7 +141,9 @@ impl<'a, F: Real> Sizes<'a, F> {
         let sites: usize = group.iter().map(|(_, sites)| sites * (2 * float + 8)).sum();
         // Packed rows and their utterances, lists of waves, offsets.
         let lists = frames * (self.features * float + 4 + float) + 4 * wave * 8 + group.len() * 256;
-        let weights = self.lattice.weight_fn().bytes(frames, wave);
+        let gradients = matches!(self.what, Use::Gradients | Use::Whole);
+        let positions = group.iter().map(|&(frames, sites)| sites / frames.max(1)).max().unwrap_or(0);
+        let weights = self.lattice.weight_fn().bytes(Load { frames, wave, positions, gradients });
         [stored, arcs, sites, lists, group.len() * self.lane, weights]
             .iter()
             .fold(0, |all, x| all.saturating_add(*x))

@@ -60,6 +60,12 @@ pub(crate) struct Found {
     pub sums: Vec<f64>,
 }
 
+impl<F: Real> Default for Session<F> {
+    fn default() -> Self {
+        Self::new(Self::DEFAULT)
+    }
+}
+
 impl<F: Real> Session<F> {
     /// A session that holds at most so much beside arguments and results.
     pub fn new(budget: MemoryBudget) -> Self {
@@ -70,6 +76,9 @@ impl<F: Real> Session<F> {
             best: Best::default(),
         }
     }
+
+    /// 256 MiB: arc weights of a few frames, and α of some minutes of speech in the context of two labels out of 32.
+    pub const DEFAULT: MemoryBudget = MemoryBudget::bytes(256 << 20);
 
     /// The dial.
     pub fn budget(&self) -> MemoryBudget {
