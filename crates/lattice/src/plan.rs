@@ -33,6 +33,8 @@ pub(crate) enum Use {
     Forward,
     /// Best paths.
     Paths,
+    /// Best paths of strings, without the arcs of whole frames.
+    Alignments,
     /// Sums and gradients, group by group.
     Gradients,
     /// Sums first, and gradients when the weights are known: all utterances at once.
@@ -135,9 +137,16 @@ impl<'a, F: Real> Sizes<'a, F> {
         let stored = match self.what {
             Use::Forward => 0,
             Use::Paths => frames * self.backpointers * 4,
+            // Three times α, in f64.
+            Use::Alignments => {
+                group.iter().map(|&(frames, sites)| 24 * sites.checked_div(frames).unwrap_or(0)).sum()
+            }
             Use::Gradients | Use::Whole => frames * (c + 1) * float,
         };
-        let arcs = (if kept { frames } else { 2 * wave }).saturating_mul(self.arcs * float);
+        let arcs = match self.what {
+            Use::Alignments => 0,
+            _ => (if kept { frames } else { 2 * wave }).saturating_mul(self.arcs * float),
+        };
         let sites: usize = group.iter().map(|(_, sites)| sites * (2 * float + 8)).sum();
         // Packed rows and their utterances, lists of waves, offsets.
         let lists = frames * (self.features * float + 4 + float) + 4 * wave * 8 + group.len() * 256;

@@ -176,6 +176,27 @@ impl<F: Real> Session<F> {
         Ok(sums)
     }
 
+    /// Forward weights: α before each frame in the log semiring, *B.. x T x C*; behind the last frame of an utterance they stay.
+    ///
+    /// ```text
+    /// α_0[p] = 1̄ if p = start else 0̄      α_{t+1} = forward(α_t)
+    /// ```
+    /// # Errors
+    /// As [`sum`](Self::sum).
+    pub fn alphas(&mut self, lattice: &RecognitionLattice<F>, frames: &Frames<F>) -> Result<Vec<f64>> {
+        let c = lattice.context().states();
+        let mut call = Call::new(lattice, frames, None, Sum::Denominator)?;
+        let plan = Plan::new(lattice, frames, None, (Use::Gradients, self.budget))?;
+        let mut alphas = Vec::with_capacity(frames.utterances() * frames.padded() * c);
+        for group in plan.groups(frames) {
+            call.forward(self, &group, Some(plan.kept))?;
+            for at in 0..group.len() {
+                alphas.extend(self.denominator.alphas(c, &group, at, frames.padded()));
+            }
+        }
+        Ok(alphas)
+    }
+
     /// Posteriors of all arcs, summed over states of the alignment: *B.. x T x C* blank and *B.. x T x C x V* lexical, 0 in padding
     /// and where all paths are blocked. Over all paths, or over those of the labels.
     ///
