@@ -154,6 +154,26 @@ fn batches_are_single_utterances() {
     }
 }
 
+/// In f32, what f64 finds of the same weights.
+#[test]
+fn single_precision_is_near_double() {
+    let context = FullNGram::new(2, 1).unwrap();
+    let narrow: Vec<f32> = table(3, 2).into_iter().map(|w| w as f32).collect();
+    let wide: Vec<f64> = narrow.iter().map(|&w| w.into()).collect();
+    let rows: Vec<f32> = rows().into_iter().map(|x| x as f32).collect();
+    let wide_rows: Vec<f64> = rows.iter().map(|&x| x.into()).collect();
+    fn run<F: lattice::Real>(context: &FullNGram, values: &[F], rows: &[F]) -> Output<F> {
+        let weight_fn = Table::new(values, &[LENGTHS.len(), PADDED, 3, 3]).unwrap();
+        let lattice = RecognitionLattice::new(context, Alignment::FrameDependent, &weight_fn).unwrap();
+        let frames = Frames::new(rows, &[LENGTHS.len(), PADDED, 1], &LENGTHS).unwrap();
+        lattice.expectation_gradients(&frames, |_| Quantity::Entropy, &[1.0; LENGTHS.len()]).unwrap()
+    }
+    let (found, want) = (run(&context, &narrow, &rows), run(&context, &wide, &wide_rows));
+    assert_eq!(found.sums, want.sums);
+    let gradient: Vec<f64> = found.parameters["table"].iter().map(|&g| g.into()).collect();
+    assert_near("table", &gradient, &want.parameters["table"], 1e-7, 1e-9);
+}
+
 struct Net {
     parameters: Vec<Vec<f64>>,
 }
