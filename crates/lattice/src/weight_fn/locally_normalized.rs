@@ -29,14 +29,17 @@ pub struct LocallyNormalized<W> {
     pub inner: W,
     /// How.
     pub normalize: Normalize,
-    /// What the selected normaliser may hold.
+    /// What the selected normaliser may hold: a part of what a session may.
     pub budget: MemoryBudget,
 }
 
+/// Half of what a session holds without being told otherwise: scores of some 3,000 sites over 1,024 classes are kept.
+const BUDGET: MemoryBudget = MemoryBudget::bytes(28 << 20);
+
 impl<W> LocallyNormalized<W> {
-    /// A weight function with the default budget.
+    /// A weight function whose normaliser has 28 MiB.
     pub fn new(inner: W, normalize: Normalize) -> Self {
-        Self { inner, normalize, budget: MemoryBudget::default() }
+        Self { inner, normalize, budget: BUDGET }
     }
 }
 
