@@ -105,7 +105,12 @@ pub trait Real:
     fn tanh_panel(out: &mut [Self], panel: &[Self], rows: &[Self]);
     /// See [`super::tanh_product`].
     #[doc(hidden)]
-    fn tanh_product(out: &mut [Self], left: &PackedLeft<Self>, addends: (&[Self], &[Self]), hidden: &mut [Self]);
+    fn tanh_product(
+        out: &mut [Self],
+        left: &PackedLeft<Self>,
+        addends: (&[Self], &[Self]),
+        hidden: &mut [Self],
+    );
     /// `gradient *= 1 - hidden²`
     #[doc(hidden)]
     fn tanh_slope(gradient: &mut [Self], hidden: &[Self]);

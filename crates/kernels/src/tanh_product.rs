@@ -35,19 +35,24 @@ pub fn tanh_product<F: Real>(
 }
 
 /// One after the other, for any machine.
-pub(crate) fn plain<F: Real>(out: &mut [F], left: &PackedLeft<F>, (panel, row): (&[F], &[F]), hidden: &mut [F]) {
+pub(crate) fn plain<F: Real>(
+    out: &mut [F],
+    left: &PackedLeft<F>,
+    (panel, row): (&[F], &[F]),
+    hidden: &mut [F],
+) {
     F::tanh_panel(hidden, panel, row);
     let (_, (m, k)) = left.part(0);
-    product_of_part(
-        ViewMut::new(out, m, PANEL),
-        (left, 0),
-        View::new(hidden, k, PANEL),
-        Accumulate::Add,
-    );
+    product_of_part(ViewMut::new(out, m, PANEL), (left, 0), View::new(hidden, k, PANEL), Accumulate::Add);
 }
 
 /// The tangents within the product of the first rows, where a machine has registers for both.
-pub(crate) fn of_f32(out: &mut [f32], left: &PackedLeft<f32>, (panel, row): (&[f32], &[f32]), hidden: &mut [f32]) {
+pub(crate) fn of_f32(
+    out: &mut [f32],
+    left: &PackedLeft<f32>,
+    (panel, row): (&[f32], &[f32]),
+    hidden: &mut [f32],
+) {
     #[cfg(target_arch = "x86_64")]
     if let machine @ Machine::Avx512(proof) = Machine::best() {
         use crate::avx512::joint::{MOST, tanh_tile};

@@ -6,6 +6,7 @@ mod batch;
 mod best_path;
 pub mod context;
 mod denominator;
+pub mod distance;
 mod error;
 mod group;
 mod numerator;
