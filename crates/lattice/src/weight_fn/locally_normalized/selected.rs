@@ -46,7 +46,7 @@ fn classes(vocabulary: usize, normalize: Normalize) -> [usize; 2] {
 
 /// Sites of a group: about as many as half of a budget keeps the scores of.
 fn group<F>(classes: usize, budget: MemoryBudget) -> usize {
-    (budget.limit() / 2 / (classes * size_of::<F>())).clamp(SITES[0], SITES[1])
+    (budget.limit() / 2 / (classes.max(1) * size_of::<F>())).clamp(SITES[0], SITES[1])
 }
 
 /// Bytes that the normaliser adds to a joint network.
