@@ -1,6 +1,7 @@
 //! Differentiable recognition lattices: globally normalised transducers (GNAT, LAST), exact and small.
 #![warn(missing_docs)]
 
+mod ahead;
 mod alignment;
 mod batch;
 mod best_path;
@@ -8,11 +9,14 @@ pub mod context;
 mod denominator;
 mod error;
 mod group;
+mod merge;
+mod n_best;
 mod numerator;
 mod pending;
 mod plan;
 mod pool;
 mod recognition;
+mod sample;
 mod session;
 mod step;
 pub mod weight_fn;
@@ -23,6 +27,7 @@ pub use best_path::Path;
 pub use context::{Context, FullNGram, NextStateTable};
 pub use error::{Error, Result};
 pub use kernels::Real;
+pub use merge::Merge;
 pub use panda_core::MemoryBudget;
 pub use pending::Pending;
 pub use plan::Plan;

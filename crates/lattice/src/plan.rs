@@ -36,6 +36,8 @@ pub(crate) enum Use {
     Gradients,
     /// Sums first, and gradients when the weights are known: all utterances at once.
     Whole,
+    /// Walks from the start on: so many bytes for each frame, and for each utterance beside them.
+    Walks { frame: usize, utterance: usize },
 }
 
 impl Plan {
@@ -135,6 +137,9 @@ impl<'a, F: Real> Sizes<'a, F> {
             Use::Forward => 0,
             Use::Paths => frames * self.backpointers * 4,
             Use::Gradients | Use::Whole => frames * (c + 1) * float,
+            Use::Walks { frame, utterance } => {
+                frames.saturating_mul(frame).saturating_add(group.len().saturating_mul(utterance))
+            }
         };
         let arcs = (if kept { frames } else { 2 * wave }).saturating_mul(self.arcs * float);
         let sites: usize = group.iter().map(|(_, sites)| sites * (2 * float + 8)).sum();
