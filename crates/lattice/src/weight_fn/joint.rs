@@ -3,6 +3,8 @@ mod chain;
 mod frames;
 mod opened;
 
+use std::borrow::Cow;
+
 use kernels::Real;
 
 use super::{Parameters, SharedRnn, WeightFn, Weights};
@@ -118,10 +120,10 @@ impl<'a, F: Real> Joint<'a, F> {
     }
 
     /// `e`, *C x E*.
-    pub fn context_embeddings(&self) -> Result<Vec<F>> {
+    pub fn context_embeddings(&self) -> Result<Cow<'a, [F]>> {
         match &self.embeddings {
-            Embeddings::Table(table) => Ok(table.to_vec()),
-            Embeddings::Rnn(rnn) => rnn.forward(),
+            Embeddings::Table(table) => Ok(Cow::Borrowed(table)),
+            Embeddings::Rnn(rnn) => rnn.forward().map(Cow::Owned),
         }
     }
 

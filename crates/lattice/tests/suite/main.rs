@@ -1,4 +1,6 @@
-//! The tests of this crate.
-
+//! Recognition lattices against golden vectors, central differences, plain loops and lists of all paths.
+mod common;
+mod joint;
 mod search;
+mod shared_rnn;
 mod tiny;
