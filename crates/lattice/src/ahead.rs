@@ -8,7 +8,7 @@
 use kernels::{Real, items_mut, par_for};
 
 use crate::{
-    Alignment, Context, Frames, Merge, RecognitionLattice, Result, Session, Weights,
+    Alignment, ArcsMut, Chain, Context, Frames, Merge, RecognitionLattice, Result, Session, Weights,
     group::Group,
     plan::{Plan, Use},
     session::{Call, Sum, check_sums},
@@ -123,6 +123,16 @@ impl<'a, F: Real> Walk<'a, F> {
         }
     }
 
+    /// Weights of one label's arcs from a state, frame by frame.
+    pub fn weigh_label(&self, state: usize, label: u32) -> Result<Vec<f64>> {
+        let frames = self.places.frames;
+        let states = [state, self.context.next_state(state, label as usize)];
+        let (mut blank, mut lexical) = (vec![F::ZERO; 2 * frames], vec![F::ZERO; 2 * frames]);
+        let arcs = ArcsMut { blank: &mut blank, lexical: &mut lexical };
+        self.weights.weigh_chain(self.first, Chain { states: &states, labels: &[label] }, arcs)?;
+        Ok(lexical.iter().step_by(2).map(|weight| weight.to_f64()).collect())
+    }
+
     /// Where an arc leads that there is.
     pub fn follow(&self, place: usize, state: usize, label: usize) -> (usize, usize) {
         match self.places.after_label(place) {
@@ -144,7 +154,11 @@ impl<F: Real> Session<F> {
     ) -> Result<Vec<T>> {
         let mut call = Call::new(lattice, frames, None, Sum::Denominator)?;
         let row = lattice.alignment().num_states() * lattice.context().states() * size_of::<f64>();
-        let what = Use::Walks { frame: room[0].saturating_add(row), utterance: room[1].saturating_add(row) };
+        let what = Use::Walks {
+            ahead: true,
+            frame: room[0].saturating_add(row),
+            utterance: room[1].saturating_add(row),
+        };
         let plan = Plan::new(lattice, frames, None, (what, self.budget))?;
         let mut results = Vec::with_capacity(frames.utterances());
         for group in plan.groups(frames) {

@@ -21,4 +21,22 @@ impl Merge {
         kernels::exp(values);
         top + values.iter().sum::<f64>().ln()
     }
+
+    pub(crate) fn two(self, a: f64, b: f64) -> f64 {
+        let (high, low) = if a > b { (a, b) } else { (b, a) };
+        match self {
+            _ if low == f64::NEG_INFINITY => high,
+            Self::Max => high,
+            Self::Sum => high + (low - high).exp().ln_1p(),
+        }
+    }
+}
+
+/// A string of labels.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Hypothesis {
+    /// 1 to V.
+    pub labels: Vec<u32>,
+    /// The best of its paths, or the sum over them, as was asked for.
+    pub weight: f64,
 }

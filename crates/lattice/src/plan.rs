@@ -36,8 +36,9 @@ pub(crate) enum Use {
     Gradients,
     /// Sums first, and gradients when the weights are known: all utterances at once.
     Whole,
-    /// Walks from the start on: so many bytes for each frame, and for each utterance beside them.
-    Walks { frame: usize, utterance: usize },
+    /// Walks from the start on: so many bytes for each frame, and for each utterance beside them. All arcs of a wave are weighed
+    /// before, or only those of the states that are walked through.
+    Walks { ahead: bool, frame: usize, utterance: usize },
 }
 
 impl Plan {
@@ -137,11 +138,16 @@ impl<'a, F: Real> Sizes<'a, F> {
             Use::Forward => 0,
             Use::Paths => frames * self.backpointers * 4,
             Use::Gradients | Use::Whole => frames * (c + 1) * float,
-            Use::Walks { frame, utterance } => {
+            Use::Walks { frame, utterance, .. } => {
                 frames.saturating_mul(frame).saturating_add(group.len().saturating_mul(utterance))
             }
         };
-        let arcs = (if kept { frames } else { 2 * wave }).saturating_mul(self.arcs * float);
+        let frames_of_arcs = match self.what {
+            Use::Walks { ahead: false, .. } => 0,
+            _ if kept => frames,
+            _ => 2 * wave,
+        };
+        let arcs = frames_of_arcs.saturating_mul(self.arcs * float);
         let sites: usize = group.iter().map(|(_, sites)| sites * (2 * float + 8)).sum();
         // Packed rows and their utterances, lists of waves, offsets.
         let lists = frames * (self.features * float + 4 + float) + 4 * wave * 8 + group.len() * 256;

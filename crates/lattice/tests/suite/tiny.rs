@@ -1,7 +1,9 @@
 //! Lattices so small that all paths can be listed.
+use std::collections::BTreeMap;
+
 use lattice::{
-    Alignment, Context, Frames, FullNGram, MemoryBudget, NextStateTable, RecognitionLattice, Result, Session,
-    Table,
+    Alignment, Context, Frames, FullNGram, MemoryBudget, Merge, NextStateTable, RecognitionLattice, Result,
+    Session, Table,
 };
 
 /// Numbers from a seed (Knuth's linear congruences).
@@ -92,6 +94,24 @@ impl Tiny {
         use_it(&mut Session::new(MemoryBudget::default()), &lattice, &frames)
     }
 
+    /// One utterance of the batch, alone.
+    pub fn only(&self, utterance: usize) -> Self {
+        let size = self.padded() * self.arcs();
+        let context = NextStateTable::new(&self.table(), self.context.states(), self.context.vocabulary());
+        Self {
+            context: Box::new(context.unwrap()),
+            alignment: self.alignment,
+            weights: self.weights[utterance * size..][..size].to_vec(),
+            lengths: vec![self.lengths[utterance]],
+        }
+    }
+
+    fn table(&self) -> Vec<i64> {
+        let labels = 1..=self.context.vocabulary();
+        let next = |state| labels.clone().map(move |label| self.context.next_state(state, label) as i64);
+        (0..self.context.states()).flat_map(next).collect()
+    }
+
     /// All paths of an utterance that are not blocked.
     pub fn paths(&self, utterance: usize) -> Vec<Listed> {
         let mut found = Vec::new();
@@ -144,4 +164,20 @@ pub fn log_sum(values: impl IntoIterator<Item = f64>) -> f64 {
         return top;
     }
     top + values.iter().map(|x| (x - top).exp()).sum::<f64>().ln()
+}
+
+/// All strings of some paths and what they weigh.
+pub fn strings(paths: Vec<Listed>, merge: Merge) -> BTreeMap<Vec<u32>, f64> {
+    let mut all: BTreeMap<Vec<u32>, Vec<f64>> = BTreeMap::new();
+    for (_, labels, weight) in paths {
+        all.entry(labels).or_default().push(weight);
+    }
+    all.into_iter().map(|(labels, weights)| (labels, merged(weights, merge))).collect()
+}
+
+pub fn merged(weights: Vec<f64>, merge: Merge) -> f64 {
+    match merge {
+        Merge::Max => weights.into_iter().fold(f64::NEG_INFINITY, f64::max),
+        Merge::Sum => log_sum(weights),
+    }
 }
