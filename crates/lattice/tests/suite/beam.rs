@@ -74,11 +74,11 @@ fn plain<'a>(
                 let state = *lattice::context::walk_states(context, labels).unwrap().last().unwrap();
                 let row = row(t, state);
                 put(&mut ends, labels.clone(), weight + row[0], beam.merge);
-                for label in 1..row.len() {
+                for (label, w) in row.iter().enumerate().skip(1) {
                     let string = [&labels[..], &[label as u32]].concat();
                     match alignment.expansions() {
-                        None => put(&mut ends, string, weight + row[label], beam.merge),
-                        Some(most) if i < most => put(&mut longer, string, weight + row[label], beam.merge),
+                        None => put(&mut ends, string, weight + w, beam.merge),
+                        Some(most) if i < most => put(&mut longer, string, weight + w, beam.merge),
                         Some(_) => {}
                     }
                 }
