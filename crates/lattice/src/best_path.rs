@@ -5,8 +5,9 @@
 use kernels::{Real, items_mut, par_for};
 
 use crate::{
-    Frames, RecognitionLattice, Result, Session,
+    Context, Frames, RecognitionLattice, Result, Session,
     denominator::two,
+    distance::Arc,
     group::{Group, Wave},
     plan::{Plan, Use},
     session::{Call, Sum, check_sums},
@@ -28,6 +29,25 @@ impl Path {
     /// The labels of the path.
     pub fn labels(&self) -> Vec<u32> {
         self.alignment.iter().copied().filter(|&label| label > 0).collect()
+    }
+
+    /// Frame by frame the arcs of the path, in the context that it was found in.
+    pub fn arcs(&self, context: &dyn Context) -> Vec<Vec<Arc>> {
+        let mut state = context.start();
+        let frames = self.alignment.chunks_exact(self.per_frame);
+        let of_frame = |labels: &[u32]| {
+            let mut arcs = Vec::new();
+            for (alignment, &label) in labels.iter().enumerate().take_while(|(_, label)| **label > 0) {
+                arcs.push(Arc { alignment, context: state, label: label as usize });
+                state = context.next_state(state, label as usize);
+            }
+            // A label ends the frame where the alignment has no other state.
+            if arcs.is_empty() || self.per_frame > 1 {
+                arcs.push(Arc { alignment: arcs.len(), context: state, label: 0 });
+            }
+            arcs
+        };
+        frames.map(of_frame).collect()
     }
 
     /// The frame of each label.

@@ -114,6 +114,22 @@ impl<F: Real> Denominator<F> {
             .collect()
     }
 
+    /// `α` of an utterance before each frame, of which there are `padded`; forward stored it.
+    pub fn alphas(&self, c: usize, group: &Group, at: usize, padded: usize) -> Vec<f64> {
+        let frames = group.of(at);
+        let mut offset = 0.0;
+        let mut alphas = Vec::with_capacity(padded * c);
+        for t in frames.clone() {
+            alphas.extend(self.alpha[t * c..][..c].iter().map(|a| a.to_f64() + offset));
+            offset += self.offsets[t].to_f64();
+        }
+        let last = &self.states[at * c..][..c];
+        for _ in frames.len()..padded {
+            alphas.extend(last.iter().map(|a| a.to_f64() + offset));
+        }
+        alphas
+    }
+
     /// Lends buffers for waves.
     pub fn take_buffers(&mut self, count: usize) -> Vec<Buffer<F>> {
         self.buffers.resize_with(self.buffers.len().max(count), Buffer::default);

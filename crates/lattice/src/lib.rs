@@ -8,7 +8,9 @@ mod beam;
 mod best_path;
 pub mod context;
 mod denominator;
+pub mod distance;
 mod error;
+mod forced;
 mod group;
 mod merge;
 mod n_best;
@@ -38,5 +40,6 @@ pub use plan::Plan;
 pub use recognition::RecognitionLattice;
 pub use session::{Output, Session, Sum};
 pub use weight_fn::{
-    Arcs, ArcsMut, Chain, Embeddings, Joint, Parameters, SharedRnn, Table, WeightFn, Weights,
+    Arcs, ArcsMut, Chain, Embeddings, Joint, Load, LocallyNormalized, Normalize, Parameters, SharedRnn,
+    Table, WeightFn, Weights,
 };

@@ -6,10 +6,11 @@ use crate::{
     Error, Frames, Labels, RecognitionLattice, Result,
     group::Group,
     step::{Room, Step},
+    weight_fn::Load,
 };
 
 /// Arcs of a wave at which products run well and most of what is read stays in the caches.
-const ARCS: usize = 1_200_000;
+pub(crate) const ARCS: usize = 1_200_000;
 
 /// The cut of a call: how many utterances go together, how many of their frames have arc weights at once, and whether arc weights
 /// stay from forward to backward (k2's trade) or are computed again.
@@ -32,6 +33,8 @@ pub(crate) enum Use {
     Forward,
     /// Best paths.
     Paths,
+    /// Best paths of strings, without the arcs of whole frames.
+    Alignments,
     /// Sums and gradients, group by group.
     Gradients,
     /// Sums first, and gradients when the weights are known: all utterances at once.
@@ -137,21 +140,29 @@ impl<'a, F: Real> Sizes<'a, F> {
         let stored = match self.what {
             Use::Forward => 0,
             Use::Paths => frames * self.backpointers * 4,
+            // Three times α, in f64.
+            Use::Alignments => {
+                group.iter().map(|&(frames, sites)| 24 * sites.checked_div(frames).unwrap_or(0)).sum()
+            }
             Use::Gradients | Use::Whole => frames * (c + 1) * float,
             Use::Walks { frame, utterance, .. } => {
                 frames.saturating_mul(frame).saturating_add(group.len().saturating_mul(utterance))
             }
         };
-        let frames_of_arcs = match self.what {
-            Use::Walks { ahead: false, .. } => 0,
-            _ if kept => frames,
-            _ => 2 * wave,
+        let arcs = match self.what {
+            Use::Alignments | Use::Walks { ahead: false, .. } => 0,
+            _ => (if kept { frames } else { 2 * wave }).saturating_mul(self.arcs * float),
         };
-        let arcs = frames_of_arcs.saturating_mul(self.arcs * float);
         let sites: usize = group.iter().map(|(_, sites)| sites * (2 * float + 8)).sum();
         // Packed rows and their utterances, lists of waves, offsets.
         let lists = frames * (self.features * float + 4 + float) + 4 * wave * 8 + group.len() * 256;
-        let weights = self.lattice.weight_fn().bytes(frames, wave);
+        let gradients = matches!(self.what, Use::Gradients | Use::Whole);
+        let positions = match self.what {
+            // One label at a time.
+            Use::Walks { .. } => 2,
+            _ => group.iter().map(|&(frames, sites)| sites / frames.max(1)).max().unwrap_or(0),
+        };
+        let weights = self.lattice.weight_fn().bytes(Load { frames, wave, positions, gradients });
         [stored, arcs, sites, lists, group.len() * self.lane, weights]
             .iter()
             .fold(0, |all, x| all.saturating_add(*x))

@@ -60,6 +60,12 @@ pub(crate) struct Found {
     pub sums: Vec<f64>,
 }
 
+impl<F: Real> Default for Session<F> {
+    fn default() -> Self {
+        Self::new(Self::DEFAULT)
+    }
+}
+
 impl<F: Real> Session<F> {
     /// A session that holds at most so much beside arguments and results.
     pub fn new(budget: MemoryBudget) -> Self {
@@ -70,6 +76,9 @@ impl<F: Real> Session<F> {
             best: Best::default(),
         }
     }
+
+    /// 256 MiB: arc weights of a few frames, and α of some minutes of speech in the context of two labels out of 32.
+    pub const DEFAULT: MemoryBudget = MemoryBudget::bytes(256 << 20);
 
     /// The dial.
     pub fn budget(&self) -> MemoryBudget {
@@ -165,6 +174,27 @@ impl<F: Real> Session<F> {
             sums.extend(call.forward(self, &group, None)?.sums);
         }
         Ok(sums)
+    }
+
+    /// Forward weights: α before each frame in the log semiring, *B.. x T x C*; behind the last frame of an utterance they stay.
+    ///
+    /// ```text
+    /// α_0[p] = 1̄ if p = start else 0̄      α_{t+1} = forward(α_t)
+    /// ```
+    /// # Errors
+    /// As [`sum`](Self::sum).
+    pub fn alphas(&mut self, lattice: &RecognitionLattice<F>, frames: &Frames<F>) -> Result<Vec<f64>> {
+        let c = lattice.context().states();
+        let mut call = Call::new(lattice, frames, None, Sum::Denominator)?;
+        let plan = Plan::new(lattice, frames, None, (Use::Gradients, self.budget))?;
+        let mut alphas = Vec::with_capacity(frames.utterances() * frames.padded() * c);
+        for group in plan.groups(frames) {
+            call.forward(self, &group, Some(plan.kept))?;
+            for at in 0..group.len() {
+                alphas.extend(self.denominator.alphas(c, &group, at, frames.padded()));
+            }
+        }
+        Ok(alphas)
     }
 
     /// Posteriors of all arcs, summed over states of the alignment: *B.. x T x C* blank and *B.. x T x C x V* lexical, 0 in padding

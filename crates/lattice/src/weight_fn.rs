@@ -5,6 +5,7 @@
 //! [`weigh_chain`](Weights::weigh_chain) those along one string of labels, and [`pull`](Weights::pull) and
 //! [`pull_chain`](Weights::pull_chain) take their adjoints back to parameters and frames.
 mod joint;
+mod locally_normalized;
 mod shared_rnn;
 mod table;
 
@@ -13,6 +14,7 @@ use std::collections::BTreeMap;
 use kernels::Real;
 
 pub use joint::{Embeddings, Joint};
+pub use locally_normalized::{LocallyNormalized, Normalize};
 pub use shared_rnn::SharedRnn;
 pub use table::Table;
 
@@ -39,13 +41,27 @@ pub struct ArcsMut<'a, F> {
     pub lexical: &'a mut [F],
 }
 
-/// One string of labels in a context: the states `c_0 .. c_U` and the label that follows each; none follows the last.
+/// One string of labels in a context: the states `c_0 .. c_U` and the label that follows each; none follows the last. Weight
+/// functions take both as they are, whether or not a label leads from its state to the next.
 #[derive(Debug, Clone, Copy)]
 pub struct Chain<'a> {
     /// *U + 1*
     pub states: &'a [usize],
     /// *U*, 1 to V.
     pub labels: &'a [u32],
+}
+
+/// What a group of utterances asks of a weight function, by which its memory is planned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Load {
+    /// Frames of the group.
+    pub frames: usize,
+    /// Frames that are weighed or pulled at once.
+    pub wave: usize,
+    /// *U + 1* of the longest chain; 0 without chains.
+    pub positions: usize,
+    /// Whether anything is pulled.
+    pub gradients: bool,
 }
 
 /// What an arc weighs. `x` is a frame, `p` a context state: `(b_t[p], l_t[p, 1..V])`.
@@ -64,8 +80,14 @@ pub trait WeightFn<F: Real>: Sync {
         false
     }
 
-    /// Bytes that [`Weights`] hold for groups of at most so many frames, of which so many are pulled at once; gradients included.
-    fn bytes(&self, frames: usize, wave: usize) -> usize;
+    /// This, if it is a joint network, whose normaliser needs no row of V weights.
+    fn as_joint(&self) -> Option<&Joint<'_, F>> {
+        None
+    }
+
+    /// Bytes that [`Weights`] hold at most for groups of such a load, gradients included if there are any; beside what each thread
+    /// keeps for the packing of products ([`kernels::packing_bytes`]).
+    fn bytes(&self, load: Load) -> usize;
 
     /// What depends on the parameters alone.
     ///

@@ -2,6 +2,7 @@
 mod beam;
 mod common;
 mod joint;
+mod locally_normalized;
 mod search;
 mod shared_rnn;
 mod strings;
