@@ -10,7 +10,7 @@ use kernels::{Real, items_mut, par_for};
 use crate::{
     Alignment, ArcsMut, Chain, Context, Frames, Merge, RecognitionLattice, Result, Session, Weights,
     group::Group,
-    plan::{Plan, Use},
+    plan::{Walks, Work},
     session::{Call, Sum, check_sums},
     step::Step,
 };
@@ -154,12 +154,8 @@ impl<F: Real> Session<F> {
     ) -> Result<Vec<T>> {
         let mut call = Call::new(lattice, frames, None, Sum::Denominator)?;
         let row = lattice.alignment().num_states() * lattice.context().states() * size_of::<f64>();
-        let what = Use::Walks {
-            ahead: true,
-            frame: room[0].saturating_add(row),
-            utterance: room[1].saturating_add(row),
-        };
-        let plan = Plan::new(lattice, frames, None, (what, self.budget))?;
+        let walks = Walks { frame: room[0].saturating_add(row), utterance: room[1].saturating_add(row) };
+        let plan = self.cut(lattice, frames, None, Work::walks(true, walks))?;
         let mut results = Vec::with_capacity(frames.utterances());
         for group in plan.groups(frames) {
             call.enter(&group)?;

@@ -15,7 +15,7 @@ use kernels::{Real, items_mut, par_for};
 use crate::{
     Context, Error, Frames, Hypothesis, Merge, RecognitionLattice, Result, Session, Weights,
     ahead::Places,
-    plan::{Plan, Use},
+    plan::{Walks, Work},
     session::{Call, Sum},
 };
 
@@ -344,8 +344,8 @@ impl<F: Real> Session<F> {
         let candidate = v * (size_of::<F>() + 2 * size_of::<Candidate<S::State>>()) + 64;
         let room =
             [strings.saturating_mul(node), strings.saturating_mul(candidate).saturating_add(NODES * node)];
-        let what = Use::Walks { ahead: false, frame: room[0], utterance: room[1] };
-        let plan = Plan::new(lattice, frames, None, (what, self.budget))?;
+        let walks = Walks { frame: room[0], utterance: room[1] };
+        let plan = self.cut(lattice, frames, None, Work::walks(false, walks))?;
         let mut results = Vec::with_capacity(frames.utterances());
         for group in plan.groups(frames) {
             call.enter(&group)?;

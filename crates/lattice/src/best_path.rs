@@ -9,7 +9,7 @@ use crate::{
     denominator::two,
     distance::Arc,
     group::{Group, Wave},
-    plan::{Plan, Use},
+    plan::Work,
     session::{Call, Sum, check_sums},
     step::{Room, Step},
 };
@@ -88,7 +88,7 @@ impl<F: Real> Session<F> {
     /// Arc weights of all frames once; backpointers of a group, 4 bytes for each frame, state and label of a frame.
     pub fn best_paths(&mut self, lattice: &RecognitionLattice<F>, frames: &Frames<F>) -> Result<Vec<Path>> {
         let mut call = Call::new(lattice, frames, None, Sum::Denominator)?;
-        let plan = Plan::new(lattice, frames, None, (Use::Paths, self.budget))?;
+        let plan = self.cut(lattice, frames, None, Work::sum(true).best())?;
         let mut paths = Vec::with_capacity(frames.utterances());
         for group in plan.groups(frames) {
             call.enter(&group)?;
@@ -140,6 +140,12 @@ impl<F: Real> Session<F> {
 }
 
 impl<F: Real> Best<F> {
+    /// Bytes of backpointers, and of what lanes work in.
+    pub fn held(&self) -> [usize; 2] {
+        let rooms = self.rooms.iter().map(Room::held).sum::<usize>();
+        [4 * (self.from.capacity() + self.count.capacity()), rooms + self.states.capacity() * size_of::<F>()]
+    }
+
     /// Goes through a wave, the utterances side by side.
     fn go(
         &mut self,

@@ -9,7 +9,7 @@ use kernels::{Real, items_mut, par_for};
 
 use crate::{
     Alignment, Arcs, Frames, Labels, Path, RecognitionLattice, Result, Session,
-    plan::{Plan, Use},
+    plan::Work,
     session::{Call, Sum, check_sums},
 };
 
@@ -30,7 +30,7 @@ impl<F: Real> Session<F> {
         labels: &Labels,
     ) -> Result<Vec<Path>> {
         let mut call = Call::new(lattice, frames, Some(labels), Sum::Numerator)?;
-        let plan = Plan::new(lattice, frames, Some(labels), (Use::Alignments, self.budget))?;
+        let plan = self.cut(lattice, frames, Some(labels), Work::sum(false).best())?;
         let (context, alignment) = (lattice.context(), lattice.alignment());
         let mut paths = Vec::with_capacity(frames.utterances());
         for group in plan.groups(frames) {

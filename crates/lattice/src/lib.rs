@@ -10,6 +10,7 @@ pub mod context;
 mod denominator;
 pub mod distance;
 mod error;
+pub mod expectation;
 mod forced;
 mod group;
 mod merge;

@@ -32,6 +32,12 @@ struct Strings {
 }
 
 impl<F: Real> Numerator<F> {
+    /// Bytes of arc weights.
+    pub fn held(&self) -> usize {
+        let arcs = self.arcs.iter().map(|(blank, lexical)| blank.capacity() + lexical.capacity());
+        arcs.sum::<usize>() * size_of::<F>()
+    }
+
     /// `log S` of each utterance; what [`backward`](Self::backward) needs stays if it is `stored`.
     pub fn forward(
         &mut self,

@@ -6,7 +6,7 @@ use lattice::{
     RecognitionLattice, Session, Table,
 };
 
-use crate::tiny::{Numbers, Tiny, merged, strings};
+use crate::listing::{Numbers, Tiny, merged, strings};
 
 /// A score for each label behind the one before.
 struct Bigrams(Vec<f64>);

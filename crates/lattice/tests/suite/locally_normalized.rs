@@ -1,7 +1,7 @@
 //! Log-probabilities of arcs.
 use lattice::{
-    Arcs, Chain, Embeddings, Error, Joint, Load, LocallyNormalized, MemoryBudget, Normalize, Parameters, Real,
-    Result, SharedRnn, Table, WeightFn, Weights,
+    Arcs, Chain, Embeddings, Error, Joint, Load, LocallyNormalized, MemoryBudget, Normalize, Parameters,
+    Real, Result, SharedRnn, Table, WeightFn, Weights,
 };
 
 use crate::{

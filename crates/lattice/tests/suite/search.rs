@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 
 use lattice::{MemoryBudget, Session};
 
-use crate::tiny::{Tiny, log_sum};
+use crate::listing::{Tiny, log_sum};
 
 const LATTICES: u64 = 300;
 

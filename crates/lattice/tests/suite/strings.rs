@@ -5,7 +5,7 @@ use lattice::{
     Alignment, Error, Frames, FullNGram, MemoryBudget, Merge, RecognitionLattice, Session, Strings, Table,
 };
 
-use crate::tiny::{Tiny, strings};
+use crate::listing::{Tiny, strings};
 
 #[test]
 fn the_n_best_strings_are_the_first_of_all_strings_in_order() {

@@ -1,183 +1,137 @@
-//! Lattices so small that all paths can be listed.
-use std::collections::BTreeMap;
+//! Tiny lattices and all their paths, told without the crate.
+use lattice::{Alignment, Context, FullNGram, NextStateTable, distance::Arc};
+use proptest::prelude::*;
 
-use lattice::{
-    Alignment, Context, Frames, FullNGram, MemoryBudget, Merge, NextStateTable, RecognitionLattice, Result,
-    Session, Table,
-};
+/// Which automaton, told without the crate: for n-grams the strings themselves, or rows of next states.
+#[derive(Debug, Clone)]
+pub enum Automaton {
+    Strings { vocabulary: usize, order: usize },
+    Rows(Vec<Vec<usize>>),
+}
 
-/// Numbers from a seed (Knuth's linear congruences).
-pub struct Numbers(u64);
-
-impl Numbers {
-    pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678_9abc_def1)
+impl Automaton {
+    pub fn context(&self) -> Box<dyn Context> {
+        match self {
+            Self::Strings { vocabulary, order } => Box::new(FullNGram::new(*vocabulary, *order).unwrap()),
+            Self::Rows(rows) => {
+                let table: Vec<i64> = rows.iter().flatten().map(|&to| to as i64).collect();
+                Box::new(NextStateTable::new(&table, rows.len(), rows[0].len()).unwrap())
+            }
+        }
     }
 
-    pub fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % limit
-    }
-
-    /// -2 to 2.
-    pub fn number(&mut self) -> f64 {
-        self.below(1 << 20) as f64 / f64::from(1 << 18) - 2.0
+    /// Next states of all states.
+    pub fn rows(&self) -> Vec<Vec<usize>> {
+        let &Self::Strings { vocabulary, order } = self else {
+            let Self::Rows(rows) = self else { unreachable!() };
+            return rows.clone();
+        };
+        let mut strings = vec![Vec::new()];
+        let mut longest = strings.clone();
+        for _ in 0..order {
+            let longer = |string: &Vec<usize>| {
+                (1..=vocabulary).map(|y| [&string[..], &[y]].concat()).collect::<Vec<_>>()
+            };
+            longest = longest.iter().flat_map(longer).collect();
+            strings.extend(longest.clone());
+        }
+        let after = |string: &Vec<usize>, y| {
+            let all = [&string[..], &[y]].concat();
+            let kept = all[all.len() - order.min(all.len())..].to_vec();
+            strings.iter().position(|string| *string == kept).unwrap()
+        };
+        strings.iter().map(|string| (1..=vocabulary).map(|y| after(string, y)).collect()).collect()
     }
 }
 
-/// A lattice over a table, and the frames of a batch.
+#[derive(Debug, Clone)]
 pub struct Tiny {
-    pub context: Box<dyn Context>,
-    pub alignment: Alignment,
-    pub weights: Vec<f64>,
-    pub lengths: Vec<usize>,
+    pub automaton: Automaton,
+    /// K; none where a frame has one label or none.
+    pub expansions: Option<usize>,
+    pub frames: usize,
+    pub seed: u64,
+    pub blocked: f64,
 }
 
-/// What every path is: its alignment, its labels, its weight.
-pub type Listed = (Vec<u32>, Vec<u32>, f64);
+/// Frame, alignment state, context state and label.
+pub type Place = (usize, usize, usize, usize);
 
 impl Tiny {
-    /// Any context and alignment; blocked arcs in a third of the lattices, ties in another.
-    pub fn new(seed: u64) -> Self {
-        let mut numbers = Numbers::new(seed);
-        let vocabulary = 1 + numbers.below(3);
-        let context: Box<dyn Context> = match numbers.below(4) {
-            order @ 0..3 => Box::new(FullNGram::new(vocabulary, order).unwrap()),
-            _ => {
-                let states = 1 + numbers.below(5);
-                let table: Vec<i64> =
-                    (0..states * vocabulary).map(|_| numbers.below(states) as i64).collect();
-                Box::new(NextStateTable::new(&table, states, vocabulary).unwrap())
-            }
-        };
-        let alignment = match numbers.below(4) {
-            0 => Alignment::FrameDependent,
-            labels => Alignment::frame_label_dependent(labels - 1).unwrap(),
-        };
-        let longest = if alignment.expansions().is_some_and(|labels| labels > 1) { 2 } else { 4 };
-        let lengths: Vec<usize> = (0..1 + numbers.below(3)).map(|_| numbers.below(longest + 1)).collect();
-        let (kind, mut weights) = (numbers.below(3), Vec::new());
-        for _ in 0..lengths.len() * longest * context.states() * (1 + vocabulary) {
-            weights.push(match kind {
-                0 if numbers.below(4) == 0 => f64::NEG_INFINITY,
-                1 => numbers.below(3) as f64 - 1.0,
-                _ => numbers.number(),
-            });
-        }
-        Self { context, alignment, weights, lengths }
-    }
-
-    pub fn padded(&self) -> usize {
-        self.weights.len() / self.lengths.len() / self.arcs()
-    }
-
-    fn arcs(&self) -> usize {
-        self.context.states() * (1 + self.context.vocabulary())
-    }
-
-    pub fn row(&self, utterance: usize, frame: usize, state: usize) -> &[f64] {
-        let labels = 1 + self.context.vocabulary();
-        &self.weights[(utterance * self.padded() + frame) * self.arcs() + state * labels..][..labels]
-    }
-
-    /// Lets `use_it` use the lattice.
-    pub fn with<T>(
-        &self,
-        use_it: impl FnOnce(&mut Session<f64>, &RecognitionLattice<f64>, &Frames<f64>) -> Result<T>,
-    ) -> Result<T> {
-        let (padded, labels) = (self.padded(), 1 + self.context.vocabulary());
-        let shape = [self.lengths.len(), padded, self.context.states(), labels];
-        let table = Table::new(&self.weights, &shape)?;
-        let lattice = RecognitionLattice::new(&*self.context, self.alignment, &table)?;
-        let rows: Vec<f64> = (0..self.lengths.len()).flat_map(|_| (0..padded).map(|t| t as f64)).collect();
-        let frames = Frames::new(&rows, &[self.lengths.len(), padded, 1], &self.lengths)?;
-        use_it(&mut Session::new(MemoryBudget::default()), &lattice, &frames)
-    }
-
-    /// One utterance of the batch, alone.
-    pub fn only(&self, utterance: usize) -> Self {
-        let size = self.padded() * self.arcs();
-        let context = NextStateTable::new(&self.table(), self.context.states(), self.context.vocabulary());
-        Self {
-            context: Box::new(context.unwrap()),
-            alignment: self.alignment,
-            weights: self.weights[utterance * size..][..size].to_vec(),
-            lengths: vec![self.lengths[utterance]],
+    pub fn alignment(&self) -> Alignment {
+        match self.expansions {
+            None => Alignment::FrameDependent,
+            Some(expansions) => Alignment::frame_label_dependent(expansions).unwrap(),
         }
     }
 
-    fn table(&self) -> Vec<i64> {
-        let labels = 1..=self.context.vocabulary();
-        let next = |state| labels.clone().map(move |label| self.context.next_state(state, label) as i64);
-        (0..self.context.states()).flat_map(next).collect()
+    /// All paths.
+    pub fn paths(&self) -> Vec<Vec<Place>> {
+        let rows = self.automaton.rows();
+        let mut paths = vec![(Vec::new(), 0)];
+        for t in 0..self.frames {
+            let mut ended: Vec<(Vec<Place>, usize)> = Vec::new();
+            let mut open = paths;
+            for a in 0..=self.expansions.unwrap_or(0) {
+                let mut onward = Vec::new();
+                for (path, p) in open {
+                    ended.push(([&path[..], &[(t, a, p, 0)]].concat(), p));
+                    for (y, &to) in (1..).zip(&rows[p]) {
+                        let longer = ([&path[..], &[(t, a, p, y)]].concat(), to);
+                        match self.expansions {
+                            None => ended.push(longer),
+                            Some(most) if a < most => onward.push(longer),
+                            Some(_) => {}
+                        }
+                    }
+                }
+                open = onward;
+            }
+            paths = ended;
+        }
+        paths.into_iter().map(|(path, _)| path).collect()
     }
 
-    /// All paths of an utterance that are not blocked.
-    pub fn paths(&self, utterance: usize) -> Vec<Listed> {
-        let mut found = Vec::new();
-        self.go_on(utterance, (0, 0), self.context.start(), (vec![], vec![], 0.0), &mut found);
-        found
+    /// A number for each arc, the same whenever it is asked for.
+    fn noise(&self, purpose: u64, (t, a, p, y): Place) -> f64 {
+        let key = [t, a, p, y]
+            .iter()
+            .fold(purpose, |key, &x| key.wrapping_mul(1_000_003).wrapping_add(x as u64 + 1));
+        oracle::noise::normal(self.seed, key, 1, 1.0)[0]
     }
 
-    fn go_on(
-        &self,
-        utterance: usize,
-        (t, a): (usize, usize),
-        p: usize,
-        path: Listed,
-        found: &mut Vec<Listed>,
-    ) {
-        if t == self.lengths[utterance] {
-            return found.push(path);
-        }
-        let row = self.row(utterance, t, p);
-        for (label, &w) in row.iter().enumerate() {
-            let next = match (self.alignment.expansions(), label) {
-                (None, _) | (Some(_), 0) => (t + 1, 0),
-                (Some(most), _) if a < most => (t, a + 1),
-                _ => continue,
-            };
-            if w == f64::NEG_INFINITY {
-                continue;
-            }
-            let (mut alignment, mut labels, weight) = path.clone();
-            alignment.push(label as u32);
-            if next.0 > t {
-                // What the frame did not use.
-                let rest = self.alignment.num_states() - 1 - a;
-                alignment.extend(std::iter::repeat_n(0, rest));
-            }
-            if label > 0 {
-                labels.push(label as u32);
-            }
-            let state = self.context.next_state(p, label);
-            self.go_on(utterance, next, state, (alignment, labels, weight + w), found);
-        }
+    pub fn weight(&self, place: Place) -> f64 {
+        if self.noise(1, place) < self.blocked { f64::NEG_INFINITY } else { self.noise(2, place) }
+    }
+
+    pub fn cost(&self, place: Place) -> f64 {
+        self.noise(3, place)
     }
 }
 
-/// `log Σ exp`
-pub fn log_sum(values: impl IntoIterator<Item = f64>) -> f64 {
-    let values: Vec<f64> = values.into_iter().collect();
-    let top = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    if top == f64::NEG_INFINITY {
-        return top;
-    }
-    top + values.iter().map(|x| (x - top).exp()).sum::<f64>().ln()
+pub fn place(t: usize, arc: Arc) -> Place {
+    (t, arc.alignment, arc.context, arc.label)
 }
 
-/// All strings of some paths and what they weigh.
-pub fn strings(paths: Vec<Listed>, merge: Merge) -> BTreeMap<Vec<u32>, f64> {
-    let mut all: BTreeMap<Vec<u32>, Vec<f64>> = BTreeMap::new();
-    for (_, labels, weight) in paths {
-        all.entry(labels).or_default().push(weight);
-    }
-    all.into_iter().map(|(labels, weights)| (labels, merged(weights, merge))).collect()
-}
-
-pub fn merged(weights: Vec<f64>, merge: Merge) -> f64 {
-    match merge {
-        Merge::Max => weights.into_iter().fold(f64::NEG_INFINITY, f64::max),
-        Merge::Sum => log_sum(weights),
-    }
+pub fn tiny() -> impl Strategy<Value = Tiny> {
+    let strings =
+        (1usize..4, 0usize..3).prop_map(|(vocabulary, order)| Automaton::Strings { vocabulary, order });
+    let rows = (1usize..5, 1usize..4).prop_flat_map(|(states, vocabulary)| {
+        prop::collection::vec(prop::collection::vec(0..states, vocabulary), states).prop_map(Automaton::Rows)
+    });
+    let automata = prop_oneof![strings, rows];
+    (
+        automata,
+        prop::option::of(0usize..3),
+        0usize..4,
+        any::<u64>(),
+        prop_oneof![Just(-9.0), Just(-1.0), Just(0.5)],
+    )
+        .prop_map(|(automaton, expansions, frames, seed, blocked)| Tiny {
+            automaton,
+            expansions,
+            frames,
+            seed,
+            blocked,
+        })
 }
