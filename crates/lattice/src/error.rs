@@ -5,7 +5,7 @@ use kernels::Brief;
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// A lattice error; the message names the argument, what was expected and what was found.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Arguments that do not fit together.
@@ -95,6 +95,10 @@ pub enum Error {
     /// The normaliser's own errors.
     #[error(transparent)]
     Normaliser(#[from] panda_core::Error),
+    /// A tensor operation failed.
+    #[cfg(feature = "candle")]
+    #[error(transparent)]
+    Tensor(#[from] candle_core::Error),
 }
 
 impl Error {

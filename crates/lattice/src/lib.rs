@@ -4,6 +4,8 @@
 mod alignment;
 mod batch;
 mod best_path;
+#[cfg(feature = "candle")]
+pub mod candle;
 pub mod context;
 mod denominator;
 mod error;
