@@ -1,0 +1,4 @@
+//! Recognition lattices against golden vectors, central differences and plain loops.
+mod common;
+mod joint;
+mod shared_rnn;
