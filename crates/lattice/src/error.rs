@@ -5,7 +5,7 @@ use kernels::Brief;
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// A lattice error; the message names the argument, what was expected and what was found.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Arguments that do not fit together.
@@ -95,10 +95,17 @@ pub enum Error {
     /// The normaliser's own errors.
     #[error(transparent)]
     Normaliser(#[from] panda_core::Error),
-    /// A tensor operation failed.
+    /// A tensor operation failed; the message is candle's.
     #[cfg(feature = "candle")]
-    #[error(transparent)]
-    Tensor(#[from] candle_core::Error),
+    #[error("{0}")]
+    Tensor(String),
+}
+
+#[cfg(feature = "candle")]
+impl From<candle_core::Error> for Error {
+    fn from(error: candle_core::Error) -> Self {
+        Self::Tensor(error.to_string())
+    }
 }
 
 impl Error {

@@ -17,6 +17,7 @@ mod pool;
 mod recognition;
 mod session;
 mod step;
+mod strings;
 pub mod weight_fn;
 
 pub use alignment::{Alignment, Next};
@@ -30,6 +31,7 @@ pub use pending::Pending;
 pub use plan::Plan;
 pub use recognition::RecognitionLattice;
 pub use session::{Output, Session, Sum};
+pub use strings::LabelString;
 pub use weight_fn::{
     Arcs, ArcsMut, Chain, Embeddings, Joint, Parameters, SharedRnn, Table, WeightFn, Weights,
 };
