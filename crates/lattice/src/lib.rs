@@ -8,6 +8,7 @@ mod best_path;
 pub mod candle;
 pub mod context;
 mod denominator;
+pub mod distance;
 mod error;
 mod group;
 mod numerator;
@@ -33,5 +34,6 @@ pub use recognition::RecognitionLattice;
 pub use session::{Output, Session, Sum};
 pub use strings::LabelString;
 pub use weight_fn::{
-    Arcs, ArcsMut, Chain, Embeddings, Joint, Parameters, SharedRnn, Table, WeightFn, Weights,
+    Arcs, ArcsMut, Chain, Embeddings, Joint, LocallyNormalized, Normalize, Parameters, SharedRnn, Table,
+    WeightFn, Weights,
 };

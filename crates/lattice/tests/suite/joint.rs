@@ -38,6 +38,14 @@ impl<F: Real> Owned<F> {
         Self { states, vocabulary, parameters, frames: made_up(frames * f, 30, 1.0), count: frames }
     }
 
+    /// The same in single precision.
+    pub fn narrow(&self) -> Owned<f32> {
+        let of = |values: &[F]| narrow(&widened(values));
+        let parameters = self.parameters.iter().map(|(name, values)| (name.clone(), of(values))).collect();
+        let Self { states, vocabulary, count, .. } = *self;
+        Owned { states, vocabulary, parameters, frames: of(&self.frames), count }
+    }
+
     pub fn borrow(&self) -> Joint<'_, F> {
         let of = |name: &str| self.parameters[&format!("weight_fn/{name}")].as_slice();
         Joint {
@@ -190,12 +198,12 @@ fn f32_equals_last() {
 pub const STATES: [usize; 5] = [0, 2, 1, 2, 2];
 pub const LABELS: [u32; 4] = [2, 1, 2, 2];
 
+/// What is done with a weight function.
+pub type With<'a> = &'a mut dyn FnMut(&dyn WeightFn<f64>);
+
 /// Gradients of frames and parameters of any weight function of a joint network, whole frames and chains, against central
 /// differences of `Σ a w`.
-pub fn check_gradients(
-    owned: &mut Owned<f64>,
-    run: &dyn Fn(&Owned<f64>, &mut dyn FnMut(&dyn WeightFn<f64>)),
-) {
+pub fn check_gradients(owned: &mut Owned<f64>, run: &dyn Fn(&Owned<f64>, With)) {
     let bar = Bar { relative: 1e-8, absolute: 1e-9 };
     let (count, first) = (owned.count, 1);
     let chain = Chain { states: &STATES, labels: &LABELS };
@@ -346,4 +354,18 @@ fn an_enormous_tangent_is_one() {
     owned.frames = narrow(&[1e30, 0.0, -1e30, 0.0]);
     let (blank, lexical) = weigh(&owned.borrow(), &owned.frames, 2);
     assert!(blank.iter().chain(&lexical).all(|w| w.is_finite()));
+}
+
+/// Rows of single states are prepared by the first task that asks for one, while others wait for it: if that were work for
+/// many, it could wait for one of them.
+#[test]
+fn tasks_that_wait_for_the_first_row_do_not_stop_each_other() {
+    let (states, count) = (3000, 64);
+    let owned = Owned::<f32>::made_up(states, 2, 32, count);
+    let joint = owned.borrow();
+    let chain = Chain { states: &STATES, labels: &LABELS };
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(5).build().unwrap();
+    for _ in 0..200 {
+        pool.install(|| weigh_chain(&joint, &owned.frames, count, 0, chain));
+    }
 }
