@@ -81,6 +81,8 @@ fn lattice(config: &GnatConfig, labels: usize, budget: MemoryBudget) -> Result<E
     let (states, of_frame) = (context.states(), alignment.num_states());
     say!("recognition lattice: the last {} of {labels} labels, {states} context states", config.context)?;
     say!("one frame: {of_frame} alignment states, {} arc weights", states * (1 + labels))?;
+    let over = if config.normalise.normalize().is_some() { "each state's arcs" } else { "all paths" };
+    say!("normalised over {over}")?;
     say!("memory budget of the loss: {}", bytes::name(budget))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -40,6 +40,7 @@ pub(crate) fn lattice(
         frame: width,
         hidden: recipe.joint.width,
         embeddings: EmbeddingConfig::Table { width: config.embedding },
+        normalize: config.normalise.normalize(),
     };
     let weights = JointWeights::new(sizes, vb)?;
     let budget = recipe.loss.options.budget;

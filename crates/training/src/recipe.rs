@@ -7,7 +7,7 @@ mod table;
 
 use std::path::{Path, PathBuf};
 
-pub use gnat::{AlignmentKind, GnatConfig};
+pub use gnat::{AlignmentKind, GnatConfig, Normalise};
 pub use loss::LossConfig;
 pub use loss_options::{ActivationKind, Loss, LossOptions};
 

@@ -9,14 +9,15 @@ use super::{
     batch::{BatchTensors, FrameBatch, LabelBatch},
 };
 use crate::{
-    Alignment, Context, Error, Frames, LabelString, Labels, MemoryBudget, Output, Path, RecognitionLattice, Result,
-    Session, Sum,
+    Alignment, Context, Error, Frames, LabelString, Labels, LocallyNormalized, MemoryBudget, Output, Path,
+    RecognitionLattice, Result, Session, Sum, WeightFn,
 };
 
 /// What candle calls the operation.
 const NAME: &str = "recognition-lattice-loss";
 
-/// A globally normalised transducer (GNAT): a context, an alignment, and the parameters of a joint network. Its buffers stay from
+/// A globally normalised transducer (GNAT), or a locally normalised one over the same lattice: a context, an alignment, and the
+/// parameters of a joint network. Its buffers stay from
 /// step to step, and clones share them.
 ///
 /// ```
@@ -29,7 +30,8 @@ const NAME: &str = "recognition-lattice-loss";
 /// let vb = VarBuilder::from_varmap(&variables, DType::F32, &Device::Cpu);
 /// let context = FullNGram::new(3, 1)?;
 /// let embeddings = EmbeddingConfig::Table { width: 4 };
-/// let sizes = JointConfig { states: context.states(), vocabulary: 3, frame: 2, hidden: 5, embeddings };
+/// let states = context.states();
+/// let sizes = JointConfig { states, vocabulary: 3, frame: 2, hidden: 5, embeddings, normalize: None };
 /// let weights = JointWeights::new(sizes, &vb)?;
 /// let gnat = Gnat::new(Arc::new(context), Alignment::FrameDependent, weights, MemoryBudget::default())?;
 /// let integers = |of: &[u32]| Tensor::new(of, &Device::Cpu);
@@ -228,7 +230,12 @@ impl Gnat {
         }
         let (of_frames, of_weights) = slices.split_last().expect("there are frames");
         let joint = self.weights.config().joint(of_weights);
-        let lattice = RecognitionLattice::new(&*self.context, self.alignment, &joint)?;
+        let local = self.weights.config().normalize.map(|normalize| LocallyNormalized::new(joint, normalize));
+        let weight_fn: &dyn WeightFn<F> = match &local {
+            None => &joint,
+            Some(local) => local,
+        };
+        let lattice = RecognitionLattice::new(&*self.context, self.alignment, weight_fn)?;
         let frames = Frames::new(of_frames, batch.values.dims(), &batch.lengths)?;
         run(&mut lock(F::pick(self)), &lattice, &frames)
     }

@@ -5,7 +5,7 @@ use candle_core::{DType, Device, Tensor};
 use candle_nn::{Init, VarBuilder};
 
 use super::batch::expect_cpu;
-use crate::{Embeddings, Error, Joint, Result, SharedRnn};
+use crate::{Embeddings, Error, Joint, Normalize, Result, SharedRnn};
 
 /// Sizes of a [`Joint`] over the states of a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub struct JointConfig {
     pub hidden: usize,
     /// Where context embeddings come from.
     pub embeddings: EmbeddingConfig,
+    /// How the weights of the arcs from each state become log-probabilities; none for weights that are normalised over whole paths.
+    pub normalize: Option<Normalize>,
 }
 
 /// Sizes of [`Embeddings`].
@@ -52,7 +54,7 @@ enum First {
 impl JointConfig {
     /// Names, shapes and first values of the parameters, in the order that [`Self::joint`] takes them in.
     fn parameters(&self) -> Vec<(String, Vec<usize>, First)> {
-        let Self { states, vocabulary, frame, hidden, embeddings } = *self;
+        let Self { states, vocabulary, frame, hidden, embeddings, normalize } = *self;
         let mut all = Vec::new();
         let width = match embeddings {
             EmbeddingConfig::Table { width } => {
@@ -83,7 +85,9 @@ impl JointConfig {
             ("Dense_1/kernel", vec![hidden, vocabulary], inputs(hidden)),
             ("Dense_1/bias", vec![vocabulary], First::Zero),
         ];
-        all.extend(of_joint.map(|(name, shape, first)| (format!("weight_fn/{name}"), shape, first)));
+        // A normaliser is a weight function around another.
+        let inner = if normalize.is_some() { "weight_fn/weight_fn" } else { "weight_fn" };
+        all.extend(of_joint.map(|(name, shape, first)| (format!("{inner}/{name}"), shape, first)));
         all
     }
 
@@ -146,7 +150,7 @@ pub struct JointWeights {
 }
 
 impl JointWeights {
-    /// Asks a builder for the parameters, `weight_fn.project_frame.kernel` and so on. Their first values are those of LAST: matrices
+    /// Asks a builder for the parameters, `weight_fn.project_frame.kernel` and so on (`weight_fn.weight_fn.` with a normaliser). Their first values are those of LAST: matrices
     /// normal with the variance 1 / inputs, tables with 1 / width, biases 0 (its normal distributions are cut off at two deviations,
     /// and the recurrent kernels of its LSTM are orthogonal, for which builders have no name).
     ///

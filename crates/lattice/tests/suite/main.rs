@@ -1,4 +1,5 @@
 //! Recognition lattices against golden vectors, central differences and plain loops.
+mod candle;
 mod common;
 mod joint;
 mod locally_normalized;

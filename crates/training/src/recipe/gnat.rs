@@ -1,5 +1,5 @@
 //! `[loss]`, kind `gnat`: a recognition lattice.
-use lattice::{Alignment, FullNGram};
+use lattice::{Alignment, FullNGram, Normalize};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -17,6 +17,9 @@ pub struct GnatConfig {
     /// How many labels a frame may emit.
     #[serde(default)]
     pub alignment: AlignmentKind,
+    /// What the weights of paths are divided by.
+    #[serde(default)]
+    pub normalise: Normalise,
     /// Width of the embedding of a context state.
     pub embedding: usize,
 }
@@ -31,6 +34,30 @@ pub enum AlignmentKind {
     /// At most so many labels, and then a blank.
     #[serde(rename = "labels_per_frame")]
     LabelsPerFrame(usize),
+}
+
+/// What makes probabilities of the weights of paths.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Normalise {
+    /// The sum over all paths.
+    #[default]
+    Global,
+    /// At each frame and context state: blank or not first, and then a label.
+    Hat,
+    /// At each frame and context state: one softmax over blank and labels.
+    LogSoftmax,
+}
+
+impl Normalise {
+    /// For the lattice.
+    pub fn normalize(self) -> Option<Normalize> {
+        match self {
+            Self::Global => None,
+            Self::Hat => Some(Normalize::Hat),
+            Self::LogSoftmax => Some(Normalize::LogSoftmax),
+        }
+    }
 }
 
 impl GnatConfig {
