@@ -32,8 +32,9 @@ struct Ways {
     /// Log of their sum, and of the largest of them as far as merges tell them apart.
     sum: f64,
     best: f64,
-    /// Last frame with a label on the heaviest way, as an index of the arena.
+    /// Last frame with a label on the heaviest way, as an index of the arena; a frame that came after it in this one.
     time: u32,
+    frame: Option<usize>,
 }
 
 /// A string that is kept, with its node and context state.
@@ -66,7 +67,8 @@ impl<F: Real> Session<F> {
     /// As [`distances`](Self::distances); a width of 0.
     ///
     /// # Cost
-    /// Arc weights of `width` context states a frame, and as often as a frame may emit labels once more.
+    /// Arc weights of `width` context states a frame, and as often as a frame may emit labels once more; memory of all candidates of
+    /// a frame, `width x (1 + V)`, and of the `width` strings that each frame keeps, outside of the budget.
     pub fn best_strings(
         &mut self,
         lattice: &RecognitionLattice<F>,
@@ -95,7 +97,7 @@ impl Lane {
     fn search<F: Real>(&mut self, call: &Call<F>, packed: std::ops::Range<usize>, width: usize) {
         let (context, alignment) = (call.lattice.context(), call.lattice.alignment());
         let mut lexical = vec![F::ZERO; context.vocabulary()];
-        let none = Ways { sum: 0.0, best: 0.0, time: NOTHING };
+        let none = Ways { sum: 0.0, best: 0.0, time: NOTHING, frame: None };
         self.kept = self.keep([(ROOT, (context.start() as u32, none))].into(), width);
         for (frame, row) in packed.enumerate() {
             let mut ends = Places::new();
@@ -107,17 +109,13 @@ impl Lane {
                     let blank = call.weights.weigh_state(row, kept.state as usize, &mut lexical).to_f64();
                     add(&mut ends, kept.name, kept.state, kept.ways.over(blank));
                     for (label, weight) in (1..).zip(&lexical).take(if more { lexical.len() } else { 0 }) {
-                        let mut ways = kept.ways.over(weight.to_f64());
+                        let ways = Ways { frame: Some(frame), ..kept.ways.over(weight.to_f64()) };
                         if ways.sum == f64::NEG_INFINITY {
                             continue;
                         }
-                        // Times of strings that are not kept stay behind; they are few beside the arcs.
-                        ways.time = self.times.len() as u32;
                         let state = context.next_state(kept.state as usize, label as usize) as u32;
                         let to = if alignment.expansions().is_none() { &mut ends } else { &mut longer };
-                        if add(to, (kept.node, label), state, ways) {
-                            self.times.push((kept.ways.time, frame));
-                        }
+                        add(to, (kept.node, label), state, ways);
                     }
                 }
                 live = self.keep(longer, width);
@@ -131,7 +129,11 @@ impl Lane {
         let mut all: Vec<_> = places.into_iter().collect();
         all.sort_by(|(_, (_, a)), (_, (_, b))| b.sum.total_cmp(&a.sum));
         all.truncate(width);
-        let mut kept = |(name, (state, ways)): (Name, (u32, Ways))| {
+        let mut kept = |(name, (state, mut ways)): (Name, (u32, Ways))| {
+            if let Some(frame) = ways.frame.take() {
+                self.times.push((ways.time, frame));
+                ways.time = self.times.len() as u32 - 1;
+            }
             let next = self.nodes.len() as u32;
             let node = *self.ids.entry(name).or_insert(next);
             if node == next {
@@ -165,21 +167,19 @@ impl Lane {
 
 impl Ways {
     fn over(self, weight: f64) -> Self {
-        Self { sum: self.sum + weight, best: self.best + weight, time: self.time }
+        Self { sum: self.sum + weight, best: self.best + weight, ..self }
     }
 }
 
-/// Adds ways to a place; says whether they are its heaviest.
-fn add(places: &mut Places, name: Name, state: u32, ways: Ways) -> bool {
+/// Adds ways to a place.
+fn add(places: &mut Places, name: Name, state: u32, ways: Ways) {
     let Some((_, there)) = places.get_mut(&name) else {
         places.insert(name, (state, ways));
-        return true;
+        return;
     };
     let (high, low) = (there.sum.max(ways.sum), there.sum.min(ways.sum));
     there.sum = if high.is_finite() { high + (low - high).exp().ln_1p() } else { high };
-    let heavier = ways.best > there.best;
-    if heavier {
-        (there.best, there.time) = (ways.best, ways.time);
+    if ways.best > there.best {
+        (there.best, there.time, there.frame) = (ways.best, ways.time, ways.frame);
     }
-    heavier
 }

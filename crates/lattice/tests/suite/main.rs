@@ -4,3 +4,4 @@ mod common;
 mod joint;
 mod locally_normalized;
 mod shared_rnn;
+mod strings;
