@@ -6,6 +6,8 @@ mod alignment;
 mod batch;
 mod beam;
 mod best_path;
+#[cfg(feature = "candle")]
+pub mod candle;
 pub mod context;
 mod denominator;
 pub mod distance;

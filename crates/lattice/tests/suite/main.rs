@@ -1,5 +1,6 @@
 //! Recognition lattices against golden vectors, lists of all paths, central differences and plain loops.
 mod beam;
+mod candle;
 mod common;
 mod enumerated;
 mod expectations;
