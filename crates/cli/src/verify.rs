@@ -1,9 +1,10 @@
-//! `panda verify DIR`: checks losses and decoders against golden vectors that independent programs made.
+//! `panda verify DIR`: checks losses, decoders and recognition lattices against golden vectors that independent programs made.
 mod bars;
 mod case;
 mod decoding;
 mod doors;
 mod error;
+mod lattice;
 mod outcome;
 mod pruned;
 #[cfg(test)]
@@ -38,25 +39,28 @@ pub fn run(dir: &Path) -> Result<bool> {
 /// A folder that is missing or without cases; a file that is missing, corrupt or not what its kind promises. Every
 /// file is read before the first line is printed.
 pub fn report(dir: &Path, out: &mut impl Write) -> Result<bool> {
-    let (mut losses, mut decoders) = (Vec::new(), Vec::new());
+    let (mut losses, mut decoders, mut lattices) = (Vec::new(), Vec::new(), Vec::new());
     for stem in stems(dir)? {
         match Any::read(&stem)? {
             Any::Loss(case) => losses.push(case),
             Any::Decoding(case) => decoders.push(case),
+            Any::Lattice(file) => lattices.push(file),
             Any::About => {}
         }
     }
-    if losses.is_empty() && decoders.is_empty() {
+    if losses.is_empty() && decoders.is_empty() && lattices.is_empty() {
         return Err(VerifyError::NoCases { path: dir.into() });
     }
     let loss = losses.is_empty() || report_losses(&losses, out)?;
-    Ok((decoders.is_empty() || report_decoders(&decoders, out)?) && loss)
+    let decoder = decoders.is_empty() || report_decoders(&decoders, out)?;
+    Ok((lattices.is_empty() || lattice::report(&lattices, out)?) && loss && decoder)
 }
 
 /// What a sidecar is about.
 enum Any {
     Loss(Case),
     Decoding(DecodingCase),
+    Lattice(lattice::File),
     About,
 }
 
@@ -78,6 +82,9 @@ impl Any {
             serde_json::Value::Array(_) if !tensors.exists() => Any::About,
             value if value.get("decodes").is_some() => {
                 Any::Decoding(DecodingCase::read(&json, &tensors, &name, value)?)
+            }
+            value if value["made_with"].get("last-asr").is_some() => {
+                Any::Lattice(lattice::File::read(json, tensors, &name, value)?)
             }
             value => Any::Loss(Case::read(json, tensors, &name, value)?),
         })

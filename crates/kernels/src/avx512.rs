@@ -5,13 +5,19 @@
 //! exp x = 2^k · p(r)      k = round(x / ln 2), r = x - k ln 2, p(r) = Σ_{j<=7} r^j / j!    as in `math`
 //! ```
 #![allow(unsafe_code)]
+mod fans;
+pub(super) mod joint;
+mod pairs;
+
 use std::arch::x86_64::*;
 
+pub(super) use fans::{fan_back, fan_best, fan_max, fan_sum};
+pub(super) use pairs::{tanh_pairs, tanh_panel};
+
 use super::math::{LN2_HIGH, LN2_LOW, SMALLEST, TINY};
-use super::{Fan, fan::width};
 
 /// Elements of a register.
-const LANES: usize = 16;
+pub(super) const LANES: usize = 16;
 /// Beyond this `exp` is infinite, and so is `2^k`.
 const LARGEST: f32 = 89.0;
 
@@ -37,8 +43,55 @@ fn store(row: &mut [f32], at: usize, values: __m512) {
     unsafe { _mm512_mask_storeu_ps(row.as_mut_ptr(), filled(row.len()), values) }
 }
 
+/// Runs a body for each register of so many elements: `FULL` in it says whether all lanes are there.
+macro_rules! lanes {
+    ($len:expr, |$at:ident| $body:block) => {{
+        let (len, mut $at) = ($len, 0);
+        while $at + crate::avx512::LANES <= len {
+            const FULL: bool = true;
+            $body
+            $at += crate::avx512::LANES;
+        }
+        if $at < len {
+            const FULL: bool = false;
+            $body
+        }
+    }};
+}
+pub(super) use lanes;
+
+/// [`load`] of a register that may be known to be full.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-fn exp_lanes(x: __m512) -> __m512 {
+fn load_from<const FULL: bool>(row: &[f32], at: usize, fill: f32) -> __m512 {
+    if !FULL {
+        return load(row, at, fill);
+    }
+    whole(row[at..].first_chunk().expect("the register is full"))
+}
+
+#[target_feature(enable = "avx512f")]
+fn whole(row: &[f32; LANES]) -> __m512 {
+    // SAFETY: there are as many elements.
+    unsafe { _mm512_loadu_ps(row.as_ptr()) }
+}
+
+#[target_feature(enable = "avx512f")]
+fn whole_to(row: &mut [f32; LANES], values: __m512) {
+    // SAFETY: there are as many elements.
+    unsafe { _mm512_storeu_ps(row.as_mut_ptr(), values) }
+}
+
+/// [`store`] of a register that may be known to be full.
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
+fn store_to<const FULL: bool>(row: &mut [f32], at: usize, values: __m512) {
+    if !FULL {
+        return store(row, at, values);
+    }
+    whole_to(row[at..].first_chunk_mut().expect("the register is full"), values);
+}
+
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
+pub(super) fn exp_lanes(x: __m512) -> __m512 {
     // Minimum and maximum return their second argument where one is NaN.
     let inside = _mm512_max_ps(_mm512_set1_ps(SMALLEST), _mm512_min_ps(_mm512_set1_ps(LARGEST), x));
     let k = _mm512_roundscale_ps::<0>(_mm512_mul_ps(inside, _mm512_set1_ps(std::f32::consts::LOG2_E)));
@@ -99,36 +152,6 @@ pub(super) fn tanh(values: &mut [f32]) {
 pub(super) fn tanh_sum(out: &mut [f32], a: &[f32], b: &[f32]) {
     for at in (0..out.len()).step_by(LANES) {
         store(out, at, tanh_lanes(_mm512_add_ps(load(a, at, 0.0), load(b, at, 0.0))));
-    }
-}
-
-/// `1 - 2 / (1 + a b)`, one Newton step in place of the division; `a b` is finite.
-#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-fn pair_lanes(a: __m512, b: __m512) -> __m512 {
-    let one = _mm512_set1_ps(1.0);
-    let below = _mm512_fmadd_ps(a, b, one);
-    let inverse = _mm512_rcp14_ps(below);
-    let inverse = _mm512_fmadd_ps(_mm512_fnmadd_ps(below, inverse, one), inverse, inverse);
-    _mm512_fnmadd_ps(_mm512_set1_ps(2.0), inverse, one)
-}
-
-/// As [`super::math::tanh_pairs`].
-#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-pub(super) fn tanh_pairs(out: &mut [f32], a: &[f32], b: &[f32]) {
-    for at in (0..out.len()).step_by(LANES) {
-        store(out, at, pair_lanes(load(a, at, 1.0), load(b, at, 1.0)));
-    }
-}
-
-/// As [`super::math::tanh_panel`].
-#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-pub(super) fn tanh_panel(out: &mut [f32], panel: &[f32], rows: &[f32]) {
-    let width = (panel.len() / rows.len().max(1)).max(1);
-    for ((out, a), &b) in out.chunks_exact_mut(width).zip(panel.chunks_exact(width)).zip(rows) {
-        let b = _mm512_set1_ps(b);
-        for at in (0..width).step_by(LANES) {
-            store(out, at, pair_lanes(load(a, at, 1.0), b));
-        }
     }
 }
 
@@ -226,70 +249,16 @@ pub(super) fn row_softmax(out: &mut [f32], z: Option<&[f32]>, bias: Option<&[f32
     }
 }
 
-/// As [`super::fan::max`].
+/// As [`super::math::dot`].
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-pub(super) fn fan_max(out: &mut [f32], fan: Fan<f32>) {
-    for (_, row, shift, start) in fan.each() {
-        let (out, shift) = (&mut out[start..][..row.len()], _mm512_set1_ps(shift));
-        for at in (0..row.len()).step_by(LANES) {
-            let old = load(out, at, f32::NEG_INFINITY);
-            let w = _mm512_add_ps(load(row, at, f32::NEG_INFINITY), shift);
-            store(out, at, _mm512_max_ps(w, old));
-        }
+pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let b = &b[..a.len()];
+    let ((a, last_a), (b, last_b)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    let mut sums = [_mm512_setzero_ps(); 4];
+    for (at, (a, b)) in a.iter().zip(b).enumerate() {
+        sums[at % 4] = _mm512_fmadd_ps(whole(a), whole(b), sums[at % 4]);
     }
-}
-
-/// As [`super::fan::sum`].
-#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-pub(super) fn fan_sum(sums: &mut [f32], max: &[f32], fan: Fan<f32>) {
-    for (_, row, shift, start) in fan.each() {
-        let (sums, max) = (&mut sums[start..][..row.len()], &max[start..][..row.len()]);
-        let shift = _mm512_set1_ps(shift);
-        for at in (0..row.len()).step_by(LANES) {
-            let w = _mm512_add_ps(load(row, at, f32::NEG_INFINITY), shift);
-            let e = exp_lanes(_mm512_sub_ps(w, load(max, at, 0.0)));
-            store(sums, at, _mm512_add_ps(load(sums, at, 0.0), e));
-        }
-    }
-}
-
-/// As [`super::fan::best`].
-#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-pub(super) fn fan_best(best: &mut [f32], from: &mut [u32], fan: Fan<f32>) {
-    let lanes = _mm512_set_epi32(16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1);
-    for (state, row, shift, start) in fan.each() {
-        let (best, from) = (&mut best[start..][..row.len()], &mut from[start..][..row.len()]);
-        let shift = _mm512_set1_ps(shift);
-        for at in (0..row.len()).step_by(LANES) {
-            let old = load(best, at, f32::NEG_INFINITY);
-            let w = _mm512_add_ps(load(row, at, f32::NEG_INFINITY), shift);
-            let better = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(w, old) & filled(row.len() - at);
-            let arc = _mm512_add_epi32(lanes, _mm512_set1_epi32((state * row.len() + at) as i32));
-            let (best, from) = (&mut best[at..], &mut from[at..]);
-            // SAFETY: the mask has only lanes that there are elements for.
-            unsafe {
-                _mm512_mask_storeu_ps(best.as_mut_ptr(), better, w);
-                _mm512_mask_storeu_epi32(from.as_mut_ptr().cast(), better, arc);
-            }
-        }
-    }
-}
-
-/// As [`super::fan::back`].
-#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-pub(super) fn fan_back(rows: &mut [f32], shifts: &[f32], starts: &[u32], next: &[f32], sums: &mut [f32]) {
-    let width = width(rows, starts).max(1);
-    let states = rows.chunks_exact_mut(width).zip(sums).zip(shifts.iter().zip(starts));
-    for ((row, sum), (&shift, &start)) in states {
-        let (next, mut all) = (&next[start as usize..][..width], _mm512_setzero_ps());
-        let blocked = shift == f32::NEG_INFINITY;
-        let shift = _mm512_set1_ps(shift);
-        for at in (0..width).step_by(LANES) {
-            let w = _mm512_add_ps(load(row, at, f32::NEG_INFINITY), load(next, at, 0.0));
-            let e = if blocked { _mm512_setzero_ps() } else { exp_lanes(_mm512_add_ps(w, shift)) };
-            all = _mm512_add_ps(all, e);
-            store(row, at, e);
-        }
-        *sum = _mm512_reduce_add_ps(all);
-    }
+    sums[0] = _mm512_fmadd_ps(load(last_a, 0, 0.0), load(last_b, 0, 0.0), sums[0]);
+    let [first, second, third, fourth] = sums;
+    _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(first, second), _mm512_add_ps(third, fourth)))
 }

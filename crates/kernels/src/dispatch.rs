@@ -45,6 +45,8 @@ dispatched! {
     fn fan_best(best: &mut [f32], from: &mut [u32], fan: Fan<f32>) = avx512::fan_best;
     fn fan_back(rows: &mut [f32], shifts: &[f32], starts: &[u32], next: &[f32], sums: &mut [f32]) = avx512::fan_back;
     fn sigmoid(values: &mut [f32]) = math::sigmoid::<true>;
+    fn dot(a: &[f32], b: &[f32]) -> f32 = avx512::dot;
+    fn add_scaled(out: &mut [f32], factor: f32, row: &[f32]) = math::add_scaled::<true>;
     fn add(out: &mut [f32], row: &[f32]) = math::add::<true>;
     fn add_rows(out: &mut [f32], rows: &[f32]) = avx512::add_rows;
     fn tile_statistics(tile: &mut [f32], width: usize, bias: Option<&[f32]>, statistics: &mut [(f32, f64)])
@@ -168,6 +170,23 @@ mod tests {
                     let bar = 3e-7 + 1.2e-7 * f64::from(panel[i].abs()) * (1.0 - exact * exact);
                     assert!((f64::from(found) - exact).abs() <= bar, "{machine:?} {found} {exact}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn products_of_rows_are_plain_loops() {
+        for machine in Machine::all() {
+            for len in [0, 1, 15, 16, 17, 64, 100, 513] {
+                let value = |i: usize| ((i * 37 % 101) as f32 - 50.0) / 16.0;
+                let a: Vec<f32> = (0..len).map(value).collect();
+                let b: Vec<f32> = (0..len).map(|i| value(i * 3 + 1)).collect();
+                // Multiples of 2^-8 that f32 holds exactly, and so are their sums.
+                let exact: f32 = a.iter().zip(&b).map(|(a, b)| a * b).sum();
+                assert_eq!(dot(machine, &a, &b), exact, "{machine:?} {len}");
+                let mut out = b.clone();
+                add_scaled(machine, &mut out, 3.0, &a);
+                assert!(out.iter().zip(a.iter().zip(&b)).all(|(o, (a, b))| *o == 3.0 * a + b));
             }
         }
     }

@@ -31,6 +31,7 @@ mod parts;
 mod product;
 mod real;
 pub mod scaled;
+mod tanh_product;
 mod transpose;
 
 pub use affine::{Affine, Tasks};
@@ -46,6 +47,7 @@ pub use product::{
     product_in, product_of_part, product_packed,
 };
 pub use real::Real;
+pub use tanh_product::{PANEL, tanh_product};
 pub use transpose::transpose;
 
 /// `x = exp(x)` for every element; -inf gives exactly 0 and NaN stays NaN.
@@ -69,6 +71,24 @@ pub fn sigmoid<F: Real>(values: &mut [F]) {
 /// denormal numbers count as 0.
 pub fn ln<F: Real>(values: &mut [F]) {
     F::ln_slice(values);
+}
+
+/// `Σ a b`, in an order of its own for each machine. `f32` throughout for `f32`.
+///
+/// # Panics
+/// If `b` is shorter.
+pub fn dot<F: Real>(a: &[F], b: &[F]) -> F {
+    assert!(a.len() <= b.len(), "dot: a second slice of {} for {}", b.len(), a.len());
+    F::dot(a, b)
+}
+
+/// `out += factor · row`, element by element.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn add_scaled<F: Real>(out: &mut [F], factor: F, row: &[F]) {
+    assert_eq!(out.len(), row.len(), "add_scaled: both slices must have one length");
+    F::add_scaled(out, factor, row);
 }
 
 /// `out += row`, element by element.

@@ -177,6 +177,24 @@ pub(super) fn add<const FUSED: bool>(out: &mut [f32], row: &[f32]) {
     out.iter_mut().zip(row).for_each(|(o, x)| *o += x);
 }
 
+/// `Σ a b`, in lanes that are folded in one order.
+#[inline(always)]
+pub(super) fn dot<const FUSED: bool>(a: &[f32], b: &[f32]) -> f32 {
+    let mut sums = [0.0; LANES];
+    let ((a, last_a), (b, last_b)) = (a.as_chunks::<LANES>(), b[..a.len()].as_chunks::<LANES>());
+    for (a, b) in a.iter().zip(b) {
+        (0..LANES).for_each(|i| sums[i] = fma::<FUSED>(a[i], b[i], sums[i]));
+    }
+    let tail = last_a.iter().zip(last_b).fold(0.0, |sum, (&a, &b)| fma::<FUSED>(a, b, sum));
+    fold(sums, |a, b| a + b) + tail
+}
+
+/// `out += factor · row`
+#[inline(always)]
+pub(super) fn add_scaled<const FUSED: bool>(out: &mut [f32], factor: f32, row: &[f32]) {
+    out.iter_mut().zip(row).for_each(|(o, &x)| *o = fma::<FUSED>(factor, x, *o));
+}
+
 /// `out += Σ rows`, the rows in their order.
 #[inline(always)]
 pub(super) fn add_rows<const FUSED: bool>(out: &mut [f32], rows: &[f32]) {

@@ -4,13 +4,14 @@ use std::cell::RefCell;
 #[cfg(target_arch = "x86_64")]
 use crate::packed::{micro_avx512, pack_avx512};
 use crate::{
-    Accumulate, Fan, Lines, ViewMut, dispatch, fan,
+    Accumulate, Fan, Lines, PackedLeft, ViewMut, dispatch, fan,
     features::{Bf16, Machine},
     packed::{
         Operand, Place, Right, Source,
         half::{self, Tile},
         micro,
     },
+    tanh_product,
 };
 
 mod sealed {
@@ -63,6 +64,12 @@ pub trait Real:
     /// See [`super::add`].
     #[doc(hidden)]
     fn add_slice(out: &mut [Self], row: &[Self]);
+    /// See [`super::dot`].
+    #[doc(hidden)]
+    fn dot(a: &[Self], b: &[Self]) -> Self;
+    /// See [`super::add_scaled`].
+    #[doc(hidden)]
+    fn add_scaled(out: &mut [Self], factor: Self, row: &[Self]);
     /// `out = tanh(a + b)`
     #[doc(hidden)]
     fn tanh_sum(out: &mut [Self], a: &[Self], b: &[Self]);
@@ -96,6 +103,14 @@ pub trait Real:
     /// The same for a panel of columns, *k x width*, and one addend for each row of it.
     #[doc(hidden)]
     fn tanh_panel(out: &mut [Self], panel: &[Self], rows: &[Self]);
+    /// See [`super::tanh_product`].
+    #[doc(hidden)]
+    fn tanh_product(
+        out: &mut [Self],
+        left: &PackedLeft<Self>,
+        addends: (&[Self], &[Self]),
+        hidden: &mut [Self],
+    );
     /// `gradient *= 1 - hidden²`
     #[doc(hidden)]
     fn tanh_slope(gradient: &mut [Self], hidden: &[Self]);
@@ -177,6 +192,12 @@ impl Real for f32 {
     fn add_slice(out: &mut [f32], row: &[f32]) {
         dispatch::add(Machine::best(), out, row);
     }
+    fn dot(a: &[f32], b: &[f32]) -> f32 {
+        dispatch::dot(Machine::best(), a, b)
+    }
+    fn add_scaled(out: &mut [f32], factor: f32, row: &[f32]) {
+        dispatch::add_scaled(Machine::best(), out, factor, row);
+    }
     fn tanh_sum(out: &mut [f32], a: &[f32], b: &[f32]) {
         dispatch::tanh_sum(Machine::best(), out, a, b);
     }
@@ -202,6 +223,9 @@ impl Real for f32 {
     }
     fn tanh_panel(out: &mut [f32], panel: &[f32], rows: &[f32]) {
         dispatch::tanh_panel(Machine::best(), out, panel, rows);
+    }
+    fn tanh_product(out: &mut [f32], left: &PackedLeft<f32>, addends: (&[f32], &[f32]), hidden: &mut [f32]) {
+        tanh_product::of_f32(out, left, addends, hidden);
     }
     fn tanh_slope(gradient: &mut [f32], hidden: &[f32]) {
         dispatch::tanh_slope(Machine::best(), gradient, hidden);
@@ -306,6 +330,12 @@ impl Real for f64 {
     fn add_slice(out: &mut [f64], row: &[f64]) {
         out.iter_mut().zip(row).for_each(|(o, x)| *o += x);
     }
+    fn dot(a: &[f64], b: &[f64]) -> f64 {
+        a.iter().zip(b).map(|(a, b)| a * b).sum()
+    }
+    fn add_scaled(out: &mut [f64], factor: f64, row: &[f64]) {
+        out.iter_mut().zip(row).for_each(|(o, x)| *o += factor * x);
+    }
     fn tanh_sum(out: &mut [f64], a: &[f64], b: &[f64]) {
         out.iter_mut().zip(a.iter().zip(b)).for_each(|(o, (a, b))| *o = (a + b).tanh());
     }
@@ -340,6 +370,9 @@ impl Real for f64 {
         for ((out, panel), b) in steps.zip(rows) {
             out.iter_mut().zip(panel).for_each(|(out, a)| *out = (a + b).tanh());
         }
+    }
+    fn tanh_product(out: &mut [f64], left: &PackedLeft<f64>, addends: (&[f64], &[f64]), hidden: &mut [f64]) {
+        tanh_product::plain(out, left, addends, hidden);
     }
     fn tanh_slope(gradient: &mut [f64], hidden: &[f64]) {
         gradient.iter_mut().zip(hidden).for_each(|(g, &h)| *g *= 1.0 - h * h);

@@ -7,7 +7,7 @@ mod next_state_table;
 
 pub use full_ngram::FullNGram;
 pub use next_state_table::NextStateTable;
-use rnnt_dp::semiring::Semiring;
+use rnnt_dp::semiring::{Differentiable, Semiring};
 
 use crate::{Error, Result};
 
@@ -89,6 +89,37 @@ pub fn forward_reduce<S: Semiring>(context: &dyn Context, weights: &[S::Weight],
             let to = &mut out[after.label(label + 1)];
             *to = S::plus(*to, weight);
         }
+    }
+}
+
+/// Gradient of [`forward_reduce`] from cotangents of its results.
+///
+/// # Shapes
+/// `weights`, `gradient` *C x V*, `cotangents` *C*.
+///
+/// # Panics
+/// If the lengths do not fit.
+pub fn forward_reduce_backward<S: Differentiable>(
+    context: &dyn Context,
+    weights: &[f64],
+    cotangents: &[f64],
+    gradient: &mut [f64],
+) {
+    let (states, labels) = (context.states(), context.vocabulary());
+    let arcs = states * labels;
+    assert!(
+        weights.len() == arcs && gradient.len() == arcs && cotangents.len() == states,
+        "{states} x {labels}"
+    );
+    let mut into = vec![Vec::new(); states];
+    for arc in 0..arcs {
+        into[context.next_state(arc / labels, arc % labels + 1)].push(arc);
+    }
+    for (arcs, &g) in into.iter().zip(cotangents) {
+        let operands: Vec<f64> = arcs.iter().map(|&arc| weights[arc]).collect();
+        let mut pulled = vec![0.0; arcs.len()];
+        S::sum_backward(&operands, g, &mut pulled);
+        arcs.iter().zip(pulled).for_each(|(&arc, pulled)| gradient[arc] = pulled);
     }
 }
 

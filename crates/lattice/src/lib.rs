@@ -6,6 +6,7 @@ mod batch;
 mod best_path;
 pub mod context;
 mod denominator;
+pub mod distance;
 mod error;
 mod group;
 mod numerator;
@@ -29,5 +30,6 @@ pub use plan::Plan;
 pub use recognition::RecognitionLattice;
 pub use session::{Output, Session, Sum};
 pub use weight_fn::{
-    Arcs, ArcsMut, Chain, Embeddings, Joint, Parameters, SharedRnn, Table, WeightFn, Weights,
+    Arcs, ArcsMut, Chain, Embeddings, Joint, LocallyNormalized, Normalize, Parameters, SharedRnn, Table,
+    WeightFn, Weights,
 };

@@ -5,6 +5,7 @@
 //! [`weigh_chain`](Weights::weigh_chain) those along one string of labels, and [`pull`](Weights::pull) and
 //! [`pull_chain`](Weights::pull_chain) take their adjoints back to parameters and frames.
 mod joint;
+mod locally_normalized;
 mod shared_rnn;
 mod table;
 
@@ -13,6 +14,7 @@ use std::collections::BTreeMap;
 use kernels::Real;
 
 pub use joint::{Embeddings, Joint};
+pub use locally_normalized::{LocallyNormalized, Normalize};
 pub use shared_rnn::SharedRnn;
 pub use table::Table;
 
@@ -39,7 +41,8 @@ pub struct ArcsMut<'a, F> {
     pub lexical: &'a mut [F],
 }
 
-/// One string of labels in a context: the states `c_0 .. c_U` and the label that follows each; none follows the last.
+/// One string of labels in a context: the states `c_0 .. c_U` and the label that follows each; none follows the last. Weight
+/// functions take both as they are, whether or not a label leads from its state to the next.
 #[derive(Debug, Clone, Copy)]
 pub struct Chain<'a> {
     /// *U + 1*
@@ -62,6 +65,11 @@ pub trait WeightFn<F: Real>: Sync {
     /// Whether the weights of the arcs from each state are log-probabilities, so that a loss needs no denominator.
     fn is_locally_normalized(&self) -> bool {
         false
+    }
+
+    /// This, if it is a joint network, whose normaliser needs no row of V weights.
+    fn as_joint(&self) -> Option<&Joint<'_, F>> {
+        None
     }
 
     /// Bytes that [`Weights`] hold for groups of at most so many frames, of which so many are pulled at once; gradients included.

@@ -58,6 +58,21 @@ pub fn assert_close(what: &str, found: &[f64], expected: &[f64], bar: f64) {
     }
 }
 
+/// Panics with a telling message unless every value is within `relative |expected| + absolute` of what was expected, and is NaN or
+/// infinite exactly where that is; for tests.
+///
+/// # Panics
+/// Different lengths, or a value that is farther off.
+#[track_caller]
+pub fn assert_near(what: &str, found: &[f64], expected: &[f64], relative: f64, absolute: f64) {
+    assert_eq!(found.len(), expected.len(), "{what}: number of values");
+    for (i, (&a, &b)) in found.iter().zip(expected).enumerate() {
+        let same = a == b || (a.is_nan() && b.is_nan());
+        let near = b.is_finite() && (a - b).abs() <= relative * b.abs() + absolute;
+        assert!(same || near, "{what}: {a:e} against {b:e} at {i}");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,6 +92,16 @@ mod tests {
         assert_eq!(gap(&[f64::INFINITY], &[3.0]).unwrap().absolute, f64::INFINITY);
         assert_eq!(gap(&[1.0], &[0.0]).unwrap().relative_l2, f64::INFINITY);
         assert!(gap(&[1.0], &[]).is_err());
+    }
+
+    #[test]
+    fn what_is_no_number_must_be_expected() {
+        assert_near("x", &[f64::NAN, f64::INFINITY, 1.0], &[f64::NAN, f64::INFINITY, 1.1], 0.05, 0.05);
+        let fails = |found: f64, expected: f64| {
+            std::panic::catch_unwind(|| assert_near("x", &[found], &[expected], 0.1, 0.1)).is_err()
+        };
+        assert!(fails(f64::NAN, 1.0) && fails(1.0, f64::NAN) && fails(f64::INFINITY, 1.0));
+        assert!(fails(1.0, f64::INFINITY) && fails(f64::NEG_INFINITY, f64::INFINITY) && fails(1.0, 1.3));
     }
 
     #[test]

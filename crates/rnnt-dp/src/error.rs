@@ -65,6 +65,20 @@ pub enum Error {
         /// The shape given.
         found: Vec<usize>,
     },
+    /// An array has no such axis.
+    #[error("axis: expected one of {axes} axes, 0 .. or from the last one, -1, back, found {found}")]
+    Axis {
+        /// How many it has.
+        axes: usize,
+        /// The axis given.
+        found: isize,
+    },
+    /// An array has more values than can be counted.
+    #[error("`shape`: expected a product that a usize holds, found {shape:?}")]
+    Values {
+        /// The shape given.
+        shape: Vec<usize>,
+    },
     /// Emissions of an utterance are so large that their sums overflow.
     #[error(
         "utterance {utterance}: expected log-probabilities, found emissions whose sum overflows to a loss of {loss}",

@@ -1,13 +1,42 @@
 //! Semirings: in what the weights of paths are multiplied along a path and added up over paths (Mohri 2002).
+//!
+//! One file each; [`Axis`] has sums and products of whole arrays.
+//!
+//! ```
+//! use rnnt_dp::semiring::{Differentiable, Log, LogLogExpectation, Semiring};
+//! // The entropy of a coin: the second component of a sum of probabilities weighted with -log p.
+//! let toss = |p: f64| LogLogExpectation::weighted(p.ln(), (-p.ln()).ln());
+//! let (total, entropy) = LogLogExpectation::sum([toss(0.5), toss(0.5)]);
+//! assert!(total.abs() < 1e-15 && (entropy.exp() - 2f64.ln()).abs() < 1e-15);
+//! // What is blocked has no gradient.
+//! assert_eq!(Log::plus_backward(f64::NEG_INFINITY, 3.0, 1.0), [0.0, 1.0]);
+//! ```
+mod average;
+mod axis;
+mod cartesian;
+mod count;
+mod expectation;
+mod log;
+mod real;
+mod tropical;
+
+pub use average::{Average, Mean};
+pub use axis::Axis;
+pub use cartesian::Cartesian;
+pub use count::Count;
+pub use expectation::{Carry, Expectation, Exponential, LogLogExpectation, Same};
+pub use log::Log;
+pub use real::Real;
+pub use tropical::Tropical;
 
 /// `⊕` adds up alternatives, `⊗` goes on along a path and distributes over `⊕`.
 ///
 /// A lattice is the same to all of them: with the log-probabilities of its arcs brought into a semiring, the shortest distance
 /// from its start to its end is the sum over all paths ([`Log`], [`Real`]), the best of them ([`Tropical`]), their number
-/// ([`Count`]) or a mean over them ([`Expectation`]).
+/// ([`Count`]), a mean over them ([`Average`], [`Expectation`]) or two of these at once ([`Cartesian`]).
 pub trait Semiring {
     /// An element.
-    type Weight: Copy;
+    type Weight: Copy + PartialEq;
     /// Of no path: `0 ⊕ a = a`, `0 ⊗ a = 0`.
     const ZERO: Self::Weight;
     /// Of the path without arcs: `1 ⊗ a = a`.
@@ -16,118 +45,54 @@ pub trait Semiring {
     fn plus(a: Self::Weight, b: Self::Weight) -> Self::Weight;
     /// `a ⊗ b`
     fn times(a: Self::Weight, b: Self::Weight) -> Self::Weight;
-}
 
-/// Log-probabilities: `⊕` is `log(exp a + exp b)`, `⊗` is `+`.
-#[derive(Debug, Clone, Copy)]
-pub struct Log;
-
-/// Scores of which the largest counts: `⊕` is `max`, `⊗` is `+`.
-#[derive(Debug, Clone, Copy)]
-pub struct Tropical;
-
-/// Probabilities as they are.
-#[derive(Debug, Clone, Copy)]
-pub struct Real;
-
-/// Natural numbers; more than `u64` holds are as many as it holds.
-#[derive(Debug, Clone, Copy)]
-pub struct Count;
-
-/// The mean over all paths of what their arcs are worth together, beside the log-sum of their probabilities (Eisner 2002, with
-/// means in place of sums, so that nothing underflows).
-#[derive(Debug, Clone, Copy)]
-pub struct Expectation;
-
-/// An element of [`Expectation`].
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Mean {
-    /// Log-sum of the paths' probabilities.
-    pub log_prob: f64,
-    /// Mean of their values, weighted with their probabilities.
-    pub value: f64,
-}
-
-impl Semiring for Log {
-    type Weight = f64;
-    const ZERO: f64 = f64::NEG_INFINITY;
-    const ONE: f64 = 0.0;
-
-    /// To about two ULPs of the larger argument.
-    #[inline]
-    fn plus(a: f64, b: f64) -> f64 {
-        let (high, low) = if a > b { (a, b) } else { (b, a) };
-        if low == f64::NEG_INFINITY { high } else { high + (low - high).exp().ln_1p() }
+    /// `⊕` of all values, in their order; zero of none.
+    fn sum<I>(values: I) -> Self::Weight
+    where
+        I: IntoIterator<Item = Self::Weight, IntoIter: Clone>,
+    {
+        values.into_iter().fold(Self::ZERO, Self::plus)
     }
 
-    #[inline]
-    fn times(a: f64, b: f64) -> f64 {
-        a + b
+    /// `⊗` of all values, in their order; one of none.
+    fn prod<I>(values: I) -> Self::Weight
+    where
+        I: IntoIterator<Item = Self::Weight, IntoIter: Clone>,
+    {
+        values.into_iter().fold(Self::ONE, Self::times)
     }
 }
 
-impl Semiring for Tropical {
-    type Weight = f64;
-    const ZERO: f64 = f64::NEG_INFINITY;
-    const ONE: f64 = 0.0;
+/// A semiring of numbers whose operations have gradients. `g` is the cotangent of the result.
+pub trait Differentiable: Semiring<Weight = f64> {
+    /// Gradient of [`sum`](Semiring::sum) for each value.
+    ///
+    /// # Panics
+    /// If there is not one place for each value.
+    fn sum_backward(values: &[f64], g: f64, gradient: &mut [f64]);
 
-    #[inline]
-    fn plus(a: f64, b: f64) -> f64 {
-        if b > a { b } else { a }
+    /// Gradient of [`prod`](Semiring::prod) for each value.
+    ///
+    /// # Panics
+    /// As [`sum_backward`](Self::sum_backward).
+    fn prod_backward(values: &[f64], g: f64, gradient: &mut [f64]);
+
+    /// Gradients of `a ⊕ b` for both.
+    fn plus_backward(a: f64, b: f64, g: f64) -> [f64; 2] {
+        let mut gradient = [0.0; 2];
+        Self::sum_backward(&[a, b], g, &mut gradient);
+        gradient
     }
 
-    #[inline]
-    fn times(a: f64, b: f64) -> f64 {
-        a + b
-    }
-}
-
-impl Semiring for Real {
-    type Weight = f64;
-    const ZERO: f64 = 0.0;
-    const ONE: f64 = 1.0;
-
-    fn plus(a: f64, b: f64) -> f64 {
-        a + b
-    }
-
-    fn times(a: f64, b: f64) -> f64 {
-        a * b
-    }
-}
-
-impl Semiring for Count {
-    type Weight = u64;
-    const ZERO: u64 = 0;
-    const ONE: u64 = 1;
-
-    fn plus(a: u64, b: u64) -> u64 {
-        a.saturating_add(b)
-    }
-
-    fn times(a: u64, b: u64) -> u64 {
-        a.saturating_mul(b)
+    /// Gradients of `a ⊗ b` for both.
+    fn times_backward(a: f64, b: f64, g: f64) -> [f64; 2] {
+        let mut gradient = [0.0; 2];
+        Self::prod_backward(&[a, b], g, &mut gradient);
+        gradient
     }
 }
 
-impl Semiring for Expectation {
-    type Weight = Mean;
-    const ZERO: Mean = Mean { log_prob: f64::NEG_INFINITY, value: 0.0 };
-    const ONE: Mean = Mean { log_prob: 0.0, value: 0.0 };
-
-    fn plus(a: Mean, b: Mean) -> Mean {
-        let log_prob = Log::plus(a.log_prob, b.log_prob);
-        match (a.log_prob == f64::NEG_INFINITY, b.log_prob == f64::NEG_INFINITY) {
-            (true, _) => b,
-            (_, true) => a,
-            _ => Mean { log_prob, value: a.value + (b.value - a.value) * (b.log_prob - log_prob).exp() },
-        }
-    }
-
-    fn times(a: Mean, b: Mean) -> Mean {
-        match a.log_prob + b.log_prob {
-            f64::NEG_INFINITY => Self::ZERO,
-            log_prob => Mean { log_prob, value: a.value + b.value },
-        }
-    }
+/// There is one place for each value.
+fn expect_places(values: &[f64], gradient: &[f64]) {
+    assert_eq!(gradient.len(), values.len(), "gradient: expected a place for each value");
 }

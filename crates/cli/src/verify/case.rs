@@ -81,18 +81,7 @@ impl Case {
     pub fn read(json: PathBuf, path: PathBuf, name: &str, value: serde_json::Value) -> Result<Self> {
         let sidecar: Sidecar =
             serde_json::from_value(value).map_err(|source| VerifyError::Sidecar { path: json, source })?;
-        let data = bytes(&path)?;
-        let corrupt = |source| VerifyError::Tensors { path: path.clone(), source };
-        let mut tensors = BTreeMap::new();
-        for (name, view) in SafeTensors::deserialize(&data).map_err(corrupt)?.tensors() {
-            let stored = widen(&view).ok_or_else(|| VerifyError::Case {
-                path: path.clone(),
-                argument: name.clone(),
-                expected: "f32, f64, i32 or i64 values".into(),
-                found: format!("{:?}", view.dtype()),
-            })?;
-            tensors.insert(name, stored);
-        }
+        let tensors = read_tensors(&path)?;
         let peers = best(&sidecar.peer_max_disagreement);
         Ok(Self { name: name.to_owned(), kind: sidecar.kind, options: sidecar.options, peers, path, tensors })
     }
@@ -162,8 +151,21 @@ impl Case {
     }
 }
 
-fn bytes(path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(|source| VerifyError::File { path: path.into(), source })
+/// All tensors of a file.
+pub(super) fn read_tensors(path: &Path) -> Result<BTreeMap<String, Stored>> {
+    let data = std::fs::read(path).map_err(|source| VerifyError::File { path: path.into(), source })?;
+    let corrupt = |source| VerifyError::Tensors { path: path.into(), source };
+    let mut tensors = BTreeMap::new();
+    for (name, view) in SafeTensors::deserialize(&data).map_err(corrupt)?.tensors() {
+        let stored = widen(&view).ok_or_else(|| VerifyError::Case {
+            path: path.into(),
+            argument: name.clone(),
+            expected: "f32, f64, i32 or i64 values".into(),
+            found: format!("{:?}", view.dtype()),
+        })?;
+        tensors.insert(name, stored);
+    }
+    Ok(tensors)
 }
 
 fn widen(view: &TensorView) -> Option<Stored> {

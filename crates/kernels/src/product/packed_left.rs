@@ -62,7 +62,7 @@ impl<F: Real> PackedLeft<F> {
     }
 
     /// One part with all that follows it, and its shape.
-    pub(super) fn part(&self, at: usize) -> (&[F], (usize, usize)) {
+    pub(crate) fn part(&self, at: usize) -> (&[F], (usize, usize)) {
         let rows = self.rows.min((at + 1) * self.each) - at * self.each;
         (&self.panels[at * self.each * self.steps..], (rows, self.steps))
     }

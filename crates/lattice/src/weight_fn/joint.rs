@@ -1,7 +1,9 @@
 //! A joint network of frame and context.
-mod chain;
+pub(super) mod chain;
 mod frames;
-mod opened;
+pub(super) mod opened;
+
+use std::borrow::Cow;
 
 use kernels::Real;
 
@@ -45,6 +47,7 @@ pub struct Joint<'a, F> {
 
 /// Where context embeddings come from: the cacher.
 #[derive(Debug, Clone, Copy)]
+#[expect(clippy::large_enum_variant, reason = "one is made a call, and it is all borrowed")]
 pub enum Embeddings<'a, F> {
     /// A table *C x E*, `context_embeddings`.
     Table(&'a [F]),
@@ -117,11 +120,20 @@ impl<'a, F: Real> Joint<'a, F> {
         Ok(())
     }
 
+    /// The network at work.
+    pub(super) fn opened(&self) -> Result<opened::Opened<'a, F>> {
+        self.check()?;
+        if let Embeddings::Rnn(rnn) = &self.embeddings {
+            rnn.check(self.states)?;
+        }
+        opened::Opened::new(*self)
+    }
+
     /// `e`, *C x E*.
-    pub fn context_embeddings(&self) -> Result<Vec<F>> {
+    pub fn context_embeddings(&self) -> Result<Cow<'a, [F]>> {
         match &self.embeddings {
-            Embeddings::Table(table) => Ok(table.to_vec()),
-            Embeddings::Rnn(rnn) => rnn.forward(),
+            Embeddings::Table(table) => Ok(Cow::Borrowed(table)),
+            Embeddings::Rnn(rnn) => rnn.forward().map(Cow::Owned),
         }
     }
 
@@ -147,15 +159,15 @@ impl<F: Real> WeightFn<F> for Joint<'_, F> {
         Some(self.project_frame.len() / self.hidden().max(1))
     }
 
+    fn as_joint(&self) -> Option<&Joint<'_, F>> {
+        Some(self)
+    }
+
     fn bytes(&self, frames: usize, wave: usize) -> usize {
         opened::bytes(self, frames, wave)
     }
 
     fn open(&self) -> Result<Box<dyn Weights<F> + '_>> {
-        self.check()?;
-        if let Embeddings::Rnn(rnn) = &self.embeddings {
-            rnn.check(self.states)?;
-        }
-        Ok(Box::new(opened::Opened::new(*self)?))
+        Ok(Box::new(self.opened()?))
     }
 }

@@ -1,33 +1,350 @@
-//! Context embeddings from a recurrent network over the labels of an n-gram.
-use kernels::Real;
+//! Context embeddings from a recurrent network over the labels of an n-gram: forward beside backward.
+//!
+//! ```text
+//! X = Embed K_i                                  rows of symbols, once
+//! level by level:
+//!     G = h K_h + bias                           rows of parents: once for V children each
+//!     a = X[y] + G[parent]        i, f, o = σ(a_i, a_f, a_o)     g = tanh(a_g)
+//!     c = f c[parent] + i g       h = o tanh(c)
+//! backward, from the last level up, given dh:
+//!     dc += dh o (1 - tanh²c)     da = [dc g i(1-i), dc c[parent] f(1-f), dc i(1-g²), dh tanh(c) o(1-o)]
+//!     dG = Σ_y da                 dc[parent] = Σ_y dc f         dX[y] += Σ_parents da
+//!     dh[parent] += dG K_hᵀ       dK_h += hᵀ dG                 dbias += Σ dG
+//! ```
+use std::ops::Range;
 
-use crate::{Result, weight_fn::Parameters};
+use kernels::{Accumulate, Affine, Real, View, add, par_for, parts_mut, sigmoid, tanh};
 
-/// LAST's `SharedRNNCacher`.
+use super::Parameters;
+use crate::{
+    Error, Result,
+    error::{expect_finite, expect_len},
+};
+
+/// LAST's `SharedRNNCacher`: the embedding of the state with history `y_1 .. y_k` is the output of an LSTM that reads
+/// `0, y_1, .., y_k` from a zero state (arXiv 2304.13134). All kernels are inputs x outputs, row by row; gates are i, f, g, o.
+///
+/// # Cost
+/// 8 R² floating-point operations for each state that is shorter than n, and five exponentials for each unit of each state;
+/// memory of two numbers for each unit of each state, of seven in backward, which makes the states anew.
 #[derive(Debug, Clone, Copy)]
 pub struct SharedRnn<'a, F> {
+    /// V
+    pub vocabulary: usize,
+    /// n, the labels that a state remembers.
+    pub order: usize,
     /// `Embed_0/embedding`, *(V + 1) x RE*; row 0 is the start symbol.
     pub embedding: &'a [F],
+    /// `rnn_cell/ii/kernel` and those of `if`, `ig`, `io`, *RE x R* each.
+    pub input: [&'a [F]; 4],
+    /// `rnn_cell/hi/kernel` and those of `hf`, `hg`, `ho`, *R x R* each.
+    pub recurrent: [&'a [F]; 4],
+    /// `rnn_cell/hi/bias` and those of `hf`, `hg`, `ho`, *R* each.
+    pub bias: [&'a [F]; 4],
+}
+
+const EMBEDDING: &str = "weight_fn_cacher/Embed_0/embedding";
+const GATES: [char; 4] = ['i', 'f', 'g', 'o'];
+/// Rows of a task.
+const ROWS: usize = 8;
+
+/// Name of a parameter of the cell.
+fn name(from: char, gate: usize, what: &str) -> String {
+    format!("weight_fn_cacher/rnn_cell/{from}{}/{what}", GATES[gate])
+}
+
+/// States of one level: those that remember as many labels.
+struct Level {
+    states: Range<usize>,
+    /// Symbols that each parent goes on with.
+    symbols: Range<usize>,
 }
 
 impl<F: Real> SharedRnn<'_, F> {
     /// R, the width of an embedding.
     pub fn width(&self) -> usize {
-        todo!()
+        self.bias[0].len()
     }
 
-    /// Fails unless the parameters fit together and make so many embeddings.
-    pub fn check(&self, _states: usize) -> Result<()> {
-        todo!()
+    /// RE
+    fn embedding_width(&self) -> usize {
+        self.embedding.len() / self.vocabulary.saturating_add(1)
+    }
+
+    /// C; as many as can be counted where there are more.
+    pub fn states(&self) -> usize {
+        if self.vocabulary < 2 {
+            return (self.vocabulary * self.order).saturating_add(1);
+        }
+        let (mut all, mut level) = (1usize, 1usize);
+        for _ in 0..self.order.min(usize::BITS as usize) {
+            level = level.saturating_mul(self.vocabulary);
+            all = all.saturating_add(level);
+        }
+        all
+    }
+
+    /// Fails unless the parameters fit together, are finite and make so many embeddings.
+    ///
+    /// # Errors
+    /// Lengths that do not fit; values that are NaN or infinite, or whose sums may be; another number of states.
+    pub fn check(&self, states: usize) -> Result<()> {
+        let (r, re) = (self.width(), self.embedding_width());
+        for (argument, size) in
+            [(name('h', 0, "bias"), r), (EMBEDDING.to_owned(), re), ("vocabulary".into(), self.vocabulary)]
+        {
+            if size == 0 {
+                return Err(Error::shape(argument, "at least 1", 0));
+            }
+        }
+        if self.states() != states {
+            let found = format!("{} for {} labels and order {}", self.states(), self.vocabulary, self.order);
+            return Err(Error::shape("weight_fn_cacher", format!("{states} context states"), found));
+        }
+        let look = |argument: &str, length: usize, values: &[F]| {
+            expect_len(argument, length, values.len())?;
+            expect_finite(argument, values)
+        };
+        look(EMBEDDING, (self.vocabulary + 1) * re, self.embedding)?;
+        for gate in 0..4 {
+            look(&name('i', gate, "kernel"), re * r, self.input[gate])?;
+            look(&name('h', gate, "kernel"), r * r, self.recurrent[gate])?;
+            look(&name('h', gate, "bias"), r, self.bias[gate])?;
+        }
+        let largest = |values: &[F]| values.iter().map(|w| w.to_f64().abs()).fold(0.0, f64::max);
+        let of_all = |parts: [&[F]; 4]| parts.into_iter().map(largest).fold(0.0, f64::max);
+        let most = re as f64 * largest(self.embedding) * of_all(self.input)
+            + r as f64 * of_all(self.recurrent)
+            + of_all(self.bias);
+        if most > F::LARGEST.to_f64() {
+            return Err(Error::shape("weight_fn_cacher/rnn_cell", "weights whose sums are finite", most));
+        }
+        Ok(())
     }
 
     /// `e`, *C x R*.
+    ///
+    /// # Errors
+    /// As [`SharedRnn::check`].
     pub fn forward(&self) -> Result<Vec<F>> {
-        todo!()
+        self.check(self.states())?;
+        Ok(self.run(&Cell::new(self)).output)
     }
 
-    /// Gradients of the parameters, by their names.
-    pub fn backward(&self, _gradient: &[F]) -> Parameters<F> {
-        todo!()
+    fn levels(&self) -> Vec<Level> {
+        let mut levels = vec![Level { states: 0..1, symbols: 0..1 }];
+        for k in 0..self.order {
+            let Range { start, end } = levels[k].states;
+            let states = end..end + (end - start) * self.vocabulary;
+            levels.push(Level { states, symbols: 1..self.vocabulary + 1 });
+        }
+        levels
+    }
+
+    fn run(&self, cell: &Cell<F>) -> States<F> {
+        let r = self.width();
+        let zeros = || kernels::filled(self.states() * r, F::ZERO);
+        let mut all = States { output: zeros(), memory: zeros(), zero: vec![F::ZERO; r] };
+        let mut parents = None;
+        for level in self.levels() {
+            let own = level.states.start * r..level.states.end * r;
+            let recurrent = cell.recurrent(all.of(&parents, r)[0]);
+            let States { output, memory, zero } = &mut all;
+            let (above, memory) = memory[..own.end].split_at_mut(own.start);
+            let above = match &parents {
+                None => &*zero,
+                Some(of) => &above[rows(of, r)],
+            };
+            let tasks = (parts_mut(&mut output[own], ROWS * r), parts_mut(memory, ROWS * r));
+            par_for(tasks, |at, (output, memory)| {
+                let mut gates = vec![F::ZERO; 4 * r];
+                let of_rows = output.chunks_exact_mut(r).zip(memory.chunks_exact_mut(r));
+                for (row, (output, memory)) in (at * ROWS..).zip(of_rows) {
+                    let (parent, symbol) = level.made_of(row);
+                    let [i, f, g, o] = cell.gates(&recurrent, parent, symbol, &mut gates);
+                    let old = &above[parent * r..][..r];
+                    for k in 0..r {
+                        memory[k] = f[k] * old[k] + i[k] * g[k];
+                    }
+                    output.copy_from_slice(memory);
+                    tanh(output);
+                    output.iter_mut().zip(&*o).for_each(|(h, &o)| *h *= o);
+                }
+            });
+            parents = Some(level.states);
+        }
+        all
+    }
+
+    /// Gradients of the parameters, by their names, from that of the embeddings, *C x R*.
+    ///
+    /// # Panics
+    /// If the parameters or the gradient do not fit; [`SharedRnn::forward`] has checked the former.
+    pub fn backward(&self, gradient: &[F]) -> Parameters<F> {
+        let (r, re) = (self.width(), self.embedding_width());
+        let cell = Cell::new(self);
+        let states = self.run(&cell);
+        let mut output = gradient.to_vec();
+        let mut memory = kernels::filled(gradient.len(), F::ZERO);
+        let mut symbols = vec![F::ZERO; cell.symbols.len()];
+        let mut of_recurrent = vec![F::ZERO; cell.recurrent.len()];
+        let mut of_bias = vec![F::ZERO; cell.bias.len()];
+        let levels = self.levels();
+        for (k, level) in levels.iter().enumerate().rev() {
+            let parents = k.checked_sub(1).map(|above| levels[above].states.clone());
+            let [hidden, old] = states.of(&parents, r);
+            let own = level.states.start * r..level.states.end * r;
+            let recurrent = cell.recurrent(hidden);
+            let mut gates = kernels::filled(level.states.len() * 4 * r, F::ZERO);
+            let (above, carry) = memory[..own.end].split_at_mut(own.start);
+            par_for(
+                (parts_mut(&mut gates, ROWS * 4 * r), parts_mut(carry, ROWS * r)),
+                |at, (gates, carry)| {
+                    let mut tanh_c = vec![F::ZERO; r];
+                    let of_rows = gates.chunks_exact_mut(4 * r).zip(carry.chunks_exact_mut(r));
+                    for (row, (gates, carry)) in (at * ROWS..).zip(of_rows) {
+                        let (parent, symbol) = level.made_of(row);
+                        let place = rows(&(level.states.start + row..level.states.start + row + 1), r);
+                        tanh_c.copy_from_slice(&states.memory[place.clone()]);
+                        tanh(&mut tanh_c);
+                        let gates = cell.gates(&recurrent, parent, symbol, gates);
+                        slopes(gates, [&output[place], &tanh_c, &old[parent * r..][..r]], carry);
+                    }
+                },
+            );
+
+            let (gates, carry, many) = (&gates, &*carry, level.symbols.len());
+            let mut of_parents = vec![F::ZERO; recurrent.len()];
+            par_for(parts_mut(&mut of_parents, 4 * r), |parent, out| {
+                F::add_rows(out, &gates[parent * many * 4 * r..][..many * 4 * r]);
+            });
+            par_for(parts_mut(&mut symbols[rows(&level.symbols, 4 * r)], 4 * r), |symbol, out| {
+                gates.chunks_exact(4 * r).skip(symbol).step_by(many).for_each(|row| add(out, row));
+            });
+            let layer = cell.layer();
+            layer.backward_parameters(&[(hidden, &of_parents)], &mut of_recurrent, &mut of_bias);
+            if let Some(parents) = parents {
+                par_for(parts_mut(&mut above[rows(&parents, r)], r), |parent, out| {
+                    F::add_rows(out, &carry[parent * many * r..][..many * r]);
+                });
+                layer.backward_rows(&of_parents, &mut output[rows(&parents, r)], Accumulate::Add);
+            }
+        }
+        let layer = Affine::new(View::new(&cell.input, re, 4 * r), None);
+        let (mut of_input, mut unused) = (vec![F::ZERO; cell.input.len()], vec![F::ZERO; 4 * r]);
+        layer.backward_parameters(&[(self.embedding, &symbols)], &mut of_input, &mut unused);
+        let mut of_embedding = vec![F::ZERO; self.embedding.len()];
+        layer.backward_rows(&symbols, &mut of_embedding, Accumulate::Replace);
+
+        let mut parameters = Parameters::from([(EMBEDDING.to_owned(), of_embedding)]);
+        for gate in 0..4 {
+            let part =
+                |all: &[F]| all.chunks_exact(4 * r).flat_map(|row| row[gate * r..][..r].to_vec()).collect();
+            parameters.insert(name('i', gate, "kernel"), part(&of_input));
+            parameters.insert(name('h', gate, "kernel"), part(&of_recurrent));
+            parameters.insert(name('h', gate, "bias"), part(&of_bias));
+        }
+        parameters
+    }
+}
+
+impl Level {
+    /// Parent and symbol of a row.
+    fn made_of(&self, row: usize) -> (usize, usize) {
+        let many = self.symbols.len();
+        (row / many, self.symbols.start + row % many)
+    }
+}
+
+/// Elements of rows.
+fn rows(of: &Range<usize>, width: usize) -> Range<usize> {
+    of.start * width..of.end * width
+}
+
+/// `h` and `c` of all states, *C x R*, and of what comes before them.
+struct States<F> {
+    output: Vec<F>,
+    memory: Vec<F>,
+    zero: Vec<F>,
+}
+
+impl<F> States<F> {
+    /// `h` and `c` of parents, or of the one before all.
+    fn of(&self, parents: &Option<Range<usize>>, r: usize) -> [&[F]; 2] {
+        match parents {
+            None => [&self.zero, &self.zero],
+            Some(of) => [&self.output[rows(of, r)], &self.memory[rows(of, r)]],
+        }
+    }
+}
+
+/// The cell with its gates side by side.
+struct Cell<F> {
+    /// `K_i` *RE x 4R*
+    input: Vec<F>,
+    /// `K_h` *R x 4R*
+    recurrent: Vec<F>,
+    /// *4R*
+    bias: Vec<F>,
+    /// `X` *(V + 1) x 4R*
+    symbols: Vec<F>,
+}
+
+impl<F: Real> Cell<F> {
+    fn new(of: &SharedRnn<F>) -> Self {
+        let r = of.width();
+        let beside = |parts: [&[F]; 4]| -> Vec<F> {
+            let rows = (0..parts[0].len() / r).flat_map(|row| parts.map(|part| &part[row * r..][..r]));
+            rows.flatten().copied().collect()
+        };
+        let input = beside(of.input);
+        let mut symbols = vec![F::ZERO; (of.vocabulary + 1) * 4 * r];
+        Affine::new(View::new(&input, of.embedding_width(), 4 * r), None).forward(of.embedding, &mut symbols);
+        Self { input, recurrent: beside(of.recurrent), bias: beside(of.bias), symbols }
+    }
+
+    fn layer(&self) -> Affine<'_, F> {
+        let width = self.bias.len();
+        Affine::new(View::new(&self.recurrent, width / 4, width), Some(&self.bias))
+    }
+
+    /// `G` of parents.
+    fn recurrent(&self, hidden: &[F]) -> Vec<F> {
+        let mut out = kernels::filled(4 * hidden.len(), F::ZERO);
+        self.layer().forward(hidden, &mut out);
+        out
+    }
+
+    /// i, f, g, o of one state.
+    fn gates<'g>(
+        &self,
+        recurrent: &[F],
+        parent: usize,
+        symbol: usize,
+        gates: &'g mut [F],
+    ) -> [&'g mut [F]; 4] {
+        let width = self.bias.len();
+        gates.copy_from_slice(&recurrent[parent * width..][..width]);
+        add(gates, &self.symbols[symbol * width..][..width]);
+        let (input_and_forget, rest) = gates.split_at_mut(width / 2);
+        let (g, o) = rest.split_at_mut(width / 4);
+        sigmoid(input_and_forget);
+        tanh(g);
+        sigmoid(o);
+        let (i, f) = input_and_forget.split_at_mut(width / 4);
+        [i, f, g, o]
+    }
+}
+
+/// Gates become `da`; `carry` is `dc` of what follows and becomes that of the parent.
+fn slopes<F: Real>([i, f, g, o]: [&mut [F]; 4], [dh, tanh_c, old]: [&[F]; 3], carry: &mut [F]) {
+    for k in 0..carry.len() {
+        let dc = carry[k] + dh[k] * o[k] * (F::ONE - tanh_c[k] * tanh_c[k]);
+        carry[k] = dc * f[k];
+        o[k] = dh[k] * tanh_c[k] * o[k] * (F::ONE - o[k]);
+        f[k] = dc * old[k] * f[k] * (F::ONE - f[k]);
+        let input = i[k];
+        i[k] = dc * g[k] * input * (F::ONE - input);
+        g[k] = dc * input * (F::ONE - g[k] * g[k]);
     }
 }

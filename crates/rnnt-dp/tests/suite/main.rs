@@ -4,5 +4,6 @@ mod alignments;
 mod ctc;
 mod log_domain;
 mod paths;
+mod semirings;
 mod topologies;
 mod walk;

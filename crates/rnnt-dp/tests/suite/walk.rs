@@ -3,7 +3,10 @@ use oracle::paths::sum_over_paths;
 use proptest::prelude::*;
 use rnnt_dp::{
     Arc, Lattices, Regularisers, Topology, best_path, forward_backward,
-    semiring::{Count, Expectation, Log, Mean, Real, Semiring, Tropical},
+    semiring::{
+        Average, Cartesian, Count, Expectation, Exponential, Log, LogLogExpectation, Mean, Real, Semiring,
+        Tropical,
+    },
     walk::{self, Graph, Lattice, Transition},
 };
 
@@ -101,7 +104,7 @@ proptest! {
             });
             Mean { log_prob: arc.log_prob, value: each.sum() }
         };
-        let mean = total::<Expectation>(&lattice, of_arc, near_mean);
+        let mean = total::<Average>(&lattice, of_arc, near_mean);
         prop_assert!(near(-mean.log_prob, found.losses[0]), "{mean:?} {:?}", found.losses);
         let columns = topology.columns();
         let expected: f64 = found.adjoints.iter().enumerate().map(|(i, a)| -a * worth(i / columns, i % columns)).sum();
@@ -135,7 +138,13 @@ proptest! {
         laws::<Count>([a, b, c].map(|x| (x.abs() * 3.0).min(1e6) as u64), |a, b| a == b);
         let mean = |log_prob: f64, value: f64| Mean { log_prob, value: if log_prob > f64::NEG_INFINITY { value } else { 0.0 } };
         let same = |a: Mean, b: Mean| near(a.log_prob, b.log_prob) && (a.log_prob == f64::NEG_INFINITY || near(a.value, b.value));
-        laws::<Expectation>([mean(a, b.max(-9.0)), mean(b, c.max(-9.0)), mean(c, a.max(-9.0))], same);
+        laws::<Average>([mean(a, b.max(-9.0)), mean(b, c.max(-9.0)), mean(c, a.max(-9.0))], same);
+        let pairs = [(a, b), (b, c), (c, a)];
+        let near_pair = |a: (f64, f64), b: (f64, f64)| near(a.0, b.0) && near(a.1, b.1);
+        laws::<Cartesian<Log, Tropical>>(pairs, near_pair);
+        laws::<LogLogExpectation>(pairs.map(|(w, v)| LogLogExpectation::weighted(w, v)), near_pair);
+        type Signed = Expectation<Log, Real, Exponential>;
+        laws::<Signed>(pairs.map(|(w, v)| Signed::weighted(w, v.max(-9.0))), near_pair);
     }
 }
 

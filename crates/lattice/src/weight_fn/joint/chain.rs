@@ -6,7 +6,7 @@
 //!             dw0 += Σ gB h      dw_y += Σ gL h
 //! ```
 //! Backward goes over frames for `dQ` and over positions for the rest, and makes `h` for each: no sums of parts.
-use kernels::{Real, add, par_for, parts, parts_mut, runs};
+use kernels::{Real, add, add_scaled, dot, par_for, parts, parts_mut, runs};
 
 use super::opened::Opened;
 use crate::{Arcs, ArcsMut, weight_fn::Chain};
@@ -15,25 +15,6 @@ use crate::{Arcs, ArcsMut, weight_fn::Chain};
 const FRAMES: usize = 8;
 /// Positions of a task.
 const POSITIONS: usize = 4;
-
-/// `Σ a b`, in lanes that are folded in one order.
-fn dot<F: Real>(a: &[F], b: &[F]) -> F {
-    const LANES: usize = 16;
-    let mut sums = [F::ZERO; LANES];
-    let (a, b) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
-    for (a, b) in a.0.iter().zip(b.0) {
-        for i in 0..LANES {
-            sums[i] = a[i].mul_add(b[i], sums[i]);
-        }
-    }
-    let tail = a.1.iter().zip(b.1).fold(F::ZERO, |sum, (&a, &b)| a.mul_add(b, sum));
-    sums.into_iter().fold(tail, |sum, lane| sum + lane)
-}
-
-/// `out += factor · row`
-fn add_scaled<F: Real>(out: &mut [F], factor: F, row: &[F]) {
-    out.iter_mut().zip(row).for_each(|(out, &x)| *out = factor.mul_add(x, *out));
-}
 
 /// The head's row of a label; 0 is the blank.
 fn head<'a, F: Real>(opened: &'a Opened<F>, label: u32) -> &'a [F] {

@@ -7,16 +7,16 @@
 //! Addends are prepared once, so that each tangent costs a product and a quotient. Forward makes `h` as the product's panels
 //! (steps of the sum x states), backward as rows. A task of backward is a block of states and a run of frames and owns sums of
 //! its own, which are added in one order at the end: the bits do not depend on the threads.
+use std::sync::OnceLock;
+
 use kernels::{
-    Accumulate, PackedLeft, PackedRight, Real, View, ViewMut, add, items_mut, par_for, parts_mut, product,
-    product_of_part, product_packed, transpose,
+    Accumulate, PANEL, PackedLeft, PackedRight, Real, View, ViewMut, add, items_mut, par_for, parts,
+    parts_mut, product, product_of_part, product_packed, tanh_product, transpose,
 };
 
 use super::opened::Opened;
 use crate::{Arcs, ArcsMut};
 
-/// States of a panel.
-const PANEL: usize = 32;
 /// Panels of a task.
 const PANELS: usize = 8;
 /// States of a block of backward.
@@ -28,43 +28,45 @@ const TASKS: usize = 32;
 
 /// Addends as the tangent takes them, and packed heads.
 pub struct Prepared<F> {
-    /// *C x H*
-    contexts: Vec<F>,
-    /// Panels of states, *H x PANEL* each.
+    /// Panels of contexts, *H x PANEL* each.
     panels: Vec<F>,
-    /// Whether a state has addends that cannot be prepared.
+    /// Contexts *C x H*, for who wants one at a time.
+    contexts: OnceLock<Vec<F>>,
+    /// Whether a context has addends that cannot be prepared.
     far_states: Vec<bool>,
     /// *n x H*
     frames: Vec<F>,
     far_frames: Vec<bool>,
     head_left: PackedLeft<F>,
-    head_right: PackedRight<F>,
+    head_right: OnceLock<PackedRight<F>>,
 }
 
 fn is_far<F: Real>(row: &[F]) -> bool {
-    row.iter().any(|x| x.to_f64().abs() > F::PREPARED)
+    let most = F::from_f64(F::PREPARED);
+    row.iter().fold(false, |far, &x| far | (x > most) | (-x > most))
 }
 
 impl<F: Real> Prepared<F> {
     pub fn new(contexts: &[F], head: &[F], h: usize) -> Self {
-        let mut prepared = contexts.to_vec();
-        F::prepare_tanh(&mut prepared);
         let states = contexts.len() / h;
-        let mut panels = vec![F::ONE; states.next_multiple_of(PANEL) * h];
-        par_for(parts_mut(&mut panels, PANEL * h), |at, panel| {
-            for (column, row) in prepared[at * PANEL * h..].chunks_exact(h).take(PANEL).enumerate() {
+        let mut panels = kernels::filled(states.next_multiple_of(PANEL) * h, F::ZERO);
+        let mut far_states = vec![false; states];
+        let of_panels = (parts_mut(&mut panels, PANEL * h), parts_mut(&mut far_states, PANEL));
+        par_for((of_panels, parts(contexts, PANEL * h)), |_, ((panel, far), contexts)| {
+            for (column, (far, row)) in far.iter_mut().zip(contexts.chunks_exact(h)).enumerate() {
+                *far = is_far(row);
                 panel.chunks_exact_mut(PANEL).zip(row).for_each(|(step, &value)| step[column] = value);
             }
+            F::prepare_tanh(panel);
         });
-        let view = View::new(head, head.len() / h, h);
         Self {
-            contexts: prepared,
             panels,
-            far_states: contexts.chunks_exact(h).map(is_far).collect(),
+            contexts: OnceLock::new(),
+            far_states,
             frames: Vec::new(),
             far_frames: Vec::new(),
-            head_left: PackedLeft::new(view, head.len() / h),
-            head_right: PackedRight::new(view),
+            head_left: PackedLeft::new(View::new(head, head.len() / h, h), head.len() / h),
+            head_right: OnceLock::new(),
         }
     }
 
@@ -72,9 +74,15 @@ impl<F: Real> Prepared<F> {
     pub fn enter(&mut self, frames: &[F], h: usize) {
         self.frames.clear();
         self.frames.extend_from_slice(frames);
-        par_for(parts_mut(&mut self.frames, 16 * h), |_, rows| F::prepare_tanh(rows));
         self.far_frames.clear();
-        self.far_frames.extend(frames.chunks_exact(h).map(is_far));
+        self.far_frames.resize(frames.len() / h, false);
+        par_for(
+            (parts_mut(&mut self.frames, 16 * h), parts_mut(&mut self.far_frames, 16)),
+            |_, (rows, far)| {
+                far.iter_mut().zip(rows.chunks_exact(h)).for_each(|(far, row)| *far = is_far(row));
+                F::prepare_tanh(rows);
+            },
+        );
     }
 }
 
@@ -82,36 +90,35 @@ impl<F: Real> Opened<'_, F> {
     /// `h` of one site.
     pub fn hidden_row(&self, frame: usize, state: usize, out: &mut [F]) {
         let h = self.hidden();
-        let at = |rows: &'_ [F], row: usize| -> std::ops::Range<usize> {
-            debug_assert!(rows.len() >= (row + 1) * h);
-            row * h..(row + 1) * h
-        };
         let Prepared { contexts, frames, far_states, far_frames, .. } = &self.prepared;
+        let (state_at, frame_at) = (state * h..(state + 1) * h, frame * h..(frame + 1) * h);
         if far_states[state] || far_frames[frame] {
-            F::tanh_sum(
-                out,
-                &self.contexts[at(&self.contexts, state)],
-                &self.frames[at(&self.frames, frame)],
-            );
-        } else {
-            F::tanh_pairs(out, &contexts[at(contexts, state)], &frames[at(frames, frame)]);
+            return F::tanh_sum(out, &self.contexts[state_at], &self.frames[frame_at]);
         }
+        let contexts = contexts.get_or_init(|| {
+            let mut contexts = self.contexts.clone();
+            par_for(parts_mut(&mut contexts, 16 * h), |_, rows| F::prepare_tanh(rows));
+            contexts
+        });
+        F::tanh_pairs(out, &contexts[state_at], &frames[frame_at]);
     }
 
-    /// `h` of a panel, steps x states.
-    fn hidden_panel(&self, frame: usize, panel: usize, out: &mut [F]) {
+    /// Scores of a panel, *(1 + V) x PANEL* on top of what `tile` holds; `hidden` *H x PANEL* is room.
+    fn score_panel(&self, frame: usize, panel: usize, hidden: &mut [F], tile: &mut [F]) {
         let (h, states) = (self.hidden(), self.joint.states);
-        let Prepared { panels, frames, far_states, far_frames, .. } = &self.prepared;
+        let Prepared { panels, frames, far_states, far_frames, head_left, .. } = &self.prepared;
         let of_panel = panel * PANEL..states.min((panel + 1) * PANEL);
-        if far_frames[frame] || far_states[of_panel.clone()].contains(&true) {
-            let mut row = vec![F::ZERO; h];
-            for (column, state) in of_panel.enumerate() {
-                self.hidden_row(frame, state, &mut row);
-                out.chunks_exact_mut(PANEL).zip(&row).for_each(|(step, &value)| step[column] = value);
-            }
-        } else {
-            F::tanh_panel(out, &panels[panel * PANEL * h..][..PANEL * h], &frames[frame * h..][..h]);
+        if !far_frames[frame] && !far_states[of_panel.clone()].contains(&true) {
+            let addends = (&panels[panel * PANEL * h..][..PANEL * h], &frames[frame * h..][..h]);
+            return tanh_product(tile, head_left, addends, hidden);
         }
+        let mut row = vec![F::ZERO; h];
+        for (column, state) in of_panel.enumerate() {
+            self.hidden_row(frame, state, &mut row);
+            hidden.chunks_exact_mut(PANEL).zip(&row).for_each(|(step, &value)| step[column] = value);
+        }
+        let out = ViewMut::new(tile, tile.len() / PANEL, PANEL);
+        product_of_part(out, (head_left, 0), View::new(hidden, h, PANEL), Accumulate::Add);
     }
 }
 
@@ -130,14 +137,11 @@ pub fn weigh<F: Real>(opened: &Opened<F>, frames: &[usize], arcs: ArcsMut<F>) {
                 let (hidden, tile) = room.split_at_mut(PANEL * h);
                 let panels = blank.chunks_mut(PANEL).zip(lexical.chunks_mut(PANEL * v));
                 for (panel, (blank, lexical)) in (run * PANELS..).zip(panels) {
-                    opened.hidden_panel(frames[at], panel, hidden);
-                    let states = blank.len();
                     for (row, &bias) in tile.chunks_exact_mut(PANEL).zip(&opened.bias) {
                         row.fill(bias);
                     }
-                    let out = ViewMut::with_stride(tile, 1 + v, states, PANEL);
-                    let hidden = View::with_stride(hidden, h, states, PANEL);
-                    product_of_part(out, (&opened.prepared.head_left, 0), hidden, Accumulate::Add);
+                    opened.score_panel(frames[at], panel, hidden, tile);
+                    let states = blank.len();
                     let (of_blank, of_labels) = tile.split_at(PANEL);
                     blank.copy_from_slice(&of_blank[..states]);
                     transpose(lexical, View::with_stride(of_labels, v, states, PANEL));
@@ -217,6 +221,7 @@ pub fn pull<F: Real>(opened: &mut Opened<F>, frames: &[usize], adjoints: Arcs<F>
         }));
     }
     let this = &*opened;
+    let head = this.prepared.head_right.get_or_init(|| PackedRight::new(View::new(&this.head, 1 + v, h)));
     par_for(items_mut(tasks), |task, part| {
         let (run, first) = (task / blocks, task % blocks * BLOCK);
         let states = BLOCK.min(c - first);
@@ -243,14 +248,9 @@ pub fn pull<F: Real>(opened: &mut Opened<F>, frames: &[usize], adjoints: Arcs<F>
                     }
                 }
                 let g = View::new(scores, rows, 1 + v);
-                product_packed(
-                    ViewMut::new(slope, rows, h),
-                    g,
-                    &this.prepared.head_right,
-                    Accumulate::Replace,
-                );
-                let head = ViewMut::new(&mut part.head, 1 + v, h);
-                product(head, g.transposed(), View::new(hidden, rows, h), F::ONE, Accumulate::Add);
+                product_packed(ViewMut::new(slope, rows, h), g, head, Accumulate::Replace);
+                let of_head = ViewMut::new(&mut part.head, 1 + v, h);
+                product(of_head, g.transposed(), View::new(hidden, rows, h), F::ONE, Accumulate::Add);
                 for row in scores.chunks_exact(1 + v) {
                     part.bias.iter_mut().zip(row).for_each(|(sum, g)| *sum += g.to_f64());
                 }

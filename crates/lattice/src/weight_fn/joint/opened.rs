@@ -1,4 +1,6 @@
 //! A joint network at work: what is projected once, and where gradients gather.
+use std::borrow::Cow;
+
 use kernels::{Accumulate, Affine, Real, View};
 
 use super::{Joint, NAMES, chain, frames};
@@ -18,7 +20,7 @@ pub fn bytes<F: Real>(joint: &Joint<F>, frames: usize, _wave: usize) -> usize {
 pub struct Opened<'a, F: Real> {
     pub joint: Joint<'a, F>,
     /// `e` *C x E*
-    embeddings: Vec<F>,
+    embeddings: Cow<'a, [F]>,
     /// `e Wc + joint_bias`, *C x H*.
     pub contexts: Vec<F>,
     /// `w0` and `W1` as rows *(1 + V) x H*, and `c0`, `c1`.
@@ -53,7 +55,7 @@ impl<'a, F: Real> Opened<'a, F> {
     pub fn new(joint: Joint<'a, F>) -> Result<Self> {
         let (c, h, v, e) = (joint.states, joint.hidden(), joint.vocabulary, joint.embedding());
         let embeddings = joint.context_embeddings()?;
-        let mut contexts = vec![F::ZERO; c * h];
+        let mut contexts = kernels::filled(c * h, F::ZERO);
         Affine::new(View::new(joint.project_context, e, h), Some(joint.joint_bias))
             .forward(&embeddings, &mut contexts);
         let mut head = joint.blank.to_vec();

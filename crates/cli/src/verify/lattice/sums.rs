@@ -1,0 +1,88 @@
+//! Sums over paths with their gradients, arc weights and marginals.
+use lattice::{Frames, MemoryBudget, Output, RecognitionLattice, Session, Sum};
+use rnnt_loss::Element;
+
+use super::check::{Check, Kind, Stop};
+use super::inputs::Inputs;
+
+/// Arc weights of all frames, padding too: *B.. T x C* and *B.. T x C x V*.
+pub fn weights<F: Element>(
+    check: &mut Check,
+    inputs: &Inputs<F>,
+    lattice: &RecognitionLattice<F>,
+) -> Result<(Vec<F>, Vec<F>), Stop> {
+    let (c, v) = (lattice.context().states(), lattice.context().vocabulary());
+    let (padded, rows) = (inputs.padded(), inputs.num_frames.len() * inputs.padded());
+    let mut weights = lattice.weight_fn().open()?;
+    let utterances: Vec<u32> = (0..rows).map(|row| (row / padded) as u32).collect();
+    weights.enter(inputs.rows(), &utterances)?;
+    let (mut blank, mut lexical) = (vec![F::ZERO; rows * c], vec![F::ZERO; rows * c * v]);
+    let frames: Vec<usize> = (0..rows).collect();
+    weights.weigh(&frames, lattice::ArcsMut { blank: &mut blank, lexical: &mut lexical });
+    check.scale_by(
+        &[&check.file.get("out/blank_weights")?.values[..], &check.file.get("out/lexical_weights")?.values]
+            .concat(),
+        padded,
+    );
+    check.values("out/blank_weights", &blank)?;
+    check.values("out/lexical_weights", &lexical)?;
+    // The same, state by state.
+    let (mut single, mut rest) = (vec![F::ZERO; rows * c], vec![F::ZERO; rows * c * v]);
+    for (at, (single, rest)) in single.iter_mut().zip(rest.chunks_exact_mut(v)).enumerate() {
+        *single = weights.weigh_state(at / c, at % c, rest);
+    }
+    check.values("out/blank_weights", &single)?;
+    check.values("out/lexical_weights", &rest)?;
+    Ok((blank, lexical))
+}
+
+/// All sums in the log semiring, by every door.
+pub fn sums<F: Element>(
+    check: &mut Check,
+    inputs: &Inputs<F>,
+    lattice: &RecognitionLattice<F>,
+) -> Result<(), Stop> {
+    let (frames, labels) = (inputs.frames()?, inputs.labels()?);
+    let mut session = Session::new(MemoryBudget::default());
+    for (sum, value, gradient) in [
+        (Sum::Loss, "out/loss", "out/grad_loss"),
+        (Sum::Denominator, "out/denom_log", "out/grad_denom_log"),
+        (Sum::Numerator, "out/numer_log", "out/grad_numer_log"),
+    ] {
+        let distances = session.distances(sum, lattice, &frames, Some(&labels))?;
+        check.compare(Kind::Value, value, &distances)?;
+        let found = session.sum_of(sum, lattice, &frames, Some(&labels), &inputs.cotangents)?;
+        check.compare(Kind::Value, value, &found.sums)?;
+        gradients(check, gradient, &found)?;
+    }
+    let pending = session.forward(lattice, &frames, &labels)?;
+    check.compare(Kind::Value, "out/loss", pending.losses())?;
+    let found = pending.backward(&inputs.cotangents)?;
+    gradients(check, "out/grad_loss", &found)?;
+    if check.file.find("out/grad_loss_autodiff/frames").is_some() {
+        gradients(check, "out/grad_loss_autodiff", &found)?;
+    }
+    marginals(check, &mut session, lattice, &frames)
+}
+
+fn gradients<F: Element>(check: &mut Check, of: &str, found: &Output<F>) -> Result<(), Stop> {
+    if let Some(table) = found.parameters.get("table") {
+        return Ok(check.gradient(&format!("{of}/table"), table)?);
+    }
+    check.gradient(&format!("{of}/frames"), &found.frames)?;
+    for (name, gradient) in &found.parameters {
+        check.gradient(&format!("{of}/params/{name}"), gradient)?;
+    }
+    Ok(())
+}
+
+fn marginals<F: Element>(
+    check: &mut Check,
+    session: &mut Session<F>,
+    lattice: &RecognitionLattice<F>,
+    frames: &Frames<F>,
+) -> Result<(), Stop> {
+    let (blank, lexical) = session.marginals(lattice, frames)?;
+    check.gradient("out/blank_marginals", &blank)?;
+    Ok(check.gradient("out/lexical_marginals", &lexical)?)
+}

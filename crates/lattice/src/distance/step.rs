@@ -1,0 +1,89 @@
+//! One frame.
+use rnnt_dp::semiring::Semiring;
+
+use super::Rows;
+use crate::{Alignment, Arcs, Context, Result, context::forward_reduce, error::expect_len};
+
+/// α after a frame.
+///
+/// ```text
+/// FrameDependent:       α'[q] = α[q] ⊗ b[q] ⊕ R_q(α[p] ⊗ l[p,y])
+/// FrameLabelDependent:  a_0 = α;  a_{i+1}[q] = R_q(a_i[p] ⊗ l_i[p,y]),  i < K
+///                       α'[q] = ⊕_{i=0..K} a_i[q] ⊗ b_i[q]
+/// ```
+/// R is [`forward_reduce`].
+///
+/// # Shapes
+/// `arcs` *A x C* and *A x C x V*, or *C* and *C x V* for all alignment states; `alpha` *C*.
+///
+/// # Errors
+/// Other lengths.
+pub fn forward_step<S: Semiring>(
+    context: &dyn Context,
+    alignment: Alignment,
+    arcs: Arcs<S::Weight>,
+    alpha: &[S::Weight],
+) -> Result<Vec<S::Weight>> {
+    let states = context.states();
+    let rows = Rows::new(arcs, alignment, [states, states * context.vocabulary()])?;
+    expect_len("alpha", states, alpha.len())?;
+    Ok(forward::<S>(context, alignment, &rows, alpha))
+}
+
+pub(super) fn forward<S: Semiring>(
+    context: &dyn Context,
+    alignment: Alignment,
+    rows: &Rows<S::Weight>,
+    alpha: &[S::Weight],
+) -> Vec<S::Weight> {
+    match alignment.expansions() {
+        None => {
+            let (blank, lexical) = rows.of(0);
+            let labels = moved::<S>(context, alpha, lexical);
+            blanks::<S>(alpha, blank).zip(labels).map(|(blank, label)| S::plus(blank, label)).collect()
+        }
+        Some(_) => join::<S>(rows, &levels::<S>(context, alignment, rows, alpha)),
+    }
+}
+
+/// α at each alignment state of a frame, `a_0 .. a_K`.
+pub(super) fn levels<S: Semiring>(
+    context: &dyn Context,
+    alignment: Alignment,
+    rows: &Rows<S::Weight>,
+    alpha: &[S::Weight],
+) -> Vec<Vec<S::Weight>> {
+    let mut levels = vec![alpha.to_vec()];
+    for i in 1..alignment.num_states() {
+        levels.push(moved::<S>(context, &levels[i - 1], rows.of(i - 1).1));
+    }
+    levels
+}
+
+/// `⊕_i a_i ⊗ b_i`
+pub(super) fn join<S: Semiring>(rows: &Rows<S::Weight>, levels: &[Vec<S::Weight>]) -> Vec<S::Weight> {
+    let mut joined: Vec<_> = blanks::<S>(&levels[0], rows.of(0).0).collect();
+    for (i, level) in levels.iter().enumerate().skip(1) {
+        let further = blanks::<S>(level, rows.of(i).0);
+        joined.iter_mut().zip(further).for_each(|(sum, weight)| *sum = S::plus(*sum, weight));
+    }
+    joined
+}
+
+/// `α ⊗ b`
+pub(super) fn blanks<S: Semiring>(
+    alpha: &[S::Weight],
+    blank: &[S::Weight],
+) -> impl Iterator<Item = S::Weight> {
+    alpha.iter().zip(blank).map(|(&alpha, &blank)| S::times(alpha, blank))
+}
+
+/// `R(α ⊗ l)`
+fn moved<S: Semiring>(context: &dyn Context, alpha: &[S::Weight], lexical: &[S::Weight]) -> Vec<S::Weight> {
+    let labels = context.vocabulary();
+    let weights: Vec<_> =
+        lexical.iter().enumerate().map(|(at, &l)| S::times(alpha[at / labels], l)).collect();
+    let mut out = vec![S::ZERO; alpha.len()];
+    forward_reduce::<S>(context, &weights, &mut out);
+    out
+}

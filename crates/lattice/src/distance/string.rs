@@ -1,0 +1,89 @@
+//! Paths with one string of labels.
+use rnnt_dp::semiring::Semiring;
+
+use super::{Arc, Distance, Rows, step};
+use crate::{
+    Alignment, Arcs, Context, Result,
+    context::walk_states,
+    error::{Error, expect_len},
+};
+
+/// The sum over all paths of so many frames with these labels: zero if there are more than the frames hold.
+///
+/// ```text
+/// c_0 = start, c_u = δ(c_{u-1}, y_u)      b[t,u] = b_t[c_u]      l[t,u] = l_t[c_u, y_{u+1}]
+/// ```
+///
+/// # Errors
+/// A label that is none.
+///
+/// # Cost
+/// Time and memory *N A (U + 1)*.
+pub fn string_distance<S: Semiring>(
+    context: &dyn Context,
+    alignment: Alignment,
+    labels: &[u32],
+    num_frames: usize,
+    weigh: impl Fn(usize, Arc) -> S::Weight,
+) -> Result<Distance<S::Weight>> {
+    if let Some(position) = labels.iter().position(|&y| y == 0) {
+        return Err(Error::Label { utterance: 0, position, vocabulary: context.vocabulary(), found: 0 });
+    }
+    let states = walk_states(context, labels)?;
+    let (positions, alignments) = (states.len(), alignment.num_states());
+    let mut alpha = vec![S::ZERO; positions];
+    alpha[0] = S::ONE;
+    let mut alphas = Vec::with_capacity(num_frames * positions);
+    for t in 0..num_frames {
+        let arcs = |alignment: usize, u: usize| {
+            let weigh = |label| weigh(t, Arc { alignment, context: states[u], label });
+            (weigh(0), labels.get(u).map_or(S::ZERO, |&y| weigh(y as usize)))
+        };
+        let (blank, lexical): (Vec<_>, Vec<_>) =
+            (0..alignments * positions).map(|at| arcs(at / positions, at % positions)).unzip();
+        alphas.extend_from_slice(&alpha);
+        alpha = string_forward_step::<S>(alignment, Arcs { blank: &blank, lexical: &lexical }, &alpha)?;
+    }
+    Ok(Distance { total: alpha[labels.len()], alphas })
+}
+
+/// α after a frame, over the positions between labels.
+///
+/// ```text
+/// shift(v)[0] = 0, shift(v)[u+1] = v[u]
+/// FrameDependent:       α' = α ⊗ b ⊕ shift(α ⊗ l)
+/// FrameLabelDependent:  a_0 = α;  a_{i+1} = shift(a_i ⊗ l_i);  α' = ⊕_{i=0..K} a_i ⊗ b_i
+/// ```
+///
+/// # Shapes
+/// `arcs` *A x (U + 1)* each, or *U + 1* for all alignment states, a label's weight at the position before it; `alpha` *U + 1*.
+///
+/// # Errors
+/// Other lengths.
+pub fn string_forward_step<S: Semiring>(
+    alignment: Alignment,
+    arcs: Arcs<S::Weight>,
+    alpha: &[S::Weight],
+) -> Result<Vec<S::Weight>> {
+    expect_len("alpha", alpha.len().max(1), alpha.len())?;
+    let rows = Rows::new(arcs, alignment, [alpha.len(); 2])?;
+    if alignment.expansions().is_none() {
+        let (blank, lexical) = rows.of(0);
+        let labels = shifted::<S>(alpha, lexical);
+        return Ok(step::blanks::<S>(alpha, blank)
+            .zip(labels)
+            .map(|(blank, label)| S::plus(blank, label))
+            .collect());
+    }
+    let mut levels = vec![alpha.to_vec()];
+    for i in 1..alignment.num_states() {
+        levels.push(shifted::<S>(&levels[i - 1], rows.of(i - 1).1));
+    }
+    Ok(step::join::<S>(&rows, &levels))
+}
+
+/// `shift(α ⊗ l)`
+fn shifted<S: Semiring>(alpha: &[S::Weight], lexical: &[S::Weight]) -> Vec<S::Weight> {
+    let moved = alpha.iter().zip(lexical).map(|(&alpha, &l)| S::times(alpha, l));
+    std::iter::once(S::ZERO).chain(moved).take(alpha.len()).collect()
+}

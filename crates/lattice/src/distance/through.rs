@@ -1,0 +1,127 @@
+//! Sums over all paths through each arc: forward-backward in any semiring.
+use rnnt_dp::semiring::Semiring;
+
+use super::{Arc, Distance, Frame, Rows, each, forward, step};
+use crate::{Alignment, Arcs, ArcsMut, Context, Next, Result, error::expect_len};
+
+/// What the arcs of one frame are part of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Through<W> {
+    /// β before the frame, *C*: sums over all ways from there to the end.
+    pub beta: Vec<W>,
+    /// Sum over all paths with a blank, *A x C*.
+    pub blank: Vec<W>,
+    /// Sum over all paths with a label, *A x C x V*.
+    pub lexical: Vec<W>,
+}
+
+impl Through<f64> {
+    /// Probabilities of the arcs from log-sums, `exp(through - total)`, *A x C* and *A x C x V*; 0 where no path is left.
+    pub fn marginals(&self, total: f64) -> (Vec<f64>, Vec<f64>) {
+        let share = |&sum: &f64| if total == f64::NEG_INFINITY { 0.0 } else { (sum - total).exp() };
+        (self.blank.iter().map(share).collect(), self.lexical.iter().map(share).collect())
+    }
+}
+
+/// Goes over all frames, the last one first, and calls `visit(frame, sums)` for each; returns the sum over all paths.
+///
+/// # Cost
+/// Time thrice that of [`distance`](super::distance()), which also weighs each arc once; memory *N C* and, for one frame, *A C V*.
+pub fn through<S: Semiring>(
+    context: &dyn Context,
+    alignment: Alignment,
+    num_frames: usize,
+    weigh: impl Fn(usize, Arc) -> S::Weight,
+    visit: impl FnMut(usize, &Through<S::Weight>),
+) -> Distance<S::Weight> {
+    let rows = alignment.num_states();
+    let distance = forward::<S>(context, alignment, num_frames, rows, each(context, &weigh));
+    backward::<S>(context, alignment, &distance.alphas, rows, each(context, weigh), visit);
+    distance
+}
+
+/// The way back of [`through`], with weights of whole frames as in [`forward`].
+pub(crate) fn backward<S: Semiring>(
+    context: &dyn Context,
+    alignment: Alignment,
+    alphas: &[S::Weight],
+    rows: usize,
+    mut fill: impl FnMut(usize, ArcsMut<S::Weight>),
+    mut visit: impl FnMut(usize, &Through<S::Weight>),
+) {
+    let mut frame = Frame::<S>::new(context, rows);
+    let mut beta = vec![S::ONE; context.states()];
+    for (t, alpha) in alphas.chunks_exact(context.states()).enumerate().rev() {
+        fill(t, frame.arcs_mut());
+        let found = back::<S>(context, alignment, &frame.rows(), alpha, &beta);
+        visit(t, &found);
+        beta = found.beta;
+    }
+}
+
+/// One frame, from α before it and β after it.
+///
+/// ```text
+/// FrameDependent:       β'[p] = b[p] ⊗ β[p] ⊕ ⊕_y l[p,y] ⊗ β[δ(p,y)]
+/// FrameLabelDependent:  β_K[p] = b_K[p] ⊗ β[p]
+///                       β_j[p] = b_j[p] ⊗ β[p] ⊕ ⊕_y l_j[p,y] ⊗ β_{j+1}[δ(p,y)],  j = K-1 .. 0;  β' = β_0
+/// through an arc:       α ⊗ weight ⊗ β, those of the states that it joins; zero for an arc that there is not
+/// ```
+///
+/// # Shapes
+/// `arcs` *A x C* and *A x C x V*, or *C* and *C x V* for all alignment states; `alpha`, `beta` *C*.
+///
+/// # Errors
+/// Other lengths.
+pub fn through_step<S: Semiring>(
+    context: &dyn Context,
+    alignment: Alignment,
+    arcs: Arcs<S::Weight>,
+    alpha: &[S::Weight],
+    beta: &[S::Weight],
+) -> Result<Through<S::Weight>> {
+    let states = context.states();
+    let rows = Rows::new(arcs, alignment, [states, states * context.vocabulary()])?;
+    expect_len("alpha", states, alpha.len())?;
+    expect_len("beta", states, beta.len())?;
+    Ok(back::<S>(context, alignment, &rows, alpha, beta))
+}
+
+fn back<S: Semiring>(
+    context: &dyn Context,
+    alignment: Alignment,
+    rows: &Rows<S::Weight>,
+    alpha: &[S::Weight],
+    beta: &[S::Weight],
+) -> Through<S::Weight> {
+    let (states, labels, alignments) = (context.states(), context.vocabulary(), alignment.num_states());
+    let levels = step::levels::<S>(context, alignment, rows, alpha);
+    let mut blank = vec![S::ZERO; alignments * states];
+    let mut lexical = vec![S::ZERO; alignments * states * labels];
+    let mut onward = vec![S::ZERO; labels];
+    // β at the alignment state before, which is the next one.
+    let mut later = beta.to_vec();
+    for i in (0..alignments).rev() {
+        let (b, l) = rows.of(i);
+        let mut here = Vec::with_capacity(states);
+        for p in 0..states {
+            let alpha = levels[i][p];
+            let end = S::times(b[p], beta[p]);
+            blank[i * states + p] = S::times(alpha, end);
+            here.push(match alignment.lexical_next(i) {
+                None => end,
+                Some(next) => {
+                    let target = if next == Next::Frame { beta } else { &later };
+                    let after = context.after(p);
+                    for (y, onward) in onward.iter_mut().enumerate() {
+                        *onward = S::times(l[p * labels + y], target[after.label(y + 1)]);
+                        lexical[(i * states + p) * labels + y] = S::times(alpha, *onward);
+                    }
+                    S::plus(end, S::sum(onward.iter().copied()))
+                }
+            });
+        }
+        later = here;
+    }
+    Through { beta: later, blank, lexical }
+}

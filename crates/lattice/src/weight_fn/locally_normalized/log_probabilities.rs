@@ -1,0 +1,213 @@
+//! The arcs from one state as log-probabilities: forward beside backward.
+//!
+//! ```text
+//! hat          b' = log σ(b)      l' = log softmax(l) + log σ(-b)
+//!              db = gb σ(-b) - G σ(b)      dl = gl - G softmax(l),  G = Σ gl
+//! log softmax  (b', l') = log softmax(b, l)      d = g - softmax · (gb + G)
+//! ```
+//! Sums and the blank are taken in f64. A weight of -inf has no probability and no part in a gradient; where all of them are
+//! -inf, none has. A blank of +inf has all of it.
+use kernels::Real;
+
+/// How the arcs from a state become log-probabilities.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Normalize {
+    /// Blank or not first, and then a label (hybrid autoregressive transducer, arXiv 2003.07705).
+    Hat,
+    /// One softmax over blank and labels.
+    LogSoftmax,
+}
+
+/// What turns the weights of one state into log-probabilities.
+#[derive(Clone, Copy)]
+pub struct State {
+    /// `b'`
+    pub blank: f64,
+    labels: LogSum,
+    /// `log σ(-b)`, or 0.
+    emits: f64,
+}
+
+/// `log Σ exp w`, as `log p(w) = (w - max) - rest`; the rest of nothing but -inf is +inf.
+#[derive(Clone, Copy)]
+struct LogSum {
+    max: f64,
+    rest: f64,
+}
+
+impl LogSum {
+    fn new((max, sum): (f64, f64)) -> Self {
+        Self { max, rest: if max == f64::NEG_INFINITY { f64::INFINITY } else { sum.ln() } }
+    }
+
+    fn log_probability(&self, weight: f64) -> f64 {
+        // The difference of two infinities is 0 here.
+        if weight == self.max { -self.rest } else { (weight - self.max) - self.rest }
+    }
+}
+
+/// `log σ(x) = -log(1 + exp(-x))`
+pub fn log_sigmoid(x: f64) -> f64 {
+    x.min(0.0) - (-x.abs()).exp().ln_1p()
+}
+
+/// `σ(x)`
+pub fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+impl State {
+    /// `l'` of a weight.
+    pub fn label(&self, weight: f64) -> f64 {
+        self.labels.log_probability(weight) + self.emits
+    }
+}
+
+impl Normalize {
+    /// What the weights of a state need.
+    pub fn state<F: Real>(self, blank: F, lexical: &[F]) -> State {
+        let blank = blank.to_f64();
+        let (max, sum) = F::row_statistics(lexical);
+        let max = max.to_f64();
+        match self {
+            Self::Hat => {
+                let (blank, emits) = (log_sigmoid(blank), log_sigmoid(-blank));
+                State { blank, labels: LogSum::new((max, sum)), emits }
+            }
+            Self::LogSoftmax => {
+                let all = if blank > max {
+                    (blank, sum * (max - blank).exp() + 1.0)
+                } else if blank == max {
+                    (max, sum + 1.0)
+                } else {
+                    (max, sum + (blank - max).exp())
+                };
+                let labels = LogSum::new(all);
+                State { blank: labels.log_probability(blank), labels, emits: 0.0 }
+            }
+        }
+    }
+
+    /// Weights become log-probabilities.
+    pub fn forward<F: Real>(self, blank: &mut F, lexical: &mut [F]) {
+        let state = self.state(*blank, lexical);
+        *blank = F::from_f64(state.blank);
+        lexical.iter_mut().for_each(|w| *w = F::from_f64(state.label(w.to_f64())));
+    }
+
+    /// Weights become gradients but for the adjoints of the labels' own log-probabilities, which are still to be added, from
+    /// the adjoint of `b'` and the sum of those of `l'`.
+    pub fn backward<F: Real>(self, (of_blank, of_labels): (f64, f64), blank: &mut F, lexical: &mut [F]) {
+        let State { blank: log_blank, labels, .. } = self.state(*blank, lexical);
+        let (slope, factor) = match self {
+            Self::Hat => {
+                let b = blank.to_f64();
+                (of_blank * sigmoid(-b) - of_labels * sigmoid(b), of_labels)
+            }
+            Self::LogSoftmax => {
+                let total = of_blank + of_labels;
+                (of_blank - log_blank.exp() * total, total)
+            }
+        };
+        *blank = F::from_f64(slope);
+        if labels.max.is_finite() {
+            let factor = F::from_f64(-factor * (-labels.rest).exp());
+            F::row_softmax(lexical, None, None, F::from_f64(labels.max), factor);
+        } else {
+            // No label has a probability: all are -inf, or the blank is +inf.
+            lexical.fill(F::ZERO);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCKED: f64 = f64::NEG_INFINITY;
+    const BOTH: [Normalize; 2] = [Normalize::Hat, Normalize::LogSoftmax];
+
+    fn forward(normalize: Normalize, mut blank: f64, lexical: &[f64]) -> (f64, Vec<f64>) {
+        let mut lexical = lexical.to_vec();
+        normalize.forward(&mut blank, &mut lexical);
+        (blank, lexical)
+    }
+
+    /// Gradients in both types, which must agree.
+    fn backward(
+        normalize: Normalize,
+        blank: f64,
+        lexical: &[f64],
+        of_blank: f64,
+        of_labels: f64,
+    ) -> (f64, Vec<f64>) {
+        let (mut wide, mut all) = (blank, lexical.to_vec());
+        normalize.backward((of_blank, of_labels), &mut wide, &mut all);
+        let (mut narrow, mut row) = (blank as f32, lexical.iter().map(|&l| l as f32).collect::<Vec<_>>());
+        normalize.backward((of_blank, of_labels), &mut narrow, &mut row);
+        for (a, b) in all.iter().chain([&wide]).zip(row.iter().chain([&narrow])) {
+            assert!((a - f64::from(*b)).abs() < 1e-6, "{a} against {b}");
+        }
+        (wide, all)
+    }
+
+    #[test]
+    fn probabilities_add_up_to_one_whatever_the_weights() {
+        for normalize in BOTH {
+            for blank in [-1e300, -1e4, -800.0, -3.0, 0.0, 50.0, 1e4, 1e300] {
+                for lexical in
+                    [[0.0, 1.0, -2.0], [1e4, 9999.0, -1e4], [1e300, 1e300, 0.0], [BLOCKED, 2.0, BLOCKED]]
+                {
+                    let (b, l) = forward(normalize, blank, &lexical);
+                    let sum = b.exp() + l.iter().map(|l| l.exp()).sum::<f64>();
+                    assert!((sum - 1.0).abs() < 1e-14, "{normalize:?} of {blank} and {lexical:?}: {sum}");
+                    assert!(l.iter().zip(lexical).all(|(l, w)| w > BLOCKED || *l == BLOCKED));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn blocked_weights_have_no_probability_and_no_gradient() {
+        for normalize in BOTH {
+            // Only the blank; in hat, half of the mass is lost.
+            let (b, l) = forward(normalize, 0.0, &[BLOCKED; 3]);
+            assert_eq!(b, if normalize == Normalize::Hat { 0.5f64.ln() } else { 0.0 });
+            assert_eq!(l, [BLOCKED; 3]);
+            let (b, l) = backward(normalize, 0.0, &[BLOCKED; 3], 2.0, 0.0);
+            assert_eq!((b, l), (if normalize == Normalize::Hat { 1.0 } else { 0.0 }, vec![0.0; 3]));
+
+            let (b, l) = forward(normalize, BLOCKED, &[BLOCKED; 2]);
+            assert_eq!((b, l), (BLOCKED, vec![BLOCKED; 2]));
+            let (b, l) = backward(normalize, BLOCKED, &[BLOCKED; 2], 0.0, 0.0);
+            assert_eq!((b, l), (0.0, vec![0.0; 2]));
+
+            let (b, l) = forward(normalize, BLOCKED, &[1.0, 1.0]);
+            assert_eq!((b, l), (BLOCKED, vec![0.5f64.ln(); 2]));
+            let (b, l) = backward(normalize, BLOCKED, &[1.0, 1.0], 0.0, 4.0);
+            assert_eq!((b, l), (0.0, vec![-2.0; 2]));
+
+            let (b, l) = forward(normalize, f64::INFINITY, &[1.0, BLOCKED]);
+            assert_eq!((b, l), (0.0, vec![BLOCKED; 2]));
+            let (b, _) = backward(normalize, f64::INFINITY, &[1.0, BLOCKED], 3.0, 0.0);
+            assert_eq!(b, 0.0);
+        }
+    }
+
+    #[test]
+    fn what_is_no_weight_is_not_hidden() {
+        for normalize in BOTH {
+            assert!(forward(normalize, 0.0, &[f64::INFINITY, 0.0]).1.iter().any(|l| l.is_nan()));
+            assert!(forward(normalize, 0.0, &[f64::NAN, 0.0]).1.iter().all(|l| l.is_nan()));
+            assert!(forward(normalize, f64::NAN, &[0.0]).0.is_nan());
+        }
+    }
+
+    #[test]
+    fn a_sure_blank_keeps_its_digits() {
+        let (b, _) = forward(Normalize::Hat, 40.0, &[0.0]);
+        assert!((b / -(-40f64).exp() - 1.0).abs() < 1e-15);
+        let (b, _) = forward(Normalize::LogSoftmax, 30.0, &[0.0]);
+        assert!((b / -(-30f64).exp() - 1.0).abs() < 1e-2);
+    }
+}

@@ -1,0 +1,304 @@
+//! A joint network's weights along a chain, from the selected normaliser: forward beside backward.
+//!
+//! ```text
+//! sites (t, u)     h = tanh(P[c_u] + Q_t), made on the fly
+//! log softmax      head of 1 + V classes, the blank and the next label selected
+//! hat              head of V classes, the next label selected: r;   b = h w0 + c0 beside it:
+//!                  b' = log σ(b)     l' = r + log σ(-b)     db = gb σ(-b) - gl σ(b)     dr = gl
+//! ```
+//! Sites go in groups, so that what a call holds depends on H, V and the budget alone; a site without adjoints is left out.
+use std::sync::Mutex;
+
+use kernels::Real;
+use panda_core::{
+    Adjoints, Backward, Gradients, Head, MemoryBudget, Plan, Precision, Selection, Sites, Workspace,
+    backward, forward,
+};
+
+use super::log_probabilities::{Normalize, log_sigmoid, sigmoid};
+use crate::{
+    Arcs, ArcsMut, Chain, Joint, Parameters, Result, Weights,
+    weight_fn::joint::{chain, opened::Opened},
+};
+
+/// Sites of a group, as few and as many as they may be.
+const SITES: [usize; 2] = [1 << 12, 1 << 15];
+
+/// A joint network at work with its normaliser.
+pub struct Selected<'a, F: Real> {
+    pub opened: Opened<'a, F>,
+    normalize: Normalize,
+    budget: MemoryBudget,
+    /// As many as there are calls at once.
+    workspaces: Mutex<Vec<Workspace<F>>>,
+    /// Gradients of the classes of the normaliser, *C x H* and *C*; nothing before the first.
+    head: Vec<F>,
+    bias: Vec<f64>,
+}
+
+/// Classes of the normaliser and how many of them a site asks for.
+fn classes(vocabulary: usize, normalize: Normalize) -> [usize; 2] {
+    match normalize {
+        Normalize::Hat => [vocabulary, 1],
+        Normalize::LogSoftmax => [1 + vocabulary, 2],
+    }
+}
+
+/// Sites of a group: about as many as half of a budget keeps the scores of.
+fn group<F>(classes: usize, budget: MemoryBudget) -> usize {
+    (budget.limit() / 2 / (classes * size_of::<F>())).clamp(SITES[0], SITES[1])
+}
+
+/// Bytes that the normaliser adds to a joint network.
+pub fn bytes<F: panda_core::Real>(joint: &Joint<F>, normalize: Normalize, budget: MemoryBudget) -> usize {
+    let [classes, selected] = classes(joint.vocabulary, normalize);
+    let sites = group::<F>(classes, budget);
+    let shape = panda_core::Shape { sites, hidden: joint.hidden(), classes, selected };
+    let plan = Plan::<F>::new(shape, Precision::Full, budget);
+    let plan = plan.unwrap_or_else(|_| Plan::least(shape, Precision::Full)).bytes(shape, Precision::Full);
+    let entry = size_of::<u32>() + size_of::<bool>() + size_of::<f64>();
+    let lists = sites * (size_of::<usize>() + selected * entry);
+    let gradients = classes * (joint.hidden() * size_of::<F>() + size_of::<f64>());
+    plan.saturating_add(lists + gradients)
+}
+
+impl<'a, F: panda_core::Real> Selected<'a, F> {
+    pub fn new(joint: &Joint<'a, F>, normalize: Normalize, budget: MemoryBudget) -> Result<Self> {
+        Ok(Self {
+            opened: joint.opened()?,
+            normalize,
+            budget,
+            workspaces: Mutex::default(),
+            head: Vec::new(),
+            bias: Vec::new(),
+        })
+    }
+
+    /// The classes of the normaliser among the rows of the joint's head.
+    fn head(&self) -> Result<Head<'_, F>> {
+        let (h, [classes, _]) = (self.opened.hidden(), classes(self.opened.joint.vocabulary, self.normalize));
+        let first = self.opened.bias.len() - classes;
+        Ok(Head::new(&self.opened.head[first * h..], Some(&self.opened.bias[first..]), h)?)
+    }
+
+    fn with_workspace<T>(&self, work: impl FnOnce(&mut Workspace<F>) -> T) -> T {
+        let lock = || self.workspaces.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut workspace = lock().pop().unwrap_or_else(|| Workspace::new(self.budget));
+        let result = work(&mut workspace);
+        lock().push(workspace);
+        result
+    }
+
+    /// Goes from group to group of some sites.
+    fn each_group(
+        &self,
+        sites: impl Iterator<Item = usize> + Clone,
+        mut work: impl FnMut(&[usize]) -> Result<()>,
+    ) -> Result<()> {
+        let [classes, _] = classes(self.opened.joint.vocabulary, self.normalize);
+        let count = sites.clone().count();
+        let each = count.div_ceil(count.div_ceil(group::<F>(classes, self.budget)).max(1));
+        let (mut sites, mut group) = (sites, Vec::with_capacity(each));
+        loop {
+            group.clear();
+            group.extend(sites.by_ref().take(each));
+            if group.is_empty() {
+                return Ok(());
+            }
+            work(&group)?;
+        }
+    }
+
+    /// What the sites of a group ask for.
+    fn selection(&self, chain: Chain, sites: &[usize]) -> Result<Selection> {
+        let [_, per_site] = classes(self.opened.joint.vocabulary, self.normalize);
+        let (mut ids, mut active) = (Vec::new(), Vec::new());
+        ids.reserve_exact(sites.len() * per_site);
+        active.reserve_exact(sites.len() * per_site);
+        for &site in sites {
+            let label = label(chain, site);
+            match self.normalize {
+                Normalize::Hat => ids.push(label.map_or(0, |label| label - 1)),
+                Normalize::LogSoftmax => {
+                    ids.extend([0, label.unwrap_or_default()]);
+                    active.push(true);
+                }
+            }
+            active.push(label.is_some());
+        }
+        Ok(Selection::new(ids, active, per_site)?)
+    }
+
+    /// Both log-probabilities of all sites.
+    pub fn weigh(&self, first: usize, chain: Chain, arcs: ArcsMut<F>) -> Result<()> {
+        let ArcsMut { blank, lexical } = arcs;
+        let all = 0..blank.len();
+        let head = self.head()?;
+        self.with_workspace(|workspace| match self.normalize {
+            Normalize::Hat => {
+                chain::weigh(
+                    &self.opened,
+                    first,
+                    chain,
+                    ArcsMut { blank: &mut *blank, lexical: &mut *lexical },
+                );
+                self.each_group(all.filter(|&site| label(chain, site).is_some()), |sites| {
+                    let selection = self.selection(chain, sites)?;
+                    let found = forward(&self.sites(first, chain, sites), &head, &selection, workspace)?;
+                    for (&site, &emission) in sites.iter().zip(&found.emissions) {
+                        lexical[site] = F::from_f64(emission + log_sigmoid(-blank[site].to_f64()));
+                    }
+                    workspace.recycle(found);
+                    Ok(())
+                })?;
+                blank.iter_mut().for_each(|b| *b = F::from_f64(log_sigmoid(b.to_f64())));
+                Ok(())
+            }
+            Normalize::LogSoftmax => self.each_group(all, |sites| {
+                let selection = self.selection(chain, sites)?;
+                let found = forward(&self.sites(first, chain, sites), &head, &selection, workspace)?;
+                for (&site, emissions) in sites.iter().zip(found.emissions.as_chunks::<2>().0) {
+                    blank[site] = F::from_f64(emissions[0]);
+                    let label = label(chain, site);
+                    lexical[site] = label.map_or(F::NEG_INFINITY, |_| F::from_f64(emissions[1]));
+                }
+                workspace.recycle(found);
+                Ok(())
+            }),
+        })
+    }
+
+    /// Takes adjoints of both back.
+    pub fn pull(&mut self, first: usize, chain: Chain, adjoints: Arcs<F>) -> Result<()> {
+        let of_label = |site: usize| label(chain, site).map_or(0.0, |_| adjoints.lexical[site].to_f64());
+        if self.normalize == Normalize::Hat {
+            let (mut blank, mut lexical) = (adjoints.blank.to_vec(), adjoints.lexical.to_vec());
+            chain::weigh(&self.opened, first, chain, ArcsMut { blank: &mut blank, lexical: &mut lexical });
+            for (site, b) in blank.iter_mut().enumerate() {
+                let (score, of_blank) = (b.to_f64(), adjoints.blank[site].to_f64());
+                *b = F::from_f64(of_blank * sigmoid(-score) - of_label(site) * sigmoid(score));
+            }
+            lexical.fill(F::ZERO);
+            chain::pull(&mut self.opened, first, chain, Arcs { blank: &blank, lexical: &lexical });
+        }
+        let of_blank = |site: usize| match self.normalize {
+            Normalize::Hat => 0.0,
+            Normalize::LogSoftmax => adjoints.blank[site].to_f64(),
+        };
+        let sites = (0..adjoints.blank.len()).filter(|&site| (of_blank(site), of_label(site)) != (0.0, 0.0));
+
+        self.opened.gradient();
+        let mut gradient = self.opened.gradient.take().expect("there is room for gradients");
+        let (mut weight, mut bias) = (std::mem::take(&mut self.head), std::mem::take(&mut self.bias));
+        if weight.is_empty() {
+            let [classes, _] = classes(self.opened.joint.vocabulary, self.normalize);
+            (weight, bias) = (kernels::zeros(classes * self.opened.hidden()), vec![0.0; classes]);
+        }
+        let of_sites = (std::mem::take(&mut gradient.contexts), std::mem::take(&mut gradient.frames));
+        let mut sums = Gradients { sites: of_sites, weight, bias };
+        let result = self.with_workspace(|workspace| {
+            let (head, mut emissions) = (self.head()?, Vec::new());
+            self.each_group(sites, |sites| {
+                let selection = &self.selection(chain, sites)?;
+                emissions.clear();
+                match self.normalize {
+                    Normalize::Hat => emissions.extend(sites.iter().map(|&site| of_label(site))),
+                    Normalize::LogSoftmax => {
+                        emissions.extend(sites.iter().flat_map(|&site| [of_blank(site), of_label(site)]));
+                    }
+                }
+                let (adjoints, sites) = (&Adjoints::new(&emissions), &self.sites(first, chain, sites));
+                let normalized = forward(sites, &head, selection, workspace)?;
+                let arguments = Backward { sites, head: &head, selection, normalized: &normalized, adjoints };
+                backward(arguments, workspace, &mut sums)?;
+                workspace.recycle(normalized);
+                Ok(())
+            })
+        });
+        let Gradients { sites: of_sites, weight, bias } = sums;
+        (gradient.contexts, gradient.frames) = of_sites;
+        (self.head, self.bias) = (weight, bias);
+        self.opened.gradient = Some(gradient);
+        result
+    }
+
+    /// Gradients of the joint's parameters.
+    pub fn finish(self) -> Parameters<F> {
+        let Self { mut opened, head, bias, .. } = self;
+        let gradient = opened.gradient();
+        let first = gradient.bias.len() - bias.len();
+        let h = gradient.head.len() / gradient.bias.len();
+        gradient.head[first * h..].iter_mut().zip(head).for_each(|(sum, g)| *sum += g);
+        gradient.bias[first..].iter_mut().zip(bias).for_each(|(sum, g)| *sum += g);
+        Box::new(opened).finish()
+    }
+
+    fn sites<'s>(&'s self, first: usize, chain: Chain<'s>, sites: &'s [usize]) -> ChainSites<'s, F> {
+        ChainSites { opened: &self.opened, first, states: chain.states, sites }
+    }
+}
+
+/// The label that follows a site.
+fn label(chain: Chain, site: usize) -> Option<u32> {
+    chain.labels.get(site % chain.states.len()).copied()
+}
+
+/// Some sites of a chain, by number: `t (U + 1) + u`.
+struct ChainSites<'a, F: Real> {
+    opened: &'a Opened<'a, F>,
+    /// The frame of the first site.
+    first: usize,
+    /// *U + 1*
+    states: &'a [usize],
+    sites: &'a [usize],
+}
+
+impl<F: Real> ChainSites<'_, F> {
+    /// Frame and context state.
+    fn place(&self, site: usize) -> (usize, usize) {
+        let (t, u) = (self.sites[site] / self.states.len(), self.sites[site] % self.states.len());
+        (self.first + t, self.states[u])
+    }
+}
+
+impl<F: panda_core::Real> Sites<F> for ChainSites<'_, F> {
+    /// Of projected contexts and frames.
+    type Gradient = (Vec<F>, Vec<F>);
+
+    fn len(&self) -> usize {
+        self.sites.len()
+    }
+
+    fn width(&self) -> usize {
+        self.opened.hidden()
+    }
+
+    fn largest(&self) -> f64 {
+        1.0
+    }
+
+    fn fill(&self, sites: &[usize], hidden: &mut [F]) {
+        for (&site, out) in sites.iter().zip(hidden.chunks_exact_mut(self.width())) {
+            let (frame, state) = self.place(site);
+            self.opened.hidden_row(frame, state, out);
+        }
+    }
+
+    fn pull_back(&self, _sites: &[usize], hidden: &[F], gradient: &mut [F]) {
+        F::tanh_slope(gradient, hidden);
+    }
+
+    fn zero_gradient(&self) -> (Vec<F>, Vec<F>) {
+        (vec![F::ZERO; self.opened.contexts.len()], vec![F::ZERO; self.opened.frames.len()])
+    }
+
+    fn scatter(&self, sites: &[usize], gradient: &[F], (contexts, frames): &mut (Vec<F>, Vec<F>)) {
+        let h = self.width();
+        let add = |into: &mut [F], row_of: &dyn Fn((usize, usize)) -> usize| {
+            for (&site, gradient) in sites.iter().zip(gradient.chunks_exact(h)) {
+                F::add_slice(&mut into[row_of(self.place(site)) * h..][..h], gradient);
+            }
+        };
+        rayon::join(|| add(contexts, &|(_, state)| state), || add(frames, &|(frame, _)| frame));
+    }
+}

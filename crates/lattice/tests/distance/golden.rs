@@ -1,0 +1,355 @@
+//! Contexts, single frames and whole lattices against the golden vectors.
+use std::path::Path;
+
+use lattice::{
+    Alignment, Arcs, Context, FullNGram, Next, NextStateTable,
+    context::{backward_broadcast, forward_reduce, forward_reduce_backward, walk_states},
+    distance::{
+        Arc, Distance, distance, forward_step, string_distance, string_forward_step, through, through_step,
+    },
+};
+use oracle::{
+    compare::assert_near,
+    golden::{self, Tensors},
+};
+use rnnt_dp::semiring::{Differentiable, Log, Real, Semiring, Tropical};
+
+/// A file and the bars of its precision: relative and absolute of values, and of gradients.
+struct Case {
+    tensors: Tensors,
+    values: [f64; 2],
+    gradients: [f64; 2],
+}
+
+impl Case {
+    fn all(name: &str) -> Vec<Self> {
+        let Some(folder) = golden::folder_of("last") else { return Vec::new() };
+        let read = |precision: &str| Tensors::read(&folder.join(format!("{name}.{precision}.safetensors")));
+        vec![
+            Self { tensors: read("f64"), values: [1e-10, 1e-12], gradients: [1e-10, 1e-12] },
+            Self { tensors: read("f32"), values: [2e-5, 1e-5], gradients: [1e-4, 1e-5] },
+        ]
+    }
+
+    /// What the names begin with, up to the first slash.
+    fn keys(&self) -> Vec<String> {
+        let mut keys: Vec<String> =
+            self.tensors.names().filter_map(|name| Some(name.split_once('/')?.0.to_owned())).collect();
+        keys.dedup();
+        keys
+    }
+
+    fn near(&self, name: &str, found: &[f64]) {
+        let [relative, absolute] = self.values;
+        assert_near(name, found, self.tensors.values(name), relative, absolute);
+    }
+
+    fn near_gradient(&self, name: &str, found: &[f64]) {
+        let [relative, absolute] = self.gradients;
+        assert_near(name, found, self.tensors.values(name), relative, absolute);
+    }
+}
+
+/// The number behind a letter in a name such as `v3_n1_fld2`.
+fn number(key: &str, letters: &str) -> Option<usize> {
+    key.split('_').find_map(|part| part.strip_prefix(letters)?.parse().ok())
+}
+
+fn fullngram(key: &str) -> FullNGram {
+    FullNGram::new(number(key, "v").unwrap(), number(key, "n").unwrap()).unwrap()
+}
+
+#[test]
+fn contexts_fullngram() {
+    for case in Case::all("contexts_fullngram") {
+        for key in case.keys() {
+            let context = fullngram(&key);
+            check_context(&case, &key, &context);
+            let next: Vec<i64> = (0..context.states())
+                .flat_map(|p| (0..=context.vocabulary()).map(move |y| context.next_state(p, y) as i64))
+                .collect();
+            assert_eq!(next, case.tensors.integers(&format!("{key}/next_state")));
+            check_gradient::<Real>(&case, &format!("{key}/forward_reduce_real"), &key, &context);
+            check_gradient::<Log>(&case, &format!("{key}/forward_reduce_log"), &key, &context);
+            check_gradient::<Tropical>(&case, &format!("{key}/forward_reduce_tropical"), &key, &context);
+        }
+        assert_eq!(case.tensors.unseen(), [""; 0]);
+    }
+}
+
+#[test]
+fn contexts_nextstatetable() {
+    for case in Case::all("contexts_nextstatetable") {
+        for key in case.keys() {
+            let name = format!("{key}/next_state_table");
+            let [states, labels] = case.tensors.shape(&name).try_into().unwrap();
+            let context = NextStateTable::new(&case.tensors.integers(&name), states, labels).unwrap();
+            check_context(&case, &key, &context);
+        }
+        assert_eq!(case.tensors.unseen(), [""; 0]);
+    }
+}
+
+fn check_context(case: &Case, key: &str, context: &dyn Context) {
+    let tensors = &case.tensors;
+    let (states, labels) = (context.states(), context.vocabulary());
+    let next = (0..states).flat_map(|p| (1..=labels).map(move |y| context.next_state(p, y) as i64));
+    assert_eq!(next.collect::<Vec<_>>(), tensors.integers(&format!("{key}/next_state_table")));
+    let walk = |name: &str| {
+        let name = format!("{key}/{name}");
+        let width = tensors.shape(&name)[1];
+        tensors.integers(&name).chunks(width).map(<[i64]>::to_vec).collect::<Vec<_>>()
+    };
+    for (labels, want) in walk("walk_labels").into_iter().zip(walk("walk_states")) {
+        let labels: Vec<u32> = labels.into_iter().map(|y| y as u32).collect();
+        let found: Vec<i64> = walk_states(context, &labels).unwrap().into_iter().map(|p| p as i64).collect();
+        assert_eq!(found, want, "{key} after {labels:?}");
+    }
+    check_reduce::<Real>(case, &format!("{key}/forward_reduce_real"), key, context);
+    check_reduce::<Log>(case, &format!("{key}/forward_reduce_log"), key, context);
+    check_reduce::<Tropical>(case, &format!("{key}/forward_reduce_tropical"), key, context);
+    let rows = tensors.values(&format!("{key}/backward_broadcast_in")).chunks(states);
+    let mut all = Vec::new();
+    for row in rows {
+        let mut out = vec![f64::NAN; states * labels];
+        backward_broadcast(context, row, &mut out);
+        all.extend(out);
+    }
+    assert_eq!(all, tensors.values(&format!("{key}/backward_broadcast_out")));
+}
+
+fn check_reduce<S: Semiring<Weight = f64>>(case: &Case, name: &str, key: &str, context: &dyn Context) {
+    let (states, labels) = (context.states(), context.vocabulary());
+    let mut all = Vec::new();
+    for weights in case.tensors.values(&format!("{key}/weights")).chunks(states * labels) {
+        let mut out = vec![f64::NAN; states];
+        forward_reduce::<S>(context, weights, &mut out);
+        all.extend(out);
+    }
+    case.near(name, &all);
+}
+
+fn check_gradient<S: Differentiable>(case: &Case, name: &str, key: &str, context: &dyn Context) {
+    let (states, labels) = (context.states(), context.vocabulary());
+    let weights = case.tensors.values(&format!("{key}/weights")).chunks(states * labels);
+    let mut all = Vec::new();
+    for (weights, g) in weights.zip(case.tensors.values(&format!("{name}_cotangent")).chunks(states)) {
+        let mut gradient = vec![f64::NAN; states * labels];
+        forward_reduce_backward::<S>(context, weights, g, &mut gradient);
+        all.extend(gradient);
+    }
+    case.near_gradient(&format!("{name}_grad"), &all);
+}
+
+/// One utterance of arrays whose leading axes are alignment states and utterances.
+fn of_utterance(tensors: &Tensors, name: &str, utterance: usize) -> Vec<f64> {
+    let [alignments, batch, ..] = *tensors.shape(name) else { panic!("{name}: axes") };
+    let values = tensors.values(name);
+    let size = values.len() / alignments / batch;
+    (0..alignments).flat_map(|a| values[(a * batch + utterance) * size..][..size].to_vec()).collect()
+}
+
+#[test]
+fn alignment_steps() {
+    for case in Case::all("alignment_steps") {
+        for key in case.keys() {
+            let context = fullngram(&key);
+            let alignment = match number(&key, "fld") {
+                None => Alignment::FrameDependent,
+                Some(expansions) => Alignment::frame_label_dependent(expansions).unwrap(),
+            };
+            let next = |next: Option<Next>| match next {
+                None => -1,
+                Some(Next::Frame) => 0,
+                Some(Next::State(state)) => state as i64,
+            };
+            let visit = || alignment.topological_visit();
+            let blank: Vec<i64> = visit().map(|a| next(Some(alignment.blank_next(a)))).collect();
+            let lexical: Vec<i64> = visit().map(|a| next(alignment.lexical_next(a))).collect();
+            assert_eq!(blank, case.tensors.integers(&format!("{key}/blank_next")), "{key}");
+            assert_eq!(lexical, case.tensors.integers(&format!("{key}/lexical_next")), "{key}");
+            check_forward::<Real>(&case, &key, "real", &context, alignment);
+            check_forward::<Log>(&case, &key, "log", &context, alignment);
+            check_forward::<Tropical>(&case, &key, "tropical", &context, alignment);
+            check_backward(&case, &key, &context, alignment);
+        }
+        assert_eq!(case.tensors.unseen(), [""; 0]);
+    }
+}
+
+fn check_forward<S: Semiring<Weight = f64>>(
+    case: &Case,
+    key: &str,
+    name: &str,
+    context: &FullNGram,
+    alignment: Alignment,
+) {
+    let tensors = &case.tensors;
+    for prefix in ["", "string_"] {
+        let tensor = |name: &str| format!("{key}/{prefix}{name}");
+        let width = tensors.shape(&tensor("alpha"))[1];
+        let mut all = Vec::new();
+        for (utterance, alpha) in tensors.values(&tensor("alpha")).chunks(width).enumerate() {
+            let of = |name: &str| of_utterance(tensors, &tensor(name), utterance);
+            let (blank, lexical) = (of("blank"), of("lexical"));
+            let arcs = Arcs { blank: &blank, lexical: &lexical };
+            let found = match prefix {
+                "" => forward_step::<S>(context, alignment, arcs, alpha),
+                _ => string_forward_step::<S>(alignment, arcs, alpha),
+            };
+            all.extend(found.unwrap());
+        }
+        case.near(&tensor(&format!("forward_{name}")), &all);
+    }
+}
+
+fn check_backward(case: &Case, key: &str, context: &FullNGram, alignment: Alignment) {
+    let tensors = &case.tensors;
+    let states = context.states();
+    let tensor = |name: &str| format!("{key}/{name}");
+    let rows =
+        |name: &str, utterance: usize| tensors.values(&tensor(name))[utterance * states..][..states].to_vec();
+    let near = |name: &str, utterance: usize, found: &[f64]| {
+        let [relative, absolute] = case.gradients;
+        assert_near(name, found, &of_utterance(tensors, &tensor(name), utterance), relative, absolute);
+    };
+    let mut betas = Vec::new();
+    for (utterance, &log_z) in tensors.values(&tensor("log_z")).iter().enumerate() {
+        let of = |name: &str| of_utterance(tensors, &tensor(name), utterance);
+        let (blank, lexical) = (of("blank"), of("lexical"));
+        let arcs = Arcs { blank: &blank, lexical: &lexical };
+        let (alpha, beta) = (rows("alpha", utterance), rows("beta", utterance));
+        let found = through_step::<Log>(context, alignment, arcs, &alpha, &beta).unwrap();
+        let (blank, lexical) = found.marginals(log_z);
+        near("backward_blank_marginal", utterance, &blank);
+        near("backward_lexical_marginal", utterance, &lexical);
+        betas.extend(found.beta);
+    }
+    case.near(&tensor("backward_next_beta"), &betas);
+}
+
+/// Distances, α and marginals of all lattices, from their arc weights.
+#[test]
+fn lattices() {
+    let Some(folder) = golden::folder_of("last") else { return };
+    let mut done = 0;
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        let path = entry.unwrap().path();
+        if !path.to_str().unwrap().ends_with(".f64.json") {
+            continue;
+        }
+        let sidecar: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        if sidecar["case"]["align"].is_string() {
+            check_lattice(&path.with_extension("safetensors"), &sidecar["case"]);
+            done += 1;
+        }
+    }
+    assert_eq!(done, 27, "lattices in {}", folder.display());
+}
+
+fn check_lattice(file: &Path, case: &serde_json::Value) {
+    let tensors = Tensors::read(file);
+    let option = |name: &str| case[name].as_u64().unwrap() as usize;
+    let context = FullNGram::new(option("V"), option("n")).unwrap();
+    let alignment = match case["align"].as_str().unwrap() {
+        "FD" => Alignment::FrameDependent,
+        _ => Alignment::frame_label_dependent(option("K")).unwrap(),
+    };
+    let (states, vocabulary) = (context.states(), context.vocabulary());
+    let (blank, lexical) = (tensors.values("out/blank_weights"), tensors.values("out/lexical_weights"));
+    let (num_frames, num_labels) = (tensors.integers("in/num_frames"), tensors.integers("in/num_labels"));
+    let labels = tensors.integers("in/labels");
+    let (padded, width) = (blank.len() / states / num_frames.len(), labels.len() / num_frames.len());
+    let near = |name: &str, utterance: usize, found: &[f64]| {
+        let size = tensors.values(name).len() / num_frames.len();
+        let want = &tensors.values(name)[utterance * size..][..found.len()];
+        assert_near(&format!("{} {name}", file.display()), found, want, 1e-10, 1e-12);
+    };
+    for (utterance, (&frames, &count)) in num_frames.iter().zip(&num_labels).enumerate() {
+        let frames = (frames as usize).min(padded);
+        let weigh = |t: usize, arc: Arc| {
+            let from = (utterance * padded + t) * states + arc.context;
+            if arc.label == 0 { blank[from] } else { lexical[from * vocabulary + arc.label - 1] }
+        };
+        let string = labels[utterance * width..][..width].get(..count as usize);
+        let string: Option<Vec<u32>> = string.map(|labels| labels.iter().map(|&y| y as u32).collect());
+        let string = string.as_deref();
+        let distances = [
+            ("log", distances::<Log>(&context, alignment, string, frames, &weigh)),
+            ("tropical", distances::<Tropical>(&context, alignment, string, frames, &weigh)),
+            ("real", distances::<Real>(&context, alignment, string, frames, &weigh)),
+        ];
+        for (semiring, (all, along)) in distances {
+            let tensor = |what: &str| format!("out/{what}_{semiring}");
+            if !tensors.has(&tensor("denom")) {
+                continue;
+            }
+            near(&tensor("denom"), utterance, &[all.total]);
+            near(&tensor("numer"), utterance, &[along]);
+            if tensors.has(&tensor("alpha")) {
+                near(&tensor("alpha"), utterance, &all.alphas);
+            }
+        }
+        let path = distance::<Traced>(&context, alignment, frames, |t, arc| {
+            let entries = if arc.label == 0 { alignment.num_states() - arc.alignment } else { 1 };
+            Trace { score: weigh(t, arc), labels: arc.label as u128, entries }
+        });
+        let name = "out/shortest_path_alignment_labels";
+        let want = &tensors.values(name)[utterance * padded * alignment.num_states()..];
+        assert_eq!(path.total.labels(), want[..path.total.entries], "{} {name}", file.display());
+        if tensors.has("out/blank_marginals_by_state") {
+            let mut each = vec![(Vec::new(), Vec::new()); frames];
+            let total = distance::<Log>(&context, alignment, frames, weigh).total;
+            through::<Log>(&context, alignment, frames, weigh, |t, found| each[t] = found.marginals(total));
+            let (blank, lexical): (Vec<_>, Vec<_>) = each.into_iter().unzip();
+            near("out/blank_marginals_by_state", utterance, &blank.concat());
+            near("out/lexical_marginals_by_state", utterance, &lexical.concat());
+        }
+    }
+}
+
+/// Over all paths, and along a string; there is no path along one that is longer than its array.
+fn distances<S: Semiring<Weight = f64>>(
+    context: &dyn Context,
+    alignment: Alignment,
+    string: Option<&[u32]>,
+    frames: usize,
+    weigh: &impl Fn(usize, Arc) -> f64,
+) -> (Distance<f64>, f64) {
+    let all = distance::<S>(context, alignment, frames, weigh);
+    let along = |string| string_distance::<S>(context, alignment, string, frames, weigh).unwrap().total;
+    (all, string.map_or(S::ZERO, along))
+}
+
+/// The best path as its labels, so that it shows in what order sums are.
+struct Traced;
+
+#[derive(Clone, Copy, PartialEq)]
+struct Trace {
+    score: f64,
+    /// Five bits each, the last one lowest.
+    labels: u128,
+    entries: usize,
+}
+
+impl Trace {
+    fn labels(&self) -> Vec<f64> {
+        (0..self.entries).rev().map(|at| (self.labels >> (5 * at) & 31) as f64).collect()
+    }
+}
+
+impl Semiring for Traced {
+    type Weight = Trace;
+    const ZERO: Trace = Trace { score: f64::NEG_INFINITY, labels: 0, entries: 0 };
+    const ONE: Trace = Trace { score: 0.0, labels: 0, entries: 0 };
+
+    fn plus(a: Trace, b: Trace) -> Trace {
+        if a.score >= b.score { a } else { b }
+    }
+
+    fn times(a: Trace, b: Trace) -> Trace {
+        let entries = a.entries + b.entries;
+        assert!(entries <= 25, "more labels than bits");
+        Trace { score: a.score + b.score, labels: a.labels << (5 * b.entries) | b.labels, entries }
+    }
+}

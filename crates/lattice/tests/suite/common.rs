@@ -1,0 +1,103 @@
+//! What tests share: golden files, made-up numbers, comparisons, pools of threads.
+use std::collections::BTreeMap;
+
+use lattice::Real;
+use oracle::golden;
+use safetensors::{Dtype, SafeTensors};
+
+/// Tensors of a golden file by name: shapes and values.
+pub struct Golden(BTreeMap<String, (Vec<usize>, Vec<f64>)>);
+
+/// A golden file of LAST; none on a clone without the shared data, which is said on standard output.
+pub fn golden(name: &str) -> Option<Golden> {
+    let data = std::fs::read(golden::folder_of("last")?.join(format!("{name}.safetensors"))).unwrap();
+    let tensors = SafeTensors::deserialize(&data).unwrap().tensors().into_iter().map(|(name, view)| {
+        let data = view.data();
+        let values = match view.dtype() {
+            Dtype::F32 => data.as_chunks().0.iter().map(|&b| f64::from(f32::from_le_bytes(b))).collect(),
+            Dtype::F64 => data.as_chunks().0.iter().map(|&b| f64::from_le_bytes(b)).collect(),
+            Dtype::I32 => data.as_chunks().0.iter().map(|&b| f64::from(i32::from_le_bytes(b))).collect(),
+            Dtype::I64 => data.as_chunks().0.iter().map(|&b| i64::from_le_bytes(b) as f64).collect(),
+            other => panic!("{name}: {other:?}"),
+        };
+        (name, (view.shape().to_vec(), values))
+    });
+    Some(Golden(tensors.collect()))
+}
+
+impl Golden {
+    pub fn shape(&self, name: &str) -> &[usize] {
+        &self.0[name].0
+    }
+
+    pub fn wide(&self, name: &str) -> &[f64] {
+        &self.0[name].1
+    }
+
+    pub fn of<F: Real>(&self, name: &str) -> Vec<F> {
+        narrow(self.wide(name))
+    }
+
+    /// Names that begin so, without the beginning.
+    pub fn below<'a>(&'a self, start: &'a str) -> impl Iterator<Item = &'a str> + 'a {
+        self.0.keys().filter_map(move |name| name.strip_prefix(start))
+    }
+}
+
+pub fn narrow<F: Real>(values: &[f64]) -> Vec<F> {
+    values.iter().map(|&value| F::from_f64(value)).collect()
+}
+
+pub fn widened<F: Real>(values: &[F]) -> Vec<f64> {
+    values.iter().map(|value| value.to_f64()).collect()
+}
+
+/// What the comparison of gradients and of values allows: a part of the value and something beside it.
+#[derive(Clone, Copy)]
+pub struct Bar {
+    pub relative: f64,
+    pub absolute: f64,
+}
+
+/// Tolerances of the specification's section 15.
+pub const F64: Bar = Bar { relative: 1e-10, absolute: 1e-12 };
+pub const F32_GRADIENTS: Bar = Bar { relative: 1e-4, absolute: 1e-5 };
+
+/// Of values of which the largest is so large, summed over one frame.
+pub fn f32_values(largest: f64) -> Bar {
+    Bar { relative: 2e-5, absolute: 1e-5 * largest }
+}
+
+#[track_caller]
+pub fn assert_within<F: Real>(what: &str, found: &[F], expected: &[f64], bar: Bar) {
+    assert_eq!(found.len(), expected.len(), "{what}: number of values");
+    for (at, (found, &expected)) in found.iter().zip(expected).enumerate() {
+        let found = found.to_f64();
+        let close = (found - expected).abs() <= bar.relative * expected.abs() + bar.absolute;
+        assert!(found == expected || close, "{what}: {found:e} against {expected:e} at {at}");
+    }
+}
+
+/// Made-up numbers in -scale..scale.
+pub fn made_up<F: Real>(count: usize, seed: u64, scale: f64) -> Vec<F> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0xd1b5_4a32_d192_ed03;
+    let number = |_| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let bits = (state ^ (state >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 11;
+        F::from_f64(scale * (bits as f64 / (1u64 << 52) as f64 - 1.0))
+    };
+    (0..count).map(number).collect()
+}
+
+/// `Σ a b`
+pub fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+/// What some work gives on 1, 2 and 5 threads, which must be the same.
+pub fn on_any_threads<T: PartialEq + std::fmt::Debug + Send>(work: impl Fn() -> T + Send + Sync) {
+    let on = |threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(&work);
+    let one = on(1);
+    assert!(one == on(2), "2 threads");
+    assert!(one == on(5), "5 threads");
+}

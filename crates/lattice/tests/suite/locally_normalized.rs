@@ -1,0 +1,404 @@
+//! Log-probabilities of arcs.
+use lattice::{
+    Arcs, Chain, Embeddings, Error, Joint, LocallyNormalized, MemoryBudget, Normalize, Parameters, Real,
+    Result, SharedRnn, Table, WeightFn, Weights,
+};
+
+use crate::{
+    common::{
+        Bar, F32_GRADIENTS, F64, Golden, assert_within, f32_values, golden, made_up, narrow, on_any_threads,
+    },
+    joint::{
+        LABELS, Owned, STATES, With, along, check_gradients, pull, pull_chain, spread, weigh, weigh_chain,
+    },
+};
+
+const BOTH: [(Normalize, &str); 2] = [(Normalize::Hat, "hat"), (Normalize::LogSoftmax, "log_softmax")];
+
+/// A joint network that nobody recognises.
+struct Unknown<'a, F>(Joint<'a, F>);
+
+impl<F: Real> WeightFn<F> for Unknown<'_, F> {
+    fn vocabulary(&self) -> usize {
+        self.0.vocabulary
+    }
+    fn states(&self) -> usize {
+        self.0.states
+    }
+    fn frame_size(&self) -> Option<usize> {
+        self.0.frame_size()
+    }
+    fn bytes(&self, frames: usize, wave: usize) -> usize {
+        self.0.bytes(frames, wave)
+    }
+    fn open(&self) -> Result<Box<dyn Weights<F> + '_>> {
+        self.0.open()
+    }
+}
+
+/// Rows of blanks and labels side by side, as a table has them.
+fn side_by_side<F: Real>(blank: &[f64], lexical: &[f64]) -> Vec<F> {
+    let each = lexical.len() / blank.len();
+    let rows = blank.iter().zip(lexical.chunks_exact(each));
+    rows.flat_map(|(&blank, row)| std::iter::once(blank).chain(row.iter().copied()))
+        .map(F::from_f64)
+        .collect()
+}
+
+fn equals_last<F: panda_core::Real>(values: Bar, gradients: Bar) {
+    let Some(golden) = golden("weight_fns.f64") else { return };
+    for (normalize, name) in BOTH {
+        let &[rows, states, v] = golden.shape("normalize/lexical") else { panic!("X x C x V") };
+        let table = side_by_side::<F>(golden.wide("normalize/blank"), golden.wide("normalize/lexical"));
+        let table = Table::new(&table, &[rows, states, 1 + v]).unwrap();
+        let weight_fn = LocallyNormalized::new(table, normalize);
+        let frames: Vec<F> = (0..rows).map(|row| F::from_f64(row as f64)).collect();
+        let (blank, lexical) = weigh(&weight_fn, &frames, rows);
+        assert_within("blank", &blank, golden.wide(&format!("{name}/blank")), values);
+        assert_within("lexical", &lexical, golden.wide(&format!("{name}/lexical")), values);
+        let adjoints: [Vec<F>; 2] =
+            [golden.of("normalize/cotangent_blank"), golden.of("normalize/cotangent_lexical")];
+        let (_, found) = pull(&weight_fn, &frames, rows, (&adjoints[0], &adjoints[1]));
+        let expected: Vec<f64> = side_by_side(
+            golden.wide(&format!("{name}/grad_blank")),
+            golden.wide(&format!("{name}/grad_lexical")),
+        );
+        assert_within(&format!("{name} table"), &found["table"], &expected, gradients);
+    }
+}
+
+#[test]
+fn f64_equals_last() {
+    equals_last::<f64>(F64, F64);
+}
+
+#[test]
+fn f32_equals_last() {
+    equals_last::<f32>(f32_values(2.0), F32_GRADIENTS);
+}
+
+fn extremes<F: panda_core::Real>(bar: Bar) {
+    let Some(golden) = golden("weight_fns.f64") else { return };
+    let &[rows, v] = golden.shape("hat_extreme/lexical_in") else { panic!("X x V") };
+    let table = side_by_side::<F>(golden.wide("hat_extreme/blank_in"), golden.wide("hat_extreme/lexical_in"));
+    let weight_fn = LocallyNormalized::new(Table::new(&table, &[rows, 1, 1 + v]).unwrap(), Normalize::Hat);
+    let frames: Vec<F> = (0..rows).map(|row| F::from_f64(row as f64)).collect();
+    let (blank, lexical) = weigh(&weight_fn, &frames, rows);
+    assert_within("blank", &blank, golden.wide("hat_extreme/blank_exact"), bar);
+    assert_within("lexical", &lexical, golden.wide("hat_extreme/lexical_exact"), bar);
+    let (_, found) = pull(&weight_fn, &frames, rows, (&blank.map_finite(), &lexical.map_finite()));
+    assert!(found["table"].iter().all(|g| g.to_f64().is_finite()));
+}
+
+/// Finite numbers in place of -inf, as adjoints.
+trait MapFinite<F> {
+    fn map_finite(&self) -> Vec<F>;
+}
+
+impl<F: Real> MapFinite<F> for Vec<F> {
+    fn map_finite(&self) -> Vec<F> {
+        self.iter().map(|&w| if w.to_f64().is_finite() { w } else { F::ONE }).collect()
+    }
+}
+
+/// Every digit counts, of the smallest log-probabilities too.
+#[test]
+fn extreme_blanks_are_exact() {
+    extremes::<f64>(Bar { relative: 1e-14, absolute: 0.0 });
+    // 8e-40 is no normal number.
+    extremes::<f32>(Bar { relative: 2e-7, absolute: 1e-44 });
+}
+
+#[test]
+fn gradients_of_a_joint_network_are_central_differences() {
+    for (normalize, _) in BOTH {
+        let run = |owned: &Owned<f64>, with: With| {
+            with(&LocallyNormalized::new(owned.borrow(), normalize));
+        };
+        check_gradients(&mut Owned::made_up(4, 3, 5, 3), &run);
+    }
+}
+
+#[test]
+fn gradients_of_any_weights_are_central_differences() {
+    for (normalize, _) in BOTH {
+        let run = |owned: &Owned<f64>, with: With| {
+            with(&LocallyNormalized::new(Unknown(owned.borrow()), normalize));
+        };
+        check_gradients(&mut Owned::made_up(4, 3, 5, 3), &run);
+    }
+}
+
+/// Some frames of a larger network and a chain in them, with adjoints.
+struct Case {
+    owned: Owned<f64>,
+    first: usize,
+    states: Vec<usize>,
+    labels: Vec<u32>,
+    adjoints: [Vec<f64>; 2],
+}
+
+impl Case {
+    /// A run of sites has no adjoints.
+    fn new(vocabulary: usize, count: usize) -> Self {
+        let (states, first) = (9, 3);
+        let sites = 37 * (count - first);
+        let mut adjoints = [made_up::<f64>(sites, 3, 1.0), made_up(sites, 4, 1.0)];
+        adjoints.iter_mut().for_each(|a| a[300..700].fill(0.0));
+        Self {
+            owned: Owned::made_up(states, vocabulary, 24, count),
+            first,
+            states: (0..37).map(|u| u * u % states).collect(),
+            labels: (0..36).map(|u| (u * 77 % vocabulary + 1) as u32).collect(),
+            adjoints,
+        }
+    }
+
+    fn chain(&self) -> Chain<'_> {
+        Chain { states: &self.states, labels: &self.labels }
+    }
+
+    fn check<F: Real>(
+        &self,
+        what: &str,
+        expected: &Found,
+        weight_fn: &dyn WeightFn<F>,
+        [values, gradients]: [Bar; 2],
+    ) {
+        assert!(weight_fn.is_locally_normalized());
+        let frames: Vec<F> = narrow(&self.owned.frames);
+        let (count, chain) = (self.owned.count, (self.first, self.chain()));
+        let (blank, lexical) = weigh_chain(weight_fn, &frames, count, self.first, self.chain());
+        assert_within(what, &blank, &expected.weights.0, values);
+        assert_within(what, &lexical, &expected.weights.1, values);
+        let adjoints = self.adjoints.each_ref().map(|adjoints| narrow::<F>(adjoints));
+        let found = pull_chain(weight_fn, &frames, count, chain, (&adjoints[0], &adjoints[1]));
+        assert_within(&format!("{what} frames"), &found.0, &expected.gradients.0, gradients);
+        assert_eq!(found.1.len(), expected.gradients.1.len());
+        for (parameter, expected) in &expected.gradients.1 {
+            assert_within(&format!("{what} {parameter}"), &found.1[parameter], expected, gradients);
+        }
+    }
+}
+
+/// What whole frames give along a chain: weights, gradients of frames and parameters.
+struct Found {
+    weights: (Vec<f64>, Vec<f64>),
+    gradients: (Vec<f64>, Parameters<f64>),
+}
+
+impl Case {
+    fn found(&self, weight_fn: &dyn WeightFn<f64>) -> Found {
+        let Owned { states, vocabulary, count, frames, .. } = &self.owned;
+        let (shape, chain) = ((*states, *vocabulary, *count), (self.first, self.chain()));
+        let (blank, lexical) = weigh(weight_fn, frames, *count);
+        let all = spread(shape, chain, (&self.adjoints[0], &self.adjoints[1]));
+        Found {
+            weights: along(shape, chain, (&blank, &lexical)),
+            gradients: pull(weight_fn, frames, *count, (&all.0, &all.1)),
+        }
+    }
+}
+
+/// By the selected normaliser, with labels of more than a tile and sites of more than a wave, and budgets that keep all scores,
+/// some or none.
+#[test]
+fn chains_are_what_whole_frames_are() {
+    let case = Case::new(500, 130);
+    let single = case.owned.narrow();
+    for (normalize, name) in BOTH {
+        let expected = case.found(&LocallyNormalized::new(case.owned.borrow(), normalize));
+        for budget in [MemoryBudget::default(), MemoryBudget::recompute(), MemoryBudget::bytes(1 << 20)] {
+            let inner = case.owned.borrow();
+            case.check(name, &expected, &LocallyNormalized { inner, normalize, budget }, [F64, F64]);
+            // Sums of thousands of adjoints of either sign.
+            let gradients = Bar { relative: 1e-4, absolute: 1e-4 };
+            let inner = single.borrow();
+            let weight_fn = LocallyNormalized { inner, normalize, budget };
+            case.check(name, &expected, &weight_fn, [f32_values(1.0), gradients]);
+        }
+    }
+}
+
+/// By rows.
+#[test]
+fn chains_of_any_weights_are_what_whole_frames_are() {
+    let case = Case::new(60, 22);
+    for (normalize, name) in BOTH {
+        let unknown = LocallyNormalized::new(Unknown(case.owned.borrow()), normalize);
+        case.check(name, &case.found(&unknown), &unknown, [F64, F64]);
+    }
+}
+
+/// Rows that are so long that frames and positions go in several parts.
+#[test]
+fn chains_in_a_large_table_are_what_whole_frames_are() {
+    let (states, vocabulary, count, first) = (3, 8000, 14, 1);
+    let table: Vec<f64> = made_up(2 * states * (1 + vocabulary), 1, 4.0);
+    let table = Table::new(&table, &[2, states, 1 + vocabulary]).unwrap();
+    let frames: Vec<f64> = (0..count).map(|t| f64::from(t as u32 % 3 % 2)).collect();
+    let positions: Vec<usize> = (0..40).map(|u| u * u % states).collect();
+    let labels: Vec<u32> = (0..39).map(|u| u * 200 + 1).collect();
+    let (shape, chain) = ((states, vocabulary, count), Chain { states: &positions, labels: &labels });
+    let sites = positions.len() * (count - first);
+    let adjoints = (&made_up::<f64>(sites, 2, 1.0)[..], &made_up::<f64>(sites, 3, 1.0)[..]);
+    for (normalize, name) in BOTH {
+        let weight_fn = LocallyNormalized::new(table, normalize);
+        let (blank, lexical) = weigh(&weight_fn, &frames, count);
+        let expected = along(shape, (first, chain), (&blank, &lexical));
+        let found = weigh_chain(&weight_fn, &frames, count, first, chain);
+        assert_within(name, &found.0, &expected.0, F64);
+        assert_within(name, &found.1, &expected.1, F64);
+        let all = spread(shape, (first, chain), adjoints);
+        let (_, expected) = pull(&weight_fn, &frames, count, (&all.0, &all.1));
+        let (_, found) = pull_chain(&weight_fn, &frames, count, (first, chain), adjoints);
+        assert_within(name, &found["table"], &expected["table"], F64);
+    }
+}
+
+#[test]
+fn a_budget_below_the_smallest_cut_is_an_error() {
+    let owned = Owned::<f64>::made_up(3, 4, 5, 2);
+    let budget = MemoryBudget::bytes(100);
+    let weight_fn = LocallyNormalized { inner: owned.borrow(), normalize: Normalize::Hat, budget };
+    let mut weights = weight_fn.open().unwrap();
+    weights.enter(&owned.frames, &[0, 0]).unwrap();
+    let chain = Chain { states: &[0, 1], labels: &[1] };
+    let (mut blank, mut lexical) = ([0.0; 4], [0.0; 4]);
+    let arcs = lattice::ArcsMut { blank: &mut blank, lexical: &mut lexical };
+    let error = weights.weigh_chain(0, chain, arcs).unwrap_err();
+    assert!(matches!(error, Error::Normaliser(panda_core::Error::Budget { .. })), "{error}");
+    let adjoints = Arcs { blank: &[1.0; 4], lexical: &[1.0; 4] };
+    assert!(weights.pull_chain(0, chain, adjoints).is_err());
+    // What was there is still there.
+    assert!(weights.finish().values().all(|gradient| gradient.iter().all(|g| g.is_finite())));
+}
+
+#[test]
+fn bits_do_not_depend_on_threads() {
+    let (states, vocabulary, count) = (40, 30, 60);
+    let owned = Owned::<f32>::made_up(states, vocabulary, 33, count);
+    let (blank, lexical): (Vec<f32>, Vec<f32>) =
+        (made_up(count * states, 5, 1.0), made_up(count * states * vocabulary, 6, 1.0));
+    let chain = Chain { states: &STATES, labels: &LABELS };
+    let sites = count * STATES.len();
+    for (normalize, _) in BOTH {
+        let joint = LocallyNormalized::new(owned.borrow(), normalize);
+        let unknown = LocallyNormalized::new(Unknown(owned.borrow()), normalize);
+        on_any_threads(|| {
+            let of = |weight_fn: &dyn WeightFn<f32>| {
+                (
+                    weigh(weight_fn, &owned.frames, count),
+                    pull(weight_fn, &owned.frames, count, (&blank, &lexical)),
+                    weigh_chain(weight_fn, &owned.frames, count, 0, chain),
+                    pull_chain(
+                        weight_fn,
+                        &owned.frames,
+                        count,
+                        (0, chain),
+                        (&blank[..sites], &lexical[..sites]),
+                    ),
+                )
+            };
+            (of(&joint), of(&unknown))
+        });
+    }
+}
+
+/// Golden lattices: their arc weights, and the gradients of the denominator by its marginals, for every parameter.
+fn lattices_equal_last<F: panda_core::Real>(values: Bar, gradients: Bar) {
+    let normalizers =
+        [("", None), ("_hat", Some(Normalize::Hat)), ("_log_softmax", Some(Normalize::LogSoftmax))];
+    for case in [
+        "emb_fd_c1",
+        "emb_fd_c1_hat",
+        "emb_fd_c1_log_softmax",
+        "emb_fld2_c2_hat",
+        "rnn_fd_c2",
+        "rnn_fld1_c1_log_softmax",
+    ] {
+        let Some(golden) = golden(&format!("joint_{case}.f64")) else { return };
+        let normalize = normalizers.iter().rev().find(|(end, _)| case.ends_with(end)).unwrap().1;
+        let inside = if normalize.is_some() { "weight_fn/weight_fn" } else { "weight_fn" };
+        let order = case.split("_c").nth(1).unwrap()[..1].parse().unwrap();
+        let start = "in/params/";
+        let parameters: Parameters<F> =
+            golden.below(start).map(|name| (name.to_owned(), golden.of(&format!("{start}{name}")))).collect();
+        let joint = borrow(&golden, &parameters, inside, order);
+        let normalized = normalize.map(|normalize| LocallyNormalized::new(joint, normalize));
+        let weight_fn: &dyn WeightFn<F> = match &normalized {
+            Some(normalized) => normalized,
+            None => &joint,
+        };
+        let cache = joint.context_embeddings().unwrap();
+        assert_within(case, &cache, golden.wide("out/context_embeddings_cache"), values);
+
+        let &[batch, frames, size] = golden.shape("in/frames") else { panic!("B x T x F") };
+        let x = golden.of::<F>("in/frames");
+        let (blank, lexical) = weigh(weight_fn, &x, batch * frames);
+        assert_within(case, &blank, golden.wide("out/blank_weights"), values);
+        assert_within(case, &lexical, golden.wide("out/lexical_weights"), values);
+
+        let weighted = |name: &str| -> Vec<F> {
+            let all = golden.wide(name);
+            let each = all.len() / batch;
+            let weights = golden.wide("in/loss_cotangent").iter().flat_map(|&g| std::iter::repeat_n(g, each));
+            all.iter().zip(weights).map(|(m, g)| F::from_f64(m * g)).collect()
+        };
+        let (b, l) = (weighted("out/blank_marginals"), weighted("out/lexical_marginals"));
+        let (of_frames, found) = pull(weight_fn, &x, batch * frames, (&b, &l));
+        assert_eq!(of_frames.len(), batch * frames * size);
+        assert_within(case, &of_frames, golden.wide("out/grad_denom_log/frames"), gradients);
+        let names: Vec<&str> = golden.below("out/grad_denom_log/params/").collect();
+        assert_eq!(names.len(), found.len());
+        for name in names {
+            let expected = golden.wide(&format!("out/grad_denom_log/params/{name}"));
+            assert_within(&format!("{case} {name}"), &found[name], expected, gradients);
+        }
+    }
+}
+
+fn borrow<'a, F: Real>(
+    golden: &Golden,
+    parameters: &'a Parameters<F>,
+    inside: &str,
+    order: usize,
+) -> Joint<'a, F> {
+    let of = |name: &str| parameters[&format!("{inside}/{name}")].as_slice();
+    let &[.., states, vocabulary] = golden.shape("out/lexical_weights") else { panic!("C x V") };
+    let cell =
+        |names: [&str; 4]| names.map(|name| &parameters[&format!("weight_fn_cacher/rnn_cell/{name}")][..]);
+    let embeddings = match parameters.get("weight_fn_cacher/context_embeddings") {
+        Some(table) => Embeddings::Table(table),
+        None => Embeddings::Rnn(SharedRnn {
+            vocabulary,
+            order,
+            embedding: &parameters["weight_fn_cacher/Embed_0/embedding"],
+            input: cell(["ii/kernel", "if/kernel", "ig/kernel", "io/kernel"]),
+            recurrent: cell(["hi/kernel", "hf/kernel", "hg/kernel", "ho/kernel"]),
+            bias: cell(["hi/bias", "hf/bias", "hg/bias", "ho/bias"]),
+        }),
+    };
+    Joint {
+        embeddings,
+        states,
+        vocabulary,
+        project_context: of("project_context_embeddings/kernel"),
+        project_frame: of("project_frame/kernel"),
+        joint_bias: of("joint_bias"),
+        blank: of("Dense_0/kernel"),
+        blank_bias: of("Dense_0/bias"),
+        lexical: of("Dense_1/kernel"),
+        lexical_bias: of("Dense_1/bias"),
+    }
+}
+
+#[test]
+fn f64_equals_lattices_of_last() {
+    lattices_equal_last::<f64>(F64, F64);
+}
+
+#[test]
+fn f32_equals_lattices_of_last() {
+    lattices_equal_last::<f32>(f32_values(2.0), F32_GRADIENTS);
+}

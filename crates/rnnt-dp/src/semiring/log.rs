@@ -1,0 +1,61 @@
+//! Log-probabilities.
+use super::{Differentiable, Semiring, expect_places};
+
+/// Log-probabilities: `⊕` is `log(exp a + exp b)`, `⊗` is `+`.
+///
+/// -inf is a blocked path: it adds nothing and has no gradient, not even among others of its kind. +inf is an error that stays
+/// one: sums with it are +inf and its gradient is NaN.
+#[derive(Debug, Clone, Copy)]
+pub struct Log;
+
+impl Semiring for Log {
+    type Weight = f64;
+    const ZERO: f64 = f64::NEG_INFINITY;
+    const ONE: f64 = 0.0;
+
+    /// To about two ULPs of the larger argument.
+    #[inline]
+    fn plus(a: f64, b: f64) -> f64 {
+        let (high, low) = if a > b { (a, b) } else { (b, a) };
+        // Both +inf, too: their difference is no number.
+        if low.is_infinite() { high } else { high + (low - high).exp().ln_1p() }
+    }
+
+    #[inline]
+    fn times(a: f64, b: f64) -> f64 {
+        a + b
+    }
+
+    /// `m + log Σ exp(a_i - m)`, where m is the largest value, or 0 if that is not finite.
+    fn sum<I>(values: I) -> f64
+    where
+        I: IntoIterator<Item = f64, IntoIter: Clone>,
+    {
+        let values = values.into_iter();
+        let m = shift(values.clone());
+        m + values.map(|a| (a - m).exp()).sum::<f64>().ln()
+    }
+}
+
+impl Differentiable for Log {
+    /// `g e_i / z` where `e_i = exp(a_i - m)` and `z = Σ e_i`, or 1 if that is 0.
+    fn sum_backward(values: &[f64], g: f64, gradient: &mut [f64]) {
+        expect_places(values, gradient);
+        let m = shift(values.iter().copied());
+        gradient.iter_mut().zip(values).for_each(|(e, a)| *e = (a - m).exp());
+        let z: f64 = gradient.iter().sum();
+        let z = if z == 0.0 { 1.0 } else { z };
+        gradient.iter_mut().for_each(|e| *e = g * *e / z);
+    }
+
+    fn prod_backward(values: &[f64], g: f64, gradient: &mut [f64]) {
+        expect_places(values, gradient);
+        gradient.fill(g);
+    }
+}
+
+/// The largest value, or 0 if that is not finite.
+fn shift(values: impl Iterator<Item = f64>) -> f64 {
+    let m = values.fold(f64::NEG_INFINITY, f64::max);
+    if m.is_finite() { m } else { 0.0 }
+}
