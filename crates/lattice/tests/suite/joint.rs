@@ -355,3 +355,17 @@ fn an_enormous_tangent_is_one() {
     let (blank, lexical) = weigh(&owned.borrow(), &owned.frames, 2);
     assert!(blank.iter().chain(&lexical).all(|w| w.is_finite()));
 }
+
+/// Rows of single states are prepared by the first task that asks for one, while others wait for it: if that were work for
+/// many, it could wait for one of them.
+#[test]
+fn tasks_that_wait_for_the_first_row_do_not_stop_each_other() {
+    let (states, count) = (3000, 64);
+    let owned = Owned::<f32>::made_up(states, 2, 32, count);
+    let joint = owned.borrow();
+    let chain = Chain { states: &STATES, labels: &LABELS };
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(5).build().unwrap();
+    for _ in 0..200 {
+        pool.install(|| weigh_chain(&joint, &owned.frames, count, 0, chain));
+    }
+}
