@@ -9,6 +9,7 @@ mod joint;
 mod listing;
 mod locally_normalized;
 mod search;
+mod sessions;
 mod shared_rnn;
 mod strings;
 mod tiny;
