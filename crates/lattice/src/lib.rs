@@ -50,6 +50,7 @@ mod numerator;
 mod pending;
 mod plan;
 mod pool;
+mod reach;
 mod recognition;
 mod sample;
 mod session;
