@@ -14,6 +14,7 @@ mod loss;
 #[path = "../../crates/speech/tests/suite/mutants.rs"]
 mod mutants;
 mod normaliser;
+mod recognition;
 mod sessions;
 mod steps;
 mod streams;

@@ -8,6 +8,8 @@ pub mod context;
 mod denominator;
 pub mod distance;
 mod error;
+pub mod expectation;
+mod forced;
 mod group;
 mod numerator;
 mod pending;
@@ -30,6 +32,6 @@ pub use plan::Plan;
 pub use recognition::RecognitionLattice;
 pub use session::{Output, Session, Sum};
 pub use weight_fn::{
-    Arcs, ArcsMut, Chain, Embeddings, Joint, LocallyNormalized, Normalize, Parameters, SharedRnn, Table,
-    WeightFn, Weights,
+    Arcs, ArcsMut, Chain, Embeddings, Joint, Load, LocallyNormalized, Normalize, Parameters, SharedRnn,
+    Table, WeightFn, Weights,
 };

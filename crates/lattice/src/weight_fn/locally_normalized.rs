@@ -9,8 +9,11 @@ use panda_core::MemoryBudget;
 pub use log_probabilities::Normalize;
 use selected::Selected;
 
-use super::{Arcs, ArcsMut, Chain, Parameters, WeightFn, Weights};
+use super::{Arcs, ArcsMut, Chain, Load, Parameters, WeightFn, Weights};
 use crate::{Error, Result, pool::Pool};
+
+/// Bytes of the selected normaliser unless somebody says otherwise.
+const DEFAULT: usize = 32 << 20;
 
 /// Another weight function, normalised at each state, so that `exp b' + Σ exp l' = 1` (LAST's `LocallyNormalizedWeightFn`).
 ///
@@ -33,13 +36,10 @@ pub struct LocallyNormalized<W> {
     pub budget: MemoryBudget,
 }
 
-/// Half of what a session holds without being told otherwise: scores of some 3,000 sites over 1,024 classes are kept.
-const BUDGET: MemoryBudget = MemoryBudget::bytes(28 << 20);
-
 impl<W> LocallyNormalized<W> {
-    /// A weight function whose normaliser has 28 MiB.
+    /// A weight function with a budget of 32 MiB.
     pub fn new(inner: W, normalize: Normalize) -> Self {
-        Self { inner, normalize, budget: BUDGET }
+        Self { inner, normalize, budget: MemoryBudget::bytes(DEFAULT) }
     }
 }
 
@@ -60,13 +60,14 @@ impl<F: panda_core::Real, W: WeightFn<F>> WeightFn<F> for LocallyNormalized<W> {
         true
     }
 
-    fn bytes(&self, frames: usize, wave: usize) -> usize {
+    fn bytes(&self, load: Load) -> usize {
         let shape = rows::Shape { states: self.states(), vocabulary: self.vocabulary() };
         let chain = match self.inner.as_joint() {
             Some(joint) => selected::bytes(joint, self.normalize, self.budget),
             None => shape.chain_bytes::<F>(),
         };
-        self.inner.bytes(frames, wave).saturating_add(shape.pull_bytes::<F>(wave)).saturating_add(chain)
+        let pulled = if load.gradients { load.wave } else { 0 };
+        self.inner.bytes(load).saturating_add(shape.pull_bytes::<F>(pulled)).saturating_add(chain)
     }
 
     fn open(&self) -> Result<Box<dyn Weights<F> + '_>> {

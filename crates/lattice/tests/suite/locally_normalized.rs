@@ -1,6 +1,6 @@
 //! Log-probabilities of arcs.
 use lattice::{
-    Alignment, Arcs, Chain, Embeddings, Error, Frames, FullNGram, Joint, Labels, LocallyNormalized,
+    Alignment, Arcs, Chain, Embeddings, Error, Frames, FullNGram, Joint, Labels, Load, LocallyNormalized,
     MemoryBudget, Normalize, Parameters, Real, RecognitionLattice, Result, Session, SharedRnn, Table,
     WeightFn, Weights,
 };
@@ -29,8 +29,8 @@ impl<F: Real> WeightFn<F> for Unknown<'_, F> {
     fn frame_size(&self) -> Option<usize> {
         self.0.frame_size()
     }
-    fn bytes(&self, frames: usize, wave: usize) -> usize {
-        self.0.bytes(frames, wave)
+    fn bytes(&self, load: Load) -> usize {
+        self.0.bytes(load)
     }
     fn open(&self) -> Result<Box<dyn Weights<F> + '_>> {
         self.0.open()
