@@ -117,6 +117,17 @@ pub enum Error {
     /// The normaliser's own errors.
     #[error(transparent)]
     Normaliser(#[from] panda_core::Error),
+    /// A tensor operation failed; the message is candle's.
+    #[cfg(feature = "candle")]
+    #[error("{0}")]
+    Tensor(String),
+}
+
+#[cfg(feature = "candle")]
+impl From<candle_core::Error> for Error {
+    fn from(error: candle_core::Error) -> Self {
+        Self::Tensor(error.to_string())
+    }
 }
 
 impl Error {

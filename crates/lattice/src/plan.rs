@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// Arcs of a wave at which products run well and most of what is read stays in the caches.
-pub(crate) const ARCS: usize = 1_200_000;
+pub(crate) const ARCS: usize = 400_000;
 
 /// The cut of a call: how many utterances go together, how many of their frames have arc weights at once, and whether arc weights
 /// stay from forward to backward (k2's trade) or are computed again.

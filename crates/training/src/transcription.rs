@@ -2,7 +2,7 @@
 mod captions;
 mod lines;
 
-use decoding::{Aggregate, Emitted, Rules};
+use decoding::{Aggregate, Emitted};
 use serde::Serialize;
 use speech::Tokenizer;
 
@@ -75,8 +75,8 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub fn new(rules: &Rules, frame_seconds: f64, aggregate: Aggregate) -> Self {
-        Self { frame_seconds, durations: rules.durations() > 0, aggregate }
+    pub fn new(durations: bool, frame_seconds: f64, aggregate: Aggregate) -> Self {
+        Self { frame_seconds, durations, aggregate }
     }
 
     /// Seconds from one encoder frame to the next.

@@ -1,5 +1,6 @@
 //! Recognition lattices against golden vectors, lists of all paths, central differences and plain loops.
 mod beam;
+mod candle;
 mod common;
 mod enumerated;
 mod expectations;
@@ -10,6 +11,7 @@ mod listed;
 mod listing;
 mod locally_normalized;
 mod search;
+mod sessions;
 mod shared_rnn;
 mod streams;
 mod strings;
