@@ -100,6 +100,12 @@ pub enum Error {
         /// The most prefixes of strings that may be looked at.
         limit: usize,
     },
+    /// A lattice that is too large to be listed.
+    #[error("limit: expected at most {limit} arcs to be listed, found more")]
+    Arcs {
+        /// The most arcs.
+        limit: usize,
+    },
     /// A score of a label that is none.
     #[error("fusion: expected a finite score or -inf for label {label}, found {value}", value = Brief(*value))]
     Fusion {
@@ -140,6 +146,14 @@ pub(crate) fn expect_len(argument: &str, expected: usize, found: usize) -> Resul
         return Ok(());
     }
     Err(Error::shape(argument, format!("{expected} values"), found))
+}
+
+/// Fails unless there is such an utterance.
+pub(crate) fn expect_utterance(utterance: usize, utterances: usize) -> Result<()> {
+    if utterance < utterances {
+        return Ok(());
+    }
+    Err(Error::shape("utterance", format!("one below {utterances}"), utterance))
 }
 
 /// Fails for the first value of a parameter that is NaN or infinite.

@@ -31,14 +31,17 @@
 
 mod ahead;
 mod alignment;
+mod arc_list;
 mod batch;
 mod beam;
 mod best_path;
+mod best_path_stream;
 #[cfg(feature = "candle")]
 pub mod candle;
 pub mod context;
 mod denominator;
 pub mod distance;
+mod dot;
 mod error;
 pub mod expectation;
 mod forced;
@@ -47,6 +50,7 @@ mod merge;
 mod n_best;
 mod n_best_strings;
 mod numerator;
+mod openfst;
 mod pending;
 mod plan;
 mod pool;
@@ -58,14 +62,17 @@ mod step;
 pub mod weight_fn;
 
 pub use alignment::{Alignment, Next};
+pub use arc_list::{ArcList, ListedArc, Spot};
 pub use batch::{Frames, Labels};
 pub use beam::{Beam, BeamStream, Fusion};
 pub use best_path::Path;
+pub use best_path_stream::BestPathStream;
 pub use context::{Context, FullNGram, NextStateTable};
 pub use error::{Error, Result};
 pub use kernels::Real;
 pub use merge::{Hypothesis, Merge};
 pub use n_best_strings::Strings;
+pub use openfst::OpenFst;
 pub use panda_core::MemoryBudget;
 pub use pending::Pending;
 pub use plan::Plan;
