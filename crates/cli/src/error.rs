@@ -84,7 +84,9 @@ pub enum Error {
         found: f64,
     },
     /// A search that recognition lattices do not have.
-    #[error("{argument}: expected none for a recognition lattice (loss.kind = \"gnat\"), which is searched with --beam alone")]
+    #[error(
+        "{argument}: expected none for a recognition lattice (loss.kind = \"gnat\"), which is searched with --beam alone"
+    )]
     Lattice {
         /// What was asked for.
         argument: &'static str,

@@ -84,7 +84,8 @@ impl Model {
             }
         };
         let session = sessions.transducer.as_ref();
-        let session = session.ok_or_else(|| Error::shape("sessions", "those of a transducer's recipe", "none"))?;
+        let session =
+            session.ok_or_else(|| Error::shape("sessions", "those of a transducer's recipe", "none"))?;
         let predicted = predictor.forward(labels, masks.as_deref_mut())?;
         let (frames, rows) = (heads.encoder.apply(&encoded)?, heads.predictor.apply(&predicted)?);
         let targets = self.targets(lengths, labels)?;

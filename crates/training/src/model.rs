@@ -66,8 +66,7 @@ impl Parts {
         let input = recipe.features.mels * recipe.encoder.rows.stack;
         let encoder = recipe.encoder.kind.build(input, &vb.pp("encoder"))?;
         if let Some(config) = recipe.loss.kind.gnat() {
-            let label_side =
-                label_side::lattice(config, recipe, labels, encoder.width(), &vb.pp("lattice"))?;
+            let label_side = label_side::lattice(config, recipe, labels, encoder.width(), &vb.pp("lattice"))?;
             return Self::with(recipe, labels, encoder, label_side, vb);
         }
         let predictor = recipe.predictor.as_ref().ok_or_else(|| Error::RecipeValue {
@@ -173,8 +172,12 @@ impl Model {
             let largest = shapes.iter().max_by_key(|(_, shape)| size(shape));
             let (name, shape) = largest.map_or(("none", &[][..]), |(name, shape)| (name, shape));
             let (count, width) = (shapes.len(), recipe.joint.width);
+            let label_side = match recipe.loss.kind.gnat() {
+                Some(config) => format!("loss.context = {}", config.context),
+                None => "[predictor]".into(),
+            };
             format!(
-                "the recipe's [encoder], [predictor] and joint.width = {width}: {count} parameters, the largest of them {name} \
+                "the recipe's [encoder], {label_side} and joint.width = {width}: {count} parameters, the largest of them {name} \
                  {shape:?}"
             )
         };

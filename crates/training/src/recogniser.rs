@@ -223,7 +223,11 @@ impl Recogniser {
         if planes.is_empty() {
             return Ok(Vec::new());
         }
-        Searcher::with(&self.model, self.decoder.clone(), &self.search)?.recognise(&self.model, &self.recipe, planes)
+        Searcher::with(&self.model, self.decoder.clone(), &self.search)?.recognise(
+            &self.model,
+            &self.recipe,
+            planes,
+        )
     }
 
     /// Labels as text, or as silence.

@@ -314,10 +314,8 @@ impl Call {
 
     /// Gradients of frames and parameters of `Σ_b weights[b] loss[b]`, and the losses.
     fn gradients<F: Pick>(&self, weights: &[f64]) -> Result<(Vec<Tensor>, Vec<f64>)> {
-        let Output { sums, frames, mut parameters } =
-            self.lend::<F, _>(|session, lattice, frames, labels| {
-                session.sum(lattice, frames, labels, weights)
-            })?;
+        let Output { sums, frames, mut parameters } = self
+            .lend::<F, _>(|session, lattice, frames, labels| session.sum(lattice, frames, labels, weights))?;
         let tensor = |values, like: &Tensor| Tensor::from_vec(values, like.shape(), like.device());
         let mut gradients = vec![tensor(frames, &self.frames.values)?];
         for (name, parameter) in self.gnat.weights.iter() {

@@ -302,8 +302,7 @@ fn equals_last(
     };
     let projection = dims(&format!("{inner}.project_frame.kernel"));
     let (frame, hidden) = (projection[0], projection[1]);
-    let sizes =
-        JointConfig { states: context.states(), vocabulary, frame, hidden, embeddings, normalize };
+    let sizes = JointConfig { states: context.states(), vocabulary, frame, hidden, embeddings, normalize };
     let tensors = variables.iter().map(|(name, variable)| (name.clone(), variable.as_tensor().clone()));
     let vb = VarBuilder::from_tensors(tensors.collect(), dtype, CPU);
     let weights = JointWeights::new(sizes, &vb).unwrap();

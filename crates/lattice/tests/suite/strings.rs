@@ -1,5 +1,5 @@
 use lattice::{
-    Alignment, Frames, FullNGram, Labels, LabelString, MemoryBudget, RecognitionLattice, Session, Sum, Table,
+    Alignment, Frames, FullNGram, LabelString, Labels, MemoryBudget, RecognitionLattice, Session, Sum, Table,
 };
 
 use crate::common::{made_up, on_any_threads};
@@ -19,7 +19,11 @@ fn all_strings(longest: usize) -> Vec<Vec<u32>> {
     all
 }
 
-fn lattice<'a>(context: &'a FullNGram, alignment: Alignment, table: &'a Table<f64>) -> RecognitionLattice<'a, f64> {
+fn lattice<'a>(
+    context: &'a FullNGram,
+    alignment: Alignment,
+    table: &'a Table<f64>,
+) -> RecognitionLattice<'a, f64> {
     RecognitionLattice::new(context, alignment, table).unwrap()
 }
 
