@@ -7,12 +7,13 @@
 //! | [`pruned`] | first pass of the pruned transducer, ranges, retained sites |
 //! | [`rnnt_loss`] | joint network, normaliser and lattice as one loss |
 //! | [`decoding`] | label-looping, beams, language models, phrases, streams |
+//! | [`lattice`] | recognition lattices: contexts, alignments and weight functions, globally normalised |
 //! | [`speech`] | audio files, features, tokenizers, manifests, word error rate |
 //! | [`training`] | encoder, predictor, joint, the training loop |
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-pub use {decoding, panda_core, pruned, rnnt_dp, rnnt_loss, speech, training};
+pub use {decoding, lattice, panda_core, pruned, rnnt_dp, rnnt_loss, speech, training};
 
 /// The README's example is compiled and run with the tests.
 #[cfg(doctest)]

@@ -9,10 +9,12 @@ mod files;
 mod first_pass;
 mod lanes;
 mod lattices;
+mod local_weights;
 mod loss;
 #[path = "../../crates/speech/tests/suite/mutants.rs"]
 mod mutants;
 mod normaliser;
+mod recognition;
 mod sessions;
 mod steps;
 mod streams;

@@ -5,10 +5,11 @@
 use kernels::{Real, items_mut, par_for};
 
 use crate::{
-    Frames, RecognitionLattice, Result, Session,
+    Context, Frames, RecognitionLattice, Result, Session,
     denominator::two,
+    distance::Arc,
     group::{Group, Wave},
-    plan::{Plan, Use},
+    plan::Work,
     session::{Call, Sum, check_sums},
     step::{Room, Step},
 };
@@ -28,6 +29,25 @@ impl Path {
     /// The labels of the path.
     pub fn labels(&self) -> Vec<u32> {
         self.alignment.iter().copied().filter(|&label| label > 0).collect()
+    }
+
+    /// Frame by frame the arcs of the path, in the context that it was found in.
+    pub fn arcs(&self, context: &dyn Context) -> Vec<Vec<Arc>> {
+        let mut state = context.start();
+        let frames = self.alignment.chunks_exact(self.per_frame);
+        let of_frame = |labels: &[u32]| {
+            let mut arcs = Vec::new();
+            for (alignment, &label) in labels.iter().enumerate().take_while(|(_, label)| **label > 0) {
+                arcs.push(Arc { alignment, context: state, label: label as usize });
+                state = context.next_state(state, label as usize);
+            }
+            // A label ends the frame where the alignment has no other state.
+            if arcs.is_empty() || self.per_frame > 1 {
+                arcs.push(Arc { alignment: arcs.len(), context: state, label: 0 });
+            }
+            arcs
+        };
+        frames.map(of_frame).collect()
     }
 
     /// The frame of each label.
@@ -68,7 +88,7 @@ impl<F: Real> Session<F> {
     /// Arc weights of all frames once; backpointers of a group, 4 bytes for each frame, state and label of a frame.
     pub fn best_paths(&mut self, lattice: &RecognitionLattice<F>, frames: &Frames<F>) -> Result<Vec<Path>> {
         let mut call = Call::new(lattice, frames, None, Sum::Denominator)?;
-        let plan = Plan::new(lattice, frames, None, (Use::Paths, self.budget))?;
+        let plan = self.cut(lattice, frames, None, Work::sum(true).best())?;
         let mut paths = Vec::with_capacity(frames.utterances());
         for group in plan.groups(frames) {
             call.enter(&group)?;
@@ -120,6 +140,12 @@ impl<F: Real> Session<F> {
 }
 
 impl<F: Real> Best<F> {
+    /// Bytes of backpointers, and of what lanes work in.
+    pub fn held(&self) -> [usize; 2] {
+        let rooms = self.rooms.iter().map(Room::held).sum::<usize>();
+        [4 * (self.from.capacity() + self.count.capacity()), rooms + self.states.capacity() * size_of::<F>()]
+    }
+
     /// Goes through a wave, the utterances side by side.
     fn go(
         &mut self,

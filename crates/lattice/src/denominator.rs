@@ -44,6 +44,8 @@ pub struct Denominator<F> {
     offsets: Vec<F>,
     /// Arc weights: two waves that take turns, or all of them.
     buffers: Vec<Buffer<F>>,
+    /// Whether α and arc weights stay.
+    stored: bool,
     kept: bool,
     rooms: Vec<Room<F>>,
     /// `α` or `β` of each utterance, *B x C*.
@@ -74,7 +76,7 @@ impl<F: Real> Denominator<F> {
         keep: bool,
     ) -> Vec<f64> {
         let (c, waves) = (step.context().states(), group.waves());
-        self.kept = keep && stored;
+        (self.stored, self.kept) = (stored, keep && stored);
         let rows = if stored { group.frames() } else { 0 };
         kernels::grow(&mut self.alpha, rows * c, F::ZERO);
         kernels::grow(&mut self.offsets, group.frames(), F::ZERO);
@@ -112,6 +114,34 @@ impl<F: Real> Denominator<F> {
                 log_sum(state) + offsets.iter().map(|offset| offset.to_f64()).sum::<f64>()
             })
             .collect()
+    }
+
+    /// `α` of an utterance before each frame, of which there are `padded`; forward stored it.
+    pub fn alphas(&self, c: usize, group: &Group, at: usize, padded: usize) -> Vec<f64> {
+        let frames = group.of(at);
+        let mut offset = 0.0;
+        let mut alphas = Vec::with_capacity(padded * c);
+        for t in frames.clone() {
+            alphas.extend(self.alpha[t * c..][..c].iter().map(|a| a.to_f64() + offset));
+            offset += self.offsets[t].to_f64();
+        }
+        let last = &self.states[at * c..][..c];
+        for _ in frames.len()..padded {
+            alphas.extend(last.iter().map(|a| a.to_f64() + offset));
+        }
+        alphas
+    }
+
+    /// Bytes of α, of arc weights, and of what lanes work in.
+    pub fn held(&self) -> [usize; 3] {
+        let float = size_of::<F>();
+        let arcs = |buffer: &Buffer<F>| buffer.blank.capacity() + buffer.lexical.capacity();
+        let rooms = self.rooms.iter().map(Room::held).sum::<usize>();
+        [
+            (self.alpha.capacity() + self.offsets.capacity()) * float,
+            self.buffers.iter().map(arcs).sum::<usize>() * float,
+            rooms + self.states.capacity() * float,
+        ]
     }
 
     /// Lends buffers for waves.
@@ -190,7 +220,7 @@ impl<F: Real> Denominator<F> {
         let (c, v) = (step.context().states(), step.context().vocabulary());
         let (mut blank, mut lexical) = (arcs.blank, arcs.lexical);
         let (mut alpha, mut offsets) = (self.alpha.as_mut_slice(), self.offsets.as_mut_slice());
-        let stored = !alpha.is_empty();
+        let stored = self.stored;
         let mut skipped = 0;
         let mut first = 0;
         let mut lanes = Vec::with_capacity(group.len());

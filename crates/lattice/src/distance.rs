@@ -28,6 +28,7 @@ mod through;
 use rnnt_dp::semiring::Semiring;
 pub use step::forward_step;
 pub use string::{string_distance, string_forward_step};
+pub(crate) use through::Backward;
 pub use through::{Through, through, through_step};
 
 use crate::{Alignment, Arcs, ArcsMut, Context, Result, error::Error};

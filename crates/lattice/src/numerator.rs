@@ -32,6 +32,12 @@ struct Strings {
 }
 
 impl<F: Real> Numerator<F> {
+    /// Bytes of arc weights.
+    pub fn held(&self) -> usize {
+        let arcs = self.arcs.iter().map(|(blank, lexical)| blank.capacity() + lexical.capacity());
+        arcs.sum::<usize>() * size_of::<F>()
+    }
+
     /// `log S` of each utterance; what [`backward`](Self::backward) needs stays if it is `stored`.
     pub fn forward(
         &mut self,
@@ -41,6 +47,28 @@ impl<F: Real> Numerator<F> {
         labels: &Labels,
         stored: bool,
     ) -> Result<Vec<f64>> {
+        self.weigh((context, alignment), weights, group, labels)?;
+        let mut sums = vec![NONE; group.len()];
+        let chains = &self.chains;
+        par_for((items_mut(&mut sums), items_mut(&mut self.arcs)), |at, (sum, (blank, lexical))| {
+            if let Some(strings) = &chains[at] {
+                let sites = group.of(at).len() * strings.states.len();
+                let string =
+                    StringLattice { alignment, frames: group.of(at).len(), positions: strings.states.len() };
+                *sum = string.sum(&mut blank[..sites], &mut lexical[..sites], stored);
+            }
+        });
+        Ok(sums)
+    }
+
+    /// Arc weights along the strings of a group.
+    pub fn weigh(
+        &mut self,
+        (context, alignment): (&dyn Context, Alignment),
+        weights: &dyn Weights<F>,
+        group: &Group,
+        labels: &Labels,
+    ) -> Result<()> {
         self.chains.clear();
         self.arcs.resize_with(self.arcs.len().max(group.len()), Default::default);
         for (at, utterance) in group.utterances.clone().enumerate() {
@@ -61,17 +89,15 @@ impl<F: Real> Numerator<F> {
             let arcs = ArcsMut { blank: &mut blank[..sites], lexical: &mut lexical[..sites] };
             weights.weigh_chain(group.of(at).start, strings.chain(), arcs)?;
         }
-        let mut sums = vec![NONE; group.len()];
-        let chains = &self.chains;
-        par_for((items_mut(&mut sums), items_mut(&mut self.arcs)), |at, (sum, (blank, lexical))| {
-            if let Some(strings) = &chains[at] {
-                let sites = group.of(at).len() * strings.states.len();
-                let string =
-                    StringLattice { alignment, frames: group.of(at).len(), positions: strings.states.len() };
-                *sum = string.sum(&mut blank[..sites], &mut lexical[..sites], stored);
-            }
-        });
-        Ok(sums)
+        Ok(())
+    }
+
+    /// Labels and arc weights of an utterance, if its frames hold its labels.
+    pub fn string(&self, group: &Group, at: usize) -> Option<(&[u32], Arcs<'_, F>)> {
+        let strings = self.chains[at].as_ref()?;
+        let sites = group.of(at).len() * strings.states.len();
+        let (blank, lexical) = &self.arcs[at];
+        Some((&strings.labels, Arcs { blank: &blank[..sites], lexical: &lexical[..sites] }))
     }
 
     /// Takes the marginals, times `cotangents`, back to parameters and frames.

@@ -6,10 +6,11 @@ use crate::{
     Error, Frames, Labels, RecognitionLattice, Result,
     group::Group,
     step::{Room, Step},
+    weight_fn::Load,
 };
 
 /// Arcs of a wave at which products run well and most of what is read stays in the caches.
-const ARCS: usize = 1_200_000;
+pub(crate) const ARCS: usize = 400_000;
 
 /// The cut of a call: how many utterances go together, how many of their frames have arc weights at once, and whether arc weights
 /// stay from forward to backward (k2's trade) or are computed again.
@@ -21,21 +22,72 @@ pub struct Plan {
     pub window: usize,
     /// Whether arc weights stay.
     pub kept: bool,
-    /// Bytes that the call holds at most beside arguments and results.
+    /// Bytes that the call holds at most beside arguments and results, and what each thread keeps for the packing of products
+    /// ([`kernels::packing_bytes`]).
     pub bytes: usize,
+    pub(crate) parts: Parts,
+}
+
+/// Bytes of what stays in a session from call to call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Parts {
+    /// α, or backpointers.
+    pub stored: usize,
+    /// Arc weights of waves.
+    pub arcs: usize,
+    /// Arc weights along strings.
+    pub strings: usize,
+    /// What the steps of utterances work in.
+    pub lanes: usize,
 }
 
 /// What a call does with a lattice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Use {
-    /// Sums without gradients.
-    Forward,
-    /// Best paths.
-    Paths,
-    /// Sums and gradients, group by group.
-    Gradients,
-    /// Sums first, and gradients when the weights are known: all utterances at once.
-    Whole,
+pub(crate) struct Work {
+    /// Whether it sums over all paths.
+    pub all_paths: bool,
+    /// Whether it looks for the best ones, of all or of strings.
+    pub best: bool,
+    /// Whether gradients follow.
+    pub gradients: bool,
+    /// Whether all utterances go together.
+    pub whole: bool,
+    /// What walks from the start on hold.
+    pub walks: Option<Walks>,
+}
+
+/// Bytes that walks hold for each frame, and for each utterance beside them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Walks {
+    pub frame: usize,
+    pub utterance: usize,
+}
+
+impl Work {
+    /// One sum.
+    pub const fn sum(all_paths: bool) -> Self {
+        Self { all_paths, best: false, gradients: false, whole: false, walks: None }
+    }
+
+    /// The best instead of the sum.
+    pub const fn best(self) -> Self {
+        Self { best: true, ..self }
+    }
+
+    /// Walks, with a look at all arcs of each frame before or without.
+    pub const fn walks(ahead: bool, walks: Walks) -> Self {
+        Self { walks: Some(walks), ..Self::sum(ahead) }
+    }
+
+    /// And gradients.
+    pub const fn with_gradients(self) -> Self {
+        Self { gradients: true, ..self }
+    }
+
+    /// Of all utterances at once.
+    pub const fn whole(self) -> Self {
+        Self { whole: true, ..self }
+    }
 }
 
 impl Plan {
@@ -47,15 +99,15 @@ impl Plan {
         lattice: &RecognitionLattice<F>,
         frames: &Frames<F>,
         labels: Option<&Labels>,
-        (what, budget): (Use, MemoryBudget),
+        (work, budget): (Work, MemoryBudget),
     ) -> Result<Self> {
-        let sizes = Sizes::new(lattice, frames, labels, what);
+        let sizes = Sizes::new(lattice, frames, labels, work);
         let all = frames.utterances().max(1);
-        let least = if what == Use::Whole { all } else { 1 };
+        let least = if work.whole { all } else { 1 };
         let mut utterances = all;
         loop {
             let wide = ARCS.div_ceil(sizes.arcs * utterances).max(1);
-            if budget.keeps() && matches!(what, Use::Gradients | Use::Whole) {
+            if budget.keeps() && work.gradients && work.all_paths {
                 let plan = sizes.plan(utterances, wide, true);
                 if plan.bytes <= budget.limit() {
                     return Ok(plan);
@@ -87,8 +139,8 @@ struct Sizes<'a, F> {
     lattice: RecognitionLattice<'a, F>,
     /// Arcs of a frame.
     arcs: usize,
-    what: Use,
-    /// Frames and sites of the string of each utterance.
+    work: Work,
+    /// Frames of each utterance, and positions of its string.
     lengths: Vec<(usize, usize)>,
     features: usize,
     lane: usize,
@@ -101,48 +153,76 @@ impl<'a, F: Real> Sizes<'a, F> {
         lattice: &RecognitionLattice<'a, F>,
         frames: &Frames<F>,
         labels: Option<&Labels>,
-        what: Use,
+        work: Work,
     ) -> Self {
         let (c, v) = (lattice.context().states(), lattice.context().vocabulary());
         let positions =
             |b: usize| labels.and_then(|labels| labels.of(b)).map_or(0, |labels| labels.len() + 1);
-        let lengths = (0..frames.utterances()).map(|b| (frames.length(b), frames.length(b) * positions(b)));
         let step: Step = lattice.step();
-        let lane = Room::<F>::bytes(&step) + 2 * c * size_of::<F>();
         Self {
             lattice: *lattice,
             arcs: c * (1 + v),
-            what,
-            lengths: lengths.collect(),
+            work,
+            lengths: (0..frames.utterances()).map(|b| (frames.length(b), positions(b))).collect(),
             features: frames.size(),
-            lane,
+            lane: Room::<F>::bytes(&step) + 2 * c * size_of::<F>(),
             backpointers: step.kept().iter().sum(),
         }
     }
 
+    /// The largest of all groups, part by part: buffers stay from one to the next.
     fn plan(&self, utterances: usize, window: usize, kept: bool) -> Plan {
-        let groups = self.lengths.chunks(utterances);
-        let bytes = groups.map(|group| self.bytes(group, window, kept)).max().unwrap_or(0);
-        let starts = 4 * self.lattice.context().states();
-        Plan { utterances, window, kept, bytes: bytes.saturating_add(starts) }
+        let (mut parts, mut others) = (Parts::default(), 0);
+        for group in self.lengths.chunks(utterances) {
+            let (found, other) = self.group(group, window, kept);
+            parts = Parts {
+                stored: parts.stored.max(found.stored),
+                arcs: parts.arcs.max(found.arcs),
+                strings: parts.strings.max(found.strings),
+                lanes: parts.lanes.max(found.lanes),
+            };
+            others = others.max(other);
+        }
+        // Where the run of each state begins, the list of gradients, what belongs to no group.
+        let fixed = 4 * self.lattice.context().states() + 8192;
+        let all = [parts.stored, parts.arcs, parts.strings, parts.lanes, others, fixed];
+        let bytes = all.iter().fold(0usize, |all, &part| all.saturating_add(part));
+        Plan { utterances, window, kept, bytes, parts }
     }
 
-    fn bytes(&self, group: &[(usize, usize)], window: usize, kept: bool) -> usize {
+    /// What stays in the session after a group, and what does not.
+    fn group(&self, group: &[(usize, usize)], window: usize, kept: bool) -> (Parts, usize) {
         let (c, float) = (self.lattice.context().states(), size_of::<F>());
+        let Work { all_paths, best, gradients, walks, .. } = self.work;
         let frames: usize = group.iter().map(|(frames, _)| frames).sum();
         let wave: usize = group.iter().map(|&(frames, _)| frames.min(window)).sum();
-        let stored = match self.what {
-            Use::Forward => 0,
-            Use::Paths => frames * self.backpointers * 4,
-            Use::Gradients | Use::Whole => frames * (c + 1) * float,
+        let stored = match (all_paths, best) {
+            (true, true) => frames * self.backpointers * 4,
+            (true, false) => frames * ((if gradients { c } else { 0 }) + 1) * float,
+            (false, _) => 0,
         };
-        let arcs = (if kept { frames } else { 2 * wave }).saturating_mul(self.arcs * float);
-        let sites: usize = group.iter().map(|(_, sites)| sites * (2 * float + 8)).sum();
-        // Packed rows and their utterances, lists of waves, offsets.
-        let lists = frames * (self.features * float + 4 + float) + 4 * wave * 8 + group.len() * 256;
-        let weights = self.lattice.weight_fn().bytes(frames, wave);
-        [stored, arcs, sites, lists, group.len() * self.lane, weights]
-            .iter()
-            .fold(0, |all, x| all.saturating_add(*x))
+        let arcs = if all_paths { self.arcs * float } else { 0 };
+        let sites: usize = group.iter().map(|&(frames, positions)| frames * positions).sum();
+        let positions = match walks {
+            // One label at a time.
+            Some(_) => 2,
+            None => group.iter().map(|&(_, positions)| positions).max().unwrap_or(0),
+        };
+        let parts = Parts {
+            stored,
+            arcs: (if kept { frames } else { 2 * wave }).saturating_mul(arcs),
+            strings: 2 * sites * float,
+            lanes: if all_paths { group.len() * self.lane } else { 0 },
+        };
+        // Sums along strings in f64 (of best paths, how many labels a frame has), rows of α of one frame.
+        let inside = self.lattice.alignment().num_states();
+        let sums = 8 * (sites + group.iter().map(|&(_, positions)| (inside + 8) * positions).sum::<usize>());
+        // Packed rows and their utterances, lists of waves, lanes.
+        let lists = frames * (self.features * float + 4) + 4 * wave * 8 + group.len() * 512;
+        let weights = self.lattice.weight_fn().bytes(Load { frames, wave, positions, gradients });
+        let walks = walks.map_or(0, |Walks { frame, utterance }| {
+            frame.saturating_mul(frames).saturating_add(utterance.saturating_mul(group.len()))
+        });
+        (parts, sums.saturating_add(lists).saturating_add(weights).saturating_add(walks))
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     group::Group,
     numerator::Numerator,
     pending::Pending,
-    plan::{Plan, Use},
+    plan::{Parts, Plan, Work},
     step::Step,
 };
 
@@ -60,6 +60,12 @@ pub(crate) struct Found {
     pub sums: Vec<f64>,
 }
 
+impl<F: Real> Default for Session<F> {
+    fn default() -> Self {
+        Self::new(Self::DEFAULT)
+    }
+}
+
 impl<F: Real> Session<F> {
     /// A session that holds at most so much beside arguments and results.
     pub fn new(budget: MemoryBudget) -> Self {
@@ -71,9 +77,45 @@ impl<F: Real> Session<F> {
         }
     }
 
+    /// 256 MiB: arc weights of a few frames, and α of some minutes of speech in the context of two labels out of 32.
+    pub const DEFAULT: MemoryBudget = MemoryBudget::bytes(256 << 20);
+
     /// The dial.
     pub fn budget(&self) -> MemoryBudget {
         self.budget
+    }
+
+    /// How [`sum`](Self::sum) would be cut.
+    ///
+    /// # Errors
+    /// [`Error::Budget`], which names the smallest cut, for a budget below it.
+    pub fn plan(&self, lattice: &RecognitionLattice<F>, frames: &Frames<F>, labels: &Labels) -> Result<Plan> {
+        let all_paths = !lattice.weight_fn().is_locally_normalized();
+        Plan::new(lattice, frames, Some(labels), (Work::sum(all_paths).with_gradients(), self.budget))
+    }
+
+    /// The cut of a call; lets buffers go that the budget has no room for beside it.
+    pub(crate) fn cut(
+        &mut self,
+        lattice: &RecognitionLattice<F>,
+        frames: &Frames<F>,
+        labels: Option<&Labels>,
+        work: Work,
+    ) -> Result<Plan> {
+        let plan = Plan::new(lattice, frames, labels, (work, self.budget))?;
+        let [pointers, best_lanes] = self.best.held();
+        let [alpha, arcs, lanes] = self.denominator.held();
+        let strings = self.numerator.held();
+        let Parts { stored, arcs: of_arcs, strings: of_strings, lanes: of_lanes } = plan.parts;
+        let excess = |held: usize, part: usize| held.saturating_sub(part);
+        let more = excess(pointers + alpha, stored)
+            + excess(arcs, of_arcs)
+            + excess(strings, of_strings)
+            + excess(lanes + best_lanes, of_lanes);
+        if plan.bytes.saturating_add(more) > self.budget.limit() {
+            *self = Self::new(self.budget);
+        }
+        Ok(plan)
     }
 
     /// Losses now, gradients when the weights of the utterances are known.
@@ -132,7 +174,8 @@ impl<F: Real> Session<F> {
     ) -> Result<Output<F>> {
         let mut call = Call::new(lattice, frames, labels, sum)?;
         check_weights(frames, weights)?;
-        let plan = Plan::new(lattice, frames, labels, (Use::Gradients, self.budget))?;
+        let work = Work::sum(call.wants_all_paths()).with_gradients();
+        let plan = self.cut(lattice, frames, call.labels, work)?;
         let mut sums = Vec::with_capacity(frames.utterances());
         let mut gradient = vec![F::ZERO; frames.utterances() * frames.padded() * frames.size()];
         for group in plan.groups(frames) {
@@ -159,12 +202,33 @@ impl<F: Real> Session<F> {
         labels: Option<&Labels>,
     ) -> Result<Vec<f64>> {
         let mut call = Call::new(lattice, frames, labels, sum)?;
-        let plan = Plan::new(lattice, frames, labels, (Use::Forward, self.budget))?;
+        let plan = self.cut(lattice, frames, call.labels, Work::sum(call.wants_all_paths()))?;
         let mut sums = Vec::with_capacity(frames.utterances());
         for group in plan.groups(frames) {
             sums.extend(call.forward(self, &group, None)?.sums);
         }
         Ok(sums)
+    }
+
+    /// Forward weights: α before each frame in the log semiring, *B.. x T x C*; behind the last frame of an utterance they stay.
+    ///
+    /// ```text
+    /// α_0[p] = 1̄ if p = start else 0̄      α_{t+1} = forward(α_t)
+    /// ```
+    /// # Errors
+    /// As [`sum`](Self::sum).
+    pub fn alphas(&mut self, lattice: &RecognitionLattice<F>, frames: &Frames<F>) -> Result<Vec<f64>> {
+        let c = lattice.context().states();
+        let mut call = Call::new(lattice, frames, None, Sum::Denominator)?;
+        let plan = self.cut(lattice, frames, None, Work::sum(true).with_gradients())?;
+        let mut alphas = Vec::with_capacity(frames.utterances() * frames.padded() * c);
+        for group in plan.groups(frames) {
+            call.forward(self, &group, Some(plan.kept))?;
+            for at in 0..group.len() {
+                alphas.extend(self.denominator.alphas(c, &group, at, frames.padded()));
+            }
+        }
+        Ok(alphas)
     }
 
     /// Posteriors of all arcs, summed over states of the alignment: *B.. x T x C* blank and *B.. x T x C x V* lexical, 0 in padding
@@ -182,7 +246,7 @@ impl<F: Real> Session<F> {
     ) -> Result<(Vec<F>, Vec<F>)> {
         let (c, v) = (lattice.context().states(), lattice.context().vocabulary());
         let mut call = Call::new(lattice, frames, None, Sum::Denominator)?;
-        let plan = Plan::new(lattice, frames, None, (Use::Gradients, self.budget))?;
+        let plan = self.cut(lattice, frames, None, Work::sum(true).with_gradients())?;
         let rows = frames.utterances() * frames.padded();
         let (mut blank, mut lexical) = (vec![F::ZERO; rows * c], vec![F::ZERO; rows * c * v]);
         for group in plan.groups(frames) {
@@ -233,7 +297,7 @@ impl<'a, F: Real> Call<'a, F> {
         self.weights.enter(&rows, &utterances)
     }
 
-    fn wants_all_paths(&self) -> bool {
+    pub fn wants_all_paths(&self) -> bool {
         match self.sum {
             Sum::Loss => !self.lattice.weight_fn().is_locally_normalized(),
             Sum::Denominator => true,

@@ -37,6 +37,12 @@ pub struct Room<F> {
 }
 
 impl<F: Real> Room<F> {
+    /// Bytes that it holds.
+    pub fn held(&self) -> usize {
+        let Self { inside, shifts, max, sums, lexical, blank } = self;
+        [inside, shifts, max, sums, lexical, blank].map(Vec::capacity).iter().sum::<usize>() * size_of::<F>()
+    }
+
     /// Bytes for a lattice.
     pub fn bytes(step: &Step) -> usize {
         let (c, v) = (step.context.states(), step.context.vocabulary());

@@ -51,6 +51,19 @@ pub struct Chain<'a> {
     pub labels: &'a [u32],
 }
 
+/// What a group of utterances asks of a weight function, by which its memory is planned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Load {
+    /// Frames of the group.
+    pub frames: usize,
+    /// Frames that are weighed or pulled at once.
+    pub wave: usize,
+    /// *U + 1* of the longest chain; 0 without chains.
+    pub positions: usize,
+    /// Whether anything is pulled.
+    pub gradients: bool,
+}
+
 /// What an arc weighs. `x` is a frame, `p` a context state: `(b_t[p], l_t[p, 1..V])`.
 pub trait WeightFn<F: Real>: Sync {
     /// V
@@ -72,8 +85,9 @@ pub trait WeightFn<F: Real>: Sync {
         None
     }
 
-    /// Bytes that [`Weights`] hold for groups of at most so many frames, of which so many are pulled at once; gradients included.
-    fn bytes(&self, frames: usize, wave: usize) -> usize;
+    /// Bytes that [`Weights`] hold at most for groups of such a load, gradients included if there are any; beside what each thread
+    /// keeps for the packing of products ([`kernels::packing_bytes`]).
+    fn bytes(&self, load: Load) -> usize;
 
     /// What depends on the parameters alone.
     ///

@@ -118,12 +118,8 @@ impl Searcher {
                     paths.iter().map(|path| hypothesis(&path.labels(), &path.frames())).collect()
                 }
                 &LatticeSearch::Sum { beam } => {
-                    let found = gnat.best_strings(&frames, &num_frames, beam)?;
-                    let best = found.iter().map(|strings| strings.first());
-                    let labels = |best: Option<&lattice::LabelString>| {
-                        best.map_or_else(Hypothesis::default, |best| hypothesis(&best.labels, &best.frames))
-                    };
-                    best.map(labels).collect()
+                    let paths = gnat.best_strings(&frames, &num_frames, beam)?;
+                    paths.iter().map(|path| hypothesis(&path.labels(), &path.frames())).collect()
                 }
             });
         }

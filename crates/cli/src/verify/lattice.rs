@@ -1,8 +1,15 @@
 //! Cases of recognition lattices: sums, gradients, marginals and best paths; and of what lattices are made of.
 mod check;
+mod contexts;
+mod definition;
 mod file;
 mod inputs;
+mod parts;
+mod paths;
+mod semirings;
+mod steps;
 mod sums;
+mod weight_fns;
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -83,11 +90,25 @@ pub(super) fn report(files: &[File], out: &mut impl Write) -> Result<bool> {
     Ok(failed == 0)
 }
 
+/// What is to be done with a file, and which of its tensors are answers.
+type Run = (fn(&mut Check) -> std::result::Result<(), Stop>, fn(&str) -> bool);
+
 /// Runs a case; a refusal is a failure.
 fn run<'a, F: Element>(case: &Case<'a>, width: Width) -> Result<Check<'a>> {
-    let is_answer = |name: &str| name.starts_with("out/");
+    let (run, is_answer): Run = match case.name {
+        _ if case.double.settings.is_some() => (lattice::<F>, |name| name.starts_with("out/")),
+        "alignment_steps" => (steps::steps::<F>, steps::is_answer),
+        "contexts_fullngram" => (contexts::full_ngrams::<F>, contexts::is_answer),
+        "contexts_nextstatetable" => (contexts::tables::<F>, contexts::is_answer),
+        "semirings" => (semirings::semirings::<F>, semirings::is_answer),
+        "weight_fns" => (weight_fns::weight_fns::<F>, weight_fns::is_answer),
+        _ => {
+            let known = "a sidecar with a case, or a name of a file of components";
+            return Err(case.double.wrong("name", known, case.name));
+        }
+    };
     let mut check = Check::new((case.double, case.single), width, is_answer);
-    match lattice::<F>(&mut check) {
+    match run(&mut check) {
         Ok(()) => {}
         Err(Stop::Case(error)) => return Err(error),
         Err(Stop::Refused(error)) => check.failures.push(error.to_string()),
@@ -103,6 +124,8 @@ fn lattice<F: Element>(check: &mut Check) -> std::result::Result<(), Stop> {
     let inputs = Inputs::<F>::new(file, settings)?;
     let weight_fn = inputs.weight_fn()?;
     let lattice = RecognitionLattice::new(&inputs.context, inputs.alignment, &*weight_fn)?;
-    sums::weights(check, &inputs, &lattice)?;
-    sums::sums(check, &inputs, &lattice)
+    let weighed = sums::weights(check, &inputs, &lattice)?;
+    weighed.compare(check, &inputs)?;
+    sums::sums(check, &inputs, &lattice)?;
+    paths::paths(check, &inputs, &lattice)
 }

@@ -9,7 +9,7 @@ use super::{
     batch::{BatchTensors, FrameBatch, LabelBatch},
 };
 use crate::{
-    Alignment, Context, Error, Frames, LabelString, Labels, LocallyNormalized, MemoryBudget, Output, Path,
+    Alignment, Beam, Context, Error, Frames, Labels, LocallyNormalized, MemoryBudget, Merge, Output, Path,
     RecognitionLattice, Result, Session, Sum, WeightFn,
 };
 
@@ -178,26 +178,22 @@ impl Gnat {
         }
     }
 
-    /// The labels of each utterance with the largest sums over their alignments that a beam of a width finds, heaviest first.
+    /// For each utterance the labels with the largest sum over their alignments that a beam of a width finds, as the best of those
+    /// alignments.
     ///
     /// # Shapes
     /// As [`Self::best_paths`].
     ///
     /// # Errors
-    /// As [`Session::best_strings`]; tensors that do not fit.
-    pub fn best_strings(
-        &self,
-        frames: &Tensor,
-        num_frames: &Tensor,
-        width: usize,
-    ) -> Result<Vec<Vec<LabelString>>> {
+    /// As [`Session::beam_search`]; tensors that do not fit.
+    pub fn best_strings(&self, frames: &Tensor, num_frames: &Tensor, width: usize) -> Result<Vec<Path>> {
         let frames = FrameBatch::new(frames, num_frames)?;
         match frames.dtype() {
             DType::F32 => self.lend::<f32, _>(&frames, |session, lattice, frames| {
-                session.best_strings(lattice, frames, width)
+                best_strings(session, lattice, frames, width)
             }),
             _ => self.lend::<f64, _>(&frames, |session, lattice, frames| {
-                session.best_strings(lattice, frames, width)
+                best_strings(session, lattice, frames, width)
             }),
         }
     }
@@ -330,4 +326,23 @@ impl Call {
 /// The same bits.
 fn same(a: &[f64], b: &[f64]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
+}
+
+fn best_strings<F: crate::Real>(
+    session: &mut Session<F>,
+    lattice: &RecognitionLattice<F>,
+    frames: &Frames<F>,
+    width: usize,
+) -> Result<Vec<Path>> {
+    let found = session.beam_search(lattice, frames, Beam { width, merge: Merge::Sum }, &())?;
+    let best: Vec<&[u32]> =
+        found.iter().map(|strings| strings.first().map_or(&[][..], |s| &s.labels)).collect();
+    let longest = best.iter().map(|labels| labels.len()).max().unwrap_or(0);
+    let mut ids = vec![0; best.len() * longest];
+    for (ids, labels) in ids.chunks_exact_mut(longest.max(1)).zip(&best) {
+        ids[..labels.len()].copy_from_slice(labels);
+    }
+    let shape = [frames.batch(), &[longest]].concat();
+    let counts: Vec<usize> = best.iter().map(|labels| labels.len()).collect();
+    session.best_alignments(lattice, frames, &Labels::new(&ids, &shape, &counts)?)
 }

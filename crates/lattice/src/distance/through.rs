@@ -32,30 +32,38 @@ pub fn through<S: Semiring>(
     alignment: Alignment,
     num_frames: usize,
     weigh: impl Fn(usize, Arc) -> S::Weight,
-    visit: impl FnMut(usize, &Through<S::Weight>),
+    mut visit: impl FnMut(usize, &Through<S::Weight>),
 ) -> Distance<S::Weight> {
     let rows = alignment.num_states();
-    let distance = forward::<S>(context, alignment, num_frames, rows, each(context, &weigh));
-    backward::<S>(context, alignment, &distance.alphas, rows, each(context, weigh), visit);
+    let mut fill = each(context, weigh);
+    let distance = forward::<S>(context, alignment, num_frames, rows, &mut fill);
+    let mut backward = Backward::<S>::new(context, alignment, rows);
+    for (t, alpha) in distance.alphas.chunks_exact(context.states()).enumerate().rev() {
+        visit(t, &backward.step(alpha, |arcs| fill(t, arcs)));
+    }
     distance
 }
 
-/// The way back of [`through`], with weights of whole frames as in [`forward`].
-pub(crate) fn backward<S: Semiring>(
-    context: &dyn Context,
+/// The way back, frame by frame.
+pub(crate) struct Backward<'a, S: Semiring> {
+    context: &'a dyn Context,
     alignment: Alignment,
-    alphas: &[S::Weight],
-    rows: usize,
-    mut fill: impl FnMut(usize, ArcsMut<S::Weight>),
-    mut visit: impl FnMut(usize, &Through<S::Weight>),
-) {
-    let mut frame = Frame::<S>::new(context, rows);
-    let mut beta = vec![S::ONE; context.states()];
-    for (t, alpha) in alphas.chunks_exact(context.states()).enumerate().rev() {
-        fill(t, frame.arcs_mut());
-        let found = back::<S>(context, alignment, &frame.rows(), alpha, &beta);
-        visit(t, &found);
-        beta = found.beta;
+    frame: Frame<S>,
+    beta: Vec<S::Weight>,
+}
+
+impl<'a, S: Semiring> Backward<'a, S> {
+    /// Behind the last frame; weights have so many rows, one for each alignment state or one for all.
+    pub fn new(context: &'a dyn Context, alignment: Alignment, rows: usize) -> Self {
+        Self { context, alignment, frame: Frame::new(context, rows), beta: vec![S::ONE; context.states()] }
+    }
+
+    /// The frame before, from α before it and the weights that `fill` writes.
+    pub fn step(&mut self, alpha: &[S::Weight], fill: impl FnOnce(ArcsMut<S::Weight>)) -> Through<S::Weight> {
+        fill(self.frame.arcs_mut());
+        let found = back::<S>(self.context, self.alignment, &self.frame.rows(), alpha, &self.beta);
+        self.beta.copy_from_slice(&found.beta);
+        found
     }
 }
 

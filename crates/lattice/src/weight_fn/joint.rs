@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use kernels::Real;
 
-use super::{Parameters, SharedRnn, WeightFn, Weights};
+use super::{Load, Parameters, SharedRnn, WeightFn, Weights};
 use crate::{
     Error, Result,
     error::{expect_finite, expect_len},
@@ -163,8 +163,8 @@ impl<F: Real> WeightFn<F> for Joint<'_, F> {
         Some(self)
     }
 
-    fn bytes(&self, frames: usize, wave: usize) -> usize {
-        opened::bytes(self, frames, wave)
+    fn bytes(&self, load: Load) -> usize {
+        opened::bytes(self, load)
     }
 
     fn open(&self) -> Result<Box<dyn Weights<F> + '_>> {

@@ -9,7 +9,7 @@ use panda_core::MemoryBudget;
 pub use log_probabilities::Normalize;
 use selected::Selected;
 
-use super::{Arcs, ArcsMut, Chain, Parameters, WeightFn, Weights};
+use super::{Arcs, ArcsMut, Chain, Load, Parameters, WeightFn, Weights};
 use crate::{Error, Result, pool::Pool};
 
 /// Another weight function, normalised at each state, so that `exp b' + Σ exp l' = 1` (LAST's `LocallyNormalizedWeightFn`).
@@ -29,14 +29,17 @@ pub struct LocallyNormalized<W> {
     pub inner: W,
     /// How.
     pub normalize: Normalize,
-    /// What the selected normaliser may hold.
+    /// What the selected normaliser may hold: a part of what a session may.
     pub budget: MemoryBudget,
 }
 
+/// An eighth of what a session holds without being told otherwise: scores of some 3,000 sites over 1,024 classes are kept.
+const BUDGET: MemoryBudget = MemoryBudget::bytes(32 << 20);
+
 impl<W> LocallyNormalized<W> {
-    /// A weight function with the default budget.
+    /// A weight function whose normaliser has 32 MiB.
     pub fn new(inner: W, normalize: Normalize) -> Self {
-        Self { inner, normalize, budget: MemoryBudget::default() }
+        Self { inner, normalize, budget: BUDGET }
     }
 }
 
@@ -57,13 +60,14 @@ impl<F: panda_core::Real, W: WeightFn<F>> WeightFn<F> for LocallyNormalized<W> {
         true
     }
 
-    fn bytes(&self, frames: usize, wave: usize) -> usize {
+    fn bytes(&self, load: Load) -> usize {
         let shape = rows::Shape { states: self.states(), vocabulary: self.vocabulary() };
         let chain = match self.inner.as_joint() {
             Some(joint) => selected::bytes(joint, self.normalize, self.budget),
             None => shape.chain_bytes::<F>(),
         };
-        self.inner.bytes(frames, wave).saturating_add(shape.pull_bytes::<F>(wave)).saturating_add(chain)
+        let pulled = if load.gradients { load.wave } else { 0 };
+        self.inner.bytes(load).saturating_add(shape.pull_bytes::<F>(pulled)).saturating_add(chain)
     }
 
     fn open(&self) -> Result<Box<dyn Weights<F> + '_>> {

@@ -1,7 +1,7 @@
 //! Weights that are looked up.
 use kernels::{Real, par_for, parts_mut};
 
-use super::{Arcs, ArcsMut, Chain, Parameters, WeightFn, Weights};
+use super::{Arcs, ArcsMut, Chain, Load, Parameters, WeightFn, Weights};
 use crate::{Error, Result, error::expect_len};
 
 /// `(b_t[p], l_t[p, y]) = table[x_t, p, (0, y)]`, where `x_t` is the first feature of a frame as an integer.
@@ -55,8 +55,10 @@ impl<F: Real> WeightFn<F> for Table<'_, F> {
         None
     }
 
-    fn bytes(&self, frames: usize, _wave: usize) -> usize {
-        size_of_val(self.values) + frames * (size_of::<usize>() + size_of::<F>())
+    fn bytes(&self, load: Load) -> usize {
+        let gradient = if load.gradients { size_of_val(self.values) } else { 0 };
+        // Frames have one feature as a rule; those with more are zeros of the gradient.
+        gradient + load.frames * (size_of::<usize>() + size_of::<F>())
     }
 
     fn open(&self) -> Result<Box<dyn Weights<F> + '_>> {

@@ -1,7 +1,15 @@
-//! Recognition lattices against golden vectors, central differences and plain loops.
+//! Recognition lattices against golden vectors, lists of all paths, central differences and plain loops.
+mod beam;
 mod candle;
 mod common;
+mod enumerated;
+mod expectations;
+mod golden_lattices;
 mod joint;
+mod listing;
 mod locally_normalized;
+mod search;
+mod sessions;
 mod shared_rnn;
 mod strings;
+mod tiny;

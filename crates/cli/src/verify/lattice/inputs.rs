@@ -1,11 +1,13 @@
 //! What a lattice case is given, in the type of a run.
 use std::collections::BTreeMap;
 
-use lattice::{Alignment, Embeddings, Frames, FullNGram, Joint, Labels, Table, WeightFn};
+use lattice::weight_fn::Normalize;
+use lattice::{Alignment, Embeddings, Frames, FullNGram, Joint, Labels, LocallyNormalized, Table, WeightFn};
 use rnnt_loss::Element;
 
 use super::check::Stop;
-use super::file::{Align, File, Settings, WeightsFrom};
+use super::file::{Align, File, Local, Settings, WeightsFrom};
+use super::weight_fns::shared_rnn;
 
 pub struct Inputs<'a, F> {
     settings: &'a Settings,
@@ -69,6 +71,12 @@ impl<'a, F: Element> Inputs<'a, F> {
         &self.frames
     }
 
+    /// Utterance of each of them.
+    pub fn utterances(&self) -> Vec<u32> {
+        let padded = self.padded();
+        (0..self.num_frames.len() * padded).map(|row| (row / padded) as u32).collect()
+    }
+
     /// T
     pub fn padded(&self) -> usize {
         self.frame_shape[self.frame_shape.len() - 2]
@@ -86,8 +94,15 @@ impl<'a, F: Element> Inputs<'a, F> {
 
     /// The arc weights.
     pub fn weight_fn(&self) -> Result<Box<dyn WeightFn<F> + '_>, Stop> {
-        let Some(table) = &self.table else { return Ok(Box::new(self.joint()?)) };
-        Ok(Box::new(Table::new(table, &self.file.get("in/table")?.shape)?))
+        if let Some(table) = &self.table {
+            return Ok(Box::new(Table::new(table, &self.file.get("in/table")?.shape)?));
+        }
+        let joint = self.joint()?;
+        Ok(match self.settings.local {
+            None => Box::new(joint),
+            Some(Local::Hat) => Box::new(LocallyNormalized::new(joint, Normalize::Hat)),
+            Some(Local::LogSoftmax) => Box::new(LocallyNormalized::new(joint, Normalize::LogSoftmax)),
+        })
     }
 
     /// The joint network, before it is normalised.
@@ -96,8 +111,14 @@ impl<'a, F: Element> Inputs<'a, F> {
             let outer = if self.settings.local.is_some() { "weight_fn/weight_fn" } else { "weight_fn" };
             self.parameter(&format!("{outer}/{name}"))
         };
+        let cacher = |name: &str| self.parameter(&format!("weight_fn_cacher/{name}"));
+        let sizes = (self.settings.vocabulary, self.settings.order);
+        let embeddings = match self.settings.weights {
+            WeightsFrom::Rnn => Embeddings::Rnn(shared_rnn(sizes, cacher)?),
+            WeightsFrom::Emb | WeightsFrom::Table => Embeddings::Table(cacher("context_embeddings")?),
+        };
         Ok(Joint {
-            embeddings: Embeddings::Table(self.parameter("weight_fn_cacher/context_embeddings")?),
+            embeddings,
             states: lattice::Context::states(&self.context),
             vocabulary: self.settings.vocabulary,
             project_context: of("project_context_embeddings/kernel")?,

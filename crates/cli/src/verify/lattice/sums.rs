@@ -2,7 +2,8 @@
 use lattice::{Frames, MemoryBudget, Output, RecognitionLattice, Session, Sum};
 use rnnt_loss::Element;
 
-use super::check::{Check, Kind, Stop};
+use super::check::{Check, Kind, Stop, wide};
+use super::definition::Weighed;
 use super::inputs::Inputs;
 
 /// Arc weights of all frames, padding too: *B.. T x C* and *B.. T x C x V*.
@@ -10,20 +11,17 @@ pub fn weights<F: Element>(
     check: &mut Check,
     inputs: &Inputs<F>,
     lattice: &RecognitionLattice<F>,
-) -> Result<(Vec<F>, Vec<F>), Stop> {
+) -> Result<Weighed, Stop> {
     let (c, v) = (lattice.context().states(), lattice.context().vocabulary());
-    let (padded, rows) = (inputs.padded(), inputs.num_frames.len() * inputs.padded());
+    let rows = inputs.num_frames.len() * inputs.padded();
     let mut weights = lattice.weight_fn().open()?;
-    let utterances: Vec<u32> = (0..rows).map(|row| (row / padded) as u32).collect();
-    weights.enter(inputs.rows(), &utterances)?;
+    weights.enter(inputs.rows(), &inputs.utterances())?;
     let (mut blank, mut lexical) = (vec![F::ZERO; rows * c], vec![F::ZERO; rows * c * v]);
     let frames: Vec<usize> = (0..rows).collect();
     weights.weigh(&frames, lattice::ArcsMut { blank: &mut blank, lexical: &mut lexical });
-    check.scale_by(
-        &[&check.file.get("out/blank_weights")?.values[..], &check.file.get("out/lexical_weights")?.values]
-            .concat(),
-        padded,
-    );
+    let stored = ["out/blank_weights", "out/lexical_weights"];
+    let stored = [&check.file.get(stored[0])?.values[..], &check.file.get(stored[1])?.values].concat();
+    check.scale_by(&stored, inputs.padded());
     check.values("out/blank_weights", &blank)?;
     check.values("out/lexical_weights", &lexical)?;
     // The same, state by state.
@@ -33,7 +31,10 @@ pub fn weights<F: Element>(
     }
     check.values("out/blank_weights", &single)?;
     check.values("out/lexical_weights", &rest)?;
-    Ok((blank, lexical))
+    if check.file.find("out/context_embeddings_cache").is_some() {
+        check.values("out/context_embeddings_cache", &inputs.joint()?.context_embeddings()?)?;
+    }
+    Ok(Weighed { blank: wide(&blank), lexical: wide(&lexical) })
 }
 
 /// All sums in the log semiring, by every door.
@@ -62,6 +63,7 @@ pub fn sums<F: Element>(
     if check.file.find("out/grad_loss_autodiff/frames").is_some() {
         gradients(check, "out/grad_loss_autodiff", &found)?;
     }
+    check.compare(Kind::Value, "out/alpha_log", &session.alphas(lattice, &frames)?)?;
     marginals(check, &mut session, lattice, &frames)
 }
 

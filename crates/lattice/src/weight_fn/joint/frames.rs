@@ -14,17 +14,62 @@ use kernels::{
     parts_mut, product, product_of_part, product_packed, tanh_product, transpose,
 };
 
-use super::opened::Opened;
-use crate::{Arcs, ArcsMut};
+use super::{Joint, opened::Opened};
+use crate::{Arcs, ArcsMut, weight_fn::Load};
 
-/// Panels of a task.
-const PANELS: usize = 8;
+/// Tasks that forward is cut into, at least and about.
+const TASKS: usize = 32;
 /// States of a block of backward.
 const BLOCK: usize = 32;
 /// Rows, states x frames, whose products backward does at once.
 const ROWS: usize = 128;
-/// Tasks of backward that are aimed for.
-const TASKS: usize = 32;
+
+/// How forward and backward are cut, by shape alone.
+struct Cut {
+    /// Frames of a task of forward.
+    few: usize,
+    /// Panels of a task of forward.
+    panels: usize,
+    /// Runs of frames of backward.
+    runs: usize,
+    /// Blocks of states of backward.
+    blocks: usize,
+    /// Frames whose products backward does at once.
+    together: usize,
+}
+
+impl Cut {
+    fn new(states: usize, frames: usize) -> Self {
+        let (panels, blocks) = (states.div_ceil(PANEL), states.div_ceil(BLOCK));
+        let pieces = TASKS.div_ceil(frames.max(1)).min(panels);
+        Self {
+            few: frames.div_ceil(TASKS).max(1),
+            panels: panels.div_ceil(pieces),
+            runs: TASKS.div_ceil(blocks),
+            blocks,
+            together: (ROWS / BLOCK.min(states)).max(1),
+        }
+    }
+}
+
+/// Elements of the rooms and parts of all tasks that there can be at once.
+pub fn rooms<F: Real>(joint: &Joint<F>, load: Load) -> usize {
+    let (c, h, v) = (joint.states, joint.hidden(), joint.vocabulary);
+    let cut = Cut::new(c, load.wave);
+    let forward = load.wave.div_ceil(cut.few) * c.div_ceil(PANEL * cut.panels);
+    let room = PANEL * (h + 1 + v) + 16;
+    if !load.gradients {
+        return forward * room;
+    }
+    let rows = cut.together * BLOCK.min(c) * (2 * h + 1 + v) + 16;
+    let tasks = cut.runs * cut.blocks;
+    // Frames of a run, of which each block has sums.
+    let frames = cut.blocks * (load.wave + cut.runs) * h;
+    tasks * ((1 + v) * (h + 2) + rows.max(room))
+        + cut.runs * c * h
+        + forward.saturating_sub(tasks) * room
+        + frames
+}
 
 /// Addends as the tangent takes them, and packed heads.
 pub struct Prepared<F> {
@@ -41,6 +86,13 @@ pub struct Prepared<F> {
     head_right: OnceLock<PackedRight<F>>,
 }
 
+/// Rows as columns of a panel that has more of them.
+fn spread<F: Real>(rows: &[F], h: usize, panel: &mut [F]) {
+    for (column, row) in rows.chunks_exact(h).enumerate() {
+        panel.chunks_exact_mut(PANEL).zip(row).for_each(|(step, &value)| step[column] = value);
+    }
+}
+
 fn is_far<F: Real>(row: &[F]) -> bool {
     let most = F::from_f64(F::PREPARED);
     row.iter().fold(false, |far, &x| far | (x > most) | (-x > most))
@@ -53,9 +105,10 @@ impl<F: Real> Prepared<F> {
         let mut far_states = vec![false; states];
         let of_panels = (parts_mut(&mut panels, PANEL * h), parts_mut(&mut far_states, PANEL));
         par_for((of_panels, parts(contexts, PANEL * h)), |_, ((panel, far), contexts)| {
-            for (column, (far, row)) in far.iter_mut().zip(contexts.chunks_exact(h)).enumerate() {
-                *far = is_far(row);
-                panel.chunks_exact_mut(PANEL).zip(row).for_each(|(step, &value)| step[column] = value);
+            far.iter_mut().zip(contexts.chunks_exact(h)).for_each(|(far, row)| *far = is_far(row));
+            match contexts.len() / h {
+                PANEL => transpose(panel, View::new(contexts, PANEL, h)),
+                _ => spread(contexts, h, panel),
             }
             F::prepare_tanh(panel);
         });
@@ -130,25 +183,30 @@ impl<F: Real> Opened<'_, F> {
 /// ```
 pub fn weigh<F: Real>(opened: &Opened<F>, frames: &[usize], arcs: ArcsMut<F>) {
     let (h, c, v) = (opened.hidden(), opened.joint.states, opened.joint.vocabulary);
-    let of_frames = (parts_mut(arcs.blank, c), parts_mut(arcs.lexical, c * v));
-    par_for(of_frames, |at, (blank, lexical)| {
-        let of_panels = (parts_mut(blank, PANELS * PANEL), parts_mut(lexical, PANELS * PANEL * v));
-        par_for(of_panels, |run, (blank, lexical)| {
-            opened.pool.with(PANEL * (h + 1 + v), |room| {
-                let (hidden, tile) = room.split_at_mut(PANEL * h);
-                let panels = blank.chunks_mut(PANEL).zip(lexical.chunks_mut(PANEL * v));
-                for (panel, (blank, lexical)) in (run * PANELS..).zip(panels) {
-                    for (row, &bias) in tile.chunks_exact_mut(PANEL).zip(&opened.bias) {
-                        row.fill(bias);
+    let cut = Cut::new(c, frames.len());
+    let of_frames = (parts_mut(arcs.blank, cut.few * c), parts_mut(arcs.lexical, cut.few * c * v));
+    par_for(of_frames, |few, (blank, lexical)| {
+        let of_few = blank.chunks_mut(c).zip(lexical.chunks_mut(c * v)).zip(&frames[few * cut.few..]);
+        for ((blank, lexical), &frame) in of_few {
+            let of_panels =
+                (parts_mut(blank, cut.panels * PANEL), parts_mut(lexical, cut.panels * PANEL * v));
+            par_for(of_panels, |run, (blank, lexical)| {
+                opened.pool.with(PANEL * (h + 1 + v), |room| {
+                    let (hidden, tile) = room.split_at_mut(PANEL * h);
+                    let panels = blank.chunks_mut(PANEL).zip(lexical.chunks_mut(PANEL * v));
+                    for (panel, (blank, lexical)) in (run * cut.panels..).zip(panels) {
+                        for (row, &bias) in tile.chunks_exact_mut(PANEL).zip(&opened.bias) {
+                            row.fill(bias);
+                        }
+                        opened.score_panel(frame, panel, hidden, tile);
+                        let states = blank.len();
+                        let (of_blank, of_labels) = tile.split_at(PANEL);
+                        blank.copy_from_slice(&of_blank[..states]);
+                        transpose(lexical, View::with_stride(of_labels, v, states, PANEL));
                     }
-                    opened.score_panel(frames[at], panel, hidden, tile);
-                    let states = blank.len();
-                    let (of_blank, of_labels) = tile.split_at(PANEL);
-                    blank.copy_from_slice(&of_blank[..states]);
-                    transpose(lexical, View::with_stride(of_labels, v, states, PANEL));
-                }
+                });
             });
-        });
+        }
     });
 }
 
@@ -208,8 +266,7 @@ pub fn pull<F: Real>(opened: &mut Opened<F>, frames: &[usize], adjoints: Arcs<F>
     let (h, c, v) = (opened.hidden(), opened.joint.states, opened.joint.vocabulary);
     opened.gradient();
     let mut gradient = opened.gradient.take().expect("there is room for gradients");
-    let blocks = c.div_ceil(BLOCK);
-    let runs = TASKS.div_ceil(blocks);
+    let Cut { runs, blocks, together, .. } = Cut::new(c, frames.len());
     let each = frames.len().div_ceil(runs).max(1);
     let Parts { tasks, blocks: of_parts } = &mut gradient.parts;
     *of_parts = blocks;
@@ -229,7 +286,7 @@ pub fn pull<F: Real>(opened: &mut Opened<F>, frames: &[usize], adjoints: Arcs<F>
         let mine = (run * each).min(frames.len())..((run + 1) * each).min(frames.len());
         part.frames.clear();
         part.frames.resize(mine.len() * h, F::ZERO);
-        let few = (ROWS / states).max(1).min(mine.len().max(1));
+        let few = together.min(mine.len().max(1));
         this.pool.with(few * states * (2 * h + 1 + v), |room| {
             let (hidden, room) = room.split_at_mut(few * states * h);
             let (slope, scores) = room.split_at_mut(few * states * h);

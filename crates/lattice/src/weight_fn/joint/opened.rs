@@ -3,17 +3,38 @@ use std::borrow::Cow;
 
 use kernels::{Accumulate, Affine, Real, View};
 
-use super::{Joint, NAMES, chain, frames};
+use super::{Embeddings, Joint, NAMES, chain, frames};
 use crate::{
     Arcs, ArcsMut, Result,
     pool::Pool,
-    weight_fn::{Chain, Parameters, Weights},
+    weight_fn::{Chain, Load, Parameters, Weights},
 };
 
-/// Bytes that [`Opened`] holds for groups of so many frames.
-pub fn bytes<F: Real>(joint: &Joint<F>, frames: usize, _wave: usize) -> usize {
-    let (h, f) = (joint.hidden(), joint.project_frame.len() / joint.hidden().max(1));
-    size_of::<F>() * (3 * joint.states * h + frames * (2 * h + 2 * f))
+/// Bytes that [`Opened`] holds for groups of a load.
+pub fn bytes<F: Real>(joint: &Joint<F>, load: Load) -> usize {
+    let (c, h, v) = (joint.states, joint.hidden(), joint.vocabulary);
+    let features = joint.project_frame.len() / h.max(1);
+    let embeddings = match &joint.embeddings {
+        Embeddings::Table(_) => 0,
+        Embeddings::Rnn(rnn) => rnn.bytes(),
+    };
+    // Contexts as they are, in panels and prepared one by one; packed projections; the head as rows and packed twice.
+    let contexts = 2 * c * h + c.next_multiple_of(kernels::PANEL) * h;
+    let packed = joint.embedding().max(features) * h.next_multiple_of(kernels::PANEL);
+    let head = 2 * (1 + v) * h + (1 + v) * h.next_multiple_of(kernels::PANEL);
+    let frames = load.frames * (features + 2 * h);
+    let rooms = frames::rooms(joint, load);
+    let gradients = match load.gradients {
+        false => 0,
+        true => {
+            let results = joint.embedding() * (c + h) + features * h + 2 * (1 + v) * h;
+            c * h + (1 + v) * (h + 2) + load.frames * (h + features) + 3 * load.positions * h + results
+        }
+    };
+    let all = contexts + packed + head + frames + gradients;
+    size_of::<F>()
+        .saturating_mul(all.saturating_add(rooms))
+        .saturating_add(embeddings + c + load.frames + 4096)
 }
 
 /// Projections of the parameters, and of the frames of a group.

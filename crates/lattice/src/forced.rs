@@ -1,0 +1,98 @@
+//! Forced alignment: the best path of each utterance among those of its labels.
+//!
+//! ```text
+//! α'[u] = max(α[u] + B[t,u], α[u-1] + L[t,u-1])                      one label or a blank
+//! a_0 = α      a_{i+1}[u+1] = a_i[u] + L[t,u]      α'[u] = B[t,u] + max_i a_i[u]      K labels, then a blank
+//! ```
+//! Ties go to fewer labels in the frame. In f64.
+use kernels::{Real, items_mut, par_for};
+
+use crate::{
+    Alignment, Arcs, Frames, Labels, Path, RecognitionLattice, Result, Session,
+    plan::Work,
+    session::{Call, Sum, check_sums},
+};
+
+const NONE: f64 = f64::NEG_INFINITY;
+
+impl<F: Real> Session<F> {
+    /// The best path of each utterance that has its labels: when each of them is said. A string without a path has weight -inf.
+    ///
+    /// # Errors
+    /// As [`distances`](Self::distances).
+    ///
+    /// # Cost
+    /// Arc weights along the string alone, and 4 bytes for each frame and position between labels.
+    pub fn best_alignments(
+        &mut self,
+        lattice: &RecognitionLattice<F>,
+        frames: &Frames<F>,
+        labels: &Labels,
+    ) -> Result<Vec<Path>> {
+        let mut call = Call::new(lattice, frames, Some(labels), Sum::Numerator)?;
+        let plan = self.cut(lattice, frames, Some(labels), Work::sum(false).best())?;
+        let (context, alignment) = (lattice.context(), lattice.alignment());
+        let mut paths = Vec::with_capacity(frames.utterances());
+        for group in plan.groups(frames) {
+            call.enter(&group)?;
+            self.numerator.weigh((context, alignment), &*call.weights, &group, labels)?;
+            let mut found = vec![None; group.len()];
+            let numerator = &self.numerator;
+            par_for(items_mut(&mut found), |at, found| {
+                let frames = group.of(at).len();
+                *found = Some(match numerator.string(&group, at) {
+                    Some((labels, arcs)) => align(alignment, frames, labels, arcs),
+                    None => blocked(alignment, frames),
+                });
+            });
+            let first = paths.len();
+            paths.extend(found.into_iter().flatten());
+            let weights: Vec<f64> = paths[first..].iter().map(|path: &Path| path.weight).collect();
+            check_sums(&weights, &group)?;
+        }
+        Ok(paths)
+    }
+}
+
+fn blocked(alignment: Alignment, frames: usize) -> Path {
+    let per_frame = alignment.num_states();
+    Path { alignment: vec![0; frames * per_frame], per_frame, weight: NONE }
+}
+
+/// The best path of a string. `arcs` *N x (M + 1)* each.
+fn align<F: Real>(alignment: Alignment, frames: usize, labels: &[u32], arcs: Arcs<F>) -> Path {
+    let positions = labels.len() + 1;
+    // Labels of the frame on the best path to each position.
+    let mut counts = vec![0u32; frames * positions];
+    let (mut alpha, mut next, mut inside) =
+        (vec![NONE; positions], vec![NONE; positions], vec![NONE; positions]);
+    alpha[0] = 0.0;
+    for (t, counts) in counts.chunks_exact_mut(positions).enumerate() {
+        let b = |u: usize| arcs.blank[t * positions + u].to_f64();
+        let l = |u: usize| arcs.lexical[t * positions + u].to_f64();
+        (0..positions).for_each(|u| next[u] = alpha[u] + b(u));
+        inside.copy_from_slice(&alpha);
+        for count in 1..=alignment.expansions().unwrap_or(1).min(labels.len()) {
+            for u in (count..positions).rev() {
+                inside[u] = inside[u - 1] + l(u - 1);
+                // Where a label ends the frame no blank follows it.
+                let weight = if alignment.expansions().is_some() { inside[u] + b(u) } else { inside[u] };
+                if weight > next[u] {
+                    (next[u], counts[u]) = (weight, count as u32);
+                }
+            }
+        }
+        std::mem::swap(&mut alpha, &mut next);
+    }
+    let mut path = Path { weight: alpha[labels.len()], ..blocked(alignment, frames) };
+    if path.weight > NONE {
+        let mut end = labels.len();
+        let per_frame = path.alignment.chunks_exact_mut(path.per_frame);
+        for (out, counts) in per_frame.zip(counts.chunks_exact(positions)).rev() {
+            let count = counts[end] as usize;
+            out[..count].copy_from_slice(&labels[end - count..end]);
+            end -= count;
+        }
+    }
+    path
+}

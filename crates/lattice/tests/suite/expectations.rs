@@ -1,0 +1,288 @@
+//! Entropy and expected costs: against lists of all paths, and gradients against central differences.
+use lattice::{
+    Alignment, Arcs, Embeddings, Error, Frames, FullNGram, Joint, Output, RecognitionLattice, Table,
+    WeightFn,
+    distance::Arc,
+    expectation::{Expected, Quantity, differs, expected},
+};
+use oracle::{compare::assert_near, differences, noise::normal};
+use proptest::prelude::*;
+
+use crate::tiny::{Place, Tiny, place, tiny};
+
+/// Weights are the same for all alignment states here.
+fn weight(tiny: &Tiny, (t, _, p, y): Place) -> f64 {
+    tiny.weight((t, 0, p, y))
+}
+
+/// All weights of a tiny lattice, *N x C* and *N x C x V*.
+fn arrays(tiny: &Tiny) -> (Vec<f64>, Vec<f64>) {
+    let (states, labels) = (tiny.automaton.rows().len(), tiny.automaton.rows()[0].len());
+    let at = |row: usize, y: usize| weight(tiny, (row / states, 0, row % states, y));
+    let rows = tiny.frames * states;
+    let blank = (0..rows).map(|row| at(row, 0)).collect();
+    (blank, (0..rows * labels).map(|at_| at(at_ / labels, at_ % labels + 1)).collect())
+}
+
+fn quantities(cost: &dyn Fn(usize, Arc) -> f64) -> [Quantity<'_>; 2] {
+    [Quantity::Entropy, Quantity::Cost(cost)]
+}
+
+/// Entropy and expected cost by their definition.
+fn enumerated(tiny: &Tiny) -> Option<[f64; 2]> {
+    let paths = tiny.paths();
+    let weights: Vec<f64> =
+        paths.iter().map(|path| path.iter().map(|&arc| weight(tiny, arc)).sum()).collect();
+    let all: f64 = weights.iter().map(|w: &f64| w.exp()).sum();
+    if all == 0.0 {
+        return None;
+    }
+    let (mut entropy, mut risk) = (0.0, 0.0);
+    for (path, w) in paths.iter().zip(weights) {
+        let p = w.exp() / all;
+        if p > 0.0 {
+            entropy -= p * p.ln();
+            risk += p * path.iter().map(|&arc| tiny.cost(arc)).sum::<f64>();
+        }
+    }
+    Some([entropy, risk])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    #[test]
+    fn means_and_gradients(tiny in tiny()) {
+        let (context, alignment) = (tiny.automaton.context(), tiny.alignment());
+        let (blank, lexical) = arrays(&tiny);
+        let blanks = blank.len();
+        let all = [blank, lexical].concat();
+        let cost = |t: usize, arc: Arc| tiny.cost(place(t, arc));
+        let want = enumerated(&tiny);
+        for (at, quantity) in quantities(&cost).into_iter().enumerate() {
+            let of = |all: &[f64]| {
+                let arcs = Arcs { blank: &all[..blanks], lexical: &all[blanks..] };
+                expected(&*context, alignment, arcs, quantity).unwrap()
+            };
+            let found = of(&all);
+            assert_near("mean", &[found.mean], &[want.map_or(f64::INFINITY, |want| want[at])], 1e-10, 1e-10);
+            prop_assert_eq!(want.is_none(), found.log_sum == f64::NEG_INFINITY);
+            let gradient = [found.blank, found.lexical].concat();
+            // Blocked arcs have no gradient; the others are moved.
+            let open: Vec<usize> = (0..all.len()).filter(|&i| all[i].is_finite()).collect();
+            let blocked = (0..all.len()).filter(|i| !open.contains(i));
+            prop_assert!(blocked.into_iter().all(|i| gradient[i] == 0.0));
+            let differences = if want.is_none() { vec![0.0; open.len()] } else {
+                let moved = |values: &[f64]| {
+                    let mut all = all.clone();
+                    open.iter().zip(values).for_each(|(&i, &value)| all[i] = value);
+                    Ok(of(&all).mean)
+                };
+                let point: Vec<f64> = open.iter().map(|&i| all[i]).collect();
+                differences::central(moved, &point).unwrap()
+            };
+            let gradient: Vec<f64> = open.iter().map(|&i| gradient[i]).collect();
+            assert_near("gradient", &gradient, &differences, 1e-8, 1e-8);
+        }
+    }
+}
+
+/// Frames of a batch of utterances of unequal lengths, padded with what no one may read.
+const LENGTHS: [usize; 3] = [4, 0, 2];
+const PADDED: usize = 5;
+
+fn table(states: usize, labels: usize) -> Vec<f64> {
+    let mut values = normal(7, 1, LENGTHS.len() * PADDED * states * (1 + labels), 1.0);
+    // A few blocked arcs.
+    values.iter_mut().step_by(13).for_each(|w| *w = f64::NEG_INFINITY);
+    values
+}
+
+fn rows() -> Vec<f64> {
+    let row = |at: usize| if at % PADDED < LENGTHS[at / PADDED] { (at % PADDED) as f64 } else { f64::NAN };
+    (0..LENGTHS.len() * PADDED).map(row).collect()
+}
+
+/// What no lattice function knows: the reference of each utterance.
+fn costs(alignment: Alignment) -> impl Fn(usize) -> Box<dyn Fn(usize, Arc) -> f64> {
+    move |utterance| {
+        let reference: Vec<u32> = (0..30).map(|at| [0, 1, 2, 0][(at + utterance) % 4]).collect();
+        Box::new(move |t, arc| differs(alignment, &reference)(t, arc))
+    }
+}
+
+#[test]
+fn batches_are_single_utterances() {
+    let context = FullNGram::new(2, 1).unwrap();
+    let (states, labels) = (3, 2);
+    let values = table(states, labels);
+    let shape = [LENGTHS.len(), PADDED, states, 1 + labels];
+    let weight_fn = Table::new(&values, &shape).unwrap();
+    let rows = rows();
+    let frames = Frames::new(&rows, &[LENGTHS.len(), PADDED, 1], &LENGTHS).unwrap();
+    let weights = [0.5, 3.0, -2.0];
+    for alignment in [Alignment::FrameDependent, Alignment::frame_label_dependent(2).unwrap()] {
+        let lattice = RecognitionLattice::new(&context, alignment, &weight_fn).unwrap();
+        let each: Vec<_> = (0..LENGTHS.len()).map(costs(alignment)).collect();
+        for entropy in [true, false] {
+            let of = |utterance: usize| {
+                if entropy { Quantity::Entropy } else { Quantity::Cost(&*each[utterance]) }
+            };
+            let found = lattice.expectation_gradients(&frames, of, &weights).unwrap();
+            assert_eq!(found.sums, lattice.expectations(&frames, of).unwrap());
+            assert_eq!(found.frames, vec![0.0; rows.len()]);
+            let mut want = vec![0.0; values.len()];
+            for (utterance, &length) in LENGTHS.iter().enumerate() {
+                let start = utterance * PADDED * states * (1 + labels);
+                let own = values[start..][..length * states * (1 + labels)].chunks(1 + labels);
+                let blank: Vec<f64> = own.clone().map(|row| row[0]).collect();
+                let lexical: Vec<f64> = own.flat_map(|row| row[1..].to_vec()).collect();
+                let arcs = Arcs { blank: &blank, lexical: &lexical };
+                let Expected { mean, blank, lexical, .. } =
+                    expected(&context, alignment, arcs, of(utterance)).unwrap();
+                assert_eq!(found.sums[utterance], mean);
+                for (row, (b, l)) in blank.iter().zip(lexical.chunks(labels)).enumerate() {
+                    let to = &mut want[start + row * (1 + labels)..][..1 + labels];
+                    to[0] = weights[utterance] * b;
+                    to[1..].iter_mut().zip(l).for_each(|(to, l)| *to = weights[utterance] * l);
+                }
+            }
+            assert_eq!(found.parameters["table"], want);
+            assert!(want.iter().any(|&g| g != 0.0));
+            assert_eq!(found.sums[1], 0.0, "an utterance without frames has one path");
+        }
+    }
+}
+
+/// In f32, what f64 finds of the same weights.
+#[test]
+fn single_precision_is_near_double() {
+    let context = FullNGram::new(2, 1).unwrap();
+    let narrow: Vec<f32> = table(3, 2).into_iter().map(|w| w as f32).collect();
+    let wide: Vec<f64> = narrow.iter().map(|&w| w.into()).collect();
+    let rows: Vec<f32> = rows().into_iter().map(|x| x as f32).collect();
+    let wide_rows: Vec<f64> = rows.iter().map(|&x| x.into()).collect();
+    fn run<F: lattice::Real>(context: &FullNGram, values: &[F], rows: &[F]) -> Output<F> {
+        let weight_fn = Table::new(values, &[LENGTHS.len(), PADDED, 3, 3]).unwrap();
+        let lattice = RecognitionLattice::new(context, Alignment::FrameDependent, &weight_fn).unwrap();
+        let frames = Frames::new(rows, &[LENGTHS.len(), PADDED, 1], &LENGTHS).unwrap();
+        lattice.expectation_gradients(&frames, |_| Quantity::Entropy, &[1.0; LENGTHS.len()]).unwrap()
+    }
+    let (found, want) = (run(&context, &narrow, &rows), run(&context, &wide, &wide_rows));
+    assert_eq!(found.sums, want.sums);
+    let gradient: Vec<f64> = found.parameters["table"].iter().map(|&g| g.into()).collect();
+    assert_near("table", &gradient, &want.parameters["table"], 1e-7, 1e-9);
+}
+
+struct Net {
+    parameters: Vec<Vec<f64>>,
+}
+
+const SIZES: [usize; 8] = [3 * 2, 2 * 4, 3 * 4, 4, 4, 1, 4 * 2, 2];
+
+impl Net {
+    fn new() -> Self {
+        let each = SIZES.iter().enumerate();
+        Self { parameters: each.map(|(i, &size)| normal(9, i as u64, size, 0.7)).collect() }
+    }
+
+    fn with<T>(&self, use_it: impl FnOnce(&dyn WeightFn<f64>) -> T) -> T {
+        let [e, wc, wf, bias, w0, c0, w1, c1] = &self.parameters[..] else { unreachable!() };
+        use_it(&Joint {
+            embeddings: Embeddings::Table(e),
+            states: 3,
+            vocabulary: 2,
+            project_context: wc,
+            project_frame: wf,
+            joint_bias: bias,
+            blank: w0,
+            blank_bias: c0,
+            lexical: w1,
+            lexical_bias: c1,
+        })
+    }
+}
+
+#[test]
+fn gradients_of_parameters_and_frames() {
+    const NAMES: [&str; 8] = [
+        "weight_fn_cacher/context_embeddings",
+        "weight_fn/project_context_embeddings/kernel",
+        "weight_fn/project_frame/kernel",
+        "weight_fn/joint_bias",
+        "weight_fn/Dense_0/kernel",
+        "weight_fn/Dense_0/bias",
+        "weight_fn/Dense_1/kernel",
+        "weight_fn/Dense_1/bias",
+    ];
+    let context = FullNGram::new(2, 1).unwrap();
+    let (net, rows, weights) = (Net::new(), normal(11, 1, 2 * 3 * 3, 1.0), [1.5, -0.5]);
+    for alignment in [Alignment::FrameDependent, Alignment::frame_label_dependent(1).unwrap()] {
+        let each: Vec<_> = (0..2).map(costs(alignment)).collect();
+        for entropy in [true, false] {
+            let of = |utterance: usize| {
+                if entropy { Quantity::Entropy } else { Quantity::Cost(&*each[utterance]) }
+            };
+            let run = |net: &Net, rows: &[f64]| -> Output<f64> {
+                let frames = Frames::new(rows, &[2, 3, 3], &[3, 2]).unwrap();
+                net.with(|weight_fn| {
+                    let lattice = RecognitionLattice::new(&context, alignment, weight_fn).unwrap();
+                    lattice.expectation_gradients(&frames, of, &weights).unwrap()
+                })
+            };
+            let total =
+                |output: Output<f64>| output.sums.iter().zip(weights).map(|(sum, w)| sum * w).sum::<f64>();
+            let found = run(&net, &rows);
+            let want = differences::central(|rows| Ok(total(run(&net, rows))), &rows).unwrap();
+            assert_near("frames", &found.frames, &want, 1e-8, 1e-8);
+            assert!(found.frames[15..].iter().all(|&g| g == 0.0), "padding");
+            for (i, name) in NAMES.iter().enumerate() {
+                let moved = |values: &[f64]| {
+                    let mut parameters = net.parameters.clone();
+                    parameters[i] = values.to_vec();
+                    Ok(total(run(&Net { parameters }, &rows)))
+                };
+                let want = differences::central(moved, &net.parameters[i]).unwrap();
+                assert_near(name, &found.parameters[*name], &want, 1e-8, 1e-8);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_wrong_is_told() {
+    let context = FullNGram::new(1, 0).unwrap();
+    let alignment = Alignment::FrameDependent;
+    let run = |blank: &[f64], lexical: &[f64], quantity: Quantity| {
+        expected(&context, alignment, Arcs { blank, lexical }, quantity)
+    };
+    let nan = |_: usize, _: Arc| f64::NAN;
+    let error = |result: Result<Expected, Error>| result.unwrap_err().to_string();
+    let low = f64::NEG_INFINITY;
+    assert!(error(run(&[0.0], &[0.0, 0.0], Quantity::Entropy)).starts_with("arcs.lexical: expected 1"));
+    assert!(error(run(&[0.0], &[0.0], Quantity::Cost(&nan))).contains("NaN in utterance 0"));
+    for wrong in [f64::NAN, f64::INFINITY] {
+        assert!(matches!(
+            run(&[wrong], &[0.0], Quantity::Entropy),
+            Err(Error::Overflow { utterance: 0, .. })
+        ));
+    }
+    // Nobody asks what a blocked arc costs, and no path has no mean.
+    let only = |_: usize, arc: Arc| if arc.label == 0 { 2.0 } else { f64::NAN };
+    let found = run(&[0.0], &[low], Quantity::Cost(&only)).unwrap();
+    assert_eq!((found.mean, found.blank, found.lexical), (2.0, vec![0.0], vec![0.0]));
+    for quantity in [Quantity::Entropy, Quantity::Cost(&nan)] {
+        let found = run(&[low], &[low], quantity).unwrap();
+        assert_eq!((found.log_sum, found.mean), (low, f64::INFINITY));
+        assert_eq!((found.blank, found.lexical), (vec![0.0], vec![0.0]));
+    }
+    let weight_fn = Table::new(&[0.0, 0.0], &[1, 1, 2]).unwrap();
+    let lattice = RecognitionLattice::new(&context, alignment, &weight_fn).unwrap();
+    let frames = Frames::new(&[0.0, 0.0], &[2, 1, 1], &[1, 1]).unwrap();
+    for weights in [vec![1.0], vec![1.0, f64::NAN]] {
+        assert!(lattice.expectation_gradients(&frames, |_| Quantity::Entropy, &weights).is_err());
+    }
+    let second = |utterance| if utterance == 1 { Quantity::Cost(&nan) } else { Quantity::Entropy };
+    let found = lattice.expectations(&frames, second).unwrap_err().to_string();
+    assert!(found.contains("NaN in utterance 1"), "{found}");
+}

@@ -1,0 +1,173 @@
+//! Recognition lattices keep to their plans: measured <= planned <= budget beside arguments and results.
+use panda::lattice::{
+    Alignment, Context, Embeddings, Error, Frames, FullNGram, Joint, Labels, LocallyNormalized, MemoryBudget,
+    Normalize, Output, RecognitionLattice, Session, Sum, WeightFn,
+};
+
+use super::counting;
+
+fn numbers(count: usize, scale: f32) -> Vec<f32> {
+    (0..count).map(|i| ((i * 7919 % 2003) as f32 / 1001.0 - 1.0) * scale).collect()
+}
+
+/// A joint network over all strings of so many labels, and utterances for it.
+struct Problem {
+    context: FullNGram,
+    alignment: Alignment,
+    size: usize,
+    parameters: [Vec<f32>; 8],
+    lengths: Vec<usize>,
+    padded: usize,
+    frames: Vec<f32>,
+    labels: Vec<u32>,
+    counts: Vec<usize>,
+}
+
+impl Problem {
+    fn new(
+        (vocabulary, order): (usize, usize),
+        alignment: Alignment,
+        size: usize,
+        lengths: &[usize],
+    ) -> Self {
+        let context = FullNGram::new(vocabulary, order).unwrap();
+        let (c, h, v) = (context.states(), size, vocabulary);
+        let sizes = [c * h, h * h, h * h, h, h, 1, h * v, v];
+        let padded = lengths.iter().copied().max().unwrap_or(0);
+        let counts: Vec<usize> = lengths.iter().map(|n| n / 4).collect();
+        let most = padded / 4;
+        Self {
+            context,
+            alignment,
+            size,
+            parameters: sizes.map(|count| numbers(count, 0.2)),
+            lengths: lengths.to_vec(),
+            padded,
+            frames: numbers(lengths.len() * padded * size, 1.0),
+            labels: (0..lengths.len() * most).map(|i| (i * 5 % vocabulary) as u32 + 1).collect(),
+            counts,
+        }
+    }
+
+    fn joint(&self) -> Joint<'_, f32> {
+        let [embeddings, context, frame, bias, blank, blank_bias, lexical, lexical_bias] = &self.parameters;
+        Joint {
+            embeddings: Embeddings::Table(embeddings),
+            states: self.context.states(),
+            vocabulary: self.context.vocabulary(),
+            project_context: context,
+            project_frame: frame,
+            joint_bias: bias,
+            blank,
+            blank_bias,
+            lexical,
+            lexical_bias,
+        }
+    }
+
+    fn frames(&self) -> Frames<'_, f32> {
+        Frames::new(&self.frames, &[self.lengths.len(), self.padded, self.size], &self.lengths).unwrap()
+    }
+
+    fn labels(&self) -> Labels<'_> {
+        let most = self.padded / 4;
+        Labels::new(&self.labels, &[self.lengths.len(), most], &self.counts).unwrap()
+    }
+
+    /// Bytes of a result.
+    fn bytes(output: &Output<f32>) -> usize {
+        let names = output.parameters.iter().map(|(name, values)| 4 * values.capacity() + name.len() + 64);
+        8 * output.sums.capacity() + 4 * output.frames.capacity() + names.sum::<usize>()
+    }
+
+    /// Runs with a budget; returns its plan's bytes and the sums.
+    fn keeps_its_promise(
+        &self,
+        weight_fn: &dyn WeightFn<f32>,
+        session: &mut Session<f32>,
+    ) -> Result<(usize, Vec<f64>), Error> {
+        let lattice = RecognitionLattice::new(&self.context, self.alignment, weight_fn)?;
+        let (frames, labels) = (self.frames(), self.labels());
+        let weights = vec![1.0; self.lengths.len()];
+        let planned = session.plan(&lattice, &frames, &labels)?.bytes;
+        let budget = session.budget();
+        assert!(planned <= budget.limit(), "planned {planned} of {}", budget.limit());
+        let mut sums = Vec::new();
+        // A second call finds the buffers of the first.
+        let (_, peak, results) = counting::measure(|| {
+            let first = session.sum(&lattice, &frames, &labels, &weights).unwrap();
+            let results = Self::bytes(&first);
+            sums = first.sums;
+            let second = session.sum(&lattice, &frames, &labels, &weights).unwrap();
+            assert_eq!(second.sums, sums);
+            results.max(Self::bytes(&second))
+        });
+        let what = format!("{:?}, {:?}, size {}", self.context, self.alignment, self.size);
+        // Of threads and their queues.
+        let slack = 16 << 10;
+        assert!(
+            peak <= planned + results + 8 * sums.len() + slack,
+            "{what}, {:?}: {peak} taken, {planned} planned beside {results} of results, {budget:?}",
+            self.lengths
+        );
+        Ok((planned, sums))
+    }
+
+    fn every_budget(&self, weight_fn: &dyn WeightFn<f32>) {
+        let lattice = RecognitionLattice::new(&self.context, self.alignment, weight_fn).unwrap();
+        let (frames, labels) = (self.frames(), self.labels());
+        let Err(Error::Budget { smallest, found: 1 }) =
+            Session::new(MemoryBudget::bytes(1)).plan(&lattice, &frames, &labels)
+        else {
+            panic!("a byte is enough")
+        };
+        let refused = Session::new(MemoryBudget::bytes(smallest - 1)).plan(&lattice, &frames, &labels);
+        assert_eq!(refused, Err(Error::Budget { smallest, found: smallest - 1 }));
+        let budgets = [smallest, smallest + smallest / 4, 2 * smallest, 256 << 20, usize::MAX];
+        let mut all: Vec<Vec<f64>> = Vec::new();
+        for budget in budgets.into_iter().filter(|&budget| budget >= smallest) {
+            let mut session = Session::new(MemoryBudget::bytes(budget));
+            let (_, sums) = self.keeps_its_promise(weight_fn, &mut session).unwrap();
+            // What other calls leave behind counts too.
+            session.best_paths(&lattice, &frames).unwrap();
+            session.distances(Sum::Denominator, &lattice, &frames, None).unwrap();
+            self.keeps_its_promise(weight_fn, &mut session).unwrap();
+            all.push(sums);
+        }
+        let close = |a: &f64, b: &f64| (a - b).abs() <= 1e-4 * (1.0 + a.abs());
+        assert!(all.iter().all(|sums| sums.iter().zip(&all[0]).all(|(a, b)| close(a, b))));
+    }
+}
+
+#[test]
+fn recognition_lattices_keep_to_their_plans() {
+    let _turn = counting::turn();
+    rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap().install(check);
+}
+
+fn check() {
+    // Every thread has packed something large before: what it keeps for that is its own.
+    let large = numbers(700 * 700, 0.1);
+    rayon::broadcast(|_| {
+        let (view, mut out) = (kernels::View::new(&large, 700, 700), vec![0.0; 700 * 700]);
+        kernels::product(
+            kernels::ViewMut::new(&mut out, 700, 700),
+            view,
+            view,
+            1.0,
+            kernels::Accumulate::Replace,
+        );
+    });
+    let several = Alignment::frame_label_dependent(2).unwrap();
+    let kinds = [((3, 0), 8), ((5, 2), 16), ((28, 1), 64), ((32, 2), 40), ((300, 1), 24)];
+    for (at, (context, size)) in kinds.into_iter().enumerate() {
+        for lengths in [&[9][..], &[0, 1, 40, 17], &[30; 9]] {
+            let alignment = if at % 2 == 0 { Alignment::FrameDependent } else { several };
+            let problem = Problem::new(context, alignment, size, lengths);
+            problem.every_budget(&problem.joint());
+            if at < 3 {
+                problem.every_budget(&LocallyNormalized::new(problem.joint(), Normalize::Hat));
+            }
+        }
+    }
+}
