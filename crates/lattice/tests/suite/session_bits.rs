@@ -64,7 +64,10 @@ fn padding_is_inert<F: Real>() {
                 output.frames[b * padded * FEATURES..][..problem.num_frames[b] * FEATURES].to_vec()
             };
             for b in 0..WEIGHTS.len() {
-                assert_eq!(widened(&of(&found, padded.padded, b)), widened(&of(&expected, problem.padded, b)));
+                assert_eq!(
+                    widened(&of(&found, padded.padded, b)),
+                    widened(&of(&expected, problem.padded, b))
+                );
             }
             let zeros = found.frames.iter().filter(|&&g| g == F::ZERO).count();
             assert!(zeros >= (padded.padded * WEIGHTS.len() - 51) * FEATURES);
@@ -88,7 +91,10 @@ fn leading_axes_do_not_matter() {
     }
 }
 
-fn everything<F: Real>(problem: &Problem<F>, budget: MemoryBudget) -> impl PartialEq + std::fmt::Debug + Send {
+fn everything<F: Real>(
+    problem: &Problem<F>,
+    budget: MemoryBudget,
+) -> impl PartialEq + std::fmt::Debug + Send {
     let mut session = Session::new(budget);
     problem.with(|lattice, frames, labels| {
         let output = session.sum(lattice, frames, labels, &WEIGHTS);
@@ -167,7 +173,10 @@ fn budgets_do_not_matter<F: Real>(bar: Bar) {
             }
         }
         assert!(cuts[0].0 == 1 && cuts[0].1 == 1 && !cuts[0].2, "{cuts:?}");
-        assert!(cuts.last().unwrap().2 && cuts.iter().any(|cut| cut.0 == LENGTHS.len() && !cut.2), "{cuts:?}");
+        assert!(
+            cuts.last().unwrap().2 && cuts.iter().any(|cut| cut.0 == LENGTHS.len() && !cut.2),
+            "{cuts:?}"
+        );
     }
 }
 
@@ -219,7 +228,7 @@ fn what_a_session_did_before_does_not_matter() {
                 let found = (output, forward, denominator, marginals, paths, alignments, alphas);
                 assert!(format!("{found:?}") == fresh[which], "round {round}, {budget:?}");
             });
-            assert_eq!(sum(&none, &mut session, &[]).sums, []);
+            assert!(sum(&none, &mut session, &[]).sums.is_empty());
         }
     }
 }
@@ -228,7 +237,8 @@ fn what_a_session_did_before_does_not_matter() {
 #[test]
 fn marginals_add_up() {
     for problem in problems::<f64>() {
-        let (c, v) = (lattice::Context::states(&problem.context), lattice::Context::vocabulary(&problem.context));
+        let (c, v) =
+            (lattice::Context::states(&problem.context), lattice::Context::vocabulary(&problem.context));
         let ones = [1.0; LENGTHS.len()];
         let (blank, lexical, denominator, numerator) = problem.with(|lattice, frames, labels| {
             let mut session = Session::default();

@@ -126,7 +126,7 @@ proptest! {
 fn one_session_for_all() {
     use proptest::{strategy::ValueTree, test_runner::TestRunner};
     let mut runner = TestRunner::deterministic();
-    for budget in [Session::<f32>::DEFAULT, MemoryBudget::bytes(20 << 10), MemoryBudget::recompute()] {
+    for budget in [Session::<f32>::DEFAULT, MemoryBudget::bytes(40 << 10), MemoryBudget::recompute()] {
         let (mut wide, mut narrow) = (Session::new(budget), Session::new(budget));
         for _ in 0..100 {
             let batch = batch().new_tree(&mut runner).unwrap().current();
