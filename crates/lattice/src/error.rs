@@ -92,6 +92,22 @@ pub enum Error {
         /// Bytes of the budget.
         found: usize,
     },
+    /// A search that would have taken more work than it was given.
+    #[error("limit: expected at most {limit} prefixes to be looked at, found more in utterance {utterance}")]
+    Limit {
+        /// Index of the utterance.
+        utterance: usize,
+        /// The most prefixes of strings that may be looked at.
+        limit: usize,
+    },
+    /// A score of a label that is none.
+    #[error("fusion: expected a finite score or -inf for label {label}, found {value}", value = Brief(*value))]
+    Fusion {
+        /// The label.
+        label: u32,
+        /// Its score.
+        value: f64,
+    },
     /// The normaliser's own errors.
     #[error(transparent)]
     Normaliser(#[from] panda_core::Error),

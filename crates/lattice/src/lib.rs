@@ -1,8 +1,10 @@
 //! Differentiable recognition lattices: globally normalised transducers (GNAT, LAST), exact and small.
 #![warn(missing_docs)]
 
+mod ahead;
 mod alignment;
 mod batch;
+mod beam;
 mod best_path;
 pub mod context;
 mod denominator;
@@ -11,21 +13,28 @@ mod error;
 pub mod expectation;
 mod forced;
 mod group;
+mod merge;
+mod n_best;
+mod n_best_strings;
 mod numerator;
 mod pending;
 mod plan;
 mod pool;
 mod recognition;
+mod sample;
 mod session;
 mod step;
 pub mod weight_fn;
 
 pub use alignment::{Alignment, Next};
 pub use batch::{Frames, Labels};
+pub use beam::{Beam, BeamStream, Fusion};
 pub use best_path::Path;
 pub use context::{Context, FullNGram, NextStateTable};
 pub use error::{Error, Result};
 pub use kernels::Real;
+pub use merge::{Hypothesis, Merge};
+pub use n_best_strings::Strings;
 pub use panda_core::MemoryBudget;
 pub use pending::Pending;
 pub use plan::Plan;

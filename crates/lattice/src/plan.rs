@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// Arcs of a wave at which products run well and most of what is read stays in the caches.
-const ARCS: usize = 1_200_000;
+pub(crate) const ARCS: usize = 400_000;
 
 /// The cut of a call: how many utterances go together, how many of their frames have arc weights at once, and whether arc weights
 /// stay from forward to backward (k2's trade) or are computed again.
@@ -52,17 +52,31 @@ pub(crate) struct Work {
     pub gradients: bool,
     /// Whether all utterances go together.
     pub whole: bool,
+    /// What walks from the start on hold.
+    pub walks: Option<Walks>,
+}
+
+/// Bytes that walks hold for each frame, and for each utterance beside them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Walks {
+    pub frame: usize,
+    pub utterance: usize,
 }
 
 impl Work {
     /// One sum.
     pub const fn sum(all_paths: bool) -> Self {
-        Self { all_paths, best: false, gradients: false, whole: false }
+        Self { all_paths, best: false, gradients: false, whole: false, walks: None }
     }
 
     /// The best instead of the sum.
     pub const fn best(self) -> Self {
         Self { best: true, ..self }
+    }
+
+    /// Walks, with a look at all arcs of each frame before or without.
+    pub const fn walks(ahead: bool, walks: Walks) -> Self {
+        Self { walks: Some(walks), ..Self::sum(ahead) }
     }
 
     /// And gradients.
@@ -179,7 +193,7 @@ impl<'a, F: Real> Sizes<'a, F> {
     /// What stays in the session after a group, and what does not.
     fn group(&self, group: &[(usize, usize)], window: usize, kept: bool) -> (Parts, usize) {
         let (c, float) = (self.lattice.context().states(), size_of::<F>());
-        let Work { all_paths, best, gradients, .. } = self.work;
+        let Work { all_paths, best, gradients, walks, .. } = self.work;
         let frames: usize = group.iter().map(|(frames, _)| frames).sum();
         let wave: usize = group.iter().map(|&(frames, _)| frames.min(window)).sum();
         let stored = match (all_paths, best) {
@@ -189,7 +203,11 @@ impl<'a, F: Real> Sizes<'a, F> {
         };
         let arcs = if all_paths { self.arcs * float } else { 0 };
         let sites: usize = group.iter().map(|&(frames, positions)| frames * positions).sum();
-        let positions = group.iter().map(|&(_, positions)| positions).max().unwrap_or(0);
+        let positions = match walks {
+            // One label at a time.
+            Some(_) => 2,
+            None => group.iter().map(|&(_, positions)| positions).max().unwrap_or(0),
+        };
         let parts = Parts {
             stored,
             arcs: (if kept { frames } else { 2 * wave }).saturating_mul(arcs),
@@ -202,6 +220,9 @@ impl<'a, F: Real> Sizes<'a, F> {
         // Packed rows and their utterances, lists of waves, lanes.
         let lists = frames * (self.features * float + 4) + 4 * wave * 8 + group.len() * 512;
         let weights = self.lattice.weight_fn().bytes(Load { frames, wave, positions, gradients });
-        (parts, sums.saturating_add(lists).saturating_add(weights))
+        let walks = walks.map_or(0, |Walks { frame, utterance }| {
+            frame.saturating_mul(frames).saturating_add(utterance.saturating_mul(group.len()))
+        });
+        (parts, sums.saturating_add(lists).saturating_add(weights).saturating_add(walks))
     }
 }

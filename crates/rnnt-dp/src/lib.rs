@@ -54,6 +54,6 @@ pub use error::{Error, Result};
 pub use forward_backward::{Posterior, Regularisers, delay, forward_backward};
 pub use lattice::{Lattices, Site};
 pub use log_sums::{LogSums, log_sums};
-pub use path::{Path, Step, best_path, confidences, expected_emission_frames, sample_paths};
+pub use path::{Draws, Path, Step, best_path, confidences, expected_emission_frames, sample_paths};
 pub use topology::{Arc, Kind, Part, Token, Topology};
 pub use workspace::Workspace;

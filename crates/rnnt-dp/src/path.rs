@@ -5,8 +5,7 @@ mod sample;
 
 pub use best::best_path;
 pub use emitted::{confidences, expected_emission_frames};
-pub(crate) use sample::Draws;
-pub use sample::sample_paths;
+pub use sample::{Draws, sample_paths};
 
 use rayon::prelude::*;
 

@@ -1,7 +1,8 @@
 //! Log-probabilities of arcs.
 use lattice::{
-    Arcs, Chain, Embeddings, Error, Joint, LocallyNormalized, MemoryBudget, Normalize, Parameters, Real,
-    Result, SharedRnn, Table, WeightFn, Weights,
+    Alignment, Arcs, Chain, Embeddings, Error, Frames, FullNGram, Joint, Labels, LocallyNormalized,
+    MemoryBudget, Normalize, Parameters, Real, RecognitionLattice, Result, Session, SharedRnn, Table,
+    WeightFn, Weights,
 };
 
 use crate::{
@@ -28,8 +29,8 @@ impl<F: Real> WeightFn<F> for Unknown<'_, F> {
     fn frame_size(&self) -> Option<usize> {
         self.0.frame_size()
     }
-    fn bytes(&self, frames: usize, wave: usize) -> usize {
-        self.0.bytes(frames, wave)
+    fn bytes(&self, load: lattice::Load) -> usize {
+        self.0.bytes(load)
     }
     fn open(&self) -> Result<Box<dyn Weights<F> + '_>> {
         self.0.open()
@@ -401,4 +402,54 @@ fn f64_equals_lattices_of_last() {
 #[test]
 fn f32_equals_lattices_of_last() {
     lattices_equal_last::<f32>(f32_values(2.0), F32_GRADIENTS);
+}
+
+/// Golden lattices whose loss is that of the labels alone, with all gradients.
+fn losses_equal_last<F: panda_core::Real>(values: Bar, gradients: Bar) {
+    for (case, alignment, normalize) in [
+        ("emb_fd_c1_hat", Alignment::FrameDependent, Normalize::Hat),
+        ("emb_fd_c1_log_softmax", Alignment::FrameDependent, Normalize::LogSoftmax),
+        ("emb_fld2_c2_hat", Alignment::frame_label_dependent(2).unwrap(), Normalize::Hat),
+        ("rnn_fld1_c1_log_softmax", Alignment::frame_label_dependent(1).unwrap(), Normalize::LogSoftmax),
+    ] {
+        let Some(golden) = golden(&format!("joint_{case}.f64")) else { return };
+        let order = case.split("_c").nth(1).unwrap()[..1].parse().unwrap();
+        let start = "in/params/";
+        let parameters: Parameters<F> =
+            golden.below(start).map(|name| (name.to_owned(), golden.of(&format!("{start}{name}")))).collect();
+        let joint = borrow(&golden, &parameters, "weight_fn/weight_fn", order);
+        let whole = |name: &str| golden.wide(name).iter().map(|&n| n as usize).collect::<Vec<_>>();
+        let x = golden.of::<F>("in/frames");
+        let ids: Vec<u32> = golden.wide("in/labels").iter().map(|&y| y as u32).collect();
+        let frames = Frames::new(&x, golden.shape("in/frames"), &whole("in/num_frames")).unwrap();
+        let labels = Labels::new(&ids, golden.shape("in/labels"), &whole("in/num_labels")).unwrap();
+        let context = FullNGram::new(joint.vocabulary, order).unwrap();
+        let by_joint = LocallyNormalized::new(joint, normalize);
+        let by_rows = LocallyNormalized::new(Unknown(joint), normalize);
+        for weight_fn in [&by_joint as &dyn WeightFn<F>, &by_rows] {
+            let lattice = RecognitionLattice::new(&context, alignment, weight_fn).unwrap();
+            let weights = golden.wide("in/loss_cotangent");
+            let mut session = Session::new(MemoryBudget::default());
+            let found = session.sum(&lattice, &frames, &labels, weights).unwrap();
+            assert_within(case, &found.sums, golden.wide("out/loss"), values);
+            assert_within(case, &found.frames, golden.wide("out/grad_loss/frames"), gradients);
+            let names: Vec<&str> = golden.below("out/grad_loss/params/").collect();
+            assert_eq!(names.len(), found.parameters.len());
+            for name in names {
+                let expected = golden.wide(&format!("out/grad_loss/params/{name}"));
+                assert_within(&format!("{case} {name}"), &found.parameters[name], expected, gradients);
+            }
+        }
+    }
+}
+
+#[test]
+fn f64_equals_losses_of_last() {
+    losses_equal_last::<f64>(F64, F64);
+}
+
+#[test]
+fn f32_equals_losses_of_last() {
+    // Five frames.
+    losses_equal_last::<f32>(f32_values(5.0), F32_GRADIENTS);
 }

@@ -51,7 +51,8 @@ pub fn sample_paths(
 }
 
 /// A stream of random numbers: SplitMix64 (Steele, Lea and Flood 2014).
-pub(crate) struct Draws(u64);
+#[derive(Debug, Clone)]
+pub struct Draws(u64);
 
 impl Draws {
     /// The stream of a path.

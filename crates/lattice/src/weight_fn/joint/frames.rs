@@ -86,6 +86,13 @@ pub struct Prepared<F> {
     head_right: OnceLock<PackedRight<F>>,
 }
 
+/// Rows as columns of a panel that has more of them.
+fn spread<F: Real>(rows: &[F], h: usize, panel: &mut [F]) {
+    for (column, row) in rows.chunks_exact(h).enumerate() {
+        panel.chunks_exact_mut(PANEL).zip(row).for_each(|(step, &value)| step[column] = value);
+    }
+}
+
 fn is_far<F: Real>(row: &[F]) -> bool {
     let most = F::from_f64(F::PREPARED);
     row.iter().fold(false, |far, &x| far | (x > most) | (-x > most))
@@ -98,9 +105,10 @@ impl<F: Real> Prepared<F> {
         let mut far_states = vec![false; states];
         let of_panels = (parts_mut(&mut panels, PANEL * h), parts_mut(&mut far_states, PANEL));
         par_for((of_panels, parts(contexts, PANEL * h)), |_, ((panel, far), contexts)| {
-            for (column, (far, row)) in far.iter_mut().zip(contexts.chunks_exact(h)).enumerate() {
-                *far = is_far(row);
-                panel.chunks_exact_mut(PANEL).zip(row).for_each(|(step, &value)| step[column] = value);
+            far.iter_mut().zip(contexts.chunks_exact(h)).for_each(|(far, row)| *far = is_far(row));
+            match contexts.len() / h {
+                PANEL => transpose(panel, View::new(contexts, PANEL, h)),
+                _ => spread(contexts, h, panel),
             }
             F::prepare_tanh(panel);
         });

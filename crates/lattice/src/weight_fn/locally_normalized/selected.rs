@@ -46,7 +46,7 @@ fn classes(vocabulary: usize, normalize: Normalize) -> [usize; 2] {
 
 /// Sites of a group: about as many as half of a budget keeps the scores of.
 fn group<F>(classes: usize, budget: MemoryBudget) -> usize {
-    (budget.limit() / 2 / (classes * size_of::<F>())).clamp(SITES[0], SITES[1])
+    (budget.limit() / 2 / (classes.max(1) * size_of::<F>())).clamp(SITES[0], SITES[1])
 }
 
 /// Bytes that the normaliser adds to a joint network.
@@ -57,7 +57,8 @@ pub fn bytes<F: panda_core::Real>(joint: &Joint<F>, normalize: Normalize, budget
     let plan = Plan::<F>::new(shape, Precision::Full, budget);
     let plan = plan.unwrap_or_else(|_| Plan::least(shape, Precision::Full)).bytes(shape, Precision::Full);
     let entry = size_of::<u32>() + size_of::<bool>() + size_of::<f64>();
-    let lists = sites * (size_of::<usize>() + selected * entry);
+    // The blanks of hat are done before the labels.
+    let lists = sites * (size_of::<usize>() + (selected * entry).max(2 * size_of::<F>()));
     let gradients = classes * (joint.hidden() * size_of::<F>() + size_of::<f64>());
     plan.saturating_add(lists + gradients)
 }
@@ -172,14 +173,7 @@ impl<'a, F: panda_core::Real> Selected<'a, F> {
     pub fn pull(&mut self, first: usize, chain: Chain, adjoints: Arcs<F>) -> Result<()> {
         let of_label = |site: usize| label(chain, site).map_or(0.0, |_| adjoints.lexical[site].to_f64());
         if self.normalize == Normalize::Hat {
-            let (mut blank, mut lexical) = (adjoints.blank.to_vec(), adjoints.lexical.to_vec());
-            chain::weigh(&self.opened, first, chain, ArcsMut { blank: &mut blank, lexical: &mut lexical });
-            for (site, b) in blank.iter_mut().enumerate() {
-                let (score, of_blank) = (b.to_f64(), adjoints.blank[site].to_f64());
-                *b = F::from_f64(of_blank * sigmoid(-score) - of_label(site) * sigmoid(score));
-            }
-            lexical.fill(F::ZERO);
-            chain::pull(&mut self.opened, first, chain, Arcs { blank: &blank, lexical: &lexical });
+            self.pull_blanks(first, chain, adjoints);
         }
         let of_blank = |site: usize| match self.normalize {
             Normalize::Hat => 0.0,
@@ -220,6 +214,29 @@ impl<'a, F: panda_core::Real> Selected<'a, F> {
         (self.head, self.bias) = (weight, bias);
         self.opened.gradient = Some(gradient);
         result
+    }
+
+    /// What the scores of blanks have to do with both log-probabilities of hat, a few frames at a time.
+    fn pull_blanks(&mut self, first: usize, chain: Chain, adjoints: Arcs<F>) {
+        let positions = chain.states.len();
+        let [classes, _] = classes(self.opened.joint.vocabulary, self.normalize);
+        let few = (group::<F>(classes, self.budget) / positions).max(1) * positions;
+        let few = few.min(adjoints.blank.len().max(1));
+        let (mut blank, mut lexical) = (vec![F::ZERO; few], vec![F::ZERO; few]);
+        let parts = adjoints.blank.chunks(few).zip(adjoints.lexical.chunks(few));
+        for (part, (of_blank, of_label)) in parts.enumerate() {
+            let first = first + part * few / positions;
+            let (blank, lexical) = (&mut blank[..of_blank.len()], &mut lexical[..of_blank.len()]);
+            let arcs = ArcsMut { blank: &mut *blank, lexical: &mut *lexical };
+            chain::weigh(&self.opened, first, chain, arcs);
+            for (site, b) in blank.iter_mut().enumerate() {
+                let (score, of_blank) = (b.to_f64(), of_blank[site].to_f64());
+                let of_label = label(chain, site).map_or(0.0, |_| of_label[site].to_f64());
+                *b = F::from_f64(of_blank * sigmoid(-score) - of_label * sigmoid(score));
+            }
+            lexical.fill(F::ZERO);
+            chain::pull(&mut self.opened, first, chain, Arcs { blank, lexical });
+        }
     }
 
     /// Gradients of the joint's parameters.

@@ -1,0 +1,68 @@
+//! Paths drawn from the posterior.
+use kernels::Real;
+use rnnt_dp::Draws;
+
+use crate::{
+    Frames, Merge, Path, RecognitionLattice, Result, Session,
+    ahead::{Row, Walk},
+    n_best::first_max,
+};
+
+impl<F: Real> Session<F> {
+    /// `count` independent paths of each utterance, exactly from the posterior; none where all paths are blocked.
+    ///
+    /// ```text
+    /// P(path) = exp(weight(path) - log D)        P(arc | state) = exp(w(arc) + β(arc) - β(state))
+    /// ```
+    /// The randomness of a path is a stream of its own, named by `seed`, utterance and index of the path: neither threads nor other
+    /// utterances nor `count` change it. `log D` is in [`distances`](Self::distances).
+    ///
+    /// ```
+    /// use lattice::{Alignment, Frames, FullNGram, MemoryBudget, RecognitionLattice, Session, Table};
+    /// let weights = [0.0, 3f64.ln()]; // one frame: the label is three times as probable as the blank
+    /// let (context, table) = (FullNGram::new(1, 0)?, Table::new(&weights, &[1, 1, 2])?);
+    /// let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &table)?;
+    /// let frames = Frames::new(&[0.0], &[1, 1, 1], &[1])?;
+    /// let paths = Session::new(MemoryBudget::default()).sample_paths(&lattice, &frames, 400, 1)?;
+    /// let labels = paths[0].iter().filter(|path| path.alignment == [1]).count();
+    /// assert!((250..350).contains(&labels));
+    /// # Ok::<(), lattice::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`distances`](Self::distances).
+    ///
+    /// # Cost
+    /// As [`n_best_paths`](Self::n_best_paths).
+    pub fn sample_paths(
+        &mut self,
+        lattice: &RecognitionLattice<F>,
+        frames: &Frames<F>,
+        count: usize,
+        seed: u64,
+    ) -> Result<Vec<Vec<Path>>> {
+        let row = (1 + lattice.context().vocabulary()) * (size_of::<F>() + 16);
+        self.walks(lattice, frames, (Merge::Sum, [0, row]), |utterance, walk| {
+            let count = if walk.total() > f64::NEG_INFINITY { count } else { 0 };
+            let mut row = Row::default();
+            Ok((0..count).map(|path| draw(walk, &mut row, Draws::new(seed, utterance, path))).collect())
+        })
+    }
+}
+
+fn draw<F: Real>(walk: &Walk<F>, row: &mut Row<F>, mut draws: Draws) -> Path {
+    let alignment = vec![0; walk.places.end()];
+    let mut path = Path { alignment, per_frame: walk.places.per_frame(), weight: 0.0 };
+    let (mut place, mut state) = (0, walk.context.start());
+    while place < walk.places.end() {
+        walk.look(place, state, row);
+        let (_, top) = first_max(&row.scores);
+        row.scores.iter_mut().for_each(|score| *score -= top);
+        kernels::exp(&mut row.scores);
+        let label = draws.pick(&row.scores);
+        path.alignment[place] = label as u32;
+        path.weight += row.weights[label];
+        (place, state) = walk.follow(place, state, label);
+    }
+    path
+}
