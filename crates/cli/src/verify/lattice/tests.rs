@@ -3,10 +3,7 @@ use std::path::Path;
 
 use oracle::golden;
 
-use super::super::{VerifyError, report};
-
-#[path = "../../../../speech/tests/suite/mutants.rs"]
-mod mutants;
+use super::super::{VerifyError, report, tests::mutants};
 
 fn text(dir: &Path) -> (bool, String) {
     let mut out = Vec::new();
