@@ -9,6 +9,8 @@ mod paths;
 mod semirings;
 mod steps;
 mod sums;
+#[cfg(test)]
+mod tests;
 mod weight_fns;
 
 use std::collections::BTreeMap;
@@ -113,7 +115,7 @@ fn run<'a, F: Element>(case: &Case<'a>, width: Width) -> Result<Check<'a>> {
         Err(Stop::Case(error)) => return Err(error),
         Err(Stop::Refused(error)) => check.failures.push(error.to_string()),
     }
-    check.finish();
+    check.finish(is_answer);
     Ok(check)
 }
 
