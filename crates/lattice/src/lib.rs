@@ -58,6 +58,7 @@ mod openfst;
 mod pending;
 mod plan;
 mod pool;
+mod reach;
 mod recognition;
 mod sample;
 mod session;

@@ -172,8 +172,12 @@ impl Model {
             let largest = shapes.iter().max_by_key(|(_, shape)| size(shape));
             let (name, shape) = largest.map_or(("none", &[][..]), |(name, shape)| (name, shape));
             let (count, width) = (shapes.len(), recipe.joint.width);
+            let label_side = match recipe.loss.kind.gnat() {
+                Some(config) => format!("loss.context = {}", config.context),
+                None => "[predictor]".into(),
+            };
             format!(
-                "the recipe's [encoder], [predictor] and joint.width = {width}: {count} parameters, the largest of them {name} \
+                "the recipe's [encoder], {label_side} and joint.width = {width}: {count} parameters, the largest of them {name} \
                  {shape:?}"
             )
         };

@@ -6,7 +6,7 @@ use super::{
     LossOptions, PrecisionKind, Recipe, TrainingConfig,
     check::{MANY, WIDEST, expect, whole},
 };
-use crate::{Result, recipe::ActivationKind};
+use crate::{Error, Result, recipe::ActivationKind};
 
 /// What a lattice is made of; its joint network is as wide as `joint.width` says.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -64,9 +64,17 @@ impl GnatConfig {
     /// The automaton of the last labels.
     ///
     /// # Errors
-    /// More states than can be numbered.
+    /// [`Error::RecipeValue`] for more states than can be numbered.
     pub fn ngram(&self, labels: usize) -> Result<FullNGram> {
-        Ok(FullNGram::new(labels, self.context)?)
+        FullNGram::new(labels, self.context).map_err(|error| match error {
+            lattice::Error::States { limit, .. } => {
+                let states: f64 = (0..=self.context as i32).map(|i| (labels as f64).powi(i)).sum();
+                let found = format!("{}, which makes {states:.1e} of {labels} labels", self.context);
+                let expected = format!("a context of at most {limit} states");
+                Error::RecipeValue { key: "loss.context".into(), expected, found }
+            }
+            error => error.into(),
+        })
     }
 
     /// The alignment lattice.
