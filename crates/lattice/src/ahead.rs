@@ -11,7 +11,7 @@ use crate::{
     Alignment, ArcsMut, Chain, Context, Frames, Merge, RecognitionLattice, Result, Session, Spot, Weights,
     group::Group,
     plan::{Walks, Work},
-    session::{Call, Sum, check_sums},
+    session::{Asked, Call, Sum, check_sums},
     step::Step,
 };
 
@@ -157,10 +157,10 @@ impl<F: Real> Session<F> {
         (merge, room): (Merge, [usize; 2]),
         run: impl Fn(usize, &Walk<F>) -> Result<T> + Sync,
     ) -> Result<Vec<T>> {
-        let mut call = Call::new(lattice, frames, None, Sum::Denominator)?;
+        let asked = Asked::new(lattice, frames, None, Sum::Denominator)?;
         let row = lattice.alignment().num_states() * lattice.context().states() * size_of::<f64>();
         let walks = Walks { frame: room[0].saturating_add(row), utterance: room[1].saturating_add(row) };
-        let plan = self.cut(lattice, frames, None, Work::walks(true, walks))?;
+        let (mut call, plan) = self.call(asked, |all_paths| Work::walks(all_paths, walks))?;
         let mut results = Vec::with_capacity(frames.utterances());
         for group in plan.groups(frames) {
             call.enter(&group)?;

@@ -13,7 +13,8 @@ use crate::{Error, Result};
 pub enum Alignment {
     /// Each frame emits a blank or exactly one label.
     FrameDependent,
-    /// Each frame emits at most so many labels, and then a blank.
+    /// Each frame emits at most so many labels, and then a blank ([`Alignment::frame_label_dependent`]).
+    #[non_exhaustive]
     FrameLabelDependent {
         /// K
         expansions: usize,

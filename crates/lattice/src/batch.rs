@@ -17,18 +17,22 @@ impl<'a, F: Real> Frames<'a, F> {
     /// Frames of a shape *B.. x T x F*; `num_frames` *B..*, more than T count as T.
     ///
     /// # Errors
-    /// A shape without T and F, lengths that do not fit it, a value that is NaN or infinite inside an utterance's length.
+    /// A shape without T and F or with F = 0, lengths that do not fit it, a value that is NaN or infinite inside an utterance's
+    /// length.
     pub fn new(values: &'a [F], shape: &[usize], num_frames: &[usize]) -> Result<Self> {
         let [batch @ .., padded, size] = shape else {
             return Err(Error::shape("frames", "axes B.., T and F", format!("{} axes", shape.len())));
         };
         let utterances = product("frames", batch)?;
+        if *size == 0 {
+            return Err(Error::shape("frames", "at least 1 feature", format!("{shape:?}")));
+        }
         expect_len("frames", product("frames", shape)?, values.len())?;
         expect_count("num_frames", utterances, num_frames.len())?;
         let lengths = num_frames.iter().map(|&n| n.min(*padded)).collect();
         let frames = Self { values, batch: batch.to_vec(), padded: *padded, size: *size, lengths };
         for utterance in 0..utterances {
-            for (frame, row) in frames.of(utterance).chunks_exact((*size).max(1)).enumerate() {
+            for (frame, row) in frames.of(utterance).chunks_exact(*size).enumerate() {
                 if let Some(value) = row.iter().find(|value| !value.to_f64().is_finite()) {
                     return Err(Error::Frame { utterance, frame, value: value.to_f64() });
                 }
@@ -58,11 +62,17 @@ impl<'a, F: Real> Frames<'a, F> {
     }
 
     /// N of an utterance, at most T.
+    ///
+    /// # Panics
+    /// If there is no such utterance.
     pub fn length(&self, utterance: usize) -> usize {
         self.lengths[utterance]
     }
 
     /// The frames of an utterance that count, *N x F*.
+    ///
+    /// # Panics
+    /// If there is no such utterance.
     pub fn of(&self, utterance: usize) -> &'a [F] {
         &self.values[utterance * self.padded * self.size..][..self.lengths[utterance] * self.size]
     }
@@ -103,6 +113,9 @@ impl<'a> Labels<'a> {
     }
 
     /// The labels of an utterance that count; none where there are more than the array has.
+    ///
+    /// # Panics
+    /// If there is no such utterance.
     pub fn of(&self, utterance: usize) -> Option<&'a [u32]> {
         let length = self.lengths[utterance];
         (length <= self.padded).then(|| &self.ids[utterance * self.padded..][..length])

@@ -16,7 +16,7 @@ use crate::{
     Context, Error, Frames, Hypothesis, Merge, RecognitionLattice, Result, Session, Weights,
     ahead::Places,
     plan::{Walks, Work},
-    session::{Call, Sum},
+    session::{Asked, Sum},
 };
 
 /// What a beam search is like.
@@ -337,7 +337,7 @@ impl<F: Real> Session<F> {
         fusion: &S,
     ) -> Result<Vec<Vec<Hypothesis>>> {
         beam.check()?;
-        let mut call = Call::new(lattice, frames, None, Sum::Denominator)?;
+        let asked = Asked::new(lattice, frames, None, Sum::Denominator)?;
         let (v, per_frame) = (1 + lattice.context().vocabulary(), lattice.alignment().num_states());
         let strings = beam.width.saturating_mul(per_frame);
         let node = 2 * size_of::<Node<S::State>>() + 64;
@@ -345,7 +345,7 @@ impl<F: Real> Session<F> {
         let room =
             [strings.saturating_mul(node), strings.saturating_mul(candidate).saturating_add(NODES * node)];
         let walks = Walks { frame: room[0], utterance: room[1] };
-        let plan = self.cut(lattice, frames, None, Work::walks(false, walks))?;
+        let (mut call, plan) = self.call(asked, |_| Work::walks(false, walks))?;
         let mut results = Vec::with_capacity(frames.utterances());
         for group in plan.groups(frames) {
             call.enter(&group)?;

@@ -10,7 +10,7 @@ use crate::{
     distance::Arc,
     group::{Group, Wave},
     plan::Work,
-    session::{Call, Sum, check_sums},
+    session::{Asked, Call, Sum, check_sums},
     step::{Room, Step},
 };
 
@@ -32,6 +32,9 @@ impl Path {
     }
 
     /// Frame by frame the arcs of the path, in the context that it was found in.
+    ///
+    /// # Panics
+    /// If it is none of that context.
     pub fn arcs(&self, context: &dyn Context) -> Vec<Vec<Arc>> {
         let mut state = context.start();
         let frames = self.alignment.chunks_exact(self.per_frame);
@@ -87,8 +90,8 @@ impl<F: Real> Session<F> {
     /// # Cost
     /// Arc weights of all frames once; backpointers of a group, 4 bytes for each frame, state and label of a frame.
     pub fn best_paths(&mut self, lattice: &RecognitionLattice<F>, frames: &Frames<F>) -> Result<Vec<Path>> {
-        let mut call = Call::new(lattice, frames, None, Sum::Denominator)?;
-        let plan = self.cut(lattice, frames, None, Work::sum(true).best())?;
+        let asked = Asked::new(lattice, frames, None, Sum::Denominator)?;
+        let (mut call, plan) = self.call(asked, |all_paths| Work::sum(all_paths).best())?;
         let mut paths = Vec::with_capacity(frames.utterances());
         for group in plan.groups(frames) {
             call.enter(&group)?;

@@ -10,7 +10,7 @@ use kernels::{Real, items_mut, par_for};
 use crate::{
     Alignment, Arcs, Frames, Labels, Path, RecognitionLattice, Result, Session,
     plan::Work,
-    session::{Call, Sum, check_sums},
+    session::{Asked, Sum, check_sums},
 };
 
 const NONE: f64 = f64::NEG_INFINITY;
@@ -29,8 +29,8 @@ impl<F: Real> Session<F> {
         frames: &Frames<F>,
         labels: &Labels,
     ) -> Result<Vec<Path>> {
-        let mut call = Call::new(lattice, frames, Some(labels), Sum::Numerator)?;
-        let plan = self.cut(lattice, frames, Some(labels), Work::sum(false).best())?;
+        let asked = Asked::new(lattice, frames, Some(labels), Sum::Numerator)?;
+        let (mut call, plan) = self.call(asked, |all_paths| Work::sum(all_paths).best())?;
         let (context, alignment) = (lattice.context(), lattice.alignment());
         let mut paths = Vec::with_capacity(frames.utterances());
         for group in plan.groups(frames) {

@@ -4,7 +4,7 @@ use kernels::Real;
 use crate::{
     Output, Result, Session,
     group::Group,
-    plan::Work,
+    plan::Plan,
     session::{Call, Found, check_weights},
 };
 
@@ -17,9 +17,7 @@ pub struct Pending<'a, F: Real> {
 }
 
 impl<'a, F: Real> Pending<'a, F> {
-    pub(crate) fn new(session: &'a mut Session<F>, mut call: Call<'a, F>) -> Result<Self> {
-        let work = Work::sum(call.wants_all_paths()).with_gradients().whole();
-        let plan = session.cut(&call.lattice, call.frames, call.labels, work)?;
+    pub(crate) fn new(session: &'a mut Session<F>, mut call: Call<'a, F>, plan: &Plan) -> Result<Self> {
         let group = Group::new(call.frames, 0..call.frames.utterances(), plan.window);
         let found = call.forward(session, &group, Some(plan.kept))?;
         Ok(Self { session, call, group, found })

@@ -95,7 +95,7 @@ impl Plan {
     /// The cut with the largest groups that fits the budget; within it all arc weights are kept if there is room.
     ///
     /// # Errors
-    /// [`Error::Budget`] for a budget below the smallest cut.
+    /// [`Error::Budget`] for a budget below the smallest cut, or a cut that no memory holds.
     pub(crate) fn new<F: Real>(
         lattice: &RecognitionLattice<F>,
         frames: &Frames<F>,
@@ -105,24 +105,31 @@ impl Plan {
         let sizes = Sizes::new(lattice, frames, labels, work);
         let all = frames.utterances().max(1);
         let least = if work.whole { all } else { 1 };
+        let wide = |utterances: usize| ARCS.div_ceil(sizes.arcs.saturating_mul(utterances)).max(1);
+        // A budget of nothing kept is no limit to what cannot be less.
+        let limit = match budget.keeps() {
+            true => budget.limit(),
+            false => budget.limit().max(sizes.plan(least, wide(least), false).bytes),
+        };
+        let limit = limit.min(isize::MAX as usize);
         let mut utterances = all;
         loop {
-            let wide = ARCS.div_ceil(sizes.arcs * utterances).max(1);
+            let wide = wide(utterances);
             if budget.keeps() && work.gradients && work.all_paths {
                 let plan = sizes.plan(utterances, wide, true);
-                if plan.bytes <= budget.limit() {
+                if plan.bytes <= limit {
                     return Ok(plan);
                 }
             }
             for window in std::iter::successors(Some(wide), |&window| (window > 1).then_some(window / 2)) {
                 let plan = sizes.plan(utterances, window, false);
-                if plan.bytes <= budget.limit() {
+                if plan.bytes <= limit {
                     return Ok(plan);
                 }
             }
             if utterances == least {
                 let smallest = sizes.plan(utterances, 1, false).bytes;
-                return Err(Error::Budget { smallest, found: budget.limit() });
+                return Err(Error::Budget { smallest, found: limit });
             }
             utterances = (utterances / 2).max(least);
         }
@@ -195,15 +202,16 @@ impl<'a, F: Real> Sizes<'a, F> {
     fn group(&self, group: &[(usize, usize)], window: usize, kept: bool) -> (Parts, usize) {
         let (c, float) = (self.lattice.context().states(), size_of::<F>());
         let Work { all_paths, best, gradients, walks, .. } = self.work;
-        let frames: usize = group.iter().map(|(frames, _)| frames).sum();
-        let wave: usize = group.iter().map(|&(frames, _)| frames.min(window)).sum();
+        let sum = |of: &dyn Fn(&(usize, usize)) -> usize| group.iter().map(of).fold(0, usize::saturating_add);
+        let frames = sum(&|&(frames, _)| frames);
+        let wave = sum(&|&(frames, _)| frames.min(window));
         let stored = match (all_paths, best) {
-            (true, true) => frames * self.backpointers * 4,
-            (true, false) => frames * ((if gradients { c } else { 0 }) + 1) * float,
+            (true, true) => frames.saturating_mul(self.backpointers * 4),
+            (true, false) => frames.saturating_mul(((if gradients { c } else { 0 }) + 1) * float),
             (false, _) => 0,
         };
         let arcs = if all_paths { self.arcs * float } else { 0 };
-        let sites: usize = group.iter().map(|&(frames, positions)| frames * positions).sum();
+        let sites = sum(&|&(frames, positions)| frames.saturating_mul(positions));
         let positions = match walks {
             // One label at a time.
             Some(_) => 2,
@@ -211,19 +219,46 @@ impl<'a, F: Real> Sizes<'a, F> {
         };
         let parts = Parts {
             stored,
-            arcs: (if kept { frames } else { 2 * wave }).saturating_mul(arcs),
-            strings: 2 * sites * float,
-            lanes: if all_paths { group.len() * self.lane } else { 0 },
+            arcs: (if kept { frames } else { wave.saturating_mul(2) }).saturating_mul(arcs),
+            strings: sites.saturating_mul(2 * float),
+            lanes: if all_paths { group.len().saturating_mul(self.lane) } else { 0 },
         };
         // Sums along strings in f64 (of best paths, how many labels a frame has), rows of α of one frame.
         let inside = self.lattice.alignment().num_states();
-        let sums = 8 * (sites + group.iter().map(|&(_, positions)| (inside + 8) * positions).sum::<usize>());
+        let rows = sum(&|&(_, positions)| positions.saturating_mul(inside + 8));
+        let sums = sites.saturating_add(rows).saturating_mul(8);
         // Packed rows and their utterances, lists of waves, lanes.
-        let lists = frames * (self.features * float + 4) + 4 * wave * 8 + group.len() * 512;
+        let row = self.features.saturating_mul(float).saturating_add(4);
+        let lists = frames.saturating_mul(row).saturating_add(wave.saturating_mul(32));
+        let lists = lists.saturating_add(group.len().saturating_mul(512));
         let weights = self.lattice.weight_fn().bytes(Load { frames, wave, positions, gradients });
         let walks = walks.map_or(0, |Walks { frame, utterance }| {
             frame.saturating_mul(frames).saturating_add(utterance.saturating_mul(group.len()))
         });
         (parts, sums.saturating_add(lists).saturating_add(weights).saturating_add(walks))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Alignment, FullNGram, Table};
+
+    #[test]
+    fn long_utterances_have_a_plan_by_default() {
+        let (context, length) = (FullNGram::new(32, 2).unwrap(), 16_000);
+        let values = vec![0f32; 1_057 * 33];
+        let table = Table::new(&values, &[1, 1_057, 33]).unwrap();
+        let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &table).unwrap();
+        let rows = vec![0f32; 2 * length];
+        let frames = Frames::new(&rows, &[2, length, 1], &[length; 2]).unwrap();
+        let work = Work { gradients: true, ..Work::sum(true) };
+        let plan = |budget| Plan::new(&lattice, &frames, None, (work, budget));
+        let default = plan(MemoryBudget::recompute()).unwrap();
+        assert!(default.bytes > MemoryBudget::recompute().limit());
+        assert_eq!((default.utterances, default.kept), (1, false));
+        // A limit that was asked for is one.
+        let less = MemoryBudget::bytes(MemoryBudget::recompute().limit());
+        assert!(matches!(plan(less), Err(Error::Budget { .. })));
     }
 }

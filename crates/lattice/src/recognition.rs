@@ -37,9 +37,17 @@ impl<'a, F: Real> RecognitionLattice<'a, F> {
                 return Err(Error::shape(argument, format!("{expected}, as the context has"), found));
             }
         }
-        let limit = u32::MAX as usize;
-        if context.states().saturating_mul(1 + context.vocabulary()) > limit {
-            let found = format!("{} states x {} labels", context.states(), context.vocabulary());
+        let (limit, states, labels) = (u32::MAX as usize, context.states(), context.vocabulary());
+        if states == 0 || labels == 0 || context.start() >= states {
+            let found = format!("{states} states and {labels} labels from state {}", context.start());
+            return Err(Error::shape(
+                "context",
+                "at least 1 state and 1 label, and a start among the states",
+                found,
+            ));
+        }
+        if states.saturating_mul(labels.saturating_add(1)) > limit {
+            let found = format!("{states} states x {labels} labels");
             return Err(Error::States { argument: "context", limit, found });
         }
         Ok(Self { context, alignment, weight_fn })
@@ -65,6 +73,10 @@ impl<'a, F: Real> RecognitionLattice<'a, F> {
     }
 
     pub(crate) fn check_frames(&self, frames: &Frames<F>) -> Result<()> {
+        if let Some(utterances) = self.weight_fn.utterances().filter(|&own| own != frames.utterances()) {
+            let expected = format!("{utterances} utterances, as the weights are for");
+            return Err(Error::shape("frames", expected, frames.utterances()));
+        }
         match self.weight_fn.frame_size() {
             Some(size) if size != frames.size() && frames.utterances() > 0 => {
                 Err(Error::shape("frames", format!("frames of {size} features"), frames.size()))

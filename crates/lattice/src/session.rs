@@ -43,14 +43,23 @@ pub struct Output<F> {
     pub parameters: Parameters<F>,
 }
 
-/// A lattice, its weights and inputs at work.
+/// A lattice and inputs that fit together.
+pub(crate) struct Asked<'a, F: Real> {
+    pub frames: &'a Frames<'a, F>,
+    pub labels: Option<&'a Labels<'a>>,
+    pub lattice: RecognitionLattice<'a, F>,
+    pub sum: Sum,
+}
+
+/// The same and its weights at work.
 pub(crate) struct Call<'a, F: Real> {
     pub frames: &'a Frames<'a, F>,
     pub labels: Option<&'a Labels<'a>>,
     pub lattice: RecognitionLattice<'a, F>,
     pub step: Step<'a>,
     pub weights: Box<dyn Weights<F> + 'a>,
-    pub sum: Sum,
+    sum: Sum,
+    all_paths: bool,
 }
 
 /// What forward found in a group.
@@ -90,19 +99,24 @@ impl<F: Real> Session<F> {
     /// # Errors
     /// [`Error::Budget`], which names the smallest cut, for a budget below it.
     pub fn plan(&self, lattice: &RecognitionLattice<F>, frames: &Frames<F>, labels: &Labels) -> Result<Plan> {
-        let all_paths = !lattice.weight_fn().is_locally_normalized();
-        Plan::new(lattice, frames, Some(labels), (Work::sum(all_paths).with_gradients(), self.budget))
+        let asked = Asked::new(lattice, frames, Some(labels), Sum::Loss)?;
+        let work = Work { all_paths: asked.wants_all_paths(), ..Work::sum(true).with_gradients() };
+        Plan::new(lattice, frames, asked.labels, (work, self.budget))
+    }
+
+    /// A call and its cut, which comes before all else that takes memory.
+    pub(crate) fn call<'a>(
+        &mut self,
+        asked: Asked<'a, F>,
+        work: impl FnOnce(bool) -> Work,
+    ) -> Result<(Call<'a, F>, Plan)> {
+        let plan = self.cut(&asked, work(asked.wants_all_paths()))?;
+        Ok((Call::new(asked)?, plan))
     }
 
     /// The cut of a call; lets buffers go that the budget has no room for beside it.
-    pub(crate) fn cut(
-        &mut self,
-        lattice: &RecognitionLattice<F>,
-        frames: &Frames<F>,
-        labels: Option<&Labels>,
-        work: Work,
-    ) -> Result<Plan> {
-        let plan = Plan::new(lattice, frames, labels, (work, self.budget))?;
+    fn cut(&mut self, asked: &Asked<F>, work: Work) -> Result<Plan> {
+        let plan = Plan::new(&asked.lattice, asked.frames, asked.labels, (work, self.budget))?;
         let [pointers, best_lanes] = self.best.held();
         let [alpha, arcs, lanes] = self.denominator.held();
         let strings = self.numerator.held();
@@ -128,7 +142,9 @@ impl<F: Real> Session<F> {
         frames: &'a Frames<'a, F>,
         labels: &'a Labels<'a>,
     ) -> Result<Pending<'a, F>> {
-        Pending::new(self, Call::new(lattice, frames, Some(labels), Sum::Loss)?)
+        let asked = Asked::new(lattice, frames, Some(labels), Sum::Loss)?;
+        let (call, plan) = self.call(asked, |all_paths| Work::sum(all_paths).with_gradients().whole())?;
+        Pending::new(self, call, &plan)
     }
 
     /// Losses and all gradients of `Σ_b weights[b] loss[b]`, group of utterances by group.
@@ -172,10 +188,9 @@ impl<F: Real> Session<F> {
         labels: Option<&Labels>,
         weights: &[f64],
     ) -> Result<Output<F>> {
-        let mut call = Call::new(lattice, frames, labels, sum)?;
+        let asked = Asked::new(lattice, frames, labels, sum)?;
         check_weights(frames, weights)?;
-        let work = Work::sum(call.wants_all_paths()).with_gradients();
-        let plan = self.cut(lattice, frames, call.labels, work)?;
+        let (mut call, plan) = self.call(asked, |all_paths| Work::sum(all_paths).with_gradients())?;
         let mut sums = Vec::with_capacity(frames.utterances());
         let mut gradient = vec![F::ZERO; frames.utterances() * frames.padded() * frames.size()];
         for group in plan.groups(frames) {
@@ -201,8 +216,7 @@ impl<F: Real> Session<F> {
         frames: &Frames<F>,
         labels: Option<&Labels>,
     ) -> Result<Vec<f64>> {
-        let mut call = Call::new(lattice, frames, labels, sum)?;
-        let plan = self.cut(lattice, frames, call.labels, Work::sum(call.wants_all_paths()))?;
+        let (mut call, plan) = self.call(Asked::new(lattice, frames, labels, sum)?, Work::sum)?;
         let mut sums = Vec::with_capacity(frames.utterances());
         for group in plan.groups(frames) {
             sums.extend(call.forward(self, &group, None)?.sums);
@@ -219,8 +233,8 @@ impl<F: Real> Session<F> {
     /// As [`sum`](Self::sum).
     pub fn alphas(&mut self, lattice: &RecognitionLattice<F>, frames: &Frames<F>) -> Result<Vec<f64>> {
         let c = lattice.context().states();
-        let mut call = Call::new(lattice, frames, None, Sum::Denominator)?;
-        let plan = self.cut(lattice, frames, None, Work::sum(true).with_gradients())?;
+        let asked = Asked::new(lattice, frames, None, Sum::Denominator)?;
+        let (mut call, plan) = self.call(asked, |all_paths| Work::sum(all_paths).with_gradients())?;
         let mut alphas = Vec::with_capacity(frames.utterances() * frames.padded() * c);
         for group in plan.groups(frames) {
             call.forward(self, &group, Some(plan.kept))?;
@@ -245,8 +259,8 @@ impl<F: Real> Session<F> {
         frames: &Frames<F>,
     ) -> Result<(Vec<F>, Vec<F>)> {
         let (c, v) = (lattice.context().states(), lattice.context().vocabulary());
-        let mut call = Call::new(lattice, frames, None, Sum::Denominator)?;
-        let plan = self.cut(lattice, frames, None, Work::sum(true).with_gradients())?;
+        let asked = Asked::new(lattice, frames, None, Sum::Denominator)?;
+        let (mut call, plan) = self.call(asked, |all_paths| Work::sum(all_paths).with_gradients())?;
         let rows = frames.utterances() * frames.padded();
         let (mut blank, mut lexical) = (vec![F::ZERO; rows * c], vec![F::ZERO; rows * c * v]);
         for group in plan.groups(frames) {
@@ -273,7 +287,7 @@ impl<F: Real> Session<F> {
     }
 }
 
-impl<'a, F: Real> Call<'a, F> {
+impl<'a, F: Real> Asked<'a, F> {
     pub fn new(
         lattice: &RecognitionLattice<'a, F>,
         frames: &'a Frames<'a, F>,
@@ -287,8 +301,24 @@ impl<'a, F: Real> Call<'a, F> {
             None => return Err(Error::shape("labels", "labels, for a sum over their paths", "none")),
         }
         let labels = if sum == Sum::Denominator { None } else { labels };
+        Ok(Self { frames, labels, lattice: *lattice, sum })
+    }
+
+    fn wants_all_paths(&self) -> bool {
+        match self.sum {
+            Sum::Loss => !self.lattice.weight_fn().is_locally_normalized(),
+            Sum::Denominator => true,
+            Sum::Numerator => false,
+        }
+    }
+}
+
+impl<'a, F: Real> Call<'a, F> {
+    fn new(asked: Asked<'a, F>) -> Result<Self> {
+        let all_paths = asked.wants_all_paths();
+        let Asked { frames, labels, lattice, sum } = asked;
         let weights = lattice.weight_fn().open()?;
-        Ok(Self { frames, labels, lattice: *lattice, step: lattice.step(), weights, sum })
+        Ok(Self { frames, labels, lattice, step: lattice.step(), weights, sum, all_paths })
     }
 
     /// Goes on to the frames of a group.
@@ -297,20 +327,12 @@ impl<'a, F: Real> Call<'a, F> {
         self.weights.enter(&rows, &utterances)
     }
 
-    pub fn wants_all_paths(&self) -> bool {
-        match self.sum {
-            Sum::Loss => !self.lattice.weight_fn().is_locally_normalized(),
-            Sum::Denominator => true,
-            Sum::Numerator => false,
-        }
-    }
-
     /// Sums of a group. What backward needs stays if it is asked for, with all arc weights or without.
     pub fn forward(&mut self, session: &mut Session<F>, group: &Group, kept: Option<bool>) -> Result<Found> {
         self.enter(group)?;
         let (stored, kept) = (kept.is_some(), kept.unwrap_or(false));
         let mut found = Found { denominators: Vec::new(), numerators: Vec::new(), sums: Vec::new() };
-        if self.wants_all_paths() {
+        if self.all_paths {
             found.denominators = session.denominator.forward(&self.step, &*self.weights, group, stored, kept);
             check_sums(&found.denominators, group)?;
         }
@@ -322,7 +344,7 @@ impl<'a, F: Real> Call<'a, F> {
         found.sums = match self.sum {
             Sum::Denominator => found.denominators.clone(),
             Sum::Numerator => found.numerators.clone(),
-            Sum::Loss if !self.wants_all_paths() => found.numerators.iter().map(|s| -s).collect(),
+            Sum::Loss if !self.all_paths => found.numerators.iter().map(|s| -s).collect(),
             Sum::Loss => {
                 let pairs = found.denominators.iter().zip(&found.numerators);
                 let loss =
@@ -360,7 +382,7 @@ impl<'a, F: Real> Call<'a, F> {
     pub fn frame_gradient(&mut self, group: &Group, out: &mut [F]) {
         let size = self.frames.size();
         let rows = self.weights.frame_gradient();
-        for (row, to) in rows.chunks_exact(size.max(1)).zip(group.places(self.frames.padded())) {
+        for (row, to) in rows.chunks_exact(size).zip(group.places(self.frames.padded())) {
             out[to * size..][..size].copy_from_slice(row);
         }
     }
@@ -379,5 +401,8 @@ pub(crate) fn check_weights<F: Real>(frames: &Frames<F>, weights: &[f64]) -> Res
     if weights.len() != expected {
         return Err(Error::shape("weights", format!("one for each of {expected} utterances"), weights.len()));
     }
-    crate::error::expect_finite("weights", weights)
+    crate::error::expect_finite("weights", weights)?;
+    // Those that are infinite in single precision.
+    let own: Vec<F> = weights.iter().map(|&weight| F::from_f64(weight)).collect();
+    crate::error::expect_finite("weights", &own)
 }

@@ -75,6 +75,11 @@ pub trait WeightFn<F: Real>: Sync {
     /// F; none for any.
     fn frame_size(&self) -> Option<usize>;
 
+    /// Utterances that it has weights of their own for; none for any.
+    fn utterances(&self) -> Option<usize> {
+        None
+    }
+
     /// Whether the weights of the arcs from each state are log-probabilities, so that a loss needs no denominator.
     fn is_locally_normalized(&self) -> bool {
         false

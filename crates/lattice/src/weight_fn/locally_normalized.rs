@@ -56,6 +56,10 @@ impl<F: panda_core::Real, W: WeightFn<F>> WeightFn<F> for LocallyNormalized<W> {
         self.inner.frame_size()
     }
 
+    fn utterances(&self) -> Option<usize> {
+        self.inner.utterances()
+    }
+
     fn is_locally_normalized(&self) -> bool {
         true
     }

@@ -55,10 +55,14 @@ impl<F: Real> WeightFn<F> for Table<'_, F> {
         None
     }
 
+    fn utterances(&self) -> Option<usize> {
+        self.utterances
+    }
+
     fn bytes(&self, load: Load) -> usize {
         let gradient = if load.gradients { size_of_val(self.values) } else { 0 };
         // Frames have one feature as a rule; those with more are zeros of the gradient.
-        gradient + load.frames * (size_of::<usize>() + size_of::<F>())
+        load.frames.saturating_mul(size_of::<usize>() + size_of::<F>()).saturating_add(gradient)
     }
 
     fn open(&self) -> Result<Box<dyn Weights<F> + '_>> {
@@ -96,10 +100,12 @@ impl<F: Real> Weights<F> for Opened<'_, F> {
         if self.size == 0 && !utterances.is_empty() {
             return Err(Error::shape("frames", "at least 1 feature, the row of the table", 0));
         }
-        for (x, &utterance) in rows.chunks_exact(self.size.max(1)).zip(utterances) {
+        for (at, (x, &utterance)) in rows.chunks_exact(self.size.max(1)).zip(utterances).enumerate() {
             let (row, utterance) = (x[0].to_f64(), utterance as usize);
             if !(row > -1.0 && row < count as f64) {
-                return Err(Error::shape("frames", format!("rows of the table below {count}"), row));
+                let frame = utterances[..at].iter().rev().take_while(|&&of| of as usize == utterance).count();
+                let found = format!("{row} in frame {frame} of utterance {utterance}");
+                return Err(Error::shape("frames", format!("rows of the table below {count}"), found));
             }
             if own.is_some_and(|own| utterance >= own) {
                 let found = format!("utterance {utterance}");

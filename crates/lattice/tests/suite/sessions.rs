@@ -268,13 +268,14 @@ impl Long {
     }
 }
 
-const BOTH: [lattice::Alignment; 2] =
-    [lattice::Alignment::FrameDependent, lattice::Alignment::FrameLabelDependent { expansions: 2 }];
+fn both() -> [lattice::Alignment; 2] {
+    [lattice::Alignment::FrameDependent, lattice::Alignment::frame_label_dependent(2).unwrap()]
+}
 
 /// The largest difference of an f32 gradient from the f64 one.
 #[test]
 fn long_and_large_in_single_precision() {
-    for alignment in BOTH {
+    for alignment in both() {
         for scale in [1.0, 8.0] {
             let long = Long::new(alignment, vec![2000, 1999, 700], scale, 5);
             let (exact, _) = long.sum::<f64>(MemoryBudget::unlimited(), 0..3).unwrap();
@@ -293,7 +294,7 @@ fn long_and_large_in_single_precision() {
 /// The cut changes nothing but roundings, and neither batch mates nor threads change a bit.
 #[test]
 fn cuts_batches_and_threads() {
-    for alignment in BOTH {
+    for alignment in both() {
         let long = Long::new(alignment, vec![40, 1, 37, 0, 12], 3.0, 11);
         let (whole, best) = long.sum::<f64>(MemoryBudget::unlimited(), 0..5).unwrap();
         let Err(Error::Budget { smallest, .. }) = long.sum::<f64>(MemoryBudget::bytes(0), 0..5) else {

@@ -1,0 +1,187 @@
+//! Made-up batches for lattices of joint networks.
+use lattice::{
+    Alignment, Context, Embeddings, Frames, FullNGram, Joint, Labels, LocallyNormalized, Normalize,
+    Parameters, RecognitionLattice, SharedRnn, WeightFn,
+};
+use panda_core::Real;
+
+use crate::common::{made_up, narrow, widened};
+
+const GATES: [&str; 4] = ["i", "f", "g", "o"];
+
+/// A batch of one leading axis, or none, and the parameters of its weights.
+#[derive(Clone)]
+pub struct Problem<F> {
+    pub context: FullNGram,
+    pub alignment: Alignment,
+    pub normalize: Option<Normalize>,
+    pub rnn: bool,
+    /// By their names under a joint network that is not normalised.
+    pub parameters: Parameters<F>,
+    pub axes: Vec<usize>,
+    pub padded: usize,
+    pub padded_labels: usize,
+    /// *B x T x 2*
+    pub frames: Vec<F>,
+    pub num_frames: Vec<usize>,
+    pub labels: Vec<u32>,
+    pub num_labels: Vec<usize>,
+}
+
+/// Features of a frame.
+pub const FEATURES: usize = 2;
+
+impl<F: Real> Problem<F> {
+    /// Utterances of so many frames and labels, for the context of the last labels.
+    pub fn made_up(
+        (vocabulary, order): (usize, usize),
+        expansions: Option<usize>,
+        (hidden, rnn): (usize, bool),
+        lengths: &[(usize, usize)],
+    ) -> Self {
+        let context = FullNGram::new(vocabulary, order).unwrap();
+        let (c, e) = (context.states(), 3);
+        let mut shapes: Vec<(String, usize, f64)> = [
+            ("project_context_embeddings/kernel", e * hidden, 0.9),
+            ("project_frame/kernel", FEATURES * hidden, 1.2),
+            ("joint_bias", hidden, 0.3),
+            ("Dense_0/kernel", hidden, 1.5),
+            ("Dense_0/bias", 1, 1.0),
+            ("Dense_1/kernel", hidden * vocabulary, 1.5),
+            ("Dense_1/bias", vocabulary, 1.0),
+        ]
+        .map(|(name, size, scale)| (format!("weight_fn/{name}"), size, scale))
+        .to_vec();
+        let cacher = |name: &str| format!("weight_fn_cacher/{name}");
+        if rnn {
+            shapes.push((cacher("Embed_0/embedding"), (vocabulary + 1) * 2, 1.0));
+            for gate in GATES {
+                shapes.push((cacher(&format!("rnn_cell/i{gate}/kernel")), 2 * e, 1.0));
+                shapes.push((cacher(&format!("rnn_cell/h{gate}/kernel")), e * e, 1.0));
+                shapes.push((cacher(&format!("rnn_cell/h{gate}/bias")), e, 0.5));
+            }
+        } else {
+            shapes.push((cacher("context_embeddings"), c * e, 1.0));
+        }
+        let parameters =
+            (1..).zip(shapes).map(|(seed, (name, size, scale))| (name, made_up(size, seed, scale)));
+        let padded = lengths.iter().map(|l| l.0).max().unwrap_or(0);
+        let padded_labels = lengths.iter().map(|l| l.1).max().unwrap_or(0);
+        Self {
+            context,
+            alignment: match expansions {
+                None => Alignment::FrameDependent,
+                Some(expansions) => Alignment::frame_label_dependent(expansions).unwrap(),
+            },
+            normalize: None,
+            rnn,
+            parameters: parameters.collect(),
+            axes: vec![lengths.len()],
+            padded,
+            padded_labels,
+            frames: made_up(lengths.len() * padded * FEATURES, 90, 1.0),
+            num_frames: lengths.iter().map(|l| l.0).collect(),
+            labels: (0..lengths.len() * padded_labels).map(|i| (i * 7 % vocabulary) as u32 + 1).collect(),
+            num_labels: lengths.iter().map(|l| l.1).collect(),
+        }
+    }
+
+    pub fn of<G: Real>(&self) -> Problem<G> {
+        let cast = |values: &[F]| narrow::<G>(&widened(values));
+        let parameters = self.parameters.iter().map(|(name, values)| (name.clone(), cast(values))).collect();
+        let Self { context, alignment, normalize, rnn, .. } = *self;
+        Problem {
+            context,
+            alignment,
+            normalize,
+            rnn,
+            parameters,
+            axes: self.axes.clone(),
+            padded: self.padded,
+            padded_labels: self.padded_labels,
+            frames: cast(&self.frames),
+            num_frames: self.num_frames.clone(),
+            labels: self.labels.clone(),
+            num_labels: self.num_labels.clone(),
+        }
+    }
+
+    /// One utterance alone, without a leading axis and without padding.
+    pub fn single(&self, utterance: usize) -> Self {
+        let (n, m) = (self.num_frames[utterance], self.num_labels[utterance]);
+        let frames = &self.frames[utterance * self.padded * FEATURES..][..n * FEATURES];
+        let labels = &self.labels[utterance * self.padded_labels..][..m];
+        Self {
+            axes: Vec::new(),
+            padded: n,
+            padded_labels: m,
+            frames: frames.to_vec(),
+            num_frames: vec![n],
+            labels: labels.to_vec(),
+            num_labels: vec![m],
+            ..self.clone()
+        }
+    }
+
+    /// More padding, with something else in it.
+    pub fn padded(&self, more: usize, value: f64, label: u32) -> Self {
+        let (padded, padded_labels) = (self.padded + more, self.padded_labels + more);
+        let (mut frames, mut labels) = (Vec::new(), Vec::new());
+        for utterance in 0..self.num_frames.len() {
+            let Self { frames: x, labels: y, .. } = self.single(utterance);
+            frames.extend(x);
+            frames.resize((utterance + 1) * padded * FEATURES, F::from_f64(value));
+            labels.extend(y);
+            labels.resize((utterance + 1) * padded_labels, label);
+        }
+        Self { padded, padded_labels, frames, labels, ..self.clone() }
+    }
+
+    pub fn with<T>(&self, run: impl FnOnce(&RecognitionLattice<F>, &Frames<F>, &Labels) -> T) -> T {
+        let of = |name: &str| self.parameters[&format!("weight_fn/{name}")].as_slice();
+        let cacher = |name: &str| self.parameters[&format!("weight_fn_cacher/{name}")].as_slice();
+        let gates = |from: &str, what: &str| {
+            GATES.map(|gate| {
+                self.parameters[&format!("weight_fn_cacher/rnn_cell/{from}{gate}/{what}")].as_slice()
+            })
+        };
+        let embeddings = match self.rnn {
+            false => Embeddings::Table(cacher("context_embeddings")),
+            true => Embeddings::Rnn(SharedRnn {
+                vocabulary: self.context.vocabulary(),
+                order: self.context.order(),
+                embedding: cacher("Embed_0/embedding"),
+                input: gates("i", "kernel"),
+                recurrent: gates("h", "kernel"),
+                bias: gates("h", "bias"),
+            }),
+        };
+        let joint = Joint {
+            embeddings,
+            states: self.context.states(),
+            vocabulary: self.context.vocabulary(),
+            project_context: of("project_context_embeddings/kernel"),
+            project_frame: of("project_frame/kernel"),
+            joint_bias: of("joint_bias"),
+            blank: of("Dense_0/kernel"),
+            blank_bias: of("Dense_0/bias"),
+            lexical: of("Dense_1/kernel"),
+            lexical_bias: of("Dense_1/bias"),
+        };
+        let local = self.normalize.map(|normalize| LocallyNormalized::new(joint, normalize));
+        let weight_fn: &dyn WeightFn<F> = match &local {
+            None => &joint,
+            Some(local) => local,
+        };
+        let lattice = RecognitionLattice::new(&self.context, self.alignment, weight_fn).unwrap();
+        let shape = |last: &[usize]| [&self.axes, last].concat();
+        let frames = Frames::new(&self.frames, &shape(&[self.padded, FEATURES]), &self.num_frames).unwrap();
+        let labels = Labels::new(&self.labels, &shape(&[self.padded_labels]), &self.num_labels).unwrap();
+        run(&lattice, &frames, &labels)
+    }
+}
+
+/// A parameter's name without what a normaliser adds to it.
+pub fn own_name(name: &str) -> String {
+    name.replace("weight_fn/weight_fn/", "weight_fn/")
+}

@@ -1,0 +1,298 @@
+//! Batches of tiny lattices, told without the crate: some blocked, some without a path for their labels, all padded with rubbish.
+use std::cmp::Reverse;
+
+use lattice::{Context, Frames, Labels, Real, RecognitionLattice, Table};
+use proptest::prelude::*;
+
+use crate::{
+    common::narrow,
+    tiny::{Automaton, Place, Tiny},
+};
+
+/// Paths of an utterance, at most.
+const PATHS: usize = 1500;
+
+/// One utterance.
+#[derive(Debug, Clone)]
+pub struct Utterance {
+    /// N, and by how much more than T the caller says.
+    pub frames: usize,
+    pub more_frames: usize,
+    pub labels: Vec<u32>,
+    /// By how much more than U the caller says.
+    pub more_labels: usize,
+    /// The part of the arcs that are blocked.
+    pub blocked: f64,
+}
+
+/// Utterances over one automaton, and the weights of their arcs.
+#[derive(Debug, Clone)]
+pub struct Batch {
+    pub automaton: Automaton,
+    pub expansions: Option<usize>,
+    pub utterances: Vec<Utterance>,
+    pub axes: Vec<usize>,
+    /// T and U beyond the longest.
+    pub padding: [usize; 2],
+    /// Weights in steps of so much: exact in both precisions; of 1, they tie.
+    pub step: f64,
+    pub seed: u64,
+}
+
+/// What an utterance's paths sum up to.
+pub struct Sums {
+    pub log_sum: f64,
+    pub best: f64,
+    /// Of the first of the best paths.
+    pub best_labels: Vec<u32>,
+    /// Posteriors, *T x C x (1 + V)*.
+    pub posteriors: Vec<f64>,
+}
+
+impl Batch {
+    pub fn padded(&self) -> usize {
+        self.utterances.iter().map(|u| u.frames).max().unwrap_or(0) + self.padding[0]
+    }
+
+    pub fn padded_labels(&self) -> usize {
+        self.utterances.iter().map(|u| u.labels.len()).max().unwrap_or(0) + self.padding[1]
+    }
+
+    pub fn states(&self) -> usize {
+        self.automaton.rows().len()
+    }
+
+    pub fn vocabulary(&self) -> usize {
+        self.automaton.rows()[0].len()
+    }
+
+    pub fn tiny(&self, frames: usize) -> Tiny {
+        let Self { automaton, expansions, seed, .. } = self.clone();
+        Tiny { automaton, expansions, frames, seed, blocked: 0.0 }
+    }
+
+    /// Weights of the arcs of an utterance, *T x C x (1 + V)*.
+    pub fn table(&self, utterance: usize) -> Vec<f64> {
+        let count = self.padded() * self.states() * (1 + self.vocabulary());
+        let purpose = 2 * utterance as u64;
+        let uniform = oracle::noise::below(self.seed, purpose, count, 1000);
+        let weights = oracle::noise::normal(self.seed, purpose + 1, count, 1.5);
+        let blocked = (1000.0 * self.utterances[utterance].blocked) as u32;
+        let weight = |(&u, &w): (&u32, &f64)| {
+            if u < blocked { f64::NEG_INFINITY } else { (w / self.step).round() * self.step }
+        };
+        uniform.iter().zip(&weights).map(weight).collect()
+    }
+
+    fn place(&self, (t, _, p, y): Place) -> usize {
+        (t * self.states() + p) * (1 + self.vocabulary()) + y
+    }
+
+    /// Sums over the paths of an utterance that have some labels, or over all.
+    pub fn sums(&self, utterance: usize, labels: Option<&[u32]>) -> Sums {
+        let table = self.table(utterance);
+        let mut sums = Sums {
+            log_sum: f64::NEG_INFINITY,
+            best: f64::NEG_INFINITY,
+            best_labels: Vec::new(),
+            posteriors: vec![0.0; table.len()],
+        };
+        let mut paths = self.tiny(self.utterances[utterance].frames).paths();
+        let has = |path: &Vec<Place>| {
+            labels.is_none_or(|labels| of_path(path).filter(|&y| y > 0).eq(labels.iter().copied()))
+        };
+        paths.retain(has);
+        let weight = |path: &Vec<Place>| path.iter().map(|&arc| table[self.place(arc)]).sum::<f64>();
+        let real: f64 = paths.iter().map(|path| weight(path).exp()).sum();
+        if real == 0.0 {
+            return sums;
+        }
+        sums.log_sum = real.ln();
+        sums.best = paths.iter().map(weight).fold(f64::NEG_INFINITY, f64::max);
+        for path in &paths {
+            for &arc in path {
+                sums.posteriors[self.place(arc)] += weight(path).exp() / real;
+            }
+        }
+        let best = paths.iter().filter(|path| weight(path) == sums.best).min_by_key(|path| self.order(path));
+        sums.best_labels = self.alignment_labels(best.unwrap());
+        sums
+    }
+
+    /// `log Σ` over all ways from the start through so many frames, by the state that they end in.
+    pub fn alpha(&self, utterance: usize, frames: usize) -> Vec<f64> {
+        let (table, rows) = (self.table(utterance), self.automaton.rows());
+        let mut sums = vec![0.0; rows.len()];
+        for path in self.tiny(frames).paths() {
+            let weight: f64 = path.iter().map(|&arc| table[self.place(arc)]).sum();
+            sums[end(&rows, &path)] += weight.exp();
+        }
+        sums.into_iter().map(f64::ln).collect()
+    }
+
+    /// Labels by frame and alignment state.
+    fn alignment_labels(&self, path: &[Place]) -> Vec<u32> {
+        let per_frame = self.expansions.map_or(1, |labels| labels + 1);
+        let frames = path.iter().map(|arc| arc.0 + 1).max().unwrap_or(0);
+        let mut labels = vec![0; per_frame * frames];
+        path.iter().for_each(|&(t, a, _, y)| labels[t * per_frame + a] = y as u32);
+        labels
+    }
+
+    /// The order of the specification's section 10: final states, then, from the end, few labels in a frame and sources of low
+    /// numbers.
+    fn order(&self, path: &[Place]) -> impl Ord + use<> {
+        let frames = path.iter().map(|arc| arc.0 + 1).max().unwrap_or(0);
+        let mut order = vec![(end(&self.automaton.rows(), path), 0)];
+        for t in (0..frames).rev() {
+            let labels = path.iter().filter(|arc| arc.0 == t && arc.3 > 0);
+            order.push((labels.clone().count(), 0));
+            order.extend(labels.rev().map(|&(_, _, p, y)| (p, y)));
+        }
+        order
+    }
+
+    /// What the crate is given.
+    pub fn given<F: Real>(&self) -> Given<F> {
+        let (t, u, size) = (self.padded(), self.padded_labels(), 2);
+        let mut frames = Vec::new();
+        let mut ids = Vec::new();
+        let rubbish = [f64::NAN, f64::INFINITY, -1e30, 7e9];
+        for (b, utterance) in self.utterances.iter().enumerate() {
+            for frame in 0..t {
+                let row =
+                    if frame < utterance.frames { [frame as f64 + 0.25, 9.0] } else { [rubbish[b % 4]; 2] };
+                frames.extend(row);
+            }
+            let padding = [0, u32::MAX, 1, 99][b % 4];
+            ids.extend(utterance.labels.iter().copied().chain(std::iter::repeat(padding)).take(u));
+        }
+        let shape = |last: &[usize]| [&self.axes, last].concat();
+        let table: Vec<f64> = (0..self.utterances.len()).flat_map(|b| self.table(b)).collect();
+        let num_frames = self.utterances.iter().map(|of| {
+            let more = if of.frames == t { of.more_frames } else { 0 };
+            of.frames.saturating_add(more)
+        });
+        let num_labels = self.utterances.iter().map(|of| match of.more_labels {
+            0 => of.labels.len(),
+            more => u.saturating_add(more),
+        });
+        Given {
+            context: self.automaton.context(),
+            alignment: self.tiny(0).alignment(),
+            table: narrow(&table),
+            table_shape: shape(&[t, self.states(), 1 + self.vocabulary()]),
+            frames: narrow(&frames),
+            frames_shape: shape(&[t, size]),
+            num_frames: num_frames.collect(),
+            labels: ids,
+            labels_shape: shape(&[u]),
+            num_labels: num_labels.collect(),
+        }
+    }
+
+    /// The labels that an utterance can be said to have.
+    pub fn labels(&self, utterance: usize) -> Option<&[u32]> {
+        let of = &self.utterances[utterance];
+        (of.more_labels == 0).then_some(&of.labels[..])
+    }
+}
+
+fn of_path(path: &[Place]) -> impl Iterator<Item = u32> {
+    path.iter().map(|arc| arc.3 as u32)
+}
+
+fn end(rows: &[Vec<usize>], path: &[Place]) -> usize {
+    let labels = of_path(path).filter(|&y| y > 0);
+    labels.fold(0, |state, y| rows[state][y as usize - 1])
+}
+
+/// Arguments of a call.
+pub struct Given<F> {
+    pub context: Box<dyn Context>,
+    pub alignment: lattice::Alignment,
+    pub table: Vec<F>,
+    pub table_shape: Vec<usize>,
+    pub frames: Vec<F>,
+    pub frames_shape: Vec<usize>,
+    pub num_frames: Vec<usize>,
+    pub labels: Vec<u32>,
+    pub labels_shape: Vec<usize>,
+    pub num_labels: Vec<usize>,
+}
+
+impl<F: Real> Given<F> {
+    pub fn with<T>(&self, run: impl FnOnce(&RecognitionLattice<F>, &Frames<F>, &Labels) -> T) -> T {
+        let table = Table::new(&self.table, &self.table_shape).unwrap();
+        let lattice = RecognitionLattice::new(&*self.context, self.alignment, &table).unwrap();
+        let frames = Frames::new(&self.frames, &self.frames_shape, &self.num_frames).unwrap();
+        let labels = Labels::new(&self.labels, &self.labels_shape, &self.num_labels).unwrap();
+        run(&lattice, &frames, &labels)
+    }
+}
+
+fn automaton() -> impl Strategy<Value = Automaton> {
+    let strings =
+        (1usize..4, 0usize..3).prop_map(|(vocabulary, order)| Automaton::Strings { vocabulary, order });
+    let rows = (1usize..5, 1usize..4).prop_flat_map(|(states, vocabulary)| {
+        prop::collection::vec(prop::collection::vec(0..states, vocabulary), states).prop_map(Automaton::Rows)
+    });
+    prop_oneof![strings, rows]
+}
+
+/// As many frames as there are not too many paths.
+fn most_frames(vocabulary: usize, expansions: Option<usize>) -> usize {
+    let of_frame = match expansions {
+        None => 1 + vocabulary,
+        Some(most) => (0..=most as u32).map(|i| vocabulary.pow(i)).sum(),
+    };
+    (0..5).filter(|&frames| of_frame.pow(frames) <= PATHS).map(Reverse).min().unwrap().0 as usize
+}
+
+fn utterance(frames: usize, vocabulary: u32) -> impl Strategy<Value = Utterance> {
+    (
+        0..=frames,
+        prop_oneof![3 => Just(0), 1 => 1usize..9, 1 => Just(usize::MAX)],
+        prop::collection::vec(1..=vocabulary, 0..5),
+        prop_oneof![7 => Just(0), 1 => 1usize..3, 1 => Just(usize::MAX)],
+        prop_oneof![4 => Just(0.0), 2 => Just(0.15), 1 => Just(0.6), 1 => Just(1.0)],
+    )
+        .prop_map(|(frames, more_frames, labels, more_labels, blocked)| Utterance {
+            frames,
+            more_frames,
+            labels,
+            more_labels,
+            blocked,
+        })
+}
+
+pub fn batch() -> impl Strategy<Value = Batch> {
+    let axes = prop_oneof![
+        Just(vec![]),
+        Just(vec![1]),
+        Just(vec![2]),
+        Just(vec![3]),
+        Just(vec![2, 2]),
+        Just(vec![1, 3, 1]),
+        Just(vec![2, 0]),
+    ];
+    let shape = (automaton(), prop::option::of(0usize..4), axes);
+    let all = shape.prop_flat_map(|(automaton, expansions, axes)| {
+        let vocabulary = automaton.rows()[0].len();
+        let count = axes.iter().product::<usize>();
+        let frames = most_frames(vocabulary, expansions);
+        let utterances = prop::collection::vec(utterance(frames, vocabulary as u32), count);
+        (Just(automaton), Just(expansions), Just(axes), utterances)
+    });
+    (all, [0usize..3, 0usize..3], prop_oneof![Just(1.0 / 1024.0), Just(1.0)], any::<u64>()).prop_map(
+        |((automaton, expansions, axes, utterances), padding, step, seed)| Batch {
+            automaton,
+            expansions,
+            utterances,
+            axes,
+            padding,
+            step,
+            seed,
+        },
+    )
+}
