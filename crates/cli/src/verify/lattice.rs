@@ -115,7 +115,7 @@ fn run<'a, F: Element>(case: &Case<'a>, width: Width) -> Result<Check<'a>> {
         Err(Stop::Case(error)) => return Err(error),
         Err(Stop::Refused(error)) => check.failures.push(error.to_string()),
     }
-    check.finish(is_answer);
+    check.finish();
     Ok(check)
 }
 
