@@ -97,6 +97,9 @@ pub trait Real:
     /// Prepares addends for [`Self::tanh_pairs`]. `f32`: `x = exp(2x)`.
     #[doc(hidden)]
     fn prepare_tanh(values: &mut [Self]);
+    /// Back from what [`Self::prepare_tanh`] made, to some roundings.
+    #[doc(hidden)]
+    fn unprepare_tanh(values: &mut [Self]);
     /// `out = tanh(a + b)` of prepared addends; `f32`: `1 - 2 / (1 + a b)`, to 3e-7 absolute.
     #[doc(hidden)]
     fn tanh_pairs(out: &mut [Self], a: &[Self], b: &[Self]);
@@ -217,6 +220,10 @@ impl Real for f32 {
     fn prepare_tanh(values: &mut [f32]) {
         values.iter_mut().for_each(|x| *x += *x);
         dispatch::exp(Machine::best(), values);
+    }
+    fn unprepare_tanh(values: &mut [f32]) {
+        dispatch::ln(Machine::best(), values);
+        values.iter_mut().for_each(|x| *x *= 0.5);
     }
     fn tanh_pairs(out: &mut [f32], a: &[f32], b: &[f32]) {
         dispatch::tanh_pairs(Machine::best(), out, a, b);
@@ -361,6 +368,7 @@ impl Real for f64 {
     }
     const PREPARED: f64 = f64::INFINITY;
     fn prepare_tanh(_: &mut [f64]) {}
+    fn unprepare_tanh(_: &mut [f64]) {}
     fn tanh_pairs(out: &mut [f64], a: &[f64], b: &[f64]) {
         Self::tanh_sum(out, a, b);
     }

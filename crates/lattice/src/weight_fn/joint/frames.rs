@@ -206,8 +206,9 @@ pub fn pull<F: Real>(opened: &mut Opened<F>, frames: &[usize], adjoints: Arcs<F>
             frames: Vec::new(),
         }));
     }
-    let this = &*opened;
-    let head = this.prepared.head_right.get_or_init(|| PackedRight::new(View::new(&this.head, 1 + v, h)));
+    let packed =
+        opened.head_right.take().unwrap_or_else(|| PackedRight::new(View::new(&opened.head, 1 + v, h)));
+    let (this, head) = (&*opened, &packed);
     par_for(items_mut(tasks), |task, part| {
         let (run, first) = (task / blocks, task % blocks * BLOCK);
         let states = BLOCK.min(c - first);
@@ -255,5 +256,5 @@ pub fn pull<F: Real>(opened: &mut Opened<F>, frames: &[usize], adjoints: Arcs<F>
             add(out, &part.frames[place * h..][..h]);
         }
     }
-    opened.gradient = Some(gradient);
+    (opened.gradient, opened.head_right) = (Some(gradient), Some(packed));
 }
