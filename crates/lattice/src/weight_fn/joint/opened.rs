@@ -1,7 +1,7 @@
 //! A joint network at work: what is projected once, and where gradients gather.
 use std::borrow::Cow;
 
-use kernels::{Accumulate, Affine, PANEL, PackedLeft, PackedRight, Real, View};
+use kernels::{Accumulate, Affine, PANEL, PackedLeft, PackedRight, Real, TanhProducts, View};
 
 use super::{
     Embeddings, Joint, NAMES, chain, frames,
@@ -94,7 +94,7 @@ impl<'a, F: Real> Opened<'a, F> {
             embeddings,
             contexts,
             panels,
-            head_left: PackedLeft::new(View::new(&head, 1 + v, h), 1 + v),
+            head_left: TanhProducts::pack(View::new(&head, 1 + v, h)),
             head_right: None,
             head,
             bias: [joint.blank_bias, joint.lexical_bias].concat(),

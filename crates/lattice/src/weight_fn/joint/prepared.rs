@@ -10,7 +10,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use kernels::{PANEL, Real, View, panel_product, par_for, parts, parts_mut, tanh_product, transpose};
+use kernels::{PANEL, Real, TanhAddends, TanhProducts, View, par_for, parts, parts_mut, transpose};
 
 use super::opened::Opened;
 
@@ -86,15 +86,47 @@ impl<F: Real> Opened<'_, F> {
         F::tanh_sum(out, &raw(contexts, state, context), &raw(frames, frame, row));
     }
 
-    /// Scores of a panel of states at a frame, *(1 + V) x PANEL* on top of what `tile` holds; `hidden` *H x PANEL* is room.
-    pub fn score_states(&self, frame: usize, panel: usize, hidden: &mut [F], tile: &mut [F]) {
-        let (h, states) = (self.hidden(), self.joint.states);
-        let mut of_panel = panel * PANEL..states.min((panel + 1) * PANEL);
-        if self.frames.is_far(frame) || of_panel.clone().any(|state| self.contexts.is_far(state)) {
-            return self.score_sites(of_panel.by_ref().map(|state| (frame, state)), hidden, tile);
+    /// Whether a frame and a panel of states are all prepared.
+    pub fn is_near(&self, frame: usize, panel: usize) -> bool {
+        let mut states = self.states_of(panel);
+        !self.frames.is_far(frame) && !states.any(|state| self.contexts.is_far(state))
+    }
+
+    fn states_of(&self, panel: usize) -> std::ops::Range<usize> {
+        panel * PANEL..self.joint.states.min((panel + 1) * PANEL)
+    }
+
+    /// Addends of a panel of states at a frame.
+    pub fn addends(&self, frame: usize, panel: usize) -> TanhAddends<'_, F> {
+        let h = self.hidden();
+        (&self.panels[panel * PANEL * h..][..PANEL * h], &self.frames.rows[frame * h..][..h])
+    }
+
+    /// Scores of some panels of states at a frame, *(1 + V) x PANEL* each on top of the biases, given to `take`.
+    pub fn score_states(
+        &self,
+        frame: usize,
+        panels: std::ops::Range<usize>,
+        products: &mut TanhProducts<F>,
+        tile: &mut [F],
+        mut take: impl FnMut(usize, &[F]),
+    ) {
+        for panel in panels.clone() {
+            self.begin(tile);
+            let next = panel + 1;
+            if self.is_near(frame, panel) {
+                let follows = next < panels.end && self.is_near(frame, next);
+                products.next(tile, self.addends(frame, panel), follows.then(|| self.addends(frame, next)));
+            } else {
+                self.score_sites(self.states_of(panel).map(|state| (frame, state)), products, tile);
+            }
+            take(panel, tile);
         }
-        let addends = (&self.panels[panel * PANEL * h..][..PANEL * h], &self.frames.rows[frame * h..][..h]);
-        tanh_product(tile, &self.head_left, addends, hidden);
+    }
+
+    /// Biases in all columns.
+    fn begin(&self, tile: &mut [F]) {
+        tile.chunks_exact_mut(PANEL).zip(&self.bias).for_each(|(row, &bias)| row.fill(bias));
     }
 
     /// Some frames as a panel; whether all of them are prepared. `rows` *PANEL x H* is room.
@@ -109,32 +141,44 @@ impl<F: Real> Opened<'_, F> {
         !frames.iter().any(|&frame| self.frames.is_far(frame))
     }
 
-    /// Scores of one of the states behind the last whole panel at a panel of frames, as [`score_states`](Self::score_states).
+    /// Scores of the states behind the last whole panel, one after the other, at a panel of frames, as
+    /// [`score_states`](Self::score_states).
     pub fn score_frames(
         &self,
         (frames, panel): (&[usize], Option<&[F]>),
-        state: usize,
-        hidden: &mut [F],
+        states: std::ops::Range<usize>,
+        products: &mut TanhProducts<F>,
         tile: &mut [F],
+        mut take: impl FnMut(usize, &[F]),
     ) {
         let h = self.hidden();
-        match panel {
-            Some(panel) if !self.contexts.is_far(state) => {
-                let addends = (panel, &self.contexts.rows[state * h..][..h]);
-                tanh_product(tile, &self.head_left, addends, hidden);
+        let addends = |state: usize| {
+            let near = states.contains(&state) && !self.contexts.is_far(state);
+            panel.filter(|_| near).map(|panel| (panel, &self.contexts.rows[state * h..][..h]))
+        };
+        for state in states.clone() {
+            self.begin(tile);
+            match addends(state) {
+                Some(this) => products.next(tile, this, addends(state + 1)),
+                None => self.score_sites(frames.iter().map(|&frame| (frame, state)), products, tile),
             }
-            _ => self.score_sites(frames.iter().map(|&frame| (frame, state)), hidden, tile),
+            take(state, tile);
         }
     }
 
     /// Scores of any sites, frame and state, a column each.
-    fn score_sites(&self, sites: impl Iterator<Item = (usize, usize)>, hidden: &mut [F], tile: &mut [F]) {
-        let h = self.hidden();
-        let mut row = vec![F::ZERO; h];
-        for (column, (frame, state)) in sites.enumerate() {
-            self.hidden_row(frame, state, &mut row);
-            hidden.chunks_exact_mut(PANEL).zip(&row).for_each(|(step, &value)| step[column] = value);
-        }
-        panel_product(tile, &self.head_left, hidden);
+    fn score_sites(
+        &self,
+        sites: impl Iterator<Item = (usize, usize)>,
+        products: &mut TanhProducts<F>,
+        tile: &mut [F],
+    ) {
+        let mut row = vec![F::ZERO; self.hidden()];
+        products.with(tile, |hidden| {
+            for (column, (frame, state)) in sites.enumerate() {
+                self.hidden_row(frame, state, &mut row);
+                hidden.chunks_exact_mut(PANEL).zip(&row).for_each(|(step, &value)| step[column] = value);
+            }
+        });
     }
 }
