@@ -1,6 +1,7 @@
 //! Locally normalised weights along a chain: what they allocate does not grow with sites x V.
 use lattice::{
-    Arcs, ArcsMut, Chain, Embeddings, Joint, LocallyNormalized, MemoryBudget, Normalize, Table, WeightFn,
+    Arcs, ArcsMut, Chain, Embeddings, Joint, Load, LocallyNormalized, MemoryBudget, Normalize, Table,
+    WeightFn,
 };
 
 use crate::counting::{measure, turn};
@@ -13,6 +14,10 @@ const BUDGET: usize = 8 << 20;
 
 fn made_up(count: usize, scale: f32) -> Vec<f32> {
     (0..count).map(|i| scale * (i as f32 * 0.7 + (i % 7) as f32).sin()).collect()
+}
+
+fn load(frames: usize) -> Load {
+    Load { frames, wave: 1, positions: POSITIONS, gradients: true }
 }
 
 /// The most bytes alive during forward and backward along a chain above those of an open weight function.
@@ -71,7 +76,7 @@ fn those_of_a_joint_network_stay_within_their_budget_for_any_number_of_frames() 
             let dense = frames * POSITIONS * VOCABULARY * 4;
             let most = BUDGET + heads + joint + lists;
             assert!(found <= most && most < dense / 2, "{normalize:?}: {found} of {most}, dense {dense}");
-            assert!(found <= weight_fn.bytes(frames, 1) + heads, "{normalize:?}: {found}");
+            assert!(found <= weight_fn.bytes(load(frames)), "{normalize:?}: {found}");
         }
     }
 }
@@ -84,7 +89,7 @@ fn those_of_a_table_need_a_few_rows_for_any_number_of_frames() {
     let weight_fn = LocallyNormalized::new(table, Normalize::LogSoftmax);
     for frames in [120, 480] {
         let found = growth(&weight_fn, &vec![0.0; frames], frames);
-        let most = weight_fn.bytes(frames, 1);
+        let most = weight_fn.bytes(load(frames));
         assert!(found <= most && most < frames * POSITIONS * VOCABULARY, "{found} of {most}");
     }
 }

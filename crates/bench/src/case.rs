@@ -33,6 +33,8 @@ impl Case {
     pub fn rival(&self, place: usize) -> Option<usize> {
         let rival = match self.work {
             Work::Pruned(_) => place | 1,
+            // Only a training step has gradients, and the one that keeps all weights is second.
+            Work::Recognition(_) => place.max(1),
             // There are none.
             Work::Decode(_) => place,
             _ => self.systems.len() - 1,
@@ -55,7 +57,7 @@ pub struct System {
 /// A way to do a piece of work.
 #[derive(Clone, Serialize, Deserialize)]
 pub enum Method {
-    /// [`rnnt_loss::Session`], or [`rnnt_dp`] where emissions are given.
+    /// [`rnnt_loss::Session`]; [`rnnt_dp`] where emissions are given; [`lattice::Session`] on recognition lattices.
     Ours {
         /// Its memory.
         budget: Budget,
@@ -73,6 +75,10 @@ pub enum Method {
     PrunedTextbook,
     /// A greedy search.
     Decode(Search),
+    /// The best path of a recognition lattice.
+    BestPath,
+    /// The sum over all paths of a recognition lattice.
+    Denominator,
 }
 
 /// How a greedy search goes about it; all find the same.
@@ -113,6 +119,8 @@ pub enum Work {
     },
     /// Greedy search on encoder rows, all made up.
     Decode(DecodeWork),
+    /// Globally normalised loss, its gradients and best paths of recognition lattices, all made up.
+    Recognition(RecognitionWork),
     /// Transducer loss and gradients on what a trained model says about recordings.
     Model {
         /// A checkpoint of `panda train`.
@@ -172,6 +180,19 @@ pub struct DecodeWork {
     pub batch: usize,
     /// Utterances in all.
     pub utterances: usize,
+}
+
+/// Recognition lattices over the last few of 32 labels, H = E = F = 512, at most one label a frame.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub struct RecognitionWork {
+    /// B
+    pub batch: usize,
+    /// T of each utterance.
+    pub frames: usize,
+    /// U of each utterance.
+    pub labels: usize,
+    /// Labels that a context state remembers.
+    pub context: usize,
 }
 
 /// A kind of model.

@@ -67,6 +67,16 @@ pub enum BenchError {
         /// Labels of the search.
         found: String,
     },
+    /// A best path above the sum of all paths, or below any.
+    #[error("utterance {utterance}: expected a best path of {expected}, found {found}")]
+    BestPath {
+        /// Index of the utterance.
+        utterance: usize,
+        /// What it may weigh, and how many frames it has.
+        expected: String,
+        /// What it weighs, and how many it has.
+        found: String,
+    },
     /// A case description or an answer that is no valid JSON.
     #[error("{what}: {source}")]
     Json {
@@ -96,6 +106,9 @@ pub enum BenchError {
     /// Our lattices.
     #[error(transparent)]
     Lattice(#[from] rnnt_dp::Error),
+    /// Our recognition lattices.
+    #[error(transparent)]
+    Recognition(#[from] lattice::Error),
     /// The dense loss.
     #[error(transparent)]
     Dense(#[from] oracle::Error),

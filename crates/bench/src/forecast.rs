@@ -22,11 +22,13 @@ pub fn forecast(work: &Work, system: &System) -> Forecast {
     let (work, pruned) = match work {
         Work::Loss(work) => (work, None),
         Work::Pruned(pruned) => (&pruned.loss, Some(pruned)),
-        Work::Lattices { .. } | Work::Decode(_) | Work::Model { .. } => return Forecast::Unknown,
+        Work::Lattices { .. } | Work::Decode(_) | Work::Recognition(_) | Work::Model { .. } => {
+            return Forecast::Unknown;
+        }
     };
     match system.method {
         // It was never near to any cap.
-        Method::Pruned(_) | Method::Decode(_) => Forecast::Unknown,
+        Method::Pruned(_) | Method::Decode(_) | Method::BestPath | Method::Denominator => Forecast::Unknown,
         Method::PrunedTextbook => {
             pruned.map_or(Forecast::Unknown, |work| Forecast::Bytes(pruned_dense::predicted_bytes(work)))
         }
@@ -59,6 +61,7 @@ impl Work {
                 Shape { B: some(batch), T: some(frames), U: some(labels), ..Shape::default() }
             }
             Self::Decode(ref work) => work.shape(),
+            Self::Recognition(ref work) => work.shape(),
             Self::Model { .. } => Shape::default(),
         }
     }
@@ -70,6 +73,7 @@ impl Work {
             Self::Pruned(work) => work.loss.sizes().bytes() + work.source_bytes(),
             Self::Lattices { sizes } => 16 * sizes.iter().product::<usize>() as u64,
             Self::Decode(work) => work.input_bytes(),
+            Self::Recognition(work) => work.input_bytes(),
             Self::Model { .. } => 1 << 30,
         }
     }

@@ -23,6 +23,7 @@ mod noise;
 mod picture;
 mod pruned;
 mod pruned_dense;
+mod recognition;
 mod row;
 mod runner;
 mod sgemm;
@@ -34,8 +35,8 @@ mod trivial;
 
 pub use answer::{DecodingReport, PruningReport, Shape, SkipReport};
 pub use case::{
-    Budget, Case, DecodeWork, Family, Knowledge, Lengths, LossWork, Method, Plan, PrunedWork, Scores, Search,
-    System, Work,
+    Budget, Case, DecodeWork, Family, Knowledge, Lengths, LossWork, Method, Plan, PrunedWork,
+    RecognitionWork, Scores, Search, System, Work,
 };
 pub use child::COMMAND;
 pub use error::{BenchError, Result};

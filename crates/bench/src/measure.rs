@@ -11,6 +11,7 @@ use super::subject::Subject;
 use super::trivial::Trivial;
 use super::{
     decode, dense::Dense, inputs::Inputs, lattices, loss::Ours, pruned::Pruned, pruned_dense::PrunedDense,
+    recognition,
 };
 
 /// A first step as long as this is not taken as a warm-up: what a warm-up hides is nothing beside it.
@@ -94,6 +95,7 @@ fn prepare(spec: &Spec) -> Result<Box<dyn Subject>> {
     let inputs = match &spec.work {
         Work::Lattices { sizes } => return lattices::prepare(*sizes, &spec.method),
         Work::Decode(work) => return decode::prepare(work, &spec.method),
+        Work::Recognition(work) => return recognition::prepare(*work, &spec.method),
         Work::Pruned(work) if matches!(spec.method, Method::Pruned(_) | Method::PrunedTextbook) => {
             return prepare_pruned(work, &spec.method);
         }
@@ -104,9 +106,12 @@ fn prepare(spec: &Spec) -> Result<Box<dyn Subject>> {
     };
     Ok(match spec.method {
         Method::Ours { budget, skip, bf16 } => Box::new(Ours::new(inputs, budget, skip, bf16)?),
-        Method::Textbook | Method::Pruned(_) | Method::PrunedTextbook | Method::Decode(_) => {
-            Box::new(Dense::new(inputs)?)
-        }
+        Method::Textbook
+        | Method::Pruned(_)
+        | Method::PrunedTextbook
+        | Method::Decode(_)
+        | Method::BestPath
+        | Method::Denominator => Box::new(Dense::new(inputs)?),
     })
 }
 

@@ -20,7 +20,10 @@ pub fn draw(plan: &Plan, rows: &[Row]) -> Result<String, BenchError> {
     if rows.iter().any(|row| row.speed.is_some()) {
         return svg(&[Family::Rnnt, Family::Tdt].map(|family| speed(plan, family, &rows)));
     }
-    let time = format!("{}: time of forward and backward", plan.title);
+    let time = match rows.iter().any(|row| row.system == "best-path") {
+        true => format!("{}: time of a step", plan.title),
+        false => format!("{}: time of forward and backward", plan.title),
+    };
     // Less than a page or two is not seen.
     let megabytes = |row: &Row| Some((row.peak_bytes? as f64 / 1e6).max(0.01));
     svg(&[

@@ -3,6 +3,7 @@ mod batch;
 mod classes;
 mod decode;
 mod dp;
+mod lattice;
 mod lengths;
 mod pruned;
 mod skip;
@@ -36,6 +37,8 @@ pub enum Suite {
     Pruned,
     /// Greedy search of batches from 1 to 32, RNN-T and TDT
     Decode,
+    /// Training steps and best paths of recognition lattices (GNAT, LAST), contexts of 0 to 2 labels
+    Lattice,
 }
 
 /// What a suite may depend on.
@@ -69,6 +72,7 @@ impl Suite {
             Self::Threads => threads::plan(choice),
             Self::Pruned => pruned::plan(choice),
             Self::Decode => decode::plan(choice),
+            Self::Lattice => lattice::plan(choice),
         })
     }
 }

@@ -83,6 +83,14 @@ pub enum Error {
         /// What was given.
         found: f64,
     },
+    /// A search that recognition lattices do not have.
+    #[error(
+        "{argument}: expected none for a recognition lattice (loss.kind = \"gnat\"), which is searched with --beam alone"
+    )]
+    Lattice {
+        /// What was asked for.
+        argument: &'static str,
+    },
     /// A benchmark.
     #[error(transparent)]
     Bench(#[from] bench::BenchError),

@@ -1,9 +1,10 @@
 //! `panda info CHECKPOINT|RECIPE`, or sizes alone
 use std::{path::PathBuf, process::ExitCode};
 
+use lattice::Context;
 use rnnt_loss::{Loss, MemoryBudget, MemoryPlan, Options, Precision, Targets};
 use speech::Tokenizer;
-use training::{Checkpoint, Model, Recipe};
+use training::{Checkpoint, Model, Recipe, recipe::GnatConfig};
 
 use crate::{bytes, error::Result, out::say};
 
@@ -68,7 +69,22 @@ fn describe(recipe: &Recipe, tokenizer: &Tokenizer, arguments: &Arguments) -> Re
     say!("{:<40} {:>16} {all:>12}", "all", "")?;
 
     say!("")?;
+    if let Some(config) = recipe.loss.kind.gnat() {
+        return lattice(config, tokenizer.size(), recipe.loss.options.budget);
+    }
     plan(recipe.joint.width, recipe.classes(tokenizer.size()), recipe.loss_options()?, arguments)
+}
+
+/// The size of a recognition lattice.
+fn lattice(config: &GnatConfig, labels: usize, budget: MemoryBudget) -> Result<ExitCode> {
+    let (context, alignment) = (config.ngram(labels)?, config.alignment()?);
+    let (states, of_frame) = (context.states(), alignment.num_states());
+    say!("recognition lattice: the last {} of {labels} labels, {states} context states", config.context)?;
+    say!("one frame: {of_frame} alignment states, {} arc weights", states * (1 + labels))?;
+    let over = if config.normalise.normalize().is_some() { "each state's arcs" } else { "all paths" };
+    say!("normalised over {over}")?;
+    say!("memory budget of the loss: {}", bytes::name(budget))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// What the loss takes, for the model's sizes or those of the command line.

@@ -9,7 +9,7 @@ use decoding::{
     read_phrases,
 };
 use speech::TokenizerKind;
-use training::{Recogniser, Search};
+use training::{LatticeSearch, Recogniser, Search};
 
 use crate::error::{Error, Result};
 
@@ -20,7 +20,8 @@ const WIDEST: usize = 10_000;
 #[derive(clap::Args)]
 #[command(next_help_heading = "Search")]
 pub struct SearchArguments {
-    /// Keep so many hypotheses; 1 takes the best class at each site, which is fastest
+    /// Keep so many hypotheses; 1 takes the best class at each site, which is fastest. In a recognition lattice 1 takes the best path,
+    /// and more look for the labels with the largest sum over their alignments
     #[arg(long, value_name = "WIDTH", default_value_t = 1)]
     beam: usize,
     /// With --beam: modified (one label a frame, k2's), malsd (NeMo's batched one; knows durations), alsd, maes; malsd for models with
@@ -137,7 +138,9 @@ impl SearchArguments {
             let (expected, found) = ("of hypotheses, at most 10000", self.beam as f64);
             return Err(Error::Argument { argument: "--beam", expected, found });
         }
-        let search = if self.ctc {
+        let search = if recogniser.model().lattice().is_some() && !self.ctc {
+            self.lattice(!fusion.is_empty())?
+        } else if self.ctc {
             let beam = (self.beam > 1 || !fusion.is_empty()).then(|| CtcBeam {
                 width: self.beam,
                 fusion,
@@ -148,7 +151,7 @@ impl SearchArguments {
             let (max_symbols, internal_lm) = (Some(self.max_symbols), self.internal_lm);
             Search::Greedy(Greedy { max_symbols, confidence, fusion, internal_lm, ..Greedy::default() })
         } else {
-            let durations = recogniser.decoder().rules().durations() > 0;
+            let durations = !recogniser.model().durations().is_empty();
             let kind = self.beam_search.unwrap_or(if durations { Kind::Malsd } else { Kind::Modified });
             Search::Beam(Beam {
                 kind: match kind {
@@ -169,11 +172,29 @@ impl SearchArguments {
         Ok(recogniser.with_search(search)?.with_aggregate(self.word_confidence))
     }
 
+    /// In a recognition lattice, which has no part for what scores labels beside it.
+    fn lattice(&self, fusion: bool) -> Result<Search> {
+        let refused = [
+            ("--lm, --minus-lm, --word-bonus, --phrases", fusion),
+            ("--beam-search", self.beam_search.is_some()),
+            ("--blank-penalty", self.blank_penalty != 0.0),
+            ("--temperature", self.temperature != 1.0),
+            ("--internal-lm", self.internal_lm != 0.0),
+        ];
+        if let Some((argument, _)) = refused.into_iter().find(|(_, asked)| *asked) {
+            return Err(Error::Lattice { argument });
+        }
+        Ok(Search::Lattice(match self.beam {
+            1 => LatticeSearch::BestPath,
+            beam => LatticeSearch::Sum { beam },
+        }))
+    }
+
     /// Language models and phrases.
     fn fusion(&self, recogniser: &Recogniser) -> Result<Vec<Fusion>> {
         let mut names = recogniser.tokenizer().tokens().to_vec();
         let labels = names.len();
-        names.resize(recogniser.decoder().rules().classes(), String::new());
+        names.resize(recogniser.model().classes(), String::new());
         let mut fusion = Vec::new();
         for (path, weight) in [(&self.lm, self.lm_weight), (&self.minus_lm, -self.minus_lm_weight)] {
             if let Some(path) = path {

@@ -222,7 +222,7 @@ mod tests {
                 let rows: Vec<f32> = (0..states * width).map(value).collect();
                 let shifts: Vec<f32> = (1..=states).map(|i| value(i * 4)).collect();
                 let starts: Vec<u32> = (0..states).map(|p| (p * 5 % (targets - width + 1)) as u32).collect();
-                let fan = Fan { rows: &rows, shifts: &shifts, starts: &starts };
+                let fan = Fan { rows: &rows, shifts: &shifts, starts: &starts, first: 3 };
                 let weigh = |p: usize, i: usize| rows[p * width + i] + shifts[p];
 
                 let mut max = vec![-3.0f32; targets];
@@ -231,7 +231,7 @@ mod tests {
                 for (p, i) in (0..states).flat_map(|p| (0..width).map(move |i| (p, i))) {
                     let (to, w) = (starts[p] as usize + i, weigh(p, i));
                     if w > best[to].0 {
-                        best[to] = (w, (p * width + i + 1) as u32);
+                        best[to] = (w, ((3 + p) * width + i + 1) as u32);
                     }
                 }
                 fan_max(machine, &mut max, fan);

@@ -4,7 +4,7 @@
 //! row p of width V meets the states  d = starts[p] .. starts[p] + V        w = rows[p, i] + shifts[p]
 //! max     out[d + i] = max(out[d + i], w)
 //! sum     sums[d + i] += exp(w - max[d + i])
-//! best    w > best[d + i]:  best[d + i] = w, from[d + i] = p V + i + 1      the first of equals stays
+//! best    w > best[d + i]:  best[d + i] = w, from[d + i] = (first + p) V + i + 1      the first of equals stays
 //! back    rows[p, i] = exp(w + next[d + i]), sums[p] = sum of that row
 //! ```
 //! Shifts of -inf are rows that nobody reaches: they add nothing, and `back` makes them 0.
@@ -19,6 +19,8 @@ pub struct Fan<'a, F> {
     pub shifts: &'a [F],
     /// *C*
     pub starts: &'a [u32],
+    /// What the first row is called.
+    pub first: usize,
 }
 
 impl<'a, F: Real> Fan<'a, F> {
@@ -30,7 +32,7 @@ impl<'a, F: Real> Fan<'a, F> {
     /// Number, row, shift and start of each row that somebody reaches.
     #[inline(always)]
     pub(crate) fn each(&self) -> impl Iterator<Item = (usize, &'a [F], F, usize)> + use<'a, F> {
-        let Self { rows, shifts, starts } = *self;
+        let Self { rows, shifts, starts, .. } = *self;
         let rows = rows.chunks_exact(self.width().max(1)).zip(shifts.iter().zip(starts));
         let each = rows.enumerate().map(|(at, (row, (&shift, &start)))| (at, row, shift, start as usize));
         each.filter(|&(_, _, shift, _)| shift != F::NEG_INFINITY)
@@ -64,6 +66,7 @@ pub(crate) fn sum<F: Real>(sums: &mut [F], max: &[F], fan: Fan<F>, exp: impl Fn(
 #[inline(always)]
 pub(crate) fn best<F: Real>(best: &mut [F], from: &mut [u32], fan: Fan<F>) {
     for (at, row, shift, start) in fan.each() {
+        let at = fan.first + at;
         let states = best[start..][..row.len()].iter_mut().zip(&mut from[start..]);
         for (i, ((best, from), &w)) in states.zip(row).enumerate() {
             let w = w + shift;

@@ -8,7 +8,7 @@
 use kernels::{Real, items_mut, par_for};
 
 use crate::{
-    Alignment, ArcsMut, Chain, Context, Frames, Merge, RecognitionLattice, Result, Session, Weights,
+    Alignment, ArcsMut, Chain, Context, Frames, Merge, RecognitionLattice, Result, Session, Spot, Weights,
     group::Group,
     plan::{Walks, Work},
     session::{Asked, Call, Sum, check_sums},
@@ -44,6 +44,11 @@ impl Places {
 
     pub fn after_label(&self, place: usize) -> Option<usize> {
         self.alignment.lexical_next(place % self.per_frame()).map(|next| self.next(place, next))
+    }
+
+    /// A state of the lattice at a place.
+    pub fn spot(&self, place: usize, context: usize) -> Spot {
+        Spot { frame: place / self.per_frame(), alignment: place % self.per_frame(), context }
     }
 
     fn next(&self, place: usize, next: crate::Next) -> usize {

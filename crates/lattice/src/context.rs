@@ -3,9 +3,11 @@
 //! Labels are 1 to V; 0 is no label and keeps the state. Every state has exactly one arc for each label, and all are final
 //! (`δ` below). A context says which arc weights a lattice has: two paths in the same state see the same weights.
 mod full_ngram;
+mod histories;
 mod next_state_table;
 
 pub use full_ngram::FullNGram;
+pub use histories::histories;
 pub use next_state_table::NextStateTable;
 use rnnt_dp::semiring::{Differentiable, Semiring};
 

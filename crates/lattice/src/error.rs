@@ -100,6 +100,12 @@ pub enum Error {
         /// The most prefixes of strings that may be looked at.
         limit: usize,
     },
+    /// A lattice that is too large to be listed.
+    #[error("limit: expected at most {limit} arcs to be listed, found more")]
+    Arcs {
+        /// The most arcs.
+        limit: usize,
+    },
     /// A score of a label that is none.
     #[error("fusion: expected a finite score or -inf for label {label}, found {value}", value = Brief(*value))]
     Fusion {
@@ -111,6 +117,17 @@ pub enum Error {
     /// The normaliser's own errors.
     #[error(transparent)]
     Normaliser(#[from] panda_core::Error),
+    /// A tensor operation failed; the message is candle's.
+    #[cfg(feature = "candle")]
+    #[error("{0}")]
+    Tensor(String),
+}
+
+#[cfg(feature = "candle")]
+impl From<candle_core::Error> for Error {
+    fn from(error: candle_core::Error) -> Self {
+        Self::Tensor(error.to_string())
+    }
 }
 
 impl Error {
@@ -129,6 +146,14 @@ pub(crate) fn expect_len(argument: &str, expected: usize, found: usize) -> Resul
         return Ok(());
     }
     Err(Error::shape(argument, format!("{expected} values"), found))
+}
+
+/// Fails unless there is such an utterance.
+pub(crate) fn expect_utterance(utterance: usize, utterances: usize) -> Result<()> {
+    if utterance < utterances {
+        return Ok(());
+    }
+    Err(Error::shape("utterance", format!("one below {utterances}"), utterance))
 }
 
 /// Fails for the first value of a parameter that is NaN or infinite.

@@ -1,14 +1,47 @@
-//! Differentiable recognition lattices: globally normalised transducers (GNAT, LAST), exact and small.
+//! Differentiable recognition lattices: globally normalised transducers, exact and small.
+//!
+//! ```text
+//! states (t, a, p)    frame, state of the alignment, context        arcs  blank: b_t[p], p stays     label y: l_t[p, y], to δ(p, y)
+//! D = log Σ_paths exp(weight)      S = the same over the paths of the labels      loss = D - S
+//! ```
+//! (GNAT: Variani et al., arXiv 2205.13674; LAST: Wu et al., arXiv 2304.13134.) Three choices make a [`RecognitionLattice`]:
+//!
+//! | | what | ready-made |
+//! |---|---|---|
+//! | [`Context`] | what a path remembers of its labels | [`FullNGram`], [`NextStateTable`] |
+//! | [`Alignment`] | how many labels a frame may emit | one or none; at most K, then a blank |
+//! | [`WeightFn`] | what an arc weighs, by frame and context | [`Joint`] over [`Embeddings`], [`Table`], [`LocallyNormalized`] |
+//!
+//! A [`Session`] sums over its paths, with gradients for frames and every parameter, and finds the best of them. Arc weights of a few
+//! frames exist at a time; what stays is `α`, *T x C* of an utterance. The budget is a promise, results do not depend on threads or
+//! batch mates, and an utterance without a path is a value that no other notices. [`distance`] has the same recursions in any
+//! semiring, readable rather than fast, and [`candle`] the face over tensors.
+//!
+//! ```
+//! use lattice::{Alignment, Frames, FullNGram, Labels, RecognitionLattice, Session, Table};
+//! let context = FullNGram::new(2, 0)?; // two labels, nothing remembered
+//! let table = Table::new(&[0.0f32, 0.0, 0.0], &[1, 1, 3])?; // all arcs weigh the same
+//! let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &table)?;
+//! let (frames, labels) = (Frames::new(&[0.0; 2], &[1, 2, 1], &[2])?, Labels::new(&[1], &[1, 1], &[1])?);
+//! let out = Session::default().sum(&lattice, &frames, &labels, &[1.0])?;
+//! assert!((out.sums[0] - (9f64.ln() - 2f64.ln())).abs() < 1e-6); // 9 paths, 2 of them say [1]
+//! # Ok::<(), lattice::Error>(())
+//! ```
 #![warn(missing_docs)]
 
 mod ahead;
 mod alignment;
+mod arc_list;
 mod batch;
 mod beam;
 mod best_path;
+mod best_path_stream;
+#[cfg(feature = "candle")]
+pub mod candle;
 pub mod context;
 mod denominator;
 pub mod distance;
+mod dot;
 mod error;
 pub mod expectation;
 mod forced;
@@ -17,9 +50,11 @@ mod merge;
 mod n_best;
 mod n_best_strings;
 mod numerator;
+mod openfst;
 mod pending;
 mod plan;
 mod pool;
+mod reach;
 mod recognition;
 mod sample;
 mod session;
@@ -27,14 +62,17 @@ mod step;
 pub mod weight_fn;
 
 pub use alignment::{Alignment, Next};
+pub use arc_list::{ArcList, ListedArc, Spot};
 pub use batch::{Frames, Labels};
 pub use beam::{Beam, BeamStream, Fusion};
 pub use best_path::Path;
+pub use best_path_stream::BestPathStream;
 pub use context::{Context, FullNGram, NextStateTable};
 pub use error::{Error, Result};
 pub use kernels::Real;
 pub use merge::{Hypothesis, Merge};
 pub use n_best_strings::Strings;
+pub use openfst::OpenFst;
 pub use panda_core::MemoryBudget;
 pub use pending::Pending;
 pub use plan::Plan;

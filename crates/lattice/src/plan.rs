@@ -5,6 +5,7 @@ use panda_core::MemoryBudget;
 use crate::{
     Error, Frames, Labels, RecognitionLattice, Result,
     group::Group,
+    reach::Reach,
     step::{Room, Step},
     weight_fn::Load,
 };
@@ -185,7 +186,7 @@ impl<'a, F: Real> Sizes<'a, F> {
             others = others.max(other);
         }
         // Where the run of each state begins, the list of gradients, what belongs to no group.
-        let fixed = 4 * self.lattice.context().states() + 8192;
+        let fixed = Reach::bytes(self.lattice.context().states()) + 8192;
         let all = [parts.stored, parts.arcs, parts.strings, parts.lanes, others, fixed];
         let bytes = all.iter().fold(0usize, |all, &part| all.saturating_add(part));
         Plan { utterances, window, kept, bytes, parts }

@@ -11,16 +11,14 @@
 //! `α` comes and goes with its largest value 0, the rest of it an offset of the frame. `β` is scaled so that
 //! `Σ_p exp(α[p] + β[p]) = 1` at each end of a frame; what `Z` is between two frames is then the offset of the frame alone, and
 //! nothing of the size of the whole sum is ever added or taken away (the specification's section 12.6).
-use kernels::{Fan, Real, exp, ln};
+use kernels::{Real, exp, ln};
 
-use crate::{Alignment, Context, context::After};
+use crate::{Alignment, Context, reach::Reach};
 
 /// How frames go on in a context.
 pub struct Step<'a> {
-    context: &'a dyn Context,
     alignment: Alignment,
-    /// Where the run of each state begins; none for a context without runs.
-    starts: Option<Vec<u32>>,
+    reach: Reach<'a>,
 }
 
 /// What the steps of an utterance work in.
@@ -45,7 +43,7 @@ impl<F: Real> Room<F> {
 
     /// Bytes for a lattice.
     pub fn bytes(step: &Step) -> usize {
-        let (c, v) = (step.context.states(), step.context.vocabulary());
+        let (c, v) = (step.context().states(), step.context().vocabulary());
         let labels = step.alignment.expansions().unwrap_or(0);
         let more = if labels > 1 { 2 * c * v } else { 0 };
         (c * (labels + 4) + more) * size_of::<F>()
@@ -79,11 +77,7 @@ pub fn log_sum<F: Real>(values: &[F]) -> f64 {
 
 impl<'a> Step<'a> {
     pub fn new(context: &'a dyn Context, alignment: Alignment) -> Self {
-        let start = |state| match context.after(state) {
-            After::Run(first) => Some(first as u32),
-            After::Same(_) | After::List(_) => None,
-        };
-        Self { context, alignment, starts: (0..context.states()).map(start).collect() }
+        Self { alignment, reach: Reach::new(context) }
     }
 
     pub fn alignment(&self) -> Alignment {
@@ -91,77 +85,13 @@ impl<'a> Step<'a> {
     }
 
     pub fn context(&self) -> &'a dyn Context {
-        self.context
-    }
-
-    /// `max[q] = max(max[q], shifts[p] + l[p,y])`
-    fn reach_max<F: Real>(&self, lexical: &[F], shifts: &[F], max: &mut [F]) {
-        match &self.starts {
-            Some(starts) => F::fan_max(max, Fan { rows: lexical, shifts, starts }),
-            None => self.each(lexical, shifts, |_, to, w| {
-                if w > max[to] {
-                    max[to] = w;
-                }
-            }),
-        }
-    }
-
-    /// `sums[q] += exp(shifts[p] + l[p,y] - max[q])`
-    fn reach_sum<F: Real>(&self, lexical: &[F], shifts: &[F], max: &[F], sums: &mut [F]) {
-        match &self.starts {
-            Some(starts) => F::fan_sum(sums, max, Fan { rows: lexical, shifts, starts }),
-            None => self.each(lexical, shifts, |_, to, w| {
-                sums[to] += F::from_f64((w - max[to]).to_f64().exp());
-            }),
-        }
-    }
-
-    /// The best arc to each state that is better than what is known: its weight and its number `p V + y`.
-    fn reach_best<F: Real>(&self, lexical: &[F], shifts: &[F], best: &mut [F], from: &mut [u32]) {
-        match &self.starts {
-            Some(starts) => F::fan_best(best, from, Fan { rows: lexical, shifts, starts }),
-            None => self.each(lexical, shifts, |arc, to, w| {
-                if w > best[to] {
-                    (best[to], from[to]) = (w, arc as u32);
-                }
-            }),
-        }
-    }
-
-    /// `l[p,y] = exp(l[p,y] + next[δ(p,y)] + shifts[p])`, `sums[p] = Σ_y` of it.
-    fn come_back<F: Real>(&self, lexical: &mut [F], shifts: &[F], next: &[F], sums: &mut [F]) {
-        let Some(starts) = &self.starts else {
-            let rows = lexical.chunks_exact_mut(self.context.vocabulary()).zip(sums).zip(shifts);
-            for (state, ((row, sum), &shift)) in rows.enumerate() {
-                let after = self.context.after(state);
-                *sum = F::ZERO;
-                for (label, w) in (1..).zip(row) {
-                    let arc = *w + next[after.label(label)] + shift;
-                    *w = if shift == F::NEG_INFINITY { F::ZERO } else { F::from_f64(arc.to_f64().exp()) };
-                    *sum += *w;
-                }
-            }
-            return;
-        };
-        F::fan_back(lexical, shifts, starts, next, sums);
-    }
-
-    fn each<F: Real>(&self, lexical: &[F], shifts: &[F], mut visit: impl FnMut(usize, usize, F)) {
-        let vocabulary = self.context.vocabulary();
-        for (state, (row, &shift)) in lexical.chunks_exact(vocabulary).zip(shifts).enumerate() {
-            let after = self.context.after(state);
-            if shift != F::NEG_INFINITY {
-                for (label, &w) in (1..).zip(row) {
-                    visit(state * vocabulary + label, after.label(label), w + shift);
-                }
-            }
-        }
+        self.reach.context()
     }
 
     /// `α` at the start: 1̄ there, 0̄ elsewhere.
     pub fn begin<F: Real>(&self, alpha: &mut [F]) {
         alpha.fill(F::NEG_INFINITY);
-        alpha[self.context.start()] = F::ZERO;
+        alpha[self.context().start()] = F::ZERO;
     }
 
     /// `α' - max α'` from `α`; returns the maximum, 0 if there is none.
@@ -177,7 +107,7 @@ impl<'a> Step<'a> {
                 next.iter_mut().zip(alpha.iter().zip(blank)).for_each(|(n, (&a, &b))| *n = a + b);
                 let max = self::room(&mut room.max, next.len());
                 max.copy_from_slice(next);
-                self.reach_max(lexical, alpha, max);
+                self.reach.max(lexical, alpha, max);
                 self.finish(lexical, alpha, max, next);
             }
             Some(labels) => {
@@ -210,7 +140,7 @@ impl<'a> Step<'a> {
         stand(max);
         next.iter_mut().zip(&*max).for_each(|(n, &m)| *n = *n - m);
         exp(next);
-        self.reach_sum(lexical, shifts, max, next);
+        self.reach.sum(lexical, shifts, max, next);
         ln(next);
         kernels::add(next, max);
     }
@@ -227,7 +157,7 @@ impl<'a> Step<'a> {
             let max = self::room(max, alpha.len());
             max.fill(F::NEG_INFINITY);
             to.fill(F::NEG_INFINITY);
-            self.reach_max(lexical, from, max);
+            self.reach.max(lexical, from, max);
             self.finish(lexical, from, max, to);
         }
     }
@@ -248,7 +178,7 @@ impl<'a> Step<'a> {
             shifts.iter_mut().zip(alpha).for_each(|(s, &a)| *s = a - offset);
             blank.iter_mut().zip(shifts.iter().zip(&*beta)).for_each(|(b, (&s, &beta))| *b = *b + s + beta);
             exp(blank);
-            self.come_back(lexical, shifts, beta, sums);
+            self.reach.back(lexical, shifts, beta, sums);
             kernels::add(sums, blank);
             leave(sums, alpha, beta);
             return;
@@ -278,10 +208,10 @@ impl<'a> Step<'a> {
                 shifts.copy_from_slice(a);
                 if several {
                     arcs.copy_from_slice(lexical);
-                    self.come_back(arcs, shifts, beta, sums);
+                    self.reach.back(arcs, shifts, beta, sums);
                     kernels::add(all, arcs);
                 } else {
-                    self.come_back(lexical, shifts, beta, sums);
+                    self.reach.back(lexical, shifts, beta, sums);
                 }
             }
             kernels::add(sums, of_blank);
@@ -312,7 +242,7 @@ impl<'a> Step<'a> {
             None => {
                 next.iter_mut().zip(alpha.iter().zip(blank)).for_each(|(n, (&a, &b))| *n = a + b);
                 from.fill(0);
-                self.reach_best(lexical, alpha, next, from);
+                self.reach.best(lexical, alpha, next, from);
             }
             Some(labels) => {
                 let inside = self::room(&mut room.inside, labels * c);
@@ -323,7 +253,7 @@ impl<'a> Step<'a> {
                     let (before, after) = inside.split_at_mut(i * c);
                     let (a, to) = (before.rchunks_exact(c).next().unwrap_or(alpha), &mut after[..c]);
                     to.fill(F::NEG_INFINITY);
-                    self.reach_best(lexical, a, to, &mut from[i * c..][..c]);
+                    self.reach.best(lexical, a, to, &mut from[i * c..][..c]);
                     for (q, (next, (&a, &b))) in next.iter_mut().zip(to.iter().zip(blank)).enumerate() {
                         if a + b > *next {
                             (*next, count[q]) = (a + b, i as u32 + 1);
@@ -337,7 +267,7 @@ impl<'a> Step<'a> {
 
     /// Numbers that [`best`](Self::best) keeps of a frame.
     pub fn kept(&self) -> [usize; 2] {
-        let c = self.context.states();
+        let c = self.context().states();
         self.alignment.expansions().map_or([c, 0], |labels| [labels * c, c])
     }
 }

@@ -2,9 +2,11 @@
 //!
 //! Emissions come out as `f64` whatever the type of the rows, see the top of the crate; gradients have the types
 //! of their arguments.
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
-use candle_core::{CpuStorage, CustomOp3, DType, Error, Layout, Result, Shape, Storage, Tensor, WithDType};
+use candle_core::{
+    CpuStorage, CustomOp1, CustomOp3, DType, Device, Error, Layout, Result, Shape, Storage, Tensor, WithDType,
+};
 
 use crate::{
     Adjoints, Backward, Gradients, Head, MemoryBudget, Normalized, Real, Rows, Selection, Sites, Workspace,
@@ -44,6 +46,60 @@ pub fn with_values<F: Element, T, E: From<Error>, const K: usize>(
         *slice = values(storage, layout)?;
     }
     use_them(slices)
+}
+
+/// `values` of a shape (`f64`) as a function of all tensors that a graph leads to, however many they are.
+///
+/// `slope` gives the gradient for one of them, by its number, given the derivative of whatever follows by the values.
+///
+/// # Errors
+/// Values that do not fit the shape.
+pub fn function_of(
+    name: &'static str,
+    tensors: &[Tensor],
+    values: Vec<f64>,
+    shape: impl Into<Shape>,
+    slope: impl Fn(usize, &Tensor) -> Result<Tensor> + Send + Sync + 'static,
+) -> Result<Tensor> {
+    let (shape, slope) = (shape.into(), Arc::new(slope) as Arc<Slope>);
+    let mut sum: Option<Tensor> = None;
+    for (tensor, argument) in tensors.iter().enumerate().filter(|(_, tensor)| tensor.track_op()) {
+        let values = if sum.is_none() { values.clone() } else { vec![0.0; values.len()] };
+        let share = Share { name, values, shape: shape.clone(), tensor, slope: Arc::clone(&slope) };
+        let share = argument.apply_op1_arc(Arc::new(Box::new(share)))?;
+        sum = Some(match sum {
+            None => share,
+            Some(sum) => (sum + share)?,
+        });
+    }
+    sum.map_or_else(|| Tensor::from_vec(values, shape, &Device::Cpu), Ok)
+}
+
+/// Gradient for one of some tensors, given the derivative of whatever follows by the value.
+type Slope = dyn Fn(usize, &Tensor) -> Result<Tensor> + Send + Sync;
+
+/// An operation of candle has at most three differentiable arguments. So a value is a sum of shares, one for each tensor, of
+/// which the first is the value and the others are 0; a share knows the gradient for its own tensor.
+struct Share {
+    name: &'static str,
+    values: Vec<f64>,
+    shape: Shape,
+    tensor: usize,
+    slope: Arc<Slope>,
+}
+
+impl CustomOp1 for Share {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
+        Ok((CpuStorage::F64(self.values.clone()), self.shape.clone()))
+    }
+
+    fn bwd(&self, _: &Tensor, _: &Tensor, upstream: &Tensor) -> Result<Option<Tensor>> {
+        (self.slope)(self.tensor, upstream).map(Some)
+    }
 }
 
 struct SelectedNormaliser<F> {

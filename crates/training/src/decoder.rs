@@ -4,6 +4,7 @@ use std::sync::Arc;
 use decoding::{Affine, Network};
 
 use crate::Result;
+use crate::label_side::Transducer;
 use crate::model::Model;
 use crate::recipe::LossConfig;
 use crate::tensors::to_vec;
@@ -13,9 +14,9 @@ impl Model {
     /// [`Model::encode`] gives them.
     ///
     /// # Errors
-    /// Candle's own errors.
+    /// [`crate::Error::Shape`] for a recognition lattice; candle's own errors.
     pub fn decoder(&self) -> Result<decoding::Model> {
-        let heads = &self.heads;
+        let Transducer { predictor, heads } = self.label_side.transducer()?;
         let (mut weight, mut bias) = (to_vec(heads.head.weight())?, to_vec(heads.head.bias())?);
         if let Some(durations) = &heads.durations {
             weight.extend(to_vec::<f32>(durations.weight())?);
@@ -29,7 +30,7 @@ impl Model {
             network = network.with_factored_blank(self.blank())?;
         }
         let big_blanks: Vec<u32> = self.big_blanks().into_iter().map(|(class, _)| class).collect();
-        let (predictor, topology) = (self.predictor.decoder()?, self.recipe.topology()?);
+        let (predictor, topology) = (predictor.decoder()?, self.recipe.topology()?);
         Ok(decoding::Model::new(predictor, Arc::new(network), self.blank(), &big_blanks, &topology)?)
     }
 }
@@ -57,9 +58,10 @@ mod tests {
     fn rows_agree(predictor: &str) {
         let recipe = Recipe::parse(&format!("{RECIPE}\n{predictor}"), Path::new("test.toml")).unwrap();
         let model = Model::new(&recipe, 4).unwrap();
-        let decoder = model.predictor.decoder().unwrap();
+        let predictor = &model.label_side.transducer().unwrap().predictor;
+        let decoder = predictor.decoder().unwrap();
         let labels = [vec![3, 0, 0, 2, 1], vec![1]];
-        let rows: Vec<Vec<Vec<f32>>> = model.predictor.forward(&labels, None).unwrap().to_vec3().unwrap();
+        let rows: Vec<Vec<Vec<f32>>> = predictor.forward(&labels, None).unwrap().to_vec3().unwrap();
         for (labels, rows) in labels.iter().zip(rows) {
             let (mut states, mut row) = decoder.start();
             for (u, expected) in rows.iter().enumerate().take(labels.len() + 1) {

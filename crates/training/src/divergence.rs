@@ -12,7 +12,19 @@ pub(crate) struct Divergence {
 ///
 /// Recipes do not mask classes, so that a site where all are at -inf has lost its numbers as well.
 pub(crate) fn of(error: &Error) -> Option<Divergence> {
-    let Error::Loss(error) = error else { return None };
+    let error = match error {
+        Error::Loss(error) => error,
+        Error::Lattice(lattice::Error::Parameter { value, .. }) => {
+            return Some(Divergence { what: "parameter of the lattice", found: Some(*value) });
+        }
+        Error::Lattice(lattice::Error::Frame { value, .. }) => {
+            return Some(Divergence { what: "encoder frame", found: Some(*value) });
+        }
+        Error::Lattice(lattice::Error::Overflow { value, .. }) => {
+            return Some(Divergence { what: "loss", found: Some(*value) });
+        }
+        _ => return None,
+    };
     let (what, found) = match error {
         rnnt_loss::Error::Scores { .. } | rnnt_loss::Error::Frame { .. } => (SCORE, None),
         rnnt_loss::Error::Loss { found, .. } => ("loss", Some(*found)),

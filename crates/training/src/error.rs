@@ -193,6 +193,9 @@ pub enum Error {
     /// An error of the loss.
     #[error(transparent)]
     Loss(#[from] rnnt_loss::Error),
+    /// An error of a recognition lattice.
+    #[error(transparent)]
+    Lattice(#[from] lattice::Error),
     /// An error of audio, features, tokens or manifests.
     #[error(transparent)]
     Speech(#[from] speech::Error),

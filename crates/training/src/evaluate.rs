@@ -123,9 +123,8 @@ pub(crate) fn evaluate(
     if examples.is_empty() {
         return Err(Error::Empty { what: "evaluation".into() });
     }
-    let decoder = model.decoder()?;
-    let writer = Writer::new(decoder.rules(), recipe.frame_ms() / 1000.0, aggregate);
-    let mut searcher = Searcher::new(decoder, search)?;
+    let writer = Writer::new(!model.durations().is_empty(), recipe.frame_ms() / 1000.0, aggregate);
+    let mut searcher = Searcher::new(model, search)?;
     let mut texts = vec![Transcription::default(); examples.len()];
     for batch in data::plan(examples, recipe, None) {
         if stop.load(Ordering::Relaxed) {

@@ -110,7 +110,7 @@ impl Listener {
             stack: StackStream::new(rows.stack, rows.stride, recipe.features.mels),
             front_end,
             encoder,
-            projection: model.heads.encoder.packed("joint.encoder")?,
+            projection: model.label_side.transducer()?.heads.encoder.packed("joint.encoder")?,
             model: fingerprint(model)?,
             streams: BTreeMap::new(),
             next: 0,

@@ -131,7 +131,8 @@ impl Recogniser {
             }
             Err(error) => return Err(error),
         };
-        let search = GreedySearch::new(self.decoder().clone(), greedy.clone())?;
+        let decoder = self.decoder().cloned().map_or_else(|| self.model().decoder(), Ok)?;
+        let search = GreedySearch::new(decoder, greedy.clone())?;
         Ok(Live {
             ears,
             stream: search.stream(),

@@ -6,13 +6,15 @@ use rnnt_loss::{
 };
 
 use crate::dropout::Masks;
+use crate::label_side::{LabelSide, LatticeBatch, Transducer};
 use crate::model::{Heads, Model};
-use crate::{Linear, Recipe, Result};
+use crate::{Error, Linear, Recipe, Result};
 
 /// The losses of a run: their options and the buffers that stay from step to step.
 #[derive(Debug, Clone)]
 pub struct LossSessions {
-    transducer: LossSession,
+    /// None for a recognition lattice, which keeps its own.
+    transducer: Option<LossSession>,
     ctc: LossSession,
 }
 
@@ -22,7 +24,10 @@ impl LossSessions {
     /// # Errors
     /// [`crate::Error::Loss`] for options that the loss refuses; [`Recipe::parse`] finds them first.
     pub fn new(recipe: &Recipe) -> Result<Self> {
-        let transducer = LossSession::new(&recipe.loss_options()?)?;
+        let transducer = match recipe.loss.kind.gnat() {
+            Some(_) => None,
+            None => Some(LossSession::new(&recipe.loss_options()?)?),
+        };
         Ok(Self { transducer, ctc: LossSession::new(&recipe.ctc_options())? })
     }
 }
@@ -30,7 +35,7 @@ impl LossSessions {
 /// Losses of a batch.
 #[derive(Debug)]
 pub struct Losses {
-    /// Transducer loss of each utterance, *B*, +inf without a path; in pruned training that of the joint network.
+    /// Loss of each utterance, *B*, +inf without a path; in pruned training that of the joint network.
     pub transducer: Vec<f64>,
     /// That of the trivial joiner in pruned training, *B*.
     pub simple: Option<Vec<f64>>,
@@ -59,37 +64,48 @@ impl Model {
         mut masks: Option<&mut Masks>,
     ) -> Result<Losses> {
         let (encoded, lengths) = self.encoder.forward(x, lengths, masks.as_deref_mut())?;
-        let predicted = self.predictor.forward(labels, masks.as_deref_mut())?;
-        let Heads { trivial, ctc, .. } = &self.heads;
-        let (frames, rows) = (self.heads.encoder.apply(&encoded)?, self.heads.predictor.apply(&predicted)?);
-        let targets = self.targets(lengths, labels)?;
-        let batch = targets.batch();
+        let batch = labels.len();
         let shares = vec![1.0 / batch as f64; batch];
-        let ctc = match ctc {
+        let ctc = match &self.ctc {
             Some(ctc) => {
-                let plain = Targets::new(self.blank(), lengths_of(&targets), labels.to_vec())?;
+                let plain = Targets::new(self.blank(), lengths.clone(), labels.to_vec())?;
                 let rows = RowTensors { hidden: &encoded, head: head(ctc) };
                 let LossSum { sum, losses, .. } = sessions.ctc.sum(rows, &plain, &shares)?;
                 Some((losses, sum))
             }
             None => None,
         };
+        let Transducer { predictor, heads } = match &self.label_side {
+            LabelSide::Transducer(transducer) => transducer,
+            LabelSide::Lattice(gnat) => {
+                let batch = LatticeBatch::new(&lengths, labels)?;
+                let found = gnat.loss_sum(batch.with(&encoded), &shares)?;
+                return Ok(Losses { transducer: found.losses, simple: None, mean: found.sum, ctc });
+            }
+        };
+        let session = sessions.transducer.as_ref();
+        let session =
+            session.ok_or_else(|| Error::shape("sessions", "those of a transducer's recipe", "none"))?;
+        let predicted = predictor.forward(labels, masks.as_deref_mut())?;
+        let (frames, rows) = (heads.encoder.apply(&encoded)?, heads.predictor.apply(&predicted)?);
+        let targets = self.targets(lengths, labels)?;
+        let Heads { trivial, .. } = heads;
         let rate = f64::from(self.recipe.joint.dropout);
         let dropout = masks.filter(|_| rate > 0.0).map(|masks| Dropout { rate, seed: masks.seed() });
         let joint = JointTensors {
             encoded: &frames,
             predicted: &rows,
-            head: head(&self.heads.head),
-            durations: self.heads.durations.as_ref().map(head),
+            head: head(&heads.head),
+            durations: heads.durations.as_ref().map(head),
             dropout,
         };
         let LossSum { sum: mean, losses: transducer, first_pass, .. } = match trivial {
-            None => sessions.transducer.sum(joint, &targets, &shares)?,
+            None => session.sum(joint, &targets, &shares)?,
             Some((am, lm)) => {
                 let simple =
                     TrivialJoiner { frames: &encoded, labels: &predicted, am: head(am), lm: head(lm) };
                 let pruned = PrunedTensors { simple, joint, scales: self.recipe.scales(step) };
-                sessions.transducer.sum(pruned, &targets, &shares)?
+                session.sum(pruned, &targets, &shares)?
             }
         };
         Ok(Losses { transducer, simple: first_pass.map(|found| found.losses), mean, ctc })
@@ -98,10 +114,6 @@ impl Model {
 
 fn head(layer: &Linear) -> HeadTensors<'_> {
     HeadTensors { weight: layer.weight(), bias: Some(layer.bias()) }
-}
-
-fn lengths_of(targets: &Targets) -> Vec<usize> {
-    (0..targets.batch()).map(|b| targets.frames(b)).collect()
 }
 
 #[cfg(test)]

@@ -6,10 +6,11 @@ use candle_nn::VarBuilder;
 use rnnt_loss::Targets;
 
 use crate::encoder::Encoder;
+use crate::label_side::{self, LabelSide, Transducer};
 use crate::parameters::Shapes;
 use crate::predictor::Predictor;
 use crate::recipe::{LossConfig, Recipe};
-use crate::{Linear, Parameters, Result, memory};
+use crate::{Error, Linear, Parameters, Result, memory};
 
 /// A transducer and its parameters.
 ///
@@ -27,13 +28,16 @@ use crate::{Linear, Parameters, Result, memory};
 /// | `joint.durations.weight`: the duration head of a token-and-duration transducer | `[D, H]` |
 /// | `ctc.weight`: the head of the auxiliary loss | `[L + 1, W]` |
 /// | `simple.encoder.weight`, `simple.predictor.weight`: the trivial joiner of pruned training | `[C, W]`, `[C, P]` |
+///
+/// A recognition lattice has `encoder.*`, `ctc.*` and, in place of predictor and joint, the parameters of a
+/// [`Gnat`](lattice::candle::Gnat) under `lattice.*`, such as `lattice.weight_fn.project_frame.kernel` `[W, H]`.
 #[derive(Clone)]
 pub struct Model {
     pub(crate) recipe: Recipe,
     parameters: Parameters,
     pub(crate) encoder: Arc<dyn Encoder>,
-    pub(crate) predictor: Arc<dyn Predictor>,
-    pub(crate) heads: Heads,
+    pub(crate) label_side: LabelSide,
+    pub(crate) ctc: Option<Linear>,
     labels: usize,
 }
 
@@ -47,14 +51,61 @@ pub(crate) struct Heads {
     pub durations: Option<Linear>,
     /// The trivial joiner's, on encoder and predictor.
     pub trivial: Option<(Linear, Linear)>,
-    pub ctc: Option<Linear>,
+}
+
+/// The network in parts.
+struct Parts {
+    encoder: Arc<dyn Encoder>,
+    label_side: LabelSide,
+    ctc: Option<Linear>,
+}
+
+impl Parts {
+    /// What the recipe says.
+    fn new(recipe: &Recipe, labels: usize, vb: &VarBuilder) -> Result<Self> {
+        let input = recipe.features.mels * recipe.encoder.rows.stack;
+        let encoder = recipe.encoder.kind.build(input, &vb.pp("encoder"))?;
+        if let Some(config) = recipe.loss.kind.gnat() {
+            let label_side = label_side::lattice(config, recipe, labels, encoder.width(), &vb.pp("lattice"))?;
+            return Self::with(recipe, labels, encoder, label_side, vb);
+        }
+        let predictor = recipe.predictor.as_ref().ok_or_else(|| Error::RecipeValue {
+            key: "predictor".into(),
+            expected: "a table, with a kind".into(),
+            found: "none".into(),
+        })?;
+        let predictor = predictor.build(labels + 1, labels as u32, &vb.pp("predictor"))?;
+        Self::around(recipe, labels, (encoder, predictor), vb)
+    }
+
+    /// A transducer around an encoder and a predictor.
+    fn around(
+        recipe: &Recipe,
+        labels: usize,
+        (encoder, predictor): (Arc<dyn Encoder>, Arc<dyn Predictor>),
+        vb: &VarBuilder,
+    ) -> Result<Self> {
+        let heads = Heads::new(recipe, labels, (encoder.width(), predictor.width()), vb)?;
+        Self::with(recipe, labels, encoder, LabelSide::Transducer(Transducer { predictor, heads }), vb)
+    }
+
+    fn with(
+        recipe: &Recipe,
+        labels: usize,
+        encoder: Arc<dyn Encoder>,
+        label_side: LabelSide,
+        vb: &VarBuilder,
+    ) -> Result<Self> {
+        // CTC knows no big blanks: they say nothing that the blank does not.
+        let ctc = recipe.training.has_ctc();
+        let ctc = ctc.then(|| Linear::new(encoder.width(), labels + 1, &vb.pp("ctc"))).transpose()?;
+        Ok(Self { encoder, label_side, ctc })
+    }
 }
 
 impl Heads {
     fn new(recipe: &Recipe, labels: usize, widths: (usize, usize), vb: &VarBuilder) -> Result<Self> {
-        // What the predictor and CTC know: big blanks say nothing that the blank does not.
-        let tokens = labels + 1;
-        let classes = tokens + recipe.loss.kind.big_blanks().len();
+        let classes = recipe.classes(labels);
         let (width, durations) = (recipe.joint.width, recipe.loss.kind.durations().len());
         let layer = |wanted: bool, name: &str, inputs: usize, outputs: usize| -> Result<Option<Linear>> {
             wanted.then(|| Linear::new(inputs, outputs, &vb.pp(name))).transpose()
@@ -71,20 +122,8 @@ impl Heads {
                 widths.1,
                 classes,
             )?),
-            ctc: layer(recipe.training.has_ctc(), "ctc", widths.0, tokens)?,
         })
     }
-}
-
-/// The recipe's encoder and predictor.
-fn parts(
-    recipe: &Recipe,
-    labels: usize,
-    (encoder, predictor): (VarBuilder, VarBuilder),
-) -> Result<(Arc<dyn Encoder>, Arc<dyn Predictor>)> {
-    let input = recipe.features.mels * recipe.encoder.rows.stack;
-    let encoder = recipe.encoder.kind.build(input, &encoder)?;
-    Ok((encoder, recipe.predictor.build(labels + 1, labels as u32, &predictor)?))
 }
 
 /// What the loss of a batch is computed from.
@@ -113,7 +152,7 @@ impl Model {
     /// [`Error::Memory`](crate::Error::Memory) if the machine has not enough for its parameters; candle's own errors.
     pub fn new(recipe: &Recipe, labels: usize) -> Result<Self> {
         Self::fits(recipe, &Self::shapes(recipe, labels)?, 1)?;
-        Self::with(recipe, labels, |encoder, predictor| parts(recipe, labels, (encoder, predictor)))
+        Self::build(recipe, labels, |vb| Parts::new(recipe, labels, &vb))
     }
 
     /// Names and shapes of the parameters that [`Self::new`] makes, without making them.
@@ -121,10 +160,7 @@ impl Model {
     /// # Errors
     /// Candle's own errors.
     pub fn shapes(recipe: &Recipe, labels: usize) -> Result<Shapes> {
-        let (shapes, _) = Parameters::plan(|vb| {
-            let (encoder, predictor) = parts(recipe, labels, (vb.pp("encoder"), vb.pp("predictor")))?;
-            Heads::new(recipe, labels, (encoder.width(), predictor.width()), &vb)
-        })?;
+        let (shapes, _) = Parameters::plan(|vb| Parts::new(recipe, labels, &vb))?;
         Ok(shapes)
     }
 
@@ -136,8 +172,12 @@ impl Model {
             let largest = shapes.iter().max_by_key(|(_, shape)| size(shape));
             let (name, shape) = largest.map_or(("none", &[][..]), |(name, shape)| (name, shape));
             let (count, width) = (shapes.len(), recipe.joint.width);
+            let label_side = match recipe.loss.kind.gnat() {
+                Some(config) => format!("loss.context = {}", config.context),
+                None => "[predictor]".into(),
+            };
             format!(
-                "the recipe's [encoder], [predictor] and joint.width = {width}: {count} parameters, the largest of them {name} \
+                "the recipe's [encoder], {label_side} and joint.width = {width}: {count} parameters, the largest of them {name} \
                  {shape:?}"
             )
         };
@@ -147,7 +187,7 @@ impl Model {
     /// A new model around an encoder and a predictor of one's own, which `parts` makes with a builder for each; the rest is as
     /// the recipe says.
     ///
-    /// Labels are 0 .. `labels`, and the blank is `labels`; the encoder is given rows of `mels · stack` values.
+    /// The loss is that of a transducer. Labels are 0 .. `labels`, and the blank is `labels`; the encoder is given rows of `mels · stack` values.
     ///
     /// # Errors
     /// Whatever `parts` says; candle's own errors.
@@ -156,13 +196,20 @@ impl Model {
         labels: usize,
         parts: impl FnOnce(VarBuilder, VarBuilder) -> Result<(Arc<dyn Encoder>, Arc<dyn Predictor>)>,
     ) -> Result<Self> {
-        let (parameters, (encoder, predictor, heads)) = Parameters::build(recipe.seed, |vb| {
-            let (encoder, predictor) = parts(vb.pp("encoder"), vb.pp("predictor"))?;
-            let heads = Heads::new(recipe, labels, (encoder.width(), predictor.width()), &vb)?;
-            Ok((encoder, predictor, heads))
-        })?;
+        Self::build(recipe, labels, |vb| {
+            Parts::around(recipe, labels, parts(vb.pp("encoder"), vb.pp("predictor"))?, &vb)
+        })
+    }
+
+    fn build(
+        recipe: &Recipe,
+        labels: usize,
+        parts: impl FnOnce(VarBuilder<'static>) -> Result<Parts>,
+    ) -> Result<Self> {
+        let (parameters, parts) = Parameters::build(recipe.seed, parts)?;
+        let Parts { encoder, label_side, ctc } = parts;
         parameters.open_forget_gates()?;
-        Ok(Model { recipe: recipe.clone(), parameters, encoder, predictor, heads, labels })
+        Ok(Model { recipe: recipe.clone(), parameters, encoder, label_side, ctc, labels })
     }
 
     /// The weights.
@@ -202,7 +249,13 @@ impl Model {
         Ok(targets.with_big_blanks(big_blanks)?)
     }
 
-    /// Projected frames and their lengths, for decoding.
+    /// The recognition lattice, if the model has one.
+    pub fn lattice(&self) -> Option<&lattice::candle::Gnat> {
+        self.label_side.lattice()
+    }
+
+    /// Frames and their lengths, for decoding: projected to the joint width, but for a recognition lattice, which takes them as they
+    /// are.
     ///
     /// # Shapes
     /// `x [B, T, D]`, D = mels · stack; `lengths` has B entries of at most T. Returns `[B, T', H]`, T' = T but for a time reduction,
@@ -212,7 +265,10 @@ impl Model {
     /// [`crate::Error::Shape`] if the input does not fit.
     pub fn encode(&self, x: &Tensor, lengths: &[usize]) -> Result<(Tensor, Vec<usize>)> {
         let (encoded, lengths) = self.encoder.forward(x, lengths, None)?;
-        Ok((self.heads.encoder.apply(&encoded)?, lengths))
+        Ok(match &self.label_side {
+            LabelSide::Transducer(Transducer { heads, .. }) => (heads.encoder.apply(&encoded)?, lengths),
+            LabelSide::Lattice(_) => (encoded, lengths),
+        })
     }
 
     /// Log-probabilities of the CTC head, for decoding; none without that head.
@@ -223,7 +279,7 @@ impl Model {
     /// # Errors
     /// [`crate::Error::Shape`] if the input does not fit.
     pub fn ctc_log_probs(&self, x: &Tensor, lengths: &[usize]) -> Result<Option<(Tensor, Vec<usize>)>> {
-        let Some(head) = &self.heads.ctc else { return Ok(None) };
+        let Some(head) = &self.ctc else { return Ok(None) };
         let (encoded, lengths) = self.encoder.forward(x, lengths, None)?;
         let scores = head.apply(&encoded)?;
         Ok(Some((candle_nn::ops::log_softmax(&scores, 2)?, lengths)))
@@ -235,13 +291,14 @@ impl Model {
     /// `x [B, T, D]`, D = mels · stack; `lengths` has B entries of at most T; `labels` has B sequences.
     ///
     /// # Errors
-    /// [`crate::Error::Shape`] or [`crate::Error::Loss`] if the input does not fit.
+    /// [`crate::Error::Shape`] or [`crate::Error::Loss`] if the input does not fit, or the model is a recognition lattice.
     pub fn joint_rows(&self, x: &Tensor, lengths: &[usize], labels: &[Vec<u32>]) -> Result<JointRows> {
+        let Transducer { predictor: network, heads } = self.label_side.transducer()?;
         let (frames, lengths) = self.encode(x, lengths)?;
-        let Heads { predictor, head, durations, .. } = &self.heads;
+        let Heads { predictor, head, durations, .. } = heads;
         Ok(JointRows {
             frames,
-            labels: predictor.apply(&self.predictor.forward(labels, None)?)?,
+            labels: predictor.apply(&network.forward(labels, None)?)?,
             weight: head.weight().clone(),
             bias: head.bias().clone(),
             durations: durations.as_ref().map(|head| (head.weight().clone(), head.bias().clone())),

@@ -1,11 +1,13 @@
 //! A training recipe: one TOML file says everything that decides a run.
 pub(crate) mod check;
+mod gnat;
 mod loss;
 mod loss_options;
 mod table;
 
 use std::path::{Path, PathBuf};
 
+pub use gnat::{AlignmentKind, GnatConfig, Normalise};
 pub use loss::LossConfig;
 pub use loss_options::{ActivationKind, Loss, LossOptions};
 
@@ -38,8 +40,9 @@ pub struct Recipe {
     pub tokens: Tokens,
     /// The acoustic side.
     pub encoder: EncoderConfig,
-    /// The label side.
-    pub predictor: PredictorKind,
+    /// The label side; none where the loss brings its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predictor: Option<PredictorKind>,
     /// Where both meet.
     pub joint: JointConfig,
     /// Steps and step sizes.

@@ -25,7 +25,8 @@ const AT_ONCE: usize = 64;
 pub struct Recogniser {
     recipe: Recipe,
     model: Model,
-    decoder: decoding::Model,
+    /// None for a recognition lattice.
+    decoder: Option<decoding::Model>,
     search: Search,
     aggregate: Aggregate,
     tokenizer: Tokenizer,
@@ -48,12 +49,12 @@ impl Recogniser {
         checkpoint.check(path, &Model::shapes(&recipe, tokenizer.size())?)?;
         let model = Model::new(&recipe, tokenizer.size())?;
         model.parameters().set(checkpoint.average.as_ref().unwrap_or(&checkpoint.weights))?;
-        let decoder = model.decoder()?;
+        let decoder = if model.lattice().is_none() { Some(model.decoder()?) } else { None };
         let conversion = Conversion { resample: recipe.features.resample, ..Conversion::default() };
         let warning = (!checkpoint.summed)
             .then(|| format!("{}: an older file: {}", path.display(), crate::checkpoint::UNSUMMED));
         let silence = SILENCE;
-        let (search, aggregate) = (Search::default(), Aggregate::default());
+        let (search, aggregate) = (Search::of(&recipe), Aggregate::default());
         Ok(Recogniser {
             recipe,
             model,
@@ -163,13 +164,14 @@ impl Recogniser {
         Ok(found)
     }
 
-    /// From now on, texts are looked for in this way; greedily by default.
+    /// From now on, texts are looked for in this way; as [`Search::of`] says by default.
     ///
     /// # Errors
-    /// [`Error::Decoding`] for an option outside its range; [`Error::Shape`] for a search by CTC in a model that has no head for it.
+    /// [`Error::Decoding`] for an option outside its range; [`Error::Shape`] for a search by CTC in a model that has no head for it,
+    /// or one by a joint network or a lattice in a model that has none.
     pub fn with_search(mut self, search: Search) -> Result<Self> {
-        Searcher::new(self.decoder.clone(), &search)?;
-        if matches!(search, Search::Ctc(_)) && self.model.heads.ctc.is_none() {
+        Searcher::with(&self.model, self.decoder.clone(), &search)?;
+        if matches!(search, Search::Ctc(_)) && self.model.ctc.is_none() {
             let expected = "a model with training.ctc_weight for a search by CTC";
             return Err(Error::shape("search", expected, "one without"));
         }
@@ -221,7 +223,11 @@ impl Recogniser {
         if planes.is_empty() {
             return Ok(Vec::new());
         }
-        Searcher::new(self.decoder.clone(), &self.search)?.recognise(&self.model, &self.recipe, planes)
+        Searcher::with(&self.model, self.decoder.clone(), &self.search)?.recognise(
+            &self.model,
+            &self.recipe,
+            planes,
+        )
     }
 
     /// Labels as text, or as silence.
@@ -233,7 +239,7 @@ impl Recogniser {
     }
 
     pub(crate) fn writer(&self) -> Writer {
-        Writer::new(self.decoder.rules(), self.recipe.frame_ms() / 1000.0, self.aggregate)
+        Writer::new(!self.model.durations().is_empty(), self.recipe.frame_ms() / 1000.0, self.aggregate)
     }
 
     /// Of each label, 1 if it begins a word and 0 if not; in a tokenizer that writes spaces, they stand for the words behind them.
@@ -251,9 +257,9 @@ impl Recogniser {
         self.silence
     }
 
-    /// The model as the searches of [`decoding`] see it.
-    pub fn decoder(&self) -> &decoding::Model {
-        &self.decoder
+    /// The model as the searches of [`decoding`] see it; none for a recognition lattice.
+    pub fn decoder(&self) -> Option<&decoding::Model> {
+        self.decoder.as_ref()
     }
 }
 

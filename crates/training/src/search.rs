@@ -1,9 +1,11 @@
 //! How texts are looked for: a decoder with its options, over the model's own frames.
 use decoding::{
-    Beam, BeamSearch, CtcBeam, Greedy, GreedySearch, Hypothesis, NBest, ctc_beam, ctc_greedy, unpadded,
+    Beam, BeamSearch, CtcBeam, Emitted, Greedy, GreedySearch, Hypothesis, NBest, ctc_beam, ctc_greedy,
+    unpadded,
 };
 use speech::Features;
 
+use crate::label_side::counts;
 use crate::model::Model;
 use crate::recipe::Recipe;
 use crate::tensors::with_slice;
@@ -19,6 +21,31 @@ pub enum Search {
     /// By the head of the auxiliary CTC loss alone, where the model has one: the best class of each frame, or, with options, a
     /// beam, whose blank is the model's.
     Ctc(Option<CtcBeam>),
+    /// Through a recognition lattice, where the model is one.
+    Lattice(LatticeSearch),
+}
+
+/// What is looked for in a recognition lattice.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LatticeSearch {
+    /// The labels of the path with the largest weight.
+    #[default]
+    BestPath,
+    /// The labels with the largest sum over their alignments, among those that a beam of so many finds.
+    Sum {
+        /// Strings that go on from frame to frame.
+        beam: usize,
+    },
+}
+
+impl Search {
+    /// What models of a recipe are searched with by default: greedily, or, in a recognition lattice, the best path.
+    pub fn of(recipe: &Recipe) -> Self {
+        match recipe.loss.kind.gnat() {
+            Some(_) => Search::Lattice(LatticeSearch::default()),
+            None => Search::default(),
+        }
+    }
 }
 
 impl Default for Search {
@@ -32,19 +59,37 @@ pub(crate) enum Searcher {
     Greedy(Box<GreedySearch>),
     Beam(Box<BeamSearch>),
     Ctc(Option<CtcBeam>),
+    Lattice(LatticeSearch),
 }
 
 impl Searcher {
-    pub fn new(decoder: decoding::Model, search: &Search) -> Result<Self> {
+    pub fn new(model: &Model, search: &Search) -> Result<Self> {
+        Self::with(model, None, search)
+    }
+
+    /// With a decoder of the model that was made before.
+    pub fn with(model: &Model, decoder: Option<decoding::Model>, search: &Search) -> Result<Self> {
+        let decoder = || decoder.map_or_else(|| model.decoder(), Ok);
         Ok(match search {
             Search::Greedy(options) => {
-                Searcher::Greedy(Box::new(GreedySearch::new(decoder, options.clone())?))
+                Searcher::Greedy(Box::new(GreedySearch::new(decoder()?, options.clone())?))
             }
             Search::Ctc(options) => {
-                let blank = decoder.rules().blank();
+                let blank = model.blank();
                 Searcher::Ctc(options.clone().map(|options| CtcBeam { blank, ..options }))
             }
-            Search::Beam(options) => Searcher::Beam(Box::new(BeamSearch::new(decoder, options.clone())?)),
+            Search::Beam(options) => Searcher::Beam(Box::new(BeamSearch::new(decoder()?, options.clone())?)),
+            Search::Lattice(LatticeSearch::Sum { beam: 0 }) => {
+                return Err(Error::shape("search.beam", "at least 1 string", "0"));
+            }
+            Search::Lattice(search) if model.lattice().is_some() => Searcher::Lattice(*search),
+            Search::Lattice(_) => {
+                return Err(Error::shape(
+                    "search",
+                    "a model with loss.kind = \"gnat\" for a search in a lattice",
+                    "a transducer",
+                ));
+            }
         })
     }
 
@@ -65,6 +110,19 @@ impl Searcher {
             })?,
             _ => model.encode(&rows, &lengths)?,
         };
+        if let (Searcher::Lattice(search), Some(gnat)) = (&*self, model.lattice()) {
+            let num_frames = counts(&lengths)?;
+            return Ok(match search {
+                LatticeSearch::BestPath => {
+                    let paths = gnat.best_paths(&frames, &num_frames)?;
+                    paths.iter().map(|path| hypothesis(&path.labels(), &path.frames())).collect()
+                }
+                &LatticeSearch::Sum { beam } => {
+                    let paths = gnat.best_strings(&frames, &num_frames, beam)?;
+                    paths.iter().map(|path| hypothesis(&path.labels(), &path.frames())).collect()
+                }
+            });
+        }
         let width = frames.dim(2)?;
         with_slice(&frames, |frames: &[f32]| {
             Ok(unpadded(frames, width, &lengths).and_then(|utterances| self.decode(&utterances, width)))
@@ -84,6 +142,7 @@ impl Searcher {
         };
         Ok(match self {
             Searcher::Greedy(search) => search.decode(rows)?.iter().collect(),
+            Searcher::Lattice(_) => Vec::new(),
             Searcher::Beam(search) => search.decode(rows)?.iter().map(best).collect(),
             // The blank is the last class of this head, as in the model.
             Searcher::Ctc(None) => {
@@ -92,4 +151,16 @@ impl Searcher {
             Searcher::Ctc(Some(options)) => ctc_beam(rows, width, options)?.iter().map(best).collect(),
         })
     }
+}
+
+/// Labels of a lattice as those of the tokenizer. A lattice knows sums of paths, not how sure it is of each label.
+fn hypothesis(labels: &[u32], frames: &[usize]) -> Hypothesis {
+    let label = |(&label, &frame): (&u32, &usize)| Emitted {
+        label: label - 1,
+        frame,
+        log_prob: 0.0,
+        confidence: 1.0,
+        ..Emitted::default()
+    };
+    Hypothesis { labels: labels.iter().zip(frames).map(label).collect(), ..Hypothesis::default() }
 }

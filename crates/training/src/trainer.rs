@@ -110,7 +110,7 @@ pub fn train(
     let report = |examples: &[Example]| match examples.is_empty() {
         true => Ok(None),
         false => evaluate(
-            (&run.model, &Search::default(), Aggregate::default()),
+            (&run.model, &Search::of(&recipe), Aggregate::default()),
             &tokenizer,
             &recipe,
             examples,
@@ -362,7 +362,7 @@ impl<'a> Run<'a> {
         }
         // A run that stops here could not go on from here.
         let evaluation = evaluate(
-            (&self.model, &Search::default(), Aggregate::default()),
+            (&self.model, &Search::of(self.recipe), Aggregate::default()),
             self.tokenizer,
             self.recipe,
             examples,

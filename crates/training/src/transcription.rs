@@ -2,7 +2,7 @@
 mod captions;
 mod lines;
 
-use decoding::{Aggregate, Emitted, Rules};
+use decoding::{Aggregate, Emitted};
 use serde::Serialize;
 use speech::Tokenizer;
 
@@ -75,8 +75,8 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub fn new(rules: &Rules, frame_seconds: f64, aggregate: Aggregate) -> Self {
-        Self { frame_seconds, durations: rules.durations() > 0, aggregate }
+    pub fn new(durations: bool, frame_seconds: f64, aggregate: Aggregate) -> Self {
+        Self { frame_seconds, durations, aggregate }
     }
 
     /// Seconds from one encoder frame to the next.
@@ -121,8 +121,6 @@ impl Writer {
 
 #[cfg(test)]
 mod tests {
-    use decoding::Rules;
-    use rnnt_loss::Topology;
     use speech::TokenizerKind;
 
     use super::*;
@@ -144,12 +142,7 @@ mod tests {
     fn words_reach_from_their_first_token_to_their_last() {
         let tokenizer = Tokenizer::train(TokenizerKind::InnerCharacters, &["ab, ba"]).unwrap();
         let labels = emitted(&tokenizer, "ab, ba", &[3, 5, 9, 9, 14], &[1, 2, 4, 4, 3]);
-        let size = tokenizer.size();
-        let rules = |topology: &str| {
-            Rules::new(size + 1, size as u32, &[], &topology.parse::<Topology>().unwrap()).unwrap()
-        };
-        let found =
-            Writer::new(&rules("tdt:0,1,2,3,4"), 0.25, Aggregate::Min).write(&tokenizer, &labels).unwrap();
+        let found = Writer::new(true, 0.25, Aggregate::Min).write(&tokenizer, &labels).unwrap();
         assert_eq!(found.text, "ab, ba");
         let words: Vec<_> =
             found.words.iter().map(|w| (w.text.as_str(), w.start, w.end, w.confidence)).collect();
@@ -157,9 +150,9 @@ mod tests {
         assert_eq!(words, [("ab,", 0.75, 1.75, 1.0 / 3.0), ("ba", 2.25, 4.25, 0.2)]);
         assert_eq!((found.tokens[2].start, found.tokens[2].end), (1.75, 1.75));
 
-        let found = Writer::new(&rules("regular"), 0.25, Aggregate::Max).write(&tokenizer, &labels).unwrap();
+        let found = Writer::new(false, 0.25, Aggregate::Max).write(&tokenizer, &labels).unwrap();
         assert_eq!((found.words[0].end, found.words[0].confidence), (1.5, 1.0));
-        let none = Writer::new(&rules("regular"), 0.25, Aggregate::Min).write(&tokenizer, &[]).unwrap();
+        let none = Writer::new(false, 0.25, Aggregate::Min).write(&tokenizer, &[]).unwrap();
         assert_eq!(none, Transcription::default());
     }
 }

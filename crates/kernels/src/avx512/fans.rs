@@ -43,7 +43,8 @@ pub fn fan_best(best: &mut [f32], from: &mut [u32], fan: Fan<f32>) {
             let w = _mm512_add_ps(load_from::<FULL>(row, at, f32::NEG_INFINITY), shift);
             let better = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(w, old);
             let better = if FULL { better } else { better & filled(row.len() - at) };
-            let arc = _mm512_add_epi32(lane, _mm512_set1_epi32((state * row.len() + at) as i32));
+            let arc =
+                _mm512_add_epi32(lane, _mm512_set1_epi32(((fan.first + state) * row.len() + at) as i32));
             let (best, from) = (&mut best[at..], &mut from[at..]);
             debug_assert!(!FULL || best.len() >= LANES);
             // SAFETY: the mask has only lanes that there are elements for.

@@ -12,6 +12,9 @@ use selected::Selected;
 use super::{Arcs, ArcsMut, Chain, Load, Parameters, WeightFn, Weights};
 use crate::{Error, Result, pool::Pool};
 
+/// Bytes of the selected normaliser unless somebody says otherwise.
+const DEFAULT: usize = 32 << 20;
+
 /// Another weight function, normalised at each state, so that `exp b' + Σ exp l' = 1` (LAST's `LocallyNormalizedWeightFn`).
 ///
 /// The loss of such a model needs the weights along its labels alone. Where the inner function is a [`Joint`](super::Joint),
@@ -33,13 +36,10 @@ pub struct LocallyNormalized<W> {
     pub budget: MemoryBudget,
 }
 
-/// An eighth of what a session holds without being told otherwise: scores of some 3,000 sites over 1,024 classes are kept.
-const BUDGET: MemoryBudget = MemoryBudget::bytes(32 << 20);
-
 impl<W> LocallyNormalized<W> {
-    /// A weight function whose normaliser has 32 MiB.
+    /// A weight function with a budget of 32 MiB.
     pub fn new(inner: W, normalize: Normalize) -> Self {
-        Self { inner, normalize, budget: BUDGET }
+        Self { inner, normalize, budget: MemoryBudget::bytes(DEFAULT) }
     }
 }
 

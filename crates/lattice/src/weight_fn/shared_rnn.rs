@@ -125,8 +125,8 @@ impl<F: Real> SharedRnn<'_, F> {
     /// Bytes that forward and backward hold at most, embeddings and gradients included.
     pub fn bytes(&self) -> usize {
         let (r, re) = (self.width(), self.embedding.len() / (self.vocabulary + 1).max(1));
-        let states = 14 * self.states() * r;
-        size_of::<F>().saturating_mul(states + 24 * r * (self.vocabulary + 1 + r + re))
+        let states = self.states().saturating_mul(14 * r);
+        size_of::<F>().saturating_mul(states.saturating_add(24 * r * (self.vocabulary + 1 + r + re)))
     }
 
     /// `e`, *C x R*.

@@ -1,6 +1,6 @@
 //! Log-probabilities of arcs.
 use lattice::{
-    Alignment, Arcs, Chain, Embeddings, Error, Frames, FullNGram, Joint, Labels, LocallyNormalized,
+    Alignment, Arcs, Chain, Embeddings, Error, Frames, FullNGram, Joint, Labels, Load, LocallyNormalized,
     MemoryBudget, Normalize, Parameters, Real, RecognitionLattice, Result, Session, SharedRnn, Table,
     WeightFn, Weights,
 };
@@ -29,7 +29,7 @@ impl<F: Real> WeightFn<F> for Unknown<'_, F> {
     fn frame_size(&self) -> Option<usize> {
         self.0.frame_size()
     }
-    fn bytes(&self, load: lattice::Load) -> usize {
+    fn bytes(&self, load: Load) -> usize {
         self.0.bytes(load)
     }
     fn open(&self) -> Result<Box<dyn Weights<F> + '_>> {

@@ -1,10 +1,13 @@
 //! Recognition lattices against golden vectors, lists of all paths, central differences and plain loops.
 mod beam;
+mod candle;
 mod common;
 mod enumerated;
 mod expectations;
 mod golden_lattices;
+mod histories;
 mod joint;
+mod listed;
 mod listing;
 mod locally_normalized;
 mod problem;
@@ -12,7 +15,9 @@ mod search;
 mod session_bits;
 mod session_enumerated;
 mod session_gradients;
+mod sessions;
 mod shared_rnn;
+mod streams;
 mod strings;
 mod tiny;
 mod tiny_batches;

@@ -1,8 +1,8 @@
 //! Sessions over tensors.
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Shape, Tensor};
-use panda_core::candle::Element as CandleElement;
+use candle_core::{DType, Tensor};
+use panda_core::candle::{Element as CandleElement, function_of};
 
 use super::inputs::{Arguments, TensorInputs};
 use crate::{Found, Loss, Options, Output, Result, Scales, Session, Skipped, Targets, held::Held};
@@ -46,6 +46,9 @@ pub struct LossSum {
     /// What [`Options::skip`] left out of the gradients.
     pub skipped: Skipped,
 }
+
+/// What candle calls the operation.
+const NAME: &str = "transducer-loss";
 
 /// The session for a type.
 trait Pick: CandleElement + crate::Element {
@@ -158,7 +161,7 @@ impl LossSession {
         let state = Mutex::new(State::Held(Box::new(held)));
         let gradients = Deferred { session, arguments, targets: targets.clone(), possible, state };
         let slope = move |tensor, upstream: &Tensor| gradients.slope(tensor, upstream);
-        Ok(function_of(&tensors, losses, targets.batch(), slope)?)
+        Ok(function_of(NAME, &tensors, losses, targets.batch(), slope)?)
     }
 
     fn sum_of<F: Pick>(&self, arguments: &Arguments, targets: &Targets, weights: &[f64]) -> Result<LossSum> {
@@ -176,7 +179,7 @@ impl LossSession {
             1.0 => Ok(gradients[tensor].clone()),
             factor => gradients[tensor].affine(factor, 0.0),
         };
-        let sum = function_of(&arguments.tensors, vec![value], (), slope)?;
+        let sum = function_of(NAME, &arguments.tensors, vec![value], (), slope)?;
         Ok(LossSum { sum, losses, first_pass, skipped })
     }
 }
@@ -253,51 +256,4 @@ impl<F: CandleElement> Deferred<F> {
 /// The same bits.
 fn same(a: &[f64], b: &[f64]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
-}
-
-/// Gradient for one of some tensors, given the derivative of whatever follows by the value.
-type Slope = dyn Fn(usize, &Tensor) -> candle_core::Result<Tensor> + Send + Sync;
-
-/// An operation of candle has at most three differentiable arguments. So a value is a sum of shares, one for each tensor, of
-/// which the first is the value and the others are 0; a share knows the gradient for its own tensor.
-struct Share {
-    values: Vec<f64>,
-    shape: Shape,
-    tensor: usize,
-    slope: Arc<Slope>,
-}
-
-impl CustomOp1 for Share {
-    fn name(&self) -> &'static str {
-        "transducer-loss"
-    }
-
-    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
-        Ok((CpuStorage::F64(self.values.clone()), self.shape.clone()))
-    }
-
-    fn bwd(&self, _: &Tensor, _: &Tensor, upstream: &Tensor) -> candle_core::Result<Option<Tensor>> {
-        (self.slope)(self.tensor, upstream).map(Some)
-    }
-}
-
-/// `values` of a shape as a function of all tensors that a graph leads to.
-fn function_of(
-    tensors: &[Tensor],
-    values: Vec<f64>,
-    shape: impl Into<Shape>,
-    slope: impl Fn(usize, &Tensor) -> candle_core::Result<Tensor> + Send + Sync + 'static,
-) -> candle_core::Result<Tensor> {
-    let (shape, slope) = (shape.into(), Arc::new(slope) as Arc<Slope>);
-    let mut sum: Option<Tensor> = None;
-    for (tensor, argument) in tensors.iter().enumerate().filter(|(_, tensor)| tensor.track_op()) {
-        let values = if sum.is_none() { values.clone() } else { vec![0.0; values.len()] };
-        let share = Share { values, shape: shape.clone(), tensor, slope: Arc::clone(&slope) };
-        let share = argument.apply_op1_arc(Arc::new(Box::new(share)))?;
-        sum = Some(match sum {
-            None => share,
-            Some(sum) => (sum + share)?,
-        });
-    }
-    sum.map_or_else(|| Tensor::from_vec(values, shape, &Device::Cpu), Ok)
 }

@@ -41,6 +41,7 @@ impl Recipe {
         self.check_loss_options()?;
         match &self.loss.kind {
             LossConfig::Rnnt { .. } => return Ok(()),
+            LossConfig::Gnat(config) => return config.check(self),
             &LossConfig::Pruned { s_range, simple_scale, lm_only_scale, am_only_scale, .. } => {
                 expect("loss.s_range", "at least 2", s_range >= 2, s_range)?;
                 at_least_zero("loss.simple_scale", simple_scale)?;
@@ -89,7 +90,11 @@ impl Recipe {
         whole("encoder.stack", encoder.rows.stack, MANY)?;
         whole("encoder.stride", encoder.rows.stride, MANY)?;
         encoder.kind.check()?;
-        self.predictor.check()?;
+        match &self.predictor {
+            Some(predictor) => predictor.check()?,
+            None if self.loss.kind.gnat().is_some() => {}
+            None => expect("predictor", "a table, with a kind", false, "none")?,
+        }
         whole("joint.width", joint.width, WIDEST)?;
         dropout("joint.dropout", joint.dropout)
     }

@@ -2,8 +2,8 @@
 use rnnt_loss::{Loss, Options, Pruning, Scales, Tokens, Topology};
 use serde::{Deserialize, Serialize};
 
-use super::{Recipe, TrainingConfig};
-use crate::Result;
+use super::{GnatConfig, Recipe, TrainingConfig};
+use crate::{Error, Result};
 
 /// `[loss]`: the kind of transducer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -52,6 +52,13 @@ pub enum LossConfig {
         #[serde(default)]
         warm_steps: u64,
     },
+    /// A recognition lattice over the last labels, normalised over whole paths (GNAT).
+    Gnat(GnatConfig),
+}
+
+fn not_a_transducer() -> Error {
+    let (expected, found) = ("a transducer".into(), "gnat".into());
+    Error::RecipeValue { key: "loss.kind".into(), expected, found }
 }
 
 fn five() -> usize {
@@ -73,6 +80,14 @@ impl LossConfig {
         match self {
             Self::MultiBlank { durations, .. } => durations,
             _ => &[],
+        }
+    }
+
+    /// The recognition lattice, if it is one.
+    pub fn gnat(&self) -> Option<&GnatConfig> {
+        match self {
+            Self::Gnat(config) => Some(config),
+            _ => None,
         }
     }
 
@@ -103,7 +118,7 @@ impl Recipe {
     /// The moves of the lattice and of the search: those of blank and label, and what the loss adds to them.
     ///
     /// # Errors
-    /// Durations that no topology has; [`Recipe::parse`] finds them first.
+    /// Durations that no topology has; [`Recipe::parse`] finds them first. [`Error::RecipeValue`] for a recognition lattice.
     pub fn topology(&self) -> Result<Topology> {
         let topology = match &self.loss.kind {
             LossConfig::Tdt { durations, .. } => Topology::tdt(durations),
@@ -111,6 +126,7 @@ impl Recipe {
                 self.training.topology.clone().with_big_blanks(durations)
             }
             LossConfig::Rnnt { .. } | LossConfig::Pruned { .. } => Ok(self.training.topology.clone()),
+            LossConfig::Gnat(_) => return Err(not_a_transducer()),
         };
         Ok(topology.map_err(rnnt_loss::Error::from)?)
     }
@@ -143,6 +159,7 @@ impl Recipe {
             LossConfig::MultiBlank { sigma, .. } => {
                 Loss::Transducer { topology, tokens: Tokens::Softmax, sigma }
             }
+            LossConfig::Gnat(_) => return Err(not_a_transducer()),
             LossConfig::Pruned { s_range, lm_only_scale, am_only_scale, .. } => {
                 let pruning = Pruning { s_range, lm_only_scale, am_only_scale, ..Pruning::default() };
                 Loss::Pruned { topology, tokens: Tokens::Softmax, pruning }

@@ -2,6 +2,7 @@
 
 mod checkpoints;
 mod fuzzing;
+mod lattices;
 mod learning;
 mod live;
 #[path = "../../../speech/tests/suite/mutants.rs"]

@@ -456,7 +456,7 @@ fn rows_of_windows_are_those_of_the_same_time() {
     let make = |factor| {
         Model::with(&recipe, 4, |encoder, predictor| {
             let encoder = Frames::new(candle_nn::linear(18, 5, encoder)?, 5, factor)?;
-            let predictor = recipe.predictor.build(5, 4, &predictor)?;
+            let predictor = recipe.predictor.as_ref().unwrap().build(5, 4, &predictor)?;
             Ok((Arc::new(encoder), predictor))
         })
     };

@@ -11,7 +11,7 @@ const WORDS: [(&str, f32); 3] = [("low", 400.0), ("middle", 900.0), ("high", 190
 const SENTENCES: [&str; 6] =
     ["low", "high low", "middle high middle", "low low high", "middle", "high middle low low"];
 
-const RECIPE: &str = r#"
+pub const RECIPE: &str = r#"
 seed = 7
 [data]
 train = ["train.jsonl"]

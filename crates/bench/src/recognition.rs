@@ -1,0 +1,324 @@
+//! Recognition lattices as the subject of a measurement: frames and labels are given, a training step, a best path or a
+//! denominator is wanted.
+use std::array::from_fn;
+
+use lattice::{
+    Alignment, Context, Embeddings, Frames, FullNGram, Joint, Labels, Output, Path, RecognitionLattice,
+    Session, Sum, WeightFn,
+};
+
+use super::answer::Shape;
+use super::case::{Budget, Method, RecognitionWork};
+use super::error::{BenchError, Result};
+use super::gradients::{Gradients, Values};
+use super::noise::{labels, noise};
+use super::subject::Subject;
+
+/// V
+const VOCABULARY: usize = 32;
+/// H, E and F.
+const WIDTH: usize = 512;
+/// How far sums of `f32` weights may be off, by what they are.
+const CLOSE: f64 = 1e-5;
+/// Arcs of a state.
+const ARCS: usize = VOCABULARY + 1;
+
+/// Parameters: their names in [`lattice::Parameters`] and in a table or file.
+const NAMES: [(&str, &str); 8] = [
+    ("weight_fn_cacher/context_embeddings", "context-embeddings"),
+    ("weight_fn/project_context_embeddings/kernel", "project-context"),
+    ("weight_fn/project_frame/kernel", "project-frame"),
+    ("weight_fn/joint_bias", "joint-bias"),
+    ("weight_fn/Dense_0/kernel", "blank"),
+    ("weight_fn/Dense_0/bias", "blank-bias"),
+    ("weight_fn/Dense_1/kernel", "lexical"),
+    ("weight_fn/Dense_1/bias", "lexical-bias"),
+];
+
+impl RecognitionWork {
+    /// C, the strings of at most so many labels.
+    pub fn states(&self) -> usize {
+        (0..=self.context as u32).map(|length| VOCABULARY.pow(length)).sum()
+    }
+
+    /// B T C
+    pub fn sites(&self) -> usize {
+        self.batch * self.frames * self.states()
+    }
+
+    /// As it is reported; the blank is a class.
+    pub fn shape(&self) -> Shape {
+        Shape {
+            B: Some(self.batch),
+            T: Some(self.frames),
+            U: Some(self.labels),
+            H: Some(WIDTH),
+            C: Some(ARCS),
+            N: Some(self.sites()),
+        }
+    }
+
+    /// Values of each parameter, in the order of [`NAMES`].
+    fn lengths(&self) -> [usize; NAMES.len()] {
+        let square = WIDTH * WIDTH;
+        [self.states() * WIDTH, square, square, WIDTH, WIDTH, 1, WIDTH * VOCABULARY, VOCABULARY]
+    }
+
+    /// Bytes of frames and parameters in `f32`; their gradients take as many.
+    pub fn input_bytes(&self) -> u64 {
+        let frames = self.batch * self.frames * WIDTH;
+        4 * (frames + self.lengths().iter().sum::<usize>()) as u64
+    }
+
+    /// Floating-point operations of the products that a step needs: both projections; the output layer over all states; and for
+    /// a loss the two arcs of each site of the strings. Backward is two products for each forward; weights of all arcs that are
+    /// not kept take one more.
+    fn operations(&self, step: &Step) -> u64 {
+        let frames = self.batch * self.frames;
+        let projections = WIDTH * (self.states() + frames);
+        let (all, strings) = (ARCS * self.sites(), 2 * frames * (self.labels + 1));
+        let products = match step {
+            Step::Train(Budget::Unlimited) => 3 * (projections + all + strings),
+            Step::Train(_) => 3 * (projections + strings) + 4 * all,
+            Step::BestPath | Step::Denominator => projections + all,
+        };
+        2 * (WIDTH * products) as u64
+    }
+}
+
+/// What is wanted.
+enum Step {
+    Train(Budget),
+    BestPath,
+    Denominator,
+}
+
+/// A made-up model and batch.
+struct Batch {
+    work: RecognitionWork,
+    context: FullNGram,
+    /// In the order of [`NAMES`].
+    parameters: [Vec<f32>; NAMES.len()],
+    /// *B x T x F*
+    frames: Vec<f32>,
+    /// *B x U*
+    labels: Vec<u32>,
+}
+
+impl Batch {
+    fn made_up(work: RecognitionWork) -> Result<Self> {
+        // Uniform numbers whose variance is 1 by fan-in, and no biases, as the reference implementation begins.
+        let lecun = (3.0 / WIDTH as f32).sqrt();
+        let scales = [lecun, lecun, lecun, 0.0, lecun, 0.0, lecun, 0.0];
+        let lengths = work.lengths();
+        Ok(Self {
+            work,
+            context: FullNGram::new(VOCABULARY, work.context)?,
+            parameters: from_fn(|place| noise(400 + place as u64, lengths[place], scales[place])),
+            frames: noise(410, work.batch * work.frames * WIDTH, 3f32.sqrt()),
+            labels: labels(411, work.batch * work.labels, VOCABULARY + 1),
+        })
+    }
+
+    fn weights(&self) -> Joint<'_, f32> {
+        let [embeddings, context, frame, bias, blank, blank_bias, lexical, lexical_bias] = &self.parameters;
+        Joint {
+            embeddings: Embeddings::Table(embeddings),
+            states: self.context.states(),
+            vocabulary: VOCABULARY,
+            project_context: context,
+            project_frame: frame,
+            joint_bias: bias,
+            blank,
+            blank_bias,
+            lexical,
+            lexical_bias,
+        }
+    }
+
+    fn frames(&self) -> Result<Frames<'_, f32>> {
+        let RecognitionWork { batch, frames, .. } = self.work;
+        Ok(Frames::new(&self.frames, &[batch, frames, WIDTH], &vec![frames; batch])?)
+    }
+
+    fn labels(&self) -> Result<Labels<'_>> {
+        let RecognitionWork { batch, labels, .. } = self.work;
+        Ok(Labels::new(&self.labels, &[batch, labels], &vec![labels; batch])?)
+    }
+
+    /// Fails unless a path weighs what its arcs do, one state at a time, and has its place in the sum: of (V + 1)^N paths
+    /// none is above their sum, and the best one is not below their mean.
+    fn check(&self, paths: &[Path], sums: &[f64]) -> Result<()> {
+        let RecognitionWork { batch, frames, .. } = self.work;
+        let weights = self.weights();
+        let mut opened = weights.open()?;
+        let of = |site: usize| (site / frames) as u32;
+        opened.enter(&self.frames, &(0..batch * frames).map(of).collect::<Vec<_>>())?;
+        let mut lexical = vec![0.0; VOCABULARY];
+        for (utterance, (path, &sum)) in paths.iter().zip(sums).enumerate() {
+            let (mut state, mut weight) = (self.context.start(), 0.0);
+            for (t, &label) in path.alignment.iter().enumerate() {
+                let blank = opened.weigh_state(utterance * frames + t, state, &mut lexical);
+                weight += f64::from(if label == 0 { blank } else { lexical[label as usize - 1] });
+                state = self.context.next_state(state, label as usize);
+            }
+            let near = CLOSE * (1.0 + sum.abs());
+            let mean = sum - frames as f64 * (ARCS as f64).ln();
+            if path.alignment.len() != frames
+                || !((path.weight - weight).abs() <= near && (mean - near..=sum + near).contains(&weight))
+            {
+                let expected = format!("{frames} frames and weight {weight} between {mean} and {sum}");
+                let found = format!("{} and {}", path.alignment.len(), path.weight);
+                return Err(BenchError::BestPath { utterance, expected, found });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A session on a batch, with buffers that stay, as in training.
+struct Recognition {
+    batch: Batch,
+    session: Session<f32>,
+    step: Step,
+    /// Best paths or sums of the last step.
+    found: Found,
+}
+
+enum Found {
+    Nothing,
+    Paths(Vec<Path>),
+    Sums(Vec<f64>),
+}
+
+/// A made-up model and batch, and what is wanted of it.
+///
+/// # Errors
+/// Sizes that the lattice refuses.
+pub fn prepare(work: RecognitionWork, method: &Method) -> Result<Box<dyn Subject>> {
+    let (step, budget) = match *method {
+        Method::Ours { budget, .. } => (Step::Train(budget), budget),
+        Method::BestPath => (Step::BestPath, Budget::Recompute),
+        _ => (Step::Denominator, Budget::Recompute),
+    };
+    let session = Session::new(budget.into());
+    Ok(Box::new(Recognition { batch: Batch::made_up(work)?, session, step, found: Found::Nothing }))
+}
+
+impl Subject for Recognition {
+    fn shape(&self) -> Shape {
+        self.batch.work.shape()
+    }
+
+    fn result_bytes(&self) -> u64 {
+        let RecognitionWork { batch, frames, .. } = self.batch.work;
+        match self.step {
+            Step::Train(_) => self.batch.work.input_bytes() + 8 * batch as u64,
+            Step::BestPath => (batch * (4 * frames + size_of::<Path>())) as u64,
+            Step::Denominator => 8 * batch as u64,
+        }
+    }
+
+    fn operations(&self) -> Option<u64> {
+        Some(self.batch.work.operations(&self.step))
+    }
+
+    fn step(&mut self) -> Result<Gradients> {
+        self.found = Found::Nothing;
+        let Self { batch, session, step, found } = self;
+        let weights = batch.weights();
+        let lattice = RecognitionLattice::new(&batch.context, Alignment::FrameDependent, &weights)?;
+        let frames = batch.frames()?;
+        match step {
+            Step::Train(_) => {
+                let out = session.sum(&lattice, &frames, &batch.labels()?, &vec![1.0; batch.work.batch])?;
+                return Ok(gradients(out));
+            }
+            Step::BestPath => *found = Found::Paths(session.best_paths(&lattice, &frames)?),
+            Step::Denominator => {
+                *found = Found::Sums(session.distances(Sum::Denominator, &lattice, &frames, None)?)
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// Gradients are compared with those of the other training step.
+    fn check(&mut self) -> Result<()> {
+        let batch = &self.batch;
+        let weights = batch.weights();
+        let lattice = RecognitionLattice::new(&batch.context, Alignment::FrameDependent, &weights)?;
+        let (frames, mut session) = (batch.frames()?, Session::new(Budget::Recompute.into()));
+        match &self.found {
+            Found::Nothing => Ok(()),
+            Found::Paths(paths) => {
+                batch.check(paths, &session.distances(Sum::Denominator, &lattice, &frames, None)?)
+            }
+            Found::Sums(sums) => batch.check(&session.best_paths(&lattice, &frames)?, sums),
+        }
+    }
+}
+
+/// Losses and gradients, by name.
+fn gradients(mut out: Output<f32>) -> Gradients {
+    let parameters =
+        NAMES.map(|(theirs, name)| (name, Values::Single(out.parameters.remove(theirs).unwrap_or_default())));
+    let rest = [("losses", Values::Double(out.sums)), ("frames", Values::Single(out.frames))];
+    rest.into_iter().chain(parameters).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: RecognitionWork = RecognitionWork { batch: 2, frames: 7, labels: 3, context: 1 };
+
+    fn prepared(step: Step) -> Recognition {
+        let session = Session::new(Budget::Recompute.into());
+        Recognition { batch: Batch::made_up(SMALL).unwrap(), session, step, found: Found::Nothing }
+    }
+
+    #[test]
+    fn every_parameter_has_a_gradient() {
+        let gradients = prepared(Step::Train(Budget::Recompute)).step().unwrap();
+        let lengths = gradients.iter().map(|(name, values)| match values {
+            Values::Single(values) => {
+                let length: f32 = values.iter().map(|x| x * x).sum();
+                assert!(length.is_finite() && length > 0.0, "{name}: {length}");
+                values.len()
+            }
+            _ => 0,
+        });
+        let expected = [0, 2 * 7 * WIDTH].into_iter().chain(SMALL.lengths());
+        assert_eq!(lengths.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn best_paths_and_sums_are_checked() {
+        for step in [Step::BestPath, Step::Denominator] {
+            let mut subject = prepared(step);
+            subject.step().unwrap();
+            subject.check().unwrap();
+            match &mut subject.found {
+                Found::Paths(paths) => paths[1].alignment[3] = (paths[1].alignment[3] + 1) % ARCS as u32,
+                Found::Sums(sums) => sums[1] += 7.0 * (ARCS as f64).ln(),
+                Found::Nothing => unreachable!(),
+            }
+            let error = subject.check().unwrap_err().to_string();
+            assert!(error.starts_with("utterance 1: expected a best path"), "{error}");
+        }
+    }
+
+    #[test]
+    fn operations_are_those_of_the_specification_and_of_projections() {
+        let work = RecognitionWork { batch: 16, frames: 1024, labels: 256, context: 2 };
+        let frames = 16 * 1024;
+        assert_eq!(work.states(), 1057);
+        let all = 2 * 512 * 33 * 1057 * frames;
+        let strings = 2 * 512 * 2 * 257 * frames;
+        let projections = 2 * 512 * 512 * (1057 + frames);
+        assert_eq!(work.operations(&Step::BestPath), all + projections);
+        let train = |budget| work.operations(&Step::Train(budget));
+        assert_eq!(train(Budget::Recompute), 4 * all + 3 * (strings + projections));
+        assert_eq!(train(Budget::Unlimited), 3 * (all + strings + projections));
+    }
+}

@@ -1,0 +1,110 @@
+//! Tensors under the names of their roles, checked against one another.
+use candle_core::{DType, Tensor};
+
+use crate::{Error, Result};
+
+/// Frames and labels of a padded batch with any number of leading axes, none among them.
+///
+/// `frames` are `f32` or `f64`; the others are integers of any type. All are on the CPU. Padding is never read.
+#[derive(Debug, Clone, Copy)]
+pub struct BatchTensors<'a> {
+    /// *B.. x T x F*
+    pub frames: &'a Tensor,
+    /// *B..*, N; more than T count as T.
+    pub num_frames: &'a Tensor,
+    /// *B.. x U*, 1 to V.
+    pub labels: &'a Tensor,
+    /// *B..*, M; more than U is a string that no path has.
+    pub num_labels: &'a Tensor,
+}
+
+/// Frames of utterances, contiguous, and how many of them count.
+#[derive(Debug, Clone)]
+pub(super) struct FrameBatch {
+    /// *B.. x T x F*
+    pub values: Tensor,
+    /// N of each.
+    pub lengths: Vec<usize>,
+}
+
+/// Labels of utterances.
+#[derive(Debug, Clone)]
+pub(super) struct LabelBatch {
+    /// *B.. x U*
+    pub ids: Vec<u32>,
+    pub shape: Vec<usize>,
+    /// M of each.
+    pub lengths: Vec<usize>,
+}
+
+impl FrameBatch {
+    pub fn new(frames: &Tensor, num_frames: &Tensor) -> Result<Self> {
+        expect_cpu("frames", frames)?;
+        let [batch @ .., _, _] = frames.dims() else {
+            return Err(Error::shape("frames", "axes B.., T and F", format!("{:?}", frames.dims())));
+        };
+        Ok(Self { values: frames.contiguous()?, lengths: counts("num_frames", num_frames, batch)? })
+    }
+
+    /// B..
+    pub fn batch(&self) -> &[usize] {
+        let dims = self.values.dims();
+        &dims[..dims.len() - 2]
+    }
+
+    pub fn dtype(&self) -> DType {
+        self.values.dtype()
+    }
+}
+
+impl LabelBatch {
+    /// Labels 1 to V of utterances with the leading axes of their frames.
+    pub fn new(labels: &Tensor, num_labels: &Tensor, batch: &[usize], vocabulary: usize) -> Result<Self> {
+        let lengths = counts("num_labels", num_labels, batch)?;
+        let found = || format!("{:?}", labels.dims());
+        let Some((&padded, leading)) = labels.dims().split_last() else {
+            return Err(Error::shape("labels", "axes B.. and U", found()));
+        };
+        if leading != batch {
+            return Err(Error::shape("labels", format!("the leading axes {batch:?} of the frames"), found()));
+        }
+        let all = integers("labels", labels)?;
+        let mut ids = vec![0; all.len()];
+        for (utterance, &length) in lengths.iter().enumerate().filter(|(_, length)| **length <= padded) {
+            for position in 0..length {
+                let at = utterance * padded + position;
+                let found = all[at];
+                let id = u32::try_from(found).ok().filter(|&id| id > 0 && id as usize <= vocabulary);
+                ids[at] = id.ok_or(Error::Label { utterance, position, vocabulary, found })?;
+            }
+        }
+        Ok(Self { ids, shape: labels.dims().to_vec(), lengths })
+    }
+}
+
+/// One count for each utterance.
+fn counts(argument: &str, tensor: &Tensor, batch: &[usize]) -> Result<Vec<usize>> {
+    if tensor.dims() != batch {
+        let expected = format!("the leading axes {batch:?} of the frames");
+        return Err(Error::shape(argument, expected, format!("{:?}", tensor.dims())));
+    }
+    let count = |count: i64| {
+        usize::try_from(count).map_err(|_| Error::shape(argument, "counts of at least 0", count))
+    };
+    integers(argument, tensor)?.into_iter().map(count).collect()
+}
+
+fn integers(argument: &str, tensor: &Tensor) -> Result<Vec<i64>> {
+    expect_cpu(argument, tensor)?;
+    if tensor.dtype().is_float() {
+        return Err(Error::shape(argument, "integers", tensor.dtype().as_str()));
+    }
+    Ok(tensor.to_dtype(DType::I64)?.flatten_all()?.to_vec1()?)
+}
+
+pub(super) fn expect_cpu(argument: &str, tensor: &Tensor) -> Result<()> {
+    if tensor.device().is_cpu() {
+        return Ok(());
+    }
+    Err(Error::shape(argument, "a tensor on the CPU", format!("one on {:?}", tensor.device().location())))
+}

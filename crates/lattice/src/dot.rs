@@ -1,0 +1,74 @@
+//! A picture of a lattice, for Graphviz.
+use std::{
+    collections::{BTreeSet, HashSet},
+    fmt::Write,
+};
+
+use crate::{ArcList, Path, Result, Spot};
+
+impl ArcList<'_> {
+    /// The lattice in Graphviz' language: a node a state, labelled `t,a` and what `context` calls its context state; an arc a label
+    /// (`·` is the blank) with its weight; the arcs of a path, if one is given, bold and red.
+    ///
+    /// # Errors
+    /// Names that are not one a label.
+    ///
+    /// ```
+    /// use lattice::{Alignment, Frames, FullNGram, RecognitionLattice, Table};
+    /// let (context, table) = (FullNGram::new(1, 1)?, Table::new(&[0.5, 1.5, 2.5, 3.5], &[1, 2, 2])?);
+    /// let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &table)?;
+    /// let frames = Frames::new(&[0.0], &[1, 1, 1], &[1])?;
+    /// let arcs = lattice.arc_list(&frames, 0, 1000)?;
+    /// let picture = arcs.to_dot(None, |state| format!("{:?}", context.history(state)), None)?;
+    /// assert!(picture.contains(r#"0 -> 3 [label="1 / 1.5"]"#));
+    /// assert_eq!(arcs.to_openfst(None)?.arcs, "0\t2\t2\t0\t-0.5\n0\t3\t1\t1\t-1.5\n2\n3\n");
+    /// # Ok::<(), lattice::Error>(())
+    /// ```
+    pub fn to_dot(
+        &self,
+        names: Option<&[&str]>,
+        context: impl Fn(usize) -> String,
+        path: Option<&Path>,
+    ) -> Result<String> {
+        let names = self.names(names)?;
+        let frames = path.map(|path| path.arcs(self.context)).unwrap_or_default();
+        let of_frame = |(frame, arcs): (usize, Vec<crate::distance::Arc>)| {
+            let spot = move |arc: &crate::distance::Arc| Spot {
+                frame,
+                alignment: arc.alignment,
+                context: arc.context,
+            };
+            arcs.into_iter().map(move |arc| (spot(&arc), arc.label as u32))
+        };
+        let bold: HashSet<(Spot, u32)> = frames.into_iter().enumerate().flat_map(of_frame).collect();
+        let mut spots = BTreeSet::from([self.start()]);
+        spots.extend(self.arcs.iter().flat_map(|arc| [arc.from, arc.to]));
+
+        let mut text = String::from("digraph lattice {\n  rankdir=LR;\n  node [shape=circle];\n");
+        let mut line = |line: std::fmt::Arguments| {
+            writeln!(text, "  {line}").expect("strings take all that is written");
+        };
+        for &spot in &spots {
+            let (number, context) = (self.number(spot), escaped(&context(spot.context)));
+            let shape = if self.finals.contains(&spot) { ", shape=doublecircle" } else { "" };
+            let label = format!("{},{}\\n{context}", spot.frame, spot.alignment);
+            line(format_args!("{number} [label=\"{label}\"{shape}];"));
+        }
+        for arc in &self.arcs {
+            let (from, to) = (self.number(arc.from), self.number(arc.to));
+            let name = match arc.label {
+                0 => "·".to_owned(),
+                label => escaped(&names[label as usize - 1]),
+            };
+            let bold = if bold.contains(&(arc.from, arc.label)) { ", color=red, penwidth=3" } else { "" };
+            line(format_args!("{from} -> {to} [label=\"{name} / {}\"{bold}];", arc.weight));
+        }
+        text.push_str("}\n");
+        Ok(text)
+    }
+}
+
+/// As it may stand between quotation marks.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}

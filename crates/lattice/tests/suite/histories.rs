@@ -1,0 +1,63 @@
+//! Pruned n-grams against their definition and against full ones.
+use std::collections::BTreeSet;
+
+use lattice::{Context, Error, FullNGram, NextStateTable, context};
+
+use crate::listing::Numbers;
+
+#[test]
+fn all_histories_of_a_length_are_a_full_n_gram() {
+    for (vocabulary, order) in [(1, 0), (3, 0), (1, 3), (2, 1), (2, 3), (4, 2)] {
+        let full = FullNGram::new(vocabulary, order).unwrap();
+        let all: Vec<Vec<u32>> = (0..full.states())
+            .map(|state| full.history(state).into_iter().map(|label| label as u32).collect())
+            .filter(|history: &Vec<u32>| history.len() == order)
+            .collect();
+        let pruned = NextStateTable::from_histories(vocabulary, &all).unwrap();
+        assert_eq!(pruned.states(), full.states());
+        for state in 0..full.states() {
+            for label in 0..=vocabulary {
+                assert_eq!(
+                    pruned.next_state(state, label),
+                    full.next_state(state, label),
+                    "{state}, {label}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn states_are_the_longest_kept_ends_of_all_strings() {
+    for seed in 0..200 {
+        let mut numbers = Numbers::new(seed);
+        let vocabulary = 1 + numbers.below(3);
+        let mut string =
+            |length| (0..length).map(|_| 1 + numbers.below(vocabulary) as u32).collect::<Vec<_>>();
+        let kept: Vec<Vec<u32>> = [0, 1, 2, 3, 3, 4, 4].into_iter().map(&mut string).collect();
+        let kept = &kept[seed as usize % 8..];
+        let said = string(200);
+        let pruned = NextStateTable::from_histories(vocabulary, kept).unwrap();
+        let states = context::histories(vocabulary, kept).unwrap();
+        let closed: BTreeSet<&[u32]> = kept
+            .iter()
+            .flat_map(|string| (0..=string.len()).map(|n| &string[..n]))
+            .chain([&[][..]])
+            .collect();
+        assert_eq!(states.iter().map(Vec::as_slice).collect::<BTreeSet<_>>(), closed);
+        assert_eq!(states.len(), pruned.states());
+        let walked = context::walk_states(&pruned, &said).unwrap();
+        for (length, &state) in walked.iter().enumerate() {
+            let expected = (0..=length).map(|from| &said[from..length]).find(|end| closed.contains(end));
+            assert_eq!(Some(&states[state][..]), expected, "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_label_that_is_none_is_said() {
+    let error = NextStateTable::from_histories(2, &[vec![1], vec![2, 3]]).unwrap_err();
+    assert_eq!(error, Error::Label { utterance: 1, position: 1, vocabulary: 2, found: 3 });
+    assert!(NextStateTable::from_histories(2, &[vec![0]]).is_err());
+    assert!(NextStateTable::from_histories(0, &[]).is_err());
+}

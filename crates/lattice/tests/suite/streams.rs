@@ -1,0 +1,147 @@
+//! Best paths of streams against those of the whole.
+use lattice::{
+    Alignment, BestPathStream, Context, Embeddings, Error, Frames, FullNGram, Joint, MemoryBudget, Real,
+    RecognitionLattice, Session, Table, WeightFn,
+};
+
+use crate::listing::{Numbers, Tiny};
+
+/// Pushes chunks; returns the whole alignment, the weight, and how many labels came before the end.
+fn stream<F: Real>(
+    lattice: &RecognitionLattice<F>,
+    rows: &[F],
+    (values, margin): (usize, f64),
+) -> (Vec<u32>, f64, usize) {
+    let mut stream = BestPathStream::new(lattice, margin).unwrap();
+    let mut alignment: Vec<u32> = Vec::new();
+    for rows in rows.chunks(values) {
+        alignment.extend(stream.push(rows).unwrap());
+    }
+    let early = alignment.len();
+    let end = stream.finish();
+    alignment.extend(&end.alignment);
+    (alignment, end.weight, early)
+}
+
+#[test]
+fn streams_end_as_the_whole() {
+    for seed in 0..400 {
+        let tiny = Tiny::new(seed).only(0);
+        tiny.with(|session, lattice, frames| {
+            let whole = session.best_paths(lattice, frames)?.remove(0);
+            for size in [1, 2, 100] {
+                let (alignment, weight, _) = stream(lattice, frames.of(0), (size, f64::INFINITY));
+                assert_eq!(weight, whole.weight, "seed {seed}");
+                if weight > f64::NEG_INFINITY {
+                    assert_eq!(alignment, whole.alignment, "seed {seed}, chunks of {size}");
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+    }
+}
+
+fn numbers<F: Real>(seed: u64, count: usize) -> Vec<F> {
+    let mut numbers = Numbers::new(seed);
+    (0..count).map(|_| F::from_f64(numbers.number())).collect()
+}
+
+fn assert_streams<F: Real>(
+    weight_fn: &dyn WeightFn<F>,
+    alignment: Alignment,
+    rows: &[F],
+    (features, margin): (usize, f64),
+) {
+    let context = FullNGram::new(4, 2).unwrap();
+    let lattice = RecognitionLattice::new(&context, alignment, weight_fn).unwrap();
+    let count = rows.len() / features;
+    let frames = Frames::new(rows, &[1, count, features], &[count]).unwrap();
+    let whole = Session::new(MemoryBudget::default()).best_paths(&lattice, &frames).unwrap().remove(0);
+    for size in [1, 8, 64] {
+        let (alignment, weight, early) = stream(&lattice, rows, (size * features, margin));
+        assert_eq!(alignment, whole.alignment, "chunks of {size}");
+        assert!((weight - whole.weight).abs() < 1e-4 * whole.weight.abs());
+        if margin.is_finite() {
+            assert!(early > alignment.len() / 2, "only {early} of {} were certain early", alignment.len());
+        }
+    }
+}
+
+#[test]
+fn long_streams_give_their_labels_out_early() {
+    const FRAMES: usize = 500;
+    let states = FullNGram::new(4, 2).unwrap().states();
+    for alignment in [
+        Alignment::FrameDependent,
+        Alignment::frame_label_dependent(1).unwrap(),
+        Alignment::frame_label_dependent(3).unwrap(),
+        Alignment::frame_label_dependent(0).unwrap(),
+    ] {
+        let weights = numbers::<f64>(1, FRAMES * states * 5);
+        let table = Table::new(&weights, &[FRAMES, states, 5]).unwrap();
+        let rows: Vec<f64> = (0..FRAMES).map(|t| t as f64).collect();
+        assert_streams(&table, alignment, &rows, (1, 30.0));
+        assert_streams(&table, alignment, &rows, (1, f64::INFINITY));
+        let (e, h, f) = (6, 16, 3);
+        let parameters: Vec<Vec<f32>> = [states * e, e * h, f * h, h, h, 1, h * 4, 4]
+            .into_iter()
+            .zip(2..)
+            .map(|(count, seed)| numbers(seed, count))
+            .collect();
+        let joint = Joint {
+            embeddings: Embeddings::Table(&parameters[0]),
+            states,
+            vocabulary: 4,
+            project_context: &parameters[1],
+            project_frame: &parameters[2],
+            joint_bias: &parameters[3],
+            blank: &parameters[4],
+            blank_bias: &parameters[5],
+            lexical: &parameters[6],
+            lexical_bias: &parameters[7],
+        };
+        assert_streams(&joint, alignment, &numbers::<f32>(9, FRAMES * f), (f, f64::INFINITY));
+    }
+}
+
+/// What was given out early fits what comes at the end, even where a margin of nothing gave the best path up.
+#[test]
+fn whatever_the_margin_the_path_is_one_of_the_weight_that_is_told() {
+    let mut worse = 0;
+    for seed in 0..300 {
+        let tiny = Tiny::new(seed).only(0);
+        let all = tiny.paths(0);
+        tiny.with(|_, lattice, frames| {
+            for margin in [0.0, 0.5, 2.0] {
+                let (alignment, weight, _) = stream(lattice, frames.of(0), (1, margin));
+                if weight > f64::NEG_INFINITY {
+                    let own = all.iter().find(|path| path.0 == alignment).expect("it is a path");
+                    assert!((own.2 - weight).abs() < 1e-12, "seed {seed}");
+                    worse += usize::from(all.iter().any(|path| path.2 > weight + 1e-9));
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+    }
+    assert!(worse > 10);
+}
+
+#[test]
+fn what_cannot_be_pushed_is_said_and_leaves_the_stream() {
+    let (context, table) =
+        (FullNGram::new(1, 1).unwrap(), Table::new(&[0.0, 1.0, 2.0, 3.0], &[1, 2, 2]).unwrap());
+    let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &table).unwrap();
+    for wrong in [-1.0, f64::NAN] {
+        assert!(BestPathStream::new(&lattice, wrong).is_err());
+    }
+    let mut stream = BestPathStream::new(&lattice, f64::INFINITY).unwrap();
+    let mut alignment = stream.push(&[0.0]).unwrap();
+    assert!(matches!(stream.push(&[0.0, f64::NAN]), Err(Error::Frame { frame: 2, .. })));
+    assert!(stream.push(&[7.0]).is_err());
+    alignment.extend(stream.push(&[0.0]).unwrap());
+    let end = stream.finish();
+    alignment.extend(end.alignment);
+    assert_eq!((alignment, end.weight), (vec![1, 1], 4.0));
+}

@@ -1,0 +1,104 @@
+//! What scores labels behind the encoder: a transducer's predictor and joint network, or a recognition lattice.
+use std::sync::Arc;
+
+use candle_core::{Device, Tensor};
+use candle_nn::VarBuilder;
+use lattice::Context;
+use lattice::candle::{BatchTensors, EmbeddingConfig, Gnat, JointConfig, JointWeights};
+
+use crate::model::Heads;
+use crate::predictor::Predictor;
+use crate::recipe::{GnatConfig, Recipe};
+use crate::{Error, Result};
+
+/// One of the two.
+#[derive(Clone)]
+pub(crate) enum LabelSide {
+    Transducer(Transducer),
+    Lattice(Box<Gnat>),
+}
+
+/// A predictor, and everything linear behind it and the encoder.
+#[derive(Clone)]
+pub(crate) struct Transducer {
+    pub predictor: Arc<dyn Predictor>,
+    pub heads: Heads,
+}
+
+/// The recognition lattice of a recipe over encoder rows of a width; the parameters have LAST's names.
+pub(crate) fn lattice(
+    config: &GnatConfig,
+    recipe: &Recipe,
+    labels: usize,
+    width: usize,
+    vb: &VarBuilder,
+) -> Result<LabelSide> {
+    let context = config.ngram(labels)?;
+    let sizes = JointConfig {
+        states: context.states(),
+        vocabulary: labels,
+        frame: width,
+        hidden: recipe.joint.width,
+        embeddings: EmbeddingConfig::Table { width: config.embedding },
+        normalize: config.normalise.normalize(),
+    };
+    let weights = JointWeights::new(sizes, vb)?;
+    let budget = recipe.loss.options.budget;
+    Ok(LabelSide::Lattice(Box::new(Gnat::new(Arc::new(context), config.alignment()?, weights, budget)?)))
+}
+
+/// Labels 0 .. L of a tokenizer as a lattice's 1 .. V, padded, with their lengths and those of the frames.
+pub(crate) struct LatticeBatch {
+    num_frames: Tensor,
+    labels: Tensor,
+    num_labels: Tensor,
+}
+
+/// Numbers as a tensor.
+pub(crate) fn counts(lengths: &[usize]) -> Result<Tensor> {
+    let counts = lengths.iter().map(|&length| length as i64);
+    Ok(Tensor::from_iter(counts, &Device::Cpu)?)
+}
+
+impl LatticeBatch {
+    pub fn new(lengths: &[usize], labels: &[Vec<u32>]) -> Result<Self> {
+        let padded = labels.iter().map(Vec::len).max().unwrap_or(0);
+        let row = |labels: &Vec<u32>| {
+            let ids = labels.iter().map(|&label| i64::from(label) + 1);
+            ids.chain(std::iter::repeat_n(0, padded - labels.len())).collect::<Vec<_>>()
+        };
+        let ids: Vec<i64> = labels.iter().flat_map(row).collect();
+        Ok(Self {
+            num_frames: counts(lengths)?,
+            labels: Tensor::from_vec(ids, (labels.len(), padded), &Device::Cpu)?,
+            num_labels: counts(&labels.iter().map(Vec::len).collect::<Vec<_>>())?,
+        })
+    }
+
+    pub fn with<'a>(&'a self, frames: &'a Tensor) -> BatchTensors<'a> {
+        let Self { num_frames, labels, num_labels } = self;
+        BatchTensors { frames, num_frames, labels, num_labels }
+    }
+}
+
+impl LabelSide {
+    /// Fails for a recognition lattice.
+    pub fn transducer(&self) -> Result<&Transducer> {
+        match self {
+            Self::Transducer(transducer) => Ok(transducer),
+            Self::Lattice(_) => Err(Error::shape(
+                "model",
+                "a transducer with a predictor and a joint network",
+                "a recognition lattice (loss.kind = \"gnat\")",
+            )),
+        }
+    }
+
+    /// The recognition lattice, if it is one.
+    pub fn lattice(&self) -> Option<&Gnat> {
+        match self {
+            Self::Lattice(gnat) => Some(gnat),
+            Self::Transducer(_) => None,
+        }
+    }
+}
