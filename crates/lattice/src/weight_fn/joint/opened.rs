@@ -5,7 +5,7 @@ use kernels::{Accumulate, Affine, Real, View};
 
 use super::{Embeddings, Joint, NAMES, chain, frames};
 use crate::{
-    Arcs, ArcsMut, Result,
+    Arcs, ArcsMut, Error, Result,
     pool::Pool,
     weight_fn::{Chain, Load, Parameters, Weights},
 };
@@ -34,7 +34,8 @@ pub fn bytes<F: Real>(joint: &Joint<F>, load: Load) -> usize {
     let all = contexts + packed + head + frames + gradients;
     size_of::<F>()
         .saturating_mul(all.saturating_add(rooms))
-        .saturating_add(embeddings + c + load.frames + 4096)
+        .saturating_add(embeddings)
+        .saturating_add(c + load.frames + 4096)
 }
 
 /// Projections of the parameters, and of the frames of a group.
@@ -79,6 +80,10 @@ impl<'a, F: Real> Opened<'a, F> {
         let mut contexts = kernels::filled(c * h, F::ZERO);
         Affine::new(View::new(joint.project_context, e, h), Some(joint.joint_bias))
             .forward(&embeddings, &mut contexts);
+        if let Some(at) = contexts.iter().position(|x| !x.to_f64().is_finite()) {
+            let (argument, found) = (NAMES[0], format!("{} for state {}", contexts[at].to_f64(), at / h));
+            return Err(Error::shape(argument, "finite projections of embeddings", found));
+        }
         let mut head = joint.blank.to_vec();
         head.resize((1 + v) * h, F::ZERO);
         kernels::transpose(&mut head[h..], View::new(joint.lexical, h, v));
@@ -135,6 +140,12 @@ impl<F: Real> Weights<F> for Opened<'_, F> {
         self.frames.resize(utterances.len() * h, F::ZERO);
         if !rows.is_empty() {
             self.frame_layer().forward(rows, &mut self.frames);
+        }
+        if let Some(at) = self.frames.iter().position(|x| !x.to_f64().is_finite()) {
+            let utterance = utterances[at / h];
+            let frame = utterances[..at / h].iter().rev().take_while(|&&of| of == utterance).count();
+            let found = format!("{} for frame {frame} of utterance {utterance}", self.frames[at].to_f64());
+            return Err(Error::shape(NAMES[1], "finite projections of frames", found));
         }
         self.prepared.enter(&self.frames, h);
         if let Some(gradient) = &mut self.gradient {
