@@ -1,7 +1,8 @@
 //! Recognition lattices keep to their plans: measured <= planned <= budget beside arguments and results.
 use panda::lattice::{
-    Alignment, Context, Embeddings, Error, Frames, FullNGram, Joint, Labels, LocallyNormalized, MemoryBudget,
-    Normalize, Output, RecognitionLattice, Session, Sum, WeightFn,
+    Alignment, Beam, Context, Embeddings, Error, Frames, FullNGram, Hypothesis, Joint, Labels,
+    LocallyNormalized, MemoryBudget, Merge, Normalize, Output, Path, RecognitionLattice, Session, Strings,
+    Sum, WeightFn,
 };
 
 use super::counting;
@@ -139,6 +140,81 @@ impl Problem {
     }
 }
 
+/// Searches, with the smallest budget that they ask for: what they hold at most beside what they return.
+impl Problem {
+    fn searches_keep_their_promise(&self, weight_fn: &dyn WeightFn<f32>) {
+        type Search<'a> = (&'static str, Box<dyn Fn(&mut Session<f32>) -> Result<usize, Error> + 'a>);
+        let lattice = RecognitionLattice::new(&self.context, self.alignment, weight_fn).unwrap();
+        let frames = self.frames();
+        let paths = |found: Vec<Vec<Path>>| {
+            let of = |path: &Path| 4 * path.alignment.capacity() + size_of::<Path>();
+            found.iter().map(|found| 24 + found.iter().map(of).sum::<usize>() + 4 * size_of::<Path>()).sum()
+        };
+        let strings = |found: Vec<Vec<Hypothesis>>| {
+            let of = |found: &Hypothesis| 4 * found.labels.capacity() + size_of::<Hypothesis>();
+            found
+                .iter()
+                .map(|found| 24 + found.iter().map(of).sum::<usize>() + 4 * size_of::<Hypothesis>())
+                .sum()
+        };
+        let asked = Strings { count: 2, merge: Merge::Max, limit: 150 };
+        let searches: [Search; 5] = [
+            ("paths", Box::new(|session| session.n_best_paths(&lattice, &frames, 7).map(paths))),
+            ("samples", Box::new(|session| session.sample_paths(&lattice, &frames, 7, 1).map(paths))),
+            ("strings", Box::new(|session| session.n_best_strings(&lattice, &frames, asked).map(strings))),
+            (
+                "narrow",
+                Box::new(|session| {
+                    let beam = Beam { width: 2, merge: Merge::Sum };
+                    session.beam_search(&lattice, &frames, beam, &()).map(strings)
+                }),
+            ),
+            (
+                "wide",
+                Box::new(|session| {
+                    let beam = Beam { width: 40, merge: Merge::Max };
+                    session.beam_search(&lattice, &frames, beam, &()).map(strings)
+                }),
+            ),
+        ];
+        for (name, search) in searches {
+            let Err(Error::Budget { smallest, .. }) = search(&mut Session::new(MemoryBudget::bytes(1)))
+            else {
+                panic!("a byte is enough for {name}")
+            };
+            let mut session = Session::new(MemoryBudget::bytes(smallest));
+            for _ in 0..2 {
+                let (_, peak, results) = counting::measure(|| search(&mut session).unwrap());
+                let slack = 16 << 10;
+                let what = format!("{name}, {:?}, {:?}, size {}", self.context, self.alignment, self.size);
+                assert!(
+                    peak <= smallest + 2 * results + slack,
+                    "{what}, {:?}: {peak} taken, {smallest} planned beside {results} of results",
+                    self.lengths
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn searches_keep_to_their_plans() {
+    let _turn = counting::turn();
+    let check = || {
+        pack();
+        for (at, (context, size)) in [((3, 0), 8), ((5, 2), 16), ((28, 1), 64)].into_iter().enumerate() {
+            for lengths in [&[9][..], &[0, 1, 40, 17]] {
+                let several = Alignment::frame_label_dependent(2).unwrap();
+                let alignment = if at % 2 == 0 { Alignment::FrameDependent } else { several };
+                let problem = Problem::new(context, alignment, size, lengths);
+                problem.searches_keep_their_promise(&problem.joint());
+                problem.searches_keep_their_promise(&LocallyNormalized::new(problem.joint(), Normalize::Hat));
+            }
+        }
+    };
+    rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap().install(check);
+}
+
 #[test]
 fn recognition_lattices_keep_to_their_plans() {
     let _turn = counting::turn();
@@ -146,18 +222,7 @@ fn recognition_lattices_keep_to_their_plans() {
 }
 
 fn check() {
-    // Every thread has packed something large before: what it keeps for that is its own.
-    let large = numbers(700 * 700, 0.1);
-    rayon::broadcast(|_| {
-        let (view, mut out) = (kernels::View::new(&large, 700, 700), vec![0.0; 700 * 700]);
-        kernels::product(
-            kernels::ViewMut::new(&mut out, 700, 700),
-            view,
-            view,
-            1.0,
-            kernels::Accumulate::Replace,
-        );
-    });
+    pack();
     let several = Alignment::frame_label_dependent(2).unwrap();
     let kinds = [((3, 0), 8), ((5, 2), 16), ((28, 1), 64), ((32, 2), 40), ((300, 1), 24)];
     for (at, (context, size)) in kinds.into_iter().enumerate() {
@@ -170,4 +235,19 @@ fn check() {
             }
         }
     }
+}
+
+fn pack() {
+    // Every thread has packed something large before: what it keeps for that is its own.
+    let large = numbers(700 * 700, 0.1);
+    rayon::broadcast(|_| {
+        let (view, mut out) = (kernels::View::new(&large, 700, 700), vec![0.0; 700 * 700]);
+        kernels::product(
+            kernels::ViewMut::new(&mut out, 700, 700),
+            view,
+            view,
+            1.0,
+            kernels::Accumulate::Replace,
+        );
+    });
 }

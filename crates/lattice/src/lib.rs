@@ -14,7 +14,11 @@
 //!
 //! A [`Session`] sums over its paths, with gradients for frames and every parameter, and finds the best of them. Arc weights of a few
 //! frames exist at a time; what stays is `α`, *T x C* of an utterance. The budget is a promise, results do not depend on threads or
-//! batch mates, and an utterance without a path is a value that no other notices. [`distance`] has the same recursions in any
+//! batch mates, and an utterance without a path is a value that no other notices.
+//!
+//! Beside the best path there are the n best ones and paths drawn from the posterior, the n best strings, by their best path or by
+//! the sum over all their paths, and beam search with fusion. [`BestPathStream`] and [`BeamStream`] take frames as they come.
+//! [`ArcList`] shows a small lattice, as a picture or as text for OpenFst. [`distance`] has the same recursions in any
 //! semiring, readable rather than fast, and [`candle`] the face over tensors.
 //!
 //! ```

@@ -103,12 +103,18 @@ impl Plan {
         (work, budget): (Work, MemoryBudget),
     ) -> Result<Self> {
         let sizes = Sizes::new(lattice, frames, labels, work);
-        let limit = budget.limit().min(isize::MAX as usize);
         let all = frames.utterances().max(1);
         let least = if work.whole { all } else { 1 };
+        let wide = |utterances: usize| ARCS.div_ceil(sizes.arcs.saturating_mul(utterances)).max(1);
+        // A budget of nothing kept is no limit to what cannot be less.
+        let limit = match budget.keeps() {
+            true => budget.limit(),
+            false => budget.limit().max(sizes.plan(least, wide(least), false).bytes),
+        };
+        let limit = limit.min(isize::MAX as usize);
         let mut utterances = all;
         loop {
-            let wide = ARCS.div_ceil(sizes.arcs.saturating_mul(utterances)).max(1);
+            let wide = wide(utterances);
             if budget.keeps() && work.gradients && work.all_paths {
                 let plan = sizes.plan(utterances, wide, true);
                 if plan.bytes <= limit {
@@ -123,7 +129,7 @@ impl Plan {
             }
             if utterances == least {
                 let smallest = sizes.plan(utterances, 1, false).bytes;
-                return Err(Error::Budget { smallest, found: budget.limit() });
+                return Err(Error::Budget { smallest, found: limit });
             }
             utterances = (utterances / 2).max(least);
         }
@@ -231,5 +237,29 @@ impl<'a, F: Real> Sizes<'a, F> {
             frame.saturating_mul(frames).saturating_add(utterance.saturating_mul(group.len()))
         });
         (parts, sums.saturating_add(lists).saturating_add(weights).saturating_add(walks))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Alignment, FullNGram, Table};
+
+    #[test]
+    fn long_utterances_have_a_plan_by_default() {
+        let (context, length) = (FullNGram::new(32, 2).unwrap(), 16_000);
+        let values = vec![0f32; 1_057 * 33];
+        let table = Table::new(&values, &[1, 1_057, 33]).unwrap();
+        let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &table).unwrap();
+        let rows = vec![0f32; 2 * length];
+        let frames = Frames::new(&rows, &[2, length, 1], &[length; 2]).unwrap();
+        let work = Work { gradients: true, ..Work::sum(true) };
+        let plan = |budget| Plan::new(&lattice, &frames, None, (work, budget));
+        let default = plan(MemoryBudget::recompute()).unwrap();
+        assert!(default.bytes > MemoryBudget::recompute().limit());
+        assert_eq!((default.utterances, default.kept), (1, false));
+        // A limit that was asked for is one.
+        let less = MemoryBudget::bytes(MemoryBudget::recompute().limit());
+        assert!(matches!(plan(less), Err(Error::Budget { .. })));
     }
 }

@@ -6,7 +6,7 @@ use oracle::golden;
 use super::*;
 
 #[path = "../../../speech/tests/suite/mutants.rs"]
-mod mutants;
+pub(super) mod mutants;
 
 fn text(dir: &Path) -> (bool, String) {
     let mut out = Vec::new();

@@ -2,6 +2,7 @@
 pub(super) mod chain;
 mod frames;
 pub(super) mod opened;
+mod prepared;
 
 use std::borrow::Cow;
 

@@ -42,11 +42,10 @@ fn any<F: Element>(check: &mut Check, key: &str, context: &dyn Context) -> Resul
     let next = |p: usize| (1..=labels).map(move |y| context.next_state(p, y));
     check.same(&format!("{key}/next_state_table"), (0..states).flat_map(next))?;
     let [_, width] = check.file.shape(&format!("{key}/walk_labels"))?;
-    let strings: Vec<u32> =
-        check.file.whole(&format!("{key}/walk_labels"))?.into_iter().map(|y| y as u32).collect();
     let mut walks = Vec::new();
-    for string in strings.chunks_exact(width) {
-        walks.extend(walk_states(context, string)?);
+    for string in check.file.rows(&format!("{key}/walk_labels"), width)? {
+        let string: Vec<u32> = string.iter().map(|&y| y as u32).collect();
+        walks.extend(walk_states(context, &string)?);
     }
     check.same(&format!("{key}/walk_states"), walks)?;
     reduce::<F, Real>(check, key, "real", context)?;
@@ -68,7 +67,7 @@ fn reduce<F: Element, S: Semiring<Weight = f64>>(
 ) -> Result<(), Stop> {
     let (states, labels) = (context.states(), context.vocabulary());
     let mut all = Vec::new();
-    for weights in check.file.get(&format!("{key}/weights"))?.values.chunks_exact(states * labels) {
+    for weights in check.file.rows(&format!("{key}/weights"), states * labels)? {
         let mut out = vec![S::ZERO; states];
         forward_reduce::<S>(context, weights, &mut out);
         all.extend(out);
@@ -84,8 +83,8 @@ fn gradient<F: Element, S: Differentiable>(
 ) -> Result<(), Stop> {
     let (states, labels) = (context.states(), context.vocabulary());
     let name = format!("{key}/forward_reduce_{semiring}");
-    let weights = check.file.get(&format!("{key}/weights"))?.values.chunks_exact(states * labels);
-    let cotangents = check.file.get(&format!("{name}_cotangent"))?.values.chunks_exact(states);
+    let weights = check.file.rows(&format!("{key}/weights"), states * labels)?;
+    let cotangents = check.file.rows(&format!("{name}_cotangent"), states)?;
     let mut all = Vec::new();
     for (weights, cotangents) in weights.zip(cotangents) {
         let mut gradient = vec![0.0; states * labels];

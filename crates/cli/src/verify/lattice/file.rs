@@ -94,6 +94,15 @@ impl File {
         shape.as_slice().try_into().map_err(|_| self.wrong(name, &format!("{N} axes"), &format!("{shape:?}")))
     }
 
+    /// Rows of a tensor, of at least one number.
+    pub fn rows(&self, name: &str, width: usize) -> Result<std::slice::ChunksExact<'_, f64>> {
+        let values = &self.get(name)?.values;
+        if width == 0 || !values.len().is_multiple_of(width) {
+            return Err(self.wrong(name, &format!("rows of {width}"), &format!("{} values", values.len())));
+        }
+        Ok(values.chunks_exact(width))
+    }
+
     /// Whole numbers that are no less than zero.
     pub fn whole(&self, name: &str) -> Result<Vec<usize>> {
         let values = &self.get(name)?.values;

@@ -45,7 +45,7 @@ impl<'a, F: Element> Inputs<'a, F> {
         if frame_shape.len() < 2 {
             return Err(file.wrong("in/frames", "axes B.., T and F", &format!("{frame_shape:?}")).into());
         }
-        Ok(Self {
+        let inputs = Self {
             settings,
             file,
             context: FullNGram::new(settings.vocabulary, settings.order)?,
@@ -59,7 +59,12 @@ impl<'a, F: Element> Inputs<'a, F> {
             cotangents: file.get("in/loss_cotangent")?.values.clone(),
             table,
             parameters: parameters.collect(),
-        })
+        };
+        if inputs.cotangents.len() != inputs.frames()?.utterances() {
+            let found = format!("{}", inputs.cotangents.len());
+            return Err(file.wrong("in/loss_cotangent", "one for each utterance", &found).into());
+        }
+        Ok(inputs)
     }
 
     pub fn frames(&self) -> Result<Frames<'_, F>, Stop> {

@@ -41,7 +41,9 @@ pub fn paths<F: Element>(
     let arcs = Indicators::new(&paths, &inputs.context, inputs.padded());
     let (name, gradient) = arcs.pull(inputs, lattice)?;
     // Without a path all of them tie at -inf, and LAST's choice among them is arbitrary.
-    let (each, feasible) = (gradient.len() / paths.len(), |b: usize| weights[b] > f64::NEG_INFINITY);
+    let (each, feasible) = (gradient.len().checked_div(paths.len()).unwrap_or(0).max(1), |b: usize| {
+        weights[b] > f64::NEG_INFINITY
+    });
     let name = format!("out/grad_numer_tropical/{name}");
     check.compare_where(Kind::Gradient, &name, &gradient, |at| feasible(at / each))?;
     let without = (0..paths.len()).filter(|&b| !feasible(b)).count();

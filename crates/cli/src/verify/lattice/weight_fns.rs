@@ -36,6 +36,29 @@ fn weigh<F: Element>(weights: &dyn Weights<F>, frames: usize, [c, v]: [usize; 2]
     (blank, lexical)
 }
 
+/// Takes the cotangents of so many frames back.
+fn pull<F: Element>(
+    check: &Check,
+    weights: &mut dyn Weights<F>,
+    of: &str,
+    [c, v]: [usize; 2],
+    frames: usize,
+) -> Result<(), Stop> {
+    let values = |what: &str, count: usize| -> Result<Vec<F>, Stop> {
+        let name = format!("{of}/cotangent_{what}");
+        let values = check.file.values::<F>(&name)?;
+        if values.len() != count {
+            let found = format!("{} values", values.len());
+            return Err(check.file.wrong(&name, &format!("{count} values"), &found).into());
+        }
+        Ok(values)
+    };
+    let (blank, lexical) = (values("blank", frames * c)?, values("lexical", frames * c * v)?);
+    let all: Vec<usize> = (0..frames).collect();
+    weights.pull(&all, Arcs { blank: &blank, lexical: &lexical });
+    Ok(())
+}
+
 fn joint<F: Element>(check: &mut Check) -> Result<(), Stop> {
     let file = check.file;
     let of = |name: &str| file.values::<F>(&format!("joint/{name}"));
@@ -67,19 +90,27 @@ fn joint<F: Element>(check: &mut Check) -> Result<(), Stop> {
         lexical_bias,
     };
     let mut weights = joint.open()?;
-    weights.enter(&of("frame")?, &vec![0; frames])?;
+    let size = joint.frame_size().unwrap_or(0);
+    let rows = of("frame")?;
+    if rows.len() != frames * size {
+        let expected = format!("{frames} frames of {size}");
+        return Err(file.wrong("joint/frame", &expected, &format!("{} values", rows.len())).into());
+    }
+    weights.enter(&rows, &vec![0; frames])?;
     let (b, l) = weigh(&*weights, frames, [states, vocabulary]);
     check.values("joint/blank", &b)?;
     check.values("joint/lexical", &l)?;
     let (mut b, mut l) = (Vec::new(), vec![F::ZERO; frames * vocabulary]);
-    let states = file.whole("joint/state")?;
-    for (frame, (&state, l)) in states.iter().zip(l.chunks_exact_mut(vocabulary)).enumerate() {
+    let chosen = file.whole("joint/state")?;
+    if let Some(state) = chosen.iter().find(|&&state| state >= states) {
+        return Err(file.wrong("joint/state", &format!("below {states}"), &state.to_string()).into());
+    }
+    for (frame, (&state, l)) in chosen.iter().zip(l.chunks_exact_mut(vocabulary)).enumerate() {
         b.push(weights.weigh_state(frame, state, l));
     }
     check.values("joint/state_blank", &b)?;
     check.values("joint/state_lexical", &l)?;
-    let all: Vec<usize> = (0..frames).collect();
-    weights.pull(&all, Arcs { blank: &of("cotangent_blank")?, lexical: &of("cotangent_lexical")? });
+    pull(check, &mut *weights, "joint", [states, vocabulary], frames)?;
     check.gradient("joint/grad_frame", &weights.frame_gradient())?;
     for (name, gradient) in weights.finish() {
         let name = match name.strip_prefix("weight_fn/") {
@@ -94,6 +125,10 @@ fn joint<F: Element>(check: &mut Check) -> Result<(), Stop> {
 /// Arc weights *n x C* and *n x C x V* as a table.
 fn table<F: Element>(file: &File, [blank, lexical]: [&str; 2], vocabulary: usize) -> Result<Vec<F>, Stop> {
     let (blank, lexical) = (file.values::<F>(blank)?, file.values::<F>(lexical)?);
+    if lexical.len() != blank.len() * vocabulary || vocabulary == 0 {
+        let found = format!("{} and {} values", blank.len(), lexical.len());
+        return Err(file.wrong("lexical", "V labels for each blank, V at least 1", &found).into());
+    }
     let rows = blank.iter().zip(lexical.chunks_exact(vocabulary));
     Ok(rows.flat_map(|(&b, l)| std::iter::once(b).chain(l.iter().copied())).collect())
 }
@@ -110,12 +145,7 @@ fn normalised<F: Element>(check: &mut Check) -> Result<(), Stop> {
         let (blank, lexical) = weigh(&*weights, frames, [states, vocabulary]);
         check.values(&format!("{name}/blank"), &blank)?;
         check.values(&format!("{name}/lexical"), &lexical)?;
-        let all: Vec<usize> = (0..frames).collect();
-        let (blank, lexical) = (
-            check.file.values::<F>("normalize/cotangent_blank")?,
-            check.file.values::<F>("normalize/cotangent_lexical")?,
-        );
-        weights.pull(&all, Arcs { blank: &blank, lexical: &lexical });
+        pull(check, &mut *weights, "normalize", [states, vocabulary], frames)?;
         let gradient = weights.finish().remove("table").unwrap_or_default();
         let rows = || gradient.chunks_exact(1 + vocabulary);
         let blank: Vec<F> = rows().map(|row| row[0]).collect();
@@ -152,10 +182,15 @@ fn recurrent<F: Element>(check: &mut Check) -> Result<(), Stop> {
         let found = parameters.get(name).map(Vec::as_slice);
         Ok(found.ok_or_else(|| file.wrong(&format!("rnn_cacher/params/{name}"), "a tensor", "none"))?)
     })?;
-    let [states, _] = file.shape("rnn_cacher/out")?;
+    let [states, width] = file.shape("rnn_cacher/out")?;
     rnn.check(states)?;
     check.values("rnn_cacher/out", &rnn.forward()?)?;
-    for (name, gradient) in rnn.backward(&file.values::<F>("rnn_cacher/cotangent")?) {
+    let cotangent = file.values::<F>("rnn_cacher/cotangent")?;
+    if cotangent.len() != states * width {
+        let found = format!("{} values", cotangent.len());
+        return Err(file.wrong("rnn_cacher/cotangent", "as many as embeddings", &found).into());
+    }
+    for (name, gradient) in rnn.backward(&cotangent) {
         let name = name.trim_start_matches("weight_fn_cacher/");
         check.gradient(&format!("rnn_cacher/grad_params/{name}"), &gradient)?;
     }

@@ -7,11 +7,9 @@
 //! Addends are prepared once, so that each tangent costs a product and a quotient. Forward makes `h` as the product's panels
 //! (steps of the sum x states), backward as rows. A task of backward is a block of states and a run of frames and owns sums of
 //! its own, which are added in one order at the end: the bits do not depend on the threads.
-use std::sync::OnceLock;
-
 use kernels::{
-    Accumulate, PANEL, PackedLeft, PackedRight, Real, View, ViewMut, add, items_mut, par_for, parts,
-    parts_mut, product, product_of_part, product_packed, tanh_product, transpose,
+    Accumulate, PANEL, PackedRight, Real, View, ViewMut, add, items_mut, par_for, parts, parts_mut, product,
+    product_packed, transpose,
 };
 
 use super::{Joint, opened::Opened};
@@ -26,6 +24,8 @@ const ROWS: usize = 128;
 
 /// How forward and backward are cut, by shape alone.
 struct Cut {
+    /// States that forward computes as panels; a few that are left over have frames for columns where that is less work.
+    whole: usize,
     /// Frames of a task of forward.
     few: usize,
     /// Panels of a task of forward.
@@ -40,9 +40,12 @@ struct Cut {
 
 impl Cut {
     fn new(states: usize, frames: usize) -> Self {
-        let (panels, blocks) = (states.div_ceil(PANEL), states.div_ceil(BLOCK));
+        let rest = states % PANEL;
+        let whole = if rest * frames.div_ceil(PANEL) < frames { states - rest } else { states };
+        let (panels, blocks) = (whole.div_ceil(PANEL).max(1), states.div_ceil(BLOCK));
         let pieces = TASKS.div_ceil(frames.max(1)).min(panels);
         Self {
+            whole,
             few: frames.div_ceil(TASKS).max(1),
             panels: panels.div_ceil(pieces),
             runs: TASKS.div_ceil(blocks),
@@ -57,7 +60,9 @@ pub fn rooms<F: Real>(joint: &Joint<F>, load: Load) -> usize {
     let (c, h, v) = (joint.states, joint.hidden(), joint.vocabulary);
     let cut = Cut::new(c, load.wave);
     let forward = load.wave.div_ceil(cut.few) * c.div_ceil(PANEL * cut.panels);
-    let room = PANEL * (h + 1 + v) + 16;
+    // Waves may be shorter than planned, and then cut otherwise.
+    let forward = forward.max(load.wave.min(TASKS)).max(load.wave.div_ceil(PANEL));
+    let room = PANEL * (if c % PANEL == 0 { h } else { 2 * h } + 1 + v) + 16;
     if !load.gradients {
         return forward * room;
     }
@@ -71,123 +76,26 @@ pub fn rooms<F: Real>(joint: &Joint<F>, load: Load) -> usize {
         + frames
 }
 
-/// Addends as the tangent takes them, and packed heads.
-pub struct Prepared<F> {
-    /// Panels of contexts, *H x PANEL* each.
-    panels: Vec<F>,
-    /// Contexts *C x H*, for who wants one at a time.
-    contexts: OnceLock<Vec<F>>,
-    /// Whether a context has addends that cannot be prepared.
-    far_states: Vec<bool>,
-    /// *n x H*
-    frames: Vec<F>,
-    far_frames: Vec<bool>,
-    head_left: PackedLeft<F>,
-    head_right: OnceLock<PackedRight<F>>,
-}
-
-/// Rows as columns of a panel that has more of them.
-fn spread<F: Real>(rows: &[F], h: usize, panel: &mut [F]) {
-    for (column, row) in rows.chunks_exact(h).enumerate() {
-        panel.chunks_exact_mut(PANEL).zip(row).for_each(|(step, &value)| step[column] = value);
-    }
-}
-
-fn is_far<F: Real>(row: &[F]) -> bool {
-    let most = F::from_f64(F::PREPARED);
-    row.iter().fold(false, |far, &x| far | (x > most) | (-x > most))
-}
-
-impl<F: Real> Prepared<F> {
-    pub fn new(contexts: &[F], head: &[F], h: usize) -> Self {
-        let states = contexts.len() / h;
-        let mut panels = kernels::filled(states.next_multiple_of(PANEL) * h, F::ZERO);
-        let mut far_states = vec![false; states];
-        let of_panels = (parts_mut(&mut panels, PANEL * h), parts_mut(&mut far_states, PANEL));
-        par_for((of_panels, parts(contexts, PANEL * h)), |_, ((panel, far), contexts)| {
-            far.iter_mut().zip(contexts.chunks_exact(h)).for_each(|(far, row)| *far = is_far(row));
-            match contexts.len() / h {
-                PANEL => transpose(panel, View::new(contexts, PANEL, h)),
-                _ => spread(contexts, h, panel),
-            }
-            F::prepare_tanh(panel);
-        });
-        Self {
-            panels,
-            contexts: OnceLock::new(),
-            far_states,
-            frames: Vec::new(),
-            far_frames: Vec::new(),
-            head_left: PackedLeft::new(View::new(head, head.len() / h, h), head.len() / h),
-            head_right: OnceLock::new(),
-        }
-    }
-
-    /// Goes on to other frames.
-    pub fn enter(&mut self, frames: &[F], h: usize) {
-        self.frames.clear();
-        self.frames.extend_from_slice(frames);
-        self.far_frames.clear();
-        self.far_frames.resize(frames.len() / h, false);
-        par_for(
-            (parts_mut(&mut self.frames, 16 * h), parts_mut(&mut self.far_frames, 16)),
-            |_, (rows, far)| {
-                far.iter_mut().zip(rows.chunks_exact(h)).for_each(|(far, row)| *far = is_far(row));
-                F::prepare_tanh(rows);
-            },
-        );
-    }
-}
-
-impl<F: Real> Opened<'_, F> {
-    /// `h` of one site.
-    pub fn hidden_row(&self, frame: usize, state: usize, out: &mut [F]) {
-        let h = self.hidden();
-        let Prepared { contexts, frames, far_states, far_frames, .. } = &self.prepared;
-        let (state_at, frame_at) = (state * h..(state + 1) * h, frame * h..(frame + 1) * h);
-        if far_states[state] || far_frames[frame] {
-            return F::tanh_sum(out, &self.contexts[state_at], &self.frames[frame_at]);
-        }
-        // One thread's work: one that waits for others could be given a task that waits for this.
-        let contexts = contexts.get_or_init(|| {
-            let mut contexts = self.contexts.clone();
-            F::prepare_tanh(&mut contexts);
-            contexts
-        });
-        F::tanh_pairs(out, &contexts[state_at], &frames[frame_at]);
-    }
-
-    /// Scores of a panel, *(1 + V) x PANEL* on top of what `tile` holds; `hidden` *H x PANEL* is room.
-    fn score_panel(&self, frame: usize, panel: usize, hidden: &mut [F], tile: &mut [F]) {
-        let (h, states) = (self.hidden(), self.joint.states);
-        let Prepared { panels, frames, far_states, far_frames, head_left, .. } = &self.prepared;
-        let of_panel = panel * PANEL..states.min((panel + 1) * PANEL);
-        if !far_frames[frame] && !far_states[of_panel.clone()].contains(&true) {
-            let addends = (&panels[panel * PANEL * h..][..PANEL * h], &frames[frame * h..][..h]);
-            return tanh_product(tile, head_left, addends, hidden);
-        }
-        let mut row = vec![F::ZERO; h];
-        for (column, state) in of_panel.enumerate() {
-            self.hidden_row(frame, state, &mut row);
-            hidden.chunks_exact_mut(PANEL).zip(&row).for_each(|(step, &value)| step[column] = value);
-        }
-        let out = ViewMut::new(tile, tile.len() / PANEL, PANEL);
-        product_of_part(out, (head_left, 0), View::new(hidden, h, PANEL), Accumulate::Add);
-    }
-}
-
 /// Weights of all arcs of some frames.
 ///
 /// ```text
-/// par for each frame, par for each run of panels:  for each panel:  h, then (b, l)ᵀ = W hᵀ + c, then its transpose
+/// par for each frame, par for each run of panels of states:  for each panel:  h, then (b, l)ᵀ = W hᵀ + c, then its transpose
+/// par for each panel of frames:                              for each state that is left over:  the same, a frame a column
 /// ```
+/// The bits of an arc do not depend on what is a column beside it.
 pub fn weigh<F: Real>(opened: &Opened<F>, frames: &[usize], arcs: ArcsMut<F>) {
     let (h, c, v) = (opened.hidden(), opened.joint.states, opened.joint.vocabulary);
     let cut = Cut::new(c, frames.len());
-    let of_frames = (parts_mut(arcs.blank, cut.few * c), parts_mut(arcs.lexical, cut.few * c * v));
+    let start = |tile: &mut [F]| {
+        let rows = tile.chunks_exact_mut(PANEL).zip(&opened.bias);
+        rows.for_each(|(row, &bias)| row.fill(bias));
+    };
+    let ArcsMut { blank, lexical } = arcs;
+    let of_frames = (parts_mut(blank, cut.few * c), parts_mut(lexical, cut.few * c * v));
     par_for(of_frames, |few, (blank, lexical)| {
         let of_few = blank.chunks_mut(c).zip(lexical.chunks_mut(c * v)).zip(&frames[few * cut.few..]);
         for ((blank, lexical), &frame) in of_few {
+            let (blank, lexical) = (&mut blank[..cut.whole], &mut lexical[..cut.whole * v]);
             let of_panels =
                 (parts_mut(blank, cut.panels * PANEL), parts_mut(lexical, cut.panels * PANEL * v));
             par_for(of_panels, |run, (blank, lexical)| {
@@ -195,10 +103,8 @@ pub fn weigh<F: Real>(opened: &Opened<F>, frames: &[usize], arcs: ArcsMut<F>) {
                     let (hidden, tile) = room.split_at_mut(PANEL * h);
                     let panels = blank.chunks_mut(PANEL).zip(lexical.chunks_mut(PANEL * v));
                     for (panel, (blank, lexical)) in (run * cut.panels..).zip(panels) {
-                        for (row, &bias) in tile.chunks_exact_mut(PANEL).zip(&opened.bias) {
-                            row.fill(bias);
-                        }
-                        opened.score_panel(frame, panel, hidden, tile);
+                        start(tile);
+                        opened.score_states(frame, panel, hidden, tile);
                         let states = blank.len();
                         let (of_blank, of_labels) = tile.split_at(PANEL);
                         blank.copy_from_slice(&of_blank[..states]);
@@ -207,6 +113,28 @@ pub fn weigh<F: Real>(opened: &Opened<F>, frames: &[usize], arcs: ArcsMut<F>) {
                 });
             });
         }
+    });
+    if cut.whole == c {
+        return;
+    }
+    let of_panels = (parts_mut(blank, PANEL * c), parts_mut(lexical, PANEL * c * v));
+    par_for((of_panels, parts(frames, PANEL)), |_, ((blank, lexical), frames)| {
+        opened.pool.with(PANEL * (2 * h + 1 + v), |room| {
+            let (panel, room) = room.split_at_mut(PANEL * h);
+            let (hidden, tile) = room.split_at_mut(PANEL * h);
+            let near = opened.panel_of_frames(frames, hidden, panel);
+            for state in cut.whole..c {
+                start(tile);
+                opened.score_frames((frames, near.then_some(&*panel)), state, hidden, tile);
+                for (at, (blank, lexical)) in
+                    blank.chunks_exact_mut(c).zip(lexical.chunks_exact_mut(c * v)).enumerate()
+                {
+                    blank[state] = tile[at];
+                    let scores = tile[PANEL + at..].iter().step_by(PANEL);
+                    lexical[state * v..][..v].iter_mut().zip(scores).for_each(|(l, &score)| *l = score);
+                }
+            }
+        });
     });
 }
 

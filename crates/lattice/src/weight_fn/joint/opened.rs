@@ -3,7 +3,7 @@ use std::borrow::Cow;
 
 use kernels::{Accumulate, Affine, Real, View};
 
-use super::{Embeddings, Joint, NAMES, chain, frames};
+use super::{Embeddings, Joint, NAMES, chain, frames, prepared::Prepared};
 use crate::{
     Arcs, ArcsMut, Error, Result,
     pool::Pool,
@@ -52,7 +52,7 @@ pub struct Opened<'a, F: Real> {
     rows: Vec<F>,
     /// `x Wf`, *n x H*.
     pub frames: Vec<F>,
-    pub prepared: frames::Prepared<F>,
+    pub prepared: Prepared<F>,
     /// Gradients, none before the first pull.
     pub gradient: Option<Gradient<F>>,
     pub pool: Pool<F>,
@@ -88,7 +88,7 @@ impl<'a, F: Real> Opened<'a, F> {
         head.resize((1 + v) * h, F::ZERO);
         kernels::transpose(&mut head[h..], View::new(joint.lexical, h, v));
         let bias = [joint.blank_bias, joint.lexical_bias].concat();
-        let prepared = frames::Prepared::new(&contexts, &head, h);
+        let prepared = Prepared::new(&contexts, &head, h);
         Ok(Self {
             joint,
             embeddings,
