@@ -1,8 +1,12 @@
 //! Bad input: a typed error that names the place, and never a panic or a silent NaN.
 use lattice::{
-    Alignment, Context, Embeddings, Error, Frames, FullNGram, Joint, Labels, LocallyNormalized, MemoryBudget,
-    NextStateTable, Normalize, RecognitionLattice, Result, Session, SharedRnn, Sum, Table, WeightFn,
+    Alignment, Arcs, Beam, BestPathStream, Context, Embeddings, Error, Frames, FullNGram, Joint, Labels,
+    LocallyNormalized, MemoryBudget, Merge, NextStateTable, Normalize, RecognitionLattice, Result, Session,
+    SharedRnn, Strings, Sum, Table, WeightFn,
+    distance::{forward_step, string_distance, string_forward_step, through_step},
+    expectation::{Quantity, expected},
 };
+use rnnt_dp::semiring::{Count, Log};
 
 use crate::{
     common::made_up,
@@ -514,4 +518,83 @@ fn as_many_labels_as_can_be() {
         assert_eq!(path.alignment.len(), 2 * ((1 << 16) + 1));
         assert_eq!(path.labels().len(), 5);
     });
+}
+
+/// Searches, samples and pictures with numbers that nobody means.
+#[test]
+fn searches_that_ask_too_much() {
+    let problem = Problem::<f32>::made_up((2, 1), Some(1), (3, false), &[(2, 1), (1, 0)]);
+    let max = usize::MAX;
+    problem.with(|lattice, frames, _| {
+        let mut session = Session::default();
+        says(session.sample_paths(lattice, frames, max, 1), &["count"]);
+        says(session.n_best_paths(lattice, frames, max), &["budget"]);
+        assert!(session.n_best_paths(lattice, frames, 0).unwrap().iter().all(Vec::is_empty));
+        assert!(session.sample_paths(lattice, frames, 0, 1).unwrap().iter().all(Vec::is_empty));
+        for (count, limit) in [(max, max), (0, 0), (max, 0), (0, max)] {
+            let asked = Strings { count, merge: Merge::Sum, limit };
+            let _ = session.n_best_strings(lattice, frames, asked).map(|_| ());
+        }
+        says(session.beam_search(lattice, frames, Beam { width: 0, merge: Merge::Max }, &()), &["width"]);
+        says(session.beam_search(lattice, frames, Beam { width: max, merge: Merge::Max }, &()), &["budget"]);
+        for margin in [-1.0, f64::NAN] {
+            says(BestPathStream::new(lattice, margin).map(|_| ()), &["margin"]);
+        }
+        let mut stream = BestPathStream::new(lattice, f64::INFINITY).unwrap();
+        says(stream.push(&[0.0; 3]), &["3"]);
+        says(stream.push(&[0.0, 0.0, 0.0, f32::NAN]), &["frame 1"]);
+        stream.push(&[]).unwrap();
+        stream.push(&[0.5; 4]).unwrap();
+        assert!(stream.finish().weight.is_finite());
+        says(lattice.arc_list(frames, 2, 100).map(|_| ()), &["utterance", "2"]);
+        says(lattice.arc_list(frames, 0, 0).map(|_| ()), &["0"]);
+        let arcs = lattice.arc_list(frames, 0, max).unwrap();
+        says(arcs.to_openfst(Some(&["a"])).map(|_| ()), &["names"]);
+        let context = |state: usize| state.to_string();
+        for (alignment, per_frame) in [(vec![3, 0, 0, 0], 2), (vec![1, 0], 1), (vec![], 0), (vec![1], 0)] {
+            let path = lattice::Path { alignment, per_frame, weight: 0.0 };
+            says(arcs.to_dot(None, context, Some(&path)), &["path"]);
+        }
+        let path = lattice::Path { alignment: vec![1; 90], per_frame: 2, weight: 0.0 };
+        arcs.to_dot(None, context, Some(&path)).unwrap();
+    });
+}
+
+#[test]
+fn steps_and_means_of_other_sizes() {
+    let context = FullNGram::new(2, 1).unwrap();
+    let alignment = Alignment::frame_label_dependent(1).unwrap();
+    let numbers = [0.0f64; 64];
+    for blank in [0, 1, 3, 4, 6, 7] {
+        for lexical in [0, 1, 6, 7, 12, 13] {
+            for alpha in [0, 2, 3, 4] {
+                let arcs = Arcs { blank: &numbers[..blank], lexical: &numbers[..lexical] };
+                let fits = alpha == 3 && ((blank, lexical) == (3, 6) || (blank, lexical) == (6, 12));
+                let found = forward_step::<Log>(&context, alignment, arcs, &numbers[..alpha]);
+                assert_eq!(found.is_ok(), fits, "{blank} {lexical} {alpha}");
+                let found =
+                    through_step::<Log>(&context, alignment, arcs, &numbers[..alpha], &numbers[..alpha]);
+                assert_eq!(found.is_ok(), fits, "{blank} {lexical} {alpha}");
+                let fits = alpha > 0 && blank == lexical && (blank == alpha || blank == 2 * alpha);
+                let found = string_forward_step::<Log>(alignment, arcs, &numbers[..alpha]);
+                assert_eq!(found.is_ok(), fits, "{blank} {lexical} {alpha}");
+            }
+            let arcs = Arcs { blank: &numbers[..blank], lexical: &numbers[..lexical] };
+            let found = expected(&context, alignment, arcs, Quantity::Entropy);
+            assert_eq!(found.is_ok(), blank % 3 == 0 && lexical == 2 * blank, "{blank} {lexical}");
+        }
+    }
+    for bad in [f64::NAN, f64::INFINITY] {
+        let arcs = Arcs { blank: &[0.0, bad, 0.0], lexical: &[0.0; 6] };
+        let found = expected(&context, alignment, arcs, Quantity::Entropy);
+        // The state is not reached in the one frame but by a label, and its blank ends the frame.
+        assert!(found.is_err(), "{found:?}");
+        let cost = |_: usize, _: lattice::distance::Arc| bad;
+        let arcs = Arcs { blank: &[0.0; 3], lexical: &[0.0; 6] };
+        assert!(expected(&context, alignment, arcs, Quantity::Cost(&cost)).is_err());
+    }
+    let count = |_: usize, _: lattice::distance::Arc| 1;
+    for (labels, parts) in [(&[0u32][..], ["position 0", "found 0"]), (&[1, 3], ["position 1", "found 3"])] {
+        says(string_distance::<Count>(&context, alignment, labels, 2, count).map(|_| ()), &parts);
+    }
 }

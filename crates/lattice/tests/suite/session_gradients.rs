@@ -132,7 +132,7 @@ fn long_utterances_in_single_precision() {
             "{context:?}, K {expansions:?}, {normalize:?}, T {frames}, U {labels}: log D {total:.0}, loss {:.0}, {apart:?}",
             losses[0]
         );
-        assert!(apart.losses < 1.0 && apart.gradients < 1.0 && apart.of_largest < 3e-6, "{apart:?}");
+        assert!(apart.losses < 1.0 && apart.gradients < 1.0 && apart.of_largest < 1e-5, "{apart:?}");
         assert!(normalize.is_some() || total > 4000.0);
     }
 }
