@@ -8,7 +8,7 @@
 use kernels::{Real, items_mut, par_for};
 
 use crate::{
-    Arcs, ArcsMut, Result, Weights,
+    Arcs, ArcsMut, Error, Result, Weights,
     group::{Group, Wave},
     step::{Room, Step, log_sum},
 };
@@ -62,6 +62,8 @@ struct Lane<'a, F> {
     lexical: &'a mut [F],
     /// The utterance's place in the group.
     at: usize,
+    /// The last frame of the wave whose posteriors do not add up, and to what they do.
+    wrong: Option<(usize, f64)>,
 }
 
 impl<F: Real> Denominator<F> {
@@ -170,11 +172,13 @@ impl<F: Real> Denominator<F> {
         mut take: impl FnMut(&mut dyn Weights<F>, &[usize], Arcs<F>) -> Result<()>,
     ) -> Result<()> {
         let c = step.context().states();
-        for state in self.states.chunks_exact_mut(c).take(group.len()) {
+        let begin = |state: &mut [F]| {
             // The last α is still here; without a path nothing comes back.
             let total = log_sum(state);
             state.fill(if total.is_finite() { F::from_f64(-total) } else { F::NEG_INFINITY });
-        }
+            total.is_finite()
+        };
+        let has_path: Vec<bool> = self.states.chunks_exact_mut(c).take(group.len()).map(begin).collect();
         let mut buffers = self.take_buffers(0);
         let waves = group.waves();
         for at in (0..waves).rev() {
@@ -190,7 +194,7 @@ impl<F: Real> Denominator<F> {
             let (here, ahead) = two(&mut buffers, own, other);
             let here = here.expect("there is a buffer for each wave");
             let shared = &*weights;
-            rayon::join(
+            let (_, wrong) = rayon::join(
                 || {
                     if let (Some(wave), Some(buffer)) = (&next, ahead) {
                         shared.weigh(&wave.frames, buffer.room(step, wave.frames.len()));
@@ -198,17 +202,23 @@ impl<F: Real> Denominator<F> {
                 },
                 || {
                     self.go(step, group, &wave, here.room(step, wave.frames.len()), |lane, frame| {
-                        lane.backward(step, frame, cotangents[lane.at]);
-                    });
+                        lane.backward(step, frame, cotangents[lane.at], has_path[lane.at]);
+                    })
                 },
             );
+            if let Some((utterance, frame, sum)) = wrong {
+                self.buffers = buffers;
+                let (utterance, frame) = (group.utterances.start + utterance, at * group.window + frame);
+                return Err(Error::Precision { utterance, frame, sum });
+            }
             take(weights, &wave.frames, here.arcs(step, wave.frames.len()))?;
         }
         self.buffers = buffers;
         Ok(())
     }
 
-    /// Goes through a wave, the utterances side by side: `each(lane, frame within the wave)` in order, or in reverse.
+    /// Goes through a wave, the utterances side by side: `each(lane, frame within the wave)` in order, or in reverse. Returns the
+    /// first utterance with a frame that went wrong, by its place in the group, that frame of the wave, and what it adds up to.
     fn go(
         &mut self,
         step: &Step,
@@ -216,7 +226,7 @@ impl<F: Real> Denominator<F> {
         wave: &Wave,
         arcs: ArcsMut<F>,
         each: impl Fn(&mut Lane<F>, Range) + Sync,
-    ) {
+    ) -> Option<(usize, usize, f64)> {
         let (c, v) = (step.context().states(), step.context().vocabulary());
         let (mut blank, mut lexical) = (arcs.blank, arcs.lexical);
         let (mut alpha, mut offsets) = (self.alpha.as_mut_slice(), self.offsets.as_mut_slice());
@@ -241,14 +251,19 @@ impl<F: Real> Denominator<F> {
                 blank: blank.split_off_mut(..count * c).expect("there are arcs for each frame"),
                 lexical: lexical.split_off_mut(..count * c * v).expect("there are arcs for each frame"),
                 at,
+                wrong: None,
             });
             first += count;
         }
         par_for(items_mut(&mut lanes), |_, lane| each(lane, 0..lane.offsets.len()));
+        lanes.iter().find_map(|lane| lane.wrong.map(|(frame, sum)| (lane.at, frame, sum)))
     }
 }
 
 type Range = std::ops::Range<usize>;
+
+/// What posteriors of a frame may add up to. In single precision weights of some 10^5 keep within it, in double those of 10^14.
+pub const ADDS_UP: std::ops::Range<f64> = 0.9..1.1;
 
 impl<F: Real> Lane<'_, F> {
     fn forward(&mut self, step: &Step, frames: Range, stored: bool) {
@@ -264,18 +279,21 @@ impl<F: Real> Lane<'_, F> {
         }
     }
 
-    fn backward(&mut self, step: &Step, frames: Range, cotangent: f64) {
+    fn backward(&mut self, step: &Step, frames: Range, cotangent: f64, has_path: bool) {
         let (c, v) = (step.context().states(), step.context().vocabulary());
         let scale = F::from_f64(cotangent);
         for t in frames.rev() {
             let arcs = (&mut self.blank[t * c..][..c], &mut self.lexical[t * c * v..][..c * v]);
-            step.backward(
+            let sum = step.backward(
                 self.room,
                 (&mut *arcs.0, &mut *arcs.1),
                 &self.alpha[t * c..][..c],
                 self.offsets[t],
                 self.state,
             );
+            if has_path && !ADDS_UP.contains(&sum) && self.wrong.is_none() {
+                self.wrong = Some((t, sum));
+            }
             if cotangent != 1.0 {
                 arcs.0.iter_mut().chain(arcs.1).for_each(|g| *g *= scale);
             }

@@ -4,14 +4,14 @@ use std::{
     fmt::Write,
 };
 
-use crate::{ArcList, Path, Result, Spot};
+use crate::{ArcList, Error, Path, Result, Spot};
 
 impl ArcList<'_> {
     /// The lattice in Graphviz' language: a node a state, labelled `t,a` and what `context` calls its context state; an arc a label
     /// (`·` is the blank) with its weight; the arcs of a path, if one is given, bold and red.
     ///
     /// # Errors
-    /// Names that are not one a label.
+    /// Names that are not one a label, a path of another lattice.
     ///
     /// ```
     /// use lattice::{Alignment, Frames, FullNGram, RecognitionLattice, Table};
@@ -31,6 +31,13 @@ impl ArcList<'_> {
         path: Option<&Path>,
     ) -> Result<String> {
         let names = self.names(names)?;
+        if let Some(path) = path {
+            let (per_frame, labels) = (self.places.per_frame(), self.context.vocabulary());
+            if path.per_frame != per_frame || path.alignment.iter().any(|&label| label as usize > labels) {
+                let expected = format!("one of {per_frame} labels a frame, each at most {labels}");
+                return Err(Error::shape("path", expected, format!("{path:?}")));
+            }
+        }
         let frames = path.map(|path| path.arcs(self.context)).unwrap_or_default();
         let of_frame = |(frame, arcs): (usize, Vec<crate::distance::Arc>)| {
             let spot = move |arc: &crate::distance::Arc| Spot {

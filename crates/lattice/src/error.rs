@@ -84,6 +84,16 @@ pub enum Error {
         /// The sum over its paths.
         value: f64,
     },
+    /// Arc weights too large for their precision: differences of 1 are lost beside them.
+    #[error("weights: expected arc weights small enough for posteriors that add up to 1, found {sum} in frame {frame} of utterance {utterance}", sum = Brief(*sum))]
+    Precision {
+        /// Index of the utterance.
+        utterance: usize,
+        /// Index of the frame.
+        frame: usize,
+        /// What the posteriors of its states add up to.
+        sum: f64,
+    },
     /// A budget below the smallest cut.
     #[error("budget: expected at least {smallest} bytes, found {found}")]
     Budget {

@@ -10,8 +10,9 @@ use kernels::{Real, items_mut, par_for};
 use rnnt_dp::semiring::{Log, Semiring};
 
 use crate::{
-    Alignment, Arcs, ArcsMut, Chain, Labels, Result, Weights,
+    Alignment, Arcs, ArcsMut, Chain, Error, Labels, Result, Weights,
     context::{Context, walk_states},
+    denominator::ADDS_UP,
     group::Group,
 };
 
@@ -48,7 +49,7 @@ impl<F: Real> Numerator<F> {
         stored: bool,
     ) -> Result<Vec<f64>> {
         self.weigh((context, alignment), weights, group, labels)?;
-        let mut sums = vec![NONE; group.len()];
+        let mut sums = vec![(NONE, None); group.len()];
         let chains = &self.chains;
         par_for((items_mut(&mut sums), items_mut(&mut self.arcs)), |at, (sum, (blank, lexical))| {
             if let Some(strings) = &chains[at] {
@@ -58,7 +59,12 @@ impl<F: Real> Numerator<F> {
                 *sum = string.sum(&mut blank[..sites], &mut lexical[..sites], stored);
             }
         });
-        Ok(sums)
+        for (utterance, &(_, wrong)) in group.utterances.clone().zip(&sums) {
+            if let Some((frame, sum)) = wrong {
+                return Err(Error::Precision { utterance, frame, sum });
+            }
+        }
+        Ok(sums.into_iter().map(|(sum, _)| sum).collect())
     }
 
     /// Arc weights along the strings of a group.
@@ -139,8 +145,9 @@ struct StringLattice {
 }
 
 impl StringLattice {
-    /// `log S`; puts marginals in the place of the weights if they are `wanted`.
-    fn sum<F: Real>(&self, blank: &mut [F], lexical: &mut [F], wanted: bool) -> f64 {
+    /// `log S`; puts marginals in the place of the weights if they are `wanted`. Also a frame whose
+    /// marginals do not add up, and to what they do.
+    fn sum<F: Real>(&self, blank: &mut [F], lexical: &mut [F], wanted: bool) -> (f64, Option<(usize, f64)>) {
         let Self { frames, positions, .. } = *self;
         let mut alpha = vec![NONE; (frames + 1) * positions];
         alpha[0] = 0.0;
@@ -152,15 +159,23 @@ impl StringLattice {
         }
         let sum = alpha[(frames + 1) * positions - 1];
         if !wanted {
-            return sum;
+            return (sum, None);
         }
         let mut beta = vec![NONE; positions];
         beta[positions - 1] = if sum.is_finite() { -sum } else { NONE };
+        let mut wrong = None;
         for t in (0..frames).rev() {
             let arcs = (&mut blank[t * positions..][..positions], &mut lexical[t * positions..][..positions]);
-            self.backward(&alpha[t * positions..][..positions], arcs, &mut beta, &mut room);
+            let (blank, lexical) = (&mut *arcs.0, &mut *arcs.1);
+            self.backward(&alpha[t * positions..][..positions], (blank, lexical), &mut beta, &mut room);
+            // A frame has one blank, or one arc.
+            let lexical = if self.alignment.expansions().is_some() { &[] } else { &*arcs.1 };
+            let all: f64 = arcs.0.iter().chain(lexical).map(|arc| arc.to_f64()).sum();
+            if sum.is_finite() && !ADDS_UP.contains(&all) {
+                wrong = Some((t, all));
+            }
         }
-        sum
+        (sum, wrong)
     }
 
     fn forward<F: Real>(

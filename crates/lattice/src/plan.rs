@@ -6,7 +6,7 @@ use crate::{
     Error, Frames, Labels, RecognitionLattice, Result,
     group::Group,
     reach::Reach,
-    step::{Room, Step},
+    step::{Room, backpointers},
     weight_fn::Load,
 };
 
@@ -168,15 +168,16 @@ impl<'a, F: Real> Sizes<'a, F> {
         let (c, v) = (lattice.context().states(), lattice.context().vocabulary());
         let positions =
             |b: usize| labels.and_then(|labels| labels.of(b)).map_or(0, |labels| labels.len() + 1);
-        let step: Step = lattice.step();
+        // A step takes memory itself, and comes when this has been planned.
+        let (context, alignment) = (lattice.context(), lattice.alignment());
         Self {
             lattice: *lattice,
             arcs: c * (1 + v),
             work,
             lengths: (0..frames.utterances()).map(|b| (frames.length(b), positions(b))).collect(),
             features: frames.size(),
-            lane: Room::<F>::bytes(&step) + 2 * c * size_of::<F>(),
-            backpointers: step.kept().iter().sum(),
+            lane: Room::<F>::bytes(context, alignment) + 2 * c * size_of::<F>(),
+            backpointers: backpointers(context, alignment).iter().sum(),
         }
     }
 

@@ -3,7 +3,7 @@ use kernels::Real;
 use rnnt_dp::Draws;
 
 use crate::{
-    Frames, Merge, Path, RecognitionLattice, Result, Session,
+    Error, Frames, Merge, Path, RecognitionLattice, Result, Session,
     ahead::{Row, Walk},
     n_best::first_max,
 };
@@ -30,7 +30,7 @@ impl<F: Real> Session<F> {
     /// ```
     ///
     /// # Errors
-    /// As [`distances`](Self::distances).
+    /// As [`distances`](Self::distances); more paths than memory has addresses for.
     ///
     /// # Cost
     /// As [`n_best_paths`](Self::n_best_paths).
@@ -41,6 +41,10 @@ impl<F: Real> Session<F> {
         count: usize,
         seed: u64,
     ) -> Result<Vec<Vec<Path>>> {
+        let most = isize::MAX as usize / size_of::<Path>();
+        if count > most {
+            return Err(Error::shape("count", format!("at most {most} paths"), count));
+        }
         let row = (1 + lattice.context().vocabulary()) * (size_of::<F>() + 16);
         self.walks(lattice, frames, (Merge::Sum, [0, row]), |utterance, walk| {
             let count = if walk.total() > f64::NEG_INFINITY { count } else { 0 };

@@ -42,9 +42,9 @@ impl<F: Real> Room<F> {
     }
 
     /// Bytes for a lattice.
-    pub fn bytes(step: &Step) -> usize {
-        let (c, v) = (step.context().states(), step.context().vocabulary());
-        let labels = step.alignment.expansions().unwrap_or(0);
+    pub fn bytes(context: &dyn Context, alignment: Alignment) -> usize {
+        let (c, v) = (context.states(), context.vocabulary());
+        let labels = alignment.expansions().unwrap_or(0);
         let more = if labels > 1 { 2 * c * v } else { 0 };
         (c * (labels + 4) + more) * size_of::<F>()
     }
@@ -163,7 +163,8 @@ impl<'a> Step<'a> {
     }
 
     /// Marginals in the place of the weights, and `β` before the frame in the place of `β` behind it, from `α` before it.
-    /// `offset` is what [`forward`](Self::forward) returned.
+    /// `offset` is what [`forward`](Self::forward) returned. Returns what the posteriors of the states add up to: 1, but for
+    /// rounding, and 0 without a path.
     pub fn backward<F: Real>(
         &self,
         room: &mut Room<F>,
@@ -171,7 +172,7 @@ impl<'a> Step<'a> {
         alpha: &[F],
         offset: F,
         beta: &mut [F],
-    ) {
+    ) -> f64 {
         let Some(labels) = self.alignment.expansions() else {
             let Room { shifts, sums, .. } = room;
             let (shifts, sums) = (self::room(shifts, alpha.len()), self::room(sums, alpha.len()));
@@ -180,8 +181,7 @@ impl<'a> Step<'a> {
             exp(blank);
             self.reach.back(lexical, shifts, beta, sums);
             kernels::add(sums, blank);
-            leave(sums, alpha, beta);
-            return;
+            return leave(sums, alpha, beta);
         };
         self.inside(room, lexical, alpha);
         let Room { inside, shifts, sums, lexical: of_arcs, blank: of_blank, max: behind, .. } = room;
@@ -196,6 +196,7 @@ impl<'a> Step<'a> {
         all.fill(F::ZERO);
         let of_blank = self::room(of_blank, alpha.len());
         blank.fill(F::ZERO);
+        let mut total = 0.0;
         for state in (0..=labels).rev() {
             let a = if state == 0 { alpha } else { &inside[(state - 1) * alpha.len()..][..alpha.len()] };
             of_blank.iter_mut().zip(a.iter().zip(&*behind)).for_each(|(m, (&a, &e))| *m = a + e);
@@ -216,7 +217,7 @@ impl<'a> Step<'a> {
             }
             kernels::add(sums, of_blank);
             match state {
-                0 => leave(sums, alpha, beta),
+                0 => total = leave(sums, alpha, beta),
                 _ => log_ratio(sums, a, beta),
             }
         }
@@ -225,6 +226,7 @@ impl<'a> Step<'a> {
             1 => {}
             _ => lexical.copy_from_slice(all),
         }
+        total
     }
 
     /// The best of the arcs to each state: `α' - max α'`, and for each state of the alignment but the first, or for the one that
@@ -267,9 +269,14 @@ impl<'a> Step<'a> {
 
     /// Numbers that [`best`](Self::best) keeps of a frame.
     pub fn kept(&self) -> [usize; 2] {
-        let c = self.context().states();
-        self.alignment.expansions().map_or([c, 0], |labels| [labels * c, c])
+        backpointers(self.context(), self.alignment)
     }
+}
+
+/// Numbers that the best paths of a frame are walked back by.
+pub fn backpointers(context: &dyn Context, alignment: Alignment) -> [usize; 2] {
+    let c = context.states();
+    alignment.expansions().map_or([c, 0], |labels| [labels * c, c])
 }
 
 /// Something to measure from where nothing is: -inf becomes 0.
@@ -285,12 +292,13 @@ fn log_ratio<F: Real>(gamma: &mut [F], a: &[F], beta: &mut [F]) {
     }
 }
 
-/// The same at the start of a frame, where `Σ γ = 1` is made to hold again.
-fn leave<F: Real>(gamma: &mut [F], alpha: &[F], beta: &mut [F]) {
+/// The same at the start of a frame, where `Σ γ = 1` is made to hold again; returns what it was.
+fn leave<F: Real>(gamma: &mut [F], alpha: &[F], beta: &mut [F]) -> f64 {
     let total: f64 = gamma.iter().map(|x| x.to_f64()).sum();
     if total > 0.0 {
         let scale = F::from_f64(1.0 / total);
         gamma.iter_mut().for_each(|x| *x *= scale);
     }
     log_ratio(gamma, alpha, beta);
+    total
 }

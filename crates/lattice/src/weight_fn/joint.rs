@@ -107,7 +107,7 @@ impl<'a, F: Real> Joint<'a, F> {
             expect_finite(EMBEDDINGS, table)?;
         }
         let features = self.project_frame.len() / h;
-        let lengths = [self.embedding() * h, features * h, h, h, 1, h * v, v];
+        let lengths = [self.embedding() * h, features * h, h, h, 1, h.saturating_mul(v), v];
         for ((name, field), length) in NAMES.iter().zip(self.fields()).zip(lengths) {
             expect_len(name, length, field.len())?;
             expect_finite(name, field)?;
@@ -119,6 +119,14 @@ impl<'a, F: Real> Joint<'a, F> {
             return Err(Error::shape("weight_fn/Dense", "weights whose sums are finite", most));
         }
         Ok(())
+    }
+
+    /// Whether its bytes can be counted.
+    pub(super) fn has_plan(&self, load: Load) -> bool {
+        let sizes = [self.states, self.vocabulary, self.hidden()];
+        let arcs = self.states.saturating_mul(self.vocabulary.saturating_add(1));
+        let most = load.frames.max(load.wave).max(load.positions);
+        !sizes.contains(&0) && arcs <= u32::MAX as usize && self.hidden() <= 1 << 20 && most <= 1 << 40
     }
 
     /// The network at work.
@@ -165,7 +173,11 @@ impl<F: Real> WeightFn<F> for Joint<'_, F> {
     }
 
     fn bytes(&self, load: Load) -> usize {
-        opened::bytes(self, load)
+        if self.has_plan(load) {
+            return opened::bytes(self, load);
+        }
+        // One without any of its sizes is refused when it is opened.
+        if self.states.min(self.vocabulary).min(self.hidden()) == 0 { 0 } else { usize::MAX }
     }
 
     fn open(&self) -> Result<Box<dyn Weights<F> + '_>> {

@@ -67,7 +67,8 @@ impl<F: panda_core::Real, W: WeightFn<F>> WeightFn<F> for LocallyNormalized<W> {
     fn bytes(&self, load: Load) -> usize {
         let shape = rows::Shape { states: self.states(), vocabulary: self.vocabulary() };
         let chain = match self.inner.as_joint() {
-            Some(joint) => selected::bytes(joint, self.normalize, self.budget),
+            Some(joint) if joint.has_plan(load) => selected::bytes(joint, self.normalize, self.budget),
+            Some(_) => 0,
             None => shape.chain_bytes::<F>(),
         };
         let pulled = if load.gradients { load.wave } else { 0 };

@@ -124,9 +124,10 @@ impl<F: Real> SharedRnn<'_, F> {
 
     /// Bytes that forward and backward hold at most, embeddings and gradients included.
     pub fn bytes(&self) -> usize {
-        let (r, re) = (self.width(), self.embedding.len() / (self.vocabulary + 1).max(1));
+        let (r, re) = (self.width(), self.embedding_width());
         let states = self.states().saturating_mul(14 * r);
-        size_of::<F>().saturating_mul(states.saturating_add(24 * r * (self.vocabulary + 1 + r + re)))
+        let cell = self.vocabulary.saturating_add(1 + r + re).saturating_mul(24 * r);
+        size_of::<F>().saturating_mul(states.saturating_add(cell))
     }
 
     /// `e`, *C x R*.

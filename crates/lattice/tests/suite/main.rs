@@ -6,6 +6,7 @@ mod enumerated;
 mod expectations;
 mod golden_lattices;
 mod histories;
+mod hostile;
 mod joint;
 mod listed;
 mod listing;

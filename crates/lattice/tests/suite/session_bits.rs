@@ -1,5 +1,8 @@
 //! What the bits of a session's results must not depend on: batch mates, padding, threads, and what it did before.
-use lattice::{Error, MemoryBudget, Output, Session, Sum};
+use lattice::{
+    Context, Error, Frames, FullNGram, Labels, MemoryBudget, Output, RecognitionLattice, Session, Sum,
+    context::After,
+};
 use panda_core::Real;
 
 use crate::{
@@ -237,8 +240,7 @@ fn what_a_session_did_before_does_not_matter() {
 #[test]
 fn marginals_add_up() {
     for problem in problems::<f64>() {
-        let (c, v) =
-            (lattice::Context::states(&problem.context), lattice::Context::vocabulary(&problem.context));
+        let (c, v) = (problem.context.states(), problem.context.vocabulary());
         let ones = [1.0; LENGTHS.len()];
         let (blank, lexical, denominator, numerator) = problem.with(|lattice, frames, labels| {
             let mut session = Session::default();
@@ -283,5 +285,69 @@ fn marginals_add_up() {
         };
         let found = [&denominator, &numerator].map(|output| total(output, "weight_fn/Dense_0/bias"));
         assert_within("blanks", &found, &blanks, bar);
+    }
+}
+
+/// An n-gram of which nobody knows that its states lead to runs.
+struct Listed {
+    inner: FullNGram,
+    table: Vec<u32>,
+}
+
+impl Listed {
+    fn new(inner: FullNGram) -> Self {
+        let labels = 1..=inner.vocabulary();
+        let next = |state| labels.clone().map(move |label| inner.next_state(state, label) as u32);
+        Self { inner, table: (0..inner.states()).flat_map(next).collect() }
+    }
+}
+
+impl Context for Listed {
+    fn states(&self) -> usize {
+        self.inner.states()
+    }
+    fn vocabulary(&self) -> usize {
+        self.inner.vocabulary()
+    }
+    fn next_state(&self, state: usize, label: usize) -> usize {
+        self.inner.next_state(state, label)
+    }
+    fn after(&self, state: usize) -> After<'_> {
+        After::List(&self.table[state * self.vocabulary()..][..self.vocabulary()])
+    }
+}
+
+/// So many arcs that states are cut into blocks: the same bits on all threads, and what arc by arc gives.
+#[test]
+fn contexts_of_many_arcs() {
+    for (expansions, vocabulary, order) in [(None, 64, 2), (Some(2), 64, 2), (None, 520, 1)] {
+        let lengths = [(5, 2), (3, 1)];
+        let problem = Problem::<f32>::made_up((vocabulary, order), expansions, (3, false), &lengths);
+        assert!(problem.context.states() * vocabulary > 1 << 18);
+        on_any_threads(|| {
+            let mut session = Session::default();
+            problem.with(|lattice, frames, labels| {
+                let output = session.sum(lattice, frames, labels, &[1.0, 2.0]).unwrap();
+                (output, session.best_paths(lattice, frames).unwrap())
+            })
+        });
+        let (problem, listed) = (problem.of::<f64>(), Listed::new(problem.context));
+        let all = |lattice: &RecognitionLattice<f64>, frames: &Frames<f64>, labels: &Labels| {
+            let mut session = Session::default();
+            let output = session.sum(lattice, frames, labels, &[1.0, 2.0]).unwrap();
+            (output, session.best_paths(lattice, frames).unwrap())
+        };
+        let (found, best) = problem.with(|lattice, frames, labels| all(lattice, frames, labels));
+        let (expected, expected_best) = problem.with(|lattice, frames, labels| {
+            let lattice = RecognitionLattice::new(&listed, lattice.alignment(), lattice.weight_fn()).unwrap();
+            all(&lattice, frames, labels)
+        });
+        let bar = Bar { relative: 1e-11, absolute: 1e-12 };
+        assert_within("losses", &found.sums, &expected.sums, bar);
+        assert_within("frames", &found.frames, &expected.frames, bar);
+        for (name, values) in &found.parameters {
+            assert_within(name, values, &expected.parameters[name], bar);
+        }
+        assert_eq!(best, expected_best);
     }
 }

@@ -8,7 +8,7 @@ use super::{
     prepared::{Addends, panels},
 };
 use crate::{
-    Arcs, ArcsMut, Result,
+    Arcs, ArcsMut, Error, Result,
     pool::Pool,
     weight_fn::{Chain, Load, Parameters, Weights, reuse},
 };
@@ -37,7 +37,8 @@ pub fn bytes<F: Real>(joint: &Joint<F>, load: Load) -> usize {
     let all = contexts + packed + head + frames + gradients;
     size_of::<F>()
         .saturating_mul(all.saturating_add(rooms))
-        .saturating_add(embeddings + c + load.frames + 4096)
+        .saturating_add(embeddings)
+        .saturating_add(c + load.frames + 4096)
 }
 
 /// Projections of the parameters, and of the frames of a group.
@@ -85,6 +86,10 @@ impl<'a, F: Real> Opened<'a, F> {
         Affine::new(View::new(joint.project_context, e, h), Some(joint.joint_bias))
             .forward(&embeddings, &mut contexts);
         let contexts = Addends::new(contexts, h);
+        if let Some((state, value)) = contexts.outside() {
+            let found = format!("{value} for state {state}");
+            return Err(Error::shape(NAMES[0], "finite projections of embeddings", found));
+        }
         let panels = panels(&contexts.rows, h, reuse(spare, c.next_multiple_of(PANEL) * h));
         let mut head = joint.blank.to_vec();
         head.resize((1 + v) * h, F::ZERO);
@@ -98,17 +103,8 @@ impl<'a, F: Real> Opened<'a, F> {
             head_right: None,
             head,
             bias: [joint.blank_bias, joint.lexical_bias].concat(),
-            // The largest of what is left is for frames, whose number is not known yet.
-            frames: Addends::new(
-                spare
-                    .pop()
-                    .map(|mut rows| {
-                        rows.clear();
-                        rows
-                    })
-                    .unwrap_or_default(),
-                h,
-            ),
+            // What is left was for frames, whose number is not known yet.
+            frames: Addends::new(reuse(spare, 0), h),
             gradient: None,
             pool: Pool::default(),
         })
@@ -153,6 +149,12 @@ impl<F: Real> Weights<F> for Opened<'_, F> {
             self.frame_layer().forward(rows, &mut frames);
         }
         self.frames = Addends::new(frames, h);
+        if let Some((row, value)) = self.frames.outside() {
+            let utterance = utterances[row];
+            let frame = utterances[..row].iter().rev().take_while(|&&of| of == utterance).count();
+            let found = format!("{value} for frame {frame} of utterance {utterance}");
+            return Err(Error::shape(NAMES[1], "finite projections of frames", found));
+        }
         if let Some(gradient) = &mut self.gradient {
             gradient.frames.clear();
         }

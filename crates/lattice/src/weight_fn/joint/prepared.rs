@@ -37,6 +37,12 @@ impl<F: Real> Addends<F> {
         Self { rows, far: far.into_inner().unwrap_or_else(PoisonError::into_inner) }
     }
 
+    /// The first row with a value that is NaN or infinite.
+    pub fn outside(&self) -> Option<(usize, f64)> {
+        let wrong = |row: &Vec<F>| row.iter().map(|x| x.to_f64()).find(|x| !x.is_finite());
+        self.far.iter().find_map(|(&at, row)| wrong(row).map(|value| (at, value)))
+    }
+
     fn is_far(&self, row: usize) -> bool {
         !self.far.is_empty() && self.far.contains_key(&row)
     }
@@ -47,7 +53,8 @@ const ROWS: usize = 16;
 
 fn is_far<F: Real>(row: &[F]) -> bool {
     let most = F::from_f64(F::PREPARED);
-    row.iter().fold(false, |far, &x| far | (x > most) | (-x > most))
+    // NaN is far, too.
+    !row.iter().fold(true, |near, &x| near & (x <= most) & (-x <= most))
 }
 
 /// Prepared contexts as columns, panels of *H x PANEL*.

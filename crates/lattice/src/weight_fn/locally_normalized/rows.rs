@@ -19,24 +19,24 @@ pub struct Shape {
 impl Shape {
     /// Frames whose weights are made at once on the way back.
     fn frames(self) -> usize {
-        (ROOM / self.states.saturating_mul(1 + self.vocabulary).max(1)).max(1)
+        (ROOM / self.states.saturating_mul(self.vocabulary.saturating_add(1)).max(1)).max(1)
     }
 
     /// Sites of a chain whose weights are made at once on the way back.
     fn sites(self) -> usize {
-        (ROOM / (1 + self.vocabulary)).max(1)
+        (ROOM / self.vocabulary.saturating_add(1)).max(1)
     }
 
     /// Bytes of a [`pull`].
     pub fn pull_bytes<F>(self, frames: usize) -> usize {
-        let arcs = self.states.saturating_mul(1 + self.vocabulary);
+        let arcs = self.states.saturating_mul(self.vocabulary.saturating_add(1));
         frames.min(self.frames()).saturating_mul(arcs).saturating_mul(size_of::<F>())
     }
 
     /// Bytes of a [`pull_chain`].
     pub fn chain_bytes<F>(self) -> usize {
         // Positions of its own for the last ones make at most twice as many.
-        self.sites() * (5 + self.vocabulary) * size_of::<F>()
+        self.vocabulary.saturating_add(5).saturating_mul(self.sites() * size_of::<F>())
     }
 }
 

@@ -1,0 +1,600 @@
+//! Bad input: a typed error that names the place, and never a panic or a silent NaN.
+use lattice::{
+    Alignment, Arcs, Beam, BestPathStream, Context, Embeddings, Error, Frames, FullNGram, Joint, Labels,
+    LocallyNormalized, MemoryBudget, Merge, NextStateTable, Normalize, RecognitionLattice, Result, Session,
+    SharedRnn, Strings, Sum, Table, WeightFn,
+    distance::{forward_step, string_distance, string_forward_step, through_step},
+    expectation::{Quantity, expected},
+};
+use rnnt_dp::semiring::{Count, Log};
+
+use crate::{
+    common::made_up,
+    problem::{FEATURES, Problem},
+};
+
+#[track_caller]
+fn says<T>(result: Result<T>, parts: &[&str]) {
+    let message = match result {
+        Ok(_) => panic!("no error, expected {parts:?}"),
+        Err(error) => error.to_string(),
+    };
+    assert!(parts.iter().all(|part| message.contains(part)), "{message}: expected {parts:?}");
+}
+
+fn problem() -> Problem<f32> {
+    Problem::made_up((3, 1), Some(2), (5, false), &[(4, 2), (6, 3), (2, 1)])
+}
+
+fn losses(problem: &Problem<f32>) -> Result<Vec<f64>> {
+    problem.with(|lattice, frames, labels| {
+        let mut session = Session::default();
+        let planned = session.plan(lattice, frames, labels).map(|_| ());
+        let summed = session.sum(lattice, frames, labels, &[1.0; 3]).map(|output| output.sums);
+        let pending = session.forward(lattice, frames, labels).map(|pending| pending.losses().to_vec());
+        let distances = session.distances(Sum::Loss, lattice, frames, Some(labels));
+        // As text: NaN is not itself.
+        assert_eq!(format!("{summed:?}"), format!("{pending:?}"));
+        assert_eq!(format!("{summed:?}"), format!("{distances:?}"));
+        if let Err(error) = planned {
+            assert_eq!(format!("{summed:?}"), format!("{:?}", Err::<(), _>(error)));
+        }
+        summed
+    })
+}
+
+#[test]
+fn labels_that_are_none() {
+    for (label, found) in [(0, "found 0"), (4, "found 4"), (u32::MAX, "found 4294967295")] {
+        let mut problem = problem();
+        problem.labels[3 + 2] = label;
+        let parts = ["labels", "1 to 3", "position 2", "utterance 1", found];
+        says(losses(&problem), &parts);
+        problem.with(|lattice, frames, labels| {
+            let mut session = Session::default();
+            says(session.best_alignments(lattice, frames, labels), &parts);
+            says(session.sum_of(Sum::Numerator, lattice, frames, Some(labels), &[1.0; 3]), &parts);
+            says(session.plan(lattice, frames, labels), &parts);
+        });
+        problem.num_labels[1] = 2;
+        losses(&problem).unwrap();
+    }
+}
+
+#[test]
+fn frames_that_are_no_numbers() {
+    for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let mut problem = problem();
+        problem.frames[(6 + 3) * FEATURES + 1] = value;
+        let frames = |problem: &Problem<f32>| {
+            Frames::new(&problem.frames, &[3, 6, FEATURES], &problem.num_frames).map(|_| ())
+        };
+        says(frames(&problem), &["frames", "frame 3 of utterance 1"]);
+        problem.num_frames[1] = 3;
+        frames(&problem).unwrap();
+        losses(&problem).unwrap();
+    }
+}
+
+#[test]
+fn shapes_that_disagree() {
+    let x = [0.0f32; 24];
+    let max = usize::MAX;
+    let new = |shape: &[usize], lengths: &[usize]| Frames::new(&x, shape, lengths).map(|_| ());
+    says(new(&[], &[1]), &["frames", "0 axes"]);
+    says(new(&[24], &[1]), &["frames", "1 axes"]);
+    says(new(&[2, 4, 2], &[4, 4]), &["frames", "16 values", "24"]);
+    says(new(&[2, 6, 2], &[6]), &["num_frames", "2 utterances", "found 1"]);
+    says(new(&[max, max, 2], &[1]), &["frames"]);
+    says(new(&[max, 2, 2], &[1]), &["frames"]);
+    says(Frames::<f32>::new(&[], &[1, max, 0], &[max]), &["frames", "at least 1 feature"]);
+    says(Frames::<f32>::new(&[], &[max, 0, 1], &[1]), &["num_frames"]);
+    let ids = [1u32; 6];
+    says(Labels::new(&ids, &[], &[1]), &["labels", "0 axes"]);
+    says(Labels::new(&ids, &[2, 2], &[1, 1]), &["labels", "4 values", "6"]);
+    says(Labels::new(&ids, &[2, 3], &[1]), &["num_labels", "2 utterances"]);
+    says(Labels::new(&ids, &[max, max], &[1]), &["labels"]);
+
+    let problem = problem();
+    problem.with(|lattice, frames, labels| {
+        let mut session = Session::default();
+        let ids = [1u32; 6];
+        for (shape, lengths) in [(&[2, 3][..], &[1; 2][..]), (&[3, 1, 2], &[1; 3]), (&[1, 3, 2], &[1; 3])] {
+            let labels = Labels::new(&ids, shape, lengths).unwrap();
+            let parts = ["labels", "[3] of the frames"];
+            says(session.sum(lattice, frames, &labels, &[1.0; 3]), &parts);
+            says(session.plan(lattice, frames, &labels), &parts);
+            says(session.best_alignments(lattice, frames, &labels), &parts);
+        }
+        let wide = vec![0.0; 3 * 6 * 7];
+        let wide = Frames::new(&wide, &[3, 6, 7], &[1; 3]).unwrap();
+        says(session.best_paths(lattice, &wide), &["frames", "2 features", "7"]);
+        says(session.plan(lattice, &wide, labels), &["frames", "2 features", "7"]);
+        says(session.sum_of(Sum::Numerator, lattice, frames, None, &[1.0; 3]), &["labels", "none"]);
+        says(session.distances(Sum::Loss, lattice, frames, None), &["labels", "none"]);
+        for weights in [&[1.0; 2][..], &[1.0; 4], &[]] {
+            says(session.sum(lattice, frames, labels, weights), &["weights", "3 utterances"]);
+            let pending = session.forward(lattice, frames, labels).unwrap();
+            says(pending.backward(weights), &["weights", "3 utterances"]);
+        }
+        // The last two are infinite in single precision.
+        for bad in [f64::NAN, f64::INFINITY, 1e39, -1e300] {
+            says(session.sum(lattice, frames, labels, &[1.0, bad, 0.0]), &["weights", "index 1"]);
+            let pending = session.forward(lattice, frames, labels).unwrap();
+            says(pending.backward(&[1.0, bad, 0.0]), &["weights", "index 1"]);
+        }
+    });
+}
+
+#[test]
+fn parameters_that_are_no_numbers() {
+    for rnn in [false, true] {
+        let good = Problem::<f32>::made_up((3, 1), None, (5, rnn), &[(4, 2), (6, 3), (2, 1)]);
+        for normalize in [None, Some(Normalize::Hat), Some(Normalize::LogSoftmax)] {
+            for name in good.parameters.keys() {
+                for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                    let mut problem = Problem { normalize, ..good.clone() };
+                    let parameter = problem.parameters.get_mut(name).unwrap();
+                    let last = parameter.len() - 1;
+                    parameter[last] = value;
+                    says(losses(&problem), &[name, &format!("index {last}")]);
+                }
+                // One value too many, one too few, none.
+                for change in [1, -1, i64::MIN] {
+                    let mut problem = Problem { normalize, ..good.clone() };
+                    let parameter = problem.parameters.get_mut(name).unwrap();
+                    let len = parameter.len().saturating_add_signed(change as isize);
+                    parameter.resize(len, 0.0);
+                    problem.with(|lattice, frames, labels| {
+                        let mut session = Session::default();
+                        let _ = session.plan(lattice, frames, labels);
+                        assert!(session.sum(lattice, frames, labels, &[1.0; 3]).is_err(), "{name} of {len}");
+                        assert!(session.best_paths(lattice, frames).is_err(), "{name} of {len}");
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// Finite parameters whose sums are not.
+#[test]
+fn parameters_that_are_too_large() {
+    for name in problem().parameters.keys() {
+        for value in [3e38f32, -3e38, 1e20] {
+            let mut problem = problem();
+            problem.parameters.get_mut(name).unwrap().fill(value);
+            problem.with(|lattice, frames, labels| {
+                let mut session = Session::default();
+                match session.sum(lattice, frames, labels, &[1.0; 3]) {
+                    Ok(output) => {
+                        assert!(output.sums.iter().all(|loss| !loss.is_nan()), "{name} {value}");
+                        let all = output.parameters.values().flatten().chain(&output.frames);
+                        assert!(all.into_iter().all(|g| !g.is_nan()), "{name} {value}");
+                    }
+                    Err(error) => println!("{name} {value:e}: {error}"),
+                }
+            });
+        }
+    }
+    let mut one = problem();
+    one.parameters.get_mut("weight_fn/project_frame/kernel").unwrap().fill(3e38);
+    one.frames.fill(10.0);
+    says(losses(&one), &["weight_fn/project_frame/kernel", "frame 0 of utterance 0"]);
+    let mut one = problem();
+    one.parameters.get_mut("weight_fn/project_context_embeddings/kernel").unwrap().fill(3e38);
+    let embeddings = one.parameters.get_mut("weight_fn_cacher/context_embeddings").unwrap();
+    embeddings.fill(0.0);
+    // A state that no utterance of one frame gets out of.
+    embeddings[3 * 2..3 * 3].copy_from_slice(&[9.0, -9.0, 9.0]);
+    one.num_frames = vec![1; 3];
+    says(losses(&one), &["weight_fn/project_context_embeddings/kernel", "state 2"]);
+}
+
+/// Arc weights up to the largest numbers: an error, or results that are numbers.
+#[test]
+fn enormous_arc_weights() {
+    fn try_all<F: lattice::Real>(scales: &[f64]) {
+        let (v, t) = (2usize, 6usize);
+        let mut errors = 0;
+        let mut results = 0;
+        for &scale in scales {
+            for seed in 0..60 {
+                let context = FullNGram::new(v, 1).unwrap();
+                let size = t * context.states() * (1 + v);
+                let sign = made_up::<f64>(size, seed, 1.0);
+                let table: Vec<F> = sign
+                    .iter()
+                    .map(|&w| {
+                        let large = if seed % 3 == 0 { w } else { w.signum() * w.abs().powi(8) };
+                        if seed % 5 == 0 && w < -0.7 { F::NEG_INFINITY } else { F::from_f64(scale * large) }
+                    })
+                    .collect();
+                let table = Table::new(&table, &[t, context.states(), 1 + v]).unwrap();
+                let expansions = [None, Some(1), Some(2)][seed as usize % 3];
+                let alignment = expansions
+                    .map_or(Alignment::FrameDependent, |k| Alignment::frame_label_dependent(k).unwrap());
+                let lattice = RecognitionLattice::new(&context, alignment, &table).unwrap();
+                let x: Vec<F> = (0..t).map(|t| F::from_f64(t as f64)).collect();
+                let frames = Frames::new(&x, &[1, t, 1], &[t]).unwrap();
+                let labels = Labels::new(&[1, 2, 1], &[1, 3], &[3]).unwrap();
+                let mut session = Session::default();
+                match session.sum(&lattice, &frames, &labels, &[1.0]) {
+                    Err(_) => errors += 1,
+                    Ok(output) => {
+                        results += 1;
+                        assert!(!output.sums[0].is_nan(), "{scale:e} {seed}");
+                        let all = &output.parameters["table"];
+                        let worst = all.iter().map(|g| g.to_f64().abs()).fold(0.0, f64::max);
+                        assert!(all.iter().all(|g| g.to_f64().is_finite()), "{scale:e} {seed}: {all:?}");
+                        assert!(worst < 2.2, "{scale:e} {seed}: {worst:e}");
+                    }
+                }
+                if let Ok((blank, lexical)) = session.marginals(&lattice, &frames) {
+                    for (b, l) in blank.chunks(context.states()).zip(lexical.chunks(context.states() * v)) {
+                        let sum = |values: &[F]| values.iter().map(|g| g.to_f64()).sum::<f64>();
+                        let all = sum(b) + if expansions.is_none() { sum(l) } else { 0.0 };
+                        let dead = session.distances(Sum::Denominator, &lattice, &frames, None).unwrap();
+                        if dead[0] > f64::NEG_INFINITY {
+                            assert!((0.89..1.11).contains(&all), "{scale:e} {seed}: {all}");
+                        }
+                    }
+                }
+                if let Ok(paths) = session.best_paths(&lattice, &frames) {
+                    assert!(!paths[0].weight.is_nan());
+                }
+                if let Ok(paths) = session.best_alignments(&lattice, &frames, &labels) {
+                    assert!(!paths[0].weight.is_nan());
+                }
+            }
+        }
+        println!("{results} results, {errors} errors");
+    }
+    try_all::<f32>(&[1e3, 1e5, 1e6, 1e7, 1e8, 1e9, 1e12, 1e20, 1e30, 1e37, 1e38, 3.4e38]);
+    try_all::<f64>(&[1e3, 1e8, 1e14, 1e15, 1e16, 1e18, 1e30, 1e300, 1e307, 1.7e308]);
+}
+
+#[test]
+fn contexts_that_are_none() {
+    let max = usize::MAX;
+    says(FullNGram::new(0, 1), &["vocabulary", "at least 1"]);
+    says(FullNGram::new(2, max), &["order"]);
+    says(FullNGram::new(max, 1), &["order"]);
+    says(FullNGram::new(max, 2), &["order"]);
+    says(FullNGram::new(1 << 16, 2), &["order"]);
+    assert_eq!(FullNGram::new(1, 1000).unwrap().states(), 1001);
+    assert_eq!(FullNGram::new(max, 0).unwrap().states(), 1);
+    says(NextStateTable::new(&[], 0, 3), &["table", "at least 1 state"]);
+    says(NextStateTable::new(&[], 3, 0), &["table", "at least 1 state"]);
+    says(NextStateTable::new(&[0, 0, 0], 2, 2), &["table", "4 values", "3"]);
+    says(NextStateTable::new(&[0, 1, 0, 2], 2, 2), &["state 1", "label 2", "found 2"]);
+    says(NextStateTable::new(&[0, -1, 0, 0], 2, 2), &["state 0", "label 2", "found -1"]);
+    says(NextStateTable::new(&[i64::MAX], 1, 1), &["state 0", "label 1"]);
+    says(NextStateTable::new(&[], max, max), &["table", "context states"]);
+    says(NextStateTable::new(&[], 1 << 31, max), &["table"]);
+    says(Alignment::frame_label_dependent(max), &["expansions"]);
+    let context = FullNGram::new(2, 1).unwrap();
+    says(lattice::context::walk_states(&context, &[1, 3]), &["labels", "position 1", "found 3"]);
+}
+
+#[test]
+fn tables_that_do_not_fit() {
+    let max = usize::MAX;
+    let new = |values: &[f64], shape: &[usize]| Table::new(values, shape).map(|_| ());
+    says(new(&[], &[]), &["table", "axes"]);
+    says(new(&[0.0; 4], &[2, 2]), &["table", "axes"]);
+    says(new(&[0.0; 4], &[4, 1, 1]), &["table", "2 columns"]);
+    says(new(&[0.0; 4], &[4, 1, 0]), &["table", "2 columns"]);
+    says(new(&[0.0; 5], &[2, 1, 2]), &["table", "4 values", "5"]);
+    says(new(&[], &[max, max, 2, 2]), &["table"]);
+    says(new(&[0.0, f64::NAN, 0.0, 0.0], &[2, 1, 2]), &["table", "index 1", "NaN"]);
+    says(new(&[0.0, 0.0, f64::INFINITY, 0.0], &[2, 1, 2]), &["table", "index 2"]);
+
+    let context = FullNGram::new(1, 0).unwrap();
+    let values = [0.5f64; 3 * 2 * 2];
+    let table = Table::new(&values, &[3, 2, 1, 2]).unwrap();
+    let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &table).unwrap();
+    let mut session = Session::default();
+    // Other utterances than the table's.
+    let x = [0.0, 1.0, 1.0, 0.0];
+    let frames = Frames::new(&x, &[2, 2, 1], &[2, 2]).unwrap();
+    says(session.best_paths(&lattice, &frames), &["frames", "3 utterances", "2"]);
+    // Rows that it does not have.
+    for bad in [2.0, -1.0, 1e300] {
+        let x = [0.0, 1.0, 0.0, 0.0, 0.0, bad];
+        let frames = Frames::new(&x, &[3, 2, 1], &[2, 1, 2]).unwrap();
+        says(session.best_paths(&lattice, &frames), &["frames", "below 2", "frame 1 of utterance 2"]);
+    }
+    let none = Table::<f64>::new(&[], &[0, 1, 2]).unwrap();
+    let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &none).unwrap();
+    let frames = Frames::new(&[0.0; 2], &[2, 1], &[2]).unwrap();
+    says(session.best_paths(&lattice, &frames), &["frames", "below 0", "frame 0 of utterance 0"]);
+    // Weights for another context, and for more than can be numbered.
+    let other = FullNGram::new(2, 0).unwrap();
+    let lattice = |context, table| RecognitionLattice::new(context, Alignment::FrameDependent, table);
+    says(lattice(&other, &none), &["weight_fn.vocabulary", "2"]);
+    let enormous = Table::<f64>::new(&[], &[0, 1, max]).unwrap();
+    let context = FullNGram::new(max - 1, 0).unwrap();
+    says(lattice(&context, &enormous), &["context"]);
+}
+
+/// A joint network of any sizes.
+fn joint(embeddings: Embeddings<f32>, states: usize, vocabulary: usize) -> Joint<f32> {
+    Joint {
+        embeddings,
+        states,
+        vocabulary,
+        project_context: &[0.5],
+        project_frame: &[0.5],
+        joint_bias: &[0.5],
+        blank: &[0.5],
+        blank_bias: &[0.5],
+        lexical: &[0.5],
+        lexical_bias: &[0.5],
+    }
+}
+
+#[test]
+fn joint_networks_that_do_not_fit() {
+    let max = usize::MAX;
+    let good = joint(Embeddings::Table(&[0.5]), 1, 1);
+    good.open().unwrap();
+    let sizes = [0, 1, 2, 3, 1 << 31, 1 << 62, 1 << 63, max - 1, max];
+    let rnn = |vocabulary, order, embedding| {
+        let one: [&[f32]; 4] = [&[0.5]; 4];
+        Embeddings::Rnn(SharedRnn { vocabulary, order, embedding, input: one, recurrent: one, bias: one })
+    };
+    for &states in &sizes {
+        for &vocabulary in &sizes {
+            for embeddings in
+                [Embeddings::Table(&[0.5][..]), Embeddings::Table(&[]), rnn(vocabulary, 1, &[0.5; 2])]
+            {
+                let joint = Joint { states, vocabulary, embeddings, ..good };
+                let fits = (states, vocabulary) == (1, 1) || (states, vocabulary) == (2, 1);
+                if !fits {
+                    assert!(joint.open().is_err(), "{states} {vocabulary}");
+                }
+                let _ = joint.context_embeddings().map(|_| ());
+                for load in [1, 1 << 40, max] {
+                    let load = lattice::Load { frames: load, wave: load, positions: load, gradients: true };
+                    joint.bytes(load);
+                    LocallyNormalized::new(joint, Normalize::Hat).bytes(load);
+                    LocallyNormalized::new(joint, Normalize::LogSoftmax).bytes(load);
+                    if load.frames > 1 && states == 3 && vocabulary > 0 {
+                        assert!(joint.bytes(load) >= 1 << 40);
+                    }
+                }
+            }
+        }
+    }
+    for field in 0..7 {
+        let mut broken = good;
+        let empty: &[f32] = &[];
+        match field {
+            0 => broken.project_context = empty,
+            1 => broken.project_frame = &[0.5; 2],
+            2 => broken.joint_bias = empty,
+            3 => broken.blank = empty,
+            4 => broken.blank_bias = empty,
+            5 => broken.lexical = empty,
+            _ => broken.lexical_bias = empty,
+        }
+        if field == 1 {
+            assert_eq!(WeightFn::<f32>::frame_size(&broken), Some(2));
+            continue;
+        }
+        assert!(broken.open().is_err(), "{field}");
+        let context = FullNGram::new(1, 0).unwrap();
+        let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &broken).unwrap();
+        let frames = Frames::new(&[0.0], &[1, 1], &[1]).unwrap();
+        let labels = Labels::new(&[1], &[1], &[1]).unwrap();
+        let mut session = Session::default();
+        let _ = session.plan(&lattice, &frames, &labels);
+        session.sum(&lattice, &frames, &labels, &[1.0]).unwrap_err();
+    }
+    // No features at all: frames always have some.
+    let blind = Joint { project_frame: &[], ..good };
+    let context = FullNGram::new(1, 0).unwrap();
+    let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &blind).unwrap();
+    let frames = Frames::new(&[0.0], &[1, 1], &[1]).unwrap();
+    says(Session::default().best_paths(&lattice, &frames), &["frames", "0 features", "1"]);
+}
+
+/// A recurrent network over more states than any memory holds is refused before it takes any.
+#[test]
+fn enormous_contexts_are_planned_first() {
+    let (vocabulary, order) = (2, 29);
+    let context = FullNGram::new(vocabulary, order).unwrap();
+    let one: [&[f32]; 4] = [&[0.5]; 4];
+    let embedding = [0.5; 3];
+    let rnn = SharedRnn { vocabulary, order, embedding: &embedding, input: one, recurrent: one, bias: one };
+    let joint = Joint {
+        lexical: &[0.5; 2],
+        lexical_bias: &[0.5; 2],
+        ..joint(Embeddings::Rnn(rnn), context.states(), vocabulary)
+    };
+    let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &joint).unwrap();
+    let frames = Frames::new(&[0.0; 4], &[1, 4, 1], &[4]).unwrap();
+    let labels = Labels::new(&[1], &[1, 1], &[1]).unwrap();
+    let mut session = Session::default();
+    let parts = ["budget: expected at least"];
+    says(session.plan(&lattice, &frames, &labels), &parts);
+    says(session.sum(&lattice, &frames, &labels, &[1.0]), &parts);
+    says(session.best_paths(&lattice, &frames), &parts);
+    says(session.marginals(&lattice, &frames), &parts);
+}
+
+#[test]
+fn nothing_at_all() {
+    for expansions in [None, Some(0), Some(2)] {
+        for normalize in [None, Some(Normalize::Hat), Some(Normalize::LogSoftmax)] {
+            let none = Problem::<f32>::made_up((3, 1), expansions, (5, true), &[]);
+            let still = Problem::<f32>::made_up((3, 1), expansions, (5, true), &[(0, 0), (0, 0), (0, 0)]);
+            for (problem, count) in [(none, 0), (still, 3)] {
+                let problem = Problem { normalize, ..problem };
+                let weights = vec![1.0; count];
+                problem.with(|lattice, frames, labels| {
+                    let mut session = Session::default();
+                    let output = session.sum(lattice, frames, labels, &weights).unwrap();
+                    assert_eq!(output.sums, vec![0.0; count]);
+                    assert!(
+                        output.parameters.values().flatten().all(|&g| g == 0.0) && output.frames.is_empty()
+                    );
+                    let pending = session.forward(lattice, frames, labels).unwrap();
+                    assert_eq!(pending.backward(&weights).unwrap(), output);
+                    let denominator = session.distances(Sum::Denominator, lattice, frames, None).unwrap();
+                    assert_eq!(denominator, vec![0.0; count]);
+                    assert!(session.alphas(lattice, frames).unwrap().is_empty());
+                    let (blank, lexical) = session.marginals(lattice, frames).unwrap();
+                    assert!(blank.is_empty() && lexical.is_empty());
+                    let paths = session.best_paths(lattice, frames).unwrap();
+                    assert_eq!(paths, session.best_alignments(lattice, frames, labels).unwrap());
+                    assert!(
+                        paths.len() == count
+                            && paths.iter().all(|p| p.weight == 0.0 && p.labels().is_empty())
+                    );
+                });
+            }
+        }
+    }
+    // Empty axes beside enormous ones.
+    let max = usize::MAX;
+    let problem = problem();
+    problem.with(|lattice, _, _| {
+        let frames = Frames::new(&[], &[0, max, FEATURES], &[]).unwrap();
+        let labels = Labels::new(&[], &[0, max], &[]).unwrap();
+        let mut session = Session::default();
+        assert!(session.sum(lattice, &frames, &labels, &[]).unwrap().sums.is_empty());
+        assert!(session.marginals(lattice, &frames).unwrap().0.is_empty());
+        assert!(session.alphas(lattice, &frames).unwrap().is_empty());
+    });
+}
+
+#[test]
+fn labels_without_room() {
+    // U = 0 and M > 0, and frames of no utterance's labels.
+    let mut problem = problem();
+    (problem.padded_labels, problem.labels, problem.num_labels) = (0, Vec::new(), vec![0, 1, usize::MAX]);
+    let found = losses(&problem).unwrap();
+    assert!(found[0].is_finite() && found[1] == f64::INFINITY && found[2] == f64::INFINITY);
+}
+
+/// Budgets that nothing fits into, of the session and of the normaliser in it.
+#[test]
+fn budgets_too_small() {
+    for normalize in [None, Some(Normalize::Hat), Some(Normalize::LogSoftmax)] {
+        let problem = Problem { normalize, ..problem() };
+        problem.with(|lattice, frames, labels| {
+            let mut session = Session::new(MemoryBudget::bytes(0));
+            let errors = [
+                session.sum(lattice, frames, labels, &[1.0; 3]).map(|_| ()),
+                session.forward(lattice, frames, labels).map(|_| ()),
+                session.distances(Sum::Loss, lattice, frames, Some(labels)).map(|_| ()),
+                session.marginals(lattice, frames).map(|_| ()),
+                session.alphas(lattice, frames).map(|_| ()),
+                session.best_paths(lattice, frames).map(|_| ()),
+                session.best_alignments(lattice, frames, labels).map(|_| ()),
+            ];
+            for error in errors {
+                assert!(matches!(error, Err(Error::Budget { found: 0, .. })), "{error:?}");
+            }
+        });
+    }
+}
+
+/// The most labels of a frame that there can be.
+#[test]
+fn as_many_labels_as_can_be() {
+    let problem = Problem::<f32>::made_up((2, 1), Some(1 << 16), (3, false), &[(2, 5), (0, 1), (1, 0)]);
+    let few = Problem::<f32>::made_up((2, 1), Some(5), (3, false), &[(2, 5), (0, 1), (1, 0)]);
+    problem.with(|lattice, frames, labels| {
+        let mut session = Session::default();
+        let found = session.distances(Sum::Numerator, lattice, frames, Some(labels)).unwrap();
+        let expected = few.with(|lattice, frames, labels| {
+            Session::default().distances(Sum::Numerator, lattice, frames, Some(labels)).unwrap()
+        });
+        assert_eq!(found, expected);
+        let path = &session.best_alignments(lattice, frames, labels).unwrap()[0];
+        assert_eq!(path.alignment.len(), 2 * ((1 << 16) + 1));
+        assert_eq!(path.labels().len(), 5);
+    });
+}
+
+/// Searches, samples and pictures with numbers that nobody means.
+#[test]
+fn searches_that_ask_too_much() {
+    let problem = Problem::<f32>::made_up((2, 1), Some(1), (3, false), &[(2, 1), (1, 0)]);
+    let max = usize::MAX;
+    problem.with(|lattice, frames, _| {
+        let mut session = Session::default();
+        says(session.sample_paths(lattice, frames, max, 1), &["count"]);
+        says(session.n_best_paths(lattice, frames, max), &["budget"]);
+        assert!(session.n_best_paths(lattice, frames, 0).unwrap().iter().all(Vec::is_empty));
+        assert!(session.sample_paths(lattice, frames, 0, 1).unwrap().iter().all(Vec::is_empty));
+        for (count, limit) in [(max, max), (0, 0), (max, 0), (0, max)] {
+            let asked = Strings { count, merge: Merge::Sum, limit };
+            let _ = session.n_best_strings(lattice, frames, asked).map(|_| ());
+        }
+        says(session.beam_search(lattice, frames, Beam { width: 0, merge: Merge::Max }, &()), &["width"]);
+        says(session.beam_search(lattice, frames, Beam { width: max, merge: Merge::Max }, &()), &["budget"]);
+        for margin in [-1.0, f64::NAN] {
+            says(BestPathStream::new(lattice, margin).map(|_| ()), &["margin"]);
+        }
+        let mut stream = BestPathStream::new(lattice, f64::INFINITY).unwrap();
+        says(stream.push(&[0.0; 3]), &["3"]);
+        says(stream.push(&[0.0, 0.0, 0.0, f32::NAN]), &["frame 1"]);
+        stream.push(&[]).unwrap();
+        stream.push(&[0.5; 4]).unwrap();
+        assert!(stream.finish().weight.is_finite());
+        says(lattice.arc_list(frames, 2, 100).map(|_| ()), &["utterance", "2"]);
+        says(lattice.arc_list(frames, 0, 0).map(|_| ()), &["0"]);
+        let arcs = lattice.arc_list(frames, 0, max).unwrap();
+        says(arcs.to_openfst(Some(&["a"])).map(|_| ()), &["names"]);
+        let context = |state: usize| state.to_string();
+        for (alignment, per_frame) in [(vec![3, 0, 0, 0], 2), (vec![1, 0], 1), (vec![], 0), (vec![1], 0)] {
+            let path = lattice::Path { alignment, per_frame, weight: 0.0 };
+            says(arcs.to_dot(None, context, Some(&path)), &["path"]);
+        }
+        let path = lattice::Path { alignment: vec![1; 90], per_frame: 2, weight: 0.0 };
+        arcs.to_dot(None, context, Some(&path)).unwrap();
+    });
+}
+
+#[test]
+fn steps_and_means_of_other_sizes() {
+    let context = FullNGram::new(2, 1).unwrap();
+    let alignment = Alignment::frame_label_dependent(1).unwrap();
+    let numbers = [0.0f64; 64];
+    for blank in [0, 1, 3, 4, 6, 7] {
+        for lexical in [0, 1, 6, 7, 12, 13] {
+            for alpha in [0, 2, 3, 4] {
+                let arcs = Arcs { blank: &numbers[..blank], lexical: &numbers[..lexical] };
+                let fits = alpha == 3 && ((blank, lexical) == (3, 6) || (blank, lexical) == (6, 12));
+                let found = forward_step::<Log>(&context, alignment, arcs, &numbers[..alpha]);
+                assert_eq!(found.is_ok(), fits, "{blank} {lexical} {alpha}");
+                let found =
+                    through_step::<Log>(&context, alignment, arcs, &numbers[..alpha], &numbers[..alpha]);
+                assert_eq!(found.is_ok(), fits, "{blank} {lexical} {alpha}");
+                let fits = alpha > 0 && blank == lexical && (blank == alpha || blank == 2 * alpha);
+                let found = string_forward_step::<Log>(alignment, arcs, &numbers[..alpha]);
+                assert_eq!(found.is_ok(), fits, "{blank} {lexical} {alpha}");
+            }
+            let arcs = Arcs { blank: &numbers[..blank], lexical: &numbers[..lexical] };
+            let found = expected(&context, alignment, arcs, Quantity::Entropy);
+            assert_eq!(found.is_ok(), blank % 3 == 0 && lexical == 2 * blank, "{blank} {lexical}");
+        }
+    }
+    for bad in [f64::NAN, f64::INFINITY] {
+        let arcs = Arcs { blank: &[0.0, bad, 0.0], lexical: &[0.0; 6] };
+        let found = expected(&context, alignment, arcs, Quantity::Entropy);
+        // The state is not reached in the one frame but by a label, and its blank ends the frame.
+        assert!(found.is_err(), "{found:?}");
+        let cost = |_: usize, _: lattice::distance::Arc| bad;
+        let arcs = Arcs { blank: &[0.0; 3], lexical: &[0.0; 6] };
+        assert!(expected(&context, alignment, arcs, Quantity::Cost(&cost)).is_err());
+    }
+    let count = |_: usize, _: lattice::distance::Arc| 1;
+    for (labels, parts) in [(&[0u32][..], ["position 0", "found 0"]), (&[1, 3], ["position 1", "found 3"])] {
+        says(string_distance::<Count>(&context, alignment, labels, 2, count).map(|_| ()), &parts);
+    }
+}
