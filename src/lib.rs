@@ -29,3 +29,8 @@ struct OwnEncoder;
 #[cfg(doctest)]
 #[doc = include_str!("../docs/decoding.md")]
 struct Decoding;
+
+/// And of the page on recognition lattices.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/lattices.md")]
+struct RecognitionLattices;
