@@ -47,7 +47,7 @@ pub use product::{
     product_in, product_of_part, product_packed,
 };
 pub use real::Real;
-pub use tanh_product::{PANEL, panel_product, tanh_product};
+pub use tanh_product::{Following, PANEL, TanhAddends, TanhProducts};
 pub use transpose::transpose;
 
 /// `x = exp(x)` for every element; -inf gives exactly 0 and NaN stays NaN.

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 #[cfg(target_arch = "x86_64")]
 use crate::packed::{micro_avx512, pack_avx512};
 use crate::{
-    Accumulate, Fan, Lines, PackedLeft, ViewMut, dispatch, fan,
+    Accumulate, Fan, Following, Lines, PackedLeft, ViewMut, dispatch, fan,
     features::{Bf16, Machine},
     packed::{
         Operand, Place, Right, Source,
@@ -97,20 +97,18 @@ pub trait Real:
     /// Prepares addends for [`Self::tanh_pairs`]. `f32`: `x = exp(2x)`.
     #[doc(hidden)]
     fn prepare_tanh(values: &mut [Self]);
+    /// Back from what [`Self::prepare_tanh`] made, to some roundings.
+    #[doc(hidden)]
+    fn unprepare_tanh(values: &mut [Self]);
     /// `out = tanh(a + b)` of prepared addends; `f32`: `1 - 2 / (1 + a b)`, to 3e-7 absolute.
     #[doc(hidden)]
     fn tanh_pairs(out: &mut [Self], a: &[Self], b: &[Self]);
     /// The same for a panel of columns, *k x width*, and one addend for each row of it.
     #[doc(hidden)]
     fn tanh_panel(out: &mut [Self], panel: &[Self], rows: &[Self]);
-    /// See [`super::tanh_product`].
+    /// See [`super::TanhProducts`].
     #[doc(hidden)]
-    fn tanh_product(
-        out: &mut [Self],
-        left: &PackedLeft<Self>,
-        addends: (&[Self], &[Self]),
-        hidden: &mut [Self],
-    );
+    fn tanh_product(out: &mut [Self], left: &PackedLeft<Self>, hidden: &[Self], following: Following<Self>);
     /// `gradient *= 1 - hidden²`
     #[doc(hidden)]
     fn tanh_slope(gradient: &mut [Self], hidden: &[Self]);
@@ -218,14 +216,18 @@ impl Real for f32 {
         values.iter_mut().for_each(|x| *x += *x);
         dispatch::exp(Machine::best(), values);
     }
+    fn unprepare_tanh(values: &mut [f32]) {
+        dispatch::ln(Machine::best(), values);
+        values.iter_mut().for_each(|x| *x *= 0.5);
+    }
     fn tanh_pairs(out: &mut [f32], a: &[f32], b: &[f32]) {
         dispatch::tanh_pairs(Machine::best(), out, a, b);
     }
     fn tanh_panel(out: &mut [f32], panel: &[f32], rows: &[f32]) {
         dispatch::tanh_panel(Machine::best(), out, panel, rows);
     }
-    fn tanh_product(out: &mut [f32], left: &PackedLeft<f32>, addends: (&[f32], &[f32]), hidden: &mut [f32]) {
-        tanh_product::of_f32(out, left, addends, hidden);
+    fn tanh_product(out: &mut [f32], left: &PackedLeft<f32>, hidden: &[f32], following: Following<f32>) {
+        tanh_product::of_f32(out, left, hidden, following);
     }
     fn tanh_slope(gradient: &mut [f32], hidden: &[f32]) {
         dispatch::tanh_slope(Machine::best(), gradient, hidden);
@@ -361,6 +363,7 @@ impl Real for f64 {
     }
     const PREPARED: f64 = f64::INFINITY;
     fn prepare_tanh(_: &mut [f64]) {}
+    fn unprepare_tanh(_: &mut [f64]) {}
     fn tanh_pairs(out: &mut [f64], a: &[f64], b: &[f64]) {
         Self::tanh_sum(out, a, b);
     }
@@ -371,8 +374,8 @@ impl Real for f64 {
             out.iter_mut().zip(panel).for_each(|(out, a)| *out = (a + b).tanh());
         }
     }
-    fn tanh_product(out: &mut [f64], left: &PackedLeft<f64>, addends: (&[f64], &[f64]), hidden: &mut [f64]) {
-        tanh_product::plain(out, left, addends, hidden);
+    fn tanh_product(out: &mut [f64], left: &PackedLeft<f64>, hidden: &[f64], following: Following<f64>) {
+        tanh_product::plain(out, left, hidden, following);
     }
     fn tanh_slope(gradient: &mut [f64], hidden: &[f64]) {
         gradient.iter_mut().zip(hidden).for_each(|(g, &h)| *g *= 1.0 - h * h);

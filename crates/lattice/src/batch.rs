@@ -69,6 +69,12 @@ impl<'a, F: Real> Frames<'a, F> {
         self.lengths[utterance]
     }
 
+    /// All frames of some utterances, padding and all.
+    pub(crate) fn rows(&self, utterances: std::ops::Range<usize>) -> &'a [F] {
+        let each = self.padded * self.size;
+        &self.values[utterances.start * each..utterances.end * each]
+    }
+
     /// The frames of an utterance that count, *N x F*.
     ///
     /// # Panics

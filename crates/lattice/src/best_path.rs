@@ -101,6 +101,7 @@ impl<F: Real> Session<F> {
                 paths.push(self.best.walk_back(&call.step, &group, at, weight));
             }
         }
+        self.keep_buffers(&mut call);
         Ok(paths)
     }
 

@@ -157,7 +157,7 @@ impl<F: Real> RecognitionLattice<'_, F> {
             while let Some((t, gradient)) = backward.step(|t, to| room.load(t, to)) {
                 room.pull(t, gradient, weight);
             }
-            let rows = room.weights.frame_gradient();
+            let rows = room.weights.frame_gradient(frames.of(utterance));
             gradient[utterance * padded..][..rows.len()].copy_from_slice(&rows);
         }
         Ok(Output { sums, frames: gradient, parameters: room.weights.finish() })

@@ -1,5 +1,5 @@
 //! Utterances that go through a call together, and the waves of frames that their arc weights are computed in.
-use std::ops::Range;
+use std::{borrow::Cow, ops::Range};
 
 use kernels::Real;
 
@@ -63,14 +63,21 @@ impl Group {
         self.utterances.clone().enumerate().flat_map(of).collect()
     }
 
-    /// Rows of the group's frames, packed, and the utterance of each.
-    pub fn pack<F: Real>(&self, frames: &Frames<F>) -> (Vec<F>, Vec<u32>) {
-        let (mut rows, mut utterances) = (Vec::with_capacity(self.frames() * frames.size()), Vec::new());
-        for utterance in self.utterances.clone() {
-            rows.extend_from_slice(frames.of(utterance));
-            utterances.extend(std::iter::repeat_n(utterance as u32, frames.length(utterance)));
+    /// Rows of the group's frames, packed; where nothing is padding they are where they are.
+    pub fn rows<'a, F: Real>(&self, frames: &Frames<'a, F>) -> Cow<'a, [F]> {
+        let whole = self.utterances.clone().all(|utterance| frames.length(utterance) == frames.padded());
+        if whole {
+            return Cow::Borrowed(frames.rows(self.utterances.clone()));
         }
-        (rows, utterances)
+        let mut rows = Vec::with_capacity(self.frames() * frames.size());
+        self.utterances.clone().for_each(|utterance| rows.extend_from_slice(frames.of(utterance)));
+        Cow::Owned(rows)
+    }
+
+    /// The utterance of each packed frame.
+    pub fn utterances(&self) -> Vec<u32> {
+        let of = |(at, utterance): (usize, usize)| std::iter::repeat_n(utterance as u32, self.of(at).len());
+        self.utterances.clone().enumerate().flat_map(of).collect()
     }
 }
 

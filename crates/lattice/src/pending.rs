@@ -39,6 +39,7 @@ impl<'a, F: Real> Pending<'a, F> {
         let frames = call.frames;
         let mut gradient = vec![F::ZERO; frames.utterances() * frames.padded() * frames.size()];
         call.frame_gradient(&group, &mut gradient);
+        session.keep_buffers(&mut call);
         Ok(Output { sums: found.sums, frames: gradient, parameters: call.weights.finish() })
     }
 }

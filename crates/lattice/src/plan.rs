@@ -40,6 +40,8 @@ pub(crate) struct Parts {
     pub strings: usize,
     /// What the steps of utterances work in.
     pub lanes: usize,
+    /// Weights at work.
+    pub weights: usize,
 }
 
 /// What a call does with a lattice.
@@ -189,12 +191,13 @@ impl<'a, F: Real> Sizes<'a, F> {
                 arcs: parts.arcs.max(found.arcs),
                 strings: parts.strings.max(found.strings),
                 lanes: parts.lanes.max(found.lanes),
+                weights: parts.weights.max(found.weights),
             };
             others = others.max(other);
         }
         // Where the run of each state begins, the list of gradients, what belongs to no group.
         let fixed = Reach::bytes(self.lattice.context().states()) + 8192;
-        let all = [parts.stored, parts.arcs, parts.strings, parts.lanes, others, fixed];
+        let all = [parts.stored, parts.arcs, parts.strings, parts.lanes, parts.weights, others, fixed];
         let bytes = all.iter().fold(0usize, |all, &part| all.saturating_add(part));
         Plan { utterances, window, kept, bytes, parts }
     }
@@ -223,6 +226,7 @@ impl<'a, F: Real> Sizes<'a, F> {
             arcs: (if kept { frames } else { wave.saturating_mul(2) }).saturating_mul(arcs),
             strings: sites.saturating_mul(2 * float),
             lanes: if all_paths { group.len().saturating_mul(self.lane) } else { 0 },
+            weights: self.lattice.weight_fn().bytes(Load { frames, wave, positions, gradients }),
         };
         // Sums along strings in f64 (of best paths, how many labels a frame has), rows of α of one frame.
         let inside = self.lattice.alignment().num_states();
@@ -232,11 +236,10 @@ impl<'a, F: Real> Sizes<'a, F> {
         let row = self.features.saturating_mul(float).saturating_add(4);
         let lists = frames.saturating_mul(row).saturating_add(wave.saturating_mul(32));
         let lists = lists.saturating_add(group.len().saturating_mul(512));
-        let weights = self.lattice.weight_fn().bytes(Load { frames, wave, positions, gradients });
         let walks = walks.map_or(0, |Walks { frame, utterance }| {
             frame.saturating_mul(frames).saturating_add(utterance.saturating_mul(group.len()))
         });
-        (parts, sums.saturating_add(lists).saturating_add(weights).saturating_add(walks))
+        (parts, sums.saturating_add(lists).saturating_add(walks))
     }
 }
 

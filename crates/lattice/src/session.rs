@@ -1,4 +1,6 @@
 //! Sums over the paths of a batch, with gradients.
+use std::borrow::Cow;
+
 use kernels::Real;
 use panda_core::MemoryBudget;
 
@@ -19,6 +21,8 @@ pub struct Session<F> {
     pub(crate) denominator: Denominator<F>,
     pub(crate) numerator: Numerator<F>,
     pub(crate) best: Best<F>,
+    /// Buffers of weights at work, between calls.
+    spare: Vec<Vec<F>>,
 }
 
 /// Which sum over paths a call is about.
@@ -58,6 +62,8 @@ pub(crate) struct Call<'a, F: Real> {
     pub lattice: RecognitionLattice<'a, F>,
     pub step: Step<'a>,
     pub weights: Box<dyn Weights<F> + 'a>,
+    /// Frames of the group, packed.
+    rows: Cow<'a, [F]>,
     sum: Sum,
     all_paths: bool,
 }
@@ -83,6 +89,7 @@ impl<F: Real> Session<F> {
             denominator: Denominator::default(),
             numerator: Numerator::default(),
             best: Best::default(),
+            spare: Vec::new(),
         }
     }
 
@@ -111,7 +118,12 @@ impl<F: Real> Session<F> {
         work: impl FnOnce(bool) -> Work,
     ) -> Result<(Call<'a, F>, Plan)> {
         let plan = self.cut(&asked, work(asked.wants_all_paths()))?;
-        Ok((Call::new(asked)?, plan))
+        Ok((Call::new(asked, &mut self.spare)?, plan))
+    }
+
+    /// Takes the buffers of weights back that nobody needs any more.
+    pub(crate) fn keep_buffers(&mut self, call: &mut Call<F>) {
+        self.spare = call.weights.spare();
     }
 
     /// The cut of a call; lets buffers go that the budget has no room for beside it.
@@ -120,11 +132,13 @@ impl<F: Real> Session<F> {
         let [pointers, best_lanes] = self.best.held();
         let [alpha, arcs, lanes] = self.denominator.held();
         let strings = self.numerator.held();
-        let Parts { stored, arcs: of_arcs, strings: of_strings, lanes: of_lanes } = plan.parts;
+        let spare = self.spare.iter().map(|buffer| buffer.capacity() * size_of::<F>()).sum();
+        let Parts { stored, arcs: of_arcs, strings: of_strings, lanes: of_lanes, weights } = plan.parts;
         let excess = |held: usize, part: usize| held.saturating_sub(part);
         let more = excess(pointers + alpha, stored)
             + excess(arcs, of_arcs)
             + excess(strings, of_strings)
+            + excess(spare, weights)
             + excess(lanes + best_lanes, of_lanes);
         if plan.bytes.saturating_add(more) > self.budget.limit() {
             *self = Self::new(self.budget);
@@ -199,6 +213,7 @@ impl<F: Real> Session<F> {
             call.frame_gradient(&group, &mut gradient);
             sums.extend(found.sums);
         }
+        self.keep_buffers(&mut call);
         Ok(Output { sums, frames: gradient, parameters: call.weights.finish() })
     }
 
@@ -221,6 +236,7 @@ impl<F: Real> Session<F> {
         for group in plan.groups(frames) {
             sums.extend(call.forward(self, &group, None)?.sums);
         }
+        self.keep_buffers(&mut call);
         Ok(sums)
     }
 
@@ -314,17 +330,20 @@ impl<'a, F: Real> Asked<'a, F> {
 }
 
 impl<'a, F: Real> Call<'a, F> {
-    fn new(asked: Asked<'a, F>) -> Result<Self> {
+    fn new(asked: Asked<'a, F>, spare: &mut Vec<Vec<F>>) -> Result<Self> {
         let all_paths = asked.wants_all_paths();
         let Asked { frames, labels, lattice, sum } = asked;
-        let weights = lattice.weight_fn().open()?;
-        Ok(Self { frames, labels, lattice, step: lattice.step(), weights, sum, all_paths })
+        let weights = lattice.weight_fn().open_with(spare)?;
+        // What nobody wanted would only be in the way.
+        spare.clear();
+        let rows = Cow::Borrowed(&[][..]);
+        Ok(Self { frames, labels, lattice, step: lattice.step(), weights, rows, sum, all_paths })
     }
 
     /// Goes on to the frames of a group.
     pub fn enter(&mut self, group: &Group) -> Result<()> {
-        let (rows, utterances) = group.pack(self.frames);
-        self.weights.enter(&rows, &utterances)
+        self.rows = group.rows(self.frames);
+        self.weights.enter(&self.rows, &group.utterances())
     }
 
     /// Sums of a group. What backward needs stays if it is asked for, with all arc weights or without.
@@ -381,7 +400,7 @@ impl<'a, F: Real> Call<'a, F> {
     /// Writes the gradient of a group's frames to where they lie in the batch.
     pub fn frame_gradient(&mut self, group: &Group, out: &mut [F]) {
         let size = self.frames.size();
-        let rows = self.weights.frame_gradient();
+        let rows = self.weights.frame_gradient(&self.rows);
         for (row, to) in rows.chunks_exact(size).zip(group.places(self.frames.padded())) {
             out[to * size..][..size].copy_from_slice(row);
         }

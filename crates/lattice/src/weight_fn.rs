@@ -99,6 +99,16 @@ pub trait WeightFn<F: Real>: Sync {
     /// # Errors
     /// Parameters that do not fit together or are NaN or infinite where they must not be.
     fn open(&self) -> Result<Box<dyn Weights<F> + '_>>;
+
+    /// [`open`](Self::open) with buffers of earlier [`Weights`], as [`Weights::spare`] gave them: whoever has some use for them asks
+    /// for no fresh memory.
+    ///
+    /// # Errors
+    /// As there.
+    fn open_with(&self, spare: &mut Vec<Vec<F>>) -> Result<Box<dyn Weights<F> + '_>> {
+        let _ = spare;
+        self.open()
+    }
 }
 
 /// A weight function at work.
@@ -125,9 +135,27 @@ pub trait Weights<F: Real>: Send + Sync {
     /// Takes adjoints of [`weigh_chain`](Self::weigh_chain)'s results back.
     fn pull_chain(&mut self, first: usize, chain: Chain, adjoints: Arcs<F>) -> Result<()>;
 
-    /// Gradient of the frames entered last, *n x F*.
-    fn frame_gradient(&mut self) -> Vec<F>;
+    /// Gradient of the frames entered last, *n x F*, which are given once more.
+    fn frame_gradient(&mut self, rows: &[F]) -> Vec<F>;
+
+    /// Large buffers that nobody needs once the last is weighed and pulled.
+    fn spare(&mut self) -> Vec<Vec<F>> {
+        Vec::new()
+    }
 
     /// Gradients of the parameters.
     fn finish(self: Box<Self>) -> Parameters<F>;
+}
+
+/// A buffer of so many elements, whatever is in them: one of those that are left over, or a new one.
+pub(crate) fn reuse<F: Real>(spare: &mut Vec<Vec<F>>, len: usize) -> Vec<F> {
+    let fits = |(at, buffer): (usize, &Vec<F>)| (buffer.capacity() >= len).then_some((buffer.capacity(), at));
+    match spare.iter().enumerate().filter_map(fits).min() {
+        Some((_, at)) => {
+            let mut buffer = spare.swap_remove(at);
+            buffer.resize(len, F::ZERO);
+            buffer
+        }
+        None => kernels::filled(len, F::ZERO),
+    }
 }

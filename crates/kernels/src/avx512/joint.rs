@@ -1,5 +1,4 @@
-//! Products whose right side is made on the way: tangents of sums, and their first product in the same loop, whose adders and
-//! quotients then cost next to nothing.
+//! Products of tangents, and on the way the tangents that the next product wants: the divider works while sums are added up.
 use std::arch::x86_64::*;
 
 use super::{LANES, pairs::pair_lanes, whole, whole_to};
@@ -7,30 +6,35 @@ use crate::features::Avx512;
 
 /// Columns of a panel.
 const WIDE: usize = 2 * LANES;
-/// Rows of a tile: beside their sums, registers stay for the tangents.
-pub const MOST: usize = 12;
 
-/// `out += left · h` and `h = 1 - 2 / (1 + panel row)`, which is written to `hidden`.
+/// Tangents to be made: `out = 1 - 2 / (1 + panel row)`, register by register, two of them for each row.
+pub struct Job<'a> {
+    pub out: &'a mut [[f32; LANES]],
+    pub panel: &'a [[f32; LANES]],
+    pub rows: &'a [f32],
+    /// Which register the first is.
+    pub first: usize,
+}
+
+/// `out += left · hidden`, and a job of as many registers as there are steps, or twice as many.
 ///
 /// # Shapes
-/// `left` *k x rows* as packed, `panel` and `hidden` *k x 32*, `row` *k*, `out` *rows x 32*.
+/// `left` *k x rows* as packed, `hidden` *k x 32*, `out` *rows x 32*.
 ///
 /// # Panics
-/// If there are no rows or more than [`MOST`].
-pub fn tanh_tile(
-    _proof: Avx512,
-    rows: usize,
-    left: &[f32],
-    (panel, row): (&[f32], &[f32]),
-    hidden: &mut [f32],
-    out: &mut [f32],
-) {
+/// If there are no rows or more than 12, or a job of another size.
+pub fn tile_and_job(_proof: Avx512, rows: usize, left: &[f32], hidden: &[f32], out: &mut [f32], job: Job) {
+    let steps = left.len() / rows.max(1);
+    let twice = job.out.len() == 2 * steps;
+    assert!(twice || job.out.len() == steps, "a job of {} registers for {steps} steps", job.out.len());
     macro_rules! tile_of {
         ($($M:literal)*) => {
-            match rows {
+            match (rows, twice) {
                 // SAFETY: the token proves the features.
-                $($M => unsafe { tile::<$M>(left, (panel, row), hidden, out) },)*
-                rows => unreachable!("no tile has {rows} rows"),
+                $(($M, false) => unsafe { tile::<$M, 1>(left, hidden, out, job) },)*
+                // SAFETY: the same.
+                $(($M, true) => unsafe { tile::<$M, 2>(left, hidden, out, job) },)*
+                (rows, _) => unreachable!("no tile has {rows} rows"),
             }
         };
     }
@@ -38,18 +42,17 @@ pub fn tanh_tile(
 }
 
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-fn tile<const M: usize>(left: &[f32], (panel, row): (&[f32], &[f32]), hidden: &mut [f32], out: &mut [f32]) {
+fn tile<const M: usize, const JOBS: usize>(left: &[f32], hidden: &[f32], out: &mut [f32], job: Job) {
     let mut sums = [[_mm512_setzero_ps(); 2]; M];
-    let steps = left.as_chunks::<M>().0.iter().zip(panel.as_chunks::<WIDE>().0.iter().zip(row));
-    for ((left, (panel, &row)), hidden) in steps.zip(hidden.as_chunks_mut::<WIDE>().0) {
-        let row = _mm512_set1_ps(row);
-        let [a, b] = panel.as_chunks::<LANES>().0 else { unreachable!("a step has two registers") };
-        let (a, b) = (pair_lanes(whole(a), row), pair_lanes(whole(b), row));
-        let [first, second] = hidden.as_chunks_mut::<LANES>().0 else {
-            unreachable!("a step has two registers")
-        };
-        whole_to(first, a);
-        whole_to(second, b);
+    let steps = left.as_chunks::<M>().0.iter().zip(hidden.as_chunks::<WIDE>().0);
+    let jobs = job.out.as_chunks_mut::<JOBS>().0.iter_mut().zip(job.panel.as_chunks::<JOBS>().0);
+    for (step, ((left, hidden), (to, from))) in steps.zip(jobs).enumerate() {
+        for (at, (to, from)) in to.iter_mut().zip(from).enumerate() {
+            let row = _mm512_set1_ps(job.rows[(job.first + step * JOBS + at) / 2]);
+            whole_to(to, pair_lanes(whole(from), row));
+        }
+        let [a, b] = hidden.as_chunks::<LANES>().0 else { unreachable!("a step has two registers") };
+        let (a, b) = (whole(a), whole(b));
         for (sums, &left) in sums.iter_mut().zip(left) {
             let left = _mm512_set1_ps(left);
             sums[0] = _mm512_fmadd_ps(left, a, sums[0]);

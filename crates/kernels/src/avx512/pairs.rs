@@ -3,14 +3,12 @@ use std::arch::x86_64::*;
 
 use super::{LANES, lanes, load, load_from, store, store_to, whole, whole_to};
 
-/// `1 - 2 / (1 + a b)`, one Newton step in place of the division; `a b` is finite.
+/// `1 - 2 / (1 + a b)`
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
 pub(super) fn pair_lanes(a: __m512, b: __m512) -> __m512 {
     let below = _mm512_fmadd_ps(a, b, _mm512_set1_ps(1.0));
-    let near = _mm512_rcp14_ps(below);
-    let twice = _mm512_fnmadd_ps(below, near, _mm512_set1_ps(2.0));
-    _mm512_fnmadd_ps(_mm512_add_ps(near, near), twice, _mm512_set1_ps(1.0))
+    _mm512_sub_ps(_mm512_set1_ps(1.0), _mm512_div_ps(_mm512_set1_ps(2.0), below))
 }
 
 /// As [`crate::math::tanh_pairs`].

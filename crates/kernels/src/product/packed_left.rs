@@ -61,6 +61,21 @@ impl<F: Real> PackedLeft<F> {
         rows.div_ceil(each)
     }
 
+    /// *m*, *k*
+    pub fn shape(&self) -> (usize, usize) {
+        (self.rows, self.steps)
+    }
+
+    /// Number of parts.
+    pub(crate) fn parts(&self) -> usize {
+        Self::tasks_for(self.rows, self.each)
+    }
+
+    /// First row of a part.
+    pub(crate) fn first_row(&self, at: usize) -> usize {
+        at * self.each
+    }
+
     /// One part with all that follows it, and its shape.
     pub(crate) fn part(&self, at: usize) -> (&[F], (usize, usize)) {
         let rows = self.rows.min((at + 1) * self.each) - at * self.each;

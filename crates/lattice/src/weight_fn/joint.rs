@@ -130,12 +130,12 @@ impl<'a, F: Real> Joint<'a, F> {
     }
 
     /// The network at work.
-    pub(super) fn opened(&self) -> Result<opened::Opened<'a, F>> {
+    pub(super) fn opened(&self, spare: &mut Vec<Vec<F>>) -> Result<opened::Opened<'a, F>> {
         self.check()?;
         if let Embeddings::Rnn(rnn) = &self.embeddings {
             rnn.check(self.states)?;
         }
-        opened::Opened::new(*self)
+        opened::Opened::new(*self, spare)
     }
 
     /// `e`, *C x E*.
@@ -181,6 +181,10 @@ impl<F: Real> WeightFn<F> for Joint<'_, F> {
     }
 
     fn open(&self) -> Result<Box<dyn Weights<F> + '_>> {
-        Ok(Box::new(self.opened()?))
+        self.open_with(&mut Vec::new())
+    }
+
+    fn open_with(&self, spare: &mut Vec<Vec<F>>) -> Result<Box<dyn Weights<F> + '_>> {
+        Ok(Box::new(self.opened(spare)?))
     }
 }

@@ -76,12 +76,16 @@ impl<F: panda_core::Real, W: WeightFn<F>> WeightFn<F> for LocallyNormalized<W> {
     }
 
     fn open(&self) -> Result<Box<dyn Weights<F> + '_>> {
+        self.open_with(&mut Vec::new())
+    }
+
+    fn open_with(&self, spare: &mut Vec<Vec<F>>) -> Result<Box<dyn Weights<F> + '_>> {
         if self.vocabulary() == 0 {
             return Err(Error::shape("vocabulary", "at least 1", 0));
         }
         let inner = match self.inner.as_joint() {
-            Some(joint) => Inner::Joint(Box::new(Selected::new(joint, self.normalize, self.budget)?)),
-            None => Inner::Any(self.inner.open()?),
+            Some(joint) => Inner::Joint(Box::new(Selected::new(joint, self.normalize, self.budget, spare)?)),
+            None => Inner::Any(self.inner.open_with(spare)?),
         };
         let shape = rows::Shape { states: self.states(), vocabulary: self.vocabulary() };
         Ok(Box::new(Opened { inner, normalize: self.normalize, shape, pool: Pool::default() }))
@@ -155,8 +159,12 @@ impl<F: panda_core::Real> Weights<F> for Opened<'_, F> {
         }
     }
 
-    fn frame_gradient(&mut self) -> Vec<F> {
-        self.inner.weights_mut().frame_gradient()
+    fn frame_gradient(&mut self, rows: &[F]) -> Vec<F> {
+        self.inner.weights_mut().frame_gradient(rows)
+    }
+
+    fn spare(&mut self) -> Vec<Vec<F>> {
+        self.inner.weights_mut().spare()
     }
 
     fn finish(self: Box<Self>) -> Parameters<F> {

@@ -179,7 +179,7 @@ impl<F: Real> Weights<F> for Opened<'_, F> {
         Ok(())
     }
 
-    fn frame_gradient(&mut self) -> Vec<F> {
+    fn frame_gradient(&mut self, _rows: &[F]) -> Vec<F> {
         vec![F::ZERO; self.starts.len() * self.size]
     }
 

@@ -85,7 +85,7 @@ pub fn pull<F: Real>(
     weights.enter(frames, &vec![0; count]).unwrap();
     let all: Vec<usize> = (0..count).collect();
     weights.pull(&all, Arcs { blank, lexical });
-    (weights.frame_gradient(), weights.finish())
+    (weights.frame_gradient(frames), weights.finish())
 }
 
 /// Weights along a chain in all frames from the first on.
@@ -115,7 +115,7 @@ pub fn pull_chain<F: Real>(
     let mut weights = weight_fn.open().unwrap();
     weights.enter(frames, &vec![0; count]).unwrap();
     weights.pull_chain(first, chain, Arcs { blank, lexical }).unwrap();
-    (weights.frame_gradient(), weights.finish())
+    (weights.frame_gradient(frames), weights.finish())
 }
 
 /// The same adjoints on all arcs of all frames; those of arcs that a chain uses twice are summed.
@@ -320,7 +320,7 @@ fn groups_of_frames_add_up() {
             let lexical = &lexical[arcs.start * vocabulary..arcs.end * vocabulary];
             weights.pull(&frames, Arcs { blank: &blank[arcs], lexical });
         }
-        of_frames.extend(weights.frame_gradient());
+        of_frames.extend(weights.frame_gradient(&owned.frames[group.start * 2..group.end * 2]));
     }
     assert_within("frames", &of_frames, &expected.0, F64);
     let found = weights.finish();

@@ -107,7 +107,7 @@ impl Indicators {
         weights.enter(inputs.rows(), &inputs.utterances())?;
         let frames: Vec<usize> = (0..rows).collect();
         weights.pull(&frames, Arcs { blank: &blank, lexical: &lexical });
-        let of_frames = wide(&weights.frame_gradient());
+        let of_frames = wide(&weights.frame_gradient(inputs.rows()));
         let table = weights.finish().remove("table");
         Ok(table.map_or(("frames", of_frames), |table| ("table", wide(&table))))
     }

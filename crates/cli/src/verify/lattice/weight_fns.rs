@@ -111,7 +111,7 @@ fn joint<F: Element>(check: &mut Check) -> Result<(), Stop> {
     check.values("joint/state_blank", &b)?;
     check.values("joint/state_lexical", &l)?;
     pull(check, &mut *weights, "joint", [states, vocabulary], frames)?;
-    check.gradient("joint/grad_frame", &weights.frame_gradient())?;
+    check.gradient("joint/grad_frame", &weights.frame_gradient(&rows))?;
     for (name, gradient) in weights.finish() {
         let name = match name.strip_prefix("weight_fn/") {
             Some(name) => format!("joint/grad_params/{name}"),

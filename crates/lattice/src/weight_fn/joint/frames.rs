@@ -8,8 +8,8 @@
 //! (steps of the sum x states), backward as rows. A task of backward is a block of states and a run of frames and owns sums of
 //! its own, which are added in one order at the end: the bits do not depend on the threads.
 use kernels::{
-    Accumulate, PANEL, PackedRight, Real, View, ViewMut, add, items_mut, par_for, parts, parts_mut, product,
-    product_packed, transpose,
+    Accumulate, PANEL, PackedRight, Real, TanhProducts, View, ViewMut, add, items_mut, par_for, parts,
+    parts_mut, product, product_packed, transpose,
 };
 
 use super::{Joint, opened::Opened};
@@ -62,7 +62,7 @@ pub fn rooms<F: Real>(joint: &Joint<F>, load: Load) -> usize {
     let forward = load.wave.div_ceil(cut.few) * c.div_ceil(PANEL * cut.panels);
     // Waves may be shorter than planned, and then cut otherwise.
     let forward = forward.max(load.wave.min(TASKS)).max(load.wave.div_ceil(PANEL));
-    let room = PANEL * (if c % PANEL == 0 { h } else { 2 * h } + 1 + v) + 16;
+    let room = TanhProducts::<F>::room(h) + PANEL * (h + 1 + v) + 16;
     if !load.gradients {
         return forward * room;
     }
@@ -85,11 +85,7 @@ pub fn rooms<F: Real>(joint: &Joint<F>, load: Load) -> usize {
 /// The bits of an arc do not depend on what is a column beside it.
 pub fn weigh<F: Real>(opened: &Opened<F>, frames: &[usize], arcs: ArcsMut<F>) {
     let (h, c, v) = (opened.hidden(), opened.joint.states, opened.joint.vocabulary);
-    let cut = Cut::new(c, frames.len());
-    let start = |tile: &mut [F]| {
-        let rows = tile.chunks_exact_mut(PANEL).zip(&opened.bias);
-        rows.for_each(|(row, &bias)| row.fill(bias));
-    };
+    let (cut, room) = (Cut::new(c, frames.len()), TanhProducts::<F>::room(h) + PANEL * (1 + v));
     let ArcsMut { blank, lexical } = arcs;
     let of_frames = (parts_mut(blank, cut.few * c), parts_mut(lexical, cut.few * c * v));
     par_for(of_frames, |few, (blank, lexical)| {
@@ -99,17 +95,20 @@ pub fn weigh<F: Real>(opened: &Opened<F>, frames: &[usize], arcs: ArcsMut<F>) {
             let of_panels =
                 (parts_mut(blank, cut.panels * PANEL), parts_mut(lexical, cut.panels * PANEL * v));
             par_for(of_panels, |run, (blank, lexical)| {
-                opened.pool.with(PANEL * (h + 1 + v), |room| {
-                    let (hidden, tile) = room.split_at_mut(PANEL * h);
-                    let panels = blank.chunks_mut(PANEL).zip(lexical.chunks_mut(PANEL * v));
-                    for (panel, (blank, lexical)) in (run * cut.panels..).zip(panels) {
-                        start(tile);
-                        opened.score_states(frame, panel, hidden, tile);
-                        let states = blank.len();
+                opened.pool.with(room, |room| {
+                    let (room, tile) = room.split_at_mut(TanhProducts::<F>::room(h));
+                    let mut products = TanhProducts::new(&opened.head_left, room);
+                    let first = run * cut.panels;
+                    let panels = first..first + blank.len().div_ceil(PANEL);
+                    opened.score_states(frame, panels, &mut products, tile, |panel, tile| {
+                        let from = (panel - first) * PANEL;
+                        let states = from..blank.len().min(from + PANEL);
+                        let blank = &mut blank[states];
                         let (of_blank, of_labels) = tile.split_at(PANEL);
-                        blank.copy_from_slice(&of_blank[..states]);
-                        transpose(lexical, View::with_stride(of_labels, v, states, PANEL));
-                    }
+                        blank.copy_from_slice(&of_blank[..blank.len()]);
+                        let lexical = &mut lexical[from * v..][..blank.len() * v];
+                        transpose(lexical, View::with_stride(of_labels, v, blank.len(), PANEL));
+                    });
                 });
             });
         }
@@ -119,21 +118,20 @@ pub fn weigh<F: Real>(opened: &Opened<F>, frames: &[usize], arcs: ArcsMut<F>) {
     }
     let of_panels = (parts_mut(blank, PANEL * c), parts_mut(lexical, PANEL * c * v));
     par_for((of_panels, parts(frames, PANEL)), |_, ((blank, lexical), frames)| {
-        opened.pool.with(PANEL * (2 * h + 1 + v), |room| {
-            let (panel, room) = room.split_at_mut(PANEL * h);
-            let (hidden, tile) = room.split_at_mut(PANEL * h);
-            let near = opened.panel_of_frames(frames, hidden, panel);
-            for state in cut.whole..c {
-                start(tile);
-                opened.score_frames((frames, near.then_some(&*panel)), state, hidden, tile);
-                for (at, (blank, lexical)) in
-                    blank.chunks_exact_mut(c).zip(lexical.chunks_exact_mut(c * v)).enumerate()
-                {
+        opened.pool.with(room + PANEL * h, |all| {
+            let (panel, room) = all.split_at_mut(PANEL * h);
+            let (room, tile) = room.split_at_mut(TanhProducts::<F>::room(h));
+            let near = opened.panel_of_frames(frames, &mut room[..PANEL * h], panel);
+            let mut products = TanhProducts::new(&opened.head_left, room);
+            let panel = (frames, near.then_some(&*panel));
+            opened.score_frames(panel, cut.whole..c, &mut products, tile, |state, tile| {
+                let of_frames = blank.chunks_exact_mut(c).zip(lexical.chunks_exact_mut(c * v));
+                for (at, (blank, lexical)) in of_frames.enumerate() {
                     blank[state] = tile[at];
                     let scores = tile[PANEL + at..].iter().step_by(PANEL);
                     lexical[state * v..][..v].iter_mut().zip(scores).for_each(|(l, &score)| *l = score);
                 }
-            }
+            });
         });
     });
 }
@@ -206,8 +204,9 @@ pub fn pull<F: Real>(opened: &mut Opened<F>, frames: &[usize], adjoints: Arcs<F>
             frames: Vec::new(),
         }));
     }
-    let this = &*opened;
-    let head = this.prepared.head_right.get_or_init(|| PackedRight::new(View::new(&this.head, 1 + v, h)));
+    let packed =
+        opened.head_right.take().unwrap_or_else(|| PackedRight::new(View::new(&opened.head, 1 + v, h)));
+    let (this, head) = (&*opened, &packed);
     par_for(items_mut(tasks), |task, part| {
         let (run, first) = (task / blocks, task % blocks * BLOCK);
         let states = BLOCK.min(c - first);
@@ -255,5 +254,5 @@ pub fn pull<F: Real>(opened: &mut Opened<F>, frames: &[usize], adjoints: Arcs<F>
             add(out, &part.frames[place * h..][..h]);
         }
     }
-    opened.gradient = Some(gradient);
+    (opened.gradient, opened.head_right) = (Some(gradient), Some(packed));
 }

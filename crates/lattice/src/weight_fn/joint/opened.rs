@@ -1,13 +1,16 @@
 //! A joint network at work: what is projected once, and where gradients gather.
 use std::borrow::Cow;
 
-use kernels::{Accumulate, Affine, Real, View};
+use kernels::{Accumulate, Affine, PANEL, PackedLeft, PackedRight, Real, TanhProducts, View};
 
-use super::{Embeddings, Joint, NAMES, chain, frames, prepared::Prepared};
+use super::{
+    Embeddings, Joint, NAMES, chain, frames,
+    prepared::{Addends, panels},
+};
 use crate::{
     Arcs, ArcsMut, Error, Result,
     pool::Pool,
-    weight_fn::{Chain, Load, Parameters, Weights},
+    weight_fn::{Chain, Load, Parameters, Weights, reuse},
 };
 
 /// Bytes that [`Opened`] holds for groups of a load.
@@ -18,11 +21,11 @@ pub fn bytes<F: Real>(joint: &Joint<F>, load: Load) -> usize {
         Embeddings::Table(_) => 0,
         Embeddings::Rnn(rnn) => rnn.bytes(),
     };
-    // Contexts as they are, in panels and prepared one by one; packed projections; the head as rows and packed twice.
-    let contexts = 2 * c * h + c.next_multiple_of(kernels::PANEL) * h;
+    // Contexts as rows and as columns; packed projections; the head as rows and packed twice.
+    let contexts = c * h + c.next_multiple_of(kernels::PANEL) * h;
     let packed = joint.embedding().max(features) * h.next_multiple_of(kernels::PANEL);
     let head = 2 * (1 + v) * h + (1 + v) * h.next_multiple_of(kernels::PANEL);
-    let frames = load.frames * (features + 2 * h);
+    let frames = load.frames * h;
     let rooms = frames::rooms(joint, load);
     let gradients = match load.gradients {
         false => 0,
@@ -44,15 +47,17 @@ pub struct Opened<'a, F: Real> {
     /// `e` *C x E*
     embeddings: Cow<'a, [F]>,
     /// `e Wc + joint_bias`, *C x H*.
-    pub contexts: Vec<F>,
+    pub contexts: Addends<F>,
+    /// The same as columns.
+    pub panels: Vec<F>,
     /// `w0` and `W1` as rows *(1 + V) x H*, and `c0`, `c1`.
     pub head: Vec<F>,
     pub bias: Vec<F>,
-    /// `x` *n x F*
-    rows: Vec<F>,
+    pub head_left: PackedLeft<F>,
+    /// For backward, once there is one.
+    pub head_right: Option<PackedRight<F>>,
     /// `x Wf`, *n x H*.
-    pub frames: Vec<F>,
-    pub prepared: Prepared<F>,
+    pub frames: Addends<F>,
     /// Gradients, none before the first pull.
     pub gradient: Option<Gradient<F>>,
     pub pool: Pool<F>,
@@ -74,30 +79,41 @@ pub struct Gradient<F> {
 }
 
 impl<'a, F: Real> Opened<'a, F> {
-    pub fn new(joint: Joint<'a, F>) -> Result<Self> {
+    pub fn new(joint: Joint<'a, F>, spare: &mut Vec<Vec<F>>) -> Result<Self> {
         let (c, h, v, e) = (joint.states, joint.hidden(), joint.vocabulary, joint.embedding());
         let embeddings = joint.context_embeddings()?;
-        let mut contexts = kernels::filled(c * h, F::ZERO);
+        let mut contexts = reuse(spare, c * h);
         Affine::new(View::new(joint.project_context, e, h), Some(joint.joint_bias))
             .forward(&embeddings, &mut contexts);
         if let Some(at) = contexts.iter().position(|x| !x.to_f64().is_finite()) {
             let (argument, found) = (NAMES[0], format!("{} for state {}", contexts[at].to_f64(), at / h));
             return Err(Error::shape(argument, "finite projections of embeddings", found));
         }
+        let contexts = Addends::new(contexts, h);
+        let panels = panels(&contexts.rows, h, reuse(spare, c.next_multiple_of(PANEL) * h));
         let mut head = joint.blank.to_vec();
         head.resize((1 + v) * h, F::ZERO);
         kernels::transpose(&mut head[h..], View::new(joint.lexical, h, v));
-        let bias = [joint.blank_bias, joint.lexical_bias].concat();
-        let prepared = Prepared::new(&contexts, &head, h);
         Ok(Self {
             joint,
             embeddings,
             contexts,
+            panels,
+            head_left: TanhProducts::pack(View::new(&head, 1 + v, h)),
+            head_right: None,
             head,
-            bias,
-            rows: Vec::new(),
-            frames: Vec::new(),
-            prepared,
+            bias: [joint.blank_bias, joint.lexical_bias].concat(),
+            // The largest of what is left is for frames, whose number is not known yet.
+            frames: Addends::new(
+                spare
+                    .pop()
+                    .map(|mut rows| {
+                        rows.clear();
+                        rows
+                    })
+                    .unwrap_or_default(),
+                h,
+            ),
             gradient: None,
             pool: Pool::default(),
         })
@@ -119,8 +135,8 @@ impl<'a, F: Real> Opened<'a, F> {
             project_frame: vec![F::ZERO; self.joint.project_frame.len()],
             parts: frames::Parts::default(),
         });
-        if gradient.frames.len() != self.frames.len() {
-            gradient.frames = vec![F::ZERO; self.frames.len()];
+        if gradient.frames.len() != self.frames.rows.len() {
+            gradient.frames = vec![F::ZERO; self.frames.rows.len()];
         }
         gradient
     }
@@ -134,20 +150,20 @@ impl<'a, F: Real> Opened<'a, F> {
 impl<F: Real> Weights<F> for Opened<'_, F> {
     fn enter(&mut self, rows: &[F], utterances: &[u32]) -> Result<()> {
         let h = self.hidden();
-        self.rows.clear();
-        self.rows.extend_from_slice(rows);
-        self.frames.clear();
-        self.frames.resize(utterances.len() * h, F::ZERO);
-        if !rows.is_empty() {
-            self.frame_layer().forward(rows, &mut self.frames);
+        let mut frames = std::mem::take(&mut self.frames.rows);
+        frames.resize(utterances.len() * h, F::ZERO);
+        if rows.is_empty() {
+            frames.fill(F::ZERO);
+        } else {
+            self.frame_layer().forward(rows, &mut frames);
         }
-        if let Some(at) = self.frames.iter().position(|x| !x.to_f64().is_finite()) {
+        if let Some(at) = frames.iter().position(|x| !x.to_f64().is_finite()) {
             let utterance = utterances[at / h];
             let frame = utterances[..at / h].iter().rev().take_while(|&&of| of == utterance).count();
-            let found = format!("{} for frame {frame} of utterance {utterance}", self.frames[at].to_f64());
+            let found = format!("{} for frame {frame} of utterance {utterance}", frames[at].to_f64());
             return Err(Error::shape(NAMES[1], "finite projections of frames", found));
         }
-        self.prepared.enter(&self.frames, h);
+        self.frames = Addends::new(frames, h);
         if let Some(gradient) = &mut self.gradient {
             gradient.frames.clear();
         }
@@ -176,11 +192,10 @@ impl<F: Real> Weights<F> for Opened<'_, F> {
         Ok(())
     }
 
-    fn frame_gradient(&mut self) -> Vec<F> {
-        self.gradient();
+    fn frame_gradient(&mut self, x: &[F]) -> Vec<F> {
         let layer = self.frame_layer();
-        let mut rows = vec![F::ZERO; self.rows.len()];
-        let Self { rows: x, gradient: Some(gradient), .. } = self else { return rows };
+        let gradient = self.gradient();
+        let mut rows = vec![F::ZERO; x.len()];
         if !x.is_empty() {
             layer.backward_rows(&gradient.frames, &mut rows, Accumulate::Replace);
             let mut bias = vec![F::ZERO; gradient.head.len() / gradient.bias.len()];
@@ -188,6 +203,12 @@ impl<F: Real> Weights<F> for Opened<'_, F> {
         }
         gradient.frames.fill(F::ZERO);
         rows
+    }
+
+    fn spare(&mut self) -> Vec<Vec<F>> {
+        let Self { contexts, panels, frames, .. } = self;
+        // The frames' last, as it is taken first.
+        [&mut contexts.rows, panels, &mut frames.rows].map(std::mem::take).into()
     }
 
     fn finish(mut self: Box<Self>) -> Parameters<F> {

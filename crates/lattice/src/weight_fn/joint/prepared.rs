@@ -5,156 +5,180 @@
 //! ```
 //! Forward takes them as panels, steps of the sum x columns: the states of one frame, or the frames of one state. A few addends may
 //! be too large to be prepared; tangents with them are made of the sums themselves.
-use std::sync::OnceLock;
-
-use kernels::{
-    PANEL, PackedLeft, PackedRight, Real, View, panel_product, par_for, parts, parts_mut, tanh_product,
-    transpose,
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
 };
+
+use kernels::{PANEL, Real, TanhAddends, TanhProducts, View, par_for, parts, parts_mut, transpose};
 
 use super::opened::Opened;
 
-/// Addends as the tangent takes them, and packed heads.
-pub struct Prepared<F> {
-    /// Panels of contexts, *H x PANEL* each.
-    panels: Vec<F>,
-    /// Contexts behind the last whole panel, a row each.
-    rest: Vec<F>,
-    /// Contexts *C x H*, for who wants one at a time.
-    contexts: OnceLock<Vec<F>>,
-    /// Whether a context has addends that cannot be prepared.
-    far_states: Vec<bool>,
-    /// *n x H*
-    frames: Vec<F>,
-    far_frames: Vec<bool>,
-    head_left: PackedLeft<F>,
-    pub head_right: OnceLock<PackedRight<F>>,
+/// Addends of hidden rows as the tangent takes them, *n x H*.
+pub struct Addends<F> {
+    /// Prepared rows.
+    pub rows: Vec<F>,
+    /// Rows with addends that cannot be prepared, as they are.
+    far: BTreeMap<usize, Vec<F>>,
 }
 
-/// Rows as columns of a panel that has more of them.
-fn spread<F: Real>(rows: &[F], h: usize, panel: &mut [F]) {
-    for (column, row) in rows.chunks_exact(h).enumerate() {
-        panel.chunks_exact_mut(PANEL).zip(row).for_each(|(step, &value)| step[column] = value);
+impl<F: Real> Addends<F> {
+    /// Prepares rows in their place.
+    pub fn new(mut rows: Vec<F>, h: usize) -> Self {
+        let far = Mutex::new(BTreeMap::new());
+        par_for(parts_mut(&mut rows, ROWS * h), |at, rows| {
+            for (row, values) in (at * ROWS..).zip(rows.chunks_exact(h)) {
+                if is_far(values) {
+                    far.lock().unwrap_or_else(PoisonError::into_inner).insert(row, values.to_vec());
+                }
+            }
+            F::prepare_tanh(rows);
+        });
+        Self { rows, far: far.into_inner().unwrap_or_else(PoisonError::into_inner) }
+    }
+
+    fn is_far(&self, row: usize) -> bool {
+        !self.far.is_empty() && self.far.contains_key(&row)
     }
 }
+
+/// Rows of a task.
+const ROWS: usize = 16;
 
 fn is_far<F: Real>(row: &[F]) -> bool {
     let most = F::from_f64(F::PREPARED);
     row.iter().fold(false, |far, &x| far | (x > most) | (-x > most))
 }
 
-impl<F: Real> Prepared<F> {
-    pub fn new(contexts: &[F], head: &[F], h: usize) -> Self {
-        let states = contexts.len() / h;
-        let mut panels = kernels::filled(states.next_multiple_of(PANEL) * h, F::ZERO);
-        let mut far_states = vec![false; states];
-        let of_panels = (parts_mut(&mut panels, PANEL * h), parts_mut(&mut far_states, PANEL));
-        par_for((of_panels, parts(contexts, PANEL * h)), |_, ((panel, far), contexts)| {
-            far.iter_mut().zip(contexts.chunks_exact(h)).for_each(|(far, row)| *far = is_far(row));
-            match contexts.len() / h {
-                PANEL => transpose(panel, View::new(contexts, PANEL, h)),
-                _ => spread(contexts, h, panel),
-            }
-            F::prepare_tanh(panel);
-        });
-        let mut rest = contexts[states / PANEL * PANEL * h..].to_vec();
-        F::prepare_tanh(&mut rest);
-        Self {
-            panels,
-            rest,
-            contexts: OnceLock::new(),
-            far_states,
-            frames: Vec::new(),
-            far_frames: Vec::new(),
-            head_left: PackedLeft::new(View::new(head, head.len() / h, h), head.len() / h),
-            head_right: OnceLock::new(),
+/// Prepared contexts as columns, panels of *H x PANEL*.
+pub fn panels<F: Real>(contexts: &[F], h: usize, mut out: Vec<F>) -> Vec<F> {
+    par_for((parts_mut(&mut out, PANEL * h), parts(contexts, PANEL * h)), |_, (panel, contexts)| {
+        if contexts.len() == PANEL * h {
+            return transpose(panel, View::new(contexts, PANEL, h));
         }
-    }
-
-    /// Goes on to other frames.
-    pub fn enter(&mut self, frames: &[F], h: usize) {
-        self.frames.clear();
-        self.frames.extend_from_slice(frames);
-        self.far_frames.clear();
-        self.far_frames.resize(frames.len() / h, false);
-        par_for(
-            (parts_mut(&mut self.frames, 16 * h), parts_mut(&mut self.far_frames, 16)),
-            |_, (rows, far)| {
-                far.iter_mut().zip(rows.chunks_exact(h)).for_each(|(far, row)| *far = is_far(row));
-                F::prepare_tanh(rows);
-            },
-        );
-    }
+        // What is behind the last context are numbers as good as any.
+        panel.fill(F::ONE);
+        for (column, row) in contexts.chunks_exact(h).enumerate() {
+            panel.chunks_exact_mut(PANEL).zip(row).for_each(|(step, &value)| step[column] = value);
+        }
+    });
+    out
 }
 
 impl<F: Real> Opened<'_, F> {
     /// `h` of one site.
     pub fn hidden_row(&self, frame: usize, state: usize, out: &mut [F]) {
         let h = self.hidden();
-        let Prepared { contexts, frames, far_states, far_frames, .. } = &self.prepared;
-        let (state_at, frame_at) = (state * h..(state + 1) * h, frame * h..(frame + 1) * h);
-        if far_states[state] || far_frames[frame] {
-            return F::tanh_sum(out, &self.contexts[state_at], &self.frames[frame_at]);
+        let (contexts, frames) = (&self.contexts, &self.frames);
+        let (context, row) = (&contexts.rows[state * h..][..h], &frames.rows[frame * h..][..h]);
+        if !contexts.is_far(state) && !frames.is_far(frame) {
+            return F::tanh_pairs(out, context, row);
         }
-        // One thread's work: one that waits for others could be given a task that waits for this.
-        let contexts = contexts.get_or_init(|| {
-            let mut contexts = self.contexts.clone();
-            F::prepare_tanh(&mut contexts);
-            contexts
-        });
-        F::tanh_pairs(out, &contexts[state_at], &frames[frame_at]);
+        // What was prepared on the other side is still known as it was.
+        let raw = |addends: &Addends<F>, at: usize, prepared: &[F]| match addends.far.get(&at) {
+            Some(raw) => raw.clone(),
+            None => {
+                let mut raw = prepared.to_vec();
+                F::unprepare_tanh(&mut raw);
+                raw
+            }
+        };
+        F::tanh_sum(out, &raw(contexts, state, context), &raw(frames, frame, row));
     }
 
-    /// Scores of a panel of states at a frame, *(1 + V) x PANEL* on top of what `tile` holds; `hidden` *H x PANEL* is room.
-    pub fn score_states(&self, frame: usize, panel: usize, hidden: &mut [F], tile: &mut [F]) {
-        let (h, states) = (self.hidden(), self.joint.states);
-        let Prepared { panels, frames, far_states, far_frames, head_left, .. } = &self.prepared;
-        let of_panel = panel * PANEL..states.min((panel + 1) * PANEL);
-        if far_frames[frame] || far_states[of_panel.clone()].contains(&true) {
-            return self.score_sites(of_panel.map(|state| (frame, state)), hidden, tile);
+    /// Whether a frame and a panel of states are all prepared.
+    pub fn is_near(&self, frame: usize, panel: usize) -> bool {
+        let mut states = self.states_of(panel);
+        !self.frames.is_far(frame) && !states.any(|state| self.contexts.is_far(state))
+    }
+
+    fn states_of(&self, panel: usize) -> std::ops::Range<usize> {
+        panel * PANEL..self.joint.states.min((panel + 1) * PANEL)
+    }
+
+    /// Addends of a panel of states at a frame.
+    pub fn addends(&self, frame: usize, panel: usize) -> TanhAddends<'_, F> {
+        let h = self.hidden();
+        (&self.panels[panel * PANEL * h..][..PANEL * h], &self.frames.rows[frame * h..][..h])
+    }
+
+    /// Scores of some panels of states at a frame, *(1 + V) x PANEL* each on top of the biases, given to `take`.
+    pub fn score_states(
+        &self,
+        frame: usize,
+        panels: std::ops::Range<usize>,
+        products: &mut TanhProducts<F>,
+        tile: &mut [F],
+        mut take: impl FnMut(usize, &[F]),
+    ) {
+        for panel in panels.clone() {
+            self.begin(tile);
+            let next = panel + 1;
+            if self.is_near(frame, panel) {
+                let follows = next < panels.end && self.is_near(frame, next);
+                products.next(tile, self.addends(frame, panel), follows.then(|| self.addends(frame, next)));
+            } else {
+                self.score_sites(self.states_of(panel).map(|state| (frame, state)), products, tile);
+            }
+            take(panel, tile);
         }
-        let addends = (&panels[panel * PANEL * h..][..PANEL * h], &frames[frame * h..][..h]);
-        tanh_product(tile, head_left, addends, hidden);
+    }
+
+    /// Biases in all columns.
+    fn begin(&self, tile: &mut [F]) {
+        tile.chunks_exact_mut(PANEL).zip(&self.bias).for_each(|(row, &bias)| row.fill(bias));
     }
 
     /// Some frames as a panel; whether all of them are prepared. `rows` *PANEL x H* is room.
     pub fn panel_of_frames(&self, frames: &[usize], rows: &mut [F], panel: &mut [F]) -> bool {
         let h = self.hidden();
         for (row, &frame) in rows.chunks_exact_mut(h).zip(frames) {
-            row.copy_from_slice(&self.prepared.frames[frame * h..][..h]);
+            row.copy_from_slice(&self.frames.rows[frame * h..][..h]);
         }
         // What is behind the last frame are numbers as good as any.
         rows[frames.len() * h..].fill(F::ONE);
         transpose(panel, View::new(rows, PANEL, h));
-        !frames.iter().any(|&frame| self.prepared.far_frames[frame])
+        !frames.iter().any(|&frame| self.frames.is_far(frame))
     }
 
-    /// Scores of one of the states behind the last whole panel at a panel of frames, as [`score_states`](Self::score_states).
+    /// Scores of the states behind the last whole panel, one after the other, at a panel of frames, as
+    /// [`score_states`](Self::score_states).
     pub fn score_frames(
         &self,
         (frames, panel): (&[usize], Option<&[F]>),
-        state: usize,
-        hidden: &mut [F],
+        states: std::ops::Range<usize>,
+        products: &mut TanhProducts<F>,
         tile: &mut [F],
+        mut take: impl FnMut(usize, &[F]),
     ) {
         let h = self.hidden();
-        let Prepared { rest, far_states, head_left, .. } = &self.prepared;
-        match panel {
-            Some(panel) if !far_states[state] => {
-                tanh_product(tile, head_left, (panel, &rest[state % PANEL * h..][..h]), hidden);
+        let addends = |state: usize| {
+            let near = states.contains(&state) && !self.contexts.is_far(state);
+            panel.filter(|_| near).map(|panel| (panel, &self.contexts.rows[state * h..][..h]))
+        };
+        for state in states.clone() {
+            self.begin(tile);
+            match addends(state) {
+                Some(this) => products.next(tile, this, addends(state + 1)),
+                None => self.score_sites(frames.iter().map(|&frame| (frame, state)), products, tile),
             }
-            _ => self.score_sites(frames.iter().map(|&frame| (frame, state)), hidden, tile),
+            take(state, tile);
         }
     }
 
     /// Scores of any sites, frame and state, a column each.
-    fn score_sites(&self, sites: impl Iterator<Item = (usize, usize)>, hidden: &mut [F], tile: &mut [F]) {
-        let h = self.hidden();
-        let mut row = vec![F::ZERO; h];
-        for (column, (frame, state)) in sites.enumerate() {
-            self.hidden_row(frame, state, &mut row);
-            hidden.chunks_exact_mut(PANEL).zip(&row).for_each(|(step, &value)| step[column] = value);
-        }
-        panel_product(tile, &self.prepared.head_left, hidden);
+    fn score_sites(
+        &self,
+        sites: impl Iterator<Item = (usize, usize)>,
+        products: &mut TanhProducts<F>,
+        tile: &mut [F],
+    ) {
+        let mut row = vec![F::ZERO; self.hidden()];
+        products.with(tile, |hidden| {
+            for (column, (frame, state)) in sites.enumerate() {
+                self.hidden_row(frame, state, &mut row);
+                hidden.chunks_exact_mut(PANEL).zip(&row).for_each(|(step, &value)| step[column] = value);
+            }
+        });
     }
 }

@@ -66,9 +66,14 @@ pub fn bytes<F: panda_core::Real>(joint: &Joint<F>, normalize: Normalize, budget
 }
 
 impl<'a, F: panda_core::Real> Selected<'a, F> {
-    pub fn new(joint: &Joint<'a, F>, normalize: Normalize, budget: MemoryBudget) -> Result<Self> {
+    pub fn new(
+        joint: &Joint<'a, F>,
+        normalize: Normalize,
+        budget: MemoryBudget,
+        spare: &mut Vec<Vec<F>>,
+    ) -> Result<Self> {
         Ok(Self {
-            opened: joint.opened()?,
+            opened: joint.opened(spare)?,
             normalize,
             budget,
             workspaces: Mutex::default(),
@@ -308,7 +313,7 @@ impl<F: panda_core::Real> Sites<F> for ChainSites<'_, F> {
     }
 
     fn zero_gradient(&self) -> (Vec<F>, Vec<F>) {
-        (vec![F::ZERO; self.opened.contexts.len()], vec![F::ZERO; self.opened.frames.len()])
+        (vec![F::ZERO; self.opened.contexts.rows.len()], vec![F::ZERO; self.opened.frames.rows.len()])
     }
 
     fn scatter(&self, sites: &[usize], gradient: &[F], (contexts, frames): &mut (Vec<F>, Vec<F>)) {
