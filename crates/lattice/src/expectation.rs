@@ -9,8 +9,8 @@
 //! ```
 //!
 //! m is the posterior of an arc and `E[r | arc]` the mean over the paths through it: `α ⊗ w ⊗ β` in the semiring
-//! [`Average`](rnnt_dp::semiring::Average) (Eisner 2002; Li and Eisner 2009). All of it is f64, by the definition of
-//! [`distance`](crate::distance).
+//! [`Average`] (Eisner 2002; Li and Eisner 2009). All of it is f64, by the definition of
+//! [`distance`](mod@distance).
 use kernels::Real;
 use rnnt_dp::semiring::{Average, Mean};
 

@@ -125,7 +125,7 @@ impl<'a, F: Real> Joint<'a, F> {
     pub(super) fn has_plan(&self, load: Load) -> bool {
         let sizes = [self.states, self.vocabulary, self.hidden()];
         let arcs = self.states.saturating_mul(self.vocabulary.saturating_add(1));
-        let most = load.frames.max(load.wave).max(load.positions);
+        let most = load.frames.max(load.positions).max(load.wave.saturating_mul(arcs));
         !sizes.contains(&0) && arcs <= u32::MAX as usize && self.hidden() <= 1 << 20 && most <= 1 << 40
     }
 

@@ -59,10 +59,10 @@ pub fn bytes<F: panda_core::Real>(joint: &Joint<F>, normalize: Normalize, budget
     let entry = size_of::<u32>() + size_of::<bool>() + size_of::<f64>();
     // The blanks of hat are done before the labels.
     let lists = sites * (size_of::<usize>() + (selected * entry).max(2 * size_of::<F>()));
-    // By context and by frame, the order of the sites of a wave and a sum.
-    let orders = 2 * (sites * 2 * size_of::<usize>() + joint.hidden() * size_of::<F>());
+    // The order of the sites of a wave by context, and a sum.
+    let order = sites * 2 * size_of::<usize>() + joint.hidden() * size_of::<F>();
     let gradients = classes * (joint.hidden() * size_of::<F>() + size_of::<f64>());
-    plan.saturating_add(lists + orders + gradients)
+    plan.saturating_add(lists + order + gradients)
 }
 
 impl<'a, F: panda_core::Real> Selected<'a, F> {
@@ -318,18 +318,23 @@ impl<F: panda_core::Real> Sites<F> for ChainSites<'_, F> {
 
     fn scatter(&self, sites: &[usize], gradient: &[F], (contexts, frames): &mut (Vec<F>, Vec<F>)) {
         let h = self.width();
-        // The sites of a wave first, then the waves: a context has sites in all frames, too many for one sum.
-        let add = |into: &mut [F], row_of: &dyn Fn((usize, usize)) -> usize| {
-            let mut order: Vec<(usize, usize)> =
-                sites.iter().enumerate().map(|(at, &site)| (row_of(self.place(site)), at)).collect();
-            order.sort_unstable();
-            let mut sum = vec![F::ZERO; h];
-            for run in order.chunk_by(|a, b| a.0 == b.0) {
-                sum.fill(F::ZERO);
-                run.iter().for_each(|&(_, at)| F::add_slice(&mut sum, &gradient[at * h..][..h]));
-                F::add_slice(&mut into[run[0].0 * h..][..h], &sum);
+        let of_frames = |frames: &mut [F]| {
+            for (&site, gradient) in sites.iter().zip(gradient.chunks_exact(h)) {
+                F::add_slice(&mut frames[self.place(site).0 * h..][..h], gradient);
             }
         };
-        rayon::join(|| add(contexts, &|(_, state)| state), || add(frames, &|(frame, _)| frame));
+        // A context has sites in all frames, too many for one sum: those of a wave first, then the waves.
+        let of_contexts = |contexts: &mut [F]| {
+            let state = |(at, &site): (usize, &usize)| (self.place(site).1, at);
+            let mut order: Vec<(usize, usize)> = sites.iter().enumerate().map(state).collect();
+            order.sort_unstable();
+            let mut sum = vec![F::ZERO; h];
+            for sites in order.chunk_by(|a, b| a.0 == b.0) {
+                sum.fill(F::ZERO);
+                sites.iter().for_each(|&(_, at)| F::add_slice(&mut sum, &gradient[at * h..][..h]));
+                F::add_slice(&mut contexts[sites[0].0 * h..][..h], &sum);
+            }
+        };
+        rayon::join(|| of_contexts(contexts), || of_frames(frames));
     }
 }
