@@ -21,7 +21,7 @@ mod affine;
 mod avx512;
 mod brief;
 mod dispatch;
-pub mod fan;
+mod fan;
 mod features;
 mod lines;
 mod math;

@@ -112,16 +112,16 @@ pub trait Real:
     /// `gradient *= 1 - hidden²`
     #[doc(hidden)]
     fn tanh_slope(gradient: &mut [Self], hidden: &[Self]);
-    /// See [`super::fan`].
+    /// See `fan.rs`.
     #[doc(hidden)]
     fn fan_max(out: &mut [Self], fan: Fan<Self>);
-    /// See [`super::fan`].
+    /// See `fan.rs`.
     #[doc(hidden)]
     fn fan_sum(sums: &mut [Self], max: &[Self], fan: Fan<Self>);
-    /// See [`super::fan`].
+    /// See `fan.rs`.
     #[doc(hidden)]
     fn fan_best(best: &mut [Self], from: &mut [u32], fan: Fan<Self>);
-    /// See [`super::fan`].
+    /// See `fan.rs`.
     #[doc(hidden)]
     fn fan_back(rows: &mut [Self], shifts: &[Self], starts: &[u32], next: &[Self], sums: &mut [Self]);
     /// See [`super::ln`].

@@ -183,12 +183,7 @@ impl<F: Real> Denominator<F> {
         let waves = group.waves();
         for at in (0..waves).rev() {
             let wave = group.wave(at);
-            let first = at + 1 == waves;
-            if first && !self.kept {
-                let (own, _) = two(&mut buffers, at % 2, 2);
-                let buffer = own.expect("there is a buffer for the last wave");
-                weights.weigh(&wave.frames, buffer.room(step, wave.frames.len()));
-            }
+            // The weights of the last wave are still where forward put them.
             let next = (at > 0 && !self.kept).then(|| group.wave(at - 1));
             let (own, other) = if self.kept { (at, usize::MAX) } else { (at % 2, (at + 1) % 2) };
             let (here, ahead) = two(&mut buffers, own, other);

@@ -23,8 +23,9 @@ impl Merge {
     }
 
     pub(crate) fn two(self, a: f64, b: f64) -> f64 {
-        let (high, low) = if a > b { (a, b) } else { (b, a) };
+        let (high, low) = if a > b || a.is_nan() { (a, b) } else { (b, a) };
         match self {
+            _ if high.is_nan() => high,
             _ if low == f64::NEG_INFINITY => high,
             Self::Max => high,
             Self::Sum => high + (low - high).exp().ln_1p(),
@@ -39,4 +40,24 @@ pub struct Hypothesis {
     pub labels: Vec<u32>,
     /// The best of its paths, or the sum over them, as was asked for.
     pub weight: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_nan_stays_so_on_either_side() {
+        let nan = f64::NAN;
+        for merge in [Merge::Max, Merge::Sum] {
+            for other in [1.0, f64::NEG_INFINITY, f64::INFINITY, nan] {
+                assert!(
+                    merge.two(nan, other).is_nan() && merge.two(other, nan).is_nan(),
+                    "{merge:?} {other}"
+                );
+            }
+        }
+        assert_eq!(Merge::Max.two(1.0, f64::NEG_INFINITY), 1.0);
+        assert_eq!(Merge::Sum.two(0.0, 0.0), 2f64.ln());
+    }
 }

@@ -1,7 +1,7 @@
 //! The recognition lattice: contexts x alignments x weights.
 use kernels::Real;
 
-use crate::{Alignment, Context, Error, Frames, Result, WeightFn, step::Step};
+use crate::{Alignment, Context, Error, Frames, Result, WeightFn, context::After, step::Step};
 
 /// The intersection of an alignment lattice with a context, weighted by frame and context state.
 ///
@@ -50,6 +50,15 @@ impl<'a, F: Real> RecognitionLattice<'a, F> {
             let found = format!("{states} states x {labels} labels");
             return Err(Error::States { argument: "context", limit, found });
         }
+        let leads_out = |state: &usize| match context.after(*state) {
+            After::Run(first) => first.saturating_add(labels) > states,
+            After::Same(to) => to >= states,
+            After::List(to) => to.len() != labels || to.iter().any(|&to| to as usize >= states),
+        };
+        if let Some(state) = (0..states).find(leads_out) {
+            let expected = format!("a state below {states} after each of {labels} labels");
+            return Err(Error::shape("context", expected, format!("others after state {state}")));
+        }
         Ok(Self { context, alignment, weight_fn })
     }
 
@@ -69,7 +78,8 @@ impl<'a, F: Real> RecognitionLattice<'a, F> {
     }
 
     pub(crate) fn step(&self) -> Step<'a> {
-        Step::new(self.context, self.alignment)
+        let step = Step::new(self.context, self.alignment);
+        if self.weight_fn.is_checked() { step } else { step.unsure() }
     }
 
     pub(crate) fn check_frames(&self, frames: &Frames<F>) -> Result<()> {

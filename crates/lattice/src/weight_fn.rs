@@ -85,7 +85,13 @@ pub trait WeightFn<F: Real>: Sync {
         false
     }
 
+    /// Whether parameters and frames are looked at, so that no weight is ever NaN or +inf. Searches look at the weights of others.
+    fn is_checked(&self) -> bool {
+        false
+    }
+
     /// This, if it is a joint network, whose normaliser needs no row of V weights.
+    #[doc(hidden)]
     fn as_joint(&self) -> Option<&Joint<'_, F>> {
         None
     }
@@ -156,6 +162,10 @@ pub(crate) fn reuse<F: Real>(spare: &mut Vec<Vec<F>>, len: usize) -> Vec<F> {
             buffer.resize(len, F::ZERO);
             buffer
         }
-        None => kernels::filled(len, F::ZERO),
+        None => {
+            // None of them is of use, and old and new need not be there at once.
+            spare.clear();
+            kernels::filled(len, F::ZERO)
+        }
     }
 }

@@ -6,6 +6,7 @@ use crate::features::Avx512;
 
 /// Columns of a panel.
 const WIDE: usize = 2 * LANES;
+const _: () = assert!(WIDE == crate::PANEL);
 
 /// Tangents to be made: `out = 1 - 2 / (1 + panel row)`, register by register, two of them for each row.
 pub struct Job<'a> {
@@ -25,6 +26,10 @@ pub struct Job<'a> {
 /// If there are no rows or more than 12, or a job of another size.
 pub fn tile_and_job(_proof: Avx512, rows: usize, left: &[f32], hidden: &[f32], out: &mut [f32], job: Job) {
     let steps = left.len() / rows.max(1);
+    assert!(
+        left.len() == steps * rows && hidden.len() == steps * WIDE && out.len() == rows * WIDE,
+        "a tile of {rows} rows and {steps} steps"
+    );
     let twice = job.out.len() == 2 * steps;
     assert!(twice || job.out.len() == steps, "a job of {} registers for {steps} steps", job.out.len());
     macro_rules! tile_of {

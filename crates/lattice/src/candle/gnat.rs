@@ -233,7 +233,13 @@ impl Gnat {
         };
         let lattice = RecognitionLattice::new(&*self.context, self.alignment, weight_fn)?;
         let frames = Frames::new(of_frames, batch.values.dims(), &batch.lengths)?;
-        run(&mut lock(F::pick(self)), &lattice, &frames)
+        // Nobody waits for a lock while working: a thread of the pool could be given a task that does. Who comes meanwhile works
+        // with buffers of its own.
+        let budget = lock(F::pick(self)).budget();
+        let mut session = std::mem::replace(&mut *lock(F::pick(self)), Session::new(budget));
+        let result = run(&mut session, &lattice, &frames);
+        *lock(F::pick(self)) = session;
+        result
     }
 }
 
@@ -272,12 +278,18 @@ impl Call {
         let done = Mutex::new(Done::default());
         let slope = move |tensor: usize, upstream: &Tensor| {
             let weights = upstream.flatten_all()?.to_vec1::<f64>()?;
-            let mut done = lock(&done);
-            if !same(&done.0, &weights) || done.1.get(tensor).is_none_or(Option::is_none) {
-                let (gradients, _) = self.gradients::<F>(&weights).map_err(candle_core::Error::wrap)?;
-                *done = Done(weights, gradients.into_iter().map(Some).collect());
+            let known = |done: &mut Done| match same(&done.0, &weights) {
+                true => done.1.get_mut(tensor).and_then(Option::take),
+                false => None,
+            };
+            if let Some(gradient) = known(&mut lock(&done)) {
+                return Ok(gradient);
             }
-            done.1[tensor].take().ok_or_else(|| candle_core::Error::msg("a gradient was asked for twice"))
+            let (gradients, _) = self.gradients::<F>(&weights).map_err(candle_core::Error::wrap)?;
+            let mut all: Vec<_> = gradients.into_iter().map(Some).collect();
+            let own = all[tensor].take().expect("there is a gradient for each tensor");
+            *lock(&done) = Done(weights, all);
+            Ok(own)
         };
         Ok(function_of(NAME, &tensors, losses, shape, slope)?)
     }

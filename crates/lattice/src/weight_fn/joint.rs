@@ -172,6 +172,10 @@ impl<F: Real> WeightFn<F> for Joint<'_, F> {
         Some(self)
     }
 
+    fn is_checked(&self) -> bool {
+        true
+    }
+
     fn bytes(&self, load: Load) -> usize {
         if self.has_plan(load) {
             return opened::bytes(self, load);

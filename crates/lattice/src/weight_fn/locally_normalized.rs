@@ -64,6 +64,10 @@ impl<F: panda_core::Real, W: WeightFn<F>> WeightFn<F> for LocallyNormalized<W> {
         true
     }
 
+    fn is_checked(&self) -> bool {
+        self.inner.is_checked()
+    }
+
     fn bytes(&self, load: Load) -> usize {
         let shape = rows::Shape { states: self.states(), vocabulary: self.vocabulary() };
         let chain = match self.inner.as_joint() {

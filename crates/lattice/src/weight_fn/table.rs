@@ -59,6 +59,10 @@ impl<F: Real> WeightFn<F> for Table<'_, F> {
         self.utterances
     }
 
+    fn is_checked(&self) -> bool {
+        true
+    }
+
     fn bytes(&self, load: Load) -> usize {
         let gradient = if load.gradients { size_of_val(self.values) } else { 0 };
         // Frames have one feature as a rule; those with more are zeros of the gradient.

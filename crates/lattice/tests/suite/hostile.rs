@@ -598,3 +598,33 @@ fn steps_and_means_of_other_sizes() {
         says(string_distance::<Count>(&context, alignment, labels, 2, count).map(|_| ()), &parts);
     }
 }
+
+/// Leads out of its states after the second label of the last one.
+struct LeadsOut;
+
+impl Context for LeadsOut {
+    fn states(&self) -> usize {
+        3
+    }
+    fn vocabulary(&self) -> usize {
+        2
+    }
+    fn next_state(&self, state: usize, label: usize) -> usize {
+        state + label - 1
+    }
+    fn after(&self, state: usize) -> lattice::context::After<'_> {
+        lattice::context::After::Run(state)
+    }
+}
+
+#[test]
+fn a_context_that_leads_out_of_its_states_is_refused() {
+    let table = Table::new(&[0.0f32; 9], &[1, 3, 3]).unwrap();
+    let Err(error) = RecognitionLattice::new(&LeadsOut, Alignment::FrameDependent, &table) else {
+        panic!("it has no fourth state")
+    };
+    assert_eq!(
+        error.to_string(),
+        "context: expected a state below 3 after each of 2 labels, found others after state 2"
+    );
+}

@@ -59,9 +59,8 @@ impl Cut {
 pub fn rooms<F: Real>(joint: &Joint<F>, load: Load) -> usize {
     let (c, h, v) = (joint.states, joint.hidden(), joint.vocabulary);
     let cut = Cut::new(c, load.wave);
-    let forward = load.wave.div_ceil(cut.few) * c.div_ceil(PANEL * cut.panels);
-    // Waves may be shorter than planned, and then cut otherwise.
-    let forward = forward.max(load.wave.min(TASKS)).max(load.wave.div_ceil(PANEL));
+    // However short a wave is: n frames, each in enough runs of panels to make so many tasks.
+    let forward = (2 * TASKS).min(load.wave.saturating_mul(c.div_ceil(PANEL))).max(load.wave.div_ceil(PANEL));
     let room = TanhProducts::<F>::room(h) + PANEL * (h + 1 + v) + 16;
     if !load.gradients {
         return forward * room;

@@ -22,10 +22,11 @@ pub fn bytes<F: Real>(joint: &Joint<F>, load: Load) -> usize {
         Embeddings::Rnn(rnn) => rnn.bytes(),
     };
     // Contexts as rows and as columns; packed projections; the head as rows and packed twice.
-    let contexts = c * h + c.next_multiple_of(kernels::PANEL) * h;
+    let contexts = 2 * c * h + c.next_multiple_of(kernels::PANEL) * h;
     let packed = joint.embedding().max(features) * h.next_multiple_of(kernels::PANEL);
     let head = 2 * (1 + v) * h + (1 + v) * h.next_multiple_of(kernels::PANEL);
-    let frames = load.frames * h;
+    // Rows that cannot be prepared are kept as they are beside them, all of them at worst.
+    let frames = 2 * load.frames * h;
     let rooms = frames::rooms(joint, load);
     let gradients = match load.gradients {
         false => 0,
@@ -46,7 +47,7 @@ pub struct Opened<'a, F: Real> {
     pub joint: Joint<'a, F>,
     /// `e` *C x E*
     embeddings: Cow<'a, [F]>,
-    /// `e Wc + joint_bias`, *C x H*.
+    /// `e Wc + joint_bias`, prepared, *C x H*.
     pub contexts: Addends<F>,
     /// The same as columns.
     pub panels: Vec<F>,
@@ -56,7 +57,7 @@ pub struct Opened<'a, F: Real> {
     pub head_left: PackedLeft<F>,
     /// For backward, once there is one.
     pub head_right: Option<PackedRight<F>>,
-    /// `x Wf`, *n x H*.
+    /// `x Wf`, prepared, *n x H*.
     pub frames: Addends<F>,
     /// Gradients, none before the first pull.
     pub gradient: Option<Gradient<F>>,
@@ -127,7 +128,8 @@ impl<'a, F: Real> Opened<'a, F> {
             parts: frames::Parts::default(),
         });
         if gradient.frames.len() != self.frames.rows.len() {
-            gradient.frames = vec![F::ZERO; self.frames.rows.len()];
+            gradient.frames =
+                kernels::refilled(std::mem::take(&mut gradient.frames), self.frames.rows.len(), F::ZERO);
         }
         gradient
     }
@@ -142,10 +144,9 @@ impl<F: Real> Weights<F> for Opened<'_, F> {
     fn enter(&mut self, rows: &[F], utterances: &[u32]) -> Result<()> {
         let h = self.hidden();
         let mut frames = std::mem::take(&mut self.frames.rows);
+        kernels::reserve(&mut frames, utterances.len() * h);
         frames.resize(utterances.len() * h, F::ZERO);
-        if rows.is_empty() {
-            frames.fill(F::ZERO);
-        } else {
+        if !rows.is_empty() {
             self.frame_layer().forward(rows, &mut frames);
         }
         self.frames = Addends::new(frames, h);
@@ -198,7 +199,6 @@ impl<F: Real> Weights<F> for Opened<'_, F> {
 
     fn spare(&mut self) -> Vec<Vec<F>> {
         let Self { contexts, panels, frames, .. } = self;
-        // The frames' last, as it is taken first.
         [&mut contexts.rows, panels, &mut frames.rows].map(std::mem::take).into()
     }
 
