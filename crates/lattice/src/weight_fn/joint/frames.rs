@@ -17,7 +17,7 @@ use crate::{Arcs, ArcsMut, weight_fn::Load};
 
 /// Tasks that forward is cut into, at least and about.
 const TASKS: usize = 32;
-/// States of a block of backward.
+/// States of a block of backward, at most.
 const BLOCK: usize = 32;
 /// Rows, states x frames, whose products backward does at once.
 const ROWS: usize = 128;
@@ -34,6 +34,8 @@ struct Cut {
     runs: usize,
     /// Blocks of states of backward.
     blocks: usize,
+    /// States of a block, as even as can be.
+    block: usize,
     /// Frames whose products backward does at once.
     together: usize,
 }
@@ -50,7 +52,8 @@ impl Cut {
             panels: panels.div_ceil(pieces),
             runs: TASKS.div_ceil(blocks),
             blocks,
-            together: (ROWS / BLOCK.min(states)).max(1),
+            block: states.div_ceil(blocks),
+            together: (ROWS / states.div_ceil(blocks)).max(1),
         }
     }
 }
@@ -65,7 +68,7 @@ pub fn rooms<F: Real>(joint: &Joint<F>, load: Load) -> usize {
     if !load.gradients {
         return forward * room;
     }
-    let rows = cut.together * BLOCK.min(c) * (2 * h + 1 + v) + 16;
+    let rows = cut.together * cut.block * (2 * h + 1 + v) + 16;
     let tasks = cut.runs * cut.blocks;
     // Frames of a run, of which each block has sums.
     let frames = cut.blocks * (load.wave + cut.runs) * h;
@@ -140,18 +143,20 @@ pub struct Parts<F> {
     tasks: Vec<Part<F>>,
     /// Blocks of states.
     blocks: usize,
+    /// States of a block.
+    block: usize,
 }
 
 impl<F> Default for Parts<F> {
     fn default() -> Self {
-        Self { tasks: Vec::new(), blocks: 0 }
+        Self { tasks: Vec::new(), blocks: 0, block: 0 }
     }
 }
 
 /// Sums of one task: a block of states in a run of frames.
 #[derive(Default)]
 struct Part<F> {
-    /// *BLOCK x H*
+    /// Those of the block, *states x H*.
     contexts: Vec<F>,
     /// *(1 + V) x H*
     head: Vec<F>,
@@ -166,7 +171,7 @@ impl<F: Real> Parts<F> {
     pub fn add_contexts(&self, out: &mut [F]) {
         for (task, part) in self.tasks.iter().enumerate() {
             let h = part.head.len() / part.bias.len();
-            let from = task % self.blocks * BLOCK * h;
+            let from = task % self.blocks * self.block * h;
             add(&mut out[from..from + part.contexts.len()], &part.contexts);
         }
     }
@@ -191,13 +196,13 @@ pub fn pull<F: Real>(opened: &mut Opened<F>, frames: &[usize], adjoints: Arcs<F>
     let (h, c, v) = (opened.hidden(), opened.joint.states, opened.joint.vocabulary);
     opened.gradient();
     let mut gradient = opened.gradient.take().expect("there is room for gradients");
-    let Cut { runs, blocks, together, .. } = Cut::new(c, frames.len());
+    let Cut { runs, blocks, block, together, .. } = Cut::new(c, frames.len());
     let each = frames.len().div_ceil(runs).max(1);
-    let Parts { tasks, blocks: of_parts } = &mut gradient.parts;
-    *of_parts = blocks;
+    (gradient.parts.blocks, gradient.parts.block) = (blocks, block);
+    let tasks = &mut gradient.parts.tasks;
     if tasks.is_empty() {
         tasks.extend((0..runs * blocks).map(|task| Part {
-            contexts: vec![F::ZERO; (c - task % blocks * BLOCK).min(BLOCK) * h],
+            contexts: vec![F::ZERO; (c - task % blocks * block).min(block) * h],
             head: vec![F::ZERO; (1 + v) * h],
             bias: vec![0.0; 1 + v],
             frames: Vec::new(),
@@ -207,8 +212,8 @@ pub fn pull<F: Real>(opened: &mut Opened<F>, frames: &[usize], adjoints: Arcs<F>
         opened.head_right.take().unwrap_or_else(|| PackedRight::new(View::new(&opened.head, 1 + v, h)));
     let (this, head) = (&*opened, &packed);
     par_for(items_mut(tasks), |task, part| {
-        let (run, first) = (task / blocks, task % blocks * BLOCK);
-        let states = BLOCK.min(c - first);
+        let (run, first) = (task / blocks, task % blocks * block);
+        let states = block.min(c - first);
         let mine = (run * each).min(frames.len())..((run + 1) * each).min(frames.len());
         part.frames.clear();
         part.frames.resize(mine.len() * h, F::ZERO);
