@@ -57,7 +57,6 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    kernels::keep_freed();
     let command = Arguments::parse().command;
     let outcome = signals::report_large_files().and_then(|()| match command {
         Command::Train(arguments) => train::run(&arguments),

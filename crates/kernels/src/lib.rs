@@ -38,7 +38,7 @@ pub use affine::{Affine, Tasks};
 pub use brief::Brief;
 pub use fan::Fan;
 pub use lines::{Lines, grow, refilled, reserve};
-pub use pages::{filled, keep_freed, zeros};
+pub use pages::{filled, zeros};
 pub use parts::{
     Chunks, ChunksMut, ItemsMut, Parts, Runs, items_mut, par_find, par_for, parts, parts_mut, runs,
 };

@@ -29,19 +29,6 @@ pub fn zeros<F: Real>(len: usize) -> Vec<F> {
     buffer
 }
 
-/// Tells the system's allocator to keep what is freed: by default a program that frees a few megabytes a step gives them back and
-/// asks for them again, page by page, which takes longer than the step where that is short. For programs, at their start; what
-/// other allocators do stays as it is.
-pub fn keep_freed() {
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: both only set numbers of the allocator, and wrong ones are refused.
-    unsafe {
-        // The most that the first may be; larger buffers still go back at once.
-        libc::mallopt(libc::M_MMAP_THRESHOLD, 32 << 20);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, 256 << 20);
-    }
-}
-
 #[cfg(target_os = "linux")]
 fn in_large_pages<T>(buffer: &[T]) {
     const PAGE: usize = 4096;
