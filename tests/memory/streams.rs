@@ -22,7 +22,7 @@ fn model(features: &str, bidirectional: bool) -> Model {
         training = {{ epochs = 1 }}
         "#
     );
-    Model::new(&Recipe::parse(&text, Path::new("test.toml")).unwrap(), 4).unwrap()
+    Model::new(&Recipe::parse(&text, Path::new("test.toml")).unwrap().model(), 4).unwrap()
 }
 
 /// 100 ms of sound, `n` times.

@@ -4,7 +4,7 @@ use std::{path::PathBuf, process::ExitCode};
 use lattice::Context;
 use rnnt_loss::{Loss, MemoryBudget, MemoryPlan, Options, Precision, Targets};
 use speech::Tokenizer;
-use training::{Checkpoint, Model, Recipe, recipe::GnatConfig};
+use training::{Checkpoint, Model, ModelConfig, Recipe, recipe::GnatConfig};
 
 use crate::{bytes, error::Result, out::say};
 
@@ -47,21 +47,21 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         let tokenizer = Tokenizer::train(recipe.tokens.kind, &texts)?;
         let seconds: f64 = utterances.iter().map(|utterance| utterance.seconds).sum();
         say!("training data: {} utterances, {:.1} minutes", utterances.len(), seconds / 60.0)?;
-        describe(&recipe, &tokenizer, arguments)
+        describe(&recipe.model(), &tokenizer, arguments)
     } else {
         let checkpoint = Checkpoint::read(path)?;
         let (recipe, tokenizer) = (checkpoint.recipe(path)?, checkpoint.tokenizer(path)?);
-        checkpoint.check(path, &Model::shapes(&recipe, tokenizer.size())?)?;
-        describe(&recipe, &tokenizer, arguments)
+        checkpoint.check(path, &Model::shapes(&recipe.model(), tokenizer.size())?)?;
+        describe(&recipe.model(), &tokenizer, arguments)
     }
 }
 
-fn describe(recipe: &Recipe, tokenizer: &Tokenizer, arguments: &Arguments) -> Result<ExitCode> {
+fn describe(config: &ModelConfig, tokenizer: &Tokenizer, arguments: &Arguments) -> Result<ExitCode> {
     say!("tokens: {} and the blank", tokenizer.size())?;
-    say!("one encoder frame: {} ms", recipe.frame_ms())?;
+    say!("one encoder frame: {} ms", config.frame_ms())?;
     say!("{:<40} {:>16} {:>12}", "parameter", "shape", "count")?;
     let mut all = 0;
-    for (name, shape) in Model::shapes(recipe, tokenizer.size())? {
+    for (name, shape) in Model::shapes(config, tokenizer.size())? {
         let count: usize = shape.iter().product();
         say!("{name:<40} {:>16} {count:>12}", format!("{shape:?}"))?;
         all += count;
@@ -69,10 +69,10 @@ fn describe(recipe: &Recipe, tokenizer: &Tokenizer, arguments: &Arguments) -> Re
     say!("{:<40} {:>16} {all:>12}", "all", "")?;
 
     say!("")?;
-    if let Some(config) = recipe.loss.kind.gnat() {
-        return lattice(config, tokenizer.size(), recipe.loss.options.budget);
+    if let Some(gnat) = config.loss.kind.gnat() {
+        return lattice(gnat, tokenizer.size(), config.loss.options.budget);
     }
-    plan(recipe.joint.width, recipe.classes(tokenizer.size()), recipe.loss_options()?, arguments)
+    plan(config.joint.width, config.classes(tokenizer.size()), config.loss_options()?, arguments)
 }
 
 /// The size of a recognition lattice.

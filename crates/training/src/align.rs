@@ -10,11 +10,12 @@ use speech::{Change, Tokenizer};
 pub use files::Unit;
 pub(crate) use files::ctm_id;
 
+use crate::ModelConfig;
 use crate::Result;
 use crate::data::{self, Example};
 use crate::memory;
 use crate::model::{JointRows, Model};
-use crate::recipe::Recipe;
+use crate::recipe::BatchConfig;
 use crate::tensors::with_slices;
 
 /// A token and its place in the audio, on the best path of all.
@@ -87,8 +88,8 @@ pub struct Alignments {
 }
 
 impl Alignments {
-    pub(crate) fn new(recipe: &Recipe) -> Self {
-        let frame_seconds = recipe.frame_ms() / 1000.0;
+    pub(crate) fn new(config: &ModelConfig) -> Self {
+        let frame_seconds = config.frame_ms() / 1000.0;
         Self {
             frame_seconds,
             expected_latency: None,
@@ -103,18 +104,20 @@ impl Alignments {
         &mut self,
         model: &Model,
         tokenizer: &Tokenizer,
-        recipe: &Recipe,
+        batches: &BatchConfig,
         examples: &[Example],
     ) -> Result<()> {
         data::count_changes(&mut self.changes, examples);
         let mut found = vec![None; examples.len()];
-        for batch in data::plan(examples, recipe, None) {
-            let alignments = align(model, recipe, examples, &batch)?;
+        for batch in data::plan(examples, &model.config().input.rows, batches, None) {
+            let alignments = align(model, examples, &batch)?;
             batch.into_iter().zip(alignments).for_each(|(index, alignment)| found[index] = alignment);
         }
         for (example, found) in examples.iter().zip(found) {
             match found {
-                Some(found) => self.utterances.push(self.utterance(tokenizer, recipe, example, &found)?),
+                Some(found) => {
+                    self.utterances.push(self.utterance(tokenizer, model.config(), example, &found)?)
+                }
                 None => self.without_path.push(example.id.clone()),
             }
         }
@@ -126,11 +129,11 @@ impl Alignments {
     fn utterance(
         &self,
         tokenizer: &Tokenizer,
-        recipe: &Recipe,
+        config: &ModelConfig,
         example: &Example,
         found: &Alignment,
     ) -> Result<AlignedUtterance> {
-        let frame_ms = recipe.frame_ms();
+        let frame_ms = config.frame_ms();
         let seconds = |frames: f64| frames * frame_ms / 1000.0;
         let mut tokens = Vec::with_capacity(found.tokens.len());
         let mut spans = Vec::with_capacity(found.tokens.len());
@@ -181,19 +184,14 @@ fn latency<'a>(tokens: impl Iterator<Item = &'a AlignedToken>) -> Option<f64> {
 const OF_PATH: usize = 32;
 
 /// Best paths of a batch.
-fn align(
-    model: &Model,
-    recipe: &Recipe,
-    examples: &[Example],
-    batch: &[usize],
-) -> Result<Vec<Option<Alignment>>> {
+fn align(model: &Model, examples: &[Example], batch: &[usize]) -> Result<Vec<Option<Alignment>>> {
     let planes: Vec<_> = batch.iter().map(|&index| &examples[index].features).collect();
-    let (rows, lengths) = data::collate(&planes, &recipe.encoder.rows)?;
+    let (rows, lengths) = data::collate(&planes, &model.config().input.rows)?;
     let labels: Vec<Vec<u32>> = batch.iter().map(|&index| examples[index].labels.clone()).collect();
     let JointRows { frames, labels, weight, bias, durations, targets } =
         model.joint_rows(&rows, &lengths, &labels)?;
     let ((_, padded, width), (_, positions, _)) = (frames.dims3()?, labels.dims3()?);
-    let mut plain = Options { budget: MemoryBudget::recompute(), ..recipe.loss_options()? };
+    let mut plain = Options { budget: MemoryBudget::recompute(), ..model.config().loss_options()? };
     if let Loss::Pruned { .. } = plain.loss {
         // The joint network's arcs, over all sites.
         plain.loss = Options::default().loss;
@@ -207,7 +205,7 @@ fn align(
     };
     memory::expect(what, plan.transient.saturating_add(sites.saturating_mul(OF_PATH)))?;
     let layout = Layout::Padded { frames: padded, positions };
-    let session = Session::new(&recipe.loss_options()?)?;
+    let session = Session::new(&model.config().loss_options()?)?;
     let run = |rows: &[&[f32]], tokens: &[&[f32]], durations: Option<&[&[f32]]>| -> rnnt_loss::Result<_> {
         let mut joint = Joint::new(rows[0], rows[1], head(tokens, width)?).with_layout(layout);
         joint.durations = durations.map(|durations| head(durations, width)).transpose()?;

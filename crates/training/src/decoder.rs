@@ -24,13 +24,13 @@ impl Model {
         }
         let head = Affine::new("joint.head", &weight, self.width(), Some(&bias))?;
         let projection = heads.predictor.packed("joint.predictor")?;
-        let activation = self.recipe.loss.options.activation.activation();
+        let activation = self.config().loss.options.activation.activation();
         let mut network = Network::new(activation, None, projection, head, self.durations().len())?;
-        if self.recipe.loss.kind == (LossConfig::Rnnt { factored_blank: true }) {
+        if self.config().loss.kind == (LossConfig::Rnnt { factored_blank: true }) {
             network = network.with_factored_blank(self.blank())?;
         }
         let big_blanks: Vec<u32> = self.big_blanks().into_iter().map(|(class, _)| class).collect();
-        let (predictor, topology) = (predictor.decoder()?, self.recipe.topology()?);
+        let (predictor, topology) = (predictor.decoder()?, self.config().topology()?);
         Ok(decoding::Model::new(predictor, Arc::new(network), self.blank(), &big_blanks, &topology)?)
     }
 }
@@ -57,7 +57,7 @@ mod tests {
 
     fn rows_agree(predictor: &str) {
         let recipe = Recipe::parse(&format!("{RECIPE}\n{predictor}"), Path::new("test.toml")).unwrap();
-        let model = Model::new(&recipe, 4).unwrap();
+        let model = Model::new(&recipe.model(), 4).unwrap();
         let predictor = &model.label_side.transducer().unwrap().predictor;
         let decoder = predictor.decoder().unwrap();
         let labels = [vec![3, 0, 0, 2, 1], vec![1]];
@@ -99,7 +99,7 @@ mod tests {
     /// Scores of a model of four labels at one site, and `z = act(h) Wᵀ + b` of some of its parameters.
     fn scores(loss: &str, parameters: &[&str]) -> (decoding::Model, Vec<f32>, Vec<f32>) {
         let text = format!("{RECIPE}\n{LSTM}\nloss = {loss}");
-        let model = Model::new(&Recipe::parse(&text, Path::new("test.toml")).unwrap(), 4).unwrap();
+        let model = Model::new(&Recipe::parse(&text, Path::new("test.toml")).unwrap().model(), 4).unwrap();
         let decoder = model.decoder().unwrap();
         let (frame, row) = ([0.3, -0.2, 0.9, 0.0, -1.0, 0.5, 0.1], decoder.start().1);
         let found = joint(&decoder, &frame, row);

@@ -8,7 +8,7 @@ use speech::{Change, Tokenizer, WordErrors, bootstrap_interval, word_errors};
 
 use crate::data::{self, Example};
 use crate::model::Model;
-use crate::recipe::Recipe;
+use crate::recipe::BatchConfig;
 use crate::search::{Search, Searcher};
 use crate::silence::is_silence;
 use crate::transcription::{Transcription, Writer};
@@ -115,7 +115,7 @@ fn score(errors: &[WordErrors]) -> Score {
 pub(crate) fn evaluate(
     (model, search, aggregate): (&Model, &Search, Aggregate),
     tokenizer: &Tokenizer,
-    recipe: &Recipe,
+    batches: &BatchConfig,
     examples: &[Example],
     silence: f64,
     stop: &AtomicBool,
@@ -123,15 +123,15 @@ pub(crate) fn evaluate(
     if examples.is_empty() {
         return Err(Error::Empty { what: "evaluation".into() });
     }
-    let writer = Writer::new(!model.durations().is_empty(), recipe.frame_ms() / 1000.0, aggregate);
+    let writer = Writer::new(!model.durations().is_empty(), model.config().frame_ms() / 1000.0, aggregate);
     let mut searcher = Searcher::new(model, search)?;
     let mut texts = vec![Transcription::default(); examples.len()];
-    for batch in data::plan(examples, recipe, None) {
+    for batch in data::plan(examples, &model.config().input.rows, batches, None) {
         if stop.load(Ordering::Relaxed) {
             return Err(Error::Stopped);
         }
         let planes: Vec<_> = batch.iter().map(|&index| &examples[index].features).collect();
-        let found = searcher.recognise(model, recipe, &planes)?;
+        let found = searcher.recognise(model, &planes)?;
         for ((index, plane), found) in batch.into_iter().zip(planes).zip(found) {
             if !is_silence(plane, tokenizer, &found.labels, silence) {
                 texts[index] = writer.write(tokenizer, &found.labels)?;

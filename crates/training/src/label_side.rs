@@ -8,8 +8,8 @@ use lattice::candle::{BatchTensors, EmbeddingConfig, Gnat, JointConfig, JointWei
 
 use crate::model::Heads;
 use crate::predictor::Predictor;
-use crate::recipe::{GnatConfig, Recipe};
-use crate::{Error, Result};
+use crate::recipe::GnatConfig;
+use crate::{Error, ModelConfig, Result};
 
 /// One of the two.
 #[derive(Clone)]
@@ -25,26 +25,26 @@ pub(crate) struct Transducer {
     pub heads: Heads,
 }
 
-/// The recognition lattice of a recipe over encoder rows of a width; the parameters have LAST's names.
+/// The recognition lattice of a model over encoder rows of a width; the parameters have LAST's names.
 pub(crate) fn lattice(
-    config: &GnatConfig,
-    recipe: &Recipe,
+    gnat: &GnatConfig,
+    config: &ModelConfig,
     labels: usize,
     width: usize,
     vb: &VarBuilder,
 ) -> Result<LabelSide> {
-    let context = config.ngram(labels)?;
+    let context = gnat.ngram(labels)?;
     let sizes = JointConfig {
         states: context.states(),
         vocabulary: labels,
         frame: width,
-        hidden: recipe.joint.width,
-        embeddings: EmbeddingConfig::Table { width: config.embedding },
-        normalize: config.normalise.normalize(),
+        hidden: config.joint.width,
+        embeddings: EmbeddingConfig::Table { width: gnat.embedding },
+        normalize: gnat.normalise.normalize(),
     };
     let weights = JointWeights::new(sizes, vb)?;
-    let budget = recipe.loss.options.budget;
-    Ok(LabelSide::Lattice(Box::new(Gnat::new(Arc::new(context), config.alignment()?, weights, budget)?)))
+    let budget = config.loss.options.budget;
+    Ok(LabelSide::Lattice(Box::new(Gnat::new(Arc::new(context), gnat.alignment()?, weights, budget)?)))
 }
 
 /// Labels 0 .. L of a tokenizer as a lattice's 1 .. V, padded, with their lengths and those of the frames.

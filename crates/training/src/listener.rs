@@ -97,17 +97,16 @@ impl Listener {
     /// # Errors
     /// [`Error::NotStreaming`] if its encoder reads backwards too or its features are normalised by whole utterances.
     pub fn new(model: &Model) -> Result<Self> {
-        let recipe = &model.recipe;
-        let front_end = FrontEnd::new(&recipe.features)?;
+        let input = &model.config().input;
+        let front_end = FrontEnd::new(&input.features)?;
         let refused = |found: &str| Error::NotStreaming { found: found.into() };
         let encoder =
             model.encoder.stream()?.ok_or_else(|| refused("an encoder that needs the whole utterance"))?;
         if front_end.stream().is_err() {
             return Err(refused("features that are normalised by the whole utterance"));
         }
-        let rows = &recipe.encoder.rows;
         Ok(Listener {
-            stack: StackStream::new(rows.stack, rows.stride, recipe.features.mels),
+            stack: StackStream::new(input.rows.stack, input.rows.stride, input.features.mels),
             front_end,
             encoder,
             projection: model.label_side.transducer()?.heads.encoder.packed("joint.encoder")?,
@@ -278,8 +277,8 @@ fn step(
 /// CRC-32 of what decides the state of a stream: features, stacking, and all weights.
 fn fingerprint(model: &Model) -> Result<u32> {
     let mut sum = crc32fast::Hasher::new();
-    let settings = serde_json::to_vec(&(&model.recipe.features, &model.recipe.encoder));
-    sum.update(&settings.map_err(|error| Error::shape("recipe", "to be serialisable", error.to_string()))?);
+    let settings = serde_json::to_vec(&(&model.config().input, &model.config().encoder));
+    sum.update(&settings.map_err(|error| Error::shape("config", "to be serialisable", error.to_string()))?);
     for (name, values) in model.parameters().values()? {
         sum.update(name.as_bytes());
         values.iter().for_each(|value| sum.update(&value.to_le_bytes()));

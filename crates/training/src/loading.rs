@@ -128,5 +128,6 @@ fn expect_room(recipe: &Recipe, sets: Sets, labels: usize) -> Result<()> {
     let bytes = frames * (recipe.features.mels * size_of::<f32>()) as f64;
     let what = || format!("features of {:.1} hours of audio in [data]", seconds / 3600.0);
     memory::expect(what, bytes as usize)?;
-    Model::fits(recipe, &Model::shapes(recipe, labels)?, COPIES)
+    let config = recipe.model();
+    Model::fits(&config, &Model::shapes(&config, labels)?, COPIES)
 }

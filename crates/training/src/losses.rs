@@ -1,14 +1,15 @@
-//! The losses of a batch, as the recipe wants them.
+//! The losses of a batch, as the model's configuration wants them.
 use candle_core::Tensor;
 use rnnt_loss::{
     Dropout, Targets,
     candle::{HeadTensors, JointTensors, LossSession, LossSum, PrunedTensors, RowTensors, TrivialJoiner},
 };
 
+use crate::data::Batch;
 use crate::dropout::Masks;
 use crate::label_side::{LabelSide, LatticeBatch, Transducer};
 use crate::model::{Heads, Model};
-use crate::{Error, Linear, Recipe, Result};
+use crate::{Error, Linear, ModelConfig, Result};
 
 /// The losses of a run: their options and the buffers that stay from step to step.
 #[derive(Debug, Clone)]
@@ -22,13 +23,13 @@ impl LossSessions {
     /// Sessions without buffers yet.
     ///
     /// # Errors
-    /// [`crate::Error::Loss`] for options that the loss refuses; [`Recipe::parse`] finds them first.
-    pub fn new(recipe: &Recipe) -> Result<Self> {
-        let transducer = match recipe.loss.kind.gnat() {
+    /// [`crate::Error::Loss`] for options that the loss refuses; [`ModelConfig::check`] finds them first.
+    pub fn new(config: &ModelConfig) -> Result<Self> {
+        let transducer = match config.loss.kind.gnat() {
             Some(_) => None,
-            None => Some(LossSession::new(&recipe.loss_options()?)?),
+            None => Some(LossSession::new(&config.loss_options()?)?),
         };
-        Ok(Self { transducer, ctc: LossSession::new(&recipe.ctc_options())? })
+        Ok(Self { transducer, ctc: LossSession::new(&config.ctc_options())? })
     }
 }
 
@@ -39,36 +40,32 @@ pub struct Losses {
     pub transducer: Vec<f64>,
     /// That of the trivial joiner in pruned training, *B*.
     pub simple: Option<Vec<f64>>,
-    /// Mean over the batch of what is to be minimised, a scalar (`f64`) and part of the graph; an utterance without a path adds
-    /// nothing. In pruned training the sum of both losses in their proportions at that step.
+    /// The batch's share of the mean over all utterances of the step, a scalar (`f64`) and part of the graph; an utterance without a
+    /// path adds nothing. In pruned training the sum of both losses in their proportions at that step.
     pub mean: Tensor,
-    /// CTC loss of the encoder, if the model has that head: each value, *B*, and the mean.
+    /// CTC loss of the encoder, if the model has that head: each value, *B*, and the share of the mean.
     pub ctc: Option<(Vec<f64>, Tensor)>,
 }
 
 impl Model {
-    /// Losses of a padded batch of utterances with these lengths and labels at an optimiser step. With masks, dropout is on.
-    ///
-    /// # Shapes
-    /// `x [B, T, D]`, D = mels · stack; `lengths` has B entries of at most T; `labels` has B sequences.
+    /// Losses of a batch that is all or a part of the `of` utterances of an optimiser step. With masks, dropout is on.
     ///
     /// # Errors
-    /// [`crate::Error::Shape`] or [`crate::Error::Loss`] if the input does not fit.
+    /// [`crate::Error::Shape`] or [`crate::Error::Loss`] if the batch does not fit.
     pub fn losses(
         &self,
         sessions: &LossSessions,
-        x: &Tensor,
-        lengths: &[usize],
-        labels: &[Vec<u32>],
+        batch: &Batch,
+        of: usize,
         step: u64,
         mut masks: Option<&mut Masks>,
     ) -> Result<Losses> {
-        let (encoded, lengths) = self.encoder.forward(x, lengths, masks.as_deref_mut())?;
-        let batch = labels.len();
-        let shares = vec![1.0 / batch as f64; batch];
+        let Batch { rows, lengths, labels, .. } = batch;
+        let (encoded, lengths) = self.encoder.forward(rows, lengths, masks.as_deref_mut())?;
+        let shares = vec![1.0 / of as f64; labels.len()];
         let ctc = match &self.ctc {
             Some(ctc) => {
-                let plain = Targets::new(self.blank(), lengths.clone(), labels.to_vec())?;
+                let plain = Targets::new(self.blank(), lengths.clone(), labels.clone())?;
                 let rows = RowTensors { hidden: &encoded, head: head(ctc) };
                 let LossSum { sum, losses, .. } = sessions.ctc.sum(rows, &plain, &shares)?;
                 Some((losses, sum))
@@ -90,7 +87,7 @@ impl Model {
         let (frames, rows) = (heads.encoder.apply(&encoded)?, heads.predictor.apply(&predicted)?);
         let targets = self.targets(lengths, labels)?;
         let Heads { trivial, .. } = heads;
-        let rate = f64::from(self.recipe.joint.dropout);
+        let rate = f64::from(self.config().joint.dropout);
         let dropout = masks.filter(|_| rate > 0.0).map(|masks| Dropout { rate, seed: masks.seed() });
         let joint = JointTensors {
             encoded: &frames,
@@ -104,7 +101,7 @@ impl Model {
             Some((am, lm)) => {
                 let simple =
                     TrivialJoiner { frames: &encoded, labels: &predicted, am: head(am), lm: head(lm) };
-                let pruned = PrunedTensors { simple, joint, scales: self.recipe.scales(step) };
+                let pruned = PrunedTensors { simple, joint, scales: self.config().scales(step) };
                 session.sum(pruned, &targets, &shares)?
             }
         };
@@ -123,6 +120,7 @@ mod tests {
     use candle_core::Device;
 
     use super::*;
+    use crate::Recipe;
 
     /// Losses of one utterance under the recipe of the digits without any dropout but the joint's.
     fn losses(kind: &str, dropout: f32, masks: Option<&mut Masks>) -> Vec<f64> {
@@ -130,13 +128,13 @@ mod tests {
             Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../recipes/{kind}.toml")),
         );
         let text = text.unwrap().replace("dropout = 0.1", "dropout = 0.0");
-        let mut recipe = Recipe::parse(&text, Path::new(kind)).unwrap();
-        recipe.joint.dropout = dropout;
-        let model = Model::new(&recipe, 10).unwrap();
-        let inputs = recipe.features.mels * recipe.encoder.rows.stack;
-        let x = Tensor::full(0.3f32, (1, 12, inputs), &Device::Cpu).unwrap();
-        let sessions = LossSessions::new(&recipe).unwrap();
-        model.losses(&sessions, &x, &[12], &[vec![3, 1, 4]], 0, masks).unwrap().transducer
+        let mut config = Recipe::parse(&text, Path::new(kind)).unwrap().model();
+        config.joint.dropout = dropout;
+        let model = Model::new(&config, 10).unwrap();
+        let x = Tensor::full(0.3f32, (1, 12, config.input.width()), &Device::Cpu).unwrap();
+        let sessions = LossSessions::new(&config).unwrap();
+        let batch = Batch::new(x, vec![12], vec![vec![3, 1, 4]]);
+        model.losses(&sessions, &batch, 1, 0, masks).unwrap().transducer
     }
 
     #[test]

@@ -7,9 +7,10 @@ use rnnt_loss::Targets;
 
 use crate::encoder::Encoder;
 use crate::label_side::{self, LabelSide, Transducer};
+use crate::model_config::ModelConfig;
 use crate::parameters::Shapes;
 use crate::predictor::Predictor;
-use crate::recipe::{LossConfig, Recipe};
+use crate::recipe::LossConfig;
 use crate::{Error, Linear, Parameters, Result, memory};
 
 /// A transducer and its parameters.
@@ -33,7 +34,7 @@ use crate::{Error, Linear, Parameters, Result, memory};
 /// [`Gnat`](lattice::candle::Gnat) under `lattice.*`, such as `lattice.weight_fn.project_frame.kernel` `[W, H]`.
 #[derive(Clone)]
 pub struct Model {
-    pub(crate) recipe: Recipe,
+    config: ModelConfig,
     parameters: Parameters,
     pub(crate) encoder: Arc<dyn Encoder>,
     pub(crate) label_side: LabelSide,
@@ -61,56 +62,55 @@ struct Parts {
 }
 
 impl Parts {
-    /// What the recipe says.
-    fn new(recipe: &Recipe, labels: usize, vb: &VarBuilder) -> Result<Self> {
-        let input = recipe.features.mels * recipe.encoder.rows.stack;
-        let encoder = recipe.encoder.kind.build(input, &vb.pp("encoder"))?;
-        if let Some(config) = recipe.loss.kind.gnat() {
-            let label_side = label_side::lattice(config, recipe, labels, encoder.width(), &vb.pp("lattice"))?;
-            return Self::with(recipe, labels, encoder, label_side, vb);
+    /// What the configuration says.
+    fn new(config: &ModelConfig, labels: usize, vb: &VarBuilder) -> Result<Self> {
+        let encoder = config.encoder.build(config.input.width(), &vb.pp("encoder"))?;
+        if let Some(gnat) = config.loss.kind.gnat() {
+            let label_side = label_side::lattice(gnat, config, labels, encoder.width(), &vb.pp("lattice"))?;
+            return Self::with(config, labels, encoder, label_side, vb);
         }
-        let predictor = recipe.predictor.as_ref().ok_or_else(|| Error::RecipeValue {
+        let predictor = config.predictor.as_ref().ok_or_else(|| Error::RecipeValue {
             key: "predictor".into(),
             expected: "a table, with a kind".into(),
             found: "none".into(),
         })?;
         let predictor = predictor.build(labels + 1, labels as u32, &vb.pp("predictor"))?;
-        Self::around(recipe, labels, (encoder, predictor), vb)
+        Self::around(config, labels, (encoder, predictor), vb)
     }
 
     /// A transducer around an encoder and a predictor.
     fn around(
-        recipe: &Recipe,
+        config: &ModelConfig,
         labels: usize,
         (encoder, predictor): (Arc<dyn Encoder>, Arc<dyn Predictor>),
         vb: &VarBuilder,
     ) -> Result<Self> {
-        let heads = Heads::new(recipe, labels, (encoder.width(), predictor.width()), vb)?;
-        Self::with(recipe, labels, encoder, LabelSide::Transducer(Transducer { predictor, heads }), vb)
+        let heads = Heads::new(config, labels, (encoder.width(), predictor.width()), vb)?;
+        Self::with(config, labels, encoder, LabelSide::Transducer(Transducer { predictor, heads }), vb)
     }
 
     fn with(
-        recipe: &Recipe,
+        config: &ModelConfig,
         labels: usize,
         encoder: Arc<dyn Encoder>,
         label_side: LabelSide,
         vb: &VarBuilder,
     ) -> Result<Self> {
         // CTC knows no big blanks: they say nothing that the blank does not.
-        let ctc = recipe.training.has_ctc();
+        let ctc = config.terms.has_ctc();
         let ctc = ctc.then(|| Linear::new(encoder.width(), labels + 1, &vb.pp("ctc"))).transpose()?;
         Ok(Self { encoder, label_side, ctc })
     }
 }
 
 impl Heads {
-    fn new(recipe: &Recipe, labels: usize, widths: (usize, usize), vb: &VarBuilder) -> Result<Self> {
-        let classes = recipe.classes(labels);
-        let (width, durations) = (recipe.joint.width, recipe.loss.kind.durations().len());
+    fn new(config: &ModelConfig, labels: usize, widths: (usize, usize), vb: &VarBuilder) -> Result<Self> {
+        let classes = config.classes(labels);
+        let (width, durations) = (config.joint.width, config.loss.kind.durations().len());
         let layer = |wanted: bool, name: &str, inputs: usize, outputs: usize| -> Result<Option<Linear>> {
             wanted.then(|| Linear::new(inputs, outputs, &vb.pp(name))).transpose()
         };
-        let pruned = matches!(recipe.loss.kind, LossConfig::Pruned { .. });
+        let pruned = matches!(config.loss.kind, LossConfig::Pruned { .. });
         Ok(Heads {
             encoder: Linear::new(widths.0, width, &vb.pp("joint.encoder"))?,
             predictor: Linear::new(widths.1, width, &vb.pp("joint.predictor"))?,
@@ -144,36 +144,38 @@ pub struct JointRows {
 }
 
 impl Model {
-    /// A new model with first weights from the recipe's seed.
+    /// A new model with first weights from the configuration's seed.
     ///
     /// `labels` is the number of labels without the blank; rows of the input have `mels · stack` values.
     ///
     /// # Errors
-    /// [`Error::Memory`](crate::Error::Memory) if the machine has not enough for its parameters; candle's own errors.
-    pub fn new(recipe: &Recipe, labels: usize) -> Result<Self> {
-        Self::fits(recipe, &Self::shapes(recipe, labels)?, 1)?;
-        Self::build(recipe, labels, |vb| Parts::new(recipe, labels, &vb))
+    /// Those of [`ModelConfig::check`]; [`Error::Memory`](crate::Error::Memory) if the machine has not enough for its parameters;
+    /// candle's own errors.
+    pub fn new(config: &ModelConfig, labels: usize) -> Result<Self> {
+        config.check()?;
+        Self::fits(config, &Self::shapes(config, labels)?, 1)?;
+        Self::build(config, labels, |vb| Parts::new(config, labels, &vb))
     }
 
     /// Names and shapes of the parameters that [`Self::new`] makes, without making them.
     ///
     /// # Errors
     /// Candle's own errors.
-    pub fn shapes(recipe: &Recipe, labels: usize) -> Result<Shapes> {
-        let (shapes, _) = Parameters::plan(|vb| Parts::new(recipe, labels, &vb))?;
+    pub fn shapes(config: &ModelConfig, labels: usize) -> Result<Shapes> {
+        let (shapes, _) = Parameters::plan(|vb| Parts::new(config, labels, &vb))?;
         Ok(shapes)
     }
 
     /// Fails if the machine has no memory for so many numbers a parameter.
-    pub(crate) fn fits(recipe: &Recipe, shapes: &Shapes, each: usize) -> Result<()> {
+    pub(crate) fn fits(config: &ModelConfig, shapes: &Shapes, each: usize) -> Result<()> {
         let size = |shape: &Vec<usize>| shape.iter().fold(size_of::<f32>(), |p, &n| p.saturating_mul(n));
         let bytes = shapes.values().map(size).fold(0, usize::saturating_add).saturating_mul(each);
         let what = || {
             let largest = shapes.iter().max_by_key(|(_, shape)| size(shape));
             let (name, shape) = largest.map_or(("none", &[][..]), |(name, shape)| (name, shape));
-            let (count, width) = (shapes.len(), recipe.joint.width);
-            let label_side = match recipe.loss.kind.gnat() {
-                Some(config) => format!("loss.context = {}", config.context),
+            let (count, width) = (shapes.len(), config.joint.width);
+            let label_side = match config.loss.kind.gnat() {
+                Some(gnat) => format!("loss.context = {}", gnat.context),
                 None => "[predictor]".into(),
             };
             format!(
@@ -185,31 +187,36 @@ impl Model {
     }
 
     /// A new model around an encoder and a predictor of one's own, which `parts` makes with a builder for each; the rest is as
-    /// the recipe says.
+    /// the configuration says.
     ///
     /// The loss is that of a transducer. Labels are 0 .. `labels`, and the blank is `labels`; the encoder is given rows of `mels · stack` values.
     ///
     /// # Errors
     /// Whatever `parts` says; candle's own errors.
     pub fn with(
-        recipe: &Recipe,
+        config: &ModelConfig,
         labels: usize,
         parts: impl FnOnce(VarBuilder, VarBuilder) -> Result<(Arc<dyn Encoder>, Arc<dyn Predictor>)>,
     ) -> Result<Self> {
-        Self::build(recipe, labels, |vb| {
-            Parts::around(recipe, labels, parts(vb.pp("encoder"), vb.pp("predictor"))?, &vb)
+        Self::build(config, labels, |vb| {
+            Parts::around(config, labels, parts(vb.pp("encoder"), vb.pp("predictor"))?, &vb)
         })
     }
 
     fn build(
-        recipe: &Recipe,
+        config: &ModelConfig,
         labels: usize,
         parts: impl FnOnce(VarBuilder<'static>) -> Result<Parts>,
     ) -> Result<Self> {
-        let (parameters, parts) = Parameters::build(recipe.seed, parts)?;
+        let (parameters, parts) = Parameters::build(config.seed, parts)?;
         let Parts { encoder, label_side, ctc } = parts;
         parameters.open_forget_gates()?;
-        Ok(Model { recipe: recipe.clone(), parameters, encoder, label_side, ctc, labels })
+        Ok(Model { config: config.clone(), parameters, encoder, label_side, ctc, labels })
+    }
+
+    /// What it was made from.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
     }
 
     /// The weights.
@@ -219,7 +226,7 @@ impl Model {
 
     /// Number of classes C, blanks included.
     pub fn classes(&self) -> usize {
-        self.recipe.classes(self.labels)
+        self.config.classes(self.labels)
     }
 
     /// Class id of the blank.
@@ -229,17 +236,17 @@ impl Model {
 
     /// Class ids of the big blanks, and how many encoder frames each moves on.
     pub fn big_blanks(&self) -> Vec<(u32, usize)> {
-        (self.blank() + 1..).zip(self.recipe.loss.kind.big_blanks().iter().copied()).collect()
+        (self.blank() + 1..).zip(self.config.loss.kind.big_blanks().iter().copied()).collect()
     }
 
     /// Encoder frames that the duration head chooses from.
     pub fn durations(&self) -> &[usize] {
-        self.recipe.loss.kind.durations()
+        self.config.loss.kind.durations()
     }
 
     /// Joint width H.
     pub fn width(&self) -> usize {
-        self.recipe.joint.width
+        self.config.joint.width
     }
 
     /// Blanks, lengths and labels for the loss.

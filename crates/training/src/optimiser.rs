@@ -5,24 +5,21 @@ mod adamw;
 
 use std::collections::BTreeMap;
 
-use candle_core::backprop::GradStore;
-
 pub use adamw::AdamW;
 
 use crate::checkpoint::Values;
 use crate::recipe::OptimiserConfig;
-use crate::tensors::with_slice;
-use crate::{Parameters, Result};
+use crate::{Gradients, Parameters, Result};
 
 /// Steps along gradients, with a memory that a checkpoint can hold.
-pub trait Optimiser {
+pub trait Optimiser: Send {
     /// One step; returns the norm of the gradient, before any clipping.
     ///
     /// Parameters without a gradient keep their weights. If the norm is not finite, nothing is changed.
     ///
     /// # Errors
     /// Candle's own errors; [`crate::Error::Shape`] for a parameter that the optimiser does not know.
-    fn step(&mut self, parameters: &Parameters, gradients: &GradStore, rate: f64) -> Result<f64>;
+    fn step(&mut self, parameters: &Parameters, gradients: &Gradients, rate: f64) -> Result<f64>;
 
     /// What it remembers of each parameter, by the names `first` and `second`.
     fn memory(&self) -> BTreeMap<String, Values>;
@@ -37,28 +34,4 @@ pub trait Optimiser {
 /// The optimiser that a recipe asks for.
 pub(crate) fn build(config: &OptimiserConfig, parameters: &Parameters) -> Box<dyn Optimiser> {
     Box::new(AdamW::new(parameters, config))
-}
-
-/// ‖g‖ over all parameters.
-fn norm(parameters: &Parameters, gradients: &GradStore) -> Result<f64> {
-    let mut square = 0.0;
-    for (_, variable) in parameters.iter() {
-        if let Some(gradient) = gradients.get(variable) {
-            square += with_slice(&gradient.contiguous()?, |g: &[f32]| Ok(sum_of_squares(g)))?;
-        }
-    }
-    Ok(f64::sqrt(square))
-}
-
-/// Σ x² in f64 with eight interleaved sums: fast and always in the same order.
-fn sum_of_squares(values: &[f32]) -> f64 {
-    let mut sums = [0.0; 8];
-    let chunks = values.chunks_exact(8);
-    let rest: f64 = chunks.remainder().iter().map(|&x| f64::from(x) * f64::from(x)).sum();
-    for chunk in chunks {
-        for k in 0..8 {
-            sums[k] += f64::from(chunk[k]) * f64::from(chunk[k]);
-        }
-    }
-    rest + sums.iter().sum::<f64>()
 }

@@ -4,18 +4,20 @@ mod gnat;
 mod loss;
 mod loss_options;
 mod table;
+mod terms;
 
 use std::path::{Path, PathBuf};
 
 pub use gnat::{AlignmentKind, GnatConfig, Normalise};
 pub use loss::LossConfig;
 pub use loss_options::{ActivationKind, Loss, LossOptions};
+pub use terms::{PrecisionKind, Terms};
 
-use rnnt_loss::{Precision, Topology};
 use serde::{Deserialize, Deserializer, Serialize};
 use speech::{FeatureConfig, Perturb, SpecAugment, TokenizerKind};
 
 use crate::encoder::EncoderKind;
+use crate::model_config::{InputConfig, ModelConfig};
 use crate::predictor::PredictorKind;
 use crate::{Error, Result};
 
@@ -173,6 +175,23 @@ pub struct OptimiserConfig {
     pub ema: f64,
 }
 
+impl OptimiserConfig {
+    /// A largest step size, and all else by default.
+    pub fn new(learning_rate: f64) -> Self {
+        OptimiserConfig {
+            learning_rate,
+            warmup_steps: 0,
+            decay: Decay::default(),
+            floor: one_percent(),
+            weight_decay: 0.0,
+            betas: betas(),
+            eps: epsilon(),
+            clip_norm: five(),
+            ema: 0.0,
+        }
+    }
+}
+
 /// Shape of the step size over the run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -194,40 +213,35 @@ pub struct BatchConfig {
     pub max_frames: usize,
     /// Most utterances of a batch.
     pub max_utterances: usize,
+    /// Batches of an optimiser step; gradients are divided by the utterances of all of them.
+    #[serde(default = "once", skip_serializing_if = "is_once")]
+    pub accumulate: usize,
 }
 
 /// `[training]`
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TrainingConfig {
+    /// What is minimised.
+    #[serde(flatten)]
+    pub terms: Terms,
+    /// How long, and what is written when.
+    #[serde(flatten)]
+    pub run: RunConfig,
+}
+
+impl<'de> Deserialize<'de> for TrainingConfig {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        let (run, terms) = table::split(deserializer, &RunConfig::KEYS, None)?;
+        Ok(TrainingConfig { terms, run })
+    }
+}
+
+/// The keys of `[training]` that say how long it lasts, and what is written when.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct TrainingConfig {
+pub struct RunConfig {
     /// Passes over the training set.
     pub epochs: u64,
-    /// The name of a [`Topology`] of blank and label, which says whether a frame may emit several labels or one at most; durations
-    /// need the regular one, big blanks do not know the constrained one.
-    #[serde(default, with = "loss::name")]
-    pub topology: Topology,
-    /// What the factors of the head's products are rounded to: `bf16` is several times as fast where the processor has
-    /// instructions for it and the vocabulary is large.
-    #[serde(default)]
-    pub precision: PrecisionKind,
-    /// Weight of the auxiliary CTC loss at the start; without a weight at start and end there is no CTC head.
-    #[serde(default)]
-    pub ctc_weight: f64,
-    /// Its weight at the end, reached linearly; the same as at the start if missing.
-    #[serde(default)]
-    pub ctc_weight_end: Option<f64>,
-    /// FastEmit's λ.
-    #[serde(default)]
-    pub fastemit: f64,
-    /// What a frame of delay costs a label, in log-probability.
-    #[serde(default)]
-    pub delay_penalty: f64,
-    /// Share of the mean over all classes in each token's log-probability; not with a factored blank.
-    #[serde(default)]
-    pub label_smoothing: f64,
-    /// Factor of the mean square of logZ over an utterance's sites.
-    #[serde(default)]
-    pub z_loss: f64,
     /// Epochs between two evaluations on the dev set.
     #[serde(default = "one")]
     pub evaluate_every: u64,
@@ -239,38 +253,14 @@ pub struct TrainingConfig {
     pub select: Select,
 }
 
-impl TrainingConfig {
-    /// Whether the CTC loss has a weight at any time.
-    pub(crate) fn has_ctc(&self) -> bool {
-        self.ctc_weight > 0.0 || self.ctc_weight_end.is_some_and(|end| end > 0.0)
+impl RunConfig {
+    /// So many passes, and all else by default.
+    pub fn new(epochs: u64) -> Self {
+        RunConfig { epochs, evaluate_every: one(), checkpoint_every: 0, select: Select::default() }
     }
 
-    /// Weight of the CTC loss when the share `progress` of the run is over.
-    pub(crate) fn ctc_weight(&self, progress: f64) -> f64 {
-        let end = self.ctc_weight_end.unwrap_or(self.ctc_weight);
-        self.ctc_weight + (end - self.ctc_weight) * progress
-    }
-}
-
-/// Numbers of the head's products.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum PrecisionKind {
-    /// `f32`
-    #[default]
-    Full,
-    /// bf16, with sums in `f32`.
-    Bf16,
-}
-
-impl PrecisionKind {
-    /// For the loss.
-    pub(crate) fn precision(self) -> Precision {
-        match self {
-            Self::Full => Precision::Full,
-            Self::Bf16 => Precision::Bf16,
-        }
-    }
+    /// Their names.
+    const KEYS: [&str; 4] = ["epochs", "evaluate_every", "checkpoint_every", "select"];
 }
 
 /// Which checkpoint the run ends with.
@@ -286,6 +276,12 @@ pub enum Select {
 
 fn one() -> u64 {
     1
+}
+fn once() -> usize {
+    1
+}
+fn is_once(count: &usize) -> bool {
+    *count == 1
 }
 fn five() -> f64 {
     5.0
@@ -331,7 +327,7 @@ impl Recipe {
         let mut text = text.strip_prefix('\u{feff}').unwrap_or(&text).to_owned();
         let mut recipe = Self::parse(&text, path)?;
         if let Some(epochs) = epochs {
-            recipe.training.epochs = epochs;
+            recipe.training.run.epochs = epochs;
             recipe.check()?;
             text = toml::to_string(&recipe)
                 .map_err(|error| Error::syntax(path, serde::de::Error::custom(error)))?;
@@ -367,14 +363,16 @@ impl Recipe {
         Ok(recipe)
     }
 
-    /// Number of classes with so many labels, blanks included.
-    pub fn classes(&self, labels: usize) -> usize {
-        labels + 1 + self.loss.kind.big_blanks().len()
-    }
-
-    /// Milliseconds from one encoder row to the next: hop · stride · time reduction.
-    pub fn frame_ms(&self) -> f64 {
-        let EncoderConfig { rows, kind } = &self.encoder;
-        f64::from(self.features.hop_ms) * (rows.stride * kind.reduction()) as f64
+    /// The model, apart from everything else.
+    pub fn model(&self) -> ModelConfig {
+        ModelConfig {
+            seed: self.seed,
+            input: InputConfig { features: self.features.clone(), rows: self.encoder.rows.clone() },
+            encoder: self.encoder.kind.clone(),
+            predictor: self.predictor.clone(),
+            joint: self.joint.clone(),
+            loss: self.loss.clone(),
+            terms: self.training.terms.clone(),
+        }
     }
 }

@@ -46,15 +46,15 @@ impl Recogniser {
         let recipe = checkpoint.recipe(path)?;
         let tokenizer = checkpoint.tokenizer(path)?;
         let front_end = FrontEnd::new(&recipe.features)?;
-        checkpoint.check(path, &Model::shapes(&recipe, tokenizer.size())?)?;
-        let model = Model::new(&recipe, tokenizer.size())?;
+        checkpoint.check(path, &Model::shapes(&recipe.model(), tokenizer.size())?)?;
+        let model = Model::new(&recipe.model(), tokenizer.size())?;
         model.parameters().set(checkpoint.average.as_ref().unwrap_or(&checkpoint.weights))?;
         let decoder = if model.lattice().is_none() { Some(model.decoder()?) } else { None };
         let conversion = Conversion { resample: recipe.features.resample, ..Conversion::default() };
         let warning = (!checkpoint.summed)
             .then(|| format!("{}: an older file: {}", path.display(), crate::checkpoint::UNSUMMED));
         let silence = SILENCE;
-        let (search, aggregate) = (Search::of(&recipe), Aggregate::default());
+        let (search, aggregate) = (Search::of(model.config()), Aggregate::default());
         Ok(Recogniser {
             recipe,
             model,
@@ -140,7 +140,7 @@ impl Recogniser {
         }
         let examples = self.examples(utterances, Some(&self.tokenizer))?;
         let planes: Vec<_> = examples.iter().map(|example| &example.features).collect();
-        let (rows, lengths) = data::collate(&planes, &self.recipe.encoder.rows)?;
+        let (rows, lengths) = data::collate(&planes, &self.model.config().input.rows)?;
         let labels: Vec<Vec<u32>> = examples.iter().map(|example| example.labels.clone()).collect();
         self.model.joint_rows(&rows, &lengths, &labels)
     }
@@ -156,10 +156,10 @@ impl Recogniser {
         if utterances.is_empty() {
             return Err(Error::Empty { what: "alignment".into() });
         }
-        let mut found = Alignments::new(&self.recipe);
+        let mut found = Alignments::new(self.model.config());
         for some in utterances.chunks(AT_ONCE) {
             let examples = self.examples(some, Some(&self.tokenizer))?;
-            found.extend(&self.model, &self.tokenizer, &self.recipe, &examples)?;
+            found.extend(&self.model, &self.tokenizer, &self.recipe.batch, &examples)?;
         }
         Ok(found)
     }
@@ -223,11 +223,7 @@ impl Recogniser {
         if planes.is_empty() {
             return Ok(Vec::new());
         }
-        Searcher::with(&self.model, self.decoder.clone(), &self.search)?.recognise(
-            &self.model,
-            &self.recipe,
-            planes,
-        )
+        Searcher::with(&self.model, self.decoder.clone(), &self.search)?.recognise(&self.model, planes)
     }
 
     /// Labels as text, or as silence.
@@ -239,7 +235,11 @@ impl Recogniser {
     }
 
     pub(crate) fn writer(&self) -> Writer {
-        Writer::new(!self.model.durations().is_empty(), self.recipe.frame_ms() / 1000.0, self.aggregate)
+        Writer::new(
+            !self.model.durations().is_empty(),
+            self.model.config().frame_ms() / 1000.0,
+            self.aggregate,
+        )
     }
 
     /// Of each label, 1 if it begins a word and 0 if not; in a tokenizer that writes spaces, they stand for the words behind them.
@@ -273,7 +273,7 @@ pub fn evaluate(recogniser: &Recogniser, utterances: &[Utterance]) -> Result<Eva
     crate::evaluate::evaluate(
         (model, search, *aggregate),
         tokenizer,
-        recipe,
+        &recipe.batch,
         &examples,
         *silence,
         &AtomicBool::new(false),

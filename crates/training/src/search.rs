@@ -7,9 +7,8 @@ use speech::Features;
 
 use crate::label_side::counts;
 use crate::model::Model;
-use crate::recipe::Recipe;
 use crate::tensors::with_slice;
-use crate::{Error, Result, data};
+use crate::{Error, ModelConfig, Result, data};
 
 /// A kind of search and its options.
 #[derive(Debug, Clone)]
@@ -39,9 +38,9 @@ pub enum LatticeSearch {
 }
 
 impl Search {
-    /// What models of a recipe are searched with by default: greedily, or, in a recognition lattice, the best path.
-    pub fn of(recipe: &Recipe) -> Self {
-        match recipe.loss.kind.gnat() {
+    /// What models of a configuration are searched with by default: greedily, or, in a recognition lattice, the best path.
+    pub fn of(config: &ModelConfig) -> Self {
+        match config.loss.kind.gnat() {
             Some(_) => Search::Lattice(LatticeSearch::default()),
             None => Search::default(),
         }
@@ -97,13 +96,8 @@ impl Searcher {
     ///
     /// # Errors
     /// [`Error::Shape`] for a search by CTC in a model that has no head for it.
-    pub fn recognise(
-        &mut self,
-        model: &Model,
-        recipe: &Recipe,
-        planes: &[&Features],
-    ) -> Result<Vec<Hypothesis>> {
-        let (rows, lengths) = data::collate(planes, &recipe.encoder.rows)?;
+    pub fn recognise(&mut self, model: &Model, planes: &[&Features]) -> Result<Vec<Hypothesis>> {
+        let (rows, lengths) = data::collate(planes, &model.config().input.rows)?;
         let (frames, lengths) = match self {
             Searcher::Ctc(_) => model.ctc_log_probs(&rows, &lengths)?.ok_or_else(|| {
                 Error::shape("search", "a model with training.ctc_weight for a search by CTC", "none")

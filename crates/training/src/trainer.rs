@@ -7,229 +7,153 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::time::Instant;
 
-use speech::Tokenizer;
-
 use crate::checkpoint::{Checkpoint, Progress};
-use crate::data::{Batch, Batcher, Example};
-use crate::divergence::{self, Divergence};
-use crate::dropout::Masks;
-use crate::ema::Ema;
-use crate::evaluate::{Evaluation, evaluate};
-use crate::loading::{Loaded, Stopped};
-use crate::losses::LossSessions;
+use crate::data::Source;
+use crate::evaluate::Evaluation;
+use crate::learner::{Learner, Moment, Part, Reduce, Tally};
 use crate::metrics::Metrics;
 use crate::model::Model;
-use crate::observer::{EpochReport, Observer, RunReport, StepReport};
-use crate::optimiser::{self, Optimiser};
-use crate::recipe::{Recipe, Select};
-use crate::run_folder::{RunFolder, Start};
-use crate::schedule::learning_rate;
-use crate::search::Search;
+use crate::observer::{EpochReport, Observer, StepReport};
+use crate::recipe::RunConfig;
+use crate::run_folder::RunFolder;
 use crate::{Error, Fingerprint, Result};
-use decoding::Aggregate;
 
 /// Batches that wait ready while one is computed.
 const AHEAD: usize = 2;
 
-/// How a run ended.
-#[derive(Debug, Clone)]
-pub struct Outcome {
-    /// Whether the stop flag ended it early; the checkpoint is there to resume from.
-    pub stopped: bool,
-    /// Optimiser steps done in all.
-    pub steps: u64,
-    /// Report on the dev set, if the run finished and has one.
-    pub dev: Option<Evaluation>,
-    /// Report on the test set, if the run finished and has one.
-    pub test: Option<Evaluation>,
+/// What a checkpoint says beside weights and progress.
+#[derive(Debug, Clone, Default)]
+pub struct About {
+    /// The recipe's text.
+    pub recipe: String,
+    /// The tokenizer's JSON.
+    pub tokenizer: String,
+    /// The data that is learnt from.
+    pub data: Option<Fingerprint>,
 }
 
-/// Trains by a recipe in a run folder, then evaluates.
-///
-/// `epochs` replaces the recipe's number. When `stop` becomes true, the run writes a checkpoint after the current step and
-/// returns; while it loads or evaluates what it has learnt, it returns at once, and what is saved is there to go on from.
-///
-/// # Errors
-/// Anything that the recipe, the data or a checkpoint may have wrong, before anything is written; [`Error::Io`] if the folder
-/// refuses; [`Error::Diverged`] if a score, a loss or a gradient is no number: the last checkpoint is then still there.
-pub fn train(
-    recipe: &Path,
-    epochs: Option<u64>,
-    folder: &Path,
-    start: Start,
-    observer: &mut dyn Observer,
-    stop: &AtomicBool,
-) -> Result<Outcome> {
-    let (recipe, text) = Recipe::read(recipe, epochs)?;
-    let folder = RunFolder::new(folder, start)?;
+/// How the model does on what it does not learn from.
+pub type Judge<'a> = dyn FnMut(&Model) -> Result<Option<Evaluation>> + 'a;
 
-    let stopped = |steps| Ok(Outcome { stopped: true, steps, dev: None, test: None });
-    let loaded = match Loaded::new(&recipe, &folder, start, observer, stop) {
-        Ok(loaded) => loaded,
-        Err(error) => {
-            folder.leave();
-            return match error {
-                Stopped::At(steps) => stopped(steps),
-                Stopped::By(error) => Err(error),
-            };
-        }
-    };
-    let Loaded { resumed, tokenizer, front_end, examples, dev, test, data } = loaded;
-    let mut run = Run::new(&recipe, &text, &tokenizer, data, folder)?;
-    if let Some(checkpoint) = &resumed {
-        run.restore(checkpoint)?;
-    }
-    run.folder.clear(resumed.is_some())?;
-    run.folder.write("recipe.toml", text.as_bytes())?;
-    observer.on_start(&RunReport {
-        parameters: run.model.parameters().count(),
-        classes: run.model.classes(),
-        utterances: examples.len(),
-        audio_seconds: examples.iter().map(|example| example.seconds).sum(),
-        epochs: recipe.training.epochs,
-        first_epoch: run.progress.epoch,
-    });
-
-    let batcher = Batcher::new(&examples, &recipe, front_end.mel_scale());
-    while run.progress.epoch < recipe.training.epochs {
-        let started = Instant::now();
-        if !run.epoch(&batcher, observer, stop)? {
-            run.save(&run.folder.last())?;
-            return stopped(run.progress.step);
-        }
-        run.finish_epoch(&dev, started, observer)?;
-    }
-
-    if recipe.training.select == Select::Best && run.progress.best.is_some() {
-        let best = Checkpoint::read(&run.folder.best())?;
-        best.check(&run.folder.best(), &run.model.parameters().shapes())?;
-        run.model.parameters().set(best.average.as_ref().unwrap_or(&best.weights))?;
-    } else if let Some(ema) = &run.ema {
-        run.model.parameters().set(&ema.values)?;
-    }
-    let report = |examples: &[Example]| match examples.is_empty() {
-        true => Ok(None),
-        false => evaluate(
-            (&run.model, &Search::of(&recipe), Aggregate::default()),
-            &tokenizer,
-            &recipe,
-            examples,
-            0.0,
-            stop,
-        )
-        .map(Some),
-    };
-    let both = || Ok((report(&dev)?, report(&test)?));
-    let (dev, test) = match both() {
-        // All of the training is saved; a run that goes on from there has only this left to do.
-        Err(Error::Stopped) => return stopped(run.progress.step),
-        reports => reports?,
-    };
-    let outcome = Outcome { stopped: false, steps: run.progress.step, dev, test };
-    let sets = [("dev", &outcome.dev), ("test", &outcome.test)];
-    let sets: Vec<_> = sets.iter().filter_map(|(name, set)| Some((*name, set.as_ref()?))).collect();
-    run.folder.write_evaluations(&sets)?;
-    Ok(outcome)
-}
-
-/// The state of a run; a checkpoint is a copy of it.
-struct Run<'a> {
-    recipe: &'a Recipe,
-    text: &'a str,
-    tokenizer: &'a Tokenizer,
-    data: Fingerprint,
-    folder: RunFolder,
-    model: Model,
-    sessions: LossSessions,
-    optimiser: Box<dyn Optimiser>,
-    ema: Option<Ema>,
+/// Trains a model, epoch after epoch, in a run folder.
+pub struct Trainer<'a> {
+    learner: Learner,
+    run: RunConfig,
+    /// Batches of a step.
+    accumulate: usize,
+    about: About,
+    folder: &'a RunFolder,
+    reduce: &'a mut dyn Reduce,
     progress: Progress,
     metrics: Vec<Metrics>,
 }
 
-impl<'a> Run<'a> {
-    fn new(
-        recipe: &'a Recipe,
-        text: &'a str,
-        tokenizer: &'a Tokenizer,
-        data: Fingerprint,
-        folder: RunFolder,
+impl<'a> Trainer<'a> {
+    /// A run that has not begun, or, with a checkpoint, goes on from there; `accumulate` batches make a step.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] or [`Error::Shape`] if the checkpoint does not fit the model, [`Error::Io`] if the folder refuses.
+    pub fn new(
+        mut learner: Learner,
+        (run, accumulate): (&RunConfig, usize),
+        about: About,
+        (folder, resumed): (&'a RunFolder, Option<&Checkpoint>),
+        reduce: &'a mut dyn Reduce,
     ) -> Result<Self> {
-        let model = Model::new(recipe, tokenizer.size())?;
-        let sessions = LossSessions::new(recipe)?;
-        let optimiser = optimiser::build(&recipe.optimiser, model.parameters());
-        let ema = match recipe.optimiser.ema > 0.0 {
-            true => Some(Ema::new(recipe.optimiser.ema, model.parameters())?),
-            false => None,
-        };
-        let (progress, metrics) = (Progress::default(), Vec::new());
-        Ok(Run { recipe, text, tokenizer, data, folder, model, sessions, optimiser, ema, progress, metrics })
+        let (mut progress, mut metrics) = (Progress::default(), Vec::new());
+        if let Some(checkpoint) = resumed {
+            let path = folder.last();
+            checkpoint.check(&path, &learner.model().parameters().shapes())?;
+            progress = checkpoint.progress.clone();
+            let Checkpoint { weights, average, memory, .. } = checkpoint;
+            learner
+                .restore(weights, average.as_ref(), memory, progress.step)
+                .map_err(|source| Error::Inside { path, source: Box::new(source) })?;
+            metrics = folder.read_metrics(progress.epoch)?;
+        }
+        let (run, accumulate) = (run.clone(), accumulate.max(1));
+        Ok(Trainer { learner, run, accumulate, about, folder, reduce, progress, metrics })
     }
 
-    fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
-        let path = self.folder.last();
-        checkpoint.check(&path, &self.model.parameters().shapes())?;
-        self.model.parameters().set(&checkpoint.weights)?;
-        self.optimiser.restore(&checkpoint.memory, checkpoint.progress.step)?;
-        match (&mut self.ema, &checkpoint.average) {
-            (Some(ema), Some(average)) => ema.values.clone_from(average),
-            (None, None) => {}
-            _ => {
-                return Err(Error::checkpoint(
-                    &path,
-                    "an average exactly if the recipe has optimiser.ema",
-                    "otherwise",
-                ));
+    /// The model and its optimiser.
+    pub fn learner(&self) -> &Learner {
+        &self.learner
+    }
+
+    /// How far it has come.
+    pub fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// Trains to the end; false if the stop flag ended it earlier, with a checkpoint to go on from.
+    ///
+    /// # Errors
+    /// Those of the source; [`Error::Diverged`] if a score, a loss or a gradient is no number: the last checkpoint is then still
+    /// there; [`Error::Io`] if the folder refuses.
+    pub fn fit(
+        &mut self,
+        source: &dyn Source,
+        judge: &mut Judge,
+        observer: &mut dyn Observer,
+        stop: &AtomicBool,
+    ) -> Result<bool> {
+        while self.progress.epoch < self.run.epochs {
+            let started = Instant::now();
+            if !self.epoch(source, observer, stop)? {
+                self.save(&self.folder.last())?;
+                return Ok(false);
             }
+            self.finish_epoch(judge, started, observer)?;
         }
-        self.progress = checkpoint.progress.clone();
-        self.metrics = self.folder.read_metrics(self.progress.epoch)?;
-        Ok(())
+        Ok(true)
     }
 
     /// Writes the state as it is now.
     fn save(&self, path: &Path) -> Result<()> {
-        let parameters = self.model.parameters();
+        let parameters = self.learner.model().parameters();
+        let About { recipe, tokenizer, data } = self.about.clone();
         let checkpoint = Checkpoint {
-            recipe: self.text.to_owned(),
-            tokenizer: self.tokenizer.to_json()?,
+            recipe,
+            tokenizer,
+            data,
             progress: self.progress.clone(),
             shapes: parameters.shapes(),
             weights: parameters.values()?,
-            average: self.ema.as_ref().map(|ema| ema.values.clone()),
-            memory: self.optimiser.memory(),
-            data: Some(self.data.clone()),
+            average: self.learner.average().cloned(),
+            memory: self.learner.memory(),
             summed: true,
         };
         checkpoint.write(path)
     }
 
     /// The rest of the current epoch; false if the stop flag ended it.
-    fn epoch(&mut self, batcher: &Batcher, observer: &mut dyn Observer, stop: &AtomicBool) -> Result<bool> {
+    fn epoch(&mut self, source: &dyn Source, observer: &mut dyn Observer, stop: &AtomicBool) -> Result<bool> {
         let epoch = self.progress.epoch;
-        let plan = batcher.plan(epoch);
-        let Some(todo) = plan.get(self.progress.batch as usize..) else {
+        let plan = source.plan(epoch);
+        let first = self.progress.batch as usize;
+        let Some(todo) = plan.get(first..) else {
             let expected = format!("at most {} batches of epoch {epoch} done, as the data has", plan.len());
             return Err(Error::checkpoint(&self.folder.last(), expected, self.progress.batch.to_string()));
         };
-        let batches = plan.len() as u64;
-        let steps =
-            self.progress.step - self.progress.batch + batches * (self.recipe.training.epochs - epoch);
-        let every = self.recipe.training.checkpoint_every;
         std::thread::scope(|scope| {
             let (send, receive) = sync_channel(AHEAD);
             // Ends by itself when the receiver is gone.
-            scope
-                .spawn(move || todo.iter().all(|examples| send.send(batcher.batch(epoch, examples)).is_ok()));
-            for batch in receive {
+            scope.spawn(move || {
+                todo.iter().all(|utterances| send.send(source.batch(epoch, utterances)).is_ok())
+            });
+            let parts = (first as u64..).zip(receive);
+            let mut parts = parts.map(|(index, batch)| Ok(Part { index, batch: batch? }));
+            for utterances in todo.chunks(self.accumulate) {
                 if stop.load(Ordering::Relaxed) {
                     return Ok(false);
                 }
                 let started = Instant::now();
-                let report = self.step(&batch?, batcher.examples, batches)?;
-                observer.on_step(&StepReport { steps, seconds: started.elapsed().as_secs_f64(), ..report });
+                let of = utterances.iter().map(Vec::len).sum();
+                let report = self.step(&mut parts.by_ref().take(utterances.len()), of, plan.len() as u64)?;
+                observer.on_step(&StepReport { seconds: started.elapsed().as_secs_f64(), ..report });
                 // The end of the epoch writes its own.
-                let done = self.progress.batch == batches;
+                let every = self.run.checkpoint_every;
+                let done = self.progress.batch == plan.len() as u64;
                 if every > 0 && !done && self.progress.step.is_multiple_of(every) {
                     self.save(&self.folder.last())?;
                 }
@@ -238,95 +162,82 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// One optimiser step on one of the epoch's `batches`; the report's `steps` and `seconds` are left to the caller.
-    fn step(&mut self, batch: &Batch, examples: &[Example], batches: u64) -> Result<StepReport> {
-        let Recipe { seed, training, optimiser: config, .. } = self.recipe;
-        let Progress { epoch, batch: index, step, .. } = self.progress;
-        let over = (epoch as f64 + index as f64 / batches as f64) / training.epochs as f64;
-        let utterances = || batch.examples.iter().map(|&index| examples[index].id.clone()).collect();
-        let diverged = |what, found| {
-            Err(Error::Diverged { step, what, found: Some(found), utterances: utterances(), source: None })
-        };
-
-        let mut masks = Masks::new(*seed, epoch, index);
-        let model = &self.model;
-        let losses =
-            model.losses(&self.sessions, &batch.rows, &batch.lengths, &batch.labels, step, Some(&mut masks));
-        let losses = losses.map_err(|error| match divergence::of(&error) {
-            Some(Divergence { what, found }) => {
-                Error::Diverged { step, what, found, utterances: utterances(), source: Some(error.into()) }
-            }
-            None => error,
-        })?;
-        let (loss, mut skipped) = mean(&losses.transducer);
-        let (simple, _) = mean(losses.simple.as_deref().unwrap_or_default());
-        let (mut total, mut ctc) = (losses.mean, 0.0);
-        if let Some((values, tensor)) = losses.ctc {
-            let (value, without) = mean(&values);
-            ctc = value;
-            skipped = skipped.max(without);
-            total = (total + (tensor * training.ctc_weight(over))?)?;
-        }
-        if !(loss + simple + ctc).is_finite() {
-            return diverged("loss", loss + simple + ctc);
-        }
-        let rate = learning_rate(config, step, over);
-        let grads = total.backward()?;
-        let norm = self.optimiser.step(model.parameters(), &grads, rate)?;
+    /// One optimiser step over `of` utterances in an epoch of so many `batches`; the report's `seconds` are left to the caller.
+    fn step(
+        &mut self,
+        parts: &mut dyn Iterator<Item = Result<Part>>,
+        of: usize,
+        batches: u64,
+    ) -> Result<StepReport> {
+        let moment = self.moment(batches);
+        let Progress { epoch, batch, step, .. } = self.progress;
+        let (mut count, mut ids) = (0, Vec::new());
+        let mut counted = parts.inspect(|part| {
+            count += 1;
+            ids.extend(part.iter().flat_map(|part| part.batch.ids.iter().cloned()));
+        });
+        let (mut gradients, mut tally) = self.learner.gradients(&mut counted, of, &moment)?;
+        self.reduce.reduce(&mut gradients, &mut tally)?;
+        let norm = self.learner.apply(&gradients, &moment)?;
         if !norm.is_finite() {
-            return diverged("gradient norm", norm);
+            let (what, found, source) = ("gradient norm", Some(norm), None);
+            return Err(Error::Diverged { step, what, found, utterances: ids, source });
         }
-        if let Some(ema) = &mut self.ema {
-            ema.update(step, model.parameters())?;
-        }
-
-        let count = batch.examples.len() as f64;
-        let progress = &mut self.progress;
-        for (sum, value) in progress.sums.iter_mut().zip([loss * count, ctc * count, norm, count]) {
-            *sum = (f64::from_bits(*sum) + value).to_bits();
-        }
-        progress.simple = (f64::from_bits(progress.simple) + simple * count).to_bits();
-        progress.batch += 1;
-        progress.step += 1;
-        progress.skipped += skipped;
+        self.progress.count(&tally, norm, count);
+        let mean = |sum: f64| sum / tally.utterances as f64;
+        let a_step = self.accumulate as u64;
+        let of_an_epoch = batches.div_ceil(a_step);
+        let steps = step - batch.div_ceil(a_step) + of_an_epoch * (self.run.epochs - epoch);
         Ok(StepReport {
             epoch,
-            batch: index,
+            batch: self.progress.batch - 1,
             batches,
             step,
-            steps: 0,
-            loss,
-            ctc_loss: ctc,
-            simple_loss: simple,
-            learning_rate: rate,
+            steps,
+            loss: mean(tally.loss),
+            ctc_loss: mean(tally.ctc_loss),
+            simple_loss: mean(tally.simple_loss),
+            learning_rate: self.learner.learning_rate(&moment),
             gradient_norm: norm,
-            audio_seconds: batch.examples.iter().map(|&index| examples[index].seconds).sum(),
+            audio_seconds: tally.audio_seconds,
             seconds: 0.0,
         })
     }
 
+    /// Now, in an epoch of so many batches.
+    fn moment(&self, batches: u64) -> Moment {
+        let Progress { epoch, batch, step, .. } = self.progress;
+        let progress = (epoch as f64 + batch as f64 / batches as f64) / self.run.epochs as f64;
+        Moment { epoch, step, progress }
+    }
+
     /// Closes the epoch: evaluation on the dev set, metrics, checkpoints.
-    fn finish_epoch(&mut self, dev: &[Example], started: Instant, observer: &mut dyn Observer) -> Result<()> {
+    fn finish_epoch(
+        &mut self,
+        judge: &mut Judge,
+        started: Instant,
+        observer: &mut dyn Observer,
+    ) -> Result<()> {
         let seconds = started.elapsed().as_secs_f64();
-        let training = &self.recipe.training;
+        let run = &self.run;
+        let Progress { batch: batches, step, best, skipped, .. } = self.progress;
+        let steps = batches.div_ceil(self.accumulate as u64);
         let [loss, ctc, norm, count] = self.progress.sums.map(f64::from_bits);
         let simple = f64::from_bits(self.progress.simple);
-        let batches = self.progress.batch as f64;
-        let skipped = self.progress.skipped;
-        let over = (self.progress.epoch as f64 + (batches - 1.0) / batches) / training.epochs as f64;
-        let rate = learning_rate(&self.recipe.optimiser, self.progress.step - 1, over);
+        let last = (steps.saturating_sub(1) * self.accumulate as u64) as f64 / batches as f64;
+        let last = Moment {
+            epoch: self.progress.epoch,
+            step: step.saturating_sub(1),
+            progress: (self.progress.epoch as f64 + last) / run.epochs as f64,
+        };
         if !self.folder.last().exists() {
             // Whatever else is in the folder, there is a checkpoint to go on from.
             self.save(&self.folder.last())?;
         }
-        let (best, step) = (self.progress.best, self.progress.step);
         let epoch = self.progress.epoch + 1;
         self.progress = Progress { epoch, step, best, ..Progress::default() };
-        let due = epoch.is_multiple_of(training.evaluate_every) || epoch == training.epochs;
-        let evaluation = match due && !dev.is_empty() {
-            true => Some(self.evaluate(dev)?),
-            false => None,
-        };
+        let due = epoch.is_multiple_of(run.evaluate_every) || epoch == run.epochs;
+        let evaluation = if due { self.evaluate(judge)? } else { None };
         let dev_wer = evaluation.as_ref().map(|evaluation| evaluation.overall.wer);
         let metrics = Metrics {
             epoch,
@@ -334,8 +245,8 @@ impl<'a> Run<'a> {
             loss: loss / count,
             ctc_loss: ctc / count,
             simple_loss: simple / count,
-            learning_rate: rate,
-            gradient_norm: norm / batches,
+            learning_rate: self.learner.learning_rate(&last),
+            gradient_norm: norm / steps as f64,
             skipped,
             seconds,
             dev_wer,
@@ -349,34 +260,33 @@ impl<'a> Run<'a> {
         self.folder.write_curve(&self.metrics)?;
         // The last write of the epoch: a kill before it redoes the epoch's end from the checkpoint before.
         self.save(&self.folder.last())?;
-        observer.on_epoch(&EpochReport { metrics, epochs: training.epochs, evaluation });
+        observer.on_epoch(&EpochReport { metrics, epochs: self.run.epochs, evaluation });
         Ok(())
     }
 
-    /// Evaluates the averaged weights if there are any, and puts the others back.
-    fn evaluate(&self, examples: &[Example]) -> Result<Evaluation> {
-        let parameters = self.model.parameters();
+    /// Judges the averaged weights if there are any, and puts the others back.
+    fn evaluate(&self, judge: &mut Judge) -> Result<Option<Evaluation>> {
+        let parameters = self.learner.model().parameters();
         let weights = parameters.values()?;
-        if let Some(ema) = &self.ema {
-            parameters.set(&ema.values)?;
+        if let Some(average) = self.learner.average() {
+            parameters.set(average)?;
         }
-        // A run that stops here could not go on from here.
-        let evaluation = evaluate(
-            (&self.model, &Search::of(self.recipe), Aggregate::default()),
-            self.tokenizer,
-            self.recipe,
-            examples,
-            0.0,
-            &AtomicBool::new(false),
-        );
+        let evaluation = judge(self.learner.model());
         parameters.set(&weights)?;
         evaluation
     }
 }
 
-/// Mean over the batch without the utterances that have no path, and how many those are.
-fn mean(losses: &[f64]) -> (f64, u64) {
-    let possible = losses.iter().filter(|&&loss| loss != f64::INFINITY);
-    let without = losses.len() - possible.clone().count();
-    (possible.map(|loss| loss / losses.len() as f64).sum(), without as u64)
+impl Progress {
+    /// Takes in a step of so many batches.
+    fn count(&mut self, tally: &Tally, norm: f64, batches: u64) {
+        let sums = [tally.loss, tally.ctc_loss, norm, tally.utterances as f64];
+        for (sum, value) in self.sums.iter_mut().zip(sums) {
+            *sum = (f64::from_bits(*sum) + value).to_bits();
+        }
+        self.simple = (f64::from_bits(self.simple) + tally.simple_loss).to_bits();
+        self.batch += batches;
+        self.step += 1;
+        self.skipped += tally.skipped;
+    }
 }

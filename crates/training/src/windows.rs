@@ -73,12 +73,11 @@ impl Windows {
     /// [`Error::Shape`] if the overlap is less than two encoder rows or not less than the window, or the window is longer than an
     /// hour.
     pub fn new(model: &Model, config: WindowConfig) -> Result<Self> {
-        let recipe = &model.recipe;
-        let front_end = FrontEnd::new(&recipe.features)?;
-        let frames = recipe.encoder.rows.stride * recipe.encoder.kind.reduction();
+        let front_end = FrontEnd::new(&model.config().input.features)?;
+        let frames = model.config().input.rows.stride * model.config().encoder.reduction();
         let step = frames * front_end.hop();
         let WindowConfig { seconds, overlap } = config;
-        let rate = f64::from(recipe.features.sample_rate);
+        let rate = f64::from(front_end.config().sample_rate);
         let rows = |seconds: f64| (seconds * rate / step as f64).round() as usize;
         if !(0.0..=3600.0).contains(&seconds) {
             return Err(Error::shape("seconds", "a window of at most 3600", Brief(seconds).to_string()));
@@ -159,7 +158,7 @@ impl Windows {
     fn encode(&self, samples: Vec<f32>, end: Option<usize>, rows: &mut Vec<f32>) -> Result<usize> {
         let sample_rate = self.front_end.config().sample_rate;
         let plane = self.front_end.log_mel(&Audio { samples, sample_rate })?;
-        let (x, lengths) = data::collate(&[&plane], &self.model.recipe.encoder.rows)?;
+        let (x, lengths) = data::collate(&[&plane], &self.model.config().input.rows)?;
         let (encoded, lengths) = self.model.encode(&x, &lengths)?;
         if end.is_some() && lengths[0] != self.rows {
             let expected = format!("{} rows of a window, as the recipe says", self.rows);

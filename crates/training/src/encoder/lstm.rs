@@ -12,7 +12,7 @@ use crate::recipe::check::{self, MANY, WIDEST};
 use crate::{Lstm, Result};
 
 /// `[encoder]`, kind `lstm`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LstmEncoderConfig {
     /// Number of LSTM layers.

@@ -1,13 +1,11 @@
 //! AdamW with global norm clipping, over plain slices.
 use std::collections::BTreeMap;
 
-use candle_core::backprop::GradStore;
-
-use super::{Optimiser, norm};
+use super::Optimiser;
 use crate::checkpoint::Values;
 use crate::recipe::OptimiserConfig;
 use crate::tensors::{self, with_slice};
-use crate::{Error, Parameters, Result};
+use crate::{Error, Gradients, Parameters, Result};
 
 /// AdamW (Loshchilov and Hutter, arXiv 1711.05101).
 ///
@@ -34,8 +32,8 @@ impl AdamW {
 }
 
 impl Optimiser for AdamW {
-    fn step(&mut self, parameters: &Parameters, gradients: &GradStore, rate: f64) -> Result<f64> {
-        let norm = norm(parameters, gradients)?;
+    fn step(&mut self, parameters: &Parameters, gradients: &Gradients, rate: f64) -> Result<f64> {
+        let norm = gradients.norm()?;
         if !norm.is_finite() {
             return Ok(norm);
         }
@@ -53,14 +51,14 @@ impl Optimiser for AdamW {
             keep: 1.0,
         };
         for (name, variable) in parameters.iter() {
-            let Some(gradient) = gradients.get(variable) else { continue };
+            let Some(gradient) = gradients.get(name) else { continue };
             let (Some(m), Some(v)) = (self.first.get_mut(name), self.second.get_mut(name)) else {
                 return Err(Error::shape(name, "a parameter known to the optimiser", "a new one"));
             };
             let decay = if variable.rank() > 1 { weight_decay } else { 0.0 };
             let rates = Rates { keep: (1.0 - rate * decay) as f32, ..rates };
             let mut weights = tensors::to_vec(variable)?;
-            with_slice(&gradient.contiguous()?, |g| {
+            with_slice(gradient, |g| {
                 update(&mut weights, g, m, v, rates);
                 Ok(())
             })?;
@@ -144,13 +142,16 @@ mod tests {
     }
 
     /// Gradients g of a loss Σ g·w.
-    fn gradients(parts: &[(&Var, &[f32])]) -> GradStore {
+    fn gradients(parameters: &Parameters, parts: &[(&Var, &[f32])]) -> Gradients {
         let terms: Vec<Tensor> = parts
             .iter()
             .map(|(v, g)| (v.as_tensor() * Tensor::from_slice(g, v.shape(), &Device::Cpu).unwrap()).unwrap())
             .map(|product| product.sum_all().unwrap())
             .collect();
-        Tensor::stack(&terms, 0).unwrap().sum_all().unwrap().backward().unwrap()
+        let sum = Tensor::stack(&terms, 0).unwrap().sum_all().unwrap();
+        let mut gradients = Gradients::default();
+        gradients.add(parameters, sum.backward().unwrap()).unwrap();
+        gradients
     }
 
     #[test]
@@ -159,12 +160,12 @@ mod tests {
         let w = parameters.get("w").unwrap();
         set(w, &[1.0, -2.0]);
         let mut optimiser = AdamW::new(&parameters, &config(0.5, 0.0));
-        let norm = optimiser.step(&parameters, &gradients(&[(w, &[3.0, 4.0])]), 0.1).unwrap();
+        let norm = optimiser.step(&parameters, &gradients(&parameters, &[(w, &[3.0, 4.0])]), 0.1).unwrap();
         assert_relative_eq!(norm, 5.0, max_relative = 1e-12);
         // The first step is the sign of the gradient: m/(1-β₁) = g, √(v/(1-β₂)) = |g|. Decay takes 0.1·0.5 of the weight.
         assert_relative_eq!(get(w)[..], [0.95 - 0.1, -1.9 - 0.1], max_relative = 1e-6);
 
-        optimiser.step(&parameters, &gradients(&[(w, &[-1.0, 0.0])]), 0.2).unwrap();
+        optimiser.step(&parameters, &gradients(&parameters, &[(w, &[-1.0, 0.0])]), 0.2).unwrap();
         // m = 0.5·(0.5·3) + 0.5·(-1) = 0.25, v = 0.75·(0.25·9) + 0.25·1 = 1.9375; corrections 1-0.25 and 1-0.5625.
         let first = 0.25 / 0.75 / (1.9375f32 / 0.4375).sqrt();
         let second = 1.0 / 0.75 / (0.75 * 0.25 * 16.0 / 0.4375f32).sqrt();
@@ -178,7 +179,7 @@ mod tests {
             let parameters = parameters(&[("w", &[2, 1])]);
             let w = parameters.get("w").unwrap();
             let mut optimiser = AdamW::new(&parameters, &config(0.0, clip));
-            let norm = optimiser.step(&parameters, &gradients(&[(w, gradient)]), 0.1).unwrap();
+            let norm = optimiser.step(&parameters, &gradients(&parameters, &[(w, gradient)]), 0.1).unwrap();
             (norm, optimiser.first["w"].clone())
         };
         let (norm, moments) = run(&[30.0, 40.0], 5.0);
@@ -194,7 +195,7 @@ mod tests {
         set(w, &[1.0; 32]);
         set(bias, &[1.0; 2]);
         let before = get(idle);
-        let gradients = gradients(&[(w, &[0.0; 32]), (bias, &[0.0; 2])]);
+        let gradients = gradients(&parameters, &[(w, &[0.0; 32]), (bias, &[0.0; 2])]);
         AdamW::new(&parameters, &config(0.5, 0.0)).step(&parameters, &gradients, 0.1).unwrap();
         assert!(get(w).iter().all(|w| (w - 0.95).abs() < 1e-6), "{:?}", get(w));
         assert_eq!((get(bias), get(idle)), (vec![1.0; 2], before));
@@ -206,7 +207,7 @@ mod tests {
             let parameters = parameters(&[("w", &[2, 1])]);
             let w = parameters.get("w").unwrap();
             let mut optimiser = AdamW::new(&parameters, &config(0.5, 0.0));
-            optimiser.step(&parameters, &gradients(&[(w, &[3.0, 4.0])]), 0.1).unwrap();
+            optimiser.step(&parameters, &gradients(&parameters, &[(w, &[3.0, 4.0])]), 0.1).unwrap();
             if restore {
                 let memory = optimiser.memory();
                 optimiser = AdamW::new(&parameters, &config(0.5, 0.0));
@@ -215,7 +216,7 @@ mod tests {
                     optimiser.restore(&BTreeMap::new(), 1).unwrap_err().to_string().starts_with("first: ")
                 );
             }
-            optimiser.step(&parameters, &gradients(&[(w, &[-1.0, 2.0])]), 0.1).unwrap();
+            optimiser.step(&parameters, &gradients(&parameters, &[(w, &[-1.0, 2.0])]), 0.1).unwrap();
             get(w)
         };
         assert_eq!(run(true), run(false));
@@ -226,7 +227,7 @@ mod tests {
         let parameters = parameters(&[("w", &[2, 1])]);
         let w = parameters.get("w").unwrap();
         let (before, mut optimiser) = (get(w), AdamW::new(&parameters, &config(0.5, 1.0)));
-        let gradients = gradients(&[(w, &[f32::NAN, 1.0])]);
+        let gradients = gradients(&parameters, &[(w, &[f32::NAN, 1.0])]);
         assert!(optimiser.step(&parameters, &gradients, 0.1).unwrap().is_nan());
         assert_eq!((get(w), optimiser.steps, optimiser.first["w"].clone()), (before, 0, vec![0.0; 2]));
     }

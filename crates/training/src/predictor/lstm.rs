@@ -14,7 +14,7 @@ use crate::tensors::to_vec;
 use crate::{Lstm, LstmWeights, Result};
 
 /// `[predictor]`, kind `lstm`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LstmPredictorConfig {
     /// Width of a label's embedding.

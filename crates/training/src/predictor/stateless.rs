@@ -14,7 +14,7 @@ use crate::tensors::to_vec;
 use crate::{Linear, Result};
 
 /// `[predictor]`, kind `stateless`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StatelessPredictorConfig {
     /// Width of a label's embedding.

@@ -3,10 +3,10 @@ use lattice::{Alignment, FullNGram, Normalize};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    LossOptions, PrecisionKind, Recipe, TrainingConfig,
+    LossOptions, PrecisionKind, Terms,
     check::{MANY, WIDEST, expect, whole},
 };
-use crate::{Error, Result, recipe::ActivationKind};
+use crate::{Error, ModelConfig, Result, recipe::ActivationKind};
 
 /// What a lattice is made of; its joint network is as wide as `joint.width` says.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -80,7 +80,7 @@ impl GnatConfig {
     /// The alignment lattice.
     ///
     /// # Errors
-    /// More labels a frame than a lattice has states for; [`Recipe::parse`] finds them first.
+    /// More labels a frame than a lattice has states for; [`ModelConfig::check`] finds them first.
     pub fn alignment(&self) -> Result<Alignment> {
         Ok(match self.alignment {
             AlignmentKind::FrameDependent => Alignment::FrameDependent,
@@ -89,7 +89,7 @@ impl GnatConfig {
     }
 
     /// Checks every value, and that nothing is asked for that belongs to other losses.
-    pub(super) fn check(&self, recipe: &Recipe) -> Result<()> {
+    pub(crate) fn check(&self, model: &ModelConfig) -> Result<()> {
         let most = format!("0 to {MANY}");
         expect("loss.context", &most, self.context <= MANY, self.context)?;
         whole("loss.embedding", self.embedding, WIDEST)?;
@@ -98,12 +98,12 @@ impl GnatConfig {
         }
         let without =
             |key: &str, fine: bool, found: String| expect(key, "none with loss.kind = \"gnat\"", fine, found);
-        let found = if recipe.predictor.is_some() { "a predictor" } else { "none" };
-        without("predictor", recipe.predictor.is_none(), found.into())?;
-        let LossOptions { skip, clamp, activation, .. } = recipe.loss.options;
-        let TrainingConfig { topology, precision, fastemit, delay_penalty, label_smoothing, z_loss, .. } =
-            &recipe.training;
-        without("joint.dropout", recipe.joint.dropout == 0.0, recipe.joint.dropout.to_string())?;
+        let found = if model.predictor.is_some() { "a predictor" } else { "none" };
+        without("predictor", model.predictor.is_none(), found.into())?;
+        let LossOptions { skip, clamp, activation, .. } = model.loss.options;
+        let Terms { topology, precision, fastemit, delay_penalty, label_smoothing, z_loss, .. } =
+            &model.terms;
+        without("joint.dropout", model.joint.dropout == 0.0, model.joint.dropout.to_string())?;
         without("loss.skip", skip == 0.0, skip.to_string())?;
         without("loss.clamp", clamp.is_none(), format!("{clamp:?}"))?;
         without("loss.activation", activation == ActivationKind::Tanh, "another than tanh".into())?;

@@ -1,9 +1,7 @@
 //! Which loss a model is trained with, and what it means for the lattice, the classes and the search.
-use rnnt_loss::{Loss, Options, Pruning, Scales, Tokens, Topology};
 use serde::{Deserialize, Serialize};
 
-use super::{GnatConfig, Recipe, TrainingConfig};
-use crate::{Error, Result};
+use super::GnatConfig;
 
 /// `[loss]`: the kind of transducer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -56,11 +54,6 @@ pub enum LossConfig {
     Gnat(GnatConfig),
 }
 
-fn not_a_transducer() -> Error {
-    let (expected, found) = ("a transducer".into(), "gnat".into());
-    Error::RecipeValue { key: "loss.kind".into(), expected, found }
-}
-
 fn five() -> usize {
     5
 }
@@ -111,74 +104,5 @@ pub(super) mod name {
 
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Topology, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
-    }
-}
-
-impl Recipe {
-    /// The moves of the lattice and of the search: those of blank and label, and what the loss adds to them.
-    ///
-    /// # Errors
-    /// Durations that no topology has; [`Recipe::parse`] finds them first. [`Error::RecipeValue`] for a recognition lattice.
-    pub fn topology(&self) -> Result<Topology> {
-        let topology = match &self.loss.kind {
-            LossConfig::Tdt { durations, .. } => Topology::tdt(durations),
-            LossConfig::MultiBlank { durations, .. } => {
-                self.training.topology.clone().with_big_blanks(durations)
-            }
-            LossConfig::Rnnt { .. } | LossConfig::Pruned { .. } => Ok(self.training.topology.clone()),
-            LossConfig::Gnat(_) => return Err(not_a_transducer()),
-        };
-        Ok(topology.map_err(rnnt_loss::Error::from)?)
-    }
-
-    /// Options of the loss.
-    ///
-    /// # Errors
-    /// As [`Recipe::topology`].
-    pub fn loss_options(&self) -> Result<Options> {
-        let TrainingConfig { fastemit, delay_penalty, label_smoothing, z_loss, .. } = self.training;
-        let loss = self.kind()?;
-        Ok(Options {
-            loss,
-            fastemit,
-            delay_penalty,
-            label_smoothing,
-            z_loss,
-            ..self.loss.options.options(self.ctc_options())
-        })
-    }
-
-    fn kind(&self) -> Result<Loss> {
-        let topology = self.topology()?;
-        Ok(match self.loss.kind {
-            LossConfig::Rnnt { factored_blank } => {
-                let tokens = if factored_blank { Tokens::FactoredBlank } else { Tokens::Softmax };
-                Loss::Transducer { topology, tokens, sigma: 0.0 }
-            }
-            LossConfig::Tdt { sigma, omega, .. } => Loss::Tdt { topology, sigma, omega },
-            LossConfig::MultiBlank { sigma, .. } => {
-                Loss::Transducer { topology, tokens: Tokens::Softmax, sigma }
-            }
-            LossConfig::Gnat(_) => return Err(not_a_transducer()),
-            LossConfig::Pruned { s_range, lm_only_scale, am_only_scale, .. } => {
-                let pruning = Pruning { s_range, lm_only_scale, am_only_scale, ..Pruning::default() };
-                Loss::Pruned { topology, tokens: Tokens::Softmax, pruning }
-            }
-        })
-    }
-
-    /// Options of the auxiliary CTC loss, which is not regularised.
-    pub(crate) fn ctc_options(&self) -> Options {
-        let (precision, budget) = (self.training.precision.precision(), self.loss.options.budget);
-        Options { precision, budget, ..Options::of(Loss::Ctc) }
-    }
-
-    /// Factors of both losses of pruned training at a step of the run.
-    pub(crate) fn scales(&self, step: u64) -> Scales {
-        let LossConfig::Pruned { simple_scale, warm_steps, .. } = self.loss.kind else {
-            return Scales::default();
-        };
-        let scales = Scales { simple: simple_scale, ..Scales::default() };
-        scales.warm_up(step as usize, warm_steps as usize)
     }
 }

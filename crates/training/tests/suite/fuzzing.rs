@@ -36,7 +36,7 @@ fn recipe() {
         let text = String::from_utf8_lossy(bytes);
         match Recipe::parse(&text, Path::new("some.toml")) {
             // A plan of its model, whatever its size, takes nothing.
-            Ok(recipe) => drop(Model::shapes(&recipe, 30).unwrap()),
+            Ok(recipe) => drop(Model::shapes(&recipe.model(), 30).unwrap()),
             Err(error) => assert!(error.to_string().len() < 2000 + bytes.len(), "{error}"),
         }
     });

@@ -175,10 +175,10 @@ fn what_no_lattice_has_is_named() {
 
     // How many states there are depends on the labels.
     let deep = parse(&text("context = 60")).unwrap();
-    let error = Model::new(&deep, 3).err().unwrap().to_string();
+    let error = Model::new(&deep.model(), 3).err().unwrap().to_string();
     assert!(error.starts_with("recipe key loss.context") && error.contains("6.4e28 of 3 labels"), "{error}");
     let wide = parse(&text("context = 3")).unwrap();
-    let error = Model::new(&wide, 1200).err().unwrap().to_string();
+    let error = Model::new(&wide.model(), 1200).err().unwrap().to_string();
     assert!(error.contains("loss.context = 3") && error.contains("[1729441201, 8]"), "{error}");
 }
 

@@ -10,5 +10,6 @@ mod mutants;
 mod own_parts;
 mod recipes;
 mod runs;
+mod steps;
 mod streaming;
 mod toy;

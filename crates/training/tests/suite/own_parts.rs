@@ -5,10 +5,11 @@ use std::sync::Arc;
 use candle_core::{Device, Module, Tensor};
 use candle_nn::{Conv1d, Conv1dConfig, Embedding, Linear, VarBuilder};
 use decoding::{Scratch, States};
+use training::data::Batch;
 use training::encoder::{Encoder, Frames};
 use training::optimiser::{AdamW, Optimiser};
 use training::predictor::Predictor;
-use training::{LossSessions, Masks, Model, Recipe, Result};
+use training::{Gradients, LossSessions, Masks, Model, Recipe, Result};
 
 const RECIPE: &str = r#"
     data = { train = ["none.jsonl"] }
@@ -96,7 +97,7 @@ impl decoding::Predictor for Rows {
 
 fn model() -> (Recipe, Model) {
     let recipe = Recipe::parse(RECIPE, Path::new("own.toml")).unwrap();
-    let model = Model::with(&recipe, 3, |encoder, predictor| {
+    let model = Model::with(&recipe.model(), 3, |encoder, predictor| {
         let table = candle_nn::embedding(4, 4, predictor.pp("table"))?;
         let encoder: Arc<dyn Encoder> = Arc::new(Frames::new(convolution(&encoder)?, 6, 2)?);
         Ok((encoder, Arc::new(LastLabel { table, blank: 3 })))
@@ -119,14 +120,16 @@ fn they_are_named_trained_and_searched_like_ours() {
     assert!(!names.iter().any(|name| name.contains("layers")), "{names:?}");
 
     let (x, lengths, labels) = (wave(&[2, 9, 10]), [9, 6], [vec![0, 2, 1], vec![1]]);
+    let batch = Batch::new(x.clone(), lengths.to_vec(), labels.to_vec());
     let mut optimiser = AdamW::new(model.parameters(), &recipe.optimiser);
-    let (sessions, mut losses) = (LossSessions::new(&recipe).unwrap(), Vec::new());
+    let (sessions, mut losses) = (LossSessions::new(&recipe.model()).unwrap(), Vec::new());
     for step in 0..40 {
         let mut masks = Masks::new(1, 0, step);
-        let out = model.losses(&sessions, &x, &lengths, &labels, step, Some(&mut masks)).unwrap();
-        let gradients = out.mean.backward().unwrap();
-        for (name, parameter) in model.parameters().iter().filter(|(name, _)| !name.starts_with("ctc")) {
-            assert!(gradients.get(parameter).is_some(), "{name} has no gradient");
+        let out = model.losses(&sessions, &batch, 2, step, Some(&mut masks)).unwrap();
+        let mut gradients = Gradients::default();
+        gradients.add(model.parameters(), out.mean.backward().unwrap()).unwrap();
+        for (name, _) in model.parameters().iter().filter(|(name, _)| !name.starts_with("ctc")) {
+            assert!(gradients.get(name).is_some(), "{name} has no gradient");
         }
         optimiser.step(model.parameters(), &gradients, 0.02).unwrap();
         losses.push(out.mean.to_scalar::<f64>().unwrap());

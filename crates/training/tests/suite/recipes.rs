@@ -238,9 +238,9 @@ fn another_number_of_epochs_changes_that_number_only() {
     let (mut longer, text) = Recipe::read(&path, Some(9)).unwrap();
     // What lands in a checkpoint says the same as what is in effect; manifests stay relative to the recipe there.
     let again = parse(&text).unwrap();
-    assert_eq!((again.training.epochs, again.data.train[0].to_str()), (9, Some("train.jsonl")));
-    assert_eq!(longer.training.epochs, 9);
-    longer.training.epochs = 3;
+    assert_eq!((again.training.run.epochs, again.data.train[0].to_str()), (9, Some("train.jsonl")));
+    assert_eq!(longer.training.run.epochs, 9);
+    longer.training.run.epochs = 3;
     assert_eq!(longer, plain);
     assert!(matches!(Recipe::read(&path, Some(0)), Err(Error::RecipeValue { .. })));
 }
@@ -248,9 +248,9 @@ fn another_number_of_epochs_changes_that_number_only() {
 #[test]
 fn a_row_of_the_encoder_lasts_hop_times_stride_times_reduction() {
     let recipe = parse(&toy(&[])).unwrap();
-    assert_eq!(recipe.frame_ms(), 40.0);
+    assert_eq!(recipe.model().frame_ms(), 40.0);
     let reduced = toy(&[("dropout = 0.1", "time_reduction = { after_layer = 0, factor = 2 }")]);
-    assert_eq!(parse(&reduced).unwrap().frame_ms(), 80.0);
+    assert_eq!(parse(&reduced).unwrap().model().frame_ms(), 80.0);
 }
 
 /// Every number of a table and the tables in it, by its dotted name.
@@ -293,7 +293,7 @@ fn numbers_that_nobody_can_mean_are_refused_briefly_or_do_no_harm() {
                 let mut table = whole.clone();
                 set(&mut table, name, value.clone());
                 let text = toml::to_string(&table).unwrap();
-                match parse(&text).and_then(|recipe| Ok((Model::shapes(&recipe, 30)?, recipe))) {
+                match parse(&text).and_then(|recipe| Ok((Model::shapes(&recipe.model(), 30)?, recipe))) {
                     Err(error @ Error::RecipeValue { .. }) => {
                         let text = error.to_string();
                         let digits = text.rsplit(|c: char| c.is_whitespace() || c == ',').next().unwrap();
@@ -312,7 +312,7 @@ fn numbers_that_nobody_can_mean_are_refused_briefly_or_do_no_harm() {
                             shapes.values().flatten().all(|&size| size <= 1 << 24),
                             "{name} = {value}: {shapes:?}"
                         );
-                        let options = recipe.loss_options().unwrap();
+                        let options = recipe.model().loss_options().unwrap();
                         assert!(options.skip.is_finite());
                     }
                 }
@@ -339,17 +339,17 @@ fn a_model_that_does_not_fit_is_named_before_it_is_made() {
         ("width = 16", "width = 8192"),
     ]);
     let (recipe, _) = Recipe::read(&path, None).unwrap();
-    let shapes = Model::shapes(&recipe, 30).unwrap();
+    let shapes = Model::shapes(&recipe.model(), 30).unwrap();
     let count: usize = shapes.values().map(|shape| shape.iter().product::<usize>()).sum();
     assert!(count > 150_000_000_000, "{count}");
     if training::memory::available().is_some() {
-        let error = Model::new(&recipe, 30).err().unwrap();
+        let error = Model::new(&recipe.model(), 30).err().unwrap();
         let text = error.to_string();
         assert!(matches!(error, Error::Memory { .. }), "{text}");
         assert!(text.contains("[encoder]") && text.contains("_l99_reverse") | text.contains("_l"), "{text}");
     }
     let small = toy.recipe(&[]);
     let (recipe, _) = Recipe::read(&small, None).unwrap();
-    let model = Model::new(&recipe, 3).unwrap();
-    assert_eq!(model.parameters().shapes(), Model::shapes(&recipe, 3).unwrap());
+    let model = Model::new(&recipe.model(), 3).unwrap();
+    assert_eq!(model.parameters().shapes(), Model::shapes(&recipe.model(), 3).unwrap());
 }

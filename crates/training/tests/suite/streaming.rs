@@ -241,7 +241,7 @@ fn recipe_of(features: &str, encoder: &str, seed: u64) -> Recipe {
 }
 
 fn model_of(features: &str, encoder: &str, seed: u64) -> Model {
-    Model::new(&recipe_of(features, encoder, seed), 4).unwrap()
+    Model::new(&recipe_of(features, encoder, seed).model(), 4).unwrap()
 }
 
 fn one_way(stack: usize, stride: usize, factor: usize) -> Model {
@@ -454,7 +454,7 @@ proptest! {
 fn rows_of_windows_are_those_of_the_same_time() {
     let recipe = recipe_of(WHOLE, "{ stack = 3, stride = 3, layers = 1, hidden = 4 }", 3);
     let make = |factor| {
-        Model::with(&recipe, 4, |encoder, predictor| {
+        Model::with(&recipe.model(), 4, |encoder, predictor| {
             let encoder = Frames::new(candle_nn::linear(18, 5, encoder)?, 5, factor)?;
             let predictor = recipe.predictor.as_ref().unwrap().build(5, 4, &predictor)?;
             Ok((Arc::new(encoder), predictor))

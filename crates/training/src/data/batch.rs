@@ -1,0 +1,59 @@
+//! Padded batches, and which utterances meet in them.
+use candle_core::Tensor;
+use rand_chacha::ChaCha8Rng;
+use speech::Features;
+
+use super::Example;
+use crate::recipe::{BatchConfig, RowsConfig};
+use crate::{Result, tensors};
+
+/// A padded batch.
+#[derive(Debug)]
+pub struct Batch {
+    /// Names of the utterances.
+    pub ids: Vec<String>,
+    /// Their length in all.
+    pub seconds: f64,
+    /// Input rows `[B, T, D]`.
+    pub rows: Tensor,
+    /// Rows of each utterance.
+    pub lengths: Vec<usize>,
+    /// Labels of each utterance.
+    pub labels: Vec<Vec<u32>>,
+}
+
+impl Batch {
+    /// Utterances without names.
+    ///
+    /// # Shapes
+    /// `rows [B, T, D]`, D = mels · stack; `lengths` has B entries of at most T; `labels` has B sequences.
+    pub fn new(rows: Tensor, lengths: Vec<usize>, labels: Vec<Vec<u32>>) -> Self {
+        Batch { ids: Vec::new(), seconds: 0.0, rows, lengths, labels }
+    }
+}
+
+/// Cuts examples into batches; in the order of their lengths without a generator, shuffled with one.
+pub(crate) fn plan(
+    examples: &[Example],
+    rows: &RowsConfig,
+    batches: &BatchConfig,
+    rng: Option<&mut ChaCha8Rng>,
+) -> Vec<Vec<usize>> {
+    let lengths: Vec<usize> =
+        examples.iter().map(|example| example.features.frames.div_ceil(rows.stride)).collect();
+    speech::batches(&lengths, batches.max_frames, batches.max_utterances, rng)
+}
+
+/// Stacks frames and pads with zeros: rows `[B, T, stack · D]` and their lengths.
+pub(crate) fn collate(planes: &[&Features], config: &RowsConfig) -> Result<(Tensor, Vec<usize>)> {
+    let stacked: Vec<Features> =
+        planes.iter().map(|plane| plane.stack(config.stack, config.stride)).collect();
+    let lengths: Vec<usize> = stacked.iter().map(|plane| plane.frames).collect();
+    let frames = lengths.iter().copied().max().unwrap_or(0);
+    let width = stacked.first().map_or(0, |plane| plane.dim);
+    let mut rows = vec![0f32; stacked.len() * frames * width];
+    for (to, plane) in rows.chunks_mut((frames * width).max(1)).zip(&stacked) {
+        to[..plane.data.len()].copy_from_slice(&plane.data);
+    }
+    Ok((tensors::from_vec(rows, (stacked.len(), frames, width))?, lengths))
+}

@@ -1,0 +1,86 @@
+//! Utterances whose features are in memory.
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rayon::prelude::*;
+use speech::{Change, Conversion, Features, FrontEnd, Tokenizer, Utterance};
+
+use crate::{Error, Result};
+
+/// One utterance, ready for training or evaluation.
+#[derive(Debug, Clone)]
+pub struct Example {
+    /// Id from the manifest.
+    pub id: String,
+    /// Transcript.
+    pub text: String,
+    /// Part of the manifest that is reported apart.
+    pub subset: Option<String>,
+    /// Length of the audio, as its manifest says.
+    pub seconds: f64,
+    /// Length of the audio.
+    pub heard: f64,
+    /// Normalised log-mel plane.
+    pub features: Features,
+    /// Labels of the transcript; empty where only the text is needed.
+    pub labels: Vec<u32>,
+    /// What was done to its audio.
+    pub changes: Vec<Change>,
+}
+
+/// Reads the audio and computes the features of all utterances in parallel; labels only if a tokenizer is given.
+///
+/// Audio is resampled if the front end's settings say so, and must have one channel.
+///
+/// # Errors
+/// The first utterance that cannot be read or encoded, in the order of the list; the error names it. [`Error::Stopped`] if the flag
+/// becomes true.
+pub fn load(
+    utterances: &[Utterance],
+    front_end: &FrontEnd,
+    tokenizer: Option<&Tokenizer>,
+    stop: &AtomicBool,
+) -> Result<Vec<Example>> {
+    let conversion = Conversion { resample: front_end.config().resample, ..Conversion::default() };
+    load_as(utterances, front_end, tokenizer, &conversion, stop)
+}
+
+/// [`load`], of audio that may be converted.
+pub(crate) fn load_as(
+    utterances: &[Utterance],
+    front_end: &FrontEnd,
+    tokenizer: Option<&Tokenizer>,
+    conversion: &Conversion,
+    stop: &AtomicBool,
+) -> Result<Vec<Example>> {
+    let load = |utterance: &Utterance| -> Result<Example> {
+        if stop.load(Ordering::Relaxed) {
+            return Err(Error::Stopped);
+        }
+        let named =
+            |error| speech::Error::Utterance { utterance: utterance.id.clone(), source: Box::new(error) };
+        let (audio, changes) = utterance.audio_as(front_end.config().sample_rate, conversion)?;
+        Ok(Example {
+            id: utterance.id.clone(),
+            text: utterance.text.clone(),
+            subset: utterance.subset.clone(),
+            seconds: utterance.seconds,
+            heard: audio.samples.len() as f64 / f64::from(audio.sample_rate),
+            features: front_end.log_mel(&audio).map_err(named)?,
+            labels: tokenizer
+                .map_or(Ok(Vec::new()), |tokenizer| tokenizer.encode(&utterance.text))
+                .map_err(named)?,
+            changes,
+        })
+    };
+    // Collected as results first, so that the reported error does not depend on who finished first.
+    let loaded: Vec<Result<Example>> = utterances.par_iter().map(load).collect();
+    loaded.into_iter().collect()
+}
+
+/// Adds up what was done to how many recordings.
+pub(crate) fn count_changes(counts: &mut BTreeMap<Change, usize>, examples: &[Example]) {
+    for change in examples.iter().flat_map(|example| &example.changes) {
+        *counts.entry(*change).or_default() += 1;
+    }
+}

@@ -1,0 +1,59 @@
+//! Utterances that are heard one after another.
+use rand::seq::SliceRandom;
+use speech::Utterance;
+
+use crate::random::{Purpose, stream};
+
+/// Strings of `count` utterances each, in an order that the seed decides; what is left over is one of two at least, or none.
+pub(crate) fn joined(utterances: &[Utterance], count: usize, seed: u64) -> Vec<Utterance> {
+    let mut order: Vec<&Utterance> = utterances.iter().collect();
+    order.shuffle(&mut stream(seed, Purpose::Join, 0, 0));
+    let join = |some: &[&Utterance]| {
+        let mut one = some[0].clone();
+        let texts: Vec<&str> = some.iter().map(|u| u.text.as_str()).filter(|text| !text.is_empty()).collect();
+        one.text = texts.join(" ");
+        one.id = some.iter().map(|u| u.id.as_str()).collect::<Vec<_>>().join("+");
+        one.pieces = some.iter().flat_map(|u| u.pieces.iter().cloned()).collect();
+        one.seconds = some.iter().map(|u| u.seconds).sum();
+        (one.num_samples, one.crc32, one.subset, one.speaker) = (None, None, None, None);
+        one
+    };
+    order.chunks(count.max(1)).filter(|some| some.len() > 1).map(join).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use speech::read_manifest;
+
+    use super::*;
+
+    #[test]
+    fn strings_hold_every_utterance_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("list.jsonl");
+        let line = |n: usize| {
+            let text = if n == 3 { "" } else { "one two" };
+            format!(
+                r#"{{"id": "u{n}", "file": "{n}.wav", "seconds": 0.5, "text": "{text}", "num_samples": 9}}"#
+            )
+        };
+        std::fs::write(&path, (0..7).map(line).collect::<Vec<_>>().join("\n")).unwrap();
+        let list = read_manifest(&path).unwrap();
+        for (count, strings) in [(0, 0), (1, 0), (2, 3), (3, 2), (5, 2), (9, 1)] {
+            let joined = joined(&list, count, 1);
+            assert_eq!(joined.len(), strings, "{count}");
+            for one in &joined {
+                assert!(one.pieces.len() <= count && one.pieces.len() > 1 && one.num_samples.is_none());
+                assert_eq!(one.seconds, 0.5 * one.pieces.len() as f64);
+                assert_eq!(one.id.split('+').count(), one.pieces.len());
+                let words = 2 * one.pieces.len() - 2 * usize::from(one.id.contains("u3"));
+                assert_eq!(one.text.split(' ').count(), words, "{:?}", one.text);
+            }
+            let mut files: Vec<_> = joined.iter().flat_map(|one| one.files()).collect();
+            files.sort_unstable();
+            files.dedup();
+            assert_eq!(files.len(), joined.iter().map(|one| one.pieces.len()).sum::<usize>());
+        }
+        assert_ne!(joined(&list, 7, 1), joined(&list, 7, 2));
+    }
+}

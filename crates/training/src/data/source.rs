@@ -1,0 +1,18 @@
+//! Where batches come from.
+use super::Batch;
+use crate::Result;
+
+/// The batches of a training set.
+///
+/// Both methods are functions of their arguments alone, whoever calls them in whatever order: a run that is resumed, or shared
+/// among processes, sees the same batches.
+pub trait Source: Sync {
+    /// The utterances, by number, of each batch of an epoch.
+    fn plan(&self, epoch: u64) -> Vec<Vec<usize>>;
+
+    /// A batch of these utterances as that epoch hears them.
+    ///
+    /// # Errors
+    /// Those of reading them.
+    fn batch(&self, epoch: u64, utterances: &[usize]) -> Result<Batch>;
+}

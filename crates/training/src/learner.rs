@@ -1,0 +1,237 @@
+//! What learns: a model, its optimiser and the average of its weights.
+//!
+//! A step is three functions, of which other processes take part in the second:
+//!
+//! ```text
+//! gradients   Σ over the batches of the step, each with its share of the mean over all utterances of the step
+//! reduce      Σ over processes
+//! apply       the optimiser, then the moving average
+//! ```
+use std::collections::BTreeMap;
+
+use crate::checkpoint::Values;
+use crate::data::Batch;
+use crate::divergence::{self, Divergence};
+use crate::dropout::Masks;
+use crate::ema::Ema;
+use crate::losses::LossSessions;
+use crate::model::Model;
+use crate::optimiser::{self, Optimiser};
+use crate::recipe::OptimiserConfig;
+use crate::schedule::learning_rate;
+use crate::{Error, Gradients, Result};
+
+/// A model in training.
+pub struct Learner {
+    model: Model,
+    sessions: LossSessions,
+    optimiser: Box<dyn Optimiser>,
+    ema: Option<Ema>,
+    config: OptimiserConfig,
+}
+
+/// Where a step stands in its run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Moment {
+    /// Epoch, from 0.
+    pub epoch: u64,
+    /// Step of the run, from 0.
+    pub step: u64,
+    /// Share of the run that is over.
+    pub progress: f64,
+}
+
+/// A batch of a step.
+#[derive(Debug)]
+pub struct Part {
+    /// Number of the batch in its epoch, from 0, which names its dropout.
+    pub index: u64,
+    /// The utterances.
+    pub batch: Batch,
+}
+
+/// Sums over the utterances of a step.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Tally {
+    /// Utterances.
+    pub utterances: u64,
+    /// Those that were left out since no path explains them.
+    pub skipped: u64,
+    /// Transducer losses; in pruned training those of the joint network.
+    pub loss: f64,
+    /// CTC losses.
+    pub ctc_loss: f64,
+    /// Losses under the trivial joiner.
+    pub simple_loss: f64,
+    /// Length of the audio in seconds.
+    pub audio_seconds: f64,
+}
+
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.utterances += other.utterances;
+        self.skipped += other.skipped;
+        self.loss += other.loss;
+        self.ctc_loss += other.ctc_loss;
+        self.simple_loss += other.simple_loss;
+        self.audio_seconds += other.audio_seconds;
+    }
+}
+
+/// Sums gradients over processes, each of which has seen a part of the step; `()` is a process alone.
+pub trait Reduce {
+    /// Makes the sums of all processes of what each has.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    fn reduce(&mut self, gradients: &mut Gradients, tally: &mut Tally) -> Result<()>;
+}
+
+impl Reduce for () {
+    fn reduce(&mut self, _: &mut Gradients, _: &mut Tally) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Learner {
+    /// A model that has not learnt yet.
+    ///
+    /// # Errors
+    /// [`Error::Loss`] for options that the loss refuses; candle's own errors.
+    pub fn new(model: Model, config: &OptimiserConfig) -> Result<Self> {
+        let optimiser = optimiser::build(config, model.parameters());
+        Self::with(model, config, optimiser)
+    }
+
+    /// [`Learner::new`], with an optimiser of one's own.
+    ///
+    /// # Errors
+    /// As [`Learner::new`].
+    pub fn with(model: Model, config: &OptimiserConfig, optimiser: Box<dyn Optimiser>) -> Result<Self> {
+        let ema = match config.ema > 0.0 {
+            true => Some(Ema::new(config.ema, model.parameters())?),
+            false => None,
+        };
+        let sessions = LossSessions::new(model.config())?;
+        Ok(Learner { model, sessions, optimiser, ema, config: config.clone() })
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The moving average of the weights, if there is one.
+    pub fn average(&self) -> Option<&Values> {
+        self.ema.as_ref().map(|ema| &ema.values)
+    }
+
+    /// What the optimiser remembers.
+    pub fn memory(&self) -> BTreeMap<String, Values> {
+        self.optimiser.memory()
+    }
+
+    /// Goes on where another was after so many steps.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if a parameter, its average or a memory is missing, or has another number of values.
+    pub fn restore(
+        &mut self,
+        weights: &Values,
+        average: Option<&Values>,
+        memory: &BTreeMap<String, Values>,
+        steps: u64,
+    ) -> Result<()> {
+        match (&mut self.ema, average) {
+            (Some(ema), Some(average)) => ema.values.clone_from(average),
+            (None, None) => {}
+            (_, average) => {
+                let found = if average.is_some() { "one" } else { "none" };
+                return Err(Error::shape("average", "an average exactly if optimiser.ema is above 0", found));
+            }
+        }
+        self.model.parameters().set(weights)?;
+        self.optimiser.restore(memory, steps)
+    }
+
+    /// Step size at a moment.
+    pub fn learning_rate(&self, moment: &Moment) -> f64 {
+        learning_rate(&self.config, moment.step, moment.progress)
+    }
+
+    /// The gradients of some batches of a step of `of` utterances in all processes.
+    ///
+    /// # Errors
+    /// Those of reading the batches; [`Error::Diverged`] if a score or a loss is no number; errors of the model.
+    pub fn gradients(
+        &self,
+        parts: &mut dyn Iterator<Item = Result<Part>>,
+        of: usize,
+        moment: &Moment,
+    ) -> Result<(Gradients, Tally)> {
+        let (mut gradients, mut tally) = (Gradients::default(), Tally::default());
+        for part in parts {
+            tally += self.add_gradients(&mut gradients, &part?, of, moment)?;
+        }
+        Ok((gradients, tally))
+    }
+
+    /// Adds those of one batch.
+    fn add_gradients(
+        &self,
+        gradients: &mut Gradients,
+        Part { index, batch }: &Part,
+        of: usize,
+        moment: &Moment,
+    ) -> Result<Tally> {
+        let Moment { epoch, step, progress } = *moment;
+        let config = self.model.config();
+        let utterances = || batch.ids.clone();
+        let mut masks = Masks::new(config.seed, epoch, *index);
+        let losses = self.model.losses(&self.sessions, batch, of, step, Some(&mut masks));
+        let losses = losses.map_err(|error| match divergence::of(&error) {
+            Some(Divergence { what, found }) => {
+                Error::Diverged { step, what, found, utterances: utterances(), source: Some(error.into()) }
+            }
+            None => error,
+        })?;
+        let (loss, mut skipped) = sum(&losses.transducer);
+        let (simple_loss, _) = sum(losses.simple.as_deref().unwrap_or_default());
+        let (mut total, mut ctc_loss) = (losses.mean, 0.0);
+        if let Some((values, tensor)) = losses.ctc {
+            let (value, without) = sum(&values);
+            ctc_loss = value;
+            skipped = skipped.max(without);
+            total = (total + (tensor * config.terms.ctc_weight(progress))?)?;
+        }
+        let found = loss + simple_loss + ctc_loss;
+        if !found.is_finite() {
+            let (what, found, source) = ("loss", Some(found), None);
+            return Err(Error::Diverged { step, what, found, utterances: utterances(), source });
+        }
+        gradients.add(self.model.parameters(), total.backward()?)?;
+        let (utterances, audio_seconds) = (batch.labels.len() as u64, batch.seconds);
+        Ok(Tally { utterances, skipped, loss, ctc_loss, simple_loss, audio_seconds })
+    }
+
+    /// Moves the weights, and then their average; returns the norm of the gradient, before any clipping. If it is not finite, nothing
+    /// is changed.
+    ///
+    /// # Errors
+    /// Those of the optimiser.
+    pub fn apply(&mut self, gradients: &Gradients, moment: &Moment) -> Result<f64> {
+        let rate = self.learning_rate(moment);
+        let norm = self.optimiser.step(self.model.parameters(), gradients, rate)?;
+        if let Some(ema) = self.ema.as_mut().filter(|_| norm.is_finite()) {
+            ema.update(moment.step, self.model.parameters())?;
+        }
+        Ok(norm)
+    }
+}
+
+/// Sum over the utterances that have a path, and how many have none.
+fn sum(losses: &[f64]) -> (f64, u64) {
+    let possible = losses.iter().filter(|&&loss| loss != f64::INFINITY);
+    let without = losses.len() - possible.clone().count();
+    (possible.sum(), without as u64)
+}

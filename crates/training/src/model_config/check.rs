@@ -1,0 +1,103 @@
+//! Which values a model's configuration may hold.
+use rnnt_loss::Topology;
+use speech::FrontEnd;
+
+use super::ModelConfig;
+use crate::Result;
+use crate::recipe::check::{MANY, WIDEST, at_least_zero, dropout, expect, setting, share, whole};
+use crate::recipe::{LossConfig, LossOptions};
+
+/// Most encoder frames that a token or a blank moves on: minutes, at any frame rate.
+const LONGEST: usize = 1000;
+
+impl ModelConfig {
+    /// Checks every value; keys are those of a recipe.
+    ///
+    /// # Errors
+    /// [`crate::Error::RecipeValue`] for the first one outside its range.
+    pub fn check(&self) -> Result<()> {
+        FrontEnd::new(&self.input.features).map_err(|error| setting("features", error))?;
+        self.check_parts()?;
+        self.check_loss()?;
+        self.check_terms()
+    }
+
+    fn check_loss(&self) -> Result<()> {
+        let topology = &self.terms.topology;
+        let names = || Topology::names().collect::<Vec<_>>().join(", ");
+        expect("training.topology", &format!("one of {}", names()), topology.columns() == 2, topology)?;
+        self.check_loss_options()?;
+        match &self.loss.kind {
+            LossConfig::Rnnt { .. } => return Ok(()),
+            LossConfig::Gnat(config) => return config.check(self),
+            &LossConfig::Pruned { s_range, simple_scale, lm_only_scale, am_only_scale, .. } => {
+                expect("loss.s_range", "at least 2", s_range >= 2, s_range)?;
+                at_least_zero("loss.simple_scale", simple_scale)?;
+                share("loss.lm_only_scale", lm_only_scale)?;
+                share("loss.am_only_scale", am_only_scale)?;
+                return share("loss.lm_only_scale + am_only_scale", lm_only_scale + am_only_scale);
+            }
+            LossConfig::Tdt { durations, sigma, omega } => {
+                share("loss.omega", *omega)?;
+                at_least_zero("loss.sigma", *sigma)?;
+                let fine = durations.iter().any(|&frames| frames > 0);
+                expect("loss.durations", "one of at least 1", fine, format!("{durations:?}"))?;
+            }
+            LossConfig::MultiBlank { durations, sigma } => {
+                at_least_zero("loss.sigma", *sigma)?;
+                let fine = !durations.is_empty() && durations.iter().all(|&frames| frames >= 2);
+                expect("loss.durations", "one or more of at least 2", fine, format!("{durations:?}"))?;
+            }
+        }
+        let durations = [self.loss.kind.durations(), self.loss.kind.big_blanks()].concat();
+        for (at, &frames) in durations.iter().enumerate() {
+            expect("loss.durations", &format!("at most {LONGEST}"), frames <= LONGEST, frames)?;
+            expect("loss.durations", "each once", !durations[..at].contains(&frames), frames)?;
+        }
+        let topology = &self.terms.topology;
+        let (expected, fine) = match self.loss.kind {
+            LossConfig::Tdt { .. } => ("regular, as durations say the rest", *topology == Topology::rnnt()),
+            _ => ("regular or modified, with big blanks", topology.is_plain()),
+        };
+        expect("training.topology", expected, fine, topology)
+    }
+
+    fn check_loss_options(&self) -> Result<()> {
+        let LossOptions { skip, clamp, .. } = self.loss.options;
+        let terms = &self.terms;
+        expect("loss.skip", "a share of at least 0, below 1", (0.0..1.0).contains(&skip), skip)?;
+        let alone = skip == 0.0 || terms.z_loss == 0.0;
+        expect("loss.skip", "0 with a z_loss, which reaches every site", alone, skip)?;
+        let Some(clamp) = clamp else { return Ok(()) };
+        at_least_zero("loss.clamp", clamp)?;
+        expect("loss.clamp", "none where labels are smoothed", terms.label_smoothing == 0.0, clamp)
+    }
+
+    fn check_parts(&self) -> Result<()> {
+        let ModelConfig { input, encoder, joint, .. } = self;
+        whole("encoder.stack", input.rows.stack, MANY)?;
+        whole("encoder.stride", input.rows.stride, MANY)?;
+        encoder.check()?;
+        match &self.predictor {
+            Some(predictor) => predictor.check()?,
+            None if self.loss.kind.gnat().is_some() => {}
+            None => expect("predictor", "a table, with a kind", false, "none")?,
+        }
+        whole("joint.width", joint.width, WIDEST)?;
+        dropout("joint.dropout", joint.dropout)
+    }
+
+    fn check_terms(&self) -> Result<()> {
+        let terms = &self.terms;
+        at_least_zero("training.ctc_weight", terms.ctc_weight)?;
+        at_least_zero("training.ctc_weight_end", terms.ctc_weight_end.unwrap_or(0.0))?;
+        at_least_zero("training.fastemit", terms.fastemit)?;
+        at_least_zero("training.delay_penalty", terms.delay_penalty)?;
+        at_least_zero("training.z_loss", terms.z_loss)?;
+        let smoothing = terms.label_smoothing;
+        share("training.label_smoothing", smoothing)?;
+        let factored = matches!(self.loss.kind, LossConfig::Rnnt { factored_blank: true });
+        let expected = "0 where the blank is factored";
+        expect("training.label_smoothing", expected, smoothing == 0.0 || !factored, smoothing)
+    }
+}

@@ -1,0 +1,115 @@
+//! From a recipe to a trained and judged model.
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use decoding::Aggregate;
+
+use crate::checkpoint::Checkpoint;
+use crate::data::{Example, InMemory};
+use crate::evaluate::{Evaluation, evaluate};
+use crate::learner::Learner;
+use crate::loading::{Loaded, Stopped};
+use crate::model::Model;
+use crate::observer::{Observer, RunReport};
+use crate::recipe::{Recipe, Select};
+use crate::run_folder::{RunFolder, Start};
+use crate::search::Search;
+use crate::trainer::{About, Trainer};
+use crate::{Error, Result};
+
+/// How a run ended.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// Whether the stop flag ended it early; the checkpoint is there to resume from.
+    pub stopped: bool,
+    /// Optimiser steps done in all.
+    pub steps: u64,
+    /// Report on the dev set, if the run finished and has one.
+    pub dev: Option<Evaluation>,
+    /// Report on the test set, if the run finished and has one.
+    pub test: Option<Evaluation>,
+}
+
+/// Trains by a recipe in a run folder, then evaluates.
+///
+/// `epochs` replaces the recipe's number. When `stop` becomes true, the run writes a checkpoint after the current step and
+/// returns; while it loads or evaluates what it has learnt, it returns at once, and what is saved is there to go on from.
+///
+/// # Errors
+/// Anything that the recipe, the data or a checkpoint may have wrong, before anything is written; [`Error::Io`] if the folder
+/// refuses; [`Error::Diverged`] if a score, a loss or a gradient is no number: the last checkpoint is then still there.
+pub fn train(
+    recipe: &Path,
+    epochs: Option<u64>,
+    folder: &Path,
+    start: Start,
+    observer: &mut dyn Observer,
+    stop: &AtomicBool,
+) -> Result<Outcome> {
+    let (recipe, text) = Recipe::read(recipe, epochs)?;
+    let folder = RunFolder::new(folder, start)?;
+
+    let stopped = |steps| Ok(Outcome { stopped: true, steps, dev: None, test: None });
+    let loaded = match Loaded::new(&recipe, &folder, start, observer, stop) {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            folder.leave();
+            return match error {
+                Stopped::At(steps) => stopped(steps),
+                Stopped::By(error) => Err(error),
+            };
+        }
+    };
+    let Loaded { resumed, tokenizer, front_end, examples, dev, test, data } = loaded;
+    let model = Model::new(&recipe.model(), tokenizer.size())?;
+    let about = About { recipe: text.clone(), tokenizer: tokenizer.to_json()?, data: Some(data) };
+    let run = (&recipe.training.run, recipe.batch.accumulate);
+    let learner = Learner::new(model, &recipe.optimiser)?;
+    let mut alone = ();
+    let mut trainer = Trainer::new(learner, run, about, (&folder, resumed.as_ref()), &mut alone)?;
+    folder.clear(resumed.is_some())?;
+    folder.write("recipe.toml", text.as_bytes())?;
+    observer.on_start(&RunReport {
+        parameters: trainer.learner().model().parameters().count(),
+        classes: trainer.learner().model().classes(),
+        utterances: examples.len(),
+        audio_seconds: examples.iter().map(|example| example.seconds).sum(),
+        epochs: recipe.training.run.epochs,
+        first_epoch: trainer.progress().epoch,
+    });
+
+    let report = |model: &Model, examples: &[Example], stop: &AtomicBool| match examples.is_empty() {
+        true => Ok(None),
+        false => {
+            let how = (model, &Search::of(model.config()), Aggregate::default());
+            evaluate(how, &tokenizer, &recipe.batch, examples, 0.0, stop).map(Some)
+        }
+    };
+    let source = InMemory::new(&examples, &recipe, front_end.mel_scale());
+    // A run that stops in the middle of an epoch's report could not go on from there.
+    let mut judge = |model: &Model| report(model, &dev, &AtomicBool::new(false));
+    if !trainer.fit(&source, &mut judge, observer, stop)? {
+        return stopped(trainer.progress().step);
+    }
+
+    let model = trainer.learner().model();
+    if recipe.training.run.select == Select::Best && trainer.progress().best.is_some() {
+        let best = Checkpoint::read(&folder.best())?;
+        best.check(&folder.best(), &model.parameters().shapes())?;
+        model.parameters().set(best.average.as_ref().unwrap_or(&best.weights))?;
+    } else if let Some(average) = trainer.learner().average() {
+        model.parameters().set(average)?;
+    }
+    let steps = trainer.progress().step;
+    let both = || Ok((report(model, &dev, stop)?, report(model, &test, stop)?));
+    let (dev, test) = match both() {
+        // All of the training is saved; a run that goes on from there has only this left to do.
+        Err(Error::Stopped) => return stopped(steps),
+        reports => reports?,
+    };
+    let outcome = Outcome { stopped: false, steps, dev, test };
+    let sets = [("dev", &outcome.dev), ("test", &outcome.test)];
+    let sets: Vec<_> = sets.iter().filter_map(|(name, set)| Some((*name, set.as_ref()?))).collect();
+    folder.write_evaluations(&sets)?;
+    Ok(outcome)
+}

@@ -1,0 +1,199 @@
+//! The three functions of a step.
+use candle_core::{Device, Tensor};
+use training::data::Batch;
+use training::encoder::{EncoderKind, LstmEncoderConfig};
+use training::optimiser::{AdamW, Optimiser};
+use training::predictor::{PredictorKind, StatelessPredictorConfig};
+use training::recipe::{JointConfig, OptimiserConfig};
+use training::{Error, Gradients, Learner, Model, ModelConfig, Moment, Part, Reduce, Result, Tally};
+
+fn config() -> ModelConfig {
+    let encoder = LstmEncoderConfig { layers: 1, hidden: 8, ..LstmEncoderConfig::default() };
+    let predictor =
+        StatelessPredictorConfig { embedding: 6, context: 2, ..StatelessPredictorConfig::default() };
+    let mut config = ModelConfig {
+        predictor: Some(PredictorKind::Stateless(predictor)),
+        ..ModelConfig::new(EncoderKind::Lstm(encoder), JointConfig { width: 9, dropout: 0.0 })
+    };
+    config.input.features.mels = 5;
+    config.input.rows.stack = 2;
+    config.terms.ctc_weight = 0.3;
+    config
+}
+
+fn optimiser() -> OptimiserConfig {
+    toml::from_str("learning_rate = 1e-2\nema = 0.9").unwrap()
+}
+
+fn learner() -> Learner {
+    Learner::new(Model::new(&config(), 4).unwrap(), &optimiser()).unwrap()
+}
+
+/// Utterances `from ..` of a made-up set.
+fn batch(which: std::ops::Range<usize>) -> Batch {
+    let lengths: Vec<usize> = which.clone().map(|b| 5 + 2 * b).collect();
+    let frames = *lengths.iter().max().unwrap();
+    let value = |b: usize, t: usize, d: usize| {
+        if t < 5 + 2 * b { ((1 + b) as f32 * 0.7 + t as f32 * 0.9 + d as f32).sin() } else { 0.0 }
+    };
+    let rows = which.clone().flat_map(|b| (0..frames * 10).map(move |i| value(b, i / 10, i % 10)));
+    let rows = Tensor::from_iter(rows, &Device::Cpu).unwrap().reshape((which.len(), frames, 10)).unwrap();
+    let labels = which.clone().map(|b| (0..1 + b as u32).map(|u| (u + b as u32) % 4).collect()).collect();
+    Batch::new(rows, lengths, labels)
+}
+
+const START: Moment = Moment { epoch: 0, step: 0, progress: 0.0 };
+
+fn gradients(learner: &Learner, cuts: &[usize]) -> (Gradients, Tally) {
+    let ends = cuts.windows(2).enumerate();
+    let mut parts = ends.map(|(index, cut)| Ok(Part { index: index as u64, batch: batch(cut[0]..cut[1]) }));
+    learner.gradients(&mut parts, 4, &START).unwrap()
+}
+
+fn values(gradients: &Gradients) -> Vec<f32> {
+    gradients.iter().flat_map(|(_, g)| g.flatten_all().unwrap().to_vec1::<f32>().unwrap()).collect()
+}
+
+fn close(a: &[f32], b: &[f32]) {
+    let largest = b.iter().fold(0f32, |m, x| m.max(x.abs()));
+    assert_eq!(a.len(), b.len());
+    assert!(a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 2e-6 * largest), "{a:?}\n{b:?}");
+}
+
+#[test]
+fn a_step_of_several_batches_is_the_step_of_all_their_utterances() {
+    let learner = learner();
+    let (whole, tally) = gradients(&learner, &[0, 4]);
+    assert_eq!((tally.utterances, tally.skipped), (4, 0));
+    for cuts in [&[0, 2, 4][..], &[0, 1, 4], &[0, 1, 2, 3, 4]] {
+        let (parts, sums) = gradients(&learner, cuts);
+        close(&values(&parts), &values(&whole));
+        assert!((parts.norm().unwrap() / whole.norm().unwrap() - 1.0).abs() < 1e-6);
+        assert_eq!(sums.utterances, 4);
+        assert!(
+            (sums.loss / tally.loss - 1.0).abs() < 1e-6
+                && (sums.ctc_loss / tally.ctc_loss - 1.0).abs() < 1e-6
+        );
+    }
+    // Half of the utterances are not the whole.
+    let (half, _) = gradients(&learner, &[0, 2]);
+    assert!(values(&half).iter().zip(values(&whole)).any(|(a, b)| (a - b).abs() > 1e-3));
+}
+
+/// Adds what another process has.
+struct Other(Gradients, Tally);
+
+impl Reduce for Other {
+    fn reduce(&mut self, gradients: &mut Gradients, tally: &mut Tally) -> Result<()> {
+        for (name, gradient) in gradients.iter_mut() {
+            *gradient = (&*gradient + self.0.get(name).unwrap())?;
+        }
+        *tally += self.1;
+        Ok(())
+    }
+}
+
+#[test]
+fn processes_that_share_a_step_have_the_gradients_of_one() {
+    let learner = learner();
+    let (whole, all) = gradients(&learner, &[0, 4]);
+    let (other, sums) = gradients(&learner, &[2, 4]);
+    let (mut mine, mut tally) = gradients(&learner, &[0, 2]);
+    Other(other, sums).reduce(&mut mine, &mut tally).unwrap();
+    close(&values(&mine), &values(&whole));
+    assert_eq!(tally.utterances, all.utterances);
+}
+
+#[test]
+fn applying_moves_the_weights_and_their_average() {
+    let mut learner = learner();
+    let before = learner.model().parameters().values().unwrap();
+    let (step, _) = gradients(&learner, &[0, 4]);
+    let norm = learner.apply(&step, &START).unwrap();
+    assert_eq!(norm, step.norm().unwrap());
+    let after = learner.model().parameters().values().unwrap();
+    let average = learner.average().unwrap();
+    for (name, after) in &after {
+        let moved = after.iter().zip(&before[name]).zip(&average[name]);
+        // The first decay is 1/10.
+        assert!(moved.clone().all(|((w, old), a)| (a - (0.1 * old + 0.9 * w)).abs() < 1e-6), "{name}");
+        assert!(name.starts_with("ctc") || moved.clone().any(|((w, old), _)| w != old), "{name}");
+    }
+    // A gradient that is no number leaves everything as it is.
+    let mut broken = step.clone();
+    for (_, gradient) in broken.iter_mut() {
+        *gradient = (&*gradient * f64::NAN).unwrap();
+    }
+    assert!(learner.apply(&broken, &START).unwrap().is_nan());
+    assert_eq!(learner.model().parameters().values().unwrap(), after);
+}
+
+#[test]
+fn a_restored_learner_goes_on_as_if_nothing_had_happened() {
+    let run = |restore: bool| {
+        let mut learner = learner();
+        for step in 0..4 {
+            if restore && step == 2 {
+                let weights = learner.model().parameters().values().unwrap();
+                let mut other = self::learner();
+                other.restore(&weights, learner.average(), &learner.memory(), 2).unwrap();
+                learner = other;
+            }
+            let (step_gradients, _) = gradients(&learner, &[0, 4]);
+            learner.apply(&step_gradients, &Moment { step, ..START }).unwrap();
+        }
+        (learner.model().parameters().values().unwrap(), learner.average().cloned())
+    };
+    assert_eq!(run(true), run(false));
+    let mut learner = learner();
+    let weights = learner.model().parameters().values().unwrap();
+    let error = learner.restore(&weights, None, &learner.memory(), 0).unwrap_err();
+    assert!(matches!(error, Error::Shape { .. }), "{error}");
+}
+
+/// Gradient descent that counts its steps: an optimiser of one's own.
+struct Descent(f32);
+
+impl Optimiser for Descent {
+    fn step(&mut self, parameters: &training::Parameters, gradients: &Gradients, rate: f64) -> Result<f64> {
+        for (name, variable) in parameters.iter() {
+            if let Some(gradient) = gradients.get(name) {
+                variable.set(&(variable.as_tensor() - (gradient * rate)?)?)?;
+            }
+        }
+        self.0 += 1.0;
+        gradients.norm()
+    }
+
+    fn memory(&self) -> std::collections::BTreeMap<String, training::checkpoint::Values> {
+        [("steps".to_owned(), [("count".to_owned(), vec![self.0])].into())].into()
+    }
+
+    fn restore(
+        &mut self,
+        memory: &std::collections::BTreeMap<String, training::checkpoint::Values>,
+        _: u64,
+    ) -> Result<()> {
+        self.0 = memory["steps"]["count"][0];
+        Ok(())
+    }
+}
+
+#[test]
+fn an_optimiser_of_ones_own_takes_the_place_of_ours() {
+    let model = || Model::new(&config(), 4).unwrap();
+    let mut own = Learner::with(model(), &optimiser(), Box::new(Descent(0.0))).unwrap();
+    let (before, _) = gradients(&own, &[0, 4]);
+    let weights = own.model().parameters().values().unwrap();
+    own.apply(&before, &START).unwrap();
+    let name = "joint.head.bias";
+    let gradient: Vec<f32> = before.get(name).unwrap().to_vec1().unwrap();
+    let after = &own.model().parameters().values().unwrap()[name];
+    for ((new, old), g) in after.iter().zip(&weights[name]).zip(&gradient) {
+        assert!((new - (old - 1e-2 * g)).abs() < 1e-6);
+    }
+    assert_eq!(own.memory()["steps"]["count"], [1.0]);
+    // Ours is one such object.
+    let ours: Box<dyn Optimiser> = Box::new(AdamW::new(model().parameters(), &optimiser()));
+    assert!(Learner::with(model(), &optimiser(), ours).is_ok());
+}

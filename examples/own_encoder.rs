@@ -1,0 +1,108 @@
+//! A candle module of one's own, trained by the same loop as ours: without recipe, manifests or audio.
+//!
+//! `cargo run --release --example own_encoder`
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use candle_core::{Device, Module, Result as TensorResult, Tensor};
+use candle_nn::{Conv1d, Conv1dConfig, Linear, VarBuilder};
+use panda::training::data::{Batch, Source};
+use panda::training::encoder::{EncoderKind, Frames, LstmEncoderConfig};
+use panda::training::predictor::{BuildPredictor, PredictorKind, StatelessPredictorConfig};
+use panda::training::recipe::{JointConfig, OptimiserConfig, RunConfig};
+use panda::training::run_folder::RunFolder;
+use panda::training::{About, EpochReport, Learner, Model, ModelConfig, Observer, Result, Start, Trainer};
+
+const LABELS: usize = 3;
+const INPUT: usize = 4;
+
+/// A convolution that keeps every other row, and a linear layer: `[B, T, D]` to `[B, ⌈T/2⌉, W]`.
+struct Convolution(Conv1d, Linear);
+
+impl Convolution {
+    fn new(vb: &VarBuilder) -> Result<Self> {
+        let config = Conv1dConfig { padding: 1, stride: 2, ..Conv1dConfig::default() };
+        let convolution = candle_nn::conv1d(INPUT, 32, 3, config, vb.pp("convolution"))?;
+        Ok(Convolution(convolution, candle_nn::linear(32, 16, vb.pp("out"))?))
+    }
+}
+
+impl Module for Convolution {
+    fn forward(&self, x: &Tensor) -> TensorResult<Tensor> {
+        let x = self.0.forward(&x.transpose(1, 2)?.contiguous()?)?.relu()?;
+        self.1.forward(&x.transpose(1, 2)?.contiguous()?)
+    }
+}
+
+/// Utterance n says label n mod 3 twice, by a bump in the row of that number.
+struct Bumps;
+
+impl Source for Bumps {
+    fn plan(&self, epoch: u64) -> Vec<Vec<usize>> {
+        (0..6).map(|batch| (0..4).map(|n| (batch * 4 + n + epoch as usize) % 24).collect()).collect()
+    }
+
+    fn batch(&self, _: u64, utterances: &[usize]) -> Result<Batch> {
+        let frames = 16;
+        let value = |n: usize, t: usize, d: usize| {
+            let said = d == n % LABELS && t % 8 == 2;
+            if said { 1.0 } else { 0.1 * ((n + 3 * t + 5 * d) as f32).sin() }
+        };
+        let rows =
+            utterances.iter().flat_map(|&n| (0..frames * INPUT).map(move |i| value(n, i / INPUT, i % INPUT)));
+        let rows = Tensor::from_iter(rows, &Device::Cpu)?.reshape((utterances.len(), frames, INPUT))?;
+        let labels = utterances.iter().map(|&n| vec![(n % LABELS) as u32; 2]).collect();
+        Ok(Batch::new(rows, vec![frames; utterances.len()], labels))
+    }
+}
+
+/// Prints every tenth epoch.
+struct Print;
+
+impl Observer for Print {
+    fn on_epoch(&mut self, report: &EpochReport) {
+        if report.metrics.epoch % 10 == 0 {
+            println!("epoch {}: loss {:.3}", report.metrics.epoch, report.metrics.loss);
+        }
+    }
+}
+
+fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    // What the configuration says of the encoder is how many input rows become one; the module is ours.
+    let encoder = EncoderKind::Lstm(LstmEncoderConfig { layers: 1, hidden: 1, ..Default::default() });
+    let predictor = StatelessPredictorConfig { embedding: 8, context: 1, ..Default::default() };
+    let config = ModelConfig {
+        seed: 1,
+        predictor: Some(PredictorKind::Stateless(predictor.clone())),
+        ..ModelConfig::new(encoder, JointConfig { width: 16, dropout: 0.0 })
+    };
+    let model = Model::with(&config, LABELS, |encoder, vb| {
+        let encoder = Frames::new(Convolution::new(&encoder)?, 16, 2)?;
+        Ok((Arc::new(encoder), predictor.build(LABELS + 1, LABELS as u32, &vb)?))
+    })?;
+    println!("{} parameters", model.parameters().count());
+
+    let learner = Learner::new(model, &OptimiserConfig { ema: 0.9, ..OptimiserConfig::new(2e-2) })?;
+    let place = tempfile::tempdir()?;
+    let folder = RunFolder::new(place.path(), Start::Fresh)?;
+    let mut alone = (); // other processes would sum their gradients here
+    let run = RunConfig::new(30);
+    let mut trainer = Trainer::new(learner, (&run, 1), About::default(), (&folder, None), &mut alone)?;
+    let mut judge = |_: &Model| Ok(None);
+    trainer.fit(&Bumps, &mut judge, &mut Print, &AtomicBool::new(false))?;
+
+    // What it has learnt: the best class of each site, frame after frame.
+    let model = trainer.learner().model();
+    let batch = Bumps.batch(0, &[0, 1, 2])?;
+    let (frames, lengths) = model.encode(&batch.rows, &batch.lengths)?;
+    let width = frames.dim(2)?;
+    let rows: Vec<f32> = frames.flatten_all()?.to_vec1()?;
+    let mut search = panda::decoding::GreedySearch::new(model.decoder()?, Default::default())?;
+    let utterances: Vec<&[f32]> = rows.chunks_exact(lengths[0] * width).collect();
+    for (found, expected) in search.decode(&utterances)?.iter().zip(&batch.labels) {
+        let heard: Vec<u32> = found.labels.iter().map(|label| label.label).collect();
+        println!("said {expected:?}, heard {heard:?}");
+        assert_eq!(&heard, expected);
+    }
+    Ok(())
+}
