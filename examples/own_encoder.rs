@@ -9,7 +9,7 @@ use candle_nn::{Conv1d, Conv1dConfig, Linear, VarBuilder};
 use panda::training::data::{Batch, Source};
 use panda::training::encoder::{EncoderKind, Frames, LstmEncoderConfig};
 use panda::training::predictor::{BuildPredictor, PredictorKind, StatelessPredictorConfig};
-use panda::training::recipe::{JointConfig, OptimiserConfig, RunConfig};
+use panda::training::recipe::{JointConfig, OptimiserConfig, RunConfig, Terms};
 use panda::training::run_folder::RunFolder;
 use panda::training::{About, EpochReport, Learner, Model, ModelConfig, Observer, Result, Start, Trainer};
 
@@ -71,8 +71,11 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     // What the configuration says of the encoder is how many input rows become one; the module is ours.
     let encoder = EncoderKind::Lstm(LstmEncoderConfig { layers: 1, hidden: 1, ..Default::default() });
     let predictor = StatelessPredictorConfig { embedding: 8, context: 1, ..Default::default() };
+    // A label takes a frame with it.
+    let terms = Terms { topology: panda::rnnt_loss::Topology::modified(), ..Terms::default() };
     let config = ModelConfig {
         seed: 1,
+        terms,
         predictor: Some(PredictorKind::Stateless(predictor.clone())),
         ..ModelConfig::new(encoder, JointConfig { width: 16, dropout: 0.0 })
     };
@@ -86,7 +89,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let place = tempfile::tempdir()?;
     let folder = RunFolder::new(place.path(), Start::Fresh)?;
     let mut alone = (); // other processes would sum their gradients here
-    let run = RunConfig::new(30);
+    let run = RunConfig::new(20);
     let mut trainer = Trainer::new(learner, (&run, 1), About::default(), (&folder, None), &mut alone)?;
     let mut judge = |_: &Model| Ok(None);
     trainer.fit(&Bumps, &mut judge, &mut Print, &AtomicBool::new(false))?;
