@@ -61,7 +61,7 @@ struct Print;
 
 impl Observer for Print {
     fn on_epoch(&mut self, report: &EpochReport) {
-        if report.metrics.epoch % 10 == 0 {
+        if report.metrics.epoch.is_multiple_of(10) {
             println!("epoch {}: loss {:.3}", report.metrics.epoch, report.metrics.loss);
         }
     }

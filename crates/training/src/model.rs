@@ -210,7 +210,7 @@ impl Model {
     ) -> Result<Self> {
         let (parameters, parts) = Parameters::build(config.seed, parts)?;
         let Parts { encoder, label_side, ctc } = parts;
-        parameters.open_forget_gates()?;
+        parameters.start(&config.init, config.seed)?;
         Ok(Model { config: config.clone(), parameters, encoder, label_side, ctc, labels })
     }
 

@@ -1,13 +1,14 @@
 //! What a model is, apart from the data that it learns from and how.
 mod check;
 mod objective;
+mod presets;
 
 use serde::{Deserialize, Serialize};
 use speech::FeatureConfig;
 
 use crate::encoder::EncoderKind;
 use crate::predictor::PredictorKind;
-use crate::recipe::{JointConfig, Loss, RowsConfig, Terms};
+use crate::recipe::{InitConfig, JointConfig, Loss, RowsConfig, Terms};
 
 /// Everything that decides a [`Model`](crate::Model): its parts, its first weights and its loss.
 ///
@@ -45,6 +46,8 @@ pub struct ModelConfig {
     pub loss: Loss,
     /// What else is minimised, and how exactly.
     pub terms: Terms,
+    /// How first weights are drawn.
+    pub init: InitConfig,
 }
 
 /// From samples to the rows that an encoder reads.
@@ -74,6 +77,7 @@ impl ModelConfig {
             joint,
             loss: Loss::default(),
             terms: Terms::default(),
+            init: InitConfig::default(),
         }
     }
 

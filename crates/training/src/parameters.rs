@@ -69,25 +69,6 @@ impl Parameters {
         Ok(Parameters { variables: variables.iter().map(|(name, v)| (name.clone(), v.clone())).collect() })
     }
 
-    /// Sets the forget gates' part of each LSTM's bias to 1, so that its memory starts open: of each `bias_ih_l*` that has a
-    /// `weight_hh_l*` `[4H, H]` beside it.
-    ///
-    /// # Errors
-    /// Candle's own errors.
-    pub fn open_forget_gates(&self) -> Result<()> {
-        for (name, bias) in &self.variables {
-            let Some((path, layer)) = name.rsplit_once("bias_ih_l") else { continue };
-            let Some(recurrent) = self.variables.get(&format!("{path}weight_hh_l{layer}")) else { continue };
-            let &[gates, hidden] = recurrent.dims() else { continue };
-            if gates == 4 * hidden && bias.dims() == [gates] {
-                let mut values = to_vec::<f32>(bias)?;
-                values[hidden..2 * hidden].fill(1.0);
-                bias.set(&Tensor::from_vec(values, gates, &Device::Cpu)?)?;
-            }
-        }
-        Ok(())
-    }
-
     /// Names and variables, in alphabetical order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Var)> {
         self.variables.iter().map(|(name, variable)| (name.as_str(), variable))
@@ -211,8 +192,6 @@ impl SimpleBackend for Store {
 
 #[cfg(test)]
 mod tests {
-    use candle_nn::rnn::{GRUConfig, LSTMConfig};
-
     use super::*;
 
     #[test]
@@ -244,20 +223,6 @@ mod tests {
         assert!(error.unwrap_err().to_string().contains("expected f32"));
         let shared = Parameters::build(1, |vb| Ok((vb.get(3, "w")?, vb.get(3, "w")?))).unwrap();
         assert_eq!(shared.0.iter().count(), 1);
-    }
-
-    #[test]
-    fn forget_gates_of_lstms_open_and_nothing_else() {
-        let make = |vb: VarBuilder| {
-            candle_nn::lstm(3, 2, LSTMConfig::default(), vb.pp("lstm"))?;
-            candle_nn::gru(3, 4, GRUConfig::default(), vb.pp("gru"))?;
-            Ok(())
-        };
-        let (parameters, ()) = Parameters::build(1, make).unwrap();
-        parameters.open_forget_gates().unwrap();
-        let values = parameters.values().unwrap();
-        assert_eq!(values["lstm.bias_ih_l0"], [0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
-        assert!(values["lstm.bias_hh_l0"].iter().chain(&values["gru.bias_ih_l0"]).all(|&b| b == 0.0));
     }
 
     #[test]

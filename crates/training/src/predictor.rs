@@ -11,7 +11,7 @@ use candle_core::Tensor;
 use candle_nn::VarBuilder;
 use serde::{Deserialize, Serialize};
 
-pub use embedding::Embedding;
+pub use embedding::{Embedding, Start};
 pub use lstm::{LstmPredictor, LstmPredictorConfig};
 pub use stateless::{StatelessPredictor, StatelessPredictorConfig};
 

@@ -1,6 +1,7 @@
 //! A training recipe: one TOML file says everything that decides a run.
 pub(crate) mod check;
 mod gnat;
+mod init;
 mod loss;
 mod loss_options;
 mod table;
@@ -9,6 +10,7 @@ mod terms;
 use std::path::{Path, PathBuf};
 
 pub use gnat::{AlignmentKind, GnatConfig, Normalise};
+pub use init::InitConfig;
 pub use loss::LossConfig;
 pub use loss_options::{ActivationKind, Loss, LossOptions};
 pub use terms::{PrecisionKind, Terms};
@@ -47,6 +49,9 @@ pub struct Recipe {
     pub predictor: Option<PredictorKind>,
     /// Where both meet.
     pub joint: JointConfig,
+    /// How first weights are drawn.
+    #[serde(default, skip_serializing_if = "InitConfig::is_default")]
+    pub init: InitConfig,
     /// Steps and step sizes.
     pub optimiser: OptimiserConfig,
     /// Sizes of batches.
@@ -373,6 +378,7 @@ impl Recipe {
             joint: self.joint.clone(),
             loss: self.loss.clone(),
             terms: self.training.terms.clone(),
+            init: self.init,
         }
     }
 }

@@ -25,6 +25,9 @@ pub struct LstmEncoderConfig {
     /// Share of values dropped after each layer.
     #[serde(default)]
     pub dropout: f32,
+    /// Whether each direction has a second bias, as in other toolkits.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub two_biases: bool,
     /// Optional shortening between two layers.
     #[serde(default)]
     pub time_reduction: Option<TimeReduction>,
@@ -82,7 +85,8 @@ impl LstmEncoder {
                 width *= reduction.factor;
             }
             let vb = vb.pp("layers").pp(layer);
-            layers.push(Lstm::new(width, config.hidden, 0, config.bidirectional, &vb)?);
+            let lstm = Lstm::new(width, config.hidden, 0, config.bidirectional, &vb)?;
+            layers.push(if config.two_biases { lstm.with_two_biases(0, &vb)? } else { lstm });
             width = layers[layer].width();
         }
         Ok(LstmEncoder { config: config.clone(), layers })

@@ -1,4 +1,6 @@
 //! The parameters of an LSTM layer.
+use std::borrow::Cow;
+
 use candle_core::Tensor;
 use candle_nn::{Init, VarBuilder};
 
@@ -11,17 +13,20 @@ use crate::{Result, init};
 /// |---|---|
 /// | `weight_ih_lN`, `weight_ih_lN_reverse` | `[4H, D]` |
 /// | `weight_hh_lN`, `weight_hh_lN_reverse` | `[4H, H]` |
-/// | `bias_ih_lN`, `bias_ih_lN_reverse` | `[4H]`, the sum of both biases of other toolkits |
+/// | `bias_ih_lN`, `bias_ih_lN_reverse` | `[4H]` |
+/// | `bias_hh_lN`, `bias_hh_lN_reverse`: with two biases only; without, the one is the sum of both of other toolkits | `[4H]` |
 #[derive(Debug, Clone)]
 pub struct Lstm {
     directions: Vec<LstmWeights>,
+    /// The second bias of each direction, or none at all.
+    hidden_biases: Vec<Tensor>,
     hidden: usize,
 }
 
 impl Lstm {
     /// Layer number `layer` from rows of width `input` to states of width `hidden`, with a second direction or without.
     ///
-    /// Weights start uniform in ±1/√H, biases at 0; see [`Parameters::open_forget_gates`](crate::Parameters::open_forget_gates).
+    /// Weights start uniform in ±1/√H, biases at 0; see [`Parameters::start`](crate::Parameters::start).
     ///
     /// # Errors
     /// Those of the builder.
@@ -42,7 +47,21 @@ impl Lstm {
                 bias: vb.get_with_hints(4 * hidden, &name("bias_ih"), Init::Const(0.0))?,
             })
         };
-        Ok(Lstm { directions: suffixes.iter().map(direction).collect::<Result<_>>()?, hidden })
+        let directions = suffixes.iter().map(direction).collect::<Result<_>>()?;
+        Ok(Lstm { directions, hidden_biases: Vec::new(), hidden })
+    }
+
+    /// The same with a second bias, as other toolkits have: as a function the layer is no richer, but both are trained.
+    ///
+    /// # Errors
+    /// Those of the builder.
+    pub fn with_two_biases(mut self, layer: usize, vb: &VarBuilder) -> Result<Self> {
+        let bias = |suffix: &str| {
+            vb.get_with_hints(4 * self.hidden, &format!("bias_hh_l{layer}{suffix}"), Init::Const(0.0))
+        };
+        let suffixes = ["", "_reverse"].into_iter().take(self.directions.len());
+        self.hidden_biases = suffixes.map(bias).collect::<candle_core::Result<_>>()?;
+        Ok(self)
     }
 
     /// Width of the output rows: H, or 2H with two directions.
@@ -50,9 +69,18 @@ impl Lstm {
         self.hidden * self.directions.len()
     }
 
-    /// The weights of each direction.
-    pub fn directions(&self) -> &[LstmWeights] {
-        &self.directions
+    /// The weights of each direction, two biases added up.
+    ///
+    /// # Errors
+    /// Candle's own errors.
+    pub fn directions(&self) -> Result<Cow<'_, [LstmWeights]>> {
+        if self.hidden_biases.is_empty() {
+            return Ok(Cow::Borrowed(&self.directions));
+        }
+        let both = self.directions.iter().zip(&self.hidden_biases);
+        let both =
+            both.map(|(weights, bias)| Ok(LstmWeights { bias: (&weights.bias + bias)?, ..weights.clone() }));
+        Ok(Cow::Owned(both.collect::<Result<_>>()?))
     }
 
     /// [`lstm()`] with these weights.
@@ -60,7 +88,7 @@ impl Lstm {
     /// # Errors
     /// Those of [`lstm()`].
     pub fn forward(&self, x: &Tensor, lengths: &[usize]) -> Result<Tensor> {
-        lstm(x, lengths, &self.directions)
+        lstm(x, lengths, &self.directions()?)
     }
 
     /// The same layer with its state in the caller's hands, if it has one direction; a copy of the weights.
@@ -68,7 +96,7 @@ impl Lstm {
     /// # Errors
     /// Candle's own errors.
     pub fn carried(&self) -> Result<Option<CarriedLstm>> {
-        match &self.directions[..] {
+        match &self.directions()?[..] {
             [only] => CarriedLstm::new(only).map(Some),
             _ => Ok(None),
         }

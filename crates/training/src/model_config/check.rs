@@ -19,6 +19,7 @@ impl ModelConfig {
         FrontEnd::new(&self.input.features).map_err(|error| setting("features", error))?;
         self.check_parts()?;
         self.check_loss()?;
+        self.init.check()?;
         self.check_terms()
     }
 

@@ -1,25 +1,49 @@
 //! Embeddings of the labels before each position.
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use candle_nn::{Init, VarBuilder};
+use serde::{Deserialize, Serialize};
 
 use crate::Result;
 use crate::tensors::to_vec;
 
-/// A table of label embeddings, `weight [L + 1, E]`, of which the blank's stands for "no label yet".
+/// What stands for "no label yet".
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Start {
+    /// An embedding of its own, the blank's.
+    #[default]
+    Blank,
+    /// Zeros; the blank has no embedding.
+    Zero,
+}
+
+impl Start {
+    pub(super) fn is_blank(&self) -> bool {
+        *self == Self::Blank
+    }
+}
+
+/// A table of label embeddings, `weight [L + 1, E]`, of which the blank's stands for "no label yet", or `[L, E]` where zeros do.
 #[derive(Debug, Clone)]
 pub struct Embedding {
     weight: Tensor,
     blank: u32,
+    start: Start,
 }
 
 impl Embedding {
-    /// Embeddings of width `width`; they start normal with deviation 1.
+    /// Embeddings of `tokens`, the blank the last of them, of a width; they start normal with deviation 1.
     ///
     /// # Errors
     /// Those of the builder.
-    pub fn new(tokens: usize, width: usize, blank: u32, vb: &VarBuilder) -> Result<Self> {
-        let start = Init::Randn { mean: 0.0, stdev: 1.0 };
-        Ok(Embedding { weight: vb.get_with_hints((tokens, width), "weight", start)?, blank })
+    pub fn new(
+        (tokens, width): (usize, usize),
+        (blank, start): (u32, Start),
+        vb: &VarBuilder,
+    ) -> Result<Self> {
+        let init = Init::Randn { mean: 0.0, stdev: 1.0 };
+        let rows = if start == Start::Zero { tokens - 1 } else { tokens };
+        Ok(Embedding { weight: vb.get_with_hints((rows, width), "weight", init)?, blank, start })
     }
 
     /// Embeddings of the label `back` places before each position: `[B, U+1, E]`.
@@ -32,15 +56,31 @@ impl Embedding {
             .iter()
             .flat_map(|labels| {
                 let id = move |u: usize| u.checked_sub(back).and_then(|u| labels.get(u)).copied();
-                (0..rows).map(move |u| id(u).unwrap_or(self.blank))
+                (0..rows).map(move |u| id(u).unwrap_or(self.start()))
             })
             .collect();
         let ids = Tensor::from_vec(ids, labels.len() * rows, &Device::Cpu)?;
-        Ok(self.weight.index_select(&ids, 0)?.reshape((labels.len(), rows, ()))?)
+        Ok(self.rows()?.index_select(&ids, 0)?.reshape((labels.len(), rows, ()))?)
+    }
+
+    /// The row that stands for "no label yet".
+    pub(super) fn start(&self) -> u32 {
+        self.blank
+    }
+
+    /// The table, with that row.
+    fn rows(&self) -> Result<Tensor> {
+        Ok(match self.start {
+            Start::Blank => self.weight.clone(),
+            Start::Zero => {
+                let zeros = Tensor::zeros((1, self.weight.dim(1)?), DType::F32, &Device::Cpu)?;
+                Tensor::cat(&[&self.weight, &zeros], 0)?
+            }
+        })
     }
 
     /// Copies the table out: its numbers and its width.
     pub(super) fn table(&self) -> Result<(Vec<f32>, usize)> {
-        Ok((to_vec(&self.weight)?, self.weight.dim(1)?))
+        Ok((to_vec(&self.rows()?)?, self.weight.dim(1)?))
     }
 }

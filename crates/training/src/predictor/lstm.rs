@@ -6,7 +6,7 @@ use candle_nn::VarBuilder;
 use decoding::LstmLayer;
 use serde::{Deserialize, Serialize};
 
-use super::embedding::Embedding;
+use super::embedding::{Embedding, Start};
 use super::{BuildPredictor, Predictor};
 use crate::dropout::Masks;
 use crate::recipe::check::{self, MANY, WIDEST};
@@ -23,9 +23,18 @@ pub struct LstmPredictorConfig {
     pub hidden: usize,
     /// Number of layers.
     pub layers: usize,
-    /// Share of values dropped after the embedding and after each layer.
+    /// Share of values dropped after each layer and, unless said otherwise, after the embedding.
     #[serde(default)]
     pub dropout: f32,
+    /// Share of values dropped after the embedding.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub embedding_dropout: Option<f32>,
+    /// What stands for "no label yet".
+    #[serde(default, skip_serializing_if = "Start::is_blank")]
+    pub start: Start,
+    /// Whether each layer has a second bias, as in other toolkits.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub two_biases: bool,
 }
 
 impl BuildPredictor for LstmPredictorConfig {
@@ -33,6 +42,7 @@ impl BuildPredictor for LstmPredictorConfig {
         check::whole("predictor.embedding", self.embedding, WIDEST)?;
         check::whole("predictor.hidden", self.hidden, WIDEST)?;
         check::whole("predictor.layers", self.layers, MANY)?;
+        check::dropout("predictor.embedding_dropout", self.embedding_dropout.unwrap_or_default())?;
         check::dropout("predictor.dropout", self.dropout)
     }
 
@@ -46,9 +56,7 @@ impl BuildPredictor for LstmPredictorConfig {
 pub struct LstmPredictor {
     embedding: Embedding,
     layers: Vec<Lstm>,
-    hidden: usize,
-    dropout: f32,
-    blank: u32,
+    config: LstmPredictorConfig,
 }
 
 impl LstmPredictor {
@@ -57,44 +65,47 @@ impl LstmPredictor {
     /// # Errors
     /// Those of the builder.
     pub fn new(config: &LstmPredictorConfig, tokens: usize, blank: u32, vb: &VarBuilder) -> Result<Self> {
-        let LstmPredictorConfig { embedding: width, hidden, layers, dropout } = *config;
+        let LstmPredictorConfig { embedding: width, hidden, layers, two_biases, start, .. } = *config;
         let layer = |layer: usize| {
             let input = if layer == 0 { width } else { hidden };
-            Lstm::new(input, hidden, 0, false, &vb.pp("layers").pp(layer))
+            let vb = vb.pp("layers").pp(layer);
+            let layer = Lstm::new(input, hidden, 0, false, &vb)?;
+            if two_biases { layer.with_two_biases(0, &vb) } else { Ok(layer) }
         };
-        let embedding = Embedding::new(tokens, width, blank, &vb.pp("embedding"))?;
+        let embedding = Embedding::new((tokens, width), (blank, start), &vb.pp("embedding"))?;
         let layers = (0..layers).map(layer).collect::<Result<_>>()?;
-        Ok(LstmPredictor { embedding, layers, hidden, dropout, blank })
+        Ok(LstmPredictor { embedding, layers, config: config.clone() })
     }
 }
 
 impl Predictor for LstmPredictor {
     fn width(&self) -> usize {
-        self.hidden
+        self.config.hidden
     }
 
     fn forward(&self, labels: &[Vec<u32>], mut masks: Option<&mut Masks>) -> Result<Tensor> {
-        let mut drop = |x: Tensor| match masks.as_deref_mut() {
-            Some(masks) => masks.apply(&x, self.dropout),
+        let mut drop = |x: Tensor, share: f32| match masks.as_deref_mut() {
+            Some(masks) => masks.apply(&x, share),
             None => Ok(x),
         };
+        let LstmPredictorConfig { dropout, embedding_dropout, .. } = self.config;
         let lengths: Vec<usize> = labels.iter().map(|labels| labels.len() + 1).collect();
-        let mut x = drop(self.embedding.before(labels, 1)?)?;
+        let mut x = drop(self.embedding.before(labels, 1)?, embedding_dropout.unwrap_or(dropout))?;
         for layer in &self.layers {
-            x = drop(layer.forward(&x, &lengths)?)?;
+            x = drop(layer.forward(&x, &lengths)?, dropout)?;
         }
         Ok(x)
     }
 
     fn decoder(&self) -> Result<Arc<dyn decoding::Predictor>> {
         let weights = |layer: &Lstm| -> Result<[Vec<f32>; 3]> {
-            let LstmWeights { input, recurrent, bias } = &layer.directions()[0];
+            let LstmWeights { input, recurrent, bias } = &layer.directions()?[0];
             Ok([to_vec(input)?, to_vec(recurrent)?, to_vec(bias)?])
         };
         let weights = self.layers.iter().map(weights).collect::<Result<Vec<_>>>()?;
         let layers: Vec<LstmLayer> =
             weights.iter().map(|[input, recurrent, bias]| LstmLayer { input, recurrent, bias }).collect();
         let (table, width) = self.embedding.table()?;
-        Ok(Arc::new(decoding::LstmPredictor::new(&table, width, &layers, self.blank)?))
+        Ok(Arc::new(decoding::LstmPredictor::new(&table, width, &layers, self.embedding.start())?))
     }
 }

@@ -6,7 +6,7 @@ use candle_nn::VarBuilder;
 use decoding::Finish;
 use serde::{Deserialize, Serialize};
 
-use super::embedding::Embedding;
+use super::embedding::{Embedding, Start};
 use super::{BuildPredictor, Predictor};
 use crate::dropout::Masks;
 use crate::recipe::check::{self, MANY, WIDEST};
@@ -59,7 +59,7 @@ impl StatelessPredictor {
         vb: &VarBuilder,
     ) -> Result<Self> {
         let width = config.embedding;
-        let embedding = Embedding::new(tokens, width, blank, &vb.pp("embedding"))?;
+        let embedding = Embedding::new((tokens, width), (blank, Start::Blank), &vb.pp("embedding"))?;
         let context = Linear::new(config.context * width, width, &vb.pp("context"))?;
         Ok(StatelessPredictor { embedding, context, config: config.clone(), blank })
     }

@@ -5,6 +5,7 @@ mod fuzzing;
 mod lattices;
 mod learning;
 mod live;
+mod mlperf;
 #[path = "../../../speech/tests/suite/mutants.rs"]
 mod mutants;
 mod own_parts;

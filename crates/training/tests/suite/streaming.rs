@@ -162,6 +162,7 @@ fn encoder(layers: usize, reduction: Option<TimeReduction>) -> (LstmEncoder, Arc
         bidirectional: false,
         dropout: 0.2,
         time_reduction: reduction,
+        ..LstmEncoderConfig::default()
     };
     config.check().unwrap();
     let encoder = LstmEncoder::new(&config, 4, &builder()).unwrap();
