@@ -183,6 +183,30 @@ pub enum Error {
         first: usize,
     },
 
+    // ---- shards and indices ----
+    /// A tar shard is damaged, or a sample of it lacks its sound or its text.
+    #[error("{}: expected {expected}, found {found}", path.display())]
+    Shard {
+        /// The shard.
+        path: PathBuf,
+        /// What such a shard has.
+        expected: String,
+        /// What this one has.
+        found: String,
+    },
+    /// A file has changed since it was indexed.
+    #[error("{}: utterance {index}: expected {expected} where its index says, found {found}: has it changed in the meantime?", path.display())]
+    Index {
+        /// The file.
+        path: PathBuf,
+        /// Number of the utterance in it, from 0.
+        index: usize,
+        /// What was there.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
+
     // ---- utterances ----
     /// The audio of an utterance could not be read.
     #[error("utterance `{utterance}`: {source}")]

@@ -5,6 +5,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`manifest`] | JSON Lines lists of utterances |
+//! | [`corpus`] | the same, and tar shards, indexed and read one at a time |
 //! | [`utterance`] | a transcript and the pieces of sound it is joined from, checked when read |
 //! | [`audio`] | WAV and FLAC files, whole, in pieces, or segments of packed files; raw sound; channels and sample rates |
 //! | [`features`] | normalised log-mel planes, frame stacking, of whole signals and of streams; [`mel`]: their frequency axis |
@@ -31,6 +32,7 @@
 pub mod audio;
 pub mod augment;
 pub mod batching;
+pub mod corpus;
 mod error;
 pub mod error_rate;
 pub mod features;
@@ -47,6 +49,7 @@ pub use audio::{
 };
 pub use augment::SpecAugment;
 pub use batching::batches;
+pub use corpus::Corpus;
 pub use error::{Error, Result};
 pub use error_rate::{WordErrors, bootstrap_interval, word_errors};
 pub use features::{FeatureConfig, FeatureStream, Features, FrontEnd, Normalise, StackStream};

@@ -6,6 +6,7 @@ mod batching;
 mod common;
 mod conversion;
 mod corpora;
+mod corpus;
 mod error_rate;
 mod features;
 mod fuzzing;
