@@ -1,4 +1,5 @@
 //! What a run learns from and is judged by.
+mod ahead;
 mod batch;
 mod examples;
 mod in_memory;
@@ -9,6 +10,7 @@ use std::path::PathBuf;
 
 use speech::{Utterance, read_manifest};
 
+pub(crate) use ahead::Ahead;
 pub use batch::Batch;
 pub(crate) use batch::{collate, plan};
 pub use examples::{Example, load};

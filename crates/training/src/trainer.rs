@@ -4,11 +4,10 @@
 //! same bit for bit whether the process went on, was stopped, or was killed and started again.
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::sync_channel;
 use std::time::Instant;
 
 use crate::checkpoint::{Checkpoint, Progress};
-use crate::data::Source;
+use crate::data::{Ahead, Source};
 use crate::evaluate::Evaluation;
 use crate::learner::{Learner, Moment, Part, Reduce, Tally};
 use crate::metrics::Metrics;
@@ -18,8 +17,8 @@ use crate::recipe::RunConfig;
 use crate::run_folder::RunFolder;
 use crate::{Error, Fingerprint, Result};
 
-/// Batches that wait ready while one is computed.
-const AHEAD: usize = 2;
+/// Batches that are made or wait ready while one is computed.
+pub(crate) const AHEAD: usize = 3;
 
 /// What a checkpoint says beside weights and progress.
 #[derive(Debug, Clone, Default)]
@@ -135,13 +134,9 @@ impl<'a> Trainer<'a> {
             let expected = format!("at most {} batches of epoch {epoch} done, as the data has", plan.len());
             return Err(Error::checkpoint(&self.folder.last(), expected, self.progress.batch.to_string()));
         };
+        let (ahead, make) = (Ahead::new(todo.len(), AHEAD), |index: usize| source.batch(epoch, &todo[index]));
         std::thread::scope(|scope| {
-            let (send, receive) = sync_channel(AHEAD);
-            // Ends by itself when the receiver is gone.
-            scope.spawn(move || {
-                todo.iter().all(|utterances| send.send(source.batch(epoch, utterances)).is_ok())
-            });
-            let parts = (first as u64..).zip(receive);
+            let parts = (first as u64..).zip(ahead.run(scope, source.workers(), &make));
             let mut parts = parts.map(|(index, batch)| Ok(Part { index, batch: batch? }));
             for utterances in todo.chunks(self.accumulate) {
                 if stop.load(Ordering::Relaxed) {

@@ -10,6 +10,11 @@ pub trait Source: Sync {
     /// The utterances, by number, of each batch of an epoch.
     fn plan(&self, epoch: u64) -> Vec<Vec<usize>>;
 
+    /// Threads that make batches ahead of their use.
+    fn workers(&self) -> usize {
+        1
+    }
+
     /// A batch of these utterances as that epoch hears them.
     ///
     /// # Errors
