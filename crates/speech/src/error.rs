@@ -284,6 +284,17 @@ pub enum Error {
         found: f32,
     },
 
+    /// A sound of a manifest, noise or an impulse response, cannot be used.
+    #[error("{}: expected {expected}, found {found}", path.display())]
+    Sound {
+        /// The file.
+        path: PathBuf,
+        /// What could be used.
+        expected: String,
+        /// What it is.
+        found: String,
+    },
+
     /// The state of a stream is not one of a front end with these settings.
     #[error("stream of features: expected {expected}, found {found}")]
     Stream {

@@ -28,6 +28,9 @@ struct Line {
     gaps_ms: Option<Vec<u32>>,
     lead_ms: Option<u32>,
     tail_ms: Option<u32>,
+    /// Noise or an impulse response, of which less is asked.
+    #[serde(skip)]
+    is_sound: bool,
     // NeMo.
     audio_filepath: Option<PathBuf>,
     duration: Option<f64>,
@@ -84,7 +87,24 @@ const MOST_SILENCE_MS: u64 = 3_600_000;
 /// # Ok::<(), speech::Error>(())
 /// ```
 pub fn read_manifest(path: &Path) -> Result<Vec<Utterance>> {
-    let lines = read_lines(path)?;
+    read(path, read_lines(path)?)
+}
+
+/// Reads a manifest of sounds without words, of which `file` (or NeMo's `audio_filepath`) is enough. A length that is not given is 0.
+pub(crate) fn read_sounds(path: &Path) -> Result<Vec<Utterance>> {
+    let mut lines = read_lines(path)?;
+    for (number, line) in &mut lines {
+        line.is_sound = true;
+        if line.offset.is_none() {
+            line.file = line.file.take().or(line.audio_filepath.take());
+        }
+        line.text.get_or_insert_default();
+        line.id.get_or_insert(format!("line {number}"));
+    }
+    read(path, lines)
+}
+
+fn read(path: &Path, lines: Vec<(usize, Line)>) -> Result<Vec<Utterance>> {
     let strings = lines.iter().any(|(_, line)| line.recordings.is_some());
     let recordings = if strings { read_recordings(path)? } else { HashMap::new() };
     let mut seen = HashMap::new();
@@ -195,6 +215,7 @@ fn seconds(place: &Place, line: &Line) -> Result<f64> {
     let (field, seconds) = match (line.seconds, line.duration) {
         (Some(s), _) => ("seconds", s),
         (None, Some(d)) => ("duration", d),
+        (None, None) if line.is_sound => return Ok(0.0),
         (None, None) => ("num_samples", counted().ok_or_else(|| place.missing("seconds"))?),
     };
     if seconds > 0.0 && seconds <= MOST_SECONDS {

@@ -140,7 +140,9 @@ mod tests {
             let found: Vec<usize> = std::thread::scope(|scope| {
                 ahead
                     .run(scope, workers, &make)
-                    .inspect(|_| drop(used.fetch_add(1, Ordering::SeqCst)))
+                    .inspect(|_| {
+                        used.fetch_add(1, Ordering::SeqCst);
+                    })
                     .collect()
             });
             assert_eq!(found, (0..count).map(|index| index * index).collect::<Vec<_>>());
