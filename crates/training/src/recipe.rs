@@ -3,6 +3,7 @@ pub(crate) mod check;
 mod gnat;
 mod loss;
 mod loss_options;
+pub(crate) mod steps;
 mod table;
 
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use std::path::{Path, PathBuf};
 pub use gnat::{AlignmentKind, GnatConfig, Normalise};
 pub use loss::LossConfig;
 pub use loss_options::{ActivationKind, Loss, LossOptions};
+pub use steps::{ClipKind, Decay, OptimiserKind};
 
 use rnnt_loss::{Precision, Topology};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -141,11 +143,14 @@ pub struct JointConfig {
     pub dropout: f32,
 }
 
-/// `[optimiser]`: AdamW and its schedule.
+/// `[optimiser]`: the optimiser and its schedule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OptimiserConfig {
-    /// Largest step size.
+    /// The optimiser.
+    #[serde(default)]
+    pub kind: OptimiserKind,
+    /// Largest step size; with `decay = "noam"` its scale.
     pub learning_rate: f64,
     /// Steps of linear growth at the start.
     #[serde(default)]
@@ -156,6 +161,21 @@ pub struct OptimiserConfig {
     /// Last step size as a share of the largest.
     #[serde(default = "one_percent")]
     pub floor: f64,
+    /// With `decay = "mlperf"`: epochs of linear growth at the start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warmup_epochs: Option<u64>,
+    /// With `decay = "mlperf"`: epochs at the largest step size after them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold_epochs: Option<u64>,
+    /// With `decay = "mlperf"`: what each later epoch multiplies the step size by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gamma: Option<f64>,
+    /// With `decay = "mlperf"`: the smallest step size; 1e-5 if missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_rate: Option<f64>,
+    /// With `decay = "noam"`: the model's width.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_width: Option<u64>,
     /// Decoupled weight decay.
     #[serde(default)]
     pub weight_decay: f64,
@@ -168,22 +188,18 @@ pub struct OptimiserConfig {
     /// Largest norm of the gradient; 0 = no limit.
     #[serde(default = "five")]
     pub clip_norm: f64,
+    /// How the norm is limited; AdamW knows the first way only.
+    #[serde(default)]
+    pub clip: ClipKind,
+    /// Whether moments are freed of their start at 0, as AdamW's always are.
+    #[serde(default = "yes")]
+    pub bias_correction: bool,
     /// Decay of the moving average of the weights that evaluation uses; 0 = off.
     #[serde(default)]
     pub ema: f64,
-}
-
-/// Shape of the step size over the run.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Decay {
-    /// Half a cosine down to the floor.
-    #[default]
-    Cosine,
-    /// The same factor each step, down to the floor.
-    Exponential,
-    /// None.
-    Hold,
+    /// Whether that decay grows from 1/10 in the first steps, so that the first weights are forgotten.
+    #[serde(default = "yes")]
+    pub ema_warmup: bool,
 }
 
 /// `[batch]`
@@ -286,6 +302,9 @@ pub enum Select {
 
 fn one() -> u64 {
     1
+}
+fn yes() -> bool {
+    true
 }
 fn five() -> f64 {
     5.0

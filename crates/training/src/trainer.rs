@@ -23,7 +23,7 @@ use crate::observer::{EpochReport, Observer, RunReport, StepReport};
 use crate::optimiser::{self, Optimiser};
 use crate::recipe::{Recipe, Select};
 use crate::run_folder::{RunFolder, Start};
-use crate::schedule::learning_rate;
+use crate::schedule::{Moment, learning_rate};
 use crate::search::Search;
 use crate::{Error, Fingerprint, Result};
 use decoding::Aggregate;
@@ -159,7 +159,7 @@ impl<'a> Run<'a> {
         let sessions = LossSessions::new(recipe)?;
         let optimiser = optimiser::build(&recipe.optimiser, model.parameters());
         let ema = match recipe.optimiser.ema > 0.0 {
-            true => Some(Ema::new(recipe.optimiser.ema, model.parameters())?),
+            true => Some(Ema::new(recipe.optimiser.ema, recipe.optimiser.ema_warmup, model.parameters())?),
             false => None,
         };
         let (progress, metrics) = (Progress::default(), Vec::new());
@@ -270,7 +270,7 @@ impl<'a> Run<'a> {
         if !(loss + simple + ctc).is_finite() {
             return diverged("loss", loss + simple + ctc);
         }
-        let rate = learning_rate(config, step, over);
+        let rate = learning_rate(config, Moment { step, epoch, steps_per_epoch: batches, progress: over });
         let grads = total.backward()?;
         let norm = self.optimiser.step(model.parameters(), &grads, rate)?;
         if !norm.is_finite() {
@@ -314,7 +314,13 @@ impl<'a> Run<'a> {
         let batches = self.progress.batch as f64;
         let skipped = self.progress.skipped;
         let over = (self.progress.epoch as f64 + (batches - 1.0) / batches) / training.epochs as f64;
-        let rate = learning_rate(&self.recipe.optimiser, self.progress.step - 1, over);
+        let last = Moment {
+            step: self.progress.step - 1,
+            epoch: self.progress.epoch,
+            steps_per_epoch: self.progress.batch,
+            progress: over,
+        };
+        let rate = learning_rate(&self.recipe.optimiser, last);
         if !self.folder.last().exists() {
             // Whatever else is in the folder, there is a checkpoint to go on from.
             self.save(&self.folder.last())?;

@@ -110,6 +110,7 @@ impl Recipe {
         for beta in optimiser.betas {
             expect("optimiser.betas", "shares of at least 0, below 1", (0.0..1.0).contains(&beta), beta)?;
         }
+        optimiser.check_choices()?;
         let ema = optimiser.ema;
         expect("optimiser.ema", "a share of at least 0, below 1", (0.0..1.0).contains(&ema), ema)?;
         whole("batch.max_frames", batch.max_frames, usize::MAX)?;
@@ -151,12 +152,12 @@ fn share(key: &str, value: f64) -> Result<()> {
     expect(key, "a share of 0 to 1", (0.0..=1.0).contains(&value), value)
 }
 
-fn positive(key: &str, value: f64) -> Result<()> {
+pub(super) fn positive(key: &str, value: f64) -> Result<()> {
     let fine = value > 0.0 && (value as f32) > 0.0 && value <= LARGEST;
     expect(key, "a positive number of at most 1e38", fine, value)
 }
 
-fn at_least_zero(key: &str, value: f64) -> Result<()> {
+pub(super) fn at_least_zero(key: &str, value: f64) -> Result<()> {
     expect(key, "a number of at least 0, at most 1e38", (0.0..=LARGEST).contains(&value), value)
 }
 
