@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use candle_core::Tensor;
 use rand::seq::SliceRandom;
 use rayon::prelude::*;
+use speech::batching::Padding;
 use speech::{Change, Conversion, Features, FrontEnd, MelScale, Tokenizer, Utterance, read_manifest};
 
 use crate::random::{Purpose, stream};
@@ -151,9 +152,16 @@ impl<'a> Batcher<'a> {
     }
 
     /// Which examples meet in which batch of an epoch.
-    pub fn plan(&self, epoch: u64) -> Vec<Vec<usize>> {
-        let mut rng = stream(self.recipe.seed, Purpose::Order, epoch, 0);
-        plan(self.examples, self.recipe, Some(&mut rng))
+    ///
+    /// # Errors
+    /// [`Error::Speech`] where there are fewer utterances than buckets, or than one batch of buckets has.
+    pub fn plan(&self, epoch: u64) -> Result<Vec<Vec<usize>>> {
+        train_plan(self.examples, self.recipe, epoch)
+    }
+
+    /// How much of a plan's batches is padding.
+    pub fn padding(&self, plan: &[Vec<usize>]) -> Padding {
+        Padding::of(&rows(self.examples, self.recipe), plan)
     }
 
     /// One augmented training batch.
@@ -183,16 +191,30 @@ impl<'a> Batcher<'a> {
     }
 }
 
+/// Which examples meet in which batch of an epoch of training.
+pub(crate) fn train_plan(examples: &[Example], recipe: &Recipe, epoch: u64) -> Result<Vec<Vec<usize>>> {
+    let mut rng = stream(recipe.seed, Purpose::Order, epoch, 0);
+    if recipe.batch.buckets == 0 {
+        return Ok(plan(examples, recipe, Some(&mut rng)));
+    }
+    let seconds: Vec<f64> = examples.iter().map(|example| example.seconds).collect();
+    let buckets = speech::batching::buckets(&seconds, recipe.batch.buckets)?;
+    Ok(speech::batching::bucketed(&buckets, recipe.batch.max_utterances, &mut rng)?)
+}
+
+/// Input rows of each example.
+fn rows(examples: &[Example], recipe: &Recipe) -> Vec<usize> {
+    let stride = recipe.encoder.rows.stride;
+    examples.iter().map(|example| example.features.frames.div_ceil(stride)).collect()
+}
+
 /// Cuts examples into batches; in the order of their lengths without a generator, shuffled with one.
 pub(crate) fn plan(
     examples: &[Example],
     recipe: &Recipe,
     rng: Option<&mut rand_chacha::ChaCha8Rng>,
 ) -> Vec<Vec<usize>> {
-    let stride = recipe.encoder.rows.stride;
-    let lengths: Vec<usize> =
-        examples.iter().map(|example| example.features.frames.div_ceil(stride)).collect();
-    speech::batches(&lengths, recipe.batch.max_frames, recipe.batch.max_utterances, rng)
+    speech::batches(&rows(examples, recipe), recipe.batch.max_frames, recipe.batch.max_utterances, rng)
 }
 
 /// Stacks frames and pads with zeros: rows `[B, T, stack · D]` and their lengths.

@@ -31,6 +31,7 @@
 //! | [`optimiser`], [`schedule`], [`ema`] | the optimiser, its step size, the moving average of the weights |
 //! | [`train`] | the loop; [`Observer`] watches it |
 //! | [`checkpoint`], [`run_folder`], [`files`] | what is on disk |
+//! | [`average`](average()), [`choose`] | one checkpoint out of several |
 //! | [`bytes`], [`memory`] | memory budgets as text, and what there is |
 //! | [`evaluate`](evaluate()), [`Search`] | word error rates, and how texts are looked for |
 //! | [`Transcription`], [`Format`] | what was heard, and how it is written |
@@ -44,6 +45,7 @@
 #![warn(missing_docs)]
 
 mod align;
+mod average;
 pub mod bytes;
 pub mod checkpoint;
 mod curve;
@@ -80,6 +82,7 @@ pub mod run_folder;
 pub mod schedule;
 mod search;
 mod silence;
+mod skips;
 mod tensors;
 mod trainer;
 mod transcription;
@@ -87,6 +90,7 @@ mod windows;
 mod words;
 
 pub use align::{AlignedToken, AlignedUtterance, AlignedWord, Alignments, Unit};
+pub use average::{Averaged, average, choose};
 pub use checkpoint::{Checkpoint, Progress};
 pub use dropout::Masks;
 pub use error::{Error, Result};

@@ -210,6 +210,13 @@ pub struct BatchConfig {
     pub max_frames: usize,
     /// Most utterances of a batch.
     pub max_utterances: usize,
+    /// Training utterances that their manifest says are longer, in seconds, are left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_seconds: Option<f64>,
+    /// Number of buckets of similar lengths from which batches of exactly `max_utterances` are drawn, whatever is left over being
+    /// dropped anew in each epoch; see [`speech::batching::bucketed`]. 0 = batches of up to `max_frames` of all utterances.
+    #[serde(default)]
+    pub buckets: usize,
 }
 
 /// `[training]`
@@ -250,6 +257,12 @@ pub struct TrainingConfig {
     /// Steps between two checkpoints; 0 = at the end of an epoch only.
     #[serde(default)]
     pub checkpoint_every: u64,
+    /// How many epochs, the last ones, keep a checkpoint of their own.
+    #[serde(default)]
+    pub keep: u64,
+    /// How many steps in a row may be skipped whose loss or gradient is no number, before that ends the run.
+    #[serde(default)]
+    pub skip_nonfinite: u64,
     /// Which weights the final report is about.
     #[serde(default)]
     pub select: Select,

@@ -1,7 +1,8 @@
 //! Steps whose loss or gradient is no number, and how many of them a run forgives.
 use crate::Error;
 
-/// What `training.skip_nonfinite` allows: so many such steps in a row, and an epoch with one good step at least.
+/// What `training.skip_nonfinite` allows: so many such steps in a row, in an epoch with one good step at least, as long as the
+/// weights themselves are numbers.
 ///
 /// A skipped step changes no weight, no moment and no average; it counts as a batch of its epoch, not as an optimiser step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +50,10 @@ mod tests {
     #[test]
     fn the_warning_names_step_and_utterances() {
         let text = Skips { most: 3 }.warning(&diverged(), 1);
-        assert!(text.starts_with("skipped, 2 in a row of at most 3: step 7: expected a finite loss"), "{text}");
+        assert!(
+            text.starts_with("skipped, 2 in a row of at most 3: step 7: expected a finite loss"),
+            "{text}"
+        );
         assert!(text.contains("NaN") && text.contains(r#"["a", "b"]"#), "{text}");
     }
 }

@@ -25,6 +25,7 @@ use crate::recipe::{Recipe, Select};
 use crate::run_folder::{RunFolder, Start};
 use crate::schedule::{Moment, learning_rate};
 use crate::search::Search;
+use crate::skips::Skips;
 use crate::{Error, Fingerprint, Result};
 use decoding::Aggregate;
 
@@ -145,6 +146,8 @@ struct Run<'a> {
     ema: Option<Ema>,
     progress: Progress,
     metrics: Vec<Metrics>,
+    /// Share of the current epoch's rows that is padding.
+    padding: f64,
 }
 
 impl<'a> Run<'a> {
@@ -163,7 +166,21 @@ impl<'a> Run<'a> {
             false => None,
         };
         let (progress, metrics) = (Progress::default(), Vec::new());
-        Ok(Run { recipe, text, tokenizer, data, folder, model, sessions, optimiser, ema, progress, metrics })
+        let run = Run {
+            recipe,
+            text,
+            tokenizer,
+            data,
+            folder,
+            model,
+            sessions,
+            optimiser,
+            ema,
+            progress,
+            metrics,
+            padding: 0.0,
+        };
+        Ok(run)
     }
 
     fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
@@ -207,14 +224,15 @@ impl<'a> Run<'a> {
     /// The rest of the current epoch; false if the stop flag ended it.
     fn epoch(&mut self, batcher: &Batcher, observer: &mut dyn Observer, stop: &AtomicBool) -> Result<bool> {
         let epoch = self.progress.epoch;
-        let plan = batcher.plan(epoch);
+        let plan = batcher.plan(epoch)?;
+        self.padding = batcher.padding(&plan).share();
         let Some(todo) = plan.get(self.progress.batch as usize..) else {
             let expected = format!("at most {} batches of epoch {epoch} done, as the data has", plan.len());
             return Err(Error::checkpoint(&self.folder.last(), expected, self.progress.batch.to_string()));
         };
         let batches = plan.len() as u64;
-        let steps =
-            self.progress.step - self.progress.batch + batches * (self.recipe.training.epochs - epoch);
+        let Progress { batch, step, nonfinite, .. } = self.progress;
+        let steps = step + nonfinite - batch + batches * (self.recipe.training.epochs - epoch);
         let every = self.recipe.training.checkpoint_every;
         std::thread::scope(|scope| {
             let (send, receive) = sync_channel(AHEAD);
@@ -226,8 +244,13 @@ impl<'a> Run<'a> {
                     return Ok(false);
                 }
                 let started = Instant::now();
-                let report = self.step(&batch?, batcher.examples, batches)?;
-                observer.on_step(&StepReport { steps, seconds: started.elapsed().as_secs_f64(), ..report });
+                match self.step(&batch?, batcher.examples, batches) {
+                    Ok(report) => {
+                        let seconds = started.elapsed().as_secs_f64();
+                        observer.on_step(&StepReport { steps, seconds, ..report });
+                    }
+                    Err(error) => self.skip(error, batches, observer)?,
+                }
                 // The end of the epoch writes its own.
                 let done = self.progress.batch == batches;
                 if every > 0 && !done && self.progress.step.is_multiple_of(every) {
@@ -236,6 +259,21 @@ impl<'a> Run<'a> {
             }
             Ok(true)
         })
+    }
+
+    /// Goes on without the step that went wrong, if the recipe forgives it: nothing has changed in it.
+    fn skip(&mut self, error: Error, batches: u64, observer: &mut dyn Observer) -> Result<()> {
+        let (skips, progress) = (Skips { most: self.recipe.training.skip_nonfinite }, &mut self.progress);
+        let forgiven = skips.forgives(&error, progress.in_a_row, progress.nonfinite, batches);
+        // No step mends weights that are no numbers themselves.
+        if !forgiven || !self.model.parameters().are_finite()? {
+            return Err(error);
+        }
+        observer.on_warning(&skips.warning(&error, progress.in_a_row));
+        progress.batch += 1;
+        progress.nonfinite += 1;
+        progress.in_a_row += 1;
+        Ok(())
     }
 
     /// One optimiser step on one of the epoch's `batches`; the report's `steps` and `seconds` are left to the caller.
@@ -289,6 +327,7 @@ impl<'a> Run<'a> {
         progress.batch += 1;
         progress.step += 1;
         progress.skipped += skipped;
+        progress.in_a_row = 0;
         Ok(StepReport {
             epoch,
             batch: index,
@@ -325,9 +364,9 @@ impl<'a> Run<'a> {
             // Whatever else is in the folder, there is a checkpoint to go on from.
             self.save(&self.folder.last())?;
         }
-        let (best, step) = (self.progress.best, self.progress.step);
+        let Progress { best, step, nonfinite, in_a_row, .. } = self.progress;
         let epoch = self.progress.epoch + 1;
-        self.progress = Progress { epoch, step, best, ..Progress::default() };
+        self.progress = Progress { epoch, step, best, in_a_row, ..Progress::default() };
         let due = epoch.is_multiple_of(training.evaluate_every) || epoch == training.epochs;
         let evaluation = match due && !dev.is_empty() {
             true => Some(self.evaluate(dev)?),
@@ -341,8 +380,10 @@ impl<'a> Run<'a> {
             ctc_loss: ctc / count,
             simple_loss: simple / count,
             learning_rate: rate,
-            gradient_norm: norm / batches,
+            gradient_norm: norm / (batches - nonfinite as f64),
             skipped,
+            nonfinite,
+            padding: self.padding,
             seconds,
             dev_wer,
         };
@@ -353,6 +394,10 @@ impl<'a> Run<'a> {
         }
         self.folder.write_metrics(&self.metrics)?;
         self.folder.write_curve(&self.metrics)?;
+        if training.keep > 0 {
+            self.save(&self.folder.epoch(epoch))?;
+            self.folder.keep(epoch, training.keep)?;
+        }
         // The last write of the epoch: a kill before it redoes the epoch's end from the checkpoint before.
         self.save(&self.folder.last())?;
         observer.on_epoch(&EpochReport { metrics, epochs: training.epochs, evaluation });

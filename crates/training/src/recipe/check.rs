@@ -115,6 +115,7 @@ impl Recipe {
         expect("optimiser.ema", "a share of at least 0, below 1", (0.0..1.0).contains(&ema), ema)?;
         whole("batch.max_frames", batch.max_frames, usize::MAX)?;
         whole("batch.max_utterances", batch.max_utterances, usize::MAX)?;
+        positive("batch.max_seconds", batch.max_seconds.unwrap_or(1.0))?;
         whole("training.epochs", training.epochs as usize, usize::MAX)?;
         whole("training.evaluate_every", training.evaluate_every as usize, usize::MAX)?;
         at_least_zero("training.ctc_weight", training.ctc_weight)?;
