@@ -253,6 +253,20 @@ pub enum Error {
         found: u32,
     },
 
+    // ---- batches ----
+    /// There are more buckets than utterances to put into them.
+    #[error(
+        "bucket {bucket} of {buckets}: expected at least one utterance, found none; there are {utterances} in all"
+    )]
+    EmptyBucket {
+        /// The first bucket without any, from 1.
+        bucket: usize,
+        /// Number of buckets.
+        buckets: usize,
+        /// Number of utterances.
+        utterances: usize,
+    },
+
     // ---- features and augmentation ----
     /// A setting is out of its range.
     #[error("setting `{field}`: expected {expected}, found {found}")]

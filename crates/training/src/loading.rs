@@ -68,7 +68,16 @@ impl Loaded {
             doubts::unknown("data.test", &test, &tokenizer),
         ];
         doubts.iter().flatten().for_each(|doubt| observer.on_warning(doubt));
-        expect_room(recipe, sets, tokenizer.size())?;
+        let data = Fingerprint::new(sets);
+        let (train, note) = doubts::short_enough("data.train", train, recipe.batch.max_seconds);
+        note.iter().for_each(|note| observer.on_note(note));
+        if train.is_empty() {
+            return Err(Error::Empty {
+                what: "data.train without what is longer than batch.max_seconds".into(),
+            }
+            .into());
+        }
+        expect_room(recipe, Sets { train: &train, dev: &dev, test: &test }, tokenizer.size())?;
 
         let front_end = FrontEnd::new(&recipe.features)?;
         let mut load = |set, utterances: &[Utterance], tokenizer| {
@@ -82,7 +91,6 @@ impl Loaded {
             examples.extend(data::load(&joined, &front_end, Some(&tokenizer), stop)?);
             Ok([examples, load("data.dev", &dev, None)?, load("data.test", &test, None)?])
         };
-        let data = Fingerprint::new(sets);
         let [examples, dev, test] = match all() {
             Err(Error::Stopped) => {
                 return Err(Stopped::At(resumed.map_or(0, |checkpoint| checkpoint.progress.step)));

@@ -4,6 +4,7 @@ mod gnat;
 mod init;
 mod loss;
 mod loss_options;
+pub(crate) mod steps;
 mod table;
 mod terms;
 
@@ -13,6 +14,7 @@ pub use gnat::{AlignmentKind, GnatConfig, Normalise};
 pub use init::InitConfig;
 pub use loss::LossConfig;
 pub use loss_options::{ActivationKind, Loss, LossOptions};
+pub use steps::{ClipKind, Decay, OptimiserKind};
 pub use terms::{PrecisionKind, Terms};
 
 use serde::{Deserialize, Deserializer, Serialize};
@@ -148,11 +150,14 @@ pub struct JointConfig {
     pub dropout: f32,
 }
 
-/// `[optimiser]`: AdamW and its schedule.
+/// `[optimiser]`: the optimiser and its schedule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OptimiserConfig {
-    /// Largest step size.
+    /// The optimiser.
+    #[serde(default)]
+    pub kind: OptimiserKind,
+    /// Largest step size; with `decay = "noam"` its scale.
     pub learning_rate: f64,
     /// Steps of linear growth at the start.
     #[serde(default)]
@@ -163,6 +168,21 @@ pub struct OptimiserConfig {
     /// Last step size as a share of the largest.
     #[serde(default = "one_percent")]
     pub floor: f64,
+    /// With `decay = "mlperf"`: epochs of linear growth at the start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warmup_epochs: Option<u64>,
+    /// With `decay = "mlperf"`: epochs at the largest step size after them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold_epochs: Option<u64>,
+    /// With `decay = "mlperf"`: what each later epoch multiplies the step size by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gamma: Option<f64>,
+    /// With `decay = "mlperf"`: the smallest step size; 1e-5 if missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_rate: Option<f64>,
+    /// With `decay = "noam"`: the model's width.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_width: Option<u64>,
     /// Decoupled weight decay.
     #[serde(default)]
     pub weight_decay: f64,
@@ -175,39 +195,44 @@ pub struct OptimiserConfig {
     /// Largest norm of the gradient; 0 = no limit.
     #[serde(default = "five")]
     pub clip_norm: f64,
+    /// How the norm is limited; AdamW knows the first way only.
+    #[serde(default)]
+    pub clip: ClipKind,
+    /// Whether moments are freed of their start at 0, as AdamW's always are.
+    #[serde(default = "yes")]
+    pub bias_correction: bool,
     /// Decay of the moving average of the weights that evaluation uses; 0 = off.
     #[serde(default)]
     pub ema: f64,
+    /// Whether that decay grows from 1/10 in the first steps, so that the first weights are forgotten.
+    #[serde(default = "yes")]
+    pub ema_warmup: bool,
 }
 
 impl OptimiserConfig {
-    /// A largest step size, and all else by default.
+    /// AdamW with a largest step size, and all else by default.
     pub fn new(learning_rate: f64) -> Self {
         OptimiserConfig {
+            kind: OptimiserKind::default(),
             learning_rate,
             warmup_steps: 0,
             decay: Decay::default(),
             floor: one_percent(),
+            warmup_epochs: None,
+            hold_epochs: None,
+            gamma: None,
+            min_rate: None,
+            model_width: None,
             weight_decay: 0.0,
             betas: betas(),
             eps: epsilon(),
             clip_norm: five(),
+            clip: ClipKind::default(),
+            bias_correction: true,
             ema: 0.0,
+            ema_warmup: true,
         }
     }
-}
-
-/// Shape of the step size over the run.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Decay {
-    /// Half a cosine down to the floor.
-    #[default]
-    Cosine,
-    /// The same factor each step, down to the floor.
-    Exponential,
-    /// None.
-    Hold,
 }
 
 /// `[batch]`
@@ -221,6 +246,13 @@ pub struct BatchConfig {
     /// Batches of an optimiser step; gradients are divided by the utterances of all of them.
     #[serde(default = "once", skip_serializing_if = "is_once")]
     pub accumulate: usize,
+    /// Training utterances that their manifest says are longer, in seconds, are left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_seconds: Option<f64>,
+    /// Number of buckets of similar lengths from which batches of exactly `max_utterances` are drawn, whatever is left over being
+    /// dropped anew in each epoch; see [`speech::batching::bucketed`]. 0 = batches of up to `max_frames` of all utterances.
+    #[serde(default)]
+    pub buckets: usize,
 }
 
 /// `[training]`
@@ -253,6 +285,12 @@ pub struct RunConfig {
     /// Steps between two checkpoints; 0 = at the end of an epoch only.
     #[serde(default)]
     pub checkpoint_every: u64,
+    /// How many epochs, the last ones, keep a checkpoint of their own.
+    #[serde(default)]
+    pub keep: u64,
+    /// How many steps in a row may be skipped whose loss or gradient is no number, before that ends the run.
+    #[serde(default)]
+    pub skip_nonfinite: u64,
     /// Which weights the final report is about.
     #[serde(default)]
     pub select: Select,
@@ -261,11 +299,13 @@ pub struct RunConfig {
 impl RunConfig {
     /// So many passes, and all else by default.
     pub fn new(epochs: u64) -> Self {
-        RunConfig { epochs, evaluate_every: one(), checkpoint_every: 0, select: Select::default() }
+        let select = Select::default();
+        RunConfig { epochs, evaluate_every: one(), checkpoint_every: 0, keep: 0, skip_nonfinite: 0, select }
     }
 
     /// Their names.
-    const KEYS: [&str; 4] = ["epochs", "evaluate_every", "checkpoint_every", "select"];
+    const KEYS: [&str; 6] =
+        ["epochs", "evaluate_every", "checkpoint_every", "keep", "skip_nonfinite", "select"];
 }
 
 /// Which checkpoint the run ends with.
@@ -287,6 +327,9 @@ fn once() -> usize {
 }
 fn is_once(count: &usize) -> bool {
     *count == 1
+}
+fn yes() -> bool {
+    true
 }
 fn five() -> f64 {
     5.0

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use decoding::Aggregate;
 
 use crate::checkpoint::Checkpoint;
-use crate::data::{Example, InMemory};
+use crate::data::{Example, InMemory, Source};
 use crate::evaluate::{Evaluation, evaluate};
 use crate::learner::Learner;
 use crate::loading::{Loaded, Stopped};
@@ -61,6 +61,12 @@ pub fn train(
         }
     };
     let Loaded { resumed, tokenizer, front_end, examples, dev, test, data } = loaded;
+    let source = InMemory::new(&examples, &recipe, front_end.mel_scale());
+    // What no epoch can be cut into is said now.
+    if let Err(error) = source.plan(0) {
+        folder.leave();
+        return Err(error);
+    }
     let model = Model::new(&recipe.model(), tokenizer.size())?;
     let about = About { recipe: text.clone(), tokenizer: tokenizer.to_json()?, data: Some(data) };
     let run = (&recipe.training.run, recipe.batch.accumulate);
@@ -85,7 +91,6 @@ pub fn train(
             evaluate(how, &tokenizer, &recipe.batch, examples, 0.0, stop).map(Some)
         }
     };
-    let source = InMemory::new(&examples, &recipe, front_end.mel_scale());
     // A run that stops in the middle of an epoch's report could not go on from there.
     let mut judge = |model: &Model| report(model, &dev, &AtomicBool::new(false));
     if !trainer.fit(&source, &mut judge, observer, stop)? {

@@ -1,7 +1,11 @@
 //! Cases of MLPerf's RNN-T: a front end, a model, an optimiser and batches, each by itself.
+mod batching;
 mod check;
+mod ema;
 mod features;
 mod file;
+mod lamb;
+mod schedule;
 mod specaugment;
 
 use std::io::Write;
@@ -33,6 +37,10 @@ fn runs(kind: &str) -> &'static [(&'static str, Run)] {
     match kind {
         "features" => &[("f64", features::stages), ("f32", features::planes)],
         "specaugment" => &[("-", specaugment::run)],
+        "lamb" => &[("f64", lamb::run::<f64>), ("f32", lamb::run::<f32>)],
+        "schedule" => &[("f64", schedule::run::<f64>), ("f32", schedule::run::<f32>)],
+        "ema" => &[("f64", ema::run::<f64>), ("f32", ema::run::<f32>)],
+        "batching" => &[("-", batching::run)],
         _ => &[("-", |_| Err(Stop::Refused("a kind that is not supported yet".into())))],
     }
 }

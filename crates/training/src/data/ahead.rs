@@ -133,7 +133,7 @@ mod tests {
                 let ahead = made.fetch_add(1, Ordering::SeqCst) + 1;
                 assert!(ahead <= used.load(Ordering::SeqCst) + room.max(1) + 1);
                 // Later ones are often ready first.
-                std::thread::sleep(Duration::from_micros(if index % 3 == 0 { 300 } else { 10 }));
+                std::thread::sleep(Duration::from_micros(if index.is_multiple_of(3) { 300 } else { 10 }));
                 index * index
             };
             let ahead = Ahead::new(count, room);

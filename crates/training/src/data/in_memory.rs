@@ -1,4 +1,5 @@
 //! A training set whose features are in memory, augmented anew in each epoch.
+use speech::batching::Padding;
 use speech::{Features, MelScale};
 
 use super::{Batch, Example, Source, batch};
@@ -31,9 +32,15 @@ impl<'a> InMemory<'a> {
 }
 
 impl Source for InMemory<'_> {
-    fn plan(&self, epoch: u64) -> Vec<Vec<usize>> {
+    fn plan(&self, epoch: u64) -> Result<Vec<Vec<usize>>> {
         let mut rng = stream(self.recipe.seed, Purpose::Order, epoch, 0);
-        batch::plan(self.examples, &self.recipe.encoder.rows, &self.recipe.batch, Some(&mut rng))
+        let rows = batch::rows(self.examples, &self.recipe.encoder.rows);
+        let seconds: Vec<f64> = self.examples.iter().map(|example| example.seconds).collect();
+        batch::train_plan(&rows, &seconds, &self.recipe.batch, &mut rng)
+    }
+
+    fn padding(&self, plan: &[Vec<usize>]) -> f64 {
+        Padding::of(&batch::rows(self.examples, &self.recipe.encoder.rows), plan).share()
     }
 
     fn batch(&self, epoch: u64, utterances: &[usize]) -> Result<Batch> {

@@ -39,11 +39,13 @@ impl Recipe {
         for beta in optimiser.betas {
             expect("optimiser.betas", "shares of at least 0, below 1", (0.0..1.0).contains(&beta), beta)?;
         }
+        optimiser.check_choices()?;
         let ema = optimiser.ema;
         expect("optimiser.ema", "a share of at least 0, below 1", (0.0..1.0).contains(&ema), ema)?;
         whole("batch.max_frames", batch.max_frames, usize::MAX)?;
         whole("batch.max_utterances", batch.max_utterances, usize::MAX)?;
         whole("batch.accumulate", batch.accumulate, usize::MAX)?;
+        positive("batch.max_seconds", batch.max_seconds.unwrap_or(1.0))?;
         whole("training.epochs", training.run.epochs as usize, usize::MAX)?;
         whole("training.evaluate_every", training.run.evaluate_every as usize, usize::MAX)
     }

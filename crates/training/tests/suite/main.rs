@@ -1,5 +1,7 @@
 //! The tests of training as a user sees it: recipes, checkpoints, runs, and what a model learns.
 
+mod averages;
+mod batches;
 mod checkpoints;
 mod fuzzing;
 mod lattices;

@@ -76,6 +76,28 @@ fn unknown_and_missing_keys_are_named() {
     }
 }
 
+/// The keys that MLPerf's schedule needs beside `gamma`.
+fn mlperf(more: &str) -> String {
+    format!("decay = \"mlperf\"\nwarmup_epochs = 2\nhold_epochs = 3\n{more}")
+}
+
+#[test]
+fn every_schedule_and_optimiser_has_its_keys() {
+    for text in [
+        mlperf("gamma = 0.9"),
+        mlperf("gamma = 1.0\nmin_rate = 0.0\nkind = \"lamb\"\nclip = \"distributed\"\nclip_norm = 1.0"),
+        "decay = \"noam\"\nwarmup_steps = 10\nmodel_width = 64\nema_warmup = false".to_owned(),
+        "kind = \"adamw\"\nclip = \"single\"\nbias_correction = true\nfloor = 0.1".to_owned(),
+        "kind = \"lamb\"\nbias_correction = false".to_owned(),
+    ] {
+        let recipe = parse(&toy(&[("ema = 0.9", &text)])).unwrap();
+        // What is written anew, as with another number of epochs, is the same recipe.
+        assert_eq!(parse(&toml::to_string(&recipe).unwrap()).unwrap(), recipe, "{text}");
+    }
+    let error = parse(&toy(&[("ema = 0.9", "kind = \"adam\"")])).unwrap_err().to_string();
+    assert!(error.contains("adamw") && error.contains("lamb"), "{error}");
+}
+
 #[test]
 fn values_out_of_range_are_named() {
     for (old, new, name) in [
@@ -117,6 +139,33 @@ fn values_out_of_range_are_named() {
         ("weight_decay = 0.01", "betas = [0.9, 1.0]", "optimiser.betas"),
         ("weight_decay = 0.01", "eps = 0.0", "optimiser.eps"),
         ("ema = 0.9", "ema = 1.0", "optimiser.ema"),
+        ("ema = 0.9", "clip = \"distributed\"", "optimiser.clip"),
+        ("ema = 0.9", "bias_correction = false", "optimiser.bias_correction"),
+        ("ema = 0.9", "gamma = 0.9", "optimiser.gamma"),
+        ("ema = 0.9", "warmup_epochs = 2", "optimiser.warmup_epochs"),
+        ("ema = 0.9", "hold_epochs = 2", "optimiser.hold_epochs"),
+        ("ema = 0.9", "min_rate = 1e-4", "optimiser.min_rate"),
+        ("ema = 0.9", "model_width = 64", "optimiser.model_width"),
+        ("ema = 0.9", "decay = \"mlperf\"\nhold_epochs = 2\ngamma = 0.9", "optimiser.warmup_epochs"),
+        ("ema = 0.9", "decay = \"mlperf\"\nwarmup_epochs = 2\ngamma = 0.9", "optimiser.hold_epochs"),
+        ("ema = 0.9", "decay = \"mlperf\"\nwarmup_epochs = 2\nhold_epochs = 0", "optimiser.gamma"),
+        ("ema = 0.9", &mlperf("gamma = 0.0"), "optimiser.gamma"),
+        ("ema = 0.9", &mlperf("gamma = nan"), "optimiser.gamma"),
+        ("ema = 0.9", &mlperf("gamma = 0.9\nmin_rate = 0.1"), "optimiser.min_rate"),
+        ("ema = 0.9", &mlperf("gamma = 0.9\nmin_rate = nan"), "optimiser.min_rate"),
+        ("ema = 0.9", &mlperf("gamma = 0.9\nwarmup_steps = 7"), "optimiser.warmup_steps"),
+        ("ema = 0.9", &mlperf("gamma = 0.9\nfloor = 0.5"), "optimiser.floor"),
+        ("ema = 0.9", &mlperf("gamma = 0.9\nmodel_width = 64"), "optimiser.model_width"),
+        (
+            "learning_rate = 1e-2",
+            &("learning_rate = 1e-6\n".to_owned() + &mlperf("gamma = 1.0")),
+            "optimiser.learning_rate",
+        ),
+        ("ema = 0.9", "decay = \"noam\"\nwarmup_steps = 10", "optimiser.model_width"),
+        ("ema = 0.9", "decay = \"noam\"\nmodel_width = 64", "optimiser.warmup_steps"),
+        ("ema = 0.9", "decay = \"noam\"\nmodel_width = 0\nwarmup_steps = 10", "optimiser.model_width"),
+        ("max_frames = 200", "max_frames = 200\nmax_seconds = 0.0", "batch.max_seconds"),
+        ("max_frames = 200", "max_frames = 200\nmax_seconds = nan", "batch.max_seconds"),
         ("max_frames = 200", "max_frames = 0", "batch.max_frames"),
         ("max_utterances = 2", "max_utterances = 0", "batch.max_utterances"),
         ("epochs = 3", "epochs = 0", "training.epochs"),
