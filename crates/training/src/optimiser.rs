@@ -8,7 +8,9 @@ mod moments;
 
 use std::collections::BTreeMap;
 
+use candle_core::Tensor;
 use candle_core::backprop::GradStore;
+use kernels::{items_mut, par_for, parts};
 
 pub use adamw::AdamW;
 pub use clip::Clip;
@@ -47,15 +49,15 @@ pub(crate) fn build(config: &OptimiserConfig, parameters: &Parameters) -> Box<dy
     }
 }
 
-/// ‖g‖ over all parameters.
+/// ‖g‖ over all parameters: a task for each of them, and their sums in the order of the names.
 fn norm(parameters: &Parameters, gradients: &GradStore) -> Result<f64> {
-    let mut square = 0.0;
-    for (_, variable) in parameters.iter() {
-        if let Some(gradient) = gradients.get(variable) {
-            square += with_slice(&gradient.contiguous()?, |g: &[f32]| Ok(sum_of_squares(g)))?;
-        }
-    }
-    Ok(f64::sqrt(square))
+    let present = parameters.iter().filter_map(|(_, variable)| gradients.get(variable));
+    let present: Vec<Tensor> = present.map(Tensor::contiguous).collect::<candle_core::Result<_>>()?;
+    let mut sums: Vec<candle_core::Result<f64>> = present.iter().map(|_| Ok(0.0)).collect();
+    par_for((items_mut(&mut sums), parts(&present, 1)), |_, (sum, gradient)| {
+        *sum = with_slice(&gradient[0], |g: &[f32]| Ok(sum_of_squares(g)));
+    });
+    Ok(sums.into_iter().sum::<candle_core::Result<f64>>()?.sqrt())
 }
 
 /// Σ x² in f64 with eight interleaved sums: fast and always in the same order.

@@ -5,6 +5,8 @@ mod ema;
 mod file;
 mod lamb;
 mod schedule;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::io::Write;
