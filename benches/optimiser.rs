@@ -8,9 +8,9 @@ use std::time::Duration;
 use candle_core::Tensor;
 use candle_nn::VarBuilder;
 use criterion::{Criterion, criterion_group, criterion_main};
-use training::{Gradients, Parameters};
 use training::ema::Ema;
 use training::optimiser::{AdamW, Clip, Lamb, LambConfig, Optimiser};
+use training::{Gradients, Parameters};
 
 /// An LSTM layer's weights.
 fn lstm(vb: &VarBuilder, name: &str, input: usize, hidden: usize) -> training::Result<()> {
@@ -48,8 +48,7 @@ fn steps(c: &mut Criterion) {
     // The gradient of Σ (0.25 w² + 0.01 w) at the first weights.
     let loss =
         parameters.iter().zip(&terms).map(|((_, v), g)| (v.as_tensor() * g).unwrap().sum_all().unwrap());
-    let found =
-        Tensor::stack(&loss.collect::<Vec<_>>(), 0).unwrap().sum_all().unwrap().backward().unwrap();
+    let found = Tensor::stack(&loss.collect::<Vec<_>>(), 0).unwrap().sum_all().unwrap().backward().unwrap();
     let mut gradients = Gradients::default();
     gradients.add(&parameters, found).expect("as many as parameters");
     let adamw: training::recipe::OptimiserConfig =

@@ -26,12 +26,12 @@ pub struct Averaged {
 /// Recipes may differ in `[data]` only. Cost: the weights once in f64, and one checkpoint at a time.
 ///
 /// # Errors
-/// [`Error::Empty`] for no checkpoint; [`Error::Checkpoint`] naming the first one of another recipe, tokenizer or shape, or with
+/// [`Error::NoCheckpoints`]; [`Error::Checkpoint`] naming the first one of another recipe, tokenizer or shape, or with
 /// a moving average where others have none; [`Error::OutputIsInput`]; whatever [`Checkpoint::read`] and [`Error::Io`] say.
 pub fn average(checkpoints: &[PathBuf], output: &Path) -> Result<Averaged> {
     let inputs: Vec<&Path> = checkpoints.iter().map(PathBuf::as_path).collect();
     let Some((first, others)) = inputs.split_first() else {
-        return Err(Error::Empty { what: "average of checkpoints".into() });
+        return Err(Error::NoCheckpoints);
     };
     let place = Output::new(output, &inputs)?;
     let mut whole = Checkpoint::read(first)?;
@@ -73,7 +73,7 @@ pub fn average(checkpoints: &[PathBuf], output: &Path) -> Result<Averaged> {
 /// set, later ones first where that is equal; in the order of the epochs.
 ///
 /// # Errors
-/// [`Error::Kept`] if there are fewer; [`Error::Io`] if the folder or its metrics cannot be read.
+/// [`Error::NoCheckpoints`] for a `count` of 0; [`Error::Kept`] if there are fewer; [`Error::Io`] if the folder or its metrics cannot be read.
 pub fn choose(folder: &Path, count: usize, best: bool) -> Result<Vec<PathBuf>> {
     let mut epochs = kept(folder)?;
     if best {
@@ -84,10 +84,13 @@ pub fn choose(folder: &Path, count: usize, best: bool) -> Result<Vec<PathBuf>> {
         rated.truncate(count);
         epochs.retain(|(epoch, _)| rated.iter().any(|(_, n)| n == epoch));
     }
-    if epochs.len() < count || count == 0 {
+    if count == 0 {
+        return Err(Error::NoCheckpoints);
+    }
+    if epochs.len() < count {
         let expected = match best {
-            true => format!("{} epochs with a checkpoint and a word error rate", count.max(1)),
-            false => format!("{} epochs with a checkpoint", count.max(1)),
+            true => format!("{count} epochs with a checkpoint and a word error rate"),
+            false => format!("{count} epochs with a checkpoint"),
         };
         return Err(Error::Kept { path: folder.to_owned(), expected, found: epochs.len() });
     }

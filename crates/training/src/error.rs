@@ -107,6 +107,9 @@ pub enum Error {
         /// Another file of the run.
         found: PathBuf,
     },
+    /// An average of nothing.
+    #[error("average: expected at least one checkpoint, found none")]
+    NoCheckpoints,
     /// A run that has kept fewer checkpoints of epochs than are asked for.
     #[error("{}: expected {expected}, found {found}; training.keep says how many a run keeps", path.display())]
     Kept {

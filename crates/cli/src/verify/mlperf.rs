@@ -7,6 +7,8 @@ mod file;
 mod lamb;
 mod schedule;
 mod specaugment;
+#[cfg(test)]
+mod tests;
 
 use std::io::Write;
 

@@ -113,7 +113,7 @@ proptest! {
         let (long, short) = split.order.split_at(split.rows_of_second_part);
         prop_assert!(short.iter().all(|&i| lengths[i] <= split.pivot));
         prop_assert!(long.iter().all(|&i| lengths[i] <= split.pivot + split.second_part_frames));
-        prop_assert!(!split.is_split || split.pivot % stack == 0 && split.second_part_frames >= 20);
+        prop_assert!(!split.is_split || split.pivot.is_multiple_of(stack) && split.second_part_frames >= 20);
 
         let durations: Vec<f64> = lengths.iter().map(|&n| n as f64).collect();
         let mut order = presort(&durations);

@@ -105,7 +105,7 @@ fn the_best_are_chosen_by_their_error_rates() {
         error.to_string().contains("expected 5 epochs with a checkpoint, found 4; training.keep"),
         "{error}"
     );
-    assert!(matches!(chosen(0, false), Err(Error::Kept { .. })));
+    assert!(matches!(chosen(0, false), Err(Error::NoCheckpoints)));
     write([Some(0.1), None, Some(0.3), None, None]);
     assert!(matches!(chosen(2, true), Err(Error::Kept { found: 1, .. })));
     assert!(matches!(choose(&toy.path("none"), 1, false), Err(Error::Io { .. })));
@@ -125,7 +125,7 @@ fn what_does_not_belong_together_is_named() {
         assert!(!out.exists());
         error
     };
-    assert!(matches!(fails(&[], "average of checkpoints"), Error::Empty { .. }));
+    assert!(matches!(fails(&[], "expected at least one checkpoint"), Error::NoCheckpoints));
     let wide = wide.join("last.safetensors");
     let error = fails(&[one.clone(), wide.clone()], "joint.width = 24");
     assert!(matches!(&error, Error::Checkpoint { path, .. } if *path == wide), "{error}");

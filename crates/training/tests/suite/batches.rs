@@ -95,17 +95,21 @@ fn buckets_without_utterances_are_named_before_anything_is_written() {
 #[test]
 fn steps_that_go_wrong_are_forgiven_so_often_and_no_more() {
     let toy = Toy::new();
-    let changes = |most: &str| {
+    // A first step of 1e38 leaves weights that are numbers, and scores that are not; with a correction of the first moment, which
+    // divides by 0.1, it is infinite itself.
+    let changes = |most: &str, betas: &str| {
         toy.recipe(&[
-            ("learning_rate = 1e-2", "learning_rate = 1e30"),
+            ("learning_rate = 1e-2", "learning_rate = 1e38"),
+            ("weight_decay = 0.01", &format!("betas = {betas}")),
+            ("[joint]\nwidth = 16", "[joint]\nwidth = 64"),
             ("max_utterances = 2", "max_utterances = 1"),
             ("ctc_weight = 0.3", &format!("checkpoint_every = 1\nskip_nonfinite = {most}")),
         ])
     };
-    let (none, diary) = run(&changes("0"), &toy.path("none"));
+    let (none, diary) = run(&changes("0", "[0.0, 0.9]"), &toy.path("none"));
     let Err(Error::Diverged { step: first, .. }) = none else { panic!("{none:?}") };
     assert!(diary.warnings.is_empty());
-    let (two, diary) = run(&changes("2"), &toy.path("two"));
+    let (two, diary) = run(&changes("2", "[0.0, 0.9]"), &toy.path("two"));
     let Err(Error::Diverged { step, .. }) = two else { panic!("{two:?}") };
     // Skipped steps are not counted: the third one in a row has the number of the first.
     assert_eq!((step, diary.warnings.len()), (first, 2), "{:?}", diary.warnings);
@@ -114,6 +118,10 @@ fn steps_that_go_wrong_are_forgiven_so_often_and_no_more() {
         assert!(warning.starts_with(&start) && warning.contains("toy-"), "{warning}");
     }
     assert_eq!(diary.steps.len() as u64, first);
+
+    // No step mends weights that are no numbers.
+    let (lost, diary) = run(&changes("2", "[0.9, 0.999]"), &toy.path("lost"));
+    assert!(matches!(lost, Err(Error::Diverged { .. })) && diary.warnings.is_empty(), "{lost:?}");
 }
 
 /// Sets the flag after some steps.

@@ -8,6 +8,8 @@ use crate::{Error, Result};
 
 /// Squares that are added side by side, so that they can be in one instruction and always meet in the same order.
 const LANES: usize = 8;
+/// Updates that are held until their squares are added: short enough for the first cache.
+const ROW: usize = 512;
 
 /// A number that LAMB can be computed in.
 pub trait Number: Real + Div<Output = Self> {
@@ -163,21 +165,32 @@ impl<F: Number> Factors<F> {
 /// New moments of a block; `[Σ w², Σ u²]`.
 fn moments<F: Number>(w: &[F], g: &[F], m: &mut [F], v: &mut [F], factors: &Factors<F>) -> [f64; 2] {
     let (mut weights, mut updates) = ([0.0; LANES], [0.0; LANES]);
-    let mut rows = |w: &[F], g: &[F], m: &mut [F], v: &mut [F]| {
-        for k in 0..w.len() {
-            let g = g[k] * factors.scale;
-            m[k] = factors.beta1 * m[k] + factors.share1 * g;
-            v[k] = factors.beta2 * v[k] + factors.share2 * g * g;
-            let (w, u) = (w[k].to_f64(), factors.update(w[k], m[k], v[k]).to_f64());
-            weights[k] += w * w;
-            updates[k] += u * u;
+    let mut row = [F::ZERO; ROW];
+    let parts = w.chunks(ROW).zip(g.chunks(ROW)).zip(m.chunks_mut(ROW)).zip(v.chunks_mut(ROW));
+    for (((w, g), m), v) in parts {
+        let u = &mut row[..w.len()];
+        for ((((u, &w), &g), m), v) in u.iter_mut().zip(w).zip(g).zip(m).zip(v) {
+            let g = g * factors.scale;
+            *m = factors.beta1 * *m + factors.share1 * g;
+            *v = factors.beta2 * *v + factors.share2 * g * g;
+            *u = factors.update(w, *m, *v);
         }
-    };
-    let ((w, w_rest), (g, g_rest)) = (w.as_chunks::<LANES>(), g.as_chunks::<LANES>());
-    let ((m, m_rest), (v, v_rest)) = (m.as_chunks_mut::<LANES>(), v.as_chunks_mut::<LANES>());
-    for (((w, g), m), v) in w.iter().zip(g).zip(m).zip(v) {
-        rows(w, g, m, v);
+        add_squares(&mut weights, w);
+        add_squares(&mut updates, u);
     }
-    rows(w_rest, g_rest, m_rest, v_rest);
     [weights.iter().sum(), updates.iter().sum()]
+}
+
+/// Adds each square to the sum of its lane.
+#[inline(always)]
+fn add_squares<F: Number>(sums: &mut [f64; LANES], values: &[F]) {
+    let (lanes, rest) = values.as_chunks::<LANES>();
+    for values in lanes {
+        for (sum, value) in sums.iter_mut().zip(values) {
+            *sum += value.to_f64() * value.to_f64();
+        }
+    }
+    for (sum, value) in sums.iter_mut().zip(rest) {
+        *sum += value.to_f64() * value.to_f64();
+    }
 }
