@@ -1,10 +1,14 @@
 //! Cases of MLPerf's RNN-T: a front end, a model, an optimiser and batches, each by itself.
 mod batching;
 mod check;
+mod decode;
 mod ema;
 mod features;
 mod file;
+mod initialisation;
 mod lamb;
+mod model;
+mod network;
 mod schedule;
 mod specaugment;
 #[cfg(test)]
@@ -43,6 +47,10 @@ fn runs(kind: &str) -> &'static [(&'static str, Run)] {
         "schedule" => &[("f64", schedule::run::<f64>), ("f32", schedule::run::<f32>)],
         "ema" => &[("f64", ema::run::<f64>), ("f32", ema::run::<f32>)],
         "batching" => &[("-", batching::run)],
+        "model" => &[("f32", model::run)],
+        "decode" => &[("f32", decode::run)],
+        "parameters" => &[("-", initialisation::shapes)],
+        "initialisation" => &[("f32", initialisation::run)],
         _ => &[("-", |_| Err(Stop::Refused("a kind that is not supported yet".into())))],
     }
 }

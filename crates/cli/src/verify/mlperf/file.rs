@@ -25,6 +25,16 @@ impl File {
         Ok(Self { name: name.into(), kind, tensors, json, sidecar })
     }
 
+    /// The model's weights, in a file of their own.
+    pub fn weights(&self) -> Result<BTreeMap<String, Stored>> {
+        read_tensors(&self.json.with_file_name(format!("{}.weights.safetensors", self.name)))
+    }
+
+    /// The sidecar.
+    pub fn sidecar(&self) -> &Value {
+        &self.sidecar
+    }
+
     /// A field of the sidecar.
     pub fn field<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
         let value = self.sidecar.get(name).cloned().unwrap_or_default();
