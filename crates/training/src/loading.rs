@@ -2,7 +2,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
-use speech::{FrontEnd, Tokenizer, Utterance};
+use speech::{FrontEnd, Tokenizer, Utterance, WaveAugment};
 
 use crate::checkpoint::{self, Checkpoint};
 use crate::data::{self, Example};
@@ -71,6 +71,16 @@ impl Loaded {
         expect_room(recipe, sets, tokenizer.size())?;
 
         let front_end = FrontEnd::new(&recipe.features)?;
+        let wave =
+            WaveAugment::new(&recipe.augment.wave(), recipe.features.sample_rate, recipe.features.resample);
+        if !wave.map_err(Error::from)?.is_none() {
+            return Err(Stopped::By(Error::RecipeValue {
+                key: "augment".into(),
+                expected: "no speed, reverb or noise, where features are computed once and stay in memory"
+                    .into(),
+                found: "some".into(),
+            }));
+        }
         let mut load = |set, utterances: &[Utterance], tokenizer| {
             let examples = data::load(utterances, &front_end, tokenizer, stop)?;
             doubts::lengths(set, &examples).iter().for_each(|doubt| observer.on_warning(doubt));

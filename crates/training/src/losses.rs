@@ -133,7 +133,7 @@ mod tests {
         let mut recipe = Recipe::parse(&text, Path::new(kind)).unwrap();
         recipe.joint.dropout = dropout;
         let model = Model::new(&recipe, 10).unwrap();
-        let inputs = recipe.features.mels * recipe.encoder.rows.stack;
+        let inputs = recipe.encoder.rows.width(recipe.features.mels);
         let x = Tensor::full(0.3f32, (1, 12, inputs), &Device::Cpu).unwrap();
         let sessions = LossSessions::new(&recipe).unwrap();
         model.losses(&sessions, &x, &[12], &[vec![3, 1, 4]], 0, masks).unwrap().transducer

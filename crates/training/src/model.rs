@@ -63,7 +63,7 @@ struct Parts {
 impl Parts {
     /// What the recipe says.
     fn new(recipe: &Recipe, labels: usize, vb: &VarBuilder) -> Result<Self> {
-        let input = recipe.features.mels * recipe.encoder.rows.stack;
+        let input = recipe.encoder.rows.width(recipe.features.mels);
         let encoder = recipe.encoder.kind.build(input, &vb.pp("encoder"))?;
         if let Some(config) = recipe.loss.kind.gnat() {
             let label_side = label_side::lattice(config, recipe, labels, encoder.width(), &vb.pp("lattice"))?;

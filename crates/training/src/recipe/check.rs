@@ -27,6 +27,7 @@ impl Recipe {
         FrontEnd::new(&self.features).map_err(|error| setting("features", error))?;
         let join = self.augment.join;
         expect("augment.join", &format!("0 to {MANY}"), join <= MANY, join)?;
+        self.augment.wave().check().map_err(|error| setting("augment", error))?;
         self.augment.perturb.check().map_err(|error| setting("augment.perturb", error))?;
         self.augment.mask.check().map_err(|error| setting("augment.mask", error))?;
         self.check_model()?;
@@ -89,6 +90,8 @@ impl Recipe {
         let Recipe { encoder, joint, .. } = self;
         whole("encoder.stack", encoder.rows.stack, MANY)?;
         whole("encoder.stride", encoder.rows.stride, MANY)?;
+        let channels = encoder.rows.channels;
+        expect("encoder.channels", &format!("0 to {WIDEST}"), channels <= WIDEST, channels)?;
         encoder.kind.check()?;
         match &self.predictor {
             Some(predictor) => predictor.check()?,
