@@ -8,6 +8,7 @@ mod live;
 #[path = "../../../speech/tests/suite/mutants.rs"]
 mod mutants;
 mod own_parts;
+mod presets;
 mod recipes;
 mod runs;
 mod streaming;
