@@ -1,6 +1,8 @@
 //! Cases of MLPerf's RNN-T: a front end, a model, an optimiser and batches, each by itself.
 mod check;
 mod features;
+#[cfg(test)]
+mod features_tests;
 mod file;
 mod specaugment;
 

@@ -23,7 +23,7 @@ fn a_preset_is_written_out_and_read_back() {
     assert_eq!(recipe.encoder.rows.width(12), 64);
     let inputs = |recipe| {
         let shapes = Model::new(recipe, 3).unwrap().parameters().values().unwrap();
-        shapes.iter().map(|(_, values)| values.len()).sum::<usize>()
+        shapes.values().map(|values| values.len()).sum::<usize>()
     };
     let (narrow, _) = Recipe::read(&toy.recipe(&[]), None).unwrap();
     // Two directions of 4 x 16 gates.
