@@ -240,6 +240,16 @@ pub enum Error {
         /// Decoded samples.
         found: usize,
     },
+    /// An utterance is much longer or shorter than its manifest says.
+    #[error("utterance `{utterance}`: expected {expected:.2} s, as its manifest says, found {found:.2} s")]
+    Duration {
+        /// Id of the utterance.
+        utterance: String,
+        /// Seconds of the manifest.
+        expected: f64,
+        /// Seconds of its sound.
+        found: f64,
+    },
     /// An utterance has another CRC-32 than its manifest says.
     #[error("utterance `{utterance}`: expected CRC-32 {expected:08x}, found {found:08x} in {}", path.display())]
     Checksum {

@@ -122,8 +122,8 @@ impl WaveAugment {
 }
 
 /// Checks the share of utterances that something is done to.
-fn check_share(share: f64) -> Result<()> {
-    if (0.0..=1.0).contains(&share) { Ok(()) } else { Err(setting("share", "0 to 1", share)) }
+fn check_share(field: &'static str, share: f64) -> Result<()> {
+    if (0.0..=1.0).contains(&share) { Ok(()) } else { Err(setting(field, "0 to 1", share)) }
 }
 
 fn all() -> f64 {

@@ -134,7 +134,7 @@ pub(crate) fn evaluate(
         let found = searcher.recognise(model, &planes)?;
         for ((index, plane), found) in batch.into_iter().zip(planes).zip(found) {
             if !is_silence(plane, tokenizer, &found.labels, silence) {
-                texts[index] = writer.write(tokenizer, &found.labels)?;
+                texts[index] = writer.write(tokenizer, &found.labels)?.after(examples[index].lead);
             }
         }
     }

@@ -18,7 +18,8 @@ pub use steps::{ClipKind, Decay, OptimiserKind};
 pub use terms::{PrecisionKind, Terms};
 
 use serde::{Deserialize, Deserializer, Serialize};
-use speech::{FeatureConfig, Perturb, SpecAugment, TokenizerKind};
+use speech::wave::{NoiseConfig, ReverbConfig, SpeedConfig};
+use speech::{FeatureConfig, Perturb, SpecAugment, TokenizerKind, WaveConfig};
 
 use crate::encoder::EncoderKind;
 use crate::model_config::{InputConfig, ModelConfig};
@@ -77,6 +78,17 @@ pub struct Data {
     /// Utterances of the final report.
     #[serde(default)]
     pub test: Vec<PathBuf>,
+    /// Whether training utterances are read anew in each epoch, in place of having all their features in memory: for training sets
+    /// that memory does not hold, and for changes to their sound.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stream: bool,
+    /// Threads that make batches ahead of their use.
+    #[serde(default = "once", skip_serializing_if = "is_once")]
+    pub workers: usize,
+    /// A folder for what streaming would find out again and again: where utterances are, and, if their sound is not changed, their
+    /// features.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<PathBuf>,
 }
 
 /// `[augment]`: changes to training utterances, those to their frames new in each epoch; none by default.
@@ -85,16 +97,38 @@ pub struct Data {
 pub struct Augment {
     /// Beside each utterance alone, all of them are heard once an epoch in strings of so many, in an order that the seed decides:
     /// for models that listen on after the end of an utterance. None below 2.
-    #[serde(skip_serializing_if = "alone")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub join: usize,
-    /// Speed, tempo and frequency-axis changes, first.
+    /// Other speeds, as waveforms; before everything that follows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speed: Option<SpeedConfig>,
+    /// Impulse responses of rooms, from a manifest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reverb: Option<ReverbConfig>,
+    /// Noise, from a manifest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub noise: Option<NoiseConfig>,
+    /// Speed, tempo and frequency-axis changes of the frames, first.
     pub perturb: Perturb,
     /// Masks over time and frequency, second.
     pub mask: SpecAugment,
 }
 
-fn alone(join: &usize) -> bool {
-    *join == 0
+impl Augment {
+    /// What is done to waveforms.
+    pub fn wave(&self) -> WaveConfig {
+        WaveConfig { speed: self.speed.clone(), reverb: self.reverb.clone(), noise: self.noise.clone() }
+    }
+
+    /// Manifests of sounds.
+    fn manifests(&mut self) -> impl Iterator<Item = &mut PathBuf> {
+        let reverb = self.reverb.as_mut().map(|reverb| &mut reverb.manifest);
+        reverb.into_iter().chain(self.noise.as_mut().map(|noise| &mut noise.manifest))
+    }
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 /// `[tokens]`
@@ -124,17 +158,27 @@ pub struct RowsConfig {
     pub stack: usize,
     /// Frames from one input row to the next.
     pub stride: usize,
+    /// Fewest values of an input row, zeros behind those of its frames: 256 makes MLPerf's rows of 240 a multiple of 32. 0 = none.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub channels: usize,
+}
+
+impl RowsConfig {
+    /// Values of a row, made of frames of so many mel bins.
+    pub fn width(&self, mels: usize) -> usize {
+        (mels * self.stack).max(self.channels)
+    }
 }
 
 impl Default for RowsConfig {
     fn default() -> Self {
-        RowsConfig { stack: 3, stride: 3 }
+        RowsConfig { stack: 3, stride: 3, channels: 0 }
     }
 }
 
 impl<'de> Deserialize<'de> for EncoderConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        let (rows, kind) = table::split(deserializer, &["stack", "stride"], Some("lstm"))?;
+        let (rows, kind) = table::split(deserializer, &["stack", "stride", "channels"], Some("lstm"))?;
         Ok(EncoderConfig { rows, kind })
     }
 }
@@ -381,17 +425,23 @@ impl Recipe {
                 .map_err(|error| Error::syntax(path, serde::de::Error::custom(error)))?;
         }
         let base = path.parent().unwrap_or(Path::new(""));
-        let Data { train, dev, test } = &mut recipe.data;
-        for manifest in train.iter_mut().chain(dev).chain(test) {
+        let Data { train, dev, test, cache, .. } = &mut recipe.data;
+        let sounds = recipe.augment.manifests();
+        for manifest in train.iter_mut().chain(dev).chain(test).chain(cache).chain(sounds) {
             *manifest = base.join(&manifest);
         }
         Ok((recipe, text))
     }
 
     /// The first key that another recipe has another value for, with both; but for the places of the data, of which checkpoints
-    /// have a fingerprint.
+    /// have a fingerprint, and of noise and impulse responses.
     pub(crate) fn difference(&self, other: &Recipe) -> Option<String> {
-        let (Ok(here), Ok(there)) = (toml::Table::try_from(self), toml::Table::try_from(other)) else {
+        let [mut here, mut there] = [self, other].map(Recipe::clone);
+        [&mut here, &mut there]
+            .into_iter()
+            .flat_map(|recipe| recipe.augment.manifests())
+            .for_each(PathBuf::clear);
+        let (Ok(here), Ok(there)) = (toml::Table::try_from(here), toml::Table::try_from(there)) else {
             return Some("one that cannot be written down".to_owned());
         };
         let [here, there] = [here, there].map(|mut table| {

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use decoding::Aggregate;
 
 use crate::checkpoint::Checkpoint;
-use crate::data::{Example, InMemory, Source};
+use crate::data::{Example, Source, TrainingSet};
 use crate::evaluate::{Evaluation, evaluate};
 use crate::learner::Learner;
 use crate::loading::{Loaded, Stopped};
@@ -60,8 +60,8 @@ pub fn train(
             };
         }
     };
-    let Loaded { resumed, tokenizer, front_end, examples, dev, test, data } = loaded;
-    let source = InMemory::new(&examples, &recipe, front_end.mel_scale());
+    let Loaded { resumed, tokenizer, front_end, train, dev, test, data } = loaded;
+    let source = TrainingSet::new(&train, &recipe, &front_end);
     // What no epoch can be cut into is said now.
     if let Err(error) = source.plan(0) {
         folder.leave();
@@ -78,8 +78,8 @@ pub fn train(
     observer.on_start(&RunReport {
         parameters: trainer.learner().model().parameters().count(),
         classes: trainer.learner().model().classes(),
-        utterances: examples.len(),
-        audio_seconds: examples.iter().map(|example| example.seconds).sum(),
+        utterances: train.count(),
+        audio_seconds: (0..train.count()).map(|index| train.seconds(index)).sum(),
         epochs: recipe.training.run.epochs,
         first_epoch: trainer.progress().epoch,
     });

@@ -4,6 +4,8 @@ mod check;
 mod decode;
 mod ema;
 mod features;
+#[cfg(test)]
+mod features_tests;
 mod file;
 mod initialisation;
 mod lamb;

@@ -8,7 +8,7 @@ use super::emphasis::Emphasis;
 use super::level::{Level, Reference};
 use super::running::Running;
 use super::spectra::{Frames, Spectra};
-use super::{FrontEnd, Normalise, dither, trim};
+use super::{FrontEnd, Normalise, dither};
 use crate::real::Real;
 
 /// What a front end computes of a signal, step by step: see [`FrontEnd::stages`].
@@ -45,7 +45,7 @@ impl<'a, F: Real> Chain<'a, F> {
 
     /// The plane of a signal of at least one sample.
     pub fn features(&self, samples: &[f32], rng: &mut (impl Rng + ?Sized)) -> Vec<f32> {
-        let samples = &samples[self.kept(samples)];
+        let samples = &samples[self.front_end.kept(samples)];
         let mut data = self.mel(&dither::dither(samples, self.front_end.config.dither, rng), |_| ());
         self.log(&mut data);
         self.normalise(&mut data);
@@ -54,7 +54,7 @@ impl<'a, F: Real> Chain<'a, F> {
 
     /// The same, with everything on the way.
     pub fn stages(&self, samples: &[f32], rng: &mut (impl Rng + ?Sized)) -> Stages {
-        let kept = self.kept(samples);
+        let kept = self.front_end.kept(samples);
         let samples = dither::dither(&samples[kept.clone()], self.front_end.config.dither, rng);
         let emphasis = self.emphasis(&samples);
         let emphasised =
@@ -77,13 +77,6 @@ impl<'a, F: Real> Chain<'a, F> {
 
     pub fn mel_matrix(&self) -> Vec<f64> {
         self.spectra.filters.iter().flat_map(|filter| filter.row(self.spectra.bins())).collect()
-    }
-
-    fn kept(&self, samples: &[f32]) -> Range<usize> {
-        match self.front_end.config.trim_db {
-            0.0 => 0..samples.len(),
-            db => trim(samples, f64::from(db)),
-        }
     }
 
     /// Emphasis of a whole signal.

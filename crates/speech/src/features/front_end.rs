@@ -1,12 +1,14 @@
 //! From samples to a plane.
 
+use std::ops::Range;
+
 use rand::Rng;
 
 use super::chain::Stages;
 use super::level::Reference;
 use super::running::Rate;
 use super::spectra::Spectra;
-use super::{FeatureConfig, Features, dither, setting};
+use super::{FeatureConfig, Features, dither, setting, trim};
 use crate::audio::check_samples;
 use crate::{Audio, Error, MelScale, Result};
 
@@ -87,6 +89,14 @@ impl FrontEnd {
     /// Samples from one frame to the next.
     pub fn hop(&self) -> usize {
         self.hop
+    }
+
+    /// The samples of a signal that are not trimmed: its first frame begins with the first of them.
+    pub fn kept(&self, samples: &[f32]) -> Range<usize> {
+        match self.config.trim_db {
+            0.0 => 0..samples.len(),
+            db => trim(samples, f64::from(db)),
+        }
     }
 
     /// Frames of a signal of which nothing is trimmed, as [`Framing`](super::Framing) says; at least 1.

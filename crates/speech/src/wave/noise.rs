@@ -31,10 +31,10 @@ impl NoiseConfig {
         let [low, high] = self.snr_db;
         for db in [low, high] {
             if !(-40.0..=100.0).contains(&db) || low > high {
-                return Err(setting("snr_db", "two ratios from -40 to 100, in order", db));
+                return Err(setting("noise.snr_db", "two ratios from -40 to 100, in order", db));
             }
         }
-        check_share(self.share)
+        check_share("noise.share", self.share)
     }
 
     /// A sound from a random place on, over and over until the utterance ends.

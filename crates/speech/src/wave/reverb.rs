@@ -26,7 +26,7 @@ pub(super) const MOST_SECONDS: f64 = 10.0;
 
 impl ReverbConfig {
     pub(super) fn check(&self) -> Result<()> {
-        check_share(self.share)
+        check_share("reverb.share", self.share)
     }
 
     pub(super) fn apply(

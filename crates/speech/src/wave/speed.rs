@@ -28,11 +28,12 @@ impl Default for SpeedConfig {
 impl SpeedConfig {
     pub(super) fn check(&self) -> Result<()> {
         let [low, high] = self.rates;
-        if !(RATES.contains(&low) && low <= high) {
-            return Err(setting("rates", "two factors from 0.5 to 2, in order; the first", low));
+        for rate in [low, high] {
+            if !RATES.contains(&rate) || low > high {
+                return Err(setting("speed.rates", "two factors from 0.5 to 2, in order", rate));
+            }
         }
-        check_rate(high)?;
-        check_share(self.share)
+        check_share("speed.share", self.share)
     }
 
     /// The factor of an utterance.
@@ -43,10 +44,6 @@ impl SpeedConfig {
 }
 
 const RATES: std::ops::RangeInclusive<f64> = 0.5..=2.0;
-
-fn check_rate(rate: f64) -> Result<()> {
-    if RATES.contains(&rate) { Ok(()) } else { Err(setting("rates", "factors from 0.5 to 2", rate)) }
-}
 
 /// Zero crossings of the kernel to either side.
 const LOBES: usize = 16;
@@ -66,7 +63,9 @@ const TAPS: usize = 2 * LOBES;
 ///
 /// Cost: O(r n) of 32 products each, in f64.
 pub fn change_speed(samples: &[f32], rate: f64) -> Result<Vec<f32>> {
-    check_rate(rate)?;
+    if !RATES.contains(&rate) {
+        return Err(setting("rate", "0.5 to 2", rate));
+    }
     if rate == 1.0 {
         return Ok(samples.to_vec());
     }

@@ -67,7 +67,7 @@ fn speed_by_its_formula() {
     assert_eq!(change_speed(&samples, 1.0).unwrap(), samples);
     assert!(change_speed(&[], 0.9).unwrap().is_empty());
     for bad in [0.0, 0.49, 2.1, f64::NAN, f64::INFINITY] {
-        assert!(matches!(change_speed(&samples, bad), Err(Error::Setting { field: "rates", .. })));
+        assert!(matches!(change_speed(&samples, bad), Err(Error::Setting { field: "rate", .. })));
     }
 }
 
@@ -230,16 +230,16 @@ fn settings_are_checked() {
         WaveConfig { noise: Some(noise), ..WaveConfig::default() }
     };
     let cases = [
-        ("rates", speed([0.4, 1.0], 1.0)),
-        ("rates", speed([1.1, 1.0], 1.0)),
-        ("rates", speed([1.0, 2.5], 1.0)),
-        ("rates", speed([f64::NAN, 1.0], 1.0)),
-        ("rates", speed([1.0, f64::NAN], 1.0)),
-        ("share", speed([0.9, 1.1], 1.5)),
-        ("share", speed([0.9, 1.1], f64::NAN)),
-        ("snr_db", noise([10.0, 5.0])),
-        ("snr_db", noise([f64::NAN, 5.0])),
-        ("snr_db", noise([0.0, f64::INFINITY])),
+        ("speed.rates", speed([0.4, 1.0], 1.0)),
+        ("speed.rates", speed([1.1, 1.0], 1.0)),
+        ("speed.rates", speed([1.0, 2.5], 1.0)),
+        ("speed.rates", speed([f64::NAN, 1.0], 1.0)),
+        ("speed.rates", speed([1.0, f64::NAN], 1.0)),
+        ("speed.share", speed([0.9, 1.1], 1.5)),
+        ("speed.share", speed([0.9, 1.1], f64::NAN)),
+        ("noise.snr_db", noise([10.0, 5.0])),
+        ("noise.snr_db", noise([f64::NAN, 5.0])),
+        ("noise.snr_db", noise([0.0, f64::INFINITY])),
     ];
     for (name, config) in cases {
         let error = WaveAugment::new(&config, 16_000, false).unwrap_err();

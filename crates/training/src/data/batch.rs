@@ -47,7 +47,7 @@ pub(super) fn train_plan(
 }
 
 /// Input rows of each example.
-pub(super) fn rows(examples: &[Example], config: &RowsConfig) -> Vec<usize> {
+fn rows(examples: &[Example], config: &RowsConfig) -> Vec<usize> {
     examples.iter().map(|example| example.features.frames.div_ceil(config.stride)).collect()
 }
 
@@ -56,10 +56,10 @@ pub(crate) fn plan(examples: &[Example], config: &RowsConfig, batches: &BatchCon
     speech::batches(&rows(examples, config), batches.max_frames, batches.max_utterances, None)
 }
 
-/// Stacks frames and pads with zeros: rows `[B, T, stack · D]` and their lengths.
+/// Stacks frames and pads with zeros: rows `[B, T, stack · D]`, or of more channels, and their lengths.
 pub(crate) fn collate(planes: &[&Features], config: &RowsConfig) -> Result<(Tensor, Vec<usize>)> {
     let stacked: Vec<Features> =
-        planes.iter().map(|plane| plane.stack(config.stack, config.stride)).collect();
+        planes.iter().map(|plane| plane.stack_into(config.stack, config.stride, config.channels)).collect();
     let lengths: Vec<usize> = stacked.iter().map(|plane| plane.frames).collect();
     let frames = lengths.iter().copied().max().unwrap_or(0);
     let width = stacked.first().map_or(0, |plane| plane.dim);

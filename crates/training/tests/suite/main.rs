@@ -11,8 +11,10 @@ mod mlperf;
 #[path = "../../../speech/tests/suite/mutants.rs"]
 mod mutants;
 mod own_parts;
+mod presets;
 mod recipes;
 mod runs;
 mod steps;
+mod streamed;
 mod streaming;
 mod toy;

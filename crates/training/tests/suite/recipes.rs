@@ -68,6 +68,9 @@ fn unknown_and_missing_keys_are_named() {
         ("layers = 1\nhidden = 16\nbid", "kind = \"conv\"\nlayers = 1\nhidden = 16\nbid", "conv"),
         ("stack = 4", "stack = -4", "-4"),
         ("mels = 12", "normalise = \"never\"", "never"),
+        ("mels = 12", "preset = \"nemo\"", "nemo"),
+        ("perturb =", "speed = { rate = 0.9 }\nperturb =", "rate"),
+        ("perturb =", "noise = { snr_db = [0.0, 9.0] }\nperturb =", "manifest"),
     ] {
         let error = parse(&toy(&[(old, new)])).unwrap_err();
         assert!(matches!(error, Error::RecipeSyntax { .. }), "{new}: {error}");
@@ -110,7 +113,11 @@ fn values_out_of_range_are_named() {
         ("speed = 0.1", "speed = 0.9", "augment.perturb.speed"),
         ("speed = 0.1", "noise = nan", "augment.perturb.noise"),
         ("freq_masks = 1", "time_width = 1.5", "augment.mask.time_width"),
+        ("perturb =", "speed = { rates = [1.1, 0.9] }\nperturb =", "augment.speed.rates"),
+        ("perturb =", "reverb = { manifest = \"a\", share = 2.0 }\nperturb =", "augment.reverb.share"),
+        ("mels = 12", "preset = \"mlperf\"\ntrim_db = 3.0", "features.trim_db"),
         ("stack = 4", "stack = 0", "encoder.stack"),
+        ("stack = 4", "stack = 4\nchannels = 8193", "encoder.channels"),
         ("stride = 4", "stride = 101", "encoder.stride"),
         ("layers = 1\nhidden = 16\nbi", "layers = 0\nhidden = 16\nbi", "encoder.layers"),
         ("hidden = 16\nbi", "hidden = 1000000000\nbi", "encoder.hidden"),

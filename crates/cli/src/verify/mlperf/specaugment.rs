@@ -47,7 +47,8 @@ fn masks(check: &mut Check) -> Done {
             plane.frames = own.min(frames);
             plane.data.truncate(plane.frames * BINS);
             spliced.extend(plane.stack(3, 3).data.iter().map(|&x| f64::from(x)));
-            spliced.resize(spliced.len().next_multiple_of(frames.div_ceil(3) * 3 * BINS), 0.0);
+            let padded = frames.div_ceil(3) * 3 * BINS;
+            spliced.resize(spliced.len().next_multiple_of(padded.max(1)), 0.0);
         }
         check.compare(name, &all, Bar::Same)?;
         if name == "output" {
@@ -94,38 +95,52 @@ fn distribution(check: &mut Check) -> Done {
         let found = settings(MaskForm::Reference).widest(len);
         check.equal(&format!("widest mask of {len} frames"), &found, &max_width);
     }
+    settings(MaskForm::Reference).check()?;
     let mut rng = ChaCha8Rng::seed_from_u64(SEED);
     for (i, pair) in check.file.field::<Vec<Pair>>("pairs")?.into_iter().enumerate() {
         let widest = [pair.max_width_reference, pair.max_width_drawn_nvidia];
         for ((form, name), widest) in FORMS.into_iter().zip(widest) {
             let settings = settings(form);
-            check.equal(&format!("p{i}: widest mask, {name}"), &settings.widest(pair.len), &widest);
-            let (mut bins, mut frames) = (vec![0usize; BINS], vec![0usize; pair.padded]);
-            for _ in 0..DRAWS {
-                let masks = settings.masks((pair.len, BINS), pair.padded, &mut rng);
-                count(&mut bins, &masks.bins);
-                count(&mut frames, &masks.frames);
+            let frames = format!("p{i}.frame_masked_{name}");
+            let stored = check.input::<f64>(&frames)?.len();
+            if stored != pair.padded || pair.len > pair.padded {
+                let expected = format!("{} numbers, for {} frames of an utterance", pair.padded, pair.len);
+                return Err(check.file.wrong(&frames, &expected, &stored.to_string()).into());
             }
-            likely(check, &format!("freq_bin_masked_{name}"), &bins)?;
-            likely(check, &format!("p{i}.frame_masked_{name}"), &frames)?;
+            check.equal(&format!("p{i}: widest mask, {name}"), &settings.widest(pair.len), &widest);
+            let [mut of_bins, mut of_frames] = [BINS, pair.padded].map(|places| Counts(vec![(0, 0); places]));
+            for draw in 1..=DRAWS {
+                let masks = settings.masks((pair.len, BINS), pair.padded, &mut rng);
+                of_bins.add(draw, &masks.bins);
+                of_frames.add(draw, &masks.frames);
+            }
+            likely(check, &format!("freq_bin_masked_{name}"), &of_bins)?;
+            likely(check, &frames, &of_frames)?;
         }
     }
     Ok(())
 }
 
-/// Counts each place that is masked, once.
-fn count(places: &mut [usize], masks: &[std::ops::Range<usize>]) {
-    for (place, count) in places.iter_mut().enumerate() {
-        *count += usize::from(masks.iter().any(|mask| mask.contains(&place)));
+/// How often each place was masked, and in which draw it was last.
+struct Counts(Vec<(usize, usize)>);
+
+impl Counts {
+    /// Counts each place that is masked in a draw, once.
+    fn add(&mut self, draw: usize, masks: &[std::ops::Range<usize>]) {
+        for place in masks.iter().cloned().flatten() {
+            let (count, last) = &mut self.0[place];
+            *count += usize::from(*last != draw);
+            *last = draw;
+        }
     }
 }
 
 /// Compares shares of the draws with probabilities.
-fn likely(check: &mut Check, name: &str, counts: &[usize]) -> Done {
+fn likely(check: &mut Check, name: &str, Counts(counts): &Counts) -> Done {
     let expected = check.input::<f64>(name)?;
     check.equal(&format!("{name}: places"), &expected.len(), &counts.len());
     check.compared += 1;
-    for (place, (&count, p)) in counts.iter().zip(expected).enumerate() {
+    for (place, (&(count, _), p)) in counts.iter().zip(expected).enumerate() {
         let (found, deviation) = (count as f64 / DRAWS as f64, (p * (1.0 - p) / DRAWS as f64).sqrt());
         let share = if found == p { 0.0 } else { (found - p).abs() / (SIGMAS * deviation) };
         check.share = check.share.max(if share.is_nan() { f64::INFINITY } else { share });
