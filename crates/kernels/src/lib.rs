@@ -20,6 +20,7 @@ mod affine;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod brief;
+mod cell;
 mod dispatch;
 mod fan;
 mod features;
@@ -32,22 +33,26 @@ mod product;
 mod real;
 pub mod scaled;
 mod tanh_product;
+mod tiles;
 mod transpose;
 
 pub use affine::{Affine, Tasks};
 pub use brief::Brief;
+pub use cell::{cell_backward, cell_forward};
 pub use fan::Fan;
 pub use lines::{Lines, grow, refilled, reserve};
 pub use pages::{filled, zeros};
 pub use parts::{
-    Chunks, ChunksMut, ItemsMut, Parts, Runs, items_mut, par_find, par_for, parts, parts_mut, runs,
+    Chunks, ChunksMut, ItemsMut, Parts, Runs, items_mut, one_by_one, par_find, par_for, parts, parts_mut,
+    runs,
 };
 pub use product::{
-    Accumulate, PackedLeft, PackedRight, View, ViewMut, packing_bytes, packing_bytes_for, product,
-    product_in, product_of_part, product_packed,
+    Accumulate, PackedGates, PackedLeft, PackedRight, ROWS, UNITS, View, ViewMut, packing_bytes,
+    packing_bytes_for, product, product_in, product_of_part, product_packed,
 };
 pub use real::Real;
 pub use tanh_product::{Following, PANEL, TanhAddends, TanhProducts};
+pub use tiles::{TileMut, TilesMut, Tiling, tiles_mut};
 pub use transpose::transpose;
 
 /// `x = exp(x)` for every element; -inf gives exactly 0 and NaN stays NaN.

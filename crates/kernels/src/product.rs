@@ -4,11 +4,15 @@
 //! arguments alone. More than that: those of an element depend on its row and its column alone, so that rows may be
 //! multiplied together or apart.
 mod blocked;
+pub(crate) mod gates;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod gates_avx512;
 mod packed_left;
 mod packed_right;
 
 use blocked::{Columns, Rows};
 pub use blocked::{packing_bytes, packing_bytes_for};
+pub use gates::{PackedGates, ROWS, UNITS};
 pub use packed_left::PackedLeft;
 pub use packed_right::PackedRight;
 
