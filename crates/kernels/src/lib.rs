@@ -1,7 +1,7 @@
 //! The numeric floor: matrix products, the affine layer, vector mathematics, rows of scaled numbers and large buffers, over
 //! slices.
 //!
-//! [`product`] multiplies any two matrices, [`product_packed`] by one that was packed once, [`product_of_part`] part of one, and the normaliser's [`packed`]
+//! [`product`] multiplies any two matrices, [`product_packed`] by one that was packed once, [`product_of_parts`] parts of two, and the normaliser's [`packed`]
 //! products by what is packed on either side: one set of micro-kernels, in the terms of BLIS. [`Affine`] is the layer over rows,
 //! forward and backward. The vector functions are one portable source, compiled several times and chosen at run time
 //! (`dispatch.rs`), and by hand for AVX-512. [`par_for`] is the parallel loop that all rooms use. [`scaled`] has the rows that lattices are summed with. What the machine can do
@@ -47,8 +47,8 @@ pub use parts::{
     runs,
 };
 pub use product::{
-    Accumulate, PackedGates, PackedLeft, PackedRight, ROWS, UNITS, View, ViewMut, packing_bytes,
-    packing_bytes_for, product, product_in, product_of_part, product_packed,
+    Accumulate, COLUMNS, PackedGates, PackedLeft, PackedRight, ROWS, UNITS, View, ViewMut, packing_bytes,
+    packing_bytes_for, product, product_in, product_of_parts, product_packed,
 };
 pub use real::Real;
 pub use tanh_product::{Following, PANEL, TanhAddends, TanhProducts};
