@@ -37,7 +37,7 @@ fn kernel<const M: usize, const P: usize, const SAME: bool>(streams: Streams<f32
     let last = steps.saturating_sub(1);
     assert!((P - 1) * left_apart + last * width + M <= left.len(), "the rows have all steps");
     assert!((P - 1) * right_apart + steps * UNITS <= right.len(), "the panels have all steps");
-    let mut sums = [[_mm512_setzero_ps(); M]; P];
+    let mut sums = [[_mm512_setzero_ps(); P]; M];
     let (mut rows, mut lanes) = (left.as_ptr(), right.as_ptr());
     // A call for what nobody owns would take as long as a walk through all pages.
     let end = lanes.wrapping_add(right.len() - (P - 1) * right_apart - UNITS);
@@ -48,19 +48,17 @@ fn kernel<const M: usize, const P: usize, const SAME: bool>(streams: Streams<f32
             // SAFETY: inside of `right` at each step, as checked.
             unsafe { _mm512_loadu_ps(lanes.wrapping_add(panel * right_apart)) }
         });
-        for row in 0..M {
-            // SAFETY: inside of `left` at each step, as checked.
-            let value = |panel: usize| unsafe {
-                _mm512_set1_ps(*rows.wrapping_add(if SAME { 0 } else { panel * left_apart } + row))
-            };
-            for panel in 0..P {
-                sums[panel][row] = _mm512_fmadd_ps(value(panel), columns[panel], sums[panel][row]);
+        for (row, sums) in sums.iter_mut().enumerate() {
+            for (panel, (sum, column)) in sums.iter_mut().zip(columns).enumerate() {
+                let value = rows.wrapping_add(if SAME { 0 } else { panel * left_apart } + row);
+                // SAFETY: inside of `left` at each step, as checked.
+                *sum = _mm512_fmadd_ps(_mm512_set1_ps(unsafe { *value }), column, *sum);
             }
         }
         (rows, lanes) = (rows.wrapping_add(width), lanes.wrapping_add(UNITS));
     }
-    for (panel, sums) in sums.into_iter().enumerate() {
-        for (row, sum) in sums.into_iter().enumerate() {
+    for (row, sums) in sums.into_iter().enumerate() {
+        for (panel, sum) in sums.into_iter().enumerate() {
             let out: &mut [f32; UNITS] =
                 out[row * stride + panel * out_apart..].first_chunk_mut().expect("a place for all lanes");
             // SAFETY: as many elements as lanes.

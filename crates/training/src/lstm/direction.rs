@@ -6,9 +6,9 @@
 //!            steps                         a task a group, or each frame a task a strip of units
 //! backward   pack dh                       blocks of rows
 //!            steps: da                     as forward
+//!            dx = da W_ih                  blocks of rows and columns
 //!            dW_ih = daᵀ x, db = Σ da      blocks of its rows
 //!            dW_hh = daᵀ h[t-1]            blocks of its rows
-//!            dx = da W_ih                  blocks of rows
 //! ```
 //! x and h are the graph's own, and read again: the tape has only what cannot be had otherwise.
 use kernels::{Accumulate, Affine, PackedGates, Real, View, items_mut, par_for, parts_mut};
@@ -91,22 +91,30 @@ pub(super) fn backward<'a, F: Real>(
         });
     }
     drop(cell);
-    let layer = Affine::new(View::new(weights.input, 4 * h, d).transposed(), None);
-    let weights = wanted.weights.then(|| {
-        let [mut input, mut recurrent] = [d, h].map(|width| kernels::zeros(4 * h * width));
-        let mut bias = vec![F::ZERO; 4 * h];
-        layer.backward_parameters(&[(&pack(layout, d, here, x), &da)], &mut input, &mut bias);
-        // The bias is added once, with the input's part.
-        let mut twice = vec![F::ZERO; 4 * h];
-        let before = pack(layout, h, |row| layout.frame_before(row), out);
-        let layer = Affine::new(View::new(weights.recurrent, 4 * h, h).transposed(), None);
-        layer.backward_parameters(&[(&before, &da)], &mut recurrent, &mut twice);
-        [input, recurrent, bias]
-    });
+    // Before the gradients of the weights are there: it takes more memory on the way.
     let input = wanted.input.then(|| {
         let mut dx = kernels::filled(layout.rows() * d, F::ZERO);
-        layer.backward_rows(&da, &mut dx, Accumulate::Replace);
+        Affine::new(View::new(weights.input, 4 * h, d).transposed(), None).backward_rows(
+            &da,
+            &mut dx,
+            Accumulate::Replace,
+        );
         dx
+    });
+    let weights = wanted.weights.then(|| {
+        let of = |weight: &[F], rows: Vec<F>, width: usize| {
+            let (mut gradient, mut bias) = (kernels::zeros(weight.len()), vec![F::ZERO; 4 * h]);
+            let layer = Affine::new(View::new(weight, 4 * h, width).transposed(), None);
+            layer.backward_parameters(&[(&rows, &da)], &mut gradient, &mut bias);
+            (gradient, bias)
+        };
+        let before = |row: usize| layout.frame_before(row);
+        // The bias is added once, with the input's part.
+        let ((input, bias), (recurrent, _)) = rayon::join(
+            || of(weights.input, pack(layout, d, here, x), d),
+            || of(weights.recurrent, pack(layout, h, before, out), h),
+        );
+        [input, recurrent, bias]
     });
     Gradients { input, weights }
 }
