@@ -31,16 +31,17 @@ pub(crate) fn to_vec<F: WithDType>(tensor: &Tensor) -> candle_core::Result<Vec<F
     with_slice(tensor, |values: &[F]| Ok(values.to_vec()))
 }
 
-/// [`with_slice`] for one or two tensors at once.
+/// [`with_slice`] for several tensors at once.
 pub(crate) fn with_slices<F: WithDType, R>(
     tensors: &[&Tensor],
     use_them: impl FnOnce(&[&[F]]) -> candle_core::Result<R>,
 ) -> candle_core::Result<R> {
-    match tensors {
-        [a] => with_slice(a, |a| use_them(&[a])),
-        [a, b] => with_slice(a, |a| with_slice(b, |b| use_them(&[a, b]))),
-        _ => candle_core::bail!("training: expected one or two tensors, found {}", tensors.len()),
-    }
+    let guards: Vec<_> = tensors.iter().map(|tensor| tensor.storage_and_layout()).collect();
+    let slices = guards.iter().map(|(storage, layout)| match &**storage {
+        Storage::Cpu(storage) => slice(storage, layout),
+        _ => candle_core::bail!("training: expected tensors on the CPU"),
+    });
+    use_them(&slices.collect::<candle_core::Result<Vec<_>>>()?)
 }
 
 /// A CPU tensor that takes over `values`.
