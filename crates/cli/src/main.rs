@@ -10,7 +10,7 @@ mod info;
 mod lm;
 mod out;
 mod outputs;
-mod report;
+mod scores;
 mod search;
 mod signals;
 mod train;
@@ -34,7 +34,7 @@ struct Arguments {
 enum Command {
     /// Trains by a recipe, then evaluates on its test manifests
     Train(train::Arguments),
-    /// Word error rate of a checkpoint on a manifest, each subset apart
+    /// Word and character error rates of a checkpoint on a manifest, each subset apart
     Evaluate(evaluate::Arguments),
     /// Text of audio files
     Transcribe(transcribe::Arguments),

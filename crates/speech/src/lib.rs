@@ -11,7 +11,7 @@
 //! | [`augment`] | masks over that plane; [`perturb`]: its resampling in time and frequency |
 //! | [`tokens`] | text to label ids and back |
 //! | [`batching`] | batches of similar length |
-//! | [`error_rate`] | word errors and their bootstrap interval |
+//! | [`error_rate`] | errors in words and in characters; their bootstrap interval and their alignment beside it |
 //!
 //! ```
 //! use speech::{Audio, FeatureConfig, FrontEnd, Tokenizer, TokenizerKind, word_errors};
@@ -28,9 +28,11 @@
 //! ```
 #![warn(missing_docs)]
 
+mod alignment;
 pub mod audio;
 pub mod augment;
 pub mod batching;
+mod bootstrap;
 mod error;
 pub mod error_rate;
 pub mod features;
@@ -41,14 +43,16 @@ pub mod perturb;
 pub mod tokens;
 pub mod utterance;
 
+pub use alignment::{Edit, alignment};
 pub use audio::{
     Audio, AudioPieces, Change, Channel, Conversion, Pcm, PcmReader, ResampleStream, check_samples,
     read_audio, read_audio_as, read_segment, resample,
 };
 pub use augment::SpecAugment;
 pub use batching::batches;
+pub use bootstrap::{bootstrap_interval, by_speaker};
 pub use error::{Error, Result};
-pub use error_rate::{WordErrors, bootstrap_interval, word_errors};
+pub use error_rate::{ErrorCounts, character_errors, characters, error_counts, word_errors, words};
 pub use features::{FeatureConfig, FeatureStream, Features, FrontEnd, Normalise, StackStream};
 pub use manifest::read_manifest;
 pub use mel::MelScale;

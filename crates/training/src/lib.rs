@@ -32,7 +32,7 @@
 //! | [`train`] | the loop; [`Observer`] watches it |
 //! | [`checkpoint`], [`run_folder`], [`files`] | what is on disk |
 //! | [`bytes`], [`memory`] | memory budgets as text, and what there is |
-//! | [`evaluate`](evaluate()), [`Search`] | word error rates, and how texts are looked for |
+//! | [`evaluate`](evaluate()), [`Score`], [`Search`] | error rates, and how texts are looked for |
 //! | [`Transcription`], [`Format`] | what was heard, and how it is written |
 //! | [`Recogniser::align`], [`Alignments`] | when the words of known texts were said |
 //!
@@ -56,6 +56,7 @@ pub mod ema;
 pub mod encoder;
 mod error;
 mod evaluate;
+mod events;
 pub mod files;
 mod fingerprint;
 mod gradients;
@@ -81,6 +82,7 @@ pub mod recipe;
 mod recogniser;
 pub mod run_folder;
 pub mod schedule;
+mod score;
 mod search;
 mod silence;
 mod tensors;
@@ -94,7 +96,7 @@ pub use align::{AlignedToken, AlignedUtterance, AlignedWord, Alignments, Unit};
 pub use checkpoint::{Checkpoint, Progress};
 pub use dropout::Masks;
 pub use error::{Error, Result};
-pub use evaluate::{Evaluation, Score, Transcript};
+pub use evaluate::{Evaluation, Transcript};
 pub use fingerprint::{Fingerprint, Sets};
 pub use gradients::Gradients;
 pub use learner::{Learner, Moment, Part, Reduce, Tally};
@@ -111,6 +113,7 @@ pub use parameters::{Parameters, Shapes};
 pub use recipe::Recipe;
 pub use recogniser::{Recogniser, evaluate};
 pub use run_folder::Start;
+pub use score::{OverSpeakers, Score};
 pub use search::{LatticeSearch, Search};
 pub use silence::SILENCE;
 pub use train::{Outcome, train};

@@ -40,6 +40,10 @@ fn from_a_recipe_to_text() {
     let heard = std::fs::read_to_string(toy.path("heard.jsonl")).unwrap();
     assert_eq!(heard, std::fs::read_to_string(run.join("test.hypotheses.jsonl")).unwrap());
     assert_eq!(heard.lines().count(), 6);
+    let (_, out, _) = finish(panda(&folder, &["evaluate", checkpoint, "train.jsonl", "--speakers"]));
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines.len(), 6, "{out}");
+    assert!(lines[4].starts_with("train speaker wind   WER ") && lines[4].contains("]  CER "), "{out}");
 
     // A file that is missing does not keep the others from being read.
     let arguments = ["transcribe", checkpoint, "0.wav", "none.wav", "3.wav", "--times"];

@@ -13,4 +13,5 @@ mod recipes;
 mod runs;
 mod steps;
 mod streaming;
+mod tfevents;
 mod toy;

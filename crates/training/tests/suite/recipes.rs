@@ -68,6 +68,7 @@ fn unknown_and_missing_keys_are_named() {
         ("layers = 1\nhidden = 16\nbid", "kind = \"conv\"\nlayers = 1\nhidden = 16\nbid", "conv"),
         ("stack = 4", "stack = -4", "-4"),
         ("mels = 12", "normalise = \"never\"", "never"),
+        ("ctc_weight = 0.3", "metric = \"ser\"", "ser"),
     ] {
         let error = parse(&toy(&[(old, new)])).unwrap_err();
         assert!(matches!(error, Error::RecipeSyntax { .. }), "{new}: {error}");
@@ -352,4 +353,13 @@ fn a_model_that_does_not_fit_is_named_before_it_is_made() {
     let (recipe, _) = Recipe::read(&small, None).unwrap();
     let model = Model::new(&recipe.model(), 3).unwrap();
     assert_eq!(model.parameters().shapes(), Model::shapes(&recipe.model(), 3).unwrap());
+}
+
+#[test]
+fn recipes_that_do_not_say_what_is_best_are_written_as_before() {
+    let plain = parse(&toy(&[])).unwrap();
+    assert_eq!(plain.training.run.metric, training::recipe::Metric::Wer);
+    assert!(!toml::to_string(&plain).unwrap().contains("metric"));
+    let characters = parse(&toy(&[("ctc_weight = 0.3", "metric = \"cer\"")])).unwrap();
+    assert!(toml::to_string(&characters).unwrap().contains("metric = \"cer\""));
 }
