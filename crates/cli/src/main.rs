@@ -10,6 +10,7 @@ mod info;
 mod lm;
 mod out;
 mod outputs;
+mod report;
 mod scores;
 mod search;
 mod signals;
@@ -42,6 +43,8 @@ enum Command {
     Align(align::Arguments),
     /// Estimates a small n-gram language model (ARPA) from texts
     Lm(lm::Arguments),
+    /// One HTML page of a run folder: curves, error rates, the worst utterances to read and to hear
+    Report(report::Arguments),
     /// Checks golden vectors of independent programs; exit status 1 if any fails
     Verify {
         /// Folder with NAME.json and NAME.safetensors
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
         Command::Transcribe(arguments) => transcribe::run(&arguments),
         Command::Align(arguments) => align::run(&arguments),
         Command::Lm(arguments) => lm::run(&arguments),
+        Command::Report(arguments) => report::run(&arguments),
         Command::Verify { dir } => {
             let passed = verify::run(&dir)?;
             Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })

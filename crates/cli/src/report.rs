@@ -1,0 +1,49 @@
+//! `panda report RUN`
+use std::{path::PathBuf, process::ExitCode};
+
+use report::Options;
+use training::bytes;
+use training::files::Output;
+
+use crate::error::Result;
+use crate::out::say;
+
+/// Arguments of `panda report`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// A run folder, for example runs/digits
+    run: PathBuf,
+    /// Where the page goes [default: report.html in the run folder]
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// The recipe in its place, where the run was trained elsewhere: its manifests are found from there
+    #[arg(long, value_name = "RECIPE")]
+    recipe: Option<PathBuf>,
+    /// Show so many of the worst utterances
+    #[arg(long, value_name = "N", default_value_t = 30)]
+    worst: usize,
+    /// Most bytes of the page that may be sound
+    #[arg(long, value_name = "BYTES", value_parser = bytes::parse, default_value = "16MiB", conflicts_with = "no_audio")]
+    audio: usize,
+    /// Leave out all sound
+    #[arg(long)]
+    no_audio: bool,
+}
+
+/// Writes the page and says where.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let path = arguments.output.clone().unwrap_or_else(|| arguments.run.join("report.html"));
+    let options = Options {
+        recipe: arguments.recipe.clone(),
+        worst: arguments.worst,
+        audio: if arguments.no_audio { 0 } else { arguments.audio },
+    };
+    let page = report::page(&arguments.run, &options)?;
+    let output = Output::new(&path, &[])?;
+    let (standard, size) = (output.is_standard(), page.len());
+    output.write(page.as_bytes())?;
+    if !standard {
+        say!("{}: {:.1} MiB", path.display(), size as f64 / f64::from(1 << 20))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
