@@ -6,6 +6,9 @@ pub enum Error {
     /// Training, a checkpoint or a recipe.
     #[error(transparent)]
     Training(#[from] training::Error),
+    /// A report.
+    #[error(transparent)]
+    Report(#[from] report::Error),
     /// A search.
     #[error(transparent)]
     Decoding(#[from] decoding::Error),

@@ -7,7 +7,7 @@ use training::{Format, evaluate};
 
 use crate::audio::{AudioArguments, SilenceArguments, note};
 use crate::search::SearchArguments;
-use crate::{error::Result, out::say, outputs, report};
+use crate::{error::Result, out::say, outputs, scores};
 
 /// Arguments of `panda evaluate`.
 #[derive(clap::Args)]
@@ -16,7 +16,10 @@ pub struct Arguments {
     checkpoint: PathBuf,
     /// A JSONL manifest
     manifest: PathBuf,
-    /// Write one JSON line an utterance: id, reference, hypothesis
+    /// Print a line for each speaker, too
+    #[arg(long)]
+    speakers: bool,
+    /// Write one JSON line an utterance: id, subset, speaker, reference, hypothesis
     #[arg(long)]
     hypotheses: Option<PathBuf>,
     /// Write what was heard, with times: txt, json (a line an utterance) or ctm to --output; srt or vtt, a file an utterance, into the
@@ -58,7 +61,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         output.write(format.write(&one.id, &one.heard).as_bytes())?;
     }
     let name = arguments.manifest.file_stem().unwrap_or_default().to_string_lossy();
-    report::lines(&name, &evaluation).iter().try_for_each(|line| say!("{line}"))?;
+    scores::lines(&name, &evaluation, arguments.speakers).iter().try_for_each(|line| say!("{line}"))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -12,6 +12,7 @@ mod lm;
 mod out;
 mod outputs;
 mod report;
+mod scores;
 mod search;
 mod signals;
 mod train;
@@ -35,7 +36,7 @@ struct Arguments {
 enum Command {
     /// Trains by a recipe, then evaluates on its test manifests
     Train(train::Arguments),
-    /// Word error rate of a checkpoint on a manifest, each subset apart
+    /// Word and character error rates of a checkpoint on a manifest, each subset apart
     Evaluate(evaluate::Arguments),
     /// Text of audio files
     Transcribe(transcribe::Arguments),
@@ -45,6 +46,8 @@ enum Command {
     Align(align::Arguments),
     /// Estimates a small n-gram language model (ARPA) from texts
     Lm(lm::Arguments),
+    /// One HTML page of a run folder: curves, error rates, the worst utterances to read and to hear
+    Report(report::Arguments),
     /// Checks golden vectors of independent programs; exit status 1 if any fails
     Verify {
         /// Folder with NAME.json and NAME.safetensors
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         Command::Average(arguments) => average::run(&arguments),
         Command::Align(arguments) => align::run(&arguments),
         Command::Lm(arguments) => lm::run(&arguments),
+        Command::Report(arguments) => report::run(&arguments),
         Command::Verify { dir } => {
             let passed = verify::run(&dir)?;
             Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -1,21 +1,49 @@
-//! How an evaluation looks on the terminal.
-use training::{Evaluation, Score};
+//! `panda report RUN`
+use std::{path::PathBuf, process::ExitCode};
 
-/// One line for each subset and one for all.
-pub fn lines(name: &str, evaluation: &Evaluation) -> Vec<String> {
-    let mut rows: Vec<(String, &Score)> =
-        evaluation.subsets.iter().map(|(subset, score)| (format!("{name} {subset}"), score)).collect();
-    rows.push((name.to_owned(), &evaluation.overall));
-    rows.iter().map(|(name, score)| line(name, score)).collect()
+use report::Options;
+use training::bytes;
+use training::files::Output;
+
+use crate::error::Result;
+use crate::out::say;
+
+/// Arguments of `panda report`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// A run folder, for example runs/digits
+    run: PathBuf,
+    /// Where the page goes [default: report.html in the run folder]
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// The recipe in its place, where the run was trained elsewhere: its manifests are found from there
+    #[arg(long, value_name = "RECIPE")]
+    recipe: Option<PathBuf>,
+    /// Show so many of the worst utterances
+    #[arg(long, value_name = "N", default_value_t = 30)]
+    worst: usize,
+    /// Most bytes of the page that may be sound
+    #[arg(long, value_name = "BYTES", value_parser = bytes::parse, default_value = "16MiB", conflicts_with = "no_audio")]
+    audio: usize,
+    /// Leave out all sound
+    #[arg(long)]
+    no_audio: bool,
 }
 
-fn line(name: &str, score: &Score) -> String {
-    let Score { wer, interval: (low, high), substitutions, deletions, insertions, words, utterances } = score;
-    format!(
-        "{name:<20} WER {:6.2} %  [{:.2}, {:.2}]  {substitutions} sub, {deletions} del, {insertions} ins \
-         of {words} words in {utterances} utterances",
-        100.0 * wer,
-        100.0 * low,
-        100.0 * high,
-    )
+/// Writes the page and says where.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let path = arguments.output.clone().unwrap_or_else(|| arguments.run.join("report.html"));
+    let options = Options {
+        recipe: arguments.recipe.clone(),
+        worst: arguments.worst,
+        audio: if arguments.no_audio { 0 } else { arguments.audio },
+    };
+    let page = report::page(&arguments.run, &options)?;
+    let output = Output::new(&path, &[])?;
+    let (standard, size) = (output.is_standard(), page.len());
+    output.write(page.as_bytes())?;
+    if !standard {
+        say!("{}: {:.1} MiB", path.display(), size as f64 / f64::from(1 << 20))?;
+    }
+    Ok(ExitCode::SUCCESS)
 }

@@ -7,7 +7,7 @@ use training::{EpochReport, Observer, RunReport, Start, StepReport};
 use crate::{
     error::{Error, Result},
     out::{complain, say},
-    report, signals,
+    scores, signals,
 };
 
 /// Arguments of `panda train`.
@@ -32,7 +32,7 @@ pub struct Arguments {
     epochs: Option<u64>,
 }
 
-/// Trains, shows how it goes, and prints the final word error rates.
+/// Trains, shows how it goes, and prints the final error rates.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let name = arguments.recipe.file_stem().unwrap_or_default();
     let folder = arguments.run.clone().unwrap_or_else(|| PathBuf::from("runs").join(name));
@@ -58,7 +58,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     for (name, evaluation) in [("dev", &outcome.dev), ("test", &outcome.test)] {
         let Some(evaluation) = evaluation else { continue };
-        report::lines(name, evaluation).iter().for_each(|line| terminal.print(line));
+        scores::lines(name, evaluation, false).iter().for_each(|line| terminal.print(line));
     }
     terminal.print(&format!("run folder: {}", folder.display()));
     Ok(ExitCode::SUCCESS)
@@ -162,8 +162,10 @@ impl Observer for Terminal {
         if m.nonfinite > 0 {
             line += &format!("  {} steps skipped", m.nonfinite);
         }
-        if let Some(wer) = m.dev_wer {
-            line += &format!("  dev WER {:.2} %", 100.0 * wer);
+        for (name, rate) in [("WER", m.dev_wer), ("CER", m.dev_cer)] {
+            if let Some(rate) = rate {
+                line += &format!("  dev {name} {:.2} %", 100.0 * rate);
+            }
         }
         self.print(&line);
     }

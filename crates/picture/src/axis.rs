@@ -62,9 +62,47 @@ pub fn steps(high: f64) -> Vec<f64> {
     (0..=(high / step) as u32).map(|k| (f64::from(k) * step * 1e6).round() / 1e6).collect()
 }
 
+/// Round numbers from `low` to `high`, nine at most.
+pub fn between(low: f64, high: f64) -> Vec<f64> {
+    let decade = 10f64.powf(((high - low) / 8.0).log10().floor());
+    let step =
+        [1.0, 2.0, 5.0, 10.0].map(|mark| mark * decade).into_iter().find(|step| (high - low) / step <= 8.0);
+    match step.filter(|step| step.is_finite() && *step > 0.0) {
+        Some(step) => {
+            ((low / step).ceil() as i64..=(high / step).floor() as i64).map(|k| k as f64 * step).collect()
+        }
+        None => vec![low],
+    }
+}
+
+/// A number with at most four digits that count, very large and very small ones by their power of ten.
+pub fn short(value: f64) -> String {
+    let size = value.abs();
+    if value == 0.0 || !value.is_finite() {
+        return value.to_string();
+    }
+    if !(1e-2..1e6).contains(&size) {
+        let text = format!("{value:.1e}");
+        return text.replace(".0e", "e");
+    }
+    let places = (3.0 - size.log10().floor()).max(0.0) as usize;
+    let text = format!("{value:.places$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn marks_of_any_size_and_their_names() {
+        let names = |low, high| between(low, high).into_iter().map(short).collect::<Vec<_>>();
+        assert_eq!(names(0.0, 2.1e-5), ["0", "5e-6", "1e-5", "1.5e-5", "2e-5"]);
+        assert_eq!(names(-1.2, 1.0), ["-1", "-0.5", "0", "0.5", "1"]);
+        assert_eq!(names(990.0, 1010.0), ["990", "995", "1000", "1005", "1010"]);
+        assert_eq!(names(3.0, 3.0), ["3"]);
+        assert_eq!([0.0, 1234.56, 0.012_345, 3e9].map(short), ["0", "1235", "0.01235", "3e9"]);
+    }
 
     #[test]
     fn marks_are_round_and_few() {

@@ -9,7 +9,7 @@ mod pen;
 
 use plotters::prelude::*;
 
-pub use axis::{Axis, digit, ends, steps};
+pub use axis::{Axis, between, digit, ends, short, steps};
 pub use panel::{Corner, Line, Panel};
 pub use pen::Pen;
 

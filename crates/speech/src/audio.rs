@@ -40,10 +40,14 @@ impl Audio {
 
     /// CRC-32 (IEEE) of the samples as little-endian 16-bit integers: the `crc32` of a manifest.
     ///
-    /// Exact for audio that came from 16 bits or fewer; wider samples are rounded and cut to 16 bits first.
+    /// Of [`Audio::integers`].
     pub fn crc32(&self) -> u32 {
-        let bytes = |&x: &f32| ((x * 32768.0).round().clamp(-32768.0, 32767.0) as i16).to_le_bytes();
-        crc32fast::hash(&self.samples.iter().flat_map(bytes).collect::<Vec<u8>>())
+        crc32fast::hash(&self.integers().flat_map(i16::to_le_bytes).collect::<Vec<u8>>())
+    }
+
+    /// The samples as 16-bit integers, rounded and cut; exact for audio that came from 16 bits or fewer.
+    pub fn integers(&self) -> impl Iterator<Item = i16> {
+        self.samples.iter().map(|&x| (x * 32768.0).round().clamp(-32768.0, 32767.0) as i16)
     }
 }
 

@@ -13,7 +13,7 @@
 //! | [`augment`] | masks over its plane; [`perturb`]: its resampling in time and frequency |
 //! | [`tokens`] | text to label ids and back |
 //! | [`batching`] | batches of similar length |
-//! | [`error_rate`] | word errors and their bootstrap interval |
+//! | [`error_rate`] | errors in words and in characters; their bootstrap interval and their alignment beside it |
 //!
 //! ```
 //! use speech::{Audio, FeatureConfig, FrontEnd, Tokenizer, TokenizerKind, word_errors};
@@ -30,9 +30,11 @@
 //! ```
 #![warn(missing_docs)]
 
+mod alignment;
 pub mod audio;
 pub mod augment;
 pub mod batching;
+mod bootstrap;
 pub mod corpus;
 mod error;
 pub mod error_rate;
@@ -47,15 +49,17 @@ pub mod tokens;
 pub mod utterance;
 pub mod wave;
 
+pub use alignment::{Edit, alignment};
 pub use audio::{
     Audio, AudioPieces, Change, Channel, Conversion, Pcm, PcmReader, ResampleStream, check_samples,
     read_audio, read_audio_as, read_segment, resample,
 };
 pub use augment::{MaskFill, MaskForm, Masks, SpecAugment};
 pub use batching::batches;
+pub use bootstrap::{bootstrap_interval, by_speaker};
 pub use corpus::Corpus;
 pub use error::{Error, Result};
-pub use error_rate::{WordErrors, bootstrap_interval, word_errors};
+pub use error_rate::{ErrorCounts, character_errors, characters, error_counts, word_errors, words};
 pub use features::{FeatureConfig, FeatureStream, Features, FrontEnd, Normalise, Preset, StackStream};
 pub use manifest::read_manifest;
 pub use mel::{MelKind, MelScale};

@@ -4,7 +4,6 @@ use std::collections::{BTreeSet, HashSet};
 
 use serde::{Deserialize, Serialize};
 use tokenizers::decoders::fuse::Fuse;
-use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::models::wordlevel::WordLevel;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
@@ -12,17 +11,19 @@ use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::tokenizer::{
     Model, ModelWrapper, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer,
-    SplitDelimiterBehavior, Trainer,
+    SplitDelimiterBehavior,
 };
 
+mod bpe;
 mod kind;
+mod unigram;
 
 use crate::features::setting;
 use crate::{Error, Result};
 
 /// What a label stands for.
 ///
-/// In TOML and JSON the name alone in kebab case, `"inner-characters"`, and `{ bpe = { size = 500 } }`.
+/// In TOML and JSON the name alone in kebab case, `"inner-characters"`, and `{ bpe = { size = 500 } }`, `{ unigram = { size = 1023 } }`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -38,6 +39,18 @@ pub enum TokenizerKind {
         /// Number of tokens to train; at least the number of different characters, word beginnings marked.
         size: usize,
     },
+    /// A piece of a word, the likeliest ones by a unigram language model of pieces; pieces that begin a word are apart.
+    Unigram {
+        /// Number of tokens to train; at least the number of different characters, word beginnings marked.
+        size: usize,
+    },
+}
+
+impl TokenizerKind {
+    /// Whether tokens are pieces of words, of which every character of the training text is one.
+    fn has_pieces(self) -> bool {
+        matches!(self, Self::Bpe { .. } | Self::Unigram { .. })
+    }
 }
 
 /// Marks word beginnings in tokens.
@@ -73,13 +86,17 @@ struct Stored {
     /// Pairs joined by byte-pair encoding, first ones first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     merges: Vec<(String, String)>,
+    /// Of each token, log-probabilities of the unigram model in 2^-20 nats.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    scores: Vec<i32>,
 }
 
 impl Tokenizer {
     /// Makes a tokenizer of the symbols of the training texts.
     ///
-    /// Deterministic, whatever the order of the texts: words and characters are sorted; byte pairs are joined by falling count, ties
-    /// by id, after the sorted characters. Training may end below a `size` that the texts cannot fill; see [`Tokenizer::size`].
+    /// Deterministic, whatever the order of the texts and the number of threads: words and characters are sorted; byte pairs are joined
+    /// by falling count, ties by id, after the sorted characters; pieces of the unigram model are sorted by falling probability.
+    /// Training may end below a `size` that the texts cannot fill; see [`Tokenizer::size`].
     ///
     /// # Errors
     /// No word in the texts; the word mark U+2581 in a text (but for words and characters); a `size` below the number of characters.
@@ -102,27 +119,28 @@ impl Tokenizer {
             reject_mark(kind, text)?;
             pieces.extend(split(&splitter, text)?);
         }
-        let (tokens, merges) = match kind {
-            TokenizerKind::Bpe { size } => train_bpe(&pieces, size)?,
-            _ => (pieces.into_iter().collect::<BTreeSet<_>>().into_iter().collect(), Vec::new()),
-        };
-        Self::build(Stored { format: FORMAT.into(), kind, tokens, merges })
+        let (mut merges, mut scores) = (Vec::new(), Vec::new());
+        let tokens;
+        match kind {
+            TokenizerKind::Bpe { size } => {
+                alphabet(&pieces, size)?;
+                (tokens, merges) = bpe::train(&pieces, size)?;
+            }
+            TokenizerKind::Unigram { size } => {
+                (tokens, scores) = unigram::train(&pieces, size, alphabet(&pieces, size)?);
+            }
+            _ => tokens = pieces.into_iter().collect::<BTreeSet<_>>().into_iter().collect(),
+        }
+        Self::build(Stored { format: FORMAT.into(), kind, tokens, merges, scores })
     }
 
     fn build(stored: Stored) -> Result<Self> {
-        let ids = (0u32..).zip(&stored.tokens).map(|(id, token)| (token.clone(), id));
         let model: ModelWrapper = match stored.kind {
-            TokenizerKind::Bpe { .. } => {
-                let vocabulary = ids.collect::<tokenizers::models::bpe::Vocab>();
-                BPE::builder()
-                    .vocab_and_merges(vocabulary, stored.merges.clone())
-                    .build()
-                    .map_err(library)?
-                    .into()
-            }
+            TokenizerKind::Bpe { .. } => bpe::model(&stored.tokens, &stored.merges)?.into(),
+            TokenizerKind::Unigram { .. } => unigram::model(&stored.tokens, &stored.scores)?.into(),
             // The empty string never is a piece of text, so that unknown pieces are errors.
             _ => WordLevel::builder()
-                .vocab(ids.collect())
+                .vocab(stored.tokens.iter().cloned().zip(0u32..).collect())
                 .unk_token(String::new())
                 .build()
                 .map_err(library)?
@@ -136,7 +154,7 @@ impl Tokenizer {
             TokenizerKind::Characters => {
                 inner.with_decoder(Some(Fuse::new()));
             }
-            TokenizerKind::InnerCharacters | TokenizerKind::Bpe { .. } => {
+            _ => {
                 inner.with_decoder(Some(Metaspace::new(MARK, PrependScheme::Always, true)));
             }
         }
@@ -175,8 +193,8 @@ impl Tokenizer {
         let known = |symbol: &str| self.inner.get_model().token_to_id(symbol).is_some();
         for piece in split(&pre_tokenizer(self.kind)?, text)? {
             let unknown = match self.kind {
-                // Byte-pair encoding would pass over unknown characters without a word.
-                TokenizerKind::Bpe { .. } => piece.chars().map(String::from).find(|c| !known(c)),
+                // Byte-pair encoding would pass over unknown characters without a word, the unigram model not say which.
+                kind if kind.has_pieces() => piece.chars().map(String::from).find(|c| !known(c)),
                 _ => Some(piece).filter(|p| !known(p)),
             };
             if let Some(symbol) = unknown {
@@ -197,7 +215,8 @@ impl Tokenizer {
         self.inner.decode(ids, false).map_err(library)
     }
 
-    /// The tokenizer as JSON: its kind, its tokens in the order of their ids, and the merges of byte-pair encoding.
+    /// The tokenizer as JSON: its kind, its tokens in the order of their ids, and the merges of byte-pair encoding or the scores of the
+    /// unigram model.
     ///
     /// # Errors
     /// None in practice; those of the JSON writer are passed on.
@@ -208,11 +227,12 @@ impl Tokenizer {
     /// Reads what [`Tokenizer::to_json`] wrote.
     ///
     /// # Errors
-    /// Anything else: other JSON, another format, no token, a token twice or of the wrong form for its kind, merges of unknown tokens.
+    /// Anything else: other JSON, another format, no token, a token twice or of the wrong form for its kind, merges of unknown tokens,
+    /// not one score a token.
     pub fn from_json(json: &str) -> Result<Self> {
         let bad = |expected, found: String| Error::TokenizerFile { expected, found };
         let stored: Stored = serde_json::from_str(json)
-            .map_err(|e| bad("JSON with `format`, `kind`, `tokens` and `merges`", e.to_string()))?;
+            .map_err(|e| bad("JSON with `format`, `kind`, `tokens`, `merges` and `scores`", e.to_string()))?;
         if stored.format != FORMAT {
             return Err(bad("format panda-tokens/1", format!("{:?}", stored.format)));
         }
@@ -234,6 +254,13 @@ impl Tokenizer {
         if !stored.merges.is_empty() && !matches!(stored.kind, TokenizerKind::Bpe { .. }) {
             return Err(bad("merges with kind bpe only", format!("{} merges", stored.merges.len())));
         }
+        let wanted =
+            if matches!(stored.kind, TokenizerKind::Unigram { .. }) { stored.tokens.len() } else { 0 };
+        if stored.scores.len() != wanted {
+            let found =
+                format!("{} of {} tokens for {:?}", stored.scores.len(), stored.tokens.len(), stored.kind);
+            return Err(bad("a score for each token with kind unigram, and none else", found));
+        }
         for (a, b) in &stored.merges {
             if let Some(unknown) = [a, b, &format!("{a}{b}")].into_iter().find(|t| !seen.contains(*t)) {
                 return Err(bad("merges of known tokens", format!("{unknown:?}")));
@@ -249,7 +276,7 @@ fn tidy(text: &str) -> String {
 }
 
 fn marks_words(kind: TokenizerKind) -> bool {
-    matches!(kind, TokenizerKind::InnerCharacters | TokenizerKind::Bpe { .. })
+    kind.has_pieces() || kind == TokenizerKind::InnerCharacters
 }
 
 fn reject_mark(kind: TokenizerKind, text: &str) -> Result<()> {
@@ -267,11 +294,11 @@ fn well_formed(kind: TokenizerKind, token: &str) -> bool {
         TokenizerKind::Words => !token.is_empty() && !token.contains(char::is_whitespace),
         TokenizerKind::Characters => characters == 1,
         TokenizerKind::InnerCharacters => body.chars().count() == 1 && !body.contains(MARK),
-        TokenizerKind::Bpe { .. } => !token.is_empty() && !body.contains(MARK),
+        _ => !token.is_empty() && !body.contains(MARK),
     }
 }
 
-/// How text falls into pieces: whole tokens, or words for byte-pair encoding.
+/// How text falls into pieces: whole tokens, or words that fall into tokens.
 fn pre_tokenizer(kind: TokenizerKind) -> Result<PreTokenizerWrapper> {
     let regex = |pattern: &str| {
         Split::new(SplitPattern::Regex(pattern.into()), SplitDelimiterBehavior::Isolated, false)
@@ -288,7 +315,7 @@ fn pre_tokenizer(kind: TokenizerKind) -> Result<PreTokenizerWrapper> {
         TokenizerKind::InnerCharacters => {
             Sequence::new(vec![marked(false).into(), regex("(?s)\u{2581}?.")?.into()]).into()
         }
-        TokenizerKind::Bpe { .. } => marked(true).into(),
+        TokenizerKind::Bpe { .. } | TokenizerKind::Unigram { .. } => marked(true).into(),
     })
 }
 
@@ -299,25 +326,13 @@ fn split(splitter: &PreTokenizerWrapper, text: &str) -> Result<Vec<String>> {
     Ok(splits.into_iter().map(|(piece, ..)| piece.to_owned()).filter(|p| !p.is_empty()).collect())
 }
 
-type Vocabulary = (Vec<String>, Vec<(String, String)>);
-
-/// Byte-pair encoding over marked words.
-fn train_bpe(words: &[String], size: usize) -> Result<Vocabulary> {
+/// The number of different characters in marked words, which a vocabulary must have room for.
+fn alphabet(words: &[String], size: usize) -> Result<usize> {
     let alphabet = words.iter().flat_map(|w| w.chars()).collect::<HashSet<_>>().len();
     if size < alphabet {
         return Err(setting("size", &format!("at least the {alphabet} characters of the text"), size));
     }
-    let mut trainer = BpeTrainer::builder().vocab_size(size).min_frequency(2).show_progress(false).build();
-    trainer.feed(words.iter(), |word| Ok(vec![word.to_owned()])).map_err(library)?;
-    let mut model = BPE::default();
-    trainer.train(&mut model).map_err(library)?;
-    let mut tokens: Vec<(u32, String)> =
-        model.get_vocab().into_iter().map(|(token, id)| (id, token)).collect();
-    tokens.sort_unstable();
-    // The crate shows its merges in no other way.
-    let value = serde_json::to_value(&model).map_err(library)?;
-    let merges = serde_json::from_value(value["merges"].clone()).map_err(library)?;
-    Ok((tokens.into_iter().map(|(_, token)| token).collect(), merges))
+    Ok(alphabet)
 }
 
 fn library(error: impl ToString) -> Error {

@@ -9,6 +9,8 @@
 //! The file's metadata has one key, `panda`: JSON with format, version, recipe, tokenizer, [`Progress`], [`Fingerprint`] of the data,
 //! and the CRC-32 of each tensor and of what else is in the metadata.
 use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
@@ -44,7 +46,7 @@ pub struct Progress {
     pub batch: u64,
     /// Optimiser steps of the whole run.
     pub step: u64,
-    /// Best dev word error rate so far, as bits so that nothing is rounded on the way.
+    /// Best dev error rate so far, as bits so that nothing is rounded on the way.
     pub best: Option<u64>,
     /// Sums over the epoch's batches so far, as bits: losses, CTC losses, gradient norms, utterances.
     pub sums: [u64; 4],
@@ -114,6 +116,32 @@ impl Header {
 
 fn checksum(bytes: &[u8]) -> String {
     format!("{:08x}", crc32fast::hash(bytes))
+}
+
+/// Names and shapes of a checkpoint's weights, from the head of the file alone.
+///
+/// # Errors
+/// [`Error::Io`] if the file cannot be read, [`Error::Checkpoint`] if it does not begin as a safetensors file does.
+pub fn shapes(path: &Path) -> Result<Shapes> {
+    let io = |error| Error::io(path, "read the checkpoint")(error);
+    let wrong = |found: String| Error::checkpoint(path, "the head of a safetensors file", found);
+    let mut file = File::open(path).map_err(io)?;
+    let mut length = [0; 8];
+    file.read_exact(&mut length).map_err(io)?;
+    let length = u64::from_le_bytes(length);
+    let mut head = Vec::new();
+    file.take(length).read_to_end(&mut head).map_err(io)?;
+    if head.len() as u64 != length {
+        return Err(wrong(format!("{} bytes of one of {length}", head.len())));
+    }
+    let tensors: BTreeMap<String, serde_json::Value> =
+        serde_json::from_slice(&head).map_err(|error| wrong(error.to_string()))?;
+    let weights = tensors.into_iter().filter_map(|(name, about)| {
+        let shape = about.get("shape")?.clone();
+        Some((name.strip_prefix("weight/")?.to_owned(), shape))
+    });
+    let shape = |(name, shape)| Ok((name, serde_json::from_value(shape).map_err(|e| wrong(e.to_string()))?));
+    weights.map(shape).collect()
 }
 
 impl Checkpoint {

@@ -1,4 +1,4 @@
-//! The picture of a run: losses above, dev word error rate below, both over the epochs.
+//! The picture of a run: losses above, dev error rates below, both over the epochs.
 use picture::{Axis, Corner, Error, Line, Panel, Pen, digit, ends, steps};
 
 use crate::metrics::Metrics;
@@ -7,7 +7,7 @@ const SIZE: (u32, u32) = (820, 640);
 
 /// An SVG with two panels, one above the other.
 pub(crate) fn draw(rows: &[Metrics]) -> Result<String, Error> {
-    picture::draw(SIZE, &[losses(rows), word_errors(rows)])
+    picture::draw(SIZE, &[losses(rows), error_rates(rows)])
 }
 
 /// The losses fall over decades, so their axis is logarithmic; a loss of 0 (no such head) is left out.
@@ -25,11 +25,14 @@ fn losses(rows: &[Metrics]) -> Panel<'static> {
     panel("Training loss per utterance", "loss", y, |log| digit(10f64.powf(log)), lines, rows)
 }
 
-fn word_errors(rows: &[Metrics]) -> Panel<'static> {
-    let line = line("WER", Pen::GREEN, rows, |row| row.dev_wer.map(|wer| 100.0 * wer));
-    let high = 1.08 * line.points.iter().map(|point| point.1).fold(1.0, f64::max);
+fn error_rates(rows: &[Metrics]) -> Panel<'static> {
+    let lines = vec![
+        line("WER", Pen::GREEN, rows, |row| row.dev_wer.map(|wer| 100.0 * wer)),
+        line("CER", Pen::ORANGE, rows, |row| row.dev_cer.map(|cer| 100.0 * cer)),
+    ];
+    let high = 1.08 * lines.iter().flat_map(|line| &line.points).map(|point| point.1).fold(1.0, f64::max);
     let y = Axis { range: 0.0..high, marks: steps(high) };
-    panel("Word error rate on the dev set", "WER in %", y, |wer| wer.to_string(), vec![line], rows)
+    panel("Error rates on the dev set", "errors in %", y, |rate| rate.to_string(), lines, rows)
 }
 
 fn line(name: &'static str, pen: Pen, rows: &[Metrics], value: impl Fn(&Metrics) -> Option<f64>) -> Line {
@@ -79,6 +82,7 @@ mod tests {
             padding: 0.0,
             seconds: 1.0,
             dev_wer: epoch.is_multiple_of(2).then_some(1.0 / epoch as f64),
+            dev_cer: epoch.is_multiple_of(3).then_some(0.5 / epoch as f64),
         };
         (1..=count).map(row).collect()
     }
@@ -86,9 +90,9 @@ mod tests {
     #[test]
     fn every_epoch_and_every_evaluation_has_its_point() {
         let svg = draw(&rows(9)).unwrap();
-        // No circle for a loss of 0, four for the evaluations at epochs 2, 4, 6 and 8.
-        assert_eq!(svg.matches("<circle").count(), 9 + 4);
-        for text in ["Training loss", "Word error rate", "epoch", "WER in %"] {
+        // No circle for a loss of 0, four for words at epochs 2, 4, 6 and 8, three for characters at 3, 6 and 9.
+        assert_eq!(svg.matches("<circle").count(), 9 + 4 + 3);
+        for text in ["Training loss", "Error rates", "epoch", "errors in %", "WER", "CER"] {
             assert!(svg.contains(text), "{text}");
         }
         assert!(svg.ends_with("</svg>\n") && !svg.contains("NaN"));

@@ -33,7 +33,7 @@
 //! | [`checkpoint`], [`run_folder`], [`files`] | what is on disk |
 //! | [`average`](average()), [`choose`] | one checkpoint out of several |
 //! | [`bytes`], [`memory`] | memory budgets as text, and what there is |
-//! | [`evaluate`](evaluate()), [`Search`] | word error rates, and how texts are looked for |
+//! | [`evaluate`](evaluate()), [`Score`], [`Search`] | error rates, and how texts are looked for |
 //! | [`Transcription`], [`Format`] | what was heard, and how it is written |
 //! | [`Recogniser::align`], [`Alignments`] | when the words of known texts were said |
 //!
@@ -58,6 +58,7 @@ pub mod ema;
 pub mod encoder;
 mod error;
 mod evaluate;
+mod events;
 pub mod files;
 mod fingerprint;
 mod gradients;
@@ -83,6 +84,7 @@ pub mod recipe;
 mod recogniser;
 pub mod run_folder;
 pub mod schedule;
+mod score;
 mod search;
 mod silence;
 mod skips;
@@ -98,7 +100,7 @@ pub use average::{Averaged, average, choose};
 pub use checkpoint::{Checkpoint, Progress};
 pub use dropout::Masks;
 pub use error::{Error, Result};
-pub use evaluate::{Evaluation, Score, Transcript};
+pub use evaluate::{Evaluation, Transcript};
 pub use fingerprint::{Fingerprint, Sets};
 pub use gradients::Gradients;
 pub use learner::{Learner, Part, Reduce, Tally};
@@ -116,6 +118,7 @@ pub use recipe::Recipe;
 pub use recogniser::{Recogniser, evaluate};
 pub use run_folder::Start;
 pub use schedule::Moment;
+pub use score::{OverSpeakers, Score};
 pub use search::{LatticeSearch, Search};
 pub use silence::SILENCE;
 pub use train::{Outcome, train};

@@ -31,4 +31,7 @@ pub struct Metrics {
     pub seconds: f64,
     /// Word error rate on the dev set, where it was evaluated.
     pub dev_wer: Option<f64>,
+    /// Character error rate on the dev set, where it was evaluated.
+    #[serde(default)]
+    pub dev_cer: Option<f64>,
 }

@@ -338,29 +338,56 @@ pub struct RunConfig {
     /// Which weights the final report is about.
     #[serde(default)]
     pub select: Select,
+    /// What the best checkpoint is best at.
+    #[serde(default, skip_serializing_if = "Metric::is_default")]
+    pub metric: Metric,
 }
 
 impl RunConfig {
     /// So many passes, and all else by default.
     pub fn new(epochs: u64) -> Self {
-        let select = Select::default();
-        RunConfig { epochs, evaluate_every: one(), checkpoint_every: 0, keep: 0, skip_nonfinite: 0, select }
+        RunConfig {
+            epochs,
+            evaluate_every: one(),
+            checkpoint_every: 0,
+            keep: 0,
+            skip_nonfinite: 0,
+            select: Select::default(),
+            metric: Metric::default(),
+        }
     }
 
     /// Their names.
-    const KEYS: [&str; 6] =
-        ["epochs", "evaluate_every", "checkpoint_every", "keep", "skip_nonfinite", "select"];
+    const KEYS: [&str; 7] =
+        ["epochs", "evaluate_every", "checkpoint_every", "keep", "skip_nonfinite", "select", "metric"];
 }
 
 /// Which checkpoint the run ends with.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Select {
-    /// The one with the lowest word error rate on the dev set.
+    /// The one with the lowest error rate on the dev set, by [`RunConfig::metric`].
     #[default]
     Best,
     /// The last one.
     Last,
+}
+
+/// Which error rate of the dev set the best checkpoint is chosen by.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Metric {
+    /// That of words.
+    #[default]
+    Wer,
+    /// That of characters: for scripts without spaces.
+    Cer,
+}
+
+impl Metric {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 fn one() -> u64 {

@@ -266,7 +266,7 @@ impl Recogniser {
     }
 }
 
-/// Recognises every utterance of a list and counts word errors, for each subset apart and overall.
+/// Recognises every utterance of a list and counts errors, for each subset and each speaker apart and overall.
 ///
 /// # Errors
 /// [`Error::Empty`] for an empty list; [`Error::Speech`] for audio that cannot be read.

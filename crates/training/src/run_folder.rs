@@ -3,8 +3,10 @@
 //! | file | what |
 //! |---|---|
 //! | `recipe.toml` | the recipe as it was |
+//! | `recipe.path` | where it was: its manifests are found from there |
 //! | `metrics.csv` | one row an epoch |
-//! | `curve.svg` | loss and word error rate over the epochs |
+//! | `curve.svg` | loss and error rates over the epochs |
+//! | `events.out.tfevents.*` | the same and every tenth step for TensorBoard, a file from each checkpoint to the next |
 //! | `last.safetensors`, `best.safetensors` | checkpoints |
 //! | `epoch-N.safetensors` | those of the last epochs, as many as `training.keep` says |
 //! | `.lock` | empty; locked while a process trains |
@@ -12,14 +14,14 @@
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, Progress};
 use crate::evaluate::Evaluation;
 use crate::files::{remove_leftovers, write_atomically};
 use crate::metrics::Metrics;
-use crate::{Error, Result, curve};
+use crate::{Error, Result, curve, events};
 
 /// What a run writes before it has learnt anything.
-const RECIPE: &str = "recipe.toml";
+const RECIPE: [&str; 2] = ["recipe.toml", "recipe.path"];
 /// Everything else that a run writes, which it does once there is a checkpoint to go on from.
 const FILES: [&str; 7] = [
     "last.safetensors",
@@ -103,11 +105,12 @@ impl RunFolder {
         let _ = self.new.iter().try_for_each(std::fs::remove_dir);
     }
 
-    /// Makes room for a run: what a killed process left is removed and, unless the run goes on, the files of an old one.
+    /// Makes room for a run: what a killed process left is removed and, unless the run goes on, the files of an old one; if it does,
+    /// the event files of what is going to happen once more.
     ///
     /// # Errors
     /// [`Error::Io`].
-    pub fn clear(&self, goes_on: bool) -> Result<()> {
+    pub fn clear(&self, resumed: Option<&Progress>) -> Result<()> {
         let epochs = epochs(&self.path, |name| {
             // Also those of which there is no more than a temporary file.
             let left = name.strip_prefix('.').and_then(|name| name.split_once(EPOCH[1]));
@@ -115,13 +118,24 @@ impl RunFolder {
         })?;
         let files = || {
             let epochs = epochs.iter().map(|&(epoch, _)| self.epoch(epoch));
-            FILES.iter().chain([&RECIPE]).map(|name| self.file(name)).chain(epochs)
+            FILES.iter().chain(&RECIPE).map(|name| self.file(name)).chain(epochs)
         };
         for file in files() {
             remove_leftovers(&file).map_err(Error::io(&file, "remove what a killed run left beside"))?;
         }
-        for old in files().filter(|_| !goes_on) {
+        for old in files().filter(|_| resumed.is_none()) {
             if old.exists() {
+                std::fs::remove_file(&old).map_err(Error::io(&old, "remove the old run's file"))?;
+            }
+        }
+        let unread = |error| Error::io(&self.path, "look into the run folder")(error);
+        for entry in std::fs::read_dir(&self.path).map_err(unread)? {
+            let entry = entry.map_err(unread)?;
+            let (name, old) = (entry.file_name(), entry.path());
+            // A dot and an ending of its own: one that a killed process had not written to the end.
+            let name = name.to_string_lossy();
+            let unfinished = name.strip_prefix('.').filter(|_| name.ends_with(".tmp"));
+            if events::is_undone(unfinished.unwrap_or(&name), resumed.filter(|_| unfinished.is_none())) {
                 std::fs::remove_file(&old).map_err(Error::io(&old, "remove the old run's file"))?;
             }
         }
@@ -149,7 +163,7 @@ impl RunFolder {
         })
     }
 
-    /// The checkpoint with the best dev word error rate.
+    /// The checkpoint with the best dev error rate.
     pub fn best(&self) -> PathBuf {
         self.file("best.safetensors")
     }
@@ -170,6 +184,17 @@ impl RunFolder {
             std::fs::remove_file(path).map_err(Error::io(path, "remove the checkpoint of an old epoch"))?;
         }
         Ok(())
+    }
+
+    /// Writes what the run is made by: the recipe's text, and where it was.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn write_recipe(&self, text: &str, path: &Path) -> Result<()> {
+        let [recipe, place] = RECIPE;
+        let path = std::path::absolute(path).map_err(Error::io(path, "find the place of the recipe"))?;
+        self.write(place, path.as_os_str().as_encoded_bytes())?;
+        self.write(recipe, text.as_bytes())
     }
 
     /// Writes a file as a whole.
@@ -302,7 +327,7 @@ mod tests {
         assert_eq!(numbers(), [2]);
         run.keep(3, 1).unwrap();
         assert_eq!(numbers(), [0; 0]);
-        run.clear(true).unwrap();
+        run.clear(Some(&Progress::default())).unwrap();
         assert!(!folder.path().join(".epoch-7.safetensors.abc.tmp").exists());
         assert!(folder.path().join("epoch-03.safetensors").exists());
     }

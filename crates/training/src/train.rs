@@ -39,14 +39,14 @@ pub struct Outcome {
 /// Anything that the recipe, the data or a checkpoint may have wrong, before anything is written; [`Error::Io`] if the folder
 /// refuses; [`Error::Diverged`] if a score, a loss or a gradient is no number: the last checkpoint is then still there.
 pub fn train(
-    recipe: &Path,
+    recipe_path: &Path,
     epochs: Option<u64>,
     folder: &Path,
     start: Start,
     observer: &mut dyn Observer,
     stop: &AtomicBool,
 ) -> Result<Outcome> {
-    let (recipe, text) = Recipe::read(recipe, epochs)?;
+    let (recipe, text) = Recipe::read(recipe_path, epochs)?;
     let folder = RunFolder::new(folder, start)?;
 
     let stopped = |steps| Ok(Outcome { stopped: true, steps, dev: None, test: None });
@@ -73,8 +73,8 @@ pub fn train(
     let learner = Learner::new(model, &recipe.optimiser)?;
     let mut alone = ();
     let mut trainer = Trainer::new(learner, run, about, (&folder, resumed.as_ref()), &mut alone)?;
-    folder.clear(resumed.is_some())?;
-    folder.write("recipe.toml", text.as_bytes())?;
+    folder.clear(resumed.as_ref().map(|checkpoint| &checkpoint.progress))?;
+    folder.write_recipe(&text, recipe_path)?;
     observer.on_start(&RunReport {
         parameters: trainer.learner().model().parameters().count(),
         classes: trainer.learner().model().classes(),

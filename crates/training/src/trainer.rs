@@ -9,6 +9,7 @@ use std::time::Instant;
 use crate::checkpoint::{Checkpoint, Progress};
 use crate::data::{Ahead, Source};
 use crate::evaluate::Evaluation;
+use crate::events::Events;
 use crate::learner::{Learner, Part, Reduce, Tally};
 use crate::metrics::Metrics;
 use crate::model::Model;
@@ -49,6 +50,7 @@ pub struct Trainer<'a> {
     metrics: Vec<Metrics>,
     /// Share of the current epoch's rows that is padding.
     padding: f64,
+    events: Events,
 }
 
 impl<'a> Trainer<'a> {
@@ -75,7 +77,19 @@ impl<'a> Trainer<'a> {
             metrics = folder.read_metrics(progress.epoch)?;
         }
         let (run, accumulate) = (run.clone(), accumulate.max(1));
-        Ok(Trainer { learner, run, accumulate, about, folder, reduce, progress, metrics, padding: 0.0 })
+        let events = Events::new(&progress);
+        Ok(Trainer {
+            learner,
+            run,
+            accumulate,
+            about,
+            folder,
+            reduce,
+            progress,
+            metrics,
+            padding: 0.0,
+            events,
+        })
     }
 
     /// The model and its optimiser.
@@ -103,12 +117,20 @@ impl<'a> Trainer<'a> {
         while self.progress.epoch < self.run.epochs {
             let started = Instant::now();
             if !self.epoch(source, observer, stop)? {
-                self.save(&self.folder.last())?;
+                self.save_last()?;
                 return Ok(false);
             }
             self.finish_epoch(judge, started, observer)?;
         }
         Ok(true)
+    }
+
+    /// Writes the state as it is now to go on from; what happened since the one before comes first.
+    fn save_last(&mut self) -> Result<()> {
+        if let Some((name, records)) = self.events.take(&self.progress) {
+            self.folder.write(&name, &records)?;
+        }
+        self.save(&self.folder.last())
     }
 
     /// Writes the state as it is now.
@@ -152,6 +174,7 @@ impl<'a> Trainer<'a> {
                 let mut these = parts.by_ref().take(utterances.len());
                 match self.step(&mut these, cut) {
                     Ok(report) => {
+                        self.events.step(&report);
                         let seconds = started.elapsed().as_secs_f64();
                         observer.on_step(&StepReport { seconds, ..report });
                     }
@@ -162,7 +185,7 @@ impl<'a> Trainer<'a> {
                 let every = self.run.checkpoint_every;
                 let done = self.progress.batch == plan.len() as u64;
                 if every > 0 && !done && self.progress.step.is_multiple_of(every) {
-                    self.save(&self.folder.last())?;
+                    self.save_last()?;
                 }
             }
             Ok(true)
@@ -240,7 +263,7 @@ impl<'a> Trainer<'a> {
         observer: &mut dyn Observer,
     ) -> Result<()> {
         let seconds = started.elapsed().as_secs_f64();
-        let run = &self.run;
+        let run = self.run.clone();
         let Progress { batch: batches, step, best, skipped, nonfinite, in_a_row, .. } = self.progress;
         let steps = batches.div_ceil(self.accumulate as u64);
         let [loss, ctc, norm, count] = self.progress.sums.map(f64::from_bits);
@@ -254,13 +277,14 @@ impl<'a> Trainer<'a> {
         };
         if !self.folder.last().exists() {
             // Whatever else is in the folder, there is a checkpoint to go on from.
-            self.save(&self.folder.last())?;
+            self.save_last()?;
         }
         let epoch = self.progress.epoch + 1;
         self.progress = Progress { epoch, step, best, in_a_row, ..Progress::default() };
         let due = epoch.is_multiple_of(run.evaluate_every) || epoch == run.epochs;
         let evaluation = if due { self.evaluate(judge)? } else { None };
-        let dev_wer = evaluation.as_ref().map(|evaluation| evaluation.overall.wer);
+        let score = evaluation.as_ref().map(|evaluation| &evaluation.overall);
+        let rate = score.map(|score| score.rate(run.metric));
         let metrics = Metrics {
             epoch,
             step,
@@ -273,11 +297,13 @@ impl<'a> Trainer<'a> {
             nonfinite,
             padding: self.padding,
             seconds,
-            dev_wer,
+            dev_wer: score.map(|score| score.wer),
+            dev_cer: score.map(|score| score.cer),
         };
+        self.events.epoch(&metrics);
         self.metrics.push(metrics.clone());
-        if let Some(wer) = dev_wer.filter(|&wer| best.is_none_or(|best| wer < f64::from_bits(best))) {
-            self.progress.best = Some(wer.to_bits());
+        if let Some(rate) = rate.filter(|&rate| best.is_none_or(|best| rate < f64::from_bits(best))) {
+            self.progress.best = Some(rate.to_bits());
             self.save(&self.folder.best())?;
         }
         self.folder.write_metrics(&self.metrics)?;
@@ -287,7 +313,7 @@ impl<'a> Trainer<'a> {
             self.folder.keep(epoch, self.run.keep)?;
         }
         // The last write of the epoch: a kill before it redoes the epoch's end from the checkpoint before.
-        self.save(&self.folder.last())?;
+        self.save_last()?;
         observer.on_epoch(&EpochReport { metrics, epochs: self.run.epochs, evaluation });
         Ok(())
     }

@@ -40,6 +40,10 @@ fn from_a_recipe_to_text() {
     let heard = std::fs::read_to_string(toy.path("heard.jsonl")).unwrap();
     assert_eq!(heard, std::fs::read_to_string(run.join("test.hypotheses.jsonl")).unwrap());
     assert_eq!(heard.lines().count(), 6);
+    let (_, out, _) = finish(panda(&folder, &["evaluate", checkpoint, "train.jsonl", "--speakers"]));
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines.len(), 6, "{out}");
+    assert!(lines[4].starts_with("train speaker wind   WER ") && lines[4].contains("]  CER "), "{out}");
 
     // A file that is missing does not keep the others from being read.
     let arguments = ["transcribe", checkpoint, "0.wav", "none.wav", "3.wav", "--times"];
@@ -91,4 +95,37 @@ fn mistakes_are_named_and_have_an_exit_status() {
         &["transcribe", checkpoint, "fast.wav"],
         &["fast.wav", "expected audio at 8000 Hz, found 16000 Hz"],
     );
+}
+
+#[test]
+fn a_report_of_a_run_is_a_page_with_sound() {
+    let toy = Toy::new();
+    let folder = toy.path("");
+    toy.recipe(&[("epochs = 3", "epochs = 2")]);
+    let (code, _, err) = finish(panda(&folder, &["train", "recipe.toml"]));
+    assert_eq!(code, Some(0), "{err}");
+    let (code, out, err) = finish(panda(&folder, &["report", "runs/recipe"]));
+    assert_eq!(code, Some(0), "{err}");
+    assert!(out.starts_with("runs/recipe/report.html: "), "{out}");
+    let page = std::fs::read_to_string(toy.path("runs/recipe/report.html")).unwrap();
+    assert!(page.contains("data:audio/wav") && page.contains("3 speakers of test"));
+    let parameters = page.split("<dt>parameters</dt><dd>").nth(1).unwrap().split('<').next().unwrap();
+    let (_, info, _) = finish(panda(&folder, &["info", "recipe.toml"]));
+    let all = info.lines().find(|line| line.starts_with("all ")).unwrap();
+    assert_eq!(parameters.replace('\u{202f}', ""), all.split_whitespace().last().unwrap());
+    // It is no part of the run: the run goes on, and another one takes its place.
+    let (code, _, err) = finish(panda(&folder, &["train", "recipe.toml", "--resume"]));
+    assert_eq!(code, Some(0), "{err}");
+    let arguments = ["report", "runs/recipe", "-o", "other.html", "--no-audio", "--worst", "2"];
+    let (code, _, err) = finish(panda(&folder, &arguments));
+    assert_eq!(code, Some(0), "{err}");
+    let page = std::fs::read_to_string(toy.path("other.html")).unwrap();
+    assert!(!page.contains("<audio") && page.matches("<article").count() == 2);
+    for (arguments, part) in [
+        (["report", "nowhere", "--worst", "2"], "nowhere: expected a run folder"),
+        (["report", "runs/recipe", "--recipe", "none/recipe.toml"], "none/train.jsonl"),
+    ] {
+        let (code, _, err) = finish(panda(&folder, &arguments));
+        assert!(code == Some(2) && err.contains(part), "{err}");
+    }
 }

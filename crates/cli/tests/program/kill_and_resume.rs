@@ -4,7 +4,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::toy::{Toy, leftovers};
-use super::{finish, panda};
+use super::{finish, panda, tfevents};
 
 /// Long enough to be killed a few times, with a checkpoint every second step.
 fn corpus() -> Toy {
@@ -58,6 +58,10 @@ fn assert_same(toy: &Toy) {
     };
     assert_eq!(without_seconds("whole"), without_seconds("parts"));
     assert_eq!(without_seconds("whole").len(), 61);
+    let mut events = ["whole", "parts"].map(|run| tfevents::scalars(&toy.path(run)));
+    events.iter_mut().for_each(|events| events.retain(|event| event.1 != "epoch/seconds"));
+    assert_eq!(events[0], events[1]);
+    assert_eq!(events[0].iter().filter(|event| event.1 == "epoch/loss").count(), 60);
     assert_eq!(leftovers(&toy.path("")), [] as [PathBuf; 0]);
 }
 

@@ -13,6 +13,8 @@ mod lm;
 mod mutants;
 mod sizes;
 mod streams;
+#[path = "../../../training/tests/suite/tfevents.rs"]
+mod tfevents;
 mod threads;
 #[path = "../../../training/tests/suite/toy.rs"]
 mod toy;

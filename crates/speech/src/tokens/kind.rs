@@ -14,19 +14,20 @@ enum Table {
     Words,
     Characters,
     InnerCharacters,
-    Bpe(Bpe),
+    Bpe(Pieces),
+    Unigram(Pieces),
 }
 
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Bpe {
+struct Pieces {
     size: usize,
 }
 
 /// Derived, the error of `"bpe"` would speak of variants, not of what is missing.
 struct Kind;
 
-const EXPECTED: &str = "`words`, `characters`, `inner-characters` or `{ bpe = { size = 500 } }`";
+const EXPECTED: &str = "`words`, `characters`, `inner-characters`, `{ bpe = { size = 500 } }` or `{ unigram = { size = 1023 } }`";
 
 impl<'de> Visitor<'de> for Kind {
     type Value = TokenizerKind;
@@ -40,9 +41,9 @@ impl<'de> Visitor<'de> for Kind {
             "words" => Ok(TokenizerKind::Words),
             "characters" => Ok(TokenizerKind::Characters),
             "inner-characters" => Ok(TokenizerKind::InnerCharacters),
-            "bpe" => Err(E::custom(
-                "kind `bpe` lacks its `size`, the number of tokens: kind = { bpe = { size = 500 } }",
-            )),
+            "bpe" | "unigram" => Err(E::custom(format_args!(
+                "kind `{name}` lacks its `size`, the number of tokens: kind = {{ {name} = {{ size = 500 }} }}",
+            ))),
             other => Err(E::custom(format_args!("unknown kind `{other}`, expected {EXPECTED}"))),
         }
     }
@@ -52,7 +53,8 @@ impl<'de> Visitor<'de> for Kind {
             Table::Words => TokenizerKind::Words,
             Table::Characters => TokenizerKind::Characters,
             Table::InnerCharacters => TokenizerKind::InnerCharacters,
-            Table::Bpe(Bpe { size }) => TokenizerKind::Bpe { size },
+            Table::Bpe(Pieces { size }) => TokenizerKind::Bpe { size },
+            Table::Unigram(Pieces { size }) => TokenizerKind::Unigram { size },
         })
     }
 }

@@ -1,11 +1,14 @@
-//! Word errors against counting by hand and by properties; the interval against a known spread.
+//! Errors against counting by hand and by properties; the interval against a known spread.
 
 use proptest::prelude::*;
-use speech::{WordErrors, bootstrap_interval, word_errors};
+use speech::{
+    Edit, ErrorCounts, alignment, bootstrap_interval, by_speaker, character_errors, characters, error_counts,
+    word_errors,
+};
 
 fn counts(reference: &str, hypothesis: &str) -> [usize; 4] {
     let e = word_errors(reference, hypothesis);
-    [e.substitutions, e.deletions, e.insertions, e.words]
+    [e.substitutions, e.deletions, e.insertions, e.total]
 }
 
 #[test]
@@ -25,7 +28,7 @@ fn counted_by_hand() {
 #[test]
 fn rates_of_sums() {
     let parts = [word_errors("a b c", "a x c"), word_errors("d", "d e")];
-    let sum: WordErrors = parts.iter().sum();
+    let sum: ErrorCounts = parts.iter().sum();
     assert_eq!(sum.rate(), 0.5);
     assert_eq!(sum, parts[0] + parts[1]);
     assert_eq!(word_errors("", "").rate(), 0.0);
@@ -51,11 +54,72 @@ proptest! {
     fn fewest_errors_that_add_up(a in prop::collection::vec(0u8..3, 0..7), b in prop::collection::vec(0u8..3, 0..7)) {
         let e = word_errors(&text(&a), &text(&b));
         prop_assert_eq!(e.errors(), slow(&a, &b));
-        prop_assert_eq!(e.words, a.len());
+        prop_assert_eq!(e.total, a.len());
         prop_assert_eq!(a.len() + e.insertions, b.len() + e.deletions);
         prop_assert!(e.substitutions + e.deletions <= a.len());
         prop_assert_eq!(word_errors(&text(&b), &text(&a)).errors(), e.errors());
     }
+
+    #[test]
+    fn an_alignment_has_the_counts_and_walks_through_both(
+        a in prop::collection::vec(0u8..3, 0..9),
+        b in prop::collection::vec(0u8..3, 0..9),
+    ) {
+        let (mut i, mut j, mut counts) = (0, 0, ErrorCounts { total: a.len(), ..ErrorCounts::default() });
+        for edit in alignment(&a, &b) {
+            let (at, took) = match edit {
+                Edit::Match(x, y) | Edit::Substitution(x, y) => {
+                    prop_assert_eq!(matches!(edit, Edit::Match(..)), a[x] == b[y]);
+                    counts.substitutions += usize::from(a[x] != b[y]);
+                    ((x, y), (1, 1))
+                }
+                Edit::Deletion(x) => {
+                    counts.deletions += 1;
+                    ((x, j), (1, 0))
+                }
+                Edit::Insertion(y) => {
+                    counts.insertions += 1;
+                    ((i, y), (0, 1))
+                }
+            };
+            prop_assert_eq!(at, (i, j));
+            (i, j) = (i + took.0, j + took.1);
+        }
+        prop_assert_eq!((i, j), (a.len(), b.len()));
+        prop_assert_eq!(counts, error_counts(&a, &b));
+    }
+}
+
+#[test]
+fn characters_are_scalar_values_without_white_space() {
+    // A no-break and an ideographic space are white space; a combining accent is a character.
+    assert_eq!(characters(" a\u{a0}b\u{3000}c\te\u{301}"), ['a', 'b', 'c', 'e', '\u{301}']);
+    let cut = character_errors("今 天 天气 很好", "今天天汽很 好");
+    assert_eq!([cut.substitutions, cut.deletions, cut.insertions, cut.total], [1, 0, 0, 6]);
+    // One wrong word of three letters, and words that are only cut elsewhere.
+    assert_eq!(character_errors("one two", "one too").rate(), 1.0 / 6.0);
+    assert_eq!(character_errors("an other", "another").errors(), 0);
+    assert_eq!(character_errors("  ", "").rate(), 0.0);
+    assert_eq!(character_errors("", "a").rate(), f64::INFINITY);
+}
+
+#[test]
+fn speakers_are_blocks() {
+    let one = |speaker, heard| (speaker, word_errors("a a", heard));
+    let set = [one(Some("x"), "a b"), one(Some("y"), "a a"), one(Some("x"), "b b")];
+    let blocks = by_speaker(set).unwrap();
+    assert_eq!(blocks.iter().map(|b| (b.errors(), b.total)).collect::<Vec<_>>(), [(3, 4), (0, 2)]);
+    assert_eq!(by_speaker([one(Some("x"), "a"), one(None, "a")]), None);
+    assert_eq!((by_speaker([one(Some("x"), "a"), one(Some("x"), "a")]), by_speaker([])), (None, None));
+
+    // Ten speakers of forty one-word utterances, half of them always wrong: over utterances 0.5 +- 1.96 sqrt(0.25 / 400), over
+    // speakers 0.5 +- 1.96 sqrt(0.25 / 10).
+    let errors: Vec<_> = (0..400).map(|i| word_errors("a", if i / 40 < 5 { "b" } else { "a" })).collect();
+    let (low, high) = bootstrap_interval(&errors, 2000, 1);
+    assert!((low - 0.451).abs() < 0.01 && (high - 0.549).abs() < 0.01, "{low} {high}");
+    let names: Vec<String> = (0..400).map(|i| format!("s{}", i / 40)).collect();
+    let blocks = by_speaker(names.iter().map(|name| Some(name.as_str())).zip(errors)).unwrap();
+    assert_eq!(bootstrap_interval(&blocks, 2000, 1), (0.2, 0.8));
 }
 
 #[test]

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-use speech::TokenizerKind::{Bpe, Characters, InnerCharacters, Words};
+use speech::TokenizerKind::{Bpe, Characters, InnerCharacters, Unigram, Words};
 use speech::{AudioPieces, Channel, Conversion, Pcm, Tokenizer, read_audio, read_audio_as, read_manifest};
 use tempfile::tempdir;
 
@@ -108,7 +108,8 @@ fn manifest() {
 #[test]
 fn tokenizer() {
     let texts = ["the cat sat", "a cat's hat", "that bat"];
-    let kinds = [Words, Characters, InnerCharacters, Bpe { size: 16 }, Bpe { size: 40 }];
+    let kinds =
+        [Words, Characters, InnerCharacters, Bpe { size: 16 }, Bpe { size: 40 }, Unigram { size: 30 }];
     let good =
         kinds.map(|kind| Tokenizer::train(kind, &texts).unwrap().to_json().unwrap().into_bytes()).to_vec();
     let words: &[&[u8]] =

@@ -1,12 +1,20 @@
 //! Tokenizers: there and back, the same from any order of texts, nothing foreign.
 
 use proptest::prelude::*;
-use speech::TokenizerKind::{Bpe, Characters, InnerCharacters, Words};
+use speech::TokenizerKind::{Bpe, Characters, InnerCharacters, Unigram, Words};
 use speech::{Error, Tokenizer, TokenizerKind};
 
 const TEXTS: [&str; 5] =
     ["the cat sat", "a cat's hat", "that bat", "the tea ate a cake", "\u{e9}t\u{e9} zoo"];
-const KINDS: [TokenizerKind; 5] = [Words, Characters, InnerCharacters, Bpe { size: 16 }, Bpe { size: 60 }];
+const KINDS: [TokenizerKind; 7] = [
+    Words,
+    Characters,
+    InnerCharacters,
+    Bpe { size: 16 },
+    Bpe { size: 60 },
+    Unigram { size: 17 },
+    Unigram { size: 60 },
+];
 
 fn trained(kind: TokenizerKind) -> Tokenizer {
     Tokenizer::train(kind, &TEXTS).unwrap()
@@ -49,6 +57,75 @@ fn training_does_not_depend_on_the_order_of_texts() {
 }
 
 #[test]
+fn nor_on_the_number_of_threads() {
+    // Sums over enough different words that their order would show in the last bits.
+    let number = |n: u32| format!("{}ty {}teen by {n:b}", ["six", "seven", "eight"][n as usize % 3], n / 7);
+    let texts: Vec<String> = (0..600).map(number).collect();
+    for kind in [Bpe { size: 200 }, Unigram { size: 200 }] {
+        let train = |threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| Tokenizer::train(kind, &texts).unwrap().to_json().unwrap())
+        };
+        let one = train(1);
+        for threads in [1, 2, 3, 8] {
+            assert_eq!(one, train(threads), "{kind:?}, {threads} threads");
+        }
+    }
+}
+
+#[test]
+fn unigram_pieces_are_the_likeliest() {
+    let stored = |tokens: &str, scores: &str| {
+        let kind = r#"{"unigram": {"size": 9}}"#;
+        let json = format!(
+            r#"{{"format": "panda-tokens/1", "kind": {kind}, "tokens": [{tokens}], "scores": [{scores}]}}"#
+        );
+        Tokenizer::from_json(&json).unwrap()
+    };
+    let pieces = |t: &Tokenizer, text: &str| {
+        t.encode(text).unwrap().iter().map(|&id| t.tokens()[id as usize].clone()).collect::<Vec<_>>()
+    };
+    let letters = r#""▁", "a", "b", "c""#;
+    let t = stored(&format!(r#"{letters}, "ab", "bc", "▁a""#), "-30, -20, -20, -20, -25, -24, -40");
+    // ▁ + a + bc = -74, ▁ + ab + c = -75, ▁a + bc = -64.
+    assert_eq!(pieces(&t, "abc"), ["▁a", "bc"]);
+    assert_eq!(pieces(&t, "bab ab"), ["▁", "b", "ab", "▁", "ab"]);
+    // Equally good: the longest last piece.
+    let t = stored(&format!(r#"{letters}, "ab", "bc""#), "-30, -20, -20, -20, -25, -25");
+    assert_eq!(pieces(&t, "abc"), ["▁", "a", "bc"]);
+    // Where characters differ by much less than a nat, sums must still be exact.
+    let t = stored(&format!(r#"{letters}, "ab", "bc""#), "-9, -1, -1, -2147483648, -2147483647, -2");
+    assert_eq!(pieces(&t, "abcab"), ["▁", "a", "bc", "a", "b"]);
+}
+
+#[test]
+fn unigram_pieces_of_words_that_return() {
+    let texts = ["walking talking", "walked talked", "walks talks", "walk talk king"];
+    let tokenizer = Tokenizer::train(Unigram { size: 19 }, &texts).unwrap();
+    let tokens = tokenizer.tokens();
+    assert_eq!(tokens[..3], ["▁talk", "▁walk", "ing"], "{tokens:?}");
+    // All characters have a token, so that any text of them can be written.
+    let ids = tokenizer.encode("gnikla").unwrap();
+    assert_eq!(tokenizer.decode(&ids).unwrap(), "gnikla");
+}
+
+#[test]
+fn unigram_sizes_are_kept_to() {
+    // 16 different characters, the mark among them.
+    let size = |size| trained(Unigram { size }).size();
+    assert_eq!([size(16), size(17), size(20)], [16, 17, 20]);
+    assert!(size(1_000_000_000_000) < 100);
+    assert!(Tokenizer::train(Unigram { size: 2 }, &["a"]).unwrap().size() == 2);
+    let error = Tokenizer::train(Unigram { size: 3 }, &TEXTS).unwrap_err();
+    assert!(matches!(error, Error::Setting { field: "size", .. }), "{error}");
+    // Characters that the library has a use of its own for, and words that it cannot look into.
+    for text in ["<UNK> <UNK>", "a\0b a\0b", &"long".repeat(3000), &"é".repeat(17)] {
+        let tokenizer = Tokenizer::train(Unigram { size: 30 }, &[text]).unwrap();
+        assert_eq!(tokenizer.decode(&tokenizer.encode(text).unwrap()).unwrap(), text);
+    }
+}
+
+#[test]
 fn byte_pairs_reach_the_size_asked_for_if_the_text_can() {
     assert_eq!(trained(Bpe { size: 16 }).size(), 16);
     assert!(trained(Bpe { size: 1000 }).size() < 100);
@@ -78,7 +155,7 @@ fn unknown_symbols_are_named() {
 
 #[test]
 fn marks_in_texts_are_refused() {
-    for kind in [InnerCharacters, Bpe { size: 16 }] {
+    for kind in [InnerCharacters, Bpe { size: 16 }, Unigram { size: 16 }] {
         assert!(matches!(Tokenizer::train(kind, &["a ▁b"]), Err(Error::ReservedSymbol { symbol: '▁', .. })));
         assert!(matches!(trained(kind).encode("▁a"), Err(Error::ReservedSymbol { .. })));
     }
@@ -129,6 +206,8 @@ fn foreign_and_damaged_json_is_refused() {
     let bpe = r#"{"bpe": {"size": 3}}"#;
     assert!(Tokenizer::from_json(&ours("\"words\"", r#""a", "b""#, "")).is_ok());
     assert!(Tokenizer::from_json(&ours(bpe, r#""a", "b", "ab""#, r#", "merges": [["a", "b"]]"#)).is_ok());
+    let unigram = r#"{"unigram": {"size": 3}}"#;
+    assert!(Tokenizer::from_json(&ours(unigram, r#""a", "▁""#, r#", "scores": [-1, -2]"#)).is_ok());
     let bad = [
         String::new(),
         "[]".into(),
@@ -146,6 +225,11 @@ fn foreign_and_damaged_json_is_refused() {
         ours(bpe, r#""a", "b""#, r#", "merges": [["a", "b"]]"#),
         ours(bpe, r#""a", "a▁""#, ""),
         ours(r#"{"bpe": {"size": 3, "seize": 4}}"#, r#""a""#, ""),
+        ours(unigram, r#""a""#, ""),
+        ours(unigram, r#""a""#, r#", "scores": [1, 2]"#),
+        ours(unigram, r#""a""#, r#", "scores": [-1.5]"#),
+        ours(unigram, r#""a", "b▁""#, r#", "scores": [-1, -2]"#),
+        ours("\"words\"", r#""a""#, r#", "scores": [-1]"#),
     ];
     for json in bad {
         let error = Tokenizer::from_json(&json).err().unwrap_or_else(|| panic!("taken: {json}"));
@@ -160,6 +244,7 @@ fn kinds_have_lower_case_names() {
     assert_eq!(json(Characters), r#""characters""#);
     assert_eq!(json(InnerCharacters), r#""inner-characters""#);
     assert_eq!(json(Bpe { size: 9 }), r#"{"bpe":{"size":9}}"#);
+    assert_eq!(json(Unigram { size: 9 }), r#"{"unigram":{"size":9}}"#);
 }
 
 proptest! {
@@ -185,6 +270,8 @@ fn kinds_are_named_and_byte_pairs_say_what_they_lack() {
     assert_eq!(serde_json::from_str::<TokenizerKind>(r#"{"words": null}"#).unwrap(), Words);
     let cases = [
         (r#""bpe""#, "kind `bpe` lacks its `size`"),
+        (r#""unigram""#, "kind = { unigram = { size"),
+        (r#"{"unigram": {"pieces": 5}}"#, "unknown field `pieces`"),
         (r#"{"bpe": {}}"#, "missing field `size`"),
         (r#"{"bpe": {"size": 5, "sizes": 5}}"#, "unknown field `sizes`"),
         (r#"{"bpe": {"size": -5}}"#, "invalid value"),

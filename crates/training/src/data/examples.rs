@@ -16,6 +16,8 @@ pub struct Example {
     pub text: String,
     /// Part of the manifest that is reported apart.
     pub subset: Option<String>,
+    /// Who speaks.
+    pub speaker: Option<String>,
     /// Length of the audio, as its manifest says.
     pub seconds: f64,
     /// Length of the audio.
@@ -66,6 +68,7 @@ pub(crate) fn load_as(
             id: utterance.id.clone(),
             text: utterance.text.clone(),
             subset: utterance.subset.clone(),
+            speaker: utterance.speaker.clone(),
             seconds: utterance.seconds,
             heard: audio.samples.len() as f64 / f64::from(audio.sample_rate),
             lead: front_end.kept(&audio.samples).start as f64 / f64::from(audio.sample_rate),

@@ -17,4 +17,5 @@ mod runs;
 mod steps;
 mod streamed;
 mod streaming;
+mod tfevents;
 mod toy;

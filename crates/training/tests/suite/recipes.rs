@@ -71,6 +71,7 @@ fn unknown_and_missing_keys_are_named() {
         ("mels = 12", "preset = \"nemo\"", "nemo"),
         ("perturb =", "speed = { rate = 0.9 }\nperturb =", "rate"),
         ("perturb =", "noise = { snr_db = [0.0, 9.0] }\nperturb =", "manifest"),
+        ("ctc_weight = 0.3", "metric = \"ser\"", "ser"),
     ] {
         let error = parse(&toy(&[(old, new)])).unwrap_err();
         assert!(matches!(error, Error::RecipeSyntax { .. }), "{new}: {error}");
@@ -408,4 +409,13 @@ fn a_model_that_does_not_fit_is_named_before_it_is_made() {
     let (recipe, _) = Recipe::read(&small, None).unwrap();
     let model = Model::new(&recipe.model(), 3).unwrap();
     assert_eq!(model.parameters().shapes(), Model::shapes(&recipe.model(), 3).unwrap());
+}
+
+#[test]
+fn recipes_that_do_not_say_what_is_best_are_written_as_before() {
+    let plain = parse(&toy(&[])).unwrap();
+    assert_eq!(plain.training.run.metric, training::recipe::Metric::Wer);
+    assert!(!toml::to_string(&plain).unwrap().contains("metric"));
+    let characters = parse(&toy(&[("ctc_weight = 0.3", "metric = \"cer\"")])).unwrap();
+    assert!(toml::to_string(&characters).unwrap().contains("metric = \"cer\""));
 }

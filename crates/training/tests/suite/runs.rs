@@ -2,8 +2,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use training::{EpochReport, Error, Metrics, Observer, Outcome, Result, RunReport, Start, StepReport, train};
+use training::{
+    Checkpoint, EpochReport, Error, Metrics, Observer, Outcome, Result, RunReport, Start, StepReport, train,
+};
 
+use super::tfevents;
 use super::toy::{RATE, Toy, leftovers, write_wav};
 
 fn run(recipe: &Path, folder: &Path, start: Start) -> Result<Outcome> {
@@ -82,7 +85,57 @@ fn stops_and_goes_on(loss: &str, changes: &[(&str, &str)]) {
         );
     }
     assert_eq!(metrics(&whole), metrics(&parts));
+    let mut events = [&whole, &parts].map(|folder| tfevents::scalars(folder));
+    events.iter_mut().for_each(|events| events.retain(|event| event.1 != "epoch/seconds"));
+    assert_eq!(events[0], events[1]);
     assert_eq!(last.test.unwrap(), outcome.test.unwrap());
+}
+
+#[test]
+fn event_files_say_what_the_metrics_say() {
+    let toy = Toy::new();
+    let recipe = toy.recipe(&[("epochs = 3", "epochs = 6\nevaluate_every = 2\ncheckpoint_every = 2")]);
+    let folder = toy.path("run");
+    let mut diary = Diary::default();
+    let outcome = train(&recipe, None, &folder, Start::Fresh, &mut diary, &AtomicBool::new(false)).unwrap();
+    let events = tfevents::scalars(&folder);
+    let told = |name: &str| -> Vec<(u64, f32)> {
+        events.iter().filter(|event| event.1 == name).map(|event| (event.0, event.2)).collect()
+    };
+    let rows = metrics(&folder);
+    let losses: Vec<_> = rows.iter().map(|row| (row.step, row.loss as f32)).collect();
+    assert_eq!(told("epoch/loss"), losses);
+    let rates = rows.iter().filter_map(|row| Some((row.step, row.dev_cer? as f32)));
+    assert_eq!(told("epoch/dev_cer"), rates.collect::<Vec<_>>());
+    assert_eq!(told("epoch/dev_wer").len(), 3);
+    let every_tenth = diary.steps.iter().filter(|step| step.step % 10 == 9);
+    let losses: Vec<_> = every_tenth.map(|step| (step.step + 1, step.loss as f32)).collect();
+    assert_eq!(losses.len() as u64, outcome.steps / 10);
+    assert_eq!(told("step/loss"), losses);
+    assert!(told("step/ctc_loss").len() == losses.len() && told("step/simple_loss").is_empty());
+    // A run in its place leaves nothing of it.
+    let recipe = toy.recipe(&[("epochs = 3", "epochs = 1")]);
+    run(&recipe, &folder, Start::Force).unwrap();
+    assert_eq!(tfevents::scalars(&folder).iter().filter(|event| event.1 == "epoch/loss").count(), 1);
+}
+
+#[test]
+fn the_best_checkpoint_is_best_at_what_the_recipe_says() {
+    let toy = Toy::new();
+    for metric in ["wer", "cer"] {
+        let recipe = toy.recipe(&[("epochs = 3", &format!("epochs = 30\nmetric = \"{metric}\""))]);
+        run(&recipe, &toy.path(metric), Start::Fresh).unwrap();
+        let checkpoint = Checkpoint::read(&toy.path(metric).join("best.safetensors")).unwrap();
+        let rows = metrics(&toy.path(metric));
+        let rates = rows.iter().map(|row| if metric == "wer" { row.dev_wer } else { row.dev_cer });
+        let rates: Vec<f64> = rates.map(Option::unwrap).collect();
+        let lowest = rates.iter().copied().fold(f64::INFINITY, f64::min);
+        let first = rates.iter().position(|&rate| rate == lowest).unwrap();
+        assert_eq!(checkpoint.progress.best, Some(lowest.to_bits()), "{metric}: {rates:?}");
+        assert_eq!(checkpoint.progress.epoch, first as u64 + 1);
+        // Else the two rates could be taken for each other.
+        assert!(rows.iter().any(|row| row.dev_wer != row.dev_cer));
+    }
 }
 
 #[test]
@@ -142,6 +195,14 @@ fn an_observer_hears_of_every_step_and_epoch() {
     let test = outcome.test.unwrap();
     assert_eq!((test.overall.utterances, test.overall.words, test.subsets.len()), (6, 14, 2));
     assert_eq!(test.subsets["even"].utterances + test.subsets["odd"].utterances, 6);
+    assert_eq!(test.speakers.keys().collect::<Vec<_>>(), ["flute", "kettle", "wind"]);
+    assert!(test.speakers.values().all(|speaker| speaker.utterances == 2 && speaker.over_speakers.is_none()));
+    assert_eq!(test.overall.over_speakers.unwrap().speakers, 3);
+    let json = std::fs::read_to_string(folder.join("evaluation.json")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    // "middle" and "high middle low low".
+    assert_eq!(json["test"]["speakers"]["wind"]["characters"]["total"], 22);
+    assert!(json["test"]["overall"]["over_speakers"]["cer_interval"][1].is_number(), "{json}");
 }
 
 #[test]

@@ -62,9 +62,10 @@ impl Toy {
             let samples = whistle(text);
             write_wav(&toy.path(&format!("{index}.wav")), RATE, &samples);
             let (count, subset) = (samples.len(), if index % 2 == 0 { "even" } else { "odd" });
+            let speaker = ["flute", "kettle", "wind"][index / 2];
             manifest += &format!(
                 "{{\"id\": \"toy-{index}\", \"file\": \"{index}.wav\", \"text\": \"{text}\", \"subset\": \"{subset}\", \
-                 \"num_samples\": {count}, \"sample_rate\": {RATE}}}\n"
+                 \"speaker\": \"{speaker}\", \"num_samples\": {count}, \"sample_rate\": {RATE}}}\n"
             );
         }
         toy.write("train.jsonl", &manifest);

@@ -1,0 +1,29 @@
+//! How an evaluation looks on the terminal.
+use training::{Evaluation, Score};
+
+/// One line for each subset, if wanted for each speaker, and one for all.
+pub fn lines(name: &str, evaluation: &Evaluation, speakers: bool) -> Vec<String> {
+    let subsets = evaluation.subsets.iter().map(|(subset, score)| (format!("{name} {subset}"), score));
+    let mut rows: Vec<(String, &Score)> = subsets.collect();
+    if speakers {
+        rows.extend(
+            evaluation.speakers.iter().map(|(speaker, score)| (format!("{name} speaker {speaker}"), score)),
+        );
+    }
+    rows.push((name.to_owned(), &evaluation.overall));
+    let wide = rows.iter().map(|row| row.0.chars().count()).fold(20, usize::max);
+    rows.iter().map(|(name, score)| line(&format!("{name:<wide$}"), score)).collect()
+}
+
+fn line(name: &str, score: &Score) -> String {
+    let Score { substitutions, deletions, insertions, words, utterances, .. } = score;
+    let rate = |rate: f64, (low, high): (f64, f64)| {
+        format!("{:6.2} %  [{:.2}, {:.2}]", 100.0 * rate, 100.0 * low, 100.0 * high)
+    };
+    format!(
+        "{name} WER {}  CER {}  {substitutions} sub, {deletions} del, {insertions} ins of {words} words in \
+         {utterances} utterances",
+        rate(score.wer, score.interval),
+        rate(score.cer, score.cer_interval),
+    )
+}

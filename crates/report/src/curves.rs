@@ -1,0 +1,157 @@
+//! Curves over the epochs, a panel for each group of columns; columns that nobody here knows have panels of their own.
+use picture::{Axis, Corner, Line, Panel, Pen, between, ends, short};
+
+use crate::columns::Columns;
+use crate::{Error, Result};
+
+/// Pixels of a panel: small enough to be read on a telephone.
+const SIZE: (u32, u32) = (440, 270);
+const PENS: [Pen; 6] = [Pen::BLUE, Pen::ORANGE, Pen::GREEN, Pen::PURPLE, Pen::CYAN, Pen::GREY];
+/// The ratio of largest and smallest value from which an axis is logarithmic.
+const WIDE: f64 = 30.0;
+
+/// Columns of one panel.
+struct Group {
+    title: String,
+    unit: &'static str,
+    /// What values are multiplied by.
+    factor: f64,
+    columns: Vec<usize>,
+}
+
+/// Title, unit, factor, and which columns belong there.
+type Known = (&'static str, &'static str, f64, fn(&str) -> bool);
+
+/// In the order of the page. Of memory, each count of bytes is part.
+const KNOWN: [Known; 7] = [
+    ("Training loss per utterance", "nats", 1.0, |name| name == "loss" || name.ends_with("_loss")),
+    ("Error rates on the dev set", "%", 100.0, |name| name.ends_with("_wer") || name.ends_with("_cer")),
+    ("Learning rate", "step size", 1.0, |name| name.ends_with("learning_rate")),
+    ("Gradient norm before clipping", "norm", 1.0, |name| name.starts_with("gradient_norm")),
+    ("Padding", "% of frames", 100.0, |name| name.starts_with("padding")),
+    ("Memory", "MiB", 1.0 / 1_048_576.0, |name| name.ends_with("_bytes")),
+    ("Time of an epoch", "s", 1.0, |name| name == "seconds"),
+];
+
+/// Title and SVG of each panel. Columns without values, and those that are 0 throughout, are left out.
+pub fn draw(metrics: &Columns) -> Result<Vec<(String, String)>> {
+    let shown = |index: &usize| {
+        let (name, values) = &metrics.columns[*index];
+        name != "step" && values.iter().any(|value| value.is_some_and(|value| value != 0.0))
+    };
+    let mut left: Vec<usize> = (0..metrics.columns.len()).filter(shown).collect();
+    let mut groups: Vec<Group> = Vec::new();
+    for (title, unit, factor, belongs) in KNOWN {
+        let (columns, others) = left.into_iter().partition(|&index| belongs(&metrics.columns[index].0));
+        left = others;
+        groups.push(Group { title: title.to_owned(), unit, factor, columns });
+    }
+    groups.extend(left.into_iter().map(|index| {
+        let title = metrics.columns[index].0.clone();
+        Group { title, unit: "", factor: 1.0, columns: vec![index] }
+    }));
+    let drawn = groups.into_iter().filter(|group| !group.columns.is_empty());
+    drawn.map(|group| Ok((group.title.clone(), panel(&group, metrics)?))).collect()
+}
+
+fn panel(group: &Group, metrics: &Columns) -> Result<String> {
+    let values = group.columns.iter().flat_map(|&index| metrics.columns[index].1.iter().flatten());
+    let (low, high) = ends(values.map(|value| value * group.factor)).unwrap_or((0.0, 1.0));
+    // A loss of 0 (no such head in this epoch) does not bend the axis of the others.
+    let values = group.columns.iter().flat_map(|&index| metrics.columns[index].1.iter().flatten());
+    let positive = ends(values.map(|value| value * group.factor).filter(|&value| value > 0.0));
+    let log = low >= 0.0 && positive.is_some_and(|(low, high)| high / low > WIDE);
+    let line = |(&index, pen): (&usize, Pen)| {
+        let (name, values) = &metrics.columns[index];
+        let value = |value: f64| match log {
+            true => (value > 0.0).then(|| value.log10()),
+            false => Some(value),
+        };
+        let points = metrics.epochs.iter().zip(values);
+        let points = points.filter_map(|(&epoch, found)| Some((epoch, value((*found)? * group.factor)?)));
+        Line { name: label(name), pen, points: points.collect(), crosses: Vec::new(), crossed: "" }
+    };
+    let y = match positive.filter(|_| log) {
+        Some((low, high)) => Axis::decades(low.log10() - 0.1, high.log10() + 0.1, 2.0),
+        None => {
+            // Room for the legend, if there is one.
+            let margin = if group.columns.len() > 1 { 0.25 } else { 0.08 };
+            let margin = margin * (high - low.min(0.0)).max(f64::MIN_POSITIVE);
+            let (low, high) = (if low < 0.0 { low - margin } else { 0.0 }, high.max(0.0) + margin);
+            Axis { range: low..high, marks: between(low, high) }
+        }
+    };
+    let last = metrics.epochs.iter().copied().fold(1.0, f64::max);
+    let marks = between(0.0, last.max(5.0)).into_iter().filter(|mark| mark.fract() == 0.0 && *mark <= last);
+    let panel = Panel {
+        title: group.title.clone(),
+        x_name: "epoch",
+        y_name: group.unit,
+        x: Axis { range: 0.0..1.02 * last, marks: marks.collect() },
+        y,
+        x_label: Box::new(short),
+        y_label: if log { |value| short(10f64.powf(value)) } else { short },
+        lines: group.columns.iter().zip(PENS.into_iter().cycle()).map(line).collect(),
+        legend: Corner::UpperRight,
+    };
+    picture::draw(SIZE, &[panel]).map_err(Error::Picture)
+}
+
+/// A column in the legend.
+fn label(name: &str) -> String {
+    match name {
+        "loss" => "transducer".to_owned(),
+        "ctc_loss" => "CTC".to_owned(),
+        "simple_loss" => "trivial joiner".to_owned(),
+        "dev_wer" => "WER".to_owned(),
+        "dev_cer" => "CER".to_owned(),
+        name => name.trim_end_matches("_bytes").replace('_', " "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn columns(columns: &[(&str, &[Option<f64>])]) -> Columns {
+        let rows = columns[0].1.len();
+        Columns {
+            epochs: (1..=rows).map(|epoch| epoch as f64).collect(),
+            columns: columns.iter().map(|(name, values)| (name.to_string(), values.to_vec())).collect(),
+        }
+    }
+
+    #[test]
+    fn every_column_with_values_has_its_curve() {
+        let drawn = draw(&columns(&[
+            ("step", &[Some(5.0), Some(10.0)]),
+            ("loss", &[Some(100.0), Some(1.0)]),
+            ("ctc_loss", &[Some(0.0), Some(0.0)]),
+            ("dev_wer", &[None, Some(0.2)]),
+            ("dev_cer", &[None, None]),
+            ("planned_bytes", &[Some(2e9), Some(2e9)]),
+            ("resident_bytes", &[Some(1e9), Some(1.5e9)]),
+            ("tea <cups>", &[Some(-3.0), Some(4.0)]),
+        ]))
+        .unwrap();
+        let titles: Vec<&str> = drawn.iter().map(|(title, _)| title.as_str()).collect();
+        assert_eq!(
+            titles,
+            ["Training loss per utterance", "Error rates on the dev set", "Memory", "tea <cups>"]
+        );
+        let points = |index: usize| drawn[index].1.matches("<circle").count();
+        assert_eq!([points(0), points(1), points(2), points(3)], [2, 1, 4, 2]);
+        assert!(drawn[2].1.contains("planned") && drawn[2].1.contains("resident"));
+        assert!(drawn[3].1.contains("tea &lt;cups&gt;"), "{}", drawn[3].1);
+        assert!(drawn.iter().all(|(_, svg)| !svg.contains("NaN") && !svg.contains("inf")));
+    }
+
+    #[test]
+    fn runs_of_one_epoch_and_of_equal_values_have_curves_too() {
+        for values in [&[Some(3.0)][..], &[Some(3.0), Some(3.0)], &[Some(1e-9), None], &[Some(-2.0)]] {
+            let drawn = draw(&columns(&[("learning_rate", values)])).unwrap();
+            assert!(drawn[0].1.contains("<circle") && !drawn[0].1.contains("NaN"), "{values:?}");
+        }
+        assert!(draw(&Columns::default()).unwrap().is_empty());
+    }
+}

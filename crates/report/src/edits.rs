@@ -1,0 +1,76 @@
+//! Reference and hypothesis, unit for unit.
+use std::collections::BTreeMap;
+
+use speech::{Edit, alignment, characters, words};
+use training::Transcript;
+use training::recipe::Metric;
+
+/// Most pairs of units that are compared: 100 MB of an alignment.
+const MOST: usize = 25_000_000;
+
+/// One column of an alignment: what was said and what was heard, if anything.
+#[derive(Debug, PartialEq)]
+pub struct Pair {
+    pub said: Option<String>,
+    pub heard: Option<String>,
+}
+
+/// The units of a text that a rate counts.
+fn units(text: &str, metric: Metric) -> Vec<String> {
+    match metric {
+        Metric::Wer => words(text).into_iter().map(str::to_owned).collect(),
+        Metric::Cer => characters(text).into_iter().map(String::from).collect(),
+    }
+}
+
+/// The alignment of an utterance; none for texts that are too long for one.
+pub fn pairs(one: &Transcript, metric: Metric) -> Option<Vec<Pair>> {
+    let (said, heard) = (units(&one.reference, metric), units(&one.hypothesis, metric));
+    if said.len().saturating_mul(heard.len()) > MOST {
+        return None;
+    }
+    let pair = |edit| match edit {
+        Edit::Match(i, j) | Edit::Substitution(i, j) => {
+            Pair { said: Some(said[i].clone()), heard: Some(heard[j].clone()) }
+        }
+        Edit::Deletion(i) => Pair { said: Some(said[i].clone()), heard: None },
+        Edit::Insertion(j) => Pair { said: None, heard: Some(heard[j].clone()) },
+    };
+    Some(alignment(&said, &heard).into_iter().map(pair).collect())
+}
+
+/// Every kind of error with how often it was made, most frequent first.
+pub fn confusions(transcripts: &[Transcript], metric: Metric) -> Vec<(Pair, usize)> {
+    let mut counts: BTreeMap<(Option<String>, Option<String>), usize> = BTreeMap::new();
+    for pair in transcripts.iter().filter_map(|one| pairs(one, metric)).flatten() {
+        if pair.said != pair.heard {
+            *counts.entry((pair.said, pair.heard)).or_default() += 1;
+        }
+    }
+    let mut counts: Vec<_> =
+        counts.into_iter().map(|((said, heard), count)| (Pair { said, heard }, count)).collect();
+    counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use training::Transcription;
+
+    #[test]
+    fn errors_are_counted_by_kind() {
+        let one = |said: &str, heard: &str| {
+            let heard = Transcription { text: heard.to_owned(), ..Transcription::default() };
+            Transcript::new(String::new(), None, None, said.to_owned(), heard)
+        };
+        let set = [one("a b c", "a x c d"), one("b", "x"), one("c", "")];
+        let found = confusions(&set, Metric::Wer);
+        let pair = |said: &str, heard: &str| Pair {
+            said: Some(said.to_owned()).filter(|unit| !unit.is_empty()),
+            heard: Some(heard.to_owned()).filter(|unit| !unit.is_empty()),
+        };
+        assert_eq!(found, [(pair("b", "x"), 2), (pair("", "d"), 1), (pair("c", ""), 1)]);
+        assert_eq!(pairs(&one("天 气", "天汽"), Metric::Cer).unwrap(), [pair("天", "天"), pair("气", "汽")]);
+    }
+}

@@ -1,0 +1,56 @@
+//! What can go wrong with a report.
+use std::path::{Path, PathBuf};
+
+/// The crate's result type.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// An error of a report; the message names the file, what was expected and what was found.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A folder without a run.
+    #[error("{}: expected a run folder with recipe.toml, found none", path.display())]
+    NoRun {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A file that cannot be read.
+    #[error("{}: could not read: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// Metrics that are no table.
+    #[error("{}: expected a table with a header, found {source}", path.display())]
+    Metrics {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        source: csv::Error,
+    },
+    /// A line of hypotheses that is none.
+    #[error("{}:{line}: expected id, reference and hypothesis in JSON, found {source}", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// A recipe or a manifest.
+    #[error(transparent)]
+    Training(#[from] training::Error),
+    /// A picture.
+    #[error("curve: {0}")]
+    Picture(#[source] picture::Error),
+}
+
+impl Error {
+    /// For `map_err`: attaches the file to a system error.
+    pub(crate) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        move |source| Error::Io { path: path.to_owned(), source }
+    }
+}

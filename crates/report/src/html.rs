@@ -1,0 +1,68 @@
+//! Text as HTML, and numbers as text.
+
+/// A text in which nothing is markup, for contents and for attributes in double quotes.
+pub fn escape(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => safe += "&amp;",
+            '<' => safe += "&lt;",
+            '>' => safe += "&gt;",
+            '"' => safe += "&quot;",
+            '\'' => safe += "&#39;",
+            c => safe.push(c),
+        }
+    }
+    safe
+}
+
+/// A rate in percent.
+pub fn percent(rate: f64) -> String {
+    if rate.is_finite() { format!("{:.2} %", 100.0 * rate) } else { "∞".to_owned() }
+}
+
+/// An interval of rates in percent.
+pub fn interval((low, high): (f64, f64)) -> String {
+    let end = |rate: f64| if rate.is_finite() { format!("{:.2}", 100.0 * rate) } else { "∞".to_owned() };
+    format!("[{}, {}]", end(low), end(high))
+}
+
+/// A count with thin spaces between thousands.
+pub fn count(number: usize) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push('\u{202f}');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A length of time in its largest units.
+pub fn duration(seconds: f64) -> String {
+    match seconds.round() as u64 {
+        s @ 0..60 => format!("{s} s"),
+        s @ 60..3600 => format!("{} min {:02} s", s / 60, s % 60),
+        s => format!("{} h {:02} min", s / 3600, s % 3600 / 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_markup_and_numbers_are_short() {
+        let safe = escape("<script>alert(\"1\" & '2')</script>");
+        assert_eq!(safe, "&lt;script&gt;alert(&quot;1&quot; &amp; &#39;2&#39;)&lt;/script&gt;");
+        assert_eq!((percent(0.12345), percent(f64::INFINITY)), ("12.35 %".into(), "∞".into()));
+        assert_eq!(interval((0.01, f64::INFINITY)), "[1.00, ∞]");
+        assert_eq!(
+            [0, 999, 1000, 49_006_080].map(count),
+            ["0", "999", "1\u{202f}000", "49\u{202f}006\u{202f}080"]
+        );
+        assert_eq!([0.4, 61.0, 7384.0].map(duration), ["0 s", "1 min 01 s", "2 h 03 min"]);
+    }
+}

@@ -1,0 +1,30 @@
+"use strict";
+// Tables are sorted by the column whose head is pressed, largest first, then the other way round.
+for (const table of document.querySelectorAll("table.sort")) {
+  const heads = [...table.tHead.rows[0].cells];
+  heads.forEach((head, column) => {
+    const button = document.createElement("button");
+    button.append(...head.childNodes);
+    head.append(button);
+    button.addEventListener("click", () => {
+      const down = head.getAttribute("aria-sort") !== "descending";
+      const value = (row) => {
+        const cell = row.cells[column];
+        return "v" in cell.dataset ? parseFloat(cell.dataset.v.replace("inf", "Infinity")) : cell.textContent;
+      };
+      const order = (a, b) => {
+        const [x, y] = [value(a), value(b)];
+        return typeof x === "number" ? x - y : y.localeCompare(x);
+      };
+      const rows = [...table.tBodies[0].rows].sort((a, b) => (down ? order(b, a) : order(a, b)));
+      table.tBodies[0].append(...rows);
+      heads.forEach((other) => other.removeAttribute("aria-sort"));
+      heads.forEach((other) => other.classList.toggle("by", other === head));
+      head.setAttribute("aria-sort", down ? "descending" : "ascending");
+    });
+  });
+}
+// One recording at a time.
+document.addEventListener("play", (event) => {
+  for (const audio of document.querySelectorAll("audio")) if (audio !== event.target) audio.pause();
+}, true);

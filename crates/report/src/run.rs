@@ -1,0 +1,142 @@
+//! What a run folder holds.
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use speech::Utterance;
+use training::recipe::Metric;
+use training::{Recipe, Transcript, Transcription};
+
+use crate::columns::Columns;
+use crate::{Error, Result};
+
+/// A run as it is on disk.
+pub struct Run {
+    /// The folder's name.
+    pub name: String,
+    /// The recipe's text.
+    pub text: String,
+    /// The same understood; none for recipes of other versions.
+    pub recipe: Option<Recipe>,
+    pub metrics: Columns,
+    /// What was heard in each set.
+    pub sets: BTreeMap<String, Vec<Transcript>>,
+    /// The utterances of the sets, as far as their manifests were found, by id.
+    pub utterances: BTreeMap<String, BTreeMap<String, Utterance>>,
+    /// Parameters of each part of the model.
+    pub parameters: BTreeMap<String, usize>,
+    /// What was left out, and why.
+    pub notes: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Line {
+    id: String,
+    subset: Option<String>,
+    speaker: Option<String>,
+    reference: String,
+    hypothesis: String,
+}
+
+impl Run {
+    /// Reads all of it; `place` is the recipe in its place.
+    pub fn read(folder: &Path, place: Option<&Path>) -> Result<Self> {
+        let path = folder.join("recipe.toml");
+        if !path.exists() {
+            return Err(Error::NoRun { path: folder.to_owned() });
+        }
+        let text = fs::read_to_string(&path).map_err(Error::io(&path))?;
+        let name = folder.canonicalize().unwrap_or(folder.to_owned());
+        let name = name.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let mut notes = Vec::new();
+        let recipe = Recipe::parse(&text, &path).map_err(|error| notes.push(error.to_string())).ok();
+        let mut run = Run {
+            name,
+            text,
+            recipe,
+            metrics: Columns::read(&folder.join("metrics.csv"))?,
+            sets: sets(folder)?,
+            utterances: BTreeMap::new(),
+            parameters: parameters(folder),
+            notes,
+        };
+        if run.parameters.is_empty() {
+            run.notes.push("There is no checkpoint to count parameters in.".to_owned());
+        }
+        run.read_manifests(folder, place)?;
+        Ok(run)
+    }
+
+    /// The rate that this run is about.
+    pub fn metric(&self) -> Metric {
+        self.recipe.as_ref().map_or(Metric::default(), |recipe| recipe.training.run.metric)
+    }
+
+    /// The utterances themselves, and speakers where hypotheses do not say them.
+    fn read_manifests(&mut self, folder: &Path, place: Option<&Path>) -> Result<()> {
+        let Some(recipe) = &self.recipe else { return Ok(()) };
+        let began = fs::read_to_string(folder.join("recipe.path")).map(PathBuf::from).ok();
+        let base = place.or(began.as_deref()).and_then(Path::parent).unwrap_or(folder);
+        for (name, transcripts) in &mut self.sets {
+            let manifests = if name == "dev" { &recipe.data.dev } else { &recipe.data.test };
+            let manifests: Vec<PathBuf> = manifests.iter().map(|path| base.join(path)).collect();
+            let utterances = match training::data::read_manifests(name, &manifests) {
+                Ok(utterances) => utterances,
+                Err(error) if place.is_some() => return Err(error.into()),
+                Err(error) => {
+                    let advice = "--recipe names the recipe in its place";
+                    self.notes.push(format!("The manifests of {name} cannot be read ({error}); {advice}."));
+                    continue;
+                }
+            };
+            let mut utterances: BTreeMap<String, Utterance> =
+                utterances.into_iter().map(|utterance| (utterance.id.clone(), utterance)).collect();
+            for one in transcripts.iter_mut() {
+                match utterances.get(&one.id).filter(|utterance| utterance.text == one.reference) {
+                    Some(utterance) => one.speaker = one.speaker.take().or(utterance.speaker.clone()),
+                    // Another one of the same name.
+                    None => drop(utterances.remove(&one.id)),
+                }
+            }
+            self.utterances.insert(name.clone(), utterances);
+        }
+        Ok(())
+    }
+}
+
+/// All files `SET.hypotheses.jsonl`.
+fn sets(folder: &Path) -> Result<BTreeMap<String, Vec<Transcript>>> {
+    let mut sets = BTreeMap::new();
+    for entry in fs::read_dir(folder).map_err(Error::io(folder))? {
+        let path = entry.map_err(Error::io(folder))?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let Some(name) = name.strip_suffix(".hypotheses.jsonl").filter(|name| !name.starts_with('.')) else {
+            continue;
+        };
+        let text = fs::read_to_string(&path).map_err(Error::io(&path))?;
+        let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+        let transcripts = lines.map(|(index, line)| {
+            let Line { id, subset, speaker, reference, hypothesis } = serde_json::from_str(line)
+                .map_err(|source| Error::Line { path: path.clone(), line: index + 1, source })?;
+            let heard = Transcription { text: hypothesis, ..Transcription::default() };
+            Ok(Transcript::new(id, subset, speaker, reference, heard))
+        });
+        sets.insert(name.to_owned(), transcripts.collect::<Result<Vec<_>>>()?);
+    }
+    Ok(sets)
+}
+
+/// Numbers of parameters by the first part of their names, from the header of a checkpoint; none where there is no sound one.
+fn parameters(folder: &Path) -> BTreeMap<String, usize> {
+    let mut parts = BTreeMap::new();
+    let checkpoints = ["best.safetensors", "last.safetensors"].map(|name| folder.join(name));
+    let Some(shapes) = checkpoints.iter().find_map(|path| training::checkpoint::shapes(path).ok()) else {
+        return parts;
+    };
+    for (name, shape) in shapes {
+        let part = name.split('.').next().unwrap_or_default().to_owned();
+        *parts.entry(part).or_default() += shape.iter().product::<usize>();
+    }
+    parts
+}

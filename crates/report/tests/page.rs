@@ -1,0 +1,178 @@
+//! Pages of made-up run folders.
+use std::path::{Path, PathBuf};
+
+use report::{Error, Options, page};
+use tempfile::TempDir;
+
+const RECIPE: &str = r#"# </code><script>alert("recipe")</script>
+[data]
+train = ["list.jsonl"]
+dev = ["list.jsonl"]
+test = ["list.jsonl"]
+[features]
+sample_rate = 8000
+mels = 12
+[tokens]
+kind = "characters"
+[encoder]
+layers = 1
+hidden = 16
+bidirectional = true
+[predictor]
+kind = "stateless"
+embedding = 8
+context = 1
+[joint]
+width = 16
+[optimiser]
+learning_rate = 1e-2
+[batch]
+max_frames = 200
+max_utterances = 2
+[training]
+epochs = 3
+"#;
+const EVIL: &str = "<script>alert('x')</script>";
+
+/// A corpus of two recordings, and a run whose recipe lay beside it.
+fn folder(recipe: &str) -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    std::fs::create_dir(&run).unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("recipe.toml", recipe);
+    write("run/recipe.toml", recipe);
+    write("run/recipe.path", folder.path().join("recipe.toml").to_str().unwrap());
+    write("run/metrics.csv", "epoch,step,loss,dev_wer,<script>b\n1,5,9.5,,1\n2,10,3.5,0.5,2\n");
+    for name in ["0.wav", "1.wav"] {
+        let samples: Vec<u8> = (0..800u16).flat_map(|n| (n * 40).to_le_bytes()).collect();
+        std::fs::write(folder.path().join(name), wav(&samples)).unwrap();
+    }
+    let evil = EVIL.replace('\'', "\\u0027");
+    write(
+        "list.jsonl",
+        &format!(
+            "{}\n{}\n",
+            format!(
+                r#"{{"id": "one", "file": "0.wav", "text": "{evil} two", "speaker": "{evil}", "seconds": 0.1}}"#
+            ),
+            r#"{"id": "two", "file": "1.wav", "text": "天气 很好", "speaker": "b", "seconds": 0.1}"#
+        ),
+    );
+    let lines = format!(
+        "{}\n{}\n",
+        format!(
+            r#"{{"id": "one", "subset": "{evil}", "reference": "{evil} two", "hypothesis": "{evil} too & more"}}"#
+        ),
+        r#"{"id": "two", "reference": "天气 很好", "hypothesis": "天汽 很"}"#
+    );
+    write("run/test.hypotheses.jsonl", &lines);
+    (folder, run)
+}
+
+fn wav(data: &[u8]) -> Vec<u8> {
+    let length = data.len() as u32;
+    let head: &[&[u8]] = &[
+        b"RIFF",
+        &(length + 36).to_le_bytes(),
+        b"WAVEfmt \x10\0\0\0\x01\0\x01\0",
+        &8000u32.to_le_bytes(),
+        &16000u32.to_le_bytes(),
+        b"\x02\0\x10\0data",
+        &length.to_le_bytes(),
+        data,
+    ];
+    head.concat()
+}
+
+fn read(run: &Path, options: &Options) -> String {
+    page(run, options).unwrap()
+}
+
+#[test]
+fn texts_are_no_markup_and_nothing_comes_from_elsewhere() {
+    let (_corpus, run) = folder(RECIPE);
+    let html = read(&run, &Options::default());
+    assert_eq!(html.matches("<script").count(), 1);
+    assert!(html.contains("&lt;script&gt;alert(&quot;recipe&quot;)&lt;/script&gt;"));
+    assert!(html.contains("too</span>") && html.contains("&amp;</span>"));
+    for elsewhere in ["href=", "url(", "@import", "src=\"http", "<link", "<img", "<iframe"] {
+        assert!(!html.contains(elsewhere), "{elsewhere}");
+    }
+    let addresses = html.matches("://").count();
+    assert_eq!(addresses, html.matches("http://www.w3.org/2000/svg").count());
+}
+
+#[test]
+fn the_page_shows_what_is_in_the_folder() {
+    let (_corpus, run) = folder(RECIPE);
+    let html = read(&run, &Options::default());
+    // Curves of two known columns and an unknown one.
+    assert_eq!(html.matches("<figure").count(), 3);
+    // 2 substitutions and 3 insertions or so of 4 words; the counts are those of the library.
+    assert!(html.contains("data:audio/wav;base64,UklGR") && html.matches("<audio").count() == 2);
+    assert!(html.contains("2 speakers of test") && html.contains("over speakers"));
+    assert!(html.contains("<td data-v=\"2\">2</td>"), "{html}");
+    assert!(html.contains("There is no checkpoint to count parameters in."));
+    // Words that differ stand above each other.
+    assert!(html.contains("title=\"substitution\"><span>天气</span> <span>天汽</span>"), "{html}");
+    assert_eq!(html, read(&run, &Options::default()));
+
+    let characters = RECIPE.to_owned() + "metric = \"cer\"\n";
+    let (_corpus, run) = folder(&characters);
+    let html = read(&run, &Options::default());
+    assert!(html.contains("title=\"substitution\"><span>气</span> <span>汽</span>"));
+    assert!(html.contains("title=\"deletion\"><span>好</span> <span>—</span>"));
+}
+
+#[test]
+fn sound_has_a_limit_and_can_be_left_out() {
+    let (_corpus, run) = folder(RECIPE);
+    let silent = read(&run, &Options { audio: 0, ..Options::default() });
+    assert!(!silent.contains("<audio") && !silent.contains("data:audio"));
+    // 1,644 bytes are 2,192 characters; one recording fits.
+    let short = read(&run, &Options { audio: 4000, ..Options::default() });
+    assert_eq!(short.matches("<audio").count(), 1);
+    assert!(short.contains(" 1 recordings did not fit into 0.0 MiB"));
+    assert_eq!(read(&run, &Options { worst: 1, ..Options::default() }).matches("<article").count(), 1);
+}
+
+#[test]
+fn what_is_gone_is_said() {
+    let (corpus, run) = folder(RECIPE);
+    let remove = |name: &str| std::fs::remove_file(corpus.path().join(name)).unwrap();
+    remove("1.wav");
+    let html = read(&run, &Options::default());
+    assert!(html.matches("<audio").count() == 1 && html.contains("1.wav"));
+    // Other words under the same name are another recording.
+    let list = std::fs::read_to_string(corpus.path().join("list.jsonl")).unwrap();
+    std::fs::write(corpus.path().join("list.jsonl"), list.replace("two\"", "three\"")).unwrap();
+    assert_eq!(read(&run, &Options::default()).matches("<audio").count(), 0);
+    remove("list.jsonl");
+    let html = read(&run, &Options::default());
+    assert!(html.contains("The manifests of test cannot be read") && html.contains("--recipe"));
+    let recipe = Some(corpus.path().join("recipe.toml"));
+    let error = page(&run, &Options { recipe, ..Options::default() }).unwrap_err();
+    assert!(matches!(error, Error::Training(_)) && error.to_string().contains("list.jsonl"));
+    // A run of three epochs that has not come to its end.
+    remove("run/test.hypotheses.jsonl");
+    remove("run/metrics.csv");
+    let html = read(&run, &Options::default());
+    assert!(html.contains("no hypotheses yet") && !html.contains("<figure"));
+    std::fs::write(run.join("recipe.toml"), "[data]\ntrain = 7").unwrap();
+    assert!(read(&run, &Options::default()).contains("class=\"note\""));
+}
+
+#[test]
+fn damaged_files_are_named() {
+    let (corpus, run) = folder(RECIPE);
+    let error = page(corpus.path().join("none").as_path(), &Options::default()).unwrap_err();
+    assert!(matches!(&error, Error::NoRun { .. }) && error.to_string().contains("recipe.toml"), "{error}");
+    std::fs::write(run.join("metrics.csv"), "epoch,loss\n1,2,3\n").unwrap();
+    let error = page(&run, &Options::default()).unwrap_err();
+    assert!(matches!(&error, Error::Metrics { .. }) && error.to_string().contains("metrics.csv"), "{error}");
+    std::fs::write(run.join("metrics.csv"), "epoch,loss\n1,2\n").unwrap();
+    std::fs::write(run.join("test.hypotheses.jsonl"), "\n{\"id\": 3}\n").unwrap();
+    let error = page(&run, &Options::default()).unwrap_err();
+    assert!(matches!(&error, Error::Line { line: 2, .. }), "{error}");
+}

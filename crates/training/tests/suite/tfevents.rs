@@ -1,0 +1,67 @@
+//! Reads event files without the code that writes them; the tests of the program use it too.
+use std::path::Path;
+
+/// A number under a name at a step.
+pub type Scalar = (u64, String, f32);
+
+/// All numbers of the event files in a folder, file after file by name, but wall times.
+pub fn scalars(folder: &Path) -> Vec<Scalar> {
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = files.filter(|path| path.to_str().unwrap().contains("tfevents")).collect();
+    files.sort();
+    let mut all = Vec::new();
+    for file in files {
+        let mut rest = &std::fs::read(file).unwrap()[..];
+        let mut first = true;
+        while !rest.is_empty() {
+            let length = u64::from_le_bytes(rest[..8].try_into().unwrap()) as usize;
+            let message = &rest[12..12 + length];
+            assert_eq!(rest[8..12], masked(&rest[..8]));
+            assert_eq!(rest[12 + length..16 + length], masked(message));
+            rest = &rest[16 + length..];
+            let event = fields(message);
+            assert_eq!(first, event.iter().any(|field| field.0 == 3));
+            first = false;
+            let step = event.iter().find(|field| field.0 == 2).map_or(0, |field| varint(&mut &field.1[..]));
+            for (_, value) in event.iter().filter(|field| field.0 == 5).flat_map(|field| fields(field.1)) {
+                let value = fields(value);
+                let number = f32::from_le_bytes(value[1].1.try_into().unwrap());
+                assert!(number.is_finite());
+                all.push((step, String::from_utf8(value[0].1.to_vec()).unwrap(), number));
+            }
+        }
+    }
+    all
+}
+
+fn varint(bytes: &mut &[u8]) -> u64 {
+    let end = bytes.iter().position(|byte| byte & 0x80 == 0).unwrap();
+    let (number, rest) = bytes.split_at(end + 1);
+    *bytes = rest;
+    number.iter().rev().fold(0, |value, byte| value << 7 | u64::from(byte & 0x7f))
+}
+
+/// The fields of a message: number and bytes.
+fn fields(mut message: &[u8]) -> Vec<(u64, &[u8])> {
+    let mut fields = Vec::new();
+    while !message.is_empty() {
+        let key = varint(&mut message);
+        let length = match key & 7 {
+            0 => message.iter().position(|byte| byte & 0x80 == 0).unwrap() + 1,
+            1 => 8,
+            2 => varint(&mut message) as usize,
+            5 => 4,
+            kind => panic!("kind {kind}"),
+        };
+        fields.push((key >> 3, &message[..length]));
+        message = &message[length..];
+    }
+    fields
+}
+
+/// CRC-32C bit by bit, turned and moved.
+fn masked(bytes: &[u8]) -> [u8; 4] {
+    let bit = |crc: u32, _| if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
+    let crc = !bytes.iter().fold(!0u32, |crc, &byte| (0..8).fold(crc ^ u32::from(byte), bit));
+    crc.rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
+}
