@@ -134,7 +134,8 @@ mod tests {
     #[test]
     fn raw_samples_are_read_in_the_order_in_which_they_are_smooth() {
         for little in [false, true] {
-            let bytes = wave().into_iter().flat_map(|s| if little { s.to_le_bytes() } else { s.to_be_bytes() });
+            let bytes =
+                wave().into_iter().flat_map(|s| if little { s.to_le_bytes() } else { s.to_be_bytes() });
             let found = read(file(&bytes.collect::<Vec<u8>>()).path()).unwrap();
             assert_eq!((found.samples, found.rate), (wave(), 16_000));
         }

@@ -1,7 +1,7 @@
 //! Manifests and shards, under temporary names until all of them are written.
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -11,6 +11,7 @@ use super::check::{ends, wrong};
 use super::list::{Item, List, Sound, Summary};
 use super::strings::Drawn;
 use super::{Prepare, an4};
+use crate::files::{make, persist, temporary};
 use crate::{Error, Result};
 
 /// A line of a manifest, or what a shard says about a sample.
@@ -176,11 +177,8 @@ impl Files {
     }
 
     fn commit(self) -> Result<()> {
-        for (temporary, path) in self.sounds.into_iter().chain(self.tables) {
-            let failed = |source| Error::Write { path: path.clone(), source };
-            temporary.persist(&path).map_err(|error| failed(error.error))?;
-        }
-        Ok(())
+        let mut all = self.sounds.into_iter().chain(self.tables);
+        all.try_for_each(|(temporary, path)| persist(temporary, &path))
     }
 }
 
@@ -202,26 +200,4 @@ fn append(archive: &mut tar::Builder<impl Write>, name: &str, bytes: &[u8]) -> i
     header.set_mode(0o644);
     header.set_mtime(0);
     archive.append_data(&mut header, name, bytes)
-}
-
-fn make(folder: &Path) -> Result<()> {
-    fs::create_dir_all(folder).map_err(|source| Error::Write { path: folder.into(), source })
-}
-
-/// A file that is whole on the disk, but has another name yet.
-fn temporary(path: &Path, write: impl FnOnce(BufWriter<&File>) -> io::Result<()>) -> Result<TempPath> {
-    let folder = path.parent().unwrap_or(Path::new(""));
-    make(folder)?;
-    let failed = |source| Error::Write { path: path.into(), source };
-    let prefix = format!(".{}.", path.file_name().unwrap_or_default().to_string_lossy());
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(&prefix).suffix(".tmp");
-    #[cfg(unix)]
-    // As any new file: the process's mask decides.
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    let folder = if folder == Path::new("") { Path::new(".") } else { folder };
-    let file = builder.tempfile_in(folder).map_err(failed)?;
-    write(BufWriter::with_capacity(1 << 16, file.as_file())).map_err(failed)?;
-    file.as_file().sync_all().map_err(failed)?;
-    Ok(file.into_temp_path())
 }
