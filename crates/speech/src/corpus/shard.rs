@@ -130,7 +130,7 @@ fn entry(path: &Path, file: &File, sample: &Sample) -> Result<Option<(String, En
         let expected = format!("{key}: a text of at most {MOST_TEXT} bytes");
         return Err(wrong(path, &expected, about.length.to_string()));
     }
-    let headers = sound.start - sound.header;
+    let headers = sound.start.saturating_sub(sound.header);
     if headers > MOST_HEADERS {
         let expected = format!("{key}: headers of at most {MOST_HEADERS} bytes");
         return Err(wrong(path, &expected, headers.to_string()));

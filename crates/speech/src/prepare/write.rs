@@ -67,7 +67,7 @@ pub(super) fn lists(prepare: &Prepare, lists: &[List], strings: &[Drawn]) -> Res
     }
     for drawn in strings {
         let path = files.folder.join(format!("{}.jsonl", drawn.name));
-        files.lines(&path, drawn.lines.iter().map(Ok))?;
+        files.lines(&path, drawn.lines.iter())?;
         let said =
             drawn.lines.iter().map(|line| ((line.id.clone(), line.seconds), &*line.text, &*line.speaker));
         summaries.push(Summary { path, ..Summary::of(drawn.name, said) });
@@ -106,7 +106,7 @@ impl Files {
                 }
             });
         }
-        self.lines(&path, list.items.iter().zip(files).map(|(item, file)| Ok(Line::of(item, Some(file)))))?;
+        self.lines(&path, list.items.iter().zip(files).map(|(item, file)| Line::of(item, Some(file))))?;
         Ok(path)
     }
 
@@ -124,22 +124,14 @@ impl Files {
         found.to_str().map(str::to_owned).ok_or_else(|| wrong(path, "a path in UTF-8", "other bytes"))
     }
 
-    fn lines<T: Serialize>(&mut self, path: &Path, lines: impl Iterator<Item = Result<T>>) -> Result<()> {
-        let mut failed = Ok(());
+    fn lines(&mut self, path: &Path, mut lines: impl Iterator<Item = impl Serialize>) -> Result<()> {
         let written = temporary(path, |mut writer| {
-            for line in lines {
-                match line {
-                    Ok(line) => serde_json::to_writer(&mut writer, &line)?,
-                    Err(error) => {
-                        failed = Err(error);
-                        break;
-                    }
-                }
-                writer.write_all(b"\n")?;
-            }
+            lines.try_for_each(|line| {
+                serde_json::to_writer(&mut writer, &line)?;
+                writer.write_all(b"\n")
+            })?;
             writer.flush()
         })?;
-        failed?;
         self.tables.push((written, path.to_owned()));
         Ok(())
     }
