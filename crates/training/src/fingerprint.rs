@@ -72,7 +72,12 @@ impl Fingerprint {
 }
 
 /// Those of an utterance.
-pub(crate) fn digits(utterance: &Utterance) -> String {
+fn digits(utterance: &Utterance) -> String {
+    format!("{:08x}", crc32fast::hash(said(utterance).as_bytes()))
+}
+
+/// All that a manifest says about an utterance, but for folders.
+pub(crate) fn said(utterance: &Utterance) -> String {
     let Utterance { id, text, subset, seconds, sample_rate, num_samples, crc32, pieces, .. } = utterance;
     let pieces: Vec<_> = pieces
         .iter()
@@ -81,10 +86,7 @@ pub(crate) fn digits(utterance: &Utterance) -> String {
             Piece::Sound { path, span } => format!("{:?} {span:?}", path.file_name()),
         })
         .collect();
-    let said = format!(
-        "{id:?} {text:?} {subset:?} {seconds:?} {sample_rate:?} {num_samples:?} {crc32:?} {pieces:?}"
-    );
-    format!("{:08x}", crc32fast::hash(said.as_bytes()))
+    format!("{id:?} {text:?} {subset:?} {seconds:?} {sample_rate:?} {num_samples:?} {crc32:?} {pieces:?}")
 }
 
 #[cfg(test)]
