@@ -34,3 +34,8 @@ struct Decoding;
 #[cfg(doctest)]
 #[doc = include_str!("../docs/lattices.md")]
 struct RecognitionLattices;
+
+/// And of the page on data.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/data.md")]
+struct Data;
