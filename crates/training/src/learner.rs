@@ -7,6 +7,7 @@
 //! reduce      Σ over processes
 //! apply       the optimiser, then the moving average
 //! ```
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::checkpoint::Values;
@@ -116,7 +117,7 @@ impl Learner {
     }
 
     /// What the optimiser remembers.
-    pub fn memory(&self) -> BTreeMap<String, Values> {
+    pub fn memory(&self) -> BTreeMap<String, Cow<'_, Values>> {
         self.optimiser.memory()
     }
 

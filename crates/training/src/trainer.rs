@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use crate::checkpoint::{Checkpoint, Progress};
+use crate::checkpoint::{Checkpoint, Contents, Progress, Said};
 use crate::data::{Ahead, Source};
 use crate::evaluate::Evaluation;
 use crate::events::Events;
@@ -136,19 +136,18 @@ impl<'a> Trainer<'a> {
     /// Writes the state as it is now.
     fn save(&self, path: &Path) -> Result<()> {
         let parameters = self.learner.model().parameters();
-        let About { recipe, tokenizer, data } = self.about.clone();
-        let checkpoint = Checkpoint {
-            recipe,
-            tokenizer,
-            data,
-            progress: self.progress.clone(),
-            shapes: parameters.shapes(),
-            weights: parameters.values()?,
-            average: self.learner.average().cloned(),
-            memory: self.learner.memory(),
-            summed: true,
-        };
-        checkpoint.write(path)
+        let About { recipe, tokenizer, data } = &self.about;
+        let said = Said { recipe, tokenizer, progress: &self.progress, data: data.as_ref() };
+        let (shapes, memory) = (parameters.shapes(), self.learner.memory());
+        let mut contents = Contents::new(said);
+        contents.parameters(parameters);
+        if let Some(average) = self.learner.average() {
+            contents.values("average", average, &shapes);
+        }
+        for (kind, values) in &memory {
+            contents.values(kind, values, &shapes);
+        }
+        contents.write(path)
     }
 
     /// The rest of the current epoch; false if the stop flag ended it.
