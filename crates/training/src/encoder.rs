@@ -40,6 +40,12 @@ pub trait Encoder: Send + Sync {
         masks: Option<&mut Masks>,
     ) -> Result<(Tensor, Vec<usize>)>;
 
+    /// Most bytes that the forward and backward passes of a padded batch `[batch, rows, width]` hold beside input, weights and the
+    /// gradients of these; `None`, as by default, if that is not known.
+    fn bytes(&self, _batch: usize, _rows: usize, _width: usize) -> Option<usize> {
+        None
+    }
+
     /// The same encoder for sound that arrives in pieces, with a copy of the current weights; `None`, as by default, if it needs the
     /// whole utterance.
     ///

@@ -154,6 +154,20 @@ pub enum Error {
         /// The error of the loss that noticed it, with the place; none for what the loop itself looks at.
         source: Option<Box<Error>>,
     },
+    /// A budget that is too small for a run.
+    #[error("memory: expected at least {} ({smallest} bytes), the smallest budget of this run, found {} ({budget} bytes)", memory::amount(*smallest), memory::amount(*budget))]
+    Budget {
+        /// What the run may take.
+        budget: usize,
+        /// The least that would do.
+        smallest: usize,
+    },
+    /// A part of a run that does not say what memory it takes.
+    #[error("memory: expected parts that say what they take, found {what}, which does not")]
+    NoPlan {
+        /// The part.
+        what: String,
+    },
     /// Something that takes more memory than there is.
     #[error("{what}: expected at most {}, which is what is available, found {}", memory::amount(*available), memory::amount(*bytes))]
     Memory {

@@ -16,9 +16,10 @@ use crate::model::Model;
 use crate::observer::{EpochReport, Observer, StepReport};
 use crate::recipe::RunConfig;
 use crate::run_folder::RunFolder;
+use crate::run_plan::RunPlan;
 use crate::schedule::Moment;
 use crate::skips::Skips;
-use crate::{Error, Fingerprint, Result};
+use crate::{Error, Fingerprint, Result, memory};
 
 /// Batches that are made or wait ready while one is computed.
 pub(crate) const AHEAD: usize = 3;
@@ -50,6 +51,8 @@ pub struct Trainer<'a> {
     metrics: Vec<Metrics>,
     /// Share of the current epoch's rows that is padding.
     padding: f64,
+    /// Bytes of the plan, or 0.
+    planned: u64,
     events: Events,
 }
 
@@ -88,8 +91,14 @@ impl<'a> Trainer<'a> {
             progress,
             metrics,
             padding: 0.0,
+            planned: 0,
             events,
         })
+    }
+
+    /// What the run takes in memory, to be written down beside what it took.
+    pub(crate) fn planned(&mut self, plan: Option<RunPlan>) {
+        self.planned = plan.map_or(0, |plan| plan.peak() as u64);
     }
 
     /// The model and its optimiser.
@@ -295,6 +304,8 @@ impl<'a> Trainer<'a> {
             skipped,
             nonfinite,
             padding: self.padding,
+            planned_bytes: self.planned,
+            resident_bytes: memory::peak_resident().unwrap_or(0) as u64,
             seconds,
             dev_wer: score.map(|score| score.wer),
             dev_cer: score.map(|score| score.cer),

@@ -9,7 +9,7 @@ use super::lstm_stream::LstmStream;
 use super::{BuildEncoder, Encoder, EncoderStream};
 use crate::dropout::Masks;
 use crate::recipe::check::{self, MANY, WIDEST};
-use crate::{Lstm, Result};
+use crate::{Lstm, Result, run_plan};
 
 /// `[encoder]`, kind `lstm`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -116,6 +116,27 @@ impl Encoder for LstmEncoder {
             }
         }
         Ok((x, lengths))
+    }
+
+    fn bytes(&self, batch: usize, rows: usize, width: usize) -> Option<usize> {
+        let LstmEncoderConfig { hidden, dropout, time_reduction, .. } = &self.config;
+        let (mut rows, mut width) = (rows, width);
+        let layers = self.layers.iter().enumerate().map(|(layer, lstm)| {
+            if let Some(reduction) = time_reduction.as_ref().filter(|r| r.after_layer == layer) {
+                // Padding and joining copy.
+                (rows, width) = (rows.div_ceil(reduction.factor), width * reduction.factor);
+            }
+            let told = (batch * rows, width, *hidden, lstm.width() / hidden, *dropout > 0.0);
+            width = lstm.width();
+            told
+        });
+        let layers = layers.collect::<Vec<_>>();
+        let joined = if time_reduction.is_some() {
+            4 * batch * rows * self.width().max(width) * size_of::<f32>()
+        } else {
+            0
+        };
+        Some(run_plan::lstms(layers.into_iter()) + joined)
     }
 
     fn stream(&self) -> Result<Option<Arc<dyn EncoderStream>>> {
