@@ -38,8 +38,8 @@ impl Module for Convolution {
 struct Bumps;
 
 impl Source for Bumps {
-    fn plan(&self, epoch: u64) -> Vec<Vec<usize>> {
-        (0..6).map(|batch| (0..4).map(|n| (batch * 4 + n + epoch as usize) % 24).collect()).collect()
+    fn plan(&self, epoch: u64) -> Result<Vec<Vec<usize>>> {
+        Ok((0..6).map(|batch| (0..4).map(|n| (batch * 4 + n + epoch as usize) % 24).collect()).collect())
     }
 
     fn batch(&self, _: u64, utterances: &[usize]) -> Result<Batch> {

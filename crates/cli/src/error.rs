@@ -67,6 +67,12 @@ pub enum Error {
     /// A folder for what is shown at once.
     #[error("--stream: expected txt, json or ctm on standard output, found another --format or an --output")]
     LiveOutput,
+    /// Several run folders, or none, where the epochs of one are to be chosen from.
+    #[error("--last, --best: expected one run folder, found {found}")]
+    OneRun {
+        /// How many were given.
+        found: usize,
+    },
     /// Standard input and files.
     #[error("-: expected standard input alone, found other recordings beside it")]
     OneInput,

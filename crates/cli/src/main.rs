@@ -3,6 +3,7 @@
 
 mod align;
 mod audio;
+mod average;
 mod bench;
 mod error;
 mod evaluate;
@@ -39,6 +40,8 @@ enum Command {
     Evaluate(evaluate::Arguments),
     /// Text of audio files
     Transcribe(transcribe::Arguments),
+    /// The mean of several checkpoints' weights, as a checkpoint
+    Average(average::Arguments),
     /// When each word of a manifest was said: CTM and JSON
     Align(align::Arguments),
     /// Estimates a small n-gram language model (ARPA) from texts
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
         Command::Train(arguments) => train::run(&arguments),
         Command::Evaluate(arguments) => evaluate::run(&arguments),
         Command::Transcribe(arguments) => transcribe::run(&arguments),
+        Command::Average(arguments) => average::run(&arguments),
         Command::Align(arguments) => align::run(&arguments),
         Command::Lm(arguments) => lm::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),

@@ -108,6 +108,10 @@ impl Observer for Terminal {
         }
     }
 
+    fn on_note(&mut self, note: &str) {
+        self.print(note);
+    }
+
     fn on_start(&mut self, report: &RunReport) {
         self.print(&format!(
             "{} parameters, {} classes; {} utterances, {:.1} minutes of audio; epochs {} to {}",
@@ -151,6 +155,12 @@ impl Observer for Terminal {
         }
         if m.skipped > 0 {
             line += &format!("  {} utterances without a path", m.skipped);
+        }
+        if m.padding > 0.0 {
+            line += &format!("  padding {:4.1} %", 100.0 * m.padding);
+        }
+        if m.nonfinite > 0 {
+            line += &format!("  {} steps skipped", m.nonfinite);
         }
         for (name, rate) in [("WER", m.dev_wer), ("CER", m.dev_cer)] {
             if let Some(rate) = rate {

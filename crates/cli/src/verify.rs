@@ -1,10 +1,12 @@
-//! `panda verify DIR`: checks losses, decoders and recognition lattices against golden vectors that independent programs made.
+//! `panda verify DIR`: checks losses, decoders, recognition lattices and the parts of MLPerf's RNN-T against golden vectors that
+//! independent programs made.
 mod bars;
 mod case;
 mod decoding;
 mod doors;
 mod error;
 mod lattice;
+mod mlperf;
 mod outcome;
 mod pruned;
 #[cfg(test)]
@@ -40,20 +42,23 @@ pub fn run(dir: &Path) -> Result<bool> {
 /// file is read before the first line is printed.
 pub fn report(dir: &Path, out: &mut impl Write) -> Result<bool> {
     let (mut losses, mut decoders, mut lattices) = (Vec::new(), Vec::new(), Vec::new());
+    let mut mlperf = Vec::new();
     for stem in stems(dir)? {
         match Any::read(&stem)? {
             Any::Loss(case) => losses.push(case),
             Any::Decoding(case) => decoders.push(case),
             Any::Lattice(file) => lattices.push(file),
+            Any::MlPerf(file) => mlperf.push(file),
             Any::About => {}
         }
     }
-    if losses.is_empty() && decoders.is_empty() && lattices.is_empty() {
+    if losses.is_empty() && decoders.is_empty() && lattices.is_empty() && mlperf.is_empty() {
         return Err(VerifyError::NoCases { path: dir.into() });
     }
     let loss = losses.is_empty() || report_losses(&losses, out)?;
     let decoder = decoders.is_empty() || report_decoders(&decoders, out)?;
-    Ok((lattices.is_empty() || lattice::report(&lattices, out)?) && loss && decoder)
+    let mlperf = mlperf.is_empty() || mlperf::report(&mlperf, out)?;
+    Ok((lattices.is_empty() || lattice::report(&lattices, out)?) && loss && decoder && mlperf)
 }
 
 /// What a sidecar is about.
@@ -61,6 +66,7 @@ enum Any {
     Loss(Case),
     Decoding(DecodingCase),
     Lattice(lattice::File),
+    MlPerf(mlperf::File),
     About,
 }
 
@@ -80,6 +86,9 @@ impl Any {
         let name = stem.file_name().unwrap_or_default().to_string_lossy();
         Ok(match value {
             serde_json::Value::Array(_) if !tensors.exists() => Any::About,
+            value if value["kind"].as_str().is_some_and(mlperf::knows) => {
+                Any::MlPerf(mlperf::File::read(json, &tensors, &name, value)?)
+            }
             value if value.get("decodes").is_some() => {
                 Any::Decoding(DecodingCase::read(&json, &tensors, &name, value)?)
             }
@@ -188,8 +197,13 @@ fn stems(dir: &Path) -> Result<Vec<PathBuf>> {
             stems.insert(path.with_extension(""));
         }
     }
+    // `NAME.weights` is a second file of tensors of a case.
+    let weights = |stem: &PathBuf| {
+        stem.extension().is_some_and(|ending| ending == "weights") && stems.contains(&stem.with_extension(""))
+    };
+    let stems: Vec<PathBuf> = stems.iter().filter(|stem| !weights(stem)).cloned().collect();
     if stems.is_empty() {
         return Err(VerifyError::NoCases { path: dir.into() });
     }
-    Ok(stems.into_iter().collect())
+    Ok(stems)
 }

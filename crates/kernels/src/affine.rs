@@ -4,18 +4,28 @@
 //! forward                     y = x W + b
 //! backward, given dL/dy:      dx = dy Wᵀ      dW = xᵀ dy      db = Σ dy
 //! ```
+use std::ops::Range;
+
 use crate::{
-    Accumulate, PackedRight, Real, View, ViewMut, add, par_for, parts, parts_mut, product, product_packed,
+    Accumulate, COLUMNS, PackedLeft, PackedRight, Real, Tiling, View, ViewMut, add, par_for, parts,
+    parts_mut, product, product_of_parts, product_packed, tiles_mut,
 };
 
 /// Rows of `x` up to which a call is one task, which reads the weight where it is.
 const FEW: usize = 128;
-/// Most rows of a task where there are more: all tasks share a packed weight.
+/// Elements of a weight that the caches of all cores hold: up to there tasks are rows alone, and read all of it.
+const NEAR: usize = 1 << 20;
+/// Most rows of such a task.
 const ROWS: usize = 56;
 /// What they are a multiple of, where there are as many: the rows of a micro-kernel.
 const UNIT: usize = 14;
 /// Fewest rows of a task: fewer would read the weight too often.
 const LEAST: usize = 8;
+/// Rows of a task of a larger weight, which is some columns too, the most that leave enough tasks: what a task reads again and
+/// again stays in a second-level cache.
+const BLOCKS: [usize; 5] = [112, 56, 28, 14, 8];
+/// Most columns of such a task.
+const MOST: usize = 256;
 /// Tasks that are aimed for, two for each of 64 threads.
 const TASKS: usize = 128;
 /// Rows of the weight's gradient a task, each of which reads all rows of `x` and `dy`.
@@ -26,7 +36,8 @@ const BIAS: usize = 256;
 /// A layer with its parameters, borrowed: a weight *D x O*, which may be the transpose of what is kept, and a bias *O*.
 ///
 /// Work is cut by shape alone, and every sum has one order: results do not depend on the number of threads. Above 128 rows a
-/// call packs the weight once, for all tasks, into [`PackedRight::bytes_for`] bytes.
+/// call packs the weight once, for all tasks, into [`PackedRight::bytes_for`] bytes; a weight of more than a million elements
+/// meets rows that are packed too.
 ///
 /// ```
 /// use kernels::{Affine, View};
@@ -68,8 +79,14 @@ impl<'a, F: Real> Affine<'a, F> {
     pub fn tasks(&self, rows: usize) -> Tasks {
         let (inputs, outputs) = self.weight.shape();
         let kept = if self.weight.transposed { outputs } else { inputs };
-        let of_rows = if rows <= FEW { 1 } else { rows.div_ceil(rows_of_task(rows)) };
-        Tasks { rows: of_rows, parameters: kept.div_ceil(PARAMETERS) + outputs.div_ceil(BIAS) }
+        let of_rows = |columns| match task_of(rows, [inputs * outputs, columns]) {
+            _ if rows <= FEW => 1,
+            [each, width] => rows.div_ceil(each) * columns.div_ceil(width),
+        };
+        Tasks {
+            rows: of_rows(outputs).min(of_rows(inputs)),
+            parameters: kept.div_ceil(PARAMETERS) + outputs.div_ceil(BIAS),
+        }
     }
 
     /// `y = x W + b`
@@ -85,7 +102,7 @@ impl<'a, F: Real> Affine<'a, F> {
         let ((inputs, outputs), bias) = (self.weight.shape(), self.bias);
         rows_times(x, self.weight, y, Accumulate::Replace, |y| {
             if let Some(bias) = bias {
-                y.chunks_exact_mut(outputs.max(1)).for_each(|y| add(y, bias));
+                y.0.chunks_exact_mut(y.1.len().max(1)).for_each(|row| add(row, &bias[y.1.clone()]));
             }
         });
         debug_assert_eq!(x.len() * outputs, y.len() * inputs);
@@ -113,7 +130,7 @@ impl<'a, F: Real> Affine<'a, F> {
     /// If the lengths do not fit.
     ///
     /// Cost: `O(n D O)` time.
-    pub fn backward_parameters(&self, runs: &[(&[F], &[F])], weight: &mut [F], bias: &mut [F]) {
+    pub fn backward_parameters<'b>(&self, runs: &[(&'b [F], &'b [F])], weight: &mut [F], bias: &mut [F]) {
         let (inputs, outputs) = self.weight.shape();
         assert_eq!(weight.len(), inputs * outputs, "affine: a gradient of {inputs} x {outputs}");
         assert_eq!(bias.len(), outputs, "affine: a bias gradient of {outputs}");
@@ -121,16 +138,22 @@ impl<'a, F: Real> Affine<'a, F> {
             return;
         }
         let width = if self.weight.transposed { inputs } else { outputs };
+        // The rows of what is kept are inputs, or outputs where it is transposed.
+        let sides = |&(x, dy): &(&'b [F], &'b [F])| if self.weight.transposed { (dy, x) } else { (x, dy) };
+        let pack = |run: &(&'b [F], &'b [F])| {
+            let (own, all) = sides(run);
+            let rows = all.len() / width;
+            let fits = all.len() == rows * width && own.len() == rows * (weight.len() / width);
+            assert!(fits, "affine: runs of rows");
+            (own, PackedRight::new(View::new(all, rows, width)))
+        };
+        let packed: Vec<_> = runs.iter().filter(|(x, _)| !x.is_empty()).map(pack).collect();
         let of_weight = |task: usize, out: &mut [F]| {
             let (first, count) = (task * PARAMETERS, out.len() / width);
-            for &(x, dy) in runs.iter().filter(|(x, _)| !x.is_empty()) {
-                let rows = x.len() / inputs;
-                assert!(x.len() == rows * inputs && dy.len() == rows * outputs, "affine: runs of rows");
-                // The rows of what is kept are inputs, or outputs where it is transposed.
-                let (own, all) = if self.weight.transposed { (dy, x) } else { (x, dy) };
+            for (own, all) in &packed {
+                let rows = all.shape().0;
                 let own = View::with_stride(&own[first..], rows, count, own.len() / rows).transposed();
-                let out = ViewMut::new(out, count, width);
-                product(out, own, View::new(all, rows, width), F::ONE, Accumulate::Add);
+                product_packed(ViewMut::new(out, count, width), own, all, Accumulate::Add);
             }
         };
         let of_bias = |task: usize, bias: &mut [F]| {
@@ -149,25 +172,32 @@ impl<'a, F: Real> Affine<'a, F> {
     }
 }
 
-/// Rows of a task of so many.
-fn rows_of_task(count: usize) -> usize {
-    match count / TASKS {
-        few if few < UNIT => few.max(LEAST),
-        many => (many / UNIT * UNIT).min(ROWS),
+/// Rows and columns of a task, for a weight of so many elements and columns.
+fn task_of(rows: usize, [elements, columns]: [usize; 2]) -> [usize; 2] {
+    if elements <= NEAR {
+        return match rows / TASKS {
+            few if few < UNIT => [few.max(LEAST), columns],
+            many => [(many / UNIT * UNIT).min(ROWS), columns],
+        };
     }
+    let blocks = |each: usize| rows.div_ceil(each);
+    let enough = |&each: &usize| blocks(each) * columns.div_ceil(COLUMNS) >= TASKS;
+    let each = BLOCKS.into_iter().find(enough).unwrap_or(LEAST);
+    let strips = TASKS.div_ceil(blocks(each)).max(columns.div_ceil(MOST));
+    [each, (columns / strips / COLUMNS * COLUMNS).clamp(COLUMNS, MOST)]
 }
 
-/// `out (=|+=) rows · matrix`, and something with each task's part of it.
+/// `out (=|+=) rows · matrix`, and something with each task's part of it and the columns that it is.
 ///
 /// ```text
-/// for tasks of rows:  out[task] (=|+=) rows[task] · matrix
+/// for tasks of rows I and columns J:  out[I, J] (=|+=) rows[I] · matrix[J]
 /// ```
 fn rows_times<F: Real>(
     rows: &[F],
     matrix: View<F>,
     out: &mut [F],
     how: Accumulate,
-    after: impl Fn(&mut [F]) + Sync,
+    after: impl Fn((&mut [F], Range<usize>)) + Sync,
 ) {
     let (inputs, outputs) = matrix.shape();
     if out.is_empty() {
@@ -180,17 +210,34 @@ fn rows_times<F: Real>(
         rows.len(),
         out.len()
     );
+    let view = View::new(rows, count, inputs);
     if count <= FEW || inputs == 0 {
-        let view = View::new(rows, count, inputs);
         product(ViewMut::new(out, count, outputs), view, matrix, F::ONE, how);
-        return after(out);
+        return after((out, 0..outputs));
     }
-    let packed = PackedRight::new(matrix);
-    let each = rows_of_task(count);
-    par_for((parts_mut(out, each * outputs), parts(rows, each * inputs)), |_, (out, rows)| {
-        let count = out.len() / outputs;
-        let target = ViewMut::new(&mut *out, count, outputs);
-        product_packed(target, View::new(rows, count, inputs), &packed, how);
-        after(out);
+    let [each, width] = task_of(count, [inputs * outputs, outputs]);
+    let right = PackedRight::new(matrix);
+    if width == outputs {
+        par_for((parts_mut(out, each * outputs), parts(rows, each * inputs)), |_, (out, rows)| {
+            let count = out.len() / outputs;
+            let target = ViewMut::new(&mut *out, count, outputs);
+            product_packed(target, View::new(rows, count, inputs), &right, how);
+            after((out, 0..outputs));
+        });
+        return;
+    }
+    let left = PackedLeft::new(view, each);
+    let (blocks, tiling) = (count.div_ceil(each), Tiling { rows: each, planes: 1, columns: outputs, width });
+    par_for(tiles_mut(out, tiling), |task, mut tile| {
+        let (block, first) = (task % blocks, task / blocks * width);
+        let (count, columns) = (tile.rows(), tile.row(0, 0).len());
+        // The task's own, so that sums of many blocks of steps stay near.
+        let mut sums = vec![F::ZERO; count * columns];
+        if how == Accumulate::Add {
+            (0..count).for_each(|row| sums[row * columns..][..columns].copy_from_slice(tile.row(row, 0)));
+        }
+        product_of_parts(ViewMut::new(&mut sums, count, columns), (&left, block), (&right, first), how);
+        after((&mut sums, first..first + columns));
+        (0..count).for_each(|row| tile.row(row, 0).copy_from_slice(&sums[row * columns..][..columns]));
     });
 }

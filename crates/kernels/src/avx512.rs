@@ -5,6 +5,7 @@
 //! exp x = 2^k · p(r)      k = round(x / ln 2), r = x - k ln 2, p(r) = Σ_{j<=7} r^j / j!    as in `math`
 //! ```
 #![allow(unsafe_code)]
+pub(super) mod cell;
 mod fans;
 pub(super) mod joint;
 mod pairs;

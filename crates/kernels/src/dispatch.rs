@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 #[cfg(target_arch = "x86_64")]
 use super::avx512;
-use super::{Fan, features::Machine, math};
+use super::{Fan, cell, features::Machine, math};
 
 /// Calls the copy of a function for a machine: its AVX-512 version, or `math::NAME` compiled for AVX2 or portably.
 macro_rules! dispatched {
@@ -55,6 +55,25 @@ dispatched! {
     fn row_softmax(out: &mut [f32], z: Option<&[f32]>, bias: Option<&[f32]>, max: f32, factor: f32)
         = avx512::row_softmax;
     fn tanh_slope(gradient: &mut [f32], hidden: &[f32]) = math::tanh_slope::<true>;
+}
+
+macro_rules! cell {
+    ($($name:ident, $plain:path, ($($arg:ident: $kind:ty),*);)*) => {$(
+        pub(super) fn $name(machine: Machine, $($arg: $kind),*) {
+            match machine {
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: the token proves the features.
+                Machine::Avx512(_) => unsafe { avx512::cell::$name($($arg),*) },
+                _ => $plain($($arg),*),
+            }
+        }
+    )*};
+}
+
+// Elsewhere they are made of the functions above.
+cell! {
+    cell_forward, cell::forward, (gates: &mut [f32], cell: &mut [f32], state: &mut [f32]);
+    cell_backward, cell::backward, (gates: &mut [f32], units: [&[f32]; 3], carry: &mut [f32]);
 }
 
 #[cfg(test)]

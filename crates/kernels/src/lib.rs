@@ -1,7 +1,7 @@
 //! The numeric floor: matrix products, the affine layer, vector mathematics, rows of scaled numbers and large buffers, over
 //! slices.
 //!
-//! [`product`] multiplies any two matrices, [`product_packed`] by one that was packed once, [`product_of_part`] part of one, and the normaliser's [`packed`]
+//! [`product`] multiplies any two matrices, [`product_packed`] by one that was packed once, [`product_of_parts`] parts of two, and the normaliser's [`packed`]
 //! products by what is packed on either side: one set of micro-kernels, in the terms of BLIS. [`Affine`] is the layer over rows,
 //! forward and backward. The vector functions are one portable source, compiled several times and chosen at run time
 //! (`dispatch.rs`), and by hand for AVX-512. [`par_for`] is the parallel loop that all rooms use. [`scaled`] has the rows that lattices are summed with. What the machine can do
@@ -20,6 +20,7 @@ mod affine;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod brief;
+mod cell;
 mod dispatch;
 mod fan;
 mod features;
@@ -32,22 +33,26 @@ mod product;
 mod real;
 pub mod scaled;
 mod tanh_product;
+mod tiles;
 mod transpose;
 
 pub use affine::{Affine, Tasks};
 pub use brief::Brief;
+pub use cell::{cell_backward, cell_forward};
 pub use fan::Fan;
 pub use lines::{Lines, grow, refilled, reserve};
 pub use pages::{filled, zeros};
 pub use parts::{
-    Chunks, ChunksMut, ItemsMut, Parts, Runs, items_mut, par_find, par_for, parts, parts_mut, runs,
+    Chunks, ChunksMut, ItemsMut, Parts, Runs, items_mut, one_by_one, par_find, par_for, parts, parts_mut,
+    runs,
 };
 pub use product::{
-    Accumulate, PackedLeft, PackedRight, View, ViewMut, packing_bytes, packing_bytes_for, product,
-    product_in, product_of_part, product_packed,
+    Accumulate, COLUMNS, PackedGates, PackedLeft, PackedRight, ROWS, UNITS, View, ViewMut, packing_bytes,
+    packing_bytes_for, product, product_in, product_of_parts, product_packed,
 };
 pub use real::Real;
 pub use tanh_product::{Following, PANEL, TanhAddends, TanhProducts};
+pub use tiles::{TileMut, TilesMut, Tiling, tiles_mut};
 pub use transpose::transpose;
 
 /// `x = exp(x)` for every element; -inf gives exactly 0 and NaN stays NaN.

@@ -50,6 +50,16 @@ pub fn par_for<P: Parts>(parts: P, run: impl Fn(usize, P::Part) + Sync) {
     numbers(parts.count(), &|at| run(at, unsafe { parts.part(at) }));
 }
 
+/// [`par_for`] on the thread that calls, in order: for a task that is large enough.
+///
+/// # Panics
+/// As [`par_for`].
+pub fn one_by_one<P: Parts>(parts: P, mut run: impl FnMut(usize, P::Part)) {
+    assert!(parts.count() < usize::MAX, "parts: none of them is there");
+    // SAFETY: each number below the count once, and `parts`, which is ours, ends here.
+    (0..parts.count()).for_each(|at| run(at, unsafe { parts.part(at) }));
+}
+
 /// What `find(number, part)` finds in the first of the parts where it finds anything; all are looked at, in parallel.
 pub fn par_find<P: Parts, T: Send>(parts: P, find: impl Fn(usize, P::Part) -> Option<T> + Sync) -> Option<T> {
     let first = Mutex::new(None);

@@ -4,13 +4,17 @@
 //! arguments alone. More than that: those of an element depend on its row and its column alone, so that rows may be
 //! multiplied together or apart.
 mod blocked;
+pub(crate) mod gates;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod gates_avx512;
 mod packed_left;
 mod packed_right;
 
 use blocked::{Columns, Rows};
 pub use blocked::{packing_bytes, packing_bytes_for};
+pub use gates::{PackedGates, ROWS, UNITS};
 pub use packed_left::PackedLeft;
-pub use packed_right::PackedRight;
+pub use packed_right::{COLUMNS, PackedRight};
 
 use crate::{Lines, Real, features::Machine};
 
@@ -128,27 +132,26 @@ pub fn product_in<F: Real>(packing: &mut Lines<F>, out: ViewMut<F>, a: View<F>, 
 /// # Panics
 /// As [`product`].
 pub fn product_packed<F: Real>(out: ViewMut<F>, a: View<F>, b: &PackedRight<F>, how: Accumulate) {
-    multiply(Machine::best(), out, (Rows::View(a), a.shape()), (Columns::Packed(b), b.shape()), F::ONE, how);
+    multiply(Machine::best(), out, (Rows::View(a), a.shape()), (b.columns(), b.shape()), F::ONE, how);
 }
 
-/// [`product`] of one part of a left side that was packed before; the bits are the same.
-///
-/// `b` is read where it is, and best from whole cache lines: rows a multiple of 16 elements apart, with something to read up to
-/// the next such multiple in the last one too.
+/// [`product`] of one part of a left side and some columns of a right side that were both packed before; the bits are the same.
 ///
 /// # Shapes
-/// part `at` of `a` *m x k*, `b` *k x n*, `out` *m x n*; any of them may be empty.
+/// part `at` of `a` *m x k*, `out` *m x n*, *n* columns of `b` from `first` on, which is a multiple of [`COLUMNS`].
 ///
 /// # Panics
-/// As [`product`], and if there is no such part.
-pub fn product_of_part<F: Real>(
+/// As [`product`], and if there is no such part or column.
+pub fn product_of_parts<F: Real>(
     out: ViewMut<F>,
     (a, at): (&PackedLeft<F>, usize),
-    b: View<F>,
+    (b, first): (&PackedRight<F>, usize),
     how: Accumulate,
 ) {
-    let (part, shape) = a.part(at);
-    multiply(Machine::best(), out, (Rows::Packed(part), shape), (Columns::View(b), b.shape()), F::ONE, how);
+    assert!(first.is_multiple_of(COLUMNS), "product: columns from {first} on");
+    let ((part, shape), k) = (a.part(at), b.rows);
+    let columns = (Columns::Packed(&b.panels[first * k..b.whole() * k], k), (k, out.cols));
+    multiply(Machine::best(), out, (Rows::Packed(part), shape), columns, F::ONE, how);
 }
 
 fn multiply<F: Real>(

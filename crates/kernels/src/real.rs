@@ -1,17 +1,21 @@
 //! The two floating-point types that the rows may have.
 use std::cell::RefCell;
 
-#[cfg(target_arch = "x86_64")]
-use crate::packed::{micro_avx512, pack_avx512};
 use crate::{
-    Accumulate, Fan, Following, Lines, PackedLeft, ViewMut, dispatch, fan,
+    Accumulate, Fan, Following, Lines, PackedLeft, ViewMut, cell, dispatch, fan,
     features::{Bf16, Machine},
     packed::{
         Operand, Place, Right, Source,
         half::{self, Tile},
         micro,
     },
+    product::gates::{self, Streams},
     tanh_product,
+};
+#[cfg(target_arch = "x86_64")]
+use crate::{
+    packed::{micro_avx512, pack_avx512},
+    product::gates_avx512,
 };
 
 mod sealed {
@@ -149,6 +153,15 @@ pub trait Real:
         place: Place<Self>,
         ahead: &[Self],
     );
+    /// Some panels of a strip of gates; see [`gates`].
+    #[doc(hidden)]
+    fn streams(machine: Machine, rows: usize, panels: usize, streams: Streams<Self>);
+    /// See [`super::cell_forward`].
+    #[doc(hidden)]
+    fn cell_forward(gates: &mut [Self], cell: &mut [Self], state: &mut [Self]);
+    /// See [`super::cell_backward`].
+    #[doc(hidden)]
+    fn cell_backward(gates: &mut [Self], units: [&[Self]; 3], carry: &mut [Self]);
     /// Lends what this thread packs blocks of products into.
     #[doc(hidden)]
     fn with_scratch<R>(work: impl FnOnce(&mut Lines<Self>) -> R) -> R;
@@ -289,6 +302,21 @@ impl Real for f32 {
             #[cfg(target_arch = "x86_64")]
             Machine::Avx512(proof) => micro_avx512::of_f32(proof, rows, left, right, place, ahead),
         }
+    }
+    fn streams(machine: Machine, rows: usize, panels: usize, streams: Streams<f32>) {
+        match machine {
+            Machine::Portable => gates::streams::<f32, false>(rows, panels, streams),
+            #[cfg(target_arch = "x86_64")]
+            Machine::Avx2(proof) => gates::avx2::streams(proof, rows, panels, streams),
+            #[cfg(target_arch = "x86_64")]
+            Machine::Avx512(proof) => gates_avx512::streams(proof, rows, panels, streams),
+        }
+    }
+    fn cell_forward(gates: &mut [f32], cell: &mut [f32], state: &mut [f32]) {
+        dispatch::cell_forward(Machine::best(), gates, cell, state);
+    }
+    fn cell_backward(gates: &mut [f32], units: [&[f32]; 3], carry: &mut [f32]) {
+        dispatch::cell_backward(Machine::best(), gates, units, carry);
     }
     fn with_scratch<R>(work: impl FnOnce(&mut Lines<f32>) -> R) -> R {
         thread_local!(static SCRATCH: RefCell<Lines<f32>> = RefCell::default());
@@ -434,6 +462,15 @@ impl Real for f64 {
             #[cfg(target_arch = "x86_64")]
             Machine::Avx512(proof) => micro_avx512::of_f64(proof, rows, left, right, place, ahead),
         }
+    }
+    fn streams(_: Machine, rows: usize, panels: usize, streams: Streams<f64>) {
+        gates::streams::<f64, false>(rows, panels, streams);
+    }
+    fn cell_forward(gates: &mut [f64], cell: &mut [f64], state: &mut [f64]) {
+        cell::forward(gates, cell, state);
+    }
+    fn cell_backward(gates: &mut [f64], units: [&[f64]; 3], carry: &mut [f64]) {
+        cell::backward(gates, units, carry);
     }
     fn with_scratch<R>(work: impl FnOnce(&mut Lines<f64>) -> R) -> R {
         thread_local!(static SCRATCH: RefCell<Lines<f64>> = RefCell::default());

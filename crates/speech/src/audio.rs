@@ -2,6 +2,7 @@
 
 mod channels;
 mod flac;
+mod part;
 mod pcm;
 mod pieces;
 mod resample;
@@ -18,6 +19,7 @@ pub use pieces::AudioPieces;
 pub use resample::{ResampleStream, resample};
 
 use channels::Mono;
+pub(crate) use part::Part;
 
 use crate::{Error, Result, packed};
 
@@ -123,10 +125,11 @@ enum Opened {
 }
 
 impl Opened {
-    /// Opens a file of so many bytes.
-    fn new(path: &Path, bytes: u64, file: File) -> Result<Self> {
+    /// Opens a file, or a part of one.
+    fn new(path: &Path, part: Part) -> Result<Self> {
         let io = |source| Error::Io { path: path.into(), source };
-        let mut file = BufReader::new(file);
+        let bytes = part.len();
+        let mut file = BufReader::new(part);
         let mut magic = [0; 4];
         let start = match file.read_exact(&mut magic) {
             Ok(()) => &magic[..],
@@ -175,16 +178,19 @@ impl Opened {
     }
 }
 
-fn open(path: &Path) -> Result<(Opened, u64)> {
-    let io = |source| Error::Io { path: path.into(), source };
-    let file = File::open(path).map_err(io)?;
-    let bytes = file.metadata().map_err(io)?.len();
-    Ok((Opened::new(path, bytes, file)?, bytes))
+fn whole(path: &Path) -> Result<Part> {
+    File::open(path).and_then(Part::whole).map_err(|source| Error::Io { path: path.into(), source })
 }
 
 /// The sample rate that a file's header gives.
 pub(crate) fn sample_rate(path: &Path) -> Result<u32> {
-    Ok(open(path)?.0.sample_rate())
+    Ok(Opened::new(path, whole(path)?)?.sample_rate())
+}
+
+/// Samples of each channel that a header promises, and their rate.
+pub(crate) fn header(path: &Path, part: Part) -> Result<(u64, u32)> {
+    let opened = Opened::new(path, part)?;
+    Ok((opened.promised(), opened.sample_rate()))
 }
 
 /// Samples of a WAV file that are decoded at a time, all channels together.
@@ -201,7 +207,12 @@ struct Decoder {
 impl Decoder {
     /// Opens a file and chooses from its channels, with room for all of its samples, or for `most`.
     fn new(path: &Path, channel: Channel, most: usize) -> Result<Self> {
-        let (opened, bytes) = open(path)?;
+        Self::of(path, whole(path)?, channel, most)
+    }
+
+    fn of(path: &Path, part: Part, channel: Channel, most: usize) -> Result<Self> {
+        let bytes = part.len();
+        let opened = Opened::new(path, part)?;
         let (sample_rate, channels) = (opened.sample_rate(), opened.channels());
         // A header may promise anything; the file's size bounds what can come, or is a fair guess where FLAC packs constant blocks.
         let room = opened.promised().min(bytes.saturating_mul(2)).min(most as u64) as usize;
@@ -238,7 +249,12 @@ impl Decoder {
 
 /// Reads a whole file at its own sample rate.
 pub(crate) fn read_channel(path: &Path, channel: Channel) -> Result<(Audio, Option<Change>)> {
-    let mut decoder = Decoder::new(path, channel, usize::MAX)?;
+    read_part(path, whole(path)?, channel)
+}
+
+/// Reads a part of a file that is a sound file of its own; `path` is for messages.
+pub(crate) fn read_part(path: &Path, part: Part, channel: Channel) -> Result<(Audio, Option<Change>)> {
+    let mut decoder = Decoder::of(path, part, channel, usize::MAX)?;
     while decoder.read(path)? {}
     let samples = decoder.take(path)?;
     Ok((Audio { samples, sample_rate: decoder.sample_rate }, decoder.change))

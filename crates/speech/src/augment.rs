@@ -1,17 +1,41 @@
-//! Masks over a normalised log-mel plane (SpecAugment, Park et al. 2019, without the time warp).
+//! Masks over a log-mel plane (SpecAugment, Park et al. 2019, without the time warp), as wide as a share of the utterance.
+//!
+//! ```
+//! use rand::SeedableRng;
+//! use rand_chacha::ChaCha8Rng;
+//! use speech::{Features, MaskForm, SpecAugment};
+//!
+//! // MLPerf's, of which about 14 % of the frames are masked.
+//! let masks = SpecAugment {
+//!     freq_masks: 2,
+//!     freq_width: 20,
+//!     time_masks: 10,
+//!     time_width: 0.03,
+//!     form: MaskForm::Reference,
+//!     ..SpecAugment::default()
+//! };
+//! assert_eq!(masks.widest(500), 15);
+//! let mut plane = Features { frames: 500, dim: 80, data: vec![1.0; 500 * 80] };
+//! masks.apply(&mut plane, &mut ChaCha8Rng::seed_from_u64(1));
+//! assert!(plane.data.contains(&0.0) && plane.data.contains(&1.0));
+//! ```
 
-use rand::{Rng, RngExt};
+mod draw;
+mod masks;
+
+use rand::Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::features::setting;
 use crate::{Features, Result};
 
+pub use draw::MaskForm;
+pub use masks::Masks;
+
 /// Most masks of a kind.
 const MOST: usize = 1000;
 
 /// Random masks; the default masks nothing.
-///
-/// A masked value becomes 0, the mean of a normalised plane.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SpecAugment {
@@ -21,8 +45,29 @@ pub struct SpecAugment {
     pub freq_width: usize,
     /// Number of masks over neighbouring frames.
     pub time_masks: usize,
-    /// Widest such mask, as a part of the utterance's frames; a width is uniform in `0..=floor(time_width T)`.
+    /// Widest such mask, as a part of the utterance's own frames: see [`MaskForm`].
     pub time_width: f32,
+    /// How widths and places are drawn.
+    #[serde(skip_serializing_if = "is_default")]
+    pub form: MaskForm,
+    /// What masked values become.
+    #[serde(skip_serializing_if = "is_default")]
+    pub fill: MaskFill,
+}
+
+/// What masked values become.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MaskFill {
+    /// 0, the mean of a normalised plane.
+    #[default]
+    Zero,
+    /// The mean of all values of the plane before: for planes that are not normalised.
+    Mean,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl SpecAugment {
@@ -43,28 +88,38 @@ impl SpecAugment {
         }
     }
 
+    /// The largest width of a time mask that is drawn in an utterance of so many frames.
+    pub fn widest(&self, frames: usize) -> usize {
+        self.form.widest(self.time_width, frames)
+    }
+
     /// Masks a plane `[T, D]` in place; the same generator state gives the same masks.
     ///
-    /// Widths are cut to the plane. Cost: O(masked values).
+    /// Masks begin anywhere within the utterance's own frames, so that they are a function of the generator and of the utterance, not
+    /// of its batch. (MLPerf's programs draw over the padded batch: see [`SpecAugment::masks`].)
+    ///
+    /// Widths are cut to the plane. Cost: O(masked values), and O(T D) for a mean.
     pub fn apply(&self, features: &mut Features, rng: &mut (impl Rng + ?Sized)) {
-        let (frames, dim) = (features.frames, features.dim);
-        for _ in 0..self.freq_masks {
-            let (first, last) = stretch(dim, self.freq_width, rng);
-            for row in features.data.chunks_exact_mut(dim.max(1)) {
-                row[first..last].fill(0.0);
-            }
-        }
-        let widest = (f64::from(self.time_width) * frames as f64).floor().max(0.0) as usize;
-        for _ in 0..self.time_masks {
-            let (first, last) = stretch(frames, widest, rng);
-            features.data[first * dim..last * dim].fill(0.0);
-        }
+        let masks = self.masks((features.frames, features.dim), features.frames, rng);
+        let value = match self.fill {
+            MaskFill::Zero => 0.0,
+            MaskFill::Mean => mean(&features.data),
+        };
+        masks.apply(features, value);
+    }
+
+    /// The masks of an utterance of `(frames, bins)` in a batch that is padded to `padded` frames, over which time masks begin; all of
+    /// them are drawn before any is applied.
+    pub fn masks(&self, plane: (usize, usize), padded: usize, rng: &mut (impl Rng + ?Sized)) -> Masks {
+        let (frames, bins) = plane;
+        let bin = |_| self.form.bins(bins, self.freq_width, rng);
+        let bins = (0..self.freq_masks).map(bin).collect();
+        let frame = |_| self.form.frames((frames, padded), self.time_width, rng);
+        Masks { bins, frames: (0..self.time_masks).map(frame).collect() }
     }
 }
 
-/// A random stretch of at most `widest` places within `0..length`.
-fn stretch(length: usize, widest: usize, rng: &mut (impl Rng + ?Sized)) -> (usize, usize) {
-    let width = rng.random_range(0..=widest.min(length));
-    let first = rng.random_range(0..=length - width);
-    (first, first + width)
+fn mean(values: &[f32]) -> f32 {
+    let sum: f64 = values.iter().map(|&x| f64::from(x)).sum();
+    (sum / values.len().max(1) as f64) as f32
 }

@@ -1,4 +1,28 @@
 //! Batches of utterances of similar length.
+//!
+//! | what | for |
+//! |---|---|
+//! | [`batches`] | batches of at most so many padded frames |
+//! | [`no_longer_than`], [`buckets`], [`bucketed`], [`EpochSize`] | batches of one size from buckets of similar lengths, as MLPerf's RNN-T has them |
+//! | [`batch_split`], [`sequence_split`] | a batch in parts, of utterances or of time |
+//! | [`captured_lengths`], [`covering`] | few shapes for all steps |
+//! | [`presort`], [`packed_offsets`], [`Lengths`] | orders, places and lengths |
+//! | [`Padding`] | what is lost |
+mod buckets;
+mod captured;
+mod filter;
+mod lengths;
+mod order;
+mod padding;
+mod split;
+
+pub use buckets::{EpochSize, bucketed, buckets};
+pub use captured::{captured_lengths, covering};
+pub use filter::{Filtered, no_longer_than};
+pub use lengths::Lengths;
+pub use order::{packed_offsets, presort};
+pub use padding::Padding;
+pub use split::{BatchSplit, SequenceSplit, batch_split, sequence_split};
 
 use rand::RngExt;
 use rand::seq::SliceRandom;

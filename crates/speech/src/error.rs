@@ -183,6 +183,30 @@ pub enum Error {
         first: usize,
     },
 
+    // ---- shards and indices ----
+    /// A tar shard is damaged, or a sample of it lacks its sound or its text.
+    #[error("{}: expected {expected}, found {found}", path.display())]
+    Shard {
+        /// The shard.
+        path: PathBuf,
+        /// What such a shard has.
+        expected: String,
+        /// What this one has.
+        found: String,
+    },
+    /// A file has changed since it was indexed.
+    #[error("{}: utterance {index}: expected {expected} where its index says, found {found}: has it changed in the meantime?", path.display())]
+    Index {
+        /// The file.
+        path: PathBuf,
+        /// Number of the utterance in it, from 0.
+        index: usize,
+        /// What was there.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
+
     // ---- utterances ----
     /// The audio of an utterance could not be read.
     #[error("utterance `{utterance}`: {source}")]
@@ -216,6 +240,16 @@ pub enum Error {
         /// Decoded samples.
         found: usize,
     },
+    /// An utterance is much longer or shorter than its manifest says.
+    #[error("utterance `{utterance}`: expected {expected:.2} s, as its manifest says, found {found:.2} s")]
+    Duration {
+        /// Id of the utterance.
+        utterance: String,
+        /// Seconds of the manifest.
+        expected: f64,
+        /// Seconds of its sound.
+        found: f64,
+    },
     /// An utterance has another CRC-32 than its manifest says.
     #[error("utterance `{utterance}`: expected CRC-32 {expected:08x}, found {found:08x} in {}", path.display())]
     Checksum {
@@ -227,6 +261,20 @@ pub enum Error {
         expected: u32,
         /// Checksum of the decoded samples as little-endian 16-bit integers.
         found: u32,
+    },
+
+    // ---- batches ----
+    /// There are more buckets than utterances to put into them.
+    #[error(
+        "bucket {bucket} of {buckets}: expected at least one utterance, found none; there are {utterances} in all"
+    )]
+    EmptyBucket {
+        /// The first bucket without any, from 1.
+        bucket: usize,
+        /// Number of buckets.
+        buckets: usize,
+        /// Number of utterances.
+        utterances: usize,
     },
 
     // ---- features and augmentation ----
@@ -258,6 +306,17 @@ pub enum Error {
         index: usize,
         /// Its value.
         found: f32,
+    },
+
+    /// A sound of a manifest, noise or an impulse response, cannot be used.
+    #[error("{}: expected {expected}, found {found}", path.display())]
+    Sound {
+        /// The file.
+        path: PathBuf,
+        /// What could be used.
+        expected: String,
+        /// What it is.
+        found: String,
     },
 
     /// The state of a stream is not one of a front end with these settings.

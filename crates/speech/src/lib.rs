@@ -5,10 +5,12 @@
 //! | module | what |
 //! |---|---|
 //! | [`manifest`] | JSON Lines lists of utterances |
+//! | [`corpus`] | the same, and tar shards, indexed and read one at a time |
 //! | [`utterance`] | a transcript and the pieces of sound it is joined from, checked when read |
 //! | [`audio`] | WAV and FLAC files, whole, in pieces, or segments of packed files; raw sound; channels and sample rates |
-//! | [`features`] | normalised log-mel planes, frame stacking, of whole signals and of streams; [`mel`]: their frequency axis |
-//! | [`augment`] | masks over that plane; [`perturb`]: its resampling in time and frequency |
+//! | [`features`] | log-mel planes, ours and those of published front ends, frame stacking, of whole signals and of streams; [`mel`]: their frequency axis |
+//! | [`wave`] | changes to the sound of training: speed, reverberation, noise |
+//! | [`augment`] | masks over its plane; [`perturb`]: its resampling in time and frequency |
 //! | [`tokens`] | text to label ids and back |
 //! | [`batching`] | batches of similar length |
 //! | [`error_rate`] | errors in words and in characters; their bootstrap interval and their alignment beside it |
@@ -33,6 +35,7 @@ pub mod audio;
 pub mod augment;
 pub mod batching;
 mod bootstrap;
+pub mod corpus;
 mod error;
 pub mod error_rate;
 pub mod features;
@@ -40,22 +43,27 @@ pub mod manifest;
 pub mod mel;
 mod packed;
 pub mod perturb;
+mod random;
+mod real;
 pub mod tokens;
 pub mod utterance;
+pub mod wave;
 
 pub use alignment::{Edit, alignment};
 pub use audio::{
     Audio, AudioPieces, Change, Channel, Conversion, Pcm, PcmReader, ResampleStream, check_samples,
     read_audio, read_audio_as, read_segment, resample,
 };
-pub use augment::SpecAugment;
+pub use augment::{MaskFill, MaskForm, Masks, SpecAugment};
 pub use batching::batches;
 pub use bootstrap::{bootstrap_interval, by_speaker};
+pub use corpus::Corpus;
 pub use error::{Error, Result};
 pub use error_rate::{ErrorCounts, character_errors, characters, error_counts, word_errors, words};
-pub use features::{FeatureConfig, FeatureStream, Features, FrontEnd, Normalise, StackStream};
+pub use features::{FeatureConfig, FeatureStream, Features, FrontEnd, Normalise, Preset, StackStream};
 pub use manifest::read_manifest;
-pub use mel::MelScale;
+pub use mel::{MelKind, MelScale};
 pub use perturb::Perturb;
 pub use tokens::{Tokenizer, TokenizerKind};
 pub use utterance::{Piece, Span, Utterance};
+pub use wave::{WaveAugment, WaveConfig};

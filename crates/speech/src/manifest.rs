@@ -28,6 +28,9 @@ struct Line {
     gaps_ms: Option<Vec<u32>>,
     lead_ms: Option<u32>,
     tail_ms: Option<u32>,
+    /// Noise or an impulse response, of which less is asked.
+    #[serde(skip)]
+    is_sound: bool,
     // NeMo.
     audio_filepath: Option<PathBuf>,
     duration: Option<f64>,
@@ -84,18 +87,26 @@ const MOST_SILENCE_MS: u64 = 3_600_000;
 /// # Ok::<(), speech::Error>(())
 /// ```
 pub fn read_manifest(path: &Path) -> Result<Vec<Utterance>> {
-    let lines = read_lines(path)?;
-    let recordings = if lines.iter().any(|(_, line)| line.recordings.is_some()) {
-        let beside = path.with_file_name(RECORDINGS);
-        let mut known = HashMap::new();
-        for (number, line) in read_lines(&beside)? {
-            let one = utterance(&Place { path: &beside, line: number }, line, &HashMap::new())?;
-            known.insert(one.id.clone(), one);
+    read(path, read_lines(path)?)
+}
+
+/// Reads a manifest of sounds without words, of which `file` (or NeMo's `audio_filepath`) is enough. A length that is not given is 0.
+pub(crate) fn read_sounds(path: &Path) -> Result<Vec<Utterance>> {
+    let mut lines = read_lines(path)?;
+    for (number, line) in &mut lines {
+        line.is_sound = true;
+        if line.offset.is_none() {
+            line.file = line.file.take().or(line.audio_filepath.take());
         }
-        known
-    } else {
-        HashMap::new()
-    };
+        line.text.get_or_insert_default();
+        line.id.get_or_insert(format!("line {number}"));
+    }
+    read(path, lines)
+}
+
+fn read(path: &Path, lines: Vec<(usize, Line)>) -> Result<Vec<Utterance>> {
+    let strings = lines.iter().any(|(_, line)| line.recordings.is_some());
+    let recordings = if strings { read_recordings(path)? } else { HashMap::new() };
     let mut seen = HashMap::new();
     let mut utterances = Vec::with_capacity(lines.len());
     for (number, line) in lines {
@@ -111,15 +122,63 @@ pub fn read_manifest(path: &Path) -> Result<Vec<Utterance>> {
     Ok(utterances)
 }
 
+/// The recordings that the strings of a manifest are made of, by their ids.
+pub(crate) fn read_recordings(manifest: &Path) -> Result<HashMap<String, Utterance>> {
+    let path = manifest.with_file_name(RECORDINGS);
+    let mut known = HashMap::new();
+    for (number, line) in read_lines(&path)? {
+        let one = utterance(&Place { path: &path, line: number }, line, &HashMap::new())?;
+        known.insert(one.id.clone(), one);
+    }
+    Ok(known)
+}
+
+/// Whether a line is a string of recordings.
+pub(crate) fn is_string(path: &Path, number: usize, line: &str) -> Result<bool> {
+    Ok(parse(path, number, line)?.recordings.is_some())
+}
+
+/// The utterance of one line.
+pub(crate) fn read_line(
+    path: &Path,
+    number: usize,
+    line: &str,
+    recordings: &HashMap<String, Utterance>,
+) -> Result<Utterance> {
+    utterance(&Place { path, line: number }, parse(path, number, line)?, recordings)
+}
+
+/// The utterance of a member of a shard: what is said about it has no `file`, and may lack what the sound file itself says.
+pub(crate) fn of_member(
+    path: &Path,
+    about: &str,
+    key: &str,
+    (samples, rate): (u64, u32),
+    span: Span,
+) -> Result<Utterance> {
+    let mut line = parse(path, 1, about)?;
+    line.file = Some(path.into());
+    (line.recordings, line.audio_filepath, line.offset_samples) = (None, None, None);
+    line.id.get_or_insert_with(|| key.to_owned());
+    line.sample_rate.get_or_insert(rate);
+    if line.seconds.or(line.duration).is_none() {
+        line.seconds = Some(samples as f64 / f64::from(rate));
+    }
+    let mut one = utterance(&Place { path, line: 1 }, line, &HashMap::new())?;
+    one.pieces = vec![Piece::Sound { path: path.into(), span }];
+    Ok(one)
+}
+
+fn parse(path: &Path, number: usize, line: &str) -> Result<Line> {
+    let wrong = |source| Error::ManifestSyntax { path: path.into(), line: number, source };
+    serde_json::from_str(line).map_err(wrong)
+}
+
 fn read_lines(path: &Path) -> Result<Vec<(usize, Line)>> {
     let text = fs::read_to_string(path).map_err(|source| Error::Io { path: path.into(), source })?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let filled = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let parse = |(i, line)| match serde_json::from_str(line) {
-        Ok(fields) => Ok((i + 1, fields)),
-        Err(source) => Err(Error::ManifestSyntax { path: path.into(), line: i + 1, source }),
-    };
-    filled.map(parse).collect()
+    filled.map(|(i, line)| Ok((i + 1, parse(path, i + 1, line)?))).collect()
 }
 
 fn utterance(place: &Place, line: Line, recordings: &HashMap<String, Utterance>) -> Result<Utterance> {
@@ -156,6 +215,7 @@ fn seconds(place: &Place, line: &Line) -> Result<f64> {
     let (field, seconds) = match (line.seconds, line.duration) {
         (Some(s), _) => ("seconds", s),
         (None, Some(d)) => ("duration", d),
+        (None, None) if line.is_sound => return Ok(0.0),
         (None, None) => ("num_samples", counted().ok_or_else(|| place.missing("seconds"))?),
     };
     if seconds > 0.0 && seconds <= MOST_SECONDS {

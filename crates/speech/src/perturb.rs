@@ -1,11 +1,10 @@
 //! Other speakers and speeds from the same recording, by resampling its log-mel plane.
 
-use std::f64::consts::TAU;
-
 use rand::{Rng, RngExt};
 use serde::{Deserialize, Serialize};
 
 use crate::features::setting;
+use crate::random::gaussians;
 use crate::{Features, MelScale, Normalise, Result};
 
 /// Random resampling of a plane in time and frequency; the default changes nothing.
@@ -49,9 +48,9 @@ impl Perturb {
 
     /// A resampled copy of a plane; the same generator state gives the same copy.
     ///
-    /// `scale` is [`crate::FrontEnd::mel_scale`] of the front end that made the plane, and `normalise` its setting: with
-    /// [`Normalise::Utterance`] the copy is normalised again; running means and deviations move with what they belong to. Values between the grid points are
-    /// interpolated linearly; beyond the ends the last value is held.
+    /// `scale` is [`crate::FrontEnd::mel_scale`] of the front end that made the plane, and `normalise` its setting: what is normalised
+    /// by whole utterances is so again; running means and deviations move with what they belong to. Values between the grid points
+    /// are interpolated linearly; beyond the ends the last value is held.
     ///
     /// # Shapes
     /// `[T, D]` to `[max(1, round(T / r)), D]`, r the product of the speed and tempo factors.
@@ -87,13 +86,11 @@ impl Perturb {
                 })
                 .collect();
             let mut plane = resample(features, speed * tempo, &columns);
-            if normalise == Normalise::Utterance {
-                plane.normalise();
-            }
+            normalise.again(&mut plane);
             plane
         };
         if self.noise > 0.0 {
-            plane.data.iter_mut().for_each(|x| *x += self.noise * gaussian(rng));
+            plane.data.iter_mut().for_each(|x| *x += self.noise * gaussians(rng)[0] as f32);
         }
         plane
     }
@@ -143,10 +140,4 @@ fn resample(features: &Features, rate: f64, columns: &[Between]) -> Features {
         data.extend(columns.iter().map(|c| c.of(&row)));
     }
     Features { frames, dim, data }
-}
-
-/// One standard normal number (Box and Muller 1958).
-fn gaussian(rng: &mut (impl Rng + ?Sized)) -> f32 {
-    let radius = (-2.0 * (1.0 - rng.random::<f64>()).ln()).sqrt();
-    (radius * (TAU * rng.random::<f64>()).cos()) as f32
 }

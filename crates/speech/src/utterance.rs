@@ -1,9 +1,10 @@
 //! An utterance: a transcript and the pieces of sound that it is made of.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use crate::audio::{Change, Channel, Conversion};
+use crate::audio::{Change, Channel, Conversion, Part};
 use crate::{Audio, Error, Result, audio, packed};
 
 /// One line of a manifest, with its paths resolved.
@@ -60,6 +61,13 @@ pub enum Span {
         start: u64,
         /// Number of samples.
         count: u64,
+    },
+    /// Bytes `[start, start + length)`, which are a sound file of their own: a member of a tar shard.
+    Member {
+        /// First byte.
+        start: u64,
+        /// Number of bytes.
+        length: u64,
     },
     /// Seconds `[start, start + length)`, each end rounded to a sample.
     Seconds {
@@ -189,8 +197,15 @@ fn append(
     channel: Channel,
 ) -> Result<(u32, Option<Change>)> {
     // Whole files are used once; only files that hold several utterances are worth keeping.
-    if span == Span::Whole {
-        let (whole, change) = audio::read_channel(path, channel)?;
+    if let Span::Whole | Span::Member { .. } = span {
+        let (whole, change) = match span {
+            Span::Member { start, length } => {
+                let part = File::open(path).and_then(|file| Part::new(file, start, length));
+                let part = part.map_err(|source| Error::Io { path: path.into(), source })?;
+                audio::read_part(path, part, channel)?
+            }
+            _ => audio::read_channel(path, channel)?,
+        };
         if samples.is_empty() {
             *samples = whole.samples;
         } else {
@@ -200,7 +215,7 @@ fn append(
     }
     let (whole, change) = packed::read(path, channel)?;
     let (start, count) = match span {
-        Span::Whole => (0, whole.samples.len() as u64),
+        Span::Whole | Span::Member { .. } => (0, whole.samples.len() as u64),
         Span::Samples { start, count } => (start, count),
         Span::Seconds { start, length } => {
             let rate = f64::from(whole.sample_rate);

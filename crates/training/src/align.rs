@@ -109,7 +109,7 @@ impl Alignments {
     ) -> Result<()> {
         data::count_changes(&mut self.changes, examples);
         let mut found = vec![None; examples.len()];
-        for batch in data::plan(examples, &model.config().input.rows, batches, None) {
+        for batch in data::plan(examples, &model.config().input.rows, batches) {
             let alignments = align(model, examples, &batch)?;
             batch.into_iter().zip(alignments).for_each(|(index, alignment)| found[index] = alignment);
         }
@@ -135,6 +135,7 @@ impl Alignments {
     ) -> Result<AlignedUtterance> {
         let frame_ms = config.frame_ms();
         let seconds = |frames: f64| frames * frame_ms / 1000.0;
+        let time = |frames: f64| seconds(frames) + example.lead;
         let mut tokens = Vec::with_capacity(found.tokens.len());
         let mut spans = Vec::with_capacity(found.tokens.len());
         for (index, token) in found.tokens.iter().enumerate() {
@@ -142,9 +143,9 @@ impl Alignments {
             let span = token.frame..next.max(token.frame + 1);
             tokens.push(AlignedToken {
                 text: tokenizer.tokens()[token.label as usize].clone(),
-                start: seconds(span.start as f64),
+                start: time(span.start as f64),
                 duration: seconds(span.len() as f64),
-                expected: seconds(token.expected_frame),
+                expected: time(token.expected_frame),
                 log_prob: token.log_prob,
                 confidence: token.confidence,
             });
@@ -155,7 +156,7 @@ impl Alignments {
             let confidences = tokens[group.clone()].iter().map(|token| token.confidence);
             Ok(AlignedWord {
                 text: tokenizer.decode(&example.labels[group.clone()])?,
-                start: seconds(first.start as f64),
+                start: time(first.start as f64),
                 duration: seconds((last.end - first.start) as f64),
                 confidence: confidences.fold(1.0, f64::min),
                 tokens: (group.start, group.end),

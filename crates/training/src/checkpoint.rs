@@ -55,6 +55,16 @@ pub struct Progress {
     pub simple: u64,
     /// Utterances of the epoch that were left out since no path explains them.
     pub skipped: u64,
+    /// Batches of the epoch that were skipped since their loss or gradient was no number; they are no optimiser steps.
+    #[serde(default, skip_serializing_if = "none")]
+    pub nonfinite: u64,
+    /// How many of these came just before, one after the other.
+    #[serde(default, skip_serializing_if = "none")]
+    pub in_a_row: u64,
+}
+
+fn none(count: &u64) -> bool {
+    *count == 0
 }
 
 /// The contents of a checkpoint file.
@@ -143,7 +153,7 @@ impl Checkpoint {
         write_atomically(path, &self.to_bytes(path)?).map_err(Error::io(path, "write"))
     }
 
-    fn to_bytes(&self, path: &Path) -> Result<Vec<u8>> {
+    pub(crate) fn to_bytes(&self, path: &Path) -> Result<Vec<u8>> {
         let broken =
             |error: &dyn std::fmt::Display| Error::checkpoint(path, "to be serialisable", error.to_string());
         let mut tensors = Vec::new();

@@ -78,6 +78,8 @@ mod tests {
             learning_rate: 1e-3,
             gradient_norm: 1.0,
             skipped: 0,
+            nonfinite: 0,
+            padding: 0.0,
             seconds: 1.0,
             dev_wer: epoch.is_multiple_of(2).then_some(1.0 / epoch as f64),
             dev_cer: epoch.is_multiple_of(3).then_some(0.5 / epoch as f64),

@@ -1,33 +1,39 @@
 //! What a run learns from and is judged by.
+mod ahead;
 mod batch;
 mod examples;
-mod in_memory;
 mod joined;
+mod list;
+mod plane_cache;
 mod source;
+mod streamed;
+mod training_set;
 
 use std::path::PathBuf;
 
-use speech::{Utterance, read_manifest};
+use speech::{Corpus, Utterance};
 
+pub(crate) use ahead::Ahead;
 pub use batch::Batch;
 pub(crate) use batch::{collate, plan};
 pub use examples::{Example, load};
 pub(crate) use examples::{count_changes, load_as};
-pub use in_memory::InMemory;
 pub(crate) use joined::joined;
+pub use list::List;
+pub(crate) use list::each;
 pub use source::Source;
+pub use streamed::Streamed;
+pub(crate) use streamed::{all_too_long, index_folder};
+pub use training_set::{Store, TrainingSet};
 
 use crate::{Error, Result};
 
-/// All utterances of some manifests.
+/// All utterances of some manifests, or tar shards.
 ///
 /// # Errors
-/// Whatever [`speech::read_manifest`] finds, and [`Error::Empty`] if there is none at all.
+/// Whatever [`Corpus::open`] finds, and [`Error::Empty`] if there is none at all.
 pub fn read_manifests(what: &str, paths: &[PathBuf]) -> Result<Vec<Utterance>> {
-    let mut utterances = Vec::new();
-    for path in paths {
-        utterances.extend(read_manifest(path)?);
-    }
+    let utterances = Corpus::open(paths, None)?.utterances().collect::<speech::Result<Vec<_>>>()?;
     if utterances.is_empty() {
         return Err(Error::Empty { what: what.to_owned() });
     }

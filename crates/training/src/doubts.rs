@@ -1,6 +1,7 @@
-//! What in the data of a run is no error, but hardly meant.
+//! What in the data of a run is no error, but hardly meant, or worth a word.
 use std::collections::HashSet;
 
+use speech::batching::no_longer_than;
 use speech::{Tokenizer, Utterance};
 
 use crate::data::Example;
@@ -21,6 +22,27 @@ pub fn repeated(set: &str, utterances: &[Utterance]) -> Option<String> {
         utterances.len(),
         first.id
     ))
+}
+
+/// Utterances without those that are longer than a recipe allows, and a word about these.
+pub fn short_enough(
+    set: &str,
+    utterances: Vec<Utterance>,
+    max: Option<f64>,
+) -> (Vec<Utterance>, Option<String>) {
+    let Some(max) = max else { return (utterances, None) };
+    let seconds: Vec<f64> = utterances.iter().map(|utterance| utterance.seconds).collect();
+    let found = no_longer_than(&seconds, max);
+    let note = format!(
+        "{set}: {} of {} utterances, {:.2} of {:.2} hours, are longer than batch.max_seconds = {max} and left out",
+        found.left_out,
+        seconds.len(),
+        found.seconds_left_out / 3600.0,
+        seconds.iter().sum::<f64>() / 3600.0,
+    );
+    let mut kept = found.kept.into_iter().peekable();
+    let all = utterances.into_iter().enumerate();
+    (all.filter(|(at, _)| kept.next_if_eq(at).is_some()).map(|(_, one)| one).collect(), Some(note))
 }
 
 /// Recordings that are not as long as their manifest says.

@@ -1,13 +1,20 @@
 //! An exponential moving average of the weights, which evaluation uses instead of the last step's.
 use std::collections::BTreeMap;
 
-use crate::tensors::with_slice;
-use crate::{Parameters, Result};
+use kernels::{Real, par_for, parts, parts_mut};
 
-/// `a ← d a + (1 - d) w` after every step, with `d = min(decay, (1 + step) / (10 + step))` so that the start is forgotten.
+use crate::tensors::with_slice;
+use crate::{Error, Parameters, Result};
+
+/// Elements that a task takes.
+const BLOCK: usize = 1 << 15;
+
+/// `a ← d a + (1 - d) w` after every step, in `f32`. With a warm-up, `d = min(decay, (1 + step) / (10 + step))`, so that the start is
+/// forgotten; without, `d = decay`, as MLPerf's RNN-T has it.
 #[derive(Debug, Clone)]
 pub struct Ema {
     decay: f64,
+    warmup: bool,
     pub(crate) values: BTreeMap<String, Vec<f32>>,
 }
 
@@ -16,26 +23,44 @@ impl Ema {
     ///
     /// # Errors
     /// Candle's own errors.
-    pub fn new(decay: f64, parameters: &Parameters) -> Result<Self> {
-        Ok(Ema { decay, values: parameters.values()? })
+    pub fn new(decay: f64, warmup: bool, parameters: &Parameters) -> Result<Self> {
+        Ok(Ema { decay, warmup, values: parameters.values()? })
     }
 
-    /// Takes in the weights after step `step`.
+    /// Takes in the weights after step `step`, from 0.
     ///
     /// # Errors
-    /// Candle's own errors.
+    /// [`Error::Shape`] for a parameter that was not there at the start; candle's own errors.
     pub fn update(&mut self, step: u64, parameters: &Parameters) -> Result<()> {
-        let decay = self.decay.min((1.0 + step as f64) / (10.0 + step as f64));
-        let share = (1.0 - decay) as f32;
+        let least = (1.0 + step as f64) / (10.0 + step as f64);
+        let decay = if self.warmup { self.decay.min(least) } else { self.decay };
         for (name, variable) in parameters.iter() {
-            let average = self.values.get_mut(name).expect("made from the same parameters");
+            let Some(average) = self.values.get_mut(name) else {
+                return Err(Error::shape(name, "a parameter known to the average", "a new one"));
+            };
             with_slice(variable, |weights: &[f32]| {
-                average.iter_mut().zip(weights).for_each(|(a, &w)| *a += share * (w - *a));
+                average_in(average, weights, decay);
                 Ok(())
             })?;
         }
         Ok(())
     }
+}
+
+/// `a ← a + (1 - decay) (w - a)`, element by element, in parallel.
+///
+/// Cost: 12 bytes a weight in `f32`.
+///
+/// ```
+/// let mut a = [1.0f64, 0.0];
+/// training::ema::average_in(&mut a, &[3.0, 1.0], 0.75);
+/// assert_eq!(a, [1.5, 0.25]);
+/// ```
+pub fn average_in<F: Real>(average: &mut [F], weights: &[F], decay: f64) {
+    let share = F::from_f64(1.0 - decay);
+    par_for((parts_mut(average, BLOCK), parts(weights, BLOCK)), |_, (average, weights)| {
+        average.iter_mut().zip(weights).for_each(|(a, &w)| *a += share * (w - *a));
+    });
 }
 
 #[cfg(test)]
@@ -45,19 +70,34 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn the_average_follows_the_weights_by_hand() {
+    fn follows(warmup: bool, steps: &[(u64, f32)]) {
         let (parameters, ()) = Parameters::build(0, |vb| Ok(vb.get(1, "w").map(drop)?)).unwrap();
         let w = parameters.get("w").unwrap();
-        let mut ema = Ema::new(0.5, &parameters).unwrap();
+        let mut ema = Ema::new(0.5, warmup, &parameters).unwrap();
         let mut expected = 0.0f32;
-        // The warm-up's decays are 1/10, 2/11, ... until (1 + step) / (10 + step) passes 0.5 at step 8.
-        for (step, decay) in [(0, 0.1), (1, 2.0 / 11.0), (7, 8.0 / 17.0), (8, 0.5), (1000, 0.5)] {
+        for &(step, decay) in steps {
             let value = step as f32 + 1.0;
             w.set(&Tensor::from_slice(&[value], 1, &Device::Cpu).unwrap()).unwrap();
             ema.update(step, &parameters).unwrap();
             expected = decay * expected + (1.0 - decay) * value;
             assert_relative_eq!(ema.values["w"][0], expected, max_relative = 1e-6);
         }
+    }
+
+    #[test]
+    fn the_average_follows_the_weights_by_hand() {
+        // The warm-up's decays are 1/10, 2/11, ... until (1 + step) / (10 + step) passes 0.5 at step 8.
+        follows(true, &[(0, 0.1), (1, 2.0 / 11.0), (7, 8.0 / 17.0), (8, 0.5), (1000, 0.5)]);
+        follows(false, &[(0, 0.5), (1, 0.5), (7, 0.5), (1000, 0.5)]);
+    }
+
+    #[test]
+    fn weights_that_do_not_change_are_their_own_average_in_every_block() {
+        let weights: Vec<f32> = (0..3 * BLOCK + 7).map(|at| (at as f32).sin()).collect();
+        let mut average = weights.clone();
+        average_in(&mut average, &weights, 0.9);
+        assert_eq!(average, weights);
+        average_in(&mut average, &vec![0.0; weights.len()], 0.0);
+        assert!(average.iter().all(|&a| a == 0.0));
     }
 }

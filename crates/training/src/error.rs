@@ -107,6 +107,19 @@ pub enum Error {
         /// Another file of the run.
         found: PathBuf,
     },
+    /// An average of nothing.
+    #[error("average: expected at least one checkpoint, found none")]
+    NoCheckpoints,
+    /// A run that has kept fewer checkpoints of epochs than are asked for.
+    #[error("{}: expected {expected}, found {found}; training.keep says how many a run keeps", path.display())]
+    Kept {
+        /// The run folder.
+        path: PathBuf,
+        /// What was asked for.
+        expected: String,
+        /// How many there are.
+        found: usize,
+    },
     /// A run that cannot go on, as its checkpoint cannot be read.
     #[error("{source}; to go on from an earlier state, {}begin anew with --force", if *best {
         "copy best.safetensors in its place, or "

@@ -110,7 +110,7 @@ pub(crate) fn evaluate(
     let writer = Writer::new(!model.durations().is_empty(), model.config().frame_ms() / 1000.0, aggregate);
     let mut searcher = Searcher::new(model, search)?;
     let mut texts = vec![Transcription::default(); examples.len()];
-    for batch in data::plan(examples, &model.config().input.rows, batches, None) {
+    for batch in data::plan(examples, &model.config().input.rows, batches) {
         if stop.load(Ordering::Relaxed) {
             return Err(Error::Stopped);
         }
@@ -118,7 +118,7 @@ pub(crate) fn evaluate(
         let found = searcher.recognise(model, &planes)?;
         for ((index, plane), found) in batch.into_iter().zip(planes).zip(found) {
             if !is_silence(plane, tokenizer, &found.labels, silence) {
-                texts[index] = writer.write(tokenizer, &found.labels)?;
+                texts[index] = writer.write(tokenizer, &found.labels)?.after(examples[index].lead);
             }
         }
     }

@@ -1,23 +1,22 @@
 //! Which data a run is trained on, so that it does not go on with others unnoticed.
-use std::fmt::Write;
-
 use serde::{Deserialize, Serialize};
 use speech::{Piece, Utterance};
 
+use crate::data::{List, each};
 use crate::{Error, Result};
 
 /// Digits of an utterance.
 const DIGITS: usize = 8;
 
 /// The utterances of the three sets.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Sets<'a> {
     /// To learn from.
-    pub train: &'a [Utterance],
+    pub train: &'a dyn List,
     /// That choose the best checkpoint.
-    pub dev: &'a [Utterance],
+    pub dev: &'a dyn List,
     /// Of the final report.
-    pub test: &'a [Utterance],
+    pub test: &'a dyn List,
 }
 
 /// Eight digits for each utterance of the sets, in their order: the CRC-32 of all that its manifest says about it, but for the
@@ -32,16 +31,20 @@ pub struct Fingerprint {
 
 impl Fingerprint {
     /// That of some data.
-    pub fn new(sets: Sets) -> Self {
-        Self { train: digits(sets.train), dev: digits(sets.dev), test: digits(sets.test) }
+    ///
+    /// # Errors
+    /// Those of reading the lists.
+    pub fn new(sets: Sets) -> Result<Self> {
+        let of = |list| each(list).map(|one| Ok(digits(&*one?))).collect::<Result<String>>();
+        Ok(Self { train: of(sets.train)?, dev: of(sets.dev)?, test: of(sets.test)? })
     }
 
     /// Compares data with these.
     ///
     /// # Errors
-    /// [`Error::DataChanged`] with the first difference.
+    /// [`Error::DataChanged`] with the first difference; those of reading the lists.
     pub fn check(&self, sets: Sets) -> Result<()> {
-        let found = Self::new(sets);
+        let found = Self::new(sets)?;
         let each = [
             ("data.train", &self.train, &found.train, sets.train),
             ("data.dev", &self.dev, &found.dev, sets.dev),
@@ -50,17 +53,16 @@ impl Fingerprint {
         for (set, expected, found, utterances) in each {
             let of = |digits: &str, at: usize| digits.get(at * DIGITS..(at + 1) * DIGITS).map(str::to_owned);
             let there = expected.len() / DIGITS;
-            if let Some(at) = (0..there.max(utterances.len())).find(|&at| of(expected, at) != of(found, at)) {
-                let found = match utterances.get(at) {
-                    Some(utterance) if at < there => {
-                        format!(
-                            "another utterance, or another text or length, at place {}: {}",
-                            at + 1,
-                            utterance.id
-                        )
+            if let Some(at) = (0..there.max(utterances.count())).find(|&at| of(expected, at) != of(found, at))
+            {
+                let count = utterances.count();
+                let id = if at < count { Some(utterances.get(at)?.id.clone()) } else { None };
+                let found = match id {
+                    Some(id) if at < there => {
+                        format!("another utterance, or another text or length, at place {}: {id}", at + 1)
                     }
-                    Some(utterance) => format!("one more than the {there} there were: {}", utterance.id),
-                    None => format!("{} utterances of {there}", utterances.len()),
+                    Some(id) => format!("one more than the {there} there were: {id}"),
+                    None => format!("{count} utterances of {there}"),
                 };
                 return Err(Error::DataChanged { set, found });
             }
@@ -69,24 +71,20 @@ impl Fingerprint {
     }
 }
 
-fn digits(utterances: &[Utterance]) -> String {
-    let mut digits = String::with_capacity(utterances.len() * DIGITS);
-    for utterance in utterances {
-        let Utterance { id, text, subset, seconds, sample_rate, num_samples, crc32, pieces, .. } = utterance;
-        let pieces: Vec<_> = pieces
-            .iter()
-            .map(|piece| match piece {
-                Piece::Silence { ms } => format!("{ms} ms"),
-                Piece::Sound { path, span } => format!("{:?} {span:?}", path.file_name()),
-            })
-            .collect();
-        let said = format!(
-            "{id:?} {text:?} {subset:?} {seconds:?} {sample_rate:?} {num_samples:?} {crc32:?} {pieces:?}"
-        );
-        // Writing to a string does not fail.
-        let _ = write!(digits, "{:08x}", crc32fast::hash(said.as_bytes()));
-    }
-    digits
+/// Those of an utterance.
+pub(crate) fn digits(utterance: &Utterance) -> String {
+    let Utterance { id, text, subset, seconds, sample_rate, num_samples, crc32, pieces, .. } = utterance;
+    let pieces: Vec<_> = pieces
+        .iter()
+        .map(|piece| match piece {
+            Piece::Silence { ms } => format!("{ms} ms"),
+            Piece::Sound { path, span } => format!("{:?} {span:?}", path.file_name()),
+        })
+        .collect();
+    let said = format!(
+        "{id:?} {text:?} {subset:?} {seconds:?} {sample_rate:?} {num_samples:?} {crc32:?} {pieces:?}"
+    );
+    format!("{:08x}", crc32fast::hash(said.as_bytes()))
 }
 
 #[cfg(test)]
@@ -111,13 +109,14 @@ mod tests {
     fn the_first_difference_is_named_and_folders_do_not_matter() {
         let same = ("", "");
         let (train, dev) = (read("here", &["a", "b"], same), read("here", &["c"], same));
-        let sets = Sets { train: &train, dev: &dev, test: &[] };
-        let fingerprint = Fingerprint::new(sets);
+        let sets = Sets { train: &train, dev: &dev, test: &Vec::new() };
+        let fingerprint = Fingerprint::new(sets).unwrap();
         fingerprint.check(sets).unwrap();
         let moved = read("elsewhere", &["a", "b"], same);
         fingerprint.check(Sets { train: &moved, ..sets }).unwrap();
 
-        let refused = |sets, parts: [&str; 2]| {
+        let (one, none) = (train[..1].to_vec(), Vec::new());
+        let refused = |sets: Sets, parts: [&str; 2]| {
             let error = fingerprint.check(sets).unwrap_err().to_string();
             assert!(parts.iter().all(|part| error.contains(part)), "{error}");
         };
@@ -125,8 +124,8 @@ mod tests {
         refused(Sets { train: &other, ..sets }, ["data.train", "at place 2: b"]);
         let longer = read("here", &["a", "b"], ("1.5", "1.6"));
         refused(Sets { train: &longer, ..sets }, ["data.train", "at place 1: a"]);
-        refused(Sets { train: &train[..1], ..sets }, ["data.train", "1 utterances of 2"]);
-        refused(Sets { dev: &[], ..sets }, ["data.dev", "0 utterances of 1"]);
+        refused(Sets { train: &one, ..sets }, ["data.train", "1 utterances of 2"]);
+        refused(Sets { dev: &none, ..sets }, ["data.dev", "0 utterances of 1"]);
         refused(Sets { test: &dev, ..sets }, ["data.test", "one more than the 0 there were: c"]);
     }
 }

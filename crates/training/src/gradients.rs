@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 
 use candle_core::Tensor;
 use candle_core::backprop::GradStore;
+use kernels::{items_mut, par_for, parts};
 
 use crate::tensors::with_slice;
 use crate::{Parameters, Result};
@@ -48,16 +49,17 @@ impl Gradients {
         self.values.iter_mut().map(|(name, gradient)| (name.as_str(), gradient))
     }
 
-    /// ‖g‖ over all parameters, with sums in f64.
+    /// ‖g‖ over all parameters, with sums in f64: a task for each of them, and their sums in the order of the names.
     ///
     /// # Errors
     /// Candle's own errors.
     pub fn norm(&self) -> Result<f64> {
-        let mut square = 0.0;
-        for gradient in self.values.values() {
-            square += with_slice(gradient, |g: &[f32]| Ok(sum_of_squares(g)))?;
-        }
-        Ok(f64::sqrt(square))
+        let present: Vec<&Tensor> = self.values.values().collect();
+        let mut sums: Vec<candle_core::Result<f64>> = present.iter().map(|_| Ok(0.0)).collect();
+        par_for((items_mut(&mut sums), parts(&present, 1)), |_, (sum, gradient)| {
+            *sum = with_slice(gradient[0], |g: &[f32]| Ok(sum_of_squares(g)));
+        });
+        Ok(sums.into_iter().sum::<candle_core::Result<f64>>()?.sqrt())
     }
 }
 

@@ -18,7 +18,7 @@ use crate::losses::LossSessions;
 use crate::model::Model;
 use crate::optimiser::{self, Optimiser};
 use crate::recipe::OptimiserConfig;
-use crate::schedule::learning_rate;
+use crate::schedule::{Moment, learning_rate};
 use crate::{Error, Gradients, Result};
 
 /// A model in training.
@@ -28,17 +28,6 @@ pub struct Learner {
     optimiser: Box<dyn Optimiser>,
     ema: Option<Ema>,
     config: OptimiserConfig,
-}
-
-/// Where a step stands in its run.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Moment {
-    /// Epoch, from 0.
-    pub epoch: u64,
-    /// Step of the run, from 0.
-    pub step: u64,
-    /// Share of the run that is over.
-    pub progress: f64,
 }
 
 /// A batch of a step.
@@ -109,7 +98,7 @@ impl Learner {
     /// As [`Learner::new`].
     pub fn with(model: Model, config: &OptimiserConfig, optimiser: Box<dyn Optimiser>) -> Result<Self> {
         let ema = match config.ema > 0.0 {
-            true => Some(Ema::new(config.ema, model.parameters())?),
+            true => Some(Ema::new(config.ema, config.ema_warmup, model.parameters())?),
             false => None,
         };
         let sessions = LossSessions::new(model.config())?;
@@ -156,7 +145,7 @@ impl Learner {
 
     /// Step size at a moment.
     pub fn learning_rate(&self, moment: &Moment) -> f64 {
-        learning_rate(&self.config, moment.step, moment.progress)
+        learning_rate(&self.config, *moment)
     }
 
     /// The gradients of some batches of a step of `of` utterances in all processes.
@@ -184,7 +173,7 @@ impl Learner {
         of: usize,
         moment: &Moment,
     ) -> Result<Tally> {
-        let Moment { epoch, step, progress } = *moment;
+        let Moment { epoch, step, progress, .. } = *moment;
         let config = self.model.config();
         let utterances = || batch.ids.clone();
         let mut masks = Masks::new(config.seed, epoch, *index);

@@ -31,6 +31,7 @@
 //! | [`optimiser`], [`schedule`], [`ema`] | the optimiser, its step size, the moving average of the weights |
 //! | [`train`] | the loop; [`Observer`] watches it |
 //! | [`checkpoint`], [`run_folder`], [`files`] | what is on disk |
+//! | [`average`](average()), [`choose`] | one checkpoint out of several |
 //! | [`bytes`], [`memory`] | memory budgets as text, and what there is |
 //! | [`evaluate`](evaluate()), [`Score`], [`Search`] | error rates, and how texts are looked for |
 //! | [`Transcription`], [`Format`] | what was heard, and how it is written |
@@ -44,6 +45,7 @@
 #![warn(missing_docs)]
 
 mod align;
+mod average;
 pub mod bytes;
 pub mod checkpoint;
 mod curve;
@@ -85,6 +87,7 @@ pub mod schedule;
 mod score;
 mod search;
 mod silence;
+mod skips;
 mod tensors;
 mod train;
 mod trainer;
@@ -93,13 +96,14 @@ mod windows;
 mod words;
 
 pub use align::{AlignedToken, AlignedUtterance, AlignedWord, Alignments, Unit};
+pub use average::{Averaged, average, choose};
 pub use checkpoint::{Checkpoint, Progress};
 pub use dropout::Masks;
 pub use error::{Error, Result};
 pub use evaluate::{Evaluation, Transcript};
 pub use fingerprint::{Fingerprint, Sets};
 pub use gradients::Gradients;
-pub use learner::{Learner, Moment, Part, Reduce, Tally};
+pub use learner::{Learner, Part, Reduce, Tally};
 pub use linear::{Linear, linear};
 pub use listener::{Heard, Listener, StreamId, StreamState};
 pub use live::{Endpoint, Live, LiveOptions, Update};
@@ -113,6 +117,7 @@ pub use parameters::{Parameters, Shapes};
 pub use recipe::Recipe;
 pub use recogniser::{Recogniser, evaluate};
 pub use run_folder::Start;
+pub use schedule::Moment;
 pub use score::{OverSpeakers, Score};
 pub use search::{LatticeSearch, Search};
 pub use silence::SILENCE;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use decoding::Affine;
 use serde::{Deserialize, Serialize};
-use speech::{FeatureStream, FrontEnd, StackStream};
+use speech::{FeatureStream, FrontEnd, Normalise, StackStream};
 
 use crate::encoder::{EncoderState, EncoderStream, Piece};
 use crate::model::Model;
@@ -103,10 +103,16 @@ impl Listener {
         let encoder =
             model.encoder.stream()?.ok_or_else(|| refused("an encoder that needs the whole utterance"))?;
         if front_end.stream().is_err() {
-            return Err(refused("features that are normalised by the whole utterance"));
+            return Err(refused(match input.features.normalise {
+                Normalise::Utterance | Normalise::Standard => {
+                    "features that are normalised by the whole utterance"
+                }
+                Normalise::Running | Normalise::None => "features that need the whole utterance",
+            }));
         }
         Ok(Listener {
-            stack: StackStream::new(input.rows.stack, input.rows.stride, input.features.mels),
+            stack: StackStream::new(input.rows.stack, input.rows.stride, input.features.mels)
+                .with_channels(input.rows.channels),
             front_end,
             encoder,
             projection: model.label_side.transducer()?.heads.encoder.packed("joint.encoder")?,

@@ -2,10 +2,10 @@
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
-use speech::{FrontEnd, Tokenizer, Utterance};
+use speech::{Corpus, FrontEnd, Tokenizer, Utterance};
 
 use crate::checkpoint::{self, Checkpoint};
-use crate::data::{self, Example};
+use crate::data::{self, Example, Store, Streamed};
 use crate::model::Model;
 use crate::observer::Observer;
 use crate::recipe::Recipe;
@@ -21,7 +21,7 @@ pub(crate) struct Loaded {
     pub resumed: Option<Checkpoint>,
     pub tokenizer: Tokenizer,
     pub front_end: FrontEnd,
-    pub examples: Vec<Example>,
+    pub train: Store,
     pub dev: Vec<Example>,
     pub test: Vec<Example>,
     pub data: Fingerprint,
@@ -51,24 +51,45 @@ impl Loaded {
             true => Ok(Vec::new()),
             false => data::read_manifests(set, manifests),
         };
-        let train = data::read_manifests("data.train", &recipe.data.train)?;
         let (dev, test) = (read("data.dev", &recipe.data.dev)?, read("data.test", &recipe.data.test)?);
-        let sets = Sets { train: &train, dev: &dev, test: &test };
-        let resumed = resume(recipe, sets, folder, start, observer)?;
-        let tokenizer = match &resumed {
-            Some(checkpoint) => checkpoint.tokenizer(&folder.last())?,
-            None => {
-                let texts: Vec<&str> = train.iter().map(|utterance| utterance.text.as_str()).collect();
-                Tokenizer::train(recipe.tokens.kind, &texts)?
+        let mut notes = Vec::new();
+        let loaded = match recipe.data.stream {
+            false => {
+                let train = data::read_manifests("data.train", &recipe.data.train)?;
+                let sets = Sets { train: &train, dev: &dev, test: &test };
+                let known = Known::new(recipe, sets, folder, start, observer)?;
+                let doubt = doubts::repeated("data.train", &train);
+                doubt.iter().for_each(|doubt| observer.on_warning(doubt));
+                let (train, note) = doubts::short_enough("data.train", train, recipe.batch.max_seconds);
+                notes.extend(note);
+                if train.is_empty() {
+                    return Err(data::all_too_long().into());
+                }
+                (known, Few::Memory(train))
+            }
+            true => {
+                let corpus = Corpus::open(&recipe.data.train, data::index_folder(recipe).as_deref());
+                let corpus = corpus.map_err(Error::from)?;
+                let known = Known::new(
+                    recipe,
+                    Sets { train: &corpus, dev: &dev, test: &test },
+                    folder,
+                    start,
+                    observer,
+                )?;
+                let (tokenizer, all) = (known.tokenizer.clone(), corpus.len());
+                let streamed = Streamed::new(corpus, tokenizer, recipe)?;
+                notes.extend(streamed.left_out(all));
+                (known, Few::Disk(Box::new(streamed)))
             }
         };
-        let doubts = [
-            doubts::repeated("data.train", &train),
-            doubts::unknown("data.dev", &dev, &tokenizer),
-            doubts::unknown("data.test", &test, &tokenizer),
-        ];
-        doubts.iter().flatten().for_each(|doubt| observer.on_warning(doubt));
-        expect_room(recipe, sets, tokenizer.size())?;
+        let (Known { resumed, tokenizer, data }, train) = loaded;
+        notes.iter().for_each(|note| observer.on_note(note));
+        for (set, utterances) in [("data.dev", &dev), ("data.test", &test)] {
+            let doubt = doubts::unknown(set, utterances, &tokenizer);
+            doubt.iter().for_each(|doubt| observer.on_warning(doubt));
+        }
+        expect_room(recipe, &train, [&dev, &test], tokenizer.size())?;
 
         let front_end = FrontEnd::new(&recipe.features)?;
         let mut load = |set, utterances: &[Utterance], tokenizer| {
@@ -76,20 +97,60 @@ impl Loaded {
             doubts::lengths(set, &examples).iter().for_each(|doubt| observer.on_warning(doubt));
             Ok::<_, Error>(examples)
         };
-        let mut all = || -> Result<_> {
-            let mut examples = load("data.train", &train, Some(&tokenizer))?;
-            let joined = data::joined(&train, recipe.augment.join, recipe.seed);
-            examples.extend(data::load(&joined, &front_end, Some(&tokenizer), stop)?);
-            Ok([examples, load("data.dev", &dev, None)?, load("data.test", &test, None)?])
+        let all = || -> Result<_> {
+            let train = match train {
+                Few::Disk(streamed) => Store::Disk(streamed),
+                Few::Memory(train) => {
+                    let mut examples = load("data.train", &train, Some(&tokenizer))?;
+                    let joined = data::joined(&train, recipe.augment.join, recipe.seed);
+                    examples.extend(data::load(&joined, &front_end, Some(&tokenizer), stop)?);
+                    Store::Memory(examples)
+                }
+            };
+            Ok((train, load("data.dev", &dev, None)?, load("data.test", &test, None)?))
         };
-        let data = Fingerprint::new(sets);
-        let [examples, dev, test] = match all() {
+        let (train, dev, test) = match all() {
             Err(Error::Stopped) => {
                 return Err(Stopped::At(resumed.map_or(0, |checkpoint| checkpoint.progress.step)));
             }
             loaded => loaded?,
         };
-        Ok(Self { resumed, tokenizer, front_end, examples, dev, test, data })
+        Ok(Self { resumed, tokenizer, front_end, train, dev, test, data })
+    }
+}
+
+/// A training set of which nothing was read but what is said about it.
+enum Few {
+    Memory(Vec<Utterance>),
+    Disk(Box<Streamed>),
+}
+
+/// What the data and an earlier run decide together.
+struct Known {
+    resumed: Option<Checkpoint>,
+    tokenizer: Tokenizer,
+    data: Fingerprint,
+}
+
+impl Known {
+    fn new(
+        recipe: &Recipe,
+        sets: Sets,
+        folder: &RunFolder,
+        start: Start,
+        observer: &mut dyn Observer,
+    ) -> Result<Self> {
+        let resumed = resume(recipe, sets, folder, start, observer)?;
+        let tokenizer = match &resumed {
+            Some(checkpoint) => checkpoint.tokenizer(&folder.last())?,
+            None => {
+                let texts = data::each(sets.train).map(|one| Ok(one?.text.clone()));
+                let texts = texts.collect::<Result<Vec<String>>>()?;
+                let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+                Tokenizer::train(recipe.tokens.kind, &texts)?
+            }
+        };
+        Ok(Known { resumed, tokenizer, data: Fingerprint::new(sets)? })
     }
 }
 
@@ -120,10 +181,14 @@ fn resume(
 }
 
 /// Fails where the features of all sets, or the model in training, are more than there is room for.
-fn expect_room(recipe: &Recipe, sets: Sets, labels: usize) -> Result<()> {
-    let again = if recipe.augment.join > 1 { sets.train } else { &[] };
-    let all = sets.train.iter().chain(again).chain(sets.dev).chain(sets.test);
-    let seconds: f64 = all.map(|utterance| utterance.seconds).sum();
+fn expect_room(recipe: &Recipe, train: &Few, others: [&Vec<Utterance>; 2], labels: usize) -> Result<()> {
+    let of = |utterances: &[Utterance]| utterances.iter().map(|utterance| utterance.seconds).sum::<f64>();
+    let train = match train {
+        Few::Memory(train) if recipe.augment.join > 1 => 2.0 * of(train),
+        Few::Memory(train) => of(train),
+        Few::Disk(_) => 0.0,
+    };
+    let seconds = train + others.iter().map(|set| of(set)).sum::<f64>();
     let frames = seconds * 1000.0 / f64::from(recipe.features.hop_ms);
     let bytes = frames * (recipe.features.mels * size_of::<f32>()) as f64;
     let what = || format!("features of {:.1} hours of audio in [data]", seconds / 3600.0);

@@ -2,28 +2,28 @@
 //!
 //! A framework that records every gate of every step pays for ten small tensors a frame. Here a layer is a single node of the
 //! graph: inside, frames are packed without padding (`layout.rs`), products run over all frames at once, in blocks of rows
-//! (`direction.rs`), and only the recurrent product is left to the steps, of each group of utterances (`steps.rs`) or, where a
-//! layer is wide and groups are few, of each strip of units (`strips.rs`). The cut depends on shapes only, so that the bits are
-//! the same for every number of threads.
+//! (`direction.rs`), and only the recurrent product is left to the steps (`steps.rs`): a task is a group of utterances or, where a
+//! layer is wide and groups are few, a strip of units of one frame. The cut depends on shapes only, and so the bits are the same for
+//! every number of threads. The weights come in through `handle.rs`.
 mod carried;
-mod cell;
 mod direction;
+mod handle;
 mod layer;
 mod layout;
 mod steps;
-mod strips;
 
 use std::sync::Mutex;
 
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout as TensorLayout, Shape, Tensor, WithDType};
 pub use carried::{CarriedLstm, LstmState};
-use direction::{Gradients, Tape};
+use direction::{Gradients, Tape, Wanted, Weights};
+use handle::Handle;
 use kernels::Real;
 pub use layer::Lstm;
 use layout::{Cut, Layout, Sizes};
 use rayon::prelude::*;
 
-use crate::tensors::{self, with_slice};
+use crate::tensors;
 use crate::{Error, Result};
 
 /// The weights of one direction of an LSTM layer, in candle's layout.
@@ -53,8 +53,7 @@ pub struct LstmWeights {
 /// # Errors
 /// [`Error::Shape`] if shapes, lengths or dtypes do not fit; candle's own errors are passed on.
 ///
-/// Cost: `O(Σ T_b · (D + H) · H)` time, and for the backward pass `Σ T_b · (D + 7H)` numbers a direction; `4H` more a frame while
-/// either pass of a wide layer runs.
+/// Cost: `O(Σ T_b · (D + H) · H)` time, and `Σ T_b · 5H` numbers a direction that are kept for the backward pass.
 pub fn lstm(x: &Tensor, lengths: &[usize], directions: &[LstmWeights]) -> Result<Tensor> {
     let (batch, frames, input) =
         x.dims3().map_err(|_| Error::shape("x", "three axes [B, T, D]", format!("{:?}", x.dims())))?;
@@ -114,16 +113,15 @@ fn apply_cut<F: Real + WithDType>(
     directions: &[LstmWeights],
     cut: Cut,
 ) -> Result<Tensor> {
-    // An operation has at most three differentiable arguments: the weights of a direction go in one after another.
-    let flat = |LstmWeights { input, recurrent, bias }: &LstmWeights| {
-        Tensor::cat(&[&input.flatten_all()?, &recurrent.flatten_all()?, bias], 0)
-    };
     let count = directions.len();
     let layouts = (0..count).map(|direction| Layout::new(lengths, cut, direction == 1)).collect();
-    let op = Operation::<F> { batch: lengths.len(), sizes, layouts, tape: Mutex::new(None) };
-    Ok(match directions {
-        [only] => x.apply_op2(&flat(only)?, op)?,
-        [forth, back] => x.apply_op3(&flat(forth)?, &flat(back)?, op)?,
+    let handles: Vec<(Handle, Tensor)> =
+        directions.iter().map(Handle::new).collect::<candle_core::Result<_>>()?;
+    let (handles, arguments): (Vec<_>, Vec<_>) = handles.into_iter().unzip();
+    let op = Operation::<F> { batch: lengths.len(), sizes, layouts, handles, tape: Mutex::new(None) };
+    Ok(match &arguments[..] {
+        [only] => x.apply_op2(only, op)?,
+        [forth, back] => x.apply_op3(forth, back, op)?,
         _ => unreachable!("checked by the caller"),
     })
 }
@@ -134,16 +132,36 @@ struct Operation<F> {
     sizes: Sizes,
     /// Packed rows of each direction.
     layouts: Vec<Layout>,
+    /// Weights of each direction.
+    handles: Vec<Handle>,
     tape: Mutex<Option<Vec<Tape<F>>>>,
 }
 
 impl<F: Real + WithDType> Operation<F> {
-    fn forward(&self, x: &[F], weights: &[&[F]]) -> (Vec<Tape<F>>, Vec<F>) {
-        let Sizes { frames, hidden, .. } = self.sizes;
+    /// Calls `use_them` with the weights of all directions.
+    fn with_weights<R>(
+        &self,
+        use_them: impl FnOnce(&[Weights<F>]) -> candle_core::Result<R>,
+    ) -> candle_core::Result<R> {
+        let weights = self.handles.iter().map(|handle| &handle.weights);
+        let tensors: Vec<&Tensor> =
+            weights.flat_map(|LstmWeights { input, recurrent, bias }| [input, recurrent, bias]).collect();
+        tensors::with_slices(&tensors, |slices: &[&[F]]| {
+            let all = slices.as_chunks().0.iter();
+            use_them(
+                &all.map(|&[input, recurrent, bias]| Weights { input, recurrent, bias }).collect::<Vec<_>>(),
+            )
+        })
+    }
+
+    fn forward(&self, x: &[F], weights: &[Weights<F>]) -> (Vec<Tape<F>>, Vec<F>) {
+        let Sizes { frames, input, hidden } = self.sizes;
         let width = hidden * weights.len();
-        let run = |(layout, weights): (&Layout, &&[F])| direction::forward(layout, self.sizes, x, weights);
+        let x = |b: usize, t: usize| &x[(b * frames + t) * input..][..input];
+        let run =
+            |(layout, &weights): (&Layout, &Weights<F>)| direction::forward(layout, self.sizes, x, weights);
         let (tapes, states): (Vec<_>, Vec<_>) = self.layouts.par_iter().zip(weights).map(run).unzip();
-        let mut out = vec![F::ZERO; self.batch * frames * width];
+        let mut out = kernels::filled(self.batch * frames * width, F::ZERO);
         direction::each_row(&mut out, width, |at, out| {
             for ((layout, states), out) in self.layouts.iter().zip(&states).zip(out.chunks_exact_mut(hidden))
             {
@@ -154,57 +172,69 @@ impl<F: Real + WithDType> Operation<F> {
         (tapes, out)
     }
 
-    fn cpu(&self, x: &[F], weights: &[&[F]]) -> (CpuStorage, Shape) {
-        let (tapes, out) = self.forward(x, weights);
+    fn cpu(&self, x: &[F]) -> candle_core::Result<(CpuStorage, Shape)> {
+        let (tapes, out) = self.with_weights(|weights| Ok(self.forward(x, weights)))?;
         *self.tape.lock().expect("no panic while locked") = Some(tapes);
-        (
-            F::to_cpu_storage_owned(out),
-            Shape::from((self.batch, self.sizes.frames, self.sizes.hidden * weights.len())),
-        )
+        let width = self.sizes.hidden * self.handles.len();
+        Ok((F::to_cpu_storage_owned(out), Shape::from((self.batch, self.sizes.frames, width))))
     }
 
-    /// Gradients of the input (if it is part of the graph) and of the weights.
+    /// Gradients of the input and of the argument for each direction's weights, as far as they are part of the graph.
     fn backward(
         &self,
         x: &Tensor,
-        weights: &[&Tensor],
+        arguments: &[&Tensor],
+        out: &Tensor,
         above: &Tensor,
-    ) -> candle_core::Result<(Option<Tensor>, Vec<Tensor>)> {
-        let Sizes { frames, input, hidden } = self.sizes;
+    ) -> candle_core::Result<(Option<Tensor>, Vec<Option<Tensor>>)> {
         let input_wanted = x.track_op();
-        let above = above.contiguous()?;
-        let gradients: Vec<Gradients<F>> = tensors::with_slices(weights, |weights: &[&[F]]| {
-            let tapes = self.tape.lock().expect("no panic while locked").take();
-            let tapes = match tapes {
-                Some(tapes) => tapes,
-                None => with_slice(x, |x| Ok(self.forward(x, weights).0))?,
-            };
-            with_slice(&above, |above: &[F]| {
-                let width = hidden * weights.len();
+        let tapes = self.tape.lock().expect("no panic while locked").take();
+        let gradients: Vec<Gradients<F>> = self.with_weights(|weights| {
+            tensors::with_slices(&[x, out, &above.contiguous()?], |tensors: &[&[F]]| {
+                let &[x, out, above] = tensors else { unreachable!("three were given") };
+                let tapes = tapes.unwrap_or_else(|| self.forward(x, weights).0);
                 let all = self.layouts.par_iter().zip(weights).zip(tapes).enumerate();
-                let gradients = all.map(|(direction, ((layout, weights), tape))| {
-                    direction::backward(layout, self.sizes, tape, weights, input_wanted, |b, t, row| {
-                        let from = (b * frames + t) * width + direction * hidden;
-                        row.copy_from_slice(&above[from..from + hidden]);
-                    })
+                let gradients = all.map(|(direction, ((layout, &weights), tape))| {
+                    let Sizes { frames, input, hidden } = self.sizes;
+                    let x = |b: usize, t: usize| &x[(b * frames + t) * input..][..input];
+                    let [out, above] = [out, above].map(|rows| {
+                        move |b: usize, t: usize| {
+                            &rows[((b * frames + t) * arguments.len() + direction) * hidden..][..hidden]
+                        }
+                    });
+                    let wanted = Wanted { input: input_wanted, weights: arguments[direction].track_op() };
+                    direction::backward(layout, self.sizes, tape, weights, wanted, [&x, &out, &above])
                 });
                 Ok(gradients.collect())
             })
         })?;
-        let mut dx = vec![<F as Real>::ZERO; if input_wanted { self.batch * frames * input } else { 0 }];
+        let (inputs, weights): (Vec<_>, Vec<_>) =
+            gradients.into_iter().map(|Gradients { input, weights }| (input, weights)).unzip();
+        let dx = if input_wanted { Some(self.unpacked(inputs)?) } else { None };
+        let Sizes { input, hidden, .. } = self.sizes;
+        let weights = self.handles.iter().zip(weights).map(|(handle, gradients)| {
+            let Some([d_input, d_recurrent, d_bias]) = gradients else { return Ok(None) };
+            let gradients = [
+                tensors::from_vec(d_input, (4 * hidden, input))?,
+                tensors::from_vec(d_recurrent, (4 * hidden, hidden))?,
+                tensors::from_vec(d_bias, 4 * hidden)?,
+            ];
+            handle.leave(gradients).map(Some)
+        });
+        Ok((dx, weights.collect::<candle_core::Result<_>>()?))
+    }
+
+    /// The sum of the directions' packed gradients of the input, as a tensor.
+    fn unpacked(&self, gradients: Vec<Option<Vec<F>>>) -> candle_core::Result<Tensor> {
+        let Sizes { frames, input, .. } = self.sizes;
+        let mut dx = kernels::filled(self.batch * frames * input, <F as Real>::ZERO);
         direction::each_row(&mut dx, input, |at, dx| {
-            for (layout, gradient) in self.layouts.iter().zip(&gradients) {
-                let row = layout.row(at / frames, at % frames);
-                let Some((rows, row)) = gradient.input.as_ref().zip(row) else { continue };
+            for (layout, rows) in self.layouts.iter().zip(gradients.iter().flatten()) {
+                let Some(row) = layout.row(at / frames, at % frames) else { continue };
                 kernels::add(dx, &rows[row * input..][..input]);
             }
         });
-        let dx = if input_wanted { Some(tensors::from_vec(dx, (self.batch, frames, input))?) } else { None };
-        let weights = gradients.into_iter().map(|gradient| {
-            let count = gradient.weights.len();
-            tensors::from_vec(gradient.weights, count)
-        });
-        Ok((dx, weights.collect::<candle_core::Result<_>>()?))
+        tensors::from_vec(dx, (self.batch, frames, input))
     }
 }
 
@@ -216,22 +246,22 @@ impl<F: Real + WithDType> CustomOp2 for Operation<F> {
     fn cpu_fwd(
         &self,
         x: &CpuStorage,
-        x_layout: &TensorLayout,
-        w: &CpuStorage,
-        w_layout: &TensorLayout,
+        layout: &TensorLayout,
+        _: &CpuStorage,
+        _: &TensorLayout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
-        Ok(self.cpu(tensors::slice(x, x_layout)?, &[tensors::slice(w, w_layout)?]))
+        self.cpu(tensors::slice(x, layout)?)
     }
 
     fn bwd(
         &self,
         x: &Tensor,
-        w: &Tensor,
-        _: &Tensor,
+        argument: &Tensor,
+        out: &Tensor,
         above: &Tensor,
     ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
-        let (dx, mut dw) = self.backward(x, &[w], above)?;
-        Ok((dx, dw.pop()))
+        let (dx, mut weights) = self.backward(x, &[argument], out, above)?;
+        Ok((dx, weights.pop().flatten()))
     }
 }
 
@@ -243,14 +273,13 @@ impl<F: Real + WithDType> CustomOp3 for Operation<F> {
     fn cpu_fwd(
         &self,
         x: &CpuStorage,
-        x_layout: &TensorLayout,
-        forth: &CpuStorage,
-        forth_layout: &TensorLayout,
-        back: &CpuStorage,
-        back_layout: &TensorLayout,
+        layout: &TensorLayout,
+        _: &CpuStorage,
+        _: &TensorLayout,
+        _: &CpuStorage,
+        _: &TensorLayout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let weights = [tensors::slice(forth, forth_layout)?, tensors::slice(back, back_layout)?];
-        Ok(self.cpu(tensors::slice(x, x_layout)?, &weights))
+        self.cpu(tensors::slice(x, layout)?)
     }
 
     fn bwd(
@@ -258,12 +287,12 @@ impl<F: Real + WithDType> CustomOp3 for Operation<F> {
         x: &Tensor,
         forth: &Tensor,
         back: &Tensor,
-        _: &Tensor,
+        out: &Tensor,
         above: &Tensor,
     ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let (dx, mut dw) = self.backward(x, &[forth, back], above)?;
-        let d_back = dw.pop();
-        Ok((dx, dw.pop(), d_back))
+        let (dx, mut weights) = self.backward(x, &[forth, back], out, above)?;
+        let back = weights.pop().flatten();
+        Ok((dx, weights.pop().flatten(), back))
     }
 }
 

@@ -21,6 +21,12 @@ pub struct Metrics {
     pub gradient_norm: f64,
     /// Utterances that no path explains, for one of the losses.
     pub skipped: u64,
+    /// Batches that were skipped since their loss or gradient was no number.
+    #[serde(default)]
+    pub nonfinite: u64,
+    /// Share of the rows of the epoch's batches that are padding.
+    #[serde(default)]
+    pub padding: f64,
     /// Wall time of the epoch's training in seconds; after a resumption, of the part that was left.
     pub seconds: f64,
     /// Word error rate on the dev set, where it was evaluated.

@@ -219,6 +219,16 @@ impl Model {
         &self.config
     }
 
+    /// The encoder.
+    pub fn encoder(&self) -> &dyn Encoder {
+        &*self.encoder
+    }
+
+    /// The predictor; none of a recognition lattice.
+    pub fn predictor(&self) -> Option<&dyn Predictor> {
+        self.label_side.transducer().ok().map(|transducer| &*transducer.predictor)
+    }
+
     /// The weights.
     pub fn parameters(&self) -> &Parameters {
         &self.parameters

@@ -62,7 +62,7 @@ pub struct InputConfig {
 impl InputConfig {
     /// Values of a row.
     pub fn width(&self) -> usize {
-        self.features.mels * self.rows.stack
+        self.rows.width(self.features.mels)
     }
 }
 

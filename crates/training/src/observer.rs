@@ -64,6 +64,8 @@ pub struct EpochReport {
 pub trait Observer {
     /// Something that is no error, but hardly meant.
     fn on_warning(&mut self, _warning: &str) {}
+    /// Something that was asked for, and what it led to.
+    fn on_note(&mut self, _note: &str) {}
     /// Before the first step.
     fn on_start(&mut self, _report: &RunReport) {}
     /// After each step.

@@ -2,13 +2,18 @@
 //!
 //! A new one is a file beside `adamw.rs` with its [`Optimiser`], and a line in `build`.
 mod adamw;
+mod clip;
+mod lamb;
+mod moments;
 
 use std::collections::BTreeMap;
 
 pub use adamw::AdamW;
+pub use clip::Clip;
+pub use lamb::{Lamb, LambConfig, LambStep, Number};
 
 use crate::checkpoint::Values;
-use crate::recipe::OptimiserConfig;
+use crate::recipe::{OptimiserConfig, OptimiserKind};
 use crate::{Gradients, Parameters, Result};
 
 /// Steps along gradients, with a memory that a checkpoint can hold.
@@ -33,5 +38,8 @@ pub trait Optimiser: Send {
 
 /// The optimiser that a recipe asks for.
 pub(crate) fn build(config: &OptimiserConfig, parameters: &Parameters) -> Box<dyn Optimiser> {
-    Box::new(AdamW::new(parameters, config))
+    match config.kind {
+        OptimiserKind::AdamW => Box::new(AdamW::new(parameters, config)),
+        OptimiserKind::Lamb => Box::new(Lamb::new(parameters, config.lamb(), config.clip())),
+    }
 }

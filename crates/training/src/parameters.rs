@@ -7,7 +7,7 @@ use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder, VarMap};
 
 use crate::init;
-use crate::tensors::to_vec;
+use crate::tensors::{to_vec, with_slice};
 use crate::{Error, Result};
 
 /// The weights of a model by name, in alphabetical order.
@@ -95,6 +95,19 @@ impl Parameters {
     /// Candle's own errors.
     pub fn values(&self) -> Result<BTreeMap<String, Vec<f32>>> {
         self.variables.iter().map(|(name, variable)| Ok((name.clone(), to_vec(variable)?))).collect()
+    }
+
+    /// Whether all values are numbers.
+    ///
+    /// # Errors
+    /// Candle's own errors.
+    pub fn are_finite(&self) -> Result<bool> {
+        for variable in self.variables.values() {
+            if !with_slice(variable, |values: &[f32]| Ok(values.iter().all(|value| value.is_finite())))? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Replaces all values.
@@ -231,8 +244,16 @@ mod tests {
         let builder = VarBuilder::from_varmap(&map, DType::F32, &Device::Cpu);
         let layer = candle_nn::linear(2, 1, builder).unwrap();
         let parameters = Parameters::from_map(&map).unwrap();
-        let values = [("weight", vec![3.0, 4.0]), ("bias", vec![5.0])];
-        parameters.set(&values.map(|(name, values)| (name.to_owned(), values)).into()).unwrap();
+        let set = |bias| {
+            let values = [("weight", vec![3.0, 4.0]), ("bias", vec![bias])];
+            parameters.set(&values.map(|(name, values)| (name.to_owned(), values)).into()).unwrap();
+        };
+        set(5.0);
         assert_eq!(to_vec::<f32>(&layer.weight().flatten_all().unwrap()).unwrap(), [3.0, 4.0]);
+        assert!(parameters.are_finite().unwrap());
+        for bad in [f32::NAN, f32::INFINITY] {
+            set(bad);
+            assert!(!parameters.are_finite().unwrap());
+        }
     }
 }

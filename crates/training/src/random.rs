@@ -16,6 +16,10 @@ pub(crate) enum Purpose {
     Dropout = 4,
     /// Which utterances are joined.
     Join = 5,
+    /// Changes to the sound of an utterance in an epoch.
+    Wave = 6,
+    /// Dither of an utterance in an epoch.
+    Dither = 7,
 }
 
 /// The stream of `(seed, purpose, a, b)`; each quadruple has its own.

@@ -4,6 +4,7 @@ mod gnat;
 mod init;
 mod loss;
 mod loss_options;
+pub(crate) mod steps;
 mod table;
 mod terms;
 
@@ -13,10 +14,12 @@ pub use gnat::{AlignmentKind, GnatConfig, Normalise};
 pub use init::InitConfig;
 pub use loss::LossConfig;
 pub use loss_options::{ActivationKind, Loss, LossOptions};
+pub use steps::{ClipKind, Decay, OptimiserKind};
 pub use terms::{PrecisionKind, Terms};
 
 use serde::{Deserialize, Deserializer, Serialize};
-use speech::{FeatureConfig, Perturb, SpecAugment, TokenizerKind};
+use speech::wave::{NoiseConfig, ReverbConfig, SpeedConfig};
+use speech::{FeatureConfig, Perturb, SpecAugment, TokenizerKind, WaveConfig};
 
 use crate::encoder::EncoderKind;
 use crate::model_config::{InputConfig, ModelConfig};
@@ -75,6 +78,17 @@ pub struct Data {
     /// Utterances of the final report.
     #[serde(default)]
     pub test: Vec<PathBuf>,
+    /// Whether training utterances are read anew in each epoch, in place of having all their features in memory: for training sets
+    /// that memory does not hold, and for changes to their sound.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stream: bool,
+    /// Threads that make batches ahead of their use.
+    #[serde(default = "once", skip_serializing_if = "is_once")]
+    pub workers: usize,
+    /// A folder for what streaming would find out again and again: where utterances are, and, if their sound is not changed, their
+    /// features.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<PathBuf>,
 }
 
 /// `[augment]`: changes to training utterances, those to their frames new in each epoch; none by default.
@@ -83,16 +97,38 @@ pub struct Data {
 pub struct Augment {
     /// Beside each utterance alone, all of them are heard once an epoch in strings of so many, in an order that the seed decides:
     /// for models that listen on after the end of an utterance. None below 2.
-    #[serde(skip_serializing_if = "alone")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub join: usize,
-    /// Speed, tempo and frequency-axis changes, first.
+    /// Other speeds, as waveforms; before everything that follows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speed: Option<SpeedConfig>,
+    /// Impulse responses of rooms, from a manifest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reverb: Option<ReverbConfig>,
+    /// Noise, from a manifest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub noise: Option<NoiseConfig>,
+    /// Speed, tempo and frequency-axis changes of the frames, first.
     pub perturb: Perturb,
     /// Masks over time and frequency, second.
     pub mask: SpecAugment,
 }
 
-fn alone(join: &usize) -> bool {
-    *join == 0
+impl Augment {
+    /// What is done to waveforms.
+    pub fn wave(&self) -> WaveConfig {
+        WaveConfig { speed: self.speed.clone(), reverb: self.reverb.clone(), noise: self.noise.clone() }
+    }
+
+    /// Manifests of sounds.
+    fn manifests(&mut self) -> impl Iterator<Item = &mut PathBuf> {
+        let reverb = self.reverb.as_mut().map(|reverb| &mut reverb.manifest);
+        reverb.into_iter().chain(self.noise.as_mut().map(|noise| &mut noise.manifest))
+    }
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 /// `[tokens]`
@@ -122,17 +158,27 @@ pub struct RowsConfig {
     pub stack: usize,
     /// Frames from one input row to the next.
     pub stride: usize,
+    /// Fewest values of an input row, zeros behind those of its frames: 256 makes MLPerf's rows of 240 a multiple of 32. 0 = none.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub channels: usize,
+}
+
+impl RowsConfig {
+    /// Values of a row, made of frames of so many mel bins.
+    pub fn width(&self, mels: usize) -> usize {
+        (mels * self.stack).max(self.channels)
+    }
 }
 
 impl Default for RowsConfig {
     fn default() -> Self {
-        RowsConfig { stack: 3, stride: 3 }
+        RowsConfig { stack: 3, stride: 3, channels: 0 }
     }
 }
 
 impl<'de> Deserialize<'de> for EncoderConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        let (rows, kind) = table::split(deserializer, &["stack", "stride"], Some("lstm"))?;
+        let (rows, kind) = table::split(deserializer, &["stack", "stride", "channels"], Some("lstm"))?;
         Ok(EncoderConfig { rows, kind })
     }
 }
@@ -148,11 +194,14 @@ pub struct JointConfig {
     pub dropout: f32,
 }
 
-/// `[optimiser]`: AdamW and its schedule.
+/// `[optimiser]`: the optimiser and its schedule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OptimiserConfig {
-    /// Largest step size.
+    /// The optimiser.
+    #[serde(default)]
+    pub kind: OptimiserKind,
+    /// Largest step size; with `decay = "noam"` its scale.
     pub learning_rate: f64,
     /// Steps of linear growth at the start.
     #[serde(default)]
@@ -163,6 +212,21 @@ pub struct OptimiserConfig {
     /// Last step size as a share of the largest.
     #[serde(default = "one_percent")]
     pub floor: f64,
+    /// With `decay = "mlperf"`: epochs of linear growth at the start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warmup_epochs: Option<u64>,
+    /// With `decay = "mlperf"`: epochs at the largest step size after them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold_epochs: Option<u64>,
+    /// With `decay = "mlperf"`: what each later epoch multiplies the step size by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gamma: Option<f64>,
+    /// With `decay = "mlperf"`: the smallest step size; 1e-5 if missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_rate: Option<f64>,
+    /// With `decay = "noam"`: the model's width.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_width: Option<u64>,
     /// Decoupled weight decay.
     #[serde(default)]
     pub weight_decay: f64,
@@ -175,39 +239,44 @@ pub struct OptimiserConfig {
     /// Largest norm of the gradient; 0 = no limit.
     #[serde(default = "five")]
     pub clip_norm: f64,
+    /// How the norm is limited; AdamW knows the first way only.
+    #[serde(default)]
+    pub clip: ClipKind,
+    /// Whether moments are freed of their start at 0, as AdamW's always are.
+    #[serde(default = "yes")]
+    pub bias_correction: bool,
     /// Decay of the moving average of the weights that evaluation uses; 0 = off.
     #[serde(default)]
     pub ema: f64,
+    /// Whether that decay grows from 1/10 in the first steps, so that the first weights are forgotten.
+    #[serde(default = "yes")]
+    pub ema_warmup: bool,
 }
 
 impl OptimiserConfig {
-    /// A largest step size, and all else by default.
+    /// AdamW with a largest step size, and all else by default.
     pub fn new(learning_rate: f64) -> Self {
         OptimiserConfig {
+            kind: OptimiserKind::default(),
             learning_rate,
             warmup_steps: 0,
             decay: Decay::default(),
             floor: one_percent(),
+            warmup_epochs: None,
+            hold_epochs: None,
+            gamma: None,
+            min_rate: None,
+            model_width: None,
             weight_decay: 0.0,
             betas: betas(),
             eps: epsilon(),
             clip_norm: five(),
+            clip: ClipKind::default(),
+            bias_correction: true,
             ema: 0.0,
+            ema_warmup: true,
         }
     }
-}
-
-/// Shape of the step size over the run.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Decay {
-    /// Half a cosine down to the floor.
-    #[default]
-    Cosine,
-    /// The same factor each step, down to the floor.
-    Exponential,
-    /// None.
-    Hold,
 }
 
 /// `[batch]`
@@ -221,6 +290,13 @@ pub struct BatchConfig {
     /// Batches of an optimiser step; gradients are divided by the utterances of all of them.
     #[serde(default = "once", skip_serializing_if = "is_once")]
     pub accumulate: usize,
+    /// Training utterances that their manifest says are longer, in seconds, are left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_seconds: Option<f64>,
+    /// Number of buckets of similar lengths from which batches of exactly `max_utterances` are drawn, whatever is left over being
+    /// dropped anew in each epoch; see [`speech::batching::bucketed`]. 0 = batches of up to `max_frames` of all utterances.
+    #[serde(default)]
+    pub buckets: usize,
 }
 
 /// `[training]`
@@ -253,6 +329,12 @@ pub struct RunConfig {
     /// Steps between two checkpoints; 0 = at the end of an epoch only.
     #[serde(default)]
     pub checkpoint_every: u64,
+    /// How many epochs, the last ones, keep a checkpoint of their own.
+    #[serde(default)]
+    pub keep: u64,
+    /// How many steps in a row may be skipped whose loss or gradient is no number, before that ends the run.
+    #[serde(default)]
+    pub skip_nonfinite: u64,
     /// Which weights the final report is about.
     #[serde(default)]
     pub select: Select,
@@ -268,13 +350,16 @@ impl RunConfig {
             epochs,
             evaluate_every: one(),
             checkpoint_every: 0,
+            keep: 0,
+            skip_nonfinite: 0,
             select: Select::default(),
             metric: Metric::default(),
         }
     }
 
     /// Their names.
-    const KEYS: [&str; 5] = ["epochs", "evaluate_every", "checkpoint_every", "select", "metric"];
+    const KEYS: [&str; 7] =
+        ["epochs", "evaluate_every", "checkpoint_every", "keep", "skip_nonfinite", "select", "metric"];
 }
 
 /// Which checkpoint the run ends with.
@@ -313,6 +398,9 @@ fn once() -> usize {
 }
 fn is_once(count: &usize) -> bool {
     *count == 1
+}
+fn yes() -> bool {
+    true
 }
 fn five() -> f64 {
     5.0
@@ -364,17 +452,23 @@ impl Recipe {
                 .map_err(|error| Error::syntax(path, serde::de::Error::custom(error)))?;
         }
         let base = path.parent().unwrap_or(Path::new(""));
-        let Data { train, dev, test } = &mut recipe.data;
-        for manifest in train.iter_mut().chain(dev).chain(test) {
+        let Data { train, dev, test, cache, .. } = &mut recipe.data;
+        let sounds = recipe.augment.manifests();
+        for manifest in train.iter_mut().chain(dev).chain(test).chain(cache).chain(sounds) {
             *manifest = base.join(&manifest);
         }
         Ok((recipe, text))
     }
 
     /// The first key that another recipe has another value for, with both; but for the places of the data, of which checkpoints
-    /// have a fingerprint.
+    /// have a fingerprint, and of noise and impulse responses.
     pub(crate) fn difference(&self, other: &Recipe) -> Option<String> {
-        let (Ok(here), Ok(there)) = (toml::Table::try_from(self), toml::Table::try_from(other)) else {
+        let [mut here, mut there] = [self, other].map(Recipe::clone);
+        [&mut here, &mut there]
+            .into_iter()
+            .flat_map(|recipe| recipe.augment.manifests())
+            .for_each(PathBuf::clear);
+        let (Ok(here), Ok(there)) = (toml::Table::try_from(here), toml::Table::try_from(there)) else {
             return Some("one that cannot be written down".to_owned());
         };
         let [here, there] = [here, there].map(|mut table| {

@@ -212,11 +212,14 @@ impl Recogniser {
             }
         }
         .into_iter();
-        let mut write = |plane: &Features| match found.next() {
-            Some(found) => self.written(plane, &found?.labels),
+        let mut write = |plane: &Features, audio: &Audio| match found.next() {
+            Some(found) => {
+                let lead = self.front_end.kept(&audio.samples).start as f64 / f64::from(audio.sample_rate);
+                Ok(self.written(plane, &found?.labels)?.after(lead))
+            }
             None => Ok(Transcription::default()),
         };
-        planes.into_iter().map(|plane| write(&plane?)).collect()
+        planes.into_iter().zip(recordings).map(|(plane, audio)| write(&plane?, audio)).collect()
     }
 
     fn recognise(&self, planes: &[&Features]) -> Result<Vec<Hypothesis>> {

@@ -8,6 +8,7 @@
 //! | `curve.svg` | loss and error rates over the epochs |
 //! | `events.out.tfevents.*` | the same and every tenth step for TensorBoard, a file from each checkpoint to the next |
 //! | `last.safetensors`, `best.safetensors` | checkpoints |
+//! | `epoch-N.safetensors` | those of the last epochs, as many as `training.keep` says |
 //! | `.lock` | empty; locked while a process trains |
 //! | `evaluation.json`, `SET.hypotheses.jsonl` | the final report and what was heard |
 use std::fs::{File, TryLockError};
@@ -31,6 +32,8 @@ const FILES: [&str; 7] = [
     "dev.hypotheses.jsonl",
     "test.hypotheses.jsonl",
 ];
+/// How the checkpoints of epochs begin and end; their number is between.
+const EPOCH: [&str; 2] = ["epoch-", ".safetensors"];
 /// Whose lock a run holds.
 const LOCK: &str = ".lock";
 
@@ -79,7 +82,9 @@ impl RunFolder {
             Err(TryLockError::WouldBlock) => return Err(Error::RunLocked { path: path.to_owned() }),
             Err(TryLockError::Error(error)) => return Err(Error::io(&name, "lock the run folder")(error)),
         }
-        let found = FILES.iter().map(|name| folder.file(name)).find(|file| file.exists());
+        let epochs = kept(path)?;
+        let files = FILES.iter().map(|name| folder.file(name)).chain(epochs.into_iter().map(|of| of.1));
+        let found = files.into_iter().find(|file| file.exists());
         let error = match (start, found) {
             (Start::Fresh, Some(_)) => Error::RunExists { path: path.to_owned() },
             (Start::Resume | Start::ResumeChanged, Some(found)) if found != folder.last() => {
@@ -106,7 +111,15 @@ impl RunFolder {
     /// # Errors
     /// [`Error::Io`].
     pub fn clear(&self, resumed: Option<&Progress>) -> Result<()> {
-        let files = || FILES.iter().chain(&RECIPE).map(|name| self.file(name));
+        let epochs = epochs(&self.path, |name| {
+            // Also those of which there is no more than a temporary file.
+            let left = name.strip_prefix('.').and_then(|name| name.split_once(EPOCH[1]));
+            number(name).or_else(|| number(&format!("{}{}", left?.0, EPOCH[1])))
+        })?;
+        let files = || {
+            let epochs = epochs.iter().map(|&(epoch, _)| self.epoch(epoch));
+            FILES.iter().chain(&RECIPE).map(|name| self.file(name)).chain(epochs)
+        };
         for file in files() {
             remove_leftovers(&file).map_err(Error::io(&file, "remove what a killed run left beside"))?;
         }
@@ -155,6 +168,24 @@ impl RunFolder {
         self.file("best.safetensors")
     }
 
+    /// The checkpoint of an epoch, from 1.
+    pub fn epoch(&self, epoch: u64) -> PathBuf {
+        let [start, end] = EPOCH;
+        self.file(&format!("{start}{epoch}{end}"))
+    }
+
+    /// Removes the checkpoints of all epochs but those of the last `keep` up to this one. Later ones belong to work that a kill, or
+    /// whoever put an older checkpoint in the place of the last one, has undone.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn keep(&self, epoch: u64, keep: u64) -> Result<()> {
+        for (_, path) in kept(&self.path)?.iter().filter(|(n, _)| *n > epoch || epoch - n >= keep) {
+            std::fs::remove_file(path).map_err(Error::io(path, "remove the checkpoint of an old epoch"))?;
+        }
+        Ok(())
+    }
+
     /// Writes what the run is made by: the recipe's text, and where it was.
     ///
     /// # Errors
@@ -180,7 +211,12 @@ impl RunFolder {
     /// # Errors
     /// [`Error::Io`] if the file is there but unreadable.
     pub fn read_metrics(&self, epochs: u64) -> Result<Vec<Metrics>> {
-        let path = self.file("metrics.csv");
+        Self::read_metrics_in(&self.path, epochs)
+    }
+
+    /// The same for a folder that is only looked at.
+    pub(crate) fn read_metrics_in(folder: &Path, epochs: u64) -> Result<Vec<Metrics>> {
+        let path = folder.join("metrics.csv");
         if !path.exists() {
             return Ok(Vec::new());
         }
@@ -230,5 +266,69 @@ impl RunFolder {
         let mut json = serde_json::to_vec_pretty(&report).map_err(broken)?;
         json.push(b'\n');
         self.write("evaluation.json", &json)
+    }
+}
+
+/// Epochs, from 1, of which a folder has a checkpoint, in order.
+///
+/// # Errors
+/// [`Error::Io`] if the folder cannot be read.
+pub fn kept(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
+    epochs(folder, number)
+}
+
+/// Epochs of the files in a folder, as their names say.
+fn epochs(folder: &Path, of: impl Fn(&str) -> Option<u64>) -> Result<Vec<(u64, PathBuf)>> {
+    let broken = |error| Error::io(folder, "look into the run folder")(error);
+    let mut epochs = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(broken)? {
+        let path = entry.map_err(broken)?.path();
+        if let Some(epoch) = of(&path.file_name().unwrap_or_default().to_string_lossy()) {
+            epochs.push((epoch, path));
+        }
+    }
+    epochs.sort_unstable();
+    Ok(epochs)
+}
+
+/// The epoch of a checkpoint's name, written as we write it.
+fn number(name: &str) -> Option<u64> {
+    let [start, end] = EPOCH;
+    let epoch = name.strip_prefix(start)?.strip_suffix(end)?.parse().ok()?;
+    (format!("{start}{epoch}{end}") == name).then_some(epoch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_own_names_are_epochs() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in [
+            "epoch-2.safetensors",
+            "epoch-10.safetensors",
+            "epoch-03.safetensors",
+            "epoch-+4.safetensors",
+            "epoch-.safetensors",
+            "epoch-5.safetensors.old",
+            "my-epoch-6.safetensors",
+            ".epoch-7.safetensors.abc.tmp",
+            "epoch-99999999999999999999999.safetensors",
+        ] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        let numbers = || kept(folder.path()).unwrap().into_iter().map(|(n, _)| n).collect::<Vec<_>>();
+        assert_eq!(numbers(), [2, 10]);
+        let run = RunFolder::new(folder.path(), Start::Force).unwrap();
+        run.keep(10, 9).unwrap();
+        assert_eq!(numbers(), [2, 10]);
+        run.keep(3, 9).unwrap();
+        assert_eq!(numbers(), [2]);
+        run.keep(3, 1).unwrap();
+        assert_eq!(numbers(), [0; 0]);
+        run.clear(Some(&Progress::default())).unwrap();
+        assert!(!folder.path().join(".epoch-7.safetensors.abc.tmp").exists());
+        assert!(folder.path().join("epoch-03.safetensors").exists());
     }
 }

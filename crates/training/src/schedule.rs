@@ -1,48 +1,139 @@
 //! The step size over a run.
+//!
+//! With step s from 0, the share p of the run that is over, and for the last two S = s + 1:
+//!
+//! | `decay` | step size |
+//! |---|---|
+//! | `cosine` | rate · min(1, (s+1)/warmup) · (floor + (1 - floor) (1 + cos πp) / 2) |
+//! | `exponential` | rate · min(1, (s+1)/warmup) · floor^p |
+//! | `hold` | rate · min(1, (s+1)/warmup) |
+//! | `noam` | rate · width^-½ · min(S^-½, S · warmup^-1½) |
+//! | `mlperf` | max(rate · f, min_rate) with f = (S+1)/(W+1) for S < W, then 1 for S < W + H, then gamma^(e - warm - hold) |
+//!
+//! Noam: Vaswani and others, "Attention is all you need", arXiv 1706.03762, section 5.3; its largest value, at the end of the
+//! warm-up, is rate / √(width · warmup). MLPerf: e is the epoch from 1, warm and hold are epochs, W and H the same in steps of this
+//! epoch's number. Step W is already at 1, and in steps W + H and before nothing has fallen yet.
+use crate::recipe::steps::MIN_RATE;
 use crate::recipe::{Decay, OptimiserConfig};
 
-/// Step size of optimiser step `step` (from 0) when the share `progress` of the run is over.
-///
-/// ```text
-/// rate · min(1, (step+1)/warmup) · shape(progress)
-/// cosine: floor + (1 - floor) (1 + cos(π p)) / 2      exponential: floor^p      hold: 1
-/// ```
-pub fn learning_rate(config: &OptimiserConfig, step: u64, progress: f64) -> f64 {
+/// Where a run is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Moment {
+    /// Optimiser step, from 0.
+    pub step: u64,
+    /// Epoch, from 0.
+    pub epoch: u64,
+    /// Steps of this epoch.
+    pub steps_per_epoch: u64,
+    /// Share of the run that is over.
+    pub progress: f64,
+}
+
+/// Step size of an optimiser step.
+pub fn learning_rate(config: &OptimiserConfig, moment: Moment) -> f64 {
+    let Moment { step, progress, .. } = moment;
+    let OptimiserConfig { learning_rate: rate, floor, .. } = *config;
     let warm = match config.warmup_steps {
         0 => 1.0,
         steps => ((step + 1) as f64 / steps as f64).min(1.0),
     };
-    let floor = config.floor;
-    let shape = match config.decay {
-        Decay::Cosine => floor + (1.0 - floor) * 0.5 * (1.0 + (std::f64::consts::PI * progress).cos()),
-        Decay::Exponential => floor.powf(progress),
-        Decay::Hold => 1.0,
-    };
-    config.learning_rate * warm * shape
+    match config.decay {
+        Decay::Cosine => {
+            let shape = floor + (1.0 - floor) * 0.5 * (1.0 + (std::f64::consts::PI * progress).cos());
+            rate * warm * shape
+        }
+        Decay::Exponential => rate * warm * floor.powf(progress),
+        Decay::Hold => rate * warm,
+        Decay::Noam => noam(config, step + 1),
+        Decay::MlPerf => (rate * mlperf(config, moment)).max(config.min_rate.unwrap_or(MIN_RATE)),
+    }
+}
+
+fn noam(config: &OptimiserConfig, step: u64) -> f64 {
+    let (step, warm) = (step as f64, config.warmup_steps.max(1) as f64);
+    let width = config.model_width.unwrap_or(1).max(1) as f64;
+    config.learning_rate / width.sqrt() * (1.0 / step.sqrt()).min(step / (warm * warm.sqrt()))
+}
+
+/// MLPerf's factor, which is at most 1.
+fn mlperf(config: &OptimiserConfig, moment: Moment) -> f64 {
+    let (warm, hold) = (config.warmup_epochs.unwrap_or(0), config.hold_epochs.unwrap_or(0));
+    let in_steps = |epochs: u64| epochs.saturating_mul(moment.steps_per_epoch);
+    let (step, epoch) = (moment.step + 1, moment.epoch + 1);
+    if step < in_steps(warm) {
+        (step + 1) as f64 / (in_steps(warm) as f64 + 1.0)
+    } else if step < in_steps(warm.saturating_add(hold)) {
+        1.0
+    } else {
+        // Not negative where epochs differ in length, so that the step count is ahead of them.
+        let fallen = epoch.saturating_sub(warm.saturating_add(hold));
+        config.gamma.unwrap_or(1.0).powf(fallen as f64)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use approx::assert_relative_eq;
+    use proptest::prelude::*;
 
     use super::*;
 
-    fn config(decay: &str) -> OptimiserConfig {
-        let text = format!("learning_rate = 2.0\nwarmup_steps = 4\nfloor = 0.01\ndecay = \"{decay}\"");
-        toml::from_str(&text).unwrap()
+    fn config(decay: &str, more: &str) -> OptimiserConfig {
+        toml::from_str(&format!("learning_rate = 2.0\ndecay = \"{decay}\"\n{more}")).unwrap()
+    }
+
+    fn at(step: u64, progress: f64) -> Moment {
+        Moment { step, epoch: 0, steps_per_epoch: 1000, progress }
     }
 
     #[test]
     fn the_rate_grows_linearly_and_then_follows_its_shape() {
+        let old = "warmup_steps = 4\nfloor = 0.01";
         for decay in ["cosine", "exponential", "hold"] {
-            let rates = [0, 1, 2, 3, 4, 100].map(|step| learning_rate(&config(decay), step, 0.0));
+            let config = config(decay, old);
+            let rates = [0, 1, 2, 3, 4, 100].map(|step| learning_rate(&config, at(step, 0.0)));
             assert_eq!(rates, [0.5, 1.0, 1.5, 2.0, 2.0, 2.0], "{decay}");
         }
-        let at = |decay, progress| learning_rate(&config(decay), 100, progress);
-        assert_relative_eq!(at("cosine", 0.5), 2.0 * 0.505, max_relative = 1e-12);
-        assert_relative_eq!(at("cosine", 1.0), 2.0 * 0.01, max_relative = 1e-12);
-        assert_relative_eq!(at("exponential", 0.5), 2.0 * 0.1, max_relative = 1e-12);
-        assert_relative_eq!(at("exponential", 1.0), 2.0 * 0.01, max_relative = 1e-12);
-        assert_eq!(at("hold", 1.0), 2.0);
+        let late = |decay, progress| learning_rate(&config(decay, old), at(100, progress));
+        assert_relative_eq!(late("cosine", 0.5), 2.0 * 0.505, max_relative = 1e-12);
+        assert_relative_eq!(late("cosine", 1.0), 2.0 * 0.01, max_relative = 1e-12);
+        assert_relative_eq!(late("exponential", 0.5), 2.0 * 0.1, max_relative = 1e-12);
+        assert_relative_eq!(late("exponential", 1.0), 2.0 * 0.01, max_relative = 1e-12);
+        assert_eq!(late("hold", 1.0), 2.0);
+    }
+
+    #[test]
+    fn noam_by_hand() {
+        let config = config("noam", "warmup_steps = 16\nmodel_width = 4");
+        // 2 / √4 = 1: steps 1, 4 and 8 of 16 · √16 = 64, then 1/√16, 1/√64 and 1/√100.
+        let rates = [0, 3, 7, 15, 63, 99].map(|step| learning_rate(&config, at(step, 0.0)));
+        let expected = [1.0 / 64.0, 4.0 / 64.0, 8.0 / 64.0, 0.25, 0.125, 0.1];
+        assert_relative_eq!(rates[..], expected[..], max_relative = 1e-12);
+    }
+
+    #[test]
+    fn mlperf_by_hand() {
+        let config = config("mlperf", "warmup_epochs = 2\nhold_epochs = 1\ngamma = 0.5\nmin_rate = 0.3");
+        let rate = |step: u64| {
+            let moment = Moment { step, epoch: step / 2, steps_per_epoch: 2, progress: 0.0 };
+            learning_rate(&config, moment)
+        };
+        // W = 4, H = 2: 2/5, 3/5, 4/5, then 1 in steps 4 to 6, 1/2 in 7 and 8, 1/4 in 9 and 10, and then the least.
+        let expected = [0.8, 1.2, 1.6, 2.0, 2.0, 2.0, 1.0, 1.0, 0.5, 0.5, 0.3, 0.3];
+        let found: Vec<f64> = (0..12).map(rate).collect();
+        assert_relative_eq!(found[..], expected[..], max_relative = 1e-12);
+    }
+
+    proptest! {
+        #[test]
+        fn mlperf_stays_within_its_ends(
+            warm in 0u64..5, hold in 0u64..5, gamma in 0.01f64..1.0,
+            step in any::<u32>(), epoch in 0u64..100, per in 0u64..50,
+        ) {
+            let more = format!("warmup_epochs = {warm}\nhold_epochs = {hold}\ngamma = {gamma}\nmin_rate = 0.001");
+            let moment = Moment { step: step.into(), epoch, steps_per_epoch: per, progress: 0.5 };
+            let rate = learning_rate(&config("mlperf", &more), moment);
+            prop_assert!((0.001..=2.0).contains(&rate), "{rate}");
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use decoding::Aggregate;
 
 use crate::checkpoint::Checkpoint;
-use crate::data::{Example, InMemory};
+use crate::data::{Example, Source, TrainingSet};
 use crate::evaluate::{Evaluation, evaluate};
 use crate::learner::Learner;
 use crate::loading::{Loaded, Stopped};
@@ -60,7 +60,13 @@ pub fn train(
             };
         }
     };
-    let Loaded { resumed, tokenizer, front_end, examples, dev, test, data } = loaded;
+    let Loaded { resumed, tokenizer, front_end, train, dev, test, data } = loaded;
+    let source = TrainingSet::new(&train, &recipe, &front_end);
+    // What no epoch can be cut into is said now.
+    if let Err(error) = source.plan(0) {
+        folder.leave();
+        return Err(error);
+    }
     let model = Model::new(&recipe.model(), tokenizer.size())?;
     let about = About { recipe: text.clone(), tokenizer: tokenizer.to_json()?, data: Some(data) };
     let run = (&recipe.training.run, recipe.batch.accumulate);
@@ -72,8 +78,8 @@ pub fn train(
     observer.on_start(&RunReport {
         parameters: trainer.learner().model().parameters().count(),
         classes: trainer.learner().model().classes(),
-        utterances: examples.len(),
-        audio_seconds: examples.iter().map(|example| example.seconds).sum(),
+        utterances: train.count(),
+        audio_seconds: (0..train.count()).map(|index| train.seconds(index)).sum(),
         epochs: recipe.training.run.epochs,
         first_epoch: trainer.progress().epoch,
     });
@@ -85,7 +91,6 @@ pub fn train(
             evaluate(how, &tokenizer, &recipe.batch, examples, 0.0, stop).map(Some)
         }
     };
-    let source = InMemory::new(&examples, &recipe, front_end.mel_scale());
     // A run that stops in the middle of an epoch's report could not go on from there.
     let mut judge = |model: &Model| report(model, &dev, &AtomicBool::new(false));
     if !trainer.fit(&source, &mut judge, observer, stop)? {

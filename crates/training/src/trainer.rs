@@ -4,23 +4,24 @@
 //! same bit for bit whether the process went on, was stopped, or was killed and started again.
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::sync_channel;
 use std::time::Instant;
 
 use crate::checkpoint::{Checkpoint, Progress};
-use crate::data::Source;
+use crate::data::{Ahead, Source};
 use crate::evaluate::Evaluation;
 use crate::events::Events;
-use crate::learner::{Learner, Moment, Part, Reduce, Tally};
+use crate::learner::{Learner, Part, Reduce, Tally};
 use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::observer::{EpochReport, Observer, StepReport};
 use crate::recipe::RunConfig;
 use crate::run_folder::RunFolder;
+use crate::schedule::Moment;
+use crate::skips::Skips;
 use crate::{Error, Fingerprint, Result};
 
-/// Batches that wait ready while one is computed.
-const AHEAD: usize = 2;
+/// Batches that are made or wait ready while one is computed.
+pub(crate) const AHEAD: usize = 3;
 
 /// What a checkpoint says beside weights and progress.
 #[derive(Debug, Clone, Default)]
@@ -47,6 +48,8 @@ pub struct Trainer<'a> {
     reduce: &'a mut dyn Reduce,
     progress: Progress,
     metrics: Vec<Metrics>,
+    /// Share of the current epoch's rows that is padding.
+    padding: f64,
     events: Events,
 }
 
@@ -75,7 +78,18 @@ impl<'a> Trainer<'a> {
         }
         let (run, accumulate) = (run.clone(), accumulate.max(1));
         let events = Events::new(&progress);
-        Ok(Trainer { learner, run, accumulate, about, folder, reduce, progress, metrics, events })
+        Ok(Trainer {
+            learner,
+            run,
+            accumulate,
+            about,
+            folder,
+            reduce,
+            progress,
+            metrics,
+            padding: 0.0,
+            events,
+        })
     }
 
     /// The model and its optimiser.
@@ -140,29 +154,33 @@ impl<'a> Trainer<'a> {
     /// The rest of the current epoch; false if the stop flag ended it.
     fn epoch(&mut self, source: &dyn Source, observer: &mut dyn Observer, stop: &AtomicBool) -> Result<bool> {
         let epoch = self.progress.epoch;
-        let plan = source.plan(epoch);
+        let plan = source.plan(epoch)?;
+        self.padding = source.padding(&plan);
         let first = self.progress.batch as usize;
         let Some(todo) = plan.get(first..) else {
             let expected = format!("at most {} batches of epoch {epoch} done, as the data has", plan.len());
             return Err(Error::checkpoint(&self.folder.last(), expected, self.progress.batch.to_string()));
         };
+        let (ahead, make) = (Ahead::new(todo.len(), AHEAD), |index: usize| source.batch(epoch, &todo[index]));
         std::thread::scope(|scope| {
-            let (send, receive) = sync_channel(AHEAD);
-            // Ends by itself when the receiver is gone.
-            scope.spawn(move || {
-                todo.iter().all(|utterances| send.send(source.batch(epoch, utterances)).is_ok())
-            });
-            let parts = (first as u64..).zip(receive);
+            let parts = (first as u64..).zip(ahead.run(scope, source.workers(), &make));
             let mut parts = parts.map(|(index, batch)| Ok(Part { index, batch: batch? }));
             for utterances in todo.chunks(self.accumulate) {
                 if stop.load(Ordering::Relaxed) {
                     return Ok(false);
                 }
                 let started = Instant::now();
-                let of = utterances.iter().map(Vec::len).sum();
-                let report = self.step(&mut parts.by_ref().take(utterances.len()), of, plan.len() as u64)?;
-                self.events.step(&report);
-                observer.on_step(&StepReport { seconds: started.elapsed().as_secs_f64(), ..report });
+                let cut = (utterances, plan.len() as u64);
+                let mut these = parts.by_ref().take(utterances.len());
+                match self.step(&mut these, cut) {
+                    Ok(report) => {
+                        self.events.step(&report);
+                        let seconds = started.elapsed().as_secs_f64();
+                        observer.on_step(&StepReport { seconds, ..report });
+                    }
+                    Err(error) => self.skip(error, cut, observer)?,
+                }
+                these.for_each(drop);
                 // The end of the epoch writes its own.
                 let every = self.run.checkpoint_every;
                 let done = self.progress.batch == plan.len() as u64;
@@ -174,32 +192,46 @@ impl<'a> Trainer<'a> {
         })
     }
 
-    /// One optimiser step over `of` utterances in an epoch of so many `batches`; the report's `seconds` are left to the caller.
+    /// Goes on without the step that went wrong, if the recipe forgives it: nothing has changed in it.
+    fn skip(&mut self, error: Error, cut: (&[Vec<usize>], u64), observer: &mut dyn Observer) -> Result<()> {
+        let (skips, progress) = (Skips { most: self.run.skip_nonfinite }, &mut self.progress);
+        let (of_step, batches) = (cut.0.len() as u64, cut.1);
+        let forgiven =
+            skips.forgives(&error, progress.in_a_row, progress.nonfinite, batches.div_ceil(of_step));
+        // No step mends weights that are no numbers themselves.
+        if !forgiven || !self.learner.model().parameters().are_finite()? {
+            return Err(error);
+        }
+        observer.on_warning(&skips.warning(&error, progress.in_a_row));
+        progress.batch += of_step;
+        progress.nonfinite += 1;
+        progress.in_a_row += 1;
+        Ok(())
+    }
+
+    /// One optimiser step over these utterances in an epoch of so many batches; the report's `seconds` are left to the caller.
     fn step(
         &mut self,
         parts: &mut dyn Iterator<Item = Result<Part>>,
-        of: usize,
-        batches: u64,
+        (utterances, batches): (&[Vec<usize>], u64),
     ) -> Result<StepReport> {
         let moment = self.moment(batches);
-        let Progress { epoch, batch, step, .. } = self.progress;
-        let (mut count, mut ids) = (0, Vec::new());
-        let mut counted = parts.inspect(|part| {
-            count += 1;
-            ids.extend(part.iter().flat_map(|part| part.batch.ids.iter().cloned()));
-        });
-        let (mut gradients, mut tally) = self.learner.gradients(&mut counted, of, &moment)?;
+        let Progress { epoch, batch, step, nonfinite, .. } = self.progress;
+        let mut ids = Vec::new();
+        let mut named =
+            parts.inspect(|part| ids.extend(part.iter().flat_map(|part| part.batch.ids.iter().cloned())));
+        let of = utterances.iter().map(Vec::len).sum();
+        let (mut gradients, mut tally) = self.learner.gradients(&mut named, of, &moment)?;
         self.reduce.reduce(&mut gradients, &mut tally)?;
         let norm = self.learner.apply(&gradients, &moment)?;
         if !norm.is_finite() {
             let (what, found, source) = ("gradient norm", Some(norm), None);
             return Err(Error::Diverged { step, what, found, utterances: ids, source });
         }
-        self.progress.count(&tally, norm, count);
+        self.progress.count(&tally, norm, utterances.len() as u64);
         let mean = |sum: f64| sum / tally.utterances as f64;
-        let a_step = self.accumulate as u64;
-        let of_an_epoch = batches.div_ceil(a_step);
-        let steps = step - batch.div_ceil(a_step) + of_an_epoch * (self.run.epochs - epoch);
+        let in_epoch = |batches: u64| batches.div_ceil(self.accumulate as u64);
+        let steps = step + nonfinite - in_epoch(batch) + in_epoch(batches) * (self.run.epochs - epoch);
         Ok(StepReport {
             epoch,
             batch: self.progress.batch - 1,
@@ -220,7 +252,7 @@ impl<'a> Trainer<'a> {
     fn moment(&self, batches: u64) -> Moment {
         let Progress { epoch, batch, step, .. } = self.progress;
         let progress = (epoch as f64 + batch as f64 / batches as f64) / self.run.epochs as f64;
-        Moment { epoch, step, progress }
+        Moment { epoch, step, steps_per_epoch: batches.div_ceil(self.accumulate as u64), progress }
     }
 
     /// Closes the epoch: evaluation on the dev set, metrics, checkpoints.
@@ -232,7 +264,7 @@ impl<'a> Trainer<'a> {
     ) -> Result<()> {
         let seconds = started.elapsed().as_secs_f64();
         let run = self.run.clone();
-        let Progress { batch: batches, step, best, skipped, .. } = self.progress;
+        let Progress { batch: batches, step, best, skipped, nonfinite, in_a_row, .. } = self.progress;
         let steps = batches.div_ceil(self.accumulate as u64);
         let [loss, ctc, norm, count] = self.progress.sums.map(f64::from_bits);
         let simple = f64::from_bits(self.progress.simple);
@@ -240,6 +272,7 @@ impl<'a> Trainer<'a> {
         let last = Moment {
             epoch: self.progress.epoch,
             step: step.saturating_sub(1),
+            steps_per_epoch: steps,
             progress: (self.progress.epoch as f64 + last) / run.epochs as f64,
         };
         if !self.folder.last().exists() {
@@ -247,7 +280,7 @@ impl<'a> Trainer<'a> {
             self.save_last()?;
         }
         let epoch = self.progress.epoch + 1;
-        self.progress = Progress { epoch, step, best, ..Progress::default() };
+        self.progress = Progress { epoch, step, best, in_a_row, ..Progress::default() };
         let due = epoch.is_multiple_of(run.evaluate_every) || epoch == run.epochs;
         let evaluation = if due { self.evaluate(judge)? } else { None };
         let score = evaluation.as_ref().map(|evaluation| &evaluation.overall);
@@ -259,8 +292,10 @@ impl<'a> Trainer<'a> {
             ctc_loss: ctc / count,
             simple_loss: simple / count,
             learning_rate: self.learner.learning_rate(&last),
-            gradient_norm: norm / steps as f64,
+            gradient_norm: norm / (steps - nonfinite) as f64,
             skipped,
+            nonfinite,
+            padding: self.padding,
             seconds,
             dev_wer: score.map(|score| score.wer),
             dev_cer: score.map(|score| score.cer),
@@ -273,6 +308,10 @@ impl<'a> Trainer<'a> {
         }
         self.folder.write_metrics(&self.metrics)?;
         self.folder.write_curve(&self.metrics)?;
+        if self.run.keep > 0 {
+            self.save(&self.folder.epoch(epoch))?;
+            self.folder.keep(epoch, self.run.keep)?;
+        }
         // The last write of the epoch: a kill before it redoes the epoch's end from the checkpoint before.
         self.save_last()?;
         observer.on_epoch(&EpochReport { metrics, epochs: self.run.epochs, evaluation });
@@ -303,5 +342,6 @@ impl Progress {
         self.batch += batches;
         self.step += 1;
         self.skipped += tally.skipped;
+        self.in_a_row = 0;
     }
 }

@@ -54,6 +54,14 @@ pub struct Transcription {
 }
 
 impl Transcription {
+    /// The same, so many seconds later.
+    pub(crate) fn after(mut self, seconds: f64) -> Self {
+        let tokens = self.tokens.iter_mut().flat_map(|token| [&mut token.start, &mut token.end]);
+        let words = self.words.iter_mut().flat_map(|word| [&mut word.start, &mut word.end]);
+        tokens.chain(words).for_each(|time| *time += seconds);
+        self
+    }
+
     /// Appends what was heard next.
     pub fn append(&mut self, next: Transcription) {
         if !self.text.is_empty() && !next.text.is_empty() {

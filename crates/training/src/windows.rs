@@ -1,6 +1,6 @@
 //! Long sound in overlapping windows, for models that hear both ways.
 use kernels::Brief;
-use speech::{Audio, FrontEnd};
+use speech::{Audio, FeatureConfig, FrontEnd};
 
 use crate::model::Model;
 use crate::tensors::with_slice;
@@ -29,8 +29,8 @@ impl Default for WindowConfig {
 /// window k+1                 |· · ·|―――――――――――――|· · ·|
 /// ```
 /// Windows begin on encoder rows, so that the rows that are kept are as many as those of the whole, in the same places, and can be
-/// decoded as one utterance. Statistics of the features are each window's own. Sound that is no longer than a window gives the bits of
-/// [`Model::encode`].
+/// decoded as one utterance. Statistics of the features are each window's own, and no silence is trimmed. Sound that is no longer than a window gives the bits of
+/// [`Model::encode`], if nothing of it would be.
 ///
 /// ```no_run
 /// use training::{Recogniser, WindowConfig, Windows};
@@ -73,7 +73,9 @@ impl Windows {
     /// [`Error::Shape`] if the overlap is less than two encoder rows or not less than the window, or the window is longer than an
     /// hour.
     pub fn new(model: &Model, config: WindowConfig) -> Result<Self> {
-        let front_end = FrontEnd::new(&model.config().input.features)?;
+        let features = model.config().input.features.clone();
+        // Silence at the ends of a window lies in the middle of the sound.
+        let front_end = FrontEnd::new(&FeatureConfig { trim_db: 0.0, ..features })?;
         let frames = model.config().input.rows.stride * model.config().encoder.reduction();
         let step = frames * front_end.hop();
         let WindowConfig { seconds, overlap } = config;
@@ -91,7 +93,7 @@ impl Windows {
             return Err(Error::shape("overlap", expected, Brief(overlap).to_string()));
         }
         Ok(Windows {
-            window: (rows(seconds) * frames - 1) * front_end.hop() + front_end.window(),
+            window: front_end.samples(rows(seconds) * frames),
             rows: rows(seconds),
             stride: rows(seconds) - rows(overlap),
             half: rows(overlap) / 2,

@@ -160,7 +160,7 @@ pub(super) fn read_tensors(path: &Path) -> Result<BTreeMap<String, Stored>> {
         let stored = widen(&view).ok_or_else(|| VerifyError::Case {
             path: path.into(),
             argument: name.clone(),
-            expected: "f32, f64, i32 or i64 values".into(),
+            expected: "f16, f32, f64, i32 or i64 values".into(),
             found: format!("{:?}", view.dtype()),
         })?;
         tensors.insert(name, stored);
@@ -171,6 +171,7 @@ pub(super) fn read_tensors(path: &Path) -> Result<BTreeMap<String, Stored>> {
 fn widen(view: &TensorView) -> Option<Stored> {
     let data = view.data();
     let values: Vec<f64> = match view.dtype() {
+        Dtype::F16 => data.as_chunks().0.iter().map(|&b| half::f16::from_le_bytes(b).to_f64()).collect(),
         Dtype::F32 => data.as_chunks().0.iter().map(|&b| f64::from(f32::from_le_bytes(b))).collect(),
         Dtype::F64 => data.as_chunks().0.iter().map(|&b| f64::from_le_bytes(b)).collect(),
         Dtype::I32 => data.as_chunks().0.iter().map(|&b| f64::from(i32::from_le_bytes(b))).collect(),

@@ -1,6 +1,7 @@
 //! The program as a user runs it, on a corpus that the tests make themselves.
 
 mod align;
+mod average;
 mod bench;
 mod commands;
 mod decoding;

@@ -2,7 +2,7 @@
 use std::ops::Range;
 
 use crate::{
-    Accumulate, Lines, PackedRight, Real, View, ViewMut,
+    Accumulate, Lines, Real, View, ViewMut,
     features::Machine,
     packed::{Operand, Place, Right, Source},
 };
@@ -44,7 +44,8 @@ pub(super) enum Rows<'a, F> {
 #[derive(Clone, Copy)]
 pub(super) enum Columns<'a, F> {
     View(View<'a, F>),
-    Packed(&'a PackedRight<F>),
+    /// Micro-panels, and the steps that each has.
+    Packed(&'a [F], usize),
 }
 
 /// `out (=|+=) alpha · a · b` where no side is empty.
@@ -183,9 +184,8 @@ impl<'a, F: Real> Loops<'a, F> {
                 F::pack_panel(machine, &source, (col, steps.start), nr, panel);
                 (nr.min(n - col), Right::packed(panel, nr))
             }
-            Columns::Packed(b) => {
-                let k = b.shape().0;
-                let data = &b.panels[col * k + steps.start * nr..];
+            Columns::Packed(b, k) => {
+                let data = &b[col * k + steps.start * nr..];
                 let cols = if n - col < wide { nr.min(n - col) } else { wide };
                 (cols, Right { data, step: nr, panel: nr * k })
             }

@@ -6,15 +6,16 @@ use crate::{
     par_for, parts_mut,
 };
 
-/// A matrix *m x k*, packed to stand on the left side of products, some rows at a time: a recurrent weight whose outputs are
-/// computed apart.
+/// A matrix *m x k*, packed to stand on the left side of products, some rows at a time: rows that meet a weight in tasks of their
+/// own.
 ///
 /// ```
-/// use kernels::{Accumulate, PackedLeft, View, ViewMut, product_of_part};
+/// use kernels::{Accumulate, PackedLeft, PackedRight, View, ViewMut, product_of_parts};
 ///
 /// let weight = PackedLeft::new(View::new(&[1.0f32, 2.0, 3.0, 4.0], 2, 2), 1);
 /// let mut y = [10.0f32];
-/// product_of_part(ViewMut::new(&mut y, 1, 1), (&weight, 1), View::new(&[1.0, 1.0], 2, 1), Accumulate::Add);
+/// let right = PackedRight::new(View::new(&[1.0, 1.0], 2, 1));
+/// product_of_parts(ViewMut::new(&mut y, 1, 1), (&weight, 1), (&right, 0), Accumulate::Add);
 /// assert_eq!(y, [17.0]);
 /// ```
 #[derive(Debug)]

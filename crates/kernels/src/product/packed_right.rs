@@ -1,10 +1,14 @@
 //! A right operand that is packed once and multiplied many times.
+use super::blocked::Columns;
 use crate::{
     Lines, Real, View,
     features::Machine,
     packed::{Operand, Source},
     par_for, parts_mut,
 };
+
+/// What columns may be taken apart at a multiple of, whatever the machine.
+pub const COLUMNS: usize = 32;
 
 /// Rows of micro-panels up to which packing is one task.
 const FEW: usize = 256;
@@ -75,6 +79,16 @@ impl<F: Real> PackedRight<F> {
         let [_, nr] = F::sides(Machine::best());
         let panels = cols.div_ceil(nr);
         (panels * pieces(rows, panels)).div_ceil(FEW.div_ceil(rows.max(1)))
+    }
+
+    /// Columns with those that fill the last micro-panel.
+    pub(super) fn whole(&self) -> usize {
+        let [_, nr] = F::sides(Machine::best());
+        self.cols.next_multiple_of(nr)
+    }
+
+    pub(super) fn columns(&self) -> Columns<'_, F> {
+        Columns::Packed(&self.panels, self.rows)
     }
 
     /// *k*, *n*

@@ -76,7 +76,7 @@ fn equals_plain_loops<F: Real>(machine: Machine, bar: f64) {
         // Packed before, the bits are the same.
         let mut packed = PackedRight::default();
         packed.pack_for(machine, view_b);
-        assert_eq!(run(Columns::Packed(&packed), 1.0), whole, "{machine:?}, {m}x{k}x{n}, case {case}");
+        assert_eq!(run(packed.columns(), 1.0), whole, "{machine:?}, {m}x{k}x{n}, case {case}");
         // So they are part by part, whether there is something behind each row of the right side or not.
         let whole_lines = n.next_multiple_of(16);
         let mut padded = vec![F::from_f64(f64::NAN); k * whole_lines];

@@ -1,10 +1,10 @@
 //! FLAC, decoded by claxon.
 
-use std::fs::File;
 use std::io::{BufReader, ErrorKind};
 use std::path::Path;
 
 use super::channels::Mono;
+use super::part::Part;
 use super::{format_error, full_scale};
 use crate::{Error, Result};
 
@@ -12,14 +12,14 @@ const EXPECTED: &str = "a well-formed FLAC file";
 
 /// A FLAC file whose header has been read.
 pub(super) struct Reader {
-    frames: claxon::FlacReader<BufReader<File>>,
+    frames: claxon::FlacReader<BufReader<Part>>,
     /// MD5 of the samples so far.
     sum: md5::Context,
     buffer: Vec<i32>,
     bytes: Vec<u8>,
 }
 
-pub(super) fn open(path: &Path, file: BufReader<File>) -> Result<Reader> {
+pub(super) fn open(path: &Path, file: BufReader<Part>) -> Result<Reader> {
     let frames = claxon::FlacReader::new(file).map_err(|e| format_error(path, EXPECTED, e))?;
     Ok(Reader { frames, sum: md5::Context::new(), buffer: Vec::new(), bytes: Vec::new() })
 }

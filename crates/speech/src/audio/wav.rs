@@ -1,10 +1,10 @@
 //! WAV: RIFF's chunks are walked here, their samples decoded by hound.
 
-use std::fs::File;
 use std::io::{BufRead, BufReader, Chain, Cursor, ErrorKind, Read, Seek};
 use std::path::Path;
 
 use super::channels::Mono;
+use super::part::Part;
 use super::{BLOCK, format_error, full_scale};
 use crate::{Error, Result};
 
@@ -15,12 +15,12 @@ const OPEN_ENDED: u32 = u32::MAX;
 const OPEN_ENDED_SOX: u32 = 0x7fff_f000;
 
 /// A header that hound reads, and the bytes of the data chunk behind it.
-pub(super) type Reader = hound::WavReader<BufReader<Chain<Cursor<Vec<u8>>, BufReader<File>>>>;
+pub(super) type Reader = hound::WavReader<BufReader<Chain<Cursor<Vec<u8>>, BufReader<Part>>>>;
 
 /// Walks the chunks up to the samples.
 ///
 /// hound takes neither pad bytes nor lengths that were never filled in, so that it gets a header of `fmt ` and `data` alone.
-pub(super) fn open(path: &Path, mut file: BufReader<File>, bytes: u64) -> Result<Reader> {
+pub(super) fn open(path: &Path, mut file: BufReader<Part>, bytes: u64) -> Result<Reader> {
     let failed = |error: std::io::Error| match error.kind() {
         ErrorKind::UnexpectedEof => format_error(path, EXPECTED, "the end of the file before any sample"),
         _ => Error::Io { path: path.into(), source: error },

@@ -1,31 +1,8 @@
-//! What the values of a plane are compared with: all of the utterance, or what was heard so far.
+//! Statistics of what was heard so far, for [`Normalise::Running`](super::Normalise::Running).
 
 use serde::{Deserialize, Serialize};
 
-/// How a plane is normalised.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Normalise {
-    /// By mean and variance of the whole utterance, which must be over first.
-    #[default]
-    Utterance,
-    /// By mean and variance of what was heard so far, which sound that is still arriving can be too.
-    ///
-    /// Statistics of each bin fade with 4 s, and meet a prior that weighs as much as 2 s of sound and never fades: a long pause
-    /// moves the mean two thirds of its way at most, and the variance never vanishes. With frames every `hop`, `n = 2 s / hop`,
-    /// `λ = exp(-hop / 4 s)`, and a prior of mean `μ = -14` and deviation `σ = 3.5` (in nepers of power, from a sine of amplitude 1):
-    /// ```text
-    /// y = x[t] - μ     S[t] = λ S[t-1] + y     Q[t] = λ Q[t-1] + y²     w[t] = λ w[t-1] + 1     all 0 before the first frame
-    /// m = S[t] / (n + w[t])     v = (n σ² + Q[t]) / (n + w[t]) - m²     z[t] = (y - m) / √v
-    /// ```
-    Running,
-}
-
-impl Normalise {
-    pub(super) fn is_utterance(&self) -> bool {
-        *self == Normalise::Utterance
-    }
-}
+use crate::real::Real;
 
 const PRIOR_SECONDS: f64 = 2.0;
 const MEMORY_SECONDS: f64 = 4.0;
@@ -71,16 +48,16 @@ impl Running {
     }
 
     /// The next frame.
-    pub fn normalise(&mut self, Rate { decay, prior }: Rate, frame: &mut [f32]) {
+    pub fn normalise<F: Real>(&mut self, Rate { decay, prior }: Rate, frame: &mut [F]) {
         self.weight = decay * self.weight + 1.0;
         let share = 1.0 / (prior + self.weight);
         for ((x, sum), square) in frame.iter_mut().zip(&mut self.sums).zip(&mut self.squares) {
-            let y = *x - MEAN;
+            let y = x.wide() as f32 - MEAN;
             *sum = decay * *sum + y;
             *square = decay * *square + y * y;
             let mean = *sum * share;
             let variance = (prior * (DEVIATION * DEVIATION) + *square) * share - mean * mean;
-            *x = (y - mean) / variance.sqrt();
+            *x = F::of(f64::from((y - mean) / variance.sqrt()));
         }
     }
 }

@@ -1,36 +1,90 @@
 //! Mel-filtered power of one frame after another.
 
+use std::sync::Arc;
+
 use realfft::num_complex::Complex;
+use realfft::{RealFftPlanner, RealToComplex};
 
-use super::FrontEnd;
+use super::emphasis;
+use super::{Before, FeatureConfig};
+use crate::MelScale;
+use crate::mel::Filter;
+use crate::real::Real;
 
-/// A front end at work, with its buffers.
-pub(super) struct Spectra<'a> {
-    front_end: &'a FrontEnd,
-    gain: f64,
-    block: Vec<f32>,
-    spectrum: Vec<Complex<f32>>,
-    scratch: Vec<Complex<f32>>,
-    power: Vec<f32>,
+/// What frames go through, planned.
+pub(super) struct Spectra<F> {
+    pub window: Vec<F>,
+    pub filters: Vec<Filter<F>>,
+    fft: Arc<dyn RealToComplex<F>>,
+    remove_mean: bool,
+    /// Of frames that are emphasised by themselves.
+    within: Option<F>,
 }
 
-impl<'a> Spectra<'a> {
-    /// Samples are multiplied by `gain`.
-    pub fn new(front_end: &'a FrontEnd, gain: f64) -> Self {
-        let fft = &front_end.fft;
-        let (block, spectrum) = (fft.make_input_vec(), fft.make_output_vec());
-        let power = vec![0f32; spectrum.len()];
-        Self { front_end, gain, block, spectrum, scratch: fft.make_scratch_vec(), power }
+impl<F: Real> Spectra<F> {
+    /// For windows of `length` samples.
+    ///
+    /// The FFT is as long as the window, rounded up to a power of two, and longer where the lowest mel filter would otherwise fall
+    /// between two of its bins; `None` if that does not help.
+    pub fn new(config: &FeatureConfig, scale: &MelScale, length: usize) -> Option<Self> {
+        let shortest = length.next_power_of_two();
+        let bank = |i: usize| Some((shortest << i, Filter::bank(scale, shortest << i, config.sample_rate)?));
+        let (size, filters) = (0..4).find_map(bank)?;
+        let window = config.window.weights(length).into_iter().map(F::of).collect();
+        let fft = RealFftPlanner::new().plan_fft_forward(size);
+        let within = config.preemphasis_before == Before::Frame && config.preemphasis > 0.0;
+        let within = within.then(|| F::setting(config.preemphasis));
+        Some(Self { window, filters, fft, remove_mean: config.remove_mean, within })
     }
 
-    /// Appends the powers of a frame, given its samples and the one before them; missing samples are zeros.
-    pub fn push(&mut self, frame: &[f32], mut before: f32, out: &mut Vec<f32>) {
-        let FrontEnd { config, window, fft, filters, .. } = self.front_end;
-        for ((y, &x), &w) in self.block.iter_mut().zip(frame).zip(window) {
-            *y = (f64::from(x - config.preemphasis * before) * self.gain) as f32 * w;
-            before = x;
+    /// Bins of a spectrum.
+    pub fn bins(&self) -> usize {
+        self.fft.len() / 2 + 1
+    }
+
+    /// Power of a sine of amplitude 1 in the middle of a bin of the spectrum.
+    pub fn full(&self) -> F {
+        F::of((self.window.iter().map(|w| w.wide()).sum::<f64>() / 2.0).powi(2))
+    }
+
+    /// Buffers for frames.
+    pub fn frames(&self) -> Frames<'_, F> {
+        let (block, spectrum) = (self.fft.make_input_vec(), self.fft.make_output_vec());
+        let power = vec![F::zero(); spectrum.len()];
+        Frames { plan: self, block, spectrum, scratch: self.fft.make_scratch_vec(), power }
+    }
+}
+
+/// Spectra at work, with their buffers.
+pub(super) struct Frames<'a, F> {
+    plan: &'a Spectra<F>,
+    block: Vec<F>,
+    spectrum: Vec<Complex<F>>,
+    scratch: Vec<Complex<F>>,
+    /// Power of the last frame.
+    pub power: Vec<F>,
+}
+
+impl<F: Real> Frames<'_, F> {
+    /// Appends the mel-filtered powers of a frame, given its samples; missing ones are zeros.
+    pub fn push(&mut self, samples: impl Iterator<Item = F>, out: &mut Vec<F>) {
+        let Spectra { window, filters, fft, remove_mean, within } = self.plan;
+        let (frame, rest) = self.block.split_at_mut(window.len());
+        let mut given = 0;
+        for (y, x) in frame.iter_mut().zip(samples) {
+            *y = x;
+            given += 1;
         }
-        self.block[frame.len()..].fill(0.0);
+        frame[given..].fill(F::zero());
+        if *remove_mean {
+            let mean = F::of(frame.iter().map(|x| x.wide()).sum::<f64>() / frame.len() as f64);
+            frame.iter_mut().for_each(|x| *x = *x - mean);
+        }
+        if let Some(a) = within {
+            emphasis::within(*a, frame);
+        }
+        frame.iter_mut().zip(window).for_each(|(x, &w)| *x = *x * w);
+        rest.fill(F::zero());
         let done = fft.process_with_scratch(&mut self.block, &mut self.spectrum, &mut self.scratch);
         debug_assert!(done.is_ok(), "buffers come from the plan");
         self.power.iter_mut().zip(&self.spectrum).for_each(|(p, c)| *p = c.norm_sqr());

@@ -21,6 +21,9 @@ pub struct StackStream {
     stack: usize,
     stride: usize,
     dim: usize,
+    /// Fewest values of a row.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    channels: usize,
     /// Frames that no row needs, before the next one that one does.
     skip: usize,
     /// Frames of the next row.
@@ -30,12 +33,17 @@ pub struct StackStream {
 impl StackStream {
     /// For frames of `dim` values. A `stack` or `stride` of 0 is taken as 1.
     pub fn new(stack: usize, stride: usize, dim: usize) -> Self {
-        Self { stack: stack.max(1), stride: stride.max(1), dim, skip: 0, kept: Vec::new() }
+        Self { stack: stack.max(1), stride: stride.max(1), dim, channels: 0, skip: 0, kept: Vec::new() }
+    }
+
+    /// [`Features::stack_into`](crate::Features::stack_into): rows of so many values at least, zeros behind those of the frames.
+    pub fn with_channels(self, channels: usize) -> Self {
+        Self { channels, ..self }
     }
 
     /// Whether it can be what a stream with these settings has become.
     pub fn fits(&self, other: &StackStream) -> bool {
-        let settings = |s: &StackStream| (s.stack, s.stride, s.dim);
+        let settings = |s: &StackStream| (s.stack, s.stride, s.dim, s.channels);
         let (kept, width) = (self.kept.len(), self.stack.saturating_mul(self.dim));
         settings(self) == settings(other)
             && self.skip <= self.stride.saturating_sub(self.stack)
@@ -44,7 +52,7 @@ impl StackStream {
             && self.kept.iter().all(|x| x.is_finite())
     }
 
-    /// Takes `[n, dim]` frames and appends the rows `[.., stack dim]` that are complete.
+    /// Takes `[n, dim]` frames and appends the rows `[.., stack dim]`, or with more channels, that are complete.
     ///
     /// Cost: O(values of frames and rows) time; fewer than `stack` frames stay here.
     pub fn push(&mut self, frames: &[f32], rows: &mut Vec<f32>) {
@@ -70,9 +78,13 @@ impl StackStream {
     }
 
     fn row(&mut self, rows: &mut Vec<f32>) {
-        let end = rows.len() + self.stack * self.dim;
+        let end = rows.len() + (self.stack * self.dim).max(self.channels);
         rows.extend_from_slice(&self.kept);
         rows.resize(end, 0.0);
         self.kept.drain(..self.kept.len().min(self.stride * self.dim));
     }
+}
+
+fn is_zero(channels: &usize) -> bool {
+    *channels == 0
 }

@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{FrontEnd, Normalise, Running, Spectra};
+use super::front_end::with_chain;
+use super::running::Running;
+use super::{Framing, FrontEnd};
 use crate::audio::check_samples;
 use crate::{Error, Result};
 
@@ -50,14 +52,26 @@ impl FrontEnd {
     /// A signal that nothing was heard of yet.
     ///
     /// # Errors
-    /// [`Error::Setting`] if planes are normalised by whole utterances.
+    /// [`Error::Setting`] for the first setting that needs whole utterances: normalisation by them, trimming, windows beyond the ends.
+    /// Dither needs none, but its noise would depend on how sound is cut.
     pub fn stream(&self) -> Result<FeatureStream> {
-        if self.config.normalise != Normalise::Running {
-            let expected = "\"running\", for sound that arrives in pieces";
-            let found = "\"utterance\"".into();
-            return Err(Error::Setting { field: "normalise", expected: expected.into(), found });
+        let config = &self.config;
+        let refuse = |field, expected: &str, found: String| {
+            let expected = format!("{expected}, for sound that arrives in pieces");
+            Err(Error::Setting { field, expected, found })
+        };
+        if config.normalise.is_whole() {
+            return refuse("normalise", "\"running\"", format!("{:?}", config.normalise.name()));
         }
-        Ok(FeatureStream { heard: 0, frames: 0, kept: Vec::new(), running: Running::new(self.filters.len()) })
+        if config.framing != Framing::Inside {
+            return refuse("framing", "\"inside\"", format!("{:?}", config.framing.name()));
+        }
+        for (field, value) in [("trim_db", config.trim_db), ("dither", config.dither)] {
+            if value != 0.0 {
+                return refuse(field, "0", value.to_string());
+            }
+        }
+        Ok(FeatureStream { heard: 0, frames: 0, kept: Vec::new(), running: Running::new(config.mels) })
     }
 
     /// Takes the next samples of a signal, any number of them, and appends the frames that are complete; however the signal is cut,
@@ -80,20 +94,10 @@ impl FrontEnd {
         kept.extend_from_slice(&samples[unused as usize..]);
         *heard += samples.len() as u64;
         let base = *heard - kept.len() as u64;
-        let (window, level, before) = (self.window.len(), self.level(), *frames);
-        let mut spectra = Spectra::new(self, 1.0);
-        loop {
-            let start = *frames * self.hop as u64;
-            if start + window as u64 > *heard {
-                break;
-            }
-            let at = (start - base) as usize;
-            let last = if at > 0 { kept[at - 1] } else { 0.0 };
-            let first = out.len();
-            spectra.push(&kept[at..at + window], last, out);
-            self.to_running(running, level, &mut out[first..]);
-            *frames += 1;
-        }
+        let (window, hop, before) = (self.length as u64, self.hop as u64, *frames);
+        *frames = heard.checked_sub(window).map_or(0, |rest| 1 + rest / hop);
+        let starts = (before..*frames).map(|t| (t * hop - base) as usize);
+        with_chain!(self, |chain| chain.advance(kept, starts, running, out));
         let done = self.needed_from(*frames).saturating_sub(base).min(kept.len() as u64);
         kept.drain(..done as usize);
         Ok((*frames - before) as usize)
@@ -110,9 +114,7 @@ impl FrontEnd {
         if heard == 0 || frames > 0 {
             return Ok(0);
         }
-        let first = out.len();
-        Spectra::new(self, 1.0).push(&kept, 0.0, out);
-        self.to_running(&mut running, self.level(), &mut out[first..]);
+        with_chain!(self, |chain| chain.advance(&kept, std::iter::once(0), &mut running, out));
         Ok(1)
     }
 
@@ -125,7 +127,7 @@ impl FrontEnd {
     fn check_stream(&self, stream: &FeatureStream) -> Result<()> {
         self.stream()?;
         let FeatureStream { heard, frames, kept, running } = stream;
-        let (window, hop) = (self.window.len() as u64, self.hop as u64);
+        let (window, hop) = (self.length as u64, self.hop as u64);
         let complete = heard.checked_sub(window).map_or(0, |rest| 1 + rest / hop);
         let left = heard.saturating_sub(frames.saturating_mul(hop).saturating_sub(1));
         let error = |expected: String, found: String| Err(Error::Stream { expected, found });
@@ -135,8 +137,8 @@ impl FrontEnd {
         if kept.len() as u64 != left {
             return error(format!("{left} samples that are kept"), kept.len().to_string());
         }
-        if !running.fits(self.filters.len()) {
-            return error(format!("finite statistics of {} bins", self.filters.len()), "others".into());
+        if !running.fits(self.config.mels) {
+            return error(format!("finite statistics of {} bins", self.config.mels), "others".into());
         }
         match check_samples(0, kept) {
             Ok(()) => Ok(()),

@@ -3,7 +3,11 @@
 use proptest::prelude::*;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use speech::batches;
+use speech::batching::{
+    EpochSize, Padding, batch_split, bucketed, buckets, captured_lengths, covering, no_longer_than,
+    packed_offsets, presort, sequence_split,
+};
+use speech::{Error, batches};
 
 proptest! {
     #[test]
@@ -50,4 +54,144 @@ fn seeds_mix_neighbours_but_keep_padding_small() {
     assert!((padded as f64) < 1.25 * real as f64, "{padded} padded frames for {real}");
     let firsts: Vec<usize> = a.iter().map(|b| lengths[b[0]]).collect();
     assert!(!firsts.is_sorted(), "batches are shuffled");
+}
+
+/// Durations in no order.
+fn durations(n: usize) -> Vec<f64> {
+    (0..n).map(|i| 1.0 + ((i * 37) % 101) as f64 / 7.0).collect()
+}
+
+proptest! {
+    #[test]
+    fn buckets_are_even_and_rise(n in 1usize..200, count in 1usize..12) {
+        let durations = durations(n);
+        let Ok(found) = buckets(&durations, count) else {
+            prop_assert!(n < count);
+            return Ok(());
+        };
+        let sizes: Vec<usize> = found.iter().map(Vec::len).collect();
+        prop_assert_eq!(sizes, (0..count).map(|k| n / count + usize::from(k < n % count)).collect::<Vec<_>>());
+        let joined = found.concat();
+        let order: Vec<_> = joined.iter().map(|&i| (durations[i], i)).collect();
+        prop_assert!(order.is_sorted());
+        prop_assert_eq!(joined.len(), n);
+    }
+
+    #[test]
+    fn an_epoch_of_buckets_drops_less_than_a_batch(
+        n in 1usize..300, count in 1usize..8, batch in 1usize..40, seed in any::<u64>(),
+    ) {
+        prop_assume!(n >= count && n >= batch);
+        let buckets = buckets(&durations(n), count).unwrap();
+        let epoch = |seed| bucketed(&buckets, batch, &mut ChaCha8Rng::seed_from_u64(seed)).unwrap();
+        let found = epoch(seed);
+        prop_assert_eq!(&found, &epoch(seed));
+        prop_assert!(found.len() == n / batch && found.iter().all(|b| b.len() == batch));
+        let mut all = found.concat();
+        all.sort_unstable();
+        all.dedup();
+        prop_assert_eq!(all.len(), n - n % batch);
+        // Whole batches from neighbours: in the joined order a batch, with what was dropped, spans less than two of its lengths.
+        let bucket_of = |i: usize| buckets.iter().position(|bucket| bucket.contains(&i)).unwrap();
+        let smallest = buckets.iter().map(Vec::len).min().unwrap();
+        if 2 * batch <= smallest {
+            for batch in &found {
+                let of: Vec<usize> = batch.iter().map(|&i| bucket_of(i)).collect();
+                prop_assert!(of.iter().max().unwrap() - of.iter().min().unwrap() <= 1);
+            }
+        }
+        let size = EpochSize::new(n, batch, 1, 1).unwrap();
+        prop_assert_eq!((size.steps, size.trained), (found.len(), n - n % batch));
+    }
+
+    #[test]
+    fn splits_hold_everything_once(lengths in prop::collection::vec(0usize..500, 1..40), stack in 1usize..4) {
+        let split = sequence_split(&lengths, stack, 20).unwrap();
+        let mut order = split.order.clone();
+        order.sort_unstable();
+        prop_assert_eq!(order, (0..lengths.len()).collect::<Vec<_>>());
+        let (long, short) = split.order.split_at(split.rows_of_second_part);
+        prop_assert!(short.iter().all(|&i| lengths[i] <= split.pivot));
+        prop_assert!(long.iter().all(|&i| lengths[i] <= split.pivot + split.second_part_frames));
+        prop_assert!(!split.is_split || split.pivot.is_multiple_of(stack) && split.second_part_frames >= 20);
+
+        let durations: Vec<f64> = lengths.iter().map(|&n| n as f64).collect();
+        let mut order = presort(&durations);
+        let places = |odd: usize| order.iter().skip(odd).step_by(2).map(|&i| lengths[i]).collect::<Vec<_>>();
+        let (even, odd) = (places(0), places(1));
+        prop_assert!(even.is_sorted() && odd.iter().rev().is_sorted());
+        prop_assert!(odd.iter().min().is_none_or(|least| even.iter().all(|n| n <= least)));
+        order.sort_unstable();
+        prop_assert_eq!(order, (0..lengths.len()).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn captured_lengths_hold_every_length(longest in 1usize..2000, count in 1usize..60, length in 0usize..2500) {
+        let lengths = captured_lengths(longest, count).unwrap();
+        prop_assert!(lengths.len() == count && lengths[0] == longest && lengths.iter().rev().is_sorted());
+        prop_assert!(lengths[count - 1] >= 1);
+        let found = covering(&lengths, length);
+        prop_assert_eq!(found.is_some(), length <= longest);
+        if let Some(found) = found {
+            prop_assert!(found >= length && found - length <= longest.div_ceil(count));
+        }
+    }
+
+    #[test]
+    fn padding_is_what_a_plan_wastes(lengths in prop::collection::vec(0usize..500, 0..100), max in 1usize..3000) {
+        let plan = batches(&lengths, max, 8, None);
+        let padding = Padding::of(&lengths, &plan);
+        prop_assert_eq!(padding.real, lengths.iter().sum::<usize>());
+        prop_assert!(padding.rows >= padding.real && (0.0..1.0).contains(&padding.share()));
+    }
+}
+
+#[test]
+fn epochs_over_workers_by_hand() {
+    let size = |micro, workers, accumulation| EpochSize::new(165, micro, workers, accumulation).unwrap();
+    let expected = EpochSize { utterances: 160, dropped: 5, micro_batches: 16, steps: 5, trained: 150 };
+    assert_eq!(size(5, 2, 3), expected);
+    let expected = EpochSize { utterances: 128, dropped: 37, micro_batches: 1, steps: 0, trained: 0 };
+    assert_eq!(size(16, 8, 2), expected);
+}
+
+#[test]
+fn what_cannot_be_cut_is_a_typed_error() {
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    let error = buckets(&[1.0, 2.0], 4).unwrap_err().to_string();
+    assert_eq!(error, "bucket 3 of 4: expected at least one utterance, found none; there are 2 in all");
+    assert!(matches!(buckets(&[], 1), Err(Error::EmptyBucket { .. })));
+    for (error, field) in [
+        (buckets(&[1.0], 0).unwrap_err(), "buckets"),
+        (bucketed(&[vec![0, 1]], 3, &mut rng).unwrap_err(), "batch"),
+        (bucketed(&[vec![0, 1]], 0, &mut rng).unwrap_err(), "batch"),
+        (bucketed(&[], 1, &mut rng).unwrap_err(), "batch"),
+        (EpochSize::new(9, 0, 1, 1).unwrap_err(), "micro_batch"),
+        (EpochSize::new(9, 1, 0, 1).unwrap_err(), "workers"),
+        (EpochSize::new(9, 1, 1, 0).unwrap_err(), "accumulation"),
+        (EpochSize::new(9, usize::MAX, 2, 1).unwrap_err(), "micro_batch"),
+        (batch_split(10, 4, 1).unwrap_err(), "batch_split"),
+        (batch_split(10, 0, 1).unwrap_err(), "batch_split"),
+        (batch_split(0, 1, 1).unwrap_err(), "batch_split"),
+        (batch_split(10, 2, 0).unwrap_err(), "accumulation"),
+        (batch_split(10, 2, usize::MAX).unwrap_err(), "accumulation"),
+        (sequence_split(&[], 2, 1).unwrap_err(), "lengths"),
+        (sequence_split(&[1], 0, 1).unwrap_err(), "stack"),
+        (captured_lengths(0, 3).unwrap_err(), "longest"),
+        (captured_lengths(3, 0).unwrap_err(), "count"),
+        (captured_lengths(usize::MAX, 3).unwrap_err(), "longest"),
+        (packed_offsets(&[1], &[]).unwrap_err(), "labels"),
+        (packed_offsets(&[1], &[usize::MAX]).unwrap_err(), "frames"),
+        (packed_offsets(&[usize::MAX, 1], &[0, 0]).unwrap_err(), "frames"),
+    ] {
+        assert!(error.to_string().starts_with(&format!("setting `{field}`: expected ")), "{error}");
+    }
+}
+
+#[test]
+fn durations_that_are_no_numbers_are_left_out() {
+    let found = no_longer_than(&[1.0, f64::NAN, f64::INFINITY, -1.0], 2.0);
+    assert_eq!((found.kept, found.left_out), (vec![0, 3], 2));
+    assert!(!sequence_split(&[101, 101], 2, 0).unwrap().is_split);
+    assert_eq!(sequence_split(&[usize::MAX, usize::MAX], 2, 0).unwrap().second_part_frames, 0);
 }

@@ -21,3 +21,18 @@ pub fn shared(file: &str) -> Option<PathBuf> {
 pub fn digits(file: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../data/digits").join(file)
 }
+
+/// A sound file of 16-bit samples, as bytes.
+pub fn wav_bytes(sample_rate: u32, samples: &[i16]) -> Vec<u8> {
+    let spec = hound::WavSpec {
+        channels: 1,
+        sample_rate,
+        bits_per_sample: 16,
+        sample_format: hound::SampleFormat::Int,
+    };
+    let mut file = std::io::Cursor::new(Vec::new());
+    let mut writer = hound::WavWriter::new(&mut file, spec).unwrap();
+    samples.iter().for_each(|&sample| writer.write_sample(sample).unwrap());
+    writer.finalize().unwrap();
+    file.into_inner()
+}

@@ -32,22 +32,34 @@ impl Batch {
     }
 }
 
-/// Cuts examples into batches; in the order of their lengths without a generator, shuffled with one.
-pub(crate) fn plan(
-    examples: &[Example],
-    rows: &RowsConfig,
+/// Which of so many utterances of some lengths, in rows and in seconds, meet in which batch of an epoch of training.
+pub(super) fn train_plan(
+    rows: &[usize],
+    seconds: &[f64],
     batches: &BatchConfig,
-    rng: Option<&mut ChaCha8Rng>,
-) -> Vec<Vec<usize>> {
-    let lengths: Vec<usize> =
-        examples.iter().map(|example| example.features.frames.div_ceil(rows.stride)).collect();
-    speech::batches(&lengths, batches.max_frames, batches.max_utterances, rng)
+    rng: &mut ChaCha8Rng,
+) -> Result<Vec<Vec<usize>>> {
+    if batches.buckets == 0 {
+        return Ok(speech::batches(rows, batches.max_frames, batches.max_utterances, Some(rng)));
+    }
+    let buckets = speech::batching::buckets(seconds, batches.buckets)?;
+    Ok(speech::batching::bucketed(&buckets, batches.max_utterances, rng)?)
 }
 
-/// Stacks frames and pads with zeros: rows `[B, T, stack · D]` and their lengths.
+/// Input rows of each example.
+fn rows(examples: &[Example], config: &RowsConfig) -> Vec<usize> {
+    examples.iter().map(|example| example.features.frames.div_ceil(config.stride)).collect()
+}
+
+/// Cuts examples into batches in the order of their lengths.
+pub(crate) fn plan(examples: &[Example], config: &RowsConfig, batches: &BatchConfig) -> Vec<Vec<usize>> {
+    speech::batches(&rows(examples, config), batches.max_frames, batches.max_utterances, None)
+}
+
+/// Stacks frames and pads with zeros: rows `[B, T, stack · D]`, or of more channels, and their lengths.
 pub(crate) fn collate(planes: &[&Features], config: &RowsConfig) -> Result<(Tensor, Vec<usize>)> {
     let stacked: Vec<Features> =
-        planes.iter().map(|plane| plane.stack(config.stack, config.stride)).collect();
+        planes.iter().map(|plane| plane.stack_into(config.stack, config.stride, config.channels)).collect();
     let lengths: Vec<usize> = stacked.iter().map(|plane| plane.frames).collect();
     let frames = lengths.iter().copied().max().unwrap_or(0);
     let width = stacked.first().map_or(0, |plane| plane.dim);

@@ -22,7 +22,9 @@ pub struct Example {
     pub seconds: f64,
     /// Length of the audio.
     pub heard: f64,
-    /// Normalised log-mel plane.
+    /// Seconds of silence that were trimmed before the first frame.
+    pub lead: f64,
+    /// Log-mel plane.
     pub features: Features,
     /// Labels of the transcript; empty where only the text is needed.
     pub labels: Vec<u32>,
@@ -69,6 +71,7 @@ pub(crate) fn load_as(
             speaker: utterance.speaker.clone(),
             seconds: utterance.seconds,
             heard: audio.samples.len() as f64 / f64::from(audio.sample_rate),
+            lead: front_end.kept(&audio.samples).start as f64 / f64::from(audio.sample_rate),
             features: front_end.log_mel(&audio).map_err(named)?,
             labels: tokenizer
                 .map_or(Ok(Vec::new()), |tokenizer| tokenizer.encode(&utterance.text))

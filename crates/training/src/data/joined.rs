@@ -4,21 +4,30 @@ use speech::Utterance;
 
 use crate::random::{Purpose, stream};
 
-/// Strings of `count` utterances each, in an order that the seed decides; what is left over is one of two at least, or none.
-pub(crate) fn joined(utterances: &[Utterance], count: usize, seed: u64) -> Vec<Utterance> {
-    let mut order: Vec<&Utterance> = utterances.iter().collect();
+/// Numbers of the parts of each string, `count` of them, in an order that the seed decides; what is left over is one of two at
+/// least, or none.
+pub(super) fn groups(utterances: usize, count: usize, seed: u64) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..utterances).collect();
     order.shuffle(&mut stream(seed, Purpose::Join, 0, 0));
-    let join = |some: &[&Utterance]| {
-        let mut one = some[0].clone();
-        let texts: Vec<&str> = some.iter().map(|u| u.text.as_str()).filter(|text| !text.is_empty()).collect();
-        one.text = texts.join(" ");
-        one.id = some.iter().map(|u| u.id.as_str()).collect::<Vec<_>>().join("+");
-        one.pieces = some.iter().flat_map(|u| u.pieces.iter().cloned()).collect();
-        one.seconds = some.iter().map(|u| u.seconds).sum();
-        (one.num_samples, one.crc32, one.subset, one.speaker) = (None, None, None, None);
-        one
-    };
-    order.chunks(count.max(1)).filter(|some| some.len() > 1).map(join).collect()
+    order.chunks(count.max(1)).filter(|some| some.len() > 1).map(<[usize]>::to_vec).collect()
+}
+
+/// Some utterances as one.
+pub(super) fn join(some: &[&Utterance]) -> Utterance {
+    let mut one = some[0].clone();
+    let texts: Vec<&str> = some.iter().map(|u| u.text.as_str()).filter(|text| !text.is_empty()).collect();
+    one.text = texts.join(" ");
+    one.id = some.iter().map(|u| u.id.as_str()).collect::<Vec<_>>().join("+");
+    one.pieces = some.iter().flat_map(|u| u.pieces.iter().cloned()).collect();
+    one.seconds = some.iter().map(|u| u.seconds).sum();
+    (one.num_samples, one.crc32, one.subset, one.speaker) = (None, None, None, None);
+    one
+}
+
+/// Strings of `count` utterances each; see [`groups`].
+pub(crate) fn joined(utterances: &[Utterance], count: usize, seed: u64) -> Vec<Utterance> {
+    let of = |parts: Vec<usize>| join(&parts.iter().map(|&at| &utterances[at]).collect::<Vec<_>>());
+    groups(utterances.len(), count, seed).into_iter().map(of).collect()
 }
 
 #[cfg(test)]

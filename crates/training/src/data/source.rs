@@ -4,11 +4,24 @@ use crate::Result;
 
 /// The batches of a training set.
 ///
-/// Both methods are functions of their arguments alone, whoever calls them in whatever order: a run that is resumed, or shared
+/// Plans and batches are functions of their arguments alone, whoever calls them in whatever order: a run that is resumed, or shared
 /// among processes, sees the same batches.
 pub trait Source: Sync {
     /// The utterances, by number, of each batch of an epoch.
-    fn plan(&self, epoch: u64) -> Vec<Vec<usize>>;
+    ///
+    /// # Errors
+    /// What no epoch can be cut into.
+    fn plan(&self, epoch: u64) -> Result<Vec<Vec<usize>>>;
+
+    /// Share of a plan's rows that is padding, as far as it is known.
+    fn padding(&self, _plan: &[Vec<usize>]) -> f64 {
+        0.0
+    }
+
+    /// Threads that make batches ahead of their use.
+    fn workers(&self) -> usize {
+        1
+    }
 
     /// A batch of these utterances as that epoch hears them.
     ///

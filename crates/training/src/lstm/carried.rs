@@ -6,12 +6,12 @@
 //! ```
 //! The sums are those of `direction.rs`, in the same order, whoever else is in the batch: pieces have the bits of the whole.
 use decoding::Affine;
-use kernels::{PackedRight, View, items_mut, par_for};
+use kernels::{PackedGates, items_mut, par_for};
 use serde::{Deserialize, Serialize};
 
 use super::LstmWeights;
 use super::direction::{each_row, tasks};
-use super::layout::{Cut, Layout, group_size};
+use super::layout::{self, Layout};
 use super::steps;
 use crate::linear::packed;
 use crate::tensors::to_vec;
@@ -38,7 +38,7 @@ use crate::{Error, Result};
 #[derive(Debug)]
 pub struct CarriedLstm {
     input: Affine,
-    recurrent: PackedRight<f32>,
+    recurrent: PackedGates<f32>,
     hidden: usize,
 }
 
@@ -62,11 +62,10 @@ impl LstmState {
 impl CarriedLstm {
     /// Copies and packs the weights, which are `f32`.
     pub(super) fn new(weights: &LstmWeights) -> Result<Self> {
-        let (gates, hidden) = weights.recurrent.dims2()?;
-        let recurrent = to_vec::<f32>(&weights.recurrent)?;
+        let (_, hidden) = weights.recurrent.dims2()?;
         Ok(CarriedLstm {
             input: packed("weight_ih", &weights.input, &weights.bias)?,
-            recurrent: PackedRight::new(View::new(&recurrent, gates, hidden).transposed()),
+            recurrent: PackedGates::forth(&to_vec::<f32>(&weights.recurrent)?, hidden),
             hidden,
         })
     }
@@ -103,7 +102,7 @@ impl CarriedLstm {
             expect("states: width of h", h, state.h.len())?;
             expect("states: width of c", h, state.c.len())?;
         }
-        let layout = Layout::new(lengths, Cut::Groups(group_size(lengths.len(), 1)), false);
+        let layout = Layout::new(lengths, layout::cut(lengths.len(), 1, h), false);
         let firsts: Vec<usize> = lengths
             .iter()
             .scan(0, |next, length| {
@@ -119,7 +118,7 @@ impl CarriedLstm {
         each_row(&mut packed, d, |row, packed| packed.copy_from_slice(&x[place(row) * d..][..d]));
         let mut gates = self.input.rows(&packed);
         let zeros = || vec![0.0; rows * h];
-        let (mut cell, mut tanh_cell, mut before, mut state) = (zeros(), zeros(), zeros(), zeros());
+        let (mut cell, mut state) = (zeros(), zeros());
         let carried: Vec<[Vec<f32>; 2]> = layout
             .groups
             .iter()
@@ -130,10 +129,10 @@ impl CarriedLstm {
                 [of(|state| &state.h), of(|state| &state.c)]
             })
             .collect();
-        let mut tasks = tasks(&layout, h, [&mut gates, &mut cell, &mut tanh_cell, &mut before, &mut state]);
+        let mut tasks = tasks(&layout, h, [&mut gates, &mut cell, &mut state]);
         par_for(items_mut(&mut tasks), |at, rows| {
             let carried = [&carried[at][0][..], &carried[at][1]];
-            steps::forward(&layout.groups[at], h, &self.recurrent, Some(carried), rows);
+            steps::forward(&layout.groups[at], h, &self.recurrent, Some(carried), rows, layout.shared());
         });
         let mut out = zeros();
         for (b, (to, &length)) in states.iter_mut().zip(lengths).enumerate() {

@@ -6,6 +6,8 @@
 //! ```
 use std::ops::Range;
 
+use kernels::UNITS;
+
 /// Most utterances of a group: more would not make the products of a step faster.
 const GROUP: usize = 16;
 /// Fewest where there are more than enough: fewer would read the recurrent weight too often.
@@ -13,11 +15,12 @@ const THIN: usize = 8;
 /// Groups of a layer that are aimed for, in both directions together.
 const TASKS: usize = 128;
 
-/// Units of a task where the steps are cut into strips of units.
-pub(super) const UNITS: usize = 8;
-
-/// Multiply-adds of a frame's recurrent product from which on it is cut.
-const FRAME: usize = 1 << 26;
+/// Strips that a frame has at least where they are tasks.
+const STRIPS: usize = 64;
+/// Multiply-adds of a frame's recurrent product from which on it is cut, if not [`LEAST`].
+const FRAME: usize = 1 << 24;
+/// Utterances that a frame counts as, at least: with fewer it takes as long to read the weight.
+const LEAST: usize = 4;
 
 /// Rows of a task that only copies.
 pub(super) const ROWS: usize = 8;
@@ -40,7 +43,7 @@ pub(super) fn group_size(batch: usize, directions: usize) -> usize {
 pub(super) enum Cut {
     /// Into groups of so many utterances, each with steps of its own.
     Groups(usize),
-    /// Each step into strips of units, for all utterances of a direction.
+    /// Each frame into strips of units, for all utterances of a direction.
     Strips,
 }
 
@@ -48,9 +51,9 @@ pub(super) enum Cut {
 pub(super) fn cut(batch: usize, directions: usize, hidden: usize) -> Cut {
     let size = group_size(batch, directions);
     let groups = batch.div_ceil(size) * directions;
-    let strips = if hidden.is_multiple_of(UNITS) { hidden / UNITS } else { 0 };
-    let work = batch.saturating_mul(4 * hidden).saturating_mul(hidden);
-    if groups < TASKS && strips >= TASKS && work >= FRAME { Cut::Strips } else { Cut::Groups(size) }
+    let work = batch.max(LEAST).saturating_mul(4 * hidden).saturating_mul(hidden);
+    let strips = batch > 0 && hidden.div_ceil(UNITS) >= STRIPS && work >= FRAME;
+    if groups < TASKS && strips { Cut::Strips } else { Cut::Groups(size) }
 }
 
 /// One group, whose frames are the packed rows `rows` of its direction.
@@ -85,6 +88,11 @@ impl Group {
         self.utterances.len()
     }
 
+    /// Most utterances that a product takes at once: bands as even as can be.
+    pub fn band(&self) -> usize {
+        self.size().div_ceil(self.size().div_ceil(kernels::ROWS).max(1)).max(1)
+    }
+
     /// Packed rows in all.
     pub fn rows(&self) -> usize {
         *self.offsets.last().expect("offsets start with 0")
@@ -108,11 +116,6 @@ impl Group {
     /// Rows of the frame after, none for the last.
     pub fn after(&self, t: usize) -> Range<usize> {
         if t + 1 < self.steps() { self.at(t + 1) } else { 0..0 }
-    }
-
-    /// Cuts rows of `width` values into those of each frame.
-    pub fn cut<'a, F>(&self, rows: &'a mut [F], width: usize) -> Vec<&'a mut [F]> {
-        parts(rows, (0..self.steps()).map(|t| self.at(t).len() * width))
     }
 }
 
@@ -149,9 +152,9 @@ impl Layout {
         Layout { groups, cut, reverse, firsts, places }
     }
 
-    /// The one group of a direction whose steps are cut into strips of units.
-    pub fn strips(&self) -> Option<&Group> {
-        self.groups.first().filter(|_| self.cut == Cut::Strips)
+    /// Whether threads share the frames of the direction's one group.
+    pub fn shared(&self) -> bool {
+        self.cut == Cut::Strips
     }
 
     /// Packed rows of the direction.
@@ -176,14 +179,17 @@ impl Layout {
         (group.utterances[j], if self.reverse { group.lengths[j] - 1 - t } else { t })
     }
 
+    /// The same of the frame that the direction comes from, unless it begins here.
+    pub fn frame_before(&self, row: usize) -> Option<(usize, usize)> {
+        let (b, t) = self.frame(row);
+        let before = if self.reverse { t + 1 } else { t.checked_sub(1)? };
+        self.row(b, before).map(|_| (b, before))
+    }
+
     /// Cuts packed rows of `width` values into those of each group.
     pub fn cut<'a, F>(&self, rows: &'a mut [F], width: usize) -> Vec<&'a mut [F]> {
-        parts(rows, self.groups.iter().map(|group| group.rows() * width))
+        let mut rest = rows;
+        let next = |group: &Group| rest.split_off_mut(..group.rows() * width).expect("groups lie inside");
+        self.groups.iter().map(next).collect()
     }
-}
-
-/// Cuts a slice into parts of given lengths.
-fn parts<F>(mut rows: &mut [F], lengths: impl Iterator<Item = usize>) -> Vec<&mut [F]> {
-    let next = |length| rows.split_off_mut(..length).expect("parts lie inside");
-    lengths.map(next).collect()
 }

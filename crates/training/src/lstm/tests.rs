@@ -3,10 +3,10 @@ use candle_core::{DType, Device, Tensor, Var, WithDType};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use kernels::{Affine, PackedLeft, PackedRight, View};
+use kernels::{Affine, PackedGates, PackedRight, UNITS, View};
 
-use super::layout::{self, Cut, Layout, ROWS, Sizes, UNITS, group_size};
-use super::{LstmWeights, apply_cut, lstm, strips};
+use super::layout::{self, Cut, Layout, ROWS, Sizes, group_size};
+use super::{LstmWeights, apply_cut, lstm};
 
 fn random(shape: &[usize], seed: u64, scale: f64) -> Tensor {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -165,9 +165,15 @@ fn cut_values<F: kernels::Real + WithDType>(
 #[test]
 fn strips_give_the_bits_of_groups_for_any_number_of_threads() {
     let ragged: Vec<usize> = (0..37).map(|b| (b * 7) % 12).collect();
-    for (lengths, hidden, directions) in
-        [(ragged, 24, 2), (vec![5], 40, 1), (vec![4; 16], 8, 1), (vec![2, 6, 6], 16, 2), (vec![0, 0], 8, 1)]
-    {
+    for (lengths, hidden, directions) in [
+        (ragged, 24, 2),
+        (vec![5], 40, 1),
+        (vec![4; 16], 8, 1),
+        (vec![2, 6, 6], 16, 2),
+        (vec![0, 0], 8, 1),
+        (vec![3; 17], 37, 1),
+        (vec![0, 1, 2, 1, 0, 9], 150, 2),
+    ] {
         let one = Cut::Groups(lengths.len());
         let groups = cut_values::<f32>(one, &lengths, hidden, directions, 2);
         for threads in [1, 2, 3, 8] {
@@ -177,6 +183,74 @@ fn strips_give_the_bits_of_groups_for_any_number_of_threads() {
         let [groups, strips] =
             [one, Cut::Strips].map(|cut| cut_values::<f64>(cut, &lengths, hidden, directions, 2));
         assert!(groups == strips, "{lengths:?}, H = {hidden}");
+    }
+}
+
+/// Output and gradient of the input of each utterance, as far as it goes.
+fn each_utterance(cut: Cut, lengths: &[usize], of: &[usize]) -> Vec<[Vec<f64>; 2]> {
+    let (input, hidden, frames) = (20, 40, 9);
+    let whole = random(&[lengths.len(), frames, input], 3, 1.0).to_dtype(DType::F32).unwrap();
+    let chosen: Vec<Tensor> = of.iter().map(|&b| whole.get(b).unwrap()).collect();
+    let x = Var::from_tensor(&Tensor::stack(&chosen, 0).unwrap()).unwrap();
+    let (_, weights) = direction(input, hidden, 4, 0.3, DType::F32);
+    let lengths: Vec<usize> = of.iter().map(|&b| lengths[b]).collect();
+    let out = apply_cut::<f32>(&x, &lengths, Sizes { frames, input, hidden }, &[weights], cut).unwrap();
+    let grads = out.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+    let each = lengths.iter().enumerate().map(|(b, &length)| {
+        [&out, grads.get(&x).unwrap()].map(|t| {
+            let rows = t.get(b).unwrap().narrow(0, 0, length.max(1)).unwrap();
+            values(&rows.to_dtype(DType::F64).unwrap())
+        })
+    });
+    each.collect()
+}
+
+#[test]
+fn the_bits_of_an_utterance_do_not_depend_on_who_is_beside_it() {
+    let lengths: Vec<usize> = (0..17).map(|b| (b * 5) % 10).collect();
+    let all: Vec<usize> = (0..17).collect();
+    for cut in [Cut::Strips, Cut::Groups(8)] {
+        let together = each_utterance(cut, &lengths, &all);
+        for of in [&all[..1], &all[3..7], &all[9..]] {
+            assert!(each_utterance(cut, &lengths, of) == together[of[0]..][..of.len()], "{cut:?}, {of:?}");
+        }
+    }
+}
+
+#[test]
+fn weights_that_are_no_variables_get_no_gradients() {
+    let (x, variables, weights, _) = case(2);
+    let grads = |weights: &[LstmWeights]| {
+        lstm(&x, &LENGTHS, weights).unwrap().sqr().unwrap().sum_all().unwrap().backward().unwrap()
+    };
+    let mut frozen = weights.clone();
+    let LstmWeights { input, recurrent, bias } = &mut frozen[0];
+    [input, recurrent, bias].into_iter().for_each(|weight| *weight = weight.detach());
+    let (all, some) = (grads(&weights), grads(&frozen));
+    assert!(variables[..3].iter().all(|weight| some.get(weight).is_none()));
+    for variable in [&x].into_iter().chain(&variables[3..]) {
+        assert_eq!(values(all.get(variable).unwrap()), values(some.get(variable).unwrap()));
+    }
+}
+
+#[test]
+fn backward_passes_of_one_graph_side_by_side_keep_their_gradients_apart() {
+    let (x, variables, weights, above) = case(2);
+    let out = lstm(&x, &LENGTHS, &weights).unwrap();
+    let gradients = |scale: f64| {
+        let loss = (&out * (&above * scale).unwrap()).unwrap().sum_all().unwrap();
+        let grads = loss.backward().unwrap();
+        variables.iter().map(|v| values(grads.get(v).unwrap())).collect::<Vec<_>>()
+    };
+    let alone: Vec<_> = (1..5).map(|scale| gradients(f64::from(scale))).collect();
+    let gradients = &gradients;
+    for _ in 0..20 {
+        let side_by_side: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                (1..5).map(|scale| scope.spawn(move || gradients(f64::from(scale)))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(alone == side_by_side);
     }
 }
 
@@ -285,26 +359,27 @@ fn tasks(batch: usize, frames: usize, hidden: usize) -> Vec<(&'static str, usize
     let (rows, width) = (layout.rows(), 4 * hidden);
     let weight = vec![0.0f32; width * hidden];
     let layer = Affine::new(View::new(&weight, width, hidden).transposed(), None).tasks(rows);
-    let mut tasks = vec![
+    let strips = hidden.div_ceil(UNITS);
+    let [forth, back] = PackedGates::<f32>::tasks_for(hidden);
+    vec![
         ("rows that are packed", rows.div_ceil(ROWS)),
         ("packing W_ihᵀ", PackedRight::<f32>::tasks_for(hidden, width)),
         ("x W_ihᵀ", layer.rows),
-        ("steps", layout.strips().map_or(layout.groups.len(), |_| hidden / UNITS)),
+        (
+            "steps",
+            if layout.shared() {
+                strips * batch.div_ceil(layout.groups[0].band())
+            } else {
+                layout.groups.len()
+            },
+        ),
         ("rows that are unpacked", (batch * frames).div_ceil(ROWS)),
         ("packing W_ih", PackedRight::<f32>::tasks_for(width, hidden)),
         ("dx, dW and db", layer.rows + 2 * layer.parameters),
         ("dW and db, of an input that needs no gradient", 2 * layer.parameters),
-    ];
-    if let Some(group) = layout.strips() {
-        let mut all = vec![0.0f32; rows * hidden];
-        tasks.extend([
-            ("packing W_hh", PackedLeft::<f32>::tasks_for(width, UNITS)),
-            ("packing W_hhᵀ", PackedLeft::<f32>::tasks_for(hidden, UNITS)),
-            ("turning dh", strips::units_of_frames(group, hidden, &mut all).len()),
-            ("turning h and da", strips::rows_of_frames(group, hidden, &mut all).len()),
-        ]);
-    }
-    tasks
+        ("packing W_hh", forth),
+        ("packing W_hhᵀ", back),
+    ]
 }
 
 #[test]
@@ -329,11 +404,8 @@ fn every_parallel_step_has_two_tasks_for_each_of_64_threads() {
 #[test]
 fn wide_layers_of_few_utterances_are_cut_into_strips() {
     let cut = |batch, hidden| layout::cut(batch, 1, hidden);
-    assert_eq!([cut(16, 1024), cut(4, 2048), cut(512, 1024)], [Cut::Strips; 3]);
-    // Too little work a frame; units that are no whole strips; groups enough.
-    assert_eq!(
-        [cut(15, 1024), cut(64, 512), cut(64, 1028), cut(1024, 1024)],
-        [1, 1, 1, 1].map(|_| Cut::Groups(8))
-    );
+    assert_eq!([cut(16, 1024), cut(1, 1024), cut(4, 1028), cut(512, 1024)], [Cut::Strips; 4]);
+    // Few strips; groups enough.
+    assert_eq!([cut(64, 512), cut(1024, 1024)], [Cut::Groups(8); 2]);
     assert_eq!(layout::cut(0, 2, 1 << 20), Cut::Groups(1));
 }

@@ -78,6 +78,8 @@ impl ModelConfig {
         let ModelConfig { input, encoder, joint, .. } = self;
         whole("encoder.stack", input.rows.stack, MANY)?;
         whole("encoder.stride", input.rows.stride, MANY)?;
+        let channels = input.rows.channels;
+        expect("encoder.channels", &format!("0 to {WIDEST}"), channels <= WIDEST, channels)?;
         encoder.check()?;
         match &self.predictor {
             Some(predictor) => predictor.check()?,

@@ -1,6 +1,4 @@
 //! Models that others have published.
-use speech::FeatureConfig;
-
 use super::{InputConfig, ModelConfig};
 use crate::encoder::{EncoderKind, LstmEncoderConfig, TimeReduction};
 use crate::predictor::{LstmPredictorConfig, PredictorKind, Start};
@@ -32,6 +30,13 @@ impl ModelConfig {
         Self::mlperf_of(1024, 512, 512)
     }
 
+    /// The same with 16 dead channels at the input, as NVIDIA's submissions have it: 256 values, 49,071,616 parameters.
+    pub fn mlperf_padded() -> Self {
+        let mut config = Self::mlperf();
+        config.input.rows.channels = 256;
+        config
+    }
+
     /// The same shape with other widths of encoder, predictor (and its embedding), and joint.
     pub fn mlperf_of(encoder: usize, predictor: usize, joint: usize) -> Self {
         let lstm = LstmEncoderConfig {
@@ -53,8 +58,8 @@ impl ModelConfig {
         };
         let mut config = ModelConfig {
             input: InputConfig {
-                features: FeatureConfig::default(),
-                rows: RowsConfig { stack: 3, stride: 3 },
+                features: speech::Preset::Mlperf.config(),
+                rows: RowsConfig { stack: 3, stride: 3, channels: 0 },
             },
             predictor: Some(PredictorKind::Lstm(labels)),
             init: InitConfig::Mlperf { scale: 0.5, hidden_bias_scale: 0.0 },

@@ -1,11 +1,13 @@
 //! AdamW with global norm clipping, over plain slices.
 use std::collections::BTreeMap;
 
+use kernels::{par_for, parts, parts_mut};
+
 use super::Optimiser;
+use super::moments::{BLOCK, Moments};
 use crate::checkpoint::Values;
 use crate::recipe::OptimiserConfig;
-use crate::tensors::{self, with_slice};
-use crate::{Error, Gradients, Parameters, Result};
+use crate::{Gradients, Parameters, Result, tensors};
 
 /// AdamW (Loshchilov and Hutter, arXiv 1711.05101).
 ///
@@ -17,17 +19,14 @@ use crate::{Error, Gradients, Parameters, Result};
 #[derive(Debug, Clone)]
 pub struct AdamW {
     config: OptimiserConfig,
-    first: Values,
-    second: Values,
+    moments: Moments,
     steps: u64,
 }
 
 impl AdamW {
     /// Zero moments for these parameters.
     pub fn new(parameters: &Parameters, config: &OptimiserConfig) -> Self {
-        let zeros: Values =
-            parameters.iter().map(|(name, v)| (name.to_owned(), vec![0.0; v.elem_count()])).collect();
-        AdamW { config: config.clone(), first: zeros.clone(), second: zeros, steps: 0 }
+        AdamW { config: config.clone(), moments: Moments::new(parameters), steps: 0 }
     }
 }
 
@@ -52,34 +51,23 @@ impl Optimiser for AdamW {
         };
         for (name, variable) in parameters.iter() {
             let Some(gradient) = gradients.get(name) else { continue };
-            let (Some(m), Some(v)) = (self.first.get_mut(name), self.second.get_mut(name)) else {
-                return Err(Error::shape(name, "a parameter known to the optimiser", "a new one"));
-            };
+            let (m, v) = self.moments.get_mut(name, variable.elem_count())?;
             let decay = if variable.rank() > 1 { weight_decay } else { 0.0 };
             let rates = Rates { keep: (1.0 - rate * decay) as f32, ..rates };
-            let mut weights = tensors::to_vec(variable)?;
-            with_slice(gradient, |g| {
-                update(&mut weights, g, m, v, rates);
-                Ok(())
+            tensors::update(variable, gradient, |w, g| {
+                let blocks = (parts_mut(w, BLOCK), parts(g, BLOCK), parts_mut(m, BLOCK), parts_mut(v, BLOCK));
+                par_for(blocks, |_, (w, g, m, v)| update(w, g, m, v, rates));
             })?;
-            variable.set(&tensors::from_vec(weights, variable.shape().clone())?)?;
         }
         Ok(norm)
     }
 
     fn memory(&self) -> BTreeMap<String, Values> {
-        [("first", &self.first), ("second", &self.second)]
-            .map(|(kind, values)| (kind.to_owned(), values.clone()))
-            .into()
+        self.moments.memory()
     }
 
     fn restore(&mut self, memory: &BTreeMap<String, Values>, steps: u64) -> Result<()> {
-        for (kind, values) in [("first", &mut self.first), ("second", &mut self.second)] {
-            let Some(found) = memory.get(kind) else {
-                return Err(Error::shape(kind, "moments of every parameter", "none"));
-            };
-            values.clone_from(found);
-        }
+        self.moments.restore(memory)?;
         self.steps = steps;
         Ok(())
     }
@@ -180,7 +168,7 @@ mod tests {
             let w = parameters.get("w").unwrap();
             let mut optimiser = AdamW::new(&parameters, &config(0.0, clip));
             let norm = optimiser.step(&parameters, &gradients(&parameters, &[(w, gradient)]), 0.1).unwrap();
-            (norm, optimiser.first["w"].clone())
+            (norm, optimiser.moments.first["w"].clone())
         };
         let (norm, moments) = run(&[30.0, 40.0], 5.0);
         assert_relative_eq!(norm, 50.0, max_relative = 1e-12);
@@ -229,6 +217,9 @@ mod tests {
         let (before, mut optimiser) = (get(w), AdamW::new(&parameters, &config(0.5, 1.0)));
         let gradients = gradients(&parameters, &[(w, &[f32::NAN, 1.0])]);
         assert!(optimiser.step(&parameters, &gradients, 0.1).unwrap().is_nan());
-        assert_eq!((get(w), optimiser.steps, optimiser.first["w"].clone()), (before, 0, vec![0.0; 2]));
+        assert_eq!(
+            (get(w), optimiser.steps, optimiser.moments.first["w"].clone()),
+            (before, 0, vec![0.0; 2])
+        );
     }
 }

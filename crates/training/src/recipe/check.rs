@@ -3,6 +3,8 @@ use std::fmt::Display;
 
 use kernels::Brief;
 
+use speech::WaveConfig;
+
 use super::Recipe;
 use crate::{Error, Result};
 
@@ -20,8 +22,14 @@ impl Recipe {
     /// [`Error::RecipeValue`] for the first one outside its range.
     pub(super) fn check(&self) -> Result<()> {
         expect("data.train", "at least one manifest", !self.data.train.is_empty(), "none")?;
+        whole("data.workers", self.data.workers, MANY)?;
+        let cached = self.data.cache.is_none() || self.data.stream;
+        expect("data.cache", "none without data.stream", cached, "a folder")?;
         let join = self.augment.join;
         expect("augment.join", &format!("0 to {MANY}"), join <= MANY, join)?;
+        self.augment.wave().check().map_err(|error| setting("augment", error))?;
+        let sound = self.data.stream || self.augment.wave() == WaveConfig::default();
+        expect("augment", "no speed, reverb or noise without data.stream", sound, "some")?;
         self.augment.perturb.check().map_err(|error| setting("augment.perturb", error))?;
         self.augment.mask.check().map_err(|error| setting("augment.mask", error))?;
         self.model().check()?;
@@ -39,11 +47,13 @@ impl Recipe {
         for beta in optimiser.betas {
             expect("optimiser.betas", "shares of at least 0, below 1", (0.0..1.0).contains(&beta), beta)?;
         }
+        optimiser.check_choices()?;
         let ema = optimiser.ema;
         expect("optimiser.ema", "a share of at least 0, below 1", (0.0..1.0).contains(&ema), ema)?;
         whole("batch.max_frames", batch.max_frames, usize::MAX)?;
         whole("batch.max_utterances", batch.max_utterances, usize::MAX)?;
         whole("batch.accumulate", batch.accumulate, usize::MAX)?;
+        positive("batch.max_seconds", batch.max_seconds.unwrap_or(1.0))?;
         whole("training.epochs", training.run.epochs as usize, usize::MAX)?;
         whole("training.evaluate_every", training.run.evaluate_every as usize, usize::MAX)
     }

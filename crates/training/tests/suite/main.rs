@@ -1,5 +1,7 @@
 //! The tests of training as a user sees it: recipes, checkpoints, runs, and what a model learns.
 
+mod averages;
+mod batches;
 mod checkpoints;
 mod fuzzing;
 mod lattices;
@@ -9,9 +11,11 @@ mod mlperf;
 #[path = "../../../speech/tests/suite/mutants.rs"]
 mod mutants;
 mod own_parts;
+mod presets;
 mod recipes;
 mod runs;
 mod steps;
+mod streamed;
 mod streaming;
 mod tfevents;
 mod toy;

@@ -16,6 +16,7 @@ fn both_presets_have_the_published_number_of_parameters() {
         Model::shapes(config, 1023).unwrap().values().map(|shape| shape.iter().product::<usize>()).sum()
     };
     assert_eq!(count(&ModelConfig::mlperf()), 49_006_080);
+    assert_eq!(count(&ModelConfig::mlperf_padded()), 49_071_616);
 }
 
 #[test]
@@ -70,7 +71,7 @@ fn two_biases_have_the_same_gradient_and_zeros_stand_for_no_label() {
     let rows = Tensor::from_vec(rows, (2, 9, 9), &Device::Cpu).unwrap();
     let batch = Batch::new(rows, vec![9, 6], vec![vec![0, 4, 1], vec![]]);
     let learner = Learner::new(model, &OptimiserConfig::new(1e-3)).unwrap();
-    let moment = Moment { epoch: 0, step: 0, progress: 0.0 };
+    let moment = Moment { epoch: 0, step: 0, steps_per_epoch: 1, progress: 0.0 };
     let mut parts = std::iter::once(Ok(Part { index: 0, batch }));
     let (gradients, _) = learner.gradients(&mut parts, 2, &moment).unwrap();
     let values = |name: &str| -> Vec<f32> { gradients.get(name).unwrap().to_vec1().unwrap() };

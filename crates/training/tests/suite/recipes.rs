@@ -68,6 +68,9 @@ fn unknown_and_missing_keys_are_named() {
         ("layers = 1\nhidden = 16\nbid", "kind = \"conv\"\nlayers = 1\nhidden = 16\nbid", "conv"),
         ("stack = 4", "stack = -4", "-4"),
         ("mels = 12", "normalise = \"never\"", "never"),
+        ("mels = 12", "preset = \"nemo\"", "nemo"),
+        ("perturb =", "speed = { rate = 0.9 }\nperturb =", "rate"),
+        ("perturb =", "noise = { snr_db = [0.0, 9.0] }\nperturb =", "manifest"),
         ("ctc_weight = 0.3", "metric = \"ser\"", "ser"),
     ] {
         let error = parse(&toy(&[(old, new)])).unwrap_err();
@@ -75,6 +78,28 @@ fn unknown_and_missing_keys_are_named() {
         let message = error.to_string();
         assert!(message.starts_with("recipe some.toml: ") && message.contains(key), "{new}: {message}");
     }
+}
+
+/// The keys that MLPerf's schedule needs beside `gamma`.
+fn mlperf(more: &str) -> String {
+    format!("decay = \"mlperf\"\nwarmup_epochs = 2\nhold_epochs = 3\n{more}")
+}
+
+#[test]
+fn every_schedule_and_optimiser_has_its_keys() {
+    for text in [
+        mlperf("gamma = 0.9"),
+        mlperf("gamma = 1.0\nmin_rate = 0.0\nkind = \"lamb\"\nclip = \"distributed\"\nclip_norm = 1.0"),
+        "decay = \"noam\"\nwarmup_steps = 10\nmodel_width = 64\nema_warmup = false".to_owned(),
+        "kind = \"adamw\"\nclip = \"single\"\nbias_correction = true\nfloor = 0.1".to_owned(),
+        "kind = \"lamb\"\nbias_correction = false".to_owned(),
+    ] {
+        let recipe = parse(&toy(&[("ema = 0.9", &text)])).unwrap();
+        // What is written anew, as with another number of epochs, is the same recipe.
+        assert_eq!(parse(&toml::to_string(&recipe).unwrap()).unwrap(), recipe, "{text}");
+    }
+    let error = parse(&toy(&[("ema = 0.9", "kind = \"adam\"")])).unwrap_err().to_string();
+    assert!(error.contains("adamw") && error.contains("lamb"), "{error}");
 }
 
 #[test]
@@ -89,7 +114,11 @@ fn values_out_of_range_are_named() {
         ("speed = 0.1", "speed = 0.9", "augment.perturb.speed"),
         ("speed = 0.1", "noise = nan", "augment.perturb.noise"),
         ("freq_masks = 1", "time_width = 1.5", "augment.mask.time_width"),
+        ("perturb =", "speed = { rates = [1.1, 0.9] }\nperturb =", "augment.speed.rates"),
+        ("perturb =", "reverb = { manifest = \"a\", share = 2.0 }\nperturb =", "augment.reverb.share"),
+        ("mels = 12", "preset = \"mlperf\"\ntrim_db = 3.0", "features.trim_db"),
         ("stack = 4", "stack = 0", "encoder.stack"),
+        ("stack = 4", "stack = 4\nchannels = 8193", "encoder.channels"),
         ("stride = 4", "stride = 101", "encoder.stride"),
         ("layers = 1\nhidden = 16\nbi", "layers = 0\nhidden = 16\nbi", "encoder.layers"),
         ("hidden = 16\nbi", "hidden = 1000000000\nbi", "encoder.hidden"),
@@ -118,6 +147,33 @@ fn values_out_of_range_are_named() {
         ("weight_decay = 0.01", "betas = [0.9, 1.0]", "optimiser.betas"),
         ("weight_decay = 0.01", "eps = 0.0", "optimiser.eps"),
         ("ema = 0.9", "ema = 1.0", "optimiser.ema"),
+        ("ema = 0.9", "clip = \"distributed\"", "optimiser.clip"),
+        ("ema = 0.9", "bias_correction = false", "optimiser.bias_correction"),
+        ("ema = 0.9", "gamma = 0.9", "optimiser.gamma"),
+        ("ema = 0.9", "warmup_epochs = 2", "optimiser.warmup_epochs"),
+        ("ema = 0.9", "hold_epochs = 2", "optimiser.hold_epochs"),
+        ("ema = 0.9", "min_rate = 1e-4", "optimiser.min_rate"),
+        ("ema = 0.9", "model_width = 64", "optimiser.model_width"),
+        ("ema = 0.9", "decay = \"mlperf\"\nhold_epochs = 2\ngamma = 0.9", "optimiser.warmup_epochs"),
+        ("ema = 0.9", "decay = \"mlperf\"\nwarmup_epochs = 2\ngamma = 0.9", "optimiser.hold_epochs"),
+        ("ema = 0.9", "decay = \"mlperf\"\nwarmup_epochs = 2\nhold_epochs = 0", "optimiser.gamma"),
+        ("ema = 0.9", &mlperf("gamma = 0.0"), "optimiser.gamma"),
+        ("ema = 0.9", &mlperf("gamma = nan"), "optimiser.gamma"),
+        ("ema = 0.9", &mlperf("gamma = 0.9\nmin_rate = 0.1"), "optimiser.min_rate"),
+        ("ema = 0.9", &mlperf("gamma = 0.9\nmin_rate = nan"), "optimiser.min_rate"),
+        ("ema = 0.9", &mlperf("gamma = 0.9\nwarmup_steps = 7"), "optimiser.warmup_steps"),
+        ("ema = 0.9", &mlperf("gamma = 0.9\nfloor = 0.5"), "optimiser.floor"),
+        ("ema = 0.9", &mlperf("gamma = 0.9\nmodel_width = 64"), "optimiser.model_width"),
+        (
+            "learning_rate = 1e-2",
+            &("learning_rate = 1e-6\n".to_owned() + &mlperf("gamma = 1.0")),
+            "optimiser.learning_rate",
+        ),
+        ("ema = 0.9", "decay = \"noam\"\nwarmup_steps = 10", "optimiser.model_width"),
+        ("ema = 0.9", "decay = \"noam\"\nmodel_width = 64", "optimiser.warmup_steps"),
+        ("ema = 0.9", "decay = \"noam\"\nmodel_width = 0\nwarmup_steps = 10", "optimiser.model_width"),
+        ("max_frames = 200", "max_frames = 200\nmax_seconds = 0.0", "batch.max_seconds"),
+        ("max_frames = 200", "max_frames = 200\nmax_seconds = nan", "batch.max_seconds"),
         ("max_frames = 200", "max_frames = 0", "batch.max_frames"),
         ("max_utterances = 2", "max_utterances = 0", "batch.max_utterances"),
         ("epochs = 3", "epochs = 0", "training.epochs"),

@@ -42,7 +42,7 @@ fn batch(which: std::ops::Range<usize>) -> Batch {
     Batch::new(rows, lengths, labels)
 }
 
-const START: Moment = Moment { epoch: 0, step: 0, progress: 0.0 };
+const START: Moment = Moment { epoch: 0, step: 0, steps_per_epoch: 1, progress: 0.0 };
 
 fn gradients(learner: &Learner, cuts: &[usize]) -> (Gradients, Tally) {
     let ends = cuts.windows(2).enumerate();

@@ -339,13 +339,31 @@ fn rows_do_not_depend_on_the_number_of_threads() {
 }
 
 #[test]
+fn rows_of_more_channels_stream_too() {
+    let recipe = recipe_of(FEATURES, "{ stack = 3, stride = 2, channels = 32, layers = 1, hidden = 4 }", 1);
+    let model = Model::new(&recipe.model(), 4).unwrap();
+    let samples = random(5000, 3, 0.3);
+    let mut listener = Listener::new(&model).unwrap();
+    let id = listener.open();
+    listener.push(id, &samples).unwrap();
+    listener.finish(id).unwrap();
+    let found: Vec<f32> = listener.encode().unwrap().into_iter().flat_map(|heard| heard.rows).collect();
+    let plane = FrontEnd::new(&recipe.features).unwrap();
+    let plane = plane.log_mel(&Audio { samples, sample_rate: 8000 }).unwrap().stack_into(3, 2, 32);
+    let x = tensor(&plane.data, &[1, plane.frames, 32]);
+    assert_eq!(bits(&found), bits(&values(&model.encode(&x, &[plane.frames]).unwrap().0)));
+}
+
+#[test]
 fn a_model_that_needs_the_whole_is_refused_with_what_to_do() {
     let both = "{ layers = 1, hidden = 4, bidirectional = true }";
     let forward = "{ layers = 1, hidden = 4 }";
     let whole = "{ sample_rate = 8000, mels = 6 }";
+    let kaldi = "{ preset = \"kaldi\", sample_rate = 8000, mels = 6 }";
     for (features, encoder, found) in [
         (FEATURES, both, "an encoder that needs the whole utterance"),
         (whole, forward, "features that are normalised by the whole utterance"),
+        (kaldi, forward, "features that need the whole utterance"),
     ] {
         let error = Listener::new(&model_of(features, encoder, 1)).err().unwrap();
         assert!(matches!(error, Error::NotStreaming { .. }));

@@ -1,0 +1,152 @@
+//! Rows cut into tiles, a task a tile: parts for [`par_for`](crate::par_for) that do not lie together.
+#![allow(unsafe_code)]
+use std::marker::PhantomData;
+
+use crate::Parts;
+
+/// How rows are cut: into bands of some rows, and their columns into strips.
+///
+/// ```text
+/// a row:   planes 0 .. planes, one after another;  a plane:  strips of `width` elements, of which the last may be narrower
+/// tile number  strip * bands + band:  the rows of a band, in each of them the strip of every plane
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tiling {
+    /// Rows of a band; the last one may have fewer.
+    pub rows: usize,
+    /// Equal parts that each row has.
+    pub planes: usize,
+    /// Elements of a plane.
+    pub columns: usize,
+    /// Elements of a strip.
+    pub width: usize,
+}
+
+impl Tiling {
+    fn stride(&self) -> usize {
+        self.planes * self.columns
+    }
+}
+
+/// See [`tiles_mut`].
+#[derive(Debug)]
+pub struct TilesMut<'a, T> {
+    first: *mut T,
+    /// Rows in all.
+    rows: usize,
+    tiling: Tiling,
+    slice: PhantomData<&'a mut [T]>,
+}
+
+/// Tiles of row-major rows, to be written.
+///
+/// # Panics
+/// If a number of the tiling is 0 or the rows are not whole.
+///
+/// ```
+/// use kernels::{Tiling, par_for, tiles_mut};
+///
+/// let mut x = [0; 12]; // 3 rows of 2 planes of 2
+/// par_for(tiles_mut(&mut x, Tiling { rows: 2, planes: 2, columns: 2, width: 1 }), |at, mut tile| {
+///     (0..tile.rows()).for_each(|row| tile.row(row, 1).fill(at + 1));
+/// });
+/// assert_eq!(x, [0, 0, 1, 3, 0, 0, 1, 3, 0, 0, 2, 4]);
+/// ```
+pub fn tiles_mut<T: Send>(slice: &mut [T], tiling: Tiling) -> TilesMut<'_, T> {
+    let Tiling { rows, planes, columns, width } = tiling;
+    assert!(rows > 0 && planes > 0 && columns > 0 && width > 0, "tiles: {tiling:?}");
+    assert!(slice.len().is_multiple_of(tiling.stride()), "tiles: {} elements, {tiling:?}", slice.len());
+    let rows = slice.len() / tiling.stride();
+    TilesMut { first: slice.as_mut_ptr(), rows, tiling, slice: PhantomData }
+}
+
+// SAFETY: all that a shared one does is to hand its elements out, once each.
+unsafe impl<T: Send> Sync for TilesMut<'_, T> {}
+
+// SAFETY: tiles of different numbers are of different bands or strips, and have no element in common.
+unsafe impl<'a, T: Send> Parts for TilesMut<'a, T> {
+    type Part = TileMut<'a, T>;
+    fn count(&self) -> usize {
+        self.rows.div_ceil(self.tiling.rows) * self.tiling.columns.div_ceil(self.tiling.width)
+    }
+    unsafe fn part(&self, at: usize) -> TileMut<'a, T> {
+        let bands = self.rows.div_ceil(self.tiling.rows);
+        let (strip, band) = (at / bands, at % bands);
+        TileMut {
+            first: self.first,
+            row: band * self.tiling.rows,
+            column: strip * self.tiling.width,
+            rows: self.tiling.rows.min(self.rows - band * self.tiling.rows),
+            width: self.tiling.width.min(self.tiling.columns - strip * self.tiling.width),
+            tiling: self.tiling,
+            slice: PhantomData,
+        }
+    }
+}
+
+/// A tile that is a task's own; see [`tiles_mut`].
+#[derive(Debug)]
+pub struct TileMut<'a, T> {
+    first: *mut T,
+    row: usize,
+    column: usize,
+    rows: usize,
+    width: usize,
+    tiling: Tiling,
+    slice: PhantomData<&'a mut [T]>,
+}
+
+impl<T> TileMut<'_, T> {
+    /// How many rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The tile's part of a plane of a row.
+    ///
+    /// # Panics
+    /// If there is no such row or plane.
+    pub fn row(&mut self, row: usize, plane: usize) -> &mut [T] {
+        assert!(row < self.rows && plane < self.tiling.planes, "tiles: row {row}, plane {plane}");
+        let at = (self.row + row) * self.tiling.stride() + plane * self.tiling.columns + self.column;
+        // SAFETY: inside of rows that were lent to us for this lifetime, and no other tile has these elements.
+        unsafe { std::slice::from_raw_parts_mut(self.first.add(at), self.width) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::par_for;
+
+    #[test]
+    fn every_element_is_in_one_tile_which_knows_its_place() {
+        for (rows, each, planes, columns, width) in
+            [(5, 2, 4, 7, 3), (1, 8, 1, 16, 16), (16, 8, 4, 32, 16), (3, 1, 2, 5, 9), (0, 3, 1, 4, 2)]
+        {
+            let mut x = vec![0; rows * planes * columns];
+            let bands = rows.div_ceil(each);
+            let tiling = Tiling { rows: each, planes, columns, width };
+            par_for(tiles_mut(&mut x, tiling), |at, mut tile| {
+                for (row, plane) in (0..tile.rows()).flat_map(|row| (0..planes).map(move |p| (row, p))) {
+                    for (i, x) in tile.row(row, plane).iter_mut().enumerate() {
+                        let (row, column) = (at % bands * each + row, at / bands * width + i);
+                        *x += 1 + (row * planes + plane) * columns + column;
+                    }
+                }
+            });
+            assert!(x.iter().enumerate().all(|(i, &x)| x == i + 1), "{tiling:?}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "row 1, plane 0")]
+    fn a_row_that_is_not_there_is_refused() {
+        par_for(
+            tiles_mut(&mut [0; 4], Tiling { rows: 3, planes: 1, columns: 4, width: 2 }),
+            |_, mut tile| {
+                tile.row(1, 0);
+            },
+        );
+    }
+}

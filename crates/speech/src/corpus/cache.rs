@@ -1,0 +1,112 @@
+//! Indices on disk.
+//!
+//! ```text
+//! "panda index 1\n"   stamp of the source: 3 x u64 and its path's checksum   strings: u64   count: u64
+//! count x entry of 40 bytes        CRC-32 of all before        all little-endian
+//! ```
+//! A file that does not fit its source, or is damaged, is made anew: nothing is lost with it.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use super::index::Entry;
+use crate::{Error, Result};
+
+const MAGIC: &[u8] = b"panda index 1\n";
+/// Bytes at the beginning and at the end of a source that its stamp looks at.
+const LOOK: u64 = 1 << 16;
+const ENTRY: usize = 40;
+
+/// What tells a changed source: size, time of change, and a checksum of its ends.
+fn stamp(path: &Path) -> Result<[u64; 4]> {
+    let io = |source| Error::Io { path: path.into(), source };
+    let mut file = File::open(path).map_err(io)?;
+    let about = file.metadata().map_err(io)?;
+    let changed = about.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    let mut ends = Vec::new();
+    (&mut file).take(LOOK).read_to_end(&mut ends).map_err(io)?;
+    file.seek(SeekFrom::Start(about.len().saturating_sub(LOOK))).map_err(io)?;
+    file.take(LOOK).read_to_end(&mut ends).map_err(io)?;
+    let whole = path.canonicalize().map_err(io)?;
+    let name = crc32fast::hash(whole.as_os_str().as_encoded_bytes());
+    let nanoseconds = changed.map_or(0, |time| time.as_nanos() as u64);
+    Ok([about.len(), nanoseconds, u64::from(crc32fast::hash(&ends)), u64::from(name)])
+}
+
+/// Where the index of a source is.
+fn place(folder: &Path, source: &Path, stamp: [u64; 4]) -> PathBuf {
+    let name = source.file_name().unwrap_or_default().to_string_lossy();
+    folder.join(format!("{name}-{:08x}.index", stamp[3]))
+}
+
+/// The index of a source, if there is one that fits.
+pub(super) fn read(folder: &Path, source: &Path) -> Result<Option<(Vec<Entry>, bool)>> {
+    let stamp = stamp(source)?;
+    let Ok(bytes) = fs::read(place(folder, source, stamp)) else { return Ok(None) };
+    Ok(parse(&bytes, stamp))
+}
+
+fn parse(bytes: &[u8], stamp: [u64; 4]) -> Option<(Vec<Entry>, bool)> {
+    let (body, sum) = bytes.split_last_chunk::<4>()?;
+    if crc32fast::hash(body) != u32::from_le_bytes(*sum) {
+        return None;
+    }
+    let mut rest = body.strip_prefix(MAGIC)?;
+    let mut next = || {
+        let (word, after) = rest.split_first_chunk::<8>()?;
+        rest = after;
+        Some(u64::from_le_bytes(*word))
+    };
+    if [next()?, next()?, next()?, next()?] != stamp {
+        return None;
+    }
+    let (strings, count) = (next()? == 1, next()?);
+    let entries: Vec<Entry> = rest.as_chunks::<ENTRY>().0.iter().map(entry).collect();
+    (entries.len() as u64 == count && rest.len() == entries.len() * ENTRY).then_some((entries, strings))
+}
+
+/// Writes the index of a source; the file appears whole or not at all.
+pub(super) fn write(folder: &Path, source: &Path, (entries, strings): &(Vec<Entry>, bool)) -> Result<()> {
+    let stamp = stamp(source)?;
+    let path = place(folder, source, stamp);
+    let mut bytes = MAGIC.to_vec();
+    let words = stamp.into_iter().chain([u64::from(*strings), entries.len() as u64]);
+    words.for_each(|word| bytes.extend(word.to_le_bytes()));
+    entries.iter().for_each(|entry| bytes.extend(of_entry(entry)));
+    bytes.extend(crc32fast::hash(&bytes).to_le_bytes());
+    let io = |source| Error::Io { path: path.clone(), source };
+    fs::create_dir_all(folder).map_err(io)?;
+    let new = path.with_extension(format!("{}.new", std::process::id()));
+    let written = fs::write(&new, &bytes).and_then(|()| fs::rename(&new, &path));
+    written.map_err(|source| {
+        let _ = fs::remove_file(&new);
+        io(source)
+    })
+}
+
+fn of_entry(entry: &Entry) -> [u8; ENTRY] {
+    let mut bytes = [0; ENTRY];
+    let (words, halves) = bytes.split_at_mut(24);
+    let Entry { seconds, start, length, sum, line, sound_length, sound } = *entry;
+    let words = words.as_chunks_mut::<8>().0.iter_mut();
+    words.zip([seconds.to_bits(), start, sound]).for_each(|(to, word)| *to = word.to_le_bytes());
+    let halves = halves.as_chunks_mut::<4>().0.iter_mut();
+    halves.zip([length, sum, line, sound_length]).for_each(|(to, half)| *to = half.to_le_bytes());
+    bytes
+}
+
+fn entry(bytes: &[u8; ENTRY]) -> Entry {
+    let word = |at: usize| u64::from_le_bytes(bytes.as_chunks::<8>().0[at]);
+    let half = |at: usize| u32::from_le_bytes(bytes[24..].as_chunks::<4>().0[at]);
+    Entry {
+        seconds: f64::from_bits(word(0)),
+        start: word(1),
+        length: half(0),
+        sum: half(1),
+        line: half(2),
+        sound_length: half(3),
+        sound: word(2),
+    }
+}

@@ -1,0 +1,53 @@
+//! From powers to logarithms: what they are compared with, and where their floor is.
+
+use super::FeatureConfig;
+use crate::real::Real;
+
+/// The logarithm of a plane's powers.
+#[derive(Clone, Copy)]
+pub(super) enum Level<F> {
+    /// `ln(p / full + floor)`, full being the loudest power of the utterance, or that of a sine of amplitude 1.
+    Relative { full: F, floor: F },
+    /// `ln max(p, floor)`
+    Absolute { floor: F },
+}
+
+/// What powers are compared with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Reference {
+    /// The loudest of the utterance.
+    Loudest,
+    /// A sine of amplitude 1.
+    Sine,
+    /// 1
+    One,
+}
+
+impl Reference {
+    pub fn new(config: &FeatureConfig) -> Self {
+        match (config.floor_power > 0.0, config.normalise.is_whole()) {
+            (true, _) => Reference::One,
+            (false, true) => Reference::Loudest,
+            (false, false) => Reference::Sine,
+        }
+    }
+}
+
+impl<F: Real> Level<F> {
+    /// Powers are compared with `full`; none if that is 0, as in a silent utterance.
+    pub fn relative(full: F, floor_db: f32) -> Option<Self> {
+        let floor = 10f32.powf(-floor_db / 10.0);
+        (full > F::zero()).then(|| Self::Relative { full, floor: F::of(f64::from(floor)) })
+    }
+
+    /// Powers become logarithms.
+    pub fn apply(self, powers: &mut [F]) {
+        match self {
+            // Dividing first keeps very quiet signals away from f32's smallest numbers.
+            Level::Relative { full, floor } => powers.iter_mut().for_each(|p| *p = (*p / full + floor).ln()),
+            Level::Absolute { floor } => powers.iter_mut().for_each(|p| {
+                *p = if *p > floor { *p } else { floor }.ln();
+            }),
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Front ends that others have published.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Before, FeatureConfig, Framing, Normalise, Window};
+use crate::MelKind;
+
+/// A published front end: `preset = "mlperf"` in a table of settings fills in those that the table does not give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Preset {
+    /// That of MLPerf Training's RNN-T: windows of 20 ms centred on multiples of 10 ms, 80 Slaney mels up to 8 kHz, `ln max(p, 1e-20)`,
+    /// mean and deviation of each utterance, which is trimmed, dithered and pre-emphasised first. Its frames are stacked by three.
+    ///
+    /// Source: the data-loading path of the reference, mlcommons/training (retired benchmark RNN-T).
+    Mlperf,
+    /// Kaldi's filter bank as icefall and sherpa use it: Povey windows of 25 ms around the middles of 10 ms, 80 mels from 20 Hz to
+    /// 400 Hz below half the sample rate, `ln max(p, ε)` with ε that of f32, nothing normalised, no dither. Samples are within ±1.
+    ///
+    /// Source: kaldi-native-fbank and lhotse (`FbankConfig`).
+    Kaldi,
+}
+
+impl Preset {
+    /// All of its settings.
+    pub fn config(self) -> FeatureConfig {
+        match self {
+            Preset::Mlperf => FeatureConfig {
+                window_ms: 20.0,
+                framing: Framing::Centred,
+                window: Window::HannMidpoint,
+                mel_scale: MelKind::Slaney,
+                preemphasis_before: Before::First,
+                trim_db: 60.0,
+                dither: 1e-5,
+                floor_power: 1e-20,
+                normalise: Normalise::Standard,
+                ..FeatureConfig::default()
+            },
+            Preset::Kaldi => FeatureConfig {
+                framing: Framing::Middle,
+                window: Window::Povey,
+                low_hz: 20.0,
+                high_hz: -400.0,
+                remove_mean: true,
+                preemphasis_before: Before::Frame,
+                floor_power: f64::from(f32::EPSILON),
+                normalise: Normalise::None,
+                ..FeatureConfig::default()
+            },
+        }
+    }
+}

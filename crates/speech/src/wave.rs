@@ -1,0 +1,131 @@
+//! Changes to the sound itself: speed, the room it is heard in, noise.
+//!
+//! All of them are drawn from one generator, which is a function of seed, epoch and utterance: what training hears of an utterance does
+//! not depend on who reads it, or when.
+//!
+//! ```
+//! use rand::SeedableRng;
+//! use rand_chacha::ChaCha8Rng;
+//! use speech::{WaveAugment, WaveConfig, wave::SpeedConfig};
+//!
+//! let config = WaveConfig { speed: Some(SpeedConfig::default()), ..WaveConfig::default() };
+//! let augment = WaveAugment::new(&config, 16_000, false)?;
+//! let samples: Vec<f32> = (0..16_000).map(|n| (n as f32 * 0.05).sin()).collect();
+//! let changed = augment.apply(samples, &mut ChaCha8Rng::seed_from_u64(1))?;
+//! assert!((13_600..=18_400).contains(&changed.len()));
+//! # Ok::<(), speech::Error>(())
+//! ```
+
+mod convolve;
+mod noise;
+mod reverb;
+mod sounds;
+mod speed;
+
+use rand::Rng;
+use serde::{Deserialize, Serialize};
+
+use crate::audio::check_samples;
+use crate::features::setting;
+use crate::{Error, Result};
+
+pub use noise::{NoiseConfig, mix};
+pub use reverb::{ReverbConfig, reverberate};
+pub use speed::{SpeedConfig, change_speed};
+
+use sounds::Sounds;
+
+/// What is done to waveforms; nothing, by default.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WaveConfig {
+    /// Other speeds, first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speed: Option<SpeedConfig>,
+    /// Rooms, second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reverb: Option<ReverbConfig>,
+    /// Noise, third: it is not in the room.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub noise: Option<NoiseConfig>,
+}
+
+impl WaveConfig {
+    /// Checks the settings, without a look at any file.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] for the first out of its range.
+    pub fn check(&self) -> Result<()> {
+        self.speed.as_ref().map_or(Ok(()), SpeedConfig::check)?;
+        self.reverb.as_ref().map_or(Ok(()), ReverbConfig::check)?;
+        self.noise.as_ref().map_or(Ok(()), NoiseConfig::check)
+    }
+}
+
+/// Changes to waveforms, their sounds found; share one between threads.
+#[derive(Debug)]
+pub struct WaveAugment {
+    speed: Option<SpeedConfig>,
+    reverb: Option<(ReverbConfig, Sounds)>,
+    noise: Option<(NoiseConfig, Sounds)>,
+}
+
+impl WaveAugment {
+    /// Reads the manifests, and opens each of their files: sounds must have the `sample_rate` of the utterances, unless they may be
+    /// resampled.
+    ///
+    /// # Errors
+    /// A setting out of its range; a manifest or a file that cannot be read; a file of another sample rate or of several channels, or
+    /// one that is too long. Each names the file.
+    pub fn new(config: &WaveConfig, sample_rate: u32, resample: bool) -> Result<Self> {
+        config.check()?;
+        let sounds = |manifest, most| Sounds::read(manifest, sample_rate, resample, most);
+        let reverb = match &config.reverb {
+            Some(reverb) => Some((reverb.clone(), sounds(&reverb.manifest, reverb::MOST_SECONDS)?)),
+            None => None,
+        };
+        let noise = match &config.noise {
+            Some(noise) => Some((noise.clone(), sounds(&noise.manifest, noise::MOST_SECONDS)?)),
+            None => None,
+        };
+        Ok(Self { speed: config.speed.clone(), reverb, noise })
+    }
+
+    /// Whether it never changes anything, so that features may be computed once.
+    pub fn is_none(&self) -> bool {
+        self.speed.is_none() && self.reverb.is_none() && self.noise.is_none()
+    }
+
+    /// A changed utterance; the same generator state gives the same bits.
+    ///
+    /// # Errors
+    /// No sample, a sample that is NaN or beyond ±2^31; a sound that cannot be read, or an impulse response without an impulse.
+    ///
+    /// Cost: O(n) for speed and noise, O(n log h) for an impulse response of h samples, and reading the sounds that were drawn.
+    pub fn apply(&self, samples: Vec<f32>, rng: &mut (impl Rng + ?Sized)) -> Result<Vec<f32>> {
+        if samples.is_empty() {
+            return Err(Error::EmptySignal);
+        }
+        check_samples(0, &samples)?;
+        let mut samples = samples;
+        if let Some(rate) = self.speed.as_ref().and_then(|speed| speed.draw(rng)) {
+            samples = change_speed(&samples, rate)?;
+        }
+        if let Some((config, sounds)) = &self.reverb {
+            samples = config.apply(samples, sounds, rng)?;
+        }
+        if let Some((config, sounds)) = &self.noise {
+            samples = config.apply(samples, sounds, rng)?;
+        }
+        Ok(samples)
+    }
+}
+
+/// Checks the share of utterances that something is done to.
+fn check_share(field: &'static str, share: f64) -> Result<()> {
+    if (0.0..=1.0).contains(&share) { Ok(()) } else { Err(setting(field, "0 to 1", share)) }
+}
+
+fn all() -> f64 {
+    1.0
+}

@@ -1,0 +1,267 @@
+//! Changes to sound: what they do by hand, what they are drawn from, what they refuse.
+
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use speech::wave::{NoiseConfig, ReverbConfig, SpeedConfig, change_speed, mix, reverberate};
+use speech::{Error, WaveAugment, WaveConfig};
+
+fn noise(n: usize, seed: u32) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(2_654_435_761);
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 24) as f32 - 0.5
+    };
+    (0..n).map(|_| next()).collect()
+}
+
+fn power(samples: &[f32]) -> f64 {
+    samples.iter().map(|&x| f64::from(x).powi(2)).sum()
+}
+
+fn wav(folder: &Path, name: &str, rate: u32, samples: &[f32]) {
+    let spec = hound::WavSpec {
+        channels: 1,
+        sample_rate: rate,
+        bits_per_sample: 32,
+        sample_format: hound::SampleFormat::Float,
+    };
+    let mut writer = hound::WavWriter::create(folder.join(name), spec).unwrap();
+    samples.iter().for_each(|&x| writer.write_sample(x).unwrap());
+    writer.finalize().unwrap();
+}
+
+/// A manifest of sounds of which nothing but the file is known.
+fn manifest(folder: &Path, name: &str, files: &[&str]) -> PathBuf {
+    let lines: Vec<String> = files.iter().map(|file| format!(r#"{{"file": "{file}"}}"#)).collect();
+    let path = folder.join(name);
+    std::fs::write(&path, lines.join("\n")).unwrap();
+    path
+}
+
+fn seeded(seed: u64) -> ChaCha8Rng {
+    ChaCha8Rng::seed_from_u64(seed)
+}
+
+#[test]
+fn speed_by_its_formula() {
+    let samples = noise(200, 1);
+    for rate in [0.85, 0.9371, 1.05, 1.15, 2.0, 0.5] {
+        let found = change_speed(&samples, rate).unwrap();
+        assert_eq!(found.len(), (200.0 * rate).ceil() as usize);
+        for (i, &y) in found.iter().enumerate() {
+            let place = i as f64 / rate;
+            let term = |k: usize| {
+                let d = k as f64 - place;
+                let angle = std::f64::consts::PI * d;
+                let sinc = if d == 0.0 { 1.0 } else { angle.sin() / angle };
+                let window = if d.abs() <= 16.0 { (1.0 + (angle / 16.0).cos()) / 2.0 } else { 0.0 };
+                f64::from(samples[k]) * sinc * window
+            };
+            let exact: f64 = (0..200).map(term).sum();
+            assert!((f64::from(y) - exact).abs() < 1e-7, "{rate}, {i}: expected {exact}, found {y}");
+        }
+    }
+    assert_eq!(change_speed(&samples, 1.0).unwrap(), samples);
+    assert!(change_speed(&[], 0.9).unwrap().is_empty());
+    for bad in [0.0, 0.49, 2.1, f64::NAN, f64::INFINITY] {
+        assert!(matches!(change_speed(&samples, bad), Err(Error::Setting { field: "rate", .. })));
+    }
+}
+
+#[test]
+fn noise_has_the_ratio_that_was_asked_for() {
+    let (clean, other) = (noise(5000, 2), noise(777, 3));
+    for snr_db in [-10.0, 0.0, 12.5, 40.0] {
+        let mut noisy = clean.clone();
+        mix(&mut noisy, &other, 700, snr_db);
+        let added: Vec<f32> = noisy.iter().zip(&clean).map(|(a, b)| a - b).collect();
+        let found = 10.0 * (power(&clean) / power(&added)).log10();
+        assert!((found - snr_db).abs() < 1e-2, "{found} for {snr_db}");
+        // It begins where it was told to, and starts over.
+        let gain = added[0] / other[700];
+        for (n, x) in added.iter().enumerate() {
+            assert!((x - gain * other[(700 + n) % 777]).abs() < 1e-5, "{n}");
+        }
+    }
+    for (signal, other) in [(vec![0.0; 9], noise(5, 1)), (noise(9, 1), vec![0.0; 5]), (noise(9, 1), vec![])] {
+        let mut same = signal.clone();
+        mix(&mut same, &other, 3, 5.0);
+        assert_eq!(same, signal);
+    }
+}
+
+#[test]
+fn rooms_by_their_sum() {
+    let samples = noise(9000, 4);
+    for (taps, direct) in [(1, 0), (5, 3), (600, 100), (5000, 2500)] {
+        let mut response: Vec<f32> = noise(taps, 5).iter().map(|x| 0.1 * x).collect();
+        response[direct] = -1.0;
+        let found = reverberate(&samples, &response).unwrap();
+        assert_eq!(found.len(), samples.len());
+        assert!((power(&found) / power(&samples) - 1.0).abs() < 1e-6);
+        let tap = |n: usize, k: usize| {
+            let x = (n + direct).checked_sub(k).and_then(|i| samples.get(i));
+            x.map_or(0.0, |&x| f64::from(response[k]) * f64::from(x))
+        };
+        let exact: Vec<f64> = (0..9000).step_by(91).map(|n| (0..taps).map(|k| tap(n, k)).sum()).collect();
+        let all: f64 = (0..9000).map(|n| (0..taps).map(|k| tap(n, k)).sum::<f64>().powi(2)).sum();
+        let gain = (power(&samples) / all).sqrt();
+        for (at, exact) in exact.iter().enumerate() {
+            let y = f64::from(found[91 * at]);
+            assert!((y - gain * exact).abs() < 1e-6, "{taps} taps, {}: {y} for {}", 91 * at, gain * exact);
+        }
+    }
+    // An impulse is no room, wherever it lies, and silence stays silent.
+    let mut impulse = vec![0.0; 50];
+    impulse[33] = 0.5;
+    for (x, y) in samples.iter().zip(reverberate(&samples, &impulse).unwrap()) {
+        assert!((x - y).abs() < 1e-6);
+    }
+    assert_eq!(reverberate(&[0.0; 20], &impulse).unwrap(), [0.0; 20]);
+    assert_eq!(reverberate(&samples, &[0.0; 3]), None);
+    assert_eq!(reverberate(&samples, &[]), None);
+}
+
+#[test]
+fn all_is_a_function_of_the_generator() {
+    let folder = tempfile::tempdir().unwrap();
+    wav(folder.path(), "a.wav", 16_000, &noise(3000, 6));
+    wav(folder.path(), "b.wav", 16_000, &noise(500, 7));
+    wav(folder.path(), "room.wav", 16_000, &[0.1, 1.0, 0.3, -0.2]);
+    let config = WaveConfig {
+        speed: Some(SpeedConfig::default()),
+        reverb: Some(ReverbConfig {
+            manifest: manifest(folder.path(), "rooms.jsonl", &["room.wav"]),
+            share: 0.5,
+        }),
+        noise: Some(NoiseConfig {
+            manifest: manifest(folder.path(), "noise.jsonl", &["a.wav", "b.wav"]),
+            snr_db: [0.0, 20.0],
+            share: 0.7,
+        }),
+    };
+    let augment = WaveAugment::new(&config, 16_000, false).unwrap();
+    assert!(!augment.is_none());
+    let clean = noise(2000, 8);
+    let apply = |seed| augment.apply(clean.clone(), &mut seeded(seed)).unwrap();
+    let all: Vec<Vec<f32>> = (0..20).map(apply).collect();
+    for (seed, one) in all.iter().enumerate() {
+        assert_eq!(one, &apply(seed as u64));
+        assert!((1700..=2300).contains(&one.len()) && one.iter().all(|x| x.is_finite()));
+        assert!(all[..seed].iter().all(|other| other != one), "{seed}");
+    }
+    assert!(matches!(augment.apply(vec![], &mut seeded(1)), Err(Error::EmptySignal)));
+    let error = augment.apply(vec![0.0, f32::NAN], &mut seeded(1)).unwrap_err();
+    assert!(matches!(error, Error::NotFinite { index: 1, .. }), "{error}");
+    for seed in 0..20 {
+        let one = augment.apply(vec![0.5], &mut seeded(seed)).unwrap();
+        assert!((1..=2).contains(&one.len()) && one.iter().all(|x| x.is_finite()), "{one:?}");
+    }
+
+    let none = WaveAugment::new(&WaveConfig::default(), 16_000, false).unwrap();
+    assert!(none.is_none());
+    assert_eq!(none.apply(clean.clone(), &mut seeded(1)).unwrap(), clean);
+}
+
+#[test]
+fn a_share_is_a_share() {
+    let config =
+        WaveConfig { speed: Some(SpeedConfig { rates: [1.5, 1.5], share: 0.25 }), ..WaveConfig::default() };
+    let augment = WaveAugment::new(&config, 16_000, false).unwrap();
+    let mut rng = seeded(9);
+    let changed = (0..4000).filter(|_| augment.apply(vec![0.5; 8], &mut rng).unwrap().len() == 12).count();
+    // Five deviations of a binomial.
+    assert!((863..=1137).contains(&changed), "{changed}");
+}
+
+#[test]
+fn sounds_that_cannot_be_used_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let room = |name: &str| {
+        let manifest = manifest(folder.path(), &format!("{name}.jsonl"), &[name]);
+        WaveConfig { reverb: Some(ReverbConfig { manifest, share: 1.0 }), ..WaveConfig::default() }
+    };
+    wav(folder.path(), "other.wav", 8000, &noise(80, 1));
+    let error = WaveAugment::new(&room("other.wav"), 16_000, false).unwrap_err();
+    assert!(
+        matches!(&error, Error::FileRate { path, expected: 16_000, found: 8000 } if path.ends_with("other.wav")),
+        "{error}"
+    );
+    let resampled = WaveAugment::new(&room("other.wav"), 16_000, true).unwrap();
+    assert_eq!(resampled.apply(noise(300, 2), &mut seeded(1)).unwrap().len(), 300);
+
+    assert!(matches!(WaveAugment::new(&room("gone.wav"), 16_000, false), Err(Error::Io { .. })));
+    std::fs::write(folder.path().join("text.wav"), "no sound").unwrap();
+    assert!(matches!(WaveAugment::new(&room("text.wav"), 16_000, false), Err(Error::Format { .. })));
+    let empty = manifest(folder.path(), "empty.jsonl", &[]);
+    let noise_of = |manifest| NoiseConfig { manifest, snr_db: [0.0, 10.0], share: 1.0 };
+    let config = WaveConfig { noise: Some(noise_of(empty)), ..WaveConfig::default() };
+    assert!(matches!(WaveAugment::new(&config, 16_000, false), Err(Error::EmptyManifest { .. })));
+
+    wav(folder.path(), "silent.wav", 16_000, &[0.0; 40]);
+    wav(folder.path(), "long.wav", 1000, &noise(10_001, 3));
+    for (name, rate, expected) in
+        [("silent.wav", 16_000, "not all zeros"), ("long.wav", 1000, "at most 10 s")]
+    {
+        let augment = WaveAugment::new(&room(name), rate, false).unwrap();
+        let error = augment.apply(noise(300, 2), &mut seeded(1)).unwrap_err();
+        assert!(matches!(&error, Error::Sound { path, .. } if path.ends_with(name)), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+    // A header that promises ten hours costs what the file holds.
+    let mut bytes = std::fs::read(folder.path().join("silent.wav")).unwrap();
+    let at = bytes.windows(4).position(|four| four == b"data").unwrap() + 4;
+    bytes[at..at + 4].copy_from_slice(&(36_000u32 * 16_000 * 4).to_le_bytes());
+    std::fs::write(folder.path().join("promise.wav"), bytes).unwrap();
+    let augment = WaveAugment::new(&room("promise.wav"), 16_000, false).unwrap();
+    let error = augment.apply(noise(300, 2), &mut seeded(1)).unwrap_err();
+    assert!(error.to_string().contains("promise.wav"), "{error}");
+}
+
+#[test]
+fn settings_are_checked() {
+    let speed =
+        |rates, share| WaveConfig { speed: Some(SpeedConfig { rates, share }), ..WaveConfig::default() };
+    let noise = |snr_db| {
+        let noise = NoiseConfig { manifest: "noise.jsonl".into(), snr_db, share: 1.0 };
+        WaveConfig { noise: Some(noise), ..WaveConfig::default() }
+    };
+    let cases = [
+        ("speed.rates", speed([0.4, 1.0], 1.0)),
+        ("speed.rates", speed([1.1, 1.0], 1.0)),
+        ("speed.rates", speed([1.0, 2.5], 1.0)),
+        ("speed.rates", speed([f64::NAN, 1.0], 1.0)),
+        ("speed.rates", speed([1.0, f64::NAN], 1.0)),
+        ("speed.share", speed([0.9, 1.1], 1.5)),
+        ("speed.share", speed([0.9, 1.1], f64::NAN)),
+        ("noise.snr_db", noise([10.0, 5.0])),
+        ("noise.snr_db", noise([f64::NAN, 5.0])),
+        ("noise.snr_db", noise([0.0, f64::INFINITY])),
+    ];
+    for (name, config) in cases {
+        let error = WaveAugment::new(&config, 16_000, false).unwrap_err();
+        assert!(matches!(error, Error::Setting { field, .. } if field == name), "{error}");
+    }
+    assert!(serde_json::from_str::<WaveConfig>(r#"{"pitch": {}}"#).is_err());
+    let read: WaveConfig = serde_json::from_str(r#"{"speed": {}}"#).unwrap();
+    assert_eq!(read.speed, Some(SpeedConfig::default()));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn a_constant_stays_one_at_any_speed(rate in 0.5f64..2.0, level in -1f32..1.0, n in 40usize..400) {
+        let changed = change_speed(&vec![level; n], rate).unwrap();
+        // Away from the ends, where the kernel reaches over them.
+        for (i, x) in changed.iter().enumerate() {
+            let place = i as f64 / rate;
+            if place > 17.0 && place < n as f64 - 18.0 {
+                prop_assert!((x - level).abs() < 2e-3 * level.abs(), "{} for {}", x, level);
+            }
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Things that are made ahead of their use, by some threads, and used in order.
+//!
+//! At most `room` are made or waiting at a time, so that memory is bounded whatever the consumer does. What is made does not depend
+//! on who makes it.
+use std::collections::BTreeMap;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::Scope;
+
+/// What makers and the consumer share.
+pub(crate) struct Ahead<T> {
+    state: Mutex<State<T>>,
+    changed: Condvar,
+    count: usize,
+    room: usize,
+}
+
+struct State<T> {
+    /// The next to be made.
+    next: usize,
+    /// Those that are ready.
+    ready: BTreeMap<usize, T>,
+    /// Those that were used.
+    used: usize,
+    /// Whether nobody wants any more.
+    closed: bool,
+    /// Makers at work.
+    makers: usize,
+}
+
+impl<T: Send> Ahead<T> {
+    /// Things 0 to `count`, of which at most `room` are there before their use.
+    pub fn new(count: usize, room: usize) -> Self {
+        let state = State { next: 0, ready: BTreeMap::new(), used: 0, closed: false, makers: 0 };
+        Ahead { state: Mutex::new(state), changed: Condvar::new(), count, room: room.max(1) }
+    }
+
+    /// Starts threads that make them, and gives them in order. The threads end with the last thing, or when the consumer is dropped.
+    pub fn run<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        workers: usize,
+        make: &'scope (impl Fn(usize) -> T + Sync),
+    ) -> Consumer<'scope, T> {
+        let workers = workers.clamp(1, self.room);
+        self.lock().makers = workers;
+        for _ in 0..workers {
+            scope.spawn(move || {
+                let _gone = Gone(self);
+                while let Some(index) = self.take() {
+                    let made = make(index);
+                    self.lock().ready.insert(index, made);
+                    self.changed.notify_all();
+                }
+            });
+        }
+        Consumer(self)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next thing to be made, as soon as there is room for it; none if there is nothing left to do.
+    fn take(&self) -> Option<usize> {
+        let mut state = self.lock();
+        loop {
+            if state.closed || state.next == self.count {
+                return None;
+            }
+            if state.next < state.used + self.room {
+                state.next += 1;
+                return Some(state.next - 1);
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// Says that a maker has ended, also where it panicked: the consumer would wait for ever.
+struct Gone<'a, T: Send>(&'a Ahead<T>);
+
+impl<T: Send> Drop for Gone<'_, T> {
+    fn drop(&mut self) {
+        self.0.lock().makers -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
+/// Takes things in order.
+pub(crate) struct Consumer<'a, T: Send>(&'a Ahead<T>);
+
+impl<T: Send> Iterator for Consumer<'_, T> {
+    type Item = T;
+
+    fn next(&mut self) -> Option<T> {
+        let mut state = self.0.lock();
+        loop {
+            let at = state.used;
+            if let Some(thing) = state.ready.remove(&at) {
+                state.used += 1;
+                drop(state);
+                self.0.changed.notify_all();
+                return Some(thing);
+            }
+            if at == self.0.count || state.makers == 0 {
+                return None;
+            }
+            state = self.0.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl<T: Send> Drop for Consumer<'_, T> {
+    fn drop(&mut self) {
+        self.0.lock().closed = true;
+        self.0.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn things_come_in_order_and_never_more_than_there_is_room_for() {
+        for (count, room, workers) in [(0, 3, 2), (1, 1, 4), (50, 1, 3), (50, 4, 2), (50, 9, 9), (3, 100, 5)]
+        {
+            let (made, used) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            let make = |index: usize| {
+                let ahead = made.fetch_add(1, Ordering::SeqCst) + 1;
+                assert!(ahead <= used.load(Ordering::SeqCst) + room.max(1) + 1);
+                // Later ones are often ready first.
+                std::thread::sleep(Duration::from_micros(if index.is_multiple_of(3) { 300 } else { 10 }));
+                index * index
+            };
+            let ahead = Ahead::new(count, room);
+            let found: Vec<usize> = std::thread::scope(|scope| {
+                ahead
+                    .run(scope, workers, &make)
+                    .inspect(|_| {
+                        used.fetch_add(1, Ordering::SeqCst);
+                    })
+                    .collect()
+            });
+            assert_eq!(found, (0..count).map(|index| index * index).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_consumer_that_goes_away_ends_the_makers() {
+        let ahead = Ahead::new(1_000_000, 4);
+        std::thread::scope(|scope| {
+            let mut things = ahead.run(scope, 3, &|index| index);
+            assert_eq!(things.by_ref().take(5).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+        });
+    }
+
+    #[test]
+    fn a_maker_that_panics_does_not_keep_the_consumer_waiting() {
+        let ahead = Ahead::new(9, 2);
+        let run = || {
+            std::thread::scope(|scope| {
+                let make = Box::leak(Box::new(|index: usize| assert!(index < 3)));
+                ahead.run(scope, 1, make).count()
+            })
+        };
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err());
+    }
+}

@@ -1,0 +1,108 @@
+//! Features on disk, so that sound need not be decoded again in each epoch.
+//!
+//! ```text
+//! FOLDER/planes/SETTINGS/ab/abcdef01.plane     "panda plane 1\n"   frames: u64   width: u64   frames x width x f32   CRC-32
+//! ```
+//! All little-endian. A file that is damaged is made anew. What is said about an utterance, and the settings of the front end, are
+//! in its name, so that a change of either is another file.
+use std::path::{Path, PathBuf};
+
+use speech::{FeatureConfig, Features, Utterance};
+
+use crate::files::write_atomically;
+use crate::fingerprint::digits;
+use crate::{Error, Result};
+
+const MAGIC: &[u8] = b"panda plane 1\n";
+
+#[derive(Debug)]
+pub(super) struct PlaneCache {
+    folder: PathBuf,
+}
+
+impl PlaneCache {
+    /// A cache of planes with these settings.
+    ///
+    /// # Errors
+    /// Settings that cannot be written down.
+    pub fn new(folder: &Path, settings: &FeatureConfig) -> Result<Self> {
+        let settings = serde_json::to_vec(settings)
+            .map_err(|error| Error::shape("features", "to be serialisable", error.to_string()))?;
+        let name = format!("{:08x}", crc32fast::hash(&settings));
+        Ok(PlaneCache { folder: folder.join("planes").join(name) })
+    }
+
+    /// The plane of an utterance, or what `make` makes, which is then kept.
+    ///
+    /// # Errors
+    /// Those of `make`; [`Error::Io`] if the disk refuses.
+    pub fn read_or(&self, one: &Utterance, make: impl FnOnce() -> Result<Features>) -> Result<Features> {
+        let name = digits(one);
+        let path = self.folder.join(&name[..2]).join(format!("{name}.plane"));
+        if let Some(plane) = std::fs::read(&path).ok().and_then(|bytes| parse(&bytes)) {
+            return Ok(plane);
+        }
+        let plane = make()?;
+        let folder = path.parent().unwrap_or(&self.folder);
+        std::fs::create_dir_all(folder).map_err(Error::io(folder, "make"))?;
+        write_atomically(&path, &bytes(&plane)).map_err(Error::io(&path, "write"))?;
+        Ok(plane)
+    }
+}
+
+fn bytes(plane: &Features) -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    [plane.frames as u64, plane.dim as u64].iter().for_each(|word| bytes.extend(word.to_le_bytes()));
+    plane.data.iter().for_each(|value| bytes.extend(value.to_le_bytes()));
+    bytes.extend(crc32fast::hash(&bytes).to_le_bytes());
+    bytes
+}
+
+fn parse(bytes: &[u8]) -> Option<Features> {
+    let (body, sum) = bytes.split_last_chunk::<4>()?;
+    if crc32fast::hash(body) != u32::from_le_bytes(*sum) {
+        return None;
+    }
+    let rest = body.strip_prefix(MAGIC)?;
+    let (frames, rest) = rest.split_first_chunk::<8>()?;
+    let (dim, rest) = rest.split_first_chunk::<8>()?;
+    let [frames, dim] = [frames, dim].map(|word| u64::from_le_bytes(*word) as usize);
+    let data: Vec<f32> = rest.as_chunks::<4>().0.iter().map(|&b| f32::from_le_bytes(b)).collect();
+    (frames.checked_mul(dim)? == data.len()).then_some(Features { frames, dim, data })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn planes_come_back_bit_for_bit_and_damage_is_noticed() {
+        let place = tempfile::tempdir().unwrap();
+        let list = place.path().join("list.jsonl");
+        std::fs::write(&list, r#"{"id": "a", "file": "a.wav", "text": "b", "seconds": 1.0}"#).unwrap();
+        let one = &speech::read_manifest(&list).unwrap()[0];
+        let cache = PlaneCache::new(place.path(), &FeatureConfig::default()).unwrap();
+        let plane = Features { frames: 3, dim: 2, data: (0..6).map(|i| (i as f32).exp()).collect() };
+        let mut made = 0;
+        let mut read = || {
+            cache.read_or(one, || {
+                made += 1;
+                Ok(plane.clone())
+            })
+        };
+        for _ in 0..3 {
+            assert_eq!(read().unwrap(), plane);
+        }
+        let find = |folder: &Path| std::fs::read_dir(folder).unwrap().next().unwrap().unwrap().path();
+        let path = find(&find(&cache.folder));
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[40] ^= 1;
+        std::fs::write(&path, &bytes).unwrap();
+        assert_eq!(read().unwrap(), plane);
+        std::fs::write(&path, &bytes[..20]).unwrap();
+        assert_eq!(read().unwrap(), plane);
+        assert_eq!(made, 3);
+        let other = FeatureConfig { mels: 3, ..FeatureConfig::default() };
+        assert_ne!(PlaneCache::new(place.path(), &other).unwrap().folder, cache.folder);
+    }
+}

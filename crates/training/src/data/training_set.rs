@@ -1,0 +1,111 @@
+//! What an epoch hears of a training set, from memory or from disk.
+use speech::batching::Padding;
+use speech::{Features, FrontEnd};
+
+use super::streamed::{Heard, Streamed};
+use super::{Batch, Example, Source, batch};
+use crate::Result;
+use crate::random::{Purpose, stream};
+use crate::recipe::{Augment, Recipe};
+
+/// Batches of a recipe, augmented anew in each epoch.
+pub struct TrainingSet<'a> {
+    store: &'a Store,
+    recipe: &'a Recipe,
+    front_end: &'a FrontEnd,
+    /// Input rows of each utterance, as they are planned.
+    rows: Vec<usize>,
+}
+
+/// Where the utterances are.
+#[derive(Debug)]
+pub enum Store {
+    /// Their features are in memory.
+    Memory(Vec<Example>),
+    /// They are read when they are wanted.
+    Disk(Box<Streamed>),
+}
+
+impl Store {
+    /// Utterances.
+    pub fn count(&self) -> usize {
+        match self {
+            Self::Memory(examples) => examples.len(),
+            Self::Disk(streamed) => streamed.count(),
+        }
+    }
+
+    /// Length of one in seconds.
+    pub fn seconds(&self, index: usize) -> f64 {
+        match self {
+            Self::Memory(examples) => examples[index].seconds,
+            Self::Disk(streamed) => streamed.seconds(index),
+        }
+    }
+}
+
+impl<'a> TrainingSet<'a> {
+    /// Batches of these utterances, with the front end of the recipe.
+    pub fn new(store: &'a Store, recipe: &'a Recipe, front_end: &'a FrontEnd) -> Self {
+        let frames = |index: usize| match store {
+            Store::Memory(examples) => examples[index].features.frames,
+            Store::Disk(streamed) => {
+                let rate = f64::from(front_end.config().sample_rate);
+                front_end.frames((streamed.seconds(index) * rate).round() as usize)
+            }
+        };
+        let stride = recipe.encoder.rows.stride;
+        let rows = (0..store.count()).map(|index| frames(index).div_ceil(stride)).collect();
+        TrainingSet { store, recipe, front_end, rows }
+    }
+
+    /// An utterance before its frames are changed.
+    fn heard(&self, epoch: u64, index: usize) -> Result<Heard> {
+        match self.store {
+            Store::Memory(examples) => {
+                let Example { id, seconds, labels, features, .. } = examples[index].clone();
+                Ok(Heard { id, seconds, labels, features })
+            }
+            Store::Disk(streamed) => streamed.read(epoch, index, self.front_end),
+        }
+    }
+
+    fn augmented(&self, epoch: u64, index: usize, plane: &Features) -> Features {
+        let Augment { perturb, mask, .. } = &self.recipe.augment;
+        let mut rng = stream(self.recipe.seed, Purpose::Augment, epoch, index as u64);
+        let normalise = self.recipe.features.normalise;
+        let mut plane = perturb.apply(plane, &self.front_end.mel_scale(), normalise, &mut rng);
+        mask.apply(&mut plane, &mut rng);
+        plane
+    }
+}
+
+impl Source for TrainingSet<'_> {
+    fn plan(&self, epoch: u64) -> Result<Vec<Vec<usize>>> {
+        let mut rng = stream(self.recipe.seed, Purpose::Order, epoch, 0);
+        let seconds: Vec<f64> = (0..self.store.count()).map(|index| self.store.seconds(index)).collect();
+        batch::train_plan(&self.rows, &seconds, &self.recipe.batch, &mut rng)
+    }
+
+    fn padding(&self, plan: &[Vec<usize>]) -> f64 {
+        Padding::of(&self.rows, plan).share()
+    }
+
+    fn workers(&self) -> usize {
+        self.recipe.data.workers
+    }
+
+    fn batch(&self, epoch: u64, utterances: &[usize]) -> Result<Batch> {
+        let (mut ids, mut labels, mut planes, mut seconds) = (Vec::new(), Vec::new(), Vec::new(), 0.0);
+        for &index in utterances {
+            let heard = self.heard(epoch, index)?;
+            planes.push(self.augmented(epoch, index, &heard.features));
+            ids.push(heard.id);
+            labels.push(heard.labels);
+            seconds += heard.seconds;
+        }
+        let planes: Vec<&Features> = planes.iter().collect();
+        let (rows, lengths) = batch::collate(&planes, &self.recipe.encoder.rows)?;
+        Ok(Batch { ids, seconds, rows, lengths, labels })
+    }
+}

@@ -1,0 +1,57 @@
+//! What gradients are divided by, so that their norm has a limit.
+
+/// The largest norm of all gradients together, and how it is kept.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub enum Clip {
+    /// No limit.
+    #[default]
+    None,
+    /// `g / (‖g‖ / limit)` where the norm is above the limit: to exactly the limit.
+    Single(f64),
+    /// `g · min(1, limit / (‖g‖ + 1e-6))`: just below the limit, also for norms within 1e-6 of it.
+    Distributed(f64),
+}
+
+impl Clip {
+    /// What every gradient is divided by, given their norm; at least 1.
+    ///
+    /// A norm that is no number gives one that is none; 0 gives 1.
+    pub fn divisor(self, norm: f64) -> f64 {
+        match self {
+            Clip::None => 1.0,
+            Clip::Single(limit) if norm > limit => norm / limit,
+            Clip::Single(_) if norm.is_nan() => norm,
+            Clip::Single(_) => 1.0,
+            Clip::Distributed(limit) if (norm + 1e-6) > limit => (norm + 1e-6) / limit,
+            Clip::Distributed(_) if norm.is_nan() => norm,
+            Clip::Distributed(_) => 1.0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_forms_by_hand() {
+        for (clip, norm, expected) in [
+            (Clip::None, 1e30, 1.0),
+            (Clip::Single(1.0), 1.0, 1.0),
+            (Clip::Single(1.0), 4.0, 4.0),
+            (Clip::Single(0.5), 4.0, 8.0),
+            (Clip::Single(5.0), 4.0, 1.0),
+            (Clip::Distributed(1.0), 4.0, 4.000001),
+            (Clip::Distributed(1.0), 1.0, 1.000001),
+            (Clip::Distributed(1.0), 0.999, 1.0),
+            (Clip::Distributed(2.0), 5.0, 2.5000005),
+            (Clip::Single(1.0), 0.0, 1.0),
+            (Clip::Distributed(1.0), 0.0, 1.0),
+        ] {
+            let found = clip.divisor(norm);
+            assert!((found - expected).abs() < 1e-15 * expected, "{clip:?} of {norm}: {found}");
+        }
+        assert!(Clip::Single(1.0).divisor(f64::NAN).is_nan());
+        assert!(Clip::Distributed(1.0).divisor(f64::NAN).is_nan());
+    }
+}

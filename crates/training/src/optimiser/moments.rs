@@ -1,0 +1,62 @@
+//! What the optimisers of Adam's family remember: two moments of each parameter's gradient.
+use std::collections::BTreeMap;
+
+use crate::checkpoint::Values;
+use crate::{Error, Parameters, Result};
+
+/// Elements that a task takes: weight, gradient and moments fit the second cache. Work is cut by this, never by threads.
+pub(crate) const BLOCK: usize = 1 << 14;
+
+/// First and second moment of each parameter, by name.
+#[derive(Debug, Clone)]
+pub(crate) struct Moments {
+    pub first: Values,
+    pub second: Values,
+}
+
+impl Moments {
+    /// Zeros.
+    pub fn new(parameters: &Parameters) -> Self {
+        let zeros: Values =
+            parameters.iter().map(|(name, v)| (name.to_owned(), vec![0.0; v.elem_count()])).collect();
+        Moments { first: zeros.clone(), second: zeros }
+    }
+
+    /// Both of one parameter of so many elements, to be written.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a parameter that was not there in the beginning, or had another size.
+    pub fn get_mut(&mut self, name: &str, count: usize) -> Result<(&mut [f32], &mut [f32])> {
+        match (self.first.get_mut(name), self.second.get_mut(name)) {
+            (Some(m), Some(v)) if m.len() == count && v.len() == count => Ok((m, v)),
+            (None, _) | (_, None) => {
+                Err(Error::shape(name, "a parameter known to the optimiser", "a new one"))
+            }
+            (Some(m), Some(v)) => {
+                let found = format!("{} and {}", m.len(), v.len());
+                Err(Error::shape(name, format!("{count} numbers in both moments"), found))
+            }
+        }
+    }
+
+    /// A copy, for a checkpoint.
+    pub fn memory(&self) -> BTreeMap<String, Values> {
+        [("first", &self.first), ("second", &self.second)]
+            .map(|(kind, values)| (kind.to_owned(), values.clone()))
+            .into()
+    }
+
+    /// Takes over what [`Self::memory`] gave.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if one of the two is missing.
+    pub fn restore(&mut self, memory: &BTreeMap<String, Values>) -> Result<()> {
+        for (kind, values) in [("first", &mut self.first), ("second", &mut self.second)] {
+            let Some(found) = memory.get(kind) else {
+                return Err(Error::shape(kind, "moments of every parameter", "none"));
+            };
+            values.clone_from(found);
+        }
+        Ok(())
+    }
+}

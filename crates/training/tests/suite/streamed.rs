@@ -1,0 +1,135 @@
+//! Training sets that stay on disk.
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use training::checkpoint::Checkpoint;
+use training::{Error, Observer, Result, Start, StepReport, train};
+
+use crate::toy::Toy;
+
+fn run(recipe: &Path, folder: &Path) -> Result<Checkpoint> {
+    train(recipe, None, folder, Start::Resume, &mut (), &AtomicBool::new(false))?;
+    Checkpoint::read(&folder.join("last.safetensors"))
+}
+
+/// The recipe with other data.
+fn recipe(toy: &Toy, data: &str, changes: &[(&str, &str)]) -> std::path::PathBuf {
+    let all: Vec<(&str, &str)> =
+        std::iter::once(("[data]\ntrain = [\"train.jsonl\"]", data)).chain(changes.iter().copied()).collect();
+    toy.recipe(&all)
+}
+
+#[test]
+fn what_is_streamed_is_what_is_in_memory_bit_for_bit() {
+    let toy = Toy::new();
+    for (name, changes) in [
+        ("alone", &[][..]),
+        ("joined", &[("[augment]", "[augment]\njoin = 2")]),
+        ("steps", &[("max_utterances = 2", "max_utterances = 2\naccumulate = 2")]),
+    ] {
+        let memory = run(
+            &recipe(&toy, "[data]\ntrain = [\"train.jsonl\"]", changes),
+            &toy.path(&format!("{name}-memory")),
+        )
+        .unwrap();
+        for (how, keys) in [
+            ("plain", "stream = true"),
+            ("workers", "stream = true\nworkers = 3"),
+            ("cache", "stream = true\nworkers = 2\ncache = \"cache\""),
+            ("cached", "stream = true\ncache = \"cache\""),
+        ] {
+            let data = format!("[data]\n{keys}\ntrain = [\"train.jsonl\"]");
+            let streamed = run(&recipe(&toy, &data, changes), &toy.path(&format!("{name}-{how}"))).unwrap();
+            assert!(streamed.weights == memory.weights && streamed.average == memory.average, "{name} {how}");
+            assert_eq!((streamed.progress, streamed.data), (memory.progress.clone(), memory.data.clone()));
+        }
+    }
+    assert!(toy.path("cache/index").exists() && toy.path("cache/planes").exists());
+}
+
+#[test]
+fn shards_are_heard_as_their_files_are() {
+    let toy = Toy::new();
+    let lines = std::fs::read_to_string(toy.path("train.jsonl")).unwrap();
+    for (shard, range) in [("t-0.tar", 0..4), ("t-1.tar", 4..6)] {
+        let mut archive = tar::Builder::new(std::fs::File::create(toy.path(shard)).unwrap());
+        for index in range {
+            archive.append_path_with_name(toy.path(&format!("{index}.wav")), format!("{index}.wav")).unwrap();
+            let about = lines.lines().nth(index).unwrap();
+            let mut header = tar::Header::new_ustar();
+            header.set_size(about.len() as u64);
+            header.set_mode(0o644);
+            archive.append_data(&mut header, format!("{index}.json"), about.as_bytes()).unwrap();
+        }
+        archive.finish().unwrap();
+    }
+    let files =
+        run(&recipe(&toy, "[data]\nstream = true\ntrain = [\"train.jsonl\"]", &[]), &toy.path("files"))
+            .unwrap();
+    for stream in ["true", "false"] {
+        let data = format!("[data]\nstream = {stream}\ntrain = [\"t-{{0..1}}.tar\"]");
+        let shards = run(&recipe(&toy, &data, &[]), &toy.path(&format!("shards-{stream}"))).unwrap();
+        assert!(shards.weights == files.weights, "stream = {stream}");
+    }
+    // A shard that is cut in the middle of a sample.
+    let whole = std::fs::read(toy.path("t-1.tar")).unwrap();
+    std::fs::write(toy.path("t-1.tar"), &whole[..700]).unwrap();
+    let error = run(&toy.path("recipe.toml"), &toy.path("none")).unwrap_err();
+    assert!(matches!(error, Error::Speech(speech::Error::Shard { .. })), "{error}");
+    assert!(error.to_string().contains("t-1.tar"), "{error}");
+}
+
+const SOUND: (&str, &str) = ("[augment]", "[augment]\nspeed = { rates = [0.9, 1.1] }");
+
+/// Sets the flag after some steps.
+struct StopAfter<'a>(u64, &'a AtomicBool);
+
+impl Observer for StopAfter<'_> {
+    fn on_step(&mut self, _: &StepReport) {
+        self.0 -= 1;
+        self.1.store(self.0 == 0, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn changed_sound_goes_on_bit_for_bit_in_the_middle_of_an_epoch() {
+    let toy = Toy::new();
+    let data = "[data]\nstream = true\nworkers = 2\ntrain = [\"train.jsonl\"]";
+    let recipe = recipe(&toy, data, &[SOUND]);
+    let whole = run(&recipe, &toy.path("whole")).unwrap();
+    for steps in [1, 2, 1, 3] {
+        let stop = AtomicBool::new(false);
+        let mut observer = StopAfter(steps, &stop);
+        assert!(
+            train(&recipe, None, &toy.path("parts"), Start::Resume, &mut observer, &stop).unwrap().stopped
+        );
+    }
+    let parts = run(&recipe, &toy.path("parts")).unwrap();
+    assert!(parts.weights == whole.weights && parts.memory == whole.memory);
+    let plain = run(&self::recipe(&toy, data, &[]), &toy.path("plain")).unwrap();
+    assert!(plain.weights != whole.weights);
+}
+
+#[test]
+fn what_streams_cannot_do_is_named() {
+    let toy = Toy::new();
+    for (data, changes, key) in [
+        (
+            "[data]\ntrain = [\"train.jsonl\"]",
+            &[SOUND][..],
+            "augment: expected no speed, reverb or noise without data.stream",
+        ),
+        ("[data]\ncache = \"x\"\ntrain = [\"train.jsonl\"]", &[], "data.cache"),
+        ("[data]\nworkers = 0\ntrain = [\"train.jsonl\"]", &[], "data.workers"),
+    ] {
+        let error = run(&recipe(&toy, data, changes), &toy.path("none")).unwrap_err();
+        assert!(error.to_string().contains(key), "{error}");
+    }
+    // Sound that is much longer than is planned for.
+    let lines = std::fs::read_to_string(toy.path("train.jsonl")).unwrap();
+    let wrong = lines.replace("\"num_samples\": ", "\"seconds\": 0.3, \"was\": ");
+    toy.write("wrong.jsonl", &wrong);
+    let data = "[data]\nstream = true\ntrain = [\"wrong.jsonl\"]";
+    let error = run(&recipe(&toy, data, &[]), &toy.path("wrong")).unwrap_err();
+    assert!(matches!(error, Error::Speech(speech::Error::Duration { .. })), "{error}");
+}
