@@ -44,11 +44,14 @@
 #![warn(missing_docs)]
 
 mod align;
+mod attention;
 pub mod bytes;
 pub mod checkpoint;
+mod convolution;
 mod curve;
 pub mod data;
 mod decoder;
+mod depthwise;
 mod divergence;
 mod doubts;
 mod dropout;
@@ -58,9 +61,11 @@ mod error;
 mod evaluate;
 pub mod files;
 mod fingerprint;
+mod gates;
 mod gradients;
 mod init;
 mod label_side;
+mod layer_norm;
 mod learner;
 mod linear;
 mod listener;
@@ -73,9 +78,11 @@ mod metrics;
 mod model;
 mod model_config;
 mod observer;
+mod ops;
 pub mod optimiser;
 mod parameters;
 pub mod predictor;
+mod ragged;
 mod random;
 pub mod recipe;
 mod recogniser;

@@ -79,6 +79,11 @@ impl ModelConfig {
         whole("encoder.stack", input.rows.stack, MANY)?;
         whole("encoder.stride", input.rows.stride, MANY)?;
         encoder.check()?;
+        if encoder.subsamples() {
+            let expected = "1, given in the recipe, with encoder.subsampling";
+            expect("encoder.stack", expected, input.rows.stack == 1, input.rows.stack)?;
+            expect("encoder.stride", expected, input.rows.stride == 1, input.rows.stride)?;
+        }
         match &self.predictor {
             Some(predictor) => predictor.check()?,
             None if self.loss.kind.gnat().is_some() => {}

@@ -1,6 +1,7 @@
 //! The tests of training as a user sees it: recipes, checkpoints, runs, and what a model learns.
 
 mod checkpoints;
+mod encoders;
 mod fuzzing;
 mod lattices;
 mod learning;
