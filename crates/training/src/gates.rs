@@ -7,6 +7,8 @@ use crate::ops::{Slices, apply1};
 
 /// Elements of a task.
 const SOME: usize = 1 << 14;
+/// Elements whose sigmoids are kept on the stack.
+const LINE: usize = 512;
 /// Rows of a task.
 const ROWS: usize = 32;
 
@@ -36,12 +38,28 @@ struct Glu {
 
 /// [`silu`] of slices.
 pub(crate) fn silu_rows<F: Real>(x: &[F]) -> Vec<F> {
-    let mut y = x.to_vec();
+    let mut y = kernels::filled(x.len(), F::ZERO);
     par_for((parts_mut(&mut y, SOME), parts(x, SOME)), |_, (y, x)| {
+        y.copy_from_slice(x);
         sigmoid(y);
         y.iter_mut().zip(x).for_each(|(y, &x)| *y *= x);
     });
     y
+}
+
+/// The gradient of [`silu`]'s argument in its place: `dx = dy σ(x) (1 + x (1 - σ(x)))`.
+pub(crate) fn silu_back<F: Real>(x: &mut [F], above: &[F]) {
+    par_for((parts_mut(x, SOME), parts(above, SOME)), |_, (x, above)| {
+        let mut s = [F::ZERO; LINE];
+        for (x, above) in x.chunks_mut(LINE).zip(above.chunks(LINE)) {
+            let s = &mut s[..x.len()];
+            s.copy_from_slice(x);
+            sigmoid(s);
+            for ((x, &s), &dy) in x.iter_mut().zip(&*s).zip(above) {
+                *x = dy * s * (F::ONE + *x * (F::ONE - s));
+            }
+        }
+    });
 }
 
 /// [`glu`] of slices.
@@ -69,15 +87,9 @@ impl Slices<1> for Silu {
         silu_rows(x)
     }
 
-    /// `dx = dy σ(x) (1 + x (1 - σ(x)))`
     fn backward<F: Real>(&self, [x]: [&[F]; 1], _: &[F], above: &[F], _: bool) -> [Vec<F>; 1] {
         let mut dx = x.to_vec();
-        par_for((parts_mut(&mut dx, SOME), parts(x, SOME), parts(above, SOME)), |_, (dx, x, above)| {
-            sigmoid(dx);
-            for (s, (&x, &dy)) in dx.iter_mut().zip(x.iter().zip(above)) {
-                *s = dy * *s * (F::ONE + x * (F::ONE - *s));
-            }
-        });
+        silu_back(&mut dx, above);
         [dx]
     }
 }

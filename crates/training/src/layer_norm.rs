@@ -16,8 +16,8 @@ const LANES: usize = 16;
 /// Layer normalisation with its parameters, `weight [W]` and `bias [W]`.
 #[derive(Debug, Clone)]
 pub(crate) struct LayerNorm {
-    weight: Tensor,
-    bias: Tensor,
+    pub weight: Tensor,
+    pub bias: Tensor,
 }
 
 impl LayerNorm {
@@ -92,7 +92,8 @@ fn moments<F: Real>(x: &[F]) -> (F, F) {
     (mean, F::from_f64(1.0 / (variance.to_f64() + EPSILON).sqrt()))
 }
 
-fn forward<F: Real>(x: &[F], weight: &[F], bias: &[F]) -> Vec<F> {
+/// [`layer_norm`] of slices.
+pub(crate) fn forward<F: Real>(x: &[F], weight: &[F], bias: &[F]) -> Vec<F> {
     let width = weight.len();
     let mut y = vec![F::ZERO; x.len()];
     par_for((parts_mut(&mut y, ROWS * width), parts(x, ROWS * width)), |_, (y, x)| {
@@ -106,6 +107,36 @@ fn forward<F: Real>(x: &[F], weight: &[F], bias: &[F]) -> Vec<F> {
     y
 }
 
+/// ```text
+/// n = (x - μ) / √(σ² + ε)      g = dy ∘ w
+/// dx = (g - mean g - n · mean(g ∘ n)) / √(σ² + ε)      dw = Σ dy ∘ n      db = Σ dy
+/// ```
+pub(crate) fn backward<F: Real>(x: &[F], weight: &[F], above: &[F]) -> [Vec<F>; 3] {
+    let width = weight.len();
+    let share = F::from_f64(1.0 / width as f64);
+    let mut dx = vec![F::ZERO; x.len()];
+    let tasks = x.len().div_ceil(ROWS * width);
+    let mut partial = vec![F::ZERO; 2 * tasks * width];
+    let rows = (parts_mut(&mut dx, ROWS * width), parts(x, ROWS * width), parts(above, ROWS * width));
+    par_for((rows.0, rows.1, rows.2, parts_mut(&mut partial, 2 * width)), |_, (dx, x, above, sums)| {
+        let (dw, db) = sums.split_at_mut(width);
+        let mut n = vec![F::ZERO; width];
+        let rows = x.chunks_exact(width).zip(above.chunks_exact(width));
+        for (dx, (x, above)) in dx.chunks_exact_mut(width).zip(rows) {
+            let (mean, scale) = moments(x);
+            n.iter_mut().zip(x).for_each(|(n, &x)| *n = (x - mean) * scale);
+            dx.iter_mut().zip(above.iter().zip(weight)).for_each(|(g, (&dy, &w))| *g = dy * w);
+            dw.iter_mut().zip(above.iter().zip(&n)).for_each(|(dw, (&dy, &n))| *dw += dy * n);
+            db.iter_mut().zip(above).for_each(|(db, &dy)| *db += dy);
+            let (mean, along) = (sum(dx, dx, |g, _| g) * share, sum(dx, &n, |g, n| g * n) * share);
+            dx.iter_mut().zip(&n).for_each(|(g, &n)| *g = (*g - mean - n * along) * scale);
+        }
+    });
+    let mut dw = total(&partial, 2 * width);
+    let db = dw.split_off(width);
+    [dx, dw, db]
+}
+
 impl Slices<3> for Norm {
     const NAME: &'static str = "layer norm";
 
@@ -117,34 +148,8 @@ impl Slices<3> for Norm {
         forward(x, weight, bias)
     }
 
-    /// ```text
-    /// n = (x - μ) / √(σ² + ε)      g = dy ∘ w
-    /// dx = (g - mean g - n · mean(g ∘ n)) / √(σ² + ε)      dw = Σ dy ∘ n      db = Σ dy
-    /// ```
     fn backward<F: Real>(&self, [x, weight, _]: [&[F]; 3], _: &[F], above: &[F], _: bool) -> [Vec<F>; 3] {
-        let width = weight.len();
-        let share = F::from_f64(1.0 / width as f64);
-        let mut dx = vec![F::ZERO; x.len()];
-        let tasks = x.len().div_ceil(ROWS * width);
-        let mut partial = vec![F::ZERO; 2 * tasks * width];
-        let rows = (parts_mut(&mut dx, ROWS * width), parts(x, ROWS * width), parts(above, ROWS * width));
-        par_for((rows.0, rows.1, rows.2, parts_mut(&mut partial, 2 * width)), |_, (dx, x, above, sums)| {
-            let (dw, db) = sums.split_at_mut(width);
-            let mut n = vec![F::ZERO; width];
-            let rows = x.chunks_exact(width).zip(above.chunks_exact(width));
-            for (dx, (x, above)) in dx.chunks_exact_mut(width).zip(rows) {
-                let (mean, scale) = moments(x);
-                n.iter_mut().zip(x).for_each(|(n, &x)| *n = (x - mean) * scale);
-                dx.iter_mut().zip(above.iter().zip(weight)).for_each(|(g, (&dy, &w))| *g = dy * w);
-                dw.iter_mut().zip(above.iter().zip(&n)).for_each(|(dw, (&dy, &n))| *dw += dy * n);
-                db.iter_mut().zip(above).for_each(|(db, &dy)| *db += dy);
-                let (mean, along) = (sum(dx, dx, |g, _| g) * share, sum(dx, &n, |g, n| g * n) * share);
-                dx.iter_mut().zip(&n).for_each(|(g, &n)| *g = (*g - mean - n * along) * scale);
-            }
-        });
-        let mut dw = total(&partial, 2 * width);
-        let db = dw.split_off(width);
-        [dx, dw, db]
+        backward(x, weight, above)
     }
 }
 

@@ -59,6 +59,7 @@ pub mod ema;
 pub mod encoder;
 mod error;
 mod evaluate;
+mod feed_forward;
 pub mod files;
 mod fingerprint;
 mod gates;

@@ -8,7 +8,8 @@ use super::ConformerEncoderConfig;
 use super::fixed::FixedBlock;
 use crate::attention::{Chunks, attention};
 use crate::depthwise::depthwise;
-use crate::dropout::Masks;
+use crate::dropout::{Mask, Masks};
+use crate::feed_forward::feed_forward;
 use crate::gates::{glu, silu};
 use crate::layer_norm::LayerNorm;
 use crate::ragged::Ragged;
@@ -63,6 +64,10 @@ impl Drop<'_> {
             None => Ok(x),
         }
     }
+
+    fn mask(&mut self, count: usize) -> Option<Mask> {
+        self.0.as_deref_mut().and_then(|masks| masks.mask(count, self.1))
+    }
 }
 
 impl Block {
@@ -114,10 +119,10 @@ impl Block {
     /// Ragged rows `[Σ T_b, W]` to such rows.
     pub fn forward(&self, x: &Tensor, ragged: &Arc<Ragged>, masks: Option<&mut Masks>) -> Result<Tensor> {
         let mut drop = Drop(masks, self.dropout);
-        let x = (x + (self.feed_forward1.forward(x, &mut drop)? * 0.5)?)?;
+        let x = self.feed_forward1.forward(x, &mut drop)?;
         let x = (&x + drop.apply(self.attention.forward(&x, ragged)?)?)?;
         let x = (&x + drop.apply(self.convolution.forward(&x, ragged)?)?)?;
-        let x = (&x + (self.feed_forward2.forward(&x, &mut drop)? * 0.5)?)?;
+        let x = self.feed_forward2.forward(&x, &mut drop)?;
         self.norm_out.apply(&x)
     }
 
@@ -128,10 +133,11 @@ impl Block {
 }
 
 impl FeedForward {
+    /// Half of it, added to `x`.
     fn forward(&self, x: &Tensor, drop: &mut Drop) -> Result<Tensor> {
-        let inner = silu(&self.linear1.apply(&self.norm.apply(x)?)?)?;
-        let out = self.linear2.apply(&drop.apply(inner)?)?;
-        drop.apply(out)
+        let inner = self.linear1.bias().elem_count();
+        let masks = [drop.mask(x.dim(0)? * inner), drop.mask(x.elem_count())];
+        feed_forward(x, &self.norm, [&self.linear1, &self.linear2], masks)
     }
 }
 

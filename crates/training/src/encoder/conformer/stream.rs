@@ -33,7 +33,7 @@ pub(super) struct ConformerStream {
 
 enum FixedFront {
     Linear(Affine),
-    Subsampling(SubsamplingStream),
+    Subsampling(Box<SubsamplingStream>),
 }
 
 const WAITING: &str = "waiting";
@@ -51,7 +51,7 @@ impl ConformerStream {
         sizes.insert(WAITING.into(), (0..chunk).map(|rows| rows * width).collect());
         let front = match front {
             Front::Linear(front) => FixedFront::Linear(front.packed("pre_encode.out")?),
-            Front::Subsampling(front) => FixedFront::Subsampling(front.stream()?),
+            Front::Subsampling(front) => FixedFront::Subsampling(Box::new(front.stream()?)),
         };
         if let FixedFront::Subsampling(front) = &front {
             sizes.extend(front.sizes());
