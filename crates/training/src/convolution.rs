@@ -179,7 +179,7 @@ impl Slices<3> for Convolution {
 
     fn forward<F: Real>(&self, [x, weight, bias]: [&[F]; 3]) -> Vec<F> {
         let (plane, weight) = (self.plane, self.plane.pack(weight));
-        let mut out = vec![F::ZERO; self.to.rows() * plane.width_out()];
+        let mut out = kernels::filled(self.to.rows() * plane.width_out(), F::ZERO);
         par_for(items_mut(&mut self.to.blocks(&mut out, plane.width_out(), BLOCK)), |_, block| {
             let x = self.from.of(x, plane.width(), block.utterance);
             plane.forward(x, Place::inside(block.first), &weight, bias, block.rows);
@@ -198,7 +198,7 @@ impl Slices<3> for Convolution {
         wanted: bool,
     ) -> [Vec<F>; 3] {
         let (plane, patch, outputs) = (self.plane, self.plane.patch(), bias.len());
-        let mut dx = vec![F::ZERO; if wanted { x.len() } else { 0 }];
+        let mut dx = kernels::filled(if wanted { x.len() } else { 0 }, F::ZERO);
         let each = outputs * (patch + 1);
         let mut partial = vec![F::ZERO; self.from.utterances() * each];
         let mut of_x = if wanted { self.from.cut(&mut dx, plane.width()) } else { Vec::new() };
@@ -252,30 +252,47 @@ mod tests {
         (Ragged::new(lengths), Ragged::new(&to))
     }
 
+    /// candle has one stride for both axes: frames and bins in between are thrown away.
+    fn plain(x: &Tensor, lengths: &[usize], plane: Plane, w: &Tensor, b: &Tensor) -> Tensor {
+        let Plane { bins, inputs, outputs, stride } = plane;
+        let every = |count: usize, step: usize| {
+            let numbers = (0..count as u32).step_by(step);
+            Tensor::from_iter(numbers, &candle_core::Device::Cpu).unwrap()
+        };
+        let mut first = 0;
+        let one = |&length: &usize| {
+            let rows = x.narrow(0, first, length).unwrap();
+            first += length;
+            let image = rows.reshape((1, length, bins, inputs)).unwrap().permute((0, 3, 1, 2)).unwrap();
+            let y = image.contiguous().unwrap().conv2d(w, 1, 1, 1, 1).unwrap();
+            let y = y.broadcast_add(&b.reshape((1, outputs, 1, 1)).unwrap()).unwrap().relu().unwrap();
+            let y = y.index_select(&every(length, stride), 2).unwrap();
+            let y = y.index_select(&every(bins, 2), 3).unwrap().permute((0, 2, 3, 1)).unwrap();
+            y.reshape((length.div_ceil(stride), plane.width_out())).unwrap()
+        };
+        Tensor::cat(&lengths.iter().map(one).collect::<Vec<_>>(), 0).unwrap()
+    }
+
     #[test]
-    fn values_are_those_of_candles_convolution() {
-        for (length, bins, inputs, stride) in [(7, 5, 1, 2), (8, 6, 3, 2), (1, 1, 2, 2), (40, 7, 2, 1)] {
+    fn values_and_gradients_are_those_of_candles_convolution() {
+        for (lengths, bins, inputs, stride) in
+            [(&[7][..], 5, 1, 2), (&[8, 1], 6, 3, 2), (&[40, 33, 70], 7, 2, 1), (&[100, 37, 64], 16, 9, 2)]
+        {
             let plane = Plane { bins, inputs, outputs: 4, stride };
-            let (from, to) = reduced(&[length], stride);
+            let (from, to) = reduced(lengths, stride);
             let (x, w, b) =
-                (wave(&[length, bins * inputs], 0.7), wave(&[4, inputs, 3, 3], 1.1), wave(&[4], 0.9));
+                (wave(&[from.rows(), bins * inputs], 0.7), wave(&[4, inputs, 3, 3], 1.1), wave(&[4], 0.9));
             let ours = convolution(&x, (&from, &to), plane, &w, &b).unwrap();
-            // [1, C, T, F]
-            let image = x.reshape((1, length, bins, inputs)).unwrap().permute((0, 3, 1, 2)).unwrap();
-            // candle has one stride for both axes: frames in between are thrown away.
-            let plain = image.contiguous().unwrap().conv2d(&w, 1, 1, 1, 1).unwrap();
-            let plain = plain.broadcast_add(&b.reshape((1, 4, 1, 1)).unwrap()).unwrap().relu().unwrap();
-            let plain = values(&plain.permute((0, 2, 3, 1)).unwrap());
-            let found = values(&ours);
-            for (t, f) in
-                (0..length.div_ceil(stride)).flat_map(|t| (0..bins.div_ceil(2)).map(move |f| (t, f)))
-            {
-                for o in 0..4 {
-                    let y = found[(t * bins.div_ceil(2) + f) * 4 + o];
-                    assert!((y - plain[(t * stride * bins + 2 * f) * 4 + o]).abs() < 1e-12);
-                }
-            }
-            assert_eq!(found.len(), length.div_ceil(stride) * bins.div_ceil(2) * 4);
+            let plain = plain(&x, lengths, plane, &w, &b);
+            let close = |a: &Tensor, b: &Tensor| {
+                assert_eq!(a.dims(), b.dims());
+                let pairs = values(a).into_iter().zip(values(b));
+                pairs.for_each(|(a, b)| assert!((a - b).abs() < 1e-10 * (1.0 + b.abs()), "{a} {b}"));
+            };
+            close(&ours, &plain);
+            let gradients = |y: Tensor| y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+            let (ours, plain) = (gradients(ours), gradients(plain));
+            [&x, &w, &b].into_iter().for_each(|v| close(ours.get(v).unwrap(), plain.get(v).unwrap()));
         }
     }
 

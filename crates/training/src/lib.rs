@@ -22,7 +22,7 @@
 //! |---|---|
 //! | [`recipe`] | everything that decides a run, as one TOML file |
 //! | [`data`] | utterances in memory, augmented batches |
-//! | [`encoder`], [`predictor`], [`Model`] | the network, with a user's own parts or ours; [`lstm()`] and [`linear()`] are its own candle operations |
+//! | [`encoder`], [`predictor`], [`Model`] | the network, with a user's own parts or ours; [`lstm()`] and [`linear()`] are of its own candle operations |
 //! | [`Parameters`] | its weights, made through candle's `VarBuilder` and named as candle models name theirs |
 //! | [`LossSessions`], [`Losses`] | what the network is trained with, as [`recipe::LossConfig`] says |
 //! | [`Model::decoder`] | the same network as [`decoding`] sees it |

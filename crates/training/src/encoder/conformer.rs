@@ -38,6 +38,7 @@ use crate::{Linear, Result};
 /// | parameter | shape |
 /// |---|---|
 /// | `pre_encode.conv.0`, `pre_encode.conv.2`: with subsampling | `[C, 1, 3, 3]`, `[C, C, 3, 3]` |
+/// | `pre_encode.norm`: with subsampling | `[⌈⌈D/2⌉/2⌉ · C]` |
 /// | `pre_encode.out` | `[W, ⌈⌈D/2⌉/2⌉ · C]`, without subsampling `[W, D]` |
 /// | `layers.N.norm_feed_forward1`, `norm_self_att`, `norm_conv`, `norm_feed_forward2`, `norm_out`, `conv.norm` | `[W]` |
 /// | `layers.N.feed_forward1.linear1`, `linear2`, and `feed_forward2` | `[F, W]`, `[W, F]` |

@@ -8,6 +8,7 @@ use kernels::PackedRight;
 use super::Piece;
 use crate::Result;
 use crate::convolution::{Place, Plane, flat};
+use crate::layer_norm::FixedNorm;
 use crate::tensors::to_vec;
 
 /// [`super::subsampling::Subsampling`] with its weights packed and its states outside.
@@ -17,6 +18,7 @@ use crate::tensors::to_vec;
 /// | `subsampling.0`, `subsampling.1`: frames that the next output frame still needs, at the start one of zeros | 1 or 2 of them |
 pub(super) struct SubsamplingStream {
     layers: [Layer; 2],
+    norm: FixedNorm,
     out: Affine,
 }
 
@@ -28,14 +30,14 @@ struct Layer {
 }
 
 impl SubsamplingStream {
-    pub fn new(planes: [Plane; 2], weights: &[[Tensor; 2]; 2], out: Affine) -> Result<Self> {
+    pub fn new(planes: [Plane; 2], weights: &[[Tensor; 2]; 2], norm: FixedNorm, out: Affine) -> Result<Self> {
         let layer = |at: usize| -> Result<Layer> {
             let [weight, bias] = &weights[at];
             let weight = to_vec::<f32>(&flat(weight)?.contiguous()?)?;
             let (plane, name) = (planes[at], format!("subsampling.{at}"));
             Ok(Layer { weight: plane.pack(&weight), bias: to_vec(bias)?, plane, name })
         };
-        Ok(SubsamplingStream { layers: [layer(0)?, layer(1)?], out })
+        Ok(SubsamplingStream { layers: [layer(0)?, layer(1)?], norm, out })
     }
 
     /// Values of an input frame.
@@ -57,7 +59,7 @@ impl SubsamplingStream {
                 let Some(before) = piece.state.values.get_mut(&layer.name) else { continue };
                 rows = layer.step(before, &rows, piece.last);
             }
-            self.out.rows(&rows)
+            self.out.rows(&self.norm.rows(&rows))
         });
         rows.collect()
     }

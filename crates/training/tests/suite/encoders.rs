@@ -223,6 +223,7 @@ fn parameters_have_the_shapes_of_the_table() {
     let of = |name: &str| shapes[&format!("encoder.{name}")].clone();
     assert_eq!(of("pre_encode.conv.0.weight"), [3, 1, 3, 3]);
     assert_eq!(of("pre_encode.conv.2.weight"), [3, 3, 3, 3]);
+    assert_eq!(of("pre_encode.norm.weight"), [2 * 3]);
     assert_eq!(of("pre_encode.out.weight"), [12, 2 * 3]);
     for (name, shape) in [
         ("norm_feed_forward1", vec![12]),
