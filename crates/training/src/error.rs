@@ -180,8 +180,8 @@ pub enum Error {
     },
     /// A model that needs the whole utterance, where sound arrives in pieces.
     #[error(
-        "streaming: expected a model that hears forward only, found {found}; train one with `bidirectional = false` and \
-         `normalise = \"running\"`, as recipes/an4-streaming.toml does, or give this one overlapping windows of the sound"
+        "streaming: expected a model that hears forward only, found {found}; train one with `bidirectional = false` (or, \
+         a Conformer, with chunks) and `normalise = \"running\"`, as recipes/an4-streaming.toml does, or give this one overlapping windows of the sound"
     )]
     NotStreaming {
         /// What keeps it from that.
