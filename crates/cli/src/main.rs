@@ -11,6 +11,7 @@ mod info;
 mod lm;
 mod out;
 mod outputs;
+mod prepare;
 mod report;
 mod scores;
 mod search;
@@ -44,6 +45,8 @@ enum Command {
     Average(average::Arguments),
     /// When each word of a manifest was said: CTM and JSON
     Align(align::Arguments),
+    /// Checks a corpus as it is distributed and writes its manifests or shards
+    Prepare(prepare::Arguments),
     /// Estimates a small n-gram language model (ARPA) from texts
     Lm(lm::Arguments),
     /// One HTML page of a run folder: curves, error rates, the worst utterances to read and to hear
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
         Command::Transcribe(arguments) => transcribe::run(&arguments),
         Command::Average(arguments) => average::run(&arguments),
         Command::Align(arguments) => align::run(&arguments),
+        Command::Prepare(arguments) => prepare::run(&arguments),
         Command::Lm(arguments) => lm::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
         Command::Verify { dir } => {

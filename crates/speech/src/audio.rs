@@ -1,6 +1,7 @@
 //! Sound files: WAV through hound, FLAC through claxon, other sample rates through rubato.
 
 mod channels;
+mod ending;
 mod flac;
 mod part;
 mod pcm;
@@ -187,10 +188,40 @@ pub(crate) fn sample_rate(path: &Path) -> Result<u32> {
     Ok(Opened::new(path, whole(path)?)?.sample_rate())
 }
 
-/// Samples of each channel that a header promises, and their rate.
+/// Samples of each channel that a header promises, and their rate; an error if there is no room for them.
 pub(crate) fn header(path: &Path, part: Part) -> Result<(u64, u32)> {
+    let bytes = part.len();
     let opened = Opened::new(path, part)?;
-    Ok((opened.promised(), opened.sample_rate()))
+    let promised = opened.promised();
+    if let Opened::Wav(reader) = &opened {
+        let spec = reader.spec();
+        let each = (u64::from(spec.channels) * u64::from(spec.bits_per_sample.div_ceil(8))).max(1);
+        if promised.saturating_mul(each) > bytes {
+            let found = bytes.saturating_sub(WAV_HEADER) / each;
+            return Err(Error::Truncated { path: path.into(), expected: promised, found });
+        }
+    }
+    Ok((promised, opened.sample_rate()))
+}
+
+/// Bytes before the samples of a WAV file that has nothing else to say.
+const WAV_HEADER: u64 = 44;
+
+/// Samples and rate of a mono file that is whole: by the header and the last frame of a FLAC file, by decoding where they do not tell.
+pub(crate) fn measure(path: &Path) -> Result<(u64, u32)> {
+    let opened = Opened::new(path, whole(path)?)?;
+    if let Opened::Flac(reader) = &opened
+        && let Some(samples) = reader.info().samples.filter(|&samples| samples > 0)
+        && reader.info().channels == 1
+    {
+        let mut file = whole(path)?;
+        let ending = ending::is_whole(&mut file, &reader.info());
+        if ending.map_err(|source| Error::Io { path: path.into(), source })? {
+            return Ok((samples, opened.sample_rate()));
+        }
+    }
+    let (audio, _) = read_channel(path, Channel::Only)?;
+    Ok((audio.samples.len() as u64, audio.sample_rate))
 }
 
 /// Samples of a WAV file that are decoded at a time, all channels together.

@@ -17,7 +17,7 @@ use crate::{Error, Result, Utterance, manifest};
 ///
 /// A source is a manifest as [`read_manifest`](crate::read_manifest) knows it, or, where its name ends in `.tar`, a shard in the
 /// layout of WebDataset: members `KEY.wav` or `KEY.flac` beside `KEY.json` (fields of a manifest, without a file) or `KEY.txt` (the
-/// text), one after another. `{000..012}` in a name stands for all numbers from 0 to 12, with as many digits.
+/// text, where there is no JSON), one after another. Ids are unique in a source; sources may repeat each other. `{000..012}` in a name stands for all numbers from 0 to 12, with as many digits.
 ///
 /// Where each utterance lies and how long it is, 40 bytes each, is found out once; with a `cache` folder, it is written there, with a
 /// checksum, and read again while the source is as it was. Strings of recordings keep the list of recordings in memory.
@@ -48,9 +48,10 @@ impl Corpus {
     ///
     /// # Errors
     /// Those of [`read_manifest`](crate::read_manifest); [`Error::Shard`] for a damaged one, or a sample without sound or text;
-    /// [`Error::EmptyManifest`] for a source without utterances.
+    /// [`Error::Duration`] for sound of another length than is said; [`Error::EmptyManifest`] for a source without utterances.
     ///
-    /// Cost: one pass over manifests; over the headers of shards' members, and those of sound files whose length nobody says.
+    /// Cost: one pass over manifests; over the headers of shards' members and of their sound, which is decoded if it does not tell its
+    /// length.
     pub fn open(paths: &[PathBuf], cache: Option<&Path>) -> Result<Self> {
         let (mut sources, mut entries) = (Vec::new(), Vec::new());
         for path in paths.iter().flat_map(|path| expanded(path)) {
@@ -98,8 +99,12 @@ impl Corpus {
         match entry.member() {
             Some(member) => shard::utterance(&source.path, index, entry, member),
             None => {
-                let line = text(&source.path, entry.start, entry.length as usize)?;
-                if line.is_empty() || entry.sum != index::sum(&line) {
+                let io = |error| Error::Io { path: source.path.clone(), source: error };
+                let file = File::open(&source.path).map_err(io)?;
+                let line = bytes(&source.path, &file, entry.start, entry.length as usize)?;
+                let matches = !line.is_empty() && entry.sum == index::sum(&line);
+                let line = String::from_utf8_lossy(&line);
+                if !matches {
                     let found = line.chars().take(40).collect();
                     let expected = format!("the line with checksum {:08x}", entry.sum);
                     return Err(Error::Index { path: source.path.clone(), index, expected, found });
@@ -120,14 +125,13 @@ impl Corpus {
     }
 }
 
-/// Bytes of a file as text; short if it ends before.
-fn text(path: &Path, start: u64, length: usize) -> Result<String> {
+/// Some bytes of a file; fewer if it ends before.
+fn bytes(path: &Path, mut file: &File, start: u64, length: usize) -> Result<Vec<u8>> {
     let io = |source| Error::Io { path: path.into(), source };
-    let mut file = File::open(path).map_err(io)?;
     file.seek(SeekFrom::Start(start)).map_err(io)?;
     let mut bytes = Vec::new();
     file.take(length as u64).read_to_end(&mut bytes).map_err(io)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    Ok(bytes)
 }
 
 /// Most files that a name may stand for.

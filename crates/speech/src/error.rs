@@ -17,6 +17,14 @@ pub enum Error {
         /// The system's answer.
         source: std::io::Error,
     },
+    /// A file could not be written.
+    #[error("{}: cannot be written: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
     /// A file is not what its reader can read.
     #[error("{}: expected {expected}, found {found}", path.display())]
     Format {
@@ -202,6 +210,30 @@ pub enum Error {
         /// Number of the utterance in it, from 0.
         index: usize,
         /// What was there.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
+
+    // ---- corpora ----
+    /// A folder or a file of a corpus is not as it is distributed.
+    #[error("{}: expected {expected}, found {found}", path.display())]
+    Corpus {
+        /// The folder or file.
+        path: PathBuf,
+        /// What is distributed.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
+    /// A line of a corpus's list is not as it is distributed.
+    #[error("{}:{line}: expected {expected}, found {found}", path.display())]
+    CorpusLine {
+        /// The list.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// What such a line has.
         expected: String,
         /// What is there.
         found: String,

@@ -5,6 +5,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`manifest`] | JSON Lines lists of utterances |
+//! | [`prepare`] | checked manifests and shards of corpora as they are distributed |
 //! | [`corpus`] | the same, and tar shards, indexed and read one at a time |
 //! | [`utterance`] | a transcript and the pieces of sound it is joined from, checked when read |
 //! | [`audio`] | WAV and FLAC files, whole, in pieces, or segments of packed files; raw sound; channels and sample rates |
@@ -39,10 +40,12 @@ pub mod corpus;
 mod error;
 pub mod error_rate;
 pub mod features;
+mod files;
 pub mod manifest;
 pub mod mel;
 mod packed;
 pub mod perturb;
+pub mod prepare;
 mod random;
 mod real;
 pub mod tokens;

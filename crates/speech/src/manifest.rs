@@ -11,7 +11,7 @@ use crate::{Error, Piece, Result, Span, Utterance};
 
 /// The fields that we know; others are allowed and ignored.
 #[derive(Deserialize)]
-struct Line {
+pub(crate) struct Line {
     id: Option<String>,
     file: Option<PathBuf>,
     offset_samples: Option<u64>,
@@ -35,6 +35,13 @@ struct Line {
     audio_filepath: Option<PathBuf>,
     duration: Option<f64>,
     offset: Option<f64>,
+}
+
+impl Line {
+    /// Whether it is a string of recordings.
+    pub fn is_string(&self) -> bool {
+        self.recordings.is_some()
+    }
 }
 
 /// Where a line is, for messages.
@@ -133,11 +140,6 @@ pub(crate) fn read_recordings(manifest: &Path) -> Result<HashMap<String, Utteran
     Ok(known)
 }
 
-/// Whether a line is a string of recordings.
-pub(crate) fn is_string(path: &Path, number: usize, line: &str) -> Result<bool> {
-    Ok(parse(path, number, line)?.recordings.is_some())
-}
-
 /// The utterance of one line.
 pub(crate) fn read_line(
     path: &Path,
@@ -145,7 +147,17 @@ pub(crate) fn read_line(
     line: &str,
     recordings: &HashMap<String, Utterance>,
 ) -> Result<Utterance> {
-    utterance(&Place { path, line: number }, parse(path, number, line)?, recordings)
+    of_line(path, number, parse(path, number, line)?, recordings)
+}
+
+/// The utterance of one line that has been parsed.
+pub(crate) fn of_line(
+    path: &Path,
+    number: usize,
+    line: Line,
+    recordings: &HashMap<String, Utterance>,
+) -> Result<Utterance> {
+    utterance(&Place { path, line: number }, line, recordings)
 }
 
 /// The utterance of a member of a shard: what is said about it has no `file`, and may lack what the sound file itself says.
@@ -153,7 +165,7 @@ pub(crate) fn of_member(
     path: &Path,
     about: &str,
     key: &str,
-    (samples, rate): (u64, u32),
+    (seconds, rate): (f64, u32),
     span: Span,
 ) -> Result<Utterance> {
     let mut line = parse(path, 1, about)?;
@@ -162,14 +174,14 @@ pub(crate) fn of_member(
     line.id.get_or_insert_with(|| key.to_owned());
     line.sample_rate.get_or_insert(rate);
     if line.seconds.or(line.duration).is_none() {
-        line.seconds = Some(samples as f64 / f64::from(rate));
+        line.seconds = Some(seconds);
     }
     let mut one = utterance(&Place { path, line: 1 }, line, &HashMap::new())?;
     one.pieces = vec![Piece::Sound { path: path.into(), span }];
     Ok(one)
 }
 
-fn parse(path: &Path, number: usize, line: &str) -> Result<Line> {
+pub(crate) fn parse(path: &Path, number: usize, line: &str) -> Result<Line> {
     let wrong = |source| Error::ManifestSyntax { path: path.into(), line: number, source };
     serde_json::from_str(line).map_err(wrong)
 }

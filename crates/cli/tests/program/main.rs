@@ -11,6 +11,7 @@ mod listening;
 mod lm;
 #[path = "../../../speech/tests/suite/mutants.rs"]
 mod mutants;
+mod prepare;
 mod sizes;
 mod streams;
 #[path = "../../../training/tests/suite/tfevents.rs"]

@@ -1,26 +1,26 @@
 //! Indices on disk.
 //!
 //! ```text
-//! "panda index 1\n"   stamp of the source: 3 x u64 and its path's checksum   strings: u64   count: u64
+//! "panda index 2\n"   stamp of the source: 3 x u64 and its path's checksum   strings: u64   count: u64
 //! count x entry of 40 bytes        CRC-32 of all before        all little-endian
 //! ```
 //! A file that does not fit its source, or is damaged, is made anew: nothing is lost with it.
 
 use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use super::index::Entry;
-use crate::{Error, Result};
+use crate::{Error, Result, files};
 
-const MAGIC: &[u8] = b"panda index 1\n";
+const MAGIC: &[u8] = b"panda index 2\n";
 /// Bytes at the beginning and at the end of a source that its stamp looks at.
 const LOOK: u64 = 1 << 16;
 const ENTRY: usize = 40;
 
 /// What tells a changed source: size, time of change, and a checksum of its ends.
-fn stamp(path: &Path) -> Result<[u64; 4]> {
+pub(super) fn stamp(path: &Path) -> Result<[u64; 4]> {
     let io = |source| Error::Io { path: path.into(), source };
     let mut file = File::open(path).map_err(io)?;
     let about = file.metadata().map_err(io)?;
@@ -42,10 +42,8 @@ fn place(folder: &Path, source: &Path, stamp: [u64; 4]) -> PathBuf {
 }
 
 /// The index of a source, if there is one that fits.
-pub(super) fn read(folder: &Path, source: &Path) -> Result<Option<(Vec<Entry>, bool)>> {
-    let stamp = stamp(source)?;
-    let Ok(bytes) = fs::read(place(folder, source, stamp)) else { return Ok(None) };
-    Ok(parse(&bytes, stamp))
+pub(super) fn read(folder: &Path, source: &Path, stamp: [u64; 4]) -> Option<(Vec<Entry>, bool)> {
+    parse(&fs::read(place(folder, source, stamp)).ok()?, stamp)
 }
 
 fn parse(bytes: &[u8], stamp: [u64; 4]) -> Option<(Vec<Entry>, bool)> {
@@ -67,23 +65,21 @@ fn parse(bytes: &[u8], stamp: [u64; 4]) -> Option<(Vec<Entry>, bool)> {
     (entries.len() as u64 == count && rest.len() == entries.len() * ENTRY).then_some((entries, strings))
 }
 
-/// Writes the index of a source; the file appears whole or not at all.
-pub(super) fn write(folder: &Path, source: &Path, (entries, strings): &(Vec<Entry>, bool)) -> Result<()> {
-    let stamp = stamp(source)?;
+/// Writes the index of a source; the file appears whole or not at all, whoever else writes it at the same time.
+pub(super) fn write(
+    folder: &Path,
+    source: &Path,
+    stamp: [u64; 4],
+    (entries, strings): &(Vec<Entry>, bool),
+) -> Result<()> {
     let path = place(folder, source, stamp);
     let mut bytes = MAGIC.to_vec();
     let words = stamp.into_iter().chain([u64::from(*strings), entries.len() as u64]);
     words.for_each(|word| bytes.extend(word.to_le_bytes()));
     entries.iter().for_each(|entry| bytes.extend(of_entry(entry)));
     bytes.extend(crc32fast::hash(&bytes).to_le_bytes());
-    let io = |source| Error::Io { path: path.clone(), source };
-    fs::create_dir_all(folder).map_err(io)?;
-    let new = path.with_extension(format!("{}.new", std::process::id()));
-    let written = fs::write(&new, &bytes).and_then(|()| fs::rename(&new, &path));
-    written.map_err(|source| {
-        let _ = fs::remove_file(&new);
-        io(source)
-    })
+    let written = files::temporary(&path, |mut file| file.write_all(&bytes).and_then(|()| file.flush()))?;
+    files::persist(written, &path)
 }
 
 fn of_entry(entry: &Entry) -> [u8; ENTRY] {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use super::{cache, shard};
@@ -19,7 +19,7 @@ pub(super) struct Entry {
     pub length: u32,
     /// CRC-32 of that.
     pub sum: u32,
-    /// Its line, from 1; in a shard, its sample.
+    /// Its line, from 1; in a shard, [`Member::line`].
     pub line: u32,
     /// In a shard: bytes of the sound file, at most 4 GiB.
     pub sound_length: u32,
@@ -30,40 +30,61 @@ pub(super) struct Entry {
 impl Entry {
     /// The sound of a shard's sample; none in a manifest.
     pub fn member(&self) -> Option<Member> {
-        let Entry { sound: start, sound_length: length, .. } = *self;
-        (start > 0).then_some(Member { start, length })
+        let Entry { sound: start, sound_length: length, line, .. } = *self;
+        (start > 0).then_some(Member { start, length, headers: line & !1, json: line & 1 == 1 })
     }
 }
 
 /// The sound of a shard's sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Member {
-    /// Its first byte; its tar header is in the 512 bytes before.
+    /// Its first byte.
     pub start: u64,
     /// Its bytes.
     pub length: u32,
+    /// Bytes of the headers before it, those of long names included; even, as they come in blocks.
+    pub headers: u32,
+    /// Whether what is said about it is JSON.
+    pub json: bool,
 }
 
+impl Member {
+    /// What an entry keeps of headers and JSON.
+    pub fn line(&self) -> u32 {
+        self.headers | u32::from(self.json)
+    }
+}
+
+/// Bytes of a line or a text at most; what is longer is something else.
+pub(super) const MOST_TEXT: u64 = 1 << 24;
+
 /// CRC-32 of a text.
-pub(super) fn sum(text: &str) -> u32 {
-    crc32fast::hash(text.as_bytes())
+pub(super) fn sum(text: &[u8]) -> u32 {
+    crc32fast::hash(text)
 }
 
 /// The entries of a source, and whether they are strings of recordings.
 pub(super) fn of(path: &Path, cache: Option<&Path>) -> Result<(Vec<Entry>, bool)> {
-    if let Some(folder) = cache {
-        if let Some(known) = cache::read(folder, path)? {
-            return Ok(known);
-        }
-        let found = find(path)?;
-        cache::write(folder, path, &found)?;
-        return Ok(found);
+    let Some(folder) = cache else { return find(path) };
+    let stamp = cache::stamp(path)?;
+    if let Some(known) = cache::read(folder, path, stamp) {
+        return Ok(known);
     }
-    find(path)
+    let found = find(path)?;
+    // What has changed in the meantime would pass for what is there now.
+    if cache::stamp(path)? == stamp {
+        cache::write(folder, path, stamp, &found)?;
+    }
+    Ok(found)
 }
 
 fn find(path: &Path) -> Result<(Vec<Entry>, bool)> {
-    match path.extension().is_some_and(|ending| ending == "tar") {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+    if name.ends_with(".tgz") || name.contains(".tar.") {
+        let (expected, found) = ("a tar file that is not compressed".into(), name);
+        return Err(Error::Shard { path: path.into(), expected, found });
+    }
+    match name.ends_with(".tar") {
         true => Ok((shard::entries(path)?, false)),
         false => lines(path),
     }
@@ -75,20 +96,30 @@ fn lines(path: &Path) -> Result<(Vec<Entry>, bool)> {
     let mut file = BufReader::new(File::open(path).map_err(io)?);
     let (mut entries, mut seen, mut recordings) = (Vec::new(), HashMap::new(), None);
     let (mut start, mut number) = (0, 0);
+    let none = HashMap::new();
     let mut line = String::new();
-    while file.read_line(&mut line).map_err(io)? > 0 {
+    while (&mut file).take(MOST_TEXT).read_line(&mut line).map_err(io)? > 0 {
         number += 1;
+        if line.len() as u64 == MOST_TEXT && !line.ends_with('\n') {
+            let (expected, found) = (format!("at most {MOST_TEXT} bytes"), "more".into());
+            return Err(Error::ManifestValue {
+                path: path.into(),
+                line: number,
+                field: "line",
+                expected,
+                found,
+            });
+        }
         let next = start + line.len() as u64;
         let inside = line.strip_prefix('\u{feff}').filter(|_| number == 1).unwrap_or(&line);
         start += (line.len() - inside.len()) as u64;
         let inside = inside.trim_end_matches(['\r', '\n']);
         if !inside.trim().is_empty() {
-            if recordings.is_none() && manifest::is_string(path, number, inside)? {
+            let parsed = manifest::parse(path, number, inside)?;
+            if recordings.is_none() && parsed.is_string() {
                 recordings = Some(manifest::read_recordings(path)?);
             }
-            let none = HashMap::new();
-            let known = recordings.as_ref().unwrap_or(&none);
-            let one = manifest::read_line(path, number, inside, known)?;
+            let one = manifest::of_line(path, number, parsed, recordings.as_ref().unwrap_or(&none))?;
             if let Some(first) = seen.insert(one.id.clone(), number) {
                 return Err(Error::DuplicateId { path: path.into(), line: number, id: one.id, first });
             }
@@ -96,7 +127,7 @@ fn lines(path: &Path) -> Result<(Vec<Entry>, bool)> {
                 seconds: one.seconds,
                 start,
                 length: inside.len() as u32,
-                sum: sum(inside),
+                sum: sum(inside.as_bytes()),
                 line: number as u32,
                 sound_length: 0,
                 sound: 0,

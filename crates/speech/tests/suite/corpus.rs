@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use speech::{Corpus, Error, read_manifest};
 
 use crate::common::wav_bytes;
+use crate::flac_bytes::flac;
 
 /// A sound of some samples as the bytes of a file.
 fn sound(samples: usize) -> Vec<u8> {
@@ -198,6 +199,221 @@ fn an_index_that_does_not_fit_or_is_damaged_is_made_anew() {
     assert_eq!(fs::read_dir(&cache).unwrap().count(), 1);
 }
 
+/// A tar file of headers as the caller wants them.
+fn archive(path: &Path, fill: impl FnOnce(&mut tar::Builder<Vec<u8>>)) {
+    let mut archive = tar::Builder::new(Vec::new());
+    fill(&mut archive);
+    fs::write(path, archive.into_inner().unwrap()).unwrap();
+}
+
+fn header(length: usize) -> tar::Header {
+    let mut header = tar::Header::new_gnu();
+    header.set_size(length as u64);
+    header
+}
+
+#[test]
+fn names_may_be_long_or_in_any_script() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.tar");
+    let (sound, about) = (sound(800), br#"{"text": "one", "speaker": "s"}"#);
+    let long = format!("{}/{}", "folder".repeat(30), "name".repeat(40));
+    archive(&path, |archive| {
+        // As GNU's tar has them.
+        for (ending, bytes) in [("wav", &sound[..]), ("json", about)] {
+            archive.append_data(&mut header(bytes.len()), format!("{long}.{ending}"), bytes).unwrap();
+        }
+        // As Python's has them: a real header beside whose name there is another one, and a time.
+        for (ending, bytes) in [("json", &about[..]), ("WAV", &sound)] {
+            let name = format!("\u{6211}\u{5011}/{}.{ending}", "x".repeat(200));
+            archive.append_pax_extensions([("mtime", "1.5".as_bytes()), ("path", name.as_bytes())]).unwrap();
+            archive.append_data(&mut header(bytes.len()), format!("??/short.{ending}"), bytes).unwrap();
+        }
+        // As git's has them: what holds for all.
+        let record = b"19 comment=nothing\n";
+        let mut global = header(record.len());
+        global.set_entry_type(tar::EntryType::XGlobalHeader);
+        archive.append_data(&mut global, "pax_global_header", &record[..]).unwrap();
+        for (name, bytes) in [("./last.Wav", &sound[..]), ("./last.txt", b"\xef\xbb\xbfthree")] {
+            let mut header = header(bytes.len());
+            header.set_path("x").unwrap();
+            header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
+            header.set_cksum();
+            archive.append(&header, bytes).unwrap();
+        }
+    });
+    let cache = folder.path().join("cache");
+    for _ in 0..2 {
+        let corpus = Corpus::open(std::slice::from_ref(&path), Some(&cache)).unwrap();
+        let found: Vec<(String, String)> = corpus
+            .utterances()
+            .map(|one| {
+                let one = one.unwrap();
+                assert_eq!(one.audio(8000).unwrap().samples.len(), 800);
+                (one.id, one.text)
+            })
+            .collect();
+        let pax = format!("\u{6211}\u{5011}/{}", "x".repeat(200));
+        let expected = [(&*long, "one"), (&*pax, "one"), ("last", "three")];
+        assert!(found.iter().map(|(id, text)| (id.as_str(), text.as_str())).eq(expected), "{found:?}");
+    }
+}
+
+#[test]
+fn members_that_are_not_files_of_their_own_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.tar");
+    let sound = sound(800);
+    for (kind, part) in [
+        (tar::EntryType::Symlink, "a.wav: a file of its own, found Symlink"),
+        (tar::EntryType::Link, "a.wav: a file of its own, found Link"),
+        (tar::EntryType::Fifo, "found Fifo"),
+        (tar::EntryType::GNUSparse, "sparse"),
+    ] {
+        archive(&path, |archive| {
+            let mut link = header(0);
+            link.set_entry_type(kind);
+            link.set_link_name("elsewhere").unwrap();
+            link.as_gnu_mut().unwrap().realsize = *b"00000000000\0";
+            archive.append_data(&mut link, "a.wav", &[][..]).unwrap();
+            archive.append_data(&mut header(3), "a.txt", &b"one"[..]).unwrap();
+        });
+        let error = Corpus::open(std::slice::from_ref(&path), None).unwrap_err();
+        assert!(matches!(error, Error::Shard { .. }) && error.to_string().contains(part), "{error}");
+    }
+    // Folders, and links to what is not for us, are passed over.
+    archive(&path, |archive| {
+        let mut folder = header(0);
+        folder.set_entry_type(tar::EntryType::Directory);
+        archive.append_data(&mut folder, "set.wav/", &[][..]).unwrap();
+        let mut link = header(0);
+        link.set_entry_type(tar::EntryType::Symlink);
+        archive.append_link(&mut link, "a.png", "b.png").unwrap();
+        archive.append_data(&mut header(sound.len()), "a.wav", &sound[..]).unwrap();
+        archive.append_data(&mut header(3), "._a.json", &b"mac"[..]).unwrap();
+        archive.append_data(&mut header(3), "a.txt", &b"one"[..]).unwrap();
+    });
+    assert_eq!(Corpus::open(std::slice::from_ref(&path), None).unwrap().len(), 1);
+}
+
+#[test]
+fn what_a_shard_has_twice_or_wrong_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.tar");
+    let sound = sound(8000);
+    let big = vec![b' '; (1 << 24) + 1];
+    for (members, part) in [
+        (&[("a.wav", &sound[..]), ("a.flac", &sound), ("a.txt", b"one")][..], "a: one sound"),
+        (&[("a.wav", &sound), ("a.txt", b"one"), ("a.txt", b"one")], "a: one txt"),
+        (
+            &[
+                ("a.wav", &sound),
+                ("a.json", br#"{"id": "x", "text": ""}"#),
+                ("b.wav", &sound),
+                ("b.json", br#"{"id": "x", "text": ""}"#),
+            ],
+            "id `x`",
+        ),
+        (&[("a.wav", &sound), ("a.json", b"")], "expected a JSON object"),
+        (&[("a.wav", &sound), ("a.json", b"words")], "expected a JSON object"),
+        (&[("a.wav", &sound), ("a.json", b"[1]")], "expected a JSON object"),
+        (&[("a.wav", b""), ("a.txt", b"one")], "utterance `a`"),
+        (&[("a.wav", &sound[..44]), ("a.txt", b"one")], "utterance `a`"),
+        (&[("a.wav", &sound), ("a.txt", b"caf\xe9")], "a.txt: text in UTF-8"),
+        (&[("a.wav", &sound), ("a.json", br#"{"text": "one", "seconds": 3.0}"#)], "expected 3.00 s"),
+        (&[("a.wav", &sound), ("a.txt", &big)], "a text of at most 16777216 bytes"),
+    ] {
+        shard(&path, members);
+        let found = Corpus::open(std::slice::from_ref(&path), None).unwrap_err().to_string();
+        assert!(found.contains(part), "{found}\n{part}");
+    }
+    shard(&path, &[("a.wav", &sound), ("a.txt", b"{curly}"), ("b.wav", &sound), ("b.txt", b"")]);
+    let corpus = Corpus::open(std::slice::from_ref(&path), None).unwrap();
+    let texts = corpus.utterances().map(|one| one.unwrap().text);
+    assert!(texts.eq(["{curly}", ""]));
+}
+
+#[test]
+fn a_flac_member_that_does_not_tell_its_length_is_decoded_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.TAR");
+    let sound = flac(8000, &[5; 6000], false);
+    shard(&path, &[("a.FLAC", &sound), ("a.txt", b"one")]);
+    let corpus = Corpus::open(std::slice::from_ref(&path), None).unwrap();
+    let one = corpus.utterance(0).unwrap();
+    assert_eq!((corpus.seconds(0), one.seconds), (0.75, 0.75));
+    assert_eq!(one.audio(8000).unwrap().samples.len(), 6000);
+    shard(&path, &[("a.FLAC", &sound[..sound.len() - 9]), ("a.txt", b"one")]);
+    let error = Corpus::open(std::slice::from_ref(&path), None).unwrap_err().to_string();
+    assert!(error.contains("utterance `a`") && error.contains("FLAC"), "{error}");
+}
+
+#[test]
+fn a_shard_without_its_end_or_with_two_is_not_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.tar");
+    three(&path);
+    let whole = fs::read(&path).unwrap();
+    let content = whole.len() - 1024;
+    let error = |bytes: &[u8]| {
+        fs::write(&path, bytes).unwrap();
+        let error = Corpus::open(std::slice::from_ref(&path), None).unwrap_err();
+        assert!(matches!(error, Error::Shard { .. }), "{error}");
+        error.to_string()
+    };
+    // Cut between two members, where nothing but the end mark tells.
+    assert!(error(&whole[..content]).contains("an end mark of zeros, found none"));
+    assert!(error(&[whole.clone(), whole.clone()].concat()).contains("other bytes behind it"));
+    assert!(error(&[&whole[..content], &[0; 512], b"x"].concat()).contains("other bytes behind it"));
+    fs::write(&path, [whole, vec![0; 100_000]].concat()).unwrap();
+    assert_eq!(Corpus::open(std::slice::from_ref(&path), None).unwrap().len(), 3);
+    // A size that no disk has.
+    archive(&path, |archive| {
+        let mut header = header(4);
+        header.set_path("a.wav").unwrap();
+        header.set_size(1 << 62);
+        header.set_cksum();
+        archive.append(&header, &b"RIFF"[..]).unwrap();
+    });
+    let huge = fs::read(&path).unwrap();
+    assert!(error(&huge).contains("truncated"));
+    let packed = folder.path().join("t.tar.gz");
+    fs::write(&packed, b"\x1f\x8b").unwrap();
+    let error = Corpus::open(&[packed], None).unwrap_err().to_string();
+    assert!(error.contains("expected a tar file that is not compressed"), "{error}");
+}
+
+#[test]
+fn an_index_may_be_written_by_many_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, cache) = (folder.path().join("t.tar"), folder.path().join("cache"));
+    three(&path);
+    for _ in 0..20 {
+        let _ = fs::remove_dir_all(&cache);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    assert_eq!(Corpus::open(std::slice::from_ref(&path), Some(&cache)).unwrap().len(), 3)
+                });
+            }
+        });
+        assert_eq!(fs::read_dir(&cache).unwrap().count(), 1);
+    }
+    let file = folder.path().join("file");
+    fs::write(&file, b"").unwrap();
+    let error = Corpus::open(std::slice::from_ref(&path), Some(&file)).unwrap_err();
+    assert!(matches!(error, Error::Write { .. }), "{error}");
+}
+
+#[test]
+fn a_line_without_end_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("list.jsonl");
+    fs::write(&path, vec![b' '; (1 << 24) + 1]).unwrap();
+    let error = Corpus::open(std::slice::from_ref(&path), None).unwrap_err().to_string();
+    assert!(error.contains("list.jsonl:1") && error.contains("at most 16777216 bytes"), "{error}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
@@ -217,5 +433,34 @@ proptest! {
                 let _ = one.audio(8000);
             }
         }
+    }
+}
+
+/// `cargo test -p speech --release --test suite shards_are_read_fast -- --ignored --nocapture`
+#[test]
+#[ignore = "a measurement"]
+fn shards_are_read_fast() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.tar");
+    let sound = flac(16_000, &vec![7; 32_000], true);
+    let count = 10_000;
+    let mut archive = tar::Builder::new(std::io::BufWriter::new(fs::File::create(&path).unwrap()));
+    for n in 0..count {
+        let about = format!("{{\"text\": \"word {n}\", \"num_samples\": 32000, \"speaker\": \"s\"}}");
+        for (ending, bytes) in [("flac", &sound[..]), ("json", about.as_bytes())] {
+            let mut header = tar::Header::new_ustar();
+            header.set_size(bytes.len() as u64);
+            archive.append_data(&mut header, format!("set/utterance-{n:05}.{ending}"), bytes).unwrap();
+        }
+    }
+    archive.into_inner().unwrap().into_inner().unwrap();
+    for _ in 0..5 {
+        let start = std::time::Instant::now();
+        let corpus = Corpus::open(std::slice::from_ref(&path), None).unwrap();
+        let indexed = start.elapsed().as_secs_f64();
+        let start = std::time::Instant::now();
+        assert_eq!(corpus.utterances().filter(Result::is_ok).count(), count);
+        let told = start.elapsed().as_secs_f64();
+        println!("{:.0} utterances/s indexed, {:.0} told", count as f64 / indexed, count as f64 / told);
     }
 }

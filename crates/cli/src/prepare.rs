@@ -1,0 +1,108 @@
+//! `panda prepare CORPUS DIR`
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use speech::prepare::{Prepare, Strings, Summary, an4, fsdd, librispeech};
+
+use crate::{error::Result, out::say};
+
+/// Arguments of `panda prepare`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    corpus: Corpus,
+}
+
+#[derive(clap::Subcommand)]
+enum Corpus {
+    /// The subsets of LibriSpeech in DIR/LibriSpeech, and train-960 of its three training sets
+    Librispeech(Common),
+    /// Carnegie Mellon's AN4 in DIR/an4; six speakers of its training set become the dev set
+    An4(Common),
+    /// A checkout of the Free Spoken Digit Dataset; takes 0 to 4 are the test set
+    Fsdd {
+        #[command(flatten)]
+        common: Common,
+        /// Also strings of 2 to 7 digits: N to train on, a tenth of it each for dev and test
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "shards")]
+        strings: Option<u32>,
+        /// What the strings are drawn from
+        #[arg(long, default_value_t = 1, requires = "strings")]
+        seed: u64,
+    },
+}
+
+#[derive(clap::Args)]
+struct Common {
+    /// Folder of the corpus
+    dir: PathBuf,
+    /// Folder for the manifests [default: DIR]
+    #[arg(short, long)]
+    output: Option<PathBuf>,
+    /// An excerpt: counts and hours of the whole are not asked for, transcripts without sound are passed over
+    #[arg(long)]
+    allow_incomplete: bool,
+    /// Tar shards of N utterances instead of manifests
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    shards: Option<u32>,
+}
+
+impl Common {
+    fn how(&self) -> Prepare {
+        Prepare {
+            output: self.output.as_ref().unwrap_or(&self.dir).clone(),
+            allow_incomplete: self.allow_incomplete,
+            shards: self.shards.map(|count| count as usize),
+        }
+    }
+}
+
+/// Checks a corpus, writes its manifests and says what they hold.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let lists = match &arguments.corpus {
+        Corpus::Librispeech(common) => librispeech(&common.dir, &common.how())?,
+        Corpus::An4(common) => an4(&common.dir, &common.how())?,
+        Corpus::Fsdd { common, strings, seed } => {
+            let strings = strings.map(|train| {
+                let (train, some) = (train as usize, (train as usize).div_ceil(10));
+                Strings { train, dev: some, test: some, seed: *seed }
+            });
+            fsdd(&common.dir, &common.how(), strings.as_ref())?
+        }
+    };
+    table(&lists)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn table(lists: &[Summary]) -> Result<()> {
+    say!(
+        "{:<16} {:>10} {:>8} {:>8} {:>10} {:>10} {:>10}",
+        "list",
+        "utterances",
+        "hours",
+        "speakers",
+        "shortest s",
+        "longest s",
+        "characters"
+    )?;
+    for list in lists {
+        say!(
+            "{:<16} {:>10} {:>8.2} {:>8} {:>10.2} {:>10.2} {:>10}",
+            list.name,
+            list.utterances,
+            list.seconds / 3600.0,
+            list.speakers,
+            list.shortest.1,
+            list.longest.1,
+            list.characters.len()
+        )?;
+    }
+    for list in lists {
+        let without = match list.left_out {
+            0 => String::new(),
+            count => format!("; without {count} transcripts that have no sound"),
+        };
+        say!("{}{without}", list.path.display())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! `panda prepare` on excerpts.
+use std::fs;
+use std::path::Path;
+
+use crate::{finish, panda};
+
+/// Digits of one speaker, three takes of each.
+fn digits(folder: &Path) {
+    fs::create_dir_all(folder.join("recordings")).unwrap();
+    for digit in 0..10 {
+        for take in [0, 5, 10] {
+            let spec = hound::WavSpec {
+                channels: 1,
+                sample_rate: 8000,
+                bits_per_sample: 16,
+                sample_format: hound::SampleFormat::Int,
+            };
+            let path = folder.join(format!("recordings/{digit}_theo_{take}.wav"));
+            let mut writer = hound::WavWriter::create(path, spec).unwrap();
+            (0..2000 + digit).for_each(|n| writer.write_sample((n % 100) as i16).unwrap());
+            writer.finalize().unwrap();
+        }
+    }
+}
+
+#[test]
+fn an_excerpt_is_prepared_and_told_of() {
+    let folder = tempfile::tempdir().unwrap();
+    digits(folder.path());
+    let refused = finish(panda(folder.path(), &["prepare", "fsdd", "."]));
+    assert_eq!(refused.0, Some(2), "{refused:?}");
+    assert!(refused.2.contains("unless it is an excerpt"), "{}", refused.2);
+    assert!(!folder.path().join("train.jsonl").exists());
+
+    let arguments = ["prepare", "fsdd", ".", "--allow-incomplete", "--strings", "20", "--output", "lists"];
+    let (status, out, error) = finish(panda(folder.path(), &arguments));
+    assert_eq!(status, Some(0), "{error}");
+    let row = |name: &str| {
+        let line = out.lines().find(|line| line.split_whitespace().next() == Some(name));
+        line.unwrap().split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(row("train")[1..], ["20", "0.00", "1", "0.25", "0.25", "15"]);
+    assert_eq!(row("strings_train")[1], "20");
+    assert_eq!(row("strings_dev")[1], "2");
+    assert!(out.contains("lists/strings_test.jsonl"), "{out}");
+    assert_eq!(fs::read_to_string(folder.path().join("lists/test.jsonl")).unwrap().lines().count(), 10);
+
+    let arguments = ["prepare", "fsdd", ".", "--allow-incomplete", "--shards", "8"];
+    let (status, out, error) = finish(panda(folder.path(), &arguments));
+    assert_eq!(status, Some(0), "{error}");
+    assert!(out.contains("train-{000000..000002}.tar"), "{out}");
+}
+
+#[test]
+fn arguments_that_make_no_sense_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    digits(folder.path());
+    for (arguments, part) in [
+        (&["prepare", "timit", "."][..], "timit"),
+        (&["prepare"], "librispeech"),
+        (&["prepare", "fsdd", "none", "--allow-incomplete"], "none: cannot be read"),
+        (&["prepare", "librispeech", "."], "train-clean-100"),
+        (&["prepare", "an4", "."], "an4_train.transcription: cannot be read"),
+        (&["prepare", "an4", ".", "--strings", "3"], "--strings"),
+        (&["prepare", "fsdd", ".", "--shards", "0"], "--shards"),
+        (&["prepare", "fsdd", ".", "--shards", "5", "--strings", "5"], "cannot be used with"),
+        (&["prepare", "fsdd", ".", "--seed", "5"], "--strings"),
+    ] {
+        let (status, _, error) = finish(panda(folder.path(), arguments));
+        assert_eq!(status, Some(2), "{error}");
+        assert!(error.to_lowercase().contains(part), "{error}\n{part}");
+    }
+}

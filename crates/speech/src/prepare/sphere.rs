@@ -1,0 +1,179 @@
+//! Sound of the early nineties: NIST's SPHERE, and raw samples.
+//!
+//! ```text
+//! "NIST_1A\n"  "   1024\n"  NAME -TYPE VALUE\n ...  end_head\n  blanks up to byte 1024   samples
+//! ```
+
+use std::fs;
+use std::path::Path;
+
+use super::check::wrong;
+use crate::{Error, Result};
+
+/// Rate of raw samples, of which nobody says it.
+const RAW_RATE: u32 = 16_000;
+
+/// 16-bit samples of one channel.
+pub(super) struct Sphere {
+    pub samples: Vec<i16>,
+    pub rate: u32,
+}
+
+/// Reads a SPHERE file (`.sph`) or raw samples (`.raw`).
+pub(super) fn read(path: &Path) -> Result<Sphere> {
+    let bytes = fs::read(path).map_err(|source| Error::Io { path: path.into(), source })?;
+    if bytes.starts_with(b"NIST_1A\n") { sphere(path, &bytes) } else { raw(path, &bytes) }
+}
+
+fn sphere(path: &Path, bytes: &[u8]) -> Result<Sphere> {
+    let number = |what: &str, text: &str| {
+        text.trim()
+            .parse::<usize>()
+            .map_err(|_| wrong(path, format!("a number as {what}"), format!("{text:?}")))
+    };
+    let said = String::from_utf8_lossy(bytes.get(8..16).unwrap_or_default()).into_owned();
+    let length = number("the length of the header", &said)?;
+    let Some((head, data)) = bytes.split_at_checked(length).filter(|_| length >= 16) else {
+        return Err(wrong(
+            path,
+            format!("a header of {length} bytes"),
+            format!("{} bytes in all", bytes.len()),
+        ));
+    };
+    let head = String::from_utf8_lossy(&head[16..]);
+    let field = |name: &str| {
+        let lines = head.lines().take_while(|line| line.trim() != "end_head");
+        lines.filter_map(|line| line.split_once(' ')).find(|(found, _)| *found == name).map(|(_, rest)| {
+            let value = rest.trim_start().split_once(' ').map_or("", |(_, value)| value);
+            value.trim().to_owned()
+        })
+    };
+    let need = |name: &str| field(name).ok_or_else(|| wrong(path, format!("a field `{name}`"), "none"));
+    for (name, expected) in [("channel_count", "1"), ("sample_n_bytes", "2"), ("sample_coding", "pcm")] {
+        if let Some(found) = field(name).filter(|found| found != expected) {
+            return Err(wrong(path, format!("`{name}` {expected}"), found));
+        }
+    }
+    let little = match need("sample_byte_format")?.as_str() {
+        "01" => true,
+        "10" => false,
+        other => return Err(wrong(path, "`sample_byte_format` 01 or 10", other)),
+    };
+    let count = number("sample_count", &need("sample_count")?)?;
+    let rate = number("sample_rate", &need("sample_rate")?)?;
+    let rate = u32::try_from(rate).ok().filter(|&rate| rate > 0);
+    let rate = rate.ok_or_else(|| wrong(path, "a sample rate", "0 or beyond 32 bits"))?;
+    if data.len() / 2 < count {
+        return Err(Error::Truncated {
+            path: path.into(),
+            expected: count as u64,
+            found: data.len() as u64 / 2,
+        });
+    }
+    let samples = ordered(&data[..2 * count], little);
+    if let Some(said) = field("sample_checksum") {
+        let sum = samples.iter().fold(0u16, |sum, &sample| sum.wrapping_add(sample as u16));
+        if number("sample_checksum", &said)? != usize::from(sum) {
+            return Err(wrong(path, format!("samples with checksum {said}"), sum));
+        }
+    }
+    whole(path, Sphere { samples, rate })
+}
+
+/// Speech hardly moves from one sample to the next; with its bytes exchanged it is noise.
+fn raw(path: &Path, bytes: &[u8]) -> Result<Sphere> {
+    if bytes.len() % 2 == 1 {
+        return Err(wrong(path, "whole samples of 16 bits", format!("{} bytes", bytes.len())));
+    }
+    let roughness = |little| {
+        let samples = ordered(bytes, little);
+        let steps = samples.windows(2).map(|pair| u64::from(pair[0].abs_diff(pair[1])));
+        (steps.sum::<u64>(), samples)
+    };
+    let ((big, samples), (little, other)) = (roughness(false), roughness(true));
+    let samples = match () {
+        () if big == little || 2 * big < little => samples,
+        () if 2 * little < big => other,
+        () => return Err(wrong(path, "raw 16-bit speech", "noise, in either order of bytes")),
+    };
+    whole(path, Sphere { samples, rate: RAW_RATE })
+}
+
+fn whole(path: &Path, sound: Sphere) -> Result<Sphere> {
+    match sound.samples.is_empty() {
+        true => Err(Error::EmptyAudio { path: path.into() }),
+        false => Ok(sound),
+    }
+}
+
+fn ordered(bytes: &[u8], little: bool) -> Vec<i16> {
+    let of = if little { i16::from_le_bytes } else { i16::from_be_bytes };
+    bytes.as_chunks::<2>().0.iter().map(|&pair| of(pair)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(bytes: &[u8]) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), bytes).unwrap();
+        file
+    }
+
+    fn wave() -> Vec<i16> {
+        (0..500).map(|n| ((f64::from(n) * 0.05).sin() * 3000.0) as i16).collect()
+    }
+
+    fn head(fields: &str) -> Vec<u8> {
+        let mut head = format!("NIST_1A\n   1024\n{fields}\nend_head\n").into_bytes();
+        head.resize(1024, b' ');
+        head
+    }
+
+    #[test]
+    fn raw_samples_are_read_in_the_order_in_which_they_are_smooth() {
+        for little in [false, true] {
+            let bytes =
+                wave().into_iter().flat_map(|s| if little { s.to_le_bytes() } else { s.to_be_bytes() });
+            let found = read(file(&bytes.collect::<Vec<u8>>()).path()).unwrap();
+            assert_eq!((found.samples, found.rate), (wave(), 16_000));
+        }
+        let noise: Vec<u8> = (0u32..4000).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        for (bytes, part) in
+            [(&noise[..], "noise"), (&[1, 2, 3], "whole samples"), (&[], "at least one sample")]
+        {
+            let error = read(file(bytes).path()).err().unwrap().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_sphere_file_says_what_it_is() {
+        let sum = wave().iter().fold(0u16, |sum, &s| sum.wrapping_add(s as u16));
+        let good = format!(
+            "channel_count -i 1\nsample_count -i 500\nsample_rate -i 16000\nsample_n_bytes -i 2\nsample_byte_format -s2 10\nsample_checksum -i {sum}"
+        );
+        let data: Vec<u8> = wave().iter().flat_map(|s| s.to_be_bytes()).collect();
+        let whole = |fields: &str| [head(fields), data.clone()].concat();
+        let found = read(file(&whole(&good)).path()).unwrap();
+        assert_eq!((found.samples, found.rate), (wave(), 16_000));
+        for (from, to, part) in [
+            ("channel_count -i 1", "channel_count -i 2", "`channel_count` 1"),
+            ("-s2 10", "-s2 01", "checksum"),
+            ("-s2 10", "-s1 1", "01 or 10"),
+            ("sample_rate -i 16000\n", "", "`sample_rate`"),
+            ("sample_count -i 500", "sample_count -i 501", "truncated"),
+            ("sample_count -i 500", "sample_count -i -5", "a number"),
+            ("sample_count -i 500", "sample_count -i 0", "checksum"),
+            ("sample_n_bytes -i 2", "sample_coding -s26 pcm,embedded-shorten-v2.00", "`sample_coding` pcm"),
+        ] {
+            let error = read(file(&whole(&good.replace(from, to))).path()).err().unwrap().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+        let huge = b"NIST_1A\n9999999\nend_head\n";
+        assert!(read(file(huge).path()).err().unwrap().to_string().contains("9999999"));
+        assert!(read(file(b"NIST_1A\n").path()).is_err());
+        assert!(read(file(b"NIST_1A\n      3\nxx").path()).is_err());
+    }
+}

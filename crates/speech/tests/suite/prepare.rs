@@ -1,0 +1,541 @@
+//! Corpora as they are distributed: excerpts of them, and what may be wrong with them.
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use speech::prepare::{Prepare, Strings, an4, fsdd, librispeech};
+use speech::{Corpus, Error, read_audio, read_manifest};
+
+use crate::common::{shared, wav_bytes};
+use crate::flac_bytes::flac;
+
+fn put(path: PathBuf, bytes: impl AsRef<[u8]>) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, bytes).unwrap();
+}
+
+fn wave(samples: usize) -> Vec<i16> {
+    (0..samples).map(|n| ((n as f64 * 0.05).sin() * 3000.0) as i16).collect()
+}
+
+/// Names of all files in a folder that do not belong to the corpus.
+fn made(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| !["LibriSpeech", "an4", "recordings"].contains(&name.as_str()))
+        .collect();
+    names.sort();
+    names
+}
+
+fn excerpt(folder: &Path) -> Prepare {
+    Prepare { allow_incomplete: true, ..Prepare::to(folder) }
+}
+
+/// Two chapters of a training set and one of a test set.
+fn books(folder: &Path) -> PathBuf {
+    let root = folder.join("LibriSpeech");
+    for (subset, speaker, chapter, lines) in [
+        ("train-clean-100", 19, 198, ["NORTHANGER ABBEY", "THIS LITTLE WORK WAS FINISHED"]),
+        ("train-clean-100", 19, 227, ["IT'S TEN O'CLOCK", "AND SO ON"]),
+        ("test-clean", 61, 70968, ["HE BEGAN A CONFUSED COMPLAINT", "GIVE NOT SO EARNEST A MIND"]),
+    ] {
+        let place = root.join(format!("{subset}/{speaker}/{chapter}"));
+        let mut transcripts = String::new();
+        for (n, line) in lines.iter().enumerate() {
+            let id = format!("{speaker}-{chapter}-{n:04}");
+            transcripts += &format!("{id} {line}\n");
+            put(place.join(format!("{id}.flac")), flac(16_000, &wave(8000 + 100 * n), true));
+        }
+        put(place.join(format!("{speaker}-{chapter}.trans.txt")), transcripts);
+    }
+    root
+}
+
+#[test]
+fn an_excerpt_of_librispeech_becomes_a_manifest_a_subset() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = books(folder.path());
+    put(root.join("test-clean/61/70968/._61-70968-0000.flac"), b"of another system");
+    let lists = librispeech(folder.path(), &excerpt(folder.path())).unwrap();
+    let names: Vec<&str> = lists.iter().map(|list| list.name.as_str()).collect();
+    assert_eq!(names, ["train-clean-100", "test-clean"]);
+    assert_eq!(made(folder.path()), ["test-clean.jsonl", "train-clean-100.jsonl"]);
+    let train = &lists[0];
+    assert_eq!((train.utterances, train.speakers, train.left_out), (4, 1, 0));
+    assert_eq!((train.shortest.1, train.longest.1), (0.5, 8100.0 / 16_000.0));
+    assert_eq!(train.characters[&'\''], 2);
+    let found = read_manifest(&train.path).unwrap();
+    let texts: Vec<&str> = found.iter().map(|one| one.text.as_str()).collect();
+    assert_eq!(texts, ["northanger abbey", "this little work was finished", "it's ten o'clock", "and so on"]);
+    assert_eq!(found[3].id, "19-227-0001");
+    assert_eq!((found[3].speaker.as_deref(), found[3].split.as_deref()), (Some("19"), Some("train")));
+    assert_eq!(found[3].subset.as_deref(), Some("train-clean-100"));
+    assert_eq!(found[3].audio(16_000).unwrap().samples.len(), 8100);
+    // Paths do not depend on where the folder is.
+    assert!(fs::read_to_string(&train.path).unwrap().contains(r#""file":"LibriSpeech/train-clean-100/19/"#));
+
+    // In another folder they are full; from inside, the same corpus.
+    let other = tempfile::tempdir().unwrap();
+    librispeech(&root, &excerpt(&other.path().join("new/lists"))).unwrap();
+    let again = read_manifest(&other.path().join("new/lists/train-clean-100.jsonl")).unwrap();
+    assert_eq!(again[3].audio(16_000).unwrap().samples.len(), 8100);
+}
+
+#[test]
+fn the_training_sets_are_joined_where_all_are_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = books(folder.path());
+    for (subset, speaker) in [("train-clean-360", 14), ("train-other-500", 20)] {
+        let place = root.join(format!("{subset}/{speaker}/1"));
+        put(place.join(format!("{speaker}-1-0000.flac")), flac(16_000, &wave(9000), true));
+        put(place.join(format!("{speaker}-1.trans.txt")), format!("{speaker}-1-0000 WORDS"));
+    }
+    let lists = librispeech(folder.path(), &excerpt(folder.path())).unwrap();
+    assert_eq!((lists[0].name.as_str(), lists[0].utterances, lists[0].speakers), ("train-960", 6, 3));
+    let parts: Vec<String> = ["train-clean-100", "train-clean-360", "train-other-500"]
+        .iter()
+        .map(|name| fs::read_to_string(folder.path().join(format!("{name}.jsonl"))).unwrap())
+        .collect();
+    assert_eq!(fs::read_to_string(&lists[0].path).unwrap(), parts.concat());
+    // Shards hold every utterance once.
+    let shards = Prepare { shards: Some(3), ..excerpt(&folder.path().join("shards")) };
+    let lists = librispeech(folder.path(), &shards).unwrap();
+    assert!(lists.iter().all(|list| list.name != "train-960"));
+    let paths: Vec<PathBuf> = lists.iter().map(|list| list.path.clone()).collect();
+    assert!(paths[0].ends_with("train-clean-100-{000000..000001}.tar"), "{paths:?}");
+    let corpus = Corpus::open(&paths, None).unwrap();
+    assert_eq!(corpus.len(), 8);
+    let one = corpus.utterance(3).unwrap();
+    assert_eq!((one.id.as_str(), one.text.as_str()), ("19-227-0001", "and so on"));
+    assert_eq!(one.audio(16_000).unwrap().samples.len(), 8100);
+    let bytes =
+        |n: usize| fs::read(folder.path().join(format!("shards/train-clean-100-00000{n}.tar"))).unwrap();
+    let before = [bytes(0), bytes(1)];
+    librispeech(folder.path(), &shards).unwrap();
+    assert_eq!(before, [bytes(0), bytes(1)], "the same on every day");
+}
+
+type Damage = fn(&Path);
+
+#[test]
+fn what_is_wrong_with_librispeech_is_named_and_nothing_is_written() {
+    let chapter = "test-clean/61/70968";
+    let cases: [(Damage, &str); 15] = [
+        (
+            |at| fs::remove_file(at.join("61-70968.trans.txt")).unwrap(),
+            "61-70968.trans.txt: expected the transcripts",
+        ),
+        (
+            |at| fs::remove_file(at.join("61-70968-0001.flac")).unwrap(),
+            "trans.txt:2: expected 61-70968-0001.flac",
+        ),
+        (|at| put(at.join("61-70968-0007.flac"), b""), "61-70968-0007.flac: expected its transcript"),
+        (
+            |at| put(at.join("61-70968.trans.txt"), "61-70968-0000 A\n61-70968-0000 B\n"),
+            "trans.txt:2: expected ids that occur once",
+        ),
+        (
+            |at| put(at.join("61-70968.trans.txt"), "61-70968-0000 A\n61-70969-0001 B\n"),
+            "trans.txt:2: expected an id 61-70968-NUMBER",
+        ),
+        (
+            |at| put(at.join("61-70968.trans.txt"), "61-70968-0000 A\n61-70968-x B\n"),
+            "trans.txt:2: expected an id",
+        ),
+        (
+            |at| put(at.join("61-70968.trans.txt"), "61-70968-0000 A\n\n61-70968-0001\n"),
+            "trans.txt:3: expected a transcript",
+        ),
+        (
+            |at| put(at.join("61-70968.trans.txt"), "61-70968-0000 CAF\u{c9}\n"),
+            "trans.txt:1: expected letters",
+        ),
+        (|at| put(at.join("61-70968.trans.txt"), b"61-70968-0000 \xff\n"), "trans.txt: cannot be read"),
+        (
+            |at| put(at.join("61-70968-0000.flac"), flac(8000, &wave(8000), true)),
+            "expected audio at 16000 Hz, found 8000",
+        ),
+        (|at| put(at.join("61-70968-0000.flac"), flac(16_000, &wave(90), true)), "0.1 to 60 seconds"),
+        (|at| put(at.join("61-70968-0000.flac"), b"words"), "expected a WAV or FLAC file"),
+        (
+            |at| {
+                let whole = flac(16_000, &wave(8000), true);
+                put(at.join("61-70968-0000.flac"), &whole[..whole.len() - 3000]);
+            },
+            "truncated",
+        ),
+        (
+            |at| fs::create_dir_all(at.join("../70970")).unwrap(),
+            "61-70970.trans.txt: expected the transcripts",
+        ),
+        (
+            |at| fs::remove_dir_all(at.join("../../../test-clean/61")).unwrap(),
+            "test-clean: expected utterances, found none",
+        ),
+    ];
+    for (damage, part) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        let root = books(folder.path());
+        damage(&root.join(chapter));
+        let strict = || {
+            // The subset alone: the other one is far from complete.
+            let _ = fs::remove_dir_all(root.join("train-clean-100"));
+            librispeech(folder.path(), &Prepare::to(folder.path()))
+        };
+        let error = match part {
+            part if part.contains("0001.flac") => strict(),
+            _ => librispeech(folder.path(), &excerpt(folder.path())),
+        };
+        let error = error.expect_err(part).to_string();
+        assert!(error.contains(part), "{error}\n{part}");
+        assert!(made(folder.path()).is_empty(), "{:?}", made(folder.path()));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let error = librispeech(folder.path(), &excerpt(folder.path())).unwrap_err();
+    assert!(
+        matches!(error, Error::Corpus { .. }) && error.to_string().contains("train-clean-100"),
+        "{error}"
+    );
+    books(folder.path());
+    let error = librispeech(folder.path(), &Prepare::to(folder.path())).unwrap_err().to_string();
+    assert!(error.contains("expected 28539 utterances, unless it is an excerpt, found 4"), "{error}");
+    let none = Prepare { shards: Some(0), ..excerpt(folder.path()) };
+    assert!(matches!(librispeech(folder.path(), &none), Err(Error::Setting { field: "shards", .. })));
+    put(folder.path().join("file"), b"");
+    let error = librispeech(folder.path(), &excerpt(&folder.path().join("file/lists"))).unwrap_err();
+    assert!(matches!(error, Error::Write { .. }), "{error}");
+}
+
+#[test]
+fn transcripts_of_an_excerpt_may_lack_their_sound() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = books(folder.path());
+    fs::remove_file(root.join("test-clean/61/70968/61-70968-0001.flac")).unwrap();
+    let lists = librispeech(folder.path(), &excerpt(folder.path())).unwrap();
+    assert_eq!((lists[1].utterances, lists[1].left_out), (1, 1));
+}
+
+#[test]
+fn a_flac_file_that_does_not_tell_its_length_is_decoded() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = books(folder.path());
+    put(root.join("test-clean/61/70968/61-70968-0000.flac"), flac(16_000, &wave(9001), false));
+    let lists = librispeech(folder.path(), &excerpt(folder.path())).unwrap();
+    assert_eq!(read_manifest(&lists[1].path).unwrap()[0].num_samples, Some(9001));
+    // Other bytes behind the last frame.
+    let mut longer = flac(16_000, &wave(9002), true);
+    longer.extend([b'x'; 9000]);
+    put(root.join("test-clean/61/70968/61-70968-0001.flac"), longer);
+    let error = librispeech(folder.path(), &excerpt(folder.path())).unwrap_err().to_string();
+    assert!(error.contains("61-70968-0001.flac"), "{error}");
+}
+
+/// The samples of LibriSpeech that are at hand, as they are distributed.
+#[test]
+fn real_librispeech() {
+    let Some(list) = shared("samples/samples.jsonl") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let mut transcripts: BTreeMap<PathBuf, String> = BTreeMap::new();
+    let mut expected = BTreeMap::new();
+    for one in read_manifest(&list).unwrap() {
+        let Some(sound) = one.files().next().filter(|path| path.parent().unwrap().ends_with("librispeech"))
+        else {
+            continue;
+        };
+        let (chapter, _) = one.id.rsplit_once('-').unwrap();
+        let place = folder.path().join("LibriSpeech/test-other").join(chapter.replace('-', "/"));
+        put(place.join(format!("{}.flac", one.id)), fs::read(sound).unwrap());
+        *transcripts.entry(place.join(format!("{chapter}.trans.txt"))).or_default() +=
+            &format!("{} {}\n", one.id, one.text.to_uppercase());
+        expected.insert(one.id.clone(), one.clone());
+    }
+    transcripts.into_iter().for_each(|(path, text)| put(path, text));
+    let lists = librispeech(folder.path(), &excerpt(folder.path())).unwrap();
+    assert_eq!((lists[0].utterances, lists[0].speakers), (50, 10));
+    for one in read_manifest(&lists[0].path).unwrap() {
+        let expected = &expected[&one.id];
+        assert_eq!((&one.text, &one.speaker), (&expected.text, &expected.speaker));
+        assert_eq!((one.num_samples, one.sample_rate), (expected.num_samples, expected.sample_rate));
+        assert_eq!(one.audio(16_000).unwrap().crc32(), expected.crc32.unwrap());
+    }
+    // A file cut anywhere near its end is found without decoding the others.
+    let path = read_manifest(&lists[0].path).unwrap()[0].files().next().unwrap().to_owned();
+    let whole = fs::read(&path).unwrap();
+    for cut in [1, 100, 5000, whole.len() / 2] {
+        put(path.clone(), &whole[..whole.len() - cut]);
+        let error = librispeech(folder.path(), &excerpt(folder.path())).unwrap_err();
+        assert!(matches!(error, Error::Truncated { .. }), "{error}");
+    }
+}
+
+fn sphere(samples: &[i16]) -> Vec<u8> {
+    let mut head = format!(
+        "NIST_1A\n   1024\nchannel_count -i 1\nsample_count -i {}\nsample_rate -i 16000\nsample_n_bytes -i 2\nsample_byte_format -s2 10\nend_head\n",
+        samples.len()
+    )
+    .into_bytes();
+    head.resize(1024, b' ');
+    head.extend(samples.iter().flat_map(|sample| sample.to_be_bytes()));
+    head
+}
+
+/// One utterance each of the three forms.
+fn census(folder: &Path) -> PathBuf {
+    let root = folder.join("an4");
+    put(root.join("etc/an4_train.fileids"), "an4_clstk/fash/an251-fash-b\nan4_clstk/fbbh/cen1-fbbh-b\n");
+    put(
+        root.join("etc/an4_train.transcription"),
+        "<s> YES </s> (an251-fash-b)\n<s> H O W </s> (cen1-fbbh-b)\n",
+    );
+    put(root.join("etc/an4_test.fileids"), "an4test_clstk/fcaw/an406-fcaw-b\n");
+    put(root.join("etc/an4_test.transcription"), "RUBOUT G (an406-fcaw-b)\n");
+    put(root.join("wav/an4_clstk/fash/an251-fash-b.sph"), sphere(&wave(4000)));
+    let raw: Vec<u8> = wave(5000).iter().flat_map(|sample| sample.to_be_bytes()).collect();
+    put(root.join("wav/an4_clstk/fbbh/cen1-fbbh-b.raw"), raw);
+    put(root.join("wav/an4test_clstk/fcaw/an406-fcaw-b.wav"), wav_bytes(16_000, &wave(6000)));
+    root
+}
+
+#[test]
+fn an4_becomes_wav_files_and_three_lists_without_common_speakers() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = census(folder.path());
+    for shards in [None, Some(10)] {
+        let out = folder.path().join(format!("out{}", shards.is_some()));
+        let lists = an4(&root, &Prepare { shards, ..excerpt(&out) }).unwrap();
+        let names: Vec<&str> = lists.iter().map(|list| list.name.as_str()).collect();
+        assert_eq!(names, ["train", "dev", "test"]);
+        for (list, (id, text, speaker, samples)) in lists.iter().zip([
+            ("an251-fash-b", "yes", "fash", 4000),
+            ("cen1-fbbh-b", "h o w", "fbbh", 5000),
+            ("an406-fcaw-b", "rubout g", "fcaw", 6000),
+        ]) {
+            let corpus = Corpus::open(std::slice::from_ref(&list.path), None).unwrap();
+            let one = corpus.utterance(0).unwrap();
+            assert_eq!((corpus.len(), one.id.as_str(), one.text.as_str()), (1, id, text));
+            assert_eq!(
+                (one.speaker.as_deref(), one.split.as_deref()),
+                (Some(speaker), Some(list.name.as_str()))
+            );
+            assert!(one.audio(16_000).unwrap().integers().eq(wave(samples)));
+        }
+    }
+    assert!(read_audio(&folder.path().join("outfalse/audio/dev/cen1-fbbh-b.wav")).is_ok());
+    assert!(!folder.path().join("outtrue/audio").exists());
+}
+
+#[test]
+fn what_is_wrong_with_an4_is_named_and_nothing_is_written() {
+    let cases: [(Damage, &str); 10] = [
+        (|at| fs::remove_file(at.join("etc/an4_test.fileids")).unwrap(), "an4_test.fileids: cannot be read"),
+        (
+            |at| put(at.join("etc/an4_test.transcription"), "\n"),
+            "an4_test.transcription: expected transcripts",
+        ),
+        (|at| put(at.join("etc/an4_test.transcription"), "WORDS\n"), "transcription:1: expected TEXT (ID)"),
+        (
+            |at| put(at.join("etc/an4_test.transcription"), "GO (an407-fcaw-b)\n"),
+            "fileids:1: expected a transcript in",
+        ),
+        (
+            |at| put(at.join("etc/an4_test.transcription"), "GO (an406-fcaw-b)\nGO (an406-fcaw-b)\n"),
+            "transcription:2: expected ids that occur once",
+        ),
+        (
+            |at| put(at.join("etc/an4_test.transcription"), "GO (an406-fcaw-b)\nGO (an407-fcaw-b)\n"),
+            "transcription:2: expected an id of",
+        ),
+        (
+            |at| put(at.join("etc/an4_test.transcription"), "GO 2 (an406-fcaw-b)\n"),
+            "transcription:1: expected letters",
+        ),
+        (
+            |at| put(at.join("etc/an4_test.fileids"), "an4_clstk/fash/an251-fash-b\n"),
+            "fileids:1: expected ids that occur once",
+        ),
+        (
+            |at| put(at.join("etc/an4_test.fileids"), "an406\n"),
+            "fileids:1: expected FOLDER/PROMPT-SPEAKER-TAKE",
+        ),
+        (
+            |at| put(at.join("wav/an4_clstk/fash/an251-fash-b.sph"), &sphere(&wave(4000))[..2000]),
+            "truncated: its header promises 4000 samples",
+        ),
+    ];
+    for (damage, part) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        damage(&census(folder.path()));
+        let error = an4(folder.path(), &excerpt(folder.path())).expect_err(part).to_string();
+        assert!(error.contains(part), "{error}\n{part}");
+        assert!(made(folder.path()).is_empty());
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let root = census(folder.path());
+    let error = an4(folder.path(), &Prepare::to(folder.path())).unwrap_err().to_string();
+    assert!(error.contains("expected 948 utterances, unless it is an excerpt, found 2"), "{error}");
+    fs::remove_file(root.join("wav/an4_clstk/fash/an251-fash-b.sph")).unwrap();
+    let error = an4(folder.path(), &Prepare::to(folder.path())).unwrap_err().to_string();
+    assert!(error.contains("fileids:1: expected wav/an4_clstk/fash/an251-fash-b.sph"), "{error}");
+    assert_eq!(an4(folder.path(), &excerpt(folder.path())).unwrap().len(), 2);
+}
+
+/// AN4 as it was before somebody made FLAC files of it.
+#[test]
+fn real_an4() {
+    let Some(first) = shared("an4/train.jsonl") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("an4");
+    let mut expected = BTreeMap::new();
+    for (set, lists) in [("train", &["train", "dev"][..]), ("test", &["test"])] {
+        let (mut ids, mut texts) = (String::new(), String::new());
+        for list in lists {
+            // A part of each is enough.
+            for one in
+                read_manifest(&first.with_file_name(format!("{list}.jsonl"))).unwrap().into_iter().step_by(9)
+            {
+                let file = format!("an4_clstk/{}/{}", one.speaker.as_ref().unwrap(), one.id);
+                ids += &format!("{file}\n");
+                texts += &format!("<s> {} </s> ({})\n", one.text.to_uppercase(), one.id);
+                let samples: Vec<i16> = one.audio(16_000).unwrap().integers().collect();
+                let raw = || samples.iter().flat_map(|sample| sample.to_le_bytes()).collect();
+                let (ending, bytes) =
+                    if ids.len().is_multiple_of(2) { ("sph", sphere(&samples)) } else { ("raw", raw()) };
+                put(root.join(format!("wav/{file}.{ending}")), bytes);
+                expected.insert(one.id.clone(), one);
+            }
+        }
+        put(root.join(format!("etc/an4_{set}.fileids")), ids);
+        put(root.join(format!("etc/an4_{set}.transcription")), texts);
+    }
+    let mut count = 0;
+    for list in an4(folder.path(), &excerpt(folder.path())).unwrap() {
+        for one in read_manifest(&list.path).unwrap() {
+            let expected = &expected[&one.id];
+            assert_eq!((&one.text, &one.split), (&expected.text, &expected.split), "{}", one.id);
+            assert_eq!((one.num_samples, one.crc32), (expected.num_samples, expected.crc32));
+            one.audio(16_000).unwrap();
+            count += 1;
+        }
+    }
+    assert_eq!(count, expected.len());
+}
+
+fn digits(folder: &Path, speakers: &[&str], takes: u32) {
+    for speaker in speakers {
+        for digit in 0..10 {
+            for take in 0..takes {
+                let bytes = wav_bytes(8000, &wave(1600 + 10 * digit + take as usize));
+                put(folder.join(format!("recordings/{digit}_{speaker}_{take}.wav")), bytes);
+            }
+        }
+    }
+}
+
+#[test]
+fn spoken_digits_have_their_official_split_and_strings_without_common_takes() {
+    let folder = tempfile::tempdir().unwrap();
+    digits(folder.path(), &["jackson", "theo"], 12);
+    let strings = Strings { train: 30, dev: 4, test: 6, seed: 3 };
+    let lists = fsdd(folder.path(), &excerpt(folder.path()), Some(&strings)).unwrap();
+    let counts: Vec<(&str, usize)> = lists.iter().map(|list| (list.name.as_str(), list.utterances)).collect();
+    assert_eq!(
+        counts,
+        [
+            ("recordings", 240),
+            ("train", 140),
+            ("test", 100),
+            ("strings_train", 30),
+            ("strings_dev", 4),
+            ("strings_test", 6)
+        ]
+    );
+    for list in &lists {
+        let takes = match list.name.as_str() {
+            "strings_train" => 10..12,
+            "strings_dev" => 5..10,
+            "train" => 5..12,
+            "test" | "strings_test" => 0..5,
+            _ => 0..12,
+        };
+        for one in read_manifest(&list.path).unwrap() {
+            // Also checks lengths and sums.
+            let audio = one.audio(8000).unwrap();
+            assert!((audio.seconds() - one.seconds).abs() < 1e-9 && one.crc32.is_some());
+            for file in one.files() {
+                let name = file.file_stem().unwrap().to_str().unwrap().to_owned();
+                assert!(takes.contains(&name.rsplit('_').next().unwrap().parse().unwrap()), "{name}");
+                assert!(name.contains(one.speaker.as_deref().unwrap()));
+            }
+        }
+    }
+    let text = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+    let first = text("strings_train.jsonl");
+    fsdd(folder.path(), &excerpt(folder.path()), Some(&Strings { dev: 9, ..strings.clone() })).unwrap();
+    assert_eq!(text("strings_train.jsonl"), first);
+    fsdd(folder.path(), &excerpt(folder.path()), Some(&Strings { seed: 4, ..strings })).unwrap();
+    assert_ne!(text("strings_train.jsonl"), first);
+}
+
+#[test]
+fn what_is_wrong_with_spoken_digits_is_named_and_nothing_is_written() {
+    let cases: [(Damage, &str); 8] = [
+        (|at| put(at.join("ten_theo_1.wav"), b""), "ten_theo_1.wav: expected a name DIGIT_SPEAKER_TAKE.wav"),
+        (|at| put(at.join("10_theo_1.wav"), b""), "expected a name DIGIT_SPEAKER_TAKE.wav"),
+        (|at| put(at.join("1__1.wav"), b""), "expected a name DIGIT_SPEAKER_TAKE.wav"),
+        (
+            |at| put(at.join("1_theo_01.wav"), wav_bytes(8000, &wave(999))),
+            "expected recordings that occur once",
+        ),
+        (|at| put(at.join("1_theo_0.wav"), wav_bytes(16_000, &wave(999))), "expected audio at 8000 Hz"),
+        (|at| put(at.join("1_theo_0.wav"), wav_bytes(8000, &wave(9))), "0.05 to 10 seconds"),
+        (|at| put(at.join("1_theo_0.wav"), &wav_bytes(8000, &wave(999))[..900]), "truncated"),
+        (|at| fs::remove_dir_all(at).and_then(|()| fs::create_dir(at)).unwrap(), "found none"),
+    ];
+    for (damage, part) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        digits(folder.path(), &["theo"], 2);
+        damage(&folder.path().join("recordings"));
+        let error = fsdd(folder.path(), &excerpt(folder.path()), None).expect_err(part).to_string();
+        assert!(error.contains(part), "{error}\n{part}");
+        assert!(made(folder.path()).is_empty());
+    }
+    let folder = tempfile::tempdir().unwrap();
+    digits(folder.path(), &["theo"], 2);
+    let error = fsdd(folder.path(), &Prepare::to(folder.path()), None).unwrap_err().to_string();
+    assert!(error.contains("expected 0_george_0.wav, unless it is an excerpt"), "{error}");
+    let strings = Strings { train: 1, dev: 0, test: 0, seed: 0 };
+    let error = fsdd(folder.path(), &excerpt(folder.path()), Some(&strings)).unwrap_err().to_string();
+    assert!(error.contains("takes 10 to"), "{error}");
+    let both = Prepare { shards: Some(5), ..excerpt(folder.path()) };
+    assert!(matches!(
+        fsdd(folder.path(), &both, Some(&strings)),
+        Err(Error::Setting { field: "shards", .. })
+    ));
+    let missing = folder.path().join("none");
+    assert!(matches!(fsdd(&missing, &excerpt(folder.path()), None), Err(Error::Io { .. })));
+}
+
+/// All takes of one real speaker and digit that are at hand.
+#[test]
+fn real_spoken_digits() {
+    let Some(list) = shared("fsdd/recordings.jsonl") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let mut expected = BTreeMap::new();
+    for one in read_manifest(&list).unwrap().into_iter().step_by(11) {
+        let samples: Vec<i16> = one.audio(8000).unwrap().integers().collect();
+        put(folder.path().join(format!("recordings/{}.wav", one.id)), wav_bytes(8000, &samples));
+        expected.insert(one.id.clone(), one);
+    }
+    let mut count = 0;
+    for list in fsdd(folder.path(), &excerpt(folder.path()), None).unwrap() {
+        for one in read_manifest(&list.path).unwrap() {
+            let expected = &expected[&one.id];
+            assert_eq!((&one.text, &one.speaker), (&expected.text, &expected.speaker));
+            assert_eq!((one.num_samples, one.crc32), (expected.num_samples, expected.crc32));
+            count += 1;
+        }
+    }
+    assert_eq!(count, expected.len());
+}
