@@ -18,3 +18,4 @@ mod recognition;
 mod sessions;
 mod steps;
 mod streams;
+mod training;

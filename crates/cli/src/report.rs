@@ -33,13 +33,11 @@ pub struct Arguments {
 /// Writes the page and says where.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let path = arguments.output.clone().unwrap_or_else(|| arguments.run.join("report.html"));
-    let options = Options {
-        recipe: arguments.recipe.clone(),
-        worst: arguments.worst,
-        audio: if arguments.no_audio { 0 } else { arguments.audio },
-    };
-    let page = report::page(&arguments.run, &options)?;
-    let output = Output::new(&path, &[])?;
+    let run = report::Run::read(&arguments.run, arguments.recipe.as_deref())?;
+    let output = Output::new(&path, &run.inputs().collect::<Vec<_>>())?;
+    let options =
+        Options { worst: arguments.worst, audio: if arguments.no_audio { 0 } else { arguments.audio } };
+    let page = run.page(&options)?;
     let (standard, size) = (output.is_standard(), page.len());
     output.write(page.as_bytes())?;
     if !standard {

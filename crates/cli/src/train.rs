@@ -2,7 +2,8 @@
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use training::{EpochReport, Observer, RunReport, Start, StepReport};
+use training::recipe::Changes;
+use training::{EpochReport, Observer, RunReport, Start, StepReport, bytes};
 
 use crate::{
     error::{Error, Result},
@@ -30,6 +31,9 @@ pub struct Arguments {
     /// Train for so many epochs instead of the recipe's
     #[arg(long)]
     epochs: Option<u64>,
+    /// What the whole run may take, such as 6GiB: batches are cut so that it keeps to it
+    #[arg(long, value_parser = bytes::parse)]
+    memory: Option<usize>,
 }
 
 /// Trains, shows how it goes, and prints the final error rates.
@@ -45,7 +49,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let stop =
         signals::watch("stopping as soon as the run can go on from there; Ctrl-C once more leaves at once")?;
     let mut terminal = Terminal::default();
-    let outcome = training::train(&arguments.recipe, arguments.epochs, &folder, start, &mut terminal, &stop);
+    let outcome = training::train_with(
+        &arguments.recipe,
+        Changes { epochs: arguments.epochs, memory: arguments.memory },
+        (&folder, start),
+        &mut terminal,
+        &stop,
+    );
     terminal.finish();
     let outcome = outcome?;
     if outcome.stopped {
@@ -122,6 +132,9 @@ impl Observer for Terminal {
             report.first_epoch + 1,
             report.epochs,
         ));
+        if let Some(plan) = &report.plan {
+            self.print(&plan.to_string());
+        }
     }
 
     fn on_step(&mut self, report: &StepReport) {
@@ -155,6 +168,10 @@ impl Observer for Terminal {
         }
         if m.skipped > 0 {
             line += &format!("  {} utterances without a path", m.skipped);
+        }
+        if m.planned_bytes > 0 {
+            let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+            line += &format!("  {:.0} of {:.0} MiB", mib(m.resident_bytes), mib(m.planned_bytes));
         }
         if m.padding > 0.0 {
             line += &format!("  padding {:4.1} %", 100.0 * m.padding);

@@ -41,7 +41,7 @@ pub use brief::Brief;
 pub use cell::{cell_backward, cell_forward};
 pub use fan::Fan;
 pub use lines::{Lines, grow, refilled, reserve};
-pub use pages::{filled, zeros};
+pub use pages::{filled, give_back_freed_memory, zeros};
 pub use parts::{
     Chunks, ChunksMut, ItemsMut, Parts, Runs, items_mut, one_by_one, par_find, par_for, parts, parts_mut,
     runs,

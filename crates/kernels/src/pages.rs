@@ -29,6 +29,18 @@ pub fn zeros<F: Real>(len: usize) -> Vec<F> {
     buffer
 }
 
+/// From now on, what is freed goes back to the system at once, and freed memory that was kept goes back now: a process then holds
+/// little more than it uses, and asks for pages again and again. Where the C library is another than glibc, nothing happens.
+pub fn give_back_freed_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: both only change how the allocator trades with the system; they may be called at any time, by any thread.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 18);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 1 << 18);
+        libc::malloc_trim(0);
+    }
+}
+
 #[cfg(target_os = "linux")]
 fn in_large_pages<T>(buffer: &[T]) {
     const PAGE: usize = 4096;

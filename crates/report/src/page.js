@@ -1,5 +1,5 @@
 "use strict";
-// Tables are sorted by the column whose head is pressed, largest first, then the other way round.
+// Tables are sorted by the column whose head is pressed, the largest number or the first name first, then the other way round.
 for (const table of document.querySelectorAll("table.sort")) {
   const heads = [...table.tHead.rows[0].cells];
   heads.forEach((head, column) => {
@@ -7,15 +7,17 @@ for (const table of document.querySelectorAll("table.sort")) {
     button.append(...head.childNodes);
     head.append(button);
     button.addEventListener("click", () => {
-      const down = head.getAttribute("aria-sort") !== "descending";
       const value = (row) => {
         const cell = row.cells[column];
         return "v" in cell.dataset ? parseFloat(cell.dataset.v.replace("inf", "Infinity")) : cell.textContent;
       };
       const order = (a, b) => {
         const [x, y] = [value(a), value(b)];
-        return typeof x === "number" ? x - y : y.localeCompare(x);
+        return typeof x === "number" ? x - y : x.localeCompare(y);
       };
+      const numbers = table.tBodies[0].rows.length > 0 && typeof value(table.tBodies[0].rows[0]) === "number";
+      const was = head.getAttribute("aria-sort");
+      const down = was === null ? numbers : was === "ascending";
       const rows = [...table.tBodies[0].rows].sort((a, b) => (down ? order(b, a) : order(a, b)));
       table.tBodies[0].append(...rows);
       heads.forEach((other) => other.removeAttribute("aria-sort"));

@@ -9,25 +9,27 @@ use training::recipe::Metric;
 use training::{Recipe, Transcript, Transcription};
 
 use crate::columns::Columns;
-use crate::{Error, Result};
+use crate::{Error, Options, Result, write};
 
-/// A run as it is on disk.
+/// A run as it is on disk, finished or not.
 pub struct Run {
     /// The folder's name.
-    pub name: String,
+    pub(crate) name: String,
     /// The recipe's text.
-    pub text: String,
+    pub(crate) text: String,
     /// The same understood; none for recipes of other versions.
-    pub recipe: Option<Recipe>,
-    pub metrics: Columns,
+    pub(crate) recipe: Option<Recipe>,
+    pub(crate) metrics: Columns,
     /// What was heard in each set.
-    pub sets: BTreeMap<String, Vec<Transcript>>,
+    pub(crate) sets: BTreeMap<String, Vec<Transcript>>,
     /// The utterances of the sets, as far as their manifests were found, by id.
-    pub utterances: BTreeMap<String, BTreeMap<String, Utterance>>,
+    pub(crate) utterances: BTreeMap<String, BTreeMap<String, Utterance>>,
     /// Parameters of each part of the model.
-    pub parameters: BTreeMap<String, usize>,
+    pub(crate) parameters: BTreeMap<String, usize>,
     /// What was left out, and why.
-    pub notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
+    /// Files that it was read from.
+    files: Vec<PathBuf>,
 }
 
 #[derive(Deserialize)]
@@ -40,7 +42,12 @@ struct Line {
 }
 
 impl Run {
-    /// Reads all of it; `place` is the recipe in its place.
+    /// Reads all of it but the recordings; `place` is the recipe in its place, from where its manifests are found, none: where it was
+    /// when the run began. What cannot be found (an old run's manifests, a checkpoint) is left out, and the page says so.
+    ///
+    /// # Errors
+    /// [`Error::NoRun`] if the folder holds none; [`Error::Io`], [`Error::Metrics`] and [`Error::Line`] for files of it that cannot
+    /// be read; with `place`, [`Error::Training`] if its manifests cannot be read.
     pub fn read(folder: &Path, place: Option<&Path>) -> Result<Self> {
         let path = folder.join("recipe.toml");
         if !path.exists() {
@@ -60,7 +67,9 @@ impl Run {
             utterances: BTreeMap::new(),
             parameters: parameters(folder),
             notes,
+            files: files(folder)?,
         };
+        run.files.extend(place.map(Path::to_owned));
         if run.parameters.is_empty() {
             run.notes.push("There is no checkpoint to count parameters in.".to_owned());
         }
@@ -68,8 +77,22 @@ impl Run {
         Ok(run)
     }
 
+    /// The page. Recordings in it are at the model's sample rate, as WAV of 16 bits.
+    ///
+    /// # Errors
+    /// [`Error::Picture`].
+    pub fn page(&self, options: &Options) -> Result<String> {
+        write::page(self, options)
+    }
+
+    /// What no page may take the place of: the files of the run, manifests, recordings.
+    pub fn inputs(&self) -> impl Iterator<Item = &Path> {
+        let recordings = self.utterances.values().flat_map(BTreeMap::values).flat_map(Utterance::files);
+        self.files.iter().map(PathBuf::as_path).chain(recordings)
+    }
+
     /// The rate that this run is about.
-    pub fn metric(&self) -> Metric {
+    pub(crate) fn metric(&self) -> Metric {
         self.recipe.as_ref().map_or(Metric::default(), |recipe| recipe.training.run.metric)
     }
 
@@ -81,6 +104,7 @@ impl Run {
         for (name, transcripts) in &mut self.sets {
             let manifests = if name == "dev" { &recipe.data.dev } else { &recipe.data.test };
             let manifests: Vec<PathBuf> = manifests.iter().map(|path| base.join(path)).collect();
+            self.files.extend(manifests.iter().cloned());
             let utterances = match training::data::read_manifests(name, &manifests) {
                 Ok(utterances) => utterances,
                 Err(error) if place.is_some() => return Err(error.into()),
@@ -103,6 +127,14 @@ impl Run {
         }
         Ok(())
     }
+}
+
+/// The files of a run folder, but for pages.
+fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder).map_err(Error::io(folder))?;
+    let paths = entries.map(|entry| entry.map(|entry| entry.path()).map_err(Error::io(folder)));
+    let page = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "html");
+    paths.filter(|path| !path.as_ref().is_ok_and(page)).collect()
 }
 
 /// All files `SET.hypotheses.jsonl`.

@@ -87,7 +87,7 @@ pub fn frequent(transcripts: &[Transcript], metric: Metric) -> String {
         false => "All kinds of errors".to_owned(),
     };
     format!(
-        "<div class=\"wide\"><table class=\"sort\"><caption>{caption}</caption><thead><tr><th scope=\"col\">times</th>\
+        "<div class=\"wide\"><table class=\"sort text\"><caption>{caption}</caption><thead><tr><th scope=\"col\">times</th>\
          <th scope=\"col\">said</th><th scope=\"col\">heard</th><th scope=\"col\">kind</th></tr></thead>\
          <tbody>{rows}</tbody></table></div>\n"
     )

@@ -1,7 +1,7 @@
 //! Pages of made-up run folders.
 use std::path::{Path, PathBuf};
 
-use report::{Error, Options, page};
+use report::{Error, Options, Result, Run};
 use tempfile::TempDir;
 
 const RECIPE: &str = r#"# </code><script>alert("recipe")</script>
@@ -48,25 +48,16 @@ fn folder(recipe: &str) -> (TempDir, PathBuf) {
         let samples: Vec<u8> = (0..800u16).flat_map(|n| (n * 40).to_le_bytes()).collect();
         std::fs::write(folder.path().join(name), wav(&samples)).unwrap();
     }
-    let evil = EVIL.replace('\'', "\\u0027");
-    write(
-        "list.jsonl",
-        &format!(
-            "{}\n{}\n",
-            format!(
-                r#"{{"id": "one", "file": "0.wav", "text": "{evil} two", "speaker": "{evil}", "seconds": 0.1}}"#
-            ),
-            r#"{"id": "two", "file": "1.wav", "text": "天气 很好", "speaker": "b", "seconds": 0.1}"#
-        ),
-    );
-    let lines = format!(
-        "{}\n{}\n",
-        format!(
-            r#"{{"id": "one", "subset": "{evil}", "reference": "{evil} two", "hypothesis": "{evil} too & more"}}"#
-        ),
-        r#"{"id": "two", "reference": "天气 很好", "hypothesis": "天汽 很"}"#
-    );
-    write("run/test.hypotheses.jsonl", &lines);
+    let lines = [
+        r#"{"id": "one", "file": "0.wav", "text": "EVIL two", "speaker": "EVIL", "seconds": 0.1}"#,
+        r#"{"id": "two", "file": "1.wav", "text": "天气 很好", "speaker": "b", "seconds": 0.1}"#,
+    ];
+    write("list.jsonl", &lines.join("\n").replace("EVIL", EVIL));
+    let lines = [
+        r#"{"id": "one", "subset": "EVIL", "reference": "EVIL two", "hypothesis": "EVIL too & more"}"#,
+        r#"{"id": "two", "reference": "天气 很好", "hypothesis": "天汽 很"}"#,
+    ];
+    write("run/test.hypotheses.jsonl", &lines.join("\n").replace("EVIL", EVIL));
     (folder, run)
 }
 
@@ -85,8 +76,12 @@ fn wav(data: &[u8]) -> Vec<u8> {
     head.concat()
 }
 
+fn page(run: &Path, recipe: Option<&Path>) -> Result<String> {
+    Run::read(run, recipe)?.page(&Options::default())
+}
+
 fn read(run: &Path, options: &Options) -> String {
-    page(run, options).unwrap()
+    Run::read(run, None).unwrap().page(options).unwrap()
 }
 
 #[test]
@@ -109,7 +104,6 @@ fn the_page_shows_what_is_in_the_folder() {
     let html = read(&run, &Options::default());
     // Curves of two known columns and an unknown one.
     assert_eq!(html.matches("<figure").count(), 3);
-    // 2 substitutions and 3 insertions or so of 4 words; the counts are those of the library.
     assert!(html.contains("data:audio/wav;base64,UklGR") && html.matches("<audio").count() == 2);
     assert!(html.contains("2 speakers of test") && html.contains("over speakers"));
     assert!(html.contains("<td data-v=\"2\">2</td>"), "{html}");
@@ -151,8 +145,7 @@ fn what_is_gone_is_said() {
     remove("list.jsonl");
     let html = read(&run, &Options::default());
     assert!(html.contains("The manifests of test cannot be read") && html.contains("--recipe"));
-    let recipe = Some(corpus.path().join("recipe.toml"));
-    let error = page(&run, &Options { recipe, ..Options::default() }).unwrap_err();
+    let error = page(&run, Some(&corpus.path().join("recipe.toml"))).unwrap_err();
     assert!(matches!(error, Error::Training(_)) && error.to_string().contains("list.jsonl"));
     // A run of three epochs that has not come to its end.
     remove("run/test.hypotheses.jsonl");
@@ -166,13 +159,25 @@ fn what_is_gone_is_said() {
 #[test]
 fn damaged_files_are_named() {
     let (corpus, run) = folder(RECIPE);
-    let error = page(corpus.path().join("none").as_path(), &Options::default()).unwrap_err();
+    let error = page(&corpus.path().join("none"), None).unwrap_err();
     assert!(matches!(&error, Error::NoRun { .. }) && error.to_string().contains("recipe.toml"), "{error}");
     std::fs::write(run.join("metrics.csv"), "epoch,loss\n1,2,3\n").unwrap();
-    let error = page(&run, &Options::default()).unwrap_err();
+    let error = page(&run, None).unwrap_err();
     assert!(matches!(&error, Error::Metrics { .. }) && error.to_string().contains("metrics.csv"), "{error}");
     std::fs::write(run.join("metrics.csv"), "epoch,loss\n1,2\n").unwrap();
     std::fs::write(run.join("test.hypotheses.jsonl"), "\n{\"id\": 3}\n").unwrap();
-    let error = page(&run, &Options::default()).unwrap_err();
+    let error = page(&run, None).unwrap_err();
     assert!(matches!(&error, Error::Line { line: 2, .. }), "{error}");
+}
+
+#[test]
+fn a_page_takes_no_place_of_what_it_is_made_from() {
+    let (corpus, run) = folder(RECIPE);
+    std::fs::write(run.join("report.html"), "an older one").unwrap();
+    let read = Run::read(&run, None).unwrap();
+    let inputs: Vec<&Path> = read.inputs().collect();
+    for name in ["run/recipe.toml", "run/metrics.csv", "run/test.hypotheses.jsonl", "list.jsonl", "1.wav"] {
+        assert!(inputs.contains(&corpus.path().join(name).as_path()), "{name}: {inputs:?}");
+    }
+    assert!(!inputs.contains(&run.join("report.html").as_path()));
 }

@@ -20,15 +20,13 @@ pub enum Edit {
 /// ```
 /// use speech::Edit::{Deletion, Match, Substitution};
 /// let edits = speech::alignment(&["a", "b", "c"], &["a", "x"]);
-/// assert_eq!(edits, [Match(0, 0), Substitution(1, 1), Deletion(2)]);
+/// assert_eq!(edits, [Match(0, 0), Deletion(1), Substitution(2, 1)]);
 /// ```
 pub fn alignment<T: PartialEq>(reference: &[T], heard: &[T]) -> Vec<Edit> {
     let wide = heard.len() + 1;
     // errors[i * wide + j]: of the first i units against the first j heard.
     let mut errors = vec![0u32; (reference.len() + 1) * wide];
-    for j in 1..wide {
-        errors[j] = j as u32;
-    }
+    errors[..wide].iter_mut().zip(0..).for_each(|(of_none, j)| *of_none = j);
     for i in 1..=reference.len() {
         errors[i * wide] = i as u32;
         for j in 1..wide {

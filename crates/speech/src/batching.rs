@@ -51,12 +51,30 @@ pub fn batches(
     max_utterances: usize,
     rng: Option<&mut ChaCha8Rng>,
 ) -> Vec<Vec<usize>> {
+    let fits =
+        |count: usize, longest: usize| count <= max_utterances && longest.saturating_mul(count) <= max_frames;
+    batches_that(lengths, &fits, rng)
+}
+
+/// [`batches`] with a limit of one's own: whether so many utterances fit, the longest of which has this length. What does not fit
+/// alone is a batch of its own.
+///
+/// ```
+/// let lengths = [30, 10, 20, 11];
+/// let fits = |count: usize, longest: usize| count * longest * longest <= 300;
+/// assert_eq!(speech::batching::batches_that(&lengths, &fits, None), [vec![1, 3], vec![2], vec![0]]);
+/// ```
+pub fn batches_that(
+    lengths: &[usize],
+    fits: &dyn Fn(usize, usize) -> bool,
+    rng: Option<&mut ChaCha8Rng>,
+) -> Vec<Vec<usize>> {
     match rng {
-        None => cut(lengths, &order(lengths, |_| 1.0), max_frames, max_utterances),
+        None => cut(lengths, &order(lengths, |_| 1.0), fits),
         Some(rng) => {
             let factors: Vec<f64> =
                 lengths.iter().map(|_| rng.random_range(1.0 - JITTER..=1.0 + JITTER)).collect();
-            let mut batches = cut(lengths, &order(lengths, |i| factors[i]), max_frames, max_utterances);
+            let mut batches = cut(lengths, &order(lengths, |i| factors[i]), fits);
             batches.shuffle(rng);
             batches
         }
@@ -72,13 +90,13 @@ fn order(lengths: &[usize], factor: impl Fn(usize) -> f64) -> Vec<usize> {
 }
 
 /// Cuts an order greedily into batches within the limits.
-fn cut(lengths: &[usize], order: &[usize], max_frames: usize, max_utterances: usize) -> Vec<Vec<usize>> {
+fn cut(lengths: &[usize], order: &[usize], fits: &dyn Fn(usize, usize) -> bool) -> Vec<Vec<usize>> {
     let mut batches: Vec<Vec<usize>> = Vec::new();
     let mut longest = 0;
     for &i in order {
         let with = lengths[i].max(longest);
         match batches.last_mut() {
-            Some(b) if b.len() < max_utterances && with.saturating_mul(b.len() + 1) <= max_frames => {
+            Some(b) if fits(b.len() + 1, with) => {
                 b.push(i);
                 longest = with;
             }

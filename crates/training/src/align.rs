@@ -109,7 +109,7 @@ impl Alignments {
     ) -> Result<()> {
         data::count_changes(&mut self.changes, examples);
         let mut found = vec![None; examples.len()];
-        for batch in data::plan(examples, &model.config().input.rows, batches) {
+        for batch in data::plan(examples, &model.config().input.rows, batches, None) {
             let alignments = align(model, examples, &batch)?;
             batch.into_iter().zip(alignments).for_each(|(index, alignment)| found[index] = alignment);
         }

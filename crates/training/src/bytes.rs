@@ -44,6 +44,20 @@ pub fn name(budget: MemoryBudget) -> String {
     }
 }
 
+/// Counts of bytes in recipes that need not be there.
+pub(crate) mod optional {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    pub fn serialize<S: Serializer>(bytes: &Option<usize>, serializer: S) -> Result<S::Ok, S::Error> {
+        bytes.map(|bytes| bytes.to_string()).serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<usize>, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        super::parse(&text).map(Some).map_err(D::Error::custom)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

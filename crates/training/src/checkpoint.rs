@@ -4,22 +4,24 @@
 //! |---|---|
 //! | `weight/NAME` | the weights after the last step |
 //! | `average/NAME` | their moving average, if the recipe has one |
-//! | `first/NAME`, `second/NAME` | the optimiser's moments |
+//! | `first/NAME`, `second/NAME` | the optimiser's moments; one of a user's own has names of its own |
 //!
 //! The file's metadata has one key, `panda`: JSON with format, version, recipe, tokenizer, [`Progress`], [`Fingerprint`] of the data,
 //! and the CRC-32 of each tensor and of what else is in the metadata.
-use std::collections::{BTreeMap, HashMap};
+mod write;
+
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use safetensors::tensor::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 use speech::Tokenizer;
 
-use crate::files::write_atomically;
 use crate::parameters::Shapes;
 use crate::{Error, Fingerprint, Recipe, Result};
+pub(crate) use write::{Contents, Said};
 
 /// What the metadata's `format` field says.
 const FORMAT: &str = "panda checkpoint";
@@ -27,7 +29,7 @@ const FORMAT: &str = "panda checkpoint";
 const VERSION: u32 = 3;
 /// The first version that can still be read.
 const OLDEST: u32 = 2;
-/// Weights, their average, and what an optimiser may remember of them.
+/// Weights, their average, and what our optimisers remember of each of them.
 const KINDS: [&str; 4] = ["weight", "average", "first", "second"];
 
 /// What cannot be told of a file without checksums.
@@ -150,41 +152,20 @@ impl Checkpoint {
     /// # Errors
     /// [`Error::Io`] if the disk refuses.
     pub fn write(&self, path: &Path) -> Result<()> {
-        write_atomically(path, &self.to_bytes(path)?).map_err(Error::io(path, "write"))
+        self.contents().write(path)
     }
 
     pub(crate) fn to_bytes(&self, path: &Path) -> Result<Vec<u8>> {
-        let broken =
-            |error: &dyn std::fmt::Display| Error::checkpoint(path, "to be serialisable", error.to_string());
-        let mut tensors = Vec::new();
+        self.contents().to_bytes(path)
+    }
+
+    fn contents(&self) -> Contents<'_> {
+        let Checkpoint { recipe, tokenizer, progress, data, .. } = self;
+        let mut contents = Contents::new(Said { recipe, tokenizer, progress, data: data.as_ref() });
         for (kind, values) in self.kinds() {
-            for (name, values) in values {
-                let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-                tensors.push((format!("{kind}/{name}"), self.shapes[name].clone(), bytes));
-            }
+            contents.values(kind, values, &self.shapes);
         }
-        let views = tensors
-            .iter()
-            .map(|(name, shape, bytes)| {
-                let view =
-                    TensorView::new(Dtype::F32, shape.clone(), bytes).map_err(|error| broken(&error))?;
-                Ok((name.as_str(), view))
-            })
-            .collect::<Result<Vec<_>>>()?;
-        let mut header = Header {
-            format: FORMAT.into(),
-            version: VERSION,
-            recipe: self.recipe.clone(),
-            tokenizer: self.tokenizer.clone(),
-            progress: self.progress.clone(),
-            data: self.data.clone(),
-            checksums: tensors.iter().map(|(name, _, bytes)| (name.clone(), checksum(bytes))).collect(),
-        };
-        let own = header.own_checksum().map_err(|error| broken(&error))?;
-        header.checksums.insert(String::new(), own);
-        let header = serde_json::to_string(&header).map_err(|error| broken(&error))?;
-        let metadata = HashMap::from([("panda".to_owned(), header)]);
-        safetensors::serialize(views, Some(metadata)).map_err(|error| broken(&error))
+        contents
     }
 
     /// Reads and checks a checkpoint: format, version, checksums, dtypes, finite values.
@@ -229,13 +210,22 @@ impl Checkpoint {
         names.sort_unstable();
         for full in names {
             let view = tensors.tensor(full).map_err(|error| wrong(whole, error.to_string()))?;
-            let Some((kind, name)) = full.split_once('/').filter(|(kind, _)| KINDS.contains(kind)) else {
-                return Err(wrong("tensors named weight/, average/, first/ or second/", format!("{full:?}")));
+            let Some((kind, name)) =
+                full.split_once('/').filter(|(kind, name)| !(kind.is_empty() || name.is_empty()))
+            else {
+                return Err(wrong(
+                    "tensors named weight/, average/, first/ or second/, or KIND/ of an optimiser of one's own",
+                    format!("{full:?}"),
+                ));
             };
             if view.dtype() != Dtype::F32 {
                 return Err(wrong(&format!("{full} of F32"), format!("{:?}", view.dtype())));
             }
-            let shape = shapes.entry(name.to_owned()).or_insert_with(|| view.shape().to_vec());
+            // What an optimiser of one's own remembers need not be of a parameter.
+            let shape = match KINDS.contains(&kind) {
+                true => shapes.entry(name.to_owned()).or_insert_with(|| view.shape().to_vec()),
+                false => &mut view.shape().to_vec(),
+            };
             if shape != view.shape() {
                 return Err(wrong(&format!("{full} of shape {shape:?}"), format!("{:?}", view.shape())));
             }
@@ -297,7 +287,7 @@ impl Checkpoint {
     /// # Errors
     /// [`Error::Checkpoint`] naming the first parameter that is missing, left over or of another shape.
     pub fn check(&self, path: &Path, known: &Shapes) -> Result<()> {
-        for (kind, values) in self.kinds() {
+        for (kind, values) in self.kinds().filter(|(kind, _)| KINDS.contains(kind)) {
             for (name, shape) in known {
                 if !values.contains_key(name) {
                     return Err(Error::checkpoint(path, format!("{kind}/{name} of shape {shape:?}"), "none"));

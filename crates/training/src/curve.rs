@@ -80,6 +80,8 @@ mod tests {
             skipped: 0,
             nonfinite: 0,
             padding: 0.0,
+            planned_bytes: 0,
+            resident_bytes: 0,
             seconds: 1.0,
             dev_wer: epoch.is_multiple_of(2).then_some(1.0 / epoch as f64),
             dev_cer: epoch.is_multiple_of(3).then_some(0.5 / epoch as f64),

@@ -1,5 +1,6 @@
 //! Dropout with masks that depend on nothing but their names.
 use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
+use kernels::Real;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
@@ -40,33 +41,48 @@ impl Masks {
     /// # Errors
     /// Candle's own errors, for instance for a tensor that is not f32.
     pub fn apply(&mut self, x: &Tensor, rate: f32) -> Result<Tensor> {
+        match self.mask(x.elem_count(), rate) {
+            Some(mask) => Ok(x.contiguous()?.apply_op1(mask)?),
+            None => Ok(x.clone()),
+        }
+    }
+
+    /// The mask that [`Self::apply`] would use, for operations that have one inside; none where nothing is dropped.
+    pub(crate) fn mask(&mut self, count: usize, rate: f32) -> Option<Mask> {
         let threshold = (rate * 256.0).round().min(256.0) as u16;
         if threshold == 0 {
-            return Ok(x.clone());
+            return None;
         }
-        let mut rng = self.next();
-        let mut bytes = vec![0; x.elem_count()];
-        rng.fill_bytes(&mut bytes);
-        let scale = 256.0 / f32::from((256 - threshold).max(1));
-        Ok(x.contiguous()?.apply_op1(Dropout { bytes, threshold, scale })?)
+        let mut bytes = vec![0; count];
+        self.next().fill_bytes(&mut bytes);
+        Some(Mask { bytes, threshold, scale: 256.0 / f32::from((256 - threshold).max(1)) })
     }
 }
 
-/// The graph node: an element survives if its byte is at least the threshold.
-struct Dropout {
+/// Which elements survive: those whose byte is at least the threshold.
+pub(crate) struct Mask {
     bytes: Vec<u8>,
     threshold: u16,
     scale: f32,
 }
 
-impl Dropout {
+impl Mask {
     fn run(&self, x: &[f32]) -> Vec<f32> {
-        let factor = |&byte: &u8| if u16::from(byte) < self.threshold { 0.0 } else { self.scale };
-        x.iter().zip(&self.bytes).map(|(x, byte)| x * factor(byte)).collect()
+        let mut out = x.to_vec();
+        self.multiply(0, &mut out);
+        out
+    }
+
+    /// Multiplies elements, of which the first has the number `first`, by 0 or the scale.
+    pub fn multiply<F: Real>(&self, first: usize, values: &mut [F]) {
+        let scale = F::from_f64(f64::from(self.scale));
+        for (x, &byte) in values.iter_mut().zip(&self.bytes[first..]) {
+            *x *= if u16::from(byte) < self.threshold { F::ZERO } else { scale };
+        }
     }
 }
 
-impl CustomOp1 for Dropout {
+impl CustomOp1 for Mask {
     fn name(&self) -> &'static str {
         "dropout"
     }

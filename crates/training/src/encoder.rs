@@ -2,10 +2,13 @@
 //!
 //! A new kind of encoder is a file beside `lstm.rs` with its configuration ([`BuildEncoder`]) and its [`Encoder`], and a line in
 //! [`EncoderKind`].
+mod conformer;
 mod frames;
 mod lstm;
 mod lstm_stream;
 mod stream;
+mod subsampling;
+mod subsampling_stream;
 
 use std::sync::Arc;
 
@@ -13,9 +16,11 @@ use candle_core::Tensor;
 use candle_nn::VarBuilder;
 use serde::{Deserialize, Serialize};
 
+pub use conformer::{AttentionKind, ChunkedAttention, ConformerEncoder, ConformerEncoderConfig};
 pub use frames::Frames;
 pub use lstm::{LstmEncoder, LstmEncoderConfig, TimeReduction};
 pub use stream::{EncoderState, EncoderStream, Piece};
+pub use subsampling::SubsamplingConfig;
 
 use crate::Result;
 use crate::dropout::Masks;
@@ -40,6 +45,12 @@ pub trait Encoder: Send + Sync {
         masks: Option<&mut Masks>,
     ) -> Result<(Tensor, Vec<usize>)>;
 
+    /// Most bytes that the forward and backward passes of a padded batch `[batch, rows, width]` hold beside input, weights and the
+    /// gradients of these; `None`, as by default, if that is not known.
+    fn bytes(&self, _batch: usize, _rows: usize, _width: usize) -> Option<usize> {
+        None
+    }
+
     /// The same encoder for sound that arrives in pieces, with a copy of the current weights; `None`, as by default, if it needs the
     /// whole utterance.
     ///
@@ -63,6 +74,11 @@ pub trait BuildEncoder {
         1
     }
 
+    /// Whether rows must be single frames, since convolutions over time and mel make rows of them.
+    fn subsamples(&self) -> bool {
+        false
+    }
+
     /// Makes the encoder for rows of width `input`.
     ///
     /// # Errors
@@ -76,6 +92,8 @@ pub trait BuildEncoder {
 pub enum EncoderKind {
     /// LSTM layers.
     Lstm(LstmEncoderConfig),
+    /// Conformer layers.
+    Conformer(ConformerEncoderConfig),
 }
 
 impl std::ops::Deref for EncoderKind {
@@ -84,6 +102,7 @@ impl std::ops::Deref for EncoderKind {
     fn deref(&self) -> &Self::Target {
         match self {
             EncoderKind::Lstm(config) => config,
+            EncoderKind::Conformer(config) => config,
         }
     }
 }

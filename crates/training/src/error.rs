@@ -154,6 +154,20 @@ pub enum Error {
         /// The error of the loss that noticed it, with the place; none for what the loop itself looks at.
         source: Option<Box<Error>>,
     },
+    /// A budget that is too small for a run.
+    #[error("memory: expected at least {} ({smallest} bytes), the smallest budget of this run, found {} ({budget} bytes)", memory::amount(*smallest), memory::amount(*budget))]
+    Budget {
+        /// What the run may take.
+        budget: usize,
+        /// The least that would do.
+        smallest: usize,
+    },
+    /// A part of a run that does not say what memory it takes.
+    #[error("memory: expected parts that say what they take, found {what}, which does not")]
+    NoPlan {
+        /// The part.
+        what: String,
+    },
     /// Something that takes more memory than there is.
     #[error("{what}: expected at most {}, which is what is available, found {}", memory::amount(*available), memory::amount(*bytes))]
     Memory {
@@ -166,8 +180,8 @@ pub enum Error {
     },
     /// A model that needs the whole utterance, where sound arrives in pieces.
     #[error(
-        "streaming: expected a model that hears forward only, found {found}; train one with `bidirectional = false` and \
-         `normalise = \"running\"`, as recipes/an4-streaming.toml does, or give this one overlapping windows of the sound"
+        "streaming: expected a model that hears forward only, found {found}; train one with `bidirectional = false` (or, \
+         a Conformer, with chunks) and `normalise = \"running\"`, as recipes/an4-streaming.toml does, or give this one overlapping windows of the sound"
     )]
     NotStreaming {
         /// What keeps it from that.

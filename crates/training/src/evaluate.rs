@@ -9,6 +9,7 @@ use speech::{Change, ErrorCounts, Tokenizer, character_errors, word_errors};
 use crate::data::{self, Example};
 use crate::model::Model;
 use crate::recipe::BatchConfig;
+use crate::run_plan::Limit;
 use crate::score::Score;
 use crate::search::{Search, Searcher};
 use crate::silence::is_silence;
@@ -99,7 +100,7 @@ impl Evaluation {
 pub(crate) fn evaluate(
     (model, search, aggregate): (&Model, &Search, Aggregate),
     tokenizer: &Tokenizer,
-    batches: &BatchConfig,
+    (batches, limit): (&BatchConfig, Option<&Limit>),
     examples: &[Example],
     silence: f64,
     stop: &AtomicBool,
@@ -110,7 +111,7 @@ pub(crate) fn evaluate(
     let writer = Writer::new(!model.durations().is_empty(), model.config().frame_ms() / 1000.0, aggregate);
     let mut searcher = Searcher::new(model, search)?;
     let mut texts = vec![Transcription::default(); examples.len()];
-    for batch in data::plan(examples, &model.config().input.rows, batches) {
+    for batch in data::plan(examples, &model.config().input.rows, batches, limit) {
         if stop.load(Ordering::Relaxed) {
             return Err(Error::Stopped);
         }

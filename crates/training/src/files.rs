@@ -85,6 +85,14 @@ pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     Target::of(path)?.write(bytes)
 }
 
+/// Writes a file as [`Output`] does, by a function that has not all of it at once.
+pub(crate) fn write_through(path: &Path, put: Put) -> io::Result<()> {
+    Target::of(path)?.write_by(put)
+}
+
+/// Writes all of a file.
+type Put<'a> = &'a mut dyn FnMut(&mut dyn Write) -> io::Result<()>;
+
 /// Whether two paths lead to one regular file.
 pub fn same_file(a: &Path, b: &Path) -> bool {
     let own = identity(a);
@@ -156,10 +164,14 @@ impl Target {
     }
 
     fn write(self, bytes: &[u8]) -> io::Result<()> {
+        self.write_by(&mut |file| file.write_all(bytes))
+    }
+
+    fn write_by(self, put: Put) -> io::Result<()> {
         match self {
             Self::Regular(path) => {
                 let mut file = temporary(&path)?;
-                file.as_file_mut().write_all(bytes)?;
+                put(file.as_file_mut())?;
                 if let Ok(old) = fs::metadata(&path) {
                     file.as_file().set_permissions(old.permissions())?;
                 }
@@ -169,10 +181,10 @@ impl Target {
                 let _ = File::open(folder(&path)).and_then(|folder| folder.sync_all());
                 Ok(())
             }
-            Self::Through(mut file) => file.write_all(bytes),
+            Self::Through(mut file) => put(&mut file),
             Self::Standard => {
                 let mut out = io::stdout().lock();
-                out.write_all(bytes)?;
+                put(&mut out)?;
                 out.flush()
             }
         }

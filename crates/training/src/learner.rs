@@ -7,6 +7,7 @@
 //! reduce      Σ over processes
 //! apply       the optimiser, then the moving average
 //! ```
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::checkpoint::Values;
@@ -18,6 +19,7 @@ use crate::losses::LossSessions;
 use crate::model::Model;
 use crate::optimiser::{self, Optimiser};
 use crate::recipe::OptimiserConfig;
+use crate::run_plan::Limit;
 use crate::schedule::{Moment, learning_rate};
 use crate::{Error, Gradients, Result};
 
@@ -28,6 +30,7 @@ pub struct Learner {
     optimiser: Box<dyn Optimiser>,
     ema: Option<Ema>,
     config: OptimiserConfig,
+    limit: Option<Limit>,
 }
 
 /// A batch of a step.
@@ -102,7 +105,13 @@ impl Learner {
             false => None,
         };
         let sessions = LossSessions::new(model.config())?;
-        Ok(Learner { model, sessions, optimiser, ema, config: config.clone() })
+        Ok(Learner { model, sessions, optimiser, ema, config: config.clone(), limit: None })
+    }
+
+    /// From now on, batches that would take more are computed in parts.
+    pub(crate) fn within(mut self, limit: Option<Limit>) -> Self {
+        self.limit = limit;
+        self
     }
 
     /// The model.
@@ -116,7 +125,7 @@ impl Learner {
     }
 
     /// What the optimiser remembers.
-    pub fn memory(&self) -> BTreeMap<String, Values> {
+    pub fn memory(&self) -> BTreeMap<String, Cow<'_, Values>> {
         self.optimiser.memory()
     }
 
@@ -160,7 +169,15 @@ impl Learner {
     ) -> Result<(Gradients, Tally)> {
         let (mut gradients, mut tally) = (Gradients::default(), Tally::default());
         for part in parts {
-            tally += self.add_gradients(&mut gradients, &part?, of, moment)?;
+            let Part { index, batch } = part?;
+            let mut masks = Masks::new(self.model.config().seed, moment.epoch, index);
+            let batches = match &self.limit {
+                Some(limit) => limit.parts(batch)?,
+                None => vec![batch],
+            };
+            for batch in batches {
+                tally += self.add_gradients(&mut gradients, &batch, &mut masks, (of, moment))?;
+            }
         }
         Ok((gradients, tally))
     }
@@ -169,15 +186,14 @@ impl Learner {
     fn add_gradients(
         &self,
         gradients: &mut Gradients,
-        Part { index, batch }: &Part,
-        of: usize,
-        moment: &Moment,
+        batch: &Batch,
+        masks: &mut Masks,
+        (of, moment): (usize, &Moment),
     ) -> Result<Tally> {
-        let Moment { epoch, step, progress, .. } = *moment;
+        let Moment { step, progress, .. } = *moment;
         let config = self.model.config();
         let utterances = || batch.ids.clone();
-        let mut masks = Masks::new(config.seed, epoch, *index);
-        let losses = self.model.losses(&self.sessions, batch, of, step, Some(&mut masks));
+        let losses = self.model.losses(&self.sessions, batch, of, step, Some(masks));
         let losses = losses.map_err(|error| match divergence::of(&error) {
             Some(Divergence { what, found }) => {
                 Error::Diverged { step, what, found, utterances: utterances(), source: Some(error.into()) }

@@ -22,7 +22,7 @@
 //! |---|---|
 //! | [`recipe`] | everything that decides a run, as one TOML file |
 //! | [`data`] | utterances in memory, augmented batches |
-//! | [`encoder`], [`predictor`], [`Model`] | the network, with a user's own parts or ours; [`lstm()`] and [`linear()`] are its own candle operations |
+//! | [`encoder`], [`predictor`], [`Model`] | the network, with a user's own parts or ours; [`lstm()`] and [`linear()`] are of its own candle operations |
 //! | [`Parameters`] | its weights, made through candle's `VarBuilder` and named as candle models name theirs |
 //! | [`LossSessions`], [`Losses`] | what the network is trained with, as [`recipe::LossConfig`] says |
 //! | [`Model::decoder`] | the same network as [`decoding`] sees it |
@@ -45,12 +45,15 @@
 #![warn(missing_docs)]
 
 mod align;
+mod attention;
 mod average;
 pub mod bytes;
 pub mod checkpoint;
+mod convolution;
 mod curve;
 pub mod data;
 mod decoder;
+mod depthwise;
 mod divergence;
 mod doubts;
 mod dropout;
@@ -59,11 +62,14 @@ pub mod encoder;
 mod error;
 mod evaluate;
 mod events;
+mod feed_forward;
 pub mod files;
 mod fingerprint;
+mod gates;
 mod gradients;
 mod init;
 mod label_side;
+mod layer_norm;
 mod learner;
 mod linear;
 mod listener;
@@ -76,13 +82,16 @@ mod metrics;
 mod model;
 mod model_config;
 mod observer;
+mod ops;
 pub mod optimiser;
 mod parameters;
 pub mod predictor;
+mod ragged;
 mod random;
 pub mod recipe;
 mod recogniser;
 pub mod run_folder;
+mod run_plan;
 pub mod schedule;
 mod score;
 mod search;
@@ -117,11 +126,12 @@ pub use parameters::{Parameters, Shapes};
 pub use recipe::Recipe;
 pub use recogniser::{Recogniser, evaluate};
 pub use run_folder::Start;
+pub use run_plan::{BatchShape, RunPlan, StepPlan};
 pub use schedule::Moment;
 pub use score::{OverSpeakers, Score};
 pub use search::{LatticeSearch, Search};
 pub use silence::SILENCE;
-pub use train::{Outcome, train};
+pub use train::{Outcome, train, train_with};
 pub use trainer::{About, Judge, Trainer};
 pub use transcription::{Format, TimedToken, TimedWord, Transcription};
 pub use windows::{WindowConfig, Windows};

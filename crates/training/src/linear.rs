@@ -26,6 +26,11 @@ impl Linear {
         Ok(Linear { weight, bias: vb.get_with_hints(outputs, "bias", Init::Const(0.0))? })
     }
 
+    #[cfg(test)]
+    pub(crate) fn from_parts(weight: Tensor, bias: Tensor) -> Self {
+        Linear { weight, bias }
+    }
+
     /// `[O, D]`
     pub fn weight(&self) -> &Tensor {
         &self.weight
@@ -90,17 +95,18 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
 #[derive(Default)]
 struct Operation<F>(std::marker::PhantomData<F>);
 
-fn forward<F: Real>(x: &[F], weight: &[F], bias: &[F]) -> Vec<F> {
+/// [`linear()`] of slices.
+pub(crate) fn forward<F: Real>(x: &[F], weight: &[F], bias: &[F]) -> Vec<F> {
     let (outputs, inputs) = (bias.len(), weight.len() / bias.len());
-    let mut y = vec![F::ZERO; x.len() / inputs * outputs];
+    let mut y = kernels::filled(x.len() / inputs * outputs, F::ZERO);
     Affine::new(View::new(weight, outputs, inputs).transposed(), Some(bias)).forward(x, &mut y);
     y
 }
 
 /// dx = dy W, dW = dyᵀ x, db = Σ dy.
-fn backward<F: Real>(x: &[F], weight: &[F], above: &[F], inputs: usize) -> [Vec<F>; 3] {
+pub(crate) fn backward<F: Real>(x: &[F], weight: &[F], above: &[F], inputs: usize) -> [Vec<F>; 3] {
     let outputs = weight.len() / inputs;
-    let zeros = |count: usize| vec![F::ZERO; count];
+    let zeros = |count: usize| kernels::filled(count, F::ZERO);
     let (mut dx, mut dw, mut db) = (zeros(x.len()), zeros(weight.len()), zeros(outputs));
     let layer = Affine::new(View::new(weight, outputs, inputs).transposed(), None);
     layer.backward_rows(above, &mut dx, Accumulate::Replace);

@@ -19,6 +19,13 @@ pub fn available() -> Option<usize> {
     of_system.into_iter().chain(of_group).chain(allowed).min()
 }
 
+/// Most bytes that this process has held in memory so far; none where the system does not say.
+pub fn peak_resident() -> Option<usize> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
+}
+
 /// Fails if so many bytes are not there.
 ///
 /// # Errors

@@ -27,6 +27,12 @@ pub struct Metrics {
     /// Share of the rows of the epoch's batches that are padding.
     #[serde(default)]
     pub padding: f64,
+    /// Bytes that the run may take at most, as it was planned; 0 without a plan.
+    #[serde(default)]
+    pub planned_bytes: u64,
+    /// Most bytes of memory that the process has held so far; 0 where the system does not say.
+    #[serde(default)]
+    pub resident_bytes: u64,
     /// Wall time of the epoch's training in seconds; after a resumption, of the part that was left.
     pub seconds: f64,
     /// Word error rate on the dev set, where it was evaluated.

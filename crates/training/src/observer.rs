@@ -1,6 +1,7 @@
 //! What a run tells whoever watches it.
 use crate::evaluate::Evaluation;
 use crate::metrics::Metrics;
+use crate::run_plan::RunPlan;
 
 /// Facts at the start of a run.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,6 +18,8 @@ pub struct RunReport {
     pub epochs: u64,
     /// The epoch it goes on with; not 0 after a resumption.
     pub first_epoch: u64,
+    /// What the run takes in memory, if it may not take whatever it wants.
+    pub plan: Option<RunPlan>,
 }
 
 /// One optimiser step.

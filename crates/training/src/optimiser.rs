@@ -6,6 +6,7 @@ mod clip;
 mod lamb;
 mod moments;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 pub use adamw::AdamW;
@@ -27,7 +28,7 @@ pub trait Optimiser: Send {
     fn step(&mut self, parameters: &Parameters, gradients: &Gradients, rate: f64) -> Result<f64>;
 
     /// What it remembers of each parameter, by the names `first` and `second`.
-    fn memory(&self) -> BTreeMap<String, Values>;
+    fn memory(&self) -> BTreeMap<String, Cow<'_, Values>>;
 
     /// Goes on with the memory of a run of so many steps.
     ///

@@ -33,6 +33,12 @@ pub trait Predictor: Send + Sync {
     /// Candle's own errors.
     fn forward(&self, labels: &[Vec<u32>], masks: Option<&mut Masks>) -> Result<Tensor>;
 
+    /// Most bytes that the forward and backward passes of `batch` label sequences with so many rows hold beside weights and the
+    /// gradients of these; `None`, as by default, if that is not known.
+    fn bytes(&self, _batch: usize, _rows: usize) -> Option<usize> {
+        None
+    }
+
     /// The same network with its current weights, label by label for many hypotheses: after the same labels, the same row as
     /// [`Predictor::forward`] has without dropout.
     ///

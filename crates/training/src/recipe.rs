@@ -287,6 +287,9 @@ pub struct BatchConfig {
     pub max_frames: usize,
     /// Most utterances of a batch.
     pub max_utterances: usize,
+    /// What the whole run may take, such as `"6GiB"`: batches are then also cut so that their steps fit.
+    #[serde(default, with = "crate::bytes::optional", skip_serializing_if = "Option::is_none")]
+    pub memory: Option<usize>,
     /// Batches of an optimiser step; gradients are divided by the utterances of all of them.
     #[serde(default = "once", skip_serializing_if = "is_once")]
     pub accumulate: usize,
@@ -415,6 +418,21 @@ fn betas() -> [f64; 2] {
     [0.9, 0.999]
 }
 
+/// What a command line says otherwise than the recipe.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Passes over the training set.
+    pub epochs: Option<u64>,
+    /// What the run may take in memory, in bytes.
+    pub memory: Option<usize>,
+}
+
+impl From<Option<u64>> for Changes {
+    fn from(epochs: Option<u64>) -> Self {
+        Changes { epochs, memory: None }
+    }
+}
+
 fn first_difference(table: &str, here: &toml::Table, there: &toml::Table) -> Option<String> {
     let keys: std::collections::BTreeSet<&String> = here.keys().chain(there.keys()).collect();
     keys.into_iter().find_map(|key| {
@@ -435,18 +453,21 @@ fn first_difference(table: &str, here: &toml::Table, there: &toml::Table) -> Opt
 impl Recipe {
     /// Reads and checks a recipe; its manifests become relative to the current folder.
     ///
-    /// `epochs` replaces the recipe's own number. The text that comes back is that of the file, or, with `epochs`, the changed
+    /// `changes` replace the recipe's own values. The text that comes back is that of the file, or, with changes, the changed
     /// recipe written anew (without the comments): what a run folder and a checkpoint hold.
     ///
     /// # Errors
     /// [`Error::Io`] if the file cannot be read, [`Error::RecipeSyntax`] for bad TOML, an unknown or a missing key, and
     /// [`Error::RecipeValue`] for a value outside its range.
-    pub fn read(path: &Path, epochs: Option<u64>) -> Result<(Recipe, String)> {
+    pub fn read(path: &Path, changes: impl Into<Changes>) -> Result<(Recipe, String)> {
         let text = std::fs::read_to_string(path).map_err(Error::io(path, "read the recipe"))?;
         let mut text = text.strip_prefix('\u{feff}').unwrap_or(&text).to_owned();
         let mut recipe = Self::parse(&text, path)?;
-        if let Some(epochs) = epochs {
-            recipe.training.run.epochs = epochs;
+        let changes = changes.into();
+        if changes != Changes::default() {
+            let Changes { epochs, memory } = changes;
+            recipe.training.run.epochs = epochs.unwrap_or(recipe.training.run.epochs);
+            recipe.batch.memory = memory.or(recipe.batch.memory);
             recipe.check()?;
             text = toml::to_string(&recipe)
                 .map_err(|error| Error::syntax(path, serde::de::Error::custom(error)))?;

@@ -276,7 +276,7 @@ pub fn evaluate(recogniser: &Recogniser, utterances: &[Utterance]) -> Result<Eva
     crate::evaluate::evaluate(
         (model, search, *aggregate),
         tokenizer,
-        &recipe.batch,
+        (&recipe.batch, None),
         &examples,
         *silence,
         &AtomicBool::new(false),

@@ -11,8 +11,9 @@ use crate::learner::Learner;
 use crate::loading::{Loaded, Stopped};
 use crate::model::Model;
 use crate::observer::{Observer, RunReport};
-use crate::recipe::{Recipe, Select};
+use crate::recipe::{Changes, Recipe, Select};
 use crate::run_folder::{RunFolder, Start};
+use crate::run_plan::{self, Limit, StepPlan};
 use crate::search::Search;
 use crate::trainer::{About, Trainer};
 use crate::{Error, Result};
@@ -32,21 +33,39 @@ pub struct Outcome {
 
 /// Trains by a recipe in a run folder, then evaluates.
 ///
-/// `epochs` replaces the recipe's number. When `stop` becomes true, the run writes a checkpoint after the current step and
+/// `epochs` replaces the recipe's number; see [`train_with`]. When `stop` becomes true, the run writes a checkpoint after the current step and
 /// returns; while it loads or evaluates what it has learnt, it returns at once, and what is saved is there to go on from.
 ///
 /// # Errors
 /// Anything that the recipe, the data or a checkpoint may have wrong, before anything is written; [`Error::Io`] if the folder
 /// refuses; [`Error::Diverged`] if a score, a loss or a gradient is no number: the last checkpoint is then still there.
 pub fn train(
-    recipe_path: &Path,
+    recipe: &Path,
     epochs: Option<u64>,
     folder: &Path,
     start: Start,
     observer: &mut dyn Observer,
     stop: &AtomicBool,
 ) -> Result<Outcome> {
-    let (recipe, text) = Recipe::read(recipe_path, epochs)?;
+    train_with(recipe, epochs.into(), (folder, start), observer, stop)
+}
+
+/// [`train`], with more that is said otherwise than in the recipe.
+///
+/// With `batch.memory`, what the run takes is known before its first step ([`RunReport::plan`]), and batches are cut so that it keeps
+/// to it.
+///
+/// # Errors
+/// Those of [`train`]; [`Error::Budget`] for a budget that is too small, with the smallest that would do; [`Error::NoPlan`] for parts
+/// that do not say what they take.
+pub fn train_with(
+    recipe_path: &Path,
+    changes: Changes,
+    (folder, start): (&Path, Start),
+    observer: &mut dyn Observer,
+    stop: &AtomicBool,
+) -> Result<Outcome> {
+    let (recipe, text) = Recipe::read(recipe_path, changes)?;
     let folder = RunFolder::new(folder, start)?;
 
     let stopped = |steps| Ok(Outcome { stopped: true, steps, dev: None, test: None });
@@ -62,18 +81,37 @@ pub fn train(
     };
     let Loaded { resumed, tokenizer, front_end, train, dev, test, data } = loaded;
     let source = TrainingSet::new(&train, &recipe, &front_end);
-    // What no epoch can be cut into is said now.
-    if let Err(error) = source.plan(0) {
-        folder.leave();
-        return Err(error);
+    let planned = || -> Result<_> {
+        let model = Model::new(&recipe.model(), tokenizer.size())?;
+        let limits = recipe.batch.memory.map(|budget| {
+            let others: usize = dev.iter().chain(&test).map(Example::bytes).sum();
+            let before = run_plan::before(train.bytes() + others);
+            Limit::new(StepPlan::new(&model)?, budget, before, source.longest())
+        });
+        let (limit, plan) = limits.transpose()?.unzip();
+        let source = source.within(limit.clone());
+        // What no epoch can be cut into is said now.
+        source.plan(0)?;
+        Ok((model, source, limit, plan))
+    };
+    let (model, source, limit, plan) = match planned() {
+        Ok(planned) => planned,
+        Err(error) => {
+            folder.leave();
+            return Err(error);
+        }
+    };
+    if plan.is_some() {
+        kernels::give_back_freed_memory();
     }
-    let model = Model::new(&recipe.model(), tokenizer.size())?;
     let about = About { recipe: text.clone(), tokenizer: tokenizer.to_json()?, data: Some(data) };
     let run = (&recipe.training.run, recipe.batch.accumulate);
-    let learner = Learner::new(model, &recipe.optimiser)?;
+    let learner = Learner::new(model, &recipe.optimiser)?.within(limit.clone());
     let mut alone = ();
     let mut trainer = Trainer::new(learner, run, about, (&folder, resumed.as_ref()), &mut alone)?;
     folder.clear(resumed.as_ref().map(|checkpoint| &checkpoint.progress))?;
+    drop(resumed);
+    trainer.planned(plan);
     folder.write_recipe(&text, recipe_path)?;
     observer.on_start(&RunReport {
         parameters: trainer.learner().model().parameters().count(),
@@ -82,13 +120,14 @@ pub fn train(
         audio_seconds: (0..train.count()).map(|index| train.seconds(index)).sum(),
         epochs: recipe.training.run.epochs,
         first_epoch: trainer.progress().epoch,
+        plan,
     });
 
     let report = |model: &Model, examples: &[Example], stop: &AtomicBool| match examples.is_empty() {
         true => Ok(None),
         false => {
             let how = (model, &Search::of(model.config()), Aggregate::default());
-            evaluate(how, &tokenizer, &recipe.batch, examples, 0.0, stop).map(Some)
+            evaluate(how, &tokenizer, (&recipe.batch, limit.as_ref()), examples, 0.0, stop).map(Some)
         }
     };
     // A run that stops in the middle of an epoch's report could not go on from there.

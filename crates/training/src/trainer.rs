@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use crate::checkpoint::{Checkpoint, Progress};
+use crate::checkpoint::{Checkpoint, Contents, Progress, Said};
 use crate::data::{Ahead, Source};
 use crate::evaluate::Evaluation;
 use crate::events::Events;
@@ -16,9 +16,10 @@ use crate::model::Model;
 use crate::observer::{EpochReport, Observer, StepReport};
 use crate::recipe::RunConfig;
 use crate::run_folder::RunFolder;
+use crate::run_plan::RunPlan;
 use crate::schedule::Moment;
 use crate::skips::Skips;
-use crate::{Error, Fingerprint, Result};
+use crate::{Error, Fingerprint, Result, memory};
 
 /// Batches that are made or wait ready while one is computed.
 pub(crate) const AHEAD: usize = 3;
@@ -50,6 +51,8 @@ pub struct Trainer<'a> {
     metrics: Vec<Metrics>,
     /// Share of the current epoch's rows that is padding.
     padding: f64,
+    /// Bytes of the plan, or 0.
+    planned: u64,
     events: Events,
 }
 
@@ -88,8 +91,14 @@ impl<'a> Trainer<'a> {
             progress,
             metrics,
             padding: 0.0,
+            planned: 0,
             events,
         })
+    }
+
+    /// What the run takes in memory, to be written down beside what it took.
+    pub(crate) fn planned(&mut self, plan: Option<RunPlan>) {
+        self.planned = plan.map_or(0, |plan| plan.peak() as u64);
     }
 
     /// The model and its optimiser.
@@ -136,19 +145,18 @@ impl<'a> Trainer<'a> {
     /// Writes the state as it is now.
     fn save(&self, path: &Path) -> Result<()> {
         let parameters = self.learner.model().parameters();
-        let About { recipe, tokenizer, data } = self.about.clone();
-        let checkpoint = Checkpoint {
-            recipe,
-            tokenizer,
-            data,
-            progress: self.progress.clone(),
-            shapes: parameters.shapes(),
-            weights: parameters.values()?,
-            average: self.learner.average().cloned(),
-            memory: self.learner.memory(),
-            summed: true,
-        };
-        checkpoint.write(path)
+        let About { recipe, tokenizer, data } = &self.about;
+        let said = Said { recipe, tokenizer, progress: &self.progress, data: data.as_ref() };
+        let (shapes, memory) = (parameters.shapes(), self.learner.memory());
+        let mut contents = Contents::new(said);
+        contents.parameters(parameters);
+        if let Some(average) = self.learner.average() {
+            contents.values("average", average, &shapes);
+        }
+        for (kind, values) in &memory {
+            contents.values(kind, values, &shapes);
+        }
+        contents.write(path)
     }
 
     /// The rest of the current epoch; false if the stop flag ended it.
@@ -296,6 +304,8 @@ impl<'a> Trainer<'a> {
             skipped,
             nonfinite,
             padding: self.padding,
+            planned_bytes: self.planned,
+            resident_bytes: memory::peak_resident().unwrap_or(0) as u64,
             seconds,
             dev_wer: score.map(|score| score.wer),
             dev_cer: score.map(|score| score.cer),

@@ -124,6 +124,8 @@ fn a_report_of_a_run_is_a_page_with_sound() {
     for (arguments, part) in [
         (["report", "nowhere", "--worst", "2"], "nowhere: expected a run folder"),
         (["report", "runs/recipe", "--recipe", "none/recipe.toml"], "none/train.jsonl"),
+        (["report", "runs/recipe", "-o", "runs/recipe/metrics.csv"], "expected another file to write to"),
+        (["report", "runs/recipe", "-o", "0.wav"], "expected another file to write to"),
     ] {
         let (code, _, err) = finish(panda(&folder, &arguments));
         assert!(code == Some(2) && err.contains(part), "{err}");

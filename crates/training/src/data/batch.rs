@@ -5,6 +5,7 @@ use speech::Features;
 
 use super::Example;
 use crate::recipe::{BatchConfig, RowsConfig};
+use crate::run_plan::Limit;
 use crate::{Result, tensors};
 
 /// A padded batch.
@@ -23,6 +24,24 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// The first utterances, and the others, without the padding that they no longer need.
+    ///
+    /// # Errors
+    /// Candle's own errors.
+    pub fn split(&self, first: usize) -> Result<[Batch; 2]> {
+        let all = self.lengths.len();
+        let part = |from: usize, to: usize| -> Result<Batch> {
+            let lengths = self.lengths[from..to].to_vec();
+            let longest = lengths.iter().copied().max().unwrap_or(0);
+            let rows = self.rows.narrow(0, from, to - from)?.narrow(1, 0, longest)?.contiguous()?;
+            let share = (to - from) as f64 / all as f64;
+            let ids = self.ids.get(from..to).map(<[String]>::to_vec).unwrap_or_default();
+            let labels = self.labels[from..to].to_vec();
+            Ok(Batch { ids, seconds: share * self.seconds, rows, lengths, labels })
+        };
+        Ok([part(0, first)?, part(first, all)?])
+    }
+
     /// Utterances without names.
     ///
     /// # Shapes
@@ -37,10 +56,11 @@ pub(super) fn train_plan(
     rows: &[usize],
     seconds: &[f64],
     batches: &BatchConfig,
+    limit: Option<&Limit>,
     rng: &mut ChaCha8Rng,
 ) -> Result<Vec<Vec<usize>>> {
     if batches.buckets == 0 {
-        return Ok(speech::batches(rows, batches.max_frames, batches.max_utterances, Some(rng)));
+        return Ok(cut(rows, batches, limit, Some(rng)));
     }
     let buckets = speech::batching::buckets(seconds, batches.buckets)?;
     Ok(speech::batching::bucketed(&buckets, batches.max_utterances, rng)?)
@@ -52,8 +72,28 @@ fn rows(examples: &[Example], config: &RowsConfig) -> Vec<usize> {
 }
 
 /// Cuts examples into batches in the order of their lengths.
-pub(crate) fn plan(examples: &[Example], config: &RowsConfig, batches: &BatchConfig) -> Vec<Vec<usize>> {
-    speech::batches(&rows(examples, config), batches.max_frames, batches.max_utterances, None)
+pub(crate) fn plan(
+    examples: &[Example],
+    config: &RowsConfig,
+    batches: &BatchConfig,
+    limit: Option<&Limit>,
+) -> Vec<Vec<usize>> {
+    cut(&rows(examples, config), batches, limit, None)
+}
+
+fn cut(
+    rows: &[usize],
+    batches: &BatchConfig,
+    limit: Option<&Limit>,
+    rng: Option<&mut ChaCha8Rng>,
+) -> Vec<Vec<usize>> {
+    let &BatchConfig { max_frames, max_utterances, .. } = batches;
+    let fits = |count: usize, longest: usize| {
+        count <= max_utterances
+            && longest.saturating_mul(count) <= max_frames
+            && limit.is_none_or(|limit| limit.holds(count, longest))
+    };
+    speech::batching::batches_that(rows, &fits, rng)
 }
 
 /// Stacks frames and pads with zeros: rows `[B, T, stack · D]`, or of more channels, and their lengths.

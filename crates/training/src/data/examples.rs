@@ -32,6 +32,14 @@ pub struct Example {
     pub changes: Vec<Change>,
 }
 
+impl Example {
+    /// Bytes that it takes, roughly above.
+    pub(crate) fn bytes(&self) -> usize {
+        let Example { id, text, features, labels, .. } = self;
+        size_of::<Self>() + 256 + id.len() + text.len() + 4 * (features.data.len() + labels.len())
+    }
+}
+
 /// Reads the audio and computes the features of all utterances in parallel; labels only if a tokenizer is given.
 ///
 /// Audio is resampled if the front end's settings say so, and must have one channel.

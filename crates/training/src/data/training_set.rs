@@ -7,6 +7,7 @@ use super::{Batch, Example, Source, batch};
 use crate::Result;
 use crate::random::{Purpose, stream};
 use crate::recipe::{Augment, Recipe};
+use crate::run_plan::Limit;
 
 /// Batches of a recipe, augmented anew in each epoch.
 pub struct TrainingSet<'a> {
@@ -15,6 +16,7 @@ pub struct TrainingSet<'a> {
     front_end: &'a FrontEnd,
     /// Input rows of each utterance, as they are planned.
     rows: Vec<usize>,
+    limit: Option<Limit>,
 }
 
 /// Where the utterances are.
@@ -32,6 +34,14 @@ impl Store {
         match self {
             Self::Memory(examples) => examples.len(),
             Self::Disk(streamed) => streamed.count(),
+        }
+    }
+
+    /// Bytes of what is in memory.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Memory(examples) => examples.iter().map(Example::bytes).sum(),
+            Self::Disk(streamed) => streamed.bytes(),
         }
     }
 
@@ -56,7 +66,18 @@ impl<'a> TrainingSet<'a> {
         };
         let stride = recipe.encoder.rows.stride;
         let rows = (0..store.count()).map(|index| frames(index).div_ceil(stride)).collect();
-        TrainingSet { store, recipe, front_end, rows }
+        TrainingSet { store, recipe, front_end, rows, limit: None }
+    }
+
+    /// From now on, batches are cut by what they take.
+    pub(crate) fn within(mut self, limit: Option<Limit>) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Input rows of the longest utterance.
+    pub fn longest(&self) -> usize {
+        self.rows.iter().copied().max().unwrap_or(0)
     }
 
     /// An utterance before its frames are changed.
@@ -84,7 +105,7 @@ impl Source for TrainingSet<'_> {
     fn plan(&self, epoch: u64) -> Result<Vec<Vec<usize>>> {
         let mut rng = stream(self.recipe.seed, Purpose::Order, epoch, 0);
         let seconds: Vec<f64> = (0..self.store.count()).map(|index| self.store.seconds(index)).collect();
-        batch::train_plan(&self.rows, &seconds, &self.recipe.batch, &mut rng)
+        batch::train_plan(&self.rows, &seconds, &self.recipe.batch, self.limit.as_ref(), &mut rng)
     }
 
     fn padding(&self, plan: &[Vec<usize>]) -> f64 {

@@ -6,10 +6,11 @@ use candle_nn::VarBuilder;
 use serde::{Deserialize, Serialize};
 
 use super::lstm_stream::LstmStream;
-use super::{BuildEncoder, Encoder, EncoderStream};
+use super::subsampling::Subsampling;
+use super::{BuildEncoder, Encoder, EncoderStream, SubsamplingConfig};
 use crate::dropout::Masks;
 use crate::recipe::check::{self, MANY, WIDEST};
-use crate::{Lstm, Result};
+use crate::{Lstm, Result, run_plan};
 
 /// `[encoder]`, kind `lstm`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -31,6 +32,9 @@ pub struct LstmEncoderConfig {
     /// Optional shortening between two layers.
     #[serde(default)]
     pub time_reduction: Option<TimeReduction>,
+    /// Optional convolutions in front, to rows of the state width.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subsampling: Option<SubsamplingConfig>,
 }
 
 /// `[encoder.time_reduction]`: neighbouring rows are concatenated after a layer.
@@ -53,11 +57,16 @@ impl BuildEncoder for LstmEncoderConfig {
             let (key, after) = ("encoder.time_reduction.after_layer", reduction.after_layer);
             check::expect(key, "a number below encoder.layers", after < self.layers, after)?;
         }
-        Ok(())
+        self.subsampling.as_ref().map_or(Ok(()), SubsamplingConfig::check)
     }
 
     fn reduction(&self) -> usize {
-        self.time_reduction.as_ref().map_or(1, |reduction| reduction.factor)
+        let subsampling = self.subsampling.as_ref().map_or(1, |subsampling| subsampling.factor);
+        subsampling * self.time_reduction.as_ref().map_or(1, |reduction| reduction.factor)
+    }
+
+    fn subsamples(&self) -> bool {
+        self.subsampling.is_some()
     }
 
     fn build(&self, input: usize, vb: &VarBuilder) -> Result<Arc<dyn Encoder>> {
@@ -69,16 +78,22 @@ impl BuildEncoder for LstmEncoderConfig {
 #[derive(Debug, Clone)]
 pub struct LstmEncoder {
     config: LstmEncoderConfig,
+    subsampling: Option<Subsampling>,
     layers: Vec<Lstm>,
 }
 
 impl LstmEncoder {
-    /// Makes the layers for rows of width `input`, with the parameters of [`Lstm`] under `layers.N`.
+    /// Makes the layers for rows of width `input`, with the parameters of [`Lstm`] under `layers.N` and, with subsampling, those
+    /// of [`ConformerEncoder`](super::ConformerEncoder)'s under `pre_encode`.
     ///
     /// # Errors
     /// Those of the builder.
     pub fn new(config: &LstmEncoderConfig, input: usize, vb: &VarBuilder) -> Result<Self> {
-        let mut width = input;
+        let pre = vb.pp("pre_encode");
+        let subsampling = config.subsampling.as_ref();
+        let subsampling =
+            subsampling.map(|sizes| Subsampling::new(sizes, input, config.hidden, &pre)).transpose()?;
+        let mut width = if subsampling.is_some() { config.hidden } else { input };
         let mut layers: Vec<Lstm> = Vec::new();
         for layer in 0..config.layers {
             if let Some(reduction) = config.time_reduction.as_ref().filter(|r| r.after_layer == layer) {
@@ -89,7 +104,7 @@ impl LstmEncoder {
             layers.push(if config.two_biases { lstm.with_two_biases(0, &vb)? } else { lstm });
             width = layers[layer].width();
         }
-        Ok(LstmEncoder { config: config.clone(), layers })
+        Ok(LstmEncoder { config: config.clone(), subsampling, layers })
     }
 }
 
@@ -104,7 +119,13 @@ impl Encoder for LstmEncoder {
         lengths: &[usize],
         mut masks: Option<&mut Masks>,
     ) -> Result<(Tensor, Vec<usize>)> {
-        let (mut x, mut lengths) = (x.clone(), lengths.to_vec());
+        let (mut x, mut lengths) = match &self.subsampling {
+            None => (x.clone(), lengths.to_vec()),
+            Some(subsampling) => {
+                let (rows, ragged) = subsampling.forward(x, lengths)?;
+                (ragged.unpack(&rows)?, ragged.lengths())
+            }
+        };
         for (layer, lstm) in self.layers.iter().enumerate() {
             if let Some(reduction) = self.config.time_reduction.as_ref().filter(|r| r.after_layer == layer) {
                 x = reduce(&x, reduction.factor)?;
@@ -118,10 +139,38 @@ impl Encoder for LstmEncoder {
         Ok((x, lengths))
     }
 
+    fn bytes(&self, batch: usize, rows: usize, width: usize) -> Option<usize> {
+        // What convolutions take is not planned yet.
+        if self.subsampling.is_some() {
+            return None;
+        }
+        let LstmEncoderConfig { hidden, dropout, time_reduction, .. } = &self.config;
+        let (mut rows, mut width) = (rows, width);
+        let layers = self.layers.iter().enumerate().map(|(layer, lstm)| {
+            if let Some(reduction) = time_reduction.as_ref().filter(|r| r.after_layer == layer) {
+                // Padding and joining copy.
+                (rows, width) = (rows.div_ceil(reduction.factor), width * reduction.factor);
+            }
+            let told = (batch * rows, width, *hidden, lstm.width() / hidden, *dropout > 0.0);
+            width = lstm.width();
+            told
+        });
+        let layers = layers.collect::<Vec<_>>();
+        let joined = if time_reduction.is_some() {
+            4 * batch * rows * self.width().max(width) * size_of::<f32>()
+        } else {
+            0
+        };
+        Some(run_plan::lstms(layers.into_iter()) + joined)
+    }
+
     fn stream(&self) -> Result<Option<Arc<dyn EncoderStream>>> {
         let layers: Option<Vec<_>> = self.layers.iter().map(Lstm::carried).collect::<Result<_>>()?;
         let layers = layers.filter(|layers| !layers.is_empty());
-        Ok(layers.map(|layers| Arc::new(LstmStream::new(layers, self.config.time_reduction.clone())) as _))
+        let Some(layers) = layers else { return Ok(None) };
+        let subsampling = self.subsampling.as_ref().map(Subsampling::stream).transpose()?;
+        let reduction = self.config.time_reduction.clone();
+        Ok(Some(Arc::new(LstmStream::new(subsampling, layers, reduction))))
     }
 }
 

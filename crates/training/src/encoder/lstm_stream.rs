@@ -1,9 +1,10 @@
 //! LSTM layers of one direction, piece by piece.
 use std::collections::BTreeMap;
 
-use super::{EncoderState, EncoderStream, Piece, TimeReduction};
+use super::subsampling_stream::SubsamplingStream;
+use super::{EncoderState, EncoderStream, Piece, TimeReduction, stream};
+use crate::Result;
 use crate::lstm::{CarriedLstm, LstmState};
-use crate::{Error, Result};
 
 /// [`super::LstmEncoder`] with its weights packed and its states outside.
 ///
@@ -11,7 +12,9 @@ use crate::{Error, Result};
 /// |---|---|
 /// | `layers.N.h`, `layers.N.c` | `[H]` |
 /// | `reduction.rows`: rows that wait for the others of their group | fewer than the factor |
+/// | those of the subsampling | |
 pub(super) struct LstmStream {
+    subsampling: Option<SubsamplingStream>,
     layers: Vec<CarriedLstm>,
     reduction: Option<TimeReduction>,
     /// Names of h and c of each layer.
@@ -24,7 +27,11 @@ const ROWS: &str = "reduction.rows";
 
 impl LstmStream {
     /// There is at least one layer.
-    pub fn new(layers: Vec<CarriedLstm>, reduction: Option<TimeReduction>) -> Self {
+    pub fn new(
+        subsampling: Option<SubsamplingStream>,
+        layers: Vec<CarriedLstm>,
+        reduction: Option<TimeReduction>,
+    ) -> Self {
         let names: Vec<[String; 2]> =
             (0..layers.len()).map(|layer| ["h", "c"].map(|part| format!("layers.{layer}.{part}"))).collect();
         let parts = names.iter().zip(&layers);
@@ -35,7 +42,10 @@ impl LstmStream {
             let width = layers[reduction.after_layer].input() / reduction.factor;
             sizes.insert(ROWS.into(), (0..reduction.factor).map(|rows| rows * width).collect());
         }
-        LstmStream { layers, reduction, names, sizes }
+        if let Some(subsampling) = &subsampling {
+            sizes.extend(subsampling.sizes());
+        }
+        LstmStream { subsampling, layers, reduction, names, sizes }
     }
 
     fn reduction(&self, layer: usize) -> Option<&TimeReduction> {
@@ -68,6 +78,9 @@ impl LstmStream {
 
 impl EncoderStream for LstmStream {
     fn input(&self) -> usize {
+        if let Some(subsampling) = &self.subsampling {
+            return subsampling.input();
+        }
         let width = self.layers[0].input();
         self.reduction(0).map_or(width, |reduction| width / reduction.factor)
     }
@@ -77,8 +90,7 @@ impl EncoderStream for LstmStream {
     }
 
     fn start(&self) -> EncoderState {
-        let empty = |(name, sizes): (&String, &Vec<usize>)| (name.clone(), vec![0.0; sizes[0]]);
-        EncoderState { values: self.sizes.iter().map(empty).collect() }
+        EncoderState::empty(&self.sizes)
     }
 
     fn check(&self, state: &EncoderState) -> Result<()> {
@@ -86,18 +98,11 @@ impl EncoderStream for LstmStream {
     }
 
     fn step(&self, pieces: &mut [Piece]) -> Result<Vec<Vec<f32>>> {
-        let width = self.input();
-        for piece in &*pieces {
-            self.check(piece.state)?;
-            if !piece.rows.len().is_multiple_of(width) {
-                let expected = format!("rows of {width} values");
-                return Err(Error::shape("rows", expected, format!("{} values", piece.rows.len())));
-            }
-            if let Some(value) = piece.rows.iter().find(|value| !value.is_finite()) {
-                return Err(Error::shape("rows", "finite values", value.to_string()));
-            }
-        }
-        let mut rows: Vec<Vec<f32>> = pieces.iter().map(|piece| piece.rows.to_vec()).collect();
+        stream::check(self, pieces)?;
+        let mut rows: Vec<Vec<f32>> = match &self.subsampling {
+            Some(subsampling) => subsampling.step(pieces),
+            None => pieces.iter().map(|piece| piece.rows.to_vec()).collect(),
+        };
         for layer in 0..self.layers.len() {
             if self.reduction(layer).is_some() {
                 let width = self.layers[layer].input();

@@ -54,7 +54,32 @@ pub struct EncoderState {
     pub values: BTreeMap<String, Vec<f32>>,
 }
 
+/// What [`EncoderStream::step`] asks of its pieces.
+///
+/// # Errors
+/// As there.
+pub(super) fn check(stream: &impl EncoderStream, pieces: &[Piece]) -> Result<()> {
+    let width = stream.input();
+    for piece in pieces {
+        stream.check(piece.state)?;
+        if !piece.rows.len().is_multiple_of(width) {
+            let expected = format!("rows of {width} values");
+            return Err(Error::shape("rows", expected, format!("{} values", piece.rows.len())));
+        }
+        if let Some(value) = piece.rows.iter().find(|value| !value.is_finite()) {
+            return Err(Error::shape("rows", "finite values", value.to_string()));
+        }
+    }
+    Ok(())
+}
+
 impl EncoderState {
+    /// Zeros, as many as the first of the sizes of each part.
+    pub(super) fn empty(sizes: &BTreeMap<String, Vec<usize>>) -> Self {
+        let empty = |(name, sizes): (&String, &Vec<usize>)| (name.clone(), vec![0.0; sizes[0]]);
+        EncoderState { values: sizes.iter().map(empty).collect() }
+    }
+
     /// Checks that there are values of exactly these names, as many as `sizes` allows, all of them finite.
     ///
     /// # Errors

@@ -81,6 +81,11 @@ impl ModelConfig {
         let channels = input.rows.channels;
         expect("encoder.channels", &format!("0 to {WIDEST}"), channels <= WIDEST, channels)?;
         encoder.check()?;
+        if encoder.subsamples() {
+            let expected = "1, given in the recipe, with encoder.subsampling";
+            expect("encoder.stack", expected, input.rows.stack == 1, input.rows.stack)?;
+            expect("encoder.stride", expected, input.rows.stride == 1, input.rows.stride)?;
+        }
         match &self.predictor {
             Some(predictor) => predictor.check()?,
             None if self.loss.kind.gnat().is_some() => {}

@@ -46,6 +46,7 @@ impl ModelConfig {
             dropout: 0.1,
             two_biases: true,
             time_reduction: Some(TimeReduction { after_layer: 2, factor: 2 }),
+            subsampling: None,
         };
         let labels = LstmPredictorConfig {
             embedding: predictor,

@@ -1,4 +1,5 @@
 //! AdamW with global norm clipping, over plain slices.
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use kernels::{par_for, parts, parts_mut};
@@ -62,7 +63,7 @@ impl Optimiser for AdamW {
         Ok(norm)
     }
 
-    fn memory(&self) -> BTreeMap<String, Values> {
+    fn memory(&self) -> BTreeMap<String, Cow<'_, Values>> {
         self.moments.memory()
     }
 
@@ -197,7 +198,11 @@ mod tests {
             let mut optimiser = AdamW::new(&parameters, &config(0.5, 0.0));
             optimiser.step(&parameters, &gradients(&parameters, &[(w, &[3.0, 4.0])]), 0.1).unwrap();
             if restore {
-                let memory = optimiser.memory();
+                let memory = optimiser
+                    .memory()
+                    .into_iter()
+                    .map(|(kind, values)| (kind, values.into_owned()))
+                    .collect();
                 optimiser = AdamW::new(&parameters, &config(0.5, 0.0));
                 optimiser.restore(&memory, 1).unwrap();
                 assert!(

@@ -3,6 +3,7 @@ mod step;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 pub use step::{LambConfig, LambStep, Number};
@@ -44,7 +45,7 @@ impl Optimiser for Lamb {
         Ok(norm)
     }
 
-    fn memory(&self) -> BTreeMap<String, Values> {
+    fn memory(&self) -> BTreeMap<String, Cow<'_, Values>> {
         self.moments.memory()
     }
 

@@ -1,4 +1,5 @@
 //! What the optimisers of Adam's family remember: two moments of each parameter's gradient.
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::checkpoint::Values;
@@ -39,10 +40,10 @@ impl Moments {
         }
     }
 
-    /// A copy, for a checkpoint.
-    pub fn memory(&self) -> BTreeMap<String, Values> {
+    /// Both, for a checkpoint.
+    pub fn memory(&self) -> BTreeMap<String, Cow<'_, Values>> {
         [("first", &self.first), ("second", &self.second)]
-            .map(|(kind, values)| (kind.to_owned(), values.clone()))
+            .map(|(kind, values)| (kind.to_owned(), Cow::Borrowed(values)))
             .into()
     }
 

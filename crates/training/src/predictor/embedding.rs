@@ -79,6 +79,11 @@ impl Embedding {
         })
     }
 
+    /// Numbers of the table.
+    pub(super) fn numbers(&self) -> usize {
+        self.weight.elem_count()
+    }
+
     /// Copies the table out: its numbers and its width.
     pub(super) fn table(&self) -> Result<(Vec<f32>, usize)> {
         Ok((to_vec(&self.rows()?)?, self.weight.dim(1)?))

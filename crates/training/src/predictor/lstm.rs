@@ -11,7 +11,7 @@ use super::{BuildPredictor, Predictor};
 use crate::dropout::Masks;
 use crate::recipe::check::{self, MANY, WIDEST};
 use crate::tensors::to_vec;
-use crate::{Lstm, LstmWeights, Result};
+use crate::{Lstm, LstmWeights, Result, run_plan};
 
 /// `[predictor]`, kind `lstm`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -95,6 +95,15 @@ impl Predictor for LstmPredictor {
             x = drop(layer.forward(&x, &lengths)?, dropout)?;
         }
         Ok(x)
+    }
+
+    fn bytes(&self, batch: usize, rows: usize) -> Option<usize> {
+        let LstmPredictorConfig { embedding, hidden, layers, dropout, .. } = self.config;
+        let rows = batch * rows;
+        let layer = |layer| (rows, if layer == 0 { embedding } else { hidden }, hidden, 1, dropout > 0.0);
+        // The embeddings, dropped out or not, their gradient, and that of the whole table beside its sum.
+        let embedded = size_of::<f32>() * (4 * rows * embedding + 3 * self.embedding.numbers());
+        Some(run_plan::lstms((0..layers).map(layer)) + embedded)
     }
 
     fn decoder(&self) -> Result<Arc<dyn decoding::Predictor>> {

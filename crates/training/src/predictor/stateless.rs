@@ -81,6 +81,13 @@ impl Predictor for StatelessPredictor {
         Ok(self.context.apply(&x)?.tanh()?)
     }
 
+    fn bytes(&self, batch: usize, rows: usize) -> Option<usize> {
+        let StatelessPredictorConfig { embedding, context, .. } = self.config;
+        // Embeddings of each place, joined, dropped out, and the gradients of these; the sum, its tanh and theirs.
+        let numbers = batch * rows * embedding * (6 * context + 6) + (2 + context) * self.embedding.numbers();
+        Some(size_of::<f32>() * numbers)
+    }
+
     fn decoder(&self) -> Result<Arc<dyn decoding::Predictor>> {
         let (table, width) = self.embedding.table()?;
         let (weight, bias) = (to_vec(self.context.weight())?, to_vec(self.context.bias())?);

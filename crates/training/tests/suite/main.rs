@@ -3,6 +3,7 @@
 mod averages;
 mod batches;
 mod checkpoints;
+mod encoders;
 mod fuzzing;
 mod lattices;
 mod learning;

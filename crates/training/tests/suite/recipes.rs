@@ -25,7 +25,9 @@ fn the_recipes_of_the_repository_are_sound() {
         names.push(path.file_stem().unwrap().to_str().unwrap().to_owned());
     }
     names.sort();
-    assert!(names.contains(&"an4-streaming".to_owned()));
+    for name in ["an4-streaming", "an4-conformer"] {
+        assert!(names.contains(&name.to_owned()), "{name}");
+    }
     for corpus in ["an4", "digits"] {
         for kind in ["", "-multi-blank", "-pruned", "-tdt"] {
             assert!(names.contains(&format!("{corpus}{kind}")), "{corpus}{kind}");

@@ -1,11 +1,19 @@
 //! The three functions of a step.
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+
 use candle_core::{Device, Tensor};
-use training::data::Batch;
+use training::checkpoint::{Checkpoint, Values};
+use training::data::{Batch, Source};
 use training::encoder::{EncoderKind, LstmEncoderConfig};
 use training::optimiser::{AdamW, Optimiser};
 use training::predictor::{PredictorKind, StatelessPredictorConfig};
-use training::recipe::{JointConfig, OptimiserConfig};
-use training::{Error, Gradients, Learner, Model, ModelConfig, Moment, Part, Reduce, Result, Tally};
+use training::recipe::{JointConfig, OptimiserConfig, RunConfig};
+use training::run_folder::RunFolder;
+use training::{
+    About, Error, Gradients, Learner, Model, ModelConfig, Moment, Part, Reduce, Result, Start, Tally, Trainer,
+};
 
 fn config() -> ModelConfig {
     let encoder = LstmEncoderConfig { layers: 1, hidden: 8, ..LstmEncoderConfig::default() };
@@ -22,7 +30,7 @@ fn config() -> ModelConfig {
 }
 
 fn optimiser() -> OptimiserConfig {
-    toml::from_str("learning_rate = 1e-2\nema = 0.9").unwrap()
+    toml::from_str("learning_rate = 1e-2\nema = 0.9\ndecay = \"hold\"").unwrap()
 }
 
 fn learner() -> Learner {
@@ -128,6 +136,13 @@ fn applying_moves_the_weights_and_their_average() {
     assert_eq!(learner.model().parameters().values().unwrap(), after);
 }
 
+/// What the optimiser remembers, as a checkpoint would hold it.
+fn owned(learner: &Learner) -> Memory {
+    learner.memory().into_iter().map(|(kind, values)| (kind, values.into_owned())).collect()
+}
+
+type Memory = BTreeMap<String, Values>;
+
 #[test]
 fn a_restored_learner_goes_on_as_if_nothing_had_happened() {
     let run = |restore: bool| {
@@ -136,7 +151,7 @@ fn a_restored_learner_goes_on_as_if_nothing_had_happened() {
             if restore && step == 2 {
                 let weights = learner.model().parameters().values().unwrap();
                 let mut other = self::learner();
-                other.restore(&weights, learner.average(), &learner.memory(), 2).unwrap();
+                other.restore(&weights, learner.average(), &owned(&learner), 2).unwrap();
                 learner = other;
             }
             let (step_gradients, _) = gradients(&learner, &[0, 4]);
@@ -147,7 +162,7 @@ fn a_restored_learner_goes_on_as_if_nothing_had_happened() {
     assert_eq!(run(true), run(false));
     let mut learner = learner();
     let weights = learner.model().parameters().values().unwrap();
-    let error = learner.restore(&weights, None, &learner.memory(), 0).unwrap_err();
+    let error = learner.restore(&weights, None, &owned(&self::learner()), 0).unwrap_err();
     assert!(matches!(error, Error::Shape { .. }), "{error}");
 }
 
@@ -165,15 +180,12 @@ impl Optimiser for Descent {
         gradients.norm()
     }
 
-    fn memory(&self) -> std::collections::BTreeMap<String, training::checkpoint::Values> {
-        [("steps".to_owned(), [("count".to_owned(), vec![self.0])].into())].into()
+    fn memory(&self) -> BTreeMap<String, Cow<'_, Values>> {
+        let count: Values = [("count".to_owned(), vec![self.0])].into();
+        [("steps".to_owned(), Cow::Owned(count))].into()
     }
 
-    fn restore(
-        &mut self,
-        memory: &std::collections::BTreeMap<String, training::checkpoint::Values>,
-        _: u64,
-    ) -> Result<()> {
+    fn restore(&mut self, memory: &Memory, _: u64) -> Result<()> {
         self.0 = memory["steps"]["count"][0];
         Ok(())
     }
@@ -196,4 +208,37 @@ fn an_optimiser_of_ones_own_takes_the_place_of_ours() {
     // Ours is one such object.
     let ours: Box<dyn Optimiser> = Box::new(AdamW::new(model().parameters(), &optimiser()));
     assert!(Learner::with(model(), &optimiser(), ours).is_ok());
+}
+
+#[test]
+fn what_an_optimiser_of_ones_own_remembers_is_in_the_checkpoint() {
+    let place = tempfile::tempdir().unwrap();
+    let source = |_| Ok(batch(0..4));
+    struct Same<F>(F);
+    impl<F: Fn(u64) -> Result<Batch> + Sync> Source for Same<F> {
+        fn plan(&self, _: u64) -> Result<Vec<Vec<usize>>> {
+            Ok(vec![vec![0, 1, 2, 3]; 2])
+        }
+
+        fn batch(&self, epoch: u64, _: &[usize]) -> Result<Batch> {
+            (self.0)(epoch)
+        }
+    }
+    let run = |epochs: u64, name: &str| {
+        let path = place.path().join(name);
+        let folder = RunFolder::new(&path, Start::Resume).unwrap();
+        let resumed = folder.last().exists().then(|| Checkpoint::read(&folder.last()).unwrap());
+        let model = Model::new(&config(), 4).unwrap();
+        let learner = Learner::with(model, &optimiser(), Box::new(Descent(0.0))).unwrap();
+        let (mut alone, run) = ((), RunConfig::new(epochs));
+        let place = (&folder, resumed.as_ref());
+        let mut trainer = Trainer::new(learner, (&run, 1), About::default(), place, &mut alone).unwrap();
+        let stop = AtomicBool::new(false);
+        assert!(trainer.fit(&Same(source), &mut |_| Ok(None), &mut (), &stop).unwrap());
+        Checkpoint::read(&folder.last()).unwrap()
+    };
+    let whole = run(2, "whole");
+    assert_eq!(whole.memory["steps"]["count"], [4.0]);
+    assert_eq!(run(1, "parts").memory["steps"]["count"], [2.0]);
+    assert!(run(2, "parts").weights == whole.weights);
 }

@@ -15,20 +15,20 @@ use training::encoder::{
 };
 use training::{Error, Listener, Lstm, LstmState, Model, Recipe, Result, StreamState, WindowConfig, Windows};
 
-fn random(count: usize, seed: u64, scale: f32) -> Vec<f32> {
+pub fn random(count: usize, seed: u64, scale: f32) -> Vec<f32> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     (0..count).map(|_| scale * (2.0 * rng.random::<f32>() - 1.0)).collect()
 }
 
-fn tensor(values: &[f32], shape: &[usize]) -> Tensor {
+pub fn tensor(values: &[f32], shape: &[usize]) -> Tensor {
     Tensor::from_slice(values, shape, &Device::Cpu).unwrap()
 }
 
-fn values(x: &Tensor) -> Vec<f32> {
+pub fn values(x: &Tensor) -> Vec<f32> {
     x.flatten_all().unwrap().to_vec1().unwrap()
 }
 
-fn bits(values: &[f32]) -> Vec<u32> {
+pub fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|x| x.to_bits()).collect()
 }
 
@@ -39,12 +39,12 @@ fn cut(length: usize, cuts: &[usize]) -> Vec<usize> {
     cuts
 }
 
-fn builder() -> VarBuilder<'static> {
+pub fn builder() -> VarBuilder<'static> {
     VarBuilder::from_varmap(&candle_nn::VarMap::new(), DType::F32, &Device::Cpu)
 }
 
 /// A padded batch of utterances.
-fn padded(utterances: &[Vec<f32>], width: usize) -> (Tensor, Vec<usize>) {
+pub fn padded(utterances: &[Vec<f32>], width: usize) -> (Tensor, Vec<usize>) {
     let lengths: Vec<usize> = utterances.iter().map(|rows| rows.len() / width).collect();
     let frames = lengths.iter().copied().max().unwrap_or(0);
     let mut all = vec![0.0; utterances.len() * frames * width];
@@ -55,7 +55,7 @@ fn padded(utterances: &[Vec<f32>], width: usize) -> (Tensor, Vec<usize>) {
 }
 
 /// The rows of each utterance out of a padded batch.
-fn unpadded((x, lengths): (Tensor, Vec<usize>)) -> Vec<Vec<f32>> {
+pub fn unpadded((x, lengths): (Tensor, Vec<usize>)) -> Vec<Vec<f32>> {
     let (_, frames, width) = x.dims3().unwrap();
     let all = values(&x);
     let rows = |(b, &length): (usize, &usize)| all[b * frames * width..][..length * width].to_vec();
@@ -118,41 +118,52 @@ proptest! {
         order in any::<u64>(),
     ) {
         let (encoder, stream) = encoder(layers, Some(TimeReduction { after_layer: after % layers, factor }));
-        let d = stream.input();
-        let utterances: Vec<Vec<f32>> =
-            lengths.iter().enumerate().map(|(b, n)| random(n * d, order ^ b as u64, 1.0)).collect();
-        let (x, all) = padded(&utterances, d);
-        let whole = unpadded(encoder.forward(&x, &all, None).unwrap());
-
-        // Pieces of each utterance, of which some, chosen at random, are encoded together.
-        let mut rng = ChaCha8Rng::seed_from_u64(order);
-        let mut left: Vec<Vec<usize>> = lengths.iter().zip(&cuts).map(|(&n, cuts)| cut(n, cuts)).collect();
-        let mut states = vec![stream.start(); lengths.len()];
-        let mut found = vec![Vec::new(); lengths.len()];
-        while left.iter().any(|ends| ends.len() > 1) {
-            let now: Vec<usize> =
-                (0..left.len()).filter(|&b| left[b].len() > 1 && rng.random::<bool>()).collect();
-            let mut taken: Vec<(usize, EncoderState)> =
-                now.iter().map(|&b| (b, std::mem::take(&mut states[b]))).collect();
-            let mut pieces: Vec<Piece> = taken
-                .iter_mut()
-                .map(|(b, state)| {
-                    let ends = &left[*b];
-                    Piece { state, rows: &utterances[*b][ends[0] * d..ends[1] * d], last: ends.len() == 2 }
-                })
-                .collect();
-            let rows = stream.step(&mut pieces).unwrap();
-            for ((b, state), rows) in taken.into_iter().zip(rows) {
-                found[b].extend(rows);
-                states[b] = state;
-                left[b].remove(0);
-            }
-        }
-        for (found, whole) in found.iter().zip(&whole) {
-            prop_assert_eq!(bits(found), bits(whole));
-        }
-        prop_assert!(states.iter().all(|state| *state == stream.start()));
+        in_pieces(&encoder, stream.as_ref(), &lengths, &cuts, order);
     }
+}
+
+/// Asserts that utterances of such lengths, cut in this way and encoded with whom the seed says, have the bits of the whole.
+pub fn in_pieces(
+    encoder: &dyn Encoder,
+    stream: &dyn EncoderStream,
+    lengths: &[usize],
+    cuts: &[Vec<usize>],
+    order: u64,
+) {
+    let d = stream.input();
+    let utterances: Vec<Vec<f32>> =
+        lengths.iter().enumerate().map(|(b, n)| random(n * d, order ^ b as u64, 1.0)).collect();
+    let (x, all) = padded(&utterances, d);
+    let whole = unpadded(encoder.forward(&x, &all, None).unwrap());
+
+    // Pieces of each utterance, of which some, chosen at random, are encoded together.
+    let mut rng = ChaCha8Rng::seed_from_u64(order);
+    let mut left: Vec<Vec<usize>> = lengths.iter().zip(cuts).map(|(&n, cuts)| cut(n, cuts)).collect();
+    let mut states = vec![stream.start(); lengths.len()];
+    let mut found = vec![Vec::new(); lengths.len()];
+    while left.iter().any(|ends| ends.len() > 1) {
+        let now: Vec<usize> =
+            (0..left.len()).filter(|&b| left[b].len() > 1 && rng.random::<bool>()).collect();
+        let mut taken: Vec<(usize, EncoderState)> =
+            now.iter().map(|&b| (b, std::mem::take(&mut states[b]))).collect();
+        let mut pieces: Vec<Piece> = taken
+            .iter_mut()
+            .map(|(b, state)| {
+                let ends = &left[*b];
+                Piece { state, rows: &utterances[*b][ends[0] * d..ends[1] * d], last: ends.len() == 2 }
+            })
+            .collect();
+        let rows = stream.step(&mut pieces).unwrap();
+        for ((b, state), rows) in taken.into_iter().zip(rows) {
+            found[b].extend(rows);
+            states[b] = state;
+            left[b].remove(0);
+        }
+    }
+    for (found, whole) in found.iter().zip(&whole) {
+        assert_eq!(bits(found), bits(whole));
+    }
+    assert!(states.iter().all(|state| *state == stream.start()));
 }
 
 fn encoder(layers: usize, reduction: Option<TimeReduction>) -> (LstmEncoder, Arc<dyn EncoderStream>) {
@@ -221,7 +232,7 @@ fn states_are_plain_values_that_are_checked() {
     }
 }
 
-const FEATURES: &str = r#"{ sample_rate = 8000, mels = 6, normalise = "running", floor_db = 90.0 }"#;
+pub const FEATURES: &str = r#"{ sample_rate = 8000, mels = 6, normalise = "running", floor_db = 90.0 }"#;
 
 fn recipe_of(features: &str, encoder: &str, seed: u64) -> Recipe {
     let recipe = format!(
@@ -241,7 +252,7 @@ fn recipe_of(features: &str, encoder: &str, seed: u64) -> Recipe {
     Recipe::parse(&recipe, Path::new("test.toml")).unwrap()
 }
 
-fn model_of(features: &str, encoder: &str, seed: u64) -> Model {
+pub fn model_of(features: &str, encoder: &str, seed: u64) -> Model {
     Model::new(&recipe_of(features, encoder, seed).model(), 4).unwrap()
 }
 
@@ -252,7 +263,7 @@ fn one_way(stack: usize, stride: usize, factor: usize) -> Model {
 }
 
 /// [`Model::encode`] on whole sound.
-fn encode(model: &Model, features: &str, rows: (usize, usize), samples: &[f32]) -> Vec<f32> {
+pub fn encode(model: &Model, features: &str, rows: (usize, usize), samples: &[f32]) -> Vec<f32> {
     let config = toml::from_str(features.trim_matches(['{', '}', ' ']).replace(", ", "\n").as_str()).unwrap();
     let audio = Audio { samples: samples.to_vec(), sample_rate: 8000 };
     let plane = FrontEnd::new(&config).unwrap().log_mel(&audio).unwrap().stack(rows.0, rows.1);

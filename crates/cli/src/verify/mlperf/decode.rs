@@ -71,7 +71,7 @@ pub fn run(check: &mut Check) -> Result<(), Stop> {
             }
             let what = |of: &str| format!("decode {number}, utterance {b}: {of}");
             let (tokens, frames): (Vec<usize>, Vec<usize>) = at.into_iter().unzip();
-            let steps = steps(&frames, end, *most, found.capped);
+            let steps = steps(&frames, if found.capped { found.end } else { end }, *most, found.capped);
             check.equal(&what("tokens"), &tokens, &expected.tokens);
             check.equal(&what("frames"), &frames, &expected.frames);
             check.equal(&what("joint evaluations"), &steps, &expected.steps);
@@ -80,9 +80,9 @@ pub fn run(check: &mut Check) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Sites that were looked at: one a label, and one a frame that a blank left; no more after the label that met the cap.
+/// Sites that were looked at before frame `end`: one a label, and one a frame that a blank left; and that of the label that met the
+/// cap at `end`.
 fn steps(frames: &[usize], end: usize, most: usize, capped: bool) -> usize {
-    let last = frames.last().copied().filter(|_| capped);
     let left_by_blank = |&frame: &usize| frames.iter().filter(|&&t| t == frame).count() < most;
-    frames.len() + (0..last.unwrap_or(end)).filter(left_by_blank).count() + usize::from(capped)
+    frames.len() + (0..end).filter(left_by_blank).count() + usize::from(capped)
 }

@@ -91,11 +91,12 @@ fn wrong_answers_fail_and_are_named() {
 }
 
 #[test]
-fn what_nothing_verifies_fails() {
+fn a_model_without_sizes_is_named() {
     let Some(dir) = copies_of(&["features_trim"]) else { return };
     std::fs::write(dir.path().join("a_model.json"), r#"{"kind": "model", "options": {}}"#).unwrap();
-    let (good, text) = text(dir.path());
-    assert!(!good && text.contains("1 failed"), "{text}");
+    let error = report(dir.path(), &mut Vec::new()).unwrap_err();
+    assert!(matches!(error, VerifyError::Case { .. }), "{error}");
+    assert!(error.to_string().contains("a_model.json") && error.to_string().contains("options"), "{error}");
 }
 
 #[test]

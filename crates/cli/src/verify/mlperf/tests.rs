@@ -57,7 +57,16 @@ fn golden_vectors_pass() {
     let (good, text) = text(&dir);
     println!("{text}");
     assert!(good, "{text}");
-    for (kind, runs) in [("lamb", 6), ("schedule", 4), ("ema", 2), ("batching", 2)] {
+    for (kind, runs) in [
+        ("lamb", 6),
+        ("schedule", 4),
+        ("ema", 2),
+        ("batching", 2),
+        ("model", 3),
+        ("decode", 2),
+        ("parameters", 1),
+        ("initialisation", 1),
+    ] {
         let of = |line: &&str| line.split_whitespace().nth(1) == Some(kind) && line.ends_with("  pass");
         assert_eq!(text.lines().filter(of).count(), runs, "{kind}: {text}");
     }

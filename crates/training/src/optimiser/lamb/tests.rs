@@ -144,7 +144,8 @@ fn a_restored_optimiser_goes_on_as_if_nothing_had_happened() {
         let mut lamb = new();
         lamb.step(&parameters, &gradients, 0.1).unwrap();
         if restore {
-            let memory = lamb.memory();
+            let memory =
+                lamb.memory().into_iter().map(|(kind, values)| (kind, values.into_owned())).collect();
             lamb = new();
             lamb.restore(&memory, 1).unwrap();
             assert!(lamb.restore(&BTreeMap::new(), 1).unwrap_err().to_string().starts_with("first: "));

@@ -1,0 +1,135 @@
+//! One head of one utterance, forward and backward, window by window.
+use std::ops::Range;
+
+use kernels::{Accumulate, Real, View, ViewMut, product};
+
+use super::rotary::Rotary;
+use super::{Heads, Window};
+
+/// Queries whose scores live at a time.
+const BLOCK: usize = 64;
+
+#[derive(Debug, Clone, Copy)]
+enum Part {
+    Query,
+    Key,
+    Value,
+}
+
+pub(super) struct Head<'a, F> {
+    /// `[T, 3W]`
+    qkv: &'a [F],
+    heads: Heads,
+    /// Its first column of W.
+    column: usize,
+    rotary: &'a Rotary<F>,
+    /// `1 / √d`
+    scale: F,
+}
+
+impl<'a, F: Real> Head<'a, F> {
+    pub fn new(qkv: &'a [F], heads: Heads, at: usize, rotary: &'a Rotary<F>) -> Self {
+        let scale = F::from_f64(1.0 / (heads.each() as f64).sqrt());
+        Head { qkv, heads, column: at * heads.each(), rotary, scale }
+    }
+
+    /// From a row's own place on.
+    fn row(&self, part: Part, t: usize) -> &'a [F] {
+        &self.qkv[(3 * t + part as usize) * self.heads.width + self.column..]
+    }
+
+    fn values(&self, rows: &Range<usize>) -> View<'a, F> {
+        let (first, width) = (self.row(Part::Value, rows.start), 3 * self.heads.width);
+        View::with_stride(first, rows.len(), self.heads.each(), width)
+    }
+
+    /// Rows of queries or keys, turned by their places from `place` on and multiplied.
+    fn turned(&self, part: Part, rows: &Range<usize>, place: usize, factor: F) -> Vec<F> {
+        let each = self.heads.each();
+        let mut out = vec![F::ZERO; rows.len() * each];
+        for ((t, place), out) in rows.clone().zip(place..).zip(out.chunks_exact_mut(each)) {
+            self.rotary.turn(place, &self.row(part, t)[..each], factor, out);
+        }
+        out
+    }
+
+    /// Calls `with(queries, q̃, probabilities)` for each block of the window's queries.
+    fn blocks(&self, window: &Window, keys: &[F], mut with: impl FnMut(Range<usize>, &[F], &mut [F])) {
+        let (each, count) = (self.heads.each(), window.keys.len());
+        let keys = View::new(keys, count, each).transposed();
+        let mut scores = vec![F::ZERO; BLOCK.min(window.queries.len()) * count];
+        for start in window.queries.clone().step_by(BLOCK) {
+            let queries = start..window.queries.end.min(start + BLOCK);
+            let place = window.place + start - window.keys.start;
+            let q = self.turned(Part::Query, &queries, place, self.scale);
+            let scores = &mut scores[..queries.len() * count];
+            let target = ViewMut::new(scores, queries.len(), count);
+            product(target, View::new(&q, queries.len(), each), keys, F::ONE, Accumulate::Replace);
+            for row in scores.chunks_exact_mut(count) {
+                let (max, sum) = F::row_statistics(row);
+                F::row_softmax(row, None, None, max, F::from_f64(1.0 / sum));
+            }
+            with(queries, &q, scores);
+        }
+    }
+
+    /// `out = softmax(q̃ k̃ᵀ) v`, `[queries, d]`
+    pub fn forward(&self, window: &Window, out: &mut [F]) {
+        let (each, count) = (self.heads.each(), window.keys.len());
+        let keys = self.turned(Part::Key, &window.keys, window.place, F::ONE);
+        let values = self.values(&window.keys);
+        self.blocks(window, &keys, |queries, _, p| {
+            let out = &mut out[(queries.start - window.queries.start) * each..][..queries.len() * each];
+            let p = View::new(p, queries.len(), count);
+            product(ViewMut::new(out, queries.len(), each), p, values, F::ONE, Accumulate::Replace);
+        });
+    }
+
+    /// Adds to the gradients of q|k|v of this head, `[T, 3d]`, from all heads' results and their gradients, `[T, W]`.
+    ///
+    /// ```text
+    /// dv += pᵀ do      dp = do vᵀ      ds = p ∘ (dp - Σ do ∘ o)      dq̃ = ds k̃      dk̃ += dsᵀ q̃
+    /// ```
+    pub fn backward(&self, window: &Window, out: &[F], above: &[F], gradient: &mut [F]) {
+        let (width, each, count) = (self.heads.width, self.heads.each(), window.keys.len());
+        let keys = self.turned(Part::Key, &window.keys, window.place, F::ONE);
+        let values = self.values(&window.keys);
+        let mut d_keys = vec![F::ZERO; keys.len()];
+        let mut d_scores = vec![F::ZERO; BLOCK.min(window.queries.len()) * count];
+        let mut d_queries = vec![F::ZERO; BLOCK.min(window.queries.len()) * each];
+        self.blocks(window, &keys, |queries, q, p| {
+            let rows = queries.len();
+            let above_block =
+                View::with_stride(&above[queries.start * width + self.column..], rows, each, width);
+            let d_scores = &mut d_scores[..rows * count];
+            let d_queries = &mut d_queries[..rows * each];
+
+            let d_values = &mut gradient[3 * each * window.keys.start + 2 * each..];
+            let d_values = ViewMut::with_stride(d_values, count, each, 3 * each);
+            product(d_values, View::new(p, rows, count).transposed(), above_block, F::ONE, Accumulate::Add);
+
+            let target = ViewMut::new(d_scores, rows, count);
+            product(target, above_block, values.transposed(), F::ONE, Accumulate::Replace);
+            let pairs = p.chunks_exact(count).zip(d_scores.chunks_exact_mut(count));
+            for (t, (p, d_scores)) in queries.clone().zip(pairs) {
+                let [o, d_o] = [out, above].map(|rows| &rows[t * width + self.column..][..each]);
+                let along = kernels::dot(o, d_o);
+                d_scores.iter_mut().zip(p).for_each(|(d, &p)| *d = p * (*d - along));
+            }
+
+            let d_scores = View::new(d_scores, rows, count);
+            let target = ViewMut::new(d_queries, rows, each);
+            product(target, d_scores, View::new(&keys, count, each), F::ONE, Accumulate::Replace);
+            for (t, row) in queries.clone().zip(d_queries.chunks_exact(each)) {
+                let place = window.place + t - window.keys.start;
+                self.rotary.add_back(place, row, self.scale, &mut gradient[3 * each * t..][..each]);
+            }
+            let target = ViewMut::new(&mut d_keys, count, each);
+            product(target, d_scores.transposed(), View::new(q, rows, each), F::ONE, Accumulate::Add);
+        });
+        for (at, (t, row)) in window.keys.clone().zip(d_keys.chunks_exact(each)).enumerate() {
+            let to = &mut gradient[3 * each * t + each..][..each];
+            self.rotary.add_back(window.place + at, row, F::ONE, to);
+        }
+    }
+}

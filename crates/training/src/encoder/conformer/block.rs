@@ -1,0 +1,166 @@
+//! One layer of a Conformer.
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use candle_nn::{Init, VarBuilder};
+
+use super::ConformerEncoderConfig;
+use super::fixed::FixedBlock;
+use crate::attention::{Chunks, attention};
+use crate::depthwise::depthwise;
+use crate::dropout::{Mask, Masks};
+use crate::feed_forward::feed_forward;
+use crate::gates::{glu, silu};
+use crate::layer_norm::LayerNorm;
+use crate::ragged::Ragged;
+use crate::{Linear, Result, init, linear};
+
+#[derive(Debug, Clone)]
+pub(super) struct Block {
+    pub feed_forward1: FeedForward,
+    pub attention: SelfAttention,
+    pub convolution: Convolution,
+    pub feed_forward2: FeedForward,
+    pub norm_out: LayerNorm,
+    dropout: f32,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct FeedForward {
+    pub norm: LayerNorm,
+    pub linear1: Linear,
+    pub linear2: Linear,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct SelfAttention {
+    pub norm: LayerNorm,
+    /// Of q, k and v.
+    pub inputs: [Linear; 3],
+    pub out: Linear,
+    pub heads: usize,
+    pub chunks: Option<Chunks>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Convolution {
+    pub norm: LayerNorm,
+    pub pointwise1: Linear,
+    /// `[W, k]` and `[W]`
+    pub depthwise: [Tensor; 2],
+    /// Frames that it sees before its own.
+    pub before: usize,
+    pub inner_norm: LayerNorm,
+    pub pointwise2: Linear,
+}
+
+/// Dropout, if it is on.
+struct Drop<'a>(Option<&'a mut Masks>, f32);
+
+impl Drop<'_> {
+    fn apply(&mut self, x: Tensor) -> Result<Tensor> {
+        match self.0.as_deref_mut() {
+            Some(masks) => masks.apply(&x, self.1),
+            None => Ok(x),
+        }
+    }
+
+    fn mask(&mut self, count: usize) -> Option<Mask> {
+        self.0.as_deref_mut().and_then(|masks| masks.mask(count, self.1))
+    }
+}
+
+impl Block {
+    pub fn new(config: &ConformerEncoderConfig, vb: &VarBuilder) -> Result<Self> {
+        let width = config.width;
+        let norm = |name: &str| LayerNorm::new(width, &vb.pp(name));
+        let layer = |name: &str, inputs: usize, outputs: usize| Linear::new(inputs, outputs, &vb.pp(name));
+        let feed_forward = |which: usize| -> Result<FeedForward> {
+            let name = format!("feed_forward{which}");
+            Ok(FeedForward {
+                norm: norm(&format!("norm_{name}"))?,
+                linear1: layer(&format!("{name}.linear1"), width, config.feed_forward)?,
+                linear2: layer(&format!("{name}.linear2"), config.feed_forward, width)?,
+            })
+        };
+        let projection = |part: &str| layer(&format!("self_attn.linear_{part}"), width, width);
+        let depthwise = vb.pp("conv.depthwise_conv");
+        let chunks = config.attention.chunks();
+        Ok(Block {
+            feed_forward1: feed_forward(1)?,
+            attention: SelfAttention {
+                norm: norm("norm_self_att")?,
+                inputs: [projection("q")?, projection("k")?, projection("v")?],
+                out: projection("out")?,
+                heads: config.heads,
+                chunks,
+            },
+            convolution: Convolution {
+                norm: norm("norm_conv")?,
+                pointwise1: layer("conv.pointwise_conv1", width, 2 * width)?,
+                depthwise: [
+                    depthwise.get_with_hints(
+                        (width, config.kernel),
+                        "weight",
+                        init::uniform(config.kernel),
+                    )?,
+                    depthwise.get_with_hints(width, "bias", Init::Const(0.0))?,
+                ],
+                before: if chunks.is_some() { config.kernel - 1 } else { config.kernel / 2 },
+                inner_norm: norm("conv.norm")?,
+                pointwise2: layer("conv.pointwise_conv2", width, width)?,
+            },
+            feed_forward2: feed_forward(2)?,
+            norm_out: norm("norm_out")?,
+            dropout: config.dropout,
+        })
+    }
+
+    /// Ragged rows `[Σ T_b, W]` to such rows.
+    pub fn forward(&self, x: &Tensor, ragged: &Arc<Ragged>, masks: Option<&mut Masks>) -> Result<Tensor> {
+        let mut drop = Drop(masks, self.dropout);
+        let x = self.feed_forward1.forward(x, &mut drop)?;
+        let x = (&x + drop.apply(self.attention.forward(&x, ragged)?)?)?;
+        let x = (&x + drop.apply(self.convolution.forward(&x, ragged)?)?)?;
+        let x = self.feed_forward2.forward(&x, &mut drop)?;
+        self.norm_out.apply(&x)
+    }
+
+    /// A packed copy for inference.
+    pub fn fixed(&self) -> Result<FixedBlock> {
+        FixedBlock::new(self)
+    }
+}
+
+impl FeedForward {
+    /// Half of it, added to `x`.
+    fn forward(&self, x: &Tensor, drop: &mut Drop) -> Result<Tensor> {
+        let inner = self.linear1.bias().elem_count();
+        let masks = [drop.mask(x.dim(0)? * inner), drop.mask(x.elem_count())];
+        feed_forward(x, &self.norm, [&self.linear1, &self.linear2], masks)
+    }
+}
+
+impl SelfAttention {
+    /// Weight `[3W, W]` and bias `[3W]` of q, k and v together.
+    pub fn joined(&self) -> Result<[Tensor; 2]> {
+        let [q, k, v] = &self.inputs;
+        let weight = Tensor::cat(&[q.weight(), k.weight(), v.weight()], 0)?;
+        Ok([weight, Tensor::cat(&[q.bias(), k.bias(), v.bias()], 0)?])
+    }
+
+    fn forward(&self, x: &Tensor, ragged: &Arc<Ragged>) -> Result<Tensor> {
+        let [weight, bias] = self.joined()?;
+        let qkv = linear(&self.norm.apply(x)?, &weight, &bias)?;
+        self.out.apply(&attention(&qkv, ragged, self.heads, self.chunks)?)
+    }
+}
+
+impl Convolution {
+    fn forward(&self, x: &Tensor, ragged: &Arc<Ragged>) -> Result<Tensor> {
+        let gated = glu(&self.pointwise1.apply(&self.norm.apply(x)?)?)?;
+        let [weight, bias] = &self.depthwise;
+        let mixed = depthwise(&gated, ragged, weight, bias, self.before)?;
+        self.pointwise2.apply(&silu(&self.inner_norm.apply(&mixed)?)?)
+    }
+}

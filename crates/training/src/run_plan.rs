@@ -1,0 +1,250 @@
+//! What a step and a run take in memory, known before the first step.
+//!
+//! ```text
+//! planned = what the process holds already + what is fixed + batches that wait + the largest step + 1/16 of the three
+//! fixed   = weights, two moments, average: 4 numbers a weight; one more for gradients, or for the weights while the average is judged
+//! step    = what encoder, predictor, projections and losses of a batch hold at most, forward and backward
+//! ```
+//! The sums are upper bounds by shape alone, so that the same recipe has the same batches everywhere; the 16th is what an allocator
+//! loses between its blocks.
+use std::fmt;
+
+use crate::data::Batch;
+use crate::memory::amount;
+use crate::model::Model;
+use crate::recipe::{LossConfig, Terms};
+use crate::{Error, Result};
+
+/// Bytes of a number.
+const F: usize = size_of::<f32>();
+/// Numbers a weight, beside gradients: itself, two moments, an average.
+const NUMBERS: usize = 4;
+/// Bytes that a step takes whatever its shape: stacks and blocks of threads, nodes of the graph.
+const ALWAYS: usize = 4 << 20;
+
+/// The shape of a padded batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchShape {
+    /// Utterances.
+    pub utterances: usize,
+    /// Input rows of the longest.
+    pub rows: usize,
+    /// Labels of the longest.
+    pub labels: usize,
+}
+
+impl BatchShape {
+    /// That of a batch.
+    pub fn of(batch: &Batch) -> Self {
+        BatchShape {
+            utterances: batch.labels.len(),
+            rows: batch.lengths.iter().copied().max().unwrap_or(0),
+            labels: batch.labels.iter().map(Vec::len).max().unwrap_or(0),
+        }
+    }
+}
+
+/// What a model's steps take.
+#[derive(Clone)]
+pub struct StepPlan {
+    model: Model,
+    /// Values of an input row.
+    width: usize,
+}
+
+impl StepPlan {
+    /// The plan of a model.
+    ///
+    /// # Errors
+    /// [`Error::NoPlan`] if the encoder, the predictor or the loss does not say what it takes.
+    pub fn new(model: &Model) -> Result<Self> {
+        let none = |what: &str| Error::NoPlan { what: what.to_owned() };
+        let config = model.config();
+        if model.encoder().bytes(1, 1, config.input.width()).is_none() {
+            return Err(none("the encoder"));
+        }
+        if model.predictor().ok_or_else(|| none("a recognition lattice"))?.bytes(1, 1).is_none() {
+            return Err(none("the predictor"));
+        }
+        if config.loss.options.budget.limit() == usize::MAX {
+            return Err(none("loss.budget = \"unlimited\""));
+        }
+        Ok(StepPlan { model: model.clone(), width: config.input.width() })
+    }
+
+    /// Bytes that are there from the first step to the last.
+    pub fn fixed(&self) -> usize {
+        (NUMBERS + 1) * F * self.model.parameters().count()
+    }
+
+    /// Bytes of a batch that waits, and of what it is made from.
+    pub fn waiting(&self, shape: BatchShape) -> usize {
+        // Rows, stacked planes, planes before and after masks, and the sound with its copies.
+        let rows = shape.utterances * shape.rows;
+        5 * F * rows * self.width + shape.utterances * (shape.labels * F + 4096)
+    }
+
+    /// Most bytes that forward and backward of a batch hold beside weights, their gradients and the input rows.
+    pub fn step(&self, shape: BatchShape) -> usize {
+        let BatchShape { utterances, rows, labels } = shape;
+        let (model, config) = (&self.model, self.model.config());
+        let encoder = model.encoder().bytes(utterances, rows, self.width).unwrap_or(usize::MAX);
+        let predictor = model.predictor().and_then(|part| part.bytes(utterances, labels + 1));
+        let frames = utterances * rows.div_ceil(config.encoder.reduction());
+        let positions = utterances * (labels + 1);
+        let (w, p) = (model.encoder().width(), model.predictor().map_or(0, |part| part.width()));
+        // Projected rows and their gradients, and gradients of what was projected, twice where they are added up.
+        let joint = F * (4 * (frames + positions) * model.width() + 3 * (frames * w + positions * p));
+        let pruned = match config.loss.kind {
+            LossConfig::Pruned { .. } => 2 * F * (frames * w + positions * p),
+            _ => 0,
+        };
+        let ctc = if Terms::has_ctc(&config.terms) { 2 * F * frames * w } else { 0 };
+        let losses = config.loss.options.budget.limit().saturating_mul(1 + usize::from(ctc > 0));
+        [encoder, predictor.unwrap_or(usize::MAX), joint, pruned, ctc, losses, ALWAYS]
+            .into_iter()
+            .fold(0, usize::saturating_add)
+    }
+}
+
+/// What a batch may take.
+#[derive(Clone)]
+pub(crate) struct Limit {
+    plan: StepPlan,
+    /// For a step and the batches that wait.
+    room: usize,
+}
+
+/// Batches that are made, wait or are computed.
+const WAITING: usize = crate::trainer::AHEAD + 1;
+
+impl Limit {
+    /// What is left of a budget beside what the process holds already, and what the plan then is, with `longest` the input rows of the
+    /// longest utterance.
+    ///
+    /// # Errors
+    /// [`Error::Budget`] if the longest utterance does not fit alone.
+    pub fn new(plan: StepPlan, budget: usize, before: usize, longest: usize) -> Result<(Self, RunPlan)> {
+        let fixed = plan.fixed();
+        let own = budget.saturating_sub(before) / 17 * 16;
+        let limit = Limit { room: own.saturating_sub(fixed), plan };
+        let alone = limit.shape(1, longest);
+        let (waiting, step) = (limit.waiting(alone), limit.plan.step(alone));
+        let reading = 3 * NUMBERS * F * limit.plan.model.parameters().count();
+        RunPlan { budget, before, fixed, waiting, step, reading }.check()?;
+        // All of the room may be used by one batch or another.
+        let step = limit.room.saturating_sub(waiting);
+        let run = RunPlan { budget, before, fixed, waiting, step, reading };
+        Ok((limit, run))
+    }
+
+    /// As long as labels are not known, there are as many as encoder frames.
+    fn shape(&self, utterances: usize, rows: usize) -> BatchShape {
+        let labels = rows.div_ceil(self.plan.model.config().encoder.reduction());
+        BatchShape { utterances, rows, labels }
+    }
+
+    fn waiting(&self, shape: BatchShape) -> usize {
+        WAITING.saturating_mul(self.plan.waiting(shape))
+    }
+
+    /// Whether so many utterances of at most so many rows fit.
+    pub fn holds(&self, utterances: usize, rows: usize) -> bool {
+        let shape = self.shape(utterances, rows);
+        self.plan.step(shape).saturating_add(self.waiting(shape)) <= self.room
+    }
+
+    /// Cuts a batch into parts that fit, as changes to sound or many labels can make it larger than was planned.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] for an utterance that does not fit alone.
+    pub fn parts(&self, batch: Batch) -> Result<Vec<Batch>> {
+        let shape = BatchShape::of(&batch);
+        let bytes = self.plan.step(shape).saturating_add(self.waiting(shape));
+        if bytes <= self.room {
+            return Ok(vec![batch]);
+        }
+        if shape.utterances < 2 {
+            let of = batch.ids.first().map_or("", String::as_str);
+            let what = format!("a step of utterance {of}: {} rows and {} labels", shape.rows, shape.labels);
+            return Err(Error::Memory { what, bytes, available: self.room });
+        }
+        let [first, second] = batch.split(shape.utterances / 2)?;
+        drop(batch);
+        let mut parts = self.parts(first)?;
+        parts.extend(self.parts(second)?);
+        Ok(parts)
+    }
+}
+
+/// What the program itself holds: its code and libraries, stacks and small things.
+const PROGRAM: usize = 48 << 20;
+
+/// What a process holds before a model is made, when so many bytes of features and lists are in memory.
+pub(crate) fn before(data: usize) -> usize {
+    PROGRAM + data + data / 16
+}
+
+/// What a run takes, and what it may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunPlan {
+    /// What it may.
+    pub budget: usize,
+    /// What the process holds before the model is made: the program, features in memory, lists of utterances.
+    pub before: usize,
+    /// What stays from the first step to the last.
+    pub fixed: usize,
+    /// Batches that wait.
+    pub waiting: usize,
+    /// The largest step.
+    pub step: usize,
+    /// A model in training beside a checkpoint that is being read, its bytes and its numbers; there is no step then.
+    pub reading: usize,
+}
+
+impl RunPlan {
+    /// The planned peak.
+    pub fn peak(&self) -> usize {
+        let Self { before, fixed, waiting, step, reading, .. } = *self;
+        let own = fixed.saturating_add(waiting).saturating_add(step).max(reading);
+        before.saturating_add(own).saturating_add(own / 16)
+    }
+
+    /// Fails if the peak is more than the budget, with what would do.
+    ///
+    /// # Errors
+    /// [`Error::Budget`]
+    pub fn check(&self) -> Result<()> {
+        let (budget, smallest) = (self.budget, self.peak());
+        if smallest <= budget { Ok(()) } else { Err(Error::Budget { budget, smallest }) }
+    }
+}
+
+impl fmt::Display for RunPlan {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let Self { budget, before, fixed, waiting, step, .. } = *self;
+        let [peak, budget, before, fixed, waiting, step] =
+            [self.peak(), budget, before, fixed, waiting, step].map(amount);
+        write!(
+            f,
+            "memory: {peak} planned of {budget}: {before} already held, {fixed} of weights and moments, {waiting} of waiting batches, \
+             {step} of the largest step"
+        )
+    }
+}
+
+/// Bytes of LSTM layers over a padded batch, of which each is told as (rows, input width, state width, directions, whether dropout
+/// follows): what all of them keep for the backward pass, and the most that one of them takes on its way.
+pub(crate) fn lstms(layers: impl Iterator<Item = (usize, usize, usize, usize, bool)>) -> usize {
+    let (mut kept, mut most) = (0, 0);
+    for (rows, input, hidden, directions, dropout) in layers {
+        let out = hidden * directions;
+        // The output, the tape, and what dropout makes of the output with a byte of mask.
+        kept += F * rows * (out + 5 * out) + if dropout { (F + 1) * rows * out } else { 0 };
+        // Packed rows and gradients: above, of gates, of inputs by direction and added up; packed operands of the products.
+        let by_row = 4 * out + 8 * out + 3 * directions * input + 2 * input;
+        let packed = 3 * directions * 4 * hidden * (input + hidden);
+        most = most.max(F * (rows * by_row + packed));
+    }
+    kept + most
+}

@@ -1,0 +1,93 @@
+//! A training step takes what its plan says, whatever the shape.
+use candle_core::{Device, Tensor};
+use panda::training::data::Batch;
+use panda::training::{BatchShape, Learner, Model, Moment, Part, Recipe, StepPlan};
+
+use crate::counting::{measure, turn};
+
+/// A recipe of some parts.
+fn recipe(encoder: &str, predictor: &str, more: &str) -> Recipe {
+    let text = format!(
+        r#"
+        data = {{ train = ["none.jsonl"] }}
+        features = {{ mels = 20 }}
+        tokens = {{ kind = "words" }}
+        encoder = {{ stack = 2, stride = 2, {encoder} }}
+        predictor = {{ {predictor} }}
+        joint = {{ width = 24, dropout = 0.1 }}
+        optimiser = {{ learning_rate = 1e-3, ema = 0.9 }}
+        batch = {{ max_frames = 100, max_utterances = 4 }}
+        {more}
+        "#
+    );
+    Recipe::parse(&text, std::path::Path::new("test.toml")).unwrap()
+}
+
+fn batch(width: usize, lengths: &[usize], labels: usize, classes: usize) -> Batch {
+    let rows = *lengths.iter().max().unwrap();
+    let values = (0..lengths.len() * rows * width).map(|i| (i as f32 * 0.37).sin());
+    let rows =
+        Tensor::from_iter(values, &Device::Cpu).unwrap().reshape((lengths.len(), rows, width)).unwrap();
+    let of = |b: usize| (0..labels.saturating_sub(b)).map(|u| ((u * 7 + b) % classes) as u32).collect();
+    Batch::new(rows, lengths.to_vec(), (0..lengths.len()).map(of).collect())
+}
+
+const TRAINING: &str = "training = { epochs = 1, ctc_weight = 0.3 }";
+
+#[test]
+fn a_step_takes_what_was_planned() {
+    let _alone = turn();
+    let lstm = "kind = \"lstm\", layers = 3, hidden = 40, dropout = 0.2";
+    let (stateless, remembers) = (
+        "kind = \"stateless\", embedding = 16, context = 2, dropout = 0.1",
+        "kind = \"lstm\", embedding = 16, hidden = 32, layers = 2, dropout = 0.2",
+    );
+    let reduced = format!("{lstm}, time_reduction = {{ after_layer = 1, factor = 2 }}");
+    let both = format!("{lstm}, bidirectional = true");
+    let wide = "kind = \"lstm\", layers = 1, hidden = 1024, two_biases = true";
+    let plain = "training = { epochs = 1 }";
+    let mut worst = (f64::INFINITY, 0f64);
+    for (encoder, predictor, more, classes) in [
+        (lstm, stateless, TRAINING, 30),
+        (&both, remembers, TRAINING, 30),
+        (&reduced, remembers, plain, 500),
+        (&both, stateless, "loss = { kind = \"pruned\" }\ntraining = { epochs = 1 }", 300),
+        (
+            &both,
+            stateless,
+            "loss = { kind = \"tdt\", durations = [1, 2], budget = \"8MiB\" }\ntraining = { epochs = 1 }",
+            30,
+        ),
+        (wide, remembers, plain, 30),
+        (
+            "kind = \"lstm\", layers = 2, hidden = 200, bidirectional = true",
+            stateless,
+            "loss = { kind = \"rnnt\", budget = \"4MiB\" }\ntraining = { epochs = 1 }",
+            1000,
+        ),
+    ] {
+        let recipe = recipe(encoder, predictor, more);
+        let model = Model::new(&recipe.model(), classes).unwrap();
+        let plan = StepPlan::new(&model).unwrap();
+        let mut learner = Learner::new(model, &recipe.optimiser).unwrap();
+        let parameters = learner.model().parameters().count();
+        for (lengths, labels) in
+            [(&[3][..], 2), (&[60, 41, 20], 9), (&[200; 8], 30), (&[400, 10, 10, 10], 60), (&[90; 24], 12)]
+        {
+            let batch = batch(40, lengths, labels, classes);
+            let shape = BatchShape::of(&batch);
+            let mut parts = std::iter::once(Ok(Part { index: 0, batch }));
+            let moment = Moment { epoch: 0, step: 0, steps_per_epoch: 1, progress: 0.0 };
+            let (_, measured, ()) = measure(|| {
+                let (gradients, _) = learner.gradients(&mut parts, lengths.len(), &moment).unwrap();
+                learner.apply(&gradients, &moment).unwrap();
+            });
+            // Gradients of the weights are planned apart.
+            let planned = plan.step(shape) + 4 * parameters;
+            assert!(measured <= planned, "{encoder}, {more}, {lengths:?}: {measured} of {planned}");
+            let share = measured as f64 / planned as f64;
+            worst = (worst.0.min(share), worst.1.max(share));
+        }
+    }
+    println!("measured of planned: {:.2} to {:.2}", worst.0, worst.1);
+}
