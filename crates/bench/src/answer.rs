@@ -22,6 +22,8 @@ pub struct Answer {
     pub pruning: Option<PruningReport>,
     /// What was decoded, if anything was.
     pub decoding: Option<DecodingReport>,
+    /// What was trained, if anything was.
+    pub training: Option<TrainingReport>,
 }
 
 /// Sizes of a case; those that it does not have are null.
@@ -55,6 +57,42 @@ pub struct DecodingReport {
     pub labels: usize,
     /// Sites on their paths.
     pub sites: usize,
+}
+
+/// What was trained, and with what.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct TrainingReport {
+    /// Utterances of a step.
+    pub utterances: usize,
+    /// Weights of the model.
+    pub parameters: usize,
+    /// Times of the parts of a step.
+    pub parts: PartTimes,
+    /// Largest resident memory of the whole process, from its start on.
+    pub resident_bytes: Option<u64>,
+    /// Bytes of recurrent weights that a step has to read if each is read at every frame, there and back.
+    pub recurrent_bytes: u64,
+    /// Bytes that a step of the optimiser reads and writes.
+    pub optimiser_bytes: u64,
+    /// GB/s from numbers as many as the largest recurrent weight has, read again and again.
+    pub cached: f64,
+    /// GB/s from memory.
+    pub streamed: f64,
+}
+
+/// Milliseconds of the parts of a step.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct PartTimes {
+    /// The encoder's forward pass.
+    pub encoder: f64,
+    /// The predictor's.
+    pub predictor: f64,
+    /// That of everything behind them.
+    pub loss: f64,
+    /// All backward passes.
+    pub backward: f64,
+    /// Optimiser, and the average of the weights if there is one.
+    pub optimiser: f64,
 }
 
 /// What pruning left.

@@ -35,8 +35,8 @@ impl Case {
             Work::Pruned(_) => place | 1,
             // Only a training step has gradients, and the one that keeps all weights is second.
             Work::Recognition(_) => place.max(1),
-            // There are none.
-            Work::Decode(_) => place,
+            // There are none, or none of a rival's.
+            Work::Decode(_) | Work::Train(_) => place,
             _ => self.systems.len() - 1,
         };
         (rival != place).then_some(rival)
@@ -79,6 +79,11 @@ pub enum Method {
     BestPath,
     /// The sum over all paths of a recognition lattice.
     Denominator,
+    /// [`training::Learner`] with LAMB.
+    Train {
+        /// Whether it also averages the weights.
+        ema: bool,
+    },
 }
 
 /// How a greedy search goes about it; all find the same.
@@ -121,6 +126,8 @@ pub enum Work {
     Decode(DecodeWork),
     /// Globally normalised loss, its gradients and best paths of recognition lattices, all made up.
     Recognition(RecognitionWork),
+    /// A step of training, the batch made up.
+    Train(TrainWork),
     /// Transducer loss and gradients on what a trained model says about recordings.
     Model {
         /// A checkpoint of `panda train`.
@@ -193,6 +200,21 @@ pub struct RecognitionWork {
     pub labels: usize,
     /// Labels that a context state remembers.
     pub context: usize,
+}
+
+/// A model in the shape of [`training::ModelConfig::mlperf`], and its batch.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub struct TrainWork {
+    /// B
+    pub batch: usize,
+    /// Rows of the encoder's input, of 3 frames each, of every utterance; it makes one out of two.
+    pub rows: usize,
+    /// U of every utterance.
+    pub labels: usize,
+    /// Labels that the model knows.
+    pub tokens: usize,
+    /// Widths of encoder, predictor and joint.
+    pub widths: [usize; 3],
 }
 
 /// A kind of model.

@@ -22,13 +22,21 @@ pub fn forecast(work: &Work, system: &System) -> Forecast {
     let (work, pruned) = match work {
         Work::Loss(work) => (work, None),
         Work::Pruned(pruned) => (&pruned.loss, Some(pruned)),
-        Work::Lattices { .. } | Work::Decode(_) | Work::Recognition(_) | Work::Model { .. } => {
+        Work::Lattices { .. }
+        | Work::Decode(_)
+        | Work::Recognition(_)
+        | Work::Train(_)
+        | Work::Model { .. } => {
             return Forecast::Unknown;
         }
     };
     match system.method {
         // It was never near to any cap.
-        Method::Pruned(_) | Method::Decode(_) | Method::BestPath | Method::Denominator => Forecast::Unknown,
+        Method::Pruned(_)
+        | Method::Decode(_)
+        | Method::BestPath
+        | Method::Denominator
+        | Method::Train { .. } => Forecast::Unknown,
         Method::PrunedTextbook => {
             pruned.map_or(Forecast::Unknown, |work| Forecast::Bytes(pruned_dense::predicted_bytes(work)))
         }
@@ -62,6 +70,7 @@ impl Work {
             }
             Self::Decode(ref work) => work.shape(),
             Self::Recognition(ref work) => work.shape(),
+            Self::Train(ref work) => work.shape(),
             Self::Model { .. } => Shape::default(),
         }
     }
@@ -74,6 +83,7 @@ impl Work {
             Self::Lattices { sizes } => 16 * sizes.iter().product::<usize>() as u64,
             Self::Decode(work) => work.input_bytes(),
             Self::Recognition(work) => work.input_bytes(),
+            Self::Train(work) => work.input_bytes(),
             Self::Model { .. } => 1 << 30,
         }
     }

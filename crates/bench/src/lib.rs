@@ -6,11 +6,13 @@
 #![warn(missing_docs)]
 
 mod answer;
+mod bandwidth;
 mod case;
 mod child;
 mod decode;
 mod dense;
 mod error;
+mod floors;
 mod forecast;
 mod gradients;
 mod inputs;
@@ -31,15 +33,17 @@ mod speed;
 mod subject;
 mod suites;
 mod table;
+mod train;
 mod trivial;
 
-pub use answer::{DecodingReport, PruningReport, Shape, SkipReport};
+pub use answer::{DecodingReport, PartTimes, PruningReport, Shape, SkipReport, TrainingReport};
 pub use case::{
     Budget, Case, DecodeWork, Family, Knowledge, Lengths, LossWork, Method, Plan, PrunedWork,
-    RecognitionWork, Scores, Search, System, Work,
+    RecognitionWork, Scores, Search, System, TrainWork, Work,
 };
 pub use child::COMMAND;
 pub use error::{BenchError, Result};
+pub use floors::{Floors, Training};
 pub use machine::{Machine, cores};
 pub use measure::run_case;
 pub use row::{Report, Row, Status};

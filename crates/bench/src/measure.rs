@@ -11,7 +11,7 @@ use super::subject::Subject;
 use super::trivial::Trivial;
 use super::{
     decode, dense::Dense, inputs::Inputs, lattices, loss::Ours, pruned::Pruned, pruned_dense::PrunedDense,
-    recognition,
+    recognition, train,
 };
 
 /// A first step as long as this is not taken as a warm-up: what a warm-up hides is nothing beside it.
@@ -42,6 +42,9 @@ fn run(spec: &Spec) -> Result<Answer> {
     let start = Instant::now();
     let gradients = subject.step()?;
     let first = start.elapsed();
+    for _ in 1..subject.warm_up() {
+        subject.step()?;
+    }
     let peak_bytes = meter.peak().map(|bytes| bytes.saturating_sub(subject.result_bytes()));
     let mut skip = None;
     match &spec.gradients {
@@ -61,7 +64,7 @@ fn run(spec: &Spec) -> Result<Answer> {
         Ok(())
     };
     product()?;
-    if first >= LONG {
+    if first >= LONG && subject.warm_up() == 1 {
         times.push(first);
         (1..FEW).try_for_each(|_| product())?;
     }
@@ -78,6 +81,7 @@ fn run(spec: &Spec) -> Result<Answer> {
         }
         product()?;
     }
+    let training = subject.training_report()?;
     Ok(Answer {
         shape: subject.shape(),
         milliseconds: times.iter().map(|time| time.as_secs_f64() * 1e3).collect(),
@@ -88,6 +92,7 @@ fn run(spec: &Spec) -> Result<Answer> {
         skip,
         pruning: subject.pruning_report(),
         decoding: subject.decoding_report(),
+        training,
     })
 }
 
@@ -96,6 +101,7 @@ fn prepare(spec: &Spec) -> Result<Box<dyn Subject>> {
         Work::Lattices { sizes } => return lattices::prepare(*sizes, &spec.method),
         Work::Decode(work) => return decode::prepare(work, &spec.method),
         Work::Recognition(work) => return recognition::prepare(*work, &spec.method),
+        Work::Train(work) => return train::prepare(work, &spec.method),
         Work::Pruned(work) if matches!(spec.method, Method::Pruned(_) | Method::PrunedTextbook) => {
             return prepare_pruned(work, &spec.method);
         }
@@ -111,7 +117,8 @@ fn prepare(spec: &Spec) -> Result<Box<dyn Subject>> {
         | Method::PrunedTextbook
         | Method::Decode(_)
         | Method::BestPath
-        | Method::Denominator => Box::new(Dense::new(inputs)?),
+        | Method::Denominator
+        | Method::Train { .. } => Box::new(Dense::new(inputs)?),
     })
 }
 

@@ -20,6 +20,11 @@ impl Meter {
     }
 }
 
+/// Bytes of the largest resident set of this process since a [`Meter`] started.
+pub fn resident_peak() -> Option<u64> {
+    status("VmHWM")
+}
+
 fn status(name: &str) -> Option<u64> {
     kilobytes(&field(&std::fs::read_to_string("/proc/self/status").ok()?, name)?)
 }

@@ -20,7 +20,8 @@ pub fn draw(plan: &Plan, rows: &[Row]) -> Result<String, BenchError> {
     if rows.iter().any(|row| row.speed.is_some()) {
         return svg(&[Family::Rnnt, Family::Tdt].map(|family| speed(plan, family, &rows)));
     }
-    let time = match rows.iter().any(|row| row.system == "best-path") {
+    let whole = rows.iter().any(|row| row.system == "best-path" || row.training.is_some());
+    let time = match whole {
         true => format!("{}: time of a step", plan.title),
         false => format!("{}: time of forward and backward", plan.title),
     };
@@ -152,6 +153,7 @@ mod tests {
             skip: None,
             pruning: None,
             speed: None,
+            training: None,
             mark: x.map(|x| (x, format!("mark {x}"))),
         }
     }

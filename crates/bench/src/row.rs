@@ -4,6 +4,7 @@ use serde::Serialize;
 use super::answer::{PruningReport, Shape, SkipReport};
 use super::case::Plan;
 use super::error::{BenchError, Result};
+use super::floors::Training;
 use super::machine::Machine;
 use super::speed::Speed;
 use super::{picture, table};
@@ -83,6 +84,9 @@ pub struct Row {
     /// How fast utterances were decoded, in the suite `decode`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speed: Option<Speed>,
+    /// How fast it trained, in the suite `train`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub training: Option<Training>,
     /// Place in the picture.
     #[serde(skip)]
     pub mark: Option<(f64, String)>,

@@ -10,6 +10,7 @@ use super::answer::{Answer, Shape};
 use super::case::{Case, Plan, Spec, System};
 use super::child::{Launcher, Name, Outcome};
 use super::error::{BenchError, Result};
+use super::floors::Training;
 use super::forecast::{Forecast, forecast};
 use super::gradients::largest_difference;
 use super::machine::Machine;
@@ -202,6 +203,7 @@ impl Contestant<'_> {
         let shares: Vec<f64> = self.answers.iter().filter_map(share).collect();
         let decoded = self.answers.iter().find_map(|answer| answer.decoding).zip(median_ms);
         let products: Vec<f64> = self.answers.iter().filter_map(|answer| answer.sgemm).collect();
+        let trained: Vec<_> = self.answers.iter().filter_map(|answer| answer.training).collect();
         let speed = |(report, time)| Speed::new(report, shape.B, time, median(&products));
         Row {
             case: case.name.clone(),
@@ -220,6 +222,7 @@ impl Contestant<'_> {
             skip: self.answers.iter().find_map(|answer| answer.skip),
             pruning: self.answers.iter().find_map(|answer| answer.pruning),
             speed: decoded.map(speed),
+            training: median_ms.and_then(|time| Training::new(&trained, time, operations, median(&products))),
             mark: case.mark.clone(),
         }
     }

@@ -1,5 +1,5 @@
 //! Who is measured.
-use super::answer::{DecodingReport, PruningReport, Shape, SkipReport};
+use super::answer::{DecodingReport, PruningReport, Shape, SkipReport, TrainingReport};
 use super::error::Result;
 use super::gradients::Gradients;
 
@@ -27,6 +27,17 @@ pub trait Subject {
     /// What the last step decoded.
     fn decoding_report(&self) -> Option<DecodingReport> {
         None
+    }
+    /// Steps before the first that is timed; the peak is that of all of them.
+    fn warm_up(&self) -> usize {
+        1
+    }
+    /// How long the parts of a step take, measured now, and what it cannot do without.
+    ///
+    /// # Errors
+    /// As [`Self::step`].
+    fn training_report(&mut self) -> Result<Option<TrainingReport>> {
+        Ok(None)
     }
     /// What the last step's pruning left.
     fn pruning_report(&self) -> Option<PruningReport> {

@@ -8,6 +8,7 @@ mod lengths;
 mod pruned;
 mod skip;
 mod threads;
+mod train;
 
 use std::path::PathBuf;
 
@@ -39,6 +40,8 @@ pub enum Suite {
     Decode,
     /// Training steps and best paths of recognition lattices (GNAT, LAST), contexts of 0 to 2 labels
     Lattice,
+    /// Whole training steps of MLPerf's model, batches of 4 and 16
+    Train,
 }
 
 /// What a suite may depend on.
@@ -73,6 +76,7 @@ impl Suite {
             Self::Pruned => pruned::plan(choice),
             Self::Decode => decode::plan(choice),
             Self::Lattice => lattice::plan(choice),
+            Self::Train => train::plan(choice),
         })
     }
 }

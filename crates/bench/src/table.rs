@@ -1,5 +1,6 @@
 //! The outcome as it looks on a terminal.
 mod speed;
+mod training;
 
 use super::answer::PruningReport;
 use super::case::Scores;
@@ -15,6 +16,11 @@ pub fn lines(rows: &[Row]) -> Vec<String> {
     if rows.iter().any(|row| row.speed.is_some()) {
         let mut lines = columns(rows, speed::HEAD, speed::line);
         lines.extend(speed::note(rows));
+        return lines;
+    }
+    if rows.iter().any(|row| row.training.is_some()) {
+        let mut lines = columns(rows, training::HEAD, training::line);
+        lines.extend(training::note(rows));
         return lines;
     }
     let mut lines = columns(rows, HEAD, |row, first| {
@@ -150,6 +156,7 @@ mod tests {
             skip: None,
             pruning: None,
             speed: None,
+            training: None,
             mark: None,
         }
     }

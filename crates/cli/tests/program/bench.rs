@@ -143,6 +143,30 @@ fn every_search_decodes_the_same_labels() {
 }
 
 #[test]
+fn a_training_step_has_parts_and_floors() {
+    let folder = tempfile::tempdir().unwrap();
+    let all = rows(&folder, "train", &["--threads", "1"]);
+    let names: Vec<_> = all.iter().map(|row| row["system"].as_str().unwrap()).collect();
+    assert_eq!(names, ["ours", "ours-ema"]);
+    for row in &all {
+        assert!(row["status"] == "ok" && row["rel_grad_diff"].is_null(), "{row}");
+        let training = &row["training"];
+        for name in ["utterances_per_second", "cached", "streamed", "recurrent_bytes"] {
+            assert!(training[name].as_f64() > Some(0.0), "{name}: {row}");
+        }
+        for name in ["encoder", "predictor", "loss", "backward", "optimiser"] {
+            assert!(training["parts"][name].as_f64() >= Some(0.0), "{name}: {row}");
+        }
+        for name in ["products", "recurrent", "optimiser"] {
+            assert!(training["floors"][name].as_f64() > Some(0.0), "{name}: {row}");
+        }
+        let per_weight = if row["system"] == "ours" { 44 } else { 56 };
+        let weights = training["parameters"].as_u64().unwrap();
+        assert_eq!(training["optimiser_bytes"], per_weight * weights, "{row}");
+    }
+}
+
+#[test]
 fn memory_that_only_a_run_can_see_counts_as_well() {
     let folder = tempfile::tempdir().unwrap();
     if cfg!(target_os = "linux") {

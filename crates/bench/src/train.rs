@@ -1,0 +1,197 @@
+//! A training step as the subject of a measurement: forward, backward and LAMB.
+use std::time::{Duration, Instant};
+
+use candle_core::{Device, Tensor};
+use training::data::Batch;
+use training::recipe::{OptimiserConfig, OptimiserKind};
+use training::{Learner, LossSessions, Masks, Model, ModelConfig, Moment, Part};
+
+use super::answer::{PartTimes, Shape, TrainingReport};
+use super::bandwidth;
+use super::case::{Method, TrainWork};
+use super::error::{BenchError, Result};
+use super::gradients::Gradients;
+use super::measure::median;
+use super::memory::resident_peak;
+use super::noise::{labels, noise};
+use super::subject::Subject;
+
+/// Step size, decay of the moments, of the weights and of their average: MLPerf's for a global batch of 1,024.
+const RATE: f64 = 0.007447;
+const DECAY: f64 = 1e-3;
+const EMA: f64 = 0.992;
+/// Numbers that are in no cache.
+const STREAM: usize = 1 << 26;
+
+/// A model that learns one made-up batch again and again.
+struct Train {
+    work: TrainWork,
+    ema: bool,
+    learner: Learner,
+    rows: Tensor,
+    lengths: Vec<usize>,
+    labels: Vec<Vec<u32>>,
+    step: u64,
+    /// Sum of the losses of the last step.
+    loss: f64,
+    /// Times of gradients and of the optimiser in each step.
+    times: Vec<[Duration; 2]>,
+}
+
+/// A model in training and its batch.
+///
+/// # Errors
+/// Sizes that the model refuses.
+pub fn prepare(work: &TrainWork, method: &Method) -> Result<Box<dyn Subject>> {
+    let [encoder, predictor, joint] = work.widths;
+    let model = Model::new(&ModelConfig::mlperf_of(encoder, predictor, joint), work.tokens)?;
+    let ema = matches!(method, Method::Train { ema: true });
+    let optimiser = OptimiserConfig {
+        kind: OptimiserKind::Lamb,
+        weight_decay: DECAY,
+        betas: [0.9, 0.999],
+        eps: 1e-9,
+        clip_norm: 1.0,
+        ema: if ema { EMA } else { 0.0 },
+        ema_warmup: false,
+        ..OptimiserConfig::new(RATE)
+    };
+    let width = model.config().input.width();
+    let rows = noise(501, work.batch * work.rows * width, 3f32.sqrt());
+    let sequence = |b| labels(510 + b as u64, work.labels, work.tokens);
+    Ok(Box::new(Train {
+        work: *work,
+        ema,
+        learner: Learner::new(model, &optimiser)?,
+        rows: Tensor::from_vec(rows, (work.batch, work.rows, width), &Device::Cpu)?,
+        lengths: vec![work.rows; work.batch],
+        labels: (0..work.batch).map(sequence).collect(),
+        step: 0,
+        loss: 0.0,
+        times: Vec::new(),
+    }))
+}
+
+impl Train {
+    fn batch(&self) -> Batch {
+        Batch::new(self.rows.clone(), self.lengths.clone(), self.labels.clone())
+    }
+
+    /// Milliseconds of encoder, predictor and everything up to the loss, forward, each done once.
+    fn forward(&self) -> Result<[f64; 3]> {
+        let model = self.learner.model();
+        let sessions = LossSessions::new(model.config())?;
+        let mut masks = Masks::new(0, 0, self.step);
+        let start = Instant::now();
+        let encoded = model.encoder().forward(&self.rows, &self.lengths, Some(&mut masks))?;
+        let encoder = milliseconds(start.elapsed());
+        drop(encoded);
+        let start = Instant::now();
+        let predicted = model.predictor().map(|of| of.forward(&self.labels, Some(&mut masks))).transpose()?;
+        let predictor = milliseconds(start.elapsed());
+        drop(predicted);
+        let (batch, mut masks) = (self.batch(), Masks::new(0, 0, self.step));
+        let start = Instant::now();
+        let losses = model.losses(&sessions, &batch, self.work.batch, self.step, Some(&mut masks))?;
+        let all = milliseconds(start.elapsed());
+        drop(losses);
+        Ok([encoder, predictor, all])
+    }
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+impl Subject for Train {
+    fn shape(&self) -> Shape {
+        self.work.shape()
+    }
+
+    fn result_bytes(&self) -> u64 {
+        0
+    }
+
+    fn operations(&self) -> Option<u64> {
+        Some(self.work.operations())
+    }
+
+    /// Gradients, then the optimiser, as in training; both are gone before the next step.
+    fn step(&mut self) -> Result<Gradients> {
+        let moment = Moment { step: self.step, epoch: 0, steps_per_epoch: 1 << 20, progress: 0.0 };
+        let start = Instant::now();
+        let part = Part { index: self.step, batch: self.batch() };
+        let (gradients, tally) =
+            self.learner.gradients(&mut std::iter::once(Ok(part)), self.work.batch, &moment)?;
+        let middle = start.elapsed();
+        self.learner.apply(&gradients, &moment)?;
+        self.times.push([middle, start.elapsed() - middle]);
+        (self.step, self.loss) = (self.step + 1, tally.loss);
+        Ok(Vec::new())
+    }
+
+    /// Every utterance has a path, and its loss is a number above 0.
+    fn check(&mut self) -> Result<()> {
+        let Self { loss, .. } = *self;
+        match loss.is_finite() && loss > 0.0 && self.learner.model().parameters().are_finite()? {
+            true => Ok(()),
+            false => {
+                let (argument, expected) = ("loss", "a number above 0, and weights that are numbers");
+                Err(BenchError::Argument { argument, expected, found: loss.to_string() })
+            }
+        }
+    }
+
+    /// The first step finds no buffers, and no memory that the process already has.
+    fn warm_up(&self) -> usize {
+        2
+    }
+
+    fn training_report(&mut self) -> Result<Option<TrainingReport>> {
+        let resident_bytes = resident_peak();
+        let timed = &self.times[self.warm_up().min(self.times.len())..];
+        let middle = |place: usize| {
+            median(&timed.iter().map(|times| milliseconds(times[place])).collect::<Vec<_>>())
+                .unwrap_or_default()
+        };
+        let (gradients, optimiser) = (middle(0), middle(1));
+        let [encoder, predictor, forward] = self.forward()?;
+        let parameters = self.learner.model().parameters().count();
+        Ok(Some(TrainingReport {
+            utterances: self.work.batch,
+            parameters,
+            parts: PartTimes {
+                encoder,
+                predictor,
+                loss: (forward - encoder - predictor).max(0.0),
+                backward: (gradients - forward).max(0.0),
+                optimiser,
+            },
+            resident_bytes,
+            recurrent_bytes: self.work.recurrent_bytes(),
+            optimiser_bytes: TrainWork::optimiser_bytes(parameters, self.ema),
+            cached: bandwidth::read(self.work.largest_recurrent()),
+            streamed: bandwidth::read(STREAM),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_go_down_and_have_parts() {
+        let work = TrainWork { batch: 2, rows: 9, labels: 3, tokens: 7, widths: [8, 8, 8] };
+        let mut subject = prepare(&work, &Method::Train { ema: true }).unwrap();
+        for _ in 0..4 {
+            subject.step().unwrap();
+            subject.check().unwrap();
+        }
+        let report = subject.training_report().unwrap().unwrap();
+        let PartTimes { encoder, predictor, optimiser, .. } = report.parts;
+        assert!(encoder > 0.0 && predictor > 0.0 && optimiser > 0.0, "{report:?}");
+        assert_eq!((report.utterances, report.optimiser_bytes), (2, 56 * report.parameters as u64));
+        assert!(report.cached > 0.0 && report.streamed > 0.0);
+    }
+}
