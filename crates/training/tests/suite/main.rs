@@ -8,6 +8,7 @@ mod fuzzing;
 mod lattices;
 mod learning;
 mod live;
+mod memory_plan;
 mod mlperf;
 #[path = "../../../speech/tests/suite/mutants.rs"]
 mod mutants;

@@ -1,0 +1,76 @@
+//! Runs that keep to a budget.
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use training::recipe::Changes;
+use training::{
+    Error, Observer, Outcome, Result, RunPlan, RunReport, Start, StepPlan, StepReport, train_with,
+};
+
+use crate::toy::Toy;
+
+/// Steps, and the plan.
+#[derive(Default)]
+struct Diary(u64, Option<RunPlan>);
+
+impl Observer for Diary {
+    fn on_start(&mut self, report: &RunReport) {
+        self.1 = report.plan;
+    }
+
+    fn on_step(&mut self, _: &StepReport) {
+        self.0 += 1;
+    }
+}
+
+fn run(recipe: &Path, memory: Option<usize>, folder: &Path) -> (Result<Outcome>, Diary) {
+    let (mut diary, stop) = (Diary::default(), AtomicBool::new(false));
+    let changes = Changes { epochs: Some(1), memory };
+    let outcome = train_with(recipe, changes, (folder, Start::Fresh), &mut diary, &stop);
+    (outcome, diary)
+}
+
+#[test]
+fn a_budget_that_is_too_small_names_the_smallest_that_would_do() {
+    let toy = Toy::new();
+    let recipe = toy.recipe(&[
+        ("[training]", "[loss]\nkind = \"rnnt\"\nbudget = \"1MiB\"\n[training]"),
+        ("max_utterances = 2", "max_utterances = 6"),
+    ]);
+    let (error, _) = run(&recipe, Some(1 << 20), &toy.path("small"));
+    let Err(Error::Budget { budget, smallest }) = error else { panic!("{error:?}") };
+    assert_eq!(budget, 1 << 20);
+    assert!(!toy.path("small").exists());
+    let (none, _) = run(&recipe, Some(smallest - (64 << 10)), &toy.path("less"));
+    assert!(matches!(none, Err(Error::Budget { .. })));
+
+    let (whole, free) = run(&recipe, None, &toy.path("free"));
+    assert!(whole.is_ok() && free.1.is_none());
+    let (least, tight) = run(&recipe, Some(smallest + (64 << 10)), &toy.path("least"));
+    least.unwrap();
+    let plan = tight.1.unwrap();
+    assert!(plan.peak() <= plan.budget && plan.before > 0 && plan.step > 0, "{plan:?}");
+    // What fits alone only is computed alone.
+    assert!(tight.0 > free.0, "{} steps, {} without a budget", tight.0, free.0);
+    let (wide, loose) = run(&recipe, Some(1 << 30), &toy.path("wide"));
+    wide.unwrap();
+    assert_eq!(loose.0, free.0);
+    let metrics = std::fs::read_to_string(toy.path("wide").join("metrics.csv")).unwrap();
+    let (names, values) = metrics.split_once('\n').unwrap();
+    let at = names.split(',').position(|name| name == "planned_bytes").unwrap();
+    assert_eq!(values.trim().split(',').nth(at), Some((loose.1.unwrap().peak()).to_string().as_str()));
+}
+
+#[test]
+fn parts_that_do_not_say_what_they_take_are_named() {
+    let toy = Toy::new();
+    for (keys, part) in [
+        (("[training]", "[loss]\nkind = \"rnnt\"\nbudget = \"unlimited\"\n[training]"), "loss.budget"),
+        (("max_utterances = 2", "max_utterances = 2\nmemory = \"lots\""), "expected a number of bytes"),
+    ] {
+        let error = run(&toy.recipe(&[keys]), Some(1 << 30), &toy.path("run")).0.unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
+    let (recipe, _) = training::Recipe::read(&toy.recipe(&[]), None).unwrap();
+    assert!(StepPlan::new(&training::Model::new(&recipe.model(), 3).unwrap()).is_ok());
+}
