@@ -23,6 +23,9 @@ pub struct Dropout {
     pub seed: u64,
 }
 
+/// Words of the mask that are made at once.
+const WORDS: usize = 8;
+
 /// A rate, ready to be applied.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mask {
@@ -58,11 +61,15 @@ impl Mask {
 
     /// Drops or scales the values of units.
     pub fn apply<F: Real>(&self, key: u64, values: &mut [F]) {
-        let factors = [F::ZERO, F::from_f64(self.scale)];
-        for (word, values) in values.chunks_mut(8).enumerate() {
-            let bytes = mix(key.wrapping_add(word as u64)).to_le_bytes();
-            for (value, byte) in values.iter_mut().zip(bytes) {
-                *value *= factors[usize::from(byte >= self.threshold)];
+        let scale = F::from_f64(self.scale);
+        // Bytes first: comparisons and products of many values then share instructions.
+        let mut bytes = [0; 8 * WORDS];
+        for (block, values) in values.chunks_mut(8 * WORDS).enumerate() {
+            for (word, bytes) in bytes.as_chunks_mut().0.iter_mut().enumerate() {
+                *bytes = mix(key.wrapping_add((WORDS * block + word) as u64)).to_le_bytes();
+            }
+            for (value, &byte) in values.iter_mut().zip(&bytes) {
+                *value *= if byte >= self.threshold { scale } else { F::ZERO };
             }
         }
     }
@@ -113,6 +120,19 @@ mod tests {
         for other in [row(2, 0, 5, 2), row(1, 1, 5, 2), row(1, 0, 2, 5), row(1, 0, 5, 3), row(0, 1, 5, 2)] {
             let same = one.iter().zip(other).filter(|(a, b)| **a == *b).count();
             assert!((12..52).contains(&same), "{same} of 64 alike");
+        }
+    }
+
+    #[test]
+    fn every_unit_has_the_byte_that_its_number_names() {
+        let mask = Dropout { rate: 0.3, seed: 11 }.mask().unwrap().unwrap();
+        for count in [1, 8, 63, 64, 65, 517] {
+            let mut row = vec![1.0f64; count];
+            mask.apply(77, &mut row);
+            for (k, value) in row.into_iter().enumerate() {
+                let byte = mix(77 + k as u64 / 8).to_le_bytes()[k % 8];
+                assert_eq!(value, if byte >= mask.threshold { mask.scale() } else { 0.0 }, "{k} of {count}");
+            }
         }
     }
 
