@@ -41,23 +41,34 @@ pub(crate) fn silu_rows<F: Real>(x: &[F]) -> Vec<F> {
     let mut y = filled(x.len(), F::ZERO);
     par_for((parts_mut(&mut y, SOME), parts(x, SOME)), |_, (y, x)| {
         y.copy_from_slice(x);
-        sigmoid(y);
-        y.iter_mut().zip(x).for_each(|(y, &x)| *y *= x);
+        silu_in_place(y);
     });
     y
 }
 
-/// The gradient of [`silu`]'s argument in its place: `dx = dy σ(x) (1 + x (1 - σ(x)))`.
+/// Calls `each(x, σ(x))` for some elements at a time.
+fn with_sigmoids<F: Real>(x: &mut [F], mut each: impl FnMut(&mut [F], &[F])) {
+    let mut s = [F::ZERO; LINE];
+    for x in x.chunks_mut(LINE) {
+        let s = &mut s[..x.len()];
+        s.copy_from_slice(x);
+        sigmoid(s);
+        each(x, s);
+    }
+}
+
+/// [`silu_rows`] within a task.
+pub(crate) fn silu_in_place<F: Real>(x: &mut [F]) {
+    with_sigmoids(x, |x, s| x.iter_mut().zip(s).for_each(|(x, &s)| *x *= s));
+}
+
+/// The gradient of [`silu`]'s argument in its place, within a task: `dx = dy σ(x) (1 + x (1 - σ(x)))`.
 pub(crate) fn silu_back<F: Real>(x: &mut [F], above: &[F]) {
-    par_for((parts_mut(x, SOME), parts(above, SOME)), |_, (x, above)| {
-        let mut s = [F::ZERO; LINE];
-        for (x, above) in x.chunks_mut(LINE).zip(above.chunks(LINE)) {
-            let s = &mut s[..x.len()];
-            s.copy_from_slice(x);
-            sigmoid(s);
-            for ((x, &s), &dy) in x.iter_mut().zip(&*s).zip(above) {
-                *x = dy * s * (F::ONE + *x * (F::ONE - s));
-            }
+    let mut above = above.chunks(LINE);
+    with_sigmoids(x, |x, s| {
+        let above = above.next().unwrap_or_default();
+        for ((x, &s), &dy) in x.iter_mut().zip(s).zip(above) {
+            *x = dy * s * (F::ONE + *x * (F::ONE - s));
         }
     });
 }
@@ -89,8 +100,10 @@ impl Slices<1> for Silu {
 
     fn backward<F: Real>(&self, [x]: [&[F]; 1], _: &[F], above: &[F], _: bool) -> [Vec<F>; 1] {
         let mut dx = filled(x.len(), F::ZERO);
-        dx.copy_from_slice(x);
-        silu_back(&mut dx, above);
+        par_for((parts_mut(&mut dx, SOME), parts(x, SOME), parts(above, SOME)), |_, (dx, x, above)| {
+            dx.copy_from_slice(x);
+            silu_back(dx, above);
+        });
         [dx]
     }
 }

@@ -97,44 +97,58 @@ pub(crate) fn forward<F: Real>(x: &[F], weight: &[F], bias: &[F]) -> Vec<F> {
     let width = weight.len();
     let mut y = filled(x.len(), F::ZERO);
     par_for((parts_mut(&mut y, ROWS * width), parts(x, ROWS * width)), |_, (y, x)| {
-        for (y, x) in y.chunks_exact_mut(width).zip(x.chunks_exact(width)) {
-            let (mean, scale) = moments(x);
-            for ((y, &x), (&w, &b)) in y.iter_mut().zip(x).zip(weight.iter().zip(bias)) {
-                *y = (x - mean) * scale * w + b;
-            }
-        }
+        forward_rows(x, weight, bias, y);
     });
     y
 }
 
-/// ```text
-/// n = (x - μ) / √(σ² + ε)      g = dy ∘ w
-/// dx = (g - mean g - n · mean(g ∘ n)) / √(σ² + ε)      dw = Σ dy ∘ n      db = Σ dy
-/// ```
-pub(crate) fn backward<F: Real>(x: &[F], weight: &[F], above: &[F]) -> [Vec<F>; 3] {
+/// [`forward`] within a task.
+pub(crate) fn forward_rows<F: Real>(x: &[F], weight: &[F], bias: &[F], y: &mut [F]) {
     let width = weight.len();
-    let share = F::from_f64(1.0 / width as f64);
+    for (y, x) in y.chunks_exact_mut(width).zip(x.chunks_exact(width)) {
+        let (mean, scale) = moments(x);
+        for ((y, &x), (&w, &b)) in y.iter_mut().zip(x).zip(weight.iter().zip(bias)) {
+            *y = (x - mean) * scale * w + b;
+        }
+    }
+}
+
+/// The gradients of rows, weight and bias.
+fn backward<F: Real>(x: &[F], weight: &[F], above: &[F]) -> [Vec<F>; 3] {
+    let width = weight.len();
     let mut dx = filled(x.len(), F::ZERO);
     let tasks = x.len().div_ceil(ROWS * width);
     let mut partial = vec![F::ZERO; 2 * tasks * width];
     let rows = (parts_mut(&mut dx, ROWS * width), parts(x, ROWS * width), parts(above, ROWS * width));
     par_for((rows.0, rows.1, rows.2, parts_mut(&mut partial, 2 * width)), |_, (dx, x, above, sums)| {
-        let (dw, db) = sums.split_at_mut(width);
-        let mut n = vec![F::ZERO; width];
-        let rows = x.chunks_exact(width).zip(above.chunks_exact(width));
-        for (dx, (x, above)) in dx.chunks_exact_mut(width).zip(rows) {
-            let (mean, scale) = moments(x);
-            n.iter_mut().zip(x).for_each(|(n, &x)| *n = (x - mean) * scale);
-            dx.iter_mut().zip(above.iter().zip(weight)).for_each(|(g, (&dy, &w))| *g = dy * w);
-            dw.iter_mut().zip(above.iter().zip(&n)).for_each(|(dw, (&dy, &n))| *dw += dy * n);
-            db.iter_mut().zip(above).for_each(|(db, &dy)| *db += dy);
-            let (mean, along) = (sum(dx, dx, |g, _| g) * share, sum(dx, &n, |g, n| g * n) * share);
-            dx.iter_mut().zip(&n).for_each(|(g, &n)| *g = (*g - mean - n * along) * scale);
-        }
+        backward_rows(x, weight, above, dx, sums);
     });
     let mut dw = total(&partial, 2 * width);
     let db = dw.split_off(width);
     [dx, dw, db]
+}
+
+/// [`backward`] within a task; the gradients of weight and bias, `[2W]`, are added to.
+///
+/// ```text
+/// n = (x - μ) / √(σ² + ε)      g = dy ∘ w
+/// dx = (g - mean g - n · mean(g ∘ n)) / √(σ² + ε)      dw = Σ dy ∘ n      db = Σ dy
+/// ```
+pub(crate) fn backward_rows<F: Real>(x: &[F], weight: &[F], above: &[F], dx: &mut [F], sums: &mut [F]) {
+    let width = weight.len();
+    let share = F::from_f64(1.0 / width as f64);
+    let (dw, db) = sums.split_at_mut(width);
+    let mut n = vec![F::ZERO; width];
+    let rows = x.chunks_exact(width).zip(above.chunks_exact(width));
+    for (dx, (x, above)) in dx.chunks_exact_mut(width).zip(rows) {
+        let (mean, scale) = moments(x);
+        n.iter_mut().zip(x).for_each(|(n, &x)| *n = (x - mean) * scale);
+        dx.iter_mut().zip(above.iter().zip(weight)).for_each(|(g, (&dy, &w))| *g = dy * w);
+        dw.iter_mut().zip(above.iter().zip(&n)).for_each(|(dw, (&dy, &n))| *dw += dy * n);
+        db.iter_mut().zip(above).for_each(|(db, &dy)| *db += dy);
+        let (mean, along) = (sum(dx, dx, |g, _| g) * share, sum(dx, &n, |g, n| g * n) * share);
+        dx.iter_mut().zip(&n).for_each(|(g, &n)| *g = (*g - mean - n * along) * scale);
+    }
 }
 
 impl Slices<3> for Norm {

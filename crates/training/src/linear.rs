@@ -95,8 +95,7 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
 #[derive(Default)]
 struct Operation<F>(std::marker::PhantomData<F>);
 
-/// [`linear()`] of slices.
-pub(crate) fn forward<F: Real>(x: &[F], weight: &[F], bias: &[F]) -> Vec<F> {
+fn forward<F: Real>(x: &[F], weight: &[F], bias: &[F]) -> Vec<F> {
     let (outputs, inputs) = (bias.len(), weight.len() / bias.len());
     let mut y = kernels::filled(x.len() / inputs * outputs, F::ZERO);
     Affine::new(View::new(weight, outputs, inputs).transposed(), Some(bias)).forward(x, &mut y);
@@ -104,7 +103,7 @@ pub(crate) fn forward<F: Real>(x: &[F], weight: &[F], bias: &[F]) -> Vec<F> {
 }
 
 /// dx = dy W, dW = dyᵀ x, db = Σ dy.
-pub(crate) fn backward<F: Real>(x: &[F], weight: &[F], above: &[F], inputs: usize) -> [Vec<F>; 3] {
+fn backward<F: Real>(x: &[F], weight: &[F], above: &[F], inputs: usize) -> [Vec<F>; 3] {
     let outputs = weight.len() / inputs;
     let zeros = |count: usize| kernels::filled(count, F::ZERO);
     let (mut dx, mut dw, mut db) = (zeros(x.len()), zeros(weight.len()), zeros(outputs));

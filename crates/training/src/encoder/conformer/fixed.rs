@@ -6,10 +6,10 @@ use crate::Result;
 use crate::attention::{self, Chunks, Heads, Utterance};
 use crate::depthwise;
 use crate::gates::{glu_rows, silu_rows};
-use crate::layer_norm::{FixedNorm, LayerNorm};
+use crate::layer_norm::FixedNorm;
 use crate::linear::packed;
+use crate::ragged::Ragged;
 use crate::tensors::to_vec;
-use crate::{Linear, ragged::Ragged};
 
 pub(super) struct FixedBlock {
     feed_forward1: FixedFeedForward,
@@ -49,14 +49,6 @@ pub(super) struct Memory<'a> {
     pub tail: &'a mut Vec<f32>,
 }
 
-fn norm(norm: &LayerNorm) -> Result<FixedNorm> {
-    norm.fixed()
-}
-
-fn affine(name: &str, layer: &Linear) -> Result<Affine> {
-    layer.packed(name)
-}
-
 fn add(mut x: Vec<f32>, factor: f32, y: &[f32]) -> Vec<f32> {
     kernels::add_scaled(&mut x, factor, y);
     x
@@ -65,15 +57,15 @@ fn add(mut x: Vec<f32>, factor: f32, y: &[f32]) -> Vec<f32> {
 impl FixedBlock {
     pub fn new(block: &Block) -> Result<Self> {
         let feed_forward = |from: &FeedForward| -> Result<FixedFeedForward> {
-            let layers = [affine("linear1", &from.linear1)?, affine("linear2", &from.linear2)?];
-            Ok(FixedFeedForward { norm: norm(&from.norm)?, layers })
+            let layers = [from.linear1.packed("linear1")?, from.linear2.packed("linear2")?];
+            Ok(FixedFeedForward { norm: from.norm.fixed()?, layers })
         };
         Ok(FixedBlock {
             feed_forward1: feed_forward(&block.feed_forward1)?,
             attention: FixedAttention::new(&block.attention)?,
             convolution: FixedConvolution::new(&block.convolution)?,
             feed_forward2: feed_forward(&block.feed_forward2)?,
-            norm_out: norm(&block.norm_out)?,
+            norm_out: block.norm_out.fixed()?,
         })
     }
 
@@ -101,8 +93,8 @@ impl FixedAttention {
     fn new(from: &SelfAttention) -> Result<Self> {
         let [weight, bias] = from.joined()?;
         let heads = Heads { count: from.heads, width: from.out.weight().dim(0)? };
-        let (inputs, out) = (packed("linear_qkv", &weight, &bias)?, affine("linear_out", &from.out)?);
-        Ok(FixedAttention { norm: norm(&from.norm)?, inputs, out, heads, chunks: from.chunks })
+        let (inputs, out) = (packed("linear_qkv", &weight, &bias)?, from.out.packed("linear_out")?);
+        Ok(FixedAttention { norm: from.norm.fixed()?, inputs, out, heads, chunks: from.chunks })
     }
 
     fn step(&self, x: &[f32], lengths: &[usize], memories: &mut [Memory]) -> Vec<f32> {
@@ -117,10 +109,9 @@ impl FixedAttention {
         };
         let all: Vec<Vec<f32>> =
             memories.iter().enumerate().map(|(b, memory)| with_known(b, memory)).collect();
-        let utterance = |(qkv, memory): (&'_ Vec<f32>, &Memory)| (qkv.len(), memory.keys.len() / (2 * width));
-        let known: Vec<(usize, usize)> = all.iter().zip(&*memories).map(utterance).collect();
+        let known = memories.iter().map(|memory| memory.keys.len() / (2 * width));
         let utterances: Vec<Utterance<f32>> =
-            all.iter().zip(&known).map(|(qkv, &(_, known))| Utterance { qkv, known }).collect();
+            all.iter().zip(known).map(|(qkv, known)| Utterance { qkv, known }).collect();
         let out = attention::forward(&utterances, self.heads, self.chunks);
         let most = self.chunks.map_or(0, |chunks| chunks.left * chunks.chunk);
         for (memory, qkv) in memories.iter_mut().zip(&all) {
@@ -137,14 +128,14 @@ impl FixedConvolution {
         let [weight, bias] = &from.depthwise;
         let (weight, taps) = (to_vec::<f32>(weight)?, weight.dim(1)?);
         Ok(FixedConvolution {
-            norm: norm(&from.norm)?,
+            norm: from.norm.fixed()?,
             pointwise: [
-                affine("pointwise_conv1", &from.pointwise1)?,
-                affine("pointwise_conv2", &from.pointwise2)?,
+                from.pointwise1.packed("pointwise_conv1")?,
+                from.pointwise2.packed("pointwise_conv2")?,
             ],
             weight: depthwise::by_taps(&weight, taps),
             bias: to_vec(bias)?,
-            inner_norm: norm(&from.inner_norm)?,
+            inner_norm: from.inner_norm.fixed()?,
         })
     }
 
