@@ -40,7 +40,7 @@ fn wait_for_checkpoints(run: &mut Child, path: &Path, count: usize) -> bool {
     false
 }
 
-/// The folder of an undisturbed run and that of the other one hold the same, but for wall times.
+/// The folder of an undisturbed run and that of the other one hold the same, but for what is measured: wall times, and memory held.
 fn assert_same(toy: &Toy) {
     let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "whole"]));
     assert_eq!(code, Some(0), "{err}");
@@ -48,18 +48,22 @@ fn assert_same(toy: &Toy) {
     for name in ["last.safetensors", "best.safetensors", "evaluation.json", "test.hypotheses.jsonl"] {
         assert!(read("whole", name) == read("parts", name), "{name}");
     }
-    let without_seconds = |run| {
+    let without_measured = |run| {
         let text = String::from_utf8(read(run, "metrics.csv")).unwrap();
         let cells = text.lines().map(|line| line.split(',').map(str::to_owned).collect::<Vec<_>>());
         let mut rows: Vec<Vec<String>> = cells.collect();
-        let column = rows[0].iter().position(|name| name == "seconds").unwrap();
-        rows.iter_mut().for_each(|row| drop(row.remove(column)));
+        for measured in ["seconds", "resident_bytes"] {
+            let column = rows[0].iter().position(|name| name == measured).unwrap();
+            rows.iter_mut().for_each(|row| drop(row.remove(column)));
+        }
         rows
     };
-    assert_eq!(without_seconds("whole"), without_seconds("parts"));
-    assert_eq!(without_seconds("whole").len(), 61);
+    assert_eq!(without_measured("whole"), without_measured("parts"));
+    assert_eq!(without_measured("whole").len(), 61);
     let mut events = ["whole", "parts"].map(|run| tfevents::scalars(&toy.path(run)));
-    events.iter_mut().for_each(|events| events.retain(|event| event.1 != "epoch/seconds"));
+    events.iter_mut().for_each(|events| {
+        events.retain(|event| !["epoch/seconds", "epoch/resident_bytes"].contains(&event.1.as_str()))
+    });
     assert_eq!(events[0], events[1]);
     assert_eq!(events[0].iter().filter(|event| event.1 == "epoch/loss").count(), 60);
     assert_eq!(leftovers(&toy.path("")), [] as [PathBuf; 0]);
