@@ -115,7 +115,7 @@ impl<F: Real> PackedGates<F> {
         self.each * UNITS
     }
 
-    /// `out += rows · strip` for `rows` of at most [`ROWS`] that lie as `left` *[steps][width]*.
+    /// `out += rows · strip` for `rows` of at most [`ROWS`] that lie as `left` *steps x width*.
     ///
     /// # Shapes
     /// `out` *rows x [`Self::lanes`]*. Lanes of units that are not there get what is 0.
