@@ -154,13 +154,22 @@ impl<F: Real + WithDType> Operation<F> {
         })
     }
 
+    /// Runs all directions: side by side, or one after the other where threads share its frames, as then every frame reads a
+    /// recurrent weight, and the caches hold one better than two.
+    fn each<T: Send, R: Send>(&self, directions: Vec<T>, run: impl Fn(T) -> R + Send + Sync) -> Vec<R> {
+        if self.layouts.iter().any(Layout::shared) {
+            return directions.into_iter().map(run).collect();
+        }
+        directions.into_par_iter().map(run).collect()
+    }
+
     fn forward(&self, x: &[F], weights: &[Weights<F>]) -> (Vec<Tape<F>>, Vec<F>) {
         let Sizes { frames, input, hidden } = self.sizes;
         let width = hidden * weights.len();
         let x = |b: usize, t: usize| &x[(b * frames + t) * input..][..input];
-        let run =
-            |(layout, &weights): (&Layout, &Weights<F>)| direction::forward(layout, self.sizes, x, weights);
-        let (tapes, states): (Vec<_>, Vec<_>) = self.layouts.par_iter().zip(weights).map(run).unzip();
+        let run = |(layout, &weights)| direction::forward(layout, self.sizes, x, weights);
+        let (tapes, states): (Vec<_>, Vec<_>) =
+            self.each(self.layouts.iter().zip(weights).collect(), run).into_iter().unzip();
         let mut out = kernels::filled(self.batch * frames * width, F::ZERO);
         direction::each_row(&mut out, width, |at, out| {
             for ((layout, states), out) in self.layouts.iter().zip(&states).zip(out.chunks_exact_mut(hidden))
@@ -193,8 +202,8 @@ impl<F: Real + WithDType> Operation<F> {
             tensors::with_slices(&[x, out, &above.contiguous()?], |tensors: &[&[F]]| {
                 let &[x, out, above] = tensors else { unreachable!("three were given") };
                 let tapes = tapes.unwrap_or_else(|| self.forward(x, weights).0);
-                let all = self.layouts.par_iter().zip(weights).zip(tapes).enumerate();
-                let gradients = all.map(|(direction, ((layout, &weights), tape))| {
+                let all = self.layouts.iter().zip(weights).zip(tapes).enumerate().collect();
+                Ok(self.each(all, |(direction, ((layout, &weights), tape))| {
                     let Sizes { frames, input, hidden } = self.sizes;
                     let x = |b: usize, t: usize| &x[(b * frames + t) * input..][..input];
                     let [out, above] = [out, above].map(|rows| {
@@ -204,8 +213,7 @@ impl<F: Real + WithDType> Operation<F> {
                     });
                     let wanted = Wanted { input: input_wanted, weights: arguments[direction].track_op() };
                     direction::backward(layout, self.sizes, tape, weights, wanted, [&x, &out, &above])
-                });
-                Ok(gradients.collect())
+                }))
             })
         })?;
         let (inputs, weights): (Vec<_>, Vec<_>) =
