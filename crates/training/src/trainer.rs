@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use crate::checkpoint::{Checkpoint, Contents, Progress, Said};
+use crate::checkpoint::{Checkpoint, Contents, Progress, Said, Values};
 use crate::data::{Ahead, Source};
 use crate::evaluate::Evaluation;
 use crate::events::Events;
@@ -143,14 +143,30 @@ impl<'a> Trainer<'a> {
     }
 
     /// Writes the state as it is now.
+    ///
+    /// # Errors
+    /// [`Error::Diverged`] for values that are no numbers: a checkpoint that is there stays.
     fn save(&self, path: &Path) -> Result<()> {
         let parameters = self.learner.model().parameters();
+        let finite = |values: &Values| values.values().flatten().all(|value| value.is_finite());
+        let (average, memory) = (self.learner.average(), self.learner.memory());
+        let wrong = if !parameters.are_finite()? {
+            Some("weight")
+        } else if !average.is_none_or(finite) {
+            Some("moving average of a weight")
+        } else {
+            memory.values().any(|values| !finite(values)).then_some("optimiser's memory of a weight")
+        };
+        if let Some(what) = wrong {
+            let step = self.progress.step;
+            return Err(Error::Diverged { step, what, found: None, utterances: Vec::new(), source: None });
+        }
         let About { recipe, tokenizer, data } = &self.about;
         let said = Said { recipe, tokenizer, progress: &self.progress, data: data.as_ref() };
-        let (shapes, memory) = (parameters.shapes(), self.learner.memory());
+        let shapes = parameters.shapes();
         let mut contents = Contents::new(said);
         contents.parameters(parameters);
-        if let Some(average) = self.learner.average() {
+        if let Some(average) = average {
             contents.values("average", average, &shapes);
         }
         for (kind, values) in &memory {
@@ -204,8 +220,12 @@ impl<'a> Trainer<'a> {
     fn skip(&mut self, error: Error, cut: (&[Vec<usize>], u64), observer: &mut dyn Observer) -> Result<()> {
         let (skips, progress) = (Skips { most: self.run.skip_nonfinite }, &mut self.progress);
         let (of_step, batches) = (cut.0.len() as u64, cut.1);
-        let forgiven =
-            skips.forgives(&error, progress.in_a_row, progress.nonfinite, batches.div_ceil(of_step));
+        let forgiven = skips.forgives(
+            &error,
+            progress.in_a_row,
+            progress.nonfinite,
+            batches.div_ceil(self.accumulate as u64),
+        );
         // No step mends weights that are no numbers themselves.
         if !forgiven || !self.learner.model().parameters().are_finite()? {
             return Err(error);
@@ -239,7 +259,8 @@ impl<'a> Trainer<'a> {
         self.progress.count(&tally, norm, utterances.len() as u64);
         let mean = |sum: f64| sum / tally.utterances as f64;
         let in_epoch = |batches: u64| batches.div_ceil(self.accumulate as u64);
-        let steps = step + nonfinite - in_epoch(batch) + in_epoch(batches) * (self.run.epochs - epoch);
+        let steps = step + nonfinite - in_epoch(batch);
+        let steps = steps.saturating_add(in_epoch(batches).saturating_mul(self.run.epochs - epoch));
         Ok(StepReport {
             epoch,
             batch: self.progress.batch - 1,
