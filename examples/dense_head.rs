@@ -47,8 +47,10 @@ impl Objective for Dense {
         let predicted = predictor.forward(&batch.labels, masks)?;
         let [frames, rows] = [apply("joint.encoder", &encoded)?, apply("joint.predictor", &predicted)?];
         let [weight, bias] = layer("joint.head");
-        let logits = joint_logits(&frames, &rows, weight, bias, Activation::Tanh)?;
-        let losses = lean_transducer_loss(&logits, &lengths, &batch.labels, model.blank())?;
+        let foreign = candle_core::Error::wrap::<oracle::Error>;
+        let logits = joint_logits(&frames, &rows, weight, bias, Activation::Tanh).map_err(foreign)?;
+        let losses =
+            lean_transducer_loss(&logits, &lengths, &batch.labels, model.blank()).map_err(foreign)?;
         drop(logits);
         let mean = (losses.sum_all()? / of as f64)?.to_dtype(candle_core::DType::F64)?;
 
@@ -92,7 +94,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     }
     let texts: Vec<&str> = utterances.iter().map(|one| one.text.as_str()).collect();
     let tokenizer = Tokenizer::train(recipe.tokens.kind, &texts)?;
-    let front_end = FrontEnd::new(recipe.features.clone())?;
+    let front_end = FrontEnd::new(&recipe.features)?;
     let stop = AtomicBool::new(false);
     let store = Store::Memory(load(&utterances, &front_end, Some(&tokenizer), &stop)?);
     let source = TrainingSet::new(&store, &recipe, &front_end);
