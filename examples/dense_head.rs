@@ -47,7 +47,7 @@ impl Objective for Dense {
         let predicted = predictor.forward(&batch.labels, masks)?;
         let [frames, rows] = [apply("joint.encoder", &encoded)?, apply("joint.predictor", &predicted)?];
         let [weight, bias] = layer("joint.head");
-        let foreign = candle_core::Error::wrap::<oracle::Error>;
+        let foreign = |error: oracle::Error| candle_core::Error::wrap(error);
         let logits = joint_logits(&frames, &rows, weight, bias, Activation::Tanh).map_err(foreign)?;
         let losses =
             lean_transducer_loss(&logits, &lengths, &batch.labels, model.blank()).map_err(foreign)?;
