@@ -136,6 +136,18 @@ impl Learner {
         self.optimiser.memory()
     }
 
+    /// What has values that are no finite numbers, if anything has.
+    pub(crate) fn unsound(&self) -> Result<Option<&'static str>> {
+        let finite = |values: &Values| values.values().flatten().all(|value| value.is_finite());
+        Ok(if !self.model.parameters().are_finite()? {
+            Some("weight")
+        } else if !self.average().is_none_or(finite) {
+            Some("moving average of a weight")
+        } else {
+            self.memory().values().any(|values| !finite(values)).then_some("optimiser's memory of a weight")
+        })
+    }
+
     /// Goes on where another was after so many steps.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use crate::checkpoint::{Checkpoint, Contents, Progress, Said, Values};
+use crate::checkpoint::{Checkpoint, Contents, Progress, Said};
 use crate::data::{Ahead, Source};
 use crate::evaluate::Evaluation;
 use crate::events::Events;
@@ -148,16 +148,8 @@ impl<'a> Trainer<'a> {
     /// [`Error::Diverged`] for values that are no numbers: a checkpoint that is there stays.
     fn save(&self, path: &Path) -> Result<()> {
         let parameters = self.learner.model().parameters();
-        let finite = |values: &Values| values.values().flatten().all(|value| value.is_finite());
         let (average, memory) = (self.learner.average(), self.learner.memory());
-        let wrong = if !parameters.are_finite()? {
-            Some("weight")
-        } else if !average.is_none_or(finite) {
-            Some("moving average of a weight")
-        } else {
-            memory.values().any(|values| !finite(values)).then_some("optimiser's memory of a weight")
-        };
-        if let Some(what) = wrong {
+        if let Some(what) = self.learner.unsound()? {
             let step = self.progress.step;
             return Err(Error::Diverged { step, what, found: None, utterances: Vec::new(), source: None });
         }
@@ -205,10 +197,11 @@ impl<'a> Trainer<'a> {
                     Err(error) => self.skip(error, cut, observer)?,
                 }
                 these.for_each(drop);
-                // The end of the epoch writes its own.
+                // The end of the epoch writes its own. If the step went wrong, the next one says with which utterances.
                 let every = self.run.checkpoint_every;
                 let done = self.progress.batch == plan.len() as u64;
-                if every > 0 && !done && self.progress.step.is_multiple_of(every) {
+                let due = every > 0 && !done && self.progress.step.is_multiple_of(every);
+                if due && self.learner.unsound()?.is_none() {
                     self.save_last()?;
                 }
             }

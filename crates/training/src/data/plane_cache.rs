@@ -43,7 +43,7 @@ impl PlaneCache {
         let stamp = |file: &Path| {
             let about = file.metadata().ok();
             (
-                file.canonicalize().ok(),
+                file.canonicalize().unwrap_or(file.to_owned()),
                 about.as_ref().map(Metadata::len),
                 about.and_then(|about| about.modified().ok()),
             )
@@ -116,6 +116,21 @@ mod tests {
         assert_eq!(made, 3);
         let other = FeatureConfig { mels: 3, ..FeatureConfig::default() };
         assert_ne!(PlaneCache::new(place.path(), &other).unwrap().folder, cache.folder);
+    }
+
+    #[test]
+    fn sound_that_is_written_anew_has_a_plane_of_its_own() {
+        let place = tempfile::tempdir().unwrap();
+        let (list, sound) = (place.path().join("list.jsonl"), place.path().join("a.wav"));
+        std::fs::write(&list, r#"{"id": "a", "file": "a.wav", "text": "b", "seconds": 1.0}"#).unwrap();
+        let one = speech::read_manifest(&list).unwrap().remove(0);
+        let cache = PlaneCache::new(place.path(), &FeatureConfig::default()).unwrap();
+        for (value, content) in [(1.0, "sound"), (2.0, "other sound")] {
+            std::fs::write(&sound, content).unwrap();
+            let plane = Features { frames: 1, dim: 1, data: vec![value] };
+            assert_eq!(cache.read_or(&one, || Ok(plane.clone())).unwrap(), plane);
+            assert_eq!(cache.read_or(&one, || panic!("it is known")).unwrap(), plane);
+        }
     }
 
     #[test]
