@@ -103,6 +103,7 @@ pub fn train_with(
             return Err(error);
         }
     };
+    speech::forget_decoded_files();
     if plan.is_some() {
         kernels::give_back_freed_memory();
     }
