@@ -12,7 +12,7 @@ fn recipe(encoder: &str, predictor: &str, more: &str) -> Recipe {
         data = {{ train = ["none.jsonl"] }}
         features = {{ mels = 20 }}
         tokens = {{ kind = "words" }}
-        encoder = {{ stack = 2, stride = 2, {encoder} }}
+        encoder = {{ {encoder} }}
         predictor = {{ {predictor} }}
         joint = {{ width = 24, dropout = 0.1 }}
         optimiser = {{ learning_rate = 1e-3, ema = 0.9 }}
@@ -37,15 +37,23 @@ const TRAINING: &str = "training = { epochs = 1, ctc_weight = 0.3 }";
 #[test]
 fn a_step_takes_what_was_planned() {
     let _alone = turn();
-    let lstm = "kind = \"lstm\", layers = 3, hidden = 40, dropout = 0.2";
+    let lstm = "stack = 2, stride = 2, kind = \"lstm\", layers = 3, hidden = 40, dropout = 0.2";
     let (stateless, remembers) = (
         "kind = \"stateless\", embedding = 16, context = 2, dropout = 0.1",
         "kind = \"lstm\", embedding = 16, hidden = 32, layers = 2, dropout = 0.2",
     );
     let reduced = format!("{lstm}, time_reduction = {{ after_layer = 1, factor = 2 }}");
     let both = format!("{lstm}, bidirectional = true");
-    let wide = "kind = \"lstm\", layers = 1, hidden = 1024, two_biases = true";
+    let wide = "stack = 2, stride = 2, kind = \"lstm\", layers = 1, hidden = 1024, two_biases = true";
     let plain = "training = { epochs = 1 }";
+    let single = "stack = 1, stride = 1";
+    let convolutions = format!(
+        "{single}, kind = \"lstm\", layers = 1, hidden = 40, dropout = 0.2, subsampling = {{ channels = 8, factor = 4 }}"
+    );
+    let conformer = "kind = \"conformer\", layers = 2, width = 32, heads = 4, feed_forward = 64, kernel = 7, dropout = 0.1";
+    let halved = format!("{single}, {conformer}, subsampling = {{ channels = 16, factor = 2 }}");
+    let chunked = format!("stack = 2, stride = 2, {conformer}, attention = {{ chunk = 8, left = 2 }}");
+    let broad = "stack = 2, stride = 2, kind = \"conformer\", layers = 1, width = 144, heads = 2, feed_forward = 576, kernel = 31";
     let mut worst = (f64::INFINITY, 0f64);
     for (encoder, predictor, more, classes) in [
         (lstm, stateless, TRAINING, 30),
@@ -59,8 +67,12 @@ fn a_step_takes_what_was_planned() {
             30,
         ),
         (wide, remembers, plain, 30),
+        (&convolutions, stateless, TRAINING, 30),
+        (&halved, stateless, TRAINING, 30),
+        (&chunked, remembers, plain, 30),
+        (broad, stateless, plain, 30),
         (
-            "kind = \"lstm\", layers = 2, hidden = 200, bidirectional = true",
+            "stack = 2, stride = 2, kind = \"lstm\", layers = 2, hidden = 200, bidirectional = true",
             stateless,
             "loss = { kind = \"rnnt\", budget = \"4MiB\" }\ntraining = { epochs = 1 }",
             1000,
@@ -74,7 +86,7 @@ fn a_step_takes_what_was_planned() {
         for (lengths, labels) in
             [(&[3][..], 2), (&[60, 41, 20], 9), (&[200; 8], 30), (&[400, 10, 10, 10], 60), (&[90; 24], 12)]
         {
-            let batch = batch(40, lengths, labels, classes);
+            let batch = batch(recipe.model().input.width(), lengths, labels, classes);
             let shape = BatchShape::of(&batch);
             let mut parts = std::iter::once(Ok(Part { index: 0, batch }));
             let moment = Moment { epoch: 0, step: 0, steps_per_epoch: 1, progress: 0.0 };
@@ -87,6 +99,17 @@ fn a_step_takes_what_was_planned() {
             assert!(measured <= planned, "{encoder}, {more}, {lengths:?}: {measured} of {planned}");
             let share = measured as f64 / planned as f64;
             worst = (worst.0.min(share), worst.1.max(share));
+
+            // A step of several batches has the sum of those before beside the gradients of one.
+            let first = self::batch(recipe.model().input.width(), &[3], 2, classes);
+            let second = self::batch(recipe.model().input.width(), lengths, labels, classes);
+            let parts = [first, second].into_iter().enumerate();
+            let mut parts = parts.map(|(index, batch)| Ok(Part { index: index as u64, batch }));
+            let (_, measured, ()) = measure(|| {
+                learner.gradients(&mut parts, 1 + lengths.len(), &moment).map(drop).unwrap();
+            });
+            let planned = planned + 4 * parameters;
+            assert!(measured <= planned, "{encoder}, {more}, {lengths:?} in parts: {measured} of {planned}");
         }
     }
     println!("measured of planned: {:.2} to {:.2}", worst.0, worst.1);

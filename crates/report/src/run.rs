@@ -114,8 +114,12 @@ impl Run {
                     continue;
                 }
             };
+            // Of two of one name, nobody knows which was heard.
+            let mut counts = BTreeMap::<String, usize>::new();
+            utterances.iter().for_each(|utterance| *counts.entry(utterance.id.clone()).or_default() += 1);
+            let named = utterances.into_iter().map(|utterance| (utterance.id.clone(), utterance));
             let mut utterances: BTreeMap<String, Utterance> =
-                utterances.into_iter().map(|utterance| (utterance.id.clone(), utterance)).collect();
+                named.filter(|(id, _)| counts[id] == 1).collect();
             for one in transcripts.iter_mut() {
                 match utterances.get(&one.id).filter(|utterance| utterance.text == one.reference) {
                     Some(utterance) => one.speaker = one.speaker.take().or(utterance.speaker.clone()),

@@ -188,6 +188,12 @@ pub(crate) fn sample_rate(path: &Path) -> Result<u32> {
     Ok(Opened::new(path, whole(path)?)?.sample_rate())
 }
 
+/// Rate, channels and samples of each that a file's header promises.
+pub(crate) fn promises(path: &Path) -> Result<(u32, u32, u64)> {
+    let opened = Opened::new(path, whole(path)?)?;
+    Ok((opened.sample_rate(), opened.channels(), opened.promised()))
+}
+
 /// Samples of each channel that a header promises, and their rate; an error if there is no room for them.
 pub(crate) fn header(path: &Path, part: Part) -> Result<(u64, u32)> {
     let bytes = part.len();

@@ -66,6 +66,7 @@ pub use error_rate::{ErrorCounts, character_errors, characters, error_counts, wo
 pub use features::{FeatureConfig, FeatureStream, Features, FrontEnd, Normalise, Preset, StackStream};
 pub use manifest::read_manifest;
 pub use mel::{MelKind, MelScale};
+pub use packed::forget_decoded_files;
 pub use perturb::Perturb;
 pub use tokens::{Tokenizer, TokenizerKind};
 pub use utterance::{Piece, Span, Utterance};

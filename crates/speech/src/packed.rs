@@ -21,6 +21,11 @@ type Decoded = (Arc<Audio>, Option<Change>);
 /// Oldest first. One lock is held while a file is decoded: threads that want the same file wait for one decoding.
 static FILES: Mutex<VecDeque<(Key, Decoded)>> = Mutex::new(VecDeque::new());
 
+/// Gives back what is kept of files that pack many recordings: as much as 512 MiB, which the next reading fills again.
+pub fn forget_decoded_files() {
+    FILES.lock().unwrap_or_else(PoisonError::into_inner).clear();
+}
+
 /// The decoded file, from the cache if it is there.
 pub(crate) fn read(path: &Path, channel: Channel) -> Result<Decoded> {
     let meta = std::fs::metadata(path).map_err(|source| Error::Io { path: path.into(), source })?;

@@ -24,6 +24,7 @@ use rotary::Rotary;
 
 use crate::ops::{Slices, apply1};
 use crate::ragged::Ragged;
+use crate::run_plan::threads;
 use crate::{Error, Result};
 
 /// Rows of a task that only copies.
@@ -66,6 +67,11 @@ pub(crate) fn attention(
 pub(crate) struct Heads {
     pub count: usize,
     pub width: usize,
+}
+
+/// Most scores that live at a time, for so many heads of all utterances and rows of the longest.
+pub(crate) fn scores(heads: usize, rows: usize, chunks: Option<Chunks>) -> usize {
+    heads.min(threads()) * head::BLOCK * rows.min(places(rows, chunks))
 }
 
 struct Attention {

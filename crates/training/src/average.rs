@@ -3,6 +3,8 @@ use std::path::{Path, PathBuf};
 
 use crate::checkpoint::{Checkpoint, Progress, Values};
 use crate::files::Output;
+use crate::metrics::Metrics;
+use crate::recipe::Metric;
 use crate::run_folder::{RunFolder, kept};
 use crate::{Error, Recipe, Result};
 
@@ -69,8 +71,8 @@ pub fn average(checkpoints: &[PathBuf], output: &Path) -> Result<Averaged> {
     })
 }
 
-/// The checkpoints of the last `count` epochs that a run kept, or of those `count` of them with the lowest word error rate on the dev
-/// set, later ones first where that is equal; in the order of the epochs.
+/// The checkpoints of the last `count` epochs that a run kept, or of those `count` of them with the lowest error rate on the dev set, of
+/// words or of characters as the run's own recipe says, later ones first where that is equal; in the order of the epochs.
 ///
 /// # Errors
 /// [`Error::NoCheckpoints`] for a `count` of 0; [`Error::Kept`] if there are fewer; [`Error::Io`] if the folder or its metrics cannot be read.
@@ -78,8 +80,18 @@ pub fn choose(folder: &Path, count: usize, best: bool) -> Result<Vec<PathBuf>> {
     let mut epochs = kept(folder)?;
     if best {
         let rows = RunFolder::read_metrics_in(folder, u64::MAX)?;
-        let wer = |epoch: u64| rows.iter().find(|row| row.epoch == epoch).and_then(|row| row.dev_wer);
-        let mut rated: Vec<(f64, u64)> = epochs.iter().filter_map(|&(n, _)| Some((wer(n)?, n))).collect();
+        // A folder without a recipe has been made by hand.
+        let recipe = folder.join("recipe.toml");
+        let metric = match recipe.exists() {
+            true => Recipe::read(&recipe, None)?.0.training.run.metric,
+            false => Metric::default(),
+        };
+        let rate = |row: &Metrics| match metric {
+            Metric::Wer => row.dev_wer,
+            Metric::Cer => row.dev_cer,
+        };
+        let of = |epoch: u64| rows.iter().find(|row| row.epoch == epoch).and_then(rate);
+        let mut rated: Vec<(f64, u64)> = epochs.iter().filter_map(|&(n, _)| Some((of(n)?, n))).collect();
         rated.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)));
         rated.truncate(count);
         epochs.retain(|(epoch, _)| rated.iter().any(|(_, n)| n == epoch));
@@ -89,7 +101,7 @@ pub fn choose(folder: &Path, count: usize, best: bool) -> Result<Vec<PathBuf>> {
     }
     if epochs.len() < count {
         let expected = match best {
-            true => format!("{count} epochs with a checkpoint and a word error rate"),
+            true => format!("{count} epochs with a checkpoint and an error rate"),
             false => format!("{count} epochs with a checkpoint"),
         };
         return Err(Error::Kept { path: folder.to_owned(), expected, found: epochs.len() });

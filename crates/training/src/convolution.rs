@@ -6,6 +6,7 @@ use kernels::{Accumulate, PackedRight, Real, View, ViewMut, items_mut, par_for, 
 
 use crate::ops::{Slices, apply3, total};
 use crate::ragged::Ragged;
+use crate::run_plan::{Held, threads};
 use crate::{Error, Result};
 
 /// Output frames whose patches are gathered at a time.
@@ -162,6 +163,20 @@ impl Plane {
                 *y = if z < F::ZERO { F::ZERO } else { z };
             }
         }
+    }
+
+    /// What the operation takes for so many utterances of `before` frames that become `after`.
+    pub fn held(&self, utterances: usize, [before, after]: [usize; 2]) -> Held {
+        let [before, after] = [before, after].map(|frames| utterances * frames);
+        let weight = self.outputs * (self.patch() + 1);
+        // Patches of the frames that threads have in hand, and what they scatter.
+        let frames = after.max(utterances * BLOCK).min(threads() * BLOCK).next_multiple_of(BLOCK);
+        let gathered = frames * self.bins_out();
+        let gathered = gathered * (self.patch() + self.outputs);
+        // Both gradients; sums of the weight's by utterance.
+        let passing =
+            before * self.width() + 2 * after * self.width_out() + gathered + (utterances + 3) * weight;
+        Held::numbers(after * self.width_out() + weight, passing)
     }
 
     /// The weight as [`Self::forward`] takes it, from that of [`flat`].

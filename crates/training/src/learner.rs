@@ -15,7 +15,7 @@ use crate::data::Batch;
 use crate::divergence::{self, Divergence};
 use crate::dropout::Masks;
 use crate::ema::Ema;
-use crate::losses::LossSessions;
+use crate::losses::{LossSessions, Objective};
 use crate::model::Model;
 use crate::optimiser::{self, Optimiser};
 use crate::recipe::OptimiserConfig;
@@ -26,7 +26,7 @@ use crate::{Error, Gradients, Result};
 /// A model in training.
 pub struct Learner {
     model: Model,
-    sessions: LossSessions,
+    objective: Box<dyn Objective>,
     optimiser: Box<dyn Optimiser>,
     ema: Option<Ema>,
     config: OptimiserConfig,
@@ -104,8 +104,15 @@ impl Learner {
             true => Some(Ema::new(config.ema, config.ema_warmup, model.parameters())?),
             false => None,
         };
-        let sessions = LossSessions::new(model.config())?;
-        Ok(Learner { model, sessions, optimiser, ema, config: config.clone(), limit: None })
+        let objective = Box::new(LossSessions::new(model.config())?);
+        Ok(Learner { model, objective, optimiser, ema, config: config.clone(), limit: None })
+    }
+
+    /// The same with another objective than the one that the model's configuration names.
+    #[must_use]
+    pub fn minimising(mut self, objective: Box<dyn Objective>) -> Self {
+        self.objective = objective;
+        self
     }
 
     /// From now on, batches that would take more are computed in parts.
@@ -127,6 +134,18 @@ impl Learner {
     /// What the optimiser remembers.
     pub fn memory(&self) -> BTreeMap<String, Cow<'_, Values>> {
         self.optimiser.memory()
+    }
+
+    /// What has values that are no finite numbers, if anything has.
+    pub(crate) fn unsound(&self) -> Result<Option<&'static str>> {
+        let finite = |values: &Values| values.values().flatten().all(|value| value.is_finite());
+        Ok(if !self.model.parameters().are_finite()? {
+            Some("weight")
+        } else if !self.average().is_none_or(finite) {
+            Some("moving average of a weight")
+        } else {
+            self.memory().values().any(|values| !finite(values)).then_some("optimiser's memory of a weight")
+        })
     }
 
     /// Goes on where another was after so many steps.
@@ -193,7 +212,7 @@ impl Learner {
         let Moment { step, progress, .. } = *moment;
         let config = self.model.config();
         let utterances = || batch.ids.clone();
-        let losses = self.model.losses(&self.sessions, batch, of, step, Some(masks));
+        let losses = self.objective.losses(&self.model, batch, of, step, Some(masks));
         let losses = losses.map_err(|error| match divergence::of(&error) {
             Some(Divergence { what, found }) => {
                 Error::Diverged { step, what, found, utterances: utterances(), source: Some(error.into()) }

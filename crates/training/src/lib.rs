@@ -116,7 +116,7 @@ pub use learner::{Learner, Part, Reduce, Tally};
 pub use linear::{Linear, linear};
 pub use listener::{Heard, Listener, StreamId, StreamState};
 pub use live::{Endpoint, Live, LiveOptions, Update};
-pub use losses::{LossSessions, Losses};
+pub use losses::{LossSessions, Losses, Objective};
 pub use lstm::{CarriedLstm, Lstm, LstmState, LstmWeights, lstm};
 pub use metrics::Metrics;
 pub use model::{JointRows, Model};

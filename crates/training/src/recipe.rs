@@ -120,6 +120,13 @@ impl Augment {
         WaveConfig { speed: self.speed.clone(), reverb: self.reverb.clone(), noise: self.noise.clone() }
     }
 
+    /// How much longer than it is an utterance may become.
+    pub fn stretch(&self) -> f64 {
+        let waves = self.speed.as_ref().map_or(1.0, |speed| speed.rates[1].max(1.0));
+        let Perturb { speed, tempo, .. } = self.perturb;
+        waves / ((1.0 - f64::from(speed)) * (1.0 - f64::from(tempo)))
+    }
+
     /// Manifests of sounds.
     fn manifests(&mut self) -> impl Iterator<Item = &mut PathBuf> {
         let reverb = self.reverb.as_mut().map(|reverb| &mut reverb.manifest);

@@ -2,12 +2,14 @@
 //!
 //! ```text
 //! planned = what the process holds already + what is fixed + batches that wait + the largest step + 1/16 of the three
-//! fixed   = weights, two moments, average: 4 numbers a weight; one more for gradients, or for the weights while the average is judged
+//! fixed   = weights, two moments, average: 4 numbers a weight; two more for gradients: a step's sum, and those of a part of it
 //! step    = what encoder, predictor, projections and losses of a batch hold at most, forward and backward
 //! ```
 //! The sums are upper bounds by shape alone, so that the same recipe has the same batches everywhere; the 16th is what an allocator
 //! loses between its blocks.
 use std::fmt;
+
+use rnnt_loss::MemoryBudget;
 
 use crate::data::Batch;
 use crate::memory::amount;
@@ -66,15 +68,20 @@ impl StepPlan {
         if model.predictor().ok_or_else(|| none("a recognition lattice"))?.bytes(1, 1).is_none() {
             return Err(none("the predictor"));
         }
-        if config.loss.options.budget.limit() == usize::MAX {
-            return Err(none("loss.budget = \"unlimited\""));
+        // One takes all there is, the other what lattices and sites take beside it.
+        for (budget, name) in
+            [(MemoryBudget::unlimited(), "unlimited"), (MemoryBudget::recompute(), "recompute")]
+        {
+            if config.loss.options.budget == budget {
+                return Err(none(&format!("loss.budget = \"{name}\"")));
+            }
         }
         Ok(StepPlan { model: model.clone(), width: config.input.width() })
     }
 
     /// Bytes that are there from the first step to the last.
     pub fn fixed(&self) -> usize {
-        (NUMBERS + 1) * F * self.model.parameters().count()
+        (NUMBERS + 2) * F * self.model.parameters().count()
     }
 
     /// Bytes of a batch that waits, and of what it is made from.
@@ -101,7 +108,15 @@ impl StepPlan {
         };
         let ctc = if Terms::has_ctc(&config.terms) { 2 * F * frames * w } else { 0 };
         let losses = config.loss.options.budget.limit().saturating_mul(1 + usize::from(ctc > 0));
-        [encoder, predictor.unwrap_or(usize::MAX), joint, pruned, ctc, losses, ALWAYS]
+        // Losses keep their gradients of heads as long as the graph lives.
+        let heads = ["joint.head", "joint.durations", "ctc", "simple"];
+        let heads = self
+            .model
+            .parameters()
+            .iter()
+            .filter(|(name, _)| heads.iter().any(|head| name.starts_with(head)));
+        let heads = F * heads.map(|(_, head)| head.elem_count()).sum::<usize>();
+        [encoder, predictor.unwrap_or(usize::MAX), joint, pruned, ctc, losses, heads, ALWAYS]
             .into_iter()
             .fold(0, usize::saturating_add)
     }
@@ -120,16 +135,21 @@ const WAITING: usize = crate::trainer::AHEAD + 1;
 
 impl Limit {
     /// What is left of a budget beside what the process holds already, and what the plan then is, with `longest` the input rows of the
-    /// longest utterance.
+    /// longest utterance, and `together` the utterances that batches have however long they are.
     ///
     /// # Errors
-    /// [`Error::Budget`] if the longest utterance does not fit alone.
-    pub fn new(plan: StepPlan, budget: usize, before: usize, longest: usize) -> Result<(Self, RunPlan)> {
+    /// [`Error::Budget`] if the longest utterance does not fit alone, beside such batches that wait.
+    pub fn new(
+        plan: StepPlan,
+        budget: usize,
+        before: usize,
+        (longest, together): (usize, usize),
+    ) -> Result<(Self, RunPlan)> {
         let fixed = plan.fixed();
         let own = budget.saturating_sub(before) / 17 * 16;
         let limit = Limit { room: own.saturating_sub(fixed), plan };
         let alone = limit.shape(1, longest);
-        let (waiting, step) = (limit.waiting(alone), limit.plan.step(alone));
+        let (waiting, step) = (limit.waiting(limit.shape(together, longest)), limit.plan.step(alone));
         let reading = 3 * NUMBERS * F * limit.plan.model.parameters().count();
         RunPlan { budget, before, fixed, waiting, step, reading }.check()?;
         // All of the room may be used by one batch or another.
@@ -159,8 +179,14 @@ impl Limit {
     /// # Errors
     /// [`Error::Memory`] for an utterance that does not fit alone.
     pub fn parts(&self, batch: Batch) -> Result<Vec<Batch>> {
+        // The whole batch, and those behind it, are there until the last of its parts.
+        let waiting = self.waiting(BatchShape::of(&batch));
+        self.parts_beside(batch, waiting)
+    }
+
+    fn parts_beside(&self, batch: Batch, waiting: usize) -> Result<Vec<Batch>> {
         let shape = BatchShape::of(&batch);
-        let bytes = self.plan.step(shape).saturating_add(self.waiting(shape));
+        let bytes = self.plan.step(shape).saturating_add(waiting);
         if bytes <= self.room {
             return Ok(vec![batch]);
         }
@@ -171,8 +197,8 @@ impl Limit {
         }
         let [first, second] = batch.split(shape.utterances / 2)?;
         drop(batch);
-        let mut parts = self.parts(first)?;
-        parts.extend(self.parts(second)?);
+        let mut parts = self.parts_beside(first, waiting)?;
+        parts.extend(self.parts_beside(second, waiting)?);
         Ok(parts)
     }
 }
@@ -233,18 +259,44 @@ impl fmt::Display for RunPlan {
     }
 }
 
-/// Bytes of LSTM layers over a padded batch, of which each is told as (rows, input width, state width, directions, whether dropout
-/// follows): what all of them keep for the backward pass, and the most that one of them takes on its way.
-pub(crate) fn lstms(layers: impl Iterator<Item = (usize, usize, usize, usize, bool)>) -> usize {
-    let (mut kept, mut most) = (0, 0);
-    for (rows, input, hidden, directions, dropout) in layers {
-        let out = hidden * directions;
-        // The output, the tape, and what dropout makes of the output with a byte of mask.
-        kept += F * rows * (out + 5 * out) + if dropout { (F + 1) * rows * out } else { 0 };
-        // Packed rows and gradients: above, of gates, of inputs by direction and added up; packed operands of the products.
-        let by_row = 4 * out + 8 * out + 3 * directions * input + 2 * input;
-        let packed = 3 * directions * 4 * hidden * (input + hidden);
-        most = most.max(F * (rows * by_row + packed));
+/// Threads that have something of their own in hand, at most: 64, so that plans are the same everywhere, or as many as there are.
+pub(crate) fn threads() -> usize {
+    rayon::current_num_threads().max(64)
+}
+
+/// Bytes of parts that follow each other.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Held {
+    /// What all of them keep for the backward pass.
+    pub kept: usize,
+    /// The most that one of them takes on its way, forward or backward.
+    pub passing: usize,
+}
+
+impl Held {
+    /// That of a part with so many numbers.
+    pub fn numbers(kept: usize, passing: usize) -> Self {
+        Held { kept: kept.saturating_mul(F), passing: passing.saturating_mul(F) }
     }
-    kept + most
+
+    /// With another part behind it.
+    pub fn then(self, other: Held) -> Self {
+        Held { kept: self.kept.saturating_add(other.kept), passing: self.passing.max(other.passing) }
+    }
+
+    /// Most bytes at any time.
+    pub fn peak(self) -> usize {
+        self.kept.saturating_add(self.passing)
+    }
+}
+
+/// An LSTM layer over some rows, from rows of width `input` to `directions` states of `hidden`.
+pub(crate) fn lstm(rows: usize, input: usize, hidden: usize, directions: usize, dropout: bool) -> Held {
+    let out = hidden * directions;
+    // The output, the tape, and what dropout makes of the output with a byte of mask.
+    let kept = F * rows * (out + 5 * out) + if dropout { (F + 1) * rows * out } else { 0 };
+    // Packed rows and gradients: above, of gates, of inputs by direction and added up; packed operands of the products.
+    let by_row = 4 * out + 8 * out + 3 * directions * input + 2 * input;
+    let packed = 3 * directions * 4 * hidden * (input + hidden);
+    Held { kept, passing: F * (rows * by_row + packed) }
 }

@@ -86,7 +86,9 @@ pub fn train_with(
         let limits = recipe.batch.memory.map(|budget| {
             let others: usize = dev.iter().chain(&test).map(Example::bytes).sum();
             let before = run_plan::before(train.bytes() + others);
-            Limit::new(StepPlan::new(&model)?, budget, before, source.longest())
+            let longest = (source.longest() as f64 * recipe.augment.stretch()).ceil() as usize;
+            let together = if recipe.batch.buckets > 0 { recipe.batch.max_utterances } else { 1 };
+            Limit::new(StepPlan::new(&model)?, budget, before, (longest, together))
         });
         let (limit, plan) = limits.transpose()?.unzip();
         let source = source.within(limit.clone());
@@ -101,6 +103,7 @@ pub fn train_with(
             return Err(error);
         }
     };
+    speech::forget_decoded_files();
     if plan.is_some() {
         kernels::give_back_freed_memory();
     }

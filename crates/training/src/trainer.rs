@@ -143,14 +143,22 @@ impl<'a> Trainer<'a> {
     }
 
     /// Writes the state as it is now.
+    ///
+    /// # Errors
+    /// [`Error::Diverged`] for values that are no numbers: a checkpoint that is there stays.
     fn save(&self, path: &Path) -> Result<()> {
         let parameters = self.learner.model().parameters();
+        let (average, memory) = (self.learner.average(), self.learner.memory());
+        if let Some(what) = self.learner.unsound()? {
+            let step = self.progress.step;
+            return Err(Error::Diverged { step, what, found: None, utterances: Vec::new(), source: None });
+        }
         let About { recipe, tokenizer, data } = &self.about;
         let said = Said { recipe, tokenizer, progress: &self.progress, data: data.as_ref() };
-        let (shapes, memory) = (parameters.shapes(), self.learner.memory());
+        let shapes = parameters.shapes();
         let mut contents = Contents::new(said);
         contents.parameters(parameters);
-        if let Some(average) = self.learner.average() {
+        if let Some(average) = average {
             contents.values("average", average, &shapes);
         }
         for (kind, values) in &memory {
@@ -189,10 +197,11 @@ impl<'a> Trainer<'a> {
                     Err(error) => self.skip(error, cut, observer)?,
                 }
                 these.for_each(drop);
-                // The end of the epoch writes its own.
+                // The end of the epoch writes its own. If the step went wrong, the next one says with which utterances.
                 let every = self.run.checkpoint_every;
                 let done = self.progress.batch == plan.len() as u64;
-                if every > 0 && !done && self.progress.step.is_multiple_of(every) {
+                let due = every > 0 && !done && self.progress.step.is_multiple_of(every);
+                if due && self.learner.unsound()?.is_none() {
                     self.save_last()?;
                 }
             }
@@ -204,8 +213,12 @@ impl<'a> Trainer<'a> {
     fn skip(&mut self, error: Error, cut: (&[Vec<usize>], u64), observer: &mut dyn Observer) -> Result<()> {
         let (skips, progress) = (Skips { most: self.run.skip_nonfinite }, &mut self.progress);
         let (of_step, batches) = (cut.0.len() as u64, cut.1);
-        let forgiven =
-            skips.forgives(&error, progress.in_a_row, progress.nonfinite, batches.div_ceil(of_step));
+        let forgiven = skips.forgives(
+            &error,
+            progress.in_a_row,
+            progress.nonfinite,
+            batches.div_ceil(self.accumulate as u64),
+        );
         // No step mends weights that are no numbers themselves.
         if !forgiven || !self.learner.model().parameters().are_finite()? {
             return Err(error);
@@ -239,7 +252,8 @@ impl<'a> Trainer<'a> {
         self.progress.count(&tally, norm, utterances.len() as u64);
         let mean = |sum: f64| sum / tally.utterances as f64;
         let in_epoch = |batches: u64| batches.div_ceil(self.accumulate as u64);
-        let steps = step + nonfinite - in_epoch(batch) + in_epoch(batches) * (self.run.epochs - epoch);
+        let steps = step + nonfinite - in_epoch(batch);
+        let steps = steps.saturating_add(in_epoch(batches).saturating_mul(self.run.epochs - epoch));
         Ok(StepReport {
             epoch,
             batch: self.progress.batch - 1,

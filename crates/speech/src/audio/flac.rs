@@ -30,6 +30,11 @@ impl Reader {
     }
 }
 
+fn too_many(path: &Path, promised: u64, found: u64) -> Error {
+    let found = format!("at least {found} instead of {promised}");
+    format_error(path, "as many samples as the FLAC header says", found)
+}
+
 /// Decodes the next frame; false after the last, when the MD5 of all is that of the header, where it has one.
 pub(super) fn read(path: &Path, reader: &mut Reader, to: &mut Mono) -> Result<bool> {
     let info = reader.info();
@@ -57,7 +62,11 @@ pub(super) fn read(path: &Path, reader: &mut Reader, to: &mut Mono) -> Result<bo
                 sum.consume(bytes);
             }
             *buffer = block.into_buffer();
-            return Ok(true);
+            // Frames of one value take no room: what they claim is not believed beyond the promise.
+            return match info.samples {
+                Some(promised) if to.length() > promised => Err(too_many(path, promised, to.length())),
+                _ => Ok(true),
+            };
         }
         Ok(None) => Ok(()),
         Err(e) => Err(e),
@@ -71,11 +80,6 @@ pub(super) fn read(path: &Path, reader: &mut Reader, to: &mut Mono) -> Result<bo
             Err(Error::Truncated { path: path.into(), expected: promised, found })
         }
         (Err(e), _) => Err(format_error(path, EXPECTED, e)),
-        (Ok(()), Some(promised)) if found > promised => Err(format_error(
-            path,
-            "as many samples as the FLAC header says",
-            format!("{found} instead of {promised}"),
-        )),
         (Ok(()), _) => {
             let sum = sum.clone().finalize();
             if said != [0; 16] && said != sum.0 && found > 0 {

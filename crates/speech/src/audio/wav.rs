@@ -82,6 +82,8 @@ fn header(mut format: Vec<u8>, length: u32) -> Vec<u8> {
     if format.starts_with(EXTENSIBLE) && format.len() >= 40 {
         format.truncate(40);
         format[16..18].copy_from_slice(&22u16.to_le_bytes());
+        // Samples of fewer bits than their container are its upper ones: read whole, they have their scale.
+        format.copy_within(14..16, 18);
     } else {
         format.truncate(16);
     }

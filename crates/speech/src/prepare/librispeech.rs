@@ -30,9 +30,9 @@ const SUBSETS: [Subset; 7] = [
     subset("train-clean-360", "train", 104_014, 363.6),
     subset("train-other-500", "train", 148_688, 496.7),
     subset("dev-clean", "dev", 2_703, 5.4),
-    subset("dev-other", "dev", 2_864, 5.3),
+    subset("dev-other", "dev", 2_864, 5.1),
     subset("test-clean", "test", 2_620, 5.4),
-    subset("test-other", "test", 2_939, 5.1),
+    subset("test-other", "test", 2_939, 5.3),
 ];
 
 /// The three parts of the training set, joined.

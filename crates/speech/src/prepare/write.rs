@@ -140,6 +140,10 @@ impl Files {
     fn shards(&mut self, list: &List, size: usize) -> Result<PathBuf> {
         let name = |n: &str| self.folder.join(format!("{}-{n}.tar", list.name));
         let (mut last, mut done) = (0, Vec::new());
+        // What belongs together is found by what names have before their first dot.
+        if let Some(item) = list.items.iter().find(|item| item.id.contains('.')) {
+            return Err(wrong(&self.folder, "ids without a dot, as shards need", &*item.id));
+        }
         for (n, items) in list.items.chunks(size).enumerate() {
             let path = name(&format!("{n:06}"));
             let mut failed = Ok(());
@@ -162,6 +166,10 @@ impl Files {
             failed?;
             done.push((written, path));
             last = n;
+        }
+        let behind = name(&format!("{:06}", last + 1));
+        if behind.exists() {
+            return Err(wrong(&behind, "no shard behind the last one, of a longer list once written", "one"));
         }
         let pattern = if last == 0 { name("000000") } else { name(&format!("{{000000..{last:06}}}")) };
         self.sounds.extend(done);

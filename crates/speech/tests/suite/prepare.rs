@@ -114,6 +114,10 @@ fn the_training_sets_are_joined_where_all_are_there() {
         |n: usize| fs::read(folder.path().join(format!("shards/train-clean-100-00000{n}.tar"))).unwrap();
     let before = [bytes(0), bytes(1)];
     librispeech(folder.path(), &shards).unwrap();
+    // A pattern that was right for a longer list would read what is left of it.
+    let fewer = Prepare { shards: Some(1000), ..excerpt(&folder.path().join("shards")) };
+    let error = librispeech(folder.path(), &fewer).unwrap_err().to_string();
+    assert!(error.contains("train-clean-100-000001.tar") && error.contains("longer list"), "{error}");
     assert_eq!(before, [bytes(0), bytes(1)], "the same on every day");
 }
 

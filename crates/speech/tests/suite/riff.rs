@@ -111,3 +111,13 @@ fn headers_that_lead_nowhere_are_format_errors() {
         assert!(error.to_string().contains(part) && error.to_string().contains("a.wav"), "{error}");
     }
 }
+
+/// 24 valid bits of 32 are the upper ones.
+#[test]
+fn samples_of_fewer_bits_than_their_container_keep_their_scale() {
+    let mut format =
+        vec![0xfe, 0xff, 1, 0, 0x40, 0x1f, 0, 0, 0, 0x7d, 0, 0, 4, 0, 32, 0, 22, 0, 24, 0, 4, 0, 0, 0];
+    format.extend([1, 0, 0, 0, 0, 0, 0x10, 0, 0x80, 0, 0, 0xaa, 0, 0x38, 0x9b, 0x71]);
+    let data: Vec<u8> = [1i32, -2, 300].iter().flat_map(|x| (x << 16).to_le_bytes()).collect();
+    assert_eq!(samples(&wav(&[(b"fmt ", &format), (b"data", &data)], None)), [1, -2, 300]);
+}

@@ -202,22 +202,33 @@ fn sounds_that_cannot_be_used_are_named() {
     assert!(matches!(WaveAugment::new(&config, 16_000, false), Err(Error::EmptyManifest { .. })));
 
     wav(folder.path(), "silent.wav", 16_000, &[0.0; 40]);
+    let augment = WaveAugment::new(&room("silent.wav"), 16_000, false).unwrap();
+    let error = augment.apply(noise(300, 2), &mut seeded(1)).unwrap_err();
+    assert!(matches!(&error, Error::Sound { path, .. } if path.ends_with("silent.wav")), "{error}");
+    assert!(error.to_string().contains("not all zeros"), "{error}");
+
+    // What headers say is known before anything is drawn.
     wav(folder.path(), "long.wav", 1000, &noise(10_001, 3));
-    for (name, rate, expected) in
-        [("silent.wav", 16_000, "not all zeros"), ("long.wav", 1000, "at most 10 s")]
-    {
-        let augment = WaveAugment::new(&room(name), rate, false).unwrap();
-        let error = augment.apply(noise(300, 2), &mut seeded(1)).unwrap_err();
-        assert!(matches!(&error, Error::Sound { path, .. } if path.ends_with(name)), "{error}");
-        assert!(error.to_string().contains(expected), "{error}");
-    }
-    // A header that promises ten hours costs what the file holds.
+    let error = WaveAugment::new(&room("long.wav"), 1000, false).unwrap_err();
+    assert!(matches!(&error, Error::Sound { path, .. } if path.ends_with("long.wav")), "{error}");
+    assert!(error.to_string().contains("at most 10 s"), "{error}");
+    let two = hound::WavSpec {
+        channels: 2,
+        sample_rate: 8000,
+        bits_per_sample: 16,
+        sample_format: hound::SampleFormat::Int,
+    };
+    let mut writer = hound::WavWriter::create(folder.path().join("two.wav"), two).unwrap();
+    (0..20i16).for_each(|x| writer.write_sample(x).unwrap());
+    writer.finalize().unwrap();
+    let error = WaveAugment::new(&room("two.wav"), 8000, false).unwrap_err();
+    assert!(matches!(&error, Error::Channels { path, found: 2 } if path.ends_with("two.wav")), "{error}");
+    // A header that promises ten hours costs nothing.
     let mut bytes = std::fs::read(folder.path().join("silent.wav")).unwrap();
     let at = bytes.windows(4).position(|four| four == b"data").unwrap() + 4;
     bytes[at..at + 4].copy_from_slice(&(36_000u32 * 16_000 * 4).to_le_bytes());
     std::fs::write(folder.path().join("promise.wav"), bytes).unwrap();
-    let augment = WaveAugment::new(&room("promise.wav"), 16_000, false).unwrap();
-    let error = augment.apply(noise(300, 2), &mut seeded(1)).unwrap_err();
+    let error = WaveAugment::new(&room("promise.wav"), 16_000, false).unwrap_err();
     assert!(error.to_string().contains("promise.wav"), "{error}");
 }
 

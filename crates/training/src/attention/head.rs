@@ -7,7 +7,7 @@ use super::rotary::Rotary;
 use super::{Heads, Window};
 
 /// Queries whose scores live at a time.
-const BLOCK: usize = 64;
+pub(super) const BLOCK: usize = 64;
 
 #[derive(Debug, Clone, Copy)]
 enum Part {

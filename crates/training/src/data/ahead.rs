@@ -25,12 +25,15 @@ struct State<T> {
     closed: bool,
     /// Makers at work.
     makers: usize,
+    /// Whether one of them panicked.
+    panicked: bool,
 }
 
 impl<T: Send> Ahead<T> {
     /// Things 0 to `count`, of which at most `room` are there before their use.
     pub fn new(count: usize, room: usize) -> Self {
-        let state = State { next: 0, ready: BTreeMap::new(), used: 0, closed: false, makers: 0 };
+        let state =
+            State { next: 0, ready: BTreeMap::new(), used: 0, closed: false, makers: 0, panicked: false };
         Ahead { state: Mutex::new(state), changed: Condvar::new(), count, room: room.max(1) }
     }
 
@@ -64,7 +67,7 @@ impl<T: Send> Ahead<T> {
     fn take(&self) -> Option<usize> {
         let mut state = self.lock();
         loop {
-            if state.closed || state.next == self.count {
+            if state.closed || state.panicked || state.next == self.count {
                 return None;
             }
             if state.next < state.used + self.room {
@@ -76,12 +79,15 @@ impl<T: Send> Ahead<T> {
     }
 }
 
-/// Says that a maker has ended, also where it panicked: the consumer would wait for ever.
+/// Says that a maker has ended, also where it panicked: the consumer would wait for ever, or take it for the end.
 struct Gone<'a, T: Send>(&'a Ahead<T>);
 
 impl<T: Send> Drop for Gone<'_, T> {
     fn drop(&mut self) {
-        self.0.lock().makers -= 1;
+        let mut state = self.0.lock();
+        state.makers -= 1;
+        state.panicked |= std::thread::panicking();
+        drop(state);
         self.0.changed.notify_all();
     }
 }
@@ -102,8 +108,12 @@ impl<T: Send> Iterator for Consumer<'_, T> {
                 self.0.changed.notify_all();
                 return Some(thing);
             }
-            if at == self.0.count || state.makers == 0 {
+            if at == self.0.count {
                 return None;
+            }
+            if state.panicked || state.makers == 0 {
+                drop(state);
+                panic!("a thread that makes batches has panicked");
             }
             state = self.0.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -159,14 +169,19 @@ mod tests {
     }
 
     #[test]
-    fn a_maker_that_panics_does_not_keep_the_consumer_waiting() {
-        let ahead = Ahead::new(9, 2);
-        let run = || {
-            std::thread::scope(|scope| {
-                let make = Box::leak(Box::new(|index: usize| assert!(index < 3)));
-                ahead.run(scope, 1, make).count()
-            })
-        };
-        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err());
+    fn a_maker_that_panics_ends_consumer_and_makers_for_any_number_of_them() {
+        for workers in 1..4 {
+            let (ahead, used) = (Ahead::new(9, 3), AtomicUsize::new(0));
+            let make = |index: usize| assert!(index != 3);
+            let run = || {
+                std::thread::scope(|scope| {
+                    ahead.run(scope, workers, &make).for_each(|()| {
+                        used.fetch_add(1, Ordering::SeqCst);
+                    });
+                });
+            };
+            assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err());
+            assert!(used.load(Ordering::SeqCst) <= 3, "what comes after the lost one is not used");
+        }
     }
 }

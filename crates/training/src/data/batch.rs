@@ -63,7 +63,10 @@ pub(super) fn train_plan(
         return Ok(cut(rows, batches, limit, Some(rng)));
     }
     let buckets = speech::batching::buckets(seconds, batches.buckets)?;
-    Ok(speech::batching::bucketed(&buckets, batches.max_utterances, rng)?)
+    // The utterances of a step are of one bucket, or of two neighbours, and all steps have as many.
+    let of_step = batches.max_utterances.saturating_mul(batches.accumulate);
+    let steps = speech::batching::bucketed(&buckets, of_step, rng)?;
+    Ok(steps.iter().flat_map(|step| step.chunks(batches.max_utterances)).map(<[usize]>::to_vec).collect())
 }
 
 /// Input rows of each example.

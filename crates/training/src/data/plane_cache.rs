@@ -3,9 +3,10 @@
 //! ```text
 //! FOLDER/planes/SETTINGS/ab/ab...32 digits.plane     "panda plane 1\n"   frames: u64   width: u64   frames x width x f32   CRC-32
 //! ```
-//! All little-endian. A file that is damaged is made anew. What is said about an utterance, where its sound is, and the settings of the
-//! front end are in its name, so that a change of any is another file. It has 128 bits: of 281,241 utterances, nine pairs or so would
+//! All little-endian. A file that is damaged is made anew. What is said about an utterance, where its sound is, size and time of that file,
+//! and the settings of the front end are in its name, so that a change of any is another file. It has 128 bits: of 281,241 utterances, nine pairs or so would
 //! share 32.
+use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 
 use speech::{FeatureConfig, Features, Utterance};
@@ -38,8 +39,17 @@ impl PlaneCache {
     /// # Errors
     /// Those of `make`; [`Error::Io`] if the disk refuses.
     pub fn read_or(&self, one: &Utterance, make: impl FnOnce() -> Result<Features>) -> Result<Features> {
-        let folders: Vec<_> = one.files().map(std::path::Path::parent).collect();
-        let name = format!("{:x}", md5::compute(format!("{} {folders:?}", said(one))));
+        // A file that is written anew is another one.
+        let stamp = |file: &Path| {
+            let about = file.metadata().ok();
+            (
+                file.canonicalize().unwrap_or(file.to_owned()),
+                about.as_ref().map(Metadata::len),
+                about.and_then(|about| about.modified().ok()),
+            )
+        };
+        let files: Vec<_> = one.files().map(stamp).collect();
+        let name = format!("{:x}", md5::compute(format!("{} {files:?}", said(one))));
         let path = self.folder.join(&name[..2]).join(format!("{name}.plane"));
         if let Some(plane) = std::fs::read(&path).ok().and_then(|bytes| parse(&bytes)) {
             return Ok(plane);
@@ -106,6 +116,21 @@ mod tests {
         assert_eq!(made, 3);
         let other = FeatureConfig { mels: 3, ..FeatureConfig::default() };
         assert_ne!(PlaneCache::new(place.path(), &other).unwrap().folder, cache.folder);
+    }
+
+    #[test]
+    fn sound_that_is_written_anew_has_a_plane_of_its_own() {
+        let place = tempfile::tempdir().unwrap();
+        let (list, sound) = (place.path().join("list.jsonl"), place.path().join("a.wav"));
+        std::fs::write(&list, r#"{"id": "a", "file": "a.wav", "text": "b", "seconds": 1.0}"#).unwrap();
+        let one = speech::read_manifest(&list).unwrap().remove(0);
+        let cache = PlaneCache::new(place.path(), &FeatureConfig::default()).unwrap();
+        for (value, content) in [(1.0, "sound"), (2.0, "other sound")] {
+            std::fs::write(&sound, content).unwrap();
+            let plane = Features { frames: 1, dim: 1, data: vec![value] };
+            assert_eq!(cache.read_or(&one, || Ok(plane.clone())).unwrap(), plane);
+            assert_eq!(cache.read_or(&one, || panic!("it is known")).unwrap(), plane);
+        }
     }
 
     #[test]

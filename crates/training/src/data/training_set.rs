@@ -80,17 +80,6 @@ impl<'a> TrainingSet<'a> {
         self.rows.iter().copied().max().unwrap_or(0)
     }
 
-    /// An utterance before its frames are changed.
-    fn heard(&self, epoch: u64, index: usize) -> Result<Heard> {
-        match self.store {
-            Store::Memory(examples) => {
-                let Example { id, seconds, labels, features, .. } = examples[index].clone();
-                Ok(Heard { id, seconds, labels, features })
-            }
-            Store::Disk(streamed) => streamed.read(epoch, index, self.front_end),
-        }
-    }
-
     fn augmented(&self, epoch: u64, index: usize, plane: &Features) -> Features {
         let Augment { perturb, mask, .. } = &self.recipe.augment;
         let mut rng = stream(self.recipe.seed, Purpose::Augment, epoch, index as u64);
@@ -119,11 +108,21 @@ impl Source for TrainingSet<'_> {
     fn batch(&self, epoch: u64, utterances: &[usize]) -> Result<Batch> {
         let (mut ids, mut labels, mut planes, mut seconds) = (Vec::new(), Vec::new(), Vec::new(), 0.0);
         for &index in utterances {
-            let heard = self.heard(epoch, index)?;
-            planes.push(self.augmented(epoch, index, &heard.features));
-            ids.push(heard.id);
-            labels.push(heard.labels);
-            seconds += heard.seconds;
+            let (id, said, length, plane) = match self.store {
+                Store::Memory(examples) => {
+                    let Example { id, labels, seconds, features, .. } = &examples[index];
+                    (id.clone(), labels.clone(), *seconds, self.augmented(epoch, index, features))
+                }
+                Store::Disk(streamed) => {
+                    let Heard { id, labels, seconds, features } =
+                        streamed.read(epoch, index, self.front_end)?;
+                    (id, labels, seconds, self.augmented(epoch, index, &features))
+                }
+            };
+            planes.push(plane);
+            ids.push(id);
+            labels.push(said);
+            seconds += length;
         }
         let planes: Vec<&Features> = planes.iter().collect();
         let (rows, lengths) = batch::collate(&planes, &self.recipe.encoder.rows)?;

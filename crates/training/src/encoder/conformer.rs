@@ -16,6 +16,7 @@ use super::subsampling::Subsampling;
 use super::{Encoder, EncoderStream};
 use crate::dropout::Masks;
 use crate::ragged::Ragged;
+use crate::run_plan::Held;
 use crate::{Linear, Result};
 
 /// The Conformer (Gulati et al., arXiv 2005.08100), without padding inside.
@@ -104,6 +105,26 @@ impl Encoder for ConformerEncoder {
             x = layer.forward(&x, &ragged, masks.as_deref_mut())?;
         }
         Ok((ragged.unpack(&x)?, ragged.lengths()))
+    }
+
+    fn bytes(&self, batch: usize, rows: usize, width: usize) -> Option<usize> {
+        let (mut held, mut rows) = (Held::default(), rows);
+        match &self.front {
+            Front::Subsampling(front) => {
+                held = front.held(batch, rows);
+                rows = rows.div_ceil(front.factor());
+            }
+            Front::Linear(_) => {
+                let (all, own) = (batch * rows, self.config.width);
+                held = held
+                    .then(Held::numbers(all * (width + own), all * (2 * width + 3 * own) + 3 * width * own));
+            }
+        }
+        let all = batch * rows * self.config.width;
+        // Dropout in front, and padding behind.
+        held = held.then(Held::numbers(3 * all, 2 * all));
+        held = self.layers.iter().fold(held, |held, layer| held.then(layer.held(batch, rows)));
+        Some(held.peak())
     }
 
     fn stream(&self) -> Result<Option<Arc<dyn EncoderStream>>> {

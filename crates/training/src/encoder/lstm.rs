@@ -10,7 +10,8 @@ use super::subsampling::Subsampling;
 use super::{BuildEncoder, Encoder, EncoderStream, SubsamplingConfig};
 use crate::dropout::Masks;
 use crate::recipe::check::{self, MANY, WIDEST};
-use crate::{Lstm, Result, run_plan};
+use crate::run_plan::{self, Held};
+use crate::{Lstm, Result};
 
 /// `[encoder]`, kind `lstm`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -140,28 +141,24 @@ impl Encoder for LstmEncoder {
     }
 
     fn bytes(&self, batch: usize, rows: usize, width: usize) -> Option<usize> {
-        // What convolutions take is not planned yet.
-        if self.subsampling.is_some() {
-            return None;
-        }
         let LstmEncoderConfig { hidden, dropout, time_reduction, .. } = &self.config;
-        let (mut rows, mut width) = (rows, width);
-        let layers = self.layers.iter().enumerate().map(|(layer, lstm)| {
+        let (mut rows, mut width, mut held) = (rows, width, Held::default());
+        if let Some(subsampling) = &self.subsampling {
+            held = subsampling.held(batch, rows);
+            (rows, width) = (rows.div_ceil(subsampling.factor()), *hidden);
+            held = held.then(Held::numbers(batch * rows * width, 2 * batch * rows * width)); // padding
+        }
+        for (layer, lstm) in self.layers.iter().enumerate() {
             if let Some(reduction) = time_reduction.as_ref().filter(|r| r.after_layer == layer) {
-                // Padding and joining copy.
                 (rows, width) = (rows.div_ceil(reduction.factor), width * reduction.factor);
+                // Padding and joining copy.
+                held.kept += 4 * batch * rows * self.width().max(width) * size_of::<f32>();
             }
-            let told = (batch * rows, width, *hidden, lstm.width() / hidden, *dropout > 0.0);
+            let directions = lstm.width() / hidden;
+            held = held.then(run_plan::lstm(batch * rows, width, *hidden, directions, *dropout > 0.0));
             width = lstm.width();
-            told
-        });
-        let layers = layers.collect::<Vec<_>>();
-        let joined = if time_reduction.is_some() {
-            4 * batch * rows * self.width().max(width) * size_of::<f32>()
-        } else {
-            0
-        };
-        Some(run_plan::lstms(layers.into_iter()) + joined)
+        }
+        Some(held.peak())
     }
 
     fn stream(&self) -> Result<Option<Arc<dyn EncoderStream>>> {

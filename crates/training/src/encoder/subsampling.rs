@@ -10,6 +10,7 @@ use crate::convolution::{Plane, convolution};
 use crate::layer_norm::LayerNorm;
 use crate::ragged::Ragged;
 use crate::recipe::check::{self, WIDEST};
+use crate::run_plan::Held;
 use crate::{Linear, Result};
 
 /// `[encoder.subsampling]`: convolutions make one row of some frames.
@@ -95,6 +96,27 @@ impl Subsampling {
             ragged = to;
         }
         Ok((self.out.apply(&self.norm.apply(&x)?)?, ragged))
+    }
+
+    /// Frames that become one row.
+    pub fn factor(&self) -> usize {
+        self.planes.iter().map(|plane| plane.stride).product()
+    }
+
+    /// What a padded batch takes.
+    pub fn held(&self, batch: usize, frames: usize) -> Held {
+        let width = self.out.bias().elem_count();
+        let mut rows = frames;
+        let mut held = Held::numbers(batch * frames * self.planes[0].width(), 0);
+        for plane in &self.planes {
+            let before = rows;
+            rows = rows.div_ceil(plane.stride);
+            held = held.then(plane.held(batch, [before, rows]));
+        }
+        let (inner, rows) = (self.planes[1].width_out(), batch * rows);
+        // The norm's rows and those of the layer; both gradients of both, packed operands.
+        let after = Held::numbers(rows * (inner + width), rows * (4 * inner + 3 * width) + 3 * inner * width);
+        held.then(after)
     }
 
     /// The same for frames that arrive in pieces, with a copy of the weights.

@@ -50,8 +50,11 @@ impl Moments {
     /// Takes over what [`Self::memory`] gave.
     ///
     /// # Errors
-    /// [`Error::Shape`] if one of the two is missing.
+    /// [`Error::Shape`] if one of the two is missing, or there is another: the memory of another optimiser.
     pub fn restore(&mut self, memory: &BTreeMap<String, Values>) -> Result<()> {
+        if let Some(other) = memory.keys().find(|kind| !["first", "second"].contains(&kind.as_str())) {
+            return Err(Error::shape("memory", "first and second", other.clone()));
+        }
         for (kind, values) in [("first", &mut self.first), ("second", &mut self.second)] {
             let Some(found) = memory.get(kind) else {
                 return Err(Error::shape(kind, "moments of every parameter", "none"));
@@ -59,5 +62,21 @@ impl Moments {
             values.clone_from(found);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memories_of_other_optimisers_are_refused() {
+        let moments = || Moments { first: Values::new(), second: Values::new() };
+        let memory = |kinds: &[&str]| kinds.iter().map(|kind| ((*kind).to_owned(), Values::new())).collect();
+        assert!(moments().restore(&memory(&["first", "second"])).is_ok());
+        for (kinds, named) in [(&["first"][..], "second"), (&["first", "second", "third"], "third")] {
+            let error = moments().restore(&memory(kinds)).unwrap_err().to_string();
+            assert!(error.contains(named), "{error}");
+        }
     }
 }

@@ -10,8 +10,9 @@ use super::embedding::{Embedding, Start};
 use super::{BuildPredictor, Predictor};
 use crate::dropout::Masks;
 use crate::recipe::check::{self, MANY, WIDEST};
+use crate::run_plan::{self, Held};
 use crate::tensors::to_vec;
-use crate::{Lstm, LstmWeights, Result, run_plan};
+use crate::{Lstm, LstmWeights, Result};
 
 /// `[predictor]`, kind `lstm`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -100,10 +101,12 @@ impl Predictor for LstmPredictor {
     fn bytes(&self, batch: usize, rows: usize) -> Option<usize> {
         let LstmPredictorConfig { embedding, hidden, layers, dropout, .. } = self.config;
         let rows = batch * rows;
-        let layer = |layer| (rows, if layer == 0 { embedding } else { hidden }, hidden, 1, dropout > 0.0);
+        let layer = |layer: usize| {
+            run_plan::lstm(rows, if layer == 0 { embedding } else { hidden }, hidden, 1, dropout > 0.0)
+        };
         // The embeddings, dropped out or not, their gradient, and that of the whole table beside its sum.
         let embedded = size_of::<f32>() * (4 * rows * embedding + 3 * self.embedding.numbers());
-        Some(run_plan::lstms((0..layers).map(layer)) + embedded)
+        Some((0..layers).map(layer).fold(Held::default(), Held::then).peak() + embedded)
     }
 
     fn decoder(&self) -> Result<Arc<dyn decoding::Predictor>> {

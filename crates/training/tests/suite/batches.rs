@@ -2,7 +2,9 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use training::{EpochReport, Error, Observer, Outcome, Result, RunReport, Start, StepReport, train};
+use training::{
+    Checkpoint, EpochReport, Error, Observer, Outcome, Result, RunReport, Start, StepReport, train,
+};
 
 use super::toy::Toy;
 
@@ -122,6 +124,22 @@ fn steps_that_go_wrong_are_forgiven_so_often_and_no_more() {
     // No step mends weights that are no numbers.
     let (lost, diary) = run(&changes("2", "[0.9, 0.999]"), &toy.path("lost"));
     assert!(matches!(lost, Err(Error::Diverged { .. })) && diary.warnings.is_empty(), "{lost:?}");
+    // Nor are they written over a checkpoint that is good.
+    let last = toy.path("lost").join("last.safetensors");
+    assert!(!last.exists() || Checkpoint::read(&last).is_ok());
+}
+
+#[test]
+fn steps_of_buckets_have_as_many_utterances_each() {
+    let toy = Toy::new();
+    let recipe = toy.recipe(&[
+        ("epochs = 3", "epochs = 2"),
+        ("max_utterances = 2", "max_utterances = 2\naccumulate = 2\nbuckets = 1"),
+    ]);
+    let (outcome, diary) = run(&recipe, &toy.path("run"));
+    // Six utterances are one step of two batches of two, and two that an epoch leaves out.
+    assert_eq!((outcome.unwrap().steps, diary.steps.len()), (2, 2));
+    assert!(diary.steps.iter().all(|step| step.batches == 2), "{:?}", diary.steps);
 }
 
 /// Sets the flag after some steps.

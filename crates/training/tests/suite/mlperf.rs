@@ -1,8 +1,10 @@
 //! The model of MLPerf Training's RNN-T: sizes, names and first weights.
+use std::path::Path;
+
 use candle_core::{Device, Tensor};
 use training::data::Batch;
 use training::recipe::{InitConfig, OptimiserConfig};
-use training::{Learner, Model, ModelConfig, Moment, Part};
+use training::{Learner, Model, ModelConfig, Moment, Part, Recipe};
 
 fn small() -> ModelConfig {
     let mut config = ModelConfig::mlperf_of(12, 8, 10);
@@ -84,4 +86,12 @@ fn two_biases_have_the_same_gradient_and_zeros_stand_for_no_label() {
     let table: Vec<Vec<f32>> = gradients.get("predictor.embedding.weight").unwrap().to_vec2().unwrap();
     assert_eq!(table.len(), 5);
     assert!(table[3].iter().all(|g| *g == 0.0) && table[4].iter().any(|g| *g != 0.0));
+}
+
+#[test]
+fn the_recipe_has_the_model_of_the_preset() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recipes/librispeech-mlperf.toml");
+    let (recipe, _) = Recipe::read(&path, None).unwrap();
+    assert_eq!(recipe.model(), ModelConfig { seed: recipe.seed, ..ModelConfig::mlperf() });
+    assert_eq!(recipe.tokens.kind, speech::TokenizerKind::Unigram { size: 1023 });
 }

@@ -6,13 +6,14 @@ use candle_nn::{Init, VarBuilder};
 
 use super::ConformerEncoderConfig;
 use super::fixed::FixedBlock;
-use crate::attention::{Chunks, attention};
+use crate::attention::{self, Chunks, attention};
 use crate::depthwise::depthwise;
 use crate::dropout::{Mask, Masks};
 use crate::feed_forward::feed_forward;
 use crate::gates::{glu, silu};
 use crate::layer_norm::LayerNorm;
 use crate::ragged::Ragged;
+use crate::run_plan::Held;
 use crate::{Linear, Result, init, linear};
 
 #[derive(Debug, Clone)]
@@ -124,6 +125,22 @@ impl Block {
         let x = (&x + drop.apply(self.convolution.forward(&x, ragged)?)?)?;
         let x = self.feed_forward2.forward(&x, &mut drop)?;
         self.norm_out.apply(&x)
+    }
+
+    /// What a padded batch takes.
+    ///
+    /// ```text
+    /// kept       feed_forward 2 x (W, masks)   attention 8W   convolution 10W   norm W       masks: a byte a value
+    /// passing    the inner rows and gradients of a feed-forward module, or rotated heads, q|k|v's gradients and scores
+    /// ```
+    pub fn held(&self, batch: usize, rows: usize) -> Held {
+        let width = self.norm_out.bias.elem_count();
+        let inner = self.feed_forward1.linear1.bias().elem_count();
+        let all = batch * rows;
+        let joined = 4 * width * inner + 3 * width * width + 4 * inner + 16 * width;
+        let scores = 3 * attention::scores(batch * self.attention.heads, rows, self.attention.chunks);
+        let passing = all * (20 * width + 4 * inner) + 7 * width * inner + 12 * width * width + scores;
+        Held::numbers(all * (22 * width + inner.div_ceil(2)) + joined, passing)
     }
 
     /// A packed copy for inference.
