@@ -87,7 +87,8 @@ pub fn train_with(
             let others: usize = dev.iter().chain(&test).map(Example::bytes).sum();
             let before = run_plan::before(train.bytes() + others);
             let longest = (source.longest() as f64 * recipe.augment.stretch()).ceil() as usize;
-            let together = if recipe.batch.buckets > 0 { recipe.batch.max_utterances } else { 1 };
+            let together =
+                if recipe.batch.buckets > 0 { recipe.batch.max_utterances.min(train.count()) } else { 1 };
             Limit::new(StepPlan::new(&model)?, budget, before, (longest, together))
         });
         let (limit, plan) = limits.transpose()?.unzip();

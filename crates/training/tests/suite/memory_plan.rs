@@ -74,3 +74,18 @@ fn parts_that_do_not_say_what_they_take_are_named() {
     let (recipe, _) = training::Recipe::read(&toy.recipe(&[]), None).unwrap();
     assert!(StepPlan::new(&training::Model::new(&recipe.model(), 3).unwrap()).is_ok());
 }
+
+#[test]
+fn batches_of_buckets_that_wait_and_utterances_that_are_stretched_count() {
+    let toy = Toy::new();
+    let smallest = |changes: &[(&str, &str)]| {
+        let budget = ("[training]", "[loss]\nkind = \"rnnt\"\nbudget = \"1MiB\"\n[training]");
+        let recipe = toy.recipe(&[&[budget], changes].concat());
+        let (error, _) = run(&recipe, Some(1 << 20), &toy.path("run"));
+        let Err(Error::Budget { smallest, .. }) = error else { panic!("{error:?}") };
+        smallest
+    };
+    let plain = smallest(&[]);
+    assert!(smallest(&[("max_utterances = 2", "max_utterances = 6\nbuckets = 1")]) > plain);
+    assert!(smallest(&[("speed = 0.1", "speed = 0.4, tempo = 0.2")]) > plain);
+}
