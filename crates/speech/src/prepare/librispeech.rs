@@ -17,7 +17,7 @@ struct Subset {
     name: &'static str,
     split: &'static str,
     utterances: usize,
-    /// Table 1 of the paper, which has one decimal.
+    /// As distributed; the paper has those of the two `other` sets of 5 hours the other way round.
     hours: f64,
 }
 
@@ -46,7 +46,7 @@ const JOINED: &str = "train-960";
 /// # Errors
 /// [`Error::Corpus`](crate::Error::Corpus), [`Error::CorpusLine`](crate::Error::CorpusLine): no subset; a chapter without
 /// transcripts; transcripts without sound, and the other way round; ids that are of another chapter or occur twice; other characters;
-/// other numbers of utterances, or more than 0.2 hours from those of the paper; lengths that make no sense. Sound that cannot be
+/// other numbers of utterances, or more than 0.2 hours from those of the whole; lengths that make no sense. Sound that cannot be
 /// read, is not mono or not at 16 kHz. [`Error::Write`](crate::Error::Write).
 ///
 /// Cost: two reads of each FLAC file, at its beginning and its end; with shards, all of it.
