@@ -1,11 +1,10 @@
 //! A linear layer as one candle operation whose bits do not depend on the number of threads.
-use candle_core::{CpuStorage, CustomOp3, DType, Layout, Shape, Tensor, WithDType};
+use candle_core::{Shape, Tensor};
 use candle_nn::{Init, Module, VarBuilder};
 use kernels::{Accumulate, Affine, Real, View};
 
-use crate::init;
-use crate::tensors::{self, with_slice};
-use crate::{Error, Result};
+use crate::ops::{Slices, apply3};
+use crate::{Error, Result, init, tensors};
 
 /// A linear layer with candle's names and layout: `weight [O, D]` and `bias [O]`.
 ///
@@ -83,84 +82,57 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
         let found = format!("{:?} and bias {:?}", weight.dims(), bias.dims());
         return Err(Error::shape("weight", format!("[O, {input}] and bias [O]"), found));
     }
-    let (x, weight, bias) = (x.contiguous()?, weight.contiguous()?, bias.contiguous()?);
-    Ok(match (x.dtype(), weight.dtype()) {
-        (DType::F32, DType::F32) => x.apply_op3(&weight, &bias, Operation::<f32>::default())?,
-        (DType::F64, DType::F64) => x.apply_op3(&weight, &bias, Operation::<f64>::default())?,
-        other => return Err(Error::shape("x, weight", "f32 or f64, both alike", format!("{other:?}"))),
-    })
+    let mut shape = x.dims().to_vec();
+    shape.pop();
+    shape.push(bias.elem_count());
+    apply3(Operation(Shape::from(shape)), x, weight, bias)
 }
 
-/// The graph node.
-#[derive(Default)]
-struct Operation<F>(std::marker::PhantomData<F>);
+/// With the shape of its result.
+struct Operation(Shape);
 
-fn forward<F: Real>(x: &[F], weight: &[F], bias: &[F]) -> Vec<F> {
+/// W and b, borrowed, from `[O, D]` and `[O]`.
+fn layer<'a, F: Real>(weight: &'a [F], bias: &'a [F]) -> Affine<'a, F> {
     let (outputs, inputs) = (bias.len(), weight.len() / bias.len());
-    let mut y = kernels::filled(x.len() / inputs * outputs, F::ZERO);
-    Affine::new(View::new(weight, outputs, inputs).transposed(), Some(bias)).forward(x, &mut y);
-    y
+    Affine::new(View::new(weight, outputs, inputs).transposed(), Some(bias))
 }
 
-/// dx = dy W, dW = dyᵀ x, db = Σ dy.
-fn backward<F: Real>(x: &[F], weight: &[F], above: &[F], inputs: usize) -> [Vec<F>; 3] {
-    let outputs = weight.len() / inputs;
-    let zeros = |count: usize| kernels::filled(count, F::ZERO);
-    let (mut dx, mut dw, mut db) = (zeros(x.len()), zeros(weight.len()), zeros(outputs));
-    let layer = Affine::new(View::new(weight, outputs, inputs).transposed(), None);
-    layer.backward_rows(above, &mut dx, Accumulate::Replace);
-    layer.backward_parameters(&[(x, above)], &mut dw, &mut db);
-    [dx, dw, db]
-}
+impl Slices<3> for Operation {
+    const NAME: &'static str = "linear";
 
-impl<F: Real + WithDType> CustomOp3 for Operation<F> {
-    fn name(&self) -> &'static str {
-        "linear"
+    fn shape(&self) -> Shape {
+        self.0.clone()
     }
 
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        weight: &CpuStorage,
-        weight_layout: &Layout,
-        bias: &CpuStorage,
-        bias_layout: &Layout,
-    ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let mut shape = x_layout.dims().to_vec();
-        shape.pop();
-        let x: &[F] = tensors::slice(x, x_layout)?;
-        let bias = tensors::slice(bias, bias_layout)?;
-        let out = forward(x, tensors::slice(weight, weight_layout)?, bias);
-        shape.push(bias.len());
-        Ok((F::to_cpu_storage_owned(out), Shape::from(shape)))
+    fn forward<F: Real>(&self, [x, weight, bias]: [&[F]; 3]) -> Vec<F> {
+        let mut y = kernels::filled(self.0.elem_count(), F::ZERO);
+        layer(weight, bias).forward(x, &mut y);
+        y
     }
 
-    fn bwd(
+    /// dx = dy W, dW = dyᵀ x, db = Σ dy.
+    fn backward<F: Real>(
         &self,
-        x: &Tensor,
-        weight: &Tensor,
-        bias: &Tensor,
-        _: &Tensor,
-        above: &Tensor,
-    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let above = above.contiguous()?;
-        let (outputs, inputs) = weight.dims2()?;
-        let [dx, dw, db] = with_slice(x, |x: &[F]| {
-            with_slice(weight, |weight| with_slice(&above, |above| Ok(backward(x, weight, above, inputs))))
-        })?;
-        let dx = tensors::from_vec(dx, x.shape().clone())?;
-        Ok((
-            Some(dx),
-            Some(tensors::from_vec(dw, (outputs, inputs))?),
-            Some(tensors::from_vec(db, bias.dims())?),
-        ))
+        [x, weight, bias]: [&[F]; 3],
+        _: &[F],
+        above: &[F],
+        wanted: bool,
+    ) -> [Vec<F>; 3] {
+        let zeros = |count: usize| kernels::filled(count, F::ZERO);
+        let (mut dx, mut dw, mut db) =
+            (zeros(if wanted { x.len() } else { 0 }), zeros(weight.len()), zeros(bias.len()));
+        let layer = layer(weight, bias);
+        if wanted {
+            layer.backward_rows(above, &mut dx, Accumulate::Replace);
+        }
+        layer.backward_parameters(&[(x, above)], &mut dw, &mut db);
+        [dx, dw, db]
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use candle_core::{Device, Var};
+    use candle_core::{DType, Device, Var};
 
     use super::*;
 

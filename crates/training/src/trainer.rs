@@ -197,12 +197,15 @@ impl<'a> Trainer<'a> {
                     Err(error) => self.skip(error, cut, observer)?,
                 }
                 these.for_each(drop);
-                // The end of the epoch writes its own. If the step went wrong, the next one says with which utterances.
+                // The end of the epoch writes its own.
                 let every = self.run.checkpoint_every;
                 let done = self.progress.batch == plan.len() as u64;
-                let due = every > 0 && !done && self.progress.step.is_multiple_of(every);
-                if due && self.learner.unsound()?.is_none() {
-                    self.save_last()?;
+                if every > 0 && !done && self.progress.step.is_multiple_of(every) {
+                    match self.save_last() {
+                        // The next step says with which utterances.
+                        Err(Error::Diverged { .. }) => {}
+                        saved => saved?,
+                    }
                 }
             }
             Ok(true)

@@ -194,3 +194,15 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn flac_is_decoded_no_further_than_its_header_promises() {
+    let folder = tempdir().unwrap();
+    let mut bytes = crate::flac_bytes::flac(16_000, &[1; 20_000], true);
+    // The lower 32 of the 36 bits of its number of samples.
+    bytes[22..26].copy_from_slice(&10u32.to_be_bytes());
+    let path = folder.path().join("a.flac");
+    fs::write(&path, bytes).unwrap();
+    let error = read_audio(&path).unwrap_err().to_string();
+    assert!(error.contains("at least 4096 instead of 10"), "{error}");
+}
