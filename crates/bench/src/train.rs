@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 use candle_core::{Device, Tensor};
 use training::data::Batch;
 use training::recipe::{OptimiserConfig, OptimiserKind};
-use training::{Learner, LossSessions, Masks, Model, ModelConfig, Moment, Part};
+use training::{Learner, LossSessions, Masks, Model, ModelConfig, Moment};
 
 use super::answer::{PartTimes, Shape, TrainingReport};
 use super::bandwidth;
@@ -77,11 +77,16 @@ impl Train {
         Batch::new(self.rows.clone(), self.lengths.clone(), self.labels.clone())
     }
 
+    /// Dropout, the same in every step.
+    fn masks(&self) -> Masks {
+        Masks::new(0, 0, &self.batch().numbers)
+    }
+
     /// Milliseconds of encoder, predictor and everything up to the loss, forward, each done once.
     fn forward(&self) -> Result<[f64; 3]> {
         let model = self.learner.model();
         let sessions = LossSessions::new(model.config())?;
-        let mut masks = Masks::new(0, 0, self.step);
+        let mut masks = self.masks();
         let start = Instant::now();
         let encoded = model.encoder().forward(&self.rows, &self.lengths, Some(&mut masks))?;
         let encoder = milliseconds(start.elapsed());
@@ -90,7 +95,7 @@ impl Train {
         let predicted = model.predictor().map(|of| of.forward(&self.labels, Some(&mut masks))).transpose()?;
         let predictor = milliseconds(start.elapsed());
         drop(predicted);
-        let (batch, mut masks) = (self.batch(), Masks::new(0, 0, self.step));
+        let (batch, mut masks) = (self.batch(), self.masks());
         let start = Instant::now();
         let losses = model.losses(&sessions, &batch, self.work.batch, self.step, Some(&mut masks))?;
         let all = milliseconds(start.elapsed());
@@ -120,9 +125,8 @@ impl Subject for Train {
     fn step(&mut self) -> Result<Gradients> {
         let moment = Moment { step: self.step, epoch: 0, steps_per_epoch: 1 << 20, progress: 0.0 };
         let start = Instant::now();
-        let part = Part { index: self.step, batch: self.batch() };
         let (gradients, tally) =
-            self.learner.gradients(&mut std::iter::once(Ok(part)), self.work.batch, &moment)?;
+            self.learner.gradients(&mut std::iter::once(Ok(self.batch())), self.work.batch, &moment)?;
         let middle = start.elapsed();
         self.learner.apply(&gradients, &moment)?;
         self.times.push([middle, start.elapsed() - middle]);

@@ -14,7 +14,8 @@ use crate::{Error, Result};
 
 /// Dropout of the joint's hidden units in one step of training (MLPerf's place for it).
 ///
-/// Memory: none; a site's mask depends on the seed, its utterance's place in the batch, its frame and its label position alone.
+/// Memory: none; a site's mask depends on the seed, its utterance's place in the batch or its name ([`Targets::with_names`](crate::Targets::with_names)),
+/// its frame and its label position alone.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Dropout {
     /// Share of units that become 0, from 0 to below 1; rounded to a multiple of 1/256.
@@ -53,9 +54,9 @@ impl Mask {
     }
 
     /// What names the mask of a site.
-    pub fn key(&self, utterance: usize, site: Site) -> u64 {
+    pub fn key(&self, utterance: u64, site: Site) -> u64 {
         // Mixed before the utterance comes in: seeds that follow each other must not share masks.
-        let utterance = mix(mix(self.seed).wrapping_add(utterance as u64));
+        let utterance = mix(mix(self.seed).wrapping_add(utterance));
         mix(utterance.wrapping_add((site.frame as u64) << 32).wrapping_add(site.label as u64))
     }
 

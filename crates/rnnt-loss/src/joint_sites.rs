@@ -62,7 +62,7 @@ impl<'a, F: Real> JointSites<'a, F> {
             for site in lattices.sites_of(b) {
                 frame_of.push((frame + site.frame) as u32);
                 label_of.push((label + site.label) as u32);
-                keys.extend(mask.map(|mask| mask.key(b, site)));
+                keys.extend(mask.map(|mask| mask.key(targets.name(b), site)));
             }
         }
         let rows = Lists { first: frame_of, second: label_of, keys };

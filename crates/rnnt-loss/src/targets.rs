@@ -14,6 +14,8 @@ pub struct Targets {
     /// One list an utterance, or none if all are 1.
     token_weights: Vec<Vec<f64>>,
     labels: Vec<Vec<u32>>,
+    /// One an utterance, or none if they are the places in the batch.
+    names: Vec<u64>,
     lattices: Lattices,
 }
 
@@ -48,7 +50,8 @@ impl Targets {
             }
         }
         let lattices = Lattices::new(frames, labels.iter().map(Vec::len).collect())?;
-        Ok(Self { blank, big_blanks: Vec::new(), token_weights: Vec::new(), labels, lattices })
+        let (big_blanks, token_weights, names) = Default::default();
+        Ok(Self { blank, big_blanks, token_weights, labels, names, lattices })
     }
 
     /// The same with big blanks, in the order of their durations in
@@ -74,6 +77,21 @@ impl Targets {
     pub fn with_token_weights(self, token_weights: Vec<Vec<f64>>) -> Result<Self> {
         self.lattices.check_token_weights(&token_weights)?;
         Ok(Self { token_weights, ..self })
+    }
+
+    /// The same with names for the utterances, by which [`Dropout`](crate::Dropout) knows them instead of by their places in the
+    /// batch: the same units are dropped whoever else is there.
+    ///
+    /// # Errors
+    /// Not one name for each utterance.
+    pub fn with_names(self, names: Vec<u64>) -> Result<Self> {
+        expect_len("names", self.batch(), names.len())?;
+        Ok(Self { names, ..self })
+    }
+
+    /// What dropout calls an utterance.
+    pub(crate) fn name(&self, utterance: usize) -> u64 {
+        self.names.get(utterance).copied().unwrap_or(utterance as u64)
     }
 
     /// The same with a weight of 1 for each label.
@@ -149,8 +167,16 @@ impl Targets {
             true => Vec::new(),
             false => self.token_weights[utterances.clone()].to_vec(),
         };
+        let names = self.names.get(utterances.clone()).map(<[u64]>::to_vec).unwrap_or_default();
         let lattices = self.lattices.part(utterances);
-        Self { blank: self.blank, big_blanks: self.big_blanks.clone(), token_weights, labels, lattices }
+        Self {
+            blank: self.blank,
+            big_blanks: self.big_blanks.clone(),
+            token_weights,
+            labels,
+            names,
+            lattices,
+        }
     }
 
     /// Fails unless blanks and labels are below `classes`.

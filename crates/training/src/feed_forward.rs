@@ -191,8 +191,8 @@ mod tests {
 
     /// Masks for so many rows; the same for the same number of them.
     fn masks(rows: usize, rate: f32) -> [Option<Mask>; 2] {
-        let mut masks = Masks::new(1, 2, 3);
-        [masks.mask(rows * 5, rate), masks.mask(rows * 3, rate)]
+        let mut masks = Masks::new(1, 2, &[3]);
+        [masks.mask(&[rows * 5], rate), masks.mask(&[rows * 3], rate)]
     }
 
     fn run(a: &[Var], rate: f32) -> Tensor {

@@ -33,15 +33,6 @@ pub struct Learner {
     limit: Option<Limit>,
 }
 
-/// A batch of a step.
-#[derive(Debug)]
-pub struct Part {
-    /// Number of the batch in its epoch, from 0, which names its dropout.
-    pub index: u64,
-    /// The utterances.
-    pub batch: Batch,
-}
-
 /// Sums over the utterances of a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Tally {
@@ -182,20 +173,18 @@ impl Learner {
     /// Those of reading the batches; [`Error::Diverged`] if a score or a loss is no number; errors of the model.
     pub fn gradients(
         &self,
-        parts: &mut dyn Iterator<Item = Result<Part>>,
+        batches: &mut dyn Iterator<Item = Result<Batch>>,
         of: usize,
         moment: &Moment,
     ) -> Result<(Gradients, Tally)> {
         let (mut gradients, mut tally) = (Gradients::default(), Tally::default());
-        for part in parts {
-            let Part { index, batch } = part?;
-            let mut masks = Masks::new(self.model.config().seed, moment.epoch, index);
-            let batches = match &self.limit {
-                Some(limit) => limit.parts(batch)?,
-                None => vec![batch],
+        for batch in batches {
+            let parts = match &self.limit {
+                Some(limit) => limit.parts(batch?)?,
+                None => vec![batch?],
             };
-            for batch in batches {
-                tally += self.add_gradients(&mut gradients, &batch, &mut masks, (of, moment))?;
+            for part in parts {
+                tally += self.add_gradients(&mut gradients, &part, (of, moment))?;
             }
         }
         Ok((gradients, tally))
@@ -206,13 +195,13 @@ impl Learner {
         &self,
         gradients: &mut Gradients,
         batch: &Batch,
-        masks: &mut Masks,
         (of, moment): (usize, &Moment),
     ) -> Result<Tally> {
         let Moment { step, progress, .. } = *moment;
         let config = self.model.config();
         let utterances = || batch.ids.clone();
-        let losses = self.objective.losses(&self.model, batch, of, step, Some(masks));
+        let mut masks = Masks::new(config.seed, moment.epoch, &batch.numbers);
+        let losses = self.objective.losses(&self.model, batch, of, step, Some(&mut masks));
         let losses = losses.map_err(|error| match divergence::of(&error) {
             Some(Divergence { what, found }) => {
                 Error::Diverged { step, what, found, utterances: utterances(), source: Some(error.into()) }

@@ -112,7 +112,7 @@ pub use error::{Error, Result};
 pub use evaluate::{Evaluation, Transcript};
 pub use fingerprint::{Fingerprint, Sets};
 pub use gradients::Gradients;
-pub use learner::{Learner, Part, Reduce, Tally};
+pub use learner::{Learner, Reduce, Tally};
 pub use linear::{Linear, linear};
 pub use listener::{Heard, Listener, StreamId, StreamState};
 pub use live::{Endpoint, Live, LiveOptions, Update};

@@ -116,10 +116,16 @@ impl Model {
             session.ok_or_else(|| Error::shape("sessions", "those of a transducer's recipe", "none"))?;
         let predicted = predictor.forward(labels, masks.as_deref_mut())?;
         let (frames, rows) = (heads.encoder.apply(&encoded)?, heads.predictor.apply(&predicted)?);
-        let targets = self.targets(lengths, labels)?;
+        let mut targets = self.targets(lengths, labels)?;
         let Heads { trivial, .. } = heads;
         let rate = f64::from(self.config().joint.dropout);
-        let dropout = masks.filter(|_| rate > 0.0).map(|masks| Dropout { rate, seed: masks.seed() });
+        let dropout = match masks.filter(|_| rate > 0.0) {
+            Some(masks) => {
+                targets = targets.with_names(masks.utterances().to_vec())?;
+                Some(Dropout { rate, seed: masks.seed() })
+            }
+            None => None,
+        };
         let joint = JointTensors {
             encoded: &frames,
             predicted: &rows,
@@ -169,14 +175,14 @@ mod tests {
     }
 
     #[test]
-    fn dropout_of_the_joint_has_the_name_of_its_batch() {
+    fn dropout_of_the_joint_has_the_name_of_its_utterance() {
         for kind in ["digits", "digits-tdt", "digits-pruned"] {
-            let dropped = |batch| losses(kind, 0.5, Some(&mut Masks::new(7, 1, batch)));
+            let dropped = |utterance| losses(kind, 0.5, Some(&mut Masks::new(7, 1, &[utterance])));
             assert_eq!(dropped(3), dropped(3));
             assert_ne!(dropped(3), dropped(4));
             let none = losses(kind, 0.5, None);
             assert_ne!(dropped(3), none);
-            assert_eq!(losses(kind, 0.0, Some(&mut Masks::new(7, 1, 3))), none);
+            assert_eq!(losses(kind, 0.0, Some(&mut Masks::new(7, 1, &[3]))), none);
         }
     }
 }

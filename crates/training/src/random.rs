@@ -12,7 +12,7 @@ pub(crate) enum Purpose {
     Order = 2,
     /// Augmentation of an utterance in an epoch.
     Augment = 3,
-    /// Dropout masks of a batch in an epoch.
+    /// Dropout masks of an utterance in an epoch.
     Dropout = 4,
     /// Which utterances are joined.
     Join = 5,
@@ -20,6 +20,8 @@ pub(crate) enum Purpose {
     Wave = 6,
     /// Dither of an utterance in an epoch.
     Dither = 7,
+    /// Seeds of dropout in the joint in an epoch.
+    Joint = 8,
 }
 
 /// The stream of `(seed, purpose, a, b)`; each quadruple has its own.

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::checkpoint::{Checkpoint, Contents, Progress, Said};
-use crate::data::{Ahead, Source};
+use crate::data::{Ahead, Batch, Source};
 use crate::evaluate::Evaluation;
 use crate::events::Events;
-use crate::learner::{Learner, Part, Reduce, Tally};
+use crate::learner::{Learner, Reduce, Tally};
 use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::observer::{EpochReport, Observer, StepReport};
@@ -179,15 +179,14 @@ impl<'a> Trainer<'a> {
         };
         let (ahead, make) = (Ahead::new(todo.len(), AHEAD), |index: usize| source.batch(epoch, &todo[index]));
         std::thread::scope(|scope| {
-            let parts = (first as u64..).zip(ahead.run(scope, source.workers(), &make));
-            let mut parts = parts.map(|(index, batch)| Ok(Part { index, batch: batch? }));
+            let mut batches = ahead.run(scope, source.workers(), &make);
             for utterances in todo.chunks(self.accumulate) {
                 if stop.load(Ordering::Relaxed) {
                     return Ok(false);
                 }
                 let started = Instant::now();
                 let cut = (utterances, plan.len() as u64);
-                let mut these = parts.by_ref().take(utterances.len());
+                let mut these = batches.by_ref().take(utterances.len());
                 match self.step(&mut these, cut) {
                     Ok(report) => {
                         self.events.step(&report);
@@ -236,14 +235,14 @@ impl<'a> Trainer<'a> {
     /// One optimiser step over these utterances in an epoch of so many batches; the report's `seconds` are left to the caller.
     fn step(
         &mut self,
-        parts: &mut dyn Iterator<Item = Result<Part>>,
+        batches_of_it: &mut dyn Iterator<Item = Result<Batch>>,
         (utterances, batches): (&[Vec<usize>], u64),
     ) -> Result<StepReport> {
         let moment = self.moment(batches);
         let Progress { epoch, batch, step, nonfinite, .. } = self.progress;
         let mut ids = Vec::new();
-        let mut named =
-            parts.inspect(|part| ids.extend(part.iter().flat_map(|part| part.batch.ids.iter().cloned())));
+        let mut named = batches_of_it
+            .inspect(|batch| ids.extend(batch.iter().flat_map(|batch| batch.ids.iter().cloned())));
         let of = utterances.iter().map(Vec::len).sum();
         let (mut gradients, mut tally) = self.learner.gradients(&mut named, of, &moment)?;
         self.reduce.reduce(&mut gradients, &mut tally)?;

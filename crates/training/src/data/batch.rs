@@ -13,6 +13,8 @@ use crate::{Result, tensors};
 pub struct Batch {
     /// Names of the utterances.
     pub ids: Vec<String>,
+    /// Their numbers in the training set, by which dropout knows them.
+    pub numbers: Vec<u64>,
     /// Their length in all.
     pub seconds: f64,
     /// Input rows `[B, T, D]`.
@@ -36,18 +38,19 @@ impl Batch {
             let rows = self.rows.narrow(0, from, to - from)?.narrow(1, 0, longest)?.contiguous()?;
             let share = (to - from) as f64 / all as f64;
             let ids = self.ids.get(from..to).map(<[String]>::to_vec).unwrap_or_default();
-            let labels = self.labels[from..to].to_vec();
-            Ok(Batch { ids, seconds: share * self.seconds, rows, lengths, labels })
+            let (numbers, labels) = (self.numbers[from..to].to_vec(), self.labels[from..to].to_vec());
+            Ok(Batch { ids, numbers, seconds: share * self.seconds, rows, lengths, labels })
         };
         Ok([part(0, first)?, part(first, all)?])
     }
 
-    /// Utterances without names.
+    /// Utterances without names, numbered from 0.
     ///
     /// # Shapes
     /// `rows [B, T, D]`, D = mels · stack; `lengths` has B entries of at most T; `labels` has B sequences.
     pub fn new(rows: Tensor, lengths: Vec<usize>, labels: Vec<Vec<u32>>) -> Self {
-        Batch { ids: Vec::new(), seconds: 0.0, rows, lengths, labels }
+        let numbers = (0..labels.len() as u64).collect();
+        Batch { ids: Vec::new(), numbers, seconds: 0.0, rows, lengths, labels }
     }
 }
 

@@ -126,6 +126,7 @@ impl Source for TrainingSet<'_> {
         }
         let planes: Vec<&Features> = planes.iter().collect();
         let (rows, lengths) = batch::collate(&planes, &self.recipe.encoder.rows)?;
-        Ok(Batch { ids, seconds, rows, lengths, labels })
+        let numbers = utterances.iter().map(|&index| index as u64).collect();
+        Ok(Batch { ids, numbers, seconds, rows, lengths, labels })
     }
 }

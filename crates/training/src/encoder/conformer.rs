@@ -99,7 +99,7 @@ impl Encoder for ConformerEncoder {
             }
         };
         if let Some(masks) = masks.as_deref_mut() {
-            x = masks.apply(&x, self.config.dropout)?;
+            x = masks.apply_ragged(&x, &ragged, self.config.dropout)?;
         }
         for layer in &self.layers {
             x = layer.forward(&x, &ragged, masks.as_deref_mut())?;

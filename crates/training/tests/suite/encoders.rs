@@ -9,7 +9,7 @@ use training::encoder::{
     LstmEncoderConfig, Piece, SubsamplingConfig,
 };
 use training::recipe::OptimiserConfig;
-use training::{Error, Learner, Masks, Model, ModelConfig, Moment, Part, Recipe};
+use training::{Error, Learner, Masks, Model, ModelConfig, Moment, Recipe};
 
 use super::streaming::{
     FEATURES, bits, builder, encode, in_pieces, model_of, padded, random, unpadded, values,
@@ -104,7 +104,7 @@ fn gradients(kind: &EncoderKind, threads: usize) -> BTreeMap<String, Vec<f32>> {
         let lengths = keep.map(|b| lengths[b]).to_vec();
         let batch = Batch::new(x, lengths, vec![vec![0, 4], vec![1, 3, 2], vec![2]]);
         let moment = Moment { epoch: 0, step: 0, steps_per_epoch: 1, progress: 0.0 };
-        let mut parts = std::iter::once(Ok(Part { index: 0, batch }));
+        let mut parts = std::iter::once(Ok(batch));
         let (gradients, _) = learner.gradients(&mut parts, 3, &moment).unwrap();
         gradients.iter().map(|(name, gradient)| (name.to_owned(), values(gradient))).collect()
     })
@@ -133,7 +133,8 @@ fn dropout_is_on_with_masks_alone() {
         let encoder = kind.build(BINS, &builder()).unwrap();
         let (x, lengths) = padded(&utterances(), BINS);
         let run = |masks: Option<u64>| {
-            let mut masks = masks.map(|batch| Masks::new(1, 0, batch));
+            let numbers: Vec<u64> = (0..lengths.len() as u64).collect();
+            let mut masks = masks.map(|epoch| Masks::new(1, epoch, &numbers));
             values(&encoder.forward(&x, &lengths, masks.as_mut()).unwrap().0)
         };
         assert_eq!(run(Some(1)), run(Some(1)));

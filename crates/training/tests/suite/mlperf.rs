@@ -4,7 +4,7 @@ use std::path::Path;
 use candle_core::{Device, Tensor};
 use training::data::Batch;
 use training::recipe::{InitConfig, OptimiserConfig};
-use training::{Learner, Model, ModelConfig, Moment, Part, Recipe};
+use training::{Learner, Model, ModelConfig, Moment, Recipe};
 
 fn small() -> ModelConfig {
     let mut config = ModelConfig::mlperf_of(12, 8, 10);
@@ -74,7 +74,7 @@ fn two_biases_have_the_same_gradient_and_zeros_stand_for_no_label() {
     let batch = Batch::new(rows, vec![9, 6], vec![vec![0, 4, 1], vec![]]);
     let learner = Learner::new(model, &OptimiserConfig::new(1e-3)).unwrap();
     let moment = Moment { epoch: 0, step: 0, steps_per_epoch: 1, progress: 0.0 };
-    let mut parts = std::iter::once(Ok(Part { index: 0, batch }));
+    let mut parts = std::iter::once(Ok(batch));
     let (gradients, _) = learner.gradients(&mut parts, 2, &moment).unwrap();
     let values = |name: &str| -> Vec<f32> { gradients.get(name).unwrap().to_vec1().unwrap() };
     for layer in ["encoder.layers.0", "encoder.layers.4", "predictor.layers.1"] {

@@ -124,7 +124,7 @@ fn they_are_named_trained_and_searched_like_ours() {
     let mut optimiser = AdamW::new(model.parameters(), &recipe.optimiser);
     let (sessions, mut losses) = (LossSessions::new(&recipe.model()).unwrap(), Vec::new());
     for step in 0..40 {
-        let mut masks = Masks::new(1, 0, step);
+        let mut masks = Masks::new(1, step, &batch.numbers);
         let out = model.losses(&sessions, &batch, 2, step, Some(&mut masks)).unwrap();
         let mut gradients = Gradients::default();
         gradients.add(model.parameters(), out.mean.backward().unwrap()).unwrap();

@@ -12,16 +12,15 @@ use training::predictor::{PredictorKind, StatelessPredictorConfig};
 use training::recipe::{JointConfig, OptimiserConfig, RunConfig};
 use training::run_folder::RunFolder;
 use training::{
-    About, Error, Gradients, Learner, Model, ModelConfig, Moment, Part, Reduce, Result, Start, Tally, Trainer,
+    About, Error, Gradients, Learner, Model, ModelConfig, Moment, Reduce, Result, Start, Tally, Trainer,
 };
 
 fn config() -> ModelConfig {
-    let encoder = LstmEncoderConfig { layers: 1, hidden: 8, ..LstmEncoderConfig::default() };
-    let predictor =
-        StatelessPredictorConfig { embedding: 6, context: 2, ..StatelessPredictorConfig::default() };
+    let encoder = LstmEncoderConfig { layers: 1, hidden: 8, dropout: 0.2, ..LstmEncoderConfig::default() };
+    let predictor = StatelessPredictorConfig { embedding: 6, context: 2, dropout: 0.1 };
     let mut config = ModelConfig {
         predictor: Some(PredictorKind::Stateless(predictor)),
-        ..ModelConfig::new(EncoderKind::Lstm(encoder), JointConfig { width: 9, dropout: 0.0 })
+        ..ModelConfig::new(EncoderKind::Lstm(encoder), JointConfig { width: 9, dropout: 0.3 })
     };
     config.input.features.mels = 5;
     config.input.rows.stack = 2;
@@ -47,15 +46,14 @@ fn batch(which: std::ops::Range<usize>) -> Batch {
     let rows = which.clone().flat_map(|b| (0..frames * 10).map(move |i| value(b, i / 10, i % 10)));
     let rows = Tensor::from_iter(rows, &Device::Cpu).unwrap().reshape((which.len(), frames, 10)).unwrap();
     let labels = which.clone().map(|b| (0..1 + b as u32).map(|u| (u + b as u32) % 4).collect()).collect();
-    Batch::new(rows, lengths, labels)
+    Batch { numbers: which.map(|b| b as u64).collect(), ..Batch::new(rows, lengths, labels) }
 }
 
 const START: Moment = Moment { epoch: 0, step: 0, steps_per_epoch: 1, progress: 0.0 };
 
 fn gradients(learner: &Learner, cuts: &[usize]) -> (Gradients, Tally) {
-    let ends = cuts.windows(2).enumerate();
-    let mut parts = ends.map(|(index, cut)| Ok(Part { index: index as u64, batch: batch(cut[0]..cut[1]) }));
-    learner.gradients(&mut parts, 4, &START).unwrap()
+    let mut batches = cuts.windows(2).map(|cut| Ok(batch(cut[0]..cut[1])));
+    learner.gradients(&mut batches, 4, &START).unwrap()
 }
 
 fn values(gradients: &Gradients) -> Vec<f32> {

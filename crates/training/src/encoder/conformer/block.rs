@@ -55,19 +55,25 @@ pub(super) struct Convolution {
     pub pointwise2: Linear,
 }
 
-/// Dropout, if it is on.
-struct Drop<'a>(Option<&'a mut Masks>, f32);
+/// Dropout of ragged rows, if it is on.
+struct Drop<'a> {
+    masks: Option<&'a mut Masks>,
+    ragged: &'a Ragged,
+    rate: f32,
+}
 
 impl Drop<'_> {
     fn apply(&mut self, x: Tensor) -> Result<Tensor> {
-        match self.0.as_deref_mut() {
-            Some(masks) => masks.apply(&x, self.1),
+        match self.masks.as_deref_mut() {
+            Some(masks) => masks.apply_ragged(&x, self.ragged, self.rate),
             None => Ok(x),
         }
     }
 
-    fn mask(&mut self, count: usize) -> Option<Mask> {
-        self.0.as_deref_mut().and_then(|masks| masks.mask(count, self.1))
+    /// A mask of rows of so many values.
+    fn mask(&mut self, width: usize) -> Option<Mask> {
+        let values = || self.ragged.lengths().iter().map(|rows| rows * width).collect::<Vec<_>>();
+        self.masks.as_deref_mut().and_then(|masks| masks.mask(&values(), self.rate))
     }
 }
 
@@ -119,7 +125,7 @@ impl Block {
 
     /// Ragged rows `[Σ T_b, W]` to such rows.
     pub fn forward(&self, x: &Tensor, ragged: &Arc<Ragged>, masks: Option<&mut Masks>) -> Result<Tensor> {
-        let mut drop = Drop(masks, self.dropout);
+        let mut drop = Drop { masks, ragged, rate: self.dropout };
         let x = self.feed_forward1.forward(x, &mut drop)?;
         let x = (&x + drop.apply(self.attention.forward(&x, ragged)?)?)?;
         let x = (&x + drop.apply(self.convolution.forward(&x, ragged)?)?)?;
@@ -153,7 +159,7 @@ impl FeedForward {
     /// Half of it, added to `x`.
     fn forward(&self, x: &Tensor, drop: &mut Drop) -> Result<Tensor> {
         let inner = self.linear1.bias().elem_count();
-        let masks = [drop.mask(x.dim(0)? * inner), drop.mask(x.elem_count())];
+        let masks = [drop.mask(inner), drop.mask(x.dim(1)?)];
         feed_forward(x, &self.norm, [&self.linear1, &self.linear2], masks)
     }
 }
