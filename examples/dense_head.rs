@@ -13,8 +13,8 @@ use panda::training::data::{Batch, Store, TrainingSet, load};
 use panda::training::memory::peak_resident;
 use panda::training::run_folder::RunFolder;
 use panda::training::{
-    About, EpochReport, Learner, Losses, Masks, Model, Objective, Observer, Recipe, Result, Start, Trainer,
-    linear,
+    About, EpochReport, Learner, Losses, Masks, Model, Objective, Observer, Ranks, Recipe, Result, Start,
+    Trainer, linear,
 };
 
 /// Regular transducer losses by candle's own operations on B x T x (U + 1) x C scores.
@@ -108,6 +108,6 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let run = (&recipe.training.run, recipe.batch.accumulate);
     let mut alone = ();
     let mut trainer = Trainer::new(learner, run, about, (&folder, None), &mut alone)?;
-    trainer.fit(&source, &mut |_: &Model| Ok(None), &mut Print, &stop)?;
+    trainer.fit(&source, &mut |_: &Model, _: &mut dyn Ranks| Ok(None), &mut Print, &stop)?;
     Ok(())
 }

@@ -11,7 +11,9 @@ use panda::training::encoder::{EncoderKind, Frames, LstmEncoderConfig};
 use panda::training::predictor::{BuildPredictor, PredictorKind, StatelessPredictorConfig};
 use panda::training::recipe::{JointConfig, OptimiserConfig, RunConfig, Terms};
 use panda::training::run_folder::RunFolder;
-use panda::training::{About, EpochReport, Learner, Model, ModelConfig, Observer, Result, Start, Trainer};
+use panda::training::{
+    About, EpochReport, Learner, Model, ModelConfig, Observer, Ranks, Result, Start, Trainer,
+};
 
 const LABELS: usize = 3;
 const INPUT: usize = 4;
@@ -91,7 +93,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let mut alone = (); // other processes would sum their gradients here
     let run = RunConfig::new(20);
     let mut trainer = Trainer::new(learner, (&run, 1), About::default(), (&folder, None), &mut alone)?;
-    let mut judge = |_: &Model| Ok(None);
+    let mut judge = |_: &Model, _: &mut dyn Ranks| Ok(None);
     trainer.fit(&Bumps, &mut judge, &mut Print, &AtomicBool::new(false))?;
 
     // What it has learnt: the best class of each site, frame after frame.

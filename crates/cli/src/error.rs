@@ -171,7 +171,7 @@ mod tests {
         let (utterances, found) = (vec!["a".to_owned()], None);
         let source = Some(Box::new(training::Error::Loss(source)));
         let what = "score of every class";
-        let error = training::Error::Diverged { step: 7, what, found, utterances, source };
+        let error = training::Error::Diverged { step: 7, what: what.into(), found, utterances, source };
         let text = chain(&Error::Training(error));
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 2, "{text}");

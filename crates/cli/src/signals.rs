@@ -22,7 +22,9 @@ pub fn watch(says: &'static str) -> Result<Arc<AtomicBool>> {
         if flag.swap(true, Ordering::SeqCst) {
             std::process::exit(STOPPED.into());
         }
-        complain!("\n{says}");
+        if !says.is_empty() {
+            complain!("\n{says}");
+        }
     })?;
     Ok(stop)
 }

@@ -1,9 +1,12 @@
 //! `panda train RECIPE.toml`
+#[cfg(feature = "mpi")]
+mod many;
+
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use training::recipe::Changes;
-use training::{EpochReport, Observer, RunReport, Start, StepReport, bytes};
+use training::{EpochReport, Observer, Ranks, RunReport, Start, StepReport, bytes};
 
 use crate::{
     error::{Error, Result},
@@ -34,6 +37,10 @@ pub struct Arguments {
     /// What the whole run may take, such as 6GiB: batches are cut so that it keeps to it
     #[arg(long, value_parser = bytes::parse)]
     memory: Option<usize>,
+    /// In which numbers gradients travel between processes: bf16 has half the bytes, and rounds to 8 bits
+    #[cfg(feature = "mpi")]
+    #[arg(long, value_enum, default_value_t)]
+    transfer: many::Transfer,
 }
 
 /// Trains, shows how it goes, and prints the final error rates.
@@ -46,18 +53,24 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         (_, true) => Start::Force,
         _ => Start::Fresh,
     };
-    let stop =
-        signals::watch("stopping as soon as the run can go on from there; Ctrl-C once more leaves at once")?;
     let mut terminal = Terminal::default();
-    let outcome = training::train_with(
-        &arguments.recipe,
-        Changes { epochs: arguments.epochs, memory: arguments.memory },
-        (&folder, start),
-        &mut terminal,
-        &stop,
-    );
-    terminal.finish();
-    let outcome = outcome?;
+    let mut train = |ranks: &mut dyn Ranks| {
+        let says = "stopping as soon as the run can go on from there; Ctrl-C once more leaves at once";
+        let stop = signals::watch(if ranks.rank() == 0 { says } else { "" })?;
+        let changes = Changes { epochs: arguments.epochs, memory: arguments.memory };
+        let place = (&*folder, start);
+        let outcome = training::train_with(&arguments.recipe, changes, place, ranks, &mut terminal, &stop);
+        terminal.finish();
+        Ok(outcome?)
+    };
+    #[cfg(feature = "mpi")]
+    let outcome = match many::run(arguments.transfer, &mut train)? {
+        Some(outcome) => outcome,
+        // Rank 0 says how it went.
+        None => return Ok(ExitCode::SUCCESS),
+    };
+    #[cfg(not(feature = "mpi"))]
+    let outcome = train(&mut ())?;
     if outcome.stopped {
         let (steps, run) = (outcome.steps, folder.display());
         terminal.print(&match steps {

@@ -1,4 +1,5 @@
 //! What can go wrong while training, evaluating or loading a model.
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use kernels::Brief;
@@ -146,13 +147,21 @@ pub enum Error {
         /// Optimiser step.
         step: u64,
         /// What went wrong first.
-        what: &'static str,
+        what: Cow<'static, str>,
         /// Its value, where it is known.
         found: Option<f64>,
         /// Ids of the batch.
         utterances: Vec<String>,
         /// The error of the loss that noticed it, with the place; none for what the loop itself looks at.
         source: Option<Box<Error>>,
+    },
+    /// What another process of a run says.
+    #[error("rank {rank}: {message}")]
+    Rank {
+        /// Which one.
+        rank: usize,
+        /// What it says.
+        message: String,
     },
     /// A budget that is too small for a run.
     #[error("memory: expected at least {} ({smallest} bytes), the smallest budget of this run, found {} ({budget} bytes)", memory::amount(*smallest), memory::amount(*budget))]

@@ -8,6 +8,7 @@ use speech::{Change, ErrorCounts, Tokenizer, character_errors, word_errors};
 
 use crate::data::{self, Example};
 use crate::model::Model;
+use crate::ranks::{self, Ranks};
 use crate::recipe::BatchConfig;
 use crate::run_plan::Limit;
 use crate::score::Score;
@@ -93,7 +94,7 @@ impl Evaluation {
 }
 
 /// Recognises all examples and counts errors, for each subset and each speaker apart and overall; what `silence` says of words that are not
-/// believed is at [`crate::Recogniser::with_silence`], and 0 believes all.
+/// believed is at [`crate::Recogniser::with_silence`], and 0 believes all. Each process hears some batches, and all learn what was heard.
 ///
 /// # Errors
 /// [`Error::Empty`] without examples; [`Error::Stopped`] if the flag becomes true; errors of the model or the search.
@@ -103,26 +104,36 @@ pub(crate) fn evaluate(
     (batches, limit): (&BatchConfig, Option<&Limit>),
     examples: &[Example],
     silence: f64,
-    stop: &AtomicBool,
+    (ranks, stop): (&mut dyn Ranks, &AtomicBool),
 ) -> Result<Evaluation> {
     if examples.is_empty() {
         return Err(Error::Empty { what: "evaluation".into() });
     }
     let writer = Writer::new(!model.durations().is_empty(), model.config().frame_ms() / 1000.0, aggregate);
     let mut searcher = Searcher::new(model, search)?;
-    let mut texts = vec![Transcription::default(); examples.len()];
-    for batch in data::plan(examples, &model.config().input.rows, batches, limit) {
-        if stop.load(Ordering::Relaxed) {
-            return Err(Error::Stopped);
-        }
-        let planes: Vec<_> = batch.iter().map(|&index| &examples[index].features).collect();
-        let found = searcher.recognise(model, &planes)?;
-        for ((index, plane), found) in batch.into_iter().zip(planes).zip(found) {
-            if !is_silence(plane, tokenizer, &found.labels, silence) {
-                texts[index] = writer.write(tokenizer, &found.labels)?.after(examples[index].lead);
+    let mut hear = |batches: &mut dyn Iterator<Item = Vec<usize>>| {
+        let mut heard = Vec::new();
+        for batch in batches {
+            if stop.load(Ordering::Relaxed) {
+                return Err(Error::Stopped);
+            }
+            let planes: Vec<_> = batch.iter().map(|&index| &examples[index].features).collect();
+            let found = searcher.recognise(model, &planes)?;
+            for ((index, plane), found) in batch.into_iter().zip(planes).zip(found) {
+                if !is_silence(plane, tokenizer, &found.labels, silence) {
+                    heard.push((index, writer.write(tokenizer, &found.labels)?.after(examples[index].lead)));
+                }
             }
         }
-    }
+        Ok(heard)
+    };
+    let (rank, count) = (ranks.rank(), ranks.count());
+    let batches = data::plan(examples, &model.config().input.rows, batches, limit);
+    let mine = hear(&mut batches.into_iter().skip(rank).step_by(count));
+    let mine = ranks::agree(ranks, mine)?;
+    let all = if count == 1 { vec![mine] } else { ranks::exchange(ranks, &mine)? };
+    let mut texts = vec![Transcription::default(); examples.len()];
+    all.into_iter().flatten().for_each(|(index, heard)| texts[index] = heard);
     let transcripts: Vec<Transcript> = examples
         .iter()
         .zip(texts)

@@ -39,6 +39,11 @@ impl Gradients {
         self.values.get(name)
     }
 
+    /// Sets the gradient of a parameter.
+    pub fn insert(&mut self, name: &str, gradient: Tensor) {
+        self.values.insert(name.to_owned(), gradient);
+    }
+
     /// Names and gradients, in alphabetical order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.values.iter().map(|(name, gradient)| (name.as_str(), gradient))

@@ -4,11 +4,13 @@
 //!
 //! ```text
 //! gradients   Σ over the batches of the step, each with its share of the mean over all utterances of the step
-//! reduce      Σ over processes
+//! reduce      Σ over processes, see `ranks.rs`
 //! apply       the optimiser, then the moving average
 //! ```
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::Values;
 use crate::data::Batch;
@@ -34,7 +36,7 @@ pub struct Learner {
 }
 
 /// Sums over the utterances of a step.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tally {
     /// Utterances.
     pub utterances: u64,
@@ -58,21 +60,6 @@ impl std::ops::AddAssign for Tally {
         self.ctc_loss += other.ctc_loss;
         self.simple_loss += other.simple_loss;
         self.audio_seconds += other.audio_seconds;
-    }
-}
-
-/// Sums gradients over processes, each of which has seen a part of the step; `()` is a process alone.
-pub trait Reduce {
-    /// Makes the sums of all processes of what each has.
-    ///
-    /// # Errors
-    /// Those of the connection.
-    fn reduce(&mut self, gradients: &mut Gradients, tally: &mut Tally) -> Result<()>;
-}
-
-impl Reduce for () {
-    fn reduce(&mut self, _: &mut Gradients, _: &mut Tally) -> Result<()> {
-        Ok(())
     }
 }
 
@@ -204,6 +191,7 @@ impl Learner {
         let losses = self.objective.losses(&self.model, batch, of, step, Some(&mut masks));
         let losses = losses.map_err(|error| match divergence::of(&error) {
             Some(Divergence { what, found }) => {
+                let what = what.into();
                 Error::Diverged { step, what, found, utterances: utterances(), source: Some(error.into()) }
             }
             None => error,
@@ -219,7 +207,7 @@ impl Learner {
         }
         let found = loss + simple_loss + ctc_loss;
         if !found.is_finite() {
-            let (what, found, source) = ("loss", Some(found), None);
+            let (what, found, source) = ("loss".into(), Some(found), None);
             return Err(Error::Diverged { step, what, found, utterances: utterances(), source });
         }
         gradients.add(self.model.parameters(), total.backward()?)?;

@@ -279,6 +279,6 @@ pub fn evaluate(recogniser: &Recogniser, utterances: &[Utterance]) -> Result<Eva
         (&recipe.batch, None),
         &examples,
         *silence,
-        &AtomicBool::new(false),
+        (&mut (), &AtomicBool::new(false)),
     )
 }

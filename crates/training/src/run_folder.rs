@@ -54,8 +54,8 @@ pub enum Start {
 #[derive(Debug)]
 pub struct RunFolder {
     path: PathBuf,
-    /// Locked until the process ends, however it does.
-    lock: File,
+    /// Locked until the process ends, however it does; none in a process that only reads.
+    _lock: Option<File>,
     /// Whether there was none before.
     locked_first: bool,
     /// Folders that were not there before, the outermost last.
@@ -76,12 +76,12 @@ impl RunFolder {
         let name = path.join(LOCK);
         let locked_first = !name.exists();
         let lock = File::create(&name).map_err(Error::io(path, "write in the run folder"))?;
-        let folder = RunFolder { path: path.to_owned(), lock, locked_first, new };
-        match folder.lock.try_lock() {
+        match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(Error::RunLocked { path: path.to_owned() }),
             Err(TryLockError::Error(error)) => return Err(Error::io(&name, "lock the run folder")(error)),
         }
+        let folder = RunFolder { path: path.to_owned(), _lock: Some(lock), locked_first, new };
         let epochs = kept(path)?;
         let files = FILES.iter().map(|name| folder.file(name)).chain(epochs.into_iter().map(|of| of.1));
         let found = files.into_iter().find(|file| file.exists());
@@ -94,6 +94,11 @@ impl RunFolder {
         };
         folder.leave();
         Err(error)
+    }
+
+    /// The folder of a run for a process that reads in it what another one writes.
+    pub(crate) fn read_only(path: &Path) -> Self {
+        RunFolder { path: path.to_owned(), _lock: None, locked_first: false, new: Vec::new() }
     }
 
     /// Gives up a folder in which nothing was written: what [`Self::new`] made is removed.

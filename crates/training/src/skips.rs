@@ -29,7 +29,7 @@ mod tests {
 
     fn diverged() -> Error {
         let utterances = vec!["a".to_owned(), "b".to_owned()];
-        Error::Diverged { step: 7, what: "loss", found: Some(f64::NAN), utterances, source: None }
+        Error::Diverged { step: 7, what: "loss".into(), found: Some(f64::NAN), utterances, source: None }
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::learner::Learner;
 use crate::loading::{Loaded, Stopped};
 use crate::model::Model;
 use crate::observer::{Observer, RunReport};
+use crate::ranks::{self, Ranks};
 use crate::recipe::{Changes, Recipe, Select};
 use crate::run_folder::{RunFolder, Start};
 use crate::run_plan::{self, Limit, StepPlan};
@@ -47,36 +48,47 @@ pub fn train(
     observer: &mut dyn Observer,
     stop: &AtomicBool,
 ) -> Result<Outcome> {
-    train_with(recipe, epochs.into(), (folder, start), observer, stop)
+    train_with(recipe, epochs.into(), (folder, start), &mut (), observer, stop)
 }
 
-/// [`train`], with more that is said otherwise than in the recipe.
+/// [`train`], with more that is said otherwise than in the recipe, and alone or as one of several processes ([`Ranks`]), each of which
+/// calls this with the same recipe and folder: rank 0 writes, and tells its observer.
 ///
 /// With `batch.memory`, what the run takes is known before its first step ([`RunReport::plan`]), and batches are cut so that it keeps
 /// to it.
 ///
 /// # Errors
 /// Those of [`train`]; [`Error::Budget`] for a budget that is too small, with the smallest that would do; [`Error::NoPlan`] for parts
-/// that do not say what they take.
+/// that do not say what they take; [`Error::Rank`] for what went wrong in another process.
 pub fn train_with(
     recipe_path: &Path,
     changes: Changes,
     (folder, start): (&Path, Start),
+    ranks: &mut dyn Ranks,
     observer: &mut dyn Observer,
     stop: &AtomicBool,
 ) -> Result<Outcome> {
-    let (recipe, text) = Recipe::read(recipe_path, changes)?;
-    let folder = RunFolder::new(folder, start)?;
+    let writes = ranks.rank() == 0;
+    let (recipe, text) = ranks::agree(ranks, Recipe::read(recipe_path, changes))?;
+    ranks::expect_same(ranks, "recipe", &text)?;
+    let made = if writes { RunFolder::new(folder, start) } else { Ok(RunFolder::read_only(folder)) };
+    let folder = ranks::agree(ranks, made)?;
+    let observer: &mut dyn Observer = if writes { observer } else { &mut () };
 
     let stopped = |steps| Ok(Outcome { stopped: true, steps, dev: None, test: None });
-    let loaded = match Loaded::new(&recipe, &folder, start, observer, stop) {
+    let mut steps = 0;
+    let loaded = Loaded::new(&recipe, &folder, start, observer, stop).map_err(|error| match error {
+        Stopped::By(error) => error,
+        Stopped::At(so_far) => {
+            steps = so_far;
+            Error::Stopped
+        }
+    });
+    let loaded = match ranks::agree(ranks, loaded) {
         Ok(loaded) => loaded,
         Err(error) => {
             folder.leave();
-            return match error {
-                Stopped::At(steps) => stopped(steps),
-                Stopped::By(error) => Err(error),
-            };
+            return if let Error::Stopped = error { stopped(steps) } else { Err(error) };
         }
     };
     let Loaded { resumed, tokenizer, front_end, train, dev, test, data } = loaded;
@@ -97,7 +109,9 @@ pub fn train_with(
         source.plan(0)?;
         Ok((model, source, limit, plan))
     };
-    let (model, source, limit, plan) = match planned() {
+    let same = ranks::expect_same(ranks, "data", &format!("{data:?}"));
+    let planned = same.and_then(|()| planned());
+    let (model, source, limit, plan) = match ranks::agree(ranks, planned) {
         Ok(planned) => planned,
         Err(error) => {
             folder.leave();
@@ -111,12 +125,13 @@ pub fn train_with(
     let about = About { recipe: text.clone(), tokenizer: tokenizer.to_json()?, data: Some(data) };
     let run = (&recipe.training.run, recipe.batch.accumulate);
     let learner = Learner::new(model, &recipe.optimiser)?.within(limit.clone());
-    let mut alone = ();
-    let mut trainer = Trainer::new(learner, run, about, (&folder, resumed.as_ref()), &mut alone)?;
-    folder.clear(resumed.as_ref().map(|checkpoint| &checkpoint.progress))?;
+    let mut trainer = Trainer::new(learner, run, about, (&folder, resumed.as_ref()), &mut *ranks)?;
+    if writes {
+        folder.clear(resumed.as_ref().map(|checkpoint| &checkpoint.progress))?;
+        folder.write_recipe(&text, recipe_path)?;
+    }
     drop(resumed);
     trainer.planned(plan);
-    folder.write_recipe(&text, recipe_path)?;
     observer.on_start(&RunReport {
         parameters: trainer.learner().model().parameters().count(),
         classes: trainer.learner().model().classes(),
@@ -127,29 +142,38 @@ pub fn train_with(
         plan,
     });
 
-    let report = |model: &Model, examples: &[Example], stop: &AtomicBool| match examples.is_empty() {
-        true => Ok(None),
-        false => {
-            let how = (model, &Search::of(model.config()), Aggregate::default());
-            evaluate(how, &tokenizer, (&recipe.batch, limit.as_ref()), examples, 0.0, stop).map(Some)
-        }
-    };
+    let report =
+        |model: &Model, examples: &[Example], ranks: &mut dyn Ranks, stop: &AtomicBool| match examples
+            .is_empty()
+        {
+            true => Ok(None),
+            false => {
+                let how = (model, &Search::of(model.config()), Aggregate::default());
+                evaluate(how, &tokenizer, (&recipe.batch, limit.as_ref()), examples, 0.0, (ranks, stop))
+                    .map(Some)
+            }
+        };
     // A run that stops in the middle of an epoch's report could not go on from there.
-    let mut judge = |model: &Model| report(model, &dev, &AtomicBool::new(false));
-    if !trainer.fit(&source, &mut judge, observer, stop)? {
-        return stopped(trainer.progress().step);
+    let mut judge =
+        |model: &Model, ranks: &mut dyn Ranks| report(model, &dev, ranks, &AtomicBool::new(false));
+    let finished = trainer.fit(&source, &mut judge, observer, stop)?;
+    let (learner, progress) = trainer.into_parts();
+    let steps = progress.step;
+    if !finished {
+        return stopped(steps);
     }
+    // What rank 0 has written is there from here on.
+    ranks::agree(ranks, Ok(()))?;
 
-    let model = trainer.learner().model();
-    if recipe.training.run.select == Select::Best && trainer.progress().best.is_some() {
+    let model = learner.model();
+    if recipe.training.run.select == Select::Best && progress.best.is_some() {
         let best = Checkpoint::read(&folder.best())?;
         best.check(&folder.best(), &model.parameters().shapes())?;
         model.parameters().set(best.average.as_ref().unwrap_or(&best.weights))?;
-    } else if let Some(average) = trainer.learner().average() {
+    } else if let Some(average) = learner.average() {
         model.parameters().set(average)?;
     }
-    let steps = trainer.progress().step;
-    let both = || Ok((report(model, &dev, stop)?, report(model, &test, stop)?));
+    let mut both = || Ok((report(model, &dev, ranks, stop)?, report(model, &test, ranks, stop)?));
     let (dev, test) = match both() {
         // All of the training is saved; a run that goes on from there has only this left to do.
         Err(Error::Stopped) => return stopped(steps),
@@ -158,6 +182,8 @@ pub fn train_with(
     let outcome = Outcome { stopped: false, steps, dev, test };
     let sets = [("dev", &outcome.dev), ("test", &outcome.test)];
     let sets: Vec<_> = sets.iter().filter_map(|(name, set)| Some((*name, set.as_ref()?))).collect();
-    folder.write_evaluations(&sets)?;
+    if writes {
+        folder.write_evaluations(&sets)?;
+    }
     Ok(outcome)
 }

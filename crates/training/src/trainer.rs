@@ -10,10 +10,11 @@ use crate::checkpoint::{Checkpoint, Contents, Progress, Said};
 use crate::data::{Ahead, Batch, Source};
 use crate::evaluate::Evaluation;
 use crate::events::Events;
-use crate::learner::{Learner, Reduce, Tally};
+use crate::learner::{Learner, Tally};
 use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::observer::{EpochReport, Observer, StepReport};
+use crate::ranks::{self, Ranks};
 use crate::recipe::RunConfig;
 use crate::run_folder::RunFolder;
 use crate::run_plan::RunPlan;
@@ -36,9 +37,9 @@ pub struct About {
 }
 
 /// How the model does on what it does not learn from.
-pub type Judge<'a> = dyn FnMut(&Model) -> Result<Option<Evaluation>> + 'a;
+pub type Judge<'a> = dyn FnMut(&Model, &mut dyn Ranks) -> Result<Option<Evaluation>> + 'a;
 
-/// Trains a model, epoch after epoch, in a run folder.
+/// Trains a model, epoch after epoch, in a run folder, in which rank 0 writes.
 pub struct Trainer<'a> {
     learner: Learner,
     run: RunConfig,
@@ -46,11 +47,13 @@ pub struct Trainer<'a> {
     accumulate: usize,
     about: About,
     folder: &'a RunFolder,
-    reduce: &'a mut dyn Reduce,
+    ranks: &'a mut dyn Ranks,
     progress: Progress,
     metrics: Vec<Metrics>,
     /// Share of the current epoch's rows that is padding.
     padding: f64,
+    /// Seconds that each process took for its gradients in this epoch, as far as it was seen.
+    seconds: Vec<f64>,
     /// Bytes of the plan, or 0.
     planned: u64,
     events: Events,
@@ -66,7 +69,7 @@ impl<'a> Trainer<'a> {
         (run, accumulate): (&RunConfig, usize),
         about: About,
         (folder, resumed): (&'a RunFolder, Option<&Checkpoint>),
-        reduce: &'a mut dyn Reduce,
+        ranks: &'a mut dyn Ranks,
     ) -> Result<Self> {
         let (mut progress, mut metrics) = (Progress::default(), Vec::new());
         if let Some(checkpoint) = resumed {
@@ -87,10 +90,11 @@ impl<'a> Trainer<'a> {
             accumulate,
             about,
             folder,
-            reduce,
+            ranks,
             progress,
             metrics,
             padding: 0.0,
+            seconds: Vec::new(),
             planned: 0,
             events,
         })
@@ -109,6 +113,11 @@ impl<'a> Trainer<'a> {
     /// How far it has come.
     pub fn progress(&self) -> &Progress {
         &self.progress
+    }
+
+    /// What has learnt, and how far it has come.
+    pub fn into_parts(self) -> (Learner, Progress) {
+        (self.learner, self.progress)
     }
 
     /// Trains to the end; false if the stop flag ended it earlier, with a checkpoint to go on from.
@@ -134,8 +143,16 @@ impl<'a> Trainer<'a> {
         Ok(true)
     }
 
+    /// Whether this process writes what all have learnt.
+    fn writes(&self) -> bool {
+        self.ranks.rank() == 0
+    }
+
     /// Writes the state as it is now to go on from; what happened since the one before comes first.
     fn save_last(&mut self) -> Result<()> {
+        if !self.writes() {
+            return Ok(());
+        }
         if let Some((name, records)) = self.events.take(&self.progress) {
             self.folder.write(&name, &records)?;
         }
@@ -150,7 +167,7 @@ impl<'a> Trainer<'a> {
         let parameters = self.learner.model().parameters();
         let (average, memory) = (self.learner.average(), self.learner.memory());
         if let Some(what) = self.learner.unsound()? {
-            let step = self.progress.step;
+            let (step, what) = (self.progress.step, what.into());
             return Err(Error::Diverged { step, what, found: None, utterances: Vec::new(), source: None });
         }
         let About { recipe, tokenizer, data } = &self.about;
@@ -177,16 +194,20 @@ impl<'a> Trainer<'a> {
             let expected = format!("at most {} batches of epoch {epoch} done, as the data has", plan.len());
             return Err(Error::checkpoint(&self.folder.last(), expected, self.progress.batch.to_string()));
         };
-        let (ahead, make) = (Ahead::new(todo.len(), AHEAD), |index: usize| source.batch(epoch, &todo[index]));
+        let (rank, count) = (self.ranks.rank(), self.ranks.count());
+        let steps = || todo.chunks(self.accumulate).map(|step| (step, ranks::share(step, rank, count)));
+        let mine: Vec<Vec<usize>> = steps().flat_map(|(_, share)| share).collect();
+        let cuts: Vec<(&[Vec<usize>], usize)> = steps().map(|(step, share)| (step, share.len())).collect();
+        let (ahead, make) = (Ahead::new(mine.len(), AHEAD), |index: usize| source.batch(epoch, &mine[index]));
         std::thread::scope(|scope| {
             let mut batches = ahead.run(scope, source.workers(), &make);
-            for utterances in todo.chunks(self.accumulate) {
-                if stop.load(Ordering::Relaxed) {
+            for (utterances, share) in cuts {
+                if ranks::any(self.ranks, stop.load(Ordering::Relaxed))? {
                     return Ok(false);
                 }
                 let started = Instant::now();
                 let cut = (utterances, plan.len() as u64);
-                let mut these = batches.by_ref().take(utterances.len());
+                let mut these = batches.by_ref().take(share);
                 match self.step(&mut these, cut) {
                     Ok(report) => {
                         self.events.step(&report);
@@ -244,11 +265,16 @@ impl<'a> Trainer<'a> {
         let mut named = batches_of_it
             .inspect(|batch| ids.extend(batch.iter().flat_map(|batch| batch.ids.iter().cloned())));
         let of = utterances.iter().map(Vec::len).sum();
-        let (mut gradients, mut tally) = self.learner.gradients(&mut named, of, &moment)?;
-        self.reduce.reduce(&mut gradients, &mut tally)?;
+        self.ranks.at_step(step);
+        let started = Instant::now();
+        let mine = self.learner.gradients(&mut named, of, &moment);
+        let (parameters, seconds) = (self.learner.model().parameters(), started.elapsed().as_secs_f64());
+        let (gradients, tally, seconds) = ranks::reduce(self.ranks, parameters, mine, seconds)?;
+        self.seconds.resize(seconds.len(), 0.0);
+        self.seconds.iter_mut().zip(seconds).for_each(|(sum, seconds)| *sum += seconds);
         let norm = self.learner.apply(&gradients, &moment)?;
         if !norm.is_finite() {
-            let (what, found, source) = ("gradient norm", Some(norm), None);
+            let (what, found, source) = ("gradient norm".into(), Some(norm), None);
             return Err(Error::Diverged { step, what, found, utterances: ids, source });
         }
         self.progress.count(&tally, norm, utterances.len() as u64);
@@ -287,6 +313,11 @@ impl<'a> Trainer<'a> {
         observer: &mut dyn Observer,
     ) -> Result<()> {
         let seconds = started.elapsed().as_secs_f64();
+        if let Some((rank, times)) = ranks::slow(&std::mem::take(&mut self.seconds)) {
+            observer.on_warning(&format!(
+                "rank {rank} took {times:.1} times as long for its gradients as the others"
+            ));
+        }
         let run = self.run.clone();
         let Progress { batch: batches, step, best, skipped, nonfinite, in_a_row, .. } = self.progress;
         let steps = batches.div_ceil(self.accumulate as u64);
@@ -330,11 +361,15 @@ impl<'a> Trainer<'a> {
         self.metrics.push(metrics.clone());
         if let Some(rate) = rate.filter(|&rate| best.is_none_or(|best| rate < f64::from_bits(best))) {
             self.progress.best = Some(rate.to_bits());
-            self.save(&self.folder.best())?;
+            if self.writes() {
+                self.save(&self.folder.best())?;
+            }
         }
-        self.folder.write_metrics(&self.metrics)?;
-        self.folder.write_curve(&self.metrics)?;
-        if self.run.keep > 0 {
+        if self.writes() {
+            self.folder.write_metrics(&self.metrics)?;
+            self.folder.write_curve(&self.metrics)?;
+        }
+        if self.run.keep > 0 && self.writes() {
             self.save(&self.folder.epoch(epoch))?;
             self.folder.keep(epoch, self.run.keep)?;
         }
@@ -345,13 +380,13 @@ impl<'a> Trainer<'a> {
     }
 
     /// Judges the averaged weights if there are any, and puts the others back.
-    fn evaluate(&self, judge: &mut Judge) -> Result<Option<Evaluation>> {
+    fn evaluate(&mut self, judge: &mut Judge) -> Result<Option<Evaluation>> {
         let parameters = self.learner.model().parameters();
         let weights = parameters.values()?;
         if let Some(average) = self.learner.average() {
             parameters.set(average)?;
         }
-        let evaluation = judge(self.learner.model());
+        let evaluation = judge(self.learner.model(), self.ranks);
         parameters.set(&weights)?;
         evaluation
     }

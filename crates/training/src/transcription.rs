@@ -3,7 +3,7 @@ mod captions;
 mod lines;
 
 use decoding::{Aggregate, Emitted};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use speech::Tokenizer;
 
 pub use lines::Format;
@@ -12,7 +12,7 @@ use crate::Result;
 use crate::words::{MARK, groups};
 
 /// A token and when it was heard.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TimedToken {
     /// The token's own text.
     pub text: String,
@@ -28,7 +28,7 @@ pub struct TimedToken {
 }
 
 /// A word and when it was heard.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TimedWord {
     /// The word.
     pub text: String,
@@ -41,7 +41,7 @@ pub struct TimedWord {
 }
 
 /// A text with the times of its words and tokens.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Transcription {
     /// The recognised text.
     pub text: String,

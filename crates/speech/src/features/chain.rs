@@ -5,7 +5,7 @@ use std::ops::Range;
 use rand::Rng;
 
 use super::emphasis::Emphasis;
-use super::level::{Level, Reference};
+use super::level::{self, Level, Reference};
 use super::running::Running;
 use super::spectra::{Frames, Spectra};
 use super::{FrontEnd, Normalise, dither};
@@ -134,6 +134,15 @@ impl<'a, F: Real> Chain<'a, F> {
 
     /// Powers become logarithms.
     fn log(&self, data: &mut [F]) {
+        let FrontEnd { config, .. } = self.front_end;
+        if config.agc_ms > 0.0 {
+            let reach = (config.agc_ms / config.hop_ms).round() as usize;
+            let frames = level::near(data, config.mels, reach);
+            for (frame, full) in data.chunks_exact_mut(config.mels).zip(frames) {
+                Level::relative(full, config.floor_db).into_iter().for_each(|level| level.apply(frame));
+            }
+            return;
+        }
         let loudest = data.iter().fold(F::zero(), |a, &p| if p > a { p } else { a });
         if let Some(level) = self.level(loudest) {
             level.apply(data);

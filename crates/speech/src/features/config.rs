@@ -79,6 +79,10 @@ settings! {
     /// Floor in decibels below the utterance's loudest mel bin, or, where nothing of a whole utterance is known (running normalisation
     /// or none), below a sine of amplitude 1: digital silence becomes a value, not minus infinity.
     always floor_db: f32 = 60.0,
+    /// Automatic gain control: in place of the utterance's loudest mel bin stands that of the frames within so many milliseconds of
+    /// each, but never one of more than 30 dB below it, so that words of very different loudness look alike; 0 = none. Where whole
+    /// utterances are normalised.
+    changed agc_ms: f32 = 0.0,
     /// What values are compared with.
     changed normalise: Normalise = Normalise::Utterance,
     /// Where windows lie.
@@ -142,6 +146,15 @@ impl FeatureConfig {
         within("floor_power", "1e-300 to 1, or 0 for a floor in decibels", fits, power)?;
         let fits = power == 0.0 || self.normalise != Normalise::Running;
         within("floor_power", "0 with running normalisation, whose prior is relative", fits, power)?;
+        let fits = (0.0..=10_000.0).contains(&self.agc_ms);
+        within("agc_ms", "0 to 10000", fits, self.agc_ms.into())?;
+        let fits = self.agc_ms == 0.0 || (power == 0.0 && self.normalise.is_whole());
+        within(
+            "agc_ms",
+            "0 unless values are relative to the loudest of a whole utterance",
+            fits,
+            self.agc_ms.into(),
+        )?;
         let db = self.trim_db;
         within("trim_db", "10 to 120, or 0 for none", db == 0.0 || (10.0..=120.0).contains(&db), db.into())?;
         within("dither", "0 to 1", (0.0..=1.0).contains(&self.dither), self.dither.into())

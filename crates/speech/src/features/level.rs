@@ -33,6 +33,21 @@ impl Reference {
     }
 }
 
+/// How far below the loudest power of the utterance that of a stretch may be that takes its place, in decibels: silence stays quiet.
+const QUIETEST_DB: f64 = 30.0;
+
+/// What each frame is compared with: the loudest of the frames within `reach` of it, and at least [`QUIETEST_DB`] below all of them.
+pub(super) fn near<F: Real>(data: &[F], dim: usize, reach: usize) -> Vec<F> {
+    let loudest = |powers: &[F]| powers.iter().fold(F::zero(), |a, &p| if p > a { p } else { a });
+    let frames: Vec<F> = data.chunks_exact(dim).map(loudest).collect();
+    let least = loudest(&frames) * F::of(10f64.powf(-QUIETEST_DB / 10.0));
+    let window = |t: usize| &frames[t.saturating_sub(reach)..frames.len().min(t + reach + 1)];
+    (0..frames.len())
+        .map(|t| loudest(window(t)))
+        .map(|full| if full > least { full } else { least })
+        .collect()
+}
+
 impl<F: Real> Level<F> {
     /// Powers are compared with `full`; none if that is 0, as in a silent utterance.
     pub fn relative(full: F, floor_db: f32) -> Option<Self> {

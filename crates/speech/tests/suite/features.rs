@@ -3,7 +3,7 @@
 use std::f32::consts::TAU;
 
 use proptest::prelude::*;
-use speech::{Audio, Error, FeatureConfig, Features, FrontEnd};
+use speech::{Audio, Error, FeatureConfig, Features, FrontEnd, Normalise};
 
 fn config() -> FeatureConfig {
     FeatureConfig { sample_rate: 8000, mels: 40, ..FeatureConfig::default() }
@@ -125,6 +125,10 @@ fn settings_out_of_range_are_named() {
         ("low_hz", FeatureConfig { low_hz: -1.0, ..config() }),
         ("preemphasis", FeatureConfig { preemphasis: 1.5, ..config() }),
         ("floor_db", FeatureConfig { floor_db: 0.0, ..config() }),
+        ("agc_ms", FeatureConfig { agc_ms: -1.0, ..config() }),
+        ("agc_ms", FeatureConfig { agc_ms: f32::NAN, ..config() }),
+        ("agc_ms", FeatureConfig { agc_ms: 200.0, normalise: Normalise::Running, ..config() }),
+        ("agc_ms", FeatureConfig { agc_ms: 200.0, floor_power: 1e-9, ..config() }),
     ];
     for (name, config) in cases {
         let error = FrontEnd::new(&config).err().unwrap_or_else(|| panic!("{name} of {config:?}"));
@@ -138,6 +142,31 @@ fn unknown_settings_are_refused() {
     assert!(error.to_string().contains("mells"), "{error}");
     let parsed: FeatureConfig = serde_json::from_str(r#"{"mels": 40, "sample_rate": 8000}"#).unwrap();
     assert_eq!(parsed, config());
+}
+
+#[test]
+fn gain_control_makes_quiet_words_as_loud_as_others() {
+    // Two bursts with a pause between them that is longer than the reach; the second 20 dB below the first.
+    let word = |n: usize, gain: f32| gain * (n as f32 * (0.3 + 1e-5 * (n % 1600) as f32)).sin();
+    let samples = |second: f32| {
+        let burst = |n: usize| match n % 4800 {
+            at @ 0..1600 => word(at, if n < 4800 { 0.5 } else { second }),
+            _ => 0.0,
+        };
+        (0..9600).map(burst).collect::<Vec<f32>>()
+    };
+    let far = |config: FeatureConfig, second: f32| {
+        let front_end = FrontEnd::new(&config).unwrap();
+        let [even, uneven] =
+            [0.5, second].map(|second| front_end.log_mel(&audio(samples(second))).unwrap().data);
+        even.iter().zip(uneven).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+    };
+    let config = FeatureConfig { floor_db: 30.0, preemphasis: 0.0, ..config() };
+    let controlled = FeatureConfig { agc_ms: 100.0, ..config.clone() };
+    assert!(far(config, 0.05) > 0.5);
+    assert!(far(controlled.clone(), 0.05) < 1e-3, "{}", far(controlled.clone(), 0.05));
+    // More than 30 dB below the first it stays quiet.
+    assert!(far(controlled, 0.001) > 0.5);
 }
 
 #[test]

@@ -11,9 +11,7 @@ use training::optimiser::{AdamW, Optimiser};
 use training::predictor::{PredictorKind, StatelessPredictorConfig};
 use training::recipe::{JointConfig, OptimiserConfig, RunConfig};
 use training::run_folder::RunFolder;
-use training::{
-    About, Error, Gradients, Learner, Model, ModelConfig, Moment, Reduce, Result, Start, Tally, Trainer,
-};
+use training::{About, Error, Gradients, Learner, Model, ModelConfig, Moment, Result, Start, Tally, Trainer};
 
 fn config() -> ModelConfig {
     let encoder = LstmEncoderConfig { layers: 1, hidden: 8, dropout: 0.2, ..LstmEncoderConfig::default() };
@@ -84,30 +82,6 @@ fn a_step_of_several_batches_is_the_step_of_all_their_utterances() {
     // Half of the utterances are not the whole.
     let (half, _) = gradients(&learner, &[0, 2]);
     assert!(values(&half).iter().zip(values(&whole)).any(|(a, b)| (a - b).abs() > 1e-3));
-}
-
-/// Adds what another process has.
-struct Other(Gradients, Tally);
-
-impl Reduce for Other {
-    fn reduce(&mut self, gradients: &mut Gradients, tally: &mut Tally) -> Result<()> {
-        for (name, gradient) in gradients.iter_mut() {
-            *gradient = (&*gradient + self.0.get(name).unwrap())?;
-        }
-        *tally += self.1;
-        Ok(())
-    }
-}
-
-#[test]
-fn processes_that_share_a_step_have_the_gradients_of_one() {
-    let learner = learner();
-    let (whole, all) = gradients(&learner, &[0, 4]);
-    let (other, sums) = gradients(&learner, &[2, 4]);
-    let (mut mine, mut tally) = gradients(&learner, &[0, 2]);
-    Other(other, sums).reduce(&mut mine, &mut tally).unwrap();
-    close(&values(&mine), &values(&whole));
-    assert_eq!(tally.utterances, all.utterances);
 }
 
 #[test]
@@ -232,7 +206,7 @@ fn what_an_optimiser_of_ones_own_remembers_is_in_the_checkpoint() {
         let place = (&folder, resumed.as_ref());
         let mut trainer = Trainer::new(learner, (&run, 1), About::default(), place, &mut alone).unwrap();
         let stop = AtomicBool::new(false);
-        assert!(trainer.fit(&Same(source), &mut |_| Ok(None), &mut (), &stop).unwrap());
+        assert!(trainer.fit(&Same(source), &mut |_, _| Ok(None), &mut (), &stop).unwrap());
         Checkpoint::read(&folder.last()).unwrap()
     };
     let whole = run(2, "whole");

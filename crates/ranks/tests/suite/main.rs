@@ -1,0 +1,3 @@
+//! Sums, and runs, over threads as ranks.
+mod runs;
+mod sums;

@@ -1,0 +1,164 @@
+//! The same run on one rank, on two and on four.
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ranks::{Threads, Together, Transfer};
+use training::recipe::Changes;
+use training::{Checkpoint, Error, Observer, Outcome, Ranks, Result, Start, StepReport, train_with};
+
+fn recipe(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recipes").join(name)
+}
+
+/// The digits, shortened: dropout and augmentation as they are, a checkpoint every few steps.
+fn short(folder: &Path, change: impl Fn(String) -> String) -> PathBuf {
+    let data = recipe("../data/digits").canonicalize().unwrap();
+    let text = std::fs::read_to_string(recipe("digits.toml")).unwrap();
+    let text = text.replace("../data/digits", data.to_str().unwrap());
+    let path = folder.join("short.toml");
+    std::fs::write(&path, change(text)).unwrap();
+    path
+}
+
+/// Sets the flag at a step.
+struct StopAt<'a>(u64, &'a AtomicBool);
+
+impl Observer for StopAt<'_> {
+    fn on_step(&mut self, report: &StepReport) {
+        if report.step + 1 == self.0 {
+            self.1.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Trains on so many ranks, of which the first ends after `steps`, if they are that many.
+fn train(recipe: &Path, run: &Path, count: usize, start: Start, steps: u64) -> Vec<Result<Outcome>> {
+    Threads::run(count, |wire| {
+        let stop = AtomicBool::new(false);
+        let mut ranks = Together::new(wire, Transfer::F32).with_bucket(10_000);
+        let changes = Changes { epochs: Some(2), ..Changes::default() };
+        train_with(recipe, changes, (run, start), &mut ranks, &mut StopAt(steps, &stop), &stop)
+    })
+}
+
+fn weights(run: &Path) -> Vec<f32> {
+    let last = Checkpoint::read(&run.join("last.safetensors")).unwrap();
+    last.weights.into_values().flatten().collect()
+}
+
+/// Epoch by epoch: losses and dev error rates.
+fn metrics(run: &Path) -> Vec<[f64; 3]> {
+    let text = std::fs::read_to_string(run.join("metrics.csv")).unwrap();
+    let (names, rows) = text.split_once('\n').unwrap();
+    let column = |name: &str| names.split(',').position(|other| other == name).unwrap();
+    let columns = ["loss", "ctc_loss", "dev_wer"].map(column);
+    let row = |row: &str| columns.map(|at| row.split(',').nth(at).unwrap().parse().unwrap_or(f64::NAN));
+    rows.lines().map(row).collect()
+}
+
+fn distance(a: &[f32], b: &[f32]) -> f64 {
+    let norm = |x: &mut dyn Iterator<Item = f32>| x.map(|x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+    norm(&mut a.iter().zip(b).map(|(a, b)| a - b)) / norm(&mut b.iter().copied())
+}
+
+#[test]
+fn losses_and_weights_are_those_of_one_rank_to_rounding_and_the_same_again_to_the_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    let recipe = short(folder.path(), |text| text);
+    let run = |name: &str, count| {
+        let run = folder.path().join(name);
+        for outcome in train(&recipe, &run, count, Start::Fresh, u64::MAX) {
+            let outcome = outcome.unwrap();
+            assert!(!outcome.stopped && outcome.steps > 10 && outcome.dev.is_some());
+        }
+        run
+    };
+    let alone = run("alone", 1);
+    let (one, losses) = (weights(&alone), metrics(&alone));
+    assert_eq!(losses.len(), 2);
+    for count in [2, 4] {
+        let many = run(&format!("{count}"), count);
+        let far = distance(&weights(&many), &one);
+        assert!(far < 1e-3, "{count} ranks: weights {far}");
+        for ([loss, ctc, wer], [expected, expected_ctc, expected_wer]) in
+            metrics(&many).into_iter().zip(&losses)
+        {
+            assert!((loss / expected - 1.0).abs() < 1e-4, "{count} ranks: {loss} instead of {expected}");
+            assert!((ctc / expected_ctc - 1.0).abs() < 1e-4, "{count} ranks: {ctc}");
+            assert!((wer - expected_wer).abs() < 0.05 || wer.is_nan() && expected_wer.is_nan());
+        }
+        let again = run(&format!("{count} again"), count);
+        assert!(weights(&again) == weights(&many));
+        for file in ["evaluation.json", "dev.hypotheses.jsonl", "test.hypotheses.jsonl"] {
+            let [a, b] = [&again, &many].map(|run| std::fs::read(run.join(file)).unwrap());
+            assert!(a == b, "{file}");
+        }
+    }
+}
+
+#[test]
+fn a_run_goes_on_with_another_number_of_ranks_and_with_the_same_to_the_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    let recipe = short(folder.path(), |text| text);
+    let whole = folder.path().join("whole");
+    train(&recipe, &whole, 2, Start::Fresh, u64::MAX)
+        .into_iter()
+        .for_each(|outcome| assert!(!outcome.unwrap().stopped));
+    for (count, far) in [(2, 0.0), (4, 1e-3), (1, 1e-3)] {
+        let run = folder.path().join(format!("to {count}"));
+        for outcome in train(&recipe, &run, 2, Start::Fresh, 17) {
+            let outcome = outcome.unwrap();
+            assert!(outcome.stopped && outcome.steps == 17, "{outcome:?}");
+        }
+        train(&recipe, &run, count, Start::Resume, u64::MAX)
+            .into_iter()
+            .for_each(|outcome| assert!(!outcome.unwrap().stopped));
+        let found = distance(&weights(&run), &weights(&whole));
+        assert!(found <= far, "{count} ranks: {found}");
+    }
+}
+
+#[test]
+fn accumulated_batches_are_dealt_out_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let recipe = short(folder.path(), |text| text.replace("[batch]", "[batch]\naccumulate = 2"));
+    let [one, two] = [1, 2].map(|count| {
+        let run = folder.path().join(format!("{count}"));
+        train(&recipe, &run, count, Start::Fresh, u64::MAX)
+            .into_iter()
+            .for_each(|outcome| drop(outcome.unwrap()));
+        weights(&run)
+    });
+    assert!(distance(&two, &one) < 1e-3, "{}", distance(&two, &one));
+}
+
+#[test]
+fn what_goes_wrong_in_one_rank_is_known_to_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let recipe = short(folder.path(), |text| text);
+    let other = folder.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    let other = short(&other, |text| text.replace("seed = 1", "seed = 2"));
+    let run = folder.path().join("run");
+    let with = |recipes: [&Path; 2]| {
+        Threads::run(2, |wire| {
+            let mut ranks = Together::new(wire, Transfer::F32);
+            let recipe = recipes[ranks.rank()];
+            let stop = AtomicBool::new(false);
+            train_with(recipe, Changes::default(), (&run, Start::Fresh), &mut ranks, &mut (), &stop)
+                .unwrap_err()
+        })
+    };
+    for error in with([&recipe, &other]) {
+        assert!(matches!(&error, Error::Rank { rank: 1, message } if message.contains("recipe")), "{error}");
+    }
+    let none = folder.path().join("none.toml");
+    let errors = with([&recipe, &none]);
+    assert!(
+        matches!(&errors[0], Error::Rank { rank: 1, message } if message.contains("none.toml")),
+        "{}",
+        errors[0]
+    );
+    assert!(!matches!(errors[1], Error::Rank { .. }));
+    assert!(!run.exists());
+}

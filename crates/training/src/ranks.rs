@@ -1,0 +1,235 @@
+//! Processes that train one model together, each with the same weights.
+//!
+//! ```text
+//! plan of the epoch       the same everywhere: a function of the seed
+//! share                   each process computes some utterances of every step
+//! reduce                  sums of gradients and of losses, in the order of the ranks, everywhere
+//! apply                   the same everywhere
+//! checkpoints, logs       written by rank 0
+//! evaluation              each process hears some batches; all learn what was heard
+//! ```
+//! What a step computes for an utterance depends on no other, so the sums are those of one process but for the order of their terms.
+use candle_core::Tensor;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::learner::Tally;
+use crate::{Error, Gradients, Parameters, Result};
+
+/// What connects the processes of a run; `()` is a process alone.
+///
+/// All of them call the same methods in the same order, and wait for each other in each.
+pub trait Ranks {
+    /// Number of this process, from 0, which writes what is written.
+    fn rank(&self) -> usize;
+
+    /// Processes in all.
+    fn count(&self) -> usize;
+
+    /// What every process says, in the order of their ranks.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    fn gather(&mut self, mine: Vec<u8>) -> Result<Vec<Vec<u8>>>;
+
+    /// Makes the sums over all processes of gradients that have the same names and shapes everywhere: each value the same to the last
+    /// bit in all of them.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    fn sum(&mut self, gradients: &mut Gradients) -> Result<()>;
+
+    /// Hears of every step before its gradients, so that a connection that breaks can say where.
+    fn at_step(&mut self, _step: u64) {}
+}
+
+impl Ranks for () {
+    fn rank(&self) -> usize {
+        0
+    }
+
+    fn count(&self) -> usize {
+        1
+    }
+
+    fn gather(&mut self, mine: Vec<u8>) -> Result<Vec<Vec<u8>>> {
+        Ok(vec![mine])
+    }
+
+    fn sum(&mut self, _: &mut Gradients) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The part of a step, utterances by batches, that a process computes: whole batches where each process has as many of them, and else
+/// of each batch every `count`-th utterance.
+pub(crate) fn share(step: &[Vec<usize>], rank: usize, count: usize) -> Vec<Vec<usize>> {
+    if step.len().is_multiple_of(count) {
+        return step.iter().skip(rank).step_by(count).cloned().collect();
+    }
+    let part = |batch: &Vec<usize>| batch.iter().skip(rank).step_by(count).copied().collect();
+    step.iter().map(part).filter(|part: &Vec<usize>| !part.is_empty()).collect()
+}
+
+/// What every process has to say, in the order of their ranks.
+///
+/// # Errors
+/// Those of the connection; [`Error::Rank`] for what nobody of ours would say.
+pub(crate) fn exchange<T: Serialize + DeserializeOwned>(ranks: &mut dyn Ranks, mine: &T) -> Result<Vec<T>> {
+    let bytes = serde_json::to_vec(mine).expect("numbers and texts have a place in JSON");
+    let read = |(rank, bytes): (usize, Vec<u8>)| {
+        serde_json::from_slice(&bytes).map_err(|error| Error::Rank { rank, message: error.to_string() })
+    };
+    ranks.gather(bytes)?.into_iter().enumerate().map(read).collect()
+}
+
+/// Whether it is so in any process.
+///
+/// # Errors
+/// Those of the connection.
+pub(crate) fn any(ranks: &mut dyn Ranks, here: bool) -> Result<bool> {
+    Ok(ranks.count() == 1 && here || ranks.count() > 1 && exchange(ranks, &here)?.contains(&true))
+}
+
+/// The result of this process, if no process has failed.
+///
+/// # Errors
+/// That of this process, or else the first of another: one that is [`Error::Stopped`] or [`Error::Diverged`] is so everywhere, and the
+/// others are [`Error::Rank`].
+pub(crate) fn agree<T>(ranks: &mut dyn Ranks, mine: Result<T>) -> Result<T> {
+    if ranks.count() == 1 {
+        return mine;
+    }
+    let problems = exchange(ranks, &mine.as_ref().err().map(Problem::new))?;
+    let mine = mine?;
+    match problems.into_iter().enumerate().find_map(|(rank, problem)| Some(problem?.into_error(rank))) {
+        None => Ok(mine),
+        Some(error) => Err(error),
+    }
+}
+
+/// What one process says that went wrong.
+#[derive(Serialize, Deserialize)]
+enum Problem {
+    Stopped,
+    Diverged { step: u64, what: String, utterances: Vec<String> },
+    Other(String),
+}
+
+impl Problem {
+    fn new(error: &Error) -> Self {
+        match error {
+            Error::Stopped => Problem::Stopped,
+            Error::Diverged { step, what, utterances, .. } => {
+                Problem::Diverged { step: *step, what: what.to_string(), utterances: utterances.clone() }
+            }
+            other => Problem::Other(other.to_string()),
+        }
+    }
+
+    fn into_error(self, rank: usize) -> Error {
+        match self {
+            Problem::Stopped => Error::Stopped,
+            Problem::Diverged { step, what, utterances } => {
+                let what = format!("{what} in rank {rank}").into();
+                Error::Diverged { step, what, found: None, utterances, source: None }
+            }
+            Problem::Other(message) => Error::Rank { rank, message },
+        }
+    }
+}
+
+/// What a process has of a step beside the gradients themselves.
+#[derive(Serialize, Deserialize)]
+struct Part {
+    /// Which parameters have a gradient, in the order of their names.
+    reached: Vec<bool>,
+    tally: Tally,
+    seconds: f64,
+}
+
+/// Gradients and losses of a whole step, and the seconds that each process took for its part, from what each process has.
+///
+/// # Errors
+/// As [`agree`]; then nothing is summed.
+pub(crate) fn reduce(
+    ranks: &mut dyn Ranks,
+    parameters: &Parameters,
+    mine: Result<(Gradients, Tally)>,
+    seconds: f64,
+) -> Result<(Gradients, Tally, Vec<f64>)> {
+    if ranks.count() == 1 {
+        return mine.map(|(gradients, tally)| (gradients, tally, vec![seconds]));
+    }
+    let (mut gradients, tally) = agree(ranks, mine)?;
+    let reached = parameters.iter().map(|(name, _)| gradients.get(name).is_some()).collect();
+    let parts = exchange(ranks, &Part { reached, tally, seconds })?;
+    for (at, (name, parameter)) in parameters.iter().enumerate() {
+        // What no process has reached has no gradient, as in one process.
+        if parts.iter().any(|part| part.reached[at]) && gradients.get(name).is_none() {
+            gradients.insert(name, Tensor::zeros_like(parameter.as_tensor())?);
+        }
+    }
+    ranks.sum(&mut gradients)?;
+    let mut all = Tally::default();
+    parts.iter().for_each(|part| all += part.tally);
+    Ok((gradients, all, parts.iter().map(|part| part.seconds).collect()))
+}
+
+/// Fails unless every process says the same.
+///
+/// # Errors
+/// [`Error::Rank`] for the first that differs from rank 0.
+pub(crate) fn expect_same(ranks: &mut dyn Ranks, what: &str, mine: &str) -> Result<()> {
+    if ranks.count() == 1 {
+        return Ok(());
+    }
+    let all = exchange(ranks, &mine.to_owned())?;
+    match all.iter().position(|other| *other != all[0]) {
+        None => Ok(()),
+        Some(rank) => {
+            Err(Error::Rank { rank, message: format!("expected the {what} of rank 0, found others") })
+        }
+    }
+}
+
+/// The rank that took half as long again as the others' mean, and a second more, if one did, and how many times as long.
+pub(crate) fn slow(seconds: &[f64]) -> Option<(usize, f64)> {
+    let (rank, most) = seconds.iter().copied().enumerate().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let mean = (seconds.iter().sum::<f64>() - most) / (seconds.len() - 1) as f64;
+    (most > 1.5 * mean && most > 1.0 + mean).then(|| (rank, most / mean))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_the_step() {
+        let batches: Vec<Vec<usize>> = vec![vec![5, 1, 9], vec![2], vec![7, 3, 8, 4], vec![6]];
+        for steps in 1..=4 {
+            let step = &batches[..steps];
+            let mut all = step.concat();
+            all.sort_unstable();
+            for count in 1..=5 {
+                let shares: Vec<_> = (0..count).map(|rank| share(step, rank, count)).collect();
+                let mut dealt = shares.concat().concat();
+                dealt.sort_unstable();
+                assert_eq!(dealt, all, "{steps} batches, {count} ranks");
+                assert!(shares.concat().iter().all(|batch| !batch.is_empty()));
+            }
+        }
+        assert_eq!(share(&batches, 1, 2), [vec![2], vec![6]]);
+        assert_eq!(share(&batches[..1], 1, 2), [vec![1]]);
+        assert_eq!(share(&batches[1..2], 1, 2), [[0; 0]; 0]);
+    }
+
+    #[test]
+    fn a_slow_rank_is_named() {
+        assert_eq!(slow(&[1.0]), None);
+        assert_eq!(slow(&[10.0, 12.0, 11.0]), None);
+        assert_eq!(slow(&[0.1, 0.1, 0.9]), None);
+        assert_eq!(slow(&[10.0, 10.0, 20.0]), Some((2, 2.0)));
+        assert_eq!(slow(&[30.0, 10.0]), Some((0, 3.0)));
+    }
+}
