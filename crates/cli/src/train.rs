@@ -54,7 +54,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         _ => Start::Fresh,
     };
     let mut terminal = Terminal::default();
-    let mut train = |ranks: &mut dyn Ranks| {
+    let mut train = |ranks: &mut dyn Ranks| -> Result<training::Outcome> {
         let says = "stopping as soon as the run can go on from there; Ctrl-C once more leaves at once";
         let stop = signals::watch(if ranks.rank() == 0 { says } else { "" })?;
         let changes = Changes { epochs: arguments.epochs, memory: arguments.memory };
