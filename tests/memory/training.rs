@@ -1,7 +1,7 @@
 //! A training step takes what its plan says, whatever the shape.
 use candle_core::{Device, Tensor};
 use panda::training::data::Batch;
-use panda::training::{BatchShape, Learner, Model, Moment, Part, Recipe, StepPlan};
+use panda::training::{BatchShape, Learner, Model, Moment, Recipe, StepPlan};
 
 use crate::counting::{measure, turn};
 
@@ -88,10 +88,10 @@ fn a_step_takes_what_was_planned() {
         {
             let batch = batch(recipe.model().input.width(), lengths, labels, classes);
             let shape = BatchShape::of(&batch);
-            let mut parts = std::iter::once(Ok(Part { index: 0, batch }));
+            let mut batches = std::iter::once(Ok(batch));
             let moment = Moment { epoch: 0, step: 0, steps_per_epoch: 1, progress: 0.0 };
             let (_, measured, ()) = measure(|| {
-                let (gradients, _) = learner.gradients(&mut parts, lengths.len(), &moment).unwrap();
+                let (gradients, _) = learner.gradients(&mut batches, lengths.len(), &moment).unwrap();
                 learner.apply(&gradients, &moment).unwrap();
             });
             // Gradients of the weights are planned apart.
@@ -103,10 +103,9 @@ fn a_step_takes_what_was_planned() {
             // A step of several batches has the sum of those before beside the gradients of one.
             let first = self::batch(recipe.model().input.width(), &[3], 2, classes);
             let second = self::batch(recipe.model().input.width(), lengths, labels, classes);
-            let parts = [first, second].into_iter().enumerate();
-            let mut parts = parts.map(|(index, batch)| Ok(Part { index: index as u64, batch }));
+            let mut batches = [first, second].into_iter().map(Ok);
             let (_, measured, ()) = measure(|| {
-                learner.gradients(&mut parts, 1 + lengths.len(), &moment).map(drop).unwrap();
+                learner.gradients(&mut batches, 1 + lengths.len(), &moment).map(drop).unwrap();
             });
             let planned = planned + 4 * parameters;
             assert!(measured <= planned, "{encoder}, {more}, {lengths:?} in parts: {measured} of {planned}");
