@@ -8,6 +8,7 @@ use crate::{
     error::{Error, Result},
     out::{complain, say},
     outputs,
+    shard::{self, Shard},
 };
 
 /// Arguments of `panda align`.
@@ -27,13 +28,16 @@ pub struct Arguments {
     /// CTM lines of tokens instead of words
     #[arg(long)]
     tokens: bool,
+    /// Take the second of five parts of the manifest, say, by --shard 2/5; panda merge joins what they write
+    #[arg(long, value_name = "I/N")]
+    shard: Option<Shard>,
     #[command(flatten)]
     audio: AudioArguments,
 }
 
 /// Aligns the manifest; an utterance without a path is reported and left out.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let utterances = speech::read_manifest(&arguments.manifest)?;
+    let utterances = shard::part(speech::read_manifest(&arguments.manifest)?, arguments.shard);
     let wanted = [&arguments.ctm, &arguments.json];
     let [ctm, json] = outputs::open(wanted, &[&arguments.checkpoint, &arguments.manifest], &utterances)?;
     let recogniser = arguments.audio.load(&arguments.checkpoint)?;

@@ -48,6 +48,27 @@ pub enum Error {
         /// What is wrong with it.
         source: decoding::PhraseError,
     },
+    /// Processes that do not find each other.
+    #[cfg(feature = "mpi")]
+    #[error(
+        "expected the {expected} processes that the launcher has started, found {found}: is it of the MPI that panda was built with?"
+    )]
+    Launcher {
+        /// What the launcher says.
+        expected: usize,
+        /// What MPI says.
+        found: usize,
+    },
+    /// Parts that are not parts of one list.
+    #[error("{}: expected {expected}, found {found}", path.display())]
+    Part {
+        /// The part.
+        path: std::path::PathBuf,
+        /// What would have fitted.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
     /// Captions of several recordings in one place.
     #[error("{format}: expected one recording, or a folder by --output, found several in one stream")]
     Captions {

@@ -7,7 +7,8 @@ use training::{Format, evaluate};
 
 use crate::audio::{AudioArguments, SilenceArguments, note};
 use crate::search::SearchArguments;
-use crate::{error::Result, out::say, outputs, scores};
+use crate::{error::Result, out::say, outputs, scores, shard};
+use shard::Shard;
 
 /// Arguments of `panda evaluate`.
 #[derive(clap::Args)]
@@ -29,6 +30,9 @@ pub struct Arguments {
     /// Where to
     #[arg(long, value_name = "PATH", requires = "format")]
     output: Option<PathBuf>,
+    /// Take the second of five parts of the manifest, say, by --shard 2/5; panda merge joins what they write
+    #[arg(long, value_name = "I/N")]
+    shard: Option<Shard>,
     #[command(flatten)]
     search: SearchArguments,
     #[command(flatten)]
@@ -39,7 +43,7 @@ pub struct Arguments {
 
 /// Decodes the manifest and prints a line for each subset.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let utterances = speech::read_manifest(&arguments.manifest)?;
+    let utterances = shard::part(speech::read_manifest(&arguments.manifest)?, arguments.shard);
     let inputs = [&arguments.checkpoint, &arguments.manifest];
     let one_file = arguments.output.clone().filter(|_| arguments.format.is_some_and(Format::joins));
     let [hypotheses, heard] = outputs::open([&arguments.hypotheses, &one_file], &inputs, &utterances)?;

@@ -9,12 +9,14 @@ mod error;
 mod evaluate;
 mod info;
 mod lm;
+mod merge;
 mod out;
 mod outputs;
 mod prepare;
 mod report;
 mod scores;
 mod search;
+mod shard;
 mod signals;
 mod train;
 mod transcribe;
@@ -45,6 +47,8 @@ enum Command {
     Average(average::Arguments),
     /// When each word of a manifest was said: CTM and JSON
     Align(align::Arguments),
+    /// What several processes have made of their shards, as one file
+    Merge(merge::Arguments),
     /// Checks a corpus as it is distributed and writes its manifests or shards
     Prepare(prepare::Arguments),
     /// Estimates a small n-gram language model (ARPA) from texts
@@ -70,9 +74,10 @@ fn main() -> ExitCode {
     let outcome = signals::report_large_files().and_then(|()| match command {
         Command::Train(arguments) => train::run(&arguments),
         Command::Evaluate(arguments) => evaluate::run(&arguments),
-        Command::Transcribe(arguments) => transcribe::run(&arguments),
+        Command::Transcribe(arguments) => transcribe::run(arguments),
         Command::Average(arguments) => average::run(&arguments),
         Command::Align(arguments) => align::run(&arguments),
+        Command::Merge(arguments) => merge::run(&arguments),
         Command::Prepare(arguments) => prepare::run(&arguments),
         Command::Lm(arguments) => lm::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),

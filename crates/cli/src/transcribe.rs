@@ -16,6 +16,7 @@ use crate::error::{Error, Result, chain};
 use crate::out::{complain, say};
 use crate::outputs;
 use crate::search::SearchArguments;
+use crate::shard::{self, Shard};
 
 /// Recordings that are recognised together.
 const TOGETHER: usize = 16;
@@ -37,6 +38,9 @@ pub struct Arguments {
     /// Write a file for each recording into this folder, named as the recording and ending as the format
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
+    /// Take the second of five parts of the recordings, say, by --shard 2/5; panda merge joins what they write
+    #[arg(long, value_name = "I/N")]
+    shard: Option<Shard>,
     #[command(flatten)]
     long: LongArguments,
     #[command(flatten)]
@@ -71,7 +75,9 @@ impl LongArguments {
 }
 
 /// Prints or writes the text of each file; a file that cannot be read does not keep the others from being read.
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(mut arguments: Arguments) -> Result<ExitCode> {
+    arguments.audio_files = shard::part(arguments.audio_files, arguments.shard);
+    let arguments = &arguments;
     let live = arguments.live.is_asked(&arguments.audio_files);
     if live {
         live::check(arguments)?;

@@ -31,7 +31,7 @@ mod together;
 mod wire;
 
 #[cfg(feature = "mpi")]
-pub use mpi::{Mpi, Watch, place};
+pub use mpi::{Launcher, Mpi, Watch, launcher};
 pub use sum::Transfer;
 pub use threads::Threads;
 pub use together::Together;

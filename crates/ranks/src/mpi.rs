@@ -1,5 +1,6 @@
 //! MPI as the wire (feature `mpi`).
 use std::fs;
+use std::io::ErrorKind;
 use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +19,8 @@ const LOOK: Duration = Duration::from_millis(200);
 
 /// One of the processes that `mpirun` has started.
 ///
-/// All calls come from the thread that made it. Dropping it takes part in `MPI_Finalize`, which waits for the others.
+/// All calls come from the thread that made it. Dropping it takes part in `MPI_Finalize`, which waits for the others; in a panic it ends
+/// all of them instead.
 pub struct Mpi {
     // First of all, so that it goes before the engine does.
     world: SimpleCommunicator,
@@ -37,41 +39,83 @@ impl Mpi {
         self.world.abort(status)
     }
 
-    /// Begins to look whether the other processes of this machine are still there, in a thread of its own; `lost(rank, step)` hears of
-    /// the first that is not, and of the step that this one is in.
+    /// How many processes, this one among them, may use the same cores of the same machine.
+    pub fn neighbours(&mut self) -> usize {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let cores = status.lines().find(|line| line.starts_with("Cpus_allowed:")).unwrap_or_default();
+        let mine = [machine().unwrap_or(0), hash(cores)];
+        self.all(mine).into_iter().filter(|other| *other == mine).count()
+    }
+
+    /// Begins to look whether the other processes of this machine are still there, in a thread of its own; `lost(rank, step, first)`
+    /// hears of the first that is not, of the step that this one is in, and whether it is the first of those that are left.
     ///
-    /// An engine ends the job when a process is lost, but seldom says in which step that was.
-    pub fn watch(&mut self, mut lost: impl FnMut(usize, u64) + Send + 'static) -> Watch {
-        let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let host =
-            name.bytes().fold(0_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
-        let mine = [host, u64::from(process::id())];
-        let mut all = vec![[0_u64; 2]; self.count()];
-        self.all_gather(bytemuck::cast_slice(&mine), bytemuck::cast_slice_mut(&mut all));
+    /// An engine ends the job when a process is lost, but seldom says in which step that was. Where processes cannot see each other,
+    /// nobody looks.
+    pub fn watch(&mut self, mut lost: impl FnMut(usize, u64, bool) + Send + 'static) -> Watch {
+        let here = machine();
+        let all = self.all([here.unwrap_or(0), u64::from(process::id())]);
         let watch = Watch { on: Arc::new(AtomicBool::new(true)), step: Arc::default() };
         let (on, step, rank) = (Arc::clone(&watch.on), Arc::clone(&watch.step), self.rank());
+        let others =
+            all.into_iter().enumerate().filter(|(other, [at, _])| *other != rank && Some(*at) == here);
+        let others: Vec<(usize, u64)> = others.map(|(other, [_, process])| (other, process)).collect();
         thread::spawn(move || {
-            let here = |&(other, &[at, _]): &(usize, &[u64; 2])| other != rank && at == host;
-            let others: Vec<(usize, u64)> =
-                all.iter().enumerate().filter(here).map(|(other, &[_, process])| (other, process)).collect();
+            let gone = || others.iter().find(|(_, process)| is_gone(*process)).map(|(other, _)| *other);
             while on.load(Ordering::SeqCst) {
                 thread::sleep(LOOK);
-                let gone = others.iter().find(|(_, process)| !is_there(*process));
-                if let Some(&(other, _)) = gone.filter(|_| on.load(Ordering::SeqCst)) {
-                    return lost(other, step.load(Ordering::SeqCst));
+                let Some(other) = gone() else { continue };
+                // One that has ended in good order has told the others, who may not have heard it yet.
+                thread::sleep(LOOK);
+                if on.load(Ordering::SeqCst) {
+                    let first = others.iter().all(|(other, process)| *other > rank || is_gone(*process));
+                    return lost(other, step.load(Ordering::SeqCst), first);
                 }
             }
         });
         watch
     }
+
+    /// Two numbers of each process.
+    fn all(&mut self, mine: [u64; 2]) -> Vec<[u64; 2]> {
+        let mut all = vec![[0; 2]; self.count()];
+        self.all_gather(bytemuck::cast_slice(&mine), bytemuck::cast_slice_mut(&mut all));
+        all
+    }
 }
 
-/// Whether a process is there, and has not ended without anybody taking note.
-fn is_there(process: u64) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // Its name, in brackets, may hold anything.
-    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().next());
-    !matches!(state, None | Some("Z" | "X"))
+impl Drop for Mpi {
+    fn drop(&mut self) {
+        // The others wait for one that does not come.
+        if thread::panicking() {
+            self.abort(2);
+        }
+    }
+}
+
+/// What processes have in common that can see each other: the start of their machine, and their view of its processes.
+fn machine() -> Option<u64> {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let view = fs::read_link("/proc/self/ns/pid").ok()?;
+    Some(hash(&format!("{boot}{}", view.display())).max(1))
+}
+
+/// FNV-1a.
+fn hash(text: &str) -> u64 {
+    let add = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, add)
+}
+
+/// Whether a process is no longer there, or has ended without anybody taking note.
+fn is_gone(process: u64) -> bool {
+    match fs::read_to_string(format!("/proc/{process}/stat")) {
+        Err(error) => error.kind() == ErrorKind::NotFound,
+        Ok(stat) => {
+            // Its name, in brackets, may hold anything.
+            let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().next());
+            matches!(state, Some("Z" | "X"))
+        }
+    }
 }
 
 /// Looks after the other processes until it is told that they may end.
@@ -86,11 +130,9 @@ impl Watch {
         Arc::clone(&self.step)
     }
 
-    /// From now on the others may end; then they are waited for, so that none ends before all know.
-    pub fn end(self, wire: &mut dyn Wire) {
+    /// From now on the others may end.
+    pub fn end(self) {
         self.on.store(false, Ordering::SeqCst);
-        let mut all = vec![0; wire.count()];
-        wire.all_gather(&[0], &mut all);
     }
 }
 
@@ -112,12 +154,16 @@ impl Wire for Mpi {
     }
 }
 
-/// How many processes the engine has started, and how many of them on this machine; none where it has started none.
-pub fn place() -> Option<(usize, usize)> {
+/// What has started this process as one of many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Launcher {
+    /// Processes, if it says so.
+    pub count: Option<usize>,
+}
+
+/// The launcher, if there is one: OpenMPI's, one of MPICH's family, or a queue's own.
+pub fn launcher() -> Option<Launcher> {
     let number = |name: &str| std::env::var(name).ok()?.parse().ok();
-    let of = |all: &str, here: &str| Some((number(all)?, number(here).unwrap_or(1)));
-    // OpenMPI's, those of MPICH and its children, and a queue's own launcher.
-    of("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
-        .or_else(|| of("PMI_SIZE", "MPI_LOCALNRANKS"))
-        .or_else(|| of("PMIX_SIZE", "PMIX_LOCAL_SIZE"))
+    let count = number("OMPI_COMM_WORLD_SIZE").or_else(|| number("PMI_SIZE"));
+    (count.is_some() || std::env::var_os("PMIX_RANK").is_some()).then_some(Launcher { count })
 }

@@ -21,8 +21,8 @@ pub enum Transfer {
     F32,
     /// Half the bytes: terms and sums are rounded to 8 bits of mantissa, and added in f32.
     ///
-    /// A sum `s` of terms `x` has an error of at most `2⁻⁸ (|s| + Σ |x|)`, about: 2⁻⁹ of each term, and of the sum once more. All
-    /// processes have the same one.
+    /// A sum `s` of terms `x` has an error of at most `2⁻⁸ (|s| + Σ |x|)` or little more, as each term and the sum are rounded by at most
+    /// 2⁻⁸ of theirs, mostly half of it. All processes have the same one.
     Bf16,
 }
 

@@ -103,10 +103,12 @@ impl Utterance {
 
     /// [`Utterance::audio`], from files that may have to be converted; says what was done to them, each thing once.
     ///
-    /// Pieces are joined, and checked against the manifest, before they are resampled.
+    /// Pieces are joined, and checked against the manifest, before they are resampled; those of another rate than the first are
+    /// resampled to that before.
     ///
     /// # Errors
-    /// Those of [`Utterance::audio`], but for what `conversion` allows; pieces of different sample rates.
+    /// Those of [`Utterance::audio`], but for what `conversion` allows; pieces of different sample rates, if the manifest gives the number
+    /// or the checksum of their samples.
     pub fn audio_as(&self, sample_rate: u32, conversion: &Conversion) -> Result<(Audio, Vec<Change>)> {
         let own = if conversion.resample { self.own_rate()?.unwrap_or(sample_rate) } else { sample_rate };
         if own != sample_rate {
@@ -130,12 +132,23 @@ impl Utterance {
                     samples.resize(samples.len() + count as usize, 0.0);
                 }
                 Piece::Sound { path, span } => {
+                    let before = samples.len();
                     let (found, change) =
                         append(&mut samples, path, *span, conversion.channel).map_err(|e| self.named(e))?;
-                    if found != own {
+                    changes.extend(change);
+                    if found == own {
+                        continue;
+                    }
+                    // What the manifest gives of samples is of one rate.
+                    let whole = self.num_samples.is_some() || self.crc32.is_some();
+                    if whole || !conversion.resample {
                         return Err(rate_error(path, own, found));
                     }
-                    changes.extend(change);
+                    let piece = Audio { samples: samples.split_off(before), sample_rate: found };
+                    let file = |e| Error::File { path: path.clone(), source: Box::new(e) };
+                    let piece = audio::resample(&piece, own).map_err(|e| self.named(file(e)))?;
+                    samples.extend(piece.samples);
+                    changes.insert(Change::Resampled { from: found, to: own });
                 }
             }
         }

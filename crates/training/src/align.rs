@@ -4,7 +4,7 @@ mod files;
 use std::collections::BTreeMap;
 
 use rnnt_loss::{Alignment, Head, Joint, Layout, Loss, MemoryBudget, MemoryPlan, Options, Session};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use speech::{Change, Tokenizer};
 
 pub use files::Unit;
@@ -19,7 +19,7 @@ use crate::recipe::BatchConfig;
 use crate::tensors::with_slices;
 
 /// A token and its place in the audio, on the best path of all.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AlignedToken {
     /// The token's own text.
     pub text: String,
@@ -36,7 +36,7 @@ pub struct AlignedToken {
 }
 
 /// A word and its place in the audio.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AlignedWord {
     /// The word.
     pub text: String,
@@ -51,7 +51,7 @@ pub struct AlignedWord {
 }
 
 /// What is known about one utterance.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AlignedUtterance {
     /// Id from the manifest.
     pub id: String,
@@ -72,7 +72,7 @@ pub struct AlignedUtterance {
 }
 
 /// Alignments of a list of utterances.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Alignments {
     /// Seconds from one encoder frame to the next: what times are multiples of.
     pub frame_seconds: f64,
@@ -88,6 +88,21 @@ pub struct Alignments {
 }
 
 impl Alignments {
+    /// Those of several lists as those of one, in this order; none without a list.
+    pub fn joined(lists: impl IntoIterator<Item = Alignments>) -> Option<Self> {
+        let mut lists = lists.into_iter();
+        let mut all = lists.next()?;
+        for list in lists {
+            all.without_path.extend(list.without_path);
+            all.utterances.extend(list.utterances);
+            list.changes
+                .into_iter()
+                .for_each(|(change, count)| *all.changes.entry(change).or_default() += count);
+        }
+        all.expected_latency = latency(all.utterances.iter().flat_map(|utterance| &utterance.tokens));
+        Some(all)
+    }
+
     pub(crate) fn new(config: &ModelConfig) -> Self {
         let frame_seconds = config.frame_ms() / 1000.0;
         Self {

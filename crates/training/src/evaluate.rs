@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use decoding::Aggregate;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use speech::{Change, ErrorCounts, Tokenizer, character_errors, word_errors};
 
 use crate::data::{self, Example};
@@ -83,7 +83,38 @@ pub struct Evaluation {
     pub changes: BTreeMap<Change, usize>,
 }
 
+/// A line of [`Evaluation::hypotheses`].
+#[derive(Deserialize)]
+struct Line {
+    id: String,
+    subset: Option<String>,
+    speaker: Option<String>,
+    reference: String,
+    hypothesis: String,
+}
+
 impl Evaluation {
+    /// Error rates of some transcripts, over all and in parts.
+    pub fn of(transcripts: Vec<Transcript>) -> Self {
+        Evaluation {
+            overall: Score::of(&transcripts),
+            subsets: Score::parts(&transcripts, |one| one.subset.as_ref()),
+            speakers: Score::parts(&transcripts, |one| one.speaker.as_ref()),
+            transcripts,
+            changes: BTreeMap::new(),
+        }
+    }
+
+    /// What [`Evaluation::hypotheses`] has written, without the times of words; none if a line is something else.
+    pub fn read(hypotheses: &str) -> Option<Vec<Transcript>> {
+        let transcript = |line| {
+            let Line { id, subset, speaker, reference, hypothesis } = serde_json::from_str(line).ok()?;
+            let heard = Transcription { text: hypothesis, ..Transcription::default() };
+            Some(Transcript::new(id, subset, speaker, reference, heard))
+        };
+        hypotheses.lines().map(transcript).collect()
+    }
+
     /// One JSON line an utterance: id, subset, speaker, reference, hypothesis.
     pub fn hypotheses(&self) -> String {
         let line = |transcript| {
@@ -142,13 +173,7 @@ pub(crate) fn evaluate(
             Transcript::new(id.clone(), subset.clone(), speaker.clone(), text.clone(), heard)
         })
         .collect();
-    let mut changes = BTreeMap::new();
-    data::count_changes(&mut changes, examples);
-    Ok(Evaluation {
-        overall: Score::of(&transcripts),
-        subsets: Score::parts(&transcripts, |one| one.subset.as_ref()),
-        speakers: Score::parts(&transcripts, |one| one.speaker.as_ref()),
-        transcripts,
-        changes,
-    })
+    let mut evaluation = Evaluation::of(transcripts);
+    data::count_changes(&mut evaluation.changes, examples);
+    Ok(evaluation)
 }

@@ -97,6 +97,13 @@ impl Parameters {
         self.variables.iter().map(|(name, variable)| Ok((name.clone(), to_vec(variable)?))).collect()
     }
 
+    /// The sum of the bits of all values, which differs where a bit does.
+    pub(crate) fn bits(&self) -> Result<u64> {
+        let sum = |values: &[f32]| values.iter().fold(0, |sum: u64, x| sum.wrapping_add(x.to_bits().into()));
+        let of = |variable: &Var| Ok(with_slice(variable, |values: &[f32]| Ok(sum(values)))?);
+        self.variables.values().map(of).try_fold(0, |all: u64, sum: Result<u64>| Ok(all.wrapping_add(sum?)))
+    }
+
     /// Whether all values are numbers.
     ///
     /// # Errors

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::learner::Tally;
-use crate::{Error, Gradients, Parameters, Result};
+use crate::{Error, Gradients, Parameters, Result, random};
 
 /// What connects the processes of a run; `()` is a process alone.
 ///
@@ -62,13 +62,15 @@ impl Ranks for () {
 }
 
 /// The part of a step, utterances by batches, that a process computes: whole batches where each process has as many of them, and else
-/// of each batch every `count`-th utterance.
+/// of each batch every `count`-th utterance, beginning with another process in each.
 pub(crate) fn share(step: &[Vec<usize>], rank: usize, count: usize) -> Vec<Vec<usize>> {
     if step.len().is_multiple_of(count) {
         return step.iter().skip(rank).step_by(count).cloned().collect();
     }
-    let part = |batch: &Vec<usize>| batch.iter().skip(rank).step_by(count).copied().collect();
-    step.iter().map(part).filter(|part: &Vec<usize>| !part.is_empty()).collect()
+    let first = |at: usize| (rank + count - at % count) % count;
+    let part =
+        |(at, batch): (usize, &Vec<usize>)| batch.iter().skip(first(at)).step_by(count).copied().collect();
+    step.iter().enumerate().map(part).filter(|part: &Vec<usize>| !part.is_empty()).collect()
 }
 
 /// What every process has to say, in the order of their ranks.
@@ -94,17 +96,18 @@ pub(crate) fn any(ranks: &mut dyn Ranks, here: bool) -> Result<bool> {
 /// The result of this process, if no process has failed.
 ///
 /// # Errors
-/// That of this process, or else the first of another: one that is [`Error::Stopped`] or [`Error::Diverged`] is so everywhere, and the
-/// others are [`Error::Rank`].
+/// The same problem everywhere: the worst, and of those the first. [`Error::Stopped`] and [`Error::Diverged`] are so in all processes;
+/// any other is what it is in its own, and [`Error::Rank`] in the others.
 pub(crate) fn agree<T>(ranks: &mut dyn Ranks, mine: Result<T>) -> Result<T> {
     if ranks.count() == 1 {
         return mine;
     }
     let problems = exchange(ranks, &mine.as_ref().err().map(Problem::new))?;
-    let mine = mine?;
-    match problems.into_iter().enumerate().find_map(|(rank, problem)| Some(problem?.into_error(rank))) {
-        None => Ok(mine),
-        Some(error) => Err(error),
+    let problems = problems.into_iter().enumerate().filter_map(|(rank, problem)| Some((rank, problem?)));
+    match (problems.min_by_key(|(_, problem)| problem.order()), mine) {
+        (None, mine) => mine,
+        (Some((rank, _)), Err(error)) if rank == ranks.rank() => Err(error),
+        (Some((rank, problem)), _) => Err(problem.into_error(rank)),
     }
 }
 
@@ -124,6 +127,15 @@ impl Problem {
                 Problem::Diverged { step: *step, what: what.to_string(), utterances: utterances.clone() }
             }
             other => Problem::Other(other.to_string()),
+        }
+    }
+
+    /// The worst first.
+    fn order(&self) -> usize {
+        match self {
+            Problem::Other(_) => 0,
+            Problem::Stopped => 1,
+            Problem::Diverged { .. } => 2,
         }
     }
 
@@ -180,15 +192,15 @@ pub(crate) fn reduce(
 ///
 /// # Errors
 /// [`Error::Rank`] for the first that differs from rank 0.
-pub(crate) fn expect_same(ranks: &mut dyn Ranks, what: &str, mine: &str) -> Result<()> {
+pub(crate) fn expect_same(ranks: &mut dyn Ranks, what: &str, mine: impl FnOnce() -> String) -> Result<()> {
     if ranks.count() == 1 {
         return Ok(());
     }
-    let all = exchange(ranks, &mine.to_owned())?;
+    let all = exchange(ranks, &random::hash(&mine()))?;
     match all.iter().position(|other| *other != all[0]) {
         None => Ok(()),
         Some(rank) => {
-            Err(Error::Rank { rank, message: format!("expected the {what} of rank 0, found others") })
+            Err(Error::Rank { rank, message: format!("expected the {what} of rank 0, found another") })
         }
     }
 }
@@ -222,6 +234,62 @@ mod tests {
         assert_eq!(share(&batches, 1, 2), [vec![2], vec![6]]);
         assert_eq!(share(&batches[..1], 1, 2), [vec![1]]);
         assert_eq!(share(&batches[1..2], 1, 2), [[0; 0]; 0]);
+        // Who begins takes turns.
+        assert_eq!(share(&[vec![1], vec![2], vec![3]], 0, 2), [[1], [3]]);
+    }
+
+    /// Some processes, of which this one hears what the others are going to say.
+    struct Known(Vec<Vec<u8>>, usize);
+
+    impl Ranks for Known {
+        fn rank(&self) -> usize {
+            self.1
+        }
+
+        fn count(&self) -> usize {
+            self.0.len()
+        }
+
+        fn gather(&mut self, mine: Vec<u8>) -> Result<Vec<Vec<u8>>> {
+            let mut all = self.0.clone();
+            all[self.1] = mine;
+            Ok(all)
+        }
+
+        fn sum(&mut self, _: &mut Gradients) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn all_find_the_same_problem() {
+        let problem = |which: usize| match which {
+            0 => None,
+            1 => {
+                let (what, utterances) = ("loss".into(), vec!["a".to_owned()]);
+                Some(Error::Diverged { step: 3, what, found: None, utterances, source: None })
+            }
+            2 => Some(Error::Stopped),
+            _ => Some(Error::Empty { what: "here".to_owned() }),
+        };
+        let said = |at: &usize| serde_json::to_vec(&problem(*at).as_ref().map(Problem::new)).unwrap();
+        let heard = |which: [usize; 3]| {
+            let all: Vec<Vec<u8>> = which.iter().map(said).collect();
+            [0, 1, 2].map(|rank| {
+                let mine = problem(which[rank]).map_or(Ok(rank), Err);
+                agree(&mut Known(all.clone(), rank), mine)
+            })
+        };
+        assert!(heard([0, 0, 0]).into_iter().enumerate().all(|(rank, found)| found.unwrap() == rank));
+        for found in heard([0, 1, 0]) {
+            let Err(Error::Diverged { step: 3, utterances, .. }) = found else { panic!("{found:?}") };
+            assert_eq!(utterances, ["a"]);
+        }
+        assert!(heard([1, 0, 2]).iter().all(|found| matches!(found, Err(Error::Stopped))));
+        let [first, second, third] = heard([1, 3, 3]);
+        assert!(matches!(first, Err(Error::Rank { rank: 1, .. })), "{first:?}");
+        assert!(matches!(second, Err(Error::Empty { .. })), "{second:?}");
+        assert!(matches!(third, Err(Error::Rank { rank: 1, .. })), "{third:?}");
     }
 
     #[test]

@@ -70,7 +70,7 @@ pub fn train_with(
 ) -> Result<Outcome> {
     let writes = ranks.rank() == 0;
     let (recipe, text) = ranks::agree(ranks, Recipe::read(recipe_path, changes))?;
-    ranks::expect_same(ranks, "recipe", &text)?;
+    ranks::expect_same(ranks, "recipe", || text.clone())?;
     let made = if writes { RunFolder::new(folder, start) } else { Ok(RunFolder::read_only(folder)) };
     let folder = ranks::agree(ranks, made)?;
     let observer: &mut dyn Observer = if writes { observer } else { &mut () };
@@ -84,6 +84,9 @@ pub fn train_with(
             Error::Stopped
         }
     });
+    if let Ok(Loaded { resumed: Some(resumed), .. }) = &loaded {
+        steps = resumed.progress.step;
+    }
     let loaded = match ranks::agree(ranks, loaded) {
         Ok(loaded) => loaded,
         Err(error) => {
@@ -109,7 +112,9 @@ pub fn train_with(
         source.plan(0)?;
         Ok((model, source, limit, plan))
     };
-    let same = ranks::expect_same(ranks, "data", &format!("{data:?}"));
+    let goes_on = resumed.as_ref().map(|checkpoint| &checkpoint.progress);
+    let state = || format!("{data:?} {goes_on:?} {:?}", tokenizer.to_json());
+    let same = ranks::expect_same(ranks, "data, tokenizer and checkpoint", state);
     let planned = same.and_then(|()| planned());
     let (model, source, limit, plan) = match ranks::agree(ranks, planned) {
         Ok(planned) => planned,
@@ -126,10 +131,13 @@ pub fn train_with(
     let run = (&recipe.training.run, recipe.batch.accumulate);
     let learner = Learner::new(model, &recipe.optimiser)?.within(limit.clone());
     let mut trainer = Trainer::new(learner, run, about, (&folder, resumed.as_ref()), &mut *ranks)?;
-    if writes {
-        folder.clear(resumed.as_ref().map(|checkpoint| &checkpoint.progress))?;
-        folder.write_recipe(&text, recipe_path)?;
-    }
+    let cleared = match writes {
+        true => folder
+            .clear(resumed.as_ref().map(|checkpoint| &checkpoint.progress))
+            .and_then(|()| folder.write_recipe(&text, recipe_path)),
+        false => Ok(()),
+    };
+    trainer.agree(cleared)?;
     drop(resumed);
     trainer.planned(plan);
     observer.on_start(&RunReport {
@@ -182,8 +190,6 @@ pub fn train_with(
     let outcome = Outcome { stopped: false, steps, dev, test };
     let sets = [("dev", &outcome.dev), ("test", &outcome.test)];
     let sets: Vec<_> = sets.iter().filter_map(|(name, set)| Some((*name, set.as_ref()?))).collect();
-    if writes {
-        folder.write_evaluations(&sets)?;
-    }
+    ranks::agree(ranks, if writes { folder.write_evaluations(&sets) } else { Ok(()) })?;
     Ok(outcome)
 }

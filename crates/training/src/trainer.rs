@@ -135,7 +135,8 @@ impl<'a> Trainer<'a> {
         while self.progress.epoch < self.run.epochs {
             let started = Instant::now();
             if !self.epoch(source, observer, stop)? {
-                self.save_last()?;
+                let saved = self.save_last();
+                self.agree(saved)?;
                 return Ok(false);
             }
             self.finish_epoch(judge, started, observer)?;
@@ -157,6 +158,14 @@ impl<'a> Trainer<'a> {
             self.folder.write(&name, &records)?;
         }
         self.save(&self.folder.last())
+    }
+
+    /// What this process wants to have done, if no process has failed.
+    ///
+    /// # Errors
+    /// That of this process or of another: see `ranks::agree`.
+    pub(crate) fn agree(&mut self, mine: Result<()>) -> Result<()> {
+        ranks::agree(self.ranks, mine)
     }
 
     /// Writes the state as it is now.
@@ -188,6 +197,9 @@ impl<'a> Trainer<'a> {
     fn epoch(&mut self, source: &dyn Source, observer: &mut dyn Observer, stop: &AtomicBool) -> Result<bool> {
         let epoch = self.progress.epoch;
         let plan = source.plan(epoch)?;
+        let (progress, parameters) = (&self.progress, self.learner.model().parameters());
+        let state = || format!("{progress:?} {plan:?} {:?}", parameters.bits());
+        ranks::expect_same(self.ranks, "plan and weights", state)?;
         self.padding = source.padding(&plan);
         let first = self.progress.batch as usize;
         let Some(todo) = plan.get(first..) else {
@@ -198,7 +210,11 @@ impl<'a> Trainer<'a> {
         let steps = || todo.chunks(self.accumulate).map(|step| (step, ranks::share(step, rank, count)));
         let mine: Vec<Vec<usize>> = steps().flat_map(|(_, share)| share).collect();
         let cuts: Vec<(&[Vec<usize>], usize)> = steps().map(|(step, share)| (step, share.len())).collect();
-        let (ahead, make) = (Ahead::new(mine.len(), AHEAD), |index: usize| source.batch(epoch, &mine[index]));
+        let (ahead, make) = (Ahead::new(mine.len(), AHEAD), |index: usize| {
+            // Whoever makes it, dropout knows its utterances by their numbers.
+            let numbers = mine[index].iter().map(|&number| number as u64).collect();
+            source.batch(epoch, &mine[index]).map(|batch| Batch { numbers, ..batch })
+        });
         std::thread::scope(|scope| {
             let mut batches = ahead.run(scope, source.workers(), &make);
             for (utterances, share) in cuts {
@@ -210,7 +226,9 @@ impl<'a> Trainer<'a> {
                 let mut these = batches.by_ref().take(share);
                 match self.step(&mut these, cut) {
                     Ok(report) => {
-                        self.events.step(&report);
+                        if rank == 0 {
+                            self.events.step(&report);
+                        }
                         let seconds = started.elapsed().as_secs_f64();
                         observer.on_step(&StepReport { seconds, ..report });
                     }
@@ -221,7 +239,8 @@ impl<'a> Trainer<'a> {
                 let every = self.run.checkpoint_every;
                 let done = self.progress.batch == plan.len() as u64;
                 if every > 0 && !done && self.progress.step.is_multiple_of(every) {
-                    match self.save_last() {
+                    let saved = self.save_last();
+                    match self.agree(saved) {
                         // The next step says with which utterances.
                         Err(Error::Diverged { .. }) => {}
                         saved => saved?,
@@ -330,10 +349,9 @@ impl<'a> Trainer<'a> {
             steps_per_epoch: steps,
             progress: (self.progress.epoch as f64 + last) / run.epochs as f64,
         };
-        if !self.folder.last().exists() {
-            // Whatever else is in the folder, there is a checkpoint to go on from.
-            self.save_last()?;
-        }
+        // Whatever else is in the folder, there is a checkpoint to go on from.
+        let saved = if self.folder.last().exists() { Ok(()) } else { self.save_last() };
+        self.agree(saved)?;
         let epoch = self.progress.epoch + 1;
         self.progress = Progress { epoch, step, best, in_a_row, ..Progress::default() };
         let due = epoch.is_multiple_of(run.evaluate_every) || epoch == run.epochs;
@@ -357,26 +375,31 @@ impl<'a> Trainer<'a> {
             dev_wer: score.map(|score| score.wer),
             dev_cer: score.map(|score| score.cer),
         };
-        self.events.epoch(&metrics);
-        self.metrics.push(metrics.clone());
-        if let Some(rate) = rate.filter(|&rate| best.is_none_or(|best| rate < f64::from_bits(best))) {
+        let rate = rate.filter(|&rate| best.is_none_or(|best| rate < f64::from_bits(best)));
+        if let Some(rate) = rate {
             self.progress.best = Some(rate.to_bits());
-            if self.writes() {
-                self.save(&self.folder.best())?;
-            }
         }
-        if self.writes() {
-            self.folder.write_metrics(&self.metrics)?;
-            self.folder.write_curve(&self.metrics)?;
-        }
-        if self.run.keep > 0 && self.writes() {
-            self.save(&self.folder.epoch(epoch))?;
-            self.folder.keep(epoch, self.run.keep)?;
-        }
-        // The last write of the epoch: a kill before it redoes the epoch's end from the checkpoint before.
-        self.save_last()?;
+        self.metrics.push(metrics.clone());
+        let written = if self.writes() { self.write_epoch(&metrics, rate.is_some()) } else { Ok(()) };
+        self.agree(written)?;
         observer.on_epoch(&EpochReport { metrics, epochs: self.run.epochs, evaluation });
         Ok(())
+    }
+
+    /// What is written of an epoch, which may be the best so far.
+    fn write_epoch(&mut self, metrics: &Metrics, best: bool) -> Result<()> {
+        self.events.epoch(metrics);
+        if best {
+            self.save(&self.folder.best())?;
+        }
+        self.folder.write_metrics(&self.metrics)?;
+        self.folder.write_curve(&self.metrics)?;
+        if self.run.keep > 0 {
+            self.save(&self.folder.epoch(metrics.epoch))?;
+            self.folder.keep(metrics.epoch, self.run.keep)?;
+        }
+        // The last write of the epoch: a kill before it redoes the epoch's end from the checkpoint before.
+        self.save_last()
     }
 
     /// Judges the averaged weights if there are any, and puts the others back.

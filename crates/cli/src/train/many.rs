@@ -24,18 +24,20 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Status of a job that lost one of its processes.
 const LOST: i32 = 3;
 
-/// Trains alone, or, where an engine has started this process, as one of many; none for one that has nothing to say.
+/// Trains alone, or, where a launcher has started this process, as one of many; none for one that has nothing to say.
 pub fn run(
     transfer: Transfer,
     train: &mut dyn FnMut(&mut dyn Ranks) -> Result<Outcome>,
 ) -> Result<Option<Outcome>> {
-    let Some((_, here)) = ranks::place() else { return train(&mut ()).map(Some) };
-    use_threads(here);
+    let Some(launcher) = ranks::launcher() else { return train(&mut ()).map(Some) };
     let mut mpi = Mpi::start().expect("MPI is started once");
-    let rank = mpi.rank();
-    let watch = mpi.watch(move |lost, step| {
-        // One of those that are left.
-        if rank == usize::from(lost == 0) {
+    let (rank, found) = (mpi.rank(), mpi.count());
+    if let Some(expected) = launcher.count.filter(|&expected| expected != found) {
+        return Err(Error::Launcher { expected, found });
+    }
+    use_threads(mpi.neighbours());
+    let watch = mpi.watch(move |lost, step, first| {
+        if first {
             complain!(
                 "error: rank {lost} has ended in step {step}; --resume goes on from the last checkpoint"
             );
@@ -47,15 +49,17 @@ pub fn run(
         Transfer::Bf16 => ranks::Transfer::Bf16,
     };
     let outcome = train(&mut Together::new(&mut mpi, transfer).with_step(watch.step()));
+    watch.end();
     match outcome {
         Ok(outcome) => {
-            watch.end(&mut mpi);
+            // None ends before all know that the others may.
+            mpi.all_gather(&[0], &mut vec![0; found]);
             Ok((rank == 0).then_some(outcome))
         }
         Err(error) => {
-            // Whoever it went wrong with says so, and ends the job; if all have found the same, that is rank 0.
+            // Whoever it went wrong with says so, and ends the job; if that is all of them, it is rank 0.
             let speaks = match &error {
-                Error::Training(training::Error::Rank { .. }) => false,
+                Error::Training(training::Error::Rank { rank: named, .. }) => *named == rank,
                 Error::Training(training::Error::Diverged { .. }) => rank == 0,
                 _ => true,
             };
@@ -69,18 +73,12 @@ pub fn run(
     }
 }
 
-/// The machine's cores, shared by the processes that run on it, unless somebody has said otherwise or they are bound to some.
-fn use_threads(here: usize) {
-    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    let last = |range: &str| -> Option<(usize, usize)> {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        Some((first.parse().ok()?, last.parse().ok()?))
-    };
-    let cores: usize = online.trim().split(',').filter_map(last).map(|(first, last)| last - first + 1).sum();
-    let free = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = if free < cores { free } else { (free / here.max(1)).max(1) };
+/// A thread for each core that this process may use, or its share where others may use the same, unless somebody has said otherwise.
+fn use_threads(neighbours: usize) {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
     if std::env::var_os("RAYON_NUM_THREADS").is_none() {
         // Fails where the pool is there already, which then stays as it is.
+        let threads = (cores / neighbours.max(1)).max(1);
         let _ = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
     }
 }

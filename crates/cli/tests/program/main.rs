@@ -12,6 +12,7 @@ mod lm;
 #[path = "../../../speech/tests/suite/mutants.rs"]
 mod mutants;
 mod prepare;
+mod shards;
 mod sizes;
 mod streams;
 #[path = "../../../training/tests/suite/tfevents.rs"]

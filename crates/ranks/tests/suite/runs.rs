@@ -150,7 +150,10 @@ fn what_goes_wrong_in_one_rank_is_known_to_all() {
         })
     };
     for error in with([&recipe, &other]) {
-        assert!(matches!(&error, Error::Rank { rank: 1, message } if message.contains("recipe")), "{error}");
+        assert!(
+            matches!(&error, Error::Rank { rank: 1, message } if message.contains("expected the recipe")),
+            "{error}"
+        );
     }
     let none = folder.path().join("none.toml");
     let errors = with([&recipe, &none]);

@@ -113,6 +113,38 @@ fn rates_are_resampled_on_request_only() {
 }
 
 #[test]
+fn pieces_of_other_rates_are_resampled_to_that_of_the_first() {
+    let folder = tempdir().unwrap();
+    wav(&folder, 1, 8000, &[100i16; 800]);
+    fs::rename(folder.path().join("a.wav"), folder.path().join("b.wav")).unwrap();
+    wav(&folder, 1, 16_000, &[200i16; 1600]);
+    let path = folder.path().join("list.jsonl");
+    let line = |name: &str, rate: u32| {
+        format!(
+            r#"{{"id": "{name}", "text": "t", "seconds": 0.1, "sample_rate": {rate}, "file": "{name}.wav"}}"#
+        )
+    };
+    fs::write(&path, format!("{}\n{}", line("b", 8000), line("a", 16_000))).unwrap();
+    let mut list = read_manifest(&path).unwrap();
+    let second = list.pop().unwrap();
+    let mut both = list.pop().unwrap();
+    both.pieces.extend(second.pieces);
+    let (audio, changes) = both.audio_as(8000, &mixed()).unwrap();
+    assert_eq!((audio.sample_rate, audio.samples.len()), (8000, 1600));
+    assert_eq!(changes, [Change::Resampled { from: 16_000, to: 8000 }]);
+    let level = |at: usize| (audio.samples[at] * 32_768.0).round();
+    assert_eq!((level(400), level(1200)), (100.0, 200.0));
+    // As samples of one rate they could be counted.
+    both.num_samples = Some(1600);
+    assert!(matches!(
+        both.audio_as(8000, &mixed()),
+        Err(Error::SampleRate { expected: 8000, found: 16_000, .. })
+    ));
+    both.num_samples = None;
+    assert!(matches!(both.audio(8000), Err(Error::SampleRate { .. })));
+}
+
+#[test]
 fn utterances_are_checked_before_they_are_resampled() {
     let folder = tempdir().unwrap();
     wav(&folder, 1, 16_000, &(0..1600).collect::<Vec<i16>>());

@@ -1,6 +1,4 @@
 //! Utterances that are heard one after another.
-use std::collections::BTreeMap;
-
 use rand::seq::SliceRandom;
 use speech::Utterance;
 
@@ -26,17 +24,10 @@ pub(super) fn join(some: &[&Utterance]) -> Utterance {
     one
 }
 
-/// Strings of `count` utterances each, of one sample rate: see [`groups`].
+/// Strings of `count` utterances each; see [`groups`].
 pub(crate) fn joined(utterances: &[Utterance], count: usize, seed: u64) -> Vec<Utterance> {
-    let mut rates: BTreeMap<Option<u32>, Vec<&Utterance>> = BTreeMap::new();
-    for one in utterances {
-        rates.entry(one.sample_rate).or_default().push(one);
-    }
-    let strings = |alike: Vec<&Utterance>| {
-        let of = |parts: Vec<usize>| join(&parts.iter().map(|&at| alike[at]).collect::<Vec<_>>());
-        groups(alike.len(), count, seed).into_iter().map(of).collect::<Vec<_>>()
-    };
-    rates.into_values().flat_map(strings).collect()
+    let of = |parts: Vec<usize>| join(&parts.iter().map(|&at| &utterances[at]).collect::<Vec<_>>());
+    groups(utterances.len(), count, seed).into_iter().map(of).collect()
 }
 
 #[cfg(test)]
@@ -73,24 +64,5 @@ mod tests {
             assert_eq!(files.len(), joined.iter().map(|one| one.pieces.len()).sum::<usize>());
         }
         assert_ne!(joined(&list, 7, 1), joined(&list, 7, 2));
-    }
-
-    #[test]
-    fn strings_are_of_one_sample_rate() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("list.jsonl");
-        let line = |n: usize| {
-            let rate = [8000, 16_000][n % 2];
-            format!(
-                r#"{{"id": "{rate}-{n}", "file": "{n}.wav", "seconds": 1, "text": "", "sample_rate": {rate}}}"#
-            )
-        };
-        std::fs::write(&path, (0..9).map(line).collect::<Vec<_>>().join("\n")).unwrap();
-        let joined = joined(&read_manifest(&path).unwrap(), 3, 1);
-        assert_eq!(joined.iter().map(|one| one.pieces.len()).collect::<Vec<_>>(), [3, 2, 3]);
-        for one in joined {
-            let rate = one.sample_rate.unwrap().to_string();
-            assert!(one.id.split('+').all(|id| id.starts_with(&rate)), "{}", one.id);
-        }
     }
 }

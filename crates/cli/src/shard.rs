@@ -1,0 +1,57 @@
+//! A part of a list, for clusters that only queue jobs.
+use std::str::FromStr;
+
+/// One of some parts of a list: neighbours, so that the parts one after another are the list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shard {
+    /// From 0.
+    index: usize,
+    count: usize,
+}
+
+impl FromStr for Shard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
+        match numbers {
+            Some((i, n)) if (1..=n).contains(&i) => Ok(Shard { index: i - 1, count: n }),
+            _ => Err(format!("expected I/N with I from 1 to N, such as 2/5, found {text:?}")),
+        }
+    }
+}
+
+/// The part of a list; all of it if nothing was said.
+pub fn part<T>(mut list: Vec<T>, shard: Option<Shard>) -> Vec<T> {
+    let Some(Shard { index, count }) = shard else { return list };
+    let end = |parts: usize| (list.len() as u128 * parts as u128 / count as u128) as usize;
+    let (first, last) = (end(index), end(index + 1));
+    list.truncate(last);
+    list.split_off(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_one_after_another_are_the_list() {
+        let list: Vec<usize> = (0..17).collect();
+        for count in 1..20 {
+            let shard = |i: usize| Some(format!("{i}/{count}").parse().unwrap());
+            let parts: Vec<_> = (1..=count).map(|i| part(list.clone(), shard(i))).collect();
+            assert_eq!(parts.concat(), list);
+            let lengths = parts.iter().map(Vec::len);
+            assert!(lengths.clone().max().unwrap() <= lengths.min().unwrap() + 1);
+        }
+        assert_eq!(part(list.clone(), None), list);
+    }
+
+    #[test]
+    fn what_is_no_part_is_named() {
+        for text in ["", "1", "0/3", "4/3", "1/0", "a/2", "1/2/3", "-1/2"] {
+            let error = text.parse::<Shard>().unwrap_err();
+            assert!(error.contains("expected I/N") && error.contains(text), "{error}");
+        }
+    }
+}
