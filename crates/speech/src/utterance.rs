@@ -107,8 +107,8 @@ impl Utterance {
     /// resampled to that before.
     ///
     /// # Errors
-    /// Those of [`Utterance::audio`], but for what `conversion` allows; pieces of different sample rates, if the manifest gives the number
-    /// or the checksum of their samples.
+    /// Those of [`Utterance::audio`], but for what `conversion` allows; pieces of different sample rates, if the manifest gives the
+    /// rate, the number or the checksum of their samples.
     pub fn audio_as(&self, sample_rate: u32, conversion: &Conversion) -> Result<(Audio, Vec<Change>)> {
         let own = if conversion.resample { self.own_rate()?.unwrap_or(sample_rate) } else { sample_rate };
         if own != sample_rate {
@@ -139,9 +139,10 @@ impl Utterance {
                     if found == own {
                         continue;
                     }
-                    // What the manifest gives of samples is of one rate.
-                    let whole = self.num_samples.is_some() || self.crc32.is_some();
-                    if whole || !conversion.resample {
+                    // Whoever gives a rate, a number or a checksum of the samples means samples of one rate.
+                    let one =
+                        self.sample_rate.is_some() || self.num_samples.is_some() || self.crc32.is_some();
+                    if one || !conversion.resample {
                         return Err(rate_error(path, own, found));
                     }
                     let piece = Audio { samples: samples.split_off(before), sample_rate: found };

@@ -19,6 +19,7 @@ pub(super) fn join(some: &[&Utterance]) -> Utterance {
     one.text = texts.join(" ");
     one.id = some.iter().map(|u| u.id.as_str()).collect::<Vec<_>>().join("+");
     one.pieces = some.iter().flat_map(|u| u.pieces.iter().cloned()).collect();
+    one.sample_rate = one.sample_rate.filter(|&rate| some.iter().all(|u| u.sample_rate == Some(rate)));
     one.seconds = some.iter().map(|u| u.seconds).sum();
     (one.num_samples, one.crc32, one.subset, one.speaker) = (None, None, None, None);
     one
@@ -64,5 +65,14 @@ mod tests {
             assert_eq!(files.len(), joined.iter().map(|one| one.pieces.len()).sum::<usize>());
         }
         assert_ne!(joined(&list, 7, 1), joined(&list, 7, 2));
+        let with = |rates: [u32; 2]| {
+            rates.map(|rate| {
+                let mut one = list[0].clone();
+                one.sample_rate = Some(rate);
+                one
+            })
+        };
+        let rate = |rates| join(&with(rates).iter().collect::<Vec<_>>()).sample_rate;
+        assert_eq!((rate([8000, 8000]), rate([8000, 16_000])), (Some(8000), None));
     }
 }
