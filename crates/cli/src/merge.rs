@@ -36,8 +36,9 @@ enum Parts {
 impl Parts {
     /// What all of them are.
     fn of(texts: &[String]) -> Self {
-        let hypotheses = texts.iter().map(|text| Evaluation::read(text)).collect::<Option<Vec<_>>>();
-        if let Some(hypotheses) = hypotheses.filter(|parts| parts.iter().any(|part| !part.is_empty())) {
+        let lines = |text: &String| text.lines().map(serde_json::from_str).collect();
+        let hypotheses = texts.iter().map(lines).collect::<serde_json::Result<Vec<Vec<Transcript>>>>();
+        if let Some(hypotheses) = hypotheses.ok().filter(|parts| parts.iter().any(|part| !part.is_empty())) {
             return Parts::Hypotheses(hypotheses);
         }
         match texts.iter().map(|text| serde_json::from_str(text)).collect() {

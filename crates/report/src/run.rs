@@ -3,10 +3,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
 use speech::Utterance;
 use training::recipe::Metric;
-use training::{Recipe, Transcript, Transcription};
+use training::{Recipe, Transcript};
 
 use crate::columns::Columns;
 use crate::{Error, Options, Result, write};
@@ -30,15 +29,6 @@ pub struct Run {
     pub(crate) notes: Vec<String>,
     /// Files that it was read from.
     files: Vec<PathBuf>,
-}
-
-#[derive(Deserialize)]
-struct Line {
-    id: String,
-    subset: Option<String>,
-    speaker: Option<String>,
-    reference: String,
-    hypothesis: String,
 }
 
 impl Run {
@@ -153,10 +143,8 @@ fn sets(folder: &Path) -> Result<BTreeMap<String, Vec<Transcript>>> {
         let text = fs::read_to_string(&path).map_err(Error::io(&path))?;
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         let transcripts = lines.map(|(index, line)| {
-            let Line { id, subset, speaker, reference, hypothesis } = serde_json::from_str(line)
-                .map_err(|source| Error::Line { path: path.clone(), line: index + 1, source })?;
-            let heard = Transcription { text: hypothesis, ..Transcription::default() };
-            Ok(Transcript::new(id, subset, speaker, reference, heard))
+            let error = |source| Error::Line { path: path.clone(), line: index + 1, source };
+            serde_json::from_str(line).map_err(error)
         });
         sets.insert(name.to_owned(), transcripts.collect::<Result<Vec<_>>>()?);
     }

@@ -18,7 +18,10 @@ use crate::transcription::{Transcription, Writer};
 use crate::{Error, Result};
 
 /// What the model said about one utterance.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+///
+/// It is read from a line of [`Evaluation::hypotheses`] without the times of words.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Line")]
 pub struct Transcript {
     /// Id from the manifest.
     pub id: String,
@@ -41,6 +44,23 @@ pub struct Transcript {
     /// The hypothesis with the times of its words.
     #[serde(skip)]
     pub heard: Transcription,
+}
+
+/// A line of [`Evaluation::hypotheses`].
+#[derive(Deserialize)]
+struct Line {
+    id: String,
+    subset: Option<String>,
+    speaker: Option<String>,
+    reference: String,
+    hypothesis: String,
+}
+
+impl From<Line> for Transcript {
+    fn from(Line { id, subset, speaker, reference, hypothesis }: Line) -> Self {
+        let heard = Transcription { text: hypothesis, ..Transcription::default() };
+        Transcript::new(id, subset, speaker, reference, heard)
+    }
 }
 
 impl Transcript {
@@ -83,16 +103,6 @@ pub struct Evaluation {
     pub changes: BTreeMap<Change, usize>,
 }
 
-/// A line of [`Evaluation::hypotheses`].
-#[derive(Deserialize)]
-struct Line {
-    id: String,
-    subset: Option<String>,
-    speaker: Option<String>,
-    reference: String,
-    hypothesis: String,
-}
-
 impl Evaluation {
     /// Error rates of some transcripts, over all and in parts.
     pub fn of(transcripts: Vec<Transcript>) -> Self {
@@ -103,16 +113,6 @@ impl Evaluation {
             transcripts,
             changes: BTreeMap::new(),
         }
-    }
-
-    /// What [`Evaluation::hypotheses`] has written, without the times of words; none if a line is something else.
-    pub fn read(hypotheses: &str) -> Option<Vec<Transcript>> {
-        let transcript = |line| {
-            let Line { id, subset, speaker, reference, hypothesis } = serde_json::from_str(line).ok()?;
-            let heard = Transcription { text: hypothesis, ..Transcription::default() };
-            Some(Transcript::new(id, subset, speaker, reference, heard))
-        };
-        hypotheses.lines().map(transcript).collect()
     }
 
     /// One JSON line an utterance: id, subset, speaker, reference, hypothesis.
