@@ -240,7 +240,9 @@ impl Live {
         // Without a pause, the last word may go on.
         let complete = words.len() - usize::from(!over && !words.is_empty());
         if !self.believed && self.varied {
-            let sure = |word: &Range<usize>| silence::posterior(&self.held[word.clone()]) >= self.least;
+            let sure = |word: &Range<usize>| {
+                silence::surest(&self.tokenizer, &self.held[word.clone()]) >= self.least
+            };
             self.believed = words[..complete].iter().any(sure);
         }
         let end = match words.get(complete) {

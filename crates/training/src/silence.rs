@@ -16,7 +16,7 @@ pub const SILENCE: f64 = 0.2;
 const FLAT: f32 = 1e-3;
 
 /// Whether no word of a hypothesis is to be believed; `max_w Π_{i in w} p_i < least`, or nothing in the audio that words could come
-/// from.
+/// from. In scripts that put no spaces between words, every token is a word.
 pub(crate) fn is_silence(plane: &Features, tokenizer: &Tokenizer, found: &[Emitted], least: f64) -> bool {
     if least <= 0.0 || found.is_empty() {
         return false;
@@ -24,14 +24,25 @@ pub(crate) fn is_silence(plane: &Features, tokenizer: &Tokenizer, found: &[Emitt
     if plane.data.iter().all(|x| x.abs() <= FLAT) {
         return true;
     }
-    let labels: Vec<u32> = found.iter().map(|label| label.label).collect();
-    let words = groups(tokenizer, &labels).into_iter();
-    words.map(|word| posterior(&found[word])).fold(0.0, f64::max) < least
+    surest(tokenizer, found) < least
 }
 
-/// The product of the posteriors of a word's tokens.
-pub(crate) fn posterior(word: &[Emitted]) -> f64 {
-    word.iter().map(|label| label.log_prob).sum::<f64>().exp()
+/// The largest posterior of a word, the product of those of its tokens; 0 without one.
+pub(crate) fn surest(tokenizer: &Tokenizer, found: &[Emitted]) -> f64 {
+    let labels: Vec<u32> = found.iter().map(|label| label.label).collect();
+    let names = tokenizer.tokens();
+    let alone = |label: &Emitted| names[label.label as usize].chars().any(is_without_spaces);
+    let posterior = |word: &[Emitted]| word.iter().map(|label| label.log_prob).sum::<f64>().exp();
+    let of = |word: std::ops::Range<usize>| {
+        let parts = found[word].chunk_by(|a, b| !alone(a) && !alone(b));
+        parts.map(posterior).fold(0.0, f64::max)
+    };
+    groups(tokenizer, &labels).into_iter().map(of).fold(0.0, f64::max)
+}
+
+/// Whether a letter is of a script that puts no spaces between words: Thai, Lao, Tibetan, Burmese, Khmer; Chinese and Japanese.
+fn is_without_spaces(letter: char) -> bool {
+    matches!(letter, '\u{0e00}'..='\u{109f}' | '\u{1780}'..='\u{17ff}' | '\u{2e80}'..='\u{a4cf}' | '\u{f900}'..='\u{faff}' | '\u{20000}'..='\u{3ffff}')
 }
 
 #[cfg(test)]
@@ -56,5 +67,18 @@ mod tests {
         let sure = found("a", &[1.0]);
         assert!(is_silence(&flat, &tokenizer, &sure, 1e-9) && !is_silence(&flat, &tokenizer, &sure, 0.0));
         assert!(!silent(&sure, 1.0));
+    }
+
+    #[test]
+    fn without_spaces_every_token_is_a_word() {
+        let tokenizer = Tokenizer::train(TokenizerKind::Characters, &["我们 ab"]).unwrap();
+        let found = |text: &str, posteriors: &[f64]| -> Vec<Emitted> {
+            let labels = tokenizer.encode(text).unwrap().into_iter().zip(posteriors);
+            labels.map(|(label, p)| Emitted { label, log_prob: p.ln(), ..Emitted::default() }).collect()
+        };
+        for (text, posterior) in [("我们", 0.7), ("ab", 0.42), ("a我b", 0.7), ("ab我", 0.42)] {
+            let sure = surest(&tokenizer, &found(text, &[0.6, 0.7, 0.3]));
+            assert!((sure - posterior).abs() < 1e-9, "{text}: {sure}");
+        }
     }
 }
