@@ -43,7 +43,7 @@ fn times_count_what_was_trimmed() {
         ("max_frames = 200", "max_frames = 400"),
     ]);
     let folder = toy.path("run");
-    train(&recipe, Some(24), &folder, Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
+    train(&recipe, Some(36), &folder, Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
     let recogniser = Recogniser::load(&folder.join("best.safetensors")).unwrap();
     let plain = &speech::read_manifest(&toy.path("train.jsonl")).unwrap()[..1];
     let audio = plain[0].audio(RATE).unwrap();

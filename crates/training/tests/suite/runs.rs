@@ -191,7 +191,11 @@ fn an_observer_hears_of_every_step_and_epoch() {
     assert_eq!(evaluated, [false, true, true]);
     assert_eq!(
         metrics(&folder),
-        diary.epochs.iter().map(|e| Metrics { seconds: 0.0, ..e.metrics.clone() }).collect::<Vec<_>>()
+        diary
+            .epochs
+            .iter()
+            .map(|e| Metrics { seconds: 0.0, resident_bytes: 0, ..e.metrics.clone() })
+            .collect::<Vec<_>>()
     );
     let test = outcome.test.unwrap();
     assert_eq!((test.overall.utterances, test.overall.words, test.subsets.len()), (6, 14, 2));
