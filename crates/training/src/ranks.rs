@@ -62,14 +62,20 @@ impl Ranks for () {
 }
 
 /// The part of a step, utterances by batches, that a process computes: whole batches where each process has as many of them, and else
-/// of each batch every `count`-th utterance, beginning with another process in each.
+/// some utterances of each batch, dealt out forth and back, since neighbours are of similar length, beginning with another process in
+/// each.
 pub(crate) fn share(step: &[Vec<usize>], rank: usize, count: usize) -> Vec<Vec<usize>> {
     if step.len().is_multiple_of(count) {
         return step.iter().skip(rank).step_by(count).cloned().collect();
     }
-    let first = |at: usize| (rank + count - at % count) % count;
-    let part =
-        |(at, batch): (usize, &Vec<usize>)| batch.iter().skip(first(at)).step_by(count).copied().collect();
+    let owner = |batch: usize, place: usize| {
+        let (round, turn) = (place / count, place % count);
+        (batch + if round.is_multiple_of(2) { turn } else { count - 1 - turn }) % count
+    };
+    let part = |(at, batch): (usize, &Vec<usize>)| {
+        let mine = batch.iter().enumerate().filter(|&(place, _)| owner(at, place) == rank);
+        mine.map(|(_, &utterance)| utterance).collect()
+    };
     step.iter().enumerate().map(part).filter(|part: &Vec<usize>| !part.is_empty()).collect()
 }
 
@@ -234,6 +240,7 @@ mod tests {
         assert_eq!(share(&batches, 1, 2), [vec![2], vec![6]]);
         assert_eq!(share(&batches[..1], 1, 2), [vec![1]]);
         assert_eq!(share(&batches[1..2], 1, 2), [[0; 0]; 0]);
+        assert_eq!([0, 1].map(|rank| share(&[vec![9, 8, 7, 6, 5, 4]], rank, 2)), [[[9, 6, 5]], [[8, 7, 4]]]);
         // Who begins takes turns.
         assert_eq!(share(&[vec![1], vec![2], vec![3]], 0, 2), [[1], [3]]);
     }
