@@ -238,7 +238,7 @@ mod tests {
             }
         }
         assert_eq!(share(&batches, 1, 2), [vec![2], vec![6]]);
-        assert_eq!(share(&batches[..1], 1, 2), [vec![1]]);
+        assert_eq!(share(&batches[..1], 1, 2), [vec![1, 9]]);
         assert_eq!(share(&batches[1..2], 1, 2), [[0; 0]; 0]);
         assert_eq!([0, 1].map(|rank| share(&[vec![9, 8, 7, 6, 5, 4]], rank, 2)), [[[9, 6, 5]], [[8, 7, 4]]]);
         // Who begins takes turns.
