@@ -39,8 +39,8 @@ pub struct Arguments {
     memory: Option<usize>,
     /// In which numbers gradients travel between processes: bf16 has half the bytes, and rounds to 8 bits
     #[cfg(feature = "mpi")]
-    #[arg(long, value_enum, default_value_t)]
-    transfer: many::Transfer,
+    #[arg(long, default_value = "f32", value_name = "f32|bf16")]
+    transfer: ranks::Transfer,
 }
 
 /// Trains, shows how it goes, and prints the final error rates.

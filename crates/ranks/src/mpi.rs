@@ -1,5 +1,6 @@
 //! MPI as the wire (feature `mpi`).
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::ErrorKind;
 use std::process;
 use std::sync::Arc;
@@ -100,10 +101,11 @@ fn machine() -> Option<u64> {
     Some(hash(&format!("{boot}{}", view.display())).max(1))
 }
 
-/// FNV-1a.
+/// The same in all processes of this program.
 fn hash(text: &str) -> u64 {
-    let add = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, add)
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Whether a process is no longer there, or has ended without anybody taking note.

@@ -9,6 +9,8 @@
 //! A ring or a tree would add in an order of its own, and an engine may choose another one for another length: here a sum has the same
 //! bits whatever else is summed, and however values are cut. Each rank sends and receives `2 (R - 1) / R` times its values, which is
 //! what a ring does, and the least that is possible (Patarasuk and Yuan 2009, *Bandwidth optimal all-reduce algorithms*).
+use std::str::FromStr;
+
 use half::bf16;
 
 use crate::Wire;
@@ -24,6 +26,18 @@ pub enum Transfer {
     /// A sum `s` of terms `x` has an error of at most `2⁻⁸ (|s| + Σ |x|)` or little more, as each term and the sum are rounded by at most
     /// 2⁻⁸ of theirs, mostly half of it. All processes have the same one.
     Bf16,
+}
+
+impl FromStr for Transfer {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "f32" => Ok(Transfer::F32),
+            "bf16" => Ok(Transfer::Bf16),
+            other => Err(format!("expected f32 or bf16, found {other:?}")),
+        }
+    }
 }
 
 /// Buffers that stay from call to call.

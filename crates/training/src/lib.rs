@@ -29,7 +29,7 @@
 //! | [`Live`] | words of sound that is still arriving |
 //! | [`Listener`] | the encoder's rows of sound that is still arriving; [`Windows`]: of long sound, for models that hear both ways |
 //! | [`optimiser`], [`schedule`], [`ema`] | the optimiser, its step size, the moving average of the weights |
-//! | [`train`] | the loop; [`Observer`] watches it |
+//! | [`train`] | the loop; [`Observer`] watches it, [`Learner`] is a step of it, [`Ranks`] the processes that share the steps |
 //! | [`checkpoint`], [`run_folder`], [`files`] | what is on disk |
 //! | [`average`](average()), [`choose`] | one checkpoint out of several |
 //! | [`bytes`], [`memory`] | memory budgets as text, and what there is |
@@ -39,8 +39,8 @@
 //!
 //! # Repeatable
 //!
-//! Whatever is random is drawn from a stream that is named by (seed, purpose, epoch, batch or utterance), and every operation gives
-//! the same bits for every number of threads. A checkpoint is therefore the whole state of a run: what follows from it is the same
+//! Whatever is random is drawn from a stream that is named by (seed, purpose, epoch, utterance), whoever else is in its batch, and every
+//! operation gives the same bits for every number of threads. A checkpoint is therefore the whole state of a run: what follows from it is the same
 //! whether the process went on, was stopped, or was killed and started again.
 #![warn(missing_docs)]
 

@@ -51,13 +51,15 @@ mod tests {
 
     use super::*;
 
+    fn found(tokenizer: &Tokenizer, text: &str, posteriors: &[f64]) -> Vec<Emitted> {
+        let labels = tokenizer.encode(text).unwrap().into_iter().zip(posteriors);
+        labels.map(|(label, p)| Emitted { label, log_prob: p.ln(), ..Emitted::default() }).collect()
+    }
+
     #[test]
     fn the_surest_word_speaks_for_the_text() {
         let tokenizer = Tokenizer::train(TokenizerKind::InnerCharacters, &["ab a"]).unwrap();
-        let found = |text: &str, posteriors: &[f64]| -> Vec<Emitted> {
-            let labels = tokenizer.encode(text).unwrap().into_iter().zip(posteriors);
-            labels.map(|(label, p)| Emitted { label, log_prob: p.ln(), ..Emitted::default() }).collect()
-        };
+        let found = |text: &str, posteriors: &[f64]| found(&tokenizer, text, posteriors);
         let sound = Features { frames: 1, dim: 2, data: vec![0.0, -0.5] };
         let silent = |found: &[Emitted], least| is_silence(&sound, &tokenizer, found, least);
         let words = found("ab a", &[0.7, 0.8, 0.5]);
@@ -72,12 +74,8 @@ mod tests {
     #[test]
     fn without_spaces_every_token_is_a_word() {
         let tokenizer = Tokenizer::train(TokenizerKind::Characters, &["我们 ab"]).unwrap();
-        let found = |text: &str, posteriors: &[f64]| -> Vec<Emitted> {
-            let labels = tokenizer.encode(text).unwrap().into_iter().zip(posteriors);
-            labels.map(|(label, p)| Emitted { label, log_prob: p.ln(), ..Emitted::default() }).collect()
-        };
         for (text, posterior) in [("我们", 0.7), ("ab", 0.42), ("a我b", 0.7), ("ab我", 0.42)] {
-            let sure = surest(&tokenizer, &found(text, &[0.6, 0.7, 0.3]));
+            let sure = surest(&tokenizer, &found(&tokenizer, text, &[0.6, 0.7, 0.3]));
             assert!((sure - posterior).abs() < 1e-9, "{text}: {sure}");
         }
     }

@@ -2,21 +2,11 @@
 use std::time::Duration;
 use std::{process, thread};
 
-use ranks::{Mpi, Together, Wire};
+use ranks::{Mpi, Together, Transfer, Wire};
 use training::{Outcome, Ranks};
 
 use crate::error::{Error, Result, chain};
 use crate::out::complain;
-
-/// In which numbers gradients travel.
-#[derive(Debug, Clone, Copy, Default, clap::ValueEnum)]
-pub enum Transfer {
-    /// As they are
-    #[default]
-    F32,
-    /// Half the bytes
-    Bf16,
-}
 
 /// How long a process waits for another one to say what went wrong.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -44,10 +34,6 @@ pub fn run(
         }
         process::exit(LOST);
     });
-    let transfer = match transfer {
-        Transfer::F32 => ranks::Transfer::F32,
-        Transfer::Bf16 => ranks::Transfer::Bf16,
-    };
     let outcome = train(&mut Together::new(&mut mpi, transfer).with_step(watch.step()));
     watch.end();
     match outcome {

@@ -78,6 +78,12 @@ proptest! {
 }
 
 #[test]
+fn numbers_on_the_wire_have_names() {
+    assert_eq!(["f32", "bf16"].map(|name| name.parse()), [Ok(Transfer::F32), Ok(Transfer::Bf16)]);
+    assert!("f16".parse::<Transfer>().unwrap_err().contains("expected f32 or bf16"));
+}
+
+#[test]
 fn what_bf16_loses_is_seen() {
     let [exact, rounded] = [Transfer::F32, Transfer::Bf16].map(|how| summed(2, &[100], 30, how));
     assert!(exact.iter().zip(rounded).any(|(a, b)| (a - b).abs() > 1e-3 * a.abs()));

@@ -119,8 +119,7 @@ impl FrontEnd {
     ///   squared magnitude of their Fourier transform times the filters of a [`MelKind`](crate::MelKind).
     /// * With `floor_power` above 0, `x = ln max(p, floor_power)`. Else `x = ln(p / full + 10^(-floor_db/10))`: where whole utterances
     ///   are normalised, full is `max p`, so that a gain on the samples changes nothing but rounding, and a silent signal gives zeros;
-    ///   with `agc_ms` above 0 the largest of the frames around each;
-    ///   else it is the power of a sine of amplitude 1 in the middle of a bin of the spectrum.
+    ///   with `agc_ms` above 0 it is `max(max p[t ± agc_ms], max p / 1000)` at frame t; else it is the power of a sine of amplitude 1 in the middle of a bin of the spectrum.
     /// * [`Normalise`](super::Normalise) says the rest. Where it is running or none, nothing is trimmed, and windows lie inside, each
     ///   frame depends on the samples up to its own end only, and [`FrontEnd::stream`] gives the same bits.
     ///

@@ -13,7 +13,7 @@ use crate::{Result, tensors};
 pub struct Batch {
     /// Names of the utterances.
     pub ids: Vec<String>,
-    /// Their numbers in the training set, by which dropout knows them.
+    /// Their numbers, by which dropout knows them: from 0, or those of the training set, which the trainer puts here.
     pub numbers: Vec<u64>,
     /// Their length in all.
     pub seconds: f64,

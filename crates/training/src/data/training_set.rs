@@ -126,7 +126,6 @@ impl Source for TrainingSet<'_> {
         }
         let planes: Vec<&Features> = planes.iter().collect();
         let (rows, lengths) = batch::collate(&planes, &self.recipe.encoder.rows)?;
-        let numbers = utterances.iter().map(|&index| index as u64).collect();
-        Ok(Batch { ids, numbers, seconds, rows, lengths, labels })
+        Ok(Batch { ids, seconds, ..Batch::new(rows, lengths, labels) })
     }
 }
