@@ -48,6 +48,9 @@ pub enum Error {
         /// What is wrong with it.
         source: decoding::PhraseError,
     },
+    /// A variable of the environment that says nothing to us.
+    #[error("{0}")]
+    Environment(String),
     /// Processes that do not find each other.
     #[cfg(feature = "mpi")]
     #[error(

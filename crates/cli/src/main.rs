@@ -69,9 +69,15 @@ enum Command {
     Info(info::Arguments),
 }
 
+/// What comes before any command.
+fn ready() -> error::Result<()> {
+    kernels::held_back().map_err(error::Error::Environment)?;
+    signals::report_large_files()
+}
+
 fn main() -> ExitCode {
     let command = Arguments::parse().command;
-    let outcome = signals::report_large_files().and_then(|()| match command {
+    let outcome = ready().and_then(|()| match command {
         Command::Train(arguments) => train::run(&arguments),
         Command::Evaluate(arguments) => evaluate::run(&arguments),
         Command::Transcribe(arguments) => transcribe::run(arguments),

@@ -2,7 +2,9 @@
 //!
 //! A token such as [`Avx512`] has no public way to be made but detection. Every safe function that enters code compiled for a
 //! set of instructions takes the token of that set: that the machine has them is then true by type.
-use std::sync::OnceLock;
+//!
+//! `PANDA_MACHINE=portable` or `avx2` in the environment holds wider instructions back, to see what another machine would compute.
+use std::{env, sync::OnceLock};
 
 /// Proof of 256-bit vectors and fused multiply-add: `avx2,fma`.
 #[cfg(target_arch = "x86_64")]
@@ -66,6 +68,22 @@ fn features() -> &'static Features {
     FEATURES.get_or_init(detect)
 }
 
+/// What holds instructions back, in words that [`held_back`] has accepted.
+fn limit() -> Option<String> {
+    env::var("PANDA_MACHINE").ok().filter(|limit| !limit.is_empty())
+}
+
+/// Fails for a `PANDA_MACHINE` that says nothing to us, and otherwise has no effect.
+///
+/// # Errors
+/// What was expected and found.
+pub fn held_back() -> Result<(), String> {
+    match limit().as_deref() {
+        None | Some("portable" | "avx2") => Ok(()),
+        Some(other) => Err(format!("PANDA_MACHINE: expected portable or avx2, found {other:?}")),
+    }
+}
+
 #[cfg(not(target_arch = "x86_64"))]
 fn detect() -> Features {
     Features::default()
@@ -73,9 +91,11 @@ fn detect() -> Features {
 
 #[cfg(target_arch = "x86_64")]
 fn detect() -> Features {
-    let fma = is_x86_feature_detected!("fma");
+    let limit = limit();
+    let fma = is_x86_feature_detected!("fma") && limit.as_deref() != Some("portable");
     let avx2 = (fma && is_x86_feature_detected!("avx2")).then_some(Avx2Fma(()));
     let wide = fma
+        && limit.as_deref() != Some("avx2")
         && is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512vl")
         && is_x86_feature_detected!("avx512dq")

@@ -5,7 +5,8 @@
 //! products by what is packed on either side: one set of micro-kernels, in the terms of BLIS. [`Affine`] is the layer over rows,
 //! forward and backward. The vector functions are one portable source, compiled several times and chosen at run time
 //! (`dispatch.rs`), and by hand for AVX-512. [`par_for`] is the parallel loop that all rooms use. [`scaled`] has the rows that lattices are summed with. What the machine can do
-//! is found once, and whoever needs it asks for the proof (`features.rs`).
+//! is found once, and whoever needs it asks for the proof (`features.rs`); `PANDA_MACHINE=avx2` or `portable` in the environment
+//! holds wider instructions back.
 //!
 //! ```
 //! use kernels::{Accumulate, View, ViewMut, product};
@@ -40,6 +41,7 @@ pub use affine::{Affine, Tasks};
 pub use brief::Brief;
 pub use cell::{cell_backward, cell_forward};
 pub use fan::Fan;
+pub use features::held_back;
 pub use lines::{Lines, grow, refilled, reserve};
 pub use pages::{filled, give_back_freed_memory, zeros};
 pub use parts::{

@@ -240,7 +240,7 @@ impl Real for f32 {
         dispatch::tanh_panel(Machine::best(), out, panel, rows);
     }
     fn tanh_product(out: &mut [f32], left: &PackedLeft<f32>, hidden: &[f32], following: Following<f32>) {
-        tanh_product::of_f32(out, left, hidden, following);
+        tanh_product::of_f32(Machine::best(), out, left, hidden, following);
     }
     fn tanh_slope(gradient: &mut [f32], hidden: &[f32]) {
         dispatch::tanh_slope(Machine::best(), gradient, hidden);
@@ -403,7 +403,7 @@ impl Real for f64 {
         }
     }
     fn tanh_product(out: &mut [f64], left: &PackedLeft<f64>, hidden: &[f64], following: Following<f64>) {
-        tanh_product::plain(out, left, hidden, following);
+        tanh_product::plain(Machine::best(), out, left, hidden, following);
     }
     fn tanh_slope(gradient: &mut [f64], hidden: &[f64]) {
         gradient.iter_mut().zip(hidden).for_each(|(g, &h)| *g *= 1.0 - h * h);

@@ -4,6 +4,11 @@ use crate::{
     features::Machine,
     packed::{Place, Right},
 };
+#[cfg(target_arch = "x86_64")]
+use crate::{
+    avx512::joint::{Job, tile_and_job},
+    features::Avx512,
+};
 
 /// Columns of a panel.
 pub const PANEL: usize = 32;
@@ -84,16 +89,21 @@ impl<'a, F: Real> TanhProducts<'a, F> {
 pub type Following<'a, F> = Option<(&'a mut [F], TanhAddends<'a, F>)>;
 
 /// One after the other, for any machine.
-pub(crate) fn plain<F: Real>(out: &mut [F], left: &PackedLeft<F>, hidden: &[F], following: Following<F>) {
-    (0..left.parts()).for_each(|part| product(out, left, part, hidden));
+pub(crate) fn plain<F: Real>(
+    machine: Machine,
+    out: &mut [F],
+    left: &PackedLeft<F>,
+    hidden: &[F],
+    following: Following<F>,
+) {
+    (0..left.parts()).for_each(|part| product(machine, out, left, part, hidden));
     if let Some((next, (panel, row))) = following {
         F::tanh_panel(next, panel, row);
     }
 }
 
 /// The product of a part of the left side, each element in one chain of sums.
-fn product<F: Real>(out: &mut [F], left: &PackedLeft<F>, part: usize, hidden: &[F]) {
-    let machine = Machine::best();
+fn product<F: Real>(machine: Machine, out: &mut [F], left: &PackedLeft<F>, part: usize, hidden: &[F]) {
     let [most, nr] = F::sides(machine);
     let (packed, (rows, k)) = left.part(part);
     let from = left.first_row(part);
@@ -110,36 +120,48 @@ fn product<F: Real>(out: &mut [F], left: &PackedLeft<F>, part: usize, hidden: &[
 }
 
 /// Tangents within the products of the first parts, where a machine has registers for both.
-pub(crate) fn of_f32(out: &mut [f32], left: &PackedLeft<f32>, hidden: &[f32], following: Following<f32>) {
-    #[cfg(target_arch = "x86_64")]
-    if let (Machine::Avx512(proof), Some((next, (panel, rows)))) = (Machine::best(), following) {
-        use crate::avx512::joint::{Job, tile_and_job};
-        let (parts, (_, k)) = (left.parts(), left.shape());
-        let (mut next, mut panel) = (next.as_chunks_mut().0, panel.as_chunks().0);
-        // A register a step and part, or two where there is but one part.
-        let share = if parts == 1 { 2 * k } else { k };
-        for part in 0..parts {
-            if next.is_empty() || k == 0 {
-                product(out, left, part, hidden);
-                continue;
-            }
-            let (packed, (count, _)) = left.part(part);
-            let first = part * share;
-            let job = Job {
-                out: next.split_off_mut(..share).expect("two registers a step"),
-                panel: panel.split_off(..share).expect("two registers a step"),
-                rows,
-                first,
-            };
-            let out = &mut out[left.first_row(part) * PANEL..][..count * PANEL];
-            tile_and_job(proof, count, &packed[..count * k], hidden, out, job);
-        }
-        return;
+pub(crate) fn of_f32(
+    machine: Machine,
+    out: &mut [f32],
+    left: &PackedLeft<f32>,
+    hidden: &[f32],
+    following: Following<f32>,
+) {
+    match (machine, following) {
+        #[cfg(target_arch = "x86_64")]
+        (Machine::Avx512(proof), Some(following)) => interleaved(proof, out, left, hidden, following),
+        (machine, following) => plain(machine, out, left, hidden, following),
     }
-    #[cfg(target_arch = "x86_64")]
-    return plain(out, left, hidden, None);
-    #[cfg(not(target_arch = "x86_64"))]
-    plain(out, left, hidden, following);
+}
+
+#[cfg(target_arch = "x86_64")]
+fn interleaved(
+    proof: Avx512,
+    out: &mut [f32],
+    left: &PackedLeft<f32>,
+    hidden: &[f32],
+    (next, (panel, rows)): (&mut [f32], TanhAddends<f32>),
+) {
+    let (parts, (_, k)) = (left.parts(), left.shape());
+    let (mut next, mut panel) = (next.as_chunks_mut().0, panel.as_chunks().0);
+    // A register a step and part, or two where there is but one part.
+    let share = if parts == 1 { 2 * k } else { k };
+    for part in 0..parts {
+        if next.is_empty() || k == 0 {
+            product(Machine::Avx512(proof), out, left, part, hidden);
+            continue;
+        }
+        let (packed, (count, _)) = left.part(part);
+        let first = part * share;
+        let job = Job {
+            out: next.split_off_mut(..share).expect("two registers a step"),
+            panel: panel.split_off(..share).expect("two registers a step"),
+            rows,
+            first,
+        };
+        let out = &mut out[left.first_row(part) * PANEL..][..count * PANEL];
+        tile_and_job(proof, count, &packed[..count * k], hidden, out, job);
+    }
 }
 
 #[cfg(test)]
@@ -183,6 +205,31 @@ mod tests {
                     // One chain of k sums whose parts reach some tens.
                     assert!(error <= bar * (8 + k) as f64, "{m} x {k} at {i}, {j}: {error}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn tangents_that_follow_are_made_on_every_machine() {
+        for machine in Machine::all() {
+            for (m, k) in [(1, 5), (12, 7), (33, 100)] {
+                let [left, hidden]: [Vec<f32>; 2] = [made_up(m * k, 1), made_up(k * PANEL, 2)];
+                let left = PackedLeft::new_for(machine, View::new(&left, m, k), m.div_ceil(m.div_ceil(MOST)));
+                let [mut panel, mut row]: [Vec<f32>; 2] = [made_up(k * PANEL, 3), made_up(k, 4)];
+                let exact: Vec<f32> = (0..k * PANEL).map(|at| (panel[at] + row[at / PANEL]).tanh()).collect();
+                [&mut panel, &mut row].into_iter().for_each(|addends| f32::prepare_tanh(addends));
+                let [mut out, mut alone] = [const { Vec::new() }; 2];
+                [&mut out, &mut alone].into_iter().for_each(|out| out.resize(m * PANEL, 1.0));
+                let mut next = vec![f32::NAN; k * PANEL];
+                of_f32(machine, &mut out, &left, &hidden, Some((&mut next, (&panel, &row))));
+                of_f32(machine, &mut alone, &left, &hidden, None);
+                assert!(out == alone, "{machine:?}, {m} x {k}");
+                let far = exact.iter().zip(&next).map(|(exact, found)| (exact - found).abs());
+                assert!(
+                    far.clone().all(|far| far <= 1e-6),
+                    "{machine:?}, {m} x {k}: {:?}",
+                    far.max_by(f32::total_cmp)
+                );
             }
         }
     }

@@ -98,6 +98,24 @@ fn mistakes_are_named_and_have_an_exit_status() {
 }
 
 #[test]
+fn instructions_are_held_back_or_the_machine_is_named() {
+    let (toy, lines) = (Toy::new(), ["panda", "kernels"]);
+    let run = |machine: &str| {
+        let mut command = panda(&toy.path(""), &["lm", "text.txt", "-o", "lm.arpa"]);
+        command.env("PANDA_MACHINE", machine);
+        finish(command)
+    };
+    std::fs::write(toy.path("text.txt"), lines.join("\n")).unwrap();
+    for machine in ["", "avx2", "portable"] {
+        let (code, _, err) = run(machine);
+        assert_eq!(code, Some(0), "{machine}: {err}");
+    }
+    let (code, _, err) = run("sse");
+    assert_eq!(code, Some(2));
+    assert!(err.contains("PANDA_MACHINE: expected portable or avx2, found \"sse\""), "{err}");
+}
+
+#[test]
 fn a_report_of_a_run_is_a_page_with_sound() {
     let toy = Toy::new();
     let folder = toy.path("");

@@ -40,7 +40,7 @@ impl<F: Real> PackedLeft<F> {
         Self::new_for(Machine::best(), view, each)
     }
 
-    pub(super) fn new_for(machine: Machine, view: View<F>, each: usize) -> Self {
+    pub(crate) fn new_for(machine: Machine, view: View<F>, each: usize) -> Self {
         let source = Source::new(view, Operand::Left);
         let ((rows, steps), [most, _]) = (source.sizes(), F::sides(machine));
         let mut panels = Lines::default();
