@@ -14,6 +14,9 @@ pub struct Head<'a, F> {
     pub(crate) bias: Option<&'a [F]>,
     pub(crate) hidden: usize,
     pub(crate) classes: usize,
+    /// Number of the first class, and classes of the whole head.
+    first: usize,
+    all: usize,
 }
 
 impl<'a, F: Real> Head<'a, F> {
@@ -30,7 +33,26 @@ impl<'a, F: Real> Head<'a, F> {
         if let Some(bias) = bias {
             expect_len("head.bias", classes, bias.len())?;
         }
-        Ok(Self { weight, bias, hidden, classes })
+        Ok(Self { weight, bias, hidden, classes, first: 0, all: classes })
+    }
+
+    /// Of `all` classes of a head those that this process holds, from number `first` on; others hold the rest
+    /// ([`forward_among`](crate::forward_among)).
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); classes that the head does not have.
+    pub fn part(
+        weight: &'a [F],
+        bias: Option<&'a [F]>,
+        hidden: usize,
+        first: usize,
+        all: usize,
+    ) -> Result<Self> {
+        let part = Self::new(weight, bias, hidden)?;
+        match first.checked_add(part.classes) {
+            Some(end) if end <= all => Ok(Self { first, all, ..part }),
+            _ => Err(Error::Part { first, classes: part.classes, all }),
+        }
     }
 
     /// An infinite weight would pass forward as a masked class and turn `0 · inf` into NaN in backward. (A NaN makes
@@ -68,9 +90,27 @@ impl<'a, F: Real> Head<'a, F> {
         self.bias
     }
 
-    /// C
+    /// C; of a part those that are here.
     pub fn classes(&self) -> usize {
         self.classes
+    }
+
+    /// C of the whole head.
+    pub fn all_classes(&self) -> usize {
+        self.all
+    }
+
+    /// Number of the first class that is here: 0 but for a part.
+    pub fn first(&self) -> usize {
+        self.first
+    }
+
+    /// Fails for a part.
+    pub(crate) fn expect_whole(&self) -> Result<()> {
+        match self.classes == self.all {
+            true => Ok(()),
+            false => Err(Error::Part { first: self.first, classes: self.classes, all: self.all }),
+        }
     }
 
     /// H

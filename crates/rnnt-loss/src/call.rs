@@ -4,7 +4,7 @@
 //! for each group of utterances:
 //!     sites ──► normaliser of each head ──► between ──► normaliser of each head ──► gradients
 //! ```
-use std::ops::Range;
+use std::{hash::Hasher, ops::Range};
 
 use panda_core::Real;
 use panda_core::{Backward, Gradients as HeadGradients, Head, Sites};
@@ -27,6 +27,8 @@ pub(crate) struct Call<'a, F: Real> {
     pub objective: Objective<'a>,
     pub heads: Heads<'a, F>,
     source: Source<'a, F>,
+    /// Processes that share the head.
+    ranks: usize,
 }
 
 enum Source<'a, F> {
@@ -60,7 +62,7 @@ impl<'a, F: Real> Call<'a, F> {
             });
         }
         options.check()?;
-        targets.check_classes(head.classes())?;
+        targets.check_classes(head.all_classes())?;
         layout.check(targets)?;
         let (frames, labels, width) =
             (layout.frame_starts(targets), layout.label_starts(targets), head.hidden());
@@ -71,7 +73,7 @@ impl<'a, F: Real> Call<'a, F> {
         let source = Source::Joint(JointRows { encoded, predicted, width, frames, labels, activation, mask });
         let (objective, heads) =
             (Objective::new(loss, targets)?, Heads::new(head, durations, targets.blank(), options)?);
-        Ok(Self { objective, heads, source })
+        Ok(Self { objective, heads, source, ranks: 1 })
     }
 
     /// Hidden rows, a site's or, for CTC, a frame's.
@@ -81,13 +83,33 @@ impl<'a, F: Real> Call<'a, F> {
     pub fn rows(rows: &Rows<'a, F>, loss: &'a Loss, targets: &'a Targets, options: &Options) -> Result<Self> {
         let Rows { hidden, head, durations, layout } = *rows;
         options.check()?;
-        targets.check_classes(head.classes())?;
+        targets.check_classes(head.all_classes())?;
         let (objective, width) = (Objective::new(loss, targets)?, head.hidden());
         let layout = if *loss == Loss::Ctc { Ctc::layout(layout) } else { layout };
         layout.check(objective.sites())?;
         expect_rows("hidden", layout.score_rows(objective.sites()), width, hidden.len())?;
         let heads = Heads::new(head, durations, targets.blank(), options)?;
-        Ok(Self { objective, heads, source: Source::Rows { hidden, width, layout } })
+        Ok(Self { objective, heads, source: Source::Rows { hidden, width, layout }, ranks: 1 })
+    }
+
+    /// The same under a head that so many processes share.
+    pub fn among(self, ranks: usize) -> Self {
+        Self { ranks, ..self }
+    }
+
+    /// What the hidden rows are made of, padding left out.
+    pub fn hash_rows(&self, targets: &Targets, hasher: &mut impl Hasher) {
+        let mut hash = |rows: &[F]| rows.iter().for_each(|value| hasher.write_u64(value.to_f64().to_bits()));
+        match &self.source {
+            Source::Joint(JointRows { encoded, predicted, width, frames, labels, .. }) => {
+                for b in 0..targets.batch() {
+                    hash(&encoded[frames.of(b) * width..][..targets.frames(b) * width]);
+                    hash(&predicted[labels.of(b) * width..][..(targets.labels(b).len() + 1) * width]);
+                }
+            }
+            Source::Rows { hidden, layout: Layout::Packed, .. } => hash(hidden),
+            Source::Rows { .. } => {}
+        }
     }
 
     /// What decides how many bytes the call takes, beside those that are held on its behalf.
@@ -96,7 +118,8 @@ impl<'a, F: Real> Call<'a, F> {
             Source::Joint(rows) => JointSites::<F>::listed(rows.mask.is_some()),
             Source::Rows { layout, .. } => RowSites::<F>::listed(*layout),
         };
-        let (hidden, classes) = (self.heads.hidden(), self.heads.classes());
+        // The same in all processes, so that their groups are.
+        let (hidden, classes) = (self.heads.hidden(), self.heads.classes().div_ceil(self.ranks));
         Sizes { objective: &self.objective, options, hidden, classes, listed, held, scores: None }
     }
 
@@ -192,10 +215,17 @@ impl<'a, F: Real> Call<'a, F> {
 impl<F: Real> Group<'_, F> {
     /// Losses, and all that the other direction wants to know.
     pub fn forward(&self, session: &mut Session<F>) -> Result<Between<F>> {
-        let Session { options, normalisers, recursions, compact, .. } = session;
+        let Session { options, normalisers, recursions, compact, peers, .. } = session;
         let (roles, rooms) = (self.heads.iter().map(|(role, _)| *role), Rooms { recursions, compact });
         Between::new(roles, &self.objective, options, rooms, |head, selection| {
-            panda_core::forward(&self.sites, &self.heads[head].1, selection, &mut normalisers[head])
+            let (role, of) = &self.heads[head];
+            let (sites, workspace) = (&self.sites, &mut normalisers[head]);
+            match (peers.as_mut(), role) {
+                (Some(peers), Role::Tokens) => {
+                    panda_core::forward_among(peers, sites, of, selection, workspace)
+                }
+                _ => panda_core::forward(sites, of, selection, workspace),
+            }
         })
     }
 
@@ -210,9 +240,12 @@ impl<F: Real> Group<'_, F> {
         into: &mut [Into<F>],
     ) -> Result<(Vec<f64>, Skipped)> {
         let Self { sites, objective, heads } = &self;
-        let Session { options, normalisers, compact, .. } = session;
-        let mut counted = 0;
+        let Session { options, normalisers, compact, peers, .. } = session;
+        let (mut counted, helps) = (0, peers.as_ref().is_some_and(|peers| peers.rank() > 0));
         between.adjoin(objective.sites().lattices(), options, weights, |head, answer, adjoints| {
+            if helps && heads[head].0 != Role::Tokens {
+                return Ok(());
+            }
             let sum = std::mem::take(&mut into[0].sites);
             into[head].sites = sum;
             let Answer { selection, normalized, .. } = answer;

@@ -58,6 +58,9 @@ impl<'a, F: Real> Heads<'a, F> {
             let found = durations.hidden().to_string();
             return Err(Error::Shape { argument: "durations", expected, found });
         }
+        if tokens.classes() < tokens.all_classes() {
+            options.expect_one_softmax()?;
+        }
         Ok(Self {
             tokens,
             factored: options.loss.factors_blank().then(|| FactoredBlank::new(tokens, blank)),
@@ -120,9 +123,9 @@ impl<'a, F: Real> Heads<'a, F> {
         self.tokens.hidden()
     }
 
-    /// C
+    /// C of the whole token head.
     pub fn classes(&self) -> usize {
-        self.tokens.classes()
+        self.tokens.all_classes()
     }
 
     /// Bytes beside the caller's heads and their gradients.

@@ -34,6 +34,7 @@
 mod activation;
 mod add_rows;
 mod align;
+mod among;
 mod between;
 mod budget;
 mod call;

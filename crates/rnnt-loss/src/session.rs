@@ -1,8 +1,9 @@
 //! The object that owns objective, options, budget and buffers, and lives as long as training does.
-use panda_core::Real;
+use panda_core::{Peers, Real};
 
 use crate::{
     Alignment, Error, Head, Inputs, Joint, Layout, Loss, Options, Output, Pending, Result, Targets, align,
+    among,
     budget::{CallPlan, Sizes},
     call::Call,
     compact::Compact,
@@ -41,6 +42,8 @@ pub struct Session<F> {
     pub(crate) compact: Compact,
     /// With pruning alone.
     pub(crate) first: ::pruned::Workspace<F>,
+    /// With whom the head is shared.
+    pub(crate) peers: Option<Peers>,
 }
 
 impl<F: Real> Session<F> {
@@ -59,6 +62,7 @@ impl<F: Real> Session<F> {
             recursions: Recursions::default(),
             compact: Compact::default(),
             first: ::pruned::Workspace::default(),
+            peers: None,
         })
     }
 
@@ -222,10 +226,15 @@ pub trait Engine<F> {
 impl<F: Real> Engine<F> for Session<F> {
     fn plan(&self, inputs: &Inputs<F>, targets: &Targets, whole: bool) -> Result<usize> {
         let (options, loss) = (&self.options, &self.options.loss);
+        let ranks = self.peers.as_ref().map_or(1, Peers::count);
         let of = |sizes: Sizes| Ok(if whole { sizes.whole::<F>()? } else { sizes.in_groups::<F>()? }.bytes);
         match inputs {
-            Inputs::Joint(joint) => of(Call::joint(joint, loss, targets, options)?.sizes(options, 0)),
-            Inputs::Rows(rows) => of(Call::rows(rows, loss, targets, options)?.sizes(options, 0)),
+            Inputs::Joint(joint) => {
+                of(Call::joint(joint, loss, targets, options)?.among(ranks).sizes(options, 0))
+            }
+            Inputs::Rows(rows) => {
+                of(Call::rows(rows, loss, targets, options)?.among(ranks).sizes(options, 0))
+            }
             Inputs::Scores(scores) => {
                 of(scores::Call::new(scores, loss, targets, options)?.sizes::<F>(options))
             }
@@ -239,15 +248,22 @@ impl<F: Real> Engine<F> for Session<F> {
         match inputs {
             Inputs::Joint(joint) => {
                 reject_pruned(&loss)?;
-                Call::joint(joint, &loss, targets, &self.options)?.sum(self, weights, 0)
+                let call = Call::joint(joint, &loss, targets, &self.options);
+                among::sum(self, call, targets, weights)
             }
             Inputs::Rows(rows) => {
                 reject_pruned(&loss)?;
-                let call = Call::rows(rows, &loss, targets, &self.options)?;
-                call.sum(self, weights, 0).map_err(|error| error.of(&loss))
+                let call = Call::rows(rows, &loss, targets, &self.options);
+                among::sum(self, call, targets, weights).map_err(|error| error.of(&loss))
             }
-            Inputs::Scores(inputs) => scores::sum(self, inputs, targets, weights),
-            Inputs::Pruned(inputs) => pruned::sum(self, inputs, targets, weights),
+            Inputs::Scores(inputs) => {
+                self.expect_alone("scores")?;
+                scores::sum(self, inputs, targets, weights)
+            }
+            Inputs::Pruned(inputs) => {
+                self.expect_alone("pruning")?;
+                pruned::sum(self, inputs, targets, weights)
+            }
         }
     }
 
@@ -262,6 +278,7 @@ impl<F: Real> Engine<F> for Session<F> {
     }
 
     fn forward(&mut self, inputs: &Inputs<F>, targets: &Targets) -> Result<Held<F>> {
+        self.expect_alone("a forward pass alone")?;
         Held::new(self, inputs, targets)
     }
 
@@ -286,6 +303,7 @@ impl<F: Real> Engine<F> for Session<F> {
         layout: Layout,
         targets: &Targets,
     ) -> Result<Vec<Vec<f64>>> {
+        self.expect_alone("an internal language model")?;
         internal::label_side(self, predicted, head, layout, targets)
     }
 }
