@@ -3,6 +3,7 @@
 //! | item | what it is |
 //! |---|---|
 //! | [`Wire`] | all-to-all and all-gather of bytes: MPI's (feature `mpi`), or those of [`Threads`] in one process |
+//! | [`Courier`] | a thread that owns a wire: what is given to it travels while others compute |
 //! | [`Together`] | a run's [`Ranks`](training::Ranks) over a wire: sums in the order of the ranks, bucket by bucket |
 //! | [`Transfer`] | the numbers that travel: `f32`, or bf16 with half the bytes |
 //!
@@ -23,6 +24,7 @@
 //! ```
 #![warn(missing_docs)]
 
+mod courier;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod sum;
@@ -30,6 +32,7 @@ mod threads;
 mod together;
 mod wire;
 
+pub use courier::{Courier, Errands};
 #[cfg(feature = "mpi")]
 pub use mpi::{Launcher, Mpi, Watch, launcher};
 pub use sum::Transfer;

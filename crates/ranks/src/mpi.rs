@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use ::mpi::Threading;
 use ::mpi::environment::Universe;
+use ::mpi::request::{self, Request, Scope};
 use ::mpi::topology::SimpleCommunicator;
 use ::mpi::traits::{Communicator, CommunicatorCollectives};
 
@@ -18,11 +19,15 @@ use crate::Wire;
 /// How often a process looks whether the others of its machine are there.
 const LOOK: Duration = Duration::from_millis(200);
 
+/// How long the wire leaves the core to others while nobody waits for it.
+const BREAK: Duration = Duration::from_micros(100);
+
 /// One of the processes that `mpirun` has started.
 ///
 /// All calls come from the thread that made it. Dropping it takes part in `MPI_Finalize`, which waits for the others; in a panic it ends
 /// all of them instead.
 pub struct Mpi {
+    awaited: Option<Arc<AtomicBool>>,
     // First of all, so that it goes before the engine does.
     world: SimpleCommunicator,
     _universe: Universe,
@@ -32,7 +37,7 @@ impl Mpi {
     /// Joins the others; none if MPI has been used in this process before.
     pub fn start() -> Option<Self> {
         let (universe, _) = ::mpi::initialize_with_threading(Threading::Funneled)?;
-        Some(Mpi { world: universe.world(), _universe: universe })
+        Some(Mpi { awaited: None, world: universe.world(), _universe: universe })
     }
 
     /// Ends all processes of the job.
@@ -94,6 +99,20 @@ impl Drop for Mpi {
     }
 }
 
+/// Waits for the end of a call: the engine goes on where it is asked, with all its might if somebody waits.
+fn wait<'a, D: ?Sized, S: Scope<'a>>(awaited: &Option<Arc<AtomicBool>>, mut request: Request<'a, D, S>) {
+    loop {
+        request = match request.test() {
+            Ok(_) => return,
+            Err(request) => request,
+        };
+        match awaited {
+            Some(awaited) if !awaited.load(Ordering::Relaxed) => thread::sleep(BREAK),
+            _ => thread::yield_now(),
+        }
+    }
+}
+
 /// What processes have in common that can see each other: the start of their machine, and their view of its processes.
 fn machine() -> Option<u64> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
@@ -148,11 +167,23 @@ impl Wire for Mpi {
     }
 
     fn all_to_all(&mut self, send: &[u8], receive: &mut [u8]) {
-        self.world.all_to_all_into(send, receive);
+        request::scope(|scope| {
+            wait(&self.awaited, self.world.immediate_all_to_all_into(scope, send, receive));
+        });
     }
 
     fn all_gather(&mut self, send: &[u8], receive: &mut [u8]) {
-        self.world.all_gather_into(send, receive);
+        request::scope(|scope| {
+            wait(&self.awaited, self.world.immediate_all_gather_into(scope, send, receive));
+        });
+    }
+
+    fn patience(&mut self, awaited: Arc<AtomicBool>) {
+        self.awaited = Some(awaited);
+    }
+
+    fn fail(&mut self) {
+        self.abort(2);
     }
 }
 

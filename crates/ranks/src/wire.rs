@@ -1,4 +1,6 @@
 //! What an engine for many processes is asked for.
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// Collective calls: all processes make the same ones in the same order, and wait for each other in each.
 ///
@@ -21,22 +23,10 @@ pub trait Wire {
     /// # Shapes
     /// `receive` is `count` times as long as `send`, which has the same length in all processes.
     fn all_gather(&mut self, send: &[u8], receive: &mut [u8]);
-}
 
-impl<T: Wire + ?Sized> Wire for &mut T {
-    fn rank(&self) -> usize {
-        (**self).rank()
-    }
+    /// Hears of where it can see whether anybody waits for what it carries; where nobody does, it leaves the cores to others.
+    fn patience(&mut self, _awaited: Arc<AtomicBool>) {}
 
-    fn count(&self) -> usize {
-        (**self).count()
-    }
-
-    fn all_to_all(&mut self, send: &[u8], receive: &mut [u8]) {
-        (**self).all_to_all(send, receive);
-    }
-
-    fn all_gather(&mut self, send: &[u8], receive: &mut [u8]) {
-        (**self).all_gather(send, receive);
-    }
+    /// Ends all processes, as this one cannot go on.
+    fn fail(&mut self) {}
 }

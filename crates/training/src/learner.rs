@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::arrivals::Arrivals;
 use crate::checkpoint::Values;
 use crate::data::Batch;
 use crate::divergence::{self, Divergence};
@@ -164,14 +165,27 @@ impl Learner {
         of: usize,
         moment: &Moment,
     ) -> Result<(Gradients, Tally)> {
+        self.gradients_as_they_come(batches, of, moment, None)
+    }
+
+    /// The same; those that are complete before the last part's backward pass has ended are handed in.
+    pub(crate) fn gradients_as_they_come(
+        &self,
+        batches: &mut dyn Iterator<Item = Result<Batch>>,
+        of: usize,
+        moment: &Moment,
+        mut arrivals: Option<&mut Arrivals>,
+    ) -> Result<(Gradients, Tally)> {
         let (mut gradients, mut tally) = (Gradients::default(), Tally::default());
-        for batch in batches {
+        while let Some(batch) = batches.next() {
             let parts = match &self.limit {
                 Some(limit) => limit.parts(batch?)?,
                 None => vec![batch?],
             };
-            for part in parts {
-                tally += self.add_gradients(&mut gradients, &part, (of, moment))?;
+            let (last, count) = (batches.size_hint() == (0, Some(0)), parts.len());
+            for (at, part) in parts.into_iter().enumerate() {
+                let arrivals = arrivals.as_deref_mut().filter(|_| last && at + 1 == count);
+                tally += self.add_gradients(&mut gradients, &part, (of, moment), arrivals)?;
             }
         }
         Ok((gradients, tally))
@@ -183,6 +197,7 @@ impl Learner {
         gradients: &mut Gradients,
         batch: &Batch,
         (of, moment): (usize, &Moment),
+        arrivals: Option<&mut Arrivals>,
     ) -> Result<Tally> {
         let Moment { step, progress, .. } = *moment;
         let config = self.model.config();
@@ -210,7 +225,12 @@ impl Learner {
             let (what, found, source) = ("loss".into(), Some(found), None);
             return Err(Error::Diverged { step, what, found, utterances: utterances(), source });
         }
-        gradients.add(self.model.parameters(), total.backward()?)?;
+        let parameters = self.model.parameters();
+        let found = match arrivals {
+            Some(arrivals) => arrivals.during(parameters, gradients, || total.backward())?,
+            None => total.backward()?,
+        };
+        gradients.add(parameters, found)?;
         let (utterances, audio_seconds) = (batch.labels.len() as u64, batch.seconds);
         Ok(Tally { utterances, skipped, loss, ctc_loss, simple_loss, audio_seconds })
     }

@@ -45,6 +45,7 @@
 #![warn(missing_docs)]
 
 mod align;
+mod arrivals;
 mod attention;
 mod average;
 pub mod bytes;
@@ -124,7 +125,7 @@ pub use model::{JointRows, Model};
 pub use model_config::{InputConfig, ModelConfig};
 pub use observer::{EpochReport, Observer, RunReport, StepReport};
 pub use parameters::{Parameters, Shapes};
-pub use ranks::Ranks;
+pub use ranks::{Ranks, Sums};
 pub use recipe::Recipe;
 pub use recogniser::{Recogniser, evaluate};
 pub use run_folder::Start;

@@ -9,11 +9,15 @@
 //! evaluation              each process hears some batches; all learn what was heard
 //! ```
 //! What a step computes for an utterance depends on no other, so the sums are those of one process but for the order of their terms.
-use candle_core::Tensor;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use candle_core::{Tensor, Var};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::arrivals::Arrivals;
 use crate::learner::Tally;
+use crate::tensors::to_vec;
 use crate::{Error, Gradients, Parameters, Result, random};
 
 /// What connects the processes of a run; `()` is a process alone.
@@ -32,12 +36,15 @@ pub trait Ranks {
     /// Those of the connection.
     fn gather(&mut self, mine: Vec<u8>) -> Result<Vec<Vec<u8>>>;
 
-    /// Makes the sums over all processes of gradients that have the same names and shapes everywhere: each value the same to the last
-    /// bit in all of them.
+    /// Begins the sums over all processes of tensors of so many values, the same numbers everywhere; each value becomes the same to the
+    /// last bit in all of them.
+    ///
+    /// Each tensor comes in with its place in the list, in any order, contiguous and `f32`; where the first are there, their sums may
+    /// begin. Nothing else is to be asked for until the sums are.
     ///
     /// # Errors
     /// Those of the connection.
-    fn sum(&mut self, gradients: &mut Gradients) -> Result<()>;
+    fn sum(&mut self, lengths: &[usize], terms: Receiver<(usize, Tensor)>) -> Result<Sums>;
 
     /// Hears of every step before its gradients, so that a connection that breaks can say where.
     fn at_step(&mut self, _step: u64) {}
@@ -56,10 +63,19 @@ impl Ranks for () {
         Ok(vec![mine])
     }
 
-    fn sum(&mut self, _: &mut Gradients) -> Result<()> {
-        Ok(())
+    fn sum(&mut self, lengths: &[usize], terms: Receiver<(usize, Tensor)>) -> Result<Sums> {
+        let mut all: Vec<Vec<f32>> = lengths.iter().map(|_| Vec::new()).collect();
+        Ok(Box::new(move || {
+            for (place, term) in terms {
+                all[place] = to_vec(&term)?;
+            }
+            Ok(all)
+        }))
     }
 }
+
+/// Waits for sums, which need all their terms.
+pub type Sums = Box<dyn FnOnce() -> Result<Vec<Vec<f32>>>>;
 
 /// The part of a step, utterances by batches, that a process computes: whole batches where each process has as many of them, and else
 /// some utterances of each batch, dealt out forth and back, since neighbours are of similar length, beginning with another process in
@@ -109,16 +125,21 @@ pub(crate) fn agree<T>(ranks: &mut dyn Ranks, mine: Result<T>) -> Result<T> {
         return mine;
     }
     let problems = exchange(ranks, &mine.as_ref().err().map(Problem::new))?;
+    settle(ranks.rank(), problems, mine)
+}
+
+/// The same, from what all processes have said.
+fn settle<T>(me: usize, problems: Vec<Option<Problem>>, mine: Result<T>) -> Result<T> {
     let problems = problems.into_iter().enumerate().filter_map(|(rank, problem)| Some((rank, problem?)));
     match (problems.min_by_key(|(_, problem)| problem.order()), mine) {
         (None, mine) => mine,
-        (Some((rank, _)), Err(error)) if rank == ranks.rank() => Err(error),
+        (Some((rank, _)), Err(error)) if rank == me => Err(error),
         (Some((rank, problem)), _) => Err(problem.into_error(rank)),
     }
 }
 
 /// What one process says that went wrong.
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 enum Problem {
     Stopped,
     Diverged { step: u64, what: String, utterances: Vec<String> },
@@ -160,38 +181,145 @@ impl Problem {
 /// What a process has of a step beside the gradients themselves.
 #[derive(Serialize, Deserialize)]
 struct Part {
+    problem: Option<Problem>,
     /// Which parameters have a gradient, in the order of their names.
     reached: Vec<bool>,
     tally: Tally,
     seconds: f64,
+    /// Parameters whose gradients came before the end, in this order, unless an order is known.
+    early: Vec<usize>,
+    /// Whether some of those were not all there is.
+    torn: bool,
 }
 
-/// Gradients and losses of a whole step, and the seconds that each process took for its part, from what each process has.
+/// How the gradients of a run's steps become sums over its processes.
 ///
-/// # Errors
-/// As [`agree`]; then nothing is summed.
-pub(crate) fn reduce(
-    ranks: &mut dyn Ranks,
-    parameters: &Parameters,
-    mine: Result<(Gradients, Tally)>,
-    seconds: f64,
-) -> Result<(Gradients, Tally, Vec<f64>)> {
-    if ranks.count() == 1 {
-        return mine.map(|(gradients, tally)| (gradients, tally, vec![seconds]));
-    }
-    let (mut gradients, tally) = agree(ranks, mine)?;
-    let reached = parameters.iter().map(|(name, _)| gradients.get(name).is_some()).collect();
-    let parts = exchange(ranks, &Part { reached, tally, seconds })?;
-    for (at, (name, parameter)) in parameters.iter().enumerate() {
-        // What no process has reached has no gradient, as in one process.
-        if parts.iter().any(|part| part.reached[at]) && gradients.get(name).is_none() {
-            gradients.insert(name, Tensor::zeros_like(parameter.as_tensor())?);
+/// ```text
+/// begin     sums wait for gradients
+///           a backward pass hands in those that are complete: sums go on beside it
+/// finish    the rest is handed in; what each process has to say is exchanged
+/// ```
+#[derive(Default)]
+pub(crate) struct Reduction {
+    /// Numbers of the parameters in the order of their sums: those that come early first, once a step has shown which they are.
+    order: Vec<usize>,
+    known: bool,
+    /// Whether gradients come at the end, as some were handed in that were not all there is.
+    late: bool,
+}
+
+/// Sums that have begun.
+pub(crate) struct Begun {
+    pub arrivals: Option<Arrivals>,
+    to: Sender<(usize, Tensor)>,
+    sums: Sums,
+}
+
+impl Reduction {
+    /// Begins a step, unless this process is alone.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub fn begin(&mut self, ranks: &mut dyn Ranks, parameters: &Parameters) -> Result<Option<Begun>> {
+        if ranks.count() == 1 {
+            return Ok(None);
         }
+        if self.order.is_empty() {
+            self.order = (0..parameters.iter().count()).collect();
+        }
+        self.sums(ranks, parameters, !self.late).map(Some)
     }
-    ranks.sum(&mut gradients)?;
-    let mut all = Tally::default();
-    parts.iter().for_each(|part| all += part.tally);
-    Ok((gradients, all, parts.iter().map(|part| part.seconds).collect()))
+
+    fn sums(&self, ranks: &mut dyn Ranks, parameters: &Parameters, early: bool) -> Result<Begun> {
+        let all: Vec<&Tensor> = parameters.iter().map(|(_, parameter)| parameter.as_tensor()).collect();
+        let ordered = || self.order.iter().map(|&number| all[number]);
+        let lengths: Vec<usize> = ordered().map(Tensor::elem_count).collect();
+        let (to, terms) = channel();
+        let arrivals = early.then(|| Arrivals::new(ordered(), to.clone()));
+        Ok(Begun { arrivals, sums: ranks.sum(&lengths, terms)?, to })
+    }
+
+    /// Gradients and losses of a whole step, and the seconds that each process took for its part, from what each process has.
+    ///
+    /// # Errors
+    /// As [`agree`].
+    pub fn finish(
+        &mut self,
+        ranks: &mut dyn Ranks,
+        parameters: &Parameters,
+        begun: Option<Begun>,
+        mine: Result<(Gradients, Tally)>,
+        seconds: f64,
+    ) -> Result<(Gradients, Tally, Vec<f64>)> {
+        let Some(Begun { arrivals, to, sums }) = begun else {
+            return mine.map(|(gradients, tally)| (gradients, tally, vec![seconds]));
+        };
+        let (handed, torn) =
+            arrivals.map_or_else(Default::default, |arrivals| (arrivals.handed(), arrivals.torn()));
+        let (gradients, tally, problem) = match mine {
+            Ok((gradients, tally)) => (gradients, tally, None),
+            // The others wait for sums, whatever they are to be.
+            Err(error) => (Gradients::default(), Tally::default(), Some(error)),
+        };
+        self.hand_in(parameters, &gradients, &handed, to)?;
+        let mut sums = sums()?;
+        let early = if self.known { Vec::new() } else { handed.iter().map(|&at| self.order[at]).collect() };
+        let reached = parameters.iter().map(|(name, _)| gradients.get(name).is_some()).collect();
+        let said = problem.as_ref().map(Problem::new);
+        let parts = exchange(ranks, &Part { problem: said, reached, tally, seconds, early, torn })?;
+        let problems = parts.iter().map(|part| part.problem.clone()).collect();
+        settle(ranks.rank(), problems, problem.map_or(Ok(()), Err))?;
+        if parts.iter().any(|part| part.torn) {
+            self.late = true;
+            let Begun { to, sums: again, .. } = self.sums(ranks, parameters, false)?;
+            self.hand_in(parameters, &gradients, &[], to)?;
+            sums = again()?;
+        }
+        let mut all = Gradients::default();
+        let named: Vec<(&str, &Var)> = parameters.iter().collect();
+        for (&number, sum) in self.order.iter().zip(sums) {
+            // What no process has reached has no gradient, as in one process.
+            if parts.iter().any(|part| part.reached[number]) {
+                let (name, parameter) = named[number];
+                all.insert(name, Tensor::from_vec(sum, parameter.shape(), parameter.device())?);
+            }
+        }
+        let mut tally = Tally::default();
+        parts.iter().for_each(|part| tally += part.tally);
+        self.learn(&parts);
+        Ok((all, tally, parts.iter().map(|part| part.seconds).collect()))
+    }
+
+    /// Gradients in the places that are not taken; 0 where there is none.
+    fn hand_in(
+        &self,
+        parameters: &Parameters,
+        gradients: &Gradients,
+        handed: &[usize],
+        to: Sender<(usize, Tensor)>,
+    ) -> Result<()> {
+        let named: Vec<(&str, &Var)> = parameters.iter().collect();
+        for (place, &number) in self.order.iter().enumerate().filter(|(place, _)| !handed.contains(place)) {
+            let (name, parameter) = named[number];
+            let gradient = match gradients.get(name) {
+                Some(gradient) => gradient.clone(),
+                None => Tensor::zeros_like(parameter.as_tensor())?,
+            };
+            // Whoever does not listen any more says why when the sums are asked for.
+            let _ = to.send((place, gradient));
+        }
+        Ok(())
+    }
+
+    /// Puts first what the first process that has anything to say about it has heard first.
+    fn learn(&mut self, parts: &[Part]) {
+        let Some(early) = parts.iter().map(|part| &part.early).find(|early| !early.is_empty()) else {
+            return;
+        };
+        let rest = self.order.iter().filter(|number| !early.contains(number));
+        self.order = early.iter().chain(rest).copied().collect();
+        self.known = true;
+    }
 }
 
 /// Fails unless every process says the same.
@@ -263,8 +391,8 @@ mod tests {
             Ok(all)
         }
 
-        fn sum(&mut self, _: &mut Gradients) -> Result<()> {
-            Ok(())
+        fn sum(&mut self, lengths: &[usize], terms: Receiver<(usize, Tensor)>) -> Result<Sums> {
+            ().sum(lengths, terms)
         }
     }
 

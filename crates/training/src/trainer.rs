@@ -14,7 +14,7 @@ use crate::learner::{Learner, Tally};
 use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::observer::{EpochReport, Observer, StepReport};
-use crate::ranks::{self, Ranks};
+use crate::ranks::{self, Ranks, Reduction};
 use crate::recipe::RunConfig;
 use crate::run_folder::RunFolder;
 use crate::run_plan::RunPlan;
@@ -48,6 +48,7 @@ pub struct Trainer<'a> {
     about: About,
     folder: &'a RunFolder,
     ranks: &'a mut dyn Ranks,
+    reduction: Reduction,
     progress: Progress,
     metrics: Vec<Metrics>,
     /// Share of the current epoch's rows that is padding.
@@ -91,6 +92,7 @@ impl<'a> Trainer<'a> {
             about,
             folder,
             ranks,
+            reduction: Reduction::default(),
             progress,
             metrics,
             padding: 0.0,
@@ -286,9 +288,13 @@ impl<'a> Trainer<'a> {
         let of = utterances.iter().map(Vec::len).sum();
         self.ranks.at_step(step);
         let started = Instant::now();
-        let mine = self.learner.gradients(&mut named, of, &moment);
-        let (parameters, seconds) = (self.learner.model().parameters(), started.elapsed().as_secs_f64());
-        let (gradients, tally, seconds) = ranks::reduce(self.ranks, parameters, mine, seconds)?;
+        let parameters = self.learner.model().parameters();
+        let mut begun = self.reduction.begin(self.ranks, parameters)?;
+        let arrivals = begun.as_mut().and_then(|begun| begun.arrivals.as_mut());
+        let mine = self.learner.gradients_as_they_come(&mut named, of, &moment, arrivals);
+        let seconds = started.elapsed().as_secs_f64();
+        let (gradients, tally, seconds) =
+            self.reduction.finish(self.ranks, parameters, begun, mine, seconds)?;
         self.seconds.resize(seconds.len(), 0.0);
         self.seconds.iter_mut().zip(seconds).for_each(|(sum, seconds)| *sum += seconds);
         let norm = self.learner.apply(&gradients, &moment)?;

@@ -2,7 +2,7 @@
 use std::time::Duration;
 use std::{process, thread};
 
-use ranks::{Mpi, Together, Transfer, Wire};
+use ranks::{Courier, Mpi, Together, Transfer, Wire};
 use training::{Outcome, Ranks};
 
 use crate::error::{Error, Result, chain};
@@ -20,26 +20,27 @@ pub fn run(
     train: &mut dyn FnMut(&mut dyn Ranks) -> Result<Outcome>,
 ) -> Result<Option<Outcome>> {
     let Some(launcher) = ranks::launcher() else { return train(&mut ()).map(Some) };
-    let mut mpi = Mpi::start().expect("MPI is started once");
-    let (rank, found) = (mpi.rank(), mpi.count());
+    let courier = Courier::start(Mpi::start).expect("MPI is started once");
+    let (rank, found) = (courier.rank(), courier.count());
     if let Some(expected) = launcher.count.filter(|&expected| expected != found) {
         return Err(Error::Launcher { expected, found });
     }
-    use_threads(mpi.neighbours());
-    let watch = mpi.watch(move |lost, step, first| {
+    use_threads(courier.ask(Mpi::neighbours));
+    let lost = move |lost, step, first| {
         if first {
             complain!(
                 "error: rank {lost} has ended in step {step}; --resume goes on from the last checkpoint"
             );
         }
         process::exit(LOST);
-    });
-    let outcome = train(&mut Together::new(&mut mpi, transfer).with_step(watch.step()));
+    };
+    let watch = courier.ask(move |mpi| mpi.watch(lost));
+    let outcome = train(&mut Together::over(&courier, transfer).with_step(watch.step()));
     watch.end();
     match outcome {
         Ok(outcome) => {
             // None ends before all know that the others may.
-            mpi.all_gather(&[0], &mut vec![0; found]);
+            courier.ask(move |mpi| mpi.all_gather(&[0], &mut vec![0; found]));
             Ok((rank == 0).then_some(outcome))
         }
         Err(error) => {
@@ -54,7 +55,8 @@ pub fn run(
             } else {
                 thread::sleep(PATIENCE);
             }
-            mpi.abort(2)
+            courier.ask(|mpi| mpi.fail());
+            process::exit(2)
         }
     }
 }

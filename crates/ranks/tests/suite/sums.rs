@@ -1,7 +1,12 @@
 //! Sums have the same bits everywhere, in whatever buckets they travel.
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
 use candle_core::{Device, Tensor};
 use proptest::prelude::*;
-use ranks::{Threads, Together, Transfer};
+use ranks::{Threads, Together, Transfer, Wire};
 use training::{Gradients, Ranks};
 
 /// Numbers without a pattern, of many sizes, which differ from rank to rank.
@@ -26,9 +31,18 @@ fn values(gradients: &Gradients) -> Vec<f32> {
 fn summed(count: usize, lengths: &[usize], bucket: usize, transfer: Transfer) -> Vec<f32> {
     let all = Threads::run(count, |wire| {
         let mut ranks = Together::new(wire, transfer).with_bucket(bucket);
-        let mut gradients = gradients(ranks.rank(), lengths);
-        ranks.sum(&mut gradients).unwrap();
-        values(&gradients)
+        let mine = gradients(ranks.rank(), lengths);
+        let (hand_in, terms) = channel();
+        let sums = ranks.sum(lengths, terms).unwrap();
+        // In an order that is another in each.
+        let mut terms: Vec<_> = mine.iter().map(|(_, term)| term.clone()).enumerate().collect();
+        let places = terms.len().max(1);
+        terms.rotate_left(ranks.rank() % places);
+        terms.into_iter().for_each(|term| hand_in.send(term).unwrap());
+        drop(hand_in);
+        let sums = sums().unwrap();
+        assert_eq!(sums.iter().map(Vec::len).collect::<Vec<_>>(), lengths);
+        sums.concat()
     });
     let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
     assert!(all.iter().all(|other| bits(other) == bits(&all[0])), "ranks differ");
@@ -75,6 +89,49 @@ proptest! {
         });
         prop_assert!(all.iter().all(|heard| *heard == said));
     }
+}
+
+/// A wire that counts what it has carried.
+struct Counted(Threads, Arc<AtomicUsize>);
+
+impl Wire for Counted {
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+
+    fn count(&self) -> usize {
+        self.0.count()
+    }
+
+    fn all_to_all(&mut self, send: &[u8], receive: &mut [u8]) {
+        self.0.all_to_all(send, receive);
+        self.1.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn all_gather(&mut self, send: &[u8], receive: &mut [u8]) {
+        self.0.all_gather(send, receive);
+    }
+}
+
+#[test]
+fn a_bucket_goes_while_others_are_computed() {
+    let all = Threads::run(2, |wire| {
+        let carried = Arc::new(AtomicUsize::new(0));
+        let mut ranks = Together::new(Counted(wire, carried.clone()), Transfer::F32).with_bucket(4);
+        let (hand_in, terms) = channel();
+        let sums = ranks.sum(&[8, 3], terms).unwrap();
+        let term = |values: usize| Tensor::ones(values, candle_core::DType::F32, &Device::Cpu).unwrap();
+        hand_in.send((0, term(8))).unwrap();
+        let patience = Instant::now();
+        while carried.load(Ordering::SeqCst) < 2 && patience.elapsed() < Duration::from_secs(20) {
+            std::thread::yield_now();
+        }
+        let early = carried.load(Ordering::SeqCst);
+        hand_in.send((1, term(3))).unwrap();
+        drop(hand_in);
+        (early, sums().unwrap(), carried.load(Ordering::SeqCst))
+    });
+    assert_eq!(all, [const { 2 }; 2].map(|early| (early, vec![vec![2.0; 8], vec![2.0; 3]], 3)));
 }
 
 #[test]

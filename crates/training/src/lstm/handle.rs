@@ -7,10 +7,10 @@
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 
-use candle_core::{CpuStorage, CustomOp3, Layout, Shape, Tensor};
+use candle_core::{CpuStorage, CustomOp3, Layout, Shape, Tensor, TensorId};
 
 use super::LstmWeights;
-use crate::tensors;
+use crate::{arrivals, tensors};
 
 /// Gradients that have been left, by the thread whose backward pass it is.
 type Left = Arc<Mutex<Vec<(ThreadId, [Tensor; 3])>>>;
@@ -27,7 +27,8 @@ impl Handle {
         let LstmWeights { input, recurrent, bias } = weights;
         let [input, recurrent, bias] = [input.contiguous()?, recurrent.contiguous()?, bias.contiguous()?];
         let left = Left::default();
-        let argument = input.apply_op3(&recurrent, &bias, Node(left.clone()))?;
+        let node = Node { left: left.clone(), weights: [input.id(), recurrent.id(), bias.id()] };
+        let argument = input.apply_op3(&recurrent, &bias, node)?;
         Ok((Handle { weights: LstmWeights { input, recurrent, bias }, left }, argument))
     }
 
@@ -41,7 +42,10 @@ impl Handle {
 }
 
 /// The graph node between the weights and the argument.
-struct Node(Left);
+struct Node {
+    left: Left,
+    weights: [TensorId; 3],
+}
 
 impl CustomOp3 for Node {
     fn name(&self) -> &'static str {
@@ -68,10 +72,11 @@ impl CustomOp3 for Node {
         _: &Tensor,
         _: &Tensor,
     ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let mut left = self.0.lock().expect("no panic while locked");
+        let mut left = self.left.lock().expect("no panic while locked");
         let mine = left.iter().position(|(thread, _)| *thread == thread::current().id());
         let Some(at) = mine else { candle_core::bail!("lstm weights: a gradient that no layer has left") };
         let (_, [input, recurrent, bias]) = left.swap_remove(at);
+        arrivals::complete(self.weights, [&input, &recurrent, &bias]);
         Ok((Some(input), Some(recurrent), Some(bias)))
     }
 }
