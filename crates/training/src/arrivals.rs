@@ -114,8 +114,10 @@ mod tests {
     use super::*;
     use crate::{Lstm, Result};
 
+    type Ran = (Gradients, Parameters, Vec<(usize, Tensor)>, Arrivals);
+
     /// The gradients of an LSTM layer that runs so many times over its rows, beside those that came early, with their places.
-    fn run(times: usize, earlier: bool) -> Result<(Gradients, Parameters, Vec<(usize, Tensor)>, Arrivals)> {
+    fn run(times: usize, earlier: bool) -> Result<Ran> {
         let (parameters, layer) = Parameters::build(3, |vb| {
             vb.pp("other").get_with_hints(4, "weight", candle_nn::Init::Const(0.5))?;
             Lstm::new(4, 4, 0, false, &vb.pp("layer"))
