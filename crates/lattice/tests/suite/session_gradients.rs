@@ -60,7 +60,7 @@ fn gradients_are_central_differences() {
 struct Apart {
     /// The largest share of the specification's bar for values.
     losses: f64,
-    /// Of the bar for gradients, where what an element is the sum of may be as large as the largest of its array and is rounded.
+    /// Of the bar for gradients.
     gradients: f64,
     /// The largest share of the largest element of an array.
     of_largest: f64,
@@ -78,7 +78,7 @@ fn apart(narrow: &Problem<f32>, weights: &[f64]) -> (Apart, Vec<f64>) {
         let largest = exact.iter().fold(0.0f64, |largest, g| largest.max(g.abs()));
         for (found, exact) in widened(found).iter().zip(exact) {
             let error = (found - exact).abs();
-            let bar = F32_GRADIENTS.relative * exact.abs() + F32_GRADIENTS.absolute + 1e-6 * largest;
+            let bar = F32_GRADIENTS.relative * exact.abs() + F32_GRADIENTS.absolute;
             apart.gradients = apart.gradients.max(error / bar);
             // The blanks of as many frames cancel where each frame has one.
             if largest > 1e-3 {
