@@ -6,6 +6,8 @@
 mod blocked;
 pub(crate) mod gates;
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod gates_avx2;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod gates_avx512;
 mod packed_left;
 mod packed_right;

@@ -14,8 +14,8 @@ use crate::{
 };
 #[cfg(target_arch = "x86_64")]
 use crate::{
-    packed::{micro_avx512, pack_avx512},
-    product::gates_avx512,
+    packed::{micro_avx2, micro_avx512, pack_avx512},
+    product::{gates_avx2, gates_avx512},
 };
 
 mod sealed {
@@ -268,7 +268,7 @@ impl Real for f32 {
         match machine {
             Machine::Portable => micro::PORTABLE,
             #[cfg(target_arch = "x86_64")]
-            Machine::Avx2(_) => [micro::avx2::MR, 16],
+            Machine::Avx2(_) => [micro_avx2::MR, 16],
             #[cfg(target_arch = "x86_64")]
             Machine::Avx512(_) => [micro_avx512::MR, 32],
         }
@@ -277,7 +277,9 @@ impl Real for f32 {
         match machine {
             #[cfg(target_arch = "x86_64")]
             Machine::Avx512(_) => micro_avx512::panels(rows),
-            _ => 1,
+            #[cfg(target_arch = "x86_64")]
+            Machine::Avx2(_) => micro_avx2::panels(rows),
+            Machine::Portable => 1,
         }
     }
     fn pack_panel(machine: Machine, source: &Source<f32>, at: (usize, usize), side: usize, out: &mut [f32]) {
@@ -298,7 +300,7 @@ impl Real for f32 {
         match machine {
             Machine::Portable => micro::portable(rows, left, right, place),
             #[cfg(target_arch = "x86_64")]
-            Machine::Avx2(proof) => micro::avx2::of_f32(proof, rows, left, right, place),
+            Machine::Avx2(proof) => micro_avx2::of_f32(proof, rows, left, right, place),
             #[cfg(target_arch = "x86_64")]
             Machine::Avx512(proof) => micro_avx512::of_f32(proof, rows, left, right, place, ahead),
         }
@@ -307,7 +309,7 @@ impl Real for f32 {
         match machine {
             Machine::Portable => gates::streams::<f32, false>(rows, panels, streams),
             #[cfg(target_arch = "x86_64")]
-            Machine::Avx2(proof) => gates::avx2::streams(proof, rows, panels, streams),
+            Machine::Avx2(proof) => gates_avx2::streams(proof, rows, panels, streams),
             #[cfg(target_arch = "x86_64")]
             Machine::Avx512(proof) => gates_avx512::streams(proof, rows, panels, streams),
         }
@@ -431,7 +433,7 @@ impl Real for f64 {
         match machine {
             Machine::Portable => micro::PORTABLE,
             #[cfg(target_arch = "x86_64")]
-            Machine::Avx2(_) => [micro::avx2::MR, 8],
+            Machine::Avx2(_) => [micro_avx2::MR, 8],
             #[cfg(target_arch = "x86_64")]
             Machine::Avx512(_) => [micro_avx512::MR, 16],
         }
@@ -440,7 +442,9 @@ impl Real for f64 {
         match machine {
             #[cfg(target_arch = "x86_64")]
             Machine::Avx512(_) => micro_avx512::panels(rows),
-            _ => 1,
+            #[cfg(target_arch = "x86_64")]
+            Machine::Avx2(_) => micro_avx2::panels(rows),
+            Machine::Portable => 1,
         }
     }
     fn pack_panel(machine: Machine, source: &Source<f64>, at: (usize, usize), side: usize, out: &mut [f64]) {
@@ -458,7 +462,7 @@ impl Real for f64 {
         match machine {
             Machine::Portable => micro::portable(rows, left, right, place),
             #[cfg(target_arch = "x86_64")]
-            Machine::Avx2(proof) => micro::avx2::of_f64(proof, rows, left, right, place),
+            Machine::Avx2(proof) => micro_avx2::of_f64(proof, rows, left, right, place),
             #[cfg(target_arch = "x86_64")]
             Machine::Avx512(proof) => micro_avx512::of_f64(proof, rows, left, right, place, ahead),
         }

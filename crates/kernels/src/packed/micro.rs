@@ -5,7 +5,8 @@
 //! for each step:  sums[i][j] += left[step][i] · right[step][j]      i < M, j < N
 //! out[i][j] = sums[i][j], or += where it accumulates                 as far as there is a place
 //! ```
-//! Written by hand for AVX-512 (`micro_avx512.rs`). Here are plain loops, which the compiler turns into registers.
+//! Written by hand for AVX-512 (`micro_avx512.rs`) and AVX2 (`micro_avx2.rs`). Here are plain loops, which the compiler turns into
+//! registers.
 //! Every element is one chain of sums in the order of the steps, whatever tile it is in.
 use super::{
     Source,
@@ -59,7 +60,6 @@ macro_rules! tile_of {
         }
     };
 }
-pub(crate) use tile_of;
 
 /// MR and NR of [`portable`]. Every 64-bit ARM multiplies and adds at once, and has registers for twice as many sums.
 pub(crate) const PORTABLE: [usize; 2] = if cfg!(target_arch = "aarch64") { [8, 8] } else { [4, 8] };
@@ -70,30 +70,4 @@ pub(crate) fn portable<F: Real>(rows: usize, left: &[F], right: Right<F>, place:
         true => tile_of!(rows, F, 8, true, (left, right, place), 1 2 3 4 5 6 7 8),
         false => tile_of!(rows, F, 8, false, (left, right, place), 1 2 3 4),
     }
-}
-
-/// The same loops with 256-bit registers: 6 rows and two registers of columns.
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod avx2 {
-    #![allow(unsafe_code)]
-    use super::{Place, Right};
-    use crate::features::Avx2Fma;
-
-    /// Rows of a tile.
-    pub const MR: usize = 6;
-
-    macro_rules! compiled {
-        ($name:ident, $F:ty, $N:literal) => {
-            pub fn $name(_proof: Avx2Fma, rows: usize, left: &[$F], right: Right<$F>, place: Place<$F>) {
-                #[target_feature(enable = "avx2,fma")]
-                fn compiled(rows: usize, left: &[$F], right: Right<$F>, place: Place<$F>) {
-                    super::tile_of!(rows, $F, $N, true, (left, right, place), 1 2 3 4 5 6);
-                }
-                // SAFETY: the token proves the features.
-                unsafe { compiled(rows, left, right, place) }
-            }
-        };
-    }
-    compiled!(of_f32, f32, 16);
-    compiled!(of_f64, f64, 8);
 }

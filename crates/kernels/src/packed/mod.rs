@@ -8,6 +8,8 @@ mod full;
 pub mod half;
 pub(crate) mod micro;
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod micro_avx2;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod micro_avx512;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod pack_avx512;

@@ -205,23 +205,6 @@ pub(crate) fn streams<F: Real, const FUSED: bool>(rows: usize, panels: usize, st
     }
 }
 
-/// The same loops with 256-bit registers.
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod avx2 {
-    #![allow(unsafe_code)]
-    use super::Streams;
-    use crate::features::Avx2Fma;
-
-    pub fn streams(_proof: Avx2Fma, rows: usize, panels: usize, streams: Streams<f32>) {
-        #[target_feature(enable = "avx2,fma")]
-        fn compiled(rows: usize, panels: usize, streams: Streams<f32>) {
-            super::streams::<f32, true>(rows, panels, streams);
-        }
-        // SAFETY: the token proves the features.
-        unsafe { compiled(rows, panels, streams) }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

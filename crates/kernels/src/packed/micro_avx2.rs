@@ -1,0 +1,104 @@
+//! Micro-kernels by hand for AVX2: up to 6 rows by two registers of columns in 12 registers of sums, two of the right side, and a row
+//! of the left one everywhere in another. Fewer rows take more columns at once, so that as many sums are under way.
+#![allow(unsafe_code)]
+use std::arch::x86_64::*;
+
+use super::panels::{Place, Right};
+use crate::{Accumulate, features::Avx2Fma};
+
+/// Rows of a tile.
+pub(crate) const MR: usize = 6;
+/// Registers of a right micro-panel.
+const WIDE: usize = 2;
+
+/// Right micro-panels that a tile of so many rows takes at once.
+pub(crate) fn panels(rows: usize) -> usize {
+    match rows {
+        0..=1 => 4,
+        2..=3 => 2,
+        _ => 1,
+    }
+}
+
+/// Calls a tile function for a number of rows.
+macro_rules! tile_of {
+    ($rows:expr, $tile:ident, $R:literal, $arguments:tt, $($M:literal)*) => {
+        match $rows {
+            // SAFETY: the token that the caller holds proves the features.
+            $($M => unsafe { $tile::<$M, $R> $arguments },)*
+            rows => unreachable!("no micro-kernel has {rows} rows and {} registers", $R),
+        }
+    };
+}
+
+/// Writes the micro-kernel of a type: `$enter` chooses the registers for the place, `$tile` computes.
+macro_rules! micro_kernel {
+    ($enter:ident, $tile:ident, $F:ty, $lanes:literal,
+        [$zero:ident $set1:ident $load:ident $fma:ident $add:ident $store:ident]) => {
+        /// A tile of `rows` rows, as wide as the left micro-panel, and at most [`panels`] right micro-panels.
+        pub(crate) fn $enter(
+            _proof: Avx2Fma,
+            rows: usize,
+            left: &[$F],
+            right: Right<$F>,
+            place: Place<$F>,
+        ) {
+            match place.cols.div_ceil($lanes) {
+                0..=1 => tile_of!(rows, $tile, 1, (left, right, place), 1 2 3 4 5 6),
+                2 => tile_of!(rows, $tile, 2, (left, right, place), 1 2 3 4 5 6),
+                3..=4 => tile_of!(rows, $tile, 4, (left, right, place), 1 2 3),
+                _ => tile_of!(rows, $tile, 8, (left, right, place), 1),
+            }
+        }
+
+        /// M rows by R registers of columns.
+        #[target_feature(enable = "avx2,fma")]
+        fn $tile<const M: usize, const R: usize>(left: &[$F], right: Right<$F>, place: Place<$F>) {
+            let Right { data, step, panel } = right;
+            let Place { out, rows, cols, stride, how } = place;
+            let left = left.as_chunks::<M>().0;
+            let at: [usize; R] = std::array::from_fn(|part| part / WIDE * panel + part % WIDE * $lanes);
+            let last = left.len().saturating_sub(1) * step;
+            assert!(at.iter().all(|at| last + at + $lanes <= data.len()), "the right side has all steps");
+            let mut sums = [[$zero(); R]; M];
+            let mut right = data.as_ptr();
+            for left in left {
+                // SAFETY: inside of `data` at each step, as checked.
+                let columns: [_; R] = std::array::from_fn(|part| unsafe { $load(right.wrapping_add(at[part])) });
+                right = right.wrapping_add(step);
+                for (sums, &left) in sums.iter_mut().zip(left) {
+                    let left = $set1(left);
+                    for (sum, column) in sums.iter_mut().zip(columns) {
+                        *sum = $fma(left, column, *sum);
+                    }
+                }
+            }
+            for (row, sums) in sums.into_iter().enumerate().take(rows) {
+                let to = &mut out[row * stride..][..cols];
+                for (to, sum) in to.chunks_mut($lanes).zip(sums) {
+                    // SAFETY: as many elements as lanes, in both directions.
+                    let write = |to: &mut [$F; $lanes]| unsafe {
+                        let old = match how {
+                            Accumulate::Add => $load(to.as_ptr()),
+                            Accumulate::Replace => $zero(),
+                        };
+                        $store(to.as_mut_ptr(), $add(old, sum));
+                    };
+                    if let Some(to) = to.first_chunk_mut() {
+                        write(to);
+                    } else {
+                        let mut lanes = [0.0; $lanes];
+                        lanes[..to.len()].copy_from_slice(to);
+                        write(&mut lanes);
+                        to.copy_from_slice(&lanes[..to.len()]);
+                    }
+                }
+            }
+        }
+    };
+}
+
+micro_kernel!(of_f32, tile_f32, f32, 8,
+    [_mm256_setzero_ps _mm256_set1_ps _mm256_loadu_ps _mm256_fmadd_ps _mm256_add_ps _mm256_storeu_ps]);
+micro_kernel!(of_f64, tile_f64, f64, 4,
+    [_mm256_setzero_pd _mm256_set1_pd _mm256_loadu_pd _mm256_fmadd_pd _mm256_add_pd _mm256_storeu_pd]);
