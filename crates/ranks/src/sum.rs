@@ -43,57 +43,52 @@ impl FromStr for Transfer {
 /// Buffers that stay from call to call.
 #[derive(Default)]
 pub struct Buffers {
-    send: Vec<f32>,
-    receive: Vec<f32>,
+    received: Vec<f32>,
     short: Vec<bf16>,
-    received: Vec<bf16>,
+    shorts: Vec<bf16>,
 }
 
 impl Buffers {
-    /// Replaces values by their sums over all processes, which have as many.
-    pub fn sum(&mut self, wire: &mut dyn Wire, transfer: Transfer, values: &mut [f32]) {
-        let count = wire.count();
-        let block = values.len().div_ceil(count);
+    /// Replaces values by their sums over all processes, which have as many. The list grows by zeros to as many blocks as there are
+    /// processes, and is as long as before in the end.
+    pub fn sum(&mut self, wire: &mut dyn Wire, transfer: Transfer, values: &mut Vec<f32>) {
+        let (count, length) = (wire.count(), values.len());
+        let block = length.div_ceil(count);
         if block == 0 {
             return;
         }
+        values.resize(count * block, 0.0);
         match transfer {
             Transfer::F32 => {
-                padded(&mut self.send, values, count * block, |x| x);
-                self.receive.resize(count * block, 0.0);
-                wire.all_to_all(
-                    bytemuck::cast_slice(&self.send),
-                    bytemuck::cast_slice_mut(&mut self.receive),
-                );
-                let (sums, others) = self.receive.split_at_mut(block);
+                self.received.resize(count * block, 0.0);
+                wire.all_to_all(bytemuck::cast_slice(values), bytemuck::cast_slice_mut(&mut self.received));
+                let (sums, others) = self.received.split_at_mut(block);
                 for other in others.chunks_exact(block) {
                     sums.iter_mut().zip(other).for_each(|(sum, x)| *sum += x);
                 }
-                wire.all_gather(bytemuck::cast_slice(sums), bytemuck::cast_slice_mut(&mut self.send));
-                values.copy_from_slice(&self.send[..values.len()]);
+                wire.all_gather(bytemuck::cast_slice(sums), bytemuck::cast_slice_mut(values));
             }
             Transfer::Bf16 => {
-                padded(&mut self.short, values, count * block, bf16::from_f32);
-                self.received.resize(count * block, bf16::ZERO);
-                let received = bytemuck::cast_slice_mut(&mut self.received);
-                wire.all_to_all(bytemuck::cast_slice(&self.short), received);
-                padded(&mut self.send, &[], block, |x| x);
-                for other in self.received.chunks_exact(block) {
-                    self.send.iter_mut().zip(other).for_each(|(sum, x)| *sum += x.to_f32());
+                rounded(&mut self.short, values);
+                self.shorts.resize(count * block, bf16::ZERO);
+                let shorts = bytemuck::cast_slice_mut(&mut self.shorts);
+                wire.all_to_all(bytemuck::cast_slice(&self.short), shorts);
+                self.received.clear();
+                self.received.resize(block, 0.0);
+                for other in self.shorts.chunks_exact(block) {
+                    self.received.iter_mut().zip(other).for_each(|(sum, x)| *sum += x.to_f32());
                 }
-                self.short.clear();
-                self.short.extend(self.send.iter().map(|&sum| bf16::from_f32(sum)));
-                let received = bytemuck::cast_slice_mut(&mut self.received);
-                wire.all_gather(bytemuck::cast_slice(&self.short), received);
-                values.iter_mut().zip(&self.received).for_each(|(value, sum)| *value = sum.to_f32());
+                rounded(&mut self.short, &self.received);
+                let shorts = bytemuck::cast_slice_mut(&mut self.shorts);
+                wire.all_gather(bytemuck::cast_slice(&self.short), shorts);
+                values.iter_mut().zip(&self.shorts).for_each(|(value, sum)| *value = sum.to_f32());
             }
         }
+        values.truncate(length);
     }
 }
 
-/// Fills a buffer with values, and with zeros up to a length.
-fn padded<T: Clone + Default>(buffer: &mut Vec<T>, values: &[f32], len: usize, of: impl Fn(f32) -> T) {
+fn rounded(buffer: &mut Vec<bf16>, values: &[f32]) {
     buffer.clear();
-    buffer.extend(values.iter().map(|&value| of(value)));
-    buffer.resize(len, T::default());
+    buffer.extend(values.iter().map(|&value| bf16::from_f32(value)));
 }

@@ -1,9 +1,9 @@
 //! A run's ranks over a wire.
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use candle_core::Tensor;
+use candle_core::{Storage, Tensor};
 use training::{Ranks, Result, Sums};
 
 use crate::sum::Buffers;
@@ -19,6 +19,7 @@ pub struct Together<'c, W: Wire> {
     courier: Ours<'c, W>,
     transfer: Transfer,
     bucket: usize,
+    room: Arc<Mutex<Room>>,
     step: Arc<AtomicU64>,
 }
 
@@ -45,7 +46,7 @@ impl<'c, W: Wire + 'static> Together<'c, W> {
     }
 
     fn with(courier: Ours<'c, W>, transfer: Transfer) -> Self {
-        Together { courier, transfer, bucket: BUCKET, step: Arc::default() }
+        Together { courier, transfer, bucket: BUCKET, room: Arc::default(), step: Arc::default() }
     }
 
     /// The same with other buckets, of so many values; sums are the same.
@@ -84,17 +85,11 @@ impl<W: Wire + 'static> Ranks for Together<'_, W> {
     }
 
     fn sum(&mut self, lengths: &[usize], terms: Receiver<(usize, Tensor)>) -> Result<Sums> {
-        let (transfer, bucket, lengths) = (self.transfer, self.bucket, lengths.to_vec());
+        let (transfer, most, lengths) = (self.transfer, self.bucket, lengths.to_vec());
+        let room = Arc::clone(&self.room);
         let sums = self.courier().begin(move |wire| {
-            Summing {
-                wire,
-                transfer,
-                buffers: Buffers::default(),
-                bucket,
-                waiting: Vec::new(),
-                sums: Vec::new(),
-            }
-            .run(&lengths, terms)
+            let room = &mut *room.lock().unwrap_or_else(PoisonError::into_inner);
+            Summing { wire, transfer, room, most, sums: Vec::new(), at: 0 }.run(&lengths, terms)
         });
         Ok(Box::new(|| sums.wait()))
     }
@@ -120,80 +115,80 @@ fn gather(wire: &mut dyn Wire, mine: Vec<u8>) -> Vec<Vec<u8>> {
     lengths.into_iter().enumerate().map(|(at, len)| all[at * longest..][..len].to_vec()).collect()
 }
 
+/// What stays from sum to sum.
+#[derive(Default)]
+struct Room {
+    buffers: Buffers,
+    bucket: Vec<f32>,
+}
+
 /// Sums of a list of tensors, one after another, cut into buckets.
 struct Summing<'w> {
     wire: &'w mut dyn Wire,
     transfer: Transfer,
-    buffers: Buffers,
+    room: &'w mut Room,
     /// Values of a bucket.
-    bucket: usize,
-    /// Values that have not gone yet, less than a bucket.
-    waiting: Vec<f32>,
-    /// What has come back, the tensors one after another.
+    most: usize,
     sums: Vec<Vec<f32>>,
+    /// The tensor that the next sums belong to.
+    at: usize,
 }
 
 impl Summing<'_> {
     /// Adds up terms, each as soon as it and all before it are there.
     fn run(mut self, lengths: &[usize], terms: Receiver<(usize, Tensor)>) -> Result<Vec<Vec<f32>>> {
-        self.waiting.reserve(self.bucket.min(lengths.iter().sum()));
+        self.room.bucket.clear();
+        self.sums = lengths.iter().map(|&length| Vec::with_capacity(length)).collect();
         let mut here: Vec<Option<Tensor>> = lengths.iter().map(|_| None).collect();
         let (mut next, mut outcome) = (0, Ok(()));
         for (place, term) in terms {
             here[place] = Some(term);
             while let Some(term) = here.get_mut(next).and_then(Option::take) {
-                // The others wait for as many values, whatever they are worth.
-                let values = term.flatten_all().and_then(|term| term.to_vec1());
-                let values = values.unwrap_or_else(|error| {
+                if let Err(error) = with_values(&term, |values| self.add(values, lengths)) {
+                    // The others wait for as many values, whatever they are worth.
+                    self.add(&vec![f32::NAN; lengths[next]], lengths);
                     outcome = Err(error.into());
-                    vec![f32::NAN; lengths[next]]
-                });
-                self.add(&values);
+                }
                 next += 1;
             }
         }
-        self.flush();
-        outcome.map(|()| self.cut(lengths))
+        self.flush(lengths);
+        outcome.map(|()| self.sums)
     }
 
-    fn add(&mut self, mut values: &[f32]) {
+    fn add(&mut self, mut values: &[f32], lengths: &[usize]) {
         while !values.is_empty() {
-            let (now, later) = values.split_at(values.len().min(self.bucket - self.waiting.len()));
-            self.waiting.extend_from_slice(now);
-            if self.waiting.len() == self.bucket {
-                self.flush();
+            let (now, later) = values.split_at(values.len().min(self.most - self.room.bucket.len()));
+            self.room.bucket.extend_from_slice(now);
+            if self.room.bucket.len() == self.most {
+                self.flush(lengths);
             }
             values = later;
         }
     }
 
-    fn flush(&mut self) {
-        if !self.waiting.is_empty() {
-            self.buffers.sum(self.wire, self.transfer, &mut self.waiting);
-            let next = Vec::with_capacity(self.bucket);
-            self.sums.push(std::mem::replace(&mut self.waiting, next));
+    /// Sums what is in the bucket, and takes it to where it came from.
+    fn flush(&mut self, lengths: &[usize]) {
+        let Room { buffers, bucket } = &mut *self.room;
+        buffers.sum(self.wire, self.transfer, bucket);
+        let mut rest = &bucket[..];
+        while !rest.is_empty() {
+            let sums = &mut self.sums[self.at];
+            let (now, later) = rest.split_at(rest.len().min(lengths[self.at] - sums.len()));
+            sums.extend_from_slice(now);
+            self.at += usize::from(sums.len() == lengths[self.at]);
+            rest = later;
         }
+        bucket.clear();
     }
+}
 
-    /// Buckets as tensors.
-    fn cut(self, lengths: &[usize]) -> Vec<Vec<f32>> {
-        let mut buckets = self.sums.into_iter();
-        let (mut bucket, mut from) = (Vec::new(), 0);
-        let tensor = |&length: &usize| {
-            let mut values = Vec::with_capacity(length);
-            while values.len() < length {
-                if from == bucket.len() {
-                    (bucket, from) = (buckets.next().unwrap_or_default(), 0);
-                }
-                let some = &bucket[from..bucket.len().min(from + length - values.len())];
-                if some.is_empty() {
-                    break;
-                }
-                values.extend_from_slice(some);
-                from += some.len();
-            }
-            values
-        };
-        lengths.iter().map(tensor).collect()
-    }
+/// The values of a contiguous tensor.
+fn with_values(term: &Tensor, run: impl FnOnce(&[f32])) -> candle_core::Result<()> {
+    let (storage, layout) = term.storage_and_layout();
+    let (Storage::Cpu(values), Some((from, to))) = (&*storage, layout.contiguous_offsets()) else {
+        candle_core::bail!("a gradient that is not contiguous, or not on the CPU")
+    };
+    run(&values.as_slice::<f32>()?[from..to]);
+    Ok(())
 }

@@ -1,3 +1,4 @@
-//! Sums, and runs, over threads as ranks.
+//! Sums, heads in parts, and runs, over threads as ranks.
+mod parts;
 mod runs;
 mod sums;
