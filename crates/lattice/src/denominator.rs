@@ -276,6 +276,7 @@ impl<F: Real> Lane<'_, F> {
 
     fn backward(&mut self, step: &Step, frames: Range, cotangent: f64, has_path: bool) {
         let (c, v) = (step.context().states(), step.context().vocabulary());
+        let scale = F::from_f64(cotangent);
         for t in frames.rev() {
             let arcs = (&mut self.blank[t * c..][..c], &mut self.lexical[t * c * v..][..c * v]);
             let sum = step.backward(
@@ -288,9 +289,9 @@ impl<F: Real> Lane<'_, F> {
             if has_path && !ADDS_UP.contains(&sum) && self.wrong.is_none() {
                 self.wrong = Some((t, sum));
             }
-            // What all arcs of a frame are off by together would add up over frames.
-            let scale = F::from_f64(if sum > 0.0 { cotangent / sum } else { cotangent });
-            arcs.0.iter_mut().chain(arcs.1).for_each(|g| *g *= scale);
+            if cotangent != 1.0 {
+                arcs.0.iter_mut().chain(arcs.1).for_each(|g| *g *= scale);
+            }
         }
     }
 }

@@ -170,8 +170,8 @@ impl<'a> Step<'a> {
     }
 
     /// Marginals in the place of the weights, and `β` before the frame in the place of `β` behind it, from `α` before it.
-    /// `offset` is what [`forward`](Self::forward) returned. Returns what the marginals of the arcs that every path has one of add up to:
-    /// 1, but for rounding, and 0 without a path.
+    /// `offset` is what [`forward`](Self::forward) returned. Returns what the posteriors of the states add up to: 1, but for
+    /// rounding, and 0 without a path.
     pub fn backward<F: Real>(
         &self,
         room: &mut Room<F>,
@@ -203,6 +203,7 @@ impl<'a> Step<'a> {
         all.fill(F::ZERO);
         let of_blank = self::room(of_blank, alpha.len());
         blank.fill(F::ZERO);
+        let mut total = 0.0;
         for state in (0..=labels).rev() {
             let a = if state == 0 { alpha } else { &inside[(state - 1) * alpha.len()..][..alpha.len()] };
             of_blank.iter_mut().zip(a.iter().zip(&*behind)).for_each(|(m, (&a, &e))| *m = a + e);
@@ -222,10 +223,9 @@ impl<'a> Step<'a> {
                 }
             }
             kernels::add(sums, of_blank);
-            if state > 0 {
-                log_ratio(sums, a, beta);
-            } else {
-                leave(sums, alpha, beta);
+            match state {
+                0 => total = leave(sums, alpha, beta),
+                _ => log_ratio(sums, a, beta),
             }
         }
         match labels {
@@ -233,8 +233,13 @@ impl<'a> Step<'a> {
             1 => {}
             _ => lexical.copy_from_slice(all),
         }
-        // Every path has one blank here.
-        blank.iter().map(|x| x.to_f64()).sum()
+        // Every path has one blank here. What all arcs of a frame are off by together would add up over frames.
+        let blanks: f64 = blank.iter().map(|x| x.to_f64()).sum();
+        if blanks > 0.0 {
+            let scale = F::from_f64(1.0 / blanks);
+            blank.iter_mut().chain(lexical).for_each(|x| *x *= scale);
+        }
+        total
     }
 
     /// The best of the arcs to each state: `α' - max α'`, and for each state of the alignment but the first, or for the one that

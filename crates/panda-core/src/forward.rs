@@ -82,6 +82,7 @@ pub(crate) fn ahead<F: Real>(
             finish(out, selection, workspace)
         });
     };
+    peers.begin();
     // The exchange is the caller's thread's own.
     let mut out = peers.meet(in_pool(|| score(sites, head, selection, workspace)))?;
     match peers.combine(head, selection.per_site(), &mut out) {

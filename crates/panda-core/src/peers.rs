@@ -35,7 +35,7 @@ pub trait Exchange: Send {
     ) -> result::Result<(), Box<dyn error::Error + Send + Sync>>;
 }
 
-/// Numbers that a process hears at once. With what it says itself, half a MiB at most, beside any budget.
+/// Numbers that a process hears at once. With what it says itself and what a connection copies, a MiB at most, beside any budget.
 const PIECE: usize = 1 << 15;
 
 /// The processes that hold the classes of a head, this one among them.

@@ -150,7 +150,8 @@ fn far<F: Element>(found: &Output<F>, alone: &Output<F>, first: usize) -> [f64; 
         apart(&of.predicted, &all.predicted, 0),
         apart(&of.head.weight, &all.head.weight, first),
     ];
-    [losses.fold(0.0, f64::max), gradients.into_iter().fold(0.0, f64::max)]
+    let most = |most: f64, apart: f64| if apart.is_nan() || apart > most { apart } else { most };
+    [losses.fold(0.0, most), gradients.into_iter().fold(0.0, most)]
 }
 
 /// The most memory that this process has had, as Linux tells it.

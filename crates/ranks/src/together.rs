@@ -152,6 +152,14 @@ impl Summing<'_> {
                 next += 1;
             }
         }
+        if next < lengths.len() {
+            // Whoever did not hand in all has ended; a bucket of another length than the others' would say nothing.
+            return Err(candle_core::Error::msg(format!(
+                "{next} of {} gradients were handed in",
+                lengths.len()
+            ))
+            .into());
+        }
         self.flush(lengths);
         outcome.map(|()| self.sums)
     }

@@ -1,7 +1,7 @@
 //! Sums under a head that several processes hold in parts.
 //!
 //! ```text
-//! all come with the same options, targets, rows and weights       compared
+//! all come with the same options, targets, rows and weights       compared, but for padded hidden rows and duration heads
 //! groups of utterances, as everywhere                             each head class by one process (panda_core::peers)
 //! gradients of the rows: the sum over the processes               once, at the end
 //! ```
@@ -18,7 +18,7 @@ impl<F: Real> Session<F> {
     ///
     /// [`sum`](Self::sum) of [`Joint`](crate::Joint) and [`Rows`](crate::Rows) under one softmax then gives losses, and gradients of all
     /// inputs but the head, that are the same everywhere, and the gradient of the head's part. Memory and work for the head are those of
-    /// the part; beside the budget an exchange holds half a MiB.
+    /// the part; beside the budget an exchange holds up to a MiB.
     ///
     /// ```
     /// use std::error::Error;
@@ -55,9 +55,11 @@ impl<F: Real> Session<F> {
         Self { peers: Some(peers), ..self }
     }
 
-    /// Fails where processes share the head.
-    pub(crate) fn expect_alone(&self, found: &'static str) -> Result<()> {
-        if self.peers.is_some() { Err(Error::Among { found }) } else { Ok(()) }
+    /// Fails where processes share the head, and says so to those that may have been asked for something else.
+    pub(crate) fn expect_alone(&mut self, found: &'static str) -> Result<()> {
+        let Some(peers) = &mut self.peers else { return Ok(()) };
+        peers.begin();
+        peers.meet(Err(Error::Among { found }))
     }
 }
 
@@ -70,8 +72,8 @@ pub(crate) fn sum<F: Real>(
 ) -> Result<Output<F>> {
     let Some(peers) = &mut session.peers else { return call?.sum(session, weights, 0) };
     peers.begin();
-    session.options.expect_one_softmax()?;
-    let call = peers.meet(call)?.among(peers.count());
+    let one_softmax = session.options.expect_one_softmax();
+    let call = peers.meet(one_softmax.and(call))?.among(peers.count());
     let mut hasher = DefaultHasher::new();
     format!("{:?} {targets:?} {weights:?}", session.options).hash(&mut hasher);
     call.hash_rows(targets, &mut hasher);

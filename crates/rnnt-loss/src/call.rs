@@ -36,6 +36,11 @@ enum Source<'a, F> {
     Rows { hidden: &'a [F], width: usize, layout: Layout },
 }
 
+/// Takes all bits of rows in.
+fn hash<F: Real>(hasher: &mut impl Hasher, rows: &[F]) {
+    rows.iter().for_each(|value| hasher.write_u64(value.to_f64().to_bits()));
+}
+
 /// Some utterances of a call.
 pub(crate) struct Group<'c, F> {
     sites: GroupSites<'c, F>,
@@ -99,16 +104,19 @@ impl<'a, F: Real> Call<'a, F> {
 
     /// What the hidden rows are made of, padding left out.
     pub fn hash_rows(&self, targets: &Targets, hasher: &mut impl Hasher) {
-        let mut hash = |rows: &[F]| rows.iter().for_each(|value| hasher.write_u64(value.to_f64().to_bits()));
         match &self.source {
-            Source::Joint(JointRows { encoded, predicted, width, frames, labels, .. }) => {
+            Source::Joint(JointRows { encoded, predicted, width, frames, labels, mask, .. }) => {
+                for number in [encoded.len(), predicted.len()] {
+                    hasher.write_usize(number);
+                }
+                hasher.write(format!("{mask:?}").as_bytes());
                 for b in 0..targets.batch() {
-                    hash(&encoded[frames.of(b) * width..][..targets.frames(b) * width]);
-                    hash(&predicted[labels.of(b) * width..][..(targets.labels(b).len() + 1) * width]);
+                    hash(hasher, &encoded[frames.of(b) * width..][..targets.frames(b) * width]);
+                    hash(hasher, &predicted[labels.of(b) * width..][..(targets.labels(b).len() + 1) * width]);
                 }
             }
-            Source::Rows { hidden, layout: Layout::Packed, .. } => hash(hidden),
-            Source::Rows { .. } => {}
+            Source::Rows { hidden, layout: Layout::Packed, .. } => hash(hasher, hidden),
+            Source::Rows { hidden, .. } => hasher.write_usize(hidden.len()),
         }
     }
 

@@ -243,25 +243,27 @@ impl<F: Real> Engine<F> for Session<F> {
     }
 
     fn sum(&mut self, inputs: &Inputs<F>, targets: &Targets, weights: &[f64]) -> Result<Output<F>> {
-        expect_len("weights", targets.batch(), weights.len())?;
         let loss = self.options.loss.clone();
+        let fits = expect_len("weights", targets.batch(), weights.len());
         match inputs {
             Inputs::Joint(joint) => {
-                reject_pruned(&loss)?;
-                let call = Call::joint(joint, &loss, targets, &self.options);
+                let fits = fits.and_then(|()| reject_pruned(&loss));
+                let call = fits.and_then(|()| Call::joint(joint, &loss, targets, &self.options));
                 among::sum(self, call, targets, weights)
             }
             Inputs::Rows(rows) => {
-                reject_pruned(&loss)?;
-                let call = Call::rows(rows, &loss, targets, &self.options);
+                let fits = fits.and_then(|()| reject_pruned(&loss));
+                let call = fits.and_then(|()| Call::rows(rows, &loss, targets, &self.options));
                 among::sum(self, call, targets, weights).map_err(|error| error.of(&loss))
             }
             Inputs::Scores(inputs) => {
                 self.expect_alone("scores")?;
+                fits?;
                 scores::sum(self, inputs, targets, weights)
             }
             Inputs::Pruned(inputs) => {
                 self.expect_alone("pruning")?;
+                fits?;
                 pruned::sum(self, inputs, targets, weights)
             }
         }
@@ -274,6 +276,7 @@ impl<F: Real> Engine<F> for Session<F> {
         targets: &Targets,
         weights: &[f64],
     ) -> Result<Vec<f64>> {
+        self.expect_alone("scores")?;
         scores::sum_in_place(self, scores, shape, targets, weights)
     }
 

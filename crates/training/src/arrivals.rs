@@ -47,10 +47,11 @@ impl Arrivals {
         let of = |(name, variable): (&str, &Var)| Some((variable.id(), earlier.get(name)?.clone()));
         let earlier = parameters.iter().filter_map(of).collect();
         let (places, to) = (std::mem::take(&mut self.places), self.to.clone());
-        let mine = Arrivals { places, to, earlier, handed: Vec::new(), torn: false };
-        LISTENER.set(Some(mine));
+        LISTENER.set(Some(Arrivals { places, to, earlier, handed: Vec::new(), torn: false }));
+        let deaf = Deaf;
         let found = backward();
         let mine = LISTENER.take().expect("nobody else takes it");
+        drop(deaf);
         let found = found?;
         self.torn |= mine.torn;
         for (_, parameter, said) in &mine.handed {
@@ -86,6 +87,15 @@ impl Arrivals {
             }
             _ => self.torn = true,
         }
+    }
+}
+
+/// Nobody listens any more when it is dropped: those who wait for gradients hear of a panic by that.
+struct Deaf;
+
+impl Drop for Deaf {
+    fn drop(&mut self) {
+        LISTENER.take();
     }
 }
 
@@ -170,6 +180,13 @@ mod tests {
     fn nobody_listens_after_the_pass() -> Result<()> {
         run(1, false)?;
         assert!(LISTENER.take().is_none());
+        let (to, terms) = channel();
+        let panicked = std::panic::catch_unwind(|| {
+            let mut arrivals = Arrivals::new(std::iter::empty(), to);
+            let _ =
+                arrivals.during(&Parameters::default(), &Gradients::default(), || panic!("on the way back"));
+        });
+        assert!(panicked.is_err() && terms.recv().is_err());
         Ok(())
     }
 }

@@ -256,13 +256,16 @@ impl Reduction {
         };
         let (handed, torn) =
             arrivals.map_or_else(Default::default, |arrivals| (arrivals.handed(), arrivals.torn()));
-        let (gradients, tally, problem) = match mine {
+        let (gradients, tally, mut problem) = match mine {
             Ok((gradients, tally)) => (gradients, tally, None),
             // The others wait for sums, whatever they are to be.
             Err(error) => (Gradients::default(), Tally::default(), Some(error)),
         };
         self.hand_in(parameters, &gradients, &handed, to)?;
-        let mut sums = sums()?;
+        let mut sums = sums().unwrap_or_else(|error| {
+            problem.get_or_insert(error);
+            Vec::new()
+        });
         let early = if self.known { Vec::new() } else { handed.iter().map(|&at| self.order[at]).collect() };
         let reached = parameters.iter().map(|(name, _)| gradients.get(name).is_some()).collect();
         let said = problem.as_ref().map(Problem::new);
@@ -273,7 +276,7 @@ impl Reduction {
             self.late = true;
             let Begun { to, sums: again, .. } = self.sums(ranks, parameters, false)?;
             self.hand_in(parameters, &gradients, &[], to)?;
-            sums = again()?;
+            sums = agree(ranks, again())?;
         }
         let mut all = Gradients::default();
         let named: Vec<(&str, &Var)> = parameters.iter().collect();
