@@ -70,7 +70,8 @@ impl<'a, F: Real> Head<'a, F> {
         match self.weight.iter().position(|w| (*w * scale).to_f64().is_infinite()) {
             None => Ok(()),
             Some(at) => {
-                Err(Error::InfiniteWeight { class: at / self.hidden, value: self.weight[at].to_f64() })
+                let class = self.first + at / self.hidden;
+                Err(Error::InfiniteWeight { class, value: self.weight[at].to_f64() })
             }
         }
     }

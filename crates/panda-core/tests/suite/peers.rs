@@ -162,7 +162,11 @@ fn what_is_wrong_with_one_is_heard_by_all() {
     let found = together(3, |mut peers| case.run::<f64>(Some(&mut peers), None).unwrap_err());
     let message = "could not go on; it says why".to_owned();
     let heard = Error::Peer { rank: 1, message };
-    assert_eq!(found, [heard.clone(), Error::InfiniteWeight { class: 1, value: f64::INFINITY }, heard]);
+    assert_eq!(found, [heard.clone(), Error::InfiniteWeight { class: 3, value: f64::INFINITY }, heard]);
+    // So are all that follow.
+    let found =
+        together(2, |mut peers| [(); 2].map(|()| case.run::<f64>(Some(&mut peers), None).unwrap_err()));
+    assert!(found.iter().all(|[first, second]| first == second), "{found:?}");
     // A site that only one sees to be odd.
     case.weight[H * 3 + 1] = f64::NAN;
     for found in together(3, |mut peers| case.run::<f64>(Some(&mut peers), None)) {

@@ -171,6 +171,16 @@ fn what_wants_all_classes_is_refused() {
             assert!(matches!(found, Err(Error::Among { found }) if found == what), "{found:?}");
         }
     }
+    // In one of them alone: the others hear of it.
+    let (plain, odd) =
+        (Case::new(Options::default()), Case::new(Options { label_smoothing: 0.1, ..Options::default() }));
+    let found = together(2, |peers| {
+        let rank = peers.rank();
+        let case = if rank == 1 { &odd } else { &plain };
+        case.sum(&mut case.session(Some(peers)), rank, 2).unwrap_err()
+    });
+    assert!(matches!(found[0], Error::Normaliser(panda_core::Error::Peer { rank: 1, .. })), "{found:?}");
+    assert!(matches!(found[1], Error::Among { found: "label smoothing" }), "{found:?}");
     let case = Case::new(Options::default());
     let (weight, bias) = &case.heads[0];
     for found in together(2, |peers| {
