@@ -205,7 +205,8 @@ impl Peers {
     }
 }
 
-/// The classes that process `rank` of `count` holds, of so many: as even as can be.
+/// The classes that process `rank` of `count` holds, of so many: as even as can be, and none in some where there are fewer than processes,
+/// which no [`Head`] has.
 pub fn classes_of(rank: usize, count: usize, classes: usize) -> std::ops::Range<usize> {
     let first = |rank: usize| (classes as u128 * rank as u128 / count as u128) as usize;
     first(rank)..first(rank + 1)
