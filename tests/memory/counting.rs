@@ -9,6 +9,13 @@ static LARGEST: AtomicUsize = AtomicUsize::new(0);
 static ALIVE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
+/// Sizes of the allocations of at least [`NOTED`] bytes, and how many there were.
+static SIZES: [AtomicUsize; 1 << 10] = [const { AtomicUsize::new(0) }; 1 << 10];
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes from which on [`large`] tells of an allocation.
+pub const NOTED: usize = 32 << 10;
+
 thread_local! {
     /// Allocations of this thread.
     static CALLS: Cell<usize> = const { Cell::new(0) };
@@ -21,6 +28,10 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         CALLS.set(CALLS.get() + 1);
         LARGEST.fetch_max(layout.size(), Relaxed);
+        if layout.size() >= NOTED {
+            let at = COUNT.fetch_add(1, Relaxed);
+            SIZES[at % SIZES.len()].store(layout.size(), Relaxed);
+        }
         PEAK.fetch_max(ALIVE.fetch_add(layout.size(), Relaxed) + layout.size(), Relaxed);
         // SAFETY: the caller keeps the contract of `alloc`.
         unsafe { System.alloc(layout) }
@@ -50,6 +61,15 @@ pub fn measure<T>(work: impl FnOnce() -> T) -> (usize, usize, T) {
     PEAK.store(before, Relaxed);
     let result = work();
     (LARGEST.load(Relaxed), PEAK.load(Relaxed) - before, result)
+}
+
+/// Bytes of every allocation of at least [`NOTED`] bytes while `work` runs, over all threads.
+pub fn large<T>(work: impl FnOnce() -> T) -> (Vec<usize>, T) {
+    COUNT.store(0, Relaxed);
+    let result = work();
+    let count = COUNT.load(Relaxed);
+    assert!(count <= SIZES.len(), "{count} large allocations are too many to note");
+    (SIZES[..count].iter().map(|size| size.load(Relaxed)).collect(), result)
 }
 
 /// Growth of this process's resident memory at its peak while `work` runs, in bytes; none where the kernel does not tell.

@@ -9,6 +9,7 @@ mod files;
 mod first_pass;
 mod lanes;
 mod lattices;
+mod layers;
 mod local_weights;
 mod loss;
 #[path = "../../crates/speech/tests/suite/mutants.rs"]

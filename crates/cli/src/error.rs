@@ -51,6 +51,10 @@ pub enum Error {
     /// A variable of the environment that says nothing to us.
     #[error("{0}")]
     Environment(String),
+    /// MPI does not begin.
+    #[error("expected an MPI that lets one thread of several call it (MPI_THREAD_FUNNELED), found one that does not")]
+    #[cfg(feature = "mpi")]
+    Mpi,
     /// Processes that do not find each other.
     #[cfg(feature = "mpi")]
     #[error(

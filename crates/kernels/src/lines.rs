@@ -39,14 +39,14 @@ impl<T> Default for Lines<T> {
     }
 }
 
-impl<T: Clone> Lines<T> {
-    /// Bytes of a cache line.
-    const LINE: usize = 64;
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
+impl<T: Clone> Lines<T> {
     /// So many elements, whatever an earlier call left in them.
     pub fn room(&mut self, len: usize, value: T) -> &mut [T] {
-        grow(&mut self.all, len + Self::LINE / size_of::<T>(), value);
-        self.first = self.all.as_ptr().align_offset(Self::LINE);
+        grow(&mut self.all, len + LINE / size_of::<T>(), value);
+        self.first = self.all.as_ptr().align_offset(LINE);
         &mut self.all[self.first..][..len]
     }
 }
@@ -55,14 +55,25 @@ impl<T: Clone> Lines<T> {
     /// Holds at least so many bytes, what [`Lines::bytes`] counts.
     pub fn hold(&mut self, bytes: usize, value: T) {
         grow(&mut self.all, bytes / size_of::<T>(), value);
-        self.first = self.all.as_ptr().align_offset(Self::LINE);
+        self.first = self.all.as_ptr().align_offset(LINE);
     }
 }
 
 impl<T> Lines<T> {
+    /// Whether there is room for so many elements.
+    pub fn holds(&self, len: usize) -> bool {
+        len + LINE / size_of::<T>() <= self.all.len()
+    }
+
     /// Bytes that are held.
     pub fn bytes(&self) -> usize {
         self.all.capacity() * size_of::<T>()
+    }
+}
+
+impl<T> std::ops::DerefMut for Lines<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut self.all[self.first..]
     }
 }
 

@@ -2,6 +2,7 @@
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::ErrorKind;
+use std::marker::PhantomData;
 use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,13 +32,16 @@ pub struct Mpi {
     // First of all, so that it goes before the engine does.
     world: SimpleCommunicator,
     _universe: Universe,
+    /// It stays where it is.
+    one: PhantomData<*mut ()>,
 }
 
 impl Mpi {
-    /// Joins the others; none if MPI has been used in this process before.
+    /// Joins the others; none if MPI has been used in this process before, or lets no process that has threads join.
     pub fn start() -> Option<Self> {
-        let (universe, _) = ::mpi::initialize_with_threading(Threading::Funneled)?;
-        Some(Mpi { awaited: None, world: universe.world(), _universe: universe })
+        let (universe, granted) = ::mpi::initialize_with_threading(Threading::Funneled)?;
+        let joined = || Mpi { awaited: None, world: universe.world(), _universe: universe, one: PhantomData };
+        (granted >= Threading::Funneled).then(joined)
     }
 
     /// Ends all processes of the job.

@@ -1,7 +1,7 @@
 //! Sums under a head that several processes hold in parts.
 //!
 //! ```text
-//! all come with the same options, targets, rows and weights       compared, but for padded hidden rows and duration heads
+//! all come with the same options, targets, rows and weights       compared, and the duration head with them
 //! groups of utterances, as everywhere                             each head class by one process (panda_core::peers)
 //! gradients of the rows: the sum over the processes               once, at the end
 //! ```
@@ -76,9 +76,9 @@ pub(crate) fn sum<F: Real>(
     let call = peers.meet(one_softmax.and(call))?.among(peers.count());
     let mut hasher = DefaultHasher::new();
     format!("{:?} {targets:?} {weights:?}", session.options).hash(&mut hasher);
-    call.hash_rows(targets, &mut hasher);
+    call.hash(targets, &mut hasher);
     let hash = hasher.finish();
-    peers.expect_same("options, targets, weights or rows", &[(hash >> 32) as f64, (hash as u32).into()])?;
+    peers.expect_same("options, targets, weights, rows or duration head", &[(hash >> 32) as f64, (hash as u32).into()])?;
     let out = call.sum(session, weights, 0);
     let peers = session.peers.as_mut().expect("nobody has taken them");
     let mut out = peers.meet(out)?;

@@ -13,6 +13,7 @@ use crate::{
     Error, Gradients, Joint, Layout, Loss, Options, Output, Result, Rows, Session, Skipped, Targets,
     between::{Between, Rooms},
     budget::Sizes,
+    compact::Lists,
     ctc::Ctc,
     error::expect_rows,
     heads::{Answer, Heads, Into, Role},
@@ -102,8 +103,12 @@ impl<'a, F: Real> Call<'a, F> {
         Self { ranks, ..self }
     }
 
-    /// What the hidden rows are made of, padding left out.
-    pub fn hash_rows(&self, targets: &Targets, hasher: &mut impl Hasher) {
+    /// What the hidden rows are made of, padding left out, and the duration head.
+    pub fn hash(&self, targets: &Targets, hasher: &mut impl Hasher) {
+        if let Some(head) = self.heads.durations() {
+            hash(hasher, head.weight());
+            hash(hasher, head.bias().unwrap_or_default());
+        }
         match &self.source {
             Source::Joint(JointRows { encoded, predicted, width, frames, labels, mask, .. }) => {
                 for number in [encoded.len(), predicted.len()] {
@@ -115,8 +120,13 @@ impl<'a, F: Real> Call<'a, F> {
                     hash(hasher, &predicted[labels.of(b) * width..][..(targets.labels(b).len() + 1) * width]);
                 }
             }
-            Source::Rows { hidden, layout: Layout::Packed, .. } => hash(hasher, hidden),
-            Source::Rows { hidden, .. } => hasher.write_usize(hidden.len()),
+            Source::Rows { hidden, width, layout } => {
+                let targets = self.objective.sites();
+                for b in 0..targets.batch() {
+                    let rows = RowSites::new(hidden, *width, *layout, targets, b..b + 1, Lists::default());
+                    (0..rows.len()).for_each(|site| hash(hasher, rows.hidden(site)));
+                }
+            }
         }
     }
 

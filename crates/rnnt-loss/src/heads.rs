@@ -86,6 +86,11 @@ impl<'a, F: Real> Heads<'a, F> {
         Ok(list)
     }
 
+    /// The duration head, which no processes share.
+    pub fn durations(&self) -> Option<Head<'a, F>> {
+        self.durations
+    }
+
     /// Gradients of the token head and of the duration head, from those of the list.
     pub fn join(&self, list: Vec<Into<F>>) -> [HeadGradient<F>; 2] {
         let narrow = |bias: Vec<f64>| bias.into_iter().map(F::from_f64).collect();

@@ -73,7 +73,8 @@ impl<'a, F: Real> RowSites<'a, F> {
         }
     }
 
-    fn hidden(&self, site: usize) -> &[F] {
+    /// The row of a site.
+    pub fn hidden(&self, site: usize) -> &[F] {
         &self.hidden[self.row(site) * self.width..][..self.width]
     }
 }

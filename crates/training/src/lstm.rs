@@ -12,13 +12,14 @@ mod layer;
 mod layout;
 mod steps;
 
+use std::any::Any;
 use std::sync::Mutex;
 
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout as TensorLayout, Shape, Tensor, WithDType};
 pub use carried::{CarriedLstm, LstmState};
-use direction::{Gradients, Tape, Wanted, Weights};
+use direction::{Gradients, Place, Tape, Wanted, Weights};
 use handle::Handle;
-use kernels::Real;
+use kernels::{Lent, Real, Shelf};
 pub use layer::Lstm;
 use layout::{Cut, Layout, Sizes};
 use rayon::prelude::*;
@@ -39,6 +40,20 @@ pub struct LstmWeights {
     pub bias: Tensor,
 }
 
+/// Where the buffers of layers lie between calls.
+#[derive(Debug, Clone, Default)]
+struct Shelves {
+    single: Shelf<f32>,
+    double: Shelf<f64>,
+}
+
+impl Shelves {
+    fn of<F: Real>(&self) -> &Shelf<F> {
+        let kinds: [&dyn Any; 2] = [&self.single, &self.double];
+        kinds.into_iter().find_map(|shelf| shelf.downcast_ref()).expect("f32 or f64")
+    }
+}
+
 /// Runs an LSTM layer over a ragged batch, in one direction or two.
 ///
 /// ```text
@@ -55,6 +70,16 @@ pub struct LstmWeights {
 ///
 /// Cost: `O(Σ T_b · (D + H) · H)` time, and `Σ T_b · 5H` numbers a direction that are kept for the backward pass.
 pub fn lstm(x: &Tensor, lengths: &[usize], directions: &[LstmWeights]) -> Result<Tensor> {
+    lstm_on(None, x, lengths, directions)
+}
+
+/// [`lstm`] whose buffers stay on shelves, if there are any.
+fn lstm_on(
+    shelves: Option<&Shelves>,
+    x: &Tensor,
+    lengths: &[usize],
+    directions: &[LstmWeights],
+) -> Result<Tensor> {
     let (batch, frames, input) =
         x.dims3().map_err(|_| Error::shape("x", "three axes [B, T, D]", format!("{:?}", x.dims())))?;
     if lengths.len() != batch {
@@ -90,35 +115,37 @@ pub fn lstm(x: &Tensor, lengths: &[usize], directions: &[LstmWeights]) -> Result
     }
     let (x, sizes) = (x.contiguous()?, Sizes { frames, input, hidden });
     match x.dtype() {
-        candle_core::DType::F32 => apply::<f32>(&x, lengths, sizes, directions),
-        candle_core::DType::F64 => apply::<f64>(&x, lengths, sizes, directions),
+        candle_core::DType::F32 => apply::<f32>(shelves, &x, lengths, sizes, directions),
+        candle_core::DType::F64 => apply::<f64>(shelves, &x, lengths, sizes, directions),
         other => Err(Error::shape("x", "f32 or f64", format!("{other:?}"))),
     }
 }
 
 fn apply<F: Real + WithDType>(
+    shelves: Option<&Shelves>,
     x: &Tensor,
     lengths: &[usize],
     sizes: Sizes,
     directions: &[LstmWeights],
 ) -> Result<Tensor> {
     let cut = layout::cut(lengths.len(), directions.len(), sizes.hidden);
-    apply_cut::<F>(x, lengths, sizes, directions, cut)
+    apply_cut::<F>(shelves, x, (lengths, cut), sizes, directions)
 }
 
 fn apply_cut<F: Real + WithDType>(
+    shelves: Option<&Shelves>,
     x: &Tensor,
-    lengths: &[usize],
+    (lengths, cut): (&[usize], Cut),
     sizes: Sizes,
     directions: &[LstmWeights],
-    cut: Cut,
 ) -> Result<Tensor> {
     let count = directions.len();
     let layouts = (0..count).map(|direction| Layout::new(lengths, cut, direction == 1)).collect();
     let handles: Vec<(Handle, Tensor)> =
         directions.iter().map(Handle::new).collect::<candle_core::Result<_>>()?;
     let (handles, arguments): (Vec<_>, Vec<_>) = handles.into_iter().unzip();
-    let op = Operation::<F> { batch: lengths.len(), sizes, layouts, handles, tape: Mutex::new(None) };
+    let (batch, shelf, tape) = (lengths.len(), shelves.map(|shelves| shelves.of().clone()), Mutex::new(None));
+    let op = Operation::<F> { batch, sizes, layouts, handles, shelf, tape };
     Ok(match &arguments[..] {
         [only] => x.apply_op2(only, op)?,
         [forth, back] => x.apply_op3(forth, back, op)?,
@@ -134,6 +161,7 @@ struct Operation<F> {
     layouts: Vec<Layout>,
     /// Weights of each direction.
     handles: Vec<Handle>,
+    shelf: Option<Shelf<F>>,
     tape: Mutex<Option<Vec<Tape<F>>>>,
 }
 
@@ -163,11 +191,15 @@ impl<F: Real + WithDType> Operation<F> {
         directions.into_par_iter().map(run).collect()
     }
 
+    fn place<'a>(&'a self, layout: &'a Layout) -> Place<'a, F> {
+        Place { layout, sizes: self.sizes, shelf: self.shelf.as_ref() }
+    }
+
     fn forward(&self, x: &[F], weights: &[Weights<F>]) -> (Vec<Tape<F>>, Vec<F>) {
         let Sizes { frames, input, hidden } = self.sizes;
         let width = hidden * weights.len();
         let x = |b: usize, t: usize| &x[(b * frames + t) * input..][..input];
-        let run = |(layout, &weights)| direction::forward(layout, self.sizes, x, weights);
+        let run = |(layout, &weights)| direction::forward(self.place(layout), x, weights);
         let (tapes, states): (Vec<_>, Vec<_>) =
             self.each(self.layouts.iter().zip(weights).collect(), run).into_iter().unzip();
         let mut out = kernels::filled(self.batch * frames * width, F::ZERO);
@@ -212,7 +244,7 @@ impl<F: Real + WithDType> Operation<F> {
                         }
                     });
                     let wanted = Wanted { input: input_wanted, weights: arguments[direction].track_op() };
-                    direction::backward(layout, self.sizes, tape, weights, wanted, [&x, &out, &above])
+                    direction::backward(self.place(layout), tape, weights, wanted, [&x, &out, &above])
                 }))
             })
         })?;
@@ -233,7 +265,7 @@ impl<F: Real + WithDType> Operation<F> {
     }
 
     /// The sum of the directions' packed gradients of the input, as a tensor.
-    fn unpacked(&self, gradients: Vec<Option<Vec<F>>>) -> candle_core::Result<Tensor> {
+    fn unpacked(&self, gradients: Vec<Option<Lent<F>>>) -> candle_core::Result<Tensor> {
         let Sizes { frames, input, .. } = self.sizes;
         let mut dx = kernels::filled(self.batch * frames * input, <F as Real>::ZERO);
         direction::each_row(&mut dx, input, |at, dx| {

@@ -20,7 +20,7 @@ pub fn run(
     train: &mut dyn FnMut(&mut dyn Ranks) -> Result<Outcome>,
 ) -> Result<Option<Outcome>> {
     let Some(launcher) = ranks::launcher() else { return train(&mut ()).map(Some) };
-    let courier = Courier::start(Mpi::start).expect("MPI is started once");
+    let courier = Courier::start(Mpi::start).ok_or(Error::Mpi)?;
     let (rank, found) = (courier.rank(), courier.count());
     if let Some(expected) = launcher.count.filter(|&expected| expected != found) {
         return Err(Error::Launcher { expected, found });

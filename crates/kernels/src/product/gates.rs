@@ -9,8 +9,9 @@
 //! therefore units, however few rows there are, and several panels are read at once, so that enough sums are under way.
 //! An element's sum is made of blocks of steps, in their order, that depend on the weight's shape alone.
 use crate::{
-    Lines, Real, View,
+    Lent, Real, Shelf, View,
     features::Machine,
+    lend,
     packed::{Operand, Source},
     par_for, parts_mut,
 };
@@ -27,7 +28,7 @@ const STEPS: usize = 512;
 /// W of four gates, packed for one of the two ways it is multiplied.
 #[derive(Debug)]
 pub struct PackedGates<F> {
-    panels: Lines<F>,
+    panels: Lent<F>,
     /// Panels of a strip: 4 forth, 1 back.
     each: usize,
     /// Steps of a panel.
@@ -52,14 +53,14 @@ pub struct Streams<'a, F> {
 }
 
 impl<F: Real> PackedGates<F> {
-    /// Packs `weight` *4H x H*, row-major, for [`Self::multiply`] with states.
+    /// Packs `weight` *4H x H*, row-major, for [`Self::multiply`] with states, in memory from a shelf if there is one.
     ///
     /// Cost of either: `O(H²)` time and memory.
     ///
     /// # Panics
     /// Here and below: if the shape is another one.
-    pub fn forth(weight: &[F], hidden: usize) -> Self {
-        Self::packed(weight, hidden, [GATES, hidden], hidden, |at, panel| {
+    pub fn forth(shelf: Option<&Shelf<F>>, weight: &[F], hidden: usize) -> Self {
+        Self::packed(shelf, weight, hidden, [GATES, hidden], hidden, |at, panel| {
             let (strip, gate) = (at / GATES, at % GATES);
             let rows = View::new(&weight[gate * hidden * hidden..], hidden, hidden);
             let source = Source::new(rows, Operand::Left);
@@ -68,9 +69,9 @@ impl<F: Real> PackedGates<F> {
     }
 
     /// Packs it for [`Self::multiply`] with gradients of gates.
-    pub fn back(weight: &[F], hidden: usize) -> Self {
+    pub fn back(shelf: Option<&Shelf<F>>, weight: &[F], hidden: usize) -> Self {
         let (strips, piece) = (hidden.div_ceil(UNITS), GATES * UNITS);
-        Self::packed(weight, hidden, [1, strips * piece], piece, |at, panel| {
+        Self::packed(shelf, weight, hidden, [1, strips * piece], piece, |at, panel| {
             let (strip, first) = (at / strips, at % strips * UNITS);
             let count = UNITS.min(hidden - first);
             for (gate, steps) in panel.chunks_exact_mut(UNITS * UNITS).enumerate() {
@@ -85,6 +86,7 @@ impl<F: Real> PackedGates<F> {
 
     /// Packs so many steps a task.
     fn packed(
+        shelf: Option<&Shelf<F>>,
         weight: &[F],
         hidden: usize,
         [each, steps]: [usize; 2],
@@ -92,9 +94,8 @@ impl<F: Real> PackedGates<F> {
         pack: impl Fn(usize, &mut [F]) + Sync,
     ) -> Self {
         assert_eq!(weight.len(), GATES * hidden * hidden, "gates: a weight of {GATES} x {hidden} x {hidden}");
-        let mut panels = Lines::default();
-        let room = panels.room(hidden.div_ceil(UNITS) * each * steps * UNITS, F::ZERO);
-        par_for(parts_mut(room, (piece * UNITS).max(1)), pack);
+        let mut panels = lend(shelf, "gates", hidden.div_ceil(UNITS) * each * steps * UNITS);
+        par_for(parts_mut(&mut panels, (piece * UNITS).max(1)), pack);
         let block = steps.div_ceil(steps.div_ceil(STEPS).max(1)).next_multiple_of(UNITS);
         PackedGates { panels, each, steps, block: block.max(1) }
     }
@@ -216,7 +217,7 @@ mod tests {
         let at = |gate: usize, out: usize, k: usize| weight[(gate * hidden + out) * hidden + k].to_f64();
         let units = hidden.next_multiple_of(UNITS);
         for (width, rows) in (1..=ROWS).flat_map(|width| (0..=width).map(move |rows| (width, rows))) {
-            let (forth, back) = (PackedGates::forth(&weight, hidden), PackedGates::back(&weight, hidden));
+            let (forth, back) = (PackedGates::forth(None, &weight, hidden), PackedGates::back(None, &weight, hidden));
             let mut left: Vec<F> = made_up(4 * units * width, 4);
             // Gradients of units that are not there may be anything that is finite.
             let check = |packed: &PackedGates<F>, left: &[F], exact: &dyn Fn(usize, usize, usize) -> f64| {
@@ -262,7 +263,7 @@ mod tests {
     fn rows_have_the_same_bits_together_and_apart() {
         let hidden = 600;
         let weight: Vec<f32> = made_up(4 * hidden * hidden, 3);
-        for packed in [PackedGates::forth(&weight, hidden), PackedGates::back(&weight, hidden)] {
+        for packed in [PackedGates::forth(None, &weight, hidden), PackedGates::back(None, &weight, hidden)] {
             let left: Vec<f32> = made_up(packed.steps() * ROWS, 4);
             let run = |width: usize, rows: usize, left: &[f32]| {
                 let mut out = vec![1.0; rows * packed.lanes()];

@@ -1,7 +1,8 @@
 //! A left operand that is packed once, in parts, each of which is multiplied many times.
 use crate::{
-    Lines, Real, View,
+    Lent, Real, Shelf, View,
     features::Machine,
+    lend,
     packed::{Operand, Source},
     par_for, parts_mut,
 };
@@ -21,7 +22,7 @@ use crate::{
 #[derive(Debug)]
 pub struct PackedLeft<F> {
     /// Part by part; in each, micro-panels as even as can be, with all k steps.
-    panels: Lines<F>,
+    panels: Lent<F>,
     rows: usize,
     steps: usize,
     /// Rows of a part.
@@ -37,15 +38,28 @@ impl<F: Real> PackedLeft<F> {
     /// # Panics
     /// If `each` is 0.
     pub fn new(view: View<F>, each: usize) -> Self {
-        Self::new_for(Machine::best(), view, each)
+        Self::on(None, view, each)
     }
 
+    /// The same in memory from a shelf, if there is one.
+    ///
+    /// # Panics
+    /// As [`Self::new`].
+    pub fn on(shelf: Option<&Shelf<F>>, view: View<F>, each: usize) -> Self {
+        let (rows, steps) = view.shape();
+        Self::packed_for(Machine::best(), view, each, lend(shelf, "left operand", rows * steps))
+    }
+
+    #[cfg(test)]
     pub(crate) fn new_for(machine: Machine, view: View<F>, each: usize) -> Self {
+        let (rows, steps) = view.shape();
+        Self::packed_for(machine, view, each, lend(None, "left operand", rows * steps))
+    }
+
+    fn packed_for(machine: Machine, view: View<F>, each: usize, mut panels: Lent<F>) -> Self {
         let source = Source::new(view, Operand::Left);
         let ((rows, steps), [most, _]) = (source.sizes(), F::sides(machine));
-        let mut panels = Lines::default();
-        let room = panels.room(rows * steps, F::ZERO);
-        par_for(parts_mut(room, (each * steps).max(1)), |at, part| {
+        par_for(parts_mut(&mut panels, (each * steps).max(1)), |at, part| {
             let count = part.len() / steps;
             let panels = count.div_ceil(most);
             for panel in 0..panels {

@@ -220,6 +220,45 @@ fn what_one_cannot_do_none_does_and_the_next_call_is_another() {
 }
 
 #[test]
+fn rows_and_duration_heads_that_differ_are_found() {
+    let tdt = Case::new(Options::of(Loss::tdt(&[0, 1, 2]).unwrap()));
+    let ctc = Case::new(Options::of(Loss::Ctc));
+    // Of twelve rows, three of the second utterance's and one of the third's are padding.
+    let layout = Layout::Padded { frames: 4, positions: 1 };
+    let padded = |session: &mut Session<f64>, rank: usize, changed: Option<usize>| {
+        let (mut hidden, (weight, bias)) = (values(12 * H, 7), &ctc.heads[0]);
+        if let Some(row) = changed {
+            hidden[row * H] += 1e-9;
+        }
+        let here = classes_of(rank, 2, C);
+        let part = &weight[H * here.start..H * here.end];
+        let head = Head::part(part, Some(&bias[here.clone()]), H, here.start, C)?;
+        session.sum(Rows { hidden: &hidden, head, durations: None, layout }, &ctc.targets, &WEIGHTS)
+    };
+    let found = together(2, |peers| {
+        let rank = peers.rank();
+        let mut session = ctc.session(Some(peers));
+        [None, Some(2), Some(4), Some(5), Some(11)].map(|row| {
+            let changed = row.filter(|_| rank == 1);
+            padded(&mut session, rank, changed).map(drop).map_err(|error| error.to_string())
+        })
+    });
+    for of in found {
+        assert_eq!(of.each_ref().map(|found| found.is_ok()), [true, false, false, true, true], "{of:?}");
+    }
+    let found = together(2, |peers| {
+        let (rank, mut session) = (peers.rank(), tdt.session(Some(peers)));
+        let mut odd = Case::new(tdt.options.clone());
+        odd.heads[1].1[0] += if rank == 1 { 1e-9 } else { 0.0 };
+        let error = odd.sum(&mut session, rank, 2).unwrap_err().to_string();
+        (error, tdt.sum(&mut session, rank, 2).is_ok())
+    });
+    for (error, next) in found {
+        assert!(error.contains("duration head") && next, "{error}");
+    }
+}
+
+#[test]
 fn what_is_odd_in_a_later_group_is_named_by_all() {
     let plan = Some(Plan::custom(3, 2, 2, 2, 1));
     let case = Case::new(Options { plan, ..Options::default() });

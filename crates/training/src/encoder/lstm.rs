@@ -105,7 +105,7 @@ impl LstmEncoder {
             layers.push(if config.two_biases { lstm.with_two_biases(0, &vb)? } else { lstm });
             width = layers[layer].width();
         }
-        Ok(LstmEncoder { config: config.clone(), subsampling, layers })
+        Ok(LstmEncoder { config: config.clone(), subsampling, layers: Lstm::with_common_buffers(layers) })
     }
 }
 

@@ -10,8 +10,9 @@
 //!            dW_ih = daᵀ x, db = Σ da      blocks of its rows
 //!            dW_hh = daᵀ h[t-1]            blocks of its rows
 //! ```
-//! x and h are the graph's own, and read again: the tape has only what cannot be had otherwise.
-use kernels::{Accumulate, Affine, PackedGates, Real, View, items_mut, par_for, parts_mut};
+//! x and h are the graph's own, and read again: the tape has only what cannot be had otherwise. Buffers come from a shelf, if there
+//! is one, and go back to it.
+use kernels::{Accumulate, Affine, Lent, PackedGates, Real, Shelf, View, items_mut, lend, par_for, parts_mut};
 
 use super::layout::{Layout, ROWS, Sizes};
 use super::steps::{self, Rows};
@@ -24,35 +25,49 @@ pub(super) struct Weights<'a, F> {
     pub bias: &'a [F],
 }
 
+/// A direction over a batch, and where its buffers lie between calls.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a, F> {
+    pub layout: &'a Layout,
+    pub sizes: Sizes,
+    pub shelf: Option<&'a Shelf<F>>,
+}
+
+impl<F: Real> Place<'_, F> {
+    /// Packed rows, whatever is in them.
+    fn rows(self, role: &'static str, width: usize) -> Lent<F> {
+        lend(self.shelf, role, self.layout.rows() * width)
+    }
+}
+
 /// What the backward pass needs of the forward pass, *rows x* the width of each.
 #[derive(Debug)]
 pub(super) struct Tape<F> {
     /// Gates after their nonlinearity, 4H.
-    gates: Vec<F>,
+    gates: Lent<F>,
     /// Cell states, H.
-    cell: Vec<F>,
+    cell: Lent<F>,
 }
 
 /// Runs a direction, whose input at a frame of the tensor is `x(utterance, frame)`; returns the tape and the packed states,
 /// *rows x H*.
 pub(super) fn forward<'a, F: Real>(
-    layout: &Layout,
-    sizes: Sizes,
+    place: Place<F>,
     x: impl Fn(usize, usize) -> &'a [F] + Sync,
     weights: Weights<F>,
-) -> (Tape<F>, Vec<F>) {
-    let Sizes { input: d, hidden: h, .. } = sizes;
-    let zeros = |width: usize| kernels::filled(layout.rows() * width, F::ZERO);
-    let mut gates = zeros(4 * h);
-    let packed = pack(layout, d, |row| Some(layout.frame(row)), x);
+) -> (Tape<F>, Lent<F>) {
+    let Place { layout, sizes: Sizes { input: d, hidden: h, .. }, shelf } = place;
+    let mut gates = place.rows("gates of frames", 4 * h);
+    let packed = pack(place, d, |row| Some(layout.frame(row)), x);
     Affine::new(View::new(weights.input, 4 * h, d).transposed(), Some(weights.bias))
+        .on(shelf)
         .forward(&packed, &mut gates);
     drop(packed);
-    let (mut cell, mut state) = (zeros(h), zeros(h));
-    let recurrent = PackedGates::forth(weights.recurrent, h);
+    let (mut cell, mut state) = (place.rows("cells", h), place.rows("states", h));
+    let recurrent = PackedGates::forth(shelf, weights.recurrent, h);
     let mut tasks = tasks(layout, h, [&mut gates, &mut cell, &mut state]);
     par_for(items_mut(&mut tasks), |at, rows| {
-        steps::forward(&layout.groups[at], h, &recurrent, None, rows, layout.shared());
+        steps::forward((&layout.groups[at], h, shelf), &recurrent, None, rows, layout.shared());
     });
     (Tape { gates, cell }, state)
 }
@@ -66,53 +81,49 @@ pub(super) struct Wanted {
 
 /// Gradients that were asked for: of the packed inputs, and of W_ih, W_hh and b.
 pub(super) struct Gradients<F> {
-    pub input: Option<Vec<F>>,
+    pub input: Option<Lent<F>>,
     pub weights: Option<[Vec<F>; 3]>,
 }
 
 /// Backward of [`forward`], with rows of the input, of the output and of the gradient that comes from above it.
 pub(super) fn backward<'a, F: Real>(
-    layout: &Layout,
-    sizes: Sizes,
+    place: Place<F>,
     tape: Tape<F>,
     weights: Weights<F>,
     wanted: Wanted,
     [x, out, above]: [&(dyn Fn(usize, usize) -> &'a [F] + Sync); 3],
 ) -> Gradients<F> {
-    let Sizes { input: d, hidden: h, .. } = sizes;
+    let Place { layout, sizes: Sizes { input: d, hidden: h, .. }, shelf } = place;
     let Tape { gates: mut da, mut cell } = tape;
     let here = |row: usize| Some(layout.frame(row));
     {
-        let mut above = pack(layout, h, here, above);
-        let recurrent = PackedGates::back(weights.recurrent, h);
+        let mut above = pack(place, h, here, above);
+        let recurrent = PackedGates::back(shelf, weights.recurrent, h);
         let mut tasks = tasks(layout, h, [&mut da, &mut cell, &mut above]);
         par_for(items_mut(&mut tasks), |at, rows| {
-            steps::backward(&layout.groups[at], h, &recurrent, rows, layout.shared());
+            steps::backward((&layout.groups[at], h, shelf), &recurrent, rows, layout.shared());
         });
     }
     drop(cell);
     // Before the gradients of the weights are there: it takes more memory on the way.
     let input = wanted.input.then(|| {
-        let mut dx = kernels::filled(layout.rows() * d, F::ZERO);
-        Affine::new(View::new(weights.input, 4 * h, d).transposed(), None).backward_rows(
-            &da,
-            &mut dx,
-            Accumulate::Replace,
-        );
+        let mut dx = place.rows("gradients of inputs", d);
+        let layer = Affine::new(View::new(weights.input, 4 * h, d).transposed(), None).on(shelf);
+        layer.backward_rows(&da, &mut dx, Accumulate::Replace);
         dx
     });
     let weights = wanted.weights.then(|| {
-        let of = |weight: &[F], rows: Vec<F>, width: usize| {
+        let of = |weight: &[F], rows: Lent<F>, width: usize| {
             let (mut gradient, mut bias) = (kernels::zeros(weight.len()), vec![F::ZERO; 4 * h]);
-            let layer = Affine::new(View::new(weight, 4 * h, width).transposed(), None);
+            let layer = Affine::new(View::new(weight, 4 * h, width).transposed(), None).on(shelf);
             layer.backward_parameters(&[(&rows, &da)], &mut gradient, &mut bias);
             (gradient, bias)
         };
         let before = |row: usize| layout.frame_before(row);
         // The bias is added once, with the input's part.
         let ((input, bias), (recurrent, _)) = rayon::join(
-            || of(weights.input, pack(layout, d, here, x), d),
-            || of(weights.recurrent, pack(layout, h, before, out), h),
+            || of(weights.input, pack(place, d, here, x), d),
+            || of(weights.recurrent, pack(place, h, before, out), h),
         );
         [input, recurrent, bias]
     });
@@ -121,13 +132,13 @@ pub(super) fn backward<'a, F: Real>(
 
 /// Packed rows from those of a tensor: for each the one of the utterance and frame that it comes from, 0 where there is none.
 fn pack<'a, F: Real>(
-    layout: &Layout,
+    place: Place<F>,
     width: usize,
-    place: impl Fn(usize) -> Option<(usize, usize)> + Sync,
+    from: impl Fn(usize) -> Option<(usize, usize)> + Sync,
     of: impl Fn(usize, usize) -> &'a [F] + Sync,
-) -> Vec<F> {
-    let mut rows = kernels::filled(layout.rows() * width, F::ZERO);
-    each_row(&mut rows, width, |row, to| match place(row) {
+) -> Lent<F> {
+    let mut rows = place.rows("packed rows", width);
+    each_row(&mut rows, width, |row, to| match from(row) {
         Some((b, t)) => to.copy_from_slice(of(b, t)),
         None => to.fill(F::ZERO),
     });
@@ -145,7 +156,7 @@ pub(super) fn each_row<F: Send>(rows: &mut [F], width: usize, write: impl Fn(usi
 pub(super) fn tasks<'a, F: Real>(
     layout: &Layout,
     h: usize,
-    [gates, cell, state]: [&'a mut Vec<F>; 3],
+    [gates, cell, state]: [&'a mut [F]; 3],
 ) -> Vec<Rows<'a, F>> {
     let cut = layout.cut(gates, 4 * h).into_iter().zip(layout.cut(cell, h)).zip(layout.cut(state, h));
     cut.map(|((gates, cell), state)| Rows { gates, cell, state }).collect()

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use candle_core::Tensor;
 use candle_nn::{Init, VarBuilder};
 
-use super::{CarriedLstm, LstmWeights, lstm};
+use super::{CarriedLstm, LstmWeights, Shelves, lstm_on};
 use crate::{Result, init};
 
 /// An LSTM layer of one direction or two, its parameters named and laid out as those of [`candle_nn::LSTM`].
@@ -21,6 +21,7 @@ pub struct Lstm {
     /// The second bias of each direction, or none at all.
     hidden_biases: Vec<Tensor>,
     hidden: usize,
+    shelves: Shelves,
 }
 
 impl Lstm {
@@ -48,7 +49,7 @@ impl Lstm {
             })
         };
         let directions = suffixes.iter().map(direction).collect::<Result<_>>()?;
-        Ok(Lstm { directions, hidden_biases: Vec::new(), hidden })
+        Ok(Lstm { directions, hidden_biases: Vec::new(), hidden, shelves: Shelves::default() })
     }
 
     /// The same with a second bias, as other toolkits have: as a function the layer is no richer, but both are trained.
@@ -62,6 +63,16 @@ impl Lstm {
         let suffixes = ["", "_reverse"].into_iter().take(self.directions.len());
         self.hidden_biases = suffixes.map(bias).collect::<candle_core::Result<_>>()?;
         Ok(self)
+    }
+
+    /// Layers that run one after another, with one set of buffers for all of them in place of one for each.
+    ///
+    /// Buffers stay from call to call: a step of training whose shapes, or larger ones, have been seen asks for no memory but that of
+    /// its results. They are freed with the last of the layers and of the graphs that they made.
+    pub fn with_common_buffers(mut layers: Vec<Lstm>) -> Vec<Lstm> {
+        let shelves = Shelves::default();
+        layers.iter_mut().for_each(|layer| layer.shelves = shelves.clone());
+        layers
     }
 
     /// Width of the output rows: H, or 2H with two directions.
@@ -83,12 +94,12 @@ impl Lstm {
         Ok(Cow::Owned(both.collect::<Result<_>>()?))
     }
 
-    /// [`lstm()`] with these weights.
+    /// [`lstm()`](super::lstm()) with these weights.
     ///
     /// # Errors
-    /// Those of [`lstm()`].
+    /// Those of [`lstm()`](super::lstm()).
     pub fn forward(&self, x: &Tensor, lengths: &[usize]) -> Result<Tensor> {
-        lstm(x, lengths, &self.directions()?)
+        lstm_on(Some(&self.shelves), x, lengths, &self.directions()?)
     }
 
     /// The same layer with its state in the caller's hands, if it has one direction; a copy of the weights.

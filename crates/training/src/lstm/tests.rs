@@ -6,7 +6,7 @@ use rand_chacha::ChaCha8Rng;
 use kernels::{Affine, PackedGates, PackedRight, UNITS, View};
 
 use super::layout::{self, Cut, Layout, ROWS, Sizes, group_size};
-use super::{LstmWeights, apply_cut, lstm};
+use super::{LstmWeights, Shelves, apply_cut, lstm};
 
 fn random(shape: &[usize], seed: u64, scale: f64) -> Tensor {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -147,19 +147,71 @@ fn cut_values<F: kernels::Real + WithDType>(
     directions: usize,
     threads: usize,
 ) -> Vec<Vec<f64>> {
-    let (input, frames) = (20, lengths.iter().max().copied().unwrap_or(0) + 1);
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-    pool.install(|| {
-        let shape = [lengths.len(), frames, input];
-        let x = Var::from_tensor(&random(&shape, 3, 1.0).to_dtype(F::DTYPE).unwrap()).unwrap();
-        let (variables, weights): (Vec<_>, Vec<_>) =
-            (0..directions).map(|k| direction(input, hidden, 4 + k as u64, 0.3, F::DTYPE)).unzip();
-        let sizes = Sizes { frames, input, hidden };
-        let out = apply_cut::<F>(&x, lengths, sizes, &weights, cut).unwrap();
-        let grads = out.sqr().unwrap().sum_all().unwrap().backward().unwrap();
-        let gradients = [x].into_iter().chain(variables.concat()).map(|v| grads.get(&v).unwrap().clone());
-        [out].into_iter().chain(gradients).map(|t| values(&t.to_dtype(DType::F64).unwrap())).collect()
-    })
+    pool.install(|| step::<F>(None, (lengths, cut), [20, hidden], directions, 1.0))
+}
+
+/// Output and gradients for inputs of a scale, with buffers from shelves or without.
+fn step<F: kernels::Real + WithDType>(
+    shelves: Option<&Shelves>,
+    (lengths, cut): (&[usize], Cut),
+    [input, hidden]: [usize; 2],
+    directions: usize,
+    scale: f64,
+) -> Vec<Vec<f64>> {
+    let frames = lengths.iter().max().copied().unwrap_or(0) + 1;
+    let shape = [lengths.len(), frames, input];
+    let x = Var::from_tensor(&random(&shape, 3, scale).to_dtype(F::DTYPE).unwrap()).unwrap();
+    let (variables, weights): (Vec<_>, Vec<_>) =
+        (0..directions).map(|k| direction(input, hidden, 4 + k as u64, 0.3, F::DTYPE)).unzip();
+    let sizes = Sizes { frames, input, hidden };
+    let out = apply_cut::<F>(shelves, &x, (lengths, cut), sizes, &weights).unwrap();
+    let grads = out.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+    let gradients = [x].into_iter().chain(variables.concat()).map(|v| grads.get(&v).unwrap().clone());
+    [out].into_iter().chain(gradients).map(|t| values(&t.to_dtype(DType::F64).unwrap())).collect()
+}
+
+/// Steps of many shapes, one after another with the same buffers, all of them full of NaN before each.
+fn check_used_buffers<F: kernels::Real + WithDType>() {
+    let shelves = Shelves::default();
+    let ragged: Vec<usize> = (0..37).map(|b| (b * 7) % 12).collect();
+    for (lengths, widths, directions) in [
+        (ragged.clone(), [20, 24], 2),
+        (vec![9; 21], [520, 512], 1),
+        (vec![1, 9, 4], [20, 37], 2),
+        (ragged, [30, 40], 1),
+        (vec![70, 69], [300, 37], 1),
+    ] {
+        for cut in [Cut::Groups(8), Cut::Strips] {
+            let step = |shelves, scale| step::<F>(shelves, (&lengths, cut), widths, directions, scale);
+            let fresh = step(None, 1.0);
+            let poisoned = step(Some(&shelves), f64::NAN);
+            assert!(poisoned[0].iter().any(|value| value.is_nan()));
+            assert!(step(Some(&shelves), 1.0) == fresh, "{lengths:?}, {widths:?}, {cut:?}");
+        }
+    }
+    assert!(shelves.of::<F>().bytes() > 0);
+}
+
+#[test]
+fn what_is_in_a_used_buffer_does_not_matter() {
+    check_used_buffers::<f32>();
+    check_used_buffers::<f64>();
+}
+
+#[test]
+fn a_shelf_holds_what_the_largest_step_took() {
+    let shelves = Shelves::default();
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    let step = |lengths: &[usize]| {
+        let cut = Cut::Groups(8);
+        pool.install(|| step::<f32>(Some(&shelves), (lengths, cut), [24, 40], 2, 1.0));
+        shelves.of::<f32>().bytes()
+    };
+    let large = step(&[40; 12]);
+    for lengths in [&[3, 2, 1][..], &[40; 12], &[39; 11], &[1]] {
+        assert_eq!(step(lengths), large, "{lengths:?}");
+    }
 }
 
 #[test]
@@ -194,7 +246,7 @@ fn each_utterance(cut: Cut, lengths: &[usize], of: &[usize]) -> Vec<[Vec<f64>; 2
     let x = Var::from_tensor(&Tensor::stack(&chosen, 0).unwrap()).unwrap();
     let (_, weights) = direction(input, hidden, 4, 0.3, DType::F32);
     let lengths: Vec<usize> = of.iter().map(|&b| lengths[b]).collect();
-    let out = apply_cut::<f32>(&x, &lengths, Sizes { frames, input, hidden }, &[weights], cut).unwrap();
+    let out = apply_cut::<f32>(None, &x, (&lengths, cut), Sizes { frames, input, hidden }, &[weights]).unwrap();
     let grads = out.sqr().unwrap().sum_all().unwrap().backward().unwrap();
     let each = lengths.iter().enumerate().map(|(b, &length)| {
         [&out, grads.get(&x).unwrap()].map(|t| {

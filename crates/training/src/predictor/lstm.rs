@@ -75,6 +75,7 @@ impl LstmPredictor {
         };
         let embedding = Embedding::new((tokens, width), (blank, start), &vb.pp("embedding"))?;
         let layers = (0..layers).map(layer).collect::<Result<_>>()?;
+        let layers = Lstm::with_common_buffers(layers);
         Ok(LstmPredictor { embedding, layers, config: config.clone() })
     }
 }
