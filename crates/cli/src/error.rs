@@ -52,7 +52,9 @@ pub enum Error {
     #[error("{0}")]
     Environment(String),
     /// MPI does not begin.
-    #[error("expected an MPI that lets one thread of several call it (MPI_THREAD_FUNNELED), found one that does not")]
+    #[error(
+        "expected an MPI that lets one thread of several call it (MPI_THREAD_FUNNELED), found one that does not"
+    )]
     #[cfg(feature = "mpi")]
     Mpi,
     /// Processes that do not find each other.

@@ -61,11 +61,13 @@ impl<F: Real> Shelf<F> {
     /// The free buffer of a role that suits best.
     fn fetch(&self, role: &'static str, len: usize) -> Option<Lines<F>> {
         let mut free = lock(&self.0);
-        let holds = |at: &usize| free[*at].1.holds(len);
-        let (enough, few): (Vec<_>, Vec<_>) =
-            (0..free.len()).filter(|&at| free[at].0 == role).partition(holds);
-        let bytes = |at: &usize| free[*at].1.bytes();
-        let best = enough.into_iter().min_by_key(bytes).or_else(|| few.into_iter().max_by_key(bytes))?;
+        // Those that are large enough, smaller ones first; then the others, larger ones first.
+        let order = |(_, (_, lines)): &(usize, &(_, Lines<F>))| match lines.holds(len) {
+            true => (false, lines.bytes()),
+            false => (true, usize::MAX - lines.bytes()),
+        };
+        let of_role = free.iter().enumerate().filter(|(_, (its, _))| *its == role);
+        let (best, _) = of_role.min_by_key(order)?;
         Some(free.swap_remove(best).1)
     }
 }

@@ -78,7 +78,10 @@ pub(crate) fn sum<F: Real>(
     format!("{:?} {targets:?} {weights:?}", session.options).hash(&mut hasher);
     call.hash(targets, &mut hasher);
     let hash = hasher.finish();
-    peers.expect_same("options, targets, weights, rows or duration head", &[(hash >> 32) as f64, (hash as u32).into()])?;
+    peers.expect_same(
+        "options, targets, weights, rows or duration head",
+        &[(hash >> 32) as f64, (hash as u32).into()],
+    )?;
     let out = call.sum(session, weights, 0);
     let peers = session.peers.as_mut().expect("nobody has taken them");
     let mut out = peers.meet(out)?;

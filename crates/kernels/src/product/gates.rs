@@ -217,7 +217,8 @@ mod tests {
         let at = |gate: usize, out: usize, k: usize| weight[(gate * hidden + out) * hidden + k].to_f64();
         let units = hidden.next_multiple_of(UNITS);
         for (width, rows) in (1..=ROWS).flat_map(|width| (0..=width).map(move |rows| (width, rows))) {
-            let (forth, back) = (PackedGates::forth(None, &weight, hidden), PackedGates::back(None, &weight, hidden));
+            let (forth, back) =
+                (PackedGates::forth(None, &weight, hidden), PackedGates::back(None, &weight, hidden));
             let mut left: Vec<F> = made_up(4 * units * width, 4);
             // Gradients of units that are not there may be anything that is finite.
             let check = |packed: &PackedGates<F>, left: &[F], exact: &dyn Fn(usize, usize, usize) -> f64| {

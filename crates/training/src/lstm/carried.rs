@@ -132,7 +132,13 @@ impl CarriedLstm {
         let mut tasks = tasks(&layout, h, [&mut gates, &mut cell, &mut state]);
         par_for(items_mut(&mut tasks), |at, rows| {
             let carried = [&carried[at][0][..], &carried[at][1]];
-            steps::forward((&layout.groups[at], h, None), &self.recurrent, Some(carried), rows, layout.shared());
+            steps::forward(
+                (&layout.groups[at], h, None),
+                &self.recurrent,
+                Some(carried),
+                rows,
+                layout.shared(),
+            );
         });
         let mut out = zeros();
         for (b, (to, &length)) in states.iter_mut().zip(lengths).enumerate() {

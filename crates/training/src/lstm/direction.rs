@@ -12,7 +12,9 @@
 //! ```
 //! x and h are the graph's own, and read again: the tape has only what cannot be had otherwise. Buffers come from a shelf, if there
 //! is one, and go back to it.
-use kernels::{Accumulate, Affine, Lent, PackedGates, Real, Shelf, View, items_mut, lend, par_for, parts_mut};
+use kernels::{
+    Accumulate, Affine, Lent, PackedGates, Real, Shelf, View, items_mut, lend, par_for, parts_mut,
+};
 
 use super::layout::{Layout, ROWS, Sizes};
 use super::steps::{self, Rows};

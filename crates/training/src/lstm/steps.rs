@@ -9,8 +9,8 @@
 //! What the next frame's products begin with is kept as their rows lie: *[steps][utterances]*, a band of utterances after another.
 //! The tasks of a frame are shared where a layer is wide, and done one by one where groups are tasks: the sums are the same.
 use kernels::{
-    PackedGates, Parts, ROWS, Real, Shelf, Tiling, UNITS, View, cell_backward, cell_forward, lend, one_by_one,
-    par_for, tiles_mut, transpose,
+    PackedGates, Parts, ROWS, Real, Shelf, Tiling, UNITS, View, cell_backward, cell_forward, lend,
+    one_by_one, par_for, tiles_mut, transpose,
 };
 
 use super::layout::Group;

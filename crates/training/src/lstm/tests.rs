@@ -246,7 +246,8 @@ fn each_utterance(cut: Cut, lengths: &[usize], of: &[usize]) -> Vec<[Vec<f64>; 2
     let x = Var::from_tensor(&Tensor::stack(&chosen, 0).unwrap()).unwrap();
     let (_, weights) = direction(input, hidden, 4, 0.3, DType::F32);
     let lengths: Vec<usize> = of.iter().map(|&b| lengths[b]).collect();
-    let out = apply_cut::<f32>(None, &x, (&lengths, cut), Sizes { frames, input, hidden }, &[weights]).unwrap();
+    let out =
+        apply_cut::<f32>(None, &x, (&lengths, cut), Sizes { frames, input, hidden }, &[weights]).unwrap();
     let grads = out.sqr().unwrap().sum_all().unwrap().backward().unwrap();
     let each = lengths.iter().enumerate().map(|(b, &length)| {
         [&out, grads.get(&x).unwrap()].map(|t| {
