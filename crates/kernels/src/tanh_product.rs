@@ -102,32 +102,19 @@ pub(crate) fn plain<F: Real>(
     }
 }
 
-/// Steps of a chain of sums: those of half a panel of tangents stay in a first cache, which a whole panel would not.
-const STEPS: usize = 128;
-
-/// The product of a part of the left side, each element in chains of sums, one after another: one where tangents are made on the way.
+/// The product of a part of the left side, each element in one chain of sums.
 fn product<F: Real>(machine: Machine, out: &mut [F], left: &PackedLeft<F>, part: usize, hidden: &[F]) {
     let [most, nr] = F::sides(machine);
     let (packed, (rows, k)) = left.part(part);
     let from = left.first_row(part);
-    let chain = match machine {
-        #[cfg(target_arch = "x86_64")]
-        Machine::Avx512(_) => k.max(1),
-        _ => STEPS,
-    };
     let panels = rows.div_ceil(most);
-    for (step, col) in
-        (0..k).step_by(chain).flat_map(|step| (0..PANEL).step_by(nr).map(move |col| (step, col)))
-    {
-        let steps = chain.min(k - step);
-        let right = Right { data: &hidden[step * PANEL + col..], step: PANEL, panel: nr };
-        for panel in 0..panels {
-            let [first, end] = [panel, panel + 1].map(|panel| panel * rows / panels);
-            let count = end - first;
-            let left = &packed[first * k + step * count..][..steps * count];
+    for panel in (0..panels).filter(|_| k > 0) {
+        let [first, end] = [panel, panel + 1].map(|panel| panel * rows / panels);
+        for col in (0..PANEL).step_by(nr) {
             let out = &mut out[(from + first) * PANEL + col..(from + end) * PANEL];
-            let place = Place { out, rows: count, cols: nr, stride: PANEL, how: Accumulate::Add };
-            F::micro_kernel(machine, count, left, right, place, &[]);
+            let place = Place { out, rows: end - first, cols: nr, stride: PANEL, how: Accumulate::Add };
+            let right = Right { data: &hidden[col..], step: PANEL, panel: nr };
+            F::micro_kernel(machine, end - first, &packed[first * k..end * k], right, place, &[]);
         }
     }
 }
