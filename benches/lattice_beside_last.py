@@ -16,7 +16,7 @@ STEPS = ["training step", "best path"]
 
 
 def last_child(threads, step, context, batch):
-    # One core is not counted by jax's own pool.
+    # Asked for; what jax makes of it is printed as the cores that it kept busy, and a ratio counts only where that is near THREADS.
     os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=true"
     os.environ["NPROC"] = str(threads)
     import jax, jax.numpy as jnp, last

@@ -89,28 +89,37 @@ fn a_step_takes_what_was_planned() {
             [(&[3][..], 2), (&[60, 41, 20], 9), (&[200; 8], 30), (&[400, 10, 10, 10], 60), (&[90; 24], 12)]
         {
             let held = base.map_or(0, |base| alive().saturating_sub(base));
-            let batch = batch(recipe.model().input.width(), lengths, labels, classes);
-            let shape = BatchShape::of(&batch);
-            let mut batches = std::iter::once(Ok(batch));
+            let made = || batch(recipe.model().input.width(), lengths, labels, classes);
+            let shape = BatchShape::of(&made());
             let moment = Moment { epoch: 0, step: 0, steps_per_epoch: 1, progress: 0.0 };
-            let (_, measured, ()) = measure(|| {
-                let (gradients, _) = learner.gradients(&mut batches, lengths.len(), &moment).unwrap();
-                learner.apply(&gradients, &moment).unwrap();
-            });
-            // Gradients of the weights are planned apart.
+            let step = |learner: &mut Learner| {
+                let mut batches = std::iter::once(Ok(made()));
+                let (_, measured, ()) = measure(|| {
+                    let (gradients, _) = learner.gradients(&mut batches, lengths.len(), &moment).unwrap();
+                    learner.apply(&gradients, &moment).unwrap();
+                });
+                measured
+            };
+            // Behind others, where gradients of the weights are planned apart.
             largest = plan.step(shape).max(largest);
-            let (measured, planned) = (held + measured, largest + 4 * parameters);
+            let (measured, planned) = (held + step(&mut learner), largest + 4 * parameters);
             assert!(measured <= planned, "{encoder}, {more}, {lengths:?}: {measured} of {planned}");
             // The first has made the moments, which are planned apart, and next to nothing else.
             base.get_or_insert_with(alive);
+
+            // By itself, with shelves that are empty.
+            let model = Model::new(&recipe.model(), classes).unwrap();
+            let mut fresh = Learner::new(model, &recipe.optimiser).unwrap();
+            let (measured, planned) = (step(&mut fresh), plan.step(shape) + 4 * parameters);
+            drop(fresh);
+            assert!(measured <= planned, "{encoder}, {more}, {lengths:?}: {measured} of {planned} alone");
             let share = measured as f64 / planned as f64;
             worst = (worst.0.min(share), worst.1.max(share));
 
             // A step of several batches has the sum of those before beside the gradients of one.
             let held = base.map_or(0, |base| alive().saturating_sub(base));
-            let first = self::batch(recipe.model().input.width(), &[3], 2, classes);
-            let second = self::batch(recipe.model().input.width(), lengths, labels, classes);
-            let mut batches = [first, second].into_iter().map(Ok);
+            let first = batch(recipe.model().input.width(), &[3], 2, classes);
+            let mut batches = [first, made()].into_iter().map(Ok);
             let (_, measured, ()) = measure(|| {
                 learner.gradients(&mut batches, 1 + lengths.len(), &moment).map(drop).unwrap();
             });
