@@ -122,6 +122,14 @@ pub enum Error {
         /// What was given.
         found: f64,
     },
+    /// An option of beam searches for a search that does not know it.
+    #[error("{argument}: expected a beam search by the joint network (--beam 2 or more), found {search}")]
+    NoBeam {
+        /// The option.
+        argument: &'static str,
+        /// The search.
+        search: &'static str,
+    },
     /// A search that recognition lattices do not have.
     #[error(
         "{argument}: expected none for a recognition lattice (loss.kind = \"gnat\"), which is searched with --beam alone"

@@ -43,6 +43,9 @@ pub struct SearchArguments {
     /// With --beam: order what is found by its probability alone, not by its probability a label
     #[arg(long)]
     by_sum: bool,
+    /// With --beam: order what it has kept by the head of the auxiliary CTC loss as well, with this weight (a second pass)
+    #[arg(long, value_name = "W", default_value_t = 0.0, allow_negative_numbers = true)]
+    ctc_weight: f64,
     /// An n-gram language model in ARPA format, of words or of the model's tokens; `panda lm` makes one
     #[arg(long, value_name = "ARPA")]
     lm: Option<PathBuf>,
@@ -141,6 +144,7 @@ impl SearchArguments {
         let search = if recogniser.model().lattice().is_some() && !self.ctc {
             self.lattice(!fusion.is_empty())?
         } else if self.ctc {
+            self.no_beam("a search by CTC")?;
             let beam = (self.beam > 1 || !fusion.is_empty()).then(|| CtcBeam {
                 width: self.beam,
                 fusion,
@@ -148,12 +152,13 @@ impl SearchArguments {
             });
             Search::Ctc(beam)
         } else if self.beam == 1 && self.beam_search.is_none() {
+            self.no_beam("a greedy one")?;
             let (max_symbols, internal_lm) = (Some(self.max_symbols), self.internal_lm);
             Search::Greedy(Greedy { max_symbols, confidence, fusion, internal_lm, ..Greedy::default() })
         } else {
             let durations = !recogniser.model().durations().is_empty();
             let kind = self.beam_search.unwrap_or(if durations { Kind::Malsd } else { Kind::Modified });
-            Search::Beam(Beam {
+            let beam = Beam {
                 kind: match kind {
                     Kind::Modified => BeamKind::Modified,
                     Kind::Malsd => BeamKind::Malsd { max_symbols: self.max_symbols },
@@ -167,9 +172,29 @@ impl SearchArguments {
                 fusion,
                 internal_lm: self.internal_lm,
                 ..Beam::default()
-            })
+            };
+            match self.ctc_weight {
+                0.0 => Search::Beam(beam),
+                weight => Search::BeamThenCtc { beam, weight },
+            }
         };
         Ok(recogniser.with_search(search)?.with_aggregate(self.word_confidence))
+    }
+
+    /// What only a beam search by the joint network knows, of those that were asked for.
+    fn of_beams(&self) -> Option<&'static str> {
+        let known = [
+            ("--ctc-weight", self.ctc_weight != 0.0),
+            ("--blank-penalty", self.blank_penalty != 0.0),
+            ("--temperature", self.temperature != 1.0),
+            ("--by-sum", self.by_sum),
+        ];
+        known.into_iter().find_map(|(argument, asked)| asked.then_some(argument))
+    }
+
+    /// A search that knows none of it.
+    fn no_beam(&self, search: &'static str) -> Result<()> {
+        self.of_beams().map_or(Ok(()), |argument| Err(Error::NoBeam { argument, search }))
     }
 
     /// In a recognition lattice, which has no part for what scores labels beside it.
@@ -177,11 +202,10 @@ impl SearchArguments {
         let refused = [
             ("--lm, --minus-lm, --word-bonus, --phrases", fusion),
             ("--beam-search", self.beam_search.is_some()),
-            ("--blank-penalty", self.blank_penalty != 0.0),
-            ("--temperature", self.temperature != 1.0),
             ("--internal-lm", self.internal_lm != 0.0),
         ];
-        if let Some((argument, _)) = refused.into_iter().find(|(_, asked)| *asked) {
+        let refused = refused.into_iter().find_map(|(argument, asked)| asked.then_some(argument));
+        if let Some(argument) = refused.or(self.of_beams()) {
             return Err(Error::Lattice { argument });
         }
         Ok(Search::Lattice(match self.beam {

@@ -53,7 +53,7 @@ impl Default for CtcBeam {
 /// # Ok::<(), decoding::Error>(())
 /// ```
 pub fn ctc_greedy(log_probs: &[&[f32]], classes: usize, blank: u32) -> Result<Vec<Hypothesis>> {
-    each(log_probs, classes, blank, |rows| {
+    each(log_probs, classes, blank, |_, rows| {
         let mut labels: Vec<Emitted> = Vec::new();
         let mut last = blank;
         for (frame, row) in rows.chunks_exact(classes).enumerate() {
@@ -99,7 +99,7 @@ pub fn ctc_beam(log_probs: &[&[f32]], classes: usize, options: &CtcBeam) -> Resu
         let found = f64::from(fusion.weight);
         return Err(Error::Option { option: "fusion weight", expected: "a finite number", found });
     }
-    each(log_probs, classes, options.blank, |rows| {
+    each(log_probs, classes, options.blank, |_, rows| {
         let mut search = Search::new(classes, options)?;
         for (frame, row) in rows.chunks_exact(classes).enumerate() {
             check(row, frame)?;
@@ -110,19 +110,19 @@ pub fn ctc_beam(log_probs: &[&[f32]], classes: usize, options: &CtcBeam) -> Resu
 }
 
 /// Looks at each utterance by itself; the error is that of the first in which there is one.
-fn each<T: Send>(
+pub(crate) fn each<T: Send>(
     log_probs: &[&[f32]],
     classes: usize,
     blank: u32,
-    find: impl Fn(&[f32]) -> Result<T> + Sync,
+    find: impl Fn(usize, &[f32]) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
     if blank as usize >= classes {
         return Err(Error::Blank { blank, classes });
     }
     let mut found: Vec<Option<Result<T>>> = log_probs.iter().map(|_| None).collect();
-    par_for((items_mut(&mut found), parts(log_probs, 1)), |_, (found, rows)| {
+    par_for((items_mut(&mut found), parts(log_probs, 1)), |b, (found, rows)| {
         *found = Some(match rows[0].len().is_multiple_of(classes) {
-            true => find(rows[0]),
+            true => find(b, rows[0]),
             false => Err(Error::Frames { width: classes, found: rows[0].len() }),
         });
     });
@@ -130,7 +130,8 @@ fn each<T: Send>(
     found.map(|(b, found)| found.map_err(|error| error.of(b))).collect()
 }
 
-fn check(row: &[f32], frame: usize) -> Result<()> {
+/// Fails for a row that is no distribution.
+pub(crate) fn check(row: &[f32], frame: usize) -> Result<()> {
     let sound = row.iter().fold(true, |sound, &score| sound & (score < f32::INFINITY));
     if sound && row.iter().any(|&score| score > f32::NEG_INFINITY) {
         return Ok(());
@@ -450,8 +451,8 @@ impl<'a> Search<'a> {
             }
             if log_prob > f64::NEG_INFINITY {
                 let labels = self.tree.labels(paths.best.node);
-                let count = if self.options.normalise { labels.len() as f64 + 1.0 } else { 1.0 };
-                all.push(Ranked { labels, log_prob, score: log_prob / count });
+                let divisor = if self.options.normalise { labels.len() as f64 + 1.0 } else { 1.0 };
+                all.push(Ranked { labels, log_prob, score: log_prob / divisor, divisor });
             }
         }
         all.sort_by(|a, b| b.score.total_cmp(&a.score));

@@ -29,6 +29,7 @@ mod plain;
 mod predictor;
 mod rules;
 mod scratch;
+mod second_pass;
 mod states;
 mod tree;
 
@@ -54,4 +55,5 @@ pub use predictor::{Finish, LstmLayer, LstmPredictor, NOTHING, Predictor, Statel
 pub use rnnt_loss::Activation;
 pub use rules::Rules;
 pub use scratch::Scratch;
+pub use second_pass::ctc_rescore;
 pub use states::{StateShape, States};

@@ -48,6 +48,27 @@ pub fn forward_backward(
     Ok(CtcPosterior { loss, adjoints })
 }
 
+/// `log P` of some labels, the sum over all of their alignments; -inf where they do not fit into the frames.
+///
+/// ```
+/// let e = [0.6f64.ln(), 0.4f64.ln(), 0.3f64.ln(), 0.7f64.ln()]; // blank, label 7 at two frames
+/// let p = rnnt_dp::ctc::log_prob(&[7], &e)?.exp();
+/// assert!((p - (0.4 * 0.7 + 0.4 * 0.3 + 0.6 * 0.7)).abs() < 1e-12);
+/// # Ok::<(), rnnt_dp::Error>(())
+/// ```
+///
+/// # Shapes
+/// As [`forward_backward`].
+///
+/// # Errors
+/// As [`forward_backward`].
+///
+/// # Cost
+/// O(T U) time and memory.
+pub fn log_prob(labels: &[u32], emissions: &[f64]) -> Result<f64> {
+    Trellis::new(labels, emissions, Regularisers::default())?.forward(&mut Vec::new())
+}
+
 /// Memory for [`CtcWorkspace::forward_backward`], which is kept: α and β of the states at all frames.
 #[derive(Debug, Default)]
 pub struct CtcWorkspace {

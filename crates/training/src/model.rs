@@ -282,10 +282,21 @@ impl Model {
     /// [`crate::Error::Shape`] if the input does not fit.
     pub fn encode(&self, x: &Tensor, lengths: &[usize]) -> Result<(Tensor, Vec<usize>)> {
         let (encoded, lengths) = self.encoder.forward(x, lengths, None)?;
+        Ok((self.frames_of(encoded)?, lengths))
+    }
+
+    /// [`Self::encode`] of what the encoder has made.
+    pub(crate) fn frames_of(&self, encoded: Tensor) -> Result<Tensor> {
         Ok(match &self.label_side {
-            LabelSide::Transducer(Transducer { heads, .. }) => (heads.encoder.apply(&encoded)?, lengths),
-            LabelSide::Lattice(_) => (encoded, lengths),
+            LabelSide::Transducer(Transducer { heads, .. }) => heads.encoder.apply(&encoded)?,
+            LabelSide::Lattice(_) => encoded,
         })
+    }
+
+    /// [`Self::ctc_log_probs`] of what the encoder has made.
+    pub(crate) fn ctc_of(&self, encoded: &Tensor) -> Result<Option<Tensor>> {
+        let Some(head) = &self.ctc else { return Ok(None) };
+        Ok(Some(candle_nn::ops::log_softmax(&head.apply(encoded)?, 2)?))
     }
 
     /// Log-probabilities of the CTC head, for decoding; none without that head.
@@ -296,10 +307,11 @@ impl Model {
     /// # Errors
     /// [`crate::Error::Shape`] if the input does not fit.
     pub fn ctc_log_probs(&self, x: &Tensor, lengths: &[usize]) -> Result<Option<(Tensor, Vec<usize>)>> {
-        let Some(head) = &self.ctc else { return Ok(None) };
+        if self.ctc.is_none() {
+            return Ok(None);
+        }
         let (encoded, lengths) = self.encoder.forward(x, lengths, None)?;
-        let scores = head.apply(&encoded)?;
-        Ok(Some((candle_nn::ops::log_softmax(&scores, 2)?, lengths)))
+        Ok(self.ctc_of(&encoded)?.map(|log_probs| (log_probs, lengths)))
     }
 
     /// What the joint adds, and the head, on a padded batch of utterances, for a look at the loss from outside.

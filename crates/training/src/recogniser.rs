@@ -171,10 +171,6 @@ impl Recogniser {
     /// or one by a joint network or a lattice in a model that has none.
     pub fn with_search(mut self, search: Search) -> Result<Self> {
         Searcher::with(&self.model, self.decoder.clone(), &search)?;
-        if matches!(search, Search::Ctc(_)) && self.model.ctc.is_none() {
-            let expected = "a model with training.ctc_weight for a search by CTC";
-            return Err(Error::shape("search", expected, "one without"));
-        }
         self.search = search;
         Ok(self)
     }

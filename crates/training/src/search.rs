@@ -1,7 +1,8 @@
 //! How texts are looked for: a decoder with its options, over the model's own frames.
+use candle_core::Tensor;
 use decoding::{
     Beam, BeamSearch, CtcBeam, Emitted, Greedy, GreedySearch, Hypothesis, NBest, ctc_beam, ctc_greedy,
-    unpadded,
+    ctc_rescore, unpadded,
 };
 use speech::Features;
 
@@ -17,6 +18,14 @@ pub enum Search {
     Greedy(Greedy),
     /// The best label sequences that a beam keeps.
     Beam(Beam),
+    /// The same in two passes: all that the beam has kept are ordered anew, with what the head of the auxiliary CTC loss says of them
+    /// ([`decoding::ctc_rescore`]).
+    BeamThenCtc {
+        /// The first pass.
+        beam: Beam,
+        /// Weight of the second, from 0 on.
+        weight: f64,
+    },
     /// By the head of the auxiliary CTC loss alone, where the model has one: the best class of each frame, or, with options, a
     /// beam, whose blank is the model's.
     Ctc(Option<CtcBeam>),
@@ -56,7 +65,8 @@ impl Default for Search {
 /// A search over a model; its buffers stay from batch to batch.
 pub(crate) enum Searcher {
     Greedy(Box<GreedySearch>),
-    Beam(Box<BeamSearch>),
+    /// With the weight of a second pass by CTC.
+    Beam(Box<BeamSearch>, Option<f64>),
     Ctc(Option<CtcBeam>),
     Lattice(LatticeSearch),
 }
@@ -67,8 +77,15 @@ impl Searcher {
     }
 
     /// With a decoder of the model that was made before.
+    ///
+    /// # Errors
+    /// [`Error::Decoding`] for an option outside its range; [`Error::Shape`] for a search by CTC in a model that has no head for it,
+    /// or one by a joint network or a lattice in a model that has none.
     pub fn with(model: &Model, decoder: Option<decoding::Model>, search: &Search) -> Result<Self> {
         let decoder = || decoder.map_or_else(|| model.decoder(), Ok);
+        if matches!(search, Search::Ctc(_) | Search::BeamThenCtc { .. }) && model.ctc.is_none() {
+            return Err(no_ctc_head());
+        }
         Ok(match search {
             Search::Greedy(options) => {
                 Searcher::Greedy(Box::new(GreedySearch::new(decoder()?, options.clone())?))
@@ -77,74 +94,112 @@ impl Searcher {
                 let blank = model.blank();
                 Searcher::Ctc(options.clone().map(|options| CtcBeam { blank, ..options }))
             }
-            Search::Beam(options) => Searcher::Beam(Box::new(BeamSearch::new(decoder()?, options.clone())?)),
+            Search::Beam(options) => {
+                Searcher::Beam(Box::new(BeamSearch::new(decoder()?, options.clone())?), None)
+            }
+            Search::BeamThenCtc { beam, weight } => {
+                // Of no utterances: a look at the weight.
+                ctc_rescore(&[], &[], 1, 0, *weight)?;
+                let all = Beam { nbest: beam.nbest.max(beam.width), ..beam.clone() };
+                Searcher::Beam(Box::new(BeamSearch::new(decoder()?, all)?), Some(*weight))
+            }
             Search::Lattice(LatticeSearch::Sum { beam: 0 }) => {
                 return Err(Error::shape("search.beam", "at least 1 string", "0"));
             }
             Search::Lattice(search) if model.lattice().is_some() => Searcher::Lattice(*search),
-            Search::Lattice(_) => {
-                return Err(Error::shape(
-                    "search",
-                    "a model with loss.kind = \"gnat\" for a search in a lattice",
-                    "a transducer",
-                ));
-            }
+            Search::Lattice(_) => return Err(no_lattice()),
         })
     }
 
     /// Encodes and decodes some planes together; of a beam's best labels, only they are told.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] for a search by CTC in a model that has no head for it.
     pub fn recognise(&mut self, model: &Model, planes: &[&Features]) -> Result<Vec<Hypothesis>> {
         let (rows, lengths) = data::collate(planes, &model.config().input.rows)?;
-        let (frames, lengths) = match self {
-            Searcher::Ctc(_) => model.ctc_log_probs(&rows, &lengths)?.ok_or_else(|| {
-                Error::shape("search", "a model with training.ctc_weight for a search by CTC", "none")
-            })?,
-            _ => model.encode(&rows, &lengths)?,
-        };
-        if let (Searcher::Lattice(search), Some(gnat)) = (&*self, model.lattice()) {
-            let num_frames = counts(&lengths)?;
-            return Ok(match search {
-                LatticeSearch::BestPath => {
-                    let paths = gnat.best_paths(&frames, &num_frames)?;
-                    paths.iter().map(|path| hypothesis(&path.labels(), &path.frames())).collect()
-                }
-                &LatticeSearch::Sum { beam } => {
-                    let paths = gnat.best_strings(&frames, &num_frames, beam)?;
-                    paths.iter().map(|path| hypothesis(&path.labels(), &path.frames())).collect()
-                }
-            });
-        }
-        let width = frames.dim(2)?;
-        with_slice(&frames, |frames: &[f32]| {
-            Ok(unpadded(frames, width, &lengths).and_then(|utterances| self.decode(&utterances, width)))
-        })?
-        .map_err(Error::from)
-    }
-
-    fn decode(&mut self, rows: &[&[f32]], width: usize) -> decoding::Result<Vec<Hypothesis>> {
-        // Where the distribution is no more there, a label's confidence is its posterior.
-        let posteriors = |mut found: Hypothesis| {
-            found.labels.iter_mut().for_each(|label| label.confidence = label.log_prob.exp());
-            found
-        };
-        let best = |found: &NBest| {
-            let labels = found.best().map_or_else(Vec::new, |best| best.labels.clone());
-            posteriors(Hypothesis { labels, ..Hypothesis::default() })
-        };
+        let (encoded, lengths) = model.encoder.forward(&rows, &lengths, None)?;
         Ok(match self {
-            Searcher::Greedy(search) => search.decode(rows)?.iter().collect(),
-            Searcher::Lattice(_) => Vec::new(),
-            Searcher::Beam(search) => search.decode(rows)?.iter().map(best).collect(),
-            // The blank is the last class of this head, as in the model.
-            Searcher::Ctc(None) => {
-                ctc_greedy(rows, width, width as u32 - 1)?.into_iter().map(posteriors).collect()
+            Searcher::Greedy(search) => {
+                let frames = model.frames_of(encoded)?;
+                of_rows(&frames, &lengths, |rows, _| Ok(search.decode(rows)?.iter().collect()))?
             }
-            Searcher::Ctc(Some(options)) => ctc_beam(rows, width, options)?.iter().map(best).collect(),
+            Searcher::Beam(search, second_pass) => {
+                let log_probs = second_pass.map(|_| ctc_head(model, &encoded)).transpose()?;
+                let frames = model.frames_of(encoded)?;
+                let found = of_rows(&frames, &lengths, |rows, _| Ok(search.decode(rows)?.to_vec()))?;
+                let found = match (second_pass, &log_probs) {
+                    (Some(weight), Some(log_probs)) => of_rows(log_probs, &lengths, |rows, classes| {
+                        ctc_rescore(&found, rows, classes, blank_of(classes), *weight)
+                    })?,
+                    _ => found,
+                };
+                found.iter().map(best).collect()
+            }
+            Searcher::Ctc(options) => of_rows(&ctc_head(model, &encoded)?, &lengths, |rows, classes| {
+                Ok(match options {
+                    None => {
+                        let found = ctc_greedy(rows, classes, blank_of(classes))?;
+                        found.into_iter().map(posteriors).collect()
+                    }
+                    Some(options) => ctc_beam(rows, classes, options)?.iter().map(best).collect(),
+                })
+            })?,
+            Searcher::Lattice(search) => {
+                let gnat = model.lattice().ok_or_else(no_lattice)?;
+                let num_frames = counts(&lengths)?;
+                match *search {
+                    LatticeSearch::BestPath => {
+                        let paths = gnat.best_paths(&encoded, &num_frames)?;
+                        paths.iter().map(|path| hypothesis(&path.labels(), &path.frames())).collect()
+                    }
+                    LatticeSearch::Sum { beam } => {
+                        let paths = gnat.best_strings(&encoded, &num_frames, beam)?;
+                        paths.iter().map(|path| hypothesis(&path.labels(), &path.frames())).collect()
+                    }
+                }
+            }
         })
     }
+}
+
+/// Calls `find` with the rows of each utterance and their width.
+fn of_rows<T>(
+    rows: &Tensor,
+    lengths: &[usize],
+    find: impl FnOnce(&[&[f32]], usize) -> decoding::Result<T>,
+) -> Result<T> {
+    let width = rows.dim(2)?;
+    let found = with_slice(rows, |rows: &[f32]| {
+        Ok(unpadded(rows, width, lengths).and_then(|utterances| find(&utterances, width)))
+    })?;
+    Ok(found?)
+}
+
+/// Log-probabilities of the head of the auxiliary CTC loss.
+fn ctc_head(model: &Model, encoded: &Tensor) -> Result<Tensor> {
+    model.ctc_of(encoded)?.ok_or_else(no_ctc_head)
+}
+
+/// The blank is the last class of that head, as in the model.
+fn blank_of(classes: usize) -> u32 {
+    classes as u32 - 1
+}
+
+fn no_ctc_head() -> Error {
+    Error::shape("search", "a model with training.ctc_weight for a search by CTC", "one without")
+}
+
+fn no_lattice() -> Error {
+    let expected = "a model with loss.kind = \"gnat\" for a search in a lattice";
+    Error::shape("search", expected, "a transducer")
+}
+
+/// Where the distribution is no more there, a label's confidence is its posterior.
+fn posteriors(mut found: Hypothesis) -> Hypothesis {
+    found.labels.iter_mut().for_each(|label| label.confidence = label.log_prob.exp());
+    found
+}
+
+fn best(found: &NBest) -> Hypothesis {
+    let labels = found.best().map_or_else(Vec::new, |best| best.labels.clone());
+    posteriors(Hypothesis { labels, ..Hypothesis::default() })
 }
 
 /// Labels of a lattice as those of the tokenizer. A lattice knows sums of paths, not how sure it is of each label.

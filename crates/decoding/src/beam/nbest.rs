@@ -21,8 +21,10 @@ pub struct Ranked {
     pub labels: Vec<Emitted>,
     /// Natural log-probability of all paths that the search has added up, with what automata and the internal language model added.
     pub log_prob: f64,
-    /// What the order is by: [`Self::log_prob`], over the number of labels if [`Beam::normalise`](crate::Beam::normalise) says so.
+    /// What the order is by: [`Self::log_prob`] over [`Self::divisor`].
     pub score: f64,
+    /// The number of labels and of those that the search begins with, if [`Beam::normalise`](crate::Beam::normalise) says so; else 1.
+    pub divisor: f64,
 }
 
 impl NBest {
@@ -39,17 +41,22 @@ impl Ranked {
     }
 }
 
-/// `log p / (labels + context)`, for ALSD and mALSD `log p / (labels + 1)`; or `log p`.
-pub(super) fn score(hyp: &Hyp, lane: &Lane, (model, options): (&Model, &Beam)) -> f64 {
+/// What `log p` is divided by: `labels + context`, for ALSD and mALSD `labels + 1`; or 1.
+fn divisor(hyp: &Hyp, lane: &Lane, (model, options): (&Model, &Beam)) -> f64 {
     // Each search as where it comes from: k2 counts the labels that its hypotheses begin with, NeMo one.
     let begin = match options.kind {
         BeamKind::Alsd { .. } | BeamKind::Malsd { .. } => 1,
         BeamKind::Modified | BeamKind::Maes { .. } => model.predictor().context(),
     };
     match options.normalise {
-        true => hyp.log_prob / (lane.tree.sequence(hyp.node).len as f64 + begin as f64),
-        false => hyp.log_prob,
+        true => lane.tree.sequence(hyp.node).len as f64 + begin as f64,
+        false => 1.0,
     }
+}
+
+/// `log p` over that.
+pub(super) fn score(hyp: &Hyp, lane: &Lane, of: (&Model, &Beam)) -> f64 {
+    hyp.log_prob / divisor(hyp, lane, of)
 }
 
 /// Ranks a lane's hypotheses, with the scores of their ends or without.
@@ -75,6 +82,7 @@ pub(super) fn rank(lane: &Lane, rows: &Rows, of: (&Model, &Beam), ends: bool) ->
         labels: lane.tree.labels(hyp.node),
         log_prob: hyp.log_prob,
         score: score(hyp, lane, of),
+        divisor: divisor(hyp, lane, of),
     };
     Ok(NBest { hypotheses: different.iter().map(ranked).collect() })
 }

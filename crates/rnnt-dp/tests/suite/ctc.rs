@@ -54,11 +54,16 @@ proptest! {
         let all = alignments(&log_probs, &labels, &regularisers);
         if all.is_empty() {
             prop_assert_eq!(found.loss, f64::INFINITY);
+            prop_assert_eq!(ctc::log_prob(&labels, &compact(&log_probs, &labels)), Ok(f64::NEG_INFINITY));
             prop_assert!(found.adjoints.iter().all(|a| *a == 0.0));
             return Ok(());
         }
         let p: f64 = all.iter().map(|(.., score)| score.exp()).sum();
         prop_assert!((found.loss + p.ln()).abs() < 1e-11, "{} {}", found.loss, -p.ln());
+        let plain = alignments(&log_probs, &labels, &Regularisers::default());
+        let plain: f64 = plain.iter().map(|(.., score)| score.exp()).sum();
+        let sum = ctc::log_prob(&labels, &compact(&log_probs, &labels)).unwrap();
+        prop_assert!((sum - plain.ln()).abs() < 1e-11, "{sum} {}", plain.ln());
         // Equal labels have columns of their own here, and one class there.
         let frames = log_probs.len() / CLASSES;
         for t in 0..frames {

@@ -1,9 +1,10 @@
 //! A tiny model learns a tiny corpus by heart, and says the same alone as in a batch.
 use std::{collections::HashMap, sync::atomic::AtomicBool};
 
-use training::{Error, Recogniser, Start, evaluate, train};
+use decoding::{Beam, BeamKind, CtcBeam};
+use training::{Error, Recogniser, Search, Start, evaluate, train};
 
-use super::toy::Toy;
+use super::toy::{RECIPE, Toy};
 
 /// The corpus many times over, so that an epoch, with its checkpoint at the end, is not over at once.
 const OFTEN: usize = 40;
@@ -129,4 +130,41 @@ fn what_cannot_be_evaluated_or_transcribed_is_named() {
     assert!(transcribe(vec![0.1; 8000], 16_000).contains("expected audio at 8000 Hz, found 16000 Hz"));
     assert!(transcribe(Vec::new(), 8000).contains("at least one sample"));
     assert!(transcribe(vec![f32::NAN; 8000], 8000).contains("NaN"));
+}
+
+#[test]
+fn a_second_pass_that_outweighs_the_first_finds_what_the_ctc_head_finds() {
+    let toy = Toy::new();
+    let (recipe, folder) = (toy.recipe(&[]), toy.path("run"));
+    train(&recipe, Some(6), &folder, Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
+    let utterances = speech::read_manifest(&toy.path("train.jsonl")).unwrap();
+    let recogniser = |search| {
+        let recogniser = Recogniser::load(&folder.join("last.safetensors")).unwrap();
+        recogniser.with_search(search).unwrap()
+    };
+    let texts = |search| {
+        let transcripts = evaluate(&recogniser(search), &utterances).unwrap().transcripts;
+        transcripts.into_iter().map(|one| one.hypothesis).collect::<Vec<_>>()
+    };
+    // So wide that all short texts are kept.
+    let beam =
+        Beam { kind: BeamKind::Malsd { max_symbols: 3 }, width: 400, normalise: false, ..Beam::default() };
+    let second = |weight| Search::BeamThenCtc { beam: beam.clone(), weight };
+    let first = texts(Search::Beam(beam.clone()));
+    assert_eq!(texts(second(0.0)), first);
+    let ctc = texts(Search::Ctc(Some(CtcBeam { width: 400, ..CtcBeam::default() })));
+    assert_ne!(ctc, first);
+    assert_eq!(texts(second(1e6)), ctc);
+
+    // Batch mates and their padding have no say.
+    let (alone, together) = (recogniser(second(0.7)), texts(second(0.7)));
+    for (utterance, text) in utterances.iter().zip(&together) {
+        assert_eq!(&alone.transcribe(&utterance.audio(8000).unwrap()).unwrap().text, text);
+    }
+
+    let recipe = toy.write("alone.toml", &RECIPE.replace("ctc_weight = 0.3", ""));
+    train(&recipe, Some(1), &toy.path("alone"), Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
+    let headless = Recogniser::load(&toy.path("alone").join("last.safetensors")).unwrap();
+    let error = headless.with_search(second(0.5)).err().unwrap().to_string();
+    assert!(error.contains("expected a model with training.ctc_weight"), "{error}");
 }
