@@ -139,8 +139,9 @@ fn a_second_pass_that_outweighs_the_first_finds_what_the_ctc_head_finds() {
     train(&recipe, Some(6), &folder, Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
     let utterances = speech::read_manifest(&toy.path("train.jsonl")).unwrap();
     let recogniser = |search| {
-        let recogniser = Recogniser::load(&folder.join("last.safetensors")).unwrap();
-        recogniser.with_search(search).unwrap()
+        // A first pass that is not sure of its words would call them silence.
+        let recogniser = Recogniser::load(&folder.join("last.safetensors")).unwrap().with_silence(0.0);
+        recogniser.unwrap().with_search(search).unwrap()
     };
     let texts = |search| {
         let transcripts = evaluate(&recogniser(search), &utterances).unwrap().transcripts;
