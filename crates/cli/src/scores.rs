@@ -1,7 +1,7 @@
 //! How an evaluation looks on the terminal.
 use training::{Evaluation, Score};
 
-/// One line for each subset, if wanted for each speaker, and one for all.
+/// One line for each subset, if wanted for each speaker, one for all, and one for the best choice of the n-best.
 pub fn lines(name: &str, evaluation: &Evaluation, speakers: bool) -> Vec<String> {
     let subsets = evaluation.subsets.iter().map(|(subset, score)| (format!("{name} {subset}"), score));
     let mut rows: Vec<(String, &Score)> = subsets.collect();
@@ -11,6 +11,8 @@ pub fn lines(name: &str, evaluation: &Evaluation, speakers: bool) -> Vec<String>
         );
     }
     rows.push((name.to_owned(), &evaluation.overall));
+    let oracle = evaluation.oracle();
+    rows.extend(oracle.iter().map(|score| (format!("{name} best of n-best"), score)));
     let wide = rows.iter().map(|row| row.0.chars().count()).fold(20, usize::max);
     rows.iter().map(|(name, score)| line(&format!("{name:<wide$}"), score)).collect()
 }

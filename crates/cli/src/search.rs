@@ -43,6 +43,9 @@ pub struct SearchArguments {
     /// With --beam: order what is found by its probability alone, not by its probability a label
     #[arg(long)]
     by_sum: bool,
+    /// With --beam: tell so many of the best texts; --format json has them, and `evaluate` says what the best of them would have
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    nbest: usize,
     /// With --beam: order what it has kept by the head of the auxiliary CTC loss as well, with this weight (a second pass)
     #[arg(long, value_name = "W", default_value_t = 0.0, allow_negative_numbers = true)]
     ctc_weight: f64,
@@ -145,14 +148,18 @@ impl SearchArguments {
             self.lattice(!fusion.is_empty())?
         } else if self.ctc {
             self.no_beam("a search by CTC")?;
-            let beam = (self.beam > 1 || !fusion.is_empty()).then(|| CtcBeam {
+            let beam = (self.beam > 1 || self.nbest != 1 || !fusion.is_empty()).then(|| CtcBeam {
                 width: self.beam,
+                nbest: self.nbest,
                 fusion,
                 ..CtcBeam::default()
             });
             Search::Ctc(beam)
         } else if self.beam == 1 && self.beam_search.is_none() {
             self.no_beam("a greedy one")?;
+            if self.nbest != 1 {
+                return Err(Error::NoBeam { argument: "--nbest", search: "a greedy one" });
+            }
             let (max_symbols, internal_lm) = (Some(self.max_symbols), self.internal_lm);
             Search::Greedy(Greedy { max_symbols, confidence, fusion, internal_lm, ..Greedy::default() })
         } else {
@@ -166,6 +173,7 @@ impl SearchArguments {
                     Kind::Maes => BeamKind::Maes { expansions: 2, beta: 2, gamma: 2.3, prefix: 1 },
                 },
                 width: self.beam,
+                nbest: self.nbest,
                 normalise: !self.by_sum,
                 blank_penalty: self.blank_penalty,
                 temperature: self.temperature,
@@ -202,6 +210,7 @@ impl SearchArguments {
         let refused = [
             ("--lm, --minus-lm, --word-bonus, --phrases", fusion),
             ("--beam-search", self.beam_search.is_some()),
+            ("--nbest", self.nbest != 1),
             ("--internal-lm", self.internal_lm != 0.0),
         ];
         let refused = refused.into_iter().find_map(|(argument, asked)| asked.then_some(argument));

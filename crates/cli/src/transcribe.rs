@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use indicatif::{ProgressBar, ProgressStyle};
 use speech::{Audio, AudioPieces, Change};
 use training::files::Output;
-use training::{Format, Recogniser, Search, Transcription, WindowConfig};
+use training::{Format, Recogniser, Transcription, WindowConfig};
 
 use crate::audio::{AudioArguments, SilenceArguments};
 use crate::error::{Error, Result, chain};
@@ -56,8 +56,8 @@ pub struct Arguments {
 /// What happens to long recordings.
 #[derive(clap::Args)]
 pub struct LongArguments {
-    /// Recordings that are longer than this are recognised piece by piece, in memory that does not grow with them; greedily only, other
-    /// searches take each as a whole
+    /// Recordings that are longer than this are recognised piece by piece, in memory that does not grow with them, where the search can
+    /// (greedy, or --beam of the kinds modified and maes); other searches take each as a whole
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     long: f64,
     /// Length of the pieces for models that hear both ways; others go on where they were
@@ -189,7 +189,7 @@ impl Listening<'_> {
         let mut samples = Vec::new();
         for piece in &mut pieces {
             samples.extend(piece.map_err(|error| advised(error.into()))?);
-            if samples.len() > most && matches!(recogniser.search(), Search::Greedy(_)) {
+            if samples.len() > most && recogniser.search().streams() {
                 // What was read is read again, so that it need not be held.
                 drop(samples);
                 let pieces = open().map_err(|error| advised(error.into()))?;

@@ -105,8 +105,8 @@ impl BeamKind {
         }
     }
 
-    /// Whether all hypotheses are at one frame after each.
-    fn streams(self) -> bool {
+    /// Whether all hypotheses are at one frame after each, so that utterances may arrive in chunks.
+    pub fn streams(self) -> bool {
         matches!(self, BeamKind::Modified | BeamKind::Maes { .. })
     }
 
@@ -281,6 +281,17 @@ impl BeamSearch {
             stream.put(lane);
         }
         Ok(&self.found)
+    }
+
+    /// Decides for the best hypothesis of a stream, before its end: the others are forgotten, so that
+    /// [`BeamStream::take_stable`] takes all of its labels. For pauses in a recording that goes on.
+    ///
+    /// # Errors
+    /// [`Error::Stream`] for a state that is not this model's, which is then as it was.
+    pub fn settle(&self, stream: &mut BeamStream) -> Result<()> {
+        stream.check(&self.model, self.options.fusion.len())?;
+        stream.keep_best(|hyp, tree| nbest::score(hyp, tree, (&self.model, &self.options)));
+        Ok(())
     }
 
     /// The result of streams that are at their end: with scores of ends, if the options ask for them.

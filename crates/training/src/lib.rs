@@ -136,5 +136,5 @@ pub use search::{LatticeSearch, Search};
 pub use silence::SILENCE;
 pub use train::{Outcome, train, train_with};
 pub use trainer::{About, Judge, Trainer};
-pub use transcription::{Format, TimedToken, TimedWord, Transcription};
+pub use transcription::{Format, RankedText, TimedToken, TimedWord, Transcription};
 pub use windows::{WindowConfig, Windows};

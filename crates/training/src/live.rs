@@ -1,17 +1,19 @@
 //! Recognition while sound arrives: words as soon as they are complete, and what seems to come.
+mod search;
+
 use std::ops::Range;
 
-use decoding::{Emitted, GreedySearch, Stream};
+use decoding::Emitted;
 use speech::Tokenizer;
 
 use crate::listener::{Listener, StreamId};
 use crate::recogniser::Recogniser;
-use crate::search::Search;
 use crate::silence;
 use crate::transcription::{Transcription, Writer};
 use crate::windows::{WindowConfig, Windows};
 use crate::words::groups;
 use crate::{Error, Result};
+use search::Carried;
 
 /// Labels that wait to be believed, at most.
 const UNBELIEVED: usize = 1000;
@@ -39,7 +41,8 @@ impl Default for Endpoint {
 pub struct Update {
     /// Words that are complete, with their tokens; they do not change any more.
     pub new: Transcription,
-    /// The last word so far, which may go on, and words that are not believed yet.
+    /// The last word so far, which may go on, words that are not believed yet, and those of a beam's best hypothesis that others
+    /// do not share.
     pub partial: String,
     /// Whether words were left out, since none of them was believed.
     pub left_out: bool,
@@ -51,8 +54,9 @@ pub struct Update {
 ///
 /// All words together are those of the whole recording, however it is cut, where a model hears one way and no endpoints are asked for
 /// (a pause ends a word, and pauses are looked for once a piece); a model that hears both ways
-/// goes through sound in overlapping windows ([`Windows`]), and is behind by as much. Labels are found by the recogniser's greedy
-/// search, whose state is carried.
+/// goes through sound in overlapping windows ([`Windows`]), and is behind by as much. Labels are found by the recogniser's search,
+/// whose state is carried: a greedy one, or a beam (modified or mAES). A beam's words are complete when all of its hypotheses share
+/// them, and at a pause, where the best one is decided for.
 ///
 /// Nothing is believed until one word has the least posterior of [`Recogniser::with_silence`]; from then on, everything is. What was
 /// not believed is left out at the next pause, or when there are a thousand labels of it.
@@ -73,8 +77,7 @@ pub struct Update {
 /// ```
 pub struct Live {
     ears: Ears,
-    search: GreedySearch,
-    stream: Stream,
+    search: Carried,
     tokenizer: Tokenizer,
     writer: Writer,
     endpoint: Option<Endpoint>,
@@ -112,15 +115,10 @@ impl Recogniser {
     /// Listens to a recording that is still arriving.
     ///
     /// # Errors
-    /// [`Error::Shape`] for another search than a greedy one, or windows that are too short; those of the front end.
+    /// [`Error::Shape`] for another search than a greedy one or a beam of one pass, or windows that are too short;
+    /// [`Error::Decoding`] for a kind of beam search that knows no streams; those of the front end.
     pub fn live(&self, options: &LiveOptions) -> Result<Live> {
-        let Search::Greedy(greedy) = self.search() else {
-            return Err(Error::shape(
-                "search",
-                "a greedy one by the joint network for sound that is still arriving",
-                "another",
-            ));
-        };
+        let search = Carried::new(self)?;
         let ears = match Listener::new(self.model()) {
             Ok(mut listener) => {
                 let stream = listener.open();
@@ -131,11 +129,8 @@ impl Recogniser {
             }
             Err(error) => return Err(error),
         };
-        let decoder = self.decoder().cloned().map_or_else(|| self.model().decoder(), Ok)?;
-        let search = GreedySearch::new(decoder, greedy.clone())?;
         Ok(Live {
             ears,
-            stream: search.stream(),
             search,
             tokenizer: self.tokenizer().clone(),
             writer: self.writer(),
@@ -228,13 +223,15 @@ impl Live {
 
     /// Decodes the rows that wait.
     fn decode(&mut self, last: bool) -> Result<Update> {
-        let found = self.search.advance(&mut [&mut self.stream], &[&self.rows]);
-        let found = found.map_err(Error::from)?;
-        self.held.extend_from_slice(found.labels(0));
-        self.labels += found.labels(0).len();
+        let found = self.search.advance(&self.rows)?;
         self.rows.clear();
+        self.hold(found);
         let (pause, endpoint) = self.at_endpoint();
         let over = last || pause;
+        if over {
+            let rest = self.search.settle(last)?;
+            self.hold(rest);
+        }
         let ids: Vec<u32> = self.held.iter().map(|label| label.label).collect();
         let words = groups(&self.tokenizer, &ids);
         // Without a pause, the last word may go on.
@@ -256,11 +253,16 @@ impl Live {
             self.left_out = true;
             self.held.clear();
         }
-        let rest: Vec<u32> = self.held.iter().map(|label| label.label).collect();
         if endpoint {
-            (self.first, self.labels) = (self.stream.frames(), rest.len());
+            (self.first, self.labels) = (self.search.frames(), self.held.len());
         }
+        let rest: Vec<u32> = self.held.iter().chain(self.search.open()).map(|label| label.label).collect();
         Ok(Update { new, partial: self.tokenizer.decode(&rest)?, left_out: self.left_out, endpoint })
+    }
+
+    fn hold(&mut self, found: Vec<Emitted>) {
+        self.labels += found.len();
+        self.held.extend(found);
     }
 
     /// Whether there is a pause, and whether an utterance is over, by a pause or by its length.
@@ -268,10 +270,10 @@ impl Live {
         let Some(Endpoint { after_words, without_words, longest }) = self.endpoint else {
             return (false, false);
         };
-        let here = self.stream.frames() - self.first;
+        let here = self.search.frames() - self.first;
         let seconds = |frames: usize| frames as f64 * self.writer.frame_seconds();
-        let trailing = seconds(self.stream.trailing_frames().min(here));
-        let pause = if self.labels > 0 { after_words } else { without_words };
+        let trailing = seconds(self.search.trailing_frames().min(here));
+        let pause = if self.labels + self.search.open().len() > 0 { after_words } else { without_words };
         let pause = here > 0 && trailing >= pause;
         (pause, pause || seconds(here) >= longest)
     }

@@ -2,7 +2,7 @@
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use decoding::{Aggregate, Emitted, Hypothesis};
+use decoding::Aggregate;
 use kernels::Brief;
 use rayon::prelude::*;
 use speech::{Audio, Change, Conversion, Features, FrontEnd, Tokenizer, Utterance};
@@ -13,7 +13,7 @@ use crate::data::{self, Example};
 use crate::evaluate::Evaluation;
 use crate::model::{JointRows, Model};
 use crate::recipe::Recipe;
-use crate::search::{Search, Searcher};
+use crate::search::{Found, Search, Searcher};
 use crate::silence::{self, SILENCE};
 use crate::transcription::{Transcription, Writer};
 use crate::{Error, Result};
@@ -204,33 +204,33 @@ impl Recogniser {
             Err(error) if good.len() < 2 => vec![Err(error)],
             Err(_) => {
                 let alone = |plane: &&Features| Ok(self.recognise(&[*plane])?.pop().unwrap_or_default());
-                good.iter().map(alone).collect::<Vec<Result<Hypothesis>>>()
+                good.iter().map(alone).collect::<Vec<Result<Found>>>()
             }
         }
         .into_iter();
         let mut write = |plane: &Features, audio: &Audio| match found.next() {
             Some(found) => {
                 let lead = self.front_end.kept(&audio.samples).start as f64 / f64::from(audio.sample_rate);
-                Ok(self.written(plane, &found?.labels)?.after(lead))
+                Ok(self.written(plane, &found?)?.after(lead))
             }
             None => Ok(Transcription::default()),
         };
         planes.into_iter().zip(recordings).map(|(plane, audio)| write(&plane?, audio)).collect()
     }
 
-    fn recognise(&self, planes: &[&Features]) -> Result<Vec<Hypothesis>> {
+    fn recognise(&self, planes: &[&Features]) -> Result<Vec<Found>> {
         if planes.is_empty() {
             return Ok(Vec::new());
         }
         Searcher::with(&self.model, self.decoder.clone(), &self.search)?.recognise(&self.model, planes)
     }
 
-    /// Labels as text, or as silence.
-    fn written(&self, plane: &Features, labels: &[Emitted]) -> Result<Transcription> {
-        if silence::is_silence(plane, &self.tokenizer, labels, self.silence) {
+    /// What was found as text, or as silence.
+    fn written(&self, plane: &Features, found: &Found) -> Result<Transcription> {
+        if silence::is_silence(plane, &self.tokenizer, &found.best.labels, self.silence) {
             return Ok(Transcription { silence: true, ..Transcription::default() });
         }
-        self.writer().write(&self.tokenizer, labels)
+        self.writer().write_found(&self.tokenizer, found)
     }
 
     pub(crate) fn writer(&self) -> Writer {

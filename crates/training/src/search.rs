@@ -1,8 +1,8 @@
 //! How texts are looked for: a decoder with its options, over the model's own frames.
 use candle_core::Tensor;
 use decoding::{
-    Beam, BeamSearch, CtcBeam, Emitted, Greedy, GreedySearch, Hypothesis, NBest, ctc_beam, ctc_greedy,
-    ctc_rescore, unpadded,
+    Beam, BeamSearch, CtcBeam, Emitted, Greedy, GreedySearch, Hypothesis, NBest, Ranked, ctc_beam,
+    ctc_greedy, ctc_rescore, unpadded,
 };
 use speech::Features;
 
@@ -56,17 +56,59 @@ impl Search {
     }
 }
 
+impl Search {
+    /// Whether it hears sound that arrives piece by piece, with the words of the whole: a greedy search, and a beam of one pass whose
+    /// kind [`streams`](decoding::BeamKind::streams) and which tells the best alone.
+    pub fn streams(&self) -> bool {
+        match self {
+            Search::Greedy(_) => true,
+            Search::Beam(beam) => beam.kind.streams() && beam.nbest == 1,
+            Search::BeamThenCtc { .. } | Search::Ctc(_) | Search::Lattice(_) => false,
+        }
+    }
+}
+
 impl Default for Search {
     fn default() -> Self {
         Search::Greedy(Greedy::default())
     }
 }
 
+/// What was found in an utterance.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// The best labels.
+    pub best: Hypothesis,
+    /// They and the next best, if a beam was asked for several.
+    pub ranked: Vec<Ranked>,
+}
+
+impl From<Hypothesis> for Found {
+    fn from(best: Hypothesis) -> Self {
+        Found { best, ranked: Vec::new() }
+    }
+}
+
+impl Found {
+    /// So many of what a beam has found.
+    fn of(found: NBest, nbest: usize) -> Self {
+        let mut ranked = found.hypotheses;
+        let labels = ranked.first().map_or_else(Vec::new, |best| best.labels.clone());
+        ranked.truncate(if nbest > 1 { nbest } else { 0 });
+        Found { best: posteriors(Hypothesis { labels, ..Hypothesis::default() }), ranked }
+    }
+}
+
 /// A search over a model; its buffers stay from batch to batch.
 pub(crate) enum Searcher {
     Greedy(Box<GreedySearch>),
-    /// With the weight of a second pass by CTC.
-    Beam(Box<BeamSearch>, Option<f64>),
+    Beam {
+        search: Box<BeamSearch>,
+        /// Weight of a second pass by CTC.
+        second_pass: Option<f64>,
+        /// Results that are told.
+        nbest: usize,
+    },
     Ctc(Option<CtcBeam>),
     Lattice(LatticeSearch),
 }
@@ -94,14 +136,11 @@ impl Searcher {
                 let blank = model.blank();
                 Searcher::Ctc(options.clone().map(|options| CtcBeam { blank, ..options }))
             }
-            Search::Beam(options) => {
-                Searcher::Beam(Box::new(BeamSearch::new(decoder()?, options.clone())?), None)
-            }
+            Search::Beam(beam) => Searcher::beam(decoder()?, beam.clone(), None)?,
             Search::BeamThenCtc { beam, weight } => {
                 // Of no utterances: a look at the weight.
                 ctc_rescore(&[], &[], 1, 0, *weight)?;
-                let all = Beam { nbest: beam.nbest.max(beam.width), ..beam.clone() };
-                Searcher::Beam(Box::new(BeamSearch::new(decoder()?, all)?), Some(*weight))
+                Searcher::beam(decoder()?, beam.clone(), Some(*weight))?
             }
             Search::Lattice(LatticeSearch::Sum { beam: 0 }) => {
                 return Err(Error::shape("search.beam", "at least 1 string", "0"));
@@ -111,16 +150,26 @@ impl Searcher {
         })
     }
 
-    /// Encodes and decodes some planes together; of a beam's best labels, only they are told.
-    pub fn recognise(&mut self, model: &Model, planes: &[&Features]) -> Result<Vec<Hypothesis>> {
+    fn beam(decoder: decoding::Model, options: Beam, second_pass: Option<f64>) -> Result<Self> {
+        let (nbest, kept) = (options.nbest, options.width);
+        // A number of 0 stays one, for the search to refuse.
+        let more = if second_pass.is_some() && nbest > 0 { nbest.max(kept) } else { nbest };
+        let search = Box::new(BeamSearch::new(decoder, Beam { nbest: more, ..options })?);
+        Ok(Searcher::Beam { search, second_pass, nbest })
+    }
+
+    /// Encodes and decodes some planes together.
+    pub fn recognise(&mut self, model: &Model, planes: &[&Features]) -> Result<Vec<Found>> {
         let (rows, lengths) = data::collate(planes, &model.config().input.rows)?;
         let (encoded, lengths) = model.encoder.forward(&rows, &lengths, None)?;
         Ok(match self {
             Searcher::Greedy(search) => {
                 let frames = model.frames_of(encoded)?;
-                of_rows(&frames, &lengths, |rows, _| Ok(search.decode(rows)?.iter().collect()))?
+                of_rows(&frames, &lengths, |rows, _| {
+                    Ok(search.decode(rows)?.iter().map(Found::from).collect())
+                })?
             }
-            Searcher::Beam(search, second_pass) => {
+            Searcher::Beam { search, second_pass, nbest } => {
                 let log_probs = second_pass.map(|_| ctc_head(model, &encoded)).transpose()?;
                 let frames = model.frames_of(encoded)?;
                 let found = of_rows(&frames, &lengths, |rows, _| Ok(search.decode(rows)?.to_vec()))?;
@@ -130,15 +179,18 @@ impl Searcher {
                     })?,
                     _ => found,
                 };
-                found.iter().map(best).collect()
+                found.into_iter().map(|found| Found::of(found, *nbest)).collect()
             }
             Searcher::Ctc(options) => of_rows(&ctc_head(model, &encoded)?, &lengths, |rows, classes| {
                 Ok(match options {
                     None => {
                         let found = ctc_greedy(rows, classes, blank_of(classes))?;
-                        found.into_iter().map(posteriors).collect()
+                        found.into_iter().map(|found| posteriors(found).into()).collect()
                     }
-                    Some(options) => ctc_beam(rows, classes, options)?.iter().map(best).collect(),
+                    Some(options) => {
+                        let found = ctc_beam(rows, classes, options)?;
+                        found.into_iter().map(|found| Found::of(found, options.nbest)).collect()
+                    }
                 })
             })?,
             Searcher::Lattice(search) => {
@@ -147,11 +199,11 @@ impl Searcher {
                 match *search {
                     LatticeSearch::BestPath => {
                         let paths = gnat.best_paths(&encoded, &num_frames)?;
-                        paths.iter().map(|path| hypothesis(&path.labels(), &path.frames())).collect()
+                        paths.iter().map(|path| hypothesis(&path.labels(), &path.frames()).into()).collect()
                     }
                     LatticeSearch::Sum { beam } => {
                         let paths = gnat.best_strings(&encoded, &num_frames, beam)?;
-                        paths.iter().map(|path| hypothesis(&path.labels(), &path.frames())).collect()
+                        paths.iter().map(|path| hypothesis(&path.labels(), &path.frames()).into()).collect()
                     }
                 }
             }
@@ -192,14 +244,13 @@ fn no_lattice() -> Error {
 }
 
 /// Where the distribution is no more there, a label's confidence is its posterior.
-fn posteriors(mut found: Hypothesis) -> Hypothesis {
-    found.labels.iter_mut().for_each(|label| label.confidence = label.log_prob.exp());
-    found
+pub(crate) fn posterior(label: &mut Emitted) {
+    label.confidence = label.log_prob.exp();
 }
 
-fn best(found: &NBest) -> Hypothesis {
-    let labels = found.best().map_or_else(Vec::new, |best| best.labels.clone());
-    posteriors(Hypothesis { labels, ..Hypothesis::default() })
+fn posteriors(mut found: Hypothesis) -> Hypothesis {
+    found.labels.iter_mut().for_each(posterior);
+    found
 }
 
 /// Labels of a lattice as those of the tokenizer. A lattice knows sums of paths, not how sure it is of each label.

@@ -9,6 +9,7 @@ use speech::Tokenizer;
 pub use lines::Format;
 
 use crate::Result;
+use crate::search::Found;
 use crate::words::{MARK, groups};
 
 /// A token and when it was heard.
@@ -51,6 +52,20 @@ pub struct Transcription {
     pub tokens: Vec<TimedToken>,
     /// Whether words were found that are not believed; see [`Recogniser::with_silence`](crate::Recogniser::with_silence).
     pub silence: bool,
+    /// The best texts, this one first, each once, where a beam search was asked for several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nbest: Vec<RankedText>,
+}
+
+/// One of the best texts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RankedText {
+    /// The text.
+    pub text: String,
+    /// What the order is by; see [`decoding::Ranked`].
+    pub score: f64,
+    /// Natural log-probability of its best sequence of labels, with what language models and a second pass added.
+    pub log_prob: f64,
 }
 
 impl Transcription {
@@ -62,7 +77,7 @@ impl Transcription {
         self
     }
 
-    /// Appends what was heard next.
+    /// Appends what was heard next. The best texts of a whole are not those of its parts: there are none.
     pub fn append(&mut self, next: Transcription) {
         if !self.text.is_empty() && !next.text.is_empty() {
             self.text.push(' ');
@@ -70,6 +85,7 @@ impl Transcription {
         self.text += &next.text;
         self.words.extend(next.words);
         self.tokens.extend(next.tokens);
+        self.nbest.clear();
     }
 }
 
@@ -90,6 +106,18 @@ impl Writer {
     /// Seconds from one encoder frame to the next.
     pub fn frame_seconds(&self) -> f64 {
         self.frame_seconds
+    }
+
+    /// What a search has found as text with times.
+    pub fn write_found(&self, tokenizer: &Tokenizer, found: &Found) -> Result<Transcription> {
+        let mut nbest: Vec<RankedText> = Vec::with_capacity(found.ranked.len());
+        for ranked in &found.ranked {
+            let text = tokenizer.decode(&ranked.ids())?;
+            if !nbest.iter().any(|other| other.text == text) {
+                nbest.push(RankedText { text, score: ranked.score, log_prob: ranked.log_prob });
+            }
+        }
+        Ok(Transcription { nbest, ..self.write(tokenizer, &found.best.labels)? })
     }
 
     /// Labels as text with times.
@@ -123,7 +151,7 @@ impl Writer {
         let words = groups(tokenizer, &ids).into_iter().map(word).collect::<Result<Vec<_>>>()?;
         // A beginning without anything behind it is no word.
         let words = words.into_iter().filter(|word| !word.text.is_empty()).collect();
-        Ok(Transcription { text: tokenizer.decode(&ids)?, words, tokens, silence: false })
+        Ok(Transcription { text: tokenizer.decode(&ids)?, words, tokens, ..Transcription::default() })
     }
 }
 

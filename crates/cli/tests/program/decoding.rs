@@ -59,6 +59,30 @@ fn every_search_finds_what_is_easy() {
 }
 
 #[test]
+fn the_best_texts_are_told() {
+    let toy = trained();
+    let folder = toy.path("");
+    for search in [&["--beam", "4"][..], &["--ctc", "--beam", "4"], &["--beam", "4", "--ctc-weight", "0.5"]] {
+        let run = |arguments: &[&str]| {
+            let (code, out, err) = finish(panda(&folder, &[arguments, search].concat()));
+            assert_eq!(code, Some(0), "{search:?}: {err}");
+            out
+        };
+        let out = run(&["transcribe", CHECKPOINT, "5.wav", "--format", "json", "--nbest", "3"]);
+        let line: serde_json::Value = serde_json::from_str(&out).unwrap();
+        let nbest = line["nbest"].as_array().unwrap();
+        assert_eq!(nbest.len(), 3, "{search:?}: {out}");
+        assert_eq!((&nbest[0]["text"], &line["text"]), (&line["text"], &"high middle low low".into()));
+        assert!(nbest[0]["score"].as_f64() >= nbest[1]["score"].as_f64());
+        let out = run(&["transcribe", CHECKPOINT, "5.wav", "--format", "json"]);
+        assert!(!out.contains("nbest"), "{out}");
+
+        let rates = run(&["evaluate", CHECKPOINT, "train.jsonl", "--nbest", "3"]);
+        assert!(rates.lines().last().unwrap().starts_with("train best of n-best"), "{rates}");
+    }
+}
+
+#[test]
 fn searches_that_cannot_be_are_named() {
     let toy = trained();
     let folder = toy.path("");
@@ -78,6 +102,9 @@ fn searches_that_cannot_be_are_named() {
         (&["--blank-penalty", "1"], &["--blank-penalty: expected a beam search"]),
         (&["--temperature", "2"], &["--temperature: expected a beam search"]),
         (&["--by-sum"], &["--by-sum: expected a beam search"]),
+        (&["--nbest", "3"], &["--nbest: expected a beam search"]),
+        (&["--beam", "3", "--nbest", "0"], &["nbest: expected at least 1, found 0"]),
+        (&["--ctc", "--nbest", "0"], &["nbest: expected at least 1, found 0"]),
         (&["--beam", "2", "--ctc-weight=-1"], &["ctc weight: expected a number from 0 on, found -1"]),
         (&["--beam", "2", "--ctc-weight", "nan"], &["ctc weight: expected a number from 0 on"]),
         (&["--internal-lm", "0.3"], &["internal_lm", "no internal language model"]),
@@ -94,7 +121,9 @@ fn searches_that_cannot_be_are_named() {
             &["confidence exponent: expected a number above 0, at most 10, found 0"],
         ),
         (&["--beam-search", "alsd"], &["ALSD", "labels that move on by a frame"]),
-        (&["--stream", "--beam", "2"], &["expected a greedy one"]),
+        (&["--stream", "--beam", "2", "--nbest", "2"], &["search.nbest: expected 1"]),
+        (&["--stream", "--ctc"], &["expected a greedy one or a beam of one pass"]),
+        (&["--stream", "--beam", "2", "--beam-search", "malsd"], &["mALSD beam search knows no streams"]),
         (&["--stream", "--chunk", "0"], &["--chunk: expected a number from 1 to 60000, found 0"]),
         (&["--stream", "--pace=-1"], &["--pace: expected a number from 0.001 to 1000000, or 0, found -1"]),
         (&["--stream", "--pace", "1e-20"], &["--pace: expected"]),
@@ -184,6 +213,7 @@ fn long_recordings_go_piece_by_piece() {
     assert!(whole.split(' ').count() > 2, "{whole}");
     // One window that is long enough is the whole.
     assert_eq!(text(&["--long", "0.5"]), whole);
+    assert_eq!(text(&["--long", "0.5", "--beam", "3"]), text(&["--beam", "3"]));
     assert!(text(&["--long", "0.5", "--window", "1", "--overlap", "0.5"]).split(' ').count() > 2);
 }
 
@@ -207,6 +237,8 @@ fn standard_input_is_heard_and_half_a_sample_is_named() {
     let (code, out, err) = hear(&bytes, &[]);
     assert!(code == Some(0) && out.contains("] high middle low low\n"), "{out}{err}");
     assert!(err.contains("words come 20 s late") && err.contains("a chunk of 200 ms took"), "{err}");
+    let (code, out, err) = hear(&bytes, &["--beam", "4"]);
+    assert!(code == Some(0) && out.contains("] high middle low low\n"), "{out}{err}");
     let (_, out, _) = hear(&bytes, &["--format", "json"]);
     let last: serde_json::Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
     assert_eq!((&last["endpoint"], &last["partial"]), (&true.into(), &"".into()));

@@ -66,7 +66,7 @@ impl Work {
                     },
                     |place, other| place.time == other.time,
                 );
-                let score = |hyp: &_| nbest::score(hyp, lane, (model, options));
+                let score = |hyp: &_| nbest::score(hyp, &lane.tree, (model, options));
                 let mut ended = lane.aside.clone();
                 ended.sort_by(|a, b| score(b).total_cmp(&score(a)));
                 ended.truncate(options.nbest);

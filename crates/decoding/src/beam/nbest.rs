@@ -3,6 +3,7 @@ use rnnt_dp::semiring::{Log, Semiring};
 
 use super::lane::{Hyp, Lane};
 use super::{Beam, BeamKind, rows::Rows};
+use crate::tree::Tree;
 use crate::{Emitted, Model, Result};
 
 /// The best label sequences of an utterance, best first; none if every path is impossible (a language model that forbids all
@@ -42,21 +43,21 @@ impl Ranked {
 }
 
 /// What `log p` is divided by: `labels + context`, for ALSD and mALSD `labels + 1`; or 1.
-fn divisor(hyp: &Hyp, lane: &Lane, (model, options): (&Model, &Beam)) -> f64 {
+fn divisor(hyp: &Hyp, tree: &Tree, (model, options): (&Model, &Beam)) -> f64 {
     // Each search as where it comes from: k2 counts the labels that its hypotheses begin with, NeMo one.
     let begin = match options.kind {
         BeamKind::Alsd { .. } | BeamKind::Malsd { .. } => 1,
         BeamKind::Modified | BeamKind::Maes { .. } => model.predictor().context(),
     };
     match options.normalise {
-        true => lane.tree.sequence(hyp.node).len as f64 + begin as f64,
+        true => tree.sequence(hyp.node).len as f64 + begin as f64,
         false => 1.0,
     }
 }
 
 /// `log p` over that.
-pub(super) fn score(hyp: &Hyp, lane: &Lane, of: (&Model, &Beam)) -> f64 {
-    hyp.log_prob / divisor(hyp, lane, of)
+pub(super) fn score(hyp: &Hyp, tree: &Tree, of: (&Model, &Beam)) -> f64 {
+    hyp.log_prob / divisor(hyp, tree, of)
 }
 
 /// Ranks a lane's hypotheses, with the scores of their ends or without.
@@ -76,13 +77,13 @@ pub(super) fn rank(lane: &Lane, rows: &Rows, of: (&Model, &Beam), ends: bool) ->
         }
         different.retain(|hyp| hyp.log_prob > f64::NEG_INFINITY);
     }
-    different.sort_by(|a, b| score(b, lane, of).total_cmp(&score(a, lane, of)));
+    different.sort_by(|a, b| score(b, &lane.tree, of).total_cmp(&score(a, &lane.tree, of)));
     different.truncate(of.1.nbest);
     let ranked = |hyp: &Hyp| Ranked {
         labels: lane.tree.labels(hyp.node),
         log_prob: hyp.log_prob,
-        score: score(hyp, lane, of),
-        divisor: divisor(hyp, lane, of),
+        score: score(hyp, &lane.tree, of),
+        divisor: divisor(hyp, &lane.tree, of),
     };
     Ok(NBest { hypotheses: different.iter().map(ranked).collect() })
 }

@@ -105,6 +105,18 @@ impl BeamStream {
         self.frames
     }
 
+    /// Forgets all hypotheses but the best one; of equal ones the first stays.
+    pub(super) fn keep_best(&mut self, score: impl Fn(&Hyp, &Tree) -> f64) {
+        let scores: Vec<f64> = self.hyps.iter().map(|hyp| score(hyp, &self.tree)).collect();
+        let best = (0..scores.len()).rev().max_by(|&a, &b| scores[a].total_cmp(&scores[b])).unwrap_or(0);
+        let count = self.hyps.len();
+        let of_best = |all: usize| all / count * best..all / count * (best + 1);
+        self.states = self.states.row(best);
+        self.rows = self.rows[of_best(self.rows.len())].to_vec();
+        self.automata = self.automata[of_best(self.automata.len())].to_vec();
+        self.hyps = vec![self.hyps[best]];
+    }
+
     /// Takes out the labels that all hypotheses share, which no later chunk can change: results do not have them any more. Memory
     /// stays bounded if somebody does so now and then.
     pub fn take_stable(&mut self) -> Vec<Emitted> {

@@ -709,6 +709,46 @@ fn a_stream_that_gives_its_labels_away_does_not_grow() {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(30))]
+
+    #[test]
+    fn a_settled_stream_has_its_best_hypothesis_alone(
+        seed in 0u32..1000, first in 1usize..8, second in 0usize..8, width in 1usize..6, take: bool,
+    ) {
+        for (topology, model) in models(seed, 4.0) {
+            for kind in [BeamKind::Modified, MAES] {
+                let mut options = Beam { kind, width, ..Beam::default() };
+                options.fusion.push(Fusion { automaton: Arc::new(Table), weight: 0.4 });
+                let Ok(mut search) = BeamSearch::new(model.clone(), options) else { continue };
+                let rows = frames(0, first + second);
+                let (before, after) = rows.split_at(first * model.width());
+                let mut stream = search.stream().unwrap();
+                let best = search.advance(&mut [&mut stream], &[before]).unwrap()[0].hypotheses[0].clone();
+                let mut taken = if take { stream.take_stable() } else { vec![] };
+                search.settle(&mut stream).unwrap();
+                taken.extend(stream.take_stable());
+                // A big blank's hypotheses of equal labels are added up in a result, and not before.
+                if model.rules().blanks().count() == 1 {
+                    prop_assert_eq!(&taken, &best.labels, "{} {:?}", topology, kind);
+                }
+                let again = serde_json::to_string(&stream).unwrap();
+                search.settle(&mut stream).unwrap();
+                prop_assert!(stream.take_stable().is_empty());
+                prop_assert_eq!(serde_json::to_string(&stream).unwrap(), again);
+                // It goes on, and where there was one hypothesis it goes on as if nothing had been.
+                let found = search.advance(&mut [&mut stream], &[after]).unwrap()[0].hypotheses[0].clone();
+                prop_assert_eq!(stream.frames(), first + second);
+                if width == 1 {
+                    let whole = search.decode(&[&rows]).unwrap()[0].hypotheses[0].labels.clone();
+                    let all: Vec<_> = taken.into_iter().chain(found.labels).collect();
+                    prop_assert_eq!(all, whole, "{} {:?}", topology, kind);
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn a_stream_has_lists_of_its_own() {
     let model = random(&Topology::rnnt(), 4, 0, &[], 1, 2.0);

@@ -157,6 +157,19 @@ fn a_second_pass_that_outweighs_the_first_finds_what_the_ctc_head_finds() {
     assert_ne!(ctc, first);
     assert_eq!(texts(second(1e6)), ctc);
 
+    // The best texts are told where several are asked for: the second pass chooses among all, and those told begin with its choice.
+    let few = Search::BeamThenCtc { beam: Beam { nbest: 3, ..beam.clone() }, weight: 1e6 };
+    let evaluation = evaluate(&recogniser(few), &utterances).unwrap();
+    for (one, ctc) in evaluation.transcripts.iter().zip(&ctc) {
+        let nbest = &one.heard.nbest;
+        assert_eq!((nbest.len(), &nbest[0].text, &one.hypothesis), (3, ctc, ctc));
+        assert!(nbest.is_sorted_by(|a, b| a.score >= b.score && a.text != b.text), "{nbest:?}");
+    }
+    let all = Search::Beam(Beam { nbest: 400, ..beam.clone() });
+    let evaluation = evaluate(&recogniser(all), &utterances).unwrap();
+    assert!(evaluation.overall.wer > 0.0 && evaluation.oracle().unwrap().wer == 0.0);
+    assert_eq!(evaluate(&recogniser(second(1.0)), &utterances).unwrap().oracle(), None);
+
     // Batch mates and their padding have no say.
     let (alone, together) = (recogniser(second(0.7)), texts(second(0.7)));
     for (utterance, text) in utterances.iter().zip(&together) {

@@ -2,7 +2,8 @@
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
-use training::{Endpoint, Error, LiveOptions, Recogniser, Start, Transcription, WindowConfig, train};
+use decoding::{Beam, BeamKind};
+use training::{Endpoint, Error, LiveOptions, Recogniser, Search, Start, Transcription, WindowConfig, train};
 
 use super::toy::{RATE, Toy};
 
@@ -79,6 +80,56 @@ fn pieces_of_any_size_give_the_words_of_the_whole() {
     assert!(recogniser.live(&LiveOptions::default()).unwrap().is_immediate());
     for sizes in [&[1600][..], &[1, 7, 4000, 0, 333], &[samples.len()], &[80]] {
         assert_eq!(live(recogniser, &samples, sizes, &LiveOptions::default()).0, whole, "{sizes:?}");
+    }
+}
+
+/// The same model with a beam.
+fn with_beam(one_way: bool, kind: BeamKind) -> (&'static Toy, Recogniser) {
+    let (toy, _) = trained(one_way);
+    let recogniser = Recogniser::load(&toy.path("run/best.safetensors")).unwrap();
+    (toy, recogniser.with_search(Search::Beam(Beam { kind, ..Beam::default() })).unwrap())
+}
+
+#[test]
+fn a_beam_hears_in_pieces_what_it_hears_in_the_whole() {
+    let maes = BeamKind::Maes { expansions: 2, beta: 2, gamma: 2.3, prefix: 1 };
+    for kind in [BeamKind::Modified, maes] {
+        let (toy, recogniser) = with_beam(true, kind);
+        let samples = sound(toy, 0);
+        let audio = speech::Audio { samples: samples.clone(), sample_rate: RATE };
+        let whole = recogniser.transcribe(&audio).unwrap();
+        assert!(whole.words.len() > 8, "{}", whole.text);
+        for sizes in [&[1600][..], &[1, 7, 4000, 0, 333], &[samples.len()]] {
+            let found = live(&recogniser, &samples, sizes, &LiveOptions::default()).0;
+            assert_eq!(found, whole, "{kind:?} {sizes:?}");
+        }
+        // A pause decides, here for what was right anyhow.
+        let samples = sound(toy, RATE as usize * 3 / 2);
+        let endpoint = Endpoint { after_words: 1.0, without_words: 100.0, longest: 100.0 };
+        let options = LiveOptions { endpoint: Some(endpoint), ..LiveOptions::default() };
+        let (found, count) = live(&recogniser, &samples, &[400], &options);
+        assert_eq!(found.text, whole.text);
+        assert!((4..=6).contains(&count), "{count}");
+    }
+    let (toy, recogniser) = with_beam(false, BeamKind::Modified);
+    let samples = sound(toy, 0);
+    let whole =
+        recogniser.transcribe(&speech::Audio { samples: samples.clone(), sample_rate: RATE }).unwrap();
+    let wide = WindowConfig { seconds: 60.0, overlap: 5.0 };
+    let pieces = samples.chunks(1000).map(|piece| Ok(piece.to_vec()));
+    assert_eq!(recogniser.transcribe_pieces(pieces, wide).unwrap(), whole);
+}
+
+#[test]
+fn searches_without_streams_are_named() {
+    let (_, recogniser) = with_beam(false, BeamKind::Malsd { max_symbols: 3 });
+    let error = recogniser.live(&LiveOptions::default()).err().unwrap().to_string();
+    assert!(error.contains("mALSD beam search knows no streams"), "{error}");
+    let two = Search::BeamThenCtc { beam: Beam::default(), weight: 0.5 };
+    for search in [Search::Ctc(None), two] {
+        let recogniser = with_beam(false, BeamKind::Modified).1.with_search(search).unwrap();
+        let error = recogniser.live(&LiveOptions::default()).err().unwrap().to_string();
+        assert!(error.contains("a greedy one or a beam of one pass"), "{error}");
     }
 }
 
