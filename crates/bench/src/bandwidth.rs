@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use kernels::{par_for, parts};
 
-use super::measure::median;
+use super::median::median;
 
 /// Numbers that a task reads: few enough that both caches near a core see little of the next pass.
 const PIECE: usize = 1 << 16;

@@ -1,12 +1,14 @@
 //! Greedy search as the subject of a measurement: encoder rows are given, labels are wanted.
 mod made_up;
 mod raw;
+mod sizes;
 
 use std::sync::Arc;
 
 use decoding::{Emitted, Greedy, GreedySearch, Hypotheses, Model, Network, frame_looping, greedy};
 
-use self::made_up::{ENCODER, HIDDEN, Weights};
+use self::made_up::Weights;
+use self::sizes::{ENCODER, HIDDEN};
 use super::answer::{DecodingReport, Shape};
 use super::case::{DecodeWork, Method, Search};
 use super::error::{BenchError, Result};

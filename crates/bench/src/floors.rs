@@ -3,7 +3,7 @@ use serde::Serialize;
 
 use super::answer::{PartTimes, Shape, TrainingReport};
 use super::case::TrainWork;
-use super::measure::median;
+use super::median::median;
 
 /// Values of an input row: 80 mels of 3 frames.
 const INPUT: usize = 240;

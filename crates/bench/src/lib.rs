@@ -20,6 +20,7 @@ mod lattices;
 mod loss;
 mod machine;
 mod measure;
+mod median;
 mod memory;
 mod noise;
 mod picture;

@@ -5,6 +5,7 @@ use super::answer::Answer;
 use super::case::{Method, PrunedWork, Spec, Work};
 use super::error::{BenchError, Result};
 use super::gradients;
+use super::median::median;
 use super::memory::Meter;
 use super::sgemm::Sgemm;
 use super::subject::Subject;
@@ -132,14 +133,6 @@ pub fn prepare_pruned(work: &PrunedWork, method: &Method) -> Result<Box<dyn Subj
     })
 }
 
-/// The middle one, or the mean of the two in the middle; `None` for nothing.
-pub fn median(values: &[f64]) -> Option<f64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let last = sorted.len().checked_sub(1)?;
-    Some((sorted[last / 2] + sorted[last.div_ceil(2)]) / 2.0)
-}
-
 /// Ends this process when the one that started it is gone: its end of the pipe closes, however it went.
 fn end_with_parent() {
     std::thread::spawn(|| {
@@ -147,16 +140,4 @@ fn end_with_parent() {
         eprintln!("error: the benchmark that this case belongs to is gone");
         std::process::exit(1);
     });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::median;
-
-    #[test]
-    fn medians_lie_in_the_middle() {
-        assert_eq!(median(&[]), None);
-        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
-        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
-    }
 }

@@ -14,7 +14,7 @@ use super::floors::Training;
 use super::forecast::{Forecast, forecast};
 use super::gradients::largest_difference;
 use super::machine::Machine;
-use super::measure::median;
+use super::median::median;
 use super::row::{Report, Row, Status};
 use super::speed::{self, Speed};
 

@@ -11,7 +11,7 @@ use super::bandwidth;
 use super::case::{Method, TrainWork};
 use super::error::{BenchError, Result};
 use super::gradients::Gradients;
-use super::measure::median;
+use super::median::median;
 use super::memory::resident_peak;
 use super::noise::{labels, noise};
 use super::subject::Subject;

@@ -12,8 +12,8 @@ mod stream;
 pub use nbest::{NBest, Ranked};
 pub use stream::BeamStream;
 
-use lane::Lane;
-use rows::{FRESH, Rows};
+use lane::{FRESH, Lane};
+use rows::Rows;
 use short::Shortlists;
 
 use crate::greedy::whole_rows;

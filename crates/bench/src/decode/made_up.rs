@@ -5,16 +5,12 @@ use decoding::{Activation, Affine, Joint, LstmLayer, LstmPredictor, Model, Netwo
 use rnnt_dp::Topology;
 
 use super::raw::Raw;
+use super::sizes::{ENCODER, HIDDEN, LABELS, PREDICTOR};
 use crate::answer::Shape;
 use crate::case::{DecodeWork, Family};
 use crate::error::Result;
 use crate::noise::noise;
 
-/// E, P and H, and the labels V.
-pub const ENCODER: usize = 512;
-pub const PREDICTOR: usize = 640;
-pub const HIDDEN: usize = 640;
-pub const LABELS: usize = 1024;
 /// The blank, last of the classes.
 const BLANK: u32 = LABELS as u32;
 const DURATIONS: [usize; 5] = [0, 1, 2, 3, 4];

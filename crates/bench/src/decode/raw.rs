@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use decoding::{Activation, Affine, Joint, Scratch, Sites};
 use kernels::{par_for, parts, parts_mut};
 
-use super::made_up::{ENCODER, HIDDEN, PREDICTOR};
+use super::sizes::{ENCODER, HIDDEN, PREDICTOR};
 
 /// Rows of a task that makes hidden rows, as in [`decoding::Network`].
 const ROWS: usize = 8;

@@ -41,7 +41,7 @@ pub fn line(row: &Row, first: bool) -> [String; HEAD.len()] {
 /// What the ratios are to.
 pub fn note(rows: &[Row]) -> Option<String> {
     let products: Vec<f64> = rows.iter().filter_map(|row| row.speed?.sgemm).collect();
-    let sgemm = crate::measure::median(&products)?;
+    let sgemm = crate::median::median(&products)?;
     Some(format!(
         "sgemm {sgemm:.0} GFLOP/s; x torch: the best PyTorch decoder of this column on a machine of {:.0} GFLOP/s, scaled",
         crate::speed::TORCH_SGEMM

@@ -2,10 +2,30 @@
 use rnnt_dp::semiring::{Log, Semiring};
 use serde::{Deserialize, Serialize};
 
-use super::short::Entry;
-use super::{Beam, rows::FRESH};
+use super::Beam;
 use crate::tree::Tree;
 use crate::{Emitted, Fusion, Rules};
+
+/// The row of a hypothesis that has none yet.
+pub(super) const FRESH: u32 = u32::MAX;
+
+/// A class, and a duration if there are any, as the next step of a hypothesis.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Entry {
+    /// What it adds to a hypothesis: all of what follows.
+    pub value: f64,
+    /// Log-probability among the classes.
+    pub log_prob: f64,
+    /// Of the duration among the durations.
+    pub duration_log_prob: f64,
+    /// What automata add.
+    pub fused: f32,
+    /// The raw score.
+    pub logit: f32,
+    pub class: u32,
+    /// Index of the duration.
+    pub duration: u32,
+}
 
 /// A hypothesis: labels, a frame, and the log-probability of the paths that lead there.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

@@ -1,8 +1,7 @@
 //! Modified adaptive expansion search: frame by frame, several labels a frame, only as many as are worth it.
 use rnnt_dp::semiring::{Log, Semiring};
 
-use super::lane::{Hyp, Lane, emitted};
-use super::rows::FRESH;
+use super::lane::{FRESH, Hyp, Lane, emitted};
 use super::short::Shortlists;
 use super::{Task, Work};
 use crate::Result;

@@ -1,13 +1,11 @@
 //! What networks and automata know of hypotheses: one row for each label sequence, wherever hypotheses move.
 use kernels::{par_for, parts, parts_mut};
 
-use super::{Beam, lane::Lane};
+use super::Beam;
+use super::lane::{FRESH, Lane};
 use crate::automaton::check_fused;
 use crate::scratch::sized;
 use crate::{Error, Fusion, Model, Result, Scratch, Site, Sites, States};
-
-/// The row of a hypothesis that has none yet.
-pub(super) const FRESH: u32 = u32::MAX;
 
 /// How many times as many rows there are as hypotheses hold.
 const ROOM: usize = 3;

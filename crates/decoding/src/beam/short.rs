@@ -1,6 +1,7 @@
 //! The best classes of rows of scores.
 use kernels::{Real, par_for, parts, parts_mut};
 
+use super::lane::Entry;
 use super::{Beam, rows::Rows};
 use crate::largest::largest;
 use crate::pick::broken;
@@ -9,24 +10,6 @@ use crate::{Error, Model, Rules, Site};
 
 /// Rows of a task.
 const ROWS: usize = 4;
-
-/// A class, and a duration if there are any, as the next step of a hypothesis.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Entry {
-    /// What it adds to a hypothesis: all of what follows.
-    pub value: f64,
-    /// Log-probability among the classes.
-    pub log_prob: f64,
-    /// Of the duration among the durations.
-    pub duration_log_prob: f64,
-    /// What automata add.
-    pub fused: f32,
-    /// The raw score.
-    pub logit: f32,
-    pub class: u32,
-    /// Index of the duration.
-    pub duration: u32,
-}
 
 /// What a row has beside its best classes.
 #[derive(Debug, Clone, Copy, Default)]
