@@ -123,10 +123,12 @@ pub enum Error {
         found: f64,
     },
     /// An option of beam searches for a search that does not know it.
-    #[error("{argument}: expected a beam search by the joint network (--beam 2 or more), found {search}")]
+    #[error("{argument}: expected {expected}, found {search}")]
     NoBeam {
         /// The option.
         argument: &'static str,
+        /// What knows it.
+        expected: &'static str,
         /// The search.
         search: &'static str,
     },

@@ -43,7 +43,8 @@ pub struct SearchArguments {
     /// With --beam: order what is found by its probability alone, not by its probability a label
     #[arg(long)]
     by_sum: bool,
-    /// With --beam: tell so many of the best texts; --format json has them, and `evaluate` says what the best of them would have
+    /// With --beam: tell so many of the best texts, at most those that the beam has kept; --format json and --hypotheses have them, and
+    /// `evaluate` says what rate the best choice among them would have
     #[arg(long, value_name = "N", default_value_t = 1)]
     nbest: usize,
     /// With --beam: order what it has kept by the head of the auxiliary CTC loss as well, with this weight (a second pass)
@@ -148,7 +149,7 @@ impl SearchArguments {
             self.lattice(!fusion.is_empty())?
         } else if self.ctc {
             self.no_beam("a search by CTC")?;
-            let beam = (self.beam > 1 || self.nbest != 1 || !fusion.is_empty()).then(|| CtcBeam {
+            let beam = (self.beam > 1 || !fusion.is_empty()).then(|| CtcBeam {
                 width: self.beam,
                 nbest: self.nbest,
                 fusion,
@@ -157,9 +158,6 @@ impl SearchArguments {
             Search::Ctc(beam)
         } else if self.beam == 1 && self.beam_search.is_none() {
             self.no_beam("a greedy one")?;
-            if self.nbest != 1 {
-                return Err(Error::NoBeam { argument: "--nbest", search: "a greedy one" });
-            }
             let (max_symbols, internal_lm) = (Some(self.max_symbols), self.internal_lm);
             Search::Greedy(Greedy { max_symbols, confidence, fusion, internal_lm, ..Greedy::default() })
         } else {
@@ -195,14 +193,20 @@ impl SearchArguments {
             ("--ctc-weight", self.ctc_weight != 0.0),
             ("--blank-penalty", self.blank_penalty != 0.0),
             ("--temperature", self.temperature != 1.0),
-            ("--by-sum", self.by_sum),
+            // What a beam by CTC does anyhow.
+            ("--by-sum", self.by_sum && !self.ctc),
         ];
         known.into_iter().find_map(|(argument, asked)| asked.then_some(argument))
     }
 
     /// A search that knows none of it.
     fn no_beam(&self, search: &'static str) -> Result<()> {
-        self.of_beams().map_or(Ok(()), |argument| Err(Error::NoBeam { argument, search }))
+        if self.nbest != 1 && self.beam == 1 {
+            let expected = "a beam search (--beam 2 or more)";
+            return Err(Error::NoBeam { argument: "--nbest", expected, search });
+        }
+        let expected = "a beam search by the joint network (--beam 2 or more)";
+        self.of_beams().map_or(Ok(()), |argument| Err(Error::NoBeam { argument, expected, search }))
     }
 
     /// In a recognition lattice, which has no part for what scores labels beside it.

@@ -57,7 +57,7 @@ pub struct Arguments {
 #[derive(clap::Args)]
 pub struct LongArguments {
     /// Recordings that are longer than this are recognised piece by piece, in memory that does not grow with them, where the search can
-    /// (greedy, or --beam of the kinds modified and maes); other searches take each as a whole
+    /// (greedy, or --beam of the kinds modified and maes, without --nbest and --ctc-weight); other searches take each as a whole
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     long: f64,
     /// Length of the pieces for models that hear both ways; others go on where they were

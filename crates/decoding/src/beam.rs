@@ -17,7 +17,7 @@ use rows::Rows;
 use short::Shortlists;
 
 use crate::greedy::whole_rows;
-use crate::{Error, Fusion, Model, Result, Rules, Site};
+use crate::{Emitted, Error, Fusion, Model, Result, Rules, Site};
 
 /// Options of beam search.
 ///
@@ -30,7 +30,7 @@ pub struct Beam {
     pub kind: BeamKind,
     /// Hypotheses that are kept of an utterance, at least 1.
     pub width: usize,
-    /// Most label sequences of a result, at least 1.
+    /// Most label sequences of a result, at least 1. Never more than the beam has kept, less where hypotheses have met.
     pub nbest: usize,
     /// Whether results are ordered by `log p / (labels + context)`, with the predictor's
     /// [`context`](crate::Predictor::context) (1 for ALSD and mALSD), and not by `log p`, which favours few labels.
@@ -283,15 +283,19 @@ impl BeamSearch {
         Ok(&self.found)
     }
 
-    /// Decides for the best hypothesis of a stream, before its end: the others are forgotten, so that
-    /// [`BeamStream::take_stable`] takes all of its labels. For pauses in a recording that goes on.
+    /// Decides, before the end of a stream, for the next labels of its best hypothesis, so many or all that it has, and takes them
+    /// out, as [`BeamStream::take_stable`] does with what all hypotheses share; those that begin otherwise are forgotten. For words
+    /// that may not be late, and for pauses in a recording that goes on.
+    ///
+    /// Two hypotheses that differ in a label long past stay as they are apart where the predictor has forgotten that label: without a
+    /// decision they halve the beam for ever.
     ///
     /// # Errors
     /// [`Error::Stream`] for a state that is not this model's, which is then as it was.
-    pub fn settle(&self, stream: &mut BeamStream) -> Result<()> {
+    pub fn settle(&self, stream: &mut BeamStream, labels: usize) -> Result<Vec<Emitted>> {
         stream.check(&self.model, self.options.fusion.len())?;
-        stream.keep_best(|hyp, tree| nbest::score(hyp, tree, (&self.model, &self.options)));
-        Ok(())
+        let best = nbest::best(&stream.hyps, &stream.tree, (&self.model, &self.options));
+        Ok(best.map_or_else(Vec::new, |best| stream.settle(&best, labels)))
     }
 
     /// The result of streams that are at their end: with scores of ends, if the options ask for them.

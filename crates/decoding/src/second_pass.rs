@@ -19,7 +19,7 @@ use crate::{Error, NBest, Ranked, Result};
 /// `found`: the results of each utterance; `log_probs`: for each of them `[T_b, C]`, row-major, natural logarithms.
 ///
 /// # Errors
-/// [`Error::Option`] for a weight that is below 0 or no number; [`Error::Count`] unless every utterance has its rows; those of
+/// [`Error::Option`] for a weight that is not from 0 to a million; [`Error::Count`] unless every utterance has its rows; those of
 /// [`ctc_greedy`](crate::ctc_greedy); [`Error::Utterance`] around [`Error::Shape`] for a label that is no class of the head, or its
 /// blank.
 ///
@@ -46,8 +46,12 @@ pub fn ctc_rescore(
     blank: u32,
     weight: f64,
 ) -> Result<Vec<NBest>> {
-    if !(0.0..f64::INFINITY).contains(&weight) {
-        return Err(Error::Option { option: "ctc weight", expected: "a number from 0 on", found: weight });
+    if !(0.0..=1e6).contains(&weight) {
+        return Err(Error::Option {
+            option: "ctc weight",
+            expected: "a number from 0 to 1e6",
+            found: weight,
+        });
     }
     if found.len() != log_probs.len() {
         let (expected, found) = (found.len(), log_probs.len());

@@ -186,6 +186,32 @@ impl Tree {
         shared
     }
 
+    /// The node that stands for the first so many labels of another, or that one if it has no more.
+    pub fn above(&self, mut node: u32, labels: usize) -> u32 {
+        while self.sequence(node).len > labels {
+            node = self.nodes[node as usize].parent;
+        }
+        node
+    }
+
+    /// Takes the labels out that lead to a node, from others that begin with the same; they stand before the root then.
+    pub fn take_to(&mut self, goal: u32, nodes: &mut [u32]) -> Vec<Emitted> {
+        let (taken, labels) = (self.sequence(goal), self.labels(goal));
+        for node in &mut *nodes {
+            match self.above(*node, taken.len + 1) {
+                // There may be several nodes of the same labels.
+                next if self.sequence(next).len > taken.len => self.nodes[next as usize].parent = ROOT,
+                _ => *node = ROOT,
+            }
+        }
+        self.taken = taken;
+        self.unmark();
+        nodes.iter().for_each(|&node| self.mark(node));
+        self.sweep();
+        nodes.iter_mut().for_each(|node| *node = self.moved(*node));
+        labels
+    }
+
     /// Whether a tree that came from outside is one, with labels below a limit.
     pub fn is_sound(&self, labels: usize) -> bool {
         self.nodes.iter().enumerate().all(|(at, node)| {
@@ -249,6 +275,26 @@ mod tests {
         (a, b) = (tree.moved(a), tree.moved(b));
         assert_eq!((ids(&tree, a), ids(&tree, b), tree.nodes.len()), (vec![1, 2, 3], vec![1, 2, 4, 5], 5));
         assert!(tree.is_sound(6) && !tree.is_sound(5) && tree.moved(ROOT) == ROOT);
+    }
+
+    #[test]
+    fn labels_are_taken_from_all_that_begin_with_them_wherever_they_stand() {
+        let mut tree = Tree::default();
+        // The same two labels in chains of their own.
+        let (a, b) = (grown(&mut tree, ROOT, &[1, 2, 3]), grown(&mut tree, ROOT, &[1, 2]));
+        let c = grown(&mut tree, b, &[4, 5]);
+        let dead = grown(&mut tree, ROOT, &[7]);
+        assert_eq!(ids(&tree, dead), [7]);
+        assert_eq!((tree.above(a, 2), tree.above(c, 9), tree.above(c, 0)), (1, c, ROOT));
+        let mut nodes = [a, b, c];
+        let taken: Vec<u32> = tree.take_to(b, &mut nodes).iter().map(|emitted| emitted.label).collect();
+        assert_eq!((taken, tree.taken()), (vec![1, 2], 2));
+        assert_eq!(nodes.map(|node| ids(&tree, node)), [vec![3], vec![], vec![4, 5]]);
+        assert!(tree.is_sound(6) && tree.nodes.len() == 3);
+        assert!(tree.take_to(ROOT, &mut nodes).is_empty() && tree.taken() == 2);
+        assert_eq!(nodes.map(|node| ids(&tree, node)), [vec![3], vec![], vec![4, 5]]);
+        let [a, ..] = nodes;
+        assert_eq!((tree.take_to(a, &mut [a]).len(), tree.taken(), tree.nodes.len()), (1, 3, 0));
     }
 
     #[test]

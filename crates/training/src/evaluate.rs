@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use decoding::Aggregate;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use speech::{Change, ErrorCounts, Tokenizer, character_errors, word_errors};
 
 use crate::data::{self, Example};
@@ -14,7 +14,7 @@ use crate::run_plan::Limit;
 use crate::score::Score;
 use crate::search::{Search, Searcher};
 use crate::silence::is_silence;
-use crate::transcription::{Transcription, Writer};
+use crate::transcription::{RankedText, Transcription, Writer};
 use crate::{Error, Result};
 
 /// What the model said about one utterance.
@@ -41,8 +41,8 @@ pub struct Transcript {
     /// Character errors between them.
     #[serde(skip)]
     pub character_errors: ErrorCounts,
-    /// The hypothesis with the times of its words.
-    #[serde(skip)]
+    /// The hypothesis with the times of its words; of it, a line has the best texts, where there are several.
+    #[serde(rename = "nbest", serialize_with = "best_texts", skip_serializing_if = "has_one")]
     pub heard: Transcription,
 }
 
@@ -54,11 +54,21 @@ struct Line {
     speaker: Option<String>,
     reference: String,
     hypothesis: String,
+    #[serde(default)]
+    nbest: Vec<RankedText>,
+}
+
+fn best_texts<S: Serializer>(heard: &Transcription, to: S) -> std::result::Result<S::Ok, S::Error> {
+    heard.nbest.serialize(to)
+}
+
+fn has_one(heard: &Transcription) -> bool {
+    heard.nbest.is_empty()
 }
 
 impl From<Line> for Transcript {
-    fn from(Line { id, subset, speaker, reference, hypothesis }: Line) -> Self {
-        let heard = Transcription { text: hypothesis, ..Transcription::default() };
+    fn from(Line { id, subset, speaker, reference, hypothesis, nbest }: Line) -> Self {
+        let heard = Transcription { text: hypothesis, nbest, ..Transcription::default() };
         Transcript::new(id, subset, speaker, reference, heard)
     }
 }
@@ -131,7 +141,7 @@ impl Evaluation {
         Some(Score::of(&self.transcripts.iter().map(chosen).collect::<Vec<_>>()))
     }
 
-    /// One JSON line an utterance: id, subset, speaker, reference, hypothesis.
+    /// One JSON line an utterance: id, subset, speaker, reference, hypothesis; the best texts, where a search was asked for several.
     pub fn hypotheses(&self) -> String {
         let line = |transcript| {
             serde_json::to_string(transcript).expect("numbers and texts have a place in JSON") + "\n"

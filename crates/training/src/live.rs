@@ -56,7 +56,7 @@ pub struct Update {
 /// (a pause ends a word, and pauses are looked for once a piece); a model that hears both ways
 /// goes through sound in overlapping windows ([`Windows`]), and is behind by as much. Labels are found by the recogniser's search,
 /// whose state is carried: a greedy one, or a beam (modified or mAES). A beam's words are complete when all of its hypotheses share
-/// them, and at a pause, where the best one is decided for.
+/// them; at a pause, after [`LiveOptions::latest`], and where a thousand labels are open, the best hypothesis is decided for.
 ///
 /// Nothing is believed until one word has the least posterior of [`Recogniser::with_silence`]; from then on, everything is. What was
 /// not believed is left out at the next pause, or when there are a thousand labels of it.
@@ -109,16 +109,23 @@ pub struct LiveOptions {
     pub window: WindowConfig,
     /// When an utterance is over; none: never. The search goes on as if nothing had happened, only its words are complete then.
     pub endpoint: Option<Endpoint>,
+    /// Seconds after which a beam decides for a label, though its hypotheses do not agree on it; none: never, so that words are those
+    /// of the whole recording, however late. Two hypotheses that differ in a label of long ago may live side by side for minutes.
+    pub latest: Option<f64>,
 }
 
 impl Recogniser {
     /// Listens to a recording that is still arriving.
     ///
     /// # Errors
-    /// [`Error::Shape`] for another search than a greedy one or a beam of one pass, or windows that are too short;
+    /// [`Error::Shape`] for another search than a greedy one or a beam of one pass, windows that are too short, or a time that is none;
     /// [`Error::Decoding`] for a kind of beam search that knows no streams; those of the front end.
     pub fn live(&self, options: &LiveOptions) -> Result<Live> {
-        let search = Carried::new(self)?;
+        if options.latest.is_some_and(|latest| latest.is_nan() || latest < 0.0) {
+            let expected = "a number of seconds from 0 on, or none";
+            return Err(Error::shape("latest", expected, "another"));
+        }
+        let search = Carried::new(self, options.latest)?;
         let ears = match Listener::new(self.model()) {
             Ok(mut listener) => {
                 let stream = listener.open();
@@ -157,7 +164,7 @@ impl Recogniser {
         pieces: impl IntoIterator<Item = speech::Result<Vec<f32>>>,
         window: WindowConfig,
     ) -> Result<Transcription> {
-        let mut live = self.live(&LiveOptions { window, endpoint: None })?;
+        let mut live = self.live(&LiveOptions { window, ..LiveOptions::default() })?;
         let mut all = Transcription::default();
         for piece in pieces {
             all.append(live.push(&piece?)?.new);

@@ -57,8 +57,8 @@ impl Search {
 }
 
 impl Search {
-    /// Whether it hears sound that arrives piece by piece, with the words of the whole: a greedy search, and a beam of one pass whose
-    /// kind [`streams`](decoding::BeamKind::streams) and which tells the best alone.
+    /// Whether it hears sound that arrives piece by piece: a greedy search, and a beam of one pass whose kind
+    /// [`streams`](decoding::BeamKind::streams) and which tells the best alone.
     pub fn streams(&self) -> bool {
         match self {
             Search::Greedy(_) => true,

@@ -52,7 +52,8 @@ pub struct Transcription {
     pub tokens: Vec<TimedToken>,
     /// Whether words were found that are not believed; see [`Recogniser::with_silence`](crate::Recogniser::with_silence).
     pub silence: bool,
-    /// The best texts, this one first, each once, where a beam search was asked for several.
+    /// The best texts, this one first, each once, where a beam search was asked for several: at most so many, and no more than it has
+    /// kept.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nbest: Vec<RankedText>,
 }
@@ -111,7 +112,8 @@ impl Writer {
     /// What a search has found as text with times.
     pub fn write_found(&self, tokenizer: &Tokenizer, found: &Found) -> Result<Transcription> {
         let mut nbest: Vec<RankedText> = Vec::with_capacity(found.ranked.len());
-        for ranked in &found.ranked {
+        // What a second pass calls impossible is no choice.
+        for ranked in found.ranked.iter().filter(|ranked| ranked.score.is_finite()) {
             let text = tokenizer.decode(&ranked.ids())?;
             if !nbest.iter().any(|other| other.text == text) {
                 nbest.push(RankedText { text, score: ranked.score, log_prob: ranked.log_prob });

@@ -29,6 +29,10 @@ pub struct LiveArguments {
     /// With --stream: seconds without a word after which an utterance is over; 0: none ever is
     #[arg(long, value_name = "SECONDS", default_value_t = Endpoint::default().after_words)]
     pause: f64,
+    /// With --stream and --beam: seconds after which a word is decided for, though the hypotheses of the beam do not agree on it; 0:
+    /// never, so that words are those of the whole, however late
+    #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
+    latest: f64,
 }
 
 impl LiveArguments {
@@ -67,7 +71,7 @@ fn not_a_file(mut source: impl Read) -> Result<impl Read> {
 
 /// Recognises each recording as it comes.
 pub fn run(recogniser: &Recogniser, arguments: &Arguments) -> Result<ExitCode> {
-    let LiveArguments { pace, chunk, pause, .. } = arguments.live;
+    let LiveArguments { pace, chunk, pause, latest, .. } = arguments.live;
     let out_of_range = |argument, expected, found: f64| Err(Error::Argument { argument, expected, found });
     if pace != 0.0 && !(1e-3..=1e6).contains(&pace) {
         return out_of_range("--pace", "from 0.001 to 1000000, or 0", pace);
@@ -78,9 +82,13 @@ pub fn run(recogniser: &Recogniser, arguments: &Arguments) -> Result<ExitCode> {
     if !(0.0..=1e6).contains(&pause) {
         return out_of_range("--pause", "from 0 to 1000000", pause);
     }
+    if !(0.0..=1e6).contains(&latest) {
+        return out_of_range("--latest", "from 0 to 1000000", latest);
+    }
+    let latest = Some(latest).filter(|latest| *latest > 0.0);
     let endpoint = (pause > 0.0).then(|| Endpoint { after_words: pause, ..Endpoint::default() });
     let stop = signals::watch("finishing; once more to stop at once")?;
-    let options = LiveOptions { window: arguments.long.window(), endpoint };
+    let options = LiveOptions { window: arguments.long.window(), endpoint, latest };
     for path in &arguments.audio_files {
         let live = recogniser.live(&options)?;
         if !live.is_immediate() {

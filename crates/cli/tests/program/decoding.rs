@@ -79,6 +79,18 @@ fn the_best_texts_are_told() {
 
         let rates = run(&["evaluate", CHECKPOINT, "train.jsonl", "--nbest", "3"]);
         assert!(rates.lines().last().unwrap().starts_with("train best of n-best"), "{rates}");
+        // Shards have them too.
+        let parts = ["--shard 1/2", "--shard 2/2"].map(|shard| {
+            let name = format!("{}.jsonl", &shard[8..9]);
+            let (shard, part) = shard.split_once(' ').unwrap();
+            let more = ["--nbest", "3", shard, part, "--hypotheses", &name];
+            run(&[&["evaluate", CHECKPOINT, "train.jsonl"][..], &more].concat());
+            name
+        });
+        let (code, merged, err) = finish(panda(&folder, &["merge", "train-all.jsonl", &parts[0], &parts[1]]));
+        let last = |text: &str| text.lines().last().unwrap().split_once("WER").unwrap().1.to_owned();
+        assert!(code == Some(0) && merged.contains("best of n-best"), "{merged}{err}");
+        assert_eq!(last(&merged), last(&rates));
     }
 }
 
@@ -104,9 +116,9 @@ fn searches_that_cannot_be_are_named() {
         (&["--by-sum"], &["--by-sum: expected a beam search"]),
         (&["--nbest", "3"], &["--nbest: expected a beam search"]),
         (&["--beam", "3", "--nbest", "0"], &["nbest: expected at least 1, found 0"]),
-        (&["--ctc", "--nbest", "0"], &["nbest: expected at least 1, found 0"]),
-        (&["--beam", "2", "--ctc-weight=-1"], &["ctc weight: expected a number from 0 on, found -1"]),
-        (&["--beam", "2", "--ctc-weight", "nan"], &["ctc weight: expected a number from 0 on"]),
+        (&["--ctc", "--beam", "2", "--nbest", "0"], &["nbest: expected at least 1, found 0"]),
+        (&["--beam", "2", "--ctc-weight=-1"], &["ctc weight: expected a number from 0 to 1e6, found -1"]),
+        (&["--beam", "2", "--ctc-weight", "nan"], &["ctc weight: expected a number from 0 to 1e6"]),
         (&["--internal-lm", "0.3"], &["internal_lm", "no internal language model"]),
         (&["--lm", "nowhere.arpa"], &["nowhere.arpa: could not read it"]),
         (&["--lm", "broken.arpa"], &["broken.arpa", "line 6"]),
@@ -122,6 +134,11 @@ fn searches_that_cannot_be_are_named() {
         ),
         (&["--beam-search", "alsd"], &["ALSD", "labels that move on by a frame"]),
         (&["--stream", "--beam", "2", "--nbest", "2"], &["search.nbest: expected 1"]),
+        (&["--stream", "--latest", "nan"], &["--latest: expected a number from 0"]),
+        (
+            &["--ctc", "--nbest", "3"],
+            &["--nbest: expected a beam search (--beam 2 or more), found a search by CTC"],
+        ),
         (&["--stream", "--ctc"], &["expected a greedy one or a beam of one pass"]),
         (&["--stream", "--beam", "2", "--beam-search", "malsd"], &["mALSD beam search knows no streams"]),
         (&["--stream", "--chunk", "0"], &["--chunk: expected a number from 1 to 60000, found 0"]),

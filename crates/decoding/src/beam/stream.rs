@@ -105,16 +105,22 @@ impl BeamStream {
         self.frames
     }
 
-    /// Forgets all hypotheses but the best one; of equal ones the first stays.
-    pub(super) fn keep_best(&mut self, score: impl Fn(&Hyp, &Tree) -> f64) {
-        let scores: Vec<f64> = self.hyps.iter().map(|hyp| score(hyp, &self.tree)).collect();
-        let best = (0..scores.len()).rev().max_by(|&a, &b| scores[a].total_cmp(&scores[b])).unwrap_or(0);
-        let count = self.hyps.len();
-        let of_best = |all: usize| all / count * best..all / count * (best + 1);
-        self.states = self.states.row(best);
-        self.rows = self.rows[of_best(self.rows.len())].to_vec();
-        self.automata = self.automata[of_best(self.automata.len())].to_vec();
-        self.hyps = vec![self.hyps[best]];
+    /// Takes out so many labels of the best hypothesis, or all that it has; what begins otherwise is forgotten.
+    pub(super) fn settle(&mut self, best: &Hyp, labels: usize) -> Vec<Emitted> {
+        let Self { tree, hyps, .. } = self;
+        let depth = tree.taken().saturating_add(labels);
+        let goal = tree.above(best.node, depth);
+        let depth = tree.sequence(goal).len;
+        let keeps: Vec<bool> = hyps.iter().map(|hyp| tree.same(tree.above(hyp.node, depth), goal)).collect();
+        let mut nodes: Vec<u32> = hyps.iter().map(|hyp| hyp.node).collect();
+        retain(&mut nodes, &keeps);
+        retain(hyps, &keeps);
+        retain(&mut self.rows, &keeps);
+        retain(&mut self.automata, &keeps);
+        self.states.retain(|row| keeps[row]);
+        let taken = tree.take_to(goal, &mut nodes);
+        hyps.iter_mut().zip(nodes).for_each(|(hyp, node)| hyp.node = node);
+        taken
     }
 
     /// Takes out the labels that all hypotheses share, which no later chunk can change: results do not have them any more. Memory
@@ -182,4 +188,10 @@ impl BeamStream {
         self.hyps.clone_from(&lane.hyps);
         self.frames = lane.end;
     }
+}
+
+/// Keeps some of as many rows.
+fn retain<T>(all: &mut Vec<T>, keeps: &[bool]) {
+    let (width, mut at) = (all.len() / keeps.len(), 0..);
+    all.retain(|_| at.next().is_some_and(|at| keeps[at / width]));
 }

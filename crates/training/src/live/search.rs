@@ -15,6 +15,8 @@ pub(super) struct Carried {
     newest: Option<usize>,
     /// What seems to come behind the labels that are final.
     open: Vec<Emitted>,
+    /// Frames that a label may be open.
+    latest: usize,
 }
 
 enum Kind {
@@ -25,7 +27,7 @@ enum Kind {
 impl Carried {
     /// # Errors
     /// [`Error::Shape`] for a search that knows no pieces; [`Error::Decoding`] for a kind of beam search that knows none.
-    pub fn new(recogniser: &Recogniser) -> Result<Self> {
+    pub fn new(recogniser: &Recogniser, latest: Option<f64>) -> Result<Self> {
         let decoder = || recogniser.decoder().cloned().map_or_else(|| recogniser.model().decoder(), Ok);
         let search = match recogniser.search() {
             Search::Greedy(options) => {
@@ -47,7 +49,9 @@ impl Carried {
                 return Err(Error::shape("search", expected, "another"));
             }
         };
-        Ok(Self { search, newest: None, open: Vec::new() })
+        let frame_seconds = recogniser.writer().frame_seconds();
+        let latest = latest.map_or(usize::MAX, |seconds| (seconds / frame_seconds) as usize);
+        Ok(Self { search, newest: None, open: Vec::new(), latest })
     }
 
     /// Searches on through some rows: the labels that are final since.
@@ -61,10 +65,12 @@ impl Carried {
                 let (search, stream) = &mut **beam;
                 let best = search.advance(&mut [stream], &[rows])?[0].best();
                 self.open = best.map_or_else(Vec::new, |best| best.labels.clone());
-                if self.open.len() > OPEN {
-                    return self.settle(false);
-                }
-                let found = stream.take_stable();
+                let frames = stream.frames();
+                let late = |label: &Emitted| frames - label.frame.min(frames) > self.latest;
+                let late = self.open.iter().take_while(|label| late(label)).count();
+                let late = late.max(self.open.len().saturating_sub(OPEN));
+                let mut found = if late > 0 { search.settle(stream, late)? } else { Vec::new() };
+                found.extend(stream.take_stable());
                 self.open.drain(..found.len());
                 posteriors(found)
             }
@@ -72,18 +78,17 @@ impl Carried {
         Ok(self.told(found))
     }
 
-    /// Decides: all labels are final then. At the end of the recording, what language models say of ends counts.
+    /// Decides for what the best hypothesis has; at the end of the recording, what language models say of ends counts.
     pub fn settle(&mut self, last: bool) -> Result<Vec<Emitted>> {
         let Kind::Beam(beam) = &mut self.search else { return Ok(Vec::new()) };
         let (search, stream) = &mut **beam;
-        self.open.clear();
         let found = if last {
             let best = search.finish(&mut [stream])?[0].best();
             best.map_or_else(Vec::new, |best| best.labels.clone())
         } else {
-            search.settle(stream)?;
-            stream.take_stable()
+            search.settle(stream, self.open.len())?
         };
+        self.open.clear();
         Ok(self.told(posteriors(found)))
     }
 

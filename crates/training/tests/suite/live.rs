@@ -111,6 +111,41 @@ fn a_beam_hears_in_pieces_what_it_hears_in_the_whole() {
         assert_eq!(found.text, whole.text);
         assert!((4..=6).contains(&count), "{count}");
     }
+    // Words come before the end, and those that are not complete are shown. What is searched for is not what greedy search finds.
+    let (toy, greedy) = trained(true);
+    let odd = Beam { width: 8, blank_penalty: 6.0, ..Beam::default() };
+    let again = Recogniser::load(&toy.path("run/best.safetensors")).unwrap();
+    let recogniser = again.with_search(Search::Beam(odd)).unwrap();
+    let samples = sound(toy, 0);
+    let audio = speech::Audio { samples: samples.clone(), sample_rate: RATE };
+    let whole = recogniser.transcribe(&audio).unwrap();
+    assert_ne!(whole.text, greedy.transcribe(&audio).unwrap().text);
+    for latest in [None, Some(0.5), Some(0.0)] {
+        let options = LiveOptions { latest, ..LiveOptions::default() };
+        let mut live = recogniser.live(&options).unwrap();
+        let (mut found, mut heard, mut shown) = (Transcription::default(), 0, 0);
+        for piece in samples.chunks(400) {
+            let update = live.push(piece).unwrap();
+            heard += piece.len();
+            shown += usize::from(!update.partial.is_empty());
+            found.append(update.new);
+        }
+        let before = found.words.len();
+        let rest = live.finish().unwrap().new;
+        if let Some(latest) = latest {
+            // The last of its words may go on; a label is found some frames behind its sound.
+            let late = rest.words.iter().rev().skip(1);
+            let from = heard as f64 / f64::from(RATE) - latest - 0.2;
+            assert!(late.clone().all(|word| word.start >= from), "{latest} {from} {:?}", rest.words);
+        }
+        found.append(rest);
+        assert!(before > 5 && shown > 20, "{latest:?}: {before} {shown}");
+        match latest {
+            None => assert_eq!(found, whole),
+            Some(_) => assert!(found.words.len() > 8, "{}", found.text),
+        }
+    }
+
     let (toy, recogniser) = with_beam(false, BeamKind::Modified);
     let samples = sound(toy, 0);
     let whole =
