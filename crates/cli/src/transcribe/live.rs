@@ -31,7 +31,7 @@ pub struct LiveArguments {
     pause: f64,
     /// With --stream and --beam: seconds after which a word is decided for, though the hypotheses of the beam do not agree on it; 0:
     /// never, so that words are those of the whole, however late
-    #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     latest: f64,
 }
 
