@@ -14,7 +14,7 @@ use crate::{
 };
 #[cfg(target_arch = "x86_64")]
 use crate::{
-    packed::{micro_avx2, micro_avx512, pack_avx512},
+    packed::{micro_avx2, micro_avx512, pack_avx2, pack_avx512},
     product::{gates_avx2, gates_avx512},
 };
 
@@ -286,6 +286,8 @@ impl Real for f32 {
         match machine {
             #[cfg(target_arch = "x86_64")]
             Machine::Avx512(proof) => pack_avx512::pack(proof, source, at, side, out),
+            #[cfg(target_arch = "x86_64")]
+            Machine::Avx2(proof) => pack_avx2::pack(proof, source, at, side, out),
             _ => micro::pack(source, at, side, out),
         }
     }

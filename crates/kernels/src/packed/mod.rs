@@ -12,6 +12,8 @@ pub(crate) mod micro_avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod micro_avx512;
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod pack_avx2;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod pack_avx512;
 mod panels;
 

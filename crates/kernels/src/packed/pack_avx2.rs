@@ -1,0 +1,148 @@
+//! Packs micro-panels of `f32` by hand for AVX2: whole registers, and 8 x 8 transposed in registers.
+#![allow(unsafe_code)]
+use std::arch::x86_64::*;
+
+use super::{Source, micro};
+use crate::features::Avx2Fma;
+
+/// Elements of a register.
+const LANES: usize = 8;
+
+/// As [`super::micro::pack`].
+pub(crate) fn pack(
+    _proof: Avx2Fma,
+    source: &Source<f32>,
+    (from, step): (usize, usize),
+    side: usize,
+    out: &mut [f32],
+) {
+    match (source.across, side) {
+        (true, 16) if from + 16 <= source.cols => across_whole::<16>(source, from, step, out),
+        (true, 6) if from + 6 <= source.cols => across_whole::<6>(source, from, step, out),
+        (true, 5) if from + 5 <= source.cols => across_whole::<5>(source, from, step, out),
+        (true, 4) if from + 4 <= source.cols => across_whole::<4>(source, from, step, out),
+        (true, _) => micro::pack(source, (from, step), side, out),
+        (false, 1) if from < source.rows => {
+            out.copy_from_slice(&source.data[from * source.stride + step..][..out.len()]);
+        }
+        // SAFETY: the token proves the features.
+        (false, _) => unsafe { along(source, from, step, (side, out)) },
+    }
+}
+
+/// Packs columns that are all there.
+fn across_whole<const SIDE: usize>(source: &Source<f32>, from: usize, step: usize, out: &mut [f32]) {
+    for (step, out) in (step..).zip(out.as_chunks_mut::<SIDE>().0) {
+        let row = &source.data[step * source.stride + from..];
+        *out = *row.first_chunk::<SIDE>().expect("the columns are there");
+    }
+}
+
+/// Packs rows, 0 where there are none.
+///
+/// ```text
+/// for 8 of the rows:
+///   for 8 of the steps:  read a register a row, transpose, write a register a step
+/// ```
+#[target_feature(enable = "avx2,fma")]
+fn along(source: &Source<f32>, from: usize, first: usize, (side, out): (usize, &mut [f32])) {
+    let steps = out.len() / side;
+    for part in (0..side).step_by(LANES) {
+        let (from, width) = (from + part, LANES.min(side - part));
+        let there = width.min(source.rows.saturating_sub(from));
+        for step in (0..steps).step_by(LANES) {
+            let count = LANES.min(steps - step);
+            let mut block: [__m256; LANES] = std::array::from_fn(|i| {
+                if i >= there {
+                    return _mm256_setzero_ps();
+                }
+                let row = &source.data[(from + i) * source.stride + first + step..][..count];
+                let mut lanes = [0.0; LANES];
+                let lanes = row.first_chunk().unwrap_or_else(|| {
+                    lanes[..count].copy_from_slice(row);
+                    &lanes
+                });
+                // SAFETY: as many elements as lanes.
+                unsafe { _mm256_loadu_ps(lanes.as_ptr()) }
+            });
+            transpose(&mut block);
+            for (i, values) in block.into_iter().enumerate().take(count) {
+                let to = &mut out[(step + i) * side + part..];
+                // A narrow step also writes where the next one will.
+                match to.first_chunk_mut::<LANES>() {
+                    // SAFETY: as many elements as lanes.
+                    Some(to) if width == LANES || side < LANES => unsafe {
+                        _mm256_storeu_ps(to.as_mut_ptr(), values)
+                    },
+                    _ => {
+                        let mut lanes = [0.0; LANES];
+                        // SAFETY: as many elements as lanes.
+                        unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), values) };
+                        to[..width].copy_from_slice(&lanes[..width]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Exchanges rows and columns of 8 x 8.
+#[target_feature(enable = "avx2,fma")]
+fn transpose(rows: &mut [__m256; LANES]) {
+    // Pairs of rows, then of pairs, inside halves of registers; then the halves.
+    let mut pairs = *rows;
+    for i in (0..LANES).step_by(2) {
+        pairs[i] = _mm256_unpacklo_ps(rows[i], rows[i + 1]);
+        pairs[i + 1] = _mm256_unpackhi_ps(rows[i], rows[i + 1]);
+    }
+    let mut fours = pairs;
+    for i in (0..LANES).step_by(4) {
+        for half in 0..2 {
+            let (a, b) = (pairs[i + half], pairs[i + 2 + half]);
+            fours[i + 2 * half] = _mm256_shuffle_ps::<0x44>(a, b);
+            fours[i + 2 * half + 1] = _mm256_shuffle_ps::<0xee>(a, b);
+        }
+    }
+    for i in 0..LANES / 2 {
+        rows[i] = _mm256_permute2f128_ps::<0x20>(fours[i], fours[4 + i]);
+        rows[4 + i] = _mm256_permute2f128_ps::<0x31>(fours[i], fours[4 + i]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::features::Machine;
+    use crate::packed::{Operand, check::made_up};
+    use crate::{Real, View};
+
+    #[test]
+    fn panels_are_those_of_plain_loops() {
+        let Some(proof) = Machine::all().into_iter().find_map(|machine| match machine {
+            Machine::Avx2(proof) => Some(proof),
+            _ => None,
+        }) else {
+            println!("skipped: no AVX2 here");
+            return;
+        };
+        for (rows, cols) in [(1, 1), (3, 20), (6, 8), (7, 9), (16, 16), (20, 33), (33, 5)] {
+            let stride = cols + 3;
+            let matrix: Vec<f32> = made_up(rows * stride, 5);
+            let view = View::with_stride(&matrix, rows, cols, stride);
+            for operand in [Operand::Left, Operand::Right] {
+                let source = Source::new(view, operand);
+                let (sides, steps) = source.sizes();
+                for side in [1, 2, 4, 5, 6, 7, 8, 11, 16, sides] {
+                    for (from, first) in [(0, 0), (sides / 2, steps / 3), (sides - 1, steps - 1)] {
+                        let mut found = vec![f32::NAN; side * (steps - first)];
+                        let mut expected = found.clone();
+                        pack(proof, &source, (from, first), side, &mut found);
+                        micro::pack(&source, (from, first), side, &mut expected);
+                        assert_eq!(found, expected, "{rows} x {cols} {operand:?} {side} {from} {first}");
+                    }
+                }
+            }
+        }
+        assert_eq!(<f32 as Real>::sides(Machine::Avx2(proof)), [6, 16], "sides with a way of their own");
+    }
+}
