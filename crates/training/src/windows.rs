@@ -67,7 +67,7 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// Windows for a model. Lengths are rounded to encoder rows.
+    /// Windows for a model. Lengths are those of encoder rows: a window is no shorter than asked for, the overlap is rounded.
     ///
     /// # Errors
     /// [`Error::Shape`] if the overlap is less than two encoder rows or not less than the window, or the window is longer than an
@@ -81,10 +81,12 @@ impl Windows {
         let WindowConfig { seconds, overlap } = config;
         let rate = f64::from(front_end.config().sample_rate);
         let rows = |seconds: f64| (seconds * rate / step as f64).round() as usize;
+        // What is a whole number but for its rounding is one.
+        let whole = (seconds * rate / step as f64 - 1e-6).ceil() as usize;
         if !(0.0..=3600.0).contains(&seconds) {
             return Err(Error::shape("seconds", "a window of at most 3600", Brief(seconds).to_string()));
         }
-        if !(0.0..seconds).contains(&overlap) || rows(overlap) < 2 || rows(overlap) >= rows(seconds) {
+        if !(0.0..seconds).contains(&overlap) || rows(overlap) < 2 || rows(overlap) >= whole {
             let expected = format!(
                 "two encoder rows ({:.3} s) at least, and less than the window's {} s",
                 2.0 * step as f64 / rate,
@@ -93,9 +95,9 @@ impl Windows {
             return Err(Error::shape("overlap", expected, Brief(overlap).to_string()));
         }
         Ok(Windows {
-            window: front_end.samples(rows(seconds) * frames),
-            rows: rows(seconds),
-            stride: rows(seconds) - rows(overlap),
+            window: front_end.samples(whole * frames),
+            rows: whole,
+            stride: whole - rows(overlap),
             half: rows(overlap) / 2,
             step,
             model: model.clone(),

@@ -503,7 +503,7 @@ fn rows_of_windows_are_those_of_the_same_time() {
     let mut windows = Windows::new(&make(2).unwrap(), config).unwrap();
     let error = windows.push(&samples, &mut Vec::new()).unwrap_err().to_string();
     assert!(
-        error.starts_with("encoder: expected 33 rows of a window, as the recipe says, found 17"),
+        error.starts_with("encoder: expected 34 rows of a window, as the recipe says, found 17"),
         "{error}"
     );
 }
@@ -528,4 +528,15 @@ fn windows_that_make_no_sense_are_refused() {
     windows.push(&[0.1; 100], &mut rows).unwrap();
     let error = windows.push(&[0.1, f32::INFINITY], &mut rows).unwrap_err();
     assert!(matches!(error, Error::Speech(speech::Error::NotFinite { index: 101, .. })), "{error}");
+}
+
+#[test]
+fn sound_as_long_as_a_window_is_one() {
+    // 2 s are 33 1/3 rows of 60 ms: with 33 of them, the last 39 samples lay in a second window.
+    let (model, samples) = (both_ways(2), random(16_000, 5, 0.3));
+    for n in [15_960, 15_961, 16_000] {
+        let config = WindowConfig { seconds: 2.0, overlap: 1.9 };
+        let whole = encode(&model, WHOLE, (4, 3), &samples[..n]);
+        assert_eq!(bits(&in_windows(&model, config, &samples[..n], &[])), bits(&whole), "{n}");
+    }
 }
