@@ -516,7 +516,7 @@ fn windows_that_make_no_sense_are_refused() {
         (20.0, 0.0, "overlap"),
         (20.0, 0.03, "overlap"),
         (20.0, f64::NAN, "overlap"),
-        (0.1, 0.09, "overlap"),
+        (0.09, 0.08, "overlap"),
         (f64::NAN, 5.0, "seconds"),
         (f64::INFINITY, 5.0, "seconds"),
         (-1.0, 0.5, "seconds"),
