@@ -128,15 +128,15 @@ impl Evaluation {
     /// The error rates of whoever always chose that of the best texts which has the fewest word errors, the first of several; none
     /// unless a search was asked for several.
     pub fn oracle(&self) -> Option<Score> {
-        self.transcripts.iter().find(|one| !one.heard.nbest.is_empty())?;
+        if self.transcripts.iter().all(|one| one.heard.nbest.is_empty()) {
+            return None;
+        }
         let chosen = |one: &Transcript| {
-            let of = |text: &str| {
-                let heard = Transcription { text: text.to_owned(), ..Transcription::default() };
-                let Transcript { id, subset, speaker, reference, .. } = one.clone();
-                Transcript::new(id, subset, speaker, reference, heard)
-            };
-            let all = one.heard.nbest.iter().map(|scored| of(&scored.text));
-            all.min_by_key(|one| one.errors.errors()).unwrap_or_else(|| of(&one.hypothesis))
+            let Transcript { id, subset, speaker, reference, hypothesis, heard, .. } = one;
+            let errors = |text: &&String| word_errors(reference, text).errors();
+            let text = heard.nbest.iter().map(|ranked| &ranked.text).min_by_key(errors).unwrap_or(hypothesis);
+            let heard = Transcription { text: text.clone(), ..Transcription::default() };
+            Transcript::new(id.clone(), subset.clone(), speaker.clone(), reference.clone(), heard)
         };
         Some(Score::of(&self.transcripts.iter().map(chosen).collect::<Vec<_>>()))
     }

@@ -95,7 +95,7 @@ impl Found {
         let mut ranked = found.hypotheses;
         let labels = ranked.first().map_or_else(Vec::new, |best| best.labels.clone());
         ranked.truncate(if nbest > 1 { nbest } else { 0 });
-        Found { best: posteriors(Hypothesis { labels, ..Hypothesis::default() }), ranked }
+        Found { best: Hypothesis { labels: posteriors(labels), ..Hypothesis::default() }, ranked }
     }
 }
 
@@ -185,7 +185,9 @@ impl Searcher {
                 Ok(match options {
                     None => {
                         let found = ctc_greedy(rows, classes, blank_of(classes))?;
-                        found.into_iter().map(|found| posteriors(found).into()).collect()
+                        let sure =
+                            |found: Hypothesis| Hypothesis { labels: posteriors(found.labels), ..found };
+                        found.into_iter().map(|found| sure(found).into()).collect()
                     }
                     Some(options) => {
                         let found = ctc_beam(rows, classes, options)?;
@@ -244,13 +246,9 @@ fn no_lattice() -> Error {
 }
 
 /// Where the distribution is no more there, a label's confidence is its posterior.
-pub(crate) fn posterior(label: &mut Emitted) {
-    label.confidence = label.log_prob.exp();
-}
-
-fn posteriors(mut found: Hypothesis) -> Hypothesis {
-    found.labels.iter_mut().for_each(posterior);
-    found
+pub(crate) fn posteriors(mut labels: Vec<Emitted>) -> Vec<Emitted> {
+    labels.iter_mut().for_each(|label| label.confidence = label.log_prob.exp());
+    labels
 }
 
 /// Labels of a lattice as those of the tokenizer. A lattice knows sums of paths, not how sure it is of each label.

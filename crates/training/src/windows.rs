@@ -80,13 +80,13 @@ impl Windows {
         let step = frames * front_end.hop();
         let WindowConfig { seconds, overlap } = config;
         let rate = f64::from(front_end.config().sample_rate);
-        let rows = |seconds: f64| (seconds * rate / step as f64).round() as usize;
         // What is a whole number but for its rounding is one.
-        let whole = (seconds * rate / step as f64 - 1e-6).ceil() as usize;
+        let rows = (seconds * rate / step as f64 - 1e-6).ceil() as usize;
+        let shared = (overlap * rate / step as f64).round() as usize;
         if !(0.0..=3600.0).contains(&seconds) {
             return Err(Error::shape("seconds", "a window of at most 3600", Brief(seconds).to_string()));
         }
-        if !(0.0..seconds).contains(&overlap) || rows(overlap) < 2 || rows(overlap) >= whole {
+        if !(0.0..seconds).contains(&overlap) || shared < 2 || shared >= rows {
             let expected = format!(
                 "two encoder rows ({:.3} s) at least, and less than the window's {} s",
                 2.0 * step as f64 / rate,
@@ -95,10 +95,10 @@ impl Windows {
             return Err(Error::shape("overlap", expected, Brief(overlap).to_string()));
         }
         Ok(Windows {
-            window: front_end.samples(whole * frames),
-            rows: whole,
-            stride: whole - rows(overlap),
-            half: rows(overlap) / 2,
+            window: front_end.samples(rows * frames),
+            rows,
+            stride: rows - shared,
+            half: shared / 2,
             step,
             model: model.clone(),
             front_end,

@@ -2,7 +2,7 @@
 use decoding::{Beam, BeamSearch, BeamStream, Emitted, GreedySearch, Stream};
 
 use crate::recogniser::Recogniser;
-use crate::search::{Search, posterior};
+use crate::search::{Search, posteriors};
 use crate::{Error, Result};
 
 /// Labels that a beam leaves open, at most.
@@ -115,9 +115,4 @@ impl Carried {
         let newest = self.open.last().map(|label| label.frame).or(self.newest);
         newest.map_or(self.frames(), |newest| self.frames().saturating_sub(newest + 1))
     }
-}
-
-fn posteriors(mut labels: Vec<Emitted>) -> Vec<Emitted> {
-    labels.iter_mut().for_each(posterior);
-    labels
 }
