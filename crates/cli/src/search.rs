@@ -47,9 +47,10 @@ pub struct SearchArguments {
     /// `evaluate` says what rate the best choice among them would have
     #[arg(long, value_name = "N", default_value_t = 1)]
     nbest: usize,
-    /// With --beam: order what it has kept by the head of the auxiliary CTC loss as well, with this weight (a second pass)
+    /// With --beam: ask the head of the auxiliary CTC loss about every label as well, with this weight; 0.3 is usual. Whole recordings
+    /// only
     #[arg(long, value_name = "W", default_value_t = 0.0, allow_negative_numbers = true)]
-    ctc_weight: f64,
+    ctc_weight: f32,
     /// An n-gram language model in ARPA format, of words or of the model's tokens; `panda lm` makes one
     #[arg(long, value_name = "ARPA")]
     lm: Option<PathBuf>,
@@ -181,7 +182,7 @@ impl SearchArguments {
             };
             match self.ctc_weight {
                 0.0 => Search::Beam(beam),
-                weight => Search::BeamThenCtc { beam, weight },
+                weight => Search::BeamWithCtc { beam, weight },
             }
         };
         Ok(recogniser.with_search(search)?.with_aggregate(self.word_confidence))

@@ -1,9 +1,9 @@
-//! What scores labels one after another without looking at the audio.
+//! What scores labels one after another, whatever the frame at which they come.
 use std::sync::Arc;
 
 use crate::{Error, Result};
 
-/// A deterministic automaton over class ids: an n-gram, a list of phrases.
+/// A deterministic automaton over class ids: an n-gram, a list of phrases, what a CTC head says of an utterance.
 ///
 /// States are numbers, so that hypotheses carry and compare them cheaply. Equal states have equal futures. Every method is total: a
 /// class without a name (a blank) or beyond the vocabulary scores 0 and stays in its state, and a number that is no state of

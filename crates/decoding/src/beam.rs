@@ -239,13 +239,34 @@ impl BeamSearch {
     /// Cost: for each utterance scores of at most `width` sites a frame (a step of ALSD; mAES expands more), and a predictor
     /// step for each label that a hypothesis gets; memory `O(B width (C + H))`, which stays, and the labels.
     pub fn decode(&mut self, frames: &[&[f32]]) -> Result<&[NBest]> {
+        self.decode_with(frames, vec![Vec::new(); frames.len()])
+    }
+
+    /// The same, each utterance with automata of its own beside those of the search: phrases that are likely in one of them, what a CTC
+    /// head says of it ([`CtcPrefixes`](crate::CtcPrefixes)).
+    ///
+    /// # Errors
+    /// As [`Self::decode`]; [`Error::Count`] if there are not as many `lists` as utterances; [`Error::Utterance`] around [`Error::Option`]
+    /// for a weight that is no number.
+    pub fn decode_with(&mut self, frames: &[&[f32]], lists: Vec<Vec<Fusion>>) -> Result<&[NBest]> {
+        if lists.len() != frames.len() {
+            let (expected, found) = (frames.len(), lists.len());
+            return Err(Error::Count { argument: "lists", expected, found });
+        }
+        for (b, list) in lists.iter().enumerate() {
+            crate::greedy::check_weights(list).map_err(|error| error.of(b))?;
+        }
         let mut streams = std::mem::take(&mut self.spare);
-        streams.iter_mut().for_each(|stream| stream.reset(&self.model, &self.options.fusion));
         while streams.len() < frames.len() {
             streams.push(BeamStream::new(&self.model, &self.options.fusion));
         }
+        for (stream, lists) in streams.iter_mut().zip(lists) {
+            stream.reset(&self.model, &self.options.fusion, lists);
+        }
         let of_batch: Vec<&BeamStream> = streams.iter().take(frames.len()).collect();
         let outcome = self.run(&of_batch, frames, self.options.end_scores);
+        streams.iter_mut().for_each(|stream| stream.lists.clear());
+        self.work.lanes.iter_mut().for_each(|lane| lane.lists.clear());
         self.spare = streams;
         outcome.map(|()| &self.found[..])
     }

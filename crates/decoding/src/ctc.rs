@@ -2,6 +2,10 @@
 //!
 //! A path has a class on every frame; its labels are what is left when runs of a class become one and blanks go (Graves et al.,
 //! ICML 2006).
+mod prefixes;
+
+pub use prefixes::CtcPrefixes;
+
 use kernels::{items_mut, par_for, parts};
 use rnnt_dp::semiring::{Log, Semiring};
 
@@ -95,10 +99,7 @@ pub fn ctc_beam(log_probs: &[&[f32]], classes: usize, options: &CtcBeam) -> Resu
             return Err(Error::Option { option, expected: "at least 1", found: 0.0 });
         }
     }
-    if let Some(fusion) = options.fusion.iter().find(|fusion| !fusion.weight.is_finite()) {
-        let found = f64::from(fusion.weight);
-        return Err(Error::Option { option: "fusion weight", expected: "a finite number", found });
-    }
+    crate::greedy::check_weights(&options.fusion)?;
     each(log_probs, classes, options.blank, |_, rows| {
         let mut search = Search::new(classes, options)?;
         for (frame, row) in rows.chunks_exact(classes).enumerate() {
@@ -110,7 +111,7 @@ pub fn ctc_beam(log_probs: &[&[f32]], classes: usize, options: &CtcBeam) -> Resu
 }
 
 /// Looks at each utterance by itself; the error is that of the first in which there is one.
-pub(crate) fn each<T: Send>(
+fn each<T: Send>(
     log_probs: &[&[f32]],
     classes: usize,
     blank: u32,
@@ -131,7 +132,7 @@ pub(crate) fn each<T: Send>(
 }
 
 /// Fails for a row that is no distribution.
-pub(crate) fn check(row: &[f32], frame: usize) -> Result<()> {
+fn check(row: &[f32], frame: usize) -> Result<()> {
     let sound = row.iter().fold(true, |sound, &score| sound & (score < f32::INFINITY));
     if sound && row.iter().any(|&score| score > f32::NEG_INFINITY) {
         return Ok(());
@@ -451,8 +452,9 @@ impl<'a> Search<'a> {
             }
             if log_prob > f64::NEG_INFINITY {
                 let labels = self.tree.labels(paths.best.node);
-                let divisor = if self.options.normalise { labels.len() as f64 + 1.0 } else { 1.0 };
-                all.push(Ranked { labels, log_prob, score: log_prob / divisor, divisor });
+                let score =
+                    if self.options.normalise { log_prob / (labels.len() as f64 + 1.0) } else { log_prob };
+                all.push(Ranked { labels, log_prob, score });
             }
         }
         all.sort_by(|a, b| b.score.total_cmp(&a.score));

@@ -77,12 +77,10 @@ impl Greedy {
 
 /// Whether weights are numbers, and there is an internal language model where one is asked for.
 pub(crate) fn check_fusion(model: &Model, fusion: &[Fusion], internal_lm: f32) -> Result<()> {
-    let weights = fusion.iter().map(|fusion| ("fusion weight", fusion.weight));
-    for (option, weight) in weights.chain([("internal_lm", internal_lm)]) {
-        if !weight.is_finite() {
-            let found = f64::from(weight);
-            return Err(Error::Option { option, expected: "a finite number", found });
-        }
+    check_weights(fusion)?;
+    if !internal_lm.is_finite() {
+        let found = f64::from(internal_lm);
+        return Err(Error::Option { option: "internal_lm", expected: "a finite number", found });
     }
     if internal_lm != 0.0 && !model.joint().has_internal_lm() {
         let found = f64::from(internal_lm);
@@ -90,6 +88,17 @@ pub(crate) fn check_fusion(model: &Model, fusion: &[Fusion], internal_lm: f32) -
         return Err(Error::Option { option: "internal_lm", expected, found });
     }
     Ok(())
+}
+
+/// Fails for automata whose scores would be no numbers.
+pub(crate) fn check_weights(fusion: &[Fusion]) -> Result<()> {
+    match fusion.iter().find(|fusion| !fusion.weight.is_finite()) {
+        None => Ok(()),
+        Some(fusion) => {
+            let found = f64::from(fusion.weight);
+            Err(Error::Option { option: "fusion weight", expected: "a finite number", found })
+        }
+    }
 }
 
 /// Decodes one utterance by taking the best class at each site; ties go to the lower class id. The definition of what

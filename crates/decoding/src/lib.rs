@@ -7,7 +7,8 @@
 //! [`greedy()`] takes the best class at each site, an utterance at a time: the definition. [`GreedySearch`] does the same for batches
 //! and for [`Stream`]s that arrive chunk by chunk.
 //!
-//! What scores labels beside the model is an [`Automaton`]: an n-gram ([`mod@ngram`]) or a list of phrases ([`Boost`]).
+//! What scores labels beside the model is an [`Automaton`]: an n-gram ([`mod@ngram`]), a list of phrases ([`Boost`]), the CTC head
+//! of the same encoder ([`CtcPrefixes`]).
 #![warn(missing_docs)]
 
 mod affine;
@@ -29,7 +30,6 @@ mod plain;
 mod predictor;
 mod rules;
 mod scratch;
-mod second_pass;
 mod states;
 mod tree;
 
@@ -43,7 +43,7 @@ pub use automaton::{Automaton, Fusion, PerClass};
 pub use beam::{Beam, BeamKind, BeamSearch, BeamStream, NBest, Ranked};
 pub use boost::{Boost, Phrase, PhraseError, read_phrases};
 pub use confidence::{Aggregate, Confidence, Measure};
-pub use ctc::{CtcBeam, ctc_beam, ctc_greedy};
+pub use ctc::{CtcBeam, CtcPrefixes, ctc_beam, ctc_greedy};
 pub use error::{Error, Result};
 pub use factored::factor_blank;
 pub use greedy::{Greedy, GreedySearch, Stream, frame_looping, greedy, unpadded};
@@ -55,5 +55,4 @@ pub use predictor::{Finish, LstmLayer, LstmPredictor, NOTHING, Predictor, Statel
 pub use rnnt_loss::Activation;
 pub use rules::Rules;
 pub use scratch::Scratch;
-pub use second_pass::ctc_rescore;
 pub use states::{StateShape, States};

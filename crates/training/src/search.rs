@@ -1,9 +1,12 @@
 //! How texts are looked for: a decoder with its options, over the model's own frames.
+use std::sync::Arc;
+
 use candle_core::Tensor;
 use decoding::{
-    Beam, BeamSearch, CtcBeam, Emitted, Greedy, GreedySearch, Hypothesis, NBest, Ranked, ctc_beam,
-    ctc_greedy, ctc_rescore, unpadded,
+    Beam, BeamSearch, CtcBeam, CtcPrefixes, Emitted, Fusion, Greedy, GreedySearch, Hypothesis, NBest, Ranked,
+    ctc_beam, ctc_greedy, unpadded,
 };
+use rayon::prelude::*;
 use speech::Features;
 
 use crate::label_side::counts;
@@ -18,13 +21,12 @@ pub enum Search {
     Greedy(Greedy),
     /// The best label sequences that a beam keeps.
     Beam(Beam),
-    /// The same in two passes: all that the beam has kept are ordered anew, with what the head of the auxiliary CTC loss says of them
-    /// ([`decoding::ctc_rescore`]).
-    BeamThenCtc {
-        /// The first pass.
+    /// The same, of labels that the head of the auxiliary CTC loss believes in as well ([`decoding::CtcPrefixes`]).
+    BeamWithCtc {
+        /// The search.
         beam: Beam,
-        /// Weight of the second, from 0 on.
-        weight: f64,
+        /// Weight of what the head says, from 0 to 1000; 0.3 is usual.
+        weight: f32,
     },
     /// By the head of the auxiliary CTC loss alone, where the model has one: the best class of each frame, or, with options, a
     /// beam, whose blank is the model's.
@@ -57,13 +59,13 @@ impl Search {
 }
 
 impl Search {
-    /// Whether it hears sound that arrives piece by piece: a greedy search, and a beam of one pass whose kind
-    /// [`streams`](decoding::BeamKind::streams) and which tells the best alone.
+    /// Whether it hears sound that arrives piece by piece: a greedy search, and a beam whose kind
+    /// [`streams`](decoding::BeamKind::streams), which has no CTC head beside it and tells the best alone.
     pub fn streams(&self) -> bool {
         match self {
             Search::Greedy(_) => true,
             Search::Beam(beam) => beam.kind.streams() && beam.nbest == 1,
-            Search::BeamThenCtc { .. } | Search::Ctc(_) | Search::Lattice(_) => false,
+            Search::BeamWithCtc { .. } | Search::Ctc(_) | Search::Lattice(_) => false,
         }
     }
 }
@@ -104,8 +106,8 @@ pub(crate) enum Searcher {
     Greedy(Box<GreedySearch>),
     Beam {
         search: Box<BeamSearch>,
-        /// Weight of a second pass by CTC.
-        second_pass: Option<f64>,
+        /// Weight of the CTC head beside it.
+        ctc: Option<f32>,
         /// Results that are told.
         nbest: usize,
     },
@@ -125,7 +127,7 @@ impl Searcher {
     /// or one by a joint network or a lattice in a model that has none.
     pub fn with(model: &Model, decoder: Option<decoding::Model>, search: &Search) -> Result<Self> {
         let decoder = || decoder.map_or_else(|| model.decoder(), Ok);
-        if matches!(search, Search::Ctc(_) | Search::BeamThenCtc { .. }) && model.ctc.is_none() {
+        if matches!(search, Search::Ctc(_) | Search::BeamWithCtc { .. }) && model.ctc.is_none() {
             return Err(no_ctc_head());
         }
         Ok(match search {
@@ -136,11 +138,13 @@ impl Searcher {
                 let blank = model.blank();
                 Searcher::Ctc(options.clone().map(|options| CtcBeam { blank, ..options }))
             }
-            Search::Beam(beam) => Searcher::beam(decoder()?, beam.clone(), None)?,
-            Search::BeamThenCtc { beam, weight } => {
-                // Of no utterances: a look at the weight.
-                ctc_rescore(&[], &[], 1, 0, *weight)?;
-                Searcher::beam(decoder()?, beam.clone(), Some(*weight))?
+            Search::Beam(beam) => Searcher::beam(decoder()?, beam, None)?,
+            Search::BeamWithCtc { beam, weight } => {
+                if !(0.0..=1e3).contains(weight) {
+                    let (expected, found) = ("a number from 0 to 1000", f64::from(*weight));
+                    return Err(decoding::Error::Option { option: "ctc weight", expected, found }.into());
+                }
+                Searcher::beam(decoder()?, beam, Some(*weight))?
             }
             Search::Lattice(LatticeSearch::Sum { beam: 0 }) => {
                 return Err(Error::shape("search.beam", "at least 1 string", "0"));
@@ -150,12 +154,9 @@ impl Searcher {
         })
     }
 
-    fn beam(decoder: decoding::Model, options: Beam, second_pass: Option<f64>) -> Result<Self> {
-        let (nbest, kept) = (options.nbest, options.width);
-        // A number of 0 stays one, for the search to refuse.
-        let more = if second_pass.is_some() && nbest > 0 { nbest.max(kept) } else { nbest };
-        let search = Box::new(BeamSearch::new(decoder, Beam { nbest: more, ..options })?);
-        Ok(Searcher::Beam { search, second_pass, nbest })
+    fn beam(decoder: decoding::Model, options: &Beam, ctc: Option<f32>) -> Result<Self> {
+        let search = Box::new(BeamSearch::new(decoder, options.clone())?);
+        Ok(Searcher::Beam { search, ctc, nbest: options.nbest })
     }
 
     /// Encodes and decodes some planes together.
@@ -169,17 +170,18 @@ impl Searcher {
                     Ok(search.decode(rows)?.iter().map(Found::from).collect())
                 })?
             }
-            Searcher::Beam { search, second_pass, nbest } => {
-                let log_probs = second_pass.map(|_| ctc_head(model, &encoded)).transpose()?;
-                let frames = model.frames_of(encoded)?;
-                let found = of_rows(&frames, &lengths, |rows, _| Ok(search.decode(rows)?.to_vec()))?;
-                let found = match (second_pass, &log_probs) {
-                    (Some(weight), Some(log_probs)) => of_rows(log_probs, &lengths, |rows, classes| {
-                        ctc_rescore(&found, rows, classes, blank_of(classes), *weight)
+            Searcher::Beam { search, ctc, nbest } => {
+                let lists = match ctc {
+                    Some(weight) => of_rows(&ctc_head(model, &encoded)?, &lengths, |rows, classes| {
+                        said_by_ctc(rows, classes, *weight)
                     })?,
-                    _ => found,
+                    None => vec![Vec::new(); lengths.len()],
                 };
-                found.into_iter().map(|found| Found::of(found, *nbest)).collect()
+                let frames = model.frames_of(encoded)?;
+                of_rows(&frames, &lengths, |rows, _| {
+                    let found = search.decode_with(rows, lists)?;
+                    Ok(found.iter().map(|found| Found::of(found.clone(), *nbest)).collect())
+                })?
             }
             Searcher::Ctc(options) => of_rows(&ctc_head(model, &encoded)?, &lengths, |rows, classes| {
                 Ok(match options {
@@ -229,6 +231,16 @@ fn of_rows<T>(
 /// Log-probabilities of the head of the auxiliary CTC loss.
 fn ctc_head(model: &Model, encoded: &Tensor) -> Result<Tensor> {
     model.ctc_of(encoded)?.ok_or_else(no_ctc_head)
+}
+
+/// What that head says of utterances, for a search by another network.
+fn said_by_ctc(utterances: &[&[f32]], classes: usize, weight: f32) -> decoding::Result<Vec<Vec<Fusion>>> {
+    let said = |(utterance, rows): (usize, &&[f32])| {
+        let automaton = CtcPrefixes::new(rows, classes, blank_of(classes))
+            .map_err(|source| decoding::Error::Utterance { utterance, source: Box::new(source) })?;
+        Ok(vec![Fusion { automaton: Arc::new(automaton), weight }])
+    };
+    utterances.par_iter().enumerate().map(said).collect()
 }
 
 /// The blank is the last class of that head, as in the model.

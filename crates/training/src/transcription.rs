@@ -65,7 +65,7 @@ pub struct RankedText {
     pub text: String,
     /// What the order is by; see [`decoding::Ranked`].
     pub score: f64,
-    /// Natural log-probability of its best sequence of labels, with what language models and a second pass added.
+    /// Natural log-probability of its best sequence of labels, with what language models and a CTC head added.
     pub log_prob: f64,
 }
 
@@ -112,8 +112,7 @@ impl Writer {
     /// What a search has found as text with times.
     pub fn write_found(&self, tokenizer: &Tokenizer, found: &Found) -> Result<Transcription> {
         let mut nbest: Vec<RankedText> = Vec::with_capacity(found.ranked.len());
-        // What a second pass calls impossible is no choice.
-        for ranked in found.ranked.iter().filter(|ranked| ranked.score.is_finite()) {
+        for ranked in &found.ranked {
             let text = tokenizer.decode(&ranked.ids())?;
             if !nbest.iter().any(|other| other.text == text) {
                 nbest.push(RankedText { text, score: ranked.score, log_prob: ranked.log_prob });

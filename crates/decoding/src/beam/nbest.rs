@@ -7,7 +7,7 @@ use crate::tree::Tree;
 use crate::{Emitted, Model, Result};
 
 /// The best label sequences of an utterance, best first; none if every path is impossible (a language model that forbids all
-/// labels, say). Those that only a second pass ([`ctc_rescore`](crate::ctc_rescore)) calls impossible stay, with -inf.
+/// labels, say).
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NBest {
     /// All different.
@@ -20,14 +20,11 @@ pub struct Ranked {
     /// The labels, with times of the best of their paths when they were found. Log-probabilities are those that the search worked
     /// with: behind temperature and blank penalty.
     pub labels: Vec<Emitted>,
-    /// Natural log-probability of all paths that the search has added up, with what automata, the internal language model and a second
-    /// pass added.
+    /// Natural log-probability of all paths that the search has added up, with what automata and the internal language model added.
     pub log_prob: f64,
-    /// What the order is by: [`Self::log_prob`] over [`Self::divisor`].
+    /// What the order is by: the log-probability, or that over a number of labels, if options say so
+    /// ([`Beam::normalise`](crate::Beam::normalise), [`CtcBeam::normalise`](crate::CtcBeam::normalise)).
     pub score: f64,
-    /// The number of labels and of those that the search begins with ([`Beam::normalise`](crate::Beam::normalise)), or one more than
-    /// that of labels ([`CtcBeam::normalise`](crate::CtcBeam::normalise)), if options say so; else 1.
-    pub divisor: f64,
 }
 
 impl NBest {
@@ -44,22 +41,17 @@ impl Ranked {
     }
 }
 
-/// What `log p` is divided by: `labels + context`, for ALSD and mALSD `labels + 1`; or 1.
-fn divisor(hyp: &Hyp, tree: &Tree, (model, options): (&Model, &Beam)) -> f64 {
+/// `log p`, or `log p / (labels + context)`, for ALSD and mALSD `log p / (labels + 1)`.
+pub(super) fn score(hyp: &Hyp, tree: &Tree, (model, options): (&Model, &Beam)) -> f64 {
+    if !options.normalise {
+        return hyp.log_prob;
+    }
     // Each search as where it comes from: k2 counts the labels that its hypotheses begin with, NeMo one.
     let begin = match options.kind {
         BeamKind::Alsd { .. } | BeamKind::Malsd { .. } => 1,
         BeamKind::Modified | BeamKind::Maes { .. } => model.predictor().context(),
     };
-    match options.normalise {
-        true => tree.sequence(hyp.node).len as f64 + begin as f64,
-        false => 1.0,
-    }
-}
-
-/// `log p` over that.
-pub(super) fn score(hyp: &Hyp, tree: &Tree, of: (&Model, &Beam)) -> f64 {
-    hyp.log_prob / divisor(hyp, tree, of)
+    hyp.log_prob / (tree.sequence(hyp.node).len as f64 + begin as f64)
 }
 
 /// Hypotheses of equal labels as one, which has the times of the most probable; the most probable ones first.
@@ -98,7 +90,6 @@ pub(super) fn rank(lane: &Lane, rows: &Rows, of: (&Model, &Beam), ends: bool) ->
         labels: lane.tree.labels(hyp.node),
         log_prob: hyp.log_prob,
         score: score(hyp, &lane.tree, of),
-        divisor: divisor(hyp, &lane.tree, of),
     };
     Ok(NBest { hypotheses: different.iter().map(ranked).collect() })
 }

@@ -64,8 +64,9 @@ impl BeamStream {
         }
     }
 
-    /// Starts anew in place; memory and lists stay.
-    pub(super) fn reset(&mut self, model: &Model, fusion: &[Fusion]) {
+    /// Starts anew in place, with lists of its own; memory stays.
+    pub(super) fn reset(&mut self, model: &Model, fusion: &[Fusion], lists: Vec<Fusion>) {
+        self.lists = lists;
         let (states, row) = model.start();
         self.states.clone_from(states);
         self.rows.clear();

@@ -10,7 +10,7 @@ use rnnt_dp::Topology;
 
 use serde_json::json;
 
-use crate::beam::spoil;
+use crate::beam_streams::spoil;
 use crate::table::{Unigram, frames, random};
 
 const NAMES: [&str; 8] = [

@@ -2,13 +2,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use decoding::{
-    Automaton, CtcBeam, Emitted, Error, Fusion, NBest, Ranked, ctc_beam, ctc_greedy, ctc_rescore,
-};
+use decoding::{Automaton, CtcBeam, Error, Fusion, ctc_beam, ctc_greedy};
 use proptest::prelude::*;
 
 /// Log-probabilities `[T, C]` that only look random.
-fn rows(count: usize, classes: usize, seed: u32, sharp: f32) -> Vec<f32> {
+pub fn rows(count: usize, classes: usize, seed: u32, sharp: f32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(747_796_405).wrapping_add(99);
     let mut all = Vec::new();
     for _ in 0..count {
@@ -45,14 +43,14 @@ impl Automaton for Pairs {
 }
 
 #[derive(Clone, Default)]
-struct Known {
-    sum: f64,
+pub struct Known {
+    pub sum: f64,
     best: f64,
     times: Vec<usize>,
 }
 
 /// Sum and best path of every label sequence.
-fn all_paths(rows: &[f32], classes: usize, blank: u32) -> BTreeMap<Vec<u32>, Known> {
+pub fn all_paths(rows: &[f32], classes: usize, blank: u32) -> BTreeMap<Vec<u32>, Known> {
     let frames = rows.len() / classes;
     let mut all: BTreeMap<Vec<u32>, Known> = BTreeMap::new();
     for mut code in 0..classes.pow(frames as u32) {
@@ -257,89 +255,4 @@ fn what_is_no_score_is_named_with_utterance_and_frame() {
     assert!(error(&good, &CtcBeam { nbest: 0, ..CtcBeam::default() }).starts_with("nbest"));
     let fusion = vec![Fusion { automaton: Arc::new(Pairs), weight: f32::NAN }];
     assert!(error(&good, &CtcBeam { fusion, ..CtcBeam::default() }).starts_with("fusion weight"));
-}
-
-/// A result of a first pass.
-fn ranked(ids: &[u32], log_prob: f64, divisor: f64) -> Ranked {
-    let labels = ids.iter().map(|&label| Emitted { label, ..Emitted::default() }).collect();
-    Ranked { labels, log_prob, score: log_prob / divisor, divisor }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(100))]
-
-    #[test]
-    fn a_second_pass_adds_the_sum_over_all_paths(
-        seed in 0u32..10_000, count in 0usize..6, weight in prop::sample::select(vec![0.0, 0.3, 1.0, 20.0]), normalise: bool,
-    ) {
-        let rows = rows(count, 3, seed, 3.0);
-        let blank = seed % 3;
-        let other: Vec<u32> = (0..3).filter(|&class| class != blank).collect();
-        let known = all_paths(&rows, 3, blank);
-        // What fits into the frames, and what does not.
-        let mut all: Vec<Vec<u32>> = known.keys().cloned().collect();
-        all.extend([vec![other[0]; count + 1], vec![other[1]; count + 2]]);
-        let first = |(at, ids): (usize, &Vec<u32>)| {
-            let divisor = if normalise { ids.len() as f64 + 2.0 } else { 1.0 };
-            ranked(ids, -(((at as u32 * 7919 + seed) % 97) as f64) / 9.0, divisor)
-        };
-        let mut hypotheses: Vec<Ranked> = all.iter().enumerate().map(first).collect();
-        hypotheses.sort_by(|a, b| b.score.total_cmp(&a.score));
-        let found = [NBest::default(), NBest { hypotheses }];
-        let again = ctc_rescore(&found, &[&rows, &rows], 3, blank, weight).unwrap();
-        prop_assert!(again[0].hypotheses.is_empty());
-        let (found, again) = (&found[1].hypotheses, &again[1].hypotheses);
-        if weight == 0.0 {
-            prop_assert_eq!(found, again);
-            return Ok(());
-        }
-        prop_assert_eq!(found.len(), again.len());
-        prop_assert!(again.is_sorted_by(|a, b| a.score >= b.score));
-        for ranked in again {
-            let before = found.iter().find(|before| before.ids() == ranked.ids()).unwrap();
-            prop_assert_eq!((&before.labels, before.divisor), (&ranked.labels, ranked.divisor));
-            match known.get(&ranked.ids()) {
-                Some(known) => {
-                    let expected = before.log_prob + weight * known.sum.ln();
-                    prop_assert!((ranked.log_prob - expected).abs() < 1e-6 * (1.0 + weight), "{expected}");
-                    prop_assert_eq!(ranked.score, ranked.log_prob / ranked.divisor);
-                }
-                None => prop_assert_eq!(ranked.log_prob, f64::NEG_INFINITY),
-            }
-        }
-        // What is impossible comes last, in its order.
-        let lost = |list: &[Ranked]| -> Vec<_> {
-            list.iter().map(Ranked::ids).filter(|ids| !known.contains_key(ids)).collect()
-        };
-        prop_assert_eq!(lost(found), lost(again));
-    }
-}
-
-#[test]
-fn second_passes_that_cannot_be_are_named() {
-    let good = rows(3, 4, 1, 2.0);
-    let found = [NBest { hypotheses: vec![ranked(&[1, 2], -1.0, 1.0)] }];
-    let again = |found: &[NBest], rows: &[&[f32]], blank, weight| {
-        ctc_rescore(found, rows, 4, blank, weight).unwrap_err().to_string()
-    };
-    for weight in [-0.1, 1e7, f64::NAN, f64::INFINITY] {
-        let error = again(&found, &[&good], 0, weight);
-        assert!(error.starts_with("ctc weight: expected a number from 0 to 1e6"), "{error}");
-    }
-    let error = again(&found, &[], 0, 1.0);
-    assert!(error.starts_with("log_probs: expected one for each of 1 utterances"), "{error}");
-    for (ids, blank, label) in [(&[1, 4][..], 0, "4"), (&[1, 2], 2, "2")] {
-        let found = [NBest { hypotheses: vec![ranked(ids, -1.0, 1.0)] }];
-        let error = again(&found, &[&good], blank, 1.0);
-        assert!(error.starts_with("utterance 0: labels: expected"), "{error}");
-        assert!(error.ends_with(&format!("found {label}")), "{error}");
-    }
-    let mut broken = good.clone();
-    broken[5] = f32::NAN;
-    for weight in [0.0, 1.0] {
-        let error = again(&found, &[&broken], 0, weight);
-        assert!(error.contains("score of class 1 at frame 1"), "{error}");
-    }
-    assert!(again(&found, &[&good[1..]], 0, 1.0).contains("frames: expected whole rows of 4"));
-    assert!(again(&found, &[&good], 4, 1.0).starts_with("blank"));
 }

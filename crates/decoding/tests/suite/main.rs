@@ -1,6 +1,9 @@
 //! Decoding from outside.
 mod agree;
 mod beam;
+mod beam_streams;
 mod ctc;
 mod greedy;
+mod joint_ctc;
+mod paths;
 mod table;

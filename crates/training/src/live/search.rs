@@ -44,8 +44,9 @@ impl Carried {
                 let stream = search.stream()?;
                 Kind::Beam(Box::new((search, stream)))
             }
-            Search::BeamThenCtc { .. } | Search::Ctc(_) | Search::Lattice(_) => {
-                let expected = "a greedy one or a beam of one pass by the joint network for sound that is still arriving";
+            Search::BeamWithCtc { .. } | Search::Ctc(_) | Search::Lattice(_) => {
+                let expected =
+                    "a greedy one or a beam by the joint network alone for sound that is still arriving";
                 return Err(Error::shape("search", expected, "another"));
             }
         };

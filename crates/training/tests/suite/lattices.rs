@@ -208,6 +208,6 @@ fn what_only_transducers_can_is_refused() {
     train(&recipe, Some(1), &toy.path("other"), Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
     let transducer = Recogniser::load(&toy.path("other").join("last.safetensors")).unwrap();
     refused(transducer.with_search(Search::Lattice(LatticeSearch::BestPath)).err(), "found a transducer");
-    let second_pass = Search::BeamThenCtc { beam: Beam::default(), weight: 0.5 };
-    refused(load().with_search(second_pass).err(), lattice);
+    let with_ctc = Search::BeamWithCtc { beam: Beam::default(), weight: 0.5 };
+    refused(load().with_search(with_ctc).err(), lattice);
 }

@@ -133,13 +133,13 @@ fn what_cannot_be_evaluated_or_transcribed_is_named() {
 }
 
 #[test]
-fn a_second_pass_that_outweighs_the_first_finds_what_the_ctc_head_finds() {
+fn a_ctc_head_that_outweighs_the_joint_finds_what_it_finds_alone() {
     let toy = Toy::new();
     let (recipe, folder) = (toy.recipe(&[]), toy.path("run"));
     train(&recipe, Some(6), &folder, Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
     let utterances = speech::read_manifest(&toy.path("train.jsonl")).unwrap();
     let recogniser = |search| {
-        // A first pass that is not sure of its words would call them silence.
+        // A joint that is not sure of its words would call them silence.
         let recogniser = Recogniser::load(&folder.join("last.safetensors")).unwrap().with_silence(0.0);
         recogniser.unwrap().with_search(search).unwrap()
     };
@@ -150,15 +150,15 @@ fn a_second_pass_that_outweighs_the_first_finds_what_the_ctc_head_finds() {
     // So wide that all short texts are kept.
     let beam =
         Beam { kind: BeamKind::Malsd { max_symbols: 3 }, width: 400, normalise: false, ..Beam::default() };
-    let second = |weight| Search::BeamThenCtc { beam: beam.clone(), weight };
-    let first = texts(Search::Beam(beam.clone()));
-    assert_eq!(texts(second(0.0)), first);
+    let with_ctc = |weight| Search::BeamWithCtc { beam: beam.clone(), weight };
+    let alone = texts(Search::Beam(beam.clone()));
+    assert_eq!(texts(with_ctc(0.0)), alone);
     let ctc = texts(Search::Ctc(Some(CtcBeam { width: 400, ..CtcBeam::default() })));
-    assert_ne!(ctc, first);
-    assert_eq!(texts(second(1e6)), ctc);
+    assert_ne!(ctc, alone);
+    assert_eq!(texts(with_ctc(1e3)), ctc);
 
-    // The best texts are told where several are asked for: the second pass chooses among all, and those told begin with its choice.
-    let few = Search::BeamThenCtc { beam: Beam { nbest: 3, ..beam.clone() }, weight: 1e6 };
+    // The best texts are told where several are asked for.
+    let few = Search::BeamWithCtc { beam: Beam { nbest: 3, ..beam.clone() }, weight: 1e3 };
     let evaluation = evaluate(&recogniser(few), &utterances).unwrap();
     for (one, ctc) in evaluation.transcripts.iter().zip(&ctc) {
         let nbest = &one.heard.nbest;
@@ -168,10 +168,10 @@ fn a_second_pass_that_outweighs_the_first_finds_what_the_ctc_head_finds() {
     let all = Search::Beam(Beam { nbest: 400, ..beam.clone() });
     let evaluation = evaluate(&recogniser(all), &utterances).unwrap();
     assert!(evaluation.overall.wer > 0.0 && evaluation.oracle().unwrap().wer == 0.0);
-    assert_eq!(evaluate(&recogniser(second(1.0)), &utterances).unwrap().oracle(), None);
+    assert_eq!(evaluate(&recogniser(with_ctc(1.0)), &utterances).unwrap().oracle(), None);
 
     // Batch mates and their padding have no say.
-    let (alone, together) = (recogniser(second(0.7)), texts(second(0.7)));
+    let (alone, together) = (recogniser(with_ctc(0.7)), texts(with_ctc(0.7)));
     for (utterance, text) in utterances.iter().zip(&together) {
         assert_eq!(&alone.transcribe(&utterance.audio(8000).unwrap()).unwrap().text, text);
     }
@@ -179,6 +179,6 @@ fn a_second_pass_that_outweighs_the_first_finds_what_the_ctc_head_finds() {
     let recipe = toy.write("alone.toml", &RECIPE.replace("ctc_weight = 0.3", ""));
     train(&recipe, Some(1), &toy.path("alone"), Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
     let headless = Recogniser::load(&toy.path("alone").join("last.safetensors")).unwrap();
-    let error = headless.with_search(second(0.5)).err().unwrap().to_string();
+    let error = headless.with_search(with_ctc(0.5)).err().unwrap().to_string();
     assert!(error.contains("expected a model with training.ctc_weight"), "{error}");
 }

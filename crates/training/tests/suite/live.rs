@@ -160,11 +160,11 @@ fn searches_without_streams_are_named() {
     let (_, recogniser) = with_beam(false, BeamKind::Malsd { max_symbols: 3 });
     let error = recogniser.live(&LiveOptions::default()).err().unwrap().to_string();
     assert!(error.contains("mALSD beam search knows no streams"), "{error}");
-    let two = Search::BeamThenCtc { beam: Beam::default(), weight: 0.5 };
-    for search in [Search::Ctc(None), two] {
+    let beside = Search::BeamWithCtc { beam: Beam::default(), weight: 0.5 };
+    for search in [Search::Ctc(None), beside] {
         let recogniser = with_beam(false, BeamKind::Modified).1.with_search(search).unwrap();
         let error = recogniser.live(&LiveOptions::default()).err().unwrap().to_string();
-        assert!(error.contains("a greedy one or a beam of one pass"), "{error}");
+        assert!(error.contains("a greedy one or a beam by the joint network alone"), "{error}");
     }
 }
 

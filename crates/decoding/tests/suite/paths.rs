@@ -1,0 +1,185 @@
+//! All paths of tiny models, and what scores labels beside them.
+use std::collections::BTreeMap;
+
+use decoding::{Automaton, Beam, BeamKind, BeamSearch, Model, NBest, Ranked, Scratch, Site, Sites};
+use rnnt_dp::Topology;
+
+use super::table::random;
+
+/// Wide enough that nothing is left out of a tiny model.
+pub const ALL: usize = 3000;
+
+pub fn add(a: f64, b: f64) -> f64 {
+    let (high, low) = if a > b { (a, b) } else { (b, a) };
+    high + (low - high).exp().ln_1p()
+}
+
+pub fn log_softmax(scores: &[f32]) -> Vec<f64> {
+    let sum = scores.iter().map(|&z| f64::from(z)).reduce(add).unwrap_or(0.0);
+    scores.iter().map(|&z| f64::from(z) - sum).collect()
+}
+
+/// Log-probabilities of classes and of durations at a site.
+pub fn site(model: &Model, rows: &[f32], frame: usize, labels: &[u32]) -> (Vec<f64>, Vec<f64>) {
+    let (mut states, mut row) = (model.start().0.clone(), model.start().1.to_vec());
+    for label in labels {
+        let mut predicted = vec![0.0; model.predictor().width()];
+        model.predictor().step(&[*label], &mut states, &mut predicted, &mut Scratch::default());
+        model.joint().project(&predicted, &mut row, &mut Scratch::default());
+    }
+    let joint = model.joint();
+    let mut scores = vec![0.0; joint.classes() + joint.durations()];
+    let at = [Site { utterance: 0, frame, row: 0 }];
+    joint.scores(&Sites { frames: &[rows], rows: &row, at: &at }, &mut scores, &mut Scratch::default());
+    let (tokens, durations) = scores.split_at(joint.classes());
+    (log_softmax(tokens), log_softmax(durations))
+}
+
+/// Which paths there are.
+#[derive(Clone, Copy)]
+pub struct Paths {
+    /// Labels move a frame on, whatever the model says.
+    pub one_a_frame: bool,
+    pub max_symbols: usize,
+    pub max_labels: usize,
+}
+
+/// The sum over all paths of each label sequence.
+pub fn sums(model: &Model, rows: &[f32], paths: Paths) -> BTreeMap<Vec<u32>, f64> {
+    let mut all = BTreeMap::new();
+    walk(model, rows, paths, (0, 0, 0.0), &mut Vec::new(), &mut all);
+    all
+}
+
+fn walk(
+    model: &Model,
+    rows: &[f32],
+    paths: Paths,
+    (t, symbols, log_prob): (usize, usize, f64),
+    labels: &mut Vec<u32>,
+    all: &mut BTreeMap<Vec<u32>, f64>,
+) {
+    if t >= rows.len() / model.width() {
+        let sum = all.entry(labels.clone()).or_insert(f64::NEG_INFINITY);
+        *sum = if *sum == f64::NEG_INFINITY { log_prob } else { add(*sum, log_prob) };
+        return;
+    }
+    let rules = model.rules();
+    let (tokens, durations) = site(model, rows, t, labels);
+    let mut steps = Vec::new();
+    for class in 0..tokens.len() as u32 {
+        for duration in 0..durations.len().max(1) {
+            let value = tokens[class as usize] + durations.get(duration).unwrap_or(&0.0);
+            steps.push((class, rules.frames(class, duration), value));
+        }
+    }
+    if symbols >= paths.max_symbols || labels.len() >= paths.max_labels {
+        steps.retain(|step| rules.is_blank(step.0));
+    }
+    if symbols >= paths.max_symbols {
+        // The best blank alone.
+        steps.sort_by(|a, b| b.2.total_cmp(&a.2));
+        steps.truncate(1);
+    }
+    for (class, frames, value) in steps {
+        if rules.is_blank(class) {
+            walk(model, rows, paths, (t + frames.max(1), 0, log_prob + value), labels, all);
+            continue;
+        }
+        let frames = if paths.one_a_frame { 1 } else { frames };
+        let symbols = if frames == 0 { symbols + 1 } else { 0 };
+        labels.push(class);
+        walk(model, rows, paths, (t + frames, symbols, log_prob + value), labels, all);
+        labels.pop();
+    }
+}
+
+pub fn beam(kind: BeamKind, width: usize) -> Beam {
+    Beam { kind, width, nbest: width, normalise: false, ..Beam::default() }
+}
+
+pub fn search(model: &Model, options: &Beam, utterances: &[&[f32]]) -> Vec<NBest> {
+    BeamSearch::new(model.clone(), options.clone()).unwrap().decode(utterances).unwrap().to_vec()
+}
+
+/// Every sequence of so many labels has its sum, best first.
+pub fn agree(what: &str, found: &NBest, expected: &BTreeMap<Vec<u32>, f64>, labels: usize, bar: f64) {
+    let mut last = f64::INFINITY;
+    let short = |ranked: &&Ranked| ranked.labels.len() <= labels;
+    assert_eq!(found.hypotheses.iter().filter(short).count(), expected.len(), "{what}");
+    for ranked in found.hypotheses.iter().filter(short) {
+        let sum = expected[&ranked.ids()];
+        assert!(
+            (ranked.log_prob - sum).abs() <= bar,
+            "{what} {:?}: {} is not {sum}",
+            ranked.ids(),
+            ranked.log_prob
+        );
+        assert!(ranked.score == ranked.log_prob && ranked.score <= last, "{what}");
+        last = ranked.score;
+    }
+}
+
+pub fn models(seed: u32, sharp: f32) -> Vec<(Topology, Model)> {
+    let rnnt = Topology::rnnt();
+    let big = rnnt.clone().with_big_blanks(&[2, 3]).unwrap();
+    let tdt = Topology::tdt(&[0, 1, 2]).unwrap();
+    let far = Topology::tdt(&[1, 3]).unwrap();
+    let big_modified = Topology::modified().with_big_blanks(&[2]).unwrap();
+    [
+        (rnnt, 3, vec![]),
+        (Topology::modified(), 3, vec![]),
+        (big, 5, vec![0, 2]),
+        (tdt, 3, vec![]),
+        (far, 3, vec![]),
+        (big_modified, 4, vec![3]),
+    ]
+    .into_iter()
+    .map(|(topology, classes, big)| {
+        let model = random(&topology, classes, 1, &big, seed, sharp);
+        (topology, model)
+    })
+    .collect()
+}
+
+pub const MAES: BeamKind = BeamKind::Maes { expansions: 2, beta: 2, gamma: 2.3, prefix: 2 };
+
+/// A language model with a state for each last label.
+#[derive(Debug)]
+pub struct Table;
+
+impl Automaton for Table {
+    fn start(&self) -> u32 {
+        99
+    }
+    fn step(&self, state: u32, class: u32) -> (f32, u32) {
+        (-((state * 7 + class * 5) as f32 * 0.37).cos().abs() - 0.1, class)
+    }
+    fn add_scores(&self, state: u32, weight: f32, scores: &mut [f32]) {
+        for (class, score) in scores.iter_mut().enumerate() {
+            *score += weight * self.step(state, class as u32).0;
+        }
+    }
+    fn finish(&self, state: u32) -> f32 {
+        -0.01 * state as f32
+    }
+}
+
+/// Forbids a label, or says what is no number.
+#[derive(Debug)]
+pub struct Only(pub f32);
+
+impl Automaton for Only {
+    fn start(&self) -> u32 {
+        0
+    }
+    fn step(&self, _: u32, class: u32) -> (f32, u32) {
+        (if class == 2 { self.0 } else { 0.0 }, 0)
+    }
+    fn add_scores(&self, _: u32, weight: f32, scores: &mut [f32]) {
+        scores[2] += weight * self.0;
+    }
+    fn finish(&self, _: u32) -> f32 {
+        0.0
+    }
+}
