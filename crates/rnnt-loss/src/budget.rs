@@ -89,6 +89,40 @@ pub(crate) const LANES: usize = 64;
 /// Lists of lists, and what queues of the thread pool grow by.
 const SLACK: usize = 16 << 10;
 
+/// Neighbours together, up to so much, or one that is larger.
+fn filled(sizes: &[usize], room: usize) -> Vec<Range<usize>> {
+    let mut groups: Vec<Range<usize>> = Vec::with_capacity(sizes.len());
+    let mut sum = 0;
+    for (at, &size) in sizes.iter().enumerate() {
+        match groups.last_mut() {
+            Some(group) if size.saturating_add(sum) <= room => {
+                group.end = at + 1;
+                sum += size;
+            }
+            _ => {
+                groups.push(at..at + 1);
+                sum = size;
+            }
+        }
+    }
+    groups
+}
+
+/// As many groups as [`filled`] makes, the largest as small as it can be: what is kept of small groups is kept of all of their sites.
+fn even(sizes: &[usize], room: usize) -> Vec<Range<usize>> {
+    let count = filled(sizes, room).len();
+    let all = sizes.iter().fold(0usize, |sum, &size| sum.saturating_add(size));
+    let (mut low, mut high) = (all.div_ceil(count.max(1)).min(room), room);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        match filled(sizes, middle).len() <= count {
+            true => high = middle,
+            false => low = middle + 1,
+        }
+    }
+    filled(sizes, high)
+}
+
 impl Sizes<'_> {
     /// All utterances at once, as for a pending value.
     ///
@@ -124,26 +158,15 @@ impl Sizes<'_> {
             (None, None) => kept.max((budget.limit() / 8 / bytes).clamp(SHORTEST, SITES)),
         };
         let lattices = self.objective.sites().lattices();
-        let mut groups: Vec<Range<usize>> = Vec::with_capacity(lattices.batch());
-        let mut sites = 0;
-        for utterance in 0..lattices.batch() {
+        let of_utterance = |utterance| {
             let own = lattices.range(utterance).len();
-            let more = match &self.scores {
+            match &self.scores {
                 Some(_) => bytes.saturating_mul(own) + self.beside(&(utterance..utterance + 1), own),
                 None => own,
-            };
-            match groups.last_mut() {
-                Some(group) if sites + more <= room => {
-                    group.end = utterance + 1;
-                    sites += more;
-                }
-                _ => {
-                    groups.push(utterance..utterance + 1);
-                    sites = more;
-                }
             }
-        }
-        groups
+        };
+        let sizes: Vec<usize> = (0..lattices.batch()).map(of_utterance).collect();
+        even(&sizes, room)
     }
 
     fn plan<F: Real>(&self, groups: Vec<Range<usize>>) -> Result<CallPlan> {
@@ -260,5 +283,42 @@ impl Sizes<'_> {
             Some(topology) if self.options.loss.omega() > 0.0 => of(topology).max(of(&Topology::rnnt())),
             Some(topology) => of(topology),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The least that the largest of so many runs of neighbours can be.
+    fn least(sizes: &[usize], count: usize) -> usize {
+        if count == 1 || sizes.len() <= 1 {
+            return sizes.iter().sum();
+        }
+        let first = |at: usize| sizes[..at].iter().sum::<usize>().max(least(&sizes[at..], count - 1));
+        (1..=sizes.len()).map(first).min().unwrap_or(0)
+    }
+
+    #[test]
+    fn groups_are_as_few_as_they_can_be_and_as_even() {
+        let mut state = 1u32;
+        for case in 0..400 {
+            let mut draw = |most: u32| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (state >> 16) % most
+            };
+            let sizes: Vec<usize> = (0..draw(9)).map(|_| draw(50) as usize).collect();
+            let room = draw(120) as usize;
+            let groups = even(&sizes, room);
+            let of = |group: &Range<usize>| sizes[group.clone()].iter().sum::<usize>();
+            assert!(groups.iter().flat_map(Range::clone).eq(0..sizes.len()), "{case}");
+            assert!(groups.iter().all(|group| of(group) <= room || group.len() == 1), "{case}: {groups:?}");
+            assert_eq!(groups.len(), filled(&sizes, room).len(), "{case}");
+            let largest = groups.iter().map(of).max().unwrap_or(0);
+            if sizes.iter().all(|&size| size <= room) && !sizes.is_empty() {
+                assert_eq!(largest, least(&sizes, groups.len()), "{case}: {sizes:?} {room} {groups:?}");
+            }
+        }
+        assert_eq!(even(&[1000; 8], 7058), [0..4, 4..8]);
     }
 }

@@ -23,7 +23,7 @@ pub(crate) struct Question {
 pub(crate) struct FirstPlan {
     plan: Plan,
     /// Utterances that go through it together where its gradient does not wait.
-    groups: Vec<Range<usize>>,
+    pub groups: Vec<Range<usize>>,
     /// Of a group, whichever takes the most of each buffer.
     pub of_group: Bytes,
     pub bytes: usize,

@@ -87,8 +87,8 @@ impl BothPlans {
     }
 }
 
-/// Half of the budget at most for the first pass, unless its smallest cut needs more; less, down to an eighth, where the second can
-/// keep most of its scores then.
+/// Half of the budget at most for the first pass, unless its smallest cut needs more; a quarter where the second cannot keep most of its
+/// scores beside half, if the first still takes utterances together then: one alone leaves threads without work.
 ///
 /// # Errors
 /// As the passes, as far as shapes tell; [`Error::Budget`] with the bytes of the smallest cuts of both.
@@ -111,8 +111,8 @@ pub(crate) fn plan<F: Real>(
     let limit = options.budget.limit();
     let (first, second) = match with(limit / 2) {
         Ok(half) if !half.1.kept => {
-            let less = [4, 8].into_iter().filter_map(|share| with(limit / share).ok());
-            less.into_iter().find(|(_, second)| second.kept).unwrap_or(half)
+            let together = |first: &FirstPlan| first.groups.len() <= targets.batch().div_ceil(2);
+            with(limit / 4).ok().filter(|(first, _)| together(first)).unwrap_or(half)
         }
         Err(Error::Budget { .. }) => with(0)?,
         both => both?,
