@@ -122,9 +122,9 @@ pub enum Error {
         /// What was given.
         found: f64,
     },
-    /// An option of beam searches for a search that does not know it.
+    /// An option for a search that does not know it.
     #[error("{argument}: expected {expected}, found {search}")]
-    NoBeam {
+    Search {
         /// The option.
         argument: &'static str,
         /// What knows it.

@@ -31,9 +31,9 @@ pub struct SearchArguments {
     /// Search by the head of the auxiliary CTC loss instead of the joint network, where the model has one
     #[arg(long, conflicts_with_all = ["beam_search", "internal_lm"])]
     ctc: bool,
-    /// Most labels that one frame may emit (greedy search and malsd)
-    #[arg(long, value_name = "N", default_value_t = 8)]
-    max_symbols: usize,
+    /// Most labels that one frame may emit (greedy search and malsd) [default: 8]
+    #[arg(long, value_name = "N")]
+    max_symbols: Option<usize>,
     /// With --beam: taken from the score of the blank, against lost words
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     blank_penalty: f32,
@@ -81,16 +81,28 @@ pub struct SearchArguments {
     /// What each token of a phrase that has no score gets
     #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
     phrase_score: f32,
-    /// Measure of the confidences that are written (of beams and CTC, they are posteriors): max-prob, gibbs-lin, gibbs-exp,
-    /// tsallis-lin, tsallis-exp, renyi-lin, renyi-exp
-    #[arg(long, value_name = "MEASURE", default_value = Measure::MaxProb.name())]
-    confidence: Measure,
-    /// Its exponent: below 1, unlikely labels count for more; 0.33 is usual for the measures of entropy
-    #[arg(long, value_name = "A", default_value_t = 1.0)]
-    confidence_exponent: f64,
+    /// Of greedy search, the measure of the confidences that are written (of others, they are posteriors): max-prob, gibbs-lin,
+    /// gibbs-exp, tsallis-lin, tsallis-exp, renyi-lin, renyi-exp [default: max-prob]
+    #[arg(long, value_name = "MEASURE")]
+    confidence: Option<Measure>,
+    /// Its exponent: below 1, unlikely labels count for more; 0.33 is usual for the measures of entropy [default: 1]
+    #[arg(long, value_name = "A")]
+    confidence_exponent: Option<f64>,
     /// How the confidences of its tokens make that of a word: min, mean, max, product
     #[arg(long, value_name = "HOW", default_value = "min")]
     word_confidence: Aggregate,
+}
+
+/// A search, and which options it knows beside those that all do.
+#[derive(Clone, Copy, Default)]
+struct Knows {
+    search: &'static str,
+    /// Those of beams by the joint network.
+    beam: bool,
+    by_sum: bool,
+    nbest: bool,
+    symbols: bool,
+    confidence: bool,
 }
 
 /// A kind of beam search.
@@ -141,15 +153,16 @@ impl SearchArguments {
     /// A recogniser that searches as the arguments say.
     pub fn apply(&self, recogniser: Recogniser) -> Result<Recogniser> {
         let fusion = self.fusion(&recogniser)?;
-        let confidence = Some(Confidence { measure: self.confidence, exponent: self.confidence_exponent });
         if self.beam > WIDEST {
             let (expected, found) = ("of hypotheses, at most 10000", self.beam as f64);
             return Err(Error::Argument { argument: "--beam", expected, found });
         }
+        let max_symbols = self.max_symbols.unwrap_or(8);
         let search = if recogniser.model().lattice().is_some() && !self.ctc {
             self.lattice(!fusion.is_empty())?
         } else if self.ctc {
-            self.no_beam("a search by CTC")?;
+            let nbest = self.beam > 1;
+            self.check(Knows { search: "a search by CTC", by_sum: true, nbest, ..Knows::default() })?;
             let beam = (self.beam > 1 || !fusion.is_empty()).then(|| CtcBeam {
                 width: self.beam,
                 nbest: self.nbest,
@@ -158,16 +171,28 @@ impl SearchArguments {
             });
             Search::Ctc(beam)
         } else if self.beam == 1 && self.beam_search.is_none() {
-            self.no_beam("a greedy one")?;
-            let (max_symbols, internal_lm) = (Some(self.max_symbols), self.internal_lm);
-            Search::Greedy(Greedy { max_symbols, confidence, fusion, internal_lm, ..Greedy::default() })
+            let greedy =
+                Knows { search: "a greedy one", symbols: true, confidence: true, ..Knows::default() };
+            self.check(greedy)?;
+            let measure = self.confidence.unwrap_or(Measure::MaxProb);
+            let exponent = self.confidence_exponent.unwrap_or(1.0);
+            Search::Greedy(Greedy {
+                max_symbols: Some(max_symbols),
+                confidence: Some(Confidence { measure, exponent }),
+                fusion,
+                internal_lm: self.internal_lm,
+                ..Greedy::default()
+            })
         } else {
             let durations = !recogniser.model().durations().is_empty();
             let kind = self.beam_search.unwrap_or(if durations { Kind::Malsd } else { Kind::Modified });
+            let symbols = kind == Kind::Malsd;
+            let known = Knows { beam: true, by_sum: true, nbest: true, symbols, ..Knows::default() };
+            self.check(Knows { search: "another beam search", ..known })?;
             let beam = Beam {
                 kind: match kind {
                     Kind::Modified => BeamKind::Modified,
-                    Kind::Malsd => BeamKind::Malsd { max_symbols: self.max_symbols },
+                    Kind::Malsd => BeamKind::Malsd { max_symbols },
                     Kind::Alsd => BeamKind::Alsd { max_labels: None },
                     Kind::Maes => BeamKind::Maes { expansions: 2, beta: 2, gamma: 2.3, prefix: 1 },
                 },
@@ -188,26 +213,35 @@ impl SearchArguments {
         Ok(recogniser.with_search(search)?.with_aggregate(self.word_confidence))
     }
 
-    /// What only a beam search by the joint network knows, of those that were asked for.
-    fn of_beams(&self) -> Option<&'static str> {
-        let known = [
-            ("--ctc-weight", self.ctc_weight != 0.0),
-            ("--blank-penalty", self.blank_penalty != 0.0),
-            ("--temperature", self.temperature != 1.0),
-            // What a beam by CTC does anyhow.
-            ("--by-sum", self.by_sum && !self.ctc),
+    /// The first of the options that were asked for which a search does not know, and what knows it.
+    fn unknown_to(&self, knows: Knows) -> Option<(&'static str, &'static str)> {
+        let joint = "a beam search by the joint network (--beam 2 or more)";
+        let (any, greedy) = ("a beam search (--beam 2 or more)", "a greedy search");
+        let all = [
+            ("--nbest", self.nbest != 1, knows.nbest, any),
+            ("--ctc-weight", self.ctc_weight != 0.0, knows.beam, joint),
+            ("--blank-penalty", self.blank_penalty != 0.0, knows.beam, joint),
+            ("--temperature", self.temperature != 1.0, knows.beam, joint),
+            // What a search by CTC does anyhow.
+            ("--by-sum", self.by_sum, knows.by_sum, joint),
+            (
+                "--max-symbols",
+                self.max_symbols.is_some(),
+                knows.symbols,
+                "a greedy search or --beam-search malsd",
+            ),
+            ("--confidence", self.confidence.is_some(), knows.confidence, greedy),
+            ("--confidence-exponent", self.confidence_exponent.is_some(), knows.confidence, greedy),
         ];
-        known.into_iter().find_map(|(argument, asked)| asked.then_some(argument))
+        let unknown = all.into_iter().find(|&(_, asked, known, _)| asked && !known);
+        unknown.map(|(argument, _, _, expected)| (argument, expected))
     }
 
-    /// A search that knows none of it.
-    fn no_beam(&self, search: &'static str) -> Result<()> {
-        if self.nbest != 1 && self.beam == 1 {
-            let expected = "a beam search (--beam 2 or more)";
-            return Err(Error::NoBeam { argument: "--nbest", expected, search });
+    fn check(&self, knows: Knows) -> Result<()> {
+        match self.unknown_to(knows) {
+            None => Ok(()),
+            Some((argument, expected)) => Err(Error::Search { argument, expected, search: knows.search }),
         }
-        let expected = "a beam search by the joint network (--beam 2 or more)";
-        self.of_beams().map_or(Ok(()), |argument| Err(Error::NoBeam { argument, expected, search }))
     }
 
     /// In a recognition lattice, which has no part for what scores labels beside it.
@@ -215,11 +249,11 @@ impl SearchArguments {
         let refused = [
             ("--lm, --minus-lm, --word-bonus, --phrases", fusion),
             ("--beam-search", self.beam_search.is_some()),
-            ("--nbest", self.nbest != 1),
             ("--internal-lm", self.internal_lm != 0.0),
         ];
         let refused = refused.into_iter().find_map(|(argument, asked)| asked.then_some(argument));
-        if let Some(argument) = refused.or(self.of_beams()) {
+        let unknown = self.unknown_to(Knows::default()).map(|(argument, _)| argument);
+        if let Some(argument) = refused.or(unknown) {
             return Err(Error::Lattice { argument });
         }
         Ok(Search::Lattice(match self.beam {

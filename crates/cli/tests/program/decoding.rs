@@ -114,6 +114,13 @@ fn searches_that_cannot_be_are_named() {
         (&["--blank-penalty", "1"], &["--blank-penalty: expected a beam search"]),
         (&["--temperature", "2"], &["--temperature: expected a beam search"]),
         (&["--by-sum"], &["--by-sum: expected a beam search"]),
+        (
+            &["--beam", "2", "--max-symbols", "3"],
+            &["--max-symbols: expected a greedy search or --beam-search malsd"],
+        ),
+        (&["--ctc", "--max-symbols", "3"], &["--max-symbols: expected", "found a search by CTC"]),
+        (&["--beam", "2", "--confidence", "max-prob"], &["--confidence: expected a greedy search"]),
+        (&["--ctc", "--confidence-exponent", "2"], &["--confidence-exponent: expected a greedy search"]),
         (&["--nbest", "3"], &["--nbest: expected a beam search"]),
         (&["--beam", "3", "--nbest", "0"], &["nbest: expected at least 1, found 0"]),
         (&["--ctc", "--beam", "2", "--nbest", "0"], &["nbest: expected at least 1, found 0"]),

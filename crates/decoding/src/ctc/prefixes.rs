@@ -1,6 +1,6 @@
 //! A CTC head as an automaton over labels, for a search by another network.
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rnnt_dp::semiring::{Log, Semiring};
 
@@ -10,6 +10,8 @@ use crate::{Automaton, Error, Result};
 const IMPOSSIBLE: f64 = f64::NEG_INFINITY;
 /// What is less probable than e to this counts as if it were so: no label is forbidden, and sums end where they have nothing to add.
 const LEAST: f64 = -100.0;
+/// Sequences, the newest ones, whose scores are kept.
+const RECENT: usize = 1024;
 
 /// What a CTC head over an utterance says of label sequences, one label at a time: a search by a transducer's joint finds what both
 /// believe, as the two make different mistakes.
@@ -33,8 +35,8 @@ const LEAST: f64 = -100.0;
 /// takes one for each utterance. Its states are numbers of the sequences that it was asked about so far, and mean nothing to another one,
 /// so that it cannot be given to a stream that was written down.
 ///
-/// Cost: `O(w)` time and `16 w` bytes for each sequence that is stepped to, `O(w C)` time and `4 C` bytes where its continuations are asked
-/// for, with w the frames after which the paths of the sequence have more than e^-100 of what they have after the best one: about a second
+/// Cost: `O(w)` time and `16 w` bytes for each sequence that is stepped to, `O(w C)` time where its continuations are asked for, and `4 C`
+/// bytes for the last thousand of these, with w the frames after which the paths of the sequence have more than e^-100 of what they have after the best one: about a second
 /// beside pauses, however long the utterance; `8 T C` bytes of the utterance.
 ///
 /// ```
@@ -76,8 +78,8 @@ struct Prefix {
     /// `log n(y, t)` and `log b(y, t)` at t = `from`, ..; nothing elsewhere.
     paths: Vec<[f64; 2]>,
     from: usize,
-    /// `score(c | y)`, when somebody has asked.
-    scores: OnceLock<Vec<f32>>,
+    /// `score(c | y)`, if somebody has asked lately.
+    scores: Mutex<Option<Arc<[f32]>>>,
 }
 
 impl CtcPrefixes {
@@ -114,12 +116,8 @@ impl CtcPrefixes {
         Ok(Self { probs, classes, blank, known: Mutex::new(known) })
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn prefix(&self, state: u32) -> Arc<Prefix> {
-        self.known().at(state).1
+        lock(&self.known).at(state).1
     }
 
     fn is_label(&self, class: u32) -> bool {
@@ -132,23 +130,25 @@ impl CtcPrefixes {
     }
 
     /// `score(c | y)` of all classes.
-    fn scores<'a>(&self, prefix: &'a Prefix) -> &'a [f32] {
-        prefix.scores.get_or_init(|| {
-            let score = |unit: f64, sum: f64| (unit + sum.ln() - prefix.log_prob).max(LEAST) as f32;
-            let mut sums = vec![0.0; self.classes];
-            let open = |&[label, blank]: &[f64; 2]| Log::plus(label, blank);
-            let unit = self.add_phi(prefix, open, |row, phi| {
-                sums.iter_mut().zip(row).for_each(|(sum, p)| *sum += phi * p);
-            });
-            let mut scores: Vec<f32> = sums.iter().map(|&sum| score(unit, sum)).collect();
-            if let Some(last) = prefix.last.map(|last| last as usize) {
-                let mut sum = 0.0;
-                let unit = self.add_phi(prefix, |&[_, blank]| blank, |row, phi| sum += phi * row[last]);
-                scores[last] = score(unit, sum);
-            }
-            scores[self.blank as usize] = 0.0;
-            scores
-        })
+    fn scores(&self, prefix: &Prefix) -> Arc<[f32]> {
+        lock(&prefix.scores).get_or_insert_with(|| self.find_scores(prefix)).clone()
+    }
+
+    fn find_scores(&self, prefix: &Prefix) -> Arc<[f32]> {
+        let score = |unit: f64, sum: f64| (unit + sum.ln() - prefix.log_prob).max(LEAST) as f32;
+        let mut sums = vec![0.0; self.classes];
+        let open = |&[label, blank]: &[f64; 2]| Log::plus(label, blank);
+        let unit = self.add_phi(prefix, open, |row, phi| {
+            sums.iter_mut().zip(row).for_each(|(sum, p)| *sum += phi * p);
+        });
+        let mut scores: Vec<f32> = sums.iter().map(|&sum| score(unit, sum)).collect();
+        if let Some(last) = prefix.last.map(|last| last as usize) {
+            let mut sum = 0.0;
+            let unit = self.add_phi(prefix, |&[_, blank]| blank, |row, phi| sum += phi * row[last]);
+            scores[last] = score(unit, sum);
+        }
+        scores[self.blank as usize] = 0.0;
+        scores.into()
     }
 
     /// Calls `add` with each frame's probabilities and `φ / unit`, which is 1 at most; returns `log unit`.
@@ -198,8 +198,13 @@ impl Prefix {
         let paths = paths[begin..end].to_vec();
         // A number, so that differences are.
         let log_prob = log_prob.max(f64::MIN);
-        Self { last, log_prob, paths, from: from + begin, scores: OnceLock::new() }
+        Self { last, log_prob, paths, from: from + begin, scores: Mutex::default() }
     }
+}
+
+/// A thread that panicked has left nothing half done.
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Known {
@@ -221,21 +226,24 @@ impl Automaton for CtcPrefixes {
         if !self.is_label(class) {
             return (0.0, state);
         }
-        let (state, prefix) = self.known().at(state);
+        let (state, prefix) = lock(&self.known).at(state);
         let score = self.scores(&prefix)[class as usize];
-        let mut known = self.known();
+        let mut known = lock(&self.known);
         if let Some(&next) = known.next.get(&(state, class)) {
             return (score, next);
         }
         let next = known.all.len() as u32;
         known.all.push(Arc::new(self.longer(&prefix, class)));
         known.next.insert((state, class), next);
+        if let Some(old) = known.all.len().checked_sub(RECENT).and_then(|old| known.all.get(old)) {
+            *lock(&old.scores) = None;
+        }
         (score, next)
     }
 
     fn add_scores(&self, state: u32, weight: f32, scores: &mut [f32]) {
         let prefix = self.prefix(state);
-        for (class, (score, own)) in (0..).zip(scores.iter_mut().zip(self.scores(&prefix))) {
+        for (class, (score, own)) in (0..).zip(scores.iter_mut().zip(self.scores(&prefix).iter())) {
             if class != self.blank {
                 *score += weight * own;
             }

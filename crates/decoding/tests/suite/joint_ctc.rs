@@ -249,6 +249,15 @@ fn what_counts_of_a_sequence_is_as_short_as_ever_in_a_long_utterance() {
         assert!(row[2] > -0.1 && row[1] < -5.0, "{row:?}");
     }
     assert!(ctc.finish(state) > -0.1 && sum < 0.0);
+    // What was forgotten meanwhile is found again.
+    let fresh = CtcPrefixes::new(&said, classes, 0).unwrap();
+    for ctc in [&ctc, &fresh] {
+        let (_, two) = path(ctc, &[2, 2]);
+        let mut row = [0.0; 3];
+        ctc.add_scores(two, 1.0, &mut row);
+        assert_eq!((ctc.step(two, 2).0, ctc.step(two, 1).0), (row[2], row[1]));
+        assert_eq!(path(ctc, &[2, 2, 1]).0, path(&fresh, &[2, 2, 1]).0);
+    }
 }
 
 #[test]
