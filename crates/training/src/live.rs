@@ -118,8 +118,8 @@ impl Recogniser {
     /// Listens to a recording that is still arriving.
     ///
     /// # Errors
-    /// [`Error::Shape`] for another search than a greedy one or a beam by the joint network alone, windows that are too short, or a time that is none;
-    /// [`Error::Decoding`] for a kind of beam search that knows no streams; those of the front end.
+    /// [`Error::Shape`] for another search than a greedy one or a beam by the joint network alone, windows that are too short, or a time
+    /// that is none; [`Error::Decoding`] for a kind of beam search that knows no streams; those of the front end.
     pub fn live(&self, options: &LiveOptions) -> Result<Live> {
         if options.latest.is_some_and(|latest| latest.is_nan() || latest < 0.0) {
             let expected = "a number of seconds from 0 on, or none";

@@ -36,8 +36,8 @@ const RECENT: usize = 1024;
 /// so that it cannot be given to a stream that was written down.
 ///
 /// Cost: `O(w)` time and `16 w` bytes for each sequence that is stepped to, `O(w C)` time where its continuations are asked for, and `4 C`
-/// bytes for the last thousand of these, with w the frames after which the paths of the sequence have more than e^-100 of what they have after the best one: about a second
-/// beside pauses, however long the utterance; `8 T C` bytes of the utterance.
+/// bytes for the last thousand of these, with w the frames after which the paths of the sequence have more than e^-100 of what they have
+/// after the best one: about a second beside pauses, however long the utterance. `8 T C` bytes of the utterance.
 ///
 /// ```
 /// use decoding::{Automaton, CtcPrefixes};
