@@ -14,7 +14,10 @@ use crate::{
 /// No sum of log-probabilities, far as it may be from 0, is that large.
 const ABSURD: f64 = 1e280;
 
-/// How a lane ends: well, or with an utterance's error.
+/// An utterance, its loss and its adjoints.
+type Entry<'a> = (usize, &'a mut f64, &'a mut [f64]);
+
+/// How a lane ends: well, or with the error of the first utterance that has one.
 type Outcome = std::result::Result<(), (usize, Error)>;
 
 pub(crate) struct Batch<'a> {
@@ -23,37 +26,43 @@ pub(crate) struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    /// Works on all utterances, each in the first lane that is free.
+    /// Works on all utterances.
     ///
     /// ```text
     /// for each lane in parallel:
-    ///     while there is an utterance left:
+    ///     while an utterance is left of its turns or of later ones:
     ///         both directions in parallel
     /// ```
     pub fn run(&self, lanes: &mut [Scratch], losses: &mut [f64], mut adjoints: &mut [f64]) -> Result<()> {
         let (lattices, columns) = (self.shapes.lattices, self.shapes.topology.columns());
-        let queue = Mutex::new(losses.iter_mut().enumerate().map(|(utterance, loss)| {
+        let entry = |(utterance, loss)| {
             let sites = lattices.range(utterance).len();
-            let (mine, rest) = std::mem::take(&mut adjoints).split_at_mut(sites * columns);
-            adjoints = rest;
-            (utterance, loss, mine)
-        }));
-        let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-        let lane = |scratch: &mut Scratch| {
-            while let Some((utterance, loss, adjoints)) = next() {
-                *loss = self.one(scratch, utterance, adjoints).map_err(|error| (utterance, error))?;
-            }
-            Ok(())
+            Some((utterance, loss, adjoints.split_off_mut(..sites * columns).unwrap_or_default()))
         };
-        // The error of the first utterance, all of whose predecessors were looked at, so that the same mistake always
-        // gives the same message.
+        let entries: Vec<Option<Entry>> = losses.iter_mut().enumerate().map(entry).collect();
+        let turns = self.shapes.turns(lanes.len());
+        let turns: Vec<_> = (0..lanes.len()).map(|lane| turns.of(lane).iter()).collect();
+        let left = Mutex::new((entries, turns));
+        let next = |lane: usize| {
+            let (entries, turns) = &mut *left.lock().unwrap_or_else(PoisonError::into_inner);
+            turns[lane..].iter_mut().find_map(Iterator::next).and_then(|utterance| entries[*utterance].take())
+        };
+        // All are looked at, so that the same mistake always gives the same message.
         let first = |a: Outcome, b: Outcome| match (a, b) {
             (Err(a), Err(b)) => Err(if a.0 < b.0 { a } else { b }),
             (a, b) => a.and(b),
         };
+        let work = |(lane, scratch): (usize, &mut Scratch)| {
+            let mut outcome = Ok(());
+            while let Some((utterance, loss, adjoints)) = next(lane) {
+                let found = self.one(scratch, utterance, adjoints).map(|found| *loss = found);
+                outcome = first(outcome, found.map_err(|error| (utterance, error)));
+            }
+            outcome
+        };
         // On a thread of the pool: elsewhere each step of a single lane would put its caller to sleep and wake it.
-        let outcome =
-            rayon::scope(|_| lanes.par_iter_mut().with_max_len(1).map(lane).reduce(|| Ok(()), first));
+        let lanes = lanes.par_iter_mut().enumerate().with_max_len(1);
+        let outcome = rayon::scope(|_| lanes.map(work).reduce(|| Ok(()), first));
         outcome.map_err(|(_, error)| error)
     }
 

@@ -6,9 +6,9 @@ use crate::{
 
 /// Memory for [`Workspace::forward_backward`], which is kept.
 ///
-/// Utterances go through *lanes*: a lane takes the next utterance whenever it is free, in memory that is as large as the largest
-/// of the batch needs, and lanes run at the same time. So does either direction of an utterance, and results do not depend on how
-/// many lanes there are.
+/// Utterances go through *lanes*, which run at the same time. So does either direction of an utterance, and results do not depend on how
+/// many lanes there are. The first lane is as large as the largest utterance needs; later ones, which leave the large utterances to
+/// those before them, are smaller.
 ///
 /// | made by | lanes, at most one an utterance |
 /// |---|---|
@@ -70,8 +70,8 @@ impl Workspace {
         }
     }
 
-    /// Bytes that [`Workspace::forward_backward`] allocates in a new workspace of so many lanes, and all that it ever holds if it
-    /// sees no larger batch.
+    /// Bytes of so many lanes, which [`Workspace::forward_backward`] allocates in a new workspace, and all that it ever holds if it sees
+    /// no larger batch. Lists of the batch, 96 bytes an utterance at most, live as long as a call.
     ///
     /// # Panics
     /// If there is no lane.
@@ -140,26 +140,30 @@ impl Workspace {
         let threads = rayon::current_num_threads().min(lattices.batch());
         let lanes = match self.most {
             Most::Threads => threads,
-            Most::Lanes(lanes) => lanes.min(lattices.batch()),
+            Most::Lanes(lanes) => lanes,
             Most::Bytes(bytes) => shapes.lanes_within(bytes, threads)?,
         };
-        self.make_room(shapes.room(), lanes);
-        Batch { shapes, emissions }.run(&mut self.lanes[..lanes], losses, adjoints)
+        let lanes = self.make_room(&shapes.rooms(lanes));
+        Batch { shapes, emissions }.run(lanes, losses, adjoints)
     }
 
-    fn make_room(&mut self, room: Room, lanes: usize) {
+    /// Lanes with these rooms.
+    fn make_room(&mut self, rooms: &[Room]) -> &mut [Scratch] {
         if let Most::Bytes(bytes) = self.most {
-            let grown = |lane: &Scratch| lane.room().max(room).bytes() - lane.room().bytes();
-            let more: usize = self.lanes.iter().take(lanes).map(grown).sum();
+            let grown =
+                |(lane, room): (&Scratch, &Room)| lane.room().max(*room).bytes() - lane.room().bytes();
+            let more: usize = self.lanes.iter().zip(rooms).map(grown).sum();
             if self.held() + more > bytes {
                 self.lanes = Vec::new();
             }
         }
-        if self.lanes.len() < lanes {
+        if self.lanes.len() < rooms.len() {
             self.lanes = Vec::new();
-            self.lanes.reserve_exact(lanes);
-            self.lanes.resize_with(lanes, Scratch::default);
+            self.lanes.reserve_exact(rooms.len());
+            self.lanes.resize_with(rooms.len(), Scratch::default);
         }
-        self.lanes[..lanes].iter_mut().for_each(|lane| lane.reserve(room));
+        let lanes = &mut self.lanes[..rooms.len()];
+        lanes.iter_mut().zip(rooms).for_each(|(lane, room)| lane.reserve(*room));
+        lanes
     }
 }

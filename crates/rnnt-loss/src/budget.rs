@@ -270,8 +270,8 @@ impl Sizes<'_> {
     /// Bytes of a call, whatever its groups.
     fn of_call<F: Real>(&self) -> usize {
         let batch = self.objective.sites().batch();
-        // First rows of frames and labels, groups, losses; for CTC the frames as targets of their own.
-        let lists = 64 * batch + self.objective.bytes_of_call();
+        // First rows of frames and labels, groups, losses, lists of lattices; for CTC the frames as targets of their own.
+        let lists = 160 * batch + self.objective.bytes_of_call();
         Heads::<F>::bytes(self.classes, self.hidden, self.options) + lists + self.held + SLACK
     }
 

@@ -2,6 +2,7 @@
 
 mod alignments;
 mod ctc;
+mod lanes;
 mod log_domain;
 mod paths;
 mod semirings;
