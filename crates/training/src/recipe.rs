@@ -468,9 +468,12 @@ impl Recipe {
     /// [`Error::RecipeValue`] for a value outside its range.
     pub fn read(path: &Path, changes: impl Into<Changes>) -> Result<(Recipe, String)> {
         let text = std::fs::read_to_string(path).map_err(Error::io(path, "read the recipe"))?;
-        let mut text = text.strip_prefix('\u{feff}').unwrap_or(&text).to_owned();
+        Self::changed(text.strip_prefix('\u{feff}').unwrap_or(&text), path, changes.into())
+    }
+
+    fn changed(text: &str, path: &Path, changes: Changes) -> Result<(Recipe, String)> {
+        let mut text = text.to_owned();
         let mut recipe = Self::parse(&text, path)?;
-        let changes = changes.into();
         if changes != Changes::default() {
             let Changes { epochs, memory } = changes;
             recipe.training.run.epochs = epochs.unwrap_or(recipe.training.run.epochs);
@@ -496,7 +499,8 @@ impl Recipe {
             .into_iter()
             .flat_map(|recipe| recipe.augment.manifests())
             .for_each(PathBuf::clear);
-        let (Ok(here), Ok(there)) = (toml::Table::try_from(here), toml::Table::try_from(there)) else {
+        let table = |recipe: Recipe| toml::to_string(&recipe).ok()?.parse::<toml::Table>().ok();
+        let (Some(here), Some(there)) = (table(here), table(there)) else {
             return Some("one that cannot be written down".to_owned());
         };
         let [here, there] = [here, there].map(|mut table| {
