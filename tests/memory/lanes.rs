@@ -167,3 +167,50 @@ fn the_smallest_limit_is_named() {
         assert_eq!(workspace.held(), call.bytes(lattices.batch().min(64)));
     });
 }
+
+/// A workspace that knows all shapes beforehand asks for nothing but lists when they come again.
+#[test]
+fn lanes_stay_from_shape_to_shape() {
+    let _alone = alone();
+    let (topology, regularisers) = (Topology::rnnt(), Regularisers::default());
+    let batches =
+        [[500, 100], [250, 250], [30, 480]].map(|frames| Lattices::new(frames.into(), vec![60, 60]).unwrap());
+    let calls = batches.iter().map(|lattices| (lattices, &topology));
+    let said = Workspace::bytes_of_all(calls, &regularisers, 2);
+    let mut workspace = Workspace::within(said);
+    let mut run = |lattices: &Lattices| {
+        let mut call = Call::new(lattices, &topology, &regularisers);
+        let (_, peak) = measure(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
+        (workspace.held(), peak)
+    };
+    batches.iter().for_each(|lattices| {
+        run(lattices);
+    });
+    for lattices in &batches {
+        let (held, peak) = run(lattices);
+        assert!(held == said && peak <= QUEUE, "said {said}, held {held}, peak {peak}");
+    }
+}
+
+/// Many utterances, of which each is nearly nothing.
+#[test]
+fn lists_count() {
+    let _alone = alone();
+    let (topology, regularisers) = (Topology::rnnt(), Regularisers::default());
+    let lattices = Lattices::new(vec![1; 3000], vec![0; 3000]).unwrap();
+    for lanes in [1, 2, 3000] {
+        let mut call = Call::new(&lattices, &topology, &regularisers);
+        let said = call.bytes(lanes);
+        let mut workspace = Workspace::with_lanes(lanes);
+        let (_, peak) = measure(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
+        assert!(peak <= said + QUEUE, "{lanes} lanes: said {said}, peak {peak}");
+        assert_eq!(workspace.held(), said);
+    }
+    let mut call = Call::new(&lattices, &topology, &regularisers);
+    let said = call.bytes(1);
+    let mut workspace = Workspace::within(said);
+    for _ in 0..2 {
+        let (_, peak) = measure(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
+        assert!(workspace.held() == said && peak <= said + QUEUE, "said {said}, peak {peak}");
+    }
+}

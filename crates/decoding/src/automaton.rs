@@ -20,13 +20,28 @@ pub trait Automaton: Send + Sync + std::fmt::Debug {
     fn finish(&self, state: u32) -> f32;
 }
 
-/// An automaton and the weight of its scores; a negative one takes away what a model has learnt already (density ratio, LODR).
+/// An automaton and the weight of its scores; a negative one takes away what a model has learnt already (density ratio, LODR), and 0
+/// says nothing, not even that something is impossible.
 #[derive(Debug, Clone)]
 pub struct Fusion {
     /// The language model or list.
     pub automaton: Arc<dyn Automaton>,
     /// What its scores are multiplied by.
     pub weight: f32,
+}
+
+impl Fusion {
+    /// As [`Automaton::add_scores`].
+    pub(crate) fn add_scores(&self, state: u32, scores: &mut [f32]) {
+        if self.weight != 0.0 {
+            self.automaton.add_scores(state, self.weight, scores);
+        }
+    }
+
+    /// What ending in a state adds.
+    pub(crate) fn finish(&self, state: u32) -> f64 {
+        if self.weight == 0.0 { 0.0 } else { f64::from(self.weight * self.automaton.finish(state)) }
+    }
 }
 
 /// Lists for a stream that had so many of its own.

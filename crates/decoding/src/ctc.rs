@@ -265,7 +265,7 @@ impl<'a> Search<'a> {
         fused.clear();
         fused.resize(self.classes, 0.0);
         for (fusion, &state) in self.options.fusion.iter().zip(&*states) {
-            fusion.automaton.add_scores(state, fusion.weight, fused);
+            fusion.add_scores(state, fused);
         }
         fused[self.options.blank as usize] = 0.0;
         match fused.iter().position(|score| score.is_nan() || *score == f32::INFINITY) {
@@ -442,9 +442,7 @@ impl<'a> Search<'a> {
             let mut log_prob = paths.sum;
             if self.options.end_scores {
                 let automata = self.options.fusion.iter().zip(&self.slots[prefix.slot].states);
-                let ends: f64 = automata
-                    .map(|(fusion, &state)| f64::from(fusion.weight * fusion.automaton.finish(state)))
-                    .sum();
+                let ends: f64 = automata.map(|(fusion, &state)| fusion.finish(state)).sum();
                 if ends.is_nan() || ends == f64::INFINITY {
                     return Err(Error::End { found: ends });
                 }

@@ -152,8 +152,8 @@ pub fn greedy(model: &Model, frames: &[f32], options: &Greedy) -> Result<Hypothe
                     model.joint().internal_lm(&row, &mut fused, &mut scratch);
                     fused.iter_mut().for_each(|score| *score *= -options.internal_lm);
                 }
-                for (Fusion { automaton, weight }, state) in options.fusion.iter().zip(&automata) {
-                    automaton.add_scores(*state, *weight, &mut fused);
+                for (fusion, state) in options.fusion.iter().zip(&automata) {
+                    fusion.add_scores(*state, &mut fused);
                 }
                 label = with_fused(label, &scores[..rules.classes()], &mut fused, rules)?;
                 for (Fusion { automaton, .. }, state) in options.fusion.iter().zip(&mut automata) {

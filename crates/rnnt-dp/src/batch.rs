@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use crate::{
     Arc, Error, Result,
     compose::{composed, fold, unfold},
-    lanes::Shapes,
+    lanes::{Shapes, Turns},
     utterance::Scratch,
     walk::Lattice,
 };
@@ -14,8 +14,8 @@ use crate::{
 /// No sum of log-probabilities, far as it may be from 0, is that large.
 const ABSURD: f64 = 1e280;
 
-/// An utterance, its loss and its adjoints.
-type Entry<'a> = (usize, &'a mut f64, &'a mut [f64]);
+/// Loss and adjoints of an utterance, until it is taken.
+pub(crate) type Entry<'a> = (&'a mut f64, &'a mut [f64]);
 
 /// How a lane ends: well, or with the error of the first utterance that has one.
 type Outcome = std::result::Result<(), (usize, Error)>;
@@ -26,26 +26,35 @@ pub(crate) struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    /// Works on all utterances.
+    /// Works on all utterances. `entries` is a list that is kept from call to call.
     ///
     /// ```text
     /// for each lane in parallel:
     ///     while an utterance is left of its turns or of later ones:
     ///         both directions in parallel
     /// ```
-    pub fn run(&self, lanes: &mut [Scratch], losses: &mut [f64], mut adjoints: &mut [f64]) -> Result<()> {
+    pub fn run(
+        &self,
+        lanes: &mut [Scratch],
+        turns: &mut Turns,
+        entries: &mut Vec<Option<Entry<'static>>>,
+        losses: &mut [f64],
+        mut adjoints: &mut [f64],
+    ) -> Result<()> {
         let (lattices, columns) = (self.shapes.lattices, self.shapes.topology.columns());
         let entry = |(utterance, loss)| {
             let sites = lattices.range(utterance).len();
-            Some((utterance, loss, adjoints.split_off_mut(..sites * columns).unwrap_or_default()))
+            let mine = adjoints.split_off_mut(..sites * columns).expect("as long as all sites");
+            Some((loss, mine))
         };
-        let entries: Vec<Option<Entry>> = losses.iter_mut().enumerate().map(entry).collect();
-        let turns = self.shapes.turns(lanes.len());
-        let turns: Vec<_> = (0..lanes.len()).map(|lane| turns.of(lane).iter()).collect();
-        let left = Mutex::new((entries, turns));
+        let mut given = emptied(std::mem::take(entries));
+        given.extend(losses.iter_mut().enumerate().map(entry));
+        turns.share(&self.shapes, lanes.len());
+        let left = Mutex::new((turns, &mut given));
         let next = |lane: usize| {
-            let (entries, turns) = &mut *left.lock().unwrap_or_else(PoisonError::into_inner);
-            turns[lane..].iter_mut().find_map(Iterator::next).and_then(|utterance| entries[*utterance].take())
+            let (turns, given) = &mut *left.lock().unwrap_or_else(PoisonError::into_inner);
+            let utterance = turns.next(lane)?;
+            given[utterance].take().map(|entry| (utterance, entry))
         };
         // All are looked at, so that the same mistake always gives the same message.
         let first = |a: Outcome, b: Outcome| match (a, b) {
@@ -54,7 +63,7 @@ impl Batch<'_> {
         };
         let work = |(lane, scratch): (usize, &mut Scratch)| {
             let mut outcome = Ok(());
-            while let Some((utterance, loss, adjoints)) = next(lane) {
+            while let Some((utterance, (loss, adjoints))) = next(lane) {
                 let found = self.one(scratch, utterance, adjoints).map(|found| *loss = found);
                 outcome = first(outcome, found.map_err(|error| (utterance, error)));
             }
@@ -63,6 +72,7 @@ impl Batch<'_> {
         // On a thread of the pool: elsewhere each step of a single lane would put its caller to sleep and wake it.
         let lanes = lanes.par_iter_mut().enumerate().with_max_len(1);
         let outcome = rayon::scope(|_| lanes.map(work).reduce(|| Ok(()), first));
+        *entries = emptied(given);
         outcome.map_err(|(_, error)| error)
     }
 
@@ -117,4 +127,10 @@ impl Batch<'_> {
         }
         outcome.map(|()| loss)
     }
+}
+
+/// The list without what is in it, for entries that live for another time, in the same memory.
+fn emptied<'b>(mut list: Vec<Option<Entry<'_>>>) -> Vec<Option<Entry<'b>>> {
+    list.clear();
+    list.into_iter().map(|_| None).collect()
 }

@@ -1,7 +1,7 @@
 //! What lanes take, known from the shapes of a batch alone.
-use std::cmp::Reverse;
+use std::{cmp::Reverse, ops::Range};
 
-use crate::{Error, Lattices, Regularisers, Result, Topology, room::Room, utterance::Scratch};
+use crate::{Error, Lattices, Regularisers, Result, Topology, batch::Entry, room::Room, utterance::Scratch};
 
 /// The shapes of a call.
 #[derive(Debug, Clone, Copy)]
@@ -11,77 +11,126 @@ pub(crate) struct Shapes<'a> {
     pub regularisers: &'a Regularisers,
 }
 
+impl Shapes<'_> {
+    fn sites(&self, utterance: usize) -> usize {
+        self.lattices.range(utterance).len()
+    }
+
+    /// Bytes of the lists of a call, which are kept as well: of [`Turns`], and what utterances are given.
+    pub fn lists(&self) -> usize {
+        self.lattices.batch() * (size_of::<usize>() + size_of::<Range<usize>>() + size_of::<Option<Entry>>())
+    }
+
+    /// Bytes of so many lanes, at most one an utterance, and of lists.
+    pub fn bytes(&self, lanes: usize) -> usize {
+        Turns::of(self).bytes(self, lanes)
+    }
+}
+
 /// How lanes share the utterances: in turn, those with the most sites first, and each lane begins at a turn of its own.
 ///
 /// A lane takes the utterances from its turn to that of the next lane, then what later lanes have left. So it never sees one of an
-/// earlier turn, which are the large ones, and needs no room for it. Earlier lanes have their share of all sites to themselves, and less
-/// than an utterance beyond it.
-#[derive(Debug)]
+/// earlier turn, which are the large ones, and needs no room for it. The lanes up to one together have at least their share of all sites,
+/// and none has an utterance more than its own to itself.
+#[derive(Debug, Default)]
 pub(crate) struct Turns {
     /// Utterances, the largest first.
     order: Vec<usize>,
-    /// Where lanes begin.
-    begins: Vec<usize>,
+    /// What is left of each lane's own turns.
+    left: Vec<Range<usize>>,
 }
 
 impl Turns {
-    fn new(lattices: &Lattices, lanes: usize) -> Self {
-        let sites = |b: usize| lattices.range(b).len();
-        let mut order: Vec<usize> = (0..lattices.batch()).collect();
-        order.sort_unstable_by_key(|&b| (Reverse(sites(b)), b));
-        let lanes = lanes.min(order.len());
-        let (mut at, mut before) = (0, 0u128);
-        let begin = |lane: usize| {
-            while at < lane || before * (lanes as u128) < lattices.sites() as u128 * lane as u128 {
-                before += sites(order[at]) as u128;
-                at += 1;
+    pub fn of(shapes: &Shapes) -> Self {
+        let mut turns = Self::default();
+        turns.sort(shapes);
+        turns
+    }
+
+    /// Makes room for the utterances, and puts them in order.
+    pub fn sort(&mut self, shapes: &Shapes) {
+        let batch = shapes.lattices.batch();
+        self.left.clear();
+        self.left.reserve_exact(batch);
+        self.order.clear();
+        self.order.reserve_exact(batch);
+        self.order.extend(0..batch);
+        self.order.sort_unstable_by_key(|&b| (Reverse(shapes.sites(b)), b));
+    }
+
+    /// Visits so many lanes, at most one an utterance, the last one first: its own turns, and the room for all from there on.
+    pub fn each(&self, shapes: &Shapes, lanes: usize, mut visit: impl FnMut(usize, Range<usize>, Room)) {
+        let Shapes { lattices, topology, regularisers } = *shapes;
+        let (all, lanes) = (lattices.sites() as u128, lanes.min(self.order.len()));
+        // Sites before the turn at which a lane begins.
+        let (mut before, mut begin, mut room) = (all, self.order.len(), Room::default());
+        for lane in (0..lanes).rev() {
+            let end = begin;
+            while begin > lane {
+                let utterance = self.order[begin - 1];
+                let rest = before - shapes.sites(utterance) as u128;
+                if rest * (lanes as u128) < all * lane as u128 {
+                    break;
+                }
+                room = room.max(Room::of(lattices, topology, regularisers, utterance));
+                (before, begin) = (rest, begin - 1);
             }
-            at
-        };
-        let begins = (0..lanes).map(begin).collect();
-        Self { order, begins }
-    }
-
-    /// The utterances of a lane, until the next one begins.
-    pub fn of(&self, lane: usize) -> &[usize] {
-        let end = self.begins.get(lane + 1).copied().unwrap_or(self.order.len());
-        &self.order[self.begins[lane]..end]
-    }
-}
-
-impl Shapes<'_> {
-    /// How so many lanes share the utterances; at most one lane an utterance.
-    pub fn turns(&self, lanes: usize) -> Turns {
-        Turns::new(self.lattices, lanes)
-    }
-
-    /// The rooms of so many lanes, each for all utterances from its turn on.
-    pub fn rooms(&self, lanes: usize) -> Vec<Room> {
-        let turns = self.turns(lanes);
-        let of = |b: &usize| Room::of(self.lattices, self.topology, self.regularisers, *b);
-        let mut rooms = vec![Room::default(); turns.begins.len()];
-        let mut behind = Room::default();
-        for (lane, room) in rooms.iter_mut().enumerate().rev() {
-            behind = turns.of(lane).iter().map(of).fold(behind, Room::max);
-            *room = behind;
+            visit(lane, begin..end, room);
         }
-        rooms
     }
 
-    /// Bytes of so many lanes, at most one an utterance. More lanes never take less.
-    pub fn bytes(&self, lanes: usize) -> usize {
-        self.rooms(lanes).iter().map(of_lane).sum()
+    /// Bytes of so many lanes, at most one an utterance, and of lists. More lanes never take less.
+    pub fn bytes(&self, shapes: &Shapes, lanes: usize) -> usize {
+        let mut sum = shapes.lists();
+        self.each(shapes, lanes, |_, _, room| sum += of_lane(&room));
+        sum
     }
 
     /// The most lanes of so many bytes, `most` at most.
-    pub fn lanes_within(&self, bytes: usize, most: usize) -> Result<usize> {
-        let (mut fit, mut too_many) = (0, most.min(self.lattices.batch()) + 1);
+    pub fn lanes_within(&self, shapes: &Shapes, bytes: usize, most: usize) -> Result<usize> {
+        let (mut fit, mut too_many) = (0, most.min(self.order.len()) + 1);
         while fit + 1 < too_many {
             let lanes = fit.midpoint(too_many);
-            if self.bytes(lanes) <= bytes { fit = lanes } else { too_many = lanes }
+            if self.bytes(shapes, lanes) <= bytes { fit = lanes } else { too_many = lanes }
         }
-        if fit == 0 { Err(Error::Memory { needed: self.bytes(1), found: bytes }) } else { Ok(fit) }
+        if fit == 0 { Err(Error::Memory { needed: self.bytes(shapes, 1), found: bytes }) } else { Ok(fit) }
     }
+
+    /// Shares the utterances out.
+    pub fn share(&mut self, shapes: &Shapes, lanes: usize) {
+        let mut left = std::mem::take(&mut self.left);
+        left.clear();
+        left.resize(lanes.min(self.order.len()), 0..0);
+        self.each(shapes, lanes, |lane, turns, _| left[lane] = turns);
+        self.left = left;
+    }
+
+    /// The next utterance for a lane.
+    pub fn next(&mut self, lane: usize) -> Option<usize> {
+        self.left[lane..].iter_mut().find_map(Iterator::next).map(|turn| self.order[turn])
+    }
+
+    /// Gives back what no batch of this size needs.
+    pub fn shrink(&mut self) {
+        self.left.shrink_to(self.order.len());
+        self.order.shrink_to_fit();
+    }
+
+    /// Bytes that are held.
+    pub fn held(&self) -> usize {
+        self.order.capacity() * size_of::<usize>() + self.left.capacity() * size_of::<Range<usize>>()
+    }
+}
+
+/// Bytes of lanes and lists that serve several calls, whichever comes next.
+pub(crate) fn bytes_of_all<'a>(calls: impl Iterator<Item = Shapes<'a>>, lanes: usize) -> usize {
+    let (mut rooms, mut lists) = (Vec::new(), 0);
+    for shapes in calls {
+        rooms.resize(rooms.len().max(lanes.min(shapes.lattices.batch())), Room::default());
+        Turns::of(&shapes).each(&shapes, lanes, |lane, _, room| rooms[lane] = room.max(rooms[lane]));
+        lists = lists.max(shapes.lists());
+    }
+    lists + rooms.iter().map(of_lane).sum::<usize>()
 }
 
 fn of_lane(room: &Room) -> usize {

@@ -1,14 +1,17 @@
 //! A batch of lattices, in memory that calls share and that is known before they are made.
 use crate::{
-    Lattices, Regularisers, Result, Topology, batch::Batch, forward_backward::expect, lanes::Shapes,
-    room::Room, utterance::Scratch,
+    Lattices, Regularisers, Result, Topology,
+    batch::{Batch, Entry},
+    forward_backward::expect,
+    lanes::{self, Shapes, Turns},
+    utterance::Scratch,
 };
 
 /// Memory for [`Workspace::forward_backward`], which is kept.
 ///
 /// Utterances go through *lanes*, which run at the same time. So does either direction of an utterance, and results do not depend on how
-/// many lanes there are. The first lane is as large as the largest utterance needs; later ones, which leave the large utterances to
-/// those before them, are smaller.
+/// many lanes there are. The first lane has room for any utterance of the batch; later ones, which leave the large utterances to those
+/// before them, need no more, and mostly less.
 ///
 /// | made by | lanes, at most one an utterance |
 /// |---|---|
@@ -34,6 +37,9 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct Workspace {
     lanes: Vec<Scratch>,
+    turns: Turns,
+    /// Empty between calls.
+    entries: Vec<Option<Entry<'static>>>,
     most: Most,
 }
 
@@ -54,24 +60,24 @@ impl Workspace {
 
     /// One of at most so many lanes, and at least 1.
     pub fn with_lanes(lanes: usize) -> Self {
-        Self { lanes: Vec::new(), most: Most::Lanes(lanes.max(1)) }
+        Self { most: Most::Lanes(lanes.max(1)), ..Self::default() }
     }
 
-    /// One that never holds more than so many bytes, itself left out.
+    /// One that never holds more than so many bytes from call to call, itself left out.
     pub fn within(bytes: usize) -> Self {
-        Self { lanes: Vec::new(), most: Most::Bytes(bytes) }
+        Self { most: Most::Bytes(bytes), ..Self::default() }
     }
 
     /// Changes the number of bytes that it may hold, and gives back what is above it.
     pub fn keep_within(&mut self, bytes: usize) {
         self.most = Most::Bytes(bytes);
         if self.held() > bytes {
-            self.lanes = Vec::new();
+            *self = Self::within(bytes);
         }
     }
 
-    /// Bytes of so many lanes, which [`Workspace::forward_backward`] allocates in a new workspace, and all that it ever holds if it sees
-    /// no larger batch. Lists of the batch, 96 bytes an utterance at most, live as long as a call.
+    /// Bytes of so many lanes and of the lists of a batch, which [`Workspace::forward_backward`] allocates in a new workspace, and all
+    /// that it holds as long as it sees such batches alone.
     ///
     /// # Panics
     /// If there is no lane.
@@ -83,6 +89,20 @@ impl Workspace {
     ) -> usize {
         assert!(lanes > 0, "lanes: expected at least one");
         Shapes { lattices, topology, regularisers }.bytes(lanes)
+    }
+
+    /// The same for a workspace that sees batches and topologies of several shapes, and keeps all lanes from one to the other.
+    ///
+    /// # Panics
+    /// If there is no lane.
+    pub fn bytes_of_all<'a>(
+        calls: impl IntoIterator<Item = (&'a Lattices, &'a Topology)>,
+        regularisers: &'a Regularisers,
+        lanes: usize,
+    ) -> usize {
+        assert!(lanes > 0, "lanes: expected at least one");
+        let shapes = |(lattices, topology)| Shapes { lattices, topology, regularisers };
+        lanes::bytes_of_all(calls.into_iter().map(shapes), lanes)
     }
 
     /// Bytes of a single lane, the least that there can be.
@@ -100,17 +120,22 @@ impl Workspace {
         regularisers: &Regularisers,
         bytes: usize,
     ) -> Result<usize> {
-        Shapes { lattices, topology, regularisers }.lanes_within(bytes, lattices.batch())
+        let shapes = Shapes { lattices, topology, regularisers };
+        Turns::of(&shapes).lanes_within(&shapes, bytes, lattices.batch())
     }
 
     /// Bytes that are held.
     pub fn held(&self) -> usize {
         let rooms: usize = self.lanes.iter().map(|scratch| scratch.room().bytes()).sum();
-        self.lanes.capacity() * size_of::<Scratch>() + rooms
+        self.lanes.capacity() * size_of::<Scratch>() + rooms + self.lists()
     }
 
-    /// As [`forward_backward`](fn@crate::forward_backward), into given slices, and without allocation once a batch of the
-    /// same shape has been seen.
+    fn lists(&self) -> usize {
+        self.turns.held() + self.entries.capacity() * size_of::<Option<Entry>>()
+    }
+
+    /// As [`forward_backward`](fn@crate::forward_backward), into given slices, and without allocation once a
+    /// batch of the same shape has been seen.
     ///
     /// # Shapes
     /// `emissions` and `adjoints` *N x S*, `losses` *B*. Every number of the latter two is written.
@@ -120,8 +145,8 @@ impl Workspace {
     /// written by then means nothing.
     ///
     /// # Cost
-    /// As there. The memory is what [`Workspace::bytes`] says, about two numbers for each site of an utterance a lane; diagonals
-    /// count as filled up to multiples of eight sites.
+    /// As there. The memory is what [`Workspace::bytes`] says, about two numbers for each site of a lane's largest utterance, where
+    /// diagonals count as filled up to multiples of eight sites.
     pub fn forward_backward(
         &mut self,
         lattices: &Lattices,
@@ -138,32 +163,48 @@ impl Workspace {
         regularisers.check()?;
         let shapes = Shapes { lattices, topology, regularisers };
         let threads = rayon::current_num_threads().min(lattices.batch());
+        self.make_lists(&shapes);
         let lanes = match self.most {
             Most::Threads => threads,
-            Most::Lanes(lanes) => lanes,
-            Most::Bytes(bytes) => shapes.lanes_within(bytes, threads)?,
+            Most::Lanes(lanes) => lanes.min(lattices.batch()),
+            Most::Bytes(bytes) => self.turns.lanes_within(&shapes, bytes, threads)?,
         };
-        let lanes = self.make_room(&shapes.rooms(lanes));
-        Batch { shapes, emissions }.run(lanes, losses, adjoints)
+        self.make_lanes(&shapes, lanes);
+        let Self { turns, entries, .. } = self;
+        Batch { shapes, emissions }.run(&mut self.lanes[..lanes], turns, entries, losses, adjoints)
     }
 
-    /// Lanes with these rooms.
-    fn make_room(&mut self, rooms: &[Room]) -> &mut [Scratch] {
+    /// Lists for a batch, and its order. They take the place of lanes where there is no room for both.
+    fn make_lists(&mut self, shapes: &Shapes) {
+        if let Most::Bytes(bytes) = self.most
+            && self.held() + shapes.lists().saturating_sub(self.lists()) > bytes
+        {
+            *self = Self::within(bytes);
+        }
+        self.turns.sort(shapes);
+        self.entries.reserve_exact(shapes.lattices.batch());
+    }
+
+    /// So many lanes with the rooms that they need.
+    fn make_lanes(&mut self, shapes: &Shapes, count: usize) {
         if let Most::Bytes(bytes) = self.most {
-            let grown =
-                |(lane, room): (&Scratch, &Room)| lane.room().max(*room).bytes() - lane.room().bytes();
-            let more: usize = self.lanes.iter().zip(rooms).map(grown).sum();
-            if self.held() + more > bytes {
+            let (lanes, mut grown) = (&self.lanes, 0);
+            self.turns.each(shapes, count, |lane, _, room| {
+                let more = |lane: &Scratch| lane.room().max(room).bytes() - lane.room().bytes();
+                grown += lanes.get(lane).map_or(0, more);
+            });
+            if self.held() + grown > bytes {
                 self.lanes = Vec::new();
+                self.turns.shrink();
+                self.entries.shrink_to(shapes.lattices.batch());
             }
         }
-        if self.lanes.len() < rooms.len() {
+        if self.lanes.len() < count {
             self.lanes = Vec::new();
-            self.lanes.reserve_exact(rooms.len());
-            self.lanes.resize_with(rooms.len(), Scratch::default);
+            self.lanes.reserve_exact(count);
+            self.lanes.resize_with(count, Scratch::default);
         }
-        let lanes = &mut self.lanes[..rooms.len()];
-        lanes.iter_mut().zip(rooms).for_each(|(lane, room)| lane.reserve(*room));
-        lanes
+        let lanes = &mut self.lanes;
+        self.turns.each(shapes, count, |lane, _, room| lanes[lane].reserve(room));
     }
 }

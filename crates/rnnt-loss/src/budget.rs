@@ -171,15 +171,14 @@ impl Sizes<'_> {
 
     fn plan<F: Real>(&self, groups: Vec<Range<usize>>) -> Result<CallPlan> {
         let limit = if self.options.budget.keeps() { self.options.budget.limit() } else { usize::MAX };
-        let (mut most, mut own, mut lane, mut lanes) = (0, 0, 0, 0);
+        let (mut most, mut own) = (0, 0);
         for group in &groups {
-            let lattices = self.objective.sites().lattices().part(group.clone());
-            let of_lanes = |lanes: usize| self.lattices(&lattices, group, lanes);
-            most = most.max(lattices.sites());
-            own = own.max(self.beside(group, lattices.sites()));
-            lane = lane.max(of_lanes(1));
-            lanes = lanes.max(of_lanes(LANES.min(group.len())));
+            let all = self.objective.sites().lattices();
+            let sites = all.range(group.end - 1).end - all.range(group.start).start;
+            most = most.max(sites);
+            own = own.max(self.beside(group, sites));
         }
+        let [lane, lanes] = [1, LANES].map(|lanes| self.lattices(&groups, lanes));
         // The numbers of each site stay from the group of most sites to that of most bytes beside them.
         let own = own.saturating_add(self.of_site().saturating_mul(most));
         let own = own.saturating_add(self.of_call::<F>());
@@ -270,19 +269,23 @@ impl Sizes<'_> {
     /// Bytes of a call, whatever its groups.
     fn of_call<F: Real>(&self) -> usize {
         let batch = self.objective.sites().batch();
-        // First rows of frames and labels, groups, losses, lists of lattices; for CTC the frames as targets of their own.
+        // First rows of frames and labels, groups, losses, lattices of groups; for CTC the frames as targets of their own.
         let lists = 160 * batch + self.objective.bytes_of_call();
         Heads::<F>::bytes(self.classes, self.hidden, self.options) + lists + self.held + SLACK
     }
 
-    fn lattices(&self, lattices: &Lattices, group: &Range<usize>, lanes: usize) -> usize {
-        let regularisers = self.options.regularisers();
-        let of = |topology: &Topology| rnnt_dp::Workspace::bytes(lattices, topology, &regularisers, lanes);
-        match self.options.loss.topology() {
-            None => self.objective.bytes_of_lane(group) * lanes,
-            Some(topology) if self.options.loss.omega() > 0.0 => of(topology).max(of(&Topology::rnnt())),
-            Some(topology) => of(topology),
-        }
+    /// Bytes of recursions in so many lanes, which stay from group to group.
+    fn lattices(&self, groups: &[Range<usize>], lanes: usize) -> usize {
+        let (omega, rnnt) = (self.options.loss.omega(), Topology::rnnt());
+        let Some(topology) = self.options.loss.topology() else {
+            let of = |group: &Range<usize>| self.objective.bytes_of_lane(group) * lanes.min(group.len());
+            return groups.iter().map(of).max().unwrap_or(0);
+        };
+        let topologies = || [topology].into_iter().chain((omega > 0.0).then_some(&rnnt));
+        let part = |group: &Range<usize>| self.objective.sites().lattices().part(group.clone());
+        let parts: Vec<Lattices> = groups.iter().map(part).collect();
+        let calls = parts.iter().flat_map(|part| topologies().map(move |topology| (part, topology)));
+        rnnt_dp::Workspace::bytes_of_all(calls, &self.options.regularisers(), lanes)
     }
 }
 

@@ -5,7 +5,7 @@ use super::Beam;
 use super::lane::{FRESH, Lane};
 use crate::automaton::check_fused;
 use crate::scratch::sized;
-use crate::{Error, Fusion, Model, Result, Scratch, Site, Sites, States};
+use crate::{Error, Model, Result, Scratch, Site, Sites, States};
 
 /// How many times as many rows there are as hypotheses hold.
 const ROOM: usize = 3;
@@ -200,8 +200,8 @@ impl Rows {
         let automata = &new.automata;
         par_for((parts_mut(fused, classes), parts(fresh, 1)), |at, (fused, fresh)| {
             let lane = &lanes[fresh[0].lane];
-            for (Fusion { automaton, weight }, &state) in lane.fusions(options).zip(&automata[at * *each..]) {
-                automaton.add_scores(state, *weight, fused);
+            for (fusion, &state) in lane.fusions(options).zip(&automata[at * *each..]) {
+                fusion.add_scores(state, fused);
             }
             rules.blanks().for_each(|blank| fused[blank as usize] = 0.0);
         });
@@ -227,9 +227,7 @@ impl Rows {
     /// [`Error::End`] if it is NaN or +inf.
     pub fn finish(&self, lane: &Lane, options: &Beam, row: u32) -> Result<f64> {
         let states = &self.held.automata[row as usize * self.automata..];
-        let of =
-            |(fusion, &state): (&Fusion, &u32)| f64::from(fusion.weight * fusion.automaton.finish(state));
-        let sum: f64 = lane.fusions(options).zip(states).map(of).sum();
+        let sum: f64 = lane.fusions(options).zip(states).map(|(fusion, &state)| fusion.finish(state)).sum();
         if sum < f64::INFINITY {
             return Ok(sum);
         }

@@ -4,7 +4,7 @@ use kernels::{par_for, parts, parts_mut};
 use super::{Greedy, Stream, emitted, whole_rows, with_fused};
 use crate::pick::{Pick, broken, pick};
 use crate::scratch::sized;
-use crate::{Emitted, Fusion, Hypotheses, Model, Result, Scratch, Site, Sites, States, Step};
+use crate::{Emitted, Hypotheses, Model, Result, Scratch, Site, Sites, States, Step};
 
 /// Sites at which scores are wanted together: enough for a product at full speed.
 const SITES: usize = 28;
@@ -375,8 +375,8 @@ impl Work {
         par_for((parts_mut(fused, classes.max(1)), parts(lanes, 1)), |_, (fused, lane)| {
             let b = lane[0].utterance;
             let all = options.fusion.iter().chain(&streams[b].lists);
-            for (Fusion { automaton, weight }, &state) in all.zip(&automata[b]) {
-                automaton.add_scores(state, *weight, fused);
+            for (fusion, &state) in all.zip(&automata[b]) {
+                fusion.add_scores(state, fused);
             }
         });
     }

@@ -2,13 +2,13 @@
 use std::sync::Arc;
 
 use decoding::{
-    Affine, Automaton, Beam, BeamKind, BeamSearch, Error, Fusion, Greedy, Model, Network, Scratch,
-    StatelessPredictor, greedy,
+    Affine, Automaton, Beam, BeamKind, BeamSearch, CtcBeam, Error, Fusion, Greedy, GreedySearch, Model,
+    Network, Scratch, StatelessPredictor, ctc_beam, greedy,
 };
 use proptest::prelude::*;
 use rnnt_dp::Topology;
 
-use super::paths::{ALL, MAES, Only, Paths, Table, add, agree, beam, models, search, site, sums};
+use super::paths::{ALL, MAES, Never, Only, Paths, Table, add, agree, beam, models, search, site, sums};
 use super::table::{frames, random};
 
 #[test]
@@ -297,6 +297,38 @@ fn what_an_automaton_forbids_does_not_come_and_what_is_no_number_is_an_error() {
             assert!(error.to_string().starts_with("utterance 0: fused score of class 2"), "{error}");
         }
     }
+}
+
+#[test]
+fn what_has_no_weight_says_nothing() {
+    let model = random(&Topology::rnnt(), 5, 0, &[], 8, 2.0);
+    let rows = frames(3, 12);
+    let never = vec![Fusion { automaton: Arc::new(Never), weight: 0.0 }];
+    for kind in
+        [BeamKind::Modified, BeamKind::Malsd { max_symbols: 2 }, BeamKind::Alsd { max_labels: None }, MAES]
+    {
+        let heard = |fusion| -> Vec<(Vec<u32>, f64)> {
+            let found = search(&model, &Beam { fusion, ..beam(kind, 4) }, &[&rows]);
+            found[0].hypotheses.iter().map(|ranked| (ranked.ids(), ranked.log_prob)).collect()
+        };
+        let without = heard(vec![]);
+        assert!(without.len() > 1);
+        assert_eq!(heard(never.clone()), without, "{kind:?}");
+    }
+    let greedily = |fusion| Greedy { fusion, ..Greedy::default() };
+    let without = greedy(&model, &rows, &greedily(vec![])).unwrap();
+    assert_eq!(greedy(&model, &rows, &greedily(never.clone())).unwrap(), without);
+    let batched = |fusion| {
+        let mut search = GreedySearch::new(model.clone(), greedily(fusion)).unwrap();
+        search.decode(&[&rows]).unwrap().iter().collect::<Vec<_>>()
+    };
+    assert_eq!(batched(never.clone()), batched(vec![]));
+    let row = [-1.2f32, -0.9, -2.0, -1.6].repeat(6);
+    let ctc = |fusion| {
+        let found = ctc_beam(&[&row], 4, &CtcBeam { fusion, ..CtcBeam::default() }).unwrap();
+        found[0].hypotheses.iter().map(|ranked| (ranked.ids(), ranked.log_prob)).collect::<Vec<_>>()
+    };
+    assert_eq!(ctc(never), ctc(vec![]));
 }
 
 #[test]

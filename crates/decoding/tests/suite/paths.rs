@@ -183,3 +183,22 @@ impl Automaton for Only {
         0.0
     }
 }
+
+/// Calls everything impossible, the end as well.
+#[derive(Debug)]
+pub struct Never;
+
+impl Automaton for Never {
+    fn start(&self) -> u32 {
+        0
+    }
+    fn step(&self, _: u32, _: u32) -> (f32, u32) {
+        (f32::NEG_INFINITY, 0)
+    }
+    fn add_scores(&self, _: u32, weight: f32, scores: &mut [f32]) {
+        scores.iter_mut().for_each(|score| *score += weight * f32::NEG_INFINITY);
+    }
+    fn finish(&self, _: u32) -> f32 {
+        f32::NEG_INFINITY
+    }
+}
