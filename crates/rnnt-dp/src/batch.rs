@@ -6,16 +6,13 @@ use rayon::prelude::*;
 use crate::{
     Arc, Error, Result,
     compose::{composed, fold, unfold},
-    lanes::{Shapes, Turns},
+    lanes::{Entry, Shapes, Turns},
     utterance::Scratch,
     walk::Lattice,
 };
 
 /// No sum of log-probabilities, far as it may be from 0, is that large.
 const ABSURD: f64 = 1e280;
-
-/// Loss and adjoints of an utterance, until it is taken.
-pub(crate) type Entry<'a> = (&'a mut f64, &'a mut [f64]);
 
 /// How a lane ends: well, or with the error of the first utterance that has one.
 type Outcome = std::result::Result<(), (usize, Error)>;
@@ -37,7 +34,7 @@ impl Batch<'_> {
         &self,
         lanes: &mut [Scratch],
         turns: &mut Turns,
-        entries: &mut Vec<Option<Entry<'static>>>,
+        entries: &mut Vec<Entry<'static>>,
         losses: &mut [f64],
         mut adjoints: &mut [f64],
     ) -> Result<()> {
@@ -130,7 +127,7 @@ impl Batch<'_> {
 }
 
 /// The list without what is in it, for entries that live for another time, in the same memory.
-fn emptied<'b>(mut list: Vec<Option<Entry<'_>>>) -> Vec<Option<Entry<'b>>> {
+fn emptied<'b>(mut list: Vec<Entry<'_>>) -> Vec<Entry<'b>> {
     list.clear();
     list.into_iter().map(|_| None).collect()
 }

@@ -1,7 +1,7 @@
 //! What lanes take, known from the shapes of a batch alone.
 use std::{cmp::Reverse, ops::Range};
 
-use crate::{Error, Lattices, Regularisers, Result, Topology, batch::Entry, room::Room, utterance::Scratch};
+use crate::{Error, Lattices, Regularisers, Result, Topology, room::Room, utterance::Scratch};
 
 /// The shapes of a call.
 #[derive(Debug, Clone, Copy)]
@@ -11,6 +11,9 @@ pub(crate) struct Shapes<'a> {
     pub regularisers: &'a Regularisers,
 }
 
+/// Loss and adjoints of an utterance, until they are taken.
+pub(crate) type Entry<'a> = Option<(&'a mut f64, &'a mut [f64])>;
+
 impl Shapes<'_> {
     fn sites(&self, utterance: usize) -> usize {
         self.lattices.range(utterance).len()
@@ -18,7 +21,7 @@ impl Shapes<'_> {
 
     /// Bytes of the lists of a call, which are kept as well: of [`Turns`], and what utterances are given.
     pub fn lists(&self) -> usize {
-        self.lattices.batch() * (size_of::<usize>() + size_of::<Range<usize>>() + size_of::<Option<Entry>>())
+        self.lattices.batch() * (size_of::<usize>() + size_of::<Range<usize>>() + size_of::<Entry>())
     }
 
     /// Bytes of so many lanes, at most one an utterance, and of lists.

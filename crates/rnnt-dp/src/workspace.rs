@@ -1,9 +1,9 @@
 //! A batch of lattices, in memory that calls share and that is known before they are made.
 use crate::{
     Lattices, Regularisers, Result, Topology,
-    batch::{Batch, Entry},
+    batch::Batch,
     forward_backward::expect,
-    lanes::{self, Shapes, Turns},
+    lanes::{self, Entry, Shapes, Turns},
     utterance::Scratch,
 };
 
@@ -39,7 +39,7 @@ pub struct Workspace {
     lanes: Vec<Scratch>,
     turns: Turns,
     /// Empty between calls.
-    entries: Vec<Option<Entry<'static>>>,
+    entries: Vec<Entry<'static>>,
     most: Most,
 }
 
@@ -131,7 +131,7 @@ impl Workspace {
     }
 
     fn lists(&self) -> usize {
-        self.turns.held() + self.entries.capacity() * size_of::<Option<Entry>>()
+        self.turns.held() + self.entries.capacity() * size_of::<Entry>()
     }
 
     /// As [`forward_backward`](fn@crate::forward_backward), into given slices, and without allocation once a
