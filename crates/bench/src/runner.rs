@@ -15,8 +15,9 @@ use super::forecast::{Forecast, forecast};
 use super::gradients::largest_difference;
 use super::machine::Machine;
 use super::median::median;
-use super::row::{Report, Row, Status};
-use super::speed::{self, Speed};
+use super::report::Report;
+use super::row::{Row, Status, compare_speeds};
+use super::speed::Speed;
 
 /// How a suite is run.
 pub struct Settings {
@@ -132,7 +133,7 @@ impl Runner<'_> {
             Ok(contestant.row(case, shape, difference))
         });
         let mut rows = rows.collect::<Result<Vec<Row>>>()?;
-        speed::compare(&mut rows);
+        compare_speeds(&mut rows);
         for place in 0..contestants.len() {
             // A folder that was never made need not go.
             let _ = std::fs::remove_dir_all(self.gradients(place));

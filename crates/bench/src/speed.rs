@@ -3,7 +3,6 @@ use serde::Serialize;
 
 use super::answer::DecodingReport;
 use super::case::Family;
-use super::row::Row;
 
 /// Seconds of a frame.
 const FRAME: f64 = 0.08;
@@ -58,14 +57,6 @@ impl Speed {
             torch,
             over_torch: torch.map(|torch| utterances_per_second / torch),
         }
-    }
-}
-
-/// Compares the rows of a case with the last of them, which is frame-looping.
-pub fn compare(rows: &mut [Row]) {
-    let Some(slow) = rows.last().and_then(|row| row.speed) else { return };
-    for speed in rows.iter_mut().filter_map(|row| row.speed.as_mut()) {
-        speed.over_frame_looping = Some(speed.utterances_per_second / slow.utterances_per_second);
     }
 }
 
