@@ -8,7 +8,7 @@ use training::recipe::Metric;
 use training::{Recipe, Transcript};
 
 use crate::columns::Columns;
-use crate::{Error, Options, Result, write};
+use crate::{Error, Result};
 
 /// A run as it is on disk, finished or not.
 pub struct Run {
@@ -65,14 +65,6 @@ impl Run {
         }
         run.read_manifests(folder, place)?;
         Ok(run)
-    }
-
-    /// The page. Recordings in it are at the model's sample rate, as WAV of 16 bits.
-    ///
-    /// # Errors
-    /// [`Error::Picture`].
-    pub fn page(&self, options: &Options) -> Result<String> {
-        write::page(self, options)
     }
 
     /// What no page may take the place of: the files of the run, manifests, recordings.

@@ -15,29 +15,34 @@ const POLICY: &str =
 /// Rows of a table that are shown without being asked for.
 const OPEN: usize = 12;
 
-/// Writes the page of a run.
-pub fn page(run: &Run, options: &Options) -> Result<String> {
-    let title = escape(&run.name);
-    let body = [
-        format!("<header><h1>{title}</h1>{}</header>\n", cards(run)),
-        notes(run),
-        curves_section(run)?,
-        scores(run),
-        worst_section(run, options),
-        parameters(run),
-        format!(
-            "<section><h2 id=\"recipe\">Recipe</h2><pre><code>{}</code></pre></section>\n",
-            escape(&run.text)
-        ),
-    ]
-    .concat();
-    Ok(format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+impl Run {
+    /// The page. Recordings in it are at the model's sample rate, as WAV of 16 bits.
+    ///
+    /// # Errors
+    /// [`Error::Picture`](crate::Error::Picture).
+    pub fn page(&self, options: &Options) -> Result<String> {
+        let title = escape(&self.name);
+        let body = [
+            format!("<header><h1>{title}</h1>{}</header>\n", cards(self)),
+            notes(self),
+            curves_section(self)?,
+            scores(self),
+            worst_section(self, options),
+            parameters(self),
+            format!(
+                "<section><h2 id=\"recipe\">Recipe</h2><pre><code>{}</code></pre></section>\n",
+                escape(&self.text)
+            ),
+        ]
+        .concat();
+        Ok(format!(
+            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title}</title>\n\
          <style>\n{STYLE}</style>\n</head>\n<body>\n{body}<script>\n{SCRIPT}</script>\n</body>\n</html>\n"
-    ))
+        ))
+    }
 }
 
 fn notes(run: &Run) -> String {
