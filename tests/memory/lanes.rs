@@ -214,3 +214,43 @@ fn lists_count() {
         assert!(workspace.held() == said && peak <= said + QUEUE, "said {said}, peak {peak}");
     }
 }
+
+/// Lists of a batch of many utterances, then lanes of another one; a batch whose lists alone are too much.
+#[test]
+fn a_limit_holds_beside_longer_lists() {
+    let _alone = alone();
+    let (topology, regularisers) = (Topology::rnnt(), Regularisers::default());
+    let (mut frames, mut labels) = (vec![1; 5001], vec![0; 5001]);
+    (frames[0], labels[0]) = (1000, 100);
+    let [many, two] = [(frames, labels), (vec![560; 2], vec![100; 2])]
+        .map(|(frames, labels)| Lattices::new(frames, labels).unwrap());
+    let limit = Workspace::bytes(&many, &topology, &regularisers, 1);
+    assert!(Workspace::bytes(&two, &topology, &regularisers, 2) <= limit);
+    let mut workspace = Workspace::within(limit);
+    for lattices in [&many, &two, &many, &two] {
+        let mut call = Call::new(lattices, &topology, &regularisers);
+        POOLS[2].install(|| call.run(&mut workspace)).unwrap();
+        assert!(workspace.held() <= limit, "{} of {limit}", workspace.held());
+    }
+    let mut workspace = Workspace::within(100);
+    let mut call = Call::new(&many, &topology, &regularisers);
+    assert!(matches!(call.run(&mut workspace), Err(Error::Memory { .. })));
+    assert!(workspace.held() <= 100);
+}
+
+/// One large utterance, then small ones in more lanes, then the large one again.
+#[test]
+fn lanes_that_are_there_stay() {
+    let _alone = alone();
+    let (topology, regularisers) = (Topology::rnnt(), Regularisers::default());
+    let batches = [vec![900], vec![20, 20], vec![900]].map(|frames| {
+        let labels = vec![30; frames.len()];
+        Lattices::new(frames, labels).unwrap()
+    });
+    let mut workspace = Workspace::with_lanes(2);
+    for (at, lattices) in batches.iter().enumerate() {
+        let mut call = Call::new(lattices, &topology, &regularisers);
+        let (_, peak) = measure(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
+        assert!(at == 0 || peak < Workspace::smallest(&batches[0], &topology, &regularisers) / 2, "{peak}");
+    }
+}

@@ -420,6 +420,20 @@ fn calls_over_scores_keep_to_their_budgets() {
     }
 }
 
+/// One utterance wants the most for emissions, the other for its recursions, and both go through one lane.
+#[test]
+fn lanes_of_ctc_have_room_for_each_part_of_any_utterance() {
+    let _turn = turn();
+    rayon::broadcast(|_| rayon::join(|| (), || ()));
+    for shapes in [[(14_900, 0), (100, 99)], [(100, 99), (14_900, 0)]] {
+        let mut case = case(&shapes, 1, 9, Kind::Ctc);
+        case.scores = true;
+        for whole in [true, false] {
+            case.check::<f32>(whole);
+        }
+    }
+}
+
 #[test]
 fn large_calls_keep_to_their_budgets() {
     let _turn = turn();

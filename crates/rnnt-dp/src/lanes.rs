@@ -125,15 +125,25 @@ impl Turns {
     }
 }
 
-/// Bytes of lanes and lists that serve several calls, whichever comes next.
-pub(crate) fn bytes_of_all<'a>(calls: impl Iterator<Item = Shapes<'a>>, lanes: usize) -> usize {
-    let (mut rooms, mut lists) = (Vec::new(), 0);
-    for shapes in calls {
+/// Lanes and lists that serve several calls, whichever comes next.
+#[derive(Debug, Default)]
+pub(crate) struct AllCalls {
+    rooms: Vec<Room>,
+    lists: usize,
+}
+
+impl AllCalls {
+    /// A call of at most so many lanes.
+    pub fn add(&mut self, shapes: &Shapes, lanes: usize) {
+        let rooms = &mut self.rooms;
         rooms.resize(rooms.len().max(lanes.min(shapes.lattices.batch())), Room::default());
-        Turns::of(&shapes).each(&shapes, lanes, |lane, _, room| rooms[lane] = room.max(rooms[lane]));
-        lists = lists.max(shapes.lists());
+        Turns::of(shapes).each(shapes, lanes, |lane, _, room| rooms[lane] = room.max(rooms[lane]));
+        self.lists = self.lists.max(shapes.lists());
     }
-    lists + rooms.iter().map(of_lane).sum::<usize>()
+
+    pub fn bytes(&self) -> usize {
+        self.lists + self.rooms.iter().map(of_lane).sum::<usize>()
+    }
 }
 
 fn of_lane(room: &Room) -> usize {

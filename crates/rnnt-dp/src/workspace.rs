@@ -1,9 +1,11 @@
 //! A batch of lattices, in memory that calls share and that is known before they are made.
+use std::borrow::Borrow;
+
 use crate::{
     Lattices, Regularisers, Result, Topology,
     batch::Batch,
     forward_backward::expect,
-    lanes::{self, Entry, Shapes, Turns},
+    lanes::{AllCalls, Entry, Shapes, Turns},
     utterance::Scratch,
 };
 
@@ -96,13 +98,16 @@ impl Workspace {
     /// # Panics
     /// If there is no lane.
     pub fn bytes_of_all<'a>(
-        calls: impl IntoIterator<Item = (&'a Lattices, &'a Topology)>,
-        regularisers: &'a Regularisers,
+        calls: impl IntoIterator<Item = (impl Borrow<Lattices>, &'a Topology)>,
+        regularisers: &Regularisers,
         lanes: usize,
     ) -> usize {
         assert!(lanes > 0, "lanes: expected at least one");
-        let shapes = |(lattices, topology)| Shapes { lattices, topology, regularisers };
-        lanes::bytes_of_all(calls.into_iter().map(shapes), lanes)
+        let mut all = AllCalls::default();
+        for (lattices, topology) in calls {
+            all.add(&Shapes { lattices: lattices.borrow(), topology, regularisers }, lanes);
+        }
+        all.bytes()
     }
 
     /// Bytes of a single lane, the least that there can be.
@@ -167,7 +172,11 @@ impl Workspace {
         let lanes = match self.most {
             Most::Threads => threads,
             Most::Lanes(lanes) => lanes.min(lattices.batch()),
-            Most::Bytes(bytes) => self.turns.lanes_within(&shapes, bytes, threads)?,
+            Most::Bytes(bytes) => {
+                let lanes = self.turns.lanes_within(&shapes, bytes, threads);
+                // The lists alone may be above it.
+                lanes.inspect_err(|_| *self = Self::within(bytes))?
+            }
         };
         self.make_lanes(&shapes, lanes);
         let Self { turns, entries, .. } = self;
@@ -185,13 +194,15 @@ impl Workspace {
         self.entries.reserve_exact(shapes.lattices.batch());
     }
 
-    /// So many lanes with the rooms that they need.
+    /// So many lanes with the rooms that they need. Those that are there stay, unless a number of bytes is against it.
     fn make_lanes(&mut self, shapes: &Shapes, count: usize) {
         if let Most::Bytes(bytes) = self.most {
-            let (lanes, mut grown) = (&self.lanes, 0);
+            let more =
+                self.lanes.len().max(count).saturating_sub(self.lanes.capacity()) * size_of::<Scratch>();
+            let (lanes, mut grown) = (&self.lanes, more);
             self.turns.each(shapes, count, |lane, _, room| {
-                let more = |lane: &Scratch| lane.room().max(room).bytes() - lane.room().bytes();
-                grown += lanes.get(lane).map_or(0, more);
+                let held = lanes.get(lane).map(|lane| lane.room()).unwrap_or_default();
+                grown += held.max(room).bytes() - held.bytes();
             });
             if self.held() + grown > bytes {
                 self.lanes = Vec::new();
@@ -199,11 +210,9 @@ impl Workspace {
                 self.entries.shrink_to(shapes.lattices.batch());
             }
         }
-        if self.lanes.len() < count {
-            self.lanes = Vec::new();
-            self.lanes.reserve_exact(count);
-            self.lanes.resize_with(count, Scratch::default);
-        }
+        let missing = count.saturating_sub(self.lanes.len());
+        self.lanes.reserve_exact(missing);
+        self.lanes.extend(std::iter::repeat_with(Scratch::default).take(missing));
         let lanes = &mut self.lanes;
         self.turns.each(shapes, count, |lane, _, room| lanes[lane].reserve(room));
     }

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use panda_core::Real;
 use panda_core::{MemoryBudget, Plan, Shape};
-use rnnt_dp::{Lattices, Topology};
+use rnnt_dp::Topology;
 
 use crate::{
     Error, Layout, Options, Result, between,
@@ -281,10 +281,13 @@ impl Sizes<'_> {
             let of = |group: &Range<usize>| self.objective.bytes_of_lane(group) * lanes.min(group.len());
             return groups.iter().map(of).max().unwrap_or(0);
         };
-        let topologies = || [topology].into_iter().chain((omega > 0.0).then_some(&rnnt));
-        let part = |group: &Range<usize>| self.objective.sites().lattices().part(group.clone());
-        let parts: Vec<Lattices> = groups.iter().map(part).collect();
-        let calls = parts.iter().flat_map(|part| topologies().map(move |topology| (part, topology)));
+        let topologies: Vec<&Topology> =
+            [topology].into_iter().chain((omega > 0.0).then_some(&rnnt)).collect();
+        let all = self.objective.sites().lattices();
+        // One part at a time: they hold bands of their own.
+        let calls = groups
+            .iter()
+            .flat_map(|group| topologies.iter().map(|&topology| (all.part(group.clone()), topology)));
         rnnt_dp::Workspace::bytes_of_all(calls, &self.options.regularisers(), lanes)
     }
 }

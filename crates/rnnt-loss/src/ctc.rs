@@ -83,7 +83,37 @@ pub(crate) struct Lane {
 
 impl Lane {
     pub fn bytes(&self) -> usize {
-        8 * (self.emissions.capacity() + self.adjoints.capacity()) + self.sums.held()
+        self.room().bytes()
+    }
+
+    fn room(&self) -> Room {
+        let by_label = self.emissions.capacity().max(self.adjoints.capacity());
+        Room { by_label: 8 * by_label, sums: self.sums.held(), lists: 0 }
+    }
+}
+
+/// Bytes of what a lane holds: each part grows to what the utterance wants that wants the most of it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Room {
+    /// Emissions, and as many for adjoints.
+    by_label: usize,
+    /// Both recursions.
+    sums: usize,
+    /// Of an utterance at hand, not kept.
+    lists: usize,
+}
+
+impl Room {
+    fn max(self, other: Self) -> Self {
+        Self {
+            by_label: self.by_label.max(other.by_label),
+            sums: self.sums.max(other.sums),
+            lists: self.lists.max(other.lists),
+        }
+    }
+
+    fn bytes(self) -> usize {
+        2 * self.by_label + self.sums + self.lists
     }
 }
 
@@ -132,11 +162,19 @@ impl Ctc {
         4 * labels.len() + 8 * weights.len() + 4 * classes.len()
     }
 
-    /// Bytes of a lane for an utterance.
-    pub fn bytes_of_sum(&self, utterance: usize) -> usize {
+    /// Bytes of a lane that takes any of some utterances.
+    pub fn bytes_of_lane(&self, utterances: Range<usize>) -> usize {
+        self.room(utterances).bytes()
+    }
+
+    fn room(&self, utterances: Range<usize>) -> Room {
+        utterances.map(|b| self.room_of(b)).fold(Room::default(), Room::max)
+    }
+
+    fn room_of(&self, utterance: usize) -> Room {
         let (frames, labels) = (self.frames.frames(utterance), self.utterances[utterance].labels.len());
-        let by_label = 2 * 8 * frames * (labels + 1);
-        by_label + CtcWorkspace::bytes(frames, labels) + 8 * labels + 4096
+        let sums = CtcWorkspace::bytes(frames, labels);
+        Room { by_label: 8 * frames * (labels + 1), sums, lists: 8 * labels + 4096 }
     }
 
     /// Blank and the different labels at every frame.
@@ -171,10 +209,11 @@ impl Ctc {
         adjoints: &mut [f64],
     ) -> Result<()> {
         let (width, lattices) = (self.most(), self.frames.lattices());
-        let lane = (0..self.utterances.len()).map(|b| self.bytes_of_sum(b)).max().unwrap_or(0);
+        let room = self.room(0..self.utterances.len());
+        let lane = room.bytes();
         let count = (bytes / lane.max(1)).clamp(1, self.utterances.len().min(LANES));
         lanes.truncate(count);
-        let held: usize = lanes.iter().map(|held| held.bytes().max(lane)).sum();
+        let held: usize = lanes.iter().map(|held| held.room().max(room).bytes()).sum();
         if held.saturating_add((count - lanes.len()) * lane) > bytes {
             *lanes = Vec::new();
         }

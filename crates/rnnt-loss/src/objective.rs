@@ -114,11 +114,11 @@ impl<'a> Objective<'a> {
         }
     }
 
-    /// Bytes of the sum over alignments of one utterance of a group, for CTC.
+    /// Bytes of a lane for the sums over alignments of a group's utterances, for CTC.
     pub fn bytes_of_lane(&self, group: &Range<usize>) -> usize {
         match self {
             Self::Transducer(_) => 0,
-            Self::Ctc(ctc) => group.clone().map(|b| ctc.bytes_of_sum(b)).max().unwrap_or(0),
+            Self::Ctc(ctc) => ctc.bytes_of_lane(group.clone()),
         }
     }
 
