@@ -37,10 +37,14 @@ impl<F: Real> Session<F> {
             call.enter(&group)?;
             self.numerator.weigh((context, alignment), &*call.weights, &group, labels)?;
             let mut found = vec![None; group.len()];
-            let numerator = &self.numerator;
+            let (numerator, unsure) = (&self.numerator, call.step.is_unsure());
             par_for(items_mut(&mut found), |at, found| {
                 let frames = group.of(at).len();
                 *found = Some(match numerator.string(&group, at) {
+                    // Comparisons would hide it.
+                    Some((labels, arcs)) if unsure && has_nan(arcs, labels.len() + 1) => {
+                        Path { weight: f64::NAN, ..blocked(alignment, frames) }
+                    }
                     Some((labels, arcs)) => align(alignment, frames, labels, arcs),
                     None => blocked(alignment, frames),
                 });
@@ -52,6 +56,13 @@ impl<F: Real> Session<F> {
         }
         Ok(paths)
     }
+}
+
+/// `positions` are those of the string.
+fn has_nan<F: Real>(arcs: Arcs<F>, positions: usize) -> bool {
+    // No label follows the last position.
+    let labels = arcs.lexical.chunks_exact(positions).flat_map(|row| &row[..positions - 1]);
+    arcs.blank.iter().chain(labels).any(|w| w.to_f64().is_nan())
 }
 
 fn blocked(alignment: Alignment, frames: usize) -> Path {

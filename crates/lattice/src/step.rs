@@ -87,6 +87,10 @@ impl<'a> Step<'a> {
         Self { unsure: true, ..self }
     }
 
+    pub fn is_unsure(&self) -> bool {
+        self.unsure
+    }
+
     pub fn alignment(&self) -> Alignment {
         self.alignment
     }

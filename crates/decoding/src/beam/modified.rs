@@ -21,6 +21,10 @@ impl Work {
             self.look(task, width)?;
             for lane in self.lanes.iter_mut().filter(|lane| at < lane.end - lane.before) {
                 let (time, mut site) = (lane.before + at, lane.first);
+                // Who waits alone is not looked at either.
+                if lane.hyps.iter().all(|hyp| hyp.time > time) {
+                    continue;
+                }
                 lane.best.clear(width);
                 for (i, hyp) in lane.hyps.iter().enumerate() {
                     if hyp.time > time {

@@ -170,7 +170,7 @@ impl BeamStream {
         let sound = |hyp: &Hyp| {
             // Only a big blank reaches beyond the chunks.
             let times = self.frames..=self.frames.saturating_add(model.rules().farthest() - 1);
-            self.frames <= LARGEST
+            self.frames.max(self.tree.taken()) <= LARGEST
                 && self.tree.has(hyp.node)
                 && times.contains(&hyp.time)
                 && hyp.symbols == 0

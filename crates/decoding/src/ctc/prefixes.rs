@@ -8,8 +8,11 @@ use super::check;
 use crate::{Automaton, Error, Result};
 
 const IMPOSSIBLE: f64 = f64::NEG_INFINITY;
-/// What is less probable than e to this counts as if it were so: no label is forbidden, and sums end where they have nothing to add.
+/// What is less probable than e to this counts as if it were so: no label is forbidden.
 const LEAST: f64 = -100.0;
+/// Paths less probable by this than the best of their sequence are left out. What they would add now is nothing; but a text that leaves
+/// out labels of which the head is sure lives on paths that were behind, one label's distance for each.
+const BEHIND: f64 = -300.0;
 /// Sequences, the newest ones, whose scores are kept.
 const RECENT: usize = 1024;
 
@@ -20,7 +23,8 @@ const RECENT: usize = 1024;
 /// ψ(y) = Σ p_CTC(z) over all z that begin with y        score(c | y) = log ψ(y c) - log ψ(y)        end(y) = log p_CTC(y) - log ψ(y)
 /// ```
 /// so that the scores of a whole sequence, that of its end with them, add up to `log p_CTC(y)`, the sum over all of its paths, and none of
-/// them hangs on the frame at which a search appends the label. No score is below -100. With the sums of the paths of y over t frames
+/// them hangs on the frame at which a search appends the label. No score is below -100, and a text that leaves out more in a row than
+/// what the head is sure of by a factor of e^300 has worse ones than it should. With the sums of the paths of y over t frames
 /// that end with a blank, and with its last label, `b(y, t)` and `n(y, t)` (ε: `n = 0`):
 ///
 /// ```text
@@ -36,8 +40,8 @@ const RECENT: usize = 1024;
 /// so that it cannot be given to a stream that was written down.
 ///
 /// Cost: `O(w)` time and `16 w` bytes for each sequence that is stepped to, `O(w C)` time where its continuations are asked for, and `4 C`
-/// bytes for the last thousand of these, with w the frames after which the paths of the sequence have more than e^-100 of what they have
-/// after the best one: about a second beside pauses, however long the utterance. `8 T C` bytes of the utterance.
+/// bytes for the last thousand of these, with w the frames after which the paths of the sequence have more than e^-300 of what they have
+/// after the best one: a second or two beside pauses, however long the utterance. `8 T C` bytes of the utterance.
 ///
 /// ```
 /// use decoding::{Automaton, CtcPrefixes};
@@ -175,7 +179,7 @@ impl CtcPrefixes {
                 Some(&[_, blank]) if prefix.last == Some(label) => blank,
                 Some(&[label, blank]) => Log::plus(label, blank),
                 // Without new paths their sum only falls.
-                None if at[0].max(at[1]) <= largest + LEAST => break,
+                None if at[0].max(at[1]) <= largest + BEHIND => break,
                 None => IMPOSSIBLE,
             };
             log_prob = Log::plus(log_prob, phi + p);
@@ -192,7 +196,7 @@ impl Prefix {
     fn new((last, log_prob): (Option<u32>, f64), from: usize, paths: &[[f64; 2]]) -> Self {
         let log_sum = |[label, blank]: &[f64; 2]| label.max(*blank);
         let largest = paths.iter().map(log_sum).fold(IMPOSSIBLE, f64::max);
-        let counts = |paths: &[f64; 2]| log_sum(paths) > largest + LEAST;
+        let counts = |paths: &[f64; 2]| log_sum(paths) > largest + BEHIND;
         let begin = paths.iter().position(counts).unwrap_or(paths.len());
         let end = paths.iter().rposition(counts).map_or(begin, |last| last + 1);
         let paths = paths[begin..end].to_vec();

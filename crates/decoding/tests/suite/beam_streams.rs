@@ -230,3 +230,14 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn labels_before_the_root_that_nobody_can_count_are_refused() {
+    let model = random(&Topology::rnnt(), 4, 3, &[], 2, 3.0);
+    let mut search = BeamSearch::new(model, beam(BeamKind::Modified, 3)).unwrap();
+    let stream = search.stream().unwrap();
+    let mut value = serde_json::to_value(&stream).unwrap();
+    value["tree"]["taken"]["len"] = json!(u64::MAX);
+    let mut read: BeamStream = serde_json::from_value(value).unwrap();
+    assert!(search.advance(&mut [&mut read], &[&frames(0, 8)]).is_err());
+}

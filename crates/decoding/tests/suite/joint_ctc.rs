@@ -199,6 +199,32 @@ fn what_is_no_ctc_head_is_named_and_wrong_states_are_the_first() {
     assert!(few == many[..2] && few[0] < 0.0 && many[3..] == [0.0; 3]);
 }
 
+/// Texts that leave out labels of which the head is sure.
+#[test]
+fn what_is_left_out_costs_what_it_is_worth() {
+    let (count, classes) = (80, 40);
+    let row = |frame: usize| {
+        let said = if frame.is_multiple_of(2) { 1 + frame / 2 % (classes - 1) } else { 0 };
+        (0..classes).map(move |class| if class == said { 0.0f32 } else { -11.5 })
+    };
+    let rows: Vec<f32> = (0..count).flat_map(row).collect();
+    let text: Vec<u32> = (0..count / 2).map(|at| (1 + at % (classes - 1)) as u32).collect();
+    let ctc = CtcPrefixes::new(&rows, classes, 0).unwrap();
+    let log_sum = |row: &[f32]| row.iter().map(|&score| f64::from(score).exp()).sum::<f64>().ln();
+    for missing in [0, 1, 8, 9, 10, 15, 20] {
+        let labels = &text[missing..];
+        let (score, state) = path(&ctc, labels);
+        let columns = |row: &[f32]| -> Vec<f64> {
+            let sum = log_sum(row);
+            std::iter::once(&0).chain(labels).map(|&class| f64::from(row[class as usize]) - sum).collect()
+        };
+        let emissions: Vec<f64> = rows.chunks_exact(classes).flat_map(columns).collect();
+        let expected = rnnt_dp::ctc::log_prob(labels, &emissions).unwrap();
+        let found = score + f64::from(ctc.finish(state));
+        assert!(close(found, expected), "{missing} left out: {found} is not {expected}");
+    }
+}
+
 #[test]
 fn what_ctc_calls_impossible_costs_a_hundred_and_is_not_forbidden() {
     let good = rows(3, 4, 1, 2.0);

@@ -66,6 +66,7 @@ fn across(source: &Source<f32>, from: usize, step: usize, (side, out): (usize, &
 #[target_feature(enable = "avx512f")]
 fn along(source: &Source<f32>, from: usize, first: usize, (side, out): (usize, &mut [f32])) {
     let (steps, room) = (out.len() / side, out.len());
+    assert!(out.len() == steps * side);
     for part in (0..side).step_by(LANES) {
         let (from, lanes) = (from + part, filled(side - part));
         let there = LANES.min(side - part).min(source.rows.saturating_sub(from));

@@ -76,6 +76,8 @@ impl<'a> Diagonals<'a> {
 
     /// Those before diagonal `d`, and the others.
     pub fn split_at(self, d: usize) -> (Self, Self) {
+        // Nobody writes what was given away before.
+        let d = d.clamp(self.mine.start, self.mine.end);
         let early = Self { mine: self.mine.start..d, ..self };
         (early, Self { mine: d..self.mine.end, ..self })
     }
@@ -113,6 +115,15 @@ mod tests {
     fn range(sites: usize, s: usize, case: usize) -> Range<usize> {
         let from = [0, 1, sites / 2, sites][(case + s) % 4].min(sites);
         from..[sites, sites.saturating_sub(1), sites / 2][(case + 2 * s) % 3].max(from)
+    }
+
+    #[test]
+    #[should_panic(expected = "mine.contains")]
+    fn what_was_given_away_is_not_given_again() {
+        let mut values = vec![0.0; 2 * 12 * 4];
+        let (early, _late) = Diagonals::new(&mut values, 3, 2).split_at(5);
+        let (mut again, _) = early.split_at(10);
+        again.scatter(&[1.0; 16], 7, 0, 1, 0);
     }
 
     /// Diagonals of up to three registers of sites, read and written by every copy, against one site after another.

@@ -1,8 +1,8 @@
 //! Log-probabilities of arcs.
 use lattice::{
-    Alignment, Arcs, Chain, Embeddings, Error, Frames, FullNGram, Joint, Labels, Load, LocallyNormalized,
-    MemoryBudget, Normalize, Parameters, Real, RecognitionLattice, Result, Session, SharedRnn, Table,
-    WeightFn, Weights,
+    Alignment, Arcs, ArcsMut, Chain, Embeddings, Error, Frames, FullNGram, Joint, Labels, Load,
+    LocallyNormalized, MemoryBudget, Normalize, Parameters, Real, RecognitionLattice, Result, Session,
+    SharedRnn, Table, WeightFn, Weights,
 };
 
 use crate::{
@@ -452,4 +452,76 @@ fn f64_equals_losses_of_last() {
 fn f32_equals_losses_of_last() {
     // Five frames.
     losses_equal_last::<f32>(f32_values(5.0), F32_GRADIENTS);
+}
+
+/// A label weighs the same everywhere, and nobody has looked at it; blanks weigh nothing.
+#[derive(Clone, Copy)]
+struct Unchecked(f32);
+
+impl WeightFn<f32> for Unchecked {
+    fn vocabulary(&self) -> usize {
+        2
+    }
+    fn states(&self) -> usize {
+        3
+    }
+    fn frame_size(&self) -> Option<usize> {
+        None
+    }
+    fn bytes(&self, _: Load) -> usize {
+        0
+    }
+    fn open(&self) -> Result<Box<dyn Weights<f32> + '_>> {
+        Ok(Box::new(*self))
+    }
+}
+
+impl Weights<f32> for Unchecked {
+    fn enter(&mut self, _: &[f32], _: &[u32]) -> Result<()> {
+        Ok(())
+    }
+    fn weigh(&self, _: &[usize], arcs: ArcsMut<f32>) {
+        arcs.blank.fill(0.0);
+        arcs.lexical.fill(self.0);
+    }
+    fn weigh_state(&self, _: usize, _: usize, lexical: &mut [f32]) -> f32 {
+        lexical.fill(self.0);
+        0.0
+    }
+    fn weigh_chain(&self, _: usize, chain: Chain, arcs: ArcsMut<f32>) -> Result<()> {
+        arcs.blank.fill(0.0);
+        for row in arcs.lexical.chunks_exact_mut(chain.states.len()) {
+            row.fill(self.0);
+            *row.last_mut().unwrap() = f32::NEG_INFINITY;
+        }
+        Ok(())
+    }
+    fn pull(&mut self, _: &[usize], _: Arcs<f32>) {}
+    fn pull_chain(&mut self, _: usize, _: Chain, _: Arcs<f32>) -> Result<()> {
+        Ok(())
+    }
+    fn frame_gradient(&mut self, rows: &[f32]) -> Vec<f32> {
+        vec![0.0; rows.len()]
+    }
+    fn finish(self: Box<Self>) -> Parameters<f32> {
+        Parameters::new()
+    }
+}
+
+/// Comparisons would pass over NaN.
+#[test]
+fn weights_that_nobody_looked_at_hide_no_nan() {
+    let context = FullNGram::new(2, 1).unwrap();
+    let frames = Frames::new(&[0.0f32, 1.0], &[1, 2, 1], &[2]).unwrap();
+    let labels = Labels::new(&[1], &[1, 1], &[1]).unwrap();
+    for (weight, fails) in [(f32::NAN, true), (-7.0, false)] {
+        let weight_fn = Unchecked(weight);
+        let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &weight_fn).unwrap();
+        let mut session = Session::default();
+        for found in
+            [session.best_alignments(&lattice, &frames, &labels), session.best_paths(&lattice, &frames)]
+        {
+            assert_eq!(matches!(found, Err(Error::Overflow { utterance: 0, .. })), fails, "{found:?}");
+        }
+    }
 }
