@@ -95,7 +95,9 @@ pub enum Error {
         other: std::path::PathBuf,
     },
     /// A folder for what is shown at once.
-    #[error("--stream: expected txt, json or ctm on standard output, found another --format or an --output")]
+    #[error(
+        "sound as it arrives (--stream, or -): expected txt, json or ctm on standard output, found another --format or an --output"
+    )]
     LiveOutput,
     /// Several run folders, or none, where the epochs of one are to be chosen from.
     #[error("--last, --best: expected one run folder, found {found}")]

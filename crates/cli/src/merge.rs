@@ -30,21 +30,123 @@ pub struct Arguments {
 enum Parts {
     Hypotheses(Vec<Vec<Transcript>>),
     Alignments(Vec<Alignments>),
-    Lines,
+    /// Of any other kind, with ids where there are some.
+    Lines(Option<Vec<Vec<String>>>),
+}
+
+/// What a part is, by its text.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Kind {
+    Hypotheses,
+    Alignments,
+    /// Objects with an id each, as `transcribe --format json` writes them.
+    Json,
+    Ctm,
+    Text,
+}
+
+/// A line of `--format json`, as far as it matters here.
+#[derive(serde::Deserialize)]
+struct Named {
+    id: String,
+}
+
+impl Kind {
+    /// None for an empty part, which fits to all.
+    fn of(text: &str) -> Option<Self> {
+        let first = text.lines().next()?;
+        Some(if serde_json::from_str::<Transcript>(first).is_ok() {
+            Kind::Hypotheses
+        } else if serde_json::from_str::<Named>(first).is_ok() {
+            Kind::Json
+        } else if serde_json::from_str::<Alignments>(text).is_ok() {
+            Kind::Alignments
+        } else if text.lines().all(is_ctm) {
+            Kind::Ctm
+        } else {
+            Kind::Text
+        })
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Hypotheses => "hypotheses",
+            Kind::Alignments => "alignments",
+            Kind::Json => "JSON lines with an id each",
+            Kind::Ctm => "CTM",
+            Kind::Text => "other lines",
+        }
+    }
+}
+
+/// `recording channel start duration word [confidence]`
+fn is_ctm(line: &str) -> bool {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    (5..=6).contains(&fields.len()) && fields[2..4].iter().all(|time| time.parse::<f64>().is_ok())
+}
+
+/// The lines of a part as objects.
+fn objects<T: serde::de::DeserializeOwned>(path: &Path, text: &str, kind: Kind) -> Result<Vec<T>> {
+    let read = |(number, line): (usize, &str)| {
+        serde_json::from_str(line).map_err(|error| Error::Part {
+            path: path.to_owned(),
+            expected: format!("{} in every line", kind.name()),
+            found: format!("another line {number}: {error}"),
+        })
+    };
+    (1..).zip(text.lines()).map(read).collect()
 }
 
 impl Parts {
     /// What all of them are.
-    fn of(texts: &[String]) -> Self {
-        let lines = |text: &String| text.lines().map(serde_json::from_str).collect();
-        let hypotheses = texts.iter().map(lines).collect::<serde_json::Result<Vec<Vec<Transcript>>>>();
-        if let Some(hypotheses) = hypotheses.ok().filter(|parts| parts.iter().any(|part| !part.is_empty())) {
-            return Parts::Hypotheses(hypotheses);
+    fn of(paths: &[PathBuf], texts: &[String]) -> Result<Self> {
+        let mut first: Option<(Kind, &Path)> = None;
+        for (path, text) in paths.iter().zip(texts) {
+            match (Kind::of(text), first) {
+                (None, _) => {}
+                (Some(Kind::Text), _) if text.starts_with('{') => {
+                    return Err(Error::Part {
+                        path: path.clone(),
+                        expected: "hypotheses, alignments or lines, all of them".into(),
+                        found: "JSON of another kind, or a piece of it".into(),
+                    });
+                }
+                (Some(kind), None) => first = Some((kind, path)),
+                (Some(kind), Some((all, _))) if kind == all => {}
+                (Some(kind), Some((all, first))) => {
+                    return Err(Error::Part {
+                        path: path.clone(),
+                        expected: format!("{}, as in {}", all.name(), first.display()),
+                        found: kind.name().to_owned(),
+                    });
+                }
+            }
         }
-        match texts.iter().map(|text| serde_json::from_str(text)).collect() {
-            Ok(alignments) => Parts::Alignments(alignments),
-            Err(_) => Parts::Lines,
-        }
+        let kind = first.map_or(Kind::Text, |(kind, _)| kind);
+        let each = || paths.iter().zip(texts);
+        Ok(match kind {
+            Kind::Hypotheses => {
+                let parts = each().map(|(path, text)| objects(path, text, kind));
+                Parts::Hypotheses(parts.collect::<Result<_>>()?)
+            }
+            Kind::Json => {
+                let parts = each().map(|(path, text)| objects(path, text, kind));
+                let parts = parts.collect::<Result<Vec<Vec<Named>>>>()?;
+                let ids = |part: Vec<Named>| part.into_iter().map(|line| line.id).collect();
+                Parts::Lines(Some(parts.into_iter().map(ids).collect()))
+            }
+            Kind::Alignments => {
+                let read = |(path, text): (&PathBuf, &String)| {
+                    serde_json::from_str(text).map_err(|error| Error::Part {
+                        path: path.clone(),
+                        expected: kind.name().to_owned(),
+                        found: error.to_string(),
+                    })
+                };
+                Parts::Alignments(each().map(read).collect::<Result<_>>()?)
+            }
+            Kind::Ctm | Kind::Text => Parts::Lines(None),
+        })
     }
 
     /// Ids of each part, in order, if it has some.
@@ -56,7 +158,10 @@ impl Parts {
             Parts::Alignments(parts) => {
                 Some(parts.iter().map(|part| part.utterances.iter().map(|one| &*one.id).collect()).collect())
             }
-            Parts::Lines => None,
+            Parts::Lines(ids) => {
+                let ids = ids.as_ref()?.iter();
+                Some(ids.map(|part| part.iter().map(String::as_str).collect()).collect())
+            }
         }
     }
 
@@ -84,10 +189,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         })
     };
     let texts = arguments.parts.iter().map(read).collect::<std::result::Result<Vec<_>, _>>()?;
-    let parts = Parts::of(&texts);
+    let parts = Parts::of(&arguments.parts, &texts)?;
     check(&parts, arguments)?;
     match parts {
-        Parts::Lines => output.write(texts.concat().as_bytes())?,
+        Parts::Lines(_) => output.write(texts.concat().as_bytes())?,
         Parts::Alignments(parts) => {
             let all = Alignments::joined(parts).expect("at least one part");
             output.write(all.json().as_bytes())?;
@@ -109,7 +214,15 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn check(parts: &Parts, arguments: &Arguments) -> Result<()> {
     let error =
         |path: &Path, expected: String, found: String| Error::Part { path: path.to_owned(), expected, found };
+    if arguments.speakers && !matches!(parts, Parts::Hypotheses(_)) {
+        let expected = "hypotheses, for --speakers".into();
+        return Err(error(&arguments.parts[0], expected, "others".into()));
+    }
     let Some(ids) = parts.ids() else {
+        let mut each = arguments.parts.iter().enumerate();
+        if let Some((_, path)) = each.find(|(at, path)| arguments.parts[..*at].contains(path)) {
+            return Err(error(path, "every part once".into(), "it twice".into()));
+        }
         return match &arguments.manifest {
             None => Ok(()),
             Some(_) => {

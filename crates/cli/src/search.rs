@@ -18,7 +18,7 @@ const WIDEST: usize = 10_000;
 
 /// Arguments of a search.
 #[derive(clap::Args)]
-#[command(next_help_heading = "Search")]
+#[command(next_help_heading = "Search", group = clap::ArgGroup::new("ngrams").args(["lm", "minus_lm"]).multiple(true))]
 pub struct SearchArguments {
     /// Keep so many hypotheses; 1 takes the best class at each site, which is fastest. In a recognition lattice 1 takes the best path,
     /// and more look for the labels with the largest sum over their alignments
@@ -55,22 +55,28 @@ pub struct SearchArguments {
     #[arg(long, value_name = "ARPA")]
     lm: Option<PathBuf>,
     /// Its weight
-    #[arg(long, value_name = "W", default_value_t = 0.2, allow_negative_numbers = true)]
+    #[arg(long, value_name = "W", default_value_t = 0.2, allow_negative_numbers = true, requires = "lm")]
     lm_weight: f32,
-    /// Added for each word, against the words that language models cost
+    /// Added for each word, against the words that language models cost; greedy search weighs labels by it, but not the blank
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     word_bonus: f32,
     /// A second n-gram that is taken away: what the model has learnt from its own training texts (density ratio, LODR)
     #[arg(long, value_name = "ARPA")]
     minus_lm: Option<PathBuf>,
     /// Its weight
-    #[arg(long, value_name = "W", default_value_t = 0.2, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "W",
+        default_value_t = 0.2,
+        allow_negative_numbers = true,
+        requires = "minus_lm"
+    )]
     minus_lm_weight: f32,
     /// What n-grams are made of: auto, words, tokens
-    #[arg(long, value_name = "UNITS", default_value = "auto")]
+    #[arg(long, value_name = "UNITS", default_value = "auto", requires = "ngrams")]
     lm_units: Units,
     /// Added to an unknown word for each of its characters, beside the score of `<unk>`
-    #[arg(long, value_name = "X", default_value_t = -2.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value_t = -2.0, allow_negative_numbers = true, requires = "ngrams")]
     unknown_character: f32,
     /// Weight of the internal language model that is taken away, where the model has a factored blank
     #[arg(long, value_name = "W", default_value_t = 0.0, allow_negative_numbers = true)]
@@ -79,7 +85,13 @@ pub struct SearchArguments {
     #[arg(long, value_name = "FILE")]
     phrases: Option<PathBuf>,
     /// What each token of a phrase that has no score gets
-    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "X",
+        default_value_t = 1.0,
+        allow_negative_numbers = true,
+        requires = "phrases"
+    )]
     phrase_score: f32,
     /// Of greedy search, the measure of the confidences that are written (of others, they are posteriors): max-prob, gibbs-lin,
     /// gibbs-exp, tsallis-lin, tsallis-exp, renyi-lin, renyi-exp [default: max-prob]
@@ -152,12 +164,22 @@ impl FromStr for Units {
 impl SearchArguments {
     /// A recogniser that searches as the arguments say.
     pub fn apply(&self, recogniser: Recogniser) -> Result<Recogniser> {
-        let fusion = self.fusion(&recogniser)?;
-        if self.beam > WIDEST {
-            let (expected, found) = ("of hypotheses, at most 10000", self.beam as f64);
-            return Err(Error::Argument { argument: "--beam", expected, found });
-        }
         let max_symbols = self.max_symbols.unwrap_or(8);
+        let ranges = [
+            ("--beam", (1..=WIDEST).contains(&self.beam), "of hypotheses, from 1 to 10000", self.beam as f64),
+            ("--nbest", self.nbest > 0, "of texts, at least 1", self.nbest as f64),
+            ("--max-symbols", max_symbols > 0, "of labels, at least 1", max_symbols as f64),
+            (
+                "--temperature",
+                self.temperature > 0.0 && self.temperature.is_finite(),
+                "above 0",
+                self.temperature.into(),
+            ),
+        ];
+        if let Some((argument, _, expected, found)) = ranges.into_iter().find(|(_, fits, ..)| !fits) {
+            return Err(Error::Argument { argument, expected, found });
+        }
+        let fusion = self.fusion(&recogniser)?;
         let search = if recogniser.model().lattice().is_some() && !self.ctc {
             self.lattice(!fusion.is_empty())?
         } else if self.ctc {
@@ -211,6 +233,25 @@ impl SearchArguments {
             }
         };
         Ok(recogniser.with_search(search)?.with_aggregate(self.word_confidence))
+    }
+
+    /// Fails for what sound that is still arriving cannot be asked for.
+    pub fn check_live(&self) -> Result<()> {
+        let asked = [
+            ("--nbest", self.nbest != 1),
+            ("--ctc", self.ctc),
+            ("--ctc-weight", self.ctc_weight != 0.0),
+            ("--beam-search alsd", self.beam_search == Some(Kind::Alsd)),
+            ("--beam-search malsd", self.beam_search == Some(Kind::Malsd)),
+        ];
+        match asked.into_iter().find_map(|(argument, asked)| asked.then_some(argument)) {
+            None => Ok(()),
+            Some(argument) => Err(Error::Search {
+                argument,
+                expected: "recordings as a whole",
+                search: "sound as it arrives (--stream, or -)",
+            }),
+        }
     }
 
     /// The first of the options that were asked for which a search does not know, and what knows it.

@@ -22,7 +22,7 @@ pub struct Arguments {
     /// Run folder [default: runs/NAME-OF-THE-RECIPE]
     #[arg(long)]
     run: Option<PathBuf>,
-    /// Go on from the folder's last checkpoint, bit for bit
+    /// Go on from the folder's last checkpoint, bit for bit; begin anew if it holds none
     #[arg(long, conflicts_with = "force")]
     resume: bool,
     /// With --resume: go on although manifests are not what they were when the checkpoint was written
@@ -57,6 +57,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut train = |ranks: &mut dyn Ranks| -> Result<training::Outcome> {
         let says = "stopping as soon as the run can go on from there; Ctrl-C once more leaves at once";
         let stop = signals::watch(if ranks.rank() == 0 { says } else { "" })?;
+        if arguments.resume && ranks.rank() == 0 && !folder.join(training::run_folder::LAST).exists() {
+            complain!("note: {} holds no run: it begins anew", folder.display());
+        }
         let changes = Changes { epochs: arguments.epochs, memory: arguments.memory };
         let place = (&*folder, start);
         let outcome = training::train_with(&arguments.recipe, changes, place, ranks, &mut terminal, &stop);
@@ -75,7 +78,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         let (steps, run) = (outcome.steps, folder.display());
         terminal.print(&match steps {
             0 => "stopped before the first step; nothing is written".to_owned(),
-            _ => format!("stopped and saved after {steps} steps; --resume --run {run} goes on"),
+            _ => {
+                let epochs = arguments.epochs.map_or(String::new(), |epochs| format!(" --epochs {epochs}"));
+                let memory = arguments.memory.map_or(String::new(), |bytes| format!(" --memory {bytes}"));
+                format!("stopped and saved after {steps} steps; --resume --run {run}{epochs}{memory} goes on")
+            }
         });
         return Ok(ExitCode::from(signals::STOPPED));
     }
@@ -136,14 +143,16 @@ impl Observer for Terminal {
     }
 
     fn on_start(&mut self, report: &RunReport) {
+        let epochs = match report.first_epoch + 1 {
+            first if first > report.epochs => format!("all {} epochs are done", report.epochs),
+            first => format!("epochs {first} to {}", report.epochs),
+        };
         self.print(&format!(
-            "{} parameters, {} classes; {} utterances, {:.1} minutes of audio; epochs {} to {}",
+            "{} parameters, {} classes; {} utterances, {:.1} minutes of audio; {epochs}",
             report.parameters,
             report.classes,
             report.utterances,
             report.audio_seconds / 60.0,
-            report.first_epoch + 1,
-            report.epochs,
         ));
         if let Some(plan) = &report.plan {
             self.print(&plan.to_string());

@@ -81,6 +81,8 @@ pub fn run(mut arguments: Arguments) -> Result<ExitCode> {
     let live = arguments.live.is_asked(&arguments.audio_files);
     if live {
         live::check(arguments)?;
+    } else {
+        arguments.live.check_whole()?;
     }
     let found = arguments.long.long;
     if found.is_nan() || found < 0.0 {

@@ -137,7 +137,7 @@ pub enum Error {
         source: serde_json::Error,
     },
     /// A manifest line lacks a field.
-    #[error("{}:{line}: missing field `{field}`", path.display())]
+    #[error("{}:{line}: missing field `{field}`{}", path.display(), instead_of(field))]
     ManifestField {
         /// The manifest.
         path: PathBuf,
@@ -405,3 +405,11 @@ pub enum Error {
 
 /// A result with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What else would do.
+fn instead_of(field: &str) -> &'static str {
+    match field {
+        "seconds" => ", `duration`, or `num_samples` with `sample_rate`",
+        _ => "",
+    }
+}

@@ -187,7 +187,17 @@ pub(crate) fn parse(path: &Path, number: usize, line: &str) -> Result<Line> {
 }
 
 fn read_lines(path: &Path) -> Result<Vec<(usize, Line)>> {
-    let text = fs::read_to_string(path).map_err(|source| Error::Io { path: path.into(), source })?;
+    let name = path.extension().unwrap_or_default().to_string_lossy();
+    let wrong = |found: String| Error::Format {
+        path: path.into(),
+        expected: "a manifest, a JSON object a line",
+        found,
+    };
+    if ["tar", "gz", "tgz"].contains(&&*name) {
+        return Err(wrong("an archive; recipes take shards of sound, other commands their manifests".into()));
+    }
+    let bytes = fs::read(path).map_err(|source| Error::Io { path: path.into(), source })?;
+    let text = String::from_utf8(bytes).map_err(|_| wrong("what is no text in UTF-8".into()))?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let filled = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     filled.map(|(i, line)| Ok((i + 1, parse(path, i + 1, line)?))).collect()

@@ -45,11 +45,13 @@ enum Target {
 }
 
 impl Output {
-    /// Follows links and makes sure that what is there can be written: a file can be made in the folder, a pipe is open.
+    /// Follows links and makes sure that what is there can be written: a file can be made in the folder, a pipe is open. `-` is
+    /// standard output.
     ///
     /// # Errors
     /// [`Error::OutputIsInput`] if it is the same file as one of the inputs; [`Error::Io`] if it cannot be written.
     pub fn new(path: &Path, inputs: &[&Path]) -> Result<Self> {
+        let path = if path == Path::new("-") { Path::new("/dev/stdout") } else { path };
         let own = identity(path);
         if let Some(input) = inputs.iter().find(|input| own.is_some() && identity(input) == own) {
             return Err(Error::OutputIsInput { output: path.to_owned(), input: input.to_path_buf() });

@@ -4,10 +4,22 @@ use crate::{Error, Result, bytes};
 /// The environment variable with what a process may take, such as `8GiB`, where that is less than what there is.
 pub const VARIABLE: &str = "PANDA_MEMORY";
 
+/// Bytes that [`VARIABLE`] allows, if it is set.
+///
+/// # Errors
+/// What was expected and found, if it is no number of bytes.
+pub fn allowed() -> std::result::Result<Option<usize>, String> {
+    let Some(text) = std::env::var_os(VARIABLE).filter(|text| !text.is_empty()) else { return Ok(None) };
+    let read = text.to_str().and_then(|text| bytes::parse(text).ok());
+    let wrong =
+        || format!("{VARIABLE}: expected a number of bytes such as 67108864, 64MiB or 8GiB, found {text:?}");
+    read.map(Some).ok_or_else(wrong)
+}
+
 /// Bytes that the system can still give to this process: what is available, or what is left below the limit of its control
 /// group, or [`VARIABLE`], if that is less; none where nobody says.
 pub fn available() -> Option<usize> {
-    let allowed = std::env::var(VARIABLE).ok().and_then(|text| bytes::parse(&text).ok());
+    let allowed = allowed().ok().flatten();
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let of_system = read("/proc/meminfo").and_then(|text| {
         let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;

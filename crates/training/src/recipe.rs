@@ -499,6 +499,10 @@ impl Recipe {
             .into_iter()
             .flat_map(|recipe| recipe.augment.manifests())
             .for_each(PathBuf::clear);
+        // Not every path can be written down.
+        for data in [&mut here.data, &mut there.data] {
+            (data.train, data.dev, data.test, data.cache) = Default::default();
+        }
         let table = |recipe: Recipe| toml::to_string(&recipe).ok()?.parse::<toml::Table>().ok();
         let (Some(here), Some(there)) = (table(here), table(there)) else {
             return Some("one that cannot be written down".to_owned());
@@ -532,5 +536,25 @@ impl Recipe {
             terms: self.training.terms.clone(),
             init: self.init,
         }
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+
+    use super::*;
+
+    #[test]
+    fn places_of_the_data_make_no_difference_even_where_they_are_no_text() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recipes/digits.toml");
+        let recipe = Recipe::read(&path, None).unwrap().0;
+        let mut elsewhere = recipe.clone();
+        let place = Path::new(OsStr::from_bytes(b"/data/\xff"));
+        elsewhere.data.train = vec![place.join("train.jsonl")];
+        elsewhere.data.cache = Some(place.to_owned());
+        assert_eq!(recipe.difference(&elsewhere), None);
+        elsewhere.seed += 1;
+        assert!(recipe.difference(&elsewhere).unwrap().starts_with("one with seed = "));
     }
 }

@@ -20,11 +20,13 @@ use crate::files::{remove_leftovers, write_atomically};
 use crate::metrics::Metrics;
 use crate::{Error, Result, curve, events};
 
+/// The checkpoint that a run goes on from.
+pub const LAST: &str = "last.safetensors";
 /// What a run writes before it has learnt anything.
 const RECIPE: [&str; 2] = ["recipe.toml", "recipe.path"];
 /// Everything else that a run writes, which it does once there is a checkpoint to go on from.
 const FILES: [&str; 7] = [
-    "last.safetensors",
+    LAST,
     "best.safetensors",
     "metrics.csv",
     "curve.svg",
@@ -154,7 +156,7 @@ impl RunFolder {
 
     /// The checkpoint to resume from.
     pub fn last(&self) -> PathBuf {
-        self.file("last.safetensors")
+        self.file(LAST)
     }
 
     /// Reads the checkpoint to resume from.

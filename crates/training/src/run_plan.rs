@@ -236,6 +236,14 @@ impl RunPlan {
         before.saturating_add(own).saturating_add(own / 16)
     }
 
+    /// What is left of the peak beside the parts that are named: room for reading that is more than they are, and a sixteenth that nobody
+    /// accounts for.
+    fn rest(&self) -> usize {
+        let Self { before, fixed, waiting, step, .. } = *self;
+        let named = before.saturating_add(fixed).saturating_add(waiting).saturating_add(step);
+        self.peak().saturating_sub(named)
+    }
+
     /// Fails if the peak is more than the budget, with what would do.
     ///
     /// # Errors
@@ -249,12 +257,12 @@ impl RunPlan {
 impl fmt::Display for RunPlan {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let Self { budget, before, fixed, waiting, step, .. } = *self;
-        let [peak, budget, before, fixed, waiting, step] =
-            [self.peak(), budget, before, fixed, waiting, step].map(amount);
+        let [peak, budget, before, fixed, waiting, step, rest] =
+            [self.peak(), budget, before, fixed, waiting, step, self.rest()].map(amount);
         write!(
             f,
             "memory: {peak} planned of {budget}: {before} already held, {fixed} of weights and moments, {waiting} of waiting batches, \
-             {step} of the largest step"
+             {step} of the largest step, {rest} to spare"
         )
     }
 }

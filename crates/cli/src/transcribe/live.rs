@@ -20,25 +20,42 @@ pub struct LiveArguments {
     /// Show words as soon as they are known, while a file is read at the pace at which it was spoken
     #[arg(long)]
     stream: bool,
-    /// With --stream: how many times as fast as it was spoken a file is read; 0 is as fast as it goes
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
-    pace: f64,
-    /// With --stream: milliseconds of sound that are listened to at once
-    #[arg(long, value_name = "MS", default_value_t = 200)]
-    chunk: u32,
-    /// With --stream: seconds without a word after which an utterance is over; 0: none ever is
-    #[arg(long, value_name = "SECONDS", default_value_t = Endpoint::default().after_words)]
-    pause: f64,
+    /// With --stream: how many times as fast as it was spoken a file is read; 0 is as fast as it goes [default: 1]
+    #[arg(long, value_name = "FACTOR")]
+    pace: Option<f64>,
+    /// With --stream: milliseconds of sound that are listened to at once [default: 200]
+    #[arg(long, value_name = "MS")]
+    chunk: Option<u32>,
+    /// With --stream: seconds without a word after which an utterance is over; 0: none ever is [default: 1.2]
+    #[arg(long, value_name = "SECONDS")]
+    pause: Option<f64>,
     /// With --stream and --beam: seconds after which a word is decided for, though the hypotheses of the beam do not agree on it; 0:
-    /// never, so that words are those of the whole, however late
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
-    latest: f64,
+    /// never, so that words are those of the whole, however late [default: 1]
+    #[arg(long, value_name = "SECONDS")]
+    latest: Option<f64>,
 }
 
 impl LiveArguments {
     /// Whether to listen live: it is asked for, or there is no file to be read.
     pub fn is_asked(&self, files: &[PathBuf]) -> bool {
         self.stream || files.iter().any(|file| is_standard(file))
+    }
+
+    /// Fails for what only live sound knows.
+    pub fn check_whole(&self) -> Result<()> {
+        let asked = [
+            ("--pace", self.pace.is_some()),
+            ("--chunk", self.chunk.is_some()),
+            ("--pause", self.pause.is_some()),
+            ("--latest", self.latest.is_some()),
+        ];
+        match asked.into_iter().find_map(|(argument, asked)| asked.then_some(argument)) {
+            None => Ok(()),
+            Some(argument) => {
+                let expected = "sound as it arrives (--stream, or -)";
+                Err(Error::Search { argument, expected, search: "recordings as a whole" })
+            }
+        }
     }
 }
 
@@ -52,6 +69,11 @@ pub fn check(arguments: &Arguments) -> Result<()> {
     if arguments.format.is_some_and(|format| !format.joins()) || arguments.output.is_some() {
         return Err(Error::LiveOutput);
     }
+    if arguments.times {
+        let expected = "recordings as a whole, or --format json";
+        return Err(Error::Search { argument: "--times", expected, search: "sound as it arrives" });
+    }
+    arguments.search.check_live()?;
     match files.len() > 1 && files.iter().any(|file| is_standard(file)) {
         true => Err(Error::OneInput),
         false => Ok(()),
@@ -72,6 +94,8 @@ fn not_a_file(mut source: impl Read) -> Result<impl Read> {
 /// Recognises each recording as it comes.
 pub fn run(recogniser: &Recogniser, arguments: &Arguments) -> Result<ExitCode> {
     let LiveArguments { pace, chunk, pause, latest, .. } = arguments.live;
+    let (pace, chunk, latest) = (pace.unwrap_or(1.0), chunk.unwrap_or(200), latest.unwrap_or(1.0));
+    let pause = pause.unwrap_or(Endpoint::default().after_words);
     let out_of_range = |argument, expected, found: f64| Err(Error::Argument { argument, expected, found });
     if pace != 0.0 && !(1e-3..=1e6).contains(&pace) {
         return out_of_range("--pace", "from 0.001 to 1000000, or 0", pace);

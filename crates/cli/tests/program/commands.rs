@@ -95,6 +95,61 @@ fn mistakes_are_named_and_have_an_exit_status() {
         &["transcribe", checkpoint, "fast.wav"],
         &["fast.wav", "expected audio at 8000 Hz, found 16000 Hz"],
     );
+    toy.write("shard.tar", "");
+    check(&["evaluate", checkpoint, "shard.tar"], &["shard.tar", "expected a manifest", "an archive"]);
+
+    // Options that would have no effect.
+    for (command, options, part) in [
+        ("evaluate", &["--lm-weight", "0.3"][..], "--lm <ARPA>"),
+        ("evaluate", &["--minus-lm-weight", "0.3"], "--minus-lm <ARPA>"),
+        ("evaluate", &["--unknown-character", "-1"], "--lm <ARPA>"),
+        ("evaluate", &["--lm-units", "words"], "--lm <ARPA>"),
+        ("evaluate", &["--phrase-score", "2"], "--phrases <FILE>"),
+        ("evaluate", &["--beam", "0"], "--beam: expected"),
+        ("evaluate", &["--max-symbols", "0"], "--max-symbols: expected"),
+        ("evaluate", &["--beam", "2", "--temperature", "0"], "--temperature: expected"),
+        ("transcribe", &["--pace", "0"], "--pace: expected sound as it arrives"),
+        ("transcribe", &["--chunk", "100"], "--chunk: expected sound as it arrives"),
+        ("transcribe", &["--pause", "1"], "--pause: expected sound as it arrives"),
+        ("transcribe", &["--latest", "1"], "--latest: expected sound as it arrives"),
+        ("transcribe", &["--stream", "--times"], "--times: expected recordings as a whole"),
+        ("transcribe", &["--stream", "--nbest", "2", "--beam", "4"], "--nbest: expected recordings"),
+        ("transcribe", &["--stream", "--ctc"], "--ctc: expected recordings"),
+    ] {
+        let what = if command == "evaluate" { "train.jsonl" } else { "0.wav" };
+        check(&[&[command, checkpoint, what][..], options].concat(), &[part]);
+    }
+}
+
+#[test]
+fn what_goes_on_says_so() {
+    let toy = Toy::new();
+    let folder = toy.path("");
+    toy.recipe(&[("epochs = 3", "epochs = 1")]);
+    let resume = ["train", "recipe.toml", "--run", "run", "--resume"];
+    let (code, _, err) = finish(panda(&folder, &resume));
+    assert_eq!(code, Some(0), "{err}");
+    assert_eq!(err, "note: run holds no run: it begins anew\n");
+    let (code, out, err) = finish(panda(&folder, &resume));
+    assert!(code == Some(0) && err.is_empty(), "{err}");
+    assert!(out.lines().next().unwrap().ends_with("all 1 epochs are done"), "{out}");
+}
+
+#[test]
+fn an_allowance_that_is_no_number_is_named() {
+    let toy = Toy::new();
+    toy.write("text.txt", "one two\n");
+    for (allowed, status) in [("8G", 2), ("lots", 2), ("", 0), ("8GiB", 0)] {
+        let mut command = panda(&toy.path(""), &["lm", "text.txt", "-o", "-"]);
+        command.env("PANDA_MEMORY", allowed);
+        let (code, out, err) = finish(command);
+        assert_eq!(code, Some(status), "{allowed}: {err}");
+        match status {
+            0 => assert!(out.starts_with("\\data\\") && out.trim_end().ends_with("\\end\\"), "{out}"),
+            _ => assert!(err.contains("PANDA_MEMORY: expected a number of bytes"), "{err}"),
+        }
+    }
+    assert!(!toy.path("-").exists());
 }
 
 #[test]

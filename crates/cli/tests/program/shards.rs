@@ -66,5 +66,20 @@ fn what_shards_write_is_merged_into_what_one_process_writes() {
     );
     refused(&[&["merge", "none.jsonl", "1.ctm"][..], &manifest].concat(), &["1.ctm", "other lines"]);
     refused(&["merge", "none.jsonl", "gone.jsonl"], &["gone.jsonl"]);
+
+    // Parts of several kinds, and parts that are not whole.
+    refused(
+        &["merge", "none.jsonl", "1.jsonl", "2.json"],
+        &["2.json", "hypotheses, as in 1.jsonl", "alignments"],
+    );
+    refused(&["merge", "none.jsonl", "1.ctm", "2.jsonl"], &["2.jsonl", "CTM, as in 1.ctm", "hypotheses"]);
+    refused(&["merge", "none.jsonl", "1.ctm", "1.ctm"], &["1.ctm", "every part once"]);
+    refused(&["merge", "none.jsonl", "1.ctm", "--speakers"], &["1.ctm", "--speakers"]);
+    for (name, ending) in [("2.jsonl", "jsonl"), ("2.json", "json")] {
+        let whole = read(name);
+        let cut = format!("cut.{ending}");
+        std::fs::write(toy.path(&cut), &whole[..whole.len() - whole.len() / 4]).unwrap();
+        refused(&["merge", "none.jsonl", &format!("1.{ending}"), &cut], &[&cut]);
+    }
     refused(&["evaluate", CHECKPOINT, "train.jsonl", "--shard", "5/4"], &["I from 1 to N"]);
 }

@@ -16,7 +16,7 @@ impl Parameters {
     /// Candle's own errors.
     pub fn start(&self, init: &InitConfig, seed: u64) -> Result<()> {
         match *init {
-            InitConfig::Plain => self.open_forget_gates(),
+            InitConfig::Plain {} => self.open_forget_gates(),
             InitConfig::Mlperf { scale, hidden_bias_scale } => {
                 self.start_linear_biases(seed)?;
                 self.start_lstms(seed, scale, hidden_bias_scale)
@@ -104,7 +104,7 @@ mod tests {
             Ok(())
         };
         let (parameters, ()) = Parameters::build(1, make).unwrap();
-        parameters.start(&InitConfig::Plain, 1).unwrap();
+        parameters.start(&InitConfig::Plain {}, 1).unwrap();
         let values = parameters.values().unwrap();
         assert_eq!(values["lstm.bias_ih_l0"], [0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
         assert!(values["lstm.bias_hh_l0"].iter().chain(&values["gru.bias_ih_l0"]).all(|&b| b == 0.0));

@@ -7,12 +7,11 @@ use crate::Result;
 /// `[init]`: the law of the first weights, each from its own stream.
 ///
 /// A matrix of D inputs starts uniform in ±1/√D, those of an LSTM of width H in ±1/√H, embeddings normal with deviation 1.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, tag = "kind", rename_all = "lowercase")]
 pub enum InitConfig {
     /// Biases start at 0, those of forget gates at 1.
-    #[default]
-    Plain,
+    Plain {},
     /// As MLPerf Training's RNN-T: biases start as their matrices do; then forget gates' input biases are set to 1 and their hidden
     /// biases multiplied by `hidden_bias_scale`; then all weights and biases of LSTMs by `scale`.
     Mlperf {
@@ -29,9 +28,15 @@ fn half() -> f64 {
     0.5
 }
 
+impl Default for InitConfig {
+    fn default() -> Self {
+        Self::Plain {}
+    }
+}
+
 impl InitConfig {
     pub(super) fn is_default(&self) -> bool {
-        *self == Self::Plain
+        *self == Self::Plain {}
     }
 
     /// Checks every value.

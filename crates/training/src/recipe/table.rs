@@ -21,6 +21,20 @@ where
     }
     let common = shared.iter().filter_map(|&key| rest.remove_entry(key));
     let common: toml::Table = common.collect();
-    let part = |error: toml::de::Error| D::Error::custom(error.message());
+    let tag = rest.contains_key("kind").then_some("kind");
+    let first: Vec<&str> = tag.into_iter().chain(shared.iter().copied()).collect();
+    let part = |error: toml::de::Error| D::Error::custom(with_all_keys(error.message(), &first));
     Ok((common.try_into().map_err(part)?, rest.try_into().map_err(part)?))
+}
+
+/// What serde says of a key that the rest does not know, with the keys that it knows nothing of.
+fn with_all_keys(message: &str, shared: &[&str]) -> String {
+    let Some((unknown, rest)) =
+        message.strip_prefix("unknown field `").and_then(|message| message.split_once('`'))
+    else {
+        return message.to_owned();
+    };
+    let rest = rest.split('`').skip(1).step_by(2);
+    let keys: Vec<String> = shared.iter().copied().chain(rest).map(|key| format!("`{key}`")).collect();
+    format!("unknown field `{unknown}`, expected one of {}", keys.join(", "))
 }

@@ -74,11 +74,34 @@ fn unknown_and_missing_keys_are_named() {
         ("perturb =", "speed = { rate = 0.9 }\nperturb =", "rate"),
         ("perturb =", "noise = { snr_db = [0.0, 9.0] }\nperturb =", "manifest"),
         ("ctc_weight = 0.3", "metric = \"ser\"", "ser"),
+        ("ctc_weight = 0.3", "[init]\nkind = \"plain\"\nscale = 0.5", "scale"),
     ] {
         let error = parse(&toy(&[(old, new)])).unwrap_err();
         assert!(matches!(error, Error::RecipeSyntax { .. }), "{new}: {error}");
         let message = error.to_string();
         assert!(message.starts_with("recipe some.toml: ") && message.contains(key), "{new}: {message}");
+    }
+}
+
+/// Tables whose keys belong to two types name those of both.
+#[test]
+fn unknown_keys_are_told_with_all_that_there_are() {
+    for (old, new, known) in [
+        ("epochs = 3", "epochs = 3\nevaluate_everi = 2", &["evaluate_every", "precision", "keep"][..]),
+        (
+            "layers = 1\nhidden = 16\nbid",
+            "layers = 1\nhidden = 16\nwide = 3\nbid",
+            &["kind", "stack", "layers"],
+        ),
+        (
+            "ctc_weight = 0.3",
+            "[loss]\nkind = \"rnnt\"\nbuget = \"8MiB\"",
+            &["kind", "budget", "factored_blank"],
+        ),
+    ] {
+        let message = parse(&toy(&[(old, new)])).unwrap_err().to_string();
+        assert!(message.contains("expected one of `"), "{message}");
+        assert!(known.iter().all(|key| message.contains(&format!("`{key}`"))), "{message}");
     }
 }
 
