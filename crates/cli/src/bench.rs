@@ -74,6 +74,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
 }
 
+/// Most runs of a contestant; a mistake, beyond.
+const MOST_REPEATS: usize = 10_000;
+
 fn measure_suite(arguments: &Arguments, stop: Arc<AtomicBool>) -> Result<()> {
     let (repeats, seconds) =
         if arguments.quick { (QUICK_REPEATS, QUICK_SECONDS) } else { (REPEATS, SECONDS) };
@@ -87,6 +90,10 @@ fn measure_suite(arguments: &Arguments, stop: Arc<AtomicBool>) -> Result<()> {
     let [json, svg] = outputs::open([&arguments.json, &arguments.svg], &inputs, &[])?;
     let plan = arguments.suite.plan(&choice)?;
     let repeats = arguments.repeats.unwrap_or(repeats);
+    if !(1..=MOST_REPEATS).contains(&repeats) {
+        let found = repeats as f64;
+        return Err(Error::Argument { argument: "--repeats", expected: "of runs, from 1 to 10000", found });
+    }
     let settings = Settings { repeats, seconds, cap: arguments.cap as u64, stop };
     let progress = Progress::new(&plan, repeats);
     let report = bench::run(&plan, settings, &progress);

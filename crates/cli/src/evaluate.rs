@@ -44,7 +44,8 @@ pub struct Arguments {
 /// Decodes the manifest and prints a line for each subset.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let utterances = shard::part(speech::read_manifest(&arguments.manifest)?, arguments.shard);
-    let inputs = [&arguments.checkpoint, &arguments.manifest];
+    let read = [&arguments.checkpoint, &arguments.manifest].into_iter();
+    let inputs: Vec<&PathBuf> = read.chain(arguments.search.files()).collect();
     let one_file = arguments.output.clone().filter(|_| arguments.format.is_some_and(Format::joins));
     let [hypotheses, heard] = outputs::open([&arguments.hypotheses, &one_file], &inputs, &utterances)?;
     let captions = captions(arguments, &inputs, &utterances)?;
@@ -79,5 +80,9 @@ fn captions(arguments: &Arguments, inputs: &[&PathBuf], utterances: &[Utterance]
     let name = |utterance: &Utterance| PathBuf::from(utterance.id.replace(['/', '\\'], "_") + ".wav");
     let ids: Vec<PathBuf> = utterances.iter().map(name).collect();
     let inputs = inputs.iter().map(|path| path.as_path());
-    outputs::in_folder(folder, &ids, format, &inputs.collect::<Vec<_>>())
+    let outputs = outputs::in_folder(folder, &ids, format, &inputs.collect::<Vec<_>>())?;
+    if let Some(hypotheses) = &arguments.hypotheses {
+        outputs::expect_apart(hypotheses, &outputs)?;
+    }
+    Ok(outputs)
 }

@@ -6,7 +6,11 @@ use rnnt_loss::{Loss, MemoryBudget, MemoryPlan, Options, Precision, Targets};
 use speech::Tokenizer;
 use training::{Checkpoint, Model, ModelConfig, Recipe, recipe::GnatConfig};
 
-use crate::{bytes, error::Result, out::say};
+use crate::{
+    bytes,
+    error::{Error, Result},
+    out::say,
+};
 
 /// Arguments of `panda info`.
 #[derive(clap::Args)]
@@ -36,6 +40,9 @@ pub struct Arguments {
     #[arg(long)]
     bf16: bool,
 }
+
+/// Most rows, units and classes of a plan; a mistake, beyond.
+const MOST: usize = 1 << 28;
 
 /// Prints parameters and plan; nothing is trained or decoded.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -90,6 +97,21 @@ fn lattice(config: &GnatConfig, labels: usize, budget: MemoryBudget) -> Result<E
 /// What the loss takes, for the model's sizes or those of the command line.
 fn plan(hidden: usize, classes: usize, options: Options, arguments: &Arguments) -> Result<ExitCode> {
     let Arguments { batch, frames, labels, .. } = *arguments;
+    let (widest, rows) = (arguments.hidden.unwrap_or(1), batch.saturating_mul(frames.saturating_add(labels)));
+    for (argument, fits, expected, found) in [
+        ("--batch x (--frames + --labels)", rows <= MOST, "of rows, at most 268435456", rows),
+        ("--hidden", (1..=MOST).contains(&widest), "from 1 to 268435456", widest),
+        (
+            "--classes",
+            arguments.classes.is_none_or(|classes| (2..=MOST).contains(&classes)),
+            "from 2 to 268435456",
+            arguments.classes.unwrap_or(2),
+        ),
+    ] {
+        if !fits {
+            return Err(Error::Argument { argument, expected, found: found as f64 });
+        }
+    }
     let budget = arguments.budget.unwrap_or(options.budget);
     let precision = if arguments.bf16 { Precision::Bf16 } else { options.precision };
     let options = Options { budget, precision, ..options };

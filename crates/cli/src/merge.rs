@@ -143,7 +143,16 @@ impl Parts {
                         found: error.to_string(),
                     })
                 };
-                Parts::Alignments(each().map(read).collect::<Result<_>>()?)
+                let parts: Vec<Alignments> = each().map(read).collect::<Result<_>>()?;
+                let first = parts[0].frame_seconds;
+                if let Some(at) = parts.iter().position(|part| part.frame_seconds != first) {
+                    return Err(Error::Part {
+                        path: paths[at].clone(),
+                        expected: format!("frames of {first} s, as in {}", paths[0].display()),
+                        found: format!("frames of {} s", parts[at].frame_seconds),
+                    });
+                }
+                Parts::Alignments(parts)
             }
             Kind::Ctm | Kind::Text => Parts::Lines(None),
         })

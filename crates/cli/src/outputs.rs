@@ -42,13 +42,26 @@ pub fn in_folder(
         name.push(".");
         name.push(format.name());
         let output = folder.join(name);
-        if let Some(other) = taken.insert(output.clone(), recording) {
+        // By whatever link.
+        let place = output.canonicalize().unwrap_or_else(|_| output.clone());
+        if let Some(other) = taken.insert(place, recording) {
             let (file, other) = (recording.clone(), other.clone());
             return Err(Error::SameName { output, file, other });
         }
         outputs.push(Output::new(&output, inputs)?);
     }
     Ok(outputs)
+}
+
+/// Fails where an output is one of some others, too.
+pub fn expect_apart(output: &Path, others: &[Output]) -> Result<()> {
+    match others.iter().find(|other| one_place(output, other.path())) {
+        None => Ok(()),
+        Some(other) => {
+            let (output, other) = (output.to_owned(), other.path().to_owned());
+            Err(training::Error::OutputTwice { output, other }.into())
+        }
+    }
 }
 
 /// Whether two paths lead to one file, or to a place where one is going to be.

@@ -15,6 +15,8 @@ use crate::error::{Error, Result};
 
 /// Widest beam; a mistake, beyond.
 const WIDEST: usize = 10_000;
+/// Most labels of a frame; a mistake, beyond.
+const MOST_SYMBOLS: usize = 1000;
 
 /// Arguments of a search.
 #[derive(clap::Args)]
@@ -168,7 +170,12 @@ impl SearchArguments {
         let ranges = [
             ("--beam", (1..=WIDEST).contains(&self.beam), "of hypotheses, from 1 to 10000", self.beam as f64),
             ("--nbest", self.nbest > 0, "of texts, at least 1", self.nbest as f64),
-            ("--max-symbols", max_symbols > 0, "of labels, at least 1", max_symbols as f64),
+            (
+                "--max-symbols",
+                (1..=MOST_SYMBOLS).contains(&max_symbols),
+                "of labels, from 1 to 1000",
+                max_symbols as f64,
+            ),
             (
                 "--temperature",
                 self.temperature > 0.0 && self.temperature.is_finite(),
@@ -233,6 +240,11 @@ impl SearchArguments {
             }
         };
         Ok(recogniser.with_search(search)?.with_aggregate(self.word_confidence))
+    }
+
+    /// What a search reads.
+    pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        [&self.lm, &self.minus_lm, &self.phrases].into_iter().flatten()
     }
 
     /// Fails for what sound that is still arriving cannot be asked for.

@@ -116,6 +116,7 @@ impl Written {
         };
         let mut inputs: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
         inputs.push(&arguments.checkpoint);
+        inputs.extend(arguments.search.files().map(PathBuf::as_path));
         let outputs = outputs::in_folder(folder, files, format, &inputs)?;
         Ok(Self { files: outputs.into_iter().enumerate().collect() })
     }

@@ -191,7 +191,8 @@ impl Tokenizer {
 
     fn reject_unknown(&self, text: &str) -> Result<()> {
         let known = |symbol: &str| self.inner.get_model().token_to_id(symbol).is_some();
-        for piece in split(&pre_tokenizer(self.kind)?, text)? {
+        let Some(splitter) = self.inner.get_pre_tokenizer() else { return Ok(()) };
+        for piece in split(splitter, text)? {
             let unknown = match self.kind {
                 // Byte-pair encoding would pass over unknown characters without a word, the unigram model not say which.
                 kind if kind.has_pieces() => piece.chars().map(String::from).find(|c| !known(c)),

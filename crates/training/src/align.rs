@@ -78,7 +78,7 @@ pub struct Alignments {
     pub frame_seconds: f64,
     /// Mean over the tokens of all utterances of their expected times, in seconds; none without a token.
     pub expected_latency: Option<f64>,
-    /// Ids of the utterances that have no path: too many labels for their frames.
+    /// Ids of the utterances that have no path: too many labels for their frames, or none that the model gives any probability.
     pub without_path: Vec<String>,
     /// The others, in the order of the list.
     pub utterances: Vec<AlignedUtterance>,
@@ -129,7 +129,8 @@ impl Alignments {
             batch.into_iter().zip(alignments).for_each(|(index, alignment)| found[index] = alignment);
         }
         for (example, found) in examples.iter().zip(found) {
-            match found {
+            // Where a model says NaN or nothing but -inf, there are no labels on the best path.
+            match found.filter(|found| found.tokens.len() == example.labels.len()) {
                 Some(found) => {
                     self.utterances.push(self.utterance(tokenizer, model.config(), example, &found)?)
                 }

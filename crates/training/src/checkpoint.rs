@@ -201,6 +201,9 @@ impl Checkpoint {
                 let what = if name.is_empty() { "the metadata" } else { name };
                 Err(wrong(&format!("{what} with the checksum {expected}"), format!("{found}: damaged")))
             }
+            None if summed && name.is_empty() => {
+                Err(wrong("checksums", "none, in a version that has them".to_owned()))
+            }
             _ => Ok(()),
         };
         sum("", header.own_checksum().map_err(|error| wrong("metadata in JSON", error.to_string()))?)?;

@@ -65,6 +65,11 @@ impl Output {
         Ok(Self { path: path.to_owned(), target: target.map_err(Error::io(path, "write"))? })
     }
 
+    /// Where it was asked for.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Whether it is the process's standard output.
     pub fn is_standard(&self) -> bool {
         matches!(self.target, Target::Standard)

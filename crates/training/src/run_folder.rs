@@ -86,7 +86,10 @@ impl RunFolder {
         let folder = RunFolder { path: path.to_owned(), _lock: Some(lock), locked_first, new };
         let epochs = kept(path)?;
         let files = FILES.iter().map(|name| folder.file(name)).chain(epochs.into_iter().map(|of| of.1));
-        let found = files.into_iter().find(|file| file.exists());
+        // A run writes where its recipe was before the recipe: without that, it is somebody's own.
+        let [recipe, place] = RECIPE.map(|name| folder.file(name));
+        let own = Some(recipe).filter(|recipe| recipe.exists() && !place.exists() && start == Start::Fresh);
+        let found = files.into_iter().find(|file| file.exists()).or(own);
         let error = match (start, found) {
             (Start::Fresh, Some(_)) => Error::RunExists { path: path.to_owned() },
             (Start::Resume | Start::ResumeChanged, Some(found)) if found != folder.last() => {
@@ -96,6 +99,21 @@ impl RunFolder {
         };
         folder.leave();
         Err(error)
+    }
+
+    /// Fails if something that a run writes is what it reads.
+    ///
+    /// # Errors
+    /// [`Error::OutputIsInput`].
+    pub(crate) fn spare<'a>(&self, inputs: impl IntoIterator<Item = &'a Path>) -> Result<()> {
+        for input in inputs {
+            for output in FILES.iter().chain(&RECIPE).map(|name| self.file(name)) {
+                if crate::files::same_file(&output, input) {
+                    return Err(Error::OutputIsInput { output, input: input.to_owned() });
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The folder of a run for a process that reads in it what another one writes.

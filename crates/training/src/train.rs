@@ -12,7 +12,7 @@ use crate::loading::{Loaded, Stopped};
 use crate::model::Model;
 use crate::observer::{Observer, RunReport};
 use crate::ranks::{self, Ranks};
-use crate::recipe::{Changes, Recipe, Select};
+use crate::recipe::{Changes, Data, Recipe, Select};
 use crate::run_folder::{RunFolder, Start};
 use crate::run_plan::{self, Limit, StepPlan};
 use crate::search::Search;
@@ -73,6 +73,14 @@ pub fn train_with(
     ranks::expect_same(ranks, "recipe", || text.clone())?;
     let made = if writes { RunFolder::new(folder, start) } else { Ok(RunFolder::read_only(folder)) };
     let folder = ranks::agree(ranks, made)?;
+    let resumes = matches!(start, Start::Resume | Start::ResumeChanged);
+    let Data { train, dev, test, .. } = &recipe.data;
+    let read = train.iter().chain(dev).chain(test).map(|path| path.as_path());
+    let spared = folder.spare(read.chain((!resumes).then_some(recipe_path)));
+    if let Err(error) = ranks::agree(ranks, spared) {
+        folder.leave();
+        return Err(error);
+    }
     let observer: &mut dyn Observer = if writes { observer } else { &mut () };
 
     let stopped = |steps| Ok(Outcome { stopped: true, steps, dev: None, test: None });

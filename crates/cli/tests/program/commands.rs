@@ -135,6 +135,74 @@ fn what_goes_on_says_so() {
     assert!(out.lines().next().unwrap().ends_with("all 1 epochs are done"), "{out}");
 }
 
+/// What a command reads is not what it writes, by whatever option.
+#[test]
+fn inputs_are_never_overwritten() {
+    let toy = Toy::new();
+    let folder = toy.path("");
+    toy.recipe(&[("epochs = 3", "epochs = 1")]);
+    let recipe = std::fs::read_to_string(toy.path("recipe.toml")).unwrap();
+    let refused = |arguments: &[&str], part: &str| {
+        let (code, out, err) = finish(panda(&folder, arguments));
+        assert!(code == Some(2) && err.contains(part), "{arguments:?}: {out}{err}");
+    };
+    refused(&["train", "recipe.toml", "--run", "."], "expected a new folder");
+    refused(&["train", "recipe.toml", "--run", ".", "--force"], "recipe.toml");
+    assert_eq!(std::fs::read_to_string(toy.path("recipe.toml")).unwrap(), recipe);
+    // Somebody's own, by the name that runs have for theirs.
+    std::fs::create_dir(toy.path("mine")).unwrap();
+    toy.write("mine/recipe.toml", "mine");
+    refused(&["train", "recipe.toml", "--run", "mine"], "mine");
+    assert_eq!(std::fs::read_to_string(toy.path("mine/recipe.toml")).unwrap(), "mine");
+
+    let (code, _, err) = finish(panda(&folder, &["train", "recipe.toml", "--run", "run"]));
+    assert_eq!(code, Some(0), "{err}");
+    finish(panda(&folder, &["lm", "train.jsonl", "-o", "0.ctm"]));
+    toy.write("0.txt", "high\n");
+    let checkpoint = "run/best.safetensors";
+    let beam = ["--beam", "2"];
+    for (option, file, format) in
+        [("--lm", "0.ctm", "ctm"), ("--minus-lm", "0.ctm", "ctm"), ("--phrases", "0.txt", "txt")]
+    {
+        let before = std::fs::read(toy.path(file)).unwrap();
+        let evaluate = ["evaluate", checkpoint, "train.jsonl", option, file];
+        refused(&[&evaluate[..], &beam, &["--hypotheses", file]].concat(), "found the input");
+        let transcribe = ["transcribe", checkpoint, "0.wav", option, file];
+        refused(
+            &[&transcribe[..], &beam, &["--format", format, "--output", "."]].concat(),
+            "found the input",
+        );
+        assert_eq!(std::fs::read(toy.path(file)).unwrap(), before, "{option}");
+    }
+    let captions = ["evaluate", checkpoint, "train.jsonl", "--format", "srt", "--output", "captions"];
+    refused(&[&captions[..], &["--hypotheses", "captions/toy-0.srt"]].concat(), "toy-0.srt");
+}
+
+/// Counts that nobody means are refused before anything is as large as they are.
+#[test]
+fn absurd_counts_are_refused() {
+    let toy = Toy::new();
+    let most = u64::MAX.to_string();
+    let plan = ["info", "--hidden", "8", "--classes", "10"];
+    for more in [["--batch", "1000000000000"], ["--labels", &most], ["--frames", &most], ["--batch", &most]] {
+        let (code, _, err) = finish(panda(&toy.path(""), &[&plan[..], &more].concat()));
+        assert!(code == Some(2) && err.contains("--batch x (--frames + --labels)"), "{err}");
+    }
+    for (hidden, classes) in [("0", "10"), ("8", "1"), ("8", most.as_str())] {
+        let (code, _, err) =
+            finish(panda(&toy.path(""), &["info", "--hidden", hidden, "--classes", classes]));
+        assert!(code == Some(2) && err.contains(": expected a number from"), "{err}");
+    }
+    let repeats = ["bench", "dp", "--quick", "--repeats", &most];
+    let (code, _, err) = finish(panda(&toy.path(""), &repeats));
+    assert!(code == Some(2) && err.contains("--repeats"), "{err}");
+    for size in ["1000000000000", "9223372036854775807"] {
+        toy.recipe(&[("kind = \"words\"", &format!("kind = {{ bpe = {{ size = {size} }} }}"))]);
+        let (code, out, err) = finish(panda(&toy.path(""), &["info", "recipe.toml"]));
+        assert!(code == Some(0) && out.contains("tokens: "), "{err}");
+    }
+}
+
 #[test]
 fn an_allowance_that_is_no_number_is_named() {
     let toy = Toy::new();

@@ -11,6 +11,8 @@ pub(super) type Vocabulary = (Vec<String>, Vec<(String, String)>);
 
 /// Learns a vocabulary of at most `size` tokens from marked words.
 pub(super) fn train(words: &[String], size: usize) -> Result<Vocabulary> {
+    // Each merge makes a token of two, so that there never are more; the crate makes room for as many as it is told.
+    let size = size.min(words.iter().map(|word| 2 * word.len()).sum());
     let mut trainer = BpeTrainer::builder().vocab_size(size).min_frequency(2).show_progress(false).build();
     trainer.feed(words.iter(), |word| Ok(vec![word.to_owned()])).map_err(library)?;
     let mut model = BPE::default();
