@@ -188,7 +188,10 @@ fn mistakes_are_named() {
     check(&["bench", "nothing"], "invalid value 'nothing'");
     check(&["bench", "dp", "--cap", "8GB"], "such as 67108864, 64MiB or 8GiB");
     check(&["bench", "dp", "--threads", "0"], "threads: expected at least 1, found 0");
-    check(&["bench", "dp", "--repeats", "0"], "repeats: expected at least 1, found 0");
+    check(
+        &["bench", "dp", "--repeats", "0"],
+        "--repeats: expected a number of runs, from 1 to 10000, found 0",
+    );
     check(&["bench", "skip", "--checkpoint", "x"], "--manifest");
     check(
         &["bench", "skip", "--quick", "--repeats", "1", "--checkpoint", "none", "--manifest", "x"],

@@ -104,7 +104,7 @@ fn searches_that_cannot_be_are_named() {
     toy.write("unknown.txt", "high\nzebra\n");
     for (arguments, parts) in [
         (&["--beam", "0"][..], &["--beam: expected a number of hypotheses, from 1 to 10000, found 0"][..]),
-        (&["--max-symbols", "0"], &["--max-symbols: expected a number of labels, at least 1, found 0"]),
+        (&["--max-symbols", "0"], &["--max-symbols: expected a number of labels, from 1 to 1000, found 0"]),
         (&["--beam", "2", "--temperature", "0"], &["temperature", "found 0"]),
         (&["--ctc-weight", "0.5"], &["--ctc-weight: expected a beam search", "found a greedy one"]),
         (
