@@ -2,7 +2,7 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use lattice::Context;
-use rnnt_loss::{Loss, MemoryBudget, MemoryPlan, Options, Precision, Targets};
+use rnnt_loss::{MemoryBudget, MemoryPlan, Options, Precision};
 use speech::Tokenizer;
 use training::{Checkpoint, Model, ModelConfig, Recipe, recipe::GnatConfig};
 
@@ -116,23 +116,7 @@ fn plan(hidden: usize, classes: usize, options: Options, arguments: &Arguments) 
     let precision = if arguments.bf16 { Precision::Bf16 } else { options.precision };
     let options = Options { budget, precision, ..options };
     let (hidden, classes) = (arguments.hidden.unwrap_or(hidden), arguments.classes.unwrap_or(classes));
-    let targets = targets(batch, frames, labels, &options.loss)?;
-    say!("{}", MemoryPlan::new::<f32>(&targets, hidden, classes, &options)?)?;
+    let plan = MemoryPlan::for_shape::<f32>([batch, frames, labels], hidden, classes, &options)?;
+    say!("{plan}")?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// A batch that the loss has columns for; the labels' values do not matter to a plan.
-fn targets(batch: usize, frames: usize, labels: usize, loss: &Loss) -> Result<Targets> {
-    let targets = Targets::new(1, vec![frames; batch], vec![vec![0; labels]; batch])?;
-    Ok(match loss {
-        // What the joint network sees; the trivial joiner has its own memory.
-        Loss::Pruned { pruning, .. } => {
-            let band = 0..pruning.s_range.min(labels + 1);
-            targets.retained(vec![vec![band; frames]; batch])?
-        }
-        Loss::Transducer { topology, .. } => {
-            targets.with_big_blanks((2..topology.tokens() as u32).collect())?
-        }
-        Loss::Tdt { .. } | Loss::Ctc => targets,
-    })
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use panda_core::Real;
 use panda_core::{Plan, Shape};
 
-use crate::{Options, Result, Targets, budget::Sizes, joint_sites::JointSites, objective::Objective};
+use crate::{Loss, Options, Result, Targets, budget::Sizes, joint_sites::JointSites, objective::Objective};
 
 /// Bytes and floating-point work of [`Session::sum`](crate::Session::sum) of [`Joint`](crate::Joint) rows on padded tensors.
 ///
@@ -40,6 +40,32 @@ pub struct MemoryPlan {
 }
 
 impl MemoryPlan {
+    /// The plan for utterances of one length, without any labels at hand: a loss with pruning has its narrowest bands, one with big
+    /// blanks has them in the classes behind the first two.
+    ///
+    /// # Errors
+    /// As [`MemoryPlan::new`].
+    pub fn for_shape<F: Real>(
+        [batch, frames, labels]: [usize; 3],
+        hidden: usize,
+        classes: usize,
+        options: &Options,
+    ) -> Result<Self> {
+        let targets = Targets::new(1, vec![frames; batch], vec![vec![0; labels]; batch])?;
+        let targets = match &options.loss {
+            // What the joint network sees; the trivial joiner has its own memory.
+            Loss::Pruned { pruning, .. } => {
+                let band = 0..pruning.s_range.min(labels + 1);
+                targets.retained(vec![vec![band; frames]; batch])?
+            }
+            Loss::Transducer { topology, .. } => {
+                targets.with_big_blanks((2..topology.tokens() as u32).collect())?
+            }
+            Loss::Tdt { .. } | Loss::Ctc => targets,
+        };
+        Self::new::<F>(&targets, hidden, classes, options)
+    }
+
     /// The plan for rows of a type.
     ///
     /// # Errors

@@ -24,7 +24,7 @@ pub(crate) use list::each;
 pub use source::Source;
 pub use streamed::Streamed;
 pub(crate) use streamed::{all_too_long, index_folder};
-pub use training_set::{Store, TrainingSet};
+pub use training_set::{Largest, Store, TrainingSet};
 
 use crate::{Error, Result};
 

@@ -171,6 +171,18 @@ pub enum Error {
         /// The least that would do.
         smallest: usize,
     },
+    /// A budget of the loss below what an utterance takes, or some together.
+    #[error(
+        "recipe key loss.budget: expected at least {smallest} bytes, the smallest cut of utterances {utterances:?}, found {found}"
+    )]
+    LossBudget {
+        /// Bytes of the smallest cut.
+        smallest: usize,
+        /// The budget.
+        found: usize,
+        /// Ids of the utterances.
+        utterances: Vec<String>,
+    },
     /// A part of a run that does not say what memory it takes.
     #[error("memory: expected parts that say what they take, found {what}, which does not")]
     NoPlan {

@@ -204,12 +204,17 @@ impl Learner {
         let utterances = || batch.ids.clone();
         let mut masks = Masks::new(config.seed, moment.epoch, &batch.numbers);
         let losses = self.objective.losses(&self.model, batch, of, step, Some(&mut masks));
-        let losses = losses.map_err(|error| match divergence::of(&error) {
-            Some(Divergence { what, found }) => {
+        let losses = losses.map_err(|error| match (divergence::of(&error), error) {
+            (Some(Divergence { what, found }), error) => {
                 let what = what.into();
                 Error::Diverged { step, what, found, utterances: utterances(), source: Some(error.into()) }
             }
-            None => error,
+            (
+                None,
+                Error::Loss(rnnt_loss::Error::Budget { smallest, found })
+                | Error::Lattice(lattice::Error::Budget { smallest, found }),
+            ) => Error::LossBudget { smallest, found, utterances: utterances() },
+            (None, error) => error,
         })?;
         let (loss, mut skipped) = sum(&losses.transducer);
         let (simple_loss, _) = sum(losses.simple.as_deref().unwrap_or_default());

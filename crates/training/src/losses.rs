@@ -1,7 +1,7 @@
 //! The losses of a batch, as the model's configuration wants them.
 use candle_core::Tensor;
 use rnnt_loss::{
-    Dropout, Targets,
+    Dropout, MemoryPlan, Targets,
     candle::{HeadTensors, JointTensors, LossSession, LossSum, PrunedTensors, RowTensors, TrivialJoiner},
 };
 
@@ -79,6 +79,28 @@ pub struct Losses {
 }
 
 impl Model {
+    /// Fails if a loss cannot keep to its budget with an utterance of so many input rows and labels. It is asked for less than what a
+    /// step takes: a first pass, and what is listed of the other utterances of a batch, come on top.
+    ///
+    /// # Errors
+    /// [`Error::LossBudget`], which names `utterance`.
+    pub(crate) fn check_budget(&self, utterance: &str, rows: usize, labels: usize) -> Result<()> {
+        let config = self.config();
+        let shape = [1, rows.div_ceil(config.encoder.reduction()), labels];
+        let ctc = self.ctc.as_ref().map(|_| (self.encoder.width(), config.ctc_options()));
+        let transducer = match config.loss.kind.gnat() {
+            Some(_) => None,
+            None => Some((self.width(), config.loss_options()?)),
+        };
+        for (width, options) in transducer.into_iter().chain(ctc) {
+            let plan = MemoryPlan::for_shape::<f32>(shape, width, self.classes(), &options);
+            if let Err(rnnt_loss::Error::Budget { smallest, found }) = plan {
+                return Err(Error::LossBudget { smallest, found, utterances: vec![utterance.to_owned()] });
+            }
+        }
+        Ok(())
+    }
+
     /// Losses of a batch that is all or a part of the `of` utterances of an optimiser step. With masks, dropout is on.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use decoding::Aggregate;
 
 use crate::checkpoint::Checkpoint;
-use crate::data::{Example, Source, TrainingSet};
+use crate::data::{Example, Largest, Source, TrainingSet};
 use crate::evaluate::{Evaluation, evaluate};
 use crate::learner::Learner;
 use crate::loading::{Loaded, Stopped};
@@ -104,20 +104,24 @@ pub fn train_with(
     };
     let Loaded { resumed, tokenizer, front_end, train, dev, test, data } = loaded;
     let source = TrainingSet::new(&train, &recipe, &front_end);
+    let stretched = |rows: usize| (rows as f64 * recipe.augment.stretch()).ceil() as usize;
     let planned = || -> Result<_> {
         let model = Model::new(&recipe.model(), tokenizer.size())?;
         let limits = recipe.batch.memory.map(|budget| {
             let others: usize = dev.iter().chain(&test).map(Example::bytes).sum();
             let before = run_plan::before(train.bytes() + others);
-            let longest = (source.longest() as f64 * recipe.augment.stretch()).ceil() as usize;
+            let longest = stretched(source.longest());
             let together =
                 if recipe.batch.buckets > 0 { recipe.batch.max_utterances.min(train.count()) } else { 1 };
             Limit::new(StepPlan::new(&model)?, budget, before, (longest, together))
         });
         let (limit, plan) = limits.transpose()?.unzip();
         let source = source.within(limit.clone());
-        // What no epoch can be cut into is said now.
+        // What no epoch can be cut into is said now, and what no loss can keep to its budget with.
         source.plan(0)?;
+        if let Some(Largest { id, rows, labels }) = source.largest()? {
+            model.check_budget(&id, stretched(rows), labels)?;
+        }
         Ok((model, source, limit, plan))
     };
     let goes_on = resumed.as_ref().map(|checkpoint| &checkpoint.progress);

@@ -110,9 +110,20 @@ impl Streamed {
             None => self.features(&one, epoch, index, front_end)?,
             Some(cache) => cache.read_or(&one, || self.features(&one, epoch, index, front_end))?,
         };
-        let named = |error| speech::Error::Utterance { utterance: one.id.clone(), source: Box::new(error) };
-        let labels = self.tokenizer.encode(&one.text).map_err(named)?;
+        let labels = self.labels(&one)?;
         Ok(Heard { id: one.id, seconds: one.seconds, labels, features })
+    }
+
+    /// Name and labels of an utterance, whose sound is not read.
+    pub(super) fn said(&self, index: usize) -> Result<(String, Vec<u32>)> {
+        let one = self.utterance(index)?;
+        let labels = self.labels(&one)?;
+        Ok((one.id, labels))
+    }
+
+    fn labels(&self, one: &Utterance) -> Result<Vec<u32>> {
+        let named = |error| speech::Error::Utterance { utterance: one.id.clone(), source: Box::new(error) };
+        Ok(self.tokenizer.encode(&one.text).map_err(named)?)
     }
 
     fn features(&self, one: &Utterance, epoch: u64, index: usize, front_end: &FrontEnd) -> Result<Features> {

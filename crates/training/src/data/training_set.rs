@@ -19,6 +19,17 @@ pub struct TrainingSet<'a> {
     limit: Option<Limit>,
 }
 
+/// The utterance of which a loss asks most.
+#[derive(Debug)]
+pub struct Largest {
+    /// Its name.
+    pub id: String,
+    /// Its input rows, as they are planned.
+    pub rows: usize,
+    /// Its labels.
+    pub labels: usize,
+}
+
 /// Where the utterances are.
 #[derive(Debug)]
 pub enum Store {
@@ -78,6 +89,29 @@ impl<'a> TrainingSet<'a> {
     /// Input rows of the longest utterance.
     pub fn longest(&self) -> usize {
         self.rows.iter().copied().max().unwrap_or(0)
+    }
+
+    /// The utterance with the most pairs of input rows and labels in memory; of those that are read when they are wanted, the one with
+    /// the most rows.
+    ///
+    /// # Errors
+    /// Those of reading its entry.
+    pub fn largest(&self) -> Result<Option<Largest>> {
+        let rows = self.rows.iter().copied().enumerate();
+        match self.store {
+            Store::Memory(examples) => {
+                let of = |(at, rows): (usize, usize)| (rows * (examples[at].labels.len() + 1), at);
+                Ok(rows.map(of).max().map(|(_, at)| {
+                    let Example { id, labels, .. } = &examples[at];
+                    Largest { id: id.clone(), rows: self.rows[at], labels: labels.len() }
+                }))
+            }
+            Store::Disk(streamed) => {
+                let Some((rows, at)) = rows.map(|(at, rows)| (rows, at)).max() else { return Ok(None) };
+                let (id, labels) = streamed.said(at)?;
+                Ok(Some(Largest { id, rows, labels: labels.len() }))
+            }
+        }
     }
 
     fn augmented(&self, epoch: u64, index: usize, plane: &Features) -> Features {

@@ -62,6 +62,25 @@ fn a_budget_that_is_too_small_names_the_smallest_that_would_do() {
 }
 
 #[test]
+fn a_budget_that_no_loss_can_keep_is_found_before_the_first_step() {
+    let toy = Toy::new();
+    let train = "train = [\"train.jsonl\"]";
+    for (more, streams) in [("", false), ("stream = true\n", true)] {
+        let loss = "[loss]\nkind = \"rnnt\"\nbudget = \"1KiB\"\n[training]";
+        let recipe = toy.recipe(&[("[training]", loss), (train, &format!("{more}{train}"))]);
+        let (error, _) = run(&recipe, None, &toy.path("none"));
+        let Err(Error::LossBudget { smallest, found, utterances }) = error else {
+            panic!("{streams}: {error:?}")
+        };
+        assert!(found == 1024 && smallest > found && utterances.len() == 1, "{smallest} {utterances:?}");
+        assert!(!toy.path("none").exists());
+        let enough = format!("[loss]\nkind = \"rnnt\"\nbudget = \"{}\"\n[training]", smallest + 4096);
+        let recipe = toy.recipe(&[("[training]", &enough), (train, &format!("{more}{train}"))]);
+        run(&recipe, None, &toy.path(&format!("enough-{streams}"))).0.unwrap();
+    }
+}
+
+#[test]
 fn parts_that_do_not_say_what_they_take_are_named() {
     let toy = Toy::new();
     for (keys, part) in [
