@@ -169,10 +169,7 @@ impl Beam {
             let expected = "a number from 0.001 to 1000";
             return Err(Error::Option { option: "temperature", expected, found });
         }
-        if !self.blank_penalty.is_finite() {
-            let found = f64::from(self.blank_penalty);
-            return Err(Error::Option { option: "blank_penalty", expected: "a finite number", found });
-        }
+        crate::greedy::check_weight("blank_penalty", self.blank_penalty)?;
         self.kind.check(model.rules())?;
         crate::greedy::check_fusion(model, &self.fusion, self.internal_lm)
     }

@@ -66,7 +66,8 @@ impl std::str::FromStr for Measure {
 pub struct Confidence {
     /// The measure.
     pub measure: Measure,
-    /// Its exponent `a`, above 0 and at most 10: below 1, unlikely classes count for more; above 1, Gibbs' measures leave [0, 1].
+    /// Its exponent `a`, above 0 and at most 10: below 1, unlikely classes count for more. Gibbs' measures leave [0, 1] above 1, and
+    /// far below 1/2, where classes that are all but impossible are counted above what a uniform distribution has.
     pub exponent: f64,
 }
 
@@ -113,13 +114,14 @@ impl Confidence {
             g += power * lp;
         }
         let rest = v.powf(1.0 - a);
-        let above = |e: f64, e0: f64| (e - e0) / (1.0 - e0);
+        // (e^x - e^x0) / (1 - e^x0), also where both are nearly 0.
+        let above = |x: f64, x0: f64| -x0.exp() * (x - x0).exp_m1() / x0.exp_m1();
         match self.measure {
-            Measure::MaxProb => ((-a * log_sum).exp() * v.powf(a) - 1.0) / (v.powf(a) - 1.0),
+            Measure::MaxProb => (a * (v.ln() - log_sum)).exp_m1() / (a * v.ln()).exp_m1(),
             Measure::GibbsLin => 1.0 + g / (v.ln() * rest),
-            Measure::GibbsExp => above((a * g).exp(), v.powf(-a * rest)),
+            Measure::GibbsExp => above(a * g, -a * rest * v.ln()),
             Measure::TsallisLin => 1.0 + (1.0 - s) / (rest - 1.0),
-            Measure::TsallisExp => above(((1.0 - s) / (1.0 - a)).exp(), ((1.0 - rest) / (1.0 - a)).exp()),
+            Measure::TsallisExp => above((1.0 - s) / (1.0 - a), (1.0 - rest) / (1.0 - a)),
             Measure::RenyiLin => 1.0 + s.log2() / ((a - 1.0) * v.log2()),
             Measure::RenyiExp => (s.powf(1.0 / (a - 1.0)) * v - 1.0) / (v - 1.0),
         }
@@ -180,6 +182,28 @@ impl Aggregate {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn exponents_next_to_0_have_their_limits() {
+        // p = 0.7, 0.2, 0.1; of the powers of the first and of all the first terms in a are left.
+        let scores = [0.7f32.ln(), 0.2f32.ln(), 0.1f32.ln()];
+        let logs = scores.iter().map(|&lp| f64::from(lp)).sum::<f64>();
+        let limits = [
+            (Measure::MaxProb, 1.0 + f64::from(scores[0]) / 3f64.ln()),
+            (Measure::GibbsLin, 1.0 + logs / (3.0 * 3f64.ln())),
+            (Measure::GibbsExp, 1.0 + logs / (3.0 * 3f64.ln())),
+            (Measure::TsallisLin, 0.0),
+            (Measure::TsallisExp, 0.0),
+            (Measure::RenyiLin, 0.0),
+            (Measure::RenyiExp, 0.0),
+        ];
+        for (measure, limit) in limits {
+            for exponent in [1e-9, 1e-17, 1e-300, f64::MIN_POSITIVE] {
+                let found = Confidence { measure, exponent }.of(&scores);
+                assert!((found - limit).abs() < 1e-6, "{measure:?} {exponent}: {found}, {limit}");
+            }
+        }
+    }
 
     #[test]
     fn every_measure_goes_from_0_to_1_with_the_sharpness() {

@@ -78,10 +78,7 @@ impl Greedy {
 /// Whether weights are numbers, and there is an internal language model where one is asked for.
 pub(crate) fn check_fusion(model: &Model, fusion: &[Fusion], internal_lm: f32) -> Result<()> {
     check_weights(fusion)?;
-    if !internal_lm.is_finite() {
-        let found = f64::from(internal_lm);
-        return Err(Error::Option { option: "internal_lm", expected: "a finite number", found });
-    }
+    check_weight("internal_lm", internal_lm)?;
     if internal_lm != 0.0 && !model.joint().has_internal_lm() {
         let found = f64::from(internal_lm);
         let expected = "0, as the joint network knows no internal language model";
@@ -92,13 +89,15 @@ pub(crate) fn check_fusion(model: &Model, fusion: &[Fusion], internal_lm: f32) -
 
 /// Fails for automata whose scores would be no numbers.
 pub(crate) fn check_weights(fusion: &[Fusion]) -> Result<()> {
-    match fusion.iter().find(|fusion| !fusion.weight.is_finite()) {
-        None => Ok(()),
-        Some(fusion) => {
-            let found = f64::from(fusion.weight);
-            Err(Error::Option { option: "fusion weight", expected: "a finite number", found })
-        }
+    fusion.iter().try_for_each(|fusion| check_weight("fusion weight", fusion.weight))
+}
+
+/// Fails for a weight that sums of scores drown in, or leave the numbers with.
+pub(crate) fn check_weight(option: &'static str, weight: f32) -> Result<()> {
+    if weight.abs() <= 1e6 {
+        return Ok(());
     }
+    Err(Error::Option { option, expected: "a number from -1e6 to 1e6", found: f64::from(weight) })
 }
 
 /// Decodes one utterance by taking the best class at each site; ties go to the lower class id. The definition of what

@@ -382,6 +382,7 @@ fn options_that_nobody_can_mean_are_errors() {
         (Beam { temperature: 0.0, ..Beam::default() }, "temperature"),
         (Beam { temperature: f32::NAN, ..Beam::default() }, "temperature"),
         (Beam { blank_penalty: f32::NAN, ..Beam::default() }, "blank_penalty"),
+        (Beam { blank_penalty: -2e6, ..Beam::default() }, "blank_penalty"),
         (Beam { internal_lm: 0.3, ..Beam::default() }, "internal_lm"),
         (Beam { kind: BeamKind::Malsd { max_symbols: 0 }, ..Beam::default() }, "max_symbols"),
         (Beam { kind: BeamKind::Alsd { max_labels: Some(0) }, ..Beam::default() }, "max_labels"),

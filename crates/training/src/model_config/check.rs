@@ -4,7 +4,7 @@ use speech::FrontEnd;
 
 use super::ModelConfig;
 use crate::Result;
-use crate::recipe::check::{MANY, WIDEST, at_least_zero, dropout, expect, setting, share, whole};
+use crate::recipe::check::{MANY, WIDEST, at_least_zero, dropout, expect, factor, setting, share, whole};
 use crate::recipe::{LossConfig, LossOptions};
 
 /// Most encoder frames that a token or a blank moves on: minutes, at any frame rate.
@@ -40,12 +40,12 @@ impl ModelConfig {
             }
             LossConfig::Tdt { durations, sigma, omega } => {
                 share("loss.omega", *omega)?;
-                at_least_zero("loss.sigma", *sigma)?;
+                factor("loss.sigma", *sigma)?;
                 let fine = durations.iter().any(|&frames| frames > 0);
                 expect("loss.durations", "one of at least 1", fine, format!("{durations:?}"))?;
             }
             LossConfig::MultiBlank { durations, sigma } => {
-                at_least_zero("loss.sigma", *sigma)?;
+                factor("loss.sigma", *sigma)?;
                 let fine = !durations.is_empty() && durations.iter().all(|&frames| frames >= 2);
                 expect("loss.durations", "one or more of at least 2", fine, format!("{durations:?}"))?;
             }
@@ -99,8 +99,8 @@ impl ModelConfig {
         let terms = &self.terms;
         at_least_zero("training.ctc_weight", terms.ctc_weight)?;
         at_least_zero("training.ctc_weight_end", terms.ctc_weight_end.unwrap_or(0.0))?;
-        at_least_zero("training.fastemit", terms.fastemit)?;
-        at_least_zero("training.delay_penalty", terms.delay_penalty)?;
+        factor("training.fastemit", terms.fastemit)?;
+        factor("training.delay_penalty", terms.delay_penalty)?;
         at_least_zero("training.z_loss", terms.z_loss)?;
         let smoothing = terms.label_smoothing;
         share("training.label_smoothing", smoothing)?;

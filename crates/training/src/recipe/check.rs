@@ -90,6 +90,11 @@ pub(crate) fn at_least_zero(key: &str, value: f64) -> Result<()> {
     expect(key, "a number of at least 0, at most 1e38", (0.0..=LARGEST).contains(&value), value)
 }
 
+/// A factor of a term of the loss, which takes so much.
+pub(crate) fn factor(key: &str, value: f64) -> Result<()> {
+    expect(key, "a number of at least 0, at most 1e30", (0.0..=1e30).contains(&value), value)
+}
+
 /// The same complaint under the key's full name.
 pub(crate) fn setting(table: &str, error: speech::Error) -> Error {
     match error {

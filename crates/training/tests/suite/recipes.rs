@@ -206,6 +206,7 @@ fn values_out_of_range_are_named() {
         ("ctc_weight = 0.3", "ctc_weight = -0.3", "training.ctc_weight"),
         ("ctc_weight = 0.3", "ctc_weight_end = inf", "training.ctc_weight_end"),
         ("ctc_weight = 0.3", "fastemit = nan", "training.fastemit"),
+        ("ctc_weight = 0.3", "fastemit = 2e30", "training.fastemit"),
         ("ctc_weight = 0.3", "delay_penalty = -0.1", "training.delay_penalty"),
         ("ctc_weight = 0.3", "z_loss = inf", "training.z_loss"),
         ("ctc_weight = 0.3", "label_smoothing = 1.1", "training.label_smoothing"),
