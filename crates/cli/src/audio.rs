@@ -36,6 +36,12 @@ impl AudioArguments {
         Ok(recogniser.with_conversion(Conversion { channel: self.channel, resample: self.resample }))
     }
 
+    /// The first of the arguments that was given.
+    pub fn asked(&self) -> Option<&'static str> {
+        let channel = (self.channel != Channel::default()).then_some("--channel");
+        channel.or(self.resample.then_some("--resample"))
+    }
+
     /// An error with the argument that would have helped.
     pub fn advise(&self, error: training::Error) -> Error {
         use speech::Error::{FileRate, SampleRate};

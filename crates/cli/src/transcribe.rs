@@ -1,5 +1,6 @@
 //! `panda transcribe CHECKPOINT AUDIO...`
 mod live;
+mod standard_input;
 
 use std::collections::HashMap;
 use std::io::IsTerminal;
@@ -69,6 +70,26 @@ pub struct LongArguments {
 }
 
 impl LongArguments {
+    /// Whether lengths are lengths; what else a window has to be, a model says.
+    fn check(&self) -> Result<()> {
+        let Self { long, window, overlap } = *self;
+        for (argument, fits, expected, found) in [
+            ("--long", long >= 0.0, "of seconds, at least 0", long),
+            ("--window", window > 0.0 && window <= 3600.0, "of seconds above 0, at most 3600", window),
+            (
+                "--overlap",
+                overlap > 0.0 && overlap < window,
+                "of seconds above 0, less than the --window",
+                overlap,
+            ),
+        ] {
+            if !fits {
+                return Err(Error::Argument { argument, expected, found });
+            }
+        }
+        Ok(())
+    }
+
     fn window(&self) -> WindowConfig {
         WindowConfig { seconds: self.window, overlap: self.overlap }
     }
@@ -84,10 +105,7 @@ pub fn run(mut arguments: Arguments) -> Result<ExitCode> {
     } else {
         arguments.live.check_whole()?;
     }
-    let found = arguments.long.long;
-    if found.is_nan() || found < 0.0 {
-        return Err(Error::Argument { argument: "--long", expected: "of seconds, at least 0", found });
-    }
+    arguments.long.check()?;
     let written = if live { Written { files: HashMap::new() } } else { Written::new(arguments)? };
     let recogniser = arguments.audio.load(&arguments.checkpoint)?;
     let recogniser = arguments.silence.apply(recogniser)?;

@@ -1,15 +1,17 @@
 //! Text while a file is played or somebody speaks.
-use std::io::{IsTerminal, Read, Write};
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use speech::{AudioPieces, PcmReader};
+use speech::AudioPieces;
 use training::{Endpoint, Format, Live, LiveOptions, Recogniser, TimedWord, Transcription, Update};
 
 use super::Arguments;
+use super::standard_input::Pieces;
 use crate::error::{Error, Result};
 use crate::out::{complain, say};
 use crate::signals;
@@ -74,21 +76,18 @@ pub fn check(arguments: &Arguments) -> Result<()> {
         return Err(Error::Search { argument: "--times", expected, search: "sound as it arrives" });
     }
     arguments.search.check_live()?;
-    match files.len() > 1 && files.iter().any(|file| is_standard(file)) {
-        true => Err(Error::OneInput),
-        false => Ok(()),
+    if !files.iter().any(|file| is_standard(file)) {
+        return Ok(());
     }
-}
-
-/// The same bytes, unless they begin as a file that has its samples in another form.
-fn not_a_file(mut source: impl Read) -> Result<impl Read> {
-    let mut first = Vec::new();
-    let read = source.by_ref().take(4).read_to_end(&mut first);
-    read.map_err(|source| speech::Error::Raw { source })?;
-    if first == b"RIFF" || first == b"fLaC" {
-        return Err(Error::NotRaw { found: if first == b"RIFF" { "a WAV file" } else { "a FLAC file" } });
+    if let Some(argument) = arguments.audio.asked() {
+        let expected = "a recording, which says what it is";
+        return Err(Error::Search {
+            argument,
+            expected,
+            search: "raw samples of one channel at the model's rate (-)",
+        });
     }
-    Ok(std::io::Cursor::new(first).chain(source))
+    if files.len() > 1 { Err(Error::OneInput) } else { Ok(()) }
 }
 
 /// Recognises each recording as it comes.
@@ -131,16 +130,12 @@ pub fn run(recogniser: &Recogniser, arguments: &Arguments) -> Result<ExitCode> {
         // What was heard before something broke is shown all the same.
         let mut broken = None;
         if is_standard(path) {
-            let mut source = PcmReader::new(not_a_file(std::io::stdin().lock())?);
-            while !stop.load(Ordering::Relaxed) {
-                match source.piece() {
+            for samples in Pieces::new(Arc::clone(&stop))? {
+                match samples {
                     // Somebody else sets the pace.
-                    Ok(Some(samples)) => player.play(&samples, 0.0)?,
-                    Ok(None) => break,
-                    Err(error) => {
-                        broken = Some(error);
-                        break;
-                    }
+                    Ok(samples) => player.play(&samples, 0.0)?,
+                    Err(error @ Error::NotRaw { .. }) => return Err(error),
+                    Err(error) => broken = Some(error),
                 }
             }
         } else {
@@ -152,7 +147,7 @@ pub fn run(recogniser: &Recogniser, arguments: &Arguments) -> Result<ExitCode> {
             for samples in pieces {
                 match samples {
                     Ok(samples) => player.play(&samples, pace)?,
-                    Err(error) => broken = Some(error),
+                    Err(error) => broken = Some(error.into()),
                 }
                 if stop.load(Ordering::Relaxed) {
                     break;
@@ -161,7 +156,7 @@ pub fn run(recogniser: &Recogniser, arguments: &Arguments) -> Result<ExitCode> {
         }
         player.finish()?;
         if let Some(error) = broken {
-            return Err(error.into());
+            return Err(error);
         }
         if stop.load(Ordering::Relaxed) {
             return Ok(ExitCode::from(signals::STOPPED));

@@ -278,6 +278,16 @@ fn standard_input_is_heard_and_half_a_sample_is_named() {
     let wav = std::fs::read(toy.path("5.wav")).unwrap();
     let (code, out, err) = hear(&wav, &[]);
     assert!(code == Some(2) && out.is_empty() && err.contains("found a WAV file"), "{out}{err}");
+    for (begins, name) in
+        [(&b"RF64"[..], "a WAV file"), (b"OggS", "an Ogg file"), (b"ID3\x04", "an MP3 file")]
+    {
+        let (code, out, err) = hear(&[begins, &bytes].concat(), &[]);
+        assert!(code == Some(2) && out.is_empty() && err.contains(name), "{out}{err}");
+    }
+    for arguments in [&["--channel", "2"][..], &["--resample"]] {
+        let (code, _, err) = hear(&bytes, arguments);
+        assert!(code == Some(2) && err.contains(&format!("{}: expected a recording", arguments[0])), "{err}");
+    }
     let (code, out, _) = hear(&[], &[]);
     assert_eq!((code, out.as_str()), (Some(0), ""));
 }

@@ -1,10 +1,10 @@
 //! Where output goes: files, links, pipes, closed pipes, full disks; and signals.
 #![cfg(unix)]
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileTypeExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::toy::{Toy, leftovers};
@@ -182,15 +182,8 @@ fn a_hang_up_that_was_ignored_stays_ignored() {
     }
 }
 
-#[test]
-fn ctrl_c_is_heard_while_data_are_loaded() {
-    let toy = Toy::new();
-    let folder = toy.path("");
-    // So many that loading them takes a while.
-    let often = format!("train = {:?}", ["train.jsonl"; 400]);
-    toy.recipe(&[("train = [\"train.jsonl\"]", often.as_str())]);
-    let mut command = panda(&folder, &["train", "recipe.toml", "--run", "run"]);
-    let mut run = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+/// Sends Ctrl-C to a program that has begun to watch for it; where nobody tells whether it has, ends it and says so.
+fn interrupted(run: &mut Child) -> bool {
     let kill = format!("kill -INT {}", run.id());
     // The handler is there as soon as the signal is not the default any more.
     let status = format!("/proc/{}/status", run.id());
@@ -203,13 +196,44 @@ fn ctrl_c_is_heard_while_data_are_loaded() {
     if !Path::new("/proc/self/status").exists() {
         run.kill().unwrap();
         run.wait().unwrap();
-        return;
+        return false;
     }
     while !watched() {
         assert!(run.try_wait().unwrap().is_none());
         std::thread::sleep(Duration::from_millis(1));
     }
     assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    true
+}
+
+#[test]
+fn ctrl_c_is_heard_while_nobody_speaks() {
+    let toy = trained();
+    let mut command = panda(&toy.path(""), &["transcribe", CHECKPOINT, "-"]);
+    let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut run = pipes.spawn().unwrap();
+    let mut input = run.stdin.take().unwrap();
+    input.write_all(&[0; 3200]).unwrap();
+    if interrupted(&mut run) {
+        let output = run.wait_with_output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(130) && said.contains("finishing"), "{said}");
+    }
+    drop(input);
+}
+
+#[test]
+fn ctrl_c_is_heard_while_data_are_loaded() {
+    let toy = Toy::new();
+    let folder = toy.path("");
+    // So many that loading them takes a while.
+    let often = format!("train = {:?}", ["train.jsonl"; 400]);
+    toy.recipe(&[("train = [\"train.jsonl\"]", often.as_str())]);
+    let mut command = panda(&folder, &["train", "recipe.toml", "--run", "run"]);
+    let mut run = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    if !interrupted(&mut run) {
+        return;
+    }
     let output = run.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
     let text = String::from_utf8(output.stdout).unwrap();

@@ -321,7 +321,10 @@ fn lists_belong_to_utterances() {
         let automaton = CtcPrefixes::new(&[], 4, 0).unwrap();
         let lists = vec![vec![], vec![Fusion { automaton: Arc::new(automaton), weight }]];
         let error = search.decode_with(&[&rows, &[]], lists).unwrap_err().to_string();
-        assert!(error.starts_with("utterance 1: fusion weight: expected a number from -1e6 to 1e6"), "{error}");
+        assert!(
+            error.starts_with("utterance 1: fusion weight: expected a number from -1e6 to 1e6"),
+            "{error}"
+        );
     }
     // Nobody has them any more after a call, whether it fails or not.
     for (rows, sound) in [(&rows[..], true), (&[f32::NAN; 8][..], false)] {

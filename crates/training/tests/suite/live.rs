@@ -7,10 +7,37 @@ use training::{Endpoint, Error, LiveOptions, Recogniser, Search, Start, Transcri
 
 use super::toy::{RATE, Toy};
 
-/// A model of one direction or two that knows the toy corpus by heart.
-fn trained(one_way: bool) -> (&'static Toy, &'static Recogniser) {
-    static MODELS: [OnceLock<(Toy, Recogniser)>; 2] = [OnceLock::new(), OnceLock::new()];
-    let (toy, recogniser) = MODELS[usize::from(one_way)].get_or_init(|| {
+/// A model that knows the toy corpus by heart.
+struct Learnt {
+    /// Samples of each utterance.
+    sounds: Vec<Vec<f32>>,
+    checkpoint: Vec<u8>,
+    recogniser: Recogniser,
+}
+
+impl Learnt {
+    /// Another one of it, with a search of its own.
+    fn with_search(&self, search: Search) -> Recogniser {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.safetensors");
+        std::fs::write(&path, &self.checkpoint).unwrap();
+        Recogniser::load(&path).unwrap().with_search(search).unwrap()
+    }
+
+    fn with_beam(&self, kind: BeamKind) -> Recogniser {
+        self.with_search(Search::Beam(Beam { kind, ..Beam::default() }))
+    }
+
+    /// The toy corpus, one after the other with pauses of so many samples between them.
+    fn sound(&self, pause: usize) -> Vec<f32> {
+        self.sounds.iter().flat_map(|sound| [&sound[..], &vec![0.0; pause]].concat()).collect()
+    }
+}
+
+/// A model of one direction or two. Nobody drops what is static: its folder is gone, where it was learnt.
+fn trained(one_way: bool) -> &'static Learnt {
+    static MODELS: [OnceLock<Learnt>; 2] = [OnceLock::new(), OnceLock::new()];
+    MODELS[usize::from(one_way)].get_or_init(|| {
         let toy = Toy::new();
         let often = format!("train = {:?}", ["train.jsonl"; 40]);
         let mut changes = vec![
@@ -28,21 +55,12 @@ fn trained(one_way: bool) -> (&'static Toy, &'static Recogniser) {
         }
         let (recipe, folder) = (toy.recipe(&changes), toy.path("run"));
         train(&recipe, Some(24), &folder, Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
-        let recogniser = Recogniser::load(&folder.join("best.safetensors")).unwrap();
-        (toy, recogniser)
-    });
-    (toy, recogniser)
-}
-
-/// The toy corpus, one after the other with pauses of so many samples between them.
-fn sound(toy: &Toy, pause: usize) -> Vec<f32> {
-    let utterances = speech::read_manifest(&toy.path("train.jsonl")).unwrap();
-    let samples = |utterance: &speech::Utterance| {
-        let mut samples = utterance.audio(RATE).unwrap().samples;
-        samples.extend(std::iter::repeat_n(0.0, pause));
-        samples
-    };
-    utterances.iter().flat_map(samples).collect()
+        let checkpoint = folder.join("best.safetensors");
+        let recogniser = Recogniser::load(&checkpoint).unwrap();
+        let utterances = speech::read_manifest(&toy.path("train.jsonl")).unwrap();
+        let sounds = utterances.iter().map(|one| one.audio(RATE).unwrap().samples).collect();
+        Learnt { sounds, checkpoint: std::fs::read(&checkpoint).unwrap(), recogniser }
+    })
 }
 
 /// All words of a live recognition in pieces of these sizes, over and over.
@@ -72,8 +90,9 @@ fn live(
 
 #[test]
 fn pieces_of_any_size_give_the_words_of_the_whole() {
-    let (toy, recogniser) = trained(true);
-    let samples = sound(toy, 0);
+    let learnt = trained(true);
+    let recogniser = &learnt.recogniser;
+    let samples = learnt.sound(0);
     let audio = speech::Audio { samples: samples.clone(), sample_rate: RATE };
     let whole = recogniser.transcribe(&audio).unwrap();
     assert!(whole.words.len() > 8, "{}", whole.text);
@@ -83,19 +102,13 @@ fn pieces_of_any_size_give_the_words_of_the_whole() {
     }
 }
 
-/// The same model with a beam.
-fn with_beam(one_way: bool, kind: BeamKind) -> (&'static Toy, Recogniser) {
-    let (toy, _) = trained(one_way);
-    let recogniser = Recogniser::load(&toy.path("run/best.safetensors")).unwrap();
-    (toy, recogniser.with_search(Search::Beam(Beam { kind, ..Beam::default() })).unwrap())
-}
-
 #[test]
 fn a_beam_hears_in_pieces_what_it_hears_in_the_whole() {
     let maes = BeamKind::Maes { expansions: 2, beta: 2, gamma: 2.3, prefix: 1 };
     for kind in [BeamKind::Modified, maes] {
-        let (toy, recogniser) = with_beam(true, kind);
-        let samples = sound(toy, 0);
+        let learnt = trained(true);
+        let recogniser = learnt.with_beam(kind);
+        let samples = learnt.sound(0);
         let audio = speech::Audio { samples: samples.clone(), sample_rate: RATE };
         let whole = recogniser.transcribe(&audio).unwrap();
         assert!(whole.words.len() > 8, "{}", whole.text);
@@ -104,7 +117,7 @@ fn a_beam_hears_in_pieces_what_it_hears_in_the_whole() {
             assert_eq!(found, whole, "{kind:?} {sizes:?}");
         }
         // A pause decides, here for what was right anyhow.
-        let samples = sound(toy, RATE as usize * 3 / 2);
+        let samples = learnt.sound(RATE as usize * 3 / 2);
         let endpoint = Endpoint { after_words: 1.0, without_words: 100.0, longest: 100.0 };
         let options = LiveOptions { endpoint: Some(endpoint), ..LiveOptions::default() };
         let (found, count) = live(&recogniser, &samples, &[400], &options);
@@ -112,14 +125,13 @@ fn a_beam_hears_in_pieces_what_it_hears_in_the_whole() {
         assert!((4..=6).contains(&count), "{count}");
     }
     // Words come before the end, and those that are not complete are shown. What is searched for is not what greedy search finds.
-    let (toy, greedy) = trained(true);
+    let learnt = trained(true);
     let odd = Beam { width: 8, blank_penalty: 6.0, ..Beam::default() };
-    let again = Recogniser::load(&toy.path("run/best.safetensors")).unwrap();
-    let recogniser = again.with_search(Search::Beam(odd)).unwrap();
-    let samples = sound(toy, 0);
+    let recogniser = learnt.with_search(Search::Beam(odd));
+    let samples = learnt.sound(0);
     let audio = speech::Audio { samples: samples.clone(), sample_rate: RATE };
     let whole = recogniser.transcribe(&audio).unwrap();
-    assert_ne!(whole.text, greedy.transcribe(&audio).unwrap().text);
+    assert_ne!(whole.text, learnt.recogniser.transcribe(&audio).unwrap().text);
     for latest in [None, Some(0.5), Some(0.0)] {
         let options = LiveOptions { latest, ..LiveOptions::default() };
         let mut live = recogniser.live(&options).unwrap();
@@ -146,8 +158,9 @@ fn a_beam_hears_in_pieces_what_it_hears_in_the_whole() {
         }
     }
 
-    let (toy, recogniser) = with_beam(false, BeamKind::Modified);
-    let samples = sound(toy, 0);
+    let learnt = trained(false);
+    let recogniser = learnt.with_beam(BeamKind::Modified);
+    let samples = learnt.sound(0);
     let whole =
         recogniser.transcribe(&speech::Audio { samples: samples.clone(), sample_rate: RATE }).unwrap();
     let wide = WindowConfig { seconds: 60.0, overlap: 5.0 };
@@ -157,12 +170,12 @@ fn a_beam_hears_in_pieces_what_it_hears_in_the_whole() {
 
 #[test]
 fn searches_without_streams_are_named() {
-    let (_, recogniser) = with_beam(false, BeamKind::Malsd { max_symbols: 3 });
+    let recogniser = trained(false).with_beam(BeamKind::Malsd { max_symbols: 3 });
     let error = recogniser.live(&LiveOptions::default()).err().unwrap().to_string();
     assert!(error.contains("mALSD beam search knows no streams"), "{error}");
     let beside = Search::BeamWithCtc { beam: Beam::default(), weight: 0.5 };
     for search in [Search::Ctc(None), beside] {
-        let recogniser = with_beam(false, BeamKind::Modified).1.with_search(search).unwrap();
+        let recogniser = trained(false).with_search(search);
         let error = recogniser.live(&LiveOptions::default()).err().unwrap().to_string();
         assert!(error.contains("a greedy one or a beam by the joint network alone"), "{error}");
     }
@@ -170,8 +183,9 @@ fn searches_without_streams_are_named() {
 
 #[test]
 fn a_pause_ends_an_utterance_and_changes_no_word() {
-    let (toy, recogniser) = trained(true);
-    let samples = sound(toy, RATE as usize * 3 / 2);
+    let learnt = trained(true);
+    let recogniser = &learnt.recogniser;
+    let samples = learnt.sound(RATE as usize * 3 / 2);
     let audio = speech::Audio { samples: samples.clone(), sample_rate: RATE };
     let whole = recogniser.transcribe(&audio).unwrap();
     let options = |endpoint| LiveOptions { endpoint: Some(endpoint), ..LiveOptions::default() };
@@ -190,8 +204,9 @@ fn a_pause_ends_an_utterance_and_changes_no_word() {
 
 #[test]
 fn windows_of_a_model_that_hears_both_ways_give_what_one_window_gives() {
-    let (toy, recogniser) = trained(false);
-    let samples = sound(toy, 0);
+    let learnt = trained(false);
+    let recogniser = &learnt.recogniser;
+    let samples = learnt.sound(0);
     let audio = speech::Audio { samples: samples.clone(), sample_rate: RATE };
     let whole = recogniser.transcribe(&audio).unwrap();
     let pieces = || samples.chunks(1000).map(|piece| Ok(piece.to_vec()));
@@ -214,7 +229,7 @@ fn windows_of_a_model_that_hears_both_ways_give_what_one_window_gives() {
 #[test]
 fn nothing_is_believed_of_silence_and_bad_samples_are_named() {
     for one_way in [true, false] {
-        let (_, recogniser) = trained(one_way);
+        let recogniser = &trained(one_way).recogniser;
         let (found, _) = {
             let mut live = recogniser.live(&LiveOptions::default()).unwrap();
             for _ in 0..30 {
