@@ -37,7 +37,7 @@ impl Run {
     ///
     /// # Errors
     /// [`Error::NoRun`] if the folder holds none; [`Error::Io`], [`Error::Metrics`] and [`Error::Line`] for files of it that cannot
-    /// be read; with `place`, [`Error::Training`] if its manifests cannot be read.
+    /// be read; with `place`, the same for that, and [`Error::Training`] if its manifests cannot be read.
     pub fn read(folder: &Path, place: Option<&Path>) -> Result<Self> {
         let path = folder.join("recipe.toml");
         if !path.exists() {
@@ -59,12 +59,27 @@ impl Run {
             notes,
             files: files(folder)?,
         };
-        run.files.extend(place.map(Path::to_owned));
+        if let Some(place) = place {
+            run.compare(place)?;
+            run.files.push(place.to_owned());
+        }
         if run.parameters.is_empty() {
             run.notes.push("There is no checkpoint to count parameters in.".to_owned());
         }
         run.read_manifests(folder, place)?;
         Ok(run)
+    }
+
+    /// Says so if the recipe in its place is another one, as far as its manifests go.
+    fn compare(&mut self, place: &Path) -> Result<()> {
+        let text = fs::read_to_string(place).map_err(Error::io(place))?;
+        let Some(Recipe { data: own, .. }) = &self.recipe else { return Ok(()) };
+        let same = |other: Recipe| (&other.data.dev, &other.data.test) == (&own.dev, &own.test);
+        if !Recipe::parse(&text, place).is_ok_and(same) {
+            let place = place.display();
+            self.notes.push(format!("{place} names other manifests than the run's recipe; those of the run were looked for from there."));
+        }
+        Ok(())
     }
 
     /// What no page may take the place of: the files of the run, manifests, recordings.

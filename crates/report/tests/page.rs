@@ -142,6 +142,16 @@ fn what_is_gone_is_said() {
     let list = std::fs::read_to_string(corpus.path().join("list.jsonl")).unwrap();
     std::fs::write(corpus.path().join("list.jsonl"), list.replace("two\"", "three\"")).unwrap();
     assert_eq!(read(&run, &Options::default()).matches("<audio").count(), 0);
+    // Another recipe beside the manifests is not that of the run.
+    let other = corpus.path().join("other.toml");
+    let error = page(&run, Some(&other)).unwrap_err();
+    assert!(matches!(error, Error::Io { .. }) && error.to_string().contains("other.toml"), "{error}");
+    for (recipe, differs) in [(RECIPE.to_owned(), false), (RECIPE.replace("list.jsonl", "more.jsonl"), true)]
+    {
+        std::fs::write(&other, recipe).unwrap();
+        let html = page(&run, Some(&other)).unwrap();
+        assert_eq!(html.contains("names other manifests than the run"), differs);
+    }
     remove("list.jsonl");
     let html = read(&run, &Options::default());
     assert!(html.contains("The manifests of test cannot be read") && html.contains("--recipe"));

@@ -36,6 +36,8 @@ fn error_rates(rows: &[Metrics]) -> Panel<'static> {
 }
 
 fn line(name: &'static str, pen: Pen, rows: &[Metrics], value: impl Fn(&Metrics) -> Option<f64>) -> Line {
+    // A rate over references without a word is no number to draw.
+    let value = |row| value(row).filter(|value| value.is_finite());
     let points = rows.iter().filter_map(|row| Some((row.epoch as f64, value(row)?))).collect();
     Line { name: name.to_owned(), pen, points, crosses: Vec::new(), crossed: "" }
 }
@@ -102,7 +104,9 @@ mod tests {
 
     #[test]
     fn short_runs_and_runs_of_zero_loss_have_a_picture_too() {
-        for rows in [Vec::new(), rows(1), vec![Metrics { loss: 0.0, ..rows(1)[0].clone() }]] {
+        let one = rows(1)[0].clone();
+        let silent = Metrics { dev_wer: Some(f64::INFINITY), dev_cer: Some(f64::NAN), ..one.clone() };
+        for rows in [Vec::new(), rows(1), vec![Metrics { loss: 0.0, ..one }], vec![silent]] {
             let svg = draw(&rows).unwrap();
             assert!(svg.contains("</svg>") && !svg.contains("NaN") && !svg.contains("inf"));
         }

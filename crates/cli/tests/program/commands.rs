@@ -264,7 +264,7 @@ fn a_report_of_a_run_is_a_page_with_sound() {
     assert!(!page.contains("<audio") && page.matches("<article").count() == 2);
     for (arguments, part) in [
         (["report", "nowhere", "--worst", "2"], "nowhere: expected a run folder"),
-        (["report", "runs/recipe", "--recipe", "none/recipe.toml"], "none/train.jsonl"),
+        (["report", "runs/recipe", "--recipe", "none/recipe.toml"], "none/recipe.toml: could not read"),
         (["report", "runs/recipe", "-o", "runs/recipe/metrics.csv"], "expected another file to write to"),
         (["report", "runs/recipe", "-o", "0.wav"], "expected another file to write to"),
     ] {
