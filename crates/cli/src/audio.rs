@@ -38,7 +38,7 @@ impl AudioArguments {
 
     /// The first of the arguments that was given.
     pub fn asked(&self) -> Option<&'static str> {
-        let channel = (self.channel != Channel::default()).then_some("--channel");
+        let channel = (self.channel != Channel::Mix).then_some("--channel");
         channel.or(self.resample.then_some("--resample"))
     }
 
