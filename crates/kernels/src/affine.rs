@@ -11,8 +11,12 @@ use crate::{
     parts, parts_mut, product, product_of_parts, product_packed, tiles_mut,
 };
 
-/// Rows of `x` up to which a call is one task, which reads the weight where it is.
+/// Rows of `x` up to which tasks read the weight where it is.
 const FEW: usize = 128;
+/// Rows of such a task, where a weight has as many elements as [`FAR`]: it is worth several threads, though each packs it for itself.
+const HALF: usize = FEW / 2;
+/// Elements of a weight from which on few rows are more than one task.
+const FAR: usize = 1 << 17;
 /// Elements of a weight that the caches of all cores hold: up to there tasks are rows alone, and read all of it.
 const NEAR: usize = 1 << 20;
 /// Most rows of such a task.
@@ -86,7 +90,7 @@ impl<'a, F: Real> Affine<'a, F> {
         let (inputs, outputs) = self.weight.shape();
         let kept = if self.weight.transposed { outputs } else { inputs };
         let of_rows = |columns| match task_of(rows, [inputs * outputs, columns]) {
-            _ if rows <= FEW => 1,
+            _ if rows <= FEW => rows.div_ceil(few(inputs * outputs)),
             [each, width] => rows.div_ceil(each) * columns.div_ceil(width),
         };
         Tasks {
@@ -178,6 +182,11 @@ impl<'a, F: Real> Affine<'a, F> {
     }
 }
 
+/// Most rows of a task of a call with few, for a weight of so many elements.
+fn few(elements: usize) -> usize {
+    if elements >= FAR { HALF } else { FEW }
+}
+
 /// Rows and columns of a task, for a weight of so many elements and columns.
 fn task_of(rows: usize, [elements, columns]: [usize; 2]) -> [usize; 2] {
     if elements <= NEAR {
@@ -217,10 +226,16 @@ fn rows_times<F: Real>(
         rows.len(),
         out.len()
     );
-    let view = View::new(rows, count, inputs);
     if count <= FEW || inputs == 0 {
-        product(ViewMut::new(out, count, outputs), view, matrix, F::ONE, how);
-        return after((out, 0..outputs));
+        let each = few(inputs * outputs);
+        let run = |task: usize, out: &mut [F]| {
+            let count = out.len() / outputs;
+            let rows = View::new(&rows[task * each * inputs..][..count * inputs], count, inputs);
+            product(ViewMut::new(&mut *out, count, outputs), rows, matrix, F::ONE, how);
+            after((out, 0..outputs));
+        };
+        // A single row is not worth the way to another thread.
+        return if count <= each { run(0, out) } else { par_for(parts_mut(out, each * outputs), run) };
     }
     let [each, width] = task_of(count, [inputs * outputs, outputs]);
     let right = PackedRight::on(shelf, matrix);
@@ -233,7 +248,7 @@ fn rows_times<F: Real>(
         });
         return;
     }
-    let left = PackedLeft::on(shelf, view, each);
+    let left = PackedLeft::on(shelf, View::new(rows, count, inputs), each);
     let (blocks, tiling) = (count.div_ceil(each), Tiling { rows: each, planes: 1, columns: outputs, width });
     par_for(tiles_mut(out, tiling), |task, mut tile| {
         let (block, first) = (task % blocks, task / blocks * width);

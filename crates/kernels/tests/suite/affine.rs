@@ -4,7 +4,7 @@ use kernels::{Accumulate, Affine, Real, View};
 use super::common::{close, made_up, plain, transpose};
 
 /// Rows around the cuts of the work, and widths around those of the kernels.
-const SHAPES: [[usize; 3]; 8] = [
+const SHAPES: [[usize; 3]; 9] = [
     [0, 3, 2],
     [1, 1, 1],
     [5, 7, 3],
@@ -13,6 +13,7 @@ const SHAPES: [[usize; 3]; 8] = [
     [129, 60, 40],
     [300, 17, 90],
     [113, 64, 57],
+    [100, 370, 360],
 ];
 
 fn equals_plain_loops<F: Real>(bar: f64) {
@@ -62,7 +63,12 @@ fn forward_and_backward_equal_plain_loops() {
 
 #[test]
 fn the_number_of_threads_changes_no_bit() {
-    let (n, d, o) = (700, 130, 301);
+    for shape in [[700, 130, 301], [100, 400, 401]] {
+        changes_no_bit(shape);
+    }
+}
+
+fn changes_no_bit([n, d, o]: [usize; 3]) {
     let (x, dy): (Vec<f32>, Vec<f32>) = (made_up(n * d, 1), made_up(n * o, 2));
     let (weight, bias): (Vec<f32>, Vec<f32>) = (made_up(d * o, 3), made_up(o, 4));
     let run = |threads| {
