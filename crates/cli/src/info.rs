@@ -1,7 +1,7 @@
 //! `panda info CHECKPOINT|RECIPE`, or sizes alone
 use std::{path::PathBuf, process::ExitCode};
 
-use lattice::Context;
+use lattice::{Context, Plan};
 use rnnt_loss::{MemoryBudget, MemoryPlan, Options, Precision};
 use speech::Tokenizer;
 use training::{Checkpoint, Model, ModelConfig, Recipe, recipe::GnatConfig};
@@ -44,6 +44,29 @@ pub struct Arguments {
 /// Most rows, units and classes of a plan; a mistake, beyond.
 const MOST: usize = 1 << 28;
 
+impl Arguments {
+    /// Whether sizes are those of something.
+    fn check(&self) -> Result<()> {
+        let Arguments { batch, frames, labels, .. } = *self;
+        let (widest, rows) = (self.hidden.unwrap_or(1), batch.saturating_mul(frames.saturating_add(labels)));
+        for (argument, fits, expected, found) in [
+            ("--batch x (--frames + --labels)", rows <= MOST, "of rows, at most 268435456", rows),
+            ("--hidden", (1..=MOST).contains(&widest), "from 1 to 268435456", widest),
+            (
+                "--classes",
+                self.classes.is_none_or(|classes| (2..=MOST).contains(&classes)),
+                "from 2 to 268435456",
+                self.classes.unwrap_or(2),
+            ),
+        ] {
+            if !fits {
+                return Err(Error::Argument { argument, expected, found: found as f64 });
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Prints parameters and plan; nothing is trained or decoded.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let Some(path) = &arguments.path else { return plan(0, 0, Options::default(), arguments) };
@@ -77,41 +100,56 @@ fn describe(config: &ModelConfig, tokenizer: &Tokenizer, arguments: &Arguments) 
 
     say!("")?;
     if let Some(gnat) = config.loss.kind.gnat() {
-        return lattice(gnat, tokenizer.size(), config.loss.options.budget);
+        return lattice(gnat, config, tokenizer.size(), arguments);
     }
     plan(config.joint.width, config.classes(tokenizer.size()), config.loss_options()?, arguments)
 }
 
-/// The size of a recognition lattice.
-fn lattice(config: &GnatConfig, labels: usize, budget: MemoryBudget) -> Result<ExitCode> {
-    let (context, alignment) = (config.ngram(labels)?, config.alignment()?);
+/// The size of a recognition lattice, and what its loss takes.
+fn lattice(
+    gnat: &GnatConfig,
+    config: &ModelConfig,
+    labels: usize,
+    arguments: &Arguments,
+) -> Result<ExitCode> {
+    let Arguments { hidden, classes, bf16, .. } = *arguments;
+    let asked = [("--hidden", hidden.is_some()), ("--classes", classes.is_some()), ("--bf16", bf16)];
+    if let Some((argument, _)) = asked.into_iter().find(|(_, asked)| *asked) {
+        let (expected, search) = ("a transducer", "a recognition lattice (loss.kind = \"gnat\")");
+        return Err(Error::Search { argument, expected, search });
+    }
+    arguments.check()?;
+    let mut config = config.clone();
+    let options = &mut config.loss.options;
+    options.budget = arguments.budget.unwrap_or(options.budget);
+    let budget = options.budget;
+    let (context, alignment) = (gnat.ngram(labels)?, gnat.alignment()?);
     let (states, of_frame) = (context.states(), alignment.num_states());
-    say!("recognition lattice: the last {} of {labels} labels, {states} context states", config.context)?;
+    say!("recognition lattice: the last {} of {labels} labels, {states} context states", gnat.context)?;
     say!("one frame: {of_frame} alignment states, {} arc weights", states * (1 + labels))?;
-    let over = if config.normalise.normalize().is_some() { "each state's arcs" } else { "all paths" };
+    let over = if gnat.normalise.normalize().is_some() { "each state's arcs" } else { "all paths" };
     say!("normalised over {over}")?;
     say!("memory budget of the loss: {}", bytes::name(budget))?;
+    let Arguments { batch, frames, labels: positions, .. } = *arguments;
+    let plan = Model::new(&config, labels).and_then(|model| model.lattice_plan([batch, frames, positions]));
+    match plan {
+        Ok(Some(Plan { utterances, window, kept, bytes, .. })) => {
+            let weights = if kept { "stay from forward to backward" } else { "are made again in backward" };
+            say!("plan for {batch} utterances of {frames} frames and {positions} labels:")?;
+            say!("  {utterances} together, {window} frames of each at a time; arc weights {weights}")?;
+            say!("  at most {:.1} MB beside parameters, frames and gradients", bytes as f64 / 1e6)?;
+        }
+        // A model may be looked at wherever it is.
+        Err(error @ training::Error::Memory { .. }) => say!("no plan: {error}")?,
+        plan => drop(plan?),
+    }
     Ok(ExitCode::SUCCESS)
 }
 
 /// What the loss takes, for the model's sizes or those of the command line.
 fn plan(hidden: usize, classes: usize, options: Options, arguments: &Arguments) -> Result<ExitCode> {
+    arguments.check()?;
     let Arguments { batch, frames, labels, .. } = *arguments;
-    let (widest, rows) = (arguments.hidden.unwrap_or(1), batch.saturating_mul(frames.saturating_add(labels)));
-    for (argument, fits, expected, found) in [
-        ("--batch x (--frames + --labels)", rows <= MOST, "of rows, at most 268435456", rows),
-        ("--hidden", (1..=MOST).contains(&widest), "from 1 to 268435456", widest),
-        (
-            "--classes",
-            arguments.classes.is_none_or(|classes| (2..=MOST).contains(&classes)),
-            "from 2 to 268435456",
-            arguments.classes.unwrap_or(2),
-        ),
-    ] {
-        if !fits {
-            return Err(Error::Argument { argument, expected, found: found as f64 });
-        }
-    }
     let budget = arguments.budget.unwrap_or(options.budget);
     let precision = if arguments.bf16 { Precision::Bf16 } else { options.precision };
     let options = Options { budget, precision, ..options };

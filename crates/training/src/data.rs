@@ -15,7 +15,7 @@ use speech::{Corpus, Utterance};
 
 pub(crate) use ahead::Ahead;
 pub use batch::Batch;
-pub(crate) use batch::{collate, plan};
+pub(crate) use batch::{collate, plan, rows};
 pub use examples::{Example, load};
 pub(crate) use examples::{count_changes, load_as};
 pub(crate) use joined::joined;

@@ -1,5 +1,5 @@
 //! The losses of a batch, as the model's configuration wants them.
-use candle_core::Tensor;
+use candle_core::{DType, Device, Tensor};
 use rnnt_loss::{
     Dropout, MemoryPlan, Targets,
     candle::{HeadTensors, JointTensors, LossSession, LossSum, PrunedTensors, RowTensors, TrivialJoiner},
@@ -9,7 +9,7 @@ use crate::data::Batch;
 use crate::dropout::Masks;
 use crate::label_side::{LabelSide, LatticeBatch, Transducer};
 use crate::model::{Heads, Model};
-use crate::{Error, Linear, ModelConfig, Result};
+use crate::{Error, Linear, ModelConfig, Result, memory};
 
 /// The losses of a run: their options and the buffers that stay from step to step.
 #[derive(Debug, Clone)]
@@ -86,19 +86,43 @@ impl Model {
     /// [`Error::LossBudget`], which names `utterance`.
     pub(crate) fn check_budget(&self, utterance: &str, rows: usize, labels: usize) -> Result<()> {
         let config = self.config();
-        let shape = [1, rows.div_ceil(config.encoder.reduction()), labels];
-        let ctc = self.ctc.as_ref().map(|_| (self.encoder.width(), config.ctc_options()));
-        let transducer = match config.loss.kind.gnat() {
-            Some(_) => None,
-            None => Some((self.width(), config.loss_options()?)),
-        };
-        for (width, options) in transducer.into_iter().chain(ctc) {
-            let plan = MemoryPlan::for_shape::<f32>(shape, width, self.classes(), &options);
-            if let Err(rnnt_loss::Error::Budget { smallest, found }) = plan {
-                return Err(Error::LossBudget { smallest, found, utterances: vec![utterance.to_owned()] });
+        let frames = rows.div_ceil(config.encoder.reduction());
+        let named = |error: Error| match error {
+            Error::Loss(rnnt_loss::Error::Budget { smallest, found })
+            | Error::Lattice(lattice::Error::Budget { smallest, found }) => {
+                Err(Error::LossBudget { smallest, found, utterances: vec![utterance.to_owned()] })
             }
+            // What else may be wrong is said where it is done.
+            _ => Ok(()),
+        };
+        let transducer = match self.label_side {
+            LabelSide::Transducer(_) => Some((self.width(), config.loss_options()?)),
+            LabelSide::Lattice(_) => {
+                self.lattice_plan([1, frames, labels]).map(drop).or_else(named)?;
+                None
+            }
+        };
+        let ctc = self.ctc.as_ref().map(|_| (self.encoder.width(), config.ctc_options()));
+        for (width, options) in transducer.into_iter().chain(ctc) {
+            let plan = MemoryPlan::for_shape::<f32>([1, frames, labels], width, self.classes(), &options);
+            plan.map(drop).map_err(Error::from).or_else(named)?;
         }
         Ok(())
+    }
+
+    /// How a step of training cuts its recognition lattice for some utterances of so many encoder frames and labels; none for a
+    /// transducer.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] for frames that there is no room for; those of [`Gnat::plan`](lattice::candle::Gnat::plan), a budget that is too small among them.
+    pub fn lattice_plan(&self, [batch, frames, labels]: [usize; 3]) -> Result<Option<lattice::Plan>> {
+        let Some(gnat) = self.lattice() else { return Ok(None) };
+        let width = self.encoder.width();
+        let bytes = batch.saturating_mul(frames.saturating_mul(4 * width).saturating_add(16 * labels));
+        memory::expect(|| format!("a batch of {batch} x ({frames} frames and {labels} labels)"), bytes)?;
+        let rows = Tensor::zeros((batch, frames, width), DType::F32, &Device::Cpu)?;
+        let labels = LatticeBatch::new(&vec![frames; batch], &vec![vec![0; labels]; batch])?;
+        Ok(Some(gnat.plan(labels.with(&rows))?))
     }
 
     /// Losses of a batch that is all or a part of the `of` utterances of an optimiser step. With masks, dropout is on.
@@ -175,8 +199,6 @@ fn head(layer: &Linear) -> HeadTensors<'_> {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-
-    use candle_core::Device;
 
     use super::*;
     use crate::Recipe;

@@ -135,7 +135,8 @@ const WAITING: usize = crate::trainer::AHEAD + 1;
 
 impl Limit {
     /// What is left of a budget beside what the process holds already, and what the plan then is, with `longest` the input rows of the
-    /// longest utterance, and `together` the utterances that batches have however long they are.
+    /// longest utterance that is trained on, `judged` those of the longest that it is judged by, and `together` the utterances that
+    /// batches have however long they are.
     ///
     /// # Errors
     /// [`Error::Budget`] if the longest utterance does not fit alone, beside such batches that wait.
@@ -143,12 +144,13 @@ impl Limit {
         plan: StepPlan,
         budget: usize,
         before: usize,
-        (longest, together): (usize, usize),
+        (longest, judged, together): (usize, usize, usize),
     ) -> Result<(Self, RunPlan)> {
         let fixed = plan.fixed();
         let own = budget.saturating_sub(before) / 17 * 16;
         let limit = Limit { room: own.saturating_sub(fixed), plan };
-        let alone = limit.shape(1, longest);
+        // What is judged has no backward pass, but a graph.
+        let alone = limit.shape(1, longest.max(judged));
         let (waiting, step) = (limit.waiting(limit.shape(together, longest)), limit.plan.step(alone));
         let reading = 3 * NUMBERS * F * limit.plan.model.parameters().count();
         RunPlan { budget, before, fixed, waiting, step, reading }.check()?;

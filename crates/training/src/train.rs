@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use decoding::Aggregate;
 
 use crate::checkpoint::Checkpoint;
-use crate::data::{Example, Largest, Source, TrainingSet};
+use crate::data::{self, Example, Largest, Source, TrainingSet};
 use crate::evaluate::{Evaluation, evaluate};
 use crate::learner::Learner;
 use crate::loading::{Loaded, Stopped};
@@ -113,7 +113,8 @@ pub fn train_with(
             let longest = stretched(source.longest());
             let together =
                 if recipe.batch.buckets > 0 { recipe.batch.max_utterances.min(train.count()) } else { 1 };
-            Limit::new(StepPlan::new(&model)?, budget, before, (longest, together))
+            let judged = data::rows(dev.iter().chain(&test), &recipe.encoder.rows).max().unwrap_or(0);
+            Limit::new(StepPlan::new(&model)?, budget, before, (longest, judged, together))
         });
         let (limit, plan) = limits.transpose()?.unzip();
         let source = source.within(limit.clone());

@@ -24,6 +24,28 @@ fn a_model_is_planned_and_refused_where_it_does_not_fit() {
 }
 
 #[test]
+fn recognition_lattices_are_planned() {
+    let toy = Toy::new();
+    let predictor = "[predictor]\nkind = \"lstm\"\nembedding = 8\nhidden = 16\nlayers = 1\n";
+    toy.recipe(&[(predictor, "[loss]\nkind = \"gnat\"\nembedding = 8\n")]);
+    let (code, out, err) = allowed(&toy, &["info", "recipe.toml", "--batch", "3"], "1GiB");
+    assert_eq!(code, Some(0), "{out}{err}");
+    for part in ["plan for 3 utterances of 100 frames and 20 labels", "3 together", "MB beside parameters"] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    let (code, out, err) = allowed(&toy, &["info", "recipe.toml"], "1KiB");
+    assert!(code == Some(0) && out.contains("no plan: "), "{out}{err}");
+    for (arguments, part) in [
+        (["--budget", "1KiB"], "budget: expected at least"),
+        (["--hidden", "7"], "--hidden: expected a transducer, found a recognition lattice"),
+        (["--frames", "999999999"], "--frames + --labels"),
+    ] {
+        let (code, out, err) = allowed(&toy, &[&["info", "recipe.toml"][..], &arguments].concat(), "1GiB");
+        assert!(code == Some(2) && err.contains(part), "{out}{err}");
+    }
+}
+
+#[test]
 fn data_and_alignments_are_planned_too() {
     let toy = Toy::new();
     toy.recipe(&[("epochs = 3", "epochs = 1")]);

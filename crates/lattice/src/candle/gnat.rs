@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     Alignment, Beam, Context, Error, Frames, Labels, LocallyNormalized, MemoryBudget, Merge, Output, Path,
-    RecognitionLattice, Result, Session, Sum, WeightFn,
+    Plan, RecognitionLattice, Result, Session, Sum, WeightFn,
 };
 
 /// What candle calls the operation.
@@ -158,6 +158,22 @@ impl Gnat {
         match call.frames.dtype() {
             DType::F32 => call.sum::<f32>(weights),
             _ => call.sum::<f64>(weights),
+        }
+    }
+
+    /// How a step of training is cut, without running it.
+    ///
+    /// # Errors
+    /// As [`Session::plan`]; tensors that do not fit.
+    pub fn plan(&self, batch: BatchTensors) -> Result<Plan> {
+        let call = self.call(batch)?;
+        match call.frames.dtype() {
+            DType::F32 => {
+                call.lend::<f32, _>(|session, lattice, frames, labels| session.plan(lattice, frames, labels))
+            }
+            _ => {
+                call.lend::<f64, _>(|session, lattice, frames, labels| session.plan(lattice, frames, labels))
+            }
         }
     }
 

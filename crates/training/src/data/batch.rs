@@ -73,8 +73,11 @@ pub(super) fn train_plan(
 }
 
 /// Input rows of each example.
-fn rows(examples: &[Example], config: &RowsConfig) -> Vec<usize> {
-    examples.iter().map(|example| example.features.frames.div_ceil(config.stride)).collect()
+pub(crate) fn rows<'a>(
+    examples: impl IntoIterator<Item = &'a Example>,
+    config: &RowsConfig,
+) -> impl Iterator<Item = usize> {
+    examples.into_iter().map(|example| example.features.frames.div_ceil(config.stride))
 }
 
 /// Cuts examples into batches in the order of their lengths.
@@ -84,7 +87,7 @@ pub(crate) fn plan(
     batches: &BatchConfig,
     limit: Option<&Limit>,
 ) -> Vec<Vec<usize>> {
-    cut(&rows(examples, config), batches, limit, None)
+    cut(&rows(examples, config).collect::<Vec<_>>(), batches, limit, None)
 }
 
 fn cut(

@@ -26,6 +26,18 @@ fn parse(text: &str) -> training::Result<Recipe> {
     Recipe::parse(text, Path::new("lattice.toml"))
 }
 
+#[test]
+fn a_budget_that_no_lattice_can_keep_is_found_before_the_first_step() {
+    let toy = Toy::new();
+    let all = changes("budget = \"1KiB\"\n");
+    let recipe = toy.recipe(&all.each_ref().map(|(old, new)| (*old, new.as_str())));
+    let folder = toy.path("run");
+    let error = train(&recipe, Some(1), &folder, Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap_err();
+    let Error::LossBudget { smallest, found, utterances } = error else { panic!("{error:?}") };
+    assert!(found == 1024 && smallest > found && utterances.len() == 1, "{smallest} {utterances:?}");
+    assert!(!folder.exists());
+}
+
 /// Trains a lattice on the corpus many times over; both searches must have learnt it by heart.
 fn learns(loss: &str) {
     let toy = Toy::new();

@@ -7,7 +7,7 @@ use training::{
     Error, Observer, Outcome, Result, RunPlan, RunReport, Start, StepPlan, StepReport, train_with,
 };
 
-use crate::toy::Toy;
+use crate::toy::{RATE, Toy, write_wav};
 
 /// Steps, and the plan.
 #[derive(Default)]
@@ -59,6 +59,23 @@ fn a_budget_that_is_too_small_names_the_smallest_that_would_do() {
     let (names, values) = metrics.split_once('\n').unwrap();
     let at = names.split(',').position(|name| name == "planned_bytes").unwrap();
     assert_eq!(values.trim().split(',').nth(at), Some((loose.1.unwrap().peak()).to_string().as_str()));
+}
+
+#[test]
+fn what_a_run_is_judged_by_is_planned_too() {
+    let toy = Toy::new();
+    write_wav(&toy.path("long.wav"), RATE, &vec![0; 30 * RATE as usize]);
+    toy.write("long.jsonl", r#"{"id": "long", "file": "long.wav", "text": "low", "seconds": 30}"#);
+    let smallest = |dev: &str| {
+        let loss = ("[training]", "[loss]\nkind = \"rnnt\"\nbudget = \"1MiB\"\n[training]");
+        let recipe = toy.recipe(&[loss, ("dev = [\"train.jsonl\"]", &format!("dev = [\"{dev}.jsonl\"]"))]);
+        match run(&recipe, Some(1 << 20), &toy.path("none")).0 {
+            Err(Error::Budget { smallest, .. }) => smallest,
+            other => panic!("{other:?}"),
+        }
+    };
+    // Half a minute is a few hundred rows of a hundred numbers more.
+    assert!(smallest("long") > smallest("train") + (1 << 19));
 }
 
 #[test]
