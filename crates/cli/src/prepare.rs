@@ -4,7 +4,10 @@ use std::process::ExitCode;
 
 use speech::prepare::{Prepare, Strings, Summary, an4, fsdd, librispeech};
 
-use crate::{error::Result, out::say};
+use crate::{
+    error::{Error, Result},
+    out::say,
+};
 
 /// Arguments of `panda prepare`.
 #[derive(clap::Args)]
@@ -57,12 +60,19 @@ impl Common {
     }
 }
 
+/// Most strings; a mistake, beyond.
+const MOST_STRINGS: u32 = 10_000_000;
+
 /// Checks a corpus, writes its manifests and says what they hold.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let lists = match &arguments.corpus {
         Corpus::Librispeech(common) => librispeech(&common.dir, &common.how())?,
         Corpus::An4(common) => an4(&common.dir, &common.how())?,
         Corpus::Fsdd { common, strings, seed } => {
+            if let Some(found) = strings.filter(|train| *train > MOST_STRINGS) {
+                let expected = "of strings, at most 10000000";
+                return Err(Error::Argument { argument: "--strings", expected, found: found.into() });
+            }
             let strings = strings.map(|train| {
                 let (train, some) = (train as usize, (train as usize).div_ceil(10));
                 Strings { train, dev: some, test: some, seed: *seed }

@@ -65,6 +65,10 @@ fn arguments_that_make_no_sense_are_refused() {
         (&["prepare", "fsdd", ".", "--shards", "0"], "--shards"),
         (&["prepare", "fsdd", ".", "--shards", "5", "--strings", "5"], "cannot be used with"),
         (&["prepare", "fsdd", ".", "--seed", "5"], "--strings"),
+        (
+            &["prepare", "fsdd", ".", "--strings", "4000000000"],
+            "--strings: expected a number of strings, at most",
+        ),
     ] {
         let (status, _, error) = finish(panda(folder.path(), arguments));
         assert_eq!(status, Some(2), "{error}");
