@@ -49,6 +49,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let one_file = arguments.output.clone().filter(|_| arguments.format.is_some_and(Format::joins));
     let [hypotheses, heard] = outputs::open([&arguments.hypotheses, &one_file], &inputs, &utterances)?;
     let captions = captions(arguments, &inputs, &utterances)?;
+    let mut pairs = captions.iter().flat_map(|one| hypotheses.iter().map(move |other| (other, one)));
+    pairs.try_for_each(|(hypotheses, one)| outputs::expect_apart(hypotheses, one))?;
     let recogniser = arguments.audio.load(&arguments.checkpoint)?;
     let recogniser = arguments.silence.apply(recogniser)?;
     let recogniser = arguments.search.apply(recogniser)?;
@@ -80,9 +82,5 @@ fn captions(arguments: &Arguments, inputs: &[&PathBuf], utterances: &[Utterance]
     let name = |utterance: &Utterance| PathBuf::from(utterance.id.replace(['/', '\\'], "_") + ".wav");
     let ids: Vec<PathBuf> = utterances.iter().map(name).collect();
     let inputs = inputs.iter().map(|path| path.as_path());
-    let outputs = outputs::in_folder(folder, &ids, format, &inputs.collect::<Vec<_>>())?;
-    if let Some(hypotheses) = &arguments.hypotheses {
-        outputs::expect_apart(hypotheses, &outputs)?;
-    }
-    Ok(outputs)
+    outputs::in_folder(folder, &ids, format, &inputs.collect::<Vec<_>>())
 }

@@ -41,16 +41,19 @@ pub struct Arguments {
     bf16: bool,
 }
 
-/// Most rows, units and classes of a plan; a mistake, beyond.
+/// Most rows of a plan; a mistake, beyond.
+const MOST_ROWS: usize = 1 << 24;
+/// Most units and classes of one.
 const MOST: usize = 1 << 28;
 
 impl Arguments {
     /// Whether sizes are those of something.
     fn check(&self) -> Result<()> {
         let Arguments { batch, frames, labels, .. } = *self;
-        let (widest, rows) = (self.hidden.unwrap_or(1), batch.saturating_mul(frames.saturating_add(labels)));
+        let of_one = frames.saturating_add(labels).saturating_add(1);
+        let (widest, rows) = (self.hidden.unwrap_or(1), batch.saturating_mul(of_one));
         for (argument, fits, expected, found) in [
-            ("--batch x (--frames + --labels)", rows <= MOST, "of rows, at most 268435456", rows),
+            ("--batch x (--frames + --labels + 1)", rows <= MOST_ROWS, "of rows, at most 16777216", rows),
             ("--hidden", (1..=MOST).contains(&widest), "from 1 to 268435456", widest),
             (
                 "--classes",
@@ -154,7 +157,7 @@ fn plan(hidden: usize, classes: usize, options: Options, arguments: &Arguments) 
     let precision = if arguments.bf16 { Precision::Bf16 } else { options.precision };
     let options = Options { budget, precision, ..options };
     let (hidden, classes) = (arguments.hidden.unwrap_or(hidden), arguments.classes.unwrap_or(classes));
-    let plan = MemoryPlan::for_shape::<f32>([batch, frames, labels], hidden, classes, &options)?;
+    let plan = MemoryPlan::for_shape::<f32>([batch, frames, labels], hidden, classes, &options, true)?;
     say!("{plan}")?;
     Ok(ExitCode::SUCCESS)
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use speech::Utterance;
 use training::Format;
-use training::files::{Output, same_file};
+use training::files::Output;
 
 use crate::error::{Error, Result};
 
@@ -17,12 +17,11 @@ pub fn open<const N: usize>(
     let recordings = utterances.iter().flat_map(Utterance::files);
     let inputs: Vec<&Path> = inputs.iter().map(|path| path.as_path()).chain(recordings).collect();
     let mut outputs = [const { None }; N];
-    for (at, output) in outputs.iter_mut().enumerate() {
+    for at in 0..N {
         let Some(path) = wanted[at] else { continue };
-        if let Some(other) = wanted[..at].iter().copied().flatten().find(|other| one_place(path, other)) {
-            return Err(training::Error::OutputTwice { output: path.clone(), other: other.clone() }.into());
-        }
-        *output = Some(Output::new(path, &inputs)?);
+        let output = Output::new(path, &inputs)?;
+        outputs[..at].iter().flatten().try_for_each(|other| expect_apart(&output, other))?;
+        outputs[at] = Some(output);
     }
     Ok(outputs)
 }
@@ -36,39 +35,29 @@ pub fn in_folder(
 ) -> Result<Vec<Output>> {
     let io = |source| training::Error::Io { path: folder.to_owned(), action: "make the folder", source };
     std::fs::create_dir_all(folder).map_err(io)?;
-    let (mut outputs, mut taken) = (Vec::with_capacity(recordings.len()), HashMap::new());
+    let mut outputs: Vec<Output> = Vec::with_capacity(recordings.len());
+    let mut taken = HashMap::new();
     for recording in recordings {
         let mut name = recording.file_stem().unwrap_or(recording.as_os_str()).to_owned();
         name.push(".");
         name.push(format.name());
-        let output = folder.join(name);
-        // By whatever link.
-        let place = output.canonicalize().unwrap_or_else(|_| output.clone());
+        let output = Output::new(&folder.join(name), inputs)?;
+        // What leads nowhere else is a place of its own.
+        let place = output.place().unwrap_or_else(|| output.path().to_owned());
         if let Some(other) = taken.insert(place, recording) {
-            let (file, other) = (recording.clone(), other.clone());
+            let (output, file, other) = (output.path().to_owned(), recording.clone(), other.clone());
             return Err(Error::SameName { output, file, other });
         }
-        outputs.push(Output::new(&output, inputs)?);
+        outputs.push(output);
     }
     Ok(outputs)
 }
 
-/// Fails where an output is one of some others, too.
-pub fn expect_apart(output: &Path, others: &[Output]) -> Result<()> {
-    match others.iter().find(|other| one_place(output, other.path())) {
-        None => Ok(()),
-        Some(other) => {
-            let (output, other) = (output.to_owned(), other.path().to_owned());
-            Err(training::Error::OutputTwice { output, other }.into())
-        }
+/// Fails where two outputs are going to be one file.
+pub fn expect_apart(output: &Output, other: &Output) -> Result<()> {
+    if output.place().is_none() || output.place() != other.place() {
+        return Ok(());
     }
-}
-
-/// Whether two paths lead to one file, or to a place where one is going to be.
-fn one_place(a: &Path, b: &Path) -> bool {
-    let place = |path: &Path| {
-        let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
-        folder.canonicalize().ok().map(|folder| folder.join(path.file_name().unwrap_or_default()))
-    };
-    same_file(a, b) || place(a).is_some() && place(a) == place(b) && !a.exists()
+    let (output, other) = (output.path().to_owned(), other.path().to_owned());
+    Err(training::Error::OutputTwice { output, other }.into())
 }

@@ -19,12 +19,14 @@ pub fn watch(says: &'static str) -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
     on_each(move || {
-        if flag.swap(true, Ordering::SeqCst) {
+        if flag.load(Ordering::SeqCst) {
             std::process::exit(STOPPED.into());
         }
+        // Before whoever sees the flag has ended the program.
         if !says.is_empty() {
             complain!("\n{says}");
         }
+        flag.store(true, Ordering::SeqCst);
     })?;
     Ok(stop)
 }

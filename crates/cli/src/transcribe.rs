@@ -64,24 +64,19 @@ pub struct LongArguments {
     /// Length of the pieces for models that hear both ways; others go on where they were
     #[arg(long, value_name = "SECONDS", default_value_t = WindowConfig::default().seconds)]
     window: f64,
-    /// How much of a piece the next one hears too
-    #[arg(long, value_name = "SECONDS", default_value_t = WindowConfig::default().overlap)]
-    overlap: f64,
+    /// How much of a piece the next one hears too [default: a quarter of it, at most 5]
+    #[arg(long, value_name = "SECONDS")]
+    overlap: Option<f64>,
 }
 
 impl LongArguments {
     /// Whether lengths are lengths; what else a window has to be, a model says.
     fn check(&self) -> Result<()> {
-        let Self { long, window, overlap } = *self;
+        let (long, WindowConfig { seconds: window, overlap }) = (self.long, self.window());
         for (argument, fits, expected, found) in [
             ("--long", long >= 0.0, "of seconds, at least 0", long),
             ("--window", window > 0.0 && window <= 3600.0, "of seconds above 0, at most 3600", window),
-            (
-                "--overlap",
-                overlap > 0.0 && overlap < window,
-                "of seconds above 0, less than the --window",
-                overlap,
-            ),
+            ("--overlap", overlap >= 0.0 && overlap < window, "of seconds, less than the --window", overlap),
         ] {
             if !fits {
                 return Err(Error::Argument { argument, expected, found });
@@ -91,7 +86,8 @@ impl LongArguments {
     }
 
     fn window(&self) -> WindowConfig {
-        WindowConfig { seconds: self.window, overlap: self.overlap }
+        let most = WindowConfig::default().overlap;
+        WindowConfig { seconds: self.window, overlap: self.overlap.unwrap_or((self.window / 4.0).min(most)) }
     }
 }
 

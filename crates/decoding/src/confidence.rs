@@ -114,8 +114,8 @@ impl Confidence {
             g += power * lp;
         }
         let rest = v.powf(1.0 - a);
-        // (e^x - e^x0) / (1 - e^x0), also where both are nearly 0.
-        let above = |x: f64, x0: f64| -x0.exp() * (x - x0).exp_m1() / x0.exp_m1();
+        // (e^x - e^x0) / (1 - e^x0), also where both exponents are next to 0, or far below it.
+        let above = |x: f64, x0: f64| 1.0 - x.exp_m1() / x0.exp_m1();
         match self.measure {
             Measure::MaxProb => (a * (v.ln() - log_sum)).exp_m1() / (a * v.ln()).exp_m1(),
             Measure::GibbsLin => 1.0 + g / (v.ln() * rest),
@@ -202,6 +202,20 @@ mod tests {
                 let found = Confidence { measure, exponent }.of(&scores);
                 assert!((found - limit).abs() < 1e-6, "{measure:?} {exponent}: {found}, {limit}");
             }
+        }
+    }
+
+    #[test]
+    fn large_vocabularies_have_confidences() {
+        for (measure, exponent, classes) in Measure::ALL
+            .into_iter()
+            .flat_map(|measure| [(measure, 0.33, 5_000), (measure, 0.33, 20_000), (measure, 0.1, 2_000)])
+        {
+            let confidence = Confidence { measure, exponent };
+            let mut scores = vec![0.0; classes];
+            assert!(confidence.of(&scores).abs() < 1e-6, "{measure:?} {classes}");
+            scores[7] = 200.0;
+            assert!((confidence.of(&scores) - 1.0).abs() < 1e-6, "{measure:?} {classes}");
         }
     }
 

@@ -234,7 +234,7 @@ fn rows_times<F: Real>(
             product(ViewMut::new(&mut *out, count, outputs), rows, matrix, F::ONE, how);
             after((out, 0..outputs));
         };
-        // A single row is not worth the way to another thread.
+        // A single task is not worth the way to another thread.
         return if count <= each { run(0, out) } else { par_for(parts_mut(out, each * outputs), run) };
     }
     let [each, width] = task_of(count, [inputs * outputs, outputs]);

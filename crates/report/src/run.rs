@@ -74,10 +74,11 @@ impl Run {
     fn compare(&mut self, place: &Path) -> Result<()> {
         let text = fs::read_to_string(place).map_err(Error::io(place))?;
         let Some(Recipe { data: own, .. }) = &self.recipe else { return Ok(()) };
-        let same = |other: Recipe| (&other.data.dev, &other.data.test) == (&own.dev, &own.test);
-        if !Recipe::parse(&text, place).is_ok_and(same) {
-            let place = place.display();
-            self.notes.push(format!("{place} names other manifests than the run's recipe; those of the run were looked for from there."));
+        let where_from = "the manifests of the run's recipe were looked for from there";
+        match Recipe::parse(&text, place) {
+            Ok(Recipe { data, .. }) if (&data.dev, &data.test) == (&own.dev, &own.test) => {}
+            Ok(_) => self.notes.push(format!("{} names other manifests; {where_from}.", place.display())),
+            Err(error) => self.notes.push(format!("{error}; {where_from}.")),
         }
         Ok(())
     }

@@ -150,7 +150,7 @@ fn what_is_gone_is_said() {
     {
         std::fs::write(&other, recipe).unwrap();
         let html = page(&run, Some(&other)).unwrap();
-        assert_eq!(html.contains("names other manifests than the run"), differs);
+        assert_eq!(html.contains("names other manifests"), differs);
     }
     remove("list.jsonl");
     let html = read(&run, &Options::default());

@@ -40,16 +40,18 @@ pub struct MemoryPlan {
 }
 
 impl MemoryPlan {
-    /// The plan for utterances of one length, without any labels at hand: a loss with pruning has its narrowest bands, one with big
-    /// blanks has them in the classes behind the first two.
+    /// The plan for utterances of one length, without any labels at hand, with dropout after the joint's activation or without
+    /// (`masked`): a loss with pruning has its narrowest bands, one with big blanks has them in the classes behind the first two, and
+    /// all labels of CTC are one.
     ///
     /// # Errors
-    /// As [`MemoryPlan::new`].
+    /// As [`Targets::new`] and [`MemoryPlan::new`].
     pub fn for_shape<F: Real>(
         [batch, frames, labels]: [usize; 3],
         hidden: usize,
         classes: usize,
         options: &Options,
+        masked: bool,
     ) -> Result<Self> {
         let targets = Targets::new(1, vec![frames; batch], vec![vec![0; labels]; batch])?;
         let targets = match &options.loss {
@@ -63,17 +65,27 @@ impl MemoryPlan {
             }
             Loss::Tdt { .. } | Loss::Ctc => targets,
         };
-        Self::new::<F>(&targets, hidden, classes, options)
+        Self::of_joint::<F>(&targets, hidden, classes, options, masked)
     }
 
-    /// The plan for rows of a type.
+    /// The plan for rows of a type, with or without dropout.
     ///
     /// # Errors
     /// Targets that the loss has no columns for; a budget below the smallest cut.
     pub fn new<F: Real>(targets: &Targets, hidden: usize, classes: usize, options: &Options) -> Result<Self> {
+        Self::of_joint::<F>(targets, hidden, classes, options, true)
+    }
+
+    fn of_joint<F: Real>(
+        targets: &Targets,
+        hidden: usize,
+        classes: usize,
+        options: &Options,
+        masked: bool,
+    ) -> Result<Self> {
         let (lattices, element, batch) = (targets.lattices(), size_of::<F>(), targets.batch());
         let objective = Objective::new(&options.loss, targets)?;
-        let listed = JointSites::<F>::listed(true);
+        let listed = JointSites::<F>::listed(masked);
         let sizes = Sizes { objective: &objective, options, hidden, classes, listed, held: 0, scores: None };
         let call = sizes.in_groups::<F>()?;
         let shape_of = |sites| sizes.shapes(sites)[0].1;

@@ -130,7 +130,10 @@ impl Alignments {
         }
         for (example, found) in examples.iter().zip(found) {
             // Where a model says NaN or nothing but -inf, there are no labels on the best path.
-            match found.filter(|found| found.tokens.len() == example.labels.len()) {
+            let sound = |found: &rnnt_loss::Alignment| {
+                found.tokens.len() == example.labels.len() && found.log_prob.is_finite()
+            };
+            match found.filter(sound) {
                 Some(found) => {
                     self.utterances.push(self.utterance(tokenizer, model.config(), example, &found)?)
                 }

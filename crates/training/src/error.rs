@@ -89,6 +89,12 @@ pub enum Error {
         /// The run folder.
         path: PathBuf,
     },
+    /// A folder with a recipe that no run has put there, and whose place that of a run would take.
+    #[error("{}: expected none, or one that a run has written, found somebody's own; name another folder by --run", path.display())]
+    ForeignRecipe {
+        /// The recipe.
+        path: PathBuf,
+    },
     /// A run folder in which another process trains.
     #[error("{}: expected a folder of our own, found another process that trains in it", path.display())]
     RunLocked {

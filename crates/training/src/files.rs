@@ -70,6 +70,14 @@ impl Output {
         &self.path
     }
 
+    /// The regular file that it is going to be, behind all links; none for pipes and the standard output.
+    pub fn place(&self) -> Option<PathBuf> {
+        match &self.target {
+            Target::Regular(end) => Some(folder(end).canonicalize().ok()?.join(end.file_name()?)),
+            Target::Through(_) | Target::Standard => None,
+        }
+    }
+
     /// Whether it is the process's standard output.
     pub fn is_standard(&self) -> bool {
         matches!(self.target, Target::Standard)
@@ -101,7 +109,7 @@ pub(crate) fn write_through(path: &Path, put: Put) -> io::Result<()> {
 type Put<'a> = &'a mut dyn FnMut(&mut dyn Write) -> io::Result<()>;
 
 /// Whether two paths lead to one regular file.
-pub fn same_file(a: &Path, b: &Path) -> bool {
+pub(crate) fn same_file(a: &Path, b: &Path) -> bool {
     let own = identity(a);
     own.is_some() && identity(b) == own
 }

@@ -79,35 +79,31 @@ pub struct Losses {
 }
 
 impl Model {
-    /// Fails if a loss cannot keep to its budget with an utterance of so many input rows and labels. It is asked for less than what a
-    /// step takes: a first pass, and what is listed of the other utterances of a batch, come on top.
+    /// Fails if the loss cannot keep to its budget with an utterance of so many input rows and labels. It is asked for less than what a
+    /// step takes: a first pass and the CTC head, and what is listed of the other utterances of a batch, come on top.
     ///
     /// # Errors
     /// [`Error::LossBudget`], which names `utterance`.
     pub(crate) fn check_budget(&self, utterance: &str, rows: usize, labels: usize) -> Result<()> {
         let config = self.config();
-        let frames = rows.div_ceil(config.encoder.reduction());
-        let named = |error: Error| match error {
-            Error::Loss(rnnt_loss::Error::Budget { smallest, found })
-            | Error::Lattice(lattice::Error::Budget { smallest, found }) => {
-                Err(Error::LossBudget { smallest, found, utterances: vec![utterance.to_owned()] })
+        let shape = [1, rows.div_ceil(config.encoder.reduction()), labels];
+        let plan = match self.label_side {
+            LabelSide::Lattice(_) => self.lattice_plan(shape).map(drop),
+            LabelSide::Transducer(_) => {
+                let (options, masked) = (config.loss_options()?, config.joint.dropout > 0.0);
+                MemoryPlan::for_shape::<f32>(shape, self.width(), self.classes(), &options, masked)
+                    .map(drop)
+                    .map_err(Error::from)
             }
+        };
+        match plan {
+            Err(
+                Error::Loss(rnnt_loss::Error::Budget { smallest, found })
+                | Error::Lattice(lattice::Error::Budget { smallest, found }),
+            ) => Err(Error::LossBudget { smallest, found, utterances: vec![utterance.to_owned()] }),
             // What else may be wrong is said where it is done.
             _ => Ok(()),
-        };
-        let transducer = match self.label_side {
-            LabelSide::Transducer(_) => Some((self.width(), config.loss_options()?)),
-            LabelSide::Lattice(_) => {
-                self.lattice_plan([1, frames, labels]).map(drop).or_else(named)?;
-                None
-            }
-        };
-        let ctc = self.ctc.as_ref().map(|_| (self.encoder.width(), config.ctc_options()));
-        for (width, options) in transducer.into_iter().chain(ctc) {
-            let plan = MemoryPlan::for_shape::<f32>([1, frames, labels], width, self.classes(), &options);
-            plan.map(drop).map_err(Error::from).or_else(named)?;
         }
-        Ok(())
     }
 
     /// How a step of training cuts its recognition lattice for some utterances of so many encoder frames and labels; none for a

@@ -42,9 +42,10 @@ const LOCK: &str = ".lock";
 /// How a run begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// In a new folder; a folder that holds a run is an error, unless that run ended before its first checkpoint.
+    /// In a new folder; a folder that holds a run is an error, unless that run ended before its first checkpoint, and so is one with a
+    /// `recipe.toml` that no run has written.
     Fresh,
-    /// From the last checkpoint in the folder, or afresh if the folder holds no run.
+    /// From the last checkpoint in the folder, or as [`Start::Fresh`] if the folder holds no run.
     Resume,
     /// The same, also where the data are not those of the checkpoint any more.
     ResumeChanged,
@@ -69,7 +70,8 @@ impl RunFolder {
     ///
     /// # Errors
     /// [`Error::Io`] if it cannot be made or written; [`Error::RunLocked`] while another process trains in it;
-    /// [`Error::RunExists`] if a fresh start is asked for in a folder that holds a run; [`Error::NoCheckpoint`] if a run is to go
+    /// [`Error::RunExists`] if a fresh start is asked for in a folder that holds a run; [`Error::ForeignRecipe`] for a folder with a
+    /// recipe that no run has written; [`Error::NoCheckpoint`] if a run is to go
     /// on of which the checkpoint is gone. It is then as it was.
     pub fn new(path: &Path, start: Start) -> Result<Self> {
         let new = path.ancestors().filter(|folder| *folder != Path::new(""));
@@ -88,9 +90,11 @@ impl RunFolder {
         let files = FILES.iter().map(|name| folder.file(name)).chain(epochs.into_iter().map(|of| of.1));
         // A run writes where its recipe was before the recipe: without that, it is somebody's own.
         let [recipe, place] = RECIPE.map(|name| folder.file(name));
-        let own = Some(recipe).filter(|recipe| recipe.exists() && !place.exists() && start == Start::Fresh);
-        let found = files.into_iter().find(|file| file.exists()).or(own);
+        let foreign = recipe.exists() && !place.exists();
+        let found = files.into_iter().find(|file| file.exists());
         let error = match (start, found) {
+            (Start::Force, _) => return Ok(folder),
+            (_, None) if foreign => Error::ForeignRecipe { path: recipe },
             (Start::Fresh, Some(_)) => Error::RunExists { path: path.to_owned() },
             (Start::Resume | Start::ResumeChanged, Some(found)) if found != folder.last() => {
                 Error::NoCheckpoint { path: folder.last(), found }

@@ -91,6 +91,16 @@ impl StepPlan {
         5 * F * rows * self.width + shape.utterances * (shape.labels * F + 4096)
     }
 
+    /// Most bytes that an utterance of so many input rows takes while it is heard.
+    pub(crate) fn hearing(&self, rows: usize) -> usize {
+        let (model, config) = (&self.model, self.model.config());
+        let encoder = model.encoder().bytes(1, rows, self.width).unwrap_or(usize::MAX);
+        let frames = rows.div_ceil(config.encoder.reduction());
+        // Rows before and behind the projection, in tensors and in vectors, and the input.
+        let rows = F * (2 * frames * (model.encoder().width() + model.width()) + 2 * rows * self.width);
+        encoder.saturating_add(rows).saturating_add(ALWAYS)
+    }
+
     /// Most bytes that forward and backward of a batch hold beside weights, their gradients and the input rows.
     pub fn step(&self, shape: BatchShape) -> usize {
         let BatchShape { utterances, rows, labels } = shape;
@@ -149,9 +159,9 @@ impl Limit {
         let fixed = plan.fixed();
         let own = budget.saturating_sub(before) / 17 * 16;
         let limit = Limit { room: own.saturating_sub(fixed), plan };
-        // What is judged has no backward pass, but a graph.
-        let alone = limit.shape(1, longest.max(judged));
-        let (waiting, step) = (limit.waiting(limit.shape(together, longest)), limit.plan.step(alone));
+        let (alone, waiting) = (limit.shape(1, longest), limit.waiting(limit.shape(together, longest)));
+        // Nothing waits while a model is judged.
+        let step = limit.plan.step(alone).max(limit.plan.hearing(judged).saturating_sub(waiting));
         let reading = 3 * NUMBERS * F * limit.plan.model.parameters().count();
         RunPlan { budget, before, fixed, waiting, step, reading }.check()?;
         // All of the room may be used by one batch or another.

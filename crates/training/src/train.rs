@@ -76,7 +76,9 @@ pub fn train_with(
     let resumes = matches!(start, Start::Resume | Start::ResumeChanged);
     let Data { train, dev, test, .. } = &recipe.data;
     let read = train.iter().chain(dev).chain(test).map(|path| path.as_path());
-    let spared = folder.spare(read.chain((!resumes).then_some(recipe_path)));
+    // The recipe of a run that goes on may be the one in its folder.
+    let own = resumes && folder.last().exists();
+    let spared = folder.spare(read.chain((!own).then_some(recipe_path)));
     if let Err(error) = ranks::agree(ranks, spared) {
         folder.leave();
         return Err(error);
@@ -104,13 +106,12 @@ pub fn train_with(
     };
     let Loaded { resumed, tokenizer, front_end, train, dev, test, data } = loaded;
     let source = TrainingSet::new(&train, &recipe, &front_end);
-    let stretched = |rows: usize| (rows as f64 * recipe.augment.stretch()).ceil() as usize;
     let planned = || -> Result<_> {
         let model = Model::new(&recipe.model(), tokenizer.size())?;
         let limits = recipe.batch.memory.map(|budget| {
             let others: usize = dev.iter().chain(&test).map(Example::bytes).sum();
             let before = run_plan::before(train.bytes() + others);
-            let longest = stretched(source.longest());
+            let longest = (source.longest() as f64 * recipe.augment.stretch()).ceil() as usize;
             let together =
                 if recipe.batch.buckets > 0 { recipe.batch.max_utterances.min(train.count()) } else { 1 };
             let judged = data::rows(dev.iter().chain(&test), &recipe.encoder.rows).max().unwrap_or(0);
@@ -120,8 +121,8 @@ pub fn train_with(
         let source = source.within(limit.clone());
         // What no epoch can be cut into is said now, and what no loss can keep to its budget with.
         source.plan(0)?;
-        if let Some(Largest { id, rows, labels }) = source.largest()? {
-            model.check_budget(&id, stretched(rows), labels)?;
+        for Largest { id, rows, labels } in source.largest()? {
+            model.check_budget(&id, rows, labels)?;
         }
         Ok((model, source, limit, plan))
     };

@@ -348,9 +348,9 @@ impl<'a> Trainer<'a> {
         let steps = batches.div_ceil(self.accumulate as u64);
         let [loss, ctc, norm, count] = self.progress.sums.map(f64::from_bits);
         let simple = f64::from_bits(self.progress.simple);
-        if skipped > 0 && loss == 0.0 {
+        if skipped > 0 && loss == 0.0 && ctc == 0.0 {
             observer.on_warning(&format!(
-                "epoch {}: no training utterance has a path ({skipped} of them have more labels than frames can say): nothing is learnt",
+                "epoch {}: no training utterance has a path, as where there are more labels than frames can say: nothing is learnt",
                 self.progress.epoch + 1
             ));
         }

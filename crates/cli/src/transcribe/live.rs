@@ -134,8 +134,11 @@ pub fn run(recogniser: &Recogniser, arguments: &Arguments) -> Result<ExitCode> {
                 match samples {
                     // Somebody else sets the pace.
                     Ok(samples) => player.play(&samples, 0.0)?,
-                    Err(error @ Error::NotRaw { .. }) => return Err(error),
-                    Err(error) => broken = Some(error),
+                    Err(error) if player.has_heard_nothing() => return Err(error),
+                    Err(error) => {
+                        broken = Some(error);
+                        break;
+                    }
                 }
             }
         } else {
@@ -181,6 +184,10 @@ struct Player {
 }
 
 impl Player {
+    fn has_heard_nothing(&self) -> bool {
+        self.played == 0 && self.rest.is_empty()
+    }
+
     fn play(&mut self, samples: &[f32], pace: f64) -> Result<()> {
         self.rest.extend_from_slice(samples);
         let mut first = 0;

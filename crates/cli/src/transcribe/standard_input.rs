@@ -28,8 +28,8 @@ const FILES: [(&[u8], &str); 10] = [
 
 /// Samples as they come, until their end or until somebody asks to stop.
 pub struct Pieces {
-    /// From a thread that waits for them and that nobody waits for.
-    from: Receiver<Result<Vec<f32>>>,
+    /// From a thread that waits for them and that nobody waits for; none is the end.
+    from: Receiver<Option<Result<Vec<f32>>>>,
     stop: Arc<AtomicBool>,
 }
 
@@ -43,11 +43,12 @@ impl Pieces {
         std::thread::Builder::new().name("standard input".to_owned()).spawn(move || {
             let mut reader = match not_a_file(std::io::stdin().lock()) {
                 Ok(source) => PcmReader::new(source),
-                Err(error) => return drop(to.send(Err(error))),
+                Err(error) => return drop(to.send(Some(Err(error)))),
             };
-            while let Some(piece) = reader.piece().map_err(Error::from).transpose() {
-                let broken = piece.is_err();
-                if to.send(piece).is_err() || broken {
+            loop {
+                let piece = reader.piece().map_err(Error::from).transpose();
+                let over = !matches!(piece, Some(Ok(_)));
+                if to.send(piece).is_err() || over {
                     return;
                 }
             }
@@ -62,9 +63,13 @@ impl Iterator for Pieces {
     fn next(&mut self) -> Option<Self::Item> {
         while !self.stop.load(Ordering::Relaxed) {
             match self.from.recv_timeout(PATIENCE) {
-                Ok(piece) => return Some(piece),
+                Ok(piece) => return piece,
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return None,
+                // After its end, or after an error, nobody asks again.
+                Err(RecvTimeoutError::Disconnected) => {
+                    let source = std::io::Error::other("whoever reads it has ended");
+                    return Some(Err(speech::Error::Raw { source }.into()));
+                }
             }
         }
         None

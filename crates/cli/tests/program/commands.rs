@@ -146,14 +146,22 @@ fn inputs_are_never_overwritten() {
         let (code, out, err) = finish(panda(&folder, arguments));
         assert!(code == Some(2) && err.contains(part), "{arguments:?}: {out}{err}");
     };
-    refused(&["train", "recipe.toml", "--run", "."], "expected a new folder");
+    refused(&["train", "recipe.toml", "--run", "."], "somebody's own");
     refused(&["train", "recipe.toml", "--run", ".", "--force"], "recipe.toml");
     assert_eq!(std::fs::read_to_string(toy.path("recipe.toml")).unwrap(), recipe);
     // Somebody's own, by the name that runs have for theirs.
     std::fs::create_dir(toy.path("mine")).unwrap();
     toy.write("mine/recipe.toml", "mine");
-    refused(&["train", "recipe.toml", "--run", "mine"], "mine");
+    for more in [&[][..], &["--resume"], &["--resume", "--epochs", "1"]] {
+        refused(
+            &[&["train", "recipe.toml", "--run", "mine"], more].concat(),
+            "mine/recipe.toml: expected none",
+        );
+    }
     assert_eq!(std::fs::read_to_string(toy.path("mine/recipe.toml")).unwrap(), "mine");
+    toy.write("mine/recipe.toml", &recipe);
+    refused(&["train", "mine/recipe.toml", "--run", "mine", "--resume", "--epochs", "1"], "mine/recipe.toml");
+    assert_eq!(std::fs::read_to_string(toy.path("mine/recipe.toml")).unwrap(), recipe);
 
     let (code, _, err) = finish(panda(&folder, &["train", "recipe.toml", "--run", "run"]));
     assert_eq!(code, Some(0), "{err}");
@@ -184,9 +192,16 @@ fn absurd_counts_are_refused() {
     let toy = Toy::new();
     let most = u64::MAX.to_string();
     let plan = ["info", "--hidden", "8", "--classes", "10"];
-    for more in [["--batch", "1000000000000"], ["--labels", &most], ["--frames", &most], ["--batch", &most]] {
-        let (code, _, err) = finish(panda(&toy.path(""), &[&plan[..], &more].concat()));
-        assert!(code == Some(2) && err.contains("--batch x (--frames + --labels)"), "{err}");
+    let nothing = ["--batch", &most, "--frames", "0", "--labels", "0"];
+    for more in [
+        &["--batch", "1000000000000"][..],
+        &["--labels", &most],
+        &["--frames", &most],
+        &["--batch", &most],
+        &nothing,
+    ] {
+        let (code, _, err) = finish(panda(&toy.path(""), &[&plan[..], more].concat()));
+        assert!(code == Some(2) && err.contains("--batch x (--frames + --labels + 1)"), "{err}");
     }
     for (hidden, classes) in [("0", "10"), ("8", "1"), ("8", most.as_str())] {
         let (code, _, err) =

@@ -38,7 +38,7 @@ fn recognition_lattices_are_planned() {
     for (arguments, part) in [
         (["--budget", "1KiB"], "budget: expected at least"),
         (["--hidden", "7"], "--hidden: expected a transducer, found a recognition lattice"),
-        (["--frames", "999999999"], "--frames + --labels"),
+        (["--frames", "999999999"], "--frames + --labels + 1"),
     ] {
         let (code, out, err) = allowed(&toy, &[&["info", "recipe.toml"][..], &arguments].concat(), "1GiB");
         assert!(code == Some(2) && err.contains(part), "{out}{err}");

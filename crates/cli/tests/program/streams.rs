@@ -63,17 +63,33 @@ fn no_output_is_an_input_or_another_output() {
     let folder = toy.path("");
     let before = ["train.jsonl", CHECKPOINT, "0.wav"].map(|name| fs::read(toy.path(name)).unwrap());
     symlink("train.jsonl", toy.path("alias")).unwrap();
+    // Links to what is not there yet are two ways to one place.
+    fs::create_dir(toy.path("captions")).unwrap();
+    for name in ["json", "captions/0.srt", "captions/toy-0.srt", "captions/toy-1.srt"] {
+        let up = if name.contains('/') { "../new" } else { "new" };
+        symlink(up, toy.path(name)).unwrap();
+    }
     for line in [
         format!("$P align {CHECKPOINT} train.jsonl --ctm train.jsonl"),
         format!("$P align {CHECKPOINT} train.jsonl --json alias"),
         format!("$P align {CHECKPOINT} train.jsonl --json ./run/../0.wav"),
         format!("$P evaluate {CHECKPOINT} train.jsonl --hypotheses {CHECKPOINT}"),
         format!("$P align {CHECKPOINT} train.jsonl --json new --ctm ./new"),
+        format!("$P align {CHECKPOINT} train.jsonl --json json --ctm new"),
+        format!("$P evaluate {CHECKPOINT} train.jsonl --format srt --output captions"),
+        format!(
+            "head -1 train.jsonl > 1.jsonl; $P evaluate {CHECKPOINT} 1.jsonl --format srt --output captions --hypotheses new"
+        ),
         format!("$P bench skip --checkpoint {CHECKPOINT} --manifest train.jsonl --json train.jsonl"),
     ] {
         let (code, _, err) = shell(&folder, &line);
         assert_eq!(code, Some(2), "{line}: {err}");
-        assert!(err.contains("expected another file") || err.contains("of its own"), "{line}: {err}");
+        assert!(
+            err.contains("expected another file")
+                || err.contains("of its own")
+                || err.contains("one recording of this name"),
+            "{line}: {err}"
+        );
     }
     let after = ["train.jsonl", CHECKPOINT, "0.wav"].map(|name| fs::read(toy.path(name)).unwrap());
     assert!(before == after && !toy.path("new").exists());
@@ -214,7 +230,26 @@ fn ctrl_c_is_heard_while_nobody_speaks() {
     let mut run = pipes.spawn().unwrap();
     let mut input = run.stdin.take().unwrap();
     input.write_all(&[0; 3200]).unwrap();
+    // It listens as soon as there is a thread that does.
+    let listens = || {
+        let tasks = fs::read_dir(format!("/proc/{}/task", run.id())).into_iter().flatten().flatten();
+        let mut names = tasks.flat_map(|task| fs::read_to_string(task.path().join("comm")));
+        names.any(|name| name.trim() == "standard input")
+    };
+    let begun = Instant::now();
+    while Path::new("/proc/self/task").exists() && !listens() {
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(1));
+    }
     if interrupted(&mut run) {
+        let begun = Instant::now();
+        while run.try_wait().unwrap().is_none() {
+            if begun.elapsed() > Duration::from_secs(60) {
+                run.kill().unwrap();
+                panic!("it waits for sound that nobody makes");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
         let output = run.wait_with_output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.code() == Some(130) && said.contains("finishing"), "{said}");

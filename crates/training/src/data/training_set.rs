@@ -19,7 +19,7 @@ pub struct TrainingSet<'a> {
     limit: Option<Limit>,
 }
 
-/// The utterance of which a loss asks most.
+/// An utterance as large as few others.
 #[derive(Debug)]
 pub struct Largest {
     /// Its name.
@@ -91,25 +91,29 @@ impl<'a> TrainingSet<'a> {
         self.rows.iter().copied().max().unwrap_or(0)
     }
 
-    /// The utterance with the most pairs of input rows and labels in memory; of those that are read when they are wanted, the one with
-    /// the most rows.
+    /// The longest utterance, and, of those in memory, the one with the most pairs of input rows and labels: one of them asks most
+    /// of a loss.
     ///
     /// # Errors
-    /// Those of reading its entry.
-    pub fn largest(&self) -> Result<Option<Largest>> {
-        let rows = self.rows.iter().copied().enumerate();
+    /// Those of reading an entry of those that are read when they are wanted.
+    pub fn largest(&self) -> Result<Vec<Largest>> {
+        let rows = || self.rows.iter().copied().enumerate();
+        let longest = rows().map(|(at, rows)| (rows, at)).max();
         match self.store {
             Store::Memory(examples) => {
-                let of = |(at, rows): (usize, usize)| (rows * (examples[at].labels.len() + 1), at);
-                Ok(rows.map(of).max().map(|(_, at)| {
+                let pairs = |(at, rows): (usize, usize)| (rows * (examples[at].labels.len() + 1), at);
+                let of = |(_, at): (usize, usize)| {
                     let Example { id, labels, .. } = &examples[at];
                     Largest { id: id.clone(), rows: self.rows[at], labels: labels.len() }
-                }))
+                };
+                Ok(longest.into_iter().chain(rows().map(pairs).max()).map(of).collect())
             }
             Store::Disk(streamed) => {
-                let Some((rows, at)) = rows.map(|(at, rows)| (rows, at)).max() else { return Ok(None) };
-                let (id, labels) = streamed.said(at)?;
-                Ok(Some(Largest { id, rows, labels: labels.len() }))
+                let of = |(rows, at): (usize, usize)| {
+                    let (id, labels) = streamed.said(at)?;
+                    Ok(Largest { id, rows, labels: labels.len() })
+                };
+                longest.map(of).into_iter().collect()
             }
         }
     }
