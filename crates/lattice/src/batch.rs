@@ -1,7 +1,10 @@
 //! What a call is about: frames and labels of utterances, padded or not.
 use kernels::Real;
 
-use crate::{Error, Result, error::expect_len};
+use crate::{
+    Error, Result,
+    error::{expect_len, first_not_finite},
+};
 
 /// Frames *B.. x T x F* of a batch with any number of leading axes, and how many of them count. Padding is never read.
 #[derive(Debug, Clone)]
@@ -33,8 +36,8 @@ impl<'a, F: Real> Frames<'a, F> {
         let frames = Self { values, batch: batch.to_vec(), padded: *padded, size: *size, lengths };
         for utterance in 0..utterances {
             for (frame, row) in frames.of(utterance).chunks_exact(*size).enumerate() {
-                if let Some(value) = row.iter().find(|value| !value.to_f64().is_finite()) {
-                    return Err(Error::Frame { utterance, frame, value: value.to_f64() });
+                if let Some(at) = first_not_finite(row) {
+                    return Err(Error::Frame { utterance, frame, value: row[at].to_f64() });
                 }
             }
         }

@@ -166,9 +166,27 @@ pub(crate) fn expect_utterance(utterance: usize, utterances: usize) -> Result<()
     Err(Error::shape("utterance", format!("one below {utterances}"), utterance))
 }
 
+/// Where the first value is that is NaN or infinite.
+pub(crate) fn first_not_finite<F: kernels::Real>(values: &[F]) -> Option<usize> {
+    /// Elements that are looked at without a branch, several at a time.
+    const RUN: usize = 256;
+    const LANES: usize = 16;
+    // Zero times a number is zero, but for those that are looked for.
+    let all = |run: &[F]| {
+        let mut sums = [F::ZERO; LANES];
+        let (whole, rest) = run.as_chunks::<LANES>();
+        for of_lanes in whole {
+            sums.iter_mut().zip(of_lanes).for_each(|(sum, &x)| *sum += x * F::ZERO);
+        }
+        sums.iter().chain(rest).all(|&x| x * F::ZERO == F::ZERO)
+    };
+    let first = RUN * values.chunks(RUN).position(|run| !all(run))?;
+    values[first..].iter().position(|x| !x.to_f64().is_finite()).map(|at| first + at)
+}
+
 /// Fails for the first value of a parameter that is NaN or infinite.
 pub(crate) fn expect_finite<F: kernels::Real>(argument: &str, values: &[F]) -> Result<()> {
-    match values.iter().position(|value| !value.to_f64().is_finite()) {
+    match first_not_finite(values) {
         None => Ok(()),
         Some(index) => Err(Error::Parameter {
             argument: argument.into(),
@@ -176,5 +194,22 @@ pub(crate) fn expect_finite<F: kernels::Real>(argument: &str, values: &[F]) -> R
             index,
             value: values[index].to_f64(),
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_that_is_not_finite_is_found_wherever_it_is() {
+        let mut values = vec![f32::MAX; 1000];
+        assert_eq!(first_not_finite(&values), None);
+        for (wrong, at) in [(f32::NAN, 999), (f32::NEG_INFINITY, 512), (f32::INFINITY, 511), (f32::NAN, 0)] {
+            values[at] = wrong;
+            assert_eq!(first_not_finite(&values), Some(at));
+        }
+        assert_eq!(first_not_finite::<f64>(&[]), None);
+        assert_eq!(first_not_finite(&[-f64::MAX, f64::NAN]), Some(1));
     }
 }
