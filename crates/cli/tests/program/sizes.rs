@@ -27,7 +27,7 @@ fn a_model_is_planned_and_refused_where_it_does_not_fit() {
 fn recognition_lattices_are_planned() {
     let toy = Toy::new();
     let predictor = "[predictor]\nkind = \"lstm\"\nembedding = 8\nhidden = 16\nlayers = 1\n";
-    toy.recipe(&[(predictor, "[loss]\nkind = \"gnat\"\nembedding = 8\n")]);
+    toy.recipe(&[(predictor, "[loss]\nkind = \"gnat\"\ncontext = 1\nembedding = 8\n")]);
     let (code, out, err) = allowed(&toy, &["info", "recipe.toml", "--batch", "3"], "1GiB");
     assert_eq!(code, Some(0), "{out}{err}");
     for part in ["plan for 3 utterances of 100 frames and 20 labels", "3 together", "MB beside parameters"] {

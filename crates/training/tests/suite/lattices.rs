@@ -29,7 +29,7 @@ fn parse(text: &str) -> training::Result<Recipe> {
 #[test]
 fn a_budget_that_no_lattice_can_keep_is_found_before_the_first_step() {
     let toy = Toy::new();
-    let all = changes("budget = \"1KiB\"\n");
+    let all = changes("context = 1\nbudget = \"1KiB\"\n");
     let recipe = toy.recipe(&all.each_ref().map(|(old, new)| (*old, new.as_str())));
     let folder = toy.path("run");
     let error = train(&recipe, Some(1), &folder, Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap_err();
