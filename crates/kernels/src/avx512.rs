@@ -9,10 +9,11 @@ pub(super) mod cell;
 mod fans;
 pub(super) mod joint;
 mod pairs;
+pub(super) mod screen;
 
 use std::arch::x86_64::*;
 
-pub(super) use fans::{fan_back, fan_best, fan_max, fan_sum};
+pub(super) use fans::{fan_back, fan_best, fan_max, fan_stay, fan_sum};
 pub(super) use pairs::{tanh_pairs, tanh_panel};
 
 use super::math::{LN2_HIGH, LN2_LOW, SMALLEST, TINY};

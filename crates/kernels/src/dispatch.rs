@@ -43,6 +43,8 @@ dispatched! {
     fn fan_max(out: &mut [f32], fan: Fan<f32>) = avx512::fan_max;
     fn fan_sum(sums: &mut [f32], max: &[f32], fan: Fan<f32>) = avx512::fan_sum;
     fn fan_best(best: &mut [f32], from: &mut [u32], fan: Fan<f32>) = avx512::fan_best;
+    fn fan_stay(best: &mut [f32], from: &mut [u32], alpha: &[f32], blank: &[f32], places: &[u32]) -> f32
+        = avx512::fan_stay;
     fn fan_back(rows: &mut [f32], shifts: &[f32], starts: &[u32], next: &[f32], sums: &mut [f32]) = avx512::fan_back;
     fn sigmoid(values: &mut [f32]) = math::sigmoid::<true>;
     fn dot(a: &[f32], b: &[f32]) -> f32 = avx512::dot;
@@ -258,6 +260,18 @@ mod tests {
                 let (mut found, mut from) = (vec![-3.0; targets], vec![0; targets]);
                 fan_best(machine, &mut found, &mut from, fan);
                 assert_eq!(found.into_iter().zip(from).collect::<Vec<_>>(), best);
+
+                let (alpha, blank): (Vec<f32>, Vec<f32>) =
+                    (0..targets).map(|i| (value(i * 3 + 1), value(i))).unzip();
+                let places: Vec<u32> = (0..targets).map(|q| (q * 7 % targets) as u32).collect();
+                let (mut found, mut from) = (max.clone(), vec![9; targets]);
+                let top = fan_stay(machine, &mut found, &mut from, &alpha, &blank, &places);
+                for q in 0..targets {
+                    let w = alpha[q] + blank[places[q] as usize];
+                    let want = if max[q] > w { (max[q], 9) } else { (w, 0) };
+                    assert_eq!((found[q], from[q]), want, "{machine:?} {width} {q}");
+                }
+                assert_eq!(top, found.iter().copied().fold(f32::NEG_INFINITY, f32::max));
 
                 for (p, i) in (0..states).flat_map(|p| (0..width).map(move |i| (p, i))) {
                     let to = starts[p] as usize + i;

@@ -6,6 +6,7 @@
 //! sum     sums[d + i] += exp(w - max[d + i])
 //! best    w > best[d + i]:  best[d + i] = w, from[d + i] = (first + p) V + i + 1      the first of equals stays
 //! back    rows[p, i] = exp(w + next[d + i]), sums[p] = sum of that row
+//! stay    w = alpha[q] + blank[places[q]] >= best[q]:  best[q] = w, from[q] = 0                the last arc, which ends where it begins
 //! ```
 //! Shifts of -inf are rows that nobody reaches: they add nothing, and `back` makes them 0.
 use crate::Real;
@@ -99,4 +100,22 @@ pub(crate) fn back<F: Real>(
             *sum += *w;
         }
     }
+}
+
+/// Returns the best of all.
+///
+/// # Panics
+/// If there is not one of each for all states, or a place beyond `blank`.
+#[inline(always)]
+pub(crate) fn stay<F: Real>(best: &mut [F], from: &mut [u32], alpha: &[F], blank: &[F], places: &[u32]) -> F {
+    let mut top = F::NEG_INFINITY;
+    let states = best.iter_mut().zip(from).zip(alpha.iter().zip(places));
+    for ((best, from), (&alpha, &place)) in states {
+        let w = alpha + blank[place as usize];
+        let label = *best > w;
+        *best = if label { *best } else { w };
+        *from = if label { *from } else { 0 };
+        top = if *best > top { *best } else { top };
+    }
+    top
 }

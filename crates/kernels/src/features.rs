@@ -21,6 +21,11 @@ pub struct Avx512(());
 #[derive(Clone, Copy, Debug)]
 pub struct Avx512Bf16(());
 
+/// Proof of [`Avx512`] and of sums of products of 16-bit pairs: `avx512vnni`.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy, Debug)]
+pub struct Avx512Vnni(());
+
 /// Proof of [`Avx512Bf16`] and of bf16 tile registers that the system lets this process use.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +62,8 @@ struct Features {
     avx512: Option<Avx512>,
     #[cfg(target_arch = "x86_64")]
     bf16: Option<Avx512Bf16>,
+    #[cfg(target_arch = "x86_64")]
+    vnni: Option<Avx512Vnni>,
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     amx: Option<Amx>,
 }
@@ -105,6 +112,7 @@ fn detect() -> Features {
         avx2,
         avx512: wide.then_some(Avx512(())),
         bf16,
+        vnni: (wide && is_x86_feature_detected!("avx512vnni")).then_some(Avx512Vnni(())),
         #[cfg(target_os = "linux")]
         amx: (bf16.is_some() && crate::packed::half::amx::granted()).then_some(Amx(())),
     }
@@ -136,6 +144,15 @@ impl Machine {
             println!("skipped: this machine has no AVX2 or no AVX-512; tested are {all:?}");
         }
         all
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Avx512Vnni {
+    /// The proof, on a machine that has it.
+    #[inline]
+    pub fn found() -> Option<Self> {
+        features().vnni
     }
 }
 

@@ -33,6 +33,7 @@ mod parts;
 mod product;
 mod real;
 pub mod scaled;
+mod screen;
 mod shelf;
 mod tanh_product;
 mod tiles;
@@ -54,6 +55,7 @@ pub use product::{
     packing_bytes_for, product, product_in, product_of_parts, product_packed,
 };
 pub use real::Real;
+pub use screen::{Screen, ScreenRoom, Sources, Spread, Winners};
 pub use shelf::{Lent, Shelf, lend};
 pub use tanh_product::{Following, PANEL, TanhAddends, TanhProducts};
 pub use tiles::{TileMut, TilesMut, Tiling, tiles_mut};

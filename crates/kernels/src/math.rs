@@ -130,6 +130,17 @@ pub(super) fn fan_best<const FUSED: bool>(best: &mut [f32], from: &mut [u32], fa
 }
 
 #[inline(always)]
+pub(super) fn fan_stay<const FUSED: bool>(
+    best: &mut [f32],
+    from: &mut [u32],
+    alpha: &[f32],
+    blank: &[f32],
+    places: &[u32],
+) -> f32 {
+    fan::stay(best, from, alpha, blank, places)
+}
+
+#[inline(always)]
 pub(super) fn fan_back<const FUSED: bool>(
     rows: &mut [f32],
     shifts: &[f32],

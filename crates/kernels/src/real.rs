@@ -2,7 +2,8 @@
 use std::cell::RefCell;
 
 use crate::{
-    Accumulate, Fan, Following, Lines, PackedLeft, ViewMut, cell, dispatch, fan,
+    Accumulate, Fan, Following, Lines, PackedLeft, Screen, ScreenRoom, Sources, ViewMut, Winners, cell,
+    dispatch, fan,
     features::{Bf16, Machine},
     packed::{
         Operand, Place, Right, Source,
@@ -14,6 +15,8 @@ use crate::{
 };
 #[cfg(target_arch = "x86_64")]
 use crate::{
+    avx512,
+    features::Avx512Vnni,
     packed::{micro_avx2, micro_avx512, pack_avx2, pack_avx512},
     product::{gates_avx2, gates_avx512},
 };
@@ -113,6 +116,19 @@ pub trait Real:
     /// See [`super::TanhProducts`].
     #[doc(hidden)]
     fn tanh_product(out: &mut [Self], left: &PackedLeft<Self>, hidden: &[Self], following: Following<Self>);
+    /// Whether there may be a [`Screen`].
+    #[doc(hidden)]
+    const SCREENS: bool;
+    /// See [`Screen::best`].
+    #[cfg(target_arch = "x86_64")]
+    #[doc(hidden)]
+    fn screened(
+        proof: Avx512Vnni,
+        screen: &Screen<Self>,
+        room: &mut ScreenRoom<Self>,
+        sources: &mut [Sources<Self>],
+        winners: &mut [Winners<Self>],
+    );
     /// `gradient *= 1 - hidden²`
     #[doc(hidden)]
     fn tanh_slope(gradient: &mut [Self], hidden: &[Self]);
@@ -125,6 +141,9 @@ pub trait Real:
     /// See `fan.rs`.
     #[doc(hidden)]
     fn fan_best(best: &mut [Self], from: &mut [u32], fan: Fan<Self>);
+    /// See `fan.rs`.
+    #[doc(hidden)]
+    fn fan_stay(best: &mut [Self], from: &mut [u32], alpha: &[Self], blank: &[Self], places: &[u32]) -> Self;
     /// See `fan.rs`.
     #[doc(hidden)]
     fn fan_back(rows: &mut [Self], shifts: &[Self], starts: &[u32], next: &[Self], sums: &mut [Self]);
@@ -242,6 +261,17 @@ impl Real for f32 {
     fn tanh_product(out: &mut [f32], left: &PackedLeft<f32>, hidden: &[f32], following: Following<f32>) {
         tanh_product::of_f32(Machine::best(), out, left, hidden, following);
     }
+    const SCREENS: bool = true;
+    #[cfg(target_arch = "x86_64")]
+    fn screened(
+        proof: Avx512Vnni,
+        screen: &Screen<f32>,
+        room: &mut ScreenRoom<f32>,
+        sources: &mut [Sources<f32>],
+        winners: &mut [Winners<f32>],
+    ) {
+        avx512::screen::best(proof, screen, room, sources, winners);
+    }
     fn tanh_slope(gradient: &mut [f32], hidden: &[f32]) {
         dispatch::tanh_slope(Machine::best(), gradient, hidden);
     }
@@ -253,6 +283,9 @@ impl Real for f32 {
     }
     fn fan_best(best: &mut [f32], from: &mut [u32], fan: Fan<f32>) {
         dispatch::fan_best(Machine::best(), best, from, fan);
+    }
+    fn fan_stay(best: &mut [f32], from: &mut [u32], alpha: &[f32], blank: &[f32], places: &[u32]) -> f32 {
+        dispatch::fan_stay(Machine::best(), best, from, alpha, blank, places)
     }
     fn fan_back(rows: &mut [f32], shifts: &[f32], starts: &[u32], next: &[f32], sums: &mut [f32]) {
         dispatch::fan_back(Machine::best(), rows, shifts, starts, next, sums);
@@ -409,6 +442,17 @@ impl Real for f64 {
     fn tanh_product(out: &mut [f64], left: &PackedLeft<f64>, hidden: &[f64], following: Following<f64>) {
         tanh_product::plain(Machine::best(), out, left, hidden, following);
     }
+    const SCREENS: bool = false;
+    #[cfg(target_arch = "x86_64")]
+    fn screened(
+        _: Avx512Vnni,
+        _: &Screen<f64>,
+        _: &mut ScreenRoom<f64>,
+        _: &mut [Sources<f64>],
+        _: &mut [Winners<f64>],
+    ) {
+        unreachable!("there is no screen of f64");
+    }
     fn tanh_slope(gradient: &mut [f64], hidden: &[f64]) {
         gradient.iter_mut().zip(hidden).for_each(|(g, &h)| *g *= 1.0 - h * h);
     }
@@ -420,6 +464,9 @@ impl Real for f64 {
     }
     fn fan_best(best: &mut [f64], from: &mut [u32], fan: Fan<f64>) {
         fan::best(best, from, fan);
+    }
+    fn fan_stay(best: &mut [f64], from: &mut [u32], alpha: &[f64], blank: &[f64], places: &[u32]) -> f64 {
+        fan::stay(best, from, alpha, blank, places)
     }
     fn fan_back(rows: &mut [f64], shifts: &[f64], starts: &[u32], next: &[f64], sums: &mut [f64]) {
         fan::back(rows, shifts, starts, next, sums, f64::exp);

@@ -10,8 +10,10 @@ use crate::{
     distance::Arc,
     group::{Group, Wave},
     plan::Work,
+    screened,
     session::{Asked, Call, Sum, check_sums},
     step::{Room, Step},
+    weight_fn::Screened,
 };
 
 /// The best path of an utterance.
@@ -92,6 +94,9 @@ impl<F: Real> Session<F> {
     pub fn best_paths(&mut self, lattice: &RecognitionLattice<F>, frames: &Frames<F>) -> Result<Vec<Path>> {
         let asked = Asked::new(lattice, frames, None, Sum::Denominator)?;
         let (mut call, plan) = self.call(asked, |all_paths| Work::sum(all_paths).best())?;
+        if let Some(starts) = call.step.starts() {
+            call.weights.screen(starts);
+        }
         let mut paths = Vec::with_capacity(frames.utterances());
         for group in plan.groups(frames) {
             call.enter(&group)?;
@@ -117,6 +122,17 @@ impl<F: Real> Session<F> {
         rooms.resize_with(rooms.len().max(group.len()), Room::default);
         states.chunks_exact_mut(c).take(group.len()).for_each(|state| step.begin(state));
         let mut offsets = vec![0.0; group.len()];
+        let top = |state: &[F]| state.iter().fold(f64::NEG_INFINITY, |top, x| top.max(x.to_f64()));
+        if let Some(screened) = call.weights.screened() {
+            self.best.screen(screened, [c, step.context().vocabulary()], group, &mut offsets);
+            return self
+                .best
+                .states
+                .chunks_exact(c)
+                .zip(offsets)
+                .map(|(state, offset)| top(state) + offset)
+                .collect();
+        }
         let mut buffers = self.denominator.take_buffers(2);
         let mut before: Option<Wave> = None;
         for at in 0..=waves {
@@ -138,7 +154,6 @@ impl<F: Real> Session<F> {
             before = wave;
         }
         self.denominator.give_buffers(buffers);
-        let top = |state: &[F]| state.iter().fold(f64::NEG_INFINITY, |top, x| top.max(x.to_f64()));
         self.best.states.chunks_exact(c).zip(offsets).map(|(state, offset)| top(state) + offset).collect()
     }
 }
@@ -148,6 +163,25 @@ impl<F: Real> Best<F> {
     pub fn held(&self) -> [usize; 2] {
         let rooms = self.rooms.iter().map(Room::held).sum::<usize>();
         [4 * (self.from.capacity() + self.count.capacity()), rooms + self.states.capacity() * size_of::<F>()]
+    }
+
+    /// Goes through all frames of a group without most of their weights.
+    fn screen(
+        &mut self,
+        screened: Screened<F>,
+        [c, vocabulary]: [usize; 2],
+        group: &Group,
+        offsets: &mut [f64],
+    ) {
+        let mut from = self.from.as_mut_slice();
+        let each = self.states.chunks_exact_mut(c).zip(offsets).enumerate();
+        let lane = |(at, (state, offset))| {
+            let frames = group.of(at);
+            let from = from.split_off_mut(..frames.len() * c).expect("there is room for each frame");
+            screened::Lane { frames, state, from, offset }
+        };
+        let mut lanes: Vec<_> = each.map(lane).collect();
+        screened::search(screened, vocabulary, &mut lanes);
     }
 
     /// Goes through a wave, the utterances side by side.

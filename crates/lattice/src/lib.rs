@@ -61,6 +61,7 @@ mod pool;
 mod reach;
 mod recognition;
 mod sample;
+mod screened;
 mod session;
 mod step;
 pub mod weight_fn;

@@ -56,6 +56,11 @@ impl<'a> Reach<'a> {
         self.context
     }
 
+    /// Where the run of each state begins.
+    pub fn starts(&self) -> Option<&[u32]> {
+        self.runs.as_ref().map(|runs| &runs.starts[..])
+    }
+
     /// `max[q] = max(max[q], shifts[p] + l[p,y])`
     pub fn max<F: Real>(&self, lexical: &[F], shifts: &[F], max: &mut [F]) {
         match &self.runs {

@@ -60,7 +60,11 @@ fn room<F: Real>(buffer: &mut Vec<F>, len: usize) -> &mut [F] {
 
 /// Takes the largest value away, if there is one; returns it.
 fn center<F: Real>(values: &mut [F]) -> F {
-    let top = values.iter().fold(F::NEG_INFINITY, |top, &x| if x > top { x } else { top });
+    take(values, values.iter().fold(F::NEG_INFINITY, |top, &x| if x > top { x } else { top }))
+}
+
+/// The same where the largest value is known.
+pub fn take<F: Real>(values: &mut [F], top: F) -> F {
     if top == F::NEG_INFINITY || top > F::LARGEST {
         return if top > F::LARGEST { top } else { F::ZERO };
     }
@@ -97,6 +101,11 @@ impl<'a> Step<'a> {
 
     pub fn context(&self) -> &'a dyn Context {
         self.reach.context()
+    }
+
+    /// Where the runs of all states begin, if a frame is at most one label on.
+    pub fn starts(&self) -> Option<&[u32]> {
+        self.reach.starts().filter(|_| self.alignment.expansions().is_none())
     }
 
     /// `α` at the start: 1̄ there, 0̄ elsewhere.

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 
 use kernels::Real;
 
+pub(crate) use joint::screened::{Run, Screened};
 pub use joint::{Embeddings, Joint};
 pub use locally_normalized::{LocallyNormalized, Normalize};
 pub use shared_rnn::SharedRnn;
@@ -131,6 +132,18 @@ pub trait Weights<F: Real>: Send + Sync {
 
     /// Weights of the arcs from one state; returns that of the blank.
     fn weigh_state(&self, frame: usize, state: usize, lexical: &mut [F]) -> F;
+
+    /// Gets ready to look for best arcs in a context whose states lead to the runs that begin there.
+    #[doc(hidden)]
+    fn screen(&mut self, starts: &[u32]) {
+        let _ = starts;
+    }
+
+    /// A look for best arcs that does without most weights, where there is one.
+    #[doc(hidden)]
+    fn screened(&self) -> Option<Screened<'_, F>> {
+        None
+    }
 
     /// Takes adjoints of [`weigh`](Self::weigh)'s results back.
     fn pull(&mut self, frames: &[usize], adjoints: Arcs<F>);

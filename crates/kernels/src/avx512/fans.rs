@@ -56,6 +56,35 @@ pub fn fan_best(best: &mut [f32], from: &mut [u32], fan: Fan<f32>) {
     }
 }
 
+/// As [`crate::fan::stay`].
+#[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
+pub fn fan_stay(best: &mut [f32], from: &mut [u32], alpha: &[f32], blank: &[f32], places: &[u32]) -> f32 {
+    let c = best.len();
+    assert!(from.len() == c && alpha.len() == c && places.len() == c, "fan: one of each for {c} states");
+    let end = i32::try_from(blank.len()).expect("as many blanks as a gather can tell apart");
+    let mut tops = _mm512_set1_ps(f32::NEG_INFINITY);
+    for at in (0..c).step_by(LANES) {
+        let (best, from, alpha, places) = (&mut best[at..], &mut from[at..], &alpha[at..], &places[at..]);
+        let here = filled(best.len());
+        // SAFETY: the mask has only lanes that there are elements for in each of the four, and places within `blank`.
+        unsafe {
+            let places = _mm512_maskz_loadu_epi32(here, places.as_ptr().cast());
+            let within = _mm512_mask_cmplt_epu32_mask(here, places, _mm512_set1_epi32(end));
+            assert_eq!(within, here, "fan: places beyond {end} blanks");
+            let blank =
+                _mm512_mask_i32gather_ps::<4>(_mm512_setzero_ps(), within, places, blank.as_ptr().cast());
+            let w = _mm512_add_ps(_mm512_maskz_loadu_ps(here, alpha.as_ptr()), blank);
+            let known = _mm512_maskz_loadu_ps(here, best.as_ptr());
+            // Not greater, so that NaN is seen.
+            let stays = _mm512_mask_cmp_ps_mask::<_CMP_NGT_UQ>(here, known, w);
+            _mm512_mask_storeu_ps(best.as_mut_ptr(), stays, w);
+            _mm512_mask_storeu_epi32(from.as_mut_ptr().cast(), stays, _mm512_setzero_si512());
+            tops = _mm512_mask_max_ps(tops, here, _mm512_mask_mov_ps(known, stays, w), tops);
+        }
+    }
+    _mm512_reduce_max_ps(tops)
+}
+
 /// As [`crate::fan::back`].
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
 pub fn fan_back(rows: &mut [f32], shifts: &[f32], starts: &[u32], next: &[f32], sums: &mut [f32]) {

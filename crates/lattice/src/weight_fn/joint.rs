@@ -3,6 +3,7 @@ pub(super) mod chain;
 mod frames;
 pub(super) mod opened;
 mod prepared;
+pub(super) mod screened;
 
 use std::borrow::Cow;
 

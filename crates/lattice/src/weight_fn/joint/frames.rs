@@ -118,6 +118,7 @@ pub fn weigh<F: Real>(opened: &Opened<F>, frames: &[usize], arcs: ArcsMut<F>) {
     if cut.whole == c {
         return;
     }
+    let rest: Vec<usize> = (cut.whole..c).collect();
     let of_panels = (parts_mut(blank, PANEL * c), parts_mut(lexical, PANEL * c * v));
     par_for((of_panels, parts(frames, PANEL)), |_, ((blank, lexical), frames)| {
         opened.pool.with(room + PANEL * h, |all| {
@@ -126,7 +127,7 @@ pub fn weigh<F: Real>(opened: &Opened<F>, frames: &[usize], arcs: ArcsMut<F>) {
             let near = opened.panel_of_frames(frames, &mut room[..PANEL * h], panel);
             let mut products = TanhProducts::new(&opened.head_left, room);
             let panel = (frames, near.then_some(&*panel));
-            opened.score_frames(panel, cut.whole..c, &mut products, tile, |state, tile| {
+            opened.score_frames(panel, &rest, &mut products, tile, |state, tile| {
                 let of_frames = blank.chunks_exact_mut(c).zip(lexical.chunks_exact_mut(c * v));
                 for (at, (blank, lexical)) in of_frames.enumerate() {
                     blank[state] = tile[at];

@@ -6,6 +6,7 @@ use kernels::{Accumulate, Affine, PANEL, PackedLeft, PackedRight, Real, TanhProd
 use super::{
     Embeddings, Joint, NAMES, chain, frames,
     prepared::{Addends, panels},
+    screened::{Screened, Screening},
 };
 use crate::{
     Arcs, ArcsMut, Error, Result,
@@ -62,6 +63,7 @@ pub struct Opened<'a, F: Real> {
     /// Gradients, none before the first pull.
     pub gradient: Option<Gradient<F>>,
     pub pool: Pool<F>,
+    screening: Option<Screening<F>>,
 }
 
 /// Gradients of what was projected.
@@ -108,6 +110,7 @@ impl<'a, F: Real> Opened<'a, F> {
             frames: Addends::new(reuse(spare, 0), h),
             gradient: None,
             pool: Pool::default(),
+            screening: None,
         })
     }
 
@@ -168,6 +171,14 @@ impl<F: Real> Weights<F> for Opened<'_, F> {
 
     fn weigh_state(&self, frame: usize, state: usize, lexical: &mut [F]) -> F {
         chain::weigh_state(self, frame, state, lexical)
+    }
+
+    fn screen(&mut self, starts: &[u32]) {
+        self.screening = Screening::new(self, starts);
+    }
+
+    fn screened(&self) -> Option<Screened<'_, F>> {
+        Screened::new(self, self.screening.as_ref()?)
     }
 
     fn pull(&mut self, frames: &[usize], adjoints: Arcs<F>) {

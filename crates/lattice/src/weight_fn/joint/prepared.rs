@@ -43,6 +43,11 @@ impl<F: Real> Addends<F> {
         self.far.iter().find_map(|(&at, row)| wrong(row).map(|value| (at, value)))
     }
 
+    /// Whether some row cannot be prepared.
+    pub fn any_far(&self) -> bool {
+        !self.far.is_empty()
+    }
+
     fn is_far(&self, row: usize) -> bool {
         !self.far.is_empty() && self.far.contains_key(&row)
     }
@@ -148,25 +153,25 @@ impl<F: Real> Opened<'_, F> {
         !frames.iter().any(|&frame| self.frames.is_far(frame))
     }
 
-    /// Scores of the states behind the last whole panel, one after the other, at a panel of frames, as
+    /// Scores of some states, one after the other, at a panel of frames, as
     /// [`score_states`](Self::score_states).
     pub fn score_frames(
         &self,
         (frames, panel): (&[usize], Option<&[F]>),
-        states: std::ops::Range<usize>,
+        states: &[usize],
         products: &mut TanhProducts<F>,
         tile: &mut [F],
         mut take: impl FnMut(usize, &[F]),
     ) {
         let h = self.hidden();
-        let addends = |state: usize| {
-            let near = states.contains(&state) && !self.contexts.is_far(state);
-            panel.filter(|_| near).map(|panel| (panel, &self.contexts.rows[state * h..][..h]))
+        let addends = |at: usize| {
+            let state = *states.get(at).filter(|&&state| !self.contexts.is_far(state))?;
+            panel.map(|panel| (panel, &self.contexts.rows[state * h..][..h]))
         };
-        for state in states.clone() {
+        for (at, &state) in states.iter().enumerate() {
             self.begin(tile);
-            match addends(state) {
-                Some(this) => products.next(tile, this, addends(state + 1)),
+            match addends(at) {
+                Some(this) => products.next(tile, this, addends(at + 1)),
                 None => self.score_sites(frames.iter().map(|&frame| (frame, state)), products, tile),
             }
             take(state, tile);
