@@ -17,7 +17,7 @@ fn made_up(count: usize, scale: f32) -> Vec<f32> {
 }
 
 fn load(frames: usize) -> Load {
-    Load { frames, wave: 1, positions: POSITIONS, gradients: true }
+    Load { frames, wave: 1, positions: POSITIONS, gradients: true, screened: 0 }
 }
 
 /// The most bytes alive during forward and backward along a chain above those of an open weight function.

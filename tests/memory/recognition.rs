@@ -114,6 +114,28 @@ impl Problem {
         Ok((planned, sums))
     }
 
+    /// Best paths with the budget of a session.
+    fn best_paths_keep_their_promise(&self, weight_fn: &dyn WeightFn<f32>, session: &mut Session<f32>) {
+        let lattice = RecognitionLattice::new(&self.context, self.alignment, weight_fn).unwrap();
+        let frames = self.frames();
+        let planned = session.plan_best_paths(&lattice, &frames).unwrap();
+        let of = |path: &Path| 4 * path.alignment.capacity() + size_of::<Path>();
+        for _ in 0..2 {
+            let (_, peak, results) = counting::measure(|| {
+                let paths = session.best_paths(&lattice, &frames).unwrap();
+                paths.iter().map(of).sum::<usize>()
+            });
+            let slack = 16 << 10;
+            assert!(
+                peak <= planned.bytes + results + slack,
+                "{:?}, size {}, {:?}: {peak} taken, {planned:?} beside {results} of results",
+                self.context,
+                self.size,
+                self.lengths
+            );
+        }
+    }
+
     fn every_budget(&self, weight_fn: &dyn WeightFn<f32>) {
         let lattice = RecognitionLattice::new(&self.context, self.alignment, weight_fn).unwrap();
         let (frames, labels) = (self.frames(), self.labels());
@@ -130,7 +152,7 @@ impl Problem {
             let mut session = Session::new(MemoryBudget::bytes(budget));
             let (_, sums) = self.keeps_its_promise(weight_fn, &mut session).unwrap();
             // What other calls leave behind counts too.
-            session.best_paths(&lattice, &frames).unwrap();
+            self.best_paths_keep_their_promise(weight_fn, &mut session);
             session.distances(Sum::Denominator, &lattice, &frames, None).unwrap();
             self.keeps_its_promise(weight_fn, &mut session).unwrap();
             all.push(sums);
@@ -209,6 +231,33 @@ fn searches_keep_to_their_plans() {
                 let problem = Problem::new(context, alignment, size, lengths);
                 problem.searches_keep_their_promise(&problem.joint());
                 problem.searches_keep_their_promise(&LocallyNormalized::new(problem.joint(), Normalize::Hat));
+            }
+        }
+    };
+    rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap().install(check);
+}
+
+/// Contexts of which most states lead to the same ones as many others, with budgets for all ways to look for the best.
+#[test]
+fn best_paths_keep_to_their_plans() {
+    let _turn = counting::turn();
+    let check = || {
+        pack();
+        for (context, size) in [((32, 1), 96), ((32, 2), 40), ((64, 1), 512), ((26, 2), 65)] {
+            for lengths in [&[9][..], &[0, 1, 40, 17], &[30; 17]] {
+                let problem = Problem::new(context, Alignment::FrameDependent, size, lengths);
+                let joint = problem.joint();
+                let lattice = RecognitionLattice::new(&problem.context, problem.alignment, &joint).unwrap();
+                let all =
+                    Session::<f32>::default().plan_best_paths(&lattice, &problem.frames()).unwrap().bytes;
+                let least = Session::new(MemoryBudget::bytes(1)).plan_best_paths(&lattice, &problem.frames());
+                let Err(Error::Budget { smallest, .. }) = least else { panic!("a byte is enough") };
+                for budget in [smallest, (smallest + all) / 2, all - 1, all] {
+                    let mut session = Session::new(MemoryBudget::bytes(budget));
+                    let plan = session.plan_best_paths(&lattice, &problem.frames()).unwrap();
+                    assert!(plan.bytes <= budget && plan.screened == (budget == all), "{budget}: {plan:?}");
+                    problem.best_paths_keep_their_promise(&joint, &mut session);
+                }
             }
         }
     };

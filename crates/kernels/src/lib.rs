@@ -55,7 +55,7 @@ pub use product::{
     packing_bytes_for, product, product_in, product_of_parts, product_packed,
 };
 pub use real::Real;
-pub use screen::{Screen, ScreenRoom, Sources, Spread, Winners};
+pub use screen::{Screen, Sources, Spread, Winners};
 pub use shelf::{Lent, Shelf, lend};
 pub use tanh_product::{Following, PANEL, TanhAddends, TanhProducts};
 pub use tiles::{TileMut, TilesMut, Tiling, tiles_mut};

@@ -60,6 +60,17 @@ impl<T: Clone> Lines<T> {
 }
 
 impl<T> Lines<T> {
+    /// A list as such a buffer.
+    pub fn of(all: Vec<T>) -> Self {
+        let first = all.as_ptr().align_offset(LINE).min(all.len());
+        Self { all, first }
+    }
+
+    /// The list that it is made of.
+    pub fn into_list(self) -> Vec<T> {
+        self.all
+    }
+
     /// Whether there is room for so many elements.
     pub fn holds(&self, len: usize) -> bool {
         len + LINE / size_of::<T>() <= self.all.len()

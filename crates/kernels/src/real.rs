@@ -2,8 +2,7 @@
 use std::cell::RefCell;
 
 use crate::{
-    Accumulate, Fan, Following, Lines, PackedLeft, Screen, ScreenRoom, Sources, ViewMut, Winners, cell,
-    dispatch, fan,
+    Accumulate, Fan, Following, Lines, PackedLeft, Screen, Sources, ViewMut, Winners, cell, dispatch, fan,
     features::{Bf16, Machine},
     packed::{
         Operand, Place, Right, Source,
@@ -116,16 +115,15 @@ pub trait Real:
     /// See [`super::TanhProducts`].
     #[doc(hidden)]
     fn tanh_product(out: &mut [Self], left: &PackedLeft<Self>, hidden: &[Self], following: Following<Self>);
-    /// Whether there may be a [`Screen`].
+    /// Bytes that panels go through a [`Screen`] in, if there is one.
     #[doc(hidden)]
-    const SCREENS: bool;
+    fn screen_bytes(depth: usize, blocks: usize) -> Option<usize>;
     /// See [`Screen::best`].
     #[cfg(target_arch = "x86_64")]
     #[doc(hidden)]
     fn screened(
         proof: Avx512Vnni,
         screen: &Screen<Self>,
-        room: &mut ScreenRoom<Self>,
         sources: &mut [Sources<Self>],
         winners: &mut [Winners<Self>],
     );
@@ -261,16 +259,20 @@ impl Real for f32 {
     fn tanh_product(out: &mut [f32], left: &PackedLeft<f32>, hidden: &[f32], following: Following<f32>) {
         tanh_product::of_f32(Machine::best(), out, left, hidden, following);
     }
-    const SCREENS: bool = true;
+    fn screen_bytes(depth: usize, blocks: usize) -> Option<usize> {
+        #[cfg(target_arch = "x86_64")]
+        return Avx512Vnni::found().map(|_| avx512::screen::room(depth, blocks));
+        #[cfg(not(target_arch = "x86_64"))]
+        None
+    }
     #[cfg(target_arch = "x86_64")]
     fn screened(
         proof: Avx512Vnni,
         screen: &Screen<f32>,
-        room: &mut ScreenRoom<f32>,
         sources: &mut [Sources<f32>],
         winners: &mut [Winners<f32>],
     ) {
-        avx512::screen::best(proof, screen, room, sources, winners);
+        Self::with_scratch(|room| avx512::screen::best(proof, room, screen, sources, winners));
     }
     fn tanh_slope(gradient: &mut [f32], hidden: &[f32]) {
         dispatch::tanh_slope(Machine::best(), gradient, hidden);
@@ -442,15 +444,11 @@ impl Real for f64 {
     fn tanh_product(out: &mut [f64], left: &PackedLeft<f64>, hidden: &[f64], following: Following<f64>) {
         tanh_product::plain(Machine::best(), out, left, hidden, following);
     }
-    const SCREENS: bool = false;
+    fn screen_bytes(_: usize, _: usize) -> Option<usize> {
+        None
+    }
     #[cfg(target_arch = "x86_64")]
-    fn screened(
-        _: Avx512Vnni,
-        _: &Screen<f64>,
-        _: &mut ScreenRoom<f64>,
-        _: &mut [Sources<f64>],
-        _: &mut [Winners<f64>],
-    ) {
+    fn screened(_: Avx512Vnni, _: &Screen<f64>, _: &mut [Sources<f64>], _: &mut [Winners<f64>]) {
         unreachable!("there is no screen of f64");
     }
     fn tanh_slope(gradient: &mut [f64], hidden: &[f64]) {

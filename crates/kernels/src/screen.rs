@@ -11,7 +11,7 @@
 //! the middle is the same for all states and plays no part in who is best, so that an estimate is as fine as the states differ.
 #[cfg(target_arch = "x86_64")]
 use crate::features::Avx512Vnni;
-use crate::{Lines, PANEL, Real, TanhAddends};
+use crate::{Lines, PANEL, Real, TanhAddends, packing_bytes};
 
 /// Largest of the 16-bit tangents, roundings not counted.
 const LARGEST: f64 = 32_000.0;
@@ -22,6 +22,8 @@ const ROUNDING: f64 = 1e-5;
 /// Half the distance of two `f32` above 1.
 const HALF_ULP: f64 = 1.0 / (1 << 24) as f64;
 
+/// The same of 53 bits.
+const NEAREST: f64 = 1.5 * (1u64 << 52) as f64;
 /// A number of 24 bits whose last one is 1: a sum with it is rounded to whole numbers.
 const WHOLE: f64 = 1.5 * (1 << 23) as f64;
 
@@ -65,23 +67,6 @@ pub(crate) struct Block<F> {
     pub slack: [F; PANEL],
 }
 
-/// What panels are gone through in.
-#[derive(Debug)]
-pub struct ScreenRoom<F> {
-    /// Tangents, *k x 32*.
-    pub(crate) hidden: Lines<F>,
-    /// The same as whole numbers, two steps in each, *k/2 x 32* or a piece of it.
-    pub(crate) coarse: Lines<i32>,
-    /// Estimates, *32 x 32*.
-    pub(crate) tiles: Lines<F>,
-}
-
-impl<F> Default for ScreenRoom<F> {
-    fn default() -> Self {
-        Self { hidden: Lines::default(), coarse: Lines::default(), tiles: Lines::default() }
-    }
-}
-
 /// A panel of states at a frame.
 #[derive(Debug)]
 pub struct Sources<'a, F> {
@@ -90,7 +75,7 @@ pub struct Sources<'a, F> {
     /// What [`Screen::enter`] made of the frame.
     pub middle: &'a [F],
     /// What is added to all scores of a state; -inf for one that nobody reaches.
-    pub shifts: &'a [F; PANEL],
+    pub shifts: [F; PANEL],
     /// Number of the arc before the first of each state, rising.
     pub arcs: &'a [u32; PANEL],
     /// Which of the winners these arcs compete with.
@@ -118,7 +103,7 @@ impl<F: Real> Screen<F> {
         let (k, labels) = (middle.len(), bias.len() - 1);
         assert_eq!(head.len(), k * bias.len(), "screen: a row of {k} for each bias");
         #[cfg(target_arch = "x86_64")]
-        let proof = F::SCREENS.then(Avx512Vnni::found).flatten()?;
+        let proof = Avx512Vnni::found().filter(|_| F::screen_bytes(k, 1).is_some())?;
         #[cfg(not(target_arch = "x86_64"))]
         return None;
         F::prepare_tanh(&mut middle);
@@ -139,20 +124,18 @@ impl<F: Real> Screen<F> {
         })
     }
 
-    /// Whether so many labels fill their blocks well enough.
-    pub fn suits(labels: usize) -> bool {
-        4 * labels >= 3 * labels.next_multiple_of(PANEL)
+    /// Whether there is a screen that is faster than all scores: the machine can add up products of 16-bit pairs, labels fill their
+    /// blocks well enough, and panels go through in what a thread keeps for the packing of products ([`packing_bytes`]).
+    pub fn suits(depth: usize, labels: usize) -> bool {
+        let full = 4 * labels >= 3 * labels.next_multiple_of(PANEL);
+        full && F::screen_bytes(depth, labels.div_ceil(PANEL))
+            .is_some_and(|bytes| bytes <= packing_bytes::<F>())
     }
 
     /// Bytes of a screen for *k* and *V*.
     pub fn bytes(depth: usize, labels: usize) -> usize {
         let block = depth * PANEL * size_of::<F>() + depth.div_ceil(2) * PANEL * 4 + 1024;
         labels.div_ceil(PANEL) * block + 2 * depth * size_of::<F>() + 1024
-    }
-
-    /// Bytes of a [`ScreenRoom`] for *k*.
-    pub fn room(depth: usize) -> usize {
-        (depth + PANEL) * PANEL * size_of::<F>() + depth.div_ceil(2) * PANEL * 4 + 256
     }
 
     /// `m` of a prepared frame, as [`best`](Self::best) wants it.
@@ -168,7 +151,7 @@ impl<F: Real> Screen<F> {
     ///
     /// # Panics
     /// If the lengths do not fit.
-    pub fn best(&self, room: &mut ScreenRoom<F>, sources: &mut [Sources<F>], winners: &mut [Winners<F>]) {
+    pub fn best(&self, sources: &mut [Sources<F>], winners: &mut [Winners<F>]) {
         let k = self.depth();
         for Sources { addends: (panel, row), middle, to, .. } in &*sources {
             assert!(
@@ -179,7 +162,7 @@ impl<F: Real> Screen<F> {
             assert!(best.len() == self.labels && from.len() == self.labels, "screen: {} labels", self.labels);
         }
         #[cfg(target_arch = "x86_64")]
-        F::screened(self.proof, self, room, sources, winners);
+        F::screened(self.proof, self, sources, winners);
         #[cfg(not(target_arch = "x86_64"))]
         unreachable!("there is no screen");
     }
@@ -231,7 +214,7 @@ impl<F: Real> Block<F> {
             let c = if most > 0.0 { fits.min(f64::from(i16::MAX) / most).max(0.0) } else { 0.0 };
             let mut off = 0.0;
             for (step, &w) in row.iter().enumerate() {
-                let whole = (c * w.to_f64()).round();
+                let whole = (c * w.to_f64() + NEAREST) - NEAREST;
                 off += (whole - c * w.to_f64()).powi(2);
                 let shift = if step % 2 == 0 { 0 } else { 16 };
                 coarse[step / 2 * PANEL + label] |= i32::from(whole as i16 as u16) << shift;
@@ -351,16 +334,10 @@ mod tests {
                     let mut middle = vec![0.0; k];
                     screen.enter(&frame, &mut middle);
                     let mut blank = [f32::NAN; PANEL];
-                    let sources = Sources {
-                        addends,
-                        middle: &middle,
-                        shifts: &shifts,
-                        arcs: &arcs,
-                        to: 0,
-                        blank: &mut blank,
-                    };
+                    let sources =
+                        Sources { addends, middle: &middle, shifts, arcs: &arcs, to: 0, blank: &mut blank };
                     let mut winners = [Winners { best: &mut best, from: &mut from }];
-                    screen.best(&mut ScreenRoom::default(), &mut [sources], &mut winners);
+                    screen.best(&mut [sources], &mut winners);
                     assert_eq!(blank, tile[..PANEL], "{labels} labels, depth {k}, {size}, {apart}");
                     let found: Vec<(f32, u32)> = best.into_iter().zip(from).collect();
                     assert!(found == all, "{labels} labels, depth {k}, {size}, {apart}: {found:?} {all:?}");

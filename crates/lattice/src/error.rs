@@ -1,5 +1,5 @@
 //! What can go wrong with a recognition lattice.
-use kernels::Brief;
+use kernels::{Brief, par_find, parts};
 
 /// The crate's result type.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -168,6 +168,12 @@ pub(crate) fn expect_utterance(utterance: usize, utterances: usize) -> Result<()
 
 /// Where the first value is that is NaN or infinite.
 pub(crate) fn first_not_finite<F: kernels::Real>(values: &[F]) -> Option<usize> {
+    /// Elements of a task.
+    const MANY: usize = 1 << 16;
+    par_find(parts(values, MANY), |at, values| first_in(values).map(|found| at * MANY + found))
+}
+
+fn first_in<F: kernels::Real>(values: &[F]) -> Option<usize> {
     /// Elements that are looked at without a branch, several at a time.
     const RUN: usize = 256;
     const LANES: usize = 16;
@@ -203,9 +209,10 @@ mod tests {
 
     #[test]
     fn the_first_that_is_not_finite_is_found_wherever_it_is() {
-        let mut values = vec![f32::MAX; 1000];
+        let mut values = vec![f32::MAX; 200_000];
         assert_eq!(first_not_finite(&values), None);
-        for (wrong, at) in [(f32::NAN, 999), (f32::NEG_INFINITY, 512), (f32::INFINITY, 511), (f32::NAN, 0)] {
+        let wrong = [(f32::NAN, 150_000), (f32::NAN, 999), (f32::NEG_INFINITY, 512), (f32::INFINITY, 511)];
+        for (wrong, at) in wrong.into_iter().chain([(f32::NAN, 0)]) {
             values[at] = wrong;
             assert_eq!(first_not_finite(&values), Some(at));
         }

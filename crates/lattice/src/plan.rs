@@ -23,6 +23,8 @@ pub struct Plan {
     pub window: usize,
     /// Whether arc weights stay.
     pub kept: bool,
+    /// Whether best arcs are looked for without most weights, where there is a way.
+    pub screened: bool,
     /// Bytes that the call holds at most beside arguments and results, and what each thread keeps for the packing of products
     /// ([`kernels::packing_bytes`]).
     pub bytes: usize,
@@ -111,26 +113,30 @@ impl Plan {
         // A budget of nothing kept is no limit to what cannot be less.
         let limit = match budget.keeps() {
             true => budget.limit(),
-            false => budget.limit().max(sizes.plan(least, wide(least), false).bytes),
+            false => budget.limit().max(sizes.plan(least, wide(least), Cut::Waves).bytes),
         };
         let limit = limit.min(isize::MAX as usize);
         let mut utterances = all;
         loop {
             let wide = wide(utterances);
-            if budget.keeps() && work.gradients && work.all_paths {
-                let plan = sizes.plan(utterances, wide, true);
-                if plan.bytes <= limit {
-                    return Ok(plan);
-                }
+            let better = match (work.all_paths, work.best) {
+                (true, true) => Some(Cut::Screened),
+                (true, false) if budget.keeps() && work.gradients => Some(Cut::Kept),
+                _ => None,
+            };
+            if let Some(plan) =
+                better.map(|cut| sizes.plan(utterances, wide, cut)).filter(|plan| plan.bytes <= limit)
+            {
+                return Ok(plan);
             }
             for window in std::iter::successors(Some(wide), |&window| (window > 1).then_some(window / 2)) {
-                let plan = sizes.plan(utterances, window, false);
+                let plan = sizes.plan(utterances, window, Cut::Waves);
                 if plan.bytes <= limit {
                     return Ok(plan);
                 }
             }
             if utterances == least {
-                let smallest = sizes.plan(utterances, 1, false).bytes;
+                let smallest = sizes.plan(utterances, 1, Cut::Waves).bytes;
                 return Err(Error::Budget { smallest, found: limit });
             }
             utterances = (utterances / 2).max(least);
@@ -142,6 +148,17 @@ impl Plan {
         let end = |start: usize| (start + self.utterances).min(frames.utterances());
         starts.map(|start| Group::new(frames, start..end(start), self.window)).collect()
     }
+}
+
+/// What becomes of arc weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    /// They are there wave by wave.
+    Waves,
+    /// They all stay.
+    Kept,
+    /// Most of them are only estimated, but where waves are the only way.
+    Screened,
 }
 
 /// Bytes of what a call holds, by what they grow with.
@@ -182,10 +199,10 @@ impl<'a, F: Real> Sizes<'a, F> {
     }
 
     /// The largest of all groups, part by part: buffers stay from one to the next.
-    fn plan(&self, utterances: usize, window: usize, kept: bool) -> Plan {
+    fn plan(&self, utterances: usize, window: usize, cut: Cut) -> Plan {
         let (mut parts, mut others) = (Parts::default(), 0);
         for group in self.lengths.chunks(utterances) {
-            let (found, other) = self.group(group, window, kept);
+            let (found, other) = self.group(group, window, cut);
             parts = Parts {
                 stored: parts.stored.max(found.stored),
                 arcs: parts.arcs.max(found.arcs),
@@ -199,11 +216,11 @@ impl<'a, F: Real> Sizes<'a, F> {
         let fixed = Reach::bytes(self.lattice.context().states()) + 8192;
         let all = [parts.stored, parts.arcs, parts.strings, parts.lanes, parts.weights, others, fixed];
         let bytes = all.iter().fold(0usize, |all, &part| all.saturating_add(part));
-        Plan { utterances, window, kept, bytes, parts }
+        Plan { utterances, window, kept: cut == Cut::Kept, screened: cut == Cut::Screened, bytes, parts }
     }
 
     /// What stays in the session after a group, and what does not.
-    fn group(&self, group: &[(usize, usize)], window: usize, kept: bool) -> (Parts, usize) {
+    fn group(&self, group: &[(usize, usize)], window: usize, cut: Cut) -> (Parts, usize) {
         let (c, float) = (self.lattice.context().states(), size_of::<F>());
         let Work { all_paths, best, gradients, walks, .. } = self.work;
         let sum = |of: &dyn Fn(&(usize, usize)) -> usize| group.iter().map(of).fold(0, usize::saturating_add);
@@ -221,12 +238,14 @@ impl<'a, F: Real> Sizes<'a, F> {
             Some(_) => 2,
             None => group.iter().map(|&(_, positions)| positions).max().unwrap_or(0),
         };
+        let screened = if cut == Cut::Screened { group.len() } else { 0 };
+        let load = Load { frames, wave, positions, gradients, screened };
         let parts = Parts {
             stored,
-            arcs: (if kept { frames } else { wave.saturating_mul(2) }).saturating_mul(arcs),
+            arcs: (if cut == Cut::Kept { frames } else { wave.saturating_mul(2) }).saturating_mul(arcs),
             strings: sites.saturating_mul(2 * float),
             lanes: if all_paths { group.len().saturating_mul(self.lane) } else { 0 },
-            weights: self.lattice.weight_fn().bytes(Load { frames, wave, positions, gradients }),
+            weights: self.lattice.weight_fn().bytes(load),
         };
         // Sums along strings in f64 (of best paths, how many labels a frame has), rows of α of one frame.
         let inside = self.lattice.alignment().num_states();

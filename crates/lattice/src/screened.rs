@@ -5,7 +5,7 @@
 //!                  par for each utterance:  arcs from states in no panel, then the blank where it is no worse
 //! ```
 //! Weights and back pointers are those of [`Step::best`](crate::step::Step::best), bit for bit.
-use kernels::{Fan, PANEL, Real, ScreenRoom, Sources, Winners, items_mut, par_for};
+use kernels::{Fan, PANEL, Real, Sources, Winners, items_mut, par_for, parts, parts_mut};
 
 use crate::{
     step::take,
@@ -13,9 +13,11 @@ use crate::{
 };
 
 /// Utterances that read a panel one after the other.
-const TOGETHER: usize = 4;
+const TOGETHER: usize = 2;
 /// Panels of a task.
 const PANELS: usize = 2;
+/// Frames of a task that does not wait for `α`.
+const FEW: usize = 8;
 
 /// An utterance on its way.
 pub struct Lane<'a, F> {
@@ -37,20 +39,19 @@ struct Desk<F> {
     blank: Vec<F>,
     /// Arcs from states in no panel in a few frames, *rest x PANEL x (1 + V)*.
     rest: Vec<F>,
-    /// The frame in the middle of all states, *H*.
-    middle: Vec<F>,
+    /// These frames in the middle of all states, *PANEL x H*.
+    middles: Vec<F>,
 }
 
 /// Successive runs.
-struct Task<'a, F> {
+struct Task<'a> {
     runs: &'a [Run],
     /// The first state that is theirs, and how many are.
     first: usize,
     states: usize,
-    room: ScreenRoom<F>,
 }
 
-/// One utterance's part of a task.
+/// One utterance's frame, or a task's part of it.
 struct Share<'a, F> {
     frame: usize,
     middle: &'a [F],
@@ -59,48 +60,37 @@ struct Share<'a, F> {
     rest: &'a [F],
     next: &'a mut [F],
     from: &'a mut [u32],
-    /// By places in the panels of the task.
+    /// By places in panels.
     blank: &'a mut [[F; PANEL]],
 }
 
 /// Goes through all frames of some utterances.
 pub fn search<F: Real>(screened: Screened<F>, vocabulary: usize, lanes: &mut [Lane<F>]) {
     let mut chunks: Vec<_> = lanes.chunks_mut(TOGETHER).collect();
-    // Tasks of a frame are short: who deals them out is one of those that do them.
-    rayon::scope(|_| par_for(items_mut(&mut chunks), |_, lanes| few(screened, vocabulary, lanes)));
+    par_for(items_mut(&mut chunks), |_, lanes| few(screened, vocabulary, lanes));
 }
 
 fn few<F: Real>(screened: Screened<F>, vocabulary: usize, lanes: &mut [Lane<F>]) {
     let panels = screened.panels();
     let c = panels.places.len();
     let mut desks: Vec<Desk<F>> = lanes.iter().map(|_| Desk::new(screened, c, vocabulary)).collect();
-    let mut tasks = Task::all(&panels.runs, c);
+    let tasks = Task::all(&panels.runs, c);
     let longest = lanes.iter().map(|lane| lane.frames.len()).max().unwrap_or(0);
     for t in 0..longest {
-        let mut shares: Vec<Vec<Share<F>>> = tasks.iter().map(|_| Vec::with_capacity(lanes.len())).collect();
-        for (lane, desk) in lanes.iter_mut().zip(&mut desks).filter(|(lane, _)| t < lane.frames.len()) {
-            let frame = lane.frames.start + t;
-            if t % PANEL == 0 {
-                let frames: Vec<usize> = (frame..lane.frames.end).take(PANEL).collect();
-                screened.weigh_rest(&frames, &mut desk.rest);
-            }
-            screened.enter(frame, &mut desk.middle);
-            let (mut next, mut from) = (&mut desk.next[..], &mut lane.from[t * c..][..c]);
-            let mut blank = &mut desk.blank.as_chunks_mut().0[..panels.states.len()];
-            for (task, shares) in tasks.iter().zip(&mut shares) {
-                shares.push(Share {
-                    frame,
-                    middle: &desk.middle,
-                    alpha: lane.state,
-                    rest: &desk.rest[t % PANEL * (1 + vocabulary)..],
-                    next: next.split_off_mut(..task.states).expect("tasks have their own states"),
-                    from: from.split_off_mut(..task.states).expect("tasks have their own states"),
-                    blank: blank.split_off_mut(..task.panels().len()).expect("tasks have their own panels"),
-                });
+        if t % PANEL == 0 {
+            for (lane, desk) in lanes.iter().zip(&mut desks) {
+                desk.prepare(screened, lane.frames.clone().skip(t));
             }
         }
-        par_for((items_mut(&mut tasks), items_mut(&mut shares)), |_, (task, shares)| {
-            task.go(screened, vocabulary, shares);
+        let alive = lanes.iter_mut().zip(&mut desks).filter(|(lane, _)| t < lane.frames.len());
+        let mut rest: Vec<Share<F>> = alive.map(|(lane, desk)| Share::new(screened, lane, desk, t)).collect();
+        let count = rest.len();
+        let mut shares = Vec::with_capacity(tasks.len() * count);
+        for task in &tasks {
+            shares.extend(rest.iter_mut().map(|rest| rest.split_off(task)));
+        }
+        par_for((parts(&tasks, 1), parts_mut(&mut shares, count)), |_, (task, shares)| {
+            task[0].go(screened, vocabulary, shares);
         });
         let mut pairs: Vec<_> = lanes.iter_mut().zip(&mut desks).collect();
         par_for(items_mut(&mut pairs), |_, (lane, desk)| {
@@ -111,7 +101,38 @@ fn few<F: Real>(screened: Screened<F>, vocabulary: usize, lanes: &mut [Lane<F>])
     }
 }
 
-impl<'a, F: Real> Task<'a, F> {
+impl<'a, F: Real> Share<'a, F> {
+    /// All of a frame.
+    fn new(screened: Screened<F>, lane: &'a mut Lane<F>, desk: &'a mut Desk<F>, t: usize) -> Self {
+        let (c, h, panels) = (lane.state.len(), screened.hidden(), screened.panels());
+        let arcs = desk.rest.len() / (PANEL * panels.rest.len()).max(1);
+        Self {
+            frame: lane.frames.start + t,
+            middle: &desk.middles[t % PANEL * h..][..h],
+            alpha: lane.state,
+            rest: &desk.rest[t % PANEL * arcs..],
+            next: &mut desk.next,
+            from: &mut lane.from[t * c..][..c],
+            blank: &mut desk.blank.as_chunks_mut().0[..panels.states.len()],
+        }
+    }
+
+    /// What is the next task's of what is left.
+    fn split_off(&mut self, task: &Task) -> Self {
+        let Self { frame, middle, alpha, rest, next, from, blank } = self;
+        Self {
+            frame: *frame,
+            middle,
+            alpha,
+            rest,
+            next: next.split_off_mut(..task.states).expect("tasks have their own states"),
+            from: from.split_off_mut(..task.states).expect("tasks have their own states"),
+            blank: blank.split_off_mut(..task.panels().len()).expect("tasks have their own panels"),
+        }
+    }
+}
+
+impl<'a> Task<'a> {
     /// All runs, between which states and panels are cut.
     fn all(mut runs: &'a [Run], states: usize) -> Vec<Self> {
         let mut tasks: Vec<Self> = Vec::new();
@@ -122,7 +143,7 @@ impl<'a, F: Real> Task<'a, F> {
             let own;
             (own, runs) = runs.split_at(count);
             let end = runs.first().map_or(states, |next| next.start);
-            tasks.push(Self { runs: own, first, states: end - first, room: ScreenRoom::default() });
+            tasks.push(Self { runs: own, first, states: end - first });
             first = end;
         }
         tasks
@@ -134,62 +155,48 @@ impl<'a, F: Real> Task<'a, F> {
     }
 
     /// Best arcs into the task's states, but for those of their blanks, which are scores by place.
-    fn go(&mut self, screened: Screened<F>, vocabulary: usize, shares: &mut [Share<F>]) {
+    fn go<F: Real>(&self, screened: Screened<F>, vocabulary: usize, shares: &mut [Share<F>]) {
         let (panels, arcs) = (screened.panels(), PANEL * (1 + vocabulary));
-        let shifts: Vec<[F; PANEL]> = self
-            .panels()
-            .flat_map(|panel| shares.iter().map(move |share| screened.shifts(panel, share.alpha)))
-            .collect();
-        for share in &mut *shares {
-            share.next.fill(F::NEG_INFINITY);
-            share.from.fill(0);
+        let mut sources = Vec::with_capacity(self.panels().len() * shares.len());
+        let mut winners = Vec::with_capacity(self.runs.len() * shares.len());
+        for Share { frame, middle, alpha, rest, next, from, blank } in shares {
+            next.fill(F::NEG_INFINITY);
+            from.fill(0);
+            let (mut next, mut from, mut blank) = (&mut **next, &mut **from, blank.iter_mut());
+            let mut skipped = self.first;
             for run in self.runs {
-                let states = run.start - self.first..run.start - self.first + vocabulary;
-                let (next, from) = (&mut share.next[states.clone()], &mut share.from[states]);
+                let (best, from) = (
+                    of_run(&mut next, run.start - skipped, vocabulary),
+                    of_run(&mut from, run.start - skipped, vocabulary),
+                );
+                skipped = run.start + vocabulary;
                 for (at, &state) in run.rest.clone().zip(&panels.rest[run.rest.clone()]) {
-                    let rows = &share.rest[at * arcs + 1..][..vocabulary];
-                    let fan = Fan { rows, shifts: &[share.alpha[state]], starts: &[0], first: state };
-                    F::fan_best(next, from, fan);
+                    let rows = &rest[at * arcs + 1..][..vocabulary];
+                    F::fan_best(
+                        best,
+                        from,
+                        Fan { rows, shifts: &[alpha[state]], starts: &[0], first: state },
+                    );
                 }
+                sources.extend(run.panels.clone().zip(&mut blank).map(|(panel, blank)| Sources {
+                    addends: screened.addends(panel, *frame),
+                    middle,
+                    shifts: screened.shifts(panel, alpha),
+                    arcs: screened.arcs(panel),
+                    to: winners.len(),
+                    blank,
+                }));
+                winners.push(Winners { best, from });
             }
         }
-        let (mut sources, mut winners) = (Vec::with_capacity(shifts.len()), Vec::new());
-        let mut shifts = shifts.iter();
-        let mut parts: Vec<_> = shares
-            .iter_mut()
-            .map(|share| {
-                let Share { frame, middle, next, from, blank, .. } = share;
-                (*frame, *middle, &mut next[..], &mut from[..], blank.iter_mut())
-            })
-            .collect();
-        let mut skipped = self.first;
-        for run in self.runs {
-            for panel in run.panels.clone() {
-                for (lane, (frame, middle, .., blank)) in parts.iter_mut().enumerate() {
-                    sources.push(Sources {
-                        addends: screened.addends(panel, *frame),
-                        middle,
-                        shifts: shifts.next().expect("shifts of each panel"),
-                        arcs: screened.arcs(panel),
-                        to: winners.len() + lane,
-                        blank: blank.next().expect("blanks of each panel"),
-                    });
-                }
-            }
-            for (_, _, next, from, _) in &mut parts {
-                let skip = run.start - skipped;
-                let best = next.split_off_mut(skip..).expect("runs do not overlap");
-                let arcs = from.split_off_mut(skip..).expect("runs do not overlap");
-                let (best, rest) = best.split_at_mut(vocabulary);
-                *next = rest;
-                let (from_run, rest) = arcs.split_at_mut(vocabulary);
-                *from = rest;
-                winners.push(Winners { best, from: from_run });
-            }
-            skipped = run.start + vocabulary;
-        }
-        screened.screen().best(&mut self.room, &mut sources, &mut winners);
+        screened.screen().best(&mut sources, &mut winners);
     }
+}
+
+/// The states of a run behind some others; what is left are those behind it.
+fn of_run<'a, T>(states: &mut &'a mut [T], skip: usize, len: usize) -> &'a mut [T] {
+    states.split_off_mut(..skip).expect("runs do not overlap");
+    states.split_off_mut(..len).expect("runs are states")
 }
 
 impl<F: Real> Desk<F> {
@@ -199,8 +206,21 @@ impl<F: Real> Desk<F> {
             next: vec![F::ZERO; states],
             blank: vec![F::ZERO; panels.count()],
             rest: vec![F::ZERO; panels.rest.len() * PANEL * (1 + vocabulary)],
-            middle: vec![F::ZERO; screened.hidden()],
+            middles: vec![F::ZERO; PANEL * screened.hidden()],
         }
+    }
+
+    /// Does what needs no `α` for the next few frames.
+    fn prepare(&mut self, screened: Screened<F>, frames: impl Iterator<Item = usize>) {
+        let frames: Vec<usize> = frames.take(PANEL).collect();
+        screened.weigh_rest(&frames, &mut self.rest);
+        let h = screened.hidden();
+        par_for((parts_mut(&mut self.middles, FEW * h), parts(&frames, FEW)), |_, (middles, frames)| {
+            middles
+                .chunks_exact_mut(h)
+                .zip(frames)
+                .for_each(|(middle, &frame)| screened.enter(frame, middle));
+        });
     }
 }
 

@@ -63,6 +63,8 @@ pub struct Load {
     pub positions: usize,
     /// Whether anything is pulled.
     pub gradients: bool,
+    /// Utterances whose best arcs are looked for at once without most weights, where there is a way; 0 if all are weighed.
+    pub screened: usize,
 }
 
 /// What an arc weighs. `x` is a frame, `p` a context state: `(b_t[p], l_t[p, 1..V])`.
@@ -133,10 +135,10 @@ pub trait Weights<F: Real>: Send + Sync {
     /// Weights of the arcs from one state; returns that of the blank.
     fn weigh_state(&self, frame: usize, state: usize, lexical: &mut [F]) -> F;
 
-    /// Gets ready to look for best arcs in a context whose states lead to the runs that begin there.
+    /// Gets ready to look for best arcs in a context whose states lead to the runs that begin there, for so many utterances at once.
     #[doc(hidden)]
-    fn screen(&mut self, starts: &[u32]) {
-        let _ = starts;
+    fn screen(&mut self, starts: &[u32], utterances: usize) {
+        let _ = (starts, utterances);
     }
 
     /// A look for best arcs that does without most weights, where there is one.

@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{LANES, filled, pairs::pair_lanes, whole, whole_to};
-use crate::{PANEL, Screen, ScreenRoom, Sources, Winners, features::Avx512Vnni, screen::Block};
+use crate::{Lines, PANEL, Screen, Sources, Winners, features::Avx512Vnni, screen::Block};
 
 /// Registers of a panel, and of the labels of a block.
 const WIDE: usize = 2;
@@ -26,22 +26,27 @@ const ABREAST: usize = 8;
 const SUMS: f32 = 1.0 / (1 << 21) as f32;
 
 type Panel = [[f32; LANES]; WIDE];
-type Words = [[i32; LANES]; WIDE];
 /// A register for each half of the labels, or of the states.
 type Wide<T> = [T; WIDE];
 
 /// Elements of tangents, of words and of estimates that *k* steps and so many blocks of labels are gone through in.
-pub const fn room(depth: usize, blocks: usize) -> [usize; 3] {
+const fn rooms(depth: usize, blocks: usize) -> [usize; 3] {
     // Words of the first block are made piece by piece; others come back to them.
     let pieces = if blocks > 1 { TOGETHER * depth.div_ceil(STEPS) } else { 2 };
     [TOGETHER * depth * PANEL, pieces * (STEPS / 2) * PANEL, TOGETHER * PANEL * PANEL]
 }
 
-/// As [`Screen::best`].
+/// Bytes of all of them.
+pub const fn room(depth: usize, blocks: usize) -> usize {
+    let [hidden, words, tiles] = rooms(depth, blocks);
+    (hidden + words + tiles + LANES) * size_of::<f32>()
+}
+
+/// As [`Screen::best`], in a room that is [`room`] or more.
 pub fn best(
     _proof: Avx512Vnni,
+    room: &mut Lines<f32>,
     screen: &Screen<f32>,
-    room: &mut ScreenRoom<f32>,
     sources: &mut [Sources<f32>],
     winners: &mut [Winners<f32>],
 ) {
@@ -62,14 +67,16 @@ pub fn best(
 fn few<const N: usize>(
     sources: [&mut Sources<f32>; N],
     screen: &Screen<f32>,
-    room: &mut ScreenRoom<f32>,
+    room: &mut Lines<f32>,
     winners: &mut [Winners<f32>],
 ) {
     let k = screen.depth();
-    let [of_hidden, of_words, of_tiles] = self::room(k, screen.blocks.len());
-    let hidden = panels_mut(&mut room.hidden.room(of_hidden, 0.0)[..N * k * PANEL]);
-    let coarse = words_mut(room.coarse.room(of_words, 0));
-    let tiles: &mut [[Panel; PANEL]] = panels_mut(room.tiles.room(of_tiles, 0.0)).as_chunks_mut().0;
+    let sizes = rooms(k, screen.blocks.len());
+    let mut room = room.room(sizes.iter().sum(), 0.0);
+    let mut part =
+        |size: usize| panels_mut(room.split_off_mut(..size).expect("there is room for all of them"));
+    let [hidden, coarse, tiles] = sizes.map(&mut part);
+    let (hidden, tiles): (_, &mut [[Panel; PANEL]]) = (&mut hidden[..N * k], tiles.as_chunks_mut().0);
     estimate(&sources, screen, hidden, coarse, tiles);
     let mut hidden = &*hidden;
     let hidden: [&[Panel]; N] =
@@ -84,10 +91,10 @@ fn few<const N: usize>(
                 *tile = [[[0.0; LANES]; WIDE]; PANEL];
                 let coarse = coarse.chunks(STEPS / 2).skip(panel * k.div_ceil(STEPS));
                 for (coarse, weights) in coarse.zip(block.pieces(STEPS / 2)) {
-                    estimates(coarse, words(weights), tile, None, None);
+                    estimates(coarse, weights.as_chunks().0, tile, None, None);
                 }
             }
-            let bars = bars(tile, sources[panel].shifts, registers(&block.unit), registers(&block.slack));
+            let bars = bars(tile, &sources[panel].shifts, registers(&block.unit), registers(&block.slack));
             candidates(tile, bars, u32::MAX >> (PANEL - labels.len()))
         });
         let scores = match (found.iter().any(|found| found.others > 0), at == 0) {
@@ -119,7 +126,7 @@ fn estimate<const N: usize>(
     sources: &[&mut Sources<f32>; N],
     screen: &Screen<f32>,
     hidden: &mut [Panel],
-    coarse: &mut [Words],
+    coarse: &mut [Panel],
     tiles: &mut [[Panel; PANEL]],
 ) {
     let k = screen.depth();
@@ -137,7 +144,7 @@ fn estimate<const N: usize>(
         }
         let weights = screen.blocks[0].pieces(STEPS / 2).nth(at % pieces).expect("weights of each piece");
         if at + 1 == all {
-            estimates(&coarse[slot(at)], words(weights), tile, None, None);
+            estimates(&coarse[slot(at)], weights.as_chunks().0, tile, None, None);
             break;
         }
         let [here, next] = coarse.get_disjoint_mut([slot(at), slot(at + 1)]).expect("they differ");
@@ -145,7 +152,7 @@ fn estimate<const N: usize>(
         let mut next = Tangents::new(sources[panel], steps(at + 1), &mut hidden[panel * k..], next);
         let soon =
             (at + 2 < all).then(|| panels(sources[(at + 2) / pieces].addends.0)[steps(at + 2)].as_ptr());
-        estimates(here, words(weights), tile, Some(&mut next), soon);
+        estimates(here, weights.as_chunks().0, tile, Some(&mut next), soon);
         next.rest();
     }
 }
@@ -156,8 +163,8 @@ type Twos<'a, T> = Iter<'a, [T; 2]>;
 /// Tangents of a piece, on their way.
 struct Tangents<'a> {
     hidden: IterMut<'a, [Panel; 2]>,
-    /// Their distance from the middle as whole numbers, two steps in a word.
-    coarse: IterMut<'a, Words>,
+    /// Their distance from the middle as whole numbers, two steps in the bits of one.
+    coarse: IterMut<'a, Panel>,
     panel: Twos<'a, Panel>,
     frame: Twos<'a, f32>,
     middle: Twos<'a, f32>,
@@ -171,7 +178,7 @@ impl<'a> Tangents<'a> {
         source: &'a Sources<f32>,
         steps: Range<usize>,
         hidden: &'a mut [Panel],
-        coarse: &'a mut [Words],
+        coarse: &'a mut [Panel],
     ) -> Self {
         let (hidden, last_hidden) = hidden[steps.clone()].as_chunks_mut();
         let (panel, last_panel) = panels(source.addends.0)[steps.clone()].as_chunks();
@@ -203,7 +210,8 @@ impl<'a> Tangents<'a> {
         let second = tangents(other, second, frame[1], middle[1]);
         for half in 0..WIDE {
             let second = _mm512_slli_epi32::<16>(second[half]);
-            words_to(&mut coarse[half], _mm512_mask_blend_epi16(0xAAAA_AAAA, first[half], second));
+            let both = _mm512_mask_blend_epi16(0xAAAA_AAAA, first[half], second);
+            whole_to(&mut coarse[half], _mm512_castsi512_ps(both));
         }
         true
     }
@@ -214,7 +222,7 @@ impl<'a> Tangents<'a> {
         while self.next() {}
         if let (Some((hidden, panel, frame, middle)), Some(coarse)) = (self.last.take(), self.coarse.next()) {
             for (coarse, whole) in coarse.iter_mut().zip(tangents(hidden, panel, frame, middle)) {
-                words_to(coarse, _mm512_maskz_mov_epi16(0x5555_5555, whole));
+                whole_to(coarse, _mm512_castsi512_ps(_mm512_maskz_mov_epi16(0x5555_5555, whole)));
             }
         }
     }
@@ -236,8 +244,8 @@ fn tangents(hidden: &mut Panel, panel: &Panel, frame: f32, middle: f32) -> Wide<
 /// divider has nothing else to do. Addends that come `soon` are called for.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512vnni,fma")]
 fn estimates(
-    coarse: &[Words],
-    weights: &[Words],
+    coarse: &[Panel],
+    weights: &[[i32; PANEL]],
     tile: &mut [Panel; PANEL],
     mut tangents: Option<&mut Tangents>,
     soon: Option<*const Panel>,
@@ -262,19 +270,19 @@ fn estimates(
 /// Those of N states.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512vnni,fma")]
 fn sums<const N: usize>(
-    coarse: &[Words],
+    coarse: &[Panel],
     first: usize,
-    weights: &[Words],
+    weights: &[[i32; PANEL]],
     tile: &mut [Panel; PANEL],
     mut meanwhile: impl FnMut(usize),
 ) {
     let mut sums = [[_mm512_setzero_si512(); WIDE]; N];
     for (pair, (states, labels)) in coarse.iter().zip(weights).enumerate() {
         meanwhile(pair);
-        let labels: Wide<__m512i> = std::array::from_fn(|half| whole_word(&labels[half]));
-        let states: &[i32; N] = states.as_flattened()[first..].first_chunk().expect("a panel has as many");
+        let labels = whole_words(labels);
+        let states: &[f32; N] = states.as_flattened()[first..].first_chunk().expect("a panel has as many");
         for (sums, &state) in sums.iter_mut().zip(states) {
-            let state = _mm512_set1_epi32(state);
+            let state = _mm512_castps_si512(_mm512_set1_ps(state));
             for (sum, labels) in sums.iter_mut().zip(labels) {
                 *sum = _mm512_dpwssd_epi32(*sum, state, labels);
             }
@@ -426,7 +434,8 @@ impl Run<'_, '_> {
     /// Lets the first candidate of each label compete.
     #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512vnni,fma")]
     fn win(&mut self, found: &Candidates, sums: Wide<__m512>) {
-        let (shifts, arcs) = (registers(self.source.shifts), whole_words(self.source.arcs));
+        let (shifts, arcs) =
+            (registers(&self.source.shifts), whole_words(&self.source.arcs.map(|arc| arc as i32)));
         for (half, state) in found.states.into_iter().enumerate() {
             let shift = _mm512_permutex2var_ps(shifts[0], state, shifts[1]);
             let arc = _mm512_permutex2var_epi32(arcs[0], state, arcs[1]);
@@ -509,14 +518,6 @@ fn leave(blank: &mut [f32; PANEL], sums: Wide<__m512>, bias: f32) {
     }
 }
 
-fn words(values: &[i32]) -> &[Words] {
-    values.as_chunks().0.as_chunks().0
-}
-
-fn words_mut(values: &mut [i32]) -> &mut [Words] {
-    values.as_chunks_mut().0.as_chunks_mut().0
-}
-
 fn panels(values: &[f32]) -> &[Panel] {
     values.as_chunks().0.as_chunks().0
 }
@@ -532,20 +533,13 @@ fn registers(values: &[f32; PANEL]) -> Wide<__m512> {
 }
 
 #[target_feature(enable = "avx512f")]
-fn whole_words(values: &[u32; PANEL]) -> Wide<__m512i> {
-    let halves = values.as_chunks::<LANES>().0;
-    // SAFETY: there are as many elements.
-    std::array::from_fn(|half| unsafe { _mm512_loadu_si512(halves[half].as_ptr().cast()) })
+fn whole_words(values: &[i32; PANEL]) -> Wide<__m512i> {
+    let halves = values.as_chunks().0;
+    std::array::from_fn(|half| whole_word(&halves[half]))
 }
 
 #[target_feature(enable = "avx512f")]
 fn whole_word(row: &[i32; LANES]) -> __m512i {
     // SAFETY: there are as many elements.
     unsafe { _mm512_loadu_si512(row.as_ptr().cast()) }
-}
-
-#[target_feature(enable = "avx512f")]
-fn words_to(row: &mut [i32; LANES], values: __m512i) {
-    // SAFETY: there are as many elements.
-    unsafe { _mm512_storeu_si512(row.as_mut_ptr().cast(), values) }
 }

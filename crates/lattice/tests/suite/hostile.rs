@@ -356,7 +356,13 @@ fn joint_networks_that_do_not_fit() {
                 }
                 let _ = joint.context_embeddings().map(|_| ());
                 for load in [1, 1 << 40, max] {
-                    let load = lattice::Load { frames: load, wave: load, positions: load, gradients: true };
+                    let load = lattice::Load {
+                        frames: load,
+                        wave: load,
+                        positions: load,
+                        gradients: true,
+                        screened: load,
+                    };
                     joint.bytes(load);
                     LocallyNormalized::new(joint, Normalize::Hat).bytes(load);
                     LocallyNormalized::new(joint, Normalize::LogSoftmax).bytes(load);

@@ -7,6 +7,8 @@
 //! Addends are prepared once, so that each tangent costs a product and a quotient. Forward makes `h` as the product's panels
 //! (steps of the sum x states), backward as rows. A task of backward is a block of states and a run of frames and owns sums of
 //! its own, which are added in one order at the end: the bits do not depend on the threads.
+use std::ops::Range;
+
 use kernels::{
     Accumulate, PANEL, PackedRight, Real, TanhProducts, View, ViewMut, add, items_mut, par_for, parts,
     parts_mut, product, product_packed, transpose,
@@ -81,39 +83,43 @@ pub fn rooms<F: Real>(joint: &Joint<F>, load: Load) -> usize {
 /// Weights of all arcs of some frames.
 ///
 /// ```text
-/// par for each frame, par for each run of panels of states:  for each panel:  h, then (b, l)ᵀ = W hᵀ + c, then its transpose
-/// par for each panel of frames:                              for each state that is left over:  the same, a frame a column
+/// par for each few frames, or each frame and run of panels of states:  for each panel:  h, then (b, l)ᵀ = W hᵀ + c, then its transpose
+/// par for each panel of frames:  for each state that is left over:  the same, a frame a column
 /// ```
 /// The bits of an arc do not depend on what is a column beside it.
 pub fn weigh<F: Real>(opened: &Opened<F>, frames: &[usize], arcs: ArcsMut<F>) {
     let (h, c, v) = (opened.hidden(), opened.joint.states, opened.joint.vocabulary);
     let (cut, room) = (Cut::new(c, frames.len()), TanhProducts::<F>::room(h) + PANEL * (1 + v));
     let ArcsMut { blank, lexical } = arcs;
-    let of_frames = (parts_mut(blank, cut.few * c), parts_mut(lexical, cut.few * c * v));
-    par_for(of_frames, |few, (blank, lexical)| {
-        let of_few = blank.chunks_mut(c).zip(lexical.chunks_mut(c * v)).zip(&frames[few * cut.few..]);
-        for ((blank, lexical), &frame) in of_few {
-            let (blank, lexical) = (&mut blank[..cut.whole], &mut lexical[..cut.whole * v]);
-            let of_panels =
-                (parts_mut(blank, cut.panels * PANEL), parts_mut(lexical, cut.panels * PANEL * v));
-            par_for(of_panels, |run, (blank, lexical)| {
-                opened.pool.with(room, |room| {
-                    let (room, tile) = room.split_at_mut(TanhProducts::<F>::room(h));
-                    let mut products = TanhProducts::new(&opened.head_left, room);
-                    let first = run * cut.panels;
-                    let panels = first..first + blank.len().div_ceil(PANEL);
-                    opened.score_states(frame, panels, &mut products, tile, |panel, tile| {
-                        let from = (panel - first) * PANEL;
-                        let states = from..blank.len().min(from + PANEL);
-                        let blank = &mut blank[states];
-                        let (of_blank, of_labels) = tile.split_at(PANEL);
-                        blank.copy_from_slice(&of_blank[..blank.len()]);
-                        let lexical = &mut lexical[from * v..][..blank.len() * v];
-                        transpose(lexical, View::with_stride(of_labels, v, blank.len(), PANEL));
-                    });
-                });
+    // Panels of some frames; arcs of a frame begin `c` states behind those of the one before.
+    let score = |frames: &[usize], panels: Range<usize>, blank: &mut [F], lexical: &mut [F]| {
+        opened.pool.with(room, |room| {
+            let (room, tile) = room.split_at_mut(TanhProducts::<F>::room(h));
+            let mut products = TanhProducts::new(&opened.head_left, room);
+            let first = panels.start;
+            opened.score_states(frames, panels, &mut products, tile, |at, panel, tile| {
+                let states = PANEL.min(cut.whole - panel * PANEL);
+                let from = at * c + (panel - first) * PANEL;
+                let (of_blank, of_labels) = tile.split_at(PANEL);
+                blank[from..from + states].copy_from_slice(&of_blank[..states]);
+                let lexical = &mut lexical[from * v..][..states * v];
+                transpose(lexical, View::with_stride(of_labels, v, states, PANEL));
             });
+        });
+    };
+    let all = cut.whole.div_ceil(PANEL);
+    let of_frames =
+        (parts_mut(blank, cut.few * c), parts_mut(lexical, cut.few * c * v), parts(frames, cut.few));
+    par_for(of_frames, |_, (blank, lexical, frames)| {
+        if frames.len() > 1 {
+            return score(frames, 0..all, blank, lexical);
         }
+        let (blank, lexical) = (&mut blank[..cut.whole], &mut lexical[..cut.whole * v]);
+        let of_panels = (parts_mut(blank, cut.panels * PANEL), parts_mut(lexical, cut.panels * PANEL * v));
+        par_for(of_panels, |run, (blank, lexical)| {
+            let first = run * cut.panels;
+            score(frames, first..first + blank.len().div_ceil(PANEL), blank, lexical);
+        });
     });
     if cut.whole == c {
         return;

@@ -5,8 +5,8 @@ use kernels::{Accumulate, Affine, PANEL, PackedLeft, PackedRight, Real, TanhProd
 
 use super::{
     Embeddings, Joint, NAMES, chain, frames,
-    prepared::{Addends, panels},
-    screened::{Screened, Screening},
+    prepared::{Addends, Columns},
+    screened::{self, Screened, Screening},
 };
 use crate::{
     Arcs, ArcsMut, Error, Result,
@@ -40,6 +40,7 @@ pub fn bytes<F: Real>(joint: &Joint<F>, load: Load) -> usize {
     size_of::<F>()
         .saturating_mul(all.saturating_add(rooms))
         .saturating_add(embeddings)
+        .saturating_add(screened::bytes(joint, load.screened))
         .saturating_add(c + load.frames + 4096)
 }
 
@@ -51,7 +52,7 @@ pub struct Opened<'a, F: Real> {
     /// `e Wc + joint_bias`, prepared, *C x H*.
     pub contexts: Addends<F>,
     /// The same as columns.
-    pub panels: Vec<F>,
+    pub columns: Columns<F>,
     /// `w0` and `W1` as rows *(1 + V) x H*, and `c0`, `c1`.
     pub head: Vec<F>,
     pub bias: Vec<F>,
@@ -93,7 +94,7 @@ impl<'a, F: Real> Opened<'a, F> {
             let found = format!("{value} for state {state}");
             return Err(Error::shape(NAMES[0], "finite projections of embeddings", found));
         }
-        let panels = panels(&contexts.rows, h, reuse(spare, c.next_multiple_of(PANEL) * h));
+        let columns = Columns::new(reuse(spare, c.next_multiple_of(PANEL) * h));
         let mut head = joint.blank.to_vec();
         head.resize((1 + v) * h, F::ZERO);
         kernels::transpose(&mut head[h..], View::new(joint.lexical, h, v));
@@ -101,7 +102,7 @@ impl<'a, F: Real> Opened<'a, F> {
             joint,
             embeddings,
             contexts,
-            panels,
+            columns,
             head_left: TanhProducts::pack(View::new(&head, 1 + v, h)),
             head_right: None,
             head,
@@ -173,8 +174,8 @@ impl<F: Real> Weights<F> for Opened<'_, F> {
         chain::weigh_state(self, frame, state, lexical)
     }
 
-    fn screen(&mut self, starts: &[u32]) {
-        self.screening = Screening::new(self, starts);
+    fn screen(&mut self, starts: &[u32], utterances: usize) {
+        self.screening = Screening::new(self, starts, utterances);
     }
 
     fn screened(&self) -> Option<Screened<'_, F>> {
@@ -209,8 +210,11 @@ impl<F: Real> Weights<F> for Opened<'_, F> {
     }
 
     fn spare(&mut self) -> Vec<Vec<F>> {
-        let Self { contexts, panels, frames, .. } = self;
-        [&mut contexts.rows, panels, &mut frames.rows].map(std::mem::take).into()
+        let columns = match self.screening.take() {
+            Some(screening) => screening.into_room(),
+            None => self.columns.take_room(),
+        };
+        vec![std::mem::take(&mut self.contexts.rows), columns, std::mem::take(&mut self.frames.rows)]
     }
 
     fn finish(mut self: Box<Self>) -> Parameters<F> {

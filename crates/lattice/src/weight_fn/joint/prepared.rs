@@ -7,7 +7,7 @@
 //! be too large to be prepared; tangents with them are made of the sums themselves.
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, OnceLock, PoisonError},
 };
 
 use kernels::{PANEL, Real, TanhAddends, TanhProducts, View, par_for, parts, parts_mut, transpose};
@@ -62,8 +62,36 @@ fn is_far<F: Real>(row: &[F]) -> bool {
     !row.iter().fold(true, |near, &x| near & (x <= most) & (-x <= most))
 }
 
-/// Prepared contexts as columns, panels of *H x PANEL*.
-pub fn panels<F: Real>(contexts: &[F], h: usize, mut out: Vec<F>) -> Vec<F> {
+/// Prepared contexts as columns, panels of *H x PANEL*, which are made when somebody wants them.
+pub struct Columns<F> {
+    made: OnceLock<Vec<F>>,
+    room: Mutex<Vec<F>>,
+}
+
+impl<F: Real> Columns<F> {
+    /// What will be made in a buffer.
+    pub fn new(room: Vec<F>) -> Self {
+        Self { made: OnceLock::new(), room: Mutex::new(room) }
+    }
+
+    /// The buffer: who takes it before the first column is made has it for other columns.
+    pub fn take_room(&mut self) -> Vec<F> {
+        let room = self.room.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.made.take().unwrap_or_else(|| std::mem::take(room))
+    }
+
+    /// A panel.
+    fn panel(&self, contexts: &[F], h: usize, panel: usize) -> &[F] {
+        let make = || {
+            let room = std::mem::take(&mut *self.room.lock().unwrap_or_else(PoisonError::into_inner));
+            panels(contexts, h, room)
+        };
+        &self.made.get_or_init(make)[panel * PANEL * h..][..PANEL * h]
+    }
+}
+
+fn panels<F: Real>(contexts: &[F], h: usize, mut out: Vec<F>) -> Vec<F> {
+    out.resize((contexts.len() / h.max(1)).next_multiple_of(PANEL) * h, F::ONE);
     par_for((parts_mut(&mut out, PANEL * h), parts(contexts, PANEL * h)), |_, (panel, contexts)| {
         if contexts.len() == PANEL * h {
             return transpose(panel, View::new(contexts, PANEL, h));
@@ -99,7 +127,7 @@ impl<F: Real> Opened<'_, F> {
     }
 
     /// Whether a frame and a panel of states are all prepared.
-    pub fn is_near(&self, frame: usize, panel: usize) -> bool {
+    fn is_near(&self, frame: usize, panel: usize) -> bool {
         let mut states = self.states_of(panel);
         !self.frames.is_far(frame) && !states.any(|state| self.contexts.is_far(state))
     }
@@ -109,30 +137,38 @@ impl<F: Real> Opened<'_, F> {
     }
 
     /// Addends of a panel of states at a frame.
-    pub fn addends(&self, frame: usize, panel: usize) -> TanhAddends<'_, F> {
+    fn addends(&self, frame: usize, panel: usize) -> TanhAddends<'_, F> {
         let h = self.hidden();
-        (&self.panels[panel * PANEL * h..][..PANEL * h], &self.frames.rows[frame * h..][..h])
+        (self.columns.panel(&self.contexts.rows, h, panel), &self.frames.rows[frame * h..][..h])
     }
 
-    /// Scores of some panels of states at a frame, *(1 + V) x PANEL* each on top of the biases, given to `take`.
+    /// Scores of some panels of states at some frames, *(1 + V) x PANEL* each on top of the biases, given to `take` with the frame's
+    /// place among these and the panel.
     pub fn score_states(
         &self,
-        frame: usize,
+        frames: &[usize],
         panels: std::ops::Range<usize>,
         products: &mut TanhProducts<F>,
         tile: &mut [F],
-        mut take: impl FnMut(usize, &[F]),
+        mut take: impl FnMut(usize, usize, &[F]),
     ) {
-        for panel in panels.clone() {
+        let site = |number: usize| (number / panels.len(), panels.start + number % panels.len());
+        let addends = |number: usize| {
+            let (at, panel) = site(number);
+            let &frame = frames.get(at)?;
+            self.is_near(frame, panel).then(|| self.addends(frame, panel))
+        };
+        for number in 0..frames.len() * panels.len() {
+            let (at, panel) = site(number);
             self.begin(tile);
-            let next = panel + 1;
-            if self.is_near(frame, panel) {
-                let follows = next < panels.end && self.is_near(frame, next);
-                products.next(tile, self.addends(frame, panel), follows.then(|| self.addends(frame, next)));
-            } else {
-                self.score_sites(self.states_of(panel).map(|state| (frame, state)), products, tile);
+            match addends(number) {
+                Some(this) => products.next(tile, this, addends(number + 1)),
+                None => {
+                    let sites = self.states_of(panel).map(|state| (frames[at], state));
+                    self.score_sites(sites, products, tile);
+                }
             }
-            take(panel, tile);
+            take(at, panel, tile);
         }
     }
 

@@ -14,10 +14,12 @@ use super::{Joint, opened::Opened};
 
 /// States of a panel that are worth one.
 const ENOUGH: usize = 3 * PANEL / 4;
+/// Panels of a frame of all utterances that are worth it: frame after frame, there is no more to do at once.
+const WORTH: usize = 16;
 /// States that say where the middle is.
 const SAMPLE: usize = 64;
 /// States of a task.
-const FEW: usize = 4;
+const FEW: usize = 8;
 
 /// The states of a context as panels.
 pub struct Panels {
@@ -88,16 +90,25 @@ pub struct Screening<F> {
 }
 
 impl<F: Real> Screening<F> {
+    /// The buffer of the columns.
+    pub fn into_room(self) -> Vec<F> {
+        self.addends.into_list()
+    }
+
     /// Panels of all contexts, if they are of use here.
-    pub fn new(opened: &Opened<F>, starts: &[u32]) -> Option<Self> {
+    pub fn new(opened: &mut Opened<F>, starts: &[u32], utterances: usize) -> Option<Self> {
         let (h, v) = (opened.hidden(), opened.joint.vocabulary);
-        if !F::SCREENS || !Screen::<F>::suits(v) || opened.contexts.any_far() {
+        if !Screen::<F>::suits(h, v) || opened.contexts.any_far() {
             return None;
         }
         let panels = Panels::new(starts, v)?;
-        let (middle, spread) = spread(&opened.contexts.rows, h);
+        if panels.states.len() * utterances < WORTH {
+            return None;
+        }
+        let (middle, spread) = spread(opened);
         let screen = Screen::new(&opened.head, &opened.bias, middle, spread)?;
-        let mut addends = Lines::default();
+        let mut addends = Lines::of(opened.columns.take_room());
+        let opened = &*opened;
         let columns = addends.room(panels.states.len() * PANEL * h, F::ONE);
         par_for((parts_mut(columns, PANEL * h), parts(&panels.states, 1)), |_, (panel, states)| {
             opened.pool.with(PANEL * h, |rows| {
@@ -116,49 +127,55 @@ impl<F: Real> Screening<F> {
     }
 }
 
-/// Bytes of the panels of a network, and of the search through them.
+/// Bytes of the panels of a network, and of the search through them for so many utterances.
 pub fn bytes<F: Real>(joint: &Joint<F>, utterances: usize) -> usize {
     let (c, h, v) = (joint.states, joint.hidden(), joint.vocabulary);
-    if !F::SCREENS || !Screen::<F>::suits(v) {
+    // Panels are three quarters full at least; a quarter of the states may be in none.
+    let (most, rest) = (c / ENOUGH, c / 4);
+    if !Screen::<F>::suits(h, v) || most.saturating_mul(utterances) < WORTH {
         return 0;
     }
-    // Panels are three quarters full at least; a quarter of the states may be in none.
-    let places = c + c / 3 + PANEL;
-    let panels = places * (h * size_of::<F>() + 16) + 64 * c;
-    let rest = PANEL * (c / 4 + 1) * (1 + v) * size_of::<F>();
-    let lane = rest + (c + places + h) * size_of::<F>();
-    panels + Screen::<F>::bytes(h, v) + utterances * lane
+    let float = size_of::<F>();
+    // Columns and numbers of arcs of a panel; lists of states and runs.
+    let panels = most * PANEL * (h * float + 16) + 128 * c;
+    let weights = PANEL * rest * (1 + v) + PANEL * (h + most) + 2 * c;
+    // Shares and sources of tasks.
+    let lane = weights * float + 16 * c + 512 * most;
+    utterances.saturating_mul(lane).saturating_add(panels + Screen::<F>::bytes(h, v) + 4096)
 }
 
 /// Some middle of prepared rows, as it is, and how far they are from it.
-fn spread<F: Real>(rows: &[F], h: usize) -> (Vec<F>, Spread) {
-    let raw = |row: &[F], raw: &mut Vec<F>| {
-        raw.clear();
-        raw.extend_from_slice(row);
-        F::unprepare_tanh(raw);
-    };
+fn spread<F: Real>(opened: &Opened<F>) -> (Vec<F>, Spread) {
+    let (rows, h) = (&opened.contexts.rows, opened.hidden());
     let count = rows.len() / h;
-    let (mut sums, mut row) = (vec![0.0; h], Vec::with_capacity(h));
     let sample: Vec<usize> = (0..count).step_by(count.div_ceil(SAMPLE).max(1)).collect();
+    let (mut middle, mut row) = (vec![F::ZERO; h], vec![F::ZERO; h]);
     for &at in &sample {
-        raw(&rows[at * h..][..h], &mut row);
-        sums.iter_mut().zip(&row).for_each(|(sum, x)| *sum += x.to_f64());
+        row.copy_from_slice(&rows[at * h..][..h]);
+        F::unprepare_tanh(&mut row);
+        kernels::add(&mut middle, &row);
     }
-    let middle: Vec<F> = sums.iter().map(|sum| F::from_f64(sum / sample.len() as f64)).collect();
+    let share = F::from_f64(1.0 / sample.len() as f64);
+    middle.iter_mut().for_each(|m| *m *= share);
     let spread = Mutex::new(Spread { most: 0.0, norm: 0.0 });
     par_for(parts(rows, PANEL * h), |_, rows| {
-        let (mut most, mut norm, mut row) = (0f64, 0f64, Vec::with_capacity(h));
-        for prepared in rows.chunks_exact(h) {
-            raw(prepared, &mut row);
-            let mut squares = F::ZERO;
-            for (&x, &m) in row.iter().zip(&middle) {
-                // No two tangents are further apart than their addends, nor than 2.
-                let far = (x - m).to_f64().abs().min(2.0);
-                most = most.max(far);
-                squares += F::from_f64(far * far);
+        let (mut most, mut squares) = (F::ZERO, F::ZERO);
+        opened.pool.with(h, |row| {
+            for prepared in rows.chunks_exact(h) {
+                row.copy_from_slice(prepared);
+                F::unprepare_tanh(row);
+                for (x, &m) in row.iter_mut().zip(&middle) {
+                    // No two tangents are further apart than their addends, nor than 2.
+                    let far = *x - m;
+                    let far = if far < F::ZERO { -far } else { far };
+                    *x = if far > F::from_f64(2.0) { F::from_f64(2.0) } else { far };
+                }
+                most = largest(row, most);
+                let square = kernels::dot(row, row);
+                squares = if square > squares { square } else { squares };
             }
-            norm = norm.max(squares.to_f64().sqrt());
-        }
+        });
+        let (most, norm) = (most.to_f64(), squares.to_f64().sqrt());
         // Rounded up, for what `ln` and the sums are off by.
         let mut spread = spread.lock().unwrap_or_else(PoisonError::into_inner);
         *spread = Spread {
@@ -167,6 +184,18 @@ fn spread<F: Real>(rows: &[F], h: usize) -> (Vec<F>, Spread) {
         };
     });
     (middle, spread.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// The largest of some values and another.
+fn largest<F: Real>(values: &[F], other: F) -> F {
+    let larger = |a: F, b: F| if a > b { a } else { b };
+    // Side by side, as the machine has them.
+    let mut lanes = [other; 16];
+    let (whole, rest) = values.as_chunks::<16>();
+    whole
+        .iter()
+        .for_each(|values| lanes.iter_mut().zip(values).for_each(|(lane, &x)| *lane = larger(x, *lane)));
+    lanes.into_iter().chain(rest.iter().copied()).fold(other, larger)
 }
 
 /// A joint network and its panels, at the frames that were entered last.
