@@ -1,7 +1,7 @@
 //! Locally normalised weights along a chain: what they allocate does not grow with sites x V.
 use lattice::{
-    Arcs, ArcsMut, Chain, Embeddings, Joint, Load, LocallyNormalized, MemoryBudget, Normalize, Table,
-    WeightFn,
+    Arcs, ArcsMut, Chain, Embeddings, Joint, Load, LocallyNormalized, MemoryBudget, Normalize, Screens,
+    Table, WeightFn,
 };
 
 use crate::counting::{measure, turn};
@@ -17,7 +17,7 @@ fn made_up(count: usize, scale: f32) -> Vec<f32> {
 }
 
 fn load(frames: usize) -> Load {
-    Load { frames, wave: 1, positions: POSITIONS, gradients: true, screened: 0 }
+    Load { frames, wave: 1, positions: POSITIONS, gradients: true, screened: Screens::default() }
 }
 
 /// The most bytes alive during forward and backward along a chain above those of an open weight function.

@@ -249,102 +249,202 @@ mod tests {
     use super::*;
     use crate::{TanhProducts, View, packed::check::made_up};
 
-    /// States of a screen and one frame.
+    /// Panels of states about one middle, and frames.
     struct Made {
         head: Vec<f32>,
         bias: Vec<f32>,
-        panel: Vec<f32>,
-        frame: Vec<f32>,
+        panels: Vec<Vec<f32>>,
+        frames: Vec<Vec<f32>>,
         middle: Vec<f32>,
         spread: Spread,
     }
 
+    fn scaled(len: usize, seed: u32, by: f32) -> Vec<f32> {
+        made_up::<f32>(len, seed).into_iter().map(|x| x * by).collect()
+    }
+
     impl Made {
-        /// Weights and frames of some size, and states that differ by about `apart`; some of them are the same.
+        /// Weights of some size and states that differ by about `apart`; some of them are the same.
         fn up(labels: usize, k: usize, (size, apart): (f32, f32)) -> Self {
-            let scaled = |len, seed, by: f32| -> Vec<f32> {
-                made_up::<f32>(len, seed).into_iter().map(|x| x * by).collect()
-            };
             let middle = scaled(k, 3, 1.0);
-            let differ = scaled(k * PANEL, 4, apart);
-            let of = |at: usize| {
-                let (step, state) = (at / PANEL, at % PANEL);
-                middle[step] + differ[step * PANEL + if state % 5 == 4 { state - 2 } else { state }]
+            let panel = |seed: u32| {
+                let differ = scaled(k * PANEL, seed, apart);
+                let of = |at: usize| {
+                    let (step, state) = (at / PANEL, at % PANEL);
+                    middle[step] + differ[step * PANEL + if state % 5 == 4 { state - 2 } else { state }]
+                };
+                (0..k * PANEL).map(of).collect::<Vec<f32>>()
             };
-            let panel: Vec<f32> = (0..k * PANEL).map(of).collect();
-            let far = |state: usize, step: usize| f64::from(panel[step * PANEL + state] - middle[step]);
-            let norm = |state| (0..k).map(|step| far(state, step).powi(2)).sum::<f64>().sqrt();
-            let most = (0..k).flat_map(|step| (0..PANEL).map(move |state| (state, step)));
-            let spread = Spread {
-                most: most.map(|(state, step)| far(state, step).abs()).fold(0.0, f64::max),
-                norm: (0..PANEL).map(norm).fold(0.0, f64::max),
-            };
+            let mut spread = Spread { most: 0.0, norm: 0.0 };
+            let panels: Vec<Vec<f32>> = (10..12).map(panel).collect();
+            for panel in &panels {
+                for state in 0..PANEL {
+                    let far = |step: usize| f64::from(panel[step * PANEL + state] - middle[step]);
+                    spread.most = (0..k).map(|step| far(step).abs()).fold(spread.most, f64::max);
+                    spread.norm = spread.norm.max((0..k).map(|step| far(step).powi(2)).sum::<f64>().sqrt());
+                }
+            }
             let head = scaled((1 + labels) * k, 1, size);
-            Self { head, bias: scaled(1 + labels, 2, 1.0), panel, frame: scaled(k, 5, 1.0), middle, spread }
+            let frames = (5..7).map(|seed| scaled(k, seed, 1.0)).collect();
+            Self { head, bias: scaled(1 + labels, 2, 1.0), panels, frames, middle, spread }
         }
 
-        fn prepared(&self) -> (Vec<f32>, Vec<f32>) {
-            let mut prepared = (self.panel.clone(), self.frame.clone());
-            f32::prepare_tanh(&mut prepared.0);
-            f32::prepare_tanh(&mut prepared.1);
-            prepared
+        fn prepared(&self) -> [Vec<Vec<f32>>; 2] {
+            [&self.panels, &self.frames].map(|rows| {
+                let mut rows = rows.clone();
+                rows.iter_mut().for_each(|row| f32::prepare_tanh(row));
+                rows
+            })
         }
     }
 
+    /// What competes: panel, frame, shifts, number of the first state, and with whom.
+    type Asked = (usize, usize, [f32; PANEL], usize, usize);
+
+    /// Winners and blanks of some panels by all scores.
+    fn by_all_scores(made: &Made, asked: &[Asked], winners: &mut [Vec<(f32, u32)>]) -> Vec<[f32; PANEL]> {
+        let (labels, k) = (made.bias.len() - 1, made.middle.len());
+        let [panels, frames] = made.prepared();
+        let left = TanhProducts::pack(View::new(&made.head, 1 + labels, k));
+        let mut blanks = Vec::new();
+        for &(panel, frame, shifts, first, to) in asked {
+            let mut tile: Vec<f32> = made.bias.iter().flat_map(|&bias| [bias; PANEL]).collect();
+            let mut room = vec![0.0; TanhProducts::<f32>::room(k)];
+            TanhProducts::new(&left, &mut room).next(&mut tile, (&panels[panel], &frames[frame]), None);
+            for (label, known) in (1..).zip(&mut winners[to]) {
+                for (state, shift) in shifts.iter().enumerate() {
+                    let (weight, arc) =
+                        (tile[label * PANEL + state] + shift, arc(first, state, labels) + label as u32);
+                    if weight > known.0 || weight == known.0 && arc < known.1 {
+                        *known = (weight, arc);
+                    }
+                }
+            }
+            blanks.push(*tile.first_chunk().unwrap());
+        }
+        blanks
+    }
+
+    fn by_screen(
+        screen: &Screen<f32>,
+        made: &Made,
+        asked: &[Asked],
+        winners: &mut [Vec<(f32, u32)>],
+    ) -> Vec<[f32; PANEL]> {
+        let (labels, k) = (made.bias.len() - 1, made.middle.len());
+        let [panels, frames] = made.prepared();
+        let mut middles = vec![vec![0.0; k]; frames.len()];
+        middles.iter_mut().zip(&frames).for_each(|(middle, frame)| screen.enter(frame, middle));
+        let arcs: Vec<[u32; PANEL]> =
+            asked.iter().map(|asked| std::array::from_fn(|state| arc(asked.3, state, labels))).collect();
+        let mut blanks = vec![[f32::NAN; PANEL]; asked.len()];
+        let (mut best, mut from): (Vec<Vec<f32>>, Vec<Vec<u32>>) =
+            winners.iter().map(|known| known.iter().copied().unzip()).unzip();
+        let sources = asked.iter().zip(&arcs).zip(&mut blanks);
+        let mut sources: Vec<Sources<f32>> = sources
+            .map(|((&(panel, frame, shifts, _, to), arcs), blank)| Sources {
+                addends: (&panels[panel], &frames[frame]),
+                middle: &middles[frame],
+                shifts,
+                arcs,
+                to,
+                blank,
+            })
+            .collect();
+        let mut of: Vec<Winners<f32>> =
+            best.iter_mut().zip(&mut from).map(|(best, from)| Winners { best, from }).collect();
+        screen.best(&mut sources, &mut of);
+        for (known, (best, from)) in winners.iter_mut().zip(best.into_iter().zip(from)) {
+            *known = best.into_iter().zip(from).collect();
+        }
+        blanks
+    }
+
+    /// Number of the arc before the first of a state; states are not next to one another.
+    fn arc(first: usize, state: usize, labels: usize) -> u32 {
+        (first + 2 * state * labels) as u32
+    }
+
+    /// Panels of two runs, at two frames, some of whose states nobody reaches, in any number at once.
     #[test]
     fn winners_and_blanks_are_those_of_all_scores() {
         let mut estimated = 0;
-        for (labels, k) in [(32, 512), (32, 40), (32, 7), (30, 65), (5, 16), (64, 33), (70, 100), (1, 1)] {
-            for (size, apart) in
-                [(0.05, 0.05), (0.05, 1.0), (1.0, 0.01), (3.0, 3.0), (0.05, 0.0), (0.0, 1.0), (1e30, 0.1)]
-            {
+        for (labels, k) in [(32, 512), (32, 40), (32, 7), (30, 65), (5, 16), (64, 33), (70, 200), (1, 1)] {
+            for (size, apart) in [
+                (0.05, 0.05),
+                (0.05, 1.0),
+                (1.0, 0.01),
+                (3.0, 3.0),
+                (0.05, 0.0),
+                (0.0, 1.0),
+                (1e30, 0.1),
+                (1.0, 1e-6),
+                (1.0, 1e-4),
+                (40.0, 8.0),
+            ] {
                 let made = Made::up(labels, k, (size, apart));
-                let (panel, frame) = made.prepared();
-                let addends = (&panel[..], &frame[..]);
                 let Some(screen) = Screen::new(&made.head, &made.bias, made.middle.clone(), made.spread)
                 else {
                     println!("skipped: this machine adds up no products of 16-bit pairs");
                     return;
                 };
-                let shift = |state: usize| [f32::NEG_INFINITY, -0.5, 0.0, -0.002, -70.0][state * 7 % 5];
-                for unreached in [false, true] {
-                    let shifts =
-                        std::array::from_fn(|state| if unreached { f32::NEG_INFINITY } else { shift(state) });
-                    let arcs = std::array::from_fn(|state| (3 + 2 * state * labels) as u32);
-                    let begin = |label: usize| {
-                        (if label % 3 == 0 { 1.0 } else { f32::NEG_INFINITY }, label as u32 % 3 / 2)
+                let none = [f32::NEG_INFINITY; PANEL];
+                let some = |turn: usize| {
+                    std::array::from_fn(|state| {
+                        [f32::NEG_INFINITY, -0.5, 0.0, -0.002, -70.0][(state * 7 + turn) % 5]
+                    })
+                };
+                let near = std::array::from_fn(|state| -1e-3 * (state % 3) as f32);
+                let asked = [
+                    (0, 0, some(0), 3, 0),
+                    (1, 0, near, 900, 0),
+                    (1, 1, some(2), 7, 1),
+                    (0, 1, none, 0, 1),
+                    (0, 1, near, 4, 1),
+                ];
+                for count in 1..=asked.len() {
+                    let begin = |label: usize| match label % 3 {
+                        0 => (1.0, label as u32),
+                        _ => (f32::NEG_INFINITY, 0),
                     };
-                    let (mut best, mut from): (Vec<f32>, Vec<u32>) = (0..labels).map(begin).unzip();
-
-                    let left = TanhProducts::pack(View::new(&made.head, 1 + labels, k));
-                    let mut tile: Vec<f32> = made.bias.iter().flat_map(|&bias| [bias; PANEL]).collect();
-                    let mut room = vec![0.0; TanhProducts::<f32>::room(k)];
-                    TanhProducts::new(&left, &mut room).next(&mut tile, addends, None);
-                    let mut all: Vec<(f32, u32)> = best.iter().copied().zip(from.iter().copied()).collect();
-                    for (label, known) in (1..).zip(&mut all) {
-                        for state in 0..PANEL {
-                            let weight = tile[label * PANEL + state] + shifts[state];
-                            let arc = arcs[state] + label as u32;
-                            if weight > known.0 || weight == known.0 && arc < known.1 {
-                                *known = (weight, arc);
-                            }
-                        }
-                    }
-
-                    let mut middle = vec![0.0; k];
-                    screen.enter(&frame, &mut middle);
-                    let mut blank = [f32::NAN; PANEL];
-                    let sources =
-                        Sources { addends, middle: &middle, shifts, arcs: &arcs, to: 0, blank: &mut blank };
-                    let mut winners = [Winners { best: &mut best, from: &mut from }];
-                    screen.best(&mut [sources], &mut winners);
-                    assert_eq!(blank, tile[..PANEL], "{labels} labels, depth {k}, {size}, {apart}");
-                    let found: Vec<(f32, u32)> = best.into_iter().zip(from).collect();
-                    assert!(found == all, "{labels} labels, depth {k}, {size}, {apart}: {found:?} {all:?}");
+                    let begin: Vec<(f32, u32)> = (0..labels).map(begin).collect();
+                    let [mut found, mut all] = [(); 2].map(|()| vec![begin.clone(); 2]);
+                    let blanks = by_screen(&screen, &made, &asked[..count], &mut found);
+                    let expected = by_all_scores(&made, &asked[..count], &mut all);
+                    let what = format!("{labels} labels, depth {k}, {size}, {apart}, {count} panels");
+                    assert!(blanks == expected, "{what}: {blanks:?} {expected:?}");
+                    assert!(found == all, "{what}: {found:?} {all:?}");
                 }
                 estimated += usize::from(screen.blocks[0].slack[0] < 0.1);
             }
         }
-        assert!(estimated > 20, "only {estimated} screens tell states apart");
+        assert!(estimated > 30, "only {estimated} screens tell states apart");
+    }
+
+    /// What estimates are off by, next to what a screen believes.
+    #[test]
+    fn estimates_are_as_fine_as_they_claim() {
+        let made = Made::up(32, 512, (0.05, 0.05));
+        let Some(screen) = Screen::new(&made.head, &made.bias, made.middle.clone(), made.spread) else {
+            return;
+        };
+        let block = &screen.blocks[0];
+        let spread: f64 = made.spread.norm * 0.05;
+        for (label, slack) in block.slack.iter().enumerate() {
+            assert!(
+                f64::from(*slack) < 0.05 * spread,
+                "label {label}: {slack} where states differ by {spread}"
+            );
+        }
+    }
+
+    #[test]
+    fn screens_are_for_those_whom_they_suit() {
+        for (labels, suits) in [(24, true), (23, false), (33, false), (48, true), (96, true)] {
+            assert_eq!(Screen::<f32>::suits(64, labels), suits && f32::screen_bytes(64, 1).is_some());
+            assert!(!Screen::<f64>::suits(64, labels));
+        }
+        // What a thread keeps is no longer enough.
+        assert!(!Screen::<f32>::suits(1 << 16, 32));
     }
 }

@@ -112,8 +112,8 @@ impl<F: Real> Session<F> {
     fn find_best_paths(&mut self, lattice: &RecognitionLattice<F>, frames: &Frames<F>) -> Result<Vec<Path>> {
         let asked = Asked::new(lattice, frames, None, Sum::Denominator)?;
         let (mut call, plan) = self.call(asked, |all_paths| Work::sum(all_paths).best())?;
-        if let Some(starts) = call.step.starts().filter(|_| plan.screened) {
-            call.weights.screen(starts, plan.utterances.min(frames.utterances()));
+        if let Some(panels) = call.step.panels().filter(|_| plan.screened) {
+            call.weights.screen(panels, plan.utterances.min(frames.utterances()));
         }
         let mut paths = Vec::with_capacity(frames.utterances());
         for group in plan.groups(frames) {

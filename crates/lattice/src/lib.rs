@@ -55,6 +55,7 @@ mod n_best;
 mod n_best_strings;
 mod numerator;
 mod openfst;
+mod panels;
 mod pending;
 mod plan;
 mod pool;
@@ -84,6 +85,6 @@ pub use plan::Plan;
 pub use recognition::RecognitionLattice;
 pub use session::{Output, Session, Sum};
 pub use weight_fn::{
-    Arcs, ArcsMut, Chain, Embeddings, Joint, Load, LocallyNormalized, Normalize, Parameters, SharedRnn,
-    Table, WeightFn, Weights,
+    Arcs, ArcsMut, Chain, Embeddings, Joint, Load, LocallyNormalized, Normalize, Parameters, Screens,
+    SharedRnn, Table, WeightFn, Weights,
 };

@@ -1,13 +1,15 @@
 //! How a call is cut; its bytes are a promise.
-use kernels::Real;
+use std::cell::OnceCell;
+
+use kernels::{PANEL, Real, Screen};
 use panda_core::MemoryBudget;
 
 use crate::{
     Error, Frames, Labels, RecognitionLattice, Result,
     group::Group,
     reach::Reach,
-    step::{Room, backpointers},
-    weight_fn::Load,
+    step::{Room, Step, backpointers},
+    weight_fn::{Load, Screens},
 };
 
 /// Arcs of a wave at which products run well and most of what is read stays in the caches.
@@ -119,14 +121,14 @@ impl Plan {
         let mut utterances = all;
         loop {
             let wide = wide(utterances);
+            let fits = |cut| Some(sizes.plan(utterances, wide, cut)).filter(|plan| plan.bytes <= limit);
             let better = match (work.all_paths, work.best) {
-                (true, true) => Some(Cut::Screened),
-                (true, false) if budget.keeps() && work.gradients => Some(Cut::Kept),
+                // What waves have no room for is not looked at.
+                (true, true) => fits(Cut::Waves).and_then(|_| fits(Cut::Screened)),
+                (true, false) if budget.keeps() && work.gradients => fits(Cut::Kept),
                 _ => None,
             };
-            if let Some(plan) =
-                better.map(|cut| sizes.plan(utterances, wide, cut)).filter(|plan| plan.bytes <= limit)
-            {
+            if let Some(plan) = better {
                 return Ok(plan);
             }
             for window in std::iter::successors(Some(wide), |&window| (window > 1).then_some(window / 2)) {
@@ -173,6 +175,8 @@ struct Sizes<'a, F> {
     lane: usize,
     /// Backpointers of a frame.
     backpointers: usize,
+    /// Of one utterance, once somebody asked for it.
+    screens: OnceCell<Screens>,
 }
 
 impl<'a, F: Real> Sizes<'a, F> {
@@ -195,7 +199,17 @@ impl<'a, F: Real> Sizes<'a, F> {
             features: frames.size(),
             lane: Room::<F>::bytes(context, alignment) + 2 * c * size_of::<F>(),
             backpointers: backpointers(context, alignment).iter().sum(),
+            screens: OnceCell::new(),
         }
+    }
+
+    /// What the best arcs of an utterance are looked for among, if there may be a way.
+    fn screens(&self) -> Screens {
+        *self.screens.get_or_init(|| {
+            let there_may = self.work.best && Screen::<F>::suits(1, PANEL);
+            let step = there_may.then(|| Step::new(self.lattice.context(), self.lattice.alignment()));
+            step.and_then(|step| step.panels()).map_or(Screens::default(), |panels| panels.load(1))
+        })
     }
 
     /// The largest of all groups, part by part: buffers stay from one to the next.
@@ -238,7 +252,10 @@ impl<'a, F: Real> Sizes<'a, F> {
             Some(_) => 2,
             None => group.iter().map(|&(_, positions)| positions).max().unwrap_or(0),
         };
-        let screened = if cut == Cut::Screened { group.len() } else { 0 };
+        let screened = match cut {
+            Cut::Screened => Screens { utterances: group.len(), ..self.screens() },
+            Cut::Waves | Cut::Kept => Screens::default(),
+        };
         let load = Load { frames, wave, positions, gradients, screened };
         let parts = Parts {
             stored,

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use kernels::{Fan, Real, items_mut, par_for, parts, parts_mut};
 
-use crate::{Context, context::After};
+use crate::{Context, context::After, panels::Panels};
 
 /// Arcs of a frame above which states are cut.
 const MANY: usize = 1 << 18;
@@ -56,9 +56,9 @@ impl<'a> Reach<'a> {
         self.context
     }
 
-    /// Where the run of each state begins.
-    pub fn starts(&self) -> Option<&[u32]> {
-        self.runs.as_ref().map(|runs| &runs.starts[..])
+    /// States that lead to the same ones.
+    pub fn panels(&self) -> Option<Panels> {
+        Panels::new(&self.runs.as_ref()?.starts, self.context.vocabulary())
     }
 
     /// `max[q] = max(max[q], shifts[p] + l[p,y])`

@@ -7,10 +7,7 @@
 //! Weights and back pointers are those of [`Step::best`](crate::step::Step::best), bit for bit.
 use kernels::{Fan, PANEL, Real, Sources, Winners, items_mut, par_for, parts, parts_mut};
 
-use crate::{
-    step::take,
-    weight_fn::{Run, Screened},
-};
+use crate::{panels::Run, step::take, weight_fn::Screened};
 
 /// Utterances that read a panel one after the other.
 const TOGETHER: usize = 2;

@@ -13,7 +13,7 @@
 //! nothing of the size of the whole sum is ever added or taken away (the specification's section 12.6).
 use kernels::{Real, exp, ln};
 
-use crate::{Alignment, Context, reach::Reach};
+use crate::{Alignment, Context, panels::Panels, reach::Reach};
 
 /// How frames go on in a context.
 pub struct Step<'a> {
@@ -103,9 +103,9 @@ impl<'a> Step<'a> {
         self.reach.context()
     }
 
-    /// Where the runs of all states begin, if a frame is at most one label on.
-    pub fn starts(&self) -> Option<&[u32]> {
-        self.reach.starts().filter(|_| self.alignment.expansions().is_none())
+    /// Panels of the states, if there are any and a frame is at most one label on.
+    pub fn panels(&self) -> Option<Panels> {
+        self.reach.panels().filter(|_| self.alignment.expansions().is_none())
     }
 
     /// `α` at the start: 1̄ there, 0̄ elsewhere.

@@ -13,13 +13,13 @@ use std::collections::BTreeMap;
 
 use kernels::Real;
 
-pub(crate) use joint::screened::{Run, Screened};
+pub(crate) use joint::screened::Screened;
 pub use joint::{Embeddings, Joint};
 pub use locally_normalized::{LocallyNormalized, Normalize};
 pub use shared_rnn::SharedRnn;
 pub use table::Table;
 
-use crate::Result;
+use crate::{Result, panels::Panels};
 
 /// Parameters by the names of the reference implementation, such as `project_frame/kernel`; or their gradients.
 pub type Parameters<F> = BTreeMap<String, Vec<F>>;
@@ -63,8 +63,19 @@ pub struct Load {
     pub positions: usize,
     /// Whether anything is pulled.
     pub gradients: bool,
-    /// Utterances whose best arcs are looked for at once without most weights, where there is a way; 0 if all are weighed.
-    pub screened: usize,
+    /// What best arcs are looked for among without most weights, where there is a way; nothing if all are weighed.
+    pub screened: Screens,
+}
+
+/// What best arcs are looked for among without most weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Screens {
+    /// Utterances at once.
+    pub utterances: usize,
+    /// Panels of up to 32 states that lead to the same ones.
+    pub panels: usize,
+    /// States in none.
+    pub rest: usize,
 }
 
 /// What an arc weighs. `x` is a frame, `p` a context state: `(b_t[p], l_t[p, 1..V])`.
@@ -135,10 +146,10 @@ pub trait Weights<F: Real>: Send + Sync {
     /// Weights of the arcs from one state; returns that of the blank.
     fn weigh_state(&self, frame: usize, state: usize, lexical: &mut [F]) -> F;
 
-    /// Gets ready to look for best arcs in a context whose states lead to the runs that begin there, for so many utterances at once.
+    /// Gets ready to look for best arcs in a context, for so many utterances at once.
     #[doc(hidden)]
-    fn screen(&mut self, starts: &[u32], utterances: usize) {
-        let _ = (starts, utterances);
+    fn screen(&mut self, panels: Panels, utterances: usize) {
+        let _ = (panels, utterances);
     }
 
     /// A look for best arcs that does without most weights, where there is one.

@@ -361,7 +361,7 @@ fn joint_networks_that_do_not_fit() {
                         wave: load,
                         positions: load,
                         gradients: true,
-                        screened: load,
+                        screened: lattice::Screens { utterances: load, panels: load, rest: load },
                     };
                     joint.bytes(load);
                     LocallyNormalized::new(joint, Normalize::Hat).bytes(load);

@@ -12,6 +12,7 @@ mod listed;
 mod listing;
 mod locally_normalized;
 mod problem;
+mod screened;
 mod search;
 mod session_bits;
 mod session_enumerated;

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     Arcs, ArcsMut, Error, Result,
+    panels::Panels,
     pool::Pool,
     weight_fn::{Chain, Load, Parameters, Weights, reuse},
 };
@@ -174,8 +175,8 @@ impl<F: Real> Weights<F> for Opened<'_, F> {
         chain::weigh_state(self, frame, state, lexical)
     }
 
-    fn screen(&mut self, starts: &[u32], utterances: usize) {
-        self.screening = Screening::new(self, starts, utterances);
+    fn screen(&mut self, panels: Panels, utterances: usize) {
+        self.screening = Screening::new(self, panels, utterances);
     }
 
     fn screened(&self) -> Option<Screened<'_, F>> {

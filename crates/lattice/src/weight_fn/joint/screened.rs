@@ -1,83 +1,21 @@
 //! Best arcs of a frame of a joint network: states that lead to one run of states are panels of a [`Screen`].
 //!
-//! What the panels are is known from the context alone. States that fill no panel are scored as they always are, frames being columns.
-use std::{
-    ops::Range,
-    sync::{Mutex, PoisonError},
-};
+//! States that fill no panel are scored as they always are, frames being columns.
+use std::sync::{Mutex, PoisonError};
 
 use kernels::{
     Lines, PANEL, Real, Screen, Spread, TanhAddends, TanhProducts, View, par_for, parts, parts_mut, transpose,
 };
 
 use super::{Joint, opened::Opened};
+use crate::{panels::Panels, weight_fn::Screens};
 
-/// States of a panel that are worth one.
-const ENOUGH: usize = 3 * PANEL / 4;
 /// Panels of a frame of all utterances that are worth it: frame after frame, there is no more to do at once.
 const WORTH: usize = 16;
 /// States that say where the middle is.
 const SAMPLE: usize = 64;
 /// States of a task.
 const FEW: usize = 8;
-
-/// The states of a context as panels.
-pub struct Panels {
-    /// Runs of states that arcs lead to, rising.
-    pub runs: Vec<Run>,
-    /// The states of each panel, rising; fewer in one that is not full.
-    pub states: Vec<Vec<usize>>,
-    /// States in no panel, by the runs they lead to and rising.
-    pub rest: Vec<usize>,
-    /// Where each state is, column after column and panel after panel, and then those in none.
-    pub places: Vec<u32>,
-}
-
-/// A run and the states that lead there.
-pub struct Run {
-    /// Its first state.
-    pub start: usize,
-    /// Panels.
-    pub panels: Range<usize>,
-    /// States in none, by their places in the list of all such states.
-    pub rest: Range<usize>,
-}
-
-impl Panels {
-    /// Panels of a context by where the run of `vocabulary` states behind each of its states begins; none if few states would be
-    /// in one, or if runs overlap.
-    fn new(starts: &[u32], vocabulary: usize) -> Option<Self> {
-        let mut order: Vec<usize> = (0..starts.len()).collect();
-        order.sort_by_key(|&state| (starts[state], state));
-        let (mut runs, mut states, mut rest): (Vec<Run>, Vec<_>, Vec<_>) = Default::default();
-        for run in order.chunk_by(|&a, &b| starts[a] == starts[b]) {
-            let start = starts[run[0]] as usize;
-            if runs.last().is_some_and(|before| before.start + vocabulary > start) {
-                return None;
-            }
-            let over = run.len() % PANEL;
-            let (few, many) = run.split_at(if over < ENOUGH { over } else { 0 });
-            let first = (states.len(), rest.len());
-            rest.extend_from_slice(few);
-            states.extend(many.chunks(PANEL).map(<[usize]>::to_vec));
-            runs.push(Run { start, panels: first.0..states.len(), rest: first.1..rest.len() });
-        }
-        if 4 * rest.len() > starts.len() {
-            return None;
-        }
-        let mut places = vec![0; starts.len()];
-        for (panel, states) in states.iter().enumerate() {
-            (panel * PANEL..).zip(states).for_each(|(place, &state)| places[state] = place as u32);
-        }
-        (states.len() * PANEL..).zip(&rest).for_each(|(place, &state)| places[state] = place as u32);
-        Some(Self { runs, states, rest, places })
-    }
-
-    /// Places of all states, those of panels that are not full included.
-    pub fn count(&self) -> usize {
-        self.states.len() * PANEL + self.rest.len()
-    }
-}
 
 /// Panels of a joint network.
 pub struct Screening<F> {
@@ -96,13 +34,9 @@ impl<F: Real> Screening<F> {
     }
 
     /// Panels of all contexts, if they are of use here.
-    pub fn new(opened: &mut Opened<F>, starts: &[u32], utterances: usize) -> Option<Self> {
+    pub fn new(opened: &mut Opened<F>, panels: Panels, utterances: usize) -> Option<Self> {
         let (h, v) = (opened.hidden(), opened.joint.vocabulary);
-        if !Screen::<F>::suits(h, v) || opened.contexts.any_far() {
-            return None;
-        }
-        let panels = Panels::new(starts, v)?;
-        if panels.states.len() * utterances < WORTH {
+        if !is_worth::<F>(&opened.joint, panels.load(utterances)) || opened.contexts.any_far() {
             return None;
         }
         let (middle, spread) = spread(opened);
@@ -127,21 +61,27 @@ impl<F: Real> Screening<F> {
     }
 }
 
-/// Bytes of the panels of a network, and of the search through them for so many utterances.
-pub fn bytes<F: Real>(joint: &Joint<F>, utterances: usize) -> usize {
-    let (c, h, v) = (joint.states, joint.hidden(), joint.vocabulary);
-    // Panels are three quarters full at least; a quarter of the states may be in none.
-    let (most, rest) = (c / ENOUGH, c / 4);
-    if !Screen::<F>::suits(h, v) || most.saturating_mul(utterances) < WORTH {
+/// Whether a network is faster with a screen.
+fn is_worth<F: Real>(joint: &Joint<F>, screens: Screens) -> bool {
+    let panels = screens.panels.saturating_mul(screens.utterances);
+    Screen::<F>::suits(joint.hidden(), joint.vocabulary) && panels >= WORTH
+}
+
+/// Bytes of the panels of a network, and of the search through them.
+pub fn bytes<F: Real>(joint: &Joint<F>, screens: Screens) -> usize {
+    if !is_worth(joint, screens) {
         return 0;
     }
-    let float = size_of::<F>();
-    // Columns and numbers of arcs of a panel; lists of states and runs.
-    let panels = most * PANEL * (h * float + 16) + 128 * c;
-    let weights = PANEL * rest * (1 + v) + PANEL * (h + most) + 2 * c;
-    // Shares and sources of tasks.
-    let lane = weights * float + 16 * c + 512 * most;
-    utterances.saturating_mul(lane).saturating_add(panels + Screen::<F>::bytes(h, v) + 4096)
+    let (c, h, v, float) = (joint.states, joint.hidden(), joint.vocabulary, size_of::<F>());
+    let Screens { utterances, panels, rest } = screens;
+    // Columns and numbers of arcs; lists of states and runs; the screen.
+    let columns = panels.saturating_mul(PANEL * (h * float + 16));
+    let all = columns.saturating_add(128 * c + Screen::<F>::bytes(h, v) + 4096);
+    // Arcs of the rest and middles of some frames, blanks, α', shares and sources of tasks.
+    let of_rest = rest.saturating_mul((PANEL * (1 + v) + 1) * float);
+    let of_panels = panels.saturating_mul(PANEL * float + 512);
+    let lane = of_rest.saturating_add(of_panels).saturating_add(PANEL * h * float + c * (float + 16));
+    utterances.saturating_mul(lane).saturating_add(all)
 }
 
 /// Some middle of prepared rows, as it is, and how far they are from it.

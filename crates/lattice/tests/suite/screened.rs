@@ -1,0 +1,173 @@
+//! Best paths that are found without most weights are those of all weights, bit for bit.
+use lattice::{
+    Alignment, Context, Embeddings, Error, Frames, FullNGram, Joint, MemoryBudget, NextStateTable, Path,
+    RecognitionLattice, Session,
+};
+use proptest::prelude::*;
+
+use crate::common::{made_up, on_any_threads};
+
+/// A joint network and utterances for it.
+struct Made {
+    context: Box<dyn Context>,
+    alignment: Alignment,
+    hidden: usize,
+    parameters: [Vec<f32>; 8],
+    lengths: Vec<usize>,
+    frames: Vec<f32>,
+}
+
+const FEATURES: usize = 3;
+
+impl Made {
+    /// Embeddings, head and frames of these sizes.
+    fn up(context: impl Context + 'static, hidden: usize, lengths: &[usize], sizes: [f64; 3]) -> Self {
+        let (c, v) = (context.states(), context.vocabulary());
+        let [embeddings, head, frames] = sizes;
+        let shapes = [
+            (c * 4, embeddings),
+            (4 * hidden, 1.0),
+            (FEATURES * hidden, 1.0),
+            (hidden, 0.3),
+            (hidden, head),
+            (1, 1.0),
+            (hidden * v, head),
+            (v, 1.0),
+        ];
+        let mut seed = 0;
+        let padded = lengths.iter().copied().max().unwrap_or(0);
+        Self {
+            context: Box::new(context),
+            alignment: Alignment::FrameDependent,
+            hidden,
+            parameters: shapes.map(|(count, scale)| {
+                seed += 1;
+                made_up(count, seed, scale)
+            }),
+            lengths: lengths.to_vec(),
+            frames: made_up(lengths.len() * padded * FEATURES, 50, frames),
+        }
+    }
+
+    fn with<T>(&self, run: impl FnOnce(&RecognitionLattice<f32>, &Frames<f32>) -> T) -> T {
+        let [embeddings, context, frame, bias, blank, blank_bias, lexical, lexical_bias] = &self.parameters;
+        let joint = Joint {
+            embeddings: Embeddings::Table(embeddings),
+            states: self.context.states(),
+            vocabulary: self.context.vocabulary(),
+            project_context: context,
+            project_frame: frame,
+            joint_bias: bias,
+            blank,
+            blank_bias,
+            lexical,
+            lexical_bias,
+        };
+        assert_eq!(joint.hidden(), self.hidden);
+        let lattice = RecognitionLattice::new(&*self.context, self.alignment, &joint).unwrap();
+        let padded = self.lengths.iter().copied().max().unwrap_or(0);
+        let shape = [self.lengths.len(), padded, FEATURES];
+        run(&lattice, &Frames::new(&self.frames, &shape, &self.lengths).unwrap())
+    }
+
+    /// Best paths by default, and with a budget that has room for waves of all weights alone.
+    fn both(&self) -> [Vec<Path>; 2] {
+        self.with(|lattice, frames| {
+            let mut default = Session::<f32>::default();
+            let plan = default.plan_best_paths(lattice, frames).unwrap();
+            assert!(plan.screened);
+            // The first budget without room for it; where screens take nothing, as there are none, the smallest one.
+            let mut waves = Session::<f32>::new(MemoryBudget::bytes(plan.bytes - 1));
+            if let Err(Error::Budget { smallest, .. }) = waves.plan_best_paths(lattice, frames) {
+                waves = Session::new(MemoryBudget::bytes(smallest));
+            }
+            let found = default.best_paths(lattice, frames).unwrap();
+            assert_eq!(default.best_paths(lattice, frames).unwrap(), found, "a second time");
+            [found, waves.best_paths(lattice, frames).unwrap()]
+        })
+    }
+}
+
+fn are_the_same(made: &Made) {
+    let [found, expected] = made.both();
+    let weights = |paths: &[Path]| paths.iter().map(|path| path.weight.to_bits()).collect::<Vec<_>>();
+    assert_eq!(weights(&found), weights(&expected));
+    assert_eq!(found, expected);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn n_grams(
+        (vocabulary, order) in prop_oneof![
+            (24usize..70, Just(1usize)), (24usize..36, Just(2)), (1usize..9, 0usize..4)
+        ],
+        hidden in 1usize..70,
+        lengths in prop::collection::vec(0usize..40, 1..20),
+        sizes in [0.0..3.0, 0.0..3.0, 0.0..3.0].prop_map(|sizes: [f64; 3]| sizes.map(|x| x * x)),
+    ) {
+        let lengths = if order > 1 { &lengths[..lengths.len().min(3)] } else { &lengths[..] };
+        are_the_same(&Made::up(FullNGram::new(vocabulary, order).unwrap(), hidden, lengths, sizes));
+    }
+
+    /// Tables whose states lead to runs, in any order, to overlapping ones, and to others.
+    #[test]
+    fn tables(
+        runs in prop::collection::vec(0usize..5, 100..200),
+        step in prop_oneof![Just(32usize), Just(31), Just(40)],
+        broken in prop::option::of(0usize..100),
+    ) {
+        let (v, states) = (32, runs.len().max(4 * step + 32));
+        let of = |state: usize| runs.get(state).copied().unwrap_or(state % 5) * step;
+        let mut table: Vec<i64> = (0..states).flat_map(|p| (0..v).map(move |y| (of(p) + y) as i64)).collect();
+        if let Some(state) = broken {
+            table.swap(state * v, state * v + 1);
+        }
+        let context = NextStateTable::new(&table, states, v).unwrap();
+        are_the_same(&Made::up(context, 24, &[9, 17, 0, 30], [1.0; 3]));
+    }
+}
+
+/// A frame, or a context, that no tangent can be prepared for.
+#[test]
+fn far_addends_are_weighed() {
+    for (parameter, at, value) in [(0, 77, 1e4), (1, 0, 300.0)] {
+        let mut made = Made::up(FullNGram::new(32, 1).unwrap(), 40, &[30; 17], [1.0; 3]);
+        made.parameters[parameter][at] = value;
+        are_the_same(&made);
+    }
+    let mut made = Made::up(FullNGram::new(32, 1).unwrap(), 40, &[30; 17], [1.0; 3]);
+    made.frames[40] = 1e5;
+    are_the_same(&made);
+}
+
+/// States that are all the same tie everywhere; those that nearly are tie by rounding.
+#[test]
+fn ties_are_settled_the_same_way() {
+    for apart in [0.0, 1e-7, 1e-5] {
+        are_the_same(&Made::up(FullNGram::new(30, 2).unwrap(), 33, &[12, 7], [apart, 1.0, 1.0]));
+        are_the_same(&Made::up(FullNGram::new(30, 2).unwrap(), 33, &[12, 7], [apart, 0.0, 1.0]));
+    }
+}
+
+#[test]
+fn threads_and_batch_mates_do_not_matter() {
+    let made = Made::up(
+        FullNGram::new(32, 1).unwrap(),
+        65,
+        &[40, 3, 0, 33, 64, 1, 12, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22],
+        [1.0; 3],
+    );
+    let all = || made.with(|lattice, frames| Session::<f32>::default().best_paths(lattice, frames).unwrap());
+    on_any_threads(all);
+    let padded = 64;
+    for (at, path) in all().into_iter().enumerate() {
+        let rows = &made.frames[at * padded * FEATURES..][..made.lengths[at] * FEATURES];
+        let single = made.with(|lattice, _| {
+            let frames = Frames::new(rows, &[made.lengths[at], FEATURES], &made.lengths[at..=at]).unwrap();
+            Session::<f32>::default().best_paths(lattice, &frames).unwrap()
+        });
+        assert_eq!(single, [path], "utterance {at}");
+    }
+}
