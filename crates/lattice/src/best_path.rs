@@ -11,7 +11,7 @@ use crate::{
     group::{Group, Wave},
     plan::{Plan, Work},
     screened,
-    session::{Asked, Call, Sum, check_sums},
+    session::{Asked, Call, Sum, among_workers, check_sums},
     step::{Room, Step},
     weight_fn::Screened,
 };
@@ -105,12 +105,12 @@ impl<F: Real> Session<F> {
     /// its error leave open whether an arc is the best: about two thirds of the time. The paths and their weights are the same, bit
     /// for bit.
     pub fn best_paths(&mut self, lattice: &RecognitionLattice<F>, frames: &Frames<F>) -> Result<Vec<Path>> {
-        // One of those that do the work deals it out: a handful of short loops otherwise wait for being called.
-        rayon::scope(|_| self.find_best_paths(lattice, frames))
+        let asked = Asked::new(lattice, frames, None, Sum::Denominator)?;
+        among_workers(|| self.best_paths_asked(asked))
     }
 
-    fn find_best_paths(&mut self, lattice: &RecognitionLattice<F>, frames: &Frames<F>) -> Result<Vec<Path>> {
-        let asked = Asked::new(lattice, frames, None, Sum::Denominator)?;
+    fn best_paths_asked(&mut self, asked: Asked<F>) -> Result<Vec<Path>> {
+        let frames = asked.frames;
         let (mut call, plan) = self.call(asked, |all_paths| Work::sum(all_paths).best())?;
         if let Some(panels) = call.step.panels().filter(|_| plan.screened) {
             call.weights.screen(panels, plan.utterances.min(frames.utterances()));

@@ -204,6 +204,11 @@ impl<F: Real> Session<F> {
     ) -> Result<Output<F>> {
         let asked = Asked::new(lattice, frames, labels, sum)?;
         check_weights(frames, weights)?;
+        among_workers(|| self.sum_asked(asked, weights))
+    }
+
+    fn sum_asked(&mut self, asked: Asked<F>, weights: &[f64]) -> Result<Output<F>> {
+        let frames = asked.frames;
         let (mut call, plan) = self.call(asked, |all_paths| Work::sum(all_paths).with_gradients())?;
         let mut sums = Vec::with_capacity(frames.utterances());
         let mut gradient = vec![F::ZERO; frames.utterances() * frames.padded() * frames.size()];
@@ -231,7 +236,13 @@ impl<F: Real> Session<F> {
         frames: &Frames<F>,
         labels: Option<&Labels>,
     ) -> Result<Vec<f64>> {
-        let (mut call, plan) = self.call(Asked::new(lattice, frames, labels, sum)?, Work::sum)?;
+        let asked = Asked::new(lattice, frames, labels, sum)?;
+        among_workers(|| self.distances_asked(asked))
+    }
+
+    fn distances_asked(&mut self, asked: Asked<F>) -> Result<Vec<f64>> {
+        let frames = asked.frames;
+        let (mut call, plan) = self.call(asked, Work::sum)?;
         let mut sums = Vec::with_capacity(frames.utterances());
         for group in plan.groups(frames) {
             sums.extend(call.forward(self, &group, None)?.sums);
@@ -405,6 +416,11 @@ impl<'a, F: Real> Call<'a, F> {
             out[to * size..][..size].copy_from_slice(row);
         }
     }
+}
+
+/// Does some work as one of those whom it is dealt out to: short loops otherwise wait for being called, one by one.
+pub(crate) fn among_workers<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    rayon::scope(|_| work())
 }
 
 /// Fails for a sum that left the numbers.
