@@ -103,7 +103,7 @@ impl<F: Real> Screen<F> {
         let (k, labels) = (middle.len(), bias.len() - 1);
         assert_eq!(head.len(), k * bias.len(), "screen: a row of {k} for each bias");
         #[cfg(target_arch = "x86_64")]
-        let proof = Avx512Vnni::found().filter(|_| F::screen_bytes(k, 1).is_some())?;
+        let proof = Avx512Vnni::found().filter(|_| k > 0 && F::screen_bytes(k, 1).is_some())?;
         #[cfg(not(target_arch = "x86_64"))]
         return None;
         F::prepare_tanh(&mut middle);

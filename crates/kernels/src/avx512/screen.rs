@@ -88,10 +88,9 @@ fn few<const N: usize>(
         let found: [Candidates; N] = std::array::from_fn(|panel| {
             let tile = &mut tiles[panel];
             if at > 0 {
-                *tile = [[[0.0; LANES]; WIDE]; PANEL];
                 let coarse = coarse.chunks(STEPS / 2).skip(panel * k.div_ceil(STEPS));
-                for (coarse, weights) in coarse.zip(block.pieces(STEPS / 2)) {
-                    estimates(coarse, weights.as_chunks().0, tile, None, None);
+                for (piece, (coarse, weights)) in coarse.zip(block.pieces(STEPS / 2)).enumerate() {
+                    estimates(coarse, weights.as_chunks().0, (tile, piece == 0), None, None);
                 }
             }
             let bars = bars(tile, &sources[panel].shifts, registers(&block.unit), registers(&block.slack));
@@ -135,10 +134,7 @@ fn estimate<const N: usize>(
     let (all, places) = (N * pieces, coarse.len() / (STEPS / 2));
     let slot = |at: usize| at % places * (STEPS / 2)..(at % places + 1) * (STEPS / 2);
     for at in 0..all {
-        let tile = &mut tiles[at / pieces];
-        if at % pieces == 0 {
-            *tile = [[[0.0; LANES]; WIDE]; PANEL];
-        }
+        let tile = (&mut tiles[at / pieces], at % pieces == 0);
         if at == 0 {
             Tangents::new(sources[0], steps(0), hidden, &mut coarse[slot(0)]).rest();
         }
@@ -240,13 +236,14 @@ fn tangents(hidden: &mut Panel, panel: &Panel, frame: f32, middle: f32) -> Wide<
     })
 }
 
-/// Adds `Σ_k W D` of each state and label, state by state, to whole numbers in the tile's bits, and makes tangents on the way: the
+/// Adds `Σ_k W D` of each state and label, state by state, to whole numbers in the bits of a tile, which may be a fresh one, and makes
+/// tangents on the way: the
 /// divider has nothing else to do. Addends that come `soon` are called for.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512vnni,fma")]
 fn estimates(
     coarse: &[Panel],
     weights: &[[i32; PANEL]],
-    tile: &mut [Panel; PANEL],
+    (tile, fresh): (&mut [Panel; PANEL], bool),
     mut tangents: Option<&mut Tangents>,
     soon: Option<*const Panel>,
 ) {
@@ -255,9 +252,9 @@ fn estimates(
             tangents.next();
         }
     };
-    sums::<10>(coarse, 0, weights, tile, &mut meanwhile);
-    sums::<11>(coarse, 10, weights, tile, &mut meanwhile);
-    sums::<11>(coarse, 21, weights, tile, |pair| {
+    sums::<10>(coarse, 0, weights, (tile, fresh), &mut meanwhile);
+    sums::<11>(coarse, 10, weights, (tile, fresh), &mut meanwhile);
+    sums::<11>(coarse, 21, weights, (tile, fresh), |pair| {
         if let Some(panel) = soon {
             for line in 0..4 {
                 let line = panel.cast::<[f32; LANES]>().wrapping_add(4 * pair + line);
@@ -273,7 +270,7 @@ fn sums<const N: usize>(
     coarse: &[Panel],
     first: usize,
     weights: &[[i32; PANEL]],
-    tile: &mut [Panel; PANEL],
+    (tile, fresh): (&mut [Panel; PANEL], bool),
     mut meanwhile: impl FnMut(usize),
 ) {
     let mut sums = [[_mm512_setzero_si512(); WIDE]; N];
@@ -290,8 +287,8 @@ fn sums<const N: usize>(
     }
     for (tile, sums) in tile[first..].iter_mut().zip(sums) {
         for (tile, sum) in tile.iter_mut().zip(sums) {
-            let sum = _mm512_add_epi32(_mm512_castps_si512(whole(tile)), sum);
-            whole_to(tile, _mm512_castsi512_ps(sum));
+            let before = if fresh { _mm512_setzero_si512() } else { _mm512_castps_si512(whole(tile)) };
+            whole_to(tile, _mm512_castsi512_ps(_mm512_add_epi32(before, sum)));
         }
     }
 }

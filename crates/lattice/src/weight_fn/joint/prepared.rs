@@ -59,7 +59,12 @@ const ROWS: usize = 16;
 fn is_far<F: Real>(row: &[F]) -> bool {
     let most = F::from_f64(F::PREPARED);
     // NaN is far, too.
-    !row.iter().fold(true, |near, &x| near & (x <= most) & (-x <= most))
+    let far = |x: F| if (x <= most) & (-x <= most) { F::ZERO } else { F::ONE };
+    // Side by side, as the machine has them.
+    let mut lanes = [F::ZERO; 16];
+    let (whole, rest) = row.as_chunks::<16>();
+    whole.iter().for_each(|row| lanes.iter_mut().zip(row).for_each(|(lane, &x)| *lane += far(x)));
+    lanes.into_iter().chain(rest.iter().map(|&x| far(x))).any(|far| far > F::ZERO)
 }
 
 /// Prepared contexts as columns, panels of *H x PANEL*, which are made when somebody wants them.
