@@ -22,10 +22,14 @@ const ROUNDING: f64 = 1e-5;
 /// Half the distance of two `f32` above 1.
 const HALF_ULP: f64 = 1.0 / (1 << 24) as f64;
 
-/// The same of 53 bits.
-const NEAREST: f64 = 1.5 * (1u64 << 52) as f64;
+/// Scores are estimated up to the largest number over this.
+pub(crate) const HUGE: f64 = 16.0;
+/// What products and sums of numbers next to 0 are off by together, and far more.
+const DENORMAL: f64 = 1e-28;
 /// A number of 24 bits whose last one is 1: a sum with it is rounded to whole numbers.
 const WHOLE: f64 = 1.5 * (1 << 23) as f64;
+/// The same of 53 bits.
+const NEAREST: f64 = 1.5 * (1u64 << 52) as f64;
 
 /// How far states are from what is in their middle.
 #[derive(Debug, Clone, Copy)]
@@ -63,7 +67,7 @@ pub(crate) struct Block<F> {
     pub bias: [F; PANEL],
     /// `κ`
     pub unit: [F; PANEL],
-    /// `2 ε`, but for what the sums before it add.
+    /// `2 ε`, but for what the sums before it add; infinite where estimates say nothing.
     pub slack: [F; PANEL],
 }
 
@@ -228,9 +232,13 @@ impl<F: Real> Block<F> {
                 HALF_ULP * (chain + 4.0 * (sums + bias.to_f64().abs()) + 4.0 * length * norm / scale);
             block.bias[label] = bias;
             block.unit[label] = F::from_f64(unit);
-            // Weights that no whole numbers stand for are all looked at.
-            let slack = if c > 0.0 || most == 0.0 { 2.001 * (estimate + rounding) } else { f64::MAX };
-            block.slack[label] = F::from_f64(slack.min(F::LARGEST.to_f64()));
+            // Weights that no whole numbers stand for, or whose estimates might leave the numbers, are all looked at.
+            let stands = (c > 0.0 || most == 0.0) && sums + bias.to_f64().abs() <= F::LARGEST.to_f64() / HUGE;
+            if !stands {
+                (block.unit[label], block.slack[label]) = (F::ZERO, F::from_f64(f64::INFINITY));
+                continue;
+            }
+            block.slack[label] = F::from_f64(2.001 * (estimate + rounding) + DENORMAL);
         }
         block
     }
@@ -286,7 +294,7 @@ mod tests {
             }
             let head = scaled((1 + labels) * k, 1, size);
             let frames = (5..7).map(|seed| scaled(k, seed, 1.0)).collect();
-            Self { head, bias: scaled(1 + labels, 2, 1.0), panels, frames, middle, spread }
+            Self { head, bias: scaled(1 + labels, 2, size.min(1.0)), panels, frames, middle, spread }
         }
 
         fn prepared(&self) -> [Vec<Vec<f32>>; 2] {
@@ -369,7 +377,9 @@ mod tests {
     #[test]
     fn winners_and_blanks_are_those_of_all_scores() {
         let mut estimated = 0;
-        for (labels, k) in [(32, 512), (32, 40), (32, 7), (30, 65), (5, 16), (64, 33), (70, 200), (1, 1)] {
+        for (labels, k) in
+            [(32, 512), (32, 40), (32, 7), (30, 65), (5, 16), (64, 33), (70, 200), (1, 1), (32, 2)]
+        {
             for (size, apart) in [
                 (0.05, 0.05),
                 (0.05, 1.0),
@@ -381,6 +391,11 @@ mod tests {
                 (1.0, 1e-6),
                 (1.0, 1e-4),
                 (40.0, 8.0),
+                (1e-36, 1.0),
+                (1e-37, 1.0),
+                (1e-40, 1.0),
+                (1.6e38 / k as f32, 8.0),
+                (3e37 / k as f32, 0.5),
             ] {
                 let made = Made::up(labels, k, (size, apart));
                 let Some(screen) = Screen::new(&made.head, &made.bias, made.middle.clone(), made.spread)
@@ -395,11 +410,15 @@ mod tests {
                     })
                 };
                 let near = std::array::from_fn(|state| -1e-3 * (state % 3) as f32);
+                let as_large = std::array::from_fn(|state| -size * (state * 5 % 7) as f32);
+                let zero = [0.0; PANEL];
                 let asked = [
                     (0, 0, some(0), 3, 0),
                     (1, 0, near, 900, 0),
                     (1, 1, some(2), 7, 1),
                     (0, 1, none, 0, 1),
+                    (0, 0, zero, 70, 0),
+                    (1, 1, as_large, 70, 1),
                     (0, 1, near, 4, 1),
                 ];
                 for count in 1..=asked.len() {
@@ -419,6 +438,50 @@ mod tests {
             }
         }
         assert!(estimated > 30, "only {estimated} screens tell states apart");
+    }
+
+    /// The smallest inputs that once lost winners: estimates of finite scores that were not, and scores that differ by less than all
+    /// that estimates were thought to be off by.
+    #[test]
+    fn scores_at_both_ends_of_the_numbers_are_looked_at() {
+        let far: Vec<f32> = (0..2 * PANEL).map(|at| -4.0 - 0.01 * (at % PANEL) as f32).collect();
+        let spread = |panel: &[f32], middle: f32| {
+            let most = panel.iter().map(|x| f64::from((x - middle).abs())).fold(0.0, f64::max);
+            Spread { most, norm: most * (panel.len() as f64 / PANEL as f64).sqrt() }
+        };
+        let huge = Made {
+            head: vec![1.6e38; 4],
+            bias: vec![0.0; 2],
+            spread: spread(&far, 4.0),
+            panels: vec![far],
+            frames: vec![vec![0.0; 2]],
+            middle: vec![4.0; 2],
+        };
+        let zero = [0.0; PANEL];
+        let mut all = vec![(huge, zero)];
+        for seed in 0..40 {
+            let panel = scaled(40 * PANEL, 100 + seed, 0.5);
+            let tiny = Made {
+                head: scaled(33 * 40, 200 + seed, 1e-37),
+                bias: vec![0.0; 33],
+                spread: spread(&panel, 0.0),
+                panels: vec![panel],
+                frames: vec![scaled(40, 300 + seed, 1.0)],
+                middle: vec![0.0; 40],
+            };
+            all.push((tiny, std::array::from_fn(|state| -1e-37 * ((state * 7 % 32) as f32 / 32.0))));
+        }
+        for (made, shifts) in &all {
+            let Some(screen) = Screen::new(&made.head, &made.bias, made.middle.clone(), made.spread) else {
+                return;
+            };
+            let begin = vec![vec![(f32::NEG_INFINITY, 0); made.bias.len() - 1]];
+            let [mut found, mut expected] = [begin.clone(), begin];
+            let asked = [(0, 0, *shifts, 5, 0)];
+            by_screen(&screen, made, &asked, &mut found);
+            by_all_scores(made, &asked, &mut expected);
+            assert!(found == expected, "{found:?} {expected:?}");
+        }
     }
 
     /// What estimates are off by, next to what a screen believes.

@@ -112,7 +112,9 @@ impl<F: Real> Session<F> {
     fn best_paths_asked(&mut self, asked: Asked<F>) -> Result<Vec<Path>> {
         let frames = asked.frames;
         let (mut call, plan) = self.call(asked, |all_paths| Work::sum(all_paths).best())?;
-        if let Some(panels) = call.step.panels().filter(|_| plan.screened) {
+        if plan.screened
+            && let Some(panels) = call.step.panels()
+        {
             call.weights.screen(panels, plan.utterances.min(frames.utterances()));
         }
         let mut paths = Vec::with_capacity(frames.utterances());

@@ -59,6 +59,11 @@ impl Panels {
         Some(Self { runs, states, rest, places })
     }
 
+    /// Bytes of the lists of so many states, and of what they are made from.
+    pub fn bytes(states: usize) -> usize {
+        states.saturating_mul(128)
+    }
+
     /// What a search through them for so many utterances takes memory for.
     pub fn load(&self, utterances: usize) -> Screens {
         Screens { utterances, panels: self.states.len(), rest: self.rest.len() }

@@ -1,12 +1,13 @@
 //! How a call is cut; its bytes are a promise.
 use std::cell::OnceCell;
 
-use kernels::{PANEL, Real, Screen};
+use kernels::Real;
 use panda_core::MemoryBudget;
 
 use crate::{
     Error, Frames, Labels, RecognitionLattice, Result,
     group::Group,
+    panels::Panels,
     reach::Reach,
     step::{Room, Step, backpointers},
     weight_fn::{Load, Screens},
@@ -123,8 +124,13 @@ impl Plan {
             let wide = wide(utterances);
             let fits = |cut| Some(sizes.plan(utterances, wide, cut)).filter(|plan| plan.bytes <= limit);
             let better = match (work.all_paths, work.best) {
-                // What waves have no room for is not looked at.
-                (true, true) => fits(Cut::Waves).and_then(|_| fits(Cut::Screened)),
+                (true, true) => {
+                    // What waves have no room for is not looked at.
+                    let room =
+                        |waves: &Plan| waves.bytes.saturating_add(Panels::bytes(sizes.states)) <= limit;
+                    let screened = fits(Cut::Waves).filter(room).and_then(|_| sizes.screens(utterances));
+                    screened.and_then(|_| fits(Cut::Screened))
+                }
                 (true, false) if budget.keeps() && work.gradients => fits(Cut::Kept),
                 _ => None,
             };
@@ -166,6 +172,8 @@ enum Cut {
 /// Bytes of what a call holds, by what they grow with.
 struct Sizes<'a, F> {
     lattice: RecognitionLattice<'a, F>,
+    /// C
+    states: usize,
     /// Arcs of a frame.
     arcs: usize,
     work: Work,
@@ -176,7 +184,7 @@ struct Sizes<'a, F> {
     /// Backpointers of a frame.
     backpointers: usize,
     /// Of one utterance, once somebody asked for it.
-    screens: OnceCell<Screens>,
+    screens: OnceCell<Option<Screens>>,
 }
 
 impl<'a, F: Real> Sizes<'a, F> {
@@ -193,6 +201,7 @@ impl<'a, F: Real> Sizes<'a, F> {
         let (context, alignment) = (lattice.context(), lattice.alignment());
         Self {
             lattice: *lattice,
+            states: c,
             arcs: c * (1 + v),
             work,
             lengths: (0..frames.utterances()).map(|b| (frames.length(b), positions(b))).collect(),
@@ -203,13 +212,15 @@ impl<'a, F: Real> Sizes<'a, F> {
         }
     }
 
-    /// What the best arcs of an utterance are looked for among, if there may be a way.
-    fn screens(&self) -> Screens {
-        *self.screens.get_or_init(|| {
-            let there_may = self.work.best && Screen::<F>::suits(1, PANEL);
-            let step = there_may.then(|| Step::new(self.lattice.context(), self.lattice.alignment()));
-            step.and_then(|step| step.panels()).map_or(Screens::default(), |panels| panels.load(1))
-        })
+    /// What the best arcs of so many utterances are looked for among, if that is of use.
+    fn screens(&self, utterances: usize) -> Option<Screens> {
+        let weights = self.lattice.weight_fn();
+        let one = self.screens.get_or_init(|| {
+            let any = weights.screens(Screens { utterances: usize::MAX, panels: 1, rest: 0 });
+            let step = any.then(|| Step::new(self.lattice.context(), self.lattice.alignment()))?;
+            step.panels().map(|panels| panels.load(1))
+        });
+        one.map(|one| Screens { utterances, ..one }).filter(|&screens| weights.screens(screens))
     }
 
     /// The largest of all groups, part by part: buffers stay from one to the next.
@@ -253,7 +264,7 @@ impl<'a, F: Real> Sizes<'a, F> {
             None => group.iter().map(|&(_, positions)| positions).max().unwrap_or(0),
         };
         let screened = match cut {
-            Cut::Screened => Screens { utterances: group.len(), ..self.screens() },
+            Cut::Screened => self.screens(group.len()).unwrap_or_default(),
             Cut::Waves | Cut::Kept => Screens::default(),
         };
         let load = Load { frames, wave, positions, gradients, screened };

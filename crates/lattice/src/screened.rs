@@ -75,7 +75,8 @@ fn few<F: Real>(screened: Screened<F>, vocabulary: usize, lanes: &mut [Lane<F>])
     let longest = lanes.iter().map(|lane| lane.frames.len()).max().unwrap_or(0);
     for t in 0..longest {
         if t % PANEL == 0 {
-            for (lane, desk) in lanes.iter().zip(&mut desks) {
+            let alive = lanes.iter().zip(&mut desks).filter(|(lane, _)| t < lane.frames.len());
+            for (lane, desk) in alive {
                 desk.prepare(screened, lane.frames.clone().skip(t));
             }
         }

@@ -105,7 +105,7 @@ impl<'a> Step<'a> {
 
     /// Panels of the states, if there are any and a frame is at most one label on.
     pub fn panels(&self) -> Option<Panels> {
-        self.reach.panels().filter(|_| self.alignment.expansions().is_none())
+        if self.alignment.expansions().is_none() { self.reach.panels() } else { None }
     }
 
     /// `α` at the start: 1̄ there, 0̄ elsewhere.

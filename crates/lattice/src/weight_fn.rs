@@ -114,6 +114,12 @@ pub trait WeightFn<F: Real>: Sync {
     /// keeps for the packing of products ([`kernels::packing_bytes`]).
     fn bytes(&self, load: Load) -> usize;
 
+    /// Whether best arcs are found sooner among so much without most weights.
+    fn screens(&self, among: Screens) -> bool {
+        let _ = among;
+        false
+    }
+
     /// What depends on the parameters alone.
     ///
     /// # Errors

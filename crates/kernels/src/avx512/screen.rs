@@ -11,7 +11,11 @@ use std::{
 };
 
 use super::{LANES, filled, pairs::pair_lanes, whole, whole_to};
-use crate::{Lines, PANEL, Screen, Sources, Winners, features::Avx512Vnni, screen::Block};
+use crate::{
+    Lines, PANEL, Screen, Sources, Winners,
+    features::Avx512Vnni,
+    screen::{Block, HUGE},
+};
 
 /// Registers of a panel, and of the labels of a block.
 const WIDE: usize = 2;
@@ -302,6 +306,16 @@ fn bars(
     unit: Wide<__m512>,
     slack: Wide<__m512>,
 ) -> Wide<__m512> {
+    let least = _mm512_set1_ps(f32::MIN);
+    let size = |shifts| {
+        let here = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(shifts, least);
+        _mm512_maskz_mov_ps(here, _mm512_abs_ps(shifts))
+    };
+    let [first, second] = registers(shifts);
+    let far = _mm512_reduce_max_ps(_mm512_max_ps(size(first), size(second)));
+    // Next to the largest number nothing is estimated.
+    let near = far <= f32::MAX / HUGE as f32;
+    let (unit, sums) = if near { (unit, far * SUMS) } else { ([_mm512_setzero_ps(); WIDE], f32::INFINITY) };
     let mut tops = [_mm512_set1_ps(f32::NEG_INFINITY); WIDE];
     for (tile, &shift) in tile.iter_mut().zip(shifts) {
         let shift = _mm512_set1_ps(shift);
@@ -312,15 +326,8 @@ fn bars(
             whole_to(&mut tile[half], estimate);
         }
     }
-    let least = _mm512_set1_ps(f32::MIN);
-    let size = |shifts| {
-        let here = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(shifts, least);
-        _mm512_maskz_mov_ps(here, _mm512_abs_ps(shifts))
-    };
-    let [first, second] = registers(shifts);
-    let far = _mm512_reduce_max_ps(_mm512_max_ps(size(first), size(second)));
     std::array::from_fn(|half| {
-        let slack = _mm512_add_ps(slack[half], _mm512_set1_ps(far * SUMS));
+        let slack = _mm512_add_ps(slack[half], _mm512_set1_ps(sums));
         // Nobody reaches -inf.
         _mm512_max_ps(_mm512_sub_ps(tops[half], slack), least)
     })

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 use kernels::Real;
 
-use super::{Load, Parameters, SharedRnn, WeightFn, Weights};
+use super::{Load, Parameters, Screens, SharedRnn, WeightFn, Weights};
 use crate::{
     Error, Result,
     error::{expect_finite, expect_len},
@@ -175,6 +175,10 @@ impl<F: Real> WeightFn<F> for Joint<'_, F> {
 
     fn is_checked(&self) -> bool {
         true
+    }
+
+    fn screens(&self, among: Screens) -> bool {
+        self.hidden() > 0 && screened::is_worth(self, among)
     }
 
     fn bytes(&self, load: Load) -> usize {

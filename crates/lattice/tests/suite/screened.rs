@@ -75,7 +75,6 @@ impl Made {
         self.with(|lattice, frames| {
             let mut default = Session::<f32>::default();
             let plan = default.plan_best_paths(lattice, frames).unwrap();
-            assert!(plan.screened);
             // The first budget without room for it; where screens take nothing, as there are none, the smallest one.
             let mut waves = Session::<f32>::new(MemoryBudget::bytes(plan.bytes - 1));
             if let Err(Error::Budget { smallest, .. }) = waves.plan_best_paths(lattice, frames) {

@@ -18,7 +18,7 @@ use super::{Joint, opened::Opened};
 use crate::{Arcs, ArcsMut, weight_fn::Load};
 
 /// Tasks that forward is cut into, at least and about.
-const TASKS: usize = 32;
+pub const TASKS: usize = 32;
 /// States of a block of backward, at most.
 const BLOCK: usize = 32;
 /// Rows, states x frames, whose products backward does at once.

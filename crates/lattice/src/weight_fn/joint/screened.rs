@@ -7,7 +7,7 @@ use kernels::{
     Lines, PANEL, Real, Screen, Spread, TanhAddends, TanhProducts, View, par_for, parts, parts_mut, transpose,
 };
 
-use super::{Joint, opened::Opened};
+use super::{Joint, frames, opened::Opened};
 use crate::{panels::Panels, weight_fn::Screens};
 
 /// Panels of a frame of all utterances that are worth it: frame after frame, there is no more to do at once.
@@ -62,7 +62,7 @@ impl<F: Real> Screening<F> {
 }
 
 /// Whether a network is faster with a screen.
-fn is_worth<F: Real>(joint: &Joint<F>, screens: Screens) -> bool {
+pub fn is_worth<F: Real>(joint: &Joint<F>, screens: Screens) -> bool {
     let panels = screens.panels.saturating_mul(screens.utterances);
     Screen::<F>::suits(joint.hidden(), joint.vocabulary) && panels >= WORTH
 }
@@ -76,10 +76,15 @@ pub fn bytes<F: Real>(joint: &Joint<F>, screens: Screens) -> usize {
     let Screens { utterances, panels, rest } = screens;
     // Columns and numbers of arcs; lists of states and runs; the screen.
     let columns = panels.saturating_mul(PANEL * (h * float + 16));
-    let all = columns.saturating_add(128 * c + Screen::<F>::bytes(h, v) + 4096);
+    let all = columns.saturating_add(Panels::bytes(c) + Screen::<F>::bytes(h, v) + 4096);
     // Arcs of the rest and middles of some frames, blanks, α', shares and sources of tasks.
     let of_rest = rest.saturating_mul((PANEL * (1 + v) + 1) * float);
     let of_panels = panels.saturating_mul(PANEL * float + 512);
+    // Rooms of tasks, beyond those of waves.
+    let tasks = utterances.div_ceil(2).saturating_mul(rest.div_ceil(FEW)).max(panels).max(c.div_ceil(PANEL));
+    let rooms = tasks.saturating_sub(utterances.saturating_mul(c.div_ceil(PANEL)).min(2 * frames::TASKS));
+    let room = (TanhProducts::<F>::room(h) + PANEL * (h + 1 + v) + 16) * float;
+    let all = all.saturating_add(rooms.saturating_mul(room));
     let lane = of_rest.saturating_add(of_panels).saturating_add(PANEL * h * float + c * (float + 16));
     utterances.saturating_mul(lane).saturating_add(all)
 }
