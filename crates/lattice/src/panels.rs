@@ -3,10 +3,19 @@ use std::ops::Range;
 
 use kernels::PANEL;
 
-use crate::weight_fn::Screens;
-
 /// States of a panel that are worth one.
 const ENOUGH: usize = 3 * PANEL / 4;
+/// What best arcs are looked for among without most weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Screens {
+    /// Utterances at once.
+    pub utterances: usize,
+    /// Panels of up to 32 states that lead to the same ones.
+    pub panels: usize,
+    /// States in none.
+    pub rest: usize,
+}
+
 /// The states of a context as panels.
 pub struct Panels {
     /// Runs of states that arcs lead to, rising.

@@ -7,10 +7,10 @@ use panda_core::MemoryBudget;
 use crate::{
     Error, Frames, Labels, RecognitionLattice, Result,
     group::Group,
-    panels::Panels,
+    panels::{Panels, Screens},
     reach::Reach,
     step::{Room, Step, backpointers},
-    weight_fn::{Load, Screens},
+    weight_fn::Load,
 };
 
 /// Arcs of a wave at which products run well and most of what is read stays in the caches.

@@ -19,7 +19,10 @@ pub use locally_normalized::{LocallyNormalized, Normalize};
 pub use shared_rnn::SharedRnn;
 pub use table::Table;
 
-use crate::{Result, panels::Panels};
+use crate::{
+    Result,
+    panels::{Panels, Screens},
+};
 
 /// Parameters by the names of the reference implementation, such as `project_frame/kernel`; or their gradients.
 pub type Parameters<F> = BTreeMap<String, Vec<F>>;
@@ -65,17 +68,6 @@ pub struct Load {
     pub gradients: bool,
     /// What best arcs are looked for among without most weights, where there is a way; nothing if all are weighed.
     pub screened: Screens,
-}
-
-/// What best arcs are looked for among without most weights.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Screens {
-    /// Utterances at once.
-    pub utterances: usize,
-    /// Panels of up to 32 states that lead to the same ones.
-    pub panels: usize,
-    /// States in none.
-    pub rest: usize,
 }
 
 /// What an arc weighs. `x` is a frame, `p` a context state: `(b_t[p], l_t[p, 1..V])`.

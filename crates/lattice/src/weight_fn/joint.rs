@@ -9,10 +9,11 @@ use std::borrow::Cow;
 
 use kernels::Real;
 
-use super::{Load, Parameters, Screens, SharedRnn, WeightFn, Weights};
+use super::{Load, Parameters, SharedRnn, WeightFn, Weights};
 use crate::{
     Error, Result,
     error::{expect_finite, expect_len},
+    panels::Screens,
 };
 
 /// ```text

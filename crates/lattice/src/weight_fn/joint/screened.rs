@@ -8,7 +8,7 @@ use kernels::{
 };
 
 use super::{Joint, frames, opened::Opened};
-use crate::{panels::Panels, weight_fn::Screens};
+use crate::panels::{Panels, Screens};
 
 /// Panels of a frame of all utterances that are worth it: frame after frame, there is no more to do at once.
 const WORTH: usize = 16;
