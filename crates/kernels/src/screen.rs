@@ -98,8 +98,8 @@ pub struct Winners<'a, F> {
 }
 
 impl<F: Real> Screen<F> {
-    /// A screen for a blank and labels, each a row of *k* weights and a bias, and states about `middle`, prepared; none where it
-    /// would be no faster than all scores.
+    /// A screen for a blank and labels, each a row of *k* weights and a bias, and states about `middle`, which is not prepared;
+    /// none where the machine adds up no products of 16-bit pairs, or for sums of nothing.
     ///
     /// # Panics
     /// If the lengths do not fit.

@@ -5,6 +5,7 @@ use kernels::PANEL;
 
 /// States of a panel that are worth one.
 const ENOUGH: usize = 3 * PANEL / 4;
+
 /// What best arcs are looked for among without most weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Screens {

@@ -1,8 +1,8 @@
 //! Best paths whose arcs are screened: of the arcs to a state only those that may be the best are weighed.
 //!
 //! ```text
-//! for each frame:  par for each few runs of states, for each of their panels, for each utterance:  best arcs into the run, blanks
-//!                  par for each utterance:  arcs from states in no panel, then the blank where it is no worse
+//! for each frame:  par for each few runs of states, for each utterance:  best arcs into them, from states in panels and in none; blanks
+//!                  par for each utterance:                               the blank where it is no worse
 //! ```
 //! Weights and back pointers are those of [`Step::best`](crate::step::Step::best), bit for bit.
 use kernels::{Fan, PANEL, Real, Sources, Winners, items_mut, par_for, parts, parts_mut};

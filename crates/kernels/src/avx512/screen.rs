@@ -241,8 +241,7 @@ fn tangents(hidden: &mut Panel, panel: &Panel, frame: f32, middle: f32) -> Wide<
 }
 
 /// Adds `Σ_k W D` of each state and label, state by state, to whole numbers in the bits of a tile, which may be a fresh one, and makes
-/// tangents on the way: the
-/// divider has nothing else to do. Addends that come `soon` are called for.
+/// tangents on the way: the divider has nothing else to do. Addends that come `soon` are called for.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512vnni,fma")]
 fn estimates(
     coarse: &[Panel],

@@ -5,7 +5,7 @@ use kernels::{Accumulate, Affine, PANEL, PackedLeft, PackedRight, Real, TanhProd
 
 use super::{
     Embeddings, Joint, NAMES, chain, frames,
-    prepared::{Addends, Columns},
+    prepared::{Addends, panels},
     screened::{self, Screened, Screening},
 };
 use crate::{
@@ -52,8 +52,10 @@ pub struct Opened<'a, F: Real> {
     embeddings: Cow<'a, [F]>,
     /// `e Wc + joint_bias`, prepared, *C x H*.
     pub contexts: Addends<F>,
-    /// The same as columns.
-    pub columns: Columns<F>,
+    /// The same as columns, made for the first frames that are not screened.
+    pub panels: Vec<F>,
+    /// A buffer for columns, whosever they are.
+    pub room: Vec<F>,
     /// `w0` and `W1` as rows *(1 + V) x H*, and `c0`, `c1`.
     pub head: Vec<F>,
     pub bias: Vec<F>,
@@ -95,7 +97,7 @@ impl<'a, F: Real> Opened<'a, F> {
             let found = format!("{value} for state {state}");
             return Err(Error::shape(NAMES[0], "finite projections of embeddings", found));
         }
-        let columns = Columns::new(reuse(spare, c.next_multiple_of(PANEL) * h));
+        let room = reuse(spare, c.next_multiple_of(PANEL) * h);
         let mut head = joint.blank.to_vec();
         head.resize((1 + v) * h, F::ZERO);
         kernels::transpose(&mut head[h..], View::new(joint.lexical, h, v));
@@ -103,7 +105,8 @@ impl<'a, F: Real> Opened<'a, F> {
             joint,
             embeddings,
             contexts,
-            columns,
+            panels: Vec::new(),
+            room,
             head_left: TanhProducts::pack(View::new(&head, 1 + v, h)),
             head_right: None,
             head,
@@ -164,6 +167,9 @@ impl<F: Real> Weights<F> for Opened<'_, F> {
         if let Some(gradient) = &mut self.gradient {
             gradient.frames.clear();
         }
+        if self.panels.is_empty() && self.screened().is_none() {
+            self.panels = panels(&self.contexts.rows, h, std::mem::take(&mut self.room));
+        }
         Ok(())
     }
 
@@ -211,11 +217,13 @@ impl<F: Real> Weights<F> for Opened<'_, F> {
     }
 
     fn spare(&mut self) -> Vec<Vec<F>> {
-        let columns = match self.screening.take() {
+        let Self { contexts, panels, room, frames, screening, .. } = self;
+        let columns = match screening.take() {
             Some(screening) => screening.into_room(),
-            None => self.columns.take_room(),
+            None if panels.is_empty() => std::mem::take(room),
+            None => std::mem::take(panels),
         };
-        vec![std::mem::take(&mut self.contexts.rows), columns, std::mem::take(&mut self.frames.rows)]
+        vec![std::mem::take(&mut contexts.rows), columns, std::mem::take(&mut frames.rows)]
     }
 
     fn finish(mut self: Box<Self>) -> Parameters<F> {

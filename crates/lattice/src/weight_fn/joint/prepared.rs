@@ -7,7 +7,7 @@
 //! be too large to be prepared; tangents with them are made of the sums themselves.
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, OnceLock, PoisonError},
+    sync::{Mutex, PoisonError},
 };
 
 use kernels::{PANEL, Real, TanhAddends, TanhProducts, View, par_for, parts, parts_mut, transpose};
@@ -67,35 +67,8 @@ fn is_far<F: Real>(row: &[F]) -> bool {
     lanes.into_iter().chain(rest.iter().map(|&x| far(x))).any(|far| far > F::ZERO)
 }
 
-/// Prepared contexts as columns, panels of *H x PANEL*, which are made when somebody wants them.
-pub struct Columns<F> {
-    made: OnceLock<Vec<F>>,
-    room: Mutex<Vec<F>>,
-}
-
-impl<F: Real> Columns<F> {
-    /// What will be made in a buffer.
-    pub fn new(room: Vec<F>) -> Self {
-        Self { made: OnceLock::new(), room: Mutex::new(room) }
-    }
-
-    /// The buffer: who takes it before the first column is made has it for other columns.
-    pub fn take_room(&mut self) -> Vec<F> {
-        let room = self.room.get_mut().unwrap_or_else(PoisonError::into_inner);
-        self.made.take().unwrap_or_else(|| std::mem::take(room))
-    }
-
-    /// A panel.
-    fn panel(&self, contexts: &[F], h: usize, panel: usize) -> &[F] {
-        let make = || {
-            let room = std::mem::take(&mut *self.room.lock().unwrap_or_else(PoisonError::into_inner));
-            panels(contexts, h, room)
-        };
-        &self.made.get_or_init(make)[panel * PANEL * h..][..PANEL * h]
-    }
-}
-
-fn panels<F: Real>(contexts: &[F], h: usize, mut out: Vec<F>) -> Vec<F> {
+/// Prepared contexts as columns, panels of *H x PANEL*, in a buffer.
+pub fn panels<F: Real>(contexts: &[F], h: usize, mut out: Vec<F>) -> Vec<F> {
     out.resize((contexts.len() / h.max(1)).next_multiple_of(PANEL) * h, F::ONE);
     par_for((parts_mut(&mut out, PANEL * h), parts(contexts, PANEL * h)), |_, (panel, contexts)| {
         if contexts.len() == PANEL * h {
@@ -144,7 +117,7 @@ impl<F: Real> Opened<'_, F> {
     /// Addends of a panel of states at a frame.
     fn addends(&self, frame: usize, panel: usize) -> TanhAddends<'_, F> {
         let h = self.hidden();
-        (self.columns.panel(&self.contexts.rows, h, panel), &self.frames.rows[frame * h..][..h])
+        (&self.panels[panel * PANEL * h..][..PANEL * h], &self.frames.rows[frame * h..][..h])
     }
 
     /// Scores of some panels of states at some frames, *(1 + V) x PANEL* each on top of the biases, given to `take` with the frame's

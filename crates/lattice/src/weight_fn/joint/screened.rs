@@ -41,7 +41,7 @@ impl<F: Real> Screening<F> {
         }
         let (middle, spread) = spread(opened);
         let screen = Screen::new(&opened.head, &opened.bias, middle, spread)?;
-        let mut addends = Lines::of(opened.columns.take_room());
+        let mut addends = Lines::of(std::mem::take(&mut opened.room));
         let opened = &*opened;
         let columns = addends.room(panels.states.len() * PANEL * h, F::ONE);
         par_for((parts_mut(columns, PANEL * h), parts(&panels.states, 1)), |_, (panel, states)| {
