@@ -19,11 +19,11 @@ pub struct AudioArguments {
     resample: bool,
 }
 
-/// When the words of silence are left out.
+/// When a text is discarded as silence.
 #[derive(clap::Args)]
 pub struct SilenceArguments {
-    /// Leave out a text of which no word has at least this posterior, and every text of audio that is the same from beginning to
-    /// end; 0 believes all
+    /// Discard texts in which no word reaches this posterior, as what the model makes of silence; 0 keeps every text. Words of
+    /// --lm and --phrases need no posterior: the words that the model finds without them are judged
     #[arg(long, value_name = "P", default_value_t = training::SILENCE)]
     silence: f64,
 }

@@ -7,7 +7,11 @@ use training::{Format, evaluate};
 
 use crate::audio::{AudioArguments, SilenceArguments, note};
 use crate::search::SearchArguments;
-use crate::{error::Result, out::say, outputs, scores, shard};
+use crate::{
+    error::Result,
+    out::{complain, say},
+    outputs, scores, shard,
+};
 use shard::Shard;
 
 /// Arguments of `panda evaluate`.
@@ -56,6 +60,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let recogniser = arguments.search.apply(recogniser)?;
     let evaluation = evaluate(&recogniser, &utterances).map_err(|error| arguments.audio.advise(error))?;
     note(&evaluation.changes);
+    if evaluation.discarded > 0 {
+        let texts = if evaluation.discarded == 1 { "text was" } else { "texts were" };
+        complain!("note: {} {texts} discarded as silence; --silence 0 keeps them", evaluation.discarded);
+    }
     if let Some(hypotheses) = hypotheses {
         hypotheses.write(evaluation.hypotheses().as_bytes())?;
     }

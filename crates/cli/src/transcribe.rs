@@ -227,10 +227,7 @@ impl Listening<'_> {
     fn write(&mut self, at: usize, found: &Transcription) -> Result<()> {
         let path = &self.arguments.audio_files[at];
         if found.silence {
-            complain!(
-                "note: {}: words that are not believed were left out; --silence 0 shows them",
-                path.display()
-            );
+            complain!("note: {}: text was discarded as silence; --silence 0 keeps it", path.display());
         }
         let id = path.display().to_string();
         if let Some(output) = self.written.files.remove(&at) {

@@ -35,6 +35,9 @@ pub struct Transcript {
     pub reference: String,
     /// What the model heard.
     pub hypothesis: String,
+    /// Whether the text was discarded as silence, so that the hypothesis is empty.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub discarded: bool,
     /// Word errors between them.
     #[serde(skip)]
     pub errors: ErrorCounts,
@@ -55,6 +58,8 @@ struct Line {
     reference: String,
     hypothesis: String,
     #[serde(default)]
+    discarded: bool,
+    #[serde(default)]
     nbest: Vec<RankedText>,
 }
 
@@ -67,8 +72,9 @@ fn has_one(heard: &Transcription) -> bool {
 }
 
 impl From<Line> for Transcript {
-    fn from(Line { id, subset, speaker, reference, hypothesis, nbest }: Line) -> Self {
-        let heard = Transcription { text: hypothesis, nbest, ..Transcription::default() };
+    fn from(line: Line) -> Self {
+        let Line { id, subset, speaker, reference, hypothesis, discarded, nbest } = line;
+        let heard = Transcription { text: hypothesis, silence: discarded, nbest, ..Transcription::default() };
         Transcript::new(id, subset, speaker, reference, heard)
     }
 }
@@ -90,6 +96,7 @@ impl Transcript {
             character_errors: character_errors(&reference, &heard.text),
             reference,
             hypothesis: heard.text.clone(),
+            discarded: heard.silence,
             heard,
         }
     }
@@ -105,6 +112,8 @@ pub struct Evaluation {
     /// Each speaker that the manifest names.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub speakers: BTreeMap<String, Score>,
+    /// Utterances whose text was discarded as silence; see [`crate::Recogniser::with_silence`].
+    pub discarded: usize,
     /// What was said and heard, in the order of the manifest.
     #[serde(skip)]
     pub transcripts: Vec<Transcript>,
@@ -120,6 +129,7 @@ impl Evaluation {
             overall: Score::of(&transcripts),
             subsets: Score::parts(&transcripts, |one| one.subset.as_ref()),
             speakers: Score::parts(&transcripts, |one| one.speaker.as_ref()),
+            discarded: transcripts.iter().filter(|one| one.discarded).count(),
             transcripts,
             changes: BTreeMap::new(),
         }
@@ -167,7 +177,7 @@ pub(crate) fn evaluate(
         return Err(Error::Empty { what: "evaluation".into() });
     }
     let writer = Writer::new(!model.durations().is_empty(), model.config().frame_ms() / 1000.0, aggregate);
-    let mut searcher = Searcher::new(model, search)?;
+    let mut searcher = Searcher::new(model, search, silence > 0.0)?;
     let mut hear = |batches: &mut dyn Iterator<Item = Vec<usize>>| {
         let mut heard = Vec::new();
         for batch in batches {
@@ -177,9 +187,11 @@ pub(crate) fn evaluate(
             let planes: Vec<_> = batch.iter().map(|&index| &examples[index].features).collect();
             let found = searcher.recognise(model, &planes)?;
             for ((index, plane), found) in batch.into_iter().zip(planes).zip(found) {
-                if !is_silence(plane, tokenizer, &found.best.labels, silence) {
-                    heard.push((index, writer.write_found(tokenizer, &found)?.after(examples[index].lead)));
-                }
+                let text = match is_silence(plane, tokenizer, &found, silence) {
+                    true => Transcription { silence: true, ..Transcription::default() },
+                    false => writer.write_found(tokenizer, &found)?.after(examples[index].lead),
+                };
+                heard.push((index, text));
             }
         }
         Ok(heard)

@@ -103,6 +103,7 @@ mod tensors;
 mod train;
 mod trainer;
 mod transcription;
+mod unfused;
 mod windows;
 mod words;
 

@@ -1,22 +1,21 @@
 //! Recognition while sound arrives: words as soon as they are complete, and what seems to come.
 mod search;
-
-use std::ops::Range;
+mod speech_gate;
 
 use decoding::Emitted;
 use speech::Tokenizer;
 
 use crate::listener::{Listener, StreamId};
 use crate::recogniser::Recogniser;
-use crate::silence;
 use crate::transcription::{Transcription, Writer};
 use crate::windows::{WindowConfig, Windows};
 use crate::words::groups;
 use crate::{Error, Result};
 use search::Carried;
+use speech_gate::SpeechGate;
 
-/// Labels that wait to be believed, at most.
-const UNBELIEVED: usize = 1000;
+/// Most labels that wait for the silence filter.
+const MAX_HELD: usize = 1000;
 
 /// When an utterance is thought to be over, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -58,8 +57,8 @@ pub struct Update {
 /// whose state is carried: a greedy one, or a beam (modified or mAES). A beam's words are complete when all of its hypotheses share
 /// them; at a pause, after [`LiveOptions::latest`], and where a thousand labels are open, the best hypothesis is decided for.
 ///
-/// Nothing is believed until one word has the least posterior of [`Recogniser::with_silence`]; from then on, everything is. What was
-/// not believed is left out at the next pause, or when there are a thousand labels of it.
+/// Words are held until one of them reaches the least posterior of [`Recogniser::with_silence`]; after it, all are passed on. Held
+/// words are discarded at a pause, at the end, and when there are a thousand labels of them.
 ///
 /// ```no_run
 /// use training::{LiveOptions, Recogniser};
@@ -81,12 +80,7 @@ pub struct Live {
     tokenizer: Tokenizer,
     writer: Writer,
     endpoint: Option<Endpoint>,
-    /// Least posterior of a word that is believed, and whether one was.
-    least: f64,
-    believed: bool,
-    /// Whether all samples so far are the same.
-    flat: Option<f32>,
-    varied: bool,
+    gate: SpeechGate,
     /// Labels of words that are not given yet; and whether some were left out.
     held: Vec<Emitted>,
     left_out: bool,
@@ -142,10 +136,7 @@ impl Recogniser {
             tokenizer: self.tokenizer().clone(),
             writer: self.writer(),
             endpoint: options.endpoint,
-            least: self.silence(),
-            believed: self.silence() <= 0.0,
-            flat: None,
-            varied: false,
+            gate: SpeechGate::new(self.silence(), self.unfused_search()?),
             held: Vec::new(),
             left_out: false,
             rows: Vec::new(),
@@ -197,9 +188,10 @@ impl Live {
     ///
     /// Cost: that of features, encoder and search for as many rows as are complete with them.
     pub fn push(&mut self, samples: &[f32]) -> Result<Update> {
-        let Some(&first) = samples.first() else { return self.decode(false) };
-        let flat = *self.flat.get_or_insert(first);
-        self.varied |= samples.iter().any(|&sample| sample != flat);
+        if samples.is_empty() {
+            return self.decode(false);
+        }
+        self.gate.push_samples(samples);
         match &mut self.ears {
             Ears::OneWay(listener, stream) => {
                 listener.push(*stream, samples)?;
@@ -218,7 +210,7 @@ impl Live {
         match &mut self.ears {
             Ears::OneWay(listener, stream) => {
                 // No sound at all has no rows either.
-                if self.flat.is_some() {
+                if self.gate.has_samples() {
                     listener.finish(*stream)?;
                 }
                 listener.encode()?.into_iter().for_each(|heard| self.rows.extend(heard.rows));
@@ -231,6 +223,7 @@ impl Live {
     /// Decodes the rows that wait.
     fn decode(&mut self, last: bool) -> Result<Update> {
         let found = self.search.advance(&self.rows)?;
+        self.gate.push_rows(&self.rows)?;
         self.rows.clear();
         self.hold(found);
         let (pause, endpoint) = self.at_endpoint();
@@ -243,20 +236,16 @@ impl Live {
         let words = groups(&self.tokenizer, &ids);
         // Without a pause, the last word may go on.
         let complete = words.len() - usize::from(!over && !words.is_empty());
-        if !self.believed && self.varied {
-            let sure = |word: &Range<usize>| {
-                silence::surest(&self.tokenizer, &self.held[word.clone()]) >= self.least
-            };
-            self.believed = words[..complete].iter().any(sure);
-        }
+        let decision = over || self.held.len() > MAX_HELD;
+        self.gate.update(&self.tokenizer, &self.held, &words[..complete], decision);
         let end = match words.get(complete) {
-            _ if !self.believed => 0,
+            _ if !self.gate.is_open() => 0,
             Some(word) => word.start,
             None => self.held.len(),
         };
         let new = self.writer.write(&self.tokenizer, &self.held[..end])?;
         self.held.drain(..end);
-        if !self.believed && !self.held.is_empty() && (over || self.held.len() > UNBELIEVED) {
+        if !self.gate.is_open() && !self.held.is_empty() && decision {
             self.left_out = true;
             self.held.clear();
         }

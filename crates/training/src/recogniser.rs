@@ -16,6 +16,7 @@ use crate::recipe::Recipe;
 use crate::search::{Found, Search, Searcher};
 use crate::silence::{self, SILENCE};
 use crate::transcription::{Transcription, Writer};
+use crate::unfused::{UnfusedSearch, needs_evidence};
 use crate::{Error, Result};
 
 /// Utterances that are aligned before the next ones are read: enough for a choice of batches of similar length.
@@ -82,10 +83,12 @@ impl Recogniser {
         self
     }
 
-    /// From now on, a text is taken for what the model makes of silence, and left out, if no word of it has at least this
-    /// posterior: the product of its tokens'. The words of audio that is the same from beginning to end, such as digital silence or
-    /// less than a window of sound, are never believed, since the model cannot have got them from there. [`SILENCE`] by default; 0
-    /// believes every text.
+    /// Discards texts that the model makes of silence: those without a word of at least this posterior.
+    ///
+    /// The posterior of a word is the product of those of its tokens. It is that of the model alone: where language models, phrases,
+    /// penalties or a CTC head take part in the search, the words of a greedy search without them are judged instead, or, if it finds
+    /// none, the largest probability of any label at a frame. Audio whose features are constant over time, such as digital silence
+    /// or less than a window of sound, has no text. [`SILENCE`] by default; 0 keeps every text.
     ///
     /// # Errors
     /// [`Error::Shape`] if it is not from 0 to 1.
@@ -170,7 +173,7 @@ impl Recogniser {
     /// [`Error::Decoding`] for an option outside its range; [`Error::Shape`] for a search by CTC in a model that has no head for it,
     /// or one by a joint network or a lattice in a model that has none.
     pub fn with_search(mut self, search: Search) -> Result<Self> {
-        Searcher::with(&self.model, self.decoder.clone(), &search)?;
+        Searcher::with(&self.model, self.decoder.clone(), &search, false)?;
         self.search = search;
         Ok(self)
     }
@@ -222,12 +225,14 @@ impl Recogniser {
         if planes.is_empty() {
             return Ok(Vec::new());
         }
-        Searcher::with(&self.model, self.decoder.clone(), &self.search)?.recognise(&self.model, planes)
+        let judges = self.silence > 0.0;
+        let mut searcher = Searcher::with(&self.model, self.decoder.clone(), &self.search, judges)?;
+        searcher.recognise(&self.model, planes)
     }
 
     /// What was found as text, or as silence.
     fn written(&self, plane: &Features, found: &Found) -> Result<Transcription> {
-        if silence::is_silence(plane, &self.tokenizer, &found.best.labels, self.silence) {
+        if silence::is_silence(plane, &self.tokenizer, found, self.silence) {
             return Ok(Transcription { silence: true, ..Transcription::default() });
         }
         self.writer().write_found(&self.tokenizer, found)
@@ -244,6 +249,17 @@ impl Recogniser {
     /// Of each label, 1 if it begins a word and 0 if not; in a tokenizer that writes spaces, they stand for the words behind them.
     pub fn word_starts(&self) -> Vec<u8> {
         crate::words::starts(&self.tokenizer)
+    }
+
+    /// The greedy search that the silence filter judges, where the search itself may find other labels.
+    pub(crate) fn unfused_search(&self) -> Result<Option<UnfusedSearch>> {
+        match needs_evidence(&self.search) {
+            true => {
+                let decoder = self.decoder.clone().map_or_else(|| self.model.decoder(), Ok)?;
+                Ok(Some(UnfusedSearch::new(decoder)?))
+            }
+            false => Ok(None),
+        }
     }
 
     /// How texts are looked for.

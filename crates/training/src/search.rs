@@ -12,6 +12,7 @@ use speech::Features;
 use crate::label_side::counts;
 use crate::model::Model;
 use crate::tensors::with_slice;
+use crate::unfused::{Unfused, UnfusedSearch, needs_evidence};
 use crate::{Error, ModelConfig, Result, data};
 
 /// A kind of search and its options.
@@ -83,11 +84,13 @@ pub(crate) struct Found {
     pub best: Hypothesis,
     /// They and the next best, if a beam was asked for several.
     pub ranked: Vec<Ranked>,
+    /// What the model alone finds, where the search may find something else.
+    pub unfused: Option<Unfused>,
 }
 
 impl From<Hypothesis> for Found {
     fn from(best: Hypothesis) -> Self {
-        Found { best, ranked: Vec::new() }
+        Found { best, ..Found::default() }
     }
 }
 
@@ -97,12 +100,19 @@ impl Found {
         let mut ranked = found.hypotheses;
         let labels = ranked.first().map_or_else(Vec::new, |best| best.labels.clone());
         ranked.truncate(if nbest > 1 { nbest } else { 0 });
-        Found { best: Hypothesis { labels: posteriors(labels), ..Hypothesis::default() }, ranked }
+        let best = Hypothesis { labels: posteriors(labels), ..Hypothesis::default() };
+        Found { best, ranked, unfused: None }
     }
 }
 
 /// A search over a model; its buffers stay from batch to batch.
-pub(crate) enum Searcher {
+pub(crate) struct Searcher {
+    kind: Kind,
+    /// Evidence for the silence filter, where the search itself is none.
+    unfused: Option<UnfusedSearch>,
+}
+
+enum Kind {
     Greedy(Box<GreedySearch>),
     Beam {
         search: Box<BeamSearch>,
@@ -116,8 +126,12 @@ pub(crate) enum Searcher {
 }
 
 impl Searcher {
-    pub fn new(model: &Model, search: &Search) -> Result<Self> {
-        Self::with(model, None, search)
+    /// A search; `evidence` adds what the silence filter needs ([`Found::unfused`]).
+    ///
+    /// # Errors
+    /// Those of [`Self::with`].
+    pub fn new(model: &Model, search: &Search, evidence: bool) -> Result<Self> {
+        Self::with(model, None, search, evidence)
     }
 
     /// With a decoder of the model that was made before.
@@ -125,52 +139,59 @@ impl Searcher {
     /// # Errors
     /// [`Error::Decoding`] for an option outside its range; [`Error::Shape`] for a search by CTC in a model that has no head for it,
     /// or one by a joint network or a lattice in a model that has none.
-    pub fn with(model: &Model, decoder: Option<decoding::Model>, search: &Search) -> Result<Self> {
-        let decoder = || decoder.map_or_else(|| model.decoder(), Ok);
+    pub fn with(
+        model: &Model,
+        decoder: Option<decoding::Model>,
+        search: &Search,
+        evidence: bool,
+    ) -> Result<Self> {
+        let decoder = || decoder.clone().map_or_else(|| model.decoder(), Ok);
         if matches!(search, Search::Ctc(_) | Search::BeamWithCtc { .. }) && model.ctc.is_none() {
             return Err(no_ctc_head());
         }
-        Ok(match search {
+        let by_joint = !matches!(search, Search::Ctc(_) | Search::Lattice(_));
+        let unfused = match evidence && by_joint && needs_evidence(search) {
+            true => Some(UnfusedSearch::new(decoder()?)?),
+            false => None,
+        };
+        let kind = match search {
             Search::Greedy(options) => {
-                Searcher::Greedy(Box::new(GreedySearch::new(decoder()?, options.clone())?))
+                Kind::Greedy(Box::new(GreedySearch::new(decoder()?, options.clone())?))
             }
             Search::Ctc(options) => {
                 let blank = model.blank();
-                Searcher::Ctc(options.clone().map(|options| CtcBeam { blank, ..options }))
+                Kind::Ctc(options.clone().map(|options| CtcBeam { blank, ..options }))
             }
-            Search::Beam(beam) => Searcher::beam(decoder()?, beam, None)?,
+            Search::Beam(beam) => Kind::beam(decoder()?, beam, None)?,
             Search::BeamWithCtc { beam, weight } => {
                 if !(0.0..=1e3).contains(weight) {
                     let (expected, found) = ("a number from 0 to 1000", f64::from(*weight));
                     return Err(decoding::Error::Option { option: "ctc weight", expected, found }.into());
                 }
-                Searcher::beam(decoder()?, beam, Some(*weight))?
+                Kind::beam(decoder()?, beam, Some(*weight))?
             }
             Search::Lattice(LatticeSearch::Sum { beam: 0 }) => {
                 return Err(Error::shape("search.beam", "at least 1 string", "0"));
             }
-            Search::Lattice(search) if model.lattice().is_some() => Searcher::Lattice(*search),
+            Search::Lattice(search) if model.lattice().is_some() => Kind::Lattice(*search),
             Search::Lattice(_) => return Err(no_lattice()),
-        })
-    }
-
-    fn beam(decoder: decoding::Model, options: &Beam, ctc: Option<f32>) -> Result<Self> {
-        let search = Box::new(BeamSearch::new(decoder, options.clone())?);
-        Ok(Searcher::Beam { search, ctc, nbest: options.nbest })
+        };
+        Ok(Searcher { kind, unfused })
     }
 
     /// Encodes and decodes some planes together.
     pub fn recognise(&mut self, model: &Model, planes: &[&Features]) -> Result<Vec<Found>> {
         let (rows, lengths) = data::collate(planes, &model.config().input.rows)?;
         let (encoded, lengths) = model.encoder.forward(&rows, &lengths, None)?;
-        Ok(match self {
-            Searcher::Greedy(search) => {
+        let Searcher { kind, unfused } = self;
+        Ok(match kind {
+            Kind::Greedy(search) => {
                 let frames = model.frames_of(encoded)?;
                 of_rows(&frames, &lengths, |rows, _| {
-                    Ok(search.decode(rows)?.iter().map(Found::from).collect())
+                    with_evidence(search.decode(rows)?.iter().map(Found::from).collect(), unfused, rows)
                 })?
             }
-            Searcher::Beam { search, ctc, nbest } => {
+            Kind::Beam { search, ctc, nbest } => {
                 let lists = match ctc {
                     Some(weight) => of_rows(&ctc_head(model, &encoded)?, &lengths, |rows, classes| {
                         said_by_ctc(rows, classes, *weight)
@@ -180,10 +201,11 @@ impl Searcher {
                 let frames = model.frames_of(encoded)?;
                 of_rows(&frames, &lengths, |rows, _| {
                     let found = search.decode_with(rows, lists)?;
-                    Ok(found.iter().map(|found| Found::of(found.clone(), *nbest)).collect())
+                    let found = found.iter().map(|found| Found::of(found.clone(), *nbest)).collect();
+                    with_evidence(found, unfused, rows)
                 })?
             }
-            Searcher::Ctc(options) => of_rows(&ctc_head(model, &encoded)?, &lengths, |rows, classes| {
+            Kind::Ctc(options) => of_rows(&ctc_head(model, &encoded)?, &lengths, |rows, classes| {
                 Ok(match options {
                     None => {
                         let found = ctc_greedy(rows, classes, blank_of(classes))?;
@@ -193,11 +215,14 @@ impl Searcher {
                     }
                     Some(options) => {
                         let found = ctc_beam(rows, classes, options)?;
-                        found.into_iter().map(|found| Found::of(found, options.nbest)).collect()
+                        let evidence = Unfused::from_ctc(rows, classes, blank_of(classes))?;
+                        let found = found.into_iter().map(|found| Found::of(found, options.nbest));
+                        let both = found.zip(evidence);
+                        both.map(|(found, unfused)| Found { unfused: Some(unfused), ..found }).collect()
                     }
                 })
             })?,
-            Searcher::Lattice(search) => {
+            Kind::Lattice(search) => {
                 let gnat = model.lattice().ok_or_else(no_lattice)?;
                 let num_frames = counts(&lengths)?;
                 match *search {
@@ -213,6 +238,26 @@ impl Searcher {
             }
         })
     }
+}
+
+impl Kind {
+    fn beam(decoder: decoding::Model, options: &Beam, ctc: Option<f32>) -> Result<Self> {
+        let search = Box::new(BeamSearch::new(decoder, options.clone())?);
+        Ok(Kind::Beam { search, ctc, nbest: options.nbest })
+    }
+}
+
+/// Adds what the model alone finds in the same rows.
+fn with_evidence(
+    mut found: Vec<Found>,
+    unfused: &mut Option<UnfusedSearch>,
+    rows: &[&[f32]],
+) -> decoding::Result<Vec<Found>> {
+    if let Some(search) = unfused {
+        let evidence = search.decode(rows)?;
+        found.iter_mut().zip(evidence).for_each(|(found, one)| found.unfused = Some(one));
+    }
+    Ok(found)
 }
 
 /// Calls `find` with the rows of each utterance and their width.

@@ -2,6 +2,8 @@
 use decoding::Emitted;
 use speech::{Features, Tokenizer};
 
+use crate::search::Found;
+use crate::unfused::Unfused;
 use crate::words::groups;
 
 /// Least posterior that the surest word of a text has, by default.
@@ -15,16 +17,31 @@ pub const SILENCE: f64 = 0.2;
 /// beginning to end.
 const FLAT: f32 = 1e-3;
 
-/// Whether no word of a hypothesis is to be believed; `max_w Π_{i in w} p_i < least`, or nothing in the audio that words could come
-/// from. In scripts that put no spaces between words, every token is a word.
-pub(crate) fn is_silence(plane: &Features, tokenizer: &Tokenizer, found: &[Emitted], least: f64) -> bool {
-    if least <= 0.0 || found.is_empty() {
+/// Whether the text of an utterance is discarded as silence: `e < least`, or the features are constant over time.
+///
+/// The evidence `e` comes from the model alone ([`Found::unfused`]), so that the words of a language model or a
+/// phrase list need no posterior of their own: `max_w Π_{i in w} p_i` over the words of the greedy text, or, where that is
+/// empty, the largest probability of any label at a frame. In scripts without spaces between words, every token is a word.
+pub(crate) fn is_silence(features: &Features, tokenizer: &Tokenizer, found: &Found, least: f64) -> bool {
+    if least <= 0.0 || found.best.labels.is_empty() {
         return false;
     }
-    if plane.data.iter().all(|x| x.abs() <= FLAT) {
+    if features.data.iter().all(|x| x.abs() <= FLAT) {
         return true;
     }
-    surest(tokenizer, found) < least
+    let evidence = match &found.unfused {
+        Some(unfused) => evidence(tokenizer, unfused),
+        None => surest(tokenizer, &found.best.labels),
+    };
+    evidence < least
+}
+
+/// How probable it is that the model alone finds speech.
+pub(crate) fn evidence(tokenizer: &Tokenizer, unfused: &Unfused) -> f64 {
+    match unfused.labels.is_empty() {
+        true => unfused.label_posterior,
+        false => surest(tokenizer, &unfused.labels),
+    }
 }
 
 /// The largest posterior of a word, the product of those of its tokens; 0 without one.
@@ -47,6 +64,7 @@ fn is_without_spaces(letter: char) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use decoding::Hypothesis;
     use speech::TokenizerKind;
 
     use super::*;
@@ -61,14 +79,34 @@ mod tests {
         let tokenizer = Tokenizer::train(TokenizerKind::InnerCharacters, &["ab a"]).unwrap();
         let found = |text: &str, posteriors: &[f64]| found(&tokenizer, text, posteriors);
         let sound = Features { frames: 1, dim: 2, data: vec![0.0, -0.5] };
-        let silent = |found: &[Emitted], least| is_silence(&sound, &tokenizer, found, least);
+        let found_labels =
+            |labels: &[Emitted]| Found::from(Hypothesis { labels: labels.to_vec(), ..Hypothesis::default() });
+        let silent = |labels: &[Emitted], least| is_silence(&sound, &tokenizer, &found_labels(labels), least);
         let words = found("ab a", &[0.7, 0.8, 0.5]);
         assert!(!silent(&words, 0.55) && silent(&words, 0.57) && !silent(&words, 0.0));
         assert!(!silent(&found("", &[]), 1.0));
         let flat = Features { frames: 1, dim: 2, data: vec![0.0, 1e-4] };
         let sure = found("a", &[1.0]);
-        assert!(is_silence(&flat, &tokenizer, &sure, 1e-9) && !is_silence(&flat, &tokenizer, &sure, 0.0));
+        let flat = |least| is_silence(&flat, &tokenizer, &found_labels(&sure), least);
+        assert!(flat(1e-9) && !flat(0.0));
         assert!(!silent(&sure, 1.0));
+    }
+
+    #[test]
+    fn a_fused_text_is_judged_by_what_the_model_alone_finds() {
+        let tokenizer = Tokenizer::train(TokenizerKind::Words, &["nine zero"]).unwrap();
+        let sound = Features { frames: 1, dim: 2, data: vec![0.0, -0.5] };
+        let labels = |text, posterior| found(&tokenizer, text, &[posterior]);
+        let silent = |unfused: Unfused| {
+            let best = Hypothesis { labels: labels("nine", 0.01), ..Hypothesis::default() };
+            let found = Found { unfused: Some(unfused), ..Found::from(best) };
+            is_silence(&sound, &tokenizer, &found, 0.2)
+        };
+        // The list's word has a posterior of 0.01 in all of these.
+        assert!(!silent(Unfused { labels: labels("zero", 0.5), label_posterior: 0.0 }));
+        assert!(silent(Unfused { labels: labels("zero", 0.1), label_posterior: 0.9 }));
+        assert!(!silent(Unfused { labels: Vec::new(), label_posterior: 0.4 }));
+        assert!(silent(Unfused { labels: Vec::new(), label_posterior: 0.1 }));
     }
 
     #[test]

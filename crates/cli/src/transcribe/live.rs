@@ -224,10 +224,7 @@ impl Player {
         update.partial.clear();
         self.shown.show(update)?;
         if left_out {
-            complain!(
-                "note: {}: words that are not believed were left out; --silence 0 shows them",
-                self.shown.id
-            );
+            complain!("note: {}: text was discarded as silence; --silence 0 keeps it", self.shown.id);
         }
         let (heard, spent) = (self.played as f64 / f64::from(self.rate), self.took.iter().sum::<f32>());
         self.took.sort_by(f32::total_cmp);

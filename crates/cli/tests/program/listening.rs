@@ -133,7 +133,7 @@ fn nothing_is_heard_in_silence() {
     assert!(["low", "middle", "high"].iter().any(|word| out.contains(word)), "{out}");
     assert_eq!(err, "");
     let (_, err) = transcribe(&[]);
-    assert!(err.contains("words that are not believed were left out; --silence 0 shows them"), "{err}");
+    assert!(err.contains("text was discarded as silence; --silence 0 keeps it"), "{err}");
     assert!(evaluate(&["--silence", "0"]).contains(" of 0 words in 3 utterances"));
     // What is said is still heard.
     let (_, out, _) = finish(panda(&folder, &["transcribe", CHECKPOINT, "0.wav", "5.wav"]));

@@ -8,16 +8,16 @@ use training::{Endpoint, Error, LiveOptions, Recogniser, Search, Start, Transcri
 use super::toy::{RATE, Toy};
 
 /// A model that knows the toy corpus by heart.
-struct Learnt {
+pub(super) struct Learnt {
     /// Samples of each utterance.
-    sounds: Vec<Vec<f32>>,
+    pub sounds: Vec<Vec<f32>>,
     checkpoint: Vec<u8>,
-    recogniser: Recogniser,
+    pub recogniser: Recogniser,
 }
 
 impl Learnt {
     /// Another one of it, with a search of its own.
-    fn with_search(&self, search: Search) -> Recogniser {
+    pub fn with_search(&self, search: Search) -> Recogniser {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.safetensors");
         std::fs::write(&path, &self.checkpoint).unwrap();
@@ -29,13 +29,13 @@ impl Learnt {
     }
 
     /// The toy corpus, one after the other with pauses of so many samples between them.
-    fn sound(&self, pause: usize) -> Vec<f32> {
+    pub fn sound(&self, pause: usize) -> Vec<f32> {
         self.sounds.iter().flat_map(|sound| [&sound[..], &vec![0.0; pause]].concat()).collect()
     }
 }
 
 /// A model of one direction or two. Nobody drops what is static: its folder is gone, where it was learnt.
-fn trained(one_way: bool) -> &'static Learnt {
+pub(super) fn trained(one_way: bool) -> &'static Learnt {
     static MODELS: [OnceLock<Learnt>; 2] = [OnceLock::new(), OnceLock::new()];
     MODELS[usize::from(one_way)].get_or_init(|| {
         let toy = Toy::new();
@@ -64,7 +64,7 @@ fn trained(one_way: bool) -> &'static Learnt {
 }
 
 /// All words of a live recognition in pieces of these sizes, over and over.
-fn live(
+pub(super) fn live(
     recogniser: &Recogniser,
     samples: &[f32],
     sizes: &[usize],

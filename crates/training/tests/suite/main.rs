@@ -16,6 +16,7 @@ mod own_parts;
 mod presets;
 mod recipes;
 mod runs;
+mod silence;
 mod steps;
 mod streamed;
 mod streaming;
