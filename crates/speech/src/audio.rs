@@ -1,16 +1,20 @@
-//! Sound files: WAV through hound, FLAC through claxon, other sample rates through rubato.
+//! Sound files: WAV, FLAC through claxon, other formats through symphonia, other sample rates through rubato.
 
 mod channels;
+mod decoder;
 mod ending;
 mod flac;
+mod mp4;
+mod opus;
+mod packets;
 mod part;
 mod pcm;
 mod pieces;
 mod resample;
+mod sniff;
+mod tags;
 mod wav;
 
-use std::fs::File;
-use std::io::{BufReader, ErrorKind, Read, Seek};
 use std::ops::RangeInclusive;
 use std::path::Path;
 
@@ -19,7 +23,8 @@ pub use pcm::{Pcm, PcmReader};
 pub use pieces::AudioPieces;
 pub use resample::{ResampleStream, resample};
 
-use channels::Mono;
+pub(crate) use decoder::Limit;
+use decoder::{Decoder, Opened, whole};
 pub(crate) use part::Part;
 
 use crate::{Error, Result, packed};
@@ -52,14 +57,25 @@ impl Audio {
     }
 }
 
-/// Reads a whole WAV (8, 16, 24 or 32-bit integers, 32-bit floats) or FLAC file of one channel; the first bytes decide which, not
-/// the name.
+/// Reads a whole sound file of one channel; the first bytes decide its format, not the name.
 ///
-/// A WAV file whose header gives no length, as one that was written to a pipe, is read to its end.
+/// | container | codecs |
+/// |---|---|
+/// | WAV (RIFF, RIFX, RF64, BW64) | integers of 8, 16, 24, 32 bits, floats of 32 and 64 bits, mu-law, A-law, IMA and Microsoft ADPCM |
+/// | FLAC, with or without ID3 and APE tags | FLAC |
+/// | MP3 | MPEG layers 2 and 3 |
+/// | ADTS | AAC-LC |
+/// | MP4 (M4A) | AAC-LC, ALAC, FLAC, Opus |
+/// | Ogg | Vorbis, Opus, FLAC |
+/// | AIFF, AIFF-C, CAF | integers, floats, mu-law, A-law; ALAC and AAC in CAF |
+///
+/// A WAV file whose header gives no length, as one that was written to a pipe, is read to its end. What encoders add to the beginning
+/// and the end is left out where the file says how much that is. Opus is decoded at 48 kHz.
 ///
 /// # Errors
-/// Missing or unreadable file, neither WAV nor FLAC, more than one channel, no sample, fewer samples than the header
-/// promises, samples of another MD5 than FLAC's header says, a sample that is NaN or beyond ±2^31. Each names the path.
+/// Missing or unreadable file, another format, more than one channel, no sample, fewer samples than the header
+/// promises, samples of another MD5 than FLAC's header says, a sample that is NaN or beyond ±2^31, more samples than
+/// [memory](crate::memory) is available for. Each names the path.
 ///
 /// Cost: O(samples).
 ///
@@ -69,7 +85,7 @@ impl Audio {
 /// # Ok::<(), speech::Error>(())
 /// ```
 pub fn read_audio(path: &Path) -> Result<Audio> {
-    Ok(read_channel(path, Channel::Only)?.0)
+    Ok(read_channel(path, Channel::Only, Limit::None)?.0)
 }
 
 /// Reads a file as a recogniser wants it: one channel at its sample rate; and says what had to be done to it.
@@ -80,16 +96,20 @@ pub fn read_audio(path: &Path) -> Result<Audio> {
 ///
 /// Cost: O(samples), and [`resample`] where that is done.
 pub fn read_audio_as(path: &Path, sample_rate: u32, conversion: &Conversion) -> Result<(Audio, Vec<Change>)> {
-    let (audio, change) = read_channel(path, conversion.channel)?;
+    let decoder = Decoder::new(path, whole(path)?, conversion.channel, Limit::None, usize::MAX)?;
+    let found = decoder.sample_rate;
+    // Before anything is decoded.
+    if found != sample_rate {
+        if !conversion.resample {
+            return Err(Error::FileRate { path: path.into(), expected: sample_rate, found });
+        }
+        check_rate(path, found)?;
+    }
+    let (audio, change) = decoder.read_all(path)?;
     let mut changes: Vec<Change> = change.into_iter().collect();
-    let found = audio.sample_rate;
     if found == sample_rate {
         return Ok((audio, changes));
     }
-    if !conversion.resample {
-        return Err(Error::FileRate { path: path.into(), expected: sample_rate, found });
-    }
-    check_rate(path, found)?;
     changes.push(Change::Resampled { from: found, to: sample_rate });
     Ok((resample(&audio, sample_rate)?, changes))
 }
@@ -119,70 +139,6 @@ pub fn check_samples(first: u64, samples: &[f32]) -> Result<()> {
     }
 }
 
-/// A file whose header has been read.
-enum Opened {
-    Wav(wav::Reader),
-    Flac(flac::Reader),
-}
-
-impl Opened {
-    /// Opens a file, or a part of one.
-    fn new(path: &Path, part: Part) -> Result<Self> {
-        let io = |source| Error::Io { path: path.into(), source };
-        let bytes = part.len();
-        let mut file = BufReader::new(part);
-        let mut magic = [0; 4];
-        let start = match file.read_exact(&mut magic) {
-            Ok(()) => &magic[..],
-            Err(e) if e.kind() == ErrorKind::UnexpectedEof => &[],
-            Err(e) => return Err(io(e)),
-        };
-        file.rewind().map_err(io)?;
-        let opened = match start {
-            b"RIFF" => Opened::Wav(wav::open(path, file, bytes)?),
-            b"fLaC" => Opened::Flac(flac::open(path, file)?),
-            _ => {
-                let found = if bytes < 4 {
-                    format!("a file of {bytes} bytes")
-                } else {
-                    format!("a file that starts with {:?}", String::from_utf8_lossy(&magic))
-                };
-                return Err(format_error(path, "a WAV or FLAC file", found));
-            }
-        };
-        match opened.sample_rate() {
-            0 => Err(format_error(path, "a sample rate above 0", "0 Hz")),
-            _ => Ok(opened),
-        }
-    }
-
-    fn sample_rate(&self) -> u32 {
-        match self {
-            Opened::Wav(reader) => reader.spec().sample_rate,
-            Opened::Flac(reader) => reader.info().sample_rate,
-        }
-    }
-
-    fn channels(&self) -> u32 {
-        match self {
-            Opened::Wav(reader) => u32::from(reader.spec().channels),
-            Opened::Flac(reader) => reader.info().channels,
-        }
-    }
-
-    /// Samples of each channel that the header promises.
-    fn promised(&self) -> u64 {
-        match self {
-            Opened::Wav(reader) => u64::from(reader.duration()),
-            Opened::Flac(reader) => reader.info().samples.unwrap_or(0),
-        }
-    }
-}
-
-fn whole(path: &Path) -> Result<Part> {
-    File::open(path).and_then(Part::whole).map_err(|source| Error::Io { path: path.into(), source })
-}
-
 /// The sample rate that a file's header gives.
 pub(crate) fn sample_rate(path: &Path) -> Result<u32> {
     Ok(Opened::new(path, whole(path)?)?.sample_rate())
@@ -191,110 +147,68 @@ pub(crate) fn sample_rate(path: &Path) -> Result<u32> {
 /// Rate, channels and samples of each that a file's header promises.
 pub(crate) fn promises(path: &Path) -> Result<(u32, u32, u64)> {
     let opened = Opened::new(path, whole(path)?)?;
-    Ok((opened.sample_rate(), opened.channels(), opened.promised()))
+    Ok((opened.sample_rate(), opened.channels(), opened.declared()))
 }
 
-/// Samples of each channel that a header promises, and their rate; an error if there is no room for them.
+/// Samples of each channel that a header declares, and their rate; an error if the file ends before them.
 pub(crate) fn header(path: &Path, part: Part) -> Result<(u64, u32)> {
-    let bytes = part.len();
     let opened = Opened::new(path, part)?;
-    let promised = opened.promised();
-    if let Opened::Wav(reader) = &opened {
-        let spec = reader.spec();
-        let each = (u64::from(spec.channels) * u64::from(spec.bits_per_sample.div_ceil(8))).max(1);
-        if promised.saturating_mul(each) > bytes {
-            let found = bytes.saturating_sub(WAV_HEADER) / each;
-            return Err(Error::Truncated { path: path.into(), expected: promised, found });
-        }
+    let declared = opened.declared();
+    if let Opened::Wav(reader) = &opened
+        && reader.left() < declared
+    {
+        return Err(Error::Truncated { path: path.into(), expected: declared, found: reader.left() });
     }
-    Ok((promised, opened.sample_rate()))
+    Ok((declared, opened.sample_rate()))
 }
-
-/// Bytes before the samples of a WAV file that has nothing else to say.
-const WAV_HEADER: u64 = 44;
 
 /// Samples and rate of a mono file that is whole: by the header and the last frame of a FLAC file, by decoding where they do not tell.
-pub(crate) fn measure(path: &Path) -> Result<(u64, u32)> {
+pub(crate) fn measure(path: &Path, limit: Limit) -> Result<(u64, u32)> {
+    let io = |source| Error::Io { path: path.into(), source };
     let opened = Opened::new(path, whole(path)?)?;
     if let Opened::Flac(reader) = &opened
         && let Some(samples) = reader.info().samples.filter(|&samples| samples > 0)
         && reader.info().channels == 1
     {
-        let mut file = whole(path)?;
-        let ending = ending::is_whole(&mut file, &reader.info());
-        if ending.map_err(|source| Error::Io { path: path.into(), source })? {
+        let part = tags::without_front(whole(path)?).and_then(tags::without_end);
+        let ending = part.and_then(|mut part| ending::is_whole(&mut part, &reader.info()));
+        if ending.map_err(io)? {
             return Ok((samples, opened.sample_rate()));
         }
     }
-    let (audio, _) = read_channel(path, Channel::Only)?;
-    Ok((audio.samples.len() as u64, audio.sample_rate))
+    count(path, whole(path)?, Channel::Only, limit)
+}
+
+/// Samples and rate of a file that is decoded for that, in memory that does not grow with its length.
+pub(crate) fn count(path: &Path, part: Part, channel: Channel, limit: Limit) -> Result<(u64, u32)> {
+    let mut decoder = Decoder::new(path, part, channel, limit, BLOCK)?;
+    while decoder.read(path)? {
+        decoder.take();
+    }
+    Ok((decoder.length(), decoder.sample_rate))
 }
 
 /// Samples of a WAV file that are decoded at a time, all channels together.
 const BLOCK: usize = 1 << 14;
 
-/// A file that is being decoded.
-struct Decoder {
-    opened: Opened,
-    mono: Mono,
-    change: Option<Change>,
-    sample_rate: u32,
-}
-
-impl Decoder {
-    /// Opens a file and chooses from its channels, with room for all of its samples, or for `most`.
-    fn new(path: &Path, channel: Channel, most: usize) -> Result<Self> {
-        Self::of(path, whole(path)?, channel, most)
-    }
-
-    fn of(path: &Path, part: Part, channel: Channel, most: usize) -> Result<Self> {
-        let bytes = part.len();
-        let opened = Opened::new(path, part)?;
-        let (sample_rate, channels) = (opened.sample_rate(), opened.channels());
-        // A header may promise anything; the file's size bounds what can come, or is a fair guess where FLAC packs constant blocks.
-        let room = opened.promised().min(bytes.saturating_mul(2)).min(most as u64) as usize;
-        match (Mono::new(channels, channel, room), channel) {
-            (Some((mono, change)), _) => Ok(Decoder { opened, mono, change, sample_rate }),
-            (None, Channel::Number(asked)) => {
-                Err(Error::Channel { path: path.into(), asked, found: channels })
-            }
-            (None, _) => Err(Error::Channels { path: path.into(), found: channels }),
-        }
-    }
-
-    /// Decodes some more samples; false after the last.
-    fn read(&mut self, path: &Path) -> Result<bool> {
-        let more = match &mut self.opened {
-            Opened::Wav(reader) => wav::read(path, reader, &mut self.mono)?,
-            Opened::Flac(reader) => flac::read(path, reader, &mut self.mono)?,
-        };
-        if !more && self.mono.length() == 0 {
-            return Err(Error::EmptyAudio { path: path.into() });
-        }
-        Ok(more)
-    }
-
-    /// The samples that were not yet taken, checked.
-    fn take(&mut self, path: &Path) -> Result<Vec<f32>> {
-        let first = self.mono.length() - self.mono.samples.len() as u64;
-        let samples = self.mono.take();
-        check_samples(first, &samples)
-            .map_err(|source| Error::File { path: path.into(), source: Box::new(source) })?;
-        Ok(samples)
-    }
-}
-
 /// Reads a whole file at its own sample rate.
-pub(crate) fn read_channel(path: &Path, channel: Channel) -> Result<(Audio, Option<Change>)> {
-    read_part(path, whole(path)?, channel)
+pub(crate) fn read_channel(path: &Path, channel: Channel, limit: Limit) -> Result<(Audio, Option<Change>)> {
+    read_part(path, whole(path)?, channel, limit)
+}
+
+/// [`read_audio`] of a file that may not be longer than so many seconds.
+pub(crate) fn read_within(path: &Path, seconds: f64) -> Result<Audio> {
+    Ok(read_channel(path, Channel::Only, Limit::Seconds(seconds))?.0)
 }
 
 /// Reads a part of a file that is a sound file of its own; `path` is for messages.
-pub(crate) fn read_part(path: &Path, part: Part, channel: Channel) -> Result<(Audio, Option<Change>)> {
-    let mut decoder = Decoder::of(path, part, channel, usize::MAX)?;
-    while decoder.read(path)? {}
-    let samples = decoder.take(path)?;
-    Ok((Audio { samples, sample_rate: decoder.sample_rate }, decoder.change))
+pub(crate) fn read_part(
+    path: &Path,
+    part: Part,
+    channel: Channel,
+    limit: Limit,
+) -> Result<(Audio, Option<Change>)> {
+    Decoder::new(path, part, channel, limit, usize::MAX)?.read_all(path)
 }
 
 /// Reads `count` samples of a file from sample `start` on.

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use kernels::Brief;
 
+use crate::memory;
+
 /// What can go wrong between a sound file and a word error rate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -93,6 +95,28 @@ pub enum Error {
         expected: u64,
         /// Samples that could be decoded.
         found: u64,
+    },
+    /// An audio file is longer than it may be.
+    #[error("{}: expected at most {most:.2} s of sound, found {}{found:.2} s{}", path.display(), if *is_exact { "" } else { "at least " }, if *is_exact { " in its header" } else { "" })]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// Seconds that it may have.
+        most: f64,
+        /// Seconds of its header, or seconds that were decoded before decoding stopped.
+        found: f64,
+        /// Whether `found` is the length in the header.
+        is_exact: bool,
+    },
+    /// The samples of an audio file do not fit into memory.
+    #[error("{}: expected at most {}, which is what is available, found samples of {} or more", path.display(), memory::amount(*available), memory::amount(*bytes))]
+    Memory {
+        /// The file.
+        path: PathBuf,
+        /// Bytes that its samples need at least.
+        bytes: usize,
+        /// Bytes that are available.
+        available: usize,
     },
     /// Raw 16-bit sound ends in the middle of a sample.
     #[error("raw sound: expected whole samples of 16 bits, found {bytes} bytes")]

@@ -43,6 +43,7 @@ pub mod features;
 mod files;
 pub mod manifest;
 pub mod mel;
+pub mod memory;
 mod packed;
 pub mod perturb;
 pub mod prepare;

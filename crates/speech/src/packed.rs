@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use crate::audio::{Change, Channel, read_channel};
+use crate::audio::{Change, Channel, Limit, read_channel};
 use crate::{Audio, Error, Result};
 
 /// Samples kept at most (512 MiB), unless a single file is larger.
@@ -34,7 +34,7 @@ pub(crate) fn read(path: &Path, channel: Channel) -> Result<Decoded> {
     if let Some((_, decoded)) = files.iter().find(|(k, _)| *k == key) {
         return Ok(decoded.clone());
     }
-    let (audio, change) = read_channel(path, channel)?;
+    let (audio, change) = read_channel(path, channel, Limit::None)?;
     let decoded = (Arc::new(audio), change);
     files.retain(|(k, _)| k.0 != key.0);
     files.push_back((key, decoded.clone()));

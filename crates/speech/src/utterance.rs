@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use crate::audio::{Change, Channel, Conversion, Part};
+use crate::audio::{Change, Channel, Conversion, Limit, Part};
 use crate::{Audio, Error, Result, audio, packed};
 
 /// One line of a manifest, with its paths resolved.
@@ -78,6 +78,10 @@ pub enum Span {
     },
 }
 
+/// A file may be half as long again as its line says, or longer by this, before decoding stops: lengths are often rounded or
+/// estimated. How much of that is accepted is decided by those who use the sound.
+const MORE_SECONDS: f64 = 5.0;
+
 /// A segment given in seconds may end this much after its file does: durations in seconds are often rounded.
 const SLACK_SECONDS: f64 = 0.05;
 
@@ -106,10 +110,30 @@ impl Utterance {
     /// Pieces are joined, and checked against the manifest, before they are resampled; those of another rate than the first are
     /// resampled to that before.
     ///
+    /// No file is decoded much beyond the length that the manifest gives.
+    ///
     /// # Errors
-    /// Those of [`Utterance::audio`], but for what `conversion` allows; pieces of different sample rates, if the manifest gives the
+    /// Those of [`Utterance::audio`], but for what `conversion` allows; [`Error::TooLong`] for a file much longer than the manifest says; pieces of different sample rates, if the manifest gives the
     /// rate, the number or the checksum of their samples.
     pub fn audio_as(&self, sample_rate: u32, conversion: &Conversion) -> Result<(Audio, Vec<Change>)> {
+        self.audio_within(sample_rate, conversion, self.limit())
+    }
+
+    /// How much of a file is decoded: what the manifest gives, and a tolerance.
+    fn limit(&self) -> Limit {
+        match (self.num_samples, self.sample_rate) {
+            (Some(samples), Some(rate)) => Limit::Samples(samples as u64 + u64::from(rate)),
+            _ => Limit::Seconds(self.seconds + (0.5 * self.seconds).max(MORE_SECONDS)),
+        }
+    }
+
+    /// [`Utterance::audio_as`], with another limit for each file.
+    pub(crate) fn audio_within(
+        &self,
+        sample_rate: u32,
+        conversion: &Conversion,
+        limit: Limit,
+    ) -> Result<(Audio, Vec<Change>)> {
         let own = if conversion.resample { self.own_rate()?.unwrap_or(sample_rate) } else { sample_rate };
         if own != sample_rate {
             audio::check_rate(self.first_path(), own).map_err(|e| self.named(e))?;
@@ -133,8 +157,8 @@ impl Utterance {
                 }
                 Piece::Sound { path, span } => {
                     let before = samples.len();
-                    let (found, change) =
-                        append(&mut samples, path, *span, conversion.channel).map_err(|e| self.named(e))?;
+                    let (found, change) = append(&mut samples, path, *span, conversion.channel, limit)
+                        .map_err(|e| self.named(e))?;
                     changes.extend(change);
                     if found == own {
                         continue;
@@ -203,12 +227,40 @@ impl Utterance {
     }
 }
 
+impl Span {
+    /// First sample and number of samples, of a file of so many at that rate.
+    fn samples(self, all: u64, rate: u32) -> (u64, u64) {
+        match self {
+            Span::Whole | Span::Member { .. } => (0, all),
+            Span::Samples { start, count } => (start, count),
+            Span::Seconds { start, length } => {
+                let rate = f64::from(rate);
+                let first = (start * rate).round() as u64;
+                let end = ((start + length) * rate).round() as u64;
+                let slack = (SLACK_SECONDS * rate) as u64;
+                let end = if end > all && end <= all + slack { all } else { end };
+                (first, end.saturating_sub(first))
+            }
+        }
+    }
+
+    /// Fails if a file of so many samples does not have these.
+    pub(crate) fn check(self, path: &Path, all: u64, rate: u32) -> Result<()> {
+        let (start, count) = self.samples(all, rate);
+        match start.checked_add(count) {
+            Some(end) if count > 0 && end <= all => Ok(()),
+            _ => Err(Error::Segment { path: path.into(), start, count, found: all }),
+        }
+    }
+}
+
 /// Appends a span of a file; returns the file's sample rate and what was done to it.
 fn append(
     samples: &mut Vec<f32>,
     path: &Path,
     span: Span,
     channel: Channel,
+    limit: Limit,
 ) -> Result<(u32, Option<Change>)> {
     // Whole files are used once; only files that hold several utterances are worth keeping.
     if let Span::Whole | Span::Member { .. } = span {
@@ -216,9 +268,9 @@ fn append(
             Span::Member { start, length } => {
                 let part = File::open(path).and_then(|file| Part::new(file, start, length));
                 let part = part.map_err(|source| Error::Io { path: path.into(), source })?;
-                audio::read_part(path, part, channel)?
+                audio::read_part(path, part, channel, limit)?
             }
-            _ => audio::read_channel(path, channel)?,
+            _ => audio::read_channel(path, channel, limit)?,
         };
         if samples.is_empty() {
             *samples = whole.samples;
@@ -228,19 +280,7 @@ fn append(
         return Ok((whole.sample_rate, change));
     }
     let (whole, change) = packed::read(path, channel)?;
-    let (start, count) = match span {
-        Span::Whole | Span::Member { .. } => (0, whole.samples.len() as u64),
-        Span::Samples { start, count } => (start, count),
-        Span::Seconds { start, length } => {
-            let rate = f64::from(whole.sample_rate);
-            let first = (start * rate).round() as u64;
-            let end = ((start + length) * rate).round() as u64;
-            let last = whole.samples.len() as u64;
-            let slack = (SLACK_SECONDS * rate) as u64;
-            let end = if end > last && end <= last + slack { last } else { end };
-            (first, end.saturating_sub(first))
-        }
-    };
+    let (start, count) = span.samples(whole.samples.len() as u64, whole.sample_rate);
     samples.extend_from_slice(audio::segment(path, &whole, start, count)?);
     Ok((whole.sample_rate, change))
 }

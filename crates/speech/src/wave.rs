@@ -81,7 +81,11 @@ impl WaveAugment {
         config.check()?;
         let sounds = |manifest, most| Sounds::read(manifest, sample_rate, resample, most);
         let reverb = match &config.reverb {
-            Some(reverb) => Some((reverb.clone(), sounds(&reverb.manifest, reverb::MOST_SECONDS)?)),
+            Some(reverb) => {
+                let responses = sounds(&reverb.manifest, reverb::MOST_SECONDS)?;
+                ReverbConfig::check_responses(&responses)?;
+                Some((reverb.clone(), responses))
+            }
             None => None,
         };
         let noise = match &config.noise {

@@ -3,6 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::BLOCK;
+use crate::memory;
+
 /// What a file of several channels gives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Channel {
@@ -72,6 +75,9 @@ impl fmt::Display for Change {
     }
 }
 
+/// Signals of fewer bytes are read without a look at what is available.
+const UNCHECKED_BYTES: usize = 64 << 20;
+
 /// Makes one signal of interleaved channels.
 pub(super) struct Mono {
     /// The signal so far, or what of it was not yet taken.
@@ -88,7 +94,7 @@ pub(super) struct Mono {
 
 impl Mono {
     /// None if a file of so many channels has not the one that is asked for, or not only one.
-    pub fn new(channels: u32, channel: Channel, room: usize) -> Option<(Self, Option<Change>)> {
+    pub fn new(channels: u32, channel: Channel) -> Option<(Self, Option<Change>)> {
         let (chosen, change) = match channel {
             Channel::Only | Channel::Mix | Channel::Number(1) if channels == 1 => (None, None),
             Channel::Only => return None,
@@ -99,8 +105,7 @@ impl Mono {
             }
             Channel::Number(_) => return None,
         };
-        let samples = Vec::with_capacity(room);
-        Some((Self { samples, taken: 0, channels, chosen, next: 0, sum: 0.0 }, change))
+        Some((Self { samples: Vec::new(), taken: 0, channels, chosen, next: 0, sum: 0.0 }, change))
     }
 
     /// What there is, which is given away.
@@ -114,14 +119,38 @@ impl Mono {
         self.taken + self.samples.len() as u64
     }
 
-    /// The next sample of the next channel.
+    /// The next samples, interleaved.
     #[inline]
-    pub fn push(&mut self, sample: f64) {
+    pub fn extend(&mut self, samples: impl Iterator<Item = f64>) {
         if self.channels == 1 {
-            self.samples.push(sample as f32);
+            self.samples.extend(samples.map(|sample| sample as f32));
         } else {
-            self.push_of_many(sample);
+            samples.for_each(|sample| self.push_of_many(sample));
         }
+    }
+
+    /// Makes room for more samples.
+    ///
+    /// # Errors
+    /// Bytes that would be needed, and those that are available.
+    pub fn reserve(&mut self, more: usize) -> Result<(), (usize, usize)> {
+        if self.samples.capacity() - self.samples.len() >= more {
+            return Ok(());
+        }
+        let bytes = (self.samples.len() + more).saturating_mul(size_of::<f32>());
+        // Looking up what is available takes longer than decoding a block: small signals are not worth it.
+        if bytes > UNCHECKED_BYTES
+            && let Some(available) = memory::available().filter(|&available| available < bytes)
+        {
+            return Err((bytes, available));
+        }
+        self.samples.try_reserve_exact(more).map_err(|_| (bytes, 0))
+    }
+
+    /// Makes room for the next block, if there is none: for as much again as there is.
+    pub fn grow(&mut self) -> Result<(), (usize, usize)> {
+        let length = self.samples.len();
+        if self.samples.capacity() - length < BLOCK { self.reserve(length.max(BLOCK)) } else { Ok(()) }
     }
 
     fn push_of_many(&mut self, sample: f64) {

@@ -24,6 +24,11 @@ impl Part {
         Ok(Part { file, start, length, at: 0 })
     }
 
+    /// A part of this part, read from its beginning.
+    pub fn within(self, start: u64, length: u64) -> io::Result<Self> {
+        Part::new(self.file, self.start + start, length.min(self.length.saturating_sub(start)))
+    }
+
     /// Its length in bytes.
     pub fn len(&self) -> u64 {
         self.length

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{BLOCK, Change, Conversion, Decoder, ResampleStream, check_rate};
+use super::decoder::{Decoder, Limit, whole};
+use super::{BLOCK, Change, Conversion, ResampleStream, check_rate};
 use crate::{Error, Result};
 
 /// [`crate::read_audio_as`] in pieces, in memory that does not grow with the length of the file.
@@ -32,7 +33,7 @@ impl AudioPieces {
     /// # Errors
     /// Those of [`crate::read_audio_as`] that can be told from the header.
     pub fn open(path: &Path, sample_rate: u32, conversion: &Conversion) -> Result<Self> {
-        let decoder = Decoder::new(path, conversion.channel, BLOCK)?;
+        let decoder = Decoder::new(path, whole(path)?, conversion.channel, Limit::None, BLOCK)?;
         let mut changes: Vec<Change> = decoder.change.into_iter().collect();
         let found = decoder.sample_rate;
         let mut resampling = None;
@@ -55,7 +56,7 @@ impl AudioPieces {
     fn piece(&mut self) -> Result<Option<Vec<f32>>> {
         while let Some(decoder) = &mut self.decoder {
             let more = decoder.read(&self.path)?;
-            let mut samples = decoder.take(&self.path)?;
+            let mut samples = decoder.take();
             if let Some(resampling) = &mut self.resampling {
                 let own = std::mem::take(&mut samples);
                 resampling.push(&own, &mut samples)?;

@@ -1,139 +1,208 @@
-//! WAV: RIFF's chunks are walked here, their samples decoded by hound.
+//! WAV: chunks are walked here, because decoding libraries refuse lengths that were never filled in.
+//!
+//! RIFF, big-endian RIFX, and RF64 and BW64 with lengths of 64 bits (EBU Tech 3306, ITU-R BS.2088).
 
-use std::io::{BufRead, BufReader, Chain, Cursor, ErrorKind, Read, Seek};
+mod adpcm;
+mod coding;
+mod length;
+
+use std::io::{self, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use super::channels::Mono;
 use super::part::Part;
-use super::{BLOCK, format_error, full_scale};
+use super::{BLOCK, format_error};
 use crate::{Error, Result};
+use adpcm::Adpcm;
+use coding::Format;
+use length::Lengths;
 
-const EXPECTED: &str = "a WAV file of 8, 16, 24 or 32-bit integers or 32-bit floats";
-/// What writers put where they cannot know the length: everything to the end of the file is meant. The last one is sox's, rounded
-/// down to whole frames.
-const OPEN_ENDED: u32 = u32::MAX;
-const OPEN_ENDED_SOX: u32 = 0x7fff_f000;
+const EXPECTED: &str = "a WAV file";
+/// Bytes of a `fmt ` chunk at most: the length is a field of the file.
+const MAX_FORMAT_BYTES: u64 = 1 << 16;
 
-/// A header that hound reads, and the bytes of the data chunk behind it.
-pub(super) type Reader = hound::WavReader<BufReader<Chain<Cursor<Vec<u8>>, BufReader<Part>>>>;
+/// A WAV file whose header has been read.
+pub(super) struct Reader {
+    file: BufReader<Part>,
+    format: Format,
+    adpcm: Option<Adpcm>,
+    /// Samples of each channel that the header gives; those up to the end of the file where it gives none.
+    declared: u64,
+    /// Samples of each channel that are not read yet and lie within the file.
+    left: u64,
+    bytes: Vec<u8>,
+}
+
+/// The byte order of a file's numbers.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Order {
+    Little,
+    Big,
+}
+
+impl Order {
+    /// The number in the first `N` bytes, at most 8.
+    fn number<const N: usize>(self, bytes: &[u8]) -> u64 {
+        let digit = |n: u64, &byte: &u8| (n << 8) | u64::from(byte);
+        let bytes = bytes.iter().take(N);
+        if self == Order::Big { bytes.fold(0, digit) } else { bytes.rev().fold(0, digit) }
+    }
+}
+
+/// Whether a file starts as a WAV file does.
+pub(super) fn is_wav(start: &[u8]) -> bool {
+    [&b"RIFF"[..], b"RIFX", b"RF64", b"BW64"].iter().any(|magic| start.starts_with(magic))
+}
 
 /// Walks the chunks up to the samples.
-///
-/// hound takes neither pad bytes nor lengths that were never filled in, so that it gets a header of `fmt ` and `data` alone.
-pub(super) fn open(path: &Path, mut file: BufReader<Part>, bytes: u64) -> Result<Reader> {
-    let failed = |error: std::io::Error| match error.kind() {
+pub(super) fn open(path: &Path, mut file: BufReader<Part>) -> Result<Reader> {
+    let bytes = file.get_ref().len();
+    let failed = |error: io::Error| match error.kind() {
         ErrorKind::UnexpectedEof => format_error(path, EXPECTED, "the end of the file before any sample"),
         _ => Error::Io { path: path.into(), source: error },
     };
     let start: [u8; 12] = take(&mut file).map_err(failed)?;
-    let spanned = u64::from(number(&start[4..])) + 8;
+    let order = if &start[..4] == b"RIFX" { Order::Big } else { Order::Little };
     if &start[8..] != b"WAVE" {
-        let found = format!("RIFF of {:?}", String::from_utf8_lossy(&start[8..]));
+        let found = format!("{} of {:?}", text(&start[..4]), text(&start[8..]));
         return Err(format_error(path, EXPECTED, found));
     }
+    let mut lengths = Lengths::new(order.number::<4>(&start[4..]), &start[..4]);
     let mut format = None;
     loop {
-        let [a, b, c, d, length @ ..]: [u8; 8] = take(&mut file).map_err(failed)?;
-        let length = number(&length);
-        match &[a, b, c, d] {
-            b"fmt " if length <= 1 << 16 => {
-                let mut chunk = vec![0; length as usize];
-                file.read_exact(&mut chunk).map_err(failed)?;
-                format = Some(chunk);
+        let header: [u8; 8] = take(&mut file).map_err(failed)?;
+        let length = order.number::<4>(&header[4..]);
+        let mut chunk = |most: u64| {
+            let mut chunk = Vec::new();
+            let read = (&mut file).take(length.min(most)).read_to_end(&mut chunk)? as u64;
+            if read < length.min(most) { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(chunk) }
+        };
+        match &header[..4] {
+            b"fmt " if length <= MAX_FORMAT_BYTES => {
+                format = Some(chunk(length).map_err(failed)?);
+            }
+            b"ds64" if (16..=MAX_FORMAT_BYTES).contains(&length) => {
+                let chunk = chunk(length).map_err(failed)?;
+                lengths.set_ds64(order.number::<8>(&chunk), order.number::<8>(&chunk[8..]));
+            }
+            b"fact" if (4..=MAX_FORMAT_BYTES).contains(&length) => {
+                lengths.fact = Some(order.number::<4>(&chunk(length).map_err(failed)?));
             }
             b"data" => {
                 let format =
                     format.ok_or_else(|| format_error(path, EXPECTED, "no `fmt ` before the data"))?;
+                let format = Format::parse(path, &format, order)?;
                 let here = file.stream_position().map_err(failed)?;
-                let frame = format.get(12..14).map_or(1, |n| u32::from(n[0]) | (u32::from(n[1]) << 8)).max(1);
-                let length = match length {
-                    OPEN_ENDED => None,
-                    length if length == OPEN_ENDED_SOX / frame * frame => None,
-                    // A finished file without samples says the same as one that was never finished, but RIFF's length spans it, a last pad byte
-                    // perhaps apart.
-                    0 if spanned == 8 || spanned + 1 < bytes || spanned == u64::from(OPEN_ENDED) + 8 => None,
-                    length => Some(length),
+                let (declared, present) = lengths.data(length, here, bytes);
+                let adpcm = Adpcm::new(path, &format)?;
+                let frames = |bytes: u64| match &adpcm {
+                    Some(adpcm) => adpcm.frames(bytes),
+                    None => bytes / format.frame_bytes(),
                 };
-                let length = match length {
-                    Some(length) => length,
-                    None => {
-                        let left = u32::try_from(bytes.saturating_sub(here)).map_err(|_| {
-                            format_error(path, "a WAV file below 4 GiB", format!("{bytes} bytes"))
-                        })?;
-                        left / frame * frame
-                    }
-                };
-                let source = BufReader::new(Cursor::new(header(format, length)).chain(file));
-                return hound::WavReader::new(source).map_err(|e| format_error(path, EXPECTED, e));
+                let (mut declared, mut left) = (frames(declared), frames(present));
+                // Blocks of ADPCM are whole; the `fact` chunk gives the samples that were encoded.
+                if let Some(fact) = lengths.fact.filter(|&n| adpcm.is_some() && n > 0 && n < declared) {
+                    (declared, left) = (fact, left.min(fact));
+                }
+                return Ok(Reader { file, format, adpcm, declared, left, bytes: Vec::new() });
             }
-            _ => file.seek_relative(i64::from(length)).map_err(failed)?,
+            _ => skip(&mut file, length).map_err(failed)?,
         }
         // A chunk of odd length is followed by a zero byte, which some writers forget; no name of a chunk begins with one.
-        if length % 2 == 1 && file.fill_buf().map_err(failed)?.first() == Some(&0) {
+        if length % 2 == 1 && io::BufRead::fill_buf(&mut file).map_err(failed)?.first() == Some(&0) {
             file.seek_relative(1).map_err(failed)?;
         }
     }
 }
 
-/// RIFF with a format and the beginning of the data.
-fn header(mut format: Vec<u8>, length: u32) -> Vec<u8> {
-    const EXTENSIBLE: &[u8] = &[0xfe, 0xff];
-    // What lies behind the fields that count differs from writer to writer, and hound is strict about it.
-    if format.starts_with(EXTENSIBLE) && format.len() >= 40 {
-        format.truncate(40);
-        format[16..18].copy_from_slice(&22u16.to_le_bytes());
-        // Samples of fewer bits than their container are its upper ones: read whole, they have their scale.
-        format.copy_within(14..16, 18);
-    } else {
-        format.truncate(16);
+impl Reader {
+    pub fn sample_rate(&self) -> u32 {
+        self.format.sample_rate
     }
-    let mut bytes = b"RIFF\0\0\0\0WAVEfmt ".to_vec();
-    bytes.extend((format.len() as u32).to_le_bytes());
-    bytes.extend(format);
-    bytes.extend(b"data");
-    bytes.extend(length.to_le_bytes());
-    bytes
+
+    pub fn channels(&self) -> u32 {
+        u32::from(self.format.channels)
+    }
+
+    pub fn declared(&self) -> u64 {
+        self.declared
+    }
+
+    /// Samples of each channel that are within the file and were not read yet.
+    pub fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// Decodes the next samples, [`BLOCK`] of all channels together; false after the last.
+    pub fn read(&mut self, path: &Path, to: &mut Mono) -> Result<bool> {
+        if self.left == 0 {
+            // A finished header, and a file that ends before it.
+            if to.length() < self.declared {
+                return Err(Error::Truncated {
+                    path: path.into(),
+                    expected: self.declared,
+                    found: to.length(),
+                });
+            }
+            return Ok(false);
+        }
+        let io = |source| Error::Io { path: path.into(), source };
+        let frames = match &self.adpcm {
+            Some(adpcm) => {
+                self.bytes.resize(adpcm.block_bytes(), 0);
+                let read = read_up_to(&mut self.file, &mut self.bytes).map_err(io)?;
+                adpcm.frames(read as u64).min(self.left)
+            }
+            None => {
+                let frame = self.format.frame_bytes();
+                let frames = (BLOCK as u64 / u64::from(self.format.channels.max(1))).max(1).min(self.left);
+                self.bytes.resize((frames * frame) as usize, 0);
+                read_up_to(&mut self.file, &mut self.bytes).map_err(io)? as u64 / frame
+            }
+        };
+        if frames == 0 {
+            // The file has become shorter since it was opened.
+            return Err(Error::Truncated { path: path.into(), expected: self.declared, found: to.length() });
+        }
+        match &mut self.adpcm {
+            Some(adpcm) => adpcm.decode(path, &self.bytes, frames as usize, to)?,
+            None => {
+                self.format.coding.decode(&self.bytes[..(frames * self.format.frame_bytes()) as usize], to)
+            }
+        }
+        self.left -= frames;
+        Ok(true)
+    }
 }
 
-/// Decodes the next [`BLOCK`] samples of all channels together; false after the last.
-pub(super) fn read(path: &Path, reader: &mut Reader, to: &mut Mono) -> Result<bool> {
-    let (spec, promised) = (reader.spec(), u64::from(reader.duration()));
-    let ended = match spec.sample_format {
-        hound::SampleFormat::Int => {
-            let scale = full_scale(u32::from(spec.bits_per_sample));
-            gather(to, reader.samples::<i32>().map(|s| s.map(|i| f64::from(i) * scale)))
+/// Fills a buffer as far as the file goes, and shortens it to that.
+fn read_up_to(file: &mut impl Read, buffer: &mut Vec<u8>) -> io::Result<usize> {
+    let mut read = 0;
+    while read < buffer.len() {
+        match file.read(&mut buffer[read..]) {
+            Ok(0) => break,
+            Ok(count) => read += count,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
-        hound::SampleFormat::Float => gather(to, reader.samples::<f32>().map(|s| s.map(f64::from))),
-    };
-    match ended {
-        // hound reports the end of the file as an error of kind `Other`.
-        Err(hound::Error::IoError(e)) if matches!(e.kind(), ErrorKind::UnexpectedEof | ErrorKind::Other) => {
-            Err(Error::Truncated { path: path.into(), expected: promised, found: to.length() })
-        }
-        Err(hound::Error::IoError(source)) => Err(Error::Io { path: path.into(), source }),
-        Err(e) => Err(format_error(path, EXPECTED, e)),
-        Ok(more) => Ok(more),
+    }
+    buffer.truncate(read);
+    Ok(read)
+}
+
+fn skip(file: &mut BufReader<Part>, length: u64) -> io::Result<()> {
+    match i64::try_from(length) {
+        Ok(length) => file.seek_relative(length),
+        Err(_) => file.seek(SeekFrom::End(0)).map(|_| ()),
     }
 }
 
-/// Takes a block of samples, up to the first error; true if there was a whole one.
-fn gather<E>(to: &mut Mono, mut from: impl Iterator<Item = Result<f64, E>>) -> Result<bool, E> {
-    for _ in 0..BLOCK {
-        match from.next() {
-            Some(sample) => to.push(sample?),
-            None => return Ok(false),
-        }
-    }
-    Ok(true)
-}
-
-fn take<const N: usize>(from: &mut impl Read) -> std::io::Result<[u8; N]> {
+fn take<const N: usize>(from: &mut impl Read) -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     from.read_exact(&mut bytes)?;
     Ok(bytes)
 }
 
-/// The little-endian number in the first four bytes.
-fn number(bytes: &[u8]) -> u32 {
-    bytes.iter().take(4).rev().fold(0, |n, &b| (n << 8) | u32::from(b))
+fn text(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
+    String::from_utf8_lossy(bytes)
 }

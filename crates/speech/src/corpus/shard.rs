@@ -11,7 +11,7 @@ use std::path::Path;
 
 use super::bytes;
 use super::index::{self, Entry, MOST_TEXT, Member};
-use crate::audio::{self, Channel, Part};
+use crate::audio::{self, Channel, Limit, Part};
 use crate::{Error, Result, Span, Utterance, manifest};
 
 /// Bytes of a tar header, and what all members are rounded up to.
@@ -163,8 +163,8 @@ fn entry(path: &Path, file: &File, sample: &Sample) -> Result<Option<(String, En
     let (mut samples, rate) = audio::header(path, part(path, file, member)?).map_err(named)?;
     if samples == 0 {
         // The header does not tell: once, the sound does.
-        let decoded = audio::read_part(path, part(path, file, member)?, Channel::Mix);
-        samples = decoded.map_err(named)?.0.samples.len() as u64;
+        let counted = audio::count(path, part(path, file, member)?, Channel::Mix, Limit::None);
+        samples = counted.map_err(named)?.0;
     }
     let one = said_of(path, &entry, member, key, &said, (samples, rate))?;
     let found = samples as f64 / f64::from(rate);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::check::{self, Ids, wrong, wrong_line};
 use super::list::{Item, List, Sound, Summary};
 use super::{Prepare, inside, sphere, write};
-use crate::{Audio, Error, Result, read_audio};
+use crate::{Audio, Result, audio};
 
 const RATE: u32 = 16_000;
 const SECONDS: RangeInclusive<f64> = 0.1..=30.0;
@@ -76,7 +76,7 @@ fn read(
             return Err(wrong_line(&list, number, format!("wav/{file}.sph, .raw or .wav"), "no such file"));
         };
         let foreign = !check::ends(&path, "wav");
-        let audio = if foreign { converted(&path)? } else { read_audio(&path)? };
+        let audio = if foreign { converted(&path)? } else { audio::read_within(&path, 2.0 * SECONDS.end())? };
         check::rate(&path, RATE, audio.sample_rate)?;
         let samples = audio.samples.len() as u64;
         check::seconds(&path, samples, RATE, &SECONDS)?;
@@ -145,19 +145,16 @@ pub(super) fn converted(path: &Path) -> Result<Audio> {
 /// [`converted`], as the bytes of a WAV file.
 pub(super) fn wav(path: &Path) -> Result<Vec<u8>> {
     let sphere::Sphere { samples, rate } = sphere::read(path)?;
-    let spec = hound::WavSpec {
-        channels: 1,
-        sample_rate: rate,
-        bits_per_sample: 16,
-        sample_format: hound::SampleFormat::Int,
-    };
-    let mut file = std::io::Cursor::new(Vec::with_capacity(2 * samples.len() + 44));
-    let written = hound::WavWriter::new(&mut file, spec).and_then(|mut writer| {
-        samples.iter().try_for_each(|&sample| writer.write_sample(sample))?;
-        writer.finalize()
-    });
-    match written {
-        Ok(()) => Ok(file.into_inner()),
-        Err(error) => Err(Error::Write { path: path.into(), source: std::io::Error::other(error) }),
-    }
+    // `seconds` has checked the length, so that all numbers fit.
+    let bytes = 2 * samples.len() as u32;
+    let mut file = Vec::with_capacity(44 + bytes as usize);
+    file.extend(b"RIFF");
+    file.extend((36 + bytes).to_le_bytes());
+    // One channel of 16-bit integers.
+    file.extend(b"WAVEfmt \x10\0\0\0\x01\0\x01\0");
+    file.extend([rate, 2 * rate].map(u32::to_le_bytes).concat());
+    file.extend(b"\x02\0\x10\0data");
+    file.extend(bytes.to_le_bytes());
+    file.extend(samples.iter().flat_map(|sample| sample.to_le_bytes()));
+    Ok(file)
 }

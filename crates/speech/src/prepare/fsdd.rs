@@ -8,7 +8,7 @@ use super::check::{self, wrong};
 use super::list::{Item, List, Sound, Summary};
 use super::strings::{self, Recording, Strings};
 use super::{Prepare, inside, write};
-use crate::{Error, Result, read_audio};
+use crate::{Error, Result, audio};
 
 const RATE: u32 = 8000;
 const SECONDS: RangeInclusive<f64> = 0.05..=10.0;
@@ -49,7 +49,7 @@ pub fn fsdd(dir: &Path, prepare: &Prepare, strings: Option<&Strings>) -> Result<
                 "another one of the same digit, speaker and take",
             ));
         }
-        let audio = read_audio(&path)?;
+        let audio = audio::read_within(&path, 2.0 * SECONDS.end())?;
         check::rate(&path, RATE, audio.sample_rate)?;
         check::seconds(&path, audio.samples.len() as u64, RATE, &SECONDS)?;
         if strings.is_some() {

@@ -7,7 +7,8 @@ use std::path::Path;
 use super::check::{self, Ids, wrong, wrong_line};
 use super::list::{Item, List, Sound, Summary};
 use super::{Prepare, inside, write};
-use crate::{Result, audio};
+use crate::Result;
+use crate::audio::{self, Limit};
 
 const RATE: u32 = 16_000;
 /// Shorter or longer is none of its utterances, which last from about 1 to 35 seconds.
@@ -145,7 +146,7 @@ fn read_chapter(chapter: &Path, subset: &Subset, excerpt: bool, ids: &mut Ids, t
             return Err(wrong_line(&transcripts, number, format!("{id}.flac beside it"), "no such file"));
         }
         let path = chapter.join(format!("{id}.flac"));
-        let (samples, rate) = audio::measure(&path)?;
+        let (samples, rate) = audio::measure(&path, Limit::Seconds(2.0 * SECONDS.end()))?;
         check::rate(&path, RATE, rate)?;
         check::seconds(&path, samples, rate, &SECONDS)?;
         to.items.push(Item {

@@ -4,7 +4,8 @@
 //! "NIST_1A\n"  "   1024\n"  NAME -TYPE VALUE\n ...  end_head\n  blanks up to byte 1024   samples
 //! ```
 
-use std::fs;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use super::check::wrong;
@@ -12,6 +13,9 @@ use crate::{Error, Result};
 
 /// Rate of raw samples, of which nobody says it.
 const RAW_RATE: u32 = 16_000;
+
+/// Bytes of a file at most: two minutes of sound, four times the longest utterance.
+const MAX_BYTES: u64 = 4 << 20;
 
 /// 16-bit samples of one channel.
 pub(super) struct Sphere {
@@ -21,7 +25,13 @@ pub(super) struct Sphere {
 
 /// Reads a SPHERE file (`.sph`) or raw samples (`.raw`).
 pub(super) fn read(path: &Path) -> Result<Sphere> {
-    let bytes = fs::read(path).map_err(|source| Error::Io { path: path.into(), source })?;
+    let mut bytes = Vec::new();
+    let file = File::open(path).map(|file| file.take(MAX_BYTES + 1));
+    file.and_then(|mut file| file.read_to_end(&mut bytes))
+        .map_err(|source| Error::Io { path: path.into(), source })?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(wrong(path, format!("a recording of at most {MAX_BYTES} bytes"), "more"));
+    }
     if bytes.starts_with(b"NIST_1A\n") { sphere(path, &bytes) } else { raw(path, &bytes) }
 }
 
@@ -113,6 +123,8 @@ fn ordered(bytes: &[u8], little: bool) -> Vec<i16> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn file(bytes: &[u8]) -> tempfile::NamedTempFile {

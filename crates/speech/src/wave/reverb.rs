@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::convolve::convolve;
 use super::sounds::{Sounds, wrong};
 use super::{all, check_share};
-use crate::Result;
+use crate::{Error, Result, Utterance};
 
 /// Random rooms.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -39,9 +39,20 @@ impl ReverbConfig {
             return Ok(samples);
         }
         let (response, sound) = sounds.draw(rng)?;
-        reverberate(&samples, &response.samples)
-            .ok_or_else(|| wrong(sound, "an impulse response that is not all zeros", "zeros"))
+        reverberate(&samples, &response.samples).ok_or_else(|| zeros(sound))
     }
+
+    /// Fails for an impulse response of zeros.
+    pub(super) fn check_responses(sounds: &Sounds) -> Result<()> {
+        sounds.check_each(|response, sound| match response.samples.iter().any(|&tap| tap != 0.0) {
+            true => Ok(()),
+            false => Err(zeros(sound)),
+        })
+    }
+}
+
+fn zeros(sound: &Utterance) -> Error {
+    wrong(sound, "an impulse response that is not all zeros", format!("zeros (`{}`)", sound.id))
 }
 
 /// An utterance as it sounds in a room, as long and as loud as before; `None` if the impulse response is all zeros.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rand::{Rng, RngExt};
 
-use crate::audio::{self, Conversion};
+use crate::audio::{self, Conversion, Limit};
 use crate::manifest::read_sounds;
 use crate::utterance::{Piece, Span};
 use crate::{Audio, Error, Result, Utterance};
@@ -20,7 +20,7 @@ pub(super) struct Sounds {
 }
 
 impl Sounds {
-    /// Reads a manifest, and looks at the header of each file.
+    /// Reads a manifest, and looks at the header and the length of each file.
     pub fn read(manifest: &Path, sample_rate: u32, resample: bool, most_seconds: f64) -> Result<Self> {
         let sounds = read_sounds(manifest)?;
         let files: BTreeSet<&Path> = sounds.iter().flat_map(Utterance::files).collect();
@@ -46,13 +46,59 @@ impl Sounds {
             too_long(sound, sound.pieces.iter().map(whole).sum(), most_seconds)?;
         }
         let conversion = Conversion { resample, ..Conversion::default() };
-        Ok(Self { sounds, sample_rate, conversion, most_seconds })
+        let sounds = Self { sounds, sample_rate, conversion, most_seconds };
+        sounds.check_lengths()?;
+        Ok(sounds)
+    }
+
+    /// Finds empty and cut files and parts beyond the end of a file before anything is drawn.
+    ///
+    /// A file whose header does not give its length is decoded for it, in memory that does not grow with the length.
+    fn check_lengths(&self) -> Result<()> {
+        let mut lengths = BTreeMap::new();
+        for sound in &self.sounds {
+            let named = |error| Error::Utterance { utterance: sound.id.clone(), source: Box::new(error) };
+            for piece in &sound.pieces {
+                let Piece::Sound { path, span } = piece else { continue };
+                let (samples, rate) = match lengths.get(path) {
+                    Some(&length) => length,
+                    None => {
+                        let limit = match span {
+                            Span::Whole => Limit::Seconds(self.most_seconds),
+                            _ => Limit::None,
+                        };
+                        let length = audio::measure(path, limit).map_err(named)?;
+                        lengths.insert(path, length);
+                        length
+                    }
+                };
+                span.check(path, samples, rate).map_err(named)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Decodes each sound once, and applies a check to it.
+    pub fn check_each(&self, check: impl Fn(&Audio, &Utterance) -> Result<()>) -> Result<()> {
+        let mut checked: Vec<&[Piece]> = Vec::new();
+        for sound in &self.sounds {
+            if checked.last().is_none_or(|pieces| *pieces != sound.pieces) {
+                check(&self.decode(sound)?, sound)?;
+                checked.push(&sound.pieces);
+            }
+        }
+        Ok(())
+    }
+
+    fn decode(&self, sound: &Utterance) -> Result<Audio> {
+        let limit = Limit::Seconds(self.most_seconds);
+        Ok(sound.audio_within(self.sample_rate, &self.conversion, limit)?.0)
     }
 
     /// One of them, and where it is from.
     pub fn draw(&self, rng: &mut (impl Rng + ?Sized)) -> Result<(Audio, &Utterance)> {
         let one = &self.sounds[rng.random_range(0..self.sounds.len())];
-        let (audio, _) = one.audio_as(self.sample_rate, &self.conversion)?;
+        let audio = self.decode(one)?;
         too_long(one, audio.seconds(), self.most_seconds)?;
         Ok((audio, one))
     }

@@ -10,6 +10,7 @@ mod corpus;
 mod error_rate;
 mod features;
 mod flac_bytes;
+mod formats;
 mod fuzzing;
 mod kaldi;
 mod manifest;

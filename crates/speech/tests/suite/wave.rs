@@ -202,11 +202,25 @@ fn sounds_that_cannot_be_used_are_named() {
     assert!(matches!(WaveAugment::new(&config, 16_000, false), Err(Error::EmptyManifest { .. })));
 
     wav(folder.path(), "silent.wav", 16_000, &[0.0; 40]);
-    let augment = WaveAugment::new(&room("silent.wav"), 16_000, false).unwrap();
-    let error = augment.apply(noise(300, 2), &mut seeded(1)).unwrap_err();
+    // Zeros, empty files and parts beyond the end of a file are found before anything is drawn.
+    let error = WaveAugment::new(&room("silent.wav"), 16_000, false).unwrap_err();
     assert!(matches!(&error, Error::Sound { path, .. } if path.ends_with("silent.wav")), "{error}");
     assert!(error.to_string().contains("not all zeros"), "{error}");
 
+    wav(folder.path(), "good.wav", 16_000, &[0.5; 40]);
+    wav(folder.path(), "none.wav", 16_000, &[]);
+    for (line, part) in [
+        (r#"{"file": "none.wav"}"#, "at least one sample"),
+        (r#"{"file": "good.wav", "offset_samples": 4000, "num_samples": 10}"#, "from sample 4000 on"),
+        (r#"{"file": "good.wav", "offset_samples": 35, "num_samples": 10}"#, "from sample 35 on"),
+        (r#"{"audio_filepath": "good.wav", "offset": 1.0, "duration": 0.5}"#, "from sample 16000 on"),
+    ] {
+        let manifest = folder.path().join("late.jsonl");
+        std::fs::write(&manifest, format!("{{\"file\": \"good.wav\"}}\n{line}\n")).unwrap();
+        let config = WaveConfig { noise: Some(noise_of(manifest)), ..WaveConfig::default() };
+        let error = WaveAugment::new(&config, 16_000, false).unwrap_err().to_string();
+        assert!(error.contains(part) && error.contains(".wav"), "{error}");
+    }
     // What headers say is known before anything is drawn.
     wav(folder.path(), "long.wav", 1000, &noise(10_001, 3));
     let error = WaveAugment::new(&room("long.wav"), 1000, false).unwrap_err();

@@ -1,0 +1,202 @@
+//! A file that is being decoded.
+
+use std::fs::File;
+use std::io::{BufReader, Read, Seek};
+use std::path::Path;
+
+use super::channels::Mono;
+use super::packets;
+use super::part::Part;
+use super::sniff::{self, Kind};
+use super::{Audio, Change, Channel, check_samples, flac, format_error, tags, wav};
+use crate::{Error, Result};
+
+/// How long a file may be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Limit {
+    /// As long as it is, while there is memory.
+    None,
+    /// So many samples of each channel.
+    Samples(u64),
+    /// So many seconds.
+    Seconds(f64),
+}
+
+impl Limit {
+    fn samples(self, sample_rate: u32) -> u64 {
+        match self {
+            Limit::None => u64::MAX,
+            Limit::Samples(samples) => samples,
+            Limit::Seconds(seconds) => (seconds * f64::from(sample_rate)) as u64,
+        }
+    }
+}
+
+/// A file whose header has been read.
+pub(super) enum Opened {
+    Wav(wav::Reader),
+    Flac(flac::Reader),
+    Packets(packets::Reader),
+}
+
+impl Opened {
+    /// Opens a file, or a part of one.
+    pub fn new(path: &Path, part: Part) -> Result<Self> {
+        let io = |source| Error::Io { path: path.into(), source };
+        let whole_bytes = part.len();
+        let mut part = tags::without_front(part).map_err(io)?;
+        let mut start = Vec::new();
+        (&mut part).take(sniff::BYTES as u64).read_to_end(&mut start).map_err(io)?;
+        part.rewind().map_err(io)?;
+        let opened = match sniff::kind(&start) {
+            Kind::Wav => Opened::Wav(wav::open(path, BufReader::new(part))?),
+            Kind::Flac => {
+                let part = tags::without_end(part).map_err(io)?;
+                Opened::Flac(flac::open(path, BufReader::new(part))?)
+            }
+            Kind::Packets(container) => Opened::Packets(packets::open(path, part, container)?),
+            Kind::Named(name) => {
+                let found = format!("a {name} file: convert it, as with `ffmpeg -i FILE FILE.flac`");
+                return Err(format_error(path, EXPECTED, found));
+            }
+            Kind::Unknown => {
+                let found = if whole_bytes < 4 {
+                    format!("a file of {whole_bytes} bytes")
+                } else {
+                    let magic = &start[..start.len().min(4)];
+                    format!("a file that starts with {:?}", String::from_utf8_lossy(magic))
+                };
+                return Err(format_error(path, EXPECTED, found));
+            }
+        };
+        match opened.sample_rate() {
+            0 => Err(format_error(path, "a sample rate above 0", "0 Hz")),
+            _ => Ok(opened),
+        }
+    }
+
+    pub fn sample_rate(&self) -> u32 {
+        match self {
+            Opened::Wav(reader) => reader.sample_rate(),
+            Opened::Flac(reader) => reader.info().sample_rate,
+            Opened::Packets(reader) => reader.sample_rate(),
+        }
+    }
+
+    pub fn channels(&self) -> u32 {
+        match self {
+            Opened::Wav(reader) => reader.channels(),
+            Opened::Flac(reader) => reader.info().channels,
+            Opened::Packets(reader) => reader.channels(),
+        }
+    }
+
+    /// Samples of each channel that the header declares; 0 where it declares none.
+    pub fn declared(&self) -> u64 {
+        match self {
+            Opened::Wav(reader) => reader.declared(),
+            Opened::Flac(reader) => reader.info().samples.unwrap_or(0),
+            Opened::Packets(reader) => reader.declared(),
+        }
+    }
+}
+
+const EXPECTED: &str = "a WAV or FLAC file, or MP3, AAC, MP4, Ogg, AIFF or CAF";
+
+/// A whole file, as a part.
+pub(super) fn whole(path: &Path) -> Result<Part> {
+    File::open(path).and_then(Part::whole).map_err(|source| Error::Io { path: path.into(), source })
+}
+
+/// A file that is being decoded.
+pub(super) struct Decoder {
+    opened: Opened,
+    mono: Mono,
+    pub change: Option<Change>,
+    pub sample_rate: u32,
+    /// Samples of each channel that the header declares, or 0.
+    declared: u64,
+    /// Samples that it may have.
+    most: u64,
+}
+
+impl Decoder {
+    /// Opens a file or a part of one and chooses from its channels, with room for its samples, or for `room` of them.
+    ///
+    /// # Errors
+    /// [`Error::TooLong`] if its header declares more than the limit.
+    pub fn new(path: &Path, part: Part, channel: Channel, limit: Limit, room: usize) -> Result<Self> {
+        let bytes = part.len();
+        let opened = Opened::new(path, part)?;
+        let (sample_rate, channels) = (opened.sample_rate(), opened.channels());
+        let (declared, most) = (opened.declared(), limit.samples(sample_rate));
+        if declared > most {
+            return Err(too_long(path, sample_rate, most, declared, true));
+        }
+        // A header may declare anything; the file's size bounds what can come, or is a fair guess where constant blocks are packed.
+        let room = declared.min(bytes.saturating_mul(2)).min(room as u64) as usize;
+        let (mut mono, change) = match (Mono::new(channels, channel), channel) {
+            (Some(mono), _) => mono,
+            (None, Channel::Number(asked)) => {
+                return Err(Error::Channel { path: path.into(), asked, found: channels });
+            }
+            (None, _) => return Err(Error::Channels { path: path.into(), found: channels }),
+        };
+        mono.reserve(room).map_err(|found| no_memory(path, found))?;
+        Ok(Decoder { opened, mono, change, sample_rate, declared, most })
+    }
+
+    /// Decodes some more samples and checks them; false after the last.
+    ///
+    /// # Errors
+    /// [`Error::NotFinite`], in an [`Error::File`], for a sample that cannot be sound;
+    /// [`Error::TooLong`] a block beyond the limit, [`Error::Memory`] if the samples that were not taken do not fit.
+    pub fn read(&mut self, path: &Path) -> Result<bool> {
+        // What was reserved for all of the declared samples is not doubled for the last block.
+        if self.mono.length() >= self.declared || self.mono.samples.capacity() < self.declared as usize {
+            self.mono.grow().map_err(|found| no_memory(path, found))?;
+        }
+        let before = self.mono.samples.len();
+        let more = match &mut self.opened {
+            Opened::Wav(reader) => reader.read(path, &mut self.mono)?,
+            Opened::Flac(reader) => reader.read(path, &mut self.mono)?,
+            Opened::Packets(reader) => reader.read(path, &mut self.mono)?,
+        };
+        let length = self.mono.length();
+        let new = &self.mono.samples[before..];
+        check_samples(length - new.len() as u64, new)
+            .map_err(|source| Error::File { path: path.into(), source: Box::new(source) })?;
+        if length > self.most {
+            return Err(too_long(path, self.sample_rate, self.most, length, false));
+        }
+        if !more && length == 0 {
+            return Err(Error::EmptyAudio { path: path.into() });
+        }
+        Ok(more)
+    }
+
+    /// Decodes all samples.
+    pub fn read_all(mut self, path: &Path) -> Result<(Audio, Option<Change>)> {
+        while self.read(path)? {}
+        Ok((Audio { samples: self.take(), sample_rate: self.sample_rate }, self.change))
+    }
+
+    /// The samples that were not yet taken.
+    pub fn take(&mut self) -> Vec<f32> {
+        self.mono.take()
+    }
+
+    /// Samples so far.
+    pub fn length(&self) -> u64 {
+        self.mono.length()
+    }
+}
+
+fn no_memory(path: &Path, (bytes, available): (usize, usize)) -> Error {
+    Error::Memory { path: path.into(), bytes, available }
+}
+
+fn too_long(path: &Path, sample_rate: u32, most: u64, found: u64, is_exact: bool) -> Error {
+    let seconds = |samples: u64| samples as f64 / f64::from(sample_rate);
+    Error::TooLong { path: path.into(), most: seconds(most), found: seconds(found), is_exact }
+}

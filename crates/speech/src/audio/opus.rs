@@ -1,0 +1,61 @@
+//! Opus packets (RFC 6716) with the header of RFC 7845.
+
+use opus_decoder::OpusDecoder;
+
+/// Samples of each channel in a packet at most: 120 ms at 48 kHz.
+const MAX_FRAMES: usize = 5760;
+/// What Opus is decoded to, whatever the sample rate before encoding was.
+pub(super) const RATE: u32 = 48_000;
+
+/// A decoder of packets.
+pub(super) struct Opus {
+    decoder: OpusDecoder,
+    channels: usize,
+    /// Factor of the header's output gain.
+    gain: f32,
+    /// Samples of each channel at the beginning that are the encoder's delay.
+    pub pre_skip: u64,
+    samples: Vec<f32>,
+}
+
+impl Opus {
+    /// Reads the header.
+    ///
+    /// ```text
+    /// "OpusHead" version channels pre-skip (2) input rate (4) gain (2, dB in 1/256) mapping family ...
+    /// ```
+    pub fn new(header: &[u8]) -> Result<Self, String> {
+        let short = |at: usize| header.get(at..at + 2).map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]]));
+        let (Some(&channels), Some(pre_skip), Some(gain), Some(&family)) =
+            (header.get(9), short(10), short(16), header.get(18))
+        else {
+            return Err(format!("a header of {} bytes", header.len()));
+        };
+        if family != 0 || !(1..=2).contains(&channels) {
+            return Err(format!("{channels} channels in mapping family {family}"));
+        }
+        let channels = usize::from(channels);
+        let gain = match gain {
+            0 => 1.0,
+            gain => 10f32.powf(f32::from(gain as i16) / (20.0 * 256.0)),
+        };
+        let decoder = OpusDecoder::new(RATE, channels).map_err(|error| error.to_string())?;
+        let samples = vec![0.0; MAX_FRAMES * channels];
+        Ok(Opus { decoder, channels, gain, pre_skip: u64::from(pre_skip), samples })
+    }
+
+    /// Interleaved samples of a packet.
+    pub fn decode(&mut self, packet: &[u8]) -> Result<&[f32], String> {
+        let frames =
+            self.decoder.decode_float(packet, &mut self.samples, false).map_err(|error| error.to_string())?;
+        let samples = &mut self.samples[..frames * self.channels];
+        if self.gain != 1.0 {
+            samples.iter_mut().for_each(|sample| *sample *= self.gain);
+        }
+        Ok(samples)
+    }
+
+    pub fn channels(&self) -> u32 {
+        self.channels as u32
+    }
+}

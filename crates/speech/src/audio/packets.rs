@@ -1,0 +1,338 @@
+//! Containers of packets, read by symphonia: MP3, AAC, MP4, Ogg, AIFF, CAF.
+//!
+//! What an encoder adds before and behind the sound is left out where the file says how much that is: in LAME's header of MP3,
+//! the edit list and the durations of MP4, the granule positions of Ogg, the packet table of CAF.
+
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use symphonia::core::codecs::CodecParameters;
+use symphonia::core::codecs::audio::well_known::CODEC_ID_OPUS;
+use symphonia::core::codecs::audio::{AudioCodecParameters, AudioDecoder, AudioDecoderOptions};
+use symphonia::core::errors::Error as SymphoniaError;
+use symphonia::core::formats::{FormatOptions, FormatReader, TrackType};
+use symphonia::core::io::{MediaSource, MediaSourceStream};
+use symphonia::core::packet::Packet;
+use symphonia::default::formats::{AdtsReader, AiffReader, CafReader, IsoMp4Reader, MpaReader, OggReader};
+
+use super::channels::Mono;
+use super::opus::{self, Opus};
+use super::part::Part;
+use super::{format_error, mp4};
+use crate::{Error, Result};
+
+/// Samples of each channel in a packet, and channels, at most: decoders allocate by these fields of the file.
+const MAX_FRAMES: u64 = 1 << 18;
+const MAX_CHANNELS: usize = 32;
+/// Packets without a sample at the beginning of a stream, of which more are damage.
+const MAX_EMPTY_PACKETS: usize = 64;
+
+/// A container.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Container {
+    Mpeg,
+    Adts,
+    Mp4,
+    Ogg,
+    Aiff,
+    Caf,
+}
+
+impl Container {
+    fn expected(self) -> &'static str {
+        match self {
+            Container::Mpeg => "a well-formed MP3 file",
+            Container::Adts => "a well-formed AAC file",
+            Container::Mp4 => "a well-formed MP4 file",
+            Container::Ogg => "a well-formed Ogg file",
+            Container::Aiff => "a well-formed AIFF file",
+            Container::Caf => "a well-formed CAF file",
+        }
+    }
+}
+
+/// A file whose first packet has been decoded.
+pub(super) struct Reader {
+    container: Container,
+    format: Box<dyn FormatReader>,
+    track: u32,
+    decoder: Decoder,
+    sample_rate: u32,
+    channels: u32,
+    /// Samples of each channel that the file gives; 0 where it does not give them exactly.
+    declared: u64,
+    /// Samples of each channel that are still to be left out.
+    skip: u64,
+    /// Interleaved samples of the first packet, until they are read.
+    first: Option<Vec<f32>>,
+    block: Vec<f32>,
+}
+
+enum Decoder {
+    Symphonia(Box<dyn AudioDecoder>),
+    Opus(Box<Opus>),
+}
+
+impl MediaSource for Part {
+    fn is_seekable(&self) -> bool {
+        true
+    }
+
+    fn byte_len(&self) -> Option<u64> {
+        Some(self.len())
+    }
+}
+
+/// Reads the header and the first packet.
+pub(super) fn open(path: &Path, mut part: Part, container: Container) -> Result<Reader> {
+    let io = |source| Error::Io { path: path.into(), source };
+    let edit = match container {
+        Container::Mp4 => mp4::start(&mut part).map_err(io)?,
+        Container::Ogg if !ends_stream(&mut part).map_err(io)? => {
+            let found = "no page that is marked as the last: truncated";
+            return Err(format_error(path, container.expected(), found));
+        }
+        _ => None,
+    };
+    part.rewind().map_err(io)?;
+    guarded(path, container, || {
+        let source = MediaSourceStream::new(Box::new(part), Default::default());
+        let options = FormatOptions::default();
+        let format: Box<dyn FormatReader> = match container {
+            Container::Mpeg => Box::new(MpaReader::try_new(source, options)?),
+            Container::Adts => Box::new(AdtsReader::try_new(source, options)?),
+            Container::Mp4 => Box::new(IsoMp4Reader::try_new(source, options)?),
+            Container::Ogg => Box::new(OggReader::try_new(source, options)?),
+            Container::Aiff => Box::new(AiffReader::try_new(source, options)?),
+            Container::Caf => Box::new(CafReader::try_new(source, options)?),
+        };
+        Ok(format)
+    })
+    .and_then(|format| with_format(path, format, container, edit))
+}
+
+fn with_format(
+    path: &Path,
+    format: Box<dyn FormatReader>,
+    container: Container,
+    edit: Option<(u64, u64)>,
+) -> Result<Reader> {
+    let wrong = |found: String| format_error(path, container.expected(), found);
+    let tracks = format.tracks().iter();
+    let mut sounds = tracks.filter_map(|track| match &track.codec_params {
+        Some(CodecParameters::Audio(parameters)) => Some((track, parameters)),
+        _ => None,
+    });
+    let default = format.default_track(TrackType::Audio).map(|track| track.id);
+    let Some((track, parameters)) = sounds.find(|(track, _)| default.is_none_or(|id| id == track.id)) else {
+        return Err(wrong("no sound".into()));
+    };
+    let channels = parameters.channels.as_ref().map_or(0, |channels| channels.count());
+    if channels > MAX_CHANNELS {
+        return Err(Error::Channels { path: path.into(), found: channels as u32 });
+    }
+    let frames = [parameters.max_frames_per_packet, parameters.frames_per_block];
+    if let Some(frames) = frames.into_iter().flatten().find(|&frames| frames > MAX_FRAMES) {
+        return Err(wrong(format!("packets of {frames} samples")));
+    }
+    let decoder = decoder(path, container, parameters)?;
+    let timescale = track.time_base.map_or(0, |base| u64::from(base.denom.get()));
+    let (frames, duration) = (track.num_frames.unwrap_or(0), track.duration.map_or(0, |d| d.get()));
+    let (track_id, delay) = (track.id, u64::from(track.delay.unwrap_or(0)));
+    let has_lame_header = track.delay.is_some();
+    let mut reader = Reader {
+        container,
+        format,
+        track: track_id,
+        decoder,
+        sample_rate: 0,
+        channels: 0,
+        declared: 0,
+        skip: 0,
+        first: None,
+        block: Vec::new(),
+    };
+    reader.start(path)?;
+    let rate = u64::from(reader.sample_rate);
+    let scaled = |time: u64, scale: u64| match scale {
+        0 => 0,
+        scale => (u128::from(time) * u128::from(rate) / u128::from(scale)) as u64,
+    };
+    match container {
+        Container::Mpeg => reader.declared = if has_lame_header { frames } else { 0 },
+        Container::Mp4 => {
+            reader.skip = edit.map_or(0, |(time, scale)| scaled(time, scale));
+            reader.declared = scaled(duration, timescale).saturating_sub(reader.skip);
+        }
+        Container::Ogg => {
+            if let Decoder::Opus(opus) = &reader.decoder {
+                reader.skip = opus.pre_skip;
+            }
+            reader.declared = frames.saturating_sub(reader.skip);
+        }
+        Container::Aiff => reader.declared = frames,
+        Container::Caf => reader.skip = delay,
+        Container::Adts => {}
+    }
+    Ok(reader)
+}
+
+fn decoder(path: &Path, container: Container, parameters: &AudioCodecParameters) -> Result<Decoder> {
+    if parameters.codec == CODEC_ID_OPUS {
+        let header = parameters.extra_data.as_deref().unwrap_or(&[]);
+        let opus = Opus::new(header);
+        return opus
+            .map(|opus| Decoder::Opus(Box::new(opus)))
+            .map_err(|found| format_error(path, "Opus of one or two channels", found));
+    }
+    guarded(path, container, || {
+        let codecs = symphonia::default::get_codecs();
+        codecs.make_audio_decoder(parameters, &AudioDecoderOptions::default())
+    })
+    .map(Decoder::Symphonia)
+}
+
+impl Reader {
+    pub fn sample_rate(&self) -> u32 {
+        self.sample_rate
+    }
+
+    pub fn channels(&self) -> u32 {
+        self.channels
+    }
+
+    pub fn declared(&self) -> u64 {
+        self.declared
+    }
+
+    /// Decodes up to the first samples, which have the sample rate and the number of channels.
+    fn start(&mut self, path: &Path) -> Result<()> {
+        for _ in 0..MAX_EMPTY_PACKETS {
+            if !self.next(path)? {
+                break;
+            }
+            if !self.block.is_empty() {
+                self.first = Some(std::mem::take(&mut self.block));
+                return Ok(());
+            }
+        }
+        Err(Error::EmptyAudio { path: path.into() })
+    }
+
+    /// Decodes the next packet; false after the last.
+    pub fn read(&mut self, path: &Path, to: &mut Mono) -> Result<bool> {
+        let is_done = |to: &Mono| self.declared > 0 && to.length() >= self.declared;
+        if is_done(to) {
+            return Ok(false);
+        }
+        match self.first.take() {
+            Some(first) => self.block = first,
+            None => {
+                if !self.next(path)? {
+                    if to.length() < self.declared {
+                        let (expected, found) = (self.declared, to.length());
+                        return Err(Error::Truncated { path: path.into(), expected, found });
+                    }
+                    return Ok(false);
+                }
+            }
+        }
+        let channels = self.channels as usize;
+        let frames = (self.block.len() / channels.max(1)) as u64;
+        let skip = self.skip.min(frames);
+        self.skip -= skip;
+        let most = if self.declared > 0 { self.declared - to.length() } else { u64::MAX };
+        let count = (frames - skip).min(most);
+        let samples = self.block.iter().skip(skip as usize * channels).take(count as usize * channels);
+        to.extend(samples.map(|&sample| f64::from(sample)));
+        Ok(true)
+    }
+
+    /// Decodes the next packet of the track into `block`; false after the last.
+    fn next(&mut self, path: &Path) -> Result<bool> {
+        let Reader { container, format, track, .. } = self;
+        let packet = guarded(path, *container, || {
+            loop {
+                match format.next_packet() {
+                    Ok(Some(packet)) if packet.track_id != *track => {}
+                    // The end of the file inside of a packet: whether that is all is decided by who knows the length.
+                    Err(SymphoniaError::IoError(error)) if error.kind() == ErrorKind::UnexpectedEof => {
+                        return Ok(None);
+                    }
+                    other => return other,
+                }
+            }
+        })?;
+        match packet {
+            None => Ok(false),
+            Some(packet) => self.decode(path, &packet).map(|()| true),
+        }
+    }
+
+    fn decode(&mut self, path: &Path, packet: &Packet) -> Result<()> {
+        let Reader { container, decoder, block, .. } = self;
+        let (rate, channels) = match decoder {
+            Decoder::Symphonia(decoder) => guarded(path, *container, || {
+                let decoded = decoder.decode(packet)?;
+                decoded.copy_to_vec_interleaved(block);
+                Ok((decoded.spec().rate(), decoded.spec().channels().count() as u32))
+            })?,
+            Decoder::Opus(opus) => {
+                let trim = packet.trim_end.get() as usize;
+                let channels = opus.channels();
+                let decoded =
+                    guarded(path, *container, || Ok(opus.decode(&packet.data).map(<[f32]>::to_vec)))?;
+                *block = decoded.map_err(|found| format_error(path, "a well-formed Opus packet", found))?;
+                block.truncate(block.len().saturating_sub(trim * channels as usize));
+                (opus::RATE, channels)
+            }
+        };
+        if block.is_empty() {
+            return Ok(());
+        }
+        if self.channels == 0 {
+            (self.sample_rate, self.channels) = (rate, channels);
+        }
+        if (rate, channels) != (self.sample_rate, self.channels) {
+            let found = format!(
+                "{rate} Hz and {channels} channels after {} Hz and {}",
+                self.sample_rate, self.channels
+            );
+            return Err(format_error(path, "one sample rate and number of channels", found));
+        }
+        Ok(())
+    }
+}
+
+/// Calls symphonia, whose errors get the name of the file.
+///
+/// A panic inside of it becomes an error too: it reads bytes that anyone may have written. Nothing is read from the file afterwards.
+fn guarded<T>(
+    path: &Path,
+    container: Container,
+    work: impl FnOnce() -> Result<T, SymphoniaError>,
+) -> Result<T> {
+    let found = match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(value)) => return Ok(value),
+        Ok(Err(SymphoniaError::IoError(source))) if source.kind() != ErrorKind::UnexpectedEof => {
+            return Err(Error::Io { path: path.into(), source });
+        }
+        Ok(Err(SymphoniaError::IoError(_))) => "the end of the file".into(),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "bytes that its decoder cannot handle".into(),
+    };
+    Err(format_error(path, container.expected(), found))
+}
+
+/// Whether the last page of an Ogg file is marked as the end of its stream (RFC 3533).
+fn ends_stream(part: &mut Part) -> io::Result<bool> {
+    /// Bytes of a page at most.
+    const PAGE: u64 = 65_307;
+    const END: u8 = 4;
+    part.seek(SeekFrom::Start(part.len().saturating_sub(PAGE)))?;
+    let mut tail = Vec::new();
+    part.take(PAGE).read_to_end(&mut tail)?;
+    let last = tail.windows(6).rposition(|page| page.starts_with(b"OggS\0"));
+    Ok(last.is_some_and(|at| tail[at + 5] & END != 0))
+}

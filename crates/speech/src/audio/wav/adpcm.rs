@@ -1,0 +1,97 @@
+//! Blocks of ADPCM, decoded by symphonia.
+
+use std::path::Path;
+
+use symphonia::core::audio::Channels;
+use symphonia::core::codecs::audio::well_known::{CODEC_ID_ADPCM_IMA_WAV, CODEC_ID_ADPCM_MS};
+use symphonia::core::codecs::audio::{AudioCodecParameters, AudioDecoder, AudioDecoderOptions};
+use symphonia::core::packet::PacketRef;
+use symphonia::core::units::{Duration, Timestamp};
+use symphonia::default::codecs::AdpcmDecoder;
+
+use super::coding::{Coding, Format};
+use crate::audio::channels::Mono;
+use crate::audio::format_error;
+use crate::{Error, Result};
+
+/// A decoder of blocks.
+pub(super) struct Adpcm {
+    is_ima: bool,
+    channels: u64,
+    sample_rate: u32,
+    block_bytes: u64,
+    /// The decoder of whole blocks, and the samples of each channel that they have.
+    decoder: Option<(usize, AdpcmDecoder)>,
+    samples: Vec<f32>,
+}
+
+impl Adpcm {
+    /// None for other codings.
+    pub fn new(path: &Path, format: &Format) -> Result<Option<Self>> {
+        let is_ima = match format.coding {
+            Coding::ImaAdpcm => true,
+            Coding::MsAdpcm => false,
+            _ => return Ok(None),
+        };
+        let (channels, block_bytes) = (u64::from(format.channels), u64::from(format.block_bytes));
+        if channels > 2 {
+            return Err(Error::Channels { path: path.into(), found: u32::from(format.channels) });
+        }
+        let sample_rate = format.sample_rate;
+        let adpcm = Adpcm { is_ima, channels, sample_rate, block_bytes, decoder: None, samples: Vec::new() };
+        if adpcm.frames(block_bytes) < 2 {
+            let expected = "ADPCM blocks of at least 8 bytes a channel";
+            return Err(format_error(path, expected, format!("{block_bytes} bytes")));
+        }
+        Ok(Some(adpcm))
+    }
+
+    pub fn block_bytes(&self) -> usize {
+        self.block_bytes as usize
+    }
+
+    /// Samples of each channel in so many bytes, of which the last block may be cut.
+    pub fn frames(&self, bytes: u64) -> u64 {
+        let blocks = bytes / self.block_bytes;
+        blocks * self.frames_of_block(self.block_bytes) + self.frames_of_block(bytes % self.block_bytes)
+    }
+
+    /// ```text
+    /// IMA: first sample (2 bytes), index, 0   of each channel, then two samples a byte, eight of a channel at a time
+    /// MS:  predictor, step (2), two samples (2 each) of each channel, then two samples a byte
+    /// ```
+    fn frames_of_block(&self, bytes: u64) -> u64 {
+        let head = self.channels * if self.is_ima { 4 } else { 7 };
+        let Some(rest) = bytes.checked_sub(head) else { return 0 };
+        match (self.is_ima, self.channels) {
+            (true, 1) => 1 + 2 * rest,
+            (true, _) => 1 + 8 * (rest / (4 * self.channels)),
+            (false, _) => 2 + 2 * rest / self.channels,
+        }
+    }
+
+    /// Decodes the first samples of a block.
+    pub fn decode(&mut self, path: &Path, block: &[u8], frames: usize, to: &mut Mono) -> Result<()> {
+        let broken =
+            |error: symphonia::core::errors::Error| format_error(path, "whole blocks of ADPCM", error);
+        let whole = self.frames_of_block(block.len() as u64) as usize;
+        if self.decoder.as_ref().is_none_or(|(frames, _)| *frames != whole) {
+            let mut parameters = AudioCodecParameters::new();
+            let codec = if self.is_ima { CODEC_ID_ADPCM_IMA_WAV } else { CODEC_ID_ADPCM_MS };
+            parameters
+                .for_codec(codec)
+                .with_sample_rate(self.sample_rate)
+                .with_channels(Channels::Discrete(self.channels as u16))
+                .with_max_frames_per_packet(whole as u64)
+                .with_frames_per_block(whole as u64);
+            let decoder = AdpcmDecoder::try_new(&parameters, &AudioDecoderOptions::default());
+            self.decoder = Some((whole, decoder.map_err(broken)?));
+        }
+        let Some((_, decoder)) = &mut self.decoder else { return Ok(()) };
+        let packet = PacketRef::new(0, Timestamp::new(0), Duration::new(whole as u64), block);
+        decoder.decode_ref(&packet).map_err(broken)?.copy_to_vec_interleaved(&mut self.samples);
+        let count = frames * self.channels as usize;
+        to.extend(self.samples.iter().take(count).map(|&sample| f64::from(sample)));
+        Ok(())
+    }
+}

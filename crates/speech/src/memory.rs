@@ -1,0 +1,74 @@
+//! The memory that a process may still allocate.
+
+/// The environment variable with the most bytes that a process may allocate, such as `8GiB`.
+pub const VARIABLE: &str = "PANDA_MEMORY";
+
+/// Reads `123`, `64KiB`, `48MiB` or `8GiB`.
+///
+/// # Errors
+/// Any other text, and a number of bytes that does not fit into a word.
+pub fn parse_bytes(text: &str) -> Result<usize, String> {
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.trim() {
+        "" | "B" => Some(0),
+        "KiB" => Some(10),
+        "MiB" => Some(20),
+        "GiB" => Some(30),
+        _ => None,
+    };
+    let bytes = shift.and_then(|shift| number.parse::<usize>().ok()?.checked_mul(1 << shift));
+    bytes.ok_or_else(|| "expected a number of bytes such as 67108864, 64MiB or 8GiB".to_owned())
+}
+
+/// Bytes that [`VARIABLE`] allows, if it is set.
+///
+/// # Errors
+/// A value that is no number of bytes.
+pub fn allowed() -> Result<Option<usize>, String> {
+    let Some(text) = std::env::var_os(VARIABLE).filter(|text| !text.is_empty()) else { return Ok(None) };
+    let read = text.to_str().and_then(|text| parse_bytes(text).ok());
+    let wrong =
+        || format!("{VARIABLE}: expected a number of bytes such as 67108864, 64MiB or 8GiB, found {text:?}");
+    read.map(Some).ok_or_else(wrong)
+}
+
+/// Bytes that this process can still allocate; none where the system does not report them.
+///
+/// The smallest of what is available in the system, what is left below the limit of the control group, and [`VARIABLE`].
+pub fn available() -> Option<usize> {
+    let allowed = allowed().ok().flatten();
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    let of_system = read("/proc/meminfo").and_then(|text| {
+        let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+        line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
+    });
+    let of_group = read("/sys/fs/cgroup/memory.max").zip(read("/sys/fs/cgroup/memory.current"));
+    let of_group = of_group
+        .and_then(|(most, now)| most.trim().parse::<usize>().ok()?.checked_sub(now.trim().parse().ok()?));
+    of_system.into_iter().chain(of_group).chain(allowed).min()
+}
+
+/// Bytes in MiB or GiB, for messages.
+pub fn amount(bytes: usize) -> String {
+    let gibibytes = bytes as f64 / (1u64 << 30) as f64;
+    match gibibytes {
+        small if small < 1.0 => format!("{:.0} MiB", small * 1024.0),
+        large => format!("{large:.1} GiB"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_are_powers_of_two() {
+        assert_eq!(parse_bytes("123"), Ok(123));
+        assert_eq!(parse_bytes("3 KiB"), Ok(3 << 10));
+        assert_eq!(parse_bytes("8GiB"), Ok(8 << 30));
+        for wrong in ["", "GiB", "1GB", "-1", "1.5GiB", "99999999999GiB"] {
+            assert!(parse_bytes(wrong).is_err(), "{wrong}");
+        }
+    }
+}

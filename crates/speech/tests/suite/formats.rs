@@ -1,0 +1,90 @@
+//! Files of the shared cases: lengths that were never filled in, encodings of WAV, tags around FLAC, declared sizes.
+
+use std::f64::consts::TAU;
+use std::fs;
+
+use speech::{Error, read_audio, read_manifest};
+use tempfile::tempdir;
+
+use crate::common::digits;
+use crate::flac_bytes::flac;
+use crate::mutants::wav;
+
+const PCM: [u8; 16] = [1, 0, 1, 0, 0x40, 0x1f, 0, 0, 0x80, 0x3e, 0, 0, 2, 0, 16, 0];
+
+fn samples(name: &str, bytes: &[u8]) -> Vec<f32> {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join(name);
+    fs::write(&path, bytes).unwrap();
+    read_audio(&path).unwrap().samples
+}
+
+#[test]
+fn lengths_that_were_never_filled_in_reach_to_the_end() {
+    let sound: Vec<u8> = (0..2000i16).flat_map(i16::to_le_bytes).collect();
+    for length in [0x7fff_ffff, 0x8000_0000, 0x7fff_ffdb, 0xffff_ffdb, 0xffff_ffff, 0x7fff_f000, 0xffff_ff00]
+    {
+        let bytes = wav(&[(b"fmt ", &PCM), (b"data", &sound)], Some(length));
+        assert_eq!(samples("a.wav", &bytes).len(), 2000, "{length:x}");
+    }
+}
+
+/// A tone in the encodings that telephony, studios and long recordings have.
+#[test]
+fn encodings_of_wav() {
+    let tone: Vec<f64> = (0..1600).map(|n| 0.4 * (TAU * 500.0 * f64::from(n) / 8000.0).sin()).collect();
+    let format = |tag: u16, bits: u16| {
+        let bytes = bits / 8;
+        let rate = 8000u32;
+        let mut chunk = [tag.to_le_bytes(), 1u16.to_le_bytes()].concat();
+        chunk.extend([rate.to_le_bytes(), (rate * u32::from(bytes)).to_le_bytes()].concat());
+        chunk.extend([bytes.to_le_bytes(), bits.to_le_bytes()].concat());
+        chunk
+    };
+    let doubles: Vec<u8> = tone.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let read = samples("a.wav", &wav(&[(b"fmt ", &format(3, 64)), (b"data", &doubles)], None));
+    assert!(read.iter().zip(&tone).all(|(&x, &y)| x == y as f32));
+    // Silence, and the largest value of either law.
+    for (tag, codes, values) in [(7, [0xff, 0x80], [0.0, 32124.0]), (6, [0xd5, 0xaa], [8.0, 32256.0])] {
+        let read = samples("a.wav", &wav(&[(b"fmt ", &format(tag, 8)), (b"data", &codes)], None));
+        assert_eq!(read, values.map(|x: f32| x / 32768.0), "{tag}");
+    }
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("a.wav");
+    fs::write(&path, wav(&[(b"fmt ", &format(0x55, 0)), (b"data", &[0; 8])], None)).unwrap();
+    let error = read_audio(&path).unwrap_err().to_string();
+    assert!(error.contains("found format tag 0x0055 (MP3)") && error.contains("a.wav"), "{error}");
+}
+
+#[test]
+fn tags_around_flac_are_passed_over() {
+    let plain = fs::read(digits("audio/dev/digits-dev-0000.flac")).unwrap();
+    let expected = samples("a.flac", &plain);
+    let front = [&b"ID3\x04\0\0\0\0\0\x05hello"[..], &plain].concat();
+    let id3v1 = [&plain[..], b"TAG", &[b' '; 125]].concat();
+    let ape = [&plain[..], b"APETAGEX\xd0\x07\0\0\x20\0\0\0\0\0\0\0\0\0\0\0", &[0; 8]].concat();
+    let junk = [&plain[..], b"other bytes"].concat();
+    let all = [&front[..], b"TAG", &[0; 125]].concat();
+    for bytes in [front, id3v1, ape, junk, all] {
+        assert_eq!(samples("a.flac", &bytes), expected);
+    }
+}
+
+#[test]
+fn files_are_decoded_no_further_than_the_manifest_allows() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("list.jsonl");
+    for known in [true, false] {
+        fs::write(folder.path().join("a.flac"), flac(8000, &[1; 160_000], known)).unwrap();
+        let line = r#"{"id": "x", "file": "a.flac", "sample_rate": 8000, "text": "t", "#;
+        for length in [r#""num_samples": 8000}"#, r#""seconds": 1.0}"#] {
+            fs::write(&path, format!("{line}{length}")).unwrap();
+            let error = read_manifest(&path).unwrap()[0].audio(8000).unwrap_err();
+            let Error::Utterance { utterance, source } = &error else { panic!("{error}") };
+            let Error::TooLong { found, is_exact, .. } = **source else { panic!("{error}") };
+            assert_eq!((utterance.as_str(), is_exact), ("x", known), "{error}");
+            // The length in the header, or a block more than is allowed.
+            assert!(if known { found == 20.0 } else { found < 8.0 }, "{error}");
+        }
+    }
+}
