@@ -31,7 +31,7 @@ pub struct Arguments {
     /// Overwrite an earlier run in the folder
     #[arg(long)]
     force: bool,
-    /// Train for so many epochs instead of the recipe's
+    /// Train for N epochs instead of the recipe's; with --resume, extend or shorten the run to N
     #[arg(long)]
     epochs: Option<u64>,
     /// What the whole run may take, such as 6GiB: batches are cut so that it keeps to it

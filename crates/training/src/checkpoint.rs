@@ -125,6 +125,25 @@ fn checksum(bytes: &[u8]) -> String {
 /// # Errors
 /// [`Error::Io`] if the file cannot be read, [`Error::Checkpoint`] if it does not begin as a safetensors file does.
 pub fn shapes(path: &Path) -> Result<Shapes> {
+    let wrong = |found: String| Error::checkpoint(path, "the head of a safetensors file", found);
+    let weights = read_head(path)?.into_iter().filter_map(|(name, about)| {
+        let shape = about.get("shape")?.clone();
+        Some((name.strip_prefix("weight/")?.to_owned(), shape))
+    });
+    let shape = |(name, shape)| Ok((name, serde_json::from_value(shape).map_err(|e| wrong(e.to_string()))?));
+    weights.map(shape).collect()
+}
+
+/// Whether a safetensors file is a checkpoint of a run, from its head alone.
+///
+/// # Errors
+/// As [`shapes`].
+pub(crate) fn is_checkpoint(path: &Path) -> Result<bool> {
+    Ok(read_head(path)?.get("__metadata__").is_some_and(|metadata| metadata.get("panda").is_some()))
+}
+
+/// The head of a safetensors file: entries by name.
+fn read_head(path: &Path) -> Result<BTreeMap<String, serde_json::Value>> {
     let io = |error| Error::io(path, "read the checkpoint")(error);
     let wrong = |found: String| Error::checkpoint(path, "the head of a safetensors file", found);
     let mut file = File::open(path).map_err(io)?;
@@ -136,14 +155,7 @@ pub fn shapes(path: &Path) -> Result<Shapes> {
     if head.len() as u64 != length {
         return Err(wrong(format!("{} bytes of one of {length}", head.len())));
     }
-    let tensors: BTreeMap<String, serde_json::Value> =
-        serde_json::from_slice(&head).map_err(|error| wrong(error.to_string()))?;
-    let weights = tensors.into_iter().filter_map(|(name, about)| {
-        let shape = about.get("shape")?.clone();
-        Some((name.strip_prefix("weight/")?.to_owned(), shape))
-    });
-    let shape = |(name, shape)| Ok((name, serde_json::from_value(shape).map_err(|e| wrong(e.to_string()))?));
-    weights.map(shape).collect()
+    serde_json::from_slice(&head).map_err(|error| wrong(error.to_string()))
 }
 
 impl Checkpoint {

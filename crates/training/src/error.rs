@@ -139,6 +139,36 @@ pub enum Error {
         /// Whether there is a sound `best.safetensors`.
         best: bool,
     },
+    /// A run that goes on with another number of epochs, which only the recipe says.
+    #[error(
+        "training.epochs: expected {old}, as the checkpoint has, found {epochs} in the recipe; --epochs {epochs} goes on to so many"
+    )]
+    Epochs {
+        /// Epochs of the checkpoint's recipe.
+        old: u64,
+        /// Epochs of the recipe.
+        epochs: u64,
+    },
+    /// A run of fewer epochs than are done.
+    #[error(
+        "--epochs: expected at least {begun}, the epochs that the run has begun, found {epochs}; epoch checkpoints (training.keep) hold earlier weights"
+    )]
+    EpochsDone {
+        /// Epochs that are done or begun.
+        begun: u64,
+        /// Epochs that were asked for.
+        epochs: u64,
+    },
+    /// Pretrained weights that do not fit the model.
+    #[error("init.weights {}: expected {expected}, found {found}", path.display())]
+    Pretrained {
+        /// The file.
+        path: PathBuf,
+        /// What would have fitted.
+        expected: String,
+        /// What it has.
+        found: String,
+    },
     /// A run that goes on with data that are not those of its checkpoint.
     #[error("{set}: expected the data of the checkpoint, found {found}; --changed-data goes on with it")]
     DataChanged {

@@ -87,6 +87,7 @@ mod ops;
 pub mod optimiser;
 mod parameters;
 pub mod predictor;
+mod pretrained;
 mod ragged;
 mod random;
 mod ranks;

@@ -4,10 +4,11 @@ use std::sync::atomic::AtomicBool;
 
 use speech::{Corpus, FrontEnd, Tokenizer, Utterance};
 
-use crate::checkpoint::{self, Checkpoint};
+use crate::checkpoint::{self, Checkpoint, Progress};
 use crate::data::{self, Example, Store, Streamed};
 use crate::model::Model;
 use crate::observer::Observer;
+use crate::pretrained::Pretrained;
 use crate::recipe::Recipe;
 use crate::run_folder::{RunFolder, Start};
 use crate::{Error, Fingerprint, Result, Sets, doubts, memory};
@@ -16,9 +17,20 @@ use crate::{Error, Fingerprint, Result, Sets, doubts, memory};
 /// gradient in a checkpoint that is being written, once as values and once as bytes.
 const COPIES: usize = 13;
 
+/// The folder of a run, and how the run may begin there.
+#[derive(Clone, Copy)]
+pub(crate) struct Origin<'a> {
+    pub folder: &'a RunFolder,
+    pub start: Start,
+    /// Whether the number of epochs was given beside the recipe, so that a run that goes on takes it.
+    pub epochs_given: bool,
+}
+
 /// What a run begins with, before it has written anything.
 pub(crate) struct Loaded {
     pub resumed: Option<Checkpoint>,
+    /// Weights of another model that a new run begins with.
+    pub pretrained: Option<Pretrained>,
     pub tokenizer: Tokenizer,
     pub front_end: FrontEnd,
     pub train: Store,
@@ -42,8 +54,7 @@ impl<E: Into<Error>> From<E> for Stopped {
 impl Loaded {
     pub fn new(
         recipe: &Recipe,
-        folder: &RunFolder,
-        start: Start,
+        origin: Origin,
         observer: &mut dyn Observer,
         stop: &AtomicBool,
     ) -> std::result::Result<Self, Stopped> {
@@ -57,7 +68,7 @@ impl Loaded {
             false => {
                 let train = data::read_manifests("data.train", &recipe.data.train)?;
                 let sets = Sets { train: &train, dev: &dev, test: &test };
-                let known = Known::new(recipe, sets, folder, start, observer)?;
+                let known = Known::new(recipe, sets, origin, observer)?;
                 let doubt = doubts::repeated("data.train", &train);
                 doubt.iter().for_each(|doubt| observer.on_warning(doubt));
                 let (train, note) = doubts::short_enough("data.train", train, recipe.batch.max_seconds);
@@ -70,13 +81,8 @@ impl Loaded {
             true => {
                 let corpus = Corpus::open(&recipe.data.train, data::index_folder(recipe).as_deref());
                 let corpus = corpus.map_err(Error::from)?;
-                let known = Known::new(
-                    recipe,
-                    Sets { train: &corpus, dev: &dev, test: &test },
-                    folder,
-                    start,
-                    observer,
-                )?;
+                let sets = Sets { train: &corpus, dev: &dev, test: &test };
+                let known = Known::new(recipe, sets, origin, observer)?;
                 let (tokenizer, all) = (known.tokenizer.clone(), corpus.len());
                 let streamed = Streamed::new(corpus, tokenizer, recipe)?;
                 notes.extend(streamed.left_out(all));
@@ -90,6 +96,10 @@ impl Loaded {
             doubt.iter().for_each(|doubt| observer.on_warning(doubt));
         }
         expect_room(recipe, &train, [&dev, &test], tokenizer.size())?;
+        let pretrained = match &resumed {
+            Some(_) => None,
+            None => Pretrained::read(recipe, &tokenizer, observer)?,
+        };
 
         let front_end = FrontEnd::new(&recipe.features)?;
         let mut load = |set, utterances: &[Utterance], tokenizer| {
@@ -115,7 +125,7 @@ impl Loaded {
             }
             loaded => loaded?,
         };
-        Ok(Self { resumed, tokenizer, front_end, train, dev, test, data })
+        Ok(Self { resumed, pretrained, tokenizer, front_end, train, dev, test, data })
     }
 }
 
@@ -133,16 +143,10 @@ struct Known {
 }
 
 impl Known {
-    fn new(
-        recipe: &Recipe,
-        sets: Sets,
-        folder: &RunFolder,
-        start: Start,
-        observer: &mut dyn Observer,
-    ) -> Result<Self> {
-        let resumed = resume(recipe, sets, folder, start, observer)?;
+    fn new(recipe: &Recipe, sets: Sets, origin: Origin, observer: &mut dyn Observer) -> Result<Self> {
+        let resumed = resume(recipe, sets, origin, observer)?;
         let tokenizer = match &resumed {
-            Some(checkpoint) => checkpoint.tokenizer(&folder.last())?,
+            Some(checkpoint) => checkpoint.tokenizer(&origin.folder.last())?,
             None => {
                 let texts = data::each(sets.train).map(|one| Ok(one?.text.clone()));
                 let texts = texts.collect::<Result<Vec<String>>>()?;
@@ -155,20 +159,33 @@ impl Known {
 }
 
 /// The checkpoint that a run goes on from, if it does: one of the same recipe and the same data.
+///
+/// Only the number of epochs may be another one, where it was given beside the recipe.
 fn resume(
     recipe: &Recipe,
     sets: Sets,
-    folder: &RunFolder,
-    start: Start,
+    origin: Origin,
     observer: &mut dyn Observer,
 ) -> Result<Option<Checkpoint>> {
+    let Origin { folder, start, epochs_given } = origin;
     let last = folder.last();
     if !(matches!(start, Start::Resume | Start::ResumeChanged) && last.exists()) {
         return Ok(None);
     }
     let checkpoint = folder.read_last()?;
-    if let Some(difference) = recipe.difference(&checkpoint.recipe(&last)?) {
+    let mut before = checkpoint.recipe(&last)?;
+    let epochs = recipe.training.run.epochs;
+    let old_epochs = std::mem::replace(&mut before.training.run.epochs, epochs);
+    if let Some(difference) = recipe.difference(&before) {
         return Err(Error::checkpoint(&last, "a run of this very recipe", difference));
+    }
+    if epochs != old_epochs {
+        change_epochs([old_epochs, epochs], &checkpoint.progress, epochs_given)?;
+        observer.on_note(&format!(
+            "training.epochs: {epochs} in place of {old_epochs}; from here on the learning rate (decay = \"{}\") and the weight \
+             of CTC follow the schedule over {epochs} epochs",
+            recipe.optimiser.decay.name()
+        ));
     }
     match &checkpoint.data {
         Some(data) if start == Start::Resume => data.check(sets)?,
@@ -178,6 +195,18 @@ fn resume(
         }
     }
     Ok(Some(checkpoint))
+}
+
+/// Fails unless a run may have `epochs` where it had `old` before.
+fn change_epochs([old, epochs]: [u64; 2], progress: &Progress, given: bool) -> Result<()> {
+    if !given {
+        return Err(Error::Epochs { old, epochs });
+    }
+    let begun = progress.epoch + u64::from(progress.batch > 0);
+    if epochs < begun {
+        return Err(Error::EpochsDone { begun, epochs });
+    }
+    Ok(())
 }
 
 /// Fails where the features of all sets, or the model in training, are more than there is room for.

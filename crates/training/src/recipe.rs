@@ -11,7 +11,8 @@ mod terms;
 use std::path::{Path, PathBuf};
 
 pub use gnat::{AlignmentKind, GnatConfig, Normalise};
-pub use init::InitConfig;
+pub(crate) use init::covers;
+pub use init::{InitConfig, Initialization, PretrainedConfig};
 pub use loss::LossConfig;
 pub use loss_options::{ActivationKind, Loss, LossOptions};
 pub use steps::{ClipKind, Decay, OptimiserKind};
@@ -52,9 +53,9 @@ pub struct Recipe {
     pub predictor: Option<PredictorKind>,
     /// Where both meet.
     pub joint: JointConfig,
-    /// How first weights are drawn.
-    #[serde(default, skip_serializing_if = "InitConfig::is_default")]
-    pub init: InitConfig,
+    /// First weights.
+    #[serde(default, skip_serializing_if = "Initialization::is_default")]
+    pub init: Initialization,
     /// Steps and step sizes.
     pub optimiser: OptimiserConfig,
     /// Sizes of batches.
@@ -440,7 +441,8 @@ impl From<Option<u64>> for Changes {
     }
 }
 
-fn first_difference(table: &str, here: &toml::Table, there: &toml::Table) -> Option<String> {
+/// The first key that two tables have different values for, with both.
+pub(crate) fn first_difference(table: &str, here: &toml::Table, there: &toml::Table) -> Option<String> {
     let keys: std::collections::BTreeSet<&String> = here.keys().chain(there.keys()).collect();
     keys.into_iter().find_map(|key| {
         let name = if table.is_empty() { key.clone() } else { format!("{table}.{key}") };
@@ -485,20 +487,27 @@ impl Recipe {
         let base = path.parent().unwrap_or(Path::new(""));
         let Data { train, dev, test, cache, .. } = &mut recipe.data;
         let sounds = recipe.augment.manifests();
-        for manifest in train.iter_mut().chain(dev).chain(test).chain(cache).chain(sounds) {
-            *manifest = base.join(&manifest);
+        let weights = &mut recipe.init.pretrained.weights;
+        for path in train.iter_mut().chain(dev).chain(test).chain(cache).chain(sounds).chain(weights) {
+            *path = base.join(&path);
         }
         Ok((recipe, text))
     }
 
     /// The first key that another recipe has another value for, with both; but for the places of the data, of which checkpoints
-    /// have a fingerprint, and of noise and impulse responses.
+    /// have a fingerprint, of noise and impulse responses, and of pretrained weights.
     pub(crate) fn difference(&self, other: &Recipe) -> Option<String> {
         let [mut here, mut there] = [self, other].map(Recipe::clone);
         [&mut here, &mut there]
             .into_iter()
             .flat_map(|recipe| recipe.augment.manifests())
             .for_each(PathBuf::clear);
+        // A run that goes on does not read them again, so that they may lie elsewhere.
+        for weights in
+            [&mut here, &mut there].into_iter().filter_map(|one| one.init.pretrained.weights.as_mut())
+        {
+            *weights = "FILE".into();
+        }
         // Not every path can be written down.
         for data in [&mut here.data, &mut there.data] {
             (data.train, data.dev, data.test, data.cache) = Default::default();
@@ -534,7 +543,7 @@ impl Recipe {
             joint: self.joint.clone(),
             loss: self.loss.clone(),
             terms: self.training.terms.clone(),
-            init: self.init,
+            init: self.init.law,
         }
     }
 }

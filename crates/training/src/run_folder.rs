@@ -110,8 +110,10 @@ impl RunFolder {
     /// # Errors
     /// [`Error::OutputIsInput`].
     pub(crate) fn spare<'a>(&self, inputs: impl IntoIterator<Item = &'a Path>) -> Result<()> {
+        let epochs: Vec<PathBuf> = kept(&self.path)?.into_iter().map(|(_, path)| path).collect();
         for input in inputs {
-            for output in FILES.iter().chain(&RECIPE).map(|name| self.file(name)) {
+            let own = FILES.iter().chain(&RECIPE).map(|name| self.file(name));
+            for output in own.chain(epochs.iter().cloned()) {
                 if crate::files::same_file(&output, input) {
                     return Err(Error::OutputIsInput { output, input: input.to_owned() });
                 }

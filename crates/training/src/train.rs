@@ -8,7 +8,7 @@ use crate::checkpoint::Checkpoint;
 use crate::data::{self, Example, Largest, Source, TrainingSet};
 use crate::evaluate::{Evaluation, evaluate};
 use crate::learner::Learner;
-use crate::loading::{Loaded, Stopped};
+use crate::loading::{Loaded, Origin, Stopped};
 use crate::model::Model;
 use crate::observer::{Observer, RunReport};
 use crate::ranks::{self, Ranks};
@@ -75,10 +75,12 @@ pub fn train_with(
     let folder = ranks::agree(ranks, made)?;
     let resumes = matches!(start, Start::Resume | Start::ResumeChanged);
     let Data { train, dev, test, .. } = &recipe.data;
+    let weights = &recipe.init.pretrained.weights;
     let read = train.iter().chain(dev).chain(test).map(|path| path.as_path());
     // The recipe of a run that goes on may be the one in its folder.
     let own = resumes && folder.last().exists();
-    let spared = folder.spare(read.chain((!own).then_some(recipe_path)));
+    let first = [Some(recipe_path), weights.as_deref()].into_iter().flatten().filter(|_| !own);
+    let spared = folder.spare(read.chain(first));
     if let Err(error) = ranks::agree(ranks, spared) {
         folder.leave();
         return Err(error);
@@ -87,7 +89,8 @@ pub fn train_with(
 
     let stopped = |steps| Ok(Outcome { stopped: true, steps, dev: None, test: None });
     let mut steps = 0;
-    let loaded = Loaded::new(&recipe, &folder, start, observer, stop).map_err(|error| match error {
+    let origin = Origin { folder: &folder, start, epochs_given: changes.epochs.is_some() };
+    let loaded = Loaded::new(&recipe, origin, observer, stop).map_err(|error| match error {
         Stopped::By(error) => error,
         Stopped::At(so_far) => {
             steps = so_far;
@@ -104,10 +107,13 @@ pub fn train_with(
             return if let Error::Stopped = error { stopped(steps) } else { Err(error) };
         }
     };
-    let Loaded { resumed, tokenizer, front_end, train, dev, test, data } = loaded;
+    let Loaded { resumed, pretrained, tokenizer, front_end, train, dev, test, data } = loaded;
     let source = TrainingSet::new(&train, &recipe, &front_end);
     let planned = || -> Result<_> {
         let model = Model::new(&recipe.model(), tokenizer.size())?;
+        if let Some(pretrained) = pretrained {
+            pretrained.apply(model.parameters())?;
+        }
         let limits = recipe.batch.memory.map(|budget| {
             let others: usize = dev.iter().chain(&test).map(Example::bytes).sum();
             let before = run_plan::before(train.bytes() + others);

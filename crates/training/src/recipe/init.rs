@@ -1,10 +1,68 @@
-//! How first weights are drawn.
-use serde::{Deserialize, Serialize};
+//! How first weights are drawn, and which file they come from.
+use std::path::PathBuf;
 
-use super::check::at_least_zero;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::check::{at_least_zero, expect};
+use super::table;
 use crate::Result;
 
-/// `[init]`: the law of the first weights, each from its own stream.
+/// `[init]`: the first weights of a run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Initialization {
+    /// The law that weights are drawn by.
+    #[serde(flatten)]
+    pub law: InitConfig,
+    /// The file that weights are then taken from.
+    #[serde(flatten)]
+    pub pretrained: PretrainedConfig,
+}
+
+/// The keys of `[init]` that name the weights of another model.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PretrainedConfig {
+    /// A checkpoint, or another safetensors file whose tensors have the names of parameters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weights: Option<PathBuf>,
+    /// Names of parameters, or of the modules that they belong to, which are not taken from it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub skip: Vec<String>,
+}
+
+impl PretrainedConfig {
+    /// Whether a parameter keeps its drawn values: its name, or a module of it, is in `skip`.
+    pub fn is_skipped(&self, parameter: &str) -> bool {
+        self.skip.iter().any(|name| covers(name, parameter))
+    }
+}
+
+/// Whether `name` is a parameter's, or that of a module around it.
+pub(crate) fn covers(name: &str, parameter: &str) -> bool {
+    parameter.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+impl<'de> Deserialize<'de> for Initialization {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        let (pretrained, law) = table::split(deserializer, &["weights", "skip"], Some("plain"))?;
+        Ok(Initialization { law, pretrained })
+    }
+}
+
+impl Initialization {
+    pub(super) fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Checks every value.
+    pub(super) fn check(&self) -> Result<()> {
+        let PretrainedConfig { weights, skip } = &self.pretrained;
+        expect("init.skip", "none without init.weights", skip.is_empty() || weights.is_some(), "some")?;
+        self.law.check()
+    }
+}
+
+/// The law of the first weights, each from its own stream.
 ///
 /// A matrix of D inputs starts uniform in ±1/√D, those of an LSTM of width H in ±1/√H, embeddings normal with deviation 1.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -35,10 +93,6 @@ impl Default for InitConfig {
 }
 
 impl InitConfig {
-    pub(super) fn is_default(&self) -> bool {
-        *self == Self::Plain {}
-    }
-
     /// Checks every value.
     pub(crate) fn check(&self) -> Result<()> {
         let &Self::Mlperf { scale, hidden_bias_scale } = self else { return Ok(()) };

@@ -46,7 +46,7 @@ pub enum Decay {
 }
 
 impl Decay {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Decay::Cosine => "cosine",
             Decay::Exponential => "exponential",

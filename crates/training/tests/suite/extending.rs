@@ -1,0 +1,129 @@
+//! Runs that go on with another number of epochs than they began with.
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use training::{Checkpoint, Error, Observer, Outcome, Result, Start, StepReport, train};
+
+use super::toy::Toy;
+
+/// Stops after some steps, and collects notes.
+struct Watch<'a> {
+    steps: u64,
+    stop: &'a AtomicBool,
+    notes: Vec<String>,
+}
+
+impl Observer for Watch<'_> {
+    fn on_note(&mut self, note: &str) {
+        self.notes.push(note.to_owned());
+    }
+
+    fn on_step(&mut self, _: &StepReport) {
+        self.steps -= 1;
+        self.stop.store(self.steps == 0, Ordering::Relaxed);
+    }
+}
+
+/// Trains for so many steps at most; returns what the observer was told too.
+fn run_for(steps: u64, recipe: &Path, epochs: Option<u64>, folder: &Path) -> (Result<Outcome>, Vec<String>) {
+    let stop = AtomicBool::new(false);
+    let mut watch = Watch { steps, stop: &stop, notes: Vec::new() };
+    let outcome = train(recipe, epochs, folder, Start::Resume, &mut watch, &stop);
+    (outcome, watch.notes)
+}
+
+fn run(recipe: &Path, epochs: Option<u64>, folder: &Path) -> (Result<Outcome>, Vec<String>) {
+    run_for(u64::MAX, recipe, epochs, folder)
+}
+
+fn learning_rates(folder: &Path) -> Vec<f64> {
+    let mut reader = csv::Reader::from_path(folder.join("metrics.csv")).unwrap();
+    reader
+        .deserialize()
+        .map(|row: std::result::Result<training::Metrics, _>| row.unwrap().learning_rate)
+        .collect()
+}
+
+const RESULTS: [&str; 4] = ["recipe.toml", "last.safetensors", "evaluation.json", "test.hypotheses.jsonl"];
+
+fn expect_same(a: &Path, b: &Path) {
+    for name in RESULTS {
+        assert!(std::fs::read(a.join(name)).unwrap() == std::fs::read(b.join(name)).unwrap(), "{name}");
+    }
+    // The best epoch may lie before the change, so that its checkpoint has the recipe of then.
+    let [a, b] = [a, b].map(|folder| Checkpoint::read(&folder.join("best.safetensors")).unwrap());
+    assert!(a.weights == b.weights && a.average == b.average && a.progress == b.progress);
+}
+
+#[test]
+fn an_extended_run_is_the_longer_run_where_the_schedule_does_not_depend_on_its_length() {
+    let toy = Toy::new();
+    let recipe = toy.recipe(&[("weight_decay = 0.01", "decay = \"hold\"")]);
+    let (whole, parts) = (toy.path("whole"), toy.path("parts"));
+    run(&recipe, Some(4), &whole).0.unwrap();
+    // Finished after two epochs, in the middle of the third, and with the number that it has by then.
+    assert!(!run(&recipe, Some(2), &parts).0.unwrap().stopped);
+    let (outcome, notes) = run_for(2, &recipe, Some(4), &parts);
+    assert!(outcome.unwrap().stopped);
+    let note = &notes[0];
+    assert!(note.starts_with("training.epochs: 4 in place of 2") && note.contains("\"hold\""), "{note}");
+    let (outcome, notes) = run(&recipe, Some(4), &parts);
+    assert!(!outcome.unwrap().stopped && notes.is_empty(), "{notes:?}");
+    expect_same(&whole, &parts);
+    // The number that it has changes nothing, however often.
+    assert!(run(&recipe, Some(4), &parts).1.is_empty());
+    expect_same(&whole, &parts);
+}
+
+#[test]
+fn the_schedule_is_that_of_all_epochs_from_there_on() {
+    let toy = Toy::new();
+    for decay in ["cosine", "exponential"] {
+        let recipe = toy.recipe(&[("weight_decay = 0.01", &format!("decay = \"{decay}\""))]);
+        let (whole, parts) = (toy.path(&format!("{decay}-whole")), toy.path(&format!("{decay}-parts")));
+        run(&recipe, Some(4), &whole).0.unwrap();
+        run(&recipe, Some(2), &parts).0.unwrap();
+        run(&recipe, Some(4), &parts).0.unwrap();
+        let [whole, parts] = [whole, parts].map(|folder| learning_rates(&folder));
+        assert_eq!((whole.len(), parts.len()), (4, 4));
+        assert_eq!(whole[2..], parts[2..]);
+        assert!(whole[1] > parts[1] && parts[2] > parts[1], "{whole:?} {parts:?}");
+    }
+}
+
+#[test]
+fn a_run_may_end_earlier_but_not_before_what_is_done() {
+    let toy = Toy::new();
+    let (recipe, folder) = (toy.recipe(&[("epochs = 3", "epochs = 9")]), toy.path("run"));
+    let steps = {
+        let stopped = run(&recipe, Some(1), &toy.path("one")).0.unwrap();
+        stopped.steps
+    };
+    // One step into the third epoch.
+    assert!(run_for(2 * steps + 1, &recipe, None, &folder).0.unwrap().stopped);
+    for epochs in [1, 2] {
+        let error = run(&recipe, Some(epochs), &folder).0.unwrap_err();
+        assert!(matches!(error, Error::EpochsDone { begun: 3, epochs: found } if found == epochs), "{error}");
+    }
+    assert!(matches!(run(&recipe, Some(0), &folder).0, Err(Error::RecipeValue { .. })));
+    let outcome = run(&recipe, Some(3), &folder).0.unwrap();
+    assert!(!outcome.stopped && outcome.test.is_some());
+    assert_eq!(learning_rates(&folder).len(), 3);
+}
+
+#[test]
+fn nothing_but_the_given_number_of_epochs_may_differ() {
+    let toy = Toy::new();
+    let folder = toy.path("run");
+    run(&toy.recipe(&[("epochs = 3", "epochs = 1")]), None, &folder).0.unwrap();
+    let before = std::fs::read(folder.join("last.safetensors")).unwrap();
+    let error = run(&toy.recipe(&[]), None, &folder).0.unwrap_err();
+    assert!(matches!(error, Error::Epochs { old: 1, epochs: 3 }), "{error}");
+    for change in
+        [("seed = 7", "seed = 8"), ("ctc_weight = 0.3", "ctc_weight = 0.2"), ("width = 16", "width = 17")]
+    {
+        let error = run(&toy.recipe(&[change]), Some(2), &folder).0.unwrap_err().to_string();
+        assert!(error.contains("expected a run of this very recipe"), "{error}");
+    }
+    assert!(std::fs::read(folder.join("last.safetensors")).unwrap() == before);
+}
