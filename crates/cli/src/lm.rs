@@ -112,7 +112,8 @@ impl Text {
 
 /// The lines of a text file.
 fn plain(path: &Path) -> Result<Vec<String>> {
-    let bytes = std::fs::read(path).map_err(|source| speech::Error::Io { path: path.into(), source })?;
+    let bytes =
+        speech::files::read_given(path).map_err(|source| speech::Error::Io { path: path.into(), source })?;
     let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&bytes);
     let decode = |(number, line): (usize, &[u8])| {
         let wrong = |_| speech::Error::Format {

@@ -191,7 +191,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         arguments.parts.iter().chain(&arguments.manifest).map(PathBuf::as_path).collect();
     let output = Output::new(&arguments.out, &inputs)?;
     let read = |path: &PathBuf| {
-        std::fs::read_to_string(path).map_err(|source| training::Error::Io {
+        speech::files::read_given_text(path).map_err(|source| training::Error::Io {
             path: path.clone(),
             action: "read the part",
             source,

@@ -364,5 +364,5 @@ impl SearchArguments {
 
 fn read(path: &Path) -> Result<Vec<u8>> {
     let io = |source| training::Error::Io { path: path.to_owned(), action: "read it", source };
-    Ok(std::fs::read(path).map_err(io)?)
+    Ok(speech::files::read_given(path).map_err(io)?)
 }

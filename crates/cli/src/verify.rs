@@ -80,7 +80,8 @@ impl Any {
             PathBuf::from(path)
         };
         let (json, tensors) = (file(".json"), file(".safetensors"));
-        let text = std::fs::read(&json).map_err(|source| VerifyError::File { path: json.clone(), source })?;
+        let text = speech::files::read_regular(&json)
+            .map_err(|source| VerifyError::File { path: json.clone(), source })?;
         let value: serde_json::Value = serde_json::from_slice(&text)
             .map_err(|source| VerifyError::Sidecar { path: json.clone(), source })?;
         let name = stem.file_name().unwrap_or_default().to_string_lossy();

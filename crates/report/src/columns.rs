@@ -1,6 +1,8 @@
 //! `metrics.csv` as it is: whatever columns it has.
 use std::path::Path;
 
+use speech::files::open_regular;
+
 use crate::{Error, Result};
 
 /// Columns of numbers over the epochs.
@@ -22,7 +24,8 @@ impl Columns {
             return Ok(Self::default());
         }
         let broken = |source| Error::Metrics { path: path.to_owned(), source };
-        let mut reader = csv::Reader::from_path(path).map_err(broken)?;
+        let file = open_regular(path).map_err(|error| broken(error.into()))?;
+        let mut reader = csv::Reader::from_reader(file);
         let names: Vec<String> = reader.headers().map_err(broken)?.iter().map(str::to_owned).collect();
         let mut columns: Vec<(String, Vec<Option<f64>>)> =
             names.into_iter().map(|name| (name, Vec::new())).collect();

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use index::Entry;
 
+use crate::files::open_regular;
 use crate::{Error, Result, Utterance, manifest};
 
 /// Utterances by number, read when they are wanted.
@@ -100,7 +101,7 @@ impl Corpus {
             Some(member) => shard::utterance(&source.path, index, entry, member),
             None => {
                 let io = |error| Error::Io { path: source.path.clone(), source: error };
-                let file = File::open(&source.path).map_err(io)?;
+                let file = open_regular(&source.path).map_err(io)?;
                 let line = bytes(&source.path, &file, entry.start, entry.length as usize)?;
                 let matches = !line.is_empty() && entry.sum == index::sum(&line);
                 let line = String::from_utf8_lossy(&line);

@@ -1,39 +1,23 @@
-//! Files that appear whole or not at all.
+//! Files that are read or written by one set of rules, whatever a path leads to.
+//!
+//! | module | rule |
+//! |---|---|
+//! | [`Destination`] | results appear whole or not at all; links are followed, pipes are written through |
+//! | [`open_regular`], [`open_given`] | inputs are regular files; a pipe is an error, not waited for |
+//! | [`FileLock`] | one process at a time; what the lock's name leads to is never changed |
+mod destination;
+mod input;
+mod lock;
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter};
 use std::path::Path;
 
-use tempfile::TempPath;
+pub use destination::{Destination, Staged, is_same_file, remove_leftovers, write_atomically};
+pub use input::{expect_regular, open_given, open_regular, read_given, read_given_text, read_regular};
+pub use lock::FileLock;
 
 use crate::{Error, Result};
 
-/// A folder, and those around it.
-pub(crate) fn make(folder: &Path) -> Result<()> {
-    fs::create_dir_all(folder).map_err(|source| Error::Write { path: folder.into(), source })
-}
-
-/// A file that is whole on the disk, under another name beside its own until somebody persists it.
-pub(crate) fn temporary(
-    path: &Path,
-    write: impl FnOnce(BufWriter<&File>) -> io::Result<()>,
-) -> Result<TempPath> {
-    let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
-    make(folder)?;
-    let failed = |source| Error::Write { path: path.into(), source };
-    let prefix = format!(".{}.", path.file_name().unwrap_or_default().to_string_lossy());
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(&prefix).suffix(".tmp");
-    #[cfg(unix)]
-    // As any new file: the process's mask decides.
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    let file = builder.tempfile_in(folder).map_err(failed)?;
-    write(BufWriter::with_capacity(1 << 16, file.as_file())).map_err(failed)?;
-    file.as_file().sync_all().map_err(failed)?;
-    Ok(file.into_temp_path())
-}
-
-/// Puts it in its place.
-pub(crate) fn persist(temporary: TempPath, path: &Path) -> Result<()> {
-    temporary.persist(path).map_err(|error| Error::Write { path: path.into(), source: error.error })
+/// Makes a folder, and those around it.
+pub(crate) fn make_folder(folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder).map_err(|source| Error::Write { path: folder.into(), source })
 }

@@ -40,7 +40,7 @@ pub mod corpus;
 mod error;
 pub mod error_rate;
 pub mod features;
-mod files;
+pub mod files;
 pub mod manifest;
 pub mod mel;
 pub mod memory;

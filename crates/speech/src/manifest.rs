@@ -1,12 +1,12 @@
 //! JSON Lines manifests: one utterance a line, in our fields or in NeMo's.
 
 use std::collections::HashMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use kernels::Brief;
 use serde::Deserialize;
 
+use crate::files::read_given;
 use crate::{Error, Piece, Result, Span, Utterance};
 
 /// The fields that we know; others are allowed and ignored.
@@ -196,7 +196,7 @@ fn read_lines(path: &Path) -> Result<Vec<(usize, Line)>> {
     if ["tar", "gz", "tgz"].contains(&&*name) {
         return Err(wrong("an archive; recipes take shards of sound, other commands their manifests".into()));
     }
-    let bytes = fs::read(path).map_err(|source| Error::Io { path: path.into(), source })?;
+    let bytes = read_given(path).map_err(|source| Error::Io { path: path.into(), source })?;
     let text = String::from_utf8(bytes).map_err(|_| wrong("what is no text in UTF-8".into()))?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let filled = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());

@@ -1,10 +1,10 @@
 //! An utterance: a transcript and the pieces of sound that it is made of.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use crate::audio::{Change, Channel, Conversion, Limit, Part};
+use crate::files::open_regular;
 use crate::{Audio, Error, Result, audio, packed};
 
 /// One line of a manifest, with its paths resolved.
@@ -266,7 +266,7 @@ fn append(
     if let Span::Whole | Span::Member { .. } = span {
         let (whole, change) = match span {
             Span::Member { start, length } => {
-                let part = File::open(path).and_then(|file| Part::new(file, start, length));
+                let part = open_regular(path).and_then(|file| Part::new(file, start, length));
                 let part = part.map_err(|source| Error::Io { path: path.into(), source })?;
                 audio::read_part(path, part, channel, limit)?
             }

@@ -11,13 +11,13 @@
 mod write;
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
 use safetensors::tensor::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 use speech::Tokenizer;
+use speech::files::{open_regular, read_given};
 
 use crate::parameters::Shapes;
 use crate::{Error, Fingerprint, Recipe, Result};
@@ -146,7 +146,7 @@ pub(crate) fn is_checkpoint(path: &Path) -> Result<bool> {
 fn read_head(path: &Path) -> Result<BTreeMap<String, serde_json::Value>> {
     let io = |error| Error::io(path, "read the checkpoint")(error);
     let wrong = |found: String| Error::checkpoint(path, "the head of a safetensors file", found);
-    let mut file = File::open(path).map_err(io)?;
+    let mut file = open_regular(path).map_err(io)?;
     let mut length = [0; 8];
     file.read_exact(&mut length).map_err(io)?;
     let length = u64::from_le_bytes(length);
@@ -185,7 +185,7 @@ impl Checkpoint {
     /// # Errors
     /// [`Error::Io`] if the file cannot be read, [`Error::Checkpoint`] if it is corrupt, truncated or foreign.
     pub fn read(path: &Path) -> Result<Self> {
-        let bytes = std::fs::read(path).map_err(Error::io(path, "read the checkpoint"))?;
+        let bytes = read_given(path).map_err(Error::io(path, "read the checkpoint"))?;
         let wrong = |expected: &str, found: String| Error::checkpoint(path, expected, found);
         let whole = "a whole safetensors file";
         let (_, metadata) =

@@ -65,6 +65,12 @@ pub enum Error {
         /// The input.
         input: PathBuf,
     },
+    /// A result that would take the place of a file of a run.
+    #[error("{}: expected another name or folder, found one that a run in this folder uses for its own file", output.display())]
+    OutputOfRun {
+        /// Where it should go.
+        output: PathBuf,
+    },
     /// Two results in one place.
     #[error("{}: expected a place of its own for each output, found the other one, {}", output.display(), other.display())]
     OutputTwice {

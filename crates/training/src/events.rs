@@ -17,6 +17,11 @@ const PREFIX: &str = "events.out.tfevents.";
 /// Steps between two that are told.
 const EVERY: u64 = 10;
 
+/// Whether a file is named as event files are.
+pub(crate) fn is_event_file(name: &str) -> bool {
+    name.starts_with(PREFIX)
+}
+
 /// Epoch and step of a checkpoint.
 type State = (u64, u64);
 

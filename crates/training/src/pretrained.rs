@@ -12,6 +12,7 @@ use std::path::Path;
 
 use candle_core::{DType, Device};
 use speech::Tokenizer;
+use speech::files::read_given;
 
 use crate::checkpoint::{self, Checkpoint, UNSUMMED, Values};
 use crate::model::Model;
@@ -206,7 +207,8 @@ fn input_differs(ours: &Recipe, theirs: &Recipe) -> Option<String> {
 fn from_tensors(path: &Path) -> Result<Weights> {
     let wrong =
         |expected: String, found: String| Error::Pretrained { path: path.to_owned(), expected, found };
-    let tensors = candle_core::safetensors::load(path, &Device::Cpu)
+    let bytes = read_given(path).map_err(Error::io(path, "read the weights"))?;
+    let tensors = candle_core::safetensors::load_buffer(&bytes, &Device::Cpu)
         .map_err(|error| wrong("a safetensors file".into(), error.to_string()))?;
     let (mut values, mut shapes) = (Values::new(), BTreeMap::new());
     for (name, tensor) in tensors {

@@ -11,12 +11,12 @@
 //! | `epoch-N.safetensors` | those of the last epochs, as many as `training.keep` says |
 //! | `.lock` | empty; locked while a process trains |
 //! | `evaluation.json`, `SET.hypotheses.jsonl` | the final report and what was heard |
-use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
+
+use speech::files::{self, FileLock, remove_leftovers, write_atomically};
 
 use crate::checkpoint::{Checkpoint, Progress};
 use crate::evaluate::Evaluation;
-use crate::files::{remove_leftovers, write_atomically};
 use crate::metrics::Metrics;
 use crate::{Error, Result, curve, events};
 
@@ -58,9 +58,7 @@ pub enum Start {
 pub struct RunFolder {
     path: PathBuf,
     /// Locked until the process ends, however it does; none in a process that only reads.
-    _lock: Option<File>,
-    /// Whether there was none before.
-    locked_first: bool,
+    lock: Option<FileLock>,
     /// Folders that were not there before, the outermost last.
     new: Vec<PathBuf>,
 }
@@ -78,14 +76,13 @@ impl RunFolder {
         let new = new.take_while(|folder| !folder.exists()).map(Path::to_owned).collect();
         std::fs::create_dir_all(path).map_err(Error::io(path, "make the run folder"))?;
         let name = path.join(LOCK);
-        let locked_first = !name.exists();
-        let lock = File::create(&name).map_err(Error::io(path, "write in the run folder"))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(Error::RunLocked { path: path.to_owned() }),
-            Err(TryLockError::Error(error)) => return Err(Error::io(&name, "lock the run folder")(error)),
+        let lock = FileLock::acquire(&name).map_err(Error::io(&name, "lock the run folder"))?;
+        let Some(lock) = lock else { return Err(Error::RunLocked { path: path.to_owned() }) };
+        let folder = RunFolder { path: path.to_owned(), lock: Some(lock), new };
+        if let Err(error) = folder.expect_regular_files() {
+            folder.leave();
+            return Err(error);
         }
-        let folder = RunFolder { path: path.to_owned(), _lock: Some(lock), locked_first, new };
         let epochs = kept(path)?;
         let files = FILES.iter().map(|name| folder.file(name)).chain(epochs.into_iter().map(|of| of.1));
         // A run writes where its recipe was before the recipe: without that, it is somebody's own.
@@ -105,6 +102,15 @@ impl RunFolder {
         Err(error)
     }
 
+    /// Fails if a file that a run reads or writes is a pipe, a folder or the like.
+    fn expect_regular_files(&self) -> Result<()> {
+        let epochs = kept(&self.path)?.into_iter().map(|(_, path)| path);
+        for file in FILES.iter().chain(&RECIPE).map(|name| self.file(name)).chain(epochs) {
+            files::expect_regular(&file).map_err(Error::io(&file, "use this name in the run folder"))?;
+        }
+        Ok(())
+    }
+
     /// Fails if something that a run writes is what it reads.
     ///
     /// # Errors
@@ -114,7 +120,7 @@ impl RunFolder {
         for input in inputs {
             let own = FILES.iter().chain(&RECIPE).map(|name| self.file(name));
             for output in own.chain(epochs.iter().cloned()) {
-                if crate::files::same_file(&output, input) {
+                if files::is_same_file(&output, input) {
                     return Err(Error::OutputIsInput { output, input: input.to_owned() });
                 }
             }
@@ -124,13 +130,13 @@ impl RunFolder {
 
     /// The folder of a run for a process that reads in it what another one writes.
     pub(crate) fn read_only(path: &Path) -> Self {
-        RunFolder { path: path.to_owned(), _lock: None, locked_first: false, new: Vec::new() }
+        RunFolder { path: path.to_owned(), lock: None, new: Vec::new() }
     }
 
     /// Gives up a folder in which nothing was written: what [`Self::new`] made is removed.
     pub fn leave(self) {
-        if self.locked_first {
-            let _ = std::fs::remove_file(self.file(LOCK));
+        if let Some(lock) = self.lock.filter(FileLock::is_new) {
+            lock.remove();
         }
         // Not those in which somebody has put something.
         let _ = self.new.iter().try_for_each(std::fs::remove_dir);
@@ -252,7 +258,8 @@ impl RunFolder {
             return Ok(Vec::new());
         }
         let broken = |error: csv::Error| Error::io(&path, "read the metrics")(std::io::Error::other(error));
-        let mut reader = csv::Reader::from_path(&path).map_err(broken)?;
+        let file = files::open_regular(&path).map_err(Error::io(&path, "read the metrics"))?;
+        let mut reader = csv::Reader::from_reader(file);
         let rows: Vec<Metrics> =
             reader.deserialize().collect::<std::result::Result<_, _>>().map_err(broken)?;
         Ok(rows.into_iter().filter(|row| row.epoch <= epochs).collect())
@@ -298,6 +305,16 @@ impl RunFolder {
         json.push(b'\n');
         self.write("evaluation.json", &json)
     }
+}
+
+/// Whether a file has a name that a run uses for its own, in a folder that holds a run.
+pub(crate) fn is_file_of_run(file: &Path) -> bool {
+    let (Some(folder), Some(name)) = (file.parent(), file.file_name()) else { return false };
+    let name = name.to_string_lossy();
+    let is_own = FILES.iter().chain(&RECIPE).chain(&[LOCK]).any(|own| *own == name)
+        || number(&name).is_some()
+        || events::is_event_file(&name);
+    is_own && [LOCK, RECIPE[1]].iter().any(|mark| folder.join(mark).symlink_metadata().is_ok())
 }
 
 /// Epochs, from 1, of which a folder has a checkpoint, in order.

@@ -153,7 +153,8 @@ impl Case {
 
 /// All tensors of a file.
 pub(super) fn read_tensors(path: &Path) -> Result<BTreeMap<String, Stored>> {
-    let data = std::fs::read(path).map_err(|source| VerifyError::File { path: path.into(), source })?;
+    let data = speech::files::read_regular(path)
+        .map_err(|source| VerifyError::File { path: path.into(), source })?;
     let corrupt = |source| VerifyError::Tensors { path: path.into(), source };
     let mut tensors = BTreeMap::new();
     for (name, view) in SafeTensors::deserialize(&data).map_err(corrupt)?.tensors() {

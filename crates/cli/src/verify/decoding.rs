@@ -135,8 +135,8 @@ impl DecodingCase {
     pub fn read(json: &Path, tensors: &Path, name: &str, value: serde_json::Value) -> Result<Self> {
         let sidecar: Sidecar = serde_json::from_value(value)
             .map_err(|source| VerifyError::Sidecar { path: json.into(), source })?;
-        let bytes =
-            std::fs::read(tensors).map_err(|source| VerifyError::File { path: tensors.into(), source })?;
+        let bytes = speech::files::read_regular(tensors)
+            .map_err(|source| VerifyError::File { path: tensors.into(), source })?;
         let wrong = |argument: &str, expected: &str, found: String| VerifyError::Case {
             path: tensors.into(),
             argument: argument.into(),

@@ -5,6 +5,7 @@ mod average;
 mod bench;
 mod commands;
 mod decoding;
+mod files;
 mod hostile;
 mod kill_and_resume;
 mod listening;

@@ -105,7 +105,9 @@ const EXPECTED: &str = "a WAV or FLAC file, or MP3, AAC, MP4, Ogg, AIFF or CAF";
 
 /// A whole file, as a part.
 pub(super) fn whole(path: &Path) -> Result<Part> {
-    File::open(path).and_then(Part::whole).map_err(|source| Error::Io { path: path.into(), source })
+    crate::files::open_regular(path)
+        .and_then(Part::whole)
+        .map_err(|source| Error::Io { path: path.into(), source })
 }
 
 /// A file that is being decoded.

@@ -6,8 +6,7 @@
 //! ```
 //! A file that does not fit its source, or is damaged, is made anew: nothing is lost with it.
 
-use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -22,7 +21,7 @@ const ENTRY: usize = 40;
 /// What tells a changed source: size, time of change, and a checksum of its ends.
 pub(super) fn stamp(path: &Path) -> Result<[u64; 4]> {
     let io = |source| Error::Io { path: path.into(), source };
-    let mut file = File::open(path).map_err(io)?;
+    let mut file = files::open_regular(path).map_err(io)?;
     let about = file.metadata().map_err(io)?;
     let changed = about.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     let mut ends = Vec::new();
@@ -43,7 +42,7 @@ fn place(folder: &Path, source: &Path, stamp: [u64; 4]) -> PathBuf {
 
 /// The index of a source, if there is one that fits.
 pub(super) fn read(folder: &Path, source: &Path, stamp: [u64; 4]) -> Option<(Vec<Entry>, bool)> {
-    parse(&fs::read(place(folder, source, stamp)).ok()?, stamp)
+    parse(&files::read_regular(&place(folder, source, stamp)).ok()?, stamp)
 }
 
 fn parse(bytes: &[u8], stamp: [u64; 4]) -> Option<(Vec<Entry>, bool)> {
@@ -78,8 +77,8 @@ pub(super) fn write(
     words.for_each(|word| bytes.extend(word.to_le_bytes()));
     entries.iter().for_each(|entry| bytes.extend(of_entry(entry)));
     bytes.extend(crc32fast::hash(&bytes).to_le_bytes());
-    let written = files::temporary(&path, |mut file| file.write_all(&bytes).and_then(|()| file.flush()))?;
-    files::persist(written, &path)
+    files::make_folder(folder)?;
+    files::write_atomically(&path, &bytes).map_err(|source| Error::Write { path, source })
 }
 
 fn of_entry(entry: &Entry) -> [u8; ENTRY] {

@@ -1,11 +1,11 @@
 //! Where the utterances of a source are, and how long.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use super::{cache, shard};
+use crate::files::open_regular;
 use crate::{Error, Result, manifest};
 
 /// An utterance's place.
@@ -93,7 +93,7 @@ fn find(path: &Path) -> Result<(Vec<Entry>, bool)> {
 /// Those of a manifest.
 fn lines(path: &Path) -> Result<(Vec<Entry>, bool)> {
     let io = |source| Error::Io { path: path.into(), source };
-    let mut file = BufReader::new(File::open(path).map_err(io)?);
+    let mut file = BufReader::new(open_regular(path).map_err(io)?);
     let (mut entries, mut seen, mut recordings) = (Vec::new(), HashMap::new(), None);
     let (mut start, mut number) = (0, 0);
     let none = HashMap::new();

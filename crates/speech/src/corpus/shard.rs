@@ -12,6 +12,7 @@ use std::path::Path;
 use super::bytes;
 use super::index::{self, Entry, MOST_TEXT, Member};
 use crate::audio::{self, Channel, Limit, Part};
+use crate::files::open_regular;
 use crate::{Error, Result, Span, Utterance, manifest};
 
 /// Bytes of a tar header, and what all members are rounded up to.
@@ -256,7 +257,7 @@ fn part(path: &Path, file: &File, member: Member) -> Result<Part> {
 }
 
 fn open(path: &Path) -> Result<File> {
-    File::open(path).map_err(|source| Error::Io { path: path.into(), source })
+    open_regular(path).map_err(|source| Error::Io { path: path.into(), source })
 }
 
 fn wrong(path: &Path, expected: &str, found: impl Into<String>) -> Error {

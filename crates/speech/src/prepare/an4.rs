@@ -30,6 +30,7 @@ const DEV: [&str; 6] = ["fbbh", "fejs", "mgah", "mrab", "msmn", "msrb"];
 ///
 /// Cost: O(samples).
 pub fn an4(dir: &Path, prepare: &Prepare) -> Result<Vec<Summary>> {
+    let output = write::OutputFolder::new(prepare, dir)?;
     let root = inside(dir, "an4");
     let mut ids = Ids::default();
     let (training, left_out) = read(&root, "train", TRAIN, prepare.allow_incomplete, &mut ids)?;
@@ -40,7 +41,7 @@ pub fn an4(dir: &Path, prepare: &Prepare) -> Result<Vec<Summary>> {
     lists.push(list("dev", of("dev"), 0));
     lists.push(list("test", test.iter().collect(), left_out_of_test));
     lists.retain(|list| !list.items.is_empty());
-    write::lists(prepare, &lists, &[])
+    write::lists(output, prepare, &lists, &[])
 }
 
 fn read(

@@ -35,6 +35,7 @@ pub fn fsdd(dir: &Path, prepare: &Prepare, strings: Option<&Strings>) -> Result<
         let (expected, found) = ("none for strings, which have no sound of their own".into(), "some".into());
         return Err(Error::Setting { field: "shards", expected, found });
     }
+    let output = write::OutputFolder::new(prepare, dir)?;
     let folder = inside(dir, "recordings");
     let (mut items, mut recordings, mut seen) = (Vec::new(), Vec::new(), BTreeSet::new());
     for path in check::entries(&folder)?.into_iter().filter(|path| check::ends(path, "wav")) {
@@ -86,7 +87,7 @@ pub fn fsdd(dir: &Path, prepare: &Prepare, strings: Option<&Strings>) -> Result<
     }
     lists.retain(|list| !list.items.is_empty());
     let drawn = strings.map(|strings| strings::draw(&folder, &recordings, strings, RATE)).transpose()?;
-    write::lists(prepare, &lists, &drawn.unwrap_or_default())
+    write::lists(output, prepare, &lists, &drawn.unwrap_or_default())
 }
 
 /// Digit, speaker and take.

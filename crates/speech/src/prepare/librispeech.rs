@@ -60,6 +60,7 @@ const JOINED: &str = "train-960";
 /// # Ok::<(), speech::Error>(())
 /// ```
 pub fn librispeech(dir: &Path, prepare: &Prepare) -> Result<Vec<Summary>> {
+    let output = write::OutputFolder::new(prepare, dir)?;
     let root = inside(dir, "LibriSpeech");
     let mut ids = Ids::default();
     let mut found: Vec<(&Subset, Found)> = Vec::new();
@@ -88,7 +89,7 @@ pub fn librispeech(dir: &Path, prepare: &Prepare) -> Result<Vec<Summary>> {
         joined: false,
         left_out: found.left_out,
     });
-    write::lists(prepare, &joined.into_iter().chain(lists).collect::<Vec<_>>(), &[])
+    write::lists(output, prepare, &joined.into_iter().chain(lists).collect::<Vec<_>>(), &[])
 }
 
 struct Found {

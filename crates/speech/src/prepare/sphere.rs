@@ -4,11 +4,11 @@
 //! "NIST_1A\n"  "   1024\n"  NAME -TYPE VALUE\n ...  end_head\n  blanks up to byte 1024   samples
 //! ```
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
 use super::check::wrong;
+use crate::files::open_regular;
 use crate::{Error, Result};
 
 /// Rate of raw samples, of which nobody says it.
@@ -26,7 +26,7 @@ pub(super) struct Sphere {
 /// Reads a SPHERE file (`.sph`) or raw samples (`.raw`).
 pub(super) fn read(path: &Path) -> Result<Sphere> {
     let mut bytes = Vec::new();
-    let file = File::open(path).map(|file| file.take(MAX_BYTES + 1));
+    let file = open_regular(path).map(|file| file.take(MAX_BYTES + 1));
     file.and_then(|mut file| file.read_to_end(&mut bytes))
         .map_err(|source| Error::Io { path: path.into(), source })?;
     if bytes.len() as u64 > MAX_BYTES {
@@ -129,7 +129,7 @@ mod tests {
 
     fn file(bytes: &[u8]) -> tempfile::NamedTempFile {
         let file = tempfile::NamedTempFile::new().unwrap();
-        fs::write(file.path(), bytes).unwrap();
+        std::fs::write(file.path(), bytes).unwrap();
         file
     }
 

@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use speech::files::FileLock;
 use speech::prepare::{Prepare, Strings, an4, fsdd, librispeech};
 use speech::{Corpus, Error, read_audio, read_manifest};
 
@@ -480,6 +481,107 @@ fn spoken_digits_have_their_official_split_and_strings_without_common_takes() {
     assert_eq!(text("strings_train.jsonl"), first);
     fsdd(folder.path(), &excerpt(folder.path()), Some(&Strings { seed: 4, ..strings })).unwrap();
     assert_ne!(text("strings_train.jsonl"), first);
+}
+
+#[cfg(unix)]
+#[test]
+fn links_are_followed_and_pipes_written_through_wherever_lists_go() {
+    use std::os::unix::fs::{FileTypeExt, symlink};
+    let folder = tempfile::tempdir().unwrap();
+    digits(folder.path(), &["theo"], 6);
+    let at = |name: &str| folder.path().join(name);
+    for name in ["out", "plain", "shards", "far"] {
+        fs::create_dir(at(name)).unwrap();
+    }
+    let to = |name: &str| Prepare { allow_incomplete: true, ..Prepare::to(at(name)) };
+    fsdd(folder.path(), &to("plain"), None).unwrap();
+    fs::write(at("elsewhere.jsonl"), "old").unwrap();
+    symlink("../elsewhere.jsonl", at("out/train.jsonl")).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(at("out/test.jsonl")).status().unwrap().success());
+    let reader = {
+        let pipe = at("out/test.jsonl");
+        std::thread::spawn(move || fs::read_to_string(pipe).unwrap())
+    };
+    fsdd(folder.path(), &to("out"), None).unwrap();
+    let text = |name: &str| fs::read_to_string(at(name)).unwrap();
+    assert_eq!(reader.join().unwrap(), text("plain/test.jsonl"));
+    assert_eq!(text("elsewhere.jsonl"), text("plain/train.jsonl"));
+    assert!(fs::symlink_metadata(at("out/train.jsonl")).unwrap().is_symlink());
+    assert!(fs::symlink_metadata(at("out/test.jsonl")).unwrap().file_type().is_fifo());
+    assert_eq!(made(&at("out")), ["test.jsonl", "train.jsonl"]);
+    // Shards follow links too.
+    symlink("../far/shard", at("shards/test-000000.tar")).unwrap();
+    fsdd(folder.path(), &Prepare { shards: Some(100), ..to("shards") }, None).unwrap();
+    assert!(at("shards/test-000000.tar").is_symlink() && at("far/shard").is_file());
+
+    // Neither two lists in one file, nor a list in place of a recording.
+    let recording = at("recordings/0_theo_0.wav");
+    let before = fs::read(&recording).unwrap();
+    for (target, part) in [
+        ("../elsewhere.jsonl", "a place of its own"),
+        ("../recordings/0_theo_0.wav", "no link into the corpus"),
+    ] {
+        fs::remove_file(at("out/test.jsonl")).unwrap();
+        symlink(target, at("out/test.jsonl")).unwrap();
+        fs::write(at("elsewhere.jsonl"), "old").unwrap();
+        let error = fsdd(folder.path(), &to("out"), None).unwrap_err().to_string();
+        assert!(error.contains("out/test.jsonl: expected") && error.contains(part), "{error}");
+        assert_eq!(text("elsewhere.jsonl"), "old");
+        assert_eq!(made(&at("out")), ["test.jsonl", "train.jsonl"]);
+    }
+    assert_eq!(fs::read(recording).unwrap(), before);
+}
+
+#[test]
+fn one_process_at_a_time_prepares_in_a_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    digits(folder.path(), &["theo"], 6);
+    let out = folder.path().join("out");
+    let prepare = Prepare { allow_incomplete: true, ..Prepare::to(&out) };
+    fs::create_dir(&out).unwrap();
+    let lock = FileLock::acquire(&out.join(".prepare.lock")).unwrap().unwrap();
+    for shards in [None, Some(2)] {
+        let error = fsdd(folder.path(), &Prepare { shards, ..prepare.clone() }, None).unwrap_err();
+        assert!(error.to_string().contains("expected no other process that prepares a corpus"), "{error}");
+    }
+    assert_eq!(made(&out), [".prepare.lock"]);
+    drop(lock);
+    // Whoever held it may have been killed.
+    fsdd(folder.path(), &prepare, None).unwrap();
+    assert_eq!(made(&out), ["test.jsonl", "train.jsonl"]);
+
+    // Of two at once, one is refused or both run one after the other: never a mixture.
+    let pattern = |size: usize| Prepare { shards: Some(size), ..prepare.clone() };
+    fs::remove_dir_all(&out).unwrap();
+    let outcomes: Vec<bool> = std::thread::scope(|scope| {
+        let threads: Vec<_> = [7, 7]
+            .map(|size| {
+                scope.spawn({
+                    let (pattern, folder) = (pattern(size), folder.path());
+                    move || fsdd(folder, &pattern, None).is_ok()
+                })
+            })
+            .into_iter()
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(outcomes.contains(&true));
+    assert_eq!(made(&out).len(), 10usize.div_ceil(7) + 50usize.div_ceil(7));
+}
+
+#[cfg(unix)]
+#[test]
+fn the_lock_of_a_folder_is_no_way_to_another_file() {
+    let folder = tempfile::tempdir().unwrap();
+    digits(folder.path(), &["theo"], 6);
+    let (out, victim) = (folder.path().join("out"), folder.path().join("victim"));
+    fs::create_dir(&out).unwrap();
+    fs::write(&victim, "precious").unwrap();
+    std::os::unix::fs::symlink("../victim", out.join(".prepare.lock")).unwrap();
+    let prepare = Prepare { allow_incomplete: true, ..Prepare::to(&out) };
+    let error = fsdd(folder.path(), &prepare, None).unwrap_err().to_string();
+    assert!(error.contains(".prepare.lock") && error.contains("a symbolic link"), "{error}");
+    assert_eq!(fs::read_to_string(victim).unwrap(), "precious");
 }
 
 #[test]

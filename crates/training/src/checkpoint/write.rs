@@ -10,9 +10,9 @@ use std::path::Path;
 
 use candle_core::Var;
 use serde_json::{Map, Value, json};
+use speech::files::Destination;
 
 use super::{FORMAT, Header, Progress, VERSION, Values};
-use crate::files::write_through;
 use crate::parameters::Shapes;
 use crate::tensors::with_slice;
 use crate::{Error, Fingerprint, Parameters, Result};
@@ -76,7 +76,9 @@ impl<'a> Contents<'a> {
     /// [`Error::Io`] if the disk refuses.
     pub fn write(&self, path: &Path) -> Result<()> {
         let start = self.start(path)?;
-        write_through(path, &mut |file| self.put(&start, file)).map_err(Error::io(path, "write"))
+        Destination::open(path)
+            .and_then(|file| file.write_with(&mut |file| self.put(&start, file)))
+            .map_err(Error::io(path, "write"))
     }
 
     /// The file's bytes.

@@ -9,9 +9,9 @@
 use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 
+use speech::files::{read_regular, write_atomically};
 use speech::{FeatureConfig, Features, Utterance};
 
-use crate::files::write_atomically;
 use crate::fingerprint::said;
 use crate::{Error, Result};
 
@@ -51,7 +51,7 @@ impl PlaneCache {
         let files: Vec<_> = one.files().map(stamp).collect();
         let name = format!("{:x}", md5::compute(format!("{} {files:?}", said(one))));
         let path = self.folder.join(&name[..2]).join(format!("{name}.plane"));
-        if let Some(plane) = std::fs::read(&path).ok().and_then(|bytes| parse(&bytes)) {
+        if let Some(plane) = read_regular(&path).ok().and_then(|bytes| parse(&bytes)) {
             return Ok(plane);
         }
         let plane = make()?;

@@ -1,0 +1,217 @@
+//! Links, pipes and names of a run's own files, where the program writes and reads.
+#![cfg(unix)]
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, symlink};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::toy::Toy;
+use crate::{finish, panda};
+
+/// Far more than a refusal takes: a program that waits for a pipe does not pass.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Status and standard error of a program that must end by itself.
+fn ends(mut command: Command) -> (Option<i32>, String) {
+    let mut child: Child =
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let started = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if started.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            panic!("{command:?} does not end");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let output = child.wait_with_output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+fn pipe(path: &Path) {
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+/// A toy with a trained run in `run`.
+fn trained() -> Toy {
+    let toy = Toy::new();
+    toy.recipe(&[("epochs = 3", "epochs = 1")]);
+    let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
+    assert_eq!(code, Some(0), "{err}");
+    toy
+}
+
+const STARTS: [&[&str]; 3] = [&[], &["--resume"], &["--force"]];
+
+#[test]
+fn a_lock_never_changes_what_it_leads_to() {
+    let toy = trained();
+    toy.write("victim.txt", "precious");
+    let lock = toy.path("run/.lock");
+    let before = fs::read(toy.path("run/last.safetensors")).unwrap();
+    type Make<'a> = (&'a str, Box<dyn Fn() + 'a>);
+    let kinds: [Make; 5] = [
+        ("a symbolic link", Box::new(|| symlink("../victim.txt", &lock).unwrap())),
+        ("a symbolic link", Box::new(|| symlink("../nowhere", &lock).unwrap())),
+        ("2 names", Box::new(|| fs::hard_link(toy.path("victim.txt"), &lock).unwrap())),
+        ("a named pipe", Box::new(|| pipe(&lock))),
+        ("a folder", Box::new(|| fs::create_dir(&lock).unwrap())),
+    ];
+    for (kind, make) in &kinds {
+        let _ = fs::remove_file(&lock).or_else(|_| fs::remove_dir(&lock));
+        make();
+        for start in STARTS {
+            let arguments = [&["train", "recipe.toml", "--run", "run"], start].concat();
+            let (code, err) = ends(panda(&toy.path(""), &arguments));
+            assert_eq!(code, Some(2), "{kind}: {err}");
+            assert!(
+                err.contains("run/.lock: could not lock the run folder: ") && err.contains(kind),
+                "{kind}: {err}"
+            );
+        }
+    }
+    assert_eq!(fs::read_to_string(toy.path("victim.txt")).unwrap(), "precious");
+    assert!(!toy.path("nowhere").exists());
+    assert_eq!(fs::read(toy.path("run/last.safetensors")).unwrap(), before);
+}
+
+#[test]
+fn a_run_folder_with_a_pipe_in_place_of_a_file_is_refused() {
+    let toy = trained();
+    let names = [
+        "recipe.toml",
+        "recipe.path",
+        "last.safetensors",
+        "best.safetensors",
+        "metrics.csv",
+        "curve.svg",
+        "evaluation.json",
+        "dev.hypotheses.jsonl",
+        "test.hypotheses.jsonl",
+        "epoch-3.safetensors",
+    ];
+    for name in names {
+        let path = toy.path(&format!("run/{name}"));
+        let kept = fs::rename(&path, toy.path("kept")).is_ok();
+        pipe(&path);
+        for start in STARTS {
+            let arguments = [&["train", "recipe.toml", "--run", "run"], start].concat();
+            let (code, err) = ends(panda(&toy.path(""), &arguments));
+            assert!(code == Some(2) && err.contains(&format!("run/{name}: ")), "{name}: {err}");
+            assert!(err.contains("expected a regular file, found a named pipe"), "{name}: {err}");
+        }
+        assert!(fs::symlink_metadata(&path).unwrap().file_type().is_fifo());
+        fs::remove_file(&path).unwrap();
+        if kept {
+            fs::rename(toy.path("kept"), &path).unwrap();
+        }
+    }
+    let resume = ["train", "recipe.toml", "--run", "run", "--resume"];
+    let (code, err) = ends(panda(&toy.path(""), &resume));
+    assert_eq!(code, Some(0), "{err}");
+}
+
+#[test]
+fn inputs_that_are_pipes_are_refused_and_not_waited_for() {
+    let toy = trained();
+    pipe(&toy.path("pipe"));
+    let manifest = fs::read_to_string(toy.path("train.jsonl")).unwrap();
+    let line = manifest.lines().next().unwrap();
+    toy.write("sounds.jsonl", &line.replace("0.wav", "pipe"));
+    toy.write("whole.jsonl", &line.replace("\"num_samples\"", "\"nothing\""));
+    let recipe = fs::read_to_string(toy.path("recipe.toml")).unwrap();
+    let write = |name: &str, changes: &[(&str, &str)]| {
+        let text = changes.iter().fold(recipe.clone(), |text, (old, new)| {
+            assert!(text.contains(old), "{old}");
+            text.replace(old, new)
+        });
+        toy.write(name, &text);
+    };
+    let train = "train = [\"train.jsonl\"]";
+    write("list.toml", &[(train, "train = [\"pipe\"]")]);
+    write("sound.toml", &[(train, "train = [\"sounds.jsonl\"]")]);
+    write("stream.toml", &[(train, "stream = true\ntrain = [\"sounds.jsonl\"]")]);
+    let noise = |list: &str| format!("[augment]\nnoise = {{ manifest = \"{list}\", snr_db = [0.0, 1.0] }}");
+    let streamed = (train, "stream = true\ntrain = [\"train.jsonl\"]");
+    write("noise.toml", &[streamed, ("[augment]", &noise("pipe"))]);
+    write("noises.toml", &[streamed, ("[augment]", &noise("sounds.jsonl"))]);
+    write("init.toml", &[("[batch]", "[init]\nweights = \"pipe\"\n[batch]")]);
+    let best = "run/best.safetensors";
+    let commands: [&[&str]; 19] = [
+        &["train", "pipe", "--run", "new"],
+        &["train", "list.toml", "--run", "new"],
+        &["train", "sound.toml", "--run", "new"],
+        &["train", "stream.toml", "--run", "new"],
+        &["train", "noise.toml", "--run", "new"],
+        &["train", "noises.toml", "--run", "new"],
+        &["train", "init.toml", "--run", "new"],
+        &["evaluate", "pipe", "train.jsonl"],
+        &["evaluate", best, "pipe"],
+        &["evaluate", best, "sounds.jsonl"],
+        &["align", best, "sounds.jsonl", "--json", "x.json"],
+        &["transcribe", best, "pipe"],
+        &["transcribe", best, "0.wav", "--beam", "2", "--phrases", "pipe"],
+        &["transcribe", best, "0.wav", "--beam", "2", "--lm", "pipe"],
+        &["average", "mean.safetensors", "pipe"],
+        &["info", "pipe"],
+        &["lm", "pipe", "-o", "x.arpa"],
+        &["merge", "x.ctm", "pipe"],
+        &["lm", "train.jsonl", "-o", "x.arpa", "--tokens", "pipe"],
+    ];
+    for arguments in commands {
+        let (code, err) = ends(panda(&toy.path(""), arguments));
+        assert!(code != Some(0) && err.contains("pipe"), "{arguments:?}: {code:?} {err}");
+        assert!(err.contains("expected a regular file, found a named pipe (FIFO)"), "{arguments:?}: {err}");
+    }
+    assert!(!toy.path("new/last.safetensors").exists());
+    // A pipe that is open already is what the shell makes of <(...).
+    let mut command = Command::new("bash");
+    let script = format!(
+        "{} lm <(cat train.jsonl | sed 's/.*\"text\": \"\\([^\"]*\\)\".*/\\1/') -o x.arpa",
+        env!("CARGO_BIN_EXE_panda")
+    );
+    command.args(["-c", &script]).current_dir(toy.path(""));
+    let (code, err) = ends(command);
+    assert_eq!(code, Some(0), "{err}");
+}
+
+#[test]
+fn results_do_not_take_the_place_of_a_runs_files() {
+    let toy = trained();
+    let folder = toy.path("");
+    let before: Vec<_> = snapshot(&toy.path("run"));
+    let best = "run/best.safetensors";
+    fs::copy(toy.path(best), toy.path("copy.safetensors")).unwrap();
+    let copy = "copy.safetensors";
+    symlink("run/metrics.csv", toy.path("link.ctm")).unwrap();
+    let commands: [&[&str]; 9] = [
+        &["average", "run/last.safetensors", copy],
+        &["average", "run/epoch-7.safetensors", copy],
+        &["average", "run/.lock", copy],
+        &["evaluate", copy, "train.jsonl", "--hypotheses", "run/test.hypotheses.jsonl"],
+        &["align", copy, "train.jsonl", "--json", "run/evaluation.json"],
+        &["align", copy, "train.jsonl", "--ctm", "link.ctm"],
+        &["lm", "train.jsonl", "-o", "run/recipe.toml"],
+        &["merge", "run/recipe.path", "train.jsonl"],
+        &["report", "run", "-o", "run/.lock"],
+    ];
+    for arguments in commands {
+        let (code, _, err) = finish(panda(&folder, arguments));
+        assert_eq!(code, Some(2), "{arguments:?}: {err}");
+        assert!(err.contains("uses for its own file"), "{arguments:?}: {err}");
+    }
+    assert!(before == snapshot(&toy.path("run")));
+    // Any other name in the folder is free, and the page of a report goes there by itself.
+    for arguments in [&["average", "run/mean.safetensors", copy][..], &["report", "run"]] {
+        let (code, _, err) = finish(panda(&folder, arguments));
+        assert_eq!(code, Some(0), "{arguments:?}: {err}");
+    }
+}
+
+/// Names and bytes of a folder's files.
+fn snapshot(folder: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
+    let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut all: Vec<_> = paths.map(|path| (path.clone(), fs::read(path).unwrap())).collect();
+    all.sort();
+    all
+}

@@ -1,0 +1,143 @@
+use super::*;
+
+fn count(folder: &Path) -> usize {
+    fs::read_dir(folder).unwrap().count()
+}
+
+#[test]
+fn a_failed_write_leaves_the_old_file_and_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    write_atomically(&path, b"old").unwrap();
+    write_atomically(&path, b"new").unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"new");
+    // A folder cannot be replaced by a file.
+    let taken = folder.path().join("taken");
+    fs::create_dir_all(taken.join("inside")).unwrap();
+    for path in [taken, folder.path().join("no/such")] {
+        let error = write_atomically(&path, b"more").unwrap_err().to_string();
+        let before = Destination::open(&path).and_then(|destination| destination.probe()).unwrap_err();
+        assert_eq!(before.to_string(), error);
+        assert!(!error.contains(TEMPORARY), "{error}");
+    }
+    assert_eq!(count(folder.path()), 2);
+}
+
+#[test]
+fn leftovers_of_killed_processes_are_removed_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in [".file.x7.tmp", "file.tmp", ".other.x.tmp", "file"] {
+        fs::write(folder.path().join(name), b"").unwrap();
+    }
+    remove_leftovers(&folder.path().join("file")).unwrap();
+    assert_eq!(count(folder.path()), 3);
+    assert!(!folder.path().join(".file.x7.tmp").exists());
+}
+
+#[test]
+fn staged_files_appear_when_they_are_committed_and_else_never() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("a"), b"old").unwrap();
+    let stage = |name: &str| {
+        let destination = Destination::open(&at(name)).unwrap();
+        destination.stage(&mut |file| file.write_all(name.as_bytes())).unwrap()
+    };
+    let (a, b) = (stage("a"), stage("b"));
+    assert_eq!((fs::read(at("a")).unwrap().as_slice(), at("b").exists()), (&b"old"[..], false));
+    a.commit().unwrap();
+    drop(b);
+    assert_eq!(fs::read(at("a")).unwrap(), b"a");
+    assert_eq!(count(folder.path()), 1);
+    let failed = Destination::open(&at("a")).unwrap().stage(&mut |file| {
+        file.write_all(b"half")?;
+        Err(io::Error::other("no more"))
+    });
+    assert!(failed.is_err());
+    assert_eq!((fs::read(at("a")).unwrap().as_slice(), count(folder.path())), (&b"a"[..], 1));
+}
+
+#[cfg(unix)]
+mod unix {
+    use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn links_are_followed_to_their_end_and_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir(at("far")).unwrap();
+        fs::write(at("far/file"), b"old").unwrap();
+        symlink("far/file", at("link")).unwrap();
+        symlink(at("link"), at("link to it")).unwrap();
+        symlink("far/not yet", at("dangling")).unwrap();
+        for (link, file) in [("link", "far/file"), ("link to it", "far/file"), ("dangling", "far/not yet")] {
+            write_atomically(&at(link), link.as_bytes()).unwrap();
+            assert!(fs::symlink_metadata(at(link)).unwrap().is_symlink());
+            assert!(!fs::symlink_metadata(at(file)).unwrap().is_symlink());
+            assert_eq!(fs::read(at(file)).unwrap(), link.as_bytes());
+        }
+        symlink("round", at("round")).unwrap();
+        assert!(write_atomically(&at("round"), b"").is_err());
+        assert_eq!((count(folder.path()), count(&at("far"))), (5, 2));
+    }
+
+    #[test]
+    fn pipes_are_written_through_and_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        for staged in [false, true] {
+            let reader = {
+                let path = path.clone();
+                std::thread::spawn(move || fs::read(path).unwrap())
+            };
+            let destination = Destination::open(&path).unwrap();
+            match staged {
+                false => destination.write(b"through").unwrap(),
+                true => destination.stage(&mut |file| file.write_all(b"through")).unwrap().commit().unwrap(),
+            }
+            assert_eq!(reader.join().unwrap(), b"through");
+        }
+        assert!(fs::metadata(&path).unwrap().file_type().is_fifo());
+        assert_eq!(count(folder.path()), 1);
+    }
+
+    #[test]
+    fn a_pipe_without_a_reader_is_not_waited_for_without_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let there = fs::metadata(&path).unwrap();
+        let error = open_through(&path, &there, Duration::from_millis(30)).unwrap_err().to_string();
+        assert!(error.starts_with("expected a process that reads this pipe"), "{error}");
+    }
+
+    #[test]
+    fn open_files_are_written_through() {
+        use std::os::fd::AsRawFd;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let mut file = File::create(&path).unwrap();
+        file.write_all(b"first ").unwrap();
+        let number = PathBuf::from(format!("/dev/fd/{}", file.as_raw_fd()));
+        if number.exists() {
+            write_atomically(&number, b"second").unwrap();
+            assert_eq!(fs::read(&path).unwrap(), b"first second");
+            assert!(Destination::open(Path::new("/dev/stdout")).unwrap().is_standard());
+        }
+    }
+
+    #[test]
+    fn a_file_keeps_its_mode_and_a_new_one_has_the_usual() {
+        let folder = tempfile::tempdir().unwrap();
+        let (old, new, plain) = (folder.path().join("a"), folder.path().join("b"), folder.path().join("c"));
+        fs::write(&old, b"").unwrap();
+        fs::set_permissions(&old, fs::Permissions::from_mode(0o640)).unwrap();
+        File::create(&plain).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        [&old, &new].iter().for_each(|path| write_atomically(path, b"x").unwrap());
+        assert_eq!((mode(&old), mode(&new)), (0o640, mode(&plain)));
+    }
+}
