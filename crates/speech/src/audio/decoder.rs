@@ -1,6 +1,5 @@
 //! A file that is being decoded.
 
-use std::fs::File;
 use std::io::{BufReader, Read, Seek};
 use std::path::Path;
 
