@@ -76,7 +76,8 @@ pub enum BeamKind {
         max_labels: Option<usize>,
     },
     /// The same for batches and any topology (NeMo's batched form): each hypothesis goes on by its own steps, the ended ones compete
-    /// on, and only hypotheses at the same frame are added up. With durations, a step is a pair of class and duration.
+    /// on, and only hypotheses at the same frame, with as many labels on it, are added up. With durations, a step is a pair of class
+    /// and duration.
     Malsd {
         /// Most labels of a frame, at least 1. Who has as many takes its best blank, and pays for it.
         max_symbols: usize,
@@ -90,7 +91,8 @@ pub enum BeamKind {
         beta: usize,
         /// Largest distance of a log-probability from the best one; 2.3 is usual, infinity keeps all.
         gamma: f64,
-        /// Largest number of labels that a hypothesis may be longer than one whose way to it is added; 1 is usual, 0 adds nothing.
+        /// Largest number of labels that a hypothesis may be longer than one whose labels on the way to it are expanded
+        /// whatever `beta` and `gamma` are; 1 is usual, 0 expands none of these.
         prefix: usize,
     },
 }

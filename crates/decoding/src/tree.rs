@@ -17,7 +17,7 @@ struct Node {
 }
 
 /// What tells most label sequences apart.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct Sequence {
     pub len: usize,
     pub hash: u64,

@@ -133,6 +133,20 @@ impl Lane {
         std::mem::swap(&mut self.origins, &mut self.next_origins);
     }
 
+    /// Keeps the best hypotheses, best first; equal ones in the order in which they are.
+    pub fn keep_best(&mut self, width: usize) {
+        let Self { hyps, origins, next, next_origins, .. } = self;
+        let mut order: Vec<usize> = (0..hyps.len()).collect();
+        order.sort_by(|&a, &b| hyps[b].log_prob.total_cmp(&hyps[a].log_prob));
+        order.truncate(width);
+        next.clear();
+        next.extend(order.iter().map(|&at| hyps[at]));
+        next_origins.clear();
+        next_origins.extend(order.iter().map(|&at| origins[at]));
+        std::mem::swap(hyps, next);
+        std::mem::swap(origins, next_origins);
+    }
+
     fn take(
         &mut self,
         candidate: &Candidate,
@@ -145,8 +159,11 @@ impl Lane {
         let to = candidate.entry.as_ref().map_or(stays, |entry| place(&from, entry));
         let label = candidate.entry.filter(|entry| !rules.is_blank(entry.class));
         let tree = &self.tree;
+        let before = tree.sequence(from.node);
+        let sequence = label.map_or(before, |entry| before.then(entry.class));
         let same = self.next.iter_mut().find(|other| {
-            meets(&to, other)
+            tree.sequence(other.node) == sequence
+                && meets(&to, other)
                 && match label {
                     Some(entry) => tree.is_child(other.node, from.node, entry.class),
                     None => tree.same(other.node, from.node),

@@ -1,10 +1,10 @@
 //! Modified adaptive expansion search: frame by frame, several labels a frame, only as many as are worth it.
-use rnnt_dp::semiring::{Log, Semiring};
-
-use super::lane::{FRESH, Hyp, Lane, emitted};
+use super::lane::{Entry, FRESH, Hyp, Lane, emitted};
+use super::nbest;
+use super::rows::Rows;
 use super::short::Shortlists;
 use super::{Task, Work};
-use crate::Result;
+use crate::{Result, Site};
 
 /// See [`BeamKind::Maes`](crate::BeamKind::Maes).
 pub(super) struct Limits {
@@ -14,165 +14,121 @@ pub(super) struct Limits {
     pub prefix: usize,
 }
 
-/// A way from a hypothesis to one that is a few labels longer.
-struct Way {
-    lane: usize,
-    to: usize,
-    missing: usize,
-    /// Log-probability of going there on the frame.
-    log_prob: f64,
-    /// The hypothesis that has gone as far as is known, among those of the lane.
-    at: usize,
-}
-
 impl Work {
     /// ```text
-    /// for each frame t:
-    ///   log p(h) += p(g) p(rest | t, g)       for hypotheses g that are prefixes of h, up to `prefix` labels shorter
-    ///   `expansions` times, from the hypotheses of t on:
-    ///     of each the best `width + beta` classes, at most `gamma` below its best
-    ///     blanks are put aside; labels go on, unless they make a hypothesis of t's; predictor of these
-    ///   who has gone on to the last expansion takes a blank
-    ///   keep the best `width`
+    /// for each frame t, from the hypotheses of t on:
+    ///   for s = 0 .. expansions - 1, all hypotheses with s labels on t:
+    ///     the best `width + beta` classes of each that are at most `gamma` below its best, and labels on the way to
+    ///     a hypothesis of t that is at most `prefix` labels longer
+    ///     a blank ends the frame; a label leads to s + 1; predictor of the new labels
+    ///   hypotheses with `expansions` labels on t take their blank
+    ///   add up equal labels, keep the best `width`
     /// ```
+    /// Hypotheses with equal labels and a different number of labels on the frame have different continuations
+    /// while the limit is in reach, and are added up only when their frame has ended. Those with the same number
+    /// come from the same hypothesis of t, so that they are one.
     pub(super) fn maes(&mut self, task: Task, limits: &Limits) -> Result<()> {
+        let width = task.options.width;
         let longest = self.lanes.iter().map(|lane| lane.end - lane.before).max().unwrap_or(0);
         for at in 0..longest {
             let inside = |lane: &Lane| at < lane.end - lane.before;
-            let all = |lane: &Lane, _: &Hyp| inside(lane);
-            self.visit(all);
-            if self.sites.is_empty() {
-                return Ok(());
-            }
-            let count = task.options.width.saturating_add(limits.beta);
-            self.look(task, count)?;
-            if self.add_prefixes(task, limits, inside)? {
-                self.visit(all);
-                self.look(task, count)?;
-            }
             for lane in &mut self.lanes {
                 lane.starts.clear();
                 lane.starts.extend(lane.hyps.iter().map(|hyp| hyp.node));
             }
-            for expansion in 0..limits.expansions {
+            for symbols in 0..=limits.expansions {
+                self.visit(|lane, _| inside(lane));
+                if self.sites.is_empty() {
+                    break;
+                }
+                let is_last = symbols == limits.expansions;
+                self.look(task, if is_last { 1 } else { width.saturating_add(limits.beta) })?;
+                let scores = Scores { short: &self.short, rows: &self.rows, sites: &self.sites };
                 for lane in self.lanes.iter_mut().filter(|lane| inside(lane)) {
-                    expand(lane, task, &self.short, limits.gamma);
-                }
-                // No label must leave the trees here: `starts` knows it.
-                self.rows.extend(task.model, task.options, &mut self.lanes)?;
-                if expansion + 1 < limits.expansions {
-                    self.visit(all);
-                    if self.sites.is_empty() {
-                        break;
+                    match is_last {
+                        true => take_blanks(lane, &self.short),
+                        false => expand(lane, task, &scores, (limits, symbols)),
                     }
-                    self.look(task, count)?;
                 }
-            }
-            self.visit(all);
-            if !self.sites.is_empty() {
-                self.look(task, 1)?;
+                // No label must leave the trees here: `starts` holds nodes.
+                self.rows.extend(task.model, task.options, &mut self.lanes)?;
             }
             for lane in self.lanes.iter_mut().filter(|lane| inside(lane)) {
-                for (i, hyp) in lane.hyps.iter_mut().enumerate() {
-                    hyp.log_prob += self.short.blank(lane.first + i).value;
-                }
-                lane.aside.append(&mut lane.hyps);
-                lane.aside.retain(|hyp| hyp.log_prob > f64::NEG_INFINITY);
-                lane.aside.sort_by(|a, b| b.log_prob.total_cmp(&a.log_prob));
-                lane.aside.truncate(task.options.width);
-                lane.hyps.append(&mut lane.aside);
+                lane.hyps = nbest::merged(&lane.aside, &lane.tree);
+                lane.aside.clear();
+                lane.hyps.sort_by(|a, b| b.log_prob.total_cmp(&a.log_prob));
+                lane.hyps.truncate(width);
                 lane.hyps.iter_mut().for_each(|hyp| (hyp.time, hyp.symbols) = (hyp.time + 1, 0));
                 lane.prune();
             }
         }
         Ok(())
     }
+}
 
-    /// Adds to hypotheses what leads to them from shorter ones on this frame; says whether it has looked at other sites for that.
-    fn add_prefixes(&mut self, task: Task, limits: &Limits, inside: impl Fn(&Lane) -> bool) -> Result<bool> {
-        let mut ways = Vec::new();
-        for (at, lane) in self.lanes.iter().enumerate().filter(|(_, lane)| inside(lane)) {
-            let lengths = || lane.hyps.iter().map(|hyp| lane.tree.sequence(hyp.node).len);
-            let spread = lengths().max().unwrap_or(0) - lengths().min().unwrap_or(0);
-            for missing in 1..=limits.prefix.min(spread) {
-                for (to, hyp) in lane.hyps.iter().enumerate() {
-                    let Some(prefix) = above(lane, hyp.node, missing) else { continue };
-                    let same = |other: &Hyp| lane.tree.same(other.node, prefix);
-                    if let Some(at_first) = lane.hyps.iter().position(same) {
-                        let log_prob = lane.hyps[at_first].log_prob;
-                        ways.push(Way { lane: at, to, missing, log_prob, at: at_first });
-                    }
-                }
-            }
-        }
-        let counts: Vec<usize> = self.lanes.iter().map(|lane| lane.hyps.len()).collect();
-        let longest = ways.iter().map(|way| way.missing).max().unwrap_or(0);
-        for gone in 0..longest {
-            if gone > 0 {
-                self.go_on(task, &mut ways, gone)?;
-            }
-            for way in ways.iter_mut().filter(|way| way.missing > gone) {
-                let lane = &self.lanes[way.lane];
-                let node = above(lane, lane.hyps[way.to].node, way.missing - gone - 1);
-                let label = node.and_then(|node| lane.tree.last(node)).map_or(0, |(label, _)| label);
-                way.log_prob += self.short.value(lane.first + way.at, label);
-            }
-        }
-        for (lane, count) in self.lanes.iter_mut().zip(counts) {
-            lane.hyps.truncate(count);
-        }
-        for way in ways {
-            let hyp = &mut self.lanes[way.lane].hyps[way.to];
-            hyp.log_prob = Log::plus(hyp.log_prob, way.log_prob);
-        }
-        Ok(longest > 1)
-    }
+/// Scores of the sites of an expansion.
+struct Scores<'a> {
+    short: &'a Shortlists,
+    rows: &'a Rows,
+    sites: &'a [Site],
+}
 
-    /// Puts a hypothesis behind those of a lane for each way that goes on, and looks at all.
-    fn go_on(&mut self, task: Task, ways: &mut [Way], gone: usize) -> Result<()> {
-        for way in ways.iter_mut().filter(|way| way.missing > gone) {
-            let lane = &mut self.lanes[way.lane];
-            let (hyp, from) = (lane.hyps[way.to], lane.hyps[way.at]);
-            let Some(node) = above(lane, hyp.node, way.missing - gone) else { continue };
-            way.at = lane.hyps.len();
-            lane.origins.resize(way.at, FRESH);
-            lane.hyps.push(Hyp { node, row: FRESH, ..from });
-            lane.origins.push(from.row);
+/// Hypotheses that may have no more labels on the frame.
+fn take_blanks(lane: &mut Lane, short: &Shortlists) {
+    for (i, mut hyp) in std::mem::take(&mut lane.hyps).into_iter().enumerate() {
+        hyp.log_prob += short.blank(lane.first + i).value;
+        if hyp.log_prob > f64::NEG_INFINITY {
+            lane.aside.push(hyp);
         }
-        self.rows.extend(task.model, task.options, &mut self.lanes)?;
-        let lanes: Vec<bool> =
-            (0..self.lanes.len()).map(|at| ways.iter().any(|way| way.lane == at)).collect();
-        self.visit(|lane, _| lanes[lane.utterance]);
-        self.look(task, 1)
     }
 }
 
-/// The node so many labels before another one.
-fn above(lane: &Lane, node: u32, labels: usize) -> Option<u32> {
-    (0..labels).try_fold(node, |node, _| lane.tree.last(node).map(|(_, parent)| parent))
-}
-
-/// One expansion of a lane: its hypotheses with labels stay, those with a blank are put aside.
-fn expand(lane: &mut Lane, task: Task, short: &Shortlists, gamma: f64) {
+/// One expansion: hypotheses with a new label stay, those with a blank are put aside.
+fn expand(lane: &mut Lane, task: Task, scores: &Scores, (limits, symbols): (&Limits, usize)) {
     let rules = task.model.rules();
     let from = std::mem::take(&mut lane.hyps);
     lane.origins.clear();
+    let mut entries: Vec<Entry> = Vec::new();
     for (i, hyp) in from.iter().enumerate() {
-        let entries = short.entries(lane.first + i);
-        let bar = entries.first().map_or(f64::NEG_INFINITY, |best| best.value - gamma);
-        for entry in entries.iter().take_while(|entry| entry.value >= bar) {
+        let site = lane.first + i;
+        let listed = scores.short.entries(site);
+        let bar = listed.first().map_or(f64::NEG_INFINITY, |best| best.value - limits.gamma);
+        entries.clear();
+        entries.extend(listed.iter().take_while(|entry| entry.value >= bar));
+        let is_complete = entries.len() == rules.classes();
+        for &start in lane.starts.iter().filter(|_| !is_complete) {
+            let Some(class) = next_label(lane, hyp.node, start, (limits, symbols)) else { continue };
+            if entries.iter().all(|entry| entry.class != class) {
+                let at = scores.sites[site].row * rules.classes() + class as usize;
+                let fused = scores.rows.fused().map_or(0.0, |fused| fused[at]);
+                entries.push(scores.short.entry(site, class, fused));
+            }
+        }
+        for entry in &entries {
             let log_prob = hyp.log_prob + entry.value;
             if log_prob == f64::NEG_INFINITY {
-                break;
+                continue;
             }
             if rules.is_blank(entry.class) {
                 lane.aside.push(Hyp { log_prob, ..*hyp });
-            } else if !lane.starts.iter().any(|&start| lane.tree.is_child(start, hyp.node, entry.class)) {
-                let node = lane.tree.push(hyp.node, emitted(entry, rules, hyp.time));
-                let symbols = hyp.symbols + 1;
-                lane.hyps.push(Hyp { node, row: FRESH, time: hyp.time, symbols, log_prob });
-                lane.origins.push(hyp.row);
+                continue;
             }
+            let node = lane.tree.push(hyp.node, emitted(entry, rules, hyp.time));
+            let symbols = hyp.symbols + 1;
+            lane.hyps.push(Hyp { node, row: FRESH, time: hyp.time, symbols, log_prob });
+            lane.origins.push(hyp.row);
         }
     }
+}
+
+/// The label that leads from a hypothesis towards `start`, if that continues it by few enough labels.
+fn next_label(lane: &Lane, node: u32, start: u32, (limits, symbols): (&Limits, usize)) -> Option<u32> {
+    let tree = &lane.tree;
+    let missing = tree.sequence(start).len.checked_sub(tree.sequence(node).len)?;
+    if missing == 0 || missing + symbols > limits.prefix.min(limits.expansions) {
+        return None;
+    }
+    let next = (1..missing).try_fold(start, |node, _| tree.last(node).map(|(_, parent)| parent))?;
+    let (label, parent) = tree.last(next)?;
+    tree.same(parent, node).then_some(label)
 }

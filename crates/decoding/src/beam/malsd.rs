@@ -3,14 +3,20 @@ use super::lane::{Candidate, Place};
 use super::{Task, Work};
 use crate::Result;
 
+/// Candidates that are compared for equal labels, for each hypothesis that is kept. Those that are equal are several
+/// where a frame may have several labels, and would otherwise crowd out others before they are one.
+const CANDIDATES: usize = 4;
+
 impl Work {
     /// ```text
     /// while hypotheses are inside of their utterances:
     ///   scores of all of these
-    ///   the best `width` of hypotheses x classes x durations, and of those that have ended;
-    ///   equal labels at equal frames are added up, wherever beyond the end they are
-    ///   predictor of the new labels
+    ///   the best `4 width` of hypotheses x classes x durations, and of those that have ended;
+    ///   equal labels at equal frames with as many labels there are added up, wherever beyond the end they are
+    ///   the best `width` of these sums; predictor of the new labels
     /// ```
+    /// Two ways to equal labels at a frame, one with a label on that frame already and one without, have different
+    /// continuations while `max_symbols` is in reach.
     pub(super) fn malsd(&mut self, task: Task, max_symbols: usize) -> Result<()> {
         let (rules, width) = (task.model.rules(), task.options.width);
         loop {
@@ -24,7 +30,7 @@ impl Work {
                 if lane.hyps.iter().all(|hyp| hyp.time >= end) {
                     continue;
                 }
-                lane.best.clear(width);
+                lane.best.clear(width.saturating_mul(CANDIDATES));
                 for (i, hyp) in lane.hyps.iter().enumerate() {
                     if hyp.time >= end {
                         lane.best.offer(Candidate { hyp: i, entry: None, log_prob: hyp.log_prob });
@@ -50,8 +56,12 @@ impl Work {
                         let symbols = if frames == 0 { hyp.symbols + 1 } else { 0 };
                         Place { time: hyp.time.saturating_add(frames), symbols }
                     },
-                    |place, other| place.time.min(end) == other.time.min(end),
+                    |place, other| {
+                        let ended = place.time >= end && other.time >= end;
+                        ended || (place.time, place.symbols) == (other.time, other.symbols)
+                    },
                 );
+                lane.keep_best(width);
             }
             self.extend(task)?;
         }

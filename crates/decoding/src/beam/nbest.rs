@@ -1,9 +1,12 @@
 //! What a beam search has found.
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
 use rnnt_dp::semiring::{Log, Semiring};
 
 use super::lane::{Hyp, Lane};
 use super::{Beam, BeamKind, rows::Rows};
-use crate::tree::Tree;
+use crate::tree::{Sequence, Tree};
 use crate::{Emitted, Model, Result};
 
 /// The best label sequences of an utterance, best first; none if every path is impossible (a language model that forbids all
@@ -54,14 +57,25 @@ pub(super) fn score(hyp: &Hyp, tree: &Tree, (model, options): (&Model, &Beam)) -
     hyp.log_prob / (tree.sequence(hyp.node).len as f64 + begin as f64)
 }
 
-/// Hypotheses of equal labels as one, which has the times of the most probable; the most probable ones first.
-fn merged(hyps: &[Hyp], tree: &Tree) -> Vec<Hyp> {
+/// Adds up hypotheses of equal labels: times of the most probable one, and the most probable ones first.
+pub(super) fn merged(hyps: &[Hyp], tree: &Tree) -> Vec<Hyp> {
     let mut all = hyps.to_vec();
     all.sort_by(|a, b| b.log_prob.total_cmp(&a.log_prob));
     let mut different: Vec<Hyp> = Vec::with_capacity(all.len());
+    // Of each sequence the first place; other labels with the same hash are looked for one by one.
+    let mut places: HashMap<Sequence, usize> = HashMap::with_capacity(all.len());
     for hyp in all {
-        match different.iter_mut().find(|other| tree.same(other.node, hyp.node)) {
-            Some(same) => same.log_prob = Log::plus(same.log_prob, hyp.log_prob),
+        let same = |other: &Hyp| tree.same(other.node, hyp.node);
+        let place = match places.entry(tree.sequence(hyp.node)) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(different.len());
+                None
+            }
+            Entry::Occupied(place) if same(&different[*place.get()]) => Some(*place.get()),
+            Entry::Occupied(_) => different.iter().position(same),
+        };
+        match place {
+            Some(at) => different[at].log_prob = Log::plus(different[at].log_prob, hyp.log_prob),
             None => different.push(hyp),
         }
     }

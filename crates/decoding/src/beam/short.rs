@@ -45,6 +45,8 @@ pub(super) struct Shortlists {
     /// Width of a row of scores, and of one that is compared.
     outputs: usize,
     classes: usize,
+    /// One by the temperature.
+    sharpness: f32,
 }
 
 impl Shortlists {
@@ -75,8 +77,8 @@ impl Shortlists {
         // What an earlier step left there is not read.
         self.entries.resize((at.len() * self.each).max(self.entries.len()), Entry::default());
         self.tops.resize((at.len() * top).max(self.tops.len()), (0.0, 0));
-        let reading =
-            Reading { rules, blank_penalty: options.blank_penalty, sharpness: 1.0 / options.temperature };
+        self.sharpness = 1.0 / options.temperature;
+        let reading = Reading { rules, blank_penalty: options.blank_penalty, sharpness: self.sharpness };
         let fused = rows.fused();
         let differs = fused.is_some() || reading.sharpness != 1.0;
         let compared = sized(&mut self.compared, if differs { at.len() * classes } else { 0 });
@@ -120,14 +122,20 @@ impl Shortlists {
         self.heads[site].blank
     }
 
-    /// What a class adds, without durations.
-    pub fn value(&self, site: usize, class: u32) -> f64 {
-        let at = site * self.classes + class as usize;
-        let score = match self.compared.get(at) {
-            Some(score) => *score,
-            None => self.scores[site * self.outputs + class as usize],
-        };
-        f64::from(score) - self.heads[site].log_sum
+    /// The entry of a class to which automata add `fused`, without durations.
+    pub fn entry(&self, site: usize, class: u32, fused: f32) -> Entry {
+        let logit = self.scores[site * self.outputs + class as usize];
+        let compared = self.compared.get(site * self.classes + class as usize).copied().unwrap_or(logit);
+        let log_sum = self.heads[site].log_sum;
+        Entry {
+            value: f64::from(compared) - log_sum,
+            log_prob: f64::from(logit * self.sharpness) - log_sum,
+            duration_log_prob: 0.0,
+            fused,
+            logit,
+            class,
+            duration: 0,
+        }
     }
 }
 

@@ -83,15 +83,20 @@ fn malsd(model: &Model, rows: &[f32], width: usize, max_symbols: usize) -> Vec<P
             }
         }
         candidates.sort_by(|a, b| b.3.total_cmp(&a.3));
-        candidates.truncate(width);
+        candidates.truncate(4 * width);
         hyps.clear();
         for new in candidates {
-            let same = |old: &&mut Plain| ids(&old.0) == ids(&new.0) && old.1.min(end) == new.1.min(end);
+            let same = |old: &&mut Plain| {
+                let ended = old.1 >= end && new.1 >= end;
+                ids(&old.0) == ids(&new.0) && (ended || (old.1, old.2) == (new.1, new.2))
+            };
             match hyps.iter_mut().find(same) {
                 Some(old) => old.3 = add(old.3, new.3),
                 None => hyps.push(new),
             }
         }
+        hyps.sort_by(|a, b| b.3.total_cmp(&a.3));
+        hyps.truncate(width);
     }
     hyps.sort_by(|a, b| b.3.total_cmp(&a.3));
     hyps

@@ -1,0 +1,456 @@
+//! Every beam search against the sum over all alignments, on thousands of tiny random models.
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use decoding::ngram::{Foreign, Ngram, Table};
+use decoding::{
+    Beam, BeamKind, BeamSearch, Boost, CtcBeam, Fusion, Joint, Model, NBest, Phrase, Predictor, Scratch,
+    Sites, States, ctc_beam,
+};
+use rayon::prelude::*;
+use rnnt_dp::Topology;
+
+/// Wider than all that a tiny model has.
+const ALL: usize = 3000;
+const MODELS: u64 = 10_000;
+
+type Sums = BTreeMap<Vec<u32>, f64>;
+
+/// The predictor's state after a label is `(memory state + label + 1) mod states`.
+#[derive(Debug, Clone, Copy)]
+struct Walk {
+    ids: usize,
+    memory: usize,
+    states: usize,
+}
+
+impl Walk {
+    fn next(&self, state: usize, label: u32) -> usize {
+        (self.memory * state + label as usize + 1) % self.states
+    }
+}
+
+/// Scores `[T, states, C + D]`.
+#[derive(Debug, Clone)]
+struct Tables {
+    classes: usize,
+    durations: usize,
+    walk: Walk,
+    scores: Arc<Vec<f32>>,
+}
+
+impl Tables {
+    fn row(&self, frame: usize, state: usize) -> &[f32] {
+        let width = self.classes + self.durations;
+        // A model of no frames is evaluated as well.
+        let frame = frame.min(self.scores.len() / (width * self.walk.states) - 1);
+        &self.scores[(frame * self.walk.states + state) * width..][..width]
+    }
+}
+
+impl Joint for Tables {
+    fn frame_width(&self) -> usize {
+        1
+    }
+    fn predicted_width(&self) -> usize {
+        1
+    }
+    fn row_width(&self) -> usize {
+        1
+    }
+    fn classes(&self) -> usize {
+        self.classes
+    }
+    fn durations(&self) -> usize {
+        self.durations
+    }
+    fn project(&self, predicted: &[f32], rows: &mut [f32], _: &mut Scratch) {
+        rows.copy_from_slice(predicted);
+    }
+    fn scores(&self, sites: &Sites, out: &mut [f32], _: &mut Scratch) {
+        for (out, &site) in out.chunks_exact_mut(self.classes + self.durations).zip(sites.at) {
+            let (frame, row) = sites.pair(site, 1, 1);
+            out.copy_from_slice(self.row(frame[0] as usize, row[0] as usize));
+        }
+    }
+}
+
+impl Predictor for Walk {
+    fn width(&self) -> usize {
+        1
+    }
+    fn ids(&self) -> usize {
+        self.ids
+    }
+    fn start(&self) -> (States, Vec<f32>) {
+        (States::of_row(vec![], vec![0.0]), vec![0.0])
+    }
+    fn step(&self, labels: &[u32], states: &mut States, out: &mut [f32], _: &mut Scratch) {
+        for (state, &label) in states.values_mut().iter_mut().zip(labels) {
+            *state = self.next(*state as usize, label) as f32;
+        }
+        out.copy_from_slice(states.values());
+    }
+}
+
+/// Random numbers (SplitMix64).
+struct Draw(u64);
+
+impl Draw {
+    fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `limit`.
+    fn below(&mut self, limit: usize) -> usize {
+        (self.bits() % limit as u64) as usize
+    }
+
+    fn score(&mut self) -> f32 {
+        6.0 * (self.bits() >> 40) as f32 / (1u64 << 24) as f32 - 3.0
+    }
+}
+
+/// A topology as plain numbers: how far each class moves on.
+#[derive(Debug, Clone)]
+struct Kind {
+    name: &'static str,
+    topology: Topology,
+    /// Class, and frames of each blank. Class 0 is the blank.
+    blanks: Vec<(u32, usize)>,
+    /// Frames that a label moves on, without durations.
+    label: usize,
+    durations: Vec<usize>,
+}
+
+fn kinds() -> Vec<Kind> {
+    let kind = |name, topology, blanks: &[(u32, usize)], label, durations: &[usize]| Kind {
+        name,
+        topology,
+        blanks: blanks.to_vec(),
+        label,
+        durations: durations.to_vec(),
+    };
+    let tdt = |durations: &[usize]| Topology::tdt(durations).unwrap();
+    vec![
+        kind("rnnt", Topology::rnnt(), &[(0, 1)], 0, &[]),
+        kind("modified", Topology::modified(), &[(0, 1)], 1, &[]),
+        kind("multi-blank", Topology::multi_blank(&[2]).unwrap(), &[(0, 1), (1, 2)], 0, &[]),
+        kind(
+            "multi-modified",
+            Topology::modified().with_big_blanks(&[2]).unwrap(),
+            &[(0, 1), (1, 2)],
+            1,
+            &[],
+        ),
+        kind("tdt", tdt(&[0, 1]), &[(0, 1)], 0, &[0, 1]),
+        kind("tdt", tdt(&[0, 1, 2]), &[(0, 1)], 0, &[0, 1, 2]),
+        kind("tdt", tdt(&[0, 2]), &[(0, 1)], 0, &[0, 2]),
+        kind("tdt without 0", tdt(&[1, 2]), &[(0, 1)], 0, &[1, 2]),
+    ]
+}
+
+fn log_softmax(scores: &[f32]) -> Vec<f64> {
+    let sum: f64 = scores.iter().map(|&score| f64::from(score).exp()).sum();
+    scores.iter().map(|&score| f64::from(score) - sum.ln()).collect()
+}
+
+/// Which alignments count.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    /// Most labels on a frame; a frame that has as many takes its best blank.
+    symbols: usize,
+    /// Most labels.
+    labels: usize,
+    /// Labels move on by a frame, whatever the topology.
+    label_moves: bool,
+}
+
+struct Enumeration<'a> {
+    tables: &'a Tables,
+    kind: &'a Kind,
+    limits: Limits,
+    frames: std::ops::Range<usize>,
+    sums: Sums,
+}
+
+impl Enumeration<'_> {
+    /// Probabilities of all label sequences, by recursion over every alignment.
+    fn go(&mut self, frame: usize, state: usize, symbols: usize, labels: &mut Vec<u32>, log_prob: f64) {
+        if frame >= self.frames.end {
+            *self.sums.entry(labels.clone()).or_insert(0.0) += log_prob.exp();
+            return;
+        }
+        let (tokens, durations) = self.tables.row(frame, state).split_at(self.tables.classes);
+        let (tokens, durations) = (log_softmax(tokens), log_softmax(durations));
+        let each: Vec<(usize, f64)> = match durations.is_empty() {
+            true => vec![(0, 0.0)],
+            false => self.kind.durations.iter().copied().zip(durations).collect(),
+        };
+        let is_full = symbols >= self.limits.symbols;
+        let mut blanks = Vec::new();
+        for &(class, frames) in &self.kind.blanks {
+            for &(duration, log_prob) in &each {
+                let frames = if self.kind.durations.is_empty() { frames } else { duration.max(1) };
+                blanks.push((frames, tokens[class as usize] + log_prob));
+            }
+        }
+        if is_full {
+            blanks.sort_by(|a, b| b.1.total_cmp(&a.1));
+            blanks.truncate(1);
+        }
+        for (frames, value) in blanks {
+            self.go(frame + frames, state, 0, labels, log_prob + value);
+        }
+        if is_full || labels.len() >= self.limits.labels {
+            return;
+        }
+        for label in self.kind.blanks.len() as u32..self.tables.classes as u32 {
+            for &(duration, of_duration) in &each {
+                let mut frames = if self.kind.durations.is_empty() { self.kind.label } else { duration };
+                if self.limits.label_moves {
+                    frames = 1;
+                }
+                let value = log_prob + tokens[label as usize] + of_duration;
+                let symbols = if frames == 0 { symbols + 1 } else { 0 };
+                labels.push(label);
+                self.go(frame + frames, self.tables.walk.next(state, label), symbols, labels, value);
+                labels.pop();
+            }
+        }
+    }
+}
+
+/// Log-probabilities of all label sequences, with the scores of automata.
+fn enumerate(
+    tables: &Tables,
+    kind: &Kind,
+    limits: Limits,
+    frames: std::ops::Range<usize>,
+    fusion: &[Fusion],
+) -> Sums {
+    let mut all = Enumeration { tables, kind, limits, frames: frames.clone(), sums: Sums::new() };
+    all.go(frames.start, 0, 0, &mut Vec::new(), 0.0);
+    all.sums.iter().map(|(labels, sum)| (labels.clone(), sum.ln() + fused(labels, fusion))).collect()
+}
+
+fn fused(labels: &[u32], fusion: &[Fusion]) -> f64 {
+    let of = |fusion: &Fusion| {
+        let (mut state, mut sum) = (fusion.automaton.start(), 0.0);
+        for &label in labels {
+            let (score, next) = fusion.automaton.step(state, label);
+            (sum, state) = (sum + f64::from(score), next);
+        }
+        f64::from(fusion.weight) * (sum + f64::from(fusion.automaton.finish(state)))
+    };
+    fusion.iter().map(of).sum()
+}
+
+const ARPA: &str = "\\data\\\nngram 1=4\nngram 2=3\n\\1-grams:\n-0.6 a -0.3\n-0.9 b -0.1\n-0.8 </s>\n-99 <s> -0.2\n\
+    \\2-grams:\n-0.2 <s> a\n-0.4 a b\n-0.7 b b\n\\end\\";
+
+/// None, an n-gram, phrases, or both, for labels from `first` on.
+fn automata(draw: &mut Draw, first: u32, classes: usize) -> Vec<Fusion> {
+    let name = |class: usize| if class < first as usize { "" } else { ["a", "b"][class - first as usize] };
+    let names: Vec<&str> = (0..classes).map(name).collect();
+    let mut fusion: Vec<Fusion> = Vec::new();
+    let what = draw.below(4);
+    if what & 1 > 0 {
+        let ngram = Ngram::new(&Table::read(ARPA.as_bytes()).unwrap(), &names, Foreign::Ignore).unwrap();
+        fusion.push(Fusion { automaton: Arc::new(ngram), weight: 0.4 });
+    }
+    if what & 2 > 0 {
+        let labels = classes - first as usize;
+        let phrases: Vec<Phrase> = (0..1 + draw.below(3))
+            .map(|_| {
+                let tokens = (0..1 + draw.below(3)).map(|_| first + draw.below(labels) as u32).collect();
+                Phrase { tokens, score: draw.score() / 2.0 }
+            })
+            .collect();
+        let known: Vec<bool> = (0..classes as u32).map(|class| class >= first).collect();
+        let boost = Boost::new(&phrases, &known, 1.0).unwrap();
+        fusion.push(Fusion { automaton: Arc::new(boost), weight: 0.7 });
+    }
+    fusion
+}
+
+fn agree(what: &str, found: &NBest, expected: &Sums) {
+    assert_eq!(found.hypotheses.len(), expected.len(), "{what}");
+    for ranked in &found.hypotheses {
+        let sum = expected[&ranked.ids()];
+        assert!((ranked.log_prob - sum).abs() < 1e-4, "{what} {:?} {} {sum}", ranked.ids(), ranked.log_prob);
+    }
+    assert!(found.hypotheses.is_sorted_by(|a, b| a.log_prob >= b.log_prob), "{what}");
+}
+
+/// No sequence has more probability than its alignments.
+fn at_most(what: &str, found: &NBest, expected: &Sums) {
+    for ranked in &found.hypotheses {
+        let sum = expected[&ranked.ids()];
+        assert!(ranked.log_prob <= sum + 1e-4, "{what} {:?} {} {sum}", ranked.ids(), ranked.log_prob);
+    }
+}
+
+/// A random model with its limit: frames of two utterances one after the other, and small enough to enumerate.
+fn draw_model(draw: &mut Draw, kind: &Kind) -> (Model, Tables, [std::ops::Range<usize>; 2], usize) {
+    let (labels, limit) = (1 + draw.below(2), 1 + draw.below(3));
+    // Labels of an utterance: no more than 4, or 6 of one kind.
+    let most = if labels == 1 { 6 / limit } else { (4 / limit).max(1) };
+    let counts = [draw.below(most + 1), draw.below(most + 1)];
+    let classes = kind.blanks.len() + labels;
+    let durations = kind.durations.len();
+    let total = counts[0] + counts[1];
+    let walk = Walk { ids: classes, memory: 3, states: 5 };
+    let scores = (0..total.max(1) * walk.states * (classes + durations)).map(|_| draw.score()).collect();
+    let tables = Tables { classes, durations, walk, scores: Arc::new(scores) };
+    let big: Vec<u32> = kind.blanks[1..].iter().map(|blank| blank.0).collect();
+    let model = Model::new(Arc::new(walk), Arc::new(tables.clone()), 0, &big, &kind.topology);
+    (model.unwrap(), tables, [0..counts[0], counts[0]..total], limit)
+}
+
+fn rows(frames: &std::ops::Range<usize>) -> Vec<f32> {
+    frames.clone().map(|frame| frame as f32).collect()
+}
+
+fn check(draw: &mut Draw, kind: &Kind, search: impl Fn(usize, &mut Draw) -> (BeamKind, Limits)) {
+    let (model, tables, utterances, limit) = draw_model(draw, kind);
+    let (beam_kind, limits) = search(limit, draw);
+    let fusion = automata(draw, kind.blanks.len() as u32, tables.classes);
+    let what = format!("{} {beam_kind:?} {utterances:?} {tables:?} {fusion:?}", kind.name);
+    let expected =
+        utterances.each_ref().map(|frames| enumerate(&tables, kind, limits, frames.clone(), &fusion));
+    let options = Beam {
+        kind: beam_kind,
+        width: ALL,
+        nbest: ALL,
+        normalise: false,
+        fusion: fusion.clone(),
+        ..Beam::default()
+    };
+    let chunks = utterances.each_ref().map(rows);
+    let mut search = BeamSearch::new(model.clone(), options.clone()).unwrap();
+    let found = search.decode(&[&chunks[0], &chunks[1]]).unwrap().to_vec();
+    for (found, expected) in found.iter().zip(&expected) {
+        agree(&what, found, expected);
+    }
+    assert_eq!(search.decode(&[&chunks[1]]).unwrap(), &found[1..], "alone {what}");
+    if beam_kind.streams() {
+        let mut stream = search.stream().unwrap();
+        for row in &chunks[0] {
+            search.advance(&mut [&mut stream], &[&[*row]]).unwrap();
+        }
+        assert_eq!(search.finish(&mut [&mut stream]).unwrap(), &found[..1], "stream {what}");
+    }
+    let narrow = Beam { width: 1 + draw.below(4), ..options };
+    let found = BeamSearch::new(model, narrow).unwrap().decode(&[&chunks[0], &chunks[1]]).unwrap().to_vec();
+    for (found, expected) in found.iter().zip(&expected) {
+        at_most(&what, found, expected);
+    }
+}
+
+/// Runs as many models over these topologies.
+fn check_all(kinds: &[Kind], seed: u64, search: impl Fn(usize, &mut Draw) -> (BeamKind, Limits) + Sync) {
+    (0..MODELS).into_par_iter().for_each(|number| {
+        check(&mut Draw(seed << 32 | number), &kinds[number as usize % kinds.len()], &search);
+    });
+}
+
+const UNLIMITED: Limits = Limits { symbols: 99, labels: 99, label_moves: false };
+
+#[test]
+fn malsd_is_the_sum_over_all_alignments() {
+    check_all(&kinds(), 1, |limit, _| {
+        (BeamKind::Malsd { max_symbols: limit }, Limits { symbols: limit, ..UNLIMITED })
+    });
+}
+
+#[test]
+fn maes_is_the_sum_over_all_alignments() {
+    check_all(&kinds()[..1], 2, |limit, draw| {
+        let (beta, prefix) = (draw.below(3), draw.below(4));
+        let kind = BeamKind::Maes { expansions: limit, beta, gamma: f64::INFINITY, prefix };
+        (kind, Limits { symbols: limit, ..UNLIMITED })
+    });
+}
+
+#[test]
+fn alsd_is_the_sum_over_all_alignments() {
+    check_all(&kinds()[..1], 3, |limit, draw| {
+        let most = limit + draw.below(3);
+        (BeamKind::Alsd { max_labels: Some(most) }, Limits { labels: most, ..UNLIMITED })
+    });
+}
+
+#[test]
+fn modified_is_the_sum_over_all_alignments() {
+    check_all(&kinds()[..4], 4, |_, _| (BeamKind::Modified, Limits { label_moves: true, ..UNLIMITED }));
+}
+
+#[test]
+fn ctc_is_the_sum_over_all_paths() {
+    (0..MODELS).into_par_iter().for_each(|number| {
+        let mut draw = Draw(5 << 32 | number);
+        let (frames, classes) = (draw.below(6), 2 + draw.below(2));
+        let rows: Vec<f64> = (0..frames)
+            .flat_map(|_| log_softmax(&(0..classes).map(|_| draw.score()).collect::<Vec<_>>()))
+            .collect();
+        let fusion = automata(&mut draw, 1, classes);
+        let mut sums = Sums::new();
+        for path in 0..classes.pow(frames as u32) {
+            let path: Vec<usize> = (0..frames as u32).map(|t| path / classes.pow(t) % classes).collect();
+            let value: f64 = path.iter().enumerate().map(|(t, class)| rows[t * classes + class]).sum();
+            let mut labels = path;
+            labels.dedup();
+            let labels = labels.iter().filter(|&&class| class > 0).map(|&class| class as u32).collect();
+            *sums.entry(labels).or_insert(0.0) += value.exp();
+        }
+        let sums = sums.into_iter().map(|(ids, sum)| (ids.clone(), sum.ln() + fused(&ids, &fusion)));
+        let (expected, what) = (sums.collect(), format!("{rows:?} {fusion:?}"));
+        let rows: Vec<f32> = rows.iter().map(|&value| value as f32).collect();
+        let options = CtcBeam { width: ALL, nbest: ALL, fusion, ..CtcBeam::default() };
+        let found = ctc_beam(&[&[], &rows], classes, &options).unwrap();
+        agree(&what, &found[1], &expected);
+        let narrow = CtcBeam { width: 1 + draw.below(4), ..options };
+        at_most(&what, &ctc_beam(&[&rows], classes, &narrow).unwrap()[0], &expected);
+    });
+}
+
+/// Two frames and a limit: labels on the frame decide what may follow.
+#[test]
+fn equal_labels_with_other_counts_on_the_frame_are_not_one() {
+    let walk = Walk { ids: 3, memory: 0, states: 4 };
+    let tables =
+        |durations, scores: &[f32]| Tables { classes: 3, durations, walk, scores: Arc::new(scores.to_vec()) };
+    let rnnt = tables(
+        0,
+        &[
+            -2.0, -1.0, -3.0, -2.0, 1.0, 0.0, 1.0, -2.0, 0.0, 2.0, 2.0, 0.0, 1.0, 3.0, -1.0, 1.0, 1.0, 0.0,
+            -1.0, -1.0, 0.0, 1.0, 0.0, 1.0,
+        ],
+    );
+    let tdt = tables(
+        2,
+        &[
+            1.0, 1.0, 0.0, 1.0, 0.0, 0.0, -2.0, 0.0, 0.0, -1.0, -1.0, -2.0, -1.0, -1.0, 1.0, 2.0, 0.0, 1.0,
+            1.0, 0.0, 0.0, 1.0, 0.0, 1.0, -2.0, 1.0, -5.0, -3.0, 2.0, -3.0, -1.0, -2.0, 0.0, 3.0, -1.0, -2.0,
+            -2.0, 1.0, -2.0, 1.0,
+        ],
+    );
+    for (tables, topology, max_symbols, expected) in [
+        (rnnt, Topology::rnnt(), 1, [(vec![1], -1.9351), (vec![1, 2], -2.1701)]),
+        (tdt, Topology::tdt(&[0, 1]).unwrap(), 2, [(vec![1, 2, 2], -1.4079), (vec![2, 2], -1.7334)]),
+    ] {
+        let model = Model::new(Arc::new(walk), Arc::new(tables), 0, &[], &topology).unwrap();
+        let kind = BeamKind::Malsd { max_symbols };
+        let options = Beam { kind, width: 64, nbest: 2, normalise: false, ..Beam::default() };
+        let found = BeamSearch::new(model, options).unwrap().decode(&[&[0.0, 1.0]]).unwrap().to_vec();
+        assert_eq!(found[0].hypotheses.len(), 2);
+        for (found, (ids, log_prob)) in found[0].hypotheses.iter().zip(expected) {
+            assert_eq!(found.ids(), ids);
+            assert!((found.log_prob - log_prob).abs() < 1e-4, "{ids:?} {}", found.log_prob);
+        }
+    }
+}
