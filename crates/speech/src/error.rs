@@ -396,6 +396,16 @@ pub enum Error {
         /// The text.
         text: String,
     },
+    /// A sentence mark stands within a text.
+    #[error(
+        "tokenizer: text {text:?}: expected sentence marks (<s>, </s>) around a text only, found {mark:?} within it: put each sentence on a line of its own"
+    )]
+    SentenceMark {
+        /// The word with the mark.
+        mark: String,
+        /// The text.
+        text: String,
+    },
     /// A text holds a symbol that the training text did not have.
     #[error("tokenizer: text {text:?}: expected symbols of the training text, found {symbol:?}")]
     UnknownSymbol {

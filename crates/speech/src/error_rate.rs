@@ -1,9 +1,17 @@
 //! Error counts of words and of characters, and the rate that they make.
 
+use std::hash::Hash;
 use std::iter::Sum;
-use std::ops::{Add, AddAssign};
+use std::ops::{Add, AddAssign, Range};
 
 use serde::Serialize;
+
+use crate::{Edit, UnicodeForm, alignment};
+
+/// Pairs of characters that are aligned as a whole; more would take more than a few seconds.
+const MAX_CELLS: u64 = 16_000_000_000;
+/// Pairs of characters of a part of a longer text.
+const PART_CELLS: u64 = 1_000_000_000;
 
 /// Counts of errors against a reference, in words or in characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -72,8 +80,8 @@ pub fn words(text: &str) -> Vec<&str> {
 
 /// The characters of a text: its Unicode scalar values that are not white space (`White_Space`), one by one.
 ///
-/// Nothing is normalised and no graphemes are joined: a letter and a combining mark behind it are two. As white space does not count,
-/// texts of scripts without spaces have the same rate however they are cut into words; programs that count the spaces between words
+/// Nothing is normalized and no graphemes are joined: a letter and a combining mark behind it are two; [`character_errors`] composes
+/// both texts (NFC) first. As white space does not count, texts of scripts without spaces have the same rate however they are cut into words; programs that count the spaces between words
 /// report other rates.
 pub fn characters(text: &str) -> Vec<char> {
     text.chars().filter(|c| !c.is_whitespace()).collect()
@@ -81,55 +89,126 @@ pub fn characters(text: &str) -> Vec<char> {
 
 /// Fewest errors that turn the [`words`] of the reference into those of the hypothesis; see [`error_counts`].
 ///
+/// Both texts are compared in NFC, so that canonically equivalent words are equal.
+///
 /// ```
 /// let e = speech::word_errors("one two three", "one too three four");
 /// assert_eq!((e.substitutions, e.deletions, e.insertions, e.total), (1, 0, 1, 3));
 /// ```
 pub fn word_errors(reference: &str, hypothesis: &str) -> ErrorCounts {
-    error_counts(&words(reference), &words(hypothesis))
+    let [reference, hypothesis] = [reference, hypothesis].map(|text| UnicodeForm::Nfc.apply(text));
+    error_counts(&words(&reference), &words(&hypothesis))
 }
 
-/// Fewest errors that turn the [`characters`] of the reference into those of the hypothesis; see [`error_counts`].
+/// Fewest errors that turn the [`characters`] of the reference into those of the hypothesis, both in NFC; see [`error_counts`].
+///
+/// Texts of more than about 126,000 characters (1.6e10 pairs) are cut at words that an alignment of words matches, so that
+/// their errors may be a few more than the fewest.
 ///
 /// ```
 /// let e = speech::character_errors("今天 天气", "今天天汽好");
 /// assert_eq!((e.substitutions, e.deletions, e.insertions, e.total), (1, 0, 1, 4));
 /// ```
 pub fn character_errors(reference: &str, hypothesis: &str) -> ErrorCounts {
-    error_counts(&characters(reference), &characters(hypothesis))
+    let [reference, hypothesis] = [reference, hypothesis].map(|text| UnicodeForm::Nfc.apply(text));
+    let [units, others] = [characters(&reference), characters(&hypothesis)];
+    if units.len() as u64 * others.len() as u64 <= MAX_CELLS {
+        return error_counts(&units, &others);
+    }
+    errors_of_parts(&words(&reference), &words(&hypothesis), PART_CELLS)
 }
 
-/// Fewest errors that turn the reference into the hypothesis (Levenshtein).
+/// Fewest errors that turn the reference into the hypothesis (Levenshtein): the counts of [`alignment()`], which has the formula.
 ///
-/// `e[i, j] = min(e[i-1, j-1] + (r_i != h_j), e[i-1, j] + 1, e[i, j-1] + 1)`. Where several give the minimum, the first of
-/// match or substitution, deletion, insertion is taken, so that the counts are unique; they are those of
-/// [`alignment`](crate::alignment()).
-///
-/// Cost: O(N M) time, O(M) memory for N and M units.
-pub fn error_counts<T: PartialEq>(reference: &[T], heard: &[T]) -> ErrorCounts {
-    let insertions = |insertions| ErrorCounts { insertions, ..ErrorCounts::default() };
-    // row[j]: errors of the units so far against the first j units heard.
-    let mut row: Vec<ErrorCounts> = (0..=heard.len()).map(insertions).collect();
-    for (i, unit) in reference.iter().enumerate() {
-        let total = i + 1;
-        let mut diagonal = row[0];
-        row[0] = ErrorCounts { deletions: total, total, ..ErrorCounts::default() };
-        for (j, other) in heard.iter().enumerate() {
-            let (above, left) = (row[j + 1], row[j]);
-            let wrong = usize::from(unit != other);
-            let substitution =
-                ErrorCounts { substitutions: diagonal.substitutions + wrong, total, ..diagonal };
-            let deletion = ErrorCounts { deletions: above.deletions + 1, total, ..above };
-            let insertion = ErrorCounts { insertions: left.insertions + 1, ..left };
-            let mut best = substitution;
-            for other in [deletion, insertion] {
-                if other.errors() < best.errors() {
-                    best = other;
-                }
-            }
-            diagonal = above;
-            row[j + 1] = best;
+/// Cost: O(N M / 64) time for N and M units.
+pub fn error_counts<T: Eq + Hash>(reference: &[T], hypothesis: &[T]) -> ErrorCounts {
+    let mut counts = ErrorCounts { total: reference.len(), ..ErrorCounts::default() };
+    for edit in alignment(reference, hypothesis) {
+        match edit {
+            Edit::Match(..) => {}
+            Edit::Substitution(..) => counts.substitutions += 1,
+            Edit::Deletion(_) => counts.deletions += 1,
+            Edit::Insertion(_) => counts.insertions += 1,
         }
     }
-    row[heard.len()]
+    counts
+}
+
+/// Character errors of texts that are cut at words which an alignment of words matches, into parts of at least `cells` pairs of
+/// characters.
+fn errors_of_parts(reference: &[&str], hypothesis: &[&str], cells: u64) -> ErrorCounts {
+    let lengths = |words: &[&str]| -> Vec<u64> {
+        let length = |word: &&str| word.chars().count() as u64;
+        words.iter().map(length).collect()
+    };
+    let lengths = [lengths(reference), lengths(hypothesis)];
+    let errors = |a: Range<usize>, b: Range<usize>| {
+        let characters = |words: &[&str]| words.iter().flat_map(|word| word.chars()).collect::<Vec<char>>();
+        error_counts(&characters(&reference[a]), &characters(&hypothesis[b]))
+    };
+    let mut counts = ErrorCounts::default();
+    // First words of the part, words behind it, and its characters.
+    let (mut first, mut end, mut length) = ([0, 0], [0, 0], [0, 0]);
+    for edit in alignment(reference, hypothesis) {
+        let moved = match edit {
+            Edit::Match(..) | Edit::Substitution(..) => [true, true],
+            Edit::Deletion(_) => [true, false],
+            Edit::Insertion(_) => [false, true],
+        };
+        for side in 0..2 {
+            if moved[side] {
+                length[side] += lengths[side][end[side]];
+                end[side] += 1;
+            }
+        }
+        let found = length[0] * length[1];
+        // Without any equal word, anywhere is as good.
+        if found >= cells && matches!(edit, Edit::Match(..)) || found >= MAX_CELLS {
+            counts += errors(first[0]..end[0], first[1]..end[1]);
+            (first, length) = (end, [0, 0]);
+        }
+    }
+    counts + errors(first[0]..reference.len(), first[1]..hypothesis.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_have_the_errors_of_the_whole() {
+        let word = |k: usize| ["one", "two", "three", "four", "seven"][(k * k / 3 + k) % 5];
+        let reference: Vec<&str> = (0..600).map(word).collect();
+        let mut hypothesis = reference.clone();
+        for at in [20, 150, 151, 333, 480] {
+            hypothesis[at] = "tree";
+            hypothesis.remove(at + 7);
+            hypothesis.insert(at + 11, "on");
+        }
+        let whole = character_errors(&reference.join(" "), &hypothesis.join(" "));
+        for cells in [1, 100, 10_000, u64::MAX] {
+            let parts = errors_of_parts(&reference, &hypothesis, cells);
+            assert_eq!(parts.total, whole.total);
+            assert_eq!(parts.insertions + whole.deletions, whole.insertions + parts.deletions);
+            let more = parts.errors() - whole.errors();
+            assert!(more <= 10, "{cells}: {parts:?} {whole:?}");
+        }
+        assert_eq!(errors_of_parts(&[], &["ab"], 1).insertions, 2);
+        assert_eq!(errors_of_parts(&["ab"], &[], 1).deletions, 2);
+    }
+
+    #[test]
+    fn a_hundred_thousand_words_are_aligned() {
+        let word = |k: usize| ["one", "two", "three", "four", "five", "six"][(k * k / 7 + k) % 6];
+        let reference: Vec<&str> = (0..100_000).map(word).collect();
+        let hypothesis: Vec<&str> = (0..100_000)
+            .filter(|k| k % 50 != 0)
+            .map(|k| if k % 20 == 7 { "zero" } else { word(k) })
+            .collect();
+        let (reference, hypothesis) = (reference.join(" "), hypothesis.join(" "));
+        let words = word_errors(&reference, &hypothesis);
+        assert_eq!((words.total, words.errors()), (100_000, 7000));
+        let characters = character_errors(&reference, &hypothesis);
+        assert!(characters.errors() > 7000 && characters.errors() < 40_000, "{characters:?}");
+    }
 }

@@ -8,22 +8,28 @@ use serde::Deserialize;
 
 use crate::files::read_given;
 use crate::{Error, Piece, Result, Span, Utterance};
+use crate::{Error, Piece, Result, Span, Utterance, names};
 
 /// The fields that we know; others are allowed and ignored.
 #[derive(Deserialize)]
 pub(crate) struct Line {
+    #[serde(default, deserialize_with = "names::id")]
     id: Option<String>,
     file: Option<PathBuf>,
     offset_samples: Option<u64>,
     num_samples: Option<usize>,
     sample_rate: Option<u32>,
     seconds: Option<f64>,
+    #[serde(default, deserialize_with = "names::report_name")]
     speaker: Option<String>,
+    #[serde(default, deserialize_with = "names::report_name")]
     subset: Option<String>,
+    #[serde(default, deserialize_with = "names::report_name")]
     split: Option<String>,
     text: Option<String>,
     crc32: Option<String>,
     // Strings of recordings.
+    #[serde(default, deserialize_with = "names::recordings")]
     recordings: Option<Vec<String>>,
     gaps_ms: Option<Vec<u32>>,
     lead_ms: Option<u32>,
@@ -79,7 +85,8 @@ const MOST_SILENCE_MS: u64 = 3_600_000;
 /// * NeMo's `audio_filepath`, `duration`, `text`, optionally `offset` in seconds; the id defaults to the path (and offset).
 ///
 /// Optional in each: `seconds` (or `duration`, or `num_samples` and `sample_rate`: one of the three is needed), `num_samples`,
-/// `sample_rate`, `crc32`, `speaker`, `subset`, `split`. Unknown fields are ignored.
+/// `sample_rate`, `crc32`, `speaker`, `subset`, `split`. Unknown fields are ignored. Ids may be numbers, whose text is then the id;
+/// so may `speaker`, `subset` and `split`, for which any other value is taken by its JSON text.
 ///
 /// # Errors
 /// Unreadable file, a line that is no such object, a missing field, a senseless value, an unknown recording, an id used twice, no

@@ -1,6 +1,7 @@
 //! Text to label ids and back, on top of the `tokenizers` crate.
 
-use std::collections::{BTreeSet, HashSet};
+use std::borrow::Cow;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 use tokenizers::decoders::fuse::Fuse;
@@ -16,9 +17,14 @@ use tokenizers::tokenizer::{
 
 mod bpe;
 mod kind;
+mod special;
 mod unigram;
 
+pub use special::is_bracketed;
+
 use crate::features::setting;
+use crate::sentence_marks::{find_sentence_mark, strip_sentence_marks};
+use crate::unicode::{UnicodeForm, decomposed};
 use crate::{Error, Result};
 
 /// What a label stands for.
@@ -58,13 +64,35 @@ const MARK: char = '\u{2581}';
 /// First line of defence against foreign files.
 const FORMAT: &str = "panda-tokens/1";
 
+/// Settings of a tokenizer that is to be trained.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenizerOptions {
+    /// What a label stands for.
+    pub kind: TokenizerKind,
+    /// Unicode form of all texts, of training and later.
+    pub normalize: UnicodeForm,
+    /// Words that are one label each; `None` takes all words of the form `<...>` in the training texts.
+    pub special: Option<Vec<String>>,
+}
+
+impl TokenizerOptions {
+    /// Texts in NFC; words of the form `<...>` are single labels.
+    pub fn new(kind: TokenizerKind) -> Self {
+        Self { kind, normalize: UnicodeForm::default(), special: None }
+    }
+}
+
 /// A trained map between text and ids `0..size`; the blank is not its business.
 ///
-/// White space in texts is taken as one space between words and none at the ends.
+/// White space in texts is taken as one space between words and none at the ends. Texts are converted to the tokenizer's Unicode
+/// form, and sentence marks at their ends (`<s>`, `</s>`) are removed. Special words are one label each and are never cut.
 #[derive(Clone)]
 pub struct Tokenizer {
     kind: TokenizerKind,
+    /// The ordinary tokens.
     inner: tokenizers::Tokenizer,
+    /// Ids of the special words.
+    special: HashMap<String, u32>,
     /// What it is rebuilt from.
     stored: Stored,
 }
@@ -81,6 +109,12 @@ impl std::fmt::Debug for Tokenizer {
 struct Stored {
     format: String,
     kind: TokenizerKind,
+    /// Absent in older files, whose texts were not converted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    normalize: Option<UnicodeForm>,
+    /// Words that are one token each: the last tokens, or for kind words any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    special: Vec<String>,
     /// In the order of their ids.
     tokens: Vec<String>,
     /// Pairs joined by byte-pair encoding, first ones first.
@@ -109,38 +143,85 @@ impl Tokenizer {
     /// # Ok::<(), speech::Error>(())
     /// ```
     pub fn train(kind: TokenizerKind, texts: &[impl AsRef<str>]) -> Result<Self> {
-        let texts: Vec<String> = texts.iter().map(|t| tidy(t.as_ref())).filter(|t| !t.is_empty()).collect();
+        Self::train_with(&TokenizerOptions::new(kind), texts)
+    }
+
+    /// [`Tokenizer::train`] with a Unicode form and special words.
+    ///
+    /// Special words come after the other tokens (but for words, which are sorted) and count for the `size`.
+    ///
+    /// # Errors
+    /// Those of [`Tokenizer::train`]; a special word that is empty or has white space; `<s>` or `</s>` within a text.
+    ///
+    /// ```
+    /// use speech::{Tokenizer, TokenizerKind, TokenizerOptions};
+    /// let special = Some(vec!["[noise]".to_owned()]);
+    /// let options = TokenizerOptions { special, ..TokenizerOptions::new(TokenizerKind::Characters) };
+    /// let tokenizer = Tokenizer::train_with(&options, &["a [noise] b"])?;
+    /// assert_eq!(tokenizer.tokens(), [" ", "a", "b", "[noise]"]);
+    /// assert_eq!(tokenizer.encode("[noise] a")?, [3, 0, 1]);
+    /// # Ok::<(), speech::Error>(())
+    /// ```
+    pub fn train_with(options: &TokenizerOptions, texts: &[impl AsRef<str>]) -> Result<Self> {
+        let TokenizerOptions { kind, normalize, ref special } = *options;
+        let clean = |text: &str| tidy(&normalize.apply(strip_sentence_marks(text)));
+        let texts: Vec<String> =
+            texts.iter().map(|text| clean(text.as_ref())).filter(|text| !text.is_empty()).collect();
         if texts.is_empty() {
             return Err(Error::NoText);
         }
+        let special = special::words(special.as_deref(), normalize, &texts)?;
+        let known: HashSet<&str> = special.iter().map(String::as_str).collect();
         let splitter = pre_tokenizer(kind)?;
         let mut pieces = Vec::new();
         for text in &texts {
+            reject_sentence_mark(text)?;
             reject_mark(kind, text)?;
-            pieces.extend(split(&splitter, text)?);
+            for run in runs(kind, text, |word| known.contains(word)) {
+                match run {
+                    Run::Ordinary(text) => pieces.extend(split(&splitter, &text)?),
+                    Run::Special(_) => {}
+                }
+            }
         }
-        let (mut merges, mut scores) = (Vec::new(), Vec::new());
-        let tokens;
+        let (mut merges, mut scores, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
         match kind {
+            TokenizerKind::Bpe { .. } | TokenizerKind::Unigram { .. } if pieces.is_empty() => {}
             TokenizerKind::Bpe { size } => {
-                alphabet(&pieces, size)?;
-                (tokens, merges) = bpe::train(&pieces, size)?;
+                alphabet(&pieces, size, special.len())?;
+                (tokens, merges) = bpe::train(&pieces, size - special.len())?;
             }
             TokenizerKind::Unigram { size } => {
-                (tokens, scores) = unigram::train(&pieces, size, alphabet(&pieces, size)?);
+                let alphabet = alphabet(&pieces, size, special.len())?;
+                (tokens, scores) = unigram::train(&pieces, size - special.len(), alphabet);
+            }
+            TokenizerKind::Words => {
+                tokens =
+                    pieces.iter().chain(&special).collect::<BTreeSet<_>>().into_iter().cloned().collect();
             }
             _ => tokens = pieces.into_iter().collect::<BTreeSet<_>>().into_iter().collect(),
         }
-        Self::build(Stored { format: FORMAT.into(), kind, tokens, merges, scores })
+        if kind != TokenizerKind::Words {
+            tokens.extend(special.iter().map(|word| special_token(kind, word)));
+        }
+        let (format, normalize) = (FORMAT.into(), Some(normalize));
+        Self::build(Stored { format, kind, normalize, special, tokens, merges, scores })
     }
 
     fn build(stored: Stored) -> Result<Self> {
+        let count = stored.tokens.len();
+        let ordinary = match stored.kind {
+            TokenizerKind::Words => &stored.tokens,
+            _ => &stored.tokens[..count - stored.special.len()],
+        };
         let model: ModelWrapper = match stored.kind {
-            TokenizerKind::Bpe { .. } => bpe::model(&stored.tokens, &stored.merges)?.into(),
-            TokenizerKind::Unigram { .. } => unigram::model(&stored.tokens, &stored.scores)?.into(),
+            TokenizerKind::Bpe { .. } => bpe::model(ordinary, &stored.merges)?.into(),
+            TokenizerKind::Unigram { .. } if !ordinary.is_empty() => {
+                unigram::model(ordinary, &stored.scores)?.into()
+            }
             // The empty string never is a piece of text, so that unknown pieces are errors.
             _ => WordLevel::builder()
-                .vocab(stored.tokens.iter().cloned().zip(0u32..).collect())
+                .vocab(ordinary.iter().cloned().zip(0u32..).collect())
                 .unk_token(String::new())
                 .build()
                 .map_err(library)?
@@ -158,7 +239,10 @@ impl Tokenizer {
                 inner.with_decoder(Some(Metaspace::new(MARK, PrependScheme::Always, true)));
             }
         }
-        Ok(Self { kind: stored.kind, inner, stored })
+        let ids: HashMap<&str, u32> = stored.tokens.iter().map(String::as_str).zip(0..).collect();
+        let id = |word: &String| (word.clone(), ids[special_token(stored.kind, word).as_str()]);
+        let special = stored.special.iter().map(id).collect();
+        Ok(Self { kind: stored.kind, inner, special, stored })
     }
 
     /// What its labels stand for.
@@ -176,17 +260,72 @@ impl Tokenizer {
         &self.stored.tokens
     }
 
+    /// Unicode form of its texts; none for tokenizers of older checkpoints.
+    pub fn unicode_form(&self) -> UnicodeForm {
+        self.stored.normalize.unwrap_or(UnicodeForm::None)
+    }
+
+    /// Words that are one label each, sorted.
+    pub fn special(&self) -> &[String] {
+        &self.stored.special
+    }
+
+    /// Whether a label is a special word.
+    pub fn is_special(&self, id: u32) -> bool {
+        self.special.values().any(|&special| special == id)
+    }
+
+    /// A text as it is encoded and scored: in the tokenizer's Unicode form, without sentence marks at its ends.
+    ///
+    /// Texts for tokenizers of older checkpoints stay as they are.
+    pub fn normalize<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        match self.stored.normalize {
+            None => Cow::Borrowed(text),
+            Some(form) => form.apply(strip_sentence_marks(text)),
+        }
+    }
+
+    /// The words of a text other than the special ones, one space apart.
+    pub fn without_special(&self, text: &str) -> String {
+        let words = text.split_whitespace().filter(|word| !self.special.contains_key(*word));
+        words.collect::<Vec<_>>().join(" ")
+    }
+
     /// Label ids of a text.
     ///
-    /// There is no label for unknown symbols: only training text is encoded, never the reference of an evaluation.
+    /// There is no label for unknown symbols: only training text is encoded, never the reference of an evaluation. With
+    /// [`UnicodeForm::None`], a text with an unknown symbol is tried in its composed and decomposed forms.
     ///
     /// # Errors
-    /// A symbol that the training text did not have; the error names it and the text.
+    /// A symbol that the training text did not have (the error names it and the text); `<s>` or `</s>` within the text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        let text = tidy(text);
+        let text = tidy(&self.normalize(text));
+        if self.stored.normalize.is_some() {
+            reject_sentence_mark(&text)?;
+        }
         reject_mark(self.kind, &text)?;
-        self.reject_unknown(&text)?;
-        Ok(self.inner.encode_fast(text, false).map_err(library)?.get_ids().to_vec())
+        let found = self.encode_tidy(&text);
+        if !matches!(found, Err(Error::UnknownSymbol { .. })) || self.unicode_form() != UnicodeForm::None {
+            return found;
+        }
+        let others = [UnicodeForm::Nfc.apply(&text).into_owned(), decomposed(&text)];
+        let other =
+            others.iter().filter(|other| **other != text).find_map(|other| self.encode_tidy(other).ok());
+        other.map_or(found, Ok)
+    }
+
+    fn encode_tidy(&self, text: &str) -> Result<Vec<u32>> {
+        let mut ids = Vec::new();
+        for run in runs(self.kind, text, |word| self.special.contains_key(word)) {
+            match run {
+                Run::Special(word) => ids.push(self.special[word]),
+                Run::Ordinary(text) => {
+                    self.reject_unknown(&text)?;
+                    ids.extend(self.inner.encode_fast(&*text, false).map_err(library)?.get_ids());
+                }
+            }
+        }
+        Ok(ids)
     }
 
     fn reject_unknown(&self, text: &str) -> Result<()> {
@@ -213,7 +352,18 @@ impl Tokenizer {
         if let Some(index) = ids.iter().position(|&id| id as usize >= self.size()) {
             return Err(Error::UnknownId { size: self.size(), id: ids[index], index });
         }
-        self.inner.decode(ids, false).map_err(library)
+        if self.special.is_empty() || self.kind == TokenizerKind::Words {
+            return self.inner.decode(ids, false).map_err(library);
+        }
+        let first = (self.size() - self.special.len()) as u32;
+        let mut parts = Vec::new();
+        for part in ids.chunk_by(|&a, &b| a < first && b < first) {
+            match part {
+                &[id] if id >= first => parts.push(self.stored.special[(id - first) as usize].clone()),
+                part => parts.push(self.inner.decode(part, false).map_err(library)?),
+            }
+        }
+        Ok(parts.join(if self.kind == TokenizerKind::Characters { "" } else { " " }))
     }
 
     /// The tokenizer as JSON: its kind, its tokens in the order of their ids, and the merges of byte-pair encoding or the scores of the
@@ -240,11 +390,14 @@ impl Tokenizer {
         if stored.tokens.is_empty() {
             return Err(bad("at least one token", "none".into()));
         }
+        let ordinary = stored.ordinary()?;
         let mut seen = HashSet::new();
         for token in &stored.tokens {
             if !seen.insert(token) {
                 return Err(bad("every token once", format!("{token:?} twice")));
             }
+        }
+        for token in ordinary {
             if !well_formed(stored.kind, token) {
                 return Err(bad(
                     "tokens of the form of their kind",
@@ -255,11 +408,9 @@ impl Tokenizer {
         if !stored.merges.is_empty() && !matches!(stored.kind, TokenizerKind::Bpe { .. }) {
             return Err(bad("merges with kind bpe only", format!("{} merges", stored.merges.len())));
         }
-        let wanted =
-            if matches!(stored.kind, TokenizerKind::Unigram { .. }) { stored.tokens.len() } else { 0 };
+        let wanted = if matches!(stored.kind, TokenizerKind::Unigram { .. }) { ordinary.len() } else { 0 };
         if stored.scores.len() != wanted {
-            let found =
-                format!("{} of {} tokens for {:?}", stored.scores.len(), stored.tokens.len(), stored.kind);
+            let found = format!("{} of {} tokens for {:?}", stored.scores.len(), ordinary.len(), stored.kind);
             return Err(bad("a score for each token with kind unigram, and none else", found));
         }
         for (a, b) in &stored.merges {
@@ -269,6 +420,71 @@ impl Tokenizer {
         }
         Self::build(stored)
     }
+}
+
+impl Stored {
+    /// The tokens other than special words; fails where these are not where they belong.
+    fn ordinary(&self) -> Result<&[String]> {
+        let wrong = |word: &String| Error::TokenizerFile {
+            expected: "special words with a token each, after the others",
+            found: format!("{word:?} elsewhere"),
+        };
+        if self.kind == TokenizerKind::Words {
+            let unknown = |word: &&String| !special::is_valid(word) || !self.tokens.contains(word);
+            return self.special.iter().find(unknown).map_or(Ok(&self.tokens), |word| Err(wrong(word)));
+        }
+        let first = self.tokens.len().checked_sub(self.special.len());
+        let Some(first) = first else { return Err(wrong(&self.special[0])) };
+        let (ordinary, special) = self.tokens.split_at(first);
+        let fits = |(word, token): (&String, &String)| {
+            special::is_valid(word) && special_token(self.kind, word) == *token
+        };
+        match self.special.iter().zip(special).find(|&pair| !fits(pair)) {
+            Some((word, _)) => Err(wrong(word)),
+            None => Ok(ordinary),
+        }
+    }
+}
+
+/// The token of a special word, which begins a word.
+fn special_token(kind: TokenizerKind, word: &str) -> String {
+    if marks_words(kind) { format!("{MARK}{word}") } else { word.to_owned() }
+}
+
+/// A part of a tidy text.
+enum Run<'a> {
+    /// Words between special ones; of characters, with the spaces around them.
+    Ordinary(Cow<'a, str>),
+    /// A special word.
+    Special(&'a str),
+}
+
+/// Cuts a tidy text at its special words.
+fn runs(kind: TokenizerKind, text: &str, is_special: impl Fn(&str) -> bool) -> Vec<Run<'_>> {
+    if !text.split(' ').any(&is_special) {
+        return vec![Run::Ordinary(Cow::Borrowed(text))];
+    }
+    let (mut runs, mut run) = (Vec::new(), String::new());
+    let spaces = kind == TokenizerKind::Characters;
+    let flush = |run: &mut String, runs: &mut Vec<Run>| {
+        if !run.is_empty() {
+            runs.push(Run::Ordinary(Cow::Owned(std::mem::take(run))));
+        }
+    };
+    for (number, word) in text.split(' ').enumerate() {
+        let is_special = is_special(word);
+        if number > 0 && (spaces || !run.is_empty() && !is_special) {
+            run.push(' ');
+        }
+        if is_special {
+            flush(&mut run, &mut runs);
+            runs.push(Run::Special(word));
+        } else {
+            run += word;
+        }
+    }
+    flush(&mut run, &mut runs);
+    runs
 }
 
 /// One space between words, none at the ends.
@@ -285,6 +501,13 @@ fn reject_mark(kind: TokenizerKind, text: &str) -> Result<()> {
         return Err(Error::ReservedSymbol { symbol: MARK, text: text.into() });
     }
     Ok(())
+}
+
+fn reject_sentence_mark(text: &str) -> Result<()> {
+    match find_sentence_mark(text) {
+        None => Ok(()),
+        Some(mark) => Err(Error::SentenceMark { mark: mark.into(), text: text.into() }),
+    }
 }
 
 /// Whether a token could have come from training.
@@ -327,11 +550,15 @@ fn split(splitter: &PreTokenizerWrapper, text: &str) -> Result<Vec<String>> {
     Ok(splits.into_iter().map(|(piece, ..)| piece.to_owned()).filter(|p| !p.is_empty()).collect())
 }
 
-/// The number of different characters in marked words, which a vocabulary must have room for.
-fn alphabet(words: &[String], size: usize) -> Result<usize> {
+/// The number of different characters in marked words, for which a vocabulary must have room in addition to special words.
+fn alphabet(words: &[String], size: usize, special: usize) -> Result<usize> {
     let alphabet = words.iter().flat_map(|w| w.chars()).collect::<HashSet<_>>().len();
-    if size < alphabet {
-        return Err(setting("size", &format!("at least the {alphabet} characters of the text"), size));
+    if size < alphabet.saturating_add(special) {
+        let expected = match special {
+            0 => format!("at least the {alphabet} characters of the text"),
+            _ => format!("at least the {alphabet} characters and {special} special words of the text"),
+        };
+        return Err(setting("size", &expected, size));
     }
     Ok(alphabet)
 }

@@ -52,8 +52,11 @@ pub struct Transcript {
 /// A line of [`Evaluation::hypotheses`].
 #[derive(Deserialize)]
 struct Line {
+    #[serde(deserialize_with = "speech::names::required_id")]
     id: String,
+    #[serde(default, deserialize_with = "speech::names::report_name")]
     subset: Option<String>,
+    #[serde(default, deserialize_with = "speech::names::report_name")]
     speaker: Option<String>,
     reference: String,
     hypothesis: String,

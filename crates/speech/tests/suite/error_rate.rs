@@ -104,6 +104,24 @@ fn characters_are_scalar_values_without_white_space() {
 }
 
 #[test]
+fn canonically_equivalent_texts_have_no_errors() {
+    for (reference, hypothesis) in [
+        ("un cafe\u{301} noir", "un caf\u{e9} noir"),
+        ("\u{212b}ngstr\u{f6}m", "A\u{30a}ngstro\u{308}m"),
+        ("\u{1112}\u{1161}\u{11ab} a", "\u{d55c} a"),
+    ] {
+        let (words, characters) =
+            (word_errors(reference, hypothesis), character_errors(reference, hypothesis));
+        assert_eq!((words.errors(), characters.errors()), (0, 0), "{reference}");
+        let back = character_errors(hypothesis, reference);
+        assert_eq!(back.total, characters.total);
+    }
+    // A ligature is another letter, and a lost accent is an error.
+    assert_eq!(word_errors("\u{fb01}n", "fin").errors(), 1);
+    assert_eq!(word_errors("caf\u{e9}", "cafe").errors(), 1);
+}
+
+#[test]
 fn speakers_are_blocks() {
     let one = |speaker, heard| (speaker, word_errors("a a", heard));
     let set = [one(Some("x"), "a b"), one(Some("y"), "a a"), one(Some("x"), "b b")];

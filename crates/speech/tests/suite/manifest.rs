@@ -253,3 +253,49 @@ fn numbers_that_nobody_can_mean_are_refused_and_printed_short() {
         assert!(found.len() <= 12, "{message}");
     }
 }
+
+#[test]
+fn numbers_are_names() {
+    let folder = folder();
+    let line = |id: &str, more: &str| {
+        format!(r#"{{"id": {id}, "file": "pack.wav", "seconds": 1, "text": "a"{more}}}"#)
+    };
+    for (value, name) in [
+        ("17", "17"),
+        ("-3", "-3"),
+        ("0", "0"),
+        ("1034.50", "1034.50"),
+        ("18446744073709551616", "18446744073709551616"),
+        ("123456789012345678901234567890", "123456789012345678901234567890"),
+        (r#""a\u00e9 b""#, "a\u{e9} b"),
+        (r#""017""#, "017"),
+    ] {
+        let list = read(
+            &folder,
+            &line(value, &format!(r#", "speaker": {value}, "subset": {value}, "split": {value}"#)),
+        );
+        let list = list.unwrap();
+        assert_eq!(list[0].id, name);
+        let names = [&list[0].speaker, &list[0].subset, &list[0].split].map(|name| name.as_deref());
+        assert_eq!(names, [Some(name); 3]);
+    }
+    // What is for reports only never refuses a set.
+    for (value, name) in [("true", Some("true")), ("[1, \"b\"]", Some("[1, \"b\"]")), ("null", None)] {
+        let list = read(&folder, &line("1", &format!(r#", "speaker": {value}"#))).unwrap();
+        assert_eq!(list[0].speaker.as_deref(), name);
+    }
+    for value in ["true", "[1]", "{}"] {
+        let error = read(&folder, &line(value, "")).unwrap_err().to_string();
+        assert!(error.contains("list.jsonl:1") && error.contains("`id`") && error.contains(value), "{error}");
+    }
+    let error = read(&folder, &line("null", "")).unwrap_err();
+    assert!(matches!(error, Error::ManifestField { field: "id", .. }), "{error}");
+    // A number and its text are one name.
+    let twice = format!("{}\n{}", line("17", ""), line("\"17\"", ""));
+    assert!(matches!(read(&folder, &twice), Err(Error::DuplicateId { .. })));
+    // Recordings have numbers, too.
+    let recordings = r#"{"id": 1, "file": "pack.wav", "offset_samples": 0, "num_samples": 2, "sample_rate": 8000, "text": ""}"#;
+    fs::write(folder.path().join("recordings.jsonl"), recordings).unwrap();
+    let string = r#"{"id": 5, "text": "a", "recordings": [1, "1"], "gaps_ms": [0], "lead_ms": 0, "tail_ms": 0, "sample_rate": 8000, "num_samples": 4}"#;
+    assert_eq!(integers(&read(&folder, string).unwrap()[0]), [0, 1, 0, 1]);
+}

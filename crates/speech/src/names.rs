@@ -1,0 +1,58 @@
+//! Names in JSON, which may be numbers; for serde's `deserialize_with`.
+
+use serde::de::{Deserialize, Deserializer, Error};
+use serde_json::value::RawValue;
+
+/// Reads an optional `id`: a string, or a number as it is written (17 is "17", however many digits it has).
+///
+/// # Errors
+/// Any other value but null; the error names the key.
+pub fn id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    let Some(raw) = Option::<Box<RawValue>>::deserialize(deserializer)? else { return Ok(None) };
+    name(&raw).map(Some).map_err(|found| wrong("id", found))
+}
+
+/// [`id`] where there must be one.
+///
+/// # Errors
+/// Those of [`id`], and null.
+pub fn required_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    id(deserializer)?.ok_or_else(|| wrong("id", "null"))
+}
+
+/// Reads the ids of `recordings`.
+///
+/// # Errors
+/// Any value but null and a list of strings and numbers; the error names the key.
+pub fn recordings<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
+    let Some(raw) = Option::<Box<RawValue>>::deserialize(deserializer)? else { return Ok(None) };
+    let list: Vec<Box<RawValue>> = match serde_json::from_str(raw.get()) {
+        Ok(list) => list,
+        Err(_) => return Err(D::Error::custom("field `recordings`: expected a list of ids")),
+    };
+    let names = list.iter().map(|raw| name(raw).map_err(|found| wrong("recordings", found)));
+    names.collect::<Result<_, _>>().map(Some)
+}
+
+/// Reads an optional name that is for reports only, such as `speaker`: a string, or the JSON text of any other value but null.
+///
+/// # Errors
+/// Only for text that is no JSON.
+pub fn report_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    let raw = Option::<Box<RawValue>>::deserialize(deserializer)?;
+    Ok(raw.map(|raw| name(&raw).unwrap_or_else(|text| text.to_owned())))
+}
+
+fn wrong<E: Error>(key: &str, found: &str) -> E {
+    E::custom(format_args!("field `{key}`: expected a string or a number, found {found}"))
+}
+
+/// The string or number of a value; the text of any other value is an error.
+fn name(raw: &RawValue) -> Result<String, &str> {
+    let text = raw.get();
+    match text.as_bytes().first() {
+        Some(b'"') => serde_json::from_str(text).map_err(|_| text),
+        Some(b'-' | b'0'..=b'9') => Ok(text.to_owned()),
+        _ => Err(text),
+    }
+}
