@@ -102,7 +102,7 @@ fn bad_json_names_its_line() {
     let syntax = |e: &Error| matches!(e, Error::ManifestSyntax { line: 2, .. });
     second_line("{\"id\": ", syntax);
     second_line("[1, 2]", syntax);
-    second_line(r#"{"id": 7}"#, syntax);
+    second_line(r#"{"id": true}"#, syntax);
     second_line(r#"{"id": "x", "num_samples": -1}"#, syntax);
 }
 
