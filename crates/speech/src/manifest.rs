@@ -7,7 +7,6 @@ use kernels::Brief;
 use serde::Deserialize;
 
 use crate::files::read_given;
-use crate::{Error, Piece, Result, Span, Utterance};
 use crate::{Error, Piece, Result, Span, Utterance, names};
 
 /// The fields that we know; others are allowed and ignored.

@@ -123,7 +123,6 @@ fn ordered(bytes: &[u8], little: bool) -> Vec<i16> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
 
     use super::*;
 
