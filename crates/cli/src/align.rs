@@ -1,10 +1,11 @@
 //! `panda align CHECKPOINT MANIFEST`
 use std::{io::Write, path::PathBuf, process::ExitCode};
 
-use training::{Unit, files::Output};
+use training::{Alignments, Unit, files::Output};
 
 use crate::{
     audio::{AudioArguments, note},
+    bad_items::{self, BadItemArguments},
     error::{Error, Result},
     out::{complain, say},
     outputs,
@@ -33,19 +34,41 @@ pub struct Arguments {
     shard: Option<Shard>,
     #[command(flatten)]
     audio: AudioArguments,
+    #[command(flatten)]
+    bad: BadItemArguments,
 }
 
-/// Aligns the manifest; an utterance without a path is reported and left out.
+/// Aligns the manifest; an utterance without a path, or one that cannot be used, is reported and left out.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let utterances = shard::part(speech::read_manifest(&arguments.manifest)?, arguments.shard);
     let wanted = [&arguments.ctm, &arguments.json];
     let [ctm, json] = outputs::open(wanted, &[&arguments.checkpoint, &arguments.manifest], &utterances)?;
     let recogniser = arguments.audio.load(&arguments.checkpoint)?;
+    let recogniser = arguments.bad.apply(recogniser)?;
     let found = recogniser.align(&utterances).map_err(|error| arguments.audio.advise(error))?;
+    let checked = found.bad.check("alignment", utterances.len(), recogniser.max_bad());
+    let checked = checked.map_err(|error| arguments.audio.advise(error));
+    if found.bad.left_out.len() == utterances.len() {
+        checked?;
+        return write(arguments, &found, ctm, json);
+    }
     note(&found.changes);
+    bad_items::warn(&arguments.manifest.file_stem().unwrap_or_default().to_string_lossy(), &found.bad);
     for id in &found.without_path {
         complain!("warning: {id}: no path, more labels than its frames can emit; left out");
     }
+    // What was aligned is written, even if too much of the list cannot be used.
+    let code = write(arguments, &found, ctm, json)?;
+    checked.map(|()| code)
+}
+
+/// Writes what was asked for, and a summary where there is room for one.
+fn write(
+    arguments: &Arguments,
+    found: &Alignments,
+    ctm: Option<Output>,
+    json: Option<Output>,
+) -> Result<ExitCode> {
     let unit = if arguments.tokens { Unit::Tokens } else { Unit::Words };
     let standard = [&ctm, &json].into_iter().flatten().any(Output::is_standard);
     if ctm.is_none() && json.is_none() {
@@ -62,6 +85,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         format!("a token is expected {mean:.3} s after the start of its audio")
     });
     let (aligned, without) = (found.utterances.len(), found.without_path.len());
-    say!("{aligned} utterances aligned, {without} without a path; {latency}")?;
+    let left_out = match found.bad.left_out.len() {
+        0 => String::new(),
+        count => format!(", {count} left out"),
+    };
+    say!("{aligned} utterances aligned, {without} without a path{left_out}; {latency}")?;
     Ok(ExitCode::SUCCESS)
 }

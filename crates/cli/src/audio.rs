@@ -45,7 +45,11 @@ impl AudioArguments {
     /// An error with the argument that would have helped.
     pub fn advise(&self, error: training::Error) -> Error {
         use speech::Error::{FileRate, SampleRate};
-        let rate = matches!(error, training::Error::Speech(FileRate { .. } | SampleRate { .. }));
+        let rate = match &error {
+            training::Error::Speech(FileRate { .. } | SampleRate { .. }) => true,
+            training::Error::TooManyBad { first, .. } => first.other_rate,
+            _ => false,
+        };
         match rate && !self.resample {
             true => Error::Advised { source: error, advice: "--resample converts it" },
             false => error.into(),

@@ -1,11 +1,13 @@
 //! `panda evaluate CHECKPOINT MANIFEST`
+use std::collections::HashMap;
 use std::{path::PathBuf, process::ExitCode};
 
 use speech::Utterance;
 use training::files::Output;
-use training::{Format, evaluate};
+use training::{Evaluation, Format, evaluate};
 
 use crate::audio::{AudioArguments, SilenceArguments, note};
+use crate::bad_items::{self, BadItemArguments};
 use crate::search::SearchArguments;
 use crate::{
     error::Result,
@@ -43,6 +45,8 @@ pub struct Arguments {
     audio: AudioArguments,
     #[command(flatten)]
     silence: SilenceArguments,
+    #[command(flatten)]
+    bad: BadItemArguments,
 }
 
 /// Decodes the manifest and prints a line for each subset.
@@ -58,12 +62,19 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let recogniser = arguments.audio.load(&arguments.checkpoint)?;
     let recogniser = arguments.silence.apply(recogniser)?;
     let recogniser = arguments.search.apply(recogniser)?;
-    let evaluation = evaluate(&recogniser, &utterances).map_err(|error| arguments.audio.advise(error))?;
+    let recogniser = arguments.bad.apply(recogniser)?;
+    let evaluation = match utterances.is_empty() {
+        // A shard of a list that has fewer utterances than there are shards.
+        true => Evaluation::of(Vec::new()),
+        false => evaluate(&recogniser, &utterances).map_err(|error| arguments.audio.advise(error))?,
+    };
+    let name = arguments.manifest.file_stem().unwrap_or_default().to_string_lossy();
     note(&evaluation.changes);
     if evaluation.discarded > 0 {
         let texts = if evaluation.discarded == 1 { "text was" } else { "texts were" };
         complain!("note: {} {texts} discarded as silence; --silence 0 keeps them", evaluation.discarded);
     }
+    bad_items::warn(&name, &evaluation.bad);
     if let Some(hypotheses) = hypotheses {
         hypotheses.write(evaluation.hypotheses().as_bytes())?;
     }
@@ -71,11 +82,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         let lines = evaluation.transcripts.iter().map(|one| format.write(&one.id, &one.heard));
         output.write(lines.collect::<String>().as_bytes())?;
     }
-    for (output, one) in captions.into_iter().zip(&evaluation.transcripts) {
+    let mut captions: HashMap<&str, Output> =
+        utterances.iter().map(|one| one.id.as_str()).zip(captions).collect();
+    for one in &evaluation.transcripts {
+        let Some(output) = captions.remove(one.id.as_str()) else { continue };
         let format = arguments.format.unwrap_or_default();
         output.write(format.write(&one.id, &one.heard).as_bytes())?;
     }
-    let name = arguments.manifest.file_stem().unwrap_or_default().to_string_lossy();
     scores::lines(&name, &evaluation, arguments.speakers).iter().try_for_each(|line| say!("{line}"))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -4,6 +4,7 @@
 mod align;
 mod audio;
 mod average;
+mod bad_items;
 mod bench;
 mod error;
 mod evaluate;

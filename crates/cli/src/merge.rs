@@ -28,7 +28,7 @@ pub struct Arguments {
 
 /// What parts hold.
 enum Parts {
-    Hypotheses(Vec<Vec<Transcript>>),
+    Hypotheses(Vec<Evaluation>),
     Alignments(Vec<Alignments>),
     /// Of any other kind, with ids where there are some.
     Lines(Option<Vec<Vec<String>>>),
@@ -51,10 +51,17 @@ struct Named {
     id: String,
 }
 
+/// A line about an utterance that could not be used.
+#[derive(serde::Deserialize)]
+struct LeftOut {
+    #[serde(rename = "left_out")]
+    _reason: String,
+}
+
 impl Kind {
-    /// None for an empty part, which fits to all.
+    /// None for an empty part, or one of nothing but utterances that were left out, which fits to all.
     fn of(text: &str) -> Option<Self> {
-        let first = text.lines().next()?;
+        let first = text.lines().find(|line| serde_json::from_str::<LeftOut>(line).is_err())?;
         Some(if serde_json::from_str::<Transcript>(first).is_ok() {
             Kind::Hypotheses
         } else if serde_json::from_str::<Named>(first).is_ok() {
@@ -88,13 +95,17 @@ fn is_ctm(line: &str) -> bool {
 /// The lines of a part as objects.
 fn objects<T: serde::de::DeserializeOwned>(path: &Path, text: &str, kind: Kind) -> Result<Vec<T>> {
     let read = |(number, line): (usize, &str)| {
-        serde_json::from_str(line).map_err(|error| Error::Part {
-            path: path.to_owned(),
-            expected: format!("{} in every line", kind.name()),
-            found: format!("another line {number}: {error}"),
-        })
+        serde_json::from_str(line).map_err(|error| another(path, kind, number, &error))
     };
     (1..).zip(text.lines()).map(read).collect()
+}
+
+fn another(path: &Path, kind: Kind, line: usize, error: &serde_json::Error) -> Error {
+    Error::Part {
+        path: path.to_owned(),
+        expected: format!("{} in every line", kind.name()),
+        found: format!("another line {line}: {error}"),
+    }
 }
 
 impl Parts {
@@ -126,8 +137,10 @@ impl Parts {
         let each = || paths.iter().zip(texts);
         Ok(match kind {
             Kind::Hypotheses => {
-                let parts = each().map(|(path, text)| objects(path, text, kind));
-                Parts::Hypotheses(parts.collect::<Result<_>>()?)
+                let read = |(path, text): (&PathBuf, &String)| {
+                    Evaluation::read(text).map_err(|(line, error)| another(path, kind, line, &error))
+                };
+                Parts::Hypotheses(each().map(read).collect::<Result<_>>()?)
             }
             Kind::Json => {
                 let parts = each().map(|(path, text)| objects(path, text, kind));
@@ -137,14 +150,19 @@ impl Parts {
             }
             Kind::Alignments => {
                 let read = |(path, text): (&PathBuf, &String)| {
-                    serde_json::from_str(text).map_err(|error| Error::Part {
+                    let filled = Some(text).filter(|text| !text.trim().is_empty());
+                    let parsed = filled.map(|text| serde_json::from_str(text)).transpose();
+                    parsed.map_err(|error| Error::Part {
                         path: path.clone(),
                         expected: kind.name().to_owned(),
                         found: error.to_string(),
                     })
                 };
-                let parts: Vec<Alignments> = each().map(read).collect::<Result<_>>()?;
-                let first = parts[0].frame_seconds;
+                let parts: Vec<Option<Alignments>> = each().map(read).collect::<Result<_>>()?;
+                let first = parts.iter().flatten().next().map_or(0.0, |part| part.frame_seconds);
+                let none = || Alignments::of_frames(first);
+                let parts: Vec<Alignments> =
+                    parts.into_iter().map(|part| part.unwrap_or_else(none)).collect();
                 if let Some(at) = parts.iter().position(|part| part.frame_seconds != first) {
                     return Err(Error::Part {
                         path: paths[at].clone(),
@@ -162,7 +180,8 @@ impl Parts {
     fn ids(&self) -> Option<Vec<Vec<&str>>> {
         match self {
             Parts::Hypotheses(parts) => {
-                Some(parts.iter().map(|part| part.iter().map(|one| &*one.id).collect()).collect())
+                let lists = parts.iter().map(|part| part.transcripts.iter());
+                Some(lists.map(|list| list.map(|one| &*one.id).collect()).collect())
             }
             Parts::Alignments(parts) => {
                 Some(parts.iter().map(|part| part.utterances.iter().map(|one| &*one.id).collect()).collect())
@@ -178,9 +197,14 @@ impl Parts {
     fn left_out(&self) -> Vec<&str> {
         match self {
             Parts::Alignments(parts) => {
-                parts.iter().flat_map(|part| part.without_path.iter().map(|id| &**id)).collect()
+                let without_path = parts.iter().flat_map(|part| part.without_path.iter().map(|id| &**id));
+                let left_out = parts.iter().flat_map(|part| part.bad.left_out.iter().map(|one| &*one.id));
+                without_path.chain(left_out).collect()
             }
-            _ => Vec::new(),
+            Parts::Hypotheses(parts) => {
+                parts.iter().flat_map(|part| part.bad.left_out.iter().map(|one| &*one.id)).collect()
+            }
+            Parts::Lines(_) => Vec::new(),
         }
     }
 }
@@ -207,7 +231,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             output.write(all.json().as_bytes())?;
         }
         Parts::Hypotheses(parts) => {
-            let evaluation = Evaluation::of(parts.into_iter().flatten().collect());
+            let evaluation = Evaluation::joined(parts);
             output.write(evaluation.hypotheses().as_bytes())?;
             let file = arguments.manifest.as_ref().unwrap_or(&arguments.out);
             let name = file.file_stem().unwrap_or_default().to_string_lossy();

@@ -42,6 +42,10 @@ pub struct Arguments {
     /// Take the second of five parts of the recordings, say, by --shard 2/5; panda merge joins what they write
     #[arg(long, value_name = "I/N")]
     shard: Option<Shard>,
+    /// Exit without an error if at most this share of the recordings, rounded up, cannot be read; the others are transcribed
+    /// anyway
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    max_bad: f64,
     #[command(flatten)]
     long: LongArguments,
     #[command(flatten)]
@@ -102,6 +106,10 @@ pub fn run(mut arguments: Arguments) -> Result<ExitCode> {
         arguments.live.check_whole()?;
     }
     arguments.long.check()?;
+    if !(0.0..=1.0).contains(&arguments.max_bad) {
+        let (argument, expected) = ("--max-bad", "from 0 to 1");
+        return Err(Error::Argument { argument, expected, found: arguments.max_bad });
+    }
     let written = if live { Written { files: HashMap::new() } } else { Written::new(arguments)? };
     let recogniser = arguments.audio.load(&arguments.checkpoint)?;
     let recogniser = arguments.silence.apply(recogniser)?;
@@ -109,7 +117,7 @@ pub fn run(mut arguments: Arguments) -> Result<ExitCode> {
     if live {
         return live::run(&recogniser, arguments);
     }
-    Listening { recogniser: &recogniser, arguments, written, code: ExitCode::SUCCESS }.run()
+    Listening { recogniser: &recogniser, arguments, written, bad: 0 }.run()
 }
 
 /// Where texts go.
@@ -141,7 +149,8 @@ struct Listening<'a> {
     recogniser: &'a Recogniser,
     arguments: &'a Arguments,
     written: Written,
-    code: ExitCode,
+    /// Recordings without a text.
+    bad: usize,
 }
 
 /// A recording, or its text already if it is long.
@@ -185,14 +194,25 @@ impl Listening<'_> {
                     Ok(found) => bar.suspend(|| self.write(at, &found))?,
                     Err(message) => {
                         bar.suspend(|| complain!("error: {message}"));
-                        self.code = ExitCode::from(2);
+                        self.bad += 1;
+                        bar.suspend(|| self.write_left_out(at, &message))?;
                     }
                 }
                 bar.inc(1);
             }
         }
         bar.finish_and_clear();
-        Ok(self.code)
+        let fine = self.bad <= training::allowed(files.len(), self.arguments.max_bad);
+        Ok(if fine { ExitCode::SUCCESS } else { ExitCode::from(2) })
+    }
+
+    /// Lists a recording without a text where all of them are listed: in JSON.
+    fn write_left_out(&self, at: usize, reason: &str) -> Result<()> {
+        if self.arguments.format != Some(Format::Json) || self.arguments.output.is_some() {
+            return Ok(());
+        }
+        let id = self.arguments.audio_files[at].display().to_string();
+        say!("{}", serde_json::json!({ "id": id, "left_out": reason }))
     }
 
     /// A short recording, or the text of a long one, and what was done to it; or the message of an error.

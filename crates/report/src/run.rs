@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use speech::Utterance;
 use speech::files::read_given_text;
 use training::recipe::Metric;
-use training::{Recipe, Transcript};
+use training::{BadItems, Evaluation, Recipe, Transcript};
 
 use crate::columns::Columns;
 use crate::{Error, Result};
@@ -22,6 +22,8 @@ pub struct Run {
     pub(crate) metrics: Columns,
     /// What was heard in each set.
     pub(crate) sets: BTreeMap<String, Vec<Transcript>>,
+    /// The utterances of each set that could not be used, and recordings of another length than their lines.
+    pub(crate) bad: BTreeMap<String, BadItems>,
     /// The utterances of the sets, as far as their manifests were found, by id.
     pub(crate) utterances: BTreeMap<String, BTreeMap<String, Utterance>>,
     /// Parameters of each part of the model.
@@ -49,12 +51,14 @@ impl Run {
         let name = name.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let mut notes = Vec::new();
         let recipe = Recipe::parse(&text, &path).map_err(|error| notes.push(error.to_string())).ok();
+        let (sets, bad) = sets(folder)?;
         let mut run = Run {
             name,
             text,
             recipe,
             metrics: Columns::read(&folder.join("metrics.csv"))?,
-            sets: sets(folder)?,
+            sets,
+            bad,
             utterances: BTreeMap::new(),
             parameters: parameters(folder),
             notes,
@@ -141,8 +145,8 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// All files `SET.hypotheses.jsonl`.
-fn sets(folder: &Path) -> Result<BTreeMap<String, Vec<Transcript>>> {
-    let mut sets = BTreeMap::new();
+fn sets(folder: &Path) -> Result<(BTreeMap<String, Vec<Transcript>>, BTreeMap<String, BadItems>)> {
+    let (mut sets, mut bad) = (BTreeMap::new(), training::run_folder::read_bad_items(folder));
     for entry in fs::read_dir(folder).map_err(Error::io(folder))? {
         let path = entry.map_err(Error::io(folder))?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -150,14 +154,15 @@ fn sets(folder: &Path) -> Result<BTreeMap<String, Vec<Transcript>>> {
             continue;
         };
         let text = read_given_text(&path).map_err(Error::io(&path))?;
-        let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-        let transcripts = lines.map(|(index, line)| {
-            let error = |source| Error::Line { path: path.clone(), line: index + 1, source };
-            serde_json::from_str(line).map_err(error)
-        });
-        sets.insert(name.to_owned(), transcripts.collect::<Result<Vec<_>>>()?);
+        let read = Evaluation::read(&text);
+        let read = read.map_err(|(line, source)| Error::Line { path: path.clone(), line, source })?;
+        if !read.bad.is_empty() {
+            bad.entry(format!("data.{name}")).or_insert(read.bad);
+        }
+        sets.insert(name.to_owned(), read.transcripts);
     }
-    Ok(sets)
+    bad.retain(|_, items| !items.is_empty());
+    Ok((sets, bad))
 }
 
 /// Numbers of parameters by the first part of their names, from the header of a checkpoint; none where there is no sound one.

@@ -1,6 +1,6 @@
 //! Tables of error rates and of the most frequent errors.
 use training::recipe::Metric;
-use training::{Score, Transcript};
+use training::{BadItems, Score, Transcript};
 
 use crate::edits::{Pair, confusions};
 use crate::html::{count, escape, interval, percent};
@@ -56,6 +56,29 @@ fn row(name: &str, score: &Score, over: bool) -> String {
         "</tr>".to_owned(),
     ]
     .concat()
+}
+
+/// A row for each bad item of a set: its id and what is wrong with it.
+pub fn bad_items(set: &str, items: &BadItems) -> String {
+    let row = |id: &str, what: &str, reason: &str| {
+        format!("<tr><th scope=\"row\">{}</th><td>{what}</td><td>{}</td></tr>", escape(id), escape(reason))
+    };
+    let left_out = items.left_out.iter().map(|one| row(&one.id, "left out", &one.reason));
+    let lengths = items.other_length.iter().map(|one| {
+        let (found, expected) = (one.found_seconds, one.expected_seconds);
+        row(&one.id, "used as it is", &format!("{found:.2} s instead of {expected:.2} s"))
+    });
+    let rows: Vec<String> = left_out.chain(lengths).collect();
+    let open = if rows.len() <= KINDS { " open" } else { "" };
+    format!(
+        "<details{open}><summary>{}: {} left out, {} of another length than the manifest says</summary><div class=\"wide\">\
+         <table class=\"text\"><thead><tr><th scope=\"col\">utterance</th><th scope=\"col\"></th>\
+         <th scope=\"col\">reason</th></tr></thead><tbody>{}</tbody></table></div></details>\n",
+        escape(set),
+        count(items.left_out.len()),
+        count(items.other_length.len()),
+        rows.concat(),
+    )
 }
 
 /// Which words or characters were taken for which, most frequent first.

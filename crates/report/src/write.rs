@@ -28,6 +28,7 @@ impl Run {
             curves_section(self)?,
             scores(self),
             worst_section(self, options),
+            bad_items(self),
             parameters(self),
             format!(
                 "<section><h2 id=\"recipe\">Recipe</h2><pre><code>{}</code></pre></section>\n",
@@ -165,6 +166,15 @@ fn worst_section(run: &Run, options: &Options) -> String {
         escape(name),
         chosen.len(),
     )
+}
+
+/// The utterances that could not be used, a table for each set.
+fn bad_items(run: &Run) -> String {
+    if run.bad.is_empty() {
+        return String::new();
+    }
+    let tables: String = run.bad.iter().map(|(set, items)| tables::bad_items(set, items)).collect();
+    format!("<section><h2 id=\"bad-items\">Utterances that could not be used</h2>\n{tables}</section>\n")
 }
 
 fn parameters(run: &Run) -> String {

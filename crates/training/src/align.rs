@@ -12,6 +12,7 @@ pub(crate) use files::ctm_id;
 
 use crate::ModelConfig;
 use crate::Result;
+use crate::bad_items::BadItems;
 use crate::data::{self, Example};
 use crate::memory;
 use crate::model::{JointRows, Model};
@@ -80,6 +81,9 @@ pub struct Alignments {
     pub expected_latency: Option<f64>,
     /// Ids of the utterances that have no path: too many labels for their frames, or none that the model gives any probability.
     pub without_path: Vec<String>,
+    /// Utterances that cannot be used, and recordings of another length than their lines.
+    #[serde(flatten)]
+    pub bad: BadItems,
     /// The others, in the order of the list.
     pub utterances: Vec<AlignedUtterance>,
     /// What was done to how many recordings so that the model can read them.
@@ -94,6 +98,7 @@ impl Alignments {
         let mut all = lists.next()?;
         for list in lists {
             all.without_path.extend(list.without_path);
+            all.bad.extend(list.bad);
             all.utterances.extend(list.utterances);
             list.changes
                 .into_iter()
@@ -104,11 +109,16 @@ impl Alignments {
     }
 
     pub(crate) fn new(config: &ModelConfig) -> Self {
-        let frame_seconds = config.frame_ms() / 1000.0;
+        Self::of_frames(config.frame_ms() / 1000.0)
+    }
+
+    /// Those of no utterance, at so many seconds from one encoder frame to the next.
+    pub fn of_frames(frame_seconds: f64) -> Self {
         Self {
             frame_seconds,
             expected_latency: None,
             without_path: Vec::new(),
+            bad: BadItems::default(),
             utterances: Vec::new(),
             changes: BTreeMap::new(),
         }

@@ -17,7 +17,7 @@ pub(crate) use ahead::Ahead;
 pub use batch::Batch;
 pub(crate) use batch::{collate, plan, rows};
 pub use examples::{Example, load};
-pub(crate) use examples::{count_changes, load_as};
+pub(crate) use examples::{count_changes, load_as, load_usable};
 pub(crate) use joined::joined;
 pub use list::List;
 pub(crate) use list::each;

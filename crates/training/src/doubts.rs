@@ -4,12 +4,6 @@ use std::collections::HashSet;
 use speech::batching::no_longer_than;
 use speech::{Tokenizer, Utterance};
 
-use crate::data::Example;
-
-/// Seconds by which a manifest may be wrong about the length of a recording, and the same as a share.
-const SECONDS: f64 = 0.1;
-const SHARE: f64 = 0.02;
-
 /// Utterances that are there more than once: they count that often.
 pub fn repeated(set: &str, utterances: &[Utterance]) -> Option<String> {
     let mut seen = HashSet::new();
@@ -43,17 +37,6 @@ pub fn short_enough(
     let mut kept = found.kept.into_iter().peekable();
     let all = utterances.into_iter().enumerate();
     (all.filter(|(at, _)| kept.next_if_eq(at).is_some()).map(|(_, one)| one).collect(), Some(note))
-}
-
-/// Recordings that are not as long as their manifest says.
-pub fn lengths(set: &str, examples: &[Example]) -> Option<String> {
-    let wrong = |of: &&Example| (of.seconds - of.heard).abs() > SECONDS.max(SHARE * of.heard);
-    let wrong: Vec<&Example> = examples.iter().filter(wrong).collect();
-    let Example { id, seconds, heard, .. } = wrong.first()?;
-    Some(format!(
-        "{set}: {} recordings are not as long as the manifest says, the first of them {id}: {heard:.2} s instead of {seconds:.2} s",
-        wrong.len()
-    ))
 }
 
 /// Texts in which there is no word that the model can write.

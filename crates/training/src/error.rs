@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use kernels::Brief;
 
+use crate::bad_items::LeftOut;
 use crate::memory;
 
 /// The crate's result type.
@@ -46,6 +47,25 @@ pub enum Error {
     Empty {
         /// Which list.
         what: String,
+    },
+    /// More utterances that cannot be used than are allowed.
+    #[error(
+        "{set}: expected at most {allowed} of {of} utterances that cannot be used, found {bad}, the first of them {}: {}; max_bad (a key \
+         of [data], --max-bad of other commands) is the share that may be left out",
+        first.id,
+        first.reason
+    )]
+    TooManyBad {
+        /// The set.
+        set: String,
+        /// Utterances that cannot be used.
+        bad: usize,
+        /// Utterances of the set.
+        of: usize,
+        /// How many may be left out.
+        allowed: usize,
+        /// The first of them.
+        first: Box<LeftOut>,
     },
     /// A file that could not be read or written.
     #[error("{}: could not {action}: {source}", path.display())]

@@ -6,6 +6,7 @@ use decoding::Aggregate;
 use serde::{Deserialize, Serialize, Serializer};
 use speech::{Change, ErrorCounts, Tokenizer, character_errors, word_errors};
 
+use crate::bad_items::{BadItems, LeftOut};
 use crate::data::{self, Example};
 use crate::model::Model;
 use crate::ranks::{self, Ranks};
@@ -117,6 +118,9 @@ pub struct Evaluation {
     pub speakers: BTreeMap<String, Score>,
     /// Utterances whose text was discarded as silence; see [`crate::Recogniser::with_silence`].
     pub discarded: usize,
+    /// Utterances that cannot be used and are in no rate, and recordings of another length than their lines.
+    #[serde(flatten)]
+    pub bad: BadItems,
     /// What was said and heard, in the order of the manifest.
     #[serde(skip)]
     pub transcripts: Vec<Transcript>,
@@ -133,9 +137,20 @@ impl Evaluation {
             subsets: Score::parts(&transcripts, |one| one.subset.as_ref()),
             speakers: Score::parts(&transcripts, |one| one.speaker.as_ref()),
             discarded: transcripts.iter().filter(|one| one.discarded).count(),
+            bad: BadItems::default(),
             transcripts,
             changes: BTreeMap::new(),
         }
+    }
+
+    /// The evaluation of several lists as one, in this order.
+    pub fn joined(lists: impl IntoIterator<Item = Evaluation>) -> Self {
+        let (mut transcripts, mut bad) = (Vec::new(), BadItems::default());
+        for list in lists {
+            transcripts.extend(list.transcripts);
+            bad.extend(list.bad);
+        }
+        Evaluation { bad, ..Evaluation::of(transcripts) }
     }
 
     /// The error rates of whoever always chose that of the best texts which has the fewest word errors, the first of several; none
@@ -155,12 +170,44 @@ impl Evaluation {
     }
 
     /// One JSON line an utterance: id, subset, speaker, reference, hypothesis; the best texts, where a search was asked for several.
+    /// Behind them, a line `{"id": ..., "left_out": REASON}` for each utterance that cannot be used.
     pub fn hypotheses(&self) -> String {
-        let line = |transcript| {
-            serde_json::to_string(transcript).expect("numbers and texts have a place in JSON") + "\n"
-        };
-        self.transcripts.iter().map(line).collect()
+        let transcripts = self.transcripts.iter().map(line);
+        let left_out = self.bad.left_out.iter();
+        let left_out =
+            left_out.map(|one| line(&LeftOutLine { id: one.id.clone(), left_out: one.reason.clone() }));
+        transcripts.chain(left_out).collect()
     }
+
+    /// The evaluation of lines as [`Self::hypotheses`] writes them; blank lines are passed over.
+    ///
+    /// # Errors
+    /// The parser's, with the number of the line, from 1.
+    pub fn read(text: &str) -> std::result::Result<Self, (usize, serde_json::Error)> {
+        let (mut transcripts, mut left_out) = (Vec::new(), Vec::new());
+        let filled = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
+        for (number, line) in filled {
+            match serde_json::from_str::<LeftOutLine>(line) {
+                Ok(LeftOutLine { id, left_out: reason }) => {
+                    left_out.push(LeftOut { id, reason, other_rate: false });
+                }
+                Err(_) => transcripts.push(serde_json::from_str(line).map_err(|error| (number, error))?),
+            }
+        }
+        let bad = BadItems { left_out, other_length: Vec::new() };
+        Ok(Evaluation { bad, ..Evaluation::of(transcripts) })
+    }
+}
+
+/// A line of [`Evaluation::hypotheses`] about an utterance that is in no rate.
+#[derive(Serialize, Deserialize)]
+struct LeftOutLine {
+    id: String,
+    left_out: String,
+}
+
+fn line(of: &impl Serialize) -> String {
+    serde_json::to_string(of).expect("numbers and texts have a place in JSON") + "\n"
 }
 
 /// Recognises all examples and counts errors, for each subset and each speaker apart and overall; what `silence` says of words that are not

@@ -54,6 +54,17 @@ impl Gradients {
         self.values.iter_mut().map(|(name, gradient)| (name.as_str(), gradient))
     }
 
+    /// Multiplies all of them.
+    ///
+    /// # Errors
+    /// Candle's own errors.
+    pub(crate) fn scale(&mut self, factor: f64) -> Result<()> {
+        for gradient in self.values.values_mut() {
+            *gradient = (&*gradient * factor)?;
+        }
+        Ok(())
+    }
+
     /// ‖g‖ over all parameters, with sums in f64: a task for each of them, and their sums in the order of the names.
     ///
     /// # Errors

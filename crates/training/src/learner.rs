@@ -178,9 +178,13 @@ impl Learner {
     ) -> Result<(Gradients, Tally)> {
         let (mut gradients, mut tally) = (Gradients::default(), Tally::default());
         while let Some(batch) = batches.next() {
+            let batch = batch?;
+            if batch.labels.is_empty() {
+                continue;
+            }
             let parts = match &self.limit {
-                Some(limit) => limit.parts(batch?)?,
-                None => vec![batch?],
+                Some(limit) => limit.parts(batch)?,
+                None => vec![batch],
             };
             let (last, count) = (batches.size_hint() == (0, Some(0)), parts.len());
             for (at, part) in parts.into_iter().enumerate() {

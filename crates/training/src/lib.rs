@@ -34,6 +34,7 @@
 //! | [`average`](average()), [`choose`] | one checkpoint out of several |
 //! | [`bytes`], [`memory`] | memory budgets as text, and what there is |
 //! | [`evaluate`](evaluate()), [`Score`], [`Search`] | error rates, and how texts are looked for |
+//! | [`BadItems`] | utterances that are left out, and the rule for them |
 //! | [`Transcription`], [`Format`] | what was heard, and how it is written |
 //! | [`Recogniser::align`], [`Alignments`] | when the words of known texts were said |
 //!
@@ -48,6 +49,8 @@ mod align;
 mod arrivals;
 mod attention;
 mod average;
+mod bad_item_log;
+mod bad_items;
 pub mod bytes;
 pub mod checkpoint;
 mod convolution;
@@ -110,6 +113,7 @@ mod words;
 
 pub use align::{AlignedToken, AlignedUtterance, AlignedWord, Alignments, Unit};
 pub use average::{Averaged, average, choose};
+pub use bad_items::{BadItems, LeftOut, MAX_BAD, OtherLength, allowed};
 pub use checkpoint::{Checkpoint, Progress};
 pub use dropout::Masks;
 pub use error::{Error, Result};

@@ -1,9 +1,12 @@
 //! What a run begins with: the checkpoint that it goes on from, the tokenizer, and all data, checked against each other.
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
-use speech::{Corpus, FrontEnd, Tokenizer, Utterance};
+use speech::{Conversion, Corpus, FrontEnd, Tokenizer, Utterance};
 
+use crate::bad_item_log::TRAIN;
+use crate::bad_items::BadItems;
 use crate::checkpoint::{self, Checkpoint, Progress};
 use crate::data::{self, Example, Store, Streamed};
 use crate::model::Model;
@@ -37,6 +40,8 @@ pub(crate) struct Loaded {
     pub dev: Vec<Example>,
     pub test: Vec<Example>,
     pub data: Fingerprint,
+    /// Utterances that cannot be used, by set.
+    pub bad: BTreeMap<String, BadItems>,
 }
 
 /// Why there is none: the stop flag, with the steps of the run so far, or an error.
@@ -102,22 +107,42 @@ impl Loaded {
         };
 
         let front_end = FrontEnd::new(&recipe.features)?;
-        let mut load = |set, utterances: &[Utterance], tokenizer| {
-            let examples = data::load(utterances, &front_end, tokenizer, stop)?;
-            doubts::lengths(set, &examples).iter().for_each(|doubt| observer.on_warning(doubt));
-            Ok::<_, Error>(examples)
+        let mut bad = BTreeMap::new();
+        let mut report = |set: &str, items: BadItems, of| {
+            items.check(set, of, recipe.data.max_bad)?;
+            items.warnings(set).iter().for_each(|warning| observer.on_warning(warning));
+            bad.insert(set.to_owned(), items);
+            Ok::<_, Error>(())
+        };
+        let conversion = Conversion { resample: recipe.features.resample, ..Conversion::default() };
+        let load = |utterances: &[Utterance], tokenizer| {
+            data::load_usable(utterances, &front_end, tokenizer, &conversion, stop)
         };
         let all = || -> Result<_> {
             let train = match train {
-                Few::Disk(streamed) => Store::Disk(streamed),
-                Few::Memory(train) => {
-                    let mut examples = load("data.train", &train, Some(&tokenizer))?;
+                Few::Disk(streamed) => {
+                    report(TRAIN, streamed.bad().clone(), streamed.utterances())?;
+                    Store::Disk(streamed)
+                }
+                Few::Memory(mut train) => {
+                    let (mut examples, mut items) = load(&train, Some(&tokenizer))?;
+                    let of = train.len();
+                    // In the order of the list, as the examples are.
+                    let mut left_out = items.left_out.iter().map(|one| one.id.as_str()).peekable();
+                    train.retain(|one| left_out.next_if_eq(&one.id.as_str()).is_none());
                     let joined = data::joined(&train, recipe.augment.join, recipe.seed);
-                    examples.extend(data::load(&joined, &front_end, Some(&tokenizer), stop)?);
+                    let (joined, more) = load(&joined, Some(&tokenizer))?;
+                    examples.extend(joined);
+                    items.left_out.extend(more.left_out);
+                    report(TRAIN, items, of)?;
                     Store::Memory(examples)
                 }
             };
-            Ok((train, load("data.dev", &dev, None)?, load("data.test", &test, None)?))
+            let (dev_examples, items) = load(&dev, None)?;
+            report("data.dev", items, dev.len())?;
+            let (test_examples, items) = load(&test, None)?;
+            report("data.test", items, test.len())?;
+            Ok((train, dev_examples, test_examples))
         };
         let (train, dev, test) = match all() {
             Err(Error::Stopped) => {
@@ -125,7 +150,7 @@ impl Loaded {
             }
             loaded => loaded?,
         };
-        Ok(Self { resumed, pretrained, tokenizer, front_end, train, dev, test, data })
+        Ok(Self { resumed, pretrained, tokenizer, front_end, train, dev, test, data, bad })
     }
 }
 

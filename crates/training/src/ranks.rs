@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::arrivals::Arrivals;
+use crate::bad_items::BadItems;
 use crate::learner::Tally;
 use crate::tensors::to_vec;
 use crate::{Error, Gradients, Parameters, Result, random};
@@ -185,6 +186,8 @@ struct Part {
     /// Which parameters have a gradient, in the order of their names.
     reached: Vec<bool>,
     tally: Tally,
+    /// Items of its share that cannot be used, and recordings that are not as long as their lines.
+    bad: BadItems,
     seconds: f64,
     /// Parameters whose gradients came before the end, in this order, unless an order is known.
     early: Vec<usize>,
@@ -206,6 +209,15 @@ pub(crate) struct Reduction {
     known: bool,
     /// Whether gradients come at the end, as some were handed in that were not all there is.
     late: bool,
+}
+
+/// A step of all processes.
+pub(crate) struct Reduced {
+    pub gradients: Gradients,
+    pub tally: Tally,
+    pub bad: BadItems,
+    /// Seconds that each process took for its part.
+    pub seconds: Vec<f64>,
 }
 
 /// Sums that have begun.
@@ -239,7 +251,7 @@ impl Reduction {
         Ok(Begun { arrivals, sums: ranks.sum(&lengths, terms)?, to })
     }
 
-    /// Gradients and losses of a whole step, and the seconds that each process took for its part, from what each process has.
+    /// The whole step from the part of each process.
     ///
     /// # Errors
     /// As [`agree`].
@@ -249,10 +261,12 @@ impl Reduction {
         parameters: &Parameters,
         begun: Option<Begun>,
         mine: Result<(Gradients, Tally)>,
+        bad: BadItems,
         seconds: f64,
-    ) -> Result<(Gradients, Tally, Vec<f64>)> {
+    ) -> Result<Reduced> {
         let Some(Begun { arrivals, to, sums }) = begun else {
-            return mine.map(|(gradients, tally)| (gradients, tally, vec![seconds]));
+            let (gradients, tally) = mine?;
+            return Ok(Reduced { gradients, tally, bad, seconds: vec![seconds] });
         };
         let (handed, torn) =
             arrivals.map_or_else(Default::default, |arrivals| (arrivals.handed(), arrivals.torn()));
@@ -269,7 +283,8 @@ impl Reduction {
         let early = if self.known { Vec::new() } else { handed.iter().map(|&at| self.order[at]).collect() };
         let reached = parameters.iter().map(|(name, _)| gradients.get(name).is_some()).collect();
         let said = problem.as_ref().map(Problem::new);
-        let parts = exchange(ranks, &Part { problem: said, reached, tally, seconds, early, torn })?;
+        let part = Part { problem: said, reached, tally, bad, seconds, early, torn };
+        let parts = exchange(ranks, &part)?;
         let problems = parts.iter().map(|part| part.problem.clone()).collect();
         settle(ranks.rank(), problems, problem.map_or(Ok(()), Err))?;
         if parts.iter().any(|part| part.torn) {
@@ -287,10 +302,12 @@ impl Reduction {
                 all.insert(name, Tensor::from_vec(sum, parameter.shape(), parameter.device())?);
             }
         }
-        let mut tally = Tally::default();
+        let (mut tally, mut bad) = (Tally::default(), BadItems::default());
         parts.iter().for_each(|part| tally += part.tally);
         self.learn(&parts);
-        Ok((all, tally, parts.iter().map(|part| part.seconds).collect()))
+        let seconds = parts.iter().map(|part| part.seconds).collect();
+        parts.into_iter().for_each(|part| bad.extend(part.bad));
+        Ok(Reduced { gradients: all, tally, bad, seconds })
     }
 
     /// Gradients in the places that are not taken; 0 where there is none.

@@ -86,6 +86,9 @@ pub struct Data {
     /// Threads that make batches ahead of their use.
     #[serde(default = "once", skip_serializing_if = "is_once")]
     pub workers: usize,
+    /// Share of the utterances of a set that may be left out since they cannot be used; rounded up to whole utterances.
+    #[serde(default = "max_bad", skip_serializing_if = "is_max_bad")]
+    pub max_bad: f64,
     /// A folder for what streaming would find out again and again: where utterances are, and, if their sound is not changed, their
     /// features.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -404,6 +407,14 @@ impl Metric {
 fn one() -> u64 {
     1
 }
+fn max_bad() -> f64 {
+    crate::bad_items::MAX_BAD
+}
+
+fn is_max_bad(share: &f64) -> bool {
+    *share == max_bad()
+}
+
 fn once() -> usize {
     1
 }

@@ -8,6 +8,7 @@ use rayon::prelude::*;
 use speech::{Audio, Change, Conversion, Features, FrontEnd, Tokenizer, Utterance};
 
 use crate::align::Alignments;
+use crate::bad_items::{BadItems, MAX_BAD};
 use crate::checkpoint::Checkpoint;
 use crate::data::{self, Example};
 use crate::evaluate::Evaluation;
@@ -34,6 +35,7 @@ pub struct Recogniser {
     front_end: FrontEnd,
     conversion: Conversion,
     silence: f64,
+    max_bad: f64,
     warning: Option<String>,
 }
 
@@ -66,6 +68,7 @@ impl Recogniser {
             front_end,
             conversion,
             silence,
+            max_bad: MAX_BAD,
             warning,
         })
     }
@@ -100,6 +103,24 @@ impl Recogniser {
         Ok(self)
     }
 
+    /// From now on, this share of a list may be left out since it cannot be used; [`MAX_BAD`] by default. See [`crate::allowed`] for
+    /// how it is rounded.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if it is not from 0 to 1.
+    pub fn with_max_bad(mut self, share: f64) -> Result<Self> {
+        if !(0.0..=1.0).contains(&share) {
+            return Err(Error::shape("max_bad", "a share from 0 to 1", Brief(share).to_string()));
+        }
+        self.max_bad = share;
+        Ok(self)
+    }
+
+    /// The share of a list that may be left out.
+    pub fn max_bad(&self) -> f64 {
+        self.max_bad
+    }
+
     /// What recordings may be converted to.
     pub fn conversion(&self) -> &Conversion {
         &self.conversion
@@ -128,9 +149,14 @@ impl Recogniser {
         &self.tokenizer
     }
 
-    /// Utterances, read and converted as they may be.
-    fn examples(&self, utterances: &[Utterance], tokenizer: Option<&Tokenizer>) -> Result<Vec<Example>> {
-        data::load_as(utterances, &self.front_end, tokenizer, &self.conversion, &AtomicBool::new(false))
+    /// Utterances, read and converted as they may be, and those that cannot be used.
+    fn examples(
+        &self,
+        utterances: &[Utterance],
+        tokenizer: Option<&Tokenizer>,
+    ) -> Result<(Vec<Example>, BadItems)> {
+        let stop = AtomicBool::new(false);
+        data::load_usable(utterances, &self.front_end, tokenizer, &self.conversion, &stop)
     }
 
     /// What the loss of some utterances is computed from, all in one padded batch.
@@ -141,7 +167,8 @@ impl Recogniser {
         if utterances.is_empty() {
             return Err(Error::Empty { what: "batch".into() });
         }
-        let examples = self.examples(utterances, Some(&self.tokenizer))?;
+        let (tokenizer, stop) = (Some(&self.tokenizer), AtomicBool::new(false));
+        let examples = data::load_as(utterances, &self.front_end, tokenizer, &self.conversion, &stop)?;
         let planes: Vec<_> = examples.iter().map(|example| &example.features).collect();
         let (rows, lengths) = data::collate(&planes, &self.model.config().input.rows)?;
         let labels: Vec<Vec<u32>> = examples.iter().map(|example| example.labels.clone()).collect();
@@ -150,18 +177,17 @@ impl Recogniser {
 
     /// When the words of the transcripts were said: the best path of each utterance, and what all paths say about it.
     ///
-    /// An utterance without a path is no error; the result names it. Features are held for 64 utterances at a time.
+    /// An utterance without a path is no error; the result names it. An utterance that cannot be used, such as a recording that cannot
+    /// be read or a text with a symbol that the model does not know, is left out and listed; [`BadItems::check`] says whether there are
+    /// too many. Features are held for 64 utterances at a time.
     ///
     /// # Errors
-    /// [`Error::Empty`] for an empty list; [`Error::Speech`] for audio that cannot be read, or a text with a symbol
-    /// that the model does not know.
+    /// Those of the model, and those that are not about one utterance.
     pub fn align(&self, utterances: &[Utterance]) -> Result<Alignments> {
-        if utterances.is_empty() {
-            return Err(Error::Empty { what: "alignment".into() });
-        }
         let mut found = Alignments::new(self.model.config());
         for some in utterances.chunks(AT_ONCE) {
-            let examples = self.examples(some, Some(&self.tokenizer))?;
+            let (examples, bad) = self.examples(some, Some(&self.tokenizer))?;
+            found.bad.extend(bad);
             found.extend(&self.model, &self.tokenizer, &self.recipe.batch, &examples)?;
         }
         Ok(found)
@@ -281,16 +307,19 @@ impl Recogniser {
 /// Recognises every utterance of a list and counts errors, for each subset and each speaker apart and overall.
 ///
 /// # Errors
-/// [`Error::Empty`] for an empty list; [`Error::Speech`] for audio that cannot be read.
+/// [`Error::Empty`] for an empty list; [`Error::TooManyBad`], before anything is recognised, if more than
+/// [`Recogniser::with_max_bad`] allows cannot be used. Others are left out and listed in [`Evaluation::bad`].
 pub fn evaluate(recogniser: &Recogniser, utterances: &[Utterance]) -> Result<Evaluation> {
     let Recogniser { recipe, model, search, aggregate, tokenizer, silence, .. } = recogniser;
-    let examples = recogniser.examples(utterances, None)?;
-    crate::evaluate::evaluate(
+    let (examples, bad) = recogniser.examples(utterances, None)?;
+    bad.check("evaluation", utterances.len(), recogniser.max_bad)?;
+    let evaluation = crate::evaluate::evaluate(
         (model, search, *aggregate),
         tokenizer,
         (&recipe.batch, None),
         &examples,
         *silence,
         (&mut (), &AtomicBool::new(false)),
-    )
+    )?;
+    Ok(Evaluation { bad, ..evaluation })
 }

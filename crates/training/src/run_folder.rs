@@ -10,11 +10,14 @@
 //! | `last.safetensors`, `best.safetensors` | checkpoints |
 //! | `epoch-N.safetensors` | those of the last epochs, as many as `training.keep` says |
 //! | `.lock` | empty; locked while a process trains |
+//! | `bad_items.json` | utterances that are left out, and recordings of another length than their lines; not there without any |
 //! | `evaluation.json`, `SET.hypotheses.jsonl` | the final report and what was heard |
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use speech::files::{self, FileLock, remove_leftovers, write_atomically};
 
+use crate::bad_items::BadItems;
 use crate::checkpoint::{Checkpoint, Progress};
 use crate::evaluate::Evaluation;
 use crate::metrics::Metrics;
@@ -25,8 +28,9 @@ pub const LAST: &str = "last.safetensors";
 /// What a run writes before it has learnt anything.
 const RECIPE: [&str; 2] = ["recipe.toml", "recipe.path"];
 /// Everything else that a run writes, which it does once there is a checkpoint to go on from.
-const FILES: [&str; 7] = [
+const FILES: [&str; 8] = [
     LAST,
+    BAD_ITEMS,
     "best.safetensors",
     "metrics.csv",
     "curve.svg",
@@ -34,6 +38,8 @@ const FILES: [&str; 7] = [
     "dev.hypotheses.jsonl",
     "test.hypotheses.jsonl",
 ];
+/// The utterances that cannot be used, by set.
+const BAD_ITEMS: &str = "bad_items.json";
 /// How the checkpoints of epochs begin and end; their number is between.
 const EPOCH: [&str; 2] = ["epoch-", ".safetensors"];
 /// Whose lock a run holds.
@@ -290,17 +296,35 @@ impl RunFolder {
         self.write("curve.svg", picture.as_bytes())
     }
 
-    /// Writes `evaluation.json` and a hypotheses file for each named set.
+    /// Writes `bad_items.json`.
     ///
     /// # Errors
     /// [`Error::Io`].
-    pub fn write_evaluations(&self, sets: &[(&str, &Evaluation)]) -> Result<()> {
+    pub fn write_bad_items(&self, sets: &BTreeMap<String, BadItems>) -> Result<()> {
+        let broken = |error: serde_json::Error| Error::io(&self.file(BAD_ITEMS), "write")(error.into());
+        let mut json = serde_json::to_vec_pretty(sets).map_err(broken)?;
+        json.push(b'\n');
+        self.write(BAD_ITEMS, &json)
+    }
+
+    /// Reads `bad_items.json`; nothing if there is none, or another file.
+    pub fn read_bad_items(&self) -> BTreeMap<String, BadItems> {
+        read_bad_items(&self.path)
+    }
+
+    /// Writes `evaluation.json`, with the bad items of the training set if there are some, and a hypotheses file for each named set.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn write_evaluations(&self, sets: &[(&str, &Evaluation)], train: &BadItems) -> Result<()> {
         let path = self.file("evaluation.json");
         let broken = |error: serde_json::Error| Error::io(&path, "write the report")(error.into());
         for (name, evaluation) in sets {
             self.write(&format!("{name}.hypotheses.jsonl"), evaluation.hypotheses().as_bytes())?;
         }
-        let report: std::collections::BTreeMap<_, _> = sets.iter().copied().collect();
+        let sets = sets.iter().map(|&(name, evaluation)| (name, Section::Evaluation(evaluation)));
+        let train = Some(("train", Section::Training(train))).filter(|_| !train.is_empty());
+        let report: BTreeMap<_, _> = sets.chain(train).collect();
         let mut json = serde_json::to_vec_pretty(&report).map_err(broken)?;
         json.push(b'\n');
         self.write("evaluation.json", &json)
@@ -315,6 +339,20 @@ pub(crate) fn is_file_of_run(file: &Path) -> bool {
         || number(&name).is_some()
         || events::is_event_file(&name);
     is_own && [LOCK, RECIPE[1]].iter().any(|mark| folder.join(mark).symlink_metadata().is_ok())
+}
+
+/// An entry of `evaluation.json`.
+#[derive(serde::Serialize)]
+#[serde(untagged)]
+enum Section<'a> {
+    Evaluation(&'a Evaluation),
+    Training(&'a BadItems),
+}
+
+/// The utterances of a run that cannot be used, by set; nothing if its folder does not say.
+pub fn read_bad_items(folder: &Path) -> BTreeMap<String, BadItems> {
+    let text = files::read_given_text(&folder.join(BAD_ITEMS)).unwrap_or_default();
+    serde_json::from_str(&text).unwrap_or_default()
 }
 
 /// Epochs, from 1, of which a folder has a checkpoint, in order.

@@ -4,8 +4,9 @@ use std::sync::atomic::AtomicBool;
 
 use decoding::Aggregate;
 
+use crate::bad_item_log::BadItemLog;
 use crate::checkpoint::Checkpoint;
-use crate::data::{self, Example, Largest, Source, TrainingSet};
+use crate::data::{self, Example, Largest, Source, Store, TrainingSet};
 use crate::evaluate::{Evaluation, evaluate};
 use crate::learner::Learner;
 use crate::loading::{Loaded, Origin, Stopped};
@@ -107,7 +108,7 @@ pub fn train_with(
             return if let Error::Stopped = error { stopped(steps) } else { Err(error) };
         }
     };
-    let Loaded { resumed, pretrained, tokenizer, front_end, train, dev, test, data } = loaded;
+    let Loaded { resumed, pretrained, tokenizer, front_end, train, dev, test, data, bad } = loaded;
     let source = TrainingSet::new(&train, &recipe, &front_end);
     let planned = || -> Result<_> {
         let model = Model::new(&recipe.model(), tokenizer.size())?;
@@ -133,7 +134,7 @@ pub fn train_with(
         Ok((model, source, limit, plan))
     };
     let goes_on = resumed.as_ref().map(|checkpoint| &checkpoint.progress);
-    let state = || format!("{data:?} {goes_on:?} {:?}", tokenizer.to_json());
+    let state = || format!("{data:?} {goes_on:?} {:?} {bad:?}", tokenizer.to_json());
     let same = ranks::expect_same(ranks, "data, tokenizer and checkpoint", state);
     let planned = same.and_then(|()| planned());
     let (model, source, limit, plan) = match ranks::agree(ranks, planned) {
@@ -150,7 +151,15 @@ pub fn train_with(
     let about = About { recipe: text.clone(), tokenizer: tokenizer.to_json()?, data: Some(data) };
     let run = (&recipe.training.run, recipe.batch.accumulate);
     let learner = Learner::new(model, &recipe.optimiser)?.within(limit.clone());
-    let mut trainer = Trainer::new(learner, run, about, (&folder, resumed.as_ref()), &mut *ranks)?;
+    let of_sets = |name: &str| bad.get(&format!("data.{name}")).cloned().unwrap_or_default();
+    let (dev_bad, test_bad) = (of_sets("dev"), of_sets("test"));
+    let of = match &train {
+        Store::Memory(_) => usize::MAX,
+        Store::Disk(streamed) => streamed.utterances(),
+    };
+    let bad = BadItemLog::new(bad, of, recipe.data.max_bad);
+    let trainer = Trainer::new(learner, run, about, (&folder, resumed.as_ref()), &mut *ranks)?;
+    let mut trainer = trainer.with_bad_items(bad)?;
     let cleared = match writes {
         true => folder
             .clear(resumed.as_ref().map(|checkpoint| &checkpoint.progress))
@@ -185,6 +194,7 @@ pub fn train_with(
     let mut judge =
         |model: &Model, ranks: &mut dyn Ranks| report(model, &dev, ranks, &AtomicBool::new(false));
     let finished = trainer.fit(&source, &mut judge, observer, stop)?;
+    let train_bad = trainer.bad_items().train();
     let (learner, progress) = trainer.into_parts();
     let steps = progress.step;
     if !finished {
@@ -207,9 +217,11 @@ pub fn train_with(
         Err(Error::Stopped) => return stopped(steps),
         reports => reports?,
     };
+    let with = |found: Option<Evaluation>, bad| found.map(|found| Evaluation { bad, ..found });
+    let (dev, test) = (with(dev, dev_bad), with(test, test_bad));
     let outcome = Outcome { stopped: false, steps, dev, test };
     let sets = [("dev", &outcome.dev), ("test", &outcome.test)];
     let sets: Vec<_> = sets.iter().filter_map(|(name, set)| Some((*name, set.as_ref()?))).collect();
-    ranks::agree(ranks, if writes { folder.write_evaluations(&sets) } else { Ok(()) })?;
+    ranks::agree(ranks, if writes { folder.write_evaluations(&sets, &train_bad) } else { Ok(()) })?;
     Ok(outcome)
 }

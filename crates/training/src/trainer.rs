@@ -6,6 +6,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use crate::bad_item_log::BadItemLog;
+use crate::bad_items::BadItems;
 use crate::checkpoint::{Checkpoint, Contents, Progress, Said};
 use crate::data::{Ahead, Batch, Source};
 use crate::evaluate::Evaluation;
@@ -14,7 +16,7 @@ use crate::learner::{Learner, Tally};
 use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::observer::{EpochReport, Observer, StepReport};
-use crate::ranks::{self, Ranks, Reduction};
+use crate::ranks::{self, Ranks, Reduced, Reduction};
 use crate::recipe::RunConfig;
 use crate::run_folder::RunFolder;
 use crate::run_plan::RunPlan;
@@ -58,6 +60,7 @@ pub struct Trainer<'a> {
     /// Bytes of the plan, or 0.
     planned: u64,
     events: Events,
+    bad: BadItemLog,
 }
 
 impl<'a> Trainer<'a> {
@@ -99,7 +102,26 @@ impl<'a> Trainer<'a> {
             seconds: Vec::new(),
             planned: 0,
             events,
+            bad: BadItemLog::default(),
         })
+    }
+
+    /// Starts with the bad items that are known before the first step.
+    ///
+    /// # Errors
+    /// [`Error::TooManyBad`].
+    pub(crate) fn with_bad_items(mut self, mut bad: BadItemLog) -> Result<Self> {
+        if self.progress != Progress::default() {
+            bad.resume(self.folder.read_bad_items());
+        }
+        bad.check()?;
+        self.bad = bad;
+        Ok(self)
+    }
+
+    /// The bad items of all sets; none if there is none.
+    pub(crate) fn bad_items(&self) -> &BadItemLog {
+        &self.bad
     }
 
     /// What the run takes in memory, to be written down beside what it took.
@@ -159,7 +181,9 @@ impl<'a> Trainer<'a> {
         if let Some((name, records)) = self.events.take(&self.progress) {
             self.folder.write(&name, &records)?;
         }
-        self.save(&self.folder.last())
+        self.save(&self.folder.last())?;
+        // Behind the checkpoint, without which a folder with other files of a run is none to go on in.
+        self.bad.sets().map_or(Ok(()), |sets| self.folder.write_bad_items(sets))
     }
 
     /// What this process wants to have done, if no process has failed.
@@ -214,8 +238,10 @@ impl<'a> Trainer<'a> {
         let cuts: Vec<(&[Vec<usize>], usize)> = steps().map(|(step, share)| (step, share.len())).collect();
         let (ahead, make) = (Ahead::new(mine.len(), AHEAD), |index: usize| {
             // Whoever makes it, dropout knows its utterances by their numbers.
-            let numbers = mine[index].iter().map(|&number| number as u64).collect();
-            source.batch(epoch, &mine[index]).map(|batch| Batch { numbers, ..batch })
+            source.batch(epoch, &mine[index]).map(|batch| {
+                let here = mine[index].iter().filter(|number| !batch.absent.contains(number));
+                Batch { numbers: here.map(|&number| number as u64).collect(), ..batch }
+            })
         });
         std::thread::scope(|scope| {
             let mut batches = ahead.run(scope, source.workers(), &make);
@@ -227,16 +253,33 @@ impl<'a> Trainer<'a> {
                 let cut = (utterances, plan.len() as u64);
                 let mut these = batches.by_ref().take(share);
                 match self.step(&mut these, cut) {
-                    Ok(report) => {
+                    Ok((report, bad)) => {
+                        let warnings = [source.warnings(), self.bad.record(bad)].concat();
+                        warnings.iter().for_each(|warning| observer.on_warning(warning));
                         if rank == 0 {
                             self.events.step(&report);
                         }
                         let seconds = started.elapsed().as_secs_f64();
                         observer.on_step(&StepReport { seconds, ..report });
                     }
-                    Err(error) => self.skip(error, cut, observer)?,
+                    Err(error) => {
+                        let unread =
+                            matches!(error, Error::Speech(_) | Error::Rank { .. } | Error::Io { .. });
+                        if let Err(error) = self.skip(error, cut, observer) {
+                            // The step has changed nothing: the steps before it are not lost.
+                            if unread {
+                                let _ = self.save_last();
+                            }
+                            return Err(error);
+                        }
+                    }
                 }
                 these.for_each(drop);
+                if let Err(error) = self.bad.check() {
+                    let saved = self.save_last();
+                    self.agree(saved)?;
+                    return Err(error);
+                }
                 // The end of the epoch writes its own.
                 let every = self.run.checkpoint_every;
                 let done = self.progress.batch == plan.len() as u64;
@@ -279,13 +322,17 @@ impl<'a> Trainer<'a> {
         &mut self,
         batches_of_it: &mut dyn Iterator<Item = Result<Batch>>,
         (utterances, batches): (&[Vec<usize>], u64),
-    ) -> Result<StepReport> {
+    ) -> Result<(StepReport, BadItems)> {
         let moment = self.moment(batches);
         let Progress { epoch, batch, step, nonfinite, .. } = self.progress;
-        let mut ids = Vec::new();
-        let mut named = batches_of_it
-            .inspect(|batch| ids.extend(batch.iter().flat_map(|batch| batch.ids.iter().cloned())));
-        let of = utterances.iter().map(Vec::len).sum();
+        let (mut ids, mut bad) = (Vec::new(), BadItems::default());
+        let mut named = batches_of_it.inspect(|batch| {
+            if let Ok(batch) = batch {
+                ids.extend(batch.ids.iter().cloned());
+                bad.extend(batch.bad.clone());
+            }
+        });
+        let of: usize = utterances.iter().map(Vec::len).sum();
         self.ranks.at_step(step);
         let started = Instant::now();
         let parameters = self.learner.model().parameters();
@@ -293,8 +340,13 @@ impl<'a> Trainer<'a> {
         let arrivals = begun.as_mut().and_then(|begun| begun.arrivals.as_mut());
         let mine = self.learner.gradients_as_they_come(&mut named, of, &moment, arrivals);
         let seconds = started.elapsed().as_secs_f64();
-        let (gradients, tally, seconds) =
-            self.reduction.finish(self.ranks, parameters, begun, mine, seconds)?;
+        let Reduced { mut gradients, tally, bad, seconds } =
+            self.reduction.finish(self.ranks, parameters, begun, mine, bad, seconds)?;
+        // The mean is one over the utterances that are there.
+        let counted = tally.utterances > 0 && tally.utterances < of as u64;
+        if counted && !bad.left_out.is_empty() {
+            gradients.scale(of as f64 / tally.utterances as f64)?;
+        }
         self.seconds.resize(seconds.len(), 0.0);
         self.seconds.iter_mut().zip(seconds).for_each(|(sum, seconds)| *sum += seconds);
         let norm = self.learner.apply(&gradients, &moment)?;
@@ -303,11 +355,11 @@ impl<'a> Trainer<'a> {
             return Err(Error::Diverged { step, what, found, utterances: ids, source });
         }
         self.progress.count(&tally, norm, utterances.len() as u64);
-        let mean = |sum: f64| sum / tally.utterances as f64;
+        let mean = |sum: f64| sum / tally.utterances.max(1) as f64;
         let in_epoch = |batches: u64| batches.div_ceil(self.accumulate as u64);
         let steps = step + nonfinite - in_epoch(batch);
         let steps = steps.saturating_add(in_epoch(batches).saturating_mul(self.run.epochs - epoch));
-        Ok(StepReport {
+        let report = StepReport {
             epoch,
             batch: self.progress.batch - 1,
             batches,
@@ -320,7 +372,8 @@ impl<'a> Trainer<'a> {
             gradient_norm: norm,
             audio_seconds: tally.audio_seconds,
             seconds: 0.0,
-        })
+        };
+        Ok((report, bad))
     }
 
     /// Now, in an epoch of so many batches.
@@ -343,6 +396,7 @@ impl<'a> Trainer<'a> {
                 "rank {rank} took {times:.1} times as long for its gradients as the others"
             ));
         }
+        self.bad.count().iter().for_each(|count| observer.on_warning(count));
         let run = self.run.clone();
         let Progress { batch: batches, step, best, skipped, nonfinite, in_a_row, .. } = self.progress;
         let steps = batches.div_ceil(self.accumulate as u64);

@@ -2,6 +2,7 @@
 
 mod align;
 mod average;
+mod bad_items;
 mod bench;
 mod commands;
 mod decoding;

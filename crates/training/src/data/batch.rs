@@ -4,6 +4,7 @@ use rand_chacha::ChaCha8Rng;
 use speech::Features;
 
 use super::Example;
+use crate::bad_items::BadItems;
 use crate::recipe::{BatchConfig, RowsConfig};
 use crate::run_plan::Limit;
 use crate::{Result, tensors};
@@ -23,6 +24,10 @@ pub struct Batch {
     pub lengths: Vec<usize>,
     /// Labels of each utterance.
     pub labels: Vec<Vec<u32>>,
+    /// Numbers of the utterances that were asked for and cannot be used.
+    pub absent: Vec<usize>,
+    /// Why, and which recordings are not as long as their manifest says.
+    pub bad: BadItems,
 }
 
 impl Batch {
@@ -39,7 +44,8 @@ impl Batch {
             let share = (to - from) as f64 / all as f64;
             let ids = self.ids.get(from..to).map(<[String]>::to_vec).unwrap_or_default();
             let (numbers, labels) = (self.numbers[from..to].to_vec(), self.labels[from..to].to_vec());
-            Ok(Batch { ids, numbers, seconds: share * self.seconds, rows, lengths, labels })
+            let seconds = share * self.seconds;
+            Ok(Batch { ids, seconds, numbers, ..Batch::new(rows, lengths, labels) })
         };
         Ok([part(0, first)?, part(first, all)?])
     }
@@ -50,7 +56,8 @@ impl Batch {
     /// `rows [B, T, D]`, D = mels · stack; `lengths` has B entries of at most T; `labels` has B sequences.
     pub fn new(rows: Tensor, lengths: Vec<usize>, labels: Vec<Vec<u32>>) -> Self {
         let numbers = (0..labels.len() as u64).collect();
-        Batch { ids: Vec::new(), numbers, seconds: 0.0, rows, lengths, labels }
+        let (ids, absent, bad) = (Vec::new(), Vec::new(), BadItems::default());
+        Batch { ids, numbers, seconds: 0.0, rows, lengths, labels, absent, bad }
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rayon::prelude::*;
 use speech::{Change, Conversion, Features, FrontEnd, Tokenizer, Utterance};
 
+use crate::bad_items::{self, BadItems, OtherLength};
 use crate::{Error, Result};
 
 /// One utterance, ready for training or evaluation.
@@ -65,6 +66,39 @@ pub(crate) fn load_as(
     conversion: &Conversion,
     stop: &AtomicBool,
 ) -> Result<Vec<Example>> {
+    load_each(utterances, front_end, tokenizer, conversion, stop).into_iter().collect()
+}
+
+/// [`load_as`] without the utterances that cannot be used.
+///
+/// # Errors
+/// Those that are not about one utterance.
+pub(crate) fn load_usable(
+    utterances: &[Utterance],
+    front_end: &FrontEnd,
+    tokenizer: Option<&Tokenizer>,
+    conversion: &Conversion,
+    stop: &AtomicBool,
+) -> Result<(Vec<Example>, BadItems)> {
+    let mut bad = BadItems::default();
+    let mut examples = Vec::with_capacity(utterances.len());
+    let loaded = load_each(utterances, front_end, tokenizer, conversion, stop);
+    for (utterance, example) in utterances.iter().zip(loaded) {
+        let Some(example) = bad_items::sort(&utterance.id, example, &mut bad)? else { continue };
+        bad.other_length.extend(OtherLength::new(&example.id, example.seconds, example.heard));
+        examples.push(example);
+    }
+    Ok((examples, bad))
+}
+
+/// A result for each utterance, in their order.
+fn load_each(
+    utterances: &[Utterance],
+    front_end: &FrontEnd,
+    tokenizer: Option<&Tokenizer>,
+    conversion: &Conversion,
+    stop: &AtomicBool,
+) -> Vec<Result<Example>> {
     let load = |utterance: &Utterance| -> Result<Example> {
         if stop.load(Ordering::Relaxed) {
             return Err(Error::Stopped);
@@ -87,9 +121,8 @@ pub(crate) fn load_as(
             changes,
         })
     };
-    // Collected as results first, so that the reported error does not depend on who finished first.
-    let loaded: Vec<Result<Example>> = utterances.par_iter().map(load).collect();
-    loaded.into_iter().collect()
+    // Results, so that the reported error does not depend on which thread finishes first.
+    utterances.par_iter().map(load).collect()
 }
 
 /// Adds up what was done to how many recordings.

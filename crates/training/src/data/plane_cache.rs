@@ -8,6 +8,8 @@
 //! share 32.
 use std::fs::Metadata;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use speech::files::{read_regular, write_atomically};
 use speech::{FeatureConfig, Features, Utterance};
@@ -20,6 +22,10 @@ const MAGIC: &[u8] = b"panda plane 1\n";
 #[derive(Debug)]
 pub(super) struct PlaneCache {
     folder: PathBuf,
+    /// True once the disk has refused a plane: none is kept any more.
+    off: AtomicBool,
+    /// Why, until it is reported.
+    refused: Mutex<Option<String>>,
 }
 
 impl PlaneCache {
@@ -31,13 +37,14 @@ impl PlaneCache {
         let settings = serde_json::to_vec(settings)
             .map_err(|error| Error::shape("features", "to be serialisable", error.to_string()))?;
         let name = format!("{:08x}", crc32fast::hash(&settings));
-        Ok(PlaneCache { folder: folder.join("planes").join(name) })
+        let folder = folder.join("planes").join(name);
+        Ok(PlaneCache { folder, off: AtomicBool::new(false), refused: Mutex::new(None) })
     }
 
     /// The plane of an utterance, or what `make` makes, which is then kept.
     ///
     /// # Errors
-    /// Those of `make`; [`Error::Io`] if the disk refuses.
+    /// Those of `make`. If the disk refuses a plane, no more are written, and [`Self::warning`] says why.
     pub fn read_or(&self, one: &Utterance, make: impl FnOnce() -> Result<Features>) -> Result<Features> {
         // A file that is written anew is another one.
         let stamp = |file: &Path| {
@@ -55,10 +62,25 @@ impl PlaneCache {
             return Ok(plane);
         }
         let plane = make()?;
+        if !self.off.load(Ordering::Relaxed)
+            && let Err(error) = self.write(&path, &plane)
+            && !self.off.swap(true, Ordering::Relaxed)
+        {
+            let warning = format!("data.cache: {error}; no more features are kept there");
+            *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(warning);
+        }
+        Ok(plane)
+    }
+
+    fn write(&self, path: &Path, plane: &Features) -> Result<()> {
         let folder = path.parent().unwrap_or(&self.folder);
         std::fs::create_dir_all(folder).map_err(Error::io(folder, "make"))?;
-        write_atomically(&path, &bytes(&plane)).map_err(Error::io(&path, "write"))?;
-        Ok(plane)
+        write_atomically(path, &bytes(plane)).map_err(Error::io(path, "write"))
+    }
+
+    /// Why the cache is off, the first time that this is called afterwards.
+    pub fn warning(&self) -> Option<String> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 

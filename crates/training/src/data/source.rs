@@ -23,7 +23,12 @@ pub trait Source: Sync {
         1
     }
 
-    /// A batch of these utterances as that epoch hears them.
+    /// Warnings since the last call.
+    fn warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// A batch of these utterances as that epoch hears them. Those that cannot be used are in [`Batch::absent`] in place of the batch.
     ///
     /// # Errors
     /// Those of reading them.

@@ -5,6 +5,7 @@ use speech::{Features, FrontEnd};
 use super::streamed::{Heard, Streamed};
 use super::{Batch, Example, Source, batch};
 use crate::Result;
+use crate::bad_items::{BadItems, LeftOut};
 use crate::random::{Purpose, stream};
 use crate::recipe::{Augment, Recipe};
 use crate::run_plan::Limit;
@@ -98,9 +99,9 @@ impl<'a> TrainingSet<'a> {
     /// Those of reading an entry of those that are read when they are wanted.
     pub fn largest(&self) -> Result<Vec<Largest>> {
         let rows = || self.rows.iter().copied().enumerate();
-        let longest = rows().map(|(at, rows)| (rows, at)).max();
         match self.store {
             Store::Memory(examples) => {
+                let longest = rows().map(|(at, rows)| (rows, at)).max();
                 let pairs = |(at, rows): (usize, usize)| (rows * (examples[at].labels.len() + 1), at);
                 let of = |(_, at): (usize, usize)| {
                     let Example { id, labels, .. } = &examples[at];
@@ -109,13 +110,23 @@ impl<'a> TrainingSet<'a> {
                 Ok(longest.into_iter().chain(rows().map(pairs).max()).map(of).collect())
             }
             Store::Disk(streamed) => {
-                let of = |(rows, at): (usize, usize)| {
-                    let (id, labels) = streamed.said(at)?;
-                    Ok(Largest { id, rows, labels: labels.len() })
-                };
-                longest.map(of).into_iter().collect()
+                let mut order: Vec<(usize, usize)> = rows().map(|(at, rows)| (rows, at)).collect();
+                order.sort_unstable();
+                for (rows, at) in order.into_iter().rev() {
+                    if let Some((id, labels)) = streamed.said(at)? {
+                        return Ok(vec![Largest { id, rows, labels: labels.len() }]);
+                    }
+                }
+                Ok(Vec::new())
             }
         }
+    }
+
+    /// Whether an utterance that is longer than was planned does not fit into a step of its own.
+    fn is_too_large(&self, index: usize, plane: &Features) -> bool {
+        let rows = plane.frames.div_ceil(self.recipe.encoder.rows.stride);
+        let planned = (self.rows[index] as f64 * self.recipe.augment.stretch()).ceil() as usize;
+        rows > planned && self.limit.as_ref().is_some_and(|limit| !limit.holds(1, rows))
     }
 
     fn augmented(&self, epoch: u64, index: usize, plane: &Features) -> Features {
@@ -143,7 +154,15 @@ impl Source for TrainingSet<'_> {
         self.recipe.data.workers
     }
 
+    fn warnings(&self) -> Vec<String> {
+        match self.store {
+            Store::Memory(_) => Vec::new(),
+            Store::Disk(streamed) => streamed.warning().into_iter().collect(),
+        }
+    }
+
     fn batch(&self, epoch: u64, utterances: &[usize]) -> Result<Batch> {
+        let (mut absent, mut bad) = (Vec::new(), BadItems::default());
         let (mut ids, mut labels, mut planes, mut seconds) = (Vec::new(), Vec::new(), Vec::new(), 0.0);
         for &index in utterances {
             let (id, said, length, plane) = match self.store {
@@ -152,8 +171,17 @@ impl Source for TrainingSet<'_> {
                     (id.clone(), labels.clone(), *seconds, self.augmented(epoch, index, features))
                 }
                 Store::Disk(streamed) => {
-                    let Heard { id, labels, seconds, features } =
-                        streamed.read(epoch, index, self.front_end)?;
+                    let heard = streamed.read(epoch, index, self.front_end, &mut bad)?;
+                    let Some(Heard { id, labels, seconds, features }) = heard else {
+                        absent.push(index);
+                        continue;
+                    };
+                    if self.is_too_large(index, &features) {
+                        let error = "a step of it takes more than batch.memory, which is planned by the lengths of the manifest";
+                        bad.left_out.push(LeftOut { id, reason: error.to_owned(), other_rate: false });
+                        absent.push(index);
+                        continue;
+                    }
                     (id, labels, seconds, self.augmented(epoch, index, &features))
                 }
             };
@@ -164,6 +192,6 @@ impl Source for TrainingSet<'_> {
         }
         let planes: Vec<&Features> = planes.iter().collect();
         let (rows, lengths) = batch::collate(&planes, &self.recipe.encoder.rows)?;
-        Ok(Batch { ids, seconds, ..Batch::new(rows, lengths, labels) })
+        Ok(Batch { ids, seconds, absent, bad, ..Batch::new(rows, lengths, labels) })
     }
 }

@@ -23,6 +23,8 @@ impl Recipe {
     pub(super) fn check(&self) -> Result<()> {
         expect("data.train", "at least one manifest", !self.data.train.is_empty(), "none")?;
         whole("data.workers", self.data.workers, MANY)?;
+        let max_bad = self.data.max_bad;
+        expect("data.max_bad", "a share of 0 to 1", (0.0..=1.0).contains(&max_bad), max_bad)?;
         let cached = self.data.cache.is_none() || self.data.stream;
         expect("data.cache", "none without data.stream", cached, "a folder")?;
         let join = self.augment.join;

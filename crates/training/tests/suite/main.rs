@@ -1,6 +1,7 @@
 //! The tests of training as a user sees it: recipes, checkpoints, runs, and what a model learns.
 
 mod averages;
+mod bad_items;
 mod batches;
 mod checkpoints;
 mod encoders;

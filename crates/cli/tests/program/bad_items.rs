@@ -1,0 +1,99 @@
+//! Utterances that cannot be used, and shards of lists without any.
+use super::align::{CHECKPOINT, trained};
+use super::{finish, panda};
+
+#[test]
+fn one_bad_utterance_ends_no_command() {
+    let toy = trained();
+    let folder = toy.path("");
+    let run = |arguments: &[&str]| finish(panda(&folder, arguments));
+    let read = |name: &str| std::fs::read_to_string(toy.path(name)).unwrap();
+    let lines = read("train.jsonl");
+    toy.write("missing.jsonl", &lines.replace("4.wav", "gone.wav"));
+    toy.write("unknown.jsonl", &lines.replace("\"low low high\"", "\"low tide high\""));
+
+    let (code, out, err) = run(&["evaluate", CHECKPOINT, "missing.jsonl", "--hypotheses", "heard.jsonl"]);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(
+        err.starts_with("warning: missing: toy-4: ") && err.contains("gone.wav") && err.lines().count() == 1
+    );
+    assert!(out.contains("in 5 utterances"), "{out}");
+    let heard = read("heard.jsonl");
+    assert!(heard.lines().last().unwrap().starts_with("{\"id\":\"toy-4\",\"left_out\":"), "{heard}");
+    let merge = ["merge", "all.jsonl", "heard.jsonl", "--manifest", "missing.jsonl"];
+    assert_eq!(run(&merge), (Some(0), out, String::new()));
+    assert_eq!(read("all.jsonl"), heard);
+
+    let arguments = ["align", CHECKPOINT, "unknown.jsonl", "--json", "a.json", "--ctm", "a.ctm"];
+    let (code, out, err) = run(&arguments);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(err.starts_with("warning: unknown: toy-3: ") && err.contains("tide"), "{err}");
+    assert!(out.starts_with("5 utterances aligned, 0 without a path, 1 left out; "), "{out}");
+    let aligned: serde_json::Value = serde_json::from_str(&read("a.json")).unwrap();
+    assert_eq!(
+        (&aligned["left_out"][0]["id"], aligned["utterances"].as_array().unwrap().len()),
+        (&"toy-3".into(), 5)
+    );
+    assert!(read("a.ctm").contains("toy-5 ") && !read("a.ctm").contains("toy-3 "));
+    assert_eq!(run(&["merge", "all.json", "a.json", "--manifest", "unknown.jsonl"]).0, Some(0));
+    assert_eq!(read("all.json"), read("a.json"));
+
+    // Too many: before anything is recognised, and behind what was aligned.
+    for (command, list, part) in [("evaluate", "missing.jsonl", "toy-4"), ("align", "unknown.jsonl", "toy-3")]
+    {
+        std::fs::remove_file(toy.path("a.json")).unwrap_or_default();
+        let output = if command == "align" { "--json" } else { "--hypotheses" };
+        let (code, _, err) = run(&[command, CHECKPOINT, list, "--max-bad", "0", output, "a.json"]);
+        assert_eq!(code, Some(2), "{err}");
+        let error = err.lines().last().unwrap();
+        assert!(error.starts_with("error: ") && error.contains(part) && error.contains("--max-bad"), "{err}");
+        assert_eq!(toy.path("a.json").exists(), command == "align");
+        let (code, _, err) = run(&[command, CHECKPOINT, list, "--max-bad", "1.5"]);
+        assert!(code == Some(2) && err.contains("from 0 to 1"), "{err}");
+    }
+    let arguments = ["transcribe", CHECKPOINT, "0.wav", "gone.wav", "3.wav", "--format", "json"];
+    for (more, expected) in [(&[][..], 2), (&["--max-bad", "0.01"], 0)] {
+        let (code, out, err) = run(&[&arguments, more].concat());
+        assert_eq!((code, out.lines().count()), (Some(expected), 3), "{err}");
+        assert!(out.lines().nth(1).unwrap().starts_with("{\"id\":\"gone.wav\",\"left_out\":"), "{out}");
+    }
+}
+
+#[test]
+fn shards_without_an_utterance_are_valid() {
+    let toy = trained();
+    let folder = toy.path("");
+    let fine = |arguments: &[&str]| {
+        let (code, out, err) = finish(panda(&folder, arguments));
+        assert_eq!((code, err.as_str()), (Some(0), ""), "{arguments:?}");
+        out
+    };
+    let whole = fine(&["evaluate", CHECKPOINT, "train.jsonl"]);
+    fine(&["align", CHECKPOINT, "train.jsonl", "--json", "whole.json", "--ctm", "whole.ctm"]);
+    let count = 8;
+    let names = |ending: &str| -> Vec<String> { (1..=count).map(|n| format!("{n}.{ending}")).collect() };
+    for n in 1..=count {
+        let (shard, [hypotheses, json, ctm]) =
+            (format!("{n}/{count}"), ["jsonl", "json", "ctm"].map(|ending| format!("{n}.{ending}")));
+        fine(&["evaluate", CHECKPOINT, "train.jsonl", "--shard", &shard, "--hypotheses", &hypotheses]);
+        fine(&["align", CHECKPOINT, "train.jsonl", "--shard", &shard, "--json", &json, "--ctm", &ctm]);
+    }
+    let merge = |to: &str, ending: &str, more: &[&str]| {
+        let parts = names(ending);
+        fine(&[&["merge", to][..], &parts.iter().map(String::as_str).collect::<Vec<_>>(), more].concat())
+    };
+    assert_eq!(merge("all.jsonl", "jsonl", &["--manifest", "train.jsonl"]), whole);
+    merge("all.json", "json", &["--manifest", "train.jsonl"]);
+    merge("all.ctm", "ctm", &[]);
+    for ending in ["json", "ctm"] {
+        let read = |name: &str| std::fs::read_to_string(toy.path(&format!("{name}.{ending}"))).unwrap();
+        assert_eq!(read("all"), read("whole"));
+    }
+    // A part of nothing at all fits to alignments, too.
+    toy.write("1.json", "");
+    merge("all.json", "json", &[]);
+    // The whole set has to have an utterance.
+    toy.write("none.jsonl", "\n");
+    let (code, _, err) = finish(panda(&folder, &["evaluate", CHECKPOINT, "none.jsonl"]));
+    assert!(code == Some(2) && err.contains("none.jsonl: expected at least one utterance"), "{err}");
+}
