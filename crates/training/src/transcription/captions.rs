@@ -5,6 +5,8 @@ use super::TimedWord;
 const PAUSE: f64 = 1.0;
 /// Longest caption, in seconds.
 const LONGEST: f64 = 6.0;
+/// Shortest caption, in milliseconds: 5/6 s, unless the next one starts earlier.
+const MIN_MILLISECONDS: u64 = 834;
 /// Characters of a line, and lines of a caption.
 const LINE: usize = 42;
 const LINES: usize = 2;
@@ -16,28 +18,47 @@ struct Caption {
     lines: Vec<String>,
 }
 
-/// A new caption begins after a pause, and where the old one would be too long to be read.
+/// Groups words: a new caption begins after a pause, and where the old one would be too long to be read.
 fn captions(words: &[TimedWord]) -> Vec<Caption> {
     let mut all: Vec<Caption> = Vec::new();
-    for word in words {
+    for (word, text) in words.iter().flat_map(|word| parts(&word.text).map(move |part| (word, part))) {
         let last = all.last_mut().filter(|last| {
-            word.start - last.end < PAUSE && word.end - last.start <= LONGEST && has_room(last, &word.text)
+            word.start - last.end < PAUSE && word.end - last.start <= LONGEST && has_room(last, &text)
         });
         match last {
             Some(last) => {
                 last.end = last.end.max(word.end);
-                let line = last.lines.last_mut().filter(|line| width(line) + 1 + width(&word.text) <= LINE);
+                let line = last.lines.last_mut().filter(|line| width(line) + 1 + width(&text) <= LINE);
                 match line {
-                    Some(line) => *line += &format!(" {}", word.text),
-                    None => last.lines.push(word.text.clone()),
+                    Some(line) => *line += &format!(" {text}"),
+                    None => last.lines.push(text),
                 }
             }
-            None => {
-                all.push(Caption { start: word.start, end: word.end, lines: vec![word.text.clone()] });
-            }
+            None => all.push(Caption { start: word.start, end: word.end, lines: vec![text] }),
         }
     }
     all
+}
+
+/// A word in parts that fit into a line.
+fn parts(word: &str) -> impl Iterator<Item = String> {
+    let letters: Vec<char> = word.chars().collect();
+    letters.chunks(LINE).map(|part| part.iter().collect()).collect::<Vec<String>>().into_iter()
+}
+
+/// Start and end of each caption in milliseconds: long enough to be read, and none beyond the start of the next.
+fn shown(captions: &[Caption]) -> Vec<(u64, u64)> {
+    let starts: Vec<u64> = captions.iter().map(|caption| milliseconds(caption.start)).collect();
+    let one = |(at, caption): (usize, &Caption)| {
+        let start = starts[at];
+        let end = milliseconds(caption.end).max(start + MIN_MILLISECONDS);
+        (start, starts.get(at + 1).map_or(end, |&next| end.min(next.max(start))))
+    };
+    captions.iter().enumerate().map(one).collect()
+}
+
+fn milliseconds(seconds: f64) -> u64 {
+    (seconds.max(0.0) * 1000.0).round() as u64
 }
 
 fn has_room(caption: &Caption, word: &str) -> bool {
@@ -50,25 +71,28 @@ fn width(text: &str) -> usize {
 }
 
 /// `HH:MM:SS` and milliseconds.
-fn time(seconds: f64, point: char) -> String {
-    let all = (seconds.max(0.0) * 1000.0).round() as u64;
-    let (seconds, minutes, hours) = (all / 1000 % 60, all / 60_000 % 60, all / 3_600_000);
-    format!("{hours:02}:{minutes:02}:{seconds:02}{point}{:03}", all % 1000)
+fn time(milliseconds: u64, point: char) -> String {
+    let seconds = milliseconds / 1000;
+    let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
+    format!("{hours:02}:{minutes:02}:{:02}{point}{:03}", seconds % 60, milliseconds % 1000)
 }
 
 pub(super) fn srt(words: &[TimedWord]) -> String {
-    let one = |(number, Caption { start, end, lines }): (usize, Caption)| {
-        format!("{}\n{} --> {}\n{}\n\n", number + 1, time(start, ','), time(end, ','), lines.join("\n"))
+    let captions = captions(words);
+    let one = |(number, (caption, (start, end))): (usize, (&Caption, (u64, u64)))| {
+        let lines = caption.lines.join("\n");
+        format!("{}\n{} --> {}\n{lines}\n\n", number + 1, time(start, ','), time(end, ','))
     };
-    captions(words).into_iter().enumerate().map(one).collect()
+    captions.iter().zip(shown(&captions)).enumerate().map(one).collect()
 }
 
 pub(super) fn vtt(words: &[TimedWord]) -> String {
     let escaped = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-    let one = |Caption { start, end, lines }: Caption| {
-        format!("{} --> {}\n{}\n\n", time(start, '.'), time(end, '.'), escaped(&lines.join("\n")))
+    let captions = captions(words);
+    let one = |(caption, (start, end)): (&Caption, (u64, u64))| {
+        format!("{} --> {}\n{}\n\n", time(start, '.'), time(end, '.'), escaped(&caption.lines.join("\n")))
     };
-    let captions: String = captions(words).into_iter().map(one).collect();
+    let captions: String = captions.iter().zip(shown(&captions)).map(one).collect();
     format!("WEBVTT\n\n{captions}")
 }
 
@@ -101,8 +125,36 @@ mod tests {
         assert_eq!(found.iter().map(|c| c.lines.join("/")).collect::<Vec<_>>(), ["a b", "c"]);
         assert_eq!((srt(&[]), vtt(&[])), (String::new(), "WEBVTT\n\n".to_owned()));
         assert!(vtt(&[word("<b>", 0.0, 1.0)]).contains("&lt;b&gt;"));
-        // A word that is wider than a line has one of its own.
-        let long = "x".repeat(60);
-        assert_eq!(captions(&[word(&long, 0.0, 1.0), word("y", 1.0, 1.5)])[0].lines, [long.as_str(), "y"]);
+        // A word that is wider than a line is cut.
+        let lines = |length| {
+            let words = [word(&"x".repeat(length), 0.0, 1.0), word("y", 1.0, 1.5)];
+            let all = captions(&words);
+            all.iter().map(|one| one.lines.iter().map(|line| width(line)).collect()).collect::<Vec<Vec<_>>>()
+        };
+        assert_eq!(lines(60), [[42, 20]]);
+        assert_eq!(lines(126), [vec![42, 42], vec![42, 1]]);
+    }
+
+    #[test]
+    fn a_caption_is_shown_long_enough_where_there_is_room() {
+        // One encoder row each, as a model without durations gives them.
+        let at = |starts: &[f64]| {
+            let words: Vec<_> = starts.iter().map(|&start| word("a", start, start + 0.03)).collect();
+            shown(&captions(&words))
+        };
+        assert_eq!(at(&[0.0, 2.0]), [(0, 834), (2000, 2834)]);
+        assert_eq!(at(&[7.5]), [(7500, 8334)]);
+        assert_eq!(at(&[0.0, 0.5, 1.0, 2.23]), [(0, 1030), (2230, 3064)]);
+        // A caption that is full ends where the next begins.
+        let words: Vec<_> =
+            (0..60).map(|k| word("seventeen", 0.1 * k as f64, 0.1 * k as f64 + 0.03)).collect();
+        let times = shown(&captions(&words));
+        assert!(times.len() > 5);
+        for pair in times.windows(2) {
+            assert!(pair[0].1 <= pair[1].0 && pair[0].1 - pair[0].0 >= 700, "{times:?}");
+        }
+        // Words that overlap, as those of models with durations may.
+        let long = [word(&"x".repeat(84), 0.0, 3.0), word("y", 1.0, 1.1)];
+        assert_eq!(shown(&captions(&long)), [(0, 1000), (1000, 1834)]);
     }
 }

@@ -111,11 +111,11 @@ mod tests {
         assert_eq!((&json["id"], &json["words"][1]["start"]), (&"a file.wav".into(), &3661.0.into()));
         assert_eq!(
             written(Format::Srt),
-            "1\n00:00:00,250 --> 00:00:00,750\nhello\n\n2\n01:01:01,000 --> 01:01:01,500\nyou\n\n"
+            "1\n00:00:00,250 --> 00:00:01,084\nhello\n\n2\n01:01:01,000 --> 01:01:01,834\nyou\n\n"
         );
         assert_eq!(
             written(Format::Vtt),
-            "WEBVTT\n\n00:00:00.250 --> 00:00:00.750\nhello\n\n01:01:01.000 --> 01:01:01.500\nyou\n\n"
+            "WEBVTT\n\n00:00:00.250 --> 00:00:01.084\nhello\n\n01:01:01.000 --> 01:01:01.834\nyou\n\n"
         );
         assert_eq!("srt".parse(), Ok(Format::Srt));
         assert_eq!("text".parse(), Ok(Format::Text));
