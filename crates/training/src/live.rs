@@ -49,13 +49,26 @@ pub struct Update {
     pub endpoint: bool,
 }
 
+impl Update {
+    /// Successive updates as one.
+    fn join(updates: Vec<Update>) -> Update {
+        let mut all = Update::default();
+        for update in updates {
+            all.new.append(update.new);
+            all.endpoint |= update.endpoint;
+            (all.partial, all.left_out) = (update.partial, update.left_out);
+        }
+        all
+    }
+}
+
 /// A recording that is recognised while it is being heard, in memory that does not grow with its length.
 ///
-/// All words together are those of the whole recording, however it is cut, where a model hears one way and no endpoints are asked for
-/// (a pause ends a word, and pauses are looked for once a piece); a model that hears both ways
-/// goes through sound in overlapping windows ([`Windows`]), and is behind by as much. Labels are found by the recogniser's search,
-/// whose state is carried: a greedy one, or a beam (modified or mAES). A beam's words are complete when all of its hypotheses share
-/// them; at a pause, after [`LiveOptions::latest`], and where a thousand labels are open, the best hypothesis is decided for.
+/// The words do not depend on how the recording is cut into pieces: all decisions are made after frames, not at the ends of pieces.
+/// Without endpoints and [`LiveOptions::latest`], the words of a one-way model are those of the whole recording; a two-way model
+/// reads overlapping windows ([`Windows`]), and its words come as much later. The recogniser's search keeps its state between
+/// pieces: a greedy one, or a beam (modified or mAES). A beam's words are complete when all of its hypotheses share them; at a pause,
+/// after [`LiveOptions::latest`], and where a thousand labels are open, the best hypothesis is chosen.
 ///
 /// Words are held until one of them reaches the least posterior of [`Recogniser::with_silence`]; after it, all are passed on. Held
 /// words are discarded at a pause, at the end, and when there are a thousand labels of them.
@@ -188,6 +201,16 @@ impl Live {
     ///
     /// Cost: that of features, encoder and search for as many rows as are complete with them.
     pub fn push(&mut self, samples: &[f32]) -> Result<Update> {
+        Ok(Update::join(self.push_split(samples)?))
+    }
+
+    /// Takes the next samples as [`Self::push`] does, and returns an update for each endpoint among them.
+    ///
+    /// The last update is what follows the last endpoint. For lines of utterances that do not depend on the lengths of pieces.
+    ///
+    /// # Errors
+    /// As [`Self::push`].
+    pub fn push_split(&mut self, samples: &[f32]) -> Result<Vec<Update>> {
         if samples.is_empty() {
             return self.decode(false);
         }
@@ -206,7 +229,15 @@ impl Live {
     ///
     /// # Errors
     /// As [`Self::push`].
-    pub fn finish(mut self) -> Result<Update> {
+    pub fn finish(self) -> Result<Update> {
+        Ok(Update::join(self.finish_split()?))
+    }
+
+    /// Ends the recording as [`Self::finish`] does, and returns an update for each endpoint in its rest, and a last one.
+    ///
+    /// # Errors
+    /// As [`Self::push`].
+    pub fn finish_split(mut self) -> Result<Vec<Update>> {
         match &mut self.ears {
             Ears::OneWay(listener, stream) => {
                 // No sound at all has no rows either.
@@ -220,18 +251,60 @@ impl Live {
         self.decode(true)
     }
 
-    /// Decodes the rows that wait.
-    fn decode(&mut self, last: bool) -> Result<Update> {
-        let found = self.search.advance(&self.rows)?;
-        self.gate.push_rows(&self.rows)?;
-        self.rows.clear();
-        self.hold(found);
+    /// Decodes the rows that wait: an update for each endpoint, and one for the rest.
+    fn decode(&mut self, last: bool) -> Result<Vec<Update>> {
+        let rows = std::mem::take(&mut self.rows);
+        let (mut updates, mut new, mut at) = (Vec::new(), Transcription::default(), 0);
+        while at < rows.len() {
+            let end = if self.decides_at_frames() { at + self.search.row_width() } else { rows.len() };
+            let is_endpoint = self.decode_rows(&rows[at..end], &mut new)?;
+            at = end;
+            if is_endpoint {
+                updates.push(self.update(std::mem::take(&mut new), true)?);
+            }
+        }
+        if last {
+            let rest = self.search.settle(true)?;
+            self.hold(rest);
+            new.append(self.take_words(true)?);
+        }
+        updates.push(self.update(new, false)?);
+        Ok(updates)
+    }
+
+    /// Whether a decision may depend on where rows are cut; greedy labels alone do not.
+    fn decides_at_frames(&self) -> bool {
+        self.search.is_beam() || self.endpoint.is_some() || !self.gate.is_open()
+    }
+
+    /// Decodes rows and appends the words that are complete; returns whether an utterance is over.
+    fn decode_rows(&mut self, rows: &[f32], new: &mut Transcription) -> Result<bool> {
+        let labels = self.search.advance(rows)?;
+        self.gate.push_rows(rows)?;
+        let has_labels = !labels.is_empty();
+        self.hold(labels);
         let (pause, endpoint) = self.at_endpoint();
-        let over = last || pause;
-        if over {
-            let rest = self.search.settle(last)?;
+        if pause {
+            let rest = self.search.settle(false)?;
             self.hold(rest);
         }
+        // An open gate passes nothing on without new labels or a pause.
+        if has_labels || pause || !self.gate.is_open() {
+            new.append(self.take_words(pause)?);
+        }
+        if endpoint {
+            (self.first, self.labels) = (self.search.frames(), self.held.len());
+        }
+        Ok(endpoint)
+    }
+
+    fn update(&self, new: Transcription, endpoint: bool) -> Result<Update> {
+        let rest: Vec<u32> = self.held.iter().chain(self.search.open()).map(|label| label.label).collect();
+        Ok(Update { new, partial: self.tokenizer.decode(&rest)?, left_out: self.left_out, endpoint })
+    }
+
+    /// Takes the complete words that the gate passes; after a pause or the end, all words are complete.
+    fn take_words(&mut self, over: bool) -> Result<Transcription> {
         let ids: Vec<u32> = self.held.iter().map(|label| label.label).collect();
         let words = groups(&self.tokenizer, &ids);
         // Without a pause, the last word may go on.
@@ -243,17 +316,16 @@ impl Live {
             Some(word) => word.start,
             None => self.held.len(),
         };
-        let new = self.writer.write(&self.tokenizer, &self.held[..end])?;
+        let new = match end {
+            0 => Transcription::default(),
+            _ => self.writer.write(&self.tokenizer, &self.held[..end])?,
+        };
         self.held.drain(..end);
         if !self.gate.is_open() && !self.held.is_empty() && decision {
             self.left_out = true;
             self.held.clear();
         }
-        if endpoint {
-            (self.first, self.labels) = (self.search.frames(), self.held.len());
-        }
-        let rest: Vec<u32> = self.held.iter().chain(self.search.open()).map(|label| label.label).collect();
-        Ok(Update { new, partial: self.tokenizer.decode(&rest)?, left_out: self.left_out, endpoint })
+        Ok(new)
     }
 
     fn hold(&mut self, found: Vec<Emitted>) {

@@ -208,21 +208,23 @@ impl Player {
         let Some(live) = &mut self.live else { return Ok(()) };
         let start = Instant::now();
         self.played += range.len();
-        let update = live.push(&self.rest[range])?;
+        let updates = live.push_split(&self.rest[range])?;
         self.took.push(start.elapsed().as_secs_f32());
-        self.shown.show(update)
+        updates.into_iter().try_for_each(|update| self.shown.show(update))
     }
 
     fn finish(mut self) -> Result<()> {
         self.chunk(0..self.rest.len())?;
         let Some(live) = self.live.take() else { return Ok(()) };
         let start = Instant::now();
-        let mut update = live.finish()?;
+        let mut updates = live.finish_split()?;
         self.took.push(start.elapsed().as_secs_f32());
-        let left_out = update.left_out;
-        update.endpoint = true;
-        update.partial.clear();
-        self.shown.show(update)?;
+        let left_out = updates.last().is_some_and(|update| update.left_out);
+        if let Some(last) = updates.last_mut() {
+            last.endpoint = true;
+            last.partial.clear();
+        }
+        updates.into_iter().try_for_each(|update| self.shown.show(update))?;
         if left_out {
             complain!("note: {}: text was discarded as silence; --silence 0 keeps it", self.shown.id);
         }

@@ -17,6 +17,8 @@ pub(super) struct Carried {
     open: Vec<Emitted>,
     /// Frames that a label may be open.
     latest: usize,
+    /// Width of an encoder row.
+    row_width: usize,
 }
 
 enum Kind {
@@ -28,10 +30,11 @@ impl Carried {
     /// # Errors
     /// [`Error::Shape`] for a search that knows no pieces; [`Error::Decoding`] for a kind of beam search that knows none.
     pub fn new(recogniser: &Recogniser, latest: Option<f64>) -> Result<Self> {
-        let decoder = || recogniser.decoder().cloned().map_or_else(|| recogniser.model().decoder(), Ok);
+        let decoder = recogniser.decoder().cloned().map_or_else(|| recogniser.model().decoder(), Ok)?;
+        let row_width = decoder.width();
         let search = match recogniser.search() {
             Search::Greedy(options) => {
-                let search = GreedySearch::new(decoder()?, options.clone())?;
+                let search = GreedySearch::new(decoder, options.clone())?;
                 let stream = search.stream();
                 Kind::Greedy(Box::new((search, stream)))
             }
@@ -40,7 +43,7 @@ impl Carried {
                 return Err(Error::shape("search.nbest", expected, "several"));
             }
             Search::Beam(options) => {
-                let search = BeamSearch::new(decoder()?, options.clone())?;
+                let search = BeamSearch::new(decoder, options.clone())?;
                 let stream = search.stream()?;
                 Kind::Beam(Box::new((search, stream)))
             }
@@ -52,7 +55,7 @@ impl Carried {
         };
         let frame_seconds = recogniser.writer().frame_seconds();
         let latest = latest.map_or(usize::MAX, |seconds| (seconds / frame_seconds) as usize);
-        Ok(Self { search, newest: None, open: Vec::new(), latest })
+        Ok(Self { search, newest: None, open: Vec::new(), latest, row_width })
     }
 
     /// Searches on through some rows: the labels that are final since.
@@ -101,6 +104,16 @@ impl Carried {
     /// What seems to come behind the labels that are final.
     pub fn open(&self) -> &[Emitted] {
         &self.open
+    }
+
+    /// Width of an encoder row.
+    pub fn row_width(&self) -> usize {
+        self.row_width
+    }
+
+    /// Whether the search is a beam, whose labels depend on when they are decided.
+    pub fn is_beam(&self) -> bool {
+        matches!(self.search, Kind::Beam(_))
     }
 
     /// Frames so far.

@@ -168,6 +168,70 @@ fn a_beam_hears_in_pieces_what_it_hears_in_the_whole() {
     assert_eq!(recogniser.transcribe_pieces(pieces, wide).unwrap(), whole);
 }
 
+/// The words of each utterance, in pieces of these sizes, over and over.
+fn utterances(
+    recogniser: &Recogniser,
+    samples: &[f32],
+    sizes: &[usize],
+    options: &LiveOptions,
+) -> (Vec<Transcription>, bool) {
+    let mut live = recogniser.live(options).unwrap();
+    let (mut all, mut rest) = (vec![Transcription::default()], samples);
+    let add = |all: &mut Vec<Transcription>, updates: Vec<training::Update>| {
+        for update in updates {
+            all.last_mut().unwrap().append(update.new);
+            if update.endpoint {
+                all.push(Transcription::default());
+            }
+        }
+    };
+    for &size in sizes.iter().cycle() {
+        let (piece, after) = rest.split_at(size.min(rest.len()));
+        rest = after;
+        add(&mut all, live.push_split(piece).unwrap());
+        if rest.is_empty() {
+            break;
+        }
+    }
+    let updates = live.finish_split().unwrap();
+    let left_out = updates.last().unwrap().left_out;
+    add(&mut all, updates);
+    (all, left_out)
+}
+
+#[test]
+fn decisions_do_not_depend_on_the_sizes_of_pieces() {
+    let maes = BeamKind::Maes { expansions: 2, beta: 2, gamma: 2.3, prefix: 1 };
+    let beam = |kind, blank_penalty| Search::Beam(Beam { kind, width: 8, blank_penalty, ..Beam::default() });
+    let searches =
+        [Search::default(), beam(BeamKind::Modified, 0.0), beam(BeamKind::Modified, 6.0), beam(maes, 3.0)];
+    let pause = Endpoint { after_words: 0.2, without_words: 0.4, longest: 100.0 };
+    let length = Endpoint { after_words: 100.0, without_words: 100.0, longest: 0.7 };
+    let mut differ = false;
+    for one_way in [true, false] {
+        let learnt = trained(one_way);
+        let samples = learnt.sound(RATE as usize / 2);
+        let whole = speech::Audio { samples: samples.clone(), sample_rate: RATE };
+        for (search, silence) in searches.iter().flat_map(|search| [(search, 0.0), (search, 0.999)]) {
+            let recogniser = learnt.with_search(search.clone()).with_silence(silence).unwrap();
+            let whole = recogniser.transcribe(&whole).unwrap();
+            for (latest, endpoint) in
+                [(Some(0.0), None), (Some(0.1), Some(length)), (None, Some(pause)), (Some(0.2), Some(pause))]
+            {
+                let options = LiveOptions { latest, endpoint, ..LiveOptions::default() };
+                let expected = utterances(&recogniser, &samples, &[80], &options);
+                let texts: Vec<&str> = expected.0.iter().map(|one| &one.text[..]).collect();
+                differ |= texts.join(" ") != whole.text;
+                for sizes in [&[samples.len()][..], &[1600], &[1, 7, 4000, 0, 333], &[12_345, 2]] {
+                    let found = utterances(&recogniser, &samples, sizes, &options);
+                    assert_eq!(found, expected, "{one_way} {search:?} {silence} {options:?} {sizes:?}");
+                }
+            }
+        }
+    }
+    assert!(differ, "no decision changed a text");
+}
+
 #[test]
 fn searches_without_streams_are_named() {
     let recogniser = trained(false).with_beam(BeamKind::Malsd { max_symbols: 3 });
