@@ -21,7 +21,7 @@ pub struct Run {
     pub(crate) recipe: Option<Recipe>,
     pub(crate) metrics: Columns,
     /// What was heard in each set.
-    pub(crate) sets: BTreeMap<String, Vec<Transcript>>,
+    pub(crate) sets: Sets,
     /// The utterances of each set that could not be used, and recordings of another length than their lines.
     pub(crate) bad: BTreeMap<String, BadItems>,
     /// The utterances of the sets, as far as their manifests were found, by id.
@@ -144,8 +144,11 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     paths.filter(|path| !path.as_ref().is_ok_and(page)).collect()
 }
 
-/// All files `SET.hypotheses.jsonl`.
-fn sets(folder: &Path) -> Result<(BTreeMap<String, Vec<Transcript>>, BTreeMap<String, BadItems>)> {
+/// Transcripts of each set.
+type Sets = BTreeMap<String, Vec<Transcript>>;
+
+/// Reads all files `SET.hypotheses.jsonl`, and the bad items of each set.
+fn sets(folder: &Path) -> Result<(Sets, BTreeMap<String, BadItems>)> {
     let (mut sets, mut bad) = (BTreeMap::new(), training::run_folder::read_bad_items(folder));
     for entry in fs::read_dir(folder).map_err(Error::io(folder))? {
         let path = entry.map_err(Error::io(folder))?.path();
