@@ -48,6 +48,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let sentences = units.encode(texts.iter().flat_map(|text| &text.sentences))?;
     let found = estimate(&sentences, &units.names, arguments.order)?;
+    // Everything that can fail comes before the file is written.
+    let ngram = Ngram::new(&found.table, &units.names, Foreign::Ignore)?;
+    let test = test.map(|test| units.encode(&test.sentences)).transpose()?;
     let standard = output.as_ref().is_some_and(training::files::Output::is_standard);
     output.map_or(Ok(()), |output| output.write(found.table.write().as_bytes()))?;
     if standard {
@@ -56,13 +59,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     for ((k, count), discounts) in (1..).zip(found.table.counts()).zip(&found.discounts) {
         say!("{k}-grams {count:>9}  discounts {}", tell(discounts))?;
     }
-    let ngram = Ngram::new(&found.table, &units.names, Foreign::Ignore)?;
     let measure = |sentences: &[Vec<u32>]| ngram.perplexity(sentences.iter().map(Vec::as_slice));
     let unit = if checkpoint.is_some() { "tokens" } else { "words" };
     say!("{}", line("the text itself", unit, &measure(&sentences)))?;
     if let (Some(path), Some(test)) = (&arguments.test, &test) {
-        let sentences = units.encode(&test.sentences)?;
-        say!("{}", line(&path.display().to_string(), unit, &measure(&sentences)))?;
+        say!("{}", line(&path.display().to_string(), unit, &measure(test)))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -106,3 +106,28 @@ fn numbers_of_other_programs() {
     assert!(lines[3].contains("perplexity 7.418 of 4544 words and 796 ends; 0.00 %"), "{out}");
     assert!(lines[4].contains("perplexity 17.083 of 771 words and 130 ends; 0.26 %"), "{out}");
 }
+
+/// Texts of unknown words alone make no n-gram, and leave no file or an older file as it was.
+#[test]
+fn errors_come_before_the_file_is_written() {
+    let toy = Toy::new();
+    let folder = toy.path("");
+    toy.write("unknown.txt", "<unk>\n");
+    toy.write("upper.txt", "<UNK> <UNK>\n<unk>\n");
+    toy.write("good.txt", "low high\n");
+    toy.write("old.arpa", "old\n");
+    for arguments in [&["unknown.txt"][..], &["upper.txt"], &["unknown.txt", "--test", "good.txt"]] {
+        for output in ["new.arpa", "old.arpa", "/dev/stdout"] {
+            if output == "/dev/stdout" && !cfg!(unix) {
+                continue;
+            }
+            let arguments: Vec<&str> = ["lm", "-o", output].iter().chain(arguments).copied().collect();
+            let (code, out, err) = finish(panda(&folder, &arguments));
+            assert!(code == Some(2) && err.contains("found none among its 3 words"), "{err}");
+            assert_eq!(out, "", "{arguments:?}");
+            assert!(!toy.path("new.arpa").exists(), "{arguments:?}");
+            assert_eq!(fs::read_to_string(toy.path("old.arpa")).unwrap(), "old\n");
+        }
+    }
+    assert_eq!(leftovers(&folder), [] as [std::path::PathBuf; 0]);
+}
