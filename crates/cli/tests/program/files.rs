@@ -141,7 +141,7 @@ fn inputs_that_are_pipes_are_refused_and_not_waited_for() {
         &["train", "pipe", "--run", "new"],
         &["train", "list.toml", "--run", "new"],
         &["train", "sound.toml", "--run", "new"],
-        &["train", "stream.toml", "--run", "new"],
+        &["train", "stream.toml", "--run", "streamed"],
         &["train", "noise.toml", "--run", "new"],
         &["train", "noises.toml", "--run", "new"],
         &["train", "init.toml", "--run", "new"],

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::BLOCK;
 use crate::memory;
 
 /// What a file of several channels gives.
@@ -147,10 +146,10 @@ impl Mono {
         self.samples.try_reserve_exact(more).map_err(|_| (bytes, 0))
     }
 
-    /// Makes room for the next block, if there is none: for as much again as there is.
-    pub fn grow(&mut self) -> Result<(), (usize, usize)> {
+    /// Makes room for a block of so many samples, if there is none: for as much again as there is.
+    pub fn grow(&mut self, block: usize) -> Result<(), (usize, usize)> {
         let length = self.samples.len();
-        if self.samples.capacity() - length < BLOCK { self.reserve(length.max(BLOCK)) } else { Ok(()) }
+        if self.samples.capacity() - length < block { self.reserve(length.max(block)) } else { Ok(()) }
     }
 
     fn push_of_many(&mut self, sample: f64) {

@@ -7,7 +7,7 @@ use super::channels::Mono;
 use super::packets;
 use super::part::Part;
 use super::sniff::{self, Kind};
-use super::{Audio, Change, Channel, check_samples, flac, format_error, tags, wav};
+use super::{Audio, BLOCK, Change, Channel, check_samples, flac, format_error, tags, wav};
 use crate::{Error, Result};
 
 /// How long a file may be.
@@ -98,6 +98,14 @@ impl Opened {
             Opened::Packets(reader) => reader.declared(),
         }
     }
+
+    /// Samples of the next block, at most; a guess where the header does not bound them.
+    fn next_block(&self) -> usize {
+        match self {
+            Opened::Wav(reader) => reader.left().min(BLOCK as u64) as usize,
+            Opened::Flac(_) | Opened::Packets(_) => BLOCK,
+        }
+    }
 }
 
 const EXPECTED: &str = "a WAV or FLAC file, or MP3, AAC, MP4, Ogg, AIFF or CAF";
@@ -155,7 +163,7 @@ impl Decoder {
     pub fn read(&mut self, path: &Path) -> Result<bool> {
         // What was reserved for all of the declared samples is not doubled for the last block.
         if self.mono.length() >= self.declared || self.mono.samples.capacity() < self.declared as usize {
-            self.mono.grow().map_err(|found| no_memory(path, found))?;
+            self.mono.grow(self.opened.next_block()).map_err(|found| no_memory(path, found))?;
         }
         let before = self.mono.samples.len();
         let more = match &mut self.opened {

@@ -30,11 +30,10 @@ impl Carried {
     /// # Errors
     /// [`Error::Shape`] for a search that knows no pieces; [`Error::Decoding`] for a kind of beam search that knows none.
     pub fn new(recogniser: &Recogniser, latest: Option<f64>) -> Result<Self> {
-        let decoder = recogniser.decoder().cloned().map_or_else(|| recogniser.model().decoder(), Ok)?;
-        let row_width = decoder.width();
+        let decoder = || recogniser.decoder().cloned().map_or_else(|| recogniser.model().decoder(), Ok);
         let search = match recogniser.search() {
             Search::Greedy(options) => {
-                let search = GreedySearch::new(decoder, options.clone())?;
+                let search = GreedySearch::new(decoder()?, options.clone())?;
                 let stream = search.stream();
                 Kind::Greedy(Box::new((search, stream)))
             }
@@ -43,7 +42,7 @@ impl Carried {
                 return Err(Error::shape("search.nbest", expected, "several"));
             }
             Search::Beam(options) => {
-                let search = BeamSearch::new(decoder, options.clone())?;
+                let search = BeamSearch::new(decoder()?, options.clone())?;
                 let stream = search.stream()?;
                 Kind::Beam(Box::new((search, stream)))
             }
@@ -53,6 +52,7 @@ impl Carried {
                 return Err(Error::shape("search", expected, "another"));
             }
         };
+        let row_width = decoder()?.width();
         let frame_seconds = recogniser.writer().frame_seconds();
         let latest = latest.map_or(usize::MAX, |seconds| (seconds / frame_seconds) as usize);
         Ok(Self { search, newest: None, open: Vec::new(), latest, row_width })
