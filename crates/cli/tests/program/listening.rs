@@ -60,7 +60,7 @@ fn what_does_not_fit_is_converted_or_named() {
     // The same for lists, where one line stands for all; a byte order mark does no harm.
     let line = |id: &str, file: &str| {
         format!(
-            "{{\"id\": \"{id}\", \"file\": \"{file}\", \"text\": \"middle high middle\", \"seconds\": 1}}\n"
+            "{{\"id\": \"{id}\", \"file\": \"{file}\", \"text\": \"middle high middle\", \"seconds\": 0.89}}\n"
         )
     };
     let lines =
