@@ -95,7 +95,7 @@ fn what_does_not_fit_is_converted_or_named() {
     toy.write("list.jsonl", &line("worse", "bad.wav"));
     for command in ["evaluate", "align"] {
         let (code, _, err) = run(&[command, CHECKPOINT, "list.jsonl"]);
-        let parts = ["`worse`", "bad.wav", "found NaN at sample 1"];
+        let parts = ["worse: bad.wav", "found NaN at sample 1"];
         assert!(code == Some(2) && parts.iter().all(|part| err.contains(part)), "{command}: {err}");
     }
 }
