@@ -24,9 +24,9 @@ const DEV: [&str; 6] = ["fbbh", "fejs", "mgah", "mrab", "msmn", "msrb"];
 /// output folder, or members of shards. Each line has the CRC-32 of its samples.
 ///
 /// # Errors
-/// [`Error::Corpus`], [`Error::CorpusLine`]: missing lists; ids without transcript, transcript or sound missing, ids that occur
+/// [`Error::Corpus`](crate::Error::Corpus), [`Error::CorpusLine`](crate::Error::CorpusLine): missing lists; ids without transcript, transcript or sound missing, ids that occur
 /// twice; other characters than a to z, apostrophe and space; another number of utterances than 948 and 130; lengths that make no
-/// sense; a header or checksum that does not fit. Sound that cannot be read, is not mono or not at 16 kHz. [`Error::Write`].
+/// sense; a header or checksum that does not fit. Sound that cannot be read, is not mono or not at 16 kHz. [`Error::Write`](crate::Error::Write).
 ///
 /// Cost: O(samples).
 pub fn an4(dir: &Path, prepare: &Prepare) -> Result<Vec<Summary>> {
