@@ -53,7 +53,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         return write(arguments, &found, ctm, json);
     }
     note(&found.changes);
-    bad_items::warn(&arguments.manifest.file_stem().unwrap_or_default().to_string_lossy(), &found.bad);
+    let name = arguments.manifest.file_stem().unwrap_or_default().to_string_lossy();
+    bad_items::warn(&name, &found.bad);
+    let texts = utterances.iter().map(|one| one.text.as_str());
+    for warning in training::conversion_warnings(&name, texts, recogniser.tokenizer()) {
+        complain!("warning: {warning}");
+    }
     for id in &found.without_path {
         complain!("warning: {id}: no path, more labels than its frames can emit; left out");
     }

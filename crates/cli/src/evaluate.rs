@@ -39,6 +39,10 @@ pub struct Arguments {
     /// Take the second of five parts of the manifest, say, by --shard 2/5; panda merge joins what they write
     #[arg(long, value_name = "I/N")]
     shard: Option<Shard>,
+    /// Leave special words, such as <unk>, out of references and hypotheses; tokens.ignore_special = true in the model's recipe
+    /// does so too
+    #[arg(long)]
+    ignore_special: bool,
     #[command(flatten)]
     search: SearchArguments,
     #[command(flatten)]
@@ -63,6 +67,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let recogniser = arguments.silence.apply(recogniser)?;
     let recogniser = arguments.search.apply(recogniser)?;
     let recogniser = arguments.bad.apply(recogniser)?;
+    let ignores_special = arguments.ignore_special || recogniser.recipe().tokens.ignore_special;
+    let recogniser = recogniser.with_special_omitted(ignores_special);
     let evaluation = match utterances.is_empty() {
         // A shard of a list that has fewer utterances than there are shards.
         true => Evaluation::of(Vec::new()),
@@ -75,6 +81,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         complain!("note: {} {texts} discarded as silence; --silence 0 keeps them", evaluation.discarded);
     }
     bad_items::warn(&name, &evaluation.bad);
+    let texts = utterances.iter().map(|one| one.text.as_str());
+    for warning in training::conversion_warnings(&name, texts, recogniser.tokenizer()) {
+        complain!("warning: {warning}");
+    }
     if let Some(hypotheses) = hypotheses {
         hypotheses.write(evaluation.hypotheses().as_bytes())?;
     }

@@ -77,7 +77,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         let (recipe, _) = Recipe::read(path, None)?;
         let utterances = training::data::read_manifests("data.train", &recipe.data.train)?;
         let texts: Vec<&str> = utterances.iter().map(|utterance| utterance.text.as_str()).collect();
-        let tokenizer = Tokenizer::train(recipe.tokens.kind, &texts)?;
+        let tokenizer = Tokenizer::train_with(&recipe.tokens.options(), &texts)?;
         let seconds: f64 = utterances.iter().map(|utterance| utterance.seconds).sum();
         say!("training data: {} utterances, {:.1} minutes", utterances.len(), seconds / 60.0)?;
         describe(&recipe.model(), &tokenizer, arguments)
@@ -91,6 +91,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 fn describe(config: &ModelConfig, tokenizer: &Tokenizer, arguments: &Arguments) -> Result<ExitCode> {
     say!("tokens: {} and the blank", tokenizer.size())?;
+    say!("texts: normalize = \"{}\"", tokenizer.unicode_form().name())?;
+    if !tokenizer.special().is_empty() {
+        say!("special words, one token each: {}", tokenizer.special().join(" "))?;
+    }
     say!("one encoder frame: {} ms", config.frame_ms())?;
     say!("{:<40} {:>16} {:>12}", "parameter", "shape", "count")?;
     let mut all = 0;

@@ -4,10 +4,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use decoding::ngram::{DiscountKind, Discounts, Foreign, Ngram, Perplexity, estimate};
-use speech::{Tokenizer, TokenizerKind, Utterance};
+use speech::{Tokenizer, TokenizerKind, UnicodeForm, Utterance};
 use training::Checkpoint;
 
-use crate::{error::Result, out::say, outputs};
+use crate::{
+    error::Result,
+    out::{complain, say},
+    outputs,
+};
 
 /// What unknown words and tokens are called.
 const UNKNOWN: &str = "<unk>";
@@ -35,15 +39,17 @@ pub struct Arguments {
 /// Estimates an n-gram and says how well it foresees its own text, and another one.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let checkpoint = Some(&arguments.tokens).filter(|tokens| *tokens != Path::new("words"));
-    let texts = arguments.text.iter().map(|path| Text::read(path)).collect::<Result<Vec<_>>>()?;
-    let test = arguments.test.as_ref().map(|path| Text::read(path)).transpose()?;
+    let tokenizer = checkpoint.map(|path| Checkpoint::read(path)?.tokenizer(path)).transpose()?;
+    let form = tokenizer.as_ref().map_or(UnicodeForm::default(), Tokenizer::unicode_form);
+    let texts = arguments.text.iter().map(|path| Text::read(path, form)).collect::<Result<Vec<_>>>()?;
+    let test = arguments.test.as_ref().map(|path| Text::read(path, form)).transpose()?;
     let inputs: Vec<&PathBuf> = arguments.text.iter().chain(checkpoint).chain(&arguments.test).collect();
     let utterances: Vec<Utterance> =
         texts.iter().chain(&test).flat_map(|text| text.utterances.iter().cloned()).collect();
     let [output] = outputs::open([&Some(arguments.output.clone())], &inputs, &utterances)?;
 
-    let units = match checkpoint {
-        Some(path) => Units::of(Checkpoint::read(path)?.tokenizer(path)?),
+    let units = match tokenizer {
+        Some(tokenizer) => Units::of(tokenizer),
         None => Units::words(&texts),
     };
     let sentences = units.encode(texts.iter().flat_map(|text| &text.sentences))?;
@@ -97,7 +103,8 @@ struct Text {
 }
 
 impl Text {
-    fn read(path: &Path) -> Result<Self> {
+    /// Reads a file; its sentences are converted to a Unicode form.
+    fn read(path: &Path, form: UnicodeForm) -> Result<Self> {
         let manifest = path.extension().is_some_and(|extension| extension == "jsonl" || extension == "json");
         let utterances = if manifest { speech::read_manifest(path)? } else { Vec::new() };
         let lines = match manifest {
@@ -106,7 +113,13 @@ impl Text {
         };
         // ARPA files have it either way.
         let lines = lines.into_iter().map(|line: String| line.replace("<UNK>", UNKNOWN));
-        let sentences = lines.filter(|line| line.split_whitespace().next().is_some()).collect();
+        let mut sentences: Vec<String> =
+            lines.filter(|line| line.split_whitespace().next().is_some()).collect();
+        let texts = sentences.iter().map(String::as_str);
+        if let Some(warning) = training::normalization_warning(&path.display().to_string(), texts, form) {
+            complain!("warning: {warning}");
+            sentences.iter_mut().for_each(|sentence| *sentence = form.apply(sentence).into_owned());
+        }
         Ok(Self { sentences, utterances })
     }
 }

@@ -8,10 +8,11 @@ use decoding::{
     Aggregate, Automaton, Beam, BeamKind, Boost, Confidence, CtcBeam, Fusion, Greedy, Measure, PerClass,
     read_phrases,
 };
-use speech::TokenizerKind;
+use speech::{Tokenizer, TokenizerKind};
 use training::{LatticeSearch, Recogniser, Search};
 
 use crate::error::{Error, Result};
+use crate::out::complain;
 
 /// Widest beam; a mistake, beyond.
 const WIDEST: usize = 10_000;
@@ -323,7 +324,7 @@ impl SearchArguments {
         let mut fusion = Vec::new();
         for (path, weight) in [(&self.lm, self.lm_weight), (&self.minus_lm, -self.minus_lm_weight)] {
             if let Some(path) = path {
-                let automaton = self.ngram(path, &names, recogniser.tokenizer().kind())?;
+                let automaton = self.ngram(path, &names, recogniser.tokenizer())?;
                 fusion.push(Fusion { automaton, weight });
             }
         }
@@ -333,6 +334,7 @@ impl SearchArguments {
         }
         if let Some(path) = &self.phrases {
             let bytes = read(path)?;
+            warn_conversions(path, &bytes, recogniser.tokenizer());
             let encode = |text: &str| recogniser.tokenizer().encode(text).map_err(|error| error.to_string());
             let wrong = |source| Error::Phrases { path: path.clone(), source };
             let phrases = read_phrases(&bytes, self.phrase_score, encode).map_err(wrong)?;
@@ -344,13 +346,19 @@ impl SearchArguments {
     }
 
     /// An n-gram of words or of tokens: of tokens if all of its words are.
-    fn ngram(&self, path: &Path, names: &[String], kind: TokenizerKind) -> Result<Arc<dyn Automaton>> {
+    fn ngram(&self, path: &Path, names: &[String], tokenizer: &Tokenizer) -> Result<Arc<dyn Automaton>> {
         let wrong = |source| Error::Arpa { path: path.to_owned(), source };
-        let table = Table::read(&read(path)?).map_err(wrong)?;
+        let bytes = read(path)?;
+        // Words in another Unicode form than the model's texts would never be found.
+        let normal = std::str::from_utf8(&bytes).map(|text| tokenizer.unicode_form().apply(text));
+        if normal.as_ref().is_ok_and(|normal| normal.as_bytes() != bytes) {
+            warn_conversions(path, &bytes, tokenizer);
+        }
+        let table = Table::read(normal.as_ref().map_or(&bytes[..], |text| text.as_bytes())).map_err(wrong)?;
         let of_tokens = || Ngram::new(&table, names, Foreign::Reject).is_ok();
         let tokens = match self.lm_units {
             Units::Tokens => true,
-            _ if kind == TokenizerKind::Words => true,
+            _ if tokenizer.kind() == TokenizerKind::Words => true,
             Units::Words => false,
             Units::Auto => of_tokens(),
         };
@@ -365,4 +373,12 @@ impl SearchArguments {
 fn read(path: &Path) -> Result<Vec<u8>> {
     let io = |source| training::Error::Io { path: path.to_owned(), action: "read it", source };
     Ok(speech::files::read_given(path).map_err(io)?)
+}
+
+/// Prints a warning about lines that the tokenizer converts.
+fn warn_conversions(path: &Path, bytes: &[u8], tokenizer: &Tokenizer) {
+    let lines = std::str::from_utf8(bytes).unwrap_or_default().lines();
+    for warning in training::conversion_warnings(&path.display().to_string(), lines, tokenizer) {
+        complain!("warning: {warning}");
+    }
 }

@@ -46,6 +46,9 @@ pub struct Arguments {
     /// anyway
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     max_bad: f64,
+    /// Leave special words, such as <unk>, out of the texts
+    #[arg(long)]
+    omit_special: bool,
     #[command(flatten)]
     long: LongArguments,
     #[command(flatten)]
@@ -113,7 +116,7 @@ pub fn run(mut arguments: Arguments) -> Result<ExitCode> {
     let written = if live { Written { files: HashMap::new() } } else { Written::new(arguments)? };
     let recogniser = arguments.audio.load(&arguments.checkpoint)?;
     let recogniser = arguments.silence.apply(recogniser)?;
-    let recogniser = arguments.search.apply(recogniser)?;
+    let recogniser = arguments.search.apply(recogniser)?.with_special_omitted(arguments.omit_special);
     if live {
         return live::run(&recogniser, arguments);
     }

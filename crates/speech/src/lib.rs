@@ -73,7 +73,7 @@ pub use mel::{MelKind, MelScale};
 pub use packed::forget_decoded_files;
 pub use perturb::Perturb;
 pub use sentence_marks::{find_sentence_mark, strip_sentence_marks};
-pub use tokens::{Tokenizer, TokenizerKind, TokenizerOptions, is_bracketed};
+pub use tokens::{Tokenizer, TokenizerKind, TokenizerOptions, bracketed};
 pub use unicode::UnicodeForm;
 pub use utterance::{Piece, Span, Utterance};
 pub use wave::{WaveAugment, WaveConfig};

@@ -20,7 +20,7 @@ mod kind;
 mod special;
 mod unigram;
 
-pub use special::is_bracketed;
+pub use special::bracketed;
 
 use crate::features::setting;
 use crate::sentence_marks::{find_sentence_mark, strip_sentence_marks};
@@ -79,6 +79,14 @@ impl TokenizerOptions {
     /// Texts in NFC; words of the form `<...>` are single labels.
     pub fn new(kind: TokenizerKind) -> Self {
         Self { kind, normalize: UnicodeForm::default(), special: None }
+    }
+
+    /// Checks the list of special words.
+    ///
+    /// # Errors
+    /// A word that is empty, is there twice, is `<s>` or `</s>`, or has white space or U+2581.
+    pub fn check(&self) -> Result<()> {
+        special::of_list(self.special.as_deref().unwrap_or_default(), self.normalize).map(drop)
     }
 }
 
@@ -151,7 +159,8 @@ impl Tokenizer {
     /// Special words come after the other tokens (but for words, which are sorted) and count for the `size`.
     ///
     /// # Errors
-    /// Those of [`Tokenizer::train`]; a special word that is empty or has white space; `<s>` or `</s>` within a text.
+    /// Those of [`Tokenizer::train`] and [`TokenizerOptions::check`]; a special word that equals a token of the other words; `<s>` or
+    /// `</s>` within a text.
     ///
     /// ```
     /// use speech::{Tokenizer, TokenizerKind, TokenizerOptions};
@@ -202,6 +211,14 @@ impl Tokenizer {
             _ => tokens = pieces.into_iter().collect::<BTreeSet<_>>().into_iter().collect(),
         }
         if kind != TokenizerKind::Words {
+            let taken: HashSet<&String> = tokens.iter().collect();
+            if let Some(word) = special.iter().find(|word| taken.contains(&special_token(kind, word))) {
+                return Err(Error::Setting {
+                    field: "special",
+                    expected: "words that are no tokens of other words, such as words in brackets".into(),
+                    found: format!("{word:?}, which is one"),
+                });
+            }
             tokens.extend(special.iter().map(|word| special_token(kind, word)));
         }
         let (format, normalize) = (FORMAT.into(), Some(normalize));
@@ -356,14 +373,22 @@ impl Tokenizer {
             return self.inner.decode(ids, false).map_err(library);
         }
         let first = (self.size() - self.special.len()) as u32;
-        let mut parts = Vec::new();
+        let mut text = String::new();
+        let mut after_special = false;
         for part in ids.chunk_by(|&a, &b| a < first && b < first) {
-            match part {
-                &[id] if id >= first => parts.push(self.stored.special[(id - first) as usize].clone()),
-                part => parts.push(self.inner.decode(part, false).map_err(library)?),
+            let (part, is_special) = match part {
+                &[id] if id >= first => (self.stored.special[(id - first) as usize].clone(), true),
+                part => (self.inner.decode(part, false).map_err(library)?, false),
+            };
+            // A special word is a word of its own, whatever its neighbors are. Characters have spaces of their own.
+            let has_space = text.is_empty() || text.ends_with(' ') || part.starts_with(' ');
+            if (is_special || after_special) && !has_space {
+                text.push(' ');
             }
+            text += &part;
+            after_special = is_special;
         }
-        Ok(parts.join(if self.kind == TokenizerKind::Characters { "" } else { " " }))
+        Ok(text)
     }
 
     /// The tokenizer as JSON: its kind, its tokens in the order of their ids, and the merges of byte-pair encoding or the scores of the

@@ -195,7 +195,7 @@ impl Alignments {
             crate::words::groups(tokenizer, &example.labels).into_iter().map(word).collect::<Result<_>>()?;
         Ok(AlignedUtterance {
             id: example.id.clone(),
-            text: example.text.clone(),
+            text: tokenizer.normalize(&example.text).into_owned(),
             log_likelihood: -found.loss,
             best_path: found.log_prob,
             expected_latency: latency(tokens.iter()),

@@ -217,7 +217,7 @@ fn line(of: &impl Serialize) -> String {
 /// [`Error::Empty`] without examples; [`Error::Stopped`] if the flag becomes true; errors of the model or the search.
 pub(crate) fn evaluate(
     (model, search, aggregate): (&Model, &Search, Aggregate),
-    tokenizer: &Tokenizer,
+    (tokenizer, ignores_special): (&Tokenizer, bool),
     (batches, limit): (&BatchConfig, Option<&Limit>),
     examples: &[Example],
     silence: f64,
@@ -226,7 +226,8 @@ pub(crate) fn evaluate(
     if examples.is_empty() {
         return Err(Error::Empty { what: "evaluation".into() });
     }
-    let writer = Writer::new(!model.durations().is_empty(), model.config().frame_ms() / 1000.0, aggregate);
+    let writer = Writer::new(!model.durations().is_empty(), model.config().frame_ms() / 1000.0, aggregate)
+        .with_special_omitted(ignores_special);
     let mut searcher = Searcher::new(model, search, silence > 0.0)?;
     let mut hear = |batches: &mut dyn Iterator<Item = Vec<usize>>| {
         let mut heard = Vec::new();
@@ -258,7 +259,12 @@ pub(crate) fn evaluate(
         .zip(texts)
         .map(|(example, heard)| {
             let Example { id, subset, speaker, text, .. } = example;
-            Transcript::new(id.clone(), subset.clone(), speaker.clone(), text.clone(), heard)
+            let reference = tokenizer.normalize(text);
+            let reference = match ignores_special {
+                true => tokenizer.without_special(&reference),
+                false => reference.into_owned(),
+            };
+            Transcript::new(id.clone(), subset.clone(), speaker.clone(), reference, heard)
         })
         .collect();
     let mut evaluation = Evaluation::of(transcripts);

@@ -300,7 +300,12 @@ impl Live {
 
     fn update(&self, new: Transcription, endpoint: bool) -> Result<Update> {
         let rest: Vec<u32> = self.held.iter().chain(self.search.open()).map(|label| label.label).collect();
-        Ok(Update { new, partial: self.tokenizer.decode(&rest)?, left_out: self.left_out, endpoint })
+        Ok(Update {
+            new,
+            partial: self.writer.text(&self.tokenizer, &rest)?,
+            left_out: self.left_out,
+            endpoint,
+        })
     }
 
     /// Takes the complete words that the gate passes; after a pause or the end, all words are complete.

@@ -3,7 +3,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
-use speech::{Conversion, Corpus, FrontEnd, Tokenizer, Utterance};
+use speech::{
+    Conversion, Corpus, FrontEnd, Tokenizer, TokenizerKind, Utterance, find_sentence_mark,
+    strip_sentence_marks,
+};
 
 use crate::bad_item_log::TRAIN;
 use crate::bad_items::BadItems;
@@ -13,7 +16,10 @@ use crate::model::Model;
 use crate::observer::Observer;
 use crate::pretrained::Pretrained;
 use crate::recipe::Recipe;
+use crate::recipe::check::setting;
 use crate::run_folder::{RunFolder, Start};
+use crate::text_warnings::{conversion_warnings, mark_warnings};
+use crate::words::MARK;
 use crate::{Error, Fingerprint, Result, Sets, doubts, memory};
 
 /// Numbers that a training holds of each parameter at most: itself, its gradient, two moments and an average, and all but the
@@ -99,6 +105,9 @@ impl Loaded {
         for (set, utterances) in [("data.dev", &dev), ("data.test", &test)] {
             let doubt = doubts::unknown(set, utterances, &tokenizer);
             doubt.iter().for_each(|doubt| observer.on_warning(doubt));
+            let texts = utterances.iter().map(|one| one.text.as_str());
+            let warnings = conversion_warnings(set, texts, &tokenizer);
+            warnings.iter().for_each(|warning| observer.on_warning(warning));
         }
         expect_room(recipe, &train, [&dev, &test], tokenizer.size())?;
         let pretrained = match &resumed {
@@ -174,13 +183,48 @@ impl Known {
             Some(checkpoint) => checkpoint.tokenizer(&origin.folder.last())?,
             None => {
                 let texts = data::each(sets.train).map(|one| Ok(one?.text.clone()));
-                let texts = texts.collect::<Result<Vec<String>>>()?;
-                let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-                Tokenizer::train(recipe.tokens.kind, &texts)?
+                train_tokenizer(recipe, &texts.collect::<Result<Vec<String>>>()?, observer)?
             }
         };
         Ok(Known { resumed, tokenizer, data: Fingerprint::new(sets)? })
     }
+}
+
+/// Whether a tokenizer of a recipe's kind may encode a text that is in its training.
+fn is_encodable(recipe: &Recipe, text: &str) -> bool {
+    let may_hold_mark = matches!(recipe.tokens.kind, TokenizerKind::Words | TokenizerKind::Characters);
+    (may_hold_mark || !text.contains(MARK)) && find_sentence_mark(strip_sentence_marks(text)).is_none()
+}
+
+/// A tokenizer of the training texts, with the warnings about them.
+fn train_tokenizer(recipe: &Recipe, texts: &[String], observer: &mut dyn Observer) -> Result<Tokenizer> {
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let options = recipe.tokens.options();
+    let trained = Tokenizer::train_with(&options, &texts).or_else(|error| {
+        use speech::Error::{ReservedSymbol, SentenceMark};
+        if !matches!(error, ReservedSymbol { .. } | SentenceMark { .. }) {
+            return Err(error);
+        }
+        // Such a text is left out when it is encoded.
+        let others: Vec<&str> = texts.iter().copied().filter(|text| is_encodable(recipe, text)).collect();
+        if others.is_empty() { Err(error) } else { Tokenizer::train_with(&options, &others) }
+    });
+    let tokenizer = trained.map_err(|error| setting("tokens", error))?;
+    for warning in conversion_warnings(TRAIN, texts.iter().copied(), &tokenizer) {
+        observer.on_warning(&warning);
+    }
+    for warning in mark_warnings(TRAIN, texts, &tokenizer) {
+        observer.on_warning(&warning);
+    }
+    if recipe.tokens.special.is_none() && !tokenizer.special().is_empty() {
+        let words = tokenizer.special().iter().take(5).map(|word| format!("`{word}`")).collect::<Vec<_>>();
+        let more = if tokenizer.special().len() > words.len() { ", ..." } else { "" };
+        observer.on_note(&format!(
+            "{TRAIN}: words of the form <...> are one label each: {}{more}; tokens.special replaces this choice",
+            words.join(", ")
+        ));
+    }
+    Ok(tokenizer)
 }
 
 /// The checkpoint that a run goes on from, if it does: one of the same recipe and the same data.

@@ -20,7 +20,7 @@ pub use terms::{PrecisionKind, Terms};
 
 use serde::{Deserialize, Deserializer, Serialize};
 use speech::wave::{NoiseConfig, ReverbConfig, SpeedConfig};
-use speech::{FeatureConfig, Perturb, SpecAugment, TokenizerKind, WaveConfig};
+use speech::{FeatureConfig, Perturb, SpecAugment, TokenizerKind, TokenizerOptions, UnicodeForm, WaveConfig};
 
 use crate::encoder::EncoderKind;
 use crate::model_config::{InputConfig, ModelConfig};
@@ -142,12 +142,37 @@ fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 /// `[tokens]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tokens {
     /// Kind of the labels.
     pub kind: TokenizerKind,
+    /// Unicode form of all texts.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub normalize: UnicodeForm,
+    /// Words that are one label each; without the key, all words of the form `<...>` in the training texts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub special: Option<Vec<String>>,
+    /// Whether error rates ignore special words, in references and hypotheses.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub ignore_special: bool,
+}
+
+impl Tokens {
+    /// Tokens of a kind, everything else by default.
+    pub fn new(kind: TokenizerKind) -> Self {
+        Self { kind, normalize: UnicodeForm::default(), special: None, ignore_special: false }
+    }
+
+    /// Options of the tokenizer.
+    pub fn options(&self) -> TokenizerOptions {
+        TokenizerOptions { kind: self.kind, normalize: self.normalize, special: self.special.clone() }
+    }
 }
 
 /// `[encoder]`: how rows are made, and what encodes them.

@@ -36,6 +36,7 @@ pub struct Recogniser {
     conversion: Conversion,
     silence: f64,
     max_bad: f64,
+    omits_special: bool,
     warning: Option<String>,
 }
 
@@ -69,6 +70,7 @@ impl Recogniser {
             conversion,
             silence,
             max_bad: MAX_BAD,
+            omits_special: false,
             warning,
         })
     }
@@ -114,6 +116,12 @@ impl Recogniser {
         }
         self.max_bad = share;
         Ok(self)
+    }
+
+    /// Leaves special words, such as `<unk>`, out of texts; [`evaluate`] leaves them out of references too.
+    pub fn with_special_omitted(mut self, omits_special: bool) -> Self {
+        self.omits_special = omits_special;
+        self
     }
 
     /// The share of a list that may be left out.
@@ -270,6 +278,7 @@ impl Recogniser {
             self.model.config().frame_ms() / 1000.0,
             self.aggregate,
         )
+        .with_special_omitted(self.omits_special)
     }
 
     /// Of each label, 1 if it begins a word and 0 if not; in a tokenizer that writes spaces, they stand for the words behind them.
@@ -306,16 +315,18 @@ impl Recogniser {
 
 /// Recognises every utterance of a list and counts errors, for each subset and each speaker apart and overall.
 ///
+/// References are converted as training texts were ([`Tokenizer::normalize`]).
+///
 /// # Errors
 /// [`Error::Empty`] for an empty list; [`Error::TooManyBad`], before anything is recognised, if more than
 /// [`Recogniser::with_max_bad`] allows cannot be used. Others are left out and listed in [`Evaluation::bad`].
 pub fn evaluate(recogniser: &Recogniser, utterances: &[Utterance]) -> Result<Evaluation> {
-    let Recogniser { recipe, model, search, aggregate, tokenizer, silence, .. } = recogniser;
+    let Recogniser { recipe, model, search, aggregate, tokenizer, silence, omits_special, .. } = recogniser;
     let (examples, bad) = recogniser.examples(utterances, None)?;
     bad.check("evaluation", utterances.len(), recogniser.max_bad)?;
     let evaluation = crate::evaluate::evaluate(
         (model, search, *aggregate),
-        tokenizer,
+        (tokenizer, *omits_special),
         (&recipe.batch, None),
         &examples,
         *silence,

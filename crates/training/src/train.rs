@@ -186,8 +186,15 @@ pub fn train_with(
             true => Ok(None),
             false => {
                 let how = (model, &Search::of(model.config()), Aggregate::default());
-                evaluate(how, &tokenizer, (&recipe.batch, limit.as_ref()), examples, 0.0, (ranks, stop))
-                    .map(Some)
+                evaluate(
+                    how,
+                    (&tokenizer, recipe.tokens.ignore_special),
+                    (&recipe.batch, limit.as_ref()),
+                    examples,
+                    0.0,
+                    (ranks, stop),
+                )
+                .map(Some)
             }
         };
     // A run that stops in the middle of an epoch's report could not go on from there.

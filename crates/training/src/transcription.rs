@@ -97,11 +97,24 @@ pub(crate) struct Writer {
     /// Whether labels have durations of their own.
     durations: bool,
     aggregate: Aggregate,
+    /// Whether special words are left out.
+    omits_special: bool,
 }
 
 impl Writer {
     pub fn new(durations: bool, frame_seconds: f64, aggregate: Aggregate) -> Self {
-        Self { frame_seconds, durations, aggregate }
+        Self { frame_seconds, durations, aggregate, omits_special: false }
+    }
+
+    /// Leaves special words out of texts, or writes them.
+    pub fn with_special_omitted(self, omits_special: bool) -> Self {
+        Self { omits_special, ..self }
+    }
+
+    /// Labels as text alone.
+    pub fn text(&self, tokenizer: &Tokenizer, ids: &[u32]) -> Result<String> {
+        let text = tokenizer.decode(ids)?;
+        Ok(if self.omits_special { tokenizer.without_special(&text) } else { text })
     }
 
     /// Seconds from one encoder frame to the next.
@@ -113,7 +126,7 @@ impl Writer {
     pub fn write_found(&self, tokenizer: &Tokenizer, found: &Found) -> Result<Transcription> {
         let mut nbest: Vec<RankedText> = Vec::with_capacity(found.ranked.len());
         for ranked in &found.ranked {
-            let text = tokenizer.decode(&ranked.ids())?;
+            let text = self.text(tokenizer, &ranked.ids())?;
             if !nbest.iter().any(|other| other.text == text) {
                 nbest.push(RankedText { text, score: ranked.score, log_prob: ranked.log_prob });
             }
@@ -123,6 +136,9 @@ impl Writer {
 
     /// Labels as text with times.
     pub fn write(&self, tokenizer: &Tokenizer, labels: &[Emitted]) -> Result<Transcription> {
+        if self.omits_special && labels.iter().any(|label| tokenizer.is_special(label.label)) {
+            return self.write_without_special(tokenizer, labels);
+        }
         let ids: Vec<u32> = labels.iter().map(|label| label.label).collect();
         let names = tokenizer.tokens();
         let mut tokens: Vec<TimedToken> = Vec::with_capacity(labels.len());
@@ -154,6 +170,18 @@ impl Writer {
         let words = words.into_iter().filter(|word| !word.text.is_empty()).collect();
         Ok(Transcription { text: tokenizer.decode(&ids)?, words, tokens, ..Transcription::default() })
     }
+
+    /// Runs of labels between special words as one text.
+    fn write_without_special(&self, tokenizer: &Tokenizer, labels: &[Emitted]) -> Result<Transcription> {
+        let mut all = Transcription::default();
+        for run in labels.split(|label| tokenizer.is_special(label.label)) {
+            let Transcription { words, tokens, .. } = self.write(tokenizer, run)?;
+            all.words.extend(words);
+            all.tokens.extend(tokens);
+        }
+        all.text = all.words.iter().map(|word| word.text.as_str()).collect::<Vec<_>>().join(" ");
+        Ok(all)
+    }
 }
 
 #[cfg(test)]
@@ -173,6 +201,32 @@ mod tests {
             ..Emitted::default()
         };
         labels.into_iter().zip(times).map(label).collect()
+    }
+
+    #[test]
+    fn special_words_are_left_out_on_request() {
+        use TokenizerKind::{Bpe, Characters, InnerCharacters, Unigram, Words};
+        let text = "<unk> ab <laugh> ba <unk>";
+        for kind in [Words, Characters, InnerCharacters, Bpe { size: 9 }, Unigram { size: 9 }] {
+            let tokenizer = Tokenizer::train(kind, &[text]).unwrap();
+            let count = tokenizer.encode(text).unwrap().len();
+            let frames: Vec<usize> = (0..count).collect();
+            let labels = emitted(&tokenizer, text, &frames, &vec![1; count]);
+            let writer = Writer::new(false, 1.0, Aggregate::Min);
+            let whole = writer.write(&tokenizer, &labels).unwrap();
+            assert_eq!(whole.text, text, "{kind:?}");
+            let texts = |found: &Transcription| {
+                found.words.iter().map(|word| word.text.clone()).collect::<Vec<_>>().join(" ")
+            };
+            assert_eq!(texts(&whole), text, "{kind:?}");
+            let writer = writer.with_special_omitted(true);
+            let found = writer.write(&tokenizer, &labels).unwrap();
+            assert_eq!((found.text.as_str(), texts(&found).as_str()), ("ab ba", "ab ba"), "{kind:?}");
+            // Times are those of the whole.
+            assert_eq!(found.words[1], whole.words[3], "{kind:?}");
+            let ids: Vec<u32> = labels.iter().map(|label| label.label).collect();
+            assert_eq!(writer.text(&tokenizer, &ids).unwrap(), "ab ba", "{kind:?}");
+        }
     }
 
     #[test]

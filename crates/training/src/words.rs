@@ -10,7 +10,7 @@ pub(crate) const MARK: char = '\u{2581}';
 pub(crate) fn groups(tokenizer: &Tokenizer, labels: &[u32]) -> Vec<Range<usize>> {
     let (kind, names) = (tokenizer.kind(), tokenizer.tokens());
     let mut groups: Vec<Range<usize>> = Vec::new();
-    let mut inside = false;
+    let (mut inside, mut after_special) = (false, false);
     for (index, &label) in labels.iter().enumerate() {
         let name = &names[label as usize];
         let begins = match kind {
@@ -19,9 +19,10 @@ pub(crate) fn groups(tokenizer: &Tokenizer, labels: &[u32]) -> Vec<Range<usize>>
                 inside = false;
                 continue;
             }
-            TokenizerKind::Characters => false,
-            _ => name.starts_with(MARK),
+            TokenizerKind::Characters => tokenizer.is_special(label) || after_special,
+            _ => name.starts_with(MARK) || after_special,
         };
+        after_special = tokenizer.is_special(label);
         match groups.last_mut() {
             Some(group) if inside && !begins => group.end = index + 1,
             _ => groups.push(index..index + 1),

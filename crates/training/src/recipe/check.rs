@@ -34,6 +34,7 @@ impl Recipe {
         expect("augment", "no speed, reverb or noise without data.stream", sound, "some")?;
         self.augment.perturb.check().map_err(|error| setting("augment.perturb", error))?;
         self.augment.mask.check().map_err(|error| setting("augment.mask", error))?;
+        self.tokens.options().check().map_err(|error| setting("tokens", error))?;
         self.init.check()?;
         self.model().check()?;
         self.check_steps()
