@@ -17,6 +17,7 @@ mod prepare;
 mod shards;
 mod sizes;
 mod streams;
+mod texts;
 #[path = "../../../training/tests/suite/tfevents.rs"]
 mod tfevents;
 mod threads;

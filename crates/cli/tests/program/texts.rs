@@ -1,0 +1,44 @@
+//! Unicode forms and special words, from the recipe to transcripts.
+use super::toy::Toy;
+use super::{finish, panda};
+
+#[test]
+fn texts_are_normalized_and_special_words_are_single_labels() {
+    let toy = Toy::new();
+    let lines = std::fs::read_to_string(toy.path("train.jsonl")).unwrap();
+    // One spelling of a word in NFD, the other in NFC; a listed word and one that is not.
+    let lines = lines.replacen("\"high low\"", "\"hi\u{e9}gh [noise] low\"", 1);
+    let lines = lines.replacen("\"low low high\"", "\"low {x} hie\u{301}gh\"", 1);
+    toy.write("train.jsonl", &lines);
+    let special = |list: &str| format!("kind = \"characters\"\nspecial = {list}");
+    toy.recipe(&[("kind = \"words\"", &special("[\"[noise]\"]")), ("epochs = 3", "epochs = 1")]);
+    let folder = toy.path("");
+    let (code, _, err) = finish(panda(&folder, &["train", "recipe.toml", "--run", "run"]));
+    assert_eq!(code, Some(0), "{err}");
+    assert!(err.contains("data.train: 1 text is normalized (tokens.normalize = \"nfc\")"), "{err}");
+    assert!(err.contains("data.train: 1 text contains `{x}`, which is spelled letter by letter"), "{err}");
+    let (code, out, _) = finish(panda(&folder, &["info", "run/last.safetensors"]));
+    assert_eq!(code, Some(0));
+    assert!(out.contains("normalize = \"nfc\"") && out.contains("one token each: [noise]"), "{out}");
+
+    let evaluate = ["evaluate", "run/last.safetensors", "train.jsonl", "--hypotheses", "h.jsonl"];
+    for (more, reference) in [(&[][..], "hi\u{e9}gh [noise] low"), (&["--ignore-special"], "hi\u{e9}gh low")]
+    {
+        let (code, _, err) = finish(panda(&folder, &[&evaluate, more].concat()));
+        assert_eq!(code, Some(0), "{err}");
+        assert!(err.contains("train: 1 text is normalized"), "{err}");
+        let heard = std::fs::read_to_string(toy.path("h.jsonl")).unwrap();
+        assert!(heard.contains(&format!("\"reference\":\"{reference}\"")), "{heard}");
+        assert!(heard.contains("\"reference\":\"low {x} hi\u{e9}gh\""), "{heard}");
+    }
+    for (list, part) in [
+        ("[\"<unk>\", \"<unk>\"]", "twice"),
+        ("[\"\"]", "\"\""),
+        ("[\"a b\"]", "white space"),
+        ("[\"h\"]", "\"h\", which is one"),
+    ] {
+        toy.recipe(&[("kind = \"words\"", &special(list))]);
+        let (code, _, err) = finish(panda(&folder, &["train", "recipe.toml", "--run", "other"]));
+        assert!(code == Some(2) && err.contains("tokens.special") && err.contains(part), "{list}: {err}");
+    }
+}
