@@ -69,6 +69,7 @@ mod events;
 mod feed_forward;
 pub mod files;
 mod fingerprint;
+mod floor_warning;
 mod gates;
 mod gradients;
 mod init;

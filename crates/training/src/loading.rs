@@ -12,6 +12,7 @@ use crate::bad_item_log::TRAIN;
 use crate::bad_items::BadItems;
 use crate::checkpoint::{self, Checkpoint, Progress};
 use crate::data::{self, Example, Store, Streamed};
+use crate::floor_warning::floor_warning;
 use crate::model::Model;
 use crate::observer::Observer;
 use crate::pretrained::Pretrained;
@@ -182,6 +183,8 @@ impl Known {
         let tokenizer = match &resumed {
             Some(checkpoint) => checkpoint.tokenizer(&origin.folder.last())?,
             None => {
+                let warning = floor_warning(TRAIN, sets.train, &recipe.features)?;
+                warning.iter().for_each(|warning| observer.on_warning(warning));
                 let texts = data::each(sets.train).map(|one| Ok(one?.text.clone()));
                 train_tokenizer(recipe, &texts.collect::<Result<Vec<String>>>()?, observer)?
             }

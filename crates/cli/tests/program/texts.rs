@@ -42,3 +42,21 @@ fn texts_are_normalized_and_special_words_are_single_labels() {
         assert!(code == Some(2) && err.contains("tokens.special") && err.contains(part), "{list}: {err}");
     }
 }
+
+#[test]
+fn features_at_the_floor_are_reported_before_the_first_step() {
+    let toy = Toy::new();
+    let folder = toy.path("");
+    for (keys, warns) in [
+        ("normalise = \"running\"", true),
+        ("normalise = \"none\"", true),
+        ("normalise = \"running\"\nfloor_db = 120", false),
+        ("normalise = \"none\"\nfloor_power = 1e-20", false),
+        ("normalise = \"utterance\"", false),
+    ] {
+        toy.recipe(&[("mels = 12", &format!("mels = 12\n{keys}")), ("epochs = 3", "epochs = 1")]);
+        let (code, _, err) = finish(panda(&folder, &["train", "recipe.toml", "--run", "run", "--force"]));
+        assert_eq!(code, Some(0), "{err}");
+        assert_eq!(err.contains("features.floor_db = 100"), warns, "{keys}: {err}");
+    }
+}
