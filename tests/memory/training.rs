@@ -32,6 +32,34 @@ fn batch(width: usize, lengths: &[usize], labels: usize, classes: usize) -> Batc
     Batch::new(rows, lengths.to_vec(), (0..lengths.len()).map(of).collect())
 }
 
+/// The case `info-lattice-memory`: 11,111,111 states of 64 values, 2.8 GB, and larger ones.
+#[test]
+fn the_plan_of_a_recognition_lattice_allocates_no_model() {
+    let _alone = turn();
+    for (context, labels) in [(1, 10), (7, 10), (8, 10), (4, 99), (1, 1_000_000)] {
+        let text = format!(
+            r#"
+            data = {{ train = ["none.jsonl"] }}
+            tokens = {{ kind = "words" }}
+            encoder = {{ kind = "lstm", layers = 1, hidden = 16 }}
+            joint = {{ width = 96 }}
+            loss = {{ kind = "gnat", context = {context}, embedding = 64 }}
+            optimiser = {{ learning_rate = 1e-3 }}
+            batch = {{ max_frames = 100, max_utterances = 4 }}
+            training = {{ epochs = 1 }}
+            "#
+        );
+        let recipe = Recipe::parse(&text, std::path::Path::new("test.toml")).unwrap();
+        let (largest, peak, plan) =
+            measure(|| Model::lattice_plan_for(&recipe.model(), labels, [16, 100, 20]));
+        assert!(peak < 1 << 20, "context {context} of {labels} labels: {peak} bytes, {largest} at once");
+        if (context, labels) == (1, 10) {
+            let model = Model::new(&recipe.model(), labels).unwrap();
+            assert_eq!(plan.unwrap(), model.lattice_plan([16, 100, 20]).unwrap());
+        }
+    }
+}
+
 const TRAINING: &str = "training = { epochs = 1, ctc_weight = 0.3 }";
 
 #[test]

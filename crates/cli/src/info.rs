@@ -138,17 +138,12 @@ fn lattice(
     say!("normalised over {over}")?;
     say!("memory budget of the loss: {}", bytes::name(budget))?;
     let Arguments { batch, frames, labels: positions, .. } = *arguments;
-    let plan = Model::new(&config, labels).and_then(|model| model.lattice_plan([batch, frames, positions]));
-    match plan {
-        Ok(Some(Plan { utterances, window, kept, bytes, .. })) => {
-            let weights = if kept { "stay from forward to backward" } else { "are made again in backward" };
-            say!("plan for {batch} utterances of {frames} frames and {positions} labels:")?;
-            say!("  {utterances} together, {window} frames of each at a time; arc weights {weights}")?;
-            say!("  at most {:.1} MB beside parameters, frames and gradients", bytes as f64 / 1e6)?;
-        }
-        // A model may be looked at wherever it is.
-        Err(error @ training::Error::Memory { .. }) => say!("no plan: {error}")?,
-        plan => drop(plan?),
+    let plan = Model::lattice_plan_for(&config, labels, [batch, frames, positions])?;
+    if let Some(Plan { utterances, window, kept, bytes, .. }) = plan {
+        let weights = if kept { "stay from forward to backward" } else { "are made again in backward" };
+        say!("plan for {batch} utterances of {frames} frames and {positions} labels:")?;
+        say!("  {utterances} together, {window} frames of each at a time; arc weights {weights}")?;
+        say!("  at most {:.1} MB beside parameters, frames and gradients", bytes as f64 / 1e6)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -41,6 +41,10 @@ pub struct Arguments {
     #[cfg(feature = "mpi")]
     #[arg(long, default_value = "f32", value_name = "f32|bf16")]
     transfer: ranks::Transfer,
+    /// End the job with an error if a process does not respond for this time, in seconds; 0 waits for ever
+    #[cfg(feature = "mpi")]
+    #[arg(long, default_value_t = 1800, value_name = "SECONDS")]
+    rank_timeout: u64,
 }
 
 /// Trains, shows how it goes, and prints the final error rates.
@@ -67,7 +71,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         Ok(outcome?)
     };
     #[cfg(feature = "mpi")]
-    let outcome = match many::run(arguments.transfer, &mut train)? {
+    let outcome = match many::run(arguments.transfer, arguments.rank_timeout, &mut train)? {
         Some(outcome) => outcome,
         // Rank 0 says how it went.
         None => return Ok(ExitCode::SUCCESS),

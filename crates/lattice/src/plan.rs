@@ -109,8 +109,24 @@ impl Plan {
         labels: Option<&Labels>,
         (work, budget): (Work, MemoryBudget),
     ) -> Result<Self> {
-        let sizes = Sizes::new(lattice, frames, labels, work);
-        let all = frames.utterances().max(1);
+        let positions =
+            |b: usize| labels.and_then(|labels| labels.of(b)).map_or(0, |labels| labels.len() + 1);
+        let lengths = (0..frames.utterances()).map(|b| (frames.length(b), positions(b))).collect();
+        Self::for_lengths(lattice, lengths, frames.size(), (work, budget))
+    }
+
+    /// The same from frames and positions of each utterance, and the size of a frame.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub(crate) fn for_lengths<F: Real>(
+        lattice: &RecognitionLattice<F>,
+        lengths: Vec<(usize, usize)>,
+        features: usize,
+        (work, budget): (Work, MemoryBudget),
+    ) -> Result<Self> {
+        let all = lengths.len().max(1);
+        let sizes = Sizes::new(lattice, lengths, features, work);
         let least = if work.whole { all } else { 1 };
         let wide = |utterances: usize| ARCS.div_ceil(sizes.arcs.saturating_mul(utterances)).max(1);
         // A budget of nothing kept is no limit to what cannot be less.
@@ -190,13 +206,11 @@ struct Sizes<'a, F> {
 impl<'a, F: Real> Sizes<'a, F> {
     fn new(
         lattice: &RecognitionLattice<'a, F>,
-        frames: &Frames<F>,
-        labels: Option<&Labels>,
+        lengths: Vec<(usize, usize)>,
+        features: usize,
         work: Work,
     ) -> Self {
         let (c, v) = (lattice.context().states(), lattice.context().vocabulary());
-        let positions =
-            |b: usize| labels.and_then(|labels| labels.of(b)).map_or(0, |labels| labels.len() + 1);
         // A step takes memory itself, and comes when this has been planned.
         let (context, alignment) = (lattice.context(), lattice.alignment());
         Self {
@@ -204,8 +218,8 @@ impl<'a, F: Real> Sizes<'a, F> {
             states: c,
             arcs: c * (1 + v),
             work,
-            lengths: (0..frames.utterances()).map(|b| (frames.length(b), positions(b))).collect(),
-            features: frames.size(),
+            lengths,
+            features,
             lane: Room::<F>::bytes(context, alignment) + 2 * c * size_of::<F>(),
             backpointers: backpointers(context, alignment).iter().sum(),
             screens: OnceCell::new(),

@@ -13,6 +13,8 @@ use std::collections::BTreeMap;
 
 use kernels::Real;
 
+#[doc(hidden)]
+pub use joint::JointSizes;
 pub(crate) use joint::screened::Screened;
 pub use joint::{Embeddings, Joint};
 pub use locally_normalized::{LocallyNormalized, Normalize};
@@ -99,6 +101,12 @@ pub trait WeightFn<F: Real>: Sync {
     /// This, if it is a joint network, whose normaliser needs no row of V weights.
     #[doc(hidden)]
     fn as_joint(&self) -> Option<&Joint<'_, F>> {
+        None
+    }
+
+    /// Sizes of this, if it is a joint network.
+    #[doc(hidden)]
+    fn joint_sizes(&self) -> Option<JointSizes> {
         None
     }
 

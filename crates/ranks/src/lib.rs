@@ -36,7 +36,7 @@ mod wire;
 
 pub use courier::{Courier, Errands};
 #[cfg(feature = "mpi")]
-pub use mpi::{Launcher, Mpi, Watch, launcher};
+pub use mpi::{Launcher, Mpi, Unresponsive, Watch, launcher};
 pub use sum::Transfer;
 pub use threads::Threads;
 pub use together::Together;

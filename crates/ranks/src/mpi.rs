@@ -1,4 +1,6 @@
 //! MPI as the wire (feature `mpi`).
+mod unresponsive;
+
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::ErrorKind;
@@ -15,6 +17,8 @@ use ::mpi::request::{self, Request, Scope};
 use ::mpi::topology::SimpleCommunicator;
 use ::mpi::traits::{Communicator, CommunicatorCollectives};
 
+use self::unresponsive::Monitor;
+pub use self::unresponsive::Unresponsive;
 use crate::Wire;
 
 /// How often a process looks whether the others of its machine are there.
@@ -29,6 +33,7 @@ const BREAK: Duration = Duration::from_micros(100);
 /// all of them instead.
 pub struct Mpi {
     awaited: Option<Arc<AtomicBool>>,
+    monitor: Option<Monitor>,
     // First of all, so that it goes before the engine does.
     world: SimpleCommunicator,
     _universe: Universe,
@@ -40,13 +45,31 @@ impl Mpi {
     /// Joins the others; none if MPI has been used in this process before, or lets no process that has threads join.
     pub fn start() -> Option<Self> {
         let (universe, granted) = ::mpi::initialize_with_threading(Threading::Funneled)?;
-        let joined = || Mpi { awaited: None, world: universe.world(), _universe: universe, one: PhantomData };
+        let joined = || Mpi {
+            awaited: None,
+            monitor: None,
+            world: universe.world(),
+            _universe: universe,
+            one: PhantomData,
+        };
         (granted >= Threading::Funneled).then(joined)
     }
 
     /// Ends all processes of the job.
     pub fn abort(&self, status: i32) -> ! {
         self.world.abort(status)
+    }
+
+    /// Reports ranks that do not take part in a call that this one waits in: after a minute, two, four, and after `limit`.
+    ///
+    /// All processes must call it, as each replies to the queries of the others. Each of two calls that follow each other has a time of
+    /// its own.
+    pub fn report_unresponsive(
+        &mut self,
+        limit: Duration,
+        report: impl FnMut(Unresponsive) + Send + 'static,
+    ) {
+        self.monitor = Some(Monitor::new(limit, report));
     }
 
     /// How many processes, this one among them, may use the same cores of the same machine.
@@ -104,7 +127,13 @@ impl Drop for Mpi {
 }
 
 /// Waits for the end of a call: the engine goes on where it is asked, with all its might if somebody waits.
-fn wait<'a, D: ?Sized, S: Scope<'a>>(awaited: &Option<Arc<AtomicBool>>, mut request: Request<'a, D, S>) {
+fn wait<'a, D: ?Sized, S: Scope<'a>>(
+    awaited: Option<&AtomicBool>,
+    world: &SimpleCommunicator,
+    monitor: Option<&mut Monitor>,
+    mut request: Request<'a, D, S>,
+) {
+    let mut monitored = monitor.map(|monitor| (monitor.start(), monitor));
     loop {
         request = match request.test() {
             Ok(_) => return,
@@ -113,6 +142,9 @@ fn wait<'a, D: ?Sized, S: Scope<'a>>(awaited: &Option<Arc<AtomicBool>>, mut requ
         match awaited {
             Some(awaited) if !awaited.load(Ordering::Relaxed) => thread::sleep(BREAK),
             _ => thread::yield_now(),
+        }
+        if let Some((wait, monitor)) = &mut monitored {
+            monitor.poll(world, wait);
         }
     }
 }
@@ -172,13 +204,15 @@ impl Wire for Mpi {
 
     fn all_to_all(&mut self, send: &[u8], receive: &mut [u8]) {
         request::scope(|scope| {
-            wait(&self.awaited, self.world.immediate_all_to_all_into(scope, send, receive));
+            let request = self.world.immediate_all_to_all_into(scope, send, receive);
+            wait(self.awaited.as_deref(), &self.world, self.monitor.as_mut(), request);
         });
     }
 
     fn all_gather(&mut self, send: &[u8], receive: &mut [u8]) {
         request::scope(|scope| {
-            wait(&self.awaited, self.world.immediate_all_gather_into(scope, send, receive));
+            let request = self.world.immediate_all_gather_into(scope, send, receive);
+            wait(self.awaited.as_deref(), &self.world, self.monitor.as_mut(), request);
         });
     }
 

@@ -9,6 +9,7 @@
 //! A ring or a tree would add in an order of its own, and an engine may choose another one for another length: here a sum has the same
 //! bits whatever else is summed, and however values are cut. Each rank sends and receives `2 (R - 1) / R` times its values, which is
 //! what a ring does, and the least that is possible (Patarasuk and Yuan 2009, *Bandwidth optimal all-reduce algorithms*).
+use std::fmt;
 use std::str::FromStr;
 
 use half::bf16;
@@ -26,6 +27,15 @@ pub enum Transfer {
     /// A sum `s` of terms `x` has an error of at most `2⁻⁸ (|s| + Σ |x|)` or little more, as each term and the sum are rounded by at most
     /// 2⁻⁸ of theirs, mostly half of it. All processes have the same one.
     Bf16,
+}
+
+impl fmt::Display for Transfer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Transfer::F32 => "f32",
+            Transfer::Bf16 => "bf16",
+        })
+    }
 }
 
 impl FromStr for Transfer {

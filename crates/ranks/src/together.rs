@@ -94,6 +94,10 @@ impl<W: Wire + 'static> Ranks for Together<'_, W> {
         Ok(Box::new(|| sums.wait()))
     }
 
+    fn settings(&self) -> Vec<(&'static str, String)> {
+        vec![("--transfer", self.transfer.to_string())]
+    }
+
     fn at_step(&mut self, step: u64) {
         self.step.store(step, Ordering::SeqCst);
     }

@@ -5,9 +5,6 @@ use speech::{Piece, Utterance};
 use crate::data::{List, each};
 use crate::{Error, Result};
 
-/// Digits of an utterance.
-const DIGITS: usize = 8;
-
 /// The utterances of the three sets.
 #[derive(Clone, Copy)]
 pub struct Sets<'a> {
@@ -30,6 +27,9 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
+    /// Digits of an utterance.
+    pub(crate) const DIGITS: usize = 8;
+
     /// That of some data.
     ///
     /// # Errors
@@ -37,6 +37,11 @@ impl Fingerprint {
     pub fn new(sets: Sets) -> Result<Self> {
         let of = |list| each(list).map(|one| Ok(digits(&*one?))).collect::<Result<String>>();
         Ok(Self { train: of(sets.train)?, dev: of(sets.dev)?, test: of(sets.test)? })
+    }
+
+    /// The checksums of each set, one after another, with the set's name.
+    pub(crate) fn sets(&self) -> [(&'static str, &str); 3] {
+        [("data.train", &self.train), ("data.dev", &self.dev), ("data.test", &self.test)]
     }
 
     /// Compares data with these.
@@ -51,8 +56,10 @@ impl Fingerprint {
             ("data.test", &self.test, &found.test, sets.test),
         ];
         for (set, expected, found, utterances) in each {
-            let of = |digits: &str, at: usize| digits.get(at * DIGITS..(at + 1) * DIGITS).map(str::to_owned);
-            let there = expected.len() / DIGITS;
+            let of = |digits: &str, at: usize| {
+                digits.get(at * Self::DIGITS..(at + 1) * Self::DIGITS).map(str::to_owned)
+            };
+            let there = expected.len() / Self::DIGITS;
             if let Some(at) = (0..there.max(utterances.count())).find(|&at| of(expected, at) != of(found, at))
             {
                 let count = utterances.count();

@@ -1,5 +1,6 @@
 //! The losses of a batch, as the model's configuration wants them.
-use candle_core::{DType, Device, Tensor};
+use candle_core::Tensor;
+use lattice::candle::Gnat;
 use rnnt_loss::{
     Dropout, MemoryPlan, Targets,
     candle::{HeadTensors, JointTensors, LossSession, LossSum, PrunedTensors, RowTensors, TrivialJoiner},
@@ -8,8 +9,8 @@ use rnnt_loss::{
 use crate::data::Batch;
 use crate::dropout::Masks;
 use crate::label_side::{LabelSide, LatticeBatch, Transducer};
-use crate::model::{Heads, Model};
-use crate::{Error, Linear, ModelConfig, Result, memory};
+use crate::model::{Heads, Model, Parts};
+use crate::{Error, Linear, ModelConfig, Parameters, Result};
 
 /// The losses of a run: their options and the buffers that stay from step to step.
 #[derive(Debug, Clone)]
@@ -110,15 +111,24 @@ impl Model {
     /// transducer.
     ///
     /// # Errors
-    /// [`Error::Memory`] for frames that there is no room for; those of [`Gnat::plan`](lattice::candle::Gnat::plan), a budget that is too small among them.
+    /// Those of [`Gnat::plan_for_shape`](lattice::candle::Gnat::plan_for_shape): a budget that is too small.
     pub fn lattice_plan(&self, [batch, frames, labels]: [usize; 3]) -> Result<Option<lattice::Plan>> {
         let Some(gnat) = self.lattice() else { return Ok(None) };
-        let width = self.encoder.width();
-        let bytes = batch.saturating_mul(frames.saturating_mul(4 * width).saturating_add(16 * labels));
-        memory::expect(|| format!("a batch of {batch} x ({frames} frames and {labels} labels)"), bytes)?;
-        let rows = Tensor::zeros((batch, frames, width), DType::F32, &Device::Cpu)?;
-        let labels = LatticeBatch::new(&vec![frames; batch], &vec![vec![0; labels]; batch])?;
-        Ok(Some(gnat.plan(labels.with(&rows))?))
+        Ok(Some(gnat.plan_for_shape([batch, frames, labels])?))
+    }
+
+    /// [`Self::lattice_plan`] of a model that is not allocated.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn lattice_plan_for(
+        config: &ModelConfig,
+        labels: usize,
+        shape: [usize; 3],
+    ) -> Result<Option<lattice::Plan>> {
+        let (_, parts) = Parameters::plan(|vb| Parts::new(config, labels, &vb))?;
+        let plan = |gnat: &Gnat| Ok(gnat.plan_for_shape(shape)?);
+        parts.label_side.lattice().map(plan).transpose()
     }
 
     /// Losses of a batch that is all or a part of the `of` utterances of an optimiser step. With masks, dropout is on.
@@ -195,6 +205,8 @@ fn head(layer: &Linear) -> HeadTensors<'_> {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+
+    use candle_core::Device;
 
     use super::*;
     use crate::Recipe;

@@ -55,15 +55,15 @@ pub(crate) struct Heads {
 }
 
 /// The network in parts.
-struct Parts {
+pub(crate) struct Parts {
     encoder: Arc<dyn Encoder>,
-    label_side: LabelSide,
+    pub label_side: LabelSide,
     ctc: Option<Linear>,
 }
 
 impl Parts {
     /// What the configuration says.
-    fn new(config: &ModelConfig, labels: usize, vb: &VarBuilder) -> Result<Self> {
+    pub fn new(config: &ModelConfig, labels: usize, vb: &VarBuilder) -> Result<Self> {
         let encoder = config.encoder.build(config.input.width(), &vb.pp("encoder"))?;
         if let Some(gnat) = config.loss.kind.gnat() {
             let label_side = label_side::lattice(gnat, config, labels, encoder.width(), &vb.pp("lattice"))?;

@@ -9,6 +9,8 @@
 //! evaluation              each process hears some batches; all learn what was heard
 //! ```
 //! What a step computes for an utterance depends on no other, so the sums are those of one process but for the order of their terms.
+pub(crate) mod differences;
+
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use candle_core::{Tensor, Var};
@@ -46,6 +48,11 @@ pub trait Ranks {
     /// # Errors
     /// Those of the connection.
     fn sum(&mut self, lengths: &[usize], terms: Receiver<(usize, Tensor)>) -> Result<Sums>;
+
+    /// Returns settings of the connection, which must be equal in all processes, by the names of their arguments.
+    fn settings(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
 
     /// Hears of every step before its gradients, so that a connection that breaks can say where.
     fn at_step(&mut self, _step: u64) {}
@@ -143,7 +150,16 @@ fn settle<T>(me: usize, problems: Vec<Option<Problem>>, mine: Result<T>) -> Resu
 #[derive(Clone, Serialize, Deserialize)]
 enum Problem {
     Stopped,
-    Diverged { step: u64, what: String, utterances: Vec<String> },
+    Diverged {
+        step: u64,
+        what: String,
+        utterances: Vec<String>,
+    },
+    /// A problem of a named rank, which all processes have found together.
+    Rank {
+        rank: usize,
+        message: String,
+    },
     Other(String),
 }
 
@@ -154,6 +170,7 @@ impl Problem {
             Error::Diverged { step, what, utterances, .. } => {
                 Problem::Diverged { step: *step, what: what.to_string(), utterances: utterances.clone() }
             }
+            Error::Rank { rank, message } => Problem::Rank { rank: *rank, message: message.clone() },
             other => Problem::Other(other.to_string()),
         }
     }
@@ -161,7 +178,7 @@ impl Problem {
     /// The worst first.
     fn order(&self) -> usize {
         match self {
-            Problem::Other(_) => 0,
+            Problem::Other(_) | Problem::Rank { .. } => 0,
             Problem::Stopped => 1,
             Problem::Diverged { .. } => 2,
         }
@@ -174,6 +191,7 @@ impl Problem {
                 let what = format!("{what} in rank {rank}").into();
                 Error::Diverged { step, what, found: None, utterances, source: None }
             }
+            Problem::Rank { rank, message } => Error::Rank { rank, message },
             Problem::Other(message) => Error::Rank { rank, message },
         }
     }

@@ -479,17 +479,27 @@ impl From<Option<u64>> for Changes {
 
 /// The first key that two tables have different values for, with both.
 pub(crate) fn first_difference(table: &str, here: &toml::Table, there: &toml::Table) -> Option<String> {
+    first_differing_key(table, here, there)
+        .map(|(name, here, there)| format!("one with {name} = {there} where this has {here}"))
+}
+
+/// Name, value here and value there of the first key that differs.
+pub(crate) fn first_differing_key(
+    table: &str,
+    here: &toml::Table,
+    there: &toml::Table,
+) -> Option<(String, String, String)> {
     let keys: std::collections::BTreeSet<&String> = here.keys().chain(there.keys()).collect();
     keys.into_iter().find_map(|key| {
         let name = if table.is_empty() { key.clone() } else { format!("{table}.{key}") };
         match (here.get(key), there.get(key)) {
             (here, there) if here == there => None,
             (Some(toml::Value::Table(here)), Some(toml::Value::Table(there))) => {
-                first_difference(&name, here, there)
+                first_differing_key(&name, here, there)
             }
             (here, there) => {
                 let text = |value: Option<&toml::Value>| value.map_or("none".to_owned(), ToString::to_string);
-                Some(format!("one with {name} = {} where this has {}", text(there), text(here)))
+                Some((name, text(here), text(there)))
             }
         }
     })

@@ -12,7 +12,7 @@ use crate::learner::Learner;
 use crate::loading::{Loaded, Origin, Stopped};
 use crate::model::Model;
 use crate::observer::{Observer, RunReport};
-use crate::ranks::{self, Ranks};
+use crate::ranks::{self, Ranks, differences};
 use crate::recipe::{Changes, Data, Recipe, Select};
 use crate::run_folder::{RunFolder, Start};
 use crate::run_plan::{self, Limit, StepPlan};
@@ -71,7 +71,9 @@ pub fn train_with(
 ) -> Result<Outcome> {
     let writes = ranks.rank() == 0;
     let (recipe, text) = ranks::agree(ranks, Recipe::read(recipe_path, changes))?;
-    ranks::expect_same(ranks, "recipe", || text.clone())?;
+    let settings = [ranks.settings(), differences::start(start, folder).to_vec()].concat();
+    differences::expect_equal(ranks, &settings)?;
+    differences::expect_equal_recipe(ranks, &text)?;
     let made = if writes { RunFolder::new(folder, start) } else { Ok(RunFolder::read_only(folder)) };
     let folder = ranks::agree(ranks, made)?;
     let resumes = matches!(start, Start::Resume | Start::ResumeChanged);
@@ -134,9 +136,11 @@ pub fn train_with(
         Ok((model, source, limit, plan))
     };
     let goes_on = resumed.as_ref().map(|checkpoint| &checkpoint.progress);
-    let state = || format!("{data:?} {goes_on:?} {:?} {bad:?}", tokenizer.to_json());
-    let same = ranks::expect_same(ranks, "data, tokenizer and checkpoint", state);
-    let planned = same.and_then(|()| planned());
+    let tokenizer_json = tokenizer.to_json()?;
+    let state = differences::state(&tokenizer_json, goes_on, &bad);
+    let planned = differences::expect_equal_data(ranks, &data)
+        .and_then(|()| differences::expect_equal(ranks, &state))
+        .and_then(|()| planned());
     let (model, source, limit, plan) = match ranks::agree(ranks, planned) {
         Ok(planned) => planned,
         Err(error) => {
@@ -148,7 +152,7 @@ pub fn train_with(
     if plan.is_some() {
         kernels::give_back_freed_memory();
     }
-    let about = About { recipe: text.clone(), tokenizer: tokenizer.to_json()?, data: Some(data) };
+    let about = About { recipe: text.clone(), tokenizer: tokenizer_json, data: Some(data) };
     let run = (&recipe.training.run, recipe.batch.accumulate);
     let learner = Learner::new(model, &recipe.optimiser)?.within(limit.clone());
     let of_sets = |name: &str| bad.get(&format!("data.{name}")).cloned().unwrap_or_default();

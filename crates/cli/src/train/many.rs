@@ -1,8 +1,9 @@
 //! `mpirun -n N panda train RECIPE.toml`: the same run in many processes.
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use std::{process, thread};
 
-use ranks::{Courier, Mpi, Together, Transfer, Wire};
+use ranks::{Courier, Mpi, Together, Transfer, Unresponsive, Wire};
 use training::{Outcome, Ranks};
 
 use crate::error::{Error, Result, chain};
@@ -17,6 +18,7 @@ const LOST: i32 = 3;
 /// Trains alone, or, where a launcher has started this process, as one of many; none for one that has nothing to say.
 pub fn run(
     transfer: Transfer,
+    timeout_seconds: u64,
     train: &mut dyn FnMut(&mut dyn Ranks) -> Result<Outcome>,
 ) -> Result<Option<Outcome>> {
     let Some(launcher) = ranks::launcher() else { return train(&mut ()).map(Some) };
@@ -35,6 +37,10 @@ pub fn run(
         process::exit(LOST);
     };
     let watch = courier.ask(move |mpi| mpi.watch(lost));
+    let step = watch.step();
+    let report = move |found: Unresponsive| report_unresponsive(&found, step.load(Ordering::SeqCst));
+    let limit = if timeout_seconds == 0 { Duration::MAX } else { Duration::from_secs(timeout_seconds) };
+    courier.ask(move |mpi| mpi.report_unresponsive(limit, report));
     let outcome = train(&mut Together::over(&courier, transfer).with_step(watch.step()));
     watch.end();
     match outcome {
@@ -51,7 +57,10 @@ pub fn run(
                 _ => true,
             };
             if speaks {
-                complain!("error: rank {rank}: {}", chain(&error));
+                match &error {
+                    Error::Training(error @ training::Error::Rank { .. }) => complain!("error: {error}"),
+                    error => complain!("error: rank {rank}: {}", chain(error)),
+                }
             } else {
                 thread::sleep(PATIENCE);
             }
@@ -59,6 +68,19 @@ pub fn run(
             process::exit(2)
         }
     }
+}
+
+/// Prints which processes do not respond, and ends this one, and with it the job, at the limit.
+fn report_unresponsive(found: &Unresponsive, step: u64) {
+    let names: Vec<String> = found.ranks.iter().map(ToString::to_string).collect();
+    let ranks = if names.len() == 1 { "rank" } else { "ranks" };
+    let seconds = found.waited.as_secs();
+    let text = format!("{ranks} {}: no response for {seconds} s in step {step}", names.join(", "));
+    if found.is_final {
+        complain!("error: {text}; --resume goes on from the last checkpoint");
+        process::exit(LOST);
+    }
+    complain!("warning: {text}; --rank-timeout ends the job");
 }
 
 /// A thread for each core that this process may use, or its share where others may use the same, unless somebody has said otherwise.

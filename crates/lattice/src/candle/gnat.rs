@@ -8,6 +8,7 @@ use super::{
     JointWeights,
     batch::{BatchTensors, FrameBatch, LabelBatch},
 };
+use crate::plan::Work;
 use crate::{
     Alignment, Beam, Context, Error, Frames, Labels, LocallyNormalized, MemoryBudget, Merge, Output, Path,
     Plan, RecognitionLattice, Result, Session, Sum, WeightFn,
@@ -161,20 +162,26 @@ impl Gnat {
         }
     }
 
-    /// How a step of training is cut, without running it.
+    /// Plans a step of training in `f32` from shapes; parameters are not read.
+    ///
+    /// # Shapes
+    /// `[B, T, U]`: utterances, frames and labels of each.
     ///
     /// # Errors
-    /// As [`Session::plan`]; tensors that do not fit.
-    pub fn plan(&self, batch: BatchTensors) -> Result<Plan> {
-        let call = self.call(batch)?;
-        match call.frames.dtype() {
-            DType::F32 => {
-                call.lend::<f32, _>(|session, lattice, frames, labels| session.plan(lattice, frames, labels))
-            }
-            _ => {
-                call.lend::<f64, _>(|session, lattice, frames, labels| session.plan(lattice, frames, labels))
-            }
-        }
+    /// As [`Session::plan`].
+    pub fn plan_for_shape(&self, [batch, frames, labels]: [usize; 3]) -> Result<Plan> {
+        let config = self.weights.config();
+        let sizes = config.sizes::<f32>();
+        let local = config.normalize.map(|normalize| LocallyNormalized::new(sizes, normalize));
+        let weight_fn: &dyn WeightFn<f32> = match &local {
+            None => &sizes,
+            Some(local) => local,
+        };
+        let lattice = RecognitionLattice::new(&*self.context, self.alignment, weight_fn)?;
+        let lengths = vec![(frames, labels.saturating_add(1)); batch];
+        let work = Work::sum(!weight_fn.is_locally_normalized()).with_gradients();
+        let budget = lock(f32::pick(self)).budget();
+        Plan::for_lengths(&lattice, lengths, config.frame, (work, budget))
     }
 
     /// The best path of each utterance.

@@ -5,6 +5,7 @@ use candle_core::{DType, Device, Tensor};
 use candle_nn::{Init, VarBuilder};
 
 use super::batch::expect_cpu;
+use crate::weight_fn::JointSizes;
 use crate::{Embeddings, Error, Joint, Normalize, Result, SharedRnn};
 
 /// Sizes of a [`Joint`] over the states of a context.
@@ -119,6 +120,18 @@ impl JointConfig {
             lexical: of_joint[5],
             lexical_bias: of_joint[6],
         }
+    }
+
+    /// What a plan needs to know about the parameters.
+    pub(super) fn sizes<F: kernels::Real>(&self) -> JointSizes {
+        let Self { states, vocabulary, frame, hidden, embeddings, .. } = *self;
+        let (embedding, rnn_bytes) = match embeddings {
+            EmbeddingConfig::Table { width } => (width, 0),
+            EmbeddingConfig::Rnn { width, label, .. } => {
+                (width, SharedRnn::<F>::bytes_for(states, vocabulary, width, label))
+            }
+        };
+        JointSizes { states, vocabulary, hidden, embedding, features: frame, rnn_bytes }
     }
 
     fn check(&self) -> Result<()> {

@@ -4,10 +4,13 @@ mod frames;
 pub(super) mod opened;
 mod prepared;
 pub(super) mod screened;
+mod sizes;
 
 use std::borrow::Cow;
 
 use kernels::Real;
+
+pub use sizes::JointSizes;
 
 use super::{Load, Parameters, SharedRnn, WeightFn, Weights};
 use crate::{
@@ -123,12 +126,20 @@ impl<'a, F: Real> Joint<'a, F> {
         Ok(())
     }
 
-    /// Whether its bytes can be counted.
-    pub(super) fn has_plan(&self, load: Load) -> bool {
-        let sizes = [self.states, self.vocabulary, self.hidden()];
-        let arcs = self.states.saturating_mul(self.vocabulary.saturating_add(1));
-        let most = load.frames.max(load.positions).max(load.wave.saturating_mul(arcs));
-        !sizes.contains(&0) && arcs <= u32::MAX as usize && self.hidden() <= 1 << 20 && most <= 1 << 40
+    /// All sizes.
+    fn sizes(&self) -> JointSizes {
+        let rnn_bytes = match &self.embeddings {
+            Embeddings::Table(_) => 0,
+            Embeddings::Rnn(rnn) => rnn.bytes(),
+        };
+        JointSizes {
+            states: self.states,
+            vocabulary: self.vocabulary,
+            hidden: self.hidden(),
+            embedding: self.embedding(),
+            features: self.project_frame.len() / self.hidden().max(1),
+            rnn_bytes,
+        }
     }
 
     /// The network at work.
@@ -167,7 +178,7 @@ impl<F: Real> WeightFn<F> for Joint<'_, F> {
     }
 
     fn frame_size(&self) -> Option<usize> {
-        Some(self.project_frame.len() / self.hidden().max(1))
+        Some(self.sizes().features)
     }
 
     fn as_joint(&self) -> Option<&Joint<'_, F>> {
@@ -178,16 +189,16 @@ impl<F: Real> WeightFn<F> for Joint<'_, F> {
         true
     }
 
+    fn joint_sizes(&self) -> Option<JointSizes> {
+        Some(self.sizes())
+    }
+
     fn screens(&self, among: Screens) -> bool {
-        self.hidden() > 0 && screened::is_worth(self, among)
+        WeightFn::<F>::screens(&self.sizes(), among)
     }
 
     fn bytes(&self, load: Load) -> usize {
-        if self.has_plan(load) {
-            return opened::bytes(self, load);
-        }
-        // One without any of its sizes is refused when it is opened.
-        if self.states.min(self.vocabulary).min(self.hidden()) == 0 { 0 } else { usize::MAX }
+        WeightFn::<F>::bytes(&self.sizes(), load)
     }
 
     fn open(&self) -> Result<Box<dyn Weights<F> + '_>> {

@@ -70,8 +70,8 @@ impl<F: panda_core::Real, W: WeightFn<F>> WeightFn<F> for LocallyNormalized<W> {
 
     fn bytes(&self, load: Load) -> usize {
         let shape = rows::Shape { states: self.states(), vocabulary: self.vocabulary() };
-        let chain = match self.inner.as_joint() {
-            Some(joint) if joint.has_plan(load) => selected::bytes(joint, self.normalize, self.budget),
+        let chain = match self.inner.joint_sizes() {
+            Some(sizes) if sizes.has_plan(load) => selected::bytes::<F>(&sizes, self.normalize, self.budget),
             Some(_) => 0,
             None => shape.chain_bytes::<F>(),
         };

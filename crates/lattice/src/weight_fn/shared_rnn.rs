@@ -124,9 +124,13 @@ impl<F: Real> SharedRnn<'_, F> {
 
     /// Bytes that forward and backward hold at most, embeddings and gradients included.
     pub fn bytes(&self) -> usize {
-        let (r, re) = (self.width(), self.embedding_width());
-        let states = self.states().saturating_mul(14 * r);
-        let cell = self.vocabulary.saturating_add(1 + r + re).saturating_mul(24 * r);
+        Self::bytes_for(self.states(), self.vocabulary, self.width(), self.embedding_width())
+    }
+
+    /// [`Self::bytes`] of sizes C, V, R and RE.
+    pub(crate) fn bytes_for(states: usize, vocabulary: usize, width: usize, label: usize) -> usize {
+        let states = states.saturating_mul(14 * width);
+        let cell = vocabulary.saturating_add(1 + width + label).saturating_mul(24 * width);
         size_of::<F>().saturating_mul(states.saturating_add(cell))
     }
 

@@ -3,8 +3,8 @@ use std::{collections::HashMap, sync::Arc};
 use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::{VarBuilder, VarMap};
 use lattice::{
-    Alignment, Context, Frames, FullNGram, Joint, Labels, MemoryBudget, NextStateTable, Normalize, Real,
-    RecognitionLattice, Session,
+    Alignment, Context, Frames, FullNGram, Joint, Labels, LocallyNormalized, MemoryBudget, NextStateTable,
+    Normalize, Real, RecognitionLattice, Session, WeightFn,
     candle::{BatchTensors, EmbeddingConfig, Gnat, JointConfig, JointWeights, load},
 };
 
@@ -165,6 +165,50 @@ fn tensors_give_what_slices_give() {
     padded[7 * FRAME..].fill(f64::NAN);
     made.frames.set(&Tensor::from_vec(padded, (2, 4, FRAME), CPU).unwrap()).unwrap();
     assert_eq!(vector(&gnat.losses(made.batch()).unwrap()), out.sums);
+}
+
+#[test]
+fn a_plan_from_shapes_is_the_plan_of_a_session() {
+    let device = CPU;
+    for (order, normalize, hidden) in
+        [(1, None, 4), (2, None, 40), (1, Some(Normalize::Hat), 24), (2, Some(Normalize::LogSoftmax), 24)]
+    {
+        let context = FullNGram::new(5, order).unwrap();
+        let states = context.states();
+        let embeddings = EmbeddingConfig::Table { width: 6 };
+        let sizes = JointConfig { hidden, ..config(&context, embeddings, normalize) };
+        let map = VarMap::new();
+        let weights = JointWeights::new(sizes, &VarBuilder::from_varmap(&map, DType::F32, device)).unwrap();
+        let singles = |variable: &Var| variable.flatten_all().unwrap().to_vec1().unwrap();
+        let values: HashMap<String, Vec<f32>> = map
+            .data()
+            .lock()
+            .unwrap()
+            .iter()
+            .map(|(name, variable)| (name.replace("weight_fn.weight_fn", "weight_fn"), singles(variable)))
+            .collect();
+        let joint = joint(states, 5, &values);
+        let local = normalize.map(|normalize| LocallyNormalized::new(joint, normalize));
+        let weight_fn: &dyn WeightFn<f32> = local.as_ref().map_or(&joint, |local| local);
+        for (batch, length, labels) in [(1, 1, 0), (2, 7, 3), (9, 60, 20)] {
+            for alignment in [Alignment::FrameDependent, Alignment::frame_label_dependent(2).unwrap()] {
+                let lattice = RecognitionLattice::new(&context, alignment, weight_fn).unwrap();
+                let rows = vec![0.0; batch * length * FRAME];
+                let frames = Frames::new(&rows, &[batch, length, FRAME], &vec![length; batch]).unwrap();
+                let ids = vec![1; batch * labels];
+                let ids = Labels::new(&ids, &[batch, labels], &vec![labels; batch]).unwrap();
+                for budget in
+                    [MemoryBudget::default(), MemoryBudget::bytes(100_000), MemoryBudget::recompute()]
+                {
+                    let expected = Session::<f32>::new(budget).plan(&lattice, &frames, &ids);
+                    let gnat =
+                        Gnat::new(Arc::new(context.clone()), alignment, weights.clone(), budget).unwrap();
+                    let found = gnat.plan_for_shape([batch, length, labels]);
+                    assert_eq!(format!("{found:?}"), format!("{expected:?}"));
+                }
+            }
+        }
+    }
 }
 
 #[test]

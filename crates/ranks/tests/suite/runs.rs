@@ -151,7 +151,7 @@ fn what_goes_wrong_in_one_rank_is_known_to_all() {
     };
     for error in with([&recipe, &other]) {
         assert!(
-            matches!(&error, Error::Rank { rank: 1, message } if message.contains("expected the recipe")),
+            matches!(&error, Error::Rank { rank: 1, message } if message.contains("recipe: expected seed = 1")),
             "{error}"
         );
     }

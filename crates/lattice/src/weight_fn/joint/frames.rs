@@ -14,7 +14,7 @@ use kernels::{
     parts_mut, product, product_packed, transpose,
 };
 
-use super::{Joint, opened::Opened};
+use super::{JointSizes, opened::Opened};
 use crate::{Arcs, ArcsMut, weight_fn::Load};
 
 /// Tasks that forward is cut into, at least and about.
@@ -61,8 +61,8 @@ impl Cut {
 }
 
 /// Elements of the rooms and parts of all tasks that there can be at once.
-pub fn rooms<F: Real>(joint: &Joint<F>, load: Load) -> usize {
-    let (c, h, v) = (joint.states, joint.hidden(), joint.vocabulary);
+pub fn rooms<F: Real>(sizes: &JointSizes, load: Load) -> usize {
+    let JointSizes { states: c, hidden: h, vocabulary: v, .. } = *sizes;
     let cut = Cut::new(c, load.wave);
     // However short a wave is: n frames, each in enough runs of panels to make so many tasks.
     let forward = (2 * TASKS).min(load.wave.saturating_mul(c.div_ceil(PANEL))).max(load.wave.div_ceil(PANEL));

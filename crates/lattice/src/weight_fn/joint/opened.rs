@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use kernels::{Accumulate, Affine, PANEL, PackedLeft, PackedRight, Real, TanhProducts, View};
 
 use super::{
-    Embeddings, Joint, NAMES, chain, frames,
+    Joint, JointSizes, NAMES, chain, frames,
     prepared::{Addends, panels},
     screened::{self, Screened, Screening},
 };
@@ -16,32 +16,27 @@ use crate::{
 };
 
 /// Bytes that [`Opened`] holds for groups of a load.
-pub fn bytes<F: Real>(joint: &Joint<F>, load: Load) -> usize {
-    let (c, h, v) = (joint.states, joint.hidden(), joint.vocabulary);
-    let features = joint.project_frame.len() / h.max(1);
-    let embeddings = match &joint.embeddings {
-        Embeddings::Table(_) => 0,
-        Embeddings::Rnn(rnn) => rnn.bytes(),
-    };
+pub fn bytes<F: Real>(sizes: &JointSizes, load: Load) -> usize {
+    let JointSizes { states: c, vocabulary: v, hidden: h, embedding, features, rnn_bytes } = *sizes;
     // Contexts as rows and as columns; packed projections; the head as rows and packed twice.
     let contexts = 2 * c * h + c.next_multiple_of(kernels::PANEL) * h;
-    let packed = joint.embedding().max(features) * h.next_multiple_of(kernels::PANEL);
+    let packed = embedding.max(features) * h.next_multiple_of(kernels::PANEL);
     let head = 2 * (1 + v) * h + (1 + v) * h.next_multiple_of(kernels::PANEL);
     // Rows that cannot be prepared are kept as they are beside them, all of them at worst.
     let frames = 2 * load.frames * h;
-    let rooms = frames::rooms(joint, load);
+    let rooms = frames::rooms::<F>(sizes, load);
     let gradients = match load.gradients {
         false => 0,
         true => {
-            let results = joint.embedding() * (c + h) + features * h + 2 * (1 + v) * h;
+            let results = embedding * (c + h) + features * h + 2 * (1 + v) * h;
             c * h + (1 + v) * (h + 2) + load.frames * (h + features) + 3 * load.positions * h + results
         }
     };
     let all = contexts + packed + head + frames + gradients;
     size_of::<F>()
         .saturating_mul(all.saturating_add(rooms))
-        .saturating_add(embeddings)
-        .saturating_add(screened::bytes(joint, load.screened))
+        .saturating_add(rnn_bytes)
+        .saturating_add(screened::bytes::<F>(sizes, load.screened))
         .saturating_add(c + load.frames + 4096)
 }
 

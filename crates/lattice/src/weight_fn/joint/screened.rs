@@ -7,7 +7,7 @@ use kernels::{
     Lines, PANEL, Real, Screen, Spread, TanhAddends, TanhProducts, View, par_for, parts, parts_mut, transpose,
 };
 
-use super::{Joint, frames, opened::Opened};
+use super::{JointSizes, frames, opened::Opened};
 use crate::panels::{Panels, Screens};
 
 /// Panels of a frame of all utterances that are worth it: frame after frame, there is no more to do at once.
@@ -36,7 +36,7 @@ impl<F: Real> Screening<F> {
     /// Panels of all contexts, if they are of use here.
     pub fn new(opened: &mut Opened<F>, panels: Panels, utterances: usize) -> Option<Self> {
         let (h, v) = (opened.hidden(), opened.joint.vocabulary);
-        if !is_worth::<F>(&opened.joint, panels.load(utterances)) || opened.contexts.any_far() {
+        if !is_worth::<F>(&opened.joint.sizes(), panels.load(utterances)) || opened.contexts.any_far() {
             return None;
         }
         let (middle, spread) = spread(opened);
@@ -62,17 +62,18 @@ impl<F: Real> Screening<F> {
 }
 
 /// Whether a network is faster with a screen.
-pub fn is_worth<F: Real>(joint: &Joint<F>, screens: Screens) -> bool {
+pub fn is_worth<F: Real>(sizes: &JointSizes, screens: Screens) -> bool {
     let panels = screens.panels.saturating_mul(screens.utterances);
-    Screen::<F>::suits(joint.hidden(), joint.vocabulary) && panels >= WORTH
+    Screen::<F>::suits(sizes.hidden, sizes.vocabulary) && panels >= WORTH
 }
 
 /// Bytes of the panels of a network, and of the search through them.
-pub fn bytes<F: Real>(joint: &Joint<F>, screens: Screens) -> usize {
-    if !is_worth(joint, screens) {
+pub fn bytes<F: Real>(sizes: &JointSizes, screens: Screens) -> usize {
+    if !is_worth::<F>(sizes, screens) {
         return 0;
     }
-    let (c, h, v, float) = (joint.states, joint.hidden(), joint.vocabulary, size_of::<F>());
+    let JointSizes { states: c, hidden: h, vocabulary: v, .. } = *sizes;
+    let float = size_of::<F>();
     let Screens { utterances, panels, rest } = screens;
     // Columns and numbers of arcs; lists of states and runs; the screen.
     let columns = panels.saturating_mul(PANEL * (h * float + 16));

@@ -16,6 +16,7 @@ use panda_core::{
 };
 
 use super::log_probabilities::{Normalize, log_sigmoid, sigmoid};
+use crate::weight_fn::JointSizes;
 use crate::{
     Arcs, ArcsMut, Chain, Joint, Parameters, Result, Weights,
     weight_fn::joint::{chain, opened::Opened},
@@ -50,18 +51,18 @@ fn group<F>(classes: usize, budget: MemoryBudget) -> usize {
 }
 
 /// Bytes that the normaliser adds to a joint network.
-pub fn bytes<F: panda_core::Real>(joint: &Joint<F>, normalize: Normalize, budget: MemoryBudget) -> usize {
-    let [classes, selected] = classes(joint.vocabulary, normalize);
+pub fn bytes<F: panda_core::Real>(sizes: &JointSizes, normalize: Normalize, budget: MemoryBudget) -> usize {
+    let [classes, selected] = classes(sizes.vocabulary, normalize);
     let sites = group::<F>(classes, budget);
-    let shape = panda_core::Shape { sites, hidden: joint.hidden(), classes, selected };
+    let shape = panda_core::Shape { sites, hidden: sizes.hidden, classes, selected };
     let plan = Plan::<F>::new(shape, Precision::Full, budget);
     let plan = plan.unwrap_or_else(|_| Plan::least(shape, Precision::Full)).bytes(shape, Precision::Full);
     let entry = size_of::<u32>() + size_of::<bool>() + size_of::<f64>();
     // The blanks of hat are done before the labels.
     let lists = sites * (size_of::<usize>() + (selected * entry).max(2 * size_of::<F>()));
     // The order of the sites of a wave by context, and a sum.
-    let order = sites * 2 * size_of::<usize>() + joint.hidden() * size_of::<F>();
-    let gradients = classes * (joint.hidden() * size_of::<F>() + size_of::<f64>());
+    let order = sites * 2 * size_of::<usize>() + sizes.hidden * size_of::<F>();
+    let gradients = classes * (sizes.hidden * size_of::<F>() + size_of::<f64>());
     plan.saturating_add(lists + order + gradients)
 }
 

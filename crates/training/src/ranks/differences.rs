@@ -1,0 +1,155 @@
+//! Differences between the processes of a run, found before its first step.
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Ranks, exchange};
+use crate::bad_items::BadItems;
+use crate::checkpoint::Progress;
+use crate::run_folder::Start;
+use crate::{Error, Fingerprint, Result, random};
+
+/// Characters of a value in a message.
+const SHOWN_CHARACTERS: usize = 100;
+
+/// Something that must be equal in all processes, with its value here.
+pub(crate) type Setting<'a> = (&'a str, String);
+
+/// Compares settings with those of rank 0.
+///
+/// # Errors
+/// The same in all processes: [`Error::Rank`] with the first rank and its first setting that differ.
+pub(crate) fn expect_equal(ranks: &mut dyn Ranks, settings: &[Setting]) -> Result<()> {
+    if ranks.count() == 1 {
+        return Ok(());
+    }
+    let values: Vec<String> = settings.iter().map(|(_, value)| value.clone()).collect();
+    let all: Vec<Vec<String>> = exchange(ranks, &values)?;
+    for (rank, found) in all.iter().enumerate() {
+        for ((name, _), (expected, found)) in settings.iter().zip(all[0].iter().zip(found)) {
+            if expected != found {
+                let [expected, found] = [expected, found].map(|text| shown(text));
+                return Err(difference(rank, format!("{name}: expected {expected}"), found));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// How a run starts, which the arguments of each process state.
+pub(crate) fn start(start: Start, folder: &Path) -> [Setting<'static>; 3] {
+    let mode = match start {
+        Start::Fresh => "a new run",
+        Start::Resume => "--resume",
+        Start::ResumeChanged => "--resume --changed-data",
+        Start::Force => "--force",
+    };
+    // A relative folder is another one in another working directory.
+    let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    [
+        ("version", env!("CARGO_PKG_VERSION").to_owned()),
+        ("start", mode.to_owned()),
+        ("--run", folder.display().to_string()),
+    ]
+}
+
+/// Compares the recipe's text, with the changes of the command line, with that of rank 0.
+///
+/// # Errors
+/// The same in all processes: [`Error::Rank`] with the first key that differs.
+pub(crate) fn expect_equal_recipe(ranks: &mut dyn Ranks, text: &str) -> Result<()> {
+    if ranks.count() == 1 {
+        return Ok(());
+    }
+    let all: Vec<String> = exchange(ranks, &text.to_owned())?;
+    let Some((rank, found)) = all.iter().enumerate().find(|(_, found)| **found != all[0]) else {
+        return Ok(());
+    };
+    let table = |text: &str| text.parse::<toml::Table>().unwrap_or_default();
+    let (found, expected) = (table(found), table(&all[0]));
+    Err(match crate::recipe::first_differing_key("", &found, &expected) {
+        Some((key, found, expected)) => difference(
+            rank,
+            format!("recipe: expected {key} = {}", shown(&expected)),
+            format!("{key} = {}", shown(&found)),
+        ),
+        None => difference(rank, "recipe: expected the text".to_owned(), "other comments or spaces".into()),
+    })
+}
+
+/// The utterances of a set, in a few bytes.
+#[derive(PartialEq, Serialize, Deserialize)]
+struct Summary {
+    utterances: usize,
+    checksum: u64,
+}
+
+/// Compares the utterances of the sets with those of rank 0: order, texts, lengths.
+///
+/// # Errors
+/// The same in all processes: [`Error::Rank`] with the set and the first place that differ.
+pub(crate) fn expect_equal_data(ranks: &mut dyn Ranks, data: &Fingerprint) -> Result<()> {
+    if ranks.count() == 1 {
+        return Ok(());
+    }
+    let sets = data.sets();
+    let summary = |checksums: &str| Summary {
+        utterances: checksums.len() / Fingerprint::DIGITS,
+        checksum: random::hash(checksums),
+    };
+    let summaries: Vec<Summary> = sets.iter().map(|(_, checksums)| summary(checksums)).collect();
+    let all: Vec<Vec<Summary>> = exchange(ranks, &summaries)?;
+    for (rank, found) in all.iter().enumerate() {
+        for (at, (expected, found)) in all[0].iter().zip(found).enumerate() {
+            let (set, checksums) = &sets[at];
+            if expected.utterances != found.utterances {
+                let expected = format!("{set}: expected {} utterances", expected.utterances);
+                return Err(difference(rank, expected, found.utterances.to_string()));
+            }
+            if expected.checksum != found.checksum {
+                // All processes take this branch together.
+                let lists: Vec<String> = exchange(ranks, &(*checksums).to_owned())?;
+                let [first, other] = [0, rank].map(|rank| lists[rank].as_bytes().chunks(Fingerprint::DIGITS));
+                let place = first.zip(other).position(|(first, other)| first != other).unwrap_or(0) + 1;
+                let found = format!("another utterance, text or length at place {place}");
+                return Err(difference(rank, format!("{set}: expected the utterances"), found));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The state that a run starts from, apart from its data.
+pub(crate) fn state(
+    tokenizer: &str,
+    progress: Option<&Progress>,
+    bad: &BTreeMap<String, BadItems>,
+) -> Vec<Setting<'static>> {
+    let resumed = progress.map_or_else(|| "none".to_owned(), |at| format!("{at:?}"));
+    let step = progress.map_or_else(String::new, |at| format!("step {}, ", at.step));
+    let left_out: Vec<String> = bad
+        .iter()
+        .flat_map(|(set, items)| items.left_out.iter().map(move |item| format!("{set}: {}", item.id)))
+        .collect();
+    let other_length: Vec<String> = bad
+        .iter()
+        .flat_map(|(set, items)| items.other_length.iter().map(move |item| format!("{set}: {item:?}")))
+        .collect();
+    let list = |items: Vec<String>| if items.is_empty() { "none".to_owned() } else { items.join(", ") };
+    vec![
+        ("checkpoint", format!("{step}checksum {:016x}", random::hash(&resumed))),
+        ("tokenizer", format!("checksum {:016x}", random::hash(tokenizer))),
+        ("utterances left out", list(left_out)),
+        ("recordings not as long as their lines", list(other_length)),
+    ]
+}
+
+fn difference(rank: usize, expected: String, found: String) -> Error {
+    Error::Rank { rank, message: format!("{expected}, as in rank 0, found {found}") }
+}
+
+fn shown(text: &str) -> String {
+    let end = text.char_indices().nth(SHOWN_CHARACTERS).map(|(end, _)| end);
+    end.map_or_else(|| text.to_owned(), |end| format!("{}...", &text[..end]))
+}
