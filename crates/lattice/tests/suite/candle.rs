@@ -201,8 +201,7 @@ fn a_plan_from_shapes_is_the_plan_of_a_session() {
                     [MemoryBudget::default(), MemoryBudget::bytes(100_000), MemoryBudget::recompute()]
                 {
                     let expected = Session::<f32>::new(budget).plan(&lattice, &frames, &ids);
-                    let gnat =
-                        Gnat::new(Arc::new(context.clone()), alignment, weights.clone(), budget).unwrap();
+                    let gnat = Gnat::new(Arc::new(context), alignment, weights.clone(), budget).unwrap();
                     let found = gnat.plan_for_shape([batch, length, labels]);
                     assert_eq!(format!("{found:?}"), format!("{expected:?}"));
                 }
