@@ -41,7 +41,7 @@ pub struct Arguments {
     #[cfg(feature = "mpi")]
     #[arg(long, default_value = "f32", value_name = "f32|bf16")]
     transfer: ranks::Transfer,
-    /// End the job with an error if a process does not respond for this time, in seconds; 0 waits for ever
+    /// End the job with an error if a process does not respond for this time, in seconds; 0 waits forever
     #[cfg(feature = "mpi")]
     #[arg(long, default_value_t = 1800, value_name = "SECONDS")]
     rank_timeout: u64,

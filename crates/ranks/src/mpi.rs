@@ -62,8 +62,7 @@ impl Mpi {
 
     /// Reports ranks that do not take part in a call that this one waits in: after a minute, two, four, and after `limit`.
     ///
-    /// All processes must call it, as each replies to the queries of the others. Each of two calls that follow each other has a time of
-    /// its own.
+    /// All processes must call it, as each replies to the queries of the others. The time starts anew with each collective call.
     pub fn report_unresponsive(
         &mut self,
         limit: Duration,
