@@ -7,9 +7,9 @@ use speech::Tokenizer;
 use training::{Checkpoint, Model, ModelConfig, Recipe, recipe::GnatConfig};
 
 use crate::{
-    bytes,
+    bad_items, bytes,
     error::{Error, Result},
-    out::say,
+    out::{complain, say},
 };
 
 /// Arguments of `panda info`.
@@ -75,7 +75,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let Some(path) = &arguments.path else { return plan(0, 0, Options::default(), arguments) };
     if path.extension().is_some_and(|extension| extension == "toml") {
         let (recipe, _) = Recipe::read(path, None)?;
-        let utterances = training::data::read_manifests("data.train", &recipe.data.train)?;
+        let listed = training::data::read_manifests("data.train", &recipe.data.train)?;
+        listed.warnings.iter().for_each(|warning| complain!("warning: {warning}"));
+        bad_items::warn("data.train", &listed.bad);
+        let utterances = listed.utterances;
         let texts: Vec<&str> = utterances.iter().map(|utterance| utterance.text.as_str()).collect();
         let tokenizer = Tokenizer::train_with(&recipe.tokens.options(), &texts)?;
         let seconds: f64 = utterances.iter().map(|utterance| utterance.seconds).sum();

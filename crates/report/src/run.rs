@@ -109,7 +109,10 @@ impl Run {
             let manifests: Vec<PathBuf> = manifests.iter().map(|path| base.join(path)).collect();
             self.files.extend(manifests.iter().cloned());
             let utterances = match training::data::read_manifests(name, &manifests) {
-                Ok(utterances) => utterances,
+                Ok(listed) => {
+                    self.notes.extend(listed.warnings);
+                    listed.utterances
+                }
                 Err(error) if place.is_some() => return Err(error.into()),
                 Err(error) => {
                     let advice = "--recipe names the recipe in its place";

@@ -26,6 +26,7 @@ pub use resample::{ResampleStream, resample};
 pub(crate) use decoder::Limit;
 use decoder::{Decoder, Opened, whole};
 pub(crate) use part::Part;
+pub(crate) use sniff::ENDINGS;
 
 use crate::{Error, Result, packed};
 

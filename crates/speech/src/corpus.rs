@@ -2,6 +2,9 @@
 
 mod cache;
 mod index;
+mod members;
+mod names;
+mod notes;
 mod shard;
 
 use std::collections::HashMap;
@@ -9,7 +12,9 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use index::Entry;
+use index::{Entry, Index};
+use names::Names;
+pub use notes::{BadSample, OtherLength};
 
 use crate::files::open_regular;
 use crate::{Error, Result, Utterance, manifest};
@@ -17,8 +22,13 @@ use crate::{Error, Result, Utterance, manifest};
 /// Utterances by number, read when they are wanted.
 ///
 /// A source is a manifest as [`read_manifest`](crate::read_manifest) knows it, or, where its name ends in `.tar`, a shard in the
-/// layout of WebDataset: members `KEY.wav` or `KEY.flac` beside `KEY.json` (fields of a manifest, without a file) or `KEY.txt` (the
-/// text, where there is no JSON), one after another. Ids are unique in a source; sources may repeat each other. `{000..012}` in a name stands for all numbers from 0 to 12, with as many digits.
+/// layout of WebDataset: members `KEY.wav`, or sound in another format that [`read_audio`](crate::read_audio) reads, next to
+/// `KEY.json` (fields of a manifest, without a file) or `KEY.txt` (the text, where there is no JSON), one after another. A key
+/// reaches up to the last dot of the file's name. Ids are unique in a source; sources may repeat each other. `{000..012}` in a name
+/// stands for all numbers from 0 to 12, with as many digits; a range has at most 1,000,000 names.
+///
+/// Samples that cannot be used are left out and are in [`Corpus::bad_samples`]; other members that are not used are counted and
+/// named in [`Corpus::warnings`].
 ///
 /// Where each utterance lies and how long it is, 40 bytes each, is found out once; with a `cache` folder, it is written there, with a
 /// checksum, and read again while the source is as it was. Strings of recordings keep the list of recordings in memory.
@@ -33,7 +43,13 @@ use crate::{Error, Result, Utterance, manifest};
 pub struct Corpus {
     sources: Vec<Source>,
     entries: Vec<Entry>,
+    warnings: Vec<String>,
+    bad: Vec<BadSample>,
+    other_length: Vec<OtherLength>,
 }
+
+/// Shards whose members that are not used are named; those of others are counted.
+const MAX_NAMED_SHARDS: usize = 20;
 
 #[derive(Debug)]
 struct Source {
@@ -48,24 +64,65 @@ impl Corpus {
     /// Finds out where the utterances are.
     ///
     /// # Errors
-    /// Those of [`read_manifest`](crate::read_manifest); [`Error::Shard`] for a damaged one, or a sample without sound or text;
-    /// [`Error::Duration`] for sound of another length than is said; [`Error::EmptyManifest`] for a source without utterances.
+    /// Those of [`read_manifest`](crate::read_manifest); [`Error::Shard`] for a damaged one, or one of which nothing can be used;
+    /// [`Error::NameRange`] for a range of too many names; [`Error::EmptyManifest`] for a manifest without utterances, or if no
+    /// source has any.
     ///
     /// Cost: one pass over manifests; over the headers of shards' members and of their sound, which is decoded if it does not tell its
     /// length.
     pub fn open(paths: &[PathBuf], cache: Option<&Path>) -> Result<Self> {
-        let (mut sources, mut entries) = (Vec::new(), Vec::new());
-        for path in paths.iter().flat_map(|path| expanded(path)) {
-            let (found, strings) = index::of(&path, cache)?;
-            if found.is_empty() {
-                return Err(Error::EmptyManifest { path });
+        let (sources, entries, warnings) = (Vec::new(), Vec::new(), Vec::new());
+        let mut corpus = Corpus { sources, entries, warnings, bad: Vec::new(), other_length: Vec::new() };
+        let (mut cache, mut shards_with_unused, mut more_unused) = (cache, 0, 0);
+        for path in paths {
+            for path in Names::new(path)? {
+                let (Index { entries, are_strings, notes }, refused) = index::of(&path, cache)?;
+                if let Some(error) = refused {
+                    corpus.warnings.push(format!("data.cache: {error}; no index is kept there"));
+                    cache = None;
+                }
+                let shown = path.display();
+                if let Some(unused) = notes.unused() {
+                    shards_with_unused += 1;
+                    match shards_with_unused <= MAX_NAMED_SHARDS {
+                        true => corpus.warnings.push(format!("{shown}: {unused}")),
+                        false => more_unused += notes.unused,
+                    }
+                }
+                if entries.is_empty() {
+                    corpus.warnings.push(format!("{shown}: a shard without members"));
+                }
+                corpus.bad.extend(notes.bad.into_iter().map(|bad| bad.within(&path)));
+                corpus.other_length.extend(notes.other_length);
+                let recordings = if are_strings { manifest::read_recordings(&path)? } else { HashMap::new() };
+                corpus.sources.push(Source { path, first: corpus.entries.len(), recordings });
+                corpus.entries.extend(entries);
             }
-            let recordings = if strings { manifest::read_recordings(&path)? } else { HashMap::new() };
-            sources.push(Source { path, first: entries.len(), recordings });
-            entries.extend(found);
         }
-        entries.shrink_to_fit();
-        Ok(Corpus { sources, entries })
+        if more_unused > 0 {
+            let shards = shards_with_unused - MAX_NAMED_SHARDS;
+            corpus.warnings.push(format!("{more_unused} members of {shards} more shards are not used"));
+        }
+        if let Some(first) = corpus.sources.first().filter(|_| corpus.entries.is_empty()) {
+            return Err(Error::EmptyManifest { path: first.path.clone() });
+        }
+        corpus.entries.shrink_to_fit();
+        Ok(corpus)
+    }
+
+    /// Samples of shards that cannot be used: they are not among the utterances.
+    pub fn bad_samples(&self) -> &[BadSample] {
+        &self.bad
+    }
+
+    /// Samples of shards whose sound is not as long as their JSON says.
+    pub fn other_lengths(&self) -> &[OtherLength] {
+        &self.other_length
+    }
+
+    /// Members of shards that are not used, and what happened to the cache, a line each.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     /// Number of utterances.
@@ -133,44 +190,4 @@ fn bytes(path: &Path, mut file: &File, start: u64, length: usize) -> Result<Vec<
     let mut bytes = Vec::new();
     file.take(length as u64).read_to_end(&mut bytes).map_err(io)?;
     Ok(bytes)
-}
-
-/// Most files that a name may stand for.
-const MOST: usize = 1_000_000;
-
-/// The paths that `{a..b}` in a name stands for; the path itself without.
-fn expanded(path: &Path) -> Vec<PathBuf> {
-    let whole = || vec![path.to_owned()];
-    let Some(text) = path.to_str() else { return whole() };
-    let Some((before, (range, after))) =
-        text.split_once('{').and_then(|(before, rest)| Some((before, rest.split_once('}')?)))
-    else {
-        return whole();
-    };
-    let Some((first, last)) = range.split_once("..") else { return whole() };
-    let number = |text: &str| text.parse::<usize>().ok();
-    match number(first).zip(number(last)) {
-        Some((from, to)) if from <= to && to - from < MOST => {
-            let digits = first.len();
-            (from..=to).map(|n| PathBuf::from(format!("{before}{n:0digits$}{after}"))).collect()
-        }
-        _ => whole(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn braces_stand_for_numbers_with_as_many_digits() {
-        let of = |text: &str| -> Vec<String> {
-            expanded(Path::new(text)).iter().map(|path| path.display().to_string()).collect()
-        };
-        assert_eq!(of("a/t-{008..011}.tar"), ["a/t-008.tar", "a/t-009.tar", "a/t-010.tar", "a/t-011.tar"]);
-        assert_eq!(of("{3..3}.tar"), ["3.tar"]);
-        for plain in ["a.tar", "{5..3}.tar", "{a..b}.tar", "{1,2}.tar", "{1..2", "{0..99999999}.tar"] {
-            assert_eq!(of(plain), [plain]);
-        }
-    }
 }

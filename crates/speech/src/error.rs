@@ -216,7 +216,17 @@ pub enum Error {
     },
 
     // ---- shards and indices ----
-    /// A tar shard is damaged, or a sample of it lacks its sound or its text.
+    /// A range of numbers in the name of a source is too large.
+    #[error("{path}: a range of numbers: expected {expected}, found {found}")]
+    NameRange {
+        /// The name, cut to some characters.
+        path: String,
+        /// What a range may have.
+        expected: String,
+        /// What this one has.
+        found: String,
+    },
+    /// A tar shard is damaged, or none of its samples can be used.
     #[error("{}: expected {expected}, found {found}", path.display())]
     Shard {
         /// The shard.
@@ -435,6 +445,15 @@ pub enum Error {
     /// The tokenizers library refused; a sign of a bug here.
     #[error("tokenizer: {0}")]
     Tokenizers(String),
+}
+
+/// Error numbers of Linux for too many open files, of the system and of the process.
+const TOO_MANY_FILES: [i32; 2] = [23, 24];
+
+/// Returns whether a failure to read is one of the machine or the process, and not of the file.
+pub fn is_of_machine(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::OutOfMemory
+        || error.raw_os_error().is_some_and(|code| TOO_MANY_FILES.contains(&code))
 }
 
 /// A result with this crate's error.

@@ -65,7 +65,7 @@ pub use augment::{MaskFill, MaskForm, Masks, SpecAugment};
 pub use batching::batches;
 pub use bootstrap::{bootstrap_interval, by_speaker};
 pub use corpus::Corpus;
-pub use error::{Error, Result};
+pub use error::{Error, Result, is_of_machine};
 pub use error_rate::{ErrorCounts, character_errors, characters, error_counts, word_errors, words};
 pub use features::{FeatureConfig, FeatureStream, Features, FrontEnd, Normalise, Preset, StackStream};
 pub use manifest::read_manifest;

@@ -138,12 +138,15 @@ fn read(path: &Path, lines: Vec<(usize, Line)>) -> Result<Vec<Utterance>> {
 /// The recordings that the strings of a manifest are made of, by their ids.
 pub(crate) fn read_recordings(manifest: &Path) -> Result<HashMap<String, Utterance>> {
     let path = manifest.with_file_name(RECORDINGS);
-    let mut known = HashMap::new();
+    let mut known: HashMap<String, (usize, Utterance)> = HashMap::new();
     for (number, line) in read_lines(&path)? {
         let one = utterance(&Place { path: &path, line: number }, line, &HashMap::new())?;
-        known.insert(one.id.clone(), one);
+        if let Some(&(first, _)) = known.get(&one.id) {
+            return Err(Error::DuplicateId { path, line: number, id: one.id, first });
+        }
+        known.insert(one.id.clone(), (number, one));
     }
-    Ok(known)
+    Ok(known.into_iter().map(|(id, (_, one))| (id, one)).collect())
 }
 
 /// The utterance of one line.
@@ -185,6 +188,17 @@ pub(crate) fn of_member(
     let mut one = utterance(&Place { path, line: 1 }, line, &HashMap::new())?;
     one.pieces = vec![Piece::Sound { path: path.into(), span }];
     Ok(one)
+}
+
+/// The seconds that the JSON of a shard's sample gives, if it does.
+pub(crate) fn declared_seconds(path: &Path, about: &str) -> Result<Option<f64>> {
+    let line = parse(path, 1, about)?;
+    let counted = || Some(line.num_samples? as f64 / f64::from(line.sample_rate?));
+    Ok(line
+        .seconds
+        .or(line.duration)
+        .or_else(counted)
+        .filter(|seconds| (0.0..=MOST_SECONDS).contains(seconds)))
 }
 
 pub(crate) fn parse(path: &Path, number: usize, line: &str) -> Result<Line> {

@@ -78,10 +78,6 @@ pub enum Span {
     },
 }
 
-/// A file may be half as long again as its line says, or longer by this, before decoding stops: lengths are often rounded or
-/// estimated. How much of that is accepted is decided by those who use the sound.
-const MORE_SECONDS: f64 = 5.0;
-
 /// A segment given in seconds may end this much after its file does: durations in seconds are often rounded.
 const SLACK_SECONDS: f64 = 0.05;
 
@@ -123,7 +119,7 @@ impl Utterance {
     fn limit(&self) -> Limit {
         match (self.num_samples, self.sample_rate) {
             (Some(samples), Some(rate)) => Limit::Samples(samples as u64 + u64::from(rate)),
-            _ => Limit::Seconds(self.seconds + (0.5 * self.seconds).max(MORE_SECONDS)),
+            _ => Limit::near(self.seconds),
         }
     }
 

@@ -8,8 +8,6 @@
 //! | a recording longer or shorter than the `seconds` of its line | used as it is |
 //!
 //! All of them are reported by name. More than [`allowed`] items left out are [`Error::TooManyBad`].
-use std::io::ErrorKind;
-
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
@@ -21,8 +19,6 @@ pub(crate) const NAMED: usize = 10;
 /// Tolerated difference between a recording and its line, in seconds and as a share of the recording.
 const TOLERANCE_SECONDS: f64 = 0.1;
 const TOLERANCE_SHARE: f64 = 0.02;
-/// Error numbers of Linux for too many open files, of the system and of the process.
-const TOO_MANY_FILES: [i32; 2] = [23, 24];
 
 /// An utterance that is left out, and why.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -148,10 +144,7 @@ fn concerns_utterance(error: &speech::Error) -> bool {
     use speech::Error::{File, Index, Io, Resampling, Setting, Stream, Tokenizers, Utterance, Write};
     match error {
         Utterance { source, .. } | File { source, .. } => concerns_utterance(source),
-        Io { source, .. } => {
-            source.kind() != ErrorKind::OutOfMemory
-                && !source.raw_os_error().is_some_and(|code| TOO_MANY_FILES.contains(&code))
-        }
+        Io { source, .. } => !speech::is_of_machine(source),
         Write { .. } | Index { .. } | Setting { .. } | Stream { .. } | Resampling(_) | Tokenizers(_) => false,
         _ => true,
     }
@@ -171,6 +164,8 @@ pub(crate) fn sort<T>(id: &str, result: Result<T>, bad: &mut BadItems) -> Result
 
 #[cfg(test)]
 mod tests {
+    use std::io::ErrorKind;
+
     use super::*;
 
     fn left_out(count: usize) -> BadItems {

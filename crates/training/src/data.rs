@@ -26,16 +26,47 @@ pub use streamed::Streamed;
 pub(crate) use streamed::{all_too_long, index_folder};
 pub use training_set::{Largest, Store, TrainingSet};
 
+use crate::bad_items::{BadItems, LeftOut, OtherLength};
 use crate::{Error, Result};
 
-/// All utterances of some manifests, or tar shards.
+/// The utterances of some manifests or tar shards, and what of these is not used.
+#[derive(Debug, Default)]
+pub struct Listed {
+    /// The utterances.
+    pub utterances: Vec<Utterance>,
+    /// Samples of shards that cannot be used, which are not among the utterances, and those of another length.
+    pub bad: BadItems,
+    /// Members of shards that are not used, a line a shard.
+    pub warnings: Vec<String>,
+}
+
+/// Reads all utterances of some manifests or tar shards.
 ///
 /// # Errors
-/// Whatever [`Corpus::open`] finds, and [`Error::Empty`] if there is none at all.
-pub fn read_manifests(what: &str, paths: &[PathBuf]) -> Result<Vec<Utterance>> {
-    let utterances = Corpus::open(paths, None)?.utterances().collect::<speech::Result<Vec<_>>>()?;
+/// Those of [`Corpus::open`], and [`Error::Empty`] if there is none at all.
+pub fn read_manifests(what: &str, paths: &[PathBuf]) -> Result<Listed> {
+    let corpus = Corpus::open(paths, None)?;
+    let utterances = corpus.utterances().collect::<speech::Result<Vec<_>>>()?;
     if utterances.is_empty() {
         return Err(Error::Empty { what: what.to_owned() });
     }
-    Ok(utterances)
+    Ok(Listed { utterances, bad: bad_samples(&corpus), warnings: corpus.warnings().to_vec() })
+}
+
+/// The bad items of a corpus that are known from its shards.
+pub(crate) fn bad_samples(corpus: &Corpus) -> BadItems {
+    let left_out = |one: &speech::corpus::BadSample| LeftOut {
+        id: one.key.clone(),
+        reason: one.reason.clone(),
+        other_rate: false,
+    };
+    let other_length = |one: &speech::corpus::OtherLength| OtherLength {
+        id: one.id.clone(),
+        expected_seconds: one.expected_seconds,
+        found_seconds: one.found_seconds,
+    };
+    BadItems {
+        left_out: corpus.bad_samples().iter().map(left_out).collect(),
+        other_length: corpus.other_lengths().iter().map(other_length).collect(),
+    }
 }

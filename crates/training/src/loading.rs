@@ -11,7 +11,7 @@ use speech::{
 use crate::bad_item_log::TRAIN;
 use crate::bad_items::BadItems;
 use crate::checkpoint::{self, Checkpoint, Progress};
-use crate::data::{self, Example, Store, Streamed};
+use crate::data::{self, Example, Listed, Store, Streamed};
 use crate::floor_warning::floor_warning;
 use crate::model::Model;
 use crate::observer::Observer;
@@ -71,14 +71,19 @@ impl Loaded {
         stop: &AtomicBool,
     ) -> std::result::Result<Self, Stopped> {
         let read = |set, manifests: &[PathBuf]| match manifests.is_empty() {
-            true => Ok(Vec::new()),
+            true => Ok(Listed::default()),
             false => data::read_manifests(set, manifests),
         };
-        let (dev, test) = (read("data.dev", &recipe.data.dev)?, read("data.test", &recipe.data.test)?);
+        let Listed { utterances: dev, bad: dev_bad, warnings } = read("data.dev", &recipe.data.dev)?;
+        warnings.iter().for_each(|warning| observer.on_warning(warning));
+        let Listed { utterances: test, bad: test_bad, warnings } = read("data.test", &recipe.data.test)?;
+        warnings.iter().for_each(|warning| observer.on_warning(warning));
         let mut notes = Vec::new();
         let loaded = match recipe.data.stream {
             false => {
-                let train = data::read_manifests("data.train", &recipe.data.train)?;
+                let listed = data::read_manifests("data.train", &recipe.data.train)?;
+                let Listed { utterances: train, bad, warnings } = listed;
+                warnings.iter().for_each(|warning| observer.on_warning(warning));
                 let sets = Sets { train: &train, dev: &dev, test: &test };
                 let known = Known::new(recipe, sets, origin, observer)?;
                 let doubt = doubts::repeated("data.train", &train);
@@ -88,11 +93,12 @@ impl Loaded {
                 if train.is_empty() {
                     return Err(data::all_too_long().into());
                 }
-                (known, Few::Memory(train))
+                (known, Few::Memory(train, bad))
             }
             true => {
                 let corpus = Corpus::open(&recipe.data.train, data::index_folder(recipe).as_deref());
                 let corpus = corpus.map_err(Error::from)?;
+                corpus.warnings().iter().for_each(|warning| observer.on_warning(warning));
                 let sets = Sets { train: &corpus, dev: &dev, test: &test };
                 let known = Known::new(recipe, sets, origin, observer)?;
                 let (tokenizer, all) = (known.tokenizer.clone(), corpus.len());
@@ -134,9 +140,9 @@ impl Loaded {
                     report(TRAIN, streamed.bad().clone(), streamed.utterances())?;
                     Store::Disk(streamed)
                 }
-                Few::Memory(mut train) => {
+                Few::Memory(mut train, bad) => {
                     let (mut examples, mut items) = load(&train, Some(&tokenizer))?;
-                    let of = train.len();
+                    let of = train.len() + bad.left_out.len();
                     // In the order of the list, as the examples are.
                     let mut left_out = items.left_out.iter().map(|one| one.id.as_str()).peekable();
                     train.retain(|one| left_out.next_if_eq(&one.id.as_str()).is_none());
@@ -144,14 +150,19 @@ impl Loaded {
                     let (joined, more) = load(&joined, Some(&tokenizer))?;
                     examples.extend(joined);
                     items.left_out.extend(more.left_out);
+                    items.extend(bad);
                     report(TRAIN, items, of)?;
                     Store::Memory(examples)
                 }
             };
-            let (dev_examples, items) = load(&dev, None)?;
-            report("data.dev", items, dev.len())?;
-            let (test_examples, items) = load(&test, None)?;
-            report("data.test", items, test.len())?;
+            let (dev_examples, mut items) = load(&dev, None)?;
+            let of = dev.len() + dev_bad.left_out.len();
+            items.extend(dev_bad);
+            report("data.dev", items, of)?;
+            let (test_examples, mut items) = load(&test, None)?;
+            let of = test.len() + test_bad.left_out.len();
+            items.extend(test_bad);
+            report("data.test", items, of)?;
             Ok((train, dev_examples, test_examples))
         };
         let (train, dev, test) = match all() {
@@ -166,7 +177,7 @@ impl Loaded {
 
 /// A training set of which nothing was read but what is said about it.
 enum Few {
-    Memory(Vec<Utterance>),
+    Memory(Vec<Utterance>, BadItems),
     Disk(Box<Streamed>),
 }
 
@@ -285,8 +296,8 @@ fn change_epochs([old, epochs]: [u64; 2], progress: &Progress, given: bool) -> R
 fn expect_room(recipe: &Recipe, train: &Few, others: [&Vec<Utterance>; 2], labels: usize) -> Result<()> {
     let of = |utterances: &[Utterance]| utterances.iter().map(|utterance| utterance.seconds).sum::<f64>();
     let train = match train {
-        Few::Memory(train) if recipe.augment.join > 1 => 2.0 * of(train),
-        Few::Memory(train) => of(train),
+        Few::Memory(train, _) if recipe.augment.join > 1 => 2.0 * of(train),
+        Few::Memory(train, _) => of(train),
         Few::Disk(_) => 0.0,
     };
     let seconds = train + others.iter().map(|set| of(set)).sum::<f64>();

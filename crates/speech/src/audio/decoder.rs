@@ -21,7 +21,16 @@ pub(crate) enum Limit {
     Seconds(f64),
 }
 
+/// A file may be half as long again as its line says, or longer by this, before decoding stops: lengths are often rounded or
+/// estimated. How much of that is accepted is decided by those who use the sound.
+const MORE_SECONDS: f64 = 5.0;
+
 impl Limit {
+    /// So many seconds, and a tolerance.
+    pub fn near(seconds: f64) -> Self {
+        Limit::Seconds(seconds + (0.5 * seconds).max(MORE_SECONDS))
+    }
+
     fn samples(self, sample_rate: u32) -> u64 {
         match self {
             Limit::None => u64::MAX,

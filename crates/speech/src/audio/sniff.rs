@@ -3,6 +3,12 @@
 use super::packets::Container;
 use super::wav;
 
+/// Endings of the names of files that can be read, for members of shards; the first bytes decide the format.
+pub(crate) const ENDINGS: [&str; 16] = [
+    "wav", "wave", "flac", "mp3", "mp2", "aac", "m4a", "mp4", "m4b", "ogg", "oga", "opus", "aif", "aiff",
+    "aifc", "caf",
+];
+
 /// First bytes that are looked at.
 pub(super) const BYTES: usize = 16;
 

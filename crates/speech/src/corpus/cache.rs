@@ -1,8 +1,8 @@
 //! Indices on disk.
 //!
 //! ```text
-//! "panda index 2\n"   stamp of the source: 3 x u64 and its path's checksum   strings: u64   count: u64
-//! count x entry of 40 bytes        CRC-32 of all before        all little-endian
+//! "panda index 3\n"   stamp of the source: 3 x u64 and its path's checksum   strings: u64   count: u64
+//! count x entry of 40 bytes        notes in JSON        CRC-32 of all before        all little-endian
 //! ```
 //! A file that does not fit its source, or is damaged, is made anew: nothing is lost with it.
 
@@ -10,10 +10,10 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use super::index::Entry;
+use super::index::{Entry, Index};
 use crate::{Error, Result, files};
 
-const MAGIC: &[u8] = b"panda index 2\n";
+const MAGIC: &[u8] = b"panda index 3\n";
 /// Bytes at the beginning and at the end of a source that its stamp looks at.
 const LOOK: u64 = 1 << 16;
 const ENTRY: usize = 40;
@@ -41,11 +41,11 @@ fn place(folder: &Path, source: &Path, stamp: [u64; 4]) -> PathBuf {
 }
 
 /// The index of a source, if there is one that fits.
-pub(super) fn read(folder: &Path, source: &Path, stamp: [u64; 4]) -> Option<(Vec<Entry>, bool)> {
+pub(super) fn read(folder: &Path, source: &Path, stamp: [u64; 4]) -> Option<Index> {
     parse(&files::read_regular(&place(folder, source, stamp)).ok()?, stamp)
 }
 
-fn parse(bytes: &[u8], stamp: [u64; 4]) -> Option<(Vec<Entry>, bool)> {
+fn parse(bytes: &[u8], stamp: [u64; 4]) -> Option<Index> {
     let (body, sum) = bytes.split_last_chunk::<4>()?;
     if crc32fast::hash(body) != u32::from_le_bytes(*sum) {
         return None;
@@ -59,26 +59,25 @@ fn parse(bytes: &[u8], stamp: [u64; 4]) -> Option<(Vec<Entry>, bool)> {
     if [next()?, next()?, next()?, next()?] != stamp {
         return None;
     }
-    let (strings, count) = (next()? == 1, next()?);
-    let entries: Vec<Entry> = rest.as_chunks::<ENTRY>().0.iter().map(entry).collect();
-    (entries.len() as u64 == count && rest.len() == entries.len() * ENTRY).then_some((entries, strings))
+    let (are_strings, count) = (next()? == 1, usize::try_from(next()?).ok()?);
+    let (entries, notes) = rest.split_at_checked(count.checked_mul(ENTRY)?)?;
+    let entries = entries.as_chunks::<ENTRY>().0.iter().map(entry).collect();
+    Some(Index { entries, are_strings, notes: serde_json::from_slice(notes).ok()? })
 }
 
 /// Writes the index of a source; the file appears whole or not at all, whoever else writes it at the same time.
-pub(super) fn write(
-    folder: &Path,
-    source: &Path,
-    stamp: [u64; 4],
-    (entries, strings): &(Vec<Entry>, bool),
-) -> Result<()> {
+pub(super) fn write(folder: &Path, source: &Path, stamp: [u64; 4], index: &Index) -> Result<()> {
+    let Index { entries, are_strings, notes } = index;
     let path = place(folder, source, stamp);
     let mut bytes = MAGIC.to_vec();
-    let words = stamp.into_iter().chain([u64::from(*strings), entries.len() as u64]);
+    let words = stamp.into_iter().chain([u64::from(*are_strings), entries.len() as u64]);
     words.for_each(|word| bytes.extend(word.to_le_bytes()));
     entries.iter().for_each(|entry| bytes.extend(of_entry(entry)));
+    let failed = |path: &Path, source| Error::Write { path: path.into(), source };
+    serde_json::to_writer(&mut bytes, notes).map_err(|error| failed(&path, error.into()))?;
     bytes.extend(crc32fast::hash(&bytes).to_le_bytes());
     files::make_folder(folder)?;
-    files::write_atomically(&path, &bytes).map_err(|source| Error::Write { path, source })
+    files::write_atomically(&path, &bytes).map_err(|source| failed(&path, source))
 }
 
 fn of_entry(entry: &Entry) -> [u8; ENTRY] {

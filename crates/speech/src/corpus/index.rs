@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
+use super::notes::Notes;
 use super::{cache, shard};
 use crate::files::open_regular;
 use crate::{Error, Result, manifest};
@@ -63,30 +64,53 @@ pub(super) fn sum(text: &[u8]) -> u32 {
     crc32fast::hash(text)
 }
 
-/// The entries of a source, and whether they are strings of recordings.
-pub(super) fn of(path: &Path, cache: Option<&Path>) -> Result<(Vec<Entry>, bool)> {
-    let Some(folder) = cache else { return find(path) };
+/// The index of a source.
+#[derive(Debug, PartialEq)]
+pub(super) struct Index {
+    pub entries: Vec<Entry>,
+    /// Whether they are strings of recordings.
+    pub are_strings: bool,
+    pub notes: Notes,
+}
+
+/// The index of a source, and why it could not be written to the cache.
+pub(super) fn of(path: &Path, cache: Option<&Path>) -> Result<(Index, Option<Error>)> {
+    let Some(folder) = cache else { return Ok((find(path)?, None)) };
     let stamp = cache::stamp(path)?;
     if let Some(known) = cache::read(folder, path, stamp) {
-        return Ok(known);
+        return Ok((known, None));
     }
     let found = find(path)?;
     // What has changed in the meantime would pass for what is there now.
-    if cache::stamp(path)? == stamp {
-        cache::write(folder, path, stamp, &found)?;
+    if cache::stamp(path)? != stamp {
+        return Ok((found, None));
     }
-    Ok(found)
+    match cache::write(folder, path, stamp, &found) {
+        Err(error) if is_misplaced(&error) => Err(error),
+        written => Ok((found, written.err())),
+    }
 }
 
-fn find(path: &Path) -> Result<(Vec<Entry>, bool)> {
+/// Whether a folder of a cache cannot be one: a mistake of the recipe, not a lack of space or rights.
+fn is_misplaced(error: &Error) -> bool {
+    use std::io::ErrorKind::{AlreadyExists, InvalidInput, NotADirectory};
+    matches!(error, Error::Write { source, .. } if matches!(source.kind(), AlreadyExists | InvalidInput | NotADirectory))
+}
+
+fn find(path: &Path) -> Result<Index> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     if name.ends_with(".tgz") || name.contains(".tar.") {
         let (expected, found) = ("a tar file that is not compressed".into(), name);
         return Err(Error::Shard { path: path.into(), expected, found });
     }
-    match name.ends_with(".tar") {
-        true => Ok((shard::entries(path)?, false)),
-        false => lines(path),
+    if name.ends_with(".tar") {
+        let (entries, notes) = shard::entries(path)?;
+        return Ok(Index { entries, are_strings: false, notes });
+    }
+    let (entries, are_strings) = lines(path)?;
+    match entries.is_empty() {
+        true => Err(Error::EmptyManifest { path: path.into() }),
+        false => Ok(Index { entries, are_strings, notes: Notes::default() }),
     }
 }
 

@@ -1,8 +1,10 @@
 //! Shards: tar files in the layout of WebDataset.
 //!
 //! ```text
-//! utt1.flac  utt1.json  utt2.flac  utt2.json  ...     members of a sample side by side, in any order; other endings are passed over
+//! utt1.flac  utt1.json  utt2.flac  utt2.json  ...     members of a sample one after another, in any order
 //! ```
+//! The key of a member is its name up to the last dot of the file's name. WebDataset itself cuts at the first dot, so that
+//! `sp0.9-a.wav` would be a member `9-a.wav` of `sp0`.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -11,14 +13,11 @@ use std::path::Path;
 
 use super::bytes;
 use super::index::{self, Entry, MOST_TEXT, Member};
+use super::members::{self, BLOCK, MAX_HEADERS, Members};
+use super::notes::{BadSample, Notes, OtherLength, printable};
 use crate::audio::{self, Channel, Limit, Part};
 use crate::files::open_regular;
-use crate::{Error, Result, Span, Utterance, manifest};
-
-/// Bytes of a tar header, and what all members are rounded up to.
-const BLOCK: u64 = 512;
-/// Bytes of the headers before a sound at most: names are not longer.
-const MOST_HEADERS: u64 = 1 << 16;
+use crate::{Error, Result, Span, Utterance, error, manifest};
 
 /// A member of a sample.
 #[derive(Clone, Copy)]
@@ -29,75 +28,176 @@ struct Place {
     length: u64,
 }
 
-/// What a sample has so far.
+/// The members of a sample so far.
 #[derive(Default)]
 struct Sample {
     key: String,
     sound: Option<Place>,
     json: Option<Place>,
     txt: Option<Place>,
+    /// Name of the text without JSON.
+    txt_name: String,
+    /// Why the sample cannot be used.
+    problem: Option<String>,
 }
 
-/// The entries of a shard.
-pub(super) fn entries(path: &Path) -> Result<Vec<Entry>> {
+/// The samples of a shard so far.
+struct Samples<'a> {
+    path: &'a Path,
+    file: File,
+    entries: Vec<Entry>,
+    notes: Notes,
+    /// The number of each id.
+    seen: HashMap<String, usize>,
+}
+
+/// The entries of a shard, and what of it is not used.
+pub(super) fn entries(path: &Path) -> Result<(Vec<Entry>, Notes)> {
     let broken = |found: std::io::Error| match found.kind() {
-        ErrorKind::NotFound | ErrorKind::PermissionDenied => Error::Io { path: path.into(), source: found },
-        _ => wrong(path, "a whole tar file", found.to_string()),
+        ErrorKind::InvalidData | ErrorKind::UnexpectedEof | ErrorKind::Other => {
+            wrong(path, "a whole tar file", found.to_string())
+        }
+        _ => Error::Io { path: path.into(), source: found },
     };
     let file = open(path)?;
     let whole = file.metadata().map_err(broken)?.len();
-    let mut archive = tar::Archive::new(open(path)?);
-    let (mut found, mut sample) = (Vec::new(), Sample::default());
-    let mut seen: HashMap<String, usize> = HashMap::new();
-    let mut close = |sample: Sample| -> Result<()> {
-        if let Some((id, entry)) = entry(path, &file, &sample)? {
-            if let Some(first) = seen.insert(id.clone(), found.len() + 1) {
-                let (path, line) = (path.into(), found.len() + 1);
-                return Err(Error::DuplicateId { path, line, id, first });
-            }
-            found.push(entry);
-        }
-        Ok(())
-    };
-    let mut end = 0;
-    for member in archive.entries_with_seek().map_err(broken)? {
-        let member = member.map_err(broken)?;
-        let name = String::from_utf8_lossy(&member.path_bytes()).into_owned();
-        let place = Place { header: end, start: member.raw_file_position(), length: member.size() };
-        let kind = member.header().entry_type();
-        if kind.is_gnu_sparse() {
+    let mut members = Members::new(open(path)?);
+    let (entries, notes, seen) = (Vec::new(), Notes::default(), HashMap::new());
+    let mut samples = Samples { path, file, entries, notes, seen };
+    let mut sample = Sample::default();
+    while let Some(member) = members.next().map_err(broken)? {
+        let name = printable(&member.name);
+        if member.is_sparse {
             return Err(wrong(path, &format!("{name}: all of its bytes"), "a sparse file"));
         }
-        end = place.start.saturating_add(place.length).div_ceil(BLOCK).saturating_mul(BLOCK);
-        let Some((key, ending)) = split(&name) else { continue };
-        let ending = ending.to_ascii_lowercase();
-        if !matches!(ending.as_str(), "wav" | "flac" | "json" | "txt") || kind.is_dir() {
-            continue;
-        }
-        if !(kind.is_file() || kind.is_contiguous()) {
-            return Err(wrong(path, &format!("{name}: a file of its own"), format!("{kind:?}")));
-        }
-        if place.start.saturating_add(place.length) > whole {
-            let expected = format!("{name} of {} bytes", place.length);
+        if member.start.saturating_add(member.length) > whole {
+            let expected = format!("{name} of {} bytes", member.length);
             return Err(wrong(path, &expected, format!("{whole} bytes in all: truncated")));
         }
-        if key != sample.key {
-            close(std::mem::replace(&mut sample, Sample { key: key.to_owned(), ..Sample::default() }))?;
+        if member.kind.is_dir() || member.kind.is_pax_global_extensions() {
+            continue;
         }
-        let to = match ending.as_str() {
-            "json" => &mut sample.json,
-            "txt" => &mut sample.txt,
-            _ => &mut sample.sound,
+        let Some((key, ending)) = split(&member.name) else {
+            samples.notes.add_unused(&member.name);
+            continue;
+        };
+        let ending = ending.to_ascii_lowercase();
+        if !(ending == "json" || ending == "txt" || audio::ENDINGS.contains(&ending.as_str())) {
+            samples.notes.add_unused(&member.name);
+            continue;
+        }
+        if key != sample.key {
+            let next = Sample { key: key.to_owned(), ..Sample::default() };
+            samples.close(std::mem::replace(&mut sample, next))?;
+        }
+        sample.add(&member, &ending);
+    }
+    samples.close(sample)?;
+    ended(path, &samples.file, members.end())?;
+    let Samples { mut entries, notes, .. } = samples;
+    if entries.is_empty() && !notes.is_empty() {
+        return Err(wrong(
+            path,
+            "samples of KEY.wav (or other sound) and KEY.json or KEY.txt",
+            notes.reasons(),
+        ));
+    }
+    entries.shrink_to_fit();
+    Ok((entries, notes))
+}
+
+impl Sample {
+    fn add(&mut self, member: &members::Member, ending: &str) {
+        let name = printable(&member.name);
+        if !(member.kind.is_file() || member.kind.is_contiguous()) {
+            let found = format!("{name}: expected a file of its own, found {:?}", member.kind);
+            self.problem.get_or_insert(found);
+            return;
+        }
+        let place = Place { header: member.header, start: member.start, length: member.length };
+        let (what, to) = match ending {
+            "json" => (ending, &mut self.json),
+            "txt" => (ending, &mut self.txt),
+            _ => ("sound", &mut self.sound),
         };
         if to.replace(place).is_some() {
-            let what = if ending == "json" || ending == "txt" { &ending } else { "sound" };
-            return Err(wrong(path, &format!("{key}: one {what}"), "two, side by side"));
+            self.problem.get_or_insert(format!("{name}: expected one {what}, found a second one"));
+        }
+        if ending == "txt" {
+            self.txt_name = member.name.clone();
         }
     }
-    close(sample)?;
-    found.shrink_to_fit();
-    ended(path, &file, end)?;
-    Ok(found)
+}
+
+impl Samples<'_> {
+    /// Adds a sample that is complete.
+    ///
+    /// # Errors
+    /// [`Error::DuplicateId`], and errors that are not about the sample.
+    fn close(&mut self, sample: Sample) -> Result<()> {
+        let Sample { key, sound, json, txt, txt_name, problem } = sample;
+        if json.is_some() && txt.is_some() {
+            self.notes.add_unused(&txt_name);
+        }
+        let named = printable(&key);
+        let found = match (problem, sound, json.or(txt)) {
+            (Some(problem), ..) => Err(problem),
+            (None, None, None) => return Ok(()),
+            (None, Some(_), None) => Err(format!("expected {named}.json or {named}.txt, found sound alone")),
+            (None, None, Some(_)) => {
+                Err(format!("expected {named}.wav, {named}.flac or other sound, found a text alone"))
+            }
+            (None, Some(sound), Some(about)) => {
+                match entry(self.path, &self.file, &key, sound, about, json.is_some()) {
+                    Ok(found) => Ok(found),
+                    Err(error) if is_of_machine(&error) => return Err(error),
+                    Err(error) => Err(reason(error)),
+                }
+            }
+        };
+        match found {
+            Err(reason) => self.notes.bad.push(BadSample { key: named, reason }),
+            Ok((one, entry, found)) => {
+                let number = self.entries.len() + 1;
+                if let Some(first) = self.seen.insert(one.id.clone(), number) {
+                    return Err(Error::DuplicateId {
+                        path: self.path.into(),
+                        line: number,
+                        id: one.id,
+                        first,
+                    });
+                }
+                if differs(one.seconds, found) {
+                    let (expected_seconds, found_seconds) = (one.seconds, found);
+                    self.notes.other_length.push(OtherLength { id: one.id, expected_seconds, found_seconds });
+                }
+                self.entries.push(entry);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether an error is one of the machine, and not of a sample.
+fn is_of_machine(found: &Error) -> bool {
+    match found {
+        Error::Utterance { source, .. } | Error::File { source, .. } => is_of_machine(source),
+        Error::Io { source, .. } => error::is_of_machine(source),
+        _ => false,
+    }
+}
+
+/// What an error says, without the names of the sample and the shard.
+fn reason(found: Error) -> String {
+    match found {
+        Error::Utterance { source, .. } => reason(*source),
+        Error::Format { expected, found, .. } => format!("expected {expected}, found {found}"),
+        Error::Shard { expected, found, .. } => format!("expected {expected}, found {found}"),
+        Error::ManifestSyntax { source, .. } => {
+            format!("expected a JSON object of manifest fields: {source}")
+        }
+        other => other.to_string(),
+    }
 }
 
 /// Behind the last member there are zeros: nothing would mean that the file was cut, something else that a second one was appended,
@@ -118,36 +218,34 @@ fn ended(path: &Path, mut file: &File, end: u64) -> Result<()> {
     }
 }
 
-/// Id and entry of a sample; none where there is neither sound nor text.
-fn entry(path: &Path, file: &File, sample: &Sample) -> Result<Option<(String, Entry)>> {
-    let Sample { key, sound, json, txt } = sample;
-    let (sound, about) = match (sound, json.or(*txt)) {
-        (Some(sound), Some(about)) => (sound, about),
-        (None, None) => return Ok(None),
-        (Some(_), None) => return Err(wrong(path, &format!("{key}.json or {key}.txt"), "sound alone")),
-        (None, Some(_)) => return Err(wrong(path, &format!("{key}.wav or {key}.flac"), "a text alone")),
-    };
+/// What is said about a sample, its entry, and the seconds of its sound.
+fn entry(
+    path: &Path,
+    file: &File,
+    key: &str,
+    sound: Place,
+    about: Place,
+    is_json: bool,
+) -> Result<(Utterance, Entry, f64)> {
     if about.length > MOST_TEXT {
-        let expected = format!("{key}: a text of at most {MOST_TEXT} bytes");
+        let expected = format!("a text of at most {MOST_TEXT} bytes");
         return Err(wrong(path, &expected, about.length.to_string()));
     }
     let headers = sound.start.saturating_sub(sound.header);
-    if headers > MOST_HEADERS {
-        let expected = format!("{key}: headers of at most {MOST_HEADERS} bytes");
+    if headers > MAX_HEADERS {
+        let expected = format!("headers of at most {MAX_HEADERS} bytes");
         return Err(wrong(path, &expected, headers.to_string()));
     }
     let Ok(sound_length) = u32::try_from(sound.length) else {
-        let expected = format!("{key}: sound of less than 4 GiB");
-        return Err(wrong(path, &expected, format!("{} bytes", sound.length)));
+        return Err(wrong(path, "sound of less than 4 GiB", format!("{} bytes", sound.length)));
     };
     let said = bytes(path, file, about.start, about.length as usize)?;
     let sum = index::sum(&said);
     let Ok(said) = String::from_utf8(said) else {
-        let ending = if json.is_some() { "json" } else { "txt" };
-        return Err(wrong(path, &format!("{key}.{ending}: text in UTF-8"), "other bytes"));
+        let ending = if is_json { "json" } else { "txt" };
+        return Err(wrong(path, &format!("{}.{ending}: text in UTF-8", printable(key)), "other bytes"));
     };
-    let member =
-        Member { start: sound.start, length: sound_length, headers: headers as u32, json: json.is_some() };
+    let member = Member { start: sound.start, length: sound_length, headers: headers as u32, json: is_json };
     let mut entry = Entry {
         seconds: 0.0,
         start: about.start,
@@ -157,23 +255,19 @@ fn entry(path: &Path, file: &File, sample: &Sample) -> Result<Option<(String, En
         sound_length,
         sound: sound.start,
     };
-    if key_before(path, file, member)?.as_ref() != Some(key) {
-        return Err(wrong(path, &format!("{key}: a header that says so"), "another one"));
+    if key_before(path, file, member)?.as_deref() != Some(key) {
+        return Err(wrong(path, "a header with the name of the sample", "another one"));
     }
-    let named = |error: Error| Error::Utterance { utterance: key.clone(), source: Box::new(error) };
-    let (mut samples, rate) = audio::header(path, part(path, file, member)?).map_err(named)?;
+    let about = json_of(&said, member);
+    let (mut samples, rate) = audio::header(path, part(path, file, member)?)?;
     if samples == 0 {
         // The header does not tell: once, the sound does.
-        let counted = audio::count(path, part(path, file, member)?, Channel::Mix, Limit::None);
-        samples = counted.map_err(named)?.0;
+        let limit = manifest::declared_seconds(path, &about)?.map_or(Limit::None, Limit::near);
+        samples = audio::count(path, part(path, file, member)?, Channel::Mix, limit)?.0;
     }
-    let one = said_of(path, &entry, member, key, &said, (samples, rate))?;
-    let found = samples as f64 / f64::from(rate);
-    if differs(one.seconds, found) {
-        return Err(named(Error::Duration { utterance: one.id, expected: one.seconds, found }));
-    }
-    entry.seconds = one.seconds;
-    Ok(Some((one.id, entry)))
+    entry.seconds = samples as f64 / f64::from(rate);
+    let found = entry.seconds;
+    Ok((utterance_of(path, member, key, &about, (found, rate))?, entry, found))
 }
 
 /// Reads what a shard says about a sample.
@@ -196,7 +290,14 @@ pub(super) fn utterance(path: &Path, index: usize, entry: &Entry, member: Member
     if samples > 0 && differs(entry.seconds, found) {
         return Err(stale(format!("sound of {:.2} s", entry.seconds), format!("{found:.2} s")));
     }
-    said_of(path, entry, member, &key, &said, (samples, rate))
+    // A header that does not tell has been asked once.
+    let seconds = if samples > 0 { found } else { entry.seconds };
+    let mut one =
+        utterance_of(path, member, &key, &json_of(&said, member), (seconds, rate)).map_err(named)?;
+    if differs(one.seconds, seconds) {
+        one.seconds = seconds;
+    }
+    Ok(one)
 }
 
 /// Whether a length is wrong by more than batches are planned for.
@@ -215,39 +316,33 @@ fn key_before(path: &Path, mut file: &File, member: Member) -> Result<Option<Str
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
         Err(error) => return Err(io(error)),
     }
-    let mut archive = tar::Archive::new(Cursor::new(headers));
-    let Ok(members) = archive.entries() else { return Ok(None) };
-    // Global headers come before it as members of their own.
-    let own = members.flatten().find(|found| found.raw_file_position() == u64::from(member.headers));
-    let name = own.map(|own| String::from_utf8_lossy(&own.path_bytes()).into_owned());
-    Ok(name.as_deref().and_then(split).map(|(key, _)| key.to_owned()))
+    let Ok(Some(found)) = Members::new(Cursor::new(headers)).next() else { return Ok(None) };
+    let is_own = found.start == u64::from(member.headers);
+    Ok(split(&found.name).filter(|_| is_own).map(|(key, _)| key.to_owned()))
 }
 
-/// Key and ending of a member: up to the first dot of the file's name, and behind it. None without either, as of hidden files.
+/// Key and ending of a member: up to the last dot of the file's name, and behind it. None without either, and of hidden files.
 fn split(name: &str) -> Option<(&str, &str)> {
     let name = name.strip_prefix("./").unwrap_or(name);
     let file = name.rfind('/').map_or(0, |slash| slash + 1);
-    let dot = name[file..].find('.').filter(|&dot| dot > 0)? + file;
-    Some((&name[..dot], &name[dot + 1..]))
+    let dot = name[file..].rfind('.')? + file;
+    let is_hidden = name[file..].starts_with('.');
+    (!is_hidden && dot + 1 < name.len()).then(|| (&name[..dot], &name[dot + 1..]))
 }
 
-/// An utterance from what is said about it, and from samples and rate of its sound.
-fn said_of(
-    path: &Path,
-    entry: &Entry,
-    member: Member,
-    key: &str,
-    said: &str,
-    (samples, rate): (u64, u32),
-) -> Result<Utterance> {
+/// The JSON of a sample, made of its text where it has only that.
+fn json_of(said: &str, member: Member) -> String {
     let said = said.strip_prefix('\u{feff}').unwrap_or(said);
-    let text = || serde_json::json!({ "text": said.trim() }).to_string();
-    let about = if member.json { said.to_owned() } else { text() };
+    match member.json {
+        true => said.to_owned(),
+        false => serde_json::json!({ "text": said.trim() }).to_string(),
+    }
+}
+
+/// An utterance from the JSON of its sample, and from seconds and rate of its sound.
+fn utterance_of(path: &Path, member: Member, key: &str, about: &str, found: (f64, u32)) -> Result<Utterance> {
     let span = Span::Member { start: member.start, length: u64::from(member.length) };
-    // A header that does not tell has been asked once.
-    let seconds = if samples > 0 { samples as f64 / f64::from(rate) } else { entry.seconds };
-    let named = |error: Error| Error::Utterance { utterance: key.to_owned(), source: Box::new(error) };
-    manifest::of_member(path, &about, key, (seconds, rate), span).map_err(named)
+    manifest::of_member(path, about, key, found, span)
 }
 
 /// The sound of a sample.

@@ -107,6 +107,10 @@ fn a_shard_has_sound_and_text_of_each_sample() {
             assert_eq!(one.sample_rate, Some(8000));
         }
         assert_eq!(corpus.utterance(1).unwrap().speaker.as_deref(), Some("s2"));
+        // The same from the cache.
+        let [first, second] = corpus.warnings() else { panic!("{:?}", corpus.warnings()) };
+        assert!(first.ends_with("t-00.tar: 2 members are not used: set/b.png, README"), "{first}");
+        assert!(second.contains("t-01.tar"), "{second}");
     }
     assert_eq!(fs::read_dir(cache).unwrap().count(), 2);
 }
@@ -116,32 +120,44 @@ fn what_a_shard_lacks_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.tar");
     let sound = sound(100);
-    let error = |members: &[(&str, &[u8])]| {
-        shard(&path, members);
-        Corpus::open(std::slice::from_ref(&path), None).unwrap_err().to_string()
-    };
+    let good: [(&str, &[u8]); 2] = [("good.wav", &sound), ("good.txt", b"one")];
     for (members, part) in [
         (&[("a.wav", &sound[..])][..], "expected a.json or a.txt, found sound alone"),
-        (&[("a.txt", b"one"), ("b.wav", &sound)], "expected a.wav or a.flac, found a text alone"),
+        (&[("b.txt", b"one")], "expected b.wav, b.flac or other sound, found a text alone"),
         (&[("a.wav", &sound), ("a.json", b"{\"id\": 3")], "expected a JSON object"),
         (&[("a.wav", &sound), ("a.json", b"{\"id\": \"a\"}")], "missing field `text`"),
         (&[("a.wav", b"noise"), ("a.txt", b"one")], "expected a WAV or FLAC file"),
-        (
-            &[
-                ("a.wav", &sound),
-                ("a.txt", b"one"),
-                ("b.txt", b"x"),
-                ("b.wav", &sound),
-                ("a.wav", &sound),
-                ("a.txt", b"one"),
-            ],
-            "id `a`",
-        ),
-        (&[("README", b"empty")], "at least one utterance"),
     ] {
-        let found = error(members);
-        assert!(found.contains(part) && found.contains("t.tar"), "{found}");
+        // Alone, it is an error of the shard; with others, it is left out and named.
+        shard(&path, members);
+        let found = Corpus::open(std::slice::from_ref(&path), None).unwrap_err().to_string();
+        assert!(
+            found.contains(part) && found.contains("t.tar") && found.contains("cannot be used"),
+            "{found}"
+        );
+        shard(&path, &[&good[..1], members, &good[1..]].concat());
+        let found = Corpus::open(std::slice::from_ref(&path), None).unwrap_err().to_string();
+        assert!(found.contains("3 samples that cannot be used, the first good"), "{found}");
+        shard(&path, &[members, &good].concat());
+        let corpus = Corpus::open(std::slice::from_ref(&path), None).unwrap();
+        let [bad] = corpus.bad_samples() else { panic!("{:?}", corpus.bad_samples()) };
+        assert!(bad.reason.contains(part) && bad.reason.contains("t.tar"), "{bad:?}");
+        assert_eq!((bad.key.as_str(), corpus.len()), (&members[0].0[..1], 1));
     }
+    let twice: [(&str, &[u8]); 6] = [
+        ("a.wav", &sound),
+        ("a.txt", b"one"),
+        ("b.txt", b"x"),
+        ("b.wav", &sound),
+        ("a.wav", &sound),
+        ("a.txt", b"one"),
+    ];
+    shard(&path, &twice);
+    let found = Corpus::open(std::slice::from_ref(&path), None).unwrap_err().to_string();
+    assert!(found.contains("id `a`"), "{found}");
+    shard(&path, &[("README", b"empty")]);
+    let found = Corpus::open(std::slice::from_ref(&path), None).unwrap_err().to_string();
+    assert!(found.contains("1 member is not used: README"), "{found}");
     three(&path);
     let whole = fs::read(&path).unwrap();
     fs::write(&path, &whole[..1500]).unwrap();
@@ -265,8 +281,8 @@ fn members_that_are_not_files_of_their_own_are_named() {
     let path = folder.path().join("t.tar");
     let sound = sound(800);
     for (kind, part) in [
-        (tar::EntryType::Symlink, "a.wav: a file of its own, found Symlink"),
-        (tar::EntryType::Link, "a.wav: a file of its own, found Link"),
+        (tar::EntryType::Symlink, "a.wav: expected a file of its own, found Symlink"),
+        (tar::EntryType::Link, "a.wav: expected a file of its own, found Link"),
         (tar::EntryType::Fifo, "found Fifo"),
         (tar::EntryType::GNUSparse, "sparse"),
     ] {
@@ -281,7 +297,7 @@ fn members_that_are_not_files_of_their_own_are_named() {
         let error = Corpus::open(std::slice::from_ref(&path), None).unwrap_err();
         assert!(matches!(error, Error::Shard { .. }) && error.to_string().contains(part), "{error}");
     }
-    // Folders, and links to what is not for us, are passed over.
+    // Folders are passed over; links, and hidden files of a sample's name, are counted.
     archive(&path, |archive| {
         let mut folder = header(0);
         folder.set_entry_type(tar::EntryType::Directory);
@@ -293,7 +309,9 @@ fn members_that_are_not_files_of_their_own_are_named() {
         archive.append_data(&mut header(3), "._a.json", &b"mac"[..]).unwrap();
         archive.append_data(&mut header(3), "a.txt", &b"one"[..]).unwrap();
     });
-    assert_eq!(Corpus::open(std::slice::from_ref(&path), None).unwrap().len(), 1);
+    let corpus = Corpus::open(std::slice::from_ref(&path), None).unwrap();
+    assert_eq!(corpus.len(), 1);
+    assert!(corpus.warnings()[0].ends_with("2 members are not used: a.png, ._a.json"), "{corpus:?}");
 }
 
 #[test]
@@ -303,8 +321,8 @@ fn what_a_shard_has_twice_or_wrong_is_named() {
     let sound = sound(8000);
     let big = vec![b' '; (1 << 24) + 1];
     for (members, part) in [
-        (&[("a.wav", &sound[..]), ("a.flac", &sound), ("a.txt", b"one")][..], "a: one sound"),
-        (&[("a.wav", &sound), ("a.txt", b"one"), ("a.txt", b"one")], "a: one txt"),
+        (&[("a.wav", &sound[..]), ("a.flac", &sound), ("a.txt", b"one")][..], "a.flac: expected one sound"),
+        (&[("a.wav", &sound), ("a.txt", b"one"), ("a.txt", b"one")], "a.txt: expected one txt"),
         (
             &[
                 ("a.wav", &sound),
@@ -317,16 +335,26 @@ fn what_a_shard_has_twice_or_wrong_is_named() {
         (&[("a.wav", &sound), ("a.json", b"")], "expected a JSON object"),
         (&[("a.wav", &sound), ("a.json", b"words")], "expected a JSON object"),
         (&[("a.wav", &sound), ("a.json", b"[1]")], "expected a JSON object"),
-        (&[("a.wav", b""), ("a.txt", b"one")], "utterance `a`"),
-        (&[("a.wav", &sound[..44]), ("a.txt", b"one")], "utterance `a`"),
+        (&[("a.wav", b""), ("a.txt", b"one")], "the first a: "),
+        (&[("a.wav", &sound[..44]), ("a.txt", b"one")], "the first a: "),
         (&[("a.wav", &sound), ("a.txt", b"caf\xe9")], "a.txt: text in UTF-8"),
-        (&[("a.wav", &sound), ("a.json", br#"{"text": "one", "seconds": 3.0}"#)], "expected 3.00 s"),
         (&[("a.wav", &sound), ("a.txt", &big)], "a text of at most 16777216 bytes"),
     ] {
         shard(&path, members);
         let found = Corpus::open(std::slice::from_ref(&path), None).unwrap_err().to_string();
-        assert!(found.contains(part), "{found}\n{part}");
+        let one = part.replace("the first a", "1 sample that cannot be used, a");
+        assert!(found.contains(part) || found.contains(&one), "{found}\n{part}");
     }
+    // Another length than is said: used as it is, and reported.
+    shard(&path, &[("a.wav", &sound), ("a.json", br#"{"text": "one", "seconds": 3.0}"#)]);
+    let corpus = Corpus::open(std::slice::from_ref(&path), None).unwrap();
+    let [other] = corpus.other_lengths() else { panic!("{corpus:?}") };
+    assert_eq!((other.id.as_str(), other.expected_seconds, other.found_seconds), ("a", 3.0, 1.0));
+    assert_eq!((corpus.seconds(0), corpus.utterance(0).unwrap().seconds), (1.0, 1.0));
+    // A text next to JSON is not used.
+    shard(&path, &[("a.wav", &sound), ("a.json", br#"{"text": "one"}"#), ("a.txt", b"two")]);
+    let corpus = Corpus::open(std::slice::from_ref(&path), None).unwrap();
+    assert!(corpus.warnings()[0].ends_with("1 member is not used: a.txt"), "{corpus:?}");
     shard(&path, &[("a.wav", &sound), ("a.txt", b"{curly}"), ("b.wav", &sound), ("b.txt", b"")]);
     let corpus = Corpus::open(std::slice::from_ref(&path), None).unwrap();
     let texts = corpus.utterances().map(|one| one.unwrap().text);
@@ -345,7 +373,7 @@ fn a_flac_member_that_does_not_tell_its_length_is_decoded_once() {
     assert_eq!(one.audio(8000).unwrap().samples.len(), 6000);
     shard(&path, &[("a.FLAC", &sound[..sound.len() - 9]), ("a.txt", b"one")]);
     let error = Corpus::open(std::slice::from_ref(&path), None).unwrap_err().to_string();
-    assert!(error.contains("utterance `a`") && error.contains("FLAC"), "{error}");
+    assert!(error.contains("cannot be used, a:") && error.contains("FLAC"), "{error}");
 }
 
 #[test]
@@ -403,6 +431,24 @@ fn an_index_may_be_written_by_many_at_once() {
     fs::write(&file, b"").unwrap();
     let error = Corpus::open(std::slice::from_ref(&path), Some(&file)).unwrap_err();
     assert!(matches!(error, Error::Write { .. }), "{error}");
+}
+
+/// Where no file can be made, as on a full disk: root may write into any folder, but not into this one.
+#[test]
+fn a_cache_that_cannot_be_written_is_off() {
+    let refusing = Path::new("/proc/self/fd");
+    if !refusing.exists() {
+        println!("skipped: there is no /proc");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let paths = [folder.path().join("t.tar"), folder.path().join("u.tar")];
+    paths.iter().for_each(|path| three(path));
+    let corpus = Corpus::open(&paths, Some(refusing)).unwrap();
+    assert_eq!(corpus.len(), 6);
+    let warnings: Vec<_> = corpus.warnings().iter().filter(|line| line.contains("data.cache")).collect();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].contains("cannot be written") && warnings[0].contains("no index"), "{warnings:?}");
 }
 
 #[test]

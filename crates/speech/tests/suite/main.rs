@@ -19,6 +19,7 @@ mod perturb;
 mod prepare;
 mod presets;
 mod riff;
+mod shard_members;
 mod special_tokens;
 mod streams;
 mod tokens;

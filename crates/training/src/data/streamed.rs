@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use rayon::prelude::*;
 use speech::{Audio, Conversion, Corpus, Features, FrontEnd, Tokenizer, Utterance, WaveAugment};
 
+use super::bad_samples;
 use super::joined::{groups, join};
 use super::plane_cache::PlaneCache;
 use crate::bad_items::{self, BadItems, LeftOut, OtherLength};
@@ -64,7 +65,9 @@ impl Streamed {
             wave,
             bad: BadItems::default(),
         };
-        streamed.bad = streamed.find_bad()?;
+        streamed.bad = bad_samples(&streamed.corpus);
+        let found = streamed.find_bad()?;
+        streamed.bad.extend(found);
         Ok(streamed)
     }
 
@@ -96,9 +99,9 @@ impl Streamed {
         &self.bad
     }
 
-    /// Utterances without the strings of them.
+    /// Utterances without the strings of them, samples of shards that cannot be used included.
     pub(crate) fn utterances(&self) -> usize {
-        self.kept.len()
+        self.kept.len() + self.corpus.bad_samples().len()
     }
 
     /// What happened to the cache since the last call.

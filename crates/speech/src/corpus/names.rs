@@ -1,0 +1,122 @@
+//! Ranges of numbers in the names of sources: `train-{0000..0099}.tar`.
+
+use std::path::{Path, PathBuf};
+
+use crate::{Error, Result};
+
+/// Names that a range may stand for.
+const MAX_NAMES: u64 = 1_000_000;
+/// Digits that a number of a range may have.
+const MAX_DIGITS: usize = 20;
+
+/// The paths that a name stands for, made one at a time.
+pub(super) enum Names {
+    One(Option<PathBuf>),
+    Range { before: String, after: String, digits: usize, next: u64, last: u64 },
+}
+
+impl Names {
+    /// The paths that `{a..b}` in a name stands for, with at least as many digits as `a`; the path itself without such a range.
+    ///
+    /// # Errors
+    /// [`Error::NameRange`] for numbers of more than [`MAX_DIGITS`] digits and for more than [`MAX_NAMES`] names.
+    pub fn new(path: &Path) -> Result<Self> {
+        let one = || Ok(Names::One(Some(path.to_owned())));
+        let Some((before, range, after)) = path.to_str().and_then(range) else { return one() };
+        let [first, last] = range;
+        let wrong = |expected: String, found: String| Error::NameRange {
+            path: path.display().to_string().chars().take(200).collect(),
+            expected,
+            found,
+        };
+        let longest = first.len().max(last.len());
+        if longest > MAX_DIGITS {
+            let expected = format!("numbers of at most {MAX_DIGITS} digits");
+            return Err(wrong(expected, format!("{longest} digits")));
+        }
+        let (Ok(next), Ok(end)) = (first.parse::<u64>(), last.parse::<u64>()) else {
+            return Err(wrong(format!("numbers of at most {}", u64::MAX), format!("{first}..{last}")));
+        };
+        match end.checked_sub(next) {
+            None => one(),
+            Some(more) if more >= MAX_NAMES => {
+                Err(wrong(format!("at most {MAX_NAMES} names"), format!("{}", u128::from(more) + 1)))
+            }
+            Some(_) => {
+                let (before, after) = (before.to_owned(), after.to_owned());
+                Ok(Names::Range { before, after, digits: first.len(), next, last: end })
+            }
+        }
+    }
+}
+
+/// The text around the first pair of braces, and the two texts of digits between them.
+fn range(text: &str) -> Option<(&str, [&str; 2], &str)> {
+    let (before, rest) = text.split_once('{')?;
+    let (range, after) = rest.split_once('}')?;
+    let (first, last) = range.split_once("..")?;
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    (is_number(first) && is_number(last)).then_some((before, [first, last], after))
+}
+
+impl Iterator for Names {
+    type Item = PathBuf;
+
+    fn next(&mut self) -> Option<PathBuf> {
+        match self {
+            Names::One(path) => path.take(),
+            Names::Range { before, after, digits, next, last } => {
+                if *next > *last {
+                    return None;
+                }
+                let (number, digits) = (*next, *digits);
+                // The last number may be the largest of its type.
+                match number.checked_add(1) {
+                    Some(number) => *next = number,
+                    None => (*next, *last) = (1, 0),
+                }
+                Some(PathBuf::from(format!("{before}{number:0digits$}{after}")))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(text: &str) -> Result<Vec<String>> {
+        Ok(Names::new(Path::new(text))?.map(|path| path.display().to_string()).collect())
+    }
+
+    #[test]
+    fn braces_stand_for_numbers_with_as_many_digits() {
+        let of = |text: &str| names(text).unwrap();
+        assert_eq!(of("a/t-{008..011}.tar"), ["a/t-008.tar", "a/t-009.tar", "a/t-010.tar", "a/t-011.tar"]);
+        assert_eq!(of("{3..3}.tar"), ["3.tar"]);
+        assert_eq!(of("{18446744073709551614..18446744073709551615}").len(), 2);
+        assert_eq!(of("{00000000000000000009..10}")[1], "00000000000000000010");
+        assert_eq!(of("{0..999999}").len(), 1_000_000);
+        for plain in ["a.tar", "{5..3}.tar", "{a..b}.tar", "{1,2}.tar", "{1..2", "{-1..2}", "{+1..2}", "{..}"]
+        {
+            assert_eq!(of(plain), [plain]);
+        }
+    }
+
+    #[test]
+    fn ranges_beyond_the_limits_are_errors() {
+        let long = "9".repeat(70_000);
+        for (text, part) in [
+            ("{0..99999999}.tar".to_owned(), "at most 1000000 names, found 100000000"),
+            ("{0..1000000}".to_owned(), "found 1000001"),
+            (format!("{{{}1..2}}", "0".repeat(20)), "at most 20 digits, found 21 digits"),
+            (format!("{{0..{long}}}"), "found 70000 digits"),
+            (format!("{{{long}..{long}}}"), "found 70000 digits"),
+            ("{0..18446744073709551616}".to_owned(), "at most 18446744073709551615"),
+            ("{0..18446744073709551615}".to_owned(), "found 18446744073709551616"),
+        ] {
+            let error = names(&text).unwrap_err().to_string();
+            assert!(error.contains(part) && error.len() < 500, "{error}");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Members of shards: keys with dots, formats of sound, records of long names, members that are not used.
+use std::fs;
+use std::path::Path;
+
+use speech::{Corpus, Error};
+use tempfile::tempdir;
+
+use crate::common::wav_bytes;
+
+fn sound(samples: usize) -> Vec<u8> {
+    wav_bytes(8000, &(0..samples).map(|n| (n * 37 % 2000) as i16 - 1000).collect::<Vec<_>>())
+}
+
+fn shard(path: &Path, members: &[(&str, &[u8])]) {
+    let mut archive = tar::Builder::new(Vec::new());
+    for (name, bytes) in members {
+        let mut header = tar::Header::new_ustar();
+        header.set_size(bytes.len() as u64);
+        archive.append_data(&mut header, name, *bytes).unwrap();
+    }
+    fs::write(path, archive.into_inner().unwrap()).unwrap();
+}
+
+fn open(path: &Path) -> Result<Corpus, Error> {
+    Corpus::open(&[path.to_owned()], None)
+}
+
+fn ids(corpus: &Corpus) -> Vec<String> {
+    corpus.utterances().map(|one| one.unwrap().id).collect()
+}
+
+#[test]
+fn keys_reach_up_to_the_last_dot() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("t.tar");
+    let sound = sound(800);
+    let keys = ["sp0.9-tone1", "v1.2-a.b.c", "utt.seg1", "utt.seg2", "a..b", "dir.d/x", "plain", "1.5"];
+    let names: Vec<[String; 2]> = keys.map(|key| [format!("{key}.wav"), format!("{key}.json")]).to_vec();
+    let mut members: Vec<(&str, &[u8])> = Vec::new();
+    for [wav, json] in &names {
+        members.push((wav, &sound));
+        members.push((json, br#"{"text": "one"}"#));
+    }
+    shard(&path, &members);
+    let corpus = open(&path).unwrap();
+    assert_eq!(ids(&corpus), keys);
+    assert!(corpus.warnings().is_empty() && corpus.bad_samples().is_empty());
+}
+
+#[test]
+fn no_member_is_passed_over_in_silence() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("t.tar");
+    let sound = sound(800);
+    let good: [(&str, &[u8]); 2] = [("good.wav", &sound), ("good.txt", b"one")];
+    for (name, unused) in [
+        ("a.png", true),
+        ("README", true),
+        (".hidden.wav", true),
+        ("set/._good.json", true),
+        ("good.wav.bak", true),
+        ("end.", true),
+        ("a\u{1b}[31m.cls", true),
+        ("u0.audio.flac", false),
+        ("u0.transcript.txt", false),
+        ("meta.json", false),
+    ] {
+        for members in [[&[(name, &b"x"[..])], &good[..]].concat(), [&good[..], &[(name, b"x")]].concat()] {
+            shard(&path, &members);
+            let corpus = open(&path).unwrap();
+            assert_eq!(ids(&corpus), ["good"], "{name}");
+            let named =
+                corpus.warnings().iter().filter(|line| line.contains("1 member is not used: ")).count();
+            assert_eq!(
+                (named, corpus.bad_samples().len()),
+                (usize::from(unused), usize::from(!unused)),
+                "{name}"
+            );
+            assert!(corpus.warnings().iter().all(|line| !line.contains('\u{1b}')), "{corpus:?}");
+        }
+        // Nothing else: an error that names it.
+        shard(&path, &[(name, b"x")]);
+        let error = open(&path).unwrap_err().to_string();
+        let shown = name
+            .trim_end_matches(".flac")
+            .trim_end_matches(".txt")
+            .trim_end_matches(".json")
+            .replace('\u{1b}', "\\u{1b}");
+        assert!(error.contains(&shown) && error.contains("t.tar"), "{name}: {error}");
+    }
+    // The names of five, and a count of all.
+    let names: Vec<String> = (0..3000).map(|n| format!("{n}.cls")).collect();
+    let members: Vec<(&str, &[u8])> =
+        names.iter().map(|name| (name.as_str(), &b"3"[..])).chain(good).collect();
+    shard(&path, &members);
+    let corpus = open(&path).unwrap();
+    let expected = "3000 members are not used: 0.cls, 1.cls, 2.cls, 3.cls, 4.cls, ...";
+    assert!(corpus.warnings()[0].ends_with(expected), "{:?}", corpus.warnings());
+    // Many such shards: some by name, the others as a count.
+    for n in 0..30 {
+        shard(&folder.path().join(format!("m{n}.tar")), &[good[0], good[1], ("a.cls", b"1")]);
+    }
+    let corpus = Corpus::open(&[folder.path().join("m{0..29}.tar")], None).unwrap();
+    assert_eq!((corpus.len(), corpus.warnings().len()), (30, 21));
+    assert_eq!(corpus.warnings()[20], "10 members of 10 more shards are not used");
+}
+
+#[test]
+fn a_shard_without_members_adds_nothing() {
+    let folder = tempdir().unwrap();
+    let [empty, full] = ["e.tar", "f.tar"].map(|name| folder.path().join(name));
+    shard(&empty, &[]);
+    shard(&full, &[("a.wav", &sound(800)), ("a.txt", b"one")]);
+    for paths in [[&empty, &full], [&full, &empty]] {
+        let corpus = Corpus::open(&paths.map(Clone::clone), None).unwrap();
+        assert_eq!(ids(&corpus), ["a"]);
+        assert!(corpus.warnings()[0].contains("e.tar: a shard without members"), "{corpus:?}");
+    }
+    assert!(matches!(open(&empty), Err(Error::EmptyManifest { .. })));
+}
+
+/// A tar file with a record of a name whose size field is `size`, without its content.
+fn with_record(path: &Path, kind: tar::EntryType, size: u64) {
+    let mut header = tar::Header::new_gnu();
+    header.set_path("././@LongLink").unwrap();
+    header.set_size(size);
+    header.set_entry_type(kind);
+    header.set_cksum();
+    fs::write(path, header.as_bytes()).unwrap();
+    let padded = 512 + size.div_ceil(512) * 512;
+    fs::File::options().write(true).open(path).unwrap().set_len(padded).unwrap();
+}
+
+#[test]
+fn records_of_names_are_limited_by_their_size_field() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("t.tar");
+    for kind in [tar::EntryType::GNULongName, tar::EntryType::GNULongLink, tar::EntryType::XHeader] {
+        for size in [1 << 16, 6 << 30, 1 << 40] {
+            with_record(&path, kind, size);
+            let error = open(&path).unwrap_err();
+            let said = format!("a name or other record of {size} bytes, of which 65536 are allowed");
+            assert!(matches!(error, Error::Shard { .. }) && error.to_string().contains(&said), "{error}");
+        }
+        // A record behind which nothing comes.
+        with_record(&path, kind, 100);
+        let error = open(&path).unwrap_err().to_string();
+        assert!(error.contains("without its member") || error.contains("whole tar file"), "{error}");
+    }
+    // Many small records in front of one member.
+    let mut header = tar::Header::new_gnu();
+    header.set_path("x").unwrap();
+    header.set_size(512);
+    header.set_entry_type(tar::EntryType::XHeader);
+    header.set_cksum();
+    fs::write(&path, [&header.as_bytes()[..], &[b' '; 512]].concat().repeat(100)).unwrap();
+    let error = open(&path).unwrap_err().to_string();
+    assert!(error.contains("65536 are allowed"), "{error}");
+}
+
+#[test]
+fn members_beyond_8_gib_are_passed_over_by_their_pax_size() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("t.tar");
+    let (size, sound) = (9u64 << 30, sound(800));
+    let mut archive = tar::Builder::new(Vec::new());
+    archive.append_pax_extensions([("size", size.to_string().as_bytes())]).unwrap();
+    let mut header = tar::Header::new_ustar();
+    header.set_path("video.mkv").unwrap();
+    header.set_size(0);
+    header.set_cksum();
+    archive.append(&header, &[][..]).unwrap();
+    let mut rest = tar::Builder::new(Vec::new());
+    for (name, bytes) in [("a.wav", &sound[..]), ("a.txt", b"one")] {
+        let mut header = tar::Header::new_ustar();
+        header.set_size(bytes.len() as u64);
+        rest.append_data(&mut header, name, bytes).unwrap();
+    }
+    let start = archive.get_ref().len() as u64;
+    fs::write(&path, archive.get_ref()).unwrap();
+    let mut file = fs::File::options().write(true).open(&path).unwrap();
+    std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(start + size)).unwrap();
+    std::io::Write::write_all(&mut file, &rest.into_inner().unwrap()).unwrap();
+    let corpus = open(&path).unwrap();
+    assert_eq!(ids(&corpus), ["a"]);
+    assert!(corpus.warnings()[0].ends_with("1 member is not used: video.mkv"), "{corpus:?}");
+}
+
+#[test]
+fn ranges_of_names_are_limited() {
+    for (name, part) in [
+        (format!("t-{{0..{}}}.tar", "9".repeat(70_000)), "at most 20 digits"),
+        (format!("{}{{0..99999999}}.tar", "n".repeat(5000)), "at most 1000000 names"),
+    ] {
+        let error = Corpus::open(&[name.into()], None).unwrap_err();
+        assert!(matches!(error, Error::NameRange { .. }), "{error}");
+        assert!(error.to_string().contains(part) && error.to_string().len() < 500, "{error}");
+    }
+}
