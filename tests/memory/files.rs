@@ -1,7 +1,7 @@
 //! Readers of foreign files take memory by the size of the file, whatever it promises.
 use std::path::{Path, PathBuf};
 
-use panda::speech::{Tokenizer, TokenizerKind, read_audio, read_manifest};
+use panda::speech::{Corpus, Tokenizer, TokenizerKind, read_audio, read_manifest};
 
 use crate::counting::{measure, turn};
 use crate::mutants::{WAV_WORDS, fuzz, wav, wav_files};
@@ -41,6 +41,38 @@ fn promises_are_not_believed() {
         std::fs::write(&list, format!("{line}{more}}}")).unwrap();
         let (_, peak, found) = measure(|| read_manifest(&list).unwrap()[0].audio(8000));
         assert!(found.is_err() && peak < 128 << 10, "{more}: {peak} bytes");
+    }
+}
+
+#[test]
+fn records_of_names_and_ranges_are_limited_before_they_are_read() {
+    let _alone = turn();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.tar");
+    for kind in [b'L', b'K', b'x'] {
+        // 6 GiB, in a file that is all holes.
+        let mut header = [0u8; 512];
+        header[..13].copy_from_slice(b"././@LongLink");
+        header[124..135].copy_from_slice(b"60000000000");
+        header[156] = kind;
+        header[148..156].fill(b' ');
+        let sum: u32 = header.iter().map(|&byte| u32::from(byte)).sum();
+        header[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
+        std::fs::write(&path, header).unwrap();
+        std::fs::File::options().write(true).open(&path).unwrap().set_len((6 << 30) + 1024).unwrap();
+        let (_, peak, found) = measure(|| Corpus::open(std::slice::from_ref(&path), None));
+        let error = found.unwrap_err().to_string();
+        assert!(error.contains("6442450944 bytes"), "{error}");
+        assert!(peak < 128 << 10, "a record {:?}: {peak} bytes", char::from(kind));
+    }
+    // Names are made one at a time: the first of them is missing.
+    let long = folder.path().join("n".repeat(200)).join("t-{000000..999999}.tar");
+    let (_, peak, found) = measure(|| Corpus::open(&[long], None));
+    assert!(found.is_err() && peak < 64 << 10, "a million names: {peak} bytes");
+    for (digits, last) in [(70_000, "3"), (5_000, "999999"), (1, "18446744073709551615")] {
+        let name = format!("{{{}..{last}}}.tar", "0".repeat(digits));
+        let (_, peak, found) = measure(|| Corpus::open(&[name.into()], None));
+        assert!(found.is_err() && peak < 8 * digits + (64 << 10), "{digits} digits: {peak} bytes");
     }
 }
 

@@ -19,6 +19,7 @@ mod presets;
 mod pretrained;
 mod recipes;
 mod runs;
+mod shards;
 mod silence;
 mod steps;
 mod streamed;
