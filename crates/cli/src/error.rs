@@ -78,6 +78,18 @@ pub enum Error {
         /// What is there.
         found: String,
     },
+    /// A line that is not of its part's kind.
+    #[error("{}:{line}: expected {expected}, found {found}", path.display())]
+    PartLine {
+        /// The part.
+        path: std::path::PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What such a line contains.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
     /// Captions of several recordings in one place.
     #[error("{format}: expected one recording, or a folder by --output, found several in one stream")]
     Captions {

@@ -202,6 +202,7 @@ impl Evaluation {
 /// A line of [`Evaluation::hypotheses`] about an utterance that is in no rate.
 #[derive(Serialize, Deserialize)]
 struct LeftOutLine {
+    #[serde(deserialize_with = "speech::names::required_id")]
     id: String,
     left_out: String,
 }

@@ -11,6 +11,7 @@ mod hostile;
 mod kill_and_resume;
 mod listening;
 mod lm;
+mod merge;
 #[path = "../../../speech/tests/suite/mutants.rs"]
 mod mutants;
 mod prepare;

@@ -1,0 +1,264 @@
+//! Parts, read and checked line by line.
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use training::{Alignments, Evaluation};
+
+use super::kind::{Kind, Named, ctm_fields, filled, is_comment, lines};
+use crate::error::{Error, Result};
+
+/// Characters of a line that a message shows.
+const SHOWN: usize = 80;
+
+/// What the parts contain.
+pub enum Parts {
+    /// Of `evaluate --hypotheses`.
+    Hypotheses(Vec<Evaluation>),
+    /// Of `align --json`.
+    Alignments(Vec<Alignments>),
+    /// Lines of another kind.
+    Lines {
+        /// The lines of each part.
+        lines: Vec<Vec<String>>,
+        /// Utterances of each part, each once, where lines have ids.
+        ids: Option<Vec<Vec<String>>>,
+        /// True if the ids are those of manifests, and not their replacements in CTM.
+        has_manifest_ids: bool,
+    },
+}
+
+impl Parts {
+    /// Reads parts, which must be of one kind.
+    ///
+    /// Byte order marks are removed; blank lines too, except from texts, where they are transcripts.
+    ///
+    /// # Errors
+    /// [`Error::Part`] for a part of another kind; [`Error::PartLine`] for a line that is not of the part's kind.
+    pub fn of(paths: &[PathBuf], texts: &[String]) -> Result<Self> {
+        let texts: Vec<&str> =
+            texts.iter().map(|text| text.strip_prefix('\u{feff}').unwrap_or(text)).collect();
+        let kind = common_kind(paths, &texts)?;
+        let each = || paths.iter().zip(texts.iter().copied());
+        match kind {
+            Kind::Hypotheses => {
+                let read = |(path, text): (&PathBuf, &str)| {
+                    Evaluation::read(text).map_err(|(line, error)| unreadable(path, kind, line, &error))
+                };
+                each().map(read).collect::<Result<_>>().map(Parts::Hypotheses)
+            }
+            Kind::Alignments => alignments(each()).map(Parts::Alignments),
+            Kind::Json => {
+                let ids = each().map(|(path, text)| json_ids(path, text)).collect::<Result<_>>()?;
+                Ok(Parts::Lines { lines: filled_lines(&texts), ids: Some(ids), has_manifest_ids: true })
+            }
+            Kind::Ctm => {
+                let ids = each().map(|(path, text)| ctm_ids(path, text)).collect::<Result<_>>()?;
+                Ok(Parts::Lines { lines: filled_lines(&texts), ids: Some(ids), has_manifest_ids: false })
+            }
+            Kind::Text => {
+                let all = texts.iter().map(|text| lines(text).map(str::to_owned).collect());
+                Ok(Parts::Lines { lines: all.collect(), ids: None, has_manifest_ids: false })
+            }
+        }
+    }
+
+    /// Ids of each part, in order, if it has some.
+    pub fn ids(&self) -> Option<Vec<Vec<&str>>> {
+        match self {
+            Parts::Hypotheses(parts) => {
+                let lists = parts.iter().map(|part| part.transcripts.iter());
+                Some(lists.map(|list| list.map(|one| &*one.id).collect()).collect())
+            }
+            Parts::Alignments(parts) => {
+                Some(parts.iter().map(|part| part.utterances.iter().map(|one| &*one.id).collect()).collect())
+            }
+            Parts::Lines { ids, .. } => {
+                let ids = ids.as_ref()?.iter();
+                Some(ids.map(|part| part.iter().map(String::as_str).collect()).collect())
+            }
+        }
+    }
+
+    /// Ids of the utterances of each part that were looked at and left out; none for lines, which [`Self::ids`] has in order.
+    pub fn left_out(&self) -> Vec<Vec<&str>> {
+        match self {
+            Parts::Alignments(parts) => {
+                let each = parts.iter().map(|part| {
+                    let without_path = part.without_path.iter().map(|id| &**id);
+                    without_path.chain(part.bad.left_out.iter().map(|one| &*one.id)).collect()
+                });
+                each.collect()
+            }
+            Parts::Hypotheses(parts) => {
+                parts.iter().map(|part| part.bad.left_out.iter().map(|one| &*one.id).collect()).collect()
+            }
+            Parts::Lines { lines, .. } => vec![Vec::new(); lines.len()],
+        }
+    }
+}
+
+/// The kind of all parts; those that fit all kinds do not count, unless there are no others.
+fn common_kind(paths: &[PathBuf], texts: &[&str]) -> Result<Kind> {
+    let mut first: Option<(Kind, &Path)> = None;
+    for (path, text) in paths.iter().zip(texts) {
+        match (Kind::of(path, text)?, first) {
+            (None, _) => {}
+            (Some(kind), None) => first = Some((kind, path)),
+            (Some(kind), Some((all, _))) if kind == all => {}
+            (Some(kind), Some((all, first))) => {
+                return Err(Error::Part {
+                    path: path.clone(),
+                    expected: format!("{}, as in {}", all.name(), first.display()),
+                    found: kind.name().to_owned(),
+                });
+            }
+        }
+    }
+    // With no other line than those about utterances that were left out.
+    let none =
+        || if texts.iter().any(|text| filled(text).next().is_some()) { Kind::Json } else { Kind::Text };
+    Ok(first.map_or_else(none, |(kind, _)| kind))
+}
+
+fn filled_lines(texts: &[&str]) -> Vec<Vec<String>> {
+    texts.iter().map(|text| filled(text).map(|(_, line)| line.to_owned()).collect()).collect()
+}
+
+/// Ids of lines of JSON; those of `--stream` have several lines an utterance.
+fn json_ids(path: &Path, text: &str) -> Result<Vec<String>> {
+    let (mut ids, mut seen) = (Vec::new(), HashSet::new());
+    for (number, line) in filled(text) {
+        let Named { id, endpoint } =
+            serde_json::from_str(line).map_err(|error| unreadable(path, Kind::Json, number, &error))?;
+        if seen.insert(id.clone()) || endpoint.is_none() {
+            ids.push(id);
+        }
+    }
+    Ok(ids)
+}
+
+/// Recordings of lines of CTM, each once, with the channel if it is not the first.
+fn ctm_ids(path: &Path, text: &str) -> Result<Vec<String>> {
+    let (mut ids, mut seen) = (Vec::new(), HashSet::new());
+    for (number, line) in filled(text).filter(|(_, line)| !is_comment(line)) {
+        let fields = ctm_fields(line).ok_or_else(|| {
+            let shown: String = line.trim_end().chars().take(SHOWN).collect();
+            let more = if line.trim_end().chars().count() > SHOWN { " ..." } else { "" };
+            Error::PartLine {
+                path: path.to_owned(),
+                line: number,
+                expected: "a line of CTM (recording channel start duration word [confidence])".into(),
+                found: format!("{shown:?}{more}"),
+            }
+        })?;
+        if seen.insert(fields) {
+            ids.push(match fields {
+                (id, "1") => id.to_owned(),
+                (id, channel) => format!("{id}, channel {channel},"),
+            });
+        }
+    }
+    Ok(ids)
+}
+
+fn alignments<'a>(parts: impl Iterator<Item = (&'a PathBuf, &'a str)>) -> Result<Vec<Alignments>> {
+    let mut first: Option<(f64, &Path)> = None;
+    let mut all: Vec<Option<Alignments>> = Vec::new();
+    for (path, text) in parts {
+        let filled = Some(text).filter(|text| !text.trim().is_empty());
+        let parsed: Option<Alignments> = filled
+            .map(serde_json::from_str)
+            .transpose()
+            .map_err(|error: serde_json::Error| unreadable(path, Kind::Alignments, error.line(), &error))?;
+        if let Some(part) = &parsed {
+            match first {
+                None => first = Some((part.frame_seconds, path)),
+                Some((seconds, first)) if seconds != part.frame_seconds => {
+                    return Err(Error::Part {
+                        path: path.clone(),
+                        expected: format!("frames of {seconds} s, as in {}", first.display()),
+                        found: format!("frames of {} s", part.frame_seconds),
+                    });
+                }
+                Some(_) => {}
+            }
+        }
+        all.push(parsed);
+    }
+    let seconds = first.map_or(0.0, |(seconds, _)| seconds);
+    Ok(all.into_iter().map(|part| part.unwrap_or_else(|| Alignments::of_frames(seconds))).collect())
+}
+
+fn unreadable(path: &Path, kind: Kind, line: usize, error: &serde_json::Error) -> Error {
+    // The parser counts lines in what it was given.
+    let message = error.to_string();
+    let message = message.rsplit_once(" at line ").map_or(message.as_str(), |(message, _)| message);
+    Error::PartLine {
+        path: path.to_owned(),
+        line,
+        expected: kind.name().to_owned(),
+        found: format!("another line: {message} at column {}", error.column()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(parts: &[(&str, &str)]) -> Result<Parts> {
+        let paths: Vec<PathBuf> = parts.iter().map(|(name, _)| name.into()).collect();
+        let texts: Vec<String> = parts.iter().map(|(_, text)| (*text).to_owned()).collect();
+        Parts::of(&paths, &texts)
+    }
+
+    #[test]
+    fn lines_are_read_whatever_their_ends() {
+        let lines = |parts: &[(&str, &str)]| match read(parts).unwrap() {
+            Parts::Lines { lines, .. } => lines.concat(),
+            _ => panic!("other parts"),
+        };
+        let ctm = ["u1 1 0.10 0.20 one 0.9", "u2 1 0.10 0.20 two 0.9"];
+        let crlf = format!("\u{feff}{}\r\n", ctm[0]);
+        for first in [ctm[0], &format!("{}\n", ctm[0]), &crlf, &format!("\r\n{}\n \n\n", ctm[0])] {
+            for second in [ctm[1], &format!("\u{feff}{}\r\n", ctm[1])] {
+                let found = lines(&[("0.ctm", ""), ("1.ctm", first), ("2.ctm", " \n"), ("3.ctm", second)]);
+                assert_eq!(found, ctm, "{first:?} {second:?}");
+            }
+        }
+        assert_eq!(lines(&[("1.txt", "one\n\n"), ("2.txt", ""), ("3.txt", "two")]), ["one", "", "two"]);
+        assert_eq!(lines(&[("1.txt", "\n"), ("2.txt", "\r\n\r\n")]), ["", "", ""]);
+        assert_eq!(lines(&[("1.json", "{\"id\": 1}"), ("2.json", "\n{\"id\": 2}\n")]).len(), 2);
+    }
+
+    #[test]
+    fn unreadable_lines_are_named() {
+        for (name, text, line) in [
+            ("x.ctm", "u 1 0 1 one\nu 1 0 1", 2),
+            ("x.ctm", "u 1 0 1 one 0.8265u2 1 0 1 two", 1),
+            ("x.ctm", "\u{feff}u 1 0 1 one\n\nu 1 0 1 two\0", 3),
+            ("x.json", "{\"id\": \"a\"}{\"id\": \"b\"}\n{\"id\": \"c\"}", 1),
+            ("x.json", "{\"id\": \"a\"}\n\n{\"id\": null}", 3),
+            ("x.json", "{\"id\": \"a\"}\nu", 2),
+            ("x.jsonl", "{\"id\": 1, \"reference\": \"\", \"hypothesis\": \"\"}\n{\"id\": 2, \"refer", 2),
+        ] {
+            let error = read(&[("empty", ""), (name, text)]).err().unwrap().to_string();
+            assert!(error.starts_with(&format!("{name}:{line}: expected ")), "{error}");
+            assert!(!error.contains("at line"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_utterance_is_counted_once_a_part() {
+        let ids = |parts: &[(&str, &str)]| {
+            let parts = read(parts).unwrap();
+            parts.ids().unwrap().concat().join("|")
+        };
+        let ctm = ";; made by hand\nu 1 0 1 a\nu 1 1 1 b\nu 2 0 1 a\nv 1 0 1 a\n";
+        assert_eq!(ids(&[("x.ctm", ctm)]), "u|u, channel 2,|v");
+        let events = r#"{"id": "a.wav", "words": [], "partial": "", "endpoint": false}"#;
+        assert_eq!(ids(&[("x.json", &format!("{events}\n{events}\n"))]), "a.wav");
+        assert_eq!(ids(&[("x.json", "{\"id\": 17}\n{\"id\": \"17\"}\n")]), "17|17");
+        // Only utterances that were left out.
+        assert_eq!(ids(&[("x.jsonl", "{\"id\": \"a\", \"left_out\": \"gone\"}\n")]), "a");
+    }
+}
