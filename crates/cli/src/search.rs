@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use decoding::ngram::{Foreign, Ngram, Table, WordNgram, WordOptions};
 use decoding::{
-    Aggregate, Automaton, Beam, BeamKind, Boost, Confidence, CtcBeam, Fusion, Greedy, Measure, PerClass,
-    read_phrases,
+    Aggregate, Automaton, Beam, BeamKind, Boost, Confidence, CtcBeam, Fusion, Greedy, Measure, PHRASE_SCORE,
+    PerClass, add_unmarked, read_phrases,
 };
 use speech::{Tokenizer, TokenizerKind};
 use training::{LatticeSearch, Recogniser, Search};
@@ -84,14 +84,14 @@ pub struct SearchArguments {
     /// Weight of the internal language model that is taken away, where the model has a factored blank
     #[arg(long, value_name = "W", default_value_t = 0.0, allow_negative_numbers = true)]
     internal_lm: f32,
-    /// A list of phrases that are likely here: one a line, then perhaps a tab and its score
+    /// Favor the phrases of a list: one a line, then perhaps a tab and its score. A phrase matches whole words
     #[arg(long, value_name = "FILE")]
     phrases: Option<PathBuf>,
-    /// What each token of a phrase that has no score gets
+    /// Score of each phrase that has none, a natural logarithm: of the whole phrase, spread over its tokens
     #[arg(
         long,
         value_name = "X",
-        default_value_t = 1.0,
+        default_value_t = PHRASE_SCORE,
         allow_negative_numbers = true,
         requires = "phrases"
     )]
@@ -319,7 +319,6 @@ impl SearchArguments {
     /// Language models and phrases.
     fn fusion(&self, recogniser: &Recogniser) -> Result<Vec<Fusion>> {
         let mut names = recogniser.tokenizer().tokens().to_vec();
-        let labels = names.len();
         names.resize(recogniser.model().classes(), String::new());
         let mut fusion = Vec::new();
         for (path, weight) in [(&self.lm, self.lm_weight), (&self.minus_lm, -self.minus_lm_weight)] {
@@ -337,9 +336,10 @@ impl SearchArguments {
             warn_conversions(path, &bytes, recogniser.tokenizer());
             let encode = |text: &str| recogniser.tokenizer().encode(text).map_err(|error| error.to_string());
             let wrong = |source| Error::Phrases { path: path.clone(), source };
-            let phrases = read_phrases(&bytes, self.phrase_score, encode).map_err(wrong)?;
-            let known: Vec<bool> = (0..names.len()).map(|class| class < labels).collect();
-            let boost = Boost::new(&phrases, &known, 1.0).map_err(wrong)?;
+            let mut phrases = read_phrases(&bytes, self.phrase_score, encode).map_err(wrong)?;
+            add_unmarked(&mut phrases, recogniser.tokenizer().tokens());
+            let boost =
+                Boost::with_boundaries(&phrases, &recogniser.word_boundaries(), 1.0).map_err(wrong)?;
             fusion.push(Fusion { automaton: Arc::new(boost), weight: 1.0 });
         }
         Ok(fusion)

@@ -1,14 +1,19 @@
-//! Bonuses for phrases that are likely to be said.
+//! Bonuses for phrases that are likely to occur.
+mod boundaries;
 mod list;
+mod trie;
 
-use std::collections::{HashMap, VecDeque};
-
-pub use list::{PhraseError, read_phrases};
+pub use boundaries::{Boundaries, TokenStyle, add_unmarked};
+pub use list::{PHRASE_SCORE, PhraseError, read_phrases};
 
 use crate::Automaton;
+use trie::{Trie, root};
 
-const ROOT: usize = 0;
-/// Classes of a row of scores that are seen to at a time.
+/// State of no beginning of a phrase, where a word may begin.
+const AFTER_BOUNDARY: usize = 0;
+/// State of no beginning of a phrase, within a word.
+const WITHIN_WORD: usize = 1;
+/// Classes of a row of scores that are processed at a time.
 const BLOCK: usize = 64;
 
 /// A sequence of class ids, and the bonus of each.
@@ -16,66 +21,101 @@ const BLOCK: usize = 64;
 pub struct Phrase {
     /// Class ids.
     pub tokens: Vec<u32>,
-    /// Bonus of a token, a natural logarithm; below 0 for what should not be said.
+    /// Bonus of a token, a natural logarithm; below 0 for what is unlikely to occur.
     pub score: f32,
 }
 
-/// An automaton over class ids that favours phrases (Aho and Corasick 1975, with scores as in icefall's context graph).
+impl Phrase {
+    /// A phrase with a total bonus, spread evenly over its tokens.
+    ///
+    /// ```
+    /// assert_eq!(decoding::Phrase::with_total(vec![3, 1], 5.0).score, 2.5);
+    /// ```
+    pub fn with_total(tokens: Vec<u32>, total: f32) -> Self {
+        let score = total / tokens.len().max(1) as f32;
+        Phrase { tokens, score }
+    }
+}
+
+/// An automaton over class ids that favors phrases (Aho and Corasick 1975, with scores as in icefall's context graph).
 ///
 /// A phrase of m tokens with score s has the bonus B = Σ_{i=1..m} s · d_i, where d_1 = 1 and d_i is the depth scaling for later tokens:
-/// 1 for the same bonus each; more favours going on with a phrase over beginning one.
+/// 1 for the same bonus each; more favors continuing a phrase over beginning one.
 ///
-/// **The sum over a path from start to [`finish`](Automaton::finish) is the sum, over all positions of the path, of the bonus of the longest phrase
-/// that begins there and is there as a whole.** Each token of a phrase is paid for at once; what was paid for a phrase is taken back as
-/// soon as it cannot be ended any more, by the same step that breaks it or by `finish`. Phrases may overlap and lie within one
-/// another: both count. One that begins another adds nothing to it. Negative scores are not paid ahead.
+/// A phrase matches whole words: it occurs at positions i..j of a sequence if its tokens are there, and word boundaries precede i and
+/// follow j ([`Boundaries`]).
 ///
-/// A state is the longest end of what was said that begins a phrase. A step takes two binary searches; a row of scores one pass over the
-/// listed arcs, and over the classes if there is something to take back. Memory 12 bytes a token of the list and 12 an arc: beside the
-/// trie's, those that other phrases, begun within one, go on with.
+/// **The sum over a path from start to [`finish`](Automaton::finish) is the sum, over all positions of the path, of the bonus of the
+/// longest phrase that occurs there.** Phrases may overlap and lie within one another: both count. A phrase that begins another one at the
+/// same position adds nothing to it. Of equal phrases the highest score counts.
+///
+/// Each token of a phrase is paid at once: after k tokens `s Σ_{i=1..k} d_i`, the largest of all phrases that begin so. What
+/// was paid is withdrawn as soon as the phrase cannot be completed any more, by the same step that breaks it (also a step that
+/// continues the last word) or by `finish`. Only the longest open beginning is paid ahead, and negative scores never are.
+///
+/// A state is the longest end of the sequence that begins a phrase, and whether a word may begin. A step takes two binary
+/// searches; a row of scores one pass over the listed arcs, and over the classes if there is something to withdraw. Memory: 12 bytes
+/// a token of the list and 12 an arc; in addition to those of the trie, arcs that continue phrases begun within another one.
 ///
 /// ```
-/// use decoding::{Automaton, Boost, Phrase};
+/// use decoding::{Automaton, Boost, Boundaries, Phrase, TokenStyle};
 ///
-/// // Of four classes the last is the blank.
-/// let boost = Boost::new(&[Phrase { tokens: vec![0, 1], score: 1.5 }], &[true, true, true, false], 1.0)?;
-/// let (first, state) = boost.step(boost.start(), 0);
-/// let (wrong, _) = boost.step(state, 2);
-/// assert_eq!((first, wrong, boost.finish(state)), (1.5, -1.5, -1.5));
+/// // Characters; the first class is the blank.
+/// let classes = Boundaries::of_names(&["", " ", "a", "n", "d"], TokenStyle::Characters);
+/// let boost = Boost::with_boundaries(&[Phrase { tokens: vec![2, 3], score: 1.5 }], &classes, 1.0)?;
+/// let (a, state) = boost.step(boost.start(), 2);
+/// let (n, state) = boost.step(state, 3);
+/// let ((space, _), (d, _)) = (boost.step(state, 1), boost.step(state, 4));
+/// assert_eq!((a, n, space, d, boost.finish(state)), (1.5, 1.5, 0.0, -3.0, 0.0));
 /// # Ok::<(), decoding::PhraseError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Boost {
-    /// Which classes are labels.
-    labels: Vec<bool>,
-    /// What has been paid ahead in each state.
+    /// Which classes are labels, and the word boundaries around them.
+    classes: Vec<Option<Boundaries>>,
+    /// Paid ahead in each state.
     ahead: Vec<f32>,
-    /// Of each state but the first, the arcs that do not lead on from the first; last those that do.
+    /// Earned in addition if a word boundary follows a state.
+    completed: Vec<f32>,
+    /// Whether a word boundary follows a state in any case.
+    is_open: Vec<bool>,
+    /// Offsets of the arcs of each state; those of the first two states are arcs of all others as well.
     arcs: Vec<u32>,
     arc_class: Vec<u32>,
-    /// What is earned for good.
+    /// Earned for good, without what a boundary completes where the arc is one of the first two states.
     arc_earned: Vec<f32>,
     arc_next: Vec<u32>,
 }
 
 impl Boost {
-    /// An automaton of phrases over `labels.len()` classes, of which some are labels. If a phrase is there twice the
-    /// higher score counts. Nothing is boosted by an empty list.
+    /// An automaton of phrases over `labels.len()` classes, of which some are labels; a word boundary precedes and follows each
+    /// label, as in a model of words.
+    ///
+    /// # Errors
+    /// As [`Boost::with_boundaries`].
+    pub fn new(phrases: &[Phrase], labels: &[bool], depth_scaling: f32) -> Result<Self, PhraseError> {
+        let classes: Vec<Option<Boundaries>> =
+            labels.iter().map(|&is_label| is_label.then_some(Boundaries::BOTH)).collect();
+        Self::with_boundaries(phrases, &classes, depth_scaling)
+    }
+
+    /// An automaton of phrases that match whole words; classes without [`Boundaries`] are no labels. An empty list boosts nothing.
     ///
     /// # Errors
     /// [`PhraseError::Empty`], [`PhraseError::Class`] for a class that is no label, [`PhraseError::Score`] for a score or depth
     /// scaling that is not finite (or below 0), or so large that a sum is not; `line` is the index of the phrase, from 1.
-    pub fn new(phrases: &[Phrase], labels: &[bool], depth_scaling: f32) -> Result<Self, PhraseError> {
+    pub fn with_boundaries(
+        phrases: &[Phrase],
+        classes: &[Option<Boundaries>],
+        depth_scaling: f32,
+    ) -> Result<Self, PhraseError> {
         if !(depth_scaling.is_finite() && depth_scaling >= 0.0) {
             return Err(PhraseError::DepthScaling { found: depth_scaling });
         }
-        let mut trie = Trie::new();
         for (line, phrase) in (1..).zip(phrases) {
-            check(line, phrase, labels, depth_scaling)?;
-            trie.insert(phrase, depth_scaling);
+            check(line, phrase, classes, depth_scaling)?;
         }
-        trie.settle();
-        Ok(trie.flatten(labels))
+        Ok(Trie::new(phrases, classes, depth_scaling).flatten())
     }
 
     /// Number of states.
@@ -84,60 +124,71 @@ impl Boost {
     }
 
     fn known(&self, state: u32) -> usize {
-        if (state as usize) < self.states() { state as usize } else { ROOT }
+        if (state as usize) < self.states() { state as usize } else { AFTER_BOUNDARY }
     }
 
-    /// Arcs of a state, and those of the first.
+    /// Arcs of a state, and those of the first two states that it has as well.
     fn arcs_of(&self, state: usize) -> [std::ops::Range<usize>; 2] {
         let of = |state: usize| self.arcs[state] as usize..self.arcs[state + 1] as usize;
-        let own = if state == ROOT { 0..0 } else { of(state) };
-        [own, of(ROOT)]
+        let own = if state == AFTER_BOUNDARY || state == WITHIN_WORD { 0..0 } else { of(state) };
+        [own, of(root(self.is_open[state]))]
     }
 
-    fn score(&self, state: usize, arc: usize) -> f32 {
-        self.arc_earned[arc] + self.ahead[self.arc_next[arc] as usize] - self.ahead[state]
+    /// Score of an arc of a state, or of one of the first two states that it has as well.
+    fn arc_score(&self, state: usize, arc: usize, is_own: bool) -> f32 {
+        let completed = if is_own { 0.0 } else { self.completed[state] };
+        completed + self.arc_earned[arc] + self.ahead[self.arc_next[arc] as usize] - self.ahead[state]
+    }
+
+    /// Score of a label that no arc has.
+    fn score_of_other(&self, state: usize, boundaries: Boundaries) -> f32 {
+        let completed = if boundaries.before { self.completed[state] } else { 0.0 };
+        completed - self.ahead[state]
     }
 }
 
 impl Automaton for Boost {
     fn start(&self) -> u32 {
-        ROOT as u32
+        AFTER_BOUNDARY as u32
     }
 
     fn step(&self, state: u32, class: u32) -> (f32, u32) {
-        if self.labels.get(class as usize) != Some(&true) {
-            return (0.0, state);
-        }
+        let Some(&Some(boundaries)) = self.classes.get(class as usize) else { return (0.0, state) };
         let state = self.known(state);
-        for arcs in self.arcs_of(state) {
+        for (arcs, is_own) in self.arcs_of(state).into_iter().zip([true, false]) {
             if let Ok(at) = self.arc_class[arcs.clone()].binary_search(&class) {
                 let arc = arcs.start + at;
-                return (self.score(state, arc), self.arc_next[arc]);
+                return (self.arc_score(state, arc, is_own), self.arc_next[arc]);
             }
         }
-        (0.0 - self.ahead[state], ROOT as u32)
+        (self.score_of_other(state, boundaries), root(boundaries.after) as u32)
     }
 
     fn add_scores(&self, state: u32, weight: f32, scores: &mut [f32]) {
         let state = self.known(state);
-        let limit = scores.len().min(self.labels.len());
-        let lost = weight * (0.0 - self.ahead[state]);
-        // What the state leads on to has the last word.
+        let limit = scores.len().min(self.classes.len());
+        let [before, within] = [Boundaries::BOTH, Boundaries::NEITHER]
+            .map(|boundaries| weight * self.score_of_other(state, boundaries));
+        // The arcs of the state itself come last, and replace the others.
         let [mut own, mut first] = self.arcs_of(state);
         for from in (0..limit).step_by(BLOCK) {
             let block = &mut scores[from..limit.min(from + BLOCK)];
-            let mut before = [0.0; BLOCK];
-            before[..block.len()].copy_from_slice(block);
-            // Nothing to take back: the usual case.
-            if lost != 0.0 {
-                for (score, &label) in block.iter_mut().zip(&self.labels[from..]) {
-                    *score += if label { lost } else { 0.0 };
+            let mut unscored = [0.0; BLOCK];
+            unscored[..block.len()].copy_from_slice(block);
+            // Nothing to withdraw or to complete: the usual case.
+            if before != 0.0 || within != 0.0 {
+                for (score, class) in block.iter_mut().zip(&self.classes[from..]) {
+                    *score += match class {
+                        Some(Boundaries { before: true, .. }) => before,
+                        Some(_) => within,
+                        None => 0.0,
+                    };
                 }
             }
-            for arcs in [&mut first, &mut own] {
+            for (arcs, is_own) in [(&mut first, false), (&mut own, true)] {
                 while arcs.start < arcs.end && (self.arc_class[arcs.start] as usize) < from + block.len() {
                     let at = self.arc_class[arcs.start] as usize - from;
-                    block[at] = before[at] + weight * self.score(state, arcs.start);
+                    block[at] = unscored[at] + weight * self.arc_score(state, arcs.start, is_own);
                     arcs.start += 1;
                 }
             }
@@ -145,19 +196,24 @@ impl Automaton for Boost {
     }
 
     fn finish(&self, state: u32) -> f32 {
-        0.0 - self.ahead[self.known(state)]
+        self.score_of_other(self.known(state), Boundaries::BOTH)
     }
 }
 
-fn check(line: usize, phrase: &Phrase, labels: &[bool], depth_scaling: f32) -> Result<(), PhraseError> {
+fn check(
+    line: usize,
+    phrase: &Phrase,
+    classes: &[Option<Boundaries>],
+    depth_scaling: f32,
+) -> Result<(), PhraseError> {
     if phrase.tokens.is_empty() {
         return Err(PhraseError::Empty { line });
     }
-    let class = phrase.tokens.iter().find(|&&class| labels.get(class as usize) != Some(&true));
-    if let Some(&class) = class {
-        return Err(PhraseError::Class { line, class, classes: labels.len() });
+    let is_label = |class: u32| classes.get(class as usize).is_some_and(Option::is_some);
+    if let Some(&class) = phrase.tokens.iter().find(|&&class| !is_label(class)) {
+        return Err(PhraseError::Class { line, class, classes: classes.len() });
     }
-    // Room for a sum of many.
+    // Sums of many bonuses must stay finite.
     let bonus = bonus(phrase, phrase.tokens.len(), depth_scaling);
     if !(bonus.is_finite() && phrase.score.abs() <= LARGEST && bonus.abs() <= LARGEST) {
         return Err(PhraseError::Score { line, found: phrase.score.to_string() });
@@ -173,113 +229,6 @@ fn bonus(phrase: &Phrase, length: usize, depth_scaling: f32) -> f32 {
     match length {
         0 => 0.0,
         _ => phrase.score * (1.0 + depth_scaling * (length - 1) as f32),
-    }
-}
-
-#[derive(Default)]
-struct Node {
-    children: HashMap<u32, usize>,
-    /// Bonus of the phrase that ends here.
-    whole: Option<f32>,
-    /// Most that the phrases on their way here have earned so far.
-    begun: f32,
-    /// Earned for good when it is reached, by itself and by the phrases within it that end with it.
-    earned: f32,
-    /// What is paid ahead.
-    ahead: f32,
-    /// The longest proper end of it that begins a phrase.
-    fail: usize,
-}
-
-struct Trie {
-    nodes: Vec<Node>,
-    /// Nodes by depth, without the root, with parent and class.
-    order: Vec<(usize, u32, usize)>,
-}
-
-impl Trie {
-    fn new() -> Self {
-        Self { nodes: vec![Node::default()], order: Vec::new() }
-    }
-
-    fn insert(&mut self, phrase: &Phrase, depth_scaling: f32) {
-        let mut at = ROOT;
-        for (depth, &class) in (1..).zip(&phrase.tokens) {
-            let new = self.nodes.len();
-            at = *self.nodes[at].children.entry(class).or_insert(new);
-            if at == new {
-                self.nodes.push(Node { begun: f32::NEG_INFINITY, ..Node::default() });
-            }
-            if depth < phrase.tokens.len() {
-                let node = &mut self.nodes[at];
-                node.begun = node.begun.max(bonus(phrase, depth, depth_scaling));
-            }
-        }
-        let whole = bonus(phrase, phrase.tokens.len(), depth_scaling);
-        let node = &mut self.nodes[at];
-        node.whole = Some(node.whole.map_or(whole, |other| other.max(whole)));
-    }
-
-    /// Fail arcs and scores, shorter beginnings first.
-    fn settle(&mut self) {
-        // A node, and the bonus of the longest phrase that begins it.
-        let mut queue = VecDeque::from([(ROOT, 0.0)]);
-        while let Some((parent, kept)) = queue.pop_front() {
-            let mut children: Vec<(u32, usize)> =
-                self.nodes[parent].children.iter().map(|(&class, &at)| (class, at)).collect();
-            children.sort_unstable();
-            for (class, at) in children {
-                let fail = if parent == ROOT { ROOT } else { self.fall(self.nodes[parent].fail, class) };
-                let now = self.nodes[at].whole.unwrap_or(kept);
-                let below = self.nodes[fail].earned;
-                let node = &mut self.nodes[at];
-                node.fail = fail;
-                node.earned = now - kept + below;
-                node.ahead = (node.begun - now).max(0.0);
-                self.order.push((parent, class, at));
-                queue.push_back((at, now));
-            }
-        }
-    }
-
-    /// Where a class leads from a state, whose fail arcs are known.
-    fn fall(&self, mut state: usize, class: u32) -> usize {
-        loop {
-            match self.nodes[state].children.get(&class) {
-                Some(&at) => return at,
-                None if state == ROOT => return ROOT,
-                None => state = self.nodes[state].fail,
-            }
-        }
-    }
-
-    fn flatten(self, labels: &[bool]) -> Boost {
-        // The classes that lead on from a state or from its ends but the empty one; shorter states first.
-        let mut onward: Vec<Vec<(u32, usize)>> = vec![Vec::new(); self.nodes.len()];
-        for at in [ROOT].into_iter().chain(self.order.iter().map(|&(.., at)| at)) {
-            let node = &self.nodes[at];
-            let mut arcs: Vec<(u32, usize)> = node.children.iter().map(|(&class, &to)| (class, to)).collect();
-            if node.fail != ROOT {
-                let shorter = &onward[node.fail];
-                arcs.extend(shorter.iter().filter(|(class, _)| !node.children.contains_key(class)));
-            }
-            arcs.sort_unstable();
-            onward[at] = arcs;
-        }
-        let mut arcs = vec![0];
-        arcs.extend(onward.iter().scan(0, |sum, list| {
-            *sum += list.len() as u32;
-            Some(*sum)
-        }));
-        let all = || onward.iter().flatten();
-        Boost {
-            labels: labels.to_vec(),
-            ahead: self.nodes.iter().map(|node| node.ahead).collect(),
-            arcs,
-            arc_class: all().map(|&(class, _)| class).collect(),
-            arc_earned: all().map(|&(_, to)| self.nodes[to].earned).collect(),
-            arc_next: all().map(|&(_, to)| to as u32).collect(),
-        }
     }
 }
 

@@ -41,7 +41,9 @@ mod mutants;
 pub use affine::Affine;
 pub use automaton::{Automaton, Fusion, PerClass};
 pub use beam::{Beam, BeamKind, BeamSearch, BeamStream, NBest, Ranked};
-pub use boost::{Boost, Phrase, PhraseError, read_phrases};
+pub use boost::{
+    Boost, Boundaries, PHRASE_SCORE, Phrase, PhraseError, TokenStyle, add_unmarked, read_phrases,
+};
 pub use confidence::{Aggregate, Confidence, Measure};
 pub use ctc::{CtcBeam, CtcPrefixes, ctc_beam, ctc_greedy};
 pub use error::{Error, Result};

@@ -2,7 +2,7 @@
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use decoding::Aggregate;
+use decoding::{Aggregate, Boundaries};
 use kernels::Brief;
 use rayon::prelude::*;
 use speech::{Audio, Change, Conversion, Features, FrontEnd, Tokenizer, Utterance};
@@ -284,6 +284,13 @@ impl Recogniser {
     /// Of each label, 1 if it begins a word and 0 if not; in a tokenizer that writes spaces, they stand for the words behind them.
     pub fn word_starts(&self) -> Vec<u8> {
         crate::words::starts(&self.tokenizer)
+    }
+
+    /// Word boundaries around each class, for phrases that match whole words; none for a class that is no label, such as the blank.
+    pub fn word_boundaries(&self) -> Vec<Option<Boundaries>> {
+        let mut boundaries = crate::words::boundaries(&self.tokenizer);
+        boundaries.resize(self.model.classes(), None);
+        boundaries
     }
 
     /// The greedy search that the silence filter judges, where the search itself may find other labels.

@@ -1,6 +1,7 @@
 //! Which tokens make a word.
 use std::ops::Range;
 
+use decoding::{Boundaries, TokenStyle};
 use speech::{Tokenizer, TokenizerKind};
 
 /// Marks word beginnings in tokens; [`Tokenizer::tokens`] says so.
@@ -40,6 +41,18 @@ pub(crate) fn starts(tokenizer: &Tokenizer) -> Vec<u8> {
         _ => name.starts_with(MARK),
     };
     tokenizer.tokens().iter().map(|name| u8::from(begins(name))).collect()
+}
+
+/// Word boundaries around each label of a tokenizer, for phrases that match whole words.
+pub(crate) fn boundaries(tokenizer: &Tokenizer) -> Vec<Option<Boundaries>> {
+    let style = match tokenizer.kind() {
+        TokenizerKind::Words => TokenStyle::Words,
+        TokenizerKind::Characters => TokenStyle::Characters,
+        _ => TokenStyle::Pieces,
+    };
+    let special = |id| tokenizer.is_special(id).then_some(Boundaries::BOTH);
+    let all = Boundaries::of_names(tokenizer.tokens(), style);
+    (0..).zip(all).map(|(id, boundaries)| special(id).or(boundaries)).collect()
 }
 
 #[cfg(test)]

@@ -2,6 +2,9 @@
 use super::Phrase;
 use crate::ngram::brief;
 
+/// Usual score of a phrase, a natural logarithm.
+pub const PHRASE_SCORE: f32 = 2.0;
+
 /// What is wrong with a phrase.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -54,8 +57,9 @@ pub enum PhraseError {
 
 /// Reads a list of phrases: one a line, then perhaps a tab and its score, which is `score` otherwise.
 ///
-/// Blank lines are passed over, so are those that begin with `#`; the phrase itself may have any white space but tabs. `encode` makes
-/// tokens of a phrase, or says why it cannot.
+/// The score is that of the whole phrase, however many tokens it has: it is spread evenly over them. Blank lines and lines that begin
+/// with `#` are skipped; a phrase may contain any white space except tabs. `encode` returns the tokens of a phrase, or the reason why
+/// there are none.
 ///
 /// # Errors
 /// [`PhraseError::Utf8`], [`PhraseError::Empty`] for a score without a phrase or a phrase without tokens, [`PhraseError::Tokens`],
@@ -64,7 +68,7 @@ pub enum PhraseError {
 /// ```
 /// let encode = |text: &str| Ok(text.bytes().map(u32::from).collect());
 /// let phrases = decoding::read_phrases(b"# names\nab\t2.5\nc\n", 1.0, encode)?;
-/// assert_eq!((phrases[0].score, &phrases[1].tokens[..]), (2.5, &[99][..]));
+/// assert_eq!((phrases[0].score, &phrases[1].tokens[..]), (1.25, &[99][..]));
 /// # Ok::<(), decoding::PhraseError>(())
 /// ```
 pub fn read_phrases(
@@ -98,7 +102,7 @@ pub fn read_phrases(
         if tokens.is_empty() {
             return Err(PhraseError::Empty { line });
         }
-        phrases.push(Phrase { tokens, score });
+        phrases.push(Phrase::with_total(tokens, score));
     }
     Ok(phrases)
 }

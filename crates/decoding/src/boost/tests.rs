@@ -8,10 +8,16 @@ fn bonus(phrase: &Phrase, scaling: f64) -> f64 {
     (0..phrase.tokens.len()).map(|i| f64::from(phrase.score) * if i == 0 { 1.0 } else { scaling }).sum()
 }
 
-/// The documented sum, by a search at every position.
-fn search(phrases: &[Phrase], scaling: f64, text: &[u32]) -> f64 {
+/// The documented sum, by a search at every position of the labels of `text`.
+fn search(phrases: &[Phrase], classes: &[Option<Boundaries>], scaling: f64, text: &[u32]) -> f64 {
+    let text: Vec<u32> = text.iter().copied().filter(|&class| classes[class as usize].is_some()).collect();
+    let of = |at: usize| classes[text[at] as usize].unwrap();
+    let is_boundary = |at: usize| at == 0 || at == text.len() || of(at - 1).after || of(at).before;
     let at = |from: usize| {
-        let here = phrases.iter().filter(|phrase| text[from..].starts_with(&phrase.tokens));
+        let occurs = |phrase: &&Phrase| {
+            text[from..].starts_with(&phrase.tokens) && is_boundary(from + phrase.tokens.len())
+        };
+        let here = phrases.iter().filter(|_| is_boundary(from)).filter(occurs);
         let longest = here.clone().map(|phrase| phrase.tokens.len()).max()?;
         here.filter(|phrase| phrase.tokens.len() == longest)
             .map(|phrase| bonus(phrase, scaling))
@@ -20,35 +26,125 @@ fn search(phrases: &[Phrase], scaling: f64, text: &[u32]) -> f64 {
     (0..text.len()).filter_map(at).sum()
 }
 
-fn phrases() -> impl Strategy<Value = Vec<Phrase>> {
-    let phrase = (prop::collection::vec(0u32..3, 1..6), -3..6i32)
+fn phrases(labels: u32) -> impl Strategy<Value = Vec<Phrase>> {
+    let phrase = (prop::collection::vec(0..labels, 1..6), -3..6i32)
         .prop_map(|(tokens, score)| Phrase { tokens, score: score as f32 / 2.0 });
     prop::collection::vec(phrase, 0..8)
 }
 
+/// Classes 0 to 4 with word boundaries, and the blank at 5: words, characters with a space, pieces, or any.
+fn alphabet() -> impl Strategy<Value = Vec<Option<Boundaries>>> {
+    let names = |names: [&str; 6], style| Just(Boundaries::of_names(&names, style));
+    let any = prop::collection::vec((any::<bool>(), any::<bool>()), 5).prop_map(|labels| {
+        let label = |(before, after)| Some(Boundaries { before, after });
+        labels.into_iter().map(label).chain([None]).collect()
+    });
+    prop_oneof![
+        names(["a", "b", "c", "d", "e", ""], TokenStyle::Words),
+        names(["a", "b", " ", "c", "<unk>", ""], TokenStyle::Characters),
+        names(["a", "b", "天", "d", " ", ""], TokenStyle::Characters),
+        names(["a", "b", "c", "d", "e", ""], TokenStyle::Characters),
+        names(["▁a", "b", "▁b", "a", "a.", ""], TokenStyle::Pieces),
+        any,
+    ]
+}
+
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// The incremental sum of every beginning, finished there, is that of a search.
     #[test]
-    fn a_path_earns_what_a_search_finds(
-        phrases in phrases(),
-        text in prop::collection::vec(0u32..4, 0..24),
+    fn every_path_earns_what_a_search_finds(
+        classes in alphabet(),
+        phrases in phrases(4),
+        text in prop::collection::vec(0u32..6, 0..24),
         scaling in 0..5u32,
     ) {
         let scaling = scaling as f32 / 2.0;
-        // Classes 0 to 2, another label, and the blank at 4.
-        let boost = Boost::new(&phrases, &[true, true, true, true, false], scaling).unwrap();
-        let (sum, state) = path(&boost, &text);
-        let (found, wanted) = (sum + boost.finish(state), search(&phrases, f64::from(scaling), &text));
-        prop_assert!((f64::from(found) - wanted).abs() < 1e-3, "{found} {wanted}");
-        // The blank changes nothing.
-        prop_assert_eq!(boost.step(state, 4), (0.0, state));
-        // What is ahead of a phrase is never below 0, nor is anything owed after the first state.
-        prop_assert!(boost.finish(state) <= 0.0 && boost.finish(boost.start()) == 0.0);
+        let boost = Boost::with_boundaries(&phrases, &classes, scaling).unwrap();
+        let (mut sum, mut state) = (0.0, boost.start());
+        for at in 0..=text.len() {
+            let (found, wanted) = (sum + boost.finish(state), search(&phrases, &classes, f64::from(scaling), &text[..at]));
+            prop_assert!((f64::from(found) - wanted).abs() < 1e-3, "{found} {wanted} {:?}", &text[..at]);
+            // The blank changes nothing.
+            prop_assert_eq!(boost.step(state, 5), (0.0, state));
+            if let Some(&class) = text.get(at) {
+                let (score, next) = boost.step(state, class);
+                (sum, state) = (sum + score, next);
+            }
+        }
+        prop_assert_eq!(boost.finish(boost.start()), 0.0);
         for state in 0..boost.states() as u32 + 2 {
-            row_is_steps(&boost, state, 5, &[4]);
+            row_is_steps(&boost, state, 6, &[5]);
             row_is_steps(&boost, state, 2, &[]);
-            row_is_steps(&boost, state, 7, &[4, 5, 6]);
+            row_is_steps(&boost, state, 8, &[5, 6, 7]);
         }
     }
+
+    /// Phrases without negative scores: what is paid is at least what is earned, and at most one phrase more.
+    #[test]
+    fn no_more_than_one_phrase_is_paid_ahead(
+        classes in alphabet(),
+        mut phrases in phrases(4),
+        text in prop::collection::vec(0u32..6, 0..24),
+    ) {
+        phrases.iter_mut().for_each(|phrase| phrase.score = phrase.score.abs());
+        let most = phrases.iter().map(|phrase| bonus(phrase, 1.0)).fold(0.0, f64::max);
+        let boost = Boost::with_boundaries(&phrases, &classes, 1.0).unwrap();
+        let (_, state) = path(&boost, &text);
+        let withdrawn = f64::from(boost.finish(state));
+        prop_assert!((-most - 1e-3..=most * 5.0 + 1e-3).contains(&withdrawn), "{withdrawn} {most}");
+    }
+}
+
+/// Sums of whole sequences of labels named by `names`; the first class is a blank.
+fn sums(names: &[&str], style: TokenStyle, phrases: &[&str], sequences: &[&str]) -> Vec<f32> {
+    let ids = |text: &str| -> Vec<u32> {
+        let id = |token: &str| names.iter().position(|name| *name == token).unwrap() as u32;
+        text.split('|').map(id).collect()
+    };
+    let classes = Boundaries::of_names(names, style);
+    let phrases: Vec<Phrase> =
+        phrases.iter().map(|phrase| Phrase { tokens: ids(phrase), score: 1.0 }).collect();
+    let boost = Boost::with_boundaries(&phrases, &classes, 1.0).unwrap();
+    let sum = |text: &&str| {
+        let (sum, state) = path(&boost, &ids(text));
+        sum + boost.finish(state)
+    };
+    sequences.iter().map(sum).collect()
+}
+
+/// The table of `phrase-word-boundaries`.
+#[test]
+fn phrases_match_whole_words() {
+    let letters = |text: &str| text.chars().map(String::from).collect::<Vec<_>>().join("|");
+    let texts: Vec<String> =
+        ["seven", "eve", "a eve", "eve a", "evens", "eveeve", "a eve a"].map(letters).into();
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let names = ["", " ", "e", "n", "s", "v", "a"];
+    let found = sums(&names, TokenStyle::Characters, &["e|v|e"], &texts);
+    assert_eq!(found, [0.0, 3.0, 3.0, 3.0, 0.0, 0.0, 3.0]);
+    let names = ["", "▁a", "n", "d", "t"];
+    let texts = ["▁a|n", "▁a|n|d", "▁a|n|▁a|n", "▁a|n|t|▁a|n", "▁a"];
+    assert_eq!(sums(&names, TokenStyle::Pieces, &["▁a|n"], &texts), [2.0, 0.0, 4.0, 2.0, 0.0]);
+}
+
+#[test]
+fn boundaries_of_other_tokens() {
+    // A special word begins and ends words, with or without spaces.
+    let names = ["", " ", "a", "b", "<unk>", "'", ",", "天", "气"];
+    let texts = ["<unk>|a|b|<unk>", "a|b|'", "a|b|,", "天|a|b|气", "天|气|天|气", "天|气|a", "b|a|b"];
+    let found = sums(&names, TokenStyle::Characters, &["a|b", "天|气"], &texts);
+    assert_eq!(found, [2.0, 0.0, 2.0, 2.0, 4.0, 2.0, 0.0]);
+    // Without spaces every character is a word.
+    let names = ["", "a", "b"];
+    assert_eq!(sums(&names, TokenStyle::Characters, &["a|b"], &["b|a|b|a", "a|b|b"]), [2.0, 2.0]);
+    assert_eq!(sums(&names, TokenStyle::Words, &["a|b"], &["b|a|b|a"]), [2.0]);
+    // A phrase that begins or ends another one, within a word and as one.
+    let names = ["", " ", "a", "b", "c"];
+    let texts = ["a|b", "a|b|c", "a|b| |c", "b| |c", "a|b|c|c"];
+    let found = sums(&names, TokenStyle::Characters, &["a|b", "a|b|c", "b|c", "a|b| |c", "c"], &texts);
+    assert_eq!(found, [2.0, 3.0, 5.0, 1.0, 0.0]);
 }
 
 fn phrase(tokens: &[u32], score: f32) -> Phrase {

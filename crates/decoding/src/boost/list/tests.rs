@@ -14,8 +14,9 @@ fn encode(text: &str) -> Result<Vec<u32>, String> {
 fn lists_are_read() {
     let text = "\u{feff}# names\r\nab\r\n\r\n  b c \t 2.5 \r\nd\t-1e0\n   \n#hidden\t1\nz";
     let found = read_phrases(text.as_bytes(), 1.5, encode).unwrap();
+    // The score of a phrase is spread over its tokens.
     let phrase = |tokens: &[u32], score| Phrase { tokens: tokens.to_vec(), score };
-    assert_eq!(found, [phrase(&[0, 1], 1.5), phrase(&[1, 2], 2.5), phrase(&[3], -1.0), phrase(&[25], 1.5)]);
+    assert_eq!(found, [phrase(&[0, 1], 0.75), phrase(&[1, 2], 1.25), phrase(&[3], -1.0), phrase(&[25], 1.5)]);
     assert_eq!(read_phrases(b"", 1.0, encode).unwrap(), []);
 }
 

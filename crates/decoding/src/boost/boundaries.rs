@@ -1,0 +1,178 @@
+//! Word boundaries around labels.
+use unicode_normalization::char::is_combining_mark;
+
+use super::Phrase;
+
+/// Marks word beginnings in tokens.
+const MARK: char = '\u{2581}';
+/// Characters within words that are neither letters, digits nor combining marks: apostrophes, joiners, the underscore.
+const INNER: [char; 10] =
+    ['\'', '_', '\u{2019}', '\u{ff07}', '\u{ad}', '\u{b7}', '\u{5f3}', '\u{5f4}', '\u{200c}', '\u{200d}'];
+/// Blocks of scripts that are written without spaces between words.
+const UNSPACED: [(char, char); 20] = [
+    // Thai, Lao, Tibetan, Myanmar.
+    ('\u{e00}', '\u{109f}'),
+    // Khmer.
+    ('\u{1780}', '\u{17ff}'),
+    // Tai Le, New Tai Lue, Khmer symbols.
+    ('\u{1950}', '\u{19ff}'),
+    // Tai Tham.
+    ('\u{1a20}', '\u{1aaf}'),
+    // Balinese.
+    ('\u{1b00}', '\u{1b7f}'),
+    // Radicals of CJK.
+    ('\u{2e80}', '\u{2fdf}'),
+    // Ideographic iteration mark, closing mark, zero; numerals.
+    ('\u{3005}', '\u{3007}'),
+    ('\u{3021}', '\u{3029}'),
+    // Hiragana, Katakana, Bopomofo.
+    ('\u{3041}', '\u{312f}'),
+    ('\u{31a0}', '\u{31bf}'),
+    ('\u{31f0}', '\u{31ff}'),
+    // Han.
+    ('\u{3400}', '\u{4dbf}'),
+    ('\u{4e00}', '\u{9fff}'),
+    // Yi.
+    ('\u{a000}', '\u{a4cf}'),
+    // Javanese and Myanmar, Tai Viet.
+    ('\u{a980}', '\u{a9ff}'),
+    ('\u{aa60}', '\u{aadf}'),
+    // Han, half-width Katakana, supplements.
+    ('\u{f900}', '\u{faff}'),
+    ('\u{ff66}', '\u{ff9f}'),
+    ('\u{1b000}', '\u{1b16f}'),
+    ('\u{20000}', '\u{3ffff}'),
+];
+
+/// What the names of classes stand for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokenStyle {
+    /// Words: each is one label.
+    Words,
+    /// Characters. Where none of them is white space, a word may begin and end at each.
+    Characters,
+    /// Parts of words; those that begin a word have the mark U+2581.
+    Pieces,
+}
+
+impl TokenStyle {
+    /// Style of a model with these names: characters if one is a space, pieces if one begins with U+2581, words otherwise.
+    pub fn of_names<S: AsRef<str>>(names: &[S]) -> Self {
+        let any = |has: &dyn Fn(&str) -> bool| names.iter().any(|name| has(name.as_ref()));
+        if any(&|name| name == " ") {
+            TokenStyle::Characters
+        } else if any(&|name| name.starts_with(MARK)) {
+            TokenStyle::Pieces
+        } else {
+            TokenStyle::Words
+        }
+    }
+}
+
+/// Whether a word boundary precedes and follows a label, whatever its neighbors are.
+///
+/// There is a boundary between two labels if it follows the first or precedes the second, and at both ends of a sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Boundaries {
+    /// A word may begin with this label, and the word before it has ended.
+    pub before: bool,
+    /// A word may end with this label, and another one may begin.
+    pub after: bool,
+}
+
+impl Boundaries {
+    /// Of words, spaces, punctuation, special words such as `<unk>`, and characters of scripts without spaces.
+    pub const BOTH: Boundaries = Boundaries { before: true, after: true };
+    /// Of letters within words.
+    pub const NEITHER: Boundaries = Boundaries { before: false, after: false };
+
+    /// Boundaries of each class by its name; none for a class without a name, such as the blank.
+    ///
+    /// | style | before | after |
+    /// |---|---|---|
+    /// | words | always | always |
+    /// | characters | not for characters of words | not for characters of words |
+    /// | pieces | with the mark U+2581, or if the first character is none of a word | if the last character is none of a word |
+    ///
+    /// Characters of words are letters, digits, combining marks, apostrophes and underscores of scripts with spaces. A token of several
+    /// characters in a model of characters is a special word. Special words of pieces cannot be told by their names;
+    /// they need [`Boundaries::BOTH`].
+    ///
+    /// ```
+    /// use decoding::{Boundaries, TokenStyle};
+    /// let of = Boundaries::of_names(&["", "▁a", "n", ","], TokenStyle::Pieces);
+    /// let starts = Boundaries { before: true, after: false };
+    /// assert_eq!(of, [None, Some(starts), Some(Boundaries::NEITHER), Some(Boundaries::BOTH)]);
+    /// ```
+    pub fn of_names<S: AsRef<str>>(names: &[S], style: TokenStyle) -> Vec<Option<Boundaries>> {
+        let has_space = names.iter().any(|name| is_space(name.as_ref()));
+        let of = |name: &str| match style {
+            TokenStyle::Words => Self::BOTH,
+            TokenStyle::Characters if !has_space || name.chars().nth(1).is_some() => Self::BOTH,
+            TokenStyle::Characters | TokenStyle::Pieces => Self::of_piece(name),
+        };
+        let names = names.iter().map(AsRef::as_ref);
+        names.map(|name| (!name.is_empty()).then(|| of(name))).collect()
+    }
+
+    fn of_piece(name: &str) -> Self {
+        let is_inner = |c: Option<char>| c.is_some_and(is_inner);
+        // The mark itself ends no word.
+        let after = !name.ends_with(MARK) && !is_inner(name.chars().next_back());
+        Boundaries { before: name.starts_with(MARK) || !is_inner(name.chars().next()), after }
+    }
+}
+
+fn is_space(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(char::is_whitespace)
+}
+
+/// Whether a character continues a word.
+fn is_inner(c: char) -> bool {
+    (c.is_alphanumeric() || is_combining_mark(c) || INNER.contains(&c)) && !is_unspaced(c)
+}
+
+fn is_unspaced(c: char) -> bool {
+    UNSPACED.iter().any(|&(first, last)| (first..=last).contains(&c))
+}
+
+/// Adds, for each phrase of a script without spaces, the form that it has after other characters: without a mark.
+///
+/// A model of marked pieces has two tokens for a character, one at the beginning of a text and one within it. The total
+/// score of a phrase stays. A phrase whose first token has no form without a mark stays as it is.
+///
+/// ```
+/// use decoding::{Phrase, add_unmarked};
+/// let mut phrases = vec![Phrase { tokens: vec![0, 2], score: 1.0 }];
+/// add_unmarked(&mut phrases, &["▁天", "天", "气"]);
+/// assert_eq!(phrases[1].tokens, [1, 2]);
+/// ```
+pub fn add_unmarked<S: AsRef<str>>(phrases: &mut Vec<Phrase>, names: &[S]) {
+    let ids: std::collections::HashMap<&str, u32> = names.iter().map(AsRef::as_ref).zip(0..).collect();
+    let unmarked = |phrase: &Phrase| {
+        let (&first, rest) = phrase.tokens.split_first()?;
+        let body = names.get(first as usize)?.as_ref().strip_prefix(MARK)?;
+        let begins = match (body.chars().next(), rest.first()) {
+            (Some(c), _) => Some(c),
+            (None, Some(&second)) => names.get(second as usize)?.as_ref().chars().next(),
+            (None, None) => None,
+        };
+        begins.filter(|&c| is_unspaced(c))?;
+        let mut tokens = match ids.get(body) {
+            _ if body.is_empty() => Vec::new(),
+            Some(&token) => vec![token],
+            None => {
+                let id = |c: char| ids.get(c.encode_utf8(&mut [0; 4]) as &str).copied();
+                body.chars().map(id).collect::<Option<_>>()?
+            }
+        };
+        tokens.extend_from_slice(rest);
+        let score = phrase.score * phrase.tokens.len() as f32 / tokens.len() as f32;
+        Some(Phrase { tokens, score })
+    };
+    let more: Vec<Phrase> = phrases.iter().filter_map(unmarked).collect();
+    phrases.extend(more);
+}
+
+#[cfg(test)]
+mod tests;

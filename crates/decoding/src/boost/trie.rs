@@ -1,0 +1,196 @@
+//! Construction of the automaton of phrases.
+use std::collections::{HashMap, VecDeque};
+
+use super::{AFTER_BOUNDARY, Boost, Boundaries, Phrase, WITHIN_WORD, bonus};
+
+/// A beginning of phrases.
+#[derive(Default)]
+struct Node {
+    children: HashMap<u32, usize>,
+    /// Bonus of the phrase that ends here.
+    whole: Option<f32>,
+    /// Largest part of the bonus of a longer phrase that is paid here.
+    part: f32,
+    /// Bonus of the longest phrase that begins this one and certainly ends at a word boundary.
+    kept: f32,
+    /// Added to `kept` if a word boundary follows.
+    gain: f32,
+    /// Sum of `gain` of this beginning and of all shorter ones that end here.
+    completed: f32,
+    /// Paid ahead.
+    ahead: f32,
+    /// Whether a word boundary follows in any case.
+    is_open: bool,
+    /// The longest proper end that is a beginning of phrases after a word boundary.
+    fail: usize,
+}
+
+/// An arc: class, next state, and the bonus that it earns.
+#[derive(Clone, Copy)]
+struct Arc {
+    class: u32,
+    next: usize,
+    earned: f32,
+}
+
+/// Beginnings of phrases; the first two nodes are those of no beginning.
+pub(super) struct Trie<'a> {
+    nodes: Vec<Node>,
+    /// Nodes by depth, with their parents and classes.
+    order: Vec<(usize, u32, usize)>,
+    classes: &'a [Option<Boundaries>],
+}
+
+impl<'a> Trie<'a> {
+    /// A trie of phrases, all of whose tokens are labels.
+    pub fn new(phrases: &[Phrase], classes: &'a [Option<Boundaries>], depth_scaling: f32) -> Self {
+        let roots = vec![Node { is_open: true, ..Node::default() }, Node::default()];
+        let mut trie = Trie { nodes: roots, order: Vec::new(), classes };
+        phrases.iter().for_each(|phrase| trie.insert(phrase, depth_scaling));
+        trie.settle();
+        trie
+    }
+
+    fn boundaries(&self, class: u32) -> Boundaries {
+        self.classes.get(class as usize).copied().flatten().unwrap_or(Boundaries::BOTH)
+    }
+
+    fn insert(&mut self, phrase: &Phrase, depth_scaling: f32) {
+        let mut at = AFTER_BOUNDARY;
+        for (depth, &class) in (1..).zip(&phrase.tokens) {
+            let new = self.nodes.len();
+            at = *self.nodes[at].children.entry(class).or_insert(new);
+            if at == new {
+                self.nodes.push(Node { part: f32::NEG_INFINITY, ..Node::default() });
+            }
+            if depth < phrase.tokens.len() {
+                let node = &mut self.nodes[at];
+                node.part = node.part.max(bonus(phrase, depth, depth_scaling));
+            }
+        }
+        let whole = bonus(phrase, phrase.tokens.len(), depth_scaling);
+        let node = &mut self.nodes[at];
+        node.whole = Some(node.whole.map_or(whole, |other| other.max(whole)));
+    }
+
+    /// Fail arcs and scores, shorter beginnings first.
+    fn settle(&mut self) {
+        let mut queue = VecDeque::from([AFTER_BOUNDARY]);
+        while let Some(parent) = queue.pop_front() {
+            let mut children: Vec<(u32, usize)> =
+                self.nodes[parent].children.iter().map(|(&class, &at)| (class, at)).collect();
+            children.sort_unstable();
+            for (class, at) in children {
+                let Boundaries { before, after } = self.boundaries(class);
+                let (fail, kept) = if parent == AFTER_BOUNDARY {
+                    (root(after), 0.0)
+                } else {
+                    let Node { whole, kept, is_open, fail, .. } = self.nodes[parent];
+                    let ended = whole.filter(|_| before || is_open);
+                    (self.fall(fail, class), ended.unwrap_or(kept))
+                };
+                let completed = self.nodes[fail].completed;
+                let node = &mut self.nodes[at];
+                node.fail = fail;
+                node.is_open = after;
+                node.kept = node.whole.filter(|_| after).unwrap_or(kept);
+                node.gain = node.whole.map_or(0.0, |whole| whole - node.kept);
+                node.completed = node.gain + completed;
+                node.ahead = node.gain.max(node.part - node.kept).max(0.0);
+                self.order.push((parent, class, at));
+                queue.push_back(at);
+            }
+        }
+    }
+
+    /// Where a class leads from a state, whose fail arcs are known.
+    fn fall(&self, mut state: usize, class: u32) -> usize {
+        loop {
+            let child = match state {
+                WITHIN_WORD | AFTER_BOUNDARY => self.begin(state, class),
+                _ => self.nodes[state].children.get(&class).copied(),
+            };
+            match (child, state) {
+                (Some(child), _) => return child,
+                (None, WITHIN_WORD | AFTER_BOUNDARY) => return root(self.boundaries(class).after),
+                (None, _) => state = self.nodes[state].fail,
+            }
+        }
+    }
+
+    /// The node of a first token after one of the first two nodes.
+    fn begin(&self, root: usize, class: u32) -> Option<usize> {
+        let is_boundary = root == AFTER_BOUNDARY || self.boundaries(class).before;
+        self.nodes[AFTER_BOUNDARY].children.get(&class).copied().filter(|_| is_boundary)
+    }
+
+    /// Bonus that a class earns in a state, for all beginnings that end there.
+    fn earned(&self, state: usize, class: u32, arcs: &[Vec<Arc>]) -> f32 {
+        let begun = |root| self.begin(root, class).map_or(0.0, |at| self.nodes[at].kept);
+        if state == AFTER_BOUNDARY || state == WITHIN_WORD {
+            return begun(state);
+        }
+        if let Ok(at) = arcs[state].binary_search_by_key(&class, |arc| arc.class) {
+            return arcs[state][at].earned;
+        }
+        let node = &self.nodes[state];
+        let completed = if self.boundaries(class).before { node.completed } else { 0.0 };
+        completed + begun(root(node.is_open))
+    }
+
+    pub fn flatten(self) -> Boost {
+        let mut arcs: Vec<Vec<Arc>> = Vec::new();
+        arcs.resize_with(self.nodes.len(), Vec::new);
+        for state in [AFTER_BOUNDARY, WITHIN_WORD] {
+            let first = self.nodes[AFTER_BOUNDARY].children.keys();
+            let arc = |class| {
+                let next = self.begin(state, class)?;
+                Some(Arc { class, next, earned: self.nodes[next].kept })
+            };
+            arcs[state] = first.filter_map(|&class| arc(class)).collect();
+        }
+        // Shorter states first: a state has the arcs of its fail state as well, except those of the first two.
+        for &(.., state) in &self.order {
+            let node = &self.nodes[state];
+            let mut next: HashMap<u32, usize> = match node.fail {
+                AFTER_BOUNDARY | WITHIN_WORD => HashMap::new(),
+                fail => arcs[fail].iter().map(|arc| (arc.class, arc.next)).collect(),
+            };
+            next.extend(node.children.iter().map(|(&class, &child)| (class, child)));
+            let arc = |(class, next)| {
+                let own = match node.children.get(&class) {
+                    Some(&child) => self.nodes[child].kept - node.kept,
+                    None if self.boundaries(class).before => node.gain,
+                    None => 0.0,
+                };
+                Arc { class, next, earned: own + self.earned(node.fail, class, &arcs) }
+            };
+            // An end of the child is a beginning of its own, with its own account.
+            let own: Vec<Arc> = next.into_iter().map(arc).collect();
+            arcs[state] = own;
+            arcs[state].sort_unstable_by_key(|arc| arc.class);
+        }
+        arcs[..2].iter_mut().for_each(|arcs| arcs.sort_unstable_by_key(|arc| arc.class));
+        let mut offsets = vec![0];
+        offsets.extend(arcs.iter().scan(0, |sum, list| {
+            *sum += list.len() as u32;
+            Some(*sum)
+        }));
+        let all = || arcs.iter().flatten();
+        Boost {
+            classes: self.classes.to_vec(),
+            ahead: self.nodes.iter().map(|node| node.ahead).collect(),
+            completed: self.nodes.iter().map(|node| node.completed).collect(),
+            is_open: self.nodes.iter().map(|node| node.is_open).collect(),
+            arcs: offsets,
+            arc_class: all().map(|arc| arc.class).collect(),
+            arc_earned: all().map(|arc| arc.earned).collect(),
+            arc_next: all().map(|arc| arc.next as u32).collect(),
+        }
+    }
+}
+
+/// The state of no beginning.
+pub(super) fn root(is_open: bool) -> usize {
+    if is_open { AFTER_BOUNDARY } else { WITHIN_WORD }
+}
