@@ -2,8 +2,8 @@
 use super::Phrase;
 use crate::ngram::brief;
 
-/// Usual score of a phrase, a natural logarithm.
-pub const PHRASE_SCORE: f32 = 2.0;
+/// Default score of a phrase, a natural logarithm: a phrase that occurs is e times as probable.
+pub const PHRASE_SCORE: f32 = 1.0;
 
 /// What is wrong with a phrase.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use decoding::ngram::{Foreign, Ngram, Table};
 use decoding::{
-    Beam, BeamKind, BeamSearch, Boost, CtcBeam, Fusion, Joint, Model, NBest, Phrase, Predictor, Scratch,
-    Sites, States, ctc_beam,
+    Beam, BeamKind, BeamSearch, Boost, Boundaries, CtcBeam, Fusion, Joint, Model, NBest, Phrase, Predictor,
+    Scratch, Sites, States, ctc_beam,
 };
 use rayon::prelude::*;
 use rnnt_dp::Topology;
@@ -270,8 +270,15 @@ fn automata(draw: &mut Draw, first: u32, classes: usize) -> Vec<Fusion> {
                 Phrase { tokens, score: draw.score() / 2.0 }
             })
             .collect();
-        let known: Vec<bool> = (0..classes as u32).map(|class| class >= first).collect();
-        let boost = Boost::new(&phrases, &known, 1.0).unwrap();
+        // Words, or labels that begin and end words at random.
+        let is_word = draw.below(2) == 0;
+        let known: Vec<Option<Boundaries>> = (0..classes as u32)
+            .map(|class| {
+                let drawn = Boundaries { before: draw.below(2) == 0, after: draw.below(3) == 0 };
+                (class >= first).then_some(if is_word { Boundaries::BOTH } else { drawn })
+            })
+            .collect();
+        let boost = Boost::with_boundaries(&phrases, &known, 1.0).unwrap();
         fusion.push(Fusion { automaton: Arc::new(boost), weight: 0.7 });
     }
     fusion
