@@ -49,9 +49,10 @@ impl Phrase {
 /// longest phrase that occurs there.** Phrases may overlap and lie within one another: both count. A phrase that begins another one at the
 /// same position adds nothing to it. Of equal phrases the highest score counts.
 ///
-/// Each token of a phrase is paid at once: after k tokens `s Σ_{i=1..k} d_i`, the largest of all phrases that begin so. What
-/// was paid is withdrawn as soon as the phrase cannot be completed any more, by the same step that breaks it (also a step that
-/// continues the last word) or by `finish`. Only the longest open beginning is paid ahead, and negative scores never are.
+/// A part of the bonus is paid ahead: after k of m tokens `k/m · s Σ_{i=1..k} d_i`, which grows with k² if all tokens count alike, and the
+/// largest of all phrases that begin so. More at the first tokens favors hypotheses of which most are never completed. What was paid is
+/// withdrawn as soon as the phrase cannot be completed any more, by the same step that breaks it (also a step that continues the last
+/// word) or by `finish`. Only the longest open beginning is paid ahead, and negative scores never are.
 ///
 /// A state is the longest end of the sequence that begins a phrase, and whether a word may begin. A step takes two binary
 /// searches; a row of scores one pass over the listed arcs, and over the classes if there is something to withdraw. Memory: 12 bytes
@@ -66,7 +67,7 @@ impl Phrase {
 /// let (a, state) = boost.step(boost.start(), 2);
 /// let (n, state) = boost.step(state, 3);
 /// let ((space, _), (d, _)) = (boost.step(state, 1), boost.step(state, 4));
-/// assert_eq!((a, n, space, d, boost.finish(state)), (1.5, 1.5, 0.0, -3.0, 0.0));
+/// assert_eq!((a, n, space, d, boost.finish(state)), (0.75, 2.25, 0.0, -3.0, 0.0));
 /// # Ok::<(), decoding::PhraseError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]

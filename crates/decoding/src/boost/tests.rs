@@ -164,21 +164,38 @@ fn scores(boost: &Boost, text: &[u32]) -> Vec<f32> {
 }
 
 #[test]
-fn every_token_is_paid_for_at_once_and_taken_back() {
+fn a_part_is_paid_ahead_and_withdrawn_by_the_step_that_breaks_the_match() {
     let labels = [true; 6];
-    let boost = Boost::new(&[phrase(&[0, 1, 2], 1.0), phrase(&[0, 1], 1.0)], &labels, 1.0).unwrap();
-    assert_eq!(scores(&boost, &[0, 1, 2, 3]), [1.0, 1.0, 1.0, 0.0, 0.0]);
-    assert_eq!(scores(&boost, &[0, 1, 3]), [1.0, 1.0, 0.0, 0.0]);
-    assert_eq!(scores(&boost, &[0, 3, 0]), [1.0, -1.0, 1.0, -1.0]);
-    assert_eq!(scores(&boost, &[0, 0]), [1.0, 0.0, -1.0]);
-    // A phrase that was begun within another one goes on.
-    let boost = Boost::new(&[phrase(&[0, 1, 2, 3], 1.0), phrase(&[1, 2, 4], 2.0)], &labels, 1.0).unwrap();
-    assert_eq!(scores(&boost, &[0, 1, 2, 4]), [1.0, 1.0, 1.0, 3.0, 0.0]);
-    let boost = Boost::new(&[phrase(&[0, 1, 2], 1.0)], &labels, 2.0).unwrap();
-    assert_eq!(scores(&boost, &[0, 1, 2]), [1.0, 2.0, 2.0, 0.0]);
-    // What should not be said costs when it has been said.
+    let boost = Boost::new(&[phrase(&[0, 1, 2, 3], 1.0), phrase(&[0, 1], 1.0)], &labels, 1.0).unwrap();
+    // After 1, 2 and 3 of 4 tokens 1/4, 1 and 9/4; after 1 of 2 tokens 1/2.
+    assert_eq!(scores(&boost, &[0, 1, 2, 3, 4]), [0.5, 1.5, 0.25, 1.75, 0.0, 0.0]);
+    assert_eq!(scores(&boost, &[0, 1, 2, 4]), [0.5, 1.5, 0.25, -0.25, 0.0]);
+    assert_eq!(scores(&boost, &[0, 3, 0]), [0.5, -0.5, 0.5, -0.5]);
+    assert_eq!(scores(&boost, &[0, 0]), [0.5, 0.0, -0.5]);
+    // A phrase that was begun within another one continues.
+    let boost = Boost::new(&[phrase(&[0, 1, 2, 3], 1.0), phrase(&[1, 2, 4, 4], 2.0)], &labels, 1.0).unwrap();
+    assert_eq!(scores(&boost, &[0, 1, 2, 4, 4]), [0.25, 0.75, 1.25, 2.25, 3.5, 0.0]);
+    let boost = Boost::new(&[phrase(&[0, 1], 1.0)], &labels, 3.0).unwrap();
+    assert_eq!(scores(&boost, &[0, 1]), [0.5, 3.5, 0.0]);
+    // An unlikely phrase costs when it is complete.
     let boost = Boost::new(&[phrase(&[0, 1], -1.0)], &labels, 1.0).unwrap();
     assert_eq!(scores(&boost, &[0, 1, 0]), [0.0, -2.0, 0.0, 0.0]);
+}
+
+/// A step that continues the last word withdraws all that was paid; one that begins a word, or the end, nothing.
+#[test]
+fn the_bonus_is_withdrawn_if_the_word_continues() {
+    let classes = Boundaries::of_names(&["", " ", "e", "v", "n"], TokenStyle::Characters);
+    let of = |score| Boost::with_boundaries(&[phrase(&[2, 3], score)], &classes, 1.0).unwrap();
+    assert_eq!(scores(&of(1.0), &[2, 3, 4, 1]), [0.5, 1.5, -2.0, 0.0, 0.0]);
+    assert_eq!(scores(&of(1.0), &[2, 3, 1, 4]), [0.5, 1.5, 0.0, 0.0, 0.0]);
+    assert_eq!(scores(&of(1.0), &[2, 3]), [0.5, 1.5, 0.0]);
+    // Within a word nothing begins.
+    assert_eq!(scores(&of(1.0), &[4, 2, 3, 1, 2]), [0.0, 0.0, 0.0, 0.0, 0.5, -0.5]);
+    // A negative score counts once the word has ended.
+    assert_eq!(scores(&of(-1.0), &[2, 3, 4]), [0.0, 0.0, 0.0, 0.0]);
+    assert_eq!(scores(&of(-1.0), &[2, 3, 1]), [0.0, 0.0, -2.0, 0.0]);
+    assert_eq!(scores(&of(-1.0), &[2, 3]), [0.0, 0.0, -2.0]);
 }
 
 #[test]

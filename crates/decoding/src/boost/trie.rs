@@ -64,8 +64,9 @@ impl<'a> Trie<'a> {
                 self.nodes.push(Node { part: f32::NEG_INFINITY, ..Node::default() });
             }
             if depth < phrase.tokens.len() {
+                let share = depth as f32 / phrase.tokens.len() as f32;
                 let node = &mut self.nodes[at];
-                node.part = node.part.max(bonus(phrase, depth, depth_scaling));
+                node.part = node.part.max(share * bonus(phrase, depth, depth_scaling));
             }
         }
         let whole = bonus(phrase, phrase.tokens.len(), depth_scaling);
