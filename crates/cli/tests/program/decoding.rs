@@ -102,6 +102,10 @@ fn searches_that_cannot_be_are_named() {
     toy.write("foreign.arpa", "\\data\\\nngram 1=1\n\n\\1-grams:\n-0.3 nobody\n\\end\\\n");
     std::fs::write(toy.path("latin.txt"), b"high\nl\xf6w\n").unwrap();
     toy.write("unknown.txt", "high\nzebra\n");
+    toy.write("word-score.txt", "# words\nhigh\tmuch\n");
+    toy.write("infinite.txt", "high\n\nlow\tinf\n");
+    toy.write("large.txt", "high low\t1e12\n");
+    toy.write("score-only.txt", "high\n\t2\n");
     for (arguments, parts) in [
         (&["--beam", "0"][..], &["--beam: expected a number of hypotheses, from 1 to 10000, found 0"][..]),
         (&["--max-symbols", "0"], &["--max-symbols: expected a number of labels, from 1 to 1000, found 0"]),
@@ -136,6 +140,16 @@ fn searches_that_cannot_be_are_named() {
         (&["--lm-weight", "nan", "--lm", "toy.arpa"], &["weight"]),
         (&["--phrases", "latin.txt"], &["latin.txt: phrases, line 2: expected UTF-8"]),
         (&["--phrases", "unknown.txt"], &["unknown.txt: phrases, line 2", "zebra"]),
+        (
+            &["--phrases", "word-score.txt"],
+            &["word-score.txt: phrases, line 2: expected a finite score", "much"],
+        ),
+        (&["--phrases", "infinite.txt"], &["infinite.txt: phrases, line 3: expected a finite score", "inf"]),
+        (&["--phrases", "large.txt"], &["large.txt: phrases, line 1: expected a finite score"]),
+        (
+            &["--phrases", "score-only.txt"],
+            &["score-only.txt: phrases, line 2: expected a phrase, found none"],
+        ),
         (&["--beam-search", "wide"], &["expected one of modified, malsd, alsd, maes"]),
         (&["--confidence", "gut"], &["expected one of max-prob"]),
         (
@@ -290,4 +304,18 @@ fn standard_input_is_heard_and_half_a_sample_is_named() {
     }
     let (code, out, _) = hear(&[], &[]);
     assert_eq!((code, out.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn help_states_what_a_phrase_score_means() {
+    for command in ["transcribe", "evaluate"] {
+        let (code, out, err) = finish(panda(std::path::Path::new("."), &[command, "--help"]));
+        assert_eq!(code, Some(0), "{err}");
+        let help = out.split_whitespace().collect::<Vec<_>>().join(" ");
+        for part in
+            ["A phrase matches whole words", "of the whole phrase, spread over its tokens [default: 1]"]
+        {
+            assert!(help.contains(part), "{command}: {help}");
+        }
+    }
 }
