@@ -37,6 +37,10 @@ pub struct Arguments {
     /// What the whole run may take, such as 6GiB: batches are cut so that it keeps to it
     #[arg(long, value_parser = bytes::parse)]
     memory: Option<usize>,
+    /// Leave out at most this share of each set, rounded up, since the recordings or texts cannot be used; more are an error
+    /// [default: data.max_bad of the recipe, 0.01]
+    #[arg(long, value_name = "SHARE")]
+    max_bad: Option<f64>,
     /// In which numbers gradients travel between processes: bf16 has half the bytes, and rounds to 8 bits
     #[cfg(feature = "mpi")]
     #[arg(long, default_value = "f32", value_name = "f32|bf16")]
@@ -64,7 +68,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         if arguments.resume && ranks.rank() == 0 && !folder.join(training::run_folder::LAST).exists() {
             complain!("note: {} holds no run: it begins anew", folder.display());
         }
-        let changes = Changes { epochs: arguments.epochs, memory: arguments.memory };
+        let Arguments { epochs, memory, max_bad, .. } = *arguments;
+        let changes = Changes { epochs, memory, max_bad };
         let place = (&*folder, start);
         let outcome = training::train_with(&arguments.recipe, changes, place, ranks, &mut terminal, &stop);
         terminal.finish();
@@ -85,7 +90,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             _ => {
                 let epochs = arguments.epochs.map_or(String::new(), |epochs| format!(" --epochs {epochs}"));
                 let memory = arguments.memory.map_or(String::new(), |bytes| format!(" --memory {bytes}"));
-                format!("stopped and saved after {steps} steps; --resume --run {run}{epochs}{memory} goes on")
+                let max_bad = arguments.max_bad.map_or(String::new(), |share| format!(" --max-bad {share}"));
+                format!("stopped and saved after {steps} steps; --resume --run {run}{epochs}{memory}{max_bad} goes on")
             }
         });
         return Ok(ExitCode::from(signals::STOPPED));

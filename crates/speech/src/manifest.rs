@@ -112,7 +112,7 @@ pub(crate) fn read_sounds(path: &Path) -> Result<Vec<Utterance>> {
             line.file = line.file.take().or(line.audio_filepath.take());
         }
         line.text.get_or_insert_default();
-        line.id.get_or_insert(format!("line {number}"));
+        line.id.get_or_insert_with(|| format!("{}:{number}", path.display()));
     }
     read(path, lines)
 }

@@ -115,9 +115,11 @@ impl BadItems {
     /// # Errors
     /// [`Error::TooManyBad`].
     pub fn check(&self, set: &str, of: usize, max_bad: f64) -> Result<()> {
-        let (bad, allowed) = (self.left_out.len(), allowed(of, max_bad));
+        let bad = self.left_out.len();
+        // One has to be left.
+        let allowed = allowed(of, max_bad).min(of.saturating_sub(1));
         match self.left_out.first() {
-            Some(first) if bad > allowed || bad >= of => Err(Error::TooManyBad {
+            Some(first) if bad > allowed => Err(Error::TooManyBad {
                 set: set.to_owned(),
                 bad,
                 of,

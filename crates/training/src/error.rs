@@ -50,8 +50,8 @@ pub enum Error {
     },
     /// More utterances that cannot be used than are allowed.
     #[error(
-        "{set}: expected at most {allowed} of {of} utterances that cannot be used, found {bad}, the first of them {}: {}; max_bad (a key \
-         of [data], --max-bad of other commands) is the share that may be left out",
+        "{set}: expected at most {allowed} of {of} utterances that cannot be used, found {bad}, the first of them {}: {}; max_bad in \
+         [data] of the recipe, or --max-bad, is the share that may be left out",
         first.id,
         first.reason
     )]

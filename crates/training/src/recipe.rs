@@ -462,18 +462,20 @@ fn betas() -> [f64; 2] {
     [0.9, 0.999]
 }
 
-/// What a command line says otherwise than the recipe.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// Values of a command line that replace those of the recipe.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Changes {
     /// Passes over the training set.
     pub epochs: Option<u64>,
     /// What the run may take in memory, in bytes.
     pub memory: Option<usize>,
+    /// Share of a set that may be left out (`data.max_bad`).
+    pub max_bad: Option<f64>,
 }
 
 impl From<Option<u64>> for Changes {
     fn from(epochs: Option<u64>) -> Self {
-        Changes { epochs, memory: None }
+        Changes { epochs, ..Changes::default() }
     }
 }
 
@@ -523,9 +525,10 @@ impl Recipe {
         let mut text = text.to_owned();
         let mut recipe = Self::parse(&text, path)?;
         if changes != Changes::default() {
-            let Changes { epochs, memory } = changes;
+            let Changes { epochs, memory, max_bad } = changes;
             recipe.training.run.epochs = epochs.unwrap_or(recipe.training.run.epochs);
             recipe.batch.memory = memory.or(recipe.batch.memory);
+            recipe.data.max_bad = max_bad.unwrap_or(recipe.data.max_bad);
             recipe.check()?;
             text = toml::to_string(&recipe)
                 .map_err(|error| Error::syntax(path, serde::de::Error::custom(error)))?;

@@ -1,5 +1,6 @@
 //! Utterances that cannot be used, and shards of lists without any.
 use super::align::{CHECKPOINT, trained};
+use super::toy::Toy;
 use super::{finish, panda};
 
 #[test]
@@ -57,6 +58,32 @@ fn one_bad_utterance_ends_no_command() {
         assert_eq!((code, out.lines().count()), (Some(expected), 3), "{err}");
         assert!(out.lines().nth(1).unwrap().starts_with("{\"id\":\"gone.wav\",\"left_out\":"), "{out}");
     }
+}
+
+#[test]
+fn a_flag_of_train_replaces_the_share_of_the_recipe() {
+    let toy = Toy::new();
+    let run = |arguments: &[&str]| finish(panda(&toy.path(""), arguments));
+    let lines = std::fs::read_to_string(toy.path("train.jsonl")).unwrap();
+    toy.write("train.jsonl", &lines.replace("4.wav", "gone.wav"));
+    toy.recipe(&[("[data]\n", "[data]\nmax_bad = 0.0\n")]);
+
+    let (code, _, err) = run(&["train", "recipe.toml", "--run", "run"]);
+    assert!(code == Some(2) && err.contains("at most 0 of 6 utterances"), "{err}");
+    let (code, _, err) = run(&["train", "recipe.toml", "--run", "run", "--max-bad", "0.1"]);
+    assert!(code == Some(0) && err.contains("toy-4"), "{err}");
+    assert!(std::fs::read_to_string(toy.path("run/recipe.toml")).unwrap().contains("max_bad = 0.1"));
+    for share in ["nan", "1.5", "-1"] {
+        let (code, _, err) =
+            run(&["train", "recipe.toml", "--run", "run", "--force", &format!("--max-bad={share}")]);
+        assert!(code == Some(2) && err.contains("max_bad") | err.contains("--max-bad"), "{err}");
+    }
+    // One utterance has to be left.
+    let (code, _, err) = run(&["train", "recipe.toml", "--run", "run", "--force", "--max-bad", "1"]);
+    assert_eq!(code, Some(0), "{err}");
+    toy.write("train.jsonl", &lines.replace(".wav", ".gone.wav"));
+    let (code, _, err) = run(&["train", "recipe.toml", "--run", "run", "--force", "--max-bad", "1"]);
+    assert!(code == Some(2) && err.contains("at most 5 of 6 utterances"), "{err}");
 }
 
 #[test]

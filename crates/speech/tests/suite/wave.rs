@@ -220,6 +220,7 @@ fn sounds_that_cannot_be_used_are_named() {
         let config = WaveConfig { noise: Some(noise_of(manifest)), ..WaveConfig::default() };
         let error = WaveAugment::new(&config, 16_000, false).unwrap_err().to_string();
         assert!(error.contains(part) && error.contains(".wav"), "{error}");
+        assert!(error.contains("late.jsonl:2"), "{error}");
     }
     // What headers say is known before anything is drawn.
     wav(folder.path(), "long.wav", 1000, &noise(10_001, 3));
