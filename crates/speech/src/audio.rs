@@ -1,9 +1,13 @@
 //! Sound files: WAV, FLAC through claxon, other formats through symphonia, other sample rates through rubato.
 
+mod aiff;
+mod caf;
 mod channels;
+mod chunks;
 mod decoder;
 mod ending;
 mod flac;
+mod linear;
 mod mp4;
 mod opus;
 mod packets;
@@ -68,9 +72,9 @@ impl Audio {
 /// | ADTS | AAC-LC |
 /// | MP4 (M4A) | AAC-LC, ALAC, FLAC, Opus |
 /// | Ogg | Vorbis, Opus, FLAC |
-/// | AIFF, AIFF-C, CAF | integers, floats, mu-law, A-law; ALAC and AAC in CAF |
+/// | AIFF, AIFF-C, CAF | integers, floats, mu-law, A-law, IMA ADPCM; ALAC and AAC in CAF |
 ///
-/// A WAV file whose header gives no length, as one that was written to a pipe, is read to its end. What encoders add to the beginning
+/// A WAV, AIFF or CAF file whose header gives no length, as one that was written to a pipe, is read to its end. What encoders add to the beginning
 /// and the end is left out where the file says how much that is. Opus is decoded at 48 kHz.
 ///
 /// # Errors
@@ -155,7 +159,7 @@ pub(crate) fn promises(path: &Path) -> Result<(u32, u32, u64)> {
 pub(crate) fn header(path: &Path, part: Part) -> Result<(u64, u32)> {
     let opened = Opened::new(path, part)?;
     let declared = opened.declared();
-    if let Opened::Wav(reader) = &opened
+    if let Opened::Linear(reader) = &opened
         && reader.left() < declared
     {
         return Err(Error::Truncated { path: path.into(), expected: declared, found: reader.left() });

@@ -4,10 +4,10 @@ use std::io::{BufReader, Read, Seek};
 use std::path::Path;
 
 use super::channels::Mono;
-use super::packets;
+use super::packets::{self, Container};
 use super::part::Part;
 use super::sniff::{self, Kind};
-use super::{Audio, BLOCK, Change, Channel, check_samples, flac, format_error, tags, wav};
+use super::{Audio, BLOCK, Change, Channel, aiff, caf, check_samples, flac, format_error, linear, tags, wav};
 use crate::{Error, Result};
 
 /// How long a file may be.
@@ -42,7 +42,7 @@ impl Limit {
 
 /// A file whose header has been read.
 pub(super) enum Opened {
-    Wav(wav::Reader),
+    Linear(linear::Reader),
     Flac(flac::Reader),
     Packets(packets::Reader),
 }
@@ -57,11 +57,16 @@ impl Opened {
         (&mut part).take(sniff::BYTES as u64).read_to_end(&mut start).map_err(io)?;
         part.rewind().map_err(io)?;
         let opened = match sniff::kind(&start) {
-            Kind::Wav => Opened::Wav(wav::open(path, BufReader::new(part))?),
+            Kind::Wav => Opened::Linear(wav::open(path, BufReader::new(part))?),
             Kind::Flac => {
                 let part = tags::without_end(part).map_err(io)?;
                 Opened::Flac(flac::open(path, BufReader::new(part))?)
             }
+            Kind::Aiff => Opened::Linear(aiff::open(path, BufReader::new(part))?),
+            Kind::Caf => match caf::open(path, BufReader::new(part))? {
+                caf::Opened::Linear(reader) => Opened::Linear(*reader),
+                caf::Opened::Packets(part) => Opened::Packets(packets::open(path, part, Container::Caf)?),
+            },
             Kind::Packets(container) => Opened::Packets(packets::open(path, part, container)?),
             Kind::Named(name) => {
                 let found = format!("a {name} file: convert it, as with `ffmpeg -i FILE FILE.flac`");
@@ -85,7 +90,7 @@ impl Opened {
 
     pub fn sample_rate(&self) -> u32 {
         match self {
-            Opened::Wav(reader) => reader.sample_rate(),
+            Opened::Linear(reader) => reader.sample_rate(),
             Opened::Flac(reader) => reader.info().sample_rate,
             Opened::Packets(reader) => reader.sample_rate(),
         }
@@ -93,7 +98,7 @@ impl Opened {
 
     pub fn channels(&self) -> u32 {
         match self {
-            Opened::Wav(reader) => reader.channels(),
+            Opened::Linear(reader) => reader.channels(),
             Opened::Flac(reader) => reader.info().channels,
             Opened::Packets(reader) => reader.channels(),
         }
@@ -102,7 +107,7 @@ impl Opened {
     /// Samples of each channel that the header declares; 0 where it declares none.
     pub fn declared(&self) -> u64 {
         match self {
-            Opened::Wav(reader) => reader.declared(),
+            Opened::Linear(reader) => reader.declared(),
             Opened::Flac(reader) => reader.info().samples.unwrap_or(0),
             Opened::Packets(reader) => reader.declared(),
         }
@@ -111,7 +116,7 @@ impl Opened {
     /// Samples of the next block, at most; a guess where the header does not bound them.
     fn next_block(&self) -> usize {
         match self {
-            Opened::Wav(reader) => reader.left().min(BLOCK as u64) as usize,
+            Opened::Linear(reader) => reader.left().min(BLOCK as u64) as usize,
             Opened::Flac(_) | Opened::Packets(_) => BLOCK,
         }
     }
@@ -176,7 +181,7 @@ impl Decoder {
         }
         let before = self.mono.samples.len();
         let more = match &mut self.opened {
-            Opened::Wav(reader) => reader.read(path, &mut self.mono)?,
+            Opened::Linear(reader) => reader.read(path, &mut self.mono)?,
             Opened::Flac(reader) => reader.read(path, &mut self.mono)?,
             Opened::Packets(reader) => reader.read(path, &mut self.mono)?,
         };

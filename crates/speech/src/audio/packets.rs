@@ -1,4 +1,4 @@
-//! Containers of packets, read by symphonia: MP3, AAC, MP4, Ogg, AIFF, CAF.
+//! Containers of packets, read by symphonia: MP3, AAC, MP4, Ogg, CAF.
 //!
 //! What an encoder adds before and behind the sound is left out where the file says how much that is: in LAME's header of MP3,
 //! the edit list and the durations of MP4, the granule positions of Ogg, the packet table of CAF.
@@ -8,13 +8,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use symphonia::core::codecs::CodecParameters;
-use symphonia::core::codecs::audio::well_known::CODEC_ID_OPUS;
+use symphonia::core::codecs::audio::well_known::{CODEC_ID_OPUS, CODEC_ID_PCM_ALAW, CODEC_ID_PCM_MULAW};
 use symphonia::core::codecs::audio::{AudioCodecParameters, AudioDecoder, AudioDecoderOptions};
 use symphonia::core::errors::Error as SymphoniaError;
 use symphonia::core::formats::{FormatOptions, FormatReader, TrackType};
 use symphonia::core::io::{MediaSource, MediaSourceStream};
 use symphonia::core::packet::Packet;
-use symphonia::default::formats::{AdtsReader, AiffReader, CafReader, IsoMp4Reader, MpaReader, OggReader};
+use symphonia::default::formats::{AdtsReader, CafReader, IsoMp4Reader, MpaReader, OggReader};
 
 use super::channels::Mono;
 use super::opus::{self, Opus};
@@ -35,7 +35,6 @@ pub(super) enum Container {
     Adts,
     Mp4,
     Ogg,
-    Aiff,
     Caf,
 }
 
@@ -46,7 +45,6 @@ impl Container {
             Container::Adts => "a well-formed AAC file",
             Container::Mp4 => "a well-formed MP4 file",
             Container::Ogg => "a well-formed Ogg file",
-            Container::Aiff => "a well-formed AIFF file",
             Container::Caf => "a well-formed CAF file",
         }
     }
@@ -62,6 +60,8 @@ pub(super) struct Reader {
     channels: u32,
     /// Samples of each channel that the file gives; 0 where it does not give them exactly.
     declared: u64,
+    /// Samples of each channel at most: what follows fills the last packet.
+    most: u64,
     /// Samples of each channel that are still to be left out.
     skip: u64,
     /// Interleaved samples of the first packet, until they are read.
@@ -104,7 +104,6 @@ pub(super) fn open(path: &Path, mut part: Part, container: Container) -> Result<
             Container::Adts => Box::new(AdtsReader::try_new(source, options)?),
             Container::Mp4 => Box::new(IsoMp4Reader::try_new(source, options)?),
             Container::Ogg => Box::new(OggReader::try_new(source, options)?),
-            Container::Aiff => Box::new(AiffReader::try_new(source, options)?),
             Container::Caf => Box::new(CafReader::try_new(source, options)?),
         };
         Ok(format)
@@ -138,7 +137,10 @@ fn with_format(
     }
     let decoder = decoder(path, container, parameters)?;
     let timescale = track.time_base.map_or(0, |base| u64::from(base.denom.get()));
-    let (frames, duration) = (track.num_frames.unwrap_or(0), track.duration.map_or(0, |d| d.get()));
+    // All bits set mean an unknown duration (ISO/IEC 14496-12).
+    let duration = track.duration.map(|duration| duration.get());
+    let duration = duration.filter(|&d| d != u64::from(u32::MAX) && d != u64::MAX).unwrap_or(0);
+    let frames = track.num_frames.unwrap_or(0);
     let (track_id, delay) = (track.id, u64::from(track.delay.unwrap_or(0)));
     let has_lame_header = track.delay.is_some();
     let mut reader = Reader {
@@ -149,6 +151,7 @@ fn with_format(
         sample_rate: 0,
         channels: 0,
         declared: 0,
+        most: u64::MAX,
         skip: 0,
         first: None,
         block: Vec::new(),
@@ -171,9 +174,14 @@ fn with_format(
             }
             reader.declared = frames.saturating_sub(reader.skip);
         }
-        Container::Aiff => reader.declared = frames,
-        Container::Caf => reader.skip = delay,
+        Container::Caf => {
+            // Some writers count the samples that fill the last packet.
+            (reader.skip, reader.most) = (delay, if frames > 0 { frames } else { u64::MAX });
+        }
         Container::Adts => {}
+    }
+    if reader.declared > 0 {
+        reader.most = reader.declared;
     }
     Ok(reader)
 }
@@ -186,9 +194,14 @@ fn decoder(path: &Path, container: Container, parameters: &AudioCodecParameters)
             .map(|opus| Decoder::Opus(Box::new(opus)))
             .map_err(|found| format_error(path, "Opus of one or two channels", found));
     }
+    let mut parameters = parameters.clone();
+    if [CODEC_ID_PCM_ALAW, CODEC_ID_PCM_MULAW].contains(&parameters.codec) {
+        // Containers count the bits of a code, the decoder those of a sample.
+        (parameters.bits_per_sample, parameters.bits_per_coded_sample) = (None, None);
+    }
     guarded(path, container, || {
         let codecs = symphonia::default::get_codecs();
-        codecs.make_audio_decoder(parameters, &AudioDecoderOptions::default())
+        codecs.make_audio_decoder(&parameters, &AudioDecoderOptions::default())
     })
     .map(Decoder::Symphonia)
 }
@@ -222,8 +235,7 @@ impl Reader {
 
     /// Decodes the next packet; false after the last.
     pub fn read(&mut self, path: &Path, to: &mut Mono) -> Result<bool> {
-        let is_done = |to: &Mono| self.declared > 0 && to.length() >= self.declared;
-        if is_done(to) {
+        if to.length() >= self.most {
             return Ok(false);
         }
         match self.first.take() {
@@ -242,8 +254,7 @@ impl Reader {
         let frames = (self.block.len() / channels.max(1)) as u64;
         let skip = self.skip.min(frames);
         self.skip -= skip;
-        let most = if self.declared > 0 { self.declared - to.length() } else { u64::MAX };
-        let count = (frames - skip).min(most);
+        let count = (frames - skip).min(self.most - to.length());
         let samples = self.block.iter().skip(skip as usize * channels).take(count as usize * channels);
         to.extend(samples.map(|&sample| f64::from(sample)));
         Ok(true)

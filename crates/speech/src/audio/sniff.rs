@@ -1,7 +1,7 @@
 //! What a file is, by its first bytes.
 
 use super::packets::Container;
-use super::wav;
+use super::{aiff, wav};
 
 /// Endings of the names of files that can be read, for members of shards; the first bytes decide the format.
 pub(crate) const ENDINGS: [&str; 16] = [
@@ -16,6 +16,8 @@ pub(super) const BYTES: usize = 16;
 pub(super) enum Kind {
     Wav,
     Flac,
+    Aiff,
+    Caf,
     Packets(Container),
     /// A format that is known by name, but not read.
     Named(&'static str),
@@ -34,11 +36,11 @@ pub(super) fn kind(start: &[u8]) -> Kind {
     if at(0, b"OggS") {
         return Kind::Packets(Container::Ogg);
     }
-    if at(0, b"FORM") && (at(8, b"AIFF") || at(8, b"AIFC")) {
-        return Kind::Packets(Container::Aiff);
+    if aiff::is_aiff(start) {
+        return Kind::Aiff;
     }
     if at(0, b"caff") {
-        return Kind::Packets(Container::Caf);
+        return Kind::Caf;
     }
     if [&b"ftyp"[..], b"moov", b"mdat", b"wide", b"free", b"skip"].iter().any(|atom| at(4, atom)) {
         return Kind::Packets(Container::Mp4);

@@ -29,6 +29,36 @@ fn lengths_that_were_never_filled_in_reach_to_the_end() {
     }
 }
 
+/// Programs that write to a pipe leave 0, -1, or a number near 2 GiB.
+#[test]
+fn aiff_and_caf_of_unknown_length_reach_to_the_end() {
+    let sound: Vec<u8> = (0..2000i16).flat_map(i16::to_be_bytes).collect();
+    // 16 bits, one channel, 8000 Hz.
+    let rate = [0x40, 0x0b, 0xfa, 0, 0, 0, 0, 0, 0, 0];
+    for (length, frames) in
+        [(0u32, 0u32), (0x7f00_0008, 0x3f80_0000), (u32::MAX, 0), (4008, 2000), (9000, 2000)]
+    {
+        let whole = if length == 4008 { 4054 } else { length };
+        let mut file = [&b"FORM"[..], &whole.to_be_bytes(), b"AIFFCOMM\0\0\0\x12\0\x01"].concat();
+        file.extend([&frames.to_be_bytes()[..], &[0, 16], &rate].concat());
+        file.extend([&b"SSND"[..], &length.to_be_bytes(), &[0; 8], &sound].concat());
+        if length == 9000 {
+            // The two lengths contradict each other.
+            file[4..8].copy_from_slice(&4054u32.to_be_bytes());
+        }
+        let read = samples("a.aiff", &file);
+        assert!(read.len() == 2000 && read[1999] == 1999.0 / 32768.0, "{length:x}");
+    }
+    for (length, junk) in [(-1i64, 0), (4004, 0), (4004, 1), (4004, 11)] {
+        let mut file = b"caff\0\x01\0\0desc\0\0\0\0\0\0\0\x20".to_vec();
+        file.extend([&8000f64.to_be_bytes()[..], b"lpcm", &[0; 4]].concat());
+        file.extend([2u32, 1, 1, 16].map(u32::to_be_bytes).concat());
+        file.extend([&b"data"[..], &length.to_be_bytes(), &[0; 4], &sound, &vec![0; junk]].concat());
+        let read = samples("a.caf", &file);
+        assert!(read.len() == 2000 && read[1999] == 1999.0 / 32768.0, "{length:x}");
+    }
+}
+
 /// A tone in the encodings that telephony, studios and long recordings have.
 #[test]
 fn encodings_of_wav() {

@@ -7,6 +7,8 @@ mod common;
 mod conversion;
 mod corpora;
 mod corpus;
+mod encoded;
+mod encoders;
 mod error_rate;
 mod features;
 mod flac_bytes;

@@ -1,4 +1,4 @@
-//! Blocks of ADPCM, decoded by symphonia.
+//! Blocks of ADPCM: those of WAV are decoded by symphonia.
 
 use std::path::Path;
 
@@ -10,35 +10,37 @@ use symphonia::core::units::{Duration, Timestamp};
 use symphonia::default::codecs::AdpcmDecoder;
 
 use super::coding::{Coding, Format};
+use super::ima4::{Ima4, PACKET_BYTES, PACKET_SAMPLES};
 use crate::audio::channels::Mono;
 use crate::audio::format_error;
 use crate::{Error, Result};
 
 /// A decoder of blocks.
 pub(super) struct Adpcm {
-    is_ima: bool,
+    coding: Coding,
     channels: u64,
     sample_rate: u32,
     block_bytes: u64,
     /// The decoder of whole blocks, and the samples of each channel that they have.
     decoder: Option<(usize, AdpcmDecoder)>,
+    ima4: [Ima4; 2],
     samples: Vec<f32>,
 }
 
 impl Adpcm {
     /// None for other codings.
     pub fn new(path: &Path, format: &Format) -> Result<Option<Self>> {
-        let is_ima = match format.coding {
-            Coding::ImaAdpcm => true,
-            Coding::MsAdpcm => false,
-            _ => return Ok(None),
-        };
+        let coding = format.coding;
+        if coding.bytes() > 0 {
+            return Ok(None);
+        }
         let (channels, block_bytes) = (u64::from(format.channels), u64::from(format.block_bytes));
         if channels > 2 {
             return Err(Error::Channels { path: path.into(), found: u32::from(format.channels) });
         }
         let sample_rate = format.sample_rate;
-        let adpcm = Adpcm { is_ima, channels, sample_rate, block_bytes, decoder: None, samples: Vec::new() };
+        let (decoder, ima4, samples) = (None, Default::default(), Vec::new());
+        let adpcm = Adpcm { coding, channels, sample_rate, block_bytes, decoder, ima4, samples };
         if adpcm.frames(block_bytes) < 2 {
             let expected = "ADPCM blocks of at least 8 bytes a channel";
             return Err(format_error(path, expected, format!("{block_bytes} bytes")));
@@ -61,9 +63,13 @@ impl Adpcm {
     /// MS:  predictor, step (2), two samples (2 each) of each channel, then two samples a byte
     /// ```
     fn frames_of_block(&self, bytes: u64) -> u64 {
-        let head = self.channels * if self.is_ima { 4 } else { 7 };
+        if self.coding == Coding::QuickTimeAdpcm {
+            return bytes / (self.channels * PACKET_BYTES as u64) * PACKET_SAMPLES as u64;
+        }
+        let is_ima = self.coding == Coding::ImaAdpcm;
+        let head = self.channels * if is_ima { 4 } else { 7 };
         let Some(rest) = bytes.checked_sub(head) else { return 0 };
-        match (self.is_ima, self.channels) {
+        match (is_ima, self.channels) {
             (true, 1) => 1 + 2 * rest,
             (true, _) => 1 + 8 * (rest / (4 * self.channels)),
             (false, _) => 2 + 2 * rest / self.channels,
@@ -72,12 +78,17 @@ impl Adpcm {
 
     /// Decodes the first samples of a block.
     pub fn decode(&mut self, path: &Path, block: &[u8], frames: usize, to: &mut Mono) -> Result<()> {
+        if self.coding == Coding::QuickTimeAdpcm {
+            self.decode_packets(block, frames, to);
+            return Ok(());
+        }
         let broken =
             |error: symphonia::core::errors::Error| format_error(path, "whole blocks of ADPCM", error);
         let whole = self.frames_of_block(block.len() as u64) as usize;
         if self.decoder.as_ref().is_none_or(|(frames, _)| *frames != whole) {
             let mut parameters = AudioCodecParameters::new();
-            let codec = if self.is_ima { CODEC_ID_ADPCM_IMA_WAV } else { CODEC_ID_ADPCM_MS };
+            let codec =
+                if self.coding == Coding::ImaAdpcm { CODEC_ID_ADPCM_IMA_WAV } else { CODEC_ID_ADPCM_MS };
             parameters
                 .for_codec(codec)
                 .with_sample_rate(self.sample_rate)
@@ -93,5 +104,18 @@ impl Adpcm {
         let count = frames * self.channels as usize;
         to.extend(self.samples.iter().take(count).map(|&sample| f64::from(sample)));
         Ok(())
+    }
+
+    /// A packet of each channel.
+    fn decode_packets(&mut self, block: &[u8], frames: usize, to: &mut Mono) {
+        let channels = self.channels as usize;
+        self.samples.resize(PACKET_SAMPLES * channels, 0.0);
+        for (channel, packet) in block.as_chunks::<PACKET_BYTES>().0.iter().take(channels).enumerate() {
+            let samples = &mut self.samples;
+            self.ima4[channel].decode(packet, |n, value| {
+                samples[n * channels + channel] = value as f32 / 32768.0;
+            });
+        }
+        to.extend(self.samples.iter().take(frames * channels).map(|&sample| f64::from(sample)));
     }
 }

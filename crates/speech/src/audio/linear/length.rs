@@ -1,25 +1,29 @@
-//! How many bytes of samples a WAV file has: headers of streams were never finished.
+//! How many bytes of samples a file has: headers of streams were never finished.
 
-/// Placeholders lie at most this far below 2 and 4 GiB: writers subtract the header and round down to whole frames.
-const HEADER_ROOM: u64 = 1 << 16;
+/// Placeholders lie at most this far below 2 and 4 GiB: writers subtract the header and round down to whole frames, or begin with
+/// 0x7f (sox, AIFF).
+const HEADER_ROOM: u64 = 1 << 24;
 const GIB: u64 = 1 << 30;
 
 /// The lengths of a header.
-pub(super) struct Lengths {
+pub(in crate::audio) struct Lengths {
     /// Bytes of the whole file.
     spanned: u64,
     /// The data chunk's length in `ds64`.
     long_data: Option<u64>,
     is_long: bool,
-    /// Samples of each channel in the `fact` chunk.
-    pub fact: Option<u64>,
 }
 
 impl Lengths {
     /// `riff` is the length behind the first four bytes, `magic`.
     pub fn new(riff: u64, magic: &[u8]) -> Self {
         let is_long = magic == b"RF64" || magic == b"BW64";
-        Lengths { spanned: riff + 8, long_data: None, is_long, fact: None }
+        Lengths { spanned: riff + 8, long_data: None, is_long }
+    }
+
+    /// Lengths of a file whose header does not give the length of the whole.
+    pub fn without_whole() -> Self {
+        Lengths { spanned: u64::MAX - 1, long_data: None, is_long: true }
     }
 
     /// Lengths of 64 bits, which replace those of 32 bits.

@@ -1,0 +1,52 @@
+//! Headers of files that are made of chunks: numbers of either byte order, bytes that are passed over.
+
+use std::borrow::Cow;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+
+use super::part::Part;
+
+/// Bytes of a chunk that is read whole, at most: its length is a field of the file.
+pub(super) const MAX_BYTES: u64 = 1 << 16;
+
+/// The byte order of a file's numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Order {
+    Little,
+    Big,
+}
+
+impl Order {
+    /// The number in the first `N` bytes, at most 8.
+    pub fn number<const N: usize>(self, bytes: &[u8]) -> u64 {
+        let digit = |n: u64, &byte: &u8| (n << 8) | u64::from(byte);
+        let bytes = bytes.iter().take(N);
+        if self == Order::Big { bytes.fold(0, digit) } else { bytes.rev().fold(0, digit) }
+    }
+}
+
+/// The next `N` bytes.
+pub(super) fn take<const N: usize>(from: &mut impl Read) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    from.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The next bytes, of which there are at most [`MAX_BYTES`].
+pub(super) fn content(from: &mut impl Read, length: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let read = from.take(length.min(MAX_BYTES)).read_to_end(&mut bytes)? as u64;
+    if read < length.min(MAX_BYTES) { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(bytes) }
+}
+
+/// Passes over bytes; to the end of the file if that is nearer.
+pub(super) fn skip(file: &mut BufReader<Part>, length: u64) -> io::Result<()> {
+    let left = file.get_ref().len().saturating_sub(file.stream_position()?);
+    match i64::try_from(length) {
+        Ok(length) if length as u64 <= left => file.seek_relative(length),
+        _ => file.seek(SeekFrom::End(0)).map(|_| ()),
+    }
+}
+
+pub(super) fn text(bytes: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(bytes)
+}

@@ -1,0 +1,94 @@
+//! The `fmt ` chunk of a WAV file.
+
+use std::path::Path;
+
+use crate::Result;
+use crate::audio::chunks::Order;
+use crate::audio::format_error;
+use crate::audio::linear::{Coding, Format};
+
+const EXPECTED: &str = "PCM, float, mu-law, A-law or ADPCM samples";
+const PCM: u16 = 1;
+const MS_ADPCM: u16 = 2;
+const FLOAT: u16 = 3;
+const A_LAW: u16 = 6;
+const MU_LAW: u16 = 7;
+const IMA_ADPCM: u16 = 0x11;
+const EXTENSIBLE: u16 = 0xfffe;
+/// What follows the format tag in the identifiers that are made of one (KSDATAFORMAT_SUBTYPE_WAVEFORMATEX).
+const OF_TAG: [u8; 12] = [0, 0, 0x10, 0, 0x80, 0, 0, 0xaa, 0, 0x38, 0x9b, 0x71];
+
+pub(super) fn parse(path: &Path, chunk: &[u8], order: Order) -> Result<Format> {
+    if chunk.len() < 16 {
+        let found = format!("a `fmt ` chunk of {} bytes", chunk.len());
+        return Err(format_error(path, "a `fmt ` chunk of 16 bytes or more", found));
+    }
+    let short = |at: usize| order.number::<2>(&chunk[at..]) as u16;
+    let (mut tag, channels, block_bytes, bits) = (short(0), short(2), short(12), short(14));
+    let sample_rate = order.number::<4>(&chunk[4..]) as u32;
+    let mut bits = u32::from(bits);
+    let is_extensible = tag == EXTENSIBLE && chunk.len() >= 40;
+    if is_extensible {
+        if chunk[28..40] != OF_TAG && order == Order::Little {
+            let found = format!("the extensible format {}", hexadecimal(&chunk[24..40]));
+            return Err(format_error(path, EXPECTED, found));
+        }
+        tag = order.number::<4>(&chunk[24..]) as u16;
+    }
+    let container = usize::from(block_bytes).checked_div(usize::from(channels)).unwrap_or(0);
+    // Some writers leave the block size 0.
+    let container = if container == 0 { bits.div_ceil(8) as usize } else { container };
+    // Samples of fewer bits than their container are its upper ones: read whole, they have their scale. Without the
+    // extension, 24 bits in 4 bytes are the lower ones.
+    if tag == PCM && (is_extensible || bits % 8 != 0) && bits <= 8 * container as u32 {
+        bits = 8 * container as u32;
+    }
+    let coding = match (tag, container, bits) {
+        (PCM, 1, 8) => Coding::Unsigned8,
+        (PCM, 2, 16) | (PCM, 3, 24) | (PCM, 4, 24 | 32) => Coding::Integer { bytes: container, bits, order },
+        (FLOAT, 4, 32) => Coding::Float32(order),
+        (FLOAT, 8, 64) => Coding::Float64(order),
+        (A_LAW, 1, 8) => Coding::ALaw,
+        (MU_LAW, 1, 8) => Coding::MuLaw,
+        (IMA_ADPCM, _, 4) => Coding::ImaAdpcm,
+        (MS_ADPCM, _, 4) => Coding::MsAdpcm,
+        (PCM | FLOAT | A_LAW | MU_LAW | IMA_ADPCM | MS_ADPCM, ..) => {
+            let found = format!("{} of {bits} bits in {container} bytes", name(tag));
+            return Err(format_error(path, EXPECTED, found));
+        }
+        _ => {
+            let found = format!("format tag 0x{tag:04x} ({})", name(tag));
+            return Err(format_error(path, EXPECTED, found));
+        }
+    };
+    Ok(Format { channels, sample_rate, block_bytes, coding })
+}
+
+/// Format tags that occur (mmreg.h).
+fn name(tag: u16) -> &'static str {
+    match tag {
+        PCM => "PCM",
+        MS_ADPCM => "Microsoft ADPCM",
+        FLOAT => "float",
+        A_LAW => "A-law",
+        MU_LAW => "mu-law",
+        IMA_ADPCM => "IMA ADPCM",
+        0x14 | 0x40 | 0x45 | 0x64 => "G.721 or G.726 ADPCM",
+        0x28 => "LPC",
+        0x31 => "GSM 6.10",
+        0x50 => "MPEG layer 1 or 2",
+        0x55 => "MP3",
+        0x92 => "AC-3",
+        0xff | 0x1600 | 0x1610 => "AAC",
+        0x160..=0x163 => "Windows Media Audio",
+        0x674f..=0x6751 => "Vorbis",
+        0x704f => "Opus",
+        0xf1ac => "FLAC",
+        EXTENSIBLE => "extensible, without its extension",
+        _ => "unknown",
+    }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

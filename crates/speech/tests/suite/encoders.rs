@@ -1,0 +1,97 @@
+//! Files of independent encoders: lossless ones sample by sample, lossy ones within a stated tolerance.
+use std::path::Path;
+use std::process::Command;
+
+use rayon::prelude::*;
+use speech::{Channel, Conversion, Error, read_audio, read_audio_as};
+use tempfile::tempdir;
+
+use crate::encoded::{FORMATS, Format, Kind, RATE, decode_independently, has_encoders, signal, write_inputs};
+
+fn check(format: &Format, path: &Path, signal: &[i32]) -> Result<(), String> {
+    let (channels, rate) = (format.channels(), format.rate());
+    let conversion = Conversion { channel: Channel::Number(channels), resample: false };
+    let audio = read_audio_as(path, rate, &conversion).map_err(|error: Error| error.to_string())?.0;
+    let found = &audio.samples;
+    let decoded = if let Kind::Source(_) = format.kind {
+        found.clone()
+    } else {
+        let all = decode_independently(path, format.is_opus());
+        all.into_iter().skip(channels as usize - 1).step_by(channels as usize).collect()
+    };
+    let (expected, tolerance) = match format.kind {
+        Kind::Exact(_) | Kind::Source(_) => (signal.len(), 0.0),
+        Kind::Close(tolerance) => (decoded.len(), tolerance),
+        Kind::Trimmed(tolerance) => (signal.len() * rate as usize / RATE as usize, tolerance),
+    };
+    // A copied stream of Opus ends up to 3 samples earlier.
+    if found.len() != expected || decoded.len() + 3 < expected {
+        let decoded = decoded.len();
+        return Err(format!("{} samples, not {expected}; decoded independently: {decoded}", found.len()));
+    }
+    let differences = found.iter().zip(&decoded).map(|(x, y)| (x - y).abs());
+    let largest = differences.fold(0.0, f32::max);
+    if largest > tolerance {
+        return Err(format!("a difference of {largest}, more than {tolerance}"));
+    }
+    if let Kind::Exact(bits) | Kind::Source(bits) = format.kind {
+        let step = 0.5f64.powi(bits.min(24) as i32 - 1);
+        let differs = |(&x, &y): (&f32, &i32)| (f64::from(x) - f64::from(y) / 2_147_483_648.0).abs() > step;
+        if let Some(at) = found.iter().zip(signal).position(differs) {
+            return Err(format!("sample {at}: {}, not that of the input", found[at]));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_format_has_the_samples_of_its_encoder() {
+    if !has_encoders() {
+        return;
+    }
+    // Lengths that are no multiple of any block.
+    let wrong: Vec<String> = [21_937, 4801]
+        .into_par_iter()
+        .flat_map(|length| FORMATS.par_iter().map(move |format| (length, format)))
+        .filter_map(|(length, format)| {
+            let (folder, signal) = (tempdir().unwrap(), signal(length));
+            write_inputs(folder.path(), &signal);
+            format.encode(folder.path());
+            let path = folder.path().join(format!("out.{}", format.ending));
+            let found = check(format, &path, &signal).err()?;
+            Some(format!("{} of {length} samples: {found}", format.name))
+        })
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Encoders that write to a pipe cannot go back to fill in the lengths.
+#[test]
+fn files_that_were_written_to_pipes_are_read_to_their_end() {
+    if !has_encoders() {
+        return;
+    }
+    let (folder, signal) = (tempdir().unwrap(), signal(4801));
+    write_inputs(folder.path(), &signal);
+    let commands = [
+        "sox -D in.wav -t wav -",
+        "sox -D in.wav -t aiff -",
+        "sox -D in.wav -t aifc -",
+        "sox -D in.wav -t flac -",
+        "ffmpeg -v error -i in.wav -f wav -",
+        "ffmpeg -v error -i in.wav -f aiff -",
+        "ffmpeg -v error -i in.wav -f caf -",
+        "ffmpeg -v error -i in.wav -f flac -",
+        "ffmpeg -v error -i in.wav -f oga -",
+        "ffmpeg -v error -i in.wav -c:a alac -f ismv -",
+        "flac --silent --stdout in.wav",
+    ];
+    for command in commands {
+        let line = format!("{command} | cat > out");
+        let status = Command::new("sh").args(["-c", &line]).current_dir(folder.path()).status().unwrap();
+        assert!(status.success(), "{line}");
+        let audio = read_audio(&folder.path().join("out")).unwrap_or_else(|error| panic!("{line}: {error}"));
+        let same = |(&x, &y): (&f32, &i32)| x == (y >> 16) as f32 / 32768.0;
+        assert!(audio.samples.len() == signal.len() && audio.samples.iter().zip(&signal).all(same), "{line}");
+    }
+}
