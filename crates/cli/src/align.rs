@@ -1,7 +1,7 @@
 //! `panda align CHECKPOINT MANIFEST`
 use std::{io::Write, path::PathBuf, process::ExitCode};
 
-use training::{Alignments, Unit, files::Output};
+use training::{Alignments, OutputIds, Unit, files::Output};
 
 use crate::{
     audio::{AudioArguments, note},
@@ -40,7 +40,9 @@ pub struct Arguments {
 
 /// Aligns the manifest; an utterance without a path, or one that cannot be used, is reported and left out.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let utterances = shard::part(speech::read_manifest(&arguments.manifest)?, arguments.shard);
+    let utterances = speech::read_manifest(&arguments.manifest)?;
+    let ids = OutputIds::of_fields(utterances.iter().map(|one| one.id.as_str()));
+    let utterances = shard::part(utterances, arguments.shard);
     let wanted = [&arguments.ctm, &arguments.json];
     let [ctm, json] = outputs::open(wanted, &[&arguments.checkpoint, &arguments.manifest], &utterances)?;
     let recogniser = arguments.audio.load(&arguments.checkpoint)?;
@@ -50,7 +52,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let checked = checked.map_err(|error| arguments.audio.advise(error));
     if found.bad.left_out.len() == utterances.len() {
         checked?;
-        return write(arguments, &found, ctm, json);
+        return write(arguments, &found, &ids, ctm, json);
     }
     note(&found.changes);
     let name = arguments.manifest.file_stem().unwrap_or_default().to_string_lossy();
@@ -63,7 +65,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         complain!("warning: {id}: no path, more labels than its frames can emit; left out");
     }
     // What was aligned is written, even if too much of the list cannot be used.
-    let code = write(arguments, &found, ctm, json)?;
+    let code = write(arguments, &found, &ids, ctm, json)?;
     checked.map(|()| code)
 }
 
@@ -71,18 +73,19 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn write(
     arguments: &Arguments,
     found: &Alignments,
+    ids: &OutputIds,
     ctm: Option<Output>,
     json: Option<Output>,
 ) -> Result<ExitCode> {
     let unit = if arguments.tokens { Unit::Tokens } else { Unit::Words };
     let standard = [&ctm, &json].into_iter().flatten().any(Output::is_standard);
     if ctm.is_none() && json.is_none() {
-        let written = std::io::stdout().lock().write_all(found.ctm(unit).as_bytes());
+        let written = std::io::stdout().lock().write_all(found.ctm(unit, ids).as_bytes());
         written.map_err(Error::standard_output)?;
         return Ok(ExitCode::SUCCESS);
     }
     json.map_or(Ok(()), |json| json.write(found.json().as_bytes()))?;
-    ctm.map_or(Ok(()), |ctm| ctm.write(found.ctm(unit).as_bytes()))?;
+    ctm.map_or(Ok(()), |ctm| ctm.write(found.ctm(unit, ids).as_bytes()))?;
     if standard {
         return Ok(ExitCode::SUCCESS);
     }

@@ -4,16 +4,18 @@ use std::{path::PathBuf, process::ExitCode};
 
 use speech::Utterance;
 use training::files::Output;
-use training::{Evaluation, Format, evaluate};
+use training::{Evaluation, Format, OutputIds, TranscriptionWriter, evaluate};
 
 use crate::audio::{AudioArguments, SilenceArguments, note};
 use crate::bad_items::{self, BadItemArguments};
+use crate::captions::CaptionArguments;
 use crate::search::SearchArguments;
 use crate::{
     error::Result,
     out::{complain, say},
     outputs, scores, shard,
 };
+use outputs::Place;
 use shard::Shard;
 
 /// Arguments of `panda evaluate`.
@@ -44,6 +46,8 @@ pub struct Arguments {
     #[arg(long)]
     ignore_special: bool,
     #[command(flatten)]
+    captions: CaptionArguments,
+    #[command(flatten)]
     search: SearchArguments,
     #[command(flatten)]
     audio: AudioArguments,
@@ -55,12 +59,20 @@ pub struct Arguments {
 
 /// Decodes the manifest and prints a line for each subset.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let utterances = shard::part(speech::read_manifest(&arguments.manifest)?, arguments.shard);
+    let utterances = speech::read_manifest(&arguments.manifest)?;
+    let ids = || utterances.iter().map(|one| one.id.as_str());
+    let writer = TranscriptionWriter {
+        format: arguments.format.unwrap_or_default(),
+        ids: OutputIds::of_fields(ids()),
+        captions: arguments.captions.options(arguments.format)?,
+    };
+    let file_names = OutputIds::of_files(ids());
+    let utterances = shard::part(utterances, arguments.shard);
     let read = [&arguments.checkpoint, &arguments.manifest].into_iter();
     let inputs: Vec<&PathBuf> = read.chain(arguments.search.files()).collect();
     let one_file = arguments.output.clone().filter(|_| arguments.format.is_some_and(Format::joins));
     let [hypotheses, heard] = outputs::open([&arguments.hypotheses, &one_file], &inputs, &utterances)?;
-    let captions = captions(arguments, &inputs, &utterances)?;
+    let captions = captions(arguments, &inputs, &utterances, &file_names)?;
     let mut pairs = captions.iter().flat_map(|one| hypotheses.iter().map(move |other| (other, one)));
     pairs.try_for_each(|(hypotheses, one)| outputs::expect_apart(hypotheses, one))?;
     let recogniser = arguments.audio.load(&arguments.checkpoint)?;
@@ -88,30 +100,35 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(hypotheses) = hypotheses {
         hypotheses.write(evaluation.hypotheses().as_bytes())?;
     }
-    if let (Some(format), Some(output)) = (arguments.format, heard) {
-        let lines = evaluation.transcripts.iter().map(|one| format.write(&one.id, &one.heard));
+    if let Some(output) = heard {
+        let lines = evaluation.transcripts.iter().map(|one| writer.write(&one.id, &one.heard));
         output.write(lines.collect::<String>().as_bytes())?;
     }
     let mut captions: HashMap<&str, Output> =
         utterances.iter().map(|one| one.id.as_str()).zip(captions).collect();
     for one in &evaluation.transcripts {
         let Some(output) = captions.remove(one.id.as_str()) else { continue };
-        let format = arguments.format.unwrap_or_default();
-        output.write(format.write(&one.id, &one.heard).as_bytes())?;
+        output.write(writer.write(&one.id, &one.heard).as_bytes())?;
     }
     scores::lines(&name, &evaluation, arguments.speakers).iter().try_for_each(|line| say!("{line}"))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// A file of captions for each utterance, looked at before the work begins; none for other formats.
-fn captions(arguments: &Arguments, inputs: &[&PathBuf], utterances: &[Utterance]) -> Result<Vec<Output>> {
+fn captions(
+    arguments: &Arguments,
+    inputs: &[&PathBuf],
+    utterances: &[Utterance],
+    names: &OutputIds,
+) -> Result<Vec<Output>> {
     let (Some(format), Some(folder)) = (arguments.format.filter(|format| !format.joins()), &arguments.output)
     else {
         return Ok(Vec::new());
     };
-    // With an ending, as recordings have one: what is in front of it is the name.
-    let name = |utterance: &Utterance| PathBuf::from(utterance.id.replace(['/', '\\'], "_") + ".wav");
-    let ids: Vec<PathBuf> = utterances.iter().map(name).collect();
+    let places = utterances.iter().map(|utterance| Place {
+        recording: PathBuf::from(&utterance.id),
+        output: folder.join(format!("{}.{}", names.name(&utterance.id), format.name())),
+    });
     let inputs = inputs.iter().map(|path| path.as_path());
-    outputs::in_folder(folder, &ids, format, &inputs.collect::<Vec<_>>())
+    outputs::in_folder(folder, &places.collect::<Vec<_>>(), &inputs.collect::<Vec<_>>())
 }

@@ -6,6 +6,7 @@ mod audio;
 mod average;
 mod bad_items;
 mod bench;
+mod captions;
 mod error;
 mod evaluate;
 mod info;

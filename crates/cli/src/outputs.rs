@@ -26,31 +26,55 @@ pub fn open<const N: usize>(
     Ok(outputs)
 }
 
-/// A file for each recording in a folder, which is made if need be: its name, and the ending of the format.
-pub fn in_folder(
-    folder: &Path,
-    recordings: &[PathBuf],
-    format: Format,
-    inputs: &[&Path],
-) -> Result<Vec<Output>> {
+/// A file for each recording in a folder, which is made if need be.
+pub fn in_folder(folder: &Path, places: &[Place], inputs: &[&Path]) -> Result<Vec<Output>> {
     let io = |source| training::Error::Io { path: folder.to_owned(), action: "make the folder", source };
     std::fs::create_dir_all(folder).map_err(io)?;
-    let mut outputs: Vec<Output> = Vec::with_capacity(recordings.len());
+    let mut outputs: Vec<Output> = Vec::with_capacity(places.len());
     let mut taken = HashMap::new();
-    for recording in recordings {
-        let mut name = recording.file_stem().unwrap_or(recording.as_os_str()).to_owned();
-        name.push(".");
-        name.push(format.name());
-        let output = Output::new(&folder.join(name), inputs)?;
+    for Place { recording, output } in places {
+        let output = Output::new(output, inputs)?;
         // What leads nowhere else is a place of its own.
         let place = output.place().unwrap_or_else(|| output.path().to_owned());
         if let Some(other) = taken.insert(place, recording) {
-            let (output, file, other) = (output.path().to_owned(), recording.clone(), other.clone());
-            return Err(Error::SameName { output, file, other });
+            return Err(same_name(output.path(), recording, other));
         }
         outputs.push(output);
     }
     Ok(outputs)
+}
+
+/// A recording and where its text goes.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// The recording, for messages.
+    pub recording: PathBuf,
+    /// The file.
+    pub output: PathBuf,
+}
+
+/// The places of a list of recordings in a folder: the recording's name with the ending of the format.
+///
+/// # Errors
+/// [`Error::SameName`] for two recordings of the list; [`in_folder`] finds those that links lead to one file.
+pub fn places(folder: &Path, recordings: &[PathBuf], format: Format) -> Result<Vec<Place>> {
+    let mut taken: HashMap<PathBuf, &PathBuf> = HashMap::new();
+    let mut places = Vec::with_capacity(recordings.len());
+    for recording in recordings {
+        let mut name = recording.file_stem().unwrap_or(recording.as_os_str()).to_owned();
+        name.push(".");
+        name.push(format.name());
+        let output = folder.join(name);
+        if let Some(other) = taken.insert(output.clone(), recording) {
+            return Err(same_name(&output, recording, other));
+        }
+        places.push(Place { recording: recording.clone(), output });
+    }
+    Ok(places)
+}
+
+fn same_name(output: &Path, file: &Path, other: &Path) -> Error {
+    Error::SameName { output: output.to_owned(), file: file.to_owned(), other: other.to_owned() }
 }
 
 /// Fails where two outputs are going to be one file.

@@ -10,12 +10,13 @@ use std::process::ExitCode;
 use indicatif::{ProgressBar, ProgressStyle};
 use speech::{Audio, AudioPieces, Change};
 use training::files::Output;
-use training::{Format, Recogniser, Transcription, WindowConfig};
+use training::{Format, OutputIds, Recogniser, Transcription, TranscriptionWriter, WindowConfig};
 
 use crate::audio::{AudioArguments, SilenceArguments};
+use crate::captions::CaptionArguments;
 use crate::error::{Error, Result, chain};
 use crate::out::{complain, say};
-use crate::outputs;
+use crate::outputs::{self, Place};
 use crate::search::SearchArguments;
 use crate::shard::{self, Shard};
 
@@ -51,6 +52,8 @@ pub struct Arguments {
     omit_special: bool,
     #[command(flatten)]
     long: LongArguments,
+    #[command(flatten)]
+    captions: CaptionArguments,
     #[command(flatten)]
     live: live::LiveArguments,
     #[command(flatten)]
@@ -100,6 +103,18 @@ impl LongArguments {
 
 /// Prints or writes the text of each file; a file that cannot be read does not keep the others from being read.
 pub fn run(mut arguments: Arguments) -> Result<ExitCode> {
+    // Names are those of the whole list, so that shards agree on them.
+    let ids: Vec<String> = arguments.audio_files.iter().map(|path| recording_id(path)).collect();
+    let writer = TranscriptionWriter {
+        format: arguments.format.unwrap_or_default(),
+        ids: OutputIds::of_fields(ids.iter().map(String::as_str)),
+        captions: arguments.captions.options(arguments.format)?,
+    };
+    let places = match &arguments.output {
+        Some(folder) => outputs::places(folder, &arguments.audio_files, writer.format)?,
+        None => Vec::new(),
+    };
+    let places = shard::part(places, arguments.shard);
     arguments.audio_files = shard::part(arguments.audio_files, arguments.shard);
     let arguments = &arguments;
     let live = arguments.live.is_asked(&arguments.audio_files);
@@ -113,14 +128,22 @@ pub fn run(mut arguments: Arguments) -> Result<ExitCode> {
         let (argument, expected) = ("--max-bad", "from 0 to 1");
         return Err(Error::Argument { argument, expected, found: arguments.max_bad });
     }
-    let written = if live { Written { files: HashMap::new() } } else { Written::new(arguments)? };
+    let written = if live { Written { files: HashMap::new() } } else { Written::new(arguments, &places)? };
     let recogniser = arguments.audio.load(&arguments.checkpoint)?;
     let recogniser = arguments.silence.apply(recogniser)?;
     let recogniser = arguments.search.apply(recogniser)?.with_special_omitted(arguments.omit_special);
     if live {
-        return live::run(&recogniser, arguments);
+        return live::run(&recogniser, arguments, &writer);
     }
-    Listening { recogniser: &recogniser, arguments, written, bad: 0 }.run()
+    Listening { recogniser: &recogniser, arguments, writer, written, bad: 0 }.run()
+}
+
+/// The id of a recording: its path as it was given, with escapes for bytes that are no text.
+fn recording_id(path: &Path) -> String {
+    match path.to_str() {
+        Some(path) => path.to_owned(),
+        None => format!("{path:?}").trim_matches('"').to_owned(),
+    }
 }
 
 /// Where texts go.
@@ -131,7 +154,7 @@ struct Written {
 
 impl Written {
     /// Looks at all places before the work begins.
-    fn new(arguments: &Arguments) -> Result<Self> {
+    fn new(arguments: &Arguments, places: &[Place]) -> Result<Self> {
         let (format, files) = (arguments.format.unwrap_or_default(), &arguments.audio_files);
         let Some(folder) = &arguments.output else {
             if files.len() > 1 && !format.joins() {
@@ -142,7 +165,7 @@ impl Written {
         let mut inputs: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
         inputs.push(&arguments.checkpoint);
         inputs.extend(arguments.search.files().map(PathBuf::as_path));
-        let outputs = outputs::in_folder(folder, files, format, &inputs)?;
+        let outputs = outputs::in_folder(folder, places, &inputs)?;
         Ok(Self { files: outputs.into_iter().enumerate().collect() })
     }
 }
@@ -151,6 +174,7 @@ impl Written {
 struct Listening<'a> {
     recogniser: &'a Recogniser,
     arguments: &'a Arguments,
+    writer: TranscriptionWriter,
     written: Written,
     /// Recordings without a text.
     bad: usize,
@@ -214,7 +238,7 @@ impl Listening<'_> {
         if self.arguments.format != Some(Format::Json) || self.arguments.output.is_some() {
             return Ok(());
         }
-        let id = self.arguments.audio_files[at].display().to_string();
+        let id = recording_id(&self.arguments.audio_files[at]);
         say!("{}", serde_json::json!({ "id": id, "left_out": reason }))
     }
 
@@ -252,14 +276,13 @@ impl Listening<'_> {
         if found.silence {
             complain!("note: {}: text was discarded as silence; --silence 0 keeps it", path.display());
         }
-        let id = path.display().to_string();
+        let id = recording_id(path);
         if let Some(output) = self.written.files.remove(&at) {
-            let text = self.arguments.format.unwrap_or_default().write(&id, found);
-            return Ok(output.write(text.as_bytes())?);
+            return Ok(output.write(self.writer.write(&id, found).as_bytes())?);
         }
         match self.arguments.format {
-            Some(format) => {
-                let text = format.write(&id, found);
+            Some(_) => {
+                let text = self.writer.write(&id, found);
                 say!("{}", text.strip_suffix('\n').unwrap_or(&text))
             }
             None => {

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use speech::{Change, Tokenizer};
 
 pub use files::Unit;
-pub(crate) use files::ctm_id;
 
 use crate::ModelConfig;
 use crate::Result;

@@ -89,6 +89,7 @@ mod model_config;
 mod observer;
 mod ops;
 pub mod optimiser;
+mod output_ids;
 mod parameters;
 pub mod predictor;
 mod pretrained;
@@ -132,6 +133,7 @@ pub use metrics::Metrics;
 pub use model::{JointRows, Model};
 pub use model_config::{InputConfig, ModelConfig};
 pub use observer::{EpochReport, Observer, RunReport, StepReport};
+pub use output_ids::OutputIds;
 pub use parameters::{Parameters, Shapes};
 pub use ranks::{Ranks, Sums};
 pub use recipe::Recipe;
@@ -145,5 +147,7 @@ pub use silence::SILENCE;
 pub use text_warnings::{conversion_warnings, normalization_warning};
 pub use train::{Outcome, train, train_with};
 pub use trainer::{About, Judge, Trainer};
-pub use transcription::{Format, RankedText, TimedToken, TimedWord, Transcription};
+pub use transcription::{
+    CaptionOptions, Format, RankedText, TimedToken, TimedWord, Transcription, TranscriptionWriter,
+};
 pub use windows::{WindowConfig, Windows};

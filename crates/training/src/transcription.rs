@@ -6,7 +6,8 @@ use decoding::{Aggregate, Emitted};
 use serde::{Deserialize, Serialize};
 use speech::Tokenizer;
 
-pub use lines::Format;
+pub use captions::CaptionOptions;
+pub use lines::{Format, TranscriptionWriter};
 
 use crate::Result;
 use crate::search::Found;

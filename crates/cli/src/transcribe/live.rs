@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use speech::AudioPieces;
-use training::{Endpoint, Format, Live, LiveOptions, Recogniser, TimedWord, Transcription, Update};
+use training::{
+    Endpoint, Format, Live, LiveOptions, Recogniser, TimedWord, Transcription, TranscriptionWriter, Update,
+};
 
-use super::Arguments;
 use super::standard_input::Pieces;
+use super::{Arguments, recording_id};
 use crate::error::{Error, Result};
 use crate::out::{complain, say};
 use crate::signals;
@@ -91,7 +93,7 @@ pub fn check(arguments: &Arguments) -> Result<()> {
 }
 
 /// Recognises each recording as it comes.
-pub fn run(recogniser: &Recogniser, arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(recogniser: &Recogniser, arguments: &Arguments, writer: &TranscriptionWriter) -> Result<ExitCode> {
     let LiveArguments { pace, chunk, pause, latest, .. } = arguments.live;
     let (pace, chunk, latest) = (pace.unwrap_or(1.0), chunk.unwrap_or(200), latest.unwrap_or(1.0));
     let pause = pause.unwrap_or(Endpoint::default().after_words);
@@ -121,9 +123,14 @@ pub fn run(recogniser: &Recogniser, arguments: &Arguments) -> Result<ExitCode> {
             );
         }
         let (rate, format) = (live.sample_rate(), arguments.format);
-        let id = path.display().to_string();
-        let shown =
-            Shown { id, format, terminal: std::io::stdout().is_terminal(), line: Transcription::default() };
+        let id = recording_id(path);
+        let shown = Shown {
+            id,
+            format,
+            writer,
+            terminal: std::io::stdout().is_terminal(),
+            line: Transcription::default(),
+        };
         let each = (u64::from(rate) * u64::from(chunk) / 1000).max(1) as usize;
         let (rest, took, started) = (Vec::new(), Vec::new(), Instant::now());
         let mut player = Player { live: Some(live), shown, rate, each, rest, started, played: 0, took };
@@ -169,10 +176,10 @@ pub fn run(recogniser: &Recogniser, arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// Gives sound to a model, chunk by chunk.
-struct Player {
+struct Player<'a> {
     /// There until the end.
     live: Option<Live>,
-    shown: Shown,
+    shown: Shown<'a>,
     rate: u32,
     /// Samples of a chunk.
     each: usize,
@@ -183,7 +190,7 @@ struct Player {
     took: Vec<f32>,
 }
 
-impl Player {
+impl Player<'_> {
     fn has_heard_nothing(&self) -> bool {
         self.played == 0 && self.rest.is_empty()
     }
@@ -244,9 +251,10 @@ impl Player {
 }
 
 /// What a person or a program reads.
-struct Shown {
+struct Shown<'a> {
     id: String,
     format: Option<Format>,
+    writer: &'a TranscriptionWriter,
     terminal: bool,
     /// The utterance so far.
     line: Transcription,
@@ -261,7 +269,7 @@ struct Event<'a> {
     endpoint: bool,
 }
 
-impl Shown {
+impl Shown<'_> {
     fn show(&mut self, update: Update) -> Result<()> {
         let Update { new, partial, endpoint, .. } = update;
         match self.format {
@@ -271,7 +279,7 @@ impl Shown {
                 say!("{}", text.expect("numbers and texts have a place in JSON"))?;
             }
             Some(Format::Ctm) if !new.words.is_empty() => {
-                say!("{}", Format::Ctm.write(&self.id, &new).trim_end())?;
+                say!("{}", self.writer.write(&self.id, &new).trim_end())?;
             }
             Some(Format::Json | Format::Ctm) => {}
             _ => self.text(new, &partial, endpoint)?,

@@ -14,6 +14,7 @@ mod lm;
 mod merge;
 #[path = "../../../speech/tests/suite/mutants.rs"]
 mod mutants;
+mod output_names;
 mod prepare;
 mod shards;
 mod sizes;

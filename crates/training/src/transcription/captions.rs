@@ -1,15 +1,34 @@
 //! Words as captions: SubRip and WebVTT.
 use super::TimedWord;
 
-/// A pause that ends a caption, in seconds.
-const PAUSE: f64 = 1.0;
-/// Longest caption, in seconds.
-const LONGEST: f64 = 6.0;
-/// Shortest caption, in milliseconds: 5/6 s, unless the next one starts earlier.
-const MIN_MILLISECONDS: u64 = 834;
-/// Characters of a line, and lines of a caption.
-const LINE: usize = 42;
-const LINES: usize = 2;
+/// The rules of captions.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CaptionOptions {
+    /// A pause between words that ends a caption, in seconds.
+    pub pause_seconds: f64,
+    /// Shortest time that a caption is shown, in seconds, unless the next one starts earlier; at most `max_seconds`.
+    pub min_seconds: f64,
+    /// Longest time that a caption is shown, in seconds.
+    pub max_seconds: f64,
+    /// Characters of a line.
+    pub line_characters: usize,
+    /// Lines of a caption.
+    pub lines: usize,
+}
+
+impl Default for CaptionOptions {
+    /// A pause of 1 s, 5/6 s to 6 s, two lines of 42 characters.
+    fn default() -> Self {
+        Self { pause_seconds: 1.0, min_seconds: 0.834, max_seconds: 6.0, line_characters: 42, lines: 2 }
+    }
+}
+
+/// A word, or a part of a word that is wider than a line.
+struct Piece {
+    text: String,
+    start: f64,
+    end: f64,
+}
 
 /// Words that are shown together.
 struct Caption {
@@ -19,40 +38,91 @@ struct Caption {
 }
 
 /// Groups words: a new caption begins after a pause, and where the old one would be too long to be read.
-fn captions(words: &[TimedWord]) -> Vec<Caption> {
-    let mut all: Vec<Caption> = Vec::new();
-    for (word, text) in words.iter().flat_map(|word| parts(&word.text).map(move |part| (word, part))) {
-        let last = all.last_mut().filter(|last| {
-            word.start - last.end < PAUSE && word.end - last.start <= LONGEST && has_room(last, &text)
-        });
-        match last {
-            Some(last) => {
-                last.end = last.end.max(word.end);
-                let line = last.lines.last_mut().filter(|line| width(line) + 1 + width(&text) <= LINE);
-                match line {
-                    Some(line) => *line += &format!(" {text}"),
-                    None => last.lines.push(text),
-                }
-            }
-            None => all.push(Caption { start: word.start, end: word.end, lines: vec![text] }),
-        }
+///
+/// A caption that is full ends at the longest pause of its second half.
+fn captions(words: &[TimedWord], options: &CaptionOptions) -> Vec<Caption> {
+    let pieces: Vec<Piece> =
+        words.iter().flat_map(|word| pieces(word, options.line_characters.max(1))).collect();
+    let (mut all, mut rest) = (Vec::new(), &pieces[..]);
+    while !rest.is_empty() {
+        let (first, later) = rest.split_at(caption_length(rest, options));
+        all.push(caption(first, options));
+        rest = later;
     }
     all
 }
 
-/// A word in parts that fit into a line.
-fn parts(word: &str) -> impl Iterator<Item = String> {
-    let letters: Vec<char> = word.chars().collect();
-    letters.chunks(LINE).map(|part| part.iter().collect()).collect::<Vec<String>>().into_iter()
+/// A word in parts that fit into a line, each with its share of the word's time.
+fn pieces(word: &TimedWord, width: usize) -> Vec<Piece> {
+    let letters: Vec<char> = word.text.chars().collect();
+    let time = |letter: usize| word.start + (word.end - word.start) * letter as f64 / letters.len() as f64;
+    let piece = |(at, part): (usize, &[char])| Piece {
+        text: part.iter().collect(),
+        start: time(at * width),
+        end: time(at * width + part.len()),
+    };
+    letters.chunks(width).enumerate().map(piece).collect()
+}
+
+/// The number of pieces of the next caption, at least 1.
+fn caption_length(pieces: &[Piece], options: &CaptionOptions) -> usize {
+    let Some(first) = pieces.first() else { return 0 };
+    let (mut end, mut column, mut lines) = (first.end, characters(&first.text), 1);
+    for (at, piece) in pieces.iter().enumerate().skip(1) {
+        if piece.start - end >= options.pause_seconds {
+            return at;
+        }
+        end = end.max(piece.end);
+        let added = 1 + characters(&piece.text);
+        if column + added <= options.line_characters {
+            column += added;
+        } else {
+            (column, lines) = (added - 1, lines + 1);
+        }
+        if lines > options.lines || end - first.start > options.max_seconds {
+            return split_point(&pieces[..=at]);
+        }
+    }
+    pieces.len()
+}
+
+/// Where to split pieces of which all but the last fit: at the longest pause of the second half, the last of several.
+fn split_point(pieces: &[Piece]) -> usize {
+    let full = pieces.len() - 1;
+    // In milliseconds, so that rounding errors are no pauses.
+    let pause = |at: &usize| milliseconds(pieces[*at].start - pieces[*at - 1].end);
+    (full.div_ceil(2).max(1)..=full).max_by_key(pause).unwrap_or(full)
+}
+
+/// Pieces as lines.
+fn caption(pieces: &[Piece], options: &CaptionOptions) -> Caption {
+    let mut lines: Vec<String> = Vec::new();
+    for Piece { text, .. } in pieces {
+        let has_room =
+            |line: &&mut String| characters(line) + 1 + characters(text) <= options.line_characters;
+        match lines.last_mut().filter(has_room) {
+            Some(line) => *line += &format!(" {text}"),
+            None => lines.push(text.clone()),
+        }
+    }
+    let start = pieces.first().map_or(0.0, |piece| piece.start);
+    Caption { start, end: pieces.iter().fold(start, |end, piece| end.max(piece.end)), lines }
 }
 
 /// Start and end of each caption in milliseconds: long enough to be read, and none beyond the start of the next.
-fn shown(captions: &[Caption]) -> Vec<(u64, u64)> {
-    let starts: Vec<u64> = captions.iter().map(|caption| milliseconds(caption.start)).collect();
+///
+/// Starts increase and no time is empty, even for words that overlap.
+fn shown(captions: &[Caption], options: &CaptionOptions) -> Vec<(u64, u64)> {
+    let [min, max] = [options.min_seconds, options.max_seconds].map(milliseconds);
+    let mut starts: Vec<u64> = Vec::with_capacity(captions.len());
+    for caption in captions {
+        let earliest = starts.last().map_or(0, |start| start + 1);
+        starts.push(milliseconds(caption.start).max(earliest));
+    }
     let one = |(at, caption): (usize, &Caption)| {
         let start = starts[at];
-        let end = milliseconds(caption.end).max(start + MIN_MILLISECONDS);
-        (start, starts.get(at + 1).map_or(end, |&next| end.min(next.max(start))))
+        let end = milliseconds(caption.end).max(start + min.max(1)).min(start + max.max(1));
+        (start, starts.get(at + 1).map_or(end, |&next| end.min(next)))
     };
     captions.iter().enumerate().map(one).collect()
 }
@@ -61,12 +131,7 @@ fn milliseconds(seconds: f64) -> u64 {
     (seconds.max(0.0) * 1000.0).round() as u64
 }
 
-fn has_room(caption: &Caption, word: &str) -> bool {
-    caption.lines.len() < LINES
-        || caption.lines.last().is_none_or(|line| width(line) + 1 + width(word) <= LINE)
-}
-
-fn width(text: &str) -> usize {
+fn characters(text: &str) -> usize {
     text.chars().count()
 }
 
@@ -77,84 +142,24 @@ fn time(milliseconds: u64, point: char) -> String {
     format!("{hours:02}:{minutes:02}:{:02}{point}{:03}", seconds % 60, milliseconds % 1000)
 }
 
-pub(super) fn srt(words: &[TimedWord]) -> String {
-    let captions = captions(words);
+pub(super) fn srt(words: &[TimedWord], options: &CaptionOptions) -> String {
+    let captions = captions(words, options);
     let one = |(number, (caption, (start, end))): (usize, (&Caption, (u64, u64)))| {
         let lines = caption.lines.join("\n");
         format!("{}\n{} --> {}\n{lines}\n\n", number + 1, time(start, ','), time(end, ','))
     };
-    captions.iter().zip(shown(&captions)).enumerate().map(one).collect()
+    captions.iter().zip(shown(&captions, options)).enumerate().map(one).collect()
 }
 
-pub(super) fn vtt(words: &[TimedWord]) -> String {
+pub(super) fn vtt(words: &[TimedWord], options: &CaptionOptions) -> String {
     let escaped = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-    let captions = captions(words);
+    let captions = captions(words, options);
     let one = |(caption, (start, end)): (&Caption, (u64, u64))| {
         format!("{} --> {}\n{}\n\n", time(start, '.'), time(end, '.'), escaped(&caption.lines.join("\n")))
     };
-    let captions: String = captions.iter().zip(shown(&captions)).map(one).collect();
+    let captions: String = captions.iter().zip(shown(&captions, options)).map(one).collect();
     format!("WEBVTT\n\n{captions}")
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn word(text: &str, start: f64, end: f64) -> TimedWord {
-        TimedWord { text: text.into(), start, end, confidence: 1.0 }
-    }
-
-    #[test]
-    fn captions_are_short_enough_to_be_read() {
-        let words: Vec<TimedWord> = (0..200)
-            .map(|k| word(["one", "seventeen", "of"][k % 3], 0.3 * k as f64, 0.3 * k as f64 + 0.2))
-            .collect();
-        let found = captions(&words);
-        for caption in &found {
-            assert!(caption.end - caption.start <= LONGEST + 1e-9 && caption.lines.len() <= LINES);
-            assert!(caption.lines.iter().all(|line| width(line) <= LINE));
-        }
-        let text: Vec<&str> = found.iter().flat_map(|c| &c.lines).flat_map(|line| line.split(' ')).collect();
-        assert_eq!(text, words.iter().map(|word| word.text.as_str()).collect::<Vec<_>>());
-        assert!(found.is_sorted_by(|a, b| a.end <= b.start));
-    }
-
-    #[test]
-    fn a_pause_ends_a_caption_and_nothing_is_nothing() {
-        let found = captions(&[word("a", 0.0, 0.5), word("b", 1.0, 1.2), word("c", 2.3, 2.5)]);
-        assert_eq!(found.iter().map(|c| c.lines.join("/")).collect::<Vec<_>>(), ["a b", "c"]);
-        assert_eq!((srt(&[]), vtt(&[])), (String::new(), "WEBVTT\n\n".to_owned()));
-        assert!(vtt(&[word("<b>", 0.0, 1.0)]).contains("&lt;b&gt;"));
-        // A word that is wider than a line is cut.
-        let lines = |length| {
-            let words = [word(&"x".repeat(length), 0.0, 1.0), word("y", 1.0, 1.5)];
-            let all = captions(&words);
-            all.iter().map(|one| one.lines.iter().map(|line| width(line)).collect()).collect::<Vec<Vec<_>>>()
-        };
-        assert_eq!(lines(60), [[42, 20]]);
-        assert_eq!(lines(126), [vec![42, 42], vec![42, 1]]);
-    }
-
-    #[test]
-    fn a_caption_is_shown_long_enough_where_there_is_room() {
-        // One encoder row each, as a model without durations gives them.
-        let at = |starts: &[f64]| {
-            let words: Vec<_> = starts.iter().map(|&start| word("a", start, start + 0.03)).collect();
-            shown(&captions(&words))
-        };
-        assert_eq!(at(&[0.0, 2.0]), [(0, 834), (2000, 2834)]);
-        assert_eq!(at(&[7.5]), [(7500, 8334)]);
-        assert_eq!(at(&[0.0, 0.5, 1.0, 2.23]), [(0, 1030), (2230, 3064)]);
-        // A caption that is full ends where the next begins.
-        let words: Vec<_> =
-            (0..60).map(|k| word("seventeen", 0.1 * k as f64, 0.1 * k as f64 + 0.03)).collect();
-        let times = shown(&captions(&words));
-        assert!(times.len() > 5);
-        for pair in times.windows(2) {
-            assert!(pair[0].1 <= pair[1].0 && pair[0].1 - pair[0].0 >= 700, "{times:?}");
-        }
-        // Words that overlap, as those of models with durations may.
-        let long = [word(&"x".repeat(84), 0.0, 3.0), word("y", 1.0, 1.1)];
-        assert_eq!(shown(&captions(&long)), [(0, 1000), (1000, 1834)]);
-    }
-}
+mod tests;

@@ -4,7 +4,9 @@ use std::str::FromStr;
 
 use serde::Serialize;
 
-use super::{Transcription, captions};
+use super::Transcription;
+use super::captions::{self, CaptionOptions};
+use crate::OutputIds;
 
 /// What a transcription is written as.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -41,17 +43,28 @@ impl Format {
     pub fn joins(self) -> bool {
         matches!(self, Format::Text | Format::Json | Format::Ctm)
     }
+}
 
-    /// A transcription as a file of its own, or as the next lines of one that [`joins`](Self::joins).
-    ///
-    /// CTM has no place for white space in an id: it becomes `_`.
-    pub fn write(self, id: &str, found: &Transcription) -> String {
-        match self {
+/// Writes the transcriptions of a list in one format.
+#[derive(Debug, Clone, Default)]
+pub struct TranscriptionWriter {
+    /// The format.
+    pub format: Format,
+    /// Names of the recordings of the whole list, for CTM.
+    pub ids: OutputIds,
+    /// The rules of captions.
+    pub captions: CaptionOptions,
+}
+
+impl TranscriptionWriter {
+    /// A transcription as a file of its own, or as the next lines of one that [`joins`](Format::joins).
+    pub fn write(&self, id: &str, found: &Transcription) -> String {
+        match self.format {
             Format::Text => format!("{}\n", found.text),
             Format::Json => json(id, found),
-            Format::Ctm => ctm(id, found),
-            Format::Srt => captions::srt(&found.words),
-            Format::Vtt => captions::vtt(&found.words),
+            Format::Ctm => ctm(self.ids.name(id), found),
+            Format::Srt => captions::srt(&found.words, &self.captions),
+            Format::Vtt => captions::vtt(&found.words, &self.captions),
         }
     }
 }
@@ -79,7 +92,6 @@ fn json(id: &str, found: &Transcription) -> String {
 }
 
 fn ctm(id: &str, found: &Transcription) -> String {
-    let id = crate::align::ctm_id(id);
     found.words.iter().fold(String::new(), |mut out, word| {
         let (start, duration) = (word.start, word.end - word.start);
         // Writing to a string does not fail.
@@ -101,7 +113,10 @@ mod tests {
             words: vec![word("hello", 0.25, 0.75), word("you", 3661.0, 3661.5)],
             ..Transcription::default()
         };
-        let written = |format: Format| format.write("a file.wav", &found);
+        let written = |format: Format| {
+            let ids = OutputIds::of_fields(["a file.wav"]);
+            TranscriptionWriter { format, ids, ..TranscriptionWriter::default() }.write("a file.wav", &found)
+        };
         assert_eq!(written(Format::Text), "hello you\n");
         assert_eq!(
             written(Format::Ctm),
