@@ -7,7 +7,8 @@ use crate::{
     audio::{AudioArguments, note},
     bad_items::{self, BadItemArguments},
     error::{Error, Result},
-    out::{complain, say},
+    manifests,
+    out::{complain, say, warn_each},
     outputs,
     shard::{self, Shard},
 };
@@ -40,7 +41,7 @@ pub struct Arguments {
 
 /// Aligns the manifest; an utterance without a path, or one that cannot be used, is reported and left out.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let utterances = speech::read_manifest(&arguments.manifest)?;
+    let utterances = manifests::read(&arguments.manifest)?;
     let ids = OutputIds::of_fields(utterances.iter().map(|one| one.id.as_str()));
     let utterances = shard::part(utterances, arguments.shard);
     let wanted = [&arguments.ctm, &arguments.json];
@@ -58,9 +59,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let name = arguments.manifest.file_stem().unwrap_or_default().to_string_lossy();
     bad_items::warn(&name, &found.bad);
     let texts = utterances.iter().map(|one| one.text.as_str());
-    for warning in training::conversion_warnings(&name, texts, recogniser.tokenizer()) {
-        complain!("warning: {warning}");
-    }
+    warn_each(training::conversion_warnings(&name, texts, recogniser.tokenizer()));
     for id in &found.without_path {
         complain!("warning: {id}: no path, more labels than its frames can emit; left out");
     }

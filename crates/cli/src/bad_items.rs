@@ -2,7 +2,7 @@
 use training::{BadItems, Recogniser};
 
 use crate::error::Result;
-use crate::out::complain;
+use crate::out::warn_each;
 
 /// How many utterances may be left out.
 #[derive(clap::Args)]
@@ -21,5 +21,5 @@ impl BadItemArguments {
 
 /// Prints the warnings about a list to standard error.
 pub fn warn(set: &str, bad: &BadItems) {
-    bad.warnings(set).iter().for_each(|warning| complain!("warning: {warning}"));
+    warn_each(bad.warnings(set));
 }

@@ -90,6 +90,19 @@ pub enum Error {
         /// What is there.
         found: String,
     },
+    /// A sentence mark within a line.
+    #[error(
+        "{}:{line}: expected sentence marks (<s>, </s>) at the ends of a text only, found {mark:?} within it; put each sentence on a line of its own",
+        path.display()
+    )]
+    SentenceMark {
+        /// The file.
+        path: std::path::PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// The word that contains the mark.
+        mark: String,
+    },
     /// Captions of several recordings in one place.
     #[error("{format}: expected one recording, or a folder by --output, found several in one stream")]
     Captions {

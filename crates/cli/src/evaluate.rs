@@ -12,7 +12,8 @@ use crate::captions::CaptionArguments;
 use crate::search::SearchArguments;
 use crate::{
     error::Result,
-    out::{complain, say},
+    manifests,
+    out::{complain, say, warn_each},
     outputs, scores, shard,
 };
 use outputs::Place;
@@ -59,7 +60,7 @@ pub struct Arguments {
 
 /// Decodes the manifest and prints a line for each subset.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let utterances = speech::read_manifest(&arguments.manifest)?;
+    let utterances = manifests::read(&arguments.manifest)?;
     let ids = || utterances.iter().map(|one| one.id.as_str());
     let writer = TranscriptionWriter {
         format: arguments.format.unwrap_or_default(),
@@ -94,9 +95,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     bad_items::warn(&name, &evaluation.bad);
     let texts = utterances.iter().map(|one| one.text.as_str());
-    for warning in training::conversion_warnings(&name, texts, recogniser.tokenizer()) {
-        complain!("warning: {warning}");
-    }
+    warn_each(training::conversion_warnings(&name, texts, recogniser.tokenizer()));
     if let Some(hypotheses) = hypotheses {
         hypotheses.write(evaluation.hypotheses().as_bytes())?;
     }

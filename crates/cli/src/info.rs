@@ -4,12 +4,14 @@ use std::{path::PathBuf, process::ExitCode};
 use lattice::{Context, Plan};
 use rnnt_loss::{MemoryBudget, MemoryPlan, Options, Precision};
 use speech::Tokenizer;
-use training::{Checkpoint, Model, ModelConfig, Recipe, recipe::GnatConfig};
+use training::{
+    Checkpoint, Model, ModelConfig, Observer, Recipe, recipe::GnatConfig, train_tokenizer, unusable_texts,
+};
 
 use crate::{
     bad_items, bytes,
     error::{Error, Result},
-    out::{complain, say},
+    out::{complain, say, warn_each},
 };
 
 /// Arguments of `panda info`.
@@ -76,11 +78,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if path.extension().is_some_and(|extension| extension == "toml") {
         let (recipe, _) = Recipe::read(path, None)?;
         let listed = training::data::read_manifests("data.train", &recipe.data.train)?;
-        listed.warnings.iter().for_each(|warning| complain!("warning: {warning}"));
-        bad_items::warn("data.train", &listed.bad);
-        let utterances = listed.utterances;
-        let texts: Vec<&str> = utterances.iter().map(|utterance| utterance.text.as_str()).collect();
-        let tokenizer = Tokenizer::train_with(&recipe.tokens.options(), &texts)?;
+        warn_each(&listed.warnings);
+        let (utterances, mut bad) = (listed.utterances, listed.bad);
+        let texts: Vec<String> = utterances.iter().map(|utterance| utterance.text.clone()).collect();
+        let tokenizer = train_tokenizer(&recipe, &texts, &mut Messages)?;
+        bad.extend(unusable_texts(&utterances, &tokenizer)?);
+        bad_items::warn("data.train", &bad);
         let seconds: f64 = utterances.iter().map(|utterance| utterance.seconds).sum();
         say!("training data: {} utterances, {:.1} minutes", utterances.len(), seconds / 60.0)?;
         describe(&recipe.model(), &tokenizer, arguments)
@@ -89,6 +92,19 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         let (recipe, tokenizer) = (checkpoint.recipe(path)?, checkpoint.tokenizer(path)?);
         checkpoint.check(path, &Model::shapes(&recipe.model(), tokenizer.size())?)?;
         describe(&recipe.model(), &tokenizer, arguments)
+    }
+}
+
+/// Prints the messages about the texts.
+struct Messages;
+
+impl Observer for Messages {
+    fn on_warning(&mut self, warning: &str) {
+        complain!("warning: {warning}");
+    }
+
+    fn on_note(&mut self, note: &str) {
+        complain!("note: {note}");
     }
 }
 

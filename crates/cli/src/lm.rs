@@ -4,17 +4,22 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use decoding::ngram::{DiscountKind, Discounts, Foreign, Ngram, Perplexity, estimate};
-use speech::{Tokenizer, TokenizerKind, UnicodeForm, Utterance};
+use speech::{
+    Manifest, Tokenizer, TokenizerKind, UnicodeForm, Utterance, find_sentence_mark, strip_sentence_marks,
+};
 use training::Checkpoint;
 
 use crate::{
-    error::Result,
-    out::{complain, say},
+    error::{Error, Result},
+    manifests,
+    out::{complain, say, warn_each},
     outputs,
 };
 
 /// What unknown words and tokens are called.
 const UNKNOWN: &str = "<unk>";
+/// Characters of a word that an error shows.
+const SHOWN_MARK: usize = 60;
 
 /// Arguments of `panda lm`.
 #[derive(clap::Args)]
@@ -103,29 +108,49 @@ struct Text {
 }
 
 impl Text {
-    /// Reads a file; its sentences are converted to a Unicode form.
+    /// Reads a file; its sentences are converted to a Unicode form, and sentence marks around them are removed.
     fn read(path: &Path, form: UnicodeForm) -> Result<Self> {
         let manifest = path.extension().is_some_and(|extension| extension == "jsonl" || extension == "json");
-        let utterances = if manifest { speech::read_manifest(path)? } else { Vec::new() };
-        let lines = match manifest {
-            true => utterances.iter().map(|utterance| utterance.text.clone()).collect(),
-            false => plain(path)?,
+        let (lines, utterances) = match manifest {
+            true => {
+                let Manifest { lines, utterances, .. } = manifests::read_with_lines(path)?;
+                let texts = utterances.iter().map(|utterance| utterance.text.clone());
+                (lines.into_iter().zip(texts).collect(), utterances)
+            }
+            false => (plain(path)?, Vec::new()),
         };
-        // ARPA files have it either way.
-        let lines = lines.into_iter().map(|line: String| line.replace("<UNK>", UNKNOWN));
-        let mut sentences: Vec<String> =
-            lines.filter(|line| line.split_whitespace().next().is_some()).collect();
-        let texts = sentences.iter().map(String::as_str);
-        if let Some(warning) = training::normalization_warning(&path.display().to_string(), texts, form) {
-            complain!("warning: {warning}");
-            sentences.iter_mut().for_each(|sentence| *sentence = form.apply(sentence).into_owned());
+        let name = path.display().to_string();
+        let texts = lines.iter().map(|(_, line): &(usize, String)| line.as_str());
+        warn_each(training::normalization_warning(&name, texts, form));
+        let (mut sentences, mut marked) = (Vec::with_capacity(lines.len()), Vec::new());
+        for (number, line) in lines {
+            let line = form.apply(&line);
+            let sentence = strip_sentence_marks(&line);
+            if sentence.len() < line.len() {
+                marked.push(number);
+            }
+            if let Some(mark) = find_sentence_mark(sentence) {
+                let (path, mark) = (path.to_owned(), mark.chars().take(SHOWN_MARK).collect());
+                return Err(Error::SentenceMark { path, line: number, mark });
+            }
+            if sentence.split_whitespace().next().is_some() {
+                // ARPA files have it either way.
+                sentences.push(sentence.replace("<UNK>", UNKNOWN));
+            }
+        }
+        if let Some(first) = marked.first() {
+            let lines = if marked.len() == 1 { "line" } else { "lines" };
+            complain!(
+                "warning: {name}: <s> and </s> are removed from the ends of {} {lines}, the first is line {first}",
+                marked.len()
+            );
         }
         Ok(Self { sentences, utterances })
     }
 }
 
-/// The lines of a text file.
-fn plain(path: &Path) -> Result<Vec<String>> {
+/// The lines of a text file with their numbers.
+fn plain(path: &Path) -> Result<Vec<(usize, String)>> {
     let bytes =
         speech::files::read_given(path).map_err(|source| speech::Error::Io { path: path.into(), source })?;
     let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&bytes);
@@ -135,7 +160,7 @@ fn plain(path: &Path) -> Result<Vec<String>> {
             expected: "text in UTF-8",
             found: format!("other bytes in line {number}"),
         };
-        Ok(std::str::from_utf8(line).map_err(wrong)?.to_owned())
+        Ok((number, std::str::from_utf8(line).map_err(wrong)?.to_owned()))
     };
     (1..).zip(bytes.split(|&byte| byte == b'\n')).map(decode).collect()
 }

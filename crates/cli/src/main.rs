@@ -11,6 +11,7 @@ mod error;
 mod evaluate;
 mod info;
 mod lm;
+mod manifests;
 mod merge;
 mod out;
 mod outputs;

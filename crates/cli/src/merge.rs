@@ -128,7 +128,7 @@ fn expect_manifest(
     ids: &[Vec<&str>],
     left_out: &[Vec<&str>],
 ) -> Result<()> {
-    let wanted = speech::read_manifest(manifest)?;
+    let wanted = crate::manifests::read(manifest)?;
     let left_out: HashSet<&str> = left_out.iter().flatten().copied().collect();
     let wanted = wanted.iter().map(|one| &*one.id).filter(|id| !left_out.contains(id)).map(Some);
     let found = paths.iter().zip(ids).flat_map(|(path, ids)| ids.iter().map(move |&id| (path, id)));

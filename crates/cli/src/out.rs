@@ -18,6 +18,11 @@ pub fn error_line(text: Arguments) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
+/// Prints warnings to standard error.
+pub fn warn_each(warnings: impl IntoIterator<Item: std::fmt::Display>) {
+    warnings.into_iter().for_each(|warning| error_line(format_args!("warning: {warning}")));
+}
+
 /// [`line()`] with the arguments of `format!`.
 macro_rules! say {
     ($($text:tt)*) => { $crate::out::line(format_args!($($text)*)) };

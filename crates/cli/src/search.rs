@@ -12,7 +12,7 @@ use speech::{Tokenizer, TokenizerKind};
 use training::{LatticeSearch, Recogniser, Search};
 
 use crate::error::{Error, Result};
-use crate::out::complain;
+use crate::out::warn_each;
 
 /// Widest beam; a mistake, beyond.
 const WIDEST: usize = 10_000;
@@ -378,7 +378,5 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 /// Prints a warning about lines that the tokenizer converts.
 fn warn_conversions(path: &Path, bytes: &[u8], tokenizer: &Tokenizer) {
     let lines = std::str::from_utf8(bytes).unwrap_or_default().lines();
-    for warning in training::conversion_warnings(&path.display().to_string(), lines, tokenizer) {
-        complain!("warning: {warning}");
-    }
+    warn_each(training::conversion_warnings(&path.display().to_string(), lines, tokenizer));
 }

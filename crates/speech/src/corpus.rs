@@ -82,6 +82,9 @@ impl Corpus {
                     cache = None;
                 }
                 let shown = path.display();
+                // A manifest may be listed several times.
+                let blank = notes.blank_lines.warning(&path);
+                corpus.warnings.extend(blank.filter(|warning| !corpus.warnings.contains(warning)));
                 if let Some(unused) = notes.unused() {
                     shards_with_unused += 1;
                     match shards_with_unused <= MAX_NAMED_SHARDS {
@@ -120,7 +123,7 @@ impl Corpus {
         &self.other_length
     }
 
-    /// Members of shards that are not used, and what happened to the cache, a line each.
+    /// Members of shards and lines of manifests that are not used, and what happened to the cache, a line each.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }

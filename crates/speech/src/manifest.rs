@@ -7,7 +7,7 @@ use kernels::Brief;
 use serde::Deserialize;
 
 use crate::files::read_given;
-use crate::{Error, Piece, Result, Span, Utterance, names};
+use crate::{BlankLines, Error, Piece, Result, Span, Utterance, names};
 
 /// The fields that we know; others are allowed and ignored.
 #[derive(Deserialize)]
@@ -100,12 +100,36 @@ const MOST_SILENCE_MS: u64 = 3_600_000;
 /// # Ok::<(), speech::Error>(())
 /// ```
 pub fn read_manifest(path: &Path) -> Result<Vec<Utterance>> {
-    read(path, read_lines(path)?)
+    Ok(Manifest::read(path)?.utterances)
+}
+
+/// The utterances of a manifest with their lines.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Manifest {
+    /// The utterances, in their order.
+    pub utterances: Vec<Utterance>,
+    /// The line of each, from 1.
+    pub lines: Vec<usize>,
+    /// Lines that are skipped.
+    pub blank_lines: BlankLines,
+}
+
+impl Manifest {
+    /// Reads a manifest as [`read_manifest`] does.
+    ///
+    /// # Errors
+    /// Those of [`read_manifest`].
+    pub fn read(path: &Path) -> Result<Self> {
+        let (lines, blank_lines) = read_lines(path)?;
+        let numbers = lines.iter().map(|(number, _)| *number).collect();
+        Ok(Self { utterances: read(path, lines)?, lines: numbers, blank_lines })
+    }
 }
 
 /// Reads a manifest of sounds without words, of which `file` (or NeMo's `audio_filepath`) is enough. A length that is not given is 0.
 pub(crate) fn read_sounds(path: &Path) -> Result<Vec<Utterance>> {
-    let mut lines = read_lines(path)?;
+    let (mut lines, _) = read_lines(path)?;
     for (number, line) in &mut lines {
         line.is_sound = true;
         if line.offset.is_none() {
@@ -139,7 +163,7 @@ fn read(path: &Path, lines: Vec<(usize, Line)>) -> Result<Vec<Utterance>> {
 pub(crate) fn read_recordings(manifest: &Path) -> Result<HashMap<String, Utterance>> {
     let path = manifest.with_file_name(RECORDINGS);
     let mut known: HashMap<String, (usize, Utterance)> = HashMap::new();
-    for (number, line) in read_lines(&path)? {
+    for (number, line) in read_lines(&path)?.0 {
         let one = utterance(&Place { path: &path, line: number }, line, &HashMap::new())?;
         if let Some(&(first, _)) = known.get(&one.id) {
             return Err(Error::DuplicateId { path, line: number, id: one.id, first });
@@ -206,7 +230,7 @@ pub(crate) fn parse(path: &Path, number: usize, line: &str) -> Result<Line> {
     serde_json::from_str(line).map_err(wrong)
 }
 
-fn read_lines(path: &Path) -> Result<Vec<(usize, Line)>> {
+fn read_lines(path: &Path) -> Result<(Vec<(usize, Line)>, BlankLines)> {
     let name = path.extension().unwrap_or_default().to_string_lossy();
     let wrong = |found: String| Error::Format {
         path: path.into(),
@@ -219,8 +243,14 @@ fn read_lines(path: &Path) -> Result<Vec<(usize, Line)>> {
     let bytes = read_given(path).map_err(|source| Error::Io { path: path.into(), source })?;
     let text = String::from_utf8(bytes).map_err(|_| wrong("what is no text in UTF-8".into()))?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
-    let filled = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    filled.map(|(i, line)| Ok((i + 1, parse(path, i + 1, line)?))).collect()
+    let (mut lines, mut blank) = (Vec::new(), BlankLines::default());
+    for (number, line) in (1..).zip(text.lines()) {
+        match line.trim().is_empty() {
+            true => blank.add(number),
+            false => lines.push((number, parse(path, number, line)?)),
+        }
+    }
+    Ok((lines, blank))
 }
 
 fn utterance(place: &Place, line: Line, recordings: &HashMap<String, Utterance>) -> Result<Utterance> {

@@ -9,6 +9,7 @@
 //!
 //! All of them are reported by name. More than [`allowed`] items left out are [`Error::TooManyBad`].
 use serde::{Deserialize, Serialize};
+use speech::{Tokenizer, Utterance};
 
 use crate::{Error, Result};
 
@@ -150,6 +151,18 @@ fn concerns_utterance(error: &speech::Error) -> bool {
         Write { .. } | Index { .. } | Setting { .. } | Stream { .. } | Resampling(_) | Tokenizers(_) => false,
         _ => true,
     }
+}
+
+/// The utterances whose texts a tokenizer cannot encode.
+///
+/// # Errors
+/// Those of the tokenizer that are not about one text.
+pub fn unusable_texts(utterances: &[Utterance], tokenizer: &Tokenizer) -> Result<BadItems> {
+    let mut bad = BadItems::default();
+    for one in utterances {
+        sort(&one.id, tokenizer.encode(&one.text).map_err(Error::from), &mut bad)?;
+    }
+    Ok(bad)
 }
 
 /// An item of a set, or what keeps it from being used; other errors stay errors.

@@ -36,7 +36,7 @@ pub struct Listed {
     pub utterances: Vec<Utterance>,
     /// Samples of shards that cannot be used, which are not among the utterances, and those of another length.
     pub bad: BadItems,
-    /// Members of shards that are not used, a line a shard.
+    /// Members of shards and lines of manifests that are not used, a line a source.
     pub warnings: Vec<String>,
 }
 

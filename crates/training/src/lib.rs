@@ -116,7 +116,7 @@ mod words;
 
 pub use align::{AlignedToken, AlignedUtterance, AlignedWord, Alignments, Unit};
 pub use average::{Averaged, average, choose};
-pub use bad_items::{BadItems, LeftOut, MAX_BAD, OtherLength, allowed};
+pub use bad_items::{BadItems, LeftOut, MAX_BAD, OtherLength, allowed, unusable_texts};
 pub use checkpoint::{Checkpoint, Progress};
 pub use dropout::Masks;
 pub use error::{Error, Result};
@@ -127,6 +127,7 @@ pub use learner::{Learner, Tally};
 pub use linear::{Linear, linear};
 pub use listener::{Heard, Listener, StreamId, StreamState};
 pub use live::{Endpoint, Live, LiveOptions, Update};
+pub use loading::train_tokenizer;
 pub use losses::{LossSessions, Losses, Objective};
 pub use lstm::{CarriedLstm, Lstm, LstmState, LstmWeights, lstm};
 pub use metrics::Metrics;

@@ -210,8 +210,13 @@ fn is_encodable(recipe: &Recipe, text: &str) -> bool {
     (may_hold_mark || !text.contains(MARK)) && find_sentence_mark(strip_sentence_marks(text)).is_none()
 }
 
-/// A tokenizer of the training texts, with the warnings about them.
-fn train_tokenizer(recipe: &Recipe, texts: &[String], observer: &mut dyn Observer) -> Result<Tokenizer> {
+/// Trains the tokenizer of a recipe; the observer receives the warnings about the texts.
+///
+/// Texts that no tokenizer of this kind can encode are left out, unless all are.
+///
+/// # Errors
+/// [`Error::Setting`] for texts or sizes of which no tokenizer can be made.
+pub fn train_tokenizer(recipe: &Recipe, texts: &[String], observer: &mut dyn Observer) -> Result<Tokenizer> {
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let options = recipe.tokens.options();
     let trained = Tokenizer::train_with(&options, &texts).or_else(|error| {

@@ -67,7 +67,10 @@ fn mistakes_are_named() {
     fs::write(toy.path("latin.txt"), b"a\nb\xe9\n").unwrap();
     for (arguments, part) in [
         (&["empty.txt"][..], "text: expected at least one token, found none"),
-        (&["mark.txt"], "expected no name of the n-gram's own, found `<s>`"),
+        (
+            &["mark.txt"],
+            "mark.txt:1: expected sentence marks (<s>, </s>) at the ends of a text only, found \"<s>\" within it",
+        ),
         (&["latin.txt"], "latin.txt: expected text in UTF-8, found other bytes in line 2"),
         (&["none.txt"], "none.txt: cannot be read"),
         (&["none.jsonl"], "none.jsonl"),
@@ -130,4 +133,63 @@ fn errors_come_before_the_file_is_written() {
         }
     }
     assert_eq!(leftovers(&folder), [] as [std::path::PathBuf; 0]);
+}
+
+#[test]
+fn sentence_marks_around_texts_are_removed() {
+    let toy = Toy::new();
+    let folder = toy.path("");
+    let plain = "low high\nhigh\nlow\n";
+    toy.write("plain.txt", plain);
+    toy.write("plain.jsonl", &manifest(&["low high", "high", "low"]));
+    let arpa = |text: &str| {
+        let (code, _, err) = finish(panda(&folder, &["lm", text, "-o", "out.arpa", "--order", "2"]));
+        assert_eq!(code, Some(0), "{text}: {err}");
+        (fs::read_to_string(toy.path("out.arpa")).unwrap(), err)
+    };
+    let (expected, err) = arpa("plain.txt");
+    assert_eq!((arpa("plain.jsonl"), err.as_str()), ((expected.clone(), String::new()), ""));
+    for (lines, warning) in [
+        (["<s> low high </s>", "<s> high </s>", "<s> low </s>"], "3 lines, the first is line 1"),
+        (["low high", "<s>high</s>\r", "  <S> low"], "2 lines, the first is line 2"),
+        (["low high", "high", "low </s>"], "1 line, the first is line 3"),
+    ] {
+        toy.write("marked.txt", &(lines.join("\n") + "\n<s> </s>\n"));
+        toy.write("marked.jsonl", &manifest(&lines.map(str::trim_end)));
+        for file in ["marked.txt", "marked.jsonl"] {
+            let (found, err) = arpa(file);
+            assert_eq!(found, expected, "{lines:?}");
+            let warning = match file {
+                "marked.jsonl" => warning.to_owned(),
+                // With the line that has no word.
+                _ => warning
+                    .replace("3 lines", "4 lines")
+                    .replace("2 lines", "3 lines")
+                    .replace("1 line,", "2 lines,"),
+            };
+            let warning = format!("warning: {file}: <s> and </s> are removed from the ends of {warning}\n");
+            assert_eq!(err, warning, "{lines:?}");
+        }
+    }
+    let refused = |arguments: &[&str], part: &str| {
+        let (code, _, err) = finish(panda(&folder, &[&["lm", "-o", "none.arpa"], arguments].concat()));
+        assert!(code == Some(2) && err.contains(part), "{arguments:?}: {err}");
+        assert!(!toy.path("none.arpa").exists());
+    };
+    for (line, mark) in
+        [("low </s> <s> high", "</s>"), ("<s> low</s> high </s>", "low</s>"), ("a <S> b", "<S>")]
+    {
+        toy.write("inner.txt", &format!("{plain}\n{line}\n"));
+        refused(&["inner.txt"], "inner.txt:5: expected sentence marks");
+        refused(&["plain.txt", "--test", "inner.txt"], &format!("found {mark:?} within it"));
+        toy.write("inner.jsonl", &format!("\n{}", manifest(&["low", line])));
+        refused(&["plain.txt", "inner.jsonl"], "inner.jsonl:3: expected sentence marks");
+    }
+}
+
+fn manifest(texts: &[&str]) -> String {
+    let line = |(id, text): (usize, &&str)| {
+        format!("{{\"id\": {id}, \"file\": \"0.wav\", \"seconds\": 1, \"text\": \"{text}\"}}\n")
+    };
+    texts.iter().enumerate().map(line).collect()
 }

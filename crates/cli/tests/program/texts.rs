@@ -60,3 +60,58 @@ fn features_at_the_floor_are_reported_before_the_first_step() {
         assert_eq!(err.contains("features.floor_db = 100"), warns, "{keys}: {err}");
     }
 }
+
+#[test]
+fn info_reports_texts_as_training_does() {
+    let toy = Toy::new();
+    let lines = std::fs::read_to_string(toy.path("train.jsonl")).unwrap();
+    let lines = lines.replacen("\"high low\"", "\"high </s> <s> low\"", 1);
+    toy.write("train.jsonl", &lines.replacen("\"low\"", "\"<s> low </s>\"", 1));
+    toy.recipe(&[("epochs = 3", "epochs = 1")]);
+    let folder = toy.path("");
+    let (code, out, info) = finish(panda(&folder, &["info", "recipe.toml"]));
+    assert!(code == Some(0) && out.contains("tokens: 3 and the blank"), "{info}");
+    let (code, _, train) = finish(panda(&folder, &["train", "recipe.toml", "--run", "run"]));
+    assert_eq!(code, Some(0), "{train}");
+    let of_training = |err: &str| -> Vec<String> {
+        let lines = err.lines().filter(|line| line.starts_with("warning: data.train: "));
+        lines.map(str::to_owned).collect()
+    };
+    let found = of_training(&info);
+    assert_eq!(found, of_training(&train));
+    assert!(
+        found.len() == 2 && found[0].contains("<s> and </s> are removed from the ends of 1 text"),
+        "{info}"
+    );
+    assert!(found[1].starts_with("warning: data.train: toy-1: ") && found[1].ends_with("left out"), "{info}");
+}
+
+#[test]
+fn blank_lines_of_manifests_are_counted() {
+    let toy = Toy::new();
+    let lines = std::fs::read_to_string(toy.path("train.jsonl")).unwrap();
+    toy.recipe(&[("epochs = 3", "epochs = 1"), ("dev = [\"train.jsonl\"]", "dev = [\"blank.jsonl\"]")]);
+    let folder = toy.path("");
+    let run = |arguments: &[&str]| {
+        let (code, _, err) = finish(panda(&folder, arguments));
+        assert_eq!(code, Some(0), "{arguments:?}: {err}");
+        err
+    };
+    let evaluate = ["evaluate", "run/last.safetensors", "blank.jsonl", "--hypotheses", "h.jsonl"];
+    for (text, warning) in [
+        (lines.replacen('\n', "\n\n \t\r\n", 2) + "\n", "5 blank lines are skipped, the first is line 2"),
+        (format!("\u{feff}\n{lines}"), "1 blank line is skipped, line 1"),
+    ] {
+        toy.write("blank.jsonl", &text);
+        let warning = format!("warning: blank.jsonl: {warning}\n");
+        assert_eq!(run(&["train", "recipe.toml", "--run", "run", "--force"]).matches(&warning).count(), 1);
+        for arguments in [
+            &evaluate[..],
+            &["align", "run/last.safetensors", "blank.jsonl", "--ctm", "out.ctm"],
+            &["merge", "all.jsonl", "h.jsonl", "--manifest", "blank.jsonl"],
+            &["lm", "blank.jsonl", "-o", "out.arpa"],
+        ] {
+            assert_eq!(run(arguments).matches(&warning).count(), 1, "{arguments:?}");
+        }
+    }
+}

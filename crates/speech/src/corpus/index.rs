@@ -107,19 +107,16 @@ fn find(path: &Path) -> Result<Index> {
         let (entries, notes) = shard::entries(path)?;
         return Ok(Index { entries, are_strings: false, notes });
     }
-    let (entries, are_strings) = lines(path)?;
-    match entries.is_empty() {
-        true => Err(Error::EmptyManifest { path: path.into() }),
-        false => Ok(Index { entries, are_strings, notes: Notes::default() }),
-    }
+    let index = lines(path)?;
+    if index.entries.is_empty() { Err(Error::EmptyManifest { path: path.into() }) } else { Ok(index) }
 }
 
-/// Those of a manifest.
-fn lines(path: &Path) -> Result<(Vec<Entry>, bool)> {
+/// The index of a manifest.
+fn lines(path: &Path) -> Result<Index> {
     let io = |source| Error::Io { path: path.into(), source };
     let mut file = BufReader::new(open_regular(path).map_err(io)?);
     let (mut entries, mut seen, mut recordings) = (Vec::new(), HashMap::new(), None);
-    let (mut start, mut number) = (0, 0);
+    let (mut start, mut number, mut notes) = (0, 0, Notes::default());
     let none = HashMap::new();
     let mut line = String::new();
     while (&mut file).take(MOST_TEXT).read_line(&mut line).map_err(io)? > 0 {
@@ -138,7 +135,9 @@ fn lines(path: &Path) -> Result<(Vec<Entry>, bool)> {
         let inside = line.strip_prefix('\u{feff}').filter(|_| number == 1).unwrap_or(&line);
         start += (line.len() - inside.len()) as u64;
         let inside = inside.trim_end_matches(['\r', '\n']);
-        if !inside.trim().is_empty() {
+        if inside.trim().is_empty() {
+            notes.blank_lines.add(number);
+        } else {
             let parsed = manifest::parse(path, number, inside)?;
             if recordings.is_none() && parsed.is_string() {
                 recordings = Some(manifest::read_recordings(path)?);
@@ -161,5 +160,5 @@ fn lines(path: &Path) -> Result<(Vec<Entry>, bool)> {
         line.clear();
     }
     entries.shrink_to_fit();
-    Ok((entries, recordings.is_some()))
+    Ok(Index { entries, are_strings: recordings.is_some(), notes })
 }

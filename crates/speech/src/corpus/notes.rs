@@ -4,6 +4,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::BlankLines;
+
 /// Names that a list of members that are not used has.
 const MAX_NAMED: usize = 5;
 /// Characters of a name in a message.
@@ -45,6 +47,9 @@ pub(super) struct Notes {
     pub unused: usize,
     /// The first of their names.
     pub names: Vec<String>,
+    /// Of a manifest.
+    #[serde(default)]
+    pub blank_lines: BlankLines,
     pub bad: Vec<BadSample>,
     pub other_length: Vec<OtherLength>,
 }

@@ -1,0 +1,43 @@
+//! Blank lines of manifests, which are skipped.
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+/// The blank lines of a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct BlankLines {
+    /// How many there are.
+    pub count: usize,
+    /// The first, from 1; none if there is none.
+    pub first: Option<usize>,
+}
+
+impl BlankLines {
+    pub(crate) fn add(&mut self, line: usize) {
+        self.count += 1;
+        self.first.get_or_insert(line);
+    }
+
+    /// A warning that counts and names them; none if there is none.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("list.jsonl");
+    /// let line = "{\"id\": 1, \"file\": \"a.wav\", \"text\": \"one\", \"seconds\": 1}";
+    /// std::fs::write(&path, format!("{line}\n\n \n"))?;
+    /// let manifest = speech::Manifest::read(&path)?;
+    /// let warning = manifest.blank_lines.warning("list.jsonl".as_ref());
+    /// assert_eq!(warning.unwrap(), "list.jsonl: 2 blank lines are skipped, the first is line 2");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn warning(&self, path: &Path) -> Option<String> {
+        let first = self.first?;
+        Some(match self.count {
+            1 => format!("{}: 1 blank line is skipped, line {first}", path.display()),
+            count => {
+                format!("{}: {count} blank lines are skipped, the first is line {first}", path.display())
+            }
+        })
+    }
+}
