@@ -98,13 +98,19 @@ impl Parts {
 }
 
 /// The kind of all parts; those that fit all kinds do not count, unless there are no others.
+///
+/// Lines of no known kind take the kind of the other parts, so that the first of them is named as one that cannot be read.
 fn common_kind(paths: &[PathBuf], texts: &[&str]) -> Result<Kind> {
     let mut first: Option<(Kind, &Path)> = None;
     for (path, text) in paths.iter().zip(texts) {
+        let is_unknown = |kind, path: &Path| {
+            kind == Kind::Text && path.extension().is_none_or(|ending| !ending.eq_ignore_ascii_case("txt"))
+        };
         match (Kind::of(path, text)?, first) {
             (None, _) => {}
             (Some(kind), None) => first = Some((kind, path)),
-            (Some(kind), Some((all, _))) if kind == all => {}
+            (Some(kind), Some((all, _))) if kind == all || is_unknown(kind, path) => {}
+            (Some(kind), Some((all, other))) if is_unknown(all, other) => first = Some((kind, path)),
             (Some(kind), Some((all, first))) => {
                 return Err(Error::Part {
                     path: path.clone(),
@@ -244,6 +250,16 @@ mod tests {
             let error = read(&[("empty", ""), (name, text)]).err().unwrap().to_string();
             assert!(error.starts_with(&format!("{name}:{line}: expected ")), "{error}");
             assert!(!error.contains("at line"), "{error}");
+        }
+        // A part of which nothing can be read is one of the others' kind, in any order.
+        let ctm = "u 1 0 1 one";
+        for (broken, good) in [("u 1 0", ctm), ("a\": 1}", "{\"id\": 1}"), ("one", "{\"id\": 1}")] {
+            for parts in [[("x", broken), ("y", good)], [("y", good), ("x", broken)]] {
+                let error = read(&parts).err().unwrap().to_string();
+                assert!(error.starts_with("x:1: expected "), "{error}");
+            }
+            let error = read(&[("y", good), ("x.txt", broken)]).err().unwrap().to_string();
+            assert!(error.starts_with("x.txt: expected ") && error.contains(", as in y"), "{error}");
         }
     }
 
