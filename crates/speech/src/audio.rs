@@ -7,6 +7,7 @@ mod chunks;
 mod decoder;
 mod ending;
 mod flac;
+mod guard;
 mod linear;
 mod mp4;
 mod opus;
@@ -17,6 +18,7 @@ mod pieces;
 mod resample;
 mod sniff;
 mod tags;
+mod vorbis;
 mod wav;
 
 use std::ops::RangeInclusive;

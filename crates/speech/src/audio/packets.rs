@@ -4,11 +4,12 @@
 //! the edit list and the durations of MP4, the granule positions of Ogg, the packet table of CAF.
 
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use symphonia::core::codecs::CodecParameters;
-use symphonia::core::codecs::audio::well_known::{CODEC_ID_OPUS, CODEC_ID_PCM_ALAW, CODEC_ID_PCM_MULAW};
+use symphonia::core::codecs::audio::well_known::{
+    CODEC_ID_OPUS, CODEC_ID_PCM_ALAW, CODEC_ID_PCM_MULAW, CODEC_ID_VORBIS,
+};
 use symphonia::core::codecs::audio::{AudioCodecParameters, AudioDecoder, AudioDecoderOptions};
 use symphonia::core::errors::Error as SymphoniaError;
 use symphonia::core::formats::{FormatOptions, FormatReader, TrackType};
@@ -17,16 +18,20 @@ use symphonia::core::packet::Packet;
 use symphonia::default::formats::{AdtsReader, CafReader, IsoMp4Reader, MpaReader, OggReader};
 
 use super::channels::Mono;
+use super::guard::guard;
 use super::opus::{self, Opus};
 use super::part::Part;
-use super::{format_error, mp4};
+use super::{format_error, mp4, vorbis};
 use crate::{Error, Result};
 
 /// Samples of each channel in a packet, and channels, at most: decoders allocate by these fields of the file.
-const MAX_FRAMES: u64 = 1 << 18;
+const MAX_FRAMES: u64 = 1 << 16;
 const MAX_CHANNELS: usize = 32;
 /// Packets without a sample at the beginning of a stream, of which more are damage.
 const MAX_EMPTY_PACKETS: usize = 64;
+
+/// Bytes of all packets, and their number, per byte of the file at most.
+const BUDGET_FACTOR: u64 = 4;
 
 /// A container.
 #[derive(Clone, Copy, PartialEq)]
@@ -67,6 +72,8 @@ pub(super) struct Reader {
     /// Interleaved samples of the first packet, until they are read.
     first: Option<Vec<f32>>,
     block: Vec<f32>,
+    /// Bytes of packets that may still be read: tables may list the same bytes again and again, or packets of no bytes.
+    budget: u64,
 }
 
 enum Decoder {
@@ -96,6 +103,7 @@ pub(super) fn open(path: &Path, mut part: Part, container: Container) -> Result<
         _ => None,
     };
     part.rewind().map_err(io)?;
+    let budget = part.len().saturating_mul(BUDGET_FACTOR);
     guarded(path, container, || {
         let source = MediaSourceStream::new(Box::new(part), Default::default());
         let options = FormatOptions::default();
@@ -108,7 +116,7 @@ pub(super) fn open(path: &Path, mut part: Part, container: Container) -> Result<
         };
         Ok(format)
     })
-    .and_then(|format| with_format(path, format, container, edit))
+    .and_then(|format| with_format(path, format, container, edit, budget))
 }
 
 fn with_format(
@@ -116,6 +124,7 @@ fn with_format(
     format: Box<dyn FormatReader>,
     container: Container,
     edit: Option<(u64, u64)>,
+    budget: u64,
 ) -> Result<Reader> {
     let wrong = |found: String| format_error(path, container.expected(), found);
     let tracks = format.tracks().iter();
@@ -155,6 +164,7 @@ fn with_format(
         skip: 0,
         first: None,
         block: Vec::new(),
+        budget,
     };
     reader.start(path)?;
     let rate = u64::from(reader.sample_rate);
@@ -193,6 +203,10 @@ fn decoder(path: &Path, container: Container, parameters: &AudioCodecParameters)
         return opus
             .map(|opus| Decoder::Opus(Box::new(opus)))
             .map_err(|found| format_error(path, "Opus of one or two channels", found));
+    }
+    if parameters.codec == CODEC_ID_VORBIS {
+        vorbis::check_codebooks(parameters.extra_data.as_deref().unwrap_or(&[]))
+            .map_err(|found| format_error(path, "a well-formed Vorbis file", found))?;
     }
     let mut parameters = parameters.clone();
     if [CODEC_ID_PCM_ALAW, CODEC_ID_PCM_MULAW].contains(&parameters.codec) {
@@ -262,19 +276,29 @@ impl Reader {
 
     /// Decodes the next packet of the track into `block`; false after the last.
     fn next(&mut self, path: &Path) -> Result<bool> {
-        let Reader { container, format, track, .. } = self;
+        let Reader { container, format, track, budget, .. } = self;
+        let mut is_spent = false;
         let packet = guarded(path, *container, || {
             loop {
-                match format.next_packet() {
-                    Ok(Some(packet)) if packet.track_id != *track => {}
+                let packet = match format.next_packet() {
+                    Ok(Some(packet)) => packet,
                     // The end of the file inside of a packet: whether that is all is decided by who knows the length.
                     Err(SymphoniaError::IoError(error)) if error.kind() == ErrorKind::UnexpectedEof => {
                         return Ok(None);
                     }
                     other => return other,
+                };
+                *budget = budget.saturating_sub(packet.data.len() as u64 + 1);
+                is_spent = *budget == 0;
+                if packet.track_id == *track || is_spent {
+                    return Ok(Some(packet));
                 }
             }
         })?;
+        if is_spent {
+            let found = "packets of more bytes than the file has";
+            return Err(format_error(path, container.expected(), found));
+        }
         match packet {
             None => Ok(false),
             Some(packet) => self.decode(path, &packet).map(|()| true),
@@ -324,14 +348,14 @@ fn guarded<T>(
     container: Container,
     work: impl FnOnce() -> Result<T, SymphoniaError>,
 ) -> Result<T> {
-    let found = match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(Ok(value)) => return Ok(value),
-        Ok(Err(SymphoniaError::IoError(source))) if source.kind() != ErrorKind::UnexpectedEof => {
+    let found = match guard(work) {
+        Some(Ok(value)) => return Ok(value),
+        Some(Err(SymphoniaError::IoError(source))) if source.kind() != ErrorKind::UnexpectedEof => {
             return Err(Error::Io { path: path.into(), source });
         }
-        Ok(Err(SymphoniaError::IoError(_))) => "the end of the file".into(),
-        Ok(Err(error)) => error.to_string(),
-        Err(_) => "bytes that its decoder cannot handle".into(),
+        Some(Err(SymphoniaError::IoError(_))) => "the end of the file".into(),
+        Some(Err(error)) => error.to_string(),
+        None => "bytes that its decoder cannot handle".into(),
     };
     Err(format_error(path, container.expected(), found))
 }

@@ -34,7 +34,7 @@ fn listen(path: &Path) {
     }
 }
 
-fn audio(target: &'static str, good: Vec<Vec<u8>>, words: &'static [&'static [u8]], cases: u64) {
+pub fn audio(target: &'static str, good: Vec<Vec<u8>>, words: &'static [&'static [u8]], cases: u64) {
     let folder = tempdir().unwrap();
     let path = folder.path().join("mutant");
     for file in &good {

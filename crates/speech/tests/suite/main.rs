@@ -7,6 +7,7 @@ mod common;
 mod conversion;
 mod corpora;
 mod corpus;
+mod damaged_sound;
 mod encoded;
 mod encoders;
 mod error_rate;

@@ -5,6 +5,7 @@ use std::path::Path;
 use symphonia::core::audio::Channels;
 use symphonia::core::codecs::audio::well_known::{CODEC_ID_ADPCM_IMA_WAV, CODEC_ID_ADPCM_MS};
 use symphonia::core::codecs::audio::{AudioCodecParameters, AudioDecoder, AudioDecoderOptions};
+use symphonia::core::errors::Error as SymphoniaError;
 use symphonia::core::packet::PacketRef;
 use symphonia::core::units::{Duration, Timestamp};
 use symphonia::default::codecs::AdpcmDecoder;
@@ -13,6 +14,7 @@ use super::coding::{Coding, Format};
 use super::ima4::{Ima4, PACKET_BYTES, PACKET_SAMPLES};
 use crate::audio::channels::Mono;
 use crate::audio::format_error;
+use crate::audio::guard::guard;
 use crate::{Error, Result};
 
 /// A decoder of blocks.
@@ -82,8 +84,7 @@ impl Adpcm {
             self.decode_packets(block, frames, to);
             return Ok(());
         }
-        let broken =
-            |error: symphonia::core::errors::Error| format_error(path, "whole blocks of ADPCM", error);
+        let broken = |error: SymphoniaError| format_error(path, "whole blocks of ADPCM", error);
         let whole = self.frames_of_block(block.len() as u64) as usize;
         if self.decoder.as_ref().is_none_or(|(frames, _)| *frames != whole) {
             let mut parameters = AudioCodecParameters::new();
@@ -100,7 +101,12 @@ impl Adpcm {
         }
         let Some((_, decoder)) = &mut self.decoder else { return Ok(()) };
         let packet = PacketRef::new(0, Timestamp::new(0), Duration::new(whole as u64), block);
-        decoder.decode_ref(&packet).map_err(broken)?.copy_to_vec_interleaved(&mut self.samples);
+        let samples = &mut self.samples;
+        let decoded =
+            guard(|| decoder.decode_ref(&packet).map(|block| block.copy_to_vec_interleaved(samples)));
+        decoded
+            .unwrap_or(Err(SymphoniaError::DecodeError("bytes that its decoder cannot handle")))
+            .map_err(broken)?;
         let count = frames * self.channels as usize;
         to.extend(self.samples.iter().take(count).map(|&sample| f64::from(sample)));
         Ok(())

@@ -1,0 +1,44 @@
+//! Decoders of other projects: a panic inside of them becomes an error, without the message of the panic.
+
+use std::cell::Cell;
+use std::panic::{self, AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+
+thread_local! {
+    static IS_GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a decoder on bytes that anyone may have written; none if it panics, after which it must not be used any more.
+///
+/// The first call wraps the panic hook of the process: it is not called for panics of guarded decoders.
+pub(super) fn guard<T>(work: impl FnOnce() -> T) -> Option<T> {
+    static HOOK: Once = Once::new();
+    // A thread that unwinds may not change the hook.
+    if !std::thread::panicking() {
+        HOOK.call_once(|| {
+            let previous = panic::take_hook();
+            panic::set_hook(Box::new(move |info| {
+                if !IS_GUARDED.get() {
+                    previous(info);
+                }
+            }));
+        });
+    }
+    let before = IS_GUARDED.replace(true);
+    let result = catch_unwind(AssertUnwindSafe(work));
+    IS_GUARDED.set(before);
+    result.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_none_and_the_next_call_works() {
+        assert_eq!(guard(|| -> u32 { panic!("not to be printed") }), None);
+        assert_eq!(guard(|| guard(|| -> u32 { panic!("not to be printed") }).is_none()), Some(true));
+        assert_eq!(guard(|| 7), Some(7));
+        assert!(!IS_GUARDED.get());
+    }
+}

@@ -1,0 +1,214 @@
+//! Sound files of every format, cut and damaged: a typed error that names the file, or samples from the beginning of the whole.
+
+use std::fs;
+use std::path::Path;
+
+use rayon::prelude::*;
+use speech::{Audio, Channel, Conversion, read_audio_as};
+use tempfile::tempdir;
+
+use crate::encoded::{FORMATS, has_encoders, signal, write_inputs};
+use crate::fuzzing::audio;
+use crate::mutants::Random;
+
+/// Names of chunks, atoms and pages: a file is cut before, inside of and behind each.
+const NAMES: &[&[u8]] = &[
+    b"RIFF",
+    b"fmt ",
+    b"data",
+    b"fact",
+    b"ds64",
+    b"FORM",
+    b"COMM",
+    b"SSND",
+    b"FVER",
+    b"caff",
+    b"desc",
+    b"pakt",
+    b"kuki",
+    b"chan",
+    b"OggS",
+    b"\x01vorbis",
+    b"\x03vorbis",
+    b"\x05vorbis",
+    b"OpusHead",
+    b"OpusTags",
+    b"fLaC",
+    b"ftyp",
+    b"moov",
+    b"mdat",
+    b"trak",
+    b"mdia",
+    b"minf",
+    b"stbl",
+    b"stsd",
+    b"stts",
+    b"stsc",
+    b"stsz",
+    b"stco",
+    b"elst",
+    b"mdhd",
+    b"esds",
+    b"alac",
+    b"dOps",
+    b"dfLa",
+    b"moof",
+    b"traf",
+    b"trun",
+    b"Xing",
+    b"Info",
+    b"LAME",
+];
+
+/// Where a file is cut: at every byte of its start, around all names, at its end, and at random places.
+fn cuts(file: &[u8], seed: u64) -> Vec<usize> {
+    let mut cuts: Vec<usize> = (0..100).chain(file.len() - 12..file.len()).collect();
+    for name in NAMES {
+        let starts = file.windows(name.len()).enumerate().filter(|(_, window)| window == name);
+        for (at, _) in starts.take(8) {
+            cuts.extend([at, at + 2, at + name.len(), at + name.len() + 4, at + name.len() + 8]);
+        }
+    }
+    let mut random = Random(seed);
+    cuts.extend((0..40).map(|_| random.below(file.len())));
+    cuts.retain(|&cut| cut < file.len());
+    cuts.sort_unstable();
+    cuts.dedup();
+    cuts
+}
+
+/// What is wrong with the outcome of reading the first `cut` bytes.
+fn check_cut(path: &Path, whole: &Audio, channel: Channel) -> Option<String> {
+    match read_audio_as(path, whole.sample_rate, &Conversion { channel, resample: false }) {
+        Ok((part, _)) => {
+            let is_prefix = !part.samples.is_empty() && whole.samples.starts_with(&part.samples);
+            (!is_prefix).then(|| format!("{} samples that are no prefix", part.samples.len()))
+        }
+        Err(error) => {
+            let text = error.to_string();
+            (!text.contains(path.to_str().unwrap())).then(|| format!("without its name: {text}"))
+        }
+    }
+}
+
+#[test]
+fn cut_files_are_errors_or_give_a_prefix() {
+    if !has_encoders() {
+        return;
+    }
+    let wrong: Vec<String> = FORMATS
+        .par_iter()
+        .enumerate()
+        .flat_map_iter(|(number, format)| {
+            let folder = tempdir().unwrap();
+            write_inputs(folder.path(), &signal(4801));
+            let file = format.encode(folder.path());
+            let path = folder.path().join("cut");
+            fs::write(&path, &file).unwrap();
+            let channel = Channel::Number(format.channels());
+            let conversion = Conversion { channel, resample: false };
+            let (whole, _) = read_audio_as(&path, format.rate(), &conversion).unwrap();
+            let mut wrong = Vec::new();
+            for cut in cuts(&file, number as u64) {
+                fs::write(&path, &file[..cut]).unwrap();
+                if let Some(found) = check_cut(&path, &whole, channel) {
+                    wrong.push(format!("{}, {cut} of {} bytes: {found}", format.name, file.len()));
+                }
+            }
+            wrong
+        })
+        .collect();
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong[..wrong.len().min(40)].join("\n"));
+}
+
+/// The files of some formats, by the endings of their names.
+fn files(endings: &[&str]) -> Vec<Vec<u8>> {
+    let folder = tempdir().unwrap();
+    write_inputs(folder.path(), &signal(1201));
+    let formats = FORMATS.iter().filter(|format| endings.contains(&format.ending));
+    formats.map(|format| format.encode(folder.path())).collect()
+}
+
+fn damage(target: &'static str, endings: &[&str], words: &'static [&'static [u8]]) {
+    if has_encoders() {
+        audio(target, files(endings), words, 800);
+    }
+}
+
+#[test]
+fn damaged_wav() {
+    damage(
+        "encoded-wav",
+        &["wav"],
+        &[b"fmt ", b"data", b"fact", b"ds64", b"\x11\0", b"\xfe\xff", b"\xff\xff\xff\xff"],
+    );
+}
+
+#[test]
+fn damaged_aiff() {
+    damage(
+        "aiff",
+        &["aiff", "aif"],
+        &[b"COMM", b"SSND", b"ima4", b"sowt", b"fl64", b"\x7f\0\0\0", b"\xff\xff\xff\xff"],
+    );
+}
+
+#[test]
+fn damaged_caf() {
+    let words: &[&[u8]] =
+        &[b"desc", b"data", b"pakt", b"kuki", b"chan", b"ima4", b"alac", b"\xff\xff\xff\xff\xff\xff\xff\xff"];
+    damage("caf", &["caf"], words);
+}
+
+#[test]
+fn damaged_mp3() {
+    damage(
+        "mp3",
+        &["mp3", "mp2"],
+        &[b"\xff\xfb", b"\xff\xe3", b"Xing", b"Info", b"LAME", b"ID3\x04\0\0\x7f\x7f\x7f\x7f"],
+    );
+}
+
+#[test]
+fn damaged_aac() {
+    damage("aac", &["aac"], &[b"\xff\xf1", b"\xff\xf9", b"\xff\xff"]);
+}
+
+#[test]
+fn damaged_mp4() {
+    let words: &[&[u8]] = &[
+        b"moov",
+        b"trak",
+        b"stsz",
+        b"stts",
+        b"stsc",
+        b"stco",
+        b"elst",
+        b"esds",
+        b"mp4a",
+        b"\0\0\0\0",
+        b"\xff\xff\xff\xff",
+        b"\0\0\0\x01mdat",
+    ];
+    damage("mp4", &["mp4", "m4a"], words);
+}
+
+#[test]
+fn damaged_ogg() {
+    let words: &[&[u8]] = &[
+        b"OggS",
+        b"OggS\0\x04",
+        b"\x05vorbis",
+        b"\x03vorbis",
+        b"OpusHead",
+        b"BCV",
+        b"\x7fFLAC",
+        b"\xff\xff\xff\xff",
+    ];
+    damage("ogg", &["ogg", "oga", "opus"], words);
+}
+
+#[test]
+fn damaged_flac() {
+    damage("encoded-flac", &["flac"], &[b"fLaC", b"\xff\xf8", b"\xff\xf9", b"\x84\xff\xff\xff"]);
+}
