@@ -5,6 +5,8 @@
 mod common;
 mod counting;
 mod decoding;
+#[path = "../../crates/speech/tests/suite/encoded.rs"]
+mod encoded;
 mod files;
 mod first_pass;
 mod lanes;
@@ -17,6 +19,7 @@ mod mutants;
 mod normaliser;
 mod recognition;
 mod sessions;
+mod sound_files;
 mod steps;
 mod streams;
 mod training;

@@ -7,9 +7,9 @@ use rayon::prelude::*;
 use speech::{Audio, Channel, Conversion, read_audio_as};
 use tempfile::tempdir;
 
-use crate::encoded::{FORMATS, has_encoders, signal, write_inputs};
-use crate::fuzzing::audio;
-use crate::mutants::Random;
+use crate::encoded::{FORMATS, has_encoders, repair_pages, signal, write_inputs};
+use crate::fuzzing::{audio, listen};
+use crate::mutants::{Random, fuzz};
 
 /// Names of chunks, atoms and pages: a file is cut before, inside of and behind each.
 const NAMES: &[&[u8]] = &[
@@ -206,6 +206,15 @@ fn damaged_ogg() {
         b"\xff\xff\xff\xff",
     ];
     damage("ogg", &["ogg", "oga", "opus"], words);
+    if !has_encoders() {
+        return;
+    }
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("mutant");
+    fuzz("ogg-pages", files(&["ogg", "oga", "opus"]), words, 1500, move |bytes| {
+        fs::write(&path, repair_pages(bytes.to_vec())).unwrap();
+        listen(&path);
+    });
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::common::digits;
 use crate::mutants::{WAV_WORDS, fuzz, wav_files};
 
 /// Reads a file in all ways.
-fn listen(path: &Path) {
+pub fn listen(path: &Path) {
     let name = path.to_str().unwrap();
     match read_audio(path) {
         Ok(audio) => assert!(!audio.samples.is_empty() && audio.samples.iter().all(|x| x.is_finite())),
