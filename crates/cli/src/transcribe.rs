@@ -249,23 +249,21 @@ impl Listening<'_> {
         let rate = recogniser.recipe().features.sample_rate;
         let open = || AudioPieces::open(path, rate, recogniser.conversion());
         let mut pieces = open().map_err(|error| advised(error.into()))?;
-        let most = (long.long * f64::from(rate)) as usize;
-        let mut samples = Vec::new();
-        for piece in &mut pieces {
-            samples.extend(piece.map_err(|error| advised(error.into()))?);
-            if samples.len() > most && recogniser.search().streams() {
-                // What was read is read again, so that it need not be held.
-                drop(samples);
-                let pieces = open().map_err(|error| advised(error.into()))?;
-                let changes = pieces.changes().to_vec();
-                let found = recogniser.transcribe_pieces(pieces, long.window());
-                let found = found.map_err(|error| match error {
-                    // These name the file themselves.
-                    error @ training::Error::Speech(_) => advised(error),
-                    error => format!("{}: {}", path.display(), chain(&error)),
-                })?;
-                return Ok((Heard::Text(Box::new(found)), changes));
-            }
+        let streams = recogniser.search().streams();
+        let most = if streams { (long.long * f64::from(rate)) as usize } else { usize::MAX };
+        let samples = pieces.read_up_to(most).map_err(|error| advised(error.into()))?;
+        if samples.len() > most {
+            // What was read is read again, so that it need not be held.
+            drop(samples);
+            let pieces = open().map_err(|error| advised(error.into()))?;
+            let changes = pieces.changes().to_vec();
+            let found = recogniser.transcribe_pieces(pieces, long.window());
+            let found = found.map_err(|error| match error {
+                // These name the file themselves.
+                error @ training::Error::Speech(_) => advised(error),
+                error => format!("{}: {}", path.display(), chain(&error)),
+            })?;
+            return Ok((Heard::Text(Box::new(found)), changes));
         }
         let changes = pieces.changes().to_vec();
         Ok((Heard::Sound(Audio { samples, sample_rate: rate }), changes))

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use super::encoded::{FORMATS, has_encoders, repair_pages, signal, write_inputs};
 use super::mutants::{self, Random};
 use super::toy::{Toy, leftovers};
 use super::{finish, panda};
@@ -150,7 +151,16 @@ fn two_runs_at_once() {
 
 /// Runs the program on mutants, on all cores, and counts how it ends.
 fn broken(kind: &str, good: &[Vec<u8>], words: &[&[u8]], run: impl Fn(&Path, &[u8]) -> Command + Sync) {
-    let cases = count("PANDA_BROKEN", 2000);
+    broken_times(count("PANDA_BROKEN", 2000), kind, good, words, run);
+}
+
+fn broken_times(
+    cases: u64,
+    kind: &str,
+    good: &[Vec<u8>],
+    words: &[&[u8]],
+    run: impl Fn(&Path, &[u8]) -> Command + Sync,
+) {
     let (next, accepted, refused) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
@@ -183,6 +193,36 @@ fn broken(kind: &str, good: &[Vec<u8>], words: &[&[u8]], run: impl Fn(&Path, &[u
         refused.into_inner(),
         accepted.into_inner()
     );
+}
+
+/// Files of every format that ffmpeg, sox, lame, opusenc, oggenc and flac make, cut and damaged.
+#[test]
+#[ignore = "takes some minutes"]
+fn broken_sound_of_every_format() {
+    if !has_encoders() {
+        return;
+    }
+    let toy = Toy::new();
+    toy.recipe(&[("epochs = 3", "epochs = 1")]);
+    let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
+    assert_eq!(code, Some(0), "{err}");
+    let (home, inputs) = (toy.path(""), tempfile::tempdir().unwrap());
+    write_inputs(inputs.path(), &signal(1201));
+    let words: &[&[u8]] =
+        &[b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x7f\xff\xff\xff", b"ID3\x04\0\0\x7f\x7f\x7f\x7f"];
+    for kind in ["wav", "aiff aif", "caf", "flac", "mp3 mp2", "aac", "mp4 m4a", "ogg oga opus"] {
+        let endings: Vec<&str> = kind.split(' ').collect();
+        let formats = FORMATS.iter().filter(|format| endings.contains(&format.ending));
+        let good: Vec<Vec<u8>> = formats.map(|format| format.encode(inputs.path())).collect();
+        broken_times(count("PANDA_SOUNDS", 400), kind, &good, words, |folder, bytes| {
+            let path = folder.join("sound");
+            // Half of the damaged pages of Ogg have the right checksum.
+            let bytes = if bytes.len() % 2 == 0 { repair_pages(bytes.to_vec()) } else { bytes.to_vec() };
+            fs::write(&path, bytes).unwrap();
+            let path = path.to_str().unwrap();
+            panda(&home, &["transcribe", CHECKPOINT, path, "--resample", "--channel", "1"])
+        });
+    }
 }
 
 #[test]

@@ -6,7 +6,11 @@ mod bad_items;
 mod bench;
 mod commands;
 mod decoding;
+#[path = "../../../speech/tests/suite/encoded.rs"]
+mod encoded;
 mod files;
+#[path = "../../../speech/tests/suite/flac_bytes.rs"]
+mod flac_bytes;
 mod hostile;
 mod kill_and_resume;
 mod listening;

@@ -1,6 +1,6 @@
 //! What asks for more memory than there is ends in an error before it is allocated.
 use super::toy::{RATE, Toy, write_wav};
-use super::{finish, panda};
+use super::{finish, flac_bytes, panda};
 
 fn allowed(toy: &Toy, arguments: &[&str], memory: &str) -> (Option<i32>, String, String) {
     let mut command = panda(&toy.path(""), arguments);
@@ -70,4 +70,21 @@ fn data_and_alignments_are_planned_too() {
     );
     let (code, out, err) = allowed(&toy, &arguments, "16GiB");
     assert_eq!((code, out.lines().count()), (Some(0), 900), "{err}");
+}
+
+#[test]
+fn long_recordings_of_a_beam_are_read_within_the_limit() {
+    let toy = Toy::new();
+    toy.recipe(&[("epochs = 3", "epochs = 1")]);
+    let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
+    assert_eq!(code, Some(0), "{err}");
+    // 80 MB of samples.
+    for known in [true, false] {
+        let file = flac_bytes::silence(RATE, 306, known);
+        std::fs::write(toy.path("long.flac"), file).unwrap();
+        let arguments = ["transcribe", "run/last.safetensors", "long.flac", "--beam", "2", "--nbest", "2"];
+        let (code, _, err) = allowed(&toy, &arguments, "70MiB");
+        assert_eq!(code, Some(2), "{err}");
+        assert!(err.contains("long.flac: expected at most 70 MiB"), "{err}");
+    }
 }

@@ -77,6 +77,30 @@ impl fmt::Display for Change {
 /// Signals of fewer bytes are read without a look at what is available.
 const UNCHECKED_BYTES: usize = 64 << 20;
 
+/// Makes room for more samples.
+///
+/// # Errors
+/// Bytes that would be needed, and those that are available.
+pub(super) fn reserve(samples: &mut Vec<f32>, more: usize) -> Result<(), (usize, usize)> {
+    if samples.capacity() - samples.len() >= more {
+        return Ok(());
+    }
+    let bytes = (samples.len() + more).saturating_mul(size_of::<f32>());
+    // Looking up what is available takes longer than decoding a block: small signals are not worth it.
+    if bytes > UNCHECKED_BYTES
+        && let Some(available) = memory::available().filter(|&available| available < bytes)
+    {
+        return Err((bytes, available));
+    }
+    samples.try_reserve_exact(more).map_err(|_| (bytes, 0))
+}
+
+/// Makes room for a block of so many samples, if there is none: for as much again as there is.
+pub(super) fn grow(samples: &mut Vec<f32>, block: usize) -> Result<(), (usize, usize)> {
+    let length = samples.len();
+    if samples.capacity() - length < block { reserve(samples, length.max(block)) } else { Ok(()) }
+}
+
 /// Makes one signal of interleaved channels.
 pub(super) struct Mono {
     /// The signal so far, or what of it was not yet taken.
@@ -126,30 +150,6 @@ impl Mono {
         } else {
             samples.for_each(|sample| self.push_of_many(sample));
         }
-    }
-
-    /// Makes room for more samples.
-    ///
-    /// # Errors
-    /// Bytes that would be needed, and those that are available.
-    pub fn reserve(&mut self, more: usize) -> Result<(), (usize, usize)> {
-        if self.samples.capacity() - self.samples.len() >= more {
-            return Ok(());
-        }
-        let bytes = (self.samples.len() + more).saturating_mul(size_of::<f32>());
-        // Looking up what is available takes longer than decoding a block: small signals are not worth it.
-        if bytes > UNCHECKED_BYTES
-            && let Some(available) = memory::available().filter(|&available| available < bytes)
-        {
-            return Err((bytes, available));
-        }
-        self.samples.try_reserve_exact(more).map_err(|_| (bytes, 0))
-    }
-
-    /// Makes room for a block of so many samples, if there is none: for as much again as there is.
-    pub fn grow(&mut self, block: usize) -> Result<(), (usize, usize)> {
-        let length = self.samples.len();
-        if self.samples.capacity() - length < block { self.reserve(length.max(block)) } else { Ok(()) }
     }
 
     fn push_of_many(&mut self, sample: f64) {

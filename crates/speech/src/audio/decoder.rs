@@ -3,7 +3,7 @@
 use std::io::{BufReader, Read, Seek};
 use std::path::Path;
 
-use super::channels::Mono;
+use super::channels::{Mono, grow, reserve};
 use super::packets::{self, Container};
 use super::part::Part;
 use super::sniff::{self, Kind};
@@ -165,7 +165,7 @@ impl Decoder {
             }
             (None, _) => return Err(Error::Channels { path: path.into(), found: channels }),
         };
-        mono.reserve(room).map_err(|found| no_memory(path, found))?;
+        reserve(&mut mono.samples, room).map_err(|found| no_memory(path, found))?;
         Ok(Decoder { opened, mono, change, sample_rate, declared, most })
     }
 
@@ -177,7 +177,7 @@ impl Decoder {
     pub fn read(&mut self, path: &Path) -> Result<bool> {
         // What was reserved for all of the declared samples is not doubled for the last block.
         if self.mono.length() >= self.declared || self.mono.samples.capacity() < self.declared as usize {
-            self.mono.grow(self.opened.next_block()).map_err(|found| no_memory(path, found))?;
+            grow(&mut self.mono.samples, self.opened.next_block()).map_err(|found| no_memory(path, found))?;
         }
         let before = self.mono.samples.len();
         let more = match &mut self.opened {
@@ -215,7 +215,7 @@ impl Decoder {
     }
 }
 
-fn no_memory(path: &Path, (bytes, available): (usize, usize)) -> Error {
+pub(super) fn no_memory(path: &Path, (bytes, available): (usize, usize)) -> Error {
     Error::Memory { path: path.into(), bytes, available }
 }
 

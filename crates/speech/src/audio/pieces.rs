@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::decoder::{Decoder, Limit, whole};
+use super::channels::grow;
+use super::decoder::{Decoder, Limit, no_memory, whole};
 use super::{BLOCK, Change, Conversion, ResampleStream, check_rate};
 use crate::{Error, Result};
 
@@ -51,6 +52,22 @@ impl AudioPieces {
     /// What is done to the file.
     pub fn changes(&self) -> &[Change] {
         &self.changes
+    }
+
+    /// Reads until there are more than `most` samples, or to the end.
+    ///
+    /// # Errors
+    /// Those of the pieces; [`Error::Memory`] if the samples do not fit.
+    pub fn read_up_to(&mut self, most: usize) -> Result<Vec<f32>> {
+        let mut samples = Vec::new();
+        while samples.len() <= most
+            && let Some(piece) = self.next()
+        {
+            let piece = piece?;
+            grow(&mut samples, piece.len()).map_err(|found| no_memory(&self.path, found))?;
+            samples.extend(piece);
+        }
+        Ok(samples)
     }
 
     fn piece(&mut self) -> Result<Option<Vec<f32>>> {

@@ -1,4 +1,6 @@
-//! FLAC files of samples as they are, without compression (RFC 9639).
+//! FLAC files of samples as they are, without compression, or of zeros (RFC 9639).
+
+#![allow(dead_code)] // Each test program uses its part.
 
 /// A file of blocks of 4096 samples of 16 bits; its header tells their number, or that nobody knew it.
 pub fn flac(rate: u32, samples: &[i16], known: bool) -> Vec<u8> {
@@ -16,6 +18,25 @@ pub fn flac(rate: u32, samples: &[i16], known: bool) -> Vec<u8> {
         frame.push(sum(&frame, 8, 0x07) as u8);
         frame.push(0b0000_0010);
         block.iter().for_each(|sample| frame.extend(sample.to_be_bytes()));
+        frame.extend(sum(&frame, 16, 0x8005).to_be_bytes());
+        file.extend(frame);
+    }
+    file
+}
+
+/// A file of so many blocks of 65,535 zeros, a few bytes each.
+pub fn silence(rate: u32, blocks: u16, known: bool) -> Vec<u8> {
+    let mut file = b"fLaC\x80\0\0\x22\xff\xff\xff\xff\0\0\0\0\0\0".to_vec();
+    let total = if known { u64::from(blocks) * 65_535 } else { 0 };
+    file.extend(((u64::from(rate) << 44) | (15 << 36) | total).to_be_bytes());
+    file.extend([0; 16]);
+    for n in 0..blocks {
+        let mut frame = vec![0xff, 0xf8, 0x70, 0x08];
+        frame.extend(char::from_u32(u32::from(n)).unwrap().to_string().bytes());
+        frame.extend(65_534u16.to_be_bytes());
+        frame.push(sum(&frame, 8, 0x07) as u8);
+        // One value for the whole block.
+        frame.extend([0, 0, 0]);
         frame.extend(sum(&frame, 16, 0x8005).to_be_bytes());
         file.extend(frame);
     }
