@@ -49,6 +49,13 @@ pub(super) struct Candidate {
     pub log_prob: f64,
 }
 
+impl Candidate {
+    /// Its new label.
+    fn label(&self, rules: &Rules) -> Option<u32> {
+        self.entry.as_ref().map(|entry| entry.class).filter(|&class| !rules.is_blank(class))
+    }
+}
+
 /// Where a step leads: the frame, and the labels on it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
@@ -75,38 +82,72 @@ pub(super) struct Lane {
     pub end: usize,
     /// The first of its sites.
     pub first: usize,
+    /// Sites of its hypotheses, where equal ones share a site.
+    pub sites: Vec<u32>,
     pub best: Best,
-    next: Vec<Hyp>,
-    next_origins: Vec<u32>,
+    next: Vec<Next>,
+    /// Hashes of the labels of the next hypotheses.
+    hashes: Vec<u64>,
 }
 
 /// The best candidates; equal ones in the order in which they come.
 #[derive(Debug, Default)]
 pub(super) struct Best {
+    /// Log-probabilities of the candidates, best first.
+    log_probs: Vec<f64>,
+    /// Their places, in the same order.
+    places: Vec<u32>,
     candidates: Vec<Candidate>,
     most: usize,
 }
 
 impl Best {
     pub fn clear(&mut self, most: usize) {
+        self.log_probs.clear();
+        self.places.clear();
         self.candidates.clear();
         self.most = most;
     }
 
     /// Whether it is among the best so far; the impossible never is.
+    #[inline]
     pub fn offer(&mut self, candidate: Candidate) -> bool {
-        let better = |other: &Candidate| other.log_prob < candidate.log_prob;
-        let full = self.candidates.len() == self.most;
-        if candidate.log_prob == f64::NEG_INFINITY || full && !self.candidates.last().is_some_and(better) {
+        let log_prob = candidate.log_prob;
+        let is_full = self.log_probs.len() == self.most;
+        let fits = !is_full || self.log_probs.last().is_some_and(|&worst| worst < log_prob);
+        if log_prob == f64::NEG_INFINITY || !fits {
             return false;
         }
-        if full {
-            self.candidates.pop();
-        }
-        let place = self.candidates.partition_point(|other| !better(other));
-        self.candidates.insert(place, candidate);
+        self.insert(candidate, is_full);
         true
     }
+
+    fn insert(&mut self, candidate: Candidate, is_full: bool) {
+        let log_prob = candidate.log_prob;
+        self.log_probs.pop_if(|_| is_full);
+        let place = match self.places.pop_if(|_| is_full) {
+            Some(place) => {
+                self.candidates[place as usize] = candidate;
+                place
+            }
+            None => {
+                self.candidates.push(candidate);
+                (self.candidates.len() - 1) as u32
+            }
+        };
+        // A count has no branches that a processor predicts wrongly, as a binary search does.
+        let rank = self.log_probs.iter().filter(|&&other| other >= log_prob).count();
+        self.log_probs.insert(rank, log_prob);
+        self.places.insert(rank, place);
+    }
+}
+
+/// A next hypothesis whose label is not in the tree yet.
+#[derive(Debug)]
+struct Next {
+    /// The place of its candidate.
+    candidate: u32,
+    hyp: Hyp,
 }
 
 impl Lane {
@@ -115,7 +156,7 @@ impl Lane {
         options.fusion.iter().chain(&self.lists)
     }
 
-    /// Takes the best candidates for the next hypotheses. Of those with equal labels that `meets` thinks at one place, the first keeps
+    /// Takes the best candidates for the next hypotheses. Of those with equal labels that `meets` takes for one, the first keeps
     /// its times, and has the probability of all.
     pub fn choose(
         &mut self,
@@ -123,68 +164,86 @@ impl Lane {
         place: impl Fn(&Hyp, &Entry) -> Place,
         meets: impl Fn(&Place, &Hyp) -> bool,
     ) {
-        self.next.clear();
-        self.next_origins.clear();
-        let mut best = std::mem::take(&mut self.best);
-        best.candidates.iter().for_each(|candidate| self.take(candidate, rules, &place, &meets));
-        best.candidates.clear();
-        self.best = best;
-        std::mem::swap(&mut self.hyps, &mut self.next);
-        std::mem::swap(&mut self.origins, &mut self.next_origins);
+        self.merge(rules, place, meets);
+        self.replace_hypotheses(rules);
     }
 
-    /// Keeps the best hypotheses, best first; equal ones in the order in which they are.
-    pub fn keep_best(&mut self, width: usize) {
-        let Self { hyps, origins, next, next_origins, .. } = self;
-        let mut order: Vec<usize> = (0..hyps.len()).collect();
-        order.sort_by(|&a, &b| hyps[b].log_prob.total_cmp(&hyps[a].log_prob));
-        order.truncate(width);
-        next.clear();
-        next.extend(order.iter().map(|&at| hyps[at]));
-        next_origins.clear();
-        next_origins.extend(order.iter().map(|&at| origins[at]));
-        std::mem::swap(hyps, next);
-        std::mem::swap(origins, next_origins);
-    }
-
-    fn take(
+    /// The same, of which only the best stay, best first; equal ones in the order in which they come.
+    pub fn choose_best(
         &mut self,
-        candidate: &Candidate,
         rules: &Rules,
-        place: &impl Fn(&Hyp, &Entry) -> Place,
-        meets: &impl Fn(&Place, &Hyp) -> bool,
+        width: usize,
+        place: impl Fn(&Hyp, &Entry) -> Place,
+        meets: impl Fn(&Place, &Hyp) -> bool,
     ) {
-        let from = self.hyps[candidate.hyp];
-        let stays = Place { time: from.time, symbols: from.symbols };
-        let to = candidate.entry.as_ref().map_or(stays, |entry| place(&from, entry));
-        let label = candidate.entry.filter(|entry| !rules.is_blank(entry.class));
-        let tree = &self.tree;
-        let before = tree.sequence(from.node);
-        let sequence = label.map_or(before, |entry| before.then(entry.class));
-        let same = self.next.iter_mut().find(|other| {
-            tree.sequence(other.node) == sequence
-                && meets(&to, other)
-                && match label {
-                    Some(entry) => tree.is_child(other.node, from.node, entry.class),
-                    None => tree.same(other.node, from.node),
+        self.merge(rules, place, meets);
+        self.next.sort_by(|a, b| b.hyp.log_prob.total_cmp(&a.hyp.log_prob));
+        self.next.truncate(width);
+        self.replace_hypotheses(rules);
+    }
+
+    /// Adds up the candidates that are one hypothesis.
+    fn merge(
+        &mut self,
+        rules: &Rules,
+        place: impl Fn(&Hyp, &Entry) -> Place,
+        meets: impl Fn(&Place, &Hyp) -> bool,
+    ) {
+        let Self { best, next, hashes, hyps, tree, .. } = self;
+        next.clear();
+        hashes.clear();
+        for &at in &best.places {
+            let candidate = &best.candidates[at as usize];
+            let from = &hyps[candidate.hyp];
+            let stays = Place { time: from.time, symbols: from.symbols };
+            let to = candidate.entry.as_ref().map_or(stays, |entry| place(from, entry));
+            let label = candidate.label(rules);
+            let before = tree.sequence(from.node);
+            let hash = label.map_or(before, |label| before.then(label)).hash;
+            let is_same = |other: &Next| {
+                let other_candidate = &best.candidates[other.candidate as usize];
+                let other_from = hyps[other_candidate.hyp].node;
+                meets(&to, &other.hyp)
+                    && match (label, other_candidate.label(rules)) {
+                        (Some(a), Some(b)) => a == b && tree.same(from.node, other_from),
+                        (Some(a), None) => tree.is_child(other_from, from.node, a),
+                        (None, Some(b)) => tree.is_child(from.node, other_from, b),
+                        (None, None) => tree.same(from.node, other_from),
+                    }
+            };
+            let same = places_of(hashes, hash).find(|&at| is_same(&next[at]));
+            if let Some(at) = same {
+                let hyp = &mut next[at].hyp;
+                hyp.log_prob = Log::plus(hyp.log_prob, candidate.log_prob);
+                if label.is_none() && hyp.row == FRESH {
+                    // Equal labels have equal rows.
+                    hyp.row = from.row;
                 }
-        });
-        if let Some(same) = same {
-            same.log_prob = Log::plus(same.log_prob, candidate.log_prob);
-            if label.is_none() && same.row == FRESH {
-                // Equal labels have equal rows.
-                same.row = from.row;
+                continue;
             }
-            return;
+            let row = if label.is_some() { FRESH } else { from.row };
+            let Place { time, symbols } = to;
+            let hyp = Hyp { node: from.node, row, time, symbols, log_prob: candidate.log_prob };
+            next.push(Next { candidate: at, hyp });
+            hashes.push(hash);
         }
-        let (mut node, mut row) = (from.node, from.row);
-        if let Some(entry) = label {
-            node = self.tree.push(from.node, emitted(&entry, rules, from.time));
-            row = FRESH;
+    }
+
+    /// Makes the next hypotheses those of the lane.
+    fn replace_hypotheses(&mut self, rules: &Rules) {
+        let Self { best, next, tree, hyps, origins, .. } = self;
+        origins.clear();
+        for Next { candidate, hyp } in &mut *next {
+            let candidate = &best.candidates[*candidate as usize];
+            let from = &hyps[candidate.hyp];
+            if let Some(entry) = candidate.entry.filter(|entry| !rules.is_blank(entry.class)) {
+                hyp.node = tree.push(from.node, emitted(&entry, rules, from.time));
+            }
+            origins.push(from.row);
         }
-        let Place { time, symbols } = to;
-        self.next.push(Hyp { node, row, time, symbols, log_prob: candidate.log_prob });
-        self.next_origins.push(from.row);
+        hyps.clear();
+        hyps.extend(next.drain(..).map(|next| next.hyp));
+        best.clear(0);
     }
 
     /// Takes labels out of the tree that no hypothesis has any more, from time to time.
@@ -201,6 +260,17 @@ impl Lane {
         tree.sweep();
         hyps.iter_mut().chain(aside).for_each(|hyp| hyp.node = tree.moved(hyp.node));
     }
+}
+
+/// Places of a number in a list. Most blocks do not have it, and are compared as a whole.
+fn places_of(all: &[u64], wanted: u64) -> impl Iterator<Item = usize> {
+    const BLOCK: usize = 8;
+    let has = move |block: &[u64]| block.iter().fold(false, |has, &other| has | (other == wanted));
+    let blocks = all.chunks(BLOCK).enumerate().filter(move |(_, block)| has(block));
+    blocks.flat_map(move |(number, block)| {
+        let places = (0..block.len()).filter(move |&at| block[at] == wanted);
+        places.map(move |at| number * BLOCK + at)
+    })
 }
 
 /// A label as it is recorded.
@@ -223,7 +293,7 @@ mod tests {
             .map(|hyp| best.offer(Candidate { hyp, entry: None, log_prob: offers[hyp] }))
             .collect();
         assert_eq!(taken, [true, true, true, true, false, false, true]);
-        let hyps: Vec<usize> = best.candidates.iter().map(|candidate| candidate.hyp).collect();
+        let hyps: Vec<usize> = best.places.iter().map(|&at| best.candidates[at as usize].hyp).collect();
         assert_eq!(hyps, [6, 1, 3]);
     }
 }

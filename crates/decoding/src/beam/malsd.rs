@@ -1,7 +1,7 @@
 //! Alignment-length-synchronous decoding in batches: each step of a hypothesis is a label or a blank.
-use super::lane::{Candidate, Place};
+use super::lane::{Candidate, Hyp, Place};
 use super::{Task, Work};
-use crate::Result;
+use crate::{Result, Site};
 
 /// Candidates that are compared for equal labels, for each hypothesis that is kept. Those that are equal are several
 /// where a frame may have several labels, and would otherwise crowd out others before they are one.
@@ -20,13 +20,13 @@ impl Work {
     pub(super) fn malsd(&mut self, task: Task, max_symbols: usize) -> Result<()> {
         let (rules, width) = (task.model.rules(), task.options.width);
         loop {
-            self.visit(|lane, hyp| hyp.time < lane.end);
+            self.visit_shared();
             if self.sites.is_empty() {
                 return Ok(());
             }
             self.look(task, width)?;
             for lane in &mut self.lanes {
-                let (end, mut site) = (lane.end, lane.first);
+                let end = lane.end;
                 if lane.hyps.iter().all(|hyp| hyp.time >= end) {
                     continue;
                 }
@@ -36,6 +36,7 @@ impl Work {
                         lane.best.offer(Candidate { hyp: i, entry: None, log_prob: hyp.log_prob });
                         continue;
                     }
+                    let site = lane.sites[i] as usize;
                     let blank = [self.short.blank(site)];
                     let full = hyp.symbols >= max_symbols;
                     for entry in if full { &blank } else { self.short.entries(site) } {
@@ -44,10 +45,10 @@ impl Work {
                             break;
                         }
                     }
-                    site += 1;
                 }
-                lane.choose(
+                lane.choose_best(
                     rules,
+                    width,
                     |hyp, entry| {
                         let frames = rules.frames(entry.class, entry.duration as usize);
                         if rules.is_blank(entry.class) {
@@ -61,9 +62,32 @@ impl Work {
                         ended || (place.time, place.symbols) == (other.time, other.symbols)
                     },
                 );
-                lane.keep_best(width);
             }
             self.extend(task)?;
+        }
+    }
+
+    /// Lists the sites of all hypotheses inside of their utterances. Hypotheses that differ only in their labels on the frame
+    /// share one.
+    fn visit_shared(&mut self) {
+        self.sites.clear();
+        for lane in &mut self.lanes {
+            lane.sites.clear();
+            for i in 0..lane.hyps.len() {
+                let Hyp { time, row, .. } = lane.hyps[i];
+                let is_same = |&other: &usize| (lane.hyps[other].time, lane.hyps[other].row) == (time, row);
+                let site = match (0..i).find(is_same) {
+                    Some(other) => lane.sites[other],
+                    // No site: never read.
+                    None if time >= lane.end => u32::MAX,
+                    None => {
+                        let (utterance, frame) = (lane.utterance, time - lane.before);
+                        self.sites.push(Site { utterance, frame, row: row as usize });
+                        (self.sites.len() - 1) as u32
+                    }
+                };
+                lane.sites.push(site);
+            }
         }
     }
 }
