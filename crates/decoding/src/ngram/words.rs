@@ -39,6 +39,9 @@ impl Default for WordOptions {
 /// A word outside of the lexicon costs `<unk>` once and [`WordOptions::unknown_character`] for each of its characters, from the token on that
 /// leaves the trie. [`finish`](Automaton::finish) closes the last word and adds `</s>`. Spaces one after another count as one.
 ///
+/// A special word such as `<unk>` or `[noise]` is one label and one word: with the probability of its name, or that of `<unk>` if the
+/// table does not list it, without a penalty for its characters.
+///
 /// States are computed, not kept, while places x contexts fit into 32 bits. Beyond that they are kept when they are first met,
 /// [`WordOptions::pairs`] at most, behind a lock; scores never depend on which thread met one first, unless that limit is reached.
 #[derive(Debug)]
@@ -81,6 +84,8 @@ enum Kind {
     Begins,
     /// Begins a word if none is open.
     Inside,
+    /// Ends a word and is another: this one of the lexicon, or `<unk>`.
+    Special(Option<u32>),
 }
 
 #[derive(Debug, Clone)]
@@ -112,6 +117,19 @@ impl WordNgram {
     /// # Ok::<(), decoding::ngram::Error>(())
     /// ```
     pub fn new<S: AsRef<str>>(table: &Table, names: &[S], options: WordOptions) -> Result<Self> {
+        Self::with_special_words(table, names, &[], options)
+    }
+
+    /// The same for a model some of whose classes are special words, each of which is a word by itself.
+    ///
+    /// # Errors
+    /// As [`WordNgram::new`].
+    pub fn with_special_words<S: AsRef<str>>(
+        table: &Table,
+        names: &[S],
+        special: &[u32],
+        options: WordOptions,
+    ) -> Result<Self> {
         if !options.unknown_character.is_finite() {
             let found = options.unknown_character.to_string();
             return Err(Error::Option {
@@ -126,13 +144,18 @@ impl WordNgram {
         if !marked && !names.contains(&" ") {
             return Err(Error::NoBoundary);
         }
-        let tokens: Vec<Token> = names.iter().map(|name| Token::new(name, marked)).collect();
+        let mut tokens: Vec<Token> = names.iter().map(|name| Token::new(name, marked)).collect();
         let classes: HashMap<&str, u32> =
             names.iter().copied().zip(0..).filter(|(name, _)| !name.is_empty()).collect();
         let longest = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
         let lexicon = lexicon(table, &classes, marked, longest);
         if lexicon.is_empty() {
             return Err(Error::NoToken { found: table.words().len() });
+        }
+        for &class in special {
+            let Some(token) = tokens.get_mut(class as usize) else { continue };
+            let word = lexicon.binary_search_by(|word| word.as_str().cmp(names[class as usize]));
+            token.kind = Kind::Special(word.ok().map(|at| at as u32));
         }
         let words: Vec<&str> =
             lexicon.iter().map(|word| word.strip_prefix(MARK).filter(|_| marked).unwrap_or(word)).collect();
@@ -202,6 +225,14 @@ impl WordNgram {
         }
     }
 
+    /// A special word after the open word has ended: its score, and the context after it.
+    fn follow_special(&self, word: Option<u32>, context: u32) -> (f32, u32) {
+        match word {
+            Some(word) => self.ngram.follow(context, self.ngram.word[word as usize]),
+            None => self.ngram.follow_unknown(context),
+        }
+    }
+
     /// Goes on within a word: score, node and context.
     fn advance(&self, node: u32, context: u32, class: u32) -> (f32, u32, u32) {
         let bare = node == ROOT && self.tokens[class as usize].kind == Kind::Inside;
@@ -254,6 +285,11 @@ impl Automaton for WordNgram {
                 let (score, node, context) = self.advance(node, context, class);
                 (score, self.pairs.number(node, context))
             }
+            Kind::Special(word) => {
+                let (closed, context) = self.close(node, context);
+                let (score, context) = self.follow_special(word, context);
+                (closed + score, self.pairs.number(ROOT, context))
+            }
         }
     }
 
@@ -281,6 +317,7 @@ impl Automaton for WordNgram {
                 Kind::Space => weight * closed,
                 Kind::Begins => weight * (closed + arc(&mut begins, after, left_new, given_new)),
                 Kind::Inside => weight * arc(&mut inside, context, left, given),
+                Kind::Special(word) => weight * (closed + self.follow_special(word, after).0),
             };
         }
     }

@@ -114,6 +114,58 @@ proptest! {
     }
 }
 
+proptest! {
+    /// A special word is one word, with or without spaces around it, and has no penalty for its characters.
+    #[test]
+    fn special_words_are_single_words(
+        texts in texts(),
+        order in 1usize..4,
+        pieces in prop::collection::vec(0usize..7, 0..14),
+        characters in prop::collection::vec(0usize..6, 0..14),
+        exact in 0usize..5,
+    ) {
+        // "caba" is in the table, "<unk>" and "[noise]" are not.
+        let options = WordOptions { unknown_character: -3.0, exact, ..Default::default() };
+        let (special, table) = ([3, 4, 5], table(&texts, order));
+        let marked = ["▁a", "▁b", "b", "▁<unk>", "▁[noise]", "▁caba", "c", ""];
+        let spaced = ["a", " ", "b", "<unk>", "[noise]", "caba", ""];
+        let (of_marked, of_spaced) = (["a", "ab", "abc", "b", "caba"], ["a", "ab", "b", "caba"]);
+        for (names, lexicon, classes) in
+            [(&marked[..], &of_marked[..], &pieces), (&spaced, &of_spaced, &characters)]
+        {
+            let words = WordNgram::with_special_words(&table, names, &special, options).unwrap();
+            prop_assert_eq!(words.words(), lexicon.len());
+            let written = |&class: &usize| match names[class].replace(MARK, " ") {
+                name if special.contains(&(class as u32)) => format!(" {name} "),
+                name => name,
+            };
+            let text: String = classes.iter().map(written).collect();
+            let (ngram, mut wanted) = (plain(&table), 0.0);
+            let mut context = ngram.start();
+            for word in text.split_whitespace() {
+                let known = WORDS.iter().position(|other| *other == word && lexicon.contains(other));
+                let is_penalized = known.is_none() && !["<unk>", "[noise]"].contains(&word);
+                let (score, next) = match known {
+                    Some(at) => ngram.step(context, at as u32),
+                    None => ngram.follow_unknown(context),
+                };
+                wanted += score - if is_penalized { 3.0 * word.chars().count() as f32 } else { 0.0 };
+                context = next;
+            }
+            wanted += ngram.finish(context);
+            let classes: Vec<u32> = classes.iter().map(|&class| class as u32).collect();
+            let (sum, state) = path(&words, &classes);
+            let found = sum + words.finish(state);
+            prop_assert!((found - wanted).abs() <= 2e-5 * (1.0 + wanted.abs()), "`{text}`: {found} {wanted}");
+            let mut state = words.start();
+            for &class in &classes {
+                row_is_steps(&words, state, names.len(), &[names.len() as u32 - 1]);
+                state = words.step(state, class).1;
+            }
+        }
+    }
+}
+
 #[test]
 fn threads_see_the_same() {
     let table = table(&[vec![0, 1, 2, 3, 4], vec![5, 6, 0], vec![2, 2, 3]], 3);
