@@ -6,13 +6,13 @@ use std::sync::Arc;
 use decoding::ngram::{Foreign, Ngram, Table, WordNgram, WordOptions};
 use decoding::{
     Aggregate, Automaton, Beam, BeamKind, Boost, Confidence, CtcBeam, Fusion, Greedy, Measure, PHRASE_SCORE,
-    PerClass, add_unmarked, read_phrases,
+    PerClass, PhraseList, add_unmarked, read_phrases,
 };
 use speech::{Tokenizer, TokenizerKind};
 use training::{LatticeSearch, Recogniser, Search};
 
 use crate::error::{Error, Result};
-use crate::out::warn_each;
+use crate::out::{complain, warn_each};
 
 /// Widest beam; a mistake, beyond.
 const WIDEST: usize = 10_000;
@@ -78,7 +78,7 @@ pub struct SearchArguments {
     /// What n-grams are made of: auto, words, tokens
     #[arg(long, value_name = "UNITS", default_value = "auto", requires = "ngrams")]
     lm_units: Units,
-    /// Added to an unknown word for each of its characters, beside the score of `<unk>`
+    /// Added to an unknown word for each of its characters, in addition to the score of `<unk>`; not to special words
     #[arg(long, value_name = "X", default_value_t = -2.0, allow_negative_numbers = true, requires = "ngrams")]
     unknown_character: f32,
     /// Weight of the internal language model that is taken away, where the model has a factored blank
@@ -336,7 +336,9 @@ impl SearchArguments {
             warn_conversions(path, &bytes, recogniser.tokenizer());
             let encode = |text: &str| recogniser.tokenizer().encode(text).map_err(|error| error.to_string());
             let wrong = |source| Error::Phrases { path: path.clone(), source };
-            let mut phrases = read_phrases(&bytes, self.phrase_score, encode).map_err(wrong)?;
+            let list = read_phrases(&bytes, self.phrase_score, encode).map_err(wrong)?;
+            warn_skipped(path, &list);
+            let mut phrases = list.phrases;
             add_unmarked(&mut phrases, recogniser.tokenizer().tokens());
             let boost =
                 Boost::with_boundaries(&phrases, &recogniser.word_boundaries(), 1.0).map_err(wrong)?;
@@ -366,7 +368,9 @@ impl SearchArguments {
             return Ok(Arc::new(Ngram::new(&table, names, Foreign::Ignore).map_err(wrong)?));
         }
         let options = WordOptions { unknown_character: self.unknown_character, ..WordOptions::default() };
-        Ok(Arc::new(WordNgram::new(&table, names, options).map_err(wrong)?))
+        let special: Vec<u32> = (0..names.len() as u32).filter(|&id| tokenizer.is_special(id)).collect();
+        let words = WordNgram::with_special_words(&table, names, &special, options);
+        Ok(Arc::new(words.map_err(wrong)?))
     }
 }
 
@@ -376,6 +380,26 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 }
 
 /// Prints a warning about lines that the tokenizer converts.
+/// Warns once of the phrases that the model has no tokens for.
+fn warn_skipped(path: &Path, list: &PhraseList) {
+    /// Lines that a warning names.
+    const MAX_NAMED_LINES: usize = 20;
+    let Some(first) = list.skipped.first() else { return };
+    let skipped = list.skipped.len();
+    let lines: Vec<String> =
+        list.skipped.iter().take(MAX_NAMED_LINES).map(|phrase| phrase.line.to_string()).collect();
+    let rest = if skipped > MAX_NAMED_LINES { " and others" } else { "" };
+    complain!(
+        "warning: {}: {skipped} of {} phrases are skipped, as the model has no tokens for them: line{} {}{rest}; line {}: {}",
+        path.display(),
+        skipped + list.phrases.len(),
+        if skipped > 1 { "s" } else { "" },
+        lines.join(", "),
+        first.line,
+        first.reason
+    );
+}
+
 fn warn_conversions(path: &Path, bytes: &[u8], tokenizer: &Tokenizer) {
     let lines = std::str::from_utf8(bytes).unwrap_or_default().lines();
     warn_each(training::conversion_warnings(&path.display().to_string(), lines, tokenizer));

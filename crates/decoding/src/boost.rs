@@ -4,7 +4,7 @@ mod list;
 mod trie;
 
 pub use boundaries::{Boundaries, TokenStyle, add_unmarked};
-pub use list::{PHRASE_SCORE, PhraseError, read_phrases};
+pub use list::{PHRASE_SCORE, PhraseError, PhraseList, SkippedPhrase, read_phrases};
 
 use crate::Automaton;
 use trie::{Trie, root};

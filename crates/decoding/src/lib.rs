@@ -42,7 +42,8 @@ pub use affine::Affine;
 pub use automaton::{Automaton, Fusion, PerClass};
 pub use beam::{Beam, BeamKind, BeamSearch, BeamStream, NBest, Ranked};
 pub use boost::{
-    Boost, Boundaries, PHRASE_SCORE, Phrase, PhraseError, TokenStyle, add_unmarked, read_phrases,
+    Boost, Boundaries, PHRASE_SCORE, Phrase, PhraseError, PhraseList, SkippedPhrase, TokenStyle,
+    add_unmarked, read_phrases,
 };
 pub use confidence::{Aggregate, Confidence, Measure};
 pub use ctc::{CtcBeam, CtcPrefixes, ctc_beam, ctc_greedy};

@@ -85,7 +85,7 @@ mod tests {
 
     fn boost(tokenizer: &Tokenizer, list: &str) -> Boost {
         let encode = |text: &str| tokenizer.encode(text).map_err(|error| error.to_string());
-        let phrases = read_phrases(list.as_bytes(), 1.0, encode).unwrap();
+        let phrases = read_phrases(list.as_bytes(), 1.0, encode).unwrap().phrases;
         let mut boundaries = boundaries(tokenizer);
         boundaries.push(None);
         Boost::with_boundaries(&phrases, &boundaries, 1.0).unwrap()
@@ -153,7 +153,7 @@ mod tests {
         for kind in [TokenizerKind::Characters, TokenizerKind::InnerCharacters] {
             let tokenizer = Tokenizer::train(kind, &["今天天气好", "天气", "ok 好"]).unwrap();
             let encode = |text: &str| tokenizer.encode(text).map_err(|error| error.to_string());
-            let mut phrases = read_phrases("天气\t3\nok\t2".as_bytes(), 1.0, encode).unwrap();
+            let mut phrases = read_phrases("天气\t3\nok\t2".as_bytes(), 1.0, encode).unwrap().phrases;
             decoding::add_unmarked(&mut phrases, tokenizer.tokens());
             let boost = Boost::with_boundaries(&phrases, &boundaries(&tokenizer), 1.0).unwrap();
             for (text, expected) in [("今天天气好", 3.0), ("天气", 3.0), ("天天气天气", 6.0), ("好天", 0.0)]

@@ -101,7 +101,6 @@ fn searches_that_cannot_be_are_named() {
     toy.write("broken.arpa", "\\data\\\nngram 1=2\n\n\\1-grams:\n-0.3 low\nhigh\n\\end\\\n");
     toy.write("foreign.arpa", "\\data\\\nngram 1=1\n\n\\1-grams:\n-0.3 nobody\n\\end\\\n");
     std::fs::write(toy.path("latin.txt"), b"high\nl\xf6w\n").unwrap();
-    toy.write("unknown.txt", "high\nzebra\n");
     toy.write("word-score.txt", "# words\nhigh\tmuch\n");
     toy.write("infinite.txt", "high\n\nlow\tinf\n");
     toy.write("large.txt", "high low\t1e12\n");
@@ -139,7 +138,6 @@ fn searches_that_cannot_be_are_named() {
         (&["--lm", "foreign.arpa"], &["foreign.arpa", "expected"]),
         (&["--lm-weight", "nan", "--lm", "toy.arpa"], &["weight"]),
         (&["--phrases", "latin.txt"], &["latin.txt: phrases, line 2: expected UTF-8"]),
-        (&["--phrases", "unknown.txt"], &["unknown.txt: phrases, line 2", "zebra"]),
         (
             &["--phrases", "word-score.txt"],
             &["word-score.txt: phrases, line 2: expected a finite score", "much"],
@@ -316,6 +314,29 @@ fn help_states_what_a_phrase_score_means() {
             ["A phrase matches whole words", "of the whole phrase, spread over its tokens [default: 1]"]
         {
             assert!(help.contains(part), "{command}: {help}");
+        }
+    }
+}
+
+/// One phrase that the model cannot spell never ends the whole: it is named, and the others count.
+#[test]
+fn phrases_that_the_model_cannot_spell_are_skipped_and_named() {
+    let toy = trained();
+    let folder = toy.path("");
+    toy.write("some.txt", "high\nzebra\nlow middle\t2\nlow gnu\t-3\n");
+    let list: String = (0..50).map(|number| format!("absent{number}\n")).collect();
+    toy.write("none.txt", &list);
+    for (list, expected) in [
+        ("some.txt", &["some.txt: 2 of 4 phrases are skipped", "lines 2, 4;", "line 2", "\"zebra\""][..]),
+        ("none.txt", &["none.txt: 50 of 50 phrases are skipped", " 19, 20 and others; line 1"]),
+    ] {
+        for command in [&["transcribe", CHECKPOINT, "5.wav"], &["evaluate", CHECKPOINT, "train.jsonl"]] {
+            let (_, plain, _) = finish(panda(&folder, &[command, &["--beam", "2"][..]].concat()));
+            let arguments = [command, &["--beam", "2", "--phrases", list][..]].concat();
+            let (code, out, err) = finish(panda(&folder, &arguments));
+            assert_eq!((code, &out), (Some(0), &plain), "{err}");
+            let warnings: Vec<&str> = err.lines().filter(|line| line.contains("phrases")).collect();
+            assert!(warnings.len() == 1 && expected.iter().all(|part| warnings[0].contains(part)), "{err}");
         }
     }
 }

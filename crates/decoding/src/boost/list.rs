@@ -21,14 +21,6 @@ pub enum PhraseError {
         /// Line, or number of the phrase, from 1.
         line: usize,
     },
-    /// A text that the tokenizer does not know.
-    #[error("phrases, line {line}: expected tokens of the model: {reason}")]
-    Tokens {
-        /// Line, from 1.
-        line: usize,
-        /// The tokenizer's answer.
-        reason: String,
-    },
     /// A token that is no label.
     #[error("phrases, line {line}: expected labels among {classes} classes, found class {class}")]
     Class {
@@ -55,19 +47,38 @@ pub enum PhraseError {
     },
 }
 
+/// A list of phrases as it was read.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PhraseList {
+    /// The phrases that the model has tokens for.
+    pub phrases: Vec<Phrase>,
+    /// Lines of the others.
+    pub skipped: Vec<SkippedPhrase>,
+}
+
+/// A phrase that the model has no tokens for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SkippedPhrase {
+    /// Line, from 1.
+    pub line: usize,
+    /// The message of the tokenizer.
+    pub reason: String,
+}
+
 /// Reads a list of phrases: one a line, then perhaps a tab and its score, which is `score` otherwise.
 ///
 /// The score is that of the whole phrase, however many tokens it has: it is spread evenly over them. Blank lines and lines that begin
-/// with `#` are skipped; a phrase may contain any white space except tabs. `encode` returns the tokens of a phrase, or the reason why
-/// there are none.
+/// with `#` are ignored; a phrase may contain any white space except tabs. `encode` returns the tokens of a phrase, or the reason why
+/// there are none; such a phrase is skipped, since a model without tokens for it never finds it.
 ///
 /// # Errors
-/// [`PhraseError::Utf8`], [`PhraseError::Empty`] for a score without a phrase or a phrase without tokens, [`PhraseError::Tokens`],
-/// [`PhraseError::Score`] for a score that is not finite; each with its line.
+/// [`PhraseError::Utf8`], [`PhraseError::Empty`] for a score without a phrase or a phrase without tokens, [`PhraseError::Score`] for a
+/// score that is not finite; each with its line.
 ///
 /// ```
 /// let encode = |text: &str| Ok(text.bytes().map(u32::from).collect());
-/// let phrases = decoding::read_phrases(b"# names\nab\t2.5\nc\n", 1.0, encode)?;
+/// let list = decoding::read_phrases(b"# names\nab\t2.5\nc\n", 1.0, encode)?;
+/// let phrases = list.phrases;
 /// assert_eq!((phrases[0].score, &phrases[1].tokens[..]), (1.25, &[99][..]));
 /// # Ok::<(), decoding::PhraseError>(())
 /// ```
@@ -75,9 +86,9 @@ pub fn read_phrases(
     bytes: &[u8],
     score: f32,
     mut encode: impl FnMut(&str) -> Result<Vec<u32>, String>,
-) -> Result<Vec<Phrase>, PhraseError> {
+) -> Result<PhraseList, PhraseError> {
     let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
-    let mut phrases = Vec::new();
+    let mut list = PhraseList::default();
     for (line, text) in (1..).zip(bytes.split(|&byte| byte == b'\n')) {
         let text = std::str::from_utf8(text).map_err(|_| PhraseError::Utf8 { line })?;
         if text.trim().is_empty() && !text.contains('\t') || text.starts_with('#') {
@@ -98,13 +109,13 @@ pub fn read_phrases(
         if !score.is_finite() {
             return Err(wrong(score.to_string()));
         }
-        let tokens = encode(phrase).map_err(|reason| PhraseError::Tokens { line, reason })?;
-        if tokens.is_empty() {
-            return Err(PhraseError::Empty { line });
+        match encode(phrase) {
+            Ok(tokens) if tokens.is_empty() => return Err(PhraseError::Empty { line }),
+            Ok(tokens) => list.phrases.push(Phrase::with_total(tokens, score)),
+            Err(reason) => list.skipped.push(SkippedPhrase { line, reason }),
         }
-        phrases.push(Phrase::with_total(tokens, score));
     }
-    Ok(phrases)
+    Ok(list)
 }
 
 #[cfg(test)]
