@@ -131,7 +131,7 @@ fn files(endings: &[&str]) -> Vec<Vec<u8>> {
 
 fn damage(target: &'static str, endings: &[&str], words: &'static [&'static [u8]]) {
     if has_encoders() {
-        audio(target, files(endings), words, 800);
+        audio(target, files(endings), words, 400);
     }
 }
 
@@ -211,7 +211,7 @@ fn damaged_ogg() {
     }
     let folder = tempdir().unwrap();
     let path = folder.path().join("mutant");
-    fuzz("ogg-pages", files(&["ogg", "oga", "opus"]), words, 1500, move |bytes| {
+    fuzz("ogg-pages", files(&["ogg", "oga", "opus"]), words, 800, move |bytes| {
         fs::write(&path, repair_pages(bytes.to_vec())).unwrap();
         listen(&path);
     });
