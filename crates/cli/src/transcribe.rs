@@ -28,7 +28,7 @@ const TOGETHER: usize = 16;
 pub struct Arguments {
     /// A checkpoint, for example runs/digits/best.safetensors
     checkpoint: PathBuf,
-    /// WAV or FLAC files; `-` is standard input, raw 16-bit samples at the model's rate
+    /// Sound files: WAV, FLAC, MP3, AAC, M4A, Ogg, Opus, AIFF, CAF; `-` is standard input, raw 16-bit samples at the model's rate
     #[arg(required = true, value_name = "AUDIO")]
     audio_files: Vec<PathBuf>,
     /// Also print when each token was recognised, and how surely

@@ -8,7 +8,7 @@
 //! | [`prepare`] | checked manifests and shards of corpora as they are distributed |
 //! | [`corpus`] | the same, and tar shards, indexed and read one at a time |
 //! | [`utterance`] | a transcript and the pieces of sound it is joined from, checked when read |
-//! | [`audio`] | WAV and FLAC files, whole, in pieces, or segments of packed files; raw sound; channels and sample rates |
+//! | [`audio`] | Sound files, whole, in pieces, or segments of packed files; raw sound; channels and sample rates |
 //! | [`features`] | log-mel planes, ours and those of published front ends, frame stacking, of whole signals and of streams; [`mel`]: their frequency axis |
 //! | [`wave`] | changes to the sound of training: speed, reverberation, noise |
 //! | [`augment`] | masks over its plane; [`perturb`]: its resampling in time and frequency |
