@@ -18,10 +18,12 @@ use crate::search::{Found, Search, Searcher};
 use crate::silence::{self, SILENCE};
 use crate::transcription::{Transcription, Writer};
 use crate::unfused::{UnfusedSearch, needs_evidence};
-use crate::{Error, Result};
+use crate::{Error, Result, memory, run_plan};
 
 /// Utterances that are aligned before the next ones are read: enough for a choice of batches of similar length.
 const AT_ONCE: usize = 64;
+/// Recordings that take less are recognized without a look at the available memory, which costs a system call.
+const UNCHECKED_BYTES: usize = 64 << 20;
 
 /// A model with its front end and its tokenizer, as a checkpoint holds them.
 pub struct Recogniser {
@@ -233,9 +235,15 @@ impl Recogniser {
     /// # Errors
     /// For each, those of [`Self::transcribe`].
     pub fn transcribe_all(&self, recordings: &[Audio]) -> Vec<Result<Transcription>> {
-        let planes: Vec<_> = recordings.par_iter().map(|audio| self.front_end.log_mel(audio)).collect();
+        let features = |audio| {
+            self.expect_memory(&[audio])?;
+            Ok::<_, Error>(self.front_end.log_mel(audio)?)
+        };
+        let planes: Vec<_> = recordings.par_iter().map(features).collect();
         let good: Vec<&Features> = planes.iter().flatten().collect();
-        let mut found = match self.recognise(&good) {
+        let readable = recordings.iter().zip(&planes).filter(|(_, plane)| plane.is_ok());
+        let readable: Vec<&Audio> = readable.map(|(audio, _)| audio).collect();
+        let mut found = match self.expect_memory(&readable).and_then(|()| self.recognise(&good)) {
             Ok(found) => found.into_iter().map(Ok).collect(),
             // Whose fault it was is found out one by one.
             Err(error) if good.len() < 2 => vec![Err(error)],
@@ -253,6 +261,25 @@ impl Recogniser {
             None => Ok(Transcription::default()),
         };
         planes.into_iter().zip(recordings).map(|(plane, audio)| write(&plane?, audio)).collect()
+    }
+
+    /// Checks that the memory is there for recordings that are recognized together.
+    ///
+    /// # Errors
+    /// [`Error::Memory`].
+    fn expect_memory(&self, recordings: &[&Audio]) -> Result<()> {
+        let longest = recordings.iter().map(|audio| audio.samples.len()).max().unwrap_or(0);
+        let input = &self.model.config().input;
+        let frames = self.front_end.frames(longest);
+        let features = recordings.len().saturating_mul(frames * input.features.mels * size_of::<f32>());
+        let rows = frames.div_ceil(input.rows.stride.max(1));
+        let encoding = run_plan::encoding_bytes(&self.model, recordings.len(), rows).unwrap_or(0);
+        let bytes = features.saturating_add(encoding);
+        if bytes < UNCHECKED_BYTES {
+            return Ok(());
+        }
+        let seconds = longest as f64 / f64::from(input.features.sample_rate);
+        memory::expect(|| format!("features and encoding of {seconds:.0} s of audio"), bytes)
     }
 
     fn recognise(&self, planes: &[&Features]) -> Result<Vec<Found>> {

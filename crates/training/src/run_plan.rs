@@ -93,12 +93,7 @@ impl StepPlan {
 
     /// Most bytes that an utterance of so many input rows takes while it is heard.
     pub(crate) fn hearing(&self, rows: usize) -> usize {
-        let (model, config) = (&self.model, self.model.config());
-        let encoder = model.encoder().bytes(1, rows, self.width).unwrap_or(usize::MAX);
-        let frames = rows.div_ceil(config.encoder.reduction());
-        // Rows before and behind the projection, in tensors and in vectors, and the input.
-        let rows = F * (2 * frames * (model.encoder().width() + model.width()) + 2 * rows * self.width);
-        encoder.saturating_add(rows).saturating_add(ALWAYS)
+        encoding_bytes(&self.model, 1, rows).unwrap_or(usize::MAX)
     }
 
     /// Most bytes that forward and backward of a batch hold beside weights, their gradients and the input rows.
@@ -130,6 +125,19 @@ impl StepPlan {
             .into_iter()
             .fold(0, usize::saturating_add)
     }
+}
+
+/// Upper bound of the bytes that encoding a padded batch takes, from its input rows to its projected rows.
+///
+/// `None` if the encoder does not report what it takes.
+pub(crate) fn encoding_bytes(model: &Model, utterances: usize, rows: usize) -> Option<usize> {
+    let config = model.config();
+    let width = config.input.width();
+    let encoder = model.encoder().bytes(utterances, rows, width)?;
+    let frames = rows.div_ceil(config.encoder.reduction());
+    // Rows before and behind the projection, in tensors and in vectors, and the input.
+    let values = 2 * frames * (model.encoder().width() + model.width()) + 2 * rows * width;
+    Some(encoder.saturating_add(F.saturating_mul(utterances).saturating_mul(values)).saturating_add(ALWAYS))
 }
 
 /// What a batch may take.

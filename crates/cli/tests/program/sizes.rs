@@ -87,4 +87,12 @@ fn long_recordings_of_a_beam_are_read_within_the_limit() {
         assert_eq!(code, Some(2), "{err}");
         assert!(err.contains("long.flac: expected at most 70 MiB"), "{err}");
     }
+    // The samples fit, features and encoder states do not.
+    let arguments = ["transcribe", "run/last.safetensors", "long.flac", "--beam", "2", "--nbest", "2"];
+    let (code, _, err) = allowed(&toy, &arguments, "130MiB");
+    assert_eq!(code, Some(2), "{err}");
+    assert!(
+        err.contains("long.flac: features and encoding of ") && err.contains("expected at most 130 MiB"),
+        "{err}"
+    );
 }
