@@ -1,0 +1,120 @@
+//! Text from files and arguments in messages.
+use std::fmt::{self, Display, Write};
+
+/// Characters of an [`Excerpt`], at most.
+const MAX_EXCERPT: usize = 200;
+/// Characters that an excerpt keeps of the end of a text.
+const EXCERPT_END: usize = 49;
+/// What serde's messages write between a value of the input and their own text.
+const OWN_TEXT: &str = ", expected ";
+
+/// What a value displays, with control characters escaped.
+///
+/// These are C0, DEL, C1, the separators of lines and paragraphs, and everything that changes the direction of text: a name
+/// in a message cannot begin a line of its own, nor send an escape sequence to a terminal.
+///
+/// ```
+/// use kernels::Printable;
+///
+/// assert_eq!(Printable("a\nb \u{1b}[31m \u{202e}é").to_string(), r"a\nb \u{1b}[31m \u{202e}é");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Printable<T>(pub T);
+
+/// What a value displays, as [`Printable`], in at most 200 characters: the middle of a longer text is cut.
+///
+/// Of a message of serde (`unknown field ..., expected one of ...`), only the part with the input is cut.
+///
+/// ```
+/// use kernels::Excerpt;
+///
+/// assert_eq!(Excerpt("a\nb").to_string(), r"a\nb");
+/// assert_eq!(Excerpt("x".repeat(1000)).to_string().chars().count(), 200);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Excerpt<T>(pub T);
+
+impl<T: Display> Display for Printable<T> {
+    fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        write!(Escaped(out), "{}", self.0)
+    }
+}
+
+impl<T: Display> Display for Excerpt<T> {
+    fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        let text = Printable(&self.0).to_string();
+        if text.chars().nth(MAX_EXCERPT).is_none() {
+            return out.write_str(&text);
+        }
+        let (input, own) = text.split_at(text.rfind(OWN_TEXT).unwrap_or(text.len()));
+        if input.chars().nth(MAX_EXCERPT).is_none() {
+            return out.write_str(&text);
+        }
+        let place = |count: usize| input.char_indices().nth(count).map_or(input.len(), |(at, _)| at);
+        let end = place(input.chars().count() - EXCERPT_END);
+        let start = place(MAX_EXCERPT - EXCERPT_END - 1);
+        write!(out, "{}…{}{own}", &input[..start], &input[end..])
+    }
+}
+
+/// A writer that escapes control characters.
+struct Escaped<'a, 'b>(&'a mut fmt::Formatter<'b>);
+
+impl Write for Escaped<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let mut rest = text;
+        while let Some((at, c)) = rest.char_indices().find(|&(_, c)| is_unprintable(c)) {
+            self.0.write_str(&rest[..at])?;
+            write!(self.0, "{}", c.escape_default())?;
+            rest = &rest[at + c.len_utf8()..];
+        }
+        self.0.write_str(rest)
+    }
+}
+
+fn is_unprintable(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_control_character_is_left() {
+        for c in (0..=u32::from(char::MAX)).filter_map(char::from_u32) {
+            let text = Printable(format_args!("a{c}b")).to_string();
+            let is_changed = text != format!("a{c}b");
+            let of_lines = matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}');
+            let of_direction = matches!(c as u32, 0x202a..=0x202e | 0x2066..=0x2069);
+            assert_eq!(is_changed, c.is_control() || of_lines || of_direction, "{:x}", c as u32);
+            assert!(!is_changed || text[1..text.len() - 1].chars().all(|c| c.is_ascii_graphic()), "{text}");
+        }
+    }
+
+    #[test]
+    fn excerpts_keep_both_ends() {
+        let long = format!("begin{}end", "é".repeat(1_000_000));
+        let text = Excerpt(&long).to_string();
+        assert_eq!(text.chars().count(), MAX_EXCERPT);
+        assert!(text.starts_with("begin") && text.ends_with("end") && text.contains("é…é"), "{text}");
+        for length in [0, 1, 199, 200, 201, 250] {
+            let text = "x".repeat(length);
+            let excerpt = Excerpt(&text).to_string();
+            assert_eq!(excerpt.chars().count(), length.min(MAX_EXCERPT));
+            assert_eq!(excerpt == text, length <= MAX_EXCERPT);
+        }
+        assert!(Excerpt("\u{1b}".repeat(1000)).to_string().chars().count() == MAX_EXCERPT);
+    }
+
+    #[test]
+    fn what_serde_expects_is_not_cut() {
+        let keys = "`batch`, ".repeat(100);
+        let short = format!("unknown field `a`, expected one of {keys}");
+        assert_eq!(Excerpt(&short).to_string(), short);
+        let message = format!("unknown field `{}`, expected one of {keys}", "k, expected ".repeat(100));
+        let text = Excerpt(&message).to_string();
+        assert!(text.ends_with(&format!("`, expected one of {keys}")), "{text}");
+        assert!(text.chars().count() < MAX_EXCERPT + keys.len() + 20, "{text}");
+    }
+}
