@@ -6,4 +6,5 @@ mod common;
 mod golden;
 mod gradients;
 mod invariants;
+mod sharing;
 mod threads;

@@ -7,6 +7,7 @@
 //! backward   each process, of its classes:    dW, db;  its part of dh, to be summed over all
 //! ```
 //! What they tell each other does not depend on the number of classes.
+use std::sync::{Mutex, PoisonError};
 use std::{error, fmt, result};
 
 use crate::{Error, Head, Normalized, Real, Result};
@@ -42,7 +43,10 @@ const PIECE: usize = 1 << 15;
 ///
 /// A process that cannot go on tells the others where they meet next, so that none waits for it.
 pub struct Peers {
-    exchange: Box<dyn Exchange>,
+    /// Locked by nobody: a mutex makes a value that is only used through `&mut` [`Sync`].
+    exchange: Mutex<Box<dyn Exchange>>,
+    rank: usize,
+    count: usize,
     /// Whether one has said that it does not go on.
     parted: bool,
     mine: Vec<f64>,
@@ -58,17 +62,19 @@ impl fmt::Debug for Peers {
 impl Peers {
     /// Those at the other ends of a connection.
     pub fn new(exchange: impl Exchange + 'static) -> Self {
-        Self { exchange: Box::new(exchange), parted: false, mine: Vec::new(), all: Vec::new() }
+        let (rank, count) = (exchange.rank(), exchange.count());
+        let exchange: Mutex<Box<dyn Exchange>> = Mutex::new(Box::new(exchange));
+        Self { exchange, rank, count, parted: false, mine: Vec::new(), all: Vec::new() }
     }
 
     /// Number of this process, from 0.
     pub fn rank(&self) -> usize {
-        self.exchange.rank()
+        self.rank
     }
 
     /// Processes in all.
     pub fn count(&self) -> usize {
-        self.exchange.count()
+        self.count
     }
 
     /// Begins calls of which the first error, in any process, ends all.
@@ -194,8 +200,9 @@ impl Peers {
     fn hear(&mut self, count: usize, say: impl FnMut(usize) -> f64) -> Result<&[f64]> {
         self.mine.clear();
         self.mine.extend((0..count).map(say));
-        self.all.resize(count * self.exchange.count(), 0.0);
-        match self.exchange.gather(&self.mine, &mut self.all) {
+        self.all.resize(count * self.count, 0.0);
+        let exchange = self.exchange.get_mut().unwrap_or_else(PoisonError::into_inner);
+        match exchange.gather(&self.mine, &mut self.all) {
             Ok(()) => Ok(&self.all),
             Err(error) => {
                 self.parted = true;

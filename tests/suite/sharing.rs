@@ -1,0 +1,34 @@
+//! Sessions and streams may move to another thread, and be referred to by several.
+use panda::{decoding, lattice, pruned, rnnt_loss, speech, training};
+
+fn is_send_and_sync<T: Send + Sync>() {}
+
+#[test]
+fn sessions_and_streams_are_send_and_sync() {
+    is_send_and_sync::<rnnt_loss::Session<f32>>();
+    is_send_and_sync::<rnnt_loss::Session<f64>>();
+    is_send_and_sync::<rnnt_loss::Pending<f32>>();
+    is_send_and_sync::<rnnt_loss::Pending<f64>>();
+    is_send_and_sync::<rnnt_loss::candle::LossSession>();
+    is_send_and_sync::<lattice::Session<f32>>();
+    is_send_and_sync::<lattice::Session<f64>>();
+    is_send_and_sync::<lattice::Pending<f32>>();
+    is_send_and_sync::<lattice::Pending<f64>>();
+    is_send_and_sync::<lattice::BestPathStream<f32>>();
+    is_send_and_sync::<lattice::BeamStream<f32, ()>>();
+    is_send_and_sync::<pruned::Workspace<f32>>();
+    is_send_and_sync::<decoding::Model>();
+    is_send_and_sync::<decoding::GreedySearch>();
+    is_send_and_sync::<decoding::Stream>();
+    is_send_and_sync::<decoding::BeamSearch>();
+    is_send_and_sync::<decoding::BeamStream>();
+    is_send_and_sync::<speech::FrontEnd>();
+    is_send_and_sync::<speech::FeatureStream>();
+    is_send_and_sync::<speech::Tokenizer>();
+    is_send_and_sync::<training::Recogniser>();
+    is_send_and_sync::<training::Live>();
+    is_send_and_sync::<training::Listener>();
+    is_send_and_sync::<training::Windows>();
+    is_send_and_sync::<training::Model>();
+    is_send_and_sync::<training::Error>();
+}
