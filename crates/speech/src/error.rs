@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use kernels::Brief;
+use kernels::{Brief, Excerpt};
 
 use crate::memory;
 
@@ -28,7 +28,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A file is not what its reader can read.
-    #[error("{}: expected {expected}, found {found}", path.display())]
+    #[error("{}: expected {expected}, found {}", path.display(), Excerpt(found))]
     Format {
         /// The file.
         path: PathBuf,
@@ -151,7 +151,7 @@ pub enum Error {
 
     // ---- manifests ----
     /// A manifest line is not a JSON object with fields of the right types.
-    #[error("{}:{line}: expected a JSON object of manifest fields: {source}", path.display())]
+    #[error("{}:{line}: expected a JSON object of manifest fields: {}", path.display(), Excerpt(source))]
     ManifestSyntax {
         /// The manifest.
         path: PathBuf,
@@ -171,7 +171,7 @@ pub enum Error {
         field: &'static str,
     },
     /// A manifest field has a value that makes no sense.
-    #[error("{}:{line}: field `{field}`: expected {expected}, found {found}", path.display())]
+    #[error("{}:{line}: field `{field}`: expected {expected}, found {}", path.display(), Excerpt(found))]
     ManifestValue {
         /// The manifest.
         path: PathBuf,
@@ -191,7 +191,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// A string names a recording that `recordings.jsonl` beside it does not list.
-    #[error("{}:{line}: recording `{id}`: expected an id of {}, found none", path.display(), recordings.display())]
+    #[error("{}:{line}: recording `{}`: expected an id of {}, found none", path.display(), Excerpt(id), recordings.display())]
     UnknownRecording {
         /// The manifest.
         path: PathBuf,
@@ -203,7 +203,7 @@ pub enum Error {
         recordings: PathBuf,
     },
     /// Two lines of a manifest have the same id.
-    #[error("{}:{line}: id `{id}`: expected unique ids, found it on line {first} too", path.display())]
+    #[error("{}:{line}: id `{}`: expected unique ids, found it on line {first} too", path.display(), Excerpt(id))]
     DuplicateId {
         /// The manifest.
         path: PathBuf,
@@ -227,7 +227,7 @@ pub enum Error {
         found: String,
     },
     /// A tar shard is damaged, or none of its samples can be used.
-    #[error("{}: expected {expected}, found {found}", path.display())]
+    #[error("{}: expected {expected}, found {}", path.display(), Excerpt(found))]
     Shard {
         /// The shard.
         path: PathBuf,
@@ -237,7 +237,7 @@ pub enum Error {
         found: String,
     },
     /// A file has changed since it was indexed.
-    #[error("{}: utterance {index}: expected {expected} where its index says, found {found}: has it changed in the meantime?", path.display())]
+    #[error("{}: utterance {index}: expected {expected} where its index says, found {}: has it changed in the meantime?", path.display(), Excerpt(found))]
     Index {
         /// The file.
         path: PathBuf,
@@ -251,7 +251,7 @@ pub enum Error {
 
     // ---- corpora ----
     /// A folder or a file of a corpus is not as it is distributed.
-    #[error("{}: expected {expected}, found {found}", path.display())]
+    #[error("{}: expected {expected}, found {}", path.display(), Excerpt(found))]
     Corpus {
         /// The folder or file.
         path: PathBuf,
@@ -261,7 +261,7 @@ pub enum Error {
         found: String,
     },
     /// A line of a corpus's list is not as it is distributed.
-    #[error("{}:{line}: expected {expected}, found {found}", path.display())]
+    #[error("{}:{line}: expected {expected}, found {}", path.display(), Excerpt(found))]
     CorpusLine {
         /// The list.
         path: PathBuf,
@@ -275,7 +275,7 @@ pub enum Error {
 
     // ---- utterances ----
     /// The audio of an utterance could not be read.
-    #[error("utterance `{utterance}`: {source}")]
+    #[error("utterance `{}`: {source}", Excerpt(utterance))]
     Utterance {
         /// Id of the utterance.
         utterance: String,
@@ -283,7 +283,7 @@ pub enum Error {
         source: Box<Error>,
     },
     /// An utterance has another sample rate than the one asked for.
-    #[error("utterance `{utterance}`: expected {expected} Hz, found {found} Hz in {}", path.display())]
+    #[error("utterance `{}`: expected {expected} Hz, found {found} Hz in {}", Excerpt(utterance), path.display())]
     SampleRate {
         /// Id of the utterance.
         utterance: String,
@@ -295,7 +295,7 @@ pub enum Error {
         found: u32,
     },
     /// An utterance has another length than its manifest says.
-    #[error("utterance `{utterance}`: expected {expected} samples, found {found} in {}", path.display())]
+    #[error("utterance `{}`: expected {expected} samples, found {found} in {}", Excerpt(utterance), path.display())]
     Length {
         /// Id of the utterance.
         utterance: String,
@@ -307,7 +307,10 @@ pub enum Error {
         found: usize,
     },
     /// An utterance is much longer or shorter than its manifest says.
-    #[error("utterance `{utterance}`: expected {expected:.2} s, as its manifest says, found {found:.2} s")]
+    #[error(
+        "utterance `{}`: expected {expected:.2} s, as its manifest says, found {found:.2} s",
+        Excerpt(utterance)
+    )]
     Duration {
         /// Id of the utterance.
         utterance: String,
@@ -317,7 +320,7 @@ pub enum Error {
         found: f64,
     },
     /// An utterance has another CRC-32 than its manifest says.
-    #[error("utterance `{utterance}`: expected CRC-32 {expected:08x}, found {found:08x} in {}", path.display())]
+    #[error("utterance `{}`: expected CRC-32 {expected:08x}, found {found:08x} in {}", Excerpt(utterance), path.display())]
     Checksum {
         /// Id of the utterance.
         utterance: String,
@@ -345,7 +348,7 @@ pub enum Error {
 
     // ---- features and augmentation ----
     /// A setting is out of its range.
-    #[error("setting `{field}`: expected {expected}, found {found}")]
+    #[error("setting `{field}`: expected {expected}, found {}", Excerpt(found))]
     Setting {
         /// The setting.
         field: &'static str,
@@ -375,7 +378,7 @@ pub enum Error {
     },
 
     /// A sound of a manifest, noise or an impulse response, cannot be used.
-    #[error("{}: expected {expected}, found {found}", path.display())]
+    #[error("{}: expected {expected}, found {}", path.display(), Excerpt(found))]
     Sound {
         /// The file.
         path: PathBuf,
@@ -399,7 +402,7 @@ pub enum Error {
     #[error("tokenizer: expected at least one word of training text, found none")]
     NoText,
     /// A text holds a character that the tokenizer uses as its word mark.
-    #[error("tokenizer: text {text:?}: expected no {symbol:?}, which marks word beginnings")]
+    #[error("tokenizer: text {}: expected no {symbol:?}, which marks word beginnings", quoted(text))]
     ReservedSymbol {
         /// The mark.
         symbol: char,
@@ -408,7 +411,8 @@ pub enum Error {
     },
     /// A sentence mark stands within a text.
     #[error(
-        "tokenizer: text {text:?}: expected sentence marks (<s>, </s>) around a text only, found {mark:?} within it: put each sentence on a line of its own"
+        "tokenizer: text {}: expected sentence marks (<s>, </s>) around a text only, found {mark:?} within it: put each sentence on a line of its own",
+        quoted(text)
     )]
     SentenceMark {
         /// The word with the mark.
@@ -417,7 +421,11 @@ pub enum Error {
         text: String,
     },
     /// A text holds a symbol that the training text did not have.
-    #[error("tokenizer: text {text:?}: expected symbols of the training text, found {symbol:?}")]
+    #[error(
+        "tokenizer: text {}: expected symbols of the training text, found {}",
+        quoted(text),
+        quoted(symbol)
+    )]
     UnknownSymbol {
         /// The word or character.
         symbol: String,
@@ -435,7 +443,7 @@ pub enum Error {
         index: usize,
     },
     /// A stored tokenizer is not one of ours, or is damaged.
-    #[error("tokenizer file: expected {expected}, found {found}")]
+    #[error("tokenizer file: expected {expected}, found {}", Excerpt(found))]
     TokenizerFile {
         /// What a stored tokenizer has there.
         expected: &'static str,
@@ -443,7 +451,7 @@ pub enum Error {
         found: String,
     },
     /// The tokenizers library refused; a sign of a bug here.
-    #[error("tokenizer: {0}")]
+    #[error("tokenizer: {}", Excerpt(_0))]
     Tokenizers(String),
 }
 
@@ -458,6 +466,11 @@ pub fn is_of_machine(error: &std::io::Error) -> bool {
 
 /// A result with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A text in quotes, cut if it is long.
+fn quoted(text: &str) -> String {
+    Excerpt(format_args!("{text:?}")).to_string()
+}
 
 /// What else would do.
 fn instead_of(field: &str) -> &'static str {

@@ -7,6 +7,7 @@
 //! | a pipe that a process reads, a device, another open file of the process | the bytes are written through it |
 //! | a pipe that no process reads within 10 s | an error |
 //! | a folder | an error |
+use std::cell::Cell;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -16,8 +17,12 @@ use tempfile::{NamedTempFile, TempPath};
 
 /// Links that are followed until they count as a cycle, as on Linux.
 const MAX_LINKS: usize = 40;
-/// Suffix of temporary files; they begin with a dot and the name of the file.
+/// Suffix of temporary files; they begin with a dot and the name of the file, cut if it is long.
 const TEMPORARY: &str = ".tmp";
+/// Random characters of the name of a temporary file.
+const RANDOM: usize = 6;
+/// Longest name of a file in bytes, on all common file systems.
+const MAX_NAME: usize = 255;
 /// How long a pipe may have no reader.
 const READER_WAIT: Duration = Duration::from_secs(10);
 /// Interval at which a pipe is tried.
@@ -56,7 +61,7 @@ impl Destination {
                     end = folder(&end).join(fs::read_link(&end)?);
                     continue;
                 }
-                Ok(there) if there.is_dir() => return Err(ErrorKind::IsADirectory.into()),
+                Ok(there) if there.is_dir() => return Err(is_a_directory()),
                 Ok(there) if there.is_file() => Kind::Regular(end),
                 Ok(there) => Kind::Through(open_through(&end, &there, READER_WAIT)?),
                 Err(error) if error.kind() == ErrorKind::NotFound && end.file_name().is_some() => {
@@ -267,20 +272,34 @@ fn open_through(path: &Path, _: &fs::Metadata, _: Duration) -> io::Result<File> 
 /// A new file next to another one, gone again unless it takes that one's place.
 fn temporary(path: &Path) -> io::Result<NamedTempFile> {
     let prefix = prefix(path);
+    // `tempfile` adds its own path to errors; the system's error is what the user needs.
+    let system_error = Cell::new(None);
+    let create = |path: &Path| {
+        // As any new file: the process's mask decides about permissions.
+        let created = OpenOptions::new().read(true).write(true).create_new(true).open(path);
+        created.inspect_err(|error| system_error.set(error.raw_os_error()))
+    };
     let mut builder = tempfile::Builder::new();
-    builder.prefix(&prefix).suffix(TEMPORARY);
-    #[cfg(unix)]
-    // As any new file: the process's mask decides.
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    builder.tempfile_in(folder(path)).map_err(|error| match error.get_ref() {
-        // Not the name of a file that the user never gave.
-        Some(_) => error.kind().into(),
-        None => error,
-    })
+    builder.prefix(&prefix).rand_bytes(RANDOM).suffix(TEMPORARY);
+    builder
+        .make_in(folder(path), create)
+        .map_err(|error| system_error.get().map_or(error, io::Error::from_raw_os_error))
 }
 
+/// Beginning of the names of a file's temporary files.
 fn prefix(path: &Path) -> String {
-    format!(".{}.", path.file_name().unwrap_or_default().to_string_lossy())
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    // A dot in front of the name and one behind it.
+    let longest = MAX_NAME - 2 - RANDOM - TEMPORARY.len();
+    format!(".{}.", &name[..name.floor_char_boundary(longest)])
+}
+
+/// The error of a folder in place of a file, in the system's words.
+pub(super) fn is_a_directory() -> io::Error {
+    #[cfg(unix)]
+    return io::Error::from_raw_os_error(libc::EISDIR);
+    #[cfg(not(unix))]
+    return ErrorKind::IsADirectory.into();
 }
 
 /// The folder that a path is in.

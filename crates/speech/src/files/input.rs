@@ -7,7 +7,7 @@ use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-use super::destination::{folder, is_open_file};
+use super::destination::{folder, is_a_directory, is_open_file};
 
 /// Links that are followed until they count as a cycle, as on Linux.
 const MAX_LINKS: usize = 40;
@@ -104,7 +104,7 @@ fn leads_to_open_file(path: &Path) -> bool {
 
 fn refused(found: &Metadata) -> io::Error {
     if found.is_dir() {
-        return ErrorKind::IsADirectory.into();
+        return is_a_directory();
     }
     io::Error::other(format!("expected a regular file, found {}", name(found.file_type())))
 }

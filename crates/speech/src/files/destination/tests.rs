@@ -18,9 +18,32 @@ fn a_failed_write_leaves_the_old_file_and_no_other() {
         let error = write_atomically(&path, b"more").unwrap_err().to_string();
         let before = Destination::open(&path).and_then(|destination| destination.probe()).unwrap_err();
         assert_eq!(before.to_string(), error);
-        assert!(!error.contains(TEMPORARY), "{error}");
+        assert!(!error.contains(TEMPORARY) && error.contains("os error"), "{error}");
     }
     assert_eq!(count(folder.path()), 2);
+}
+
+#[test]
+fn names_of_255_bytes_are_written_and_longer_ones_are_an_error_of_the_system() {
+    let folder = tempfile::tempdir().unwrap();
+    let ending = ".ctm";
+    for (letter, count) in [("x", 251), ("é", 125), ("語", 83), ("🎧", 62)] {
+        let name = letter.repeat(count) + ending;
+        assert!((252..=255).contains(&name.len()));
+        let path = folder.path().join(&name);
+        for text in ["old", "new"] {
+            Destination::open(&path).unwrap().probe().unwrap();
+            write_atomically(&path, text.as_bytes()).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        }
+        fs::write(folder.path().join(prefix(&path) + "abcdef" + TEMPORARY), b"").unwrap();
+        remove_leftovers(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+    }
+    assert_eq!(count(folder.path()), 0);
+    let path = folder.path().join("x".repeat(252) + ending);
+    let error = write_atomically(&path, b"more").unwrap_err();
+    assert!(error.raw_os_error().is_some(), "{error}");
 }
 
 #[test]
