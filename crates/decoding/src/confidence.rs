@@ -1,4 +1,5 @@
 //! How sure a model was of a label: seven measures of a distribution, each 0 where all classes are alike and 1 where one has all.
+use kernels::Excerpt;
 use serde::{Deserialize, Serialize};
 
 /// A measure of confidence from the whole distribution `p` over `v` classes, with exponent `a`.
@@ -57,7 +58,9 @@ impl std::str::FromStr for Measure {
 
     fn from_str(name: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|measure| measure.name() == name);
-        found.ok_or_else(|| format!("expected one of {}, found {name}", Self::ALL.map(Self::name).join(", ")))
+        found.ok_or_else(|| {
+            format!("expected one of {}, found {}", Self::ALL.map(Self::name).join(", "), Excerpt(name))
+        })
     }
 }
 
@@ -152,7 +155,7 @@ impl std::str::FromStr for Aggregate {
             "mean" => Ok(Self::Mean),
             "max" => Ok(Self::Max),
             "product" => Ok(Self::Product),
-            _ => Err(format!("expected one of min, mean, max, product, found {name}")),
+            _ => Err(format!("expected one of min, mean, max, product, found {}", Excerpt(name))),
         }
     }
 }

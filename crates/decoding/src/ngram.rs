@@ -25,7 +25,6 @@ use std::ops::Range;
 use crate::Automaton;
 use table::{Entries, MOST_ORDER, children};
 
-pub(crate) use arpa::brief;
 pub use error::{Error, Result};
 pub use estimate::{DiscountKind, Discounts, Estimate, estimate};
 pub use names::written;

@@ -1,6 +1,7 @@
 //! Lists of phrases as text.
+use kernels::Excerpt;
+
 use super::Phrase;
-use crate::ngram::brief;
 
 /// Default score of a phrase, a natural logarithm: a phrase that occurs is e times as probable.
 pub const PHRASE_SCORE: f32 = 1.0;
@@ -104,7 +105,7 @@ pub fn read_phrases(
         let wrong = |found| PhraseError::Score { line, found };
         let score = match own {
             None => score,
-            Some(own) => own.parse().map_err(|_| wrong(brief(own)))?,
+            Some(own) => own.parse().map_err(|_| wrong(format!("`{}`", Excerpt(own))))?,
         };
         if !score.is_finite() {
             return Err(wrong(score.to_string()));

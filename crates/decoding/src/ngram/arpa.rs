@@ -2,6 +2,8 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 
+use kernels::Excerpt;
+
 use super::names::UNKNOWN;
 use super::table::{Entries, MOST_ORDER, Table};
 use super::{Error, Result};
@@ -250,16 +252,7 @@ impl<'a> Lines<'a> {
     /// The line is not what it should be.
     fn wrong(&self, expected: &str) -> Error {
         let found = self.now.map(String::from_utf8_lossy).unwrap_or_default();
-        Error::Line { line: self.number, expected: expected.into(), found: brief(&found) }
-    }
-}
-
-/// The beginning of a text, quoted.
-pub(crate) fn brief(text: &str) -> String {
-    const MOST: usize = 60;
-    match text.char_indices().nth(MOST) {
-        Some((end, _)) => format!("`{}…`", &text[..end]),
-        None => format!("`{text}`"),
+        Error::Line { line: self.number, expected: expected.into(), found: format!("`{}`", Excerpt(found)) }
     }
 }
 

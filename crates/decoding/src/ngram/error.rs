@@ -1,4 +1,5 @@
 //! What can go wrong with an n-gram.
+use kernels::Excerpt;
 
 /// The result type of this module.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -37,7 +38,8 @@ pub enum Error {
     },
     /// The context of an n-gram is not among those of the order below.
     #[error(
-        "line {line}: expected the context of `{ngram}` among the n-grams of the order below, found none"
+        "line {line}: expected the context of `{}` among the n-grams of the order below, found none",
+        Excerpt(ngram)
     )]
     Context {
         /// Line of the n-gram.
@@ -46,7 +48,10 @@ pub enum Error {
         ngram: String,
     },
     /// An n-gram is there twice.
-    #[error("line {line}: expected every n-gram once, found `{ngram}` again, first in line {first}")]
+    #[error(
+        "line {line}: expected every n-gram once, found `{}` again, first in line {first}",
+        Excerpt(ngram)
+    )]
     Twice {
         /// Line of the second one.
         line: usize,
@@ -56,7 +61,7 @@ pub enum Error {
         ngram: String,
     },
     /// A word of the n-gram is not in the vocabulary, and that was forbidden.
-    #[error("n-gram: expected tokens of the vocabulary alone, found `{token}`")]
+    #[error("n-gram: expected tokens of the vocabulary alone, found `{}`", Excerpt(token))]
     Token {
         /// The word, as the file writes it.
         token: String,
@@ -68,7 +73,7 @@ pub enum Error {
         found: usize,
     },
     /// A class has a name that cannot be told apart in an ARPA file.
-    #[error("name of class {class}: expected {expected}, found `{name}`")]
+    #[error("name of class {class}: expected {expected}, found `{}`", Excerpt(name))]
     Name {
         /// Class id.
         class: usize,
