@@ -12,6 +12,7 @@ mod first_pass;
 mod lanes;
 mod lattices;
 mod layers;
+mod live;
 mod local_weights;
 mod loss;
 #[path = "../../crates/speech/tests/suite/mutants.rs"]

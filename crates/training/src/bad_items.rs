@@ -8,6 +8,7 @@
 //! | a recording longer or shorter than the `seconds` of its line | used as it is |
 //!
 //! All of them are reported by name. More than [`allowed`] items left out are [`Error::TooManyBad`].
+use kernels::Excerpt;
 use serde::{Deserialize, Serialize};
 use speech::{Tokenizer, Utterance};
 
@@ -70,7 +71,7 @@ impl LeftOut {
     }
 
     fn warning(&self, set: &str) -> String {
-        format!("{set}: {}: {}; left out", self.id, self.reason)
+        format!("{set}: {}: {}; left out", Excerpt(&self.id), self.reason)
     }
 }
 
@@ -103,9 +104,10 @@ impl BadItems {
         }
         if let Some(OtherLength { id, expected_seconds, found_seconds }) = self.other_length.first() {
             lines.push(format!(
-                "{set}: {} recordings are not as long as the manifest says, the first of them {id}: {found_seconds:.2} s \
+                "{set}: {} recordings are not as long as the manifest says, the first of them {}: {found_seconds:.2} s \
                  instead of {expected_seconds:.2} s",
-                self.other_length.len()
+                self.other_length.len(),
+                Excerpt(id)
             ));
         }
         lines

@@ -1,6 +1,7 @@
 //! What in the data of a run is no error, but hardly meant, or worth a word.
 use std::collections::HashSet;
 
+use kernels::Excerpt;
 use speech::batching::no_longer_than;
 use speech::{Tokenizer, Utterance};
 
@@ -14,7 +15,7 @@ pub fn repeated(set: &str, utterances: &[Utterance]) -> Option<String> {
         "{set}: {} of {} utterances are there already, the first of them {}",
         again.len(),
         utterances.len(),
-        first.id
+        Excerpt(&first.id)
     ))
 }
 
@@ -50,6 +51,6 @@ pub fn unknown(set: &str, utterances: &[Utterance], tokenizer: &Tokenizer) -> Op
     Some(format!(
         "{set}: {} texts hold only words that the tokens cannot write, the first of them {}",
         unknown.len(),
-        first.id
+        Excerpt(&first.id)
     ))
 }

@@ -2,7 +2,7 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
-use kernels::Brief;
+use kernels::{Brief, Excerpt};
 
 use crate::bad_items::LeftOut;
 use crate::memory;
@@ -15,7 +15,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[non_exhaustive]
 pub enum Error {
     /// Shapes, lengths or dtypes that do not fit together.
-    #[error("{argument}: expected {expected}, found {found}")]
+    #[error("{argument}: expected {expected}, found {}", Excerpt(found))]
     Shape {
         /// Name of the argument.
         argument: String,
@@ -25,15 +25,17 @@ pub enum Error {
         found: String,
     },
     /// A recipe that is no valid TOML, has an unknown key or misses one.
-    #[error("recipe {}: {source}", path.display())]
+    #[error("recipe {}: {place}{message}", path.display())]
     RecipeSyntax {
         /// The recipe file.
         path: PathBuf,
-        /// Place, key and what was expected there.
-        source: Box<toml::de::Error>,
+        /// Line and column; empty if they are unknown.
+        place: String,
+        /// Key, what was expected, and the line.
+        message: String,
     },
     /// A recipe key whose value is outside its range.
-    #[error("recipe key {key}: expected {expected}, found {found}")]
+    #[error("recipe key {}: expected {expected}, found {}", Excerpt(key), Excerpt(found))]
     RecipeValue {
         /// Dotted name of the key.
         key: String,
@@ -52,7 +54,7 @@ pub enum Error {
     #[error(
         "{set}: expected at most {allowed} of {of} utterances that cannot be used, found {bad}, the first of them {}: {}; max_bad in \
          [data] of the recipe, or --max-bad, is the share that may be left out",
-        first.id,
+        Excerpt(&first.id),
         first.reason
     )]
     TooManyBad {
@@ -100,7 +102,7 @@ pub enum Error {
         other: PathBuf,
     },
     /// A checkpoint that is corrupt, truncated, or made by something else.
-    #[error("checkpoint {}: expected {expected}, found {found}", path.display())]
+    #[error("checkpoint {}: expected {expected}, found {}", path.display(), Excerpt(found))]
     Checkpoint {
         /// The checkpoint file.
         path: PathBuf,
@@ -186,7 +188,7 @@ pub enum Error {
         epochs: u64,
     },
     /// Pretrained weights that do not fit the model.
-    #[error("init.weights {}: expected {expected}, found {found}", path.display())]
+    #[error("init.weights {}: expected {expected}, found {}", path.display(), Excerpt(found))]
     Pretrained {
         /// The file.
         path: PathBuf,
@@ -196,7 +198,10 @@ pub enum Error {
         found: String,
     },
     /// A run that goes on with data that are not those of its checkpoint.
-    #[error("{set}: expected the data of the checkpoint, found {found}; --changed-data goes on with it")]
+    #[error(
+        "{set}: expected the data of the checkpoint, found {}; --changed-data goes on with it",
+        Excerpt(found)
+    )]
     DataChanged {
         /// `data.train`, `data.dev` or `data.test`.
         set: &'static str,
@@ -204,7 +209,7 @@ pub enum Error {
         found: String,
     },
     /// A score, loss, gradient or weight that is no longer finite.
-    #[error("step {step}: expected a finite {what}{}; utterances {utterances:?}", value(*found))]
+    #[error("step {step}: expected a finite {what}{}; utterances {}", value(*found), names(utterances))]
     Diverged {
         /// Optimiser step.
         step: u64,
@@ -235,7 +240,8 @@ pub enum Error {
     },
     /// A budget of the loss below what an utterance takes, or some together.
     #[error(
-        "recipe key loss.budget: expected at least {smallest} bytes, the smallest cut of utterances {utterances:?}, found {found}"
+        "recipe key loss.budget: expected at least {smallest} bytes, the smallest cut of utterances {}, found {found}",
+        names(utterances)
     )]
     LossBudget {
         /// Bytes of the smallest cut.
@@ -314,6 +320,13 @@ pub enum Error {
     Decoding(#[from] decoding::Error),
 }
 
+/// Names in quotes, each cut if it is long.
+fn names(utterances: &[String]) -> String {
+    let quoted: Vec<String> =
+        utterances.iter().map(|id| Excerpt(format_args!("{id:?}")).to_string()).collect();
+    format!("[{}]", quoted.join(", "))
+}
+
 fn value(found: Option<f64>) -> String {
     found.map_or(String::new(), |found| format!(", found {}", Brief(found)))
 }
@@ -325,10 +338,6 @@ impl Error {
         found: impl Into<String>,
     ) -> Self {
         Error::Shape { argument: argument.into(), expected: expected.into(), found: found.into() }
-    }
-
-    pub(crate) fn syntax(path: &Path, source: toml::de::Error) -> Self {
-        Error::RecipeSyntax { path: path.to_owned(), source: Box::new(source) }
     }
 
     /// For `map_err`: attaches file and action to a system error.

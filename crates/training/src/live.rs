@@ -14,7 +14,7 @@ use crate::{Error, Result};
 use search::Carried;
 use speech_gate::SpeechGate;
 
-/// Most labels that wait for the silence filter.
+/// Most labels that wait for the silence filter or for the end of their word.
 const MAX_HELD: usize = 1000;
 
 /// When an utterance is thought to be over, in seconds.
@@ -71,7 +71,8 @@ impl Update {
 /// after [`LiveOptions::latest`], and where a thousand labels are open, the best hypothesis is chosen.
 ///
 /// Words are held until one of them reaches the least posterior of [`Recogniser::with_silence`]; after it, all are passed on. Held
-/// words are discarded at a pause, at the end, and when there are a thousand labels of them.
+/// words are discarded at a pause, at the end, and when there are a thousand labels of them. A word of more than a thousand
+/// labels is cut.
 ///
 /// ```no_run
 /// use training::{LiveOptions, Recogniser};
@@ -312,8 +313,9 @@ impl Live {
     fn take_words(&mut self, over: bool) -> Result<Transcription> {
         let ids: Vec<u32> = self.held.iter().map(|label| label.label).collect();
         let words = groups(&self.tokenizer, &ids);
-        // Without a pause, the last word may go on.
-        let complete = words.len() - usize::from(!over && !words.is_empty());
+        // Without a pause, the last word may go on; a single one with too many labels is cut.
+        let is_cut = words.len() == 1 && self.held.len() > MAX_HELD;
+        let complete = words.len() - usize::from(!over && !is_cut && !words.is_empty());
         let decision = over || self.held.len() > MAX_HELD;
         self.gate.update(&self.tokenizer, &self.held, &words[..complete], decision);
         let end = match words.get(complete) {

@@ -5,6 +5,7 @@ mod init;
 mod loss;
 mod loss_options;
 pub(crate) mod steps;
+mod syntax;
 mod table;
 mod terms;
 
@@ -16,6 +17,7 @@ pub use init::{InitConfig, Initialization, PretrainedConfig};
 pub use loss::LossConfig;
 pub use loss_options::{ActivationKind, Loss, LossOptions};
 pub use steps::{ClipKind, Decay, OptimiserKind};
+use syntax::syntax_error;
 pub use terms::{PrecisionKind, Terms};
 
 use serde::{Deserialize, Deserializer, Serialize};
@@ -531,7 +533,7 @@ impl Recipe {
             recipe.data.max_bad = max_bad.unwrap_or(recipe.data.max_bad);
             recipe.check()?;
             text = toml::to_string(&recipe)
-                .map_err(|error| Error::syntax(path, serde::de::Error::custom(error)))?;
+                .map_err(|error| syntax_error(path, "", &serde::de::Error::custom(error)))?;
         }
         let base = path.parent().unwrap_or(Path::new(""));
         let Data { train, dev, test, cache, .. } = &mut recipe.data;
@@ -577,7 +579,7 @@ impl Recipe {
     /// # Errors
     /// As [`Recipe::read`], without the file.
     pub fn parse(text: &str, path: &Path) -> Result<Recipe> {
-        let recipe: Recipe = toml::from_str(text).map_err(|error| Error::syntax(path, error))?;
+        let recipe: Recipe = toml::from_str(text).map_err(|error| syntax_error(path, text, &error))?;
         recipe.check()?;
         Ok(recipe)
     }

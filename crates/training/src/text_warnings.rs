@@ -1,6 +1,7 @@
 //! Warnings about texts that the tokenizer converts, or spells letter by letter where a mark is meant.
 use std::collections::BTreeMap;
 
+use kernels::Excerpt;
 use speech::{Tokenizer, TokenizerKind, UnicodeForm, bracketed};
 
 /// Marks that a warning names.
@@ -85,10 +86,9 @@ fn list(counts: &BTreeMap<String, usize>) -> Option<(String, &'static str)> {
     let mut marks: Vec<(&String, usize)> = counts.iter().map(|(mark, &count)| (mark, count)).collect();
     marks.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
     let (first, others) = marks.split_first()?;
-    let mut text =
-        format!("{} `{}`", count(first.1, "text contains", "texts contain"), first.0.escape_debug());
+    let mut text = format!("{} `{}`", count(first.1, "text contains", "texts contain"), Excerpt(first.0));
     for (mark, texts) in others.iter().take(NAMED - 1) {
-        text += &format!(", {texts} `{}`", mark.escape_debug());
+        text += &format!(", {texts} `{}`", Excerpt(mark));
     }
     if marks.len() > NAMED {
         text += &format!(" and {} more words of this form", marks.len() - NAMED);

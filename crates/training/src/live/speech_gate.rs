@@ -4,6 +4,7 @@ use std::ops::Range;
 use decoding::{Emitted, Stream};
 use speech::Tokenizer;
 
+use super::MAX_HELD;
 use crate::Result;
 use crate::silence;
 use crate::unfused::{Unfused, UnfusedSearch};
@@ -104,7 +105,7 @@ impl UnfusedStream {
         let ids: Vec<u32> = self.found.labels.iter().map(|label| label.label).collect();
         let words = groups(tokenizer, &ids);
         let end = match words.last() {
-            Some(last) if !decision => last.start,
+            Some(last) if !decision && ids.len() <= MAX_HELD => last.start,
             _ => ids.len(),
         };
         let complete: Vec<Emitted> = self.found.labels.drain(..end).collect();

@@ -2,6 +2,7 @@
 use std::fmt::Write;
 use std::str::FromStr;
 
+use kernels::Excerpt;
 use serde::Serialize;
 
 use super::Transcription;
@@ -76,7 +77,7 @@ impl FromStr for Format {
         let known = || Format::ALL.map(Format::name).join(", ");
         let name = if name == "text" { "txt" } else { name };
         let found = Format::ALL.into_iter().find(|format| format.name() == name);
-        found.ok_or_else(|| format!("expected one of {}, found {name}", known()))
+        found.ok_or_else(|| format!("expected one of {}, found {}", known(), Excerpt(name)))
     }
 }
 

@@ -404,6 +404,101 @@ fn numbers_that_nobody_can_mean_are_refused_briefly_or_do_no_harm() {
     }
 }
 
+/// The numbers of a value with the names of their keys, and the place of each as keys and indices.
+fn places(value: &toml::Value, place: &[String], found: &mut Vec<Vec<String>>) {
+    let inner = |key: String| [place, &[key]].concat();
+    match value {
+        toml::Value::Table(table) => {
+            table.iter().for_each(|(key, value)| places(value, &inner(key.clone()), found))
+        }
+        toml::Value::Array(list) => {
+            list.iter().enumerate().for_each(|(at, value)| places(value, &inner(at.to_string()), found));
+        }
+        toml::Value::Integer(_) | toml::Value::Float(_) => found.push(place.to_vec()),
+        _ => {}
+    }
+}
+
+fn at<'a>(value: &'a mut toml::Value, place: &[String]) -> &'a mut toml::Value {
+    place.iter().fold(value, |value, key| match value {
+        toml::Value::Array(list) => &mut list[key.parse::<usize>().unwrap()],
+        value => &mut value[key.as_str()],
+    })
+}
+
+/// Keys that are missing by default, and lists, too.
+#[test]
+fn numbers_that_are_none_or_negative_are_refused_for_every_key() {
+    /// Keys whose negative numbers make sense: decibels, and a frequency below the upper end.
+    const MAY_BE_NEGATIVE: [&str; 3] =
+        ["augment.noise.snr_db.0", "augment.noise.snr_db.1", "features.high_hz"];
+    const MARK: &str = "@number@";
+    let lstm = "layers = 1\nhidden = 16\nbidirectional = true\ndropout = 0.1";
+    let conformer = "kind = \"conformer\"\nlayers = 1\nwidth = 16\nheads = 2\nfeed_forward = 8\nkernel = 3\ndropout = 0.1\n\
+                     subsampling = { channels = 4, factor = 2 }\nattention = { chunk = 4, left = 2 }";
+    let stream = ("train = [\"train.jsonl\"]", "stream = true\nmax_bad = 0.5\ntrain = [\"train.jsonl\"]");
+    let wave = "speed = { rates = [0.9, 1.1] }\nnoise = { manifest = \"a\", snr_db = [0.0, 9.0], share = 0.5 }\n\
+                reverb = { manifest = \"a\", share = 0.5 }\nperturb =";
+    let mlperf = mlperf("gamma = 0.9\nmin_rate = 0.001");
+    let variants: [&[(&str, &str)]; 7] = [
+        &[stream, ("perturb =", wave), ("max_frames = 200", "max_frames = 200\nmax_seconds = 9.5")],
+        &[
+            ("ema = 0.9", &mlperf),
+            ("ctc_weight = 0.3", "ctc_weight = 0.3\nctc_weight_end = 0.1\nz_loss = 0.1"),
+        ],
+        &[
+            ("ema = 0.9", "decay = \"noam\"\nwarmup_steps = 10\nmodel_width = 64"),
+            ("embedding = 8", "embedding = 8\nembedding_dropout = 0.1"),
+        ],
+        &[
+            (lstm, conformer),
+            ("stack = 4\nstride = 4", "stack = 1\nstride = 1"),
+            ("mels = 12", "mels = 12\nnormalise = \"running\""),
+        ],
+        &[(lstm, &format!("{lstm}\ntime_reduction = {{ after_layer = 0, factor = 2 }}"))],
+        &[(
+            "ctc_weight = 0.3",
+            "[loss]\nkind = \"tdt\"\ndurations = [0, 1, 2]\nsigma = 0.1\nomega = 0.1\nclamp = 0.5",
+        )],
+        &[
+            ("mels = 12", "preset = \"mlperf\""),
+            ("kind = \"words\"", "kind = { bpe = { size = 30 } }"),
+            ("ctc_weight = 0.3", "[init]\nkind = \"mlperf\""),
+        ],
+    ];
+    let mut tried = 0;
+    for changes in variants {
+        let recipe = parse(&toy(changes)).unwrap_or_else(|error| panic!("{changes:?}: {error}"));
+        let whole = toml::Value::try_from(recipe).unwrap();
+        let mut found = Vec::new();
+        places(&whole, &[], &mut found);
+        for place in found {
+            let name = place.join(".");
+            let mut marked = whole.clone();
+            *at(&mut marked, &place) = toml::Value::String(MARK.to_owned());
+            let marked = toml::to_string(&marked).unwrap();
+            for number in ["nan", "-nan", "inf", "-inf", "1e400", "-1e400", "-1", "-1.0", "-0.5", "\"\""] {
+                tried += 1;
+                let parsed = parse(&marked.replace(&format!("\"{MARK}\""), number));
+                let is_negative = number.starts_with("-0") || number.starts_with("-1") && number.len() < 5;
+                match parsed {
+                    Err(Error::RecipeValue { key, .. }) => {
+                        let end = key.rsplit('.').next().unwrap();
+                        assert!(name.contains(end), "{name} = {number}: {key}");
+                    }
+                    Err(Error::RecipeSyntax { .. }) => {}
+                    Err(error) => panic!("{name} = {number}: {error}"),
+                    Ok(_) => {
+                        let is_permitted = is_negative && MAY_BE_NEGATIVE.contains(&name.as_str());
+                        assert!(is_permitted, "{name} = {number} is accepted");
+                    }
+                }
+            }
+        }
+    }
+    assert!(tried > 3000, "{tried}");
+}
+
 #[test]
 fn a_mark_of_the_byte_order_is_no_mistake() {
     let toy = Toy::new();

@@ -1,0 +1,151 @@
+//! A recognition of sound that is still arriving takes as much memory after 10,000 chunks as after 1,000.
+use std::path::Path;
+use std::sync::Arc;
+
+use panda::decoding::{Beam, Fusion, Greedy, PerClass};
+use panda::lattice::{Alignment, BestPathStream, FullNGram, RecognitionLattice, Table};
+use panda::speech::{Tokenizer, TokenizerKind};
+use panda::training::{
+    Checkpoint, Endpoint, LiveOptions, Model, Progress, Recipe, Recogniser, Search, WindowConfig,
+};
+
+use crate::counting::{alive, turn};
+
+/// Samples of a chunk: 10 ms, a frame.
+const CHUNK: usize = 80;
+const FEW: usize = 1000;
+const MANY: usize = 10_000;
+/// Bytes that may differ.
+const TOLERANCE: usize = 4096;
+/// The same for a beam, of which a thousand labels may be open or wait for the end of their word.
+const OPEN_LABELS: usize = 200_000;
+
+/// A model whose head prefers one class by far, without training.
+fn recogniser(kind: &str, preferred: Option<&str>, bidirectional: bool) -> Recogniser {
+    let normalise = if bidirectional { "utterance" } else { "running" };
+    let text = format!(
+        r#"
+        data = {{ train = ["none.jsonl"] }}
+        features = {{ sample_rate = 8000, mels = 8, normalise = "{normalise}" }}
+        tokens = {{ kind = "{kind}" }}
+        encoder = {{ stack = 1, stride = 1, layers = 1, hidden = 8, bidirectional = {bidirectional} }}
+        predictor = {{ kind = "stateless", embedding = 3, context = 1 }}
+        joint = {{ width = 7 }}
+        optimiser = {{ learning_rate = 1e-3 }}
+        batch = {{ max_frames = 100, max_utterances = 4 }}
+        training = {{ epochs = 1 }}
+        "#
+    );
+    let recipe = Recipe::parse(&text, Path::new("test.toml")).unwrap();
+    let kind = if kind == "words" { TokenizerKind::Words } else { TokenizerKind::Characters };
+    let tokenizer = Tokenizer::train(kind, &["ab b a"]).unwrap();
+    let model = Model::new(&recipe.model(), tokenizer.size()).unwrap();
+    let mut weights = model.parameters().values().unwrap();
+    let class = preferred
+        .map_or(tokenizer.size(), |token| tokenizer.tokens().iter().position(|name| name == token).unwrap());
+    let shapes = model.parameters().shapes();
+    let is_bias = |name: &&String| name.ends_with("bias") && shapes[*name] == [model.classes()];
+    let bias = weights.keys().find(is_bias).unwrap().clone();
+    weights.get_mut(&bias).unwrap()[class] = 20.0;
+    let checkpoint = Checkpoint {
+        recipe: text,
+        tokenizer: tokenizer.to_json().unwrap(),
+        progress: Progress::default(),
+        shapes,
+        weights,
+        average: None,
+        memory: Default::default(),
+        data: None,
+        summed: true,
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    checkpoint.write(&path).unwrap();
+    Recogniser::load(&path).unwrap()
+}
+
+/// Bytes that are alive after a few chunks and after many, and the labels that came out.
+fn measure(recogniser: &Recogniser, options: &LiveOptions) -> ([usize; 2], usize) {
+    let mut live = recogniser.live(options).unwrap();
+    let mut chunk = vec![0.0; CHUNK];
+    let (mut bytes, mut labels) = ([0; 2], 0);
+    for n in 0..MANY {
+        for (at, sample) in chunk.iter_mut().enumerate() {
+            *sample = 0.1 * ((n * CHUNK + at) as f32 * 0.3).sin();
+        }
+        let update = live.push(&chunk).unwrap();
+        labels += update.new.tokens.len();
+        drop(update);
+        if n + 1 == FEW {
+            bytes[0] = alive();
+        }
+    }
+    bytes[1] = alive();
+    (bytes, labels)
+}
+
+fn check(name: &str, recogniser: &Recogniser, options: &LiveOptions) -> usize {
+    let ([few, many], labels) = measure(recogniser, options);
+    let is_beam = matches!(recogniser.search(), Search::Beam(_));
+    let tolerance = if is_beam { OPEN_LABELS } else { TOLERANCE };
+    assert!(many <= few + tolerance, "{name}: {few} bytes, then {many}; {labels} labels");
+    labels
+}
+
+#[test]
+fn memory_does_not_grow_with_the_number_of_chunks() {
+    let _alone = turn();
+    let endpoint = LiveOptions { endpoint: Some(Endpoint::default()), ..LiveOptions::default() };
+    let latest = LiveOptions { latest: Some(1.0), ..LiveOptions::default() };
+    let list = |classes: usize| {
+        let bonus: Vec<f32> = (0..classes).map(|class| class as f32 * 0.1).collect();
+        vec![Fusion { automaton: Arc::new(PerClass::new(bonus).unwrap()), weight: 0.5 }]
+    };
+    for (kind, preferred) in
+        [("words", None), ("words", Some("a")), ("characters", Some("a")), ("characters", Some(" "))]
+    {
+        let name = format!("{kind} {preferred:?}");
+        let load = || recogniser(kind, preferred, false);
+        let classes = load().model().classes();
+        for silence in [0.0, 0.2] {
+            let greedy = load().with_silence(silence).unwrap();
+            let labels = check(&format!("greedy {name} {silence}"), &greedy, &LiveOptions::default());
+            assert_eq!(
+                labels > MANY / 2,
+                preferred.is_some_and(|token| token != " ") || silence == 0.0 && preferred.is_some(),
+                "{name} {silence}: {labels}"
+            );
+            check(&format!("greedy with endpoints {name} {silence}"), &greedy, &endpoint);
+            let fused = Search::Greedy(Greedy { fusion: list(classes), ..Greedy::default() });
+            let fused = load().with_search(fused).unwrap().with_silence(silence).unwrap();
+            check(&format!("fused {name} {silence}"), &fused, &LiveOptions::default());
+        }
+        let beam = Search::Beam(Beam { width: 3, ..Beam::default() });
+        let beam = load().with_search(beam).unwrap();
+        for options in [&LiveOptions::default(), &latest, &endpoint] {
+            check(&format!("beam {name}"), &beam, options);
+        }
+    }
+    let window = WindowConfig { seconds: 2.0, overlap: 0.5 };
+    let windows = LiveOptions { window, ..LiveOptions::default() };
+    check("windows", &recogniser("words", Some("a"), true), &windows);
+}
+
+#[test]
+fn the_best_path_of_a_stream_forgets_what_is_certain() {
+    let _alone = turn();
+    let (context, table) = (
+        FullNGram::new(2, 1).unwrap(),
+        Table::new(&[0.3, 1.0, 0.1, -0.2, 0.9, 0.4, 0.0, 0.2, 0.7], &[1, 3, 3]),
+    );
+    let table = table.unwrap();
+    let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &table).unwrap();
+    let mut stream = BestPathStream::new(&lattice, 1.0).unwrap();
+    let (mut bytes, mut labels) = ([0; 2], 0);
+    for n in 0..MANY {
+        labels += stream.push(&[0.0]).unwrap().len();
+        bytes[usize::from(n >= FEW)] = alive();
+    }
+    assert!(labels > MANY / 2, "{labels}");
+    assert!(bytes[1] <= bytes[0] + TOLERANCE, "{bytes:?}");
+}
