@@ -1,6 +1,8 @@
 //! What can go wrong with a report.
 use std::path::{Path, PathBuf};
 
+use kernels::Excerpt;
+
 /// The crate's result type.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -23,7 +25,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// Metrics that are no table.
-    #[error("{}: expected a table with a header, found {source}", path.display())]
+    #[error("{}: expected a table with a header, found {}", path.display(), Excerpt(source))]
     Metrics {
         /// The file.
         path: PathBuf,
@@ -31,7 +33,7 @@ pub enum Error {
         source: csv::Error,
     },
     /// A line of hypotheses that is none.
-    #[error("{}:{line}: expected id, reference and hypothesis in JSON, found {source}", path.display())]
+    #[error("{}:{line}: expected id, reference and hypothesis in JSON, found {}", path.display(), Excerpt(source))]
     Line {
         /// The file.
         path: PathBuf,

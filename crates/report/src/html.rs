@@ -1,9 +1,10 @@
 //! Text as HTML, and numbers as text.
+use kernels::Printable;
 
-/// A text in which nothing is markup, for contents and for attributes in double quotes.
+/// A text in which nothing is markup, for contents and for attributes in double quotes; control characters are escaped.
 pub fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
+    for c in Printable(text).to_string().chars() {
         match c {
             '&' => safe += "&amp;",
             '<' => safe += "&lt;",
@@ -14,6 +15,12 @@ pub fn escape(text: &str) -> String {
         }
     }
     safe
+}
+
+/// [`escape`] of several lines, which stay lines, with their tabs.
+pub fn escape_lines(text: &str) -> String {
+    let line = |line: &str| line.split('\t').map(escape).collect::<Vec<_>>().join("\t");
+    text.lines().map(|text| line(text) + "\n").collect()
 }
 
 /// A rate in percent.
@@ -57,6 +64,8 @@ mod tests {
     fn nothing_is_markup_and_numbers_are_short() {
         let safe = escape("<script>alert(\"1\" & '2')</script>");
         assert_eq!(safe, "&lt;script&gt;alert(&quot;1&quot; &amp; &#39;2&#39;)&lt;/script&gt;");
+        assert_eq!(escape("a\n\u{1b}\u{202e}b"), r"a\n\u{1b}\u{202e}b");
+        assert_eq!(escape_lines("a\tb\r\n\u{7f}<"), "a\tb\n\\u{7f}&lt;\n");
         assert_eq!((percent(0.12345), percent(f64::INFINITY)), ("12.35 %".into(), "∞".into()));
         assert_eq!(interval((0.01, f64::INFINITY)), "[1.00, ∞]");
         assert_eq!(

@@ -2,7 +2,7 @@
 use training::recipe::Metric;
 use training::{Score, Transcript};
 
-use crate::html::{count, duration, escape, interval, percent};
+use crate::html::{count, duration, escape, escape_lines, interval, percent};
 use crate::recordings::Recordings;
 use crate::run::Run;
 use crate::{Options, Result, curves, tables, worst};
@@ -32,7 +32,7 @@ impl Run {
             parameters(self),
             format!(
                 "<section><h2 id=\"recipe\">Recipe</h2><pre><code>{}</code></pre></section>\n",
-                escape(&self.text)
+                escape_lines(&self.text)
             ),
         ]
         .concat();
