@@ -1,14 +1,15 @@
 //! `panda align CHECKPOINT MANIFEST`
-use std::{io::Write, path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode};
 
+use kernels::Excerpt;
 use training::{Alignments, OutputIds, Unit, files::Output};
 
 use crate::{
     audio::{AudioArguments, note},
     bad_items::{self, BadItemArguments},
-    error::{Error, Result},
+    error::Result,
     manifests,
-    out::{complain, say, warn_each},
+    out::{complain, formatted, say, warn_each},
     outputs,
     shard::{self, Shard},
 };
@@ -61,7 +62,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let texts = utterances.iter().map(|one| one.text.as_str());
     warn_each(training::conversion_warnings(&name, texts, recogniser.tokenizer()));
     for id in &found.without_path {
-        complain!("warning: {id}: no path, more labels than its frames can emit; left out");
+        complain!("warning: {}: no path, more labels than its frames can emit; left out", Excerpt(id));
     }
     // What was aligned is written, even if too much of the list cannot be used.
     let code = write(arguments, &found, &ids, ctm, json)?;
@@ -79,8 +80,7 @@ fn write(
     let unit = if arguments.tokens { Unit::Tokens } else { Unit::Words };
     let standard = [&ctm, &json].into_iter().flatten().any(Output::is_standard);
     if ctm.is_none() && json.is_none() {
-        let written = std::io::stdout().lock().write_all(found.ctm(unit, ids).as_bytes());
-        written.map_err(Error::standard_output)?;
+        formatted(&found.ctm(unit, ids))?;
         return Ok(ExitCode::SUCCESS);
     }
     json.map_or(Ok(()), |json| json.write(found.json().as_bytes()))?;

@@ -6,6 +6,7 @@ use speech::{Change, Channel, Conversion};
 use training::Recogniser;
 
 use crate::error::{Error, Result};
+use crate::numbers;
 use crate::out::complain;
 
 /// How recordings are read.
@@ -24,7 +25,7 @@ pub struct AudioArguments {
 pub struct SilenceArguments {
     /// Discard texts in which no word reaches this posterior, as what the model makes of silence; 0 keeps every text. Words of
     /// --lm and --phrases need no posterior: the words that the model finds without them are judged
-    #[arg(long, value_name = "P", default_value_t = training::SILENCE)]
+    #[arg(long, value_name = "P", default_value_t = training::SILENCE, value_parser = numbers::posterior)]
     silence: f64,
 }
 

@@ -1,7 +1,7 @@
 //! `panda average OUT CHECKPOINT...`
 use std::{path::PathBuf, process::ExitCode};
 
-use crate::{error::Result, out::say};
+use crate::{error::Result, numbers, out::say};
 
 /// Arguments of `panda average`.
 #[derive(clap::Args)]
@@ -12,10 +12,10 @@ pub struct Arguments {
     #[arg(value_name = "CHECKPOINT")]
     checkpoints: Vec<PathBuf>,
     /// The last K epochs of a run that keeps their checkpoints (training.keep)
-    #[arg(long, value_name = "K", conflicts_with = "best")]
+    #[arg(long, value_name = "K", conflicts_with = "best", value_parser = numbers::any)]
     last: Option<usize>,
     /// Those K of them with the lowest word error rate on the dev set
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", value_parser = numbers::any)]
     best: Option<usize>,
 }
 

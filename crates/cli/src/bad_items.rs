@@ -2,13 +2,14 @@
 use training::{BadItems, Recogniser};
 
 use crate::error::Result;
+use crate::numbers;
 use crate::out::warn_each;
 
 /// How many utterances may be left out.
 #[derive(clap::Args)]
 pub struct BadItemArguments {
     /// Leave out at most this share of the utterances, rounded up, since their recordings or texts cannot be used; more are an error
-    #[arg(long, value_name = "SHARE", default_value_t = training::MAX_BAD)]
+    #[arg(long, value_name = "SHARE", default_value_t = training::MAX_BAD, value_parser = numbers::share)]
     max_bad: f64,
 }
 

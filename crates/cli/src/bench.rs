@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::bytes;
 use crate::error::{Error, Result};
 use crate::out::{complain, say};
-use crate::{outputs, signals};
+use crate::{numbers, outputs, signals};
 
 /// Arguments of `panda bench`.
 #[derive(clap::Args)]
@@ -27,10 +27,10 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Processes for each case and system [default: 5, quick 2]
-    #[arg(long)]
+    #[arg(long, value_parser = numbers::within("expected a number of runs, from 1 to 10000", 1..=MOST_REPEATS))]
     repeats: Option<usize>,
     /// Threads of every system [default: all cores]
-    #[arg(long)]
+    #[arg(long, value_parser = numbers::within("expected at least 1", 1..=usize::MAX))]
     threads: Option<usize>,
     /// Resident bytes above inputs and gradients at which a system is out of memory, such as 512MiB
     #[arg(long, value_name = "BYTES", default_value = "8GiB", value_parser = bytes::parse)]
@@ -90,10 +90,6 @@ fn measure_suite(arguments: &Arguments, stop: Arc<AtomicBool>) -> Result<()> {
     let [json, svg] = outputs::open([&arguments.json, &arguments.svg], &inputs, &[])?;
     let plan = arguments.suite.plan(&choice)?;
     let repeats = arguments.repeats.unwrap_or(repeats);
-    if !(1..=MOST_REPEATS).contains(&repeats) {
-        let found = repeats as f64;
-        return Err(Error::Argument { argument: "--repeats", expected: "of runs, from 1 to 10000", found });
-    }
     let settings = Settings { repeats, seconds, cap: arguments.cap as u64, stop };
     let progress = Progress::new(&plan, repeats);
     let report = bench::run(&plan, settings, &progress);

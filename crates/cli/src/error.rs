@@ -1,4 +1,6 @@
 //! What can go wrong in a command.
+use kernels::Excerpt;
+
 /// Errors of the program; the message is what the user sees.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -49,7 +51,7 @@ pub enum Error {
         source: decoding::PhraseError,
     },
     /// A variable of the environment that says nothing to us.
-    #[error("{0}")]
+    #[error("{}", Excerpt(_0))]
     Environment(String),
     /// MPI does not begin.
     #[error(
@@ -69,7 +71,7 @@ pub enum Error {
         found: usize,
     },
     /// Parts that are not parts of one list.
-    #[error("{}: expected {expected}, found {found}", path.display())]
+    #[error("{}: expected {}, found {}", path.display(), Excerpt(expected), Excerpt(found))]
     Part {
         /// The part.
         path: std::path::PathBuf,
@@ -214,14 +216,15 @@ impl From<crate::verify::VerifyError> for Error {
 /// A result with this program's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An error's message, and those of its causes that it does not tell itself, each on a line of its own.
+/// An error's message and those of its causes that it does not contain, in one line.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        let message = error.to_string();
-        if !text.contains(&message) {
-            text += &format!("\n  because of {message}");
+        // Errors of parsers contain what they have read, which messages cut.
+        let (message, shown) = (error.to_string(), Excerpt(error).to_string());
+        if !text.contains(&message) && !text.contains(&shown) {
+            text += &format!("; because of {shown}");
         }
         cause = error.source();
     }
@@ -240,10 +243,9 @@ mod tests {
         let what = "score of every class";
         let error = training::Error::Diverged { step: 7, what: what.into(), found, utterances, source };
         let text = chain(&Error::Training(error));
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 2, "{text}");
-        assert!(lines[0].starts_with("step 7: expected a finite score of every class; utterances"), "{text}");
-        assert!(lines[1].starts_with("  because of utterance 1, frame 2, label position 3"), "{text}");
+        assert!(text.starts_with("step 7: expected a finite score of every class; utterances"), "{text}");
+        assert!(text.contains("; because of utterance 1, frame 2, label position 3"), "{text}");
+        assert_eq!(text.matches("because of").count(), 1, "{text}");
 
         let source = std::io::Error::other("no space left");
         let error = training::Error::Io { path: "x".into(), action: "write", source };

@@ -11,6 +11,7 @@ use training::{
 use crate::{
     bad_items, bytes,
     error::{Error, Result},
+    numbers,
     out::{complain, say, warn_each},
 };
 
@@ -21,19 +22,19 @@ pub struct Arguments {
     #[arg(required_unless_present_all = ["hidden", "classes"])]
     path: Option<PathBuf>,
     /// Utterances of the batch that the memory plan is for
-    #[arg(long, default_value_t = 16)]
+    #[arg(long, default_value_t = 16, value_parser = numbers::any)]
     batch: usize,
     /// Encoder frames of an utterance
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = numbers::any)]
     frames: usize,
     /// Labels of an utterance
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 20, value_parser = numbers::any)]
     labels: usize,
     /// Width of the joint, instead of the model's
-    #[arg(long)]
+    #[arg(long, value_parser = numbers::within("expected a number from 1 to 268435456", 1..=MOST))]
     hidden: Option<usize>,
     /// Classes of the head, instead of the model's
-    #[arg(long)]
+    #[arg(long, value_parser = numbers::within("expected a number from 2 to 268435456", 2..=MOST))]
     classes: Option<usize>,
     /// Bytes that the loss may hold beside arguments and gradients, such as 64MiB, or `recompute` or `unlimited`
     #[arg(long, value_parser = bytes::budget)]
@@ -53,20 +54,10 @@ impl Arguments {
     fn check(&self) -> Result<()> {
         let Arguments { batch, frames, labels, .. } = *self;
         let of_one = frames.saturating_add(labels).saturating_add(1);
-        let (widest, rows) = (self.hidden.unwrap_or(1), batch.saturating_mul(of_one));
-        for (argument, fits, expected, found) in [
-            ("--batch x (--frames + --labels + 1)", rows <= MOST_ROWS, "of rows, at most 16777216", rows),
-            ("--hidden", (1..=MOST).contains(&widest), "from 1 to 268435456", widest),
-            (
-                "--classes",
-                self.classes.is_none_or(|classes| (2..=MOST).contains(&classes)),
-                "from 2 to 268435456",
-                self.classes.unwrap_or(2),
-            ),
-        ] {
-            if !fits {
-                return Err(Error::Argument { argument, expected, found: found as f64 });
-            }
+        let rows = batch.saturating_mul(of_one);
+        if rows > MOST_ROWS {
+            let (argument, expected) = ("--batch x (--frames + --labels + 1)", "of rows, at most 16777216");
+            return Err(Error::Argument { argument, expected, found: rows as f64 });
         }
         Ok(())
     }
@@ -176,6 +167,6 @@ fn plan(hidden: usize, classes: usize, options: Options, arguments: &Arguments) 
     let options = Options { budget, precision, ..options };
     let (hidden, classes) = (arguments.hidden.unwrap_or(hidden), arguments.classes.unwrap_or(classes));
     let plan = MemoryPlan::for_shape::<f32>([batch, frames, labels], hidden, classes, &options, true)?;
-    say!("{plan}")?;
+    plan.to_string().lines().try_for_each(|line| say!("{line}"))?;
     Ok(ExitCode::SUCCESS)
 }

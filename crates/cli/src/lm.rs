@@ -11,7 +11,7 @@ use training::Checkpoint;
 
 use crate::{
     error::{Error, Result},
-    manifests,
+    manifests, numbers,
     out::{complain, say, warn_each},
     outputs,
 };
@@ -31,7 +31,7 @@ pub struct Arguments {
     #[arg(short, long)]
     output: PathBuf,
     /// Words of the longest n-grams
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = numbers::within("expected 1 to 16", 1..=16_usize))]
     order: usize,
     /// `words`, or a checkpoint, whose tokens the n-grams are then made of
     #[arg(long, default_value = "words")]

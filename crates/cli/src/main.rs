@@ -2,6 +2,7 @@
 #![warn(missing_docs)]
 
 mod align;
+mod arguments;
 mod audio;
 mod average;
 mod bad_items;
@@ -13,6 +14,7 @@ mod info;
 mod lm;
 mod manifests;
 mod merge;
+mod numbers;
 mod out;
 mod outputs;
 mod prepare;
@@ -27,11 +29,11 @@ mod verify;
 
 use std::{path::PathBuf, process::ExitCode};
 
-use clap::{Parser, Subcommand};
+use clap::Subcommand;
 use training::bytes;
 
 /// Trains and runs transducer (RNN-T) speech recognisers with the exact loss over every class.
-#[derive(Parser)]
+#[derive(clap::Parser)]
 #[command(name = "panda", version)]
 struct Arguments {
     #[command(subcommand)]
@@ -80,7 +82,7 @@ fn ready() -> error::Result<()> {
 }
 
 fn main() -> ExitCode {
-    let command = Arguments::parse().command;
+    let command = arguments::parse().command;
     let outcome = ready().and_then(|()| match command {
         Command::Train(arguments) => train::run(&arguments),
         Command::Evaluate(arguments) => evaluate::run(&arguments),

@@ -1,26 +1,89 @@
 //! Standard output and standard error, whose readers may leave at any time.
+//!
+//! Names in a line (of files, utterances, speakers, tokens) come from files of others. Control characters are escaped in all
+//! lines for people, so that a name can neither begin a line of its own nor send an escape sequence to a terminal.
 use std::fmt::Arguments;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
+
+use kernels::{Excerpt, Printable};
 
 use crate::error::{Error, Result};
 
-/// Prints a line to standard output.
+/// Longest word of a message in bytes: the longest path of Linux.
+const MAX_WORD: usize = 4096;
+
+/// Prints a line to standard output, with control characters escaped.
 ///
 /// # Errors
 /// [`Error::Closed`] if its reader has gone; [`Error::Output`] if it cannot be written.
 pub fn line(text: Arguments) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{text}").and_then(|()| out.flush()).map_err(Error::standard_output)
+    write(format_args!("{}\n", Printable(text)))
 }
 
-/// Prints a line to standard error, or not, if nobody can read it.
+/// Prints text in a format of its own, such as JSON or CTM; on a terminal, with control characters other than newlines escaped.
+///
+/// # Errors
+/// As [`line()`].
+pub fn formatted(text: &str) -> Result<()> {
+    if !std::io::stdout().is_terminal() {
+        return write(format_args!("{text}"));
+    }
+    let lines = text.split_inclusive('\n');
+    let escaped = lines.map(|line| match line.strip_suffix('\n') {
+        Some(line) => format!("{}\n", Printable(line)),
+        None => Printable(line).to_string(),
+    });
+    write(format_args!("{}", escaped.collect::<String>()))
+}
+
+/// Writes text to standard output as it is.
+///
+/// # Errors
+/// As [`line()`].
+pub fn write(text: Arguments) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_fmt(text).and_then(|()| out.flush()).map_err(Error::standard_output)
+}
+
+/// Prints a line to standard error, with control characters escaped, or not, if nobody can read it.
 pub fn error_line(text: Arguments) {
+    let text = cut_words(&Printable(text).to_string());
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
 /// Prints warnings to standard error.
 pub fn warn_each(warnings: impl IntoIterator<Item: std::fmt::Display>) {
     warnings.into_iter().for_each(|warning| error_line(format_args!("warning: {warning}")));
+}
+
+/// A message without words that are longer than any path can be.
+fn cut_words(text: &str) -> String {
+    let cut = |word: &str| match word.len() > MAX_WORD {
+        true => Excerpt(word).to_string(),
+        false => word.to_owned(),
+    };
+    text.split_inclusive(' ').map(cut).collect()
+}
+
+/// A writer for people, whose every call of `writeln!` is a line with control characters escaped.
+pub struct Lines<W>(pub W);
+
+impl<W: Write> Write for Lines<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.flush()
+    }
+
+    fn write_fmt(&mut self, text: Arguments) -> std::io::Result<()> {
+        let text = text.to_string();
+        match text.strip_suffix('\n') {
+            Some(line) => writeln!(self.0, "{}", Printable(line)),
+            None => write!(self.0, "{}", Printable(text)),
+        }
+    }
 }
 
 /// [`line()`] with the arguments of `format!`.
@@ -34,3 +97,26 @@ macro_rules! complain {
 }
 
 pub(crate) use {complain, say};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_no_line() {
+        let mut out = Vec::new();
+        let mut lines = Lines(&mut out);
+        let name = "a\nb\u{1b}[2J";
+        writeln!(lines, "{name}  pass").unwrap();
+        writeln!(lines, "{} done", 3).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "a\\nb\\u{1b}[2J  pass\n3 done\n");
+    }
+
+    #[test]
+    fn no_word_is_longer_than_a_path() {
+        let path = "/".repeat(MAX_WORD - 1);
+        assert_eq!(cut_words(&format!("{path} a  b ")), format!("{path} a  b "));
+        assert!(cut_words(&format!("{path}xx: File name too long")).ends_with(": File name too long"));
+        assert!(cut_words(&format!("{path}xx: File name too long")).len() < 250);
+    }
+}

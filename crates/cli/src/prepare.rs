@@ -4,10 +4,7 @@ use std::process::ExitCode;
 
 use speech::prepare::{Prepare, Strings, Summary, an4, fsdd, librispeech};
 
-use crate::{
-    error::{Error, Result},
-    out::say,
-};
+use crate::{error::Result, numbers, out::say};
 
 /// Arguments of `panda prepare`.
 #[derive(clap::Args)]
@@ -27,10 +24,20 @@ enum Corpus {
         #[command(flatten)]
         common: Common,
         /// Also strings of 2 to 7 digits: N to train on, a tenth of it each for dev and test
-        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "shards")]
+        #[arg(
+            long,
+            value_name = "N",
+            value_parser = numbers::within("expected a number of strings, at most 10000000", 1..=MOST_STRINGS),
+            conflicts_with = "shards"
+        )]
         strings: Option<u32>,
         /// What the strings are drawn from
-        #[arg(long, default_value_t = 1, requires = "strings")]
+        #[arg(
+            long,
+            default_value_t = 1,
+            requires = "strings",
+            value_parser = numbers::within("expected a whole number, at least 0", 0..=u64::MAX)
+        )]
         seed: u64,
     },
 }
@@ -46,7 +53,11 @@ struct Common {
     #[arg(long)]
     allow_incomplete: bool,
     /// Tar shards of N utterances instead of manifests
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = numbers::within("expected a number of utterances, at least 1", 1..=u32::MAX)
+    )]
     shards: Option<u32>,
 }
 
@@ -69,10 +80,6 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         Corpus::Librispeech(common) => librispeech(&common.dir, &common.how())?,
         Corpus::An4(common) => an4(&common.dir, &common.how())?,
         Corpus::Fsdd { common, strings, seed } => {
-            if let Some(found) = strings.filter(|train| *train > MOST_STRINGS) {
-                let expected = "of strings, at most 10000000";
-                return Err(Error::Argument { argument: "--strings", expected, found: found.into() });
-            }
             let strings = strings.map(|train| {
                 let (train, some) = (train as usize, (train as usize).div_ceil(10));
                 Strings { train, dev: some, test: some, seed: *seed }

@@ -6,6 +6,7 @@ use training::bytes;
 use training::files::Output;
 
 use crate::error::Result;
+use crate::numbers;
 use crate::out::say;
 
 /// Arguments of `panda report`.
@@ -20,7 +21,7 @@ pub struct Arguments {
     #[arg(long, value_name = "RECIPE")]
     recipe: Option<PathBuf>,
     /// Show so many of the worst utterances
-    #[arg(long, value_name = "N", default_value_t = 30)]
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = numbers::any)]
     worst: usize,
     /// Most bytes of the page that may be sound
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse, default_value = "16MiB", conflicts_with = "no_audio")]

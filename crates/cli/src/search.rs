@@ -12,6 +12,7 @@ use speech::{Tokenizer, TokenizerKind};
 use training::{LatticeSearch, Recogniser, Search};
 
 use crate::error::{Error, Result};
+use crate::numbers;
 use crate::out::{complain, warn_each};
 
 /// Widest beam; a mistake, beyond.
@@ -25,7 +26,12 @@ const MOST_SYMBOLS: usize = 1000;
 pub struct SearchArguments {
     /// Keep so many hypotheses; 1 takes the best class at each site, which is fastest. In a recognition lattice 1 takes the best path,
     /// and more look for the labels with the largest sum over their alignments
-    #[arg(long, value_name = "WIDTH", default_value_t = 1)]
+    #[arg(
+        long,
+        value_name = "WIDTH",
+        default_value_t = 1,
+        value_parser = numbers::within("expected a number of hypotheses, from 1 to 10000", 1..=WIDEST)
+    )]
     beam: usize,
     /// With --beam: modified (one label a frame, k2's), malsd (NeMo's batched one; knows durations), alsd, maes; malsd for models with
     /// durations, else modified, if none is named
@@ -35,33 +41,42 @@ pub struct SearchArguments {
     #[arg(long, conflicts_with_all = ["beam_search", "internal_lm"])]
     ctc: bool,
     /// Most labels that one frame may emit (greedy search and malsd) [default: 8]
-    #[arg(long, value_name = "N")]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = numbers::within("expected a number of labels, from 1 to 1000", 1..=MOST_SYMBOLS)
+    )]
     max_symbols: Option<usize>,
     /// With --beam: taken from the score of the blank, against lost words
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = numbers::weight)]
     blank_penalty: f32,
     /// With --beam: what scores are divided by
-    #[arg(long, value_name = "T", default_value_t = 1.0)]
+    #[arg(long, value_name = "T", default_value_t = 1.0, value_parser = numbers::temperature)]
     temperature: f32,
     /// With --beam: order what is found by its probability alone, not by its probability a label
     #[arg(long)]
     by_sum: bool,
     /// With --beam: tell so many of the best texts, at most those that the beam has kept; --format json and --hypotheses have them, and
     /// `evaluate` says what rate the best choice among them would have
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = numbers::within("expected a number of texts, at least 1", 1..=usize::MAX)
+    )]
     nbest: usize,
     /// With --beam: ask the head of the auxiliary CTC loss about every label as well, with this weight; 0.3 is usual. Whole recordings
     /// only
-    #[arg(long, value_name = "W", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "W", default_value_t = 0.0, value_parser = numbers::ctc_weight)]
     ctc_weight: f32,
     /// An n-gram language model in ARPA format, of words or of the model's tokens; `panda lm` makes one
     #[arg(long, value_name = "ARPA")]
     lm: Option<PathBuf>,
     /// Its weight
-    #[arg(long, value_name = "W", default_value_t = 0.2, allow_negative_numbers = true, requires = "lm")]
+    #[arg(long, value_name = "W", default_value_t = 0.2, requires = "lm", value_parser = numbers::weight)]
     lm_weight: f32,
     /// Added for each word, against the words that language models cost; greedy search weighs labels by it, but not the blank
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = numbers::weight)]
     word_bonus: f32,
     /// A second n-gram that is taken away: what the model has learnt from its own training texts (density ratio, LODR)
     #[arg(long, value_name = "ARPA")]
@@ -71,18 +86,24 @@ pub struct SearchArguments {
         long,
         value_name = "W",
         default_value_t = 0.2,
-        allow_negative_numbers = true,
-        requires = "minus_lm"
+        requires = "minus_lm",
+        value_parser = numbers::weight
     )]
     minus_lm_weight: f32,
     /// What n-grams are made of: auto, words, tokens
     #[arg(long, value_name = "UNITS", default_value = "auto", requires = "ngrams")]
     lm_units: Units,
     /// Added to an unknown word for each of its characters, in addition to the score of `<unk>`; not to special words
-    #[arg(long, value_name = "X", default_value_t = -2.0, allow_negative_numbers = true, requires = "ngrams")]
+    #[arg(
+        long,
+        value_name = "X",
+        default_value_t = -2.0,
+        requires = "ngrams",
+        value_parser = numbers::weight
+    )]
     unknown_character: f32,
     /// Weight of the internal language model that is taken away, where the model has a factored blank
-    #[arg(long, value_name = "W", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "W", default_value_t = 0.0, value_parser = numbers::weight)]
     internal_lm: f32,
     /// Favor the phrases of a list: one a line, then perhaps a tab and its score. A phrase matches whole words
     #[arg(long, value_name = "FILE")]
@@ -92,8 +113,8 @@ pub struct SearchArguments {
         long,
         value_name = "X",
         default_value_t = PHRASE_SCORE,
-        allow_negative_numbers = true,
-        requires = "phrases"
+        requires = "phrases",
+        value_parser = numbers::phrase_score
     )]
     phrase_score: f32,
     /// Of greedy search, the measure of the confidences that are written (of others, they are posteriors): max-prob, gibbs-lin,
@@ -101,7 +122,7 @@ pub struct SearchArguments {
     #[arg(long, value_name = "MEASURE")]
     confidence: Option<Measure>,
     /// Its exponent: below 1, unlikely labels count for more; 0.33 is usual for the measures of entropy [default: 1]
-    #[arg(long, value_name = "A")]
+    #[arg(long, value_name = "A", value_parser = numbers::exponent)]
     confidence_exponent: Option<f64>,
     /// How the confidences of its tokens make that of a word: min, mean, max, product
     #[arg(long, value_name = "HOW", default_value = "min")]
@@ -168,25 +189,6 @@ impl SearchArguments {
     /// A recogniser that searches as the arguments say.
     pub fn apply(&self, recogniser: Recogniser) -> Result<Recogniser> {
         let max_symbols = self.max_symbols.unwrap_or(8);
-        let ranges = [
-            ("--beam", (1..=WIDEST).contains(&self.beam), "of hypotheses, from 1 to 10000", self.beam as f64),
-            ("--nbest", self.nbest > 0, "of texts, at least 1", self.nbest as f64),
-            (
-                "--max-symbols",
-                (1..=MOST_SYMBOLS).contains(&max_symbols),
-                "of labels, from 1 to 1000",
-                max_symbols as f64,
-            ),
-            (
-                "--temperature",
-                self.temperature > 0.0 && self.temperature.is_finite(),
-                "above 0",
-                self.temperature.into(),
-            ),
-        ];
-        if let Some((argument, _, expected, found)) = ranges.into_iter().find(|(_, fits, ..)| !fits) {
-            return Err(Error::Argument { argument, expected, found });
-        }
         let fusion = self.fusion(&recogniser)?;
         let search = if recogniser.model().lattice().is_some() && !self.ctc {
             self.lattice(!fusion.is_empty())?

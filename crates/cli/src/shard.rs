@@ -1,6 +1,8 @@
 //! A part of a list, for clusters that only queue jobs.
 use std::str::FromStr;
 
+use kernels::Excerpt;
+
 /// One of some parts of a list: neighbours, so that the parts one after another are the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shard {
@@ -16,7 +18,10 @@ impl FromStr for Shard {
         let numbers = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
         match numbers {
             Some((i, n)) if (1..=n).contains(&i) => Ok(Shard { index: i - 1, count: n }),
-            _ => Err(format!("expected I/N with I from 1 to N, such as 2/5, found {text:?}")),
+            _ => Err(format!(
+                "expected I/N with I from 1 to N, such as 2/5, found {}",
+                Excerpt(format_args!("{text:?}"))
+            )),
         }
     }
 }

@@ -24,7 +24,9 @@ pub fn watch(says: &'static str) -> Result<Arc<AtomicBool>> {
         }
         // Before whoever sees the flag has ended the program.
         if !says.is_empty() {
-            complain!("\n{says}");
+            // The terminal has shown ^C in the line of the cursor.
+            complain!("");
+            complain!("{says}");
         }
         flag.store(true, Ordering::SeqCst);
     })?;

@@ -10,6 +10,7 @@ use training::{EpochReport, Observer, Ranks, RunReport, Start, StepReport, bytes
 
 use crate::{
     error::{Error, Result},
+    numbers,
     out::{complain, say},
     scores, signals,
 };
@@ -32,14 +33,14 @@ pub struct Arguments {
     #[arg(long)]
     force: bool,
     /// Train for N epochs instead of the recipe's; with --resume, extend or shorten the run to N
-    #[arg(long)]
+    #[arg(long, value_parser = numbers::within("expected a number of epochs, at least 1", 0..=u64::MAX))]
     epochs: Option<u64>,
     /// What the whole run may take, such as 6GiB: batches are cut so that it keeps to it
     #[arg(long, value_parser = bytes::parse)]
     memory: Option<usize>,
     /// Leave out at most this share of each set, rounded up, since the recordings or texts cannot be used; more are an error
     /// [default: data.max_bad of the recipe, 0.01]
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", value_parser = numbers::share)]
     max_bad: Option<f64>,
     /// In which numbers gradients travel between processes: bf16 has half the bytes, and rounds to 8 bits
     #[cfg(feature = "mpi")]
@@ -47,7 +48,12 @@ pub struct Arguments {
     transfer: ranks::Transfer,
     /// End the job with an error if a process does not respond for this time, in seconds; 0 waits forever
     #[cfg(feature = "mpi")]
-    #[arg(long, default_value_t = 1800, value_name = "SECONDS")]
+    #[arg(
+        long,
+        default_value_t = 1800,
+        value_name = "SECONDS",
+        value_parser = numbers::within("expected a number of seconds, at least 0", 0..=u64::MAX)
+    )]
     rank_timeout: u64,
 }
 

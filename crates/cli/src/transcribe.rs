@@ -1,4 +1,5 @@
 //! `panda transcribe CHECKPOINT AUDIO...`
+mod durations;
 mod live;
 mod standard_input;
 
@@ -15,7 +16,8 @@ use training::{Format, OutputIds, Recogniser, Transcription, TranscriptionWriter
 use crate::audio::{AudioArguments, SilenceArguments};
 use crate::captions::CaptionArguments;
 use crate::error::{Error, Result, chain};
-use crate::out::{complain, say};
+use crate::numbers;
+use crate::out::{complain, formatted, say};
 use crate::outputs::{self, Place};
 use crate::search::SearchArguments;
 use crate::shard::{self, Shard};
@@ -45,7 +47,7 @@ pub struct Arguments {
     shard: Option<Shard>,
     /// Exit without an error if at most this share of the recordings, rounded up, cannot be read; the others are transcribed
     /// anyway
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = numbers::share)]
     max_bad: f64,
     /// Leave special words, such as <unk>, out of the texts
     #[arg(long)]
@@ -69,30 +71,30 @@ pub struct Arguments {
 pub struct LongArguments {
     /// Recordings that are longer than this are recognised piece by piece, in memory that does not grow with them, where the search can
     /// (greedy, or --beam of the kinds modified and maes, without --nbest and --ctc-weight); other searches take each as a whole
-    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = numbers::seconds)]
     long: f64,
     /// Length of the pieces for models that hear both ways; others go on where they were
-    #[arg(long, value_name = "SECONDS", default_value_t = WindowConfig::default().seconds)]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = WindowConfig::default().seconds,
+        value_parser = numbers::window
+    )]
     window: f64,
     /// How much of a piece the next one hears too [default: a quarter of it, at most 5]
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = numbers::seconds)]
     overlap: Option<f64>,
 }
 
 impl LongArguments {
-    /// Whether lengths are lengths; what else a window has to be, a model says.
+    /// Whether windows go on; what else a window has to be, a model says.
     fn check(&self) -> Result<()> {
-        let (long, WindowConfig { seconds: window, overlap }) = (self.long, self.window());
-        for (argument, fits, expected, found) in [
-            ("--long", long >= 0.0, "of seconds, at least 0", long),
-            ("--window", window > 0.0 && window <= 3600.0, "of seconds above 0, at most 3600", window),
-            ("--overlap", overlap >= 0.0 && overlap < window, "of seconds, less than the --window", overlap),
-        ] {
-            if !fits {
-                return Err(Error::Argument { argument, expected, found });
-            }
+        let WindowConfig { seconds: window, overlap } = self.window();
+        if overlap < window {
+            return Ok(());
         }
-        Ok(())
+        let expected = "of seconds from 0, less than the --window";
+        Err(Error::Argument { argument: "--overlap", expected, found: overlap })
     }
 
     fn window(&self) -> WindowConfig {
@@ -124,10 +126,6 @@ pub fn run(mut arguments: Arguments) -> Result<ExitCode> {
         arguments.live.check_whole()?;
     }
     arguments.long.check()?;
-    if !(0.0..=1.0).contains(&arguments.max_bad) {
-        let (argument, expected) = ("--max-bad", "from 0 to 1");
-        return Err(Error::Argument { argument, expected, found: arguments.max_bad });
-    }
     let written = if live { Written { files: HashMap::new() } } else { Written::new(arguments, &places)? };
     let recogniser = arguments.audio.load(&arguments.checkpoint)?;
     let recogniser = arguments.silence.apply(recogniser)?;
@@ -239,7 +237,7 @@ impl Listening<'_> {
             return Ok(());
         }
         let id = recording_id(&self.arguments.audio_files[at]);
-        say!("{}", serde_json::json!({ "id": id, "left_out": reason }))
+        formatted(&format!("{}\n", serde_json::json!({ "id": id, "left_out": reason })))
     }
 
     /// A short recording, or the text of a long one, and what was done to it; or the message of an error.
@@ -281,7 +279,8 @@ impl Listening<'_> {
         match self.arguments.format {
             Some(_) => {
                 let text = self.writer.write(&id, found);
-                say!("{}", text.strip_suffix('\n').unwrap_or(&text))
+                let end = if text.ends_with('\n') { "" } else { "\n" };
+                formatted(&(text + end))
             }
             None => {
                 say!("{id}: {}", found.text)?;

@@ -23,12 +23,14 @@ use decoding::{DecodingCase, Line};
 pub use error::{Result, VerifyError};
 use outcome::Stop;
 
+use crate::out::Lines;
+
 /// Verifies every case of a folder and prints a line for each to standard output; true if all pass.
 ///
 /// # Errors
 /// As [`report`].
 pub fn run(dir: &Path) -> Result<bool> {
-    report(dir, &mut std::io::stdout().lock())
+    report(dir, &mut Lines(std::io::stdout().lock()))
 }
 
 /// Verifies every case (`NAME.json` beside `NAME.safetensors`) of a folder: losses in f64 and in f32, decoders in f32; true if all

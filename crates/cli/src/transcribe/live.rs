@@ -1,22 +1,27 @@
 //! Text while a file is played or somebody speaks.
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use kernels::Printable;
 use serde::Serialize;
 use speech::AudioPieces;
 use training::{
     Endpoint, Format, Live, LiveOptions, Recogniser, TimedWord, Transcription, TranscriptionWriter, Update,
 };
 
+use super::durations::Durations;
 use super::standard_input::Pieces;
 use super::{Arguments, recording_id};
 use crate::error::{Error, Result};
-use crate::out::{complain, say};
-use crate::signals;
+use crate::out::{complain, formatted, say, write};
+use crate::{numbers, signals};
+
+/// Returns to the start of the terminal's line and clears it.
+const CLEAR_LINE: &str = "\r\x1b[K";
 
 /// How sound arrives.
 #[derive(clap::Args)]
@@ -25,17 +30,17 @@ pub struct LiveArguments {
     #[arg(long)]
     stream: bool,
     /// With --stream: how many times as fast as it was spoken a file is read; 0 is as fast as it goes [default: 1]
-    #[arg(long, value_name = "FACTOR")]
+    #[arg(long, value_name = "FACTOR", value_parser = numbers::pace)]
     pace: Option<f64>,
     /// With --stream: milliseconds of sound that are listened to at once [default: 200]
-    #[arg(long, value_name = "MS")]
+    #[arg(long, value_name = "MS", value_parser = numbers::within("expected a number from 1 to 60000", 1..=60_000_u32))]
     chunk: Option<u32>,
     /// With --stream: seconds without a word after which an utterance is over; 0: none ever is [default: 1.2]
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = numbers::pause)]
     pause: Option<f64>,
     /// With --stream and --beam: seconds after which a word is decided for, though the hypotheses of the beam do not agree on it; 0:
     /// never, so that words are those of the whole, however late [default: 1]
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = numbers::pause)]
     latest: Option<f64>,
 }
 
@@ -97,19 +102,6 @@ pub fn run(recogniser: &Recogniser, arguments: &Arguments, writer: &Transcriptio
     let LiveArguments { pace, chunk, pause, latest, .. } = arguments.live;
     let (pace, chunk, latest) = (pace.unwrap_or(1.0), chunk.unwrap_or(200), latest.unwrap_or(1.0));
     let pause = pause.unwrap_or(Endpoint::default().after_words);
-    let out_of_range = |argument, expected, found: f64| Err(Error::Argument { argument, expected, found });
-    if pace != 0.0 && !(1e-3..=1e6).contains(&pace) {
-        return out_of_range("--pace", "from 0.001 to 1000000, or 0", pace);
-    }
-    if !(1..=60_000).contains(&chunk) {
-        return out_of_range("--chunk", "from 1 to 60000", chunk.into());
-    }
-    if !(0.0..=1e6).contains(&pause) {
-        return out_of_range("--pause", "from 0 to 1000000", pause);
-    }
-    if !(0.0..=1e6).contains(&latest) {
-        return out_of_range("--latest", "from 0 to 1000000", latest);
-    }
     let latest = Some(latest).filter(|latest| *latest > 0.0);
     let endpoint = (pause > 0.0).then(|| Endpoint { after_words: pause, ..Endpoint::default() });
     let stop = signals::watch("finishing; once more to stop at once")?;
@@ -132,7 +124,7 @@ pub fn run(recogniser: &Recogniser, arguments: &Arguments, writer: &Transcriptio
             line: Transcription::default(),
         };
         let each = (u64::from(rate) * u64::from(chunk) / 1000).max(1) as usize;
-        let (rest, took, started) = (Vec::new(), Vec::new(), Instant::now());
+        let (rest, took, started) = (Vec::new(), Durations::new(), Instant::now());
         let mut player = Player { live: Some(live), shown, rate, each, rest, started, played: 0, took };
         // What was heard before something broke is shown all the same.
         let mut broken = None;
@@ -186,8 +178,8 @@ struct Player<'a> {
     rest: Vec<f32>,
     started: Instant,
     played: usize,
-    /// Seconds that each chunk took.
-    took: Vec<f32>,
+    /// How long the chunks took.
+    took: Durations,
 }
 
 impl Player<'_> {
@@ -216,7 +208,7 @@ impl Player<'_> {
         let start = Instant::now();
         self.played += range.len();
         let updates = live.push_split(&self.rest[range])?;
-        self.took.push(start.elapsed().as_secs_f32());
+        self.took.add(start.elapsed());
         updates.into_iter().try_for_each(|update| self.shown.show(update))
     }
 
@@ -225,7 +217,7 @@ impl Player<'_> {
         let Some(live) = self.live.take() else { return Ok(()) };
         let start = Instant::now();
         let mut updates = live.finish_split()?;
-        self.took.push(start.elapsed().as_secs_f32());
+        self.took.add(start.elapsed());
         let left_out = updates.last().is_some_and(|update| update.left_out);
         if let Some(last) = updates.last_mut() {
             last.endpoint = true;
@@ -235,16 +227,15 @@ impl Player<'_> {
         if left_out {
             complain!("note: {}: text was discarded as silence; --silence 0 keeps it", self.shown.id);
         }
-        let (heard, spent) = (self.played as f64 / f64::from(self.rate), self.took.iter().sum::<f32>());
-        self.took.sort_by(f32::total_cmp);
-        let at = |share: f64| 1000.0 * self.took[((self.took.len() - 1) as f64 * share) as usize];
+        let (heard, took) = (self.played as f64 / f64::from(self.rate), &self.took);
         complain!(
-            "note: {}: {heard:.1} s of sound in {spent:.2} s; a chunk of {:.0} ms took {:.1} ms (median), {:.1} ms (95 %), {:.1} ms (longest)",
+            "note: {}: {heard:.1} s of sound in {:.2} s; a chunk of {:.0} ms took {:.1} ms (median), {:.1} ms (95 %), {:.1} ms (longest)",
             self.shown.id,
+            took.total().as_secs_f64(),
             1000.0 * self.each as f64 / f64::from(self.rate),
-            at(0.5),
-            at(0.95),
-            at(1.0)
+            1000.0 * took.quantile(0.5),
+            1000.0 * took.quantile(0.95),
+            1000.0 * took.quantile(1.0)
         );
         Ok(())
     }
@@ -276,10 +267,10 @@ impl Shown<'_> {
             Some(Format::Json) if !new.words.is_empty() || endpoint => {
                 let event = Event { id: &self.id, words: &new.words, partial: &partial, endpoint };
                 let text = serde_json::to_string(&event);
-                say!("{}", text.expect("numbers and texts have a place in JSON"))?;
+                formatted(&(text.expect("numbers and texts have a place in JSON") + "\n"))?;
             }
             Some(Format::Ctm) if !new.words.is_empty() => {
-                say!("{}", self.writer.write(&self.id, &new).trim_end())?;
+                formatted(&self.writer.write(&self.id, &new))?;
             }
             Some(Format::Json | Format::Ctm) => {}
             _ => self.text(new, &partial, endpoint)?,
@@ -293,7 +284,7 @@ impl Shown<'_> {
         if endpoint {
             let line = std::mem::take(&mut self.line);
             if self.terminal {
-                write_now("\r\x1b[K")?;
+                write(format_args!("{CLEAR_LINE}"))?;
             }
             if let (Some(first), Some(last)) = (line.words.first(), line.words.last()) {
                 say!("[{:.2} - {:.2}] {}", first.start, last.end, line.text)?;
@@ -303,13 +294,8 @@ impl Shown<'_> {
             let text = format!("{} {partial}", self.line.text);
             let skip = text.chars().count().saturating_sub(columns);
             let tail: String = text.chars().skip(skip).collect();
-            write_now(&format!("\r\x1b[K{}", tail.trim()))?;
+            write(format_args!("{CLEAR_LINE}{}", Printable(tail.trim())))?;
         }
         Ok(())
     }
-}
-
-fn write_now(text: &str) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Error::standard_output)
 }

@@ -1,6 +1,8 @@
 //! What can stop a verification before its first verdict.
 use std::path::PathBuf;
 
+use kernels::Excerpt;
+
 /// A folder or a file of golden cases that cannot be read for what it should be.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -28,7 +30,7 @@ pub enum VerifyError {
         source: std::io::Error,
     },
     /// A sidecar is no JSON or lacks a field.
-    #[error("{path}: expected a sidecar with kind and options: {source}")]
+    #[error("{path}: expected a sidecar with kind and options: {}", Excerpt(source))]
     Sidecar {
         /// The file.
         path: PathBuf,
@@ -44,7 +46,7 @@ pub enum VerifyError {
         source: safetensors::SafeTensorError,
     },
     /// A file is sound, but not the case that its kind promises.
-    #[error("{path}: {argument}: expected {expected}, found {found}")]
+    #[error("{path}: {}: expected {}, found {}", Excerpt(argument), Excerpt(expected), Excerpt(found))]
     Case {
         /// The file.
         path: PathBuf,

@@ -130,8 +130,11 @@ fn searches_that_cannot_be_are_named() {
             &["--ctc", "--beam", "2", "--nbest", "0"],
             &["--nbest: expected a number of texts, at least 1, found 0"],
         ),
-        (&["--beam", "2", "--ctc-weight=-1"], &["ctc weight: expected a number from 0 to 1000, found -1"]),
-        (&["--beam", "2", "--ctc-weight", "nan"], &["ctc weight: expected a number from 0 to 1000"]),
+        (&["--beam", "2", "--ctc-weight=-1"], &["--ctc-weight: expected a number from 0 to 1000, found -1"]),
+        (
+            &["--beam", "2", "--ctc-weight", "nan"],
+            &["--ctc-weight: expected a number from 0 to 1000, found nan"],
+        ),
         (&["--internal-lm", "0.3"], &["internal_lm", "no internal language model"]),
         (&["--lm", "nowhere.arpa"], &["nowhere.arpa: could not read it"]),
         (&["--lm", "broken.arpa"], &["broken.arpa", "line 6"]),
@@ -152,7 +155,7 @@ fn searches_that_cannot_be_are_named() {
         (&["--confidence", "gut"], &["expected one of max-prob"]),
         (
             &["--confidence-exponent", "0"],
-            &["confidence exponent: expected a number above 0, at most 10, found 0"],
+            &["--confidence-exponent: expected a number above 0, at most 10, found 0"],
         ),
         (&["--beam-search", "alsd"], &["ALSD", "labels that move on by a frame"]),
         (&["--stream", "--beam", "2", "--nbest", "2"], &["--nbest: expected recordings as a whole"]),

@@ -20,9 +20,11 @@ mod merge;
 mod mutants;
 mod output_names;
 mod prepare;
+mod printing;
 mod shards;
 mod sizes;
 mod streams;
+mod system_errors;
 mod texts;
 #[path = "../../../training/tests/suite/tfevents.rs"]
 mod tfevents;

@@ -1,0 +1,203 @@
+//! What the program prints for people: names and texts of others never forge a line or reach the terminal as control characters.
+use std::fs;
+
+use super::toy::Toy;
+use super::{finish, panda};
+
+/// A line that no name may begin, an escape sequence in C0 and one in C1, DEL, separators of lines, an override of direction.
+const HOSTILE: &str = "x\nfake 0.00 %\r\nfake\u{1b}[2J\u{9b}31m\u{7f}\u{85}fake\u{2028}fake\u{2029}fake\u{202e}\u{2066}\u{b}\u{c}";
+
+/// Checks what a command printed; the lines that it printed itself stay lines.
+fn check(what: &str, (code, out, err): (Option<i32>, String, String)) {
+    for text in [&out, &err] {
+        let hostile = |c: char| {
+            c != '\n' && c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        };
+        assert!(!text.contains(hostile), "{what}: {text:?}");
+        assert!(!text.lines().any(|line| line.starts_with("fake")), "{what}: {text}");
+    }
+    assert!(code.is_some_and(|code| code <= 2), "{what}: {code:?}");
+    assert!(!err.contains("panicked"), "{what}: {err}");
+}
+
+#[test]
+fn hostile_names_and_texts_are_escaped() {
+    let toy = Toy::new();
+    let folder = toy.path("");
+    let json = |text: &str| serde_json::to_string(text).unwrap();
+    let quoted = json(HOSTILE);
+    // A file name has no slash; this text has none.
+    let sound = format!("{HOSTILE}.wav");
+    fs::copy(toy.path("1.wav"), toy.path(&sound)).unwrap();
+    let line = |id: &str, file: &str, text: &str| {
+        format!(
+            "{{\"id\": {}, \"file\": {}, \"text\": {}, \"subset\": {quoted}, \"speaker\": {quoted}, \"seconds\": 1.0}}\n",
+            json(id),
+            json(file),
+            json(text)
+        )
+    };
+    let other = format!("2{HOSTILE}");
+    let manifest = line(HOSTILE, &sound, "high low") + &line(&other, "2.wav", HOSTILE);
+    let name = format!("list{HOSTILE}.jsonl");
+    toy.write(&name, &manifest);
+    toy.write("twice.jsonl", &(line(HOSTILE, &sound, "low") + &line(HOSTILE, &sound, "low")));
+    toy.write("missing.jsonl", &(manifest.clone() + &line("c", &format!("none{HOSTILE}"), "low")));
+    toy.write("field.jsonl", &manifest.replace("\"seconds\": 1.0", &format!("\"seconds\": {quoted}")));
+    toy.write("broken.jsonl", &format!("{{\"id\": {}\n", HOSTILE.replace('\n', " ")));
+
+    // Tokens of characters, as the training texts have them, and a run folder.
+    let toml = |text: &str| {
+        let escaped = |c: char| if c.is_control() { format!("\\u{:04x}", c as u32) } else { c.to_string() };
+        format!("\"{}\"", text.chars().map(escaped).collect::<String>())
+    };
+    let listed = [toml(&name), toml(&name), toml(&name), toml(&name)].join(", ");
+    let quoted_key = toml(HOSTILE);
+    let recipe = toy.recipe(&[
+        ("train = [\"train.jsonl\"]", &format!("train = [{listed}]")),
+        ("kind = \"words\"", "kind = \"characters\""),
+        ("epochs = 3", "epochs = 1"),
+    ]);
+    let run = format!("run{HOSTILE}");
+    let recipe_name = format!("recipe{HOSTILE}.toml");
+    fs::copy(&recipe, toy.path(&recipe_name)).unwrap();
+    let done = finish(panda(&folder, &["train", &recipe_name, "--run", &run]));
+    assert_eq!(done.0, Some(0), "{}", done.2);
+    check("train", done);
+    let best = format!("{run}/best.safetensors");
+    let best = best.as_str();
+
+    let text = fs::read_to_string(&recipe).unwrap();
+    toy.write("key.toml", &format!("{quoted_key} = 1\n{text}"));
+    toy.write("value.toml", &text.replace("\"characters\"", &quoted_key));
+    toy.write("syntax.toml", &format!("{text}\nx{} = ", HOSTILE.replace('\n', "")));
+    toy.write("texts.txt", &format!("{}\n", HOSTILE.replace('\n', " ")));
+    toy.write("phrases.txt", &format!("low{}\n", HOSTILE.replace('\n', "")));
+    toy.write("lm.arpa", &format!("\\data\\\nngram 1=1\n\n\\1-grams:\n-0.3 {}\n", HOSTILE.replace('\n', "")));
+
+    for arguments in [
+        &["evaluate", best, &name, "--speakers", "--hypotheses", "heard.jsonl", "--silence", "0"][..],
+        &["evaluate", best, "twice.jsonl"],
+        &["evaluate", best, "missing.jsonl", "--max-bad", "1"],
+        &["evaluate", best, "missing.jsonl", "--max-bad", "0"],
+        &["evaluate", best, "field.jsonl"],
+        &["evaluate", best, "broken.jsonl"],
+        &["evaluate", best, &name, "--shard", HOSTILE],
+        &["evaluate", best, &name, "--phrases", "phrases.txt", "--beam", "2"],
+        &["evaluate", best, &name, "--lm", "lm.arpa"],
+        &["evaluate", HOSTILE, &name],
+        &["merge", "all.jsonl", "heard.jsonl", "--speakers"],
+        &["merge", "all.jsonl", "heard.jsonl", "heard.jsonl"],
+        &["align", best, &name, "--json", "aligned.json"],
+        &["align", best, "missing.jsonl", "--json", "aligned.json"],
+        &["transcribe", best, &sound, "--silence", "0", "--times"],
+        &["transcribe", best, &sound, "--stream", "--pace", "0"],
+        &["transcribe", best, &format!("none{HOSTILE}"), &sound],
+        &["info", best],
+        &["info", "key.toml"],
+        &["info", "value.toml"],
+        &["info", "syntax.toml"],
+        &["train", "key.toml"],
+        &["train", &recipe_name, "--run", &run],
+        &["train", &recipe_name, "--run", &run, "--resume"],
+        &["lm", "texts.txt", "-o", "x.arpa", "--test", &name],
+        &["lm", "lm.arpa", "-o", "x.arpa", "--tokens", &format!("none{HOSTILE}")],
+        &["average", &format!("mean{HOSTILE}"), best],
+        &["average", "mean.safetensors", &format!("none{HOSTILE}")],
+        &["report", &run],
+        &["report", HOSTILE],
+        &["verify", HOSTILE],
+        &["prepare", "fsdd", HOSTILE],
+        &[HOSTILE],
+        &["train", &format!("--{HOSTILE}"), "x.toml"],
+        &["train", "x.toml", HOSTILE],
+    ] {
+        check(&format!("{arguments:?}"), finish(panda(&folder, arguments)));
+    }
+    let page = fs::read_to_string(toy.path(&format!("{run}/report.html"))).unwrap();
+    let hostile =
+        |c: char| c.is_control() && !matches!(c, '\n' | '\t') || matches!(c, '\u{2028}' | '\u{202e}');
+    assert!(page.contains(r"fake\u{1b}[2J") && !page.contains(hostile), "{page}");
+
+    // Files in formats of their own hold what the manifest does.
+    let heard = fs::read_to_string(toy.path("heard.jsonl")).unwrap();
+    let first: serde_json::Value = serde_json::from_str(heard.lines().next().unwrap()).unwrap();
+    assert_eq!((&first["id"], &first["speaker"]), (&HOSTILE.into(), &HOSTILE.into()));
+}
+
+#[test]
+fn long_lines_and_keys_are_cut_in_messages() {
+    let toy = Toy::new();
+    let folder = toy.path("");
+    toy.recipe(&[("epochs = 3", "epochs = 1")]);
+    let (code, _, err) = finish(panda(&folder, &["train", "recipe.toml", "--run", "run"]));
+    assert_eq!(code, Some(0), "{err}");
+    let best = "run/best.safetensors";
+    let long = "long ".repeat(20_000);
+    let word = "w".repeat(100_000);
+    let line = fs::read_to_string(toy.path("train.jsonl")).unwrap().lines().next().unwrap().to_owned();
+    let text = fs::read_to_string(toy.path("recipe.toml")).unwrap();
+    for (name, content) in [
+        ("syntax.jsonl", long.clone()),
+        ("type.jsonl", line.replace("\"low\"", &format!("{{\"{word}\": 1}}"))),
+        ("value.jsonl", line.replace(&line[line.find("8000").unwrap()..], &format!("\"{word}\"}}"))),
+        ("id.jsonl", format!("{0}\n{0}", line.replace("toy-0", &word))),
+        ("file.jsonl", line.replace("0.wav", &word)),
+        ("bad.jsonl", line.replace("toy-0", &long).replace("0.wav", "none.wav")),
+        (
+            "recording.jsonl",
+            format!(
+                "{{\"id\": \"a\", \"text\": \"b\", \"recordings\": [\"{word}\"], \"gaps_ms\": [], \"seconds\": 1}}"
+            ),
+        ),
+        ("key.toml", format!("{word} = 1\n{text}")),
+        ("value.toml", text.replace("\"words\"", &format!("\"{word}\""))),
+        ("number.toml", text.replace("seed = 7", &format!("seed = {}", "7".repeat(100_000)))),
+        ("line.toml", format!("{long}\n{text}")),
+        ("phrases.txt", word.clone()),
+        ("scores.txt", format!("low\t{word}")),
+        ("lm.arpa", format!("\\data\\\nngram 1=1\n\n\\1-grams:\n{long}\n")),
+        ("head.arpa", format!("\\data\\\n{word}\n")),
+        ("word.arpa", format!("\\data\\\nngram 1=1\n\n\\1-grams:\n-0.3 {word}\n\\end\\\n")),
+        ("marks.txt", format!("a <s> {long}\n")),
+    ] {
+        toy.write(name, &content);
+    }
+    for arguments in [
+        &["evaluate", best, "syntax.jsonl"][..],
+        &["evaluate", best, "type.jsonl"],
+        &["evaluate", best, "value.jsonl"],
+        &["evaluate", best, "id.jsonl"],
+        &["evaluate", best, "bad.jsonl"],
+        &["evaluate", best, "recording.jsonl"],
+        &["align", best, "bad.jsonl", "--json", "x.json"],
+        &["info", "key.toml"],
+        &["info", "value.toml"],
+        &["info", "number.toml"],
+        &["info", "line.toml"],
+        &["evaluate", best, "train.jsonl", "--beam", "2", "--phrases", "scores.txt"],
+        &["evaluate", best, "train.jsonl", "--lm", "lm.arpa"],
+        &["evaluate", best, "train.jsonl", "--lm", "head.arpa"],
+        &["evaluate", best, "train.jsonl", "--lm", "word.arpa"],
+        &["evaluate", best, "train.jsonl", "--beam", &word],
+        &["evaluate", best, "train.jsonl", "--shard", &word],
+        &["evaluate", best, "train.jsonl", "--format", &word, "--output", "x"],
+        &["lm", "marks.txt", "-o", "x.arpa", "--tokens", best],
+    ] {
+        let (code, out, err) = finish(panda(&folder, arguments));
+        let what: Vec<&str> = arguments.iter().map(|text| &text[..text.len().min(40)]).collect();
+        let start = &err[..err.len().min(2500)];
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{what:?}: {start}");
+        // The longest message of the program's own lists all keys of a recipe.
+        assert!(err.len() < 2500, "{what:?}: {start}");
+    }
+    // A phrase that the model cannot spell is a warning.
+    let phrases = ["evaluate", best, "train.jsonl", "--beam", "2", "--phrases", "phrases.txt"];
+    let (code, _, err) = finish(panda(&folder, &phrases));
+    assert!(code == Some(0) && err.starts_with("warning: phrases.txt: "), "{}", &err[..err.len().min(2500)]);
+    assert!(err.len() < 2500, "{}", err.len());
+    // A file whose name is too long: the system's words, and no more of the name than it has.
+    let (code, _, err) = finish(panda(&folder, &["evaluate", best, "file.jsonl"]));
+    assert!(code == Some(2) && err.contains("File name too long"), "{}", &err[..err.len().min(2500)]);
+    assert!(err.len() < 2500, "{}", err.len());
+}

@@ -1,0 +1,137 @@
+//! What the system says of a file is in the message, with the path and what was tried.
+#![cfg(unix)]
+use std::fs;
+use std::process::Command;
+
+use super::toy::{Toy, leftovers};
+use super::{finish, panda};
+
+fn trained() -> Toy {
+    let toy = Toy::new();
+    toy.recipe(&[("epochs = 3", "epochs = 1")]);
+    let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
+    assert_eq!(code, Some(0), "{err}");
+    toy
+}
+
+const BEST: &str = "run/best.safetensors";
+
+#[test]
+fn errors_of_the_system_keep_its_words() {
+    let toy = trained();
+    let folder = toy.path("");
+    let long = "x".repeat(256);
+    fs::create_dir(toy.path("taken")).unwrap();
+    let recipe = fs::read_to_string(toy.path("recipe.toml")).unwrap();
+    let with = |name: &str, old: &str, new: &str| {
+        assert!(recipe.contains(old), "{old}");
+        toy.write(name, &recipe.replace(old, new));
+    };
+    let places = [
+        ("none/file", "No such file or directory (os error 2)"),
+        ("taken", "Is a directory (os error 21)"),
+        ("0.wav/file", "Not a directory (os error 20)"),
+        (long.as_str(), "File name too long (os error 36)"),
+    ];
+    for (place, words) in places {
+        with("train.toml", "train = [\"train.jsonl\"]", &format!("train = [\"{place}\"]"));
+        with("init.toml", "[batch]", &format!("[init]\nweights = \"{place}\"\n[batch]"));
+        let line = fs::read_to_string(toy.path("train.jsonl")).unwrap();
+        toy.write("sound.jsonl", &line.lines().next().unwrap().replace("0.wav", place));
+        let commands: [&[&str]; 22] = [
+            &["evaluate", BEST, "train.jsonl", "--hypotheses", place],
+            &["evaluate", BEST, "train.jsonl", "--format", "ctm", "--output", place],
+            &["align", BEST, "train.jsonl", "--json", place],
+            &["align", BEST, "train.jsonl", "--ctm", place],
+            &["average", place, BEST],
+            &["lm", "train.jsonl", "-o", place],
+            &["report", "run", "-o", place],
+            &["merge", place, "train.jsonl"],
+            &["train", place],
+            &["train", "train.toml", "--run", "new"],
+            &["train", "init.toml", "--run", "new"],
+            &["evaluate", place, "train.jsonl"],
+            &["evaluate", BEST, place],
+            &["evaluate", BEST, "sound.jsonl"],
+            &["evaluate", BEST, "train.jsonl", "--lm", place],
+            &["evaluate", BEST, "train.jsonl", "--phrases", place],
+            &["align", BEST, "sound.jsonl", "--json", "x.json"],
+            &["transcribe", BEST, place],
+            &["transcribe", BEST, place, "--stream"],
+            &["average", "mean.safetensors", place],
+            &["merge", "x.jsonl", place],
+            &["info", place],
+        ];
+        for arguments in commands {
+            let (code, _, err) = finish(panda(&folder, arguments));
+            assert!(code == Some(2) && err.contains(words) && err.contains(place), "{arguments:?}: {err}");
+        }
+    }
+    assert!(!toy.path("new/last.safetensors").exists());
+}
+
+#[test]
+fn names_of_255_bytes_are_written() {
+    let toy = trained();
+    let folder = toy.path("");
+    for letter in ["x", "é", "語"] {
+        let name = |ending: &str| letter.repeat((255 - ending.len()) / letter.len()) + ending;
+        let (ctm, json, arpa, mean) = (name(".ctm"), name(".json"), name(".arpa"), name(".safetensors"));
+        for arguments in [
+            &["align", BEST, "train.jsonl", "--ctm", &ctm, "--json", &json][..],
+            &["lm", "train.jsonl", "-o", &arpa],
+            &["average", &mean, BEST],
+            &["evaluate", &mean, "train.jsonl", "--hypotheses", &json],
+        ] {
+            let (code, _, err) = finish(panda(&folder, arguments));
+            assert_eq!(code, Some(0), "{arguments:?}: {err}");
+        }
+        assert!([ctm, json, arpa, mean].iter().all(|name| toy.path(name).exists()));
+    }
+    assert!(leftovers(&folder).is_empty());
+}
+
+#[test]
+fn a_file_that_may_not_grow_is_an_error_in_the_systems_words() {
+    let toy = trained();
+    for (arguments, output) in [
+        ("average mean.safetensors run/best.safetensors", "mean.safetensors"),
+        ("align run/best.safetensors train.jsonl --json a.json", "a.json"),
+        ("evaluate run/best.safetensors train.jsonl --hypotheses heard.jsonl", "heard.jsonl"),
+        ("report run -o page.html", "page.html"),
+    ] {
+        let line = format!("ulimit -f 0; exec $P {arguments}");
+        let mut command = Command::new("bash");
+        command.args(["-c", &line]).current_dir(toy.path("")).env("P", env!("CARGO_BIN_EXE_panda"));
+        let (code, _, err) = finish(command);
+        assert_eq!(code, Some(2), "{arguments}: {err}");
+        assert!(err.contains(&format!("{output}: could not write")), "{arguments}: {err}");
+        assert!(err.contains("File too large (os error 27)"), "{arguments}: {err}");
+        assert!(!toy.path(output).exists());
+    }
+    assert!(leftovers(&toy.path("")).is_empty());
+}
+
+#[test]
+fn a_cache_of_features_that_cannot_be_written_is_turned_off() {
+    let toy = Toy::new();
+    let cached = "stream = true\ncache = \"cache\"\ntrain = [\"train.jsonl\"]";
+    toy.recipe(&[("train = [\"train.jsonl\"]", cached), ("epochs = 3", "epochs = 2")]);
+    // A file in place of the folder is as good as a full disk: no plane can be written.
+    fs::create_dir(toy.path("cache")).unwrap();
+    toy.write("cache/planes", "");
+    let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
+    assert_eq!(code, Some(0), "{err}");
+    assert_eq!(err.matches("warning: data.cache: ").count(), 1, "{err}");
+    assert!(err.contains("Not a directory (os error 20)"), "{err}");
+    assert!(err.contains("no more features are kept there"), "{err}");
+    assert!(toy.path("run/best.safetensors").exists());
+    assert_eq!(fs::read(toy.path("cache/planes")).unwrap(), b"");
+    // The weights are those of a run without a cache.
+    let plain = "stream = true\ntrain = [\"train.jsonl\"]";
+    toy.recipe(&[("train = [\"train.jsonl\"]", plain), ("epochs = 3", "epochs = 2")]);
+    let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "plain"]));
+    assert_eq!(code, Some(0), "{err}");
+    let metrics = |run: &str| fs::read_to_string(toy.path(run).join("evaluation.json")).unwrap();
+    assert_eq!(metrics("run"), metrics("plain"));
+}
