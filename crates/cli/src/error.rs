@@ -81,7 +81,7 @@ pub enum Error {
         found: String,
     },
     /// A line that is not of its part's kind.
-    #[error("{}:{line}: expected {expected}, found {found}", path.display())]
+    #[error("{}:{line}: expected {expected}, found {}", path.display(), Excerpt(found))]
     PartLine {
         /// The part.
         path: std::path::PathBuf,
@@ -94,8 +94,9 @@ pub enum Error {
     },
     /// A sentence mark within a line.
     #[error(
-        "{}:{line}: expected sentence marks (<s>, </s>) at the ends of a text only, found {mark:?} within it; put each sentence on a line of its own",
-        path.display()
+        "{}:{line}: expected sentence marks (<s>, </s>) at the ends of a text only, found {} within it; put each sentence on a line of its own",
+        path.display(),
+        Excerpt(format_args!("{mark:?}"))
     )]
     SentenceMark {
         /// The file.

@@ -18,9 +18,6 @@ use crate::{
 
 /// What unknown words and tokens are called.
 const UNKNOWN: &str = "<unk>";
-/// Characters of a word that an error shows.
-const SHOWN_MARK: usize = 60;
-
 /// Arguments of `panda lm`.
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -130,7 +127,7 @@ impl Text {
                 marked.push(number);
             }
             if let Some(mark) = find_sentence_mark(sentence) {
-                let (path, mark) = (path.to_owned(), mark.chars().take(SHOWN_MARK).collect());
+                let (path, mark) = (path.to_owned(), mark.to_owned());
                 return Err(Error::SentenceMark { path, line: number, mark });
             }
             if sentence.split_whitespace().next().is_some() {

@@ -7,9 +7,6 @@ use training::{Alignments, Evaluation};
 use super::kind::{Kind, Named, ctm_fields, filled, is_comment, lines};
 use crate::error::{Error, Result};
 
-/// Characters of a line that a message shows.
-const SHOWN: usize = 80;
-
 /// What the parts contain.
 pub enum Parts {
     /// Of `evaluate --hypotheses`.
@@ -148,13 +145,12 @@ fn ctm_ids(path: &Path, text: &str) -> Result<Vec<String>> {
     let (mut ids, mut seen) = (Vec::new(), HashSet::new());
     for (number, line) in filled(text).filter(|(_, line)| !is_comment(line)) {
         let fields = ctm_fields(line).ok_or_else(|| {
-            let shown: String = line.trim_end().chars().take(SHOWN).collect();
-            let more = if line.trim_end().chars().count() > SHOWN { " ..." } else { "" };
+            let shown = line.trim_end();
             Error::PartLine {
                 path: path.to_owned(),
                 line: number,
                 expected: "a line of CTM (recording channel start duration word [confidence])".into(),
-                found: format!("{shown:?}{more}"),
+                found: format!("{shown:?}"),
             }
         })?;
         if seen.insert(fields) {

@@ -178,7 +178,7 @@ fn ngram(lines: &mut Lines, order: usize, words: &mut Words) -> Result<(Vec<u32>
                 .ids
                 .get(word)
                 .copied()
-                .ok_or_else(|| lines.wrong(&format!("1-grams alone, not `{word}`"))),
+                .ok_or_else(|| lines.wrong(&format!("1-grams alone, not `{}`", Excerpt(word)))),
         }
     };
     let ids = fields[1..=order].iter().map(id).collect::<Result<_>>()?;

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use kernels::Excerpt;
+
 use crate::{Error, Result};
 
 /// Names that a range may stand for.
@@ -25,7 +27,7 @@ impl Names {
         let Some((before, range, after)) = path.to_str().and_then(range) else { return one() };
         let [first, last] = range;
         let wrong = |expected: String, found: String| Error::NameRange {
-            path: path.display().to_string().chars().take(200).collect(),
+            path: Excerpt(path.display()).to_string(),
             expected,
             found,
         };

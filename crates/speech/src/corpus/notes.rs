@@ -2,14 +2,13 @@
 
 use std::path::Path;
 
+use kernels::Excerpt;
 use serde::{Deserialize, Serialize};
 
 use crate::BlankLines;
 
 /// Names that a list of members that are not used has.
 const MAX_NAMED: usize = 5;
-/// Characters of a name in a message.
-const MAX_NAME: usize = 200;
 
 /// A sample of a shard that cannot be used.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -80,7 +79,7 @@ impl Notes {
     pub fn add_unused(&mut self, name: &str) {
         self.unused += 1;
         if self.names.len() < MAX_NAMED {
-            self.names.push(printable(name));
+            self.names.push(Excerpt(name).to_string());
         }
     }
 
@@ -94,20 +93,4 @@ impl Notes {
             count => Some(format!("{count} members are not used: {names}{more}")),
         }
     }
-}
-
-/// A name of a file from elsewhere, for messages: short, and without control characters.
-pub(super) fn printable(name: &str) -> String {
-    let mut text = String::new();
-    for (at, character) in name.chars().enumerate() {
-        if at == MAX_NAME {
-            text.push_str("...");
-            break;
-        }
-        match character.is_control() {
-            true => text.extend(character.escape_default()),
-            false => text.push(character),
-        }
-    }
-    text
 }

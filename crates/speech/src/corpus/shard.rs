@@ -11,10 +11,12 @@ use std::fs::File;
 use std::io::{Cursor, ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
 
+use kernels::Excerpt;
+
 use super::bytes;
 use super::index::{self, Entry, MOST_TEXT, Member};
 use super::members::{self, BLOCK, MAX_HEADERS, Members};
-use super::notes::{BadSample, Notes, OtherLength, printable};
+use super::notes::{BadSample, Notes, OtherLength};
 use crate::audio::{self, Channel, Limit, Part};
 use crate::files::open_regular;
 use crate::{Error, Result, Span, Utterance, error, manifest};
@@ -66,7 +68,7 @@ pub(super) fn entries(path: &Path) -> Result<(Vec<Entry>, Notes)> {
     let mut samples = Samples { path, file, entries, notes, seen };
     let mut sample = Sample::default();
     while let Some(member) = members.next().map_err(broken)? {
-        let name = printable(&member.name);
+        let name = Excerpt(&member.name).to_string();
         if member.is_sparse {
             return Err(wrong(path, &format!("{name}: all of its bytes"), "a sparse file"));
         }
@@ -108,7 +110,7 @@ pub(super) fn entries(path: &Path) -> Result<(Vec<Entry>, Notes)> {
 
 impl Sample {
     fn add(&mut self, member: &members::Member, ending: &str) {
-        let name = printable(&member.name);
+        let name = Excerpt(&member.name).to_string();
         if !(member.kind.is_file() || member.kind.is_contiguous()) {
             let found = format!("{name}: expected a file of its own, found {:?}", member.kind);
             self.problem.get_or_insert(found);
@@ -139,7 +141,7 @@ impl Samples<'_> {
         if json.is_some() && txt.is_some() {
             self.notes.add_unused(&txt_name);
         }
-        let named = printable(&key);
+        let named = Excerpt(&key).to_string();
         let found = match (problem, sound, json.or(txt)) {
             (Some(problem), ..) => Err(problem),
             (None, None, None) => return Ok(()),
@@ -243,7 +245,7 @@ fn entry(
     let sum = index::sum(&said);
     let Ok(said) = String::from_utf8(said) else {
         let ending = if is_json { "json" } else { "txt" };
-        return Err(wrong(path, &format!("{}.{ending}: text in UTF-8", printable(key)), "other bytes"));
+        return Err(wrong(path, &format!("{}.{ending}: text in UTF-8", Excerpt(key)), "other bytes"));
     };
     let member = Member { start: sound.start, length: sound_length, headers: headers as u32, json: is_json };
     let mut entry = Entry {

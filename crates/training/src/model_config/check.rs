@@ -18,9 +18,10 @@ impl ModelConfig {
     pub fn check(&self) -> Result<()> {
         FrontEnd::new(&self.input.features).map_err(|error| setting("features", error))?;
         self.check_parts()?;
+        // Each range before what goes with what, so that a message names the key that is wrong.
+        self.check_terms()?;
         self.check_loss()?;
-        self.init.check()?;
-        self.check_terms()
+        self.init.check()
     }
 
     fn check_loss(&self) -> Result<()> {

@@ -28,7 +28,7 @@ fn mistakes_are_named_with_their_line() {
     let none = |text: &str| Ok(if text == "a" { vec![0] } else { vec![] });
     assert_eq!(read_phrases(b"a\nb", 1.0, none).unwrap_err(), PhraseError::Empty { line: 2 });
     for (text, found) in
-        [("a\tx", "`x`"), ("a\t", "``"), ("a\t1\t2", "`1\t2`"), ("a\tNaN", "NaN"), ("a\tinf", "inf")]
+        [("a\tx", "`x`"), ("a\t", "``"), ("a\t1\t2", "`1\\t2`"), ("a\tNaN", "NaN"), ("a\tinf", "inf")]
     {
         assert_eq!(error(text.as_bytes()), PhraseError::Score { line: 1, found: found.into() });
     }

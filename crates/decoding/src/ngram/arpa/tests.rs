@@ -47,7 +47,7 @@ fn mistakes_are_named_with_their_line() {
     line("\\end\\\nsigned\n", "", "line 23: expected \\end\\, found the end of the file");
     line("-0.4\ta b", "-0.4\ta", "line 16: expected a log10 probability, 2 words and perhaps");
     line("-0.4\ta b", "-0.4\ta b 0 0", "line 16: expected a log10 probability, 2 words and perhaps");
-    line("-0.4\ta b", "NaN\ta b", "line 16: expected a log10 probability, 0 at most, found `NaN\ta b`");
+    line("-0.4\ta b", "NaN\ta b", "line 16: expected a log10 probability, 0 at most, found `NaN\\ta b`");
     line("-0.4\ta b", "0.1\ta b", "line 16: expected a log10 probability, 0 at most");
     line("-0.4\ta b", "x\ta b", "line 16: expected a log10 probability, 0 at most");
     line("-0.1", "nan", "line 15: expected a log10 back-off weight at the end");
