@@ -375,6 +375,8 @@ fn seen<'a, F: Real>(weights: &'a dyn Weights<F>, frame: usize, context: &dyn Co
 
 /// A beam search over frames that come bit by bit, with the result of the whole.
 ///
+/// Memory: that of the hypotheses, and 4 bytes for each label of the text so far, which [`BeamStream::hypotheses`] returns.
+///
 /// ```
 /// use lattice::{Alignment, Beam, BeamStream, FullNGram, Merge, RecognitionLattice, Table};
 /// let (context, table) = (FullNGram::new(1, 0)?, Table::new(&[0.0, 1.0, 0.0, -1.0], &[2, 1, 2])?);
