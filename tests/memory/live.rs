@@ -13,8 +13,8 @@ use crate::counting::{alive, turn};
 
 /// Samples of a chunk: 10 ms, a frame.
 const CHUNK: usize = 80;
-const FEW: usize = 1000;
-const MANY: usize = 10_000;
+const CHUNKS_BEFORE: usize = 1000;
+const CHUNKS_AFTER: usize = 10_000;
 /// Bytes that may differ.
 const TOLERANCE: usize = 4096;
 /// The same for a beam, of which a thousand labels may be open or wait for the end of their word.
@@ -69,14 +69,14 @@ fn measure(recogniser: &Recogniser, options: &LiveOptions) -> ([usize; 2], usize
     let mut live = recogniser.live(options).unwrap();
     let mut chunk = vec![0.0; CHUNK];
     let (mut bytes, mut labels) = ([0; 2], 0);
-    for n in 0..MANY {
+    for n in 0..CHUNKS_AFTER {
         for (at, sample) in chunk.iter_mut().enumerate() {
             *sample = 0.1 * ((n * CHUNK + at) as f32 * 0.3).sin();
         }
         let update = live.push(&chunk).unwrap();
         labels += update.new.tokens.len();
         drop(update);
-        if n + 1 == FEW {
+        if n + 1 == CHUNKS_BEFORE {
             bytes[0] = alive();
         }
     }
@@ -111,7 +111,7 @@ fn memory_does_not_grow_with_the_number_of_chunks() {
             let greedy = load().with_silence(silence).unwrap();
             let labels = check(&format!("greedy {name} {silence}"), &greedy, &LiveOptions::default());
             assert_eq!(
-                labels > MANY / 2,
+                labels > CHUNKS_AFTER / 2,
                 preferred.is_some_and(|token| token != " ") || silence == 0.0 && preferred.is_some(),
                 "{name} {silence}: {labels}"
             );
@@ -142,10 +142,10 @@ fn the_best_path_of_a_stream_forgets_what_is_certain() {
     let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &table).unwrap();
     let mut stream = BestPathStream::new(&lattice, 1.0).unwrap();
     let (mut bytes, mut labels) = ([0; 2], 0);
-    for n in 0..MANY {
+    for n in 0..CHUNKS_AFTER {
         labels += stream.push(&[0.0]).unwrap().len();
-        bytes[usize::from(n >= FEW)] = alive();
+        bytes[usize::from(n >= CHUNKS_BEFORE)] = alive();
     }
-    assert!(labels > MANY / 2, "{labels}");
+    assert!(labels > CHUNKS_AFTER / 2, "{labels}");
     assert!(bytes[1] <= bytes[0] + TOLERANCE, "{bytes:?}");
 }

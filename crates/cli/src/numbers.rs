@@ -1,8 +1,8 @@
-//! Parsers of numbers on the command line: what is no number, or out of range, is refused with a sentence.
+//! Parsers of numbers on the command line, with errors that state the range.
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// Returns a parser of numbers in a range, which no NaN is in; `expected` describes them.
+/// Returns a parser of numbers in a range, which refuses NaN; `expected` describes the range.
 pub fn within<N>(
     expected: &'static str,
     range: RangeInclusive<N>,

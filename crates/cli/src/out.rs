@@ -45,7 +45,7 @@ pub fn write(text: Arguments) -> Result<()> {
     out.write_fmt(text).and_then(|()| out.flush()).map_err(Error::standard_output)
 }
 
-/// Prints a line to standard error, with control characters escaped, or not, if nobody can read it.
+/// Prints a line to standard error with control characters escaped; ignores errors of writing.
 pub fn error_line(text: Arguments) {
     let text = cut_words(&Printable(text).to_string());
     let _ = writeln!(std::io::stderr().lock(), "{text}");
