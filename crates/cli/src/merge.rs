@@ -121,7 +121,7 @@ fn expect_once(paths: &[PathBuf], ids: &[Vec<&str>], left_out: &[Vec<&str>]) -> 
     Ok(())
 }
 
-/// Fails unless the parts are the utterances of a manifest in its order, without those that were left out.
+/// Checks that the parts have the utterances of a manifest, in its order; utterances may be left out with a reason.
 fn expect_manifest(
     manifest: &Path,
     paths: &[PathBuf],

@@ -56,7 +56,7 @@ pub struct Place {
 /// The places of a list of recordings in a folder: the recording's name with the ending of the format.
 ///
 /// # Errors
-/// [`Error::SameName`] for two recordings of the list; [`in_folder`] finds those that links lead to one file.
+/// [`Error::SameName`] for two recordings with one output; [`in_folder`] finds outputs that are links to one file.
 pub fn places(folder: &Path, recordings: &[PathBuf], format: Format) -> Result<Vec<Place>> {
     let mut taken: HashMap<PathBuf, &PathBuf> = HashMap::new();
     let mut places = Vec::with_capacity(recordings.len());

@@ -87,7 +87,7 @@ pub struct LongArguments {
 }
 
 impl LongArguments {
-    /// Whether windows go on; what else a window has to be, a model says.
+    /// Checks that an overlap is shorter than its window; the model checks other limits.
     fn check(&self) -> Result<()> {
         let WindowConfig { seconds: window, overlap } = self.window();
         if overlap < window {

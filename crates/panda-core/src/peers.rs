@@ -43,7 +43,7 @@ const PIECE: usize = 1 << 15;
 ///
 /// A process that cannot go on tells the others where they meet next, so that none waits for it.
 pub struct Peers {
-    /// Locked by nobody: a mutex makes a value that is only used through `&mut` [`Sync`].
+    /// The mutex makes the value [`Sync`]; it is used through `&mut` and never locked.
     exchange: Mutex<Box<dyn Exchange>>,
     rank: usize,
     count: usize,

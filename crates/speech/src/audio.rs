@@ -160,13 +160,10 @@ pub(crate) fn promises(path: &Path) -> Result<(u32, u32, u64)> {
 /// Samples of each channel that a header declares, and their rate; an error if the file ends before them.
 pub(crate) fn header(path: &Path, part: Part) -> Result<(u64, u32)> {
     let opened = Opened::new(path, part)?;
-    let declared = opened.declared();
-    if let Opened::Linear(reader) = &opened
-        && reader.left() < declared
-    {
-        return Err(Error::Truncated { path: path.into(), expected: declared, found: reader.left() });
+    if let Opened::Linear(reader) = &opened {
+        reader.check_length(path)?;
     }
-    Ok((declared, opened.sample_rate()))
+    Ok((opened.declared(), opened.sample_rate()))
 }
 
 /// Samples and rate of a mono file that is whole: by the header and the last frame of a FLAC file, by decoding where they do not tell.

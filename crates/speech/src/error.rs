@@ -87,10 +87,12 @@ pub enum Error {
         found: u32,
     },
     /// An audio file ends before the samples that its header promises.
-    #[error("{}: truncated: its header promises {expected} samples, found {found}", path.display())]
+    #[error("{}: truncated: its {format} header declares {expected} samples, found {found}", path.display())]
     Truncated {
         /// The file.
         path: PathBuf,
+        /// Format of the file.
+        format: &'static str,
         /// Samples that the header promises.
         expected: u64,
         /// Samples that could be decoded.

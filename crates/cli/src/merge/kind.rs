@@ -51,7 +51,7 @@ struct LeftOut {
 impl Kind {
     /// The kind of a part; none if it has no line, or only lines about utterances that were left out, which fit all kinds.
     ///
-    /// JSON is recognized by its lines. The name's ending tells `ctm` from `txt`; with another ending, a part is CTM if at least half
+    /// JSON is recognized by its lines, `.ctm` and `.txt` by the ending of the name; with another ending, a part is CTM if at least half
     /// of its lines are.
     pub fn of(path: &Path, text: &str) -> Result<Option<Self>> {
         let is_left_out = |line: &str| serde_json::from_str::<LeftOut>(line).is_ok();

@@ -94,7 +94,7 @@ impl Parts {
     }
 }
 
-/// The kind of all parts; those that fit all kinds do not count, unless there are no others.
+/// Returns the kind of all parts; parts that fit every kind are ignored if there are others.
 ///
 /// Lines of no known kind take the kind of the other parts, so that the first of them is named as one that cannot be read.
 fn common_kind(paths: &[PathBuf], texts: &[&str]) -> Result<Kind> {

@@ -6,8 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::toy::Toy;
-use crate::{finish, panda};
+use crate::{finish, panda, trained_for_an_epoch};
 
 /// Far more than a refusal takes: a program that waits for a pipe does not pass.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -32,20 +31,11 @@ fn pipe(path: &Path) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
-/// A toy with a trained run in `run`.
-fn trained() -> Toy {
-    let toy = Toy::new();
-    toy.recipe(&[("epochs = 3", "epochs = 1")]);
-    let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
-    assert_eq!(code, Some(0), "{err}");
-    toy
-}
-
 const STARTS: [&[&str]; 3] = [&[], &["--resume"], &["--force"]];
 
 #[test]
 fn a_lock_never_changes_what_it_leads_to() {
-    let toy = trained();
+    let toy = trained_for_an_epoch();
     toy.write("victim.txt", "precious");
     let lock = toy.path("run/.lock");
     let before = fs::read(toy.path("run/last.safetensors")).unwrap();
@@ -77,7 +67,7 @@ fn a_lock_never_changes_what_it_leads_to() {
 
 #[test]
 fn a_run_folder_with_a_pipe_in_place_of_a_file_is_refused() {
-    let toy = trained();
+    let toy = trained_for_an_epoch();
     let names = [
         "recipe.toml",
         "recipe.path",
@@ -113,7 +103,7 @@ fn a_run_folder_with_a_pipe_in_place_of_a_file_is_refused() {
 
 #[test]
 fn inputs_that_are_pipes_are_refused_and_not_waited_for() {
-    let toy = trained();
+    let toy = trained_for_an_epoch();
     pipe(&toy.path("pipe"));
     let manifest = fs::read_to_string(toy.path("train.jsonl")).unwrap();
     let line = manifest.lines().next().unwrap();
@@ -177,7 +167,7 @@ fn inputs_that_are_pipes_are_refused_and_not_waited_for() {
 
 #[test]
 fn results_do_not_take_the_place_of_a_runs_files() {
-    let toy = trained();
+    let toy = trained_for_an_epoch();
     let folder = toy.path("");
     let before: Vec<_> = snapshot(&toy.path("run"));
     let best = "run/best.safetensors";

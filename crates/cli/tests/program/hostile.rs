@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::encoded::{FORMATS, has_encoders, repair_pages, signal, write_inputs};
 use super::mutants::{self, Random};
 use super::toy::{Toy, leftovers};
-use super::{finish, panda};
+use super::{finish, panda, trained_for_an_epoch};
 
 /// Longest time that a command may take.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -202,10 +202,7 @@ fn broken_sound_of_every_format() {
     if !has_encoders() {
         return;
     }
-    let toy = Toy::new();
-    toy.recipe(&[("epochs = 3", "epochs = 1")]);
-    let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
-    assert_eq!(code, Some(0), "{err}");
+    let toy = trained_for_an_epoch();
     let (home, inputs) = (toy.path(""), tempfile::tempdir().unwrap());
     write_inputs(inputs.path(), &signal(1201));
     let words: &[&[u8]] =
@@ -228,10 +225,7 @@ fn broken_sound_of_every_format() {
 #[test]
 #[ignore = "takes some minutes"]
 fn broken_files_of_every_kind() {
-    let toy = Toy::new();
-    toy.recipe(&[("epochs = 3", "epochs = 1")]);
-    let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
-    assert_eq!(code, Some(0), "{err}");
+    let toy = trained_for_an_epoch();
     let home = toy.path("");
     let checkpoint = toy.path(CHECKPOINT);
     let with = |arguments: &[&str]| panda(&home, arguments);

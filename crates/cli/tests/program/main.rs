@@ -49,3 +49,12 @@ fn finish(mut command: Command) -> (Option<i32>, String, String) {
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
+
+/// A toy with a run of one epoch in `run`.
+fn trained_for_an_epoch() -> toy::Toy {
+    let toy = toy::Toy::new();
+    toy.recipe(&[("epochs = 3", "epochs = 1")]);
+    let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
+    assert_eq!(code, Some(0), "{err}");
+    toy
+}

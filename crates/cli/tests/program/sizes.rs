@@ -1,6 +1,6 @@
 //! What asks for more memory than there is ends in an error before it is allocated.
 use super::toy::{RATE, Toy, write_wav};
-use super::{finish, flac_bytes, panda};
+use super::{finish, flac_bytes, panda, trained_for_an_epoch};
 
 fn allowed(toy: &Toy, arguments: &[&str], memory: &str) -> (Option<i32>, String, String) {
     let mut command = panda(&toy.path(""), arguments);
@@ -74,10 +74,7 @@ fn data_and_alignments_are_planned_too() {
 
 #[test]
 fn long_recordings_of_a_beam_are_read_within_the_limit() {
-    let toy = Toy::new();
-    toy.recipe(&[("epochs = 3", "epochs = 1")]);
-    let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
-    assert_eq!(code, Some(0), "{err}");
+    let toy = trained_for_an_epoch();
     // 80 MB of samples.
     for known in [true, false] {
         let file = flac_bytes::silence(RATE, 306, known);

@@ -8,17 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::toy::{Toy, leftovers};
-use super::{finish, panda};
+use super::{finish, panda, trained_for_an_epoch};
 
 const CHECKPOINT: &str = "run/last.safetensors";
-
-fn trained() -> Toy {
-    let toy = Toy::new();
-    toy.recipe(&[("epochs = 3", "epochs = 1")]);
-    let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
-    assert_eq!(code, Some(0), "{err}");
-    toy
-}
 
 /// A shell line in a folder, in which `$P` is the program.
 fn shell(folder: &Path, line: &str) -> (Option<i32>, String, String) {
@@ -29,7 +21,7 @@ fn shell(folder: &Path, line: &str) -> (Option<i32>, String, String) {
 
 #[test]
 fn links_and_pipes_are_written_through() {
-    let toy = trained();
+    let toy = trained_for_an_epoch();
     let folder = toy.path("");
     let align = format!("$P align {CHECKPOINT} train.jsonl");
     let (_, expected, _) = shell(&folder, &align);
@@ -59,7 +51,7 @@ fn links_and_pipes_are_written_through() {
 
 #[test]
 fn no_output_is_an_input_or_another_output() {
-    let toy = trained();
+    let toy = trained_for_an_epoch();
     let folder = toy.path("");
     let before = ["train.jsonl", CHECKPOINT, "0.wav"].map(|name| fs::read(toy.path(name)).unwrap());
     symlink("train.jsonl", toy.path("alias")).unwrap();
@@ -97,7 +89,7 @@ fn no_output_is_an_input_or_another_output() {
 
 #[test]
 fn outputs_are_tried_before_the_work() {
-    let toy = trained();
+    let toy = trained_for_an_epoch();
     let folder = toy.path("");
     // The recordings are gone: whoever looks at them first complains of them.
     let manifest = fs::read_to_string(toy.path("train.jsonl")).unwrap();
@@ -115,7 +107,7 @@ fn outputs_are_tried_before_the_work() {
 
 #[test]
 fn a_closed_pipe_ends_reading_commands_quietly() {
-    let toy = trained();
+    let toy = trained_for_an_epoch();
     let folder = toy.path("");
     let mut lines = vec![
         format!("$P transcribe {CHECKPOINT} $(yes 0.wav | head -40) --times"),
@@ -145,7 +137,7 @@ fn a_closed_pipe_ends_reading_commands_quietly() {
 
 #[test]
 fn nobody_has_to_watch_a_training() {
-    let toy = trained();
+    let toy = trained_for_an_epoch();
     let folder = toy.path("");
     toy.recipe(&[("epochs = 3", "epochs = 20")]);
     for (run, line) in [
@@ -225,7 +217,7 @@ fn interrupted(run: &mut Child) -> bool {
 
 #[test]
 fn ctrl_c_is_heard_while_nobody_speaks() {
-    let toy = trained();
+    let toy = trained_for_an_epoch();
     let mut command = panda(&toy.path(""), &["transcribe", CHECKPOINT, "-"]);
     let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut run = pipes.spawn().unwrap();
@@ -279,7 +271,7 @@ fn ctrl_c_is_heard_while_data_are_loaded() {
 
 #[test]
 fn a_limit_on_files_leaves_the_old_file() {
-    let toy = trained();
+    let toy = trained_for_an_epoch();
     let folder = toy.path("");
     fs::write(toy.path("out.json"), "old").unwrap();
     let line = format!("ulimit -f 1; $P align {CHECKPOINT} train.jsonl --json out.json");

@@ -4,21 +4,13 @@ use std::fs;
 use std::process::Command;
 
 use super::toy::{Toy, leftovers};
-use super::{finish, panda};
-
-fn trained() -> Toy {
-    let toy = Toy::new();
-    toy.recipe(&[("epochs = 3", "epochs = 1")]);
-    let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "run"]));
-    assert_eq!(code, Some(0), "{err}");
-    toy
-}
+use super::{finish, panda, trained_for_an_epoch};
 
 const BEST: &str = "run/best.safetensors";
 
 #[test]
 fn errors_of_the_system_keep_its_words() {
-    let toy = trained();
+    let toy = trained_for_an_epoch();
     let folder = toy.path("");
     let long = "x".repeat(256);
     fs::create_dir(toy.path("taken")).unwrap();
@@ -72,7 +64,7 @@ fn errors_of_the_system_keep_its_words() {
 
 #[test]
 fn names_of_255_bytes_are_written() {
-    let toy = trained();
+    let toy = trained_for_an_epoch();
     let folder = toy.path("");
     for letter in ["x", "é", "語"] {
         let name = |ending: &str| letter.repeat((255 - ending.len()) / letter.len()) + ending;
@@ -93,7 +85,7 @@ fn names_of_255_bytes_are_written() {
 
 #[test]
 fn a_file_that_may_not_grow_is_an_error_in_the_systems_words() {
-    let toy = trained();
+    let toy = trained_for_an_epoch();
     for (arguments, output) in [
         ("average mean.safetensors run/best.safetensors", "mean.safetensors"),
         ("align run/best.safetensors train.jsonl --json a.json", "a.json"),

@@ -92,7 +92,7 @@ fn parse(path: &Path, chunk: &[u8]) -> Result<(Format, u64)> {
             return Err(format_error(path, "integer, float, mu-law, A-law or IMA ADPCM samples", found));
         }
     };
-    Ok((Format::new(channels, rate(&chunk[8..]), coding), frames))
+    Ok((Format::new("AIFF", channels, rate(&chunk[8..]), coding), frames))
 }
 
 /// A sample rate as an 80-bit floating-point number; 0 if it does not fit into 32 bits.

@@ -114,5 +114,5 @@ fn parse(path: &Path, description: &[u8]) -> Result<Option<Format>> {
     };
     let rate = if (1.0..4_294_967_295.0).contains(&rate) { rate.round() as u32 } else { 0 };
     let channels = u16::try_from(channels).unwrap_or(u16::MAX);
-    Ok(Some(Format::new(channels, rate, coding)))
+    Ok(Some(Format::new("CAF", channels, rate, coding)))
 }

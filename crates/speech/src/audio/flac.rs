@@ -78,7 +78,12 @@ impl Reader {
                 return Err(Error::Io { path: path.into(), source });
             }
             (Err(claxon::Error::IoError(_)) | Ok(()), Some(promised)) if found < promised => {
-                return Err(Error::Truncated { path: path.into(), expected: promised, found });
+                return Err(Error::Truncated {
+                    path: path.into(),
+                    format: "FLAC",
+                    expected: promised,
+                    found,
+                });
             }
             (Err(_), _) if is_complete => {}
             (Err(e), _) => return Err(format_error(path, EXPECTED, e)),

@@ -72,16 +72,25 @@ impl Reader {
         self.left
     }
 
+    /// Checks that the declared samples are within the file, before any is read.
+    ///
+    /// # Errors
+    /// [`Error::Truncated`].
+    pub fn check_length(&self, path: &Path) -> Result<()> {
+        if self.left < self.declared { Err(self.truncated(path, self.left)) } else { Ok(()) }
+    }
+
+    fn truncated(&self, path: &Path, found: u64) -> Error {
+        let (format, expected) = (self.format.container, self.declared);
+        Error::Truncated { path: path.into(), format, expected, found }
+    }
+
     /// Decodes the next samples, [`BLOCK`] of all channels together; false after the last.
     pub fn read(&mut self, path: &Path, to: &mut Mono) -> Result<bool> {
         if self.left == 0 {
             // A finished header, and a file that ends before it.
             if to.length() < self.declared {
-                return Err(Error::Truncated {
-                    path: path.into(),
-                    expected: self.declared,
-                    found: to.length(),
-                });
+                return Err(self.truncated(path, to.length()));
             }
             return Ok(false);
         }
@@ -101,7 +110,7 @@ impl Reader {
         };
         if frames == 0 {
             // The file has become shorter since it was opened.
-            return Err(Error::Truncated { path: path.into(), expected: self.declared, found: to.length() });
+            return Err(self.truncated(path, to.length()));
         }
         match &mut self.adpcm {
             Some(adpcm) => adpcm.decode(path, &self.bytes, frames as usize, to)?,

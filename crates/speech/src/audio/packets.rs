@@ -53,6 +53,16 @@ impl Container {
             Container::Caf => "a well-formed CAF file",
         }
     }
+
+    fn name(self) -> &'static str {
+        match self {
+            Container::Mpeg => "MP3",
+            Container::Adts => "AAC",
+            Container::Mp4 => "MP4",
+            Container::Ogg => "Ogg",
+            Container::Caf => "CAF",
+        }
+    }
 }
 
 /// A file whose first packet has been decoded.
@@ -257,8 +267,8 @@ impl Reader {
             None => {
                 if !self.next(path)? {
                     if to.length() < self.declared {
-                        let (expected, found) = (self.declared, to.length());
-                        return Err(Error::Truncated { path: path.into(), expected, found });
+                        let (format, expected, found) = (self.container.name(), self.declared, to.length());
+                        return Err(Error::Truncated { path: path.into(), format, expected, found });
                     }
                     return Ok(false);
                 }

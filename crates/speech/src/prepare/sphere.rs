@@ -76,6 +76,7 @@ fn sphere(path: &Path, bytes: &[u8]) -> Result<Sphere> {
     if data.len() / 2 < count {
         return Err(Error::Truncated {
             path: path.into(),
+            format: "SPHERE",
             expected: count as u64,
             found: data.len() as u64 / 2,
         });

@@ -99,6 +99,7 @@ fn truncated_files_say_how_much_is_missing() {
         let error = read_audio(&path).unwrap_err();
         let left = (200 - cut as u64) / 2;
         assert!(matches!(error, Error::Truncated { expected: 100, found, .. } if found == left), "{error}");
+        assert!(error.to_string().contains("its WAV header"), "{error}");
         names(&error, &path);
     }
     let whole = read_audio(&flac(&folder, |_| {})).unwrap().samples.len() as u64;
@@ -109,6 +110,7 @@ fn truncated_files_say_how_much_is_missing() {
             matches!(error, Error::Truncated { expected, found, .. } if expected == whole && found < whole),
             "{error}"
         );
+        assert!(error.to_string().contains("its FLAC header"), "{error}");
         names(&error, &path);
     }
 }

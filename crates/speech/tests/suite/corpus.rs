@@ -9,12 +9,12 @@ use crate::common::wav_bytes;
 use crate::flac_bytes::flac;
 
 /// A sound of some samples as the bytes of a file.
-fn sound(samples: usize) -> Vec<u8> {
+pub fn sound(samples: usize) -> Vec<u8> {
     wav_bytes(8000, &(0..samples).map(|n| (n * 37 % 2000) as i16 - 1000).collect::<Vec<_>>())
 }
 
 /// A shard of members.
-fn shard(path: &Path, members: &[(&str, &[u8])]) {
+pub fn shard(path: &Path, members: &[(&str, &[u8])]) {
     let mut archive = tar::Builder::new(Vec::new());
     for (name, bytes) in members {
         let mut header = tar::Header::new_ustar();

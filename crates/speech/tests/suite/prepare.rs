@@ -366,7 +366,7 @@ fn what_is_wrong_with_an4_is_named_and_nothing_is_written() {
         ),
         (
             |at| put(at.join("wav/an4_clstk/fash/an251-fash-b.sph"), &sphere(&wave(4000))[..2000]),
-            "truncated: its header promises 4000 samples",
+            "truncated: its SPHERE header declares 4000 samples",
         ),
     ];
     for (damage, part) in cases {

@@ -5,21 +5,7 @@ use std::path::Path;
 use speech::{Corpus, Error};
 use tempfile::tempdir;
 
-use crate::common::wav_bytes;
-
-fn sound(samples: usize) -> Vec<u8> {
-    wav_bytes(8000, &(0..samples).map(|n| (n * 37 % 2000) as i16 - 1000).collect::<Vec<_>>())
-}
-
-fn shard(path: &Path, members: &[(&str, &[u8])]) {
-    let mut archive = tar::Builder::new(Vec::new());
-    for (name, bytes) in members {
-        let mut header = tar::Header::new_ustar();
-        header.set_size(bytes.len() as u64);
-        archive.append_data(&mut header, name, *bytes).unwrap();
-    }
-    fs::write(path, archive.into_inner().unwrap()).unwrap();
-}
+use crate::corpus::{shard, sound};
 
 fn open(path: &Path) -> Result<Corpus, Error> {
     Corpus::open(&[path.to_owned()], None)

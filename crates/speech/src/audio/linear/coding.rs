@@ -7,6 +7,8 @@ use crate::audio::full_scale;
 
 /// Channels, rate and coding of a file.
 pub(in crate::audio) struct Format {
+    /// Name of the container.
+    pub container: &'static str,
     pub channels: u16,
     pub sample_rate: u32,
     /// Bytes of a sample of all channels, or of a block of ADPCM.
@@ -48,12 +50,13 @@ pub(in crate::audio) enum Coding {
 
 impl Format {
     /// Samples whose coding gives the size of their blocks.
-    pub fn new(channels: u16, sample_rate: u32, coding: Coding) -> Self {
+    pub fn new(container: &'static str, channels: u16, sample_rate: u32, coding: Coding) -> Self {
         let bytes = match coding {
             Coding::QuickTimeAdpcm => PACKET_BYTES,
             coding => coding.bytes(),
         };
-        Format { channels, sample_rate, block_bytes: (bytes as u16).saturating_mul(channels), coding }
+        let block_bytes = (bytes as u16).saturating_mul(channels);
+        Format { container, channels, sample_rate, block_bytes, coding }
     }
 
     /// Bytes of a sample of all channels, at least 1.

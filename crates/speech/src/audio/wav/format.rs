@@ -61,7 +61,7 @@ pub(super) fn parse(path: &Path, chunk: &[u8], order: Order) -> Result<Format> {
             return Err(format_error(path, EXPECTED, found));
         }
     };
-    Ok(Format { channels, sample_rate, block_bytes, coding })
+    Ok(Format { container: "WAV", channels, sample_rate, block_bytes, coding })
 }
 
 /// Format tags that occur (mmreg.h).
