@@ -1,17 +1,17 @@
 //! Room for what a step of a network needs in between, kept from step to step.
-use kernels::Lines;
+use kernels::AlignedVec;
 
 /// Buffers that only grow: after the first steps nothing is allocated.
 #[derive(Debug, Default)]
 pub struct Scratch {
-    lines: [Lines<f32>; 3],
+    lines: [AlignedVec<f32>; 3],
 }
 
 impl Scratch {
     /// Three buffers of at least so many numbers each, on whole cache lines, whatever an earlier step left in them.
     pub fn rooms(&mut self, sizes: [usize; 3]) -> [&mut [f32]; 3] {
         let mut sizes = sizes.into_iter();
-        self.lines.each_mut().map(|lines| lines.room(sizes.next().unwrap_or(0), 0.0))
+        self.lines.each_mut().map(|lines| lines.ensure_len(sizes.next().unwrap_or(0), 0.0))
     }
 }
 

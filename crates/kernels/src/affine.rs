@@ -7,8 +7,8 @@
 use std::ops::Range;
 
 use crate::{
-    Accumulate, COLUMNS, PackedLeft, PackedRight, Real, Shelf, Tiling, View, ViewMut, add, lend, par_for,
-    parts, parts_mut, product, product_of_parts, product_packed, tiles_mut,
+    Accumulate, BufferPool, COLUMNS, PackedLeft, PackedRight, Real, Tiling, View, ViewMut, acquire, add,
+    par_for, parts, parts_mut, product, product_of_parts, product_packed, tiles_mut,
 };
 
 /// Rows of `x` up to which tasks read the weight where it is.
@@ -57,7 +57,7 @@ const BIAS: usize = 256;
 pub struct Affine<'a, F> {
     weight: View<'a, F>,
     bias: Option<&'a [F]>,
-    shelf: Option<&'a Shelf<F>>,
+    pool: Option<&'a BufferPool<F>>,
 }
 
 /// Into how many independent parts calls of a layer are cut, whatever the number of threads.
@@ -77,12 +77,12 @@ impl<'a, F: Real> Affine<'a, F> {
     pub fn new(weight: View<'a, F>, bias: Option<&'a [F]>) -> Self {
         let outputs = weight.shape().1;
         assert!(bias.is_none_or(|bias| bias.len() == outputs), "affine: a bias of {outputs} elements");
-        Self { weight, bias, shelf: None }
+        Self { weight, bias, pool: None }
     }
 
-    /// Packs into memory from a shelf, if there is one.
-    pub fn on(self, shelf: Option<&'a Shelf<F>>) -> Self {
-        Self { shelf, ..self }
+    /// Packs into memory from a pool, if there is one.
+    pub fn with_pool(self, pool: Option<&'a BufferPool<F>>) -> Self {
+        Self { pool, ..self }
     }
 
     /// The parts of calls with so many rows.
@@ -110,7 +110,7 @@ impl<'a, F: Real> Affine<'a, F> {
     /// Cost: `O(n D O)` time.
     pub fn forward(&self, x: &[F], y: &mut [F]) {
         let ((inputs, outputs), bias) = (self.weight.shape(), self.bias);
-        rows_times(self.shelf, x, self.weight, y, Accumulate::Replace, |y| {
+        rows_times(self.pool, x, self.weight, y, Accumulate::Replace, |y| {
             if let Some(bias) = bias {
                 y.0.chunks_exact_mut(y.1.len().max(1)).for_each(|row| add(row, &bias[y.1.clone()]));
             }
@@ -128,7 +128,7 @@ impl<'a, F: Real> Affine<'a, F> {
     ///
     /// Cost: `O(n D O)` time.
     pub fn backward_rows(&self, dy: &[F], dx: &mut [F], how: Accumulate) {
-        rows_times(self.shelf, dy, self.weight.transposed(), dx, how, |_| {});
+        rows_times(self.pool, dy, self.weight.transposed(), dx, how, |_| {});
     }
 
     /// `dW += xᵀ dy`, kept as the weight is, and `db += Σ dy`, summed in f64, over runs of rows `(x, dy)` in their order.
@@ -155,7 +155,7 @@ impl<'a, F: Real> Affine<'a, F> {
             let rows = all.len() / width;
             let fits = all.len() == rows * width && own.len() == rows * (weight.len() / width);
             assert!(fits, "affine: runs of rows");
-            (own, PackedRight::on(self.shelf, View::new(all, rows, width)))
+            (own, PackedRight::with_pool(self.pool, View::new(all, rows, width)))
         };
         let packed: Vec<_> = runs.iter().filter(|(x, _)| !x.is_empty()).map(pack).collect();
         let of_weight = |task: usize, out: &mut [F]| {
@@ -208,7 +208,7 @@ fn task_of(rows: usize, [elements, columns]: [usize; 2]) -> [usize; 2] {
 /// for tasks of rows I and columns J:  out[I, J] (=|+=) rows[I] · matrix[J]
 /// ```
 fn rows_times<F: Real>(
-    shelf: Option<&Shelf<F>>,
+    pool: Option<&BufferPool<F>>,
     rows: &[F],
     matrix: View<F>,
     out: &mut [F],
@@ -238,7 +238,7 @@ fn rows_times<F: Real>(
         return if count <= each { run(0, out) } else { par_for(parts_mut(out, each * outputs), run) };
     }
     let [each, width] = task_of(count, [inputs * outputs, outputs]);
-    let right = PackedRight::on(shelf, matrix);
+    let right = PackedRight::with_pool(pool, matrix);
     if width == outputs {
         par_for((parts_mut(out, each * outputs), parts(rows, each * inputs)), |_, (out, rows)| {
             let count = out.len() / outputs;
@@ -248,13 +248,13 @@ fn rows_times<F: Real>(
         });
         return;
     }
-    let left = PackedLeft::on(shelf, View::new(rows, count, inputs), each);
+    let left = PackedLeft::with_pool(pool, View::new(rows, count, inputs), each);
     let (blocks, tiling) = (count.div_ceil(each), Tiling { rows: each, planes: 1, columns: outputs, width });
     par_for(tiles_mut(out, tiling), |task, mut tile| {
         let (block, first) = (task % blocks, task / blocks * width);
         let (count, columns) = (tile.rows(), tile.row(0, 0).len());
         // The task's own, so that sums of many blocks of steps stay near.
-        let mut sums = lend(shelf, "sums", count * columns);
+        let mut sums = acquire(pool, "sums", count * columns);
         if how == Accumulate::Add {
             (0..count).for_each(|row| sums[row * columns..][..columns].copy_from_slice(tile.row(row, 0)));
         }

@@ -21,33 +21,33 @@ mod affine;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod brief;
+mod buffer_pool;
+mod buffers;
 mod cell;
 mod dispatch;
 mod excerpt;
 mod fan;
 mod features;
-mod lines;
 mod math;
 pub mod packed;
-mod pages;
 mod parts;
 mod product;
 mod real;
 pub mod scaled;
+mod scratch_req;
 mod screen;
-mod shelf;
 mod tanh_product;
 mod tiles;
 mod transpose;
 
 pub use affine::{Affine, Tasks};
 pub use brief::Brief;
+pub use buffer_pool::{BufferPool, PooledBuffer, acquire};
+pub use buffers::{AlignedVec, alloc, ensure_capacity, ensure_len, release_freed_memory, reset, zeros};
 pub use cell::{cell_backward, cell_forward};
 pub use excerpt::{Excerpt, Printable};
 pub use fan::Fan;
 pub use features::held_back;
-pub use lines::{Lines, grow, refilled, reserve};
-pub use pages::{filled, give_back_freed_memory, zeros};
 pub use parts::{
     Chunks, ChunksMut, ItemsMut, Parts, Runs, items_mut, one_by_one, par_find, par_for, parts, parts_mut,
     runs,
@@ -57,8 +57,8 @@ pub use product::{
     packing_bytes_for, product, product_in, product_of_parts, product_packed,
 };
 pub use real::Real;
+pub use scratch_req::ScratchReq;
 pub use screen::{Screen, Sources, Spread, Winners};
-pub use shelf::{Lent, Shelf, lend};
 pub use tanh_product::{Following, PANEL, TanhAddends, TanhProducts};
 pub use tiles::{TileMut, TilesMut, Tiling, tiles_mut};
 pub use transpose::transpose;

@@ -18,7 +18,7 @@ pub use gates::{PackedGates, ROWS, UNITS};
 pub use packed_left::PackedLeft;
 pub use packed_right::{COLUMNS, PackedRight};
 
-use crate::{Lines, Real, features::Machine};
+use crate::{AlignedVec, Real, features::Machine};
 
 /// A borrowed matrix: row-major with a row stride, or the transpose of such a one.
 #[derive(Clone, Copy, Debug)]
@@ -121,7 +121,13 @@ pub fn product<F: Real>(out: ViewMut<F>, a: View<F>, b: View<F>, alpha: F, how: 
 ///
 /// # Panics
 /// As [`product`].
-pub fn product_in<F: Real>(packing: &mut Lines<F>, out: ViewMut<F>, a: View<F>, b: View<F>, how: Accumulate) {
+pub fn product_in<F: Real>(
+    packing: &mut AlignedVec<F>,
+    out: ViewMut<F>,
+    a: View<F>,
+    b: View<F>,
+    how: Accumulate,
+) {
     let (a, b) = ((Rows::View(a), a.shape()), (Columns::View(b), b.shape()));
     multiply_in(packing, Machine::best(), out, a, b, F::ONE, how);
 }
@@ -168,7 +174,7 @@ fn multiply<F: Real>(
 }
 
 fn multiply_in<F: Real>(
-    packing: &mut Lines<F>,
+    packing: &mut AlignedVec<F>,
     machine: Machine,
     out: ViewMut<F>,
     (a, (m, k)): (Rows<F>, (usize, usize)),

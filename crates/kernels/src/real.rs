@@ -2,7 +2,8 @@
 use std::cell::RefCell;
 
 use crate::{
-    Accumulate, Fan, Following, Lines, PackedLeft, Screen, Sources, ViewMut, Winners, cell, dispatch, fan,
+    Accumulate, AlignedVec, Fan, Following, PackedLeft, Screen, Sources, ViewMut, Winners, cell, dispatch,
+    fan,
     features::{Bf16, Machine},
     packed::{
         Operand, Place, Right, Source,
@@ -181,7 +182,7 @@ pub trait Real:
     fn cell_backward(gates: &mut [Self], units: [&[Self]; 3], carry: &mut [Self]);
     /// Lends what this thread packs blocks of products into.
     #[doc(hidden)]
-    fn with_scratch<R>(work: impl FnOnce(&mut Lines<Self>) -> R) -> R;
+    fn with_scratch<R>(work: impl FnOnce(&mut AlignedVec<Self>) -> R) -> R;
     /// A tile of an operand of a bf16 product, from a row and column of its source on.
     #[doc(hidden)]
     fn pack_tile(unit: Bf16, source: &Source<Self>, at: (usize, usize), operand: Operand, tile: &mut Tile);
@@ -357,8 +358,8 @@ impl Real for f32 {
     fn cell_backward(gates: &mut [f32], units: [&[f32]; 3], carry: &mut [f32]) {
         dispatch::cell_backward(Machine::best(), gates, units, carry);
     }
-    fn with_scratch<R>(work: impl FnOnce(&mut Lines<f32>) -> R) -> R {
-        thread_local!(static SCRATCH: RefCell<Lines<f32>> = RefCell::default());
+    fn with_scratch<R>(work: impl FnOnce(&mut AlignedVec<f32>) -> R) -> R {
+        thread_local!(static SCRATCH: RefCell<AlignedVec<f32>> = RefCell::default());
         SCRATCH.with_borrow_mut(work)
     }
     fn pack_tile(unit: Bf16, source: &Source<f32>, at: (usize, usize), operand: Operand, tile: &mut Tile) {
@@ -523,8 +524,8 @@ impl Real for f64 {
     fn cell_backward(gates: &mut [f64], units: [&[f64]; 3], carry: &mut [f64]) {
         cell::backward(gates, units, carry);
     }
-    fn with_scratch<R>(work: impl FnOnce(&mut Lines<f64>) -> R) -> R {
-        thread_local!(static SCRATCH: RefCell<Lines<f64>> = RefCell::default());
+    fn with_scratch<R>(work: impl FnOnce(&mut AlignedVec<f64>) -> R) -> R {
+        thread_local!(static SCRATCH: RefCell<AlignedVec<f64>> = RefCell::default());
         SCRATCH.with_borrow_mut(work)
     }
     fn pack_tile(_: Bf16, source: &Source<f64>, at: (usize, usize), operand: Operand, tile: &mut Tile) {

@@ -11,7 +11,7 @@
 //! the middle is the same for all states and plays no part in who is best, so that an estimate is as fine as the states differ.
 #[cfg(target_arch = "x86_64")]
 use crate::features::Avx512Vnni;
-use crate::{Lines, PANEL, Real, TanhAddends, packing_bytes};
+use crate::{AlignedVec, PANEL, Real, TanhAddends, packing_bytes};
 
 /// Largest of the 16-bit tangents, roundings not counted.
 const LARGEST: f64 = 32_000.0;
@@ -60,10 +60,10 @@ pub struct Screen<F> {
 #[derive(Debug)]
 pub(crate) struct Block<F> {
     /// `W` of each two steps, *k/2 x 32*, so many.
-    pub coarse: Lines<i32>,
+    pub coarse: AlignedVec<i32>,
     words: usize,
     /// `w`, *k x 32*.
-    pub exact: Lines<F>,
+    pub exact: AlignedVec<F>,
     pub bias: [F; PANEL],
     /// `κ`
     pub unit: [F; PANEL],
@@ -199,15 +199,15 @@ fn scale<F: Real>(rows: &[F], spread: Spread, k: usize) -> f64 {
 impl<F: Real> Block<F> {
     fn new(rows: &[F], bias: &[F], k: usize, scale: f64, norm: f64) -> Self {
         let mut block = Self {
-            coarse: Lines::default(),
+            coarse: AlignedVec::default(),
             words: k.div_ceil(2) * PANEL,
-            exact: Lines::default(),
+            exact: AlignedVec::default(),
             bias: [F::ZERO; PANEL],
             unit: [F::ZERO; PANEL],
             slack: [F::ZERO; PANEL],
         };
-        let coarse = block.coarse.room(block.words, 0);
-        let exact = block.exact.room(k * PANEL, F::ZERO);
+        let coarse = block.coarse.ensure_len(block.words, 0);
+        let exact = block.exact.ensure_len(k * PANEL, F::ZERO);
         for (label, (row, &bias)) in rows.chunks_exact(k).zip(bias).enumerate() {
             let of = |w: F| w.to_f64().abs();
             let sum = |of: &dyn Fn(F) -> f64| row.iter().map(|&w| of(w)).sum::<f64>();

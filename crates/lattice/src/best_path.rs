@@ -136,9 +136,9 @@ impl<F: Real> Session<F> {
         let c = step.context().states();
         let [from, count] = step.kept();
         let Best { from: all, count: counts, rooms, states } = &mut self.best;
-        kernels::grow(all, group.frames() * from, 0);
-        kernels::grow(counts, group.frames() * count, 0);
-        kernels::grow(states, group.len() * c, F::ZERO);
+        kernels::ensure_len(all, group.frames() * from, 0);
+        kernels::ensure_len(counts, group.frames() * count, 0);
+        kernels::ensure_len(states, group.len() * c, F::ZERO);
         rooms.resize_with(rooms.len().max(group.len()), Room::default);
         states.chunks_exact_mut(c).take(group.len()).for_each(|state| step.begin(state));
         let mut offsets = vec![0.0; group.len()];

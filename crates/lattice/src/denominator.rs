@@ -24,8 +24,8 @@ impl<F: Real> Buffer<F> {
     /// Room for so many frames.
     pub fn room(&mut self, step: &Step, frames: usize) -> ArcsMut<'_, F> {
         let (c, v) = (step.context().states(), step.context().vocabulary());
-        kernels::grow(&mut self.blank, frames * c, F::ZERO);
-        kernels::grow(&mut self.lexical, frames * c * v, F::ZERO);
+        kernels::ensure_len(&mut self.blank, frames * c, F::ZERO);
+        kernels::ensure_len(&mut self.lexical, frames * c * v, F::ZERO);
         ArcsMut { blank: &mut self.blank[..frames * c], lexical: &mut self.lexical[..frames * c * v] }
     }
 
@@ -80,9 +80,9 @@ impl<F: Real> Denominator<F> {
         let (c, waves) = (step.context().states(), group.waves());
         (self.stored, self.kept) = (stored, keep && stored);
         let rows = if stored { group.frames() } else { 0 };
-        kernels::grow(&mut self.alpha, rows * c, F::ZERO);
-        kernels::grow(&mut self.offsets, group.frames(), F::ZERO);
-        kernels::grow(&mut self.states, group.len() * c, F::ZERO);
+        kernels::ensure_len(&mut self.alpha, rows * c, F::ZERO);
+        kernels::ensure_len(&mut self.offsets, group.frames(), F::ZERO);
+        kernels::ensure_len(&mut self.states, group.len() * c, F::ZERO);
         self.rooms.resize_with(self.rooms.len().max(group.len()), Room::default);
         let needed = if self.kept { waves } else { 2.min(waves) };
         let mut buffers = self.take_buffers(needed);

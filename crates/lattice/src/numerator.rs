@@ -90,7 +90,7 @@ impl<F: Real> Numerator<F> {
             let sites = group.of(at).len() * strings.states.len();
             let (blank, lexical) = &mut self.arcs[at];
             for arcs in [&mut *blank, &mut *lexical] {
-                kernels::grow(arcs, sites, F::ZERO);
+                kernels::ensure_len(arcs, sites, F::ZERO);
             }
             let arcs = ArcsMut { blank: &mut blank[..sites], lexical: &mut lexical[..sites] };
             weights.weigh_chain(group.of(at).start, strings.chain(), arcs)?;

@@ -1,10 +1,10 @@
 //! Rooms that tasks work in, as many as there are tasks at once.
 use std::sync::Mutex;
 
-use kernels::{Lines, Real};
+use kernels::{AlignedVec, Real};
 
 /// Buffers that stay from task to task.
-pub struct Pool<F>(Mutex<Vec<Lines<F>>>);
+pub struct Pool<F>(Mutex<Vec<AlignedVec<F>>>);
 
 impl<F> Default for Pool<F> {
     fn default() -> Self {
@@ -17,7 +17,7 @@ impl<F: Real> Pool<F> {
     pub fn with<T>(&self, len: usize, work: impl FnOnce(&mut [F]) -> T) -> T {
         let lock = || self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let mut lines = lock().pop().unwrap_or_default();
-        let result = work(lines.room(len, F::ZERO));
+        let result = work(lines.ensure_len(len, F::ZERO));
         lock().push(lines);
         result
     }

@@ -54,7 +54,7 @@ impl<F: Real> Room<F> {
 
 /// A slice of so many elements, whatever is in them.
 fn room<F: Real>(buffer: &mut Vec<F>, len: usize) -> &mut [F] {
-    kernels::grow(buffer, len, F::ZERO);
+    kernels::ensure_len(buffer, len, F::ZERO);
     &mut buffer[..len]
 }
 

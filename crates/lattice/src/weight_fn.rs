@@ -197,7 +197,7 @@ pub(crate) fn reuse<F: Real>(spare: &mut Vec<Vec<F>>, len: usize) -> Vec<F> {
         None => {
             // None of them is of use, and old and new need not be there at once.
             spare.clear();
-            kernels::filled(len, F::ZERO)
+            kernels::alloc(len, F::ZERO)
         }
     }
 }

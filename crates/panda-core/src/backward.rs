@@ -2,9 +2,9 @@
 use std::{ops::Range, sync::Mutex};
 
 use kernels::{
-    Accumulate, View, ViewMut, grow,
+    Accumulate, View, ViewMut, ensure_capacity, ensure_len,
     packed::{Full, Numbers, Operand, half::Half},
-    par_for, parts, parts_mut, reserve,
+    par_for, parts, parts_mut,
 };
 
 use crate::{
@@ -132,8 +132,8 @@ impl<F: Real> Pass<'_, F> {
         let Self { plan, cut, step: ScoreGradient { selection, normalized, adjoints }, kept, .. } = self;
         let (mut list, mut room) =
             (std::mem::take(&mut workspace.list), std::mem::take(&mut workspace.counts));
-        reserve(&mut list, plan.wave);
-        grow(&mut room, sites.count(), false);
+        ensure_capacity(&mut list, plan.wave);
+        ensure_len(&mut room, sites.count(), false);
         let counts = &mut room[..sites.count()];
         par_for(parts_mut(counts, MANY), |many, counts| {
             for (at, counts) in counts.iter_mut().enumerate() {
@@ -163,19 +163,19 @@ impl<F: Real> Pass<'_, F> {
         let (rows, h, recompute) = (wave.len(), head.hidden, self.recompute(wave));
         let (blocks, most) = (rows.div_ceil(plan.block), plan.wave.div_ceil(plan.block));
         z.make(cut.slots(plan));
-        grow(sums, plan.tiles * most * cut.strips * plan.tile_classes, F::ZERO);
-        grow(gradient, plan.wave * h, F::ZERO);
+        ensure_len(sums, plan.tiles * most * cut.strips * plan.tile_classes, F::ZERO);
+        ensure_len(gradient, plan.wave * h, F::ZERO);
         let gradient = &mut gradient[..rows * h];
-        let right = &mut panels.h_right.room(most * cut.h_right, N::ZERO)[..blocks * cut.h_right];
+        let right = &mut panels.h_right.ensure_len(most * cut.h_right, N::ZERO)[..blocks * cut.h_right];
         let hidden = if held {
             let hidden = &step.normalized.held.rows[wave[0] * h..][..rows * h];
             pack_right::<F, N>(plan, hidden, h, right);
             hidden
         } else {
-            grow(hidden, plan.wave * h, F::ZERO);
+            ensure_len(hidden, plan.wave * h, F::ZERO);
             let hidden = &mut hidden[..rows * h];
-            let left =
-                recompute.then(|| &mut panels.h_left.room(most * cut.h_left, N::ZERO)[..blocks * cut.h_left]);
+            let left = recompute
+                .then(|| &mut panels.h_left.ensure_len(most * cut.h_left, N::ZERO)[..blocks * cut.h_left]);
             fill::<F, N>(plan, sites, wave, hidden, [left, Some(right)]);
             &*hidden
         };
@@ -223,8 +223,8 @@ impl<F: Real> Pass<'_, F> {
         let (count, strip) = (flight.len().div_ceil(plan.tile_classes), cut.strip);
         let (mut gt_room, mut g_room) =
             (std::mem::take(&mut panels.gt_left), std::mem::take(&mut panels.g_left));
-        let gt_left = gt_room.room(count * blocks * cut.gt_left, N::ZERO);
-        let g_left = g_room.room(count * blocks * cut.g_left, N::ZERO);
+        let gt_left = gt_room.ensure_len(count * blocks * cut.gt_left, N::ZERO);
+        let g_left = g_room.ensure_len(count * blocks * cut.g_left, N::ZERO);
         let tiles = (
             parts_mut(sums, blocks * cut.strips * plan.tile_classes),
             parts_mut(gt_left, blocks * cut.gt_left),

@@ -1,5 +1,5 @@
 //! Buffers that a workspace counts, and lets go where they are too large.
-use kernels::Lines;
+use kernels::AlignedVec;
 
 /// Memory that is kept.
 pub(crate) trait Buffer {
@@ -18,7 +18,7 @@ impl<T> Buffer for Vec<T> {
     }
 }
 
-impl<T: Clone> Buffer for Lines<T> {
+impl<T: Clone> Buffer for AlignedVec<T> {
     fn bytes(&self) -> usize {
         size_of_val(&**self)
     }

@@ -2,9 +2,9 @@
 use std::ops::Range;
 
 use kernels::{
-    ViewMut, grow,
+    ViewMut, ensure_capacity, ensure_len,
     packed::{Full, Numbers, half::Half},
-    par_for, parts, parts_mut, reserve,
+    par_for, parts, parts_mut,
 };
 
 use crate::{
@@ -154,10 +154,10 @@ impl<F: Real> Pass<'_, F> {
         let (h, per_site) = (head.hidden, selection.per_site().max(1));
         let most = plan.wave.div_ceil(plan.block);
         let Workspace { list, hidden, z, statistics, picked, .. } = workspace;
-        reserve(list, plan.wave);
+        ensure_capacity(list, plan.wave);
         z.make(cut.slots(plan));
-        grow(picked, plan.wave * plan.tiles * per_site, F::ZERO);
-        grow(statistics, plan.wave * plan.tiles, (F::ZERO, 0.0));
+        ensure_len(picked, plan.wave * plan.tiles * per_site, F::ZERO);
+        ensure_len(statistics, plan.wave * plan.tiles, (F::ZERO, 0.0));
         let Normalized { max, log_sum, emissions, kept, held: Held { rows: held_rows, sites: held, .. } } =
             out;
         let (mut held_rows, mut kept) = (held_rows.as_mut_slice(), kept.scores.as_mut_slice());
@@ -170,12 +170,12 @@ impl<F: Real> Pass<'_, F> {
                     held_rows.split_off_mut(..rows * h).expect("there is room for all rows that are held")
                 }
                 false => {
-                    grow(hidden, plan.wave * h, F::ZERO);
+                    ensure_len(hidden, plan.wave * h, F::ZERO);
                     &mut hidden[..rows * h]
                 }
             };
-            let left =
-                &mut panels.h_left.room(most * cut.h_left, N::ZERO)[..rows.div_ceil(plan.block) * cut.h_left];
+            let left = &mut panels.h_left.ensure_len(most * cut.h_left, N::ZERO)
+                [..rows.div_ceil(plan.block) * cut.h_left];
             fill::<F, N>(plan, sites, list, hidden, [Some(left), None]);
             for flight in plan.flights(head.classes) {
                 let tiles = flight.len().div_ceil(plan.tile_classes);

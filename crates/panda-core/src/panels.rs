@@ -15,7 +15,7 @@ use std::{
 };
 
 use kernels::{
-    Accumulate, Lines, View, ViewMut, grow, items_mut,
+    Accumulate, AlignedVec, View, ViewMut, ensure_len, items_mut,
     packed::{Numbers, Operand},
     par_for, parts, parts_mut, runs,
 };
@@ -31,19 +31,20 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Panels<W> {
     /// `h` on the left and on the right, block after block.
-    pub h_left: Lines<W>,
-    pub h_right: Lines<W>,
+    pub h_left: AlignedVec<W>,
+    pub h_right: AlignedVec<W>,
     /// `Wᵀ` and `W` on the right, tile after tile.
-    pub wt_right: Lines<W>,
-    pub w_right: Lines<W>,
+    pub wt_right: AlignedVec<W>,
+    pub w_right: AlignedVec<W>,
     /// `Gᵀ` and `G` on the left, tile after tile, in each block after block.
-    pub gt_left: Lines<W>,
-    pub g_left: Lines<W>,
+    pub gt_left: AlignedVec<W>,
+    pub g_left: AlignedVec<W>,
 }
 
 impl<W> Default for Panels<W> {
     fn default() -> Self {
-        let [h_left, h_right, wt_right, w_right, gt_left, g_left] = std::array::from_fn(|_| Lines::default());
+        let [h_left, h_right, wt_right, w_right, gt_left, g_left] =
+            std::array::from_fn(|_| AlignedVec::default());
         Self { h_left, h_right, wt_right, w_right, gt_left, g_left }
     }
 }
@@ -77,7 +78,7 @@ impl<F: Real> Slots<F> {
     /// Lends one with room for `len` scores, whatever is in it: to each thread its own, if there are enough.
     pub fn with<T>(&self, len: usize, run: impl FnOnce(&mut [F]) -> T) -> T {
         let mut slot = lock(&self.0[rayon::current_thread_index().unwrap_or(0) % self.0.len()]);
-        grow(&mut slot, len, F::ZERO);
+        ensure_len(&mut slot, len, F::ZERO);
         run(&mut slot[..len])
     }
 }
@@ -163,11 +164,11 @@ pub(crate) fn pack_for_scores<F: Real, N: Numbers<F>>(
     plan: &Plan<F>,
     head: &Head<F>,
     flight: &Range<usize>,
-    into: &mut Lines<N::Word>,
+    into: &mut AlignedVec<N::Word>,
 ) {
     let h = head.hidden;
     let cut = Cut::new::<F, N>(plan, h);
-    let packed = into.room(flight.len().div_ceil(plan.tile_classes) * cut.wt_right, N::ZERO);
+    let packed = into.ensure_len(flight.len().div_ceil(plan.tile_classes) * cut.wt_right, N::ZERO);
     let tiles = parts(&head.weight[flight.start * h..flight.end * h], plan.tile_classes * h);
     par_for((parts_mut(packed, cut.wt_right), tiles), |_, (packed, weight)| {
         let panels = parts_mut(packed, N::words(Operand::Right, cut.nr, h));
@@ -189,11 +190,11 @@ pub(crate) fn pack_for_gradient<F: Real, N: Numbers<F>>(
     plan: &Plan<F>,
     head: &Head<F>,
     flight: &Range<usize>,
-    into: &mut Lines<N::Word>,
+    into: &mut AlignedVec<N::Word>,
 ) {
     let h = head.hidden;
     let cut = Cut::new::<F, N>(plan, h);
-    let packed = into.room(flight.len().div_ceil(plan.tile_classes) * cut.w_right, N::ZERO);
+    let packed = into.ensure_len(flight.len().div_ceil(plan.tile_classes) * cut.w_right, N::ZERO);
     let tiles = parts(&head.weight[flight.start * h..flight.end * h], plan.tile_classes * h);
     par_for((parts_mut(packed, cut.w_right), tiles), |_, (packed, weight)| {
         let width = weight.len() / h;

@@ -1,5 +1,5 @@
 //! Buffers that calls of like shape share, so that only the first of them allocates.
-use kernels::{grow, packed::half::Tile, refilled};
+use kernels::{ensure_len, packed::half::Tile, reset};
 
 use crate::{
     Head, MemoryBudget, Normalized, Plan, Precision, Real, Result, Selection, Shape,
@@ -173,9 +173,9 @@ impl<F: Real> Workspace<F> {
         let scores = exactly(spare.kept.scores, plan.kept * head.classes);
         let rows = exactly(spare.held.rows, held * head.hidden);
         Normalized {
-            max: refilled(spare.max, sites, F::NEG_INFINITY),
-            log_sum: refilled(spare.log_sum, sites, 0.0),
-            emissions: refilled(spare.emissions, sites * per_site, 0.0),
+            max: reset(spare.max, sites, F::NEG_INFINITY),
+            log_sum: reset(spare.log_sum, sites, 0.0),
+            emissions: reset(spare.emissions, sites * per_site, 0.0),
             kept: Kept::new(scores, plan, plan.step(plan.kept, strip), head.classes),
             held: Held { rows, sites: held, wave },
         }
@@ -190,7 +190,7 @@ fn keep_larger<T>(spare: &mut Vec<T>, other: Vec<T>) {
 
 /// A buffer of so many elements, whatever is in them, and room for no fewer.
 fn exactly<F: Real>(mut buffer: Vec<F>, len: usize) -> Vec<F> {
-    grow(&mut buffer, len, F::ZERO);
+    ensure_len(&mut buffer, len, F::ZERO);
     buffer.truncate(len);
     buffer
 }

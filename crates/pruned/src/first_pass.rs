@@ -1,7 +1,7 @@
 //! Loss, occupancies and gradients of the trivial joiner.
 use std::ops::Range;
 
-use kernels::{Real, grow, items_mut, par_for, parts_mut, refilled};
+use kernels::{Real, ensure_len, items_mut, par_for, parts_mut, reset};
 use rayon::prelude::*;
 use rnnt_dp::{Regularisers, Topology};
 
@@ -81,7 +81,7 @@ pub fn first_pass_with<F: Real, S: Source<F>>(
     let Workspace { lattices, wide, spare, .. } = workspace;
     let values = &wide[..2 * shapes.sites()];
     let mut losses = vec![0.0; batch.len()];
-    let mut occupancies = refilled(std::mem::take(&mut spare.occupancies), values.len(), 0.0);
+    let mut occupancies = reset(std::mem::take(&mut spare.occupancies), values.len(), 0.0);
     // Lanes by the shapes alone, so that memory does not depend on the number of threads.
     let bytes = rnnt_dp::Workspace::bytes(shapes, &arcs, &regularisers, plan.lanes(batch));
     lattices.keep_within(bytes.max(lattices.held()));
@@ -137,9 +137,9 @@ impl<F: Real> FirstPass<F> {
         let sums = self.sums.cut(&rooms.sizes);
         let groups = groups(&self.batch, self.plan.rows);
         let [of_narrow, of_wide] = rooms.most(&groups, |b| rooms.backward::<F>(b, Slopes::rare(&sums[b])));
-        grow(narrow, of_narrow, F::ZERO);
+        ensure_len(narrow, of_narrow, F::ZERO);
         let of_total = if shared { classes } else { 0 };
-        grow(wide, of_total + of_wide, 0.0);
+        ensure_len(wide, of_total + of_wide, 0.0);
         let (total, wide) = wide.split_at_mut(of_total);
         total.fill(0.0);
         for group in groups {

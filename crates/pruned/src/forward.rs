@@ -1,7 +1,7 @@
 //! The forward half of the first pass: sums, unigrams and emissions of a batch.
 use std::ops::Range;
 
-use kernels::{Real, grow};
+use kernels::{Real, ensure_len};
 use rayon::prelude::*;
 
 use crate::{
@@ -40,8 +40,8 @@ pub(crate) fn emit<F: Real, S: Source<F>>(
     scratches.reserve(plan.tasks, rooms.scratch::<F, S>(source));
     let (groups, sites) = (groups(batch, plan.forward_rows()), batch.lattices().sites());
     let [of_narrow, of_wide] = rooms.most(&groups, |b| rooms.forward::<F>(b));
-    grow(narrow, of_narrow, F::ZERO);
-    grow(wide, 2 * sites + of_wide.max(if shared { source.classes() } else { 0 }), 0.0);
+    ensure_len(narrow, of_narrow, F::ZERO);
+    ensure_len(wide, 2 * sites + of_wide.max(if shared { source.classes() } else { 0 }), 0.0);
     let (mut values, wide) = wide.split_at_mut(2 * sites);
     let mut spares = std::mem::take(&mut spare.unigrams).into_iter();
     let mut sums = OfBatch::new(std::mem::take(&mut spare.sums), &rooms.sizes);

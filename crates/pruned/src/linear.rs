@@ -2,7 +2,7 @@
 use std::ops::Range;
 
 use kernels::{
-    Accumulate, Lines, Real, View, ViewMut, add, items_mut, packing_bytes_for, par_find, par_for, parts,
+    Accumulate, AlignedVec, Real, View, ViewMut, add, items_mut, packing_bytes_for, par_find, par_for, parts,
     parts_mut, product_in,
 };
 
@@ -76,7 +76,7 @@ impl<'a, F: Real> Linear<'a, F> {
         sums + products.map(|(m, k)| packing_bytes_for::<F>(m, k)).into_iter().max().unwrap_or(0)
     }
 
-    fn fill(&self, rows: Range<usize>, classes: Range<usize>, out: &mut [F], packing: &mut Lines<F>) {
+    fn fill(&self, rows: Range<usize>, classes: Range<usize>, out: &mut [F], packing: &mut AlignedVec<F>) {
         let target = ViewMut::new(&mut *out, rows.len(), classes.len());
         product_in(packing, target, self.rows(&rows), self.of(&classes).transposed(), Accumulate::Replace);
         if let Some(bias) = self.bias {
@@ -195,7 +195,7 @@ impl<F: Real> Source<F> for Heads<'_, F> {
         rows: Range<usize>,
         classes: Range<usize>,
         out: &mut [F],
-        packing: &mut Lines<F>,
+        packing: &mut AlignedVec<F>,
     ) {
         self.side(side).fill(rows, classes, out, packing);
     }

@@ -1,7 +1,7 @@
 //! Scores that exist already.
 use std::ops::Range;
 
-use kernels::{Lines, Real, add, items_mut, par_for};
+use kernels::{AlignedVec, Real, add, items_mut, par_for};
 
 use crate::{
     Error, Result, Scratches, Side, Source,
@@ -65,7 +65,14 @@ impl<F: Real> Source<F> for Matrices<'_, F> {
         0
     }
 
-    fn fill(&self, side: Side, rows: Range<usize>, classes: Range<usize>, out: &mut [F], _: &mut Lines<F>) {
+    fn fill(
+        &self,
+        side: Side,
+        rows: Range<usize>,
+        classes: Range<usize>,
+        out: &mut [F],
+        _: &mut AlignedVec<F>,
+    ) {
         let scores = &self.side(side)[rows.start * self.classes..rows.end * self.classes];
         for (out, row) in out.chunks_exact_mut(classes.len()).zip(scores.chunks_exact(self.classes)) {
             out.copy_from_slice(&row[classes.clone()]);

@@ -1,28 +1,28 @@
 //! Buffers of tasks: so many as a plan allows, whatever the number of threads.
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use kernels::{Lines, Real, grow};
+use kernels::{AlignedVec, Real, ensure_len};
 
 /// What one task at a time works in.
 #[derive(Debug)]
 pub struct Scratch<F> {
     /// What products pack into.
-    pub packing: Lines<F>,
+    pub packing: AlignedVec<F>,
     scores: Vec<F>,
     found: Vec<F>,
 }
 
 impl<F> Default for Scratch<F> {
     fn default() -> Self {
-        Self { packing: Lines::default(), scores: Vec::new(), found: Vec::new() }
+        Self { packing: AlignedVec::default(), scores: Vec::new(), found: Vec::new() }
     }
 }
 
 impl<F: Real> Scratch<F> {
     /// Room for scores and for as many other numbers, whatever an earlier task left there, beside that for packing.
-    pub(crate) fn rooms(&mut self, scores: usize, found: usize) -> (&mut Lines<F>, &mut [F], &mut [F]) {
-        grow(&mut self.scores, scores, F::ZERO);
-        grow(&mut self.found, found, F::ZERO);
+    pub(crate) fn rooms(&mut self, scores: usize, found: usize) -> (&mut AlignedVec<F>, &mut [F], &mut [F]) {
+        ensure_len(&mut self.scores, scores, F::ZERO);
+        ensure_len(&mut self.found, found, F::ZERO);
         (&mut self.packing, &mut self.scores[..scores], &mut self.found[..found])
     }
 }
@@ -56,7 +56,7 @@ impl<F: Real> Scratches<F> {
         self.count(count);
         for scratch in self.0.iter_mut().take(rayon::current_num_threads()) {
             let scratch = scratch.get_mut().unwrap_or_else(PoisonError::into_inner);
-            scratch.packing.hold(packing, F::ZERO);
+            scratch.packing.ensure_bytes(packing, F::ZERO);
             scratch.rooms(scores / size_of::<F>(), found / size_of::<F>());
         }
     }

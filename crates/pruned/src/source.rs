@@ -1,7 +1,7 @@
 //! Where the scores of frames and labels come from.
 use std::{fmt, ops::Range};
 
-use kernels::{Lines, Real};
+use kernels::{AlignedVec, Real};
 
 use crate::Scratches;
 
@@ -42,7 +42,7 @@ pub trait Source<F: Real>: Sync {
         rows: Range<usize>,
         classes: Range<usize>,
         out: &mut [F],
-        packing: &mut Lines<F>,
+        packing: &mut AlignedVec<F>,
     );
     /// A zero gradient.
     fn zero_gradient(&self) -> Self::Gradient;

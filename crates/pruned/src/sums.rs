@@ -1,5 +1,5 @@
 //! What the normaliser leaves behind.
-use kernels::{Real, refilled};
+use kernels::{Real, reset};
 
 use crate::tiles::part;
 
@@ -29,10 +29,10 @@ impl<F: Real> OfBatch<F> {
     pub fn new(spare: Self, sizes: &[[usize; 3]]) -> Self {
         let sum = |of: fn(&[usize; 3]) -> usize| sizes.iter().map(of).sum();
         Self {
-            frame_max: refilled(spare.frame_max, sum(|[t, ..]| *t), F::NEG_INFINITY),
-            label_max: refilled(spare.label_max, sum(|[_, p, _]| *p), F::NEG_INFINITY),
-            label_sums: refilled(spare.label_sums, sum(|[_, p, _]| *p), 0.0),
-            pairs: refilled(spare.pairs, sum(|[t, _, k]| t * k), 0.0),
+            frame_max: reset(spare.frame_max, sum(|[t, ..]| *t), F::NEG_INFINITY),
+            label_max: reset(spare.label_max, sum(|[_, p, _]| *p), F::NEG_INFINITY),
+            label_sums: reset(spare.label_sums, sum(|[_, p, _]| *p), 0.0),
+            pairs: reset(spare.pairs, sum(|[t, _, k]| t * k), 0.0),
         }
     }
 

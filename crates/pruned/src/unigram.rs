@@ -8,7 +8,7 @@
 //! `tiny`, the smallest normal number of the type, is fast_rnnt's: no class has probability 0.
 use std::ops::Range;
 
-use kernels::{Lines, Real, grow, refilled};
+use kernels::{AlignedVec, Real, ensure_len, reset};
 
 use crate::{Scratches, Side, Source, tiles};
 
@@ -55,8 +55,8 @@ impl<F: Real> Row<F> {
         let classes = source.classes();
         // Other utterances' rows may be more, but not of more classes.
         let spare = if spare.mass.capacity() > classes { Self::none() } else { spare };
-        let mut max = refilled(spare.max, rows.len(), F::NEG_INFINITY);
-        let mut sums = refilled(spare.sums, rows.len(), 0.0);
+        let mut max = reset(spare.max, rows.len(), F::NEG_INFINITY);
+        let mut sums = reset(spare.sums, rows.len(), 0.0);
         for part in tiles::tiles(classes, most) {
             for block in blocks(&rows) {
                 let at = block.start - rows.start;
@@ -74,7 +74,7 @@ impl<F: Real> Row<F> {
         if let Some(odd) = sums.iter().position(|&sum| !(sum > 0.0 && sum.is_finite())) {
             return Err(rows.start + odd);
         }
-        let mass = refilled(spare.mass, classes, F::ZERO);
+        let mass = reset(spare.mass, classes, F::ZERO);
         let mut row = Self { rows, max, sums, mass, largest: 0.0 };
         let tiny = if F::LARGEST.to_f64() < 1e100 { f64::from(f32::MIN_POSITIVE) } else { f64::MIN_POSITIVE };
         let unigram = &mut unigram[..classes];
@@ -109,7 +109,7 @@ impl<F: Real> Row<F> {
         });
         let count = self.rows.len() as f64;
         let classes = source.classes();
-        grow(room, self.rows.len().min(tiles::ROWS) * tiles::even(classes, most), F::ZERO);
+        ensure_len(room, self.rows.len().min(tiles::ROWS) * tiles::even(classes, most), F::ZERO);
         for part in tiles::tiles(classes, most) {
             for block in blocks(&self.rows) {
                 let tile = &mut room[..block.len() * part.len()];
@@ -152,7 +152,7 @@ impl<F: Real> Row<F> {
         block: &Range<usize>,
         part: &Range<usize>,
         tile: &mut [F],
-        packing: &mut Lines<F>,
+        packing: &mut AlignedVec<F>,
     ) {
         let at = block.start - self.rows.start;
         source.fill(Side::Labels, block.clone(), part.clone(), tile, packing);

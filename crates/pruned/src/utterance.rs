@@ -1,7 +1,7 @@
 //! One utterance of a batch together with its scores.
 use std::ops::Range;
 
-use kernels::{Lines, Real, par_for, parts_mut};
+use kernels::{AlignedVec, Real, par_for, parts_mut};
 
 use crate::{Batch, Scratches, Side, Source, tiles, unigram::Row};
 
@@ -63,7 +63,7 @@ impl<'a, F: Real, S: Source<F>> Utterance<'a, F, S> {
         frames: Range<usize>,
         classes: &Range<usize>,
         out: &mut [F],
-        packing: &mut Lines<F>,
+        packing: &mut AlignedVec<F>,
     ) {
         let first = self.frames.start;
         let frames = first + frames.start..first + frames.end;

@@ -60,9 +60,9 @@ impl Graph for Written<'_> {
 impl Banded {
     /// Makes room for so many arcs and sites.
     pub fn reserve(&mut self, arcs: usize, sites: usize) {
-        kernels::reserve(&mut self.arcs, arcs);
-        kernels::reserve(&mut self.alpha, sites);
-        kernels::reserve(&mut self.beta, sites);
+        kernels::ensure_capacity(&mut self.arcs, arcs);
+        kernels::ensure_capacity(&mut self.alpha, sites);
+        kernels::ensure_capacity(&mut self.beta, sites);
     }
 
     /// Bytes of that room.

@@ -90,8 +90,8 @@ impl CtcWorkspace {
     /// Makes room for so many frames and labels. Where there is not enough, there never is old and new at once.
     pub fn reserve(&mut self, frames: usize, labels: usize) {
         let states = Self::bytes(frames, labels) / (2 * size_of::<f64>());
-        kernels::reserve(&mut self.alpha, states);
-        kernels::reserve(&mut self.beta, states);
+        kernels::ensure_capacity(&mut self.alpha, states);
+        kernels::ensure_capacity(&mut self.beta, states);
     }
 
     /// As [`forward_backward`], the adjoints into a given slice; returns the loss.

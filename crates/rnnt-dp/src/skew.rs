@@ -41,8 +41,8 @@ pub(crate) fn places(frames: usize, labels: usize) -> usize {
 impl Skew {
     /// Makes room for so many kinds of arcs and diagonals.
     pub fn reserve(&mut self, kinds: usize, diagonals: usize) {
-        kernels::reserve(&mut self.arcs, kinds);
-        kernels::reserve(&mut self.offsets, diagonals);
+        kernels::ensure_capacity(&mut self.arcs, kinds);
+        kernels::ensure_capacity(&mut self.offsets, diagonals);
     }
 
     pub fn set(&mut self, frames: usize, labels: usize, arcs: &[Arc]) {

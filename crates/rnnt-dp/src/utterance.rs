@@ -57,8 +57,8 @@ impl Scratch {
             self.forward.reserve(room);
             self.backward.reserve(room);
         }
-        kernels::reserve(&mut self.arcs.0, room.folded);
-        kernels::reserve(&mut self.arcs.1, room.folded);
+        kernels::ensure_capacity(&mut self.arcs.0, room.folded);
+        kernels::ensure_capacity(&mut self.arcs.1, room.folded);
         self.banded.reserve(room.band.0, room.band.1);
     }
 

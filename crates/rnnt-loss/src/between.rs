@@ -1,7 +1,7 @@
 //! What lies between the two directions: answers of heads, the sum over paths, adjoints of the answers.
 use std::{borrow::Cow, ops::Range};
 
-use kernels::refilled;
+use kernels::reset;
 use panda_core::Real;
 use panda_core::{Adjoints, Clamp, Normalized, Selection};
 use rnnt_dp::Lattices;
@@ -74,7 +74,7 @@ impl<F: Real> Between<F> {
         }
         let (sites, entries) = (lattices.sites(), lattices.sites() * width.0);
         let mut numbers =
-            refilled(std::mem::take(&mut compact.numbers), sites * self::numbers(width.0, options), 0.0);
+            reset(std::mem::take(&mut compact.numbers), sites * self::numbers(width.0, options), 0.0);
         let mut losses = vec![0.0; lattices.batch()];
         let (adjoints, mut room) = numbers.split_at_mut(entries);
         let emissions = if columns::mixes(&answers) || options.smooths() {

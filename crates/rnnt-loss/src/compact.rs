@@ -63,7 +63,7 @@ impl Compact {
 /// An empty list with room for so many elements.
 pub(crate) fn emptied<T>(mut list: Vec<T>, count: usize) -> Vec<T> {
     list.clear();
-    kernels::reserve(&mut list, count);
+    kernels::ensure_capacity(&mut list, count);
     list
 }
 

@@ -60,7 +60,7 @@ impl Utterance {
             spread.push(row[0]);
             spread.extend(columns.iter().map(|&column| row[column]));
         }
-        kernels::grow(of_spread, entries, 0.0);
+        kernels::ensure_len(of_spread, entries, 0.0);
         let of_spread = &mut of_spread[..entries];
         let loss = sums.forward_backward(&self.labels, spread, regularisers, of_spread)?;
         for (into, row) in adjoints.chunks_exact_mut(width).zip(of_spread.chunks_exact(of_labels)) {

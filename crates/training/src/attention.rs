@@ -118,7 +118,7 @@ pub(crate) fn forward<F: Real>(utterances: &[Utterance<F>], shape: Heads, chunks
     let lengths: Vec<usize> = utterances.iter().map(|one| count(one) - one.known).collect();
     let longest = utterances.iter().map(count).max().unwrap_or(0);
     let (ragged, rotary) = (Ragged::new(&lengths), Rotary::new(places(longest, chunks), shape.each()));
-    let mut by_heads = kernels::filled(ragged.rows() * shape.width, F::ZERO);
+    let mut by_heads = kernels::alloc(ragged.rows() * shape.width, F::ZERO);
     par_for(items_mut(&mut shape.tasks(&ragged, &mut by_heads, 1)), |_, (b, at, out)| {
         let Utterance { qkv, known } = utterances[*b];
         let head = Head::new(qkv, shape, *at, &rotary);
@@ -155,7 +155,7 @@ impl Heads {
     /// From what [`Self::tasks`] cuts to rows with the heads beside each other.
     fn beside<F: Real>(&self, ragged: &Ragged, by_heads: &[F], parts: usize) -> Vec<F> {
         let (width, each) = (parts * self.width, self.each());
-        let mut out = kernels::filled(by_heads.len(), F::ZERO);
+        let mut out = kernels::alloc(by_heads.len(), F::ZERO);
         par_for(items_mut(&mut ragged.blocks(&mut out, width, ROWS)), |_, block| {
             let rows = ragged.of(by_heads, width, block.utterance);
             for (at, head) in rows.chunks_exact(rows.len() / self.count).enumerate() {
@@ -188,7 +188,7 @@ impl Slices<1> for Attention {
         let Attention { ragged, shape, chunks } = self;
         let longest = ragged.lengths().into_iter().max().unwrap_or(0);
         let rotary = Rotary::new(places(longest, *chunks), shape.each());
-        let mut by_heads = kernels::filled(qkv.len(), F::ZERO);
+        let mut by_heads = kernels::alloc(qkv.len(), F::ZERO);
         par_for(items_mut(&mut shape.tasks(ragged, &mut by_heads, 3)), |_, (b, at, gradient)| {
             let head = Head::new(ragged.of(qkv, 3 * shape.width, *b), *shape, *at, &rotary);
             let [out, above] = [out, above].map(|rows| ragged.of(rows, shape.width, *b));

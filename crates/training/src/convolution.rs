@@ -194,7 +194,7 @@ impl Slices<3> for Convolution {
 
     fn forward<F: Real>(&self, [x, weight, bias]: [&[F]; 3]) -> Vec<F> {
         let (plane, weight) = (self.plane, self.plane.pack(weight));
-        let mut out = kernels::filled(self.to.rows() * plane.width_out(), F::ZERO);
+        let mut out = kernels::alloc(self.to.rows() * plane.width_out(), F::ZERO);
         par_for(items_mut(&mut self.to.blocks(&mut out, plane.width_out(), BLOCK)), |_, block| {
             let x = self.from.of(x, plane.width(), block.utterance);
             plane.forward(x, Place::inside(block.first), &weight, bias, block.rows);
@@ -213,7 +213,7 @@ impl Slices<3> for Convolution {
         wanted: bool,
     ) -> [Vec<F>; 3] {
         let (plane, patch, outputs) = (self.plane, self.plane.patch(), bias.len());
-        let mut dx = kernels::filled(if wanted { x.len() } else { 0 }, F::ZERO);
+        let mut dx = kernels::alloc(if wanted { x.len() } else { 0 }, F::ZERO);
         let each = outputs * (patch + 1);
         let mut partial = vec![F::ZERO; self.from.utterances() * each];
         let mut of_x = if wanted { self.from.cut(&mut dx, plane.width()) } else { Vec::new() };

@@ -85,7 +85,7 @@ pub(crate) fn rows<F: Real>(x: &[F], first: usize, weight: &[F], bias: &[F], bef
 
 impl Depthwise {
     fn run<F: Real>(&self, x: &[F], weight: &[F], bias: &[F], before: usize) -> Vec<F> {
-        let mut out = kernels::filled(x.len(), F::ZERO);
+        let mut out = kernels::alloc(x.len(), F::ZERO);
         par_for(items_mut(&mut self.ragged.blocks(&mut out, self.width, ROWS)), |_, block| {
             let x = self.ragged.of(x, self.width, block.utterance);
             rows(x, block.first, weight, bias, before, block.rows);

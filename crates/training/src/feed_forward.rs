@@ -4,7 +4,7 @@
 //! so that inner rows stay in its cache, and the backward pass computes them again.
 use candle_core::{Shape, Tensor};
 use kernels::{
-    Accumulate, Affine, PackedRight, Real, View, ViewMut, filled, par_for, parts, parts_mut, product_packed,
+    Accumulate, Affine, PackedRight, Real, View, ViewMut, alloc, par_for, parts, parts_mut, product_packed,
 };
 
 use crate::dropout::Mask;
@@ -104,7 +104,7 @@ impl Slices<3> for FeedForward {
         let parameters = self.parameters(weights, biases);
         let [first, second] = self.views(&parameters).map(|weight| PackedRight::new(weight.transposed()));
         let Parameters { biases, norm, .. } = parameters;
-        let mut out = filled(x.len(), F::ZERO);
+        let mut out = alloc(x.len(), F::ZERO);
         par_for((parts_mut(&mut out, ROWS * width), parts(x, ROWS * width)), |at, (out, x)| {
             let count = x.len() / width;
             let (mut n, mut h) = (vec![F::ZERO; x.len()], vec![F::ZERO; count * inner]);
@@ -140,8 +140,8 @@ impl Slices<3> for FeedForward {
         let [first_back, second_back] = views.map(PackedRight::new);
         let Parameters { biases: [first_bias, _], norm, .. } = parameters;
 
-        let [mut dx, mut n, mut du] = [0; 3].map(|_| filled(x.len(), F::ZERO));
-        let [mut a, mut dh] = [0; 2].map(|_| filled(self.rows * inner, F::ZERO));
+        let [mut dx, mut n, mut du] = [0; 3].map(|_| alloc(x.len(), F::ZERO));
+        let [mut a, mut dh] = [0; 2].map(|_| alloc(self.rows * inner, F::ZERO));
         let mut partial = vec![F::ZERO; self.rows.div_ceil(ROWS) * 2 * width];
         let narrow = (
             parts_mut(&mut dx, ROWS * width),

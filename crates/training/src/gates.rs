@@ -1,6 +1,6 @@
 //! Element-wise gates: SiLU and GLU.
 use candle_core::{Shape, Tensor};
-use kernels::{Real, filled, par_for, parts, parts_mut, sigmoid};
+use kernels::{Real, alloc, par_for, parts, parts_mut, sigmoid};
 
 use crate::Result;
 use crate::ops::{Slices, apply1};
@@ -38,7 +38,7 @@ struct Glu {
 
 /// [`silu`] of slices.
 pub(crate) fn silu_rows<F: Real>(x: &[F]) -> Vec<F> {
-    let mut y = filled(x.len(), F::ZERO);
+    let mut y = alloc(x.len(), F::ZERO);
     par_for((parts_mut(&mut y, SOME), parts(x, SOME)), |_, (y, x)| {
         y.copy_from_slice(x);
         silu_in_place(y);
@@ -75,7 +75,7 @@ pub(crate) fn silu_back<F: Real>(x: &mut [F], above: &[F]) {
 
 /// [`glu`] of slices.
 pub(crate) fn glu_rows<F: Real>(x: &[F], width: usize) -> Vec<F> {
-    let mut y = filled(x.len() / 2, F::ZERO);
+    let mut y = alloc(x.len() / 2, F::ZERO);
     par_for((parts_mut(&mut y, ROWS * width), parts(x, 2 * ROWS * width)), |_, (y, x)| {
         for (y, x) in y.chunks_exact_mut(width).zip(x.chunks_exact(2 * width)) {
             let (a, b) = x.split_at(width);
@@ -99,7 +99,7 @@ impl Slices<1> for Silu {
     }
 
     fn backward<F: Real>(&self, [x]: [&[F]; 1], _: &[F], above: &[F], _: bool) -> [Vec<F>; 1] {
-        let mut dx = filled(x.len(), F::ZERO);
+        let mut dx = alloc(x.len(), F::ZERO);
         par_for((parts_mut(&mut dx, SOME), parts(x, SOME), parts(above, SOME)), |_, (dx, x, above)| {
             dx.copy_from_slice(x);
             silu_back(dx, above);
@@ -122,7 +122,7 @@ impl Slices<1> for Glu {
     /// `da = dy σ(b)`, `db = dy a σ(b) (1 - σ(b))`
     fn backward<F: Real>(&self, [x]: [&[F]; 1], _: &[F], above: &[F], _: bool) -> [Vec<F>; 1] {
         let width = self.width;
-        let mut dx = filled(x.len(), F::ZERO);
+        let mut dx = alloc(x.len(), F::ZERO);
         let (whole, half) = (2 * ROWS * width, ROWS * width);
         par_for((parts_mut(&mut dx, whole), parts(x, whole), parts(above, half)), |_, (dx, x, above)| {
             let rows = x.chunks_exact(2 * width).zip(above.chunks_exact(width));

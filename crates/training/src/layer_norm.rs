@@ -1,7 +1,7 @@
 //! Layer normalisation over rows, as one operation.
 use candle_core::{Shape, Tensor};
 use candle_nn::{Init, VarBuilder};
-use kernels::{Real, filled, par_for, parts, parts_mut};
+use kernels::{Real, alloc, par_for, parts, parts_mut};
 
 use crate::ops::{Slices, apply3, total};
 use crate::{Error, Result};
@@ -95,7 +95,7 @@ fn moments<F: Real>(x: &[F]) -> (F, F) {
 /// [`layer_norm`] of slices.
 pub(crate) fn forward<F: Real>(x: &[F], weight: &[F], bias: &[F]) -> Vec<F> {
     let width = weight.len();
-    let mut y = filled(x.len(), F::ZERO);
+    let mut y = alloc(x.len(), F::ZERO);
     par_for((parts_mut(&mut y, ROWS * width), parts(x, ROWS * width)), |_, (y, x)| {
         forward_rows(x, weight, bias, y);
     });
@@ -116,7 +116,7 @@ pub(crate) fn forward_rows<F: Real>(x: &[F], weight: &[F], bias: &[F], y: &mut [
 /// The gradients of rows, weight and bias.
 fn backward<F: Real>(x: &[F], weight: &[F], above: &[F]) -> [Vec<F>; 3] {
     let width = weight.len();
-    let mut dx = filled(x.len(), F::ZERO);
+    let mut dx = alloc(x.len(), F::ZERO);
     let tasks = x.len().div_ceil(ROWS * width);
     let mut partial = vec![F::ZERO; 2 * tasks * width];
     let rows = (parts_mut(&mut dx, ROWS * width), parts(x, ROWS * width), parts(above, ROWS * width));

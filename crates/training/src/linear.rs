@@ -105,7 +105,7 @@ impl Slices<3> for Operation {
     }
 
     fn forward<F: Real>(&self, [x, weight, bias]: [&[F]; 3]) -> Vec<F> {
-        let mut y = kernels::filled(self.0.elem_count(), F::ZERO);
+        let mut y = kernels::alloc(self.0.elem_count(), F::ZERO);
         layer(weight, bias).forward(x, &mut y);
         y
     }
@@ -118,7 +118,7 @@ impl Slices<3> for Operation {
         above: &[F],
         wanted: bool,
     ) -> [Vec<F>; 3] {
-        let zeros = |count: usize| kernels::filled(count, F::ZERO);
+        let zeros = |count: usize| kernels::alloc(count, F::ZERO);
         let (mut dx, mut dw, mut db) =
             (zeros(if wanted { x.len() } else { 0 }), zeros(weight.len()), zeros(bias.len()));
         let layer = layer(weight, bias);

@@ -19,7 +19,7 @@ use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout as TensorLayout, Shap
 pub use carried::{CarriedLstm, LstmState};
 use direction::{Gradients, Place, Tape, Wanted, Weights};
 use handle::Handle;
-use kernels::{Lent, Real, Shelf};
+use kernels::{BufferPool, PooledBuffer, Real};
 pub use layer::Lstm;
 use layout::{Cut, Layout, Sizes};
 use rayon::prelude::*;
@@ -43,14 +43,14 @@ pub struct LstmWeights {
 /// Where the buffers of layers lie between calls.
 #[derive(Debug, Clone, Default)]
 struct Shelves {
-    single: Shelf<f32>,
-    double: Shelf<f64>,
+    single: BufferPool<f32>,
+    double: BufferPool<f64>,
 }
 
 impl Shelves {
-    fn of<F: Real>(&self) -> &Shelf<F> {
+    fn of<F: Real>(&self) -> &BufferPool<F> {
         let kinds: [&dyn Any; 2] = [&self.single, &self.double];
-        kinds.into_iter().find_map(|shelf| shelf.downcast_ref()).expect("f32 or f64")
+        kinds.into_iter().find_map(|pool| pool.downcast_ref()).expect("f32 or f64")
     }
 }
 
@@ -144,8 +144,8 @@ fn apply_cut<F: Real + WithDType>(
     let handles: Vec<(Handle, Tensor)> =
         directions.iter().map(Handle::new).collect::<candle_core::Result<_>>()?;
     let (handles, arguments): (Vec<_>, Vec<_>) = handles.into_iter().unzip();
-    let (batch, shelf, tape) = (lengths.len(), shelves.map(|shelves| shelves.of().clone()), Mutex::new(None));
-    let op = Operation::<F> { batch, sizes, layouts, handles, shelf, tape };
+    let (batch, pool, tape) = (lengths.len(), shelves.map(|shelves| shelves.of().clone()), Mutex::new(None));
+    let op = Operation::<F> { batch, sizes, layouts, handles, pool, tape };
     Ok(match &arguments[..] {
         [only] => x.apply_op2(only, op)?,
         [forth, back] => x.apply_op3(forth, back, op)?,
@@ -161,7 +161,7 @@ struct Operation<F> {
     layouts: Vec<Layout>,
     /// Weights of each direction.
     handles: Vec<Handle>,
-    shelf: Option<Shelf<F>>,
+    pool: Option<BufferPool<F>>,
     tape: Mutex<Option<Vec<Tape<F>>>>,
 }
 
@@ -192,7 +192,7 @@ impl<F: Real + WithDType> Operation<F> {
     }
 
     fn place<'a>(&'a self, layout: &'a Layout) -> Place<'a, F> {
-        Place { layout, sizes: self.sizes, shelf: self.shelf.as_ref() }
+        Place { layout, sizes: self.sizes, pool: self.pool.as_ref() }
     }
 
     fn forward(&self, x: &[F], weights: &[Weights<F>]) -> (Vec<Tape<F>>, Vec<F>) {
@@ -202,7 +202,7 @@ impl<F: Real + WithDType> Operation<F> {
         let run = |(layout, &weights)| direction::forward(self.place(layout), x, weights);
         let (tapes, states): (Vec<_>, Vec<_>) =
             self.each(self.layouts.iter().zip(weights).collect(), run).into_iter().unzip();
-        let mut out = kernels::filled(self.batch * frames * width, F::ZERO);
+        let mut out = kernels::alloc(self.batch * frames * width, F::ZERO);
         direction::each_row(&mut out, width, |at, out| {
             for ((layout, states), out) in self.layouts.iter().zip(&states).zip(out.chunks_exact_mut(hidden))
             {
@@ -265,9 +265,9 @@ impl<F: Real + WithDType> Operation<F> {
     }
 
     /// The sum of the directions' packed gradients of the input, as a tensor.
-    fn unpacked(&self, gradients: Vec<Option<Lent<F>>>) -> candle_core::Result<Tensor> {
+    fn unpacked(&self, gradients: Vec<Option<PooledBuffer<F>>>) -> candle_core::Result<Tensor> {
         let Sizes { frames, input, .. } = self.sizes;
-        let mut dx = kernels::filled(self.batch * frames * input, <F as Real>::ZERO);
+        let mut dx = kernels::alloc(self.batch * frames * input, <F as Real>::ZERO);
         direction::each_row(&mut dx, input, |at, dx| {
             for (layout, rows) in self.layouts.iter().zip(gradients.iter().flatten()) {
                 let Some(row) = layout.row(at / frames, at % frames) else { continue };

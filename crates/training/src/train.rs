@@ -150,7 +150,7 @@ pub fn train_with(
     };
     speech::forget_decoded_files();
     if plan.is_some() {
-        kernels::give_back_freed_memory();
+        kernels::release_freed_memory();
     }
     let about = About { recipe: text.clone(), tokenizer: tokenizer_json, data: Some(data) };
     let run = (&recipe.training.run, recipe.batch.accumulate);

@@ -12,7 +12,7 @@ use std::{
 
 use super::{LANES, filled, pairs::pair_lanes, whole, whole_to};
 use crate::{
-    Lines, PANEL, Screen, Sources, Winners,
+    AlignedVec, PANEL, Screen, Sources, Winners,
     features::Avx512Vnni,
     screen::{Block, HUGE},
 };
@@ -49,7 +49,7 @@ pub const fn room(depth: usize, blocks: usize) -> usize {
 /// As [`Screen::best`], in a room that is [`room`] or more.
 pub fn best(
     _proof: Avx512Vnni,
-    room: &mut Lines<f32>,
+    room: &mut AlignedVec<f32>,
     screen: &Screen<f32>,
     sources: &mut [Sources<f32>],
     winners: &mut [Winners<f32>],
@@ -71,12 +71,12 @@ pub fn best(
 fn few<const N: usize>(
     sources: [&mut Sources<f32>; N],
     screen: &Screen<f32>,
-    room: &mut Lines<f32>,
+    room: &mut AlignedVec<f32>,
     winners: &mut [Winners<f32>],
 ) {
     let k = screen.depth();
     let sizes = rooms(k, screen.blocks.len());
-    let mut room = room.room(sizes.iter().sum(), 0.0);
+    let mut room = room.ensure_len(sizes.iter().sum(), 0.0);
     let mut part =
         |size: usize| panels_mut(room.split_off_mut(..size).expect("there is room for all of them"));
     let [hidden, coarse, tiles] = sizes.map(&mut part);

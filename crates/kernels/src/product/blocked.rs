@@ -2,7 +2,7 @@
 use std::ops::Range;
 
 use crate::{
-    Accumulate, Lines, Real, View, ViewMut,
+    Accumulate, AlignedVec, Real, View, ViewMut,
     features::Machine,
     packed::{Operand, Place, Right, Source},
 };
@@ -67,7 +67,7 @@ pub(super) fn product<F: Real>(
     (b, k): (Columns<F>, usize),
     alpha: F,
     how: Accumulate,
-    scratch: &mut Lines<F>,
+    scratch: &mut AlignedVec<F>,
 ) {
     let [most, nr] = F::sides(machine);
     let (m, n) = (out.rows, out.cols);
@@ -87,7 +87,7 @@ pub(super) fn product<F: Real>(
     let room = if let Rows::View(_) = a { together * mr * steps } else { 0 };
     let mut loops = Loops { machine, mr, nr, panels, in_place, out, a, alpha, b, k };
     // The right side first, as whole lines of the cache.
-    let (right, left) = scratch.room(nr * steps + room, F::ZERO).split_at_mut(nr * steps);
+    let (right, left) = scratch.ensure_len(nr * steps + room, F::ZERO).split_at_mut(nr * steps);
     for step in (0..k).step_by(steps) {
         let how = if step == 0 { how } else { Accumulate::Add };
         for first in (0..panels).step_by(together) {

@@ -9,9 +9,8 @@
 //! therefore units, however few rows there are, and several panels are read at once, so that enough sums are under way.
 //! An element's sum is made of blocks of steps, in their order, that depend on the weight's shape alone.
 use crate::{
-    Lent, Real, Shelf, View,
+    BufferPool, PooledBuffer, Real, View, acquire,
     features::Machine,
-    lend,
     packed::{Operand, Source},
     par_for, parts_mut,
 };
@@ -28,7 +27,7 @@ const STEPS: usize = 512;
 /// W of four gates, packed for one of the two ways it is multiplied.
 #[derive(Debug)]
 pub struct PackedGates<F> {
-    panels: Lent<F>,
+    panels: PooledBuffer<F>,
     /// Panels of a strip: 4 forth, 1 back.
     each: usize,
     /// Steps of a panel.
@@ -53,14 +52,14 @@ pub struct Streams<'a, F> {
 }
 
 impl<F: Real> PackedGates<F> {
-    /// Packs `weight` *4H x H*, row-major, for [`Self::multiply`] with states, in memory from a shelf if there is one.
+    /// Packs `weight` *4H x H*, row-major, for [`Self::multiply`] with states, in memory from a pool if there is one.
     ///
     /// Cost of either: `O(H²)` time and memory.
     ///
     /// # Panics
     /// Here and below: if the shape is another one.
-    pub fn forth(shelf: Option<&Shelf<F>>, weight: &[F], hidden: usize) -> Self {
-        Self::packed(shelf, weight, hidden, [GATES, hidden], hidden, |at, panel| {
+    pub fn forth(pool: Option<&BufferPool<F>>, weight: &[F], hidden: usize) -> Self {
+        Self::packed(pool, weight, hidden, [GATES, hidden], hidden, |at, panel| {
             let (strip, gate) = (at / GATES, at % GATES);
             let rows = View::new(&weight[gate * hidden * hidden..], hidden, hidden);
             let source = Source::new(rows, Operand::Left);
@@ -69,9 +68,9 @@ impl<F: Real> PackedGates<F> {
     }
 
     /// Packs it for [`Self::multiply`] with gradients of gates.
-    pub fn back(shelf: Option<&Shelf<F>>, weight: &[F], hidden: usize) -> Self {
+    pub fn back(pool: Option<&BufferPool<F>>, weight: &[F], hidden: usize) -> Self {
         let (strips, piece) = (hidden.div_ceil(UNITS), GATES * UNITS);
-        Self::packed(shelf, weight, hidden, [1, strips * piece], piece, |at, panel| {
+        Self::packed(pool, weight, hidden, [1, strips * piece], piece, |at, panel| {
             let (strip, first) = (at / strips, at % strips * UNITS);
             let count = UNITS.min(hidden - first);
             for (gate, steps) in panel.chunks_exact_mut(UNITS * UNITS).enumerate() {
@@ -86,7 +85,7 @@ impl<F: Real> PackedGates<F> {
 
     /// Packs so many steps a task.
     fn packed(
-        shelf: Option<&Shelf<F>>,
+        pool: Option<&BufferPool<F>>,
         weight: &[F],
         hidden: usize,
         [each, steps]: [usize; 2],
@@ -94,7 +93,7 @@ impl<F: Real> PackedGates<F> {
         pack: impl Fn(usize, &mut [F]) + Sync,
     ) -> Self {
         assert_eq!(weight.len(), GATES * hidden * hidden, "gates: a weight of {GATES} x {hidden} x {hidden}");
-        let mut panels = lend(shelf, "gates", hidden.div_ceil(UNITS) * each * steps * UNITS);
+        let mut panels = acquire(pool, "gates", hidden.div_ceil(UNITS) * each * steps * UNITS);
         par_for(parts_mut(&mut panels, (piece * UNITS).max(1)), pack);
         let block = steps.div_ceil(steps.div_ceil(STEPS).max(1)).next_multiple_of(UNITS);
         PackedGates { panels, each, steps, block: block.max(1) }

@@ -1,8 +1,7 @@
 //! A left operand that is packed once, in parts, each of which is multiplied many times.
 use crate::{
-    Lent, Real, Shelf, View,
+    BufferPool, PooledBuffer, Real, View, acquire,
     features::Machine,
-    lend,
     packed::{Operand, Source},
     par_for, parts_mut,
 };
@@ -22,7 +21,7 @@ use crate::{
 #[derive(Debug)]
 pub struct PackedLeft<F> {
     /// Part by part; in each, micro-panels as even as can be, with all k steps.
-    panels: Lent<F>,
+    panels: PooledBuffer<F>,
     rows: usize,
     steps: usize,
     /// Rows of a part.
@@ -38,25 +37,25 @@ impl<F: Real> PackedLeft<F> {
     /// # Panics
     /// If `each` is 0.
     pub fn new(view: View<F>, each: usize) -> Self {
-        Self::on(None, view, each)
+        Self::with_pool(None, view, each)
     }
 
-    /// The same in memory from a shelf, if there is one.
+    /// The same in memory from a pool, if there is one.
     ///
     /// # Panics
     /// As [`Self::new`].
-    pub fn on(shelf: Option<&Shelf<F>>, view: View<F>, each: usize) -> Self {
+    pub fn with_pool(pool: Option<&BufferPool<F>>, view: View<F>, each: usize) -> Self {
         let (rows, steps) = view.shape();
-        Self::packed_for(Machine::best(), view, each, lend(shelf, "left operand", rows * steps))
+        Self::packed_for(Machine::best(), view, each, acquire(pool, "left operand", rows * steps))
     }
 
     #[cfg(test)]
     pub(crate) fn new_for(machine: Machine, view: View<F>, each: usize) -> Self {
         let (rows, steps) = view.shape();
-        Self::packed_for(machine, view, each, lend(None, "left operand", rows * steps))
+        Self::packed_for(machine, view, each, acquire(None, "left operand", rows * steps))
     }
 
-    fn packed_for(machine: Machine, view: View<F>, each: usize, mut panels: Lent<F>) -> Self {
+    fn packed_for(machine: Machine, view: View<F>, each: usize, mut panels: PooledBuffer<F>) -> Self {
         let source = Source::new(view, Operand::Left);
         let ((rows, steps), [most, _]) = (source.sizes(), F::sides(machine));
         par_for(parts_mut(&mut panels, (each * steps).max(1)), |at, part| {

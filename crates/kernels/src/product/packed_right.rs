@@ -1,9 +1,8 @@
 //! A right operand that is packed once and multiplied many times.
 use super::blocked::Columns;
 use crate::{
-    Lent, Real, Shelf, View,
+    BufferPool, PooledBuffer, Real, View, acquire,
     features::Machine,
-    lend,
     packed::{Operand, Source},
     par_for, parts_mut,
 };
@@ -30,7 +29,7 @@ const TASKS: usize = 128;
 #[derive(Debug)]
 pub struct PackedRight<F> {
     /// Micro-panels of NR columns, each with all k steps.
-    pub(super) panels: Lent<F>,
+    pub(super) panels: PooledBuffer<F>,
     pub(super) rows: usize,
     pub(super) cols: usize,
 }
@@ -38,7 +37,7 @@ pub struct PackedRight<F> {
 impl<F: Real> Default for PackedRight<F> {
     /// An empty matrix, to be [packed](PackedRight::pack) into.
     fn default() -> Self {
-        Self { panels: Lent::default(), rows: 0, cols: 0 }
+        Self { panels: PooledBuffer::default(), rows: 0, cols: 0 }
     }
 }
 
@@ -47,14 +46,14 @@ impl<F: Real> PackedRight<F> {
     ///
     /// Cost: `O(k n)` time; [`Self::bytes_for`] of memory.
     pub fn new(view: View<F>) -> Self {
-        Self::on(None, view)
+        Self::with_pool(None, view)
     }
 
-    /// The same in memory from a shelf, if there is one.
-    pub fn on(shelf: Option<&Shelf<F>>, view: View<F>) -> Self {
+    /// The same in memory from a pool, if there is one.
+    pub fn with_pool(pool: Option<&BufferPool<F>>, view: View<F>) -> Self {
         let (rows, cols) = view.shape();
         let [_, nr] = F::sides(Machine::best());
-        let panels = lend(shelf, "right operand", cols.next_multiple_of(nr) * rows);
+        let panels = acquire(pool, "right operand", cols.next_multiple_of(nr) * rows);
         let mut packed = Self { panels, rows, cols };
         packed.pack(view);
         packed
@@ -70,7 +69,7 @@ impl<F: Real> PackedRight<F> {
         let (cols, rows) = source.sizes();
         let [_, nr] = F::sides(machine);
         (self.rows, self.cols) = (rows, cols);
-        let panels = self.panels.room(cols.next_multiple_of(nr) * rows);
+        let panels = self.panels.resize(cols.next_multiple_of(nr) * rows);
         let pieces = pieces(rows, cols.div_ceil(nr));
         let steps = rows / pieces;
         // All tasks of a product wait for this.

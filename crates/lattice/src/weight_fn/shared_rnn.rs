@@ -155,7 +155,7 @@ impl<F: Real> SharedRnn<'_, F> {
 
     fn run(&self, cell: &Cell<F>) -> States<F> {
         let r = self.width();
-        let zeros = || kernels::filled(self.states() * r, F::ZERO);
+        let zeros = || kernels::alloc(self.states() * r, F::ZERO);
         let mut all = States { output: zeros(), memory: zeros(), zero: vec![F::ZERO; r] };
         let mut parents = None;
         for level in self.levels() {
@@ -197,7 +197,7 @@ impl<F: Real> SharedRnn<'_, F> {
         let cell = Cell::new(self);
         let states = self.run(&cell);
         let mut output = gradient.to_vec();
-        let mut memory = kernels::filled(gradient.len(), F::ZERO);
+        let mut memory = kernels::alloc(gradient.len(), F::ZERO);
         let mut symbols = vec![F::ZERO; cell.symbols.len()];
         let mut of_recurrent = vec![F::ZERO; cell.recurrent.len()];
         let mut of_bias = vec![F::ZERO; cell.bias.len()];
@@ -207,7 +207,7 @@ impl<F: Real> SharedRnn<'_, F> {
             let [hidden, old] = states.of(&parents, r);
             let own = level.states.start * r..level.states.end * r;
             let recurrent = cell.recurrent(hidden);
-            let mut gates = kernels::filled(level.states.len() * 4 * r, F::ZERO);
+            let mut gates = kernels::alloc(level.states.len() * 4 * r, F::ZERO);
             let (above, carry) = memory[..own.end].split_at_mut(own.start);
             par_for(
                 (parts_mut(&mut gates, ROWS * 4 * r), parts_mut(carry, ROWS * r)),
@@ -322,7 +322,7 @@ impl<F: Real> Cell<F> {
 
     /// `G` of parents.
     fn recurrent(&self, hidden: &[F]) -> Vec<F> {
-        let mut out = kernels::filled(4 * hidden.len(), F::ZERO);
+        let mut out = kernels::alloc(4 * hidden.len(), F::ZERO);
         self.layer().forward(hidden, &mut out);
         out
     }

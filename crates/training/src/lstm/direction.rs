@@ -10,10 +10,11 @@
 //!            dW_ih = daᵀ x, db = Σ da      blocks of its rows
 //!            dW_hh = daᵀ h[t-1]            blocks of its rows
 //! ```
-//! x and h are the graph's own, and read again: the tape has only what cannot be had otherwise. Buffers come from a shelf, if there
+//! x and h are the graph's own, and read again: the tape has only what cannot be had otherwise. Buffers come from a pool, if there
 //! is one, and go back to it.
 use kernels::{
-    Accumulate, Affine, Lent, PackedGates, Real, Shelf, View, items_mut, lend, par_for, parts_mut,
+    Accumulate, Affine, BufferPool, PackedGates, PooledBuffer, Real, View, acquire, items_mut, par_for,
+    parts_mut,
 };
 
 use super::layout::{Layout, ROWS, Sizes};
@@ -32,13 +33,13 @@ pub(super) struct Weights<'a, F> {
 pub(super) struct Place<'a, F> {
     pub layout: &'a Layout,
     pub sizes: Sizes,
-    pub shelf: Option<&'a Shelf<F>>,
+    pub pool: Option<&'a BufferPool<F>>,
 }
 
 impl<F: Real> Place<'_, F> {
     /// Packed rows, whatever is in them.
-    fn rows(self, role: &'static str, width: usize) -> Lent<F> {
-        lend(self.shelf, role, self.layout.rows() * width)
+    fn rows(self, role: &'static str, width: usize) -> PooledBuffer<F> {
+        acquire(self.pool, role, self.layout.rows() * width)
     }
 }
 
@@ -46,9 +47,9 @@ impl<F: Real> Place<'_, F> {
 #[derive(Debug)]
 pub(super) struct Tape<F> {
     /// Gates after their nonlinearity, 4H.
-    gates: Lent<F>,
+    gates: PooledBuffer<F>,
     /// Cell states, H.
-    cell: Lent<F>,
+    cell: PooledBuffer<F>,
 }
 
 /// Runs a direction, whose input at a frame of the tensor is `x(utterance, frame)`; returns the tape and the packed states,
@@ -57,19 +58,19 @@ pub(super) fn forward<'a, F: Real>(
     place: Place<F>,
     x: impl Fn(usize, usize) -> &'a [F] + Sync,
     weights: Weights<F>,
-) -> (Tape<F>, Lent<F>) {
-    let Place { layout, sizes: Sizes { input: d, hidden: h, .. }, shelf } = place;
+) -> (Tape<F>, PooledBuffer<F>) {
+    let Place { layout, sizes: Sizes { input: d, hidden: h, .. }, pool } = place;
     let mut gates = place.rows("gates of frames", 4 * h);
     let packed = pack(place, d, |row| Some(layout.frame(row)), x);
     Affine::new(View::new(weights.input, 4 * h, d).transposed(), Some(weights.bias))
-        .on(shelf)
+        .with_pool(pool)
         .forward(&packed, &mut gates);
     drop(packed);
     let (mut cell, mut state) = (place.rows("cells", h), place.rows("states", h));
-    let recurrent = PackedGates::forth(shelf, weights.recurrent, h);
+    let recurrent = PackedGates::forth(pool, weights.recurrent, h);
     let mut tasks = tasks(layout, h, [&mut gates, &mut cell, &mut state]);
     par_for(items_mut(&mut tasks), |at, rows| {
-        steps::forward((&layout.groups[at], h, shelf), &recurrent, None, rows, layout.shared());
+        steps::forward((&layout.groups[at], h, pool), &recurrent, None, rows, layout.shared());
     });
     (Tape { gates, cell }, state)
 }
@@ -83,7 +84,7 @@ pub(super) struct Wanted {
 
 /// Gradients that were asked for: of the packed inputs, and of W_ih, W_hh and b.
 pub(super) struct Gradients<F> {
-    pub input: Option<Lent<F>>,
+    pub input: Option<PooledBuffer<F>>,
     pub weights: Option<[Vec<F>; 3]>,
 }
 
@@ -95,29 +96,29 @@ pub(super) fn backward<'a, F: Real>(
     wanted: Wanted,
     [x, out, above]: [&(dyn Fn(usize, usize) -> &'a [F] + Sync); 3],
 ) -> Gradients<F> {
-    let Place { layout, sizes: Sizes { input: d, hidden: h, .. }, shelf } = place;
+    let Place { layout, sizes: Sizes { input: d, hidden: h, .. }, pool } = place;
     let Tape { gates: mut da, mut cell } = tape;
     let here = |row: usize| Some(layout.frame(row));
     {
         let mut above = pack(place, h, here, above);
-        let recurrent = PackedGates::back(shelf, weights.recurrent, h);
+        let recurrent = PackedGates::back(pool, weights.recurrent, h);
         let mut tasks = tasks(layout, h, [&mut da, &mut cell, &mut above]);
         par_for(items_mut(&mut tasks), |at, rows| {
-            steps::backward((&layout.groups[at], h, shelf), &recurrent, rows, layout.shared());
+            steps::backward((&layout.groups[at], h, pool), &recurrent, rows, layout.shared());
         });
     }
     drop(cell);
     // Before the gradients of the weights are there: it takes more memory on the way.
     let input = wanted.input.then(|| {
         let mut dx = place.rows("gradients of inputs", d);
-        let layer = Affine::new(View::new(weights.input, 4 * h, d).transposed(), None).on(shelf);
+        let layer = Affine::new(View::new(weights.input, 4 * h, d).transposed(), None).with_pool(pool);
         layer.backward_rows(&da, &mut dx, Accumulate::Replace);
         dx
     });
     let weights = wanted.weights.then(|| {
-        let of = |weight: &[F], rows: Lent<F>, width: usize| {
+        let of = |weight: &[F], rows: PooledBuffer<F>, width: usize| {
             let (mut gradient, mut bias) = (kernels::zeros(weight.len()), vec![F::ZERO; 4 * h]);
-            let layer = Affine::new(View::new(weight, 4 * h, width).transposed(), None).on(shelf);
+            let layer = Affine::new(View::new(weight, 4 * h, width).transposed(), None).with_pool(pool);
             layer.backward_parameters(&[(&rows, &da)], &mut gradient, &mut bias);
             (gradient, bias)
         };
@@ -138,7 +139,7 @@ fn pack<'a, F: Real>(
     width: usize,
     from: impl Fn(usize) -> Option<(usize, usize)> + Sync,
     of: impl Fn(usize, usize) -> &'a [F] + Sync,
-) -> Lent<F> {
+) -> PooledBuffer<F> {
     let mut rows = place.rows("packed rows", width);
     each_row(&mut rows, width, |row, to| match from(row) {
         Some((b, t)) => to.copy_from_slice(of(b, t)),

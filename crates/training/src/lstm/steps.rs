@@ -9,7 +9,7 @@
 //! What the next frame's products begin with is kept as their rows lie: *[steps][utterances]*, a band of utterances after another.
 //! The tasks of a frame are shared where a layer is wide, and done one by one where groups are tasks: the sums are the same.
 use kernels::{
-    PackedGates, Parts, ROWS, Real, Shelf, Tiling, UNITS, View, cell_backward, cell_forward, lend,
+    BufferPool, PackedGates, Parts, ROWS, Real, Tiling, UNITS, View, acquire, cell_backward, cell_forward,
     one_by_one, par_for, tiles_mut, transpose,
 };
 
@@ -61,7 +61,7 @@ impl Frame {
 /// `recurrent` is W_hh, packed once for all steps and groups; `carried` h and c of each utterance of the group before the first
 /// frame, which are 0 without. `shared` says whether threads share a frame.
 pub(super) fn forward<F: Real>(
-    (group, h, shelf): (&Group, usize, Option<&Shelf<F>>),
+    (group, h, pool): (&Group, usize, Option<&BufferPool<F>>),
     recurrent: &PackedGates<F>,
     carried: Option<[&[F]; 2]>,
     rows: &mut Rows<F>,
@@ -70,10 +70,10 @@ pub(super) fn forward<F: Real>(
     let Rows { gates, cell, state } = rows;
     let cut = Frame::of(group, h);
     let all = cut.bands(group.size()) * cut.turned(1);
-    let [mut last, mut next] = [(); 2].map(|()| lend(shelf, "turned states", all));
+    let [mut last, mut next] = [(); 2].map(|()| acquire(pool, "turned states", all));
     last.clear();
     if let Some([carried, _]) = carried {
-        let last = last.room(all);
+        let last = last.resize(all);
         for (b, row) in carried.chunks_exact(h).enumerate() {
             let (band, j) = (b / cut.band * cut.turned(1), b % cut.band);
             row.iter().enumerate().for_each(|(k, &value)| last[band + k * cut.band + j] = value);
@@ -91,7 +91,7 @@ pub(super) fn forward<F: Real>(
             tiles_mut(&mut gates[at.start * 4 * h..at.end * 4 * h], cut.rows(4)),
             tiles_mut(&mut now[..at.len() * h], cut.rows(1)),
             tiles_mut(&mut state[at.start * h..at.end * h], cut.rows(1)),
-            tiles_mut(&mut next.room(all)[..bands * cut.turned(1)], cut.bands_of(1)),
+            tiles_mut(&mut next.resize(all)[..bands * cut.turned(1)], cut.bands_of(1)),
         );
         let turned = &last[..];
         each(shared, tiles, |task, (mut gates, mut cell, mut state, mut next)| {
@@ -125,7 +125,7 @@ pub(super) fn forward<F: Real>(
 
 /// Backward of [`forward`], with W_hh packed for it and the cells that [`forward`] left.
 pub(super) fn backward<F: Real>(
-    (group, h, shelf): (&Group, usize, Option<&Shelf<F>>),
+    (group, h, pool): (&Group, usize, Option<&BufferPool<F>>),
     recurrent: &PackedGates<F>,
     rows: &mut Rows<F>,
     shared: bool,
@@ -134,9 +134,9 @@ pub(super) fn backward<F: Real>(
     let (cell, above) = (&**cell, &**above);
     let cut = Frame::of(group, h);
     let bands = cut.bands(group.size());
-    let [mut last, mut next] = [(); 2].map(|()| lend(shelf, "turned gates", bands * cut.turned(4)));
+    let [mut last, mut next] = [(); 2].map(|()| acquire(pool, "turned gates", bands * cut.turned(4)));
     last.clear();
-    let mut carry = lend(shelf, "turned cells", bands * cut.turned(1)); // dc of the frame after
+    let mut carry = acquire(pool, "turned cells", bands * cut.turned(1)); // dc of the frame after
     carry.fill(F::ZERO);
     for t in (0..group.steps()).rev() {
         let (at, earlier, later) = (group.at(t), group.before(t), group.after(t).len());
@@ -144,7 +144,7 @@ pub(super) fn backward<F: Real>(
         let tiles = (
             tiles_mut(&mut gates[at.start * 4 * h..at.end * 4 * h], cut.rows(4)),
             tiles_mut(&mut carry[..bands * cut.turned(1)], cut.bands_of(1)),
-            tiles_mut(&mut next.room(bands * cut.turned(4))[..], cut.bands_of(4)),
+            tiles_mut(&mut next.resize(bands * cut.turned(4))[..], cut.bands_of(4)),
         );
         let turned = &last[..];
         each(shared, tiles, |task, (mut gates, mut carry, mut next)| {

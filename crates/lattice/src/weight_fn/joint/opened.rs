@@ -132,7 +132,7 @@ impl<'a, F: Real> Opened<'a, F> {
         });
         if gradient.frames.len() != self.frames.rows.len() {
             gradient.frames =
-                kernels::refilled(std::mem::take(&mut gradient.frames), self.frames.rows.len(), F::ZERO);
+                kernels::reset(std::mem::take(&mut gradient.frames), self.frames.rows.len(), F::ZERO);
         }
         gradient
     }
@@ -147,7 +147,7 @@ impl<F: Real> Weights<F> for Opened<'_, F> {
     fn enter(&mut self, rows: &[F], utterances: &[u32]) -> Result<()> {
         let h = self.hidden();
         let mut frames = std::mem::take(&mut self.frames.rows);
-        kernels::reserve(&mut frames, utterances.len() * h);
+        kernels::ensure_capacity(&mut frames, utterances.len() * h);
         frames.resize(utterances.len() * h, F::ZERO);
         if !rows.is_empty() {
             self.frame_layer().forward(rows, &mut frames);

@@ -4,7 +4,8 @@
 use std::sync::{Mutex, PoisonError};
 
 use kernels::{
-    Lines, PANEL, Real, Screen, Spread, TanhAddends, TanhProducts, View, par_for, parts, parts_mut, transpose,
+    AlignedVec, PANEL, Real, Screen, Spread, TanhAddends, TanhProducts, View, par_for, parts, parts_mut,
+    transpose,
 };
 
 use super::{JointSizes, frames, opened::Opened};
@@ -22,7 +23,7 @@ pub struct Screening<F> {
     screen: Screen<F>,
     panels: Panels,
     /// Prepared contexts of each panel, *H x PANEL*.
-    addends: Lines<F>,
+    addends: AlignedVec<F>,
     /// The arc before the first of each state.
     arcs: Vec<[u32; PANEL]>,
 }
@@ -30,7 +31,7 @@ pub struct Screening<F> {
 impl<F: Real> Screening<F> {
     /// The buffer of the columns.
     pub fn into_room(self) -> Vec<F> {
-        self.addends.into_list()
+        self.addends.into_vec()
     }
 
     /// Panels of all contexts, if they are of use here.
@@ -41,9 +42,9 @@ impl<F: Real> Screening<F> {
         }
         let (middle, spread) = spread(opened);
         let screen = Screen::new(&opened.head, &opened.bias, middle, spread)?;
-        let mut addends = Lines::of(std::mem::take(&mut opened.room));
+        let mut addends = AlignedVec::from_vec(std::mem::take(&mut opened.room));
         let opened = &*opened;
-        let columns = addends.room(panels.states.len() * PANEL * h, F::ONE);
+        let columns = addends.ensure_len(panels.states.len() * PANEL * h, F::ONE);
         par_for((parts_mut(columns, PANEL * h), parts(&panels.states, 1)), |_, (panel, states)| {
             opened.pool.with(PANEL * h, |rows| {
                 rows.fill(F::ONE);

@@ -1,0 +1,178 @@
+//! Buffers that stay from step to step.
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::{AlignedVec, Real};
+
+/// Unused buffers, each with its role.
+type Free<F> = Mutex<Vec<(&'static str, AlignedVec<F>)>>;
+
+/// A pool of buffers that steps share; clones are the same pool.
+///
+/// A buffer is acquired for a role, and is one that had this role before: the smallest that is large enough. Where all are
+/// too small, the largest of them is freed for a new one. So a pool holds as many buffers of a role as were ever in use at
+/// once, none larger than was ever requested, and steps whose sizes have been seen allocate nothing.
+/// [`ScratchReq::aligned`](crate::ScratchReq::aligned) is the size of a buffer.
+///
+/// ```
+/// let pool = kernels::BufferPool::new();
+/// let mut gates = pool.acquire("gates", 1000);
+/// gates.fill(1.0f32);
+/// drop(gates);
+/// let bytes = pool.bytes();
+/// assert_eq!(pool.acquire("gates", 600).len(), 600); // the same buffer, whatever is in it
+/// assert_eq!(pool.acquire("cells", 10).len(), 10); // another
+/// assert!(pool.bytes() > bytes);
+/// ```
+#[derive(Debug)]
+pub struct BufferPool<F>(Arc<Free<F>>);
+
+impl<F> Clone for BufferPool<F> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<F> Default for BufferPool<F> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<F> BufferPool<F> {
+    /// An empty pool.
+    pub fn new() -> Self {
+        Self(Arc::default())
+    }
+
+    /// Bytes of the buffers that are not in use.
+    pub fn bytes(&self) -> usize {
+        lock(&self.0).iter().map(|(_, buffer)| buffer.bytes()).sum()
+    }
+}
+
+impl<F: Real> BufferPool<F> {
+    /// Acquires a buffer of `len` elements, with whatever an earlier user left in them, until it is dropped.
+    pub fn acquire(&self, role: &'static str, len: usize) -> PooledBuffer<F> {
+        let mut buffer = self.remove(role, len).unwrap_or_default();
+        buffer.ensure_len(len, F::ZERO);
+        PooledBuffer { buffer, len, pool: Some((role, self.clone())) }
+    }
+
+    /// Removes the unused buffer of a role that suits best.
+    fn remove(&self, role: &'static str, len: usize) -> Option<AlignedVec<F>> {
+        let mut free = lock(&self.0);
+        // Those that are large enough, smaller ones first; then the others, larger ones first.
+        let order = |(_, (_, buffer)): &(usize, &(_, AlignedVec<F>))| match buffer.fits(len) {
+            true => (false, buffer.bytes()),
+            false => (true, usize::MAX - buffer.bytes()),
+        };
+        let of_role = free.iter().enumerate().filter(|(_, (its, _))| *its == role);
+        let (best, _) = of_role.min_by_key(order)?;
+        Some(free.swap_remove(best).1)
+    }
+}
+
+/// Acquires a buffer from a pool, or without one allocates a buffer that is freed after its use.
+pub fn acquire<F: Real>(pool: Option<&BufferPool<F>>, role: &'static str, len: usize) -> PooledBuffer<F> {
+    match pool {
+        Some(pool) => pool.acquire(role, len),
+        None => {
+            let mut own = PooledBuffer::default();
+            own.resize(len);
+            own
+        }
+    }
+}
+
+/// A buffer that begins with a cache line, and returns to its pool, if it is from one, when it is dropped.
+#[derive(Debug)]
+pub struct PooledBuffer<F> {
+    buffer: AlignedVec<F>,
+    len: usize,
+    pool: Option<(&'static str, BufferPool<F>)>,
+}
+
+impl<F> Default for PooledBuffer<F> {
+    /// An empty buffer of no pool.
+    fn default() -> Self {
+        Self { buffer: AlignedVec::default(), len: 0, pool: None }
+    }
+}
+
+impl<F: Real> PooledBuffer<F> {
+    /// Changes the length to `len`, whatever is in the elements.
+    pub fn resize(&mut self, len: usize) -> &mut [F] {
+        self.len = len;
+        self.buffer.ensure_len(len, F::ZERO)
+    }
+
+    /// Removes all elements; the memory stays.
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+}
+
+impl<F> Deref for PooledBuffer<F> {
+    type Target = [F];
+    fn deref(&self) -> &[F] {
+        &self.buffer[..self.len]
+    }
+}
+
+impl<F> DerefMut for PooledBuffer<F> {
+    fn deref_mut(&mut self) -> &mut [F] {
+        &mut self.buffer[..self.len]
+    }
+}
+
+impl<F> Drop for PooledBuffer<F> {
+    fn drop(&mut self) {
+        if let Some((role, BufferPool(free))) = self.pool.take() {
+            lock(&free).push((role, std::mem::take(&mut self.buffer)));
+        }
+    }
+}
+
+/// Locks also after a panic: whatever it left in a buffer is only ever overwritten.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smallest_buffer_that_is_large_enough_is_acquired() {
+        let pool = BufferPool::<f32>::new();
+        drop([30, 100, 50].map(|len| pool.acquire("row", 10 * len)));
+        let held = pool.bytes();
+        let (first, second) = (pool.acquire("row", 400), pool.acquire("row", 400));
+        assert!(first.as_ptr() != second.as_ptr());
+        assert_eq!(pool.bytes(), 4 * (300 + 16), "that of 300 is left");
+        drop((first, second));
+        assert_eq!(pool.bytes(), held);
+    }
+
+    #[test]
+    fn the_largest_buffer_is_replaced_where_all_are_too_small() {
+        let pool = BufferPool::<f64>::new();
+        drop([10, 20].map(|len| pool.acquire("row", len)));
+        drop(pool.acquire("other", 5));
+        drop(pool.acquire("row", 40));
+        assert_eq!(pool.bytes(), 8 * (10 + 40 + 5 + 3 * 8));
+    }
+
+    #[test]
+    fn buffers_outlive_their_pool_and_have_the_requested_length() {
+        let mut row = acquire(Some(&BufferPool::<f32>::new()), "row", 7);
+        row.fill(3.0);
+        assert_eq!(*row, [3.0; 7]);
+        row.clear();
+        assert!(row.is_empty());
+        assert_eq!(row.resize(9).len(), 9);
+        assert_eq!(acquire::<f32>(None, "row", 4).len(), 4);
+        assert!(acquire::<f32>(Some(&BufferPool::new()), "row", 0).is_empty());
+    }
+}
