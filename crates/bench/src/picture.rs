@@ -1,5 +1,5 @@
 //! The outcome as a picture, logarithmic axes: time and memory of every system over the cases, or the speed of decoding.
-use picture::{Axis, Corner, Line, Panel, Pen, digit, ends};
+use report::plots::{self, Axis, Corner, Line, Panel, Pen, digit, ends};
 
 use super::case::{Family, Plan};
 use super::error::BenchError;
@@ -40,7 +40,7 @@ pub fn draw(plan: &Plan, rows: &[Row]) -> Result<String, BenchError> {
 }
 
 fn svg(panels: &[Panel]) -> Result<String, BenchError> {
-    picture::draw(SIZE, panels).map_err(|error| BenchError::Picture { found: error.to_string() })
+    plots::draw(SIZE, panels).map_err(|error| BenchError::Picture { found: error.to_string() })
 }
 
 /// Utterances per second by one kind of model, and what PyTorch would do.

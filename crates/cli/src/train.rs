@@ -6,7 +6,8 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use training::recipe::Changes;
-use training::{EpochReport, Observer, Ranks, RunReport, Start, StepReport, bytes};
+use training::run_folder::RunFolder;
+use training::{EpochReport, Metrics, Observer, Ranks, RunReport, Start, StepReport, bytes};
 
 use crate::{
     error::{Error, Result},
@@ -14,6 +15,9 @@ use crate::{
     out::{complain, say},
     scores, signals,
 };
+
+/// The plot of a run, in its folder.
+const CURVE: &str = "curve.svg";
 
 /// Arguments of `panda train`.
 #[derive(clap::Args)]
@@ -193,6 +197,15 @@ impl Observer for Terminal {
         bar.set_length(report.steps);
         bar.set_position(report.step + 1);
         bar.set_message(message);
+    }
+
+    fn write_epoch(&mut self, folder: &RunFolder, rows: &[Metrics]) -> training::Result<()> {
+        let curve = report::draw_run_curve(rows).map_err(|error| training::Error::Io {
+            path: folder.file(CURVE),
+            action: "draw the curve",
+            source: std::io::Error::other(error),
+        })?;
+        folder.write(CURVE, curve.as_bytes())
     }
 
     fn on_epoch(&mut self, report: &EpochReport) {

@@ -1,7 +1,6 @@
 //! Curves over the epochs, a panel for each group of columns; columns that nobody here knows have panels of their own.
-use picture::{Axis, Corner, Line, Panel, Pen, between, ends, short};
-
 use crate::columns::Columns;
+use crate::plots::{self, Axis, Corner, Line, Panel, Pen, between, ends, short};
 use crate::{Error, Result};
 
 /// Pixels of a panel: small enough to be read on a telephone.
@@ -94,7 +93,7 @@ fn panel(group: &Group, metrics: &Columns) -> Result<String> {
         lines: group.columns.iter().zip(PENS.into_iter().cycle()).map(line).collect(),
         legend: Corner::UpperRight,
     };
-    picture::draw(SIZE, &[panel]).map_err(Error::Picture)
+    plots::draw(SIZE, &[panel]).map_err(Error::Plot)
 }
 
 /// A column in the legend.

@@ -45,9 +45,9 @@ pub enum Error {
     /// A recipe or a manifest.
     #[error(transparent)]
     Training(#[from] training::Error),
-    /// A picture.
+    /// A plot that cannot be drawn.
     #[error("curve: {0}")]
-    Picture(#[source] picture::Error),
+    Plot(#[source] crate::plots::DrawError),
 }
 
 impl Error {

@@ -18,14 +18,17 @@ mod curves;
 mod edits;
 mod error;
 mod html;
+pub mod plots;
 mod recordings;
 mod run;
+mod run_curve;
 mod tables;
 mod worst;
 mod write;
 
 pub use error::{Error, Result};
 pub use run::Run;
+pub use run_curve::draw_run_curve;
 
 /// What a page shows.
 #[derive(Clone, Debug)]

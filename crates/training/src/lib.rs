@@ -54,7 +54,6 @@ mod bad_items;
 pub mod bytes;
 pub mod checkpoint;
 mod convolution;
-mod curve;
 pub mod data;
 mod decoder;
 mod depthwise;

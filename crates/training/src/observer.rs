@@ -1,6 +1,8 @@
 //! What a run tells whoever watches it.
+use crate::Result;
 use crate::evaluate::Evaluation;
 use crate::metrics::Metrics;
+use crate::run_folder::RunFolder;
 use crate::run_plan::RunPlan;
 
 /// Facts at the start of a run.
@@ -73,6 +75,15 @@ pub trait Observer {
     fn on_start(&mut self, _report: &RunReport) {}
     /// After each step.
     fn on_step(&mut self, _report: &StepReport) {}
+    /// Writes further files of an epoch, of which `rows` has the metrics from the first epoch on.
+    ///
+    /// Called on rank 0 before the checkpoint that ends the epoch: a killed run repeats the epoch and writes them again.
+    ///
+    /// # Errors
+    /// Errors of the files; they end the run.
+    fn write_epoch(&mut self, _folder: &RunFolder, _rows: &[Metrics]) -> Result<()> {
+        Ok(())
+    }
     /// After each epoch.
     fn on_epoch(&mut self, _report: &EpochReport) {}
 }

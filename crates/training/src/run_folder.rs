@@ -5,7 +5,7 @@
 //! | `recipe.toml` | the recipe as it was |
 //! | `recipe.path` | where it was: its manifests are found from there |
 //! | `metrics.csv` | one row an epoch |
-//! | `curve.svg` | loss and error rates over the epochs |
+//! | `curve.svg` | loss and error rates over the epochs; written by `panda train` |
 //! | `events.out.tfevents.*` | the same and every tenth step for TensorBoard, a file from each checkpoint to the next |
 //! | `last.safetensors`, `best.safetensors` | checkpoints |
 //! | `epoch-N.safetensors` | those of the last epochs, as many as `training.keep` says |
@@ -21,7 +21,7 @@ use crate::bad_items::BadItems;
 use crate::checkpoint::{Checkpoint, Progress};
 use crate::evaluate::Evaluation;
 use crate::metrics::Metrics;
-use crate::{Error, Result, curve, events};
+use crate::{Error, Result, events};
 
 /// The checkpoint that a run goes on from.
 pub const LAST: &str = "last.safetensors";
@@ -284,16 +284,6 @@ impl RunFolder {
         }
         let bytes = writer.into_inner().map_err(|error| broken(std::io::Error::other(error.to_string())))?;
         self.write("metrics.csv", &bytes)
-    }
-
-    /// Writes `curve.svg`.
-    ///
-    /// # Errors
-    /// [`Error::Io`].
-    pub fn write_curve(&self, rows: &[Metrics]) -> Result<()> {
-        let picture = curve::draw(rows).map_err(std::io::Error::other);
-        let picture = picture.map_err(Error::io(&self.file("curve.svg"), "draw the curve"))?;
-        self.write("curve.svg", picture.as_bytes())
     }
 
     /// Writes `bad_items.json`.

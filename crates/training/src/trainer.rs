@@ -446,20 +446,21 @@ impl<'a> Trainer<'a> {
             self.progress.best = Some(rate.to_bits());
         }
         self.metrics.push(metrics.clone());
-        let written = if self.writes() { self.write_epoch(&metrics, rate.is_some()) } else { Ok(()) };
+        let written =
+            if self.writes() { self.write_epoch(&metrics, rate.is_some(), observer) } else { Ok(()) };
         self.agree(written)?;
         observer.on_epoch(&EpochReport { metrics, epochs: self.run.epochs, evaluation });
         Ok(())
     }
 
     /// What is written of an epoch, which may be the best so far.
-    fn write_epoch(&mut self, metrics: &Metrics, best: bool) -> Result<()> {
+    fn write_epoch(&mut self, metrics: &Metrics, best: bool, observer: &mut dyn Observer) -> Result<()> {
         self.events.epoch(metrics);
         if best {
             self.save(&self.folder.best())?;
         }
         self.folder.write_metrics(&self.metrics)?;
-        self.folder.write_curve(&self.metrics)?;
+        observer.write_epoch(self.folder, &self.metrics)?;
         if self.run.keep > 0 {
             self.save(&self.folder.epoch(metrics.epoch))?;
             self.folder.keep(metrics.epoch, self.run.keep)?;

@@ -45,7 +45,9 @@ fn assert_same(toy: &Toy) {
     let (code, _, err) = finish(panda(&toy.path(""), &["train", "recipe.toml", "--run", "whole"]));
     assert_eq!(code, Some(0), "{err}");
     let read = |run: &str, name: &str| std::fs::read(toy.path(run).join(name)).unwrap();
-    for name in ["last.safetensors", "best.safetensors", "evaluation.json", "test.hypotheses.jsonl"] {
+    for name in
+        ["last.safetensors", "best.safetensors", "evaluation.json", "test.hypotheses.jsonl", "curve.svg"]
+    {
         assert!(read("whole", name) == read("parts", name), "{name}");
     }
     let without_measured = |run| {

@@ -77,7 +77,6 @@ fn stops_and_goes_on(loss: &str, changes: &[(&str, &str)]) {
         "evaluation.json",
         "dev.hypotheses.jsonl",
         "test.hypotheses.jsonl",
-        "curve.svg",
     ] {
         assert!(
             std::fs::read(whole.join(name)).unwrap() == std::fs::read(parts.join(name)).unwrap(),
@@ -243,7 +242,7 @@ fn a_run_without_its_checkpoint_is_not_overwritten_either() {
     run(&recipe, &folder, Start::Fresh).unwrap();
     std::fs::remove_file(folder.join("last.safetensors")).unwrap();
     let before = std::fs::read(folder.join("best.safetensors")).unwrap();
-    for name in ["best.safetensors", "metrics.csv", "curve.svg", "evaluation.json", "test.hypotheses.jsonl"] {
+    for name in ["best.safetensors", "metrics.csv", "evaluation.json", "test.hypotheses.jsonl"] {
         let error = run(&recipe, &folder, Start::Resume).unwrap_err();
         assert!(matches!(&error, Error::NoCheckpoint { .. }), "{name}: {error}");
         let text = error.to_string();

@@ -1,13 +1,17 @@
-//! The picture of a run: losses above, dev error rates below, both over the epochs.
-use picture::{Axis, Corner, Error, Line, Panel, Pen, digit, ends, steps};
+//! The plot of a run: losses above, dev error rates below, both over the epochs.
+use training::Metrics;
 
-use crate::metrics::Metrics;
+use crate::plots::{self, Axis, Corner, Line, Panel, Pen, digit, ends, steps};
+use crate::{Error, Result};
 
 const SIZE: (u32, u32) = (820, 640);
 
-/// An SVG with two panels, one above the other.
-pub(crate) fn draw(rows: &[Metrics]) -> Result<String, Error> {
-    picture::draw(SIZE, &[losses(rows), error_rates(rows)])
+/// Draws `curve.svg` of a run folder: losses above dev error rates, over the epochs.
+///
+/// # Errors
+/// [`Error::Plot`]
+pub fn draw_run_curve(rows: &[Metrics]) -> Result<String> {
+    plots::draw(SIZE, &[losses(rows), error_rates(rows)]).map_err(Error::Plot)
 }
 
 /// The losses fall over decades, so their axis is logarithmic; a loss of 0 (no such head) is left out.
@@ -93,7 +97,7 @@ mod tests {
 
     #[test]
     fn every_epoch_and_every_evaluation_has_its_point() {
-        let svg = draw(&rows(9)).unwrap();
+        let svg = draw_run_curve(&rows(9)).unwrap();
         // No circle for a loss of 0, four for words at epochs 2, 4, 6 and 8, three for characters at 3, 6 and 9.
         assert_eq!(svg.matches("<circle").count(), 9 + 4 + 3);
         for text in ["Training loss", "Error rates", "epoch", "errors in %", "WER", "CER"] {
@@ -107,7 +111,7 @@ mod tests {
         let one = rows(1)[0].clone();
         let silent = Metrics { dev_wer: Some(f64::INFINITY), dev_cer: Some(f64::NAN), ..one.clone() };
         for rows in [Vec::new(), rows(1), vec![Metrics { loss: 0.0, ..one }], vec![silent]] {
-            let svg = draw(&rows).unwrap();
+            let svg = draw_run_curve(&rows).unwrap();
             assert!(svg.contains("</svg>") && !svg.contains("NaN") && !svg.contains("inf"));
         }
     }

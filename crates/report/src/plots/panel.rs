@@ -57,7 +57,7 @@ pub struct Line {
 }
 
 impl Panel<'_> {
-    pub(crate) fn draw(&self, area: &DrawingArea<SVGBackend, Shift>) -> Result<(), super::Error> {
+    pub(crate) fn draw(&self, area: &DrawingArea<SVGBackend, Shift>) -> Result<(), super::DrawError> {
         let font = |size: i32| (FONT, size).into_font().color(&INK);
         let top = self.y.range.end - 0.03 * (self.y.range.end - self.y.range.start);
         let mut chart = ChartBuilder::on(area)
