@@ -255,7 +255,7 @@ impl<F: Real> Pass<'_, F> {
                                 true => Scores::Here(head.bias.map(|bias| &bias[classes.clone()])),
                                 false => Scores::Kept(step.normalized.kept.row(site, &classes)),
                             };
-                            step.apply(site, head.first() + from, z, g);
+                            step.apply(site, from, z, g);
                         }
                         sums.fill(F::ZERO);
                         F::add_rows(sums, z);

@@ -105,30 +105,6 @@ pub enum Error {
         /// The value found.
         value: f64,
     },
-    /// Some classes of a head where all are wanted, or that it does not have.
-    #[error("head: expected the {all} classes of a head, found {classes} from {first} on")]
-    Part {
-        /// Number of the first class.
-        first: usize,
-        /// Classes that are here.
-        classes: usize,
-        /// Classes of the whole head.
-        all: usize,
-    },
-    /// Another process does not go on, or has come with something else.
-    #[error("rank {rank} {message}")]
-    Peer {
-        /// Which one.
-        rank: usize,
-        /// What is wrong with it.
-        message: String,
-    },
-    /// The connection to other processes failed.
-    #[error("exchange: {message}")]
-    Exchange {
-        /// What it says.
-        message: String,
-    },
     /// A gradient clamp is NaN or negative.
     #[error("clamp: expected a limit of at least 0, found {limit}", limit = Brief(*limit))]
     Clamp {

@@ -8,7 +8,7 @@ use kernels::{
 };
 
 use crate::{
-    Head, Normalized, Peers, Plan, Precision, Real, Result, Selection, Sites, Workspace,
+    Head, Normalized, Plan, Precision, Real, Result, Selection, Sites, Workspace,
     cut::{Cut, FEW},
     kept::Held,
     panels::{Panels, Slots, fill, pack_for_scores, scores},
@@ -42,30 +42,7 @@ pub fn forward<F: Real, S: Sites<F>>(
     selection: &Selection,
     workspace: &mut Workspace<F>,
 ) -> Result<Normalized<F>> {
-    head.expect_whole()?;
-    F::ahead(sites, head, selection, workspace, None)
-}
-
-/// [`forward`] where processes hold some classes of the head each ([`Head::part`], [`classes_of`](crate::classes_of)); all of them come
-/// with the same sites and selection, and all find the same, whatever it is that each of them has to do for it.
-///
-/// [`backward`](crate::backward()) then gives the gradients of the classes that are here, and of the sites the part that these classes
-/// have in it: the gradient is the sum over all processes ([`Peers::sum`]).
-///
-/// # Errors
-/// As [`forward`], in all processes if in any; [`Error::Peer`](crate::Error::Peer) if another cannot go on, or if the parts are not
-/// the head, in the order of the ranks and as even as can be.
-///
-/// # Cost
-/// That of [`forward`] for the classes that are here, and `N (S + 2)` numbers from each process to each.
-pub fn forward_among<F: Real, S: Sites<F>>(
-    peers: &mut Peers,
-    sites: &S,
-    head: &Head<F>,
-    selection: &Selection,
-    workspace: &mut Workspace<F>,
-) -> Result<Normalized<F>> {
-    F::ahead(sites, head, selection, workspace, Some(peers))
+    F::ahead(sites, head, selection, workspace)
 }
 
 /// [`forward`] of any sites.
@@ -74,35 +51,9 @@ pub(crate) fn ahead<F: Real>(
     head: &Head<F>,
     selection: &Selection,
     workspace: &mut Workspace<F>,
-    peers: Option<&mut Peers>,
-) -> Result<Normalized<F>> {
-    let Some(peers) = peers else {
-        return in_pool(|| {
-            let out = score(sites, head, selection, workspace)?;
-            finish(out, selection, workspace)
-        });
-    };
-    peers.begin();
-    // The exchange is the caller's thread's own.
-    let mut out = peers.meet(in_pool(|| score(sites, head, selection, workspace)))?;
-    match peers.combine(head, selection.per_site(), &mut out) {
-        Ok(()) => in_pool(|| finish(out, selection, workspace)),
-        Err(error) => {
-            workspace.recycle(out);
-            Err(error)
-        }
-    }
-}
-
-/// Largest score and sum of exponentials of each site, and selected scores, over the classes that are here.
-fn score<F: Real>(
-    sites: &dyn Make<F>,
-    head: &Head<F>,
-    selection: &Selection,
-    workspace: &mut Workspace<F>,
 ) -> Result<Normalized<F>> {
     let (mut full, mut half) = (std::mem::take(&mut workspace.full), std::mem::take(&mut workspace.half));
-    let mut run = || {
+    let result = in_pool(|| {
         let plan = workspace.prepare(sites, head, selection, (&mut full, &mut half))?;
         let mut out = workspace.take_spare(&plan, [sites.count(), selection.per_site()], head);
         let cut = Cut::of(&plan, head.hidden, workspace.precision);
@@ -111,26 +62,16 @@ fn score<F: Real>(
             Precision::Full => pass.run::<Full>(sites, workspace, &mut full, &mut out),
             Precision::Bf16 => pass.run::<Half>(sites, workspace, &mut half, &mut out),
         }
-        Ok(out)
-    };
-    let result = run();
+        match out.finish(selection) {
+            Ok(()) => Ok(out),
+            Err(error) => {
+                workspace.recycle(out);
+                Err(error)
+            }
+        }
+    });
     (workspace.full, workspace.half) = (full, half);
     result
-}
-
-/// Turns sums into logs and scores into emissions.
-fn finish<F: Real>(
-    mut out: Normalized<F>,
-    selection: &Selection,
-    workspace: &mut Workspace<F>,
-) -> Result<Normalized<F>> {
-    match out.finish(selection) {
-        Ok(()) => Ok(out),
-        Err(error) => {
-            workspace.recycle(out);
-            Err(error)
-        }
-    }
 }
 
 /// What all waves of a forward have in common.
@@ -216,14 +157,13 @@ impl<F: Real> Pass<'_, F> {
         par_for((kept, found), |tile, (kept, (statistics, picked))| {
             let from = flight.start + tile * plan.tile_classes;
             let width = plan.tile_classes.min(flight.end - from);
-            let number = head.first() + from;
             let bias = head.bias.map(|bias| &bias[from..from + width]);
             let score = |at, z: &mut [F], wave: &[usize], statistics: &mut [_], picked: &mut [F]| {
                 scores::<F, N>(cut, head.hidden, at, tile, panels, ViewMut::new(z, wave.len(), width));
                 F::tile_statistics(z, width, bias, statistics);
                 for ((z, picked), &site) in z.chunks(width).zip(picked.chunks_mut(per_site)).zip(wave) {
                     for (slot, class) in selection.active(site) {
-                        if let Some(z) = (class as usize).checked_sub(number).and_then(|class| z.get(class)) {
+                        if let Some(z) = (class as usize).checked_sub(from).and_then(|class| z.get(class)) {
                             picked[slot] = *z;
                         }
                     }
@@ -258,8 +198,8 @@ impl<F: Real> Pass<'_, F> {
         par_for((parts_mut(of_wave, FEW * per_site), parts(wave, FEW)), |few, (emissions, sites)| {
             for (at, (emissions, &site)) in emissions.chunks_exact_mut(per_site).zip(sites).enumerate() {
                 for (slot, class) in self.selection.active(site) {
-                    let here = (class as usize).checked_sub(self.head.first());
-                    if let Some(class) = here.filter(|class| flight.contains(class)) {
+                    let class = class as usize;
+                    if flight.contains(&class) {
                         let tile = (class - flight.start) / self.plan.tile_classes;
                         let row = tile * rows + few * FEW + at;
                         emissions[slot] = picked[row * per_site + slot].to_f64();

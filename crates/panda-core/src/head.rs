@@ -14,9 +14,6 @@ pub struct Head<'a, F> {
     pub(crate) bias: Option<&'a [F]>,
     pub(crate) hidden: usize,
     pub(crate) classes: usize,
-    /// Number of the first class, and classes of the whole head.
-    first: usize,
-    all: usize,
 }
 
 impl<'a, F: Real> Head<'a, F> {
@@ -33,26 +30,7 @@ impl<'a, F: Real> Head<'a, F> {
         if let Some(bias) = bias {
             expect_len("head.bias", classes, bias.len())?;
         }
-        Ok(Self { weight, bias, hidden, classes, first: 0, all: classes })
-    }
-
-    /// Of `all` classes of a head those that this process holds, from number `first` on; others hold the rest
-    /// ([`forward_among`](crate::forward_among)).
-    ///
-    /// # Errors
-    /// As [`new`](Self::new); classes that the head does not have.
-    pub fn part(
-        weight: &'a [F],
-        bias: Option<&'a [F]>,
-        hidden: usize,
-        first: usize,
-        all: usize,
-    ) -> Result<Self> {
-        let part = Self::new(weight, bias, hidden)?;
-        match first.checked_add(part.classes) {
-            Some(end) if end <= all => Ok(Self { first, all, ..part }),
-            _ => Err(Error::Part { first, classes: part.classes, all }),
-        }
+        Ok(Self { weight, bias, hidden, classes })
     }
 
     /// An infinite weight would pass forward as a masked class and turn `0 · inf` into NaN in backward. (A NaN makes
@@ -70,7 +48,7 @@ impl<'a, F: Real> Head<'a, F> {
         match self.weight.iter().position(|w| (*w * scale).to_f64().is_infinite()) {
             None => Ok(()),
             Some(at) => {
-                let class = self.first + at / self.hidden;
+                let class = at / self.hidden;
                 Err(Error::InfiniteWeight { class, value: self.weight[at].to_f64() })
             }
         }
@@ -91,27 +69,9 @@ impl<'a, F: Real> Head<'a, F> {
         self.bias
     }
 
-    /// C; of a part those that are here.
+    /// C
     pub fn classes(&self) -> usize {
         self.classes
-    }
-
-    /// C of the whole head.
-    pub fn all_classes(&self) -> usize {
-        self.all
-    }
-
-    /// Number of the first class that is here: 0 but for a part.
-    pub fn first(&self) -> usize {
-        self.first
-    }
-
-    /// Fails for a part.
-    pub(crate) fn expect_whole(&self) -> Result<()> {
-        match self.classes == self.all {
-            true => Ok(()),
-            false => Err(Error::Part { first: self.first, classes: self.classes, all: self.all }),
-        }
     }
 
     /// H

@@ -18,7 +18,7 @@
 //! Neither `z` nor `g` ever exists as a whole: both directions go through waves of sites and tiles of classes ([`Plan`]), and
 //! keep `N (S + 2)` numbers between them, and as many scores and hidden rows as a [`MemoryBudget`] has room for. [`forward`] and
 //! [`backward`] work on slices; [`candle`] has the same as autograd operations; [`scores`] has the case where somebody else
-//! computed `z` already; [`forward_among`] the one where several processes hold the head. [`Precision`] says in which numbers the large products are done.
+//! computed `z` already. [`Precision`] says in which numbers the large products are done.
 //!
 //! Compact values (emissions, adjoints, log sums) are `f64` whatever the type of the rows: they are few, and
 //! a log-probability near zero keeps its digits only there.
@@ -55,7 +55,6 @@ mod head;
 mod kept;
 mod normalized;
 mod panels;
-mod peers;
 mod plan;
 mod precision;
 mod real;
@@ -71,11 +70,10 @@ pub use adjoints::{Adjoints, Clamp};
 pub use backward::{Backward, backward};
 pub use budget::MemoryBudget;
 pub use error::{Error, Result};
-pub use forward::{forward, forward_among};
+pub use forward::forward;
 pub use gradients::Gradients;
 pub use head::Head;
 pub use normalized::Normalized;
-pub use peers::{Exchange, Peers, classes_of};
 pub use plan::{Plan, Shape};
 pub use precision::Precision;
 pub use real::Real;

@@ -1,7 +1,7 @@
 //! The types that rows may have.
 use crate::{
-    Backward, Head, Normalized, Peers, Result, Selection, Workspace, backward::Sums, backward::back,
-    forward::ahead, sites::Make,
+    Backward, Head, Normalized, Result, Selection, Workspace, backward::Sums, backward::back, forward::ahead,
+    sites::Make,
 };
 
 /// `f32` or `f64`; sealed by [`kernels::Real`].
@@ -14,7 +14,6 @@ pub trait Real: kernels::Real {
         head: &Head<Self>,
         selection: &Selection,
         workspace: &mut Workspace<Self>,
-        peers: Option<&mut Peers>,
     ) -> Result<Normalized<Self>>;
     #[doc(hidden)]
     fn back(
@@ -33,9 +32,8 @@ macro_rules! compiled {
                 head: &Head<Self>,
                 selection: &Selection,
                 workspace: &mut Workspace<Self>,
-                peers: Option<&mut Peers>,
-            ) -> Result<Normalized<Self>> {
-                ahead(sites, head, selection, workspace, peers)
+                    ) -> Result<Normalized<Self>> {
+                ahead(sites, head, selection, workspace)
             }
             #[inline(never)]
             fn back(

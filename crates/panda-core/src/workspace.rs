@@ -117,7 +117,7 @@ impl<F: Real> Workspace<F> {
         panels: (&mut Panels<F>, &mut Panels<Tile>),
     ) -> Result<Plan<F>> {
         expect_len("head.hidden", sites.columns(), head.hidden)?;
-        selection.check(sites.count(), head.all_classes())?;
+        selection.check(sites.count(), head.classes)?;
         head.reject_infinite_weights(self.precision)?;
         let shape = Shape {
             sites: sites.count(),

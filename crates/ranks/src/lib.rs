@@ -5,7 +5,6 @@
 //! | [`Wire`] | all-to-all and all-gather of bytes: MPI's (feature `mpi`), or those of [`Threads`] in one process |
 //! | [`Courier`] | a thread that owns a wire: what is given to it travels while others compute |
 //! | [`Together`] | a run's [`Ranks`](training::Ranks) over a wire: sums in the order of the ranks, bucket by bucket |
-//! | [`panda_core::Peers`] of a courier | a token head whose classes processes hold in parts |
 //! | [`Transfer`] | the numbers that travel: `f32`, or bf16 with half the bytes |
 //!
 //! ```
@@ -28,7 +27,6 @@
 mod courier;
 #[cfg(feature = "mpi")]
 mod mpi;
-mod parts;
 mod sum;
 mod threads;
 mod together;

@@ -4,7 +4,7 @@
 //! for each group of utterances:
 //!     sites ──► normaliser of each head ──► between ──► normaliser of each head ──► gradients
 //! ```
-use std::{hash::Hasher, ops::Range};
+use std::ops::Range;
 
 use panda_core::Real;
 use panda_core::{Backward, Gradients as HeadGradients, Head, Sites};
@@ -13,7 +13,6 @@ use crate::{
     Error, Gradients, Joint, Layout, Loss, Options, Output, Result, Rows, Session, Skipped, Targets,
     between::{Between, Rooms},
     budget::Sizes,
-    compact::Lists,
     ctc::Ctc,
     error::expect_rows,
     heads::{Answer, Heads, Into, Role},
@@ -28,18 +27,11 @@ pub(crate) struct Call<'a, F: Real> {
     pub objective: Objective<'a>,
     pub heads: Heads<'a, F>,
     source: Source<'a, F>,
-    /// Processes that share the head.
-    ranks: usize,
 }
 
 enum Source<'a, F> {
     Joint(JointRows<'a, F>),
     Rows { hidden: &'a [F], width: usize, layout: Layout },
-}
-
-/// Takes all bits of rows in.
-fn hash<F: Real>(hasher: &mut impl Hasher, rows: &[F]) {
-    rows.iter().for_each(|value| hasher.write_u64(value.to_f64().to_bits()));
 }
 
 /// Some utterances of a call.
@@ -68,7 +60,7 @@ impl<'a, F: Real> Call<'a, F> {
             });
         }
         options.check()?;
-        targets.check_classes(head.all_classes())?;
+        targets.check_classes(head.classes())?;
         layout.check(targets)?;
         let (frames, labels, width) =
             (layout.frame_starts(targets), layout.label_starts(targets), head.hidden());
@@ -79,7 +71,7 @@ impl<'a, F: Real> Call<'a, F> {
         let source = Source::Joint(JointRows { encoded, predicted, width, frames, labels, activation, mask });
         let (objective, heads) =
             (Objective::new(loss, targets)?, Heads::new(head, durations, targets.blank(), options)?);
-        Ok(Self { objective, heads, source, ranks: 1 })
+        Ok(Self { objective, heads, source })
     }
 
     /// Hidden rows, a site's or, for CTC, a frame's.
@@ -89,45 +81,13 @@ impl<'a, F: Real> Call<'a, F> {
     pub fn rows(rows: &Rows<'a, F>, loss: &'a Loss, targets: &'a Targets, options: &Options) -> Result<Self> {
         let Rows { hidden, head, durations, layout } = *rows;
         options.check()?;
-        targets.check_classes(head.all_classes())?;
+        targets.check_classes(head.classes())?;
         let (objective, width) = (Objective::new(loss, targets)?, head.hidden());
         let layout = if *loss == Loss::Ctc { Ctc::layout(layout) } else { layout };
         layout.check(objective.sites())?;
         expect_rows("hidden", layout.score_rows(objective.sites()), width, hidden.len())?;
         let heads = Heads::new(head, durations, targets.blank(), options)?;
-        Ok(Self { objective, heads, source: Source::Rows { hidden, width, layout }, ranks: 1 })
-    }
-
-    /// The same under a head that so many processes share.
-    pub fn among(self, ranks: usize) -> Self {
-        Self { ranks, ..self }
-    }
-
-    /// What the hidden rows are made of, padding left out, and the duration head.
-    pub fn hash(&self, targets: &Targets, hasher: &mut impl Hasher) {
-        if let Some(head) = self.heads.durations() {
-            hash(hasher, head.weight());
-            hash(hasher, head.bias().unwrap_or_default());
-        }
-        match &self.source {
-            Source::Joint(JointRows { encoded, predicted, width, frames, labels, mask, .. }) => {
-                for number in [encoded.len(), predicted.len()] {
-                    hasher.write_usize(number);
-                }
-                hasher.write(format!("{mask:?}").as_bytes());
-                for b in 0..targets.batch() {
-                    hash(hasher, &encoded[frames.of(b) * width..][..targets.frames(b) * width]);
-                    hash(hasher, &predicted[labels.of(b) * width..][..(targets.labels(b).len() + 1) * width]);
-                }
-            }
-            Source::Rows { hidden, width, layout } => {
-                let targets = self.objective.sites();
-                for b in 0..targets.batch() {
-                    let rows = RowSites::new(hidden, *width, *layout, targets, b..b + 1, Lists::default());
-                    (0..rows.len()).for_each(|site| hash(hasher, rows.hidden(site)));
-                }
-            }
-        }
+        Ok(Self { objective, heads, source: Source::Rows { hidden, width, layout } })
     }
 
     /// What decides how many bytes the call takes, beside those that are held on its behalf.
@@ -136,8 +96,7 @@ impl<'a, F: Real> Call<'a, F> {
             Source::Joint(rows) => JointSites::<F>::listed(rows.mask.is_some()),
             Source::Rows { layout, .. } => RowSites::<F>::listed(*layout),
         };
-        // The same in all processes, so that their groups are.
-        let (hidden, classes) = (self.heads.hidden(), self.heads.classes().div_ceil(self.ranks));
+        let (hidden, classes) = (self.heads.hidden(), self.heads.classes());
         Sizes { objective: &self.objective, options, hidden, classes, listed, held, scores: None }
     }
 
@@ -233,17 +192,10 @@ impl<'a, F: Real> Call<'a, F> {
 impl<F: Real> Group<'_, F> {
     /// Losses, and all that the other direction wants to know.
     pub fn forward(&self, session: &mut Session<F>) -> Result<Between<F>> {
-        let Session { options, normalisers, recursions, compact, peers, .. } = session;
+        let Session { options, normalisers, recursions, compact, .. } = session;
         let (roles, rooms) = (self.heads.iter().map(|(role, _)| *role), Rooms { recursions, compact });
         Between::new(roles, &self.objective, options, rooms, |head, selection| {
-            let (role, of) = &self.heads[head];
-            let (sites, workspace) = (&self.sites, &mut normalisers[head]);
-            match (peers.as_mut(), role) {
-                (Some(peers), Role::Tokens) => {
-                    panda_core::forward_among(peers, sites, of, selection, workspace)
-                }
-                _ => panda_core::forward(sites, of, selection, workspace),
-            }
+            panda_core::forward(&self.sites, &self.heads[head].1, selection, &mut normalisers[head])
         })
     }
 
@@ -258,12 +210,9 @@ impl<F: Real> Group<'_, F> {
         into: &mut [Into<F>],
     ) -> Result<(Vec<f64>, Skipped)> {
         let Self { sites, objective, heads } = &self;
-        let Session { options, normalisers, compact, peers, .. } = session;
-        let (mut counted, helps) = (0, peers.as_ref().is_some_and(|peers| peers.rank() > 0));
+        let Session { options, normalisers, compact, .. } = session;
+        let mut counted = 0;
         between.adjoin(objective.sites().lattices(), options, weights, |head, answer, adjoints| {
-            if helps && heads[head].0 != Role::Tokens {
-                return Ok(());
-            }
             let sum = std::mem::take(&mut into[0].sites);
             into[head].sites = sum;
             let Answer { selection, normalized, .. } = answer;

@@ -108,12 +108,6 @@ pub enum Error {
         /// C
         classes: usize,
     },
-    /// Processes that share a head were asked for what needs all of its classes at once.
-    #[error("a head in parts: expected the sum of joint or hidden rows under one softmax, found {found}")]
-    Among {
-        /// What was asked for.
-        found: &'static str,
-    },
     /// An utterance is longer than the tensor that holds it.
     #[error("{argument}: utterance {utterance} needs {needed} rows, but the tensor has {found}")]
     TooLong {

@@ -58,9 +58,6 @@ impl<'a, F: Real> Heads<'a, F> {
             let found = durations.hidden().to_string();
             return Err(Error::Shape { argument: "durations", expected, found });
         }
-        if tokens.classes() < tokens.all_classes() {
-            options.expect_one_softmax()?;
-        }
         Ok(Self {
             tokens,
             factored: options.loss.factors_blank().then(|| FactoredBlank::new(tokens, blank)),
@@ -84,11 +81,6 @@ impl<'a, F: Real> Heads<'a, F> {
             list.push((Role::Mean, mean.head()?));
         }
         Ok(list)
-    }
-
-    /// The duration head, which no processes share.
-    pub fn durations(&self) -> Option<Head<'a, F>> {
-        self.durations
     }
 
     /// Gradients of the token head and of the duration head, from those of the list.
@@ -128,9 +120,9 @@ impl<'a, F: Real> Heads<'a, F> {
         self.tokens.hidden()
     }
 
-    /// C of the whole token head.
+    /// C
     pub fn classes(&self) -> usize {
-        self.tokens.all_classes()
+        self.tokens.classes()
     }
 
     /// Bytes beside the caller's heads and their gradients.

@@ -61,9 +61,6 @@ pub(crate) fn label_side<F: Real>(
     targets: &Targets,
 ) -> Result<Vec<Vec<f64>>> {
     layout.check(targets)?;
-    if head.classes() < head.all_classes() {
-        return Err(Error::Among { found: "an internal language model" });
-    }
     targets.check_classes(head.classes())?;
     let (labels, width) = (layout.label_starts(targets), head.hidden());
     expect_rows("predicted", labels.total(), width, predicted.len())?;

@@ -34,7 +34,6 @@
 mod activation;
 mod add_rows;
 mod align;
-mod among;
 mod between;
 mod budget;
 mod call;

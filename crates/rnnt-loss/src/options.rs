@@ -82,15 +82,6 @@ impl Options {
         self.label_smoothing > 0.0
     }
 
-    /// Fails for what asks for all classes at once, where the head comes in parts.
-    pub(crate) fn expect_one_softmax(&self) -> Result<()> {
-        match (self.smooths(), self.loss.factors_blank()) {
-            (true, _) => Err(Error::Among { found: "label smoothing" }),
-            (_, true) => Err(Error::Among { found: "a factored blank" }),
-            _ => Ok(()),
-        }
-    }
-
     /// Fails for what only a head makes possible.
     pub(crate) fn without_head(&self) -> Result<()> {
         match (self.smooths(), self.loss.factors_blank()) {

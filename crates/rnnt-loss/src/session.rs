@@ -1,9 +1,8 @@
 //! The object that owns objective, options, budget and buffers, and lives as long as training does.
-use panda_core::{Peers, Real};
+use panda_core::Real;
 
 use crate::{
     Alignment, Error, Head, Inputs, Joint, Layout, Loss, Options, Output, Pending, Result, Targets, align,
-    among,
     budget::{CallPlan, Sizes},
     call::Call,
     compact::Compact,
@@ -42,8 +41,6 @@ pub struct Session<F> {
     pub(crate) compact: Compact,
     /// With pruning alone.
     pub(crate) first: ::pruned::Workspace<F>,
-    /// With whom the head is shared.
-    pub(crate) peers: Option<Peers>,
 }
 
 impl<F: Real> Session<F> {
@@ -62,7 +59,6 @@ impl<F: Real> Session<F> {
             recursions: Recursions::default(),
             compact: Compact::default(),
             first: ::pruned::Workspace::default(),
-            peers: None,
         })
     }
 
@@ -226,15 +222,10 @@ pub trait Engine<F> {
 impl<F: Real> Engine<F> for Session<F> {
     fn plan(&self, inputs: &Inputs<F>, targets: &Targets, whole: bool) -> Result<usize> {
         let (options, loss) = (&self.options, &self.options.loss);
-        let ranks = self.peers.as_ref().map_or(1, Peers::count);
         let of = |sizes: Sizes| Ok(if whole { sizes.whole::<F>()? } else { sizes.in_groups::<F>()? }.bytes);
         match inputs {
-            Inputs::Joint(joint) => {
-                of(Call::joint(joint, loss, targets, options)?.among(ranks).sizes(options, 0))
-            }
-            Inputs::Rows(rows) => {
-                of(Call::rows(rows, loss, targets, options)?.among(ranks).sizes(options, 0))
-            }
+            Inputs::Joint(joint) => of(Call::joint(joint, loss, targets, options)?.sizes(options, 0)),
+            Inputs::Rows(rows) => of(Call::rows(rows, loss, targets, options)?.sizes(options, 0)),
             Inputs::Scores(scores) => {
                 of(scores::Call::new(scores, loss, targets, options)?.sizes::<F>(options))
             }
@@ -244,28 +235,19 @@ impl<F: Real> Engine<F> for Session<F> {
 
     fn sum(&mut self, inputs: &Inputs<F>, targets: &Targets, weights: &[f64]) -> Result<Output<F>> {
         let loss = self.options.loss.clone();
-        let fits = expect_len("weights", targets.batch(), weights.len());
+        expect_len("weights", targets.batch(), weights.len())?;
         match inputs {
             Inputs::Joint(joint) => {
-                let fits = fits.and_then(|()| reject_pruned(&loss));
-                let call = fits.and_then(|()| Call::joint(joint, &loss, targets, &self.options));
-                among::sum(self, call, targets, weights)
+                reject_pruned(&loss)?;
+                Call::joint(joint, &loss, targets, &self.options)?.sum(self, weights, 0)
             }
             Inputs::Rows(rows) => {
-                let fits = fits.and_then(|()| reject_pruned(&loss));
-                let call = fits.and_then(|()| Call::rows(rows, &loss, targets, &self.options));
-                among::sum(self, call, targets, weights).map_err(|error| error.of(&loss))
+                reject_pruned(&loss)?;
+                let call = Call::rows(rows, &loss, targets, &self.options)?;
+                call.sum(self, weights, 0).map_err(|error| error.of(&loss))
             }
-            Inputs::Scores(inputs) => {
-                self.expect_alone("scores")?;
-                fits?;
-                scores::sum(self, inputs, targets, weights)
-            }
-            Inputs::Pruned(inputs) => {
-                self.expect_alone("pruning")?;
-                fits?;
-                pruned::sum(self, inputs, targets, weights)
-            }
+            Inputs::Scores(inputs) => scores::sum(self, inputs, targets, weights),
+            Inputs::Pruned(inputs) => pruned::sum(self, inputs, targets, weights),
         }
     }
 
@@ -276,12 +258,10 @@ impl<F: Real> Engine<F> for Session<F> {
         targets: &Targets,
         weights: &[f64],
     ) -> Result<Vec<f64>> {
-        self.expect_alone("scores")?;
         scores::sum_in_place(self, scores, shape, targets, weights)
     }
 
     fn forward(&mut self, inputs: &Inputs<F>, targets: &Targets) -> Result<Held<F>> {
-        self.expect_alone("a forward pass alone")?;
         Held::new(self, inputs, targets)
     }
 
@@ -306,7 +286,6 @@ impl<F: Real> Engine<F> for Session<F> {
         layout: Layout,
         targets: &Targets,
     ) -> Result<Vec<Vec<f64>>> {
-        self.expect_alone("an internal language model")?;
         internal::label_side(self, predicted, head, layout, targets)
     }
 }

@@ -1,7 +1,5 @@
 //! The tests of this crate: the normaliser itself, its plan, its products in bf16.
 
 mod normaliser;
-mod peers;
 mod plan;
 mod precision;
-mod together;

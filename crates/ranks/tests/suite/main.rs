@@ -1,5 +1,4 @@
-//! Sums, heads in parts, and runs, over threads as ranks.
+//! Sums and runs over threads as ranks.
 mod differences;
-mod parts;
 mod runs;
 mod sums;

@@ -1,6 +1,5 @@
 //! The tests of this crate: kinds of loss, what goes with them, and mistakes at the doors.
 
-mod among;
 mod combinations;
 mod ctc;
 mod doors;
@@ -10,6 +9,4 @@ mod pruned;
 mod regularisers;
 mod sums;
 mod tensors;
-#[path = "../../../panda-core/tests/suite/together.rs"]
-mod together;
 mod topologies;
