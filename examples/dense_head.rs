@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use candle_core::Tensor;
-use oracle::dense::{Activation, joint_logits, lean_transducer_loss};
+use oracle::dense::{joint_logits, lean_transducer_loss};
 use panda::rnnt_loss::candle::{HeadTensors, LossSession, LossSum, RowTensors};
-use panda::rnnt_loss::{Loss, Options, Targets};
+use panda::rnnt_loss::{Activation, Loss, Options, Targets};
 use panda::speech::{FrontEnd, Tokenizer, read_manifest};
 use panda::training::data::{Batch, Store, TrainingSet, load};
 use panda::training::memory::peak_resident;

@@ -137,11 +137,7 @@ impl Problem {
 
     /// Dense logits of every site, differentiable.
     pub fn logits(&self, [f, g, w, b]: &[Var; 4]) -> Tensor {
-        let activation = match self.activation {
-            Activation::Tanh => dense::Activation::Tanh,
-            Activation::Relu => dense::Activation::Relu,
-        };
-        dense::joint_logits(f, g, w, b, activation).unwrap()
+        dense::joint_logits(f, g, w, b, self.activation).unwrap()
     }
 
     /// By the dense loss of candle operations, in f64.

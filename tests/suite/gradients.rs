@@ -3,9 +3,7 @@ use candle_core::{DType, Device, Tensor, Var};
 use oracle::compare::{assert_close, gap};
 use oracle::{ctc, dense, noise, reference};
 use panda::panda_core::{Head, MemoryBudget};
-use panda::rnnt_loss::{
-    Activation, Encodings, JointNetwork, Layout, Options, Rows, Scores, Session, Targets, candle,
-};
+use panda::rnnt_loss::{Encodings, JointNetwork, Layout, Options, Rows, Scores, Session, Targets, candle};
 use proptest::prelude::*;
 
 use crate::common::{Found, NAMES, Problem, flat, plans, problems};
@@ -201,11 +199,7 @@ proptest! {
         let f = project(&vars[0], &vars[2]).broadcast_add(&vars[4]).unwrap();
         let g = project(&vars[1], &vars[3]);
         let [_, _, w, b] = problem.vars(DType::F64);
-        let activation = match problem.activation {
-            Activation::Tanh => dense::Activation::Tanh,
-            Activation::Relu => dense::Activation::Relu,
-        };
-        let logits = dense::joint_logits(&f, &g, &w, &b, activation).unwrap();
+        let logits = dense::joint_logits(&f, &g, &w, &b, problem.activation).unwrap();
         let loss = dense::transducer_loss(&logits, &problem.frames, &problem.labels, problem.blank).unwrap();
         let factors = Tensor::new(weights.as_slice(), &Device::Cpu).unwrap();
         let grads = (&loss * factors).unwrap().sum_all().unwrap().backward().unwrap();

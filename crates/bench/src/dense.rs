@@ -1,6 +1,7 @@
 //! The dense rival: all scores in one candle tensor, gradients by autograd.
 use candle_core::{Device, Tensor, Var};
-use oracle::dense::{Activation, joint_logits, lean_transducer_loss};
+use kernels::Activation;
+use oracle::dense::{joint_logits, lean_transducer_loss};
 
 use super::answer::Shape;
 use super::case::LossWork;

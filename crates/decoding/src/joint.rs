@@ -1,6 +1,5 @@
 //! Joint networks: scores of every class where a frame meets a label row, for many sites at once.
-use kernels::{par_for, parts, parts_mut};
-use rnnt_loss::Activation;
+use kernels::{Activation, par_for, parts, parts_mut};
 
 use crate::{Affine, Error, Result, Scratch, factor_blank};
 
@@ -193,7 +192,7 @@ impl Joint for Network {
         par_for((parts_mut(hidden, ROWS * width), parts(sites.at, ROWS)), |_, (hidden, at)| {
             for (hidden, &site) in hidden.chunks_exact_mut(width).zip(at) {
                 let (frame, row) = sites.pair(site, width, width);
-                self.activation.apply(hidden, frame, row);
+                self.activation.forward(hidden, frame, row);
             }
         });
         self.head.forward_in(hidden, out, room);
@@ -221,7 +220,7 @@ impl Joint for Network {
         nothing.fill(0.0);
         let hidden = &mut hidden[..count * width];
         for (hidden, row) in hidden.chunks_exact_mut(width).zip(rows.chunks_exact(width)) {
-            self.activation.apply(hidden, nothing, row);
+            self.activation.forward(hidden, nothing, row);
         }
         self.head.forward_in(hidden, &mut scores[..count * outputs], room);
         let blank = self.factored.map_or(classes, |blank| blank as usize);

@@ -17,6 +17,7 @@
 //! assert_eq!(out, [11.0]);
 //! ```
 
+mod activation;
 mod affine;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -40,6 +41,7 @@ mod tanh_product;
 mod tiles;
 mod transpose;
 
+pub use activation::Activation;
 pub use affine::{Affine, Tasks};
 pub use brief::Brief;
 pub use buffer_pool::{BufferPool, PooledBuffer, acquire};

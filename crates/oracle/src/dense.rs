@@ -10,6 +10,7 @@
 
 use candle_core::{D, DType, Device, Tensor};
 use candle_nn::ops::log_softmax;
+use kernels::Activation;
 
 use crate::batch::Batch;
 use crate::error::{Error, Result, shape};
@@ -19,15 +20,6 @@ pub const NO_PATH: f64 = -1e30;
 
 /// The most anti-diagonals `T + U` that a loss may have.
 pub const MAX_DIAGONALS: usize = 450;
-
-/// The function between the sum of a frame row and a label row and the head.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activation {
-    /// Hyperbolic tangent.
-    Tanh,
-    /// Positive part.
-    Relu,
-}
 
 /// Logits of every site of a padded batch: `act(f_t + g_u) W^T + b`.
 ///

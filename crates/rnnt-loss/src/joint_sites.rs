@@ -145,7 +145,7 @@ impl<F: Real> Sites<F> for JointSites<'_, F> {
         for (&site, out) in sites.iter().zip(hidden.chunks_exact_mut(self.width)) {
             let frame = &self.encoded[self.row(self.rows.first[site])];
             let label = &self.predicted[self.row(self.rows.second[site])];
-            self.activation.apply(out, frame, label);
+            self.activation.forward(out, frame, label);
             if let Some(mask) = self.mask {
                 mask.apply(self.rows.keys[site], out);
             }
@@ -153,7 +153,7 @@ impl<F: Real> Sites<F> for JointSites<'_, F> {
     }
 
     fn pull_back(&self, sites: &[usize], hidden: &[F], gradient: &mut [F]) {
-        let Some(mask) = self.mask else { return self.activation.slope(gradient, hidden) };
+        let Some(mask) = self.mask else { return self.activation.backward(gradient, hidden) };
         let undo = F::from_f64(1.0 / mask.scale());
         let rows = hidden.chunks_exact(self.width).zip(gradient.chunks_exact_mut(self.width));
         for (&site, (hidden, gradient)) in sites.iter().zip(rows) {
@@ -161,7 +161,7 @@ impl<F: Real> Sites<F> for JointSites<'_, F> {
             let mut value = [F::ZERO; 64];
             for (gradient, hidden) in gradient.chunks_mut(64).zip(hidden.chunks(64)) {
                 value.iter_mut().zip(hidden).for_each(|(value, &hidden)| *value = hidden * undo);
-                self.activation.slope(gradient, &value[..hidden.len()]);
+                self.activation.backward(gradient, &value[..hidden.len()]);
             }
             mask.apply(self.rows.keys[site], gradient);
         }

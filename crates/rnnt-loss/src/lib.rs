@@ -31,7 +31,6 @@
 //! ```
 #![warn(missing_docs)]
 
-mod activation;
 mod add_rows;
 mod align;
 mod between;
@@ -68,11 +67,11 @@ mod skip;
 mod smoothing;
 mod targets;
 
-pub use activation::Activation;
 pub use align::{AlignedToken, Alignment};
 pub use dropout::Dropout;
 pub use error::{Error, Result};
 pub use inputs::{Inputs, Joint, PrunedJoint, Rows, Scales, Scores, Simple};
+pub use kernels::Activation;
 pub use loss::{Loss, Tokens};
 pub use memory_plan::MemoryPlan;
 pub use network::{Encodings, JointNetwork, NetworkOutput};

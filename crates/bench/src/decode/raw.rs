@@ -79,7 +79,7 @@ impl Joint for Raw {
         self.predicted.forward(predicted, labels, scratch);
         let cut =
             (parts_mut(hidden, ROWS * HIDDEN), parts(frames, ROWS * HIDDEN), parts(labels, ROWS * HIDDEN));
-        par_for(cut, |_, (hidden, frames, labels)| Activation::Tanh.apply(hidden, frames, labels));
+        par_for(cut, |_, (hidden, frames, labels)| Activation::Tanh.forward(hidden, frames, labels));
         self.head.forward(hidden, out, scratch);
     }
 }

@@ -63,7 +63,7 @@ fn dense_loss_looks_at_values_and_types() {
 fn joint_shapes_must_fit() {
     let zeros = |dims: &[usize]| Tensor::zeros(dims, DType::F64, &Device::Cpu).unwrap();
     let call = |a: &[usize], b: &[usize], c: &[usize], d: &[usize]| {
-        dense::joint_logits(&zeros(a), &zeros(b), &zeros(c), &zeros(d), dense::Activation::Tanh)
+        dense::joint_logits(&zeros(a), &zeros(b), &zeros(c), &zeros(d), kernels::Activation::Tanh)
     };
     assert!(call(&[1, 2, 4], &[1, 3, 4], &[5, 4], &[5]).is_ok());
     refuses(call(&[2, 4], &[1, 3, 4], &[5, 4], &[5]), "frames: expected three axes");

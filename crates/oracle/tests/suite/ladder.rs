@@ -1,8 +1,9 @@
 //! Each rung of the ladder against the next: all paths, the f64 recursion, candle's autograd, central differences.
 
 use candle_core::{DType, Device, Tensor, Var};
+use kernels::Activation;
 use oracle::compare::{assert_close, gap};
-use oracle::dense::{self, Activation};
+use oracle::dense;
 use oracle::paths::{Arc, REGULAR, sum_over_paths};
 use oracle::reference::{self, log_softmax};
 use oracle::{ctc, differences, noise};

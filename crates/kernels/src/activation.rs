@@ -1,7 +1,7 @@
-//! The nonlinearity of the joint network: a new one touches this file, and its name in recipes.
-use panda_core::Real;
+//! The nonlinearity of joint networks: a new one is a variant here and a name in recipes.
+use crate::Real;
 
-/// `act` of `h = act(encoded + predicted)`.
+/// The function `act` of a hidden row `h = act(encoded + predicted)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Activation {
     /// `tanh(x)`
@@ -12,25 +12,28 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// `out = act(a + b)`; a NaN stays one.
+    /// Writes `out = act(a + b)`; NaN stays NaN.
     ///
     /// # Shapes
-    /// Three slices of one length.
-    pub fn apply<F: Real>(self, out: &mut [F], a: &[F], b: &[F]) {
+    /// Three slices of equal length.
+    pub fn forward<F: Real>(self, out: &mut [F], a: &[F], b: &[F]) {
         match self {
             Self::Tanh => F::tanh_sum(out, a, b),
             Self::Relu => {
                 for (h, (a, b)) in out.iter_mut().zip(a.iter().zip(b)) {
                     let sum = *a + *b;
-                    // Not `max`, which would take NaN for 0.
+                    // Not `max`, which maps NaN to 0.
                     *h = if sum < F::ZERO { F::ZERO } else { sum };
                 }
             }
         }
     }
 
-    /// `gradient *= act'`, from the value `hidden = act(x)`.
-    pub(crate) fn slope<F: Real>(self, gradient: &mut [F], hidden: &[F]) {
+    /// Multiplies `gradient` by `act'(x)`, computed from `hidden = act(x)`.
+    ///
+    /// # Shapes
+    /// Two slices of equal length.
+    pub fn backward<F: Real>(self, gradient: &mut [F], hidden: &[F]) {
         match self {
             Self::Tanh => F::tanh_slope(gradient, hidden),
             Self::Relu => {
@@ -40,8 +43,10 @@ impl Activation {
         }
     }
 
-    /// A bound on `|act(x)|` where `|x|` is at most `largest()`, which not every one asks. Every slope is at most 1.
-    pub(crate) fn bound(self, largest: impl FnOnce() -> f64) -> f64 {
+    /// Returns a bound on `|act(x)|` where `|x| <= largest()`, evaluated if the bound needs it.
+    ///
+    /// Every slope is at most 1.
+    pub fn bound(self, largest: impl FnOnce() -> f64) -> f64 {
         match self {
             Self::Tanh => 1.0,
             Self::Relu => largest(),
