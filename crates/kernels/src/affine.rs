@@ -30,7 +30,7 @@ const LEAST: usize = 8;
 const BLOCKS: [usize; 5] = [112, 56, 28, 14, 8];
 /// Most columns of such a task.
 const MOST: usize = 256;
-/// Tasks that are aimed for, two for each of 64 threads.
+/// AffineTasks that are aimed for, two for each of 64 threads.
 const TASKS: usize = 128;
 /// Rows of the weight's gradient a task, each of which reads all rows of `x` and `dy`.
 const PARAMETERS: usize = 28;
@@ -62,7 +62,7 @@ pub struct Affine<'a, F> {
 
 /// Into how many independent parts calls of a layer are cut, whatever the number of threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tasks {
+pub struct AffineTasks {
     /// Of [`Affine::forward`] and of [`Affine::backward_rows`].
     pub rows: usize,
     /// Of [`Affine::backward_parameters`].
@@ -86,14 +86,14 @@ impl<'a, F: Real> Affine<'a, F> {
     }
 
     /// The parts of calls with so many rows.
-    pub fn tasks(&self, rows: usize) -> Tasks {
+    pub fn tasks(&self, rows: usize) -> AffineTasks {
         let (inputs, outputs) = self.weight.shape();
         let kept = if self.weight.transposed { outputs } else { inputs };
         let of_rows = |columns| match task_of(rows, [inputs * outputs, columns]) {
             _ if rows <= FEW => rows.div_ceil(few(inputs * outputs)),
             [each, width] => rows.div_ceil(each) * columns.div_ceil(width),
         };
-        Tasks {
+        AffineTasks {
             rows: of_rows(outputs).min(of_rows(inputs)),
             parameters: kept.div_ceil(PARAMETERS) + outputs.div_ceil(BIAS),
         }

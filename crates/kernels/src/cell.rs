@@ -78,14 +78,14 @@ pub(crate) fn backward<F: Real>(gates: &mut [F], [cell, old, dh]: [&[F]; 3], car
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{dispatch, features::Machine, packed::check::made_up};
+    use crate::{dispatch, packed::check::made_up, simd::SimdLevel};
 
     #[test]
     fn every_copy_is_near_that_of_f64() {
         let rows = 3;
         let wide = |values: &[f32]| values.iter().map(|&value| f64::from(value)).collect::<Vec<_>>();
         let [gates, old, dh, dc] = [4, 1, 1, 1].map(|each| made_up::<f32>(each * rows * UNITS, each as u32));
-        for machine in Machine::all() {
+        for machine in SimdLevel::all() {
             let (mut a, mut c, mut h, mut carry) = (gates.clone(), old.clone(), old.clone(), dc.clone());
             let (mut wide_a, mut wide_c, mut wide_h, mut wide_carry) =
                 (wide(&a), wide(&c), wide(&h), wide(&carry));

@@ -2,13 +2,13 @@
 #![allow(unsafe_code)]
 #[cfg(target_arch = "x86_64")]
 use super::avx512;
-use super::{Fan, cell, features::Machine, math};
+use super::{Fan, cell, math, simd::SimdLevel};
 
 /// Calls the copy of a function for a machine: its AVX-512 version, or `math::NAME` compiled for AVX2 or portably.
 macro_rules! dispatched {
     ($(fn $name:ident($($arg:ident: $kind:ty),*) $(-> $out:ty)? = $wide:path;)*) => {$(
         #[inline]
-        pub(super) fn $name(machine: Machine, $($arg: $kind),*) $(-> $out)? {
+        pub(super) fn $name(machine: SimdLevel, $($arg: $kind),*) $(-> $out)? {
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
@@ -21,10 +21,10 @@ macro_rules! dispatched {
                 }
                 match machine {
                     // SAFETY: the token proves the features.
-                    Machine::Avx512(_) => return unsafe { v4($($arg),*) },
+                    SimdLevel::Avx512(_) => return unsafe { v4($($arg),*) },
                     // SAFETY: the same for `v3`.
-                    Machine::Avx2(_) => return unsafe { v3($($arg),*) },
-                    Machine::Portable => {}
+                    SimdLevel::Avx2(_) => return unsafe { v3($($arg),*) },
+                    SimdLevel::Portable => {}
                 }
             }
             let _ = machine;
@@ -61,11 +61,11 @@ dispatched! {
 
 macro_rules! cell {
     ($($name:ident, $plain:path, ($($arg:ident: $kind:ty),*);)*) => {$(
-        pub(super) fn $name(machine: Machine, $($arg: $kind),*) {
+        pub(super) fn $name(machine: SimdLevel, $($arg: $kind),*) {
             match machine {
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: the token proves the features.
-                Machine::Avx512(_) => unsafe { avx512::cell::$name($($arg),*) },
+                SimdLevel::Avx512(_) => unsafe { avx512::$name($($arg),*) },
                 _ => $plain($($arg),*),
             }
         }
@@ -95,9 +95,9 @@ mod tests {
         (f64::from(found) - exact).abs() / ulp
     }
 
-    fn check(name: &str, exact: fn(f64) -> f64, limit: f64, apply: fn(Machine, &mut [f32])) {
+    fn check(name: &str, exact: fn(f64) -> f64, limit: f64, apply: fn(SimdLevel, &mut [f32])) {
         let inputs = sweep();
-        for copy in Machine::all() {
+        for copy in SimdLevel::all() {
             let mut outputs = inputs.clone();
             apply(copy, &mut outputs);
             for (&x, &y) in inputs.iter().zip(&outputs) {
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn exp_is_right_over_all_exponents() {
         check("exp", f64::exp, 2.0, exp);
-        for machine in Machine::all() {
+        for machine in SimdLevel::all() {
             let mut special = [f32::NEG_INFINITY, 0.0, -0.0];
             exp(machine, &mut special);
             assert_eq!(special, [0.0, 1.0, 1.0]);
@@ -139,7 +139,7 @@ mod tests {
         let values = |len: usize, by: usize| -> Vec<f32> {
             (0..len).map(|i| ((i * by % 101) as f32 - 50.0) / 9.0).collect()
         };
-        for machine in Machine::all() {
+        for machine in SimdLevel::all() {
             for width in [0, 1, 7, 16, 31, 32, 100] {
                 let (mut a, mut b) = (values(width, 7), values(width, 13));
                 let mut out = vec![f32::NAN; width];
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn tangents_of_prepared_addends_are_right_wherever_they_may_be() {
         let addend = |i: usize| ((i * 7919 % 4201) as f32 - 2100.0) / 100.0;
-        for machine in Machine::all() {
+        for machine in SimdLevel::all() {
             for (steps, width) in [(0, 3), (1, 1), (7, 5), (40, 32), (33, 40), (3, 0)] {
                 let rows: Vec<f32> = (0..steps).map(|i| addend(i * 31 + 5)).collect();
                 let panel: Vec<f32> = (0..steps * width).map(addend).collect();
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn products_of_rows_are_plain_loops() {
-        for machine in Machine::all() {
+        for machine in SimdLevel::all() {
             for len in [0, 1, 15, 16, 17, 64, 100, 513] {
                 let value = |i: usize| ((i * 37 % 101) as f32 - 50.0) / 16.0;
                 let a: Vec<f32> = (0..len).map(value).collect();
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn ln_is_right_over_all_exponents() {
-        for machine in Machine::all() {
+        for machine in SimdLevel::all() {
             let mut found = sweep();
             ln(machine, &mut found);
             for (x, y) in sweep().into_iter().zip(found) {
@@ -235,7 +235,7 @@ mod tests {
     /// Rows of every width, runs that overlap and touch the end, blocked weights and rows.
     #[test]
     fn fans_are_plain_loops() {
-        for machine in Machine::all() {
+        for machine in SimdLevel::all() {
             for (width, states) in [(1, 3), (3, 7), (16, 5), (17, 4), (32, 40), (50, 9)] {
                 let targets = 2 * width + 5;
                 let number = |i: usize| ((i * 7919 % 1009) as f32 - 500.0) / 60.0;
@@ -298,10 +298,10 @@ mod tests {
 
     #[test]
     fn rows_reduce_like_plain_loops() {
-        Machine::all().into_iter().for_each(check_rows);
+        SimdLevel::all().into_iter().for_each(check_rows);
     }
 
-    fn check_rows(machine: Machine) {
+    fn check_rows(machine: SimdLevel) {
         for len in [1, 15, 16, 17, 100, 257] {
             let row: Vec<f32> = (0..len).map(|i| ((i * 37 % 101) as f32 - 50.0) * 0.3).collect();
             let bias: Vec<f32> = (0..len).map(|i| (i % 3) as f32).collect();
@@ -334,10 +334,10 @@ mod tests {
 
     #[test]
     fn nan_reaches_the_sum_and_masks_do_not() {
-        Machine::all().into_iter().for_each(check_specials);
+        SimdLevel::all().into_iter().for_each(check_specials);
     }
 
-    fn check_specials(machine: Machine) {
+    fn check_specials(machine: SimdLevel) {
         let statistics = |row: &mut [f32]| {
             let mut found = [(0.0, 0.0)];
             tile_statistics(machine, row, 40, None, &mut found);

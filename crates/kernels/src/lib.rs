@@ -1,12 +1,16 @@
-//! The numeric floor: matrix products, the affine layer, vector mathematics, rows of scaled numbers and large buffers, over
-//! slices.
+//! Numeric kernels over slices: matrix products, vector mathematics, buffers and scratch accounting.
 //!
-//! [`product`] multiplies any two matrices, [`product_packed`] by one that was packed once, [`product_of_parts`] parts of two, and the normaliser's [`packed`]
-//! products by what is packed on either side: one set of micro-kernels, in the terms of BLIS. [`Affine`] is the layer over rows,
-//! forward and backward. The vector functions are one portable source, compiled several times and chosen at run time
-//! (`dispatch.rs`), and by hand for AVX-512. [`par_for`] is the parallel loop that all rooms use. [`scaled`] has the rows that lattices are summed with. What the machine can do
-//! is found once, and whoever needs it asks for the proof (`features.rs`); `PANDA_MACHINE=avx2` or `portable` in the environment
-//! holds wider instructions back.
+//! - [`product`] multiplies any two matrices, [`product_packed`] by one that was packed once, [`product_of_parts`] parts of
+//!   two, and [`packed`] operands that are packed on either side: one set of micro-kernels, in the terms of BLIS.
+//! - [`Affine`] is a linear layer over rows, forward and backward.
+//! - The vector functions ([`exp`], [`tanh`], ...) are one portable source, compiled once for each instruction set and chosen
+//!   at run time (`dispatch.rs`), and by hand for AVX-512.
+//! - [`scaled`] has the rows of scaled numbers that lattices are summed with.
+//! - [`par_for`] is the parallel loop of all crates.
+//! - [`BufferPool`] and [`AlignedVec`] keep memory from call to call; [`ScratchReq`] counts it.
+//!
+//! Instruction sets are detected once (`simd.rs`); a function that needs one takes a token that only detection creates.
+//! `PANDA_MACHINE=avx2` or `portable` in the environment disables wider instructions.
 //!
 //! ```
 //! use kernels::{Accumulate, View, ViewMut, product};
@@ -21,14 +25,11 @@ mod activation;
 mod affine;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-mod brief;
 mod buffer_pool;
 mod buffers;
 mod cell;
 mod dispatch;
-mod excerpt;
 mod fan;
-mod features;
 mod math;
 pub mod packed;
 mod parts;
@@ -37,22 +38,21 @@ mod real;
 pub mod scaled;
 mod scratch_req;
 mod screen;
+mod simd;
 mod tanh_product;
+mod text;
 mod tiles;
-mod transpose;
 
 pub use activation::Activation;
-pub use affine::{Affine, Tasks};
-pub use brief::Brief;
+pub use affine::{Affine, AffineTasks};
 pub use buffer_pool::{BufferPool, PooledBuffer, acquire};
 pub use buffers::{AlignedVec, alloc, ensure_capacity, ensure_len, release_freed_memory, reset, zeros};
 pub use cell::{cell_backward, cell_forward};
-pub use excerpt::{Excerpt, Printable};
 pub use fan::Fan;
-pub use features::held_back;
+pub use packed::transpose;
 pub use parts::{
-    Chunks, ChunksMut, ItemsMut, Parts, Runs, items_mut, one_by_one, par_find, par_for, parts, parts_mut,
-    runs,
+    ItemsMut, Parts, RangeParts, SliceParts, SlicePartsMut, for_each_sequential, items_mut, par_find,
+    par_for, parts, parts_mut, runs,
 };
 pub use product::{
     Accumulate, COLUMNS, PackedGates, PackedLeft, PackedRight, ROWS, UNITS, View, ViewMut, packing_bytes,
@@ -61,9 +61,10 @@ pub use product::{
 pub use real::Real;
 pub use scratch_req::ScratchReq;
 pub use screen::{Screen, Sources, Spread, Winners};
+pub use simd::check_simd_override;
 pub use tanh_product::{Following, PANEL, TanhAddends, TanhProducts};
+pub use text::{Brief, Excerpt, Printable};
 pub use tiles::{TileMut, TilesMut, Tiling, tiles_mut};
-pub use transpose::transpose;
 
 /// `x = exp(x)` for every element; -inf gives exactly 0 and NaN stays NaN.
 ///

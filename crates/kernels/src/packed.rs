@@ -3,7 +3,7 @@
 //!
 //! A left operand *m x k* lies in strips of a few rows, a right one *k x n* in strips of a few columns; inside a
 //! strip, what meets at one step of the sum lies together. How many, and in which numbers, is the kernel's affair
-//! ([`Numbers`]): `full` keeps the type of the rows, `half` rounds to bf16.
+//! ([`OperandFormat`]): `full` keeps the type of the rows, `half` rounds to bf16.
 mod full;
 pub mod half;
 pub(crate) mod micro;
@@ -18,9 +18,9 @@ pub(crate) mod pack_avx512;
 mod panels;
 
 pub use full::Full;
-pub(crate) use panels::{Place, Right};
+pub(crate) use panels::{OutputTile, Right};
 
-use super::{Accumulate, Real, View, ViewMut};
+use crate::{Accumulate, Real, View, ViewMut, simd::SimdLevel};
 
 /// The side of a product that an operand is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub enum Operand {
 /// How operands are kept, and what multiplies them.
 ///
 /// `side` counts rows of a left operand or columns of a right one, `depth` the steps of the sum.
-pub trait Numbers<F: Real>: 'static {
+pub trait OperandFormat<F: Real>: 'static {
     /// What packed operands are made of.
     type Word: Copy + Send + Sync + std::fmt::Debug + 'static;
     /// A word of zeros.
@@ -62,7 +62,7 @@ pub trait Numbers<F: Real>: 'static {
 
 /// A row-major matrix and how an operand reads it.
 #[derive(Clone, Copy, Debug)]
-pub struct Source<'a, F> {
+pub struct OperandSource<'a, F> {
     data: &'a [F],
     rows: usize,
     cols: usize,
@@ -71,7 +71,7 @@ pub struct Source<'a, F> {
     across: bool,
 }
 
-impl<'a, F> Source<'a, F> {
+impl<'a, F> OperandSource<'a, F> {
     pub(crate) fn new(view: View<'a, F>, operand: Operand) -> Self {
         let View { data, rows, cols, stride, transposed } = view;
         Self { data, rows, cols, stride, across: (operand == Operand::Right) != transposed }
@@ -83,11 +83,27 @@ impl<'a, F> Source<'a, F> {
     }
 }
 
+/// `out = matrixᵀ`
+///
+/// # Shapes
+/// `matrix` *m x n*, `out` *n x m*, row-major.
+///
+/// # Panics
+/// If the lengths do not fit.
+pub fn transpose<F: Real>(out: &mut [F], matrix: View<F>) {
+    let (rows, cols) = matrix.shape();
+    assert_eq!(out.len(), rows * cols, "transpose: {rows} x {cols}");
+    if !out.is_empty() {
+        // A micro-panel as wide as all rows.
+        F::pack_panel(SimdLevel::best(), &OperandSource::new(matrix, Operand::Left), (0, 0), rows, out);
+    }
+}
+
 #[cfg(test)]
 pub(crate) mod check {
     use super::*;
 
-    /// Numbers around 0 that use all their digits.
+    /// OperandFormat around 0 that use all their digits.
     pub fn made_up<F: Real>(count: usize, seed: u32) -> Vec<F> {
         let hash = |i: u32| (i ^ seed).wrapping_mul(0x9e37_79b9).rotate_left(13).wrapping_mul(0x85eb_ca6b);
         (0..count as u32)
@@ -133,5 +149,30 @@ pub(crate) mod check {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{check::made_up, transpose};
+    use crate::{Real, View};
+
+    fn every_element_changes_places<F: Real>() {
+        for (rows, cols) in [(0, 3), (3, 0), (1, 1), (3, 5), (16, 40), (40, 7), (17, 33), (8, 100), (100, 8)]
+        {
+            let stride = cols + 2;
+            let matrix: Vec<F> = made_up(rows * stride, 1);
+            let mut out = vec![F::ONE; rows * cols];
+            transpose(&mut out, View::with_stride(&matrix, rows, cols, stride));
+            for (i, j) in (0..rows).flat_map(|i| (0..cols).map(move |j| (i, j))) {
+                assert_eq!(out[j * rows + i].to_f64(), matrix[i * stride + j].to_f64(), "{rows} x {cols}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_element_changes_places_in_either_type() {
+        every_element_changes_places::<f32>();
+        every_element_changes_places::<f64>();
     }
 }

@@ -54,7 +54,7 @@ pub fn par_for<P: Parts>(parts: P, run: impl Fn(usize, P::Part) + Sync) {
 ///
 /// # Panics
 /// As [`par_for`].
-pub fn one_by_one<P: Parts>(parts: P, mut run: impl FnMut(usize, P::Part)) {
+pub fn for_each_sequential<P: Parts>(parts: P, mut run: impl FnMut(usize, P::Part)) {
     assert!(parts.count() < usize::MAX, "parts: none of them is there");
     // SAFETY: each number below the count once, and `parts`, which is ours, ends here.
     (0..parts.count()).for_each(|at| run(at, unsafe { parts.part(at) }));
@@ -81,7 +81,7 @@ fn numbers(count: usize, run: &(dyn Fn(usize) + Sync)) {
 
 /// See [`parts`].
 #[derive(Debug, Clone, Copy)]
-pub struct Chunks<'a, T> {
+pub struct SliceParts<'a, T> {
     slice: &'a [T],
     size: usize,
 }
@@ -90,13 +90,13 @@ pub struct Chunks<'a, T> {
 ///
 /// # Panics
 /// Here and below: if the size is 0.
-pub fn parts<T: Sync>(slice: &[T], size: usize) -> Chunks<'_, T> {
+pub fn parts<T: Sync>(slice: &[T], size: usize) -> SliceParts<'_, T> {
     assert!(size > 0, "parts: a size of 0");
-    Chunks { slice, size }
+    SliceParts { slice, size }
 }
 
 // SAFETY: nothing can be written.
-unsafe impl<'a, T: Sync> Parts for Chunks<'a, T> {
+unsafe impl<'a, T: Sync> Parts for SliceParts<'a, T> {
     type Part = &'a [T];
     fn count(&self) -> usize {
         self.slice.len().div_ceil(self.size)
@@ -108,7 +108,7 @@ unsafe impl<'a, T: Sync> Parts for Chunks<'a, T> {
 
 /// See [`parts_mut`].
 #[derive(Debug)]
-pub struct ChunksMut<'a, T> {
+pub struct SlicePartsMut<'a, T> {
     first: *mut T,
     len: usize,
     size: usize,
@@ -116,16 +116,16 @@ pub struct ChunksMut<'a, T> {
 }
 
 /// Parts of so many elements, to be written; the last one may be shorter.
-pub fn parts_mut<T: Send>(slice: &mut [T], size: usize) -> ChunksMut<'_, T> {
+pub fn parts_mut<T: Send>(slice: &mut [T], size: usize) -> SlicePartsMut<'_, T> {
     assert!(size > 0, "parts: a size of 0");
-    ChunksMut { first: slice.as_mut_ptr(), len: slice.len(), size, slice: PhantomData }
+    SlicePartsMut { first: slice.as_mut_ptr(), len: slice.len(), size, slice: PhantomData }
 }
 
 // SAFETY: all that a shared one does is to hand its elements out, once each.
-unsafe impl<T: Send> Sync for ChunksMut<'_, T> {}
+unsafe impl<T: Send> Sync for SlicePartsMut<'_, T> {}
 
 // SAFETY: chunks of a slice do not overlap.
-unsafe impl<'a, T: Send> Parts for ChunksMut<'a, T> {
+unsafe impl<'a, T: Send> Parts for SlicePartsMut<'a, T> {
     type Part = &'a mut [T];
     fn count(&self) -> usize {
         self.len.div_ceil(self.size)
@@ -139,7 +139,7 @@ unsafe impl<'a, T: Send> Parts for ChunksMut<'a, T> {
 
 /// See [`items_mut`].
 #[derive(Debug)]
-pub struct ItemsMut<'a, T>(ChunksMut<'a, T>);
+pub struct ItemsMut<'a, T>(SlicePartsMut<'a, T>);
 
 /// One element a part, to be written.
 pub fn items_mut<T: Send>(slice: &mut [T]) -> ItemsMut<'_, T> {
@@ -161,19 +161,19 @@ unsafe impl<'a, T: Send> Parts for ItemsMut<'a, T> {
 
 /// See [`runs`].
 #[derive(Debug, Clone, Copy)]
-pub struct Runs {
+pub struct RangeParts {
     count: usize,
     size: usize,
 }
 
 /// Numbers from 0 to below `count`, in runs of `size`; the last one may be shorter.
-pub fn runs(count: usize, size: usize) -> Runs {
+pub fn runs(count: usize, size: usize) -> RangeParts {
     assert!(size > 0, "runs: a size of 0");
-    Runs { count, size }
+    RangeParts { count, size }
 }
 
 // SAFETY: nothing can be written.
-unsafe impl Parts for Runs {
+unsafe impl Parts for RangeParts {
     type Part = Range<usize>;
     fn count(&self) -> usize {
         self.count.div_ceil(self.size)
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn the_shortest_counts_and_what_is_missing_does_not() {
         let mut y = [0; 7];
-        let missing: Option<Chunks<u8>> = None;
+        let missing: Option<SliceParts<u8>> = None;
         par_for((parts_mut(&mut y, 2), missing, runs(3, 1)), |_, (y, missing, _)| {
             assert!(missing.is_none());
             y.fill(1);
@@ -270,7 +270,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "none of them is there")]
     fn nothing_beside_nothing_is_refused() {
-        let missing: Option<Chunks<u8>> = None;
+        let missing: Option<SliceParts<u8>> = None;
         par_for((missing, missing), |_, _| {});
     }
 

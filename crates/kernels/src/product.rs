@@ -12,13 +12,13 @@ pub(crate) mod gates_avx512;
 mod packed_left;
 mod packed_right;
 
-use blocked::{Columns, Rows};
+use blocked::{LeftOperand, RightOperand};
 pub use blocked::{packing_bytes, packing_bytes_for};
 pub use gates::{PackedGates, ROWS, UNITS};
 pub use packed_left::PackedLeft;
 pub use packed_right::{COLUMNS, PackedRight};
 
-use crate::{AlignedVec, Real, features::Machine};
+use crate::{AlignedVec, Real, simd::SimdLevel};
 
 /// A borrowed matrix: row-major with a row stride, or the transpose of such a one.
 #[derive(Clone, Copy, Debug)]
@@ -113,7 +113,14 @@ pub enum Accumulate {
 /// # Panics
 /// If the shapes do not fit: that is a broken invariant of the caller, never user input.
 pub fn product<F: Real>(out: ViewMut<F>, a: View<F>, b: View<F>, alpha: F, how: Accumulate) {
-    multiply(Machine::best(), out, (Rows::View(a), a.shape()), (Columns::View(b), b.shape()), alpha, how);
+    multiply(
+        SimdLevel::best(),
+        out,
+        (LeftOperand::View(a), a.shape()),
+        (RightOperand::View(b), b.shape()),
+        alpha,
+        how,
+    );
 }
 
 /// [`product`] that packs into memory of the caller's, [`packing_bytes_for`] bytes of it, in place of its thread's; the bits are
@@ -128,8 +135,8 @@ pub fn product_in<F: Real>(
     b: View<F>,
     how: Accumulate,
 ) {
-    let (a, b) = ((Rows::View(a), a.shape()), (Columns::View(b), b.shape()));
-    multiply_in(packing, Machine::best(), out, a, b, F::ONE, how);
+    let (a, b) = ((LeftOperand::View(a), a.shape()), (RightOperand::View(b), b.shape()));
+    multiply_in(packing, SimdLevel::best(), out, a, b, F::ONE, how);
 }
 
 /// [`product`] with a right side that was packed before; the bits are the same.
@@ -140,7 +147,14 @@ pub fn product_in<F: Real>(
 /// # Panics
 /// As [`product`].
 pub fn product_packed<F: Real>(out: ViewMut<F>, a: View<F>, b: &PackedRight<F>, how: Accumulate) {
-    multiply(Machine::best(), out, (Rows::View(a), a.shape()), (b.columns(), b.shape()), F::ONE, how);
+    multiply(
+        SimdLevel::best(),
+        out,
+        (LeftOperand::View(a), a.shape()),
+        (b.columns(), b.shape()),
+        F::ONE,
+        how,
+    );
 }
 
 /// [`product`] of one part of a left side and some columns of a right side that were both packed before; the bits are the same.
@@ -158,15 +172,15 @@ pub fn product_of_parts<F: Real>(
 ) {
     assert!(first.is_multiple_of(COLUMNS), "product: columns from {first} on");
     let ((part, shape), k) = (a.part(at), b.rows);
-    let columns = (Columns::Packed(&b.panels[first * k..b.whole() * k], k), (k, out.cols));
-    multiply(Machine::best(), out, (Rows::Packed(part), shape), columns, F::ONE, how);
+    let columns = (RightOperand::Packed(&b.panels[first * k..b.whole() * k], k), (k, out.cols));
+    multiply(SimdLevel::best(), out, (LeftOperand::Packed(part), shape), columns, F::ONE, how);
 }
 
 fn multiply<F: Real>(
-    machine: Machine,
+    machine: SimdLevel,
     out: ViewMut<F>,
-    a: (Rows<F>, (usize, usize)),
-    b: (Columns<F>, (usize, usize)),
+    a: (LeftOperand<F>, (usize, usize)),
+    b: (RightOperand<F>, (usize, usize)),
     alpha: F,
     how: Accumulate,
 ) {
@@ -175,10 +189,10 @@ fn multiply<F: Real>(
 
 fn multiply_in<F: Real>(
     packing: &mut AlignedVec<F>,
-    machine: Machine,
+    machine: SimdLevel,
     out: ViewMut<F>,
-    (a, (m, k)): (Rows<F>, (usize, usize)),
-    (b, (k2, n)): (Columns<F>, (usize, usize)),
+    (a, (m, k)): (LeftOperand<F>, (usize, usize)),
+    (b, (k2, n)): (RightOperand<F>, (usize, usize)),
     alpha: F,
     how: Accumulate,
 ) {

@@ -4,21 +4,21 @@ use std::cell::RefCell;
 use crate::{
     Accumulate, AlignedVec, Fan, Following, PackedLeft, Screen, Sources, ViewMut, Winners, cell, dispatch,
     fan,
-    features::{Bf16, Machine},
     packed::{
-        Operand, Place, Right, Source,
+        Operand, OperandSource, OutputTile, Right,
         half::{self, Tile},
         micro,
     },
     product::gates::{self, Streams},
+    simd::{Bf16, SimdLevel},
     tanh_product,
 };
 #[cfg(target_arch = "x86_64")]
 use crate::{
     avx512,
-    features::Avx512Vnni,
     packed::{micro_avx2, micro_avx512, pack_avx2, pack_avx512},
     product::{gates_avx2, gates_avx512},
+    simd::Avx512Vnni,
 };
 
 mod sealed {
@@ -154,26 +154,32 @@ pub trait Real:
     fn mul_add(self, a: Self, b: Self) -> Self;
     /// Rows and columns of the micro-kernel's tile: MR, NR.
     #[doc(hidden)]
-    fn sides(machine: Machine) -> [usize; 2];
+    fn sides(machine: SimdLevel) -> [usize; 2];
     /// Right micro-panels that a tile of so many rows takes at once.
     #[doc(hidden)]
-    fn panels(machine: Machine, rows: usize) -> usize;
+    fn panels(machine: SimdLevel, rows: usize) -> usize;
     /// Packs a micro-panel from a row or column and a step on; see [`micro::pack`].
     #[doc(hidden)]
-    fn pack_panel(machine: Machine, source: &Source<Self>, at: (usize, usize), side: usize, out: &mut [Self]);
+    fn pack_panel(
+        machine: SimdLevel,
+        source: &OperandSource<Self>,
+        at: (usize, usize),
+        side: usize,
+        out: &mut [Self],
+    );
     /// A tile of a product; see [`micro`].
     #[doc(hidden)]
     fn micro_kernel(
-        machine: Machine,
+        machine: SimdLevel,
         rows: usize,
         left: &[Self],
         right: Right<Self>,
-        place: Place<Self>,
+        place: OutputTile<Self>,
         ahead: &[Self],
     );
     /// Some panels of a strip of gates; see [`gates`].
     #[doc(hidden)]
-    fn streams(machine: Machine, rows: usize, panels: usize, streams: Streams<Self>);
+    fn streams(machine: SimdLevel, rows: usize, panels: usize, streams: Streams<Self>);
     /// See [`super::cell_forward`].
     #[doc(hidden)]
     fn cell_forward(gates: &mut [Self], cell: &mut [Self], state: &mut [Self]);
@@ -185,7 +191,13 @@ pub trait Real:
     fn with_scratch<R>(work: impl FnOnce(&mut AlignedVec<Self>) -> R) -> R;
     /// A tile of an operand of a bf16 product, from a row and column of its source on.
     #[doc(hidden)]
-    fn pack_tile(unit: Bf16, source: &Source<Self>, at: (usize, usize), operand: Operand, tile: &mut Tile);
+    fn pack_tile(
+        unit: Bf16,
+        source: &OperandSource<Self>,
+        at: (usize, usize),
+        operand: Operand,
+        tile: &mut Tile,
+    );
     /// `out (=|+=) left · right` over `depth` tiles of the sum.
     #[doc(hidden)]
     fn half_product(
@@ -210,55 +222,55 @@ impl Real for f32 {
         f64::from(self)
     }
     fn exp_slice(values: &mut [f32]) {
-        dispatch::exp(Machine::best(), values);
+        dispatch::exp(SimdLevel::best(), values);
     }
     fn tanh_slice(values: &mut [f32]) {
-        dispatch::tanh(Machine::best(), values);
+        dispatch::tanh(SimdLevel::best(), values);
     }
     fn sigmoid_slice(values: &mut [f32]) {
-        dispatch::sigmoid(Machine::best(), values);
+        dispatch::sigmoid(SimdLevel::best(), values);
     }
     fn add_slice(out: &mut [f32], row: &[f32]) {
-        dispatch::add(Machine::best(), out, row);
+        dispatch::add(SimdLevel::best(), out, row);
     }
     fn dot(a: &[f32], b: &[f32]) -> f32 {
-        dispatch::dot(Machine::best(), a, b)
+        dispatch::dot(SimdLevel::best(), a, b)
     }
     fn add_scaled(out: &mut [f32], factor: f32, row: &[f32]) {
-        dispatch::add_scaled(Machine::best(), out, factor, row);
+        dispatch::add_scaled(SimdLevel::best(), out, factor, row);
     }
     fn tanh_sum(out: &mut [f32], a: &[f32], b: &[f32]) {
-        dispatch::tanh_sum(Machine::best(), out, a, b);
+        dispatch::tanh_sum(SimdLevel::best(), out, a, b);
     }
     fn add_rows(out: &mut [f32], rows: &[f32]) {
-        dispatch::add_rows(Machine::best(), out, rows);
+        dispatch::add_rows(SimdLevel::best(), out, rows);
     }
     fn tile_statistics(tile: &mut [f32], width: usize, bias: Option<&[f32]>, statistics: &mut [(f32, f64)]) {
-        dispatch::tile_statistics(Machine::best(), tile, width, bias, statistics);
+        dispatch::tile_statistics(SimdLevel::best(), tile, width, bias, statistics);
     }
     fn row_statistics(row: &[f32]) -> (f32, f64) {
-        dispatch::row_statistics(Machine::best(), row)
+        dispatch::row_statistics(SimdLevel::best(), row)
     }
     fn row_softmax(out: &mut [f32], z: Option<&[f32]>, bias: Option<&[f32]>, max: f32, factor: f32) {
-        dispatch::row_softmax(Machine::best(), out, z, bias, max, factor);
+        dispatch::row_softmax(SimdLevel::best(), out, z, bias, max, factor);
     }
     const PREPARED: f64 = 21.0;
     fn prepare_tanh(values: &mut [f32]) {
         values.iter_mut().for_each(|x| *x += *x);
-        dispatch::exp(Machine::best(), values);
+        dispatch::exp(SimdLevel::best(), values);
     }
     fn unprepare_tanh(values: &mut [f32]) {
-        dispatch::ln(Machine::best(), values);
+        dispatch::ln(SimdLevel::best(), values);
         values.iter_mut().for_each(|x| *x *= 0.5);
     }
     fn tanh_pairs(out: &mut [f32], a: &[f32], b: &[f32]) {
-        dispatch::tanh_pairs(Machine::best(), out, a, b);
+        dispatch::tanh_pairs(SimdLevel::best(), out, a, b);
     }
     fn tanh_panel(out: &mut [f32], panel: &[f32], rows: &[f32]) {
-        dispatch::tanh_panel(Machine::best(), out, panel, rows);
+        dispatch::tanh_panel(SimdLevel::best(), out, panel, rows);
     }
     fn tanh_product(out: &mut [f32], left: &PackedLeft<f32>, hidden: &[f32], following: Following<f32>) {
-        tanh_product::of_f32(Machine::best(), out, left, hidden, following);
+        tanh_product::of_f32(SimdLevel::best(), out, left, hidden, following);
     }
     fn screen_bytes(depth: usize, blocks: usize) -> Option<usize> {
         #[cfg(target_arch = "x86_64")]
@@ -276,93 +288,105 @@ impl Real for f32 {
         Self::with_scratch(|room| avx512::screen::best(proof, room, screen, sources, winners));
     }
     fn tanh_slope(gradient: &mut [f32], hidden: &[f32]) {
-        dispatch::tanh_slope(Machine::best(), gradient, hidden);
+        dispatch::tanh_slope(SimdLevel::best(), gradient, hidden);
     }
     fn fan_max(out: &mut [f32], fan: Fan<f32>) {
-        dispatch::fan_max(Machine::best(), out, fan);
+        dispatch::fan_max(SimdLevel::best(), out, fan);
     }
     fn fan_sum(sums: &mut [f32], max: &[f32], fan: Fan<f32>) {
-        dispatch::fan_sum(Machine::best(), sums, max, fan);
+        dispatch::fan_sum(SimdLevel::best(), sums, max, fan);
     }
     fn fan_best(best: &mut [f32], from: &mut [u32], fan: Fan<f32>) {
-        dispatch::fan_best(Machine::best(), best, from, fan);
+        dispatch::fan_best(SimdLevel::best(), best, from, fan);
     }
     fn fan_stay(best: &mut [f32], from: &mut [u32], alpha: &[f32], blank: &[f32], places: &[u32]) -> f32 {
-        dispatch::fan_stay(Machine::best(), best, from, alpha, blank, places)
+        dispatch::fan_stay(SimdLevel::best(), best, from, alpha, blank, places)
     }
     fn fan_back(rows: &mut [f32], shifts: &[f32], starts: &[u32], next: &[f32], sums: &mut [f32]) {
-        dispatch::fan_back(Machine::best(), rows, shifts, starts, next, sums);
+        dispatch::fan_back(SimdLevel::best(), rows, shifts, starts, next, sums);
     }
     fn ln_slice(values: &mut [f32]) {
-        dispatch::ln(Machine::best(), values);
+        dispatch::ln(SimdLevel::best(), values);
     }
     #[inline(always)]
     fn mul_add(self, a: f32, b: f32) -> f32 {
         self.mul_add(a, b)
     }
-    fn sides(machine: Machine) -> [usize; 2] {
+    fn sides(machine: SimdLevel) -> [usize; 2] {
         match machine {
-            Machine::Portable => micro::PORTABLE,
+            SimdLevel::Portable => micro::PORTABLE,
             #[cfg(target_arch = "x86_64")]
-            Machine::Avx2(_) => [micro_avx2::MR, 16],
+            SimdLevel::Avx2(_) => [micro_avx2::MR, 16],
             #[cfg(target_arch = "x86_64")]
-            Machine::Avx512(_) => [micro_avx512::MR, 32],
+            SimdLevel::Avx512(_) => [micro_avx512::MR, 32],
         }
     }
-    fn panels(machine: Machine, rows: usize) -> usize {
+    fn panels(machine: SimdLevel, rows: usize) -> usize {
         match machine {
             #[cfg(target_arch = "x86_64")]
-            Machine::Avx512(_) => micro_avx512::panels(rows),
+            SimdLevel::Avx512(_) => micro_avx512::panels(rows),
             #[cfg(target_arch = "x86_64")]
-            Machine::Avx2(_) => micro_avx2::panels(rows),
-            Machine::Portable => 1,
+            SimdLevel::Avx2(_) => micro_avx2::panels(rows),
+            SimdLevel::Portable => 1,
         }
     }
-    fn pack_panel(machine: Machine, source: &Source<f32>, at: (usize, usize), side: usize, out: &mut [f32]) {
+    fn pack_panel(
+        machine: SimdLevel,
+        source: &OperandSource<f32>,
+        at: (usize, usize),
+        side: usize,
+        out: &mut [f32],
+    ) {
         match machine {
             #[cfg(target_arch = "x86_64")]
-            Machine::Avx512(proof) => pack_avx512::pack(proof, source, at, side, out),
+            SimdLevel::Avx512(proof) => pack_avx512::pack(proof, source, at, side, out),
             #[cfg(target_arch = "x86_64")]
-            Machine::Avx2(proof) => pack_avx2::pack(proof, source, at, side, out),
+            SimdLevel::Avx2(proof) => pack_avx2::pack(proof, source, at, side, out),
             _ => micro::pack(source, at, side, out),
         }
     }
     fn micro_kernel(
-        machine: Machine,
+        machine: SimdLevel,
         rows: usize,
         left: &[f32],
         right: Right<f32>,
-        place: Place<f32>,
+        place: OutputTile<f32>,
         ahead: &[f32],
     ) {
         match machine {
-            Machine::Portable => micro::portable(rows, left, right, place),
+            SimdLevel::Portable => micro::portable(rows, left, right, place),
             #[cfg(target_arch = "x86_64")]
-            Machine::Avx2(proof) => micro_avx2::of_f32(proof, rows, left, right, place),
+            SimdLevel::Avx2(proof) => micro_avx2::of_f32(proof, rows, left, right, place),
             #[cfg(target_arch = "x86_64")]
-            Machine::Avx512(proof) => micro_avx512::of_f32(proof, rows, left, right, place, ahead),
+            SimdLevel::Avx512(proof) => micro_avx512::of_f32(proof, rows, left, right, place, ahead),
         }
     }
-    fn streams(machine: Machine, rows: usize, panels: usize, streams: Streams<f32>) {
+    fn streams(machine: SimdLevel, rows: usize, panels: usize, streams: Streams<f32>) {
         match machine {
-            Machine::Portable => gates::streams::<f32, false>(rows, panels, streams),
+            SimdLevel::Portable => gates::streams::<f32, false>(rows, panels, streams),
             #[cfg(target_arch = "x86_64")]
-            Machine::Avx2(proof) => gates_avx2::streams(proof, rows, panels, streams),
+            SimdLevel::Avx2(proof) => gates_avx2::streams(proof, rows, panels, streams),
             #[cfg(target_arch = "x86_64")]
-            Machine::Avx512(proof) => gates_avx512::streams(proof, rows, panels, streams),
+            SimdLevel::Avx512(proof) => gates_avx512::streams(proof, rows, panels, streams),
         }
     }
     fn cell_forward(gates: &mut [f32], cell: &mut [f32], state: &mut [f32]) {
-        dispatch::cell_forward(Machine::best(), gates, cell, state);
+        dispatch::cell_forward(SimdLevel::best(), gates, cell, state);
     }
     fn cell_backward(gates: &mut [f32], units: [&[f32]; 3], carry: &mut [f32]) {
-        dispatch::cell_backward(Machine::best(), gates, units, carry);
+        dispatch::cell_backward(SimdLevel::best(), gates, units, carry);
     }
     fn with_scratch<R>(work: impl FnOnce(&mut AlignedVec<f32>) -> R) -> R {
         thread_local!(static SCRATCH: RefCell<AlignedVec<f32>> = RefCell::default());
         SCRATCH.with_borrow_mut(work)
     }
-    fn pack_tile(unit: Bf16, source: &Source<f32>, at: (usize, usize), operand: Operand, tile: &mut Tile) {
+    fn pack_tile(
+        unit: Bf16,
+        source: &OperandSource<f32>,
+        at: (usize, usize),
+        operand: Operand,
+        tile: &mut Tile,
+    ) {
         half::pack_tile_f32(unit, source, at, operand, tile);
     }
     fn half_product(
@@ -443,7 +467,7 @@ impl Real for f64 {
         }
     }
     fn tanh_product(out: &mut [f64], left: &PackedLeft<f64>, hidden: &[f64], following: Following<f64>) {
-        tanh_product::plain(Machine::best(), out, left, hidden, following);
+        tanh_product::plain(SimdLevel::best(), out, left, hidden, following);
     }
     fn screen_bytes(_: usize, _: usize) -> Option<usize> {
         None
@@ -477,45 +501,51 @@ impl Real for f64 {
     fn mul_add(self, a: f64, b: f64) -> f64 {
         self.mul_add(a, b)
     }
-    fn sides(machine: Machine) -> [usize; 2] {
+    fn sides(machine: SimdLevel) -> [usize; 2] {
         match machine {
-            Machine::Portable => micro::PORTABLE,
+            SimdLevel::Portable => micro::PORTABLE,
             #[cfg(target_arch = "x86_64")]
-            Machine::Avx2(_) => [micro_avx2::MR, 8],
+            SimdLevel::Avx2(_) => [micro_avx2::MR, 8],
             #[cfg(target_arch = "x86_64")]
-            Machine::Avx512(_) => [micro_avx512::MR, 16],
+            SimdLevel::Avx512(_) => [micro_avx512::MR, 16],
         }
     }
-    fn panels(machine: Machine, rows: usize) -> usize {
+    fn panels(machine: SimdLevel, rows: usize) -> usize {
         match machine {
             #[cfg(target_arch = "x86_64")]
-            Machine::Avx512(_) => micro_avx512::panels(rows),
+            SimdLevel::Avx512(_) => micro_avx512::panels(rows),
             #[cfg(target_arch = "x86_64")]
-            Machine::Avx2(_) => micro_avx2::panels(rows),
-            Machine::Portable => 1,
+            SimdLevel::Avx2(_) => micro_avx2::panels(rows),
+            SimdLevel::Portable => 1,
         }
     }
-    fn pack_panel(machine: Machine, source: &Source<f64>, at: (usize, usize), side: usize, out: &mut [f64]) {
+    fn pack_panel(
+        machine: SimdLevel,
+        source: &OperandSource<f64>,
+        at: (usize, usize),
+        side: usize,
+        out: &mut [f64],
+    ) {
         let _ = machine;
         micro::pack(source, at, side, out);
     }
     fn micro_kernel(
-        machine: Machine,
+        machine: SimdLevel,
         rows: usize,
         left: &[f64],
         right: Right<f64>,
-        place: Place<f64>,
+        place: OutputTile<f64>,
         ahead: &[f64],
     ) {
         match machine {
-            Machine::Portable => micro::portable(rows, left, right, place),
+            SimdLevel::Portable => micro::portable(rows, left, right, place),
             #[cfg(target_arch = "x86_64")]
-            Machine::Avx2(proof) => micro_avx2::of_f64(proof, rows, left, right, place),
+            SimdLevel::Avx2(proof) => micro_avx2::of_f64(proof, rows, left, right, place),
             #[cfg(target_arch = "x86_64")]
-            Machine::Avx512(proof) => micro_avx512::of_f64(proof, rows, left, right, place, ahead),
+            SimdLevel::Avx512(proof) => micro_avx512::of_f64(proof, rows, left, right, place, ahead),
         }
     }
-    fn streams(_: Machine, rows: usize, panels: usize, streams: Streams<f64>) {
+    fn streams(_: SimdLevel, rows: usize, panels: usize, streams: Streams<f64>) {
         gates::streams::<f64, false>(rows, panels, streams);
     }
     fn cell_forward(gates: &mut [f64], cell: &mut [f64], state: &mut [f64]) {
@@ -528,7 +558,13 @@ impl Real for f64 {
         thread_local!(static SCRATCH: RefCell<AlignedVec<f64>> = RefCell::default());
         SCRATCH.with_borrow_mut(work)
     }
-    fn pack_tile(_: Bf16, source: &Source<f64>, at: (usize, usize), operand: Operand, tile: &mut Tile) {
+    fn pack_tile(
+        _: Bf16,
+        source: &OperandSource<f64>,
+        at: (usize, usize),
+        operand: Operand,
+        tile: &mut Tile,
+    ) {
         half::pack_tile(source, at, operand, tile);
     }
     fn half_product(_: Bf16, out: ViewMut<f64>, operands: (&[Tile], &[Tile]), depth: usize, how: Accumulate) {

@@ -10,7 +10,7 @@
 //! them, each in one chain of sums: the result is that of all scores, bit for bit, at the price of about one score in 32. What is in
 //! the middle is the same for all states and plays no part in who is best, so that an estimate is as fine as the states differ.
 #[cfg(target_arch = "x86_64")]
-use crate::features::Avx512Vnni;
+use crate::simd::Avx512Vnni;
 use crate::{AlignedVec, PANEL, Real, TanhAddends, packing_bytes};
 
 /// Largest of the 16-bit tangents, roundings not counted.
@@ -46,7 +46,7 @@ pub struct Screen<F> {
     #[cfg(target_arch = "x86_64")]
     proof: Avx512Vnni,
     pub(crate) labels: usize,
-    pub(crate) blocks: Vec<Block<F>>,
+    pub(crate) blocks: Vec<LabelBlock<F>>,
     /// `w` and `c` of the blank.
     pub(crate) blank: Vec<F>,
     pub(crate) blank_bias: F,
@@ -58,7 +58,7 @@ pub struct Screen<F> {
 
 /// 32 labels, or what is left of them.
 #[derive(Debug)]
-pub(crate) struct Block<F> {
+pub(crate) struct LabelBlock<F> {
     /// `W` of each two steps, *k/2 x 32*, so many.
     pub coarse: AlignedVec<i32>,
     words: usize,
@@ -115,7 +115,7 @@ impl<F: Real> Screen<F> {
         let scale = scale(rows, spread, k);
         let norm = scale * (spread.norm + (k as f64).sqrt() * ROUNDING) + (k as f64).sqrt();
         let of_labels = rows.chunks(PANEL * k).zip(bias[1..].chunks(PANEL));
-        let block = |(rows, bias)| Block::new(rows, bias, k, scale, norm);
+        let block = |(rows, bias)| LabelBlock::new(rows, bias, k, scale, norm);
         Some(Self {
             #[cfg(target_arch = "x86_64")]
             proof,
@@ -196,7 +196,7 @@ fn scale<F: Real>(rows: &[F], spread: Spread, k: usize) -> f64 {
     (best * std::f64::consts::SQRT_2).min(most).max(1.0).log2().floor().exp2()
 }
 
-impl<F: Real> Block<F> {
+impl<F: Real> LabelBlock<F> {
     fn new(rows: &[F], bias: &[F], k: usize, scale: f64, norm: f64) -> Self {
         let mut block = Self {
             coarse: AlignedVec::default(),
@@ -244,7 +244,7 @@ impl<F: Real> Block<F> {
     }
 }
 
-impl<F> Block<F> {
+impl<F> LabelBlock<F> {
     /// `W` of so many pairs of steps at a time.
     #[cfg(target_arch = "x86_64")]
     pub fn pieces(&self, pairs: usize) -> impl Iterator<Item = &[i32]> {

@@ -1,13 +1,13 @@
 //! Products of a packed left side with tangents of sums, one panel after the other.
 use crate::{
     Accumulate, PackedLeft, Real, View,
-    features::Machine,
-    packed::{Place, Right},
+    packed::{OutputTile, Right},
+    simd::SimdLevel,
 };
 #[cfg(target_arch = "x86_64")]
 use crate::{
-    avx512::joint::{Job, tile_and_job},
-    features::Avx512,
+    avx512::tanh::{Job, tile_and_job},
+    simd::Avx512,
 };
 
 /// Columns of a panel.
@@ -90,7 +90,7 @@ pub type Following<'a, F> = Option<(&'a mut [F], TanhAddends<'a, F>)>;
 
 /// One after the other, for any machine.
 pub(crate) fn plain<F: Real>(
-    machine: Machine,
+    machine: SimdLevel,
     out: &mut [F],
     left: &PackedLeft<F>,
     hidden: &[F],
@@ -103,7 +103,7 @@ pub(crate) fn plain<F: Real>(
 }
 
 /// The product of a part of the left side, each element in one chain of sums.
-fn product<F: Real>(machine: Machine, out: &mut [F], left: &PackedLeft<F>, part: usize, hidden: &[F]) {
+fn product<F: Real>(machine: SimdLevel, out: &mut [F], left: &PackedLeft<F>, part: usize, hidden: &[F]) {
     let [most, nr] = F::sides(machine);
     let (packed, (rows, k)) = left.part(part);
     let from = left.first_row(part);
@@ -112,7 +112,7 @@ fn product<F: Real>(machine: Machine, out: &mut [F], left: &PackedLeft<F>, part:
         let [first, end] = [panel, panel + 1].map(|panel| panel * rows / panels);
         for col in (0..PANEL).step_by(nr) {
             let out = &mut out[(from + first) * PANEL + col..(from + end) * PANEL];
-            let place = Place { out, rows: end - first, cols: nr, stride: PANEL, how: Accumulate::Add };
+            let place = OutputTile { out, rows: end - first, cols: nr, stride: PANEL, how: Accumulate::Add };
             let right = Right { data: &hidden[col..], step: PANEL, panel: nr };
             F::micro_kernel(machine, end - first, &packed[first * k..end * k], right, place, &[]);
         }
@@ -121,7 +121,7 @@ fn product<F: Real>(machine: Machine, out: &mut [F], left: &PackedLeft<F>, part:
 
 /// Tangents within the products of the first parts, where a machine has registers for both.
 pub(crate) fn of_f32(
-    machine: Machine,
+    machine: SimdLevel,
     out: &mut [f32],
     left: &PackedLeft<f32>,
     hidden: &[f32],
@@ -129,7 +129,7 @@ pub(crate) fn of_f32(
 ) {
     match (machine, following) {
         #[cfg(target_arch = "x86_64")]
-        (Machine::Avx512(proof), Some(following)) => interleaved(proof, out, left, hidden, following),
+        (SimdLevel::Avx512(proof), Some(following)) => interleaved(proof, out, left, hidden, following),
         (machine, following) => plain(machine, out, left, hidden, following),
     }
 }
@@ -148,7 +148,7 @@ fn interleaved(
     let share = if parts == 1 { 2 * k } else { k };
     for part in 0..parts {
         if next.is_empty() || k == 0 {
-            product(Machine::Avx512(proof), out, left, part, hidden);
+            product(SimdLevel::Avx512(proof), out, left, part, hidden);
             continue;
         }
         let (packed, (count, _)) = left.part(part);
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn tangents_that_follow_are_made_on_every_machine() {
-        for machine in Machine::all() {
+        for machine in SimdLevel::all() {
             for (m, k) in [(1, 5), (12, 7), (33, 100)] {
                 let [left, hidden]: [Vec<f32>; 2] = [made_up(m * k, 1), made_up(k * PANEL, 2)];
                 let left = PackedLeft::new_for(machine, View::new(&left, m, k), m.div_ceil(m.div_ceil(MOST)));

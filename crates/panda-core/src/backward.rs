@@ -3,7 +3,7 @@ use std::{ops::Range, sync::Mutex};
 
 use kernels::{
     Accumulate, View, ViewMut, ensure_capacity, ensure_len,
-    packed::{Full, Numbers, Operand, half::Half},
+    packed::{Full, Operand, OperandFormat, half::Half},
     par_for, parts, parts_mut,
 };
 
@@ -122,7 +122,7 @@ struct Pass<'a, F> {
 
 impl<F: Real> Pass<'_, F> {
     /// All waves; returns how many sites count.
-    fn run<N: Numbers<F>>(
+    fn run<N: OperandFormat<F>>(
         &self,
         sites: &dyn Make<F>,
         workspace: &mut Workspace<F>,
@@ -149,7 +149,7 @@ impl<F: Real> Pass<'_, F> {
     }
 
     /// One wave, which may be held.
-    fn wave<N: Numbers<F>>(
+    fn wave<N: OperandFormat<F>>(
         &self,
         sites: &dyn Make<F>,
         wave: &[usize],
@@ -210,7 +210,7 @@ impl<F: Real> Pass<'_, F> {
     ///     Z = h Wᵀ + b, or as kept;  G = -A exp((Z - m) - log s), then += a at the selected classes
     ///     column sums of G;  pack G;  pack Gᵀ, as these steps of the block's sum
     /// ```
-    fn of_scores<N: Numbers<F>>(
+    fn of_scores<N: OperandFormat<F>>(
         &self,
         wave: &[usize],
         flight: &Range<usize>,
@@ -275,7 +275,7 @@ impl<F: Real> Pass<'_, F> {
     /// ```
     ///
     /// The pieces of a block come one after the other on a thread that nobody helps, with the rows in its second cache.
-    fn of_head<N: Numbers<F>>(&self, rows: usize, panels: &Panels<N::Word>, weight: &mut [F]) {
+    fn of_head<N: OperandFormat<F>>(&self, rows: usize, panels: &Panels<N::Word>, weight: &mut [F]) {
         let Self { plan, head, cut: Cut { piece, leaf, gt_left, h_right, .. }, .. } = *self;
         let Panels { gt_left: all, h_right: right, .. } = panels;
         let (h, blocks) = (head.hidden, rows.div_ceil(plan.block));
@@ -300,7 +300,7 @@ impl<F: Real> Pass<'_, F> {
     /// ```
     ///
     /// The first flight overwrites it.
-    fn of_hidden<N: Numbers<F>>(
+    fn of_hidden<N: OperandFormat<F>>(
         &self,
         rows: usize,
         flight: &Range<usize>,

@@ -2,7 +2,7 @@
 use std::sync::Mutex;
 
 use kernels::packed::{
-    Full, Numbers, Operand,
+    Full, Operand, OperandFormat,
     half::{DEPTH, Half},
 };
 
@@ -49,7 +49,7 @@ pub(crate) struct Cut {
 }
 
 impl Cut {
-    pub fn new<F: Real, N: Numbers<F>>(plan: &Plan<F>, h: usize) -> Self {
+    pub fn new<F: Real, N: OperandFormat<F>>(plan: &Plan<F>, h: usize) -> Self {
         let Plan { block, tile_classes: tile, .. } = *plan;
         let (mr, nr) = (N::side(Operand::Left), N::side(Operand::Right));
         let strip = mr;
@@ -160,8 +160,8 @@ const SLOT: usize = size_of::<Mutex<Vec<f64>>>();
 /// Bytes of a packed word.
 fn word<F: Real>(precision: Precision) -> usize {
     match precision {
-        Precision::Full => size_of::<<Full as Numbers<F>>::Word>(),
-        Precision::Bf16 => size_of::<<Half as Numbers<F>>::Word>(),
+        Precision::Full => size_of::<<Full as OperandFormat<F>>::Word>(),
+        Precision::Bf16 => size_of::<<Half as OperandFormat<F>>::Word>(),
     }
 }
 

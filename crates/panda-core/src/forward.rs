@@ -3,7 +3,7 @@ use std::ops::Range;
 
 use kernels::{
     ViewMut, ensure_capacity, ensure_len,
-    packed::{Full, Numbers, half::Half},
+    packed::{Full, OperandFormat, half::Half},
     par_for, parts, parts_mut,
 };
 
@@ -84,7 +84,7 @@ struct Pass<'a, F> {
 
 impl<F: Real> Pass<'_, F> {
     /// All waves.
-    fn run<N: Numbers<F>>(
+    fn run<N: OperandFormat<F>>(
         &self,
         sites: &dyn Make<F>,
         workspace: &mut Workspace<F>,
@@ -142,7 +142,7 @@ impl<F: Real> Pass<'_, F> {
     /// par for each tile, par for each block, par for each strip:
     ///     Z = h Wᵀ + b;  m = max Z;  s = Σ exp(Z - m);  remember Z at the selected classes
     /// ```
-    fn scores<N: Numbers<F>>(
+    fn scores<N: OperandFormat<F>>(
         &self,
         wave: &[usize],
         flight: &Range<usize>,

@@ -16,7 +16,7 @@ use std::{
 
 use kernels::{
     Accumulate, AlignedVec, View, ViewMut, ensure_len, items_mut,
-    packed::{Numbers, Operand},
+    packed::{Operand, OperandFormat},
     par_for, parts, parts_mut, runs,
 };
 
@@ -105,7 +105,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 ///     par for a few rows each:  h = φ(x)
 ///     pack h on the left;  pack h on the right, as these steps of the block's sum
 /// ```
-pub(crate) fn fill<F: Real, N: Numbers<F>>(
+pub(crate) fn fill<F: Real, N: OperandFormat<F>>(
     plan: &Plan<F>,
     sites: &dyn Make<F>,
     wave: &[usize],
@@ -139,7 +139,7 @@ pub(crate) fn fill<F: Real, N: Numbers<F>>(
 /// ```text
 /// par for each block, par for each strip of it:  pack h, as these steps of the block's sum
 /// ```
-pub(crate) fn pack_right<F: Real, N: Numbers<F>>(
+pub(crate) fn pack_right<F: Real, N: OperandFormat<F>>(
     plan: &Plan<F>,
     hidden: &[F],
     h: usize,
@@ -160,7 +160,7 @@ pub(crate) fn pack_right<F: Real, N: Numbers<F>>(
 /// ```text
 /// par for each tile, par for each NR classes of it, par for some steps of H each:  pack W
 /// ```
-pub(crate) fn pack_for_scores<F: Real, N: Numbers<F>>(
+pub(crate) fn pack_for_scores<F: Real, N: OperandFormat<F>>(
     plan: &Plan<F>,
     head: &Head<F>,
     flight: &Range<usize>,
@@ -186,7 +186,7 @@ pub(crate) fn pack_for_scores<F: Real, N: Numbers<F>>(
 /// ```text
 /// par for each tile, par for each NR of H, par for some classes of the tile each:  pack W
 /// ```
-pub(crate) fn pack_for_gradient<F: Real, N: Numbers<F>>(
+pub(crate) fn pack_for_gradient<F: Real, N: OperandFormat<F>>(
     plan: &Plan<F>,
     head: &Head<F>,
     flight: &Range<usize>,
@@ -209,7 +209,7 @@ pub(crate) fn pack_for_gradient<F: Real, N: Numbers<F>>(
 }
 
 /// Packs NR columns on the right, some steps of a sum of `depth` at a time.
-fn pack_panels<'a, F: Real, N: Numbers<F>>(
+fn pack_panels<'a, F: Real, N: OperandFormat<F>>(
     cut: &Cut,
     packed: &mut [N::Word],
     depth: usize,
@@ -234,7 +234,7 @@ fn pack_panels<'a, F: Real, N: Numbers<F>>(
 }
 
 /// Scores, without the bias, of a strip of a block from its row `first` on in a tile.
-pub(crate) fn scores<F: Real, N: Numbers<F>>(
+pub(crate) fn scores<F: Real, N: OperandFormat<F>>(
     cut: &Cut,
     h: usize,
     (block, first): (usize, usize),

@@ -114,7 +114,7 @@ impl Skew {
         first - low..behind.clamp(first, beyond) - low
     }
 
-    /// Brings the emissions of a diagonal, row-major, into rows: one of each arc, with [`NEVER`] for -inf and where no arc
+    /// Brings the emissions of a diagonal, row-major, into rows: one of each arc, with [`LOG_ZERO`] for -inf and where no arc
     /// is. Returns whether the emissions are below +inf, those of no arc included.
     pub fn gather(&self, d: usize, up: bool, emissions: &[f64], rows: &mut [f64]) -> bool {
         let arcs = self.arcs.len();
@@ -139,7 +139,7 @@ impl Skew {
 mod tests {
     use super::*;
     use crate::Topology;
-    use kernels::scaled::NEVER;
+    use kernels::scaled::LOG_ZERO;
 
     #[test]
     fn places_are_those_of_all_diagonals() {
@@ -169,7 +169,11 @@ mod tests {
             for (i, (&found, &emission)) in back.iter().zip(&emissions).enumerate() {
                 let (t, u, arc) = (i / 2 / (labels + 1), i / 2 % (labels + 1), i % 2);
                 let exists = if arc == 0 { t + 1 < frames || u == labels } else { u < labels };
-                assert_eq!(found, if exists { emission } else { NEVER }, "T {frames} U {labels} ({t},{u})");
+                assert_eq!(
+                    found,
+                    if exists { emission } else { LOG_ZERO },
+                    "T {frames} U {labels} ({t},{u})"
+                );
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Memory that is kept from one lattice to the next.
 use std::ops::{Deref, DerefMut};
 
-use kernels::scaled::{Row, RowMut, Scaled};
+use kernels::scaled::{Scaled, ScaledRow, ScaledRowMut};
 
 /// Bytes of a cache line, and of the largest vector register.
 const LINE: usize = 64;
@@ -47,14 +47,14 @@ impl DerefMut for Aligned {
 /// Scaled numbers, row after row.
 #[derive(Debug, Default)]
 pub(crate) struct Rows {
-    excess: Aligned,
+    mantissa: Aligned,
     exponent: Aligned,
 }
 
 impl Rows {
     /// Makes room for at least `count` numbers.
     pub fn reserve(&mut self, count: usize) {
-        self.excess.reserve(count);
+        self.mantissa.reserve(count);
         self.exponent.reserve(count);
     }
 
@@ -67,28 +67,34 @@ impl Rows {
         self.all_mut().fill(Scaled::ZERO);
     }
 
-    pub fn row(&self, from: usize, width: usize) -> Row<'_> {
-        Row { excess: &self.excess[from..from + width], exponent: &self.exponent[from..from + width] }
+    pub fn row(&self, from: usize, width: usize) -> ScaledRow<'_> {
+        ScaledRow {
+            mantissa: &self.mantissa[from..from + width],
+            exponent: &self.exponent[from..from + width],
+        }
     }
 
-    pub fn row_mut(&mut self, from: usize, width: usize) -> RowMut<'_> {
-        RowMut {
-            excess: &mut self.excess[from..from + width],
+    pub fn row_mut(&mut self, from: usize, width: usize) -> ScaledRowMut<'_> {
+        ScaledRowMut {
+            mantissa: &mut self.mantissa[from..from + width],
             exponent: &mut self.exponent[from..from + width],
         }
     }
 
     /// Two rows, the second not before the end of the first.
-    pub fn two_mut(&mut self, [first, second]: [usize; 2], width: usize) -> [RowMut<'_>; 2] {
-        let (left_x, right_x) = self.excess.split_at_mut(second);
+    pub fn two_mut(&mut self, [first, second]: [usize; 2], width: usize) -> [ScaledRowMut<'_>; 2] {
+        let (left_x, right_x) = self.mantissa.split_at_mut(second);
         let (left_k, right_k) = self.exponent.split_at_mut(second);
         [
-            RowMut { excess: &mut left_x[first..first + width], exponent: &mut left_k[first..first + width] },
-            RowMut { excess: &mut right_x[..width], exponent: &mut right_k[..width] },
+            ScaledRowMut {
+                mantissa: &mut left_x[first..first + width],
+                exponent: &mut left_k[first..first + width],
+            },
+            ScaledRowMut { mantissa: &mut right_x[..width], exponent: &mut right_k[..width] },
         ]
     }
 
-    pub fn all_mut(&mut self) -> RowMut<'_> {
-        RowMut { excess: &mut self.excess, exponent: &mut self.exponent }
+    pub fn all_mut(&mut self) -> ScaledRowMut<'_> {
+        ScaledRowMut { mantissa: &mut self.mantissa, exponent: &mut self.exponent }
     }
 }

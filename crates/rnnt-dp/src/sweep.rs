@@ -1,5 +1,5 @@
 //! The two recursions, a diagonal at a time. Both work on the few diagonals that arcs span.
-use kernels::scaled::{self, Row, RowMut, Scaled};
+use kernels::scaled::{self, Scaled, ScaledRow, ScaledRowMut};
 
 use crate::{
     room::{Room, ring},
@@ -44,7 +44,7 @@ impl Ring {
     }
 
     /// From u on, or `back` sites before it.
-    fn row(&self, d: usize, row: usize, u: usize, back: usize, width: usize) -> Row<'_> {
+    fn row(&self, d: usize, row: usize, u: usize, back: usize, width: usize) -> ScaledRow<'_> {
         self.diagonals[self.slot(d)].row(self.place(row, u) - back, width)
     }
 
@@ -80,7 +80,7 @@ impl Forward {
     }
 
     /// Goes on to diagonal `d`, whose `α` is written. Returns whether its emissions are below +inf.
-    pub fn step(&mut self, skew: &Skew, d: usize, emissions: &[f64], alpha: &mut RowMut<'_>) -> bool {
+    pub fn step(&mut self, skew: &Skew, d: usize, emissions: &[f64], alpha: &mut ScaledRowMut<'_>) -> bool {
         let (low, width, arcs) = (skew.low(d), skew.width(d), skew.arcs());
         let emissions_of = &mut self.emissions[..arcs.len() * width];
         let sound = skew.gather(d, true, emissions, emissions_of);
@@ -115,7 +115,7 @@ impl Forward {
     }
 
     /// `α(m) p(m -> n)` of an arc at the sites m of a recent diagonal.
-    pub fn passed(&self, skew: &Skew, d: usize, arc: usize) -> Row<'_> {
+    pub fn passed(&self, skew: &Skew, d: usize, arc: usize) -> ScaledRow<'_> {
         self.passed.row(d, arc, skew.low(d), 0, skew.width(d))
     }
 }
@@ -172,12 +172,12 @@ impl Backward {
     }
 
     /// `β` of a recent diagonal.
-    pub fn beta(&self, skew: &Skew, d: usize) -> Row<'_> {
+    pub fn beta(&self, skew: &Skew, d: usize) -> ScaledRow<'_> {
         self.beta.row(d, 0, skew.low(d), 0, skew.width(d))
     }
 
     /// `p(m -> n) β(n)` of an arc at the sites m of the latest diagonal, `d`.
-    pub fn ahead(&self, skew: &Skew, d: usize, arc: usize) -> Row<'_> {
+    pub fn ahead(&self, skew: &Skew, d: usize, arc: usize) -> ScaledRow<'_> {
         self.ahead.row(arc * skew.width(d), skew.width(d))
     }
 }

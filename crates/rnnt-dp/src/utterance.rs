@@ -13,7 +13,7 @@
 //!
 //! So only one of α and β is kept for each diagonal, and the two recursions, which never write to the same diagonal, may
 //! run at the same time. Emissions are read, and adjoints written, where the caller has them.
-use kernels::scaled::{self, Diagonals, Row, Scaled};
+use kernels::scaled::{self, Diagonals, Scaled, ScaledRow};
 
 use crate::{
     Arc,
@@ -116,9 +116,9 @@ impl Scratch {
         let (mut early, mut late) = Diagonals::new(adjoints, skew.labels(), arcs.len()).split_at(middle);
         // Of the neighbours of the quotient the one that gives a lone path exactly its factor.
         let weight = |arc| {
-            let (factor, excess) = (-factor(arc), total.excess);
-            let near = factor / (1.0 + excess);
-            let exact = |weight: &f64| excess.mul_add(*weight, *weight) == factor;
+            let (factor, mantissa) = (-factor(arc), total.mantissa);
+            let near = factor / (1.0 + mantissa);
+            let exact = |weight: &f64| mantissa.mul_add(*weight, *weight) == factor;
             [near, near.next_up(), near.next_down()].into_iter().find(exact).unwrap_or(near)
         };
         let up = || {
@@ -201,7 +201,7 @@ impl Scratch {
 /// β where an arc lands from the sites of a diagonal, the middle or later; none if all land outside.
 ///
 /// Where only some do, the numbers mean nothing, and are multiplied with the probability of an arc that is not.
-fn landing<'a>(skew: &Skew, beta: &'a Rows, d: usize, arc: &Arc) -> Option<Row<'a>> {
+fn landing<'a>(skew: &Skew, beta: &'a Rows, d: usize, arc: &Arc) -> Option<ScaledRow<'a>> {
     let to = d + arc.frames + arc.labels;
     let inside = skew.fits(arc) && to <= skew.end();
     inside.then(|| beta.row(skew.offset(to) + skew.low(d) + arc.labels - skew.low(to), skew.width(d)))

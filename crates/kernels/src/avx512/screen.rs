@@ -10,11 +10,11 @@ use std::{
     slice::{Iter, IterMut},
 };
 
-use super::{LANES, filled, pairs::pair_lanes, whole, whole_to};
+use super::{LANES, filled, tanh::pair_lanes, whole, whole_to};
 use crate::{
     AlignedVec, PANEL, Screen, Sources, Winners,
-    features::Avx512Vnni,
-    screen::{Block, HUGE},
+    screen::{HUGE, LabelBlock},
+    simd::Avx512Vnni,
 };
 
 /// Registers of a panel, and of the labels of a block.
@@ -29,7 +29,7 @@ const ABREAST: usize = 8;
 /// What sums of estimates and shifts, and of scores and shifts, are off by at most: eight halves of an ulp.
 const SUMS: f32 = 1.0 / (1 << 21) as f32;
 
-type Panel = [[f32; LANES]; WIDE];
+type WidePanel = [[f32; LANES]; WIDE];
 /// A register for each half of the labels, or of the states.
 type Wide<T> = [T; WIDE];
 
@@ -80,10 +80,10 @@ fn few<const N: usize>(
     let mut part =
         |size: usize| panels_mut(room.split_off_mut(..size).expect("there is room for all of them"));
     let [hidden, coarse, tiles] = sizes.map(&mut part);
-    let (hidden, tiles): (_, &mut [[Panel; PANEL]]) = (&mut hidden[..N * k], tiles.as_chunks_mut().0);
+    let (hidden, tiles): (_, &mut [[WidePanel; PANEL]]) = (&mut hidden[..N * k], tiles.as_chunks_mut().0);
     estimate(&sources, screen, hidden, coarse, tiles);
     let mut hidden = &*hidden;
-    let hidden: [&[Panel]; N] =
+    let hidden: [&[WidePanel]; N] =
         std::array::from_fn(|_| hidden.split_off(..k).expect("tangents of each panel"));
     for (at, block) in screen.blocks.iter().enumerate() {
         let first = at * PANEL;
@@ -109,7 +109,7 @@ fn few<const N: usize>(
         for (panel, (found, scores)) in found.iter().zip(scores).enumerate() {
             let Winners { best, from } = &mut winners[sources[panel].to];
             let (best, from) = (&mut best[labels.clone()], &mut from[labels.clone()]);
-            let mut run = Run { source: &*sources[panel], block, first, best, from };
+            let mut run = LabelSearch { source: &*sources[panel], block, first, best, from };
             if found.others <= LANES {
                 run.win(found, scores.first);
                 run.win_others(found, scores.others);
@@ -128,9 +128,9 @@ fn few<const N: usize>(
 fn estimate<const N: usize>(
     sources: &[&mut Sources<f32>; N],
     screen: &Screen<f32>,
-    hidden: &mut [Panel],
-    coarse: &mut [Panel],
-    tiles: &mut [[Panel; PANEL]],
+    hidden: &mut [WidePanel],
+    coarse: &mut [WidePanel],
+    tiles: &mut [[WidePanel; PANEL]],
 ) {
     let k = screen.depth();
     let pieces = k.div_ceil(STEPS);
@@ -162,14 +162,14 @@ type Twos<'a, T> = Iter<'a, [T; 2]>;
 
 /// Tangents of a piece, on their way.
 struct Tangents<'a> {
-    hidden: IterMut<'a, [Panel; 2]>,
+    hidden: IterMut<'a, [WidePanel; 2]>,
     /// Their distance from the middle as whole numbers, two steps in the bits of one.
-    coarse: IterMut<'a, Panel>,
-    panel: Twos<'a, Panel>,
+    coarse: IterMut<'a, WidePanel>,
+    panel: Twos<'a, WidePanel>,
     frame: Twos<'a, f32>,
     middle: Twos<'a, f32>,
     /// A step that is left over.
-    last: Option<(&'a mut Panel, &'a Panel, f32, f32)>,
+    last: Option<(&'a mut WidePanel, &'a WidePanel, f32, f32)>,
 }
 
 impl<'a> Tangents<'a> {
@@ -177,8 +177,8 @@ impl<'a> Tangents<'a> {
     fn new(
         source: &'a Sources<f32>,
         steps: Range<usize>,
-        hidden: &'a mut [Panel],
-        coarse: &'a mut [Panel],
+        hidden: &'a mut [WidePanel],
+        coarse: &'a mut [WidePanel],
     ) -> Self {
         let (hidden, last_hidden) = hidden[steps.clone()].as_chunks_mut();
         let (panel, last_panel) = panels(source.addends.0)[steps.clone()].as_chunks();
@@ -231,7 +231,7 @@ impl<'a> Tangents<'a> {
 /// Those of a step; what it returns ends in whole numbers of 16 bits.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512vnni,fma")]
-fn tangents(hidden: &mut Panel, panel: &Panel, frame: f32, middle: f32) -> Wide<__m512i> {
+fn tangents(hidden: &mut WidePanel, panel: &WidePanel, frame: f32, middle: f32) -> Wide<__m512i> {
     let (frame, middle) = (_mm512_set1_ps(frame), _mm512_set1_ps(middle));
     std::array::from_fn(|half| {
         let tangent = pair_lanes(whole(&panel[half]), frame);
@@ -244,11 +244,11 @@ fn tangents(hidden: &mut Panel, panel: &Panel, frame: f32, middle: f32) -> Wide<
 /// tangents on the way: the divider has nothing else to do. Addends that come `soon` are called for.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512vnni,fma")]
 fn estimates(
-    coarse: &[Panel],
+    coarse: &[WidePanel],
     weights: &[[i32; PANEL]],
-    (tile, fresh): (&mut [Panel; PANEL], bool),
+    (tile, fresh): (&mut [WidePanel; PANEL], bool),
     mut tangents: Option<&mut Tangents>,
-    soon: Option<*const Panel>,
+    soon: Option<*const WidePanel>,
 ) {
     let mut meanwhile = |pair: usize| {
         if let (0, Some(tangents)) = (pair % 2, &mut tangents) {
@@ -270,10 +270,10 @@ fn estimates(
 /// Those of N states.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512vnni,fma")]
 fn sums<const N: usize>(
-    coarse: &[Panel],
+    coarse: &[WidePanel],
     first: usize,
     weights: &[[i32; PANEL]],
-    (tile, fresh): (&mut [Panel; PANEL], bool),
+    (tile, fresh): (&mut [WidePanel; PANEL], bool),
     mut meanwhile: impl FnMut(usize),
 ) {
     let mut sums = [[_mm512_setzero_si512(); WIDE]; N];
@@ -300,7 +300,7 @@ fn sums<const N: usize>(
 /// and another may be off by.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512vnni,fma")]
 fn bars(
-    tile: &mut [Panel; PANEL],
+    tile: &mut [WidePanel; PANEL],
     shifts: &[f32; PANEL],
     unit: Wide<__m512>,
     slack: Wide<__m512>,
@@ -344,7 +344,7 @@ struct Candidates {
 }
 
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512vnni,fma")]
-fn candidates(tile: &[Panel; PANEL], bars: Wide<__m512>, labels: u32) -> Candidates {
+fn candidates(tile: &[WidePanel; PANEL], bars: Wide<__m512>, labels: u32) -> Candidates {
     let mut states = [_mm512_setzero_si512(); WIDE];
     let (mut seen, mut others) = (0, 0);
     let (mut of_labels, mut of_states) = ([0; LANES], [0; LANES]);
@@ -373,7 +373,7 @@ fn halves(mask: u32) -> Wide<__mmask16> {
 }
 
 /// Sums of a panel.
-struct Scores {
+struct PanelSums {
     /// Of each label, those of its first candidate.
     first: Wide<__m512>,
     /// Of the other candidates.
@@ -385,11 +385,11 @@ struct Scores {
 /// `Σ_k w h` of the candidates of N panels, the first ones or all, and of the blank: each one chain of sums.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512vnni,fma")]
 fn scores<const N: usize, const OTHERS: bool, const BLANK: bool>(
-    hidden: [&[Panel]; N],
-    weights: &[Panel],
+    hidden: [&[WidePanel]; N],
+    weights: &[WidePanel],
     blank: &[f32],
     found: &[Candidates; N],
-) -> [Scores; N] {
+) -> [PanelSums; N] {
     let zero = _mm512_setzero_ps();
     let mut first = [[zero; WIDE]; N];
     let mut others = [zero; N];
@@ -420,20 +420,24 @@ fn scores<const N: usize, const OTHERS: bool, const BLANK: bool>(
             }
         }
     }
-    std::array::from_fn(|panel| Scores { first: first[panel], others: others[panel], blank: of_blank[panel] })
+    std::array::from_fn(|panel| PanelSums {
+        first: first[panel],
+        others: others[panel],
+        blank: of_blank[panel],
+    })
 }
 
 /// The states behind a block of labels, and who competes for them.
-struct Run<'a, 'b> {
+struct LabelSearch<'a, 'b> {
     source: &'a Sources<'b, f32>,
-    block: &'a Block<f32>,
+    block: &'a LabelBlock<f32>,
     /// Number of the first label.
     first: usize,
     best: &'a mut [f32],
     from: &'a mut [u32],
 }
 
-impl Run<'_, '_> {
+impl LabelSearch<'_, '_> {
     /// Lets the first candidate of each label compete.
     #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512vnni,fma")]
     fn win(&mut self, found: &Candidates, sums: Wide<__m512>) {
@@ -465,7 +469,7 @@ impl Run<'_, '_> {
 
     /// Finds the scores of all states and labels, where estimates tell few of them apart, and lets them compete.
     #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx512vnni,fma")]
-    fn win_all(&mut self, hidden: &[Panel], weights: &[Panel]) {
+    fn win_all(&mut self, hidden: &[WidePanel], weights: &[WidePanel]) {
         for first in (0..PANEL).step_by(ABREAST) {
             let mut sums = [[_mm512_setzero_ps(); WIDE]; ABREAST];
             for (hidden, weights) in hidden.iter().zip(weights) {
@@ -521,11 +525,11 @@ fn leave(blank: &mut [f32; PANEL], sums: Wide<__m512>, bias: f32) {
     }
 }
 
-fn panels(values: &[f32]) -> &[Panel] {
+fn panels(values: &[f32]) -> &[WidePanel] {
     values.as_chunks().0.as_chunks().0
 }
 
-fn panels_mut(values: &mut [f32]) -> &mut [Panel] {
+fn panels_mut(values: &mut [f32]) -> &mut [WidePanel] {
     values.as_chunks_mut().0.as_chunks_mut().0
 }
 

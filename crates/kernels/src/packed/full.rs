@@ -4,36 +4,36 @@
 //! micro-panel of the left   [k][MR]    MR rows, step by step
 //! micro-panel of the right  [k][NR]    NR columns, step by step
 //! ```
-use super::{Numbers, Operand, panels};
-use crate::{Accumulate, Real, View, ViewMut, features::Machine};
+use super::{Operand, OperandFormat, panels};
+use crate::{Accumulate, Real, View, ViewMut, simd::SimdLevel};
 
 /// The type of the rows.
 #[derive(Debug)]
 pub struct Full;
 
-impl<F: Real> Numbers<F> for Full {
+impl<F: Real> OperandFormat<F> for Full {
     type Word = F;
     const ZERO: F = F::ZERO;
     const STEPWISE: bool = true;
 
     fn side(operand: Operand) -> usize {
-        panels::side::<F>(Machine::best(), operand)
+        panels::side::<F>(SimdLevel::best(), operand)
     }
 
     fn strip() -> usize {
-        2 * F::sides(Machine::best())[0]
+        2 * F::sides(SimdLevel::best())[0]
     }
 
     fn words(operand: Operand, side: usize, depth: usize) -> usize {
-        panels::words::<F>(Machine::best(), operand, side, depth)
+        panels::words::<F>(SimdLevel::best(), operand, side, depth)
     }
 
     fn pack(view: View<F>, operand: Operand, out: &mut [F], skip: usize, depth: usize) {
-        panels::pack(Machine::best(), (view, operand), out, (skip, depth));
+        panels::pack(SimdLevel::best(), (view, operand), out, (skip, depth));
     }
 
     fn multiply(out: ViewMut<F>, left: &[F], right: &[F], depth: usize, how: Accumulate) {
-        panels::multiply(Machine::best(), out, (left, right), depth, how);
+        panels::multiply(SimdLevel::best(), out, (left, right), depth, how);
     }
 }
 
@@ -43,7 +43,7 @@ mod tests {
     use crate::packed::check::equals_plain_loops;
 
     fn every_copy_is_right<F: Real>(bar: f64) {
-        for machine in Machine::all() {
+        for machine in SimdLevel::all() {
             equals_plain_loops(
                 F::sides(machine),
                 |value: F| value.to_f64(),

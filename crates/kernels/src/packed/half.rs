@@ -12,12 +12,12 @@
 //! product takes AMX tiles where there are some, AVX-512 BF16 where not, and plain loops elsewhere; they differ in the
 //! rounding of `f32` sums. Denormal numbers are 0 on both sides everywhere.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-pub(crate) mod amx;
+mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 
-use super::{Numbers, Operand, Place, Source};
-use crate::{Accumulate, Real, View, ViewMut, features::Bf16};
+use super::{Operand, OperandFormat, OperandSource, OutputTile};
+use crate::{Accumulate, Real, View, ViewMut, simd::Bf16};
 
 /// Rows of a left tile, columns of a right one.
 pub const SIDE: usize = 16;
@@ -35,7 +35,7 @@ pub struct Tile(pub [u16; SIDE * DEPTH]);
 #[derive(Debug)]
 pub struct Half;
 
-impl<F: Real> Numbers<F> for Half {
+impl<F: Real> OperandFormat<F> for Half {
     type Word = Tile;
     const ZERO: Tile = Tile([0; SIDE * DEPTH]);
     const STEPWISE: bool = false;
@@ -73,7 +73,7 @@ fn pack<F: Real>(
     out: &mut [Tile],
     (skip, depth): (usize, usize),
 ) {
-    let source = Source::new(view, operand);
+    let source = OperandSource::new(view, operand);
     let (side, steps) = source.sizes();
     debug_assert!(skip.is_multiple_of(DEPTH), "a tile of {DEPTH} steps is packed at once");
     let (first, depth) = (skip / DEPTH, depth.div_ceil(DEPTH));
@@ -93,7 +93,7 @@ pub fn is_native() -> bool {
 
 pub(crate) fn pack_tile_f32(
     unit: Bf16,
-    source: &Source<f32>,
+    source: &OperandSource<f32>,
     at: (usize, usize),
     operand: Operand,
     tile: &mut Tile,
@@ -127,12 +127,12 @@ pub(crate) fn product_f32(
 
 /// A tile of an operand, from a row and column of its source on.
 pub(crate) fn pack_tile<F: Real>(
-    source: &Source<F>,
+    source: &OperandSource<F>,
     (row, col): (usize, usize),
     operand: Operand,
     tile: &mut Tile,
 ) {
-    let Source { data, rows, cols, stride, across } = *source;
+    let OperandSource { data, rows, cols, stride, across } = *source;
     let transposed = is_transposed(source, operand);
     let at = |r: usize, c: usize| if r < rows && c < cols { to_bf16(data[r * stride + c]) } else { 0 };
     for i in 0..SIDE {
@@ -148,7 +148,7 @@ pub(crate) fn pack_tile<F: Real>(
 }
 
 /// Whether sides and pairs of steps are exchanged on the way: rows of the source that are sides become columns of tiles.
-fn is_transposed<F>(source: &Source<F>, operand: Operand) -> bool {
+fn is_transposed<F>(source: &OperandSource<F>, operand: Operand) -> bool {
     source.across == (operand == Operand::Left)
 }
 
@@ -206,14 +206,14 @@ fn blocks<F: Real>(
             let left = &left[row / SIDE * depth..][..2 * depth];
             let block = kernel(left, &right[col / SIDE * depth..][..2 * depth]);
             let out = &mut data[row * stride + col..];
-            place(&block, Place { out, rows: rows - row, cols: cols - col, stride, how });
+            place(&block, OutputTile { out, rows: rows - row, cols: cols - col, stride, how });
         }
     }
 }
 
 /// Writes or adds the part of a block that has a place.
-fn place<F: Real>(block: &[f32; BLOCK * BLOCK], place: Place<F>) {
-    let Place { out, rows, cols, stride, how } = place;
+fn place<F: Real>(block: &[f32; BLOCK * BLOCK], place: OutputTile<F>) {
+    let OutputTile { out, rows, cols, stride, how } = place;
     for (row, from) in block.chunks_exact(BLOCK).enumerate().take(rows) {
         let to = &mut out[row * stride..][..cols.min(BLOCK)];
         for (to, from) in to.iter_mut().zip(from) {
@@ -235,8 +235,8 @@ mod tests {
                 [BLOCK, BLOCK],
                 |value: f32| f64::from(f32::from_bits(u32::from(to_bf16(value)) << 16)),
                 |view, operand, side, depth| {
-                    let count = <Half as Numbers<f32>>::words(operand, side, depth);
-                    let mut out = vec![<Half as Numbers<f32>>::ZERO; count];
+                    let count = <Half as OperandFormat<f32>>::words(operand, side, depth);
+                    let mut out = vec![<Half as OperandFormat<f32>>::ZERO; count];
                     pack::<f32>(unit, (view, operand), &mut out, (0, depth));
                     out
                 },
@@ -261,7 +261,7 @@ mod tests {
         for unit in Bf16::all() {
             for case in 0..4 {
                 let (across, operand) = (case & 1 != 0, [Operand::Left, Operand::Right][case / 2]);
-                let source = Source { data: &data, rows, cols, stride: cols, across };
+                let source = OperandSource { data: &data, rows, cols, stride: cols, across };
                 for at in [(0, 0), (0, 32), (32, 0), (32, 32), (48, 40), (64, 0), (0, 64)] {
                     let [mut fast, mut plain] = [Tile([0; SIDE * DEPTH]); 2];
                     pack_tile_f32(unit, &source, at, operand, &mut fast);

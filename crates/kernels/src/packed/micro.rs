@@ -9,14 +9,19 @@
 //! registers.
 //! Every element is one chain of sums in the order of the steps, whatever tile it is in.
 use super::{
-    Source,
-    panels::{Place, Right},
+    OperandSource,
+    panels::{OutputTile, Right},
 };
 use crate::{Accumulate, Real};
 
 /// Packs `side` rows or columns from `from` on, `out.len() / side` steps from `step` on; 0 where there are none.
-pub(crate) fn pack<F: Real>(source: &Source<F>, (from, step): (usize, usize), side: usize, out: &mut [F]) {
-    let Source { data, stride, across, .. } = *source;
+pub(crate) fn pack<F: Real>(
+    source: &OperandSource<F>,
+    (from, step): (usize, usize),
+    side: usize,
+    out: &mut [F],
+) {
+    let OperandSource { data, stride, across, .. } = *source;
     let count = side.min(source.sizes().0 - from);
     for (step, out) in (step..).zip(out.chunks_exact_mut(side)) {
         match across {
@@ -32,9 +37,9 @@ pub(crate) fn pack<F: Real>(source: &Source<F>, (from, step): (usize, usize), si
 pub(crate) fn tile<F: Real, const M: usize, const N: usize, const FUSED: bool>(
     left: &[F],
     right: Right<F>,
-    place: Place<F>,
+    place: OutputTile<F>,
 ) {
-    let Place { out, rows, cols, stride, how } = place;
+    let OutputTile { out, rows, cols, stride, how } = place;
     let mut sums = [[F::ZERO; N]; M];
     for (left, right) in left.as_chunks::<M>().0.iter().zip(right.data.chunks(right.step)) {
         let right = right.first_chunk::<N>().expect("a step has a whole panel of columns");
@@ -65,7 +70,7 @@ macro_rules! tile_of {
 pub(crate) const PORTABLE: [usize; 2] = if cfg!(target_arch = "aarch64") { [8, 8] } else { [4, 8] };
 
 /// For any machine; at most [`PORTABLE`] rows and columns.
-pub(crate) fn portable<F: Real>(rows: usize, left: &[F], right: Right<F>, place: Place<F>) {
+pub(crate) fn portable<F: Real>(rows: usize, left: &[F], right: Right<F>, place: OutputTile<F>) {
     match cfg!(target_arch = "aarch64") {
         true => tile_of!(rows, F, 8, true, (left, right, place), 1 2 3 4 5 6 7 8),
         false => tile_of!(rows, F, 8, false, (left, right, place), 1 2 3 4),

@@ -3,8 +3,8 @@
 #![allow(unsafe_code)]
 use std::arch::x86_64::*;
 
-use super::panels::{Place, Right};
-use crate::{Accumulate, features::Avx2Fma};
+use super::panels::{OutputTile, Right};
+use crate::{Accumulate, simd::Avx2Fma};
 
 /// Rows of a tile.
 pub(crate) const MR: usize = 6;
@@ -41,7 +41,7 @@ macro_rules! micro_kernel {
             rows: usize,
             left: &[$F],
             right: Right<$F>,
-            place: Place<$F>,
+            place: OutputTile<$F>,
         ) {
             match place.cols.div_ceil($lanes) {
                 0..=1 => tile_of!(rows, $tile, 1, (left, right, place), 1 2 3 4 5 6),
@@ -53,9 +53,9 @@ macro_rules! micro_kernel {
 
         /// M rows by R registers of columns.
         #[target_feature(enable = "avx2,fma")]
-        fn $tile<const M: usize, const R: usize>(left: &[$F], right: Right<$F>, place: Place<$F>) {
+        fn $tile<const M: usize, const R: usize>(left: &[$F], right: Right<$F>, place: OutputTile<$F>) {
             let Right { data, step, panel } = right;
-            let Place { out, rows, cols, stride, how } = place;
+            let OutputTile { out, rows, cols, stride, how } = place;
             let left = left.as_chunks::<M>().0;
             let at: [usize; R] = std::array::from_fn(|part| part / WIDE * panel + part % WIDE * $lanes);
             let last = left.len().saturating_sub(1) * step;

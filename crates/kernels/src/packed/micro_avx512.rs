@@ -4,15 +4,15 @@
 #![allow(unsafe_code)]
 use std::arch::x86_64::*;
 
-use super::panels::{Place, Right};
-use crate::{Accumulate, avx512::filled, features::Avx512};
+use super::panels::{OutputTile, Right};
+use crate::{Accumulate, avx512::filled, simd::Avx512};
 
 /// Rows of a tile.
 pub(crate) const MR: usize = 14;
 /// Registers of a right micro-panel.
 const WIDE: usize = 2;
 /// Steps that the right side is called for in advance.
-const SOON: usize = 16;
+const PREFETCH_DISTANCE: usize = 16;
 
 /// Right micro-panels that a tile of so many rows takes at once.
 pub(crate) fn panels(rows: usize) -> usize {
@@ -45,7 +45,7 @@ macro_rules! micro_kernel {
             rows: usize,
             left: &[$F],
             right: Right<$F>,
-            place: Place<$F>,
+            place: OutputTile<$F>,
             ahead: &[$F],
         ) {
             match place.cols.div_ceil($lanes) {
@@ -61,11 +61,11 @@ macro_rules! micro_kernel {
         fn $tile<const M: usize, const R: usize>(
             left: &[$F],
             right: Right<$F>,
-            place: Place<$F>,
+            place: OutputTile<$F>,
             ahead: &[$F],
         ) {
             let Right { data, step, panel } = right;
-            let Place { out, rows, cols, stride, how } = place;
+            let OutputTile { out, rows, cols, stride, how } = place;
             let left = left.as_chunks::<M>().0;
             let at: [usize; R] = std::array::from_fn(|part| part / WIDE * panel + part % WIDE * $lanes);
             let last = left.len().saturating_sub(1) * step;
@@ -81,7 +81,7 @@ macro_rules! micro_kernel {
             let ahead = if ahead.is_empty() { left.as_flattened() } else { ahead };
             let (mut next, pace) = (ahead.as_ptr(), ahead.len().div_ceil(left.len().max(1)));
             for left in left {
-                let soon = right.wrapping_add(SOON * step).min(end);
+                let soon = right.wrapping_add(PREFETCH_DISTANCE * step).min(end);
                 let columns: [_; R] = std::array::from_fn(|part| {
                     _mm_prefetch::<_MM_HINT_T0>(soon.wrapping_add(at[part]).cast());
                     // SAFETY: inside of `data` at each step, as checked.

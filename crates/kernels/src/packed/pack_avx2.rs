@@ -2,8 +2,8 @@
 #![allow(unsafe_code)]
 use std::arch::x86_64::*;
 
-use super::{Source, micro};
-use crate::features::Avx2Fma;
+use super::{OperandSource, micro};
+use crate::simd::Avx2Fma;
 
 /// Elements of a register.
 const LANES: usize = 8;
@@ -11,7 +11,7 @@ const LANES: usize = 8;
 /// As [`super::micro::pack`].
 pub(crate) fn pack(
     _proof: Avx2Fma,
-    source: &Source<f32>,
+    source: &OperandSource<f32>,
     (from, step): (usize, usize),
     side: usize,
     out: &mut [f32],
@@ -31,7 +31,7 @@ pub(crate) fn pack(
 }
 
 /// Packs columns that are all there.
-fn across_whole<const SIDE: usize>(source: &Source<f32>, from: usize, step: usize, out: &mut [f32]) {
+fn across_whole<const SIDE: usize>(source: &OperandSource<f32>, from: usize, step: usize, out: &mut [f32]) {
     for (step, out) in (step..).zip(out.as_chunks_mut::<SIDE>().0) {
         let row = &source.data[step * source.stride + from..];
         *out = *row.first_chunk::<SIDE>().expect("the columns are there");
@@ -45,7 +45,7 @@ fn across_whole<const SIDE: usize>(source: &Source<f32>, from: usize, step: usiz
 ///   for 8 of the steps:  read a register a row, transpose, write a register a step
 /// ```
 #[target_feature(enable = "avx2,fma")]
-fn along(source: &Source<f32>, from: usize, first: usize, (side, out): (usize, &mut [f32])) {
+fn along(source: &OperandSource<f32>, from: usize, first: usize, (side, out): (usize, &mut [f32])) {
     let steps = out.len() / side;
     for part in (0..side).step_by(LANES) {
         let (from, width) = (from + part, LANES.min(side - part));
@@ -112,14 +112,14 @@ fn transpose(rows: &mut [__m256; LANES]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::features::Machine;
     use crate::packed::{Operand, check::made_up};
+    use crate::simd::SimdLevel;
     use crate::{Real, View};
 
     #[test]
     fn panels_are_those_of_plain_loops() {
-        let Some(proof) = Machine::all().into_iter().find_map(|machine| match machine {
-            Machine::Avx2(proof) => Some(proof),
+        let Some(proof) = SimdLevel::all().into_iter().find_map(|machine| match machine {
+            SimdLevel::Avx2(proof) => Some(proof),
             _ => None,
         }) else {
             println!("skipped: no AVX2 here");
@@ -130,7 +130,7 @@ mod tests {
             let matrix: Vec<f32> = made_up(rows * stride, 5);
             let view = View::with_stride(&matrix, rows, cols, stride);
             for operand in [Operand::Left, Operand::Right] {
-                let source = Source::new(view, operand);
+                let source = OperandSource::new(view, operand);
                 let (sides, steps) = source.sizes();
                 for side in [1, 2, 4, 5, 6, 7, 8, 11, 16, sides] {
                     for (from, first) in [(0, 0), (sides / 2, steps / 3), (sides - 1, steps - 1)] {
@@ -143,6 +143,6 @@ mod tests {
                 }
             }
         }
-        assert_eq!(<f32 as Real>::sides(Machine::Avx2(proof)), [6, 16], "sides with a way of their own");
+        assert_eq!(<f32 as Real>::sides(SimdLevel::Avx2(proof)), [6, 16], "sides with a way of their own");
     }
 }

@@ -2,18 +2,18 @@
 #![allow(unsafe_code)]
 use std::arch::x86_64::*;
 
-use super::Source;
-use crate::{avx512::filled, features::Avx512};
+use super::OperandSource;
+use crate::{avx512::filled, simd::Avx512};
 
 /// Elements of a register.
 const LANES: usize = 16;
 /// Elements that a row is called for in advance.
-const AHEAD: usize = 128;
+const PREFETCH_DISTANCE: usize = 128;
 
 /// As [`super::micro::pack`].
 pub(crate) fn pack(
     _proof: Avx512,
-    source: &Source<f32>,
+    source: &OperandSource<f32>,
     (from, step): (usize, usize),
     side: usize,
     out: &mut [f32],
@@ -34,7 +34,7 @@ pub(crate) fn pack(
 
 /// Packs columns that are all there.
 #[target_feature(enable = "avx512f")]
-fn across_whole<const SIDE: usize>(source: &Source<f32>, from: usize, step: usize, out: &mut [f32]) {
+fn across_whole<const SIDE: usize>(source: &OperandSource<f32>, from: usize, step: usize, out: &mut [f32]) {
     for (step, out) in (step..).zip(out.as_chunks_mut::<SIDE>().0) {
         let row = &source.data[step * source.stride + from..];
         *out = *row.first_chunk::<SIDE>().expect("the columns are there");
@@ -43,7 +43,7 @@ fn across_whole<const SIDE: usize>(source: &Source<f32>, from: usize, step: usiz
 
 /// Packs columns, 0 where there are none.
 #[target_feature(enable = "avx512f")]
-fn across(source: &Source<f32>, from: usize, step: usize, (side, out): (usize, &mut [f32])) {
+fn across(source: &OperandSource<f32>, from: usize, step: usize, (side, out): (usize, &mut [f32])) {
     for (step, out) in (step..).zip(out.chunks_exact_mut(side)) {
         let row = &source.data[step * source.stride..][from..source.cols.min(from + side)];
         for part in (0..side).step_by(LANES) {
@@ -64,7 +64,7 @@ fn across(source: &Source<f32>, from: usize, step: usize, (side, out): (usize, &
 ///   for 16 of the steps:  read a register a row, transpose, write a register a step
 /// ```
 #[target_feature(enable = "avx512f")]
-fn along(source: &Source<f32>, from: usize, first: usize, (side, out): (usize, &mut [f32])) {
+fn along(source: &OperandSource<f32>, from: usize, first: usize, (side, out): (usize, &mut [f32])) {
     let (steps, room) = (out.len() / side, out.len());
     assert!(out.len() == steps * side);
     for part in (0..side).step_by(LANES) {
@@ -75,7 +75,7 @@ fn along(source: &Source<f32>, from: usize, first: usize, (side, out): (usize, &
         let rows = source.data.as_ptr().wrapping_add(from * source.stride + first);
         for step in (0..steps).step_by(LANES) {
             let columns = filled(steps - step);
-            let ahead = AHEAD.min(steps - step - 1);
+            let ahead = PREFETCH_DISTANCE.min(steps - step - 1);
             let mut block: [__m512i; LANES] = std::array::from_fn(|i| {
                 let row = rows.wrapping_add(i.min(there.saturating_sub(1)) * source.stride + step);
                 _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(ahead).cast());

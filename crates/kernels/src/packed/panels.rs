@@ -1,6 +1,6 @@
 //! The way through a product of packed operands, and what a micro-kernel gets to see.
-use super::{Operand, Source};
-use crate::{Accumulate, Real, View, ViewMut, features::Machine};
+use super::{Operand, OperandSource};
+use crate::{Accumulate, Real, View, ViewMut, simd::SimdLevel};
 
 /// The right side of a micro-kernel: the columns of a panel lie together, panels `panel` elements apart, and steps of the
 /// sum `step` apart.
@@ -12,7 +12,7 @@ pub struct Right<'a, F> {
 }
 
 /// Where sums go.
-pub struct Place<'a, F> {
+pub struct OutputTile<'a, F> {
     pub(crate) out: &'a mut [F],
     pub(crate) rows: usize,
     pub(crate) cols: usize,
@@ -28,24 +28,24 @@ impl<'a, F> Right<'a, F> {
 }
 
 /// Sides of the micro-kernel: rows of a left micro-panel (MR), columns of a right one (NR).
-pub(super) fn side<F: Real>(machine: Machine, operand: Operand) -> usize {
+pub(super) fn side<F: Real>(machine: SimdLevel, operand: Operand) -> usize {
     F::sides(machine)[if operand == Operand::Left { 0 } else { 1 }]
 }
 
 /// Words of a packed operand.
-pub(super) fn words<F: Real>(machine: Machine, operand: Operand, count: usize, depth: usize) -> usize {
+pub(super) fn words<F: Real>(machine: SimdLevel, operand: Operand, count: usize, depth: usize) -> usize {
     // Planning asks for sizes that nobody could hold.
     count.checked_next_multiple_of(side::<F>(machine, operand)).unwrap_or(usize::MAX).saturating_mul(depth)
 }
 
 /// Packs the steps from `skip` on of an operand of `depth` steps.
 pub(super) fn pack<F: Real>(
-    machine: Machine,
+    machine: SimdLevel,
     (view, operand): (View<F>, Operand),
     out: &mut [F],
     (skip, depth): (usize, usize),
 ) {
-    let source = Source::new(view, operand);
+    let source = OperandSource::new(view, operand);
     let (width, (sides, steps)) = (side::<F>(machine, operand), source.sizes());
     for (from, out) in (0..sides).step_by(width).zip(out.chunks_mut(width * depth)) {
         F::pack_panel(machine, &source, (from, 0), width, &mut out[skip * width..][..steps * width]);
@@ -61,7 +61,7 @@ pub(super) fn pack<F: Real>(
 ///       micro-kernel: out[i, j] (=|+=) left[i] · right[j]
 /// ```
 pub(super) fn multiply<F: Real>(
-    machine: Machine,
+    machine: SimdLevel,
     out: ViewMut<F>,
     (left, right): (&[F], &[F]),
     depth: usize,
@@ -79,7 +79,7 @@ pub(super) fn multiply<F: Real>(
                 let left = &left[row * depth..][..m * depth];
                 let (rows, cols) = (m.min(rows - row), n.min(cols - col));
                 let out = &mut data[row * stride + col..];
-                F::micro_kernel(machine, m, left, right, Place { out, rows, cols, stride, how }, ahead);
+                F::micro_kernel(machine, m, left, right, OutputTile { out, rows, cols, stride, how }, ahead);
             }
         }
     }

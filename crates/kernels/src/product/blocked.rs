@@ -3,8 +3,8 @@ use std::ops::Range;
 
 use crate::{
     Accumulate, AlignedVec, Real, View, ViewMut,
-    features::Machine,
-    packed::{Operand, Place, Right, Source},
+    packed::{Operand, OperandSource, OutputTile, Right},
+    simd::SimdLevel,
 };
 
 /// Steps of a block of the sum (KC): a left micro-panel of them stays in the first cache.
@@ -18,23 +18,23 @@ const IN_PLACE: usize = 2;
 ///
 /// They are made by the first product that wants them, as large as it wants them, and stay until the thread ends.
 pub fn packing_bytes<F: Real>() -> usize {
-    let [mr, nr] = F::sides(Machine::best());
+    let [mr, nr] = F::sides(SimdLevel::best());
     BLOCK_BYTES.next_multiple_of(mr * STEPS * size_of::<F>()) + nr * STEPS * size_of::<F>() + 64
 }
 
 /// Bytes that [`product_in`](super::product_in) packs into, at most, for *m* rows and sums of *k*.
 pub fn packing_bytes_for<F: Real>(m: usize, k: usize) -> usize {
-    let [most, nr] = F::sides(Machine::best());
+    let [most, nr] = F::sides(SimdLevel::best());
     let panels = m.div_ceil(most).min(BLOCK_BYTES.div_ceil(most * STEPS * size_of::<F>()));
     (panels * most + nr) * k.min(STEPS) * size_of::<F>() + 64
 }
 
-/// Columns whose registers are read whole by every micro-kernel.
+/// RightOperand whose registers are read whole by every micro-kernel.
 pub(super) const WHOLE: usize = 16;
 
 /// The left side of a product.
 #[derive(Clone, Copy)]
-pub(super) enum Rows<'a, F> {
+pub(super) enum LeftOperand<'a, F> {
     View(View<'a, F>),
     /// Micro-panels as even as can be, each with all steps.
     Packed(&'a [F]),
@@ -42,7 +42,7 @@ pub(super) enum Rows<'a, F> {
 
 /// The right side of a product.
 #[derive(Clone, Copy)]
-pub(super) enum Columns<'a, F> {
+pub(super) enum RightOperand<'a, F> {
     View(View<'a, F>),
     /// Micro-panels, and the steps that each has.
     Packed(&'a [F], usize),
@@ -61,10 +61,10 @@ pub(super) enum Columns<'a, F> {
 /// MR and MC are made smaller where rows would be left over, and several NR are taken at once where there are few rows.
 /// Each element is summed in the same order whatever rows and columns are computed with it.
 pub(super) fn product<F: Real>(
-    machine: Machine,
+    machine: SimdLevel,
     out: ViewMut<F>,
-    a: Rows<F>,
-    (b, k): (Columns<F>, usize),
+    a: LeftOperand<F>,
+    (b, k): (RightOperand<F>, usize),
     alpha: F,
     how: Accumulate,
     scratch: &mut AlignedVec<F>,
@@ -75,7 +75,9 @@ pub(super) fn product<F: Real>(
     let together = panels.div_ceil(panels.div_ceil(BLOCK_BYTES.div_ceil(most * STEPS * size_of::<F>())));
     let steps = k.div_ceil(k.div_ceil(STEPS)).next_multiple_of(16).min(k);
     let in_place = match b {
-        Columns::View(b) if (panels <= IN_PLACE || matches!(a, Rows::Packed(_))) && !b.transposed => {
+        RightOperand::View(b)
+            if (panels <= IN_PLACE || matches!(a, LeftOperand::Packed(_))) && !b.transposed =>
+        {
             // What is left over of whole micro-panels is packed, unless there is something to read behind each row.
             let whole = n.next_multiple_of(WHOLE);
             let padded = whole <= b.stride && (k - 1) * b.stride + whole <= b.data.len();
@@ -84,7 +86,7 @@ pub(super) fn product<F: Real>(
         _ => 0,
     };
     let mr = m.div_ceil(panels);
-    let room = if let Rows::View(_) = a { together * mr * steps } else { 0 };
+    let room = if let LeftOperand::View(_) = a { together * mr * steps } else { 0 };
     let mut loops = Loops { machine, mr, nr, panels, in_place, out, a, alpha, b, k };
     // The right side first, as whole lines of the cache.
     let (right, left) = scratch.ensure_len(nr * steps + room, F::ZERO).split_at_mut(nr * steps);
@@ -99,18 +101,18 @@ pub(super) fn product<F: Real>(
 
 /// A product and how it is cut.
 struct Loops<'a, F> {
-    machine: Machine,
-    /// Rows of the largest left micro-panel.
+    machine: SimdLevel,
+    /// LeftOperand of the largest left micro-panel.
     mr: usize,
     nr: usize,
     /// Left micro-panels, as even as can be.
     panels: usize,
-    /// Columns that are read in place.
+    /// RightOperand that are read in place.
     in_place: usize,
     out: ViewMut<'a, F>,
-    a: Rows<'a, F>,
+    a: LeftOperand<'a, F>,
     alpha: F,
-    b: Columns<'a, F>,
+    b: RightOperand<'a, F>,
     /// Steps of the sum.
     k: usize,
 }
@@ -132,8 +134,8 @@ impl<'a, F: Real> Loops<'a, F> {
     ) {
         let Self { machine, mr, alpha, .. } = *self;
         let depth = steps.len();
-        if let Rows::View(a) = self.a {
-            let source = Source::new(a, Operand::Left);
+        if let LeftOperand::View(a) = self.a {
+            let source = OperandSource::new(a, Operand::Left);
             for (panel, left) in block.clone().zip(left.chunks_exact_mut(mr * depth)) {
                 let (row, rows) = self.rows(panel);
                 let left = &mut left[..rows * depth];
@@ -151,21 +153,23 @@ impl<'a, F: Real> Loops<'a, F> {
                 let (row, rows) = self.rows(panel);
                 // A packed side comes from far: what follows is called for.
                 let (left, ahead) = match self.a {
-                    Rows::View(_) => (&left[(panel - block.start) * mr * depth..][..rows * depth], &[][..]),
-                    Rows::Packed(a) => {
+                    LeftOperand::View(_) => {
+                        (&left[(panel - block.start) * mr * depth..][..rows * depth], &[][..])
+                    }
+                    LeftOperand::Packed(a) => {
                         let (left, rest) = a[row * self.k + steps.start * rows..].split_at(rows * depth);
                         (left, &rest[..rest.len().min(rows * depth)])
                     }
                 };
                 let out = &mut self.out.data[row * stride + col..];
-                let place = Place { out, rows, cols, stride, how };
+                let place = OutputTile { out, rows, cols, stride, how };
                 F::micro_kernel(machine, rows, left, right, place, ahead);
             }
             col += cols;
         }
     }
 
-    /// Columns from one on, as many as the micro-kernel takes, and their number.
+    /// RightOperand from one on, as many as the micro-kernel takes, and their number.
     fn right<'r>(&self, col: usize, steps: &Range<usize>, room: &'r mut [F]) -> (usize, Right<'r, F>)
     where
         'a: 'r,
@@ -173,18 +177,18 @@ impl<'a, F: Real> Loops<'a, F> {
         let Self { machine, mr, nr, in_place, .. } = *self;
         let (n, wide) = (self.out.cols, nr * F::panels(machine, mr));
         match self.b {
-            Columns::View(b) if col < in_place => {
+            RightOperand::View(b) if col < in_place => {
                 let data = &b.data[steps.start * b.stride + col..];
                 let cols = if in_place - col < wide { nr.min(in_place - col) } else { wide };
                 (cols, Right { data, step: b.stride, panel: nr })
             }
-            Columns::View(b) => {
+            RightOperand::View(b) => {
                 let panel = &mut room[..nr * steps.len()];
-                let source = Source::new(b, Operand::Right);
+                let source = OperandSource::new(b, Operand::Right);
                 F::pack_panel(machine, &source, (col, steps.start), nr, panel);
                 (nr.min(n - col), Right::packed(panel, nr))
             }
-            Columns::Packed(b, k) => {
+            RightOperand::Packed(b, k) => {
                 let data = &b[col * k + steps.start * nr..];
                 let cols = if n - col < wide { nr.min(n - col) } else { wide };
                 (cols, Right { data, step: nr, panel: nr * k })

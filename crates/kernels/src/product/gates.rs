@@ -10,9 +10,9 @@
 //! An element's sum is made of blocks of steps, in their order, that depend on the weight's shape alone.
 use crate::{
     BufferPool, PooledBuffer, Real, View, acquire,
-    features::Machine,
-    packed::{Operand, Source},
+    packed::{Operand, OperandSource},
     par_for, parts_mut,
+    simd::SimdLevel,
 };
 
 /// Units of a strip: the lanes of a register.
@@ -45,7 +45,7 @@ pub struct Streams<'a, F> {
     pub(crate) right: &'a [F],
     pub(crate) right_apart: usize,
     pub(crate) steps: usize,
-    /// Rows of `stride`, and `out_apart` from panel to panel; 0 where all panels add to the same lanes, one after another.
+    /// LeftOperand of `stride`, and `out_apart` from panel to panel; 0 where all panels add to the same lanes, one after another.
     pub(crate) out: &'a mut [F],
     pub(crate) stride: usize,
     pub(crate) out_apart: usize,
@@ -62,8 +62,8 @@ impl<F: Real> PackedGates<F> {
         Self::packed(pool, weight, hidden, [GATES, hidden], hidden, |at, panel| {
             let (strip, gate) = (at / GATES, at % GATES);
             let rows = View::new(&weight[gate * hidden * hidden..], hidden, hidden);
-            let source = Source::new(rows, Operand::Left);
-            F::pack_panel(Machine::best(), &source, (strip * UNITS, 0), UNITS, panel);
+            let source = OperandSource::new(rows, Operand::Left);
+            F::pack_panel(SimdLevel::best(), &source, (strip * UNITS, 0), UNITS, panel);
         })
     }
 
@@ -76,8 +76,8 @@ impl<F: Real> PackedGates<F> {
             for (gate, steps) in panel.chunks_exact_mut(UNITS * UNITS).enumerate() {
                 let rows = View::new(&weight[(gate * hidden + first) * hidden..], count, hidden);
                 let (steps, rest) = steps.split_at_mut(count * UNITS);
-                let source = Source::new(rows, Operand::Right);
-                F::pack_panel(Machine::best(), &source, (strip * UNITS, 0), UNITS, steps);
+                let source = OperandSource::new(rows, Operand::Right);
+                F::pack_panel(SimdLevel::best(), &source, (strip * UNITS, 0), UNITS, steps);
                 rest.fill(F::ZERO);
             }
         })
@@ -123,12 +123,12 @@ impl<F: Real> PackedGates<F> {
     /// # Panics
     /// If the shapes do not fit.
     pub fn multiply(&self, strip: usize, left: (&[F], usize), rows: usize, out: &mut [F]) {
-        self.multiply_for(Machine::best(), strip, left, rows, out);
+        self.multiply_for(SimdLevel::best(), strip, left, rows, out);
     }
 
     fn multiply_for(
         &self,
-        machine: Machine,
+        machine: SimdLevel,
         strip: usize,
         (left, width): (&[F], usize),
         rows: usize,
@@ -211,7 +211,7 @@ mod tests {
     use crate::packed::check::made_up;
 
     /// Both ways against plain loops, for all numbers of rows beside others that stay as they are.
-    fn equals_plain_loops<F: Real>(machine: Machine, hidden: usize, bar: f64) {
+    fn equals_plain_loops<F: Real>(machine: SimdLevel, hidden: usize, bar: f64) {
         let weight: Vec<F> = made_up(4 * hidden * hidden, 3);
         let at = |gate: usize, out: usize, k: usize| weight[(gate * hidden + out) * hidden + k].to_f64();
         let units = hidden.next_multiple_of(UNITS);
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn every_copy_of_either_type_equals_plain_loops() {
-        for machine in Machine::all() {
+        for machine in SimdLevel::all() {
             for hidden in [1, 15, 16, 37, 150] {
                 equals_plain_loops::<f32>(machine, hidden, 5e-3);
                 equals_plain_loops::<f64>(machine, hidden, 1e-11);

@@ -3,11 +3,11 @@
 use std::arch::x86_64::*;
 
 use super::gates::{Streams, UNITS};
-use crate::features::Avx2Fma;
+use crate::simd::Avx2Fma;
 
 /// Lanes of a register.
 const LANES: usize = 8;
-/// Rows of a kernel.
+/// LeftOperand of a kernel.
 const MOST: usize = 6;
 
 /// Any number of rows and panels, as many at once as there are registers for.

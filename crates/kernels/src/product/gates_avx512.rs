@@ -3,10 +3,10 @@
 use std::arch::x86_64::*;
 
 use super::gates::{Streams, UNITS};
-use crate::features::Avx512;
+use crate::simd::Avx512;
 
 /// Steps that panels are called for in advance, from another core's cache or from memory.
-const SOON: usize = 24;
+const PREFETCH_DISTANCE: usize = 24;
 
 /// Calls the kernel for a number of rows.
 macro_rules! kernel_of {
@@ -42,7 +42,7 @@ fn kernel<const M: usize, const P: usize, const SAME: bool>(streams: Streams<f32
     // A call for what nobody owns would take as long as a walk through all pages.
     let end = lanes.wrapping_add(right.len() - (P - 1) * right_apart - UNITS);
     for _ in 0..steps {
-        let soon = lanes.wrapping_add(SOON * UNITS).min(end);
+        let soon = lanes.wrapping_add(PREFETCH_DISTANCE * UNITS).min(end);
         let columns: [_; P] = std::array::from_fn(|panel| {
             _mm_prefetch::<_MM_HINT_T0>(soon.wrapping_add(panel * right_apart).cast());
             // SAFETY: inside of `right` at each step, as checked.

@@ -1,9 +1,9 @@
 //! A left operand that is packed once, in parts, each of which is multiplied many times.
 use crate::{
     BufferPool, PooledBuffer, Real, View, acquire,
-    features::Machine,
-    packed::{Operand, Source},
+    packed::{Operand, OperandSource},
     par_for, parts_mut,
+    simd::SimdLevel,
 };
 
 /// A matrix *m x k*, packed to stand on the left side of products, some rows at a time: rows that meet a weight in tasks of their
@@ -24,7 +24,7 @@ pub struct PackedLeft<F> {
     panels: PooledBuffer<F>,
     rows: usize,
     steps: usize,
-    /// Rows of a part.
+    /// LeftOperand of a part.
     each: usize,
 }
 
@@ -46,17 +46,17 @@ impl<F: Real> PackedLeft<F> {
     /// As [`Self::new`].
     pub fn with_pool(pool: Option<&BufferPool<F>>, view: View<F>, each: usize) -> Self {
         let (rows, steps) = view.shape();
-        Self::packed_for(Machine::best(), view, each, acquire(pool, "left operand", rows * steps))
+        Self::packed_for(SimdLevel::best(), view, each, acquire(pool, "left operand", rows * steps))
     }
 
     #[cfg(test)]
-    pub(crate) fn new_for(machine: Machine, view: View<F>, each: usize) -> Self {
+    pub(crate) fn new_for(machine: SimdLevel, view: View<F>, each: usize) -> Self {
         let (rows, steps) = view.shape();
         Self::packed_for(machine, view, each, acquire(None, "left operand", rows * steps))
     }
 
-    fn packed_for(machine: Machine, view: View<F>, each: usize, mut panels: PooledBuffer<F>) -> Self {
-        let source = Source::new(view, Operand::Left);
+    fn packed_for(machine: SimdLevel, view: View<F>, each: usize, mut panels: PooledBuffer<F>) -> Self {
+        let source = OperandSource::new(view, Operand::Left);
         let ((rows, steps), [most, _]) = (source.sizes(), F::sides(machine));
         par_for(parts_mut(&mut panels, (each * steps).max(1)), |at, part| {
             let count = part.len() / steps;

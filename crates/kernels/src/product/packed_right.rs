@@ -1,16 +1,16 @@
 //! A right operand that is packed once and multiplied many times.
-use super::blocked::Columns;
+use super::blocked::RightOperand;
 use crate::{
     BufferPool, PooledBuffer, Real, View, acquire,
-    features::Machine,
-    packed::{Operand, Source},
+    packed::{Operand, OperandSource},
     par_for, parts_mut,
+    simd::SimdLevel,
 };
 
 /// What columns may be taken apart at a multiple of, whatever the machine.
 pub const COLUMNS: usize = 32;
 
-/// Rows of micro-panels up to which packing is one task.
+/// LeftOperand of micro-panels up to which packing is one task.
 const FEW: usize = 256;
 /// Tasks that are aimed for where micro-panels are longer, two for each of 64 threads.
 const TASKS: usize = 128;
@@ -52,7 +52,7 @@ impl<F: Real> PackedRight<F> {
     /// The same in memory from a pool, if there is one.
     pub fn with_pool(pool: Option<&BufferPool<F>>, view: View<F>) -> Self {
         let (rows, cols) = view.shape();
-        let [_, nr] = F::sides(Machine::best());
+        let [_, nr] = F::sides(SimdLevel::best());
         let panels = acquire(pool, "right operand", cols.next_multiple_of(nr) * rows);
         let mut packed = Self { panels, rows, cols };
         packed.pack(view);
@@ -61,11 +61,11 @@ impl<F: Real> PackedRight<F> {
 
     /// Packs another matrix in the place of this one; memory that is large enough stays.
     pub fn pack(&mut self, view: View<F>) {
-        self.pack_for(Machine::best(), view);
+        self.pack_for(SimdLevel::best(), view);
     }
 
-    pub(super) fn pack_for(&mut self, machine: Machine, view: View<F>) {
-        let source = Source::new(view, Operand::Right);
+    pub(super) fn pack_for(&mut self, machine: SimdLevel, view: View<F>) {
+        let source = OperandSource::new(view, Operand::Right);
         let (cols, rows) = source.sizes();
         let [_, nr] = F::sides(machine);
         (self.rows, self.cols) = (rows, cols);
@@ -84,19 +84,19 @@ impl<F: Real> PackedRight<F> {
 
     /// Into how many independent parts the packing of a *k x n* matrix is cut, whatever the number of threads.
     pub fn tasks_for(rows: usize, cols: usize) -> usize {
-        let [_, nr] = F::sides(Machine::best());
+        let [_, nr] = F::sides(SimdLevel::best());
         let panels = cols.div_ceil(nr);
         (panels * pieces(rows, panels)).div_ceil(FEW.div_ceil(rows.max(1)))
     }
 
-    /// Columns with those that fill the last micro-panel.
+    /// RightOperand with those that fill the last micro-panel.
     pub(super) fn whole(&self) -> usize {
-        let [_, nr] = F::sides(Machine::best());
+        let [_, nr] = F::sides(SimdLevel::best());
         self.cols.next_multiple_of(nr)
     }
 
-    pub(super) fn columns(&self) -> Columns<'_, F> {
-        Columns::Packed(&self.panels, self.rows)
+    pub(super) fn columns(&self) -> RightOperand<'_, F> {
+        RightOperand::Packed(&self.panels, self.rows)
     }
 
     /// *k*, *n*
@@ -106,7 +106,7 @@ impl<F: Real> PackedRight<F> {
 
     /// Bytes of a packed *k x n* matrix, a cache line at its start included.
     pub fn bytes_for(rows: usize, cols: usize) -> usize {
-        let [_, nr] = F::sides(Machine::best());
+        let [_, nr] = F::sides(SimdLevel::best());
         let elements = cols.checked_next_multiple_of(nr).and_then(|cols| cols.checked_mul(rows));
         elements
             .and_then(|all| all.checked_mul(size_of::<F>()))

@@ -13,14 +13,14 @@ fn an_empty_sum_stays_inside_its_view() {
 
 #[test]
 fn every_copy_of_either_type_equals_plain_loops() {
-    for machine in Machine::all() {
+    for machine in SimdLevel::all() {
         equals_plain_loops::<f64>(machine, 1e-11);
         equals_plain_loops::<f32>(machine, 2e-3);
     }
 }
 
 /// One, two and three tiles of the micro-kernel and what is around them, and sums of more than one block.
-fn shapes<F: Real>(machine: Machine) -> Vec<[usize; 3]> {
+fn shapes<F: Real>(machine: SimdLevel) -> Vec<[usize; 3]> {
     let [mr, nr] = F::sides(machine);
     let mut shapes =
         vec![[2, 0, 3], [0, 2, 3], [3, 2, 0], [70, 40, 90], [130, 20, 50], [30, 600, 2 * nr + 1]];
@@ -33,7 +33,7 @@ fn shapes<F: Real>(machine: Machine) -> Vec<[usize; 3]> {
 }
 
 /// Every combination of transposes and strides against three plain loops.
-fn equals_plain_loops<F: Real>(machine: Machine, bar: f64) {
+fn equals_plain_loops<F: Real>(machine: SimdLevel, bar: f64) {
     for ([m, k, n], case) in
         shapes::<F>(machine).into_iter().flat_map(|shape| (0..16).map(move |i| (shape, i)))
     {
@@ -54,7 +54,7 @@ fn equals_plain_loops<F: Real>(machine: Machine, bar: f64) {
         let run = |columns, alpha: f64| {
             let mut out = old.clone();
             let view = ViewMut::with_stride(&mut out, m, n, n + pad);
-            let a = (Rows::View(view_a), view_a.shape());
+            let a = (LeftOperand::View(view_a), view_a.shape());
             multiply(machine, view, a, (columns, view_b.shape()), F::from_f64(alpha), how);
             out
         };
@@ -70,9 +70,9 @@ fn equals_plain_loops<F: Real>(machine: Machine, bar: f64) {
                 }
             }
         };
-        let whole = run(Columns::View(view_b), 1.0);
+        let whole = run(RightOperand::View(view_b), 1.0);
         check(&whole, 1.0);
-        check(&run(Columns::View(view_b), 0.5), 0.5);
+        check(&run(RightOperand::View(view_b), 0.5), 0.5);
         // Packed before, the bits are the same.
         let mut packed = PackedRight::default();
         packed.pack_for(machine, view_b);
@@ -87,8 +87,8 @@ fn equals_plain_loops<F: Real>(machine: Machine, bar: f64) {
             for (at, out) in out.chunks_mut((8 * (n + pad)).max(1)).enumerate() {
                 let (part, shape) = parts.part(at);
                 let view = ViewMut::with_stride(out, shape.0, n, n + pad);
-                let right = (Columns::View(view_b), view_b.shape());
-                multiply(machine, view, (Rows::Packed(part), shape), right, F::ONE, how);
+                let right = (RightOperand::View(view_b), view_b.shape());
+                multiply(machine, view, (LeftOperand::Packed(part), shape), right, F::ONE, how);
             }
             assert_eq!(out, whole, "{machine:?}, {m}x{k}x{n}, case {case}");
         }

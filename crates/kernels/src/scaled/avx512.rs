@@ -2,8 +2,8 @@
 #![allow(unsafe_code)]
 use std::{arch::x86_64::*, ops::Range};
 
-use super::{LANES, NEVER, stride::Stride};
-use crate::features::Avx512;
+use super::{LANES, LOG_ZERO, Stride};
+use crate::simd::Avx512;
 
 /// Four pairs.
 ///
@@ -66,7 +66,7 @@ pub(super) fn gather(
 }
 
 /// ```text
-/// for eight sites:  load their pairs, part the arcs, NEVER where there is no arc, write a register an arc
+/// for eight sites:  load their pairs, part the arcs, LOG_ZERO where there is no arc, write a register an arc
 /// ```
 #[target_feature(enable = "avx512f,avx512vl,avx512dq")]
 fn gather_wide(
@@ -81,7 +81,7 @@ fn gather_wide(
     assert!(sites > 0 && rows.len() == 2 * sites.next_multiple_of(LANES));
     assert!(stride.inside(2, sites, values.len()));
     let (first, second) = rows.split_at_mut(rows.len() / 2);
-    let (never, infinite) = (_mm512_set1_pd(NEVER), _mm512_set1_pd(f64::INFINITY));
+    let (never, infinite) = (_mm512_set1_pd(LOG_ZERO), _mm512_set1_pd(f64::INFINITY));
     let mut unsound = 0;
     let mut lane = _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0);
     for (i, (first, second)) in first.chunks_exact_mut(LANES).zip(second.chunks_exact_mut(LANES)).enumerate()

@@ -2,16 +2,13 @@
 #![allow(unsafe_code)]
 use std::{marker::PhantomData, ops::Range};
 
-use super::{
-    NEVER,
-    stride::{Stride, stride},
-};
-use crate::features::Machine;
+use super::{LOG_ZERO, Stride, stride};
+use crate::simd::SimdLevel;
 
 #[cfg(target_arch = "x86_64")]
 use super::avx512;
 
-/// Brings the sites of a diagonal into `rows`, one of each arc, with [`NEVER`] for NaN, -inf and all but the sites at which
+/// Brings the sites of a diagonal into `rows`, one of each arc, with [`LOG_ZERO`] for NaN, -inf and all but the sites at which
 /// the arc `exists`. Returns whether all numbers are below +inf. A row of the matrix that is needed `soon` starts there.
 pub fn gather(
     values: &[f64],
@@ -23,7 +20,7 @@ pub fn gather(
     rows: &mut [f64],
 ) -> bool {
     #[cfg(target_arch = "x86_64")]
-    if let (2, Machine::Avx512(proof)) = (arcs, Machine::best()) {
+    if let (2, SimdLevel::Avx512(proof)) = (arcs, SimdLevel::best()) {
         return avx512::gather(proof, values, stride, sites, soon, [exists(0), exists(1)], rows);
     }
     let _ = (sites, soon);
@@ -42,11 +39,11 @@ fn gather_plain(
 ) -> bool {
     let mut sound = true;
     for (s, row) in rows.chunks_exact_mut(rows.len() / arcs).enumerate() {
-        row.fill(NEVER);
+        row.fill(LOG_ZERO);
         for i in exists(s) {
             let value = values[stride.first - i * stride.back + s];
             sound &= value < f64::INFINITY;
-            row[i] = if value > NEVER { value } else { NEVER };
+            row[i] = if value > LOG_ZERO { value } else { LOG_ZERO };
         }
     }
     sound
@@ -60,7 +57,7 @@ pub struct Diagonals<'a> {
     labels: usize,
     arcs: usize,
     mine: Range<usize>,
-    machine: Machine,
+    machine: SimdLevel,
     matrix: PhantomData<&'a mut [f64]>,
 }
 
@@ -71,7 +68,15 @@ impl<'a> Diagonals<'a> {
     /// All of them, and how many numbers a site has.
     pub fn new(values: &'a mut [f64], labels: usize, arcs: usize) -> Self {
         let (len, values) = (values.len(), values.as_mut_ptr());
-        Self { values, len, labels, arcs, mine: 0..usize::MAX, machine: Machine::best(), matrix: PhantomData }
+        Self {
+            values,
+            len,
+            labels,
+            arcs,
+            mine: 0..usize::MAX,
+            machine: SimdLevel::best(),
+            matrix: PhantomData,
+        }
     }
 
     /// Those before diagonal `d`, and the others.
@@ -93,7 +98,7 @@ impl<'a> Diagonals<'a> {
         let done = match (self.arcs, self.machine) {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the sites are inside, as just checked.
-            (2, Machine::Avx512(proof)) => unsafe {
+            (2, SimdLevel::Avx512(proof)) => unsafe {
                 avx512::scatter(proof, rows, stride, sites, soon, self.values)
             },
             _ => 0,
@@ -144,11 +149,11 @@ mod tests {
                     if let Some(bad) = bad {
                         values[place.first - sites / 2 * place.back + d % 2] = bad;
                     }
-                    let mut expected = vec![NEVER; 2 * width];
+                    let mut expected = vec![LOG_ZERO; 2 * width];
                     for s in 0..2 {
                         for i in range(sites, s, d) {
                             let (t, u) = (d - low - i, low + i);
-                            expected[s * width + i] = values[(t * (labels + 1) + u) * 2 + s].max(NEVER);
+                            expected[s * width + i] = values[(t * (labels + 1) + u) * 2 + s].max(LOG_ZERO);
                         }
                     }
                     let exists = |s| range(sites, s, d);
@@ -157,9 +162,9 @@ mod tests {
                     assert_eq!(found, expected, "U {labels}, d {d}");
                     let asked = expected.contains(&f64::INFINITY);
                     assert!(sound || bad.is_some() && (asked || values.iter().any(|v| v.is_nan())));
-                    for machine in Machine::all() {
+                    for machine in SimdLevel::all() {
                         #[cfg(target_arch = "x86_64")]
-                        if let Machine::Avx512(proof) = machine {
+                        if let SimdLevel::Avx512(proof) = machine {
                             found.fill(f64::NAN);
                             let exists = [exists(0), exists(1)];
                             let all = avx512::gather(proof, &values, place, sites, 0, exists, &mut found);

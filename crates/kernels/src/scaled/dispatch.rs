@@ -1,16 +1,16 @@
 //! Chooses, at run time, the copy of a row function that fits the machine.
 #![allow(unsafe_code)]
 use super::{
-    Row, RowMut,
-    rows::{self, Pair},
+    ScaledRow, ScaledRowMut,
+    rows::{self, RowPair},
 };
-use crate::features::Machine;
+use crate::simd::SimdLevel;
 
 /// `NAME` calls the copy for a machine: `rows::NAME` compiled for AVX-512, for AVX2 or portably.
 macro_rules! dispatched {
     ($(fn $name:ident($($arg:ident: $kind:ty),*);)*) => {$(
         #[inline(always)]
-        pub(super) fn $name(machine: Machine, $($arg: $kind),*) {
+        pub(super) fn $name(machine: SimdLevel, $($arg: $kind),*) {
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
@@ -23,10 +23,10 @@ macro_rules! dispatched {
                 }
                 match machine {
                     // SAFETY: the token proves the features.
-                    Machine::Avx512(_) => return unsafe { v4($($arg),*) },
+                    SimdLevel::Avx512(_) => return unsafe { v4($($arg),*) },
                     // SAFETY: the same for `v3`.
-                    Machine::Avx2(_) => return unsafe { v3($($arg),*) },
-                    Machine::Portable => {}
+                    SimdLevel::Avx2(_) => return unsafe { v3($($arg),*) },
+                    SimdLevel::Portable => {}
                 }
             }
             let _ = machine;
@@ -36,24 +36,24 @@ macro_rules! dispatched {
 }
 
 dispatched! {
-    fn weigh(emissions: &[f64], weights: Row<'_>, out: RowMut<'_>);
-    fn sum_and_weigh(emissions: Pair<'_>, terms: [Row<'_>; 2], sum: RowMut<'_>, out: [RowMut<'_>; 2]);
-    fn weigh_and_sum(emissions: Pair<'_>, weights: [Row<'_>; 2], out: [RowMut<'_>; 2], sum: RowMut<'_>);
-    fn add(term: Row<'_>, total: RowMut<'_>);
-    fn posterior(factors: [Row<'_>; 2], factor: f64, shift: f64, out: &mut [f64]);
+    fn weigh(emissions: &[f64], weights: ScaledRow<'_>, out: ScaledRowMut<'_>);
+    fn sum_and_weigh(emissions: RowPair<'_>, terms: [ScaledRow<'_>; 2], sum: ScaledRowMut<'_>, out: [ScaledRowMut<'_>; 2]);
+    fn weigh_and_sum(emissions: RowPair<'_>, weights: [ScaledRow<'_>; 2], out: [ScaledRowMut<'_>; 2], sum: ScaledRowMut<'_>);
+    fn add(term: ScaledRow<'_>, total: ScaledRowMut<'_>);
+    fn posterior(factors: [ScaledRow<'_>; 2], factor: f64, shift: f64, out: &mut [f64]);
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{LANES, NEVER, Scaled};
+    use super::super::{LANES, LOG_ZERO, Scaled};
     use super::*;
 
-    fn row<'a>(excess: &'a [f64], exponent: &'a [f64]) -> Row<'a> {
-        Row { excess, exponent }
+    fn row<'a>(mantissa: &'a [f64], exponent: &'a [f64]) -> ScaledRow<'a> {
+        ScaledRow { mantissa, exponent }
     }
 
-    fn row_mut<'a>(excess: &'a mut [f64], exponent: &'a mut [f64]) -> RowMut<'a> {
-        RowMut { excess, exponent }
+    fn row_mut<'a>(mantissa: &'a mut [f64], exponent: &'a mut [f64]) -> ScaledRowMut<'a> {
+        ScaledRowMut { mantissa, exponent }
     }
 
     fn close(
@@ -73,23 +73,23 @@ mod tests {
         let all = (0..=u64::MAX >> 44).map(|bits| f64::from_bits(bits.wrapping_mul(0x9e37_79b9) << 44));
         let usual = (-80_000..80_000).map(|i| f64::from(i) * 0.009_3);
         let mut inputs: Vec<f64> = all.filter(|e| e.is_finite() && e.abs() < 1e280).chain(usual).collect();
-        inputs.extend([0.0, -0.0, NEVER]);
+        inputs.extend([0.0, -0.0, LOG_ZERO]);
         inputs.resize(inputs.len().next_multiple_of(LANES), 0.0);
         let n = inputs.len();
-        for machine in Machine::all() {
+        for machine in SimdLevel::all() {
             let name = format!("{machine:?}");
             let (mut x, mut k) = (vec![f64::NAN; n], vec![f64::NAN; n]);
             weigh(machine, &inputs, row(&vec![0.0; n], &vec![0.0; n]), row_mut(&mut x, &mut k));
             for (i, &e) in inputs.iter().enumerate() {
-                let found = Scaled { excess: x[i], exponent: k[i] };
-                if e < NEVER / 2.0 {
+                let found = Scaled { mantissa: x[i], exponent: k[i] };
+                if e < LOG_ZERO / 2.0 {
                     assert_eq!(found.ln(), f64::NEG_INFINITY, "{name} at {e}");
                     continue;
                 }
                 assert!(k[i] == k[i].round() || k[i].abs() > 1e15, "{name} at {e}: exponent {}", k[i]);
-                assert!((-0.31..0.43).contains(&x[i]), "{name} at {e}: excess {}", x[i]);
+                assert!((-0.31..0.43).contains(&x[i]), "{name} at {e}: mantissa {}", x[i]);
                 if e.abs() < 0.34 {
-                    // The excess keeps its digits near 1.
+                    // The mantissa keeps its digits near 1.
                     assert_eq!(k[i], 0.0);
                     close(&name, e, x[i], e.exp_m1(), 4e-16);
                 } else if e.abs() < 700.0 {
@@ -108,18 +108,18 @@ mod tests {
             for y in [0.0, -0.2, 0.3, -1e-16, 1.9] {
                 for apart in (-1100..=1100).chain([-1_000_000_000, 1_000_000_000]) {
                     for at in [0.0, -1e9] {
-                        let near = Scaled { excess: x, exponent: at };
-                        inputs.push((near, Scaled { excess: y, exponent: at + f64::from(apart) }));
+                        let near = Scaled { mantissa: x, exponent: at };
+                        inputs.push((near, Scaled { mantissa: y, exponent: at + f64::from(apart) }));
                     }
                 }
             }
         }
-        inputs.push((Scaled::ZERO, Scaled { excess: 1e-17, exponent: 0.0 }));
+        inputs.push((Scaled::ZERO, Scaled { mantissa: 1e-17, exponent: 0.0 }));
         inputs.resize(inputs.len().next_multiple_of(LANES), inputs[0]);
         let column = |f: fn(&(Scaled, Scaled)) -> f64| inputs.iter().map(f).collect::<Vec<f64>>();
-        let (ax, ak) = (column(|p| p.0.excess), column(|p| p.0.exponent));
-        let (bx, bk) = (column(|p| p.1.excess), column(|p| p.1.exponent));
-        for machine in Machine::all() {
+        let (ax, ak) = (column(|p| p.0.mantissa), column(|p| p.0.exponent));
+        let (bx, bk) = (column(|p| p.1.mantissa), column(|p| p.1.exponent));
+        for machine in SimdLevel::all() {
             let name = format!("{machine:?}");
             for swapped in [false, true] {
                 let (mut x, mut k) =
@@ -127,7 +127,7 @@ mod tests {
                 let (term_x, term_k) = if swapped { (&bx, &bk) } else { (&ax, &ak) };
                 add(machine, row(term_x, term_k), row_mut(&mut x, &mut k));
                 for (i, &(a, b)) in inputs.iter().enumerate() {
-                    assert!((-0.25..0.5).contains(&x[i]), "{name} at {a:?} + {b:?}: excess {}", x[i]);
+                    assert!((-0.25..0.5).contains(&x[i]), "{name} at {a:?} + {b:?}: mantissa {}", x[i]);
                     let (large, small) = if a.exponent > b.exponent { (a, b) } else { (b, a) };
                     let scale = (small.exponent - large.exponent).exp2();
                     let up = (k[i] - large.exponent).exp2();
@@ -135,15 +135,15 @@ mod tests {
                         continue; // flushed to zero or not, it is nothing
                     }
                     if up == 1.0 {
-                        // No digit of a small excess is lost to the 1 it belongs to.
-                        let want = large.excess + (1.0 + small.excess) * scale;
+                        // No digit of a small mantissa is lost to the 1 it belongs to.
+                        let want = large.mantissa + (1.0 + small.mantissa) * scale;
                         let error = (x[i] - want).abs();
                         assert!(
-                            error <= 3e-16 * (large.excess.abs() + 2.0 * scale) + f64::MIN_POSITIVE,
+                            error <= 3e-16 * (large.mantissa.abs() + 2.0 * scale) + f64::MIN_POSITIVE,
                             "{name} at {a:?} + {b:?}"
                         );
                     } else {
-                        let want = 1.0 + large.excess + (1.0 + small.excess) * scale;
+                        let want = 1.0 + large.mantissa + (1.0 + small.mantissa) * scale;
                         close(&name, (a, b), (1.0 + x[i]) * up, want, 1e-15);
                     }
                 }
@@ -156,7 +156,7 @@ mod tests {
         let exponents: Vec<f64> = (-1104..=3).map(f64::from).collect();
         let n = exponents.len() / LANES * LANES;
         let exponents = &exponents[exponents.len() - n..];
-        for machine in Machine::all() {
+        for machine in SimdLevel::all() {
             let name = format!("{machine:?}");
             for (shift, factor) in [(0.0, -1.0), (-123_456.0, -0.7), (1e9, -1.5)] {
                 let a: Vec<f64> = exponents.iter().map(|k| k + shift + 37.0).collect();
@@ -179,23 +179,23 @@ mod tests {
         let hash = |i: usize| (i + 77 * salt).wrapping_mul(0x9e37_79b9) >> 7;
         let unit = |i: usize| (hash(i) % 10_007) as f64 / 10_007.0;
         let zero = |i: usize| hash(i).is_multiple_of(11);
-        let excess = (0..n).map(|i| if zero(i) { 0.0 } else { unit(i) * 0.7 - 0.24 }).collect();
-        let exponent = (0..n).map(|i| if zero(i) { NEVER } else { (unit(3 * i) * 300.0).round() - 200.0 });
-        let emissions = (0..n).map(|i| if hash(5 * i) % 13 == 0 { NEVER } else { -30.0 * unit(i + 9) });
-        (excess, exponent.collect(), emissions.collect())
+        let mantissa = (0..n).map(|i| if zero(i) { 0.0 } else { unit(i) * 0.7 - 0.24 }).collect();
+        let exponent = (0..n).map(|i| if zero(i) { LOG_ZERO } else { (unit(3 * i) * 300.0).round() - 200.0 });
+        let emissions = (0..n).map(|i| if hash(5 * i) % 13 == 0 { LOG_ZERO } else { -30.0 * unit(i + 9) });
+        (mantissa, exponent.collect(), emissions.collect())
     }
 
     /// Both fused kernels on one, two and three registers, against their parts and against plain logarithms.
     #[test]
     fn fused_rows_are_the_sums_and_products_that_they_say() {
-        for machine in Machine::all() {
+        for machine in SimdLevel::all() {
             for n in [0, LANES, 2 * LANES, 3 * LANES, 25 * LANES] {
                 let (ax, ak, e) = made_up(n, 1);
                 let (bx, bk, f) = made_up(n, 2);
                 let fresh = || (vec![f64::NAN; n], vec![f64::NAN; n]);
                 let (a, b) = (row(&ax, &ak), row(&bx, &bk));
-                let at = |r: &(Vec<f64>, Vec<f64>), i: usize| Scaled { excess: r.0[i], exponent: r.1[i] };
-                let parts = |emissions: &[f64], weights: Row| {
+                let at = |r: &(Vec<f64>, Vec<f64>), i: usize| Scaled { mantissa: r.0[i], exponent: r.1[i] };
+                let parts = |emissions: &[f64], weights: ScaledRow| {
                     let mut out = fresh();
                     weigh(machine, emissions, weights, row_mut(&mut out.0, &mut out.1));
                     out
@@ -232,7 +232,7 @@ mod tests {
     }
 
     fn log_of(emission: f64) -> f64 {
-        if emission < NEVER / 2.0 { f64::NEG_INFINITY } else { emission }
+        if emission < LOG_ZERO / 2.0 { f64::NEG_INFINITY } else { emission }
     }
 
     fn log_sum(a: f64, b: f64) -> f64 {
@@ -240,7 +240,7 @@ mod tests {
         if most == f64::NEG_INFINITY { most } else { most + (least - most).exp().ln_1p() }
     }
 
-    fn is_log(machine: Machine, found: Scaled, exact: f64) {
+    fn is_log(machine: SimdLevel, found: Scaled, exact: f64) {
         let found = found.ln();
         let close = (found - exact).abs() <= 2e-14 * (1.0 + exact.abs());
         assert!(found == exact || close, "{machine:?}: {found}, exact {exact}");

@@ -1,22 +1,22 @@
 //! Positive numbers of any size, with full relative accuracy in how much they differ from a power of two.
 //!
 //! ```text
-//! value            (1 + x) · 2^k                        x the excess, k the exponent, a whole number
+//! value            (1 + x) · 2^k                        x the mantissa, k the exponent, a whole number
 //! exp e            k = round(e / ln 2), 1 + x = exp(e - k ln 2)
-//! product          (1 + x)(1 + y) · 2^(k + l)           excess x + y + x y
-//! sum, k >= l      (1 + x + (1 + y) 2^(l - k)) · 2^k    excess x + (2^(l - k) + y 2^(l - k))
+//! product          (1 + x)(1 + y) · 2^(k + l)           mantissa x + y + x y
+//! sum, k >= l      (1 + x + (1 + y) 2^(l - k)) · 2^k    mantissa x + (2^(l - k) + y 2^(l - k))
 //! ```
 //!
 //! A recursion over products and sums takes no logarithm and no exponential but those of its inputs, and neither over-
-//! nor underflows. Each step rounds by about 1e-16 of the value, however long the lattice. That the excess is kept, not
+//! nor underflows. Each step rounds by about 1e-16 of the value, however long the lattice. That the mantissa is kept, not
 //! the mantissa `1 + x`, matters where probabilities are close to 1: a loss is `-k ln 2 - log(1 + x)`, and one of 1e-12
 //! keeps all of its digits, as it would in a recursion over logarithms.
 //!
-//! Zero is `2^NEVER`: small enough to vanish next to any other number, and finite, so that no `inf - inf` arises.
+//! Zero is `2^LOG_ZERO`: small enough to vanish next to any other number, and finite, so that no `inf - inf` arises.
 //!
 //! Everything is written without branches, so that the compiler turns loops into vector instructions. `FUSED` says
 //! whether the copy is compiled for a machine with fused multiply-add; elsewhere `mul_add` would be a library call.
-use super::NEVER;
+use super::LOG_ZERO;
 
 /// Adding and subtracting 1.5 · 2^52 rounds to the nearest whole number, which stays in the low bits in between.
 const ROUND: f64 = 6_755_399_441_055_744.0;
@@ -43,27 +43,27 @@ const SERIES: [f64; 10] = [
     2.510_038_319_586_702e-8,
 ];
 
-/// `(1 + excess) · 2^exponent`
+/// `(1 + mantissa) · 2^exponent`
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scaled {
     /// x
-    pub excess: f64,
+    pub mantissa: f64,
     /// k
     pub exponent: f64,
 }
 
 impl Scaled {
     /// 0
-    pub const ZERO: Self = Self { excess: 0.0, exponent: NEVER };
+    pub const ZERO: Self = Self { mantissa: 0.0, exponent: LOG_ZERO };
     /// 1
-    pub const ONE: Self = Self { excess: 0.0, exponent: 0.0 };
+    pub const ONE: Self = Self { mantissa: 0.0, exponent: 0.0 };
 
     /// `log` of the number; -inf for zero, whatever it has been multiplied with.
     pub fn ln(self) -> f64 {
-        if self.exponent < NEVER / 2.0 {
+        if self.exponent < LOG_ZERO / 2.0 {
             return f64::NEG_INFINITY;
         }
-        self.exponent * LN2_HIGH + (self.exponent * LN2_LOW + self.excess.ln_1p())
+        self.exponent * LN2_HIGH + (self.exponent * LN2_LOW + self.mantissa.ln_1p())
     }
 }
 
@@ -96,14 +96,14 @@ pub(super) fn exp<const FUSED: bool>(e: f64) -> Scaled {
     p = fma::<FUSED>(p, r, SERIES[2]);
     p = fma::<FUSED>(p, r, SERIES[1]);
     p = fma::<FUSED>(p, r, SERIES[0]);
-    Scaled { excess: fma::<FUSED>(p * r, r, r), exponent: k }
+    Scaled { mantissa: fma::<FUSED>(p * r, r, r), exponent: k }
 }
 
 /// `a · b`
 #[inline(always)]
 pub(super) fn product<const FUSED: bool>(a: Scaled, b: Scaled) -> Scaled {
-    let excess = fma::<FUSED>(a.excess, b.excess, a.excess) + b.excess;
-    Scaled { excess, exponent: a.exponent + b.exponent }
+    let mantissa = fma::<FUSED>(a.mantissa, b.mantissa, a.mantissa) + b.mantissa;
+    Scaled { mantissa, exponent: a.exponent + b.exponent }
 }
 
 /// `a + b`
@@ -112,22 +112,22 @@ pub(super) fn sum<const FUSED: bool>(a: Scaled, b: Scaled) -> Scaled {
     let apart = a.exponent - b.exponent;
     let (large, small) = if apart > 0.0 { (a, b) } else { (b, a) };
     let scale = power(-apart.abs());
-    Scaled { excess: large.excess + fma::<FUSED>(small.excess, scale, scale), exponent: large.exponent }
+    Scaled { mantissa: large.mantissa + fma::<FUSED>(small.mantissa, scale, scale), exponent: large.exponent }
 }
 
-/// The same number with `1 + x` in [3/4, 3/2), so that numbers close to 1 have a small excess.
+/// The same number with `1 + x` in [3/4, 3/2), so that numbers close to 1 have a small mantissa.
 #[inline(always)]
 pub(super) fn normalise<const FUSED: bool>(a: Scaled) -> Scaled {
-    let bits = fma::<FUSED>(a.excess, 4.0 / 3.0, 4.0 / 3.0).to_bits();
+    let bits = fma::<FUSED>(a.mantissa, 4.0 / 3.0, 4.0 / 3.0).to_bits();
     let down = f64::from_bits((2046 << 52) - (bits & EXPONENT_BITS));
     let up = f64::from_bits((bits >> 52) | TWO_52.to_bits()) - (TWO_52 + BIAS);
-    Scaled { excess: fma::<FUSED>(a.excess, down, down - 1.0), exponent: a.exponent + up }
+    Scaled { mantissa: fma::<FUSED>(a.mantissa, down, down - 1.0), exponent: a.exponent + up }
 }
 
 /// `a · b · factor · 2^-shift`, exactly 0 if `factor` would be scaled by less than `2^-1022`.
 #[inline(always)]
 pub(super) fn value<const FUSED: bool>(a: Scaled, b: Scaled, factor: f64, shift: f64) -> f64 {
     let scale = power(a.exponent + b.exponent - shift) * factor;
-    let scale = fma::<FUSED>(a.excess, scale, scale);
-    fma::<FUSED>(b.excess, scale, scale)
+    let scale = fma::<FUSED>(a.mantissa, scale, scale);
+    fma::<FUSED>(b.mantissa, scale, scale)
 }

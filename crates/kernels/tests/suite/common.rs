@@ -1,7 +1,7 @@
 //! Made-up numbers and plain loops.
 use kernels::Real;
 
-/// Numbers in -2 .. 2 that use all their digits.
+/// OperandFormat in -2 .. 2 that use all their digits.
 pub fn made_up<F: Real>(count: usize, seed: u32) -> Vec<F> {
     let hash = |i: u32| (i ^ seed).wrapping_mul(0x9e37_79b9).rotate_left(13).wrapping_mul(0x85eb_ca6b);
     (0..count as u32).map(|i| F::from_f64((f64::from(hash(i)) / f64::from(u32::MAX) - 0.5) * 4.0)).collect()

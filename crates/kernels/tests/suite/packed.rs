@@ -1,13 +1,13 @@
 //! Packed operands as the normaliser uses them: packed in parts, taken apart at multiples of a strip.
 use kernels::{
     Accumulate, View, ViewMut,
-    packed::{Full, Numbers, Operand, half::Half},
+    packed::{Full, Operand, OperandFormat, half::Half},
 };
 
 use super::common::{made_up, plain};
 
 /// A product whose left rows are multiplied a strip at a time, and whose steps were packed a strip at a time.
-fn parts_equal_the_whole<N: Numbers<f32>>(bar: f64) {
+fn parts_equal_the_whole<N: OperandFormat<f32>>(bar: f64) {
     let strip = N::strip();
     for m in [1, strip - 1, strip, strip + 1, 2 * strip + 5, 3 * strip] {
         let (k, n) = (2 * strip + 7, 75);

@@ -10,7 +10,7 @@
 //! The tasks of a frame are shared where a layer is wide, and done one by one where groups are tasks: the sums are the same.
 use kernels::{
     BufferPool, PackedGates, Parts, ROWS, Real, Tiling, UNITS, View, acquire, cell_backward, cell_forward,
-    one_by_one, par_for, tiles_mut, transpose,
+    for_each_sequential, par_for, tiles_mut, transpose,
 };
 
 use super::layout::Group;
@@ -179,7 +179,7 @@ pub(super) fn backward<F: Real>(
 
 /// The tasks of a frame, by all threads or by this one.
 fn each<P: Parts>(shared: bool, parts: P, run: impl Fn(usize, P::Part) + Sync) {
-    if shared { par_for(parts, run) } else { one_by_one(parts, run) }
+    if shared { par_for(parts, run) } else { for_each_sequential(parts, run) }
 }
 
 /// Writes where `to` begins.

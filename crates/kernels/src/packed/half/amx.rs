@@ -3,35 +3,16 @@
 //!
 //! The instructions are written out, because the language has no stable names for them yet.
 #![allow(unsafe_code)]
-use std::arch::{asm, x86_64::__cpuid_count};
+use std::arch::asm;
 
 use super::{BLOCK, SIDE, Tile, place};
-use crate::{Accumulate, ViewMut, features::Amx, packed::Place};
-
-/// Whether the processor has bf16 tiles and the kernel lets this process use them.
-pub(crate) fn granted() -> bool {
-    const BF16_AND_TILE: u32 = 1 << 22 | 1 << 24;
-    const SYSTEM_CALL_ARCH_PRCTL: i64 = 158;
-    const ASK_FOR_STATE: u64 = 0x1023;
-    const TILE_DATA: u64 = 18;
-    let features = __cpuid_count(7, 0).edx;
-    if features & BF16_AND_TILE != BF16_AND_TILE {
-        return false;
-    }
-    let refused: i64;
-    // SAFETY: the call asks for a larger register state and touches no memory; a kernel that does not know it refuses.
-    unsafe {
-        asm!("syscall", inlateout("rax") SYSTEM_CALL_ARCH_PRCTL => refused, in("rdi") ASK_FOR_STATE,
-            in("rsi") TILE_DATA, out("rcx") _, out("r11") _, options(nostack));
-    }
-    refused == 0
-}
+use crate::{Accumulate, ViewMut, packed::OutputTile, simd::Amx};
 
 /// Palette 1: eight tiles of 16 rows and 64 bytes.
 #[repr(C, align(64))]
-struct Shapes([u8; 64]);
+struct TileConfig([u8; 64]);
 
-const SHAPES: Shapes = {
+const TILE_CONFIG: TileConfig = {
     let mut shapes = [0; 64];
     shapes[0] = 1;
     let mut tile = 0;
@@ -40,7 +21,7 @@ const SHAPES: Shapes = {
         shapes[48 + tile] = SIDE as u8;
         tile += 1;
     }
-    Shapes(shapes)
+    TileConfig(shapes)
 };
 
 /// `out (=|+=) left · right` over `depth` tiles of the sum.
@@ -60,7 +41,7 @@ pub(super) fn product(
 ) {
     let ViewMut { data, rows, cols, stride } = out;
     // SAFETY: the token proves that the registers are there; the shapes are legal.
-    unsafe { asm!("ldtilecfg [{}]", in(reg) &SHAPES, options(nostack, readonly)) };
+    unsafe { asm!("ldtilecfg [{}]", in(reg) &TILE_CONFIG, options(nostack, readonly)) };
     for row in (0..rows).step_by(BLOCK) {
         let left = &left[row / SIDE * depth..][..2 * depth];
         for col in (0..cols).step_by(BLOCK) {
@@ -74,7 +55,7 @@ pub(super) fn product(
                 let mut part = [0.0; BLOCK * BLOCK];
                 // SAFETY: the array is such a block.
                 unsafe { block(left, right, depth, part.as_mut_ptr(), BLOCK, Accumulate::Replace) };
-                place(&part, Place { out: to, rows: rows - row, cols: cols - col, stride, how });
+                place(&part, OutputTile { out: to, rows: rows - row, cols: cols - col, stride, how });
             }
         }
     }

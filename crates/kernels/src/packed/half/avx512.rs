@@ -2,12 +2,12 @@
 #![allow(unsafe_code)]
 use std::arch::x86_64::*;
 
-use super::{BLOCK, Operand, SIDE, Source, Tile, is_transposed};
-use crate::{avx512::filled, features::Avx512Bf16, packed::pack_avx512::transpose};
+use super::{BLOCK, Operand, OperandSource, SIDE, Tile, is_transposed};
+use crate::{avx512::filled, packed::pack_avx512::transpose, simd::Avx512Bf16};
 
 /// 16 elements of a row from a column on, 0 where the matrix ends.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn load(source: &Source<f32>, row: usize, col: usize) -> __m512 {
+fn load(source: &OperandSource<f32>, row: usize, col: usize) -> __m512 {
     if row >= source.rows || col >= source.cols {
         return _mm512_setzero_ps();
     }
@@ -19,7 +19,7 @@ fn load(source: &Source<f32>, row: usize, col: usize) -> __m512 {
 /// As [`super::pack_tile`].
 pub(super) fn pack_tile(
     _proof: Avx512Bf16,
-    source: &Source<f32>,
+    source: &OperandSource<f32>,
     at: (usize, usize),
     operand: Operand,
     tile: &mut Tile,
@@ -29,7 +29,12 @@ pub(super) fn pack_tile(
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn pack_tile_wide(source: &Source<f32>, (row, col): (usize, usize), operand: Operand, tile: &mut Tile) {
+fn pack_tile_wide(
+    source: &OperandSource<f32>,
+    (row, col): (usize, usize),
+    operand: Operand,
+    tile: &mut Tile,
+) {
     let mut pairs = [_mm512_setzero_si512(); SIDE];
     // Words of two registers in turn.
     let both = _mm512_set_epi16(

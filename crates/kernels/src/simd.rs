@@ -1,9 +1,10 @@
-//! What the processor can do, found once a process, and proofs of it.
+//! Instruction sets of the processor, detected once a process, and proofs of them.
 //!
-//! A token such as [`Avx512`] has no public way to be made but detection. Every safe function that enters code compiled for a
-//! set of instructions takes the token of that set: that the machine has them is then true by type.
+//! Only detection creates a token such as [`Avx512`]. Every safe function that enters code compiled for an instruction set
+//! takes the token of that set, so that the processor has it by type.
 //!
-//! `PANDA_MACHINE=portable` or `avx2` in the environment holds wider instructions back, to see what another machine would compute.
+//! `PANDA_MACHINE=portable` or `avx2` in the environment disables wider instructions, to compute as another machine does.
+#![allow(unsafe_code)]
 use std::{env, sync::OnceLock};
 
 /// Proof of 256-bit vectors and fused multiply-add: `avx2,fma`.
@@ -31,9 +32,9 @@ pub struct Avx512Vnni(());
 #[derive(Clone, Copy, Debug)]
 pub struct Amx(());
 
-/// A way to compute in the type of the rows, with its proof.
+/// Instructions for numbers in the type of the rows, with their proof.
 #[derive(Clone, Copy, Debug)]
-pub enum Machine {
+pub enum SimdLevel {
     /// Loops that any processor runs.
     Portable,
     #[cfg(target_arch = "x86_64")]
@@ -42,7 +43,7 @@ pub enum Machine {
     Avx512(Avx512),
 }
 
-/// A way to multiply numbers rounded to bf16, with its proof.
+/// Instructions for products of numbers rounded to bf16, with their proof.
 #[derive(Clone, Copy, Debug)]
 pub enum Bf16 {
     /// Loops that any processor runs.
@@ -53,9 +54,9 @@ pub enum Bf16 {
     Amx(Amx, Avx512Bf16),
 }
 
-/// All that was found.
+/// All detected instruction sets.
 #[derive(Clone, Copy, Debug, Default)]
-struct Features {
+struct CpuFeatures {
     #[cfg(target_arch = "x86_64")]
     avx2: Option<Avx2Fma>,
     #[cfg(target_arch = "x86_64")]
@@ -68,37 +69,37 @@ struct Features {
     amx: Option<Amx>,
 }
 
-/// Looked up once: rows are short, and five questions a row would show.
+/// Detected once: rows are short, and five queries a row would be slow.
 #[inline]
-fn features() -> &'static Features {
-    static FEATURES: OnceLock<Features> = OnceLock::new();
+fn features() -> &'static CpuFeatures {
+    static FEATURES: OnceLock<CpuFeatures> = OnceLock::new();
     FEATURES.get_or_init(detect)
 }
 
-/// What holds instructions back, in words that [`held_back`] has accepted.
-fn limit() -> Option<String> {
+/// The value of `PANDA_MACHINE`, which [`check_simd_override`] accepts or not.
+fn simd_override() -> Option<String> {
     env::var("PANDA_MACHINE").ok().filter(|limit| !limit.is_empty())
 }
 
-/// Fails for a `PANDA_MACHINE` that says nothing to us, and otherwise has no effect.
+/// Fails for an unknown value of `PANDA_MACHINE`.
 ///
 /// # Errors
-/// What was expected and found.
-pub fn held_back() -> Result<(), String> {
-    match limit().as_deref() {
+/// The expected values and the one that was found.
+pub fn check_simd_override() -> Result<(), String> {
+    match simd_override().as_deref() {
         None | Some("portable" | "avx2") => Ok(()),
         Some(other) => Err(format!("PANDA_MACHINE: expected portable or avx2, found {other:?}")),
     }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn detect() -> Features {
-    Features::default()
+fn detect() -> CpuFeatures {
+    CpuFeatures::default()
 }
 
 #[cfg(target_arch = "x86_64")]
-fn detect() -> Features {
-    let limit = limit();
+fn detect() -> CpuFeatures {
+    let limit = simd_override();
     let fma = is_x86_feature_detected!("fma") && limit.as_deref() != Some("portable");
     let avx2 = (fma && is_x86_feature_detected!("avx2")).then_some(Avx2Fma(()));
     let wide = fma
@@ -108,30 +109,50 @@ fn detect() -> Features {
         && is_x86_feature_detected!("avx512dq")
         && is_x86_feature_detected!("avx512bw");
     let bf16 = (wide && is_x86_feature_detected!("avx512bf16")).then_some(Avx512Bf16(()));
-    Features {
+    CpuFeatures {
         avx2,
         avx512: wide.then_some(Avx512(())),
         bf16,
         vnni: (wide && is_x86_feature_detected!("avx512vnni")).then_some(Avx512Vnni(())),
         #[cfg(target_os = "linux")]
-        amx: (bf16.is_some() && crate::packed::half::amx::granted()).then_some(Amx(())),
+        amx: (bf16.is_some() && request_amx()).then_some(Amx(())),
     }
 }
 
-impl Machine {
-    /// The best way that there is.
+/// Whether the processor has bf16 tiles and the system permits this process to use them.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn request_amx() -> bool {
+    const BF16_AND_TILE: u32 = 1 << 22 | 1 << 24;
+    const SYSTEM_CALL_ARCH_PRCTL: i64 = 158;
+    const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;
+    const TILE_DATA: u64 = 18;
+    let features = std::arch::x86_64::__cpuid_count(7, 0).edx;
+    if features & BF16_AND_TILE != BF16_AND_TILE {
+        return false;
+    }
+    let status: i64;
+    // SAFETY: the call requests a larger register state and touches no memory; an older kernel returns an error.
+    unsafe {
+        std::arch::asm!("syscall", inlateout("rax") SYSTEM_CALL_ARCH_PRCTL => status, in("rdi") ARCH_REQ_XCOMP_PERM,
+            in("rsi") TILE_DATA, out("rcx") _, out("r11") _, options(nostack));
+    }
+    status == 0
+}
+
+impl SimdLevel {
+    /// The widest instructions of this machine.
     #[inline]
     pub fn best() -> Self {
         #[cfg(target_arch = "x86_64")]
         match features() {
-            Features { avx512: Some(token), .. } => return Self::Avx512(*token),
-            Features { avx2: Some(token), .. } => return Self::Avx2(*token),
+            CpuFeatures { avx512: Some(token), .. } => return Self::Avx512(*token),
+            CpuFeatures { avx2: Some(token), .. } => return Self::Avx2(*token),
             _ => {}
         }
         Self::Portable
     }
 
-    /// Every way that there is; says which there are not.
+    /// All instructions of this machine; prints which are missing.
     #[cfg(test)]
     pub fn all() -> Vec<Self> {
         let mut all = vec![Self::Portable];
@@ -149,7 +170,7 @@ impl Machine {
 
 #[cfg(target_arch = "x86_64")]
 impl Avx512Vnni {
-    /// The proof, on a machine that has it.
+    /// The proof, on a machine with these instructions.
     #[inline]
     pub fn found() -> Option<Self> {
         features().vnni
@@ -157,7 +178,7 @@ impl Avx512Vnni {
 }
 
 impl Bf16 {
-    /// The best way that there is.
+    /// The widest instructions of this machine.
     #[inline]
     pub fn best() -> Self {
         #[cfg(target_arch = "x86_64")]
@@ -171,7 +192,7 @@ impl Bf16 {
         Self::Portable
     }
 
-    /// Every way that there is; says which there are not.
+    /// All instructions of this machine; prints which are missing.
     #[cfg(test)]
     pub fn all() -> Vec<Self> {
         let mut all = vec![Self::Portable];
@@ -193,10 +214,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_best_way_is_the_last_of_all() {
-        assert_eq!(format!("{:?}", Machine::best()), format!("{:?}", Machine::all().last().unwrap()));
+    fn the_widest_instructions_are_the_last_of_all() {
+        assert_eq!(format!("{:?}", SimdLevel::best()), format!("{:?}", SimdLevel::all().last().unwrap()));
         assert_eq!(format!("{:?}", Bf16::best()), format!("{:?}", Bf16::all().last().unwrap()));
-        // One byte says which way; the proofs themselves take no room.
-        assert_eq!([size_of::<Machine>(), size_of::<Bf16>()], [1, 1]);
+        // One byte is the choice; the proofs have no size.
+        assert_eq!([size_of::<SimdLevel>(), size_of::<Bf16>()], [1, 1]);
     }
 }
