@@ -1,0 +1,62 @@
+//! One error on all ranks.
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::{Error, ProcessGroup, Result};
+
+/// An error that every rank reports when one rank has it.
+pub trait SharedError: Sized + From<Error> {
+    /// What other ranks receive.
+    type Report: Serialize + DeserializeOwned;
+
+    /// Returns what other ranks receive.
+    fn to_report(&self) -> Self::Report;
+
+    /// Returns the order of a report among those of several ranks, of which all ranks return the lowest.
+    fn order(report: &Self::Report) -> usize;
+
+    /// Returns the error of another rank.
+    fn from_report(rank: usize, report: Self::Report) -> Self;
+}
+
+impl ProcessGroup {
+    /// Returns this rank's result if no rank has failed.
+    ///
+    /// # Errors
+    /// The same problem on all ranks: of those of lowest [`SharedError::order`] that of the first rank.
+    pub fn agree<T, E: SharedError>(
+        &mut self,
+        result: std::result::Result<T, E>,
+    ) -> std::result::Result<T, E> {
+        if self.size() == 1 {
+            return result;
+        }
+        let reports = self.all_gather(&result.as_ref().err().map(E::to_report))?;
+        first_error(self.rank(), reports, result)
+    }
+
+    /// Returns true if the flag is true on any rank.
+    ///
+    /// # Errors
+    /// Those of [`all_gather`](Self::all_gather).
+    pub fn any(&mut self, flag: bool) -> Result<bool> {
+        Ok(if self.size() == 1 { flag } else { self.all_gather(&flag)?.contains(&true) })
+    }
+}
+
+/// Returns this rank's result if no rank has sent a report; else the error that [`ProcessGroup::agree`] returns.
+///
+/// # Errors
+/// Those of [`ProcessGroup::agree`].
+pub fn first_error<T, E: SharedError>(
+    this_rank: usize,
+    reports: Vec<Option<E::Report>>,
+    result: std::result::Result<T, E>,
+) -> std::result::Result<T, E> {
+    let reports = reports.into_iter().enumerate().filter_map(|(rank, report)| Some((rank, report?)));
+    match (reports.min_by_key(|(_, report)| E::order(report)), result) {
+        (None, result) => result,
+        (Some((rank, _)), Err(error)) if rank == this_rank => Err(error),
+        (Some((rank, report)), _) => Err(E::from_report(rank, report)),
+    }
+}

@@ -1,0 +1,162 @@
+//! Collective calls on bytes, and sums whose terms are added in the order of the ranks.
+//!
+//! ```text
+//! values     cut into R blocks                                             on rank r
+//! all-to-all block r of every rank                                         x_0, x_1, ... x_{R-1}
+//! add        ((x_0 + x_1) + x_2) + ...                                     the sum of block r
+//! all-gather the sums of all blocks                                        everywhere
+//! ```
+//! A ring or a tree adds in an order of its own, and an MPI library may choose another algorithm for another length: here a sum has
+//! the same bits whatever else is summed, and however values are cut. Each rank sends and receives `2 (R - 1) / R` times its values,
+//! as a ring does; no all-reduce sends less (Patarasuk and Yuan 2009, *Bandwidth optimal all-reduce algorithms*).
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use half::bf16;
+
+/// Collective calls: all ranks make the same calls in the same order, and each call waits for all ranks.
+///
+/// A failed connection ends all processes, as MPI does by default.
+pub trait Communicator {
+    /// Returns the number of this process, from 0.
+    fn rank(&self) -> usize;
+
+    /// Returns the number of processes.
+    fn size(&self) -> usize;
+
+    /// Sends block `r` of `send` to rank `r`; block `r` of `receive` is the block that rank `r` sent here.
+    ///
+    /// # Shapes
+    /// Both are `size` blocks of the same length, which is the same on all ranks.
+    fn all_to_all(&mut self, send: &[u8], receive: &mut [u8]);
+
+    /// Receives the blocks of all ranks, in the order of the ranks.
+    ///
+    /// # Shapes
+    /// `receive` is `size` times as long as `send`, which has the same length on all ranks.
+    fn all_gather(&mut self, send: &[u8], receive: &mut [u8]);
+
+    /// Shares a flag that is true while a thread waits for a call; while it is false, a call may leave its core to other threads.
+    fn set_waiting_flag(&mut self, _is_waiting: Arc<AtomicBool>) {}
+
+    /// Ends all processes.
+    fn abort(&mut self) {}
+
+    /// Waits until all ranks have called it.
+    fn barrier(&mut self) {
+        let size = self.size();
+        self.all_gather(&[0], &mut vec![0; size]);
+    }
+
+    /// Receives the bytes of all ranks, whatever their lengths, in the order of the ranks.
+    fn all_gather_bytes(&mut self, mut bytes: Vec<u8>) -> Vec<Vec<u8>> {
+        let size = self.size();
+        let mut lengths = vec![0; size * size_of::<u64>()];
+        self.all_gather(&(bytes.len() as u64).to_le_bytes(), &mut lengths);
+        let lengths = lengths.as_chunks().0.iter().map(|&bytes| u64::from_le_bytes(bytes) as usize);
+        let lengths: Vec<usize> = lengths.collect();
+        let longest = lengths.iter().copied().max().unwrap_or(0);
+        let mut all = vec![0; size * longest];
+        bytes.resize(longest, 0);
+        if longest > 0 {
+            self.all_gather(&bytes, &mut all);
+        }
+        lengths
+            .into_iter()
+            .enumerate()
+            .map(|(rank, length)| all[rank * longest..][..length].to_vec())
+            .collect()
+    }
+
+    /// Replaces values by their sums over all ranks, added in the order of the ranks.
+    ///
+    /// The vector grows for the call to a multiple of the number of ranks.
+    ///
+    /// # Shapes
+    /// `values` has the same length on all ranks.
+    fn all_reduce(&mut self, values: &mut Vec<f32>, transfer: Transfer, buffers: &mut ReduceBuffers) {
+        let (size, length) = (self.size(), values.len());
+        let block = length.div_ceil(size);
+        if block == 0 {
+            return;
+        }
+        values.resize(size * block, 0.0);
+        let ReduceBuffers { received, sent_bf16, received_bf16 } = buffers;
+        match transfer {
+            Transfer::F32 => {
+                received.resize(size * block, 0.0);
+                self.all_to_all(bytemuck::cast_slice(values), bytemuck::cast_slice_mut(received));
+                let (sums, others) = received.split_at_mut(block);
+                for other in others.chunks_exact(block) {
+                    sums.iter_mut().zip(other).for_each(|(sum, x)| *sum += x);
+                }
+                self.all_gather(bytemuck::cast_slice(sums), bytemuck::cast_slice_mut(values));
+            }
+            Transfer::Bf16 => {
+                round_to_bf16(sent_bf16, values);
+                received_bf16.resize(size * block, 0);
+                self.all_to_all(bytemuck::cast_slice(sent_bf16), bytemuck::cast_slice_mut(received_bf16));
+                received.clear();
+                received.resize(block, 0.0);
+                for other in received_bf16.chunks_exact(block) {
+                    received.iter_mut().zip(other).for_each(|(sum, x)| *sum += bf16::from_bits(*x).to_f32());
+                }
+                round_to_bf16(sent_bf16, received);
+                self.all_gather(bytemuck::cast_slice(sent_bf16), bytemuck::cast_slice_mut(received_bf16));
+                values.iter_mut().zip(received_bf16).for_each(|(value, sum)| *value = bf16::from_bits(*sum).to_f32());
+            }
+        }
+        values.truncate(length);
+    }
+}
+
+/// Buffers of [`Communicator::all_reduce`] that are kept between calls.
+#[derive(Default)]
+pub struct ReduceBuffers {
+    received: Vec<f32>,
+    /// Bits of bf16 numbers.
+    sent_bf16: Vec<u16>,
+    /// Bits of bf16 numbers.
+    received_bf16: Vec<u16>,
+}
+
+fn round_to_bf16(buffer: &mut Vec<u16>, values: &[f32]) {
+    buffer.clear();
+    buffer.extend(values.iter().map(|&value| bf16::from_f32(value).to_bits()));
+}
+
+/// The number format in which terms and sums are sent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Transfer {
+    /// As they are.
+    #[default]
+    F32,
+    /// Half the bytes: terms and sums are rounded to 8 bits of mantissa, and added in f32.
+    ///
+    /// A sum `s` of terms `x` has an error of at most about `2⁻⁸ (|s| + Σ |x|)`, as rounding changes each term and the sum by at most
+    /// 2⁻⁸ of its value. The sums are the same on all ranks.
+    Bf16,
+}
+
+impl fmt::Display for Transfer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Transfer::F32 => "f32",
+            Transfer::Bf16 => "bf16",
+        })
+    }
+}
+
+impl FromStr for Transfer {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "f32" => Ok(Transfer::F32),
+            "bf16" => Ok(Transfer::Bf16),
+            other => Err(format!("expected f32 or bf16, found {other:?}")),
+        }
+    }
+}

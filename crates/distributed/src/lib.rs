@@ -1,0 +1,77 @@
+//! Collective communication between the processes of a run.
+//!
+//! | item | what it is |
+//! |---|---|
+//! | [`Communicator`] | all-gather, all-to-all, all-reduce and barrier: [`ThreadCommunicator`], or MPI's (feature `mpi`) |
+//! | [`ProcessGroup`] | a communicator in a thread of its own: values of any type, agreement on errors, all-reduce during computation |
+//! | [`SharedError`] | an error that every rank reports |
+//! | [`Transfer`] | the number format of an all-reduce: `f32`, or bf16 with half the bytes |
+//!
+//! ```
+//! use distributed::{ProcessGroup, ThreadCommunicator, Transfer};
+//!
+//! // Two ranks, here as threads: each receives the values of both, in the order of their ranks.
+//! let gathered = ThreadCommunicator::run(2, |communicator| {
+//!     let mut group = ProcessGroup::new(communicator, Transfer::F32);
+//!     let rank = group.rank();
+//!     group.all_gather(&vec![rank; 1 + rank])
+//! });
+//! for all in gathered {
+//!     assert_eq!(all?, [vec![0], vec![1, 1]]);
+//! }
+//! # Ok::<(), distributed::Error>(())
+//! ```
+#![warn(missing_docs)]
+
+mod agreement;
+mod all_reduce;
+mod comm_thread;
+mod communicator;
+#[cfg(feature = "mpi")]
+mod mpi;
+mod process_group;
+mod threads;
+#[cfg(feature = "mpi")]
+mod unresponsive;
+#[cfg(feature = "mpi")]
+mod watch;
+
+pub use agreement::{SharedError, first_error};
+pub use comm_thread::Pending;
+pub use communicator::{Communicator, ReduceBuffers, Transfer};
+#[cfg(feature = "mpi")]
+pub use mpi::{Launcher, MpiCommunicator, launcher};
+pub use process_group::ProcessGroup;
+pub use threads::ThreadCommunicator;
+#[cfg(feature = "mpi")]
+pub use unresponsive::Unresponsive;
+#[cfg(feature = "mpi")]
+pub use watch::Watch;
+
+/// The crate's result type.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// An error of a collective call.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A rank sent a value of another type, as another version of the program does.
+    #[error("rank {rank}: {message}")]
+    Rank {
+        /// The rank.
+        rank: usize,
+        /// What is wrong with its value.
+        message: String,
+    },
+    /// The sender of the terms of a sum ended before the last term.
+    #[error("all-reduce: expected {expected} terms, found {found}")]
+    MissingTerms {
+        /// Terms of the sum.
+        expected: usize,
+        /// Terms that were sent.
+        found: usize,
+    },
+    /// A term of a sum whose values cannot be read.
+    #[error(transparent)]
+    Term(Box<dyn std::error::Error + Send + Sync>),
+}

@@ -1,0 +1,163 @@
+//! MPI as the communicator (feature `mpi`).
+use std::marker::PhantomData;
+use std::process;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use ::mpi::Threading;
+use ::mpi::environment::Universe;
+use ::mpi::request::{self, Request, Scope};
+use ::mpi::topology::SimpleCommunicator;
+use ::mpi::traits::{Communicator as _, CommunicatorCollectives};
+
+use crate::unresponsive::Monitor;
+use crate::{Communicator, Unresponsive, Watch, watch};
+
+/// Time between two progress calls while no thread waits for the result.
+const IDLE_POLL_INTERVAL: Duration = Duration::from_micros(100);
+
+/// A process that `mpirun` has started.
+///
+/// All calls come from the thread that made it. Dropping it takes part in `MPI_Finalize`, which waits for the other ranks; in a panic
+/// it ends all of them instead.
+pub struct MpiCommunicator {
+    is_waiting: Option<Arc<AtomicBool>>,
+    monitor: Option<Monitor>,
+    // Dropped before the universe.
+    world: SimpleCommunicator,
+    _universe: Universe,
+    /// Not `Send`.
+    thread: PhantomData<*mut ()>,
+}
+
+impl MpiCommunicator {
+    /// Initializes MPI; none if this process has done so before, or if the library does not support threads.
+    pub fn start() -> Option<Self> {
+        let (universe, granted) = ::mpi::initialize_with_threading(Threading::Funneled)?;
+        let start = || MpiCommunicator {
+            is_waiting: None,
+            monitor: None,
+            world: universe.world(),
+            _universe: universe,
+            thread: PhantomData,
+        };
+        (granted >= Threading::Funneled).then(start)
+    }
+
+    /// Reports ranks that do not take part in a call that this one waits in: after a minute, two, four, and after `limit`.
+    ///
+    /// All ranks must call it, as each replies to the queries of the others. The time starts anew with each collective call.
+    pub fn report_unresponsive(
+        &mut self,
+        limit: Duration,
+        report: impl FnMut(Unresponsive) + Send + 'static,
+    ) {
+        self.monitor = Some(Monitor::new(limit, report));
+    }
+
+    /// Returns the number of processes, this one included, that may use the same cores of the same machine.
+    pub fn processes_on_same_cores(&mut self) -> usize {
+        let own = [watch::machine().unwrap_or(0), watch::allowed_cores()];
+        self.gather_pairs(own).into_iter().filter(|other| *other == own).count()
+    }
+
+    /// Calls `lost(rank, is_first)` when another process of this machine ends; `is_first` is true on the lowest of the ranks that are
+    /// left.
+    ///
+    /// An MPI library ends the job when a process is lost, but seldom says which. Processes that cannot see each other, as those of
+    /// other machines, are not watched.
+    pub fn watch(&mut self, lost: impl FnMut(usize, bool) + Send + 'static) -> Watch {
+        let (rank, machine) = (self.rank(), watch::machine());
+        let all = self.gather_pairs([machine.unwrap_or(0), u64::from(process::id())]);
+        let visible = |(other, [at, process]): (usize, [u64; 2])| {
+            (other != rank && Some(at) == machine).then_some((other, process))
+        };
+        Watch::start(rank, all.into_iter().enumerate().filter_map(visible).collect(), lost)
+    }
+
+    fn gather_pairs(&mut self, own: [u64; 2]) -> Vec<[u64; 2]> {
+        let mut all = vec![[0; 2]; self.size()];
+        self.all_gather(bytemuck::cast_slice(&own), bytemuck::cast_slice_mut(&mut all));
+        all
+    }
+}
+
+impl Drop for MpiCommunicator {
+    fn drop(&mut self) {
+        // The other ranks would wait for this one.
+        if thread::panicking() {
+            self.abort();
+        }
+    }
+}
+
+/// Waits for the end of a call. The library makes progress only when it is polled: at full speed if a thread waits for the result.
+fn wait<'a, D: ?Sized, S: Scope<'a>>(
+    is_waiting: Option<&AtomicBool>,
+    world: &SimpleCommunicator,
+    monitor: Option<&mut Monitor>,
+    mut request: Request<'a, D, S>,
+) {
+    let mut monitored = monitor.map(|monitor| (monitor.start(), monitor));
+    loop {
+        request = match request.test() {
+            Ok(_) => return,
+            Err(request) => request,
+        };
+        match is_waiting {
+            Some(is_waiting) if !is_waiting.load(Ordering::Relaxed) => thread::sleep(IDLE_POLL_INTERVAL),
+            _ => thread::yield_now(),
+        }
+        if let Some((wait, monitor)) = &mut monitored {
+            monitor.poll(world, wait);
+        }
+    }
+}
+
+impl Communicator for MpiCommunicator {
+    fn rank(&self) -> usize {
+        self.world.rank() as usize
+    }
+
+    fn size(&self) -> usize {
+        self.world.size() as usize
+    }
+
+    fn all_to_all(&mut self, send: &[u8], receive: &mut [u8]) {
+        request::scope(|scope| {
+            let request = self.world.immediate_all_to_all_into(scope, send, receive);
+            wait(self.is_waiting.as_deref(), &self.world, self.monitor.as_mut(), request);
+        });
+    }
+
+    fn all_gather(&mut self, send: &[u8], receive: &mut [u8]) {
+        request::scope(|scope| {
+            let request = self.world.immediate_all_gather_into(scope, send, receive);
+            wait(self.is_waiting.as_deref(), &self.world, self.monitor.as_mut(), request);
+        });
+    }
+
+    fn set_waiting_flag(&mut self, is_waiting: Arc<AtomicBool>) {
+        self.is_waiting = Some(is_waiting);
+    }
+
+    fn abort(&mut self) {
+        self.world.abort(2)
+    }
+}
+
+/// The program that has started this process as one of several.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Launcher {
+    /// Number of processes, if the launcher states it.
+    pub size: Option<usize>,
+}
+
+/// Returns the launcher, if there is one: OpenMPI's, one of MPICH's family, or a queue's own.
+pub fn launcher() -> Option<Launcher> {
+    let number = |name: &str| std::env::var(name).ok()?.parse().ok();
+    let size = number("OMPI_COMM_WORLD_SIZE").or_else(|| number("PMI_SIZE"));
+    (size.is_some() || std::env::var_os("PMIX_RANK").is_some()).then_some(Launcher { size })
+}

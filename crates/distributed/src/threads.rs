@@ -1,0 +1,78 @@
+//! Threads of one process as ranks: a run in one process, and tests.
+use std::sync::{Arc, Barrier, Mutex, PoisonError};
+
+use crate::Communicator;
+
+/// One of some threads that share memory.
+pub struct ThreadCommunicator {
+    rank: usize,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// What each rank has sent.
+    sent: Vec<Mutex<Vec<u8>>>,
+    barrier: Barrier,
+}
+
+impl ThreadCommunicator {
+    /// The only rank of a group.
+    pub fn alone() -> Self {
+        ThreadCommunicator { rank: 0, shared: Arc::new(Shared::new(1)) }
+    }
+
+    /// Runs `work` in `size` threads, each with its own rank; returns their results, in the order of the ranks.
+    ///
+    /// # Panics
+    /// If one of them panics and the others do not wait for it.
+    pub fn run<T: Send>(size: usize, work: impl Fn(ThreadCommunicator) -> T + Sync) -> Vec<T> {
+        let shared = Arc::new(Shared::new(size));
+        std::thread::scope(|scope| {
+            let run = |rank| {
+                let (communicator, work) = (ThreadCommunicator { rank, shared: shared.clone() }, &work);
+                scope.spawn(move || work(communicator))
+            };
+            let threads: Vec<_> = (0..size).map(run).collect();
+            threads.into_iter().map(|thread| thread.join().expect("a rank panicked")).collect()
+        })
+    }
+
+    /// Shows all ranks what this one sends, and reads what each has sent.
+    fn exchange(&self, send: &[u8], mut read: impl FnMut(usize, &[u8])) {
+        let lock = |rank: usize| self.shared.sent[rank].lock().unwrap_or_else(PoisonError::into_inner);
+        lock(self.rank).clone_from(&send.to_vec());
+        self.shared.barrier.wait();
+        (0..self.size()).for_each(|rank| read(rank, &lock(rank)));
+        // No rank sends again before all have read.
+        self.shared.barrier.wait();
+    }
+}
+
+impl Shared {
+    fn new(size: usize) -> Self {
+        Shared { sent: (0..size).map(|_| Mutex::default()).collect(), barrier: Barrier::new(size) }
+    }
+}
+
+impl Communicator for ThreadCommunicator {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.shared.sent.len()
+    }
+
+    fn all_to_all(&mut self, send: &[u8], receive: &mut [u8]) {
+        let block = send.len() / self.size();
+        let own = self.rank * block..(self.rank + 1) * block;
+        self.exchange(send, |rank, sent| {
+            receive[rank * block..][..block].copy_from_slice(&sent[own.clone()]);
+        });
+    }
+
+    fn all_gather(&mut self, send: &[u8], receive: &mut [u8]) {
+        let block = send.len();
+        self.exchange(send, |rank, sent| receive[rank * block..][..block].copy_from_slice(sent));
+    }
+}

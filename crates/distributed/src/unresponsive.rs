@@ -1,0 +1,118 @@
+//! Names ranks that do not take part in a collective call.
+//!
+//! ```text
+//! rank 0 has waited for the limit   sends a query to all other ranks
+//! ranks that wait in the same call  reply, as they poll for queries while they wait
+//! rank 0, REPLY_TIME later          reports the ranks without a reply
+//! ```
+//! The lowest rank of those that wait reports. Ranks that do not wait compute, are stopped, or are lost.
+use std::time::{Duration, Instant};
+
+use ::mpi::topology::SimpleCommunicator;
+use ::mpi::traits::{Communicator, Destination, Source};
+
+/// Time between two checks for messages of other ranks.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Time that a rank has to reply.
+const REPLY_TIME: Duration = Duration::from_secs(2);
+/// Time after which a rank is reported for the first time; then again after twice the time.
+const FIRST_REPORT: Duration = Duration::from_secs(60);
+
+/// Tags of messages; collective calls have a space of their own.
+const QUERY: i32 = 1;
+const REPLY: i32 = 2;
+
+/// Ranks that do not take part in a call that this rank waits in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unresponsive {
+    /// Their numbers.
+    pub ranks: Vec<usize>,
+    /// How long this rank has waited.
+    pub waited: Duration,
+    /// True if the limit is reached, so that the job must end.
+    pub is_final: bool,
+}
+
+/// Monitors the calls of one rank.
+pub(crate) struct Monitor {
+    limit: Duration,
+    report: Box<dyn FnMut(Unresponsive) + Send>,
+    /// Number of the latest query, which a reply repeats.
+    query_number: u64,
+}
+
+/// One call that this rank waits in.
+pub(crate) struct Wait {
+    started: Instant,
+    next_poll: Instant,
+    next_query: Duration,
+    query: Option<Query>,
+}
+
+/// A query whose replies are awaited.
+struct Query {
+    at: Instant,
+    replied: Vec<bool>,
+}
+
+impl Monitor {
+    pub fn new(limit: Duration, report: impl FnMut(Unresponsive) + Send + 'static) -> Self {
+        Self { limit, report: Box::new(report), query_number: 0 }
+    }
+
+    /// Begins to wait.
+    pub fn start(&self) -> Wait {
+        let started = Instant::now();
+        let next_query = FIRST_REPORT.min(self.limit);
+        Wait { started, next_poll: started + POLL_INTERVAL, next_query, query: None }
+    }
+
+    /// Replies to queries, and sends or evaluates one of its own, at most once per [`POLL_INTERVAL`].
+    pub fn poll(&mut self, world: &SimpleCommunicator, wait: &mut Wait) {
+        let now = Instant::now();
+        if now < wait.next_poll {
+            return;
+        }
+        wait.next_poll = now + POLL_INTERVAL;
+        while let Some((rank, query)) = receive(world, QUERY) {
+            world.process_at_rank(rank).send_with_tag(&query, REPLY);
+        }
+        while let Some((rank, query)) = receive(world, REPLY) {
+            if let Some(query) = wait.query.as_mut().filter(|_| query == self.query_number) {
+                query.replied[rank as usize] = true;
+            }
+        }
+        match wait.query.take() {
+            None if now - wait.started >= wait.next_query => {
+                let mut replied = vec![false; world.size() as usize];
+                replied[world.rank() as usize] = true;
+                self.query_number += 1;
+                for rank in (0..world.size()).filter(|&rank| rank != world.rank()) {
+                    world.process_at_rank(rank).send_with_tag(&self.query_number, QUERY);
+                }
+                wait.query = Some(Query { at: now, replied });
+            }
+            Some(query) if now - query.at >= REPLY_TIME => self.evaluate(world, wait, &query, now),
+            query => wait.query = query,
+        }
+    }
+
+    fn evaluate(&mut self, world: &SimpleCommunicator, wait: &mut Wait, query: &Query, now: Instant) {
+        let is_final = wait.next_query >= self.limit;
+        wait.next_query =
+            if is_final { wait.next_query + FIRST_REPORT } else { (2 * wait.next_query).min(self.limit) };
+        let is_reporter = query.replied.iter().position(|&replied| replied) == Some(world.rank() as usize);
+        let silent = query.replied.iter().enumerate().filter(|(_, replied)| !**replied);
+        let ranks: Vec<usize> = silent.map(|(rank, _)| rank).collect();
+        if is_reporter && !ranks.is_empty() {
+            (self.report)(Unresponsive { ranks, waited: now - wait.started, is_final });
+        }
+    }
+}
+
+/// The sender and the number of a message that has arrived, if one has.
+fn receive(world: &SimpleCommunicator, tag: i32) -> Option<(i32, u64)> {
+    let (message, _) = world.any_process().immediate_matched_probe_with_tag(tag)?;
+    let (query, status) = message.matched_receive::<u64>();
+    Some((status.source_rank(), query))
+}

@@ -1,0 +1,79 @@
+//! Notices that another process of the same machine has ended.
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// Time between two checks of the other processes.
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Checks the other processes until it is stopped.
+pub struct Watch {
+    is_on: Arc<AtomicBool>,
+}
+
+impl Watch {
+    /// Starts a thread that calls `lost(rank, is_first)` for the first other process that has ended; `is_first` is true on the lowest
+    /// of the ranks that are left.
+    pub(crate) fn start(
+        own_rank: usize,
+        others: Vec<(usize, u64)>,
+        mut lost: impl FnMut(usize, bool) + Send + 'static,
+    ) -> Self {
+        let watch = Watch { is_on: Arc::new(AtomicBool::new(true)) };
+        let is_on = Arc::clone(&watch.is_on);
+        thread::spawn(move || {
+            let first_gone = || others.iter().find(|(_, process)| is_gone(*process)).map(|(rank, _)| *rank);
+            while is_on.load(Ordering::SeqCst) {
+                thread::sleep(CHECK_INTERVAL);
+                let Some(gone) = first_gone() else { continue };
+                // A process that ends in good order stops all watches first, but this one may not have received that yet.
+                thread::sleep(CHECK_INTERVAL);
+                if is_on.load(Ordering::SeqCst) {
+                    let is_first = others.iter().all(|(rank, process)| *rank > own_rank || is_gone(*process));
+                    return lost(gone, is_first);
+                }
+            }
+        });
+        watch
+    }
+
+    /// Stops the checks: from now on other processes may end.
+    pub fn stop(self) {
+        self.is_on.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Identifies the machine and its process namespace; equal for processes that can see each other.
+pub(crate) fn machine() -> Option<u64> {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let namespace = fs::read_link("/proc/self/ns/pid").ok()?;
+    Some(hash(&format!("{boot}{}", namespace.display())).max(1))
+}
+
+/// Identifies the cores that this process may use; the same number in all processes of this program.
+pub(crate) fn allowed_cores() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    hash(status.lines().find(|line| line.starts_with("Cpus_allowed:")).unwrap_or_default())
+}
+
+fn hash(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Returns true for a process that does not exist, or has ended and was not waited for.
+fn is_gone(process: u64) -> bool {
+    match fs::read_to_string(format!("/proc/{process}/stat")) {
+        Err(error) => error.kind() == ErrorKind::NotFound,
+        Ok(stat) => {
+            // The name, in parentheses, may contain any characters.
+            let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().next());
+            matches!(state, Some("Z" | "X"))
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! One error on all ranks.
+use distributed::{Error, ProcessGroup, SharedError, ThreadCommunicator, Transfer, first_error};
+use proptest::prelude::*;
+
+/// An error, and the rank that it comes from if that is another one.
+#[derive(Debug, PartialEq)]
+enum Failure {
+    Own(usize),
+    Of(usize, usize),
+    Call(String),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure::Call(error.to_string())
+    }
+}
+
+impl SharedError for Failure {
+    type Report = usize;
+
+    fn to_report(&self) -> usize {
+        let (Failure::Own(order) | Failure::Of(_, order)) = self else { panic!("{self:?}") };
+        *order
+    }
+
+    fn order(report: &usize) -> usize {
+        *report
+    }
+
+    fn from_report(rank: usize, report: usize) -> Self {
+        Failure::Of(rank, report)
+    }
+}
+
+#[test]
+fn all_ranks_return_the_error_of_lowest_order() {
+    let agree = |results: [Option<usize>; 3]| {
+        ThreadCommunicator::run(3, |communicator| {
+            let mut group = ProcessGroup::new(communicator, Transfer::F32);
+            let result = results[group.rank()].map_or(Ok(group.rank()), |order| Err(Failure::Own(order)));
+            group.agree(result)
+        })
+    };
+    assert_eq!(agree([None; 3]), [Ok(0), Ok(1), Ok(2)]);
+    let expected = [Failure::Of(1, 2), Failure::Own(2), Failure::Of(1, 2)];
+    assert_eq!(agree([None, Some(2), None]), expected.map(Err));
+    let expected = [Failure::Own(1), Failure::Of(0, 1), Failure::Of(0, 1)];
+    assert_eq!(agree([Some(1), Some(2), Some(1)]), expected.map(Err));
+}
+
+#[test]
+fn one_rank_keeps_its_result() {
+    let mut group = ProcessGroup::alone();
+    assert_eq!((group.rank(), group.size()), (0, 1));
+    assert_eq!(group.agree(Err::<(), _>(Failure::Own(3))), Err(Failure::Own(3)));
+    assert_eq!(first_error(0, vec![None], Ok::<_, Failure>(5)), Ok(5));
+    assert!(!group.any(false).unwrap() && group.any(true).unwrap());
+    assert_eq!(group.all_gather(&7).unwrap(), [7]);
+    group.barrier();
+}
+
+#[test]
+fn a_flag_of_one_rank_is_that_of_all() {
+    let any = |on: Option<usize>| {
+        ThreadCommunicator::run(3, |communicator| {
+            let mut group = ProcessGroup::new(communicator, Transfer::F32);
+            group.barrier();
+            group.any(on == Some(group.rank())).unwrap()
+        })
+    };
+    assert_eq!(any(None), [false; 3]);
+    assert_eq!(any(Some(1)), [true; 3]);
+}
+
+#[test]
+fn a_value_of_another_type_is_an_error_with_its_rank() {
+    let errors = ThreadCommunicator::run(2, |communicator| {
+        let mut group = ProcessGroup::new(communicator, Transfer::F32);
+        match group.rank() {
+            0 => group.all_gather(&1).map(drop),
+            _ => group.all_gather(&"one".to_owned()).map(drop),
+        }
+    });
+    assert!(matches!(errors[0], Err(Error::Rank { rank: 1, .. })), "{errors:?}");
+    assert!(matches!(errors[1], Err(Error::Rank { rank: 0, .. })), "{errors:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn values_of_any_length_are_gathered_in_the_order_of_the_ranks(
+        values in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..9), 1..6),
+    ) {
+        let all = ThreadCommunicator::run(values.len(), |communicator| {
+            let mut group = ProcessGroup::new(communicator, Transfer::F32);
+            group.all_gather(&values[group.rank()]).unwrap()
+        });
+        prop_assert!(all.iter().all(|gathered| *gathered == values));
+    }
+}

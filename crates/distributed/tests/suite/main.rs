@@ -1,0 +1,3 @@
+//! Collective calls over threads as ranks.
+mod agreement;
+mod sums;

@@ -1,0 +1,164 @@
+//! Sums have the same bits on all ranks, whatever the size of the buckets.
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use distributed::{Communicator, Error, Pending, ProcessGroup, Result, ThreadCommunicator, Transfer};
+use proptest::prelude::*;
+
+/// Numbers without a pattern, of many sizes, which differ from rank to rank.
+fn value(rank: usize, tensor: usize, at: usize) -> f32 {
+    let x = (1 + rank * 7919 + tensor * 104_729 + at * 31) as f32;
+    (x * 0.37).sin() * (0.001f32 + (x * 0.11).cos().abs() * 100.0)
+}
+
+fn terms(rank: usize, lengths: &[usize]) -> Vec<Vec<f32>> {
+    let term = |(tensor, &length): (usize, &usize)| (0..length).map(|at| value(rank, tensor, at)).collect();
+    lengths.iter().enumerate().map(term).collect()
+}
+
+fn begin(
+    group: &mut ProcessGroup,
+    lengths: &[usize],
+    terms: Receiver<(usize, Vec<f32>)>,
+) -> Pending<Result<Vec<Vec<f32>>>> {
+    group.begin_all_reduce(lengths.to_vec(), terms, |term, add| {
+        add(term);
+        Ok::<(), Infallible>(())
+    })
+}
+
+fn summed(size: usize, lengths: &[usize], bucket_values: usize, transfer: Transfer) -> Vec<f32> {
+    let all = ThreadCommunicator::run(size, |communicator| {
+        let mut group = ProcessGroup::new(communicator, transfer).with_bucket_values(bucket_values);
+        let (sender, receiver) = channel();
+        let sums = begin(&mut group, lengths, receiver);
+        // In another order on each rank.
+        let mut terms: Vec<_> = terms(group.rank(), lengths).into_iter().enumerate().collect();
+        let positions = terms.len().max(1);
+        terms.rotate_left(group.rank() % positions);
+        terms.into_iter().for_each(|term| sender.send(term).unwrap());
+        drop(sender);
+        let sums = sums.wait().unwrap();
+        assert_eq!(sums.iter().map(Vec::len).collect::<Vec<_>>(), lengths);
+        sums.concat()
+    });
+    let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    assert!(all.iter().all(|other| bits(other) == bits(&all[0])), "ranks differ");
+    all.into_iter().next().unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn terms_are_added_in_the_order_of_the_ranks(
+        lengths in prop::collection::vec(0usize..40, 0..6),
+        size in 1usize..6,
+        bucket_values in 1usize..50,
+    ) {
+        let parts: Vec<_> = (0..size).map(|rank| terms(rank, &lengths).concat()).collect();
+        let sum = |at: usize| parts[1..].iter().fold(parts[0][at], |sum, part| sum + part[at]);
+        let expected: Vec<f32> = (0..parts[0].len()).map(sum).collect();
+        prop_assert_eq!(summed(size, &lengths, bucket_values, Transfer::F32), expected);
+    }
+
+    #[test]
+    fn the_error_of_bf16_is_within_its_bound(
+        lengths in prop::collection::vec(0usize..40, 0..6),
+        size in 1usize..6,
+        bucket_values in 1usize..50,
+    ) {
+        let parts: Vec<_> = (0..size).map(|rank| terms(rank, &lengths).concat()).collect();
+        let found = summed(size, &lengths, bucket_values, Transfer::Bf16);
+        for (at, found) in found.into_iter().enumerate() {
+            let exact: f64 = parts.iter().map(|part| f64::from(part[at])).sum();
+            let magnitude: f64 = parts.iter().map(|part| f64::from(part[at]).abs()).sum();
+            let bound = (exact.abs() + magnitude) / 256.0;
+            prop_assert!((f64::from(found) - exact).abs() <= bound, "{found} instead of {exact}");
+        }
+    }
+}
+
+/// A communicator that counts its calls of all-to-all.
+struct Counted(ThreadCommunicator, Arc<AtomicUsize>);
+
+impl Communicator for Counted {
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.0.size()
+    }
+
+    fn all_to_all(&mut self, send: &[u8], receive: &mut [u8]) {
+        self.0.all_to_all(send, receive);
+        self.1.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn all_gather(&mut self, send: &[u8], receive: &mut [u8]) {
+        self.0.all_gather(send, receive);
+    }
+}
+
+#[test]
+fn a_bucket_is_sent_while_others_are_computed() {
+    let all = ThreadCommunicator::run(2, |communicator| {
+        let calls = Arc::new(AtomicUsize::new(0));
+        let mut group =
+            ProcessGroup::new(Counted(communicator, calls.clone()), Transfer::F32).with_bucket_values(4);
+        let (sender, receiver) = channel();
+        let sums = begin(&mut group, &[8, 3], receiver);
+        sender.send((0, vec![1.0; 8])).unwrap();
+        let started = Instant::now();
+        while calls.load(Ordering::SeqCst) < 2 && started.elapsed() < Duration::from_secs(20) {
+            std::thread::yield_now();
+        }
+        let early = calls.load(Ordering::SeqCst);
+        sender.send((1, vec![1.0; 3])).unwrap();
+        drop(sender);
+        (early, sums.wait().unwrap(), calls.load(Ordering::SeqCst))
+    });
+    assert_eq!(all, [const { 2 }; 2].map(|early| (early, vec![vec![2.0; 8], vec![2.0; 3]], 3)));
+}
+
+#[test]
+fn missing_and_unreadable_terms_are_errors() {
+    let all = ThreadCommunicator::run(2, |communicator| {
+        let mut group = ProcessGroup::new(communicator, Transfer::F32);
+        let (sender, receiver) = channel();
+        sender.send((1, vec![1.0])).unwrap();
+        drop(sender);
+        let missing = begin(&mut group, &[8, 1], receiver).wait();
+        assert!(matches!(missing, Err(Error::MissingTerms { expected: 2, found: 0 })), "{missing:?}");
+        let (sender, receiver) = channel();
+        sender.send((0, vec![1.0; 2])).unwrap();
+        drop(sender);
+        let rank = group.rank();
+        let unreadable = group.begin_all_reduce(vec![2], receiver, move |term: &Vec<f32>, add| {
+            if rank == 1 {
+                return Err(std::fmt::Error);
+            }
+            add(term);
+            Ok(())
+        });
+        unreadable.wait()
+    });
+    assert!(all[0].as_ref().unwrap()[0].iter().all(|sum| sum.is_nan()));
+    assert!(matches!(all[1], Err(Error::Term(_))), "{:?}", all[1]);
+}
+
+#[test]
+fn transfers_have_names() {
+    assert_eq!(["f32", "bf16"].map(|name| name.parse()), [Ok(Transfer::F32), Ok(Transfer::Bf16)]);
+    assert!("f16".parse::<Transfer>().unwrap_err().contains("expected f32 or bf16"));
+}
+
+#[test]
+fn bf16_loses_digits() {
+    let [exact, rounded] = [Transfer::F32, Transfer::Bf16].map(|transfer| summed(2, &[100], 30, transfer));
+    assert!(exact.iter().zip(rounded).any(|(a, b)| (a - b).abs() > 1e-3 * a.abs()));
+}
