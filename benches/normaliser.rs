@@ -3,8 +3,8 @@
 //! Each name is `wave x classes of a tile, tiles in flight`; `planned` is what [`Plan::new`] chooses.
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use panda_core::{
-    Adjoints, Backward, Gradients, Head, MemoryBudget, Plan, Precision, Rows, Selection, Shape, Sites,
-    Workspace, backward, forward,
+    Adjoints, Backward, Gradients, Head, Plan, Precision, Rows, Selection, Shape, Sites, Workspace, backward,
+    forward,
 };
 
 const SHAPE: Shape = Shape { sites: 2600, hidden: 512, classes: 4096, selected: 2 };
@@ -24,7 +24,7 @@ fn tiles(criterion: &mut Criterion) {
     let ids = (0..sites).flat_map(|i| [0, 1 + i as u32 % (classes as u32 - 1)]).collect();
     let selection = Selection::new(ids, vec![true; selected * sites], selected).expect("ids below C");
     let adjoints = vec![-0.3; selected * sites];
-    let planned = Plan::<f32>::new(SHAPE, Precision::Full, MemoryBudget::recompute()).expect("no limit");
+    let planned = Plan::<f32>::new(SHAPE, Precision::Full, usize::MAX, false).expect("no limit");
     let cuts = CUTS.map(|[wave, tile_classes, tiles]| Plan { wave, tile_classes, tiles, ..planned });
 
     let mut group = criterion.benchmark_group("normaliser");

@@ -1,8 +1,8 @@
 //! The budget is a promise: what a call of the normaliser allocates is never more than was planned, and that never more
 //! than the budget.
 use panda::panda_core::{
-    Adjoints, Backward, Error, Gradients, Head, MemoryBudget, Normalized, Plan, Precision, Real, Rows,
-    Selection, Shape, Sites, Workspace, backward, forward,
+    Adjoints, Backward, Error, Gradients, Head, Normalized, Plan, Precision, Real, Rows, Selection, Shape,
+    Sites, Workspace, backward, forward,
 };
 
 use crate::counting::{alive, turn};
@@ -64,25 +64,26 @@ impl<F: Real> Problem<F> {
     /// Runs with budgets from the smallest cut on; returns how many calls there were.
     fn keeps_its_promise(&self, precision: Precision) -> usize {
         let smallest = Plan::<F>::smallest(self.shape, precision);
-        let whole = Plan::<F>::new(self.shape, precision, MemoryBudget::unlimited()).unwrap();
+        let whole = Plan::<F>::new(self.shape, precision, usize::MAX, true).unwrap();
         let whole = whole.bytes(self.shape, precision);
         let part = |eighths: usize| smallest + whole.saturating_sub(smallest) / 8 * eighths;
-        let budgets = [smallest, smallest + smallest / 4, part(1), part(3), part(6)].map(MemoryBudget::bytes);
+        let budgets = [smallest, smallest + smallest / 4, part(1), part(3), part(6)];
         let what = format!("{:?} {precision:?} of {}", self.shape, std::any::type_name::<F>());
 
-        let below = Workspace::<F>::new(MemoryBudget::bytes(smallest - 1));
+        let below = Workspace::<F>::new(smallest - 1, true);
         let error = self.run(&mut below.with_precision(precision)).err();
         assert_eq!(error, Some(Error::Budget { smallest, found: smallest - 1 }), "{what}");
 
         let mut first: Option<Outcome<F>> = None;
-        for budget in [MemoryBudget::recompute(), MemoryBudget::unlimited()].into_iter().chain(budgets) {
-            let plan = Plan::<F>::new(self.shape, precision, budget).unwrap();
+        let all =
+            [(usize::MAX, false), (usize::MAX, true)].into_iter().chain(budgets.map(|bytes| (bytes, true)));
+        for (budget, keep_scores) in all {
+            let plan = Plan::<F>::new(self.shape, precision, budget, keep_scores).unwrap();
             let planned = plan.bytes(self.shape, precision);
-            let mut workspace = Workspace::<F>::new(budget).with_precision(precision);
+            let mut workspace = Workspace::<F>::new(budget, keep_scores).with_precision(precision);
             let (measured, found) = self.run(&mut workspace).unwrap();
             assert!(measured <= planned, "{what}, {plan:?}: measured {measured}, planned {planned}");
-            let limit = if budget.keeps() { budget.limit() } else { usize::MAX };
-            assert!(planned <= limit, "{what}, {plan:?}: planned {planned} of {limit}");
+            assert!(planned <= budget, "{what}, {plan:?}: planned {planned} of {budget}");
             match &first {
                 None => first = Some(found),
                 Some(first) => equal(&found, first, precision, &format!("{what}, {plan:?}")),
@@ -149,22 +150,22 @@ fn check() {
 
     // A tile of its best size would not fit.
     let of_issue = shape(3957, 48, 5000, 2);
-    let budget = MemoryBudget::bytes(4 << 20);
+    let budget = 4 << 20;
     let planned =
-        Plan::<f32>::new(of_issue, Precision::Full, budget).unwrap().bytes(of_issue, Precision::Full);
-    let (measured, _) = Problem::<f32>::new(of_issue).run(&mut Workspace::new(budget)).unwrap();
-    println!("{of_issue:?}: {measured} measured, {planned} planned, {} given", budget.limit());
-    assert!(measured <= planned && planned <= budget.limit());
+        Plan::<f32>::new(of_issue, Precision::Full, budget, true).unwrap().bytes(of_issue, Precision::Full);
+    let (measured, _) = Problem::<f32>::new(of_issue).run(&mut Workspace::new(budget, true)).unwrap();
+    println!("{of_issue:?}: {measured} measured, {planned} planned, {budget} given");
+    assert!(measured <= planned && planned <= budget);
 
     // One workspace for calls of unlike shapes, under a budget that shrinks and grows.
     let before = alive();
-    let mut workspace = Workspace::<f32>::new(budget);
+    let mut workspace = Workspace::<f32>::new(budget, true);
     let problems =
         [shape(2600, 24, 500, 2), shape(30, 1024, 40, 2), shape(3, 8, 9000, 2), shape(9000, 4, 9, 3)];
     let problems = problems.map(Problem::<f32>::new);
     let arguments = alive() - before;
     for kibibytes in [4096, 2048, 1024, 3000] {
-        workspace.set_budget(MemoryBudget::bytes(kibibytes << 10));
+        workspace.set_budget(kibibytes << 10, true);
         for problem in &problems {
             let held = alive() - before - arguments;
             let (measured, out) = problem.run(&mut workspace).unwrap();

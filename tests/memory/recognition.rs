@@ -1,8 +1,8 @@
 //! Recognition lattices keep to their plans: measured <= planned <= budget beside arguments and results.
 use panda::lattice::{
     Alignment, Beam, Context, Embeddings, Error, Frames, FullNGram, Hypothesis, Joint, Labels,
-    LocallyNormalized, MemoryBudget, Merge, Normalize, Output, Path, RecognitionLattice, Session, Strings,
-    Sum, WeightFn,
+    LocallyNormalized, Merge, Normalize, Options, Output, Path, RecognitionLattice, Session, Strings, Sum,
+    WeightFn,
 };
 
 use super::counting;
@@ -91,8 +91,8 @@ impl Problem {
         let (frames, labels) = (self.frames(), self.labels());
         let weights = vec![1.0; self.lengths.len()];
         let planned = session.plan(&lattice, &frames, &labels)?.bytes;
-        let budget = session.budget();
-        assert!(planned <= budget.limit(), "planned {planned} of {}", budget.limit());
+        let budget = session.options();
+        assert!(planned <= budget.budget, "planned {planned} of {}", budget.budget);
         let mut sums = Vec::new();
         // A second call finds the buffers of the first.
         let (_, peak, results) = counting::measure(|| {
@@ -140,16 +140,16 @@ impl Problem {
         let lattice = RecognitionLattice::new(&self.context, self.alignment, weight_fn).unwrap();
         let (frames, labels) = (self.frames(), self.labels());
         let Err(Error::Budget { smallest, found: 1 }) =
-            Session::new(MemoryBudget::bytes(1)).plan(&lattice, &frames, &labels)
+            Session::new(Options::new(1)).plan(&lattice, &frames, &labels)
         else {
             panic!("a byte is enough")
         };
-        let refused = Session::new(MemoryBudget::bytes(smallest - 1)).plan(&lattice, &frames, &labels);
+        let refused = Session::new(Options::new(smallest - 1)).plan(&lattice, &frames, &labels);
         assert_eq!(refused, Err(Error::Budget { smallest, found: smallest - 1 }));
         let budgets = [smallest, smallest + smallest / 4, 2 * smallest, 256 << 20, usize::MAX];
         let mut all: Vec<Vec<f64>> = Vec::new();
         for budget in budgets.into_iter().filter(|&budget| budget >= smallest) {
-            let mut session = Session::new(MemoryBudget::bytes(budget));
+            let mut session = Session::new(Options::new(budget));
             let (_, sums) = self.keeps_its_promise(weight_fn, &mut session).unwrap();
             // What other calls leave behind counts too.
             self.best_paths_keep_their_promise(weight_fn, &mut session);
@@ -200,11 +200,10 @@ impl Problem {
             ),
         ];
         for (name, search) in searches {
-            let Err(Error::Budget { smallest, .. }) = search(&mut Session::new(MemoryBudget::bytes(1)))
-            else {
+            let Err(Error::Budget { smallest, .. }) = search(&mut Session::new(Options::new(1))) else {
                 panic!("a byte is enough for {name}")
             };
-            let mut session = Session::new(MemoryBudget::bytes(smallest));
+            let mut session = Session::new(Options::new(smallest));
             for _ in 0..2 {
                 let (_, peak, results) = counting::measure(|| search(&mut session).unwrap());
                 let slack = 16 << 10;
@@ -251,13 +250,13 @@ fn best_paths_keep_to_their_plans() {
                 let lattice = RecognitionLattice::new(&problem.context, problem.alignment, &joint).unwrap();
                 let all =
                     Session::<f32>::default().plan_best_paths(&lattice, &problem.frames()).unwrap().bytes;
-                let least = Session::new(MemoryBudget::bytes(1)).plan_best_paths(&lattice, &problem.frames());
+                let least = Session::new(Options::new(1)).plan_best_paths(&lattice, &problem.frames());
                 let Err(Error::Budget { smallest, .. }) = least else { panic!("a byte is enough") };
                 screened += usize::from(
                     Session::<f32>::default().plan_best_paths(&lattice, &problem.frames()).unwrap().screened,
                 );
                 for budget in [smallest, (smallest + all) / 2, all - 1, all] {
-                    let mut session = Session::new(MemoryBudget::bytes(budget));
+                    let mut session = Session::new(Options::new(budget));
                     let plan = session.plan_best_paths(&lattice, &problem.frames()).unwrap();
                     assert!(plan.bytes <= budget && (!plan.screened || budget == all), "{budget}: {plan:?}");
                     problem.best_paths_keep_their_promise(&joint, &mut session);

@@ -2,8 +2,8 @@
 use candle_core::{Device, Tensor, Var, WithDType, backprop::GradStore};
 use panda::pruned::{Linear, Matrices};
 use panda::rnnt_loss::{
-    Dropout, Element, Error, Head, Inputs, Joint, Layout, Loss, MemoryBudget, Options, Precision,
-    PrunedJoint, Pruning, Rows, Scales, Scores, Session, Simple, Targets, Tokens, Topology,
+    Dropout, Element, Error, Head, Inputs, Joint, Layout, Loss, Options, Precision, PrunedJoint, Pruning,
+    Rows, Scales, Scores, Session, Simple, Targets, Tokens, Topology,
     candle::{
         HeadTensors, JointTensors, LossSession, PrunedTensors, RowTensors, ScoreTensors, TensorInputs,
         TrivialJoiner,
@@ -180,7 +180,7 @@ impl Case {
     /// The same over padded tensors.
     fn run_tensors<F: Element + WithDType>(
         &self,
-        budget: MemoryBudget,
+        (budget, keep_scores): (usize, bool),
         whole: bool,
     ) -> Result<(usize, usize), Error> {
         let (of, h, c, batch) = (self.arguments::<F>(), self.hidden, self.classes, self.shapes.len());
@@ -221,7 +221,7 @@ impl Case {
             _ if self.kind == Kind::Ctc => RowTensors { hidden: &encoded, head }.into(),
             _ => joint.into(),
         };
-        let options = Options { loss: loss(self.kind), budget, ..self.options.clone() };
+        let options = Options { loss: loss(self.kind), budget, keep_scores, ..self.options.clone() };
         let slices = Session::<F>::new(&options)?;
         let planned = match whole {
             true => slices.plan_whole(self.inputs(&of), &of.targets)?,
@@ -255,9 +255,13 @@ impl Case {
     }
 
     /// Bytes that a call takes beside arguments and results, twice in one session: what is planned, and what is measured.
-    fn run<F: Element>(&self, budget: MemoryBudget, whole: bool) -> Result<(usize, usize), Error> {
+    fn run<F: Element>(
+        &self,
+        (budget, keep_scores): (usize, bool),
+        whole: bool,
+    ) -> Result<(usize, usize), Error> {
         let of = self.arguments::<F>();
-        let options = Options { loss: loss(self.kind), budget, ..self.options.clone() };
+        let options = Options { loss: loss(self.kind), budget, keep_scores, ..self.options.clone() };
         let weights = vec![1.0; self.shapes.len()];
         let session = Session::new(&options)?;
         let planned = match whole {
@@ -299,18 +303,17 @@ impl Case {
 
     /// Budgets from the smallest cut to none at all.
     fn check<F: Element + WithDType>(&self, whole: bool) -> usize {
-        let smallest = match self.run::<F>(MemoryBudget::bytes(1), whole) {
+        let smallest = match self.run::<F>((1, true), whole) {
             Err(Error::Budget { smallest, found: 1 }) => smallest,
             other => panic!("{self:?}: one byte gave {other:?}"),
         };
         assert!(matches!(
-            self.run::<F>(MemoryBudget::bytes(smallest - 1), whole),
+            self.run::<F>((smallest - 1, true), whole),
             Err(Error::Budget { smallest: again, .. }) if again == smallest
         ));
-        let budgets =
-            [1.0, 1.3, 3.0, 20.0].map(|factor| MemoryBudget::bytes((smallest as f64 * factor) as usize));
+        let budgets = [1.0, 1.3, 3.0, 20.0].map(|factor| ((smallest as f64 * factor) as usize, true));
         let tensors = self.padded && !matches!(self.kind, Kind::Rows | Kind::PrunedMatrices);
-        for budget in budgets.into_iter().chain([MemoryBudget::recompute(), MemoryBudget::unlimited()]) {
+        for budget in budgets.into_iter().chain([(usize::MAX, false), (usize::MAX, true)]) {
             let by_tensors = tensors.then(|| self.run_tensors::<F>(budget, whole));
             for outcome in std::iter::once(self.run::<F>(budget, whole)).chain(by_tensors) {
                 let ((planned, measured), name) = (outcome.unwrap(), std::any::type_name::<F>());
@@ -318,8 +321,7 @@ impl Case {
                     measured <= planned,
                     "{name} whole {whole} {budget:?} {self:?}: {measured} above {planned}"
                 );
-                let kept = budget.keeps().then_some(budget.limit());
-                assert!(kept.is_none_or(|limit| planned <= limit), "{budget:?} {self:?}: planned {planned}");
+                assert!(planned <= budget.0, "{budget:?} {self:?}: planned {planned}");
             }
         }
         if tensors { 12 } else { 6 }

@@ -5,7 +5,7 @@ use panda::{
         Adjoints, Backward, Gradients, Head, Precision, Rows, Selection, Sites, Workspace, backward, forward,
     },
     rnnt_loss::{
-        Dropout, Loss, MemoryBudget, Options, Pruning, Scales, Targets, Tokens, Topology,
+        DEFAULT_BUDGET, Dropout, Loss, Options, Pruning, Scales, Targets, Tokens, Topology,
         candle::{
             HeadTensors, JointTensors, LossSession, PrunedTensors, RowTensors, TensorInputs, TrivialJoiner,
         },
@@ -103,9 +103,9 @@ fn a_second_step_of_a_shape_allocates_nothing_large() {
             ..Pruning::default()
         }),
     ];
-    for budget in [MemoryBudget::recompute(), MemoryBudget::bytes(6 << 20), MemoryBudget::default()] {
+    for (budget, keep_scores) in [(usize::MAX, false), (6 << 20, true), (DEFAULT_BUDGET, true)] {
         for loss in &losses {
-            let plain = Options { budget, ..Options::of(loss.clone()) };
+            let plain = Options { budget, keep_scores, ..Options::of(loss.clone()) };
             let (ctc, factored) = (*loss == Loss::Ctc, *loss == Loss::hat());
             let smoothed = Options { label_smoothing: 0.1, z_loss: 1e-4, ..plain.clone() };
             let clamped = Options { clamp: Some(0.1), fastemit: 0.01, ..plain.clone() };
@@ -145,15 +145,12 @@ fn a_second_call_of_the_normaliser_allocates_nothing_large() {
     let some: Vec<_> =
         (0..sites * per_site).map(|i| if i / per_site % 3 == 0 { 0.0 } else { -0.5 }).collect();
     let mut into = Gradients::zero(rows.zero_gradient(), head);
-    for budget in [
-        MemoryBudget::recompute(),
-        MemoryBudget::bytes(4 << 20),
-        MemoryBudget::default(),
-        MemoryBudget::unlimited(),
-    ] {
+    for (budget, keep_scores) in
+        [(usize::MAX, false), (4 << 20, true), (DEFAULT_BUDGET, true), (usize::MAX, true)]
+    {
         for precision in [Precision::Full, Precision::Bf16] {
             for emissions in [&all, &some] {
-                let mut workspace = Workspace::new(budget).with_precision(precision);
+                let mut workspace = Workspace::new(budget, keep_scores).with_precision(precision);
                 let mut step = || {
                     let normalized = forward(rows, head, selection, &mut workspace).unwrap();
                     let adjoints = &Adjoints::new(emissions);
@@ -166,7 +163,7 @@ fn a_second_call_of_the_normaliser_allocates_nothing_large() {
                 let (first, ..) = measure(&mut step);
                 assert!(first > sites * per_site * 8, "nothing to hold: {first}");
                 let (second, growth, ()) = measure(&mut step);
-                let what = format!("{budget:?}, {precision:?}");
+                let what = format!("{budget}, {keep_scores}, {precision:?}");
                 assert!(second <= 64 << 10, "{what}: an allocation of {second} bytes in the second step");
                 assert!(growth <= 64 << 10, "{what}: {growth} bytes more in the second step");
             }

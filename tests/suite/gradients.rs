@@ -2,7 +2,7 @@
 use candle_core::{DType, Device, Tensor, Var};
 use oracle::compare::{assert_close, gap};
 use oracle::{ctc, dense, noise, reference};
-use panda::panda_core::{Head, MemoryBudget};
+use panda::panda_core::Head;
 use panda::rnnt_loss::{Encodings, JointNetwork, Layout, Options, Rows, Scores, Session, Targets, candle};
 use proptest::prelude::*;
 
@@ -45,16 +45,16 @@ proptest! {
     fn budgets_change_only_rounding(problem in problems(), bytes in 0_usize..100_000) {
         let exact = problem.dense(0.0);
         // A budget below the smallest cut is refused with a number, and that number is enough.
-        let options = Options { budget: MemoryBudget::bytes(bytes), ..problem.options() };
+        let options = Options { budget: bytes, ..problem.options() };
         let smallest = problem.smallest(DType::F64, &options).max(problem.smallest(DType::F32, &options));
         let bytes = bytes.max(smallest);
-        for budget in [MemoryBudget::bytes(bytes), MemoryBudget::recompute(), MemoryBudget::unlimited()] {
-            let options = Options { budget, ..problem.options() };
+        for (budget, keep_scores) in [(bytes, true), (usize::MAX, false), (usize::MAX, true)] {
+            let options = Options { budget, keep_scores, ..problem.options() };
             same(&problem.ours(DType::F64, &options), &exact, 1e-10);
             let found = problem.sample_wise(DType::F32, &options).0;
             for (i, name) in NAMES.into_iter().enumerate() {
                 let gap = gap(&found.gradients[i], &exact.gradients[i]).unwrap();
-                prop_assert!(gap.relative_l2 <= 2e-5 || gap.absolute <= 1e-6, "{name} with {budget:?}: {gap:?}");
+                prop_assert!(gap.relative_l2 <= 2e-5 || gap.absolute <= 1e-6, "{name} with {budget}, {keep_scores}: {gap:?}");
             }
         }
     }

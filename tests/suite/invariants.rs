@@ -29,7 +29,7 @@ fn emissions(problem: &Problem) -> Vec<f64> {
     let sites = Rows::new(&hidden, width).unwrap();
     let head = Head::new(&problem.w, Some(&problem.b), width).unwrap();
     let selection = Selection::new(ids, active, 2).unwrap();
-    let mut workspace = panda_core::Workspace::new(panda_core::MemoryBudget::default());
+    let mut workspace = panda_core::Workspace::new(panda_core::DEFAULT_BUDGET, true);
     panda_core::forward(&sites, &head, &selection, &mut workspace).unwrap().emissions
 }
 

@@ -1,6 +1,6 @@
 //! The same bits with 1, 2 and 5 threads, and on every run.
 use candle_core::{DType, Device, Tensor};
-use panda::panda_core::{Head, MemoryBudget, Plan, Precision, Shape};
+use panda::panda_core::{DEFAULT_BUDGET, Head, Plan, Precision, Shape};
 use panda::rnnt_loss::{Encodings, JointNetwork, Layout, Options, Session, candle};
 use rayon::ThreadPoolBuilder;
 
@@ -36,11 +36,11 @@ fn default_cut() {
     let problem = large();
     let n = problem.targets().lattices().sites();
     let shape = Shape { sites: n, hidden: problem.width, classes: problem.classes, selected: 2 };
-    let plan = Plan::<f32>::new(shape, Precision::Full, MemoryBudget::default()).unwrap();
+    let plan = Plan::<f32>::new(shape, Precision::Full, DEFAULT_BUDGET, true).unwrap();
     assert!(n > plan.wave && problem.classes > 2 * plan.tile_classes, "too small to mean anything: {plan:?}");
     for dtype in [DType::F32, DType::F64] {
-        for budget in [MemoryBudget::default(), MemoryBudget::recompute(), MemoryBudget::bytes(1 << 20)] {
-            let options = Options { budget, ..problem.options() };
+        for (budget, keep_scores) in [(DEFAULT_BUDGET, true), (usize::MAX, false), (1 << 20, true)] {
+            let options = Options { budget, keep_scores, ..problem.options() };
             all_equal(&everywhere(|| bits(problem.ours(dtype, &options))));
             all_equal(&everywhere(|| bits(problem.sample_wise(dtype, &options).0)));
         }

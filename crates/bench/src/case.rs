@@ -99,7 +99,7 @@ pub enum Search {
     FrameLooping,
 }
 
-/// [`rnnt_loss::MemoryBudget`], as it is written down.
+/// Memory of the loss: its budget and whether scores are kept.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub enum Budget {
     /// No score is kept.

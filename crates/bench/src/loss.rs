@@ -1,5 +1,5 @@
 //! Our loss as the subject of a measurement.
-use rnnt_loss::{Head, Joint, Layout, MemoryBudget, MemoryPlan, Options, Output, Precision, Session};
+use rnnt_loss::{Head, Joint, Layout, MemoryPlan, Options, Output, Precision, Session};
 
 use super::answer::{Shape, SkipReport};
 use super::case::Budget;
@@ -16,12 +16,13 @@ pub struct Ours {
     counted: Option<usize>,
 }
 
-impl From<Budget> for MemoryBudget {
-    fn from(budget: Budget) -> Self {
-        match budget {
-            Budget::Recompute => Self::recompute(),
-            Budget::Unlimited => Self::unlimited(),
-            Budget::Bytes(bytes) => Self::bytes(bytes),
+impl Budget {
+    /// Limit in bytes, and whether scores are kept.
+    pub fn limit(self) -> (usize, bool) {
+        match self {
+            Budget::Recompute => (usize::MAX, false),
+            Budget::Unlimited => (usize::MAX, true),
+            Budget::Bytes(bytes) => (bytes, true),
         }
     }
 }
@@ -29,7 +30,8 @@ impl From<Budget> for MemoryBudget {
 /// What a case asks of the loss.
 pub fn options(budget: Budget, skip: f64, bf16: bool) -> Options {
     let precision = if bf16 { Precision::Bf16 } else { Precision::Full };
-    Options { budget: budget.into(), precision, skip, ..Options::default() }
+    let (budget, keep_scores) = budget.limit();
+    Options { budget, keep_scores, precision, skip, ..Options::default() }
 }
 
 impl Ours {

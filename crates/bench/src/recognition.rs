@@ -3,8 +3,8 @@
 use std::array::from_fn;
 
 use lattice::{
-    Alignment, Context, Embeddings, Frames, FullNGram, Joint, Labels, Output, Path, RecognitionLattice,
-    Session, Sum, WeightFn,
+    Alignment, Context, Embeddings, Frames, FullNGram, Joint, Labels, Options, Output, Path,
+    RecognitionLattice, Session, Sum, WeightFn,
 };
 
 use super::answer::Shape;
@@ -13,6 +13,12 @@ use super::error::{BenchError, Result};
 use super::gradients::{Gradients, Values};
 use super::noise::{labels, noise};
 use super::subject::Subject;
+
+/// Memory of a session.
+fn options(budget: Budget) -> Options {
+    let (budget, keep_weights) = budget.limit();
+    Options { budget, keep_weights }
+}
 
 /// V
 const VOCABULARY: usize = 32;
@@ -201,7 +207,7 @@ pub fn prepare(work: RecognitionWork, method: &Method) -> Result<Box<dyn Subject
         Method::BestPath => (Step::BestPath, Budget::Recompute),
         _ => (Step::Denominator, Budget::Recompute),
     };
-    let session = Session::new(budget.into());
+    let session = Session::new(options(budget));
     Ok(Box::new(Recognition { batch: Batch::made_up(work)?, session, step, found: Found::Nothing }))
 }
 
@@ -247,7 +253,7 @@ impl Subject for Recognition {
         let batch = &self.batch;
         let weights = batch.weights();
         let lattice = RecognitionLattice::new(&batch.context, Alignment::FrameDependent, &weights)?;
-        let (frames, mut session) = (batch.frames()?, Session::new(Budget::Recompute.into()));
+        let (frames, mut session) = (batch.frames()?, Session::new(options(Budget::Recompute)));
         match &self.found {
             Found::Nothing => Ok(()),
             Found::Paths(paths) => {
@@ -273,7 +279,7 @@ mod tests {
     const SMALL: RecognitionWork = RecognitionWork { batch: 2, frames: 7, labels: 3, context: 1 };
 
     fn prepared(step: Step) -> Recognition {
-        let session = Session::new(Budget::Recompute.into());
+        let session = Session::new(options(Budget::Recompute));
         Recognition { batch: Batch::made_up(SMALL).unwrap(), session, step, found: Found::Nothing }
     }
 

@@ -5,8 +5,8 @@ use std::error::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, CommandFactory, FromArgMatches};
 use kernels::Excerpt;
-use rnnt_loss::MemoryBudget;
 use speech::Channel;
+use training::bytes::LossBudget;
 
 use crate::{Arguments, out};
 
@@ -40,7 +40,7 @@ fn allow_negative_numbers(command: Command) -> Command {
 fn is_numeric(arg: &Arg) -> bool {
     let value = arg.get_value_parser().type_id();
     let numbers = [TypeId::of::<f32>(), TypeId::of::<f64>(), TypeId::of::<u32>(), TypeId::of::<u64>()];
-    let sizes = [TypeId::of::<usize>(), TypeId::of::<MemoryBudget>(), TypeId::of::<Channel>()];
+    let sizes = [TypeId::of::<usize>(), TypeId::of::<LossBudget>(), TypeId::of::<Channel>()];
     arg.get_action().takes_values() && numbers.iter().chain(&sizes).any(|number| value == *number)
 }
 

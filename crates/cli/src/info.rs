@@ -2,14 +2,15 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use lattice::{Context, Plan};
-use rnnt_loss::{MemoryBudget, MemoryPlan, Options, Precision};
+use rnnt_loss::{MemoryPlan, Options, Precision};
 use speech::Tokenizer;
 use training::{
-    Checkpoint, Model, ModelConfig, Observer, Recipe, recipe::GnatConfig, train_tokenizer, unusable_texts,
+    Checkpoint, Model, ModelConfig, Observer, Recipe, bytes::LossBudget, recipe::GnatConfig, train_tokenizer,
+    unusable_texts,
 };
 
 use crate::{
-    bad_items, bytes,
+    bad_items,
     error::{Error, Result},
     numbers,
     out::{complain, say, warn_each},
@@ -37,8 +38,8 @@ pub struct Arguments {
     #[arg(long, value_parser = numbers::within("expected a number from 2 to 268435456", 2..=MOST))]
     classes: Option<usize>,
     /// Bytes that the loss may hold beside arguments and gradients, such as 64MiB, or `recompute` or `unlimited`
-    #[arg(long, value_parser = bytes::budget)]
-    budget: Option<MemoryBudget>,
+    #[arg(long, value_parser = str::parse::<LossBudget>)]
+    budget: Option<LossBudget>,
     /// Plan for products of the head in bf16, whatever the recipe says
     #[arg(long)]
     bf16: bool,
@@ -146,7 +147,7 @@ fn lattice(
     say!("one frame: {of_frame} alignment states, {} arc weights", states * (1 + labels))?;
     let over = if gnat.normalise.normalize().is_some() { "each state's arcs" } else { "all paths" };
     say!("normalised over {over}")?;
-    say!("memory budget of the loss: {}", bytes::name(budget))?;
+    say!("memory budget of the loss: {}", budget)?;
     let Arguments { batch, frames, labels: positions, .. } = *arguments;
     let plan = Model::lattice_plan_for(&config, labels, [batch, frames, positions])?;
     if let Some(Plan { utterances, window, kept, bytes, .. }) = plan {
@@ -162,9 +163,10 @@ fn lattice(
 fn plan(hidden: usize, classes: usize, options: Options, arguments: &Arguments) -> Result<ExitCode> {
     arguments.check()?;
     let Arguments { batch, frames, labels, .. } = *arguments;
-    let budget = arguments.budget.unwrap_or(options.budget);
+    let LossBudget { bytes, keep_scores } =
+        arguments.budget.unwrap_or(LossBudget { bytes: options.budget, keep_scores: options.keep_scores });
     let precision = if arguments.bf16 { Precision::Bf16 } else { options.precision };
-    let options = Options { budget, precision, ..options };
+    let options = Options { budget: bytes, keep_scores, precision, ..options };
     let (hidden, classes) = (arguments.hidden.unwrap_or(hidden), arguments.classes.unwrap_or(classes));
     let plan = MemoryPlan::for_shape::<f32>([batch, frames, labels], hidden, classes, &options, true)?;
     plan.to_string().lines().try_for_each(|line| say!("{line}"))?;

@@ -4,9 +4,7 @@
 //! cargo run -p lattice --example look > look.dot && dot -Tsvg look.dot > look.svg
 //! cargo run -p lattice --example look openfst
 //! ```
-use lattice::{
-    Alignment, Context, Frames, FullNGram, MemoryBudget, RecognitionLattice, Result, Session, Table,
-};
+use lattice::{Alignment, Context, Frames, FullNGram, RecognitionLattice, Result, Session, Table};
 
 const NAMES: [&str; 2] = ["yes", "no"];
 
@@ -24,7 +22,7 @@ fn main() -> Result<()> {
         print!("{}\n# inputs\n{}\n# outputs\n{}", text.arcs, text.inputs, text.outputs);
         return Ok(());
     }
-    let best = Session::new(MemoryBudget::default()).best_paths(&lattice, &frames)?;
+    let best = Session::default().best_paths(&lattice, &frames)?;
     let history = |state| context.history(state).iter().map(|&label| NAMES[label - 1]).collect::<String>();
     print!("{}", arcs.to_dot(Some(&NAMES), history, best.first())?);
     Ok(())

@@ -313,13 +313,13 @@ impl<F: Real> Session<F> {
     ///
     /// ```
     /// use lattice::{
-    ///     Alignment, Beam, Frames, FullNGram, MemoryBudget, Merge, RecognitionLattice, Session, Table,
+    ///     Alignment, Beam, Frames, FullNGram, Merge, RecognitionLattice, Session, Table,
     /// };
     /// let (context, table) = (FullNGram::new(1, 0)?, Table::new(&[0.0; 4], &[2, 1, 2])?);
     /// let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &table)?;
     /// let frames = Frames::new(&[0.0, 1.0], &[1, 2, 1], &[2])?;
     /// let beam = Beam { width: 3, merge: Merge::Sum };
-    /// let found = Session::new(MemoryBudget::default()).beam_search(&lattice, &frames, beam, &())?;
+    /// let found = Session::default().beam_search(&lattice, &frames, beam, &())?;
     /// assert_eq!(found[0][0].labels, [1]); // one label at the first frame or at the second
     /// # Ok::<(), lattice::Error>(())
     /// ```

@@ -90,7 +90,7 @@ impl<F: Real> Session<F> {
     /// [`Error::Budget`](crate::Error::Budget), which names the smallest cut, for a budget below it.
     pub fn plan_best_paths(&self, lattice: &RecognitionLattice<F>, frames: &Frames<F>) -> Result<Plan> {
         Asked::new(lattice, frames, None, Sum::Denominator)?;
-        Plan::new(lattice, frames, None, (Work::sum(true).best(), self.budget))
+        Plan::new(lattice, frames, None, (Work::sum(true).best(), self.options))
     }
 
     /// The best path of each utterance, under max and +, over the whole lattice.

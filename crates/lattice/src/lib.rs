@@ -79,12 +79,11 @@ pub use kernels::Real;
 pub use merge::{Hypothesis, Merge};
 pub use n_best_strings::Strings;
 pub use openfst::OpenFst;
-pub use panda_core::MemoryBudget;
 pub use panels::Screens;
 pub use pending::Pending;
 pub use plan::Plan;
 pub use recognition::RecognitionLattice;
-pub use session::{Output, Session, Sum};
+pub use session::{Options, Output, Session, Sum};
 pub use weight_fn::{
     Arcs, ArcsMut, Chain, Embeddings, Joint, Load, LocallyNormalized, Normalize, Parameters, SharedRnn,
     Table, WeightFn, Weights,

@@ -35,12 +35,12 @@ impl<F: Real> Session<F> {
     /// end of arcs.
     ///
     /// ```
-    /// use lattice::{Alignment, Frames, FullNGram, MemoryBudget, RecognitionLattice, Session, Table};
+    /// use lattice::{Alignment, Frames, FullNGram, RecognitionLattice, Session, Table};
     /// let weights = [0.0f64, 0.5, -1.0, 2.0]; // (blank, label 1) in two frames, one context state
     /// let (context, table) = (FullNGram::new(1, 0)?, Table::new(&weights, &[2, 1, 2])?);
     /// let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &table)?;
     /// let frames = Frames::new(&[0.0, 1.0], &[1, 2, 1], &[2])?;
-    /// let paths = Session::new(MemoryBudget::default()).n_best_paths(&lattice, &frames, 3)?;
+    /// let paths = Session::default().n_best_paths(&lattice, &frames, 3)?;
     /// let found: Vec<_> = paths[0].iter().map(|path| (&path.alignment[..], path.weight)).collect();
     /// assert_eq!(found, [(&[1, 1][..], 2.5), (&[0, 1], 2.0), (&[1, 0], -0.5)]);
     /// # Ok::<(), lattice::Error>(())

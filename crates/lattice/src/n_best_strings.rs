@@ -53,12 +53,12 @@ impl<F: Real> Session<F> {
     /// Exact under both ways to merge. Under [`Merge::Sum`] the weight less `log D` is the log-posterior of the string.
     ///
     /// ```
-    /// use lattice::{Alignment, Frames, FullNGram, MemoryBudget, Merge, RecognitionLattice, Session, Strings, Table};
+    /// use lattice::{Alignment, Frames, FullNGram, Merge, RecognitionLattice, Session, Strings, Table};
     /// let (context, table) = (FullNGram::new(1, 0)?, Table::new(&[0.0; 4], &[2, 1, 2])?);
     /// let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &table)?;
     /// let frames = Frames::new(&[0.0, 1.0], &[1, 2, 1], &[2])?;
     /// let asked = Strings { count: 1, merge: Merge::Sum, limit: 100 };
-    /// let found = Session::new(MemoryBudget::default()).n_best_strings(&lattice, &frames, asked)?;
+    /// let found = Session::default().n_best_strings(&lattice, &frames, asked)?;
     /// assert_eq!(found[0][0].labels, [1]); // one label at the first frame or at the second
     /// assert!((found[0][0].weight - 2f64.ln()).abs() < 1e-12);
     /// # Ok::<(), lattice::Error>(())

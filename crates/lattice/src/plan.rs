@@ -2,10 +2,9 @@
 use std::cell::OnceCell;
 
 use kernels::Real;
-use panda_core::MemoryBudget;
 
 use crate::{
-    Error, Frames, Labels, RecognitionLattice, Result,
+    Error, Frames, Labels, Options, RecognitionLattice, Result,
     group::Group,
     panels::{Panels, Screens},
     reach::Reach,
@@ -107,12 +106,12 @@ impl Plan {
         lattice: &RecognitionLattice<F>,
         frames: &Frames<F>,
         labels: Option<&Labels>,
-        (work, budget): (Work, MemoryBudget),
+        (work, options): (Work, Options),
     ) -> Result<Self> {
         let positions =
             |b: usize| labels.and_then(|labels| labels.of(b)).map_or(0, |labels| labels.len() + 1);
         let lengths = (0..frames.utterances()).map(|b| (frames.length(b), positions(b))).collect();
-        Self::for_lengths(lattice, lengths, frames.size(), (work, budget))
+        Self::for_lengths(lattice, lengths, frames.size(), (work, options))
     }
 
     /// The same from frames and positions of each utterance, and the size of a frame.
@@ -123,18 +122,13 @@ impl Plan {
         lattice: &RecognitionLattice<F>,
         lengths: Vec<(usize, usize)>,
         features: usize,
-        (work, budget): (Work, MemoryBudget),
+        (work, options): (Work, Options),
     ) -> Result<Self> {
         let all = lengths.len().max(1);
         let sizes = Sizes::new(lattice, lengths, features, work);
         let least = if work.whole { all } else { 1 };
         let wide = |utterances: usize| ARCS.div_ceil(sizes.arcs.saturating_mul(utterances)).max(1);
-        // A budget of nothing kept is no limit to what cannot be less.
-        let limit = match budget.keeps() {
-            true => budget.limit(),
-            false => budget.limit().max(sizes.plan(least, wide(least), Cut::Waves).bytes),
-        };
-        let limit = limit.min(isize::MAX as usize);
+        let limit = options.limit(sizes.plan(least, wide(least), Cut::Waves).bytes).min(isize::MAX as usize);
         let mut utterances = all;
         loop {
             let wide = wide(utterances);
@@ -147,7 +141,7 @@ impl Plan {
                     let screened = fits(Cut::Waves).filter(room).and_then(|_| sizes.screens(utterances));
                     screened.and_then(|_| fits(Cut::Screened))
                 }
-                (true, false) if budget.keeps() && work.gradients => fits(Cut::Kept),
+                (true, false) if options.keep_weights && work.gradients => fits(Cut::Kept),
                 _ => None,
             };
             if let Some(plan) = better {
@@ -318,12 +312,13 @@ mod tests {
         let rows = vec![0f32; 2 * length];
         let frames = Frames::new(&rows, &[2, length, 1], &[length; 2]).unwrap();
         let work = Work { gradients: true, ..Work::sum(true) };
-        let plan = |budget| Plan::new(&lattice, &frames, None, (work, budget));
-        let default = plan(MemoryBudget::recompute()).unwrap();
-        assert!(default.bytes > MemoryBudget::recompute().limit());
+        let plan = |options| Plan::new(&lattice, &frames, None, (work, options));
+        let default = plan(Options::new(usize::MAX).recompute()).unwrap();
+        assert!(default.bytes > panda_core::DEFAULT_BUDGET);
         assert_eq!((default.utterances, default.kept), (1, false));
         // A limit that was asked for is one.
-        let less = MemoryBudget::bytes(MemoryBudget::recompute().limit());
+        let less = Options::new(panda_core::DEFAULT_BUDGET);
         assert!(matches!(plan(less), Err(Error::Budget { .. })));
+        assert!(matches!(plan(less.recompute()), Err(Error::Budget { .. })));
     }
 }

@@ -18,12 +18,12 @@ impl<F: Real> Session<F> {
     /// utterances nor `count` change it. `log D` is in [`distances`](Self::distances).
     ///
     /// ```
-    /// use lattice::{Alignment, Frames, FullNGram, MemoryBudget, RecognitionLattice, Session, Table};
+    /// use lattice::{Alignment, Frames, FullNGram, RecognitionLattice, Session, Table};
     /// let weights = [0.0, 3f64.ln()]; // one frame: the label is three times as probable as the blank
     /// let (context, table) = (FullNGram::new(1, 0)?, Table::new(&weights, &[1, 1, 2])?);
     /// let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &table)?;
     /// let frames = Frames::new(&[0.0], &[1, 1, 1], &[1])?;
-    /// let paths = Session::new(MemoryBudget::default()).sample_paths(&lattice, &frames, 400, 1)?;
+    /// let paths = Session::default().sample_paths(&lattice, &frames, 400, 1)?;
     /// let labels = paths[0].iter().filter(|path| path.alignment == [1]).count();
     /// assert!((250..350).contains(&labels));
     /// # Ok::<(), lattice::Error>(())

@@ -2,7 +2,7 @@
 use std::borrow::Cow;
 
 use kernels::Real;
-use panda_core::MemoryBudget;
+use panda_core::DEFAULT_BUDGET;
 
 use crate::{
     Arcs, Error, Frames, Labels, Parameters, RecognitionLattice, Result, Weights,
@@ -15,9 +15,43 @@ use crate::{
     step::Step,
 };
 
+/// Memory of a [`Session`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Limit on the bytes that a call holds in addition to its arguments and results.
+    pub budget: usize,
+    /// Whether arc weights may be kept from forward to backward, where the budget has room for them. Otherwise they
+    /// are computed again, and no more of the budget is used than [`DEFAULT_BUDGET`] or the smallest plan.
+    pub keep_weights: bool,
+}
+
+impl Options {
+    /// At most so many bytes; arc weights are kept where they fit.
+    pub const fn new(budget: usize) -> Self {
+        Self { budget, keep_weights: true }
+    }
+
+    /// The same without keeping arc weights.
+    pub const fn recompute(self) -> Self {
+        Self { keep_weights: false, ..self }
+    }
+
+    /// Bytes that are used, where the smallest plan takes so many.
+    pub(crate) fn limit(&self, smallest: usize) -> usize {
+        if self.keep_weights { self.budget } else { self.budget.min(DEFAULT_BUDGET.max(smallest)) }
+    }
+}
+
+/// 256 MiB: arc weights of a few frames, and α of some minutes of speech in the context of two labels out of 32.
+impl Default for Options {
+    fn default() -> Self {
+        Self::new(256 << 20)
+    }
+}
+
 /// The object that owns budget and buffers, and lives as long as training does.
 pub struct Session<F> {
-    pub(crate) budget: MemoryBudget,
+    pub(crate) options: Options,
     pub(crate) denominator: Denominator<F>,
     pub(crate) numerator: Numerator<F>,
     pub(crate) best: Best<F>,
@@ -77,15 +111,15 @@ pub(crate) struct Found {
 
 impl<F: Real> Default for Session<F> {
     fn default() -> Self {
-        Self::new(Self::DEFAULT)
+        Self::new(Options::default())
     }
 }
 
 impl<F: Real> Session<F> {
     /// A session that holds at most so much beside arguments and results.
-    pub fn new(budget: MemoryBudget) -> Self {
+    pub fn new(options: Options) -> Self {
         Self {
-            budget,
+            options,
             denominator: Denominator::default(),
             numerator: Numerator::default(),
             best: Best::default(),
@@ -93,12 +127,9 @@ impl<F: Real> Session<F> {
         }
     }
 
-    /// 256 MiB: arc weights of a few frames, and α of some minutes of speech in the context of two labels out of 32.
-    pub const DEFAULT: MemoryBudget = MemoryBudget::bytes(256 << 20);
-
-    /// The dial.
-    pub fn budget(&self) -> MemoryBudget {
-        self.budget
+    /// The options of the session.
+    pub fn options(&self) -> Options {
+        self.options
     }
 
     /// How [`sum`](Self::sum) would be cut.
@@ -108,7 +139,7 @@ impl<F: Real> Session<F> {
     pub fn plan(&self, lattice: &RecognitionLattice<F>, frames: &Frames<F>, labels: &Labels) -> Result<Plan> {
         let asked = Asked::new(lattice, frames, Some(labels), Sum::Loss)?;
         let work = Work { all_paths: asked.wants_all_paths(), ..Work::sum(true).with_gradients() };
-        Plan::new(lattice, frames, asked.labels, (work, self.budget))
+        Plan::new(lattice, frames, asked.labels, (work, self.options))
     }
 
     /// A call and its cut, which comes before all else that takes memory.
@@ -128,7 +159,7 @@ impl<F: Real> Session<F> {
 
     /// The cut of a call; lets buffers go that the budget has no room for beside it.
     fn cut(&mut self, asked: &Asked<F>, work: Work) -> Result<Plan> {
-        let plan = Plan::new(&asked.lattice, asked.frames, asked.labels, (work, self.budget))?;
+        let plan = Plan::new(&asked.lattice, asked.frames, asked.labels, (work, self.options))?;
         let [pointers, best_lanes] = self.best.held();
         let [alpha, arcs, lanes] = self.denominator.held();
         let strings = self.numerator.held();
@@ -140,8 +171,8 @@ impl<F: Real> Session<F> {
             + excess(strings, of_strings)
             + excess(spare, weights)
             + excess(lanes + best_lanes, of_lanes);
-        if plan.bytes.saturating_add(more) > self.budget.limit() {
-            *self = Self::new(self.budget);
+        if plan.bytes.saturating_add(more) > self.options.limit(0) {
+            *self = Self::new(self.options);
         }
         Ok(plan)
     }

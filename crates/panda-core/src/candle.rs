@@ -9,7 +9,7 @@ use candle_core::{
 };
 
 use crate::{
-    Adjoints, Backward, Gradients, Head, MemoryBudget, Normalized, Real, Rows, Selection, Sites, Workspace,
+    Adjoints, Backward, DEFAULT_BUDGET, Gradients, Head, Normalized, Real, Rows, Selection, Sites, Workspace,
     backward, forward,
 };
 
@@ -178,7 +178,7 @@ impl<F: Element> CustomOp3 for SelectedNormaliser<F> {
 }
 
 fn operation<F: Element>(selection: Selection) -> SelectedNormaliser<F> {
-    let workspace = Mutex::new(Workspace::new(MemoryBudget::default()));
+    let workspace = Mutex::new(Workspace::new(DEFAULT_BUDGET, true));
     SelectedNormaliser { selection, workspace, normalized: Mutex::new(None) }
 }
 

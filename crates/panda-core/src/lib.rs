@@ -16,7 +16,7 @@
 //! ```
 //!
 //! Neither `z` nor `g` ever exists as a whole: both directions go through waves of sites and tiles of classes ([`Plan`]), and
-//! keep `N (S + 2)` numbers between them, and as many scores and hidden rows as a [`MemoryBudget`] has room for. [`forward`] and
+//! keep `N (S + 2)` numbers between them, and as many scores and hidden rows as the budget has room for. [`forward`] and
 //! [`backward`] work on slices; [`candle`] has the same as autograd operations; [`scores`] has the case where somebody else
 //! computed `z` already. [`Precision`] says in which numbers the large products are done.
 //!
@@ -24,12 +24,12 @@
 //! a log-probability near zero keeps its digits only there.
 //!
 //! ```
-//! use panda_core::{backward, forward, Adjoints, Backward, Gradients, Head, MemoryBudget, Rows, Selection, Sites, Workspace};
+//! use panda_core::{backward, forward, Adjoints, Backward, Gradients, Head, Rows, Selection, Sites, Workspace, DEFAULT_BUDGET};
 //! let (hidden, weight) = ([0.5f32, -1.0], [1.0f32, 0.0, 0.0, 1.0, 1.0, 1.0]); // N = 1, H = 2, C = 3
 //! let rows = Rows::new(&hidden, 2)?;
 //! let head = Head::new(&weight, None, 2)?;
 //! let selection = Selection::new(vec![0, 2], vec![true, true], 2)?;
-//! let mut workspace = Workspace::new(MemoryBudget::default());
+//! let mut workspace = Workspace::new(DEFAULT_BUDGET, true);
 //! let out = forward(&rows, &head, &selection, &mut workspace)?;
 //! assert!((out.emissions[0] - (0.5 - out.log_z(0))).abs() < 1e-6);
 //! let mut grads = Gradients::zero(rows.zero_gradient(), &head);
@@ -43,7 +43,6 @@
 
 mod adjoints;
 mod backward;
-mod budget;
 mod buffer;
 #[cfg(feature = "candle")]
 pub mod candle;
@@ -68,13 +67,12 @@ mod workspace;
 
 pub use adjoints::{Adjoints, Clamp};
 pub use backward::{Backward, backward};
-pub use budget::MemoryBudget;
 pub use error::{Error, Result};
 pub use forward::forward;
 pub use gradients::Gradients;
 pub use head::Head;
 pub use normalized::Normalized;
-pub use plan::{Plan, Shape};
+pub use plan::{DEFAULT_BUDGET, Plan, Shape};
 pub use precision::Precision;
 pub use real::Real;
 pub use selection::Selection;

@@ -2,7 +2,7 @@
 use std::{fmt, marker::PhantomData, ops::Range};
 
 use crate::{
-    Error, MemoryBudget, Precision, Real, Result,
+    Error, Precision, Real, Result,
     cut::{Cut, Parts, TASKS, compact},
 };
 
@@ -18,6 +18,11 @@ pub struct Shape {
     /// S
     pub selected: usize,
 }
+
+/// Default budget of a call in bytes: 56 MiB.
+///
+/// Tiles have their best size and, for H = 512, the scores of some 3,600 of 50,500 sites over 1,024 classes are kept.
+pub const DEFAULT_BUDGET: usize = 56 << 20;
 
 /// The cut.
 ///
@@ -61,24 +66,38 @@ const LONGEST_WAVE: usize = 10;
 const CLASSES: usize = 448;
 
 impl<F: Real> Plan<F> {
-    /// The cut for a shape.
+    /// The cut for a shape within `budget` bytes.
+    ///
+    /// With `keep_scores`, scores are kept from forward to backward for as many sites as fit (6 N H C floating-point
+    /// operations in all) and recomputed for the others (8 N H C); bytes that are left keep hidden rows. Without it no
+    /// score is kept, and of the budget no more is used than [`DEFAULT_BUDGET`] in addition to the numbers of each
+    /// site. Results are the same to rounding for every budget and the same bits for the same budget.
     ///
     /// # Errors
     /// [`Error::Budget`] for a budget below the smallest cut.
-    pub fn new(shape: Shape, precision: Precision, budget: MemoryBudget) -> Result<Self> {
+    ///
+    /// ```
+    /// use panda_core::{Plan, Precision, Shape};
+    /// let shape = Shape { sites: 2_600, hidden: 512, classes: 8_192, selected: 2 };
+    /// let plan = Plan::<f32>::new(shape, Precision::Full, 200 << 20, true)?;
+    /// assert_eq!(plan.kept, 2_600); // 85 MB of scores fit
+    /// assert_eq!(Plan::<f32>::new(shape, Precision::Full, usize::MAX, false)?.kept, 0);
+    /// # Ok::<(), panda_core::Error>(())
+    /// ```
+    pub fn new(shape: Shape, precision: Precision, budget: usize, keep_scores: bool) -> Result<Self> {
         let (smallest, compact) =
             (Self::smallest(shape, precision), compact::<F>(shape.sites, shape.selected));
-        let limit = match budget.keeps() {
-            true => budget.limit(),
-            false => budget.limit().saturating_add(compact).max(smallest),
+        let limit = match keep_scores {
+            true => budget,
+            false => budget.min(DEFAULT_BUDGET.saturating_add(compact).max(smallest)),
         };
         if smallest > limit {
             return Err(Error::Budget { smallest, found: limit });
         }
         // Longer waves for more tasks, where memory may be used and no fewer scores and rows are kept for them.
         let [short, long] =
-            [false, true].map(|long| Self::within(shape, precision, [limit, compact], budget.keeps(), long));
-        let longer = budget.keeps() && (long.kept, long.held) >= (short.kept, short.held);
+            [false, true].map(|long| Self::within(shape, precision, [limit, compact], keep_scores, long));
+        let longer = keep_scores && (long.kept, long.held) >= (short.kept, short.held);
         Ok(if longer { long } else { short })
     }
 

@@ -2,7 +2,7 @@
 use kernels::{ensure_len, packed::half::Tile, reset};
 
 use crate::{
-    Head, MemoryBudget, Normalized, Plan, Precision, Real, Result, Selection, Shape,
+    DEFAULT_BUDGET, Head, Normalized, Plan, Precision, Real, Result, Selection, Shape,
     buffer::Buffer,
     cut::{Cut, Parts},
     error::expect_len,
@@ -44,14 +44,14 @@ pub struct Workspace<F> {
 /// Where a call's plan comes from.
 #[derive(Debug, Clone, Copy)]
 enum PlanFrom<F> {
-    Budget(MemoryBudget),
+    Budget { bytes: usize, keep_scores: bool },
     Caller(Plan<F>),
 }
 
 impl<F: Real> Workspace<F> {
-    /// Plans each call by its shape and a budget.
-    pub fn new(budget: MemoryBudget) -> Self {
-        Self::from(PlanFrom::Budget(budget))
+    /// Plans each call by its shape and a budget in bytes, see [`Plan::new`].
+    pub fn new(budget: usize, keep_scores: bool) -> Self {
+        Self::from(PlanFrom::Budget { bytes: budget, keep_scores })
     }
 
     /// Cuts each call the same way.
@@ -75,8 +75,8 @@ impl<F: Real> Workspace<F> {
     }
 
     /// Plans further calls by another budget, which holds for the buffers that are there as well.
-    pub fn set_budget(&mut self, budget: MemoryBudget) {
-        self.plan = PlanFrom::Budget(budget);
+    pub fn set_budget(&mut self, budget: usize, keep_scores: bool) {
+        self.plan = PlanFrom::Budget { bytes: budget, keep_scores };
     }
 
     fn from(plan: PlanFrom<F>) -> Self {
@@ -103,7 +103,7 @@ impl<F: Real> Workspace<F> {
     /// [`Error::Budget`](crate::Error::Budget) for a budget below the smallest one.
     pub fn plan(&self, shape: Shape) -> Result<Plan<F>> {
         match self.plan {
-            PlanFrom::Budget(budget) => Plan::new(shape, self.precision, budget),
+            PlanFrom::Budget { bytes, keep_scores } => Plan::new(shape, self.precision, bytes, keep_scores),
             PlanFrom::Caller(plan) => Ok(plan.fitted(shape.sites, shape.classes)),
         }
     }
@@ -126,8 +126,9 @@ impl<F: Real> Workspace<F> {
             selected: selection.per_site(),
         };
         let plan = self.plan(shape)?;
-        if let PlanFrom::Budget(budget) = self.plan {
-            self.limit(budget.limit(), plan.parts(shape, self.precision), panels);
+        if let PlanFrom::Budget { bytes, keep_scores } = self.plan {
+            let limit = if keep_scores { bytes } else { bytes.min(DEFAULT_BUDGET) };
+            self.limit(limit, plan.parts(shape, self.precision), panels);
         }
         Ok(plan)
     }

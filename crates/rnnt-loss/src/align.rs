@@ -1,6 +1,6 @@
 //! When a model emits the labels that it is given.
 use panda_core::Real;
-use panda_core::{MemoryBudget, Plan};
+use panda_core::{DEFAULT_BUDGET, Plan};
 use rnnt_dp::{Topology, best_path, confidences, expected_emission_frames};
 
 use crate::{
@@ -72,13 +72,12 @@ pub(crate) fn alignments<F: Real>(
     targets: &Targets,
 ) -> Result<Vec<Option<Alignment>>> {
     // The model's own probabilities, and no backward pass to keep scores for.
-    let recompute = MemoryBudget::recompute();
-    let fits = of.budget.limit() >= recompute.limit();
     let options = Options {
         loss: plain(&of.loss),
         activation: of.activation,
         precision: of.precision,
-        budget: if fits { recompute } else { of.budget },
+        budget: if of.budget < DEFAULT_BUDGET { of.budget } else { usize::MAX },
+        keep_scores: false,
         plan: of.plan.map(|plan| Plan { kept: 0, ..plan }),
         ..Options::default()
     };

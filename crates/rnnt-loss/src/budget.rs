@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use panda_core::Real;
-use panda_core::{MemoryBudget, Plan, Shape};
+use panda_core::{DEFAULT_BUDGET, Plan, Shape};
 use rnnt_dp::Topology;
 
 use crate::{
@@ -61,7 +61,7 @@ pub(crate) struct CallPlan {
     /// Bytes for the recursions over lattices.
     pub lattices: usize,
     /// Budgets of the heads, the tokens' first.
-    pub heads: Vec<MemoryBudget>,
+    pub heads: Vec<usize>,
     /// Bytes of the numbers of each site.
     pub compact: Parts,
     /// Bytes of the budget that nobody has a use for.
@@ -74,9 +74,9 @@ pub(crate) struct CallPlan {
 
 impl CallPlan {
     /// A single head without a lattice.
-    pub fn of_one(budget: MemoryBudget) -> Self {
+    pub fn of_one(budget: usize) -> Self {
         let (groups, heads) = (Vec::new(), vec![budget]);
-        let (compact, bytes) = (Parts::default(), budget.limit());
+        let (compact, bytes) = (Parts::default(), budget);
         Self { groups, lattices: 0, heads, compact, left: 0, kept: false, bytes }
     }
 }
@@ -148,14 +148,14 @@ impl Sizes<'_> {
 
     /// Neighbours, as many as fit. Short utterances share a group, so that its waves are full; a long one is alone.
     fn neighbours<F: Real>(&self) -> Vec<Range<usize>> {
-        let (budget, bytes) = (self.options.budget, self.of_site());
+        let (working, bytes) = (self.options.working_bytes(), self.of_site());
         let each = self.classes.saturating_mul(size_of::<F>()).saturating_add(bytes);
-        let kept = if budget.keeps() { budget.limit() / 2 / each } else { 0 };
+        let kept = if self.options.keep_scores { working / 2 / each } else { 0 };
         let room = match (&self.scores, self.options.plan) {
             // There are no waves to fill, but rows of padding to list: bytes in the place of sites.
-            (Some(_), _) => budget.limit() / 2,
+            (Some(_), _) => working / 2,
             (None, Some(plan)) => plan.wave,
-            (None, None) => kept.max((budget.limit() / 8 / bytes).clamp(SHORTEST, SITES)),
+            (None, None) => kept.max((working / 8 / bytes).clamp(SHORTEST, SITES)),
         };
         let lattices = self.objective.sites().lattices();
         let of_utterance = |utterance| {
@@ -170,7 +170,7 @@ impl Sizes<'_> {
     }
 
     fn plan<F: Real>(&self, groups: Vec<Range<usize>>) -> Result<CallPlan> {
-        let limit = if self.options.budget.keeps() { self.options.budget.limit() } else { usize::MAX };
+        let limit = self.options.budget;
         let (mut most, mut own) = (0, 0);
         for group in &groups {
             let all = self.objective.sites().lattices();
@@ -203,7 +203,7 @@ impl Sizes<'_> {
         let mut heads = vec![0; shapes.len()];
         for (head, bytes) in heads.iter_mut().enumerate().skip(1) {
             let (_, shape) = shapes[head];
-            let wish = Plan::<F>::new(shape, self.options.precision, MemoryBudget::default());
+            let wish = Plan::<F>::new(shape, self.options.precision, DEFAULT_BUDGET, true);
             let wish = wish.map_or(smallest[head], |plan| self.bytes_of(plan, shape));
             let more = wish.saturating_sub(smallest[head]).min(rest / 8);
             *bytes = smallest[head] + more;
@@ -212,14 +212,10 @@ impl Sizes<'_> {
         if let (Some(tokens), Some(smallest)) = (heads.first_mut(), smallest.first()) {
             *tokens = smallest.saturating_add(rest);
         }
-        let budget = |&bytes: &usize| MemoryBudget::bytes(bytes);
-        let mut heads: Vec<MemoryBudget> = heads.iter().map(budget).collect();
-        if let (Some(tokens), false) = (heads.first_mut(), self.options.budget.keeps()) {
-            *tokens = self.options.budget;
-        }
         let (mut bytes, mut kept) = (own.saturating_add(lattices), true);
-        for (&(_, shape), &budget) in shapes.iter().zip(&heads) {
-            let plan = Plan::<F>::new(shape, self.options.precision, budget)?;
+        for (head, (&(_, shape), &budget)) in shapes.iter().zip(&heads).enumerate() {
+            let keep_scores = self.options.keeps_scores(head);
+            let plan = Plan::<F>::new(shape, self.options.precision, budget, keep_scores)?;
             bytes = bytes.saturating_add(self.bytes_of(plan, shape));
             kept &= plan.kept >= shape.sites / 4 * 3;
         }

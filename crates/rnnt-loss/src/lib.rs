@@ -77,7 +77,7 @@ pub use memory_plan::MemoryPlan;
 pub use network::{Encodings, JointNetwork, NetworkOutput};
 pub use options::Options;
 pub use output::{Found, Gradients, HeadGradient, Output, SimpleGradient};
-pub use panda_core::{Head, MemoryBudget, Plan, Precision, Real};
+pub use panda_core::{DEFAULT_BUDGET, Head, Plan, Precision, Real};
 pub use pending::Pending;
 pub use pruned::Pruning;
 pub use reduction::Reduction;

@@ -90,7 +90,9 @@ impl MemoryPlan {
         let call = sizes.in_groups::<F>()?;
         let shape_of = |sites| sizes.shapes(sites)[0].1;
         let plan_of = |shape| match (options.plan, call.heads.first()) {
-            (None, Some(&budget)) => Ok(Plan::<F>::new(shape, options.precision, budget)?.to::<f32>()),
+            (None, Some(&budget)) => {
+                Ok(Plan::<F>::new(shape, options.precision, budget, options.keep_scores)?.to::<f32>())
+            }
             (plan, _) => Ok(plan.unwrap_or_else(|| Plan::least(shape, options.precision))),
         };
         let (mut operations, mut group_sites) = (0u64, 0);

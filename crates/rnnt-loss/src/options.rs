@@ -1,5 +1,5 @@
 //! What a caller may choose.
-use panda_core::{MemoryBudget, Plan, Precision};
+use panda_core::{DEFAULT_BUDGET, Plan, Precision};
 use rnnt_dp::Regularisers;
 
 use crate::{Activation, Error, Loss, Result};
@@ -7,7 +7,7 @@ use crate::{Activation, Error, Loss, Result};
 /// Options of a session; the default is the plain transducer loss with a tanh joint.
 ///
 /// Losses are `-log P` under the probabilities that label smoothing, delay penalty and σ have changed, plus the z-loss.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     /// Kind of the loss.
     pub loss: Loss,
@@ -33,13 +33,36 @@ pub struct Options {
     /// exact; 1e-6 is lost in the rounding of `f32`. Not together with a z-loss, and not for CTC, where all frames weigh the
     /// same.
     pub skip: f64,
-    /// How many bytes a call may hold beside its arguments and results.
-    pub budget: MemoryBudget,
+    /// Limit on the bytes that a call holds in addition to its arguments and results; 56 MiB by default.
+    pub budget: usize,
+    /// Whether scores may be kept from forward to backward, for as many sites as the budget has room for (the
+    /// default). Otherwise all of them are recomputed, and apart from a few numbers per site no more of the budget
+    /// is used than [`DEFAULT_BUDGET`].
+    pub keep_scores: bool,
     /// What the factors of the head's products are rounded to.
     pub precision: Precision,
     /// How the work is cut, whatever the type of the rows; chosen from shape and budget when `None`, and otherwise not held to the
     /// budget.
     pub plan: Option<Plan<f32>>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            loss: Loss::default(),
+            activation: Activation::default(),
+            fastemit: 0.0,
+            delay_penalty: 0.0,
+            label_smoothing: 0.0,
+            z_loss: 0.0,
+            clamp: None,
+            skip: 0.0,
+            budget: DEFAULT_BUDGET,
+            keep_scores: true,
+            precision: Precision::default(),
+            plan: None,
+        }
+    }
 }
 
 impl Options {
@@ -76,6 +99,16 @@ impl Options {
             return Err(Error::misplaced("skip", "for CTC", self.skip));
         }
         Ok(())
+    }
+
+    /// Bytes of the budget by which the work is divided.
+    pub(crate) fn working_bytes(&self) -> usize {
+        if self.keep_scores { self.budget } else { self.budget.min(DEFAULT_BUDGET) }
+    }
+
+    /// Whether scores of a head may be kept; those of heads of few classes always.
+    pub(crate) fn keeps_scores(&self, head: usize) -> bool {
+        self.keep_scores || head > 0
     }
 
     pub(crate) fn smooths(&self) -> bool {

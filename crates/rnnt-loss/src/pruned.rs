@@ -108,7 +108,7 @@ pub(crate) fn plan<F: Real>(
         let second = if whole { sizes.whole::<F>() } else { sizes.in_groups::<F>() };
         second.map(|second| (first, second))
     };
-    let limit = options.budget.limit();
+    let limit = options.working_bytes();
     let (first, second) = match with(limit / 2) {
         Ok(half) if !half.1.kept => {
             let together = |first: &FirstPlan| first.groups.len() <= targets.batch().div_ceil(2);

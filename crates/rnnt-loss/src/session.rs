@@ -69,13 +69,14 @@ impl<F: Real> Session<F> {
         self.normalisers.truncate(heads);
         while self.normalisers.len() < heads {
             let workspace = match self.options.plan {
-                None => panda_core::Workspace::new(self.options.budget),
+                None => panda_core::Workspace::new(self.options.budget, self.options.keep_scores),
                 Some(plan) => panda_core::Workspace::with_plan(plan.to::<F>())?,
             };
             self.normalisers.push(workspace.with_precision(self.options.precision));
         }
-        let budgets = self.normalisers.iter_mut().zip(&plan.heads);
-        budgets.for_each(|(workspace, &budget)| workspace.set_budget(budget));
+        for (head, (workspace, &budget)) in self.normalisers.iter_mut().zip(&plan.heads).enumerate() {
+            workspace.set_budget(budget, self.options.keeps_scores(head));
+        }
         Ok(())
     }
 }

@@ -3,7 +3,7 @@ mod files;
 
 use std::collections::BTreeMap;
 
-use rnnt_loss::{Alignment, Head, Joint, Layout, Loss, MemoryBudget, MemoryPlan, Options, Session};
+use rnnt_loss::{Alignment, Head, Joint, Layout, Loss, MemoryPlan, Options, Session};
 use serde::{Deserialize, Serialize};
 use speech::{Change, Tokenizer};
 
@@ -220,7 +220,7 @@ fn align(model: &Model, examples: &[Example], batch: &[usize]) -> Result<Vec<Opt
     let JointRows { frames, labels, weight, bias, durations, targets } =
         model.joint_rows(&rows, &lengths, &labels)?;
     let ((_, padded, width), (_, positions, _)) = (frames.dims3()?, labels.dims3()?);
-    let mut plain = Options { budget: MemoryBudget::recompute(), ..model.config().loss_options()? };
+    let mut plain = Options { budget: usize::MAX, keep_scores: false, ..model.config().loss_options()? };
     if let Loss::Pruned { .. } = plain.loss {
         // The joint network's arcs, over all sites.
         plain.loss = Options::default().loss;

@@ -6,6 +6,7 @@ use candle_nn::VarBuilder;
 use lattice::Context;
 use lattice::candle::{BatchTensors, EmbeddingConfig, Gnat, JointConfig, JointWeights};
 
+use crate::bytes::LossBudget;
 use crate::model::Heads;
 use crate::predictor::Predictor;
 use crate::recipe::GnatConfig;
@@ -43,8 +44,9 @@ pub(crate) fn lattice(
         normalize: gnat.normalise.normalize(),
     };
     let weights = JointWeights::new(sizes, vb)?;
-    let budget = config.loss.options.budget;
-    Ok(LabelSide::Lattice(Box::new(Gnat::new(Arc::new(context), gnat.alignment()?, weights, budget)?)))
+    let LossBudget { bytes, keep_scores } = config.loss.options.budget;
+    let options = lattice::Options { budget: bytes, keep_weights: keep_scores };
+    Ok(LabelSide::Lattice(Box::new(Gnat::new(Arc::new(context), gnat.alignment()?, weights, options)?)))
 }
 
 /// Labels 0 .. L of a tokenizer as a lattice's 1 .. V, padded, with their lengths and those of the frames.

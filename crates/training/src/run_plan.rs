@@ -9,8 +9,6 @@
 //! loses between its blocks.
 use std::fmt;
 
-use rnnt_loss::MemoryBudget;
-
 use crate::data::Batch;
 use crate::memory::amount;
 use crate::model::Model;
@@ -69,12 +67,9 @@ impl StepPlan {
             return Err(none("the predictor"));
         }
         // One takes all there is, the other what lattices and sites take beside it.
-        for (budget, name) in
-            [(MemoryBudget::unlimited(), "unlimited"), (MemoryBudget::recompute(), "recompute")]
-        {
-            if config.loss.options.budget == budget {
-                return Err(none(&format!("loss.budget = \"{name}\"")));
-            }
+        let budget = config.loss.options.budget;
+        if budget.bytes == usize::MAX {
+            return Err(none(&format!("loss.budget = \"{budget}\"")));
         }
         Ok(StepPlan { model: model.clone(), width: config.input.width() })
     }
@@ -112,7 +107,7 @@ impl StepPlan {
             _ => 0,
         };
         let ctc = if Terms::has_ctc(&config.terms) { 2 * F * frames * w } else { 0 };
-        let losses = config.loss.options.budget.limit().saturating_mul(1 + usize::from(ctc > 0));
+        let losses = config.loss.options.budget.bytes.saturating_mul(1 + usize::from(ctc > 0));
         // Losses keep their gradients of heads as long as the graph lives.
         let heads = ["joint.head", "joint.durations", "ctc", "simple"];
         let heads = self

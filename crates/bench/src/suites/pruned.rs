@@ -1,5 +1,5 @@
 //! Pruning leaves out sites, the selected normaliser keeps no classes: either alone, both and neither, over the classes.
-use rnnt_loss::MemoryBudget;
+use rnnt_loss::DEFAULT_BUDGET;
 
 use super::{Choice, thousands};
 use crate::case::Knowledge::Vague;
@@ -19,7 +19,7 @@ pub fn plan(choice: &Choice) -> Plan {
         let loss =
             LossWork { batch, frames: 200, labels: 50, hidden: 512, classes, model: Vague, lengths: Even };
         let scores = if classes <= MATRICES { Scores::Matrices } else { Scores::Heads };
-        let budget = Budget::Bytes(choice.budget.unwrap_or(MemoryBudget::default().limit()));
+        let budget = Budget::Bytes(choice.budget.unwrap_or(DEFAULT_BUDGET));
         let systems = vec![
             choice.system("pruned", Method::Pruned(budget)),
             choice.system("pruned-dense", Method::PrunedTextbook),

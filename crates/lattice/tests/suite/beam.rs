@@ -2,7 +2,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use lattice::{
-    Alignment, Beam, BeamStream, Context, Error, Frames, FullNGram, Fusion, Hypothesis, MemoryBudget, Merge,
+    Alignment, Beam, BeamStream, Context, Error, Frames, FullNGram, Fusion, Hypothesis, Merge,
     RecognitionLattice, Session, Table,
 };
 
@@ -181,7 +181,7 @@ fn a_stream_ends_as_the_whole_however_it_is_cut() {
         let rows: Vec<f64> = (0..FRAMES).map(|t| t as f64).collect();
         let frames = Frames::new(&rows, &[1, FRAMES, 1], &[FRAMES]).unwrap();
         let beam = Beam { width: 6, merge: Merge::Sum };
-        let mut session = Session::new(MemoryBudget::default());
+        let mut session = Session::default();
         let whole = session.beam_search(&lattice, &frames, beam, &scores).unwrap().remove(0);
         let row = |t: usize, p: usize| &weights[(t * 4 + p) * 4..][..4];
         let expected = plain((&context, alignment, FRAMES), row, (beam, Some(&scores))).expect("no ties");

@@ -3,8 +3,8 @@ use std::{collections::HashMap, sync::Arc};
 use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::{VarBuilder, VarMap};
 use lattice::{
-    Alignment, Context, Frames, FullNGram, Joint, Labels, LocallyNormalized, MemoryBudget, NextStateTable,
-    Normalize, Real, RecognitionLattice, Session, WeightFn,
+    Alignment, Context, Frames, FullNGram, Joint, Labels, LocallyNormalized, NextStateTable, Normalize,
+    Options, Real, RecognitionLattice, Session, WeightFn,
     candle::{BatchTensors, EmbeddingConfig, Gnat, JointConfig, JointWeights, load},
 };
 
@@ -28,7 +28,7 @@ fn gnat(config: JointConfig, context: FullNGram, alignment: Alignment) -> (Gnat,
     }
     let weights = JointWeights::new(config, &VarBuilder::from_varmap(&map, DType::F64, CPU)).unwrap();
     let variables = map.data().lock().unwrap().clone();
-    (Gnat::new(Arc::new(context), alignment, weights, MemoryBudget::default()).unwrap(), variables)
+    (Gnat::new(Arc::new(context), alignment, weights, Options::new(56 << 20)).unwrap(), variables)
 }
 
 fn integers(values: &[i64], shape: &[usize]) -> Tensor {
@@ -149,7 +149,7 @@ fn tensors_give_what_slices_give() {
     let rows = vector(&made.frames);
     let frames = Frames::new(&rows, &[2, 4, FRAME], &[4, 3]).unwrap();
     let labels = Labels::new(&[2, 1, 2, 0], &[2, 2], &[2, 1]).unwrap();
-    let mut session = Session::new(MemoryBudget::default());
+    let mut session = Session::default();
     let out = session.sum(&lattice, &frames, &labels, &COTANGENTS).unwrap();
     assert_eq!(vector(&losses), out.sums);
     assert_eq!(vector(gradients.get(&made.frames).unwrap()), out.frames);
@@ -198,7 +198,7 @@ fn a_plan_from_shapes_is_the_plan_of_a_session() {
                 let ids = vec![1; batch * labels];
                 let ids = Labels::new(&ids, &[batch, labels], &vec![labels; batch]).unwrap();
                 for budget in
-                    [MemoryBudget::default(), MemoryBudget::bytes(100_000), MemoryBudget::recompute()]
+                    [Options::new(56 << 20), Options::new(100_000), Options::new(usize::MAX).recompute()]
                 {
                     let expected = Session::<f32>::new(budget).plan(&lattice, &frames, &ids);
                     let gnat = Gnat::new(Arc::new(context), alignment, weights.clone(), budget).unwrap();
@@ -282,12 +282,8 @@ fn what_does_not_fit_is_named() {
     refused(BatchTensors { frames: &nan, ..batch }, &["frame 0 of utterance 0", "NaN"]);
 
     let table = NextStateTable::new(&[0; 6], 2, 3).unwrap();
-    let error = Gnat::new(
-        Arc::new(table),
-        Alignment::FrameDependent,
-        gnat.weights().clone(),
-        MemoryBudget::default(),
-    );
+    let error =
+        Gnat::new(Arc::new(table), Alignment::FrameDependent, gnat.weights().clone(), Options::new(56 << 20));
     let error = error.err().unwrap().to_string();
     assert!(error.contains("weights.states") && error.contains('2') && error.contains('4'), "{error}");
     let error = JointWeights::new(JointConfig { hidden: 0, ..sizes }, &VarBuilder::zeros(DType::F64, CPU));
@@ -349,7 +345,7 @@ fn equals_last(
     let tensors = variables.iter().map(|(name, variable)| (name.clone(), variable.as_tensor().clone()));
     let vb = VarBuilder::from_tensors(tensors.collect(), dtype, CPU);
     let weights = JointWeights::new(sizes, &vb).unwrap();
-    let gnat = Gnat::new(Arc::new(context), alignment, weights, MemoryBudget::default()).unwrap();
+    let gnat = Gnat::new(Arc::new(context), alignment, weights, Options::new(56 << 20)).unwrap();
 
     let of = |name: &str| Tensor::from_vec(golden.wide(name).to_vec(), golden.shape(name), CPU).unwrap();
     let counts = |name: &str| of(name).to_dtype(DType::I64).unwrap();

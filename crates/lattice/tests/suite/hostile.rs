@@ -1,7 +1,7 @@
 //! Bad input: a typed error that names the place, and never a panic or a silent NaN.
 use lattice::{
     Alignment, Arcs, Beam, BestPathStream, Context, Embeddings, Error, Frames, FullNGram, Joint, Labels,
-    LocallyNormalized, MemoryBudget, Merge, NextStateTable, Normalize, RecognitionLattice, Result, Session,
+    LocallyNormalized, Merge, NextStateTable, Normalize, Options, RecognitionLattice, Result, Session,
     SharedRnn, Strings, Sum, Table, WeightFn,
     distance::{forward_step, string_distance, string_forward_step, through_step},
     expectation::{Quantity, expected},
@@ -491,7 +491,7 @@ fn budgets_too_small() {
     for normalize in [None, Some(Normalize::Hat), Some(Normalize::LogSoftmax)] {
         let problem = Problem { normalize, ..problem() };
         problem.with(|lattice, frames, labels| {
-            let mut session = Session::new(MemoryBudget::bytes(0));
+            let mut session = Session::new(Options::new(0));
             let errors = [
                 session.sum(lattice, frames, labels, &[1.0; 3]).map(|_| ()),
                 session.forward(lattice, frames, labels).map(|_| ()),

@@ -2,8 +2,7 @@
 use std::collections::BTreeMap;
 
 use lattice::{
-    Alignment, Context, Frames, FullNGram, MemoryBudget, Merge, NextStateTable, RecognitionLattice, Result,
-    Session, Table,
+    Alignment, Context, Frames, FullNGram, Merge, NextStateTable, RecognitionLattice, Result, Session, Table,
 };
 
 /// Numbers from a seed (Knuth's linear congruences).
@@ -91,7 +90,7 @@ impl Tiny {
         let lattice = RecognitionLattice::new(&*self.context, self.alignment, &table)?;
         let rows: Vec<f64> = (0..self.lengths.len()).flat_map(|_| (0..padded).map(|t| t as f64)).collect();
         let frames = Frames::new(&rows, &[self.lengths.len(), padded, 1], &self.lengths)?;
-        use_it(&mut Session::new(MemoryBudget::default()), &lattice, &frames)
+        use_it(&mut Session::default(), &lattice, &frames)
     }
 
     /// One utterance of the batch, alone.

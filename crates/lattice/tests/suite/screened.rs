@@ -1,6 +1,6 @@
 //! Best paths that are found without most weights are those of all weights, bit for bit.
 use lattice::{
-    Alignment, Context, Embeddings, Error, Frames, FullNGram, Joint, MemoryBudget, NextStateTable, Path,
+    Alignment, Context, Embeddings, Error, Frames, FullNGram, Joint, NextStateTable, Options, Path,
     RecognitionLattice, Session,
 };
 use proptest::prelude::*;
@@ -76,9 +76,9 @@ impl Made {
             let mut default = Session::<f32>::default();
             let plan = default.plan_best_paths(lattice, frames).unwrap();
             // The first budget without room for it; where screens take nothing, as there are none, the smallest one.
-            let mut waves = Session::<f32>::new(MemoryBudget::bytes(plan.bytes - 1));
+            let mut waves = Session::<f32>::new(Options::new(plan.bytes - 1));
             if let Err(Error::Budget { smallest, .. }) = waves.plan_best_paths(lattice, frames) {
-                waves = Session::new(MemoryBudget::bytes(smallest));
+                waves = Session::new(Options::new(smallest));
             }
             let found = default.best_paths(lattice, frames).unwrap();
             assert_eq!(default.best_paths(lattice, frames).unwrap(), found, "a second time");

@@ -1,7 +1,7 @@
 //! n best and sampled paths against lists of all.
 use std::collections::BTreeMap;
 
-use lattice::{MemoryBudget, Session};
+use lattice::{Options, Session};
 
 use crate::listing::{Tiny, log_sum};
 
@@ -75,7 +75,7 @@ fn ties_do_not_multiply_the_work() {
     let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &table).unwrap();
     let rows = [0.0; 2000];
     let frames = Frames::new(&rows, &[1, 2000, 1], &[2000]).unwrap();
-    let found = Session::new(MemoryBudget::default()).n_best_paths(&lattice, &frames, 50).unwrap();
+    let found = Session::default().n_best_paths(&lattice, &frames, 50).unwrap();
     assert_eq!(found[0].len(), 50);
     assert!(found[0].iter().all(|path| (path.weight - 200.0).abs() < 1e-9));
 }
@@ -135,9 +135,7 @@ fn draws_depend_on_seed_and_utterance_alone() {
 fn a_budget_that_holds_nothing_is_said() {
     let tiny = Tiny::new(1);
     let error = tiny
-        .with(|_, lattice, frames| {
-            Session::new(MemoryBudget::bytes(10)).n_best_paths(lattice, frames, 3).map(drop)
-        })
+        .with(|_, lattice, frames| Session::new(Options::new(10)).n_best_paths(lattice, frames, 3).map(drop))
         .unwrap_err();
     assert!(matches!(error, lattice::Error::Budget { found: 10, .. }), "{error}");
 }

@@ -1,6 +1,6 @@
 //! What the bits of a session's results must not depend on: batch mates, padding, threads, and what it did before.
 use lattice::{
-    Context, Error, Frames, FullNGram, Labels, MemoryBudget, Output, RecognitionLattice, Session, Sum,
+    Context, Error, Frames, FullNGram, Labels, Options, Output, RecognitionLattice, Session, Sum,
     context::After,
 };
 use panda_core::Real;
@@ -94,10 +94,7 @@ fn leading_axes_do_not_matter() {
     }
 }
 
-fn everything<F: Real>(
-    problem: &Problem<F>,
-    budget: MemoryBudget,
-) -> impl PartialEq + std::fmt::Debug + Send {
+fn everything<F: Real>(problem: &Problem<F>, budget: Options) -> impl PartialEq + std::fmt::Debug + Send {
     let mut session = Session::new(budget);
     problem.with(|lattice, frames, labels| {
         let output = session.sum(lattice, frames, labels, &WEIGHTS);
@@ -114,7 +111,7 @@ fn everything<F: Real>(
 /// The smallest budget of a problem.
 fn smallest<F: Real>(problem: &Problem<F>) -> usize {
     problem.with(|lattice, frames, labels| {
-        let session = Session::new(MemoryBudget::bytes(1));
+        let session = Session::new(Options::new(1));
         let Err(Error::Budget { smallest, found: 1 }) = session.plan(lattice, frames, labels) else {
             panic!("one byte is enough")
         };
@@ -122,16 +119,16 @@ fn smallest<F: Real>(problem: &Problem<F>) -> usize {
     })
 }
 
-fn budgets<F: Real>(problem: &Problem<F>) -> Vec<MemoryBudget> {
+fn budgets<F: Real>(problem: &Problem<F>) -> Vec<Options> {
     let smallest = smallest(problem);
     let more = [0, 1, 10_000, 50_000, 200_000, 1_000_000, 4_000_000, 20_000_000];
-    let bytes = more.map(|more| MemoryBudget::bytes(smallest + more));
-    [&bytes[..], &[MemoryBudget::recompute(), MemoryBudget::unlimited()]].concat()
+    let bytes = more.map(|more| Options::new(smallest + more));
+    [&bytes[..], &[Options::new(usize::MAX).recompute(), Options::new(usize::MAX)]].concat()
 }
 
 fn threads_do_not_matter<F: Real>() {
     for problem in problems::<F>() {
-        for budget in [budgets(&problem)[0], Session::<F>::DEFAULT, MemoryBudget::unlimited()] {
+        for budget in [budgets(&problem)[0], Options::default(), Options::new(usize::MAX)] {
             on_any_threads(|| everything(&problem, budget));
         }
     }
@@ -152,20 +149,20 @@ fn threads_do_not_matter_to_local_weights() {
     for normalize in [lattice::Normalize::Hat, lattice::Normalize::LogSoftmax] {
         let problem = Problem::<f32>::made_up((6, 2), Some(2), (19, true), &LENGTHS);
         let problem = Problem { normalize: Some(normalize), ..problem };
-        on_any_threads(|| everything(&problem, Session::<f32>::DEFAULT));
+        on_any_threads(|| everything(&problem, Options::default()));
     }
 }
 
 /// Kept or computed again, in groups or at once: the same bits of sums and frames, the same parameters to rounding.
 fn budgets_do_not_matter<F: Real>(bar: Bar) {
     for problem in problems::<F>() {
-        let expected = sum(&problem, &mut Session::new(MemoryBudget::unlimited()), &WEIGHTS);
+        let expected = sum(&problem, &mut Session::new(Options::new(usize::MAX)), &WEIGHTS);
         let mut cuts = Vec::new();
         for budget in budgets(&problem) {
             let mut session = Session::new(budget);
             problem.with(|lattice, frames, labels| {
                 let plan = session.plan(lattice, frames, labels).unwrap();
-                assert!(plan.bytes <= budget.limit());
+                assert!(plan.bytes <= budget.budget);
                 cuts.push((plan.utterances, plan.window, plan.kept));
             });
             let found = sum(&problem, &mut session, &WEIGHTS);
@@ -203,14 +200,14 @@ fn what_a_session_did_before_does_not_matter() {
     let none = Problem::made_up((3, 2), None, (5, true), &[]);
     let floor = smallest(&large).max(smallest(&small));
     let whole = large.with(|lattice, frames, labels| {
-        let mut session = Session::<f32>::new(MemoryBudget::bytes(floor));
+        let mut session = Session::<f32>::new(Options::new(floor));
         match session.forward(lattice, frames, labels).map(|_| ()) {
             Err(Error::Budget { smallest, .. }) => smallest,
             other => panic!("{other:?}"),
         }
     });
-    let budgets = [whole, whole + 100_000, Session::<f32>::DEFAULT.limit(), usize::MAX];
-    for budget in budgets.map(MemoryBudget::bytes) {
+    let budgets = [whole, whole + 100_000, Options::default().budget, usize::MAX];
+    for budget in budgets.map(Options::new) {
         let fresh = [&large, &small].map(|problem| format!("{:?}", everything(problem, budget)));
         let mut session = Session::new(budget);
         for round in 0..6 {

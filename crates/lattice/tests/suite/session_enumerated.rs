@@ -1,5 +1,5 @@
 //! A session against lists of all paths: mixed batches of tiny lattices in both precisions.
-use lattice::{MemoryBudget, Real, Session, Sum};
+use lattice::{Options, Real, Session, Sum};
 use proptest::prelude::*;
 
 use crate::{
@@ -126,7 +126,7 @@ proptest! {
 fn one_session_for_all() {
     use proptest::{strategy::ValueTree, test_runner::TestRunner};
     let mut runner = TestRunner::deterministic();
-    for budget in [Session::<f32>::DEFAULT, MemoryBudget::bytes(40 << 10), MemoryBudget::recompute()] {
+    for budget in [Options::default(), Options::new(40 << 10), Options::new(usize::MAX).recompute()] {
         let (mut wide, mut narrow) = (Session::new(budget), Session::new(budget));
         for _ in 0..100 {
             let batch = batch().new_tree(&mut runner).unwrap().current();

@@ -2,8 +2,8 @@
 use std::ops::Range;
 
 use lattice::{
-    Error, Frames, FullNGram, Labels, MemoryBudget, Output, Path, Real, RecognitionLattice, Result, Session,
-    Sum, Table,
+    Error, Frames, FullNGram, Labels, Options, Output, Path, Real, RecognitionLattice, Result, Session, Sum,
+    Table,
 };
 use oracle::compare::assert_near;
 use proptest::prelude::*;
@@ -101,7 +101,7 @@ impl Batch {
                 .map(|sum| session.sum_of(sum, lattice, frames, Some(labels), &weights).unwrap())
                 .to_vec(),
             alphas: session.alphas(lattice, frames).unwrap(),
-            pending: Session::new(MemoryBudget::unlimited())
+            pending: Session::new(Options::new(usize::MAX))
                 .forward(lattice, frames, labels)
                 .unwrap()
                 .backward(&weights)
@@ -111,10 +111,10 @@ impl Batch {
     }
 
     /// The smallest budget that every call has room in.
-    fn smallest(&self) -> MemoryBudget {
+    fn smallest(&self) -> Options {
         let mut bytes = 0;
         loop {
-            let mut session = Session::<f64>::new(MemoryBudget::bytes(bytes));
+            let mut session = Session::<f64>::new(Options::new(bytes));
             let weights = self.cotangents();
             let found = self.with(|lattice, frames, labels| {
                 session.sum(lattice, frames, labels, &weights)?;
@@ -126,7 +126,7 @@ impl Batch {
                 Err(Error::Budget { smallest, .. }) => bytes = bytes.max(smallest),
                 other => {
                     other.unwrap();
-                    return MemoryBudget::bytes(bytes);
+                    return Options::new(bytes);
                 }
             }
         }
@@ -219,8 +219,8 @@ proptest! {
     #[test]
     fn sessions_are_lists_of_all_paths(first in batches(), second in batches()) {
         // One session goes from batch to batch, larger and smaller ones.
-        let mut kept = Session::new(MemoryBudget::unlimited());
-        let mut again = Session::new(MemoryBudget::recompute());
+        let mut kept = Session::new(Options::new(usize::MAX));
+        let mut again = Session::new(Options::new(usize::MAX).recompute());
         for batch in [&first, &second, &first] {
             batch.check(&batch.ask(&mut kept));
             batch.check(&batch.ask(&mut again));
@@ -249,7 +249,7 @@ impl Long {
         Self { table, rows, context, lengths, strings, alignment }
     }
 
-    fn sum<F: Real>(&self, budget: MemoryBudget, utterances: Range<usize>) -> Result<(Output<F>, Vec<Path>)> {
+    fn sum<F: Real>(&self, budget: Options, utterances: Range<usize>) -> Result<(Output<F>, Vec<Path>)> {
         let (count, size) = (utterances.len(), self.rows * 13 * 4);
         let table: Vec<F> = narrow(&self.table[utterances.start * size..utterances.end * size]);
         let weights = Table::new(&table, &[count, self.rows, 13, 4]).unwrap();
@@ -278,8 +278,8 @@ fn long_and_large_in_single_precision() {
     for alignment in both() {
         for scale in [1.0, 8.0] {
             let long = Long::new(alignment, vec![2000, 1999, 700], scale, 5);
-            let (exact, _) = long.sum::<f64>(MemoryBudget::unlimited(), 0..3).unwrap();
-            let (found, _) = long.sum::<f32>(MemoryBudget::unlimited(), 0..3).unwrap();
+            let (exact, _) = long.sum::<f64>(Options::new(usize::MAX), 0..3).unwrap();
+            let (found, _) = long.sum::<f32>(Options::new(usize::MAX), 0..3).unwrap();
             let relative: Vec<f64> =
                 found.sums.iter().zip(&exact.sums).map(|(f, e)| (f - e).abs() / e.abs()).collect();
             let (found, exact) = (widened(&found.parameters["table"]), &exact.parameters["table"]);
@@ -296,24 +296,24 @@ fn long_and_large_in_single_precision() {
 fn cuts_batches_and_threads() {
     for alignment in both() {
         let long = Long::new(alignment, vec![40, 1, 37, 0, 12], 3.0, 11);
-        let (whole, best) = long.sum::<f64>(MemoryBudget::unlimited(), 0..5).unwrap();
-        let Err(Error::Budget { smallest, .. }) = long.sum::<f64>(MemoryBudget::bytes(0), 0..5) else {
+        let (whole, best) = long.sum::<f64>(Options::new(usize::MAX), 0..5).unwrap();
+        let Err(Error::Budget { smallest, .. }) = long.sum::<f64>(Options::new(0), 0..5) else {
             panic!("no room at all");
         };
         for bytes in [smallest, smallest + smallest / 4, 2 * smallest] {
-            let (cut, paths) = long.sum::<f64>(MemoryBudget::bytes(bytes), 0..5).unwrap();
+            let (cut, paths) = long.sum::<f64>(Options::new(bytes), 0..5).unwrap();
             assert_near("sums", &cut.sums, &whole.sums, 1e-13, 0.0);
             assert_near("gradient", &cut.parameters["table"], &whole.parameters["table"], 0.0, 1e-13);
             assert_eq!(paths, best);
         }
         for (b, best) in best.iter().enumerate() {
-            let (alone, path) = long.sum::<f64>(MemoryBudget::unlimited(), b..b + 1).unwrap();
+            let (alone, path) = long.sum::<f64>(Options::new(usize::MAX), b..b + 1).unwrap();
             assert_eq!(alone.sums[0].to_bits(), whole.sums[b].to_bits());
             let size = alone.parameters["table"].len();
             assert!(alone.parameters["table"] == whole.parameters["table"][b * size..][..size]);
             assert_eq!(path[0], *best);
         }
-        on_any_threads(|| long.sum::<f32>(MemoryBudget::unlimited(), 0..5).unwrap());
-        on_any_threads(|| long.sum::<f32>(MemoryBudget::recompute(), 0..5).unwrap());
+        on_any_threads(|| long.sum::<f32>(Options::new(usize::MAX), 0..5).unwrap());
+        on_any_threads(|| long.sum::<f32>(Options::new(usize::MAX).recompute(), 0..5).unwrap());
     }
 }

@@ -1,6 +1,6 @@
 //! Best paths of streams against those of the whole.
 use lattice::{
-    Alignment, BestPathStream, Context, Embeddings, Error, Frames, FullNGram, Joint, MemoryBudget, Real,
+    Alignment, BestPathStream, Context, Embeddings, Error, Frames, FullNGram, Joint, Real,
     RecognitionLattice, Session, Table, WeightFn,
 };
 
@@ -57,7 +57,7 @@ fn assert_streams<F: Real>(
     let lattice = RecognitionLattice::new(&context, alignment, weight_fn).unwrap();
     let count = rows.len() / features;
     let frames = Frames::new(rows, &[1, count, features], &[count]).unwrap();
-    let whole = Session::new(MemoryBudget::default()).best_paths(&lattice, &frames).unwrap().remove(0);
+    let whole = Session::default().best_paths(&lattice, &frames).unwrap().remove(0);
     for size in [1, 8, 64] {
         let (alignment, weight, early) = stream(&lattice, rows, (size * features, margin));
         assert_eq!(alignment, whole.alignment, "chunks of {size}");

@@ -1,9 +1,7 @@
 //! The n best strings against lists of all paths.
 use std::collections::BTreeMap;
 
-use lattice::{
-    Alignment, Error, Frames, FullNGram, MemoryBudget, Merge, RecognitionLattice, Session, Strings, Table,
-};
+use lattice::{Alignment, Error, Frames, FullNGram, Merge, RecognitionLattice, Session, Strings, Table};
 
 use crate::listing::{Tiny, strings};
 
@@ -56,7 +54,7 @@ fn work_beyond_the_limit_is_an_error() {
     let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &table).unwrap();
     let rows = [0.0; 8];
     let frames = Frames::new(&rows, &[2, 4, 1], &[0, 4]).unwrap();
-    let mut session = Session::new(MemoryBudget::default());
+    let mut session = Session::default();
     let asked = Strings { count: 81, merge: Merge::Sum, limit: 10 };
     let error = session.n_best_strings(&lattice, &frames, asked).unwrap_err();
     assert_eq!(error, Error::Limit { utterance: 1, limit: 10 });

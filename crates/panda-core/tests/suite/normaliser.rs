@@ -1,7 +1,7 @@
 //! The selected normaliser against a dense f64 computation, and its invariants.
 use panda_core::{
-    Adjoints, Backward, Clamp, Error, Gradients, Head, MemoryBudget, Normalized, Plan, Precision, Real, Rows,
-    Selection, Shape, Sites, Workspace, scores,
+    Adjoints, Backward, Clamp, DEFAULT_BUDGET, Error, Gradients, Head, Normalized, Plan, Precision, Real,
+    Rows, Selection, Shape, Sites, Workspace, scores,
 };
 use proptest::prelude::*;
 
@@ -31,9 +31,10 @@ fn backward<F: Real, S: Sites<F>>(
     Ok(into)
 }
 
-/// The cut that a budget makes.
-fn planned(sites: usize, hidden: usize, classes: usize, budget: MemoryBudget) -> Plan<f32> {
-    Plan::new(Shape { sites, hidden, classes, selected: 2 }, Precision::Full, budget).unwrap()
+/// The cut of the default budget.
+fn planned(sites: usize, hidden: usize, classes: usize) -> Plan<f32> {
+    let shape = Shape { sites, hidden, classes, selected: 2 };
+    Plan::new(shape, Precision::Full, DEFAULT_BUDGET, true).unwrap()
 }
 
 /// A drawn problem: hidden rows, head, selection, adjoints.
@@ -194,7 +195,7 @@ proptest! {
             let grads = backward(&rows, &head, &selection, &out, &adjoints, plan).unwrap();
             (out, grads)
         };
-        let (a, b) = (run(&case.plan.to()), run(&planned(case.n, case.h, case.c, MemoryBudget::default())));
+        let (a, b) = (run(&case.plan.to()), run(&planned(case.n, case.h, case.c)));
         close(&a.0.emissions, &b.0.emissions, 1e-5);
         for (a, b) in [(&a.1.weight, &b.1.weight), (&a.1.sites, &b.1.sites)] {
             let wide = |v: &[f32]| v.iter().map(|v| f64::from(*v)).collect::<Vec<_>>();
@@ -412,7 +413,7 @@ fn mistakes_are_named() {
 
     let selection = Selection::new(vec![0], vec![true], 1).unwrap();
     let (rows, head) = (Rows::new(&[1.0f32], 1).unwrap(), Head::new(&[1.0f32, 2.0], None, 1).unwrap());
-    let mut plan = planned(1, 1, 2, MemoryBudget::default());
+    let mut plan = planned(1, 1, 2);
     let out = forward(&rows, &head, &selection, &plan).unwrap();
     let back = |adjoints: &Adjoints, plan: &Plan<f32>| {
         backward(&rows, &head, &selection, &out, adjoints, plan).err()
@@ -447,7 +448,7 @@ fn infinite_weights_and_adjoints_are_refused() {
 
     let (rows, head) = (Rows::new(&[1.0f32], 1).unwrap(), Head::new(&[1.0f32, 2.0], None, 1).unwrap());
     let selection = Selection::new(vec![0, 1], vec![true, true], 2).unwrap();
-    let plan = planned(1, 1, 2, MemoryBudget::default());
+    let plan = planned(1, 1, 2);
     let out = forward(&rows, &head, &selection, &plan).unwrap();
     // 1e39 is no f32; 1e308 + 1e308 is no f64 either.
     for adjoints in [[1e39, 0.0], [3e38, 3e38], [1e308, 1e308]] {
@@ -464,7 +465,7 @@ fn the_first_bad_site_is_named() {
     let (rows, head) = (Rows::new(&hidden, 1).unwrap(), Head::new(&weight, None, 1).unwrap());
     let ids = |wrong: &[usize]| (0..n).map(|site| if wrong.contains(&site) { 9 } else { 0 }).collect();
     let selection = |wrong: &[usize]| Selection::new(ids(wrong), vec![true; n], 1).unwrap();
-    let plan = planned(n, 1, 2, MemoryBudget::default());
+    let plan = planned(n, 1, 2);
     let out = forward(&rows, &head, &selection(&[19_999, 7001, 12_000]), &plan);
     assert_eq!(out, Err(Error::ClassOutOfRange { site: 7001, slot: 0, class: 9, classes: 2 }));
     let selection = selection(&[]);
@@ -488,7 +489,7 @@ fn the_first_bad_site_is_named() {
 fn what_is_taken_back_reaches_no_result() {
     let weight: Vec<f32> = (0..37).map(|i| (i * 5 % 17) as f32 / 9.0 - 1.0).collect();
     let head = Head::new(&weight, None, 1).unwrap();
-    let mut workspace = Workspace::new(MemoryBudget::default());
+    let mut workspace = Workspace::new(DEFAULT_BUDGET, true);
     for n in [300, 2000, 5, 0, 1999, 2500] {
         let hidden: Vec<f32> = (0..n).map(|i| (i * 7 % 23) as f32 / 11.0).collect();
         let rows = Rows::new(&hidden, 1).unwrap();
@@ -505,7 +506,7 @@ fn what_is_taken_back_reaches_no_result() {
             (out, into, counted)
         };
         let found = run(&mut workspace);
-        assert_eq!(found, run(&mut Workspace::new(MemoryBudget::default())), "{n} sites");
+        assert_eq!(found, run(&mut Workspace::new(DEFAULT_BUDGET, true)), "{n} sites");
         assert_eq!((found.0.max.len(), found.0.log_sum.len(), found.0.emissions.len()), (n, n, 3 * n));
         workspace.recycle(found.0);
     }

@@ -2,8 +2,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use panda_core::{
-    Adjoints, Backward, Error, Gradients, Head, MemoryBudget, Plan, Precision, Real, Selection, Shape, Sites,
-    Workspace, backward, forward,
+    Adjoints, Backward, DEFAULT_BUDGET, Error, Gradients, Head, Plan, Precision, Real, Selection, Shape,
+    Sites, Workspace, backward, forward,
 };
 
 #[test]
@@ -14,25 +14,19 @@ fn sizes_that_nobody_has_are_planned() {
 
 fn are_planned<F: Real>() {
     let sizes = [0, 1, 1000, 1 << 40, usize::MAX];
-    let budgets = [
-        MemoryBudget::bytes(0),
-        MemoryBudget::default(),
-        MemoryBudget::recompute(),
-        MemoryBudget::unlimited(),
-    ];
+    let budgets = [(0, true), (0, false), (DEFAULT_BUDGET, true), (usize::MAX, false), (usize::MAX, true)];
     for sites in sizes {
         for hidden in sizes {
             for classes in sizes {
                 let shape = Shape { sites, hidden, classes, selected: 2 };
                 for precision in [Precision::Full, Precision::Bf16] {
-                    for budget in budgets {
-                        let plan = match Plan::<F>::new(shape, precision, budget) {
+                    for (budget, keep_scores) in budgets {
+                        let plan = match Plan::<F>::new(shape, precision, budget, keep_scores) {
                             Ok(plan) => plan,
                             Err(error) => {
                                 let smallest = Plan::<F>::smallest(shape, precision);
-                                let found = budget.limit();
-                                assert_eq!(error, Error::Budget { smallest, found }, "{shape:?}");
-                                assert!(budget.keeps() && smallest > found, "{shape:?}: {smallest} {found}");
+                                assert_eq!(error, Error::Budget { smallest, found: budget }, "{shape:?}");
+                                assert!(smallest > budget, "{shape:?}: {smallest} {budget}");
                                 continue;
                             }
                         };
@@ -67,10 +61,13 @@ fn what_is_planned_stays_within_the_budget() {
     {
         let shape = Shape { sites, hidden, classes, selected: 2 };
         for mebibytes in [40, 64, 200, 1000] {
-            let budget = MemoryBudget::bytes(mebibytes << 20);
-            let bytes =
-                Plan::<f32>::new(shape, Precision::Full, budget).unwrap().bytes(shape, Precision::Full);
-            assert!(bytes <= budget.limit(), "{shape:?}: {bytes} of {}", budget.limit());
+            for keep_scores in [true, false] {
+                let budget = mebibytes << 20;
+                let plan = Plan::<f32>::new(shape, Precision::Full, budget, keep_scores).unwrap();
+                let bytes = plan.bytes(shape, Precision::Full);
+                assert!(bytes <= budget, "{shape:?}: {bytes} of {budget}");
+                assert!(keep_scores || plan.kept == 0, "{shape:?}: {} kept", plan.kept);
+            }
         }
     }
 }
@@ -82,11 +79,11 @@ fn each_step_has_tasks_for_many_threads() {
         for classes in [1024, 4096, 65_536] {
             for hidden in [256, 512, 1024] {
                 for precision in [Precision::Full, Precision::Bf16] {
-                    for budget in
-                        [MemoryBudget::default(), MemoryBudget::recompute(), MemoryBudget::unlimited()]
+                    for (budget, keep_scores) in
+                        [(DEFAULT_BUDGET, true), (usize::MAX, false), (usize::MAX, true)]
                     {
                         let shape = Shape { sites, hidden, classes, selected: 2 };
-                        let plan = Plan::<f32>::new(shape, precision, budget).unwrap();
+                        let plan = Plan::<f32>::new(shape, precision, budget, keep_scores).unwrap();
                         let tasks = plan.tasks(shape, precision);
                         let steps = [
                             tasks.rows,
@@ -100,9 +97,9 @@ fn each_step_has_tasks_for_many_threads() {
                         // A longer wave would take more memory than must be, or the room of scores that are kept.
                         let tight = precision == Precision::Bf16
                             && (sites, classes) == (2600, 1024)
-                            && (!budget.keeps() || budget == MemoryBudget::default() && hidden == 1024);
+                            && (!keep_scores || budget == DEFAULT_BUDGET && hidden == 1024);
                         let enough = if tight { 105 } else { 128 };
-                        let what = format!("{shape:?} {precision:?} {budget:?} {plan:?}");
+                        let what = format!("{shape:?} {precision:?} {budget} {keep_scores} {plan:?}");
                         assert!(steps.iter().all(|step| *step >= enough), "{what}: {tasks:?}");
                     }
                 }

@@ -1,7 +1,7 @@
 //! Products in bf16 against products in full, and their own invariants.
 use panda_core::{
-    Adjoints, Backward, Gradients, Head, MemoryBudget, Normalized, Plan, Precision, Rows, Selection, Sites,
-    Workspace, backward, forward,
+    Adjoints, Backward, Gradients, Head, Normalized, Plan, Precision, Rows, Selection, Sites, Workspace,
+    backward, forward,
 };
 
 const N: usize = 300;
@@ -55,7 +55,7 @@ impl Problem {
     }
 
     fn with(&self, precision: Precision) -> (Normalized<f32>, Gradients<f32, Vec<f32>>) {
-        self.run(Workspace::new(MemoryBudget::recompute()).with_precision(precision))
+        self.run(Workspace::new(usize::MAX, false).with_precision(precision))
     }
 }
 
@@ -96,7 +96,7 @@ fn the_worst_case_is_within_the_bound() {
     const WORST: f32 = 1.0 + 1.0 / 256.0; // halfway between two numbers, and rounded to 1
     let (hidden, weight) = ([WORST; 32], [[WORST; 32], [-WORST; 32]].concat());
     let emission = |precision| {
-        let mut workspace = Workspace::new(MemoryBudget::recompute()).with_precision(precision);
+        let mut workspace = Workspace::new(usize::MAX, false).with_precision(precision);
         let head = Head::new(&weight, None, 32).unwrap();
         let selection = Selection::new(vec![1], vec![true], 1).unwrap();
         forward(&Rows::new(&hidden, 32).unwrap(), &head, &selection, &mut workspace).unwrap().emissions[0]
@@ -112,7 +112,7 @@ fn weights_beyond_bf16_are_refused() {
     let selection = Selection::new(vec![0], vec![true], 1).unwrap();
     let run = |weight: f32, precision| {
         let weight = [0.0, weight];
-        let mut workspace = Workspace::new(MemoryBudget::recompute()).with_precision(precision);
+        let mut workspace = Workspace::new(usize::MAX, false).with_precision(precision);
         forward(&rows, &Head::new(&weight, None, 1).unwrap(), &selection, &mut workspace).map(|_| ())
     };
     assert_eq!(run(-3.4e38, Precision::Full), Ok(()));
@@ -126,7 +126,7 @@ fn masked_classes_and_bad_rows_are_what_they_are_in_full() {
     let problem = Problem { bias: vec![f32::NEG_INFINITY; C], ..Problem::new() };
     let rows = Rows::new(&problem.hidden, H).unwrap();
     let run = |bias: &[f32]| {
-        let mut workspace = Workspace::new(MemoryBudget::recompute()).with_precision(Precision::Bf16);
+        let mut workspace = Workspace::new(usize::MAX, false).with_precision(Precision::Bf16);
         let head = Head::new(&problem.weight, Some(bias), H).unwrap();
         forward(&rows, &head, &problem.selection, &mut workspace).map(|out| out.emissions)
     };
@@ -143,7 +143,7 @@ fn references_in_f64_take_the_same_rounding() {
     let problem = Problem::new();
     let wide = |values: &[f32]| values.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
     let (hidden, weight, bias) = (wide(&problem.hidden), wide(&problem.weight), wide(&problem.bias));
-    let mut workspace = Workspace::new(MemoryBudget::recompute()).with_precision(Precision::Bf16);
+    let mut workspace = Workspace::new(usize::MAX, false).with_precision(Precision::Bf16);
     let rows = Rows::new(&hidden, H).unwrap();
     let head = Head::new(&weight, Some(&bias), H).unwrap();
     let out = forward(&rows, &head, &problem.selection, &mut workspace).unwrap();

@@ -1,7 +1,7 @@
 //! Every kind of head with FastEmit, weights of tokens, clamp, bands and skipping at once, against plain loops over all classes.
 use rnnt_dp::{Regularisers, forward_backward};
 use rnnt_loss::{
-    Error, Head, Joint, Layout, Loss, MemoryBudget, Options, Plan, Session, Skipped, Targets, Tokens,
+    DEFAULT_BUDGET, Error, Head, Joint, Layout, Loss, Options, Plan, Session, Skipped, Targets, Tokens,
     Topology,
 };
 
@@ -208,8 +208,15 @@ fn heads_have_the_gradients_of_plain_loops() {
             [(None, 0.0, false), (None, 0.4, true), (Some(0.05), 0.0, true), (Some(0.2), 0.7, false)]
         {
             let sigma = if matches!(kind, Kind::BigBlank | Kind::Durations) { 0.1 } else { 0.0 };
-            for budget in [MemoryBudget::default(), MemoryBudget::recompute()] {
-                let options = Options { clamp, fastemit, delay_penalty: 0.2, budget, ..Options::default() };
+            for (budget, keep_scores) in [(DEFAULT_BUDGET, true), (usize::MAX, false)] {
+                let options = Options {
+                    clamp,
+                    fastemit,
+                    delay_penalty: 0.2,
+                    budget,
+                    keep_scores,
+                    ..Options::default()
+                };
                 let case = Case::new(kind, bands, sigma, options);
                 let (found, (losses, heads)) = (case.run(), case.dense());
                 for (found, want) in found.losses.iter().zip(&losses) {

@@ -2,8 +2,8 @@
 use oracle::differences::central;
 use pruned::{Heads, Linear, Matrices, MatrixGradient};
 use rnnt_loss::{
-    Error, Head, Joint, Layout, Loss, MemoryBudget, Options, Output, PrunedJoint, Pruning, Result, Scales,
-    Session, Simple, SimpleGradient, Targets, Tokens, Topology,
+    Error, Head, Joint, Layout, Loss, Options, Output, PrunedJoint, Pruning, Result, Scales, Session, Simple,
+    SimpleGradient, Targets, Tokens, Topology,
 };
 
 const H: usize = 4;
@@ -232,8 +232,9 @@ fn batch_mates_buffers_and_budgets_change_nothing() {
     let [loss, ..] = prunings(3);
     let together = batch.run(&loss, SCALES).unwrap();
     let inputs = batch.inputs(SCALES).unwrap();
-    for budget in [MemoryBudget::recompute(), MemoryBudget::unlimited()] {
-        let mut session = Session::new(&Options { budget, ..Options::of(loss.clone()) }).unwrap();
+    for keep_scores in [false, true] {
+        let mut session =
+            Session::new(&Options { budget: usize::MAX, keep_scores, ..Options::of(loss.clone()) }).unwrap();
         for _ in 0..2 {
             let out = session.sum(inputs, &batch.targets, &batch.weights).unwrap();
             assert_eq!((&out.first_pass, &out.losses), (&together.first_pass, &together.losses));

@@ -61,7 +61,7 @@ impl ModelConfig {
     /// Options of the auxiliary CTC loss, which is not regularised.
     pub(crate) fn ctc_options(&self) -> Options {
         let (precision, budget) = (self.terms.precision.precision(), self.loss.options.budget);
-        Options { precision, budget, ..Options::of(Loss::Ctc) }
+        Options { precision, budget: budget.bytes, keep_scores: budget.keep_scores, ..Options::of(Loss::Ctc) }
     }
 
     /// Factors of both losses of pruned training at a step of the run.

@@ -1,10 +1,10 @@
 //! What every kind of loss can be told.
-use rnnt_loss::{Activation, MemoryBudget, Options};
+use rnnt_loss::{Activation, Options};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{LossConfig, table};
-use crate::bytes;
+use crate::bytes::LossBudget;
 
 /// `[loss]`
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -30,7 +30,7 @@ impl<'de> Deserialize<'de> for Loss {
 pub struct LossOptions {
     /// What the loss may hold beside its arguments and results: bytes such as `"64MiB"`, `"recompute"` or `"unlimited"`.
     #[serde(deserialize_with = "read", serialize_with = "write")]
-    pub budget: MemoryBudget,
+    pub budget: LossBudget,
     /// Share of each utterance's occupancy whose sites are left out of the gradient; 0 = exact.
     pub skip: f64,
     /// Largest element of the gradient of one utterance's scores, either way.
@@ -44,7 +44,14 @@ impl LossOptions {
     /// For the loss; what these keys do not say is as in `others`.
     pub(crate) fn options(self, others: Options) -> Options {
         let LossOptions { budget, skip, clamp, activation } = self;
-        Options { budget, skip, clamp, activation: activation.activation(), ..others }
+        Options {
+            budget: budget.bytes,
+            keep_scores: budget.keep_scores,
+            skip,
+            clamp,
+            activation: activation.activation(),
+            ..others
+        }
     }
 }
 
@@ -69,11 +76,11 @@ impl ActivationKind {
     }
 }
 
-fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<MemoryBudget, D::Error> {
+fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LossBudget, D::Error> {
     let text = String::deserialize(deserializer)?;
-    bytes::budget(&text).map_err(|error| D::Error::custom(format!("budget: {error}, found {text:?}")))
+    text.parse().map_err(|error| D::Error::custom(format!("budget: {error}, found {text:?}")))
 }
 
-fn write<S: Serializer>(budget: &MemoryBudget, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&bytes::name(*budget))
+fn write<S: Serializer>(budget: &LossBudget, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(budget)
 }

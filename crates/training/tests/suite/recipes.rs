@@ -290,7 +290,7 @@ fn every_kind_of_loss_takes_the_shared_keys() {
     for kind in ["kind = \"rnnt\"", "kind = \"tdt\"\ndurations = [1]", "kind = \"pruned\""] {
         let text = toy(&[("ctc_weight = 0.3", &format!("[loss]\n{kind}\n{all}"))]);
         let loss = parse(&text).unwrap().loss.options;
-        assert_eq!(loss.budget.limit(), 8 << 20);
+        assert_eq!(loss.budget.bytes, 8 << 20);
         assert_eq!((loss.skip, loss.clamp, loss.activation), (1e-6, Some(0.5), ActivationKind::Relu));
     }
     assert_eq!(parse(&toy(&[])).unwrap().loss.options, LossOptions::default());

@@ -1,5 +1,5 @@
 //! Best paths, of all and of the labels' own, and what differentiating them comes to: indicators of their arcs.
-use lattice::{Arcs, Context, MemoryBudget, Path, RecognitionLattice, Session};
+use lattice::{Arcs, Context, Path, RecognitionLattice, Session};
 use rnnt_loss::Element;
 
 use super::check::{Check, Kind, Stop, wide};
@@ -11,7 +11,7 @@ pub fn paths<F: Element>(
     inputs: &Inputs<F>,
     lattice: &RecognitionLattice<F>,
 ) -> Result<(), Stop> {
-    let mut session = Session::new(MemoryBudget::default());
+    let mut session = Session::default();
     let paths = session.best_paths(lattice, &inputs.frames()?)?;
     let weights: Vec<f64> = paths.iter().map(|path| path.weight).collect();
     check.compare(Kind::Value, "out/denom_tropical", &weights)?;

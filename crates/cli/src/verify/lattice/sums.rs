@@ -1,5 +1,5 @@
 //! Sums over paths with their gradients, arc weights and marginals.
-use lattice::{Frames, MemoryBudget, Output, RecognitionLattice, Session, Sum};
+use lattice::{Frames, Options, Output, RecognitionLattice, Session, Sum};
 use rnnt_loss::Element;
 
 use super::check::{Check, Kind, Stop, wide};
@@ -45,14 +45,14 @@ pub fn sums<F: Element>(
 ) -> Result<(), Stop> {
     let (frames, labels) = (inputs.frames()?, inputs.labels()?);
     // Arc weights kept, computed again, and frame by frame for one utterance after the other.
-    let tight = match Session::<F>::new(MemoryBudget::bytes(0)).plan(lattice, &frames, &labels) {
-        Err(lattice::Error::Budget { smallest, .. }) => MemoryBudget::bytes(smallest),
-        other => MemoryBudget::bytes(other?.bytes),
+    let tight = match Session::<F>::new(Options::new(0)).plan(lattice, &frames, &labels) {
+        Err(lattice::Error::Budget { smallest, .. }) => Options::new(smallest),
+        other => Options::new(other?.bytes),
     };
     let found = Session::new(tight).sum(lattice, &frames, &labels, &inputs.cotangents)?;
     check.compare(Kind::Value, "out/loss", &found.sums)?;
     gradients(check, "out/grad_loss", &found)?;
-    for budget in [MemoryBudget::unlimited(), MemoryBudget::recompute()] {
+    for budget in [Options::new(usize::MAX), Options::new(usize::MAX).recompute()] {
         let mut session = Session::new(budget);
         for (sum, value, gradient) in [
             (Sum::Loss, "out/loss", "out/grad_loss"),

@@ -11,8 +11,7 @@ use std::sync::Mutex;
 
 use kernels::Real;
 use panda_core::{
-    Adjoints, Backward, Gradients, Head, MemoryBudget, Plan, Precision, Selection, Sites, Workspace,
-    backward, forward,
+    Adjoints, Backward, Gradients, Head, Plan, Precision, Selection, Sites, Workspace, backward, forward,
 };
 
 use super::log_probabilities::{Normalize, log_sigmoid, sigmoid};
@@ -29,7 +28,7 @@ const SITES: [usize; 2] = [1 << 12, 1 << 15];
 pub struct Selected<'a, F: Real> {
     pub opened: Opened<'a, F>,
     normalize: Normalize,
-    budget: MemoryBudget,
+    budget: usize,
     /// As many as there are calls at once.
     workspaces: Mutex<Vec<Workspace<F>>>,
     /// Gradients of the classes of the normaliser, *C x H* and *C*; nothing before the first.
@@ -46,16 +45,16 @@ fn classes(vocabulary: usize, normalize: Normalize) -> [usize; 2] {
 }
 
 /// Sites of a group: about as many as half of a budget keeps the scores of.
-fn group<F>(classes: usize, budget: MemoryBudget) -> usize {
-    (budget.limit() / 2 / (classes.max(1) * size_of::<F>())).clamp(SITES[0], SITES[1])
+fn group<F>(classes: usize, budget: usize) -> usize {
+    (budget / 2 / (classes.max(1) * size_of::<F>())).clamp(SITES[0], SITES[1])
 }
 
 /// Bytes that the normaliser adds to a joint network.
-pub fn bytes<F: panda_core::Real>(sizes: &JointSizes, normalize: Normalize, budget: MemoryBudget) -> usize {
+pub fn bytes<F: panda_core::Real>(sizes: &JointSizes, normalize: Normalize, budget: usize) -> usize {
     let [classes, selected] = classes(sizes.vocabulary, normalize);
     let sites = group::<F>(classes, budget);
     let shape = panda_core::Shape { sites, hidden: sizes.hidden, classes, selected };
-    let plan = Plan::<F>::new(shape, Precision::Full, budget);
+    let plan = Plan::<F>::new(shape, Precision::Full, budget, true);
     let plan = plan.unwrap_or_else(|_| Plan::least(shape, Precision::Full)).bytes(shape, Precision::Full);
     let entry = size_of::<u32>() + size_of::<bool>() + size_of::<f64>();
     // The blanks of hat are done before the labels.
@@ -70,7 +69,7 @@ impl<'a, F: panda_core::Real> Selected<'a, F> {
     pub fn new(
         joint: &Joint<'a, F>,
         normalize: Normalize,
-        budget: MemoryBudget,
+        budget: usize,
         spare: &mut Vec<Vec<F>>,
     ) -> Result<Self> {
         Ok(Self {
@@ -92,7 +91,7 @@ impl<'a, F: panda_core::Real> Selected<'a, F> {
 
     fn with_workspace<T>(&self, work: impl FnOnce(&mut Workspace<F>) -> T) -> T {
         let lock = || self.workspaces.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let mut workspace = lock().pop().unwrap_or_else(|| Workspace::new(self.budget));
+        let mut workspace = lock().pop().unwrap_or_else(|| Workspace::new(self.budget, true));
         let result = work(&mut workspace);
         lock().push(workspace);
         result
