@@ -1,6 +1,6 @@
 //! The candle doors against answers of independent programs, gradients by autograd all the way.
 //!
-//! The slice doors have their own check: `panda verify`.
+//! The slice doors have their own check: the crate `golden`.
 use std::collections::HashMap;
 use std::path::PathBuf;
 

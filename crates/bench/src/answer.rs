@@ -1,7 +1,9 @@
-//! What a child process answers.
+//! A workload, and the answer of the process that measures it.
 use serde::{Deserialize, Serialize};
 
 use super::case::{Family, Scores};
+use super::error::Result;
+use super::gradients::Gradients;
 
 /// An answer, as one line of JSON.
 #[derive(Serialize, Deserialize)]
@@ -124,5 +126,67 @@ impl SkipReport {
     pub fn share(&self) -> f64 {
         let shares = self.errors.iter().zip(&self.bounds);
         shares.map(|(error, bound)| if *error == 0.0 { 0.0 } else { error / bound }).fold(0.0, f64::max)
+    }
+}
+
+/// A system with its inputs in place.
+pub trait Workload {
+    /// Sizes of the work.
+    fn shape(&self) -> Shape;
+    /// Bytes of what a step returns.
+    fn result_bytes(&self) -> u64;
+    /// Floating-point operations of a step's matrix products, known after a step.
+    fn operations(&self) -> Option<u64>;
+    /// Forward and backward, once.
+    fn step(&mut self) -> Result<Gradients>;
+    /// What the last step's skipping cost, compared with a step that skips nothing.
+    fn skip_report(&mut self) -> Result<Option<SkipReport>> {
+        Ok(None)
+    }
+    /// Whether the last step's outcome is right, where that can be known; outside of all that is measured.
+    ///
+    /// # Errors
+    /// It is not.
+    fn check(&mut self) -> Result<()> {
+        Ok(())
+    }
+    /// What the last step decoded.
+    fn decoding_report(&self) -> Option<DecodingReport> {
+        None
+    }
+    /// Steps before the first that is timed; the peak is that of all of them.
+    fn warm_up(&self) -> usize {
+        1
+    }
+    /// How long the parts of a step take, measured now, and what it cannot do without.
+    ///
+    /// # Errors
+    /// As [`Self::step`].
+    fn training_report(&mut self) -> Result<Option<TrainingReport>> {
+        Ok(None)
+    }
+    /// What the last step's pruning left.
+    fn pruning_report(&self) -> Option<PruningReport> {
+        None
+    }
+}
+
+/// The middle one, or the mean of the two in the middle; `None` for nothing.
+pub fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let last = sorted.len().checked_sub(1)?;
+    Some((sorted[last / 2] + sorted[last.div_ceil(2)]) / 2.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::median;
+
+    #[test]
+    fn medians_lie_in_the_middle() {
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
     }
 }

@@ -153,7 +153,7 @@ pub struct LossWork {
     /// C
     pub classes: usize,
     /// Which model the scores could be from.
-    pub model: Knowledge,
+    pub model: Posteriors,
     /// Lengths of the utterances.
     pub lengths: Lengths,
 }
@@ -249,11 +249,11 @@ pub enum Scores {
 
 /// How much a made-up model knows of its labels and their times.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Knowledge {
+pub enum Posteriors {
     /// Which label comes next, but not when: every path has its share, as early in training.
-    Vague,
+    Flat,
     /// Also when, as a trained model does: next to all occupancy lies on few sites.
-    Sharp,
+    Peaked,
 }
 
 /// What a child process is told, as one JSON argument.

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use super::answer::Answer;
 use super::case::{Spec, System};
-use super::error::{BenchError, Result};
+use super::error::{Error, Result};
 
-/// Name of the hidden subcommand that a child process runs.
-pub const COMMAND: &str = "bench-case";
+/// First argument of a child process; the second is the description of its case.
+pub const COMMAND: &str = "case";
 
 /// How a process ended.
 pub enum Outcome {
@@ -43,13 +43,13 @@ pub struct Name<'a> {
 }
 
 impl Name<'_> {
-    fn process(&self, action: &'static str) -> impl FnOnce(std::io::Error) -> BenchError {
+    fn process(&self, action: &'static str) -> impl FnOnce(std::io::Error) -> Error {
         let (case, system) = (self.case.to_owned(), self.system.name.clone());
-        move |source| BenchError::Process { case, system, action, source }
+        move |source| Error::Process { case, system, action, source }
     }
 
-    fn failed(&self, found: String) -> BenchError {
-        BenchError::Case { case: self.case.to_owned(), system: self.system.name.clone(), found }
+    fn failed(&self, found: String) -> Error {
+        Error::Case { case: self.case.to_owned(), system: self.system.name.clone(), found }
     }
 }
 
@@ -57,10 +57,10 @@ impl Launcher {
     /// Runs a case in a process of its own, whose address space has at most `limit` bytes.
     ///
     /// # Errors
-    /// [`BenchError::Stopped`], and failures that have nothing to do with memory.
+    /// [`Error::Stopped`], and failures that have nothing to do with memory.
     pub fn run(&self, name: &Name, spec: &Spec, limit: u64) -> Result<Outcome> {
         let json = serde_json::to_string(spec)
-            .map_err(|source| BenchError::Json { what: "description of a case", source })?;
+            .map_err(|source| Error::Json { what: "description of a case", source })?;
         let mut command = self.command(&json, limit);
         // Candle's products look here as well, on every call.
         command.env("RAYON_NUM_THREADS", spec.threads.to_string());
@@ -73,13 +73,13 @@ impl Launcher {
         let _ = child.wait();
         let (out, err) = (text(out), text(err));
         match status? {
-            _ if self.stop.load(Ordering::SeqCst) => Err(BenchError::Stopped),
+            _ if self.stop.load(Ordering::SeqCst) => Err(Error::Stopped),
             None => Ok(Outcome::TimedOut),
             Some(status) if status.success() => match serde_json::from_str(out.trim()) {
                 Ok(answer) => Ok(Outcome::Measured(Box::new(answer))),
                 Err(error) => Err(name.failed(format!("{error} in the answer {out:?}"))),
             },
-            Some(status) if interrupted(status) => Err(BenchError::Stopped),
+            Some(status) if interrupted(status) => Err(Error::Stopped),
             Some(status) if killed(status) || err.contains("memory allocation of") => {
                 Ok(Outcome::OutOfMemory)
             }

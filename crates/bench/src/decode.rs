@@ -1,19 +1,18 @@
 //! Greedy search as the subject of a measurement: encoder rows are given, labels are wanted.
-mod made_up;
 mod raw;
-mod sizes;
+mod synthetic;
 
 use std::sync::Arc;
 
 use decoding::{Emitted, Greedy, GreedySearch, Hypotheses, Model, Network, frame_looping, greedy};
 
-use self::made_up::Weights;
-use self::sizes::{ENCODER, HIDDEN};
+use self::raw::{ENCODER, HIDDEN};
+use self::synthetic::Weights;
+use super::answer::Workload;
 use super::answer::{DecodingReport, Shape};
 use super::case::{DecodeWork, Method, Search};
-use super::error::{BenchError, Result};
+use super::error::{Error, Result};
 use super::gradients::Gradients;
-use super::subject::Subject;
 
 /// As in section 13 of the figures that it is compared with.
 const MAX_SYMBOLS: usize = 2;
@@ -55,8 +54,8 @@ fn rough(found: &[Emitted]) -> Vec<Label> {
 ///
 /// # Errors
 /// Layers that do not fit together.
-pub fn prepare(work: &DecodeWork, method: &Method) -> Result<Box<dyn Subject>> {
-    let weights = Weights::made_up(work.family);
+pub fn prepare(work: &DecodeWork, method: &Method) -> Result<Box<dyn Workload>> {
+    let weights = Weights::synthetic(work.family);
     let one_frame = Greedy { look_ahead: 1, ..options() };
     let projected = |options| -> Result<How> {
         let (model, network) = weights.network()?;
@@ -105,7 +104,7 @@ impl How {
     }
 }
 
-impl Subject for Decode {
+impl Workload for Decode {
     fn shape(&self) -> Shape {
         self.work.shape()
     }
@@ -141,7 +140,7 @@ impl Subject for Decode {
             let expected = rough(&greedy(&model, frames, &options())?.labels);
             if *found != expected {
                 let (expected, found) = (format!("{expected:?}"), format!("{found:?}"));
-                return Err(BenchError::Labels { utterance, expected, found });
+                return Err(Error::Labels { utterance, expected, found });
             }
         }
         let mut search = GreedySearch::new(model, Greedy { steps: true, ..options() })?;

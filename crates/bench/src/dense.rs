@@ -4,11 +4,11 @@ use kernels::Activation;
 use oracle::dense::{joint_logits, lean_transducer_loss};
 
 use super::answer::Shape;
+use super::answer::Workload;
 use super::case::LossWork;
 use super::error::Result;
 use super::gradients::{Gradients, Values};
 use super::inputs::{Inputs, Sizes};
-use super::subject::Subject;
 
 /// Score-sized tensors that are alive at once at its peak, measured: see `docs/performance.md`.
 const TENSORS: f64 = 8.5;
@@ -54,7 +54,7 @@ impl Dense {
     }
 }
 
-impl Subject for Dense {
+impl Workload for Dense {
     fn shape(&self) -> Shape {
         self.sizes.shape()
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 /// A benchmark that cannot be run, or whose outcome cannot be kept.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum BenchError {
+pub enum Error {
     /// An argument outside its range.
     #[error("{argument}: expected {expected}, found {found}")]
     Argument {
@@ -87,10 +87,16 @@ pub enum BenchError {
     },
     /// The picture could not be drawn.
     #[error("the picture could not be drawn: {found}")]
-    Picture {
+    Plot {
         /// What the drawing library said.
         found: String,
     },
+    /// An invalid variable of the environment.
+    #[error("{0}")]
+    Environment(String),
+    /// Signals cannot be watched.
+    #[error("cannot watch for signals: {0}")]
+    Signal(#[source] std::io::Error),
     /// The user stopped the suite.
     #[error("stopped; nothing was written")]
     Stopped,
@@ -123,10 +129,10 @@ pub enum BenchError {
     Speech(#[from] speech::Error),
 }
 
-/// A result with [`BenchError`].
-pub type Result<T> = std::result::Result<T, BenchError>;
+/// A result with [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;
 
-impl BenchError {
+impl Error {
     /// A file error, for `map_err`.
     pub fn file(path: &std::path::Path, action: &'static str) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_owned();

@@ -1,9 +1,9 @@
 //! What a training step cannot do without, and how near it comes.
 use serde::Serialize;
 
+use super::answer::median;
 use super::answer::{PartTimes, Shape, TrainingReport};
 use super::case::TrainWork;
-use super::median::median;
 
 /// Values of an input row: 80 mels of 3 frames.
 const INPUT: usize = 240;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use candle_core::Tensor;
 
-use super::error::{BenchError, Result};
+use super::error::{Error, Result};
 
 /// A gradient as its system left it; nothing is copied before it is written.
 pub enum Values {
@@ -23,9 +23,9 @@ pub type Gradients = Vec<(&'static str, Values)>;
 /// Writes each gradient to a file of its own in a folder that it makes.
 ///
 /// # Errors
-/// [`BenchError::File`] where the disk is full, and candle's own errors.
+/// [`Error::File`] where the disk is full, and candle's own errors.
 pub fn write(folder: &Path, gradients: Gradients) -> Result<()> {
-    std::fs::create_dir_all(folder).map_err(BenchError::file(folder, "make the folder"))?;
+    std::fs::create_dir_all(folder).map_err(Error::file(folder, "make the folder"))?;
     for (name, values) in gradients {
         match values {
             Values::Single(values) => {
@@ -57,36 +57,36 @@ fn write_numbers<const W: usize>(
         }
         file.flush()
     };
-    write().map_err(BenchError::file(&path, "write a gradient"))
+    write().map_err(Error::file(&path, "write a gradient"))
 }
 
 /// `max over tensors of |found - expected|_2 / |expected|_2`, from two folders of [`write`].
 ///
 /// # Errors
-/// [`BenchError::File`] and [`BenchError::Gradients`].
+/// [`Error::File`] and [`Error::Gradients`].
 ///
 /// # Cost
 /// One pass over the files with buffers of a megabyte.
 pub fn largest_difference(found: &Path, expected: &Path) -> Result<f64> {
     let mut largest = 0f64;
-    for entry in std::fs::read_dir(expected).map_err(BenchError::file(expected, "list gradients"))? {
-        let path = entry.map_err(BenchError::file(expected, "list gradients"))?.path();
+    for entry in std::fs::read_dir(expected).map_err(Error::file(expected, "list gradients"))? {
+        let path = entry.map_err(Error::file(expected, "list gradients"))?.path();
         let other = found.join(path.file_name().unwrap_or_default());
         let length = |path: &Path| {
-            std::fs::metadata(path).map(|data| data.len()).map_err(BenchError::file(path, "read a gradient"))
+            std::fs::metadata(path).map(|data| data.len()).map_err(Error::file(path, "read a gradient"))
         };
         let width = if path.extension().is_some_and(|ending| ending == "f64") { 8 } else { 4 };
         let (here, there) = (length(&path)?, length(&other)?);
         if here != there {
             let tensor = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            return Err(BenchError::Gradients { tensor, expected: here / width, found: there / width });
+            return Err(Error::Gradients { tensor, expected: here / width, found: there / width });
         }
         let difference = match width {
             8 => difference(&other, &path, f64::from_le_bytes),
             _ => difference(&other, &path, |bytes: [u8; 4]| f64::from(f32::from_le_bytes(bytes))),
         };
         // NaN must not hide behind a comparison.
-        let difference = difference.map_err(BenchError::file(&path, "read a gradient"))?;
+        let difference = difference.map_err(Error::file(&path, "read a gradient"))?;
         largest = if difference.is_nan() { f64::INFINITY } else { largest.max(difference) };
     }
     Ok(largest)

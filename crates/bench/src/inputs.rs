@@ -1,13 +1,12 @@
-//! What goes into a loss: projected rows, a head and targets.
+//! Inputs of a loss: projected rows, a head and targets; numbers without pattern, the same in every process.
 use std::path::Path;
 
 use rnnt_loss::Targets;
 use training::Recogniser;
 
 use super::answer::Shape;
-use super::case::{Knowledge, LossWork};
+use super::case::{LossWork, Posteriors};
 use super::error::Result;
-use super::noise::{labels, noise, unit};
 
 /// A padded batch and a head; every value was written, so that all of it is resident.
 pub struct Inputs {
@@ -87,7 +86,7 @@ impl Inputs {
     ///
     /// # Errors
     /// Sizes that the loss refuses.
-    pub fn made_up(work: &LossWork) -> Result<Self> {
+    pub fn synthetic(work: &LossWork) -> Result<Self> {
         let LossWork { batch, frames: most, labels: longest, hidden, classes, model, .. } = *work;
         let targets = targets(work)?;
         let sites = targets.lattices().sites();
@@ -109,13 +108,13 @@ impl Inputs {
     /// Coordinate 0 of `f_t + g_u` says how many labels are due: above 0 every label beats the blank, below 0 the
     /// blank beats every label. The other coordinates of `g_u` are the next label's own code, which its row of the
     /// weight repeats.
-    fn teach(&mut self, model: Knowledge) {
+    fn teach(&mut self, model: Posteriors) {
         let Sizes { frames: most, labels: longest, hidden, classes, .. } = self.sizes;
         // By how much the blank or the label is above the other when it is due, at most by twice that; within how many
         // labels that turns; and how far the next label is above all others.
         let (sure, width, margin) = match model {
-            Knowledge::Vague => (0.02, 4.0, (classes as f32).ln() + 1.0),
-            Knowledge::Sharp => (6.0, 1.5, (classes as f32).ln() + 3.0),
+            Posteriors::Flat => (0.02, 4.0, (classes as f32).ln() + 1.0),
+            Posteriors::Peaked => (6.0, 1.5, (classes as f32).ln() + 3.0),
         };
         let code = |class: u32, k: usize| 0.5 * unit(5, u64::from(class) * hidden as u64 + k as u64).signum();
         let scale = margin / (0.5 * 0.5f32.tanh() * (hidden - 1) as f32);
@@ -172,6 +171,30 @@ impl Inputs {
     }
 }
 
+/// `count` numbers, uniform between `-scale` and `scale`; each purpose has its own.
+pub fn noise(purpose: u64, count: usize, scale: f32) -> Vec<f32> {
+    (0..count as u64).map(|i| scale * unit(purpose, i)).collect()
+}
+
+/// `count` label ids from 1 to below `classes`; 0 is the blank.
+pub fn labels(purpose: u64, count: usize, classes: usize) -> Vec<u32> {
+    (0..count as u64).map(|i| 1 + (hash(purpose, i) % (classes as u64 - 1)) as u32).collect()
+}
+
+/// Uniform between -1 and 1.
+pub fn unit(purpose: u64, index: u64) -> f32 {
+    // The upper 24 bits, all of which an f32 holds.
+    (hash(purpose, index) >> 40) as f32 / (1 << 23) as f32 - 1.0
+}
+
+/// SplitMix64 (Steele, Lea, Flood 2014) of a counter.
+fn hash(purpose: u64, index: u64) -> u64 {
+    let mut z = (purpose << 40 | index).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -199,10 +222,21 @@ mod tests {
                 model,
                 lengths: Lengths::Ragged,
             };
-            let mut ours = Ours::new(Inputs::made_up(&work).unwrap(), Budget::Unlimited, 0.0, false).unwrap();
+            let mut ours =
+                Ours::new(Inputs::synthetic(&work).unwrap(), Budget::Unlimited, 0.0, false).unwrap();
             ours.loss().unwrap().losses.iter().sum::<f64>() / 2.0
         };
-        let (sharp, vague) = (loss(Knowledge::Sharp), loss(Knowledge::Vague));
+        let (sharp, vague) = (loss(Posteriors::Peaked), loss(Posteriors::Flat));
         assert!((0.5..8.0).contains(&sharp) && (8.0..40.0).contains(&vague), "{sharp} {vague}");
+    }
+
+    #[test]
+    fn is_uniform_and_tells_purposes_apart() {
+        let draws = noise(3, 30_000, 2.0);
+        let mean = draws.iter().sum::<f32>() / 30_000.0;
+        let variance = draws.iter().map(|x| x * x).sum::<f32>() / 30_000.0;
+        assert!(mean.abs() < 0.03 && (variance - 4.0 / 3.0).abs() < 0.03, "{mean} {variance}");
+        assert_ne!(noise(1, 5, 1.0), noise(2, 5, 1.0));
+        assert!(labels(1, 500, 4).iter().all(|&id| (1..4).contains(&id)));
     }
 }

@@ -4,12 +4,12 @@ use rayon::prelude::*;
 use rnnt_dp::{Lattices, Regularisers, Topology, Workspace};
 
 use super::answer::Shape;
+use super::answer::Workload;
 use super::case::Method;
 use super::error::Result;
 use super::gradients::{Gradients, Values};
+use super::inputs::noise;
 use super::inputs::ragged;
-use super::noise::noise;
-use super::subject::Subject;
 
 /// Lattices and the log-probabilities of blank and next label at each site.
 struct Batch {
@@ -22,7 +22,7 @@ struct Batch {
 ///
 /// # Errors
 /// Sizes that the lattices refuse.
-pub fn prepare([batch, frames, labels]: [usize; 3], method: &Method) -> Result<Box<dyn Subject>> {
+pub fn prepare([batch, frames, labels]: [usize; 3], method: &Method) -> Result<Box<dyn Workload>> {
     let (lengths, counts) = ragged(batch, frames, labels);
     let lattices = Lattices::new(lengths, counts)?;
     let sites = lattices.sites();
@@ -50,7 +50,7 @@ struct Ours {
     workspace: Workspace,
 }
 
-impl Subject for Ours {
+impl Workload for Ours {
     fn shape(&self) -> Shape {
         self.batch.shape
     }
@@ -83,7 +83,7 @@ impl Subject for Ours {
 /// The recursions as a textbook writes them, in `f64`, an utterance after the other in each thread.
 struct Textbook(Batch);
 
-impl Subject for Textbook {
+impl Workload for Textbook {
     fn shape(&self) -> Shape {
         self.0.shape
     }

@@ -1,12 +1,12 @@
 //! Our loss as the subject of a measurement.
 use rnnt_loss::{Head, Joint, Layout, MemoryPlan, Options, Output, Precision, Session};
 
+use super::answer::Workload;
 use super::answer::{Shape, SkipReport};
 use super::case::Budget;
 use super::error::Result;
 use super::gradients::{Gradients, Values};
 use super::inputs::Inputs;
-use super::subject::Subject;
 
 /// A [`Session`] on a batch, with buffers that stay, as in training.
 pub struct Ours {
@@ -75,7 +75,7 @@ pub fn gradients(out: Output<f32>) -> Gradients {
     gradients.into_iter().map(|(name, values)| (name, Values::Single(values))).collect()
 }
 
-impl Subject for Ours {
+impl Workload for Ours {
     fn shape(&self) -> Shape {
         self.inputs.sizes.shape()
     }

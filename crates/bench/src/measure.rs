@@ -1,14 +1,12 @@
 //! The child process: one system does one case, and is watched.
 use std::time::{Duration, Instant};
 
-use super::answer::Answer;
+use super::answer::{Answer, Workload, median};
 use super::case::{Method, PrunedWork, Spec, Work};
-use super::error::{BenchError, Result};
+use super::error::{Error, Result};
 use super::gradients;
-use super::median::median;
-use super::memory::Meter;
-use super::sgemm::Sgemm;
-use super::subject::Subject;
+use super::machine::Meter;
+use super::rates::Sgemm;
 use super::trivial::Trivial;
 use super::{
     decode, dense::Dense, inputs::Inputs, lattices, loss::Ours, pruned::Pruned, pruned_dense::PrunedDense,
@@ -27,12 +25,12 @@ const FEW: usize = 3;
 /// # Errors
 /// A description that is none, whatever the system has to say, and gradients that cannot be written.
 pub fn run_case(spec: &str) -> Result<()> {
-    let spec = serde_json::from_str(spec)
-        .map_err(|source| BenchError::Json { what: "description of a case", source })?;
+    let spec =
+        serde_json::from_str(spec).map_err(|source| Error::Json { what: "description of a case", source })?;
     end_with_parent();
     let answer = run(&spec)?;
-    let line = serde_json::to_string(&answer)
-        .map_err(|source| BenchError::Json { what: "answer of a case", source })?;
+    let line =
+        serde_json::to_string(&answer).map_err(|source| Error::Json { what: "answer of a case", source })?;
     println!("{line}");
     Ok(())
 }
@@ -97,7 +95,7 @@ fn run(spec: &Spec) -> Result<Answer> {
     })
 }
 
-fn prepare(spec: &Spec) -> Result<Box<dyn Subject>> {
+fn prepare(spec: &Spec) -> Result<Box<dyn Workload>> {
     let inputs = match &spec.work {
         Work::Lattices { sizes } => return lattices::prepare(*sizes, &spec.method),
         Work::Decode(work) => return decode::prepare(work, &spec.method),
@@ -106,7 +104,7 @@ fn prepare(spec: &Spec) -> Result<Box<dyn Subject>> {
         Work::Pruned(work) if matches!(spec.method, Method::Pruned(_) | Method::PrunedTextbook) => {
             return prepare_pruned(work, &spec.method);
         }
-        Work::Loss(work) | Work::Pruned(PrunedWork { loss: work, .. }) => Inputs::made_up(work)?,
+        Work::Loss(work) | Work::Pruned(PrunedWork { loss: work, .. }) => Inputs::synthetic(work)?,
         Work::Model { checkpoint, manifest, utterances } => {
             Inputs::recorded(checkpoint, manifest, *utterances)?
         }
@@ -124,8 +122,8 @@ fn prepare(spec: &Spec) -> Result<Box<dyn Subject>> {
 }
 
 /// Both passes, ours or the rival's.
-pub fn prepare_pruned(work: &PrunedWork, method: &Method) -> Result<Box<dyn Subject>> {
-    let inputs = Inputs::made_up(&work.loss)?;
+pub fn prepare_pruned(work: &PrunedWork, method: &Method) -> Result<Box<dyn Workload>> {
+    let inputs = Inputs::synthetic(&work.loss)?;
     let trivial = Trivial::of(&inputs, work.scores);
     Ok(match *method {
         Method::Pruned(budget) => Box::new(Pruned::new(*work, inputs, trivial, budget)?),

@@ -1,13 +1,13 @@
 //! Our pruned loss as the subject of a measurement.
 use rnnt_loss::{Loss, Options, PrunedJoint, Scales, Session};
 
+use super::answer::Workload;
 use super::answer::{PruningReport, Shape};
 use super::case::{Budget, PrunedWork};
 use super::error::Result;
 use super::gradients::Gradients;
 use super::inputs::Inputs;
 use super::loss::{gradients, joint, options};
-use super::subject::Subject;
 use super::trivial::Trivial;
 
 /// A [`Session`] on a batch, both passes, with buffers that stay, as in training.
@@ -31,7 +31,7 @@ impl Pruned {
     }
 }
 
-impl Subject for Pruned {
+impl Workload for Pruned {
     fn shape(&self) -> Shape {
         self.inputs.sizes.shape()
     }
@@ -61,7 +61,7 @@ impl Subject for Pruned {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::case::{Knowledge, Lengths, LossWork, Method, Scores};
+    use crate::case::{Lengths, LossWork, Method, Posteriors, Scores};
     use crate::gradients::{largest_difference, write};
     use crate::measure::prepare_pruned;
 
@@ -74,7 +74,7 @@ mod tests {
                 labels: 12,
                 hidden: 32,
                 classes: 70,
-                model: Knowledge::Sharp,
+                model: Posteriors::Peaked,
                 lengths,
             };
             let work = PrunedWork { loss, s_range: 4, scores };

@@ -5,12 +5,12 @@ use pruned::{Source, first_pass};
 use rnnt_dp::{Regularisers, Topology, candle::lattice_loss};
 use rnnt_loss::{Pruning, Scales, Simple, Targets};
 
+use super::answer::Workload;
 use super::answer::{PruningReport, Shape};
 use super::case::PrunedWork;
 use super::error::Result;
 use super::gradients::{Gradients, Values};
 use super::inputs::{Inputs, Sizes};
-use super::subject::Subject;
 use super::trivial::{Trivial, batch};
 
 /// Tensors of scores and hidden rows together that are alive at once at its peak, measured: see `docs/pruned.md`.
@@ -107,7 +107,7 @@ impl PrunedDense {
     }
 }
 
-impl Subject for PrunedDense {
+impl Workload for PrunedDense {
     fn shape(&self) -> Shape {
         self.sizes.shape()
     }

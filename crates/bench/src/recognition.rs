@@ -8,11 +8,11 @@ use lattice::{
 };
 
 use super::answer::Shape;
+use super::answer::Workload;
 use super::case::{Budget, Method, RecognitionWork};
-use super::error::{BenchError, Result};
+use super::error::{Error, Result};
 use super::gradients::{Gradients, Values};
-use super::noise::{labels, noise};
-use super::subject::Subject;
+use super::inputs::{labels, noise};
 
 /// Memory of a session.
 fn options(budget: Budget) -> Options {
@@ -112,7 +112,7 @@ struct Batch {
 }
 
 impl Batch {
-    fn made_up(work: RecognitionWork) -> Result<Self> {
+    fn synthetic(work: RecognitionWork) -> Result<Self> {
         // Uniform numbers whose variance is 1 by fan-in, and no biases, as the reference implementation begins.
         let lecun = (3.0 / WIDTH as f32).sqrt();
         let scales = [lecun, lecun, lecun, 0.0, lecun, 0.0, lecun, 0.0];
@@ -175,7 +175,7 @@ impl Batch {
             {
                 let expected = format!("{frames} frames and weight {weight} between {mean} and {sum}");
                 let found = format!("{} and {}", path.alignment.len(), path.weight);
-                return Err(BenchError::BestPath { utterance, expected, found });
+                return Err(Error::BestPath { utterance, expected, found });
             }
         }
         Ok(())
@@ -201,17 +201,17 @@ enum Found {
 ///
 /// # Errors
 /// Sizes that the lattice refuses.
-pub fn prepare(work: RecognitionWork, method: &Method) -> Result<Box<dyn Subject>> {
+pub fn prepare(work: RecognitionWork, method: &Method) -> Result<Box<dyn Workload>> {
     let (step, budget) = match *method {
         Method::Ours { budget, .. } => (Step::Train(budget), budget),
         Method::BestPath => (Step::BestPath, Budget::Recompute),
         _ => (Step::Denominator, Budget::Recompute),
     };
     let session = Session::new(options(budget));
-    Ok(Box::new(Recognition { batch: Batch::made_up(work)?, session, step, found: Found::Nothing }))
+    Ok(Box::new(Recognition { batch: Batch::synthetic(work)?, session, step, found: Found::Nothing }))
 }
 
-impl Subject for Recognition {
+impl Workload for Recognition {
     fn shape(&self) -> Shape {
         self.batch.work.shape()
     }
@@ -280,7 +280,7 @@ mod tests {
 
     fn prepared(step: Step) -> Recognition {
         let session = Session::new(options(Budget::Recompute));
-        Recognition { batch: Batch::made_up(SMALL).unwrap(), session, step, found: Found::Nothing }
+        Recognition { batch: Batch::synthetic(SMALL).unwrap(), session, step, found: Found::Nothing }
     }
 
     #[test]

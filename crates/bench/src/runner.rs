@@ -4,19 +4,20 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use indicatif::ProgressBar;
 use tempfile::TempDir;
 
+use super::answer::median;
 use super::answer::{Answer, Shape};
 use super::case::{Case, Plan, Spec, System};
 use super::child::{Launcher, Name, Outcome};
-use super::error::{BenchError, Result};
+use super::error::{Error, Result};
 use super::floors::Training;
 use super::forecast::{Forecast, forecast};
 use super::gradients::largest_difference;
 use super::machine::Machine;
-use super::median::median;
 use super::report::Report;
-use super::row::{Row, Status, compare_speeds};
+use super::report::{Row, Status, compare_speeds};
 use super::speed::Speed;
 
 /// How a suite is run.
@@ -31,42 +32,34 @@ pub struct Settings {
     pub stop: Arc<AtomicBool>,
 }
 
-/// Watches a suite.
-pub trait Observer {
-    /// Before the first process of a case.
-    fn on_case(&self, name: &str);
-    /// After each process, and for each that there was no need to start.
-    fn on_process(&self);
-}
-
 /// A process that takes longer is stopped.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Runs every case of a suite.
 ///
 /// # Errors
-/// [`BenchError::Argument`], [`BenchError::Stopped`], and whatever went wrong in a process.
-pub fn run(plan: &Plan, settings: Settings, observer: &dyn Observer) -> Result<Report> {
+/// [`Error::Argument`], [`Error::Stopped`], and whatever went wrong in a process.
+pub fn run(plan: &Plan, settings: Settings, progress: &ProgressBar) -> Result<Report> {
     // Before anything of ours makes the machine busy.
     let machine = Machine::here();
     let Settings { repeats, seconds, cap, stop } = settings;
     if repeats == 0 {
         let (argument, expected) = ("repeats", "at least 1");
-        return Err(BenchError::Argument { argument, expected, found: "0".to_owned() });
+        return Err(Error::Argument { argument, expected, found: "0".to_owned() });
     }
     let temporary = std::env::temp_dir();
-    let program = std::env::current_exe().map_err(BenchError::file("panda".as_ref(), "find this program"))?;
+    let program = std::env::current_exe().map_err(Error::file("bench".as_ref(), "find this program"))?;
     let runner = Runner {
         launcher: Launcher { program, stop, timeout: TIMEOUT },
         repeats,
         seconds,
         cap,
-        folder: tempfile::tempdir().map_err(BenchError::file(&temporary, "make a temporary folder"))?,
-        observer,
+        folder: tempfile::tempdir().map_err(Error::file(&temporary, "make a temporary folder"))?,
+        progress,
     };
     let mut rows = Vec::new();
     for case in &plan.cases {
-        observer.on_case(&case.name);
+        progress.set_message(case.name.clone());
         rows.extend(runner.rows(case)?);
     }
     Ok(Report { suite: plan.suite, machine, rows })
@@ -84,7 +77,8 @@ struct Runner<'a> {
     cap: u64,
     /// Where gradients wait to be compared.
     folder: TempDir,
-    observer: &'a dyn Observer,
+    /// Counts processes, including those that there was no need to start.
+    progress: &'a ProgressBar,
 }
 
 /// Address space beside inputs, gradients and what the cap allows: the yardstick's operands, stacks and the reserves of
@@ -93,7 +87,7 @@ const SLACK: u64 = 1 << 30;
 const SLACK_PER_THREAD: u64 = 256 << 20;
 
 /// A system on its way through the repeats of a case.
-struct Contestant<'a> {
+struct Competitor<'a> {
     system: &'a System,
     answers: Vec<Answer>,
     status: Status,
@@ -104,37 +98,37 @@ impl Runner<'_> {
     /// A row for each system of the case.
     ///
     /// # Errors
-    /// [`BenchError::Stopped`], and whatever went wrong in a process.
+    /// [`Error::Stopped`], and whatever went wrong in a process.
     fn rows(&self, case: &Case) -> Result<Vec<Row>> {
-        let mut contestants: Vec<Contestant> =
+        let mut competitors: Vec<Competitor> =
             case.systems.iter().map(|system| self.admit(case, system)).collect();
         // Without its rival's, nobody's gradient is wanted.
-        let admitted: Vec<bool> = contestants.iter().map(|all| all.status == Status::Ok).collect();
+        let admitted: Vec<bool> = competitors.iter().map(|all| all.status == Status::Ok).collect();
         let compared = |place: usize| admitted[case.rival(place).unwrap_or(place)];
         for repeat in 0..self.repeats {
-            for (place, contestant) in contestants.iter_mut().enumerate() {
-                if contestant.status == Status::Ok {
+            for (place, competitor) in competitors.iter_mut().enumerate() {
+                if competitor.status == Status::Ok {
                     let gradients = (repeat == 0
-                        && (compared(place) || case.wants_skip_report(contestant.system)))
+                        && (compared(place) || case.wants_skip_report(competitor.system)))
                     .then(|| self.gradients(place));
-                    self.measure(case, contestant, gradients)?;
+                    self.measure(case, competitor, gradients)?;
                 }
-                self.observer.on_process();
+                self.progress.inc(1);
             }
         }
-        let known = contestants.iter().find_map(|contestant| Some(contestant.answers.first()?.shape));
+        let known = competitors.iter().find_map(|competitor| Some(competitor.answers.first()?.shape));
         let shape = known.unwrap_or_else(|| case.work.shape());
-        let measured = |place: usize| contestants[place].status == Status::Ok;
-        let rows = contestants.iter().enumerate().map(|(place, contestant)| {
+        let measured = |place: usize| competitors[place].status == Status::Ok;
+        let rows = competitors.iter().enumerate().map(|(place, competitor)| {
             let difference = match case.rival(place).filter(|&rival| measured(place) && measured(rival)) {
-                Some(rival) => Some(self.difference(case, contestant.system, place, rival)?),
+                Some(rival) => Some(self.difference(case, competitor.system, place, rival)?),
                 None => None,
             };
-            Ok(contestant.row(case, shape, difference))
+            Ok(competitor.row(case, shape, difference))
         });
         let mut rows = rows.collect::<Result<Vec<Row>>>()?;
         compare_speeds(&mut rows);
-        for place in 0..contestants.len() {
+        for place in 0..competitors.len() {
             // A folder that was never made need not go.
             let _ = std::fs::remove_dir_all(self.gradients(place));
         }
@@ -142,7 +136,7 @@ impl Runner<'_> {
     }
 
     /// A system at the start, out of memory or skipped if that can be known beforehand.
-    fn admit<'s>(&self, case: &Case, system: &'s System) -> Contestant<'s> {
+    fn admit<'s>(&self, case: &Case, system: &'s System) -> Competitor<'s> {
         let (status, note) = match forecast(&case.work, system) {
             Forecast::Skipped(why) => (Status::Skipped, Some(why)),
             Forecast::Bytes(bytes) if bytes > self.cap as f64 => {
@@ -150,11 +144,11 @@ impl Runner<'_> {
             }
             Forecast::Bytes(_) | Forecast::Unknown => (Status::Ok, None),
         };
-        Contestant { system, answers: Vec::new(), status, note }
+        Competitor { system, answers: Vec::new(), status, note }
     }
 
-    fn measure(&self, case: &Case, contestant: &mut Contestant, gradients: Option<PathBuf>) -> Result<()> {
-        let system = contestant.system;
+    fn measure(&self, case: &Case, competitor: &mut Competitor, gradients: Option<PathBuf>) -> Result<()> {
+        let system = competitor.system;
         let (work, method) = (case.work.clone(), system.method.clone());
         let spec = Spec { work, method, threads: system.threads, seconds: self.seconds, gradients };
         let room = SLACK + SLACK_PER_THREAD * system.threads as u64;
@@ -162,7 +156,7 @@ impl Runner<'_> {
         let (status, note) = match self.launcher.run(&Name { case: &case.name, system }, &spec, limit)? {
             Outcome::Measured(answer) => {
                 let peak = answer.peak_bytes.unwrap_or(0);
-                contestant.answers.push(*answer);
+                competitor.answers.push(*answer);
                 match peak > self.cap {
                     true => (Status::OutOfMemory, Some(format!("took {:.0} MB", peak as f64 / 1e6))),
                     false => return Ok(()),
@@ -171,8 +165,8 @@ impl Runner<'_> {
             Outcome::OutOfMemory => (Status::OutOfMemory, Some("was refused memory".to_owned())),
             Outcome::TimedOut => (Status::Skipped, Some("took too long".to_owned())),
         };
-        (contestant.status, contestant.note) = (status, note);
-        contestant.answers.clear();
+        (competitor.status, competitor.note) = (status, note);
+        competitor.answers.clear();
         Ok(())
     }
 
@@ -184,7 +178,7 @@ impl Runner<'_> {
         let difference = largest_difference(&self.gradients(place), &self.gradients(rival))?;
         match difference.is_finite() {
             true => Ok(difference),
-            false => Err(BenchError::Case {
+            false => Err(Error::Case {
                 case: case.name.clone(),
                 system: system.name.clone(),
                 found: "a gradient that is no number where the rival's is one".to_owned(),
@@ -193,7 +187,7 @@ impl Runner<'_> {
     }
 }
 
-impl Contestant<'_> {
+impl Competitor<'_> {
     fn row(&self, case: &Case, shape: Shape, rel_grad_diff: Option<f64>) -> Row {
         let times: Vec<f64> = self.answers.iter().flat_map(|answer| answer.milliseconds.clone()).collect();
         let median_ms = median(&times);

@@ -1,23 +1,15 @@
 //! The suites: which cases, which systems.
-mod batch;
-mod classes;
-mod decode;
-mod dp;
-mod lattice;
-mod lengths;
-mod pruned;
-mod skip;
-mod threads;
-mod train;
+mod losses;
+mod models;
 
 use std::path::PathBuf;
 
 use rnnt_loss::Precision;
 
-use super::case::Knowledge::Vague;
 use super::case::Lengths::Ragged;
+use super::case::Posteriors::Flat;
 use super::case::{Budget, LossWork, Method, Plan, System};
-use super::error::{BenchError, Result};
+use super::error::{Error, Result};
 
 /// Names on the command line.
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -60,42 +52,35 @@ impl Suite {
     /// The cases.
     ///
     /// # Errors
-    /// [`BenchError::Argument`] without threads.
+    /// [`Error::Argument`] without threads.
     pub fn plan(self, choice: &Choice) -> Result<Plan> {
         if choice.threads == 0 {
             let (argument, expected) = ("threads", "at least 1");
-            return Err(BenchError::Argument { argument, expected, found: "0".to_owned() });
+            return Err(Error::Argument { argument, expected, found: "0".to_owned() });
         }
         Ok(match self {
-            Self::Classes => classes::plan(choice),
-            Self::Batch => batch::plan(choice),
-            Self::Lengths => lengths::plan(choice),
-            Self::Dp => dp::plan(choice),
-            Self::Skip => skip::plan(choice),
-            Self::Threads => threads::plan(choice),
-            Self::Pruned => pruned::plan(choice),
-            Self::Decode => decode::plan(choice),
-            Self::Lattice => lattice::plan(choice),
-            Self::Train => train::plan(choice),
+            Self::Classes => losses::classes(choice),
+            Self::Batch => losses::batch(choice),
+            Self::Lengths => losses::lengths(choice),
+            Self::Dp => losses::dp(choice),
+            Self::Skip => losses::skip(choice),
+            Self::Threads => losses::threads(choice),
+            Self::Pruned => losses::pruned(choice),
+            Self::Decode => models::decode(choice),
+            Self::Lattice => models::lattice(choice),
+            Self::Train => models::train(choice),
         })
     }
 }
 
 /// N = 2,600 sites of one utterance, T = 100 and U = 25, H = 512.
 const fn middle(classes: usize) -> LossWork {
-    LossWork { batch: 1, frames: 100, labels: 25, hidden: 512, classes, model: Vague, lengths: Ragged }
+    LossWork { batch: 1, frames: 100, labels: 25, hidden: 512, classes, model: Flat, lengths: Ragged }
 }
 
 /// Many short utterances, case S5 of the specification: N = 6,662.
-const SHORT: LossWork = LossWork {
-    batch: 16,
-    frames: 50,
-    labels: 10,
-    hidden: 1024,
-    classes: 4096,
-    model: Vague,
-    lengths: Ragged,
-};
+const SHORT: LossWork =
+    LossWork { batch: 16, frames: 50, labels: 10, hidden: 1024, classes: 4096, model: Flat, lengths: Ragged };
 
 impl Choice {
     fn system(&self, name: &str, method: Method) -> System {

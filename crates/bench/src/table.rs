@@ -1,10 +1,10 @@
 //! The outcome as it looks on a terminal.
-mod speed;
-mod training;
-
 use super::answer::PruningReport;
+use super::answer::median;
 use super::case::Scores;
-use super::row::{Row, Status};
+use super::floors::{Floors, Training};
+use super::report::{Row, Status};
+use super::speed::TORCH_SGEMM;
 
 /// Columns; the first two are aligned to the left.
 const HEAD: [&str; 9] =
@@ -14,13 +14,13 @@ const LEFT: usize = 2;
 /// A line for the head and one for each row, a case's systems together; then what skipping cost and what pruning left.
 pub fn lines(rows: &[Row]) -> Vec<String> {
     if rows.iter().any(|row| row.speed.is_some()) {
-        let mut lines = columns(rows, speed::HEAD, speed::line);
-        lines.extend(speed::note(rows));
+        let mut lines = columns(rows, DECODING_HEAD, decoding_line);
+        lines.extend(decoding_note(rows));
         return lines;
     }
     if rows.iter().any(|row| row.training.is_some()) {
-        let mut lines = columns(rows, training::HEAD, training::line);
-        lines.extend(training::note(rows));
+        let mut lines = columns(rows, TRAINING_HEAD, training_line);
+        lines.extend(training_note(rows));
         return lines;
     }
     let mut lines = columns(rows, HEAD, |row, first| {
@@ -122,6 +122,111 @@ fn pruned(row: &Row) -> Option<String> {
         row.case,
         row.shape.N.unwrap_or(0),
         100.0 * share,
+    ))
+}
+
+/// Columns of a suite that decodes.
+const DECODING_HEAD: [&str; 12] = [
+    "case",
+    "system",
+    "utt/s",
+    "RTFx",
+    "x frame-looping",
+    "x torch",
+    "labels/frame",
+    "time ms",
+    "peak MB",
+    "GFLOP/s",
+    "sgemm",
+    "status",
+];
+
+/// A line below it.
+fn decoding_line(row: &Row, first: bool) -> [String; DECODING_HEAD.len()] {
+    let speed = row.speed.as_ref();
+    let times = |ratio: Option<f64>| or_dash(ratio.map(|ratio| format!("{ratio:.2}")));
+    [
+        name(row, first),
+        row.system.clone(),
+        or_dash(speed.map(|speed| significant(speed.utterances_per_second))),
+        or_dash(speed.map(|speed| format!("{:.0}", speed.rtfx))),
+        times(speed.and_then(|speed| speed.over_frame_looping)),
+        times(speed.and_then(|speed| speed.over_torch)),
+        or_dash(speed.map(|speed| format!("{:.3}", speed.labels_per_frame))),
+        or_dash(row.median_ms.map(significant)),
+        or_dash(row.peak_bytes.map(|bytes| format!("{:.1}", bytes as f64 / 1e6))),
+        or_dash(row.gflops.map(|rate| format!("{rate:.0}"))),
+        or_dash(row.sgemm_share.map(share)),
+        status(row),
+    ]
+}
+
+/// What the ratios are to.
+fn decoding_note(rows: &[Row]) -> Option<String> {
+    let products: Vec<f64> = rows.iter().filter_map(|row| row.speed?.sgemm).collect();
+    let sgemm = median(&products)?;
+    Some(format!(
+        "sgemm {sgemm:.0} GFLOP/s; x torch: the best PyTorch decoder of this column on a machine of {:.0} GFLOP/s, scaled",
+        TORCH_SGEMM
+    ))
+}
+
+/// Columns of a suite that trains.
+const TRAINING_HEAD: [&str; 15] = [
+    "case",
+    "system",
+    "step ms",
+    "utt/s",
+    "GFLOP/s",
+    "sgemm",
+    "encoder",
+    "predictor",
+    "loss",
+    "backward",
+    "optimiser",
+    "peak MB",
+    "resident",
+    "floors",
+    "status",
+];
+
+/// A line below it.
+fn training_line(row: &Row, first: bool) -> [String; TRAINING_HEAD.len()] {
+    let training = row.training.as_ref();
+    let part = |value: fn(&Training) -> f64| or_dash(training.map(|training| significant(value(training))));
+    let megabytes = |bytes: Option<u64>| or_dash(bytes.map(|bytes| format!("{:.0}", bytes as f64 / 1e6)));
+    [
+        name(row, first),
+        row.system.clone(),
+        or_dash(row.median_ms.map(significant)),
+        part(|training| training.utterances_per_second),
+        or_dash(row.gflops.map(|rate| format!("{rate:.0}"))),
+        or_dash(row.sgemm_share.map(share)),
+        part(|training| training.of.parts.encoder),
+        part(|training| training.of.parts.predictor),
+        part(|training| training.of.parts.loss),
+        part(|training| training.of.parts.backward),
+        part(|training| training.of.parts.optimiser),
+        megabytes(row.peak_bytes),
+        megabytes(training.and_then(|training| training.of.resident_bytes)),
+        or_dash(training.map(|training| floors(&training.floors))),
+        status(row),
+    ]
+}
+
+/// Products, recurrent weights and optimiser, in milliseconds.
+fn floors(Floors { products, recurrent, optimiser }: &Floors) -> String {
+    let products = or_dash(products.map(significant));
+    format!("{products} + {} + {}", significant(*recurrent), significant(*optimiser))
+}
+
+/// What the floors are.
+fn training_note(rows: &[Row]) -> Option<String> {
+    let Training { of, .. } = rows.iter().find_map(|row| row.training)?;
+    Some(format!(
+        "{} weights; parts in ms, those up to the loss forward only; floors in ms: products at sgemm's rate, recurrent weights read at \
+         every frame ({:.0} GB/s), the optimiser's bytes ({:.0} GB/s)",
+        of.parameters, of.cached, of.streamed
     ))
 }
 

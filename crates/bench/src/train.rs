@@ -6,15 +6,15 @@ use training::data::Batch;
 use training::recipe::{OptimiserConfig, OptimiserKind};
 use training::{Learner, LossSessions, Masks, Model, ModelConfig, Moment};
 
+use super::answer::Workload;
+use super::answer::median;
 use super::answer::{PartTimes, Shape, TrainingReport};
-use super::bandwidth;
 use super::case::{Method, TrainWork};
-use super::error::{BenchError, Result};
+use super::error::{Error, Result};
 use super::gradients::Gradients;
-use super::median::median;
-use super::memory::resident_peak;
-use super::noise::{labels, noise};
-use super::subject::Subject;
+use super::inputs::{labels, noise};
+use super::machine::resident_peak;
+use super::rates::read_rate;
 
 /// Step size, decay of the moments, of the weights and of their average: MLPerf's for a global batch of 1,024.
 const RATE: f64 = 0.007447;
@@ -42,7 +42,7 @@ struct Train {
 ///
 /// # Errors
 /// Sizes that the model refuses.
-pub fn prepare(work: &TrainWork, method: &Method) -> Result<Box<dyn Subject>> {
+pub fn prepare(work: &TrainWork, method: &Method) -> Result<Box<dyn Workload>> {
     let [encoder, predictor, joint] = work.widths;
     let model = Model::new(&ModelConfig::mlperf_of(encoder, predictor, joint), work.tokens)?;
     let ema = matches!(method, Method::Train { ema: true });
@@ -108,7 +108,7 @@ fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-impl Subject for Train {
+impl Workload for Train {
     fn shape(&self) -> Shape {
         self.work.shape()
     }
@@ -141,7 +141,7 @@ impl Subject for Train {
             true => Ok(()),
             false => {
                 let (argument, expected) = ("loss", "a number above 0, and weights that are numbers");
-                Err(BenchError::Argument { argument, expected, found: loss.to_string() })
+                Err(Error::Argument { argument, expected, found: loss.to_string() })
             }
         }
     }
@@ -174,8 +174,8 @@ impl Subject for Train {
             resident_bytes,
             recurrent_bytes: self.work.recurrent_bytes(),
             optimiser_bytes: TrainWork::optimiser_bytes(parameters, self.ema),
-            cached: bandwidth::read(self.work.largest_recurrent()),
-            streamed: bandwidth::read(STREAM),
+            cached: read_rate(self.work.largest_recurrent()),
+            streamed: read_rate(STREAM),
         }))
     }
 }

@@ -150,8 +150,7 @@ mod tests {
             let mut words = path.clone();
             for (_, other) in all.iter().filter(of_command).filter(|(_, other)| required(other)) {
                 words.extend(other.get_long().map(|name| format!("--{name}")));
-                // The name of a suite of benchmarks, and a good name of anything else.
-                words.push("dp".to_owned());
+                words.push("name".to_owned());
             }
             let mut is_accepted = false;
             for value in ["1", "2", "1/2", "min", "max-prob", "txt", "words", "maes", "bf16"] {
@@ -183,7 +182,6 @@ mod tests {
                 &["panda", "evaluate", "x", "y", "--confidence", value],
                 &["panda", "evaluate", "x", "y", "--format", value],
                 &["panda", "evaluate", "x", "y", "--beam-search", value],
-                &["panda", "bench", value],
             ] {
                 let error = command().try_get_matches_from(words).unwrap_err();
                 let message = value_message(&error).unwrap_or_else(|| printable(error).to_string());

@@ -23,9 +23,6 @@ pub enum Error {
     /// An n-gram.
     #[error(transparent)]
     Ngram(#[from] decoding::ngram::Error),
-    /// A folder of golden cases.
-    #[error(transparent)]
-    Verify(crate::verify::VerifyError),
     /// What another argument would have avoided.
     #[error("{source}; {advice}")]
     Advised {
@@ -170,9 +167,6 @@ pub enum Error {
         /// What was asked for.
         argument: &'static str,
     },
-    /// A benchmark.
-    #[error(transparent)]
-    Bench(#[from] bench::BenchError),
     /// Signals could not be watched.
     #[error("cannot watch for signals: {0}")]
     Signal(#[from] std::io::Error),
@@ -201,15 +195,6 @@ impl Error {
                 source.kind() == std::io::ErrorKind::BrokenPipe
             }
             _ => false,
-        }
-    }
-}
-
-impl From<crate::verify::VerifyError> for Error {
-    fn from(error: crate::verify::VerifyError) -> Self {
-        match error {
-            crate::verify::VerifyError::Report(source) => Self::standard_output(source),
-            error => Self::Verify(error),
         }
     }
 }

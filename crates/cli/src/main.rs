@@ -6,7 +6,6 @@ mod arguments;
 mod audio;
 mod average;
 mod bad_items;
-mod bench;
 mod captions;
 mod error;
 mod evaluate;
@@ -25,12 +24,10 @@ mod shard;
 mod signals;
 mod train;
 mod transcribe;
-mod verify;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::process::ExitCode;
 
 use clap::Subcommand;
-use training::bytes;
 
 /// Trains and runs transducer (RNN-T) speech recognisers with the exact loss over every class.
 #[derive(clap::Parser)]
@@ -60,16 +57,6 @@ enum Command {
     Lm(lm::Arguments),
     /// One HTML page of a run folder: curves, error rates, the worst utterances to read and to hear
     Report(report::Arguments),
-    /// Checks golden vectors of independent programs; exit status 1 if any fails
-    Verify {
-        /// Folder with NAME.json and NAME.safetensors
-        dir: PathBuf,
-    },
-    /// Compares speed and memory with rivals, suite by suite
-    Bench(bench::Arguments),
-    /// One case of a benchmark, in a process of its own
-    #[command(name = ::bench::COMMAND, hide = true)]
-    BenchCase(bench::CaseArguments),
     /// Shapes, parameter counts and memory plan of a checkpoint or a recipe
     Info(info::Arguments),
 }
@@ -93,12 +80,6 @@ fn main() -> ExitCode {
         Command::Prepare(arguments) => prepare::run(&arguments),
         Command::Lm(arguments) => lm::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
-        Command::Verify { dir } => {
-            let passed = verify::run(&dir)?;
-            Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-        }
-        Command::Bench(arguments) => bench::run(&arguments),
-        Command::BenchCase(arguments) => bench::run_case(&arguments),
         Command::Info(arguments) => info::run(&arguments),
     });
     match outcome {

@@ -65,27 +65,6 @@ fn cut_words(text: &str) -> String {
     text.split_inclusive(' ').map(cut).collect()
 }
 
-/// A writer for people, whose every call of `writeln!` is a line with control characters escaped.
-pub struct Lines<W>(pub W);
-
-impl<W: Write> Write for Lines<W> {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        self.0.flush()
-    }
-
-    fn write_fmt(&mut self, text: Arguments) -> std::io::Result<()> {
-        let text = text.to_string();
-        match text.strip_suffix('\n') {
-            Some(line) => writeln!(self.0, "{}", Printable(line)),
-            None => write!(self.0, "{}", Printable(text)),
-        }
-    }
-}
-
 /// [`line()`] with the arguments of `format!`.
 macro_rules! say {
     ($($text:tt)*) => { $crate::out::line(format_args!($($text)*)) };
@@ -101,16 +80,6 @@ pub(crate) use {complain, say};
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_name_is_no_line() {
-        let mut out = Vec::new();
-        let mut lines = Lines(&mut out);
-        let name = "a\nb\u{1b}[2J";
-        writeln!(lines, "{name}  pass").unwrap();
-        writeln!(lines, "{} done", 3).unwrap();
-        assert_eq!(String::from_utf8(out).unwrap(), "a\\nb\\u{1b}[2J  pass\n3 done\n");
-    }
 
     #[test]
     fn no_word_is_longer_than_a_path() {

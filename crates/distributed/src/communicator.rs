@@ -105,7 +105,10 @@ pub trait Communicator {
                 }
                 round_to_bf16(sent_bf16, received);
                 self.all_gather(bytemuck::cast_slice(sent_bf16), bytemuck::cast_slice_mut(received_bf16));
-                values.iter_mut().zip(received_bf16).for_each(|(value, sum)| *value = bf16::from_bits(*sum).to_f32());
+                values
+                    .iter_mut()
+                    .zip(received_bf16)
+                    .for_each(|(value, sum)| *value = bf16::from_bits(*sum).to_f32());
             }
         }
         values.truncate(length);

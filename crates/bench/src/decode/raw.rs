@@ -4,7 +4,11 @@ use std::sync::{Mutex, PoisonError};
 use decoding::{Activation, Affine, Joint, Scratch, Sites};
 use kernels::{par_for, parts, parts_mut};
 
-use super::sizes::{ENCODER, HIDDEN, PREDICTOR};
+/// Sizes E, P and H, and labels V, of the model.
+pub const ENCODER: usize = 512;
+pub const PREDICTOR: usize = 640;
+pub const HIDDEN: usize = 640;
+pub const LABELS: usize = 1024;
 
 /// Rows of a task that makes hidden rows, as in [`decoding::Network`].
 const ROWS: usize = 8;

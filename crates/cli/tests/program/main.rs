@@ -3,7 +3,6 @@
 mod align;
 mod average;
 mod bad_items;
-mod bench;
 mod commands;
 mod decoding;
 #[path = "../../../speech/tests/suite/encoded.rs"]
@@ -31,7 +30,6 @@ mod tfevents;
 mod threads;
 #[path = "../../../training/tests/suite/toy.rs"]
 mod toy;
-mod verify;
 
 use std::path::Path;
 use std::process::Command;

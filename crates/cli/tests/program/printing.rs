@@ -106,7 +106,6 @@ fn hostile_names_and_texts_are_escaped() {
         &["average", "mean.safetensors", &format!("none{HOSTILE}")],
         &["report", &run],
         &["report", HOSTILE],
-        &["verify", HOSTILE],
         &["prepare", "fsdd", HOSTILE],
         &[HOSTILE],
         &["train", &format!("--{HOSTILE}"), "x.toml"],

@@ -72,7 +72,6 @@ fn no_output_is_an_input_or_another_output() {
         format!(
             "head -1 train.jsonl > 1.jsonl; $P evaluate {CHECKPOINT} 1.jsonl --format srt --output captions --hypotheses new"
         ),
-        format!("$P bench skip --checkpoint {CHECKPOINT} --manifest train.jsonl --json train.jsonl"),
     ] {
         let (code, _, err) = shell(&folder, &line);
         assert_eq!(code, Some(2), "{line}: {err}");
@@ -97,7 +96,6 @@ fn outputs_are_tried_before_the_work() {
     for line in [
         format!("$P align {CHECKPOINT} gone.jsonl --ctm no/such/folder"),
         format!("$P evaluate {CHECKPOINT} gone.jsonl --hypotheses run"),
-        "$P bench classes --quick --json no/such/folder".to_owned(),
     ] {
         let (code, _, err) = shell(&folder, &line);
         assert_eq!(code, Some(2), "{line}: {err}");
@@ -109,13 +107,12 @@ fn outputs_are_tried_before_the_work() {
 fn a_closed_pipe_ends_reading_commands_quietly() {
     let toy = trained_for_an_epoch();
     let folder = toy.path("");
-    let mut lines = vec![
+    let lines = [
         format!("$P transcribe {CHECKPOINT} $(yes 0.wav | head -40) --times"),
         format!("$P align {CHECKPOINT} train.jsonl"),
         format!("$P evaluate {CHECKPOINT} train.jsonl"),
         format!("$P info {CHECKPOINT}"),
     ];
-    lines.extend(oracle::golden::folder().map(|folder| format!("$P verify {}", folder.display())));
     for line in &lines {
         // A reader that has gone before the first byte.
         let (_, out, err) = shell(&folder, &format!("({line}; echo $? > status) | true; sleep 0.01"));

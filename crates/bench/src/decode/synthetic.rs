@@ -1,0 +1,157 @@
+//! A made-up model and what its encoder says, the same in every process and in `crates/bench/python/torch_decode.py`.
+use std::sync::Arc;
+
+use decoding::{Activation, Affine, Joint, LstmLayer, LstmPredictor, Model, Network};
+use rnnt_dp::Topology;
+
+use super::raw::{ENCODER, HIDDEN, LABELS, PREDICTOR, Raw};
+use crate::answer::Shape;
+use crate::case::{DecodeWork, Family};
+use crate::error::Result;
+use crate::inputs::noise;
+
+/// The blank, last of the classes.
+const BLANK: u32 = LABELS as u32;
+const DURATIONS: [usize; 5] = [0, 1, 2, 3, 4];
+
+/// Random weights, but for the blank's bias, which was chosen so that a quarter of the frames has a label.
+pub struct Weights {
+    embedding: Vec<f32>,
+    input: Vec<f32>,
+    recurrent: Vec<f32>,
+    bias: Vec<f32>,
+    frames: Vec<f32>,
+    predicted: Vec<f32>,
+    head: Vec<f32>,
+    head_bias: Vec<f32>,
+    family: Family,
+}
+
+impl Family {
+    /// Durations of the model.
+    pub fn durations(self) -> &'static [usize] {
+        match self {
+            Self::Rnnt => &[],
+            Self::Tdt => &DURATIONS,
+        }
+    }
+
+    /// C + D
+    pub fn outputs(self) -> usize {
+        LABELS + 1 + self.durations().len()
+    }
+
+    fn topology(self) -> Result<Topology> {
+        Ok(match self {
+            Self::Rnnt => Topology::rnnt(),
+            Self::Tdt => Topology::tdt(&DURATIONS)?,
+        })
+    }
+
+    fn blank_bias(self) -> f32 {
+        match self {
+            Self::Rnnt => 11.225,
+            Self::Tdt => 8.765,
+        }
+    }
+}
+
+impl Weights {
+    /// The weights of a model.
+    pub fn synthetic(family: Family) -> Self {
+        let mut embedding = noise(201, (LABELS + 1) * PREDICTOR, 1.7);
+        // What comes before any label is nothing.
+        embedding[LABELS * PREDICTOR..].fill(0.0);
+        let mut head_bias = vec![0.0; family.outputs()];
+        head_bias[LABELS] = family.blank_bias();
+        Self {
+            embedding,
+            input: noise(202, 4 * PREDICTOR * PREDICTOR, 0.06),
+            recurrent: noise(203, 4 * PREDICTOR * PREDICTOR, 0.06),
+            bias: noise(204, 4 * PREDICTOR, 0.06),
+            frames: noise(205, HIDDEN * ENCODER, 0.1),
+            predicted: noise(206, HIDDEN * PREDICTOR, 0.15),
+            head: noise(207, family.outputs() * HIDDEN, 0.25),
+            head_bias,
+            family,
+        }
+    }
+
+    /// The model as it is used: all that can be is computed once.
+    ///
+    /// # Errors
+    /// Here and below: layers that do not fit together.
+    pub fn network(&self) -> Result<(Model, Arc<Network>)> {
+        let [frames, predicted, head] = self.layers()?;
+        let durations = self.family.durations().len();
+        let network = Arc::new(Network::new(Activation::Tanh, Some(frames), predicted, head, durations)?);
+        Ok((self.model(usize::MAX, network.clone())?, network))
+    }
+
+    /// The same with nothing computed before it is asked for: see [`Raw`]; nor is there a table of first products.
+    pub fn raw(&self) -> Result<Model> {
+        let durations = self.family.durations().len();
+        self.model(0, Arc::new(Raw::new(self.layers()?, durations)))
+    }
+
+    fn model(&self, table: usize, joint: Arc<dyn Joint>) -> Result<Model> {
+        let layer = LstmLayer { input: &self.input, recurrent: &self.recurrent, bias: &self.bias };
+        let predictor = LstmPredictor::with_table_within(table, &self.embedding, PREDICTOR, &[layer], BLANK)?;
+        Ok(Model::new(Arc::new(predictor), joint, BLANK, &[], &self.family.topology()?)?)
+    }
+
+    /// Projections of frames and predictor, head.
+    fn layers(&self) -> Result<[Affine; 3]> {
+        Ok([
+            Affine::new("frames", &self.frames, ENCODER, None)?,
+            Affine::new("predicted", &self.predicted, PREDICTOR, None)?,
+            Affine::new("head", &self.head, HIDDEN, Some(&self.head_bias))?,
+        ])
+    }
+}
+
+impl DecodeWork {
+    /// Frames of each utterance, from 100 to 400.
+    pub fn lengths(&self) -> Vec<usize> {
+        (0..self.utterances).map(|b| 100 + b * 97 % 301).collect()
+    }
+
+    /// Encoder rows `[T, E]` of all utterances, one after the other, each row half as its neighbour.
+    pub fn encoded(&self) -> Vec<f32> {
+        let mut all = Vec::new();
+        for (b, &length) in self.lengths().iter().enumerate() {
+            let mut rows = noise(300 + b as u64, length * ENCODER, 1.7);
+            for at in ENCODER..rows.len() {
+                rows[at] = 0.5 * rows[at - ENCODER] + 0.866 * rows[at];
+            }
+            all.append(&mut rows);
+        }
+        all
+    }
+
+    /// As it is reported.
+    pub fn shape(&self) -> Shape {
+        let classes = self.family.outputs() - self.family.durations().len();
+        let some = Some;
+        let longest = self.lengths().into_iter().max();
+        Shape { B: some(self.batch), T: longest, H: some(HIDDEN), C: some(classes), ..Shape::default() }
+    }
+
+    /// Bytes of weights, of what is packed of them, and of encoder rows, in `f32`.
+    pub fn input_bytes(&self) -> u64 {
+        let table = (LABELS + 1) * 4 * PREDICTOR;
+        let lstm = 8 * PREDICTOR * PREDICTOR + (LABELS + 1) * PREDICTOR;
+        let joint = HIDDEN * (ENCODER + PREDICTOR + self.family.outputs());
+        let frames = self.lengths().iter().sum::<usize>() * ENCODER;
+        4 * (table + 2 * (lstm + joint) + frames) as u64
+    }
+
+    /// Floating-point operations of the products that the answer needs: those of each frame, each label and each site on the
+    /// path, once.
+    pub fn operations(&self, labels: usize, sites: usize) -> u64 {
+        let frame = ENCODER * HIDDEN;
+        let label = PREDICTOR * (4 * PREDICTOR + HIDDEN);
+        let frames: usize = self.lengths().iter().sum();
+        2 * (frames * frame + labels * label + sites * HIDDEN * self.family.outputs()) as u64
+    }
+}

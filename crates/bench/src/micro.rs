@@ -1,0 +1,120 @@
+//! Micro-benchmarks in this process: rates of single products, and tile shapes of the normalizer.
+use std::time::{Duration, Instant};
+
+use kernels::{Accumulate, PackedRight, View, ViewMut, product, product_packed};
+use panda_core::{
+    Adjoints, Backward, Gradients, Head, Plan, Precision, Rows, Selection, Shape, Workspace, backward,
+    forward,
+};
+
+use super::answer::median;
+use super::error::{Error, Result};
+use super::inputs::noise;
+
+/// First argument of the program; the second is the name of a micro-benchmark.
+pub const COMMAND: &str = "micro";
+
+/// Sites x H x classes of a tile.
+const TILES: [[usize; 3]; 4] = [[256, 512, 256], [1024, 512, 256], [1024, 512, 1024], [1024, 1024, 256]];
+/// The product that all suites compare with.
+const LARGE: [usize; 3] = [650, 512, 8192];
+/// Rows and H of a recurrent layer.
+const STEPS: [[usize; 2]; 3] = [[16, 512], [16, 128], [1, 512]];
+/// The call whose tiles are compared.
+const SHAPE: Shape = Shape { sites: 2600, hidden: 512, classes: 4096, selected: 2 };
+/// Wave, classes of a tile, tiles in flight.
+const BLOCKINGS: [[usize; 3]; 5] =
+    [[512, 256, 16], [1024, 128, 16], [1024, 256, 16], [1024, 1024, 4], [2600, 256, 8]];
+
+/// Runs a micro-benchmark and prints a line for each shape: median time of a call, and its rate.
+///
+/// # Errors
+/// [`Error::Argument`] for an unknown name.
+pub fn run(name: &str) -> Result<()> {
+    match name {
+        "product" => products(),
+        "tiles" => tiles(),
+        _ => {
+            let (argument, expected) = ("micro", "product or tiles");
+            return Err(Error::Argument { argument, expected, found: name.to_owned() });
+        }
+    }
+    Ok(())
+}
+
+/// Prints the median time of a call, of those of about a second.
+fn measure(name: &str, operations: u64, mut call: impl FnMut()) {
+    // The first call fills buffers and caches.
+    call();
+    let (start, mut times) = (Instant::now(), Vec::new());
+    while start.elapsed() < Duration::from_secs(1) {
+        let start = Instant::now();
+        call();
+        times.push(start.elapsed().as_secs_f64());
+    }
+    let seconds = median(&times).unwrap_or(f64::NAN);
+    println!("{name:24}  {:9.3} ms  {:6.0} GFLOP/s", 1e3 * seconds, operations as f64 / seconds / 1e9);
+}
+
+/// The three products of the loss on tiles: `scores` *h W^T*, `hidden` *g W*, `weight` *g^T h*; `step` is that of a recurrent layer
+/// with a packed weight.
+fn products() {
+    for [n, h, c] in TILES.into_iter().chain([LARGE]) {
+        let (hidden, weight, gradient) = (noise(1, n * h, 1.0), noise(2, c * h, 1.0), noise(3, n * c, 1.0));
+        let mut scores = vec![0f32; n * c];
+        let (mut hidden_gradient, mut weight_gradient) = (vec![0f32; n * h], vec![0f32; c * h]);
+        let (hidden, weight) = (View::new(&hidden, n, h), View::new(&weight, c, h));
+        let gradient = View::new(&gradient, n, c);
+        let (name, operations) = (format!("{n}x{h}x{c}"), (2 * n * h * c) as u64);
+        measure(&format!("scores {name}"), operations, || {
+            let out = ViewMut::new(&mut scores, n, c);
+            product(out, hidden, weight.transposed(), 1.0, Accumulate::Replace);
+        });
+        if [n, h, c] == LARGE {
+            continue;
+        }
+        measure(&format!("hidden {name}"), operations, || {
+            let out = ViewMut::new(&mut hidden_gradient, n, h);
+            product(out, gradient, weight, 1.0, Accumulate::Add);
+        });
+        measure(&format!("weight {name}"), operations, || {
+            let out = ViewMut::new(&mut weight_gradient, c, h);
+            product(out, gradient.transposed(), hidden, 1.0, Accumulate::Add);
+        });
+    }
+    for [n, h] in STEPS {
+        let (state, weight) = (noise(4, n * h, 1.0), noise(5, 4 * h * h, 1.0));
+        let mut gates = vec![0f32; 4 * n * h];
+        let weight = PackedRight::new(View::new(&weight, h, 4 * h));
+        measure(&format!("step {n}x{h}"), (8 * n * h * h) as u64, || {
+            let out = ViewMut::new(&mut gates, n, 4 * h);
+            product_packed(out, View::new(&state, n, h), &weight, Accumulate::Add);
+        });
+    }
+}
+
+/// Forward and backward of the selected normalizer, no score kept; each name is `wave x classes of a tile, tiles in flight`, and
+/// `planned` is the choice of [`Plan::new`].
+fn tiles() {
+    let Shape { sites, hidden: h, classes, selected } = SHAPE;
+    let (hidden, weight) = (noise(6, sites * h, 1.0), noise(7, classes * h, 0.04));
+    let rows = Rows::new(&hidden, h).expect("whole rows");
+    let head = Head::new(&weight, None, h).expect("whole rows");
+    let ids = (0..sites).flat_map(|i| [0, 1 + i as u32 % (classes as u32 - 1)]).collect();
+    let selection = Selection::new(ids, vec![true; selected * sites], selected).expect("ids below C");
+    let adjoints = vec![-0.3; selected * sites];
+    let planned = Plan::<f32>::new(SHAPE, Precision::Full, usize::MAX, false).expect("no limit");
+    let named = BLOCKINGS.map(|[wave, tile_classes, tiles]| {
+        (format!("{wave}x{tile_classes},{tiles}"), Plan { wave, tile_classes, tiles, ..planned })
+    });
+    for (name, plan) in named.into_iter().chain([("planned".to_owned(), planned)]) {
+        let mut workspace = Workspace::with_plan(plan).expect("no part of a plan is zero");
+        let mut into = Gradients::zero(panda_core::Sites::zero_gradient(&rows), &head);
+        measure(&name, planned.operations(SHAPE), || {
+            let normalized = &forward(&rows, &head, &selection, &mut workspace).expect("finite scores");
+            let (sites, head, selection, adjoints) = (&rows, &head, &selection, &Adjoints::new(&adjoints));
+            let arguments = Backward { sites, head, selection, normalized, adjoints };
+            backward(arguments, &mut workspace, &mut into).expect("as forward");
+        });
+    }
+}

@@ -1,0 +1,228 @@
+//! The outcome as a picture, logarithmic axes: time and memory of every system over the cases, or the speed of decoding.
+use report::plots::{self, Axis, Corner, Line, Panel, Pen, digit, ends};
+
+use super::case::{Family, Plan};
+use super::error::Error;
+use super::report::{Row, Status};
+
+const SIZE: (u32, u32) = (860, 760);
+/// Ours first, then its variants.
+const OURS: [Pen; 3] = [Pen::BLUE, Pen::GREEN, Pen::CYAN];
+/// The rival's first, then those of others.
+const RIVALS: [Pen; 3] = [Pen::ORANGE, Pen::PURPLE, Pen::GREY];
+
+/// An SVG with time above and memory below; of a suite that decodes, with speed, a kind of model above the other.
+///
+/// # Errors
+/// [`Error::Plot`]
+pub fn draw(plan: &Plan, rows: &[Row]) -> Result<String, Error> {
+    let rows: Vec<&Row> = rows.iter().filter(|row| row.mark.is_some()).collect();
+    if rows.iter().any(|row| row.speed.is_some()) {
+        return svg(&[Family::Rnnt, Family::Tdt].map(|family| speed(plan, family, &rows)));
+    }
+    let whole = rows.iter().any(|row| row.system == "best-path" || row.training.is_some());
+    let time = match whole {
+        true => format!("{}: time of a step", plan.title),
+        false => format!("{}: time of forward and backward", plan.title),
+    };
+    // Less than a page or two is not seen.
+    let megabytes = |row: &Row| Some((row.peak_bytes? as f64 / 1e6).max(0.01));
+    svg(&[
+        panel(plan, time, "milliseconds", &rows, lines(&rows, |row| row.median_ms)),
+        panel(
+            plan,
+            "Peak memory above inputs and gradients".to_owned(),
+            "MB",
+            &rows,
+            lines(&rows, megabytes),
+        ),
+    ])
+}
+
+fn svg(panels: &[Panel]) -> Result<String, Error> {
+    plots::draw(SIZE, panels).map_err(|error| Error::Plot { found: error.to_string() })
+}
+
+/// Utterances per second by one kind of model, and what PyTorch would do.
+fn speed<'a>(plan: &'a Plan, family: Family, rows: &[&Row]) -> Panel<'a> {
+    let of_family = |row: &&&Row| row.speed.is_some_and(|speed| speed.of.family == family);
+    let rows: Vec<&Row> = rows.iter().filter(of_family).copied().collect();
+    let mut lines = lines(&rows, |row| Some(row.speed?.utterances_per_second));
+    let mut torch: Vec<(f64, f64)> =
+        rows.iter().filter_map(|row| Some((place(row)?.0, row.speed?.torch?.log10()))).collect();
+    torch.dedup_by(|a, b| a.0 == b.0);
+    if !torch.is_empty() {
+        let name = "best of PyTorch, scaled".to_owned();
+        lines.push(Line { pen: Pen::PURPLE, points: torch, crosses: Vec::new(), crossed: "", name });
+    }
+    let title = format!("{}: {}", plan.title, family.name());
+    panel(plan, title, "utterances per second", &rows, lines)
+}
+
+fn panel<'a>(
+    plan: &'a Plan,
+    title: String,
+    y_name: &'static str,
+    rows: &[&Row],
+    lines: Vec<Line>,
+) -> Panel<'a> {
+    let mut marks: Vec<(f64, String)> = rows.iter().filter_map(|row| place(row)).collect();
+    marks.dedup_by(|a, b| a.0 == b.0);
+    let (low, high) = ends(marks.iter().map(|mark| mark.0)).unwrap_or((0.0, 1.0));
+    let margin = (0.06 * (high - low)).max(0.05);
+    let x = Axis { range: low - margin..high + margin, marks: marks.iter().map(|mark| mark.0).collect() };
+    let values = lines.iter().flat_map(|line| line.points.iter().map(|point| point.1));
+    let (low, high) = ends(values).unwrap_or((0.0, 1.0));
+    // Room above for the legend and the crosses.
+    let y = Axis::decades(low - 0.15, high + 0.15 + 0.3 * (high - low).max(0.5), 3.5);
+    let name = move |x: f64| {
+        marks.iter().find(|mark| (mark.0 - x).abs() < 1e-9).map_or(String::new(), |mark| mark.1.clone())
+    };
+    Panel {
+        title,
+        x_name: plan.axis,
+        y_name,
+        x,
+        y,
+        x_label: Box::new(name),
+        y_label: |log| digit(10f64.powf(log)),
+        lines,
+        legend: Corner::UpperLeft,
+    }
+}
+
+/// Where a row stands and what is written there.
+fn place(row: &Row) -> Option<(f64, String)> {
+    row.mark.as_ref().map(|(x, name)| (x.log10(), name.clone()))
+}
+
+fn lines(rows: &[&Row], value: fn(&Row) -> Option<f64>) -> Vec<Line> {
+    let (mut ours, mut rivals) = (OURS.into_iter().cycle(), RIVALS.into_iter().cycle());
+    let line = |system: String| {
+        let of_system = || rows.iter().filter(|row| row.system == system);
+        let point = |row: &&&Row| Some((place(row)?.0, value(row)?.log10()));
+        let over = of_system().filter(|row| row.status == Status::OutOfMemory);
+        let pens = if is_ours(&system) { &mut ours } else { &mut rivals };
+        Line {
+            pen: pens.next().unwrap_or(Pen::GREY),
+            points: of_system().filter_map(|row| point(&row)).collect(),
+            crosses: over.filter_map(|row| Some(place(row)?.0)).collect(),
+            crossed: "out of memory",
+            name: system,
+        }
+    };
+    systems(rows).into_iter().map(line).collect()
+}
+
+fn is_ours(system: &str) -> bool {
+    matches!(system, "ours" | "pruned" | "full") || system.starts_with("ours-")
+}
+
+/// Names of the systems in the order in which they first appear.
+fn systems(rows: &[&Row]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for row in rows {
+        if !names.contains(&row.system) {
+            names.push(row.system.clone());
+        }
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::answer::{DecodingReport, Shape};
+    use crate::speed::Speed;
+
+    fn row(x: Option<f64>, system: &str, median_ms: Option<f64>) -> Row {
+        Row {
+            case: String::new(),
+            system: system.to_owned(),
+            shape: Shape::default(),
+            threads: 1,
+            median_ms,
+            min_ms: None,
+            max_ms: None,
+            peak_bytes: median_ms.map(|time| (1e5 * time) as u64),
+            gflops: None,
+            sgemm_share: None,
+            rel_grad_diff: None,
+            status: if median_ms.is_some() { Status::Ok } else { Status::OutOfMemory },
+            note: None,
+            skip: None,
+            pruning: None,
+            speed: None,
+            training: None,
+            mark: x.map(|x| (x, format!("mark {x}"))),
+        }
+    }
+
+    fn plan() -> Plan {
+        Plan { suite: "classes", title: "Title", axis: "classes", cases: Vec::new() }
+    }
+
+    #[test]
+    fn every_measurement_is_a_point_and_every_failure_a_cross() {
+        let rows = [
+            row(Some(10.0), "ours", Some(1.0)),
+            row(Some(10.0), "dense", Some(30.0)),
+            row(Some(100.0), "ours", Some(9.0)),
+            row(Some(100.0), "dense", None),
+            row(None, "ours", Some(5.0)),
+        ];
+        let svg = draw(&plan(), &rows).unwrap();
+        assert_eq!(svg.matches("<circle").count(), 2 * 3);
+        for text in ["Title", "milliseconds", "MB", "classes", "mark 10", "dense: out of memory", "ours"] {
+            assert!(svg.contains(text), "{text}");
+        }
+        assert!(svg.ends_with("</svg>\n") && !svg.contains("NaN"));
+    }
+
+    #[test]
+    fn decoding_is_a_panel_for_each_kind_of_model() {
+        let speed = |family, batch: usize| {
+            let of = DecodingReport { family, utterances: 8, frames: 100, labels: 20, sites: 120 };
+            Speed::new(of, Some(batch), 10.0, Some(430.0))
+        };
+        let row = |family, batch: usize, system| Row {
+            speed: Some(speed(family, batch)),
+            ..row(Some(batch as f64), system, Some(10.0))
+        };
+        let rows = [
+            row(Family::Rnnt, 1, "ours"),
+            row(Family::Rnnt, 1, "frame-looping"),
+            row(Family::Rnnt, 4, "ours"),
+            row(Family::Tdt, 1, "ours"),
+        ];
+        let svg = draw(&plan(), &rows).unwrap();
+        // Measurements, and PyTorch at two batch sizes and at one.
+        assert_eq!(svg.matches("<circle").count(), 4 + 2 + 1);
+        for text in ["RNN-T", "TDT", "utterances per second", "best of PyTorch, scaled"] {
+            assert!(svg.contains(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_suite_without_measurements_has_a_picture_too() {
+        for rows in
+            [Vec::new(), vec![row(Some(1.0), "ours", None)], vec![row(Some(1.0), "ours", Some(0.0001))]]
+        {
+            let svg = draw(&plan(), &rows).unwrap();
+            assert!(svg.contains("</svg>") && !svg.contains("NaN") && !svg.contains("inf"));
+        }
+    }
+
+    #[test]
+    fn no_two_systems_of_a_picture_look_the_same() {
+        for names in
+            [["ours", "ours-kept", "ours-bf16", "dense"], ["pruned", "pruned-dense", "full", "full-dense"]]
+        {
+            let rows = names.map(|name| row(Some(10.0), name, Some(1.0)));
+            let lines = lines(&rows.iter().collect::<Vec<_>>(), |row| row.median_ms);
+            for (i, line) in lines.iter().enumerate() {
+                assert!(lines[..i].iter().all(|other| other.pen != line.pen), "{}", line.name);
+            }
+        }
+    }
+}

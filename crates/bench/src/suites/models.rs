@@ -1,0 +1,76 @@
+//! Suites of whole models: greedy search, recognition lattices, training steps.
+use super::{Choice, thousands};
+use crate::case::{Case, DecodeWork, Family, Method, Plan, RecognitionWork, Search, TrainWork, Work};
+
+const DECODE_BATCHES: [usize; 4] = [1, 4, 16, 32];
+const DECODE_QUICK: [usize; 2] = [1, 4];
+
+/// 32 utterances of 100 to 400 frames, quick 4, by a model of RNN-T and one of TDT.
+pub fn decode(choice: &Choice) -> Plan {
+    let (batches, utterances) = if choice.quick { (&DECODE_QUICK[..], 4) } else { (&DECODE_BATCHES[..], 32) };
+    let systems = [
+        ("ours", Search::LookAhead),
+        ("ours-one-frame", Search::OneFrame),
+        ("ours-unprojected", Search::Unprojected),
+        ("frame-looping", Search::FrameLooping),
+    ];
+    let case = |family: Family, batch: usize| Case {
+        name: format!("{} B={batch}", family.name()),
+        mark: Some((batch as f64, batch.to_string())),
+        work: Work::Decode(DecodeWork { family, batch, utterances }),
+        systems: systems.map(|(name, search)| choice.system(name, Method::Decode(search))).to_vec(),
+    };
+    let of = |family| batches.iter().map(move |&batch| case(family, batch));
+    let cases = of(Family::Rnnt).chain(of(Family::Tdt)).collect();
+    Plan { suite: "decode", title: "Greedy search", axis: "utterances of a batch", cases }
+}
+
+/// B 1 and 16 of 128 frames and 32 labels under contexts of 0, 1 and 2 labels; unless quick also the configuration of table 2 of
+/// arXiv 2304.13134.
+pub fn lattice(choice: &Choice) -> Plan {
+    let small = (0..=2)
+        .flat_map(|context| [1, 16].map(|batch| RecognitionWork { batch, frames: 128, labels: 32, context }));
+    let paper = RecognitionWork { batch: 16, frames: 1024, labels: 256, context: 2 };
+    let works = small.chain((!choice.quick).then_some(paper));
+    let systems = vec![
+        choice.ours(),
+        choice.ours_kept(),
+        choice.system("best-path", Method::BestPath),
+        choice.system("denominator", Method::Denominator),
+    ];
+    let case = |work: RecognitionWork| {
+        let RecognitionWork { batch, frames, labels, context } = work;
+        Case {
+            name: format!("context {context}, B={batch}, {frames}x{labels}"),
+            mark: Some((work.sites() as f64, thousands(work.sites()))),
+            work: Work::Recognition(work),
+            systems: systems.clone(),
+        }
+    };
+    let cases = works.map(case).collect();
+    Plan {
+        suite: "lattice",
+        title: "Recognition lattices, V = 32, H = 512",
+        axis: "states of all frames",
+        cases,
+    }
+}
+
+/// B of the full size: 400 rows of 3 frames, 200 encoder frames, 60 of 1,023 labels.
+const TRAIN_BATCHES: [usize; 2] = [4, 16];
+
+/// The model of 49 million weights with batches of 4 and 16; quick: a small one with a batch of 4.
+pub fn train(choice: &Choice) -> Plan {
+    let full = |batch| TrainWork { batch, rows: 400, labels: 60, tokens: 1023, widths: [1024, 512, 512] };
+    let small = TrainWork { batch: 4, rows: 40, labels: 6, tokens: 31, widths: [64, 32, 32] };
+    let works = if choice.quick { vec![small] } else { TRAIN_BATCHES.map(full).to_vec() };
+    let systems = [("ours", false), ("ours-ema", true)];
+    let case = |work: TrainWork| Case {
+        name: format!("B={}", work.batch),
+        mark: Some((work.batch as f64, work.batch.to_string())),
+        work: Work::Train(work),
+        systems: systems.map(|(name, ema)| choice.system(name, Method::Train { ema })).to_vec(),
+    };
+    let cases = works.into_iter().map(case).collect();
+    Plan { suite: "train", title: "Training, MLPerf's RNN-T", axis: "utterances of a batch", cases }
+}

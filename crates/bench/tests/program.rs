@@ -1,0 +1,222 @@
+//! What a benchmark writes; never how fast anything was.
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Runs the program in a folder to its end: exit status, standard output, standard error.
+fn bench(folder: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bench"));
+    let output = command.args(arguments).current_dir(folder).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+/// Largest relative difference of any gradient from the rival's, which is `f32` all the way.
+const GRADIENT: f64 = 2e-5;
+
+/// Runs a suite's quick part and returns its rows; checks the parts of the schema that are the same in every suite.
+fn rows(folder: &TempDir, suite: &str, more: &[&str]) -> Vec<Value> {
+    let mut arguments = vec![suite, "--quick", "--repeats", "1", "--json", "out.json", "--svg", "out.svg"];
+    arguments.extend(more);
+    let (code, out, err) = bench(folder.path(), &arguments);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(out.lines().nth(1).is_some_and(|head| head.starts_with("case")), "{out}");
+
+    let mut files: Vec<_> =
+        std::fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+    files.sort();
+    assert_eq!(files, ["out.json", "out.svg"]);
+    let svg = std::fs::read_to_string(folder.path().join("out.svg")).unwrap();
+    assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n") && !svg.contains("NaN"));
+
+    let report: Value =
+        serde_json::from_slice(&std::fs::read(folder.path().join("out.json")).unwrap()).unwrap();
+    assert_eq!(report["suite"], suite);
+    let machine = &report["machine"];
+    assert!(
+        machine["cpu"].is_string() && machine["cores"].as_u64() >= Some(1) && machine["date"].is_string()
+    );
+    let rows = report["rows"].as_array().unwrap().clone();
+    for row in &rows {
+        for name in ["case", "system", "status"] {
+            assert!(row[name].is_string(), "{name}: {row}");
+        }
+        for name in ["median_ms", "min_ms", "max_ms", "peak_bytes", "gflops", "sgemm_share", "rel_grad_diff"]
+        {
+            let value = row.get(name).unwrap_or_else(|| panic!("{name}: {row}"));
+            assert!(value.is_null() || value.as_f64() >= Some(0.0), "{name}: {row}");
+        }
+        for axis in ["B", "T", "U", "H", "C", "N"] {
+            assert!(row["shape"].get(axis).is_some(), "{axis}: {row}");
+        }
+        let (low, middle, high) = (&row["min_ms"], &row["median_ms"], &row["max_ms"]);
+        assert_eq!(row["status"] == "ok", middle.is_number(), "{row}");
+        assert!(low.as_f64() <= middle.as_f64() && middle.as_f64() <= high.as_f64(), "{row}");
+    }
+    rows
+}
+
+fn of<'a>(rows: &'a [Value], system: &str) -> Vec<&'a Value> {
+    rows.iter().filter(|row| row["system"] == system).collect()
+}
+
+#[test]
+fn lattices_agree_with_the_textbook() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = rows(&folder, "dp", &[]);
+    assert!(rows.len() >= 4 && rows.iter().all(|row| row["status"] == "ok"), "{rows:?}");
+    for row in of(&rows, "ours") {
+        assert!(row["rel_grad_diff"].as_f64().unwrap() < 1e-9, "{row}");
+        assert!(row["gflops"].is_null() && row["shape"]["N"].as_u64() > Some(0), "{row}");
+    }
+    assert!(of(&rows, "textbook").iter().all(|row| row["rel_grad_diff"].is_null()));
+}
+
+#[test]
+fn gradients_agree_and_a_cap_is_out_of_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    // One thread, so that a core is left for the other tests.
+    let all = rows(&folder, "lengths", &["--threads", "1"]);
+    for row in of(&all, "ours") {
+        assert!(row["rel_grad_diff"].as_f64().unwrap() < GRADIENT, "{row}");
+        assert!(row["gflops"].as_f64() > Some(0.0) && row["sgemm_share"].as_f64() > Some(0.0), "{row}");
+    }
+    if cfg!(target_os = "linux") {
+        let peak = |system: &str| of(&all, system)[0]["peak_bytes"].as_u64().unwrap();
+        assert!(peak("ours") < 64 << 20 && peak("dense") > 256 << 20, "{all:?}");
+    }
+    let capped = rows(&folder, "lengths", &["--cap", "200MiB", "--budget", "8MiB"]);
+    assert!(of(&capped, "ours").iter().all(|row| row["status"] == "ok" && row["rel_grad_diff"].is_null()));
+    for row in of(&capped, "dense") {
+        assert_eq!((&row["status"], &row["median_ms"]), (&"out-of-memory".into(), &Value::Null), "{row}");
+        assert!(row["note"].as_str().unwrap().starts_with("predicted"), "{row}");
+        assert_eq!(row["shape"]["B"], 16);
+    }
+}
+
+#[test]
+fn pruning_is_compared_over_the_same_sites_and_accounted_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let all = rows(&folder, "pruned", &["--threads", "1", "--cap", "200MiB"]);
+    let names: Vec<_> = all[..4].iter().map(|row| row["system"].as_str().unwrap()).collect();
+    assert_eq!(names, ["pruned", "pruned-dense", "full", "full-dense"]);
+    assert_eq!(all.iter().filter(|row| row["case"] == "C=4096").count(), 4);
+    for row in of(&all, "pruned").into_iter().chain(of(&all, "full")) {
+        assert_eq!(row["status"], "ok", "{row}");
+    }
+    assert!(of(&all, "pruned")[0]["rel_grad_diff"].as_f64().unwrap() < GRADIENT, "{all:?}");
+    // Scores of the larger vocabulary, or of the whole lattice, do not fit; nobody is left to compare with.
+    assert!(of(&all, "full-dense").iter().all(|row| row["status"] == "out-of-memory"));
+    assert_eq!(of(&all, "pruned-dense")[1]["status"], "out-of-memory");
+    assert!(
+        of(&all, "pruned")[1]["rel_grad_diff"].is_null() && of(&all, "full")[0]["rel_grad_diff"].is_null()
+    );
+    for row in of(&all, "pruned") {
+        let pruning = &row["pruning"];
+        assert_eq!((&pruning["retained"], &pruning["scores"]), (&2000.into(), &"matrices".into()), "{row}");
+        let share = pruning["share"].as_f64().unwrap();
+        assert!((share * row["shape"]["N"].as_f64().unwrap() - 2000.0).abs() < 1e-6, "{row}");
+    }
+    assert!(of(&all, "full").iter().all(|row| row.get("pruning").is_none()));
+}
+
+#[test]
+fn every_search_decodes_the_same_labels() {
+    let folder = tempfile::tempdir().unwrap();
+    // A search that finds others than the definition ends with an error.
+    let all = rows(&folder, "decode", &["--threads", "1"]);
+    let names: Vec<_> = all[..4].iter().map(|row| row["system"].as_str().unwrap()).collect();
+    assert_eq!(names, ["ours", "ours-one-frame", "ours-unprojected", "frame-looping"]);
+    assert!(all.iter().all(|row| row["status"] == "ok" && row["rel_grad_diff"].is_null()), "{all:?}");
+    for row in &all {
+        let speed = &row["speed"];
+        for name in ["utterances_per_second", "rtfx", "sgemm", "over_frame_looping", "torch", "over_torch"] {
+            assert!(speed[name].as_f64() > Some(0.0), "{name}: {row}");
+        }
+        let (labels, frames) = (speed["labels"].as_f64().unwrap(), speed["frames"].as_f64().unwrap());
+        assert!(labels > 0.1 * frames && speed["labels_per_frame"] == labels / frames, "{row}");
+        assert_eq!(row["shape"]["C"], 1025);
+    }
+    for family in ["rnnt", "tdt"] {
+        let labels: Vec<_> =
+            all.iter().map(|row| &row["speed"]).filter(|speed| speed["family"] == family).collect();
+        assert!(
+            labels.len() == 8 && labels.iter().all(|speed| speed["labels"] == labels[0]["labels"]),
+            "{labels:?}"
+        );
+    }
+    assert!(of(&all, "frame-looping").iter().all(|row| row["speed"]["over_frame_looping"] == 1.0));
+}
+
+#[test]
+fn a_training_step_has_parts_and_floors() {
+    let folder = tempfile::tempdir().unwrap();
+    let all = rows(&folder, "train", &["--threads", "1"]);
+    let names: Vec<_> = all.iter().map(|row| row["system"].as_str().unwrap()).collect();
+    assert_eq!(names, ["ours", "ours-ema"]);
+    for row in &all {
+        assert!(row["status"] == "ok" && row["rel_grad_diff"].is_null(), "{row}");
+        let training = &row["training"];
+        for name in ["utterances_per_second", "cached", "streamed", "recurrent_bytes"] {
+            assert!(training[name].as_f64() > Some(0.0), "{name}: {row}");
+        }
+        for name in ["encoder", "predictor", "loss", "backward", "optimiser"] {
+            assert!(training["parts"][name].as_f64() >= Some(0.0), "{name}: {row}");
+        }
+        for name in ["products", "recurrent", "optimiser"] {
+            assert!(training["floors"][name].as_f64() > Some(0.0), "{name}: {row}");
+        }
+        let per_weight = if row["system"] == "ours" { 44 } else { 56 };
+        let weights = training["parameters"].as_u64().unwrap();
+        assert_eq!(training["optimiser_bytes"], per_weight * weights, "{row}");
+    }
+}
+
+#[test]
+fn memory_that_only_a_run_can_see_counts_as_well() {
+    let folder = tempfile::tempdir().unwrap();
+    if cfg!(target_os = "linux") {
+        let rows = rows(&folder, "dp", &["--cap", "1MiB"]);
+        let big: Vec<_> = rows.iter().filter(|row| row["case"] == "B=16 500x100").collect();
+        assert!(!big.is_empty() && big.iter().all(|row| row["status"] == "out-of-memory"), "{big:?}");
+        assert!(big.iter().all(|row| row["note"].as_str().unwrap().starts_with("took ")));
+    }
+}
+
+#[test]
+fn mistakes_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |arguments: &[&str], part: &str| {
+        let (code, out, err) = bench(folder.path(), arguments);
+        assert_eq!(code, Some(2), "{arguments:?}: {out}{err}");
+        assert!(err.contains("error: ") && err.contains(part), "{arguments:?}: {err}");
+    };
+    check(&["nothing"], "invalid value 'nothing'");
+    check(&["dp", "--cap", "8GB"], "such as 67108864, 64MiB or 8GiB");
+    for (flag, values) in [("--threads", ["0", "-1", "nan"]), ("--repeats", ["0", "10001", "x"])] {
+        values.iter().for_each(|value| check(&["dp", &format!("{flag}={value}")], flag));
+    }
+    check(&["dp", "--repeats", "18446744073709551615"], "--repeats");
+    check(&["skip", "--checkpoint", "x"], "--manifest");
+    check(
+        &["skip", "--quick", "--repeats", "1", "--checkpoint", "none", "--manifest", "x"],
+        "x, ours: expected a measurement, found: exit status: 2: error: none",
+    );
+    check(&["case", "{}"], "description of a case");
+}
+
+#[test]
+fn outputs_are_opened_before_the_work_and_are_no_inputs() {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, _, err) = bench(folder.path(), &["classes", "--quick", "--json", "no/such/folder"]);
+    assert!(code == Some(2) && err.contains("could not write: "), "{err}");
+    for name in ["x.safetensors", "x.jsonl"] {
+        std::fs::write(folder.path().join(name), "precious").unwrap();
+        let inputs = ["skip", "--checkpoint", "x.safetensors", "--manifest", "x.jsonl", "--json"];
+        let (code, _, err) = bench(folder.path(), &[&inputs[..], &[name]].concat());
+        assert!(code == Some(2) && err.contains("expected another file"), "{err}");
+        assert_eq!(std::fs::read_to_string(folder.path().join(name)).unwrap(), "precious");
+    }
+}

@@ -1,0 +1,115 @@
+//! Best paths, of all and of the labels' own, and what differentiating them comes to: indicators of their arcs.
+use lattice::{Arcs, Context, Path, RecognitionLattice, Session};
+use rnnt_loss::Element;
+
+use super::check::{Check, Kind, wide};
+use super::inputs::Inputs;
+use crate::error::Stop;
+
+/// Best paths by every name that they have.
+pub fn paths<F: Element>(
+    check: &mut Check,
+    inputs: &Inputs<F>,
+    lattice: &RecognitionLattice<F>,
+) -> Result<(), Stop> {
+    let mut session = Session::default();
+    let paths = session.best_paths(lattice, &inputs.frames()?)?;
+    let weights: Vec<f64> = paths.iter().map(|path| path.weight).collect();
+    check.compare(Kind::Value, "out/denom_tropical", &weights)?;
+    check.compare(Kind::Value, "out/shortest_path_weight", &weights)?;
+    let width = inputs.padded() * inputs.alignment.num_states();
+    let padded = |labels: Vec<u32>| {
+        let zeros = width.saturating_sub(labels.len());
+        labels.into_iter().map(|label| label as usize).chain(std::iter::repeat_n(0, zeros))
+    };
+    check.same(
+        "out/shortest_path_alignment_labels",
+        paths.iter().flat_map(|path| padded(path.alignment.clone())),
+    )?;
+    let counts = paths.iter().map(|path| path.alignment.len());
+    check.same("out/shortest_path_num_alignment_labels", counts)?;
+    check.same("out/shortest_path_labels", paths.iter().flat_map(|path| padded(path.labels())))?;
+    check.same("out/shortest_path_num_labels", paths.iter().map(|path| path.labels().len()))?;
+    let arcs = Indicators::new(&paths, &inputs.context, inputs.padded());
+    check.compare(Kind::Same, "out/viterbi_blank_marginals_by_state", &arcs.blank)?;
+    check.compare(Kind::Same, "out/viterbi_lexical_marginals_by_state", &arcs.lexical)?;
+    let (name, gradient) = arcs.pull(inputs, lattice)?;
+    check.compare(Kind::Gradient, &format!("out/grad_denom_tropical/{name}"), &gradient)?;
+
+    let paths = session.best_alignments(lattice, &inputs.frames()?, &inputs.labels()?)?;
+    let weights: Vec<f64> = paths.iter().map(|path| path.weight).collect();
+    check.compare(Kind::Value, "out/numer_tropical", &weights)?;
+    let arcs = Indicators::new(&paths, &inputs.context, inputs.padded());
+    let (name, gradient) = arcs.pull(inputs, lattice)?;
+    // Without a path all of them tie at -inf, and LAST's choice among them is arbitrary.
+    let (each, feasible) = (gradient.len().checked_div(paths.len()).unwrap_or(0).max(1), |b: usize| {
+        weights[b] > f64::NEG_INFINITY
+    });
+    let name = format!("out/grad_numer_tropical/{name}");
+    check.compare_where(Kind::Gradient, &name, &gradient, |at| feasible(at / each))?;
+    let without = (0..paths.len()).filter(|&b| !feasible(b)).count();
+    if without > 0 {
+        check.notes.push(format!("grad_numer_tropical without {without} strings that have no path"));
+    }
+    Ok(())
+}
+
+/// 1 for each arc of a path, 0 for all others.
+struct Indicators {
+    /// *B.. x T x A x C*
+    blank: Vec<f64>,
+    /// *B.. x T x A x C x V*
+    lexical: Vec<f64>,
+    alignments: usize,
+    states: usize,
+    vocabulary: usize,
+}
+
+impl Indicators {
+    fn new(paths: &[Path], context: &dyn Context, padded: usize) -> Self {
+        let alignments = paths.first().map_or(1, |path| path.per_frame);
+        let (states, vocabulary) = (context.states(), context.vocabulary());
+        let rows = paths.len() * padded * alignments * states;
+        let (mut blank, mut lexical) = (vec![0.0; rows], vec![0.0; rows * vocabulary]);
+        for (b, path) in paths.iter().enumerate().filter(|(_, path)| path.weight > f64::NEG_INFINITY) {
+            for (t, arcs) in path.arcs(context).iter().enumerate() {
+                for arc in arcs {
+                    let from = ((b * padded + t) * alignments + arc.alignment) * states + arc.context;
+                    match arc.label {
+                        0 => blank[from] = 1.0,
+                        label => lexical[from * vocabulary + label - 1] = 1.0,
+                    }
+                }
+            }
+        }
+        Self { blank, lexical, alignments, states, vocabulary }
+    }
+
+    /// The gradient of the paths' weights times g, and of what it is: the table, or the frames.
+    fn pull<F: Element>(
+        &self,
+        inputs: &Inputs<F>,
+        lattice: &RecognitionLattice<F>,
+    ) -> Result<(&'static str, Vec<f64>), Stop> {
+        let rows = inputs.cotangents.len() * inputs.padded();
+        let summed = |values: &[f64], size: usize| {
+            let mut sums = vec![F::ZERO; rows * size];
+            for (row, values) in values.chunks_exact(self.alignments * size).enumerate() {
+                let g = inputs.cotangents[row / inputs.padded()];
+                for (at, &value) in values.iter().enumerate() {
+                    sums[row * size + at % size] += F::from_f64(g * value);
+                }
+            }
+            sums
+        };
+        let blank = summed(&self.blank, self.states);
+        let lexical = summed(&self.lexical, self.states * self.vocabulary);
+        let mut weights = lattice.weight_fn().open()?;
+        weights.enter(inputs.rows(), &inputs.utterances())?;
+        let frames: Vec<usize> = (0..rows).collect();
+        weights.pull(&frames, Arcs { blank: &blank, lexical: &lexical });
+        let of_frames = wide(&weights.frame_gradient(inputs.rows()));
+        let table = weights.finish().remove("table");
+        Ok(table.map_or(("frames", of_frames), |table| ("table", wide(&table))))
+    }
+}

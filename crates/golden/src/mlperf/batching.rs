@@ -1,0 +1,162 @@
+//! What stays of a data set, its buckets, and a batch in parts. Everything must be the very same.
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::Value;
+use speech::batching::{
+    BatchSplit, EpochSize, Lengths, batch_split, buckets, captured_lengths, covering, no_longer_than,
+    packed_offsets, presort, sequence_split,
+};
+
+use super::check::Check;
+use crate::error::Stop;
+
+pub fn run(check: &mut Check) -> Result<(), Stop> {
+    if check.file.tensors.contains_key("durations") { filter_and_buckets(check) } else { parts(check) }
+}
+
+#[derive(Deserialize)]
+struct Options {
+    max_duration: f64,
+    buckets: Vec<usize>,
+    plans: Vec<Plan>,
+    /// `bucket_sizes.kK`
+    #[serde(flatten)]
+    sizes: BTreeMap<String, Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Plan {
+    micro_batch_per_worker: usize,
+    workers: usize,
+    accumulation: usize,
+    samples_after_drop: usize,
+    dropped: usize,
+    micro_batches_per_worker: usize,
+    steps_per_epoch: usize,
+    samples_trained_per_epoch: usize,
+}
+
+fn filter_and_buckets(check: &mut Check) -> Result<(), Stop> {
+    let mut options: Options = check.file.field("options")?;
+    let durations = check.input::<f64>("durations")?;
+    let found = no_longer_than(&durations, options.max_duration);
+    check.same("kept", &found.kept)?;
+    check.equal("left out", &found.left_out, &(durations.len() - found.kept.len()));
+    let kept: Vec<f64> = found.kept.iter().map(|&i| durations[i]).collect();
+    let in_set = |bucket: &[usize]| bucket.iter().map(|&i| found.kept[i]).collect::<Vec<_>>();
+    check.same("kept_sorted", &in_set(&buckets(&kept, 1)?.concat()))?;
+    for k in options.buckets {
+        let buckets = buckets(&kept, k)?;
+        let sizes: Vec<usize> = buckets.iter().map(Vec::len).collect();
+        let name = format!("bucket_sizes.k{k}");
+        let stored = options.sizes.remove(&name).unwrap_or_default();
+        check.equal(&name, &serde_json::json!(sizes), &stored);
+        let mut bucket_of = vec![-1.0; durations.len()];
+        for (number, bucket) in buckets.iter().enumerate() {
+            in_set(bucket).into_iter().for_each(|i| bucket_of[i] = number as f64);
+        }
+        check.compare(&format!("bucket_of.k{k}"), &bucket_of, super::check::Bar::Same)?;
+    }
+    check.equal("options that are not known", &options.sizes, &BTreeMap::new());
+    for plan in options.plans {
+        let stored = EpochSize {
+            utterances: plan.samples_after_drop,
+            dropped: plan.dropped,
+            micro_batches: plan.micro_batches_per_worker,
+            steps: plan.steps_per_epoch,
+            trained: plan.samples_trained_per_epoch,
+        };
+        let Plan { micro_batch_per_worker: micro, workers, accumulation, .. } = plan;
+        let found = EpochSize::new(kept.len(), micro, workers, accumulation)?;
+        check.equal(&format!("plan {micro} x {workers} x {accumulation}"), &found, &stored);
+    }
+    Ok(())
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sequences {
+    lens: Vec<usize>,
+    stack: usize,
+    min_second_part: usize,
+    lens_sorted: Vec<usize>,
+    rows_of_second_part: usize,
+    pivot: usize,
+    second_part_frames: usize,
+    is_split: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Captured {
+    longest: usize,
+    count: usize,
+    lengths: Vec<usize>,
+    lookup: Vec<(usize, usize)>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Split {
+    batch: usize,
+    factor: usize,
+    accumulation: usize,
+    #[serde(default)]
+    ranges: Vec<(usize, usize)>,
+    loss_divisor: Option<usize>,
+    #[serde(default)]
+    error: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Signal {
+    samples: usize,
+    frames: usize,
+    spliced: usize,
+    encoder: usize,
+}
+
+fn parts(check: &mut Check) -> Result<(), Stop> {
+    for case in check.file.field::<Vec<Sequences>>("sequence_split")? {
+        let found = sequence_split(&case.lens, case.stack, case.min_second_part)?;
+        let what = format!("sequence_split of {:?}", case.lens);
+        check.equal(&what, &found.order.iter().map(|&i| case.lens[i]).collect(), &case.lens_sorted);
+        check.equal(
+            &what,
+            &(found.rows_of_second_part, found.pivot, found.second_part_frames, found.is_split),
+            &(case.rows_of_second_part, case.pivot, case.second_part_frames, case.is_split),
+        );
+    }
+    for case in check.file.field::<Vec<Captured>>("captured_lengths")? {
+        let found = captured_lengths(case.longest, case.count)?;
+        let what = format!("captured_lengths of {} in {}", case.longest, case.count);
+        check.equal(&what, &found, &case.lengths);
+        for (length, captured) in case.lookup {
+            check.equal(&format!("{what}: {length}"), &covering(&found, length), &Some(captured));
+        }
+    }
+    for case in check.file.field::<Vec<Split>>("batch_split")? {
+        let found = batch_split(case.batch, case.factor, case.accumulation);
+        let stored = (!case.error).then(|| BatchSplit {
+            ranges: case.ranges.iter().map(|&(from, to)| from..to).collect(),
+            loss_divisor: case.loss_divisor.unwrap_or_default(),
+        });
+        check.equal(&format!("batch_split of {} by {}", case.batch, case.factor), &found.ok(), &stored);
+    }
+    // Hop, splice and stack of the benchmark.
+    for case in check.file.field::<Vec<Signal>>("lengths")? {
+        let found = Lengths::new(case.samples, 160, 3, 2);
+        let stored = Lengths { frames: case.frames, spliced: case.spliced, encoder: case.encoder };
+        check.equal(&format!("lengths of {} samples", case.samples), &found, &stored);
+    }
+    let durations = check.input::<f64>("presort.duration_after_perturbation")?;
+    check.same("presort.order", &presort(&durations))?;
+    // The encoder stacks two of the frames that it is given.
+    let frames: Vec<usize> = check.whole("packed.feature_lens")?.iter().map(|n| n.div_ceil(2)).collect();
+    let labels = check.whole("packed.target_lens")?;
+    check.same("packed.batch_offset", &packed_offsets(&frames, &labels)?)?;
+    Ok(())
+}

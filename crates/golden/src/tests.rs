@@ -1,0 +1,177 @@
+//! The report on the golden folder, on folders that are damaged, and on answers that are wrong.
+use std::path::Path;
+
+use oracle::golden;
+
+use crate::error::Error;
+use crate::report::report;
+
+#[path = "../../speech/tests/suite/mutants.rs"]
+pub(super) mod mutants;
+
+fn text(dir: &Path) -> (bool, String) {
+    let mut out = Vec::new();
+    let good = report(dir, &mut out).unwrap();
+    (good, String::from_utf8(out).unwrap())
+}
+
+/// A folder with a case of one utterance, T = 1, U = 0, two classes: its loss is `ln 2`.
+fn one_case(loss: f64) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("one.5.json"), r#"{"kind": "rnnt_dense", "options": {"blank": 0}}"#)
+        .unwrap();
+    std::fs::write(dir.path().join("one.5.safetensors"), tensors(loss, &[0; 4])).unwrap();
+    dir
+}
+
+/// The tensor file, `logits` given as the bytes of one of its two zeros.
+fn tensors(loss: f64, first: &[u8; 4]) -> Vec<u8> {
+    let mut data = Vec::new();
+    let mut header = Vec::new();
+    let mut add = |name: &str, dtype: &str, shape: &str, bytes: &[u8]| {
+        let (from, to) = (data.len(), data.len() + bytes.len());
+        data.extend_from_slice(bytes);
+        header
+            .push(format!(r#""{name}":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{from},{to}]}}"#));
+    };
+    add("loss", "F64", "[1]", &loss.to_le_bytes());
+    add("grad_logits", "F64", "[1,1,1,2]", &[(-0.5f64).to_le_bytes(), 0.5f64.to_le_bytes()].concat());
+    add("logits", "F32", "[1,1,1,2]", &[*first, [0; 4]].concat());
+    add("targets", "I32", "[1,1]", &1i32.to_le_bytes());
+    add("logit_lens", "I32", "[1]", &1i32.to_le_bytes());
+    add("target_lens", "I32", "[1]", &0i32.to_le_bytes());
+    let header = format!("{{{}}}", header.join(","));
+    [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat()
+}
+
+fn fails(dir: &Path, file: &str) -> Error {
+    let mut out = Vec::new();
+    let error = report(dir, &mut out).expect_err("must be refused");
+    assert!(error.to_string().contains(file), "{error} does not name {file}");
+    assert!(out.is_empty(), "printed before everything was read");
+    error
+}
+
+#[test]
+fn golden_vectors_pass() {
+    let Some(dir) = golden::folder() else { return };
+    let (good, text) = text(&dir);
+    println!("{text}");
+    assert!(good, "{text}");
+    for kind in ["rnnt_dense", "rnnt_fused_linear", "rnnt_joint_network", "tdt", "multiblank", "rnnt_pruned"]
+    {
+        assert!(text.contains(kind), "no case of kind {kind}");
+    }
+    let runs = text.lines().filter(|line| line.contains("  pass")).count();
+    assert!(runs >= 122, "only {runs} runs");
+}
+
+#[test]
+fn a_right_answer_passes_and_a_wrong_one_fails() {
+    let (good, text_) = text(one_case(2f64.ln()).path());
+    assert!(good && text_.contains("2 runs passed, 0 failed"), "{text_}");
+    let (good, text_) = text(one_case(2f64.ln() * (1.0 + 1e-8)).path());
+    assert!(!good && text_.contains("1 runs passed, 1 failed") && text_.contains("FAIL (loss:"), "{text_}");
+}
+
+#[test]
+fn a_refusal_is_a_failed_line() {
+    let dir = one_case(2f64.ln());
+    let bytes = tensors(2f64.ln(), &f32::NAN.to_le_bytes());
+    std::fs::write(dir.path().join("one.5.safetensors"), bytes).unwrap();
+    let (good, text) = text(dir.path());
+    assert!(!good && text.contains("FAIL (utterance 0, frame 0"), "{text}");
+}
+
+#[test]
+fn unknown_kinds_are_listed() {
+    let dir = one_case(2f64.ln());
+    std::fs::write(dir.path().join("one.5.json"), r#"{"kind": "unheard", "options": {"blank": 0}}"#).unwrap();
+    let (good, text) = text(dir.path());
+    assert!(
+        good && text.contains("kind unheard is not supported yet: one.5") && text.contains("1 cases skipped")
+    );
+}
+
+#[test]
+fn damage_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(matches!(fails(&dir.path().join("nowhere"), "nowhere"), Error::Folder { .. }));
+    assert!(matches!(fails(dir.path(), "found none"), Error::NoCases { .. }));
+
+    let dir = one_case(1.0);
+    let (json, tensors) = (dir.path().join("one.5.json"), dir.path().join("one.5.safetensors"));
+    let sound = std::fs::read(&tensors).unwrap();
+    std::fs::write(&tensors, &sound[..sound.len() - 1]).unwrap();
+    assert!(matches!(fails(dir.path(), "one.5.safetensors"), Error::Tensors { .. }));
+    std::fs::remove_file(&tensors).unwrap();
+    assert!(matches!(fails(dir.path(), "one.5.safetensors"), Error::File { .. }));
+    std::fs::write(&tensors, &sound).unwrap();
+    std::fs::write(&json, "{").unwrap();
+    assert!(matches!(fails(dir.path(), "one.5.json"), Error::Sidecar { .. }));
+    std::fs::remove_file(&json).unwrap();
+    assert!(matches!(fails(dir.path(), "one.5.json"), Error::File { .. }));
+}
+
+#[test]
+fn a_case_without_its_parts_is_named() {
+    let dir = one_case(1.0);
+    let json = dir.path().join("one.5.json");
+    for (sidecar, word) in [
+        (r#"{"kind": "rnnt_dense"}"#, "options.blank"),
+        (r#"{"kind": "rnnt_dense", "options": {"blank": 1, "x": 0}}"#, ""),
+        (r#"{"kind": "rnnt_fused_linear", "options": {"blank": 0}}"#, "W"),
+        (r#"{"kind": "rnnt_joint_network", "options": {"blank": 0}}"#, "h_enc"),
+    ] {
+        std::fs::write(&json, sidecar).unwrap();
+        let mut out = Vec::new();
+        match report(dir.path(), &mut out) {
+            Err(Error::Case { argument, .. }) => assert_eq!(argument, word),
+            other => assert!(word.is_empty() && matches!(other, Ok(false)), "{sidecar}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn fuzzing_sidecars() {
+    let good = one_case(2f64.ln());
+    let sidecar = std::fs::read(good.path().join("one.5.json")).unwrap();
+    let large = br#"{"kind": "rnnt_dense", "options": {"blank": 1, "fastemit_lambda": 0.25, "clamp": -1.0, "reduction": "mean"}}"#;
+    let words: &[&[u8]] = &[
+        b"\"kind\": ",
+        b"\"tdt\"",
+        b"\"rnnt_joint\"",
+        b"\"durations\": [0, 1, 4294967295]",
+        b"\"blank\": ",
+        b"18446744073709551615",
+        b"1e300",
+        b"-1",
+        b"null",
+        b"[",
+        b"{",
+    ];
+    mutants::fuzz("sidecar", vec![sidecar, large.to_vec()], words, 2000, move |bytes| {
+        std::fs::write(good.path().join("one.5.json"), bytes).unwrap();
+        let mut out = Vec::new();
+        // An error, or a report in which each line is one.
+        if report(good.path(), &mut out).is_ok() {
+            assert!(out.is_ascii() || String::from_utf8(out).is_ok());
+        }
+    });
+}
+
+#[test]
+fn fuzzing_golden_sidecars() {
+    let Some(golden) = golden::folder() else { return };
+    let copy = tempfile::tempdir().unwrap();
+    let name = "dense_01_basic_blank0";
+    let of = |ending: &str| golden.join(format!("{name}.{ending}"));
+    std::fs::copy(of("safetensors"), copy.path().join("case.safetensors")).unwrap();
+    let sidecar = std::fs::read(of("json")).unwrap();
+    let words: &[&[u8]] = &[b"\"kind\": ", b"\"blank\": ", b"1e300", b"[", b"{", b"-1", b"null"];
+    mutants::fuzz("golden sidecar", vec![sidecar], words, 2000, move |bytes| {
+        std::fs::write(copy.path().join("case.json"), bytes).unwrap();
+        // An error or a report; no panic.
+        let _ = report(copy.path(), &mut Vec::new());
+    });
+}

@@ -1,0 +1,53 @@
+//! Cases of transducers with durations: TDT and multi-blank.
+use rnnt_loss::Element;
+use rnnt_loss::{Layout, Loss, Options, Output, Reduction, Scores, Session, Tokens, Topology};
+
+use super::case::{self, Case};
+use super::outcome::{Outcome, options, real_rows};
+use crate::error::Stop;
+
+/// Rows of tokens and durations.
+pub(super) fn tdt<F: Element>(case: &Case) -> Result<Outcome, Stop> {
+    let targets = case.targets()?;
+    let [_, frames, positions, width] = case.shape("acts")?;
+    let durations = &case.options.durations;
+    let Some(classes) = width.checked_sub(durations.len()) else {
+        return Err(case
+            .wrong("options.durations", "fewer than the columns", &durations.len().to_string())
+            .into());
+    };
+    let topology = Topology::tdt(durations).map_err(rnnt_loss::Error::from)?;
+    let case::Options { sigma, omega, .. } = case.options;
+    let options = Options { loss: Loss::Tdt { topology, sigma, omega }, ..options(case) };
+    let layout = Layout::Padded { frames, positions };
+    let (scores, ones) = (case.values::<F>("acts")?, Reduction::Sum.weights(&targets));
+    let scores = Scores { scores: &scores, classes, layout };
+    let found = Session::new(&options)?.sum(scores, &targets, &ones)?;
+    outcome(case, &found, width, &real_rows(&targets, frames, positions))
+}
+
+/// Rows in which some classes are blanks of several frames.
+pub(super) fn multi_blank<F: Element>(case: &Case) -> Result<Outcome, Stop> {
+    let targets = case.targets()?.with_big_blanks(case.options.big_blank_ids.clone())?;
+    let [_, frames, positions, classes] = case.shape("acts")?;
+    let durations = &case.options.big_blank_durations;
+    let topology = Topology::multi_blank(durations).map_err(rnnt_loss::Error::from)?;
+    let loss = Loss::Transducer { topology, tokens: Tokens::Softmax, sigma: case.options.sigma };
+    let options = Options { loss, ..options(case) };
+    let layout = Layout::Padded { frames, positions };
+    let (scores, ones) = (case.values::<F>("acts")?, Reduction::Sum.weights(&targets));
+    let scores = Scores { scores: &scores, classes, layout };
+    let found = Session::new(&options)?.sum(scores, &targets, &ones)?;
+    outcome(case, &found, classes, &real_rows(&targets, frames, positions))
+}
+
+fn outcome<F: Element>(case: &Case, found: &Output<F>, width: usize, real: &[bool]) -> Result<Outcome, Stop> {
+    let mut out = Outcome::default();
+    case.get("loss")?;
+    case.get("grad_acts")?;
+    let gradient = &found.gradients.scores;
+    out.loss(case, "loss", &found.losses)?;
+    out.gradient(case, "grad_acts", gradient)?;
+    out.sealed("grad_acts", gradient, width, real);
+    Ok(out)
+}
