@@ -21,7 +21,7 @@ fn check() {
     let shape = Shape { sites: n, hidden: problem.width, classes, selected: 2 };
     let budget = 4 << 20;
     let plan = Plan::<f32>::new(shape, Precision::Full, budget, true).unwrap();
-    let scratch = plan.bytes(shape, Precision::Full);
+    let scratch = plan.scratch(shape, Precision::Full).bytes();
     assert!(scratch <= budget, "{scratch} bytes by the plan, of {budget}");
     assert!(
         quarter > 2 * scratch,

@@ -63,9 +63,9 @@ impl<F: Real> Problem<F> {
 
     /// Runs with budgets from the smallest cut on; returns how many calls there were.
     fn keeps_its_promise(&self, precision: Precision) -> usize {
-        let smallest = Plan::<F>::smallest(self.shape, precision);
+        let smallest = Plan::<F>::smallest(self.shape, precision).bytes();
         let whole = Plan::<F>::new(self.shape, precision, usize::MAX, true).unwrap();
-        let whole = whole.bytes(self.shape, precision);
+        let whole = whole.scratch(self.shape, precision).bytes();
         let part = |eighths: usize| smallest + whole.saturating_sub(smallest) / 8 * eighths;
         let budgets = [smallest, smallest + smallest / 4, part(1), part(3), part(6)];
         let what = format!("{:?} {precision:?} of {}", self.shape, std::any::type_name::<F>());
@@ -79,7 +79,7 @@ impl<F: Real> Problem<F> {
             [(usize::MAX, false), (usize::MAX, true)].into_iter().chain(budgets.map(|bytes| (bytes, true)));
         for (budget, keep_scores) in all {
             let plan = Plan::<F>::new(self.shape, precision, budget, keep_scores).unwrap();
-            let planned = plan.bytes(self.shape, precision);
+            let planned = plan.scratch(self.shape, precision).bytes();
             let mut workspace = Workspace::<F>::new(budget, keep_scores).with_precision(precision);
             let (measured, found) = self.run(&mut workspace).unwrap();
             assert!(measured <= planned, "{what}, {plan:?}: measured {measured}, planned {planned}");
@@ -152,7 +152,7 @@ fn check() {
     let of_issue = shape(3957, 48, 5000, 2);
     let budget = 4 << 20;
     let planned =
-        Plan::<f32>::new(of_issue, Precision::Full, budget, true).unwrap().bytes(of_issue, Precision::Full);
+        Plan::<f32>::new(of_issue, Precision::Full, budget, true).unwrap().scratch(of_issue, Precision::Full).bytes();
     let (measured, _) = Problem::<f32>::new(of_issue).run(&mut Workspace::new(budget, true)).unwrap();
     println!("{of_issue:?}: {measured} measured, {planned} planned, {budget} given");
     assert!(measured <= planned && planned <= budget);

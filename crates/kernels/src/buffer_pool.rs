@@ -1,8 +1,8 @@
 //! Buffers that stay from step to step.
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use crate::{AlignedVec, Real};
+use crate::{AlignedVec, Real, lock};
 
 /// Unused buffers, each with its role.
 type Free<F> = Mutex<Vec<(&'static str, AlignedVec<F>)>>;
@@ -132,11 +132,6 @@ impl<F> Drop for PooledBuffer<F> {
             lock(&free).push((role, std::mem::take(&mut self.buffer)));
         }
     }
-}
-
-/// Locks also after a panic: whatever it left in a buffer is only ever overwritten.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! batch are kept. Pages of 2 MiB are requested, which the system may refuse.
 #![allow(unsafe_code)]
 
-use crate::{Real, par_for, parts_mut};
+use crate::{Real, ScratchReq, par_for, parts_mut};
 
 /// Bytes from which on large pages are requested.
 const LARGE_PAGE_BYTES: usize = 4 << 20;
@@ -123,6 +123,43 @@ impl<T> std::ops::Deref for AlignedVec<T> {
     }
 }
 
+/// Memory that a workspace keeps from call to call.
+pub trait Buffer {
+    /// What it holds.
+    fn requirement(&self) -> ScratchReq;
+    /// Frees its memory.
+    fn release(&mut self);
+}
+
+impl<T> Buffer for Vec<T> {
+    fn requirement(&self) -> ScratchReq {
+        ScratchReq::new::<T>(self.capacity())
+    }
+    fn release(&mut self) {
+        *self = Self::new();
+    }
+}
+
+impl<T> Buffer for AlignedVec<T> {
+    fn requirement(&self) -> ScratchReq {
+        ScratchReq::from_bytes(self.bytes())
+    }
+    fn release(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// Frees buffers that exceed their requirements, if a workspace would exceed a limit because of them.
+///
+/// `others` is what the next call requires besides the buffers.
+pub fn release_excess(limit: usize, others: ScratchReq, buffers: &mut [(&mut dyn Buffer, ScratchReq)]) {
+    let largest = buffers.iter().map(|(buffer, required)| buffer.requirement().or(*required));
+    if ScratchReq::all_of(largest).and(others).bytes() > limit {
+        let exceeding = buffers.iter_mut().filter(|(buffer, required)| buffer.requirement() > *required);
+        exceeding.for_each(|(buffer, _)| buffer.release());
+    }
+}
+
 /// Returns freed memory to the system, now and at once from now on.
 ///
 /// A process then holds little more than it uses, and requests pages again and again. Does nothing where the C library is
@@ -151,3 +188,24 @@ fn request_large_pages<T>(buffer: &[T]) {
 
 #[cfg(not(target_os = "linux"))]
 fn request_large_pages<T>(_: &[T]) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_buffers_above_their_requirements_are_released_and_only_above_the_limit() {
+        let kept = |limit| {
+            let (mut list, mut rows): (Vec<u8>, AlignedVec<f32>) = (vec![0; 100], AlignedVec::default());
+            rows.ensure_len(10, 0.0);
+            let required = [ScratchReq::new::<u8>(60), ScratchReq::aligned::<f32>(20)];
+            let mut buffers: [(&mut dyn Buffer, ScratchReq); 2] =
+                [(&mut list, required[0]), (&mut rows, required[1])];
+            release_excess(limit, ScratchReq::from_bytes(1), &mut buffers);
+            [list.capacity(), rows.bytes()]
+        };
+        let all = 100 + (4 * 20 + 64) + 1;
+        assert_eq!(kept(all), [100, 4 * 10 + 64]);
+        assert_eq!(kept(all - 1), [0, 4 * 10 + 64]);
+    }
+}

@@ -42,17 +42,21 @@ mod simd;
 mod tanh_product;
 mod text;
 mod tiles;
+mod worker_slots;
 
 pub use activation::Activation;
 pub use affine::{Affine, AffineTasks};
 pub use buffer_pool::{BufferPool, PooledBuffer, acquire};
-pub use buffers::{AlignedVec, alloc, ensure_capacity, ensure_len, release_freed_memory, reset, zeros};
+pub use buffers::{
+    AlignedVec, Buffer, alloc, ensure_capacity, ensure_len, release_excess, release_freed_memory, reset,
+    zeros,
+};
 pub use cell::{cell_backward, cell_forward};
 pub use fan::Fan;
 pub use packed::transpose;
 pub use parts::{
-    ItemsMut, Parts, RangeParts, SliceParts, SlicePartsMut, for_each_sequential, items_mut, par_find,
-    par_for, parts, parts_mut, runs,
+    ItemsMut, Parts, RangeParts, SliceParts, SlicePartsMut, for_each_sequential, install, items_mut,
+    par_find, par_for, parts, parts_mut, runs,
 };
 pub use product::{
     Accumulate, COLUMNS, PackedGates, PackedLeft, PackedRight, ROWS, UNITS, View, ViewMut, packing_bytes,
@@ -65,6 +69,7 @@ pub use simd::check_simd_override;
 pub use tanh_product::{Following, PANEL, TanhAddends, TanhProducts};
 pub use text::{Brief, Excerpt, Printable};
 pub use tiles::{TileMut, TilesMut, Tiling, tiles_mut};
+pub use worker_slots::{WorkerSlots, lock};
 
 /// `x = exp(x)` for every element; -inf gives exactly 0 and NaN stays NaN.
 ///

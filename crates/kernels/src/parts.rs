@@ -50,6 +50,11 @@ pub fn par_for<P: Parts>(parts: P, run: impl Fn(usize, P::Part) + Sync) {
     numbers(parts.count(), &|at| run(at, unsafe { parts.part(at) }));
 }
 
+/// Runs `work` inside the rayon pool, so that nested parallel loops avoid a cross-thread wake-up.
+pub fn install<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    rayon::scope(|_| work())
+}
+
 /// [`par_for`] on the thread that calls, in order: for a task that is large enough.
 ///
 /// # Panics

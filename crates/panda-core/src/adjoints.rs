@@ -1,7 +1,7 @@
 //! What a lattice sends back for each site.
 use kernels::{par_find, runs};
 
-use crate::{Error, Real, Result, Selection, cut::MANY, error::expect_len};
+use crate::{Error, Real, Result, Selection, blocking::SITES_PER_TASK, error::expect_len};
 
 /// What the lattice sends back.
 #[derive(Debug, Clone, Copy)]
@@ -50,12 +50,12 @@ impl<'a> Adjoints<'a> {
         }
     }
 
-    /// Whether a site has any adjoint that is not zero, or next to it.
-    pub(crate) fn counts<F: Real>(&self, site: usize, selection: &Selection) -> bool {
-        let counts = |adjoint: f64| adjoint.abs() > F::TINY.to_f64();
+    /// Whether a site has an adjoint that is not zero, or close to zero.
+    pub(crate) fn is_active<F: Real>(&self, site: usize, selection: &Selection) -> bool {
+        let is_nonzero = |adjoint: f64| adjoint.abs() > F::TINY.to_f64();
         let row = &self.emissions[site * selection.per_site()..];
-        self.log_z.is_some_and(|a| counts(a[site]))
-            || selection.active(site).any(|(slot, _)| counts(row[slot]))
+        self.log_z.is_some_and(|a| is_nonzero(a[site]))
+            || selection.active(site).any(|(slot, _)| is_nonzero(row[slot]))
     }
 
     /// `A = Σ_s a_s - dL/dlogZ`
@@ -68,7 +68,7 @@ impl<'a> Adjoints<'a> {
 /// What is wrong with the first site with which anything is.
 fn first_error(sites: usize, check: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
     let error = |site| check(site).err();
-    par_find(runs(sites, MANY), |_, mut sites| sites.find_map(error)).map_or(Ok(()), Err)
+    par_find(runs(sites, SITES_PER_TASK), |_, mut sites| sites.find_map(error)).map_or(Ok(()), Err)
 }
 
 fn finite<F: Real>(argument: &'static str, site: usize, value: f64) -> Result<()> {

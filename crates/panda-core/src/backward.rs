@@ -2,20 +2,18 @@
 use std::{ops::Range, sync::Mutex};
 
 use kernels::{
-    Accumulate, View, ViewMut, ensure_capacity, ensure_len,
+    Accumulate, View, ViewMut, WorkerSlots, ensure_capacity, ensure_len, install, lock,
     packed::{Full, Operand, OperandFormat, half::Half},
-    par_for, parts, parts_mut,
+    par_for, parts, parts_mut, zeros,
 };
 
 use crate::{
-    Adjoints, Gradients, Head, Normalized, Plan, Precision, Real, Result, Selection, Sites, Workspace,
-    cut::{Cut, FEW, MANY},
+    Adjoints, Head, Normalized, Plan, Precision, Real, Result, Selection, Sites, Workspace,
+    blocking::{Blocking, ROWS_PER_TASK, SITES_PER_TASK, backward_waves, count_active, ensure_slots},
     error::expect_len,
-    panels::{Panels, Slots, fill, lock, pack_for_gradient, pack_for_scores, pack_right, scores},
-    score_gradient::{ScoreGradient, Scores},
-    sites::Make,
-    waves,
-    workspace::in_pool,
+    panels::{Panels, fill, pack_for_gradient, pack_for_scores, pack_right, scores},
+    scores::{ScoreGradient, ScoreSource},
+    sites::DynSites,
 };
 
 /// What [`backward`] goes back over: the arguments of [`forward`](crate::forward()), its result, and adjoints.
@@ -33,12 +31,30 @@ pub struct Backward<'a, F, S: ?Sized> {
     pub adjoints: &'a Adjoints<'a>,
 }
 
+/// Gradients of everything that made the scores.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Gradients<F, G> {
+    /// Gradient of what the sites were made of.
+    pub sites: G,
+    /// Gradient of the head's weight, *C x H*.
+    pub weight: Vec<F>,
+    /// Gradient of the head's bias, *C*; also there for a head without one. Strips of sites are summed in `f64`.
+    pub bias: Vec<f64>,
+}
+
+impl<F: Real, G> Gradients<F, G> {
+    /// Zero gradients of a head, around a gradient of sites.
+    pub fn zero(sites: G, head: &Head<F>) -> Self {
+        Self { sites, weight: zeros(head.weight.len()), bias: vec![0.0; head.classes] }
+    }
+}
+
 /// Adds the gradients of sites and head, from adjoints of the emissions, to `into`.
 ///
 /// ```text
 /// for each wave of sites with an adjoint that is not zero (and a few others where rows were kept):
 ///     h = φ(x), unless it was kept
-///     for each flight of tiles:
+///     for each group of tiles:
 ///         par over tiles and strips of sites:   Z = h Wᵀ + b, or as kept;  G = -A exp((Z - m) - log s),
 ///                                               then += a at the selected classes
 ///         par over tiles and rows of sites:     dW += Gᵀ h;  db += Σ G;  dh += G W
@@ -55,12 +71,12 @@ pub struct Backward<'a, F, S: ?Sized> {
 /// As [`forward`](crate::forward()); `into` as [`Gradients::zero`] makes it.
 ///
 /// # Errors
-/// Shapes that do not fit; a budget below the smallest cut; an infinite weight; adjoints that are not finite in the type
+/// Shapes that do not fit; a budget below the smallest plan; an infinite weight; adjoints that are not finite in the type
 /// of the rows. `into` is then untouched.
 ///
 /// # Cost
 /// 6 N H C floating-point operations (a third of them recomputes scores that were not kept) over the N sites that
-/// count; memory as [`Plan::bytes`] says.
+/// count; memory as [`Plan::scratch`] says.
 pub fn backward<F: Real, S: Sites<F>>(
     arguments: Backward<F, S>,
     workspace: &mut Workspace<F>,
@@ -69,51 +85,58 @@ pub fn backward<F: Real, S: Sites<F>>(
     let Backward { sites, head, selection, normalized, adjoints } = arguments;
     let Gradients { sites: of_sites, weight, bias } = into;
     let mut scatter = |wave: &[usize], gradient: &[F]| sites.scatter(wave, gradient, of_sites);
-    let into = Sums { scatter: &mut scatter, weight, bias };
-    F::back(Backward { sites, head, selection, normalized, adjoints }, workspace, into)
+    let into = GradientSink { scatter: &mut scatter, weight, bias };
+    F::backward_impl(Backward { sites, head, selection, normalized, adjoints }, workspace, into)
 }
 
 /// What gradients are added to: those of what made the hidden rows of a wave, of the weight and of the bias.
-pub struct Sums<'a, F> {
+pub struct GradientSink<'a, F> {
     scatter: &'a mut (dyn FnMut(&[usize], &[F]) + Send),
     weight: &'a mut [F],
     bias: &'a mut [f64],
 }
 
 /// [`backward`] of any sites.
-pub(crate) fn back<F: Real>(
-    arguments: Backward<F, dyn Make<F> + '_>,
+pub(crate) fn backward_impl<F: Real>(
+    arguments: Backward<F, dyn DynSites<F> + '_>,
     workspace: &mut Workspace<F>,
-    mut into: Sums<F>,
+    mut into: GradientSink<F>,
 ) -> Result<usize> {
-    let (mut full, mut half) = (std::mem::take(&mut workspace.full), std::mem::take(&mut workspace.half));
-    let result = in_pool(|| {
+    install(|| {
         let Backward { sites, head, selection, normalized, adjoints } = arguments;
-        let plan = workspace.prepare(sites, head, selection, (&mut full, &mut half))?;
+        let plan = workspace.prepare(sites, head, selection)?;
         normalized.check(sites.count(), selection.per_site())?;
         adjoints.check::<F>(sites.count(), selection)?;
         expect_len("into.weight", head.weight.len(), into.weight.len())?;
         expect_len("into.bias", head.classes, into.bias.len())?;
         let pass = Pass {
             plan,
-            cut: Cut::of(&plan, head.hidden, workspace.precision),
+            blocking: Blocking::of(&plan, head.hidden, workspace.precision),
             head,
             step: ScoreGradient { selection, normalized, adjoints },
-            kept: normalized.kept.sites_for(&plan, head.classes).min(sites.count()),
+            kept: normalized.scores.sites_for(&plan, head.classes).min(sites.count()),
         };
         Ok(match workspace.precision {
-            Precision::Full => pass.run::<Full>(sites, workspace, &mut full, &mut into),
-            Precision::Bf16 => pass.run::<Half>(sites, workspace, &mut half, &mut into),
+            Precision::Full => {
+                let mut panels = std::mem::take(&mut workspace.full);
+                let count = pass.run::<Full>(sites, workspace, &mut panels, &mut into);
+                workspace.full = panels;
+                count
+            }
+            Precision::Bf16 => {
+                let mut panels = std::mem::take(&mut workspace.half);
+                let count = pass.run::<Half>(sites, workspace, &mut panels, &mut into);
+                workspace.half = panels;
+                count
+            }
         })
-    });
-    (workspace.full, workspace.half) = (full, half);
-    result
+    })
 }
 
 /// What all waves of a way back have in common.
 struct Pass<'a, F> {
     plan: Plan<F>,
-    cut: Cut,
+    blocking: Blocking,
     head: &'a Head<'a, F>,
     step: ScoreGradient<'a, F>,
     /// Sites, from the first, whose scores were kept; a wave has such sites, or others, never both.
@@ -121,80 +144,86 @@ struct Pass<'a, F> {
 }
 
 impl<F: Real> Pass<'_, F> {
-    /// All waves; returns how many sites count.
+    /// All waves; returns the number of active sites.
     fn run<N: OperandFormat<F>>(
         &self,
-        sites: &dyn Make<F>,
+        sites: &dyn DynSites<F>,
         workspace: &mut Workspace<F>,
         panels: &mut Panels<N::Word>,
-        into: &mut Sums<F>,
+        into: &mut GradientSink<F>,
     ) -> usize {
-        let Self { plan, cut, step: ScoreGradient { selection, normalized, adjoints }, kept, .. } = self;
-        let (mut list, mut room) =
-            (std::mem::take(&mut workspace.list), std::mem::take(&mut workspace.counts));
+        let Self { plan, blocking, step: ScoreGradient { selection, normalized, adjoints }, kept, .. } = self;
+        let (mut list, mut active) =
+            (std::mem::take(&mut workspace.list), std::mem::take(&mut workspace.active));
         ensure_capacity(&mut list, plan.wave);
-        ensure_len(&mut room, sites.count(), false);
-        let counts = &mut room[..sites.count()];
-        par_for(parts_mut(counts, MANY), |many, counts| {
-            for (at, counts) in counts.iter_mut().enumerate() {
-                *counts = adjoints.counts::<F>(many * MANY + at, selection);
+        ensure_len(&mut active, sites.count(), false);
+        let of_call = &mut active[..sites.count()];
+        par_for(parts_mut(of_call, SITES_PER_TASK), |many, active| {
+            for (at, active) in active.iter_mut().enumerate() {
+                *active = adjoints.is_active::<F>(many * SITES_PER_TASK + at, selection);
             }
         });
-        waves::backward(plan, cut.strip, normalized, *kept, counts, &mut list, |wave, held| {
-            self.wave::<N>(sites, wave, held, workspace, panels, into);
+        backward_waves(plan, blocking.strip, normalized, *kept, of_call, &mut list, |wave, saved| {
+            self.wave::<N>(sites, wave, saved, workspace, panels, into);
         });
-        let counted = waves::count(counts);
-        (workspace.list, workspace.counts) = (list, room);
-        counted
+        let count = count_active(of_call);
+        (workspace.list, workspace.active) = (list, active);
+        count
     }
 
-    /// One wave, which may be held.
+    /// One wave, whose hidden rows may be saved.
     fn wave<N: OperandFormat<F>>(
         &self,
-        sites: &dyn Make<F>,
+        sites: &dyn DynSites<F>,
         wave: &[usize],
-        held: bool,
+        saved: bool,
         workspace: &mut Workspace<F>,
         panels: &mut Panels<N::Word>,
-        into: &mut Sums<F>,
+        into: &mut GradientSink<F>,
     ) {
-        let Self { plan, cut, head, step, .. } = self;
+        let Self { plan, blocking, head, step, .. } = self;
         let Workspace { hidden, gradient, z, sums, .. } = workspace;
         let (rows, h, recompute) = (wave.len(), head.hidden, self.recompute(wave));
         let (blocks, most) = (rows.div_ceil(plan.block), plan.wave.div_ceil(plan.block));
-        z.make(cut.slots(plan));
-        ensure_len(sums, plan.tiles * most * cut.strips * plan.tile_classes, F::ZERO);
+        ensure_slots(z, blocking.slots(plan));
+        ensure_len(sums, plan.tiles * most * blocking.strips * plan.tile_classes, F::ZERO);
         ensure_len(gradient, plan.wave * h, F::ZERO);
         let gradient = &mut gradient[..rows * h];
-        let right = &mut panels.h_right.ensure_len(most * cut.h_right, N::ZERO)[..blocks * cut.h_right];
-        let hidden = if held {
-            let hidden = &step.normalized.held.rows[wave[0] * h..][..rows * h];
+        let right =
+            &mut panels.h_right.ensure_len(most * blocking.h_right, N::ZERO)[..blocks * blocking.h_right];
+        let hidden = if saved {
+            let hidden = &step.normalized.hidden.rows[wave[0] * h..][..rows * h];
             pack_right::<F, N>(plan, hidden, h, right);
             hidden
         } else {
             ensure_len(hidden, plan.wave * h, F::ZERO);
             let hidden = &mut hidden[..rows * h];
-            let left = recompute
-                .then(|| &mut panels.h_left.ensure_len(most * cut.h_left, N::ZERO)[..blocks * cut.h_left]);
+            let left = recompute.then(|| {
+                &mut panels.h_left.ensure_len(most * blocking.h_left, N::ZERO)[..blocks * blocking.h_left]
+            });
             fill::<F, N>(plan, sites, wave, hidden, [left, Some(right)]);
             &*hidden
         };
-        for flight in plan.flights(head.classes) {
+        for group in plan.tile_groups(head.classes) {
             let sums = &mut sums
-                [..flight.len().div_ceil(plan.tile_classes) * blocks * cut.strips * plan.tile_classes];
+                [..group.len().div_ceil(plan.tile_classes) * blocks * blocking.strips * plan.tile_classes];
             if recompute {
-                pack_for_scores::<F, N>(plan, head, &flight, &mut panels.wt_right);
+                pack_for_scores::<F, N>(plan, head, &group, &mut panels.wt_right);
             }
-            pack_for_gradient::<F, N>(plan, head, &flight, &mut panels.w_right);
-            self.of_scores::<N>(wave, &flight, panels, z, sums);
-            let (panels, weight) = (&*panels, &mut into.weight[flight.start * h..flight.end * h]);
-            let (bias, gradient) = (&mut into.bias[flight.clone()], &mut *gradient);
+            pack_for_gradient::<F, N>(plan, head, &group, &mut panels.w_right);
+            self.of_scores::<N>(wave, &group, panels, z, sums);
+            let (panels, weight) = (&*panels, &mut into.weight[group.start * h..group.end * h]);
+            let (bias, gradient) = (&mut into.bias[group.clone()], &mut *gradient);
             let of_head = || self.of_head::<N>(rows, panels, weight);
-            let of_hidden = || self.of_hidden::<N>(rows, &flight, panels, gradient);
+            let of_hidden = || self.of_hidden::<N>(rows, &group, panels, gradient);
             rayon::join(of_head, || rayon::join(of_hidden, || self.of_bias(rows, sums, bias)));
         }
-        let pieces = (parts(wave, FEW), parts(hidden, FEW * h), parts_mut(gradient, FEW * h));
-        par_for(pieces, |_, (wave, hidden, gradient)| sites.unmake(wave, hidden, gradient));
+        let pieces = (
+            parts(wave, ROWS_PER_TASK),
+            parts(hidden, ROWS_PER_TASK * h),
+            parts_mut(gradient, ROWS_PER_TASK * h),
+        );
+        par_for(pieces, |_, (wave, hidden, gradient)| sites.pull_back_rows(wave, hidden, gradient));
         (into.scatter)(wave, gradient);
     }
 
@@ -213,31 +242,31 @@ impl<F: Real> Pass<'_, F> {
     fn of_scores<N: OperandFormat<F>>(
         &self,
         wave: &[usize],
-        flight: &Range<usize>,
+        group: &Range<usize>,
         panels: &mut Panels<N::Word>,
-        z: &Slots<F>,
+        slots: &WorkerSlots<Vec<F>>,
         sums: &mut [F],
     ) {
-        let Self { plan, cut, head, step, .. } = self;
+        let Self { plan, blocking, head, step, .. } = self;
         let (h, blocks, recompute) = (head.hidden, wave.len().div_ceil(plan.block), self.recompute(wave));
-        let (count, strip) = (flight.len().div_ceil(plan.tile_classes), cut.strip);
+        let (count, strip) = (group.len().div_ceil(plan.tile_classes), blocking.strip);
         let (mut gt_room, mut g_room) =
             (std::mem::take(&mut panels.gt_left), std::mem::take(&mut panels.g_left));
-        let gt_left = gt_room.ensure_len(count * blocks * cut.gt_left, N::ZERO);
-        let g_left = g_room.ensure_len(count * blocks * cut.g_left, N::ZERO);
+        let gt_left = gt_room.ensure_len(count * blocks * blocking.gt_left, N::ZERO);
+        let g_left = g_room.ensure_len(count * blocks * blocking.g_left, N::ZERO);
         let tiles = (
-            parts_mut(sums, blocks * cut.strips * plan.tile_classes),
-            parts_mut(gt_left, blocks * cut.gt_left),
-            parts_mut(g_left, blocks * cut.g_left),
+            parts_mut(sums, blocks * blocking.strips * plan.tile_classes),
+            parts_mut(gt_left, blocks * blocking.gt_left),
+            parts_mut(g_left, blocks * blocking.g_left),
         );
         par_for(tiles, |tile, (sums, gt_left, g_left)| {
-            let from = flight.start + tile * plan.tile_classes;
-            let width = plan.tile_classes.min(flight.end - from);
+            let from = group.start + tile * plan.tile_classes;
+            let width = plan.tile_classes.min(group.end - from);
             let classes = from..from + width;
             let blocks = (
-                parts_mut(sums, cut.strips * width),
-                parts_mut(gt_left, cut.gt_left),
-                parts_mut(g_left, cut.g_left),
+                parts_mut(sums, blocking.strips * width),
+                parts_mut(gt_left, blocking.gt_left),
+                parts_mut(g_left, blocking.g_left),
                 parts(wave, plan.block),
             );
             par_for(blocks, |block, (sums, gt_left, g_left, wave)| {
@@ -245,24 +274,25 @@ impl<F: Real> Pass<'_, F> {
                 let g_left = parts_mut(g_left, N::words(Operand::Left, strip, width));
                 par_for((parts_mut(sums, width), g_left, parts(wave, strip)), |at, (sums, g_left, sites)| {
                     let first = at * strip;
-                    z.with(sites.len() * width, |z| {
-                        if recompute {
-                            let out = ViewMut::new(z, sites.len(), width);
-                            scores::<F, N>(cut, h, (block, first), tile, panels, out);
-                        }
-                        for (g, &site) in z.chunks_exact_mut(width).zip(sites) {
-                            let z = match recompute {
-                                true => Scores::Here(head.bias.map(|bias| &bias[classes.clone()])),
-                                false => Scores::Kept(step.normalized.kept.row(site, &classes)),
-                            };
-                            step.apply(site, from, z, g);
-                        }
-                        sums.fill(F::ZERO);
-                        F::add_rows(sums, z);
-                        let g = View::new(z, sites.len(), width);
-                        N::pack(g, Operand::Left, g_left, 0, width);
-                        N::pack(g.transposed(), Operand::Left, &mut lock(&gt_left), first, depth);
-                    });
+                    let z = &mut *slots.lock();
+                    ensure_len(z, sites.len() * width, F::ZERO);
+                    let z = &mut z[..sites.len() * width];
+                    if recompute {
+                        let out = ViewMut::new(z, sites.len(), width);
+                        scores::<F, N>(blocking, h, (block, first), tile, panels, out);
+                    }
+                    for (g, &site) in z.chunks_exact_mut(width).zip(sites) {
+                        let z = match recompute {
+                            true => ScoreSource::InPlace(head.bias.map(|bias| &bias[classes.clone()])),
+                            false => ScoreSource::Saved(step.normalized.scores.row(site, &classes)),
+                        };
+                        step.apply(site, from, z, g);
+                    }
+                    sums.fill(F::ZERO);
+                    F::add_rows(sums, z);
+                    let g = View::new(z, sites.len(), width);
+                    N::pack(g, Operand::Left, g_left, 0, width);
+                    N::pack(g.transposed(), Operand::Left, &mut lock(&gt_left), first, depth);
                 });
             });
         });
@@ -276,7 +306,7 @@ impl<F: Real> Pass<'_, F> {
     ///
     /// The pieces of a block come one after the other on a thread that nobody helps, with the rows in its second cache.
     fn of_head<N: OperandFormat<F>>(&self, rows: usize, panels: &Panels<N::Word>, weight: &mut [F]) {
-        let Self { plan, head, cut: Cut { piece, leaf, gt_left, h_right, .. }, .. } = *self;
+        let Self { plan, head, blocking: Blocking { piece, leaf, gt_left, h_right, .. }, .. } = *self;
         let Panels { gt_left: all, h_right: right, .. } = panels;
         let (h, blocks) = (head.hidden, rows.div_ceil(plan.block));
         let tiles = (parts_mut(weight, plan.tile_classes * h), parts(all, blocks * gt_left));
@@ -299,21 +329,21 @@ impl<F: Real> Pass<'_, F> {
     ///     for each tile, par for each MR sites:  dh (=|+=) G W
     /// ```
     ///
-    /// The first flight overwrites it.
+    /// The first group overwrites it.
     fn of_hidden<N: OperandFormat<F>>(
         &self,
         rows: usize,
-        flight: &Range<usize>,
+        group: &Range<usize>,
         panels: &Panels<N::Word>,
         gradient: &mut [F],
     ) {
-        let Self { plan, head, cut: Cut { leaf, g_left, w_right, .. }, .. } = *self;
+        let Self { plan, head, blocking: Blocking { leaf, g_left, w_right, .. }, .. } = *self;
         let (h, blocks) = (head.hidden, rows.div_ceil(plan.block));
         par_for(parts_mut(gradient, plan.block * h), |block, gradient| {
-            for tile in 0..flight.len().div_ceil(plan.tile_classes) {
-                let depth = plan.tile_classes.min(flight.len() - tile * plan.tile_classes);
+            for tile in 0..group.len().div_ceil(plan.tile_classes) {
+                let depth = plan.tile_classes.min(group.len() - tile * plan.tile_classes);
                 let packed = &panels.g_left[(tile * blocks + block) * g_left..];
-                let first = flight.start == 0 && tile == 0;
+                let first = group.start == 0 && tile == 0;
                 let how = if first { Accumulate::Replace } else { Accumulate::Add };
                 par_for(parts_mut(gradient, leaf * h), |row, gradient| {
                     let left = &packed[N::words(Operand::Left, row * leaf, depth)..];
@@ -330,7 +360,7 @@ impl<F: Real> Pass<'_, F> {
     /// par for each tile, par for each NR classes of it:  db += Σ G, strip after strip
     /// ```
     fn of_bias(&self, rows: usize, sums: &[F], bias: &mut [f64]) {
-        let Self { plan, cut: Cut { nr, strip, strips, .. }, .. } = *self;
+        let Self { plan, blocking: Blocking { nr, strip, strips, .. }, .. } = *self;
         let of_tile = rows.div_ceil(plan.block) * strips * plan.tile_classes;
         par_for((parts_mut(bias, plan.tile_classes), parts(sums, of_tile)), |_, (bias, sums)| {
             let width = bias.len();

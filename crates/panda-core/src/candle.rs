@@ -4,6 +4,8 @@
 //! of their arguments.
 use std::sync::{Arc, Mutex};
 
+use kernels::lock;
+
 use candle_core::{
     CpuStorage, CustomOp1, CustomOp3, DType, Device, Error, Layout, Result, Shape, Storage, Tensor, WithDType,
 };
@@ -50,7 +52,7 @@ pub fn with_values<F: Element, T, E: From<Error>, const K: usize>(
 
 /// `values` of a shape (`f64`) as a function of all tensors that a graph leads to, however many they are.
 ///
-/// `slope` gives the gradient for one of them, by its number, given the derivative of whatever follows by the values.
+/// `grad_fn` gives the gradient for one of them, by its number, given the derivative of whatever follows by the values.
 ///
 /// # Errors
 /// Values that do not fit the shape.
@@ -59,36 +61,36 @@ pub fn function_of(
     tensors: &[Tensor],
     values: Vec<f64>,
     shape: impl Into<Shape>,
-    slope: impl Fn(usize, &Tensor) -> Result<Tensor> + Send + Sync + 'static,
+    grad_fn: impl Fn(usize, &Tensor) -> Result<Tensor> + Send + Sync + 'static,
 ) -> Result<Tensor> {
-    let (shape, slope) = (shape.into(), Arc::new(slope) as Arc<Slope>);
+    let (shape, grad_fn) = (shape.into(), Arc::new(grad_fn) as Arc<GradFn>);
     let mut sum: Option<Tensor> = None;
     for (tensor, argument) in tensors.iter().enumerate().filter(|(_, tensor)| tensor.track_op()) {
         let values = if sum.is_none() { values.clone() } else { vec![0.0; values.len()] };
-        let share = Share { name, values, shape: shape.clone(), tensor, slope: Arc::clone(&slope) };
-        let share = argument.apply_op1_arc(Arc::new(Box::new(share)))?;
+        let node = GradientNode { name, values, shape: shape.clone(), tensor, grad_fn: Arc::clone(&grad_fn) };
+        let node = argument.apply_op1_arc(Arc::new(Box::new(node)))?;
         sum = Some(match sum {
-            None => share,
-            Some(sum) => (sum + share)?,
+            None => node,
+            Some(sum) => (sum + node)?,
         });
     }
     sum.map_or_else(|| Tensor::from_vec(values, shape, &Device::Cpu), Ok)
 }
 
 /// Gradient for one of some tensors, given the derivative of whatever follows by the value.
-type Slope = dyn Fn(usize, &Tensor) -> Result<Tensor> + Send + Sync;
+type GradFn = dyn Fn(usize, &Tensor) -> Result<Tensor> + Send + Sync;
 
-/// An operation of candle has at most three differentiable arguments. So a value is a sum of shares, one for each tensor, of
-/// which the first is the value and the others are 0; a share knows the gradient for its own tensor.
-struct Share {
+/// An operation of candle has at most three differentiable arguments. So a value is a sum of nodes, one for each tensor, of
+/// which the first is the value and the others are 0; a node knows the gradient for its own tensor.
+struct GradientNode {
     name: &'static str,
     values: Vec<f64>,
     shape: Shape,
     tensor: usize,
-    slope: Arc<Slope>,
+    grad_fn: Arc<GradFn>,
 }
 
-impl CustomOp1 for Share {
+impl CustomOp1 for GradientNode {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -98,7 +100,7 @@ impl CustomOp1 for Share {
     }
 
     fn bwd(&self, _: &Tensor, _: &Tensor, upstream: &Tensor) -> Result<Option<Tensor>> {
-        (self.slope)(self.tensor, upstream).map(Some)
+        (self.grad_fn)(self.tensor, upstream).map(Some)
     }
 }
 
@@ -131,10 +133,6 @@ impl<F: Element> SelectedNormaliser<F> {
         backward(Backward { sites, head, selection, normalized, adjoints }, workspace, &mut g)?;
         Ok([g.sites, g.weight, g.bias.into_iter().map(kernels::Real::from_f64).collect()])
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 impl<F: Element> CustomOp3 for SelectedNormaliser<F> {

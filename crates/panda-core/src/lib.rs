@@ -43,39 +43,30 @@
 
 mod adjoints;
 mod backward;
-mod buffer;
+mod blocking;
 #[cfg(feature = "candle")]
 pub mod candle;
-mod cut;
 mod error;
 mod forward;
-mod gradients;
 mod head;
-mod kept;
 mod normalized;
+mod numbers;
 mod panels;
 mod plan;
-mod precision;
-mod real;
-mod score_gradient;
+mod saved;
 pub mod scores;
 mod selection;
 mod sites;
-mod tasks;
-mod waves;
 mod workspace;
 
 pub use adjoints::{Adjoints, Clamp};
-pub use backward::{Backward, backward};
+pub use backward::{Backward, Gradients, backward};
 pub use error::{Error, Result};
 pub use forward::forward;
-pub use gradients::Gradients;
 pub use head::Head;
 pub use normalized::Normalized;
+pub use numbers::{Precision, Real};
 pub use plan::{DEFAULT_BUDGET, Plan, Shape};
-pub use precision::Precision;
-pub use real::Real;
 pub use selection::Selection;
 pub use sites::{Rows, Sites};
-pub use tasks::Tasks;
 pub use workspace::Workspace;

@@ -3,9 +3,9 @@ use kernels::{par_find, par_for, parts_mut, runs};
 
 use crate::{
     Error, Real, Result, Selection,
-    cut::{FEW, MANY},
+    blocking::{ROWS_PER_TASK, SITES_PER_TASK},
     error::expect_len,
-    kept::{Held, Kept},
+    saved::{SavedHidden, SavedScores},
 };
 
 /// What forward returns and backward needs: `N (S + 2)` numbers, and the scores and hidden rows that the budget had room
@@ -21,8 +21,8 @@ pub struct Normalized<F> {
     pub log_sum: Vec<f64>,
     /// `z[i, id[i,s]] - logZ[i]`, *N x S*; 0 at inactive entries.
     pub emissions: Vec<f64>,
-    pub(crate) kept: Kept<F>,
-    pub(crate) held: Held<F>,
+    pub(crate) scores: SavedScores<F>,
+    pub(crate) hidden: SavedHidden<F>,
 }
 
 impl<F: Real> Normalized<F> {
@@ -45,8 +45,8 @@ impl<F: Real> Normalized<F> {
             max: vec![F::NEG_INFINITY; sites],
             log_sum: vec![0.0; sites],
             emissions: vec![0.0; sites * per_site],
-            kept: Kept::default(),
-            held: Held::default(),
+            scores: SavedScores::default(),
+            hidden: SavedHidden::default(),
         }
     }
 
@@ -61,18 +61,18 @@ impl<F: Real> Normalized<F> {
     /// The first site whose denominator is no positive number, if any, is an error.
     pub(crate) fn finish(&mut self, selection: &Selection) -> Result<()> {
         let Self { max, log_sum, emissions, .. } = self;
-        par_for(parts_mut(log_sum, FEW), |_, log_sum| log_sum.iter_mut().for_each(|s| *s = s.ln()));
+        par_for(parts_mut(log_sum, ROWS_PER_TASK), |_, log_sum| log_sum.iter_mut().for_each(|s| *s = s.ln()));
         let (max, log_sum, per_site) = (&*max, &*log_sum, selection.per_site().max(1));
-        par_for(parts_mut(emissions, FEW * per_site), |some, emissions| {
+        par_for(parts_mut(emissions, ROWS_PER_TASK * per_site), |some, emissions| {
             for (at, emissions) in emissions.chunks_exact_mut(per_site).enumerate() {
-                let site = some * FEW + at;
+                let site = some * ROWS_PER_TASK + at;
                 for (slot, _) in selection.active(site) {
                     emissions[slot] = (emissions[slot] - max[site].to_f64()) - log_sum[site];
                 }
             }
         });
         let bad = |&site: &usize| !log_sum[site].is_finite() || !max[site].to_f64().is_finite();
-        match par_find(runs(max.len(), MANY), |_, mut sites| sites.find(bad)) {
+        match par_find(runs(max.len(), SITES_PER_TASK), |_, mut sites| sites.find(bad)) {
             None => Ok(()),
             Some(site) if max[site] == F::NEG_INFINITY && log_sum[site] == f64::NEG_INFINITY => {
                 Err(Error::AllMasked { site })

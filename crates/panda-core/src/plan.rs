@@ -1,9 +1,12 @@
 //! How the work is cut: by shape and budget alone, so that bits never depend on the number of threads.
 use std::{fmt, marker::PhantomData, ops::Range};
 
+use kernels::ScratchReq;
+
 use crate::{
     Error, Precision, Real, Result,
-    cut::{Cut, Parts, TASKS, compact},
+    blocking::{Blocking, TASKS},
+    workspace::{scratch, site_scratch},
 };
 
 /// Sizes of a call.
@@ -26,12 +29,12 @@ pub const DEFAULT_BUDGET: usize = 56 << 20;
 
 /// The cut.
 ///
-/// Sites go in *waves*, whose hidden rows exist at once, in *blocks*; classes go in *tiles*, of which some are in flight:
+/// Sites go in *waves*, whose hidden rows exist at once, in *blocks*; classes go in *tiles*, of which some are in use at once, a *group*:
 /// their weights and the gradients of their scores exist, packed, for the whole wave. Each step of a wave is many
 /// tasks, and each task owns what it writes: the gradients of some scores, some classes of the head's gradient,
 /// some rows of the hidden one. So there are no atomics and nothing is summed twice.
 ///
-/// What it takes is a promise: a call never holds more than [`Plan::bytes`] beside its arguments and results, and
+/// What it takes is a promise: a call never holds more than [`Plan::scratch`] beside its arguments and results, and
 /// [`Plan::new`] stays within its budget.
 pub struct Plan<F> {
     /// Sites of a wave.
@@ -40,7 +43,7 @@ pub struct Plan<F> {
     pub block: usize,
     /// Classes of a tile.
     pub tile_classes: usize,
-    /// Tiles of a wave in flight.
+    /// Tiles of a group.
     pub tiles: usize,
     /// Sites, counted from the first, whose scores are kept from forward to backward.
     pub kept: usize,
@@ -50,7 +53,7 @@ pub struct Plan<F> {
     pub of: PhantomData<F>,
 }
 
-/// Bytes of weights and score gradients in flight: they stay in the shared cache between the products that make them and
+/// Bytes of weights and score gradients of a group: they stay in the shared cache between the products that make them and
 /// those that use them.
 const IN_FLIGHT: usize = 16 << 20;
 /// The same where it takes more tiles to have enough tasks in each step of a wave.
@@ -85,38 +88,39 @@ impl<F: Real> Plan<F> {
     /// # Ok::<(), panda_core::Error>(())
     /// ```
     pub fn new(shape: Shape, precision: Precision, budget: usize, keep_scores: bool) -> Result<Self> {
-        let (smallest, compact) =
-            (Self::smallest(shape, precision), compact::<F>(shape.sites, shape.selected));
+        let smallest = Self::smallest(shape, precision).bytes();
+        let of_sites = ScratchReq::all_of(site_scratch::<F>(shape)).bytes();
         let limit = match keep_scores {
             true => budget,
-            false => budget.min(DEFAULT_BUDGET.saturating_add(compact).max(smallest)),
+            false => budget.min(DEFAULT_BUDGET.saturating_add(of_sites).max(smallest)),
         };
         if smallest > limit {
             return Err(Error::Budget { smallest, found: limit });
         }
         // Longer waves for more tasks, where memory may be used and no fewer scores and rows are kept for them.
         let [short, long] =
-            [false, true].map(|long| Self::within(shape, precision, [limit, compact], keep_scores, long));
+            [false, true].map(|long| Self::within(shape, precision, [limit, of_sites], keep_scores, long));
         let longer = keep_scores && (long.kept, long.held) >= (short.kept, short.held);
         Ok(if longer { long } else { short })
     }
 
-    /// The cut within a limit of bytes, some of which are for compact numbers, that keeps as much as there is room for.
+    /// The cut within a limit of bytes, some of which are for the sites, that keeps as much as there is room for.
     fn within(
         shape: Shape,
         precision: Precision,
-        [limit, compact]: [usize; 2],
+        [limit, of_sites]: [usize; 2],
         keeps: bool,
         long: bool,
     ) -> Self {
-        let fits = |plan: &Self| plan.bytes(shape, precision) <= limit;
+        let bytes = |plan: &Self| plan.scratch(shape, precision).bytes();
+        let fits = |plan: &Self| bytes(plan) <= limit;
         let sides = Sides::of::<F>(precision);
-        let mut plan = Self::best(shape, precision, limit - compact, long);
+        let mut plan = Self::best(shape, precision, limit - of_sites, long);
         while !fits(&plan) {
             plan = plan.smaller(sides);
         }
         let all = shape.sites;
-        let rest = limit - plan.bytes(shape, precision);
+        let rest = limit - bytes(&plan);
         let kept = if keeps { rest / shape.classes.max(1).saturating_mul(size_of::<F>()) } else { 0 };
         if kept < all || all == 0 {
             return Self { kept: kept.min(all), ..plan };
@@ -130,7 +134,7 @@ impl<F: Real> Plan<F> {
         }
         let step = even(all, plan.wave, sides.strip);
         let held = |waves: usize| Self { kept: all, held: waves.saturating_mul(step).min(all), ..plan };
-        let [none, one] = [0, 1].map(|waves| held(waves).bytes(shape, precision));
+        let [none, one] = [0, 1].map(|waves| bytes(&held(waves)));
         held((limit - none) / (one - none).max(1))
     }
 
@@ -145,10 +149,10 @@ impl<F: Real> Plan<F> {
         Self::custom(mr, mr, nr, 1, 0).fitted(shape.sites, shape.classes)
     }
 
-    /// Bytes of the smallest cut: about `(4 MR + 2 NR) H` elements, with MR and NR of the machine's kernel, and
+    /// Scratch of the smallest cut: about `(4 MR + 2 NR) H` elements, with MR and NR of the machine's kernel, and
     /// `S + 2` numbers of every site and whether it counts.
-    pub fn smallest(shape: Shape, precision: Precision) -> usize {
-        Self::least(shape, precision).bytes(shape, precision)
+    pub fn smallest(shape: Shape, precision: Precision) -> ScratchReq {
+        Self::least(shape, precision).scratch(shape, precision)
     }
 
     /// The cut at which products run best, within a few eighths of a limit.
@@ -191,18 +195,9 @@ impl<F: Real> Plan<F> {
         }
     }
 
-    /// Bytes held beside arguments and results, what is kept included.
-    pub fn bytes(&self, shape: Shape, precision: Precision) -> usize {
-        self.parts(shape, precision).bytes()
-    }
-
-    /// Of these, bytes of what forward returns and backward needs, once forward has returned.
-    pub fn between(&self, shape: Shape, precision: Precision) -> usize {
-        self.parts(shape, precision).between.into_iter().fold(0, usize::saturating_add)
-    }
-
-    pub(crate) fn parts(&self, shape: Shape, precision: Precision) -> Parts {
-        Parts::new(&self.fitted(shape.sites, shape.classes), shape, precision)
+    /// Scratch memory of a call, saved scores and hidden rows included.
+    pub fn scratch(&self, shape: Shape, precision: Precision) -> ScratchReq {
+        scratch(&self.fitted(shape.sites, shape.classes), shape, precision)
     }
 
     /// Floating-point operations of forward and backward: 8 N H C, less 2 H C for each site kept.
@@ -249,8 +244,8 @@ impl<F: Real> Plan<F> {
         (if self.held >= self.kept { self.kept } else { self.held / step * step }, step)
     }
 
-    /// Runs of tiles that are in flight together, as ranges of classes.
-    pub(crate) fn flights(&self, classes: usize) -> impl Iterator<Item = Range<usize>> + use<F> {
+    /// Groups of tiles, as ranges of classes.
+    pub(crate) fn tile_groups(&self, classes: usize) -> impl Iterator<Item = Range<usize>> + use<F> {
         let step = self.tiles * self.tile_classes;
         (0..classes).step_by(step).map(move |from| from..(from + step).min(classes))
     }
@@ -280,7 +275,7 @@ struct Sides {
 
 impl Sides {
     fn of<F: Real>(precision: Precision) -> Self {
-        let Cut { mr, nr, piece, .. } = Cut::of(&Plan::<F>::custom(1, 1, 1, 1, 0), 1, precision);
+        let Blocking { mr, nr, piece, .. } = Blocking::of(&Plan::<F>::custom(1, 1, 1, 1, 0), 1, precision);
         // `piece` is eight pairs of micro-panels.
         Self { mr, nr, strip: piece / 8, block: BLOCK.next_multiple_of(piece / 2) }
     }
@@ -299,14 +294,14 @@ impl Sides {
         }
     }
 
-    /// Tiles in flight with which each step of a wave has [`TASKS`] on average, if all tiles have: scores are so many strips
+    /// Tiles of a group with which each step of a wave has [`TASKS`] on average, if all tiles have: scores are so many strips
     /// of sites in each tile; of the gradients, that of the rows is as many, those of head and bias are micro-panels of classes.
     fn tiles(self, wave: usize, tile: usize, classes: usize) -> usize {
         let (tiles, strips) = (classes.div_ceil(tile), wave.div_ceil(self.mr));
         let scores = tiles.saturating_mul(strips) / TASKS;
         let gradients = classes.div_ceil(self.mr).saturating_add(classes.div_ceil(self.nr));
-        let flights = scores.min(gradients / TASKS.saturating_sub(strips).max(1));
-        tiles.div_ceil(flights.max(1))
+        let tile_groups = scores.min(gradients / TASKS.saturating_sub(strips).max(1));
+        tiles.div_ceil(tile_groups.max(1))
     }
 }
 
@@ -349,3 +344,6 @@ impl<F> fmt::Debug for Plan<F> {
         write!(f, "tiles: {tiles}, kept: {kept}, held: {held} }}")
     }
 }
+
+#[cfg(test)]
+mod tests;

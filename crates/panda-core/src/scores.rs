@@ -4,11 +4,7 @@
 //! never read, and their gradient is exactly 0.
 use kernels::{par_for, parts, parts_mut};
 
-use crate::{
-    Adjoints, Error, Normalized, Real, Result, Selection,
-    error::expect_len,
-    score_gradient::{ScoreGradient, Scores},
-};
+use crate::{Adjoints, Clamp, Error, Normalized, Real, Result, Selection, error::expect_len};
 
 /// Marks a row without a site.
 pub const PADDING: u32 = u32::MAX;
@@ -97,9 +93,58 @@ pub fn backward_in_place<F: Real>(
         for (z, &site) in scores.chunks_exact_mut(classes).zip(sites) {
             match site {
                 PADDING => z.fill(F::ZERO),
-                site => step.apply(site as usize, 0, Scores::Here(None), z),
+                site => step.apply(site as usize, 0, ScoreSource::InPlace(None), z),
             }
         }
     });
     Ok(())
+}
+
+/// Where a row of scores is.
+pub(crate) enum ScoreSource<'a, F> {
+    /// In the memory of the gradient, without the bias.
+    InPlace(Option<&'a [F]>),
+    /// Saved, with the bias.
+    Saved(&'a [F]),
+}
+
+/// The gradient of a row of scores, written over the scores.
+#[derive(Clone, Copy)]
+pub(crate) struct ScoreGradient<'a, F> {
+    pub selection: &'a Selection,
+    pub normalized: &'a Normalized<F>,
+    pub adjoints: &'a Adjoints<'a>,
+}
+
+impl<F: Real> ScoreGradient<'_, F> {
+    /// `g` is to hold the gradient `a - A p` of the classes from `from` on of a site.
+    pub(crate) fn apply(&self, site: usize, from: usize, z: ScoreSource<F>, g: &mut [F]) {
+        let per_site = self.selection.per_site();
+        let adjoint = |slot: usize| self.adjoints.emissions[site * per_site + slot];
+        let total = self.adjoints.total(site, self.selection);
+        if total == 0.0 {
+            // Also when p would be 0 · anything.
+            g.fill(F::ZERO);
+        } else {
+            let factor = F::from_f64(-total * (-self.normalized.log_sum[site]).exp());
+            let max = self.normalized.max[site];
+            match z {
+                ScoreSource::Saved(z) => F::row_softmax(g, Some(z), None, max, factor),
+                ScoreSource::InPlace(bias) => F::row_softmax(g, None, bias, max, factor),
+            }
+        }
+        for (slot, class) in self.selection.active(site) {
+            if (from..from + g.len()).contains(&(class as usize)) {
+                let p = self.normalized.emissions[site * per_site + slot].exp();
+                let exact = adjoint(slot) - total * p;
+                let counts = exact.abs() >= F::TINY.to_f64();
+                g[class as usize - from] = if counts { F::from_f64(exact) } else { F::ZERO };
+            }
+        }
+        if let Some(Clamp { limit, weights }) = self.adjoints.clamp {
+            for g in g {
+                *g = F::from_f64(weights[site] * g.to_f64().clamp(-limit, limit));
+            }
+        }
+    }
 }

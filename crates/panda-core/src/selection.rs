@@ -1,7 +1,7 @@
 //! Which classes each site asks for.
 use kernels::{par_find, runs};
 
-use crate::{Error, Result, cut::MANY, error::expect_len};
+use crate::{Error, Result, blocking::SITES_PER_TASK, error::expect_len};
 
 /// Selected class ids *N x S* with a mask; an inactive entry is never read, whatever its id.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -69,7 +69,7 @@ impl Selection {
         expect_len("selection", sites.saturating_mul(self.per_site), self.ids.len())?;
         let wrong =
             |site| self.active(site).find(|&(_, id)| id as usize >= classes).map(|entry| (site, entry));
-        match par_find(runs(sites, MANY), |_, mut sites| sites.find_map(wrong)) {
+        match par_find(runs(sites, SITES_PER_TASK), |_, mut sites| sites.find_map(wrong)) {
             None => Ok(()),
             Some((site, (slot, class))) => Err(Error::ClassOutOfRange { site, slot, class, classes }),
         }

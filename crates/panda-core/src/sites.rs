@@ -28,28 +28,28 @@ pub trait Sites<F: Real>: Sync {
 }
 
 /// Sites of any kind, as the engine sees them.
-pub trait Make<F>: Sync {
+pub trait DynSites<F>: Sync {
     #[doc(hidden)]
     fn count(&self) -> usize;
     #[doc(hidden)]
     fn columns(&self) -> usize;
     #[doc(hidden)]
-    fn make(&self, sites: &[usize], hidden: &mut [F]);
+    fn fill_rows(&self, sites: &[usize], hidden: &mut [F]);
     #[doc(hidden)]
-    fn unmake(&self, sites: &[usize], hidden: &[F], gradient: &mut [F]);
+    fn pull_back_rows(&self, sites: &[usize], hidden: &[F], gradient: &mut [F]);
 }
 
-impl<F: Real, S: Sites<F>> Make<F> for S {
+impl<F: Real, S: Sites<F>> DynSites<F> for S {
     fn count(&self) -> usize {
         self.len()
     }
     fn columns(&self) -> usize {
         self.width()
     }
-    fn make(&self, sites: &[usize], hidden: &mut [F]) {
+    fn fill_rows(&self, sites: &[usize], hidden: &mut [F]) {
         self.fill(sites, hidden);
     }
-    fn unmake(&self, sites: &[usize], hidden: &[F], gradient: &mut [F]) {
+    fn pull_back_rows(&self, sites: &[usize], hidden: &[F], gradient: &mut [F]) {
         self.pull_back(sites, hidden, gradient);
     }
 }

@@ -1,17 +1,28 @@
-//! Buffers that calls of like shape share, so that only the first of them allocates.
-use kernels::{ensure_len, packed::half::Tile, reset};
+//! Buffers that calls of like shape share, so that only the first of them allocates, and what they require.
+use std::sync::Mutex;
+
+use kernels::{
+    Buffer, ScratchReq, WorkerSlots, ensure_len,
+    packed::{
+        Full,
+        half::{Half, Tile},
+    },
+    reset,
+};
 
 use crate::{
     DEFAULT_BUDGET, Head, Normalized, Plan, Precision, Real, Result, Selection, Shape,
-    buffer::Buffer,
-    cut::{Cut, Parts},
+    blocking::Blocking,
     error::expect_len,
-    kept::{Held, Kept},
-    panels::{Panels, Slots},
-    sites::Make,
+    panels::{Panels, panel_requirements},
+    saved::{SavedHidden, SavedScores},
+    sites::DynSites,
 };
 
-/// A plan's maker and the buffers of its waves.
+/// Bytes that the queues of the thread pool take meanwhile, however large the call.
+const QUEUE_BYTES: usize = 16 << 10;
+
+/// Plans calls and keeps the buffers of their waves.
 ///
 /// One workspace serves any number of calls, one after the other; what it holds never reaches a result. With a budget it
 /// never holds more than that, whatever the shapes of its calls: where buffers of an earlier one would be too much, they go.
@@ -21,13 +32,13 @@ pub struct Workspace<F> {
     pub(crate) precision: Precision,
     /// Sites of a wave.
     pub(crate) list: Vec<usize>,
-    /// Whether each site counts.
-    pub(crate) counts: Vec<bool>,
+    /// Whether each site is active.
+    pub(crate) active: Vec<bool>,
     /// Hidden rows of a wave and their gradient.
     pub(crate) hidden: Vec<F>,
     pub(crate) gradient: Vec<F>,
     /// Scores that pass.
-    pub(crate) z: Slots<F>,
+    pub(crate) z: WorkerSlots<Vec<F>>,
     /// Column sums of each tile's strips.
     pub(crate) sums: Vec<F>,
     /// Largest score and sum of exponentials of each row of each tile.
@@ -54,7 +65,7 @@ impl<F: Real> Workspace<F> {
         Self::from(PlanFrom::Budget { bytes: budget, keep_scores })
     }
 
-    /// Cuts each call the same way.
+    /// Divides each call the same way.
     ///
     /// # Errors
     /// A size of zero.
@@ -84,10 +95,10 @@ impl<F: Real> Workspace<F> {
             plan,
             precision: Precision::Full,
             list: Vec::new(),
-            counts: Vec::new(),
+            active: Vec::new(),
             hidden: Vec::new(),
             gradient: Vec::new(),
-            z: Slots::default(),
+            z: WorkerSlots::default(),
             sums: Vec::new(),
             statistics: Vec::new(),
             picked: Vec::new(),
@@ -97,7 +108,7 @@ impl<F: Real> Workspace<F> {
         }
     }
 
-    /// The cut of a call.
+    /// The plan of a call.
     ///
     /// # Errors
     /// [`Error::Budget`](crate::Error::Budget) for a budget below the smallest one.
@@ -108,13 +119,12 @@ impl<F: Real> Workspace<F> {
         }
     }
 
-    /// Fails unless the arguments fit together; lets buffers go that the budget has no room for beside their cut.
+    /// Fails unless the arguments fit together; frees buffers that the budget has no room for besides the plan.
     pub(crate) fn prepare(
         &mut self,
-        sites: &dyn Make<F>,
+        sites: &dyn DynSites<F>,
         head: &Head<F>,
         selection: &Selection,
-        panels: (&mut Panels<F>, &mut Panels<Tile>),
     ) -> Result<Plan<F>> {
         expect_len("head.hidden", sites.columns(), head.hidden)?;
         selection.check(sites.count(), head.classes)?;
@@ -128,57 +138,56 @@ impl<F: Real> Workspace<F> {
         let plan = self.plan(shape)?;
         if let PlanFrom::Budget { bytes, keep_scores } = self.plan {
             let limit = if keep_scores { bytes } else { bytes.min(DEFAULT_BUDGET) };
-            self.limit(limit, plan.parts(shape, self.precision), panels);
+            self.release_excess(limit, &plan, shape);
         }
         Ok(plan)
     }
 
-    /// Drops every buffer that is larger than its part of the plan, if all of them together would be more than a limit.
-    fn limit(&mut self, limit: usize, parts: Parts, (full, half): (&mut Panels<F>, &mut Panels<Tile>)) {
-        let Self { list, counts, hidden, gradient, z, sums, statistics, picked, spare, .. } = self;
-        let Normalized { max, log_sum, emissions, kept, held } = spare;
-        let vectors: [&mut dyn Buffer; _] = [list, counts, hidden, gradient, z, sums, statistics, picked];
-        let (of_vectors, of_panels) = parts.buffers.split_at(vectors.len());
-        // Panels of the other precision are empty.
-        let panels = full.all().into_iter().zip(of_panels).chain(half.all().into_iter().zip(of_panels));
-        let between: [&mut dyn Buffer; _] = [&mut kept.scores, &mut held.rows, max, log_sum, emissions];
-        let between = between.into_iter().zip(&parts.between);
-        let mut buffers: Vec<_> = vectors.into_iter().zip(of_vectors).chain(panels).chain(between).collect();
-        let excess = buffers.iter().map(|(buffer, part)| buffer.bytes().saturating_sub(**part));
-        if excess.fold(parts.bytes(), usize::saturating_add) > limit {
-            let large = buffers.iter_mut().filter(|(buffer, part)| buffer.bytes() > **part);
-            large.for_each(|(buffer, _)| buffer.let_go());
-        }
+    /// Frees buffers that are larger than their part of the plan, if all of them together exceed a limit.
+    fn release_excess(&mut self, limit: usize, plan: &Plan<F>, shape: Shape) {
+        let required = requirements(plan, shape, self.precision);
+        let Self { precision, list, active, hidden, gradient, z, sums, statistics, picked, spare, .. } = self;
+        let Normalized { max, log_sum, emissions, scores, hidden: saved } = spare;
+        let of_wave: [&mut dyn Buffer; _] = [list, active, hidden, gradient, z, sums, statistics, picked];
+        // The panels of the other precision are empty.
+        let panels = match precision {
+            Precision::Full => self.full.all(),
+            Precision::Bf16 => self.half.all(),
+        };
+        let saved: [&mut dyn Buffer; _] = [&mut scores.scores, &mut saved.rows, max, log_sum, emissions];
+        let buffers = of_wave.into_iter().chain(panels).chain(saved);
+        let mut buffers: Vec<_> = buffers.zip(required).collect();
+        kernels::release_excess(limit, task_scratch(plan), &mut buffers);
     }
 
     /// Takes back what a forward found, once nobody needs it: the next call of its shape allocates nothing for it.
     pub fn recycle(&mut self, normalized: Normalized<F>) {
-        let Normalized { max, log_sum, emissions, kept, held } = normalized;
+        let Normalized { max, log_sum, emissions, scores, hidden } = normalized;
         keep_larger(&mut self.spare.max, max);
         keep_larger(&mut self.spare.log_sum, log_sum);
         keep_larger(&mut self.spare.emissions, emissions);
-        keep_larger(&mut self.spare.kept.scores, kept.scores);
-        keep_larger(&mut self.spare.held.rows, held.rows);
+        keep_larger(&mut self.spare.scores.scores, scores.scores);
+        keep_larger(&mut self.spare.hidden.rows, hidden.rows);
     }
 
-    /// Room for what outlives a forward, nothing found yet.
-    pub(crate) fn take_spare(
+    /// Buffers of what outlives a forward, without results yet.
+    pub(crate) fn take_buffers(
         &mut self,
         plan: &Plan<F>,
         [sites, per_site]: [usize; 2],
         head: &Head<F>,
     ) -> Normalized<F> {
-        let strip = Cut::of(plan, head.hidden, self.precision).strip;
+        let strip = Blocking::of(plan, head.hidden, self.precision).strip;
         let spare = std::mem::replace(&mut self.spare, Normalized::none());
         let (held, wave) = plan.held(strip);
-        let scores = exactly(spare.kept.scores, plan.kept * head.classes);
-        let rows = exactly(spare.held.rows, held * head.hidden);
+        let saved_scores = exactly(spare.scores.scores, plan.kept * head.classes);
+        let rows = exactly(spare.hidden.rows, held * head.hidden);
         Normalized {
             max: reset(spare.max, sites, F::NEG_INFINITY),
             log_sum: reset(spare.log_sum, sites, 0.0),
             emissions: reset(spare.emissions, sites * per_site, 0.0),
-            kept: Kept::new(scores, plan, plan.step(plan.kept, strip), head.classes),
-            held: Held { rows, sites: held, wave },
+            scores: SavedScores::new(saved_scores, plan, plan.step(plan.kept, strip), head.classes),
+            hidden: SavedHidden { rows, sites: held, wave },
         }
     }
 }
@@ -196,8 +205,58 @@ fn exactly<F: Real>(mut buffer: Vec<F>, len: usize) -> Vec<F> {
     buffer
 }
 
-/// Runs on one of the threads that the parallel steps inside use: otherwise each of them would put its caller to sleep
-/// and wake it.
-pub(crate) fn in_pool<T: Send>(run: impl FnOnce() -> T + Send) -> T {
-    rayon::scope(|_| run())
+/// Scratch of a call with a plan that fits the shape.
+pub(crate) fn scratch<F: Real>(plan: &Plan<F>, shape: Shape, precision: Precision) -> ScratchReq {
+    ScratchReq::all_of(requirements(plan, shape, precision)).and(task_scratch(plan))
+}
+
+/// Scratch of the sites, whatever the plan: largest score, log-sum and emissions of each, and whether it is active.
+pub(crate) fn site_scratch<F>(shape: Shape) -> [ScratchReq; 4] {
+    let Shape { sites, selected, .. } = shape;
+    let emissions = ScratchReq::new::<f64>(selected).times(sites);
+    [ScratchReq::new::<F>(sites), ScratchReq::new::<f64>(sites), emissions, ScratchReq::new::<bool>(sites)]
+}
+
+/// Requirements of all buffers, in the order of [`Workspace::release_excess`].
+fn requirements<F: Real>(plan: &Plan<F>, shape: Shape, precision: Precision) -> [ScratchReq; 19] {
+    let Shape { hidden: h, classes, selected, .. } = shape;
+    let Plan { wave, block, tile_classes: tile, tiles, kept, .. } = *plan;
+    let blocking = Blocking::of(plan, h, precision);
+    let [max, log_sum, emissions, active] = site_scratch::<F>(shape);
+    let rows = ScratchReq::new::<F>(h).times(wave);
+    let slot =
+        WorkerSlots::<Vec<F>>::requirement_of(ScratchReq::new::<F>(tile).times(blocking.strip.min(wave)));
+    let strips = tiles.saturating_mul(wave.div_ceil(block)).saturating_mul(blocking.strips);
+    let picked = ScratchReq::new::<F>(selected.max(1)).times(wave).times(tiles);
+    let [h_left, h_right, wt_right, w_right, gt_left, g_left] = match precision {
+        Precision::Full => panel_requirements::<F, Full>(plan, h),
+        Precision::Bf16 => panel_requirements::<F, Half>(plan, h),
+    };
+    [
+        ScratchReq::new::<usize>(wave),
+        active,
+        rows,
+        rows,
+        slot.times(blocking.slots(plan)),
+        ScratchReq::new::<F>(tile).times(strips),
+        ScratchReq::new::<(F, f64)>(wave).times(tiles),
+        picked,
+        h_left,
+        h_right,
+        wt_right,
+        w_right,
+        gt_left,
+        g_left,
+        ScratchReq::new::<F>(classes).times(kept),
+        ScratchReq::new::<F>(h).times(plan.held(blocking.strip).0),
+        max,
+        log_sum,
+        emissions,
+    ]
+}
+
+/// Scratch that lives inside of a step: a lock of each block, of a tile of gradients or of rows, and queues.
+fn task_scratch<F>(plan: &Plan<F>) -> ScratchReq {
+    let locks = plan.tiles.max(1).saturating_mul(plan.wave.div_ceil(plan.block));
+    ScratchReq::new::<Mutex<&mut [F]>>(locks).and(ScratchReq::from_bytes(QUEUE_BYTES))
 }

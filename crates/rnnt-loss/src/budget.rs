@@ -191,7 +191,8 @@ impl Sizes<'_> {
             let (left, kept) = (usize::MAX, plan.kept >= most / 4 * 3);
             return Ok(CallPlan { groups, lattices: lanes, heads, compact, left, kept, bytes });
         }
-        let smallest = |&(_, shape): &(Role, Shape)| Plan::<F>::smallest(shape, self.options.precision);
+        let smallest =
+            |&(_, shape): &(Role, Shape)| Plan::<F>::smallest(shape, self.options.precision).bytes();
         let smallest: Vec<usize> = shapes.iter().map(smallest).collect();
         let needed = smallest.iter().fold(own.saturating_add(lane), |sum, &bytes| sum.saturating_add(bytes));
         let Some(rest) = limit.checked_sub(needed) else {
@@ -224,7 +225,7 @@ impl Sizes<'_> {
     }
 
     fn bytes_of<F: Real>(&self, plan: Plan<F>, shape: Shape) -> usize {
-        plan.bytes(shape, self.options.precision)
+        plan.scratch(shape, self.options.precision).bytes()
     }
 
     /// Shape of each head's call over so many sites.

@@ -1,5 +1,4 @@
 //! The tests of this crate: the normaliser itself, its plan, its products in bf16.
 
 mod normaliser;
-mod plan;
 mod precision;

@@ -5,7 +5,7 @@ use crate::Plan;
 
 /// Scores of the first sites: a wave after the other, in each wave tile after tile, each tile row-major.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct Kept<F> {
+pub(crate) struct SavedScores<F> {
     pub scores: Vec<F>,
     /// How many sites have theirs here.
     pub sites: usize,
@@ -14,7 +14,7 @@ pub(crate) struct Kept<F> {
     classes: usize,
 }
 
-impl<F> Kept<F> {
+impl<F> SavedScores<F> {
     /// `scores` has room for the sites that the plan keeps, in waves of so many.
     pub fn new(scores: Vec<F>, plan: &Plan<F>, wave: usize, classes: usize) -> Self {
         Self { scores, sites: plan.kept, wave, tile: plan.tile_classes, classes }
@@ -36,34 +36,34 @@ impl<F> Kept<F> {
 
 /// Hidden rows of the first sites, a wave after the other.
 #[derive(Debug)]
-pub(crate) struct Held<F> {
+pub(crate) struct SavedHidden<F> {
     pub rows: Vec<F>,
     /// How many sites have theirs here, in waves of so many.
     pub sites: usize,
     pub wave: usize,
 }
 
-impl<F> Default for Held<F> {
+impl<F> Default for SavedHidden<F> {
     fn default() -> Self {
         Self { rows: Vec::new(), sites: 0, wave: 1 }
     }
 }
 
 /// A copy holds no rows: a backward makes them again.
-impl<F> Clone for Held<F> {
+impl<F> Clone for SavedHidden<F> {
     fn clone(&self) -> Self {
         Self::default()
     }
 }
 
 /// What is held never reaches a result.
-impl<F> PartialEq for Held<F> {
+impl<F> PartialEq for SavedHidden<F> {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl<F> Held<F> {
+impl<F> SavedHidden<F> {
     /// Ranges of sites of the waves that a backward of another plan may take from here: all, or none if its waves are shorter.
     pub fn waves(&self, plan: &Plan<F>, kept: usize) -> impl Iterator<Item = Range<usize>> + Clone + use<F> {
         let fits = self.wave <= plan.wave && self.sites <= kept && !self.rows.is_empty();

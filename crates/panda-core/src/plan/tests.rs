@@ -1,10 +1,79 @@
-//! Planning for any sizes.
+//! Planning for any sizes, and how many tasks the parallel steps of a plan have.
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use panda_core::{
+use crate::{
     Adjoints, Backward, DEFAULT_BUDGET, Error, Gradients, Head, Plan, Precision, Real, Selection, Shape,
-    Sites, Workspace, backward, forward,
+    Sites, Workspace, backward,
+    blocking::{Blocking, ROWS_PER_TASK},
+    forward,
 };
+
+/// Tasks of each parallel step of a full wave: what threads can do at the same time. Where a step is one of a group of
+/// tiles, of the average group of a call.
+///
+/// The gradients of head, hidden rows and bias are one step: their tasks run beside each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Tasks {
+    /// Makes a few hidden rows.
+    rows: usize,
+    /// Packs some steps of a micro-panel of weights, for scores.
+    weights_for_scores: usize,
+    /// The same for the gradient of the rows.
+    weights_for_gradient: usize,
+    /// Scores of a strip of sites in a tile.
+    scores: usize,
+    /// Gradients of these.
+    score_gradients: usize,
+    /// Gradient of the weights of a micro-panel of classes, over a block of sites; the blocks follow one another.
+    head: usize,
+    /// Gradient of a micro-panel of hidden rows, over a tile; the tiles follow one another.
+    hidden: usize,
+    /// Gradient of the bias of a micro-panel of classes.
+    bias: usize,
+    /// Pulls the gradient of a few rows back.
+    pull_back: usize,
+}
+
+/// Tasks that pack a weight on the right, NR columns and some steps of the sum each.
+fn packing(blocking: &Blocking, columns: usize, depth: usize) -> usize {
+    columns.div_ceil(blocking.nr).saturating_mul(depth.div_ceil(blocking.steps))
+}
+
+impl<F: Real> Plan<F> {
+    /// How many tasks there are in the parallel steps of a call.
+    fn tasks(&self, shape: Shape, precision: Precision) -> Tasks {
+        let Shape { sites, hidden: h, classes, .. } = shape;
+        let plan = self.fitted(sites, classes);
+        let blocking = Blocking::of(&plan, h, precision);
+        let wave =
+            [plan.kept, sites - plan.kept].map(|part| plan.step(part, blocking.strip)).into_iter().max();
+        let wave = wave.unwrap_or(1).min(sites);
+        let tiles = classes.div_ceil(plan.tile_classes);
+        let tile_groups = tiles.div_ceil(plan.tiles).max(1);
+        let of_tiles = |tasks: &dyn Fn(usize) -> usize| over(classes, plan.tile_classes, tasks) / tile_groups;
+        let strips = over(wave, plan.block, |rows| rows.div_ceil(blocking.strip));
+        let scores = of_tiles(&|_| strips);
+        Tasks {
+            rows: over(wave, plan.block, |rows| {
+                over(rows, blocking.strip, |rows| rows.div_ceil(ROWS_PER_TASK))
+            }),
+            weights_for_scores: of_tiles(&|width| packing(&blocking, width, h)),
+            weights_for_gradient: of_tiles(&|width| packing(&blocking, h, width)),
+            scores,
+            score_gradients: scores,
+            head: of_tiles(&|width| over(width, blocking.piece, |classes| classes.div_ceil(blocking.leaf))),
+            hidden: over(wave, plan.block, |rows| rows.div_ceil(blocking.leaf)),
+            bias: of_tiles(&|width| width.div_ceil(blocking.nr)),
+            pull_back: wave.div_ceil(ROWS_PER_TASK),
+        }
+    }
+}
+
+/// Tasks of all parts of a size into which something is divided, the last of them shorter.
+fn over(all: usize, size: usize, tasks: impl Fn(usize) -> usize) -> usize {
+    let last = all % size;
+    (all / size).saturating_mul(tasks(size)).saturating_add(if last > 0 { tasks(last) } else { 0 })
+}
 
 #[test]
 fn sizes_that_nobody_has_are_planned() {
@@ -24,7 +93,7 @@ fn are_planned<F: Real>() {
                         let plan = match Plan::<F>::new(shape, precision, budget, keep_scores) {
                             Ok(plan) => plan,
                             Err(error) => {
-                                let smallest = Plan::<F>::smallest(shape, precision);
+                                let smallest = Plan::<F>::smallest(shape, precision).bytes();
                                 assert_eq!(error, Error::Budget { smallest, found: budget }, "{shape:?}");
                                 assert!(smallest > budget, "{shape:?}: {smallest} {budget}");
                                 continue;
@@ -34,7 +103,8 @@ fn are_planned<F: Real>() {
                             plan.wave > 0 && plan.block > 0 && plan.tile_classes > 0 && plan.tiles > 0,
                             "{shape:?}"
                         );
-                        let (bytes, operations) = (plan.bytes(shape, precision), plan.operations(shape));
+                        let (bytes, operations) =
+                            (plan.scratch(shape, precision).bytes(), plan.operations(shape));
                         let tasks = plan.tasks(shape, precision);
                         assert!(
                             sites == 0 || classes == 0 || hidden == 0 || tasks.scores > 0,
@@ -64,7 +134,7 @@ fn what_is_planned_stays_within_the_budget() {
             for keep_scores in [true, false] {
                 let budget = mebibytes << 20;
                 let plan = Plan::<f32>::new(shape, Precision::Full, budget, keep_scores).unwrap();
-                let bytes = plan.bytes(shape, Precision::Full);
+                let bytes = plan.scratch(shape, Precision::Full).bytes();
                 assert!(bytes <= budget, "{shape:?}: {bytes} of {budget}");
                 assert!(keep_scores || plan.kept == 0, "{shape:?}: {} kept", plan.kept);
             }

@@ -1,4 +1,55 @@
-//! In which numbers the large products are done.
+//! The types of rows, and the numbers of the large products.
+use crate::{
+    Backward, Head, Normalized, Result, Selection, Workspace,
+    backward::{GradientSink, backward_impl},
+    forward::forward_impl,
+    sites::DynSites,
+};
+
+/// `f32` or `f64`; sealed by [`kernels::Real`].
+///
+/// The engine is compiled in this crate, once for each type and precision, and not again in every crate that uses it.
+pub trait Real: kernels::Real {
+    #[doc(hidden)]
+    fn forward_impl(
+        sites: &dyn DynSites<Self>,
+        head: &Head<Self>,
+        selection: &Selection,
+        workspace: &mut Workspace<Self>,
+    ) -> Result<Normalized<Self>>;
+    #[doc(hidden)]
+    fn backward_impl(
+        arguments: Backward<Self, dyn DynSites<Self> + '_>,
+        workspace: &mut Workspace<Self>,
+        into: GradientSink<Self>,
+    ) -> Result<usize>;
+}
+
+macro_rules! compiled {
+    ($($float:ty),*) => {$(
+        impl Real for $float {
+            #[inline(never)]
+            fn forward_impl(
+                sites: &dyn DynSites<Self>,
+                head: &Head<Self>,
+                selection: &Selection,
+                workspace: &mut Workspace<Self>,
+                    ) -> Result<Normalized<Self>> {
+                forward_impl(sites, head, selection, workspace)
+            }
+            #[inline(never)]
+            fn backward_impl(
+                arguments: Backward<Self, dyn DynSites<Self> + '_>,
+                workspace: &mut Workspace<Self>,
+                into: GradientSink<Self>,
+            ) -> Result<usize> {
+                backward_impl(arguments, workspace, into)
+            }
+        }
+    )*};
+}
+
+compiled!(f32, f64);
 
 /// What the factors of the three large products (scores, both gradients) are rounded to.
 ///
