@@ -151,8 +151,10 @@ fn check() {
     // A tile of its best size would not fit.
     let of_issue = shape(3957, 48, 5000, 2);
     let budget = 4 << 20;
-    let planned =
-        Plan::<f32>::new(of_issue, Precision::Full, budget, true).unwrap().scratch(of_issue, Precision::Full).bytes();
+    let planned = Plan::<f32>::new(of_issue, Precision::Full, budget, true)
+        .unwrap()
+        .scratch(of_issue, Precision::Full)
+        .bytes();
     let (measured, _) = Problem::<f32>::new(of_issue).run(&mut Workspace::new(budget, true)).unwrap();
     println!("{of_issue:?}: {measured} measured, {planned} planned, {budget} given");
     assert!(measured <= planned && planned <= budget);

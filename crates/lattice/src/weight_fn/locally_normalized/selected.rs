@@ -55,7 +55,8 @@ pub fn bytes<F: panda_core::Real>(sizes: &JointSizes, normalize: Normalize, budg
     let sites = group::<F>(classes, budget);
     let shape = panda_core::Shape { sites, hidden: sizes.hidden, classes, selected };
     let plan = Plan::<F>::new(shape, Precision::Full, budget, true);
-    let plan = plan.unwrap_or_else(|_| Plan::least(shape, Precision::Full)).scratch(shape, Precision::Full).bytes();
+    let plan =
+        plan.unwrap_or_else(|_| Plan::least(shape, Precision::Full)).scratch(shape, Precision::Full).bytes();
     let entry = size_of::<u32>() + size_of::<bool>() + size_of::<f64>();
     // The blanks of hat are done before the labels.
     let lists = sites * (size_of::<usize>() + (selected * entry).max(2 * size_of::<F>()));
