@@ -6,15 +6,16 @@ use std::sync::atomic::AtomicBool;
 
 use candle_core::Tensor;
 use oracle::dense::{joint_logits, lean_transducer_loss};
+use panda::model::memory::peak_resident;
+use panda::model::{Losses, Masks, Model, linear};
+use panda::recognizer::examples::load;
 use panda::rnnt_loss::candle::{HeadTensors, LossSession, LossSum, RowTensors};
 use panda::rnnt_loss::{Activation, Loss, Options, Targets};
 use panda::speech::{FrontEnd, Tokenizer, read_manifest};
-use panda::training::data::{Batch, Store, TrainingSet, load};
-use panda::training::memory::peak_resident;
+use panda::training::data::{Batch, Store, TrainingSet};
 use panda::training::run_folder::RunFolder;
 use panda::training::{
-    About, EpochReport, Learner, Losses, Masks, Model, Objective, Observer, Ranks, Recipe, Result, Start,
-    Trainer, linear,
+    About, EpochReport, Learner, Objective, Observer, Ranks, Recipe, Result, Start, Trainer,
 };
 
 /// Regular transducer losses by candle's own operations on B x T x (U + 1) x C scores.

@@ -6,14 +6,15 @@ use std::sync::atomic::AtomicBool;
 
 use candle_core::{Device, Module, Result as TensorResult, Tensor};
 use candle_nn::{Conv1d, Conv1dConfig, Linear, VarBuilder};
+use panda::model::config::{JointConfig, Terms};
+use panda::model::encoders::{EncoderKind, Frames, LstmEncoderConfig};
+use panda::model::predictors::{BuildPredictor, PredictorKind, StatelessPredictorConfig};
+use panda::model::{Model, ModelConfig};
 use panda::training::data::{Batch, Source};
-use panda::training::encoder::{EncoderKind, Frames, LstmEncoderConfig};
-use panda::training::predictor::{BuildPredictor, PredictorKind, StatelessPredictorConfig};
-use panda::training::recipe::{JointConfig, OptimiserConfig, RunConfig, Terms};
+use panda::training::optimiser::OptimiserConfig;
+use panda::training::recipe::RunConfig;
 use panda::training::run_folder::RunFolder;
-use panda::training::{
-    About, EpochReport, Learner, Model, ModelConfig, Observer, Ranks, Result, Start, Trainer,
-};
+use panda::training::{About, EpochReport, Learner, Observer, Ranks, Result, Start, Trainer};
 
 const LABELS: usize = 3;
 const INPUT: usize = 4;
@@ -22,7 +23,7 @@ const INPUT: usize = 4;
 struct Convolution(Conv1d, Linear);
 
 impl Convolution {
-    fn new(vb: &VarBuilder) -> Result<Self> {
+    fn new(vb: &VarBuilder) -> panda::model::Result<Self> {
         let config = Conv1dConfig { padding: 1, stride: 2, ..Conv1dConfig::default() };
         let convolution = candle_nn::conv1d(INPUT, 32, 3, config, vb.pp("convolution"))?;
         Ok(Convolution(convolution, candle_nn::linear(32, 16, vb.pp("out"))?))

@@ -1,7 +1,7 @@
 //! LSTM layers hold their buffers: steps whose shapes have been seen ask for nothing large but their results.
 use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::{VarBuilder, VarMap};
-use panda::training::Lstm;
+use panda::model::Lstm;
 
 use crate::counting::{NOTED, large, turn};
 

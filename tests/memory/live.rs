@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use panda::decoding::{Beam, Fusion, Greedy, PerClass};
 use panda::lattice::{Alignment, BestPathStream, FullNGram, RecognitionLattice, Table};
+use panda::model::{Checkpoint, Model, Progress};
+use panda::recognizer::{Endpoint, LiveOptions, Recognizer, Search, WindowConfig};
 use panda::speech::{Tokenizer, TokenizerKind};
-use panda::training::{
-    Checkpoint, Endpoint, LiveOptions, Model, Progress, Recipe, Recogniser, Search, WindowConfig,
-};
+use panda::training::Recipe;
 
 use crate::counting::{alive, turn};
 
@@ -21,7 +21,7 @@ const TOLERANCE: usize = 4096;
 const OPEN_LABELS: usize = 200_000;
 
 /// A model whose head prefers one class by far, without training.
-fn recogniser(kind: &str, preferred: Option<&str>, bidirectional: bool) -> Recogniser {
+fn recogniser(kind: &str, preferred: Option<&str>, bidirectional: bool) -> Recognizer {
     let normalise = if bidirectional { "utterance" } else { "running" };
     let text = format!(
         r#"
@@ -61,11 +61,11 @@ fn recogniser(kind: &str, preferred: Option<&str>, bidirectional: bool) -> Recog
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.safetensors");
     checkpoint.write(&path).unwrap();
-    Recogniser::load(&path).unwrap()
+    Recognizer::load(&path).unwrap()
 }
 
 /// Bytes that are alive after a few chunks and after many, and the labels that came out.
-fn measure(recogniser: &Recogniser, options: &LiveOptions) -> ([usize; 2], usize) {
+fn measure(recogniser: &Recognizer, options: &LiveOptions) -> ([usize; 2], usize) {
     let mut live = recogniser.live(options).unwrap();
     let mut chunk = vec![0.0; CHUNK];
     let (mut bytes, mut labels) = ([0; 2], 0);
@@ -84,7 +84,7 @@ fn measure(recogniser: &Recogniser, options: &LiveOptions) -> ([usize; 2], usize
     (bytes, labels)
 }
 
-fn check(name: &str, recogniser: &Recogniser, options: &LiveOptions) -> usize {
+fn check(name: &str, recogniser: &Recognizer, options: &LiveOptions) -> usize {
     let ([few, many], labels) = measure(recogniser, options);
     let is_beam = matches!(recogniser.search(), Search::Beam(_));
     let tolerance = if is_beam { OPEN_LABELS } else { TOLERANCE };

@@ -1,8 +1,10 @@
 //! Sound that arrives in pieces takes as much memory after an hour as after a minute.
 use std::path::Path;
 
+use panda::model::Model;
+use panda::recognizer::{Listener, WindowConfig, Windows};
 use panda::speech::{AudioPieces, Channel, Conversion};
-use panda::training::{Listener, Model, Recipe, WindowConfig, Windows};
+use panda::training::Recipe;
 
 use crate::counting::{measure, turn};
 

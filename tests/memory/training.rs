@@ -1,7 +1,8 @@
 //! A training step takes what its plan says, whatever the shape.
 use candle_core::{Device, Tensor};
+use panda::model::Model;
 use panda::training::data::Batch;
-use panda::training::{BatchShape, Learner, Model, Moment, Recipe, StepPlan};
+use panda::training::{BatchShape, Learner, Moment, Recipe, StepPlan};
 
 use crate::counting::{alive, measure, turn};
 

@@ -25,10 +25,10 @@ fn sessions_and_streams_are_send_and_sync() {
     is_send_and_sync::<speech::FrontEnd>();
     is_send_and_sync::<speech::FeatureStream>();
     is_send_and_sync::<speech::Tokenizer>();
-    is_send_and_sync::<training::Recogniser>();
-    is_send_and_sync::<training::Live>();
-    is_send_and_sync::<training::Listener>();
-    is_send_and_sync::<training::Windows>();
-    is_send_and_sync::<training::Model>();
+    is_send_and_sync::<recognizer::Recognizer>();
+    is_send_and_sync::<recognizer::Live>();
+    is_send_and_sync::<recognizer::Listener>();
+    is_send_and_sync::<recognizer::Windows>();
+    is_send_and_sync::<model::Model>();
     is_send_and_sync::<training::Error>();
 }

@@ -202,7 +202,7 @@ pub struct RecognitionWork {
     pub context: usize,
 }
 
-/// A model in the shape of [`training::ModelConfig::mlperf`], and its batch.
+/// A model in the shape of [`model::ModelConfig::mlperf`], and its batch.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub struct TrainWork {
     /// B

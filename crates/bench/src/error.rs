@@ -129,6 +129,18 @@ pub enum Error {
     Speech(#[from] speech::Error),
 }
 
+impl From<model::Error> for Error {
+    fn from(error: model::Error) -> Self {
+        Error::Training(error.into())
+    }
+}
+
+impl From<recognizer::Error> for Error {
+    fn from(error: recognizer::Error) -> Self {
+        Error::Training(error.into())
+    }
+}
+
 /// A result with [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 

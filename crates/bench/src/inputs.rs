@@ -1,8 +1,8 @@
 //! Inputs of a loss: projected rows, a head and targets; numbers without pattern, the same in every process.
 use std::path::Path;
 
+use recognizer::Recognizer;
 use rnnt_loss::Targets;
-use training::Recogniser;
 
 use super::answer::Shape;
 use super::case::{LossWork, Posteriors};
@@ -146,7 +146,7 @@ impl Inputs {
     /// # Errors
     /// Files that cannot be read.
     pub fn recorded(checkpoint: &Path, manifest: &Path, utterances: usize) -> Result<Self> {
-        let recogniser = Recogniser::load(checkpoint)?;
+        let recogniser = Recognizer::load(checkpoint)?;
         let recordings = speech::read_manifest(manifest)?;
         let rows = recogniser.joint_rows(&recordings[..utterances.min(recordings.len())])?;
         let (batch, frames, hidden) = rows.frames.dims3()?;

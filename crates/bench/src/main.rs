@@ -41,7 +41,7 @@ use std::sync::atomic::AtomicBool;
 use clap::{Parser, value_parser};
 use indicatif::{ProgressBar, ProgressStyle};
 use kernels::Printable;
-use training::bytes;
+use model::bytes;
 use training::files::Output;
 
 use error::{Error, Result};

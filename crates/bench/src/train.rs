@@ -2,9 +2,10 @@
 use std::time::{Duration, Instant};
 
 use candle_core::{Device, Tensor};
+use model::{LossSessions, Masks, Model, ModelConfig};
 use training::data::Batch;
-use training::recipe::{OptimiserConfig, OptimiserKind};
-use training::{Learner, LossSessions, Masks, Model, ModelConfig, Moment};
+use training::optimiser::{OptimiserConfig, OptimiserKind};
+use training::{Learner, Moment};
 
 use super::answer::Workload;
 use super::answer::median;
@@ -97,7 +98,8 @@ impl Train {
         drop(predicted);
         let (batch, mut masks) = (self.batch(), self.masks());
         let start = Instant::now();
-        let losses = model.losses(&sessions, &batch, self.work.batch, self.step, Some(&mut masks))?;
+        let losses =
+            model.losses(&sessions, batch.labeled(), self.work.batch, self.step, Some(&mut masks))?;
         let all = milliseconds(start.elapsed());
         drop(losses);
         Ok([encoder, predictor, all])

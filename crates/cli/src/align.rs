@@ -2,7 +2,8 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use kernels::Excerpt;
-use training::{Alignments, OutputIds, Unit, files::Output};
+use recognizer::{Alignments, OutputIds, Unit};
+use training::files::Output;
 
 use crate::{
     audio::{AudioArguments, note},
@@ -60,7 +61,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let name = arguments.manifest.file_stem().unwrap_or_default().to_string_lossy();
     bad_items::warn(&name, &found.bad);
     let texts = utterances.iter().map(|one| one.text.as_str());
-    warn_each(training::conversion_warnings(&name, texts, recogniser.tokenizer()));
+    warn_each(recognizer::conversion_warnings(&name, texts, recogniser.tokenizer()));
     for id in &found.without_path {
         complain!("warning: {}: no path, more labels than its frames can emit; left out", Excerpt(id));
     }

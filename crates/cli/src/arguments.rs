@@ -5,8 +5,8 @@ use std::error::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, CommandFactory, FromArgMatches};
 use kernels::Excerpt;
+use model::bytes::LossBudget;
 use speech::Channel;
-use training::bytes::LossBudget;
 
 use crate::{Arguments, out};
 

@@ -2,8 +2,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use recognizer::Recognizer;
 use speech::{Change, Channel, Conversion};
-use training::Recogniser;
 
 use crate::error::{Error, Result};
 use crate::numbers;
@@ -25,14 +25,14 @@ pub struct AudioArguments {
 pub struct SilenceArguments {
     /// Discard texts in which no word reaches this posterior, as what the model makes of silence; 0 keeps every text. Words of
     /// --lm and --phrases need no posterior: the words that the model finds without them are judged
-    #[arg(long, value_name = "P", default_value_t = training::SILENCE, value_parser = numbers::posterior)]
+    #[arg(long, value_name = "P", default_value_t = recognizer::SILENCE, value_parser = numbers::posterior)]
     silence: f64,
 }
 
 impl AudioArguments {
     /// A recogniser that reads as the arguments say; what a user should know of its checkpoint is said.
-    pub fn load(&self, checkpoint: &Path) -> Result<Recogniser> {
-        let recogniser = Recogniser::load(checkpoint)?;
+    pub fn load(&self, checkpoint: &Path) -> Result<Recognizer> {
+        let recogniser = Recognizer::load(checkpoint)?;
         recogniser.warning().iter().for_each(|warning| complain!("warning: {warning}"));
         Ok(recogniser.with_conversion(Conversion { channel: self.channel, resample: self.resample }))
     }
@@ -44,11 +44,11 @@ impl AudioArguments {
     }
 
     /// An error with the argument that would have helped.
-    pub fn advise(&self, error: training::Error) -> Error {
+    pub fn advise(&self, error: recognizer::Error) -> Error {
         use speech::Error::{FileRate, SampleRate};
         let rate = match &error {
-            training::Error::Speech(FileRate { .. } | SampleRate { .. }) => true,
-            training::Error::TooManyBad { first, .. } => first.other_rate,
+            recognizer::Error::Model(model::Error::Speech(FileRate { .. } | SampleRate { .. })) => true,
+            recognizer::Error::TooManyBad { first, .. } => first.other_rate,
             _ => false,
         };
         match rate && !self.resample {
@@ -60,7 +60,7 @@ impl AudioArguments {
 
 impl SilenceArguments {
     /// A recogniser that believes what the arguments say.
-    pub fn apply(&self, recogniser: Recogniser) -> Result<Recogniser> {
+    pub fn apply(&self, recogniser: Recognizer) -> Result<Recognizer> {
         Ok(recogniser.with_silence(self.silence)?)
     }
 }

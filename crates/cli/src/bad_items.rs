@@ -1,5 +1,5 @@
 //! Utterances that cannot be used: the share that is allowed, and the warnings about them.
-use training::{BadItems, Recogniser};
+use recognizer::{BadItems, Recognizer};
 
 use crate::error::Result;
 use crate::numbers;
@@ -9,13 +9,13 @@ use crate::out::warn_each;
 #[derive(clap::Args)]
 pub struct BadItemArguments {
     /// Leave out at most this share of the utterances, rounded up, since their recordings or texts cannot be used; more are an error
-    #[arg(long, value_name = "SHARE", default_value_t = training::MAX_BAD, value_parser = numbers::share)]
+    #[arg(long, value_name = "SHARE", default_value_t = recognizer::MAX_BAD, value_parser = numbers::share)]
     max_bad: f64,
 }
 
 impl BadItemArguments {
     /// A recogniser that leaves out as many as the arguments say.
-    pub fn apply(&self, recogniser: Recogniser) -> Result<Recogniser> {
+    pub fn apply(&self, recogniser: Recognizer) -> Result<Recognizer> {
         Ok(recogniser.with_max_bad(self.max_bad)?)
     }
 }

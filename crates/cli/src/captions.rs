@@ -1,5 +1,5 @@
 //! Rules of captions, as the user gives them.
-use training::{CaptionOptions, Format};
+use recognizer::{CaptionOptions, Format};
 
 use crate::error::{Error, Result};
 use crate::numbers;

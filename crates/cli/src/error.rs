@@ -27,7 +27,7 @@ pub enum Error {
     #[error("{source}; {advice}")]
     Advised {
         /// The error.
-        source: training::Error,
+        source: recognizer::Error,
         /// The argument.
         advice: &'static str,
     },
@@ -178,6 +178,18 @@ pub enum Error {
     Output(#[source] std::io::Error),
 }
 
+impl From<model::Error> for Error {
+    fn from(error: model::Error) -> Self {
+        Error::Training(error.into())
+    }
+}
+
+impl From<recognizer::Error> for Error {
+    fn from(error: recognizer::Error) -> Self {
+        Error::Training(error.into())
+    }
+}
+
 impl Error {
     /// The error of a failed write to standard output.
     pub fn standard_output(source: std::io::Error) -> Self {
@@ -191,7 +203,7 @@ impl Error {
     pub fn is_closed(&self) -> bool {
         match self {
             Self::Closed => true,
-            Self::Training(training::Error::Io { source, .. }) => {
+            Self::Training(training::Error::Model(model::Error::Io { source, .. })) => {
                 source.kind() == std::io::ErrorKind::BrokenPipe
             }
             _ => false,
@@ -225,7 +237,7 @@ mod tests {
     fn causes_are_told_once() {
         let source = rnnt_loss::Error::Scores { utterance: 1, frame: 2, label: 3, found: "NaN or +inf" };
         let (utterances, found) = (vec!["a".to_owned()], None);
-        let source = Some(Box::new(training::Error::Loss(source)));
+        let source = Some(Box::new(source.into()));
         let what = "score of every class";
         let error = training::Error::Diverged { step: 7, what: what.into(), found, utterances, source };
         let text = chain(&Error::Training(error));
@@ -234,7 +246,7 @@ mod tests {
         assert_eq!(text.matches("because of").count(), 1, "{text}");
 
         let source = std::io::Error::other("no space left");
-        let error = training::Error::Io { path: "x".into(), action: "write", source };
-        assert_eq!(chain(&Error::Training(error)), "x: could not write: no space left");
+        let error = model::Error::Io { path: "x".into(), action: "write", source };
+        assert_eq!(chain(&Error::from(error)), "x: could not write: no space left");
     }
 }

@@ -2,9 +2,9 @@
 use std::collections::HashMap;
 use std::{path::PathBuf, process::ExitCode};
 
+use recognizer::{Evaluation, Format, OutputIds, TranscriptionWriter, evaluate};
 use speech::Utterance;
 use training::files::Output;
-use training::{Evaluation, Format, OutputIds, TranscriptionWriter, evaluate};
 
 use crate::audio::{AudioArguments, SilenceArguments, note};
 use crate::bad_items::{self, BadItemArguments};
@@ -80,7 +80,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let recogniser = arguments.silence.apply(recogniser)?;
     let recogniser = arguments.search.apply(recogniser)?;
     let recogniser = arguments.bad.apply(recogniser)?;
-    let ignores_special = arguments.ignore_special || recogniser.recipe().tokens.ignore_special;
+    let ignores_special = arguments.ignore_special || recogniser.ignores_special();
     let recogniser = recogniser.with_special_omitted(ignores_special);
     let evaluation = match utterances.is_empty() {
         // A shard of a list that has fewer utterances than there are shards.
@@ -95,7 +95,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     bad_items::warn(&name, &evaluation.bad);
     let texts = utterances.iter().map(|one| one.text.as_str());
-    warn_each(training::conversion_warnings(&name, texts, recogniser.tokenizer()));
+    warn_each(recognizer::conversion_warnings(&name, texts, recogniser.tokenizer()));
     if let Some(hypotheses) = hypotheses {
         hypotheses.write(evaluation.hypotheses().as_bytes())?;
     }

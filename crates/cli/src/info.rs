@@ -2,12 +2,13 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use lattice::{Context, Plan};
+use model::bytes::LossBudget;
+use model::config::GnatConfig;
+use model::{Checkpoint, Model, ModelConfig};
+use recognizer::unusable_texts;
 use rnnt_loss::{MemoryPlan, Options, Precision};
 use speech::Tokenizer;
-use training::{
-    Checkpoint, Model, ModelConfig, Observer, Recipe, bytes::LossBudget, recipe::GnatConfig, train_tokenizer,
-    unusable_texts,
-};
+use training::{Observer, Recipe, train_tokenizer};
 
 use crate::{
     bad_items,
@@ -81,9 +82,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         describe(&recipe.model(), &tokenizer, arguments)
     } else {
         let checkpoint = Checkpoint::read(path)?;
-        let (recipe, tokenizer) = (checkpoint.recipe(path)?, checkpoint.tokenizer(path)?);
-        checkpoint.check(path, &Model::shapes(&recipe.model(), tokenizer.size())?)?;
-        describe(&recipe.model(), &tokenizer, arguments)
+        let (config, tokenizer) = (checkpoint.model_config(path)?, checkpoint.tokenizer(path)?);
+        checkpoint.check(path, &Model::shapes(&config, tokenizer.size())?)?;
+        describe(&config, &tokenizer, arguments)
     }
 }
 

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use decoding::ngram::{DiscountKind, Discounts, Foreign, Ngram, Perplexity, estimate};
+use model::Checkpoint;
 use speech::{
     Manifest, Tokenizer, TokenizerKind, UnicodeForm, Utterance, find_sentence_mark, strip_sentence_marks,
 };
-use training::Checkpoint;
 
 use crate::{
     error::{Error, Result},
@@ -118,7 +118,7 @@ impl Text {
         };
         let name = path.display().to_string();
         let texts = lines.iter().map(|(_, line): &(usize, String)| line.as_str());
-        warn_each(training::normalization_warning(&name, texts, form));
+        warn_each(recognizer::normalization_warning(&name, texts, form));
         let (mut sentences, mut marked) = (Vec::with_capacity(lines.len()), Vec::new());
         for (number, line) in lines {
             let line = form.apply(&line);

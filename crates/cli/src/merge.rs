@@ -6,9 +6,9 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use recognizer::{Alignments, Evaluation};
 use speech::files::is_same_file;
 use training::files::Output;
-use training::{Alignments, Evaluation};
 
 use crate::error::{Error, Result};
 use crate::out::say;
@@ -37,7 +37,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         arguments.parts.iter().chain(&arguments.manifest).map(PathBuf::as_path).collect();
     let output = Output::new(&arguments.out, &inputs)?;
     let read = |path: &PathBuf| {
-        speech::files::read_given_text(path).map_err(|source| training::Error::Io {
+        speech::files::read_given_text(path).map_err(|source| model::Error::Io {
             path: path.clone(),
             action: "read the part",
             source,

@@ -2,8 +2,8 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use recognizer::Format;
 use speech::Utterance;
-use training::Format;
 use training::files::Output;
 
 use crate::error::{Error, Result};
@@ -28,7 +28,7 @@ pub fn open<const N: usize>(
 
 /// A file for each recording in a folder, which is made if need be.
 pub fn in_folder(folder: &Path, places: &[Place], inputs: &[&Path]) -> Result<Vec<Output>> {
-    let io = |source| training::Error::Io { path: folder.to_owned(), action: "make the folder", source };
+    let io = |source| model::Error::Io { path: folder.to_owned(), action: "make the folder", source };
     std::fs::create_dir_all(folder).map_err(io)?;
     let mut outputs: Vec<Output> = Vec::with_capacity(places.len());
     let mut taken = HashMap::new();

@@ -1,8 +1,8 @@
 //! `panda report RUN`
 use std::{path::PathBuf, process::ExitCode};
 
+use model::bytes;
 use report::Options;
-use training::bytes;
 use training::files::Output;
 
 use crate::error::Result;

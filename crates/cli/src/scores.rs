@@ -1,5 +1,5 @@
 //! How an evaluation looks on the terminal.
-use training::{Evaluation, Score};
+use recognizer::{Evaluation, Score};
 
 /// One line for each subset, if wanted for each speaker, one for all, and one for the best choice of the n-best.
 pub fn lines(name: &str, evaluation: &Evaluation, speakers: bool) -> Vec<String> {

@@ -8,8 +8,8 @@ use decoding::{
     Aggregate, Automaton, Beam, BeamKind, Boost, Confidence, CtcBeam, Fusion, Greedy, Measure, PHRASE_SCORE,
     PerClass, PhraseList, add_unmarked, read_phrases,
 };
+use recognizer::{LatticeSearch, Recognizer, Search};
 use speech::{Tokenizer, TokenizerKind};
-use training::{LatticeSearch, Recogniser, Search};
 
 use crate::error::{Error, Result};
 use crate::numbers;
@@ -187,7 +187,7 @@ impl FromStr for Units {
 
 impl SearchArguments {
     /// A recogniser that searches as the arguments say.
-    pub fn apply(&self, recogniser: Recogniser) -> Result<Recogniser> {
+    pub fn apply(&self, recogniser: Recognizer) -> Result<Recognizer> {
         let max_symbols = self.max_symbols.unwrap_or(8);
         let fusion = self.fusion(&recogniser)?;
         let search = if recogniser.model().lattice().is_some() && !self.ctc {
@@ -319,7 +319,7 @@ impl SearchArguments {
     }
 
     /// Language models and phrases.
-    fn fusion(&self, recogniser: &Recogniser) -> Result<Vec<Fusion>> {
+    fn fusion(&self, recogniser: &Recognizer) -> Result<Vec<Fusion>> {
         let mut names = recogniser.tokenizer().tokens().to_vec();
         names.resize(recogniser.model().classes(), String::new());
         let mut fusion = Vec::new();
@@ -377,7 +377,7 @@ impl SearchArguments {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
-    let io = |source| training::Error::Io { path: path.to_owned(), action: "read it", source };
+    let io = |source| model::Error::Io { path: path.to_owned(), action: "read it", source };
     Ok(speech::files::read_given(path).map_err(io)?)
 }
 
@@ -404,5 +404,5 @@ fn warn_skipped(path: &Path, list: &PhraseList) {
 
 fn warn_conversions(path: &Path, bytes: &[u8], tokenizer: &Tokenizer) {
     let lines = std::str::from_utf8(bytes).unwrap_or_default().lines();
-    warn_each(training::conversion_warnings(&path.display().to_string(), lines, tokenizer));
+    warn_each(recognizer::conversion_warnings(&path.display().to_string(), lines, tokenizer));
 }

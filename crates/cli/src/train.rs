@@ -5,9 +5,10 @@ mod many;
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use model::bytes;
 use training::recipe::Changes;
 use training::run_folder::RunFolder;
-use training::{EpochReport, Metrics, Observer, Ranks, RunReport, Start, StepReport, bytes};
+use training::{EpochReport, Metrics, Observer, Ranks, RunReport, Start, StepReport};
 
 use crate::{
     error::{Error, Result},
@@ -200,7 +201,7 @@ impl Observer for Terminal {
     }
 
     fn write_epoch(&mut self, folder: &RunFolder, rows: &[Metrics]) -> training::Result<()> {
-        let curve = report::draw_run_curve(rows).map_err(|error| training::Error::Io {
+        let curve = report::draw_run_curve(rows).map_err(|error| model::Error::Io {
             path: folder.file(CURVE),
             action: "draw the curve",
             source: std::io::Error::other(error),

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use recognizer::{Format, OutputIds, Recognizer, Transcription, TranscriptionWriter, WindowConfig};
 use speech::{Audio, AudioPieces, Change};
 use training::files::Output;
-use training::{Format, OutputIds, Recogniser, Transcription, TranscriptionWriter, WindowConfig};
 
 use crate::audio::{AudioArguments, SilenceArguments};
 use crate::captions::CaptionArguments;
@@ -170,7 +170,7 @@ impl Written {
 
 /// Recordings on their way to text.
 struct Listening<'a> {
-    recogniser: &'a Recogniser,
+    recogniser: &'a Recognizer,
     arguments: &'a Arguments,
     writer: TranscriptionWriter,
     written: Written,
@@ -227,7 +227,7 @@ impl Listening<'_> {
             }
         }
         bar.finish_and_clear();
-        let fine = self.bad <= training::allowed(files.len(), self.arguments.max_bad);
+        let fine = self.bad <= recognizer::allowed(files.len(), self.arguments.max_bad);
         Ok(if fine { ExitCode::SUCCESS } else { ExitCode::from(2) })
     }
 
@@ -243,8 +243,8 @@ impl Listening<'_> {
     /// A short recording, or the text of a long one, and what was done to it; or the message of an error.
     fn hear(&self, path: &Path) -> std::result::Result<(Heard, Vec<Change>), String> {
         let (recogniser, long) = (self.recogniser, &self.arguments.long);
-        let advised = |error: training::Error| chain(&self.arguments.audio.advise(error));
-        let rate = recogniser.recipe().features.sample_rate;
+        let advised = |error: recognizer::Error| chain(&self.arguments.audio.advise(error));
+        let rate = recogniser.model().config().input.features.sample_rate;
         let open = || AudioPieces::open(path, rate, recogniser.conversion());
         let mut pieces = open().map_err(|error| advised(error.into()))?;
         let streams = recogniser.search().streams();
@@ -258,7 +258,7 @@ impl Listening<'_> {
             let found = recogniser.transcribe_pieces(pieces, long.window());
             let found = found.map_err(|error| match error {
                 // These name the file themselves.
-                error @ training::Error::Speech(_) => advised(error),
+                error @ recognizer::Error::Model(model::Error::Speech(_)) => advised(error),
                 error => format!("{}: {}", path.display(), chain(&error)),
             })?;
             return Ok((Heard::Text(Box::new(found)), changes));

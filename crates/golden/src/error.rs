@@ -91,7 +91,7 @@ macro_rules! refusals {
     )*};
 }
 
-refusals!(lattice::Error, rnnt_loss::Error, speech::Error, training::Error);
+refusals!(lattice::Error, model::Error, rnnt_loss::Error, speech::Error, training::Error);
 
 /// A result with the crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;

@@ -1,9 +1,9 @@
 //! Reference and hypothesis, unit for unit.
 use std::collections::BTreeMap;
 
+use recognizer::Metric;
+use recognizer::Transcript;
 use speech::{Edit, alignment, characters, words};
-use training::Transcript;
-use training::recipe::Metric;
 
 /// Most pairs of units that are compared: 100 MB of an alignment.
 const MOST: usize = 25_000_000;
@@ -56,7 +56,7 @@ pub fn confusions(transcripts: &[Transcript], metric: Metric) -> Vec<(Pair, usiz
 #[cfg(test)]
 mod tests {
     use super::*;
-    use training::Transcription;
+    use recognizer::Transcription;
 
     #[test]
     fn errors_are_counted_by_kind() {

@@ -56,3 +56,15 @@ impl Error {
         move |source| Error::Io { path: path.to_owned(), source }
     }
 }
+
+impl From<model::Error> for Error {
+    fn from(error: model::Error) -> Self {
+        Error::Training(error.into())
+    }
+}
+
+impl From<recognizer::Error> for Error {
+    fn from(error: recognizer::Error) -> Self {
+        Error::Training(error.into())
+    }
+}

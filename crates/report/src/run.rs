@@ -3,10 +3,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use recognizer::Metric;
+use recognizer::{BadItems, Evaluation, Transcript};
 use speech::Utterance;
 use speech::files::read_given_text;
-use training::recipe::Metric;
-use training::{BadItems, Evaluation, Recipe, Transcript};
+use training::Recipe;
 
 use crate::columns::Columns;
 use crate::{Error, Result};
@@ -175,7 +176,7 @@ fn sets(folder: &Path) -> Result<(Sets, BTreeMap<String, BadItems>)> {
 fn parameters(folder: &Path) -> BTreeMap<String, usize> {
     let mut parts = BTreeMap::new();
     let checkpoints = ["best.safetensors", "last.safetensors"].map(|name| folder.join(name));
-    let Some(shapes) = checkpoints.iter().find_map(|path| training::checkpoint::shapes(path).ok()) else {
+    let Some(shapes) = checkpoints.iter().find_map(|path| model::checkpoint::shapes(path).ok()) else {
         return parts;
     };
     for (name, shape) in shapes {

@@ -1,6 +1,6 @@
 //! Tables of error rates and of the most frequent errors.
-use training::recipe::Metric;
-use training::{BadItems, Score, Transcript};
+use recognizer::Metric;
+use recognizer::{BadItems, Score, Transcript};
 
 use crate::edits::{Pair, confusions};
 use crate::html::{count, escape, interval, percent};

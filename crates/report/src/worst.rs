@@ -1,9 +1,9 @@
 //! The utterances with most errors, to be read and listened to.
 use std::collections::BTreeMap;
 
+use recognizer::Metric;
+use recognizer::Transcript;
 use speech::{ErrorCounts, Utterance};
-use training::Transcript;
-use training::recipe::Metric;
 
 use crate::edits::{Pair, pairs};
 use crate::html::{escape, percent};

@@ -1,6 +1,6 @@
 //! The page.
-use training::recipe::Metric;
-use training::{Score, Transcript};
+use recognizer::Metric;
+use recognizer::{Score, Transcript};
 
 use crate::html::{count, duration, escape, escape_lines, interval, percent};
 use crate::recordings::Recordings;

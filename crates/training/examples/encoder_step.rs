@@ -8,8 +8,9 @@
 use std::time::Instant;
 
 use candle_core::{Device, Tensor};
-use training::encoder::{BuildEncoder, ConformerEncoderConfig, SubsamplingConfig};
-use training::{Parameters, Result};
+use model::Parameters;
+use model::encoders::{BuildEncoder, ConformerEncoderConfig, SubsamplingConfig};
+use training::Result;
 
 const BATCH: usize = 16;
 const MELS: usize = 80;

@@ -1,12 +1,12 @@
 //! One checkpoint out of several of a run: the mean of their weights.
 use std::path::{Path, PathBuf};
 
-use crate::checkpoint::{Checkpoint, Progress, Values};
 use crate::files::Output;
 use crate::metrics::Metrics;
-use crate::recipe::Metric;
 use crate::run_folder::{RunFolder, kept};
 use crate::{Error, Recipe, Result};
+use model::checkpoint::{Checkpoint, Progress, Values};
+use recognizer::Metric;
 
 /// What an averaged checkpoint was made from.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,7 +38,7 @@ pub fn average(checkpoints: &[PathBuf], output: &Path) -> Result<Averaged> {
     let place = Output::new(output, &inputs)?;
     let mut whole = Checkpoint::read(first)?;
     whole.check(first, &whole.shapes)?;
-    let recipe = whole.recipe(first)?;
+    let recipe = Recipe::of_checkpoint(&whole, first)?;
     let mut weights = Sums::new(&whole.weights);
     let mut moving = whole.average.as_ref().map(Sums::new);
     let mut progress = whole.progress.clone();
@@ -111,7 +111,7 @@ pub fn choose(folder: &Path, count: usize, best: bool) -> Result<Vec<PathBuf>> {
 
 /// Fails where two checkpoints are not of one model.
 fn expect_alike(path: &Path, other: &Checkpoint, first: &Checkpoint, recipe: &Recipe) -> Result<()> {
-    if let Some(difference) = recipe.difference(&other.recipe(path)?) {
+    if let Some(difference) = recipe.difference(&Recipe::of_checkpoint(other, path)?) {
         return Err(Error::checkpoint(path, "the recipe of the first checkpoint", difference));
     }
     if other.tokenizer != first.tokenizer {

@@ -2,7 +2,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use crate::Result;
-use crate::bad_items::{BadItems, NAMED};
+use recognizer::bad_items::{BadItems, NAMED};
 
 /// Name of the training set in lists and messages.
 pub(crate) const TRAIN: &str = "data.train";
@@ -108,9 +108,9 @@ impl BadItemLog {
     /// Checks that no more items are left out than are allowed.
     ///
     /// # Errors
-    /// [`Error::TooManyBad`](crate::Error::TooManyBad).
+    /// [`recognizer::Error::TooManyBad`].
     pub fn check(&self) -> Result<()> {
-        self.met.check(TRAIN, self.of, self.max_bad)
+        Ok(self.met.check(TRAIN, self.of, self.max_bad)?)
     }
 
     /// All bad items by set; none if there is none.
@@ -134,7 +134,7 @@ fn ids(items: &BadItems) -> [HashSet<String>; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bad_items::{LeftOut, OtherLength};
+    use recognizer::bad_items::{LeftOut, OtherLength};
 
     fn items(ids: std::ops::Range<usize>) -> BadItems {
         let left_out = |n| LeftOut { id: format!("u{n}"), reason: "gone".into(), other_rate: false };

@@ -1,7 +1,6 @@
 //! What a run learns from and is judged by.
 mod ahead;
 mod batch;
-mod examples;
 mod joined;
 mod list;
 mod plane_cache;
@@ -13,11 +12,8 @@ use std::path::PathBuf;
 
 use speech::{Corpus, Utterance};
 
-pub(crate) use ahead::Ahead;
+pub(crate) use ahead::{AHEAD, Ahead};
 pub use batch::Batch;
-pub(crate) use batch::{collate, plan, rows};
-pub use examples::{Example, load};
-pub(crate) use examples::{count_changes, load_as, load_usable};
 pub(crate) use joined::joined;
 pub use list::List;
 pub(crate) use list::each;
@@ -26,8 +22,8 @@ pub use streamed::Streamed;
 pub(crate) use streamed::{all_too_long, index_folder};
 pub use training_set::{Largest, Store, TrainingSet};
 
-use crate::bad_items::{BadItems, LeftOut, OtherLength};
-use crate::{Error, Result};
+use crate::Result;
+use recognizer::bad_items::{BadItems, LeftOut, OtherLength};
 
 /// The utterances of some manifests or tar shards, and what of these is not used.
 #[derive(Debug, Default)]
@@ -43,12 +39,12 @@ pub struct Listed {
 /// Reads all utterances of some manifests or tar shards.
 ///
 /// # Errors
-/// Those of [`Corpus::open`], and [`Error::Empty`] if there is none at all.
+/// Those of [`Corpus::open`], and [`recognizer::Error::Empty`] if there is none at all.
 pub fn read_manifests(what: &str, paths: &[PathBuf]) -> Result<Listed> {
     let corpus = Corpus::open(paths, None)?;
     let utterances = corpus.utterances().collect::<speech::Result<Vec<_>>>()?;
     if utterances.is_empty() {
-        return Err(Error::Empty { what: what.to_owned() });
+        return Err(recognizer::Error::Empty { what: what.to_owned() }.into());
     }
     Ok(Listed { utterances, bad: bad_samples(&corpus), warnings: corpus.warnings().to_vec() })
 }

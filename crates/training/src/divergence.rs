@@ -13,14 +13,14 @@ pub(crate) struct Divergence {
 /// Recipes do not mask classes, so that a site where all are at -inf has lost its numbers as well.
 pub(crate) fn of(error: &Error) -> Option<Divergence> {
     let error = match error {
-        Error::Loss(error) => error,
-        Error::Lattice(lattice::Error::Parameter { value, .. }) => {
+        Error::Model(model::Error::Loss(error)) => error,
+        Error::Model(model::Error::Lattice(lattice::Error::Parameter { value, .. })) => {
             return Some(Divergence { what: "parameter of the lattice", found: Some(*value) });
         }
-        Error::Lattice(lattice::Error::Frame { value, .. }) => {
+        Error::Model(model::Error::Lattice(lattice::Error::Frame { value, .. })) => {
             return Some(Divergence { what: "encoder frame", found: Some(*value) });
         }
-        Error::Lattice(lattice::Error::Overflow { value, .. }) => {
+        Error::Model(model::Error::Lattice(lattice::Error::Overflow { value, .. })) => {
             return Some(Divergence { what: "loss", found: Some(*value) });
         }
         _ => return None,
@@ -75,7 +75,7 @@ mod tests {
             (Loss::Lattice(overflow), infinite("loss", f64::NEG_INFINITY)),
             (Loss::Loss { utterance: 0, found: f64::NEG_INFINITY }, infinite("loss", f64::NEG_INFINITY)),
         ] {
-            let found = of(&Error::Loss(error)).map(|found| (found.what, found.found));
+            let found = of(&Error::from(error)).map(|found| (found.what, found.found));
             assert_eq!(found, expected);
         }
     }
@@ -92,7 +92,7 @@ mod tests {
             (Loss::Batch { expected: 2, found: 1 }, "labels"),
             (Loss::Skip { found: 2.0 }, "skip"),
         ] {
-            let error = Error::Loss(error);
+            let error = Error::from(error);
             assert_eq!(of(&error), None, "{error}");
             assert!(error.to_string().contains(part), "{error}");
         }

@@ -3,8 +3,9 @@ use std::collections::BTreeMap;
 
 use kernels::{Real, par_for, parts, parts_mut};
 
-use crate::tensors::with_slice;
-use crate::{Error, Parameters, Result};
+use crate::{Error, Result};
+use model::Parameters;
+use model::tensors::with_slice;
 
 /// Elements that a task takes.
 const BLOCK: usize = 1 << 15;

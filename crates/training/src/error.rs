@@ -1,84 +1,18 @@
-//! What can go wrong while training, evaluating or loading a model.
+//! Errors of training and of the files of a run.
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use kernels::{Brief, Excerpt};
 
-use crate::bad_items::LeftOut;
-use crate::memory;
+use speech::memory;
 
 /// The crate's result type.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A training error; the message names the argument or file, what was expected and what was found.
+/// An error of training; the message names the argument or file, what was expected and what was found.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Shapes, lengths or dtypes that do not fit together.
-    #[error("{argument}: expected {expected}, found {}", Excerpt(found))]
-    Shape {
-        /// Name of the argument.
-        argument: String,
-        /// What would have fitted.
-        expected: String,
-        /// What was given.
-        found: String,
-    },
-    /// A recipe that is no valid TOML, has an unknown key or misses one.
-    #[error("recipe {}: {place}{message}", path.display())]
-    RecipeSyntax {
-        /// The recipe file.
-        path: PathBuf,
-        /// Line and column; empty if they are unknown.
-        place: String,
-        /// Key, what was expected, and the line.
-        message: String,
-    },
-    /// A recipe key whose value is outside its range.
-    #[error("recipe key {}: expected {expected}, found {}", Excerpt(key), Excerpt(found))]
-    RecipeValue {
-        /// Dotted name of the key.
-        key: String,
-        /// The allowed values.
-        expected: String,
-        /// The value.
-        found: String,
-    },
-    /// A list of utterances without any.
-    #[error("{what}: expected at least one utterance, found none")]
-    Empty {
-        /// Which list.
-        what: String,
-    },
-    /// More utterances that cannot be used than are allowed.
-    #[error(
-        "{set}: expected at most {allowed} of {of} utterances that cannot be used, found {bad}, the first of them {}: {}; max_bad in \
-         [data] of the recipe, or --max-bad, is the share that may be left out",
-        Excerpt(&first.id),
-        first.reason
-    )]
-    TooManyBad {
-        /// The set.
-        set: String,
-        /// Utterances that cannot be used.
-        bad: usize,
-        /// Utterances of the set.
-        of: usize,
-        /// How many may be left out.
-        allowed: usize,
-        /// The first of them.
-        first: Box<LeftOut>,
-    },
-    /// A file that could not be read or written.
-    #[error("{}: could not {action}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What was being done.
-        action: &'static str,
-        /// The system's reason.
-        source: std::io::Error,
-    },
     /// A result that would take the place of what it is made from.
     #[error("{}: expected another file to write to, found the input {}", output.display(), input.display())]
     OutputIsInput {
@@ -100,16 +34,6 @@ pub enum Error {
         output: PathBuf,
         /// Where the other one goes.
         other: PathBuf,
-    },
-    /// A checkpoint that is corrupt, truncated, or made by something else.
-    #[error("checkpoint {}: expected {expected}, found {}", path.display(), Excerpt(found))]
-    Checkpoint {
-        /// The checkpoint file.
-        path: PathBuf,
-        /// What a good one has.
-        expected: String,
-        /// What this one has.
-        found: String,
     },
     /// A run folder that already holds a run.
     #[error("{}: expected a new folder, found a run; --resume goes on with it, --force begins anew in its place", path.display())]
@@ -187,16 +111,6 @@ pub enum Error {
         /// Epochs that were asked for.
         epochs: u64,
     },
-    /// Pretrained weights that do not fit the model.
-    #[error("init.weights {}: expected {expected}, found {}", path.display(), Excerpt(found))]
-    Pretrained {
-        /// The file.
-        path: PathBuf,
-        /// What would have fitted.
-        expected: String,
-        /// What it has.
-        found: String,
-    },
     /// A run that goes on with data that are not those of its checkpoint.
     #[error(
         "{set}: expected the data of the checkpoint, found {}; --changed-data goes on with it",
@@ -238,59 +152,11 @@ pub enum Error {
         /// The least that would do.
         smallest: usize,
     },
-    /// A budget of the loss below what an utterance takes, or some together.
-    #[error(
-        "recipe key loss.budget: expected at least {smallest} bytes, the smallest cut of utterances {}, found {found}",
-        names(utterances)
-    )]
-    LossBudget {
-        /// Bytes of the smallest cut.
-        smallest: usize,
-        /// The budget.
-        found: usize,
-        /// Ids of the utterances.
-        utterances: Vec<String>,
-    },
     /// A part of a run that does not say what memory it takes.
     #[error("memory: expected parts that say what they take, found {what}, which does not")]
     NoPlan {
         /// The part.
         what: String,
-    },
-    /// Something that takes more memory than there is.
-    #[error("{what}: expected at most {}, which is what is available, found {}", memory::amount(*available), memory::amount(*bytes))]
-    Memory {
-        /// What asks for it, with the keys or the utterance that decide its size.
-        what: String,
-        /// What it takes.
-        bytes: usize,
-        /// What there is.
-        available: usize,
-    },
-    /// A model that needs the whole utterance, where sound arrives in pieces.
-    #[error(
-        "streaming: expected a model that hears forward only, found {found}; train one with `bidirectional = false` (or, \
-         a Conformer, with chunks) and `normalise = \"running\"`, as recipes/an4-streaming.toml does, or give this one overlapping windows of the sound"
-    )]
-    NotStreaming {
-        /// What keeps it from that.
-        found: String,
-    },
-    /// The state of a stream that is not one of this model's.
-    #[error("state of a stream: expected {expected}, found {found}")]
-    StreamState {
-        /// What this model's have.
-        expected: String,
-        /// What it has.
-        found: String,
-    },
-    /// A stream that was never opened, or that has ended.
-    #[error("stream {id}: expected one that is open, found none; {open} are open")]
-    NoStream {
-        /// Its number.
-        id: u64,
-        /// How many there are.
-        open: usize,
     },
     /// Something wrong with what is inside of a file.
     #[error("{}: {source}", path.display())]
@@ -303,21 +169,52 @@ pub enum Error {
     /// The stop flag became true before there was anything to save.
     #[error("stopped")]
     Stopped,
-    /// An error of candle.
+    /// An error of the model, its files or its input.
     #[error(transparent)]
-    Candle(#[from] candle_core::Error),
-    /// An error of the loss.
+    Model(#[from] model::Error),
+    /// An error of recognition or of reading recordings.
     #[error(transparent)]
-    Loss(#[from] rnnt_loss::Error),
-    /// An error of a recognition lattice.
-    #[error(transparent)]
-    Lattice(#[from] lattice::Error),
-    /// An error of audio, features, tokens or manifests.
-    #[error(transparent)]
-    Speech(#[from] speech::Error),
-    /// An error of the search.
-    #[error(transparent)]
-    Decoding(#[from] decoding::Error),
+    Recognizer(recognizer::Error),
+}
+
+impl From<candle_core::Error> for Error {
+    fn from(error: candle_core::Error) -> Self {
+        Error::Model(error.into())
+    }
+}
+
+impl From<rnnt_loss::Error> for Error {
+    fn from(error: rnnt_loss::Error) -> Self {
+        Error::Model(error.into())
+    }
+}
+
+impl From<lattice::Error> for Error {
+    fn from(error: lattice::Error) -> Self {
+        Error::Model(error.into())
+    }
+}
+
+impl From<speech::Error> for Error {
+    fn from(error: speech::Error) -> Self {
+        Error::Model(error.into())
+    }
+}
+
+impl From<decoding::Error> for Error {
+    fn from(error: decoding::Error) -> Self {
+        Error::Model(error.into())
+    }
+}
+
+impl From<recognizer::Error> for Error {
+    fn from(error: recognizer::Error) -> Self {
+        match error {
+            recognizer::Error::Model(error) => Error::Model(error),
+            recognizer::Error::Stopped => Error::Stopped,
+            error => Error::Recognizer(error),
+        }
+    }
 }
 
 /// Names in quotes, each cut if it is long.
@@ -337,15 +234,15 @@ impl Error {
         expected: impl Into<String>,
         found: impl Into<String>,
     ) -> Self {
-        Error::Shape { argument: argument.into(), expected: expected.into(), found: found.into() }
+        model::Error::shape(argument, expected, found).into()
     }
 
     /// For `map_err`: attaches file and action to a system error.
     pub(crate) fn io(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> Self {
-        move |source| Error::Io { path: path.to_owned(), action, source }
+        move |source| model::Error::io(path, action)(source).into()
     }
 
     pub(crate) fn checkpoint(path: &Path, expected: impl Into<String>, found: impl Into<String>) -> Self {
-        Error::Checkpoint { path: path.to_owned(), expected: expected.into(), found: found.into() }
+        model::Error::checkpoint(path, expected, found).into()
     }
 }

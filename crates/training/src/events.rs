@@ -8,19 +8,13 @@ mod record;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::checkpoint::Progress;
 use crate::metrics::Metrics;
 use crate::observer::StepReport;
+use crate::run_folder::EVENT_PREFIX;
+use model::checkpoint::Progress;
 
-/// How names of event files begin; readers know them by `tfevents`.
-const PREFIX: &str = "events.out.tfevents.";
 /// Steps between two that are told.
 const EVERY: u64 = 10;
-
-/// Whether a file is named as event files are.
-pub(crate) fn is_event_file(name: &str) -> bool {
-    name.starts_with(PREFIX)
-}
 
 /// Epoch and step of a checkpoint.
 type State = (u64, u64);
@@ -76,18 +70,7 @@ impl Events {
     pub(crate) fn take(&mut self, progress: &Progress) -> Option<(String, Vec<u8>)> {
         let (epoch, step) = std::mem::replace(&mut self.since, state(progress));
         let records = std::mem::take(&mut self.records);
-        (!records.is_empty()).then(|| (format!("{PREFIX}{epoch:08}.{step:010}.panda"), records))
-    }
-}
-
-/// Whether a file is an event file that a run which goes on from there, or begins anew, will write again.
-pub(crate) fn is_undone(name: &str, resumed: Option<&Progress>) -> bool {
-    let Some(rest) = name.strip_prefix(PREFIX) else { return false };
-    let mut numbers = rest.split('.').map(str::parse);
-    match (numbers.next(), numbers.next(), resumed) {
-        (Some(Ok(epoch)), Some(Ok(step)), Some(progress)) => (epoch, step) >= state(progress),
-        (Some(Ok(_)), Some(Ok(_)), None) => true,
-        _ => false,
+        (!records.is_empty()).then(|| (format!("{EVENT_PREFIX}{epoch:08}.{step:010}.panda"), records))
     }
 }
 
@@ -103,6 +86,7 @@ fn now() -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run_folder::is_undone;
 
     #[test]
     fn files_that_began_at_the_checkpoint_or_later_are_undone() {

@@ -1,5 +1,5 @@
 //! Which data a run is trained on, so that it does not go on with others unnoticed.
-use serde::{Deserialize, Serialize};
+use model::Fingerprint;
 use speech::{Piece, Utterance};
 
 use crate::data::{List, each};
@@ -16,50 +16,33 @@ pub struct Sets<'a> {
     pub test: &'a dyn List,
 }
 
-/// Eight digits for each utterance of the sets, in their order: the CRC-32 of all that its manifest says about it, but for the
-/// folder that it is in.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Fingerprint {
-    train: String,
-    dev: String,
-    test: String,
-}
+/// Digits of an utterance: the CRC-32 of all that its manifest says about it, but for the folder that it is in.
+pub(crate) const DIGITS: usize = 8;
 
-impl Fingerprint {
-    /// Digits of an utterance.
-    pub(crate) const DIGITS: usize = 8;
-
-    /// That of some data.
+impl Sets<'_> {
+    /// The fingerprint of the sets.
     ///
     /// # Errors
     /// Those of reading the lists.
-    pub fn new(sets: Sets) -> Result<Self> {
+    pub fn fingerprint(self) -> Result<Fingerprint> {
         let of = |list| each(list).map(|one| Ok(digits(&*one?))).collect::<Result<String>>();
-        Ok(Self { train: of(sets.train)?, dev: of(sets.dev)?, test: of(sets.test)? })
+        Ok(Fingerprint { train: of(self.train)?, dev: of(self.dev)?, test: of(self.test)? })
     }
 
-    /// The checksums of each set, one after another, with the set's name.
-    pub(crate) fn sets(&self) -> [(&'static str, &str); 3] {
-        [("data.train", &self.train), ("data.dev", &self.dev), ("data.test", &self.test)]
-    }
-
-    /// Compares data with these.
+    /// Compares the sets with those of a fingerprint.
     ///
     /// # Errors
     /// [`Error::DataChanged`] with the first difference; those of reading the lists.
-    pub fn check(&self, sets: Sets) -> Result<()> {
-        let found = Self::new(sets)?;
+    pub fn check(self, fingerprint: &Fingerprint) -> Result<()> {
+        let found = self.fingerprint()?;
         let each = [
-            ("data.train", &self.train, &found.train, sets.train),
-            ("data.dev", &self.dev, &found.dev, sets.dev),
-            ("data.test", &self.test, &found.test, sets.test),
+            ("data.train", &fingerprint.train, &found.train, self.train),
+            ("data.dev", &fingerprint.dev, &found.dev, self.dev),
+            ("data.test", &fingerprint.test, &found.test, self.test),
         ];
         for (set, expected, found, utterances) in each {
-            let of = |digits: &str, at: usize| {
-                digits.get(at * Self::DIGITS..(at + 1) * Self::DIGITS).map(str::to_owned)
-            };
-            let there = expected.len() / Self::DIGITS;
+            let of = |digits: &str, at: usize| digits.get(at * DIGITS..(at + 1) * DIGITS).map(str::to_owned);
+            let there = expected.len() / DIGITS;
             if let Some(at) = (0..there.max(utterances.count())).find(|&at| of(expected, at) != of(found, at))
             {
                 let count = utterances.count();
@@ -119,14 +102,14 @@ mod tests {
         let same = ("", "");
         let (train, dev) = (read("here", &["a", "b"], same), read("here", &["c"], same));
         let sets = Sets { train: &train, dev: &dev, test: &Vec::new() };
-        let fingerprint = Fingerprint::new(sets).unwrap();
-        fingerprint.check(sets).unwrap();
+        let fingerprint = sets.fingerprint().unwrap();
+        sets.check(&fingerprint).unwrap();
         let moved = read("elsewhere", &["a", "b"], same);
-        fingerprint.check(Sets { train: &moved, ..sets }).unwrap();
+        Sets { train: &moved, ..sets }.check(&fingerprint).unwrap();
 
         let (one, none) = (train[..1].to_vec(), Vec::new());
         let refused = |sets: Sets, parts: [&str; 2]| {
-            let error = fingerprint.check(sets).unwrap_err().to_string();
+            let error = sets.check(&fingerprint).unwrap_err().to_string();
             assert!(parts.iter().all(|part| error.contains(part)), "{error}");
         };
         let other = read("here", &["a", "b"], ("say b", "no"));

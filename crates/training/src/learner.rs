@@ -10,21 +10,23 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
-use crate::arrivals::Arrivals;
-use crate::checkpoint::Values;
 use crate::data::Batch;
-use crate::divergence::{self, Divergence};
-use crate::dropout::Masks;
+use crate::divergence;
+use crate::divergence::Divergence;
 use crate::ema::Ema;
-use crate::losses::{LossSessions, Objective};
-use crate::model::Model;
-use crate::optimiser::{self, Optimiser};
-use crate::recipe::OptimiserConfig;
+use crate::metrics::Tally;
+use crate::objective::Objective;
+use crate::optimiser;
+use crate::optimiser::Optimiser;
+use crate::optimiser::OptimiserConfig;
 use crate::run_plan::Limit;
 use crate::schedule::{Moment, learning_rate};
-use crate::{Error, Gradients, Result};
+use crate::{Error, Result};
+use model::Arrivals;
+use model::Gradients;
+use model::Masks;
+use model::checkpoint::Values;
+use model::{LossSessions, Model};
 
 /// A model in training.
 pub struct Learner {
@@ -34,34 +36,6 @@ pub struct Learner {
     ema: Option<Ema>,
     config: OptimiserConfig,
     limit: Option<Limit>,
-}
-
-/// Sums over the utterances of a step.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Tally {
-    /// Utterances.
-    pub utterances: u64,
-    /// Those that were left out since no path explains them.
-    pub skipped: u64,
-    /// Transducer losses; in pruned training those of the joint network.
-    pub loss: f64,
-    /// CTC losses.
-    pub ctc_loss: f64,
-    /// Losses under the trivial joiner.
-    pub simple_loss: f64,
-    /// Length of the audio in seconds.
-    pub audio_seconds: f64,
-}
-
-impl std::ops::AddAssign for Tally {
-    fn add_assign(&mut self, other: Self) {
-        self.utterances += other.utterances;
-        self.skipped += other.skipped;
-        self.loss += other.loss;
-        self.ctc_loss += other.ctc_loss;
-        self.simple_loss += other.simple_loss;
-        self.audio_seconds += other.audio_seconds;
-    }
 }
 
 impl Learner {
@@ -215,9 +189,11 @@ impl Learner {
             }
             (
                 None,
-                Error::Loss(rnnt_loss::Error::Budget { smallest, found })
-                | Error::Lattice(lattice::Error::Budget { smallest, found }),
-            ) => Error::LossBudget { smallest, found, utterances: utterances() },
+                Error::Model(
+                    model::Error::Loss(rnnt_loss::Error::Budget { smallest, found })
+                    | model::Error::Lattice(lattice::Error::Budget { smallest, found }),
+                ),
+            ) => model::Error::LossBudget { smallest, found, utterances: utterances() }.into(),
             (None, error) => error,
         })?;
         let (loss, mut skipped) = sum(&losses.transducer);

@@ -9,19 +9,23 @@ use speech::{
 };
 
 use crate::bad_item_log::TRAIN;
-use crate::bad_items::BadItems;
-use crate::checkpoint::{self, Checkpoint, Progress};
-use crate::data::{self, Example, Listed, Store, Streamed};
+use crate::data;
+use crate::data::{Listed, Store, Streamed};
 use crate::floor_warning::floor_warning;
-use crate::model::Model;
 use crate::observer::Observer;
-use crate::pretrained::Pretrained;
 use crate::recipe::Recipe;
-use crate::recipe::check::setting;
 use crate::run_folder::{RunFolder, Start};
-use crate::text_warnings::{conversion_warnings, mark_warnings};
-use crate::words::MARK;
-use crate::{Error, Fingerprint, Result, Sets, doubts, memory};
+use crate::{Error, Result, Sets, doubts};
+use model::Model;
+use model::checkpoint;
+use model::checkpoint::{Checkpoint, Progress};
+use model::config::values::setting;
+use model::{Fingerprint, memory};
+use model::{Message, Pretrained};
+use recognizer::MARK;
+use recognizer::bad_items::BadItems;
+use recognizer::examples::{self, Example};
+use recognizer::{conversion_warnings, mark_warnings};
 
 /// Numbers that a training holds of each parameter at most: itself, its gradient, two moments and an average, and all but the
 /// gradient in a checkpoint that is being written, once as values and once as bytes.
@@ -119,7 +123,14 @@ impl Loaded {
         expect_room(recipe, &train, [&dev, &test], tokenizer.size())?;
         let pretrained = match &resumed {
             Some(_) => None,
-            None => Pretrained::read(recipe, &tokenizer, observer)?,
+            None => {
+                let mut report = |message: Message| match message {
+                    Message::Note(note) => observer.on_note(&note),
+                    Message::Warning(warning) => observer.on_warning(&warning),
+                };
+                let config = &recipe.init.pretrained;
+                Pretrained::read(config, &recipe.model(), &tokenizer, &mut report)?
+            }
         };
 
         let front_end = FrontEnd::new(&recipe.features)?;
@@ -132,7 +143,7 @@ impl Loaded {
         };
         let conversion = Conversion { resample: recipe.features.resample, ..Conversion::default() };
         let load = |utterances: &[Utterance], tokenizer| {
-            data::load_usable(utterances, &front_end, tokenizer, &conversion, stop)
+            examples::load_usable(utterances, &front_end, tokenizer, &conversion, stop)
         };
         let all = || -> Result<_> {
             let train = match train {
@@ -200,7 +211,7 @@ impl Known {
                 train_tokenizer(recipe, &texts.collect::<Result<Vec<String>>>()?, observer)?
             }
         };
-        Ok(Known { resumed, tokenizer, data: Fingerprint::new(sets)? })
+        Ok(Known { resumed, tokenizer, data: sets.fingerprint()? })
     }
 }
 
@@ -261,7 +272,7 @@ fn resume(
         return Ok(None);
     }
     let checkpoint = folder.read_last()?;
-    let mut before = checkpoint.recipe(&last)?;
+    let mut before = Recipe::of_checkpoint(&checkpoint, &last)?;
     let epochs = recipe.training.run.epochs;
     let old_epochs = std::mem::replace(&mut before.training.run.epochs, epochs);
     if let Some(difference) = recipe.difference(&before) {
@@ -276,7 +287,7 @@ fn resume(
         ));
     }
     match &checkpoint.data {
-        Some(data) if start == Start::Resume => data.check(sets)?,
+        Some(data) if start == Start::Resume => sets.check(data)?,
         Some(_) => {}
         None => {
             observer.on_warning(&format!("{}: an older file: {}", last.display(), checkpoint::UNSUMMED));
@@ -311,5 +322,5 @@ fn expect_room(recipe: &Recipe, train: &Few, others: [&Vec<Utterance>; 2], label
     let what = || format!("features of {:.1} hours of audio in [data]", seconds / 3600.0);
     memory::expect(what, bytes as usize)?;
     let config = recipe.model();
-    Model::fits(&config, &Model::shapes(&config, labels)?, COPIES)
+    Ok(Model::fits(&config, &Model::shapes(&config, labels)?, COPIES)?)
 }

@@ -41,3 +41,31 @@ pub struct Metrics {
     #[serde(default)]
     pub dev_cer: Option<f64>,
 }
+
+/// Sums over the utterances of a step.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tally {
+    /// Utterances.
+    pub utterances: u64,
+    /// Those that were left out since no path explains them.
+    pub skipped: u64,
+    /// Transducer losses; in pruned training those of the joint network.
+    pub loss: f64,
+    /// CTC losses.
+    pub ctc_loss: f64,
+    /// Losses under the trivial joiner.
+    pub simple_loss: f64,
+    /// Length of the audio in seconds.
+    pub audio_seconds: f64,
+}
+
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.utterances += other.utterances;
+        self.skipped += other.skipped;
+        self.loss += other.loss;
+        self.ctc_loss += other.ctc_loss;
+        self.simple_loss += other.simple_loss;
+        self.audio_seconds += other.audio_seconds;
+    }
+}

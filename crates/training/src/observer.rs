@@ -1,9 +1,9 @@
 //! What a run tells whoever watches it.
 use crate::Result;
-use crate::evaluate::Evaluation;
 use crate::metrics::Metrics;
 use crate::run_folder::RunFolder;
 use crate::run_plan::RunPlan;
+use recognizer::Evaluation;
 
 /// Facts at the start of a run.
 #[derive(Debug, Clone, PartialEq)]

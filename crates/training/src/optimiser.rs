@@ -3,6 +3,7 @@
 //! A new one is a file beside `adamw.rs` with its [`Optimiser`], and a line in `build`.
 mod adamw;
 mod clip;
+mod config;
 mod lamb;
 mod moments;
 
@@ -11,11 +12,13 @@ use std::collections::BTreeMap;
 
 pub use adamw::AdamW;
 pub use clip::Clip;
+pub(crate) use config::MIN_RATE;
+pub use config::{ClipKind, Decay, OptimiserConfig, OptimiserKind};
 pub use lamb::{Lamb, LambConfig, LambStep, Number};
 
-use crate::checkpoint::Values;
-use crate::recipe::{OptimiserConfig, OptimiserKind};
-use crate::{Gradients, Parameters, Result};
+use crate::Result;
+use model::checkpoint::Values;
+use model::{Gradients, Parameters};
 
 /// Steps along gradients, with a memory that a checkpoint can hold.
 pub trait Optimiser: Send {

@@ -17,11 +17,12 @@ use candle_core::{Tensor, Var};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::arrivals::Arrivals;
-use crate::bad_items::BadItems;
-use crate::learner::Tally;
-use crate::tensors::to_vec;
-use crate::{Error, Gradients, Parameters, Result, random};
+use crate::metrics::Tally;
+use crate::{Error, Result};
+use model::Arrivals;
+use model::tensors::to_vec;
+use model::{Gradients, Parameters, random};
+use recognizer::bad_items::BadItems;
 
 /// What connects the processes of a run; `()` is a process alone.
 ///
@@ -443,7 +444,7 @@ mod tests {
                 Some(Error::Diverged { step: 3, what, found: None, utterances, source: None })
             }
             2 => Some(Error::Stopped),
-            _ => Some(Error::Empty { what: "here".to_owned() }),
+            _ => Some(recognizer::Error::Empty { what: "here".to_owned() }.into()),
         };
         let said = |at: &usize| serde_json::to_vec(&problem(*at).as_ref().map(Problem::new)).unwrap();
         let heard = |which: [usize; 3]| {
@@ -461,7 +462,7 @@ mod tests {
         assert!(heard([1, 0, 2]).iter().all(|found| matches!(found, Err(Error::Stopped))));
         let [first, second, third] = heard([1, 3, 3]);
         assert!(matches!(first, Err(Error::Rank { rank: 1, .. })), "{first:?}");
-        assert!(matches!(second, Err(Error::Empty { .. })), "{second:?}");
+        assert!(matches!(second, Err(Error::Recognizer(recognizer::Error::Empty { .. }))), "{second:?}");
         assert!(matches!(third, Err(Error::Rank { rank: 1, .. })), "{third:?}");
     }
 

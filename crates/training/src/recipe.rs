@@ -1,32 +1,21 @@
 //! A training recipe: one TOML file says everything that decides a run.
-pub(crate) mod check;
-mod gnat;
-mod init;
-mod loss;
-mod loss_options;
-pub(crate) mod steps;
-mod syntax;
-mod table;
-mod terms;
+mod check;
 
 use std::path::{Path, PathBuf};
 
-pub use gnat::{AlignmentKind, GnatConfig, Normalise};
-pub(crate) use init::covers;
-pub use init::{InitConfig, Initialization, PretrainedConfig};
-pub use loss::LossConfig;
-pub use loss_options::{ActivationKind, Loss, LossOptions};
-pub use steps::{ClipKind, Decay, OptimiserKind};
-use syntax::syntax_error;
-pub use terms::{PrecisionKind, Terms};
-
+use model::bytes;
+use model::checkpoint::RECIPE_PLACE;
+use model::config::syntax::syntax_error;
+use model::config::table::{self, first_difference};
+use model::config::{EncoderConfig, Initialization, JointConfig, Loss, ModelConfig, Terms};
+use model::predictors::PredictorKind;
+use model::{Checkpoint, InputConfig};
+use recognizer::{BatchSize, MAX_BAD, Metric};
 use serde::{Deserialize, Deserializer, Serialize};
 use speech::wave::{NoiseConfig, ReverbConfig, SpeedConfig};
 use speech::{FeatureConfig, Perturb, SpecAugment, TokenizerKind, TokenizerOptions, UnicodeForm, WaveConfig};
 
-use crate::encoder::EncoderKind;
-use crate::model_config::{InputConfig, ModelConfig};
-use crate::predictor::PredictorKind;
+use crate::optimiser::OptimiserConfig;
 use crate::{Error, Result};
 
 /// A recipe as read from its file.
@@ -177,146 +166,6 @@ impl Tokens {
     }
 }
 
-/// `[encoder]`: how rows are made, and what encodes them.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct EncoderConfig {
-    /// Neighbouring frames that become one input row, and frames from one input row to the next.
-    #[serde(flatten)]
-    pub rows: RowsConfig,
-    /// The encoder.
-    #[serde(flatten)]
-    pub kind: EncoderKind,
-}
-
-/// The keys of `[encoder]` that all kinds share.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RowsConfig {
-    /// Neighbouring frames that become one input row.
-    pub stack: usize,
-    /// Frames from one input row to the next.
-    pub stride: usize,
-    /// Fewest values of an input row, zeros behind those of its frames: 256 makes MLPerf's rows of 240 a multiple of 32. 0 = none.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub channels: usize,
-}
-
-impl RowsConfig {
-    /// Values of a row, made of frames of so many mel bins.
-    pub fn width(&self, mels: usize) -> usize {
-        (mels * self.stack).max(self.channels)
-    }
-}
-
-impl Default for RowsConfig {
-    fn default() -> Self {
-        RowsConfig { stack: 3, stride: 3, channels: 0 }
-    }
-}
-
-impl<'de> Deserialize<'de> for EncoderConfig {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        let (rows, kind) = table::split(deserializer, &["stack", "stride", "channels"], Some("lstm"))?;
-        Ok(EncoderConfig { rows, kind })
-    }
-}
-
-/// `[joint]`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct JointConfig {
-    /// Width H.
-    pub width: usize,
-    /// Share of values dropped after the activation.
-    #[serde(default)]
-    pub dropout: f32,
-}
-
-/// `[optimiser]`: the optimiser and its schedule.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct OptimiserConfig {
-    /// The optimiser.
-    #[serde(default)]
-    pub kind: OptimiserKind,
-    /// Largest step size; with `decay = "noam"` its scale.
-    pub learning_rate: f64,
-    /// Steps of linear growth at the start.
-    #[serde(default)]
-    pub warmup_steps: u64,
-    /// How the step size falls over the run.
-    #[serde(default)]
-    pub decay: Decay,
-    /// Last step size as a share of the largest.
-    #[serde(default = "one_percent")]
-    pub floor: f64,
-    /// With `decay = "mlperf"`: epochs of linear growth at the start.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub warmup_epochs: Option<u64>,
-    /// With `decay = "mlperf"`: epochs at the largest step size after them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hold_epochs: Option<u64>,
-    /// With `decay = "mlperf"`: what each later epoch multiplies the step size by.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gamma: Option<f64>,
-    /// With `decay = "mlperf"`: the smallest step size; 1e-5 if missing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub min_rate: Option<f64>,
-    /// With `decay = "noam"`: the model's width.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub model_width: Option<u64>,
-    /// Decoupled weight decay.
-    #[serde(default)]
-    pub weight_decay: f64,
-    /// Decay of both moments.
-    #[serde(default = "betas")]
-    pub betas: [f64; 2],
-    /// Added to the root of the second moment.
-    #[serde(default = "epsilon")]
-    pub eps: f64,
-    /// Largest norm of the gradient; 0 = no limit.
-    #[serde(default = "five")]
-    pub clip_norm: f64,
-    /// How the norm is limited; AdamW knows the first way only.
-    #[serde(default)]
-    pub clip: ClipKind,
-    /// Whether moments are freed of their start at 0, as AdamW's always are.
-    #[serde(default = "yes")]
-    pub bias_correction: bool,
-    /// Decay of the moving average of the weights that evaluation uses; 0 = off.
-    #[serde(default)]
-    pub ema: f64,
-    /// Whether that decay grows from 1/10 in the first steps, so that the first weights are forgotten.
-    #[serde(default = "yes")]
-    pub ema_warmup: bool,
-}
-
-impl OptimiserConfig {
-    /// AdamW with a largest step size, and all else by default.
-    pub fn new(learning_rate: f64) -> Self {
-        OptimiserConfig {
-            kind: OptimiserKind::default(),
-            learning_rate,
-            warmup_steps: 0,
-            decay: Decay::default(),
-            floor: one_percent(),
-            warmup_epochs: None,
-            hold_epochs: None,
-            gamma: None,
-            min_rate: None,
-            model_width: None,
-            weight_decay: 0.0,
-            betas: betas(),
-            eps: epsilon(),
-            clip_norm: five(),
-            clip: ClipKind::default(),
-            bias_correction: true,
-            ema: 0.0,
-            ema_warmup: true,
-        }
-    }
-}
-
 /// `[batch]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -326,7 +175,7 @@ pub struct BatchConfig {
     /// Most utterances of a batch.
     pub max_utterances: usize,
     /// What the whole run may take, such as `"6GiB"`: batches are then also cut so that their steps fit.
-    #[serde(default, with = "crate::bytes::optional", skip_serializing_if = "Option::is_none")]
+    #[serde(default, with = "bytes::optional", skip_serializing_if = "Option::is_none")]
     pub memory: Option<usize>,
     /// Batches of an optimiser step; gradients are divided by the utterances of all of them.
     #[serde(default = "once", skip_serializing_if = "is_once")]
@@ -384,6 +233,14 @@ pub struct RunConfig {
     pub metric: Metric,
 }
 
+impl BatchConfig {
+    /// The limits of a batch.
+    pub fn size(&self) -> BatchSize {
+        let BatchConfig { max_frames, max_utterances, .. } = *self;
+        BatchSize { max_frames, max_utterances }
+    }
+}
+
 impl RunConfig {
     /// So many passes, and all else by default.
     pub fn new(epochs: u64) -> Self {
@@ -414,28 +271,11 @@ pub enum Select {
     Last,
 }
 
-/// Which error rate of the dev set the best checkpoint is chosen by.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Metric {
-    /// That of words.
-    #[default]
-    Wer,
-    /// That of characters: for scripts without spaces.
-    Cer,
-}
-
-impl Metric {
-    fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
 fn one() -> u64 {
     1
 }
 fn max_bad() -> f64 {
-    crate::bad_items::MAX_BAD
+    MAX_BAD
 }
 
 fn is_max_bad(share: &f64) -> bool {
@@ -448,22 +288,6 @@ fn once() -> usize {
 fn is_once(count: &usize) -> bool {
     *count == 1
 }
-fn yes() -> bool {
-    true
-}
-fn five() -> f64 {
-    5.0
-}
-fn one_percent() -> f64 {
-    0.01
-}
-fn epsilon() -> f64 {
-    1e-8
-}
-fn betas() -> [f64; 2] {
-    [0.9, 0.999]
-}
-
 /// Values of a command line that replace those of the recipe.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Changes {
@@ -481,35 +305,16 @@ impl From<Option<u64>> for Changes {
     }
 }
 
-/// The first key that two tables have different values for, with both.
-pub(crate) fn first_difference(table: &str, here: &toml::Table, there: &toml::Table) -> Option<String> {
-    first_differing_key(table, here, there)
-        .map(|(name, here, there)| format!("one with {name} = {there} where this has {here}"))
-}
-
-/// Name, value here and value there of the first key that differs.
-pub(crate) fn first_differing_key(
-    table: &str,
-    here: &toml::Table,
-    there: &toml::Table,
-) -> Option<(String, String, String)> {
-    let keys: std::collections::BTreeSet<&String> = here.keys().chain(there.keys()).collect();
-    keys.into_iter().find_map(|key| {
-        let name = if table.is_empty() { key.clone() } else { format!("{table}.{key}") };
-        match (here.get(key), there.get(key)) {
-            (here, there) if here == there => None,
-            (Some(toml::Value::Table(here)), Some(toml::Value::Table(there))) => {
-                first_differing_key(&name, here, there)
-            }
-            (here, there) => {
-                let text = |value: Option<&toml::Value>| value.map_or("none".to_owned(), ToString::to_string);
-                Some((name, text(here), text(there)))
-            }
-        }
-    })
-}
-
 impl Recipe {
+    /// The recipe of a checkpoint.
+    ///
+    /// # Errors
+    /// [`model::Error::Inside`] the file if it is no sound recipe.
+    pub fn of_checkpoint(checkpoint: &Checkpoint, path: &Path) -> Result<Recipe> {
+        Self::parse_text(&checkpoint.recipe, Path::new(RECIPE_PLACE))
+            .map_err(|source| model::Error::Inside { path: path.to_owned(), source: Box::new(source) }.into())
+    }
+
     /// Reads and checks a recipe; its manifests become relative to the current folder.
     ///
     /// `changes` replace the recipe's own values. The text that comes back is that of the file, or, with changes, the changed
@@ -579,6 +384,10 @@ impl Recipe {
     /// # Errors
     /// As [`Recipe::read`], without the file.
     pub fn parse(text: &str, path: &Path) -> Result<Recipe> {
+        Ok(Self::parse_text(text, path)?)
+    }
+
+    fn parse_text(text: &str, path: &Path) -> model::Result<Recipe> {
         let recipe: Recipe = toml::from_str(text).map_err(|error| syntax_error(path, text, &error))?;
         recipe.check()?;
         Ok(recipe)

@@ -17,11 +17,11 @@ use std::path::{Path, PathBuf};
 
 use speech::files::{self, FileLock, remove_leftovers, write_atomically};
 
-use crate::bad_items::BadItems;
-use crate::checkpoint::{Checkpoint, Progress};
-use crate::evaluate::Evaluation;
 use crate::metrics::Metrics;
-use crate::{Error, Result, events};
+use crate::{Error, Result};
+use model::checkpoint::{Checkpoint, Progress};
+use recognizer::Evaluation;
+use recognizer::bad_items::BadItems;
 
 /// The checkpoint that a run goes on from.
 pub const LAST: &str = "last.safetensors";
@@ -178,7 +178,7 @@ impl RunFolder {
             // A dot and an ending of its own: one that a killed process had not written to the end.
             let name = name.to_string_lossy();
             let unfinished = name.strip_prefix('.').filter(|_| name.ends_with(".tmp"));
-            if events::is_undone(unfinished.unwrap_or(&name), resumed.filter(|_| unfinished.is_none())) {
+            if is_undone(unfinished.unwrap_or(&name), resumed.filter(|_| unfinished.is_none())) {
                 std::fs::remove_file(&old).map_err(Error::io(&old, "remove the old run's file"))?;
             }
         }
@@ -201,7 +201,7 @@ impl RunFolder {
     /// [`Error::Resume`], which says what can be done.
     pub fn read_last(&self) -> Result<Checkpoint> {
         Checkpoint::read(&self.last()).map_err(|source| Error::Resume {
-            source: Box::new(source),
+            source: Box::new(source.into()),
             best: Checkpoint::read(&self.best()).is_ok(),
         })
     }
@@ -327,8 +327,26 @@ pub(crate) fn is_file_of_run(file: &Path) -> bool {
     let name = name.to_string_lossy();
     let is_own = FILES.iter().chain(&RECIPE).chain(&[LOCK]).any(|own| *own == name)
         || number(&name).is_some()
-        || events::is_event_file(&name);
+        || is_event_file(&name);
     is_own && [LOCK, RECIPE[1]].iter().any(|mark| folder.join(mark).symlink_metadata().is_ok())
+}
+
+/// How names of event files begin; readers know them by `tfevents`.
+pub(crate) const EVENT_PREFIX: &str = "events.out.tfevents.";
+/// Whether a file is named as event files are.
+pub(crate) fn is_event_file(name: &str) -> bool {
+    name.starts_with(EVENT_PREFIX)
+}
+
+/// Whether a file is an event file that a run which goes on from there, or begins anew, will write again.
+pub(crate) fn is_undone(name: &str, resumed: Option<&Progress>) -> bool {
+    let Some(rest) = name.strip_prefix(EVENT_PREFIX) else { return false };
+    let mut numbers = rest.split('.').map(str::parse);
+    match (numbers.next(), numbers.next(), resumed) {
+        (Some(Ok(epoch)), Some(Ok(step)), Some(progress)) => (epoch, step) >= (progress.epoch, progress.step),
+        (Some(Ok(_)), Some(Ok(_)), None) => true,
+        _ => false,
+    }
 }
 
 /// An entry of `evaluation.json`.

@@ -10,10 +10,10 @@
 use std::fmt;
 
 use crate::data::Batch;
-use crate::memory::amount;
-use crate::model::Model;
-use crate::recipe::{LossConfig, Terms};
 use crate::{Error, Result};
+use model::Model;
+use model::config::{LossConfig, Terms};
+use speech::memory::amount;
 
 /// Bytes of a number.
 const F: usize = size_of::<f32>();
@@ -88,7 +88,7 @@ impl StepPlan {
 
     /// Most bytes that an utterance of so many input rows takes while it is heard.
     pub(crate) fn hearing(&self, rows: usize) -> usize {
-        encoding_bytes(&self.model, 1, rows).unwrap_or(usize::MAX)
+        self.model.encoding_bytes(1, rows).unwrap_or(usize::MAX)
     }
 
     /// Most bytes that forward and backward of a batch hold beside weights, their gradients and the input rows.
@@ -122,19 +122,6 @@ impl StepPlan {
     }
 }
 
-/// Upper bound of the bytes that encoding a padded batch takes, from its input rows to its projected rows.
-///
-/// `None` if the encoder does not report what it takes.
-pub(crate) fn encoding_bytes(model: &Model, utterances: usize, rows: usize) -> Option<usize> {
-    let config = model.config();
-    let width = config.input.width();
-    let encoder = model.encoder().bytes(utterances, rows, width)?;
-    let frames = rows.div_ceil(config.encoder.reduction());
-    // Rows before and behind the projection, in tensors and in vectors, and the input.
-    let values = 2 * frames * (model.encoder().width() + model.width()) + 2 * rows * width;
-    Some(encoder.saturating_add(F.saturating_mul(utterances).saturating_mul(values)).saturating_add(ALWAYS))
-}
-
 /// What a batch may take.
 #[derive(Clone)]
 pub(crate) struct Limit {
@@ -144,7 +131,7 @@ pub(crate) struct Limit {
 }
 
 /// Batches that are made, wait or are computed.
-const WAITING: usize = crate::trainer::AHEAD + 1;
+const WAITING: usize = crate::data::AHEAD + 1;
 
 impl Limit {
     /// What is left of a budget beside what the process holds already, and what the plan then is, with `longest` the input rows of the
@@ -208,7 +195,7 @@ impl Limit {
         if shape.utterances < 2 {
             let of = batch.ids.first().map_or("", String::as_str);
             let what = format!("a step of utterance {of}: {} rows and {} labels", shape.rows, shape.labels);
-            return Err(Error::Memory { what, bytes, available: self.room });
+            return Err(model::Error::Memory { what, bytes, available: self.room }.into());
         }
         let [first, second] = batch.split(shape.utterances / 2)?;
         drop(batch);
@@ -280,46 +267,4 @@ impl fmt::Display for RunPlan {
              {step} of the largest step, {rest} to spare"
         )
     }
-}
-
-/// Threads that have something of their own in hand, at most: 64, so that plans are the same everywhere, or as many as there are.
-pub(crate) fn threads() -> usize {
-    rayon::current_num_threads().max(64)
-}
-
-/// Bytes of parts that follow each other.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Held {
-    /// What all of them keep for the backward pass.
-    pub kept: usize,
-    /// The most that one of them takes on its way, forward or backward.
-    pub passing: usize,
-}
-
-impl Held {
-    /// That of a part with so many numbers.
-    pub fn numbers(kept: usize, passing: usize) -> Self {
-        Held { kept: kept.saturating_mul(F), passing: passing.saturating_mul(F) }
-    }
-
-    /// With another part behind it.
-    pub fn then(self, other: Held) -> Self {
-        Held { kept: self.kept.saturating_add(other.kept), passing: self.passing.max(other.passing) }
-    }
-
-    /// Most bytes at any time.
-    pub fn peak(self) -> usize {
-        self.kept.saturating_add(self.passing)
-    }
-}
-
-/// An LSTM layer over some rows, from rows of width `input` to `directions` states of `hidden`.
-pub(crate) fn lstm(rows: usize, input: usize, hidden: usize, directions: usize, dropout: bool) -> Held {
-    let out = hidden * directions;
-    // The output, the tape, and what dropout makes of the output with a byte of mask.
-    let kept = F * rows * (out + 5 * out) + if dropout { (F + 1) * rows * out } else { 0 };
-    // Packed rows and gradients: above, of gates, of inputs by direction and added up; packed operands of the products.
-    let by_row = 4 * out + 8 * out + 3 * directions * input + 2 * input;
-    let packed = 3 * directions * 4 * hidden * (input + hidden);
-    Held { kept, passing: F * (rows * by_row + packed) }
 }

@@ -13,8 +13,8 @@
 //! Noam: Vaswani and others, "Attention is all you need", arXiv 1706.03762, section 5.3; its largest value, at the end of the
 //! warm-up, is rate / √(width · warmup). MLPerf: e is the epoch from 1, warm and hold are epochs, W and H the same in steps of this
 //! epoch's number. Step W is already at 1, and in steps W + H and before nothing has fallen yet.
-use crate::recipe::steps::MIN_RATE;
-use crate::recipe::{Decay, OptimiserConfig};
+use crate::optimiser::MIN_RATE;
+use crate::optimiser::{Decay, OptimiserConfig};
 
 /// Where a run is.
 #[derive(Debug, Clone, Copy, PartialEq)]

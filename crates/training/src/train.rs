@@ -5,20 +5,23 @@ use std::sync::atomic::AtomicBool;
 use decoding::Aggregate;
 
 use crate::bad_item_log::BadItemLog;
-use crate::checkpoint::Checkpoint;
-use crate::data::{self, Example, Largest, Source, Store, TrainingSet};
-use crate::evaluate::{Evaluation, evaluate};
+use crate::data::{Largest, Source, Store, TrainingSet};
 use crate::learner::Learner;
 use crate::loading::{Loaded, Origin, Stopped};
-use crate::model::Model;
 use crate::observer::{Observer, RunReport};
-use crate::ranks::{self, Ranks, differences};
+use crate::ranks;
+use crate::ranks::{Ranks, differences};
 use crate::recipe::{Changes, Data, Recipe, Select};
 use crate::run_folder::{RunFolder, Start};
-use crate::run_plan::{self, Limit, StepPlan};
-use crate::search::Search;
+use crate::run_plan;
+use crate::run_plan::{Limit, StepPlan};
 use crate::trainer::{About, Trainer};
 use crate::{Error, Result};
+use model::Model;
+use model::checkpoint::Checkpoint;
+use recognizer::Search;
+use recognizer::examples::{self, Example};
+use recognizer::{Evaluation, Evaluator};
 
 /// How a run ended.
 #[derive(Debug, Clone)]
@@ -123,7 +126,7 @@ pub fn train_with(
             let longest = (source.longest() as f64 * recipe.augment.stretch()).ceil() as usize;
             let together =
                 if recipe.batch.buckets > 0 { recipe.batch.max_utterances.min(train.count()) } else { 1 };
-            let judged = data::rows(dev.iter().chain(&test), &recipe.encoder.rows).max().unwrap_or(0);
+            let judged = examples::rows(dev.iter().chain(&test), &recipe.encoder.rows).max().unwrap_or(0);
             Limit::new(StepPlan::new(&model)?, budget, before, (longest, judged, together))
         });
         let (limit, plan) = limits.transpose()?.unzip();
@@ -190,15 +193,17 @@ pub fn train_with(
             true => Ok(None),
             false => {
                 let how = (model, &Search::of(model.config()), Aggregate::default());
-                evaluate(
-                    how,
-                    (&tokenizer, recipe.tokens.ignore_special),
-                    (&recipe.batch, limit.as_ref()),
-                    examples,
-                    0.0,
-                    (ranks, stop),
-                )
-                .map(Some)
+                let mut evaluator = Evaluator::new(how, (&tokenizer, recipe.tokens.ignore_special), 0.0)?;
+                let fits =
+                    |count: usize, rows: usize| limit.as_ref().is_none_or(|limit| limit.holds(count, rows));
+                let (rank, count) = (ranks.rank(), ranks.count());
+                let batches = examples::plan(examples, &recipe.encoder.rows, recipe.batch.size(), &fits);
+                // Each process recognizes some batches, and all receive all texts.
+                let own = batches.into_iter().skip(rank).step_by(count);
+                let texts = evaluator.recognize(examples, own, stop).map_err(Error::from);
+                let texts = ranks::agree(ranks, texts)?;
+                let all = if count == 1 { vec![texts] } else { ranks::exchange(ranks, &texts)? };
+                Ok(Some(evaluator.score(examples, all.into_iter().flatten())))
             }
         };
     // A run that stops in the middle of an epoch's report could not go on from there.

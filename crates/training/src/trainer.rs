@@ -7,25 +7,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::bad_item_log::BadItemLog;
-use crate::bad_items::BadItems;
-use crate::checkpoint::{Checkpoint, Contents, Progress, Said};
-use crate::data::{Ahead, Batch, Source};
-use crate::evaluate::Evaluation;
+use crate::data::{AHEAD, Ahead, Batch, Source};
 use crate::events::Events;
-use crate::learner::{Learner, Tally};
-use crate::metrics::Metrics;
-use crate::model::Model;
+use crate::learner::Learner;
+use crate::metrics::{Metrics, Tally};
 use crate::observer::{EpochReport, Observer, StepReport};
-use crate::ranks::{self, Ranks, Reduced, Reduction};
+use crate::ranks;
+use crate::ranks::{Ranks, Reduced, Reduction};
 use crate::recipe::RunConfig;
 use crate::run_folder::RunFolder;
 use crate::run_plan::RunPlan;
 use crate::schedule::Moment;
 use crate::skips::Skips;
-use crate::{Error, Fingerprint, Result, memory};
-
-/// Batches that are made or wait ready while one is computed.
-pub(crate) const AHEAD: usize = 3;
+use crate::{Error, Result};
+use model::Model;
+use model::checkpoint::{Checkpoint, Contents, Progress, Said};
+use model::{Fingerprint, memory};
+use recognizer::Evaluation;
+use recognizer::bad_items::BadItems;
 
 /// What a checkpoint says beside weights and progress.
 #[derive(Debug, Clone, Default)]
@@ -216,7 +215,7 @@ impl<'a> Trainer<'a> {
         for (kind, values) in &memory {
             contents.values(kind, values, &shapes);
         }
-        contents.write(path)
+        Ok(contents.write(path)?)
     }
 
     /// The rest of the current epoch; false if the stop flag ended it.
@@ -263,8 +262,11 @@ impl<'a> Trainer<'a> {
                         observer.on_step(&StepReport { seconds, ..report });
                     }
                     Err(error) => {
-                        let unread =
-                            matches!(error, Error::Speech(_) | Error::Rank { .. } | Error::Io { .. });
+                        let unread = matches!(
+                            error,
+                            Error::Model(model::Error::Speech(_) | model::Error::Io { .. })
+                                | Error::Rank { .. }
+                        );
                         if let Err(error) = self.skip(error, cut, observer) {
                             // The step has changed nothing: the steps before it are not lost.
                             if unread {
@@ -354,7 +356,7 @@ impl<'a> Trainer<'a> {
             let (what, found, source) = ("gradient norm".into(), Some(norm), None);
             return Err(Error::Diverged { step, what, found, utterances: ids, source });
         }
-        self.progress.count(&tally, norm, utterances.len() as u64);
+        count(&mut self.progress, &tally, norm, utterances.len() as u64);
         let mean = |sum: f64| sum / tally.utterances.max(1) as f64;
         let in_epoch = |batches: u64| batches.div_ceil(self.accumulate as u64);
         let steps = step + nonfinite - in_epoch(batch);
@@ -482,17 +484,15 @@ impl<'a> Trainer<'a> {
     }
 }
 
-impl Progress {
-    /// Takes in a step of so many batches.
-    fn count(&mut self, tally: &Tally, norm: f64, batches: u64) {
-        let sums = [tally.loss, tally.ctc_loss, norm, tally.utterances as f64];
-        for (sum, value) in self.sums.iter_mut().zip(sums) {
-            *sum = (f64::from_bits(*sum) + value).to_bits();
-        }
-        self.simple = (f64::from_bits(self.simple) + tally.simple_loss).to_bits();
-        self.batch += batches;
-        self.step += 1;
-        self.skipped += tally.skipped;
-        self.in_a_row = 0;
+/// Adds a step of so many batches to the progress of a run.
+fn count(progress: &mut Progress, tally: &Tally, norm: f64, batches: u64) {
+    let sums = [tally.loss, tally.ctc_loss, norm, tally.utterances as f64];
+    for (sum, value) in progress.sums.iter_mut().zip(sums) {
+        *sum = (f64::from_bits(*sum) + value).to_bits();
     }
+    progress.simple = (f64::from_bits(progress.simple) + tally.simple_loss).to_bits();
+    progress.batch += batches;
+    progress.step += 1;
+    progress.skipped += tally.skipped;
+    progress.in_a_row = 0;
 }

@@ -1,7 +1,7 @@
 //! The kind of a part, from its name and its lines.
 use std::path::Path;
 
-use training::{Alignments, Transcript};
+use recognizer::{Alignments, Transcript};
 
 use crate::error::{Error, Result};
 

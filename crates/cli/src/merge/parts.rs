@@ -2,7 +2,7 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use training::{Alignments, Evaluation};
+use recognizer::{Alignments, Evaluation};
 
 use super::kind::{Kind, Named, ctm_fields, filled, is_comment, lines};
 use crate::error::{Error, Result};

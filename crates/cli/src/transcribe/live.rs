@@ -7,11 +7,11 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use kernels::Printable;
+use recognizer::{
+    Endpoint, Format, Live, LiveOptions, Recognizer, TimedWord, Transcription, TranscriptionWriter, Update,
+};
 use serde::Serialize;
 use speech::AudioPieces;
-use training::{
-    Endpoint, Format, Live, LiveOptions, Recogniser, TimedWord, Transcription, TranscriptionWriter, Update,
-};
 
 use super::durations::Durations;
 use super::standard_input::Pieces;
@@ -98,7 +98,7 @@ pub fn check(arguments: &Arguments) -> Result<()> {
 }
 
 /// Recognises each recording as it comes.
-pub fn run(recogniser: &Recogniser, arguments: &Arguments, writer: &TranscriptionWriter) -> Result<ExitCode> {
+pub fn run(recogniser: &Recognizer, arguments: &Arguments, writer: &TranscriptionWriter) -> Result<ExitCode> {
     let LiveArguments { pace, chunk, pause, latest, .. } = arguments.live;
     let (pace, chunk, latest) = (pace.unwrap_or(1.0), chunk.unwrap_or(200), latest.unwrap_or(1.0));
     let pause = pause.unwrap_or(Endpoint::default().after_words);

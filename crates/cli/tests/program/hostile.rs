@@ -272,13 +272,13 @@ fn broken_files_of_every_kind() {
     broken("checkpoint", &[read(CHECKPOINT)], words, |folder, bytes| {
         with(&["transcribe", &put(folder, "x.safetensors", bytes), "0.wav"])
     });
-    let tokenizer = training::Checkpoint::read(&checkpoint).unwrap().tokenizer;
+    let tokenizer = model::Checkpoint::read(&checkpoint).unwrap().tokenizer;
     broken(
         "tokenizer",
         &[tokenizer.into_bytes()],
         &[b"\"vocab\"", b"[", b"{}", b"null", b"\xe2\x96\x81"],
         |folder, bytes| {
-            let mut checkpoint = training::Checkpoint::read(&checkpoint).unwrap();
+            let mut checkpoint = model::Checkpoint::read(&checkpoint).unwrap();
             checkpoint.tokenizer = String::from_utf8_lossy(bytes).into_owned();
             checkpoint.write(&folder.join("x.safetensors")).unwrap();
             with(&["transcribe", folder.join("x.safetensors").to_str().unwrap(), "0.wav"])

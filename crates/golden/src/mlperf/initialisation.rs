@@ -1,9 +1,9 @@
 //! Sizes of the full model, and the laws of its first weights.
 use std::collections::BTreeMap;
 
+use model::config::InitConfig;
+use model::{Model, ModelConfig};
 use serde::Deserialize;
-use training::recipe::InitConfig;
-use training::{Model, ModelConfig};
 
 use super::check::Check;
 use super::network::Sizes;

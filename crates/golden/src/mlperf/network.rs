@@ -1,9 +1,9 @@
 //! The model of a case, with the names of the reference for its parameters.
 use candle_core::{Device, Tensor};
+use model::encoders::{EncoderKind, LstmEncoderConfig, TimeReduction};
+use model::predictors::PredictorKind;
+use model::{Model, ModelConfig};
 use serde::Deserialize;
-use training::encoder::{EncoderKind, LstmEncoderConfig, TimeReduction};
-use training::predictor::PredictorKind;
-use training::{Model, ModelConfig};
 
 use super::check::Check;
 use super::file::File;

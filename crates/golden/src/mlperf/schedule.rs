@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use rnnt_loss::Element;
 use serde::Deserialize;
 use serde_json::json;
-use training::recipe::OptimiserConfig;
+use training::optimiser::OptimiserConfig;
 use training::schedule::{Moment, learning_rate};
 
 use super::check::{Bar, Check};

@@ -2,9 +2,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use model::Checkpoint;
 use ranks::{Threads, Together, Transfer};
 use training::recipe::Changes;
-use training::{Checkpoint, Error, Observer, Outcome, Ranks, Result, Start, StepReport, train_with};
+use training::{Error, Observer, Outcome, Ranks, Result, Start, StepReport, train_with};
 
 fn recipe(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recipes").join(name)

@@ -5,9 +5,10 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use candle_core::{Device, Tensor};
+use model::Gradients;
 use proptest::prelude::*;
 use ranks::{Threads, Together, Transfer, Wire};
-use training::{Gradients, Ranks};
+use training::Ranks;
 
 /// Numbers without a pattern, of many sizes, which differ from rank to rank.
 fn value(rank: usize, tensor: usize, at: usize) -> f32 {

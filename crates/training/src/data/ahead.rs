@@ -6,6 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Scope;
 
+/// Batches that are made or wait ready while one is computed.
+pub(crate) const AHEAD: usize = 3;
+
 /// What makers and the consumer share.
 pub(crate) struct Ahead<T> {
     state: Mutex<State<T>>,

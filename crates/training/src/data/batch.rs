@@ -1,13 +1,11 @@
 //! Padded batches, and which utterances meet in them.
 use candle_core::Tensor;
+use model::LabeledRows;
 use rand_chacha::ChaCha8Rng;
-use speech::Features;
 
-use super::Example;
-use crate::bad_items::BadItems;
-use crate::recipe::{BatchConfig, RowsConfig};
-use crate::run_plan::Limit;
-use crate::{Result, tensors};
+use crate::Result;
+use crate::recipe::BatchConfig;
+use recognizer::bad_items::BadItems;
 
 /// A padded batch.
 #[derive(Debug)]
@@ -31,6 +29,11 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// Rows and labels, for the losses of a model.
+    pub fn labeled(&self) -> LabeledRows<'_> {
+        LabeledRows { rows: &self.rows, lengths: &self.lengths, labels: &self.labels }
+    }
+
     /// The first utterances, and the others, without the padding that they no longer need.
     ///
     /// # Errors
@@ -66,62 +69,17 @@ pub(super) fn train_plan(
     rows: &[usize],
     seconds: &[f64],
     batches: &BatchConfig,
-    limit: Option<&Limit>,
+    fits: &dyn Fn(usize, usize) -> bool,
     rng: &mut ChaCha8Rng,
 ) -> Result<Vec<Vec<usize>>> {
     if batches.buckets == 0 {
-        return Ok(cut(rows, batches, limit, Some(rng)));
+        let size = batches.size();
+        let fits = |count: usize, longest: usize| size.holds(count, longest) && fits(count, longest);
+        return Ok(speech::batching::batches_that(rows, &fits, Some(rng)));
     }
     let buckets = speech::batching::buckets(seconds, batches.buckets)?;
     // The utterances of a step are of one bucket, or of two neighbours, and all steps have as many.
     let of_step = batches.max_utterances.saturating_mul(batches.accumulate);
     let steps = speech::batching::bucketed(&buckets, of_step, rng)?;
     Ok(steps.iter().flat_map(|step| step.chunks(batches.max_utterances)).map(<[usize]>::to_vec).collect())
-}
-
-/// Input rows of each example.
-pub(crate) fn rows<'a>(
-    examples: impl IntoIterator<Item = &'a Example>,
-    config: &RowsConfig,
-) -> impl Iterator<Item = usize> {
-    examples.into_iter().map(|example| example.features.frames.div_ceil(config.stride))
-}
-
-/// Cuts examples into batches in the order of their lengths.
-pub(crate) fn plan(
-    examples: &[Example],
-    config: &RowsConfig,
-    batches: &BatchConfig,
-    limit: Option<&Limit>,
-) -> Vec<Vec<usize>> {
-    cut(&rows(examples, config).collect::<Vec<_>>(), batches, limit, None)
-}
-
-fn cut(
-    rows: &[usize],
-    batches: &BatchConfig,
-    limit: Option<&Limit>,
-    rng: Option<&mut ChaCha8Rng>,
-) -> Vec<Vec<usize>> {
-    let &BatchConfig { max_frames, max_utterances, .. } = batches;
-    let fits = |count: usize, longest: usize| {
-        count <= max_utterances
-            && longest.saturating_mul(count) <= max_frames
-            && limit.is_none_or(|limit| limit.holds(count, longest))
-    };
-    speech::batching::batches_that(rows, &fits, rng)
-}
-
-/// Stacks frames and pads with zeros: rows `[B, T, stack · D]`, or of more channels, and their lengths.
-pub(crate) fn collate(planes: &[&Features], config: &RowsConfig) -> Result<(Tensor, Vec<usize>)> {
-    let stacked: Vec<Features> =
-        planes.iter().map(|plane| plane.stack_into(config.stack, config.stride, config.channels)).collect();
-    let lengths: Vec<usize> = stacked.iter().map(|plane| plane.frames).collect();
-    let frames = lengths.iter().copied().max().unwrap_or(0);
-    let width = stacked.first().map_or(0, |plane| plane.dim);
-    let mut rows = vec![0f32; stacked.len() * frames * width];
-    for (to, plane) in rows.chunks_mut((frames * width).max(1)).zip(&stacked) {
-        to[..plane.data.len()].copy_from_slice(&plane.data);
-    }
-    Ok((tensors::from_vec(rows, (stacked.len(), frames, width))?, lengths))
 }

@@ -2,7 +2,7 @@
 use rand::seq::SliceRandom;
 use speech::Utterance;
 
-use crate::random::{Purpose, stream};
+use model::random::{Purpose, stream};
 
 /// Numbers of the parts of each string, `count` of them, in an order that the seed decides; what is left over is one of two at
 /// least, or none.

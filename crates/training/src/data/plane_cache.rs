@@ -15,7 +15,8 @@ use speech::files::{read_regular, write_atomically};
 use speech::{FeatureConfig, Features, Utterance};
 
 use crate::fingerprint::said;
-use crate::{Error, Result};
+use model::Error;
+use recognizer::Result;
 
 const MAGIC: &[u8] = b"panda plane 1\n";
 
@@ -75,7 +76,7 @@ impl PlaneCache {
     fn write(&self, path: &Path, plane: &Features) -> Result<()> {
         let folder = path.parent().unwrap_or(&self.folder);
         std::fs::create_dir_all(folder).map_err(Error::io(folder, "make"))?;
-        write_atomically(path, &bytes(plane)).map_err(Error::io(path, "write"))
+        Ok(write_atomically(path, &bytes(plane)).map_err(Error::io(path, "write"))?)
     }
 
     /// Why the cache is off, the first time that this is called afterwards.

@@ -7,10 +7,11 @@ use speech::{Audio, Conversion, Corpus, Features, FrontEnd, Tokenizer, Utterance
 use super::bad_samples;
 use super::joined::{groups, join};
 use super::plane_cache::PlaneCache;
-use crate::bad_items::{self, BadItems, LeftOut, OtherLength};
-use crate::random::{Purpose, stream};
 use crate::recipe::Recipe;
-use crate::{Error, Result};
+use model::random::{Purpose, stream};
+use recognizer::bad_items;
+use recognizer::bad_items::{BadItems, LeftOut, OtherLength};
+use recognizer::{Error, Result};
 
 /// Utterances of a [`Corpus`], each alone and, where a recipe joins them, once more in strings.
 #[derive(Debug)]

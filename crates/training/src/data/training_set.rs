@@ -3,12 +3,13 @@ use speech::batching::Padding;
 use speech::{Features, FrontEnd};
 
 use super::streamed::{Heard, Streamed};
-use super::{Batch, Example, Source, batch};
+use super::{Batch, Source, batch};
 use crate::Result;
-use crate::bad_items::{BadItems, LeftOut};
-use crate::random::{Purpose, stream};
 use crate::recipe::{Augment, Recipe};
 use crate::run_plan::Limit;
+use model::random::{Purpose, stream};
+use recognizer::Example;
+use recognizer::bad_items::{BadItems, LeftOut};
 
 /// Batches of a recipe, augmented anew in each epoch.
 pub struct TrainingSet<'a> {
@@ -143,7 +144,9 @@ impl Source for TrainingSet<'_> {
     fn plan(&self, epoch: u64) -> Result<Vec<Vec<usize>>> {
         let mut rng = stream(self.recipe.seed, Purpose::Order, epoch, 0);
         let seconds: Vec<f64> = (0..self.store.count()).map(|index| self.store.seconds(index)).collect();
-        batch::train_plan(&self.rows, &seconds, &self.recipe.batch, self.limit.as_ref(), &mut rng)
+        let fits =
+            |count: usize, rows: usize| self.limit.as_ref().is_none_or(|limit| limit.holds(count, rows));
+        batch::train_plan(&self.rows, &seconds, &self.recipe.batch, &fits, &mut rng)
     }
 
     fn padding(&self, plan: &[Vec<usize>]) -> f64 {
@@ -191,7 +194,7 @@ impl Source for TrainingSet<'_> {
             seconds += length;
         }
         let planes: Vec<&Features> = planes.iter().collect();
-        let (rows, lengths) = batch::collate(&planes, &self.recipe.encoder.rows)?;
+        let (rows, lengths) = model::collate(&planes, &self.recipe.encoder.rows)?;
         Ok(Batch { ids, seconds, absent, bad, ..Batch::new(rows, lengths, labels) })
     }
 }

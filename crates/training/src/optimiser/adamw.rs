@@ -6,9 +6,10 @@ use kernels::{par_for, parts, parts_mut};
 
 use super::Optimiser;
 use super::moments::{BLOCK, Moments};
-use crate::checkpoint::Values;
-use crate::recipe::OptimiserConfig;
-use crate::{Gradients, Parameters, Result, tensors};
+use crate::Result;
+use crate::optimiser::OptimiserConfig;
+use model::checkpoint::Values;
+use model::{Gradients, Parameters, tensors};
 
 /// AdamW (Loshchilov and Hutter, arXiv 1711.05101).
 ///

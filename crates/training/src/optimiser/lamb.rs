@@ -10,8 +10,9 @@ pub use step::{LambConfig, LambStep, Number};
 
 use super::moments::Moments;
 use super::{Clip, Optimiser};
-use crate::checkpoint::Values;
-use crate::{Gradients, Parameters, Result, tensors};
+use crate::Result;
+use model::checkpoint::Values;
+use model::{Gradients, Parameters, tensors};
 
 /// LAMB over all parameters; [`LambStep`] has the formula. All tensors decay, biases too.
 #[derive(Debug, Clone)]

@@ -2,8 +2,9 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use crate::checkpoint::Values;
-use crate::{Error, Parameters, Result};
+use crate::{Error, Result};
+use model::Parameters;
+use model::checkpoint::Values;
 
 /// Elements that a task takes: weight, gradient and moments fit the second cache. Work is cut by this, never by threads.
 pub(crate) const BLOCK: usize = 1 << 14;

@@ -5,10 +5,12 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::{Ranks, exchange};
-use crate::bad_items::BadItems;
-use crate::checkpoint::Progress;
+use crate::fingerprint::DIGITS;
 use crate::run_folder::Start;
-use crate::{Error, Fingerprint, Result, random};
+use crate::{Error, Result};
+use model::checkpoint::Progress;
+use model::{Fingerprint, random};
+use recognizer::bad_items::BadItems;
 
 /// Characters of a value in a message.
 const SHOWN_CHARACTERS: usize = 100;
@@ -68,7 +70,7 @@ pub(crate) fn expect_equal_recipe(ranks: &mut dyn Ranks, text: &str) -> Result<(
     };
     let table = |text: &str| text.parse::<toml::Table>().unwrap_or_default();
     let (found, expected) = (table(found), table(&all[0]));
-    Err(match crate::recipe::first_differing_key("", &found, &expected) {
+    Err(match model::config::table::first_differing_key("", &found, &expected) {
         Some((key, found, expected)) => difference(
             rank,
             format!("recipe: expected {key} = {}", shown(&expected)),
@@ -93,11 +95,9 @@ pub(crate) fn expect_equal_data(ranks: &mut dyn Ranks, data: &Fingerprint) -> Re
     if ranks.count() == 1 {
         return Ok(());
     }
-    let sets = data.sets();
-    let summary = |checksums: &str| Summary {
-        utterances: checksums.len() / Fingerprint::DIGITS,
-        checksum: random::hash(checksums),
-    };
+    let sets = [("data.train", &data.train), ("data.dev", &data.dev), ("data.test", &data.test)];
+    let summary =
+        |checksums: &str| Summary { utterances: checksums.len() / DIGITS, checksum: random::hash(checksums) };
     let summaries: Vec<Summary> = sets.iter().map(|(_, checksums)| summary(checksums)).collect();
     let all: Vec<Vec<Summary>> = exchange(ranks, &summaries)?;
     for (rank, found) in all.iter().enumerate() {
@@ -110,7 +110,7 @@ pub(crate) fn expect_equal_data(ranks: &mut dyn Ranks, data: &Fingerprint) -> Re
             if expected.checksum != found.checksum {
                 // All processes take this branch together.
                 let lists: Vec<String> = exchange(ranks, &(*checksums).to_owned())?;
-                let [first, other] = [0, rank].map(|rank| lists[rank].as_bytes().chunks(Fingerprint::DIGITS));
+                let [first, other] = [0, rank].map(|rank| lists[rank].as_bytes().chunks(DIGITS));
                 let place = first.zip(other).position(|(first, other)| first != other).unwrap_or(0) + 1;
                 let found = format!("another utterance, text or length at place {place}");
                 return Err(difference(rank, format!("{set}: expected the utterances"), found));

@@ -1,25 +1,15 @@
-//! Which values a recipe may hold.
-use std::fmt::Display;
-
-use kernels::Brief;
-
+//! Checks of the values of a recipe.
+use model::Result;
+use model::config::values::{MANY, at_least_zero, expect, positive, setting, whole};
 use speech::WaveConfig;
 
 use super::Recipe;
-use crate::{Error, Result};
-
-/// Largest width of a layer: wide enough for anything that a CPU can train, and small enough that shapes cannot overflow.
-pub(crate) const WIDEST: usize = 8192;
-/// Largest number of things that are counted in handfuls: layers, stacked frames, labels of context.
-pub(crate) const MANY: usize = 100;
-/// Larger numbers are infinite, or nearly so, for `f32`.
-const LARGEST: f64 = 1e38;
 
 impl Recipe {
     /// Checks every value.
     ///
     /// # Errors
-    /// [`Error::RecipeValue`] for the first one outside its range.
+    /// [`model::Error::RecipeValue`] for the first one outside its range.
     pub(super) fn check(&self) -> Result<()> {
         expect("data.train", "at least one manifest", !self.data.train.is_empty(), "none")?;
         whole("data.workers", self.data.workers, MANY)?;
@@ -60,51 +50,5 @@ impl Recipe {
         positive("batch.max_seconds", batch.max_seconds.unwrap_or(1.0))?;
         whole("training.epochs", training.run.epochs as usize, usize::MAX)?;
         whole("training.evaluate_every", training.run.evaluate_every as usize, usize::MAX)
-    }
-}
-
-pub(crate) fn expect(key: &str, expected: &str, fine: bool, found: impl Display) -> Result<()> {
-    if fine {
-        return Ok(());
-    }
-    let found = found.to_string();
-    let found = found.parse().map_or(found, |number: f64| Brief(number).to_string());
-    Err(Error::RecipeValue { key: key.into(), expected: expected.into(), found })
-}
-
-pub(crate) fn whole(key: &str, value: usize, most: usize) -> Result<()> {
-    let expected = if most == usize::MAX { "at least 1".into() } else { format!("1 to {most}") };
-    expect(key, &expected, (1..=most).contains(&value), value)
-}
-
-pub(crate) fn dropout(key: &str, rate: f32) -> Result<()> {
-    expect(key, "a share of 0 to 0.9", (0.0..=0.9).contains(&rate), rate)
-}
-
-pub(crate) fn share(key: &str, value: f64) -> Result<()> {
-    expect(key, "a share of 0 to 1", (0.0..=1.0).contains(&value), value)
-}
-
-pub(crate) fn positive(key: &str, value: f64) -> Result<()> {
-    let fine = value > 0.0 && (value as f32) > 0.0 && value <= LARGEST;
-    expect(key, "a positive number of at most 1e38", fine, value)
-}
-
-pub(crate) fn at_least_zero(key: &str, value: f64) -> Result<()> {
-    expect(key, "a number of at least 0, at most 1e38", (0.0..=LARGEST).contains(&value), value)
-}
-
-/// A factor of a term of the loss, which takes so much.
-pub(crate) fn factor(key: &str, value: f64) -> Result<()> {
-    expect(key, "a number of at least 0, at most 1e30", (0.0..=1e30).contains(&value), value)
-}
-
-/// The same complaint under the key's full name.
-pub(crate) fn setting(table: &str, error: speech::Error) -> Error {
-    match error {
-        speech::Error::Setting { field, expected, found } => {
-            Error::RecipeValue { key: format!("{table}.{field}"), expected, found }
-        }
-        other => other.into(),
     }
 }

@@ -2,7 +2,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use training::{Checkpoint, Error, Recogniser, Start, average, choose, train};
+use model::Checkpoint;
+use recognizer::Recognizer;
+use training::{Error, Start, average, choose, train};
 
 use super::toy::{Toy, leftovers};
 
@@ -60,9 +62,9 @@ fn the_average_is_the_mean_and_can_be_evaluated() {
     assert!(compared == averaged.parameters && moved > compared / 2);
     assert!(found.memory.is_empty() && found.data == parts[0].data);
     assert_eq!((found.progress.epoch, found.progress.step), (4, parts[2].progress.step));
-    let recogniser = Recogniser::load(&out).unwrap();
+    let recogniser = Recognizer::load(&out).unwrap();
     let utterances = speech::read_manifest(&toy.path("train.jsonl")).unwrap();
-    assert_eq!(training::evaluate(&recogniser, &utterances).unwrap().overall.utterances, 6);
+    assert_eq!(recognizer::evaluate(&recogniser, &utterances).unwrap().overall.utterances, 6);
 
     // One alone is itself, but for what a run needs to go on.
     average(&from[..1], &out).unwrap();
@@ -108,7 +110,7 @@ fn the_best_are_chosen_by_their_error_rates() {
     assert!(matches!(chosen(0, false), Err(Error::NoCheckpoints)));
     write([Some(0.1), None, Some(0.3), None, None]);
     assert!(matches!(chosen(2, true), Err(Error::Kept { found: 1, .. })));
-    assert!(matches!(choose(&toy.path("none"), 1, false), Err(Error::Io { .. })));
+    assert!(matches!(choose(&toy.path("none"), 1, false), Err(Error::Model(model::Error::Io { .. }))));
 }
 
 #[test]
@@ -128,7 +130,10 @@ fn what_does_not_belong_together_is_named() {
     assert!(matches!(fails(&[], "expected at least one checkpoint"), Error::NoCheckpoints));
     let wide = wide.join("last.safetensors");
     let error = fails(&[one.clone(), wide.clone()], "joint.width = 24");
-    assert!(matches!(&error, Error::Checkpoint { path, .. } if *path == wide), "{error}");
+    assert!(
+        matches!(&error, Error::Model(model::Error::Checkpoint { path, .. }) if *path == wide),
+        "{error}"
+    );
     fails(&[one.clone(), still.join("last.safetensors")], "optimiser.ema");
     fails(&[one.clone(), toy.path("none.safetensors")], "none.safetensors");
     fails(&[one.clone(), toy.path("recipe.toml")], "recipe.toml");

@@ -2,11 +2,10 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use training::checkpoint::Checkpoint;
+use model::checkpoint::Checkpoint;
+use recognizer::{BadItems, Recognizer, evaluate};
 use training::run_folder::read_bad_items;
-use training::{
-    BadItems, Error, Observer, Recogniser, Result, RunReport, Start, StepReport, evaluate, train,
-};
+use training::{Error, Observer, Result, RunReport, Start, StepReport, train};
 
 use crate::toy::{RATE, Toy, write_wav};
 
@@ -47,7 +46,7 @@ fn run(
     let stop = AtomicBool::new(false);
     let mut outer = StopWith { watch, stop: &stop };
     train(&recipe, None, &folder, Start::Resume, &mut outer, &stop)?;
-    Checkpoint::read(&folder.join("last.safetensors"))
+    Ok(Checkpoint::read(&folder.join("last.safetensors"))?)
 }
 
 struct StopWith<'a> {
@@ -204,7 +203,13 @@ fn too_many_end_a_run_before_its_first_step_or_behind_a_checkpoint() {
             let keys = format!("max_bad = 0.0\nstream = {stream}");
             let mut watch = Watch::default();
             let error = run(&toy, &keys, &without, "run", &mut watch).unwrap_err();
-            assert!(matches!(&error, Error::TooManyBad { bad: 1, of: 6, allowed: 0, .. }), "{error}");
+            assert!(
+                matches!(
+                    &error,
+                    Error::Recognizer(recognizer::Error::TooManyBad { bad: 1, of: 6, allowed: 0, .. })
+                ),
+                "{error}"
+            );
             let text = error.to_string();
             assert!(text.contains("toy-1") && text.contains("max_bad"), "{text}");
             let last = toy.path("run/last.safetensors");
@@ -246,22 +251,22 @@ fn an_evaluation_and_an_alignment_leave_out_what_cannot_be_used() {
     let keys = "stream = false";
     run(&toy, keys, &[], "run", &mut Watch::default()).unwrap();
     let recogniser = |share: f64| {
-        Recogniser::load(Path::new(&toy.path("run/last.safetensors"))).unwrap().with_max_bad(share).unwrap()
+        Recognizer::load(Path::new(&toy.path("run/last.safetensors"))).unwrap().with_max_bad(share).unwrap()
     };
     let mut utterances = speech::read_manifest(&toy.path("train.jsonl")).unwrap();
     let all = evaluate(&recogniser(0.01), &utterances).unwrap();
     let part = spoil(&toy, "cut");
     let found = evaluate(&recogniser(0.01), &utterances).unwrap();
     only(&found.bad, "toy-1", part);
-    let others = |list: &[training::Transcript]| -> Vec<_> {
+    let others = |list: &[recognizer::Transcript]| -> Vec<_> {
         list.iter().filter(|one| one.id != "toy-1").cloned().collect()
     };
     assert!(others(&all.transcripts) == found.transcripts && found.overall.utterances == 5);
-    let read = training::Evaluation::read(&found.hypotheses()).unwrap();
+    let read = recognizer::Evaluation::read(&found.hypotheses()).unwrap();
     assert_eq!((&read.bad, read.overall.utterances), (&found.bad, 5));
     let error = evaluate(&recogniser(0.0), &utterances).unwrap_err();
-    assert!(matches!(error, Error::TooManyBad { bad: 1, .. }), "{error}");
-    assert!(Recogniser::load(&toy.path("run/last.safetensors")).unwrap().with_max_bad(f64::NAN).is_err());
+    assert!(matches!(error, recognizer::Error::TooManyBad { bad: 1, .. }), "{error}");
+    assert!(Recognizer::load(&toy.path("run/last.safetensors")).unwrap().with_max_bad(f64::NAN).is_err());
 
     // A text that the model cannot write keeps an alignment from it, and no evaluation.
     utterances[2].text = "low tide".into();

@@ -2,9 +2,8 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use training::{
-    Checkpoint, EpochReport, Error, Observer, Outcome, Result, RunReport, Start, StepReport, train,
-};
+use model::Checkpoint;
+use training::{EpochReport, Error, Observer, Outcome, Result, RunReport, Start, StepReport, train};
 
 use super::toy::Toy;
 
@@ -59,7 +58,10 @@ fn long_utterances_are_left_out_and_counted() {
 
     let recipe = toy.recipe(&[("max_frames = 200", "max_frames = 200\nmax_seconds = 0.01")]);
     let error = run(&recipe, &toy.path("none")).0.unwrap_err();
-    assert!(matches!(&error, Error::Empty { what } if what.contains("batch.max_seconds")), "{error}");
+    assert!(
+        matches!(&error, Error::Recognizer(recognizer::Error::Empty { what }) if what.contains("batch.max_seconds")),
+        "{error}"
+    );
     assert!(!toy.path("none").exists());
 }
 
@@ -89,7 +91,10 @@ fn buckets_without_utterances_are_named_before_anything_is_written() {
     ] {
         let folder = toy.path("run");
         let error = run(&toy.recipe(&[("max_utterances = 2", keys)]), &folder).0.unwrap_err();
-        assert!(matches!(error, Error::Speech(_)) && error.to_string().contains(part), "{error}");
+        assert!(
+            matches!(error, Error::Model(model::Error::Speech(_))) && error.to_string().contains(part),
+            "{error}"
+        );
         assert!(!folder.exists());
     }
 }

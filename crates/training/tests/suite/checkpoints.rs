@@ -3,8 +3,10 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
+use model::Checkpoint;
+use recognizer::Recognizer;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
-use training::{Checkpoint, Error, Observer, Recogniser, Start, train};
+use training::{Error, Observer, Start, train};
 
 use super::toy::{Toy, leftovers};
 
@@ -18,7 +20,7 @@ fn good() -> (Toy, PathBuf) {
 
 /// Both ways of reading must refuse the file, naming it, what was expected and what was found.
 fn refused(path: &Path, expected: &str, found: &str) {
-    let error = Recogniser::load(path).err().expect("a bad file").to_string();
+    let error = Recognizer::load(path).err().expect("a bad file").to_string();
     let start = format!("checkpoint {}: expected ", path.display());
     assert!(error.starts_with(&start), "{error}");
     assert!(error.contains(expected) && error.contains(found), "{error}");
@@ -93,7 +95,7 @@ fn the_parameters_of_every_kind_of_loss_come_back() {
         let again = toy.path("again.safetensors");
         checkpoint.write(&again).unwrap();
         assert!(std::fs::read(&path).unwrap() == std::fs::read(&again).unwrap());
-        let model = Recogniser::load(&again).unwrap();
+        let model = Recognizer::load(&again).unwrap();
         let values = model.model().parameters().values().unwrap();
         assert_eq!(Some(values), checkpoint.average, "{loss}");
 
@@ -112,8 +114,8 @@ fn the_parameters_of_every_kind_of_loss_come_back() {
 
 #[test]
 fn a_missing_file_is_named() {
-    let error = Recogniser::load(Path::new("no/such.safetensors")).err().unwrap();
-    assert!(matches!(error, Error::Io { .. }));
+    let error = Recognizer::load(Path::new("no/such.safetensors")).err().unwrap();
+    assert!(matches!(error, recognizer::Error::Model(model::Error::Io { .. })));
     assert!(error.to_string().starts_with("no/such.safetensors: could not read the checkpoint"), "{error}");
 }
 
@@ -201,7 +203,7 @@ fn files_without_checksums_are_read_and_named() {
     std::fs::write(&path, with_metadata(&bytes, unsummed)).unwrap();
     let old = Checkpoint::read(&path).unwrap();
     assert!(!old.summed && old.data.is_none());
-    assert!(Recogniser::load(&path).unwrap().warning().unwrap().contains("no checksums"));
+    assert!(Recognizer::load(&path).unwrap().warning().unwrap().contains("no checksums"));
     let recipe = toy.recipe(&[("epochs = 3", "epochs = 1")]);
     let mut heard = Heard::default();
     train(&recipe, None, &toy.path("run"), Start::Resume, &mut heard, &AtomicBool::new(false)).unwrap();
@@ -268,9 +270,9 @@ fn values_that_do_not_fit_the_recipe_are_named() {
     with(&|c| c.recipe = c.recipe.replace("width = 16", "width = 17"));
     refused(&bad, "shape", "16");
     with(&|c| c.recipe = c.recipe.replace("width = 16", "width = 0"));
-    let error = Recogniser::load(&bad).err().unwrap();
-    let Error::Inside { source, .. } = &error else { panic!("{error}") };
-    assert!(matches!(**source, Error::RecipeValue { .. }));
+    let error = Recognizer::load(&bad).err().unwrap();
+    let recognizer::Error::Model(model::Error::Inside { source, .. }) = &error else { panic!("{error}") };
+    assert!(matches!(**source, model::Error::RecipeValue { .. }));
     assert!(
         error.to_string().starts_with(&format!("{}: recipe key joint.width: ", bad.display())),
         "{error}"

@@ -2,14 +2,15 @@
 use std::collections::BTreeMap;
 
 use candle_core::{Device, Tensor};
-use proptest::prelude::*;
-use training::data::Batch;
-use training::encoder::{
+use model::encoders::{
     AttentionKind, BuildEncoder, ChunkedAttention, ConformerEncoderConfig, EncoderKind, EncoderState,
     LstmEncoderConfig, Piece, SubsamplingConfig,
 };
-use training::recipe::OptimiserConfig;
-use training::{Error, Learner, Masks, Model, ModelConfig, Moment, Recipe};
+use model::{Masks, Model, ModelConfig};
+use proptest::prelude::*;
+use training::data::Batch;
+use training::optimiser::OptimiserConfig;
+use training::{Error, Learner, Moment, Recipe};
 
 use super::streaming::{
     FEATURES, bits, builder, encode, in_pieces, model_of, padded, random, unpadded, values,
@@ -205,7 +206,7 @@ fn sound_in_pieces_has_the_rows_of_the_whole() {
     let model = model_of(FEATURES, &encoder, 1);
     let samples = random(9_000, 5, 0.3);
     let whole = encode(&model, FEATURES, (1, 1), &samples);
-    let mut listener = training::Listener::new(&model).unwrap();
+    let mut listener = recognizer::Listener::new(&model).unwrap();
     let stream = listener.open();
     let mut found = Vec::new();
     for piece in samples.chunks(1234) {
@@ -301,7 +302,7 @@ fn what_does_not_fit_is_named() {
         ("stride = 1", "", "encoder.stride"),
     ] {
         match recipe(&[(old, new)]).unwrap_err() {
-            Error::RecipeValue { key, .. } => assert_eq!(key, name, "{new}"),
+            Error::Model(model::Error::RecipeValue { key, .. }) => assert_eq!(key, name, "{new}"),
             other => panic!("{new}: {other}"),
         }
     }
@@ -313,6 +314,10 @@ fn what_does_not_fit_is_named() {
         ("channels = 8", "chanels = 8", "chanels"),
     ] {
         let error = recipe(&[(old, new)]).unwrap_err();
-        assert!(matches!(error, Error::RecipeSyntax { .. }) && error.to_string().contains(key), "{error}");
+        assert!(
+            matches!(error, Error::Model(model::Error::RecipeSyntax { .. }))
+                && error.to_string().contains(key),
+            "{error}"
+        );
     }
 }

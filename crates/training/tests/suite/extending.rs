@@ -2,7 +2,8 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use training::{Checkpoint, Error, Observer, Outcome, Result, Start, StepReport, train};
+use model::Checkpoint;
+use training::{Error, Observer, Outcome, Result, Start, StepReport, train};
 
 use super::toy::Toy;
 
@@ -105,7 +106,7 @@ fn a_run_may_end_earlier_but_not_before_what_is_done() {
         let error = run(&recipe, Some(epochs), &folder).0.unwrap_err();
         assert!(matches!(error, Error::EpochsDone { begun: 3, epochs: found } if found == epochs), "{error}");
     }
-    assert!(matches!(run(&recipe, Some(0), &folder).0, Err(Error::RecipeValue { .. })));
+    assert!(matches!(run(&recipe, Some(0), &folder).0, Err(Error::Model(model::Error::RecipeValue { .. }))));
     let outcome = run(&recipe, Some(3), &folder).0.unwrap();
     assert!(!outcome.stopped && outcome.test.is_some());
     assert_eq!(learning_rates(&folder).len(), 3);

@@ -1,7 +1,8 @@
 //! Damaged recipes and checkpoints: each is a value or an error, and no number that nobody can mean gets through.
 use std::path::Path;
 
-use training::{Checkpoint, Model, Recipe};
+use model::{Checkpoint, Model};
+use training::Recipe;
 
 use super::mutants::fuzz;
 use super::toy::Toy;
@@ -71,6 +72,6 @@ fn checkpoint() {
             );
             assert!(found.tokenizer == good.tokenizer && found.progress == good.progress);
         }
-        let _ = training::Recogniser::load(&place);
+        let _ = recognizer::Recognizer::load(&place);
     });
 }

@@ -3,10 +3,10 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use decoding::Beam;
-use training::recipe::{AlignmentKind, Normalise};
-use training::{
-    Checkpoint, Error, LatticeSearch, LiveOptions, Model, Recipe, Recogniser, Search, Start, evaluate, train,
-};
+use model::config::{AlignmentKind, Normalise};
+use model::{Checkpoint, Model};
+use recognizer::{LatticeSearch, LiveOptions, Recognizer, Search, evaluate};
+use training::{Error, Recipe, Start, train};
 
 use super::toy::{RECIPE, Toy};
 
@@ -33,7 +33,9 @@ fn a_budget_that_no_lattice_can_keep_is_found_before_the_first_step() {
     let recipe = toy.recipe(&all.each_ref().map(|(old, new)| (*old, new.as_str())));
     let folder = toy.path("run");
     let error = train(&recipe, Some(1), &folder, Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap_err();
-    let Error::LossBudget { smallest, found, utterances } = error else { panic!("{error:?}") };
+    let Error::Model(model::Error::LossBudget { smallest, found, utterances }) = error else {
+        panic!("{error:?}")
+    };
     assert!(found == 1024 && smallest > found && utterances.len() == 1, "{smallest} {utterances:?}");
     assert!(!folder.exists());
 }
@@ -55,7 +57,7 @@ fn learns(loss: &str) {
     let test = outcome.test.unwrap();
     assert_eq!(test.overall.wer, 0.0, "{loss}: {:?}", test.transcripts);
 
-    let load = || Recogniser::load(&folder.join("best.safetensors")).unwrap();
+    let load = || Recognizer::load(&folder.join("best.safetensors")).unwrap();
     let utterances = speech::read_manifest(&toy.path("train.jsonl")).unwrap();
     let recogniser = load();
     assert!(matches!(recogniser.search(), Search::Lattice(LatticeSearch::BestPath)));
@@ -157,7 +159,7 @@ fn recipes_say_what_a_lattice_is() {
 fn what_no_lattice_has_is_named() {
     let wrong = |text: &str, key: &str, found: &str| {
         let error = parse(text).unwrap_err();
-        let Error::RecipeValue { key: at, .. } = &error else { panic!("{error}") };
+        let Error::Model(model::Error::RecipeValue { key: at, .. }) = &error else { panic!("{error}") };
         assert_eq!(at, key);
         assert!(error.to_string().contains(found), "{error}");
     };
@@ -183,8 +185,11 @@ fn what_no_lattice_has_is_named() {
         let text = plain.replace("epochs = 3", &format!("epochs = 3\n{key} = {value}"));
         wrong(&text, &format!("training.{key}"), value.trim_matches('"'));
     }
-    assert!(matches!(parse(&text("context = 1\ndurations = [1]")), Err(Error::RecipeSyntax { .. })));
-    assert!(matches!(parse(&text("")), Err(Error::RecipeSyntax { .. })));
+    assert!(matches!(
+        parse(&text("context = 1\ndurations = [1]")),
+        Err(Error::Model(model::Error::RecipeSyntax { .. }))
+    ));
+    assert!(matches!(parse(&text("")), Err(Error::Model(model::Error::RecipeSyntax { .. }))));
 
     // How many states there are depends on the labels.
     let deep = parse(&text("context = 60")).unwrap();
@@ -201,8 +206,8 @@ fn what_only_transducers_can_is_refused() {
     let of = changes("context = 1");
     let recipe = toy.recipe(&of.iter().map(|(old, new)| (*old, new.as_str())).collect::<Vec<_>>());
     train(&recipe, Some(1), &toy.path("run"), Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
-    let load = || Recogniser::load(&toy.path("run").join("last.safetensors")).unwrap();
-    let refused = |error: Option<Error>, part: &str| {
+    let load = || Recognizer::load(&toy.path("run").join("last.safetensors")).unwrap();
+    let refused = |error: Option<recognizer::Error>, part: &str| {
         let error = error.unwrap().to_string();
         assert!(error.contains(part), "{error}");
     };
@@ -210,7 +215,7 @@ fn what_only_transducers_can_is_refused() {
     let lattice = "found a recognition lattice";
     refused(load().align(&utterances).err(), lattice);
     refused(load().joint_rows(&utterances).err(), lattice);
-    refused(load().model().decoder().err(), lattice);
+    refused(load().model().decoder().err().map(Into::into), lattice);
     refused(load().with_search(Search::default()).err(), lattice);
     refused(load().live(&LiveOptions::default()).err(), "search");
     refused(load().with_search(Search::Lattice(LatticeSearch::Sum { beam: 0 })).err(), "at least 1 string");
@@ -218,7 +223,7 @@ fn what_only_transducers_can_is_refused() {
 
     let recipe = toy.write("transducer.toml", RECIPE);
     train(&recipe, Some(1), &toy.path("other"), Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
-    let transducer = Recogniser::load(&toy.path("other").join("last.safetensors")).unwrap();
+    let transducer = Recognizer::load(&toy.path("other").join("last.safetensors")).unwrap();
     refused(transducer.with_search(Search::Lattice(LatticeSearch::BestPath)).err(), "found a transducer");
     let with_ctc = Search::BeamWithCtc { beam: Beam::default(), weight: 0.5 };
     refused(load().with_search(with_ctc).err(), lattice);

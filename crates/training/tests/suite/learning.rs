@@ -2,7 +2,8 @@
 use std::{collections::HashMap, sync::atomic::AtomicBool};
 
 use decoding::{Beam, BeamKind, CtcBeam};
-use training::{Error, Recogniser, Search, Start, evaluate, train};
+use recognizer::{Recognizer, Search, evaluate};
+use training::{Start, train};
 
 use super::toy::{RECIPE, Toy};
 
@@ -26,7 +27,7 @@ fn learns(changes: &[(&str, &str)]) -> HashMap<String, String> {
     assert_eq!(test.overall.wer, 0.0, "{:?}", test.transcripts);
     assert_eq!(outcome.dev.unwrap().overall.wer, 0.0);
 
-    let recogniser = Recogniser::load(&folder.join("best.safetensors")).unwrap();
+    let recogniser = Recognizer::load(&folder.join("best.safetensors")).unwrap();
     let utterances = speech::read_manifest(&toy.path("train.jsonl")).unwrap();
     let together = evaluate(&recogniser, &utterances).unwrap();
     assert_eq!(together, test);
@@ -122,8 +123,8 @@ fn what_cannot_be_evaluated_or_transcribed_is_named() {
     let toy = Toy::new();
     let (recipe, folder) = (toy.recipe(&[("epochs = 3", "epochs = 1")]), toy.path("run"));
     train(&recipe, None, &folder, Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
-    let recogniser = Recogniser::load(&folder.join("last.safetensors")).unwrap();
-    assert!(matches!(evaluate(&recogniser, &[]), Err(Error::Empty { .. })));
+    let recogniser = Recognizer::load(&folder.join("last.safetensors")).unwrap();
+    assert!(matches!(evaluate(&recogniser, &[]), Err(recognizer::Error::Empty { .. })));
     let transcribe = |samples: Vec<f32>, sample_rate| {
         recogniser.transcribe(&speech::Audio { samples, sample_rate }).unwrap_err().to_string()
     };
@@ -140,7 +141,7 @@ fn a_ctc_head_that_outweighs_the_joint_finds_what_it_finds_alone() {
     let utterances = speech::read_manifest(&toy.path("train.jsonl")).unwrap();
     let recogniser = |search| {
         // A joint that is not sure of its words would call them silence.
-        let recogniser = Recogniser::load(&folder.join("last.safetensors")).unwrap().with_silence(0.0);
+        let recogniser = Recognizer::load(&folder.join("last.safetensors")).unwrap().with_silence(0.0);
         recogniser.unwrap().with_search(search).unwrap()
     };
     let texts = |search| {
@@ -178,7 +179,7 @@ fn a_ctc_head_that_outweighs_the_joint_finds_what_it_finds_alone() {
 
     let recipe = toy.write("alone.toml", &RECIPE.replace("ctc_weight = 0.3", ""));
     train(&recipe, Some(1), &toy.path("alone"), Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
-    let headless = Recogniser::load(&toy.path("alone").join("last.safetensors")).unwrap();
+    let headless = Recognizer::load(&toy.path("alone").join("last.safetensors")).unwrap();
     let error = headless.with_search(with_ctc(0.5)).err().unwrap().to_string();
     assert!(error.contains("expected a model with training.ctc_weight"), "{error}");
 }

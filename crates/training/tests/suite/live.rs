@@ -3,7 +3,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
 use decoding::{Beam, BeamKind};
-use training::{Endpoint, Error, LiveOptions, Recogniser, Search, Start, Transcription, WindowConfig, train};
+use recognizer::Error;
+use recognizer::{Endpoint, LiveOptions, Recognizer, Search, Transcription, WindowConfig};
+use training::{Start, train};
 
 use super::toy::{RATE, Toy};
 
@@ -12,19 +14,19 @@ pub(super) struct Learnt {
     /// Samples of each utterance.
     pub sounds: Vec<Vec<f32>>,
     checkpoint: Vec<u8>,
-    pub recogniser: Recogniser,
+    pub recogniser: Recognizer,
 }
 
 impl Learnt {
     /// Another one of it, with a search of its own.
-    pub fn with_search(&self, search: Search) -> Recogniser {
+    pub fn with_search(&self, search: Search) -> Recognizer {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.safetensors");
         std::fs::write(&path, &self.checkpoint).unwrap();
-        Recogniser::load(&path).unwrap().with_search(search).unwrap()
+        Recognizer::load(&path).unwrap().with_search(search).unwrap()
     }
 
-    fn with_beam(&self, kind: BeamKind) -> Recogniser {
+    fn with_beam(&self, kind: BeamKind) -> Recognizer {
         self.with_search(Search::Beam(Beam { kind, ..Beam::default() }))
     }
 
@@ -56,7 +58,7 @@ pub(super) fn trained(one_way: bool) -> &'static Learnt {
         let (recipe, folder) = (toy.recipe(&changes), toy.path("run"));
         train(&recipe, Some(24), &folder, Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
         let checkpoint = folder.join("best.safetensors");
-        let recogniser = Recogniser::load(&checkpoint).unwrap();
+        let recogniser = Recognizer::load(&checkpoint).unwrap();
         let utterances = speech::read_manifest(&toy.path("train.jsonl")).unwrap();
         let sounds = utterances.iter().map(|one| one.audio(RATE).unwrap().samples).collect();
         Learnt { sounds, checkpoint: std::fs::read(&checkpoint).unwrap(), recogniser }
@@ -65,7 +67,7 @@ pub(super) fn trained(one_way: bool) -> &'static Learnt {
 
 /// All words of a live recognition in pieces of these sizes, over and over.
 pub(super) fn live(
-    recogniser: &Recogniser,
+    recogniser: &Recognizer,
     samples: &[f32],
     sizes: &[usize],
     options: &LiveOptions,
@@ -170,14 +172,14 @@ fn a_beam_hears_in_pieces_what_it_hears_in_the_whole() {
 
 /// The words of each utterance, in pieces of these sizes, over and over.
 fn utterances(
-    recogniser: &Recogniser,
+    recogniser: &Recognizer,
     samples: &[f32],
     sizes: &[usize],
     options: &LiveOptions,
 ) -> (Vec<Transcription>, bool) {
     let mut live = recogniser.live(options).unwrap();
     let (mut all, mut rest) = (vec![Transcription::default()], samples);
-    let add = |all: &mut Vec<Transcription>, updates: Vec<training::Update>| {
+    let add = |all: &mut Vec<Transcription>, updates: Vec<recognizer::Update>| {
         for update in updates {
             all.last_mut().unwrap().append(update.new);
             if update.endpoint {
@@ -287,7 +289,7 @@ fn windows_of_a_model_that_hears_both_ways_give_what_one_window_gives() {
         found.text
     );
     let error = recogniser.transcribe_pieces(pieces(), WindowConfig { seconds: 1.0, overlap: 1.0 });
-    assert!(matches!(error, Err(Error::Shape { .. })), "{error:?}");
+    assert!(matches!(error, Err(Error::Model(model::Error::Shape { .. }))), "{error:?}");
 }
 
 #[test]

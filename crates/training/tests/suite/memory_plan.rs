@@ -86,7 +86,7 @@ fn a_budget_that_no_loss_can_keep_is_found_before_the_first_step() {
         let loss = "[loss]\nkind = \"rnnt\"\nbudget = \"1KiB\"\n[training]";
         let recipe = toy.recipe(&[("[training]", loss), (train, &format!("{more}{train}"))]);
         let (error, _) = run(&recipe, None, &toy.path("none"));
-        let Err(Error::LossBudget { smallest, found, utterances }) = error else {
+        let Err(Error::Model(model::Error::LossBudget { smallest, found, utterances })) = error else {
             panic!("{streams}: {error:?}")
         };
         assert!(found == 1024 && smallest > found && utterances.len() == 1, "{smallest} {utterances:?}");
@@ -108,7 +108,7 @@ fn parts_that_do_not_say_what_they_take_are_named() {
         assert!(error.contains(part), "{error}");
     }
     let (recipe, _) = training::Recipe::read(&toy.recipe(&[]), None).unwrap();
-    assert!(StepPlan::new(&training::Model::new(&recipe.model(), 3).unwrap()).is_ok());
+    assert!(StepPlan::new(&model::Model::new(&recipe.model(), 3).unwrap()).is_ok());
 }
 
 #[test]

@@ -2,9 +2,11 @@
 use std::path::Path;
 
 use candle_core::{Device, Tensor};
+use model::config::InitConfig;
+use model::{Model, ModelConfig};
 use training::data::Batch;
-use training::recipe::{InitConfig, OptimiserConfig};
-use training::{Learner, Model, ModelConfig, Moment, Recipe};
+use training::optimiser::OptimiserConfig;
+use training::{Learner, Moment, Recipe};
 
 fn small() -> ModelConfig {
     let mut config = ModelConfig::mlperf_of(12, 8, 10);

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use candle_core::{Device, Module, Tensor};
 use candle_nn::{Conv1d, Conv1dConfig, Embedding, Linear, VarBuilder};
 use decoding::{Scratch, States};
+use model::Result;
+use model::encoders::{Encoder, Frames};
+use model::predictors::Predictor;
+use model::{Gradients, LossSessions, Masks, Model};
+use training::Recipe;
 use training::data::Batch;
-use training::encoder::{Encoder, Frames};
 use training::optimiser::{AdamW, Optimiser};
-use training::predictor::Predictor;
-use training::{Gradients, LossSessions, Masks, Model, Recipe, Result};
 
 const RECIPE: &str = r#"
     data = { train = ["none.jsonl"] }
@@ -125,7 +127,7 @@ fn they_are_named_trained_and_searched_like_ours() {
     let (sessions, mut losses) = (LossSessions::new(&recipe.model()).unwrap(), Vec::new());
     for step in 0..40 {
         let mut masks = Masks::new(1, step, &batch.numbers);
-        let out = model.losses(&sessions, &batch, 2, step, Some(&mut masks)).unwrap();
+        let out = model.losses(&sessions, batch.labeled(), 2, step, Some(&mut masks)).unwrap();
         let mut gradients = Gradients::default();
         gradients.add(model.parameters(), out.mean.backward().unwrap()).unwrap();
         for (name, _) in model.parameters().iter().filter(|(name, _)| !name.starts_with("ctc")) {

@@ -1,8 +1,10 @@
 //! Published front ends and changes to waveforms in recipes.
 use std::sync::atomic::AtomicBool;
 
+use model::Model;
+use recognizer::Recognizer;
 use speech::{Audio, Preset};
-use training::{Error, Model, Recipe, Recogniser, Start, train};
+use training::{Error, Recipe, Start, train};
 
 use super::toy::{RATE, Toy, write_wav};
 
@@ -46,7 +48,7 @@ fn times_count_what_was_trimmed() {
     ]);
     let folder = toy.path("run");
     train(&recipe, Some(24), &folder, Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap();
-    let recogniser = Recogniser::load(&folder.join("best.safetensors")).unwrap();
+    let recogniser = Recognizer::load(&folder.join("best.safetensors")).unwrap();
     let plain = &speech::read_manifest(&toy.path("train.jsonl")).unwrap()[..1];
     let audio = plain[0].audio(RATE).unwrap();
     let mut late = vec![0.0; 3 * RATE as usize];
@@ -75,7 +77,10 @@ fn changes_to_waveforms_are_not_ignored() {
         train(&recipe, None, &toy.path("run"), Start::Fresh, &mut (), &AtomicBool::new(false)).unwrap_err()
     };
     let error = run("", "speed = {}");
-    assert!(matches!(&error, Error::RecipeValue { key, .. } if key == "augment"), "{error}");
+    assert!(
+        matches!(&error, Error::Model(model::Error::RecipeValue { key, .. }) if key == "augment"),
+        "{error}"
+    );
     write_wav(&toy.path("room.wav"), 16_000, &[9, 3, 1]);
     toy.write("rooms.jsonl", r#"{"file": "room.wav"}"#);
     let error = run("stream = true", "reverb = { manifest = \"rooms.jsonl\" }").to_string();

@@ -3,7 +3,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use training::{Checkpoint, Error, Observer, Result, Start, train};
+use model::Checkpoint;
+use training::{Error, Observer, Result, Start, train};
 
 use super::toy::Toy;
 
@@ -85,7 +86,10 @@ fn a_run_begins_with_the_averaged_weights_of_a_checkpoint_and_goes_on_without_it
     assert_eq!(read(&folder).weights, average);
     // A new run does, before it has written anything.
     let error = run(&moved, &toy.path("third"), Start::Fresh).unwrap_err();
-    assert!(matches!(&error, Error::Io { path, .. } if path.ends_with("no/such/file")), "{error}");
+    assert!(
+        matches!(&error, Error::Model(model::Error::Io { path, .. }) if path.ends_with("no/such/file")),
+        "{error}"
+    );
     assert!(!toy.path("third").exists());
 }
 
@@ -94,7 +98,7 @@ fn every_name_is_listed_and_no_shape_is_guessed() {
     let (toy, first) = trained();
     let refused = |init: &str, changes: &[(&str, &str)], parts: &[&str]| {
         let error = run(&beginning(&toy, init, changes), &toy.path("second"), Start::Fresh).unwrap_err();
-        assert!(matches!(error, Error::Pretrained { .. }), "{error}");
+        assert!(matches!(error, Error::Model(model::Error::Pretrained { .. })), "{error}");
         let text = error.to_string();
         assert!(parts.iter().all(|part| text.contains(part)), "{text}");
         assert!(!toy.path("second").exists());

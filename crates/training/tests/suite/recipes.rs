@@ -1,8 +1,9 @@
 //! What a recipe may say.
 use std::path::Path;
 
-use training::recipe::{ActivationKind, Loss, LossConfig, LossOptions};
-use training::{Error, Model, Recipe};
+use model::Model;
+use model::config::{ActivationKind, Loss, LossConfig, LossOptions};
+use training::{Error, Recipe};
 
 use super::toy::Toy;
 
@@ -77,7 +78,7 @@ fn unknown_and_missing_keys_are_named() {
         ("ctc_weight = 0.3", "[init]\nkind = \"plain\"\nscale = 0.5", "scale"),
     ] {
         let error = parse(&toy(&[(old, new)])).unwrap_err();
-        assert!(matches!(error, Error::RecipeSyntax { .. }), "{new}: {error}");
+        assert!(matches!(error, Error::Model(model::Error::RecipeSyntax { .. })), "{new}: {error}");
         let message = error.to_string();
         assert!(message.starts_with("recipe some.toml: ") && message.contains(key), "{new}: {message}");
     }
@@ -250,7 +251,9 @@ fn values_out_of_range_are_named() {
         ),
     ] {
         let error = parse(&toy(&[(old, new)])).unwrap_err();
-        let Error::RecipeValue { key, expected, .. } = &error else { panic!("{new}: {error}") };
+        let Error::Model(model::Error::RecipeValue { key, expected, .. }) = &error else {
+            panic!("{new}: {error}")
+        };
         assert_eq!(key, name);
         assert!(!expected.is_empty() && error.to_string().contains("found"), "{error}");
     }
@@ -308,7 +311,8 @@ fn an_encoder_without_a_kind_is_the_lstm() {
 fn a_missing_recipe_is_named() {
     let error = Recipe::read(Path::new("no/such.toml"), None).unwrap_err();
     assert!(
-        matches!(error, Error::Io { .. }) && error.to_string().starts_with("no/such.toml: could not read")
+        matches!(error, Error::Model(model::Error::Io { .. }))
+            && error.to_string().starts_with("no/such.toml: could not read")
     );
 }
 
@@ -325,7 +329,7 @@ fn another_number_of_epochs_changes_that_number_only() {
     assert_eq!(longer.training.run.epochs, 9);
     longer.training.run.epochs = 3;
     assert_eq!(longer, plain);
-    assert!(matches!(Recipe::read(&path, Some(0)), Err(Error::RecipeValue { .. })));
+    assert!(matches!(Recipe::read(&path, Some(0)), Err(Error::Model(model::Error::RecipeValue { .. }))));
 }
 
 #[test]
@@ -377,13 +381,13 @@ fn numbers_that_nobody_can_mean_are_refused_briefly_or_do_no_harm() {
                 set(&mut table, name, value.clone());
                 let text = toml::to_string(&table).unwrap();
                 match parse(&text).and_then(|recipe| Ok((Model::shapes(&recipe.model(), 30)?, recipe))) {
-                    Err(error @ Error::RecipeValue { .. }) => {
+                    Err(error @ Error::Model(model::Error::RecipeValue { .. })) => {
                         let text = error.to_string();
                         let digits = text.rsplit(|c: char| c.is_whitespace() || c == ',').next().unwrap();
                         assert!(digits.len() <= 12, "{name} = {value}: {text}");
                     }
                     // Of another type: the parser shows the line.
-                    Err(Error::RecipeSyntax { .. }) => {}
+                    Err(Error::Model(model::Error::RecipeSyntax { .. })) => {}
                     Err(error) => panic!("{name} = {value}: {error}"),
                     Ok((shapes, recipe)) => {
                         assert!(
@@ -482,11 +486,11 @@ fn numbers_that_are_none_or_negative_are_refused_for_every_key() {
                 let parsed = parse(&marked.replace(&format!("\"{MARK}\""), number));
                 let is_negative = number.starts_with("-0") || number.starts_with("-1") && number.len() < 5;
                 match parsed {
-                    Err(Error::RecipeValue { key, .. }) => {
+                    Err(Error::Model(model::Error::RecipeValue { key, .. })) => {
                         let end = key.rsplit('.').next().unwrap();
                         assert!(name.contains(end), "{name} = {number}: {key}");
                     }
-                    Err(Error::RecipeSyntax { .. }) => {}
+                    Err(Error::Model(model::Error::RecipeSyntax { .. })) => {}
                     Err(error) => panic!("{name} = {number}: {error}"),
                     Ok(_) => {
                         let is_permitted = is_negative && MAY_BE_NEGATIVE.contains(&name.as_str());
@@ -520,10 +524,10 @@ fn a_model_that_does_not_fit_is_named_before_it_is_made() {
     let shapes = Model::shapes(&recipe.model(), 30).unwrap();
     let count: usize = shapes.values().map(|shape| shape.iter().product::<usize>()).sum();
     assert!(count > 150_000_000_000, "{count}");
-    if training::memory::available().is_some() {
+    if model::memory::available().is_some() {
         let error = Model::new(&recipe.model(), 30).err().unwrap();
         let text = error.to_string();
-        assert!(matches!(error, Error::Memory { .. }), "{text}");
+        assert!(matches!(error, model::Error::Memory { .. }), "{text}");
         assert!(text.contains("[encoder]") && text.contains("_l99_reverse") | text.contains("_l"), "{text}");
     }
     let small = toy.recipe(&[]);
@@ -535,8 +539,46 @@ fn a_model_that_does_not_fit_is_named_before_it_is_made() {
 #[test]
 fn recipes_that_do_not_say_what_is_best_are_written_as_before() {
     let plain = parse(&toy(&[])).unwrap();
-    assert_eq!(plain.training.run.metric, training::recipe::Metric::Wer);
+    assert_eq!(plain.training.run.metric, recognizer::Metric::Wer);
     assert!(!toml::to_string(&plain).unwrap().contains("metric"));
     let characters = parse(&toy(&[("ctc_weight = 0.3", "metric = \"cer\"")])).unwrap();
     assert!(toml::to_string(&characters).unwrap().contains("metric = \"cer\""));
+}
+
+fn syntax_error(text: &str) -> String {
+    Recipe::parse(text, Path::new("r.toml")).unwrap_err().to_string()
+}
+
+#[test]
+fn an_error_is_one_line_with_its_place() {
+    let text = syntax_error("seed = 1\n  sed = 2\n");
+    assert!(text.starts_with("recipe r.toml: line 2, column 3: unknown field `sed`, expected"), "{text}");
+    assert!(text.ends_with(", in the line `sed = 2`"), "{text}");
+    let text = syntax_error("seed = 1\n\u{e9} =\n");
+    assert!(text.starts_with("recipe r.toml: line 2, column 1: "), "{text}");
+    assert!(syntax_error("").contains("missing field"));
+    for text in
+        ["[data]\n\"a\\nb\" = 1\n", "seed = \"\\u001b[2J\"\n", "x\u{1b}y = 1", "\u{feff}\u{0}", "a\r\nb"]
+    {
+        let text = syntax_error(text);
+        assert!(!text.chars().any(char::is_control), "{text:?}");
+    }
+}
+
+#[test]
+fn long_keys_values_and_lines_are_cut() {
+    let long = "x".repeat(1_000_000);
+    let keys = syntax_error("sed = 1").len();
+    for text in [
+        format!("{long} = 1"),
+        format!("\"{long} y\" = 1"),
+        format!("seed = \"{long}\""),
+        format!("seed = {long}"),
+        format!("# comment\n{long}"),
+        format!("[{long}]\na = 1"),
+        format!("[encoder]\nkind = \"{long}\""),
+    ] {
+        let text = syntax_error(&text);
+        assert!(text.len() < keys + 1000, "{} {}", text.len(), &text[..500]);
+    }
 }

@@ -2,9 +2,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use training::{
-    Checkpoint, EpochReport, Error, Metrics, Observer, Outcome, Result, RunReport, Start, StepReport, train,
-};
+use model::Checkpoint;
+use training::{EpochReport, Error, Metrics, Observer, Outcome, Result, RunReport, Start, StepReport, train};
 
 use super::tfevents;
 use super::toy::{RATE, Toy, leftovers, write_wav};
@@ -374,11 +373,14 @@ fn the_folder_is_tried_before_the_data_are_read() {
     let recipe = toy.recipe(&[("train = [\"train.jsonl\"]", "train = [\"none.jsonl\"]")]);
     let file = toy.write("file", "");
     let error = run(&recipe, &file.join("run"), Start::Fresh).unwrap_err();
-    assert!(matches!(&error, Error::Io { action: "make the run folder", .. }), "{error}");
+    assert!(
+        matches!(&error, Error::Model(model::Error::Io { action: "make the run folder", .. })),
+        "{error}"
+    );
     // What was made for a run that did not begin is gone again, and nothing else.
     std::fs::create_dir(toy.path("there")).unwrap();
     let error = run(&recipe, &toy.path("there/a/b"), Start::Fresh).unwrap_err();
-    assert!(matches!(error, Error::Speech(_)), "{error}");
+    assert!(matches!(error, Error::Model(model::Error::Speech(_))), "{error}");
     assert!(toy.path("there").exists() && !toy.path("there/a").exists());
 }
 
@@ -421,7 +423,14 @@ fn bad_data_is_named_before_anything_is_written() {
     let good = std::fs::read_to_string(toy.path("train.jsonl")).unwrap();
     let check = |parts: &[&str]| {
         let error = run(&recipe, &folder, Start::Fresh).unwrap_err();
-        assert!(matches!(error, Error::Speech(_) | Error::TooManyBad { .. }), "{error}");
+        assert!(
+            matches!(
+                error,
+                Error::Model(model::Error::Speech(_))
+                    | Error::Recognizer(recognizer::Error::TooManyBad { .. })
+            ),
+            "{error}"
+        );
         let message = error.to_string();
         assert!(parts.iter().all(|part| message.contains(part)), "{message}");
         assert!(!folder.exists());
@@ -452,7 +461,10 @@ fn a_folder_that_cannot_be_made_is_named() {
     let toy = Toy::new();
     let (recipe, file) = (toy.recipe(&[]), toy.write("file", ""));
     let error = run(&recipe, &file.join("run"), Start::Fresh).unwrap_err();
-    assert!(matches!(&error, Error::Io { action: "make the run folder", .. }), "{error}");
+    assert!(
+        matches!(&error, Error::Model(model::Error::Io { action: "make the run folder", .. })),
+        "{error}"
+    );
 }
 
 #[test]

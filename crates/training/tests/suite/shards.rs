@@ -1,7 +1,7 @@
 //! Shards with samples that cannot be used and members that are not used: counted and named, streamed or in memory.
 use std::sync::atomic::AtomicBool;
 
-use training::checkpoint::Checkpoint;
+use model::checkpoint::Checkpoint;
 use training::run_folder::read_bad_items;
 use training::{Error, Observer, Result, Start, train};
 
@@ -70,6 +70,12 @@ fn samples_and_members_that_are_not_used_are_named_streamed_or_in_memory() {
     for stream in [false, true] {
         let (outcome, _) = run(&toy, &format!("stream = {stream}\nmax_bad = 0.0"), "none");
         let error = outcome.unwrap_err();
-        assert!(matches!(error, Error::TooManyBad { bad: 1, of: 7, allowed: 0, .. }), "{error}");
+        assert!(
+            matches!(
+                error,
+                Error::Recognizer(recognizer::Error::TooManyBad { bad: 1, of: 7, allowed: 0, .. })
+            ),
+            "{error}"
+        );
     }
 }

@@ -2,8 +2,8 @@
 use std::sync::Arc;
 
 use decoding::{Beam, BeamKind, Fusion, Greedy, PerClass};
+use recognizer::{LiveOptions, Search};
 use speech::Audio;
-use training::{LiveOptions, Search};
 
 use super::live::{Learnt, live, trained};
 use super::toy::RATE;

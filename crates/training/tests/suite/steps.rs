@@ -4,14 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
 use candle_core::{Device, Tensor};
-use training::checkpoint::{Checkpoint, Values};
+use model::checkpoint::{Checkpoint, Values};
+use model::config::JointConfig;
+use model::encoders::{EncoderKind, LstmEncoderConfig};
+use model::predictors::{PredictorKind, StatelessPredictorConfig};
+use model::{Gradients, Model, ModelConfig};
 use training::data::{Batch, Source};
-use training::encoder::{EncoderKind, LstmEncoderConfig};
+use training::optimiser::OptimiserConfig;
 use training::optimiser::{AdamW, Optimiser};
-use training::predictor::{PredictorKind, StatelessPredictorConfig};
-use training::recipe::{JointConfig, OptimiserConfig, RunConfig};
+use training::recipe::RunConfig;
 use training::run_folder::RunFolder;
-use training::{About, Error, Gradients, Learner, Model, ModelConfig, Moment, Result, Start, Tally, Trainer};
+use training::{About, Error, Learner, Moment, Result, Start, Tally, Trainer};
 
 fn config() -> ModelConfig {
     let encoder = LstmEncoderConfig { layers: 1, hidden: 8, dropout: 0.2, ..LstmEncoderConfig::default() };
@@ -135,21 +138,21 @@ fn a_restored_learner_goes_on_as_if_nothing_had_happened() {
     let mut learner = learner();
     let weights = learner.model().parameters().values().unwrap();
     let error = learner.restore(&weights, None, &owned(&self::learner()), 0).unwrap_err();
-    assert!(matches!(error, Error::Shape { .. }), "{error}");
+    assert!(matches!(error, Error::Model(model::Error::Shape { .. })), "{error}");
 }
 
 /// Gradient descent that counts its steps: an optimiser of one's own.
 struct Descent(f32);
 
 impl Optimiser for Descent {
-    fn step(&mut self, parameters: &training::Parameters, gradients: &Gradients, rate: f64) -> Result<f64> {
+    fn step(&mut self, parameters: &model::Parameters, gradients: &Gradients, rate: f64) -> Result<f64> {
         for (name, variable) in parameters.iter() {
             if let Some(gradient) = gradients.get(name) {
                 variable.set(&(variable.as_tensor() - (gradient * rate)?)?)?;
             }
         }
         self.0 += 1.0;
-        gradients.norm()
+        Ok(gradients.norm()?)
     }
 
     fn memory(&self) -> BTreeMap<String, Cow<'_, Values>> {

@@ -2,14 +2,14 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use training::checkpoint::Checkpoint;
+use model::checkpoint::Checkpoint;
 use training::{Error, Observer, Result, Start, StepReport, train};
 
 use crate::toy::Toy;
 
 fn run(recipe: &Path, folder: &Path) -> Result<Checkpoint> {
     train(recipe, None, folder, Start::Resume, &mut (), &AtomicBool::new(false))?;
-    Checkpoint::read(&folder.join("last.safetensors"))
+    Ok(Checkpoint::read(&folder.join("last.safetensors"))?)
 }
 
 /// The recipe with other data.
@@ -75,7 +75,7 @@ fn shards_are_heard_as_their_files_are() {
     let whole = std::fs::read(toy.path("t-1.tar")).unwrap();
     std::fs::write(toy.path("t-1.tar"), &whole[..700]).unwrap();
     let error = run(&toy.path("recipe.toml"), &toy.path("none")).unwrap_err();
-    assert!(matches!(error, Error::Speech(speech::Error::Shard { .. })), "{error}");
+    assert!(matches!(error, Error::Model(model::Error::Speech(speech::Error::Shard { .. }))), "{error}");
     assert!(error.to_string().contains("t-1.tar"), "{error}");
 }
 

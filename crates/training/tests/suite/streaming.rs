@@ -4,16 +4,19 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
+use model::encoders::{
+    BuildEncoder, Encoder, EncoderState, EncoderStream, Frames, LstmEncoder, LstmEncoderConfig, Piece,
+    TimeReduction,
+};
+use model::{Lstm, LstmState, Model};
 use proptest::prelude::*;
 use rand::RngExt;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
+use recognizer::Error;
+use recognizer::{Listener, StreamState, WindowConfig, Windows};
 use speech::{Audio, FrontEnd};
-use training::encoder::{
-    BuildEncoder, Encoder, EncoderState, EncoderStream, Frames, LstmEncoder, LstmEncoderConfig, Piece,
-    TimeReduction,
-};
-use training::{Error, Listener, Lstm, LstmState, Model, Recipe, Result, StreamState, WindowConfig, Windows};
+use training::{Recipe, Result};
 
 pub fn random(count: usize, seed: u64, scale: f32) -> Vec<f32> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -272,7 +275,7 @@ pub fn encode(model: &Model, features: &str, rows: (usize, usize), samples: &[f3
 }
 
 /// Encodes what is ready and adds it to the rows of each stream.
-fn listen(listener: &mut Listener, ids: &[training::StreamId], found: &mut [Vec<f32>]) {
+fn listen(listener: &mut Listener, ids: &[recognizer::StreamId], found: &mut [Vec<f32>]) {
     for heard in listener.encode().unwrap() {
         let at = ids.iter().position(|&id| id == heard.stream).unwrap();
         found[at].extend(heard.rows);
@@ -395,7 +398,10 @@ fn wrong_streams_sounds_and_states_are_typed_errors() {
     let id = listener.open();
     listener.push(id, &random(900, 1, 0.5)).unwrap();
     let error = listener.push(id, &[0.0, f32::NAN]).unwrap_err();
-    assert!(matches!(error, Error::Speech(speech::Error::NotFinite { index: 901, .. })), "{error}");
+    assert!(
+        matches!(error, Error::Model(model::Error::Speech(speech::Error::NotFinite { index: 901, .. }))),
+        "{error}"
+    );
     let (state, rows) = listener.state(id).unwrap();
     assert_eq!(rows.len() % 7, 0);
 
@@ -433,7 +439,7 @@ fn wrong_streams_sounds_and_states_are_typed_errors() {
     // A stream without a sample ends without a row.
     let id = listener.open();
     listener.finish(id).unwrap();
-    assert_eq!(listener.encode().unwrap(), [training::Heard { stream: id, rows: vec![], last: true }]);
+    assert_eq!(listener.encode().unwrap(), [recognizer::Heard { stream: id, rows: vec![], last: true }]);
 }
 
 const WHOLE: &str = "{ sample_rate = 8000, mels = 6 }";
@@ -527,7 +533,10 @@ fn windows_that_make_no_sense_are_refused() {
     let (mut windows, mut rows) = (Windows::new(&model, WindowConfig::default()).unwrap(), Vec::new());
     windows.push(&[0.1; 100], &mut rows).unwrap();
     let error = windows.push(&[0.1, f32::INFINITY], &mut rows).unwrap_err();
-    assert!(matches!(error, Error::Speech(speech::Error::NotFinite { index: 101, .. })), "{error}");
+    assert!(
+        matches!(error, Error::Model(model::Error::Speech(speech::Error::NotFinite { index: 101, .. }))),
+        "{error}"
+    );
 }
 
 #[test]

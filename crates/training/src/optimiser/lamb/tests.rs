@@ -57,7 +57,7 @@ fn slices_of_different_lengths_are_refused() {
     for (g, m, v) in [(2, 3, 3), (3, 4, 3), (3, 3, 0)] {
         let (g, mut m, mut v) = (vec![0f32; g], vec![0.0; m], vec![0.0; v]);
         let error = step.tensor(true, &mut [0.0; 3], &g, &mut m, &mut v).unwrap_err();
-        assert!(matches!(error, Error::Shape { .. }), "{error}");
+        assert!(matches!(error, Error::Model(model::Error::Shape { .. })), "{error}");
     }
     assert_eq!(step.tensor::<f32>(true, &mut [], &[], &mut [], &mut []).unwrap(), 1.0);
 }

@@ -1,0 +1,78 @@
+//! The parts of a recipe that describe a model.
+use std::path::Path;
+
+use serde::{Deserialize, Deserializer, Serialize};
+use speech::FeatureConfig;
+
+use super::init::{InitConfig, Initialization};
+use super::loss_options::Loss;
+use super::terms::Terms;
+use super::{JointConfig, ModelConfig, syntax, table};
+use crate::Result;
+use crate::encoders::EncoderKind;
+use crate::input::{InputConfig, RowsConfig};
+use crate::predictors::PredictorKind;
+
+/// `[encoder]`: how rows are made, and what encodes them.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct EncoderConfig {
+    /// Neighbouring frames that become one input row, and frames from one input row to the next.
+    #[serde(flatten)]
+    pub rows: RowsConfig,
+    /// The encoder.
+    #[serde(flatten)]
+    pub kind: EncoderKind,
+}
+
+impl<'de> Deserialize<'de> for EncoderConfig {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        let (rows, kind) = table::split(deserializer, &["stack", "stride", "channels"], Some("lstm"))?;
+        Ok(EncoderConfig { rows, kind })
+    }
+}
+
+/// The keys of a recipe that a model is built from; all others are ignored.
+#[derive(Deserialize)]
+struct ModelRecipe {
+    #[serde(default)]
+    seed: u64,
+    #[serde(default)]
+    features: FeatureConfig,
+    encoder: EncoderConfig,
+    #[serde(default)]
+    predictor: Option<PredictorKind>,
+    joint: JointConfig,
+    #[serde(default)]
+    init: Initialization,
+    #[serde(default)]
+    loss: Loss,
+    training: Objective,
+}
+
+/// The keys of `[training]` that belong to the objective.
+struct Objective(Terms);
+
+impl<'de> Deserialize<'de> for Objective {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        let mut table = toml::Table::deserialize(deserializer)?;
+        table.retain(|key, _| Terms::KEYS.iter().any(|own| key == *own));
+        table.try_into().map(Objective).map_err(serde::de::Error::custom)
+    }
+}
+
+impl ModelConfig {
+    /// Reads the model of a recipe's text; `path` is for messages only. Keys that do not describe a model are ignored.
+    ///
+    /// # Errors
+    /// [`crate::Error::RecipeSyntax`] for bad TOML or a missing key, and those of [`ModelConfig::check`].
+    pub fn from_recipe(text: &str, path: &Path) -> Result<Self> {
+        let recipe: ModelRecipe =
+            toml::from_str(text).map_err(|error| syntax::syntax_error(path, text, &error))?;
+        let ModelRecipe { seed, features, encoder, predictor, joint, init, loss, training } = recipe;
+        let input = InputConfig { features, rows: encoder.rows };
+        let (terms, init): (Terms, InitConfig) = (training.0, init.law);
+        let config = ModelConfig { seed, input, encoder: encoder.kind, predictor, joint, loss, terms, init };
+        config.check()?;
+        Ok(config)
+    }
+}

@@ -1,0 +1,64 @@
+//! Tables whose keys belong to two types: what all kinds share, and what one kind has of its own.
+use serde::de::{DeserializeOwned, Error};
+use serde::{Deserialize, Deserializer};
+
+/// Reads a table as its `shared` keys and the rest; `kind` is what the rest is called if it does not say so itself.
+///
+/// Both parts may refuse keys that they do not know, which serde's own flattening cannot.
+pub fn split<'de, D, A, B>(deserializer: D, shared: &[&str], kind: Option<&str>) -> Result<(A, B), D::Error>
+where
+    D: Deserializer<'de>,
+    A: DeserializeOwned,
+    B: DeserializeOwned,
+{
+    let mut rest = toml::Table::deserialize(deserializer)?;
+    if let Some(kind) = kind {
+        rest.entry("kind").or_insert_with(|| kind.into());
+    }
+    let common = shared.iter().filter_map(|&key| rest.remove_entry(key));
+    let common: toml::Table = common.collect();
+    let tag = rest.contains_key("kind").then_some("kind");
+    let first: Vec<&str> = tag.into_iter().chain(shared.iter().copied()).collect();
+    let part = |error: toml::de::Error| D::Error::custom(with_all_keys(error.message(), &first));
+    Ok((common.try_into().map_err(part)?, rest.try_into().map_err(part)?))
+}
+
+/// What serde says of a key that the rest does not know, with the keys that it knows nothing of.
+fn with_all_keys(message: &str, shared: &[&str]) -> String {
+    let Some((unknown, rest)) =
+        message.strip_prefix("unknown field `").and_then(|message| message.split_once('`'))
+    else {
+        return message.to_owned();
+    };
+    let rest = rest.split('`').skip(1).step_by(2);
+    let keys: Vec<String> = shared.iter().copied().chain(rest).map(|key| format!("`{key}`")).collect();
+    format!("unknown field `{unknown}`, expected one of {}", keys.join(", "))
+}
+
+/// The first key that two tables have different values for, with both.
+pub fn first_difference(table: &str, here: &toml::Table, there: &toml::Table) -> Option<String> {
+    first_differing_key(table, here, there)
+        .map(|(name, here, there)| format!("one with {name} = {there} where this has {here}"))
+}
+
+/// Name, value here and value there of the first key that differs.
+pub fn first_differing_key(
+    table: &str,
+    here: &toml::Table,
+    there: &toml::Table,
+) -> Option<(String, String, String)> {
+    let keys: std::collections::BTreeSet<&String> = here.keys().chain(there.keys()).collect();
+    keys.into_iter().find_map(|key| {
+        let name = if table.is_empty() { key.clone() } else { format!("{table}.{key}") };
+        match (here.get(key), there.get(key)) {
+            (here, there) if here == there => None,
+            (Some(toml::Value::Table(here)), Some(toml::Value::Table(there))) => {
+                first_differing_key(&name, here, there)
+            }
+            (here, there) => {
+                let text = |value: Option<&toml::Value>| value.map_or("none".to_owned(), ToString::to_string);
+                Some((name, text(here), text(there)))
+            }
+        }
+    })
+}

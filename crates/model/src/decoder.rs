@@ -1,0 +1,167 @@
+//! The model as a decoder sees it.
+use std::sync::Arc;
+
+use decoding::{Affine, Network};
+
+use crate::Result;
+use crate::config::LossConfig;
+use crate::heads::Transducer;
+use crate::model::Model;
+use crate::tensors::to_vec;
+
+impl Model {
+    /// The projection of encoder rows to the joint width, packed.
+    ///
+    /// # Errors
+    /// [`crate::Error::Shape`] for a recognition lattice; candle's own errors.
+    pub fn packed_projection(&self) -> Result<Affine> {
+        self.label_side.transducer()?.heads.encoder.packed("joint.encoder")
+    }
+
+    /// Predictor, joint and head with their current weights, for the searches of [`decoding`]; frames come projected, as
+    /// [`Model::encode`] gives them.
+    ///
+    /// # Errors
+    /// [`crate::Error::Shape`] for a recognition lattice; candle's own errors.
+    pub fn decoder(&self) -> Result<decoding::Model> {
+        let Transducer { predictor, heads } = self.label_side.transducer()?;
+        let (mut weight, mut bias) = (to_vec(heads.head.weight())?, to_vec(heads.head.bias())?);
+        if let Some(durations) = &heads.durations {
+            weight.extend(to_vec::<f32>(durations.weight())?);
+            bias.extend(to_vec::<f32>(durations.bias())?);
+        }
+        let head = Affine::new("joint.head", &weight, self.width(), Some(&bias))?;
+        let projection = heads.predictor.packed("joint.predictor")?;
+        let activation = self.config().loss.options.activation.activation();
+        let mut network = Network::new(activation, None, projection, head, self.durations().len())?;
+        if self.config().loss.kind == (LossConfig::Rnnt { factored_blank: true }) {
+            network = network.with_factored_blank(self.blank())?;
+        }
+        let big_blanks: Vec<u32> = self.big_blanks().into_iter().map(|(class, _)| class).collect();
+        let (predictor, topology) = (predictor.decoder()?, self.config().topology()?);
+        Ok(decoding::Model::new(predictor, Arc::new(network), self.blank(), &big_blanks, &topology)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use decoding::{Scratch, Site, Sites, factor_blank};
+
+    use super::*;
+    use crate::ModelConfig;
+
+    const RECIPE: &str = r#"
+        data = { train = ["none.jsonl"] }
+        features = { mels = 5 }
+        tokens = { kind = "words" }
+        encoder = { stack = 2, stride = 2, layers = 1, hidden = 6, bidirectional = true }
+        joint = { width = 7 }
+        optimiser = { learning_rate = 1e-3 }
+        batch = { max_frames = 100, max_utterances = 4 }
+        training = { epochs = 1 }
+    "#;
+
+    fn rows_agree(predictor: &str) {
+        let config =
+            ModelConfig::from_recipe(&format!("{RECIPE}\n{predictor}"), Path::new("test.toml")).unwrap();
+        let model = Model::new(&config, 4).unwrap();
+        let predictor = &model.label_side.transducer().unwrap().predictor;
+        let decoder = predictor.decoder().unwrap();
+        let labels = [vec![3, 0, 0, 2, 1], vec![1]];
+        let rows: Vec<Vec<Vec<f32>>> = predictor.forward(&labels, None).unwrap().to_vec3().unwrap();
+        for (labels, rows) in labels.iter().zip(rows) {
+            let (mut states, mut row) = decoder.start();
+            for (u, expected) in rows.iter().enumerate().take(labels.len() + 1) {
+                for (a, b) in row.iter().zip(expected) {
+                    assert!((a - b).abs() < 1e-5, "row {u}: {a} is not {b}");
+                }
+                if let Some(label) = labels.get(u) {
+                    decoder.step(&[*label], &mut states, &mut row, &mut Scratch::default());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_lstm_goes_label_by_label_where_it_goes_in_a_batch() {
+        rows_agree("predictor = { kind = \"lstm\", embedding = 3, hidden = 5, layers = 2 }");
+    }
+
+    #[test]
+    fn a_stateless_predictor_goes_label_by_label_where_it_goes_in_a_batch() {
+        rows_agree("predictor = { kind = \"stateless\", embedding = 3, context = 2 }");
+    }
+
+    const LSTM: &str = "predictor = { kind = \"lstm\", embedding = 3, hidden = 5, layers = 1 }";
+
+    /// Scores of rows that meet at one site.
+    fn joint(decoder: &decoding::Model, frame: &[f32], row: &[f32]) -> Vec<f32> {
+        let at = [Site { utterance: 0, frame: 0, row: 0 }];
+        let mut found = vec![0.0; decoder.rules().classes() + decoder.rules().durations()];
+        let sites = Sites { frames: &[frame], rows: row, at: &at };
+        decoder.joint().scores(&sites, &mut found, &mut Scratch::default());
+        found
+    }
+
+    /// Scores of a model of four labels at one site, and `z = act(h) Wᵀ + b` of some of its parameters.
+    fn scores(loss: &str, parameters: &[&str]) -> (decoding::Model, Vec<f32>, Vec<f32>) {
+        let text = format!("{RECIPE}\n{LSTM}\nloss = {loss}");
+        let model = Model::new(&ModelConfig::from_recipe(&text, Path::new("test.toml")).unwrap(), 4).unwrap();
+        let decoder = model.decoder().unwrap();
+        let (frame, row) = ([0.3, -0.2, 0.9, 0.0, -1.0, 0.5, 0.1], decoder.start().1);
+        let found = joint(&decoder, &frame, row);
+        let act = |x: f64| if loss.contains("relu") { x.max(0.0) } else { x.tanh() };
+        let hidden: Vec<f64> = frame.iter().zip(row).map(|(f, g)| act(f64::from(f + g))).collect();
+        let values = model.parameters().values().unwrap();
+        let raw = parameters
+            .iter()
+            .flat_map(|name| values[*name].chunks_exact(7))
+            .map(|weight| weight.iter().zip(&hidden).map(|(&w, h)| f64::from(w) * h).sum::<f64>() as f32);
+        let raw = raw.collect();
+        (decoder, found, raw)
+    }
+
+    fn close(found: &[f32], expected: &[f32]) {
+        assert_eq!(found.len(), expected.len());
+        assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-5), "{found:?} {expected:?}");
+    }
+
+    #[test]
+    fn durations_and_big_blanks_have_scores_of_their_own() {
+        let heads = ["joint.head.weight", "joint.durations.weight"];
+        let (tdt, found, raw) = scores("{ kind = \"tdt\", durations = [0, 1, 3] }", &heads);
+        close(&found, &raw);
+        let rules = tdt.rules();
+        assert_eq!((rules.classes(), rules.blank(), rules.durations(), rules.duration(2)), (5, 4, 3, 3));
+
+        let (big, found, raw) = scores("{ kind = \"multi-blank\", durations = [2, 4] }", &heads[..1]);
+        close(&found, &raw);
+        let rules = big.rules();
+        assert_eq!((rules.classes(), rules.blank(), rules.frames(6, 0)), (7, 4, 4));
+        assert!(rules.is_blank(5) && rules.is_blank(6) && !rules.is_blank(3));
+    }
+
+    #[test]
+    fn the_search_knows_the_activation_that_the_model_was_trained_with() {
+        let heads = ["joint.head.weight"];
+        let (_, tanh, raw) = scores("{ kind = \"rnnt\", activation = \"tanh\" }", &heads);
+        close(&tanh, &raw);
+        let (relu, found, raw) = scores("{ kind = \"rnnt\", activation = \"relu\" }", &heads);
+        close(&found, &raw);
+        assert_ne!(found, tanh);
+        let scores = joint(&relu, &[f32::NAN; 7], &[0.0; 7]);
+        assert!(scores.iter().all(|score| score.is_nan()));
+    }
+
+    #[test]
+    fn scores_of_a_factored_blank_are_probabilities() {
+        let (hat, found, mut raw) =
+            scores("{ kind = \"rnnt\", factored_blank = true }", &["joint.head.weight"]);
+        factor_blank(&mut raw, hat.rules().blank());
+        close(&found, &raw);
+        let sum: f32 = found.iter().map(|score| score.exp()).sum();
+        assert!((sum - 1.0).abs() < 1e-5 && found[4] < -0.1, "{found:?}");
+    }
+}

@@ -1,0 +1,137 @@
+//! Conformer layers over a ragged batch of rows.
+mod block;
+mod config;
+mod fixed;
+mod stream;
+
+use std::sync::Arc;
+
+use block::Block;
+use candle_core::Tensor;
+use candle_nn::VarBuilder;
+pub use config::{AttentionKind, ChunkedAttention, ConformerEncoderConfig};
+use stream::ConformerStream;
+
+use super::subsampling::Subsampling;
+use super::{Encoder, EncoderStream};
+use crate::layers::dropout::Masks;
+use crate::layers::footprint::Footprint;
+use crate::layers::ragged::Ragged;
+use crate::{Linear, Result};
+
+/// The Conformer (Gulati et al., arXiv 2005.08100), without padding inside.
+///
+/// ```text
+/// x ← x + ½ feed_forward(x)      linear, SiLU, linear
+/// x ← x + attention(x)           heads with rotary positions
+/// x ← x + convolution(x)         linear, GLU, depthwise, layer norm, SiLU, linear
+/// x ← x + ½ feed_forward(x)
+/// x ← layer_norm(x)              and one in front of each module
+/// ```
+/// Two things differ from the paper. Positions are rotary. And the convolution module has a layer norm in place of the batch norm, as
+/// a row must not depend on the other utterances of its batch, nor training differ from evaluation.
+///
+/// Dropout comes after the first linear layer of a feed-forward module and after each module, not on attention's weights.
+///
+/// With chunks, attention sees the frame's own chunk and some before it, and the depthwise convolution looks back only: rows of a
+/// chunk depend on nothing later, and [`Encoder::stream`] gives them as soon as it is complete.
+///
+/// | parameter | shape |
+/// |---|---|
+/// | `pre_encode.conv.0`, `pre_encode.conv.2`: with subsampling | `[C, 1, 3, 3]`, `[C, C, 3, 3]` |
+/// | `pre_encode.norm`: with subsampling | `[⌈⌈D/2⌉/2⌉ · C]` |
+/// | `pre_encode.out` | `[W, ⌈⌈D/2⌉/2⌉ · C]`, without subsampling `[W, D]` |
+/// | `layers.N.norm_feed_forward1`, `norm_self_att`, `norm_conv`, `norm_feed_forward2`, `norm_out`, `conv.norm` | `[W]` |
+/// | `layers.N.feed_forward1.linear1`, `linear2`, and `feed_forward2` | `[F, W]`, `[W, F]` |
+/// | `layers.N.self_attn.linear_q`, `linear_k`, `linear_v`, `linear_out` | `[W, W]` |
+/// | `layers.N.conv.pointwise_conv1`, `depthwise_conv`, `pointwise_conv2` | `[2W, W]`, `[W, k]`, `[W, W]` |
+///
+/// Each has a `weight` of this shape and a `bias`; names are those of NeMo, whose batch norm is `conv.batch_norm`.
+///
+/// Cost for a row: `8 W F + 14 W² + 4 W K + 2 W k` multiply-adds and so many more, K the rows that attention sees; twice that
+/// backward.
+#[derive(Debug, Clone)]
+pub struct ConformerEncoder {
+    config: ConformerEncoderConfig,
+    front: Front,
+    layers: Vec<Block>,
+}
+
+#[derive(Debug, Clone)]
+enum Front {
+    Linear(Linear),
+    Subsampling(Box<Subsampling>),
+}
+
+impl ConformerEncoder {
+    /// Makes the layers for rows of width `input`.
+    ///
+    /// # Errors
+    /// Those of the builder.
+    pub fn new(config: &ConformerEncoderConfig, input: usize, vb: &VarBuilder) -> Result<Self> {
+        let pre = vb.pp("pre_encode");
+        let front = match &config.subsampling {
+            None => Front::Linear(Linear::new(input, config.width, &pre.pp("out"))?),
+            Some(sizes) => Front::Subsampling(Box::new(Subsampling::new(sizes, input, config.width, &pre)?)),
+        };
+        let layer = |at: usize| Block::new(config, &vb.pp("layers").pp(at));
+        let layers = (0..config.layers).map(layer).collect::<Result<_>>()?;
+        Ok(ConformerEncoder { config: config.clone(), front, layers })
+    }
+}
+
+impl Encoder for ConformerEncoder {
+    fn width(&self) -> usize {
+        self.config.width
+    }
+
+    fn forward(
+        &self,
+        x: &Tensor,
+        lengths: &[usize],
+        mut masks: Option<&mut Masks>,
+    ) -> Result<(Tensor, Vec<usize>)> {
+        let (mut x, ragged) = match &self.front {
+            Front::Subsampling(front) => front.forward(x, lengths)?,
+            Front::Linear(front) => {
+                let ragged = Ragged::new(lengths);
+                (front.apply(&ragged.pack(x)?)?, ragged)
+            }
+        };
+        if let Some(masks) = masks.as_deref_mut() {
+            x = masks.apply_ragged(&x, &ragged, self.config.dropout)?;
+        }
+        for layer in &self.layers {
+            x = layer.forward(&x, &ragged, masks.as_deref_mut())?;
+        }
+        Ok((ragged.unpack(&x)?, ragged.lengths()))
+    }
+
+    fn bytes(&self, batch: usize, rows: usize, width: usize) -> Option<usize> {
+        let (mut held, mut rows) = (Footprint::default(), rows);
+        match &self.front {
+            Front::Subsampling(front) => {
+                held = front.held(batch, rows);
+                rows = rows.div_ceil(front.factor());
+            }
+            Front::Linear(_) => {
+                let (all, own) = (batch * rows, self.config.width);
+                held = held.then(Footprint::numbers(
+                    all * (width + own),
+                    all * (2 * width + 3 * own) + 3 * width * own,
+                ));
+            }
+        }
+        let all = batch * rows * self.config.width;
+        // Dropout in front, and padding behind.
+        held = held.then(Footprint::numbers(3 * all, 2 * all));
+        held = self.layers.iter().fold(held, |held, layer| held.then(layer.held(batch, rows)));
+        Some(held.peak())
+    }
+
+    fn stream(&self) -> Result<Option<Arc<dyn EncoderStream>>> {
+        let AttentionKind::Chunked(chunks) = &self.config.attention else { return Ok(None) };
+        let stream = ConformerStream::new(&self.front, &self.layers, self.config.width, chunks)?;
+        Ok(Some(Arc::new(stream)))
+    }
+}

@@ -1,0 +1,191 @@
+//! One layer of a Conformer.
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use candle_nn::{Init, VarBuilder};
+
+use super::ConformerEncoderConfig;
+use super::fixed::FixedBlock;
+use crate::layers::attention;
+use crate::layers::attention::{Chunks, attention};
+use crate::layers::depthwise::depthwise;
+use crate::layers::dropout::{Mask, Masks};
+use crate::layers::feed_forward::feed_forward;
+use crate::layers::footprint::Footprint;
+use crate::layers::gates::{glu, silu};
+use crate::layers::layer_norm::LayerNorm;
+use crate::layers::linear::linear;
+use crate::layers::ragged::Ragged;
+use crate::{Linear, Result, init};
+
+#[derive(Debug, Clone)]
+pub(super) struct Block {
+    pub feed_forward1: FeedForward,
+    pub attention: SelfAttention,
+    pub convolution: Convolution,
+    pub feed_forward2: FeedForward,
+    pub norm_out: LayerNorm,
+    dropout: f32,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct FeedForward {
+    pub norm: LayerNorm,
+    pub linear1: Linear,
+    pub linear2: Linear,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct SelfAttention {
+    pub norm: LayerNorm,
+    /// Of q, k and v.
+    pub inputs: [Linear; 3],
+    pub out: Linear,
+    pub heads: usize,
+    pub chunks: Option<Chunks>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Convolution {
+    pub norm: LayerNorm,
+    pub pointwise1: Linear,
+    /// `[W, k]` and `[W]`
+    pub depthwise: [Tensor; 2],
+    /// Frames that it sees before its own.
+    pub before: usize,
+    pub inner_norm: LayerNorm,
+    pub pointwise2: Linear,
+}
+
+/// Dropout of ragged rows, if it is on.
+struct Drop<'a> {
+    masks: Option<&'a mut Masks>,
+    ragged: &'a Ragged,
+    rate: f32,
+}
+
+impl Drop<'_> {
+    fn apply(&mut self, x: Tensor) -> Result<Tensor> {
+        match self.masks.as_deref_mut() {
+            Some(masks) => masks.apply_ragged(&x, self.ragged, self.rate),
+            None => Ok(x),
+        }
+    }
+
+    /// A mask of rows of so many values.
+    fn mask(&mut self, width: usize) -> Option<Mask> {
+        let values = || self.ragged.lengths().iter().map(|rows| rows * width).collect::<Vec<_>>();
+        self.masks.as_deref_mut().and_then(|masks| masks.mask(&values(), self.rate))
+    }
+}
+
+impl Block {
+    pub fn new(config: &ConformerEncoderConfig, vb: &VarBuilder) -> Result<Self> {
+        let width = config.width;
+        let norm = |name: &str| LayerNorm::new(width, &vb.pp(name));
+        let layer = |name: &str, inputs: usize, outputs: usize| Linear::new(inputs, outputs, &vb.pp(name));
+        let feed_forward = |which: usize| -> Result<FeedForward> {
+            let name = format!("feed_forward{which}");
+            Ok(FeedForward {
+                norm: norm(&format!("norm_{name}"))?,
+                linear1: layer(&format!("{name}.linear1"), width, config.feed_forward)?,
+                linear2: layer(&format!("{name}.linear2"), config.feed_forward, width)?,
+            })
+        };
+        let projection = |part: &str| layer(&format!("self_attn.linear_{part}"), width, width);
+        let depthwise = vb.pp("conv.depthwise_conv");
+        let chunks = config.attention.chunks();
+        Ok(Block {
+            feed_forward1: feed_forward(1)?,
+            attention: SelfAttention {
+                norm: norm("norm_self_att")?,
+                inputs: [projection("q")?, projection("k")?, projection("v")?],
+                out: projection("out")?,
+                heads: config.heads,
+                chunks,
+            },
+            convolution: Convolution {
+                norm: norm("norm_conv")?,
+                pointwise1: layer("conv.pointwise_conv1", width, 2 * width)?,
+                depthwise: [
+                    depthwise.get_with_hints(
+                        (width, config.kernel),
+                        "weight",
+                        init::uniform(config.kernel),
+                    )?,
+                    depthwise.get_with_hints(width, "bias", Init::Const(0.0))?,
+                ],
+                before: if chunks.is_some() { config.kernel - 1 } else { config.kernel / 2 },
+                inner_norm: norm("conv.norm")?,
+                pointwise2: layer("conv.pointwise_conv2", width, width)?,
+            },
+            feed_forward2: feed_forward(2)?,
+            norm_out: norm("norm_out")?,
+            dropout: config.dropout,
+        })
+    }
+
+    /// Ragged rows `[Σ T_b, W]` to such rows.
+    pub fn forward(&self, x: &Tensor, ragged: &Arc<Ragged>, masks: Option<&mut Masks>) -> Result<Tensor> {
+        let mut drop = Drop { masks, ragged, rate: self.dropout };
+        let x = self.feed_forward1.forward(x, &mut drop)?;
+        let x = (&x + drop.apply(self.attention.forward(&x, ragged)?)?)?;
+        let x = (&x + drop.apply(self.convolution.forward(&x, ragged)?)?)?;
+        let x = self.feed_forward2.forward(&x, &mut drop)?;
+        self.norm_out.apply(&x)
+    }
+
+    /// What a padded batch takes.
+    ///
+    /// ```text
+    /// kept       feed_forward 2 x (W, masks)   attention 8W   convolution 10W   norm W       masks: a byte a value
+    /// passing    the inner rows and gradients of a feed-forward module, or rotated heads, q|k|v's gradients and scores
+    /// ```
+    pub fn held(&self, batch: usize, rows: usize) -> Footprint {
+        let width = self.norm_out.bias.elem_count();
+        let inner = self.feed_forward1.linear1.bias().elem_count();
+        let all = batch * rows;
+        let joined = 4 * width * inner + 3 * width * width + 4 * inner + 16 * width;
+        let scores = 3 * attention::scores(batch * self.attention.heads, rows, self.attention.chunks);
+        let passing = all * (20 * width + 4 * inner) + 7 * width * inner + 12 * width * width + scores;
+        Footprint::numbers(all * (22 * width + inner.div_ceil(2)) + joined, passing)
+    }
+
+    /// A packed copy for inference.
+    pub fn fixed(&self) -> Result<FixedBlock> {
+        FixedBlock::new(self)
+    }
+}
+
+impl FeedForward {
+    /// Half of it, added to `x`.
+    fn forward(&self, x: &Tensor, drop: &mut Drop) -> Result<Tensor> {
+        let inner = self.linear1.bias().elem_count();
+        let masks = [drop.mask(inner), drop.mask(x.dim(1)?)];
+        feed_forward(x, &self.norm, [&self.linear1, &self.linear2], masks)
+    }
+}
+
+impl SelfAttention {
+    /// Weight `[3W, W]` and bias `[3W]` of q, k and v together.
+    pub fn joined(&self) -> Result<[Tensor; 2]> {
+        let [q, k, v] = &self.inputs;
+        let weight = Tensor::cat(&[q.weight(), k.weight(), v.weight()], 0)?;
+        Ok([weight, Tensor::cat(&[q.bias(), k.bias(), v.bias()], 0)?])
+    }
+
+    fn forward(&self, x: &Tensor, ragged: &Arc<Ragged>) -> Result<Tensor> {
+        let [weight, bias] = self.joined()?;
+        let qkv = linear(&self.norm.apply(x)?, &weight, &bias)?;
+        self.out.apply(&attention(&qkv, ragged, self.heads, self.chunks)?)
+    }
+}
+
+impl Convolution {
+    fn forward(&self, x: &Tensor, ragged: &Arc<Ragged>) -> Result<Tensor> {
+        let gated = glu(&self.pointwise1.apply(&self.norm.apply(x)?)?)?;
+        let [weight, bias] = &self.depthwise;
+        let mixed = depthwise(&gated, ragged, weight, bias, self.before)?;
+        self.pointwise2.apply(&silu(&self.inner_norm.apply(&mixed)?)?)
+    }
+}

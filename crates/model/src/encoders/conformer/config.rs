@@ -1,0 +1,147 @@
+//! What a recipe says of a Conformer.
+use std::fmt;
+use std::sync::Arc;
+
+use candle_nn::VarBuilder;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::ConformerEncoder;
+use crate::Result;
+use crate::config::values as check;
+use crate::config::values::{MANY, WIDEST};
+use crate::encoders::{BuildEncoder, Encoder, SubsamplingConfig};
+use crate::layers::attention::Chunks;
+
+/// Most rows that attention looks back to.
+const FARTHEST: usize = 10_000;
+
+/// `[encoder]`, kind `conformer`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConformerEncoderConfig {
+    /// Number of layers.
+    pub layers: usize,
+    /// Width W of the rows.
+    pub width: usize,
+    /// Heads of attention, each an even part of the width.
+    pub heads: usize,
+    /// Width F inside of the feed-forward modules; often 4 W.
+    pub feed_forward: usize,
+    /// Frames k that the depthwise convolution sees: an odd number around its own, or, with chunks, its own and those before.
+    pub kernel: usize,
+    /// Share of values dropped in and after each module.
+    #[serde(default)]
+    pub dropout: f32,
+    /// What a frame sees.
+    #[serde(default)]
+    pub attention: AttentionKind,
+    /// Optional convolutions in front.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subsampling: Option<SubsamplingConfig>,
+}
+
+/// What a frame sees of its utterance: `"full"` or `{ chunk = n, left = m }`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AttentionKind {
+    /// All of it.
+    #[default]
+    Full,
+    /// Its own chunk and some before.
+    Chunked(ChunkedAttention),
+}
+
+/// `encoder.attention`, in rows of the Conformer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChunkedAttention {
+    /// Rows of a chunk.
+    pub chunk: usize,
+    /// Chunks before a row's own that it sees.
+    pub left: usize,
+}
+
+impl AttentionKind {
+    pub(super) fn chunks(&self) -> Option<Chunks> {
+        match *self {
+            AttentionKind::Full => None,
+            AttentionKind::Chunked(ChunkedAttention { chunk, left }) => Some(Chunks { chunk, left }),
+        }
+    }
+}
+
+impl Serialize for AttentionKind {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        match self {
+            AttentionKind::Full => serializer.serialize_str("full"),
+            AttentionKind::Chunked(chunks) => chunks.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for AttentionKind {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct Either;
+
+        impl<'de> Visitor<'de> for Either {
+            type Value = AttentionKind;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("\"full\" or { chunk = n, left = m } for attention")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> std::result::Result<AttentionKind, E> {
+                match text {
+                    "full" => Ok(AttentionKind::Full),
+                    other => Err(E::invalid_value(serde::de::Unexpected::Str(other), &self)),
+                }
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, map: M) -> std::result::Result<AttentionKind, M::Error> {
+                let chunks = ChunkedAttention::deserialize(MapAccessDeserializer::new(map));
+                chunks.map(AttentionKind::Chunked).map_err(M::Error::custom)
+            }
+        }
+
+        deserializer.deserialize_any(Either)
+    }
+}
+
+impl BuildEncoder for ConformerEncoderConfig {
+    fn check(&self) -> Result<()> {
+        check::whole("encoder.layers", self.layers, MANY)?;
+        check::whole("encoder.width", self.width, WIDEST)?;
+        check::whole("encoder.heads", self.heads, WIDEST)?;
+        let expected = format!("a multiple of 2 · heads = {}", 2 * self.heads);
+        check::expect("encoder.width", &expected, self.width.is_multiple_of(2 * self.heads), self.width)?;
+        check::whole("encoder.feed_forward", self.feed_forward, WIDEST)?;
+        check::whole("encoder.kernel", self.kernel, MANY)?;
+        check::dropout("encoder.dropout", self.dropout)?;
+        match self.attention {
+            AttentionKind::Full => {
+                let odd = self.kernel % 2 == 1;
+                check::expect("encoder.kernel", "an odd number without chunks", odd, self.kernel)?;
+            }
+            AttentionKind::Chunked(ChunkedAttention { chunk, left }) => {
+                check::whole("encoder.attention.chunk", chunk, FARTHEST)?;
+                let rows = left.saturating_mul(chunk);
+                let expected = format!("at most {FARTHEST} rows in {left} chunks of {chunk}");
+                check::expect("encoder.attention.left", &expected, rows <= FARTHEST, rows)?;
+            }
+        }
+        self.subsampling.as_ref().map_or(Ok(()), SubsamplingConfig::check)
+    }
+
+    fn reduction(&self) -> usize {
+        self.subsampling.as_ref().map_or(1, |subsampling| subsampling.factor)
+    }
+
+    fn subsamples(&self) -> bool {
+        self.subsampling.is_some()
+    }
+
+    fn build(&self, input: usize, vb: &VarBuilder) -> Result<Arc<dyn Encoder>> {
+        Ok(Arc::new(ConformerEncoder::new(self, input, vb)?))
+    }
+}

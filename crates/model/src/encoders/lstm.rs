@@ -1,0 +1,182 @@
+//! LSTM layers over a ragged batch of rows.
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use candle_nn::VarBuilder;
+use serde::{Deserialize, Serialize};
+
+use super::lstm_stream::LstmStream;
+use super::subsampling::Subsampling;
+use super::{BuildEncoder, Encoder, EncoderStream, SubsamplingConfig};
+use crate::config::values as check;
+use crate::config::values::{MANY, WIDEST};
+use crate::layers::dropout::Masks;
+use crate::layers::footprint;
+use crate::layers::footprint::Footprint;
+use crate::{Lstm, Result};
+
+/// `[encoder]`, kind `lstm`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LstmEncoderConfig {
+    /// Number of LSTM layers.
+    pub layers: usize,
+    /// State width of each direction.
+    pub hidden: usize,
+    /// Whether each layer also reads backwards.
+    #[serde(default)]
+    pub bidirectional: bool,
+    /// Share of values dropped after each layer.
+    #[serde(default)]
+    pub dropout: f32,
+    /// Whether each direction has a second bias, as in other toolkits.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub two_biases: bool,
+    /// Optional shortening between two layers.
+    #[serde(default)]
+    pub time_reduction: Option<TimeReduction>,
+    /// Optional convolutions in front, to rows of the state width.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subsampling: Option<SubsamplingConfig>,
+}
+
+/// `[encoder.time_reduction]`: neighbouring rows are concatenated after a layer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TimeReduction {
+    /// Number of layers below.
+    pub after_layer: usize,
+    /// How many rows become one.
+    pub factor: usize,
+}
+
+impl BuildEncoder for LstmEncoderConfig {
+    fn check(&self) -> Result<()> {
+        check::whole("encoder.layers", self.layers, MANY)?;
+        check::whole("encoder.hidden", self.hidden, WIDEST)?;
+        check::dropout("encoder.dropout", self.dropout)?;
+        if let Some(reduction) = &self.time_reduction {
+            check::whole("encoder.time_reduction.factor", reduction.factor, MANY)?;
+            let (key, after) = ("encoder.time_reduction.after_layer", reduction.after_layer);
+            check::expect(key, "a number below encoder.layers", after < self.layers, after)?;
+        }
+        self.subsampling.as_ref().map_or(Ok(()), SubsamplingConfig::check)
+    }
+
+    fn reduction(&self) -> usize {
+        let subsampling = self.subsampling.as_ref().map_or(1, |subsampling| subsampling.factor);
+        subsampling * self.time_reduction.as_ref().map_or(1, |reduction| reduction.factor)
+    }
+
+    fn subsamples(&self) -> bool {
+        self.subsampling.is_some()
+    }
+
+    fn build(&self, input: usize, vb: &VarBuilder) -> Result<Arc<dyn Encoder>> {
+        Ok(Arc::new(LstmEncoder::new(self, input, vb)?))
+    }
+}
+
+/// LSTM layers, one or two directions each, with dropout after each and an optional time reduction between two.
+#[derive(Debug, Clone)]
+pub struct LstmEncoder {
+    config: LstmEncoderConfig,
+    subsampling: Option<Subsampling>,
+    layers: Vec<Lstm>,
+}
+
+impl LstmEncoder {
+    /// Makes the layers for rows of width `input`, with the parameters of [`Lstm`] under `layers.N` and, with subsampling, those
+    /// of [`ConformerEncoder`](super::ConformerEncoder)'s under `pre_encode`.
+    ///
+    /// # Errors
+    /// Those of the builder.
+    pub fn new(config: &LstmEncoderConfig, input: usize, vb: &VarBuilder) -> Result<Self> {
+        let pre = vb.pp("pre_encode");
+        let subsampling = config.subsampling.as_ref();
+        let subsampling =
+            subsampling.map(|sizes| Subsampling::new(sizes, input, config.hidden, &pre)).transpose()?;
+        let mut width = if subsampling.is_some() { config.hidden } else { input };
+        let mut layers: Vec<Lstm> = Vec::new();
+        for layer in 0..config.layers {
+            if let Some(reduction) = config.time_reduction.as_ref().filter(|r| r.after_layer == layer) {
+                width *= reduction.factor;
+            }
+            let vb = vb.pp("layers").pp(layer);
+            let lstm = Lstm::new(width, config.hidden, 0, config.bidirectional, &vb)?;
+            layers.push(if config.two_biases { lstm.with_two_biases(0, &vb)? } else { lstm });
+            width = layers[layer].width();
+        }
+        Ok(LstmEncoder { config: config.clone(), subsampling, layers: Lstm::with_common_buffers(layers) })
+    }
+}
+
+impl Encoder for LstmEncoder {
+    fn width(&self) -> usize {
+        self.layers.last().map_or(0, Lstm::width)
+    }
+
+    fn forward(
+        &self,
+        x: &Tensor,
+        lengths: &[usize],
+        mut masks: Option<&mut Masks>,
+    ) -> Result<(Tensor, Vec<usize>)> {
+        let (mut x, mut lengths) = match &self.subsampling {
+            None => (x.clone(), lengths.to_vec()),
+            Some(subsampling) => {
+                let (rows, ragged) = subsampling.forward(x, lengths)?;
+                (ragged.unpack(&rows)?, ragged.lengths())
+            }
+        };
+        for (layer, lstm) in self.layers.iter().enumerate() {
+            if let Some(reduction) = self.config.time_reduction.as_ref().filter(|r| r.after_layer == layer) {
+                x = reduce(&x, reduction.factor)?;
+                lengths.iter_mut().for_each(|length| *length = length.div_ceil(reduction.factor));
+            }
+            x = lstm.forward(&x, &lengths)?;
+            if let Some(masks) = masks.as_deref_mut() {
+                x = masks.apply(&x, self.config.dropout)?;
+            }
+        }
+        Ok((x, lengths))
+    }
+
+    fn bytes(&self, batch: usize, rows: usize, width: usize) -> Option<usize> {
+        let LstmEncoderConfig { hidden, dropout, time_reduction, .. } = &self.config;
+        let (mut rows, mut width, mut held) = (rows, width, Footprint::default());
+        if let Some(subsampling) = &self.subsampling {
+            held = subsampling.held(batch, rows);
+            (rows, width) = (rows.div_ceil(subsampling.factor()), *hidden);
+            held = held.then(Footprint::numbers(batch * rows * width, 2 * batch * rows * width)); // padding
+        }
+        for (layer, lstm) in self.layers.iter().enumerate() {
+            if let Some(reduction) = time_reduction.as_ref().filter(|r| r.after_layer == layer) {
+                (rows, width) = (rows.div_ceil(reduction.factor), width * reduction.factor);
+                // Padding and joining copy.
+                held.kept += 4 * batch * rows * self.width().max(width) * size_of::<f32>();
+            }
+            let directions = lstm.width() / hidden;
+            held = held.then(footprint::lstm(batch * rows, width, *hidden, directions, *dropout > 0.0));
+            width = lstm.width();
+        }
+        Some(held.peak())
+    }
+
+    fn stream(&self) -> Result<Option<Arc<dyn EncoderStream>>> {
+        let layers: Option<Vec<_>> = self.layers.iter().map(Lstm::carried).collect::<Result<_>>()?;
+        let layers = layers.filter(|layers| !layers.is_empty());
+        let Some(layers) = layers else { return Ok(None) };
+        let subsampling = self.subsampling.as_ref().map(Subsampling::stream).transpose()?;
+        let reduction = self.config.time_reduction.clone();
+        Ok(Some(Arc::new(LstmStream::new(subsampling, layers, reduction))))
+    }
+}
+
+/// Concatenates `factor` neighbouring rows: `[B, T, D]` to `[B, ⌈T/factor⌉, factor·D]`, zeros after the end.
+fn reduce(x: &Tensor, factor: usize) -> Result<Tensor> {
+    let (batch, frames, width) = x.dims3()?;
+    let rows = frames.div_ceil(factor);
+    let x = x.pad_with_zeros(1, 0, rows * factor - frames)?;
+    Ok(x.reshape((batch, rows, factor * width))?)
+}

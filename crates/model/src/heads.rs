@@ -1,0 +1,135 @@
+//! What scores labels behind the encoder: a transducer's predictor and joint network, or a recognition lattice.
+use std::sync::Arc;
+
+use candle_core::{Device, Tensor};
+use candle_nn::VarBuilder;
+use lattice::Context;
+use lattice::candle::{BatchTensors, EmbeddingConfig, Gnat, JointConfig, JointWeights};
+
+use crate::bytes::LossBudget;
+use crate::config::{GnatConfig, LossConfig};
+use crate::predictors::Predictor;
+use crate::tensors::counts;
+use crate::{Error, Linear, ModelConfig, Result};
+
+/// One of the two.
+#[derive(Clone)]
+pub(crate) enum LabelSide {
+    Transducer(Transducer),
+    Lattice(Box<Gnat>),
+}
+
+/// A predictor, and everything linear behind it and the encoder.
+#[derive(Clone)]
+pub(crate) struct Transducer {
+    pub predictor: Arc<dyn Predictor>,
+    pub heads: Heads,
+}
+
+/// Everything linear behind encoder and predictor.
+#[derive(Debug, Clone)]
+pub(crate) struct Heads {
+    /// Projections to the joint width.
+    pub encoder: Linear,
+    pub predictor: Linear,
+    pub head: Linear,
+    pub durations: Option<Linear>,
+    /// The trivial joiner's, on encoder and predictor.
+    pub trivial: Option<(Linear, Linear)>,
+}
+
+impl Heads {
+    pub fn new(config: &ModelConfig, labels: usize, widths: (usize, usize), vb: &VarBuilder) -> Result<Self> {
+        let classes = config.classes(labels);
+        let (width, durations) = (config.joint.width, config.loss.kind.durations().len());
+        let layer = |wanted: bool, name: &str, inputs: usize, outputs: usize| -> Result<Option<Linear>> {
+            wanted.then(|| Linear::new(inputs, outputs, &vb.pp(name))).transpose()
+        };
+        let pruned = matches!(config.loss.kind, LossConfig::Pruned { .. });
+        Ok(Heads {
+            encoder: Linear::new(widths.0, width, &vb.pp("joint.encoder"))?,
+            predictor: Linear::new(widths.1, width, &vb.pp("joint.predictor"))?,
+            head: Linear::new(width, classes, &vb.pp("joint.head"))?,
+            durations: layer(durations > 0, "joint.durations", width, durations)?,
+            trivial: layer(pruned, "simple.encoder", widths.0, classes)?.zip(layer(
+                pruned,
+                "simple.predictor",
+                widths.1,
+                classes,
+            )?),
+        })
+    }
+}
+
+/// The recognition lattice of a model over encoder rows of a width; the parameters have LAST's names.
+pub(crate) fn lattice(
+    gnat: &GnatConfig,
+    config: &ModelConfig,
+    labels: usize,
+    width: usize,
+    vb: &VarBuilder,
+) -> Result<LabelSide> {
+    let context = gnat.ngram(labels)?;
+    let sizes = JointConfig {
+        states: context.states(),
+        vocabulary: labels,
+        frame: width,
+        hidden: config.joint.width,
+        embeddings: EmbeddingConfig::Table { width: gnat.embedding },
+        normalize: gnat.normalise.normalize(),
+    };
+    let weights = JointWeights::new(sizes, vb)?;
+    let LossBudget { bytes, keep_scores } = config.loss.options.budget;
+    let options = lattice::Options { budget: bytes, keep_weights: keep_scores };
+    Ok(LabelSide::Lattice(Box::new(Gnat::new(Arc::new(context), gnat.alignment()?, weights, options)?)))
+}
+
+/// Labels 0 .. L of a tokenizer as a lattice's 1 .. V, padded, with their lengths and those of the frames.
+pub(crate) struct LatticeBatch {
+    num_frames: Tensor,
+    labels: Tensor,
+    num_labels: Tensor,
+}
+
+impl LatticeBatch {
+    pub fn new(lengths: &[usize], labels: &[Vec<u32>]) -> Result<Self> {
+        let padded = labels.iter().map(Vec::len).max().unwrap_or(0);
+        let row = |labels: &Vec<u32>| {
+            let ids = labels.iter().map(|&label| i64::from(label) + 1);
+            ids.chain(std::iter::repeat_n(0, padded - labels.len())).collect::<Vec<_>>()
+        };
+        let ids: Vec<i64> = labels.iter().flat_map(row).collect();
+        Ok(Self {
+            num_frames: counts(lengths)?,
+            labels: Tensor::from_vec(ids, (labels.len(), padded), &Device::Cpu)?,
+            num_labels: counts(&labels.iter().map(Vec::len).collect::<Vec<_>>())?,
+        })
+    }
+
+    pub fn with<'a>(&'a self, frames: &'a Tensor) -> BatchTensors<'a> {
+        let Self { num_frames, labels, num_labels } = self;
+        BatchTensors { frames, num_frames, labels, num_labels }
+    }
+}
+
+impl LabelSide {
+    /// Fails for a recognition lattice.
+    pub fn transducer(&self) -> Result<&Transducer> {
+        match self {
+            Self::Transducer(transducer) => Ok(transducer),
+            Self::Lattice(_) => Err(Error::shape(
+                "model",
+                "a transducer with a predictor and a joint network",
+                "a recognition lattice (loss.kind = \"gnat\")",
+            )),
+        }
+    }
+
+    /// The recognition lattice, if it is one.
+    pub fn lattice(&self) -> Option<&Gnat> {
+        match self {
+            Self::Lattice(gnat) => Some(gnat),
+            Self::Transducer(_) => None,
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! Layers: custom candle operations with hand-written backward passes.
+pub(crate) mod attention;
+pub(crate) mod convolution;
+pub(crate) mod depthwise;
+pub(crate) mod dropout;
+pub(crate) mod feed_forward;
+pub(crate) mod footprint;
+pub(crate) mod gates;
+pub(crate) mod layer_norm;
+pub(crate) mod linear;
+pub(crate) mod lstm;
+pub(crate) mod operation;
+pub(crate) mod ragged;

@@ -1,0 +1,133 @@
+use candle_core::{D, DType, Device, Var};
+
+use super::*;
+use crate::layers::operation::tests::{check_gradients, values, wave};
+
+/// One head of one utterance by plain operations: q, k and v `[T, d]`, places of all rows, and which keys a query sees.
+fn plain(q: &Tensor, k: &Tensor, v: &Tensor, sees: impl Fn(usize, usize) -> bool) -> Tensor {
+    let (rows, width) = q.dims2().unwrap();
+    let half = width / 2;
+    let table = |f: fn(f64) -> f64| {
+        let angle = |at: usize| (at / half) as f64 * 10_000f64.powf(-((at % half) as f64) / half as f64);
+        Tensor::from_iter((0..rows * half).map(|at| f(angle(at))), &Device::Cpu)
+            .unwrap()
+            .reshape((rows, half))
+    };
+    let (cos, sin) = (table(f64::cos).unwrap(), table(f64::sin).unwrap());
+    let turn = |x: &Tensor| {
+        let (a, b) = (x.narrow(1, 0, half).unwrap(), x.narrow(1, half, half).unwrap());
+        let first = ((&a * &cos).unwrap() - (&b * &sin).unwrap()).unwrap();
+        Tensor::cat(&[first, ((b * &cos).unwrap() + (a * &sin).unwrap()).unwrap()], 1).unwrap()
+    };
+    let scores = turn(q).matmul(&turn(k).t().unwrap()).unwrap();
+    let scores = (scores / (width as f64).sqrt()).unwrap();
+    let mask = (0..rows * rows).map(|at| if sees(at / rows, at % rows) { 0.0 } else { f64::NEG_INFINITY });
+    let mask = Tensor::from_iter(mask, &Device::Cpu).unwrap().reshape((rows, rows)).unwrap();
+    let p = candle_nn::ops::softmax(&(scores + mask).unwrap(), D::Minus1).unwrap();
+    p.matmul(v).unwrap()
+}
+
+fn plain_all(qkv: &Tensor, ragged: &Ragged, heads: usize, chunks: Option<Chunks>) -> Tensor {
+    let width = qkv.dims()[1] / 3;
+    let each = width / heads;
+    let one = |b: usize| {
+        let range = ragged.range(b);
+        let rows = qkv.narrow(0, range.start, range.len()).unwrap();
+        let part = |p: usize, h: usize| rows.narrow(1, p * width + h * each, each).unwrap();
+        let sees = |q: usize, k: usize| {
+            chunks.is_none_or(|c| k / c.chunk <= q / c.chunk && k / c.chunk + c.left >= q / c.chunk)
+        };
+        let heads: Vec<Tensor> =
+            (0..heads).map(|h| plain(&part(0, h), &part(1, h), &part(2, h), sees)).collect();
+        Tensor::cat(&heads, 1).unwrap()
+    };
+    let rows: Vec<Tensor> =
+        (0..ragged.utterances()).filter(|&b| !ragged.range(b).is_empty()).map(one).collect();
+    Tensor::cat(&rows, 0).unwrap()
+}
+
+const WINDOWS: [Option<Chunks>; 4] = [
+    None,
+    Some(Chunks { chunk: 3, left: 1 }),
+    Some(Chunks { chunk: 1, left: 0 }),
+    Some(Chunks { chunk: 4, left: 5 }),
+];
+
+#[test]
+fn values_and_gradients_are_those_of_plain_operations() {
+    for (lengths, heads, each) in [(&[5, 0, 11][..], 2, 4), (&[1], 1, 2), (&[70, 130], 3, 6)] {
+        let ragged = Ragged::new(lengths);
+        let qkv = wave(&[ragged.rows(), 3 * heads * each], 0.9);
+        for chunks in WINDOWS {
+            let (ours, plain) =
+                (attention(&qkv, &ragged, heads, chunks).unwrap(), plain_all(&qkv, &ragged, heads, chunks));
+            let close = |a: &Tensor, b: &Tensor| {
+                let pairs = values(a).into_iter().zip(values(b));
+                pairs.for_each(|(a, b)| assert!((a - b).abs() < 1e-11, "{chunks:?}: {a} {b}"));
+            };
+            close(&ours, &plain);
+            let gradients = |y: Tensor| y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+            close(gradients(ours).get(&qkv).unwrap(), gradients(plain).get(&qkv).unwrap());
+        }
+    }
+}
+
+#[test]
+fn gradients_are_those_of_differences() {
+    for chunks in WINDOWS {
+        let ragged = Ragged::new(&[2, 0, 7]);
+        check_gradients(|x| attention(&x[0], &ragged, 2, chunks).unwrap(), &[wave(&[9, 24], 0.9)]);
+    }
+}
+
+/// Distances decide alone: rows that begin later in another utterance give the same.
+#[test]
+fn scores_depend_on_distances() {
+    let qkv = wave(&[6, 12], 0.9);
+    let chunks = Some(Chunks { chunk: 2, left: 1 });
+    let whole = values(&attention(&qkv, &Ragged::new(&[6]), 1, chunks).unwrap());
+    let rest = qkv.narrow(0, 2, 4).unwrap();
+    let rest = values(&attention(&rest, &Ragged::new(&[4]), 1, chunks).unwrap());
+    assert_eq!(whole[16..], rest[8..]);
+}
+
+#[test]
+fn known_rows_are_keys_alone_and_the_bits_are_those_of_the_whole() {
+    let shape = Heads { count: 2, width: 8 };
+    let qkv: Vec<f32> = values(&wave(&[14, 24], 0.9)).into_iter().map(|x| x as f32).collect();
+    let chunks = Some(Chunks { chunk: 4, left: 1 });
+    let whole = forward(&[Utterance { qkv: &qkv, known: 0 }], shape, chunks);
+    let (first, second) = (&qkv[..8 * 24], &qkv[4 * 24..]);
+    let pieces = [Utterance { qkv: first, known: 0 }, Utterance { qkv: second, known: 4 }];
+    let pieces = forward(&pieces, shape, chunks);
+    assert_eq!(pieces, whole);
+}
+
+#[test]
+fn bits_depend_neither_on_threads_nor_on_batch_mates() {
+    let lengths = [40, 1, 0, 77];
+    let run = |lengths: &[usize], from: usize, threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| {
+            let ragged = Ragged::new(lengths);
+            let all = wave(&[118, 36], 0.9).to_dtype(DType::F32).unwrap();
+            let x = Var::from_tensor(&all.narrow(0, from, ragged.rows()).unwrap()).unwrap();
+            let out = attention(&x, &ragged, 3, None).unwrap();
+            let gradients = out.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+            (values(&out), values(gradients.get(&x).unwrap()))
+        })
+    };
+    let all = run(&lengths, 0, 1);
+    assert!(all == run(&lengths, 0, 2) && all == run(&lengths, 0, 5));
+    let alone = run(&[77], 41, 2);
+    assert!(all.0[41 * 12..] == alone.0 && all.1[41 * 36..] == alone.1);
+}
+
+#[test]
+fn misfitting_shapes_are_named() {
+    let qkv = wave(&[5, 24], 1.0);
+    for (lengths, heads) in [(&[5][..], 3), (&[4], 2), (&[5], 0)] {
+        let error = attention(&qkv, &Ragged::new(lengths), heads, None).unwrap_err();
+        assert!(error.to_string().starts_with("qkv: expected"), "{error}");
+    }
+}

@@ -1,0 +1,193 @@
+//! Dropout with masks that depend on nothing but their names.
+use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
+use kernels::{Real, items_mut, par_for};
+use rand::Rng;
+
+use crate::layers::ragged::Ragged;
+use crate::random::{Purpose, stream};
+use crate::tensors;
+use crate::tensors::with_slice;
+use crate::{Error, Result};
+
+/// Where the masks of a batch come from: each use takes, for each utterance, the next stream of `(seed, epoch, utterance)`.
+///
+/// What is dropped of an utterance depends neither on its place in the batch nor on who else is there.
+#[derive(Debug, Clone)]
+pub struct Masks {
+    seed: u64,
+    epoch: u64,
+    utterances: Vec<u64>,
+    used: u64,
+}
+
+impl Masks {
+    /// The masks of a batch of these utterances, by their numbers in the training set, in one epoch.
+    pub fn new(seed: u64, epoch: u64, utterances: &[u64]) -> Self {
+        Masks { seed, epoch, utterances: utterances.to_vec(), used: 0 }
+    }
+
+    /// The numbers of the utterances.
+    pub fn utterances(&self) -> &[u64] {
+        &self.utterances
+    }
+
+    /// A seed for masks that are made elsewhere, with names of the utterances in them.
+    pub fn seed(&mut self) -> u64 {
+        self.used += 1;
+        stream(self.seed, Purpose::Joint, self.epoch, self.used).next_u64()
+    }
+
+    /// Zeroes each element with probability `rate` and scales the others by `1 / (1 - rate)`.
+    ///
+    /// The rate is rounded to a multiple of 1/256; one of 1 or more drops everything.
+    ///
+    /// # Shapes
+    /// `x [B, ...]`
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if B is not the number of the utterances; candle's own errors, for instance for a tensor that is not f32.
+    pub fn apply(&mut self, x: &Tensor, rate: f32) -> Result<Tensor> {
+        let (expected, found) = (self.utterances.len(), x.dims().first().copied().unwrap_or(0));
+        if found != expected {
+            return Err(Error::shape("x", format!("{expected} utterances in front"), found.to_string()));
+        }
+        self.apply_to(x, &vec![x.elem_count() / expected.max(1); expected], rate)
+    }
+
+    /// The same to ragged rows `[Σ T_b, W]`.
+    pub(crate) fn apply_ragged(&mut self, x: &Tensor, ragged: &Ragged, rate: f32) -> Result<Tensor> {
+        let width = x.elem_count() / ragged.rows().max(1);
+        self.apply_to(x, &ragged.lengths().iter().map(|rows| rows * width).collect::<Vec<_>>(), rate)
+    }
+
+    fn apply_to(&mut self, x: &Tensor, values: &[usize], rate: f32) -> Result<Tensor> {
+        match self.mask(values, rate) {
+            Some(mask) => Ok(x.contiguous()?.apply_op1(mask)?),
+            None => Ok(x.clone()),
+        }
+    }
+
+    /// The mask of so many values of each utterance, one after another, for operations that have one inside; none where nothing is
+    /// dropped.
+    pub(crate) fn mask(&mut self, values: &[usize], rate: f32) -> Option<Mask> {
+        let threshold = (rate * 256.0).round().min(256.0) as u16;
+        if threshold == 0 {
+            return None;
+        }
+        debug_assert_eq!(values.len(), self.utterances.len());
+        let mut bytes = vec![0; values.iter().sum()];
+        let mut rest = &mut bytes[..];
+        let mut each: Vec<(u64, &mut [u8])> = (self.utterances.iter().zip(values))
+            .map(|(&utterance, &count)| (utterance, rest.split_off_mut(..count).expect("their sum")))
+            .collect();
+        par_for(items_mut(&mut each), |_, (utterance, bytes)| {
+            let place = (*utterance << 16) | self.used;
+            stream(self.seed, Purpose::Dropout, self.epoch, place).fill_bytes(bytes);
+        });
+        self.used += 1;
+        Some(Mask { bytes, threshold, scale: 256.0 / f32::from((256 - threshold).max(1)) })
+    }
+}
+
+/// Which elements survive: those whose byte is at least the threshold.
+pub(crate) struct Mask {
+    bytes: Vec<u8>,
+    threshold: u16,
+    scale: f32,
+}
+
+impl Mask {
+    fn run(&self, x: &[f32]) -> Vec<f32> {
+        let mut out = x.to_vec();
+        self.multiply(0, &mut out);
+        out
+    }
+
+    /// Multiplies elements, of which the first has the number `first`, by 0 or the scale.
+    pub fn multiply<F: Real>(&self, first: usize, values: &mut [F]) {
+        let scale = F::from_f64(f64::from(self.scale));
+        for (x, &byte) in values.iter_mut().zip(&self.bytes[first..]) {
+            *x *= if u16::from(byte) < self.threshold { F::ZERO } else { scale };
+        }
+    }
+}
+
+impl CustomOp1 for Mask {
+    fn name(&self) -> &'static str {
+        "dropout"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
+        Ok((CpuStorage::F32(self.run(tensors::slice(x, layout)?)), layout.shape().clone()))
+    }
+
+    fn bwd(&self, x: &Tensor, _: &Tensor, above: &Tensor) -> candle_core::Result<Option<Tensor>> {
+        let above = with_slice(&above.contiguous()?, |above| Ok(self.run(above)))?;
+        Ok(Some(tensors::from_vec(above, x.shape().clone())?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device, Var};
+
+    use super::*;
+
+    #[test]
+    fn the_gradient_is_the_mask_and_a_name_gives_the_same_mask_again() {
+        let x = Var::ones((1, 10_000), DType::F32, &Device::Cpu).unwrap();
+        let mask = |utterance| {
+            let out = Masks::new(7, 1, &[utterance]).apply(&x, 0.25).unwrap();
+            let grads = out.sum_all().unwrap().backward().unwrap();
+            let [out, grad] = [&out, grads.get(&x).unwrap()].map(|x| x.to_vec2::<f32>().unwrap().concat());
+            assert_eq!(out, grad);
+            out
+        };
+        assert_eq!(mask(3), mask(3));
+        assert_ne!(mask(3), mask(4));
+        let mean = mask(3).iter().sum::<f32>() / 1e4;
+        assert!((mean - 1.0).abs() < 0.03, "{mean}");
+        assert!(mask(3).iter().all(|&v| v == 0.0 || v == 256.0 / 192.0));
+    }
+
+    #[test]
+    fn what_is_dropped_of_an_utterance_does_not_depend_on_its_batch() {
+        let ones = |rows| Tensor::ones((rows, 50, 4), DType::F32, &Device::Cpu).unwrap();
+        let of = |utterances: &[u64]| {
+            let mut masks = Masks::new(7, 1, utterances);
+            let [first, second] = [0.5, 0.25]
+                .map(|rate| masks.apply(&ones(utterances.len()), rate).unwrap().to_vec3::<f32>().unwrap());
+            (first, second, masks.seed())
+        };
+        let (all, again, seed) = of(&[3, 9, 4]);
+        let (one, two, same) = of(&[9]);
+        assert!(one[0] == all[1] && two[0] == again[1] && seed == same);
+        assert!(all[0] != all[1] && all[0] != all[2]);
+        // Padding is behind: shorter rows lose what the first of longer ones do.
+        let short = Tensor::ones((1, 20, 4), DType::F32, &Device::Cpu).unwrap();
+        let short = Masks::new(7, 1, &[9]).apply(&short, 0.5).unwrap().to_vec3::<f32>().unwrap();
+        assert_eq!(short[0], all[1][..20]);
+        let ragged = Ragged::new(&[20, 0, 50]);
+        let rows = Tensor::ones((70, 4), DType::F32, &Device::Cpu).unwrap();
+        let rows = Masks::new(7, 1, &[9, 2, 4]).apply_ragged(&rows, &ragged, 0.5).unwrap();
+        assert_eq!(rows.to_vec2::<f32>().unwrap(), [&all[1][..20], &all[2]].concat());
+        let error = Masks::new(7, 1, &[1, 2]).apply(&ones(3), 0.5).unwrap_err().to_string();
+        assert!(error.contains("2 utterances in front") && error.contains('3'), "{error}");
+    }
+
+    #[test]
+    fn seeds_are_those_of_their_place() {
+        let mut masks = Masks::new(7, 1, &[3]);
+        let [a, b] = [masks.seed(), masks.seed()];
+        let mut masks = Masks::new(7, 1, &[3]);
+        masks.apply(&Tensor::zeros((1, 4), DType::F32, &Device::Cpu).unwrap(), 0.5).unwrap();
+        assert!(masks.seed() == b && a != b && Masks::new(7, 2, &[3]).seed() != a);
+    }
+
+    #[test]
+    fn rate_zero_leaves_the_tensor_alone() {
+        let x = Tensor::arange(0f32, 5.0, &Device::Cpu).unwrap();
+        let out = Masks::new(1, 1, &[0, 1, 2, 3, 4]).apply(&x, 0.0).unwrap();
+        assert_eq!(out.to_vec1::<f32>().unwrap(), x.to_vec1::<f32>().unwrap());
+    }
+}

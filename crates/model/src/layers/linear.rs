@@ -1,0 +1,170 @@
+//! A linear layer as one candle operation whose bits do not depend on the number of threads.
+use candle_core::{Shape, Tensor};
+use candle_nn::{Init, Module, VarBuilder};
+use kernels::{Accumulate, Affine, Real, View};
+
+use crate::layers::operation::{Slices, apply3};
+use crate::{Error, Result, init, tensors};
+
+/// A linear layer with candle's names and layout: `weight [O, D]` and `bias [O]`.
+///
+/// As [`candle_nn::Linear`], with [`linear()`] for its products.
+#[derive(Debug, Clone)]
+pub struct Linear {
+    weight: Tensor,
+    bias: Tensor,
+}
+
+impl Linear {
+    /// A layer of D inputs and O outputs; its weights start uniform in ±1/√D, its biases at 0.
+    ///
+    /// # Errors
+    /// Those of the builder.
+    pub fn new(inputs: usize, outputs: usize, vb: &VarBuilder) -> Result<Self> {
+        let weight = vb.get_with_hints((outputs, inputs), "weight", init::uniform(inputs))?;
+        Ok(Linear { weight, bias: vb.get_with_hints(outputs, "bias", Init::Const(0.0))? })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn from_parts(weight: Tensor, bias: Tensor) -> Self {
+        Linear { weight, bias }
+    }
+
+    /// `[O, D]`
+    pub fn weight(&self) -> &Tensor {
+        &self.weight
+    }
+
+    /// `[O]`
+    pub fn bias(&self) -> &Tensor {
+        &self.bias
+    }
+
+    /// A packed copy of the layer for inference; the bits are the same.
+    pub(crate) fn packed(&self, name: &str) -> Result<decoding::Affine> {
+        packed(name, &self.weight, &self.bias)
+    }
+
+    /// `y = x Wᵀ + b` over the last axis.
+    ///
+    /// # Errors
+    /// Those of [`linear()`].
+    pub fn apply(&self, x: &Tensor) -> Result<Tensor> {
+        linear(x, &self.weight, &self.bias)
+    }
+}
+
+impl Module for Linear {
+    fn forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+        self.apply(x).map_err(candle_core::Error::wrap)
+    }
+}
+
+/// Packs a weight `[O, D]` and a bias `[O]` for inference.
+pub(crate) fn packed(name: &str, weight: &Tensor, bias: &Tensor) -> Result<decoding::Affine> {
+    let (values, bias) = (tensors::to_vec(weight)?, tensors::to_vec::<f32>(bias)?);
+    Ok(decoding::Affine::new(name, &values, weight.dim(1)?, Some(&bias))?)
+}
+
+/// `y = x Wᵀ + b` over the last axis.
+///
+/// # Shapes
+/// `x [..., D]`, `weight [O, D]`, `bias [O]`; returns `[..., O]`.
+///
+/// # Errors
+/// [`Error::Shape`] if shapes or dtypes do not fit, or D or O is 0.
+///
+/// Cost: `O(rows · D · O)` time, no memory beside the results.
+pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
+    let input = x.dims().last().copied().unwrap_or(0);
+    let fits = input > 0 && matches!(weight.dims(), &[o, d] if o > 0 && d == input && bias.dims() == [o]);
+    if !fits {
+        let found = format!("{:?} and bias {:?}", weight.dims(), bias.dims());
+        return Err(Error::shape("weight", format!("[O, {input}] and bias [O]"), found));
+    }
+    let mut shape = x.dims().to_vec();
+    shape.pop();
+    shape.push(bias.elem_count());
+    apply3(Operation(Shape::from(shape)), x, weight, bias)
+}
+
+/// With the shape of its result.
+struct Operation(Shape);
+
+/// W and b, borrowed, from `[O, D]` and `[O]`.
+fn layer<'a, F: Real>(weight: &'a [F], bias: &'a [F]) -> Affine<'a, F> {
+    let (outputs, inputs) = (bias.len(), weight.len() / bias.len());
+    Affine::new(View::new(weight, outputs, inputs).transposed(), Some(bias))
+}
+
+impl Slices<3> for Operation {
+    const NAME: &'static str = "linear";
+
+    fn shape(&self) -> Shape {
+        self.0.clone()
+    }
+
+    fn forward<F: Real>(&self, [x, weight, bias]: [&[F]; 3]) -> Vec<F> {
+        let mut y = kernels::alloc(self.0.elem_count(), F::ZERO);
+        layer(weight, bias).forward(x, &mut y);
+        y
+    }
+
+    /// dx = dy W, dW = dyᵀ x, db = Σ dy.
+    fn backward<F: Real>(
+        &self,
+        [x, weight, bias]: [&[F]; 3],
+        _: &[F],
+        above: &[F],
+        wanted: bool,
+    ) -> [Vec<F>; 3] {
+        let zeros = |count: usize| kernels::alloc(count, F::ZERO);
+        let (mut dx, mut dw, mut db) =
+            (zeros(if wanted { x.len() } else { 0 }), zeros(weight.len()), zeros(bias.len()));
+        let layer = layer(weight, bias);
+        if wanted {
+            layer.backward_rows(above, &mut dx, Accumulate::Replace);
+        }
+        layer.backward_parameters(&[(x, above)], &mut dw, &mut db);
+        [dx, dw, db]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device, Var};
+
+    use super::*;
+
+    #[test]
+    fn values_and_gradients_agree_with_plain_operations() {
+        let wave = |shape: &[usize], k: f64| {
+            let values: Vec<f64> = (0..shape.iter().product()).map(|i: usize| (k * i as f64).sin()).collect();
+            Var::from_tensor(&Tensor::from_vec(values, shape, &Device::Cpu).unwrap()).unwrap()
+        };
+        let (x, w, b) = (wave(&[3, 101, 50], 1.3), wave(&[7, 50], 0.7), wave(&[7], 2.1));
+        let ours = linear(&x, &w, &b).unwrap();
+        // candle's own layer has the same layout.
+        let theirs = candle_nn::Linear::new(w.as_tensor().clone(), Some(b.as_tensor().clone()));
+        let plain = theirs.forward(&x).unwrap();
+        let close = |a: &Tensor, b: &Tensor| {
+            let worst = (a - b).unwrap().abs().unwrap().flatten_all().unwrap().max(0).unwrap();
+            assert!(worst.to_scalar::<f64>().unwrap() < 1e-10);
+        };
+        close(&ours, &plain);
+        let ours = ours.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+        let plain = plain.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+        for v in [&x, &w, &b] {
+            close(ours.get(v).unwrap(), plain.get(v).unwrap());
+        }
+    }
+
+    #[test]
+    fn misfitting_shapes_are_named() {
+        let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &Device::Cpu).unwrap();
+        let error = linear(&zeros(&[2, 3]), &zeros(&[5, 4]), &zeros(&[5])).unwrap_err();
+        assert!(error.to_string().starts_with("weight: expected [O, 3]"), "{error}");
+        assert!(linear(&zeros(&[2, 0]), &zeros(&[5, 0]), &zeros(&[5])).is_err());
+        assert_eq!(linear(&zeros(&[0, 3]), &zeros(&[5, 3]), &zeros(&[5])).unwrap().dims(), [0, 5]);
+    }
+}

@@ -1,0 +1,174 @@
+//! Operations over slices as nodes of candle's graph: forward and hand-written backward, in `f32` and `f64`.
+use std::marker::PhantomData;
+
+use candle_core::{CpuStorage, CustomOp1, CustomOp3, DType, Layout, Shape, Tensor, WithDType};
+use kernels::Real;
+
+use crate::tensors;
+use crate::tensors::with_slice;
+use crate::{Error, Result};
+
+/// A function of N slices.
+pub(crate) trait Slices<const N: usize>: Send + Sync + 'static {
+    /// What candle calls it.
+    const NAME: &'static str;
+
+    /// Shape of the result.
+    fn shape(&self) -> Shape;
+
+    /// The elements of the result.
+    fn forward<F: Real>(&self, arguments: [&[F]; N]) -> Vec<F>;
+
+    /// The gradients of the arguments from the result and its gradient; that of the first may be left out unless it is wanted.
+    fn backward<F: Real>(
+        &self,
+        arguments: [&[F]; N],
+        out: &[F],
+        above: &[F],
+        first_wanted: bool,
+    ) -> [Vec<F>; N];
+}
+
+/// A node with one argument.
+pub(crate) fn apply1(operation: impl Slices<1>, x: &Tensor) -> Result<Tensor> {
+    let x = x.contiguous()?;
+    Ok(match x.dtype() {
+        DType::F32 => x.apply_op1(Node::<_, f32>(operation, PhantomData))?,
+        DType::F64 => x.apply_op1(Node::<_, f64>(operation, PhantomData))?,
+        other => return Err(Error::shape("x", "f32 or f64", format!("{other:?}"))),
+    })
+}
+
+/// A node with three arguments: rows, a weight and a bias.
+pub(crate) fn apply3(
+    operation: impl Slices<3>,
+    x: &Tensor,
+    weight: &Tensor,
+    bias: &Tensor,
+) -> Result<Tensor> {
+    let (x, weight, bias) = (x.contiguous()?, weight.contiguous()?, bias.contiguous()?);
+    Ok(match [x.dtype(), weight.dtype(), bias.dtype()] {
+        [DType::F32, DType::F32, DType::F32] => {
+            x.apply_op3(&weight, &bias, Node::<_, f32>(operation, PhantomData))?
+        }
+        [DType::F64, DType::F64, DType::F64] => {
+            x.apply_op3(&weight, &bias, Node::<_, f64>(operation, PhantomData))?
+        }
+        other => return Err(Error::shape("x, weight, bias", "f32 or f64, all alike", format!("{other:?}"))),
+    })
+}
+
+struct Node<K, F>(K, PhantomData<F>);
+
+impl<K: Slices<1>, F: Real + WithDType> CustomOp1 for Node<K, F> {
+    fn name(&self) -> &'static str {
+        K::NAME
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
+        let out = self.0.forward::<F>([tensors::slice(x, layout)?]);
+        Ok((F::to_cpu_storage_owned(out), self.0.shape()))
+    }
+
+    fn bwd(&self, x: &Tensor, out: &Tensor, above: &Tensor) -> candle_core::Result<Option<Tensor>> {
+        let above = above.contiguous()?;
+        let [dx] = with_slice(x, |values: &[F]| {
+            with_slice(out, |out| with_slice(&above, |above| Ok(self.0.backward([values], out, above, true))))
+        })?;
+        Ok(Some(tensors::from_vec(dx, x.shape().clone())?))
+    }
+}
+
+impl<K: Slices<3>, F: Real + WithDType> CustomOp3 for Node<K, F> {
+    fn name(&self) -> &'static str {
+        K::NAME
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        x_layout: &Layout,
+        weight: &CpuStorage,
+        weight_layout: &Layout,
+        bias: &CpuStorage,
+        bias_layout: &Layout,
+    ) -> candle_core::Result<(CpuStorage, Shape)> {
+        let (x, weight) = (tensors::slice(x, x_layout)?, tensors::slice(weight, weight_layout)?);
+        let out = self.0.forward::<F>([x, weight, tensors::slice(bias, bias_layout)?]);
+        Ok((F::to_cpu_storage_owned(out), self.0.shape()))
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        bias: &Tensor,
+        out: &Tensor,
+        above: &Tensor,
+    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let (above, wanted) = (above.contiguous()?, x.track_op());
+        let [dx, dw, db] = tensors::with_slices(&[weight, bias], |parameters: &[&[F]]| {
+            with_slice(x, |x| {
+                with_slice(out, |out| {
+                    with_slice(&above, |above| {
+                        Ok(self.0.backward([x, parameters[0], parameters[1]], out, above, wanted))
+                    })
+                })
+            })
+        })?;
+        let dx = wanted.then(|| tensors::from_vec(dx, x.shape().clone())).transpose()?;
+        let (dw, db) =
+            (tensors::from_vec(dw, weight.shape().clone())?, tensors::from_vec(db, bias.shape().clone())?);
+        Ok((dx, Some(dw), Some(db)))
+    }
+}
+
+/// Adds up partial sums of `width` values each, in their order.
+pub(crate) fn total<F: Real>(partial: &[F], width: usize) -> Vec<F> {
+    let mut all = vec![F::ZERO; width];
+    partial.chunks_exact(width.max(1)).for_each(|partial| kernels::add(&mut all, partial));
+    all
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use candle_core::{Device, Var};
+
+    use super::*;
+
+    /// Numbers without a pattern, in ±1.
+    pub fn wave(shape: &[usize], k: f64) -> Var {
+        let value = |i: usize| (k * (1 + i) as f64 + 0.3 * ((i * i) as f64).sin()).sin();
+        let values: Vec<f64> = (0..shape.iter().product()).map(value).collect();
+        Var::from_tensor(&Tensor::from_vec(values, shape, &Device::Cpu).unwrap()).unwrap()
+    }
+
+    pub fn values(x: &Tensor) -> Vec<f64> {
+        x.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+    }
+
+    /// Compares all gradients of `f` with central differences.
+    pub fn check_gradients(f: impl Fn(&[Var]) -> Tensor, arguments: &[Var]) {
+        let weights = wave(f(arguments).dims(), 2.3);
+        let loss = |arguments: &[Var]| (f(arguments) * weights.as_tensor()).unwrap().sum_all().unwrap();
+        let gradients = loss(arguments).backward().unwrap();
+        let step = 1e-5;
+        for (which, argument) in arguments.iter().enumerate() {
+            let found = values(gradients.get(argument).unwrap());
+            let here = values(argument);
+            for (i, found) in found.iter().enumerate() {
+                let moved = |by: f64| {
+                    let mut values = here.clone();
+                    values[i] += by;
+                    let mut arguments = arguments.to_vec();
+                    let tensor = Tensor::from_vec(values, argument.shape(), &Device::Cpu).unwrap();
+                    arguments[which] = Var::from_tensor(&tensor).unwrap();
+                    loss(&arguments).to_scalar::<f64>().unwrap()
+                };
+                let expected = (moved(step) - moved(-step)) / (2.0 * step);
+                let fine = (found - expected).abs() <= 1e-8 * (1.0 + expected.abs());
+                assert!(fine, "argument {which}, element {i}: {found}, by differences {expected}");
+            }
+        }
+    }
+}

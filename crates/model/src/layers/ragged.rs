@@ -1,0 +1,184 @@
+//! Rows of several utterances one after another, without padding.
+use std::ops::Range;
+use std::sync::Arc;
+
+use candle_core::{Shape, Tensor};
+use kernels::{Real, items_mut, par_for};
+
+use crate::layers::operation::{Slices, apply1};
+use crate::{Error, Result};
+
+/// Where the rows of each utterance lie.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Ragged {
+    /// First row of each utterance, and the number of rows in all at the end.
+    starts: Vec<usize>,
+}
+
+/// Some rows of an utterance, and their place in a buffer.
+#[derive(Debug)]
+pub(crate) struct Block<'a, F> {
+    pub utterance: usize,
+    /// Counted from the utterance's own first.
+    pub first: usize,
+    pub rows: &'a mut [F],
+}
+
+impl Ragged {
+    pub fn new(lengths: &[usize]) -> Arc<Self> {
+        let mut starts = vec![0];
+        starts.extend(lengths.iter().scan(0, |next, length| {
+            *next += length;
+            Some(*next)
+        }));
+        Arc::new(Ragged { starts })
+    }
+
+    /// Rows in all.
+    pub fn rows(&self) -> usize {
+        self.starts.last().copied().unwrap_or(0)
+    }
+
+    pub fn utterances(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    /// Rows of an utterance.
+    pub fn range(&self, utterance: usize) -> Range<usize> {
+        self.starts[utterance]..self.starts[utterance + 1]
+    }
+
+    pub fn lengths(&self) -> Vec<usize> {
+        self.starts.windows(2).map(|ends| ends[1] - ends[0]).collect()
+    }
+
+    /// The rows of an utterance out of those of all.
+    pub fn of<'a, F>(&self, rows: &'a [F], width: usize, utterance: usize) -> &'a [F] {
+        let Range { start, end } = self.range(utterance);
+        &rows[start * width..end * width]
+    }
+
+    /// Cuts rows of `width` values into those of each utterance.
+    pub fn cut<'a, F>(&self, mut rows: &'a mut [F], width: usize) -> Vec<&'a mut [F]> {
+        let next = |b| rows.split_off_mut(..self.range(b).len() * width).expect("as many rows");
+        (0..self.utterances()).map(next).collect()
+    }
+
+    /// Cuts them further, into blocks of at most `most` rows.
+    pub fn blocks<'a, F>(&self, rows: &'a mut [F], width: usize, most: usize) -> Vec<Block<'a, F>> {
+        let utterances = self.cut(rows, width).into_iter().enumerate();
+        let cut = |(utterance, rows): (usize, &'a mut [F])| {
+            let blocks = rows.chunks_mut((most * width).max(1)).enumerate();
+            blocks.map(move |(at, rows)| Block { utterance, first: at * most, rows })
+        };
+        utterances.flat_map(cut).collect()
+    }
+
+    /// `[B, T, D]` without its padding: `[Σ T_b, D]`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if the lengths do not fit.
+    pub fn pack(self: &Arc<Self>, x: &Tensor) -> Result<Tensor> {
+        let (batch, frames, width) =
+            x.dims3().map_err(|_| Error::shape("x", "three axes [B, T, D]", format!("{:?}", x.dims())))?;
+        let lengths = self.lengths();
+        if lengths.len() != batch {
+            return Err(Error::shape("lengths", format!("{batch} entries"), lengths.len().to_string()));
+        }
+        if let Some((b, length)) = lengths.iter().enumerate().find(|&(_, &length)| length > frames) {
+            let found = format!("{length} for utterance {b}");
+            return Err(Error::shape("lengths", format!("at most {frames} frames"), found));
+        }
+        apply1(Pack(Sizes { ragged: self.clone(), frames, width }), x)
+    }
+
+    /// `[Σ T_b, D]` with padding of zeros: `[B, T, D]`, T the longest.
+    pub fn unpack(self: &Arc<Self>, x: &Tensor) -> Result<Tensor> {
+        let (_, width) = x.dims2()?;
+        let frames = self.lengths().into_iter().max().unwrap_or(0);
+        apply1(Unpack(Sizes { ragged: self.clone(), frames, width }), x)
+    }
+}
+
+struct Sizes {
+    ragged: Arc<Ragged>,
+    frames: usize,
+    width: usize,
+}
+
+impl Sizes {
+    fn pack<F: Real>(&self, x: &[F]) -> Vec<F> {
+        let mut out = vec![F::ZERO; self.ragged.rows() * self.width];
+        par_for(items_mut(&mut self.ragged.cut(&mut out, self.width)), |b, out| {
+            out.copy_from_slice(&x[b * self.frames * self.width..][..out.len()]);
+        });
+        out
+    }
+
+    fn unpack<F: Real>(&self, rows: &[F]) -> Vec<F> {
+        let each = self.frames * self.width;
+        let mut out = vec![F::ZERO; self.ragged.utterances() * each];
+        par_for(kernels::parts_mut(&mut out, each.max(1)), |b, out| {
+            let rows = self.ragged.of(rows, self.width, b);
+            out[..rows.len()].copy_from_slice(rows);
+        });
+        out
+    }
+}
+
+struct Pack(Sizes);
+struct Unpack(Sizes);
+
+impl Slices<1> for Pack {
+    const NAME: &'static str = "pack";
+
+    fn shape(&self) -> Shape {
+        Shape::from((self.0.ragged.rows(), self.0.width))
+    }
+
+    fn forward<F: Real>(&self, [x]: [&[F]; 1]) -> Vec<F> {
+        self.0.pack(x)
+    }
+
+    fn backward<F: Real>(&self, _: [&[F]; 1], _: &[F], above: &[F], _: bool) -> [Vec<F>; 1] {
+        [self.0.unpack(above)]
+    }
+}
+
+impl Slices<1> for Unpack {
+    const NAME: &'static str = "unpack";
+
+    fn shape(&self) -> Shape {
+        Shape::from((self.0.ragged.utterances(), self.0.frames, self.0.width))
+    }
+
+    fn forward<F: Real>(&self, [x]: [&[F]; 1]) -> Vec<F> {
+        self.0.unpack(x)
+    }
+
+    fn backward<F: Real>(&self, _: [&[F]; 1], _: &[F], above: &[F], _: bool) -> [Vec<F>; 1] {
+        [self.0.pack(above)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layers::operation::tests::{check_gradients, values, wave};
+
+    #[test]
+    fn rows_go_in_and_out_and_padding_is_not_read() {
+        let ragged = Ragged::new(&[2, 0, 3]);
+        let x = wave(&[3, 4, 2], 1.1);
+        let packed = ragged.pack(&x).unwrap();
+        let (all, rows) = (values(&x), values(&packed));
+        assert_eq!(rows, [&all[..4], &all[16..22]].concat());
+        let back = ragged.unpack(&packed).unwrap();
+        assert_eq!(back.dims(), [3, 3, 2]);
+        assert_eq!(values(&back)[..6], [&all[..4], &[0.0; 2]].concat());
+        check_gradients(|x| ragged.unpack(&ragged.pack(&x[0]).unwrap()).unwrap(), std::slice::from_ref(&x));
+        for lengths in [&[2, 0][..], &[2, 0, 5]] {
+            assert!(matches!(Ragged::new(lengths).pack(&x), Err(Error::Shape { .. })));
+        }
+    }
+}

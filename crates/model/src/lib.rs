@@ -1,0 +1,47 @@
+//! Models of speech recognition: transducers and recognition lattices.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`ModelConfig`], [`config`] | what a model is built from, as the parts of a recipe that describe it |
+//! | [`encoders`], [`predictors`], [`Model`] | the network, with a user's own parts or ours; [`lstm()`] and [`linear()`] are custom candle operations |
+//! | [`Parameters`] | its weights, made through candle's `VarBuilder` and named as candle models name theirs |
+//! | [`LossSessions`], [`Losses`] | the loss that a model is trained with, as [`config::LossConfig`] selects it |
+//! | [`Model::decoder`] | the same network for the searches of [`decoding`] |
+//! | [`checkpoint`], [`Pretrained`] | weights in files |
+//! | [`bytes`], [`memory`] | memory budgets as text, and the memory that is available |
+#![warn(missing_docs)]
+
+mod arrivals;
+pub mod bytes;
+pub mod checkpoint;
+pub mod config;
+mod decoder;
+pub mod encoders;
+mod error;
+mod gradients;
+mod heads;
+mod init;
+mod input;
+mod layers;
+mod losses;
+pub mod memory;
+mod model;
+mod parameters;
+pub mod predictors;
+mod pretrained;
+pub mod random;
+pub mod tensors;
+
+pub use arrivals::Arrivals;
+pub use checkpoint::{Checkpoint, Fingerprint, Progress};
+pub use config::ModelConfig;
+pub use error::{Error, Result};
+pub use gradients::Gradients;
+pub use input::{InputConfig, RowsConfig, collate};
+pub use layers::dropout::Masks;
+pub use layers::linear::{Linear, linear};
+pub use layers::lstm::{CarriedLstm, Lstm, LstmState, LstmWeights, lstm};
+pub use losses::{LabeledRows, LossSessions, Losses};
+pub use model::{JointRows, Model};
+pub use parameters::{Parameters, Shapes};
+pub use pretrained::{Message, Pretrained};

@@ -1,0 +1,266 @@
+//! Named weights.
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use candle_core::{DType, Device, Result as TensorResult, Shape, Tensor, Var};
+use candle_nn::var_builder::SimpleBackend;
+use candle_nn::{Init, VarBuilder, VarMap};
+
+use crate::init;
+use crate::tensors::{to_vec, with_slice};
+use crate::{Error, Result};
+
+/// The weights of a model by name, in alphabetical order.
+///
+/// All are `f32` on the CPU. They are made through candle's [`VarBuilder`], and named as candle models name theirs.
+///
+/// ```
+/// use candle_nn::Module;
+/// use model::Parameters;
+///
+/// let (parameters, layer) = Parameters::build(7, |vb| Ok(candle_nn::linear(3, 2, vb.pp("head"))?))?;
+/// let names: Vec<&str> = parameters.iter().map(|(name, _)| name).collect();
+/// assert_eq!(names, ["head.bias", "head.weight"]);
+/// # let _ = layer;
+/// # Ok::<(), training::Error>(())
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct Parameters {
+    variables: BTreeMap<String, Var>,
+}
+
+impl Parameters {
+    /// Makes a model and keeps the parameters that it asked for.
+    ///
+    /// First values come from a stream of their own for each name: the same seed gives the same values again, and adding a
+    /// parameter leaves the others as they are. A name that is asked for twice is one shared parameter.
+    ///
+    /// # Errors
+    /// Whatever `make` says; candle's error for a shared name with two shapes, or a type other than `f32`.
+    pub fn build<T>(seed: u64, make: impl FnOnce(VarBuilder<'static>) -> Result<T>) -> Result<(Self, T)> {
+        let store = Store { seed, variables: Arc::default() };
+        let builder = VarBuilder::from_backend(Box::new(store.clone()), DType::F32, Device::Cpu);
+        let made = make(builder)?;
+        let variables = store.variables.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Ok((Parameters { variables }, made))
+    }
+
+    /// Names and shapes of the parameters that a model would ask for; nothing is allocated.
+    ///
+    /// # Errors
+    /// Whatever `make` says.
+    pub fn plan<T>(make: impl FnOnce(VarBuilder<'static>) -> Result<T>) -> Result<(Shapes, T)> {
+        let names = Names::default();
+        let builder = VarBuilder::from_backend(Box::new(names.clone()), DType::F32, Device::Cpu);
+        let made = make(builder)?;
+        let shapes = names.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Ok((shapes, made))
+    }
+
+    /// The parameters of a model that was made from a [`VarMap`]; they stay shared with it.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for one that is not `f32`.
+    pub fn from_map(map: &VarMap) -> Result<Self> {
+        let variables = map.data().lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((name, other)) = variables.iter().find(|(_, variable)| variable.dtype() != DType::F32) {
+            return Err(Error::shape(name, "f32", format!("{:?}", other.dtype())));
+        }
+        Ok(Parameters { variables: variables.iter().map(|(name, v)| (name.clone(), v.clone())).collect() })
+    }
+
+    /// Names and variables, in alphabetical order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Var)> {
+        self.variables.iter().map(|(name, variable)| (name.as_str(), variable))
+    }
+
+    /// The variable of this name.
+    pub fn get(&self, name: &str) -> Option<&Var> {
+        self.variables.get(name)
+    }
+
+    /// Names and shapes.
+    pub fn shapes(&self) -> Shapes {
+        self.variables.iter().map(|(name, variable)| (name.clone(), variable.dims().to_vec())).collect()
+    }
+
+    /// Number of weights in all.
+    pub fn count(&self) -> usize {
+        self.variables.values().map(|v| v.elem_count()).sum()
+    }
+
+    /// Copies all values out, by name.
+    ///
+    /// # Errors
+    /// Candle's own errors.
+    pub fn values(&self) -> Result<BTreeMap<String, Vec<f32>>> {
+        self.variables.iter().map(|(name, variable)| Ok((name.clone(), to_vec(variable)?))).collect()
+    }
+
+    /// The sum of the bits of all values, which differs where a bit does.
+    pub fn bits(&self) -> Result<u64> {
+        let sum = |values: &[f32]| values.iter().fold(0, |sum: u64, x| sum.wrapping_add(x.to_bits().into()));
+        let of = |variable: &Var| Ok(with_slice(variable, |values: &[f32]| Ok(sum(values)))?);
+        self.variables.values().map(of).try_fold(0, |all: u64, sum: Result<u64>| Ok(all.wrapping_add(sum?)))
+    }
+
+    /// Whether all values are numbers.
+    ///
+    /// # Errors
+    /// Candle's own errors.
+    pub fn are_finite(&self) -> Result<bool> {
+        for variable in self.variables.values() {
+            if !with_slice(variable, |values: &[f32]| Ok(values.iter().all(|value| value.is_finite())))? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Replaces all values.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if a name is missing or has another number of values; nothing is changed then.
+    pub fn set(&self, values: &BTreeMap<String, Vec<f32>>) -> Result<()> {
+        for (name, variable) in &self.variables {
+            let found = values.get(name).map(Vec::len);
+            if found != Some(variable.elem_count()) {
+                let found = found.map_or("none".into(), |count| format!("{count} values"));
+                return Err(Error::shape(name, format!("{} values", variable.elem_count()), found));
+            }
+        }
+        for (name, variable) in &self.variables {
+            variable.set(&Tensor::from_slice(&values[name], variable.shape(), &Device::Cpu)?)?;
+        }
+        Ok(())
+    }
+}
+
+/// Shapes of parameters by name.
+pub type Shapes = BTreeMap<String, Vec<usize>>;
+
+/// Writes down what a [`VarBuilder`] is asked for, and gives one zero in place of each tensor.
+#[derive(Clone, Default)]
+struct Names(Arc<Mutex<Shapes>>);
+
+impl SimpleBackend for Names {
+    fn get(&self, shape: Shape, name: &str, _: Init, dtype: DType, device: &Device) -> TensorResult<Tensor> {
+        let mut shapes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        shapes.insert(name.to_owned(), shape.dims().to_vec());
+        // The same zero everywhere: all strides are 0.
+        Tensor::zeros((), dtype, device)?.broadcast_as(shape)
+    }
+
+    fn get_unchecked(&self, name: &str, dtype: DType, device: &Device) -> TensorResult<Tensor> {
+        let shapes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match shapes.get(name) {
+            Some(shape) => Tensor::zeros((), dtype, device)?.broadcast_as(shape.as_slice()),
+            None => candle_core::bail!("{name}: expected a shape for a new parameter, found none"),
+        }
+    }
+
+    fn contains_tensor(&self, name: &str) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains_key(name)
+    }
+}
+
+/// Where a [`VarBuilder`] puts what it is asked for.
+#[derive(Clone)]
+struct Store {
+    seed: u64,
+    variables: Arc<Mutex<BTreeMap<String, Var>>>,
+}
+
+impl SimpleBackend for Store {
+    fn get(
+        &self,
+        shape: Shape,
+        name: &str,
+        init: Init,
+        dtype: DType,
+        device: &Device,
+    ) -> TensorResult<Tensor> {
+        if dtype != DType::F32 || !device.is_cpu() {
+            candle_core::bail!("{name}: expected f32 on the CPU, found {dtype:?} on {device:?}");
+        }
+        let mut variables = self.variables.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = variables.get(name) {
+            if known.shape() != &shape {
+                candle_core::bail!("{name}: expected shape {:?} as before, found {shape:?}", known.shape());
+            }
+            return Ok(known.as_tensor().clone());
+        }
+        let values = init::values(init, self.seed, name, &shape);
+        let variable = Var::from_tensor(&Tensor::from_vec(values, shape, device)?)?;
+        let tensor = variable.as_tensor().clone();
+        variables.insert(name.to_owned(), variable);
+        Ok(tensor)
+    }
+
+    fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> TensorResult<Tensor> {
+        let variables = self.variables.lock().unwrap_or_else(PoisonError::into_inner);
+        match variables.get(name) {
+            Some(variable) => Ok(variable.as_tensor().clone()),
+            None => candle_core::bail!("{name}: expected a shape for a new parameter, found none"),
+        }
+    }
+
+    fn contains_tensor(&self, name: &str) -> bool {
+        self.variables.lock().unwrap_or_else(PoisonError::into_inner).contains_key(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_parameter_leaves_the_others_as_they_are() {
+        let values = |names: &[&str]| {
+            let make = |vb: VarBuilder| {
+                names
+                    .iter()
+                    .try_for_each(|name| candle_nn::linear(3, 2, vb.pp(name)).map(drop).map_err(Error::from))
+            };
+            Parameters::build(7, make).unwrap().0.values().unwrap()
+        };
+        let (one, two) = (values(&["b"]), values(&["a", "b", "c"]));
+        assert_eq!((one.len(), two.len()), (2, 6));
+        assert!(one.iter().all(|(name, values)| two[name] == *values));
+        assert_ne!(two["a.weight"], two["b.weight"]);
+    }
+
+    #[test]
+    fn a_name_with_two_shapes_and_other_types_are_refused() {
+        let error = Parameters::build(1, |vb| {
+            vb.get(3, "w")?;
+            Ok(vb.get(4, "w").map(drop)?)
+        });
+        assert!(error.unwrap_err().to_string().contains("w: expected shape [3] as before"));
+        let error = Parameters::build(1, |vb| {
+            Ok(vb.get_with_hints_dtype(3, "w", Init::Const(0.0), DType::F64).map(drop)?)
+        });
+        assert!(error.unwrap_err().to_string().contains("expected f32"));
+        let shared = Parameters::build(1, |vb| Ok((vb.get(3, "w")?, vb.get(3, "w")?))).unwrap();
+        assert_eq!(shared.0.iter().count(), 1);
+    }
+
+    #[test]
+    fn parameters_of_a_map_stay_shared() {
+        let map = VarMap::new();
+        let builder = VarBuilder::from_varmap(&map, DType::F32, &Device::Cpu);
+        let layer = candle_nn::linear(2, 1, builder).unwrap();
+        let parameters = Parameters::from_map(&map).unwrap();
+        let set = |bias| {
+            let values = [("weight", vec![3.0, 4.0]), ("bias", vec![bias])];
+            parameters.set(&values.map(|(name, values)| (name.to_owned(), values)).into()).unwrap();
+        };
+        set(5.0);
+        assert_eq!(to_vec::<f32>(&layer.weight().flatten_all().unwrap()).unwrap(), [3.0, 4.0]);
+        assert!(parameters.are_finite().unwrap());
+        for bad in [f32::NAN, f32::INFINITY] {
+            set(bad);
+            assert!(!parameters.are_finite().unwrap());
+        }
+    }
+}

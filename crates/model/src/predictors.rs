@@ -1,0 +1,84 @@
+//! Predictors: what the labels so far say about the next one.
+//!
+//! A new kind of predictor is a file beside `lstm.rs` with its configuration and its [`Predictor`], and a line in [`PredictorKind`].
+mod embedding;
+mod lstm;
+mod stateless;
+
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use candle_nn::VarBuilder;
+use serde::{Deserialize, Serialize};
+
+pub use embedding::{Embedding, Start};
+pub use lstm::{LstmPredictor, LstmPredictorConfig};
+pub use stateless::{StatelessPredictor, StatelessPredictorConfig};
+
+use crate::Result;
+use crate::layers::dropout::Masks;
+
+/// Looks at whole label sequences in training; its [`decoder`](Predictor::decoder) goes label by label.
+pub trait Predictor: Send + Sync {
+    /// Width P of the output rows.
+    fn width(&self) -> usize;
+
+    /// Rows for the label sequences, row u having seen the first u labels. With masks, dropout is on.
+    ///
+    /// # Shapes
+    /// B label sequences, U the length of the longest; returns `[B, U+1, P]`. What is in the rows beyond an utterance's last label
+    /// does not matter, but it must be finite.
+    ///
+    /// # Errors
+    /// Candle's own errors.
+    fn forward(&self, labels: &[Vec<u32>], masks: Option<&mut Masks>) -> Result<Tensor>;
+
+    /// Most bytes that the forward and backward passes of `batch` label sequences with so many rows hold beside weights and the
+    /// gradients of these; `None`, as by default, if that is not known.
+    fn bytes(&self, _batch: usize, _rows: usize) -> Option<usize> {
+        None
+    }
+
+    /// The same network with its current weights, label by label for many hypotheses: after the same labels, the same row as
+    /// [`Predictor::forward`] has without dropout.
+    ///
+    /// # Errors
+    /// Candle's own errors.
+    fn decoder(&self) -> Result<Arc<dyn decoding::Predictor>>;
+}
+
+/// The configuration of a predictor, as a recipe has it.
+pub trait BuildPredictor {
+    /// Checks every value; keys begin with `predictor.`.
+    ///
+    /// # Errors
+    /// [`crate::Error::RecipeValue`] for the first one outside its range.
+    fn check(&self) -> Result<()>;
+
+    /// Makes the predictor for tokens 0 .. `tokens`, of which `blank` stands for "no label yet".
+    ///
+    /// # Errors
+    /// Those of the builder.
+    fn build(&self, tokens: usize, blank: u32, vb: &VarBuilder) -> Result<Arc<dyn Predictor>>;
+}
+
+/// The predictors that a recipe can name, by `predictor.kind`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum PredictorKind {
+    /// Remembers all labels.
+    Lstm(LstmPredictorConfig),
+    /// Sees the last few labels only.
+    Stateless(StatelessPredictorConfig),
+}
+
+impl std::ops::Deref for PredictorKind {
+    type Target = dyn BuildPredictor;
+
+    fn deref(&self) -> &Self::Target {
+        match self {
+            PredictorKind::Lstm(config) => config,
+            PredictorKind::Stateless(config) => config,
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! An LSTM over label embeddings.
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use candle_nn::VarBuilder;
+use decoding::LstmLayer;
+use serde::{Deserialize, Serialize};
+
+use super::embedding::{Embedding, Start};
+use super::{BuildPredictor, Predictor};
+use crate::config::values as check;
+use crate::config::values::{MANY, WIDEST};
+use crate::layers::dropout::Masks;
+use crate::layers::footprint;
+use crate::layers::footprint::Footprint;
+use crate::tensors::to_vec;
+use crate::{Lstm, LstmWeights, Result};
+
+/// `[predictor]`, kind `lstm`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LstmPredictorConfig {
+    /// Width of a label's embedding.
+    pub embedding: usize,
+    /// State width.
+    pub hidden: usize,
+    /// Number of layers.
+    pub layers: usize,
+    /// Share of values dropped after each layer and, unless said otherwise, after the embedding.
+    #[serde(default)]
+    pub dropout: f32,
+    /// Share of values dropped after the embedding.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub embedding_dropout: Option<f32>,
+    /// What stands for "no label yet".
+    #[serde(default, skip_serializing_if = "Start::is_blank")]
+    pub start: Start,
+    /// Whether each layer has a second bias, as in other toolkits.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub two_biases: bool,
+}
+
+impl BuildPredictor for LstmPredictorConfig {
+    fn check(&self) -> Result<()> {
+        check::whole("predictor.embedding", self.embedding, WIDEST)?;
+        check::whole("predictor.hidden", self.hidden, WIDEST)?;
+        check::whole("predictor.layers", self.layers, MANY)?;
+        check::dropout("predictor.embedding_dropout", self.embedding_dropout.unwrap_or_default())?;
+        check::dropout("predictor.dropout", self.dropout)
+    }
+
+    fn build(&self, tokens: usize, blank: u32, vb: &VarBuilder) -> Result<Arc<dyn Predictor>> {
+        Ok(Arc::new(LstmPredictor::new(self, tokens, blank, vb)?))
+    }
+}
+
+/// LSTM layers over label embeddings, with dropout after each.
+#[derive(Debug, Clone)]
+pub struct LstmPredictor {
+    embedding: Embedding,
+    layers: Vec<Lstm>,
+    config: LstmPredictorConfig,
+}
+
+impl LstmPredictor {
+    /// Makes the parameters `embedding.weight` and those of [`Lstm`] under `layers.N`.
+    ///
+    /// # Errors
+    /// Those of the builder.
+    pub fn new(config: &LstmPredictorConfig, tokens: usize, blank: u32, vb: &VarBuilder) -> Result<Self> {
+        let LstmPredictorConfig { embedding: width, hidden, layers, two_biases, start, .. } = *config;
+        let layer = |layer: usize| {
+            let input = if layer == 0 { width } else { hidden };
+            let vb = vb.pp("layers").pp(layer);
+            let layer = Lstm::new(input, hidden, 0, false, &vb)?;
+            if two_biases { layer.with_two_biases(0, &vb) } else { Ok(layer) }
+        };
+        let embedding = Embedding::new((tokens, width), (blank, start), &vb.pp("embedding"))?;
+        let layers = (0..layers).map(layer).collect::<Result<_>>()?;
+        let layers = Lstm::with_common_buffers(layers);
+        Ok(LstmPredictor { embedding, layers, config: config.clone() })
+    }
+}
+
+impl Predictor for LstmPredictor {
+    fn width(&self) -> usize {
+        self.config.hidden
+    }
+
+    fn forward(&self, labels: &[Vec<u32>], mut masks: Option<&mut Masks>) -> Result<Tensor> {
+        let mut drop = |x: Tensor, share: f32| match masks.as_deref_mut() {
+            Some(masks) => masks.apply(&x, share),
+            None => Ok(x),
+        };
+        let LstmPredictorConfig { dropout, embedding_dropout, .. } = self.config;
+        let lengths: Vec<usize> = labels.iter().map(|labels| labels.len() + 1).collect();
+        let mut x = drop(self.embedding.before(labels, 1)?, embedding_dropout.unwrap_or(dropout))?;
+        for layer in &self.layers {
+            x = drop(layer.forward(&x, &lengths)?, dropout)?;
+        }
+        Ok(x)
+    }
+
+    fn bytes(&self, batch: usize, rows: usize) -> Option<usize> {
+        let LstmPredictorConfig { embedding, hidden, layers, dropout, .. } = self.config;
+        let rows = batch * rows;
+        let layer = |layer: usize| {
+            footprint::lstm(rows, if layer == 0 { embedding } else { hidden }, hidden, 1, dropout > 0.0)
+        };
+        // The embeddings, dropped out or not, their gradient, and that of the whole table beside its sum.
+        let embedded = size_of::<f32>() * (4 * rows * embedding + 3 * self.embedding.numbers());
+        Some((0..layers).map(layer).fold(Footprint::default(), Footprint::then).peak() + embedded)
+    }
+
+    fn decoder(&self) -> Result<Arc<dyn decoding::Predictor>> {
+        let weights = |layer: &Lstm| -> Result<[Vec<f32>; 3]> {
+            let LstmWeights { input, recurrent, bias } = &layer.directions()?[0];
+            Ok([to_vec(input)?, to_vec(recurrent)?, to_vec(bias)?])
+        };
+        let weights = self.layers.iter().map(weights).collect::<Result<Vec<_>>>()?;
+        let layers: Vec<LstmLayer> =
+            weights.iter().map(|[input, recurrent, bias]| LstmLayer { input, recurrent, bias }).collect();
+        let (table, width) = self.embedding.table()?;
+        Ok(Arc::new(decoding::LstmPredictor::new(&table, width, &layers, self.embedding.start())?))
+    }
+}

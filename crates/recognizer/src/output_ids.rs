@@ -1,0 +1,141 @@
+//! Names of utterances in outputs: fields of CTM and names of files.
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+/// Maps the ids of a list to names that are different where the ids are.
+///
+/// A name is a function of the id and the set of all ids of the list, so that commands, orders and shards agree on it. An id that
+/// needs no change is its own name. Where two ids would have one name, all but the first of those that change (in the order of their
+/// bytes) end in `~2`, `~3` and so on.
+///
+/// ```
+/// use recognizer::OutputIds;
+/// let ids = OutputIds::of_fields(["call 7", "call_7", "call 8"]);
+/// assert_eq!(["call 7", "call_7", "call 8"].map(|id| ids.name(id)), ["call_7~2", "call_7", "call_8"]);
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct OutputIds {
+    /// Names of ids that change.
+    changed: HashMap<String, String>,
+}
+
+impl OutputIds {
+    /// Names as fields of CTM: white space, control characters, byte order marks and a `;;` at the start, which begins a comment, are
+    /// replaced by `_`, and so is an empty id.
+    pub fn of_fields<'a>(ids: impl IntoIterator<Item = &'a str>) -> Self {
+        Self::new(ids, field)
+    }
+
+    /// Names of files in a folder: slashes and backslashes, control characters and an empty id are replaced by `_`.
+    pub fn of_files<'a>(ids: impl IntoIterator<Item = &'a str>) -> Self {
+        Self::new(ids, file)
+    }
+
+    fn new<'a>(ids: impl IntoIterator<Item = &'a str>, replace: fn(&str) -> String) -> Self {
+        let ids: BTreeSet<&str> = ids.into_iter().collect();
+        let names: Vec<(&str, String)> = ids.into_iter().map(|id| (id, replace(id))).collect();
+        let is_unchanged = |(id, name): &&(&str, String)| id == name;
+        let mut taken: HashSet<String> =
+            names.iter().filter(is_unchanged).map(|(_, name)| name.clone()).collect();
+        // The number to try next, so that many ids with one name take linear time.
+        let mut next: HashMap<String, u64> = HashMap::new();
+        let mut changed = HashMap::new();
+        for (id, plain) in names.into_iter().filter(|one| !is_unchanged(&one)) {
+            let count = next.entry(plain.clone()).or_insert(1);
+            let name = loop {
+                let name = if *count == 1 { plain.clone() } else { format!("{plain}~{count}") };
+                *count += 1;
+                if taken.insert(name.clone()) {
+                    break name;
+                }
+            };
+            changed.insert(id.to_owned(), name);
+        }
+        Self { changed }
+    }
+
+    /// The name of an id of the list.
+    pub fn name<'a>(&'a self, id: &'a str) -> &'a str {
+        self.changed.get(id).map_or(id, String::as_str)
+    }
+}
+
+fn is_control(c: char) -> bool {
+    c.is_control() || c == '\u{feff}'
+}
+
+/// An id as a field, which is never empty.
+fn field(id: &str) -> String {
+    let id = id.replace(|c: char| c.is_whitespace() || is_control(c), "_");
+    match id.strip_prefix(";;") {
+        Some(rest) => format!("__{rest}"),
+        None if id.is_empty() => "_".to_owned(),
+        None => id,
+    }
+}
+
+/// An id as the name of a file.
+fn file(id: &str) -> String {
+    let id = id.replace(|c: char| matches!(c, '/' | '\\') || is_control(c), "_");
+    if id.is_empty() { "_".to_owned() } else { id }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn names(ids: &[&str]) -> Vec<String> {
+        let names = OutputIds::of_fields(ids.iter().copied());
+        ids.iter().map(|id| names.name(id).to_owned()).collect()
+    }
+
+    #[test]
+    fn ids_stay_apart_and_are_never_empty() {
+        // In the order of the bytes, "a\tb" comes before "a b", and "" before all others.
+        assert_eq!(
+            names(&["a b", "a_b", "a\tb", "", "_", ";;x", "a b"]),
+            ["a_b~3", "a_b", "a_b~2", "_~2", "_", "__x", "a_b~3"]
+        );
+        assert_eq!(names(&["a b", "c d", ""]), ["a_b", "c_d", "_"]);
+        // An id that is the name of another one with a number.
+        assert_eq!(names(&["a b", "a_b", "a_b~2"]), ["a_b~3", "a_b", "a_b~2"]);
+        assert_eq!(names(&["a b", "a_b~2", "a\u{a0}b"]), ["a_b", "a_b~2", "a_b~3"]);
+        assert_eq!(names(&["a\nb", "a\u{0}b", "a\u{1b}[1m", "\u{feff}a"]), ["a_b~2", "a_b", "a_[1m", "_a"]);
+        let files = OutputIds::of_files(["a/b", "a\\b", "a_b", "a b", "a\nb"]);
+        assert_eq!(
+            ["a/b", "a\\b", "a_b", "a b", "a\nb"].map(|id| files.name(id)),
+            ["a_b~3", "a_b~4", "a_b", "a b", "a_b~2"]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn names_differ_and_do_not_depend_on_the_order(
+            ids in proptest::collection::vec("[a_ ;~2\t\n/]{0,4}", 0..40),
+            seed in any::<u64>(),
+        ) {
+            let list: Vec<&str> = ids.iter().map(String::as_str).collect();
+            let mut other = list.clone();
+            other.rotate_left(seed as usize % list.len().max(1));
+            other.extend(list.first().copied());
+            for replace in [field as fn(&str) -> String, file] {
+                let names = OutputIds::new(list.iter().copied(), replace);
+                let others = OutputIds::new(other.iter().copied(), replace);
+                let mut owners = HashMap::new();
+                for &id in &list {
+                    let name = names.name(id);
+                    prop_assert_eq!(name, others.name(id));
+                    prop_assert_eq!(*owners.entry(name.to_owned()).or_insert(id), id);
+                    prop_assert!(!name.is_empty() && !name.chars().any(char::is_control));
+                }
+            }
+            let fields = OutputIds::of_fields(list.iter().copied());
+            for id in list {
+                let name = fields.name(id);
+                prop_assert!(!name.contains(char::is_whitespace) && !name.starts_with(";;"));
+                prop_assert!(field(id) != id || name == id);
+            }
+        }
+    }
+}

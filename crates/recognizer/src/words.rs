@@ -1,0 +1,187 @@
+//! Which tokens make a word.
+use std::ops::Range;
+
+use decoding::{Boundaries, TokenStyle};
+use speech::{Tokenizer, TokenizerKind};
+
+/// Marks word beginnings in tokens; [`Tokenizer::tokens`] says so.
+pub const MARK: char = '\u{2581}';
+
+/// The labels of each word; white space is in none.
+pub(crate) fn groups(tokenizer: &Tokenizer, labels: &[u32]) -> Vec<Range<usize>> {
+    let (kind, names) = (tokenizer.kind(), tokenizer.tokens());
+    let mut groups: Vec<Range<usize>> = Vec::new();
+    let (mut inside, mut after_special) = (false, false);
+    for (index, &label) in labels.iter().enumerate() {
+        let name = &names[label as usize];
+        let begins = match kind {
+            TokenizerKind::Words => true,
+            TokenizerKind::Characters if name.trim().is_empty() => {
+                inside = false;
+                continue;
+            }
+            TokenizerKind::Characters => tokenizer.is_special(label) || after_special,
+            _ => name.starts_with(MARK) || after_special,
+        };
+        after_special = tokenizer.is_special(label);
+        match groups.last_mut() {
+            Some(group) if inside && !begins => group.end = index + 1,
+            _ => groups.push(index..index + 1),
+        }
+        inside = true;
+    }
+    groups
+}
+
+/// Of each label, whether it begins a word: 1, or 0. Spaces stand for the words behind them.
+pub(crate) fn starts(tokenizer: &Tokenizer) -> Vec<u8> {
+    let begins = |name: &String| match tokenizer.kind() {
+        TokenizerKind::Words => true,
+        TokenizerKind::Characters => name.trim().is_empty(),
+        _ => name.starts_with(MARK),
+    };
+    tokenizer.tokens().iter().map(|name| u8::from(begins(name))).collect()
+}
+
+/// Word boundaries around each label of a tokenizer, for phrases that match whole words.
+pub(crate) fn boundaries(tokenizer: &Tokenizer) -> Vec<Option<Boundaries>> {
+    let style = match tokenizer.kind() {
+        TokenizerKind::Words => TokenStyle::Words,
+        TokenizerKind::Characters => TokenStyle::Characters,
+        _ => TokenStyle::Pieces,
+    };
+    let special = |id| tokenizer.is_special(id).then_some(Boundaries::BOTH);
+    let all = Boundaries::of_names(tokenizer.tokens(), style);
+    (0..).zip(all).map(|(id, boundaries)| special(id).or(boundaries)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use decoding::{Automaton, Boost, read_phrases};
+    use proptest::prelude::*;
+    use speech::TokenizerOptions;
+
+    use super::*;
+
+    const KINDS: [TokenizerKind; 6] = [
+        TokenizerKind::Words,
+        TokenizerKind::Characters,
+        TokenizerKind::InnerCharacters,
+        TokenizerKind::Bpe { size: 20 },
+        TokenizerKind::Bpe { size: 40 },
+        TokenizerKind::Unigram { size: 30 },
+    ];
+
+    /// Words that begin, end and contain one another, an apostrophe, and special words.
+    const VOCABULARY: [&str; 12] =
+        ["an", "and", "ant", "a", "eve", "seven", "evens", "eveeve", "eve's", "7", "<unk>", "[noise]"];
+
+    /// A tokenizer of the vocabulary, with two words that are single labels.
+    fn tokenizer(kind: TokenizerKind) -> Tokenizer {
+        let special = Some(vec!["<unk>".to_owned(), "[noise]".to_owned()]);
+        let options = TokenizerOptions { special, ..TokenizerOptions::new(kind) };
+        Tokenizer::train_with(&options, &[VOCABULARY.join(" "), VOCABULARY.join(" ")]).unwrap()
+    }
+
+    fn boost(tokenizer: &Tokenizer, list: &str) -> Boost {
+        let encode = |text: &str| tokenizer.encode(text).map_err(|error| error.to_string());
+        let phrases = read_phrases(list.as_bytes(), 1.0, encode).unwrap().phrases;
+        let mut boundaries = boundaries(tokenizer);
+        boundaries.push(None);
+        Boost::with_boundaries(&phrases, &boundaries, 1.0).unwrap()
+    }
+
+    fn bonus(boost: &Boost, tokenizer: &Tokenizer, text: &str) -> f32 {
+        let (mut sum, mut state) = (0.0, boost.start());
+        for label in tokenizer.encode(text).unwrap() {
+            let (score, next) = boost.step(state, label);
+            (sum, state) = (sum + score, next);
+        }
+        sum + boost.finish(state)
+    }
+
+    fn words(most: usize) -> impl Strategy<Value = Vec<usize>> {
+        prop::collection::vec(0..VOCABULARY.len(), 1..=most)
+    }
+
+    fn text(words: &[usize]) -> String {
+        words.iter().map(|&word| VOCABULARY[word]).collect::<Vec<_>>().join(" ")
+    }
+
+    proptest! {
+        /// A phrase scores the same whatever the labels are: once for each place at which its words stand.
+        #[test]
+        fn phrases_score_by_words_for_every_kind(
+            phrases in prop::collection::vec((words(3), -4..8i32), 0..6),
+            said in words(8),
+        ) {
+            let list: String =
+                phrases.iter().map(|(words, score)| format!("{}\t{score}\n", text(words))).collect();
+            let at = |from: usize| {
+                let here = phrases.iter().filter(|(words, _)| said[from..].starts_with(words));
+                here.map(|(words, score)| (words.len(), *score)).max().map_or(0, |(_, score)| score)
+            };
+            let expected: i32 = (0..said.len()).map(at).sum();
+            for kind in KINDS {
+                let tokenizer = tokenizer(kind);
+                let found = bonus(&boost(&tokenizer, &list), &tokenizer, &text(&said));
+                prop_assert!((found - expected as f32).abs() < 1e-3, "{kind:?} {found} {expected}");
+            }
+        }
+    }
+
+    #[test]
+    fn labels_behind_special_words_begin_words() {
+        for kind in KINDS {
+            let tokenizer = tokenizer(kind);
+            let boost = boost(&tokenizer, "an\t4\n<unk> a\t2");
+            // Without the space that a text would have.
+            let mut labels = tokenizer.encode("<unk>").unwrap();
+            labels.extend(tokenizer.encode("an").unwrap());
+            labels.extend(tokenizer.encode("[noise]").unwrap());
+            let step = |(sum, state), &label: &u32| {
+                let (score, next) = boost.step(state, label);
+                (sum + score, next)
+            };
+            let (sum, state) = labels.iter().fold((0.0, boost.start()), step);
+            assert!((sum + boost.finish(state) - 4.0).abs() < 1e-4, "{kind:?} {sum}");
+        }
+    }
+
+    #[test]
+    fn scripts_without_spaces_have_no_word_boundaries() {
+        for kind in [TokenizerKind::Characters, TokenizerKind::InnerCharacters] {
+            let tokenizer = Tokenizer::train(kind, &["今天天气好", "天气", "ok 好"]).unwrap();
+            let encode = |text: &str| tokenizer.encode(text).map_err(|error| error.to_string());
+            let mut phrases = read_phrases("天气\t3\nok\t2".as_bytes(), 1.0, encode).unwrap().phrases;
+            decoding::add_unmarked(&mut phrases, tokenizer.tokens());
+            let boost = Boost::with_boundaries(&phrases, &boundaries(&tokenizer), 1.0).unwrap();
+            for (text, expected) in [("今天天气好", 3.0), ("天气", 3.0), ("天天气天气", 6.0), ("好天", 0.0)]
+            {
+                let found = bonus(&boost, &tokenizer, text);
+                assert!((found - expected).abs() < 1e-4, "{kind:?} {text} {found}");
+            }
+            assert!((bonus(&boost, &tokenizer, "ok 天气") - 5.0).abs() < 1e-4, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn words_are_those_of_the_text() {
+        let text = "a banana and a band";
+        let kinds = [
+            TokenizerKind::Words,
+            TokenizerKind::Characters,
+            TokenizerKind::InnerCharacters,
+            TokenizerKind::Bpe { size: 9 },
+            TokenizerKind::Bpe { size: 30 },
+        ];
+        for kind in kinds {
+            let tokenizer = Tokenizer::train(kind, &[text]).unwrap();
+            let labels = tokenizer.encode(text).unwrap();
+            let groups = groups(&tokenizer, &labels);
+            let words = groups.iter().map(|group| tokenizer.decode(&labels[group.clone()]).unwrap());
+            assert_eq!(words.collect::<Vec<_>>().join(" "), text, "{kind:?}");
+            assert!(super::groups(&tokenizer, &[]).is_empty());
+        }
+    }
+}

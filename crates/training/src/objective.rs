@@ -1,0 +1,36 @@
+//! What a step minimizes.
+use model::{LossSessions, Losses, Masks, Model};
+
+use crate::Result;
+use crate::data::Batch;
+
+/// What is minimised, from batches of rows and labels.
+pub trait Objective: Send + Sync {
+    /// Losses of a batch that is all or a part of the `of` utterances of an optimiser step; see [`Losses::mean`]. With masks, dropout
+    /// is on.
+    ///
+    /// # Errors
+    /// [`model::Error::Shape`] or [`model::Error::Loss`] if the batch does not fit the model.
+    fn losses(
+        &self,
+        model: &Model,
+        batch: &Batch,
+        of: usize,
+        step: u64,
+        masks: Option<&mut Masks>,
+    ) -> Result<Losses>;
+}
+
+/// What the model's own configuration says.
+impl Objective for LossSessions {
+    fn losses(
+        &self,
+        model: &Model,
+        batch: &Batch,
+        of: usize,
+        step: u64,
+        masks: Option<&mut Masks>,
+    ) -> Result<Losses> {
+        Ok(model.losses(self, batch.labeled(), of, step, masks)?)
+    }
+}
