@@ -22,7 +22,7 @@ use crate::{Error, Result};
 /// let names: Vec<&str> = parameters.iter().map(|(name, _)| name).collect();
 /// assert_eq!(names, ["head.bias", "head.weight"]);
 /// # let _ = layer;
-/// # Ok::<(), training::Error>(())
+/// # Ok::<(), model::Error>(())
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Parameters {
