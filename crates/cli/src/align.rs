@@ -10,14 +10,14 @@ use crate::{
     bad_items::{self, BadItemArguments},
     error::Result,
     manifests,
-    out::{complain, formatted, say, warn_each},
+    out::{formatted, outln, warn_each, warnln},
     outputs,
     shard::{self, Shard},
 };
 
 /// Arguments of `panda align`.
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct Args {
     /// A checkpoint, for example runs/digits/best.safetensors
     checkpoint: PathBuf,
     /// A JSONL manifest whose texts are to be aligned
@@ -42,7 +42,7 @@ pub struct Arguments {
 }
 
 /// Aligns the manifest; an utterance without a path, or one that cannot be used, is reported and left out.
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &Args) -> Result<ExitCode> {
     let utterances = manifests::read(&arguments.manifest)?;
     let ids = OutputIds::of_fields(utterances.iter().map(|one| one.id.as_str()));
     let utterances = shard::part(utterances, arguments.shard);
@@ -63,7 +63,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let texts = utterances.iter().map(|one| one.text.as_str());
     warn_each(recognizer::conversion_warnings(&name, texts, recogniser.tokenizer()));
     for id in &found.without_path {
-        complain!("warning: {}: no path, more labels than its frames can emit; left out", Excerpt(id));
+        warnln!("warning: {}: no path, more labels than its frames can emit; left out", Excerpt(id));
     }
     // What was aligned is written, even if too much of the list cannot be used.
     let code = write(arguments, &found, &ids, ctm, json)?;
@@ -72,7 +72,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 /// Writes what was asked for, and a summary where there is room for one.
 fn write(
-    arguments: &Arguments,
+    arguments: &Args,
     found: &Alignments,
     ids: &OutputIds,
     ctm: Option<Output>,
@@ -97,6 +97,6 @@ fn write(
         0 => String::new(),
         count => format!(", {count} left out"),
     };
-    say!("{aligned} utterances aligned, {without} without a path{left_out}; {latency}")?;
+    outln!("{aligned} utterances aligned, {without} without a path{left_out}; {latency}")?;
     Ok(ExitCode::SUCCESS)
 }

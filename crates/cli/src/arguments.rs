@@ -8,18 +8,18 @@ use kernels::Excerpt;
 use model::bytes::LossBudget;
 use speech::Channel;
 
-use crate::{Arguments, out};
+use crate::{Args, out};
 
 /// Exit status for arguments that are refused.
 const REFUSED: i32 = 2;
 
 /// Parses the arguments of this process, or ends it with help or a message.
-pub fn parse() -> Arguments {
+pub fn parse() -> Args {
     let matches = command().try_get_matches();
-    let arguments = matches.and_then(|mut matches| Arguments::from_arg_matches_mut(&mut matches));
+    let arguments = matches.and_then(|mut matches| Args::from_arg_matches_mut(&mut matches));
     arguments.unwrap_or_else(|error| match value_message(&error) {
         Some(message) => {
-            out::complain!("error: {message}");
+            out::warnln!("error: {message}");
             std::process::exit(REFUSED)
         }
         None => printable(error).exit(),
@@ -28,7 +28,7 @@ pub fn parse() -> Arguments {
 
 /// The program's commands. A number may be negative, so that an error is about the value and not about an unknown flag.
 fn command() -> Command {
-    allow_negative_numbers(Arguments::command())
+    allow_negative_numbers(Args::command())
 }
 
 fn allow_negative_numbers(command: Command) -> Command {
@@ -161,7 +161,7 @@ mod tests {
                 }
                 // Requirements of the flag are no concern here.
                 let matches = command().ignore_errors(true).try_get_matches_from(words).unwrap();
-                let arguments = Arguments::from_arg_matches(&matches).map(drop);
+                let arguments = Args::from_arg_matches(&matches).map(drop);
                 assert!(arguments.is_ok(), "{path:?} {flag} {value}: {arguments:?}");
                 is_accepted = true;
             }

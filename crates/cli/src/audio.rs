@@ -7,7 +7,7 @@ use speech::{Change, Channel, Conversion};
 
 use crate::error::{Error, Result};
 use crate::numbers;
-use crate::out::complain;
+use crate::out::warnln;
 
 /// How recordings are read.
 #[derive(clap::Args)]
@@ -33,7 +33,7 @@ impl AudioArguments {
     /// A recogniser that reads as the arguments say; what a user should know of its checkpoint is said.
     pub fn load(&self, checkpoint: &Path) -> Result<Recognizer> {
         let recogniser = Recognizer::load(checkpoint)?;
-        recogniser.warning().iter().for_each(|warning| complain!("warning: {warning}"));
+        recogniser.warning().iter().for_each(|warning| warnln!("warning: {warning}"));
         Ok(recogniser.with_conversion(Conversion { channel: self.channel, resample: self.resample }))
     }
 
@@ -68,6 +68,6 @@ impl SilenceArguments {
 /// Says on standard error what was done to how many recordings, a line for each thing.
 pub fn note(changes: &BTreeMap<Change, usize>) {
     for (change, count) in changes {
-        complain!("note: {change}: {count} recording{}", if *count == 1 { "" } else { "s" });
+        warnln!("note: {change}: {count} recording{}", if *count == 1 { "" } else { "s" });
     }
 }

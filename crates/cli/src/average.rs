@@ -1,11 +1,11 @@
 //! `panda average OUT CHECKPOINT...`
 use std::{path::PathBuf, process::ExitCode};
 
-use crate::{error::Result, numbers, out::say};
+use crate::{error::Result, numbers, out::outln};
 
 /// Arguments of `panda average`.
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct Args {
     /// Where to write the averaged checkpoint
     out: PathBuf,
     /// Checkpoints of one recipe; with --last or --best, a run folder
@@ -20,16 +20,16 @@ pub struct Arguments {
 }
 
 /// Averages weights and says of which checkpoints.
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &Args) -> Result<ExitCode> {
     let checkpoints = match (arguments.last.or(arguments.best), arguments.checkpoints.as_slice()) {
         (None, checkpoints) => checkpoints.to_vec(),
         (Some(count), [run]) => training::choose(run, count, arguments.best.is_some())?,
         (Some(_), others) => return Err(crate::error::Error::OneRun { found: others.len() }),
     };
     let averaged = training::average(&checkpoints, &arguments.out)?;
-    averaged.from.iter().try_for_each(|path| say!("{}", path.display()))?;
+    averaged.from.iter().try_for_each(|path| outln!("{}", path.display()))?;
     let and = if averaged.moving { " and of their moving averages" } else { "" };
     let (count, parameters, out) = (averaged.from.len(), averaged.parameters, arguments.out.display());
-    say!("{out}: mean of the {parameters} weights of {count} checkpoints{and}")?;
+    outln!("{out}: mean of the {parameters} weights of {count} checkpoints{and}")?;
     Ok(ExitCode::SUCCESS)
 }

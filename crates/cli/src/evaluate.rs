@@ -13,15 +13,15 @@ use crate::search::SearchArguments;
 use crate::{
     error::Result,
     manifests,
-    out::{complain, say, warn_each},
+    out::{outln, warn_each, warnln},
     outputs, scores, shard,
 };
-use outputs::Place;
+use outputs::TranscriptPath;
 use shard::Shard;
 
 /// Arguments of `panda evaluate`.
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct Args {
     /// A checkpoint, for example runs/digits/best.safetensors
     checkpoint: PathBuf,
     /// A JSONL manifest
@@ -59,7 +59,7 @@ pub struct Arguments {
 }
 
 /// Decodes the manifest and prints a line for each subset.
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &Args) -> Result<ExitCode> {
     let utterances = manifests::read(&arguments.manifest)?;
     let ids = || utterances.iter().map(|one| one.id.as_str());
     let writer = TranscriptionWriter {
@@ -91,7 +91,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     note(&evaluation.changes);
     if evaluation.discarded > 0 {
         let texts = if evaluation.discarded == 1 { "text was" } else { "texts were" };
-        complain!("note: {} {texts} discarded as silence; --silence 0 keeps them", evaluation.discarded);
+        warnln!("note: {} {texts} discarded as silence; --silence 0 keeps them", evaluation.discarded);
     }
     bad_items::warn(&name, &evaluation.bad);
     let texts = utterances.iter().map(|one| one.text.as_str());
@@ -109,13 +109,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         let Some(output) = captions.remove(one.id.as_str()) else { continue };
         output.write(writer.write(&one.id, &one.heard).as_bytes())?;
     }
-    scores::lines(&name, &evaluation, arguments.speakers).iter().try_for_each(|line| say!("{line}"))?;
+    scores::lines(&name, &evaluation, arguments.speakers).iter().try_for_each(|line| outln!("{line}"))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// A file of captions for each utterance, looked at before the work begins; none for other formats.
 fn captions(
-    arguments: &Arguments,
+    arguments: &Args,
     inputs: &[&PathBuf],
     utterances: &[Utterance],
     names: &OutputIds,
@@ -124,7 +124,7 @@ fn captions(
     else {
         return Ok(Vec::new());
     };
-    let places = utterances.iter().map(|utterance| Place {
+    let places = utterances.iter().map(|utterance| TranscriptPath {
         recording: PathBuf::from(&utterance.id),
         output: folder.join(format!("{}.{}", names.name(&utterance.id), format.name())),
     });

@@ -14,12 +14,12 @@ use crate::{
     bad_items,
     error::{Error, Result},
     numbers,
-    out::{complain, say, warn_each},
+    out::{outln, warn_each, warnln},
 };
 
 /// Arguments of `panda info`.
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct Args {
     /// A checkpoint, or a recipe (*.toml); not needed where `--hidden` and `--classes` say what the plan is for
     #[arg(required_unless_present_all = ["hidden", "classes"])]
     path: Option<PathBuf>,
@@ -51,10 +51,10 @@ const MOST_ROWS: usize = 1 << 24;
 /// Most units and classes of one.
 const MOST: usize = 1 << 28;
 
-impl Arguments {
+impl Args {
     /// Whether sizes are those of something.
     fn check(&self) -> Result<()> {
-        let Arguments { batch, frames, labels, .. } = *self;
+        let Args { batch, frames, labels, .. } = *self;
         let of_one = frames.saturating_add(labels).saturating_add(1);
         let rows = batch.saturating_mul(of_one);
         if rows > MOST_ROWS {
@@ -66,7 +66,7 @@ impl Arguments {
 }
 
 /// Prints parameters and plan; nothing is trained or decoded.
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &Args) -> Result<ExitCode> {
     let Some(path) = &arguments.path else { return plan(0, 0, Options::default(), arguments) };
     if path.extension().is_some_and(|extension| extension == "toml") {
         let (recipe, _) = Recipe::read(path, None)?;
@@ -78,7 +78,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         bad.extend(unusable_texts(&utterances, &tokenizer)?);
         bad_items::warn("data.train", &bad);
         let seconds: f64 = utterances.iter().map(|utterance| utterance.seconds).sum();
-        say!("training data: {} utterances, {:.1} minutes", utterances.len(), seconds / 60.0)?;
+        outln!("training data: {} utterances, {:.1} minutes", utterances.len(), seconds / 60.0)?;
         describe(&recipe.model(), &tokenizer, arguments)
     } else {
         let checkpoint = Checkpoint::read(path)?;
@@ -93,31 +93,31 @@ struct Messages;
 
 impl Observer for Messages {
     fn on_warning(&mut self, warning: &str) {
-        complain!("warning: {warning}");
+        warnln!("warning: {warning}");
     }
 
     fn on_note(&mut self, note: &str) {
-        complain!("note: {note}");
+        warnln!("note: {note}");
     }
 }
 
-fn describe(config: &ModelConfig, tokenizer: &Tokenizer, arguments: &Arguments) -> Result<ExitCode> {
-    say!("tokens: {} and the blank", tokenizer.size())?;
-    say!("texts: normalize = \"{}\"", tokenizer.unicode_form().name())?;
+fn describe(config: &ModelConfig, tokenizer: &Tokenizer, arguments: &Args) -> Result<ExitCode> {
+    outln!("tokens: {} and the blank", tokenizer.size())?;
+    outln!("texts: normalize = \"{}\"", tokenizer.unicode_form().name())?;
     if !tokenizer.special().is_empty() {
-        say!("special words, one token each: {}", tokenizer.special().join(" "))?;
+        outln!("special words, one token each: {}", tokenizer.special().join(" "))?;
     }
-    say!("one encoder frame: {} ms", config.frame_ms())?;
-    say!("{:<40} {:>16} {:>12}", "parameter", "shape", "count")?;
+    outln!("one encoder frame: {} ms", config.frame_ms())?;
+    outln!("{:<40} {:>16} {:>12}", "parameter", "shape", "count")?;
     let mut all = 0;
     for (name, shape) in Model::shapes(config, tokenizer.size())? {
         let count: usize = shape.iter().product();
-        say!("{name:<40} {:>16} {count:>12}", format!("{shape:?}"))?;
+        outln!("{name:<40} {:>16} {count:>12}", format!("{shape:?}"))?;
         all += count;
     }
-    say!("{:<40} {:>16} {all:>12}", "all", "")?;
+    outln!("{:<40} {:>16} {all:>12}", "all", "")?;
 
-    say!("")?;
+    outln!("")?;
     if let Some(gnat) = config.loss.kind.gnat() {
         return lattice(gnat, config, tokenizer.size(), arguments);
     }
@@ -125,13 +125,8 @@ fn describe(config: &ModelConfig, tokenizer: &Tokenizer, arguments: &Arguments) 
 }
 
 /// The size of a recognition lattice, and what its loss takes.
-fn lattice(
-    gnat: &GnatConfig,
-    config: &ModelConfig,
-    labels: usize,
-    arguments: &Arguments,
-) -> Result<ExitCode> {
-    let Arguments { hidden, classes, bf16, .. } = *arguments;
+fn lattice(gnat: &GnatConfig, config: &ModelConfig, labels: usize, arguments: &Args) -> Result<ExitCode> {
+    let Args { hidden, classes, bf16, .. } = *arguments;
     let asked = [("--hidden", hidden.is_some()), ("--classes", classes.is_some()), ("--bf16", bf16)];
     if let Some((argument, _)) = asked.into_iter().find(|(_, asked)| *asked) {
         let (expected, search) = ("a transducer", "a recognition lattice (loss.kind = \"gnat\")");
@@ -144,32 +139,32 @@ fn lattice(
     let budget = options.budget;
     let (context, alignment) = (gnat.ngram(labels)?, gnat.alignment()?);
     let (states, of_frame) = (context.states(), alignment.num_states());
-    say!("recognition lattice: the last {} of {labels} labels, {states} context states", gnat.context)?;
-    say!("one frame: {of_frame} alignment states, {} arc weights", states * (1 + labels))?;
+    outln!("recognition lattice: the last {} of {labels} labels, {states} context states", gnat.context)?;
+    outln!("one frame: {of_frame} alignment states, {} arc weights", states * (1 + labels))?;
     let over = if gnat.normalise.normalize().is_some() { "each state's arcs" } else { "all paths" };
-    say!("normalised over {over}")?;
-    say!("memory budget of the loss: {}", budget)?;
-    let Arguments { batch, frames, labels: positions, .. } = *arguments;
+    outln!("normalised over {over}")?;
+    outln!("memory budget of the loss: {}", budget)?;
+    let Args { batch, frames, labels: positions, .. } = *arguments;
     let plan = Model::lattice_plan_for(&config, labels, [batch, frames, positions])?;
     if let Some(Plan { utterances, window, kept, bytes, .. }) = plan {
         let weights = if kept { "stay from forward to backward" } else { "are made again in backward" };
-        say!("plan for {batch} utterances of {frames} frames and {positions} labels:")?;
-        say!("  {utterances} together, {window} frames of each at a time; arc weights {weights}")?;
-        say!("  at most {:.1} MB beside parameters, frames and gradients", bytes as f64 / 1e6)?;
+        outln!("plan for {batch} utterances of {frames} frames and {positions} labels:")?;
+        outln!("  {utterances} together, {window} frames of each at a time; arc weights {weights}")?;
+        outln!("  at most {:.1} MB beside parameters, frames and gradients", bytes as f64 / 1e6)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// What the loss takes, for the model's sizes or those of the command line.
-fn plan(hidden: usize, classes: usize, options: Options, arguments: &Arguments) -> Result<ExitCode> {
+fn plan(hidden: usize, classes: usize, options: Options, arguments: &Args) -> Result<ExitCode> {
     arguments.check()?;
-    let Arguments { batch, frames, labels, .. } = *arguments;
+    let Args { batch, frames, labels, .. } = *arguments;
     let LossBudget { bytes, keep_scores } =
         arguments.budget.unwrap_or(LossBudget { bytes: options.budget, keep_scores: options.keep_scores });
     let precision = if arguments.bf16 { Precision::Bf16 } else { options.precision };
     let options = Options { budget: bytes, keep_scores, precision, ..options };
     let (hidden, classes) = (arguments.hidden.unwrap_or(hidden), arguments.classes.unwrap_or(classes));
     let plan = MemoryPlan::for_shape::<f32>([batch, frames, labels], hidden, classes, &options, true)?;
-    plan.to_string().lines().try_for_each(|line| say!("{line}"))?;
+    plan.to_string().lines().try_for_each(|line| outln!("{line}"))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -12,7 +12,7 @@ use speech::{
 use crate::{
     error::{Error, Result},
     manifests, numbers,
-    out::{complain, say, warn_each},
+    out::{outln, warn_each, warnln},
     outputs,
 };
 
@@ -20,7 +20,7 @@ use crate::{
 const UNKNOWN: &str = "<unk>";
 /// Arguments of `panda lm`.
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct Args {
     /// JSONL manifests (*.jsonl, *.json), or text files with a sentence a line
     #[arg(required = true)]
     text: Vec<PathBuf>,
@@ -39,7 +39,7 @@ pub struct Arguments {
 }
 
 /// Estimates an n-gram and says how well it foresees its own text, and another one.
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &Args) -> Result<ExitCode> {
     let checkpoint = Some(&arguments.tokens).filter(|tokens| *tokens != Path::new("words"));
     let tokenizer = checkpoint.map(|path| Checkpoint::read(path)?.tokenizer(path)).transpose()?;
     let form = tokenizer.as_ref().map_or(UnicodeForm::default(), Tokenizer::unicode_form);
@@ -65,13 +65,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     for ((k, count), discounts) in (1..).zip(found.table.counts()).zip(&found.discounts) {
-        say!("{k}-grams {count:>9}  discounts {}", tell(discounts))?;
+        outln!("{k}-grams {count:>9}  discounts {}", tell(discounts))?;
     }
     let measure = |sentences: &[Vec<u32>]| ngram.perplexity(sentences.iter().map(Vec::as_slice));
     let unit = if checkpoint.is_some() { "tokens" } else { "words" };
-    say!("{}", line("the text itself", unit, &measure(&sentences)))?;
+    outln!("{}", line("the text itself", unit, &measure(&sentences)))?;
     if let (Some(path), Some(test)) = (&arguments.test, &test) {
-        say!("{}", line(&path.display().to_string(), unit, &measure(test)))?;
+        outln!("{}", line(&path.display().to_string(), unit, &measure(test)))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -137,7 +137,7 @@ impl Text {
         }
         if let Some(first) = marked.first() {
             let lines = if marked.len() == 1 { "line" } else { "lines" };
-            complain!(
+            warnln!(
                 "warning: {name}: <s> and </s> are removed from the ends of {} {lines}, the first is line {first}",
                 marked.len()
             );

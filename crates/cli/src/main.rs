@@ -32,7 +32,7 @@ use clap::Subcommand;
 /// Trains and runs transducer (RNN-T) speech recognisers with the exact loss over every class.
 #[derive(clap::Parser)]
 #[command(name = "panda", version)]
-struct Arguments {
+struct Args {
     #[command(subcommand)]
     command: Command,
 }
@@ -40,25 +40,25 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Trains by a recipe, then evaluates on its test manifests
-    Train(train::Arguments),
+    Train(train::Args),
     /// Word and character error rates of a checkpoint on a manifest, each subset apart
-    Evaluate(evaluate::Arguments),
+    Evaluate(evaluate::Args),
     /// Text of audio files
-    Transcribe(transcribe::Arguments),
+    Transcribe(transcribe::Args),
     /// The mean of several checkpoints' weights, as a checkpoint
-    Average(average::Arguments),
+    Average(average::Args),
     /// When each word of a manifest was said: CTM and JSON
-    Align(align::Arguments),
+    Align(align::Args),
     /// What several processes have made of their shards, as one file
-    Merge(merge::Arguments),
+    Merge(merge::Args),
     /// Checks a corpus as it is distributed and writes its manifests or shards
-    Prepare(prepare::Arguments),
+    Prepare(prepare::Args),
     /// Estimates a small n-gram language model (ARPA) from texts
-    Lm(lm::Arguments),
+    Lm(lm::Args),
     /// One HTML page of a run folder: curves, error rates, the worst utterances to read and to hear
-    Report(report::Arguments),
+    Report(report::Args),
     /// Shapes, parameter counts and memory plan of a checkpoint or a recipe
-    Info(info::Arguments),
+    Info(info::Args),
 }
 
 /// What comes before any command.
@@ -86,7 +86,7 @@ fn main() -> ExitCode {
         // Whoever closes a pipe has read enough. The status is that of programs that the signal for it ends.
         Err(error) if error.is_closed() => ExitCode::from(signals::CLOSED),
         Err(error) => {
-            out::complain!("error: {}", error::chain(&error));
+            out::warnln!("error: {}", error::chain(&error));
             ExitCode::from(2)
         }
         Ok(code) => code,

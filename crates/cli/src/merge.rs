@@ -11,13 +11,13 @@ use speech::files::is_same_file;
 use training::files::Output;
 
 use crate::error::{Error, Result};
-use crate::out::say;
+use crate::out::outln;
 use crate::scores;
-use parts::Parts;
+use parts::MergeParts;
 
 /// Arguments of `panda merge`.
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct Args {
     /// Where to write all of it
     out: PathBuf,
     /// What each shard has written, in the order of the shards: hypotheses (--hypotheses), alignments (--json), or lines (txt, json, ctm)
@@ -32,7 +32,7 @@ pub struct Arguments {
 }
 
 /// Joins the parts, and prints the error rates of hypotheses.
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &Args) -> Result<ExitCode> {
     let inputs: Vec<&Path> =
         arguments.parts.iter().chain(&arguments.manifest).map(PathBuf::as_path).collect();
     let output = Output::new(&arguments.out, &inputs)?;
@@ -44,26 +44,26 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         })
     };
     let texts = arguments.parts.iter().map(read).collect::<std::result::Result<Vec<_>, _>>()?;
-    let parts = Parts::of(&arguments.parts, &texts)?;
+    let parts = MergeParts::of(&arguments.parts, &texts)?;
     check(&parts, arguments)?;
     match parts {
-        Parts::Lines { lines, .. } => {
+        MergeParts::Lines { lines, .. } => {
             let lines = lines.concat();
             let text: String = lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
             output.write(text.as_bytes())?;
         }
-        Parts::Alignments(parts) => {
+        MergeParts::Alignments(parts) => {
             let all = Alignments::joined(parts).expect("at least one part");
             output.write(all.json().as_bytes())?;
         }
-        Parts::Hypotheses(parts) => {
+        MergeParts::Hypotheses(parts) => {
             let evaluation = Evaluation::joined(parts);
             output.write(evaluation.hypotheses().as_bytes())?;
             let file = arguments.manifest.as_ref().unwrap_or(&arguments.out);
             let name = file.file_stem().unwrap_or_default().to_string_lossy();
             scores::lines(&name, &evaluation, arguments.speakers)
                 .iter()
-                .try_for_each(|line| say!("{line}"))?;
+                .try_for_each(|line| outln!("{line}"))?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -74,11 +74,11 @@ fn error(path: &Path, expected: impl Into<String>, found: impl Into<String>) -> 
 }
 
 /// Fails where an utterance is in two parts, or where the parts are not the manifest.
-fn check(parts: &Parts, arguments: &Arguments) -> Result<()> {
-    if arguments.speakers && !matches!(parts, Parts::Hypotheses(_)) {
+fn check(parts: &MergeParts, arguments: &Args) -> Result<()> {
+    if arguments.speakers && !matches!(parts, MergeParts::Hypotheses(_)) {
         return Err(error(&arguments.parts[0], "hypotheses, for --speakers", "others"));
     }
-    let has_manifest_ids = !matches!(parts, Parts::Lines { has_manifest_ids: false, .. });
+    let has_manifest_ids = !matches!(parts, MergeParts::Lines { has_manifest_ids: false, .. });
     if !has_manifest_ids {
         expect_different_files(&arguments.parts)?;
     }

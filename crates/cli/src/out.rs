@@ -66,16 +66,16 @@ fn cut_words(text: &str) -> String {
 }
 
 /// [`line()`] with the arguments of `format!`.
-macro_rules! say {
+macro_rules! outln {
     ($($text:tt)*) => { $crate::out::line(format_args!($($text)*)) };
 }
 
 /// [`error_line`] with the arguments of `format!`.
-macro_rules! complain {
+macro_rules! warnln {
     ($($text:tt)*) => { $crate::out::error_line(format_args!($($text)*)) };
 }
 
-pub(crate) use {complain, say};
+pub(crate) use {outln, warnln};
 
 #[cfg(test)]
 mod tests {

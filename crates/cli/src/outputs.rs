@@ -27,12 +27,12 @@ pub fn open<const N: usize>(
 }
 
 /// A file for each recording in a folder, which is made if need be.
-pub fn in_folder(folder: &Path, places: &[Place], inputs: &[&Path]) -> Result<Vec<Output>> {
+pub fn in_folder(folder: &Path, places: &[TranscriptPath], inputs: &[&Path]) -> Result<Vec<Output>> {
     let io = |source| model::Error::Io { path: folder.to_owned(), action: "make the folder", source };
     std::fs::create_dir_all(folder).map_err(io)?;
     let mut outputs: Vec<Output> = Vec::with_capacity(places.len());
     let mut taken = HashMap::new();
-    for Place { recording, output } in places {
+    for TranscriptPath { recording, output } in places {
         let output = Output::new(output, inputs)?;
         // What leads nowhere else is a place of its own.
         let place = output.place().unwrap_or_else(|| output.path().to_owned());
@@ -46,7 +46,7 @@ pub fn in_folder(folder: &Path, places: &[Place], inputs: &[&Path]) -> Result<Ve
 
 /// A recording and where its text goes.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct TranscriptPath {
     /// The recording, for messages.
     pub recording: PathBuf,
     /// The file.
@@ -57,7 +57,7 @@ pub struct Place {
 ///
 /// # Errors
 /// [`Error::SameName`] for two recordings with one output; [`in_folder`] finds outputs that are links to one file.
-pub fn places(folder: &Path, recordings: &[PathBuf], format: Format) -> Result<Vec<Place>> {
+pub fn places(folder: &Path, recordings: &[PathBuf], format: Format) -> Result<Vec<TranscriptPath>> {
     let mut taken: HashMap<PathBuf, &PathBuf> = HashMap::new();
     let mut places = Vec::with_capacity(recordings.len());
     for recording in recordings {
@@ -68,7 +68,7 @@ pub fn places(folder: &Path, recordings: &[PathBuf], format: Format) -> Result<V
         if let Some(other) = taken.insert(output.clone(), recording) {
             return Err(same_name(&output, recording, other));
         }
-        places.push(Place { recording: recording.clone(), output });
+        places.push(TranscriptPath { recording: recording.clone(), output });
     }
     Ok(places)
 }

@@ -4,17 +4,17 @@ use std::process::ExitCode;
 
 use speech::prepare::{Prepare, Strings, Summary, an4, fsdd, librispeech};
 
-use crate::{error::Result, numbers, out::say};
+use crate::{error::Result, numbers, out::outln};
 
 /// Arguments of `panda prepare`.
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct Args {
     #[command(subcommand)]
-    corpus: Corpus,
+    corpus: CorpusCommand,
 }
 
 #[derive(clap::Subcommand)]
-enum Corpus {
+enum CorpusCommand {
     /// The subsets of LibriSpeech in DIR/LibriSpeech, and train-960 of its three training sets
     Librispeech(Common),
     /// Carnegie Mellon's AN4 in DIR/an4; six speakers of its training set become the dev set
@@ -75,11 +75,11 @@ impl Common {
 const MOST_STRINGS: u32 = 10_000_000;
 
 /// Checks a corpus, writes its manifests and says what they hold.
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &Args) -> Result<ExitCode> {
     let lists = match &arguments.corpus {
-        Corpus::Librispeech(common) => librispeech(&common.dir, &common.how())?,
-        Corpus::An4(common) => an4(&common.dir, &common.how())?,
-        Corpus::Fsdd { common, strings, seed } => {
+        CorpusCommand::Librispeech(common) => librispeech(&common.dir, &common.how())?,
+        CorpusCommand::An4(common) => an4(&common.dir, &common.how())?,
+        CorpusCommand::Fsdd { common, strings, seed } => {
             let strings = strings.map(|train| {
                 let (train, some) = (train as usize, (train as usize).div_ceil(10));
                 Strings { train, dev: some, test: some, seed: *seed }
@@ -92,7 +92,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 fn table(lists: &[Summary]) -> Result<()> {
-    say!(
+    outln!(
         "{:<16} {:>10} {:>8} {:>8} {:>10} {:>10} {:>10}",
         "list",
         "utterances",
@@ -103,7 +103,7 @@ fn table(lists: &[Summary]) -> Result<()> {
         "characters"
     )?;
     for list in lists {
-        say!(
+        outln!(
             "{:<16} {:>10} {:>8.2} {:>8} {:>10.2} {:>10.2} {:>10}",
             list.name,
             list.utterances,
@@ -119,7 +119,7 @@ fn table(lists: &[Summary]) -> Result<()> {
             0 => String::new(),
             count => format!("; without {count} transcripts that have no sound"),
         };
-        say!("{}{without}", list.path.display())?;
+        outln!("{}{without}", list.path.display())?;
     }
     Ok(())
 }

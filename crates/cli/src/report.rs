@@ -7,11 +7,11 @@ use training::files::Output;
 
 use crate::error::Result;
 use crate::numbers;
-use crate::out::say;
+use crate::out::outln;
 
 /// Arguments of `panda report`.
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct Args {
     /// A run folder, for example runs/digits
     run: PathBuf,
     /// Where the page goes [default: report.html in the run folder]
@@ -32,7 +32,7 @@ pub struct Arguments {
 }
 
 /// Writes the page and says where.
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &Args) -> Result<ExitCode> {
     let path = arguments.output.clone().unwrap_or_else(|| arguments.run.join("report.html"));
     let run = report::Run::read(&arguments.run, arguments.recipe.as_deref())?;
     let output = Output::new(&path, &run.inputs().collect::<Vec<_>>())?;
@@ -42,7 +42,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (standard, size) = (output.is_standard(), page.len());
     output.write(page.as_bytes())?;
     if !standard {
-        say!("{}: {:.1} MiB", path.display(), size as f64 / f64::from(1 << 20))?;
+        outln!("{}: {:.1} MiB", path.display(), size as f64 / f64::from(1 << 20))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -13,14 +13,14 @@ use speech::{Tokenizer, TokenizerKind};
 
 use crate::error::{Error, Result};
 use crate::numbers;
-use crate::out::{complain, warn_each};
+use crate::out::{warn_each, warnln};
 
 /// Widest beam; a mistake, beyond.
 const WIDEST: usize = 10_000;
 /// Most labels of a frame; a mistake, beyond.
 const MOST_SYMBOLS: usize = 1000;
 
-/// Arguments of a search.
+/// Args of a search.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Search", group = clap::ArgGroup::new("ngrams").args(["lm", "minus_lm"]).multiple(true))]
 pub struct SearchArguments {
@@ -36,7 +36,7 @@ pub struct SearchArguments {
     /// With --beam: modified (one label a frame, k2's), malsd (NeMo's batched one; knows durations), alsd, maes; malsd for models with
     /// durations, else modified, if none is named
     #[arg(long, value_name = "KIND")]
-    beam_search: Option<Kind>,
+    beam_search: Option<BeamSearchKind>,
     /// Search by the head of the auxiliary CTC loss instead of the joint network, where the model has one
     #[arg(long, conflicts_with_all = ["beam_search", "internal_lm"])]
     ctc: bool,
@@ -131,7 +131,7 @@ pub struct SearchArguments {
 
 /// A search, and which options it knows beside those that all do.
 #[derive(Clone, Copy, Default)]
-struct Knows {
+struct SearchOptions {
     search: &'static str,
     /// Those of beams by the joint network.
     beam: bool,
@@ -143,22 +143,22 @@ struct Knows {
 
 /// A kind of beam search.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Kind {
+enum BeamSearchKind {
     Modified,
     Malsd,
     Alsd,
     Maes,
 }
 
-impl FromStr for Kind {
+impl FromStr for BeamSearchKind {
     type Err = &'static str;
 
     fn from_str(name: &str) -> std::result::Result<Self, Self::Err> {
         match name {
-            "modified" => Ok(Kind::Modified),
-            "malsd" => Ok(Kind::Malsd),
-            "alsd" => Ok(Kind::Alsd),
-            "maes" => Ok(Kind::Maes),
+            "modified" => Ok(BeamSearchKind::Modified),
+            "malsd" => Ok(BeamSearchKind::Malsd),
+            "alsd" => Ok(BeamSearchKind::Alsd),
+            "maes" => Ok(BeamSearchKind::Maes),
             _ => Err("expected one of modified, malsd, alsd, maes"),
         }
     }
@@ -194,7 +194,12 @@ impl SearchArguments {
             self.lattice(!fusion.is_empty())?
         } else if self.ctc {
             let nbest = self.beam > 1;
-            self.check(Knows { search: "a search by CTC", by_sum: true, nbest, ..Knows::default() })?;
+            self.check(SearchOptions {
+                search: "a search by CTC",
+                by_sum: true,
+                nbest,
+                ..SearchOptions::default()
+            })?;
             let beam = (self.beam > 1 || !fusion.is_empty()).then(|| CtcBeam {
                 width: self.beam,
                 nbest: self.nbest,
@@ -203,8 +208,12 @@ impl SearchArguments {
             });
             Search::Ctc(beam)
         } else if self.beam == 1 && self.beam_search.is_none() {
-            let greedy =
-                Knows { search: "a greedy one", symbols: true, confidence: true, ..Knows::default() };
+            let greedy = SearchOptions {
+                search: "a greedy one",
+                symbols: true,
+                confidence: true,
+                ..SearchOptions::default()
+            };
             self.check(greedy)?;
             let measure = self.confidence.unwrap_or(Measure::MaxProb);
             let exponent = self.confidence_exponent.unwrap_or(1.0);
@@ -217,16 +226,21 @@ impl SearchArguments {
             })
         } else {
             let durations = !recogniser.model().durations().is_empty();
-            let kind = self.beam_search.unwrap_or(if durations { Kind::Malsd } else { Kind::Modified });
-            let symbols = kind == Kind::Malsd;
-            let known = Knows { beam: true, by_sum: true, nbest: true, symbols, ..Knows::default() };
-            self.check(Knows { search: "another beam search", ..known })?;
+            let kind = self.beam_search.unwrap_or(if durations {
+                BeamSearchKind::Malsd
+            } else {
+                BeamSearchKind::Modified
+            });
+            let symbols = kind == BeamSearchKind::Malsd;
+            let known =
+                SearchOptions { beam: true, by_sum: true, nbest: true, symbols, ..SearchOptions::default() };
+            self.check(SearchOptions { search: "another beam search", ..known })?;
             let beam = Beam {
                 kind: match kind {
-                    Kind::Modified => BeamKind::Modified,
-                    Kind::Malsd => BeamKind::Malsd { max_symbols },
-                    Kind::Alsd => BeamKind::Alsd { max_labels: None },
-                    Kind::Maes => BeamKind::Maes { expansions: 2, beta: 2, gamma: 2.3, prefix: 1 },
+                    BeamSearchKind::Modified => BeamKind::Modified,
+                    BeamSearchKind::Malsd => BeamKind::Malsd { max_symbols },
+                    BeamSearchKind::Alsd => BeamKind::Alsd { max_labels: None },
+                    BeamSearchKind::Maes => BeamKind::Maes { expansions: 2, beta: 2, gamma: 2.3, prefix: 1 },
                 },
                 width: self.beam,
                 nbest: self.nbest,
@@ -256,8 +270,8 @@ impl SearchArguments {
             ("--nbest", self.nbest != 1),
             ("--ctc", self.ctc),
             ("--ctc-weight", self.ctc_weight != 0.0),
-            ("--beam-search alsd", self.beam_search == Some(Kind::Alsd)),
-            ("--beam-search malsd", self.beam_search == Some(Kind::Malsd)),
+            ("--beam-search alsd", self.beam_search == Some(BeamSearchKind::Alsd)),
+            ("--beam-search malsd", self.beam_search == Some(BeamSearchKind::Malsd)),
         ];
         match asked.into_iter().find_map(|(argument, asked)| asked.then_some(argument)) {
             None => Ok(()),
@@ -270,7 +284,7 @@ impl SearchArguments {
     }
 
     /// The first of the options that were asked for which a search does not know, and what knows it.
-    fn unknown_to(&self, knows: Knows) -> Option<(&'static str, &'static str)> {
+    fn unknown_to(&self, knows: SearchOptions) -> Option<(&'static str, &'static str)> {
         let joint = "a beam search by the joint network (--beam 2 or more)";
         let (any, greedy) = ("a beam search (--beam 2 or more)", "a greedy search");
         let all = [
@@ -293,7 +307,7 @@ impl SearchArguments {
         unknown.map(|(argument, _, _, expected)| (argument, expected))
     }
 
-    fn check(&self, knows: Knows) -> Result<()> {
+    fn check(&self, knows: SearchOptions) -> Result<()> {
         match self.unknown_to(knows) {
             None => Ok(()),
             Some((argument, expected)) => Err(Error::Search { argument, expected, search: knows.search }),
@@ -308,7 +322,7 @@ impl SearchArguments {
             ("--internal-lm", self.internal_lm != 0.0),
         ];
         let refused = refused.into_iter().find_map(|(argument, asked)| asked.then_some(argument));
-        let unknown = self.unknown_to(Knows::default()).map(|(argument, _)| argument);
+        let unknown = self.unknown_to(SearchOptions::default()).map(|(argument, _)| argument);
         if let Some(argument) = refused.or(unknown) {
             return Err(Error::Lattice { argument });
         }
@@ -391,7 +405,7 @@ fn warn_skipped(path: &Path, list: &PhraseList) {
     let lines: Vec<String> =
         list.skipped.iter().take(MAX_NAMED_LINES).map(|phrase| phrase.line.to_string()).collect();
     let rest = if skipped > MAX_NAMED_LINES { " and others" } else { "" };
-    complain!(
+    warnln!(
         "warning: {}: {skipped} of {} phrases are skipped, as the model has no tokens for them: line{} {}{rest}; line {}: {}",
         path.display(),
         skipped + list.phrases.len(),

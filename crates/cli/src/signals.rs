@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::Result;
-use crate::out::complain;
+use crate::out::warnln;
 
 /// Exit status of a command that a signal ended.
 pub const STOPPED: u8 = 130;
@@ -25,8 +25,8 @@ pub fn watch(says: &'static str) -> Result<Arc<AtomicBool>> {
         // Before whoever sees the flag has ended the program.
         if !says.is_empty() {
             // The terminal has shown ^C in the line of the cursor.
-            complain!("");
-            complain!("{says}");
+            warnln!("");
+            warnln!("{says}");
         }
         flag.store(true, Ordering::SeqCst);
     })?;

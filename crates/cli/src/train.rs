@@ -13,7 +13,7 @@ use training::{EpochReport, Metrics, Observer, Ranks, RunReport, Start, StepRepo
 use crate::{
     error::{Error, Result},
     numbers,
-    out::{complain, say},
+    out::{outln, warnln},
     scores, signals,
 };
 
@@ -22,7 +22,7 @@ const CURVE: &str = "curve.svg";
 
 /// Arguments of `panda train`.
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct Args {
     /// The recipe
     recipe: PathBuf,
     /// Run folder [default: runs/NAME-OF-THE-RECIPE]
@@ -63,7 +63,7 @@ pub struct Arguments {
 }
 
 /// Trains, shows how it goes, and prints the final error rates.
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &Args) -> Result<ExitCode> {
     let name = arguments.recipe.file_stem().unwrap_or_default();
     let folder = arguments.run.clone().unwrap_or_else(|| PathBuf::from("runs").join(name));
     let start = match (arguments.resume, arguments.force) {
@@ -77,9 +77,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         let says = "stopping as soon as the run can go on from there; Ctrl-C once more leaves at once";
         let stop = signals::watch(if ranks.rank() == 0 { says } else { "" })?;
         if arguments.resume && ranks.rank() == 0 && !folder.join(training::run_folder::LAST).exists() {
-            complain!("note: {} holds no run: it begins anew", folder.display());
+            warnln!("note: {} holds no run: it begins anew", folder.display());
         }
-        let Arguments { epochs, memory, max_bad, .. } = *arguments;
+        let Args { epochs, memory, max_bad, .. } = *arguments;
         let changes = Changes { epochs, memory, max_bad };
         let place = (&*folder, start);
         let outcome = training::train_with(&arguments.recipe, changes, place, ranks, &mut terminal, &stop);
@@ -137,15 +137,15 @@ impl Terminal {
             return;
         }
         let printed = match &self.bar {
-            Some(bar) => bar.suspend(|| say!("{line}")),
-            None => say!("{line}"),
+            Some(bar) => bar.suspend(|| outln!("{line}")),
+            None => outln!("{line}"),
         };
         match printed {
             Ok(()) => {}
             Err(Error::Closed) => self.alone = true,
             Err(error) => {
                 self.alone = true;
-                complain!("warning: {error}; the training goes on");
+                warnln!("warning: {error}; the training goes on");
             }
         }
     }
@@ -154,8 +154,8 @@ impl Terminal {
 impl Observer for Terminal {
     fn on_warning(&mut self, warning: &str) {
         match &self.bar {
-            Some(bar) => bar.suspend(|| complain!("warning: {warning}")),
-            None => complain!("warning: {warning}"),
+            Some(bar) => bar.suspend(|| warnln!("warning: {warning}")),
+            None => warnln!("warning: {warning}"),
         }
     }
 

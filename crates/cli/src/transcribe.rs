@@ -17,8 +17,8 @@ use crate::audio::{AudioArguments, SilenceArguments};
 use crate::captions::CaptionArguments;
 use crate::error::{Error, Result, chain};
 use crate::numbers;
-use crate::out::{complain, formatted, say};
-use crate::outputs::{self, Place};
+use crate::out::{formatted, outln, warnln};
+use crate::outputs::{self, TranscriptPath};
 use crate::search::SearchArguments;
 use crate::shard::{self, Shard};
 
@@ -27,7 +27,7 @@ const TOGETHER: usize = 16;
 
 /// Arguments of `panda transcribe`.
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct Args {
     /// A checkpoint, for example runs/digits/best.safetensors
     checkpoint: PathBuf,
     /// Sound files: WAV, FLAC, MP3, AAC, M4A, Ogg, Opus, AIFF, CAF; `-` is standard input, raw 16-bit samples at the model's rate
@@ -104,7 +104,7 @@ impl LongArguments {
 }
 
 /// Prints or writes the text of each file; a file that cannot be read does not keep the others from being read.
-pub fn run(mut arguments: Arguments) -> Result<ExitCode> {
+pub fn run(mut arguments: Args) -> Result<ExitCode> {
     // Names are those of the whole list, so that shards agree on them.
     let ids: Vec<String> = arguments.audio_files.iter().map(|path| recording_id(path)).collect();
     let writer = TranscriptionWriter {
@@ -126,14 +126,15 @@ pub fn run(mut arguments: Arguments) -> Result<ExitCode> {
         arguments.live.check_whole()?;
     }
     arguments.long.check()?;
-    let written = if live { Written { files: HashMap::new() } } else { Written::new(arguments, &places)? };
+    let written =
+        if live { OutputFiles { files: HashMap::new() } } else { OutputFiles::new(arguments, &places)? };
     let recogniser = arguments.audio.load(&arguments.checkpoint)?;
     let recogniser = arguments.silence.apply(recogniser)?;
     let recogniser = arguments.search.apply(recogniser)?.with_special_omitted(arguments.omit_special);
     if live {
         return live::run(&recogniser, arguments, &writer);
     }
-    Listening { recogniser: &recogniser, arguments, writer, written, bad: 0 }.run()
+    Transcriber { recogniser: &recogniser, arguments, writer, written, bad: 0 }.run()
 }
 
 /// The id of a recording: its path as it was given, with escapes for bytes that are no text.
@@ -145,14 +146,14 @@ fn recording_id(path: &Path) -> String {
 }
 
 /// Where texts go.
-struct Written {
+struct OutputFiles {
     /// Files that are known to be writable, by recording.
     files: HashMap<usize, Output>,
 }
 
-impl Written {
+impl OutputFiles {
     /// Looks at all places before the work begins.
-    fn new(arguments: &Arguments, places: &[Place]) -> Result<Self> {
+    fn new(arguments: &Args, places: &[TranscriptPath]) -> Result<Self> {
         let (format, files) = (arguments.format.unwrap_or_default(), &arguments.audio_files);
         let Some(folder) = &arguments.output else {
             if files.len() > 1 && !format.joins() {
@@ -169,22 +170,22 @@ impl Written {
 }
 
 /// Recordings on their way to text.
-struct Listening<'a> {
+struct Transcriber<'a> {
     recogniser: &'a Recognizer,
-    arguments: &'a Arguments,
+    arguments: &'a Args,
     writer: TranscriptionWriter,
-    written: Written,
+    written: OutputFiles,
     /// Recordings without a text.
     bad: usize,
 }
 
 /// A recording, or its text already if it is long.
-enum Heard {
+enum RecordingInput {
     Sound(Audio),
     Text(Box<Transcription>),
 }
 
-impl Listening<'_> {
+impl Transcriber<'_> {
     fn run(mut self) -> Result<ExitCode> {
         let files = &self.arguments.audio_files;
         let bar = bar(files.len());
@@ -194,7 +195,7 @@ impl Listening<'_> {
             let sounds: Vec<Audio> = heard
                 .iter()
                 .filter_map(|heard| match heard {
-                    Ok((Heard::Sound(sound), _)) => Some(sound.clone()),
+                    Ok((RecordingInput::Sound(sound), _)) => Some(sound.clone()),
                     _ => None,
                 })
                 .collect();
@@ -204,11 +205,11 @@ impl Listening<'_> {
                     Err(message) => Err(message),
                     Ok((heard, changes)) => {
                         for change in changes {
-                            complain!("note: {}: {change}", files[at].display());
+                            warnln!("note: {}: {change}", files[at].display());
                         }
                         match heard {
-                            Heard::Text(text) => Ok(*text),
-                            Heard::Sound(_) => texts
+                            RecordingInput::Text(text) => Ok(*text),
+                            RecordingInput::Sound(_) => texts
                                 .next()
                                 .unwrap_or_else(|| Ok(Transcription::default()))
                                 .map_err(|error| format!("{}: {}", files[at].display(), chain(&error))),
@@ -218,7 +219,7 @@ impl Listening<'_> {
                 match found {
                     Ok(found) => bar.suspend(|| self.write(at, &found))?,
                     Err(message) => {
-                        bar.suspend(|| complain!("error: {message}"));
+                        bar.suspend(|| warnln!("error: {message}"));
                         self.bad += 1;
                         bar.suspend(|| self.write_left_out(at, &message))?;
                     }
@@ -241,7 +242,7 @@ impl Listening<'_> {
     }
 
     /// A short recording, or the text of a long one, and what was done to it; or the message of an error.
-    fn hear(&self, path: &Path) -> std::result::Result<(Heard, Vec<Change>), String> {
+    fn hear(&self, path: &Path) -> std::result::Result<(RecordingInput, Vec<Change>), String> {
         let (recogniser, long) = (self.recogniser, &self.arguments.long);
         let advised = |error: recognizer::Error| chain(&self.arguments.audio.advise(error));
         let rate = recogniser.model().config().input.features.sample_rate;
@@ -261,16 +262,16 @@ impl Listening<'_> {
                 error @ recognizer::Error::Model(model::Error::Speech(_)) => advised(error),
                 error => format!("{}: {}", path.display(), chain(&error)),
             })?;
-            return Ok((Heard::Text(Box::new(found)), changes));
+            return Ok((RecordingInput::Text(Box::new(found)), changes));
         }
         let changes = pieces.changes().to_vec();
-        Ok((Heard::Sound(Audio { samples, sample_rate: rate }), changes))
+        Ok((RecordingInput::Sound(Audio { samples, sample_rate: rate }), changes))
     }
 
     fn write(&mut self, at: usize, found: &Transcription) -> Result<()> {
         let path = &self.arguments.audio_files[at];
         if found.silence {
-            complain!("note: {}: text was discarded as silence; --silence 0 keeps it", path.display());
+            warnln!("note: {}: text was discarded as silence; --silence 0 keeps it", path.display());
         }
         let id = recording_id(path);
         if let Some(output) = self.written.files.remove(&at) {
@@ -283,10 +284,10 @@ impl Listening<'_> {
                 formatted(&(text + end))
             }
             None => {
-                say!("{id}: {}", found.text)?;
+                outln!("{id}: {}", found.text)?;
                 for token in found.tokens.iter().filter(|_| self.arguments.times) {
                     let (start, sure) = (token.start, token.log_prob.exp());
-                    say!("  {start:8.2} s  {:<12} {sure:.3}", token.text)?;
+                    outln!("  {start:8.2} s  {:<12} {sure:.3}", token.text)?;
                 }
                 Ok(())
             }

@@ -29,12 +29,12 @@ pub use pcm::{Pcm, PcmReader};
 pub use pieces::AudioPieces;
 pub use resample::{ResampleStream, resample};
 
-pub(crate) use decoder::Limit;
-use decoder::{Decoder, Opened, whole};
-pub(crate) use part::Part;
+pub(crate) use decoder::DurationLimit;
+use decoder::{Decoder, SoundFile, whole};
+pub(crate) use part::FileRange;
 pub(crate) use sniff::ENDINGS;
 
-use crate::{Error, Result, packed};
+use crate::{Error, Result};
 
 /// A mono signal.
 #[derive(Clone, Debug, PartialEq)]
@@ -92,7 +92,7 @@ impl Audio {
 /// # Ok::<(), speech::Error>(())
 /// ```
 pub fn read_audio(path: &Path) -> Result<Audio> {
-    Ok(read_channel(path, Channel::Only, Limit::None)?.0)
+    Ok(read_channel(path, Channel::Only, DurationLimit::None)?.0)
 }
 
 /// Reads a file as a recogniser wants it: one channel at its sample rate; and says what had to be done to it.
@@ -103,7 +103,7 @@ pub fn read_audio(path: &Path) -> Result<Audio> {
 ///
 /// Cost: O(samples), and [`resample`] where that is done.
 pub fn read_audio_as(path: &Path, sample_rate: u32, conversion: &Conversion) -> Result<(Audio, Vec<Change>)> {
-    let decoder = Decoder::new(path, whole(path)?, conversion.channel, Limit::None, usize::MAX)?;
+    let decoder = Decoder::new(path, whole(path)?, conversion.channel, DurationLimit::None, usize::MAX)?;
     let found = decoder.sample_rate;
     // Before anything is decoded.
     if found != sample_rate {
@@ -148,29 +148,29 @@ pub fn check_samples(first: u64, samples: &[f32]) -> Result<()> {
 
 /// The sample rate that a file's header gives.
 pub(crate) fn sample_rate(path: &Path) -> Result<u32> {
-    Ok(Opened::new(path, whole(path)?)?.sample_rate())
+    Ok(SoundFile::new(path, whole(path)?)?.sample_rate())
 }
 
 /// Rate, channels and samples of each that a file's header promises.
 pub(crate) fn promises(path: &Path) -> Result<(u32, u32, u64)> {
-    let opened = Opened::new(path, whole(path)?)?;
+    let opened = SoundFile::new(path, whole(path)?)?;
     Ok((opened.sample_rate(), opened.channels(), opened.declared()))
 }
 
 /// Samples of each channel that a header declares, and their rate; an error if the file ends before them.
-pub(crate) fn header(path: &Path, part: Part) -> Result<(u64, u32)> {
-    let opened = Opened::new(path, part)?;
-    if let Opened::Linear(reader) = &opened {
+pub(crate) fn header(path: &Path, part: FileRange) -> Result<(u64, u32)> {
+    let opened = SoundFile::new(path, part)?;
+    if let SoundFile::Linear(reader) = &opened {
         reader.check_length(path)?;
     }
     Ok((opened.declared(), opened.sample_rate()))
 }
 
 /// Samples and rate of a mono file that is whole: by the header and the last frame of a FLAC file, by decoding where they do not tell.
-pub(crate) fn measure(path: &Path, limit: Limit) -> Result<(u64, u32)> {
+pub(crate) fn measure(path: &Path, limit: DurationLimit) -> Result<(u64, u32)> {
     let io = |source| Error::Io { path: path.into(), source };
-    let opened = Opened::new(path, whole(path)?)?;
-    if let Opened::Flac(reader) = &opened
+    let opened = SoundFile::new(path, whole(path)?)?;
+    if let SoundFile::Flac(reader) = &opened
         && let Some(samples) = reader.info().samples.filter(|&samples| samples > 0)
         && reader.info().channels == 1
     {
@@ -184,7 +184,12 @@ pub(crate) fn measure(path: &Path, limit: Limit) -> Result<(u64, u32)> {
 }
 
 /// Samples and rate of a file that is decoded for that, in memory that does not grow with its length.
-pub(crate) fn count(path: &Path, part: Part, channel: Channel, limit: Limit) -> Result<(u64, u32)> {
+pub(crate) fn count(
+    path: &Path,
+    part: FileRange,
+    channel: Channel,
+    limit: DurationLimit,
+) -> Result<(u64, u32)> {
     let mut decoder = Decoder::new(path, part, channel, limit, BLOCK)?;
     while decoder.read(path)? {
         decoder.take();
@@ -196,36 +201,27 @@ pub(crate) fn count(path: &Path, part: Part, channel: Channel, limit: Limit) -> 
 const BLOCK: usize = 1 << 14;
 
 /// Reads a whole file at its own sample rate.
-pub(crate) fn read_channel(path: &Path, channel: Channel, limit: Limit) -> Result<(Audio, Option<Change>)> {
+pub(crate) fn read_channel(
+    path: &Path,
+    channel: Channel,
+    limit: DurationLimit,
+) -> Result<(Audio, Option<Change>)> {
     read_part(path, whole(path)?, channel, limit)
 }
 
 /// [`read_audio`] of a file that may not be longer than so many seconds.
 pub(crate) fn read_within(path: &Path, seconds: f64) -> Result<Audio> {
-    Ok(read_channel(path, Channel::Only, Limit::Seconds(seconds))?.0)
+    Ok(read_channel(path, Channel::Only, DurationLimit::Seconds(seconds))?.0)
 }
 
 /// Reads a part of a file that is a sound file of its own; `path` is for messages.
 pub(crate) fn read_part(
     path: &Path,
-    part: Part,
+    part: FileRange,
     channel: Channel,
-    limit: Limit,
+    limit: DurationLimit,
 ) -> Result<(Audio, Option<Change>)> {
     Decoder::new(path, part, channel, limit, usize::MAX)?.read_all(path)
-}
-
-/// Reads `count` samples of a file from sample `start` on.
-///
-/// Made for files that pack many recordings: the decoded file stays in a process-wide cache of bounded size, so that the
-/// next segment costs a copy. A file that changes on disk is read again.
-///
-/// # Errors
-/// Those of [`read_audio`]; a segment that is empty or reaches over the end of the file.
-pub fn read_segment(path: &Path, start: u64, count: u64) -> Result<Audio> {
-    let (whole, _) = packed::read(path, Channel::Only)?;
-    let samples = segment(path, &whole, start, count)?.to_vec();
-    Ok(Audio { samples, sample_rate: whole.sample_rate })
 }
 
 /// The samples `[start, start + count)`, checked.

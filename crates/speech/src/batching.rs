@@ -9,19 +9,13 @@
 //! | [`presort`], [`packed_offsets`], [`Lengths`] | orders, places and lengths |
 //! | [`Padding`] | what is lost |
 mod buckets;
-mod captured;
-mod filter;
 mod lengths;
-mod order;
-mod padding;
 mod split;
 
 pub use buckets::{EpochSize, bucketed, buckets};
-pub use captured::{captured_lengths, covering};
-pub use filter::{Filtered, no_longer_than};
-pub use lengths::Lengths;
-pub use order::{packed_offsets, presort};
-pub use padding::Padding;
+pub use lengths::{
+    Filtered, Lengths, Padding, captured_lengths, covering, no_longer_than, packed_offsets, presort,
+};
 pub use split::{BatchSplit, SequenceSplit, batch_split, sequence_split};
 
 use rand::RngExt;

@@ -1,10 +1,10 @@
 //! Utterances of manifests and shards, one at a time: what is in memory does not grow with texts and sound.
 
-mod cache;
 mod index;
 mod members;
 mod names;
 mod notes;
+mod scan;
 mod shard;
 
 use std::collections::HashMap;
@@ -12,8 +12,8 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use index::{Entry, Index};
-use names::Names;
+use index::{Index, IndexEntry};
+use names::NameRange;
 pub use notes::{BadSample, OtherLength};
 
 use crate::files::open_regular;
@@ -41,8 +41,8 @@ use crate::{Error, Result, Utterance, manifest};
 /// ```
 #[derive(Debug)]
 pub struct Corpus {
-    sources: Vec<Source>,
-    entries: Vec<Entry>,
+    sources: Vec<CorpusSource>,
+    entries: Vec<IndexEntry>,
     warnings: Vec<String>,
     bad: Vec<BadSample>,
     other_length: Vec<OtherLength>,
@@ -52,7 +52,7 @@ pub struct Corpus {
 const MAX_NAMED_SHARDS: usize = 20;
 
 #[derive(Debug)]
-struct Source {
+struct CorpusSource {
     path: PathBuf,
     /// Number of its first utterance.
     first: usize,
@@ -75,8 +75,8 @@ impl Corpus {
         let mut corpus = Corpus { sources, entries, warnings, bad: Vec::new(), other_length: Vec::new() };
         let (mut cache, mut shards_with_unused, mut more_unused) = (cache, 0, 0);
         for path in paths {
-            for path in Names::new(path)? {
-                let (Index { entries, are_strings, notes }, refused) = index::of(&path, cache)?;
+            for path in NameRange::new(path)? {
+                let (Index { entries, are_strings, notes }, refused) = scan::read_or_build(&path, cache)?;
                 if let Some(error) = refused {
                     corpus.warnings.push(format!("data.cache: {error}; no index is kept there"));
                     cache = None;
@@ -98,7 +98,7 @@ impl Corpus {
                 corpus.bad.extend(notes.bad.into_iter().map(|bad| bad.within(&path)));
                 corpus.other_length.extend(notes.other_length);
                 let recordings = if are_strings { manifest::read_recordings(&path)? } else { HashMap::new() };
-                corpus.sources.push(Source { path, first: corpus.entries.len(), recordings });
+                corpus.sources.push(CorpusSource { path, first: corpus.entries.len(), recordings });
                 corpus.entries.extend(entries);
             }
         }
@@ -182,7 +182,7 @@ impl Corpus {
 
     /// Bytes that it keeps in memory, but for lists of recordings.
     pub fn bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<Entry>()
+        self.entries.capacity() * size_of::<IndexEntry>()
     }
 }
 

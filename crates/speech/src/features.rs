@@ -31,21 +31,18 @@
 
 mod chain;
 mod config;
-mod dither;
-mod emphasis;
 mod framing;
 mod front_end;
-mod level;
-mod moments;
+mod log_compression;
 mod normalise;
 mod plane;
 mod preset;
 mod running;
+pub(crate) mod samples;
 mod spectra;
 mod stack;
 mod stream;
 mod trim;
-mod window;
 
 use std::fmt::{Display, LowerExp};
 
@@ -55,16 +52,15 @@ use crate::Error;
 
 pub use chain::Stages;
 pub use config::FeatureConfig;
-pub use emphasis::Before;
-pub use framing::Framing;
+pub use framing::{Framing, Window};
 pub use front_end::FrontEnd;
 pub use normalise::Normalise;
 pub use plane::Features;
 pub use preset::Preset;
+pub use samples::Before;
 pub use stack::StackStream;
 pub use stream::FeatureStream;
 pub use trim::trim;
-pub use window::Window;
 
 pub(crate) fn setting(field: &'static str, expected: &str, found: impl Display + LowerExp) -> Error {
     Error::Setting { field, expected: expected.into(), found: Brief(found).to_string() }

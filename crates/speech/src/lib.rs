@@ -8,7 +8,7 @@
 //! | [`prepare`] | checked manifests and shards of corpora as they are distributed |
 //! | [`corpus`] | the same, and tar shards, indexed and read one at a time |
 //! | [`utterance`] | a transcript and the pieces of sound it is joined from, checked when read |
-//! | [`audio`] | Sound files, whole, in pieces, or segments of packed files; raw sound; channels and sample rates |
+//! | [`audio`] | sound files, whole or in pieces; raw sound; channels and sample rates |
 //! | [`features`] | log-mel planes, ours and those of published front ends, frame stacking, of whole signals and of streams; [`mel`]: their frequency axis |
 //! | [`wave`] | changes to the sound of training: speed, reverberation, noise |
 //! | [`augment`] | masks over its plane; [`perturb`]: its resampling in time and frequency |
@@ -38,6 +38,7 @@ pub mod batching;
 mod blank_lines;
 mod bootstrap;
 pub mod corpus;
+mod decode_cache;
 mod error;
 pub mod error_rate;
 pub mod features;
@@ -46,10 +47,8 @@ pub mod manifest;
 pub mod mel;
 pub mod memory;
 pub mod names;
-mod packed;
 pub mod perturb;
 pub mod prepare;
-mod random;
 mod real;
 mod sentence_marks;
 pub mod tokens;
@@ -60,19 +59,19 @@ pub mod wave;
 pub use alignment::{Edit, alignment};
 pub use audio::{
     Audio, AudioPieces, Change, Channel, Conversion, Pcm, PcmReader, ResampleStream, check_samples,
-    read_audio, read_audio_as, read_segment, resample,
+    read_audio, read_audio_as, resample,
 };
 pub use augment::{MaskFill, MaskForm, Masks, SpecAugment};
 pub use batching::batches;
 pub use blank_lines::BlankLines;
 pub use bootstrap::{bootstrap_interval, by_speaker};
 pub use corpus::Corpus;
+pub use decode_cache::{clear_decode_cache, read_segment};
 pub use error::{Error, Result, is_of_machine};
 pub use error_rate::{ErrorCounts, character_errors, characters, error_counts, word_errors, words};
 pub use features::{FeatureConfig, FeatureStream, Features, FrontEnd, Normalise, Preset, StackStream};
 pub use manifest::{Manifest, read_manifest};
 pub use mel::{MelKind, MelScale};
-pub use packed::forget_decoded_files;
 pub use perturb::Perturb;
 pub use sentence_marks::{find_sentence_mark, strip_sentence_marks};
 pub use tokens::{Tokenizer, TokenizerKind, TokenizerOptions, bracketed};

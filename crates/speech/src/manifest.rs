@@ -11,7 +11,7 @@ use crate::{BlankLines, Error, Piece, Result, Span, Utterance, names};
 
 /// The fields that we know; others are allowed and ignored.
 #[derive(Deserialize)]
-pub(crate) struct Line {
+pub(crate) struct ManifestLine {
     #[serde(default, deserialize_with = "names::id")]
     id: Option<String>,
     file: Option<PathBuf>,
@@ -42,7 +42,7 @@ pub(crate) struct Line {
     offset: Option<f64>,
 }
 
-impl Line {
+impl ManifestLine {
     /// Whether it is a string of recordings.
     pub fn is_string(&self) -> bool {
         self.recordings.is_some()
@@ -50,12 +50,12 @@ impl Line {
 }
 
 /// Where a line is, for messages.
-struct Place<'a> {
+struct LinePlace<'a> {
     path: &'a Path,
     line: usize,
 }
 
-impl Place<'_> {
+impl LinePlace<'_> {
     fn missing(&self, field: &'static str) -> Error {
         Error::ManifestField { path: self.path.into(), line: self.line, field }
     }
@@ -141,13 +141,13 @@ pub(crate) fn read_sounds(path: &Path) -> Result<Vec<Utterance>> {
     read(path, lines)
 }
 
-fn read(path: &Path, lines: Vec<(usize, Line)>) -> Result<Vec<Utterance>> {
+fn read(path: &Path, lines: Vec<(usize, ManifestLine)>) -> Result<Vec<Utterance>> {
     let strings = lines.iter().any(|(_, line)| line.recordings.is_some());
     let recordings = if strings { read_recordings(path)? } else { HashMap::new() };
     let mut seen = HashMap::new();
     let mut utterances = Vec::with_capacity(lines.len());
     for (number, line) in lines {
-        let one = utterance(&Place { path, line: number }, line, &recordings)?;
+        let one = utterance(&LinePlace { path, line: number }, line, &recordings)?;
         if let Some(first) = seen.insert(one.id.clone(), number) {
             return Err(Error::DuplicateId { path: path.into(), line: number, id: one.id, first });
         }
@@ -164,7 +164,7 @@ pub(crate) fn read_recordings(manifest: &Path) -> Result<HashMap<String, Utteran
     let path = manifest.with_file_name(RECORDINGS);
     let mut known: HashMap<String, (usize, Utterance)> = HashMap::new();
     for (number, line) in read_lines(&path)?.0 {
-        let one = utterance(&Place { path: &path, line: number }, line, &HashMap::new())?;
+        let one = utterance(&LinePlace { path: &path, line: number }, line, &HashMap::new())?;
         if let Some(&(first, _)) = known.get(&one.id) {
             return Err(Error::DuplicateId { path, line: number, id: one.id, first });
         }
@@ -187,10 +187,10 @@ pub(crate) fn read_line(
 pub(crate) fn of_line(
     path: &Path,
     number: usize,
-    line: Line,
+    line: ManifestLine,
     recordings: &HashMap<String, Utterance>,
 ) -> Result<Utterance> {
-    utterance(&Place { path, line: number }, line, recordings)
+    utterance(&LinePlace { path, line: number }, line, recordings)
 }
 
 /// The utterance of a member of a shard: what is said about it has no `file`, and may lack what the sound file itself says.
@@ -209,7 +209,7 @@ pub(crate) fn of_member(
     if line.seconds.or(line.duration).is_none() {
         line.seconds = Some(seconds);
     }
-    let mut one = utterance(&Place { path, line: 1 }, line, &HashMap::new())?;
+    let mut one = utterance(&LinePlace { path, line: 1 }, line, &HashMap::new())?;
     one.pieces = vec![Piece::Sound { path: path.into(), span }];
     Ok(one)
 }
@@ -225,12 +225,12 @@ pub(crate) fn declared_seconds(path: &Path, about: &str) -> Result<Option<f64>> 
         .filter(|seconds| (0.0..=MOST_SECONDS).contains(seconds)))
 }
 
-pub(crate) fn parse(path: &Path, number: usize, line: &str) -> Result<Line> {
+pub(crate) fn parse(path: &Path, number: usize, line: &str) -> Result<ManifestLine> {
     let wrong = |source| Error::ManifestSyntax { path: path.into(), line: number, source };
     serde_json::from_str(line).map_err(wrong)
 }
 
-fn read_lines(path: &Path) -> Result<(Vec<(usize, Line)>, BlankLines)> {
+fn read_lines(path: &Path) -> Result<(Vec<(usize, ManifestLine)>, BlankLines)> {
     let name = path.extension().unwrap_or_default().to_string_lossy();
     let wrong = |found: String| Error::Format {
         path: path.into(),
@@ -253,7 +253,11 @@ fn read_lines(path: &Path) -> Result<(Vec<(usize, Line)>, BlankLines)> {
     Ok((lines, blank))
 }
 
-fn utterance(place: &Place, line: Line, recordings: &HashMap<String, Utterance>) -> Result<Utterance> {
+fn utterance(
+    place: &LinePlace,
+    line: ManifestLine,
+    recordings: &HashMap<String, Utterance>,
+) -> Result<Utterance> {
     let nemo_id = line.audio_filepath.as_ref().map(|file| match line.offset {
         Some(offset) => format!("{}@{offset}", file.display()),
         None => file.display().to_string(),
@@ -282,7 +286,7 @@ fn utterance(place: &Place, line: Line, recordings: &HashMap<String, Utterance>)
     })
 }
 
-fn seconds(place: &Place, line: &Line) -> Result<f64> {
+fn seconds(place: &LinePlace, line: &ManifestLine) -> Result<f64> {
     let counted = || Some(line.num_samples? as f64 / f64::from(line.sample_rate?));
     let (field, seconds) = match (line.seconds, line.duration) {
         (Some(s), _) => ("seconds", s),
@@ -297,7 +301,7 @@ fn seconds(place: &Place, line: &Line) -> Result<f64> {
     }
 }
 
-fn checksum(place: &Place, crc32: Option<&str>) -> Result<Option<u32>> {
+fn checksum(place: &LinePlace, crc32: Option<&str>) -> Result<Option<u32>> {
     let parse = |text: &str| {
         let digits = text.len() == 8 && text.bytes().all(|b| b.is_ascii_hexdigit());
         let value = digits.then(|| u32::from_str_radix(text, 16).ok()).flatten();
@@ -306,7 +310,11 @@ fn checksum(place: &Place, crc32: Option<&str>) -> Result<Option<u32>> {
     crc32.map(parse).transpose()
 }
 
-fn pieces(place: &Place, line: &Line, recordings: &HashMap<String, Utterance>) -> Result<Vec<Piece>> {
+fn pieces(
+    place: &LinePlace,
+    line: &ManifestLine,
+    recordings: &HashMap<String, Utterance>,
+) -> Result<Vec<Piece>> {
     let folder = place.path.parent().unwrap_or(Path::new(""));
     if let Some(ids) = &line.recordings {
         return joined(place, line, ids, recordings);
@@ -338,8 +346,8 @@ fn pieces(place: &Place, line: &Line, recordings: &HashMap<String, Utterance>) -
 
 /// `lead ++ rec[0] ++ gaps[0] ++ rec[1] ++ ... ++ rec[n-1] ++ tail`
 fn joined(
-    place: &Place,
-    line: &Line,
+    place: &LinePlace,
+    line: &ManifestLine,
     ids: &[String],
     recordings: &HashMap<String, Utterance>,
 ) -> Result<Vec<Piece>> {

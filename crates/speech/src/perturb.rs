@@ -3,8 +3,8 @@
 use rand::{Rng, RngExt};
 use serde::{Deserialize, Serialize};
 
+use crate::features::samples::gaussians;
 use crate::features::setting;
-use crate::random::gaussians;
 use crate::{Features, MelScale, Normalise, Result};
 
 /// Random resampling of a plane in time and frequency; the default changes nothing.
@@ -79,10 +79,10 @@ impl Perturb {
         let mut plane = if (speed, tempo, warp) == (1.0, 1.0, 1.0) {
             features.clone()
         } else {
-            let columns: Vec<Between> = (0..features.dim)
+            let columns: Vec<Interpolation> = (0..features.dim)
                 .map(|m| {
                     let hz = unbend(scale.hz(m as f64) / speed, warp, scale.high_hz());
-                    Between::new(scale.bin(hz), features.dim)
+                    Interpolation::new(scale.bin(hz), features.dim)
                 })
                 .collect();
             let mut plane = resample(features, speed * tempo, &columns);
@@ -105,12 +105,12 @@ fn unbend(hz: f64, warp: f64, high: f64) -> f64 {
 }
 
 /// A place between two grid points: `(1 - part) x[low] + part x[low + 1]`.
-struct Between {
+struct Interpolation {
     low: usize,
     part: f32,
 }
 
-impl Between {
+impl Interpolation {
     fn new(place: f64, points: usize) -> Self {
         let place = place.clamp(0.0, (points - 1) as f64);
         let low = (place as usize).min(points.saturating_sub(2));
@@ -124,7 +124,7 @@ impl Between {
 }
 
 /// Bilinear interpolation: `T / rate` frames, the given places in each.
-fn resample(features: &Features, rate: f64, columns: &[Between]) -> Features {
+fn resample(features: &Features, rate: f64, columns: &[Interpolation]) -> Features {
     let (before, dim) = (features.frames, features.dim);
     if before == 0 {
         return features.clone();
@@ -134,7 +134,7 @@ fn resample(features: &Features, rate: f64, columns: &[Between]) -> Features {
     let mut row = vec![0f32; dim];
     for t in 0..frames {
         // Frame centres map to frame centres.
-        let place = Between::new((t as f64 + 0.5) * before as f64 / frames as f64 - 0.5, before);
+        let place = Interpolation::new((t as f64 + 0.5) * before as f64 / frames as f64 - 0.5, before);
         let (a, b) = (features.frame(place.low), features.frame((place.low + 1).min(before - 1)));
         row.iter_mut().zip(a.iter().zip(b)).for_each(|(x, (a, b))| *x = a + place.part * (b - a));
         data.extend(columns.iter().map(|c| c.of(&row)));

@@ -3,7 +3,7 @@
 use realfft::FftNum;
 
 /// `f32` or `f64`.
-pub(crate) trait Real: FftNum + PartialOrd {
+pub(crate) trait FftFloat: FftNum + PartialOrd {
     /// Rounded to this width.
     fn of(x: f64) -> Self;
     /// Exact.
@@ -14,7 +14,7 @@ pub(crate) trait Real: FftNum + PartialOrd {
     fn ln(self) -> Self;
 }
 
-impl Real for f32 {
+impl FftFloat for f32 {
     fn of(x: f64) -> Self {
         x as f32
     }
@@ -32,7 +32,7 @@ impl Real for f32 {
     }
 }
 
-impl Real for f64 {
+impl FftFloat for f64 {
     fn of(x: f64) -> Self {
         x
     }

@@ -102,7 +102,7 @@ pub struct Tokenizer {
     /// Ids of the special words.
     special: HashMap<String, u32>,
     /// What it is rebuilt from.
-    stored: Stored,
+    stored: StoredTokenizer,
 }
 
 impl std::fmt::Debug for Tokenizer {
@@ -114,7 +114,7 @@ impl std::fmt::Debug for Tokenizer {
 /// The stored form.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Stored {
+struct StoredTokenizer {
     format: String,
     kind: TokenizerKind,
     /// Absent in older files, whose texts were not converted.
@@ -188,8 +188,8 @@ impl Tokenizer {
             reject_mark(kind, text)?;
             for run in runs(kind, text, |word| known.contains(word)) {
                 match run {
-                    Run::Ordinary(text) => pieces.extend(split(&splitter, &text)?),
-                    Run::Special(_) => {}
+                    TextRun::Ordinary(text) => pieces.extend(split(&splitter, &text)?),
+                    TextRun::Special(_) => {}
                 }
             }
         }
@@ -222,10 +222,10 @@ impl Tokenizer {
             tokens.extend(special.iter().map(|word| special_token(kind, word)));
         }
         let (format, normalize) = (FORMAT.into(), Some(normalize));
-        Self::build(Stored { format, kind, normalize, special, tokens, merges, scores })
+        Self::build(StoredTokenizer { format, kind, normalize, special, tokens, merges, scores })
     }
 
-    fn build(stored: Stored) -> Result<Self> {
+    fn build(stored: StoredTokenizer) -> Result<Self> {
         let count = stored.tokens.len();
         let ordinary = match stored.kind {
             TokenizerKind::Words => &stored.tokens,
@@ -335,8 +335,8 @@ impl Tokenizer {
         let mut ids = Vec::new();
         for run in runs(self.kind, text, |word| self.special.contains_key(word)) {
             match run {
-                Run::Special(word) => ids.push(self.special[word]),
-                Run::Ordinary(text) => {
+                TextRun::Special(word) => ids.push(self.special[word]),
+                TextRun::Ordinary(text) => {
                     self.reject_unknown(&text)?;
                     ids.extend(self.inner.encode_fast(&*text, false).map_err(library)?.get_ids());
                 }
@@ -407,7 +407,7 @@ impl Tokenizer {
     /// not one score a token.
     pub fn from_json(json: &str) -> Result<Self> {
         let bad = |expected, found: String| Error::TokenizerFile { expected, found };
-        let stored: Stored = serde_json::from_str(json)
+        let stored: StoredTokenizer = serde_json::from_str(json)
             .map_err(|e| bad("JSON with `format`, `kind`, `tokens`, `merges` and `scores`", e.to_string()))?;
         if stored.format != FORMAT {
             return Err(bad("format panda-tokens/1", format!("{:?}", stored.format)));
@@ -447,7 +447,7 @@ impl Tokenizer {
     }
 }
 
-impl Stored {
+impl StoredTokenizer {
     /// The tokens other than special words; fails where these are not where they belong.
     fn ordinary(&self) -> Result<&[String]> {
         let wrong = |word: &String| Error::TokenizerFile {
@@ -477,7 +477,7 @@ fn special_token(kind: TokenizerKind, word: &str) -> String {
 }
 
 /// A part of a tidy text.
-enum Run<'a> {
+enum TextRun<'a> {
     /// Words between special ones; of characters, with the spaces around them.
     Ordinary(Cow<'a, str>),
     /// A special word.
@@ -485,15 +485,15 @@ enum Run<'a> {
 }
 
 /// Cuts a tidy text at its special words.
-fn runs(kind: TokenizerKind, text: &str, is_special: impl Fn(&str) -> bool) -> Vec<Run<'_>> {
+fn runs(kind: TokenizerKind, text: &str, is_special: impl Fn(&str) -> bool) -> Vec<TextRun<'_>> {
     if !text.split(' ').any(&is_special) {
-        return vec![Run::Ordinary(Cow::Borrowed(text))];
+        return vec![TextRun::Ordinary(Cow::Borrowed(text))];
     }
     let (mut runs, mut run) = (Vec::new(), String::new());
     let spaces = kind == TokenizerKind::Characters;
-    let flush = |run: &mut String, runs: &mut Vec<Run>| {
+    let flush = |run: &mut String, runs: &mut Vec<TextRun>| {
         if !run.is_empty() {
-            runs.push(Run::Ordinary(Cow::Owned(std::mem::take(run))));
+            runs.push(TextRun::Ordinary(Cow::Owned(std::mem::take(run))));
         }
     };
     for (number, word) in text.split(' ').enumerate() {
@@ -503,7 +503,7 @@ fn runs(kind: TokenizerKind, text: &str, is_special: impl Fn(&str) -> bool) -> V
         }
         if is_special {
             flush(&mut run, &mut runs);
-            runs.push(Run::Special(word));
+            runs.push(TextRun::Special(word));
         } else {
             run += word;
         }

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::audio::{Change, Channel, Conversion, Limit, Part};
+use crate::audio::{Change, Channel, Conversion, DurationLimit, FileRange};
 use crate::files::open_regular;
-use crate::{Audio, Error, Result, audio, packed};
+use crate::{Audio, Error, Result, audio, decode_cache};
 
 /// One line of a manifest, with its paths resolved.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,7 +17,7 @@ pub struct Utterance {
     pub text: String,
     /// Speaker label.
     pub speaker: Option<String>,
-    /// Part of the data set that is reported apart, such as `seen` and `unseen`.
+    /// FileRange of the data set that is reported apart, such as `seen` and `unseen`.
     pub subset: Option<String>,
     /// `train`, `dev`, `test` or what the manifest says.
     pub split: Option<String>,
@@ -116,10 +116,10 @@ impl Utterance {
     }
 
     /// How much of a file is decoded: what the manifest gives, and a tolerance.
-    fn limit(&self) -> Limit {
+    fn limit(&self) -> DurationLimit {
         match (self.num_samples, self.sample_rate) {
-            (Some(samples), Some(rate)) => Limit::Samples(samples as u64 + u64::from(rate)),
-            _ => Limit::near(self.seconds),
+            (Some(samples), Some(rate)) => DurationLimit::Samples(samples as u64 + u64::from(rate)),
+            _ => DurationLimit::near(self.seconds),
         }
     }
 
@@ -128,7 +128,7 @@ impl Utterance {
         &self,
         sample_rate: u32,
         conversion: &Conversion,
-        limit: Limit,
+        limit: DurationLimit,
     ) -> Result<(Audio, Vec<Change>)> {
         let own = if conversion.resample { self.own_rate()?.unwrap_or(sample_rate) } else { sample_rate };
         if own != sample_rate {
@@ -256,13 +256,13 @@ fn append(
     path: &Path,
     span: Span,
     channel: Channel,
-    limit: Limit,
+    limit: DurationLimit,
 ) -> Result<(u32, Option<Change>)> {
     // Whole files are used once; only files that hold several utterances are worth keeping.
     if let Span::Whole | Span::Member { .. } = span {
         let (whole, change) = match span {
             Span::Member { start, length } => {
-                let part = open_regular(path).and_then(|file| Part::new(file, start, length));
+                let part = open_regular(path).and_then(|file| FileRange::new(file, start, length));
                 let part = part.map_err(|source| Error::Io { path: path.into(), source })?;
                 audio::read_part(path, part, channel, limit)?
             }
@@ -275,7 +275,7 @@ fn append(
         }
         return Ok((whole.sample_rate, change));
     }
-    let (whole, change) = packed::read(path, channel)?;
+    let (whole, change) = decode_cache::read(path, channel)?;
     let (start, count) = span.samples(whole.samples.len() as u64, whole.sample_rate);
     samples.extend_from_slice(audio::segment(path, &whole, start, count)?);
     Ok((whole.sample_rate, change))

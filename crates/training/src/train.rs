@@ -151,7 +151,7 @@ pub fn train_with(
             return Err(error);
         }
     };
-    speech::forget_decoded_files();
+    speech::clear_decode_cache();
     if plan.is_some() {
         kernels::release_freed_memory();
     }

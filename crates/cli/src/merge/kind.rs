@@ -18,7 +18,7 @@ pub fn filled(text: &str) -> impl Iterator<Item = (usize, &str)> {
 
 /// What a part contains.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Kind {
+pub enum PartKind {
     /// Lines of `evaluate --hypotheses`.
     Hypotheses,
     /// The object of `align --json`.
@@ -33,7 +33,7 @@ pub enum Kind {
 
 /// A line of `--format json`, as far as `merge` reads it.
 #[derive(serde::Deserialize)]
-pub struct Named {
+pub struct IdLine {
     /// Id of the utterance.
     #[serde(deserialize_with = "speech::names::required_id")]
     pub id: String,
@@ -43,18 +43,18 @@ pub struct Named {
 
 /// A line about an utterance that could not be used.
 #[derive(serde::Deserialize)]
-struct LeftOut {
+struct LeftOutLine {
     #[serde(rename = "left_out")]
     _reason: String,
 }
 
-impl Kind {
+impl PartKind {
     /// The kind of a part; none if it has no line, or only lines about utterances that were left out, which fit all kinds.
     ///
     /// JSON is recognized by its lines, `.ctm` and `.txt` by the ending of the name; with another ending, a part is CTM if at least half
     /// of its lines are.
     pub fn of(path: &Path, text: &str) -> Result<Option<Self>> {
-        let is_left_out = |line: &str| serde_json::from_str::<LeftOut>(line).is_ok();
+        let is_left_out = |line: &str| serde_json::from_str::<LeftOutLine>(line).is_ok();
         let mut lines = filled(text).filter(|(_, line)| !is_left_out(line));
         let Some((number, first)) = lines.next() else { return Ok(None) };
         let ending = path.extension().unwrap_or_default().to_ascii_lowercase();
@@ -62,12 +62,12 @@ impl Kind {
         let is_json_named = is_named(&["json", "jsonl"]) && lines.any(|(_, line)| line.starts_with('{'));
         if is_json_named || is_json_start(first) {
             let found = filled(text).filter(|(_, line)| !is_left_out(line)).find_map(|(_, line)| {
-                let hypotheses = serde_json::from_str::<Transcript>(line).ok().map(|_| Kind::Hypotheses);
-                hypotheses.or_else(|| serde_json::from_str::<Named>(line).ok().map(|_| Kind::Json))
+                let hypotheses = serde_json::from_str::<Transcript>(line).ok().map(|_| PartKind::Hypotheses);
+                hypotheses.or_else(|| serde_json::from_str::<IdLine>(line).ok().map(|_| PartKind::Json))
             });
-            let whole = || serde_json::from_str::<Alignments>(text).ok().map(|_| Kind::Alignments);
+            let whole = || serde_json::from_str::<Alignments>(text).ok().map(|_| PartKind::Alignments);
             match found.or_else(whole) {
-                None if is_named(&["txt"]) => return Ok(Some(Kind::Text)),
+                None if is_named(&["txt"]) => return Ok(Some(PartKind::Text)),
                 None => {
                     return Err(Error::PartLine {
                         path: path.to_owned(),
@@ -86,17 +86,17 @@ impl Kind {
                 let (all, ctm) = lines.fold((0, 0), ctm);
                 ctm > 0 && 2 * ctm >= all
             };
-        Ok(Some(if is_ctm { Kind::Ctm } else { Kind::Text }))
+        Ok(Some(if is_ctm { PartKind::Ctm } else { PartKind::Text }))
     }
 
     /// Its name in messages.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Hypotheses => "hypotheses",
-            Kind::Alignments => "alignments",
-            Kind::Json => "JSON lines with an id each",
-            Kind::Ctm => "CTM",
-            Kind::Text => "other lines",
+            PartKind::Hypotheses => "hypotheses",
+            PartKind::Alignments => "alignments",
+            PartKind::Json => "JSON lines with an id each",
+            PartKind::Ctm => "CTM",
+            PartKind::Text => "other lines",
         }
     }
 }
@@ -130,29 +130,29 @@ mod tests {
 
     #[test]
     fn kinds_are_told_by_name_and_lines() {
-        let kind = |name: &str, text: &str| Kind::of(Path::new(name), text).unwrap();
+        let kind = |name: &str, text: &str| PartKind::of(Path::new(name), text).unwrap();
         let ctm = "u1 1 0.10 0.20 one 0.9\n";
         for (name, text, expected) in [
-            ("a.ctm", ctm, Some(Kind::Ctm)),
-            ("a", ctm, Some(Kind::Ctm)),
-            ("a.ctm", "u1 1 0.10\n", Some(Kind::Ctm)),
-            ("a.out", &format!("{ctm}u1 1 0.10\n"), Some(Kind::Ctm)),
-            ("a.out", ";; a comment\nu1 A 0 1 one\n", Some(Kind::Ctm)),
-            ("a.out", &format!("{ctm}one two\nthree\n"), Some(Kind::Text)),
+            ("a.ctm", ctm, Some(PartKind::Ctm)),
+            ("a", ctm, Some(PartKind::Ctm)),
+            ("a.ctm", "u1 1 0.10\n", Some(PartKind::Ctm)),
+            ("a.out", &format!("{ctm}u1 1 0.10\n"), Some(PartKind::Ctm)),
+            ("a.out", ";; a comment\nu1 A 0 1 one\n", Some(PartKind::Ctm)),
+            ("a.out", &format!("{ctm}one two\nthree\n"), Some(PartKind::Text)),
             // Transcripts of digits look like it.
-            ("a.txt", "1 2 3 4 5\n", Some(Kind::Text)),
-            ("a.txt", "{noise} one\n", Some(Kind::Text)),
-            ("a", "{noise} one\n", Some(Kind::Text)),
-            ("a.txt", "{\"id\": 17}\n", Some(Kind::Json)),
-            ("a.json", "garbage\n{\"id\": \"a\"}\n", Some(Kind::Json)),
-            ("a", "{\"id\": \"a\", \"reference\": \"\", \"hypothesis\": \"\"}", Some(Kind::Hypotheses)),
+            ("a.txt", "1 2 3 4 5\n", Some(PartKind::Text)),
+            ("a.txt", "{noise} one\n", Some(PartKind::Text)),
+            ("a", "{noise} one\n", Some(PartKind::Text)),
+            ("a.txt", "{\"id\": 17}\n", Some(PartKind::Json)),
+            ("a.json", "garbage\n{\"id\": \"a\"}\n", Some(PartKind::Json)),
+            ("a", "{\"id\": \"a\", \"reference\": \"\", \"hypothesis\": \"\"}", Some(PartKind::Hypotheses)),
             ("a.json", "", None),
             ("a.ctm", " \r\n\n", None),
             ("a.json", "{\"id\": \"a\", \"left_out\": \"gone\"}", None),
         ] {
             assert_eq!(kind(name, text), expected, "{name}: {text:?}");
         }
-        let error = Kind::of(Path::new("a.json"), "\n{\"id\": \"a\", \"te").unwrap_err().to_string();
+        let error = PartKind::of(Path::new("a.json"), "\n{\"id\": \"a\", \"te").unwrap_err().to_string();
         assert!(error.starts_with("a.json:2: expected hypotheses"), "{error}");
     }
 

@@ -1,14 +1,14 @@
-//! Parts, read and checked line by line.
+//! MergeParts, read and checked line by line.
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use recognizer::{Alignments, Evaluation};
 
-use super::kind::{Kind, Named, ctm_fields, filled, is_comment, lines};
+use super::kind::{IdLine, PartKind, ctm_fields, filled, is_comment, lines};
 use crate::error::{Error, Result};
 
 /// What the parts contain.
-pub enum Parts {
+pub enum MergeParts {
     /// Of `evaluate --hypotheses`.
     Hypotheses(Vec<Evaluation>),
     /// Of `align --json`.
@@ -24,7 +24,7 @@ pub enum Parts {
     },
 }
 
-impl Parts {
+impl MergeParts {
     /// Reads parts, which must be of one kind.
     ///
     /// Byte order marks are removed; blank lines too, except from texts, where they are transcripts.
@@ -37,24 +37,24 @@ impl Parts {
         let kind = common_kind(paths, &texts)?;
         let each = || paths.iter().zip(texts.iter().copied());
         match kind {
-            Kind::Hypotheses => {
+            PartKind::Hypotheses => {
                 let read = |(path, text): (&PathBuf, &str)| {
                     Evaluation::read(text).map_err(|(line, error)| unreadable(path, kind, line, &error))
                 };
-                each().map(read).collect::<Result<_>>().map(Parts::Hypotheses)
+                each().map(read).collect::<Result<_>>().map(MergeParts::Hypotheses)
             }
-            Kind::Alignments => alignments(each()).map(Parts::Alignments),
-            Kind::Json => {
+            PartKind::Alignments => alignments(each()).map(MergeParts::Alignments),
+            PartKind::Json => {
                 let ids = each().map(|(path, text)| json_ids(path, text)).collect::<Result<_>>()?;
-                Ok(Parts::Lines { lines: filled_lines(&texts), ids: Some(ids), has_manifest_ids: true })
+                Ok(MergeParts::Lines { lines: filled_lines(&texts), ids: Some(ids), has_manifest_ids: true })
             }
-            Kind::Ctm => {
+            PartKind::Ctm => {
                 let ids = each().map(|(path, text)| ctm_ids(path, text)).collect::<Result<_>>()?;
-                Ok(Parts::Lines { lines: filled_lines(&texts), ids: Some(ids), has_manifest_ids: false })
+                Ok(MergeParts::Lines { lines: filled_lines(&texts), ids: Some(ids), has_manifest_ids: false })
             }
-            Kind::Text => {
+            PartKind::Text => {
                 let all = texts.iter().map(|text| lines(text).map(str::to_owned).collect());
-                Ok(Parts::Lines { lines: all.collect(), ids: None, has_manifest_ids: false })
+                Ok(MergeParts::Lines { lines: all.collect(), ids: None, has_manifest_ids: false })
             }
         }
     }
@@ -62,14 +62,14 @@ impl Parts {
     /// Ids of each part, in order, if it has some.
     pub fn ids(&self) -> Option<Vec<Vec<&str>>> {
         match self {
-            Parts::Hypotheses(parts) => {
+            MergeParts::Hypotheses(parts) => {
                 let lists = parts.iter().map(|part| part.transcripts.iter());
                 Some(lists.map(|list| list.map(|one| &*one.id).collect()).collect())
             }
-            Parts::Alignments(parts) => {
+            MergeParts::Alignments(parts) => {
                 Some(parts.iter().map(|part| part.utterances.iter().map(|one| &*one.id).collect()).collect())
             }
-            Parts::Lines { ids, .. } => {
+            MergeParts::Lines { ids, .. } => {
                 let ids = ids.as_ref()?.iter();
                 Some(ids.map(|part| part.iter().map(String::as_str).collect()).collect())
             }
@@ -79,17 +79,17 @@ impl Parts {
     /// Ids of the utterances of each part that were looked at and left out; none for lines, which [`Self::ids`] has in order.
     pub fn left_out(&self) -> Vec<Vec<&str>> {
         match self {
-            Parts::Alignments(parts) => {
+            MergeParts::Alignments(parts) => {
                 let each = parts.iter().map(|part| {
                     let without_path = part.without_path.iter().map(|id| &**id);
                     without_path.chain(part.bad.left_out.iter().map(|one| &*one.id)).collect()
                 });
                 each.collect()
             }
-            Parts::Hypotheses(parts) => {
+            MergeParts::Hypotheses(parts) => {
                 parts.iter().map(|part| part.bad.left_out.iter().map(|one| &*one.id).collect()).collect()
             }
-            Parts::Lines { lines, .. } => vec![Vec::new(); lines.len()],
+            MergeParts::Lines { lines, .. } => vec![Vec::new(); lines.len()],
         }
     }
 }
@@ -97,13 +97,14 @@ impl Parts {
 /// Returns the kind of all parts; parts that fit every kind are ignored if there are others.
 ///
 /// Lines of no known kind take the kind of the other parts, so that the first of them is named as one that cannot be read.
-fn common_kind(paths: &[PathBuf], texts: &[&str]) -> Result<Kind> {
-    let mut first: Option<(Kind, &Path)> = None;
+fn common_kind(paths: &[PathBuf], texts: &[&str]) -> Result<PartKind> {
+    let mut first: Option<(PartKind, &Path)> = None;
     for (path, text) in paths.iter().zip(texts) {
         let is_unknown = |kind, path: &Path| {
-            kind == Kind::Text && path.extension().is_none_or(|ending| !ending.eq_ignore_ascii_case("txt"))
+            kind == PartKind::Text
+                && path.extension().is_none_or(|ending| !ending.eq_ignore_ascii_case("txt"))
         };
-        match (Kind::of(path, text)?, first) {
+        match (PartKind::of(path, text)?, first) {
             (None, _) => {}
             (Some(kind), None) => first = Some((kind, path)),
             (Some(kind), Some((all, _))) if kind == all || is_unknown(kind, path) => {}
@@ -118,8 +119,9 @@ fn common_kind(paths: &[PathBuf], texts: &[&str]) -> Result<Kind> {
         }
     }
     // With no other line than those about utterances that were left out.
-    let none =
-        || if texts.iter().any(|text| filled(text).next().is_some()) { Kind::Json } else { Kind::Text };
+    let none = || {
+        if texts.iter().any(|text| filled(text).next().is_some()) { PartKind::Json } else { PartKind::Text }
+    };
     Ok(first.map_or_else(none, |(kind, _)| kind))
 }
 
@@ -131,8 +133,8 @@ fn filled_lines(texts: &[&str]) -> Vec<Vec<String>> {
 fn json_ids(path: &Path, text: &str) -> Result<Vec<String>> {
     let (mut ids, mut seen) = (Vec::new(), HashSet::new());
     for (number, line) in filled(text) {
-        let Named { id, endpoint } =
-            serde_json::from_str(line).map_err(|error| unreadable(path, Kind::Json, number, &error))?;
+        let IdLine { id, endpoint } =
+            serde_json::from_str(line).map_err(|error| unreadable(path, PartKind::Json, number, &error))?;
         if seen.insert(id.clone()) || endpoint.is_none() {
             ids.push(id);
         }
@@ -168,10 +170,10 @@ fn alignments<'a>(parts: impl Iterator<Item = (&'a PathBuf, &'a str)>) -> Result
     let mut all: Vec<Option<Alignments>> = Vec::new();
     for (path, text) in parts {
         let filled = Some(text).filter(|text| !text.trim().is_empty());
-        let parsed: Option<Alignments> = filled
-            .map(serde_json::from_str)
-            .transpose()
-            .map_err(|error: serde_json::Error| unreadable(path, Kind::Alignments, error.line(), &error))?;
+        let parsed: Option<Alignments> =
+            filled.map(serde_json::from_str).transpose().map_err(|error: serde_json::Error| {
+                unreadable(path, PartKind::Alignments, error.line(), &error)
+            })?;
         if let Some(part) = &parsed {
             match first {
                 None => first = Some((part.frame_seconds, path)),
@@ -191,7 +193,7 @@ fn alignments<'a>(parts: impl Iterator<Item = (&'a PathBuf, &'a str)>) -> Result
     Ok(all.into_iter().map(|part| part.unwrap_or_else(|| Alignments::of_frames(seconds))).collect())
 }
 
-fn unreadable(path: &Path, kind: Kind, line: usize, error: &serde_json::Error) -> Error {
+fn unreadable(path: &Path, kind: PartKind, line: usize, error: &serde_json::Error) -> Error {
     // The parser counts lines in what it was given.
     let message = error.to_string();
     let message = message.rsplit_once(" at line ").map_or(message.as_str(), |(message, _)| message);
@@ -207,16 +209,16 @@ fn unreadable(path: &Path, kind: Kind, line: usize, error: &serde_json::Error) -
 mod tests {
     use super::*;
 
-    fn read(parts: &[(&str, &str)]) -> Result<Parts> {
+    fn read(parts: &[(&str, &str)]) -> Result<MergeParts> {
         let paths: Vec<PathBuf> = parts.iter().map(|(name, _)| name.into()).collect();
         let texts: Vec<String> = parts.iter().map(|(_, text)| (*text).to_owned()).collect();
-        Parts::of(&paths, &texts)
+        MergeParts::of(&paths, &texts)
     }
 
     #[test]
     fn lines_are_read_whatever_their_ends() {
         let lines = |parts: &[(&str, &str)]| match read(parts).unwrap() {
-            Parts::Lines { lines, .. } => lines.concat(),
+            MergeParts::Lines { lines, .. } => lines.concat(),
             _ => panic!("other parts"),
         };
         let ctm = ["u1 1 0.10 0.20 one 0.9", "u2 1 0.10 0.20 two 0.9"];

@@ -7,7 +7,7 @@ use ranks::{Courier, Mpi, Together, Transfer, Unresponsive, Wire};
 use training::{Outcome, Ranks};
 
 use crate::error::{Error, Result, chain};
-use crate::out::complain;
+use crate::out::warnln;
 
 /// How long a process waits for another one to say what went wrong.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -30,9 +30,7 @@ pub fn run(
     use_threads(courier.ask(Mpi::neighbours));
     let lost = move |lost, step, first| {
         if first {
-            complain!(
-                "error: rank {lost} has ended in step {step}; --resume goes on from the last checkpoint"
-            );
+            warnln!("error: rank {lost} has ended in step {step}; --resume goes on from the last checkpoint");
         }
         process::exit(LOST);
     };
@@ -58,8 +56,8 @@ pub fn run(
             };
             if speaks {
                 match &error {
-                    Error::Training(error @ training::Error::Rank { .. }) => complain!("error: {error}"),
-                    error => complain!("error: rank {rank}: {}", chain(error)),
+                    Error::Training(error @ training::Error::Rank { .. }) => warnln!("error: {error}"),
+                    error => warnln!("error: rank {rank}: {}", chain(error)),
                 }
             } else {
                 thread::sleep(PATIENCE);
@@ -77,10 +75,10 @@ fn report_unresponsive(found: &Unresponsive, step: u64) {
     let seconds = found.waited.as_secs();
     let text = format!("{ranks} {}: no response for {seconds} s in step {step}", names.join(", "));
     if found.is_final {
-        complain!("error: {text}; --resume goes on from the last checkpoint");
+        warnln!("error: {text}; --resume goes on from the last checkpoint");
         process::exit(LOST);
     }
-    complain!("warning: {text}; --rank-timeout ends the job");
+    warnln!("warning: {text}; --rank-timeout ends the job");
 }
 
 /// A thread for each core that this process may use, or its share where others may use the same, unless somebody has said otherwise.

@@ -14,10 +14,10 @@ use serde::Serialize;
 use speech::AudioPieces;
 
 use super::durations::Durations;
-use super::standard_input::Pieces;
-use super::{Arguments, recording_id};
+use super::standard_input::StdinChunks;
+use super::{Args, recording_id};
 use crate::error::{Error, Result};
-use crate::out::{complain, formatted, say, write};
+use crate::out::{formatted, outln, warnln, write};
 use crate::{numbers, signals};
 
 /// Returns to the start of the terminal's line and clears it.
@@ -73,7 +73,7 @@ fn is_standard(path: &Path) -> bool {
 }
 
 /// Fails where live sound cannot go as asked for, before anything is made.
-pub fn check(arguments: &Arguments) -> Result<()> {
+pub fn check(arguments: &Args) -> Result<()> {
     let files = &arguments.audio_files;
     if arguments.format.is_some_and(|format| !format.joins()) || arguments.output.is_some() {
         return Err(Error::LiveOutput);
@@ -98,7 +98,7 @@ pub fn check(arguments: &Arguments) -> Result<()> {
 }
 
 /// Recognises each recording as it comes.
-pub fn run(recogniser: &Recognizer, arguments: &Arguments, writer: &TranscriptionWriter) -> Result<ExitCode> {
+pub fn run(recogniser: &Recognizer, arguments: &Args, writer: &TranscriptionWriter) -> Result<ExitCode> {
     let LiveArguments { pace, chunk, pause, latest, .. } = arguments.live;
     let (pace, chunk, latest) = (pace.unwrap_or(1.0), chunk.unwrap_or(200), latest.unwrap_or(1.0));
     let pause = pause.unwrap_or(Endpoint::default().after_words);
@@ -109,7 +109,7 @@ pub fn run(recogniser: &Recognizer, arguments: &Arguments, writer: &Transcriptio
     for path in &arguments.audio_files {
         let live = recogniser.live(&options)?;
         if !live.is_immediate() {
-            complain!(
+            warnln!(
                 "note: this model hears both ways: words come {} s late, window by window",
                 arguments.long.window
             );
@@ -129,7 +129,7 @@ pub fn run(recogniser: &Recognizer, arguments: &Arguments, writer: &Transcriptio
         // What was heard before something broke is shown all the same.
         let mut broken = None;
         if is_standard(path) {
-            for samples in Pieces::new(Arc::clone(&stop))? {
+            for samples in StdinChunks::new(Arc::clone(&stop))? {
                 match samples {
                     // Somebody else sets the pace.
                     Ok(samples) => player.play(&samples, 0.0)?,
@@ -144,7 +144,7 @@ pub fn run(recogniser: &Recognizer, arguments: &Arguments, writer: &Transcriptio
             let pieces = AudioPieces::open(path, rate, recogniser.conversion());
             let pieces = pieces.map_err(|error| arguments.audio.advise(error.into()))?;
             for change in pieces.changes() {
-                complain!("note: {}: {change}", path.display());
+                warnln!("note: {}: {change}", path.display());
             }
             for samples in pieces {
                 match samples {
@@ -225,10 +225,10 @@ impl Player<'_> {
         }
         updates.into_iter().try_for_each(|update| self.shown.show(update))?;
         if left_out {
-            complain!("note: {}: text was discarded as silence; --silence 0 keeps it", self.shown.id);
+            warnln!("note: {}: text was discarded as silence; --silence 0 keeps it", self.shown.id);
         }
         let (heard, took) = (self.played as f64 / f64::from(self.rate), &self.took);
-        complain!(
+        warnln!(
             "note: {}: {heard:.1} s of sound in {:.2} s; a chunk of {:.0} ms took {:.1} ms (median), {:.1} ms (95 %), {:.1} ms (longest)",
             self.shown.id,
             took.total().as_secs_f64(),
@@ -287,7 +287,7 @@ impl Shown<'_> {
                 write(format_args!("{CLEAR_LINE}"))?;
             }
             if let (Some(first), Some(last)) = (line.words.first(), line.words.last()) {
-                say!("[{:.2} - {:.2}] {}", first.start, last.end, line.text)?;
+                outln!("[{:.2} - {:.2}] {}", first.start, last.end, line.text)?;
             }
         } else if self.terminal {
             let columns = 100;

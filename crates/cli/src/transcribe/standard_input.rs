@@ -27,13 +27,13 @@ const FILES: [(&[u8], &str); 10] = [
 ];
 
 /// Samples as they come, until their end or until somebody asks to stop.
-pub struct Pieces {
+pub struct StdinChunks {
     /// From a thread that waits for them and that nobody waits for; none is the end.
     from: Receiver<Option<Result<Vec<f32>>>>,
     stop: Arc<AtomicBool>,
 }
 
-impl Pieces {
+impl StdinChunks {
     /// Of standard input.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ impl Pieces {
     }
 }
 
-impl Iterator for Pieces {
+impl Iterator for StdinChunks {
     type Item = Result<Vec<f32>>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -13,13 +13,13 @@ const BUDGET: usize = 64 << 20;
 
 /// Signs of `e[i, j] - e[i, j-1]` for one `i`; bit `j % 64` of word `j / 64` is column `j + 1`.
 #[derive(Clone)]
-struct Row {
+struct BitRow {
     plus: Vec<u64>,
     minus: Vec<u64>,
 }
 
-impl Row {
-    /// Row 0: each unit is an insertion.
+impl BitRow {
+    /// BitRow 0: each unit is an insertion.
     fn first(columns: usize) -> Self {
         let words = columns.div_ceil(64);
         Self { plus: vec![!0; words], minus: vec![0; words] }
@@ -73,7 +73,7 @@ pub(super) fn edits(reference: &[u32], hypothesis: &[u32], distinct: usize) -> V
 fn edits_with(reference: &[u32], hypothesis: &[u32], distinct: usize, every: usize) -> Vec<Edit> {
     let strips: Vec<&[u32]> = reference.chunks(ROWS).collect();
     let mut masks = vec![0; distinct];
-    let mut row = Row::first(hypothesis.len());
+    let mut row = BitRow::first(hypothesis.len());
     let mut kept = Vec::new();
     for (at, strip) in strips.iter().enumerate() {
         if at % every == 0 {

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use super::chunks::{MAX_BYTES, Order, content, skip, take, text};
 use super::format_error;
-use super::linear::{Coding, Format, Lengths, Reader};
-use super::part::Part;
+use super::linear::{Coding, DeclaredLengths, Reader, SampleFormat};
+use super::part::FileRange;
 use crate::Result;
 
 const EXPECTED: &str = "a well-formed AIFF file";
@@ -19,14 +19,14 @@ pub(super) fn is_aiff(start: &[u8]) -> bool {
 }
 
 /// Walks the chunks and moves to the samples.
-pub(super) fn open(path: &Path, mut file: BufReader<Part>) -> Result<Reader> {
+pub(super) fn open(path: &Path, mut file: BufReader<FileRange>) -> Result<Reader> {
     let bytes = file.get_ref().len();
     let failed = |error: io::Error| match error.kind() {
         ErrorKind::UnexpectedEof => format_error(path, EXPECTED, "the end of the file inside of a header"),
         _ => crate::Error::Io { path: path.into(), source: error },
     };
     let start: [u8; 12] = take(&mut file).map_err(failed)?;
-    let lengths = Lengths::new(Order::Big.number::<4>(&start[4..]), &start[..4]);
+    let lengths = DeclaredLengths::new(Order::Big.number::<4>(&start[4..]), &start[..4]);
     let (mut common, mut sound) = (None, None);
     // What follows the two chunks is passed over, whether it is whole or not.
     while (common.is_none() || sound.is_none()) && !file.fill_buf().map_err(failed)?.is_empty() {
@@ -64,7 +64,7 @@ pub(super) fn open(path: &Path, mut file: BufReader<Part>) -> Result<Reader> {
 /// ```text
 /// channels (2) samples of each (4) bits (2) rate (10: sign and exponent (2), mantissa (8)) [compression type (4) ...]
 /// ```
-fn parse(path: &Path, chunk: &[u8]) -> Result<(Format, u64)> {
+fn parse(path: &Path, chunk: &[u8]) -> Result<(SampleFormat, u64)> {
     if chunk.len() < COMM_BYTES {
         return Err(format_error(path, EXPECTED, format!("a COMM chunk of {} bytes", chunk.len())));
     }
@@ -92,7 +92,7 @@ fn parse(path: &Path, chunk: &[u8]) -> Result<(Format, u64)> {
             return Err(format_error(path, "integer, float, mu-law, A-law or IMA ADPCM samples", found));
         }
     };
-    Ok((Format::new("AIFF", channels, rate(&chunk[8..]), coding), frames))
+    Ok((SampleFormat::new("AIFF", channels, rate(&chunk[8..]), coding), frames))
 }
 
 /// A sample rate as an 80-bit floating-point number; 0 if it does not fit into 32 bits.

@@ -11,8 +11,8 @@ use std::path::Path;
 
 use super::chunks::{Order, content, skip, take, text};
 use super::format_error;
-use super::linear::{Coding, Format, Lengths, Reader};
-use super::part::Part;
+use super::linear::{Coding, DeclaredLengths, Reader, SampleFormat};
+use super::part::FileRange;
 use crate::Result;
 
 const EXPECTED: &str = "a well-formed CAF file";
@@ -21,15 +21,15 @@ const DESCRIPTION_BYTES: u64 = 32;
 const EDIT_COUNT_BYTES: u64 = 4;
 
 /// A file whose chunks were walked.
-pub(super) enum Opened {
+pub(super) enum CafData {
     /// Samples one after another, or IMA ADPCM.
     Linear(Box<Reader>),
     /// Packets, in the part of the file up to the end of the last whole chunk.
-    Packets(Part),
+    Packets(FileRange),
 }
 
 /// Walks the chunks.
-pub(super) fn open(path: &Path, mut file: BufReader<Part>) -> Result<Opened> {
+pub(super) fn open(path: &Path, mut file: BufReader<FileRange>) -> Result<CafData> {
     let bytes = file.get_ref().len();
     let failed = |error: io::Error| match error.kind() {
         ErrorKind::UnexpectedEof => format_error(path, EXPECTED, "the end of the file inside of a header"),
@@ -54,9 +54,11 @@ pub(super) fn open(path: &Path, mut file: BufReader<Part>) -> Result<Opened> {
                 let present = bytes.saturating_sub(here);
                 let length = match is_open {
                     true => (present, present),
-                    false => {
-                        Lengths::without_whole().data(length.saturating_sub(EDIT_COUNT_BYTES), here, bytes)
-                    }
+                    false => DeclaredLengths::without_whole().data(
+                        length.saturating_sub(EDIT_COUNT_BYTES),
+                        here,
+                        bytes,
+                    ),
                 };
                 data = Some((here, length));
             }
@@ -78,18 +80,18 @@ pub(super) fn open(path: &Path, mut file: BufReader<Part>) -> Result<Opened> {
         Some(format) => {
             file.seek(SeekFrom::Start(here)).map_err(failed)?;
             let reader = Reader::new(path, file, format, length, samples)?;
-            Ok(Opened::Linear(Box::new(reader)))
+            Ok(CafData::Linear(Box::new(reader)))
         }
         None if length.1 < length.0 => {
             let found = format!("{} of {} bytes of audio data: truncated", length.1, length.0);
             Err(format_error(path, EXPECTED, found))
         }
-        None => file.into_inner().within(0, end).map(Opened::Packets).map_err(failed),
+        None => file.into_inner().within(0, end).map(CafData::Packets).map_err(failed),
     }
 }
 
 /// The format of samples that are not packets of another codec.
-fn parse(path: &Path, description: &[u8]) -> Result<Option<Format>> {
+fn parse(path: &Path, description: &[u8]) -> Result<Option<SampleFormat>> {
     let field = |at: usize| Order::Big.number::<4>(&description[at..]) as u32;
     let rate = f64::from_bits(Order::Big.number::<8>(description));
     let (kind, flags) = (&description[8..12], field(12));
@@ -114,5 +116,5 @@ fn parse(path: &Path, description: &[u8]) -> Result<Option<Format>> {
     };
     let rate = if (1.0..4_294_967_295.0).contains(&rate) { rate.round() as u32 } else { 0 };
     let channels = u16::try_from(channels).unwrap_or(u16::MAX);
-    Ok(Some(Format::new("CAF", channels, rate, coding)))
+    Ok(Some(SampleFormat::new("CAF", channels, rate, coding)))
 }

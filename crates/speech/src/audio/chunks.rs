@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 
-use super::part::Part;
+use super::part::FileRange;
 
 /// Bytes of a chunk that is read whole, at most: its length is a field of the file.
 pub(super) const MAX_BYTES: u64 = 1 << 16;
@@ -39,7 +39,7 @@ pub(super) fn content(from: &mut impl Read, length: u64) -> io::Result<Vec<u8>> 
 }
 
 /// Passes over bytes; to the end of the file if that is nearer.
-pub(super) fn skip(file: &mut BufReader<Part>, length: u64) -> io::Result<()> {
+pub(super) fn skip(file: &mut BufReader<FileRange>, length: u64) -> io::Result<()> {
     let left = file.get_ref().len().saturating_sub(file.stream_position()?);
     match i64::try_from(length) {
         Ok(length) if length as u64 <= left => file.seek_relative(length),

@@ -5,14 +5,14 @@ use std::path::Path;
 
 use super::channels::{Mono, grow, reserve};
 use super::packets::{self, Container};
-use super::part::Part;
-use super::sniff::{self, Kind};
+use super::part::FileRange;
+use super::sniff::{self, SoundFormat};
 use super::{Audio, BLOCK, Change, Channel, aiff, caf, check_samples, flac, format_error, linear, tags, wav};
 use crate::{Error, Result};
 
 /// How long a file may be.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Limit {
+pub(crate) enum DurationLimit {
     /// As long as it is, while there is memory.
     None,
     /// So many samples of each channel.
@@ -25,31 +25,31 @@ pub(crate) enum Limit {
 /// estimated. How much of that is accepted is decided by those who use the sound.
 const MORE_SECONDS: f64 = 5.0;
 
-impl Limit {
+impl DurationLimit {
     /// So many seconds, and a tolerance.
     pub fn near(seconds: f64) -> Self {
-        Limit::Seconds(seconds + (0.5 * seconds).max(MORE_SECONDS))
+        DurationLimit::Seconds(seconds + (0.5 * seconds).max(MORE_SECONDS))
     }
 
     fn samples(self, sample_rate: u32) -> u64 {
         match self {
-            Limit::None => u64::MAX,
-            Limit::Samples(samples) => samples,
-            Limit::Seconds(seconds) => (seconds * f64::from(sample_rate)) as u64,
+            DurationLimit::None => u64::MAX,
+            DurationLimit::Samples(samples) => samples,
+            DurationLimit::Seconds(seconds) => (seconds * f64::from(sample_rate)) as u64,
         }
     }
 }
 
 /// A file whose header has been read.
-pub(super) enum Opened {
+pub(super) enum SoundFile {
     Linear(linear::Reader),
     Flac(flac::Reader),
     Packets(packets::Reader),
 }
 
-impl Opened {
+impl SoundFile {
     /// Opens a file, or a part of one.
-    pub fn new(path: &Path, part: Part) -> Result<Self> {
+    pub fn new(path: &Path, part: FileRange) -> Result<Self> {
         let io = |source| Error::Io { path: path.into(), source };
         let whole_bytes = part.len();
         let mut part = tags::without_front(part).map_err(io)?;
@@ -57,22 +57,22 @@ impl Opened {
         (&mut part).take(sniff::BYTES as u64).read_to_end(&mut start).map_err(io)?;
         part.rewind().map_err(io)?;
         let opened = match sniff::kind(&start) {
-            Kind::Wav => Opened::Linear(wav::open(path, BufReader::new(part))?),
-            Kind::Flac => {
+            SoundFormat::Wav => SoundFile::Linear(wav::open(path, BufReader::new(part))?),
+            SoundFormat::Flac => {
                 let part = tags::without_end(part).map_err(io)?;
-                Opened::Flac(flac::open(path, BufReader::new(part))?)
+                SoundFile::Flac(flac::open(path, BufReader::new(part))?)
             }
-            Kind::Aiff => Opened::Linear(aiff::open(path, BufReader::new(part))?),
-            Kind::Caf => match caf::open(path, BufReader::new(part))? {
-                caf::Opened::Linear(reader) => Opened::Linear(*reader),
-                caf::Opened::Packets(part) => Opened::Packets(packets::open(path, part, Container::Caf)?),
+            SoundFormat::Aiff => SoundFile::Linear(aiff::open(path, BufReader::new(part))?),
+            SoundFormat::Caf => match caf::open(path, BufReader::new(part))? {
+                caf::CafData::Linear(reader) => SoundFile::Linear(*reader),
+                caf::CafData::Packets(part) => SoundFile::Packets(packets::open(path, part, Container::Caf)?),
             },
-            Kind::Packets(container) => Opened::Packets(packets::open(path, part, container)?),
-            Kind::Named(name) => {
+            SoundFormat::Packets(container) => SoundFile::Packets(packets::open(path, part, container)?),
+            SoundFormat::Named(name) => {
                 let found = format!("a {name} file: convert it, as with `ffmpeg -i FILE FILE.flac`");
                 return Err(format_error(path, EXPECTED, found));
             }
-            Kind::Unknown => {
+            SoundFormat::Unknown => {
                 let found = if whole_bytes < 4 {
                     format!("a file of {whole_bytes} bytes")
                 } else {
@@ -90,34 +90,34 @@ impl Opened {
 
     pub fn sample_rate(&self) -> u32 {
         match self {
-            Opened::Linear(reader) => reader.sample_rate(),
-            Opened::Flac(reader) => reader.info().sample_rate,
-            Opened::Packets(reader) => reader.sample_rate(),
+            SoundFile::Linear(reader) => reader.sample_rate(),
+            SoundFile::Flac(reader) => reader.info().sample_rate,
+            SoundFile::Packets(reader) => reader.sample_rate(),
         }
     }
 
     pub fn channels(&self) -> u32 {
         match self {
-            Opened::Linear(reader) => reader.channels(),
-            Opened::Flac(reader) => reader.info().channels,
-            Opened::Packets(reader) => reader.channels(),
+            SoundFile::Linear(reader) => reader.channels(),
+            SoundFile::Flac(reader) => reader.info().channels,
+            SoundFile::Packets(reader) => reader.channels(),
         }
     }
 
     /// Samples of each channel that the header declares; 0 where it declares none.
     pub fn declared(&self) -> u64 {
         match self {
-            Opened::Linear(reader) => reader.declared(),
-            Opened::Flac(reader) => reader.info().samples.unwrap_or(0),
-            Opened::Packets(reader) => reader.declared(),
+            SoundFile::Linear(reader) => reader.declared(),
+            SoundFile::Flac(reader) => reader.info().samples.unwrap_or(0),
+            SoundFile::Packets(reader) => reader.declared(),
         }
     }
 
     /// Samples of the next block, at most; a guess where the header does not bound them.
     fn next_block(&self) -> usize {
         match self {
-            Opened::Linear(reader) => reader.left().min(BLOCK as u64) as usize,
-            Opened::Flac(_) | Opened::Packets(_) => BLOCK,
+            SoundFile::Linear(reader) => reader.left().min(BLOCK as u64) as usize,
+            SoundFile::Flac(_) | SoundFile::Packets(_) => BLOCK,
         }
     }
 }
@@ -125,15 +125,15 @@ impl Opened {
 const EXPECTED: &str = "a WAV or FLAC file, or MP3, AAC, MP4, Ogg, AIFF or CAF";
 
 /// A whole file, as a part.
-pub(super) fn whole(path: &Path) -> Result<Part> {
+pub(super) fn whole(path: &Path) -> Result<FileRange> {
     crate::files::open_regular(path)
-        .and_then(Part::whole)
+        .and_then(FileRange::whole)
         .map_err(|source| Error::Io { path: path.into(), source })
 }
 
 /// A file that is being decoded.
 pub(super) struct Decoder {
-    opened: Opened,
+    opened: SoundFile,
     mono: Mono,
     pub change: Option<Change>,
     pub sample_rate: u32,
@@ -148,9 +148,15 @@ impl Decoder {
     ///
     /// # Errors
     /// [`Error::TooLong`] if its header declares more than the limit.
-    pub fn new(path: &Path, part: Part, channel: Channel, limit: Limit, room: usize) -> Result<Self> {
+    pub fn new(
+        path: &Path,
+        part: FileRange,
+        channel: Channel,
+        limit: DurationLimit,
+        room: usize,
+    ) -> Result<Self> {
         let bytes = part.len();
-        let opened = Opened::new(path, part)?;
+        let opened = SoundFile::new(path, part)?;
         let (sample_rate, channels) = (opened.sample_rate(), opened.channels());
         let (declared, most) = (opened.declared(), limit.samples(sample_rate));
         if declared > most {
@@ -181,9 +187,9 @@ impl Decoder {
         }
         let before = self.mono.samples.len();
         let more = match &mut self.opened {
-            Opened::Linear(reader) => reader.read(path, &mut self.mono)?,
-            Opened::Flac(reader) => reader.read(path, &mut self.mono)?,
-            Opened::Packets(reader) => reader.read(path, &mut self.mono)?,
+            SoundFile::Linear(reader) => reader.read(path, &mut self.mono)?,
+            SoundFile::Flac(reader) => reader.read(path, &mut self.mono)?,
+            SoundFile::Packets(reader) => reader.read(path, &mut self.mono)?,
         };
         let length = self.mono.length();
         let new = &self.mono.samples[before..];

@@ -7,7 +7,7 @@ use std::io::{BufReader, ErrorKind};
 use std::path::Path;
 
 use super::channels::Mono;
-use super::part::Part;
+use super::part::FileRange;
 use super::{format_error, full_scale};
 use crate::{Error, Result};
 
@@ -15,14 +15,14 @@ const EXPECTED: &str = "a well-formed FLAC file";
 
 /// A FLAC file whose header has been read.
 pub(super) struct Reader {
-    frames: claxon::FlacReader<BufReader<Part>>,
+    frames: claxon::FlacReader<BufReader<FileRange>>,
     /// MD5 of the samples so far.
     sum: md5::Context,
     buffer: Vec<i32>,
     bytes: Vec<u8>,
 }
 
-pub(super) fn open(path: &Path, file: BufReader<Part>) -> Result<Reader> {
+pub(super) fn open(path: &Path, file: BufReader<FileRange>) -> Result<Reader> {
     let frames = claxon::FlacReader::new(file).map_err(|e| format_error(path, EXPECTED, e))?;
     Ok(Reader { frames, sum: md5::Context::new(), buffer: Vec::new(), bytes: Vec::new() })
 }

@@ -11,16 +11,16 @@ use std::path::Path;
 use super::BLOCK;
 use super::channels::Mono;
 use super::chunks::Order;
-use super::part::Part;
+use super::part::FileRange;
 use crate::{Error, Result};
 use adpcm::Adpcm;
-pub(super) use coding::{Coding, Format};
-pub(super) use length::Lengths;
+pub(super) use coding::{Coding, SampleFormat};
+pub(super) use length::DeclaredLengths;
 
 /// A file whose header has been read, at the first of its samples.
 pub(super) struct Reader {
-    file: BufReader<Part>,
-    format: Format,
+    file: BufReader<FileRange>,
+    format: SampleFormat,
     adpcm: Option<Adpcm>,
     /// Samples of each channel that the header gives; those up to the end of the file where it gives none.
     declared: u64,
@@ -35,8 +35,8 @@ impl Reader {
     /// Where blocks are filled up, `most` is the number of samples of each channel in them, 0 if the header does not give it.
     pub fn new(
         path: &Path,
-        file: BufReader<Part>,
-        format: Format,
+        file: BufReader<FileRange>,
+        format: SampleFormat,
         (declared, present): (u64, u64),
         most: u64,
     ) -> Result<Self> {

@@ -6,7 +6,7 @@
 
 use std::io::{self, Read, Seek, SeekFrom};
 
-use super::part::Part;
+use super::part::FileRange;
 
 /// Atoms of one level that are looked at.
 const MAX_ATOMS: usize = 1 << 10;
@@ -20,7 +20,7 @@ struct Atom {
 }
 
 /// The media time at which the first sound track starts, and its timescale; none without an edit list.
-pub(super) fn start(part: &mut Part) -> io::Result<Option<(u64, u64)>> {
+pub(super) fn start(part: &mut FileRange) -> io::Result<Option<(u64, u64)>> {
     let whole = Atom { name: *b"file", start: 0, end: part.len() };
     let Some(moov) = child(part, whole, b"moov")? else { return Ok(None) };
     for track in children(part, moov)?.into_iter().filter(|atom| atom.name == *b"trak") {
@@ -46,7 +46,7 @@ pub(super) fn start(part: &mut Part) -> io::Result<Option<(u64, u64)>> {
 }
 
 /// The media time of the first edit that is not empty.
-fn media_time(part: &mut Part, list: Atom) -> io::Result<Option<u64>> {
+fn media_time(part: &mut FileRange, list: Atom) -> io::Result<Option<u64>> {
     let Some(header) = content::<8>(part, list)? else { return Ok(None) };
     let is_long = header[0] == 1;
     let each = if is_long { 20 } else { 12 };
@@ -66,11 +66,11 @@ fn media_time(part: &mut Part, list: Atom) -> io::Result<Option<u64>> {
     Ok(None)
 }
 
-fn child(part: &mut Part, parent: Atom, name: &[u8; 4]) -> io::Result<Option<Atom>> {
+fn child(part: &mut FileRange, parent: Atom, name: &[u8; 4]) -> io::Result<Option<Atom>> {
     Ok(children(part, parent)?.into_iter().find(|atom| atom.name == *name))
 }
 
-fn children(part: &mut Part, parent: Atom) -> io::Result<Vec<Atom>> {
+fn children(part: &mut FileRange, parent: Atom) -> io::Result<Vec<Atom>> {
     let (mut atoms, mut at) = (Vec::new(), parent.start);
     while at < parent.end && atoms.len() < MAX_ATOMS {
         let Some(header) = content::<8>(part, Atom { start: at, ..parent })? else { break };
@@ -92,7 +92,7 @@ fn children(part: &mut Part, parent: Atom) -> io::Result<Vec<Atom>> {
 }
 
 /// The first bytes of an atom; none if it is shorter.
-fn content<const N: usize>(part: &mut Part, atom: Atom) -> io::Result<Option<[u8; N]>> {
+fn content<const N: usize>(part: &mut FileRange, atom: Atom) -> io::Result<Option<[u8; N]>> {
     if atom.start.checked_add(N as u64).is_none_or(|end| end > atom.end) {
         return Ok(None);
     }

@@ -20,7 +20,7 @@ use symphonia::default::formats::{AdtsReader, CafReader, IsoMp4Reader, MpaReader
 use super::channels::Mono;
 use super::guard::guard;
 use super::opus::{self, Opus};
-use super::part::Part;
+use super::part::FileRange;
 use super::{format_error, mp4, vorbis};
 use crate::{Error, Result};
 
@@ -91,7 +91,7 @@ enum Decoder {
     Opus(Box<Opus>),
 }
 
-impl MediaSource for Part {
+impl MediaSource for FileRange {
     fn is_seekable(&self) -> bool {
         true
     }
@@ -102,7 +102,7 @@ impl MediaSource for Part {
 }
 
 /// Reads the header and the first packet.
-pub(super) fn open(path: &Path, mut part: Part, container: Container) -> Result<Reader> {
+pub(super) fn open(path: &Path, mut part: FileRange, container: Container) -> Result<Reader> {
     let io = |source| Error::Io { path: path.into(), source };
     let edit = match container {
         Container::Mp4 => mp4::start(&mut part).map_err(io)?,
@@ -371,7 +371,7 @@ fn guarded<T>(
 }
 
 /// Whether the last page of an Ogg file is marked as the end of its stream (RFC 3533).
-fn ends_stream(part: &mut Part) -> io::Result<bool> {
+fn ends_stream(part: &mut FileRange) -> io::Result<bool> {
     /// Bytes of a page at most.
     const PAGE: u64 = 65_307;
     const END: u8 = 4;

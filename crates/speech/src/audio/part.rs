@@ -4,29 +4,29 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 
 /// Bytes `[start, start + length)` of a file.
-pub(crate) struct Part {
+pub(crate) struct FileRange {
     file: File,
     start: u64,
     length: u64,
     at: u64,
 }
 
-impl Part {
+impl FileRange {
     /// A whole file.
     pub fn whole(file: File) -> io::Result<Self> {
         let length = file.metadata()?.len();
-        Ok(Part { file, start: 0, length, at: 0 })
+        Ok(FileRange { file, start: 0, length, at: 0 })
     }
 
     /// A part of it.
     pub fn new(mut file: File, start: u64, length: u64) -> io::Result<Self> {
         file.seek(SeekFrom::Start(start))?;
-        Ok(Part { file, start, length, at: 0 })
+        Ok(FileRange { file, start, length, at: 0 })
     }
 
     /// A part of this part, read from its beginning.
     pub fn within(self, start: u64, length: u64) -> io::Result<Self> {
-        Part::new(self.file, self.start + start, length.min(self.length.saturating_sub(start)))
+        FileRange::new(self.file, self.start + start, length.min(self.length.saturating_sub(start)))
     }
 
     /// Its length in bytes.
@@ -35,7 +35,7 @@ impl Part {
     }
 }
 
-impl Read for Part {
+impl Read for FileRange {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let left = self.length.saturating_sub(self.at);
         let most = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
@@ -45,7 +45,7 @@ impl Read for Part {
     }
 }
 
-impl Seek for Part {
+impl Seek for FileRange {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let at = match to {
             SeekFrom::Start(at) => Some(at),
@@ -70,7 +70,7 @@ mod tests {
     fn a_part_begins_and_ends_where_it_should() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"0123456789").unwrap();
-        let mut part = Part::new(file.try_clone().unwrap(), 3, 4).unwrap();
+        let mut part = FileRange::new(file.try_clone().unwrap(), 3, 4).unwrap();
         let mut text = String::new();
         part.read_to_string(&mut text).unwrap();
         assert_eq!((text.as_str(), part.len()), ("3456", 4));
@@ -84,6 +84,6 @@ mod tests {
         // Beyond its end there is nothing, though the file goes on.
         part.seek(SeekFrom::Start(9)).unwrap();
         assert_eq!(part.read(&mut [0; 4]).unwrap(), 0);
-        assert_eq!(Part::whole(file).unwrap().len(), 10);
+        assert_eq!(FileRange::whole(file).unwrap().len(), 10);
     }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::channels::grow;
-use super::decoder::{Decoder, Limit, no_memory, whole};
+use super::decoder::{Decoder, DurationLimit, no_memory, whole};
 use super::{BLOCK, Change, Conversion, ResampleStream, check_rate};
 use crate::{Error, Result};
 
@@ -34,7 +34,7 @@ impl AudioPieces {
     /// # Errors
     /// Those of [`crate::read_audio_as`] that can be told from the header.
     pub fn open(path: &Path, sample_rate: u32, conversion: &Conversion) -> Result<Self> {
-        let decoder = Decoder::new(path, whole(path)?, conversion.channel, Limit::None, BLOCK)?;
+        let decoder = Decoder::new(path, whole(path)?, conversion.channel, DurationLimit::None, BLOCK)?;
         let mut changes: Vec<Change> = decoder.change.into_iter().collect();
         let found = decoder.sample_rate;
         let mut resampling = None;

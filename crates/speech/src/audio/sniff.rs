@@ -13,7 +13,7 @@ pub(crate) const ENDINGS: [&str; 16] = [
 pub(super) const BYTES: usize = 16;
 
 /// What can be told from the first bytes of a file.
-pub(super) enum Kind {
+pub(super) enum SoundFormat {
     Wav,
     Flac,
     Aiff,
@@ -25,30 +25,30 @@ pub(super) enum Kind {
 }
 
 /// The kind of a file that starts with these bytes; fewer than [`BYTES`] where it is shorter.
-pub(super) fn kind(start: &[u8]) -> Kind {
+pub(super) fn kind(start: &[u8]) -> SoundFormat {
     let at = |place: usize, magic: &[u8]| start.get(place..).is_some_and(|rest| rest.starts_with(magic));
     if wav::is_wav(start) {
-        return Kind::Wav;
+        return SoundFormat::Wav;
     }
     if at(0, b"fLaC") {
-        return Kind::Flac;
+        return SoundFormat::Flac;
     }
     if at(0, b"OggS") {
-        return Kind::Packets(Container::Ogg);
+        return SoundFormat::Packets(Container::Ogg);
     }
     if aiff::is_aiff(start) {
-        return Kind::Aiff;
+        return SoundFormat::Aiff;
     }
     if at(0, b"caff") {
-        return Kind::Caf;
+        return SoundFormat::Caf;
     }
     if [&b"ftyp"[..], b"moov", b"mdat", b"wide", b"free", b"skip"].iter().any(|atom| at(4, atom)) {
-        return Kind::Packets(Container::Mp4);
+        return SoundFormat::Packets(Container::Mp4);
     }
     if let &[0xff, second, third, ..] = start {
         let rate = (third >> 2) & 15;
         if second & 0xf6 == 0xf0 && rate < 13 {
-            return Kind::Packets(Container::Adts);
+            return SoundFormat::Packets(Container::Adts);
         }
         // Sync, version, layer, bit rate and sample rate that exist.
         if second & 0xe0 == 0xe0
@@ -57,7 +57,7 @@ pub(super) fn kind(start: &[u8]) -> Kind {
             && third >> 4 != 15
             && rate & 3 != 3
         {
-            return Kind::Packets(Container::Mpeg);
+            return SoundFormat::Packets(Container::Mpeg);
         }
     }
     let known: [(&[u8], &'static str); 12] = [
@@ -74,5 +74,8 @@ pub(super) fn kind(start: &[u8]) -> Kind {
         (b"ajkg", "Shorten"),
         (b"Creative Voice", "Creative Voice"),
     ];
-    known.iter().find(|(magic, _)| at(0, magic)).map_or(Kind::Unknown, |(_, name)| Kind::Named(name))
+    known
+        .iter()
+        .find(|(magic, _)| at(0, magic))
+        .map_or(SoundFormat::Unknown, |(_, name)| SoundFormat::Named(name))
 }

@@ -8,13 +8,13 @@
 
 use std::io::{self, Read, Seek, SeekFrom};
 
-use super::part::Part;
+use super::part::FileRange;
 
 /// Tags of each kind that are passed over; more are no sound file.
 const MAX_TAGS: usize = 16;
 
 /// The part of a file behind its ID3v2 tags.
-pub(super) fn without_front(mut part: Part) -> io::Result<Part> {
+pub(super) fn without_front(mut part: FileRange) -> io::Result<FileRange> {
     let mut start = 0;
     for _ in 0..MAX_TAGS {
         let Some(header) = bytes::<10>(&mut part, start)? else { break };
@@ -40,7 +40,7 @@ fn id3v2_length(header: &[u8; 10]) -> Option<u64> {
 }
 
 /// The part of a file in front of the tags at its end.
-pub(super) fn without_end(mut part: Part) -> io::Result<Part> {
+pub(super) fn without_end(mut part: FileRange) -> io::Result<FileRange> {
     let mut length = part.len();
     for _ in 0..MAX_TAGS {
         match tag_at_end(&mut part, length)? {
@@ -52,7 +52,7 @@ pub(super) fn without_end(mut part: Part) -> io::Result<Part> {
 }
 
 /// Bytes of the tag that ends at byte `end`.
-fn tag_at_end(part: &mut Part, end: u64) -> io::Result<Option<u64>> {
+fn tag_at_end(part: &mut FileRange, end: u64) -> io::Result<Option<u64>> {
     const ID3V1: u64 = 128;
     const ID3V1_EXTENDED: u64 = 227;
     if let Some(at) = end.checked_sub(ID3V1)
@@ -84,7 +84,7 @@ fn tag_at_end(part: &mut Part, end: u64) -> io::Result<Option<u64>> {
 }
 
 /// Some bytes of a file; none if it ends before.
-fn bytes<const N: usize>(part: &mut Part, at: u64) -> io::Result<Option<[u8; N]>> {
+fn bytes<const N: usize>(part: &mut FileRange, at: u64) -> io::Result<Option<[u8; N]>> {
     if at.checked_add(N as u64).is_none_or(|end| end > part.len()) {
         return Ok(None);
     }

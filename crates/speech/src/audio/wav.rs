@@ -9,8 +9,8 @@ use std::path::Path;
 
 use super::chunks::{MAX_BYTES, Order, content, skip, take, text};
 use super::format_error;
-use super::linear::{Lengths, Reader};
-use super::part::Part;
+use super::linear::{DeclaredLengths, Reader};
+use super::part::FileRange;
 use crate::{Error, Result};
 
 const EXPECTED: &str = "a WAV file";
@@ -21,7 +21,7 @@ pub(super) fn is_wav(start: &[u8]) -> bool {
 }
 
 /// Walks the chunks up to the samples.
-pub(super) fn open(path: &Path, mut file: BufReader<Part>) -> Result<Reader> {
+pub(super) fn open(path: &Path, mut file: BufReader<FileRange>) -> Result<Reader> {
     let bytes = file.get_ref().len();
     let failed = |error: io::Error| match error.kind() {
         ErrorKind::UnexpectedEof => format_error(path, EXPECTED, "the end of the file before any sample"),
@@ -33,7 +33,7 @@ pub(super) fn open(path: &Path, mut file: BufReader<Part>) -> Result<Reader> {
         let found = format!("{} of {:?}", text(&start[..4]), text(&start[8..]));
         return Err(format_error(path, EXPECTED, found));
     }
-    let mut lengths = Lengths::new(order.number::<4>(&start[4..]), &start[..4]);
+    let mut lengths = DeclaredLengths::new(order.number::<4>(&start[4..]), &start[..4]);
     let (mut format, mut fact) = (None, 0);
     loop {
         let header: [u8; 8] = take(&mut file).map_err(failed)?;

@@ -6,24 +6,24 @@ use kernels::Excerpt;
 
 use crate::{Error, Result};
 
-/// Names that a range may stand for.
+/// NameRange that a range may stand for.
 const MAX_NAMES: u64 = 1_000_000;
 /// Digits that a number of a range may have.
 const MAX_DIGITS: usize = 20;
 
 /// The paths that a name stands for, made one at a time.
-pub(super) enum Names {
+pub(super) enum NameRange {
     One(Option<PathBuf>),
     Range { before: String, after: String, digits: usize, next: u64, last: u64 },
 }
 
-impl Names {
+impl NameRange {
     /// The paths that `{a..b}` in a name stands for, with at least as many digits as `a`; the path itself without such a range.
     ///
     /// # Errors
     /// [`Error::NameRange`] for numbers of more than [`MAX_DIGITS`] digits and for more than [`MAX_NAMES`] names.
     pub fn new(path: &Path) -> Result<Self> {
-        let one = || Ok(Names::One(Some(path.to_owned())));
+        let one = || Ok(NameRange::One(Some(path.to_owned())));
         let Some((before, range, after)) = path.to_str().and_then(range) else { return one() };
         let [first, last] = range;
         let wrong = |expected: String, found: String| Error::NameRange {
@@ -46,7 +46,7 @@ impl Names {
             }
             Some(_) => {
                 let (before, after) = (before.to_owned(), after.to_owned());
-                Ok(Names::Range { before, after, digits: first.len(), next, last: end })
+                Ok(NameRange::Range { before, after, digits: first.len(), next, last: end })
             }
         }
     }
@@ -61,13 +61,13 @@ fn range(text: &str) -> Option<(&str, [&str; 2], &str)> {
     (is_number(first) && is_number(last)).then_some((before, [first, last], after))
 }
 
-impl Iterator for Names {
+impl Iterator for NameRange {
     type Item = PathBuf;
 
     fn next(&mut self) -> Option<PathBuf> {
         match self {
-            Names::One(path) => path.take(),
-            Names::Range { before, after, digits, next, last } => {
+            NameRange::One(path) => path.take(),
+            NameRange::Range { before, after, digits, next, last } => {
                 if *next > *last {
                     return None;
                 }
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     fn names(text: &str) -> Result<Vec<String>> {
-        Ok(Names::new(Path::new(text))?.map(|path| path.display().to_string()).collect())
+        Ok(NameRange::new(Path::new(text))?.map(|path| path.display().to_string()).collect())
     }
 
     #[test]

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::BlankLines;
 
-/// Names that a list of members that are not used has.
+/// NameRange that a list of members that are not used has.
 const MAX_NAMED: usize = 5;
 
 /// A sample of a shard that cannot be used.

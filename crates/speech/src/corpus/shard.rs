@@ -14,16 +14,16 @@ use std::path::Path;
 use kernels::Excerpt;
 
 use super::bytes;
-use super::index::{self, Entry, MOST_TEXT, Member};
+use super::index::{self, IndexEntry, MOST_TEXT, Member};
 use super::members::{self, BLOCK, MAX_HEADERS, Members};
 use super::notes::{BadSample, Notes, OtherLength};
-use crate::audio::{self, Channel, Limit, Part};
+use crate::audio::{self, Channel, DurationLimit, FileRange};
 use crate::files::open_regular;
 use crate::{Error, Result, Span, Utterance, error, manifest};
 
 /// A member of a sample.
 #[derive(Clone, Copy)]
-struct Place {
+struct MemberRange {
     /// Its headers, those of long names included.
     header: u64,
     start: u64,
@@ -34,9 +34,9 @@ struct Place {
 #[derive(Default)]
 struct Sample {
     key: String,
-    sound: Option<Place>,
-    json: Option<Place>,
-    txt: Option<Place>,
+    sound: Option<MemberRange>,
+    json: Option<MemberRange>,
+    txt: Option<MemberRange>,
     /// Name of the text without JSON.
     txt_name: String,
     /// Why the sample cannot be used.
@@ -47,14 +47,14 @@ struct Sample {
 struct Samples<'a> {
     path: &'a Path,
     file: File,
-    entries: Vec<Entry>,
+    entries: Vec<IndexEntry>,
     notes: Notes,
     /// The number of each id.
     seen: HashMap<String, usize>,
 }
 
 /// The entries of a shard, and what of it is not used.
-pub(super) fn entries(path: &Path) -> Result<(Vec<Entry>, Notes)> {
+pub(super) fn entries(path: &Path) -> Result<(Vec<IndexEntry>, Notes)> {
     let broken = |found: std::io::Error| match found.kind() {
         ErrorKind::InvalidData | ErrorKind::UnexpectedEof | ErrorKind::Other => {
             wrong(path, "a whole tar file", found.to_string())
@@ -116,7 +116,7 @@ impl Sample {
             self.problem.get_or_insert(found);
             return;
         }
-        let place = Place { header: member.header, start: member.start, length: member.length };
+        let place = MemberRange { header: member.header, start: member.start, length: member.length };
         let (what, to) = match ending {
             "json" => (ending, &mut self.json),
             "txt" => (ending, &mut self.txt),
@@ -225,10 +225,10 @@ fn entry(
     path: &Path,
     file: &File,
     key: &str,
-    sound: Place,
-    about: Place,
+    sound: MemberRange,
+    about: MemberRange,
     is_json: bool,
-) -> Result<(Utterance, Entry, f64)> {
+) -> Result<(Utterance, IndexEntry, f64)> {
     if about.length > MOST_TEXT {
         let expected = format!("a text of at most {MOST_TEXT} bytes");
         return Err(wrong(path, &expected, about.length.to_string()));
@@ -248,7 +248,7 @@ fn entry(
         return Err(wrong(path, &format!("{}.{ending}: text in UTF-8", Excerpt(key)), "other bytes"));
     };
     let member = Member { start: sound.start, length: sound_length, headers: headers as u32, json: is_json };
-    let mut entry = Entry {
+    let mut entry = IndexEntry {
         seconds: 0.0,
         start: about.start,
         length: about.length as u32,
@@ -264,7 +264,8 @@ fn entry(
     let (mut samples, rate) = audio::header(path, part(path, file, member)?)?;
     if samples == 0 {
         // The header does not tell: once, the sound does.
-        let limit = manifest::declared_seconds(path, &about)?.map_or(Limit::None, Limit::near);
+        let limit =
+            manifest::declared_seconds(path, &about)?.map_or(DurationLimit::None, DurationLimit::near);
         samples = audio::count(path, part(path, file, member)?, Channel::Mix, limit)?.0;
     }
     entry.seconds = samples as f64 / f64::from(rate);
@@ -273,7 +274,7 @@ fn entry(
 }
 
 /// Reads what a shard says about a sample.
-pub(super) fn utterance(path: &Path, index: usize, entry: &Entry, member: Member) -> Result<Utterance> {
+pub(super) fn utterance(path: &Path, index: usize, entry: &IndexEntry, member: Member) -> Result<Utterance> {
     let stale = |expected: String, found: String| Error::Index { path: path.into(), index, expected, found };
     let file = open(path)?;
     let said = bytes(path, &file, entry.start, entry.length as usize)?;
@@ -348,8 +349,8 @@ fn utterance_of(path: &Path, member: Member, key: &str, about: &str, found: (f64
 }
 
 /// The sound of a sample.
-fn part(path: &Path, file: &File, member: Member) -> Result<Part> {
-    let part = file.try_clone().and_then(|file| Part::new(file, member.start, u64::from(member.length)));
+fn part(path: &Path, file: &File, member: Member) -> Result<FileRange> {
+    let part = file.try_clone().and_then(|file| FileRange::new(file, member.start, u64::from(member.length)));
     part.map_err(|source| Error::Io { path: path.into(), source })
 }
 

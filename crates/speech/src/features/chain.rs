@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use rand::Rng;
 
-use super::emphasis::Emphasis;
-use super::level::{self, Level, Reference};
+use super::log_compression::{self, LogCompression, ReferenceLevel};
 use super::running::Running;
-use super::spectra::{Frames, Spectra};
-use super::{FrontEnd, Normalise, dither};
-use crate::real::Real;
+use super::samples::{Emphasis, dither};
+use super::spectra::{FrameSpectra, Spectra};
+use super::{FrontEnd, Normalise};
+use crate::real::FftFloat;
 
 /// What a front end computes of a signal, step by step: see [`FrontEnd::stages`].
 #[derive(Clone, Debug, PartialEq)]
@@ -18,7 +18,7 @@ pub struct Stages {
     pub kept: Range<usize>,
     /// They, pre-emphasised, if frames are not emphasised by themselves: times `1 / max |x|` where values are relative to the loudest.
     pub emphasised: Vec<f64>,
-    /// Frames, T.
+    /// FrameSpectra, T.
     pub frames: usize,
     /// Bins of a spectrum, `F / 2 + 1`.
     pub bins: usize,
@@ -33,12 +33,12 @@ pub struct Stages {
 }
 
 /// A front end and its engine.
-pub(super) struct Chain<'a, F> {
+pub(super) struct FeatureChain<'a, F> {
     front_end: &'a FrontEnd,
     spectra: &'a Spectra<F>,
 }
 
-impl<'a, F: Real> Chain<'a, F> {
+impl<'a, F: FftFloat> FeatureChain<'a, F> {
     pub fn new(front_end: &'a FrontEnd, spectra: &'a Spectra<F>) -> Self {
         Self { front_end, spectra }
     }
@@ -46,7 +46,7 @@ impl<'a, F: Real> Chain<'a, F> {
     /// The plane of a signal of at least one sample.
     pub fn features(&self, samples: &[f32], rng: &mut (impl Rng + ?Sized)) -> Vec<f32> {
         let samples = &samples[self.front_end.kept(samples)];
-        let mut data = self.mel(&dither::dither(samples, self.front_end.config.dither, rng), |_| ());
+        let mut data = self.mel(&dither(samples, self.front_end.config.dither, rng), |_| ());
         self.log(&mut data);
         self.normalise(&mut data);
         data.into_iter().map(|x| x.wide() as f32).collect()
@@ -55,7 +55,7 @@ impl<'a, F: Real> Chain<'a, F> {
     /// The same, with everything on the way.
     pub fn stages(&self, samples: &[f32], rng: &mut (impl Rng + ?Sized)) -> Stages {
         let kept = self.front_end.kept(samples);
-        let samples = dither::dither(&samples[kept.clone()], self.front_end.config.dither, rng);
+        let samples = dither(&samples[kept.clone()], self.front_end.config.dither, rng);
         let emphasis = self.emphasis(&samples);
         let emphasised =
             samples.iter().enumerate().map(|(i, &x)| emphasis.of(x, emphasis.before(&samples, i)).wide());
@@ -82,13 +82,13 @@ impl<'a, F: Real> Chain<'a, F> {
     /// Emphasis of a whole signal.
     fn emphasis(&self, samples: &[f32]) -> Emphasis<F> {
         let config = &self.front_end.config;
-        let gain = match Reference::new(config) {
-            Reference::Loudest => {
+        let gain = match ReferenceLevel::new(config) {
+            ReferenceLevel::Loudest => {
                 // The loudest sample becomes 1, so that no power over- or underflows.
                 let loudest = samples.iter().fold(0f32, |a, x| a.max(x.abs()));
                 if loudest > 0.0 { 1.0 / f64::from(loudest) } else { 0.0 }
             }
-            Reference::Sine | Reference::One => 1.0,
+            ReferenceLevel::Sine | ReferenceLevel::One => 1.0,
         };
         Emphasis::new(config.preemphasis, config.preemphasis_before, gain)
     }
@@ -122,7 +122,7 @@ impl<'a, F: Real> Chain<'a, F> {
     /// A frame of neighbours, and the sample before them.
     fn frame(
         &self,
-        frames: &mut Frames<F>,
+        frames: &mut FrameSpectra<F>,
         emphasis: &Emphasis<F>,
         samples: &[f32],
         before: f32,
@@ -137,9 +137,11 @@ impl<'a, F: Real> Chain<'a, F> {
         let FrontEnd { config, .. } = self.front_end;
         if config.agc_ms > 0.0 {
             let reach = (config.agc_ms / config.hop_ms).round() as usize;
-            let frames = level::near(data, config.mels, reach);
+            let frames = log_compression::near(data, config.mels, reach);
             for (frame, full) in data.chunks_exact_mut(config.mels).zip(frames) {
-                Level::relative(full, config.floor_db).into_iter().for_each(|level| level.apply(frame));
+                LogCompression::relative(full, config.floor_db)
+                    .into_iter()
+                    .for_each(|level| level.apply(frame));
             }
             return;
         }
@@ -150,16 +152,16 @@ impl<'a, F: Real> Chain<'a, F> {
     }
 
     /// How they do, given the loudest power of the utterance if that is needed.
-    fn level(&self, loudest: F) -> Option<Level<F>> {
+    fn level(&self, loudest: F) -> Option<LogCompression<F>> {
         let config = &self.front_end.config;
-        match Reference::new(config) {
-            Reference::Loudest => Level::relative(loudest, config.floor_db),
-            Reference::Sine => {
+        match ReferenceLevel::new(config) {
+            ReferenceLevel::Loudest => LogCompression::relative(loudest, config.floor_db),
+            ReferenceLevel::Sine => {
                 // A window of one or two samples has no weight at all.
                 let (full, least) = (self.spectra.full(), F::of(f64::from(f32::MIN_POSITIVE)));
-                Level::relative(if full > least { full } else { least }, config.floor_db)
+                LogCompression::relative(if full > least { full } else { least }, config.floor_db)
             }
-            Reference::One => Some(Level::Absolute { floor: F::of(config.floor_power) }),
+            ReferenceLevel::One => Some(LogCompression::Absolute { floor: F::of(config.floor_power) }),
         }
     }
 

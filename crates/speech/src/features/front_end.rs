@@ -5,10 +5,11 @@ use std::ops::Range;
 use rand::Rng;
 
 use super::chain::Stages;
-use super::level::Reference;
+use super::log_compression::ReferenceLevel;
 use super::running::Rate;
+use super::samples::evaluation_rng;
 use super::spectra::Spectra;
-use super::{FeatureConfig, Features, dither, setting, trim};
+use super::{FeatureConfig, Features, setting, trim};
 use crate::audio::check_samples;
 use crate::{Audio, Error, MelScale, Result};
 
@@ -18,13 +19,13 @@ pub struct FrontEnd {
     scale: MelScale,
     pub(super) hop: usize,
     pub(super) length: usize,
-    pub(super) engine: Engine,
+    pub(super) engine: FrontEndEngine,
     /// Of running normalisation.
     pub(super) rate: Rate,
 }
 
 /// How exactly features are computed: in f64 where their floor is a power, which may be far below what f32 can add to 1.
-pub(super) enum Engine {
+pub(super) enum FrontEndEngine {
     Single(Spectra<f32>),
     Double(Spectra<f64>),
 }
@@ -33,12 +34,12 @@ pub(super) enum Engine {
 macro_rules! with_chain {
     ($front_end:expr, |$chain:ident| $body:expr) => {
         match &$front_end.engine {
-            $crate::features::front_end::Engine::Single(spectra) => {
-                let $chain = $crate::features::chain::Chain::new($front_end, spectra);
+            $crate::features::front_end::FrontEndEngine::Single(spectra) => {
+                let $chain = $crate::features::chain::FeatureChain::new($front_end, spectra);
                 $body
             }
-            $crate::features::front_end::Engine::Double(spectra) => {
-                let $chain = $crate::features::chain::Chain::new($front_end, spectra);
+            $crate::features::front_end::FrontEndEngine::Double(spectra) => {
+                let $chain = $crate::features::chain::FeatureChain::new($front_end, spectra);
                 $body
             }
         }
@@ -60,9 +61,11 @@ impl FrontEnd {
         let samples = |ms: f32| (f64::from(ms) * rate / 1000.0).round() as usize;
         let (length, hop) = (samples(config.window_ms), samples(config.hop_ms));
         let scale = MelScale::new(config.mel_scale, f64::from(config.low_hz), config.top(), config.mels);
-        let engine = match Reference::new(config) {
-            Reference::One => Spectra::new(config, &scale, length).map(Engine::Double),
-            Reference::Loudest | Reference::Sine => Spectra::new(config, &scale, length).map(Engine::Single),
+        let engine = match ReferenceLevel::new(config) {
+            ReferenceLevel::One => Spectra::new(config, &scale, length).map(FrontEndEngine::Double),
+            ReferenceLevel::Loudest | ReferenceLevel::Sine => {
+                Spectra::new(config, &scale, length).map(FrontEndEngine::Single)
+            }
         };
         let engine = engine.ok_or_else(|| {
             setting("mels", "few enough bins for the window's frequency resolution", config.mels)
@@ -142,7 +145,7 @@ impl FrontEnd {
     /// # Ok::<(), speech::Error>(())
     /// ```
     pub fn log_mel(&self, audio: &Audio) -> Result<Features> {
-        self.log_mel_with(audio, &mut dither::evaluation())
+        self.log_mel_with(audio, &mut evaluation_rng())
     }
 
     /// [`FrontEnd::log_mel`] with noise of one's own, as in training, where the generator is a function of seed, epoch and utterance.
@@ -165,7 +168,7 @@ impl FrontEnd {
     /// Cost: that of [`FrontEnd::log_mel`], and O(n + T F) memory.
     pub fn stages(&self, audio: &Audio) -> Result<Stages> {
         self.check(audio)?;
-        Ok(with_chain!(self, |chain| chain.stages(&audio.samples, &mut dither::evaluation())))
+        Ok(with_chain!(self, |chain| chain.stages(&audio.samples, &mut evaluation_rng())))
     }
 
     /// The weights of a frame's samples.

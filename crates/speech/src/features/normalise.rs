@@ -2,9 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::moments::{self, Deviation};
-use super::plane::{Features, LEAST};
-use crate::real::Real;
+use super::plane::{Deviation, Features, LEAST, normalise_columns};
+use crate::real::FftFloat;
 
 /// How a plane is normalised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,9 +54,9 @@ impl Normalise {
     }
 
     /// Normalises what is normalised as a whole.
-    pub(super) fn whole<F: Real>(self, data: &mut [F], dim: usize) {
+    pub(super) fn whole<F: FftFloat>(self, data: &mut [F], dim: usize) {
         if let Some(deviation) = self.deviation() {
-            moments::normalise(data, dim, deviation);
+            normalise_columns(data, dim, deviation);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::real::Real;
+use crate::real::FftFloat;
 
 const PRIOR_SECONDS: f64 = 2.0;
 const MEMORY_SECONDS: f64 = 4.0;
@@ -48,7 +48,7 @@ impl Running {
     }
 
     /// The next frame.
-    pub fn normalise<F: Real>(&mut self, Rate { decay, prior }: Rate, frame: &mut [F]) {
+    pub fn normalise<F: FftFloat>(&mut self, Rate { decay, prior }: Rate, frame: &mut [F]) {
         self.weight = decay * self.weight + 1.0;
         let share = 1.0 / (prior + self.weight);
         for ((x, sum), square) in frame.iter_mut().zip(&mut self.sums).zip(&mut self.squares) {

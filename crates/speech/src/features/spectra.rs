@@ -5,11 +5,11 @@ use std::sync::Arc;
 use realfft::num_complex::Complex;
 use realfft::{RealFftPlanner, RealToComplex};
 
-use super::emphasis;
+use super::samples;
 use super::{Before, FeatureConfig};
 use crate::MelScale;
 use crate::mel::Filter;
-use crate::real::Real;
+use crate::real::FftFloat;
 
 /// What frames go through, planned.
 pub(super) struct Spectra<F> {
@@ -21,7 +21,7 @@ pub(super) struct Spectra<F> {
     within: Option<F>,
 }
 
-impl<F: Real> Spectra<F> {
+impl<F: FftFloat> Spectra<F> {
     /// For windows of `length` samples.
     ///
     /// The FFT is as long as the window, rounded up to a power of two, and longer where the lowest mel filter would otherwise fall
@@ -48,15 +48,15 @@ impl<F: Real> Spectra<F> {
     }
 
     /// Buffers for frames.
-    pub fn frames(&self) -> Frames<'_, F> {
+    pub fn frames(&self) -> FrameSpectra<'_, F> {
         let (block, spectrum) = (self.fft.make_input_vec(), self.fft.make_output_vec());
         let power = vec![F::zero(); spectrum.len()];
-        Frames { plan: self, block, spectrum, scratch: self.fft.make_scratch_vec(), power }
+        FrameSpectra { plan: self, block, spectrum, scratch: self.fft.make_scratch_vec(), power }
     }
 }
 
 /// Spectra at work, with their buffers.
-pub(super) struct Frames<'a, F> {
+pub(super) struct FrameSpectra<'a, F> {
     plan: &'a Spectra<F>,
     block: Vec<F>,
     spectrum: Vec<Complex<F>>,
@@ -65,7 +65,7 @@ pub(super) struct Frames<'a, F> {
     pub power: Vec<F>,
 }
 
-impl<F: Real> Frames<'_, F> {
+impl<F: FftFloat> FrameSpectra<'_, F> {
     /// Appends the mel-filtered powers of a frame, given its samples; missing ones are zeros.
     pub fn push(&mut self, samples: impl Iterator<Item = F>, out: &mut Vec<F>) {
         let Spectra { window, filters, fft, remove_mean, within } = self.plan;
@@ -81,7 +81,7 @@ impl<F: Real> Frames<'_, F> {
             frame.iter_mut().for_each(|x| *x = *x - mean);
         }
         if let Some(a) = within {
-            emphasis::within(*a, frame);
+            samples::within(*a, frame);
         }
         frame.iter_mut().zip(window).for_each(|(x, &w)| *x = *x * w);
         rest.fill(F::zero());

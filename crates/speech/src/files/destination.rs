@@ -30,10 +30,10 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Where a result goes, open or known to be writable.
 #[derive(Debug)]
-pub struct Destination(Kind);
+pub struct Destination(DestinationKind);
 
 #[derive(Debug)]
-enum Kind {
+enum DestinationKind {
     /// A regular file, there or not yet, at the end of all links.
     Regular(PathBuf),
     /// A file that cannot be replaced, open.
@@ -62,10 +62,10 @@ impl Destination {
                     continue;
                 }
                 Ok(there) if there.is_dir() => return Err(is_a_directory()),
-                Ok(there) if there.is_file() => Kind::Regular(end),
-                Ok(there) => Kind::Through(open_through(&end, &there, READER_WAIT)?),
+                Ok(there) if there.is_file() => DestinationKind::Regular(end),
+                Ok(there) => DestinationKind::Through(open_through(&end, &there, READER_WAIT)?),
                 Err(error) if error.kind() == ErrorKind::NotFound && end.file_name().is_some() => {
-                    Kind::Regular(end)
+                    DestinationKind::Regular(end)
                 }
                 Err(error) => return Err(error),
             };
@@ -80,22 +80,22 @@ impl Destination {
     /// The system's.
     pub fn probe(&self) -> io::Result<()> {
         match &self.0 {
-            Kind::Regular(path) => temporary(path).map(drop),
-            Kind::Through(_) | Kind::Standard => Ok(()),
+            DestinationKind::Regular(path) => temporary(path).map(drop),
+            DestinationKind::Through(_) | DestinationKind::Standard => Ok(()),
         }
     }
 
     /// The regular file behind all links; none for pipes and standard output.
     pub fn place(&self) -> Option<PathBuf> {
         match &self.0 {
-            Kind::Regular(end) => Some(folder(end).canonicalize().ok()?.join(end.file_name()?)),
-            Kind::Through(_) | Kind::Standard => None,
+            DestinationKind::Regular(end) => Some(folder(end).canonicalize().ok()?.join(end.file_name()?)),
+            DestinationKind::Through(_) | DestinationKind::Standard => None,
         }
     }
 
     /// Whether it is the process's standard output.
     pub fn is_standard(&self) -> bool {
-        matches!(self.0, Kind::Standard)
+        matches!(self.0, DestinationKind::Standard)
     }
 
     /// Writes everything.
@@ -112,13 +112,13 @@ impl Destination {
     /// Those of the function and the system's; an old file is then as it was.
     pub fn write_with(self, put: Put) -> io::Result<()> {
         match self.0 {
-            Kind::Through(mut file) => put(&mut file),
-            Kind::Standard => {
+            DestinationKind::Through(mut file) => put(&mut file),
+            DestinationKind::Standard => {
                 let mut out = io::stdout().lock();
                 put(&mut out)?;
                 out.flush()
             }
-            Kind::Regular(_) => self.stage(put)?.commit(),
+            DestinationKind::Regular(_) => self.stage(put)?.commit(),
         }
     }
 
@@ -127,7 +127,7 @@ impl Destination {
     /// # Errors
     /// As [`Self::write_with`].
     pub fn stage(self, put: Put) -> io::Result<Staged> {
-        let Kind::Regular(path) = self.0 else {
+        let DestinationKind::Regular(path) = self.0 else {
             let mut bytes = Vec::new();
             put(&mut bytes)?;
             return Ok(Staged(Stage::Bytes(bytes, self)));
@@ -221,15 +221,15 @@ pub fn remove_leftovers(path: &Path) -> io::Result<()> {
 
 /// `/dev/stdout` and its like lead to numbers of open files, behind which there may be a regular file that has been
 /// written in part, and no name to put in its place.
-fn open_file_of_this_process(path: &Path) -> io::Result<Option<Kind>> {
+fn open_file_of_this_process(path: &Path) -> io::Result<Option<DestinationKind>> {
     if !is_open_file(path) {
         return Ok(None);
     }
     let parent = folder(path).canonicalize()?;
     let own = parent.starts_with(format!("/proc/{}", std::process::id())) || parent.starts_with("/dev");
     match path.file_name().and_then(|name| name.to_str()) {
-        Some("1") if own => Ok(Some(Kind::Standard)),
-        _ => Ok(Some(Kind::Through(OpenOptions::new().append(true).open(path)?))),
+        Some("1") if own => Ok(Some(DestinationKind::Standard)),
+        _ => Ok(Some(DestinationKind::Through(OpenOptions::new().append(true).open(path)?))),
     }
 }
 

@@ -5,9 +5,9 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use super::check::{self, Ids, wrong, wrong_line};
-use super::list::{Item, List, Sound, Summary};
+use super::list::{CorpusList, Item, Sound, Summary};
 use super::{Prepare, inside, sphere, write};
-use crate::{Audio, Result, audio};
+use crate::{Result, audio};
 
 const RATE: u32 = 16_000;
 const SECONDS: RangeInclusive<f64> = 0.1..=30.0;
@@ -35,7 +35,7 @@ pub fn an4(dir: &Path, prepare: &Prepare) -> Result<Vec<Summary>> {
     let mut ids = Ids::default();
     let (training, left_out) = read(&root, "train", TRAIN, prepare.allow_incomplete, &mut ids)?;
     let (test, left_out_of_test) = read(&root, "test", TEST, prepare.allow_incomplete, &mut ids)?;
-    let list = |name, items: Vec<_>, left_out| List { name, items, joined: false, left_out };
+    let list = |name, items: Vec<_>, left_out| CorpusList { name, items, joined: false, left_out };
     let of = |split| training.iter().filter(|item| item.split == split).collect::<Vec<_>>();
     let mut lists = vec![list("train", of("train"), left_out)];
     lists.push(list("dev", of("dev"), 0));
@@ -77,7 +77,8 @@ fn read(
             return Err(wrong_line(&list, number, format!("wav/{file}.sph, .raw or .wav"), "no such file"));
         };
         let foreign = !check::ends(&path, "wav");
-        let audio = if foreign { converted(&path)? } else { audio::read_within(&path, 2.0 * SECONDS.end())? };
+        let audio =
+            if foreign { sphere::audio(&path)? } else { audio::read_within(&path, 2.0 * SECONDS.end())? };
         check::rate(&path, RATE, audio.sample_rate)?;
         let samples = audio.samples.len() as u64;
         check::seconds(&path, samples, RATE, &SECONDS)?;
@@ -134,28 +135,4 @@ fn transcripts(path: &Path) -> Result<HashMap<String, (usize, String)>> {
 fn sound_of(folder: &Path, file: &str) -> Option<PathBuf> {
     let paths = ["sph", "raw", "wav"].map(|ending| folder.join(format!("{file}.{ending}")));
     paths.into_iter().find(|path| path.is_file())
-}
-
-/// A SPHERE or raw file as sound.
-pub(super) fn converted(path: &Path) -> Result<Audio> {
-    let sphere::Sphere { samples, rate } = sphere::read(path)?;
-    let samples = samples.iter().map(|&sample| f32::from(sample) / 32768.0).collect();
-    Ok(Audio { samples, sample_rate: rate })
-}
-
-/// [`converted`], as the bytes of a WAV file.
-pub(super) fn wav(path: &Path) -> Result<Vec<u8>> {
-    let sphere::Sphere { samples, rate } = sphere::read(path)?;
-    // `seconds` has checked the length, so that all numbers fit.
-    let bytes = 2 * samples.len() as u32;
-    let mut file = Vec::with_capacity(44 + bytes as usize);
-    file.extend(b"RIFF");
-    file.extend((36 + bytes).to_le_bytes());
-    // One channel of 16-bit integers.
-    file.extend(b"WAVEfmt \x10\0\0\0\x01\0\x01\0");
-    file.extend([rate, 2 * rate].map(u32::to_le_bytes).concat());
-    file.extend(b"\x02\0\x10\0data");
-    file.extend(bytes.to_le_bytes());
-    file.extend(samples.iter().flat_map(|sample| sample.to_le_bytes()));
-    Ok(file)
 }

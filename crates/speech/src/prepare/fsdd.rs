@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 
 use super::check::{self, wrong};
-use super::list::{Item, List, Sound, Summary};
+use super::list::{CorpusList, Item, Sound, Summary};
 use super::strings::{self, Recording, Strings};
 use super::{Prepare, inside, write};
 use crate::{Error, Result, audio};
@@ -75,7 +75,7 @@ pub fn fsdd(dir: &Path, prepare: &Prepare, strings: Option<&Strings>) -> Result<
     if !prepare.allow_incomplete {
         complete(&folder, &seen)?;
     }
-    let list = |name, split: Option<&str>| List {
+    let list = |name, split: Option<&str>| CorpusList {
         name,
         items: items.iter().filter(|item| split.is_none_or(|split| item.split == split)).collect(),
         joined: split.is_none(),

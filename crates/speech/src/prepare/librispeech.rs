@@ -5,10 +5,10 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 
 use super::check::{self, Ids, wrong, wrong_line};
-use super::list::{Item, List, Sound, Summary};
+use super::list::{CorpusList, Item, Sound, Summary};
 use super::{Prepare, inside, write};
 use crate::Result;
-use crate::audio::{self, Limit};
+use crate::audio::{self, DurationLimit};
 
 const RATE: u32 = 16_000;
 /// Shorter or longer is none of its utterances, which last from about 1 to 35 seconds.
@@ -63,7 +63,7 @@ pub fn librispeech(dir: &Path, prepare: &Prepare) -> Result<Vec<Summary>> {
     let output = write::OutputFolder::new(prepare, dir)?;
     let root = inside(dir, "LibriSpeech");
     let mut ids = Ids::default();
-    let mut found: Vec<(&Subset, Found)> = Vec::new();
+    let mut found: Vec<(&Subset, SubsetItems)> = Vec::new();
     for subset in &SUBSETS {
         let folder = root.join(subset.name);
         if folder.is_dir() {
@@ -74,16 +74,16 @@ pub fn librispeech(dir: &Path, prepare: &Prepare) -> Result<Vec<Summary>> {
         let names = SUBSETS.map(|subset| subset.name).join(", ");
         return Err(wrong(dir, format!("LibriSpeech with some of {names}"), "none of them"));
     }
-    let train: Vec<&Found> =
+    let train: Vec<&SubsetItems> =
         found.iter().filter(|(subset, _)| subset.split == "train").map(|(_, found)| found).collect();
     let parts = SUBSETS.iter().filter(|subset| subset.split == "train").count();
-    let joined = (train.len() == parts).then(|| List {
+    let joined = (train.len() == parts).then(|| CorpusList {
         name: JOINED,
         items: train.iter().flat_map(|found| &found.items).collect(),
         joined: true,
         left_out: train.iter().map(|found| found.left_out).sum(),
     });
-    let lists = found.iter().map(|(subset, found)| List {
+    let lists = found.iter().map(|(subset, found)| CorpusList {
         name: subset.name,
         items: found.items.iter().collect(),
         joined: false,
@@ -92,13 +92,13 @@ pub fn librispeech(dir: &Path, prepare: &Prepare) -> Result<Vec<Summary>> {
     write::lists(output, prepare, &joined.into_iter().chain(lists).collect::<Vec<_>>(), &[])
 }
 
-struct Found {
+struct SubsetItems {
     items: Vec<Item>,
     left_out: usize,
 }
 
-fn read(folder: &Path, subset: &Subset, excerpt: bool, ids: &mut Ids) -> Result<Found> {
-    let mut found = Found { items: Vec::new(), left_out: 0 };
+fn read(folder: &Path, subset: &Subset, excerpt: bool, ids: &mut Ids) -> Result<SubsetItems> {
+    let mut found = SubsetItems { items: Vec::new(), left_out: 0 };
     for speaker in check::entries(folder)?.iter().filter(|path| path.is_dir()) {
         for chapter in check::entries(speaker)?.iter().filter(|path| path.is_dir()) {
             read_chapter(chapter, subset, excerpt, ids, &mut found)?;
@@ -112,7 +112,13 @@ fn read(folder: &Path, subset: &Subset, excerpt: bool, ids: &mut Ids) -> Result<
     Ok(found)
 }
 
-fn read_chapter(chapter: &Path, subset: &Subset, excerpt: bool, ids: &mut Ids, to: &mut Found) -> Result<()> {
+fn read_chapter(
+    chapter: &Path,
+    subset: &Subset,
+    excerpt: bool,
+    ids: &mut Ids,
+    to: &mut SubsetItems,
+) -> Result<()> {
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let speaker = chapter.parent().map(name).unwrap_or_default();
     let prefix = format!("{speaker}-{}", name(chapter));
@@ -147,7 +153,7 @@ fn read_chapter(chapter: &Path, subset: &Subset, excerpt: bool, ids: &mut Ids, t
             return Err(wrong_line(&transcripts, number, format!("{id}.flac beside it"), "no such file"));
         }
         let path = chapter.join(format!("{id}.flac"));
-        let (samples, rate) = audio::measure(&path, Limit::Seconds(2.0 * SECONDS.end()))?;
+        let (samples, rate) = audio::measure(&path, DurationLimit::Seconds(2.0 * SECONDS.end()))?;
         check::rate(&path, RATE, rate)?;
         check::seconds(&path, samples, rate, &SECONDS)?;
         to.items.push(Item {

@@ -31,7 +31,7 @@ pub(super) enum Sound {
 }
 
 /// A list of them.
-pub(super) struct List<'a> {
+pub(super) struct CorpusList<'a> {
     pub name: &'a str,
     pub items: Vec<&'a Item>,
     /// Whether other lists have all of it.
@@ -40,7 +40,7 @@ pub(super) struct List<'a> {
     pub left_out: usize,
 }
 
-impl List<'_> {
+impl CorpusList<'_> {
     pub fn summary(&self) -> Summary {
         let of = |item: &&Item| (item.id.clone(), item.seconds());
         let said = self.items.iter().map(|item| (of(item), item.text.as_str(), item.speaker.as_str()));

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use super::check::wrong;
 use crate::files::open_regular;
-use crate::{Error, Result};
+use crate::{Audio, Error, Result};
 
 /// Rate of raw samples, of which nobody says it.
 const RAW_RATE: u32 = 16_000;
@@ -18,13 +18,13 @@ const RAW_RATE: u32 = 16_000;
 const MAX_BYTES: u64 = 4 << 20;
 
 /// 16-bit samples of one channel.
-pub(super) struct Sphere {
-    pub samples: Vec<i16>,
-    pub rate: u32,
+struct Sphere {
+    samples: Vec<i16>,
+    rate: u32,
 }
 
 /// Reads a SPHERE file (`.sph`) or raw samples (`.raw`).
-pub(super) fn read(path: &Path) -> Result<Sphere> {
+fn read(path: &Path) -> Result<Sphere> {
     let mut bytes = Vec::new();
     let file = open_regular(path).map(|file| file.take(MAX_BYTES + 1));
     file.and_then(|mut file| file.read_to_end(&mut bytes))
@@ -33,6 +33,30 @@ pub(super) fn read(path: &Path) -> Result<Sphere> {
         return Err(wrong(path, format!("a recording of at most {MAX_BYTES} bytes"), "more"));
     }
     if bytes.starts_with(b"NIST_1A\n") { sphere(path, &bytes) } else { raw(path, &bytes) }
+}
+
+/// Reads a SPHERE or raw file as audio.
+pub(super) fn audio(path: &Path) -> Result<Audio> {
+    let Sphere { samples, rate } = read(path)?;
+    let samples = samples.iter().map(|&sample| f32::from(sample) / 32768.0).collect();
+    Ok(Audio { samples, sample_rate: rate })
+}
+
+/// Reads a SPHERE or raw file and returns the bytes of a WAV file.
+pub(super) fn wav_bytes(path: &Path) -> Result<Vec<u8>> {
+    let Sphere { samples, rate } = read(path)?;
+    // `seconds` has checked the length, so that all numbers fit.
+    let bytes = 2 * samples.len() as u32;
+    let mut file = Vec::with_capacity(44 + bytes as usize);
+    file.extend(b"RIFF");
+    file.extend((36 + bytes).to_le_bytes());
+    // One channel of 16-bit integers.
+    file.extend(b"WAVEfmt \x10\0\0\0\x01\0\x01\0");
+    file.extend([rate, 2 * rate].map(u32::to_le_bytes).concat());
+    file.extend(b"\x02\0\x10\0data");
+    file.extend(bytes.to_le_bytes());
+    file.extend(samples.iter().flat_map(|sample| sample.to_le_bytes()));
+    Ok(file)
 }
 
 fn sphere(path: &Path, bytes: &[u8]) -> Result<Sphere> {

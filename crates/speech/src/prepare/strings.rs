@@ -40,12 +40,12 @@ pub(super) struct Recording {
 /// A list of strings.
 pub(super) struct Drawn {
     pub name: &'static str,
-    pub lines: Vec<Line>,
+    pub lines: Vec<StringLine>,
 }
 
 /// A line of a manifest.
 #[derive(Serialize)]
-pub(super) struct Line {
+pub(super) struct StringLine {
     pub id: String,
     split: &'static str,
     pub speaker: String,
@@ -95,7 +95,7 @@ pub(super) fn draw(
     Ok(drawn)
 }
 
-fn one(rng: &mut ChaCha8Rng, pool: &[&Recording], split: &'static str, n: usize, rate: u32) -> Line {
+fn one(rng: &mut ChaCha8Rng, pool: &[&Recording], split: &'static str, n: usize, rate: u32) -> StringLine {
     let count = rng.random_range(2..=7);
     let parts: Vec<&Recording> = (0..count).map(|_| pool[rng.random_range(0..pool.len())]).collect();
     // A quarter of the digits touch.
@@ -110,7 +110,7 @@ fn one(rng: &mut ChaCha8Rng, pool: &[&Recording], split: &'static str, n: usize,
         samples.resize(samples.len() + zeros(gap), 0);
     }
     let bytes: Vec<u8> = samples.iter().flat_map(|sample| sample.to_le_bytes()).collect();
-    Line {
+    StringLine {
         id: format!("fsdd-{split}-{n:04}"),
         split,
         speaker: parts[0].speaker.clone(),

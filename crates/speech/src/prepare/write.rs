@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::check::{ends, wrong};
-use super::list::{Item, List, Sound, Summary};
+use super::list::{CorpusList, Item, Sound, Summary};
 use super::strings::Drawn;
-use super::{Prepare, an4};
+use super::{Prepare, sphere};
 use crate::files::{Destination, FileLock, Staged, make_folder, read_regular};
 use crate::{Error, Result};
 
@@ -59,7 +59,7 @@ impl Drop for OutputFolder {
 
 /// A line of a manifest, or what a shard says about a sample.
 #[derive(Serialize)]
-struct Line<'a> {
+struct OutputLine<'a> {
     id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<String>,
@@ -75,9 +75,9 @@ struct Line<'a> {
     crc32: Option<String>,
 }
 
-impl<'a> Line<'a> {
+impl<'a> OutputLine<'a> {
     fn of(item: &'a Item, file: Option<String>) -> Self {
-        Line {
+        OutputLine {
             id: &item.id,
             file,
             num_samples: item.samples,
@@ -96,7 +96,7 @@ impl<'a> Line<'a> {
 pub(super) fn lists(
     folder: OutputFolder,
     prepare: &Prepare,
-    lists: &[List],
+    lists: &[CorpusList],
     strings: &[Drawn],
 ) -> Result<Vec<Summary>> {
     if prepare.shards == Some(0) {
@@ -173,7 +173,7 @@ impl<'a> Files<'a> {
         Ok(())
     }
 
-    fn manifest(&mut self, list: &List) -> Result<PathBuf> {
+    fn manifest(&mut self, list: &CorpusList) -> Result<PathBuf> {
         let path = self.folder.path.join(format!("{}.jsonl", list.name));
         let mut files = Vec::with_capacity(list.items.len());
         for item in &list.items {
@@ -182,14 +182,14 @@ impl<'a> Files<'a> {
                 Sound::Foreign(path) => {
                     let file = format!("audio/{}/{}.wav", item.split, item.id);
                     let to = self.folder.path.join(&file);
-                    let bytes = an4::wav(path)?;
+                    let bytes = sphere::wav_bytes(path)?;
                     let staged = self.stage(&to, |writer| writer.write_all(&bytes))?;
                     self.sounds.push(staged);
                     file
                 }
             });
         }
-        self.lines(&path, list.items.iter().zip(files).map(|(item, file)| Line::of(item, Some(file))))?;
+        self.lines(&path, list.items.iter().zip(files).map(|(item, file)| OutputLine::of(item, Some(file))))?;
         Ok(path)
     }
 
@@ -219,7 +219,7 @@ impl<'a> Files<'a> {
     }
 
     /// `NAME-000000.tar` and so on.
-    fn shards(&mut self, list: &List, size: usize) -> Result<PathBuf> {
+    fn shards(&mut self, list: &CorpusList, size: usize) -> Result<PathBuf> {
         let folder = &self.folder.path;
         let name = |n: &str| folder.join(format!("{}-{n}.tar", list.name));
         let (mut last, mut done) = (0, Vec::new());
@@ -241,7 +241,7 @@ impl<'a> Files<'a> {
                         }
                     };
                     append(&mut archive, &format!("{}.{ending}", item.id), &sound)?;
-                    let said = serde_json::to_vec(&Line::of(item, None))?;
+                    let said = serde_json::to_vec(&OutputLine::of(item, None))?;
                     append(&mut archive, &format!("{}.json", item.id), &said)?;
                 }
                 archive.into_inner().map(drop)
@@ -268,7 +268,7 @@ impl<'a> Files<'a> {
 /// Ending and bytes of a sound file.
 fn sound(item: &Item) -> Result<(&'static str, Vec<u8>)> {
     match &item.sound {
-        Sound::Foreign(path) => Ok(("wav", an4::wav(path)?)),
+        Sound::Foreign(path) => Ok(("wav", sphere::wav_bytes(path)?)),
         Sound::Known(path) => {
             let bytes = read_regular(path).map_err(|source| Error::Io { path: path.into(), source })?;
             Ok((if ends(path, "flac") { "flac" } else { "wav" }, bytes))

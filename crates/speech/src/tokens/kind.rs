@@ -25,11 +25,11 @@ struct Pieces {
 }
 
 /// Derived, the error of `"bpe"` would speak of variants, not of what is missing.
-struct Kind;
+struct KindVisitor;
 
 const EXPECTED: &str = "`words`, `characters`, `inner-characters`, `{ bpe = { size = 500 } }` or `{ unigram = { size = 1023 } }`";
 
-impl<'de> Visitor<'de> for Kind {
+impl<'de> Visitor<'de> for KindVisitor {
     type Value = TokenizerKind;
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -61,6 +61,6 @@ impl<'de> Visitor<'de> for Kind {
 
 impl<'de> Deserialize<'de> for TokenizerKind {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Kind)
+        deserializer.deserialize_any(KindVisitor)
     }
 }

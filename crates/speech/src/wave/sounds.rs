@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rand::{Rng, RngExt};
 
-use crate::audio::{self, Conversion, Limit};
+use crate::audio::{self, Conversion, DurationLimit};
 use crate::manifest::read_sounds;
 use crate::utterance::{Piece, Span};
 use crate::{Audio, Error, Result, Utterance};
@@ -64,8 +64,8 @@ impl Sounds {
                     Some(&length) => length,
                     None => {
                         let limit = match span {
-                            Span::Whole => Limit::Seconds(self.most_seconds),
-                            _ => Limit::None,
+                            Span::Whole => DurationLimit::Seconds(self.most_seconds),
+                            _ => DurationLimit::None,
                         };
                         let length = audio::measure(path, limit).map_err(named)?;
                         lengths.insert(path, length);
@@ -91,7 +91,7 @@ impl Sounds {
     }
 
     fn decode(&self, sound: &Utterance) -> Result<Audio> {
-        let limit = Limit::Seconds(self.most_seconds);
+        let limit = DurationLimit::Seconds(self.most_seconds);
         Ok(sound.audio_within(self.sample_rate, &self.conversion, limit)?.0)
     }
 

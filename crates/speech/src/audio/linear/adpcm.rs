@@ -10,7 +10,7 @@ use symphonia::core::packet::PacketRef;
 use symphonia::core::units::{Duration, Timestamp};
 use symphonia::default::codecs::AdpcmDecoder;
 
-use super::coding::{Coding, Format};
+use super::coding::{Coding, SampleFormat};
 use super::ima4::{Ima4, PACKET_BYTES, PACKET_SAMPLES};
 use crate::audio::channels::Mono;
 use crate::audio::format_error;
@@ -31,7 +31,7 @@ pub(super) struct Adpcm {
 
 impl Adpcm {
     /// None for other codings.
-    pub fn new(path: &Path, format: &Format) -> Result<Option<Self>> {
+    pub fn new(path: &Path, format: &SampleFormat) -> Result<Option<Self>> {
         let coding = format.coding;
         if coding.bytes() > 0 {
             return Ok(None);

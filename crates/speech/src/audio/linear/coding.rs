@@ -6,7 +6,7 @@ use crate::audio::channels::Mono;
 use crate::audio::full_scale;
 
 /// Channels, rate and coding of a file.
-pub(in crate::audio) struct Format {
+pub(in crate::audio) struct SampleFormat {
     /// Name of the container.
     pub container: &'static str,
     pub channels: u16,
@@ -48,7 +48,7 @@ pub(in crate::audio) enum Coding {
     QuickTimeAdpcm,
 }
 
-impl Format {
+impl SampleFormat {
     /// Samples whose coding gives the size of their blocks.
     pub fn new(container: &'static str, channels: u16, sample_rate: u32, coding: Coding) -> Self {
         let bytes = match coding {
@@ -56,7 +56,7 @@ impl Format {
             coding => coding.bytes(),
         };
         let block_bytes = (bytes as u16).saturating_mul(channels);
-        Format { container, channels, sample_rate, block_bytes, coding }
+        SampleFormat { container, channels, sample_rate, block_bytes, coding }
     }
 
     /// Bytes of a sample of all channels, at least 1.

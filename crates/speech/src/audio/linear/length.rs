@@ -6,7 +6,7 @@ const HEADER_ROOM: u64 = 1 << 24;
 const GIB: u64 = 1 << 30;
 
 /// The lengths of a header.
-pub(in crate::audio) struct Lengths {
+pub(in crate::audio) struct DeclaredLengths {
     /// Bytes of the whole file.
     spanned: u64,
     /// The data chunk's length in `ds64`.
@@ -14,19 +14,19 @@ pub(in crate::audio) struct Lengths {
     is_long: bool,
 }
 
-impl Lengths {
+impl DeclaredLengths {
     /// `riff` is the length behind the first four bytes, `magic`.
     pub fn new(riff: u64, magic: &[u8]) -> Self {
         let is_long = magic == b"RF64" || magic == b"BW64";
-        Lengths { spanned: riff + 8, long_data: None, is_long }
+        DeclaredLengths { spanned: riff + 8, long_data: None, is_long }
     }
 
-    /// Lengths of a file whose header does not give the length of the whole.
+    /// DeclaredLengths of a file whose header does not give the length of the whole.
     pub fn without_whole() -> Self {
-        Lengths { spanned: u64::MAX - 1, long_data: None, is_long: true }
+        DeclaredLengths { spanned: u64::MAX - 1, long_data: None, is_long: true }
     }
 
-    /// Lengths of 64 bits, which replace those of 32 bits.
+    /// DeclaredLengths of 64 bits, which replace those of 32 bits.
     pub fn set_ds64(&mut self, riff: u64, data: u64) {
         if self.is_long {
             self.spanned = riff.saturating_add(8);
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     fn of(data: u64, riff: u64, bytes: u64) -> (u64, u64) {
-        Lengths::new(riff, b"RIFF").data(data, 44, bytes)
+        DeclaredLengths::new(riff, b"RIFF").data(data, 44, bytes)
     }
 
     #[test]
@@ -101,19 +101,19 @@ mod tests {
 
     #[test]
     fn long_lengths_replace_short_ones() {
-        let mut long = Lengths::new(u64::from(u32::MAX), b"RF64");
+        let mut long = DeclaredLengths::new(u64::from(u32::MAX), b"RF64");
         long.set_ds64(4036, 4000);
         assert_eq!(long.data(u64::from(u32::MAX), 44, 5000), (4000, 4000));
         assert_eq!(long.data(200, 44, 5000), (200, 200));
         long.set_ds64(10_036, 10_000);
         assert_eq!(long.data(u64::from(u32::MAX), 44, 5000), (10_000, 4956));
         for open in [0, u64::MAX, u64::from(u32::MAX)] {
-            let mut long = Lengths::new(u64::from(u32::MAX), b"RF64");
+            let mut long = DeclaredLengths::new(u64::from(u32::MAX), b"RF64");
             long.set_ds64(open, open);
             assert_eq!(long.data(u64::from(u32::MAX), 44, 5000), (4956, 4956), "{open}");
         }
         // Without ds64 nothing is known.
-        let none = Lengths::new(u64::from(u32::MAX), b"RF64");
+        let none = DeclaredLengths::new(u64::from(u32::MAX), b"RF64");
         assert_eq!(none.data(u64::from(u32::MAX), 44, 5000), (4956, 4956));
     }
 }

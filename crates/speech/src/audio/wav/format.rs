@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::Result;
 use crate::audio::chunks::Order;
 use crate::audio::format_error;
-use crate::audio::linear::{Coding, Format};
+use crate::audio::linear::{Coding, SampleFormat};
 
 const EXPECTED: &str = "PCM, float, mu-law, A-law or ADPCM samples";
 const PCM: u16 = 1;
@@ -18,7 +18,7 @@ const EXTENSIBLE: u16 = 0xfffe;
 /// What follows the format tag in the identifiers that are made of one (KSDATAFORMAT_SUBTYPE_WAVEFORMATEX).
 const OF_TAG: [u8; 12] = [0, 0, 0x10, 0, 0x80, 0, 0, 0xaa, 0, 0x38, 0x9b, 0x71];
 
-pub(super) fn parse(path: &Path, chunk: &[u8], order: Order) -> Result<Format> {
+pub(super) fn parse(path: &Path, chunk: &[u8], order: Order) -> Result<SampleFormat> {
     if chunk.len() < 16 {
         let found = format!("a `fmt ` chunk of {} bytes", chunk.len());
         return Err(format_error(path, "a `fmt ` chunk of 16 bytes or more", found));
@@ -61,10 +61,10 @@ pub(super) fn parse(path: &Path, chunk: &[u8], order: Order) -> Result<Format> {
             return Err(format_error(path, EXPECTED, found));
         }
     };
-    Ok(Format { container: "WAV", channels, sample_rate, block_bytes, coding })
+    Ok(SampleFormat { container: "WAV", channels, sample_rate, block_bytes, coding })
 }
 
-/// Format tags that occur (mmreg.h).
+/// SampleFormat tags that occur (mmreg.h).
 fn name(tag: u16) -> &'static str {
     match tag {
         PCM => "PCM",

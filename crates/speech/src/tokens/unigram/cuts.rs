@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::LONGEST;
 
 #[derive(Clone, Copy)]
-struct Arc {
+struct SegmentArc {
     from: u32,
     to: u32,
     piece: u32,
@@ -16,7 +16,7 @@ pub(super) struct Cuts {
     /// Characters.
     length: usize,
     /// By rising `from`, then `to`.
-    arcs: Vec<Arc>,
+    arcs: Vec<SegmentArc>,
 }
 
 impl Cuts {
@@ -28,7 +28,7 @@ impl Cuts {
         for from in 0..length {
             for to in from + 1..=length.min(from + LONGEST) {
                 if let Some(&piece) = ids.get(&word[places[from]..places[to]]) {
-                    arcs.push(Arc { from: from as u32, to: to as u32, piece: piece as u32 });
+                    arcs.push(SegmentArc { from: from as u32, to: to as u32, piece: piece as u32 });
                 }
             }
         }
@@ -51,15 +51,15 @@ impl Cuts {
         let mut before = vec![f64::NEG_INFINITY; self.length + 1];
         let mut behind = before.clone();
         (before[0], behind[self.length]) = (0.0, 0.0);
-        for &Arc { from, to, piece } in &self.arcs {
+        for &SegmentArc { from, to, piece } in &self.arcs {
             let score = before[from as usize] + scores[piece as usize];
             before[to as usize] = log_add(before[to as usize], score);
         }
-        for &Arc { from, to, piece } in self.arcs.iter().rev() {
+        for &SegmentArc { from, to, piece } in self.arcs.iter().rev() {
             let score = behind[to as usize] + scores[piece as usize];
             behind[from as usize] = log_add(behind[from as usize], score);
         }
-        for &Arc { from, to, piece } in &self.arcs {
+        for &SegmentArc { from, to, piece } in &self.arcs {
             let score = before[from as usize] + scores[piece as usize] + behind[to as usize];
             expected[piece as usize] += count * (score - before[self.length]).exp();
         }
@@ -68,7 +68,7 @@ impl Cuts {
     /// The pieces of the best cut, from the last to the first; of equally good ways to reach a place, the one with the longest last
     /// piece. One piece may be left out.
     pub(super) fn best(&self, scores: &[f64], without: Option<usize>) -> Vec<usize> {
-        let mut reached: Vec<(f64, Option<Arc>)> = vec![(f64::NEG_INFINITY, None); self.length + 1];
+        let mut reached: Vec<(f64, Option<SegmentArc>)> = vec![(f64::NEG_INFINITY, None); self.length + 1];
         reached[0].0 = 0.0;
         for &arc in &self.arcs {
             let piece = arc.piece as usize;

@@ -1,8 +1,13 @@
-//! Pre-emphasis: what a sample is beside the one before it.
+//! Operations on samples before they are framed: dither and pre-emphasis.
 
+use std::borrow::Cow;
+use std::f64::consts::TAU;
+
+use rand::{Rng, RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-use crate::real::Real;
+use crate::real::FftFloat;
 
 /// What stands before the first sample in `y[n] = x[n] - a x[n-1]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,7 +29,7 @@ pub(super) struct Emphasis<F> {
     gain: f64,
 }
 
-impl<F: Real> Emphasis<F> {
+impl<F: FftFloat> Emphasis<F> {
     /// Where frames are emphasised by themselves, this is only a gain.
     pub fn new(a: f32, before: Before, gain: f64) -> Self {
         let a = if before == Before::Frame { F::zero() } else { F::setting(a) };
@@ -48,11 +53,40 @@ impl<F: Real> Emphasis<F> {
 }
 
 /// Emphasises a frame by itself.
-pub(super) fn within<F: Real>(a: F, frame: &mut [F]) {
+pub(super) fn within<F: FftFloat>(a: F, frame: &mut [F]) {
     for i in (1..frame.len()).rev() {
         frame[i] = frame[i] - a * frame[i - 1];
     }
     if let Some(first) = frame.first_mut() {
         *first = *first - a * *first;
     }
+}
+
+/// Seed of the noise that utterances get in evaluation, each the same.
+const EVALUATION: u64 = 0x6469_7468_6572;
+
+/// The generator of the noise of evaluation.
+pub(super) fn evaluation_rng() -> ChaCha8Rng {
+    ChaCha8Rng::seed_from_u64(EVALUATION)
+}
+
+/// `x[n] + amount g[n]`, g independent and standard normal.
+pub(super) fn dither<'a>(samples: &'a [f32], amount: f32, rng: &mut (impl Rng + ?Sized)) -> Cow<'a, [f32]> {
+    if amount == 0.0 {
+        return Cow::Borrowed(samples);
+    }
+    let mut noisy = samples.to_vec();
+    for pair in noisy.chunks_mut(2) {
+        for (x, noise) in pair.iter_mut().zip(gaussians(rng)) {
+            *x = (f64::from(*x) + f64::from(amount) * noise) as f32;
+        }
+    }
+    Cow::Owned(noisy)
+}
+
+/// Two independent standard normal numbers (Box and Muller 1958).
+pub(crate) fn gaussians(rng: &mut (impl Rng + ?Sized)) -> [f64; 2] {
+    let radius = (-2.0 * (1.0 - rng.random::<f64>()).ln()).sqrt();
+    let (sin, cos) = (TAU * rng.random::<f64>()).sin_cos();
+    [radius * cos, radius * sin]
 }

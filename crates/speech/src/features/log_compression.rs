@@ -1,11 +1,11 @@
 //! From powers to logarithms: what they are compared with, and where their floor is.
 
 use super::FeatureConfig;
-use crate::real::Real;
+use crate::real::FftFloat;
 
 /// The logarithm of a plane's powers.
 #[derive(Clone, Copy)]
-pub(super) enum Level<F> {
+pub(super) enum LogCompression<F> {
     /// `ln(p / full + floor)`, full being the loudest power of the utterance, or that of a sine of amplitude 1.
     Relative { full: F, floor: F },
     /// `ln max(p, floor)`
@@ -14,7 +14,7 @@ pub(super) enum Level<F> {
 
 /// What powers are compared with.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Reference {
+pub(super) enum ReferenceLevel {
     /// The loudest of the utterance.
     Loudest,
     /// A sine of amplitude 1.
@@ -23,12 +23,12 @@ pub(super) enum Reference {
     One,
 }
 
-impl Reference {
+impl ReferenceLevel {
     pub fn new(config: &FeatureConfig) -> Self {
         match (config.floor_power > 0.0, config.normalise.is_whole()) {
-            (true, _) => Reference::One,
-            (false, true) => Reference::Loudest,
-            (false, false) => Reference::Sine,
+            (true, _) => ReferenceLevel::One,
+            (false, true) => ReferenceLevel::Loudest,
+            (false, false) => ReferenceLevel::Sine,
         }
     }
 }
@@ -37,7 +37,7 @@ impl Reference {
 const QUIETEST_DB: f64 = 30.0;
 
 /// What each frame is compared with: the loudest of the frames within `reach` of it, and at least [`QUIETEST_DB`] below all of them.
-pub(super) fn near<F: Real>(data: &[F], dim: usize, reach: usize) -> Vec<F> {
+pub(super) fn near<F: FftFloat>(data: &[F], dim: usize, reach: usize) -> Vec<F> {
     let loudest = |powers: &[F]| powers.iter().fold(F::zero(), |a, &p| if p > a { p } else { a });
     let frames: Vec<F> = data.chunks_exact(dim).map(loudest).collect();
     let least = loudest(&frames) * F::of(10f64.powf(-QUIETEST_DB / 10.0));
@@ -48,7 +48,7 @@ pub(super) fn near<F: Real>(data: &[F], dim: usize, reach: usize) -> Vec<F> {
         .collect()
 }
 
-impl<F: Real> Level<F> {
+impl<F: FftFloat> LogCompression<F> {
     /// Powers are compared with `full`; none if that is 0, as in a silent utterance.
     pub fn relative(full: F, floor_db: f32) -> Option<Self> {
         let floor = 10f32.powf(-floor_db / 10.0);
@@ -59,8 +59,10 @@ impl<F: Real> Level<F> {
     pub fn apply(self, powers: &mut [F]) {
         match self {
             // Dividing first keeps very quiet signals away from f32's smallest numbers.
-            Level::Relative { full, floor } => powers.iter_mut().for_each(|p| *p = (*p / full + floor).ln()),
-            Level::Absolute { floor } => powers.iter_mut().for_each(|p| {
+            LogCompression::Relative { full, floor } => {
+                powers.iter_mut().for_each(|p| *p = (*p / full + floor).ln())
+            }
+            LogCompression::Absolute { floor } => powers.iter_mut().for_each(|p| {
                 *p = if *p > floor { *p } else { floor }.ln();
             }),
         }
