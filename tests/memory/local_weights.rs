@@ -1,6 +1,7 @@
 //! Locally normalised weights along a chain: what they allocate does not grow with sites x V.
 use lattice::{
-    Arcs, ArcsMut, Chain, Embeddings, Joint, Load, LocallyNormalized, Normalize, Screens, Table, WeightFn,
+    Arcs, ArcsMut, Chain, Embeddings, Joint, LocallyNormalized, MemoryBudget, Normalize, Table, WeightFn,
+    Workload,
 };
 
 use crate::counting::{measure, turn};
@@ -15,8 +16,8 @@ fn made_up(count: usize, scale: f32) -> Vec<f32> {
     (0..count).map(|i| scale * (i as f32 * 0.7 + (i % 7) as f32).sin()).collect()
 }
 
-fn load(frames: usize) -> Load {
-    Load { frames, wave: 1, positions: POSITIONS, gradients: true, screened: Screens::default() }
+fn workload(frames: usize) -> Workload {
+    Workload { frames, wave: 1, positions: POSITIONS, gradients: true }
 }
 
 /// The most bytes alive during forward and backward along a chain above those of an open weight function.
@@ -24,15 +25,15 @@ fn growth(weight_fn: &dyn WeightFn<f32>, x: &[f32], frames: usize) -> usize {
     let states: Vec<usize> = (0..POSITIONS).map(|u| u * u % STATES).collect();
     let labels: Vec<u32> = (1..POSITIONS as u32).map(|u| u * 70).collect();
     let chain = Chain { states: &states, labels: &labels };
-    let mut weights = weight_fn.open().unwrap();
-    weights.enter(x, &vec![0; frames]).unwrap();
+    let mut weights = weight_fn.bind(&mut Vec::new()).unwrap();
+    weights.set_frames(x, &vec![0; frames]).unwrap();
     let (mut blank, mut lexical) = (vec![0.0; frames * POSITIONS], vec![0.0; frames * POSITIONS]);
     let arcs = ArcsMut { blank: &mut blank, lexical: &mut lexical };
-    let (_, forward, result) = measure(|| weights.weigh_chain(0, chain, arcs));
+    let (_, forward, result) = measure(|| weights.forward_chain(0, chain, arcs));
     result.unwrap();
     let adjoints = (made_up(blank.len(), 1.0), made_up(blank.len(), 1.0));
     let adjoints = Arcs { blank: &adjoints.0, lexical: &adjoints.1 };
-    let (_, backward, result) = measure(|| weights.pull_chain(0, chain, adjoints));
+    let (_, backward, result) = measure(|| weights.backward_chain(0, chain, adjoints));
     result.unwrap();
     forward.max(backward)
 }
@@ -66,7 +67,7 @@ fn those_of_a_joint_network_stay_within_their_budget_for_any_number_of_frames() 
     // The normaliser's gradients of its head and the joint's.
     let heads = 2 * (1 + VOCABULARY) * (HIDDEN * 4 + 8);
     for normalize in [Normalize::Hat, Normalize::LogSoftmax] {
-        let weight_fn = LocallyNormalized { inner: joint, normalize, budget: BUDGET };
+        let weight_fn = LocallyNormalized { inner: joint, normalize, budget: MemoryBudget::bytes(BUDGET) };
         for frames in [120, 480] {
             let found = growth(&weight_fn, &made_up(frames * f, 1.0), frames);
             // What the network has of each frame and position; lists of a group of sites.
@@ -75,7 +76,7 @@ fn those_of_a_joint_network_stay_within_their_budget_for_any_number_of_frames() 
             let dense = frames * POSITIONS * VOCABULARY * 4;
             let most = BUDGET + heads + joint + lists;
             assert!(found <= most && most < dense / 2, "{normalize:?}: {found} of {most}, dense {dense}");
-            assert!(found <= weight_fn.bytes(load(frames)), "{normalize:?}: {found}");
+            assert!(found <= weight_fn.scratch(workload(frames)).bytes(), "{normalize:?}: {found}");
         }
     }
 }
@@ -88,7 +89,7 @@ fn those_of_a_table_need_a_few_rows_for_any_number_of_frames() {
     let weight_fn = LocallyNormalized::new(table, Normalize::LogSoftmax);
     for frames in [120, 480] {
         let found = growth(&weight_fn, &vec![0.0; frames], frames);
-        let most = weight_fn.bytes(load(frames));
+        let most = weight_fn.scratch(workload(frames)).bytes();
         assert!(found <= most && most < frames * POSITIONS * VOCABULARY, "{found} of {most}");
     }
 }

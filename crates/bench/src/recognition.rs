@@ -157,14 +157,14 @@ impl Batch {
     fn check(&self, paths: &[Path], sums: &[f64]) -> Result<()> {
         let RecognitionWork { batch, frames, .. } = self.work;
         let weights = self.weights();
-        let mut opened = weights.open()?;
+        let mut opened = weights.bind(&mut Vec::new())?;
         let of = |site: usize| (site / frames) as u32;
-        opened.enter(&self.frames, &(0..batch * frames).map(of).collect::<Vec<_>>())?;
+        opened.set_frames(&self.frames, &(0..batch * frames).map(of).collect::<Vec<_>>())?;
         let mut lexical = vec![0.0; VOCABULARY];
         for (utterance, (path, &sum)) in paths.iter().zip(sums).enumerate() {
             let (mut state, mut weight) = (self.context.start(), 0.0);
             for (t, &label) in path.alignment.iter().enumerate() {
-                let blank = opened.weigh_state(utterance * frames + t, state, &mut lexical);
+                let blank = opened.forward_state(utterance * frames + t, state, &mut lexical);
                 weight += f64::from(if label == 0 { blank } else { lexical[label as usize - 1] });
                 state = self.context.next_state(state, label as usize);
             }

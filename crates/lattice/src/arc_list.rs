@@ -1,7 +1,9 @@
 //! All arcs of a small lattice, so that a person or another program can look at it.
 use kernels::Real;
 
-use crate::{Context, Error, Frames, RecognitionLattice, Result, ahead::Places, error::expect_utterance};
+use crate::{
+    Context, Error, Frames, RecognitionLattice, Result, error::expect_utterance, potentials::Places,
+};
 
 /// A state of a lattice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -53,8 +55,8 @@ impl<'a, F: Real> RecognitionLattice<'a, F> {
         expect_utterance(utterance, frames.utterances())?;
         let (context, v) = (self.context(), self.context().vocabulary());
         let places = Places { frames: frames.length(utterance), alignment: self.alignment() };
-        let mut weights = self.weight_fn().open()?;
-        weights.enter(frames.of(utterance), &vec![utterance as u32; places.frames])?;
+        let mut weights = self.weight_fn().bind(&mut Vec::new())?;
+        weights.set_frames(frames.of(utterance), &vec![utterance as u32; places.frames])?;
         let mut arcs = Vec::new();
         let mut reached = vec![vec![false; context.states()]; places.per_frame() + 1];
         let mut lexical = vec![F::ZERO; v];
@@ -63,7 +65,7 @@ impl<'a, F: Real> RecognitionLattice<'a, F> {
             // Places after this one that its arcs may lead to: the rest of the frame, and the next.
             let states = std::mem::take(&mut reached[0]);
             for state in (0..states.len()).filter(|&state| states[state]) {
-                let blank = weights.weigh_state(places.frame(place), state, &mut lexical);
+                let blank = weights.forward_state(places.frame(place), state, &mut lexical);
                 let labels = if places.after_label(place).is_some() { v } else { 0 };
                 for (label, weight) in std::iter::once(&blank).chain(&lexical[..labels]).enumerate() {
                     let weight = weight.to_f64();

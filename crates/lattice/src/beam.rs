@@ -10,13 +10,11 @@
 //! Strings share their beginnings in a tree, which is cut back to what hypotheses stand on whenever it has doubled.
 use std::collections::HashMap;
 
-use kernels::{Real, items_mut, par_for};
+use kernels::{Real, ScratchReq, items_mut, par_for};
 
 use crate::{
-    Context, Error, Frames, Hypothesis, Merge, RecognitionLattice, Result, Session, Weights,
-    ahead::Places,
-    plan::{Walks, Work},
-    session::{Asked, Sum},
+    BoundWeights, Context, Error, Frames, Hypothesis, Merge, RecognitionLattice, Result, Session, Sum,
+    execution::Request, plan::Operation, potentials::Places,
 };
 
 /// What a beam search is like.
@@ -94,7 +92,7 @@ const NODES: usize = 1024;
 
 /// Arcs of one frame, for those states that somebody stands in.
 struct Seen<'a, F> {
-    weights: &'a dyn Weights<F>,
+    weights: &'a dyn BoundWeights<F>,
     frame: usize,
     vocabulary: usize,
     index: HashMap<u32, usize>,
@@ -108,7 +106,7 @@ impl<'a, F: Real> Seen<'a, F> {
         let at = *index.entry(state).or_insert_with(|| {
             let at = blank.len();
             lexical.resize((at + 1) * *v, F::ZERO);
-            blank.push(weights.weigh_state(*frame, state as usize, &mut lexical[at * *v..]));
+            blank.push(weights.forward_state(*frame, state as usize, &mut lexical[at * *v..]));
             at
         });
         (blank[at], &lexical[at * *v..][..*v])
@@ -337,24 +335,23 @@ impl<F: Real> Session<F> {
         fusion: &S,
     ) -> Result<Vec<Vec<Hypothesis>>> {
         beam.check()?;
-        let asked = Asked::new(lattice, frames, None, Sum::Denominator)?;
+        let request = Request::new(lattice, frames, None, Sum::Denominator)?;
         let (v, per_frame) = (1 + lattice.context().vocabulary(), lattice.alignment().num_states());
         let strings = beam.width.saturating_mul(per_frame);
-        let node = 2 * size_of::<Node<S::State>>() + 64;
-        let candidate = v * (size_of::<F>() + 2 * size_of::<Candidate<S::State>>()) + 64;
-        let room =
-            [strings.saturating_mul(node), strings.saturating_mul(candidate).saturating_add(NODES * node)];
-        let walks = Walks { frame: room[0], utterance: room[1] };
-        let (mut call, plan) = self.call(asked, |_| Work::walks(false, walks))?;
+        let node = ScratchReq::new::<Node<S::State>>(2).and(ScratchReq::from_bytes(64));
+        let arc = ScratchReq::new::<F>(1).and(ScratchReq::new::<Candidate<S::State>>(2));
+        let string = arc.times(v).and(ScratchReq::from_bytes(64));
+        let memory = [node.times(strings), string.times(strings).and(node.times(NODES))];
+        let (mut execution, plan) = self.start(request, |_| Operation::walks(false, memory))?;
         let mut results = Vec::with_capacity(frames.utterances());
         for group in plan.groups(frames) {
-            call.enter(&group)?;
+            execution.set_frames(&group)?;
             let mut found: Vec<Result<Vec<Hypothesis>>> = (0..group.len()).map(|_| Ok(Vec::new())).collect();
             par_for(items_mut(&mut found), |at, found| {
                 let mut hypotheses = Hypotheses::new(lattice.context(), fusion.start());
                 let places = Places { frames: group.of(at).len(), alignment: lattice.alignment() };
                 let go_on = group.of(at).try_for_each(|frame| {
-                    let seen = seen(&*call.weights, frame, lattice.context());
+                    let seen = seen(&*execution.weights, frame, lattice.context());
                     hypotheses.go_on((lattice.context(), places, beam), fusion, seen)
                 });
                 let end = go_on.map(|()| hypotheses.list());
@@ -368,7 +365,7 @@ impl<F: Real> Session<F> {
     }
 }
 
-fn seen<'a, F: Real>(weights: &'a dyn Weights<F>, frame: usize, context: &dyn Context) -> Seen<'a, F> {
+fn seen<'a, F: Real>(weights: &'a dyn BoundWeights<F>, frame: usize, context: &dyn Context) -> Seen<'a, F> {
     let index = HashMap::new();
     Seen { weights, frame, vocabulary: context.vocabulary(), index, blank: Vec::new(), lexical: Vec::new() }
 }
@@ -389,7 +386,7 @@ fn seen<'a, F: Real>(weights: &'a dyn Weights<F>, frame: usize, context: &dyn Co
 /// ```
 pub struct BeamStream<'a, F, S: Fusion> {
     lattice: RecognitionLattice<'a, F>,
-    weights: Box<dyn Weights<F> + 'a>,
+    weights: Box<dyn BoundWeights<F> + 'a>,
     beam: Beam,
     fusion: &'a S,
     hypotheses: Hypotheses<S::State>,
@@ -403,7 +400,7 @@ impl<'a, F: Real, S: Fusion> BeamStream<'a, F, S> {
     /// A width of 0, or parameters that do not fit together.
     pub fn new(lattice: &RecognitionLattice<'a, F>, beam: Beam, fusion: &'a S) -> Result<Self> {
         beam.check()?;
-        let weights = lattice.weight_fn().open()?;
+        let weights = lattice.weight_fn().bind(&mut Vec::new())?;
         let hypotheses = Hypotheses::new(lattice.context(), fusion.start());
         Ok(Self { lattice: *lattice, weights, beam, fusion, hypotheses, frames: 0 })
     }
@@ -413,7 +410,7 @@ impl<'a, F: Real, S: Fusion> BeamStream<'a, F, S> {
     /// # Errors
     /// As [`Session::beam_search`]; rows that are none leave the stream as it was, weights that are none end it.
     pub fn push(&mut self, rows: &[F]) -> Result<()> {
-        let new = enter(&self.lattice, &mut *self.weights, rows, self.frames)?;
+        let new = set_frames(&self.lattice, &mut *self.weights, rows, self.frames)?;
         let context = self.lattice.context();
         let places = Places { frames: new, alignment: self.lattice.alignment() };
         for frame in 0..new {
@@ -431,10 +428,10 @@ impl<'a, F: Real, S: Fusion> BeamStream<'a, F, S> {
     }
 }
 
-/// Checks rows of one utterance, of which so many frames came before, and lets weights go on to them; returns how many there are.
-pub(crate) fn enter<F: Real>(
+/// Checks rows of one utterance with `before` earlier frames, and sets them as frames; returns their number.
+pub(crate) fn set_frames<F: Real>(
     lattice: &RecognitionLattice<F>,
-    weights: &mut dyn Weights<F>,
+    weights: &mut dyn BoundWeights<F>,
     rows: &[F],
     before: usize,
 ) -> Result<usize> {
@@ -451,6 +448,6 @@ pub(crate) fn enter<F: Real>(
         Error::Frame { utterance, frame, value } => Error::Frame { utterance, frame: before + frame, value },
         other => other,
     })?;
-    weights.enter(rows, &vec![0; count])?;
+    weights.set_frames(rows, &vec![0; count])?;
     Ok(count)
 }

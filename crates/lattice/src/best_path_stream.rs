@@ -7,9 +7,9 @@
 use kernels::Real;
 
 use crate::{
-    ArcsMut, Error, Path, RecognitionLattice, Result, Weights,
-    beam::enter,
-    plan::ARCS,
+    ArcsMut, BoundWeights, Error, Path, RecognitionLattice, Result,
+    beam::set_frames,
+    plan::ARCS_PER_WAVE,
     step::{Room, Step},
 };
 
@@ -28,7 +28,7 @@ use crate::{
 pub struct BestPathStream<'a, F> {
     lattice: RecognitionLattice<'a, F>,
     step: Step<'a>,
-    weights: Box<dyn Weights<F> + 'a>,
+    weights: Box<dyn BoundWeights<F> + 'a>,
     margin: f64,
     room: Room<F>,
     /// Best weight of each state, less the offset.
@@ -55,7 +55,7 @@ impl<'a, F: Real> BestPathStream<'a, F> {
         step.begin(&mut state);
         Ok(Self {
             lattice: *lattice,
-            weights: lattice.weight_fn().open()?,
+            weights: lattice.weight_fn().bind(&mut Vec::new())?,
             margin,
             step,
             room: Room::default(),
@@ -77,16 +77,16 @@ impl<'a, F: Real> BestPathStream<'a, F> {
     /// Arc weights of the frames; 4 bytes for each state, and for each label of a frame, of the frames that are not certain yet,
     /// which are walked through once.
     pub fn push(&mut self, rows: &[F]) -> Result<Vec<u32>> {
-        let new = enter(&self.lattice, &mut *self.weights, rows, self.frames)?;
+        let new = set_frames(&self.lattice, &mut *self.weights, rows, self.frames)?;
         let (c, v) = (self.lattice.context().states(), self.lattice.context().vocabulary());
         let [per_from, per_count] = self.step.kept();
-        let window = ARCS.div_ceil(c * (1 + v)).max(1);
+        let window = ARCS_PER_WAVE.div_ceil(c * (1 + v)).max(1);
         let (mut blank, mut lexical) = (Vec::new(), Vec::new());
         let all: Vec<usize> = (0..new).collect();
         for wave in all.chunks(window) {
             blank.resize(wave.len() * c, F::ZERO);
             lexical.resize(wave.len() * c * v, F::ZERO);
-            self.weights.weigh(wave, ArcsMut { blank: &mut blank, lexical: &mut lexical });
+            self.weights.forward(wave, ArcsMut { blank: &mut blank, lexical: &mut lexical });
             for arcs in blank.chunks_exact(c).zip(lexical.chunks_exact(c * v)) {
                 let (from, count) = (self.from.len(), self.count.len());
                 self.from.resize(from + per_from, 0);

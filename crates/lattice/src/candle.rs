@@ -8,9 +8,387 @@
 //! Parameters have the names of LAST, with a point where its paths have a slash; [`JointWeights::save`] and [`load`] write and read
 //! files that have the slashes.
 mod batch;
-mod gnat;
 mod weights;
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use candle_core::{DType, Storage, Tensor};
+use panda_core::candle::{Element, function_of, values};
+
 pub use batch::BatchTensors;
-pub use gnat::{Gnat, LossSum};
+use batch::{FrameBatch, LabelBatch};
 pub use weights::{EmbeddingConfig, JointConfig, JointWeights, load};
+
+use crate::plan::Operation;
+use crate::{
+    Alignment, Beam, Context, Error, Frames, Labels, LocallyNormalized, MemoryBudget, Merge, Output, Path,
+    Plan, RecognitionLattice, Result, Session, Sum, WeightFn,
+};
+
+/// What candle calls the operation.
+const NAME: &str = "recognition-lattice-loss";
+
+/// A globally normalised transducer (GNAT), or a locally normalised one over the same lattice: a context, an alignment, and the
+/// parameters of a joint network. Its buffers stay from
+/// step to step, and clones share them.
+///
+/// ```
+/// use std::sync::Arc;
+/// use candle_core::{DType, Device, Tensor};
+/// use candle_nn::{VarBuilder, VarMap};
+/// use lattice::{Alignment, Context, FullNGram, MemoryBudget};
+/// use lattice::candle::{BatchTensors, EmbeddingConfig, Gnat, JointConfig, JointWeights};
+/// let variables = VarMap::new();
+/// let vb = VarBuilder::from_varmap(&variables, DType::F32, &Device::Cpu);
+/// let context = FullNGram::new(3, 1)?;
+/// let embeddings = EmbeddingConfig::Table { width: 4 };
+/// let states = context.states();
+/// let sizes = JointConfig { states, vocabulary: 3, frame: 2, hidden: 5, embeddings, normalize: None };
+/// let weights = JointWeights::new(sizes, &vb)?;
+/// let gnat = Gnat::new(Arc::new(context), Alignment::FrameDependent, weights, MemoryBudget::default())?;
+/// let integers = |of: &[u32]| Tensor::new(of, &Device::Cpu);
+/// let frames = Tensor::ones((2, 4, 2), DType::F32, &Device::Cpu)?; // B = 2, T = 4, F = 2
+/// let (num_frames, num_labels) = (integers(&[4, 3])?, integers(&[2, 1])?);
+/// let labels = integers(&[1, 3, 2, 0])?.reshape((2, 2))?;
+/// let batch = BatchTensors { frames: &frames, num_frames: &num_frames, labels: &labels, num_labels: &num_labels };
+/// let gradients = gnat.losses(batch)?.mean_all()?.backward()?;
+/// assert_eq!(gradients.get_ids().count() > 0, true);
+/// assert_eq!(gnat.best_paths(&frames, &num_frames)?.len(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Gnat {
+    context: Arc<dyn Context>,
+    alignment: Alignment,
+    weights: JointWeights,
+    single: Arc<Mutex<Session<f32>>>,
+    double: Arc<Mutex<Session<f64>>>,
+}
+
+/// A weighted sum of losses.
+#[derive(Debug, Clone)]
+pub struct LossSum {
+    /// `Σ_b weights[b] loss[b]` over the utterances that have a path, a scalar (`f64`), differentiable.
+    pub sum: Tensor,
+    /// Loss of each utterance, +inf for those that were left out of the sum.
+    pub losses: Vec<f64>,
+}
+
+/// The session for a type.
+trait Pick: Element + panda_core::Real {
+    fn pick(gnat: &Gnat) -> &Arc<Mutex<Session<Self>>>;
+}
+
+impl Pick for f32 {
+    fn pick(gnat: &Gnat) -> &Arc<Mutex<Session<f32>>> {
+        &gnat.single
+    }
+}
+
+impl Pick for f64 {
+    fn pick(gnat: &Gnat) -> &Arc<Mutex<Session<f64>>> {
+        &gnat.double
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Buffers that a panic left behind mean nothing to the next call.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Gnat {
+    /// A lattice without buffers yet.
+    ///
+    /// # Errors
+    /// Weights of other states or labels than the context's.
+    pub fn new(
+        context: Arc<dyn Context>,
+        alignment: Alignment,
+        weights: JointWeights,
+        budget: MemoryBudget,
+    ) -> Result<Self> {
+        let config = weights.config();
+        let sizes = [
+            ("weights.states", context.states(), config.states),
+            ("weights.vocabulary", context.vocabulary(), config.vocabulary),
+        ];
+        for (argument, expected, found) in sizes {
+            if expected != found {
+                return Err(Error::shape(argument, format!("{expected}, as the context has"), found));
+            }
+        }
+        let single = Arc::new(Mutex::new(Session::new(budget)));
+        Ok(Self { context, alignment, weights, single, double: Arc::new(Mutex::new(Session::new(budget))) })
+    }
+
+    /// The context.
+    pub fn context(&self) -> &dyn Context {
+        &*self.context
+    }
+
+    /// The alignment lattice.
+    pub fn alignment(&self) -> Alignment {
+        self.alignment
+    }
+
+    /// The parameters.
+    pub fn weights(&self) -> &JointWeights {
+        &self.weights
+    }
+
+    /// Losses *B..* (`f64`) as [`Session::sum`] defines them, differentiable in frames and all parameters.
+    ///
+    /// A string without a path has the loss +inf, and the gradient of `log D` alone, as in LAST; [`Self::loss_sum`] leaves it out.
+    ///
+    /// # Errors
+    /// As [`Session::sum`]; tensors whose leading axes disagree, of another type or device, labels that are none.
+    ///
+    /// # Cost
+    /// Sums over paths in the forward pass; in the backward pass, when the weights of the utterances are known, once more and all
+    /// gradients.
+    pub fn losses(&self, batch: BatchTensors) -> Result<Tensor> {
+        let call = self.call(batch)?;
+        match call.frames.dtype() {
+            DType::F32 => call.losses::<f32>(),
+            _ => call.losses::<f64>(),
+        }
+    }
+
+    /// Losses summed with weights that are known beforehand; the gradients are computed even if nobody asks for them, and whatever
+    /// follows can only scale the sum.
+    ///
+    /// # Shapes
+    /// `weights` *B..*, in the order of memory.
+    ///
+    /// # Errors
+    /// As [`Self::losses`].
+    ///
+    /// # Cost
+    /// As [`Session::sum`].
+    pub fn loss_sum(&self, batch: BatchTensors, weights: &[f64]) -> Result<LossSum> {
+        let call = self.call(batch)?;
+        match call.frames.dtype() {
+            DType::F32 => call.sum::<f32>(weights),
+            _ => call.sum::<f64>(weights),
+        }
+    }
+
+    /// Plans a step of training in `f32` from shapes; parameters are not read.
+    ///
+    /// # Shapes
+    /// `[B, T, U]`: utterances, frames and labels of each.
+    ///
+    /// # Errors
+    /// As [`Session::plan`].
+    pub fn plan_for_shape(&self, [batch, frames, labels]: [usize; 3]) -> Result<Plan> {
+        let config = self.weights.config();
+        let sizes = config.sizes::<f32>();
+        let local = config.normalize.map(|normalize| LocallyNormalized::new(sizes, normalize));
+        let weight_fn: &dyn WeightFn<f32> = match &local {
+            None => &sizes,
+            Some(local) => local,
+        };
+        let lattice = RecognitionLattice::new(&*self.context, self.alignment, weight_fn)?;
+        let lengths = vec![(frames, labels.saturating_add(1)); batch];
+        let operation = Operation::sum(!weight_fn.is_locally_normalized()).with_gradients();
+        let budget = lock(f32::pick(self)).budget();
+        Plan::for_lengths(&lattice, lengths, config.frame, (operation, budget))
+    }
+
+    /// The best path of each utterance.
+    ///
+    /// # Shapes
+    /// `frames` *B.. x T x F*, `num_frames` *B..*.
+    ///
+    /// # Errors
+    /// As [`Session::best_paths`]; tensors that do not fit.
+    pub fn best_paths(&self, frames: &Tensor, num_frames: &Tensor) -> Result<Vec<Path>> {
+        let frames = FrameBatch::new(frames, num_frames)?;
+        match frames.dtype() {
+            DType::F32 => {
+                self.lend::<f32, _>(&frames, |session, lattice, frames| session.best_paths(lattice, frames))
+            }
+            _ => self.lend::<f64, _>(&frames, |session, lattice, frames| session.best_paths(lattice, frames)),
+        }
+    }
+
+    /// For each utterance the labels with the largest sum over their alignments that a beam of a width finds, as the best of those
+    /// alignments.
+    ///
+    /// # Shapes
+    /// As [`Self::best_paths`].
+    ///
+    /// # Errors
+    /// As [`Session::beam_search`]; tensors that do not fit.
+    pub fn best_strings(&self, frames: &Tensor, num_frames: &Tensor, width: usize) -> Result<Vec<Path>> {
+        let frames = FrameBatch::new(frames, num_frames)?;
+        match frames.dtype() {
+            DType::F32 => self.lend::<f32, _>(&frames, |session, lattice, frames| {
+                best_strings(session, lattice, frames, width)
+            }),
+            _ => self.lend::<f64, _>(&frames, |session, lattice, frames| {
+                best_strings(session, lattice, frames, width)
+            }),
+        }
+    }
+
+    fn call(&self, batch: BatchTensors) -> Result<Call> {
+        let frames = FrameBatch::new(batch.frames, batch.num_frames)?;
+        let vocabulary = self.context.vocabulary();
+        let labels = LabelBatch::new(batch.labels, batch.num_labels, frames.batch(), vocabulary)?;
+        Ok(Call { gnat: self.clone(), frames, labels })
+    }
+
+    /// Runs a session on the values of frames and parameters.
+    fn lend<F: Pick, T>(
+        &self,
+        batch: &FrameBatch,
+        run: impl FnOnce(&mut Session<F>, &RecognitionLattice<F>, &Frames<F>) -> Result<T>,
+    ) -> Result<T> {
+        if !matches!(batch.dtype(), DType::F32 | DType::F64) {
+            return Err(Error::shape("frames", "f32 or f64", batch.dtype().as_str()));
+        }
+        let mut tensors = self.weights.of(batch.dtype())?;
+        tensors.push(batch.values.clone());
+        let guards: Vec<_> = tensors.iter().map(Tensor::storage_and_layout).collect();
+        let mut slices = Vec::with_capacity(guards.len());
+        for (storage, layout) in &guards {
+            let Storage::Cpu(storage) = &**storage else {
+                return Err(Error::shape("tensors", "tensors on the CPU", "one on another device"));
+            };
+            slices.push(values::<F>(storage, layout)?);
+        }
+        let (of_frames, of_weights) = slices.split_last().expect("there are frames");
+        let joint = self.weights.config().joint(of_weights);
+        let local = self.weights.config().normalize.map(|normalize| LocallyNormalized::new(joint, normalize));
+        let weight_fn: &dyn WeightFn<F> = match &local {
+            None => &joint,
+            Some(local) => local,
+        };
+        let lattice = RecognitionLattice::new(&*self.context, self.alignment, weight_fn)?;
+        let frames = Frames::new(of_frames, batch.values.dims(), &batch.lengths)?;
+        // Nobody waits for a lock while working: a thread of the pool could be given a task that does. Who comes meanwhile works
+        // with buffers of its own.
+        let budget = lock(F::pick(self)).budget();
+        let mut session = std::mem::replace(&mut *lock(F::pick(self)), Session::new(budget));
+        let result = run(&mut session, &lattice, &frames);
+        *lock(F::pick(self)) = session;
+        result
+    }
+}
+
+/// Everything that a loss needs until its gradients are asked for.
+struct Call {
+    gnat: Gnat,
+    frames: FrameBatch,
+    labels: LabelBatch,
+}
+
+/// Gradients under some weights, each until it is fetched.
+#[derive(Default)]
+struct Done(Vec<f64>, Vec<Option<Tensor>>);
+
+impl Call {
+    /// Frames and parameters, in the order of [`Self::gradients`].
+    fn tensors(&self) -> Result<Vec<Tensor>> {
+        let mut all = vec![self.frames.values.clone()];
+        all.extend(self.gnat.weights.of(self.frames.dtype())?);
+        Ok(all)
+    }
+
+    fn lend<F: Pick, T>(
+        &self,
+        run: impl FnOnce(&mut Session<F>, &RecognitionLattice<F>, &Frames<F>, &Labels) -> Result<T>,
+    ) -> Result<T> {
+        let labels = Labels::new(&self.labels.ids, &self.labels.shape, &self.labels.lengths)?;
+        self.gnat.lend(&self.frames, |session, lattice, frames| run(session, lattice, frames, &labels))
+    }
+
+    fn losses<F: Pick>(self) -> Result<Tensor> {
+        let losses = self.lend::<F, _>(|session, lattice, frames, labels| {
+            session.distances(Sum::Loss, lattice, frames, Some(labels))
+        })?;
+        let (tensors, shape) = (self.tensors()?, self.frames.batch().to_vec());
+        let done = Mutex::new(Done::default());
+        let slope = move |tensor: usize, upstream: &Tensor| {
+            let weights = upstream.flatten_all()?.to_vec1::<f64>()?;
+            let known = |done: &mut Done| match same(&done.0, &weights) {
+                true => done.1.get_mut(tensor).and_then(Option::take),
+                false => None,
+            };
+            if let Some(gradient) = known(&mut lock(&done)) {
+                return Ok(gradient);
+            }
+            let (gradients, _) = self.gradients::<F>(&weights).map_err(candle_core::Error::wrap)?;
+            let mut all: Vec<_> = gradients.into_iter().map(Some).collect();
+            let own = all[tensor].take().expect("there is a gradient for each tensor");
+            *lock(&done) = Done(weights, all);
+            Ok(own)
+        };
+        Ok(function_of(NAME, &tensors, losses, shape, slope)?)
+    }
+
+    fn sum<F: Pick>(self, weights: &[f64]) -> Result<LossSum> {
+        let mut possible = weights.to_vec();
+        let lengths = self.frames.lengths.iter().zip(&self.labels.lengths);
+        let (padded, most) = (self.padded(), self.labels.shape.last().copied().unwrap_or(0));
+        for (weight, (&frames, &labels)) in possible.iter_mut().zip(lengths) {
+            if labels > most || !self.gnat.alignment.holds(frames.min(padded), labels) {
+                *weight = 0.0;
+            }
+        }
+        let (gradients, losses) = self.gradients::<F>(&possible)?;
+        let finite = losses.iter().zip(weights).filter(|(loss, _)| loss.is_finite());
+        let value = finite.map(|(loss, weight)| loss * weight).sum();
+        let slope = move |tensor: usize, upstream: &Tensor| match upstream.to_scalar::<f64>()? {
+            1.0 => Ok(gradients[tensor].clone()),
+            factor => gradients[tensor].affine(factor, 0.0),
+        };
+        let sum = function_of(NAME, &self.tensors()?, vec![value], (), slope)?;
+        Ok(LossSum { sum, losses })
+    }
+
+    /// T
+    fn padded(&self) -> usize {
+        let dims = self.frames.values.dims();
+        dims[dims.len() - 2]
+    }
+
+    /// Gradients of frames and parameters of `Σ_b weights[b] loss[b]`, and the losses.
+    fn gradients<F: Pick>(&self, weights: &[f64]) -> Result<(Vec<Tensor>, Vec<f64>)> {
+        let Output { sums, frames, mut parameters } = self
+            .lend::<F, _>(|session, lattice, frames, labels| session.sum(lattice, frames, labels, weights))?;
+        let tensor = |values, like: &Tensor| Tensor::from_vec(values, like.shape(), like.device());
+        let mut gradients = vec![tensor(frames, &self.frames.values)?];
+        for (name, parameter) in self.gnat.weights.iter() {
+            let values = parameters.remove(name);
+            let values = values.ok_or_else(|| Error::shape(name, "a gradient", "none"))?;
+            gradients.push(tensor(values, parameter)?);
+        }
+        Ok((gradients, sums))
+    }
+}
+
+/// The same bits.
+fn same(a: &[f64], b: &[f64]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
+}
+
+fn best_strings<F: crate::Real>(
+    session: &mut Session<F>,
+    lattice: &RecognitionLattice<F>,
+    frames: &Frames<F>,
+    width: usize,
+) -> Result<Vec<Path>> {
+    let found = session.beam_search(lattice, frames, Beam { width, merge: Merge::Sum }, &())?;
+    let best: Vec<&[u32]> =
+        found.iter().map(|strings| strings.first().map_or(&[][..], |s| &s.labels)).collect();
+    let longest = best.iter().map(|labels| labels.len()).max().unwrap_or(0);
+    let mut ids = vec![0; best.len() * longest];
+    for (ids, labels) in ids.chunks_exact_mut(longest.max(1)).zip(&best) {
+        ids[..labels.len()].copy_from_slice(labels);
+    }
+    let shape = [frames.batch(), &[longest]].concat();
+    let counts: Vec<usize> = best.iter().map(|labels| labels.len()).collect();
+    session.best_alignments(lattice, frames, &Labels::new(&ids, &shape, &counts)?)
+}

@@ -5,10 +5,10 @@
 //! backward, last wave first:  weights again, unless they were kept, while the wave behind goes back:  marginals in their place, β
 //!                             then the marginals, times the utterance's cotangent, go to parameters and frames
 //! ```
-use kernels::{Real, items_mut, par_for};
+use kernels::{Real, ScratchReq, items_mut, par_for};
 
 use crate::{
-    Arcs, ArcsMut, Error, Result, Weights,
+    Arcs, ArcsMut, BoundWeights, Error, Result,
     group::{Group, Wave},
     step::{Room, Step, log_sum},
 };
@@ -72,7 +72,7 @@ impl<F: Real> Denominator<F> {
     pub fn forward(
         &mut self,
         step: &Step,
-        weights: &dyn Weights<F>,
+        weights: &dyn BoundWeights<F>,
         group: &Group,
         stored: bool,
         keep: bool,
@@ -95,7 +95,7 @@ impl<F: Real> Denominator<F> {
             rayon::join(
                 || {
                     if let (Some(wave), Some(buffer)) = (&wave, ahead) {
-                        weights.weigh(&wave.frames, buffer.room(step, wave.frames.len()));
+                        weights.forward(&wave.frames, buffer.room(step, wave.frames.len()));
                     }
                 },
                 || {
@@ -134,15 +134,14 @@ impl<F: Real> Denominator<F> {
         alphas
     }
 
-    /// Bytes of α, of arc weights, and of what lanes work in.
-    pub fn held(&self) -> [usize; 3] {
-        let float = size_of::<F>();
+    /// Memory of α, of arc weights, and of the steps of utterances.
+    pub fn held(&self) -> [ScratchReq; 3] {
         let arcs = |buffer: &Buffer<F>| buffer.blank.capacity() + buffer.lexical.capacity();
-        let rooms = self.rooms.iter().map(Room::held).sum::<usize>();
         [
-            (self.alpha.capacity() + self.offsets.capacity()) * float,
-            self.buffers.iter().map(arcs).sum::<usize>() * float,
-            rooms + self.states.capacity() * float,
+            ScratchReq::new::<F>(self.alpha.capacity() + self.offsets.capacity()),
+            ScratchReq::new::<F>(self.buffers.iter().map(arcs).sum()),
+            ScratchReq::all_of(self.rooms.iter().map(Room::held))
+                .and(ScratchReq::new::<F>(self.states.capacity())),
         ]
     }
 
@@ -166,10 +165,10 @@ impl<F: Real> Denominator<F> {
     pub fn backward(
         &mut self,
         step: &Step,
-        weights: &mut dyn Weights<F>,
+        weights: &mut dyn BoundWeights<F>,
         group: &Group,
         cotangents: &[f64],
-        mut take: impl FnMut(&mut dyn Weights<F>, &[usize], Arcs<F>) -> Result<()>,
+        mut take: impl FnMut(&mut dyn BoundWeights<F>, &[usize], Arcs<F>) -> Result<()>,
     ) -> Result<()> {
         let c = step.context().states();
         let begin = |state: &mut [F]| {
@@ -192,7 +191,7 @@ impl<F: Real> Denominator<F> {
             let (_, wrong) = rayon::join(
                 || {
                     if let (Some(wave), Some(buffer)) = (&next, ahead) {
-                        shared.weigh(&wave.frames, buffer.room(step, wave.frames.len()));
+                        shared.forward(&wave.frames, buffer.room(step, wave.frames.len()));
                     }
                 },
                 || {

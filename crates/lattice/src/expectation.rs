@@ -15,10 +15,10 @@ use kernels::Real;
 use rnnt_dp::semiring::{Average, Mean};
 
 use crate::{
-    Alignment, Arcs, ArcsMut, Context, Error, Frames, Output, RecognitionLattice, Result, Weights,
+    Alignment, Arcs, ArcsMut, BoundWeights, Context, Error, Frames, Output, RecognitionLattice, Result,
     distance::{self, Arc, Distance},
     error::expect_len,
-    session::check_weights,
+    execution::check_weights,
 };
 
 /// What a mean is of.
@@ -119,11 +119,11 @@ impl<F: Real> RecognitionLattice<'_, F> {
         of: impl Fn(usize) -> Quantity<'q>,
     ) -> Result<Vec<f64>> {
         self.check_frames(frames)?;
-        let mut room = Room::new(self)?;
+        let mut arcs = FrameArcs::new(self)?;
         let value = |utterance| {
-            room.enter(frames, utterance)?;
+            arcs.set_frames(frames, utterance)?;
             let means = self.means(of(utterance));
-            let found = means.forward(frames.length(utterance), |t, to| room.load(t, to));
+            let found = means.forward(frames.length(utterance), |t, to| arcs.load(t, to));
             means.value(&found.total, utterance)
         };
         (0..frames.utterances()).map(value).collect()
@@ -144,23 +144,23 @@ impl<F: Real> RecognitionLattice<'_, F> {
     ) -> Result<Output<F>> {
         self.check_frames(frames)?;
         check_weights(frames, weights)?;
-        let mut room = Room::new(self)?;
+        let mut arcs = FrameArcs::new(self)?;
         let mut sums = Vec::with_capacity(frames.utterances());
         let padded = frames.padded() * frames.size();
         let mut gradient = vec![F::ZERO; frames.utterances() * padded];
         for (utterance, &weight) in weights.iter().enumerate() {
-            room.enter(frames, utterance)?;
+            arcs.set_frames(frames, utterance)?;
             let means = self.means(of(utterance));
-            let found = means.forward(frames.length(utterance), |t, to| room.load(t, to));
+            let found = means.forward(frames.length(utterance), |t, to| arcs.load(t, to));
             sums.push(means.value(&found.total, utterance)?);
             let mut backward = means.backward(&found);
-            while let Some((t, gradient)) = backward.step(|t, to| room.load(t, to)) {
-                room.pull(t, gradient, weight);
+            while let Some((t, gradient)) = backward.step(|t, to| arcs.load(t, to)) {
+                arcs.add_gradient(t, gradient, weight);
             }
-            let rows = room.weights.frame_gradient(frames.of(utterance));
+            let rows = arcs.weights.frame_gradient(frames.of(utterance));
             gradient[utterance * padded..][..rows.len()].copy_from_slice(&rows);
         }
-        Ok(Output { sums, frames: gradient, parameters: room.weights.finish() })
+        Ok(Output { sums, frames: gradient, parameters: arcs.weights.finish() })
     }
 
     fn means<'a>(&'a self, quantity: Quantity<'a>) -> Means<'a> {
@@ -168,34 +168,34 @@ impl<F: Real> RecognitionLattice<'_, F> {
     }
 }
 
-/// A weight function at work on one frame after the other.
-struct Room<'a, F: Real> {
-    weights: Box<dyn Weights<F> + 'a>,
+/// A bound weight function and the arcs of one frame.
+struct FrameArcs<'a, F: Real> {
+    weights: Box<dyn BoundWeights<F> + 'a>,
     blank: Vec<F>,
     lexical: Vec<F>,
 }
 
-impl<'a, F: Real> Room<'a, F> {
+impl<'a, F: Real> FrameArcs<'a, F> {
     fn new(lattice: &RecognitionLattice<'a, F>) -> Result<Self> {
         let (states, labels) = (lattice.context().states(), lattice.context().vocabulary());
-        let weights = lattice.weight_fn().open()?;
+        let weights = lattice.weight_fn().bind(&mut Vec::new())?;
         Ok(Self { weights, blank: vec![F::ZERO; states], lexical: vec![F::ZERO; states * labels] })
     }
 
-    fn enter(&mut self, frames: &Frames<F>, utterance: usize) -> Result<()> {
-        self.weights.enter(frames.of(utterance), &vec![utterance as u32; frames.length(utterance)])
+    fn set_frames(&mut self, frames: &Frames<F>, utterance: usize) -> Result<()> {
+        self.weights.set_frames(frames.of(utterance), &vec![utterance as u32; frames.length(utterance)])
     }
 
     fn load(&mut self, t: usize, to: ArcsMut<f64>) {
-        self.weights.weigh(&[t], ArcsMut { blank: &mut self.blank, lexical: &mut self.lexical });
+        self.weights.forward(&[t], ArcsMut { blank: &mut self.blank, lexical: &mut self.lexical });
         to.blank.iter_mut().zip(&self.blank).for_each(|(to, w)| *to = w.to_f64());
         to.lexical.iter_mut().zip(&self.lexical).for_each(|(to, w)| *to = w.to_f64());
     }
 
-    fn pull(&mut self, t: usize, gradient: Arcs<f64>, weight: f64) {
+    fn add_gradient(&mut self, t: usize, gradient: Arcs<f64>, weight: f64) {
         self.blank.iter_mut().zip(gradient.blank).for_each(|(to, g)| *to = F::from_f64(weight * g));
         self.lexical.iter_mut().zip(gradient.lexical).for_each(|(to, g)| *to = F::from_f64(weight * g));
-        self.weights.pull(&[t], Arcs { blank: &self.blank, lexical: &self.lexical });
+        self.weights.backward(&[t], Arcs { blank: &self.blank, lexical: &self.lexical });
     }
 }
 

@@ -8,9 +8,9 @@
 use kernels::{Real, items_mut, par_for};
 
 use crate::{
-    Alignment, Arcs, Frames, Labels, Path, RecognitionLattice, Result, Session,
-    plan::Work,
-    session::{Asked, Sum, check_sums},
+    Alignment, Arcs, Frames, Labels, Path, RecognitionLattice, Result, Session, Sum,
+    execution::{Request, check_sums},
+    plan::Operation,
 };
 
 const NONE: f64 = f64::NEG_INFINITY;
@@ -29,15 +29,15 @@ impl<F: Real> Session<F> {
         frames: &Frames<F>,
         labels: &Labels,
     ) -> Result<Vec<Path>> {
-        let asked = Asked::new(lattice, frames, Some(labels), Sum::Numerator)?;
-        let (mut call, plan) = self.call(asked, |all_paths| Work::sum(all_paths).best())?;
+        let request = Request::new(lattice, frames, Some(labels), Sum::Numerator)?;
+        let (mut execution, plan) = self.start(request, |all_paths| Operation::sum(all_paths).best())?;
         let (context, alignment) = (lattice.context(), lattice.alignment());
         let mut paths = Vec::with_capacity(frames.utterances());
         for group in plan.groups(frames) {
-            call.enter(&group)?;
-            self.numerator.weigh((context, alignment), &*call.weights, &group, labels)?;
+            execution.set_frames(&group)?;
+            self.buffers.numerator.set_arcs((context, alignment), &*execution.weights, &group, labels)?;
             let mut found = vec![None; group.len()];
-            let (numerator, unsure) = (&self.numerator, call.step.is_unsure());
+            let (numerator, unsure) = (&self.buffers.numerator, execution.step.is_unsure());
             par_for(items_mut(&mut found), |at, found| {
                 let frames = group.of(at).len();
                 *found = Some(match numerator.string(&group, at) {

@@ -33,7 +33,6 @@
 //! ```
 #![warn(missing_docs)]
 
-mod ahead;
 mod alignment;
 mod arc_list;
 mod batch;
@@ -45,20 +44,18 @@ pub mod candle;
 pub mod context;
 mod denominator;
 pub mod distance;
-mod dot;
 mod error;
+mod execution;
 pub mod expectation;
+mod export;
 mod forced;
 mod group;
-mod merge;
 mod n_best;
 mod n_best_strings;
 mod numerator;
-mod openfst;
-mod panels;
-mod pending;
+mod path_search;
 mod plan;
-mod pool;
+mod potentials;
 mod reach;
 mod recognition;
 mod sample;
@@ -75,16 +72,16 @@ pub use best_path::Path;
 pub use best_path_stream::BestPathStream;
 pub use context::{Context, FullNGram, NextStateTable};
 pub use error::{Error, Result};
-pub use kernels::Real;
-pub use merge::{Hypothesis, Merge};
+pub use execution::Sum;
+pub use export::OpenFst;
+pub use kernels::{Real, ScratchReq};
 pub use n_best_strings::Strings;
-pub use openfst::OpenFst;
-pub use panels::Screens;
-pub use pending::Pending;
+pub use panda_core::MemoryBudget;
 pub use plan::Plan;
+pub use potentials::{Hypothesis, Merge};
 pub use recognition::RecognitionLattice;
-pub use session::{Options, Output, Session, Sum};
+pub use session::{Output, Pending, Session};
 pub use weight_fn::{
-    Arcs, ArcsMut, Chain, Embeddings, Joint, Load, LocallyNormalized, Normalize, Parameters, SharedRnn,
-    Table, WeightFn, Weights,
+    Arcs, ArcsMut, BoundWeights, Chain, Embeddings, Joint, LocallyNormalized, Normalize, Parameters,
+    SharedRnn, Table, WeightFn, Workload,
 };

@@ -1,6 +1,6 @@
 //! The n best paths.
 //!
-//! The best path from any state is known (`ahead.rs`), so a path is told by where it leaves the best continuation of another one,
+//! The best path from any state is known (`potentials.rs`), so a path is told by where it leaves the best continuation of another one,
 //! and what it loses there:
 //!
 //! ```text
@@ -8,11 +8,11 @@
 //! ```
 //! Each path found offers all ways to leave it behind its own turn; the offer of least loss is the next best path (Lawler 1972;
 //! Eppstein 1998). Losses of ties are 0 exactly, whatever the rounding of the sums.
-use kernels::Real;
+use kernels::{Real, ScratchReq};
 
 use crate::{
     Frames, Merge, Path, RecognitionLattice, Result, Session,
-    ahead::{Row, Walk},
+    potentials::{Row, Walk},
 };
 
 /// Where a path turns off another one.
@@ -57,10 +57,9 @@ impl<F: Real> Session<F> {
         frames: &Frames<F>,
         count: usize,
     ) -> Result<Vec<Vec<Path>>> {
-        let row = (1 + lattice.context().vocabulary()) * (size_of::<F>() + 16);
-        let turns = count.saturating_add(1).saturating_mul(size_of::<Turn>());
-        let room = [0, turns.saturating_add(row)];
-        self.walks(lattice, frames, (Merge::Max, room), |_, walk| Ok(n_best(walk, count)))
+        let turns = ScratchReq::new::<Turn>(count.saturating_add(1));
+        let memory = [ScratchReq::EMPTY, turns.and(Row::<F>::scratch(lattice.context()))];
+        self.walks(lattice, frames, (Merge::Max, memory), |_, walk| Ok(n_best(walk, count)))
     }
 }
 

@@ -10,11 +10,11 @@
 //! by many strings, and nothing but a limit keeps the work in check.
 use std::{cmp::Ordering, collections::BinaryHeap};
 
-use kernels::Real;
+use kernels::{Real, ScratchReq};
 
 use crate::{
     Error, Frames, Hypothesis, Merge, RecognitionLattice, Result, Session,
-    ahead::{Row, Walk},
+    potentials::{Row, Walk},
 };
 
 /// What is asked for.
@@ -77,14 +77,16 @@ impl<F: Real> Session<F> {
         asked: Strings,
     ) -> Result<Vec<Vec<Hypothesis>>> {
         let labels = 1 + lattice.context().vocabulary();
-        let prefix = asked.limit.saturating_mul(size_of::<f64>());
-        let beside = asked.limit.saturating_mul(size_of::<Prefix>() + labels * size_of::<Offer>());
-        let row = labels * (size_of::<F>() + 24);
-        let room = [
-            prefix.saturating_mul(lattice.alignment().num_states()).saturating_add(8 + 4 * size_of::<F>()),
-            prefix.saturating_add(beside).saturating_add(row),
+        let prefixes = ScratchReq::new::<f64>(asked.limit);
+        // Weights of one label's arcs.
+        let arcs = ScratchReq::new::<f64>(1).and(ScratchReq::new::<F>(4));
+        let offers = ScratchReq::new::<Offer>(labels).and(ScratchReq::new::<Prefix>(1)).times(asked.limit);
+        let scores = ScratchReq::new::<f64>(labels);
+        let memory = [
+            prefixes.times(lattice.alignment().num_states()).and(arcs),
+            ScratchReq::all_of([prefixes, offers, scores, Row::<F>::scratch(lattice.context())]),
         ];
-        self.walks(lattice, frames, (asked.merge, room), |utterance, walk| search(walk, asked, utterance))
+        self.walks(lattice, frames, (asked.merge, memory), |utterance, walk| search(walk, asked, utterance))
     }
 }
 

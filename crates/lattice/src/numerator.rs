@@ -6,11 +6,11 @@
 //! S = α_N[M]
 //! ```
 //! In f64, and exact in the length of a chain: there are few sites. Where no path goes all derivatives are 0.
-use kernels::{Real, items_mut, par_for};
+use kernels::{Real, ScratchReq, items_mut, par_for};
 use rnnt_dp::semiring::{Log, Semiring};
 
 use crate::{
-    Alignment, Arcs, ArcsMut, Chain, Error, Labels, Result, Weights,
+    Alignment, Arcs, ArcsMut, BoundWeights, Chain, Error, Labels, Result,
     context::{Context, walk_states},
     denominator::ADDS_UP,
     group::Group,
@@ -33,22 +33,22 @@ struct Strings {
 }
 
 impl<F: Real> Numerator<F> {
-    /// Bytes of arc weights.
-    pub fn held(&self) -> usize {
+    /// Memory of arc weights.
+    pub fn held(&self) -> ScratchReq {
         let arcs = self.arcs.iter().map(|(blank, lexical)| blank.capacity() + lexical.capacity());
-        arcs.sum::<usize>() * size_of::<F>()
+        ScratchReq::new::<F>(arcs.sum())
     }
 
     /// `log S` of each utterance; what [`backward`](Self::backward) needs stays if it is `stored`.
     pub fn forward(
         &mut self,
         (context, alignment): (&dyn Context, Alignment),
-        weights: &dyn Weights<F>,
+        weights: &dyn BoundWeights<F>,
         group: &Group,
         labels: &Labels,
         stored: bool,
     ) -> Result<Vec<f64>> {
-        self.weigh((context, alignment), weights, group, labels)?;
+        self.set_arcs((context, alignment), weights, group, labels)?;
         let mut sums = vec![(NONE, None); group.len()];
         let chains = &self.chains;
         par_for((items_mut(&mut sums), items_mut(&mut self.arcs)), |at, (sum, (blank, lexical))| {
@@ -67,11 +67,11 @@ impl<F: Real> Numerator<F> {
         Ok(sums.into_iter().map(|(sum, _)| sum).collect())
     }
 
-    /// Arc weights along the strings of a group.
-    pub fn weigh(
+    /// Computes the arc weights along the strings of a group.
+    pub fn set_arcs(
         &mut self,
         (context, alignment): (&dyn Context, Alignment),
-        weights: &dyn Weights<F>,
+        weights: &dyn BoundWeights<F>,
         group: &Group,
         labels: &Labels,
     ) -> Result<()> {
@@ -93,7 +93,7 @@ impl<F: Real> Numerator<F> {
                 kernels::ensure_len(arcs, sites, F::ZERO);
             }
             let arcs = ArcsMut { blank: &mut blank[..sites], lexical: &mut lexical[..sites] };
-            weights.weigh_chain(group.of(at).start, strings.chain(), arcs)?;
+            weights.forward_chain(group.of(at).start, strings.chain(), arcs)?;
         }
         Ok(())
     }
@@ -106,10 +106,10 @@ impl<F: Real> Numerator<F> {
         Some((&strings.labels, Arcs { blank: &blank[..sites], lexical: &lexical[..sites] }))
     }
 
-    /// Takes the marginals, times `cotangents`, back to parameters and frames.
+    /// Propagates the marginals, times `cotangents`, to parameters and frames.
     pub fn backward(
         &mut self,
-        weights: &mut dyn Weights<F>,
+        weights: &mut dyn BoundWeights<F>,
         group: &Group,
         cotangents: &[f64],
     ) -> Result<()> {
@@ -123,7 +123,7 @@ impl<F: Real> Numerator<F> {
             let (blank, lexical) = (&mut blank[..sites], &mut lexical[..sites]);
             let scale = F::from_f64(cotangent);
             blank.iter_mut().chain(&mut *lexical).for_each(|g| *g *= scale);
-            weights.pull_chain(group.of(at).start, strings.chain(), Arcs { blank, lexical })?;
+            weights.backward_chain(group.of(at).start, strings.chain(), Arcs { blank, lexical })?;
         }
         Ok(())
     }

@@ -1,117 +1,133 @@
-//! How a call is cut; its bytes are a promise.
-use std::cell::OnceCell;
-
-use kernels::Real;
+//! How a call is split, and the memory that it allocates.
+use kernels::{Real, ScratchReq};
+use panda_core::DEFAULT_BUDGET;
 
 use crate::{
-    Error, Frames, Labels, Options, RecognitionLattice, Result,
+    Error, Frames, Labels, RecognitionLattice, Result,
     group::Group,
-    panels::{Panels, Screens},
     reach::Reach,
-    step::{Room, Step, backpointers},
-    weight_fn::Load,
+    screened::screening,
+    step::{Room, backpointers},
+    weight_fn::Workload,
 };
 
-/// Arcs of a wave at which products run well and most of what is read stays in the caches.
-pub(crate) const ARCS: usize = 400_000;
+/// Arcs of a wave at which products are efficient and most operands stay in the caches.
+pub(crate) const ARCS_PER_WAVE: usize = 400_000;
 
-/// The cut of a call: how many utterances go together, how many of their frames have arc weights at once, and whether arc weights
-/// stay from forward to backward (k2's trade) or are computed again.
+/// Kinds of buffers that stay in a session from call to call.
+pub(crate) const BUFFERS: usize = 5;
+
+/// Memory of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Limit on the bytes that a call holds in addition to its arguments and results.
+    pub budget: usize,
+    /// Whether arc weights may be kept from forward to backward, where the budget has room for them. Otherwise they
+    /// are computed again, and no more of the budget is used than [`DEFAULT_BUDGET`] or the smallest plan.
+    pub keep_weights: bool,
+}
+
+impl Options {
+    /// At most so many bytes; arc weights are kept where they fit.
+    pub const fn new(budget: usize) -> Self {
+        Self { budget, keep_weights: true }
+    }
+
+    /// The same without keeping arc weights.
+    pub const fn recompute(self) -> Self {
+        Self { keep_weights: false, ..self }
+    }
+
+    /// Bytes that are used, where the smallest plan takes so many.
+    pub(crate) fn limit(&self, smallest: usize) -> usize {
+        if self.keep_weights { self.budget } else { self.budget.min(DEFAULT_BUDGET.max(smallest)) }
+    }
+}
+
+/// 256 MiB: arc weights of a few frames, and α of some minutes of speech in the context of two labels out of 32.
+impl Default for Options {
+    fn default() -> Self {
+        Self::new(256 << 20)
+    }
+}
+
+/// How a call is split: how many utterances are processed together, how many of their frames have arc weights at once, and whether
+/// arc weights are kept from forward to backward or computed again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
     /// Utterances of a group.
     pub utterances: usize,
     /// Frames of each utterance in a wave.
     pub window: usize,
-    /// Whether arc weights stay.
+    /// Whether arc weights are kept.
     pub kept: bool,
-    /// Whether best arcs are looked for without most weights, where there is a way.
+    /// Whether best paths are found without most arc weights.
     pub screened: bool,
-    /// Bytes that the call holds at most beside arguments and results, and what each thread keeps for the packing of products
+    /// Bytes that the call allocates at most, in addition to arguments, results, and the packing buffers of threads
     /// ([`kernels::packing_bytes`]).
     pub bytes: usize,
-    pub(crate) parts: Parts,
-}
-
-/// Bytes of what stays in a session from call to call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Parts {
-    /// α, or backpointers.
-    pub stored: usize,
-    /// Arc weights of waves.
-    pub arcs: usize,
-    /// Arc weights along strings.
-    pub strings: usize,
-    /// What the steps of utterances work in.
-    pub lanes: usize,
-    /// Weights at work.
-    pub weights: usize,
+    /// Memory of the buffers that stay in a session: α or backpointers, arc weights of waves, arc weights along strings, steps of
+    /// utterances, bound weights.
+    pub(crate) buffers: [ScratchReq; BUFFERS],
 }
 
 /// What a call does with a lattice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Work {
-    /// Whether it sums over all paths.
+pub(crate) struct Operation {
+    /// Whether it visits all paths.
     pub all_paths: bool,
-    /// Whether it looks for the best ones, of all or of strings.
-    pub best: bool,
+    /// Whether it finds the best paths, of all or of strings.
+    best: bool,
     /// Whether gradients follow.
-    pub gradients: bool,
-    /// Whether all utterances go together.
-    pub whole: bool,
-    /// What walks from the start on hold.
-    pub walks: Option<Walks>,
+    gradients: bool,
+    /// Whether all utterances are processed together.
+    whole: bool,
+    /// Memory of walks from the start, of each frame and of each utterance.
+    walks: Option<[ScratchReq; 2]>,
 }
 
-/// Bytes that walks hold for each frame, and for each utterance beside them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Walks {
-    pub frame: usize,
-    pub utterance: usize,
-}
-
-impl Work {
+impl Operation {
     /// One sum.
     pub const fn sum(all_paths: bool) -> Self {
         Self { all_paths, best: false, gradients: false, whole: false, walks: None }
     }
 
-    /// The best instead of the sum.
+    /// The best path in place of the sum.
     pub const fn best(self) -> Self {
         Self { best: true, ..self }
     }
 
-    /// Walks, with a look at all arcs of each frame before or without.
-    pub const fn walks(ahead: bool, walks: Walks) -> Self {
-        Self { walks: Some(walks), ..Self::sum(ahead) }
+    /// Walks that need so much memory for each frame and for each utterance, after all arcs were visited or without.
+    pub const fn walks(all_paths: bool, memory: [ScratchReq; 2]) -> Self {
+        Self { walks: Some(memory), ..Self::sum(all_paths) }
     }
 
-    /// And gradients.
+    /// The same with gradients.
     pub const fn with_gradients(self) -> Self {
         Self { gradients: true, ..self }
     }
 
-    /// Of all utterances at once.
+    /// The same for all utterances at once.
     pub const fn whole(self) -> Self {
         Self { whole: true, ..self }
     }
 }
 
 impl Plan {
-    /// The cut with the largest groups that fits the budget; within it all arc weights are kept if there is room.
+    /// The plan with the largest groups that fits the budget; within it all arc weights are kept if they fit.
     ///
     /// # Errors
-    /// [`Error::Budget`] for a budget below the smallest cut, or a cut that no memory holds.
+    /// [`Error::Budget`] for a budget below the smallest plan, or a plan that no memory holds.
     pub(crate) fn new<F: Real>(
         lattice: &RecognitionLattice<F>,
         frames: &Frames<F>,
         labels: Option<&Labels>,
-        (work, options): (Work, Options),
+        (operation, options): (Operation, Options),
     ) -> Result<Self> {
         let positions =
             |b: usize| labels.and_then(|labels| labels.of(b)).map_or(0, |labels| labels.len() + 1);
         let lengths = (0..frames.utterances()).map(|b| (frames.length(b), positions(b))).collect();
-        Self::for_lengths(lattice, lengths, frames.size(), (work, options))
+        Self::for_lengths(lattice, lengths, frames.size(), (operation, options))
     }
 
     /// The same from frames and positions of each utterance, and the size of a frame.
@@ -122,39 +138,47 @@ impl Plan {
         lattice: &RecognitionLattice<F>,
         lengths: Vec<(usize, usize)>,
         features: usize,
-        (work, options): (Work, Options),
+        (operation, options): (Operation, Options),
     ) -> Result<Self> {
         let all = lengths.len().max(1);
-        let sizes = Sizes::new(lattice, lengths, features, work);
-        let least = if work.whole { all } else { 1 };
-        let wide = |utterances: usize| ARCS.div_ceil(sizes.arcs.saturating_mul(utterances)).max(1);
-        let limit = options.limit(sizes.plan(least, wide(least), Cut::Waves).bytes).min(isize::MAX as usize);
+        let call = CallShape { lattice: *lattice, operation, lengths, features };
+        let least = if operation.whole { all } else { 1 };
+        let wide = |utterances: usize| ARCS_PER_WAVE.div_ceil(call.arcs().saturating_mul(utterances)).max(1);
+        let smallest = call.plan(least, wide(least), false).bytes;
+        let limit = options.limit(smallest).min(isize::MAX as usize);
         let mut utterances = all;
         loop {
             let wide = wide(utterances);
-            let fits = |cut| Some(sizes.plan(utterances, wide, cut)).filter(|plan| plan.bytes <= limit);
-            let better = match (work.all_paths, work.best) {
-                (true, true) => {
-                    // What waves have no room for is not looked at.
-                    let room =
-                        |waves: &Plan| waves.bytes.saturating_add(Panels::bytes(sizes.states)) <= limit;
-                    let screened = fits(Cut::Waves).filter(room).and_then(|_| sizes.screens(utterances));
-                    screened.and_then(|_| fits(Cut::Screened))
-                }
-                (true, false) if options.keep_weights && work.gradients => fits(Cut::Kept),
-                _ => None,
-            };
-            if let Some(plan) = better {
+            let fits =
+                |window, kept| Some(call.plan(utterances, window, kept)).filter(|plan| plan.bytes <= limit);
+            if operation.all_paths
+                && !operation.best
+                && operation.gradients
+                && options.keep_weights
+                && let Some(plan) = fits(wide, true)
+            {
                 return Ok(plan);
             }
-            for window in std::iter::successors(Some(wide), |&window| (window > 1).then_some(window / 2)) {
-                let plan = sizes.plan(utterances, window, Cut::Waves);
-                if plan.bytes <= limit {
-                    return Ok(plan);
+            if let Some(mut plan) = fits(wide, false) {
+                if operation.all_paths
+                    && operation.best
+                    && let Some(more) = screening::scratch(lattice, utterances, limit - plan.bytes)
+                {
+                    plan.screened = true;
+                    plan.bytes += more.bytes();
+                    let weights = &mut plan.buffers[BUFFERS - 1];
+                    *weights = weights.and(more);
                 }
+                return Ok(plan);
+            }
+            let narrower = std::iter::successors(Some(wide / 2), |&window| Some(window / 2));
+            if let Some(plan) =
+                narrower.take_while(|&window| window > 0).find_map(|window| fits(window, false))
+            {
+                return Ok(plan);
             }
             if utterances == least {
-                let smallest = sizes.plan(utterances, 1, Cut::Waves).bytes;
+                let smallest = call.plan(utterances, 1, false).bytes;
                 return Err(Error::Budget { smallest, found: limit });
             }
             utterances = (utterances / 2).max(least);
@@ -168,133 +192,80 @@ impl Plan {
     }
 }
 
-/// What becomes of arc weights.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cut {
-    /// They are there wave by wave.
-    Waves,
-    /// They all stay.
-    Kept,
-    /// Most of them are only estimated, but where waves are the only way.
-    Screened,
-}
-
-/// Bytes of what a call holds, by what they grow with.
-struct Sizes<'a, F> {
+/// A lattice, an operation, and the sizes of the utterances.
+struct CallShape<'a, F> {
     lattice: RecognitionLattice<'a, F>,
-    /// C
-    states: usize,
-    /// Arcs of a frame.
-    arcs: usize,
-    work: Work,
+    operation: Operation,
     /// Frames of each utterance, and positions of its string.
     lengths: Vec<(usize, usize)>,
     features: usize,
-    lane: usize,
-    /// Backpointers of a frame.
-    backpointers: usize,
-    /// Of one utterance, once somebody asked for it.
-    screens: OnceCell<Option<Screens>>,
 }
 
-impl<'a, F: Real> Sizes<'a, F> {
-    fn new(
-        lattice: &RecognitionLattice<'a, F>,
-        lengths: Vec<(usize, usize)>,
-        features: usize,
-        work: Work,
-    ) -> Self {
-        let (c, v) = (lattice.context().states(), lattice.context().vocabulary());
-        // A step takes memory itself, and comes when this has been planned.
-        let (context, alignment) = (lattice.context(), lattice.alignment());
-        Self {
-            lattice: *lattice,
-            states: c,
-            arcs: c * (1 + v),
-            work,
-            lengths,
-            features,
-            lane: Room::<F>::bytes(context, alignment) + 2 * c * size_of::<F>(),
-            backpointers: backpointers(context, alignment).iter().sum(),
-            screens: OnceCell::new(),
-        }
+impl<F: Real> CallShape<'_, F> {
+    /// Arcs of a frame.
+    fn arcs(&self) -> usize {
+        self.lattice.context().states() * (1 + self.lattice.context().vocabulary())
     }
 
-    /// What the best arcs of so many utterances are looked for among, if that is of use.
-    fn screens(&self, utterances: usize) -> Option<Screens> {
-        let weights = self.lattice.weight_fn();
-        let one = self.screens.get_or_init(|| {
-            let any = weights.screens(Screens { utterances: usize::MAX, panels: 1, rest: 0 });
-            let step = any.then(|| Step::new(self.lattice.context(), self.lattice.alignment()))?;
-            step.panels().map(|panels| panels.load(1))
-        });
-        one.map(|one| Screens { utterances, ..one }).filter(|&screens| weights.screens(screens))
-    }
-
-    /// The largest of all groups, part by part: buffers stay from one to the next.
-    fn plan(&self, utterances: usize, window: usize, cut: Cut) -> Plan {
-        let (mut parts, mut others) = (Parts::default(), 0);
+    /// Composes the plan of the largest memory of all groups, buffer by buffer: buffers stay from one group to the next.
+    fn plan(&self, utterances: usize, window: usize, kept: bool) -> Plan {
+        let (mut buffers, mut others) = ([ScratchReq::EMPTY; BUFFERS], ScratchReq::EMPTY);
         for group in self.lengths.chunks(utterances) {
-            let (found, other) = self.group(group, window, cut);
-            parts = Parts {
-                stored: parts.stored.max(found.stored),
-                arcs: parts.arcs.max(found.arcs),
-                strings: parts.strings.max(found.strings),
-                lanes: parts.lanes.max(found.lanes),
-                weights: parts.weights.max(found.weights),
-            };
-            others = others.max(other);
+            let (of_group, other) = self.group(group, window, kept);
+            buffers.iter_mut().zip(of_group).for_each(|(buffer, of_group)| *buffer = buffer.or(of_group));
+            others = others.or(other);
         }
-        // Where the run of each state begins, the list of gradients, what belongs to no group.
-        let fixed = Reach::bytes(self.lattice.context().states()) + 8192;
-        let all = [parts.stored, parts.arcs, parts.strings, parts.lanes, parts.weights, others, fixed];
-        let bytes = all.iter().fold(0usize, |all, &part| all.saturating_add(part));
-        Plan { utterances, window, kept: cut == Cut::Kept, screened: cut == Cut::Screened, bytes, parts }
+        // Lists of the context, the list of gradients, and small allocations of the call.
+        let fixed = Reach::scratch(self.lattice.context().states()).and(ScratchReq::from_bytes(8192));
+        let bytes = ScratchReq::all_of(buffers).and(others).and(fixed).bytes();
+        Plan { utterances, window, kept, screened: false, bytes, buffers }
     }
 
-    /// What stays in the session after a group, and what does not.
-    fn group(&self, group: &[(usize, usize)], window: usize, cut: Cut) -> (Parts, usize) {
-        let (c, float) = (self.lattice.context().states(), size_of::<F>());
-        let Work { all_paths, best, gradients, walks, .. } = self.work;
+    /// Memory of the buffers that stay after a group, and of those that do not.
+    fn group(
+        &self,
+        group: &[(usize, usize)],
+        window: usize,
+        kept: bool,
+    ) -> ([ScratchReq; BUFFERS], ScratchReq) {
+        let (context, alignment) = (self.lattice.context(), self.lattice.alignment());
+        let (c, state) = (context.states(), ScratchReq::new::<F>(context.states()));
+        let Operation { all_paths, best, gradients, walks, .. } = self.operation;
         let sum = |of: &dyn Fn(&(usize, usize)) -> usize| group.iter().map(of).fold(0, usize::saturating_add);
         let frames = sum(&|&(frames, _)| frames);
         let wave = sum(&|&(frames, _)| frames.min(window));
         let stored = match (all_paths, best) {
-            (true, true) => frames.saturating_mul(self.backpointers * 4),
-            (true, false) => frames.saturating_mul(((if gradients { c } else { 0 }) + 1) * float),
-            (false, _) => 0,
+            (true, true) => ScratchReq::new::<u32>(backpointers(context, alignment).iter().sum()),
+            (true, false) => ScratchReq::new::<F>(if gradients { c + 1 } else { 1 }),
+            (false, _) => ScratchReq::EMPTY,
         };
-        let arcs = if all_paths { self.arcs * float } else { 0 };
+        let arcs = ScratchReq::new::<F>(if all_paths { self.arcs() } else { 0 });
         let sites = sum(&|&(frames, positions)| frames.saturating_mul(positions));
         let positions = match walks {
             // One label at a time.
             Some(_) => 2,
             None => group.iter().map(|&(_, positions)| positions).max().unwrap_or(0),
         };
-        let screened = match cut {
-            Cut::Screened => self.screens(group.len()).unwrap_or_default(),
-            Cut::Waves | Cut::Kept => Screens::default(),
-        };
-        let load = Load { frames, wave, positions, gradients, screened };
-        let parts = Parts {
-            stored,
-            arcs: (if cut == Cut::Kept { frames } else { wave.saturating_mul(2) }).saturating_mul(arcs),
-            strings: sites.saturating_mul(2 * float),
-            lanes: if all_paths { group.len().saturating_mul(self.lane) } else { 0 },
-            weights: self.lattice.weight_fn().bytes(load),
-        };
-        // Sums along strings in f64 (of best paths, how many labels a frame has), rows of α of one frame.
-        let inside = self.lattice.alignment().num_states();
-        let rows = sum(&|&(_, positions)| positions.saturating_mul(inside + 8));
-        let sums = sites.saturating_add(rows).saturating_mul(8);
-        // Packed rows and their utterances, lists of waves, lanes.
-        let row = self.features.saturating_mul(float).saturating_add(4);
-        let lists = frames.saturating_mul(row).saturating_add(wave.saturating_mul(32));
-        let lists = lists.saturating_add(group.len().saturating_mul(512));
-        let walks = walks.map_or(0, |Walks { frame, utterance }| {
-            frame.saturating_mul(frames).saturating_add(utterance.saturating_mul(group.len()))
-        });
-        (parts, sums.saturating_add(lists).saturating_add(walks))
+        let steps = Room::<F>::scratch(context, alignment).and(state.times(2));
+        let buffers = [
+            stored.times(frames),
+            arcs.times(if kept { frames } else { wave.saturating_mul(2) }),
+            ScratchReq::new::<[F; 2]>(sites),
+            steps.times(if all_paths { group.len() } else { 0 }),
+            self.lattice.weight_fn().scratch(Workload { frames, wave, positions, gradients }),
+        ];
+        // Sums along strings in f64 (of best paths, the number of labels of each frame), rows of α of one frame.
+        let rows = sum(&|&(_, positions)| positions.saturating_mul(alignment.num_states() + 8));
+        let sums = ScratchReq::new::<f64>(sites.saturating_add(rows));
+        // Packed rows and their utterances; frames of waves; utterances of groups.
+        let row = ScratchReq::new::<F>(self.features).and(ScratchReq::new::<u32>(1));
+        let lists = ScratchReq::all_of([
+            row.times(frames),
+            ScratchReq::from_bytes(32).times(wave),
+            ScratchReq::from_bytes(512).times(group.len()),
+        ]);
+        let [frame, utterance] = walks.unwrap_or_default();
+        (buffers, ScratchReq::all_of([sums, lists, frame.times(frames), utterance.times(group.len())]))
     }
 }
 
@@ -311,13 +282,13 @@ mod tests {
         let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &table).unwrap();
         let rows = vec![0f32; 2 * length];
         let frames = Frames::new(&rows, &[2, length, 1], &[length; 2]).unwrap();
-        let work = Work { gradients: true, ..Work::sum(true) };
-        let plan = |options| Plan::new(&lattice, &frames, None, (work, options));
+        let operation = Operation::sum(true).with_gradients();
+        let plan = |options| Plan::new(&lattice, &frames, None, (operation, options));
         let default = plan(Options::new(usize::MAX).recompute()).unwrap();
-        assert!(default.bytes > panda_core::DEFAULT_BUDGET);
+        assert!(default.bytes > DEFAULT_BUDGET);
         assert_eq!((default.utterances, default.kept), (1, false));
         // A limit that was asked for is one.
-        let less = Options::new(panda_core::DEFAULT_BUDGET);
+        let less = Options::new(DEFAULT_BUDGET);
         assert!(matches!(plan(less), Err(Error::Budget { .. })));
         assert!(matches!(plan(less.recompute()), Err(Error::Budget { .. })));
     }

@@ -5,9 +5,9 @@
 //! sources, so that blocks change no bit.
 use std::ops::Range;
 
-use kernels::{Fan, Real, items_mut, par_for, parts, parts_mut};
+use kernels::{Fan, Real, ScratchReq, items_mut, par_for, parts, parts_mut};
 
-use crate::{Context, context::After, panels::Panels};
+use crate::{Context, context::After};
 
 /// Arcs of a frame above which states are cut.
 const MANY: usize = 1 << 18;
@@ -46,19 +46,19 @@ impl<'a> Reach<'a> {
         Self { context, runs: starts.map(|starts| Runs::new(starts, context.vocabulary(), MANY)) }
     }
 
-    /// Bytes of the lists of a context with so many states.
-    pub fn bytes(states: usize) -> usize {
+    /// Memory of the lists of a context with `states` states.
+    pub fn scratch(states: usize) -> ScratchReq {
         // Each block has a range of sources for every time that its states come round, at most one a state.
-        states * (8 + size_of::<Range<usize>>())
+        ScratchReq::new::<u64>(states).and(ScratchReq::new::<Range<usize>>(states))
     }
 
     pub fn context(&self) -> &'a dyn Context {
         self.context
     }
 
-    /// States that lead to the same ones.
-    pub fn panels(&self) -> Option<Panels> {
-        Panels::new(&self.runs.as_ref()?.starts, self.context.vocabulary())
+    /// The first of the successive states that the labels from each state lead to, if they do.
+    pub fn runs(&self) -> Option<&[u32]> {
+        self.runs.as_ref().map(|runs| &*runs.starts)
     }
 
     /// `max[q] = max(max[q], shifts[p] + l[p,y])`

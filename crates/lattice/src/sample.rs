@@ -1,11 +1,11 @@
 //! Paths drawn from the posterior.
-use kernels::Real;
+use kernels::{Real, ScratchReq};
 use rnnt_dp::Draws;
 
 use crate::{
     Error, Frames, Merge, Path, RecognitionLattice, Result, Session,
-    ahead::{Row, Walk},
     n_best::first_max,
+    potentials::{Row, Walk},
 };
 
 impl<F: Real> Session<F> {
@@ -45,8 +45,8 @@ impl<F: Real> Session<F> {
         if count > most {
             return Err(Error::shape("count", format!("at most {most} paths"), count));
         }
-        let row = (1 + lattice.context().vocabulary()) * (size_of::<F>() + 16);
-        self.walks(lattice, frames, (Merge::Sum, [0, row]), |utterance, walk| {
+        let memory = [ScratchReq::EMPTY, Row::<F>::scratch(lattice.context())];
+        self.walks(lattice, frames, (Merge::Sum, memory), |utterance, walk| {
             let count = if walk.total() > f64::NEG_INFINITY { count } else { 0 };
             let mut row = Row::default();
             Ok((0..count).map(|path| draw(walk, &mut row, Draws::new(seed, utterance, path))).collect())

@@ -1,35 +1,98 @@
-//! Best paths whose arcs are screened: of the arcs to a state only those that may be the best are weighed.
+//! Best paths with screening: of the arcs to a state only those that may be the best are scored exactly.
 //!
 //! ```text
 //! for each frame:  par for each few runs of states, for each utterance:  best arcs into them, from states in panels and in none; blanks
 //!                  par for each utterance:                               the blank where it is no worse
 //! ```
-//! Weights and back pointers are those of [`Step::best`](crate::step::Step::best), bit for bit.
+//! Weights and backpointers are those of [`Step::best`](crate::step::Step::best), bit for bit. The session calls
+//! [`best_paths`] where a plan has memory for it ([`screening::scratch`]); nothing else depends on this module.
+mod panels;
+pub mod screening;
+
+use std::ops::Range;
+
 use kernels::{Fan, PANEL, Real, Sources, Winners, items_mut, par_for, parts, parts_mut};
 
-use crate::{panels::Run, step::take, weight_fn::Screened};
+use crate::{
+    Path, Result,
+    execution::{Buffers, Execution},
+    group::Group,
+    path_search::{search_groups, search_waves},
+    plan::Plan,
+    step::take,
+};
+use panels::StateRun;
+use screening::{ScreenedFrames, Screening};
 
 /// Utterances that read a panel one after the other.
-const TOGETHER: usize = 2;
-/// Panels of a task.
-const PANELS: usize = 2;
+const UTTERANCES_PER_CHUNK: usize = 2;
+const PANELS_PER_TASK: usize = 2;
 /// Frames of a task that does not wait for `α`.
-const FEW: usize = 8;
+const FRAMES_PER_TASK: usize = 8;
 
-/// An utterance on its way.
-pub struct Lane<'a, F> {
-    /// Its frames.
-    pub frames: std::ops::Range<usize>,
-    /// `α`, its largest value 0, *C*.
-    pub state: &'a mut [F],
-    /// Back pointers, *N x C*.
-    pub from: &'a mut [u32],
-    /// What was taken from `α`.
-    pub offset: &'a mut f64,
+/// Finds the best paths of a call with screening, and from all arc weights where parameters or frames exclude it.
+pub fn best_paths<'a, F: Real>(
+    execution: &mut Execution<'a, F>,
+    plan: &Plan,
+    buffers: &mut Buffers<F>,
+) -> Result<Vec<Path>> {
+    let utterances = plan.utterances.min(execution.frames.utterances());
+    let screening = execution.weights.projections().and_then(|projections| {
+        let sizes = execution.lattice.weight_fn().joint_sizes()?;
+        let panels = screening::panels::<F>(&sizes, &execution.step, utterances)?;
+        projections.defers_columns = true;
+        Screening::new(projections, panels)
+    });
+    let search = |execution: &mut Execution<'a, F>, group: &Group, buffers: &mut Buffers<F>| {
+        if let Some(projections) = execution.weights.projections() {
+            let screened = screening.as_ref().and_then(|it| ScreenedFrames::new(projections, it));
+            if let Some(screened) = screened {
+                return search_group(screened, group, buffers);
+            }
+            projections.require_columns();
+        }
+        search_waves(execution, group, buffers)
+    };
+    let paths = search_groups(execution, plan, buffers, search);
+    if let (Some(projections), Some(screening)) = (execution.weights.projections(), screening)
+        && !projections.has_columns()
+    {
+        projections.column_buffer = screening.into_buffer();
+    }
+    paths
 }
 
-/// What an utterance works in.
-struct Desk<F> {
+/// Fills in the backpointers of a group; returns the weights of its best paths.
+fn search_group<F: Real>(screened: ScreenedFrames<F>, group: &Group, buffers: &mut Buffers<F>) -> Vec<f64> {
+    let c = screened.panels().places.len();
+    let mut offsets = vec![0.0; group.len()];
+    let (states, mut from) = buffers.best.states_and_pointers();
+    let each = states.chunks_exact_mut(c).zip(&mut offsets).enumerate();
+    let utterance = |(at, (state, offset))| {
+        let frames = group.of(at);
+        let from = from.split_off_mut(..frames.len() * c).expect("each frame has backpointers");
+        Utterance { frames, state, from, offset }
+    };
+    let mut utterances: Vec<_> = each.map(utterance).collect();
+    let mut chunks: Vec<_> = utterances.chunks_mut(UTTERANCES_PER_CHUNK).collect();
+    par_for(items_mut(&mut chunks), |_, utterances| search_chunk(screened, utterances));
+    buffers.best.path_weights(c, &offsets)
+}
+
+/// An utterance and the state of its search.
+struct Utterance<'a, F> {
+    /// Its frames.
+    frames: Range<usize>,
+    /// `α`, its largest value 0, *C*.
+    state: &'a mut [F],
+    /// Backpointers, *N x C*.
+    from: &'a mut [u32],
+    /// The sum of the maxima that were subtracted from `α`.
+    offset: &'a mut f64,
+}
+
+/// Scratch memory of an utterance.
+struct UtteranceScratch<F> {
     /// `α'` of labels alone, *C*.
     next: Vec<F>,
     /// Weights of blanks, by place.
@@ -40,16 +103,16 @@ struct Desk<F> {
     middles: Vec<F>,
 }
 
-/// Successive runs.
-struct Task<'a> {
-    runs: &'a [Run],
-    /// The first state that is theirs, and how many are.
+/// Successive runs of states.
+struct PanelTask<'a> {
+    runs: &'a [StateRun],
+    /// The first state of the task, and how many it has.
     first: usize,
     states: usize,
 }
 
-/// One utterance's frame, or a task's part of it.
-struct Share<'a, F> {
+/// A frame of an utterance, or the slice of a task.
+struct FrameSlice<'a, F> {
     frame: usize,
     middle: &'a [F],
     alpha: &'a [F],
@@ -57,66 +120,68 @@ struct Share<'a, F> {
     rest: &'a [F],
     next: &'a mut [F],
     from: &'a mut [u32],
-    /// By places in panels.
+    /// By columns of panels.
     blank: &'a mut [[F; PANEL]],
 }
 
-/// Goes through all frames of some utterances.
-pub fn search<F: Real>(screened: Screened<F>, vocabulary: usize, lanes: &mut [Lane<F>]) {
-    let mut chunks: Vec<_> = lanes.chunks_mut(TOGETHER).collect();
-    par_for(items_mut(&mut chunks), |_, lanes| few(screened, vocabulary, lanes));
-}
-
-fn few<F: Real>(screened: Screened<F>, vocabulary: usize, lanes: &mut [Lane<F>]) {
+/// Searches all frames of some utterances.
+fn search_chunk<F: Real>(screened: ScreenedFrames<F>, utterances: &mut [Utterance<F>]) {
     let panels = screened.panels();
     let c = panels.places.len();
-    let mut desks: Vec<Desk<F>> = lanes.iter().map(|_| Desk::new(screened, c, vocabulary)).collect();
-    let tasks = Task::all(&panels.runs, c);
-    let longest = lanes.iter().map(|lane| lane.frames.len()).max().unwrap_or(0);
+    let mut scratch: Vec<UtteranceScratch<F>> =
+        utterances.iter().map(|_| UtteranceScratch::new(screened, c)).collect();
+    let tasks = PanelTask::all(&panels.runs, c);
+    let longest = utterances.iter().map(|utterance| utterance.frames.len()).max().unwrap_or(0);
     for t in 0..longest {
         if t % PANEL == 0 {
-            let alive = lanes.iter().zip(&mut desks).filter(|(lane, _)| t < lane.frames.len());
-            for (lane, desk) in alive {
-                desk.prepare(screened, lane.frames.clone().skip(t));
+            let active = utterances.iter().zip(&mut scratch).filter(|(it, _)| t < it.frames.len());
+            for (utterance, scratch) in active {
+                scratch.prepare(screened, utterance.frames.clone().skip(t));
             }
         }
-        let alive = lanes.iter_mut().zip(&mut desks).filter(|(lane, _)| t < lane.frames.len());
-        let mut rest: Vec<Share<F>> = alive.map(|(lane, desk)| Share::new(screened, lane, desk, t)).collect();
+        let active = utterances.iter_mut().zip(&mut scratch).filter(|(it, _)| t < it.frames.len());
+        let mut rest: Vec<FrameSlice<F>> =
+            active.map(|(utterance, scratch)| FrameSlice::new(screened, utterance, scratch, t)).collect();
         let count = rest.len();
-        let mut shares = Vec::with_capacity(tasks.len() * count);
+        let mut slices = Vec::with_capacity(tasks.len() * count);
         for task in &tasks {
-            shares.extend(rest.iter_mut().map(|rest| rest.split_off(task)));
+            slices.extend(rest.iter_mut().map(|rest| rest.split_off(task)));
         }
-        par_for((parts(&tasks, 1), parts_mut(&mut shares, count)), |_, (task, shares)| {
-            task[0].go(screened, vocabulary, shares);
+        par_for((parts(&tasks, 1), parts_mut(&mut slices, count)), |_, (task, slices)| {
+            task[0].best_arcs(screened, slices);
         });
-        let mut pairs: Vec<_> = lanes.iter_mut().zip(&mut desks).collect();
-        par_for(items_mut(&mut pairs), |_, (lane, desk)| {
-            if t < lane.frames.len() {
-                lane.go_on(desk, screened, vocabulary, t);
+        let mut pairs: Vec<_> = utterances.iter_mut().zip(&mut scratch).collect();
+        par_for(items_mut(&mut pairs), |_, (utterance, scratch)| {
+            if t < utterance.frames.len() {
+                utterance.finish_frame(scratch, screened, t);
             }
         });
     }
 }
 
-impl<'a, F: Real> Share<'a, F> {
+impl<'a, F: Real> FrameSlice<'a, F> {
     /// All of a frame.
-    fn new(screened: Screened<F>, lane: &'a mut Lane<F>, desk: &'a mut Desk<F>, t: usize) -> Self {
-        let (c, h, panels) = (lane.state.len(), screened.hidden(), screened.panels());
-        let arcs = desk.rest.len() / (PANEL * panels.rest.len()).max(1);
+    fn new(
+        screened: ScreenedFrames<F>,
+        utterance: &'a mut Utterance<F>,
+        scratch: &'a mut UtteranceScratch<F>,
+        t: usize,
+    ) -> Self {
+        let (c, h, panels) = (utterance.state.len(), screened.hidden(), screened.panels());
+        let arcs = scratch.rest.len() / (PANEL * panels.rest.len()).max(1);
         Self {
-            frame: lane.frames.start + t,
-            middle: &desk.middles[t % PANEL * h..][..h],
-            alpha: lane.state,
-            rest: &desk.rest[t % PANEL * arcs..],
-            next: &mut desk.next,
-            from: &mut lane.from[t * c..][..c],
-            blank: &mut desk.blank.as_chunks_mut().0[..panels.states.len()],
+            frame: utterance.frames.start + t,
+            middle: &scratch.middles[t % PANEL * h..][..h],
+            alpha: utterance.state,
+            rest: &scratch.rest[t % PANEL * arcs..],
+            next: &mut scratch.next,
+            from: &mut utterance.from[t * c..][..c],
+            blank: &mut scratch.blank.as_chunks_mut().0[..panels.states.len()],
         }
     }
 
-    /// What is the next task's of what is left.
-    fn split_off(&mut self, task: &Task) -> Self {
+    /// Splits off the slice of the next task.
+    fn split_off(&mut self, task: &PanelTask) -> Self {
         let Self { frame, middle, alpha, rest, next, from, blank } = self;
         Self {
             frame: *frame,
@@ -130,13 +195,13 @@ impl<'a, F: Real> Share<'a, F> {
     }
 }
 
-impl<'a> Task<'a> {
-    /// All runs, between which states and panels are cut.
-    fn all(mut runs: &'a [Run], states: usize) -> Vec<Self> {
+impl<'a> PanelTask<'a> {
+    /// Splits all runs into tasks.
+    fn all(mut runs: &'a [StateRun], states: usize) -> Vec<Self> {
         let mut tasks: Vec<Self> = Vec::new();
         let mut first = 0;
         while let [run, rest @ ..] = runs {
-            let full = |other: &Run| other.panels.end - run.panels.start > PANELS;
+            let full = |other: &StateRun| other.panels.end - run.panels.start > PANELS_PER_TASK;
             let count = 1 + rest.iter().position(full).unwrap_or(rest.len());
             let own;
             (own, runs) = runs.split_at(count);
@@ -147,17 +212,18 @@ impl<'a> Task<'a> {
         tasks
     }
 
-    fn panels(&self) -> std::ops::Range<usize> {
+    fn panels(&self) -> Range<usize> {
         let [first, .., last] = self.runs else { return self.runs[0].panels.clone() };
         first.panels.start..last.panels.end
     }
 
-    /// Best arcs into the task's states, but for those of their blanks, which are scores by place.
-    fn go<F: Real>(&self, screened: Screened<F>, vocabulary: usize, shares: &mut [Share<F>]) {
-        let (panels, arcs) = (screened.panels(), PANEL * (1 + vocabulary));
-        let mut sources = Vec::with_capacity(self.panels().len() * shares.len());
-        let mut winners = Vec::with_capacity(self.runs.len() * shares.len());
-        for Share { frame, middle, alpha, rest, next, from, blank } in shares {
+    /// Finds the best lexical arcs into the states of the task, and the scores of their blanks by column.
+    fn best_arcs<F: Real>(&self, screened: ScreenedFrames<F>, slices: &mut [FrameSlice<F>]) {
+        let (panels, vocabulary) = (screened.panels(), screened.vocabulary());
+        let arcs = PANEL * (1 + vocabulary);
+        let mut sources = Vec::with_capacity(self.panels().len() * slices.len());
+        let mut winners = Vec::with_capacity(self.runs.len() * slices.len());
+        for FrameSlice { frame, middle, alpha, rest, next, from, blank } in slices {
             next.fill(F::NEG_INFINITY);
             from.fill(0);
             let (mut next, mut from, mut blank) = (&mut **next, &mut **from, blank.iter_mut());
@@ -191,42 +257,45 @@ impl<'a> Task<'a> {
     }
 }
 
-/// The states of a run behind some others; what is left are those behind it.
+/// Splits off the states of a run that begins `skip` states later.
 fn of_run<'a, T>(states: &mut &'a mut [T], skip: usize, len: usize) -> &'a mut [T] {
     states.split_off_mut(..skip).expect("runs do not overlap");
     states.split_off_mut(..len).expect("runs are states")
 }
 
-impl<F: Real> Desk<F> {
-    fn new(screened: Screened<F>, states: usize, vocabulary: usize) -> Self {
+impl<F: Real> UtteranceScratch<F> {
+    fn new(screened: ScreenedFrames<F>, states: usize) -> Self {
         let panels = screened.panels();
         Self {
             next: vec![F::ZERO; states],
             blank: vec![F::ZERO; panels.count()],
-            rest: vec![F::ZERO; panels.rest.len() * PANEL * (1 + vocabulary)],
+            rest: vec![F::ZERO; panels.rest.len() * PANEL * (1 + screened.vocabulary())],
             middles: vec![F::ZERO; PANEL * screened.hidden()],
         }
     }
 
-    /// Does what needs no `α` for the next few frames.
-    fn prepare(&mut self, screened: Screened<F>, frames: impl Iterator<Item = usize>) {
+    /// Computes all that does not depend on `α` for the next few frames.
+    fn prepare(&mut self, screened: ScreenedFrames<F>, frames: impl Iterator<Item = usize>) {
         let frames: Vec<usize> = frames.take(PANEL).collect();
-        screened.weigh_rest(&frames, &mut self.rest);
+        screened.forward_rest(&frames, &mut self.rest);
         let h = screened.hidden();
-        par_for((parts_mut(&mut self.middles, FEW * h), parts(&frames, FEW)), |_, (middles, frames)| {
-            middles
-                .chunks_exact_mut(h)
-                .zip(frames)
-                .for_each(|(middle, &frame)| screened.enter(frame, middle));
-        });
+        par_for(
+            (parts_mut(&mut self.middles, FRAMES_PER_TASK * h), parts(&frames, FRAMES_PER_TASK)),
+            |_, (middles, frames)| {
+                middles
+                    .chunks_exact_mut(h)
+                    .zip(frames)
+                    .for_each(|(middle, &frame)| screened.middle(frame, middle));
+            },
+        );
     }
 }
 
-impl<F: Real> Lane<'_, F> {
-    /// Adds blanks to what is known of a frame, and ends it.
-    fn go_on(&mut self, desk: &mut Desk<F>, screened: Screened<F>, vocabulary: usize, t: usize) {
-        let panels = screened.panels();
-        let Desk { next, blank, rest, .. } = desk;
+impl<F: Real> Utterance<'_, F> {
+    /// Adds the blanks of a frame.
+    fn finish_frame(&mut self, scratch: &mut UtteranceScratch<F>, screened: ScreenedFrames<F>, t: usize) {
+        let (panels, vocabulary) = (screened.panels(), screened.vocabulary());
+        let UtteranceScratch { next, blank, rest, .. } = scratch;
         let of_rest = rest.iter().skip(t % PANEL * (1 + vocabulary)).step_by(PANEL * (1 + vocabulary));
         blank[panels.states.len() * PANEL..].iter_mut().zip(of_rest).for_each(|(blank, &w)| *blank = w);
         let from = &mut self.from[t * next.len()..][..next.len()];

@@ -11,9 +11,9 @@
 //! `α` comes and goes with its largest value 0, the rest of it an offset of the frame. `β` is scaled so that
 //! `Σ_p exp(α[p] + β[p]) = 1` at each end of a frame; what `Z` is between two frames is then the offset of the frame alone, and
 //! nothing of the size of the whole sum is ever added or taken away (the specification's section 12.6).
-use kernels::{Real, exp, ln};
+use kernels::{Real, ScratchReq, exp, ln};
 
-use crate::{Alignment, Context, panels::Panels, reach::Reach};
+use crate::{Alignment, Context, reach::Reach};
 
 /// How frames go on in a context.
 pub struct Step<'a> {
@@ -37,18 +37,19 @@ pub struct Room<F> {
 }
 
 impl<F: Real> Room<F> {
-    /// Bytes that it holds.
-    pub fn held(&self) -> usize {
+    /// Memory that it holds.
+    pub fn held(&self) -> ScratchReq {
         let Self { inside, shifts, max, sums, lexical, blank } = self;
-        [inside, shifts, max, sums, lexical, blank].map(Vec::capacity).iter().sum::<usize>() * size_of::<F>()
+        let buffers = [inside, shifts, max, sums, lexical, blank];
+        ScratchReq::new::<F>(buffers.map(Vec::capacity).iter().sum())
     }
 
-    /// Bytes for a lattice.
-    pub fn bytes(context: &dyn Context, alignment: Alignment) -> usize {
+    /// Memory for a lattice.
+    pub fn scratch(context: &dyn Context, alignment: Alignment) -> ScratchReq {
         let (c, v) = (context.states(), context.vocabulary());
         let labels = alignment.expansions().unwrap_or(0);
-        let more = if labels > 1 { 2 * c * v } else { 0 };
-        (c * (labels + 4) + more) * size_of::<F>()
+        let arcs = if labels > 1 { 2 * c * v } else { 0 };
+        ScratchReq::new::<F>(c * (labels + 4) + arcs)
     }
 }
 
@@ -103,9 +104,9 @@ impl<'a> Step<'a> {
         self.reach.context()
     }
 
-    /// Panels of the states, if there are any and a frame is at most one label on.
-    pub fn panels(&self) -> Option<Panels> {
-        if self.alignment.expansions().is_none() { self.reach.panels() } else { None }
+    /// The first of the successive states that the labels from each state lead to, if they do and a frame has at most one label.
+    pub fn runs(&self) -> Option<&[u32]> {
+        if self.alignment.expansions().is_none() { self.reach.runs() } else { None }
     }
 
     /// `α` at the start: 1̄ there, 0̄ elsewhere.

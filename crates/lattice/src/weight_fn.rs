@@ -1,30 +1,28 @@
 //! Weight functions: what an arc weighs, by frame, context state and label.
 //!
-//! A [`WeightFn`] borrows parameters; [`WeightFn::open`] computes what depends on them alone, once a call. [`Weights`] then goes
-//! from group to group of frames: [`weigh`](Weights::weigh) gives the arc weights of whole frames,
-//! [`weigh_chain`](Weights::weigh_chain) those along one string of labels, and [`pull`](Weights::pull) and
-//! [`pull_chain`](Weights::pull_chain) take their adjoints back to parameters and frames.
-mod joint;
+//! A [`WeightFn`] borrows parameters; [`WeightFn::bind`] computes all that depends on parameters only, once a call. Then, for each
+//! group of frames, [`BoundWeights::forward`] computes the arc weights of whole frames, [`BoundWeights::forward_chain`] those along
+//! one string of labels, and [`BoundWeights::backward`] and [`BoundWeights::backward_chain`] propagate their adjoints to parameters
+//! and frames.
+pub(crate) mod joint;
 mod locally_normalized;
 mod shared_rnn;
 mod table;
 
 use std::collections::BTreeMap;
 
-use kernels::Real;
+use kernels::{Real, ScratchReq};
 
 #[doc(hidden)]
 pub use joint::JointSizes;
-pub(crate) use joint::screened::Screened;
+#[doc(hidden)]
+pub use joint::projections::Projections;
 pub use joint::{Embeddings, Joint};
 pub use locally_normalized::{LocallyNormalized, Normalize};
 pub use shared_rnn::SharedRnn;
 pub use table::Table;
 
-use crate::{
-    Result,
-    panels::{Panels, Screens},
-};
+use crate::Result;
 
 /// Parameters by the names of the reference implementation, such as `project_frame/kernel`; or their gradients.
 pub type Parameters<F> = BTreeMap<String, Vec<F>>;
@@ -57,22 +55,20 @@ pub struct Chain<'a> {
     pub labels: &'a [u32],
 }
 
-/// What a group of utterances asks of a weight function, by which its memory is planned.
+/// Size of a group of utterances, by which the memory of a weight function is planned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Load {
+pub struct Workload {
     /// Frames of the group.
     pub frames: usize,
-    /// Frames that are weighed or pulled at once.
+    /// Frames of one forward or backward.
     pub wave: usize,
     /// *U + 1* of the longest chain; 0 without chains.
     pub positions: usize,
-    /// Whether anything is pulled.
+    /// Whether there is a backward.
     pub gradients: bool,
-    /// What best arcs are looked for among without most weights, where there is a way; nothing if all are weighed.
-    pub screened: Screens,
 }
 
-/// What an arc weighs. `x` is a frame, `p` a context state: `(b_t[p], l_t[p, 1..V])`.
+/// The weights of arcs. `x` is a frame, `p` a context state: `(b_t[p], l_t[p, 1..V])`.
 pub trait WeightFn<F: Real>: Sync {
     /// V
     fn vocabulary(&self) -> usize;
@@ -110,74 +106,53 @@ pub trait WeightFn<F: Real>: Sync {
         None
     }
 
-    /// Bytes that [`Weights`] hold at most for groups of such a load, gradients included if there are any; beside what each thread
-    /// keeps for the packing of products ([`kernels::packing_bytes`]).
-    fn bytes(&self, load: Load) -> usize;
+    /// Memory that [`BoundWeights`] allocate at most for groups of a workload, gradients included if there are any; in addition to
+    /// the packing buffers of threads ([`kernels::packing_bytes`]).
+    fn scratch(&self, workload: Workload) -> ScratchReq;
 
-    /// Whether best arcs are found sooner among so much without most weights.
-    fn screens(&self, among: Screens) -> bool {
-        let _ = among;
-        false
-    }
-
-    /// What depends on the parameters alone.
+    /// Computes all that depends on the parameters only, in `buffers` of earlier calls ([`BoundWeights::take_buffers`]) where they
+    /// are large enough.
     ///
     /// # Errors
     /// Parameters that do not fit together or are NaN or infinite where they must not be.
-    fn open(&self) -> Result<Box<dyn Weights<F> + '_>>;
-
-    /// [`open`](Self::open) with buffers of earlier [`Weights`], as [`Weights::spare`] gave them: whoever has some use for them asks
-    /// for no fresh memory.
-    ///
-    /// # Errors
-    /// As there.
-    fn open_with(&self, spare: &mut Vec<Vec<F>>) -> Result<Box<dyn Weights<F> + '_>> {
-        let _ = spare;
-        self.open()
-    }
+    fn bind(&self, buffers: &mut Vec<Vec<F>>) -> Result<Box<dyn BoundWeights<F> + '_>>;
 }
 
-/// A weight function at work.
-pub trait Weights<F: Real>: Send + Sync {
-    /// Goes on to other frames, packed rows *n x F*, each of an utterance. They are called 0 to n - 1 from here on; gradients of
-    /// the last ones are lost.
+/// A weight function bound to its parameters.
+pub trait BoundWeights<F: Real>: Send + Sync {
+    /// Sets the frames, packed rows *n x F*, each of an utterance. They are numbered 0 to n - 1; gradients of earlier frames are
+    /// lost.
     ///
     /// # Errors
     /// Frames that the weights are not defined for.
-    fn enter(&mut self, rows: &[F], utterances: &[u32]) -> Result<()>;
+    fn set_frames(&mut self, rows: &[F], utterances: &[u32]) -> Result<()>;
 
-    /// Weights of all arcs of some frames. Every task of it depends on its own arcs alone.
-    fn weigh(&self, frames: &[usize], arcs: ArcsMut<F>);
+    /// Computes the weights of all arcs of some frames. The weights of a frame do not depend on the other frames.
+    fn forward(&self, frames: &[usize], arcs: ArcsMut<F>);
 
-    /// Weights of the arcs from one state; returns that of the blank.
-    fn weigh_state(&self, frame: usize, state: usize, lexical: &mut [F]) -> F;
+    /// Computes the weights of the arcs from one state; returns that of the blank.
+    fn forward_state(&self, frame: usize, state: usize, lexical: &mut [F]) -> F;
 
-    /// Gets ready to look for best arcs in a context, for so many utterances at once.
+    /// Projections of this, if it is a joint network.
     #[doc(hidden)]
-    fn screen(&mut self, panels: Panels, utterances: usize) {
-        let _ = (panels, utterances);
-    }
-
-    /// A look for best arcs that does without most weights, where there is one.
-    #[doc(hidden)]
-    fn screened(&self) -> Option<Screened<'_, F>> {
+    fn projections(&mut self) -> Option<&mut Projections<F>> {
         None
     }
 
-    /// Takes adjoints of [`weigh`](Self::weigh)'s results back.
-    fn pull(&mut self, frames: &[usize], adjoints: Arcs<F>);
+    /// Propagates adjoints of the results of [`forward`](Self::forward).
+    fn backward(&mut self, frames: &[usize], adjoints: Arcs<F>);
 
-    /// Weights along a chain in successive frames from `first` on. The last lexical one of each frame is -inf.
-    fn weigh_chain(&self, first: usize, chain: Chain, arcs: ArcsMut<F>) -> Result<()>;
+    /// Computes weights along a chain in successive frames from `first` on. The last lexical one of each frame is -inf.
+    fn forward_chain(&self, first: usize, chain: Chain, arcs: ArcsMut<F>) -> Result<()>;
 
-    /// Takes adjoints of [`weigh_chain`](Self::weigh_chain)'s results back.
-    fn pull_chain(&mut self, first: usize, chain: Chain, adjoints: Arcs<F>) -> Result<()>;
+    /// Propagates adjoints of the results of [`forward_chain`](Self::forward_chain).
+    fn backward_chain(&mut self, first: usize, chain: Chain, adjoints: Arcs<F>) -> Result<()>;
 
-    /// Gradient of the frames entered last, *n x F*, which are given once more.
+    /// Gradient of the last frames, *n x F*, which are given once more.
     fn frame_gradient(&mut self, rows: &[F]) -> Vec<F>;
 
-    /// Large buffers that nobody needs once the last is weighed and pulled.
-    fn spare(&mut self) -> Vec<Vec<F>> {
+    /// Removes the large buffers after the last forward and backward, for later calls.
+    fn take_buffers(&mut self) -> Vec<Vec<F>> {
         Vec::new()
     }
 
@@ -185,18 +160,18 @@ pub trait Weights<F: Real>: Send + Sync {
     fn finish(self: Box<Self>) -> Parameters<F>;
 }
 
-/// A buffer of so many elements, whatever is in them: one of those that are left over, or a new one.
-pub(crate) fn reuse<F: Real>(spare: &mut Vec<Vec<F>>, len: usize) -> Vec<F> {
+/// Returns a buffer of `len` elements with any values: the smallest of `buffers` that fits, or a new one.
+fn reuse<F: Real>(buffers: &mut Vec<Vec<F>>, len: usize) -> Vec<F> {
     let fits = |(at, buffer): (usize, &Vec<F>)| (buffer.capacity() >= len).then_some((buffer.capacity(), at));
-    match spare.iter().enumerate().filter_map(fits).min() {
+    match buffers.iter().enumerate().filter_map(fits).min() {
         Some((_, at)) => {
-            let mut buffer = spare.swap_remove(at);
+            let mut buffer = buffers.swap_remove(at);
             buffer.resize(len, F::ZERO);
             buffer
         }
         None => {
-            // None of them is of use, and old and new need not be there at once.
-            spare.clear();
+            // None of them fits; old and new memory should not exist at the same time.
+            buffers.clear();
             kernels::alloc(len, F::ZERO)
         }
     }

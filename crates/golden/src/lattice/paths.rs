@@ -104,10 +104,10 @@ impl Indicators {
         };
         let blank = summed(&self.blank, self.states);
         let lexical = summed(&self.lexical, self.states * self.vocabulary);
-        let mut weights = lattice.weight_fn().open()?;
-        weights.enter(inputs.rows(), &inputs.utterances())?;
+        let mut weights = lattice.weight_fn().bind(&mut Vec::new())?;
+        weights.set_frames(inputs.rows(), &inputs.utterances())?;
         let frames: Vec<usize> = (0..rows).collect();
-        weights.pull(&frames, Arcs { blank: &blank, lexical: &lexical });
+        weights.backward(&frames, Arcs { blank: &blank, lexical: &lexical });
         let of_frames = wide(&weights.frame_gradient(inputs.rows()));
         let table = weights.finish().remove("table");
         Ok(table.map_or(("frames", of_frames), |table| ("table", wide(&table))))

@@ -15,11 +15,11 @@ pub fn weights<F: Element>(
 ) -> Result<Weighed, Stop> {
     let (c, v) = (lattice.context().states(), lattice.context().vocabulary());
     let rows = inputs.num_frames.len() * inputs.padded();
-    let mut weights = lattice.weight_fn().open()?;
-    weights.enter(inputs.rows(), &inputs.utterances())?;
+    let mut weights = lattice.weight_fn().bind(&mut Vec::new())?;
+    weights.set_frames(inputs.rows(), &inputs.utterances())?;
     let (mut blank, mut lexical) = (vec![F::ZERO; rows * c], vec![F::ZERO; rows * c * v]);
     let frames: Vec<usize> = (0..rows).collect();
-    weights.weigh(&frames, lattice::ArcsMut { blank: &mut blank, lexical: &mut lexical });
+    weights.forward(&frames, lattice::ArcsMut { blank: &mut blank, lexical: &mut lexical });
     let stored = ["out/blank_weights", "out/lexical_weights"];
     let stored = [&check.file.get(stored[0])?.values[..], &check.file.get(stored[1])?.values].concat();
     check.scale_by(&stored, inputs.padded());
@@ -28,7 +28,7 @@ pub fn weights<F: Element>(
     // The same, state by state.
     let (mut single, mut rest) = (vec![F::ZERO; rows * c], vec![F::ZERO; rows * c * v]);
     for (at, (single, rest)) in single.iter_mut().zip(rest.chunks_exact_mut(v)).enumerate() {
-        *single = weights.weigh_state(at / c, at % c, rest);
+        *single = weights.forward_state(at / c, at % c, rest);
     }
     check.values("out/blank_weights", &single)?;
     check.values("out/lexical_weights", &rest)?;

@@ -1,7 +1,7 @@
 //! Weight functions by themselves: joint network, local normalisation, recurrent cacher.
 use lattice::weight_fn::Normalize;
 use lattice::{
-    Arcs, ArcsMut, Embeddings, Joint, LocallyNormalized, Parameters, SharedRnn, Table, WeightFn, Weights,
+    Arcs, ArcsMut, BoundWeights, Embeddings, Joint, LocallyNormalized, Parameters, SharedRnn, Table, WeightFn,
 };
 use rnnt_loss::Element;
 
@@ -30,17 +30,17 @@ pub fn weight_fns<F: Element>(check: &mut Check) -> Result<(), Stop> {
 }
 
 /// Weights of all arcs of so many frames.
-fn weigh<F: Element>(weights: &dyn Weights<F>, frames: usize, [c, v]: [usize; 2]) -> (Vec<F>, Vec<F>) {
+fn weigh<F: Element>(weights: &dyn BoundWeights<F>, frames: usize, [c, v]: [usize; 2]) -> (Vec<F>, Vec<F>) {
     let (mut blank, mut lexical) = (vec![F::ZERO; frames * c], vec![F::ZERO; frames * c * v]);
     let all: Vec<usize> = (0..frames).collect();
-    weights.weigh(&all, ArcsMut { blank: &mut blank, lexical: &mut lexical });
+    weights.forward(&all, ArcsMut { blank: &mut blank, lexical: &mut lexical });
     (blank, lexical)
 }
 
 /// Takes the cotangents of so many frames back.
 fn pull<F: Element>(
     check: &Check,
-    weights: &mut dyn Weights<F>,
+    weights: &mut dyn BoundWeights<F>,
     of: &str,
     [c, v]: [usize; 2],
     frames: usize,
@@ -56,7 +56,7 @@ fn pull<F: Element>(
     };
     let (blank, lexical) = (values("blank", frames * c)?, values("lexical", frames * c * v)?);
     let all: Vec<usize> = (0..frames).collect();
-    weights.pull(&all, Arcs { blank: &blank, lexical: &lexical });
+    weights.backward(&all, Arcs { blank: &blank, lexical: &lexical });
     Ok(())
 }
 
@@ -90,14 +90,14 @@ fn joint<F: Element>(check: &mut Check) -> Result<(), Stop> {
         lexical,
         lexical_bias,
     };
-    let mut weights = joint.open()?;
+    let mut weights = joint.bind(&mut Vec::new())?;
     let size = joint.frame_size().unwrap_or(0);
     let rows = of("frame")?;
     if rows.len() != frames * size {
         let expected = format!("{frames} frames of {size}");
         return Err(file.wrong("joint/frame", &expected, &format!("{} values", rows.len())).into());
     }
-    weights.enter(&rows, &vec![0; frames])?;
+    weights.set_frames(&rows, &vec![0; frames])?;
     let (b, l) = weigh(&*weights, frames, [states, vocabulary]);
     check.values("joint/blank", &b)?;
     check.values("joint/lexical", &l)?;
@@ -107,7 +107,7 @@ fn joint<F: Element>(check: &mut Check) -> Result<(), Stop> {
         return Err(file.wrong("joint/state", &format!("below {states}"), &state.to_string()).into());
     }
     for (frame, (&state, l)) in chosen.iter().zip(l.chunks_exact_mut(vocabulary)).enumerate() {
-        b.push(weights.weigh_state(frame, state, l));
+        b.push(weights.forward_state(frame, state, l));
     }
     check.values("joint/state_blank", &b)?;
     check.values("joint/state_lexical", &l)?;
@@ -141,8 +141,8 @@ fn normalised<F: Element>(check: &mut Check) -> Result<(), Stop> {
     for (name, normalize) in [("hat", Normalize::Hat), ("log_softmax", Normalize::LogSoftmax)] {
         let inner = Table::new(&values, &[frames, states, 1 + vocabulary])?;
         let local = LocallyNormalized::new(inner, normalize);
-        let mut weights = WeightFn::<F>::open(&local)?;
-        weights.enter(&rows, &vec![0; frames])?;
+        let mut weights = WeightFn::<F>::bind(&local, &mut Vec::new())?;
+        weights.set_frames(&rows, &vec![0; frames])?;
         let (blank, lexical) = weigh(&*weights, frames, [states, vocabulary]);
         check.values(&format!("{name}/blank"), &blank)?;
         check.values(&format!("{name}/lexical"), &lexical)?;
@@ -163,8 +163,8 @@ fn extreme<F: Element>(check: &mut Check) -> Result<(), Stop> {
     let values = table::<F>(check.file, ["hat_extreme/blank_in", "hat_extreme/lexical_in"], vocabulary)?;
     let inner = Table::new(&values, &[1, states, 1 + vocabulary])?;
     let local = LocallyNormalized::new(inner, Normalize::Hat);
-    let mut weights = WeightFn::<F>::open(&local)?;
-    weights.enter(&[F::ZERO], &[0])?;
+    let mut weights = WeightFn::<F>::bind(&local, &mut Vec::new())?;
+    weights.set_frames(&[F::ZERO], &[0])?;
     let (blank, lexical) = weigh(&*weights, 1, [states, vocabulary]);
     check.values("hat_extreme/blank_exact", &blank)?;
     Ok(check.values("hat_extreme/lexical_exact", &lexical)?)

@@ -3,6 +3,7 @@ use std::{collections::HashMap, path::Path};
 
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{Init, VarBuilder};
+use kernels::ScratchReq;
 
 use super::batch::expect_cpu;
 use crate::weight_fn::JointSizes;
@@ -125,13 +126,13 @@ impl JointConfig {
     /// What a plan needs to know about the parameters.
     pub(super) fn sizes<F: kernels::Real>(&self) -> JointSizes {
         let Self { states, vocabulary, frame, hidden, embeddings, .. } = *self;
-        let (embedding, rnn_bytes) = match embeddings {
-            EmbeddingConfig::Table { width } => (width, 0),
+        let (embedding, rnn) = match embeddings {
+            EmbeddingConfig::Table { width } => (width, ScratchReq::EMPTY),
             EmbeddingConfig::Rnn { width, label, .. } => {
-                (width, SharedRnn::<F>::bytes_for(states, vocabulary, width, label))
+                (width, SharedRnn::<F>::scratch_for(states, vocabulary, width, label))
             }
         };
-        JointSizes { states, vocabulary, hidden, embedding, features: frame, rnn_bytes }
+        JointSizes { states, vocabulary, hidden, embedding, features: frame, rnn }
     }
 
     fn check(&self) -> Result<()> {

@@ -1,22 +1,19 @@
 //! A joint network of frame and context.
+pub(super) mod bound;
 pub(super) mod chain;
-mod frames;
-pub(super) mod opened;
-mod prepared;
-pub(super) mod screened;
-mod sizes;
+pub(crate) mod frames;
+pub(crate) mod projections;
 
 use std::borrow::Cow;
 
-use kernels::Real;
+use kernels::{Real, ScratchReq};
 
-pub use sizes::JointSizes;
+pub use projections::JointSizes;
 
-use super::{Load, Parameters, SharedRnn, WeightFn, Weights};
+use super::{Parameters, SharedRnn};
 use crate::{
     Error, Result,
     error::{expect_finite, expect_len},
-    panels::Screens,
 };
 
 /// ```text
@@ -123,14 +120,17 @@ impl<'a, F: Real> Joint<'a, F> {
         if most > F::LARGEST.to_f64() {
             return Err(Error::shape("weight_fn/Dense", "weights whose sums are finite", most));
         }
-        Ok(())
+        match &self.embeddings {
+            Embeddings::Table(_) => Ok(()),
+            Embeddings::Rnn(rnn) => rnn.check(self.states),
+        }
     }
 
     /// All sizes.
     fn sizes(&self) -> JointSizes {
-        let rnn_bytes = match &self.embeddings {
-            Embeddings::Table(_) => 0,
-            Embeddings::Rnn(rnn) => rnn.bytes(),
+        let rnn = match &self.embeddings {
+            Embeddings::Table(_) => ScratchReq::EMPTY,
+            Embeddings::Rnn(rnn) => rnn.scratch(),
         };
         JointSizes {
             states: self.states,
@@ -138,17 +138,8 @@ impl<'a, F: Real> Joint<'a, F> {
             hidden: self.hidden(),
             embedding: self.embedding(),
             features: self.project_frame.len() / self.hidden().max(1),
-            rnn_bytes,
+            rnn,
         }
-    }
-
-    /// The network at work.
-    pub(super) fn opened(&self, spare: &mut Vec<Vec<F>>) -> Result<opened::Opened<'a, F>> {
-        self.check()?;
-        if let Embeddings::Rnn(rnn) = &self.embeddings {
-            rnn.check(self.states)?;
-        }
-        opened::Opened::new(*self, spare)
     }
 
     /// `e`, *C x E*.
@@ -165,47 +156,5 @@ impl<'a, F: Real> Joint<'a, F> {
             Embeddings::Table(_) => drop(into.insert(EMBEDDINGS.to_owned(), gradient)),
             Embeddings::Rnn(rnn) => into.extend(rnn.backward(&gradient)),
         }
-    }
-}
-
-impl<F: Real> WeightFn<F> for Joint<'_, F> {
-    fn vocabulary(&self) -> usize {
-        self.vocabulary
-    }
-
-    fn states(&self) -> usize {
-        self.states
-    }
-
-    fn frame_size(&self) -> Option<usize> {
-        Some(self.sizes().features)
-    }
-
-    fn as_joint(&self) -> Option<&Joint<'_, F>> {
-        Some(self)
-    }
-
-    fn is_checked(&self) -> bool {
-        true
-    }
-
-    fn joint_sizes(&self) -> Option<JointSizes> {
-        Some(self.sizes())
-    }
-
-    fn screens(&self, among: Screens) -> bool {
-        WeightFn::<F>::screens(&self.sizes(), among)
-    }
-
-    fn bytes(&self, load: Load) -> usize {
-        WeightFn::<F>::bytes(&self.sizes(), load)
-    }
-
-    fn open(&self) -> Result<Box<dyn Weights<F> + '_>> {
-        self.open_with(&mut Vec::new())
-    }
-
-    fn open_with(&self, spare: &mut Vec<Vec<F>>) -> Result<Box<dyn Weights<F> + '_>> {
-        Ok(Box::new(self.opened(spare)?))
     }
 }

@@ -3,13 +3,14 @@ mod log_probabilities;
 mod rows;
 mod selected;
 
-use kernels::Real;
+use kernels::{BufferPool, Real, ScratchReq};
+use panda_core::MemoryBudget;
 
 pub use log_probabilities::Normalize;
 use selected::Selected;
 
-use super::{Arcs, ArcsMut, Chain, Load, Parameters, WeightFn, Weights};
-use crate::{Error, Result, pool::Pool};
+use super::{Arcs, ArcsMut, BoundWeights, Chain, Parameters, WeightFn, Workload};
+use crate::{Error, Result};
 
 /// Bytes of the selected normaliser unless somebody says otherwise.
 const DEFAULT: usize = 32 << 20;
@@ -31,14 +32,14 @@ pub struct LocallyNormalized<W> {
     pub inner: W,
     /// How.
     pub normalize: Normalize,
-    /// Limit on the bytes of the selected normalizer, a part of the session's.
-    pub budget: usize,
+    /// What the selected normaliser may hold: a part of what a session may.
+    pub budget: MemoryBudget,
 }
 
 impl<W> LocallyNormalized<W> {
     /// A weight function with a budget of 32 MiB.
     pub fn new(inner: W, normalize: Normalize) -> Self {
-        Self { inner, normalize, budget: DEFAULT }
+        Self { inner, normalize, budget: MemoryBudget::bytes(DEFAULT) }
     }
 }
 
@@ -67,97 +68,98 @@ impl<F: panda_core::Real, W: WeightFn<F>> WeightFn<F> for LocallyNormalized<W> {
         self.inner.is_checked()
     }
 
-    fn bytes(&self, load: Load) -> usize {
+    fn scratch(&self, workload: Workload) -> ScratchReq {
         let shape = rows::Shape { states: self.states(), vocabulary: self.vocabulary() };
         let chain = match self.inner.joint_sizes() {
-            Some(sizes) if sizes.has_plan(load) => selected::bytes::<F>(&sizes, self.normalize, self.budget),
-            Some(_) => 0,
-            None => shape.chain_bytes::<F>(),
+            Some(sizes) if sizes.has_plan(workload) => {
+                selected::scratch::<F>(&sizes, self.normalize, self.budget)
+            }
+            Some(_) => ScratchReq::EMPTY,
+            None => shape.chain_scratch::<F>(),
         };
-        let pulled = if load.gradients { load.wave } else { 0 };
-        self.inner.bytes(load).saturating_add(shape.pull_bytes::<F>(pulled)).saturating_add(chain)
+        let frames = if workload.gradients { workload.wave } else { 0 };
+        ScratchReq::all_of([self.inner.scratch(workload), shape.backward_scratch::<F>(frames), chain])
     }
 
-    fn open(&self) -> Result<Box<dyn Weights<F> + '_>> {
-        self.open_with(&mut Vec::new())
-    }
-
-    fn open_with(&self, spare: &mut Vec<Vec<F>>) -> Result<Box<dyn Weights<F> + '_>> {
+    fn bind(&self, buffers: &mut Vec<Vec<F>>) -> Result<Box<dyn BoundWeights<F> + '_>> {
         if self.vocabulary() == 0 {
             return Err(Error::shape("vocabulary", "at least 1", 0));
         }
         let inner = match self.inner.as_joint() {
-            Some(joint) => Inner::Joint(Box::new(Selected::new(joint, self.normalize, self.budget, spare)?)),
-            None => Inner::Any(self.inner.open_with(spare)?),
+            Some(joint) => {
+                Inner::Joint(Box::new(Selected::new(joint, self.normalize, self.budget, buffers)?))
+            }
+            None => Inner::Any(self.inner.bind(buffers)?),
         };
         let shape = rows::Shape { states: self.states(), vocabulary: self.vocabulary() };
-        Ok(Box::new(Opened { inner, normalize: self.normalize, shape, pool: Pool::default() }))
+        let (normalize, pool) = (self.normalize, BufferPool::new());
+        Ok(Box::new(BoundNormalized { inner, normalize, shape, pool }))
     }
 }
 
-/// A weight function at work under its normaliser.
-struct Opened<'a, F: Real> {
+/// A bound weight function and its normalizer.
+struct BoundNormalized<'a, F: Real> {
     inner: Inner<'a, F>,
     normalize: Normalize,
     shape: rows::Shape,
-    pool: Pool<F>,
+    pool: BufferPool<F>,
 }
 
 enum Inner<'a, F: Real> {
-    Any(Box<dyn Weights<F> + 'a>),
+    Any(Box<dyn BoundWeights<F> + 'a>),
     Joint(Box<Selected<'a, F>>),
 }
 
 impl<F: Real> Inner<'_, F> {
-    fn weights(&self) -> &dyn Weights<F> {
+    fn weights(&self) -> &dyn BoundWeights<F> {
         match self {
             Self::Any(weights) => &**weights,
-            Self::Joint(joint) => &joint.opened,
+            Self::Joint(joint) => &joint.joint,
         }
     }
 
-    fn weights_mut(&mut self) -> &mut dyn Weights<F> {
+    fn weights_mut(&mut self) -> &mut dyn BoundWeights<F> {
         match self {
             Self::Any(weights) => &mut **weights,
-            Self::Joint(joint) => &mut joint.opened,
+            Self::Joint(joint) => &mut joint.joint,
         }
     }
 }
 
-impl<F: panda_core::Real> Weights<F> for Opened<'_, F> {
-    fn enter(&mut self, rows: &[F], utterances: &[u32]) -> Result<()> {
-        self.inner.weights_mut().enter(rows, utterances)
+impl<F: panda_core::Real> BoundWeights<F> for BoundNormalized<'_, F> {
+    fn set_frames(&mut self, rows: &[F], utterances: &[u32]) -> Result<()> {
+        self.inner.weights_mut().set_frames(rows, utterances)
     }
 
-    fn weigh(&self, frames: &[usize], arcs: ArcsMut<F>) {
-        rows::weigh(self.inner.weights(), self.normalize, self.shape, frames, arcs);
+    fn forward(&self, frames: &[usize], arcs: ArcsMut<F>) {
+        rows::forward(self.inner.weights(), self.normalize, self.shape, frames, arcs);
     }
 
-    fn weigh_state(&self, frame: usize, state: usize, lexical: &mut [F]) -> F {
-        let mut blank = self.inner.weights().weigh_state(frame, state, lexical);
+    fn forward_state(&self, frame: usize, state: usize, lexical: &mut [F]) -> F {
+        let mut blank = self.inner.weights().forward_state(frame, state, lexical);
         self.normalize.forward(&mut blank, lexical);
         blank
     }
 
-    fn pull(&mut self, frames: &[usize], adjoints: Arcs<F>) {
-        rows::pull(self.inner.weights_mut(), self.normalize, self.shape, frames, adjoints);
+    fn backward(&mut self, frames: &[usize], adjoints: Arcs<F>) {
+        rows::backward(self.inner.weights_mut(), self.normalize, self.shape, frames, adjoints);
     }
 
-    fn weigh_chain(&self, first: usize, chain: Chain, arcs: ArcsMut<F>) -> Result<()> {
+    fn forward_chain(&self, first: usize, chain: Chain, arcs: ArcsMut<F>) -> Result<()> {
         match &self.inner {
-            Inner::Joint(joint) => joint.weigh(first, chain, arcs),
+            Inner::Joint(joint) => joint.forward(first, chain, arcs),
             Inner::Any(weights) => {
-                rows::weigh_chain(&**weights, self.normalize, self.shape, &self.pool, (first, chain), arcs);
+                rows::forward_chain(&**weights, self.normalize, self.shape, &self.pool, (first, chain), arcs);
                 Ok(())
             }
         }
     }
 
-    fn pull_chain(&mut self, first: usize, chain: Chain, adjoints: Arcs<F>) -> Result<()> {
+    fn backward_chain(&mut self, first: usize, chain: Chain, adjoints: Arcs<F>) -> Result<()> {
         match &mut self.inner {
-            Inner::Joint(joint) => joint.pull(first, chain, adjoints),
+            Inner::Joint(joint) => joint.backward(first, chain, adjoints),
             Inner::Any(weights) => {
-                rows::pull_chain(&mut **weights, self.normalize, self.shape, (first, chain), adjoints)
+                rows::backward_chain(&mut **weights, self.normalize, self.shape, (first, chain), adjoints)
             }
         }
     }
@@ -166,8 +168,8 @@ impl<F: panda_core::Real> Weights<F> for Opened<'_, F> {
         self.inner.weights_mut().frame_gradient(rows)
     }
 
-    fn spare(&mut self) -> Vec<Vec<F>> {
-        self.inner.weights_mut().spare()
+    fn take_buffers(&mut self) -> Vec<Vec<F>> {
+        self.inner.weights_mut().take_buffers()
     }
 
     fn finish(self: Box<Self>) -> Parameters<F> {

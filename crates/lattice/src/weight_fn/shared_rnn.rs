@@ -13,7 +13,7 @@
 //! ```
 use std::ops::Range;
 
-use kernels::{Accumulate, Affine, Real, View, add, par_for, parts_mut, sigmoid, tanh};
+use kernels::{Accumulate, Affine, Real, ScratchReq, View, add, par_for, parts_mut, sigmoid, tanh};
 
 use super::Parameters;
 use crate::{
@@ -122,16 +122,15 @@ impl<F: Real> SharedRnn<'_, F> {
         Ok(())
     }
 
-    /// Bytes that forward and backward hold at most, embeddings and gradients included.
-    pub fn bytes(&self) -> usize {
-        Self::bytes_for(self.states(), self.vocabulary, self.width(), self.embedding_width())
+    /// Memory of forward and backward, embeddings and gradients included.
+    pub(crate) fn scratch(&self) -> ScratchReq {
+        Self::scratch_for(self.states(), self.vocabulary, self.width(), self.embedding_width())
     }
 
-    /// [`Self::bytes`] of sizes C, V, R and RE.
-    pub(crate) fn bytes_for(states: usize, vocabulary: usize, width: usize, label: usize) -> usize {
-        let states = states.saturating_mul(14 * width);
-        let cell = vocabulary.saturating_add(1 + width + label).saturating_mul(24 * width);
-        size_of::<F>().saturating_mul(states.saturating_add(cell))
+    /// [`Self::scratch`] of sizes C, V, R and RE.
+    pub(crate) fn scratch_for(states: usize, vocabulary: usize, width: usize, label: usize) -> ScratchReq {
+        let cell = ScratchReq::new::<F>(24 * width).times(vocabulary.saturating_add(1 + width + label));
+        ScratchReq::new::<F>(14 * width).times(states).and(cell)
     }
 
     /// `e`, *C x R*.

@@ -1,7 +1,7 @@
 //! Weights that are looked up.
-use kernels::{Real, par_for, parts_mut};
+use kernels::{Real, ScratchReq, par_for, parts_mut};
 
-use super::{Arcs, ArcsMut, Chain, Load, Parameters, WeightFn, Weights};
+use super::{Arcs, ArcsMut, BoundWeights, Chain, Parameters, WeightFn, Workload};
 use crate::{Error, Result, error::expect_len};
 
 /// `(b_t[p], l_t[p, y]) = table[x_t, p, (0, y)]`, where `x_t` is the first feature of a frame as an integer.
@@ -63,18 +63,19 @@ impl<F: Real> WeightFn<F> for Table<'_, F> {
         true
     }
 
-    fn bytes(&self, load: Load) -> usize {
-        let gradient = if load.gradients { size_of_val(self.values) } else { 0 };
+    fn scratch(&self, workload: Workload) -> ScratchReq {
+        let gradient = if workload.gradients { self.values.len() } else { 0 };
         // Frames have one feature as a rule; those with more are zeros of the gradient.
-        load.frames.saturating_mul(size_of::<usize>() + size_of::<F>()).saturating_add(gradient)
+        let starts = ScratchReq::new::<usize>(workload.frames);
+        starts.and(ScratchReq::new::<F>(workload.frames)).and(ScratchReq::new::<F>(gradient))
     }
 
-    fn open(&self) -> Result<Box<dyn Weights<F> + '_>> {
-        Ok(Box::new(Opened { table: *self, starts: Vec::new(), size: 0, gradient: Vec::new() }))
+    fn bind(&self, _buffers: &mut Vec<Vec<F>>) -> Result<Box<dyn BoundWeights<F> + '_>> {
+        Ok(Box::new(BoundTable { table: *self, starts: Vec::new(), size: 0, gradient: Vec::new() }))
     }
 }
 
-struct Opened<'a, F> {
+struct BoundTable<'a, F> {
     table: Table<'a, F>,
     /// Where the row of each frame begins.
     starts: Vec<usize>,
@@ -83,7 +84,7 @@ struct Opened<'a, F> {
     gradient: Vec<F>,
 }
 
-impl<F: Real> Opened<'_, F> {
+impl<F: Real> BoundTable<'_, F> {
     fn row(&self, frame: usize, state: usize) -> usize {
         self.starts[frame] + state * (1 + self.table.vocabulary)
     }
@@ -96,8 +97,8 @@ impl<F: Real> Opened<'_, F> {
     }
 }
 
-impl<F: Real> Weights<F> for Opened<'_, F> {
-    fn enter(&mut self, rows: &[F], utterances: &[u32]) -> Result<()> {
+impl<F: Real> BoundWeights<F> for BoundTable<'_, F> {
+    fn set_frames(&mut self, rows: &[F], utterances: &[u32]) -> Result<()> {
         let Table { utterances: own, rows: count, states, vocabulary, .. } = self.table;
         self.starts.clear();
         self.size = rows.len() / utterances.len().max(1);
@@ -121,7 +122,7 @@ impl<F: Real> Weights<F> for Opened<'_, F> {
         Ok(())
     }
 
-    fn weigh(&self, frames: &[usize], arcs: ArcsMut<F>) {
+    fn forward(&self, frames: &[usize], arcs: ArcsMut<F>) {
         let Table { values, states, vocabulary, .. } = self.table;
         let arcs = (parts_mut(arcs.blank, states), parts_mut(arcs.lexical, states * vocabulary));
         par_for(arcs, |at, (blank, lexical)| {
@@ -134,13 +135,13 @@ impl<F: Real> Weights<F> for Opened<'_, F> {
         });
     }
 
-    fn weigh_state(&self, frame: usize, state: usize, lexical: &mut [F]) -> F {
+    fn forward_state(&self, frame: usize, state: usize, lexical: &mut [F]) -> F {
         let row = &self.table.values[self.row(frame, state)..][..1 + self.table.vocabulary];
         lexical.copy_from_slice(&row[1..]);
         row[0]
     }
 
-    fn pull(&mut self, frames: &[usize], adjoints: Arcs<F>) {
+    fn backward(&mut self, frames: &[usize], adjoints: Arcs<F>) {
         let Table { states, vocabulary, .. } = self.table;
         for (at, &frame) in frames.iter().enumerate() {
             let start = self.row(frame, 0);
@@ -154,7 +155,7 @@ impl<F: Real> Weights<F> for Opened<'_, F> {
         }
     }
 
-    fn weigh_chain(&self, first: usize, chain: Chain, arcs: ArcsMut<F>) -> Result<()> {
+    fn forward_chain(&self, first: usize, chain: Chain, arcs: ArcsMut<F>) -> Result<()> {
         let positions = chain.states.len();
         let frames = arcs.blank.chunks_exact_mut(positions).zip(arcs.lexical.chunks_exact_mut(positions));
         for (frame, (blank, lexical)) in (first..).zip(frames) {
@@ -167,7 +168,7 @@ impl<F: Real> Weights<F> for Opened<'_, F> {
         Ok(())
     }
 
-    fn pull_chain(&mut self, first: usize, chain: Chain, adjoints: Arcs<F>) -> Result<()> {
+    fn backward_chain(&mut self, first: usize, chain: Chain, adjoints: Arcs<F>) -> Result<()> {
         let positions = chain.states.len();
         let frames = adjoints.blank.chunks_exact(positions).zip(adjoints.lexical.chunks_exact(positions));
         for (frame, (blank, lexical)) in (first..).zip(frames) {

@@ -338,7 +338,7 @@ fn joint(embeddings: Embeddings<f32>, states: usize, vocabulary: usize) -> Joint
 fn joint_networks_that_do_not_fit() {
     let max = usize::MAX;
     let good = joint(Embeddings::Table(&[0.5]), 1, 1);
-    good.open().unwrap();
+    good.bind(&mut Vec::new()).unwrap();
     let sizes = [0, 1, 2, 3, 1 << 31, 1 << 62, 1 << 63, max - 1, max];
     let rnn = |vocabulary, order, embedding| {
         let one: [&[f32]; 4] = [&[0.5]; 4];
@@ -352,22 +352,17 @@ fn joint_networks_that_do_not_fit() {
                 let joint = Joint { states, vocabulary, embeddings, ..good };
                 let fits = (states, vocabulary) == (1, 1) || (states, vocabulary) == (2, 1);
                 if !fits {
-                    assert!(joint.open().is_err(), "{states} {vocabulary}");
+                    assert!(joint.bind(&mut Vec::new()).is_err(), "{states} {vocabulary}");
                 }
                 let _ = joint.context_embeddings().map(|_| ());
-                for load in [1, 1 << 40, max] {
-                    let load = lattice::Load {
-                        frames: load,
-                        wave: load,
-                        positions: load,
-                        gradients: true,
-                        screened: lattice::Screens { utterances: load, panels: load, rest: load },
-                    };
-                    joint.bytes(load);
-                    LocallyNormalized::new(joint, Normalize::Hat).bytes(load);
-                    LocallyNormalized::new(joint, Normalize::LogSoftmax).bytes(load);
-                    if load.frames > 1 && states == 3 && vocabulary > 0 {
-                        assert!(joint.bytes(load) >= 1 << 40);
+                for frames in [1, 1 << 40, max] {
+                    let workload =
+                        lattice::Workload { frames, wave: frames, positions: frames, gradients: true };
+                    joint.scratch(workload);
+                    LocallyNormalized::new(joint, Normalize::Hat).scratch(workload);
+                    LocallyNormalized::new(joint, Normalize::LogSoftmax).scratch(workload);
+                    if frames > 1 && states == 3 && vocabulary > 0 {
+                        assert!(joint.scratch(workload).bytes() >= 1 << 40);
                     }
                 }
             }
@@ -389,7 +384,7 @@ fn joint_networks_that_do_not_fit() {
             assert_eq!(WeightFn::<f32>::frame_size(&broken), Some(2));
             continue;
         }
-        assert!(broken.open().is_err(), "{field}");
+        assert!(broken.bind(&mut Vec::new()).is_err(), "{field}");
         let context = FullNGram::new(1, 0).unwrap();
         let lattice = RecognitionLattice::new(&context, Alignment::FrameDependent, &broken).unwrap();
         let frames = Frames::new(&[0.0], &[1, 1], &[1]).unwrap();

@@ -67,10 +67,10 @@ impl<F: Real> Owned<F> {
 pub fn weigh<F: Real>(weight_fn: &dyn WeightFn<F>, frames: &[F], count: usize) -> (Vec<F>, Vec<F>) {
     let arcs = count * weight_fn.states();
     let (mut blank, mut lexical) = (vec![F::ZERO; arcs], vec![F::ZERO; arcs * weight_fn.vocabulary()]);
-    let mut weights = weight_fn.open().unwrap();
-    weights.enter(frames, &vec![0; count]).unwrap();
+    let mut weights = weight_fn.bind(&mut Vec::new()).unwrap();
+    weights.set_frames(frames, &vec![0; count]).unwrap();
     let all: Vec<usize> = (0..count).collect();
-    weights.weigh(&all, ArcsMut { blank: &mut blank, lexical: &mut lexical });
+    weights.forward(&all, ArcsMut { blank: &mut blank, lexical: &mut lexical });
     (blank, lexical)
 }
 
@@ -81,15 +81,15 @@ pub fn pull<F: Real>(
     count: usize,
     (blank, lexical): (&[F], &[F]),
 ) -> (Vec<F>, Parameters<F>) {
-    let mut weights = weight_fn.open().unwrap();
-    weights.enter(frames, &vec![0; count]).unwrap();
+    let mut weights = weight_fn.bind(&mut Vec::new()).unwrap();
+    weights.set_frames(frames, &vec![0; count]).unwrap();
     let all: Vec<usize> = (0..count).collect();
-    weights.pull(&all, Arcs { blank, lexical });
+    weights.backward(&all, Arcs { blank, lexical });
     (weights.frame_gradient(frames), weights.finish())
 }
 
 /// Weights along a chain in all frames from the first on.
-pub fn weigh_chain<F: Real>(
+pub fn forward_chain<F: Real>(
     weight_fn: &dyn WeightFn<F>,
     frames: &[F],
     count: usize,
@@ -98,23 +98,23 @@ pub fn weigh_chain<F: Real>(
 ) -> (Vec<F>, Vec<F>) {
     let sites = (count - first) * chain.states.len();
     let (mut blank, mut lexical) = (vec![F::ONE; sites], vec![F::ONE; sites]);
-    let mut weights = weight_fn.open().unwrap();
-    weights.enter(frames, &vec![0; count]).unwrap();
-    weights.weigh_chain(first, chain, ArcsMut { blank: &mut blank, lexical: &mut lexical }).unwrap();
+    let mut weights = weight_fn.bind(&mut Vec::new()).unwrap();
+    weights.set_frames(frames, &vec![0; count]).unwrap();
+    weights.forward_chain(first, chain, ArcsMut { blank: &mut blank, lexical: &mut lexical }).unwrap();
     (blank, lexical)
 }
 
 /// Gradients of frames and parameters from adjoints along a chain.
-pub fn pull_chain<F: Real>(
+pub fn backward_chain<F: Real>(
     weight_fn: &dyn WeightFn<F>,
     frames: &[F],
     count: usize,
     (first, chain): (usize, Chain),
     (blank, lexical): (&[F], &[F]),
 ) -> (Vec<F>, Parameters<F>) {
-    let mut weights = weight_fn.open().unwrap();
-    weights.enter(frames, &vec![0; count]).unwrap();
-    weights.pull_chain(first, chain, Arcs { blank, lexical }).unwrap();
+    let mut weights = weight_fn.bind(&mut Vec::new()).unwrap();
+    weights.set_frames(frames, &vec![0; count]).unwrap();
+    weights.backward_chain(first, chain, Arcs { blank, lexical }).unwrap();
     (weights.frame_gradient(frames), weights.finish())
 }
 
@@ -164,11 +164,11 @@ fn equals_last<F: Real>(values: Bar, gradients: Bar) {
     assert_within("blank", &blank, golden.wide("joint/blank"), values);
     assert_within("lexical", &lexical, golden.wide("joint/lexical"), values);
 
-    let mut weights = joint.open().unwrap();
-    weights.enter(&owned.frames, &vec![0; count]).unwrap();
+    let mut weights = joint.bind(&mut Vec::new()).unwrap();
+    weights.set_frames(&owned.frames, &vec![0; count]).unwrap();
     for (frame, &state) in golden.wide("joint/state").iter().enumerate() {
         let mut lexical = vec![F::ZERO; vocabulary];
-        let blank = weights.weigh_state(frame, state as usize, &mut lexical);
+        let blank = weights.forward_state(frame, state as usize, &mut lexical);
         assert_within("state_blank", &[blank], &golden.wide("joint/state_blank")[frame..][..1], values);
         let expected = &golden.wide("joint/state_lexical")[frame * vocabulary..][..vocabulary];
         assert_within("state_lexical", &lexical, expected, values);
@@ -218,7 +218,7 @@ pub fn check_gradients(owned: &mut Owned<f64>, run: &dyn Fn(&Owned<f64>, With)) 
             run(owned, &mut |weight_fn| {
                 let (b, l) = match whole {
                     true => weigh(weight_fn, &owned.frames, count),
-                    false => weigh_chain(weight_fn, &owned.frames, count, first, chain),
+                    false => forward_chain(weight_fn, &owned.frames, count, first, chain),
                 };
                 let finite: Vec<f64> = l.iter().map(|&l| if l.is_finite() { l } else { 0.0 }).collect();
                 value = dot(&b, &blank) + dot(&finite, &lexical);
@@ -230,7 +230,7 @@ pub fn check_gradients(owned: &mut Owned<f64>, run: &dyn Fn(&Owned<f64>, With)) 
             let adjoints = (blank.as_slice(), lexical.as_slice());
             found = match whole {
                 true => pull(weight_fn, &owned.frames, count, adjoints),
-                false => pull_chain(weight_fn, &owned.frames, count, (first, chain), adjoints),
+                false => backward_chain(weight_fn, &owned.frames, count, (first, chain), adjoints),
             };
         });
         let (of_frames, of_parameters) = found;
@@ -273,16 +273,16 @@ fn chains_and_single_states_are_what_whole_frames_are() {
     let chain = Chain { states: &[0, 2, 74, 33, 32, 2, 2], labels: &[2, 19, 7, 1, 2, 2] };
     let shape = (states, vocabulary, count);
     let (blank, lexical) = weigh(&joint, &owned.frames, count);
-    let (b, l) = weigh_chain(&joint, &owned.frames, count, first, chain);
+    let (b, l) = forward_chain(&joint, &owned.frames, count, first, chain);
     let (expected_b, expected_l) = along(shape, (first, chain), (&blank, &lexical));
     let bar = f32_values(10.0);
     assert_within("blank", &b, &widened(&expected_b), bar);
     assert_within("lexical", &l, &widened(&expected_l), bar);
-    let mut weights = joint.open().unwrap();
-    weights.enter(&owned.frames, &vec![0; count]).unwrap();
+    let mut weights = joint.bind(&mut Vec::new()).unwrap();
+    weights.set_frames(&owned.frames, &vec![0; count]).unwrap();
     let mut row = vec![0.0; vocabulary];
     for (frame, state) in [(0, 0), (20, 2), (22, 74), (7, 33)] {
-        let b = weights.weigh_state(frame, state, &mut row);
+        let b = weights.forward_state(frame, state, &mut row);
         let at = frame * states + state;
         assert_within("blank", &[b], &widened(&blank[at..=at]), bar);
         assert_within("lexical", &row, &widened(&lexical[at * vocabulary..][..vocabulary]), bar);
@@ -291,7 +291,7 @@ fn chains_and_single_states_are_what_whole_frames_are() {
     let mut adjoints = [made_up::<f32>(b.len(), 3, 1.0), made_up(b.len(), 4, 1.0)];
     adjoints.iter_mut().for_each(|a| a[3..9].fill(0.0));
     let adjoints = (adjoints[0].as_slice(), adjoints[1].as_slice());
-    let found = pull_chain(&joint, &owned.frames, count, (first, chain), adjoints);
+    let found = backward_chain(&joint, &owned.frames, count, (first, chain), adjoints);
     let all = spread(shape, (first, chain), adjoints);
     let expected = pull(&joint, &owned.frames, count, (&all.0, &all.1));
     let bar = Bar { relative: 1e-4, absolute: 1e-4 };
@@ -310,15 +310,15 @@ fn groups_of_frames_add_up() {
     let (blank, lexical) =
         (made_up::<f64>(count * states, 5, 1.0), made_up(count * states * vocabulary, 6, 1.0));
     let expected = pull(&joint, &owned.frames, count, (&blank, &lexical));
-    let mut weights = joint.open().unwrap();
+    let mut weights = joint.bind(&mut Vec::new()).unwrap();
     let mut of_frames = Vec::new();
     for (group, parts) in [(0..4, vec![0..3, 3..4]), (4..9, vec![2..5, 0..2])] {
-        weights.enter(&owned.frames[group.start * 2..group.end * 2], &vec![0; group.len()]).unwrap();
+        weights.set_frames(&owned.frames[group.start * 2..group.end * 2], &vec![0; group.len()]).unwrap();
         for part in parts {
             let frames: Vec<usize> = part.clone().collect();
             let arcs = (group.start + part.start) * states..(group.start + part.end) * states;
             let lexical = &lexical[arcs.start * vocabulary..arcs.end * vocabulary];
-            weights.pull(&frames, Arcs { blank: &blank[arcs], lexical });
+            weights.backward(&frames, Arcs { blank: &blank[arcs], lexical });
         }
         of_frames.extend(weights.frame_gradient(&owned.frames[group.start * 2..group.end * 2]));
     }
@@ -342,8 +342,8 @@ fn bits_do_not_depend_on_threads() {
         (
             weigh(&joint, &owned.frames, count),
             pull(&joint, &owned.frames, count, (&blank, &lexical)),
-            weigh_chain(&joint, &owned.frames, count, 0, chain),
-            pull_chain(&joint, &owned.frames, count, (0, chain), (&blank[..sites], &lexical[..sites])),
+            forward_chain(&joint, &owned.frames, count, 0, chain),
+            backward_chain(&joint, &owned.frames, count, (0, chain), (&blank[..sites], &lexical[..sites])),
         )
     });
 }
@@ -366,6 +366,6 @@ fn tasks_that_wait_for_the_first_row_do_not_stop_each_other() {
     let chain = Chain { states: &STATES, labels: &LABELS };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(5).build().unwrap();
     for _ in 0..200 {
-        pool.install(|| weigh_chain(&joint, &owned.frames, count, 0, chain));
+        pool.install(|| forward_chain(&joint, &owned.frames, count, 0, chain));
     }
 }

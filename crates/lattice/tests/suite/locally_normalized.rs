@@ -1,8 +1,8 @@
 //! Log-probabilities of arcs.
 use lattice::{
-    Alignment, Arcs, ArcsMut, Chain, Embeddings, Error, Frames, FullNGram, Joint, Labels, Load,
-    LocallyNormalized, Normalize, Parameters, Real, RecognitionLattice, Result, Session, SharedRnn, Table,
-    WeightFn, Weights,
+    Alignment, Arcs, ArcsMut, BoundWeights, Chain, Embeddings, Error, Frames, FullNGram, Joint, Labels,
+    LocallyNormalized, MemoryBudget, Normalize, Parameters, Real, RecognitionLattice, Result, ScratchReq,
+    Session, SharedRnn, Table, WeightFn, Workload,
 };
 
 use crate::{
@@ -10,7 +10,8 @@ use crate::{
         Bar, F32_GRADIENTS, F64, Golden, assert_within, f32_values, golden, made_up, narrow, on_any_threads,
     },
     joint::{
-        LABELS, Owned, STATES, With, along, check_gradients, pull, pull_chain, spread, weigh, weigh_chain,
+        LABELS, Owned, STATES, With, along, backward_chain, check_gradients, forward_chain, pull, spread,
+        weigh,
     },
 };
 
@@ -29,11 +30,11 @@ impl<F: Real> WeightFn<F> for Unknown<'_, F> {
     fn frame_size(&self) -> Option<usize> {
         self.0.frame_size()
     }
-    fn bytes(&self, load: Load) -> usize {
-        self.0.bytes(load)
+    fn scratch(&self, workload: Workload) -> ScratchReq {
+        self.0.scratch(workload)
     }
-    fn open(&self) -> Result<Box<dyn Weights<F> + '_>> {
-        self.0.open()
+    fn bind(&self, buffers: &mut Vec<Vec<F>>) -> Result<Box<dyn BoundWeights<F> + '_>> {
+        self.0.bind(buffers)
     }
 }
 
@@ -169,11 +170,11 @@ impl Case {
         assert!(weight_fn.is_locally_normalized());
         let frames: Vec<F> = narrow(&self.owned.frames);
         let (count, chain) = (self.owned.count, (self.first, self.chain()));
-        let (blank, lexical) = weigh_chain(weight_fn, &frames, count, self.first, self.chain());
+        let (blank, lexical) = forward_chain(weight_fn, &frames, count, self.first, self.chain());
         assert_within(what, &blank, &expected.weights.0, values);
         assert_within(what, &lexical, &expected.weights.1, values);
         let adjoints = self.adjoints.each_ref().map(|adjoints| narrow::<F>(adjoints));
-        let found = pull_chain(weight_fn, &frames, count, chain, (&adjoints[0], &adjoints[1]));
+        let found = backward_chain(weight_fn, &frames, count, chain, (&adjoints[0], &adjoints[1]));
         assert_within(&format!("{what} frames"), &found.0, &expected.gradients.0, gradients);
         assert_eq!(found.1.len(), expected.gradients.1.len());
         for (parameter, expected) in &expected.gradients.1 {
@@ -209,7 +210,7 @@ fn chains_are_what_whole_frames_are() {
     let single = case.owned.narrow();
     for (normalize, name) in BOTH {
         let expected = case.found(&LocallyNormalized::new(case.owned.borrow(), normalize));
-        for budget in [56 << 20, usize::MAX, 1 << 20] {
+        for budget in [MemoryBudget::default(), MemoryBudget::recompute(), MemoryBudget::bytes(1 << 20)] {
             let inner = case.owned.borrow();
             case.check(name, &expected, &LocallyNormalized { inner, normalize, budget }, [F64, F64]);
             // Sums of thousands of adjoints of either sign.
@@ -247,12 +248,12 @@ fn chains_in_a_large_table_are_what_whole_frames_are() {
         let weight_fn = LocallyNormalized::new(table, normalize);
         let (blank, lexical) = weigh(&weight_fn, &frames, count);
         let expected = along(shape, (first, chain), (&blank, &lexical));
-        let found = weigh_chain(&weight_fn, &frames, count, first, chain);
+        let found = forward_chain(&weight_fn, &frames, count, first, chain);
         assert_within(name, &found.0, &expected.0, F64);
         assert_within(name, &found.1, &expected.1, F64);
         let all = spread(shape, (first, chain), adjoints);
         let (_, expected) = pull(&weight_fn, &frames, count, (&all.0, &all.1));
-        let (_, found) = pull_chain(&weight_fn, &frames, count, (first, chain), adjoints);
+        let (_, found) = backward_chain(&weight_fn, &frames, count, (first, chain), adjoints);
         assert_within(name, &found["table"], &expected["table"], F64);
     }
 }
@@ -260,17 +261,17 @@ fn chains_in_a_large_table_are_what_whole_frames_are() {
 #[test]
 fn a_budget_below_the_smallest_cut_is_an_error() {
     let owned = Owned::<f64>::made_up(3, 4, 5, 2);
-    let budget = 100;
+    let budget = MemoryBudget::bytes(100);
     let weight_fn = LocallyNormalized { inner: owned.borrow(), normalize: Normalize::Hat, budget };
-    let mut weights = weight_fn.open().unwrap();
-    weights.enter(&owned.frames, &[0, 0]).unwrap();
+    let mut weights = weight_fn.bind(&mut Vec::new()).unwrap();
+    weights.set_frames(&owned.frames, &[0, 0]).unwrap();
     let chain = Chain { states: &[0, 1], labels: &[1] };
     let (mut blank, mut lexical) = ([0.0; 4], [0.0; 4]);
     let arcs = lattice::ArcsMut { blank: &mut blank, lexical: &mut lexical };
-    let error = weights.weigh_chain(0, chain, arcs).unwrap_err();
+    let error = weights.forward_chain(0, chain, arcs).unwrap_err();
     assert!(matches!(error, Error::Normaliser(panda_core::Error::Budget { .. })), "{error}");
     let adjoints = Arcs { blank: &[1.0; 4], lexical: &[1.0; 4] };
-    assert!(weights.pull_chain(0, chain, adjoints).is_err());
+    assert!(weights.backward_chain(0, chain, adjoints).is_err());
     // What was there is still there.
     assert!(weights.finish().values().all(|gradient| gradient.iter().all(|g| g.is_finite())));
 }
@@ -291,8 +292,8 @@ fn bits_do_not_depend_on_threads() {
                 (
                     weigh(weight_fn, &owned.frames, count),
                     pull(weight_fn, &owned.frames, count, (&blank, &lexical)),
-                    weigh_chain(weight_fn, &owned.frames, count, 0, chain),
-                    pull_chain(
+                    forward_chain(weight_fn, &owned.frames, count, 0, chain),
+                    backward_chain(
                         weight_fn,
                         &owned.frames,
                         count,
@@ -429,7 +430,7 @@ fn losses_equal_last<F: panda_core::Real>(values: Bar, gradients: Bar) {
         for weight_fn in [&by_joint as &dyn WeightFn<F>, &by_rows] {
             let lattice = RecognitionLattice::new(&context, alignment, weight_fn).unwrap();
             let weights = golden.wide("in/loss_cotangent");
-            let mut session = Session::default();
+            let mut session = Session::new(MemoryBudget::default());
             let found = session.sum(&lattice, &frames, &labels, weights).unwrap();
             assert_within(case, &found.sums, golden.wide("out/loss"), values);
             assert_within(case, &found.frames, golden.wide("out/grad_loss/frames"), gradients);
@@ -468,27 +469,27 @@ impl WeightFn<f32> for Unchecked {
     fn frame_size(&self) -> Option<usize> {
         None
     }
-    fn bytes(&self, _: Load) -> usize {
-        0
+    fn scratch(&self, _: Workload) -> ScratchReq {
+        ScratchReq::EMPTY
     }
-    fn open(&self) -> Result<Box<dyn Weights<f32> + '_>> {
+    fn bind(&self, _: &mut Vec<Vec<f32>>) -> Result<Box<dyn BoundWeights<f32> + '_>> {
         Ok(Box::new(*self))
     }
 }
 
-impl Weights<f32> for Unchecked {
-    fn enter(&mut self, _: &[f32], _: &[u32]) -> Result<()> {
+impl BoundWeights<f32> for Unchecked {
+    fn set_frames(&mut self, _: &[f32], _: &[u32]) -> Result<()> {
         Ok(())
     }
-    fn weigh(&self, _: &[usize], arcs: ArcsMut<f32>) {
+    fn forward(&self, _: &[usize], arcs: ArcsMut<f32>) {
         arcs.blank.fill(0.0);
         arcs.lexical.fill(self.0);
     }
-    fn weigh_state(&self, _: usize, _: usize, lexical: &mut [f32]) -> f32 {
+    fn forward_state(&self, _: usize, _: usize, lexical: &mut [f32]) -> f32 {
         lexical.fill(self.0);
         0.0
     }
-    fn weigh_chain(&self, _: usize, chain: Chain, arcs: ArcsMut<f32>) -> Result<()> {
+    fn forward_chain(&self, _: usize, chain: Chain, arcs: ArcsMut<f32>) -> Result<()> {
         arcs.blank.fill(0.0);
         for row in arcs.lexical.chunks_exact_mut(chain.states.len()) {
             row.fill(self.0);
@@ -496,8 +497,8 @@ impl Weights<f32> for Unchecked {
         }
         Ok(())
     }
-    fn pull(&mut self, _: &[usize], _: Arcs<f32>) {}
-    fn pull_chain(&mut self, _: usize, _: Chain, _: Arcs<f32>) -> Result<()> {
+    fn backward(&mut self, _: &[usize], _: Arcs<f32>) {}
+    fn backward_chain(&mut self, _: usize, _: Chain, _: Arcs<f32>) -> Result<()> {
         Ok(())
     }
     fn frame_gradient(&mut self, rows: &[f32]) -> Vec<f32> {

@@ -1,13 +1,12 @@
 //! Any weight function under a normaliser: rows of V weights, whole frames and a few sites of a chain at a time.
-use kernels::{Real, items_mut, par_for, parts, parts_mut};
+use kernels::{BufferPool, Real, ScratchReq, items_mut, par_for, parts, parts_mut};
 
 use super::log_probabilities::Normalize;
-use crate::{Arcs, ArcsMut, Chain, Result, Weights, pool::Pool};
+use crate::{Arcs, ArcsMut, BoundWeights, Chain, Result};
 
-/// Elements of the rows that are made at once.
-const ROOM: usize = 1 << 18;
-/// Rows of a task.
-const ROWS: usize = 16;
+/// Elements of the rows of one block.
+const BLOCK_ELEMENTS: usize = 1 << 18;
+const ROWS_PER_TASK: usize = 16;
 
 /// C and V.
 #[derive(Debug, Clone, Copy)]
@@ -19,48 +18,51 @@ pub struct Shape {
 impl Shape {
     /// Frames whose weights are made at once on the way back.
     fn frames(self) -> usize {
-        (ROOM / self.states.saturating_mul(self.vocabulary.saturating_add(1)).max(1)).max(1)
+        (BLOCK_ELEMENTS / self.states.saturating_mul(self.vocabulary.saturating_add(1)).max(1)).max(1)
     }
 
     /// Sites of a chain whose weights are made at once on the way back.
     fn sites(self) -> usize {
-        (ROOM / self.vocabulary.saturating_add(1)).max(1)
+        (BLOCK_ELEMENTS / self.vocabulary.saturating_add(1)).max(1)
     }
 
-    /// Bytes of a [`pull`].
-    pub fn pull_bytes<F>(self, frames: usize) -> usize {
+    /// Memory of a [`backward`].
+    pub fn backward_scratch<F>(self, frames: usize) -> ScratchReq {
         let arcs = self.states.saturating_mul(self.vocabulary.saturating_add(1));
-        frames.min(self.frames()).saturating_mul(arcs).saturating_mul(size_of::<F>())
+        ScratchReq::new::<F>(arcs).times(frames.min(self.frames()))
     }
 
-    /// Bytes of a [`pull_chain`].
-    pub fn chain_bytes<F>(self) -> usize {
-        // Positions of its own for the last ones make at most twice as many.
-        self.vocabulary.saturating_add(5).saturating_mul(self.sites() * size_of::<F>())
+    /// Memory of a [`backward_chain`].
+    pub fn chain_scratch<F>(self) -> ScratchReq {
+        // Positions behind the last ones make at most twice as many.
+        ScratchReq::new::<F>(self.sites()).times(self.vocabulary.saturating_add(5))
     }
 }
 
-/// Weights of all arcs of some frames.
-pub fn weigh<F: Real>(
-    inner: &dyn Weights<F>,
+/// Computes the weights of all arcs of some frames.
+pub fn forward<F: Real>(
+    inner: &dyn BoundWeights<F>,
     normalize: Normalize,
     shape: Shape,
     frames: &[usize],
     arcs: ArcsMut<F>,
 ) {
     let ArcsMut { blank, lexical } = arcs;
-    inner.weigh(frames, ArcsMut { blank, lexical });
+    inner.forward(frames, ArcsMut { blank, lexical });
     let v = shape.vocabulary;
-    par_for((parts_mut(blank, ROWS), parts_mut(lexical, ROWS * v)), |_, (blank, lexical)| {
-        for (blank, lexical) in blank.iter_mut().zip(lexical.chunks_exact_mut(v)) {
-            normalize.forward(blank, lexical);
-        }
-    });
+    par_for(
+        (parts_mut(blank, ROWS_PER_TASK), parts_mut(lexical, ROWS_PER_TASK * v)),
+        |_, (blank, lexical)| {
+            for (blank, lexical) in blank.iter_mut().zip(lexical.chunks_exact_mut(v)) {
+                normalize.forward(blank, lexical);
+            }
+        },
+    );
 }
 
-/// Takes adjoints of [`weigh`]'s results back.
-pub fn pull<F: Real>(
-    inner: &mut dyn Weights<F>,
+/// Propagates adjoints of the results of [`forward`].
+pub fn backward<F: Real>(
+    inner: &mut dyn BoundWeights<F>,
     normalize: Normalize,
     shape: Shape,
     frames: &[usize],
@@ -72,10 +74,10 @@ pub fn pull<F: Real>(
     let all = adjoints.blank.chunks(count.max(1)).zip(adjoints.lexical.chunks((count * v).max(1)));
     for (frames, (of_blank, of_labels)) in frames.chunks(shape.frames()).zip(all) {
         let (blank, lexical) = (&mut blank[..of_blank.len()], &mut lexical[..of_labels.len()]);
-        inner.weigh(frames, ArcsMut { blank: &mut *blank, lexical: &mut *lexical });
-        let weights = (parts_mut(blank, ROWS), parts_mut(lexical, ROWS * v));
+        inner.forward(frames, ArcsMut { blank: &mut *blank, lexical: &mut *lexical });
+        let weights = (parts_mut(blank, ROWS_PER_TASK), parts_mut(lexical, ROWS_PER_TASK * v));
         par_for(
-            (weights, parts(of_blank, ROWS), parts(of_labels, ROWS * v)),
+            (weights, parts(of_blank, ROWS_PER_TASK), parts(of_labels, ROWS_PER_TASK * v)),
             |_, (weights, of_blank, of_labels)| {
                 let adjoints = of_blank.iter().zip(of_labels.chunks_exact(v));
                 let weights = weights.0.iter_mut().zip(weights.1.chunks_exact_mut(v));
@@ -86,43 +88,45 @@ pub fn pull<F: Real>(
                 }
             },
         );
-        inner.pull(frames, Arcs { blank, lexical });
+        inner.backward(frames, Arcs { blank, lexical });
     }
 }
 
 /// Weights along a chain: of each site, V are made, and one beside the blank's is kept.
-pub fn weigh_chain<F: Real>(
-    inner: &dyn Weights<F>,
+pub fn forward_chain<F: Real>(
+    inner: &dyn BoundWeights<F>,
     normalize: Normalize,
     shape: Shape,
-    pool: &Pool<F>,
+    pool: &BufferPool<F>,
     (first, chain): (usize, Chain),
     arcs: ArcsMut<F>,
 ) {
     let positions = chain.states.len();
-    par_for((parts_mut(arcs.blank, ROWS), parts_mut(arcs.lexical, ROWS)), |at, (blank, lexical)| {
-        pool.with(shape.vocabulary, |row| {
-            for (site, (blank, lexical)) in (at * ROWS..).zip(blank.iter_mut().zip(lexical)) {
+    par_for(
+        (parts_mut(arcs.blank, ROWS_PER_TASK), parts_mut(arcs.lexical, ROWS_PER_TASK)),
+        |at, (blank, lexical)| {
+            let mut row = pool.acquire("task", shape.vocabulary);
+            for (site, (blank, lexical)) in (at * ROWS_PER_TASK..).zip(blank.iter_mut().zip(lexical)) {
                 let (t, u) = (site / positions, site % positions);
-                let state = normalize.state(inner.weigh_state(first + t, chain.states[u], row), row);
+                let state = normalize.state(inner.forward_state(first + t, chain.states[u], &mut row), &row);
                 *blank = F::from_f64(state.blank);
                 *lexical = chain.labels.get(u).map_or(F::NEG_INFINITY, |&label| {
                     F::from_f64(state.label(row[label as usize - 1].to_f64()))
                 });
             }
-        });
-    });
+        },
+    );
 }
 
-/// Takes adjoints of [`weigh_chain`]'s results back.
+/// Propagates adjoints of the results of [`forward_chain`].
 ///
 /// ```text
 /// for each block of positions, for each few frames:
 ///     par for each site:  weights of its row, and their gradients
 ///     for each label y:   the inner function's own, along a chain of y alone
 /// ```
-pub fn pull_chain<F: Real>(
-    inner: &mut dyn Weights<F>,
+pub fn backward_chain<F: Real>(
+    inner: &mut dyn BoundWeights<F>,
     normalize: Normalize,
     shape: Shape,
     (first, chain): (usize, Chain),
@@ -152,7 +156,7 @@ pub fn pull_chain<F: Real>(
                     *blank = F::ZERO;
                     return row.fill(F::ZERO);
                 }
-                *blank = weights.weigh_state(first + t, chain.states[u], row);
+                *blank = weights.forward_state(first + t, chain.states[u], row);
                 normalize.backward((adjoints.blank[at].to_f64(), of_label.to_f64()), blank, row);
                 if let Some(&label) = label {
                     row[label as usize - 1] += of_label;
@@ -172,7 +176,7 @@ pub fn pull_chain<F: Real>(
                 }
                 let labels = vec![1 + y as u32; block.len()];
                 let chain = Chain { states: &states, labels: &labels };
-                inner.pull_chain(first + start, chain, Arcs { blank: of_blank, lexical: of_label })?;
+                inner.backward_chain(first + start, chain, Arcs { blank: of_blank, lexical: of_label })?;
             }
         }
     }

@@ -9,26 +9,30 @@
 //! Sites go in groups, so that what a call holds depends on H, V and the budget alone; a site without adjoints is left out.
 use std::sync::Mutex;
 
-use kernels::Real;
+use kernels::{Real, ScratchReq};
 use panda_core::{
-    Adjoints, Backward, Gradients, Head, Plan, Precision, Selection, Sites, Workspace, backward, forward,
+    Adjoints, Backward, Gradients, Head, MemoryBudget, Plan, Precision, Selection, Sites, Workspace,
+    backward, forward,
 };
 
 use super::log_probabilities::{Normalize, log_sigmoid, sigmoid};
-use crate::weight_fn::JointSizes;
 use crate::{
-    Arcs, ArcsMut, Chain, Joint, Parameters, Result, Weights,
-    weight_fn::joint::{chain, opened::Opened},
+    Arcs, ArcsMut, BoundWeights, Chain, Joint, Parameters, Result,
+    weight_fn::joint::{
+        bound::BoundJoint,
+        chain,
+        projections::{JointSizes, Projections},
+    },
 };
 
 /// Sites of a group, as few and as many as they may be.
 const SITES: [usize; 2] = [1 << 12, 1 << 15];
 
-/// A joint network at work with its normaliser.
+/// A bound joint network and its normalizer.
 pub struct Selected<'a, F: Real> {
-    pub opened: Opened<'a, F>,
+    pub joint: BoundJoint<'a, F>,
     normalize: Normalize,
-    budget: usize,
+    budget: MemoryBudget,
     /// As many as there are calls at once.
     workspaces: Mutex<Vec<Workspace<F>>>,
     /// Gradients of the classes of the normaliser, *C x H* and *C*; nothing before the first.
@@ -45,36 +49,41 @@ fn classes(vocabulary: usize, normalize: Normalize) -> [usize; 2] {
 }
 
 /// Sites of a group: about as many as half of a budget keeps the scores of.
-fn group<F>(classes: usize, budget: usize) -> usize {
-    (budget / 2 / (classes.max(1) * size_of::<F>())).clamp(SITES[0], SITES[1])
+fn group<F>(classes: usize, budget: MemoryBudget) -> usize {
+    (budget.limit() / 2 / (classes.max(1) * size_of::<F>())).clamp(SITES[0], SITES[1])
 }
 
-/// Bytes that the normaliser adds to a joint network.
-pub fn bytes<F: panda_core::Real>(sizes: &JointSizes, normalize: Normalize, budget: usize) -> usize {
+/// Memory that the normalizer allocates in addition to a joint network.
+pub fn scratch<F: panda_core::Real>(
+    sizes: &JointSizes,
+    normalize: Normalize,
+    budget: MemoryBudget,
+) -> ScratchReq {
     let [classes, selected] = classes(sizes.vocabulary, normalize);
     let sites = group::<F>(classes, budget);
     let shape = panda_core::Shape { sites, hidden: sizes.hidden, classes, selected };
-    let plan = Plan::<F>::new(shape, Precision::Full, budget, true);
-    let plan =
-        plan.unwrap_or_else(|_| Plan::least(shape, Precision::Full)).scratch(shape, Precision::Full).bytes();
-    let entry = size_of::<u32>() + size_of::<bool>() + size_of::<f64>();
-    // The blanks of hat are done before the labels.
-    let lists = sites * (size_of::<usize>() + (selected * entry).max(2 * size_of::<F>()));
+    let plan = Plan::<F>::new(shape, Precision::Full, budget);
+    let plan = plan.unwrap_or_else(|_| Plan::least(shape, Precision::Full)).bytes(shape, Precision::Full);
+    // Class, activity and adjoint of each selected class; hat scores its blanks before the labels.
+    let selections = ScratchReq::new::<u32>(selected)
+        .and(ScratchReq::new::<bool>(selected))
+        .and(ScratchReq::new::<f64>(selected));
+    let lists = ScratchReq::new::<usize>(1).and(selections.or(ScratchReq::new::<F>(2)));
     // The order of the sites of a wave by context, and a sum.
-    let order = sites * 2 * size_of::<usize>() + sizes.hidden * size_of::<F>();
-    let gradients = classes * (sizes.hidden * size_of::<F>() + size_of::<f64>());
-    plan.saturating_add(lists + order + gradients)
+    let order = ScratchReq::new::<[usize; 2]>(sites).and(ScratchReq::new::<F>(sizes.hidden));
+    let gradients = ScratchReq::new::<F>(sizes.hidden).and(ScratchReq::new::<f64>(1)).times(classes);
+    ScratchReq::all_of([ScratchReq::from_bytes(plan), lists.times(sites), order, gradients])
 }
 
 impl<'a, F: panda_core::Real> Selected<'a, F> {
     pub fn new(
         joint: &Joint<'a, F>,
         normalize: Normalize,
-        budget: usize,
-        spare: &mut Vec<Vec<F>>,
+        budget: MemoryBudget,
+        buffers: &mut Vec<Vec<F>>,
     ) -> Result<Self> {
         Ok(Self {
-            opened: joint.opened(spare)?,
+            joint: BoundJoint::new(*joint, buffers)?,
             normalize,
             budget,
             workspaces: Mutex::default(),
@@ -85,14 +94,19 @@ impl<'a, F: panda_core::Real> Selected<'a, F> {
 
     /// The classes of the normaliser among the rows of the joint's head.
     fn head(&self) -> Result<Head<'_, F>> {
-        let (h, [classes, _]) = (self.opened.hidden(), classes(self.opened.joint.vocabulary, self.normalize));
-        let first = self.opened.bias.len() - classes;
-        Ok(Head::new(&self.opened.head[first * h..], Some(&self.opened.bias[first..]), h)?)
+        let Projections { head, bias, hidden: h, .. } = &self.joint.projections;
+        let first = bias.len() - self.classes();
+        Ok(Head::new(&head[first * h..], Some(&bias[first..]), *h)?)
+    }
+
+    /// Classes of the normalizer.
+    fn classes(&self) -> usize {
+        classes(self.joint.projections.vocabulary, self.normalize)[0]
     }
 
     fn with_workspace<T>(&self, work: impl FnOnce(&mut Workspace<F>) -> T) -> T {
         let lock = || self.workspaces.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let mut workspace = lock().pop().unwrap_or_else(|| Workspace::new(self.budget, true));
+        let mut workspace = lock().pop().unwrap_or_else(|| Workspace::new(self.budget));
         let result = work(&mut workspace);
         lock().push(workspace);
         result
@@ -104,9 +118,8 @@ impl<'a, F: panda_core::Real> Selected<'a, F> {
         sites: impl Iterator<Item = usize> + Clone,
         mut work: impl FnMut(&[usize]) -> Result<()>,
     ) -> Result<()> {
-        let [classes, _] = classes(self.opened.joint.vocabulary, self.normalize);
         let count = sites.clone().count();
-        let each = count.div_ceil(count.div_ceil(group::<F>(classes, self.budget)).max(1));
+        let each = count.div_ceil(count.div_ceil(group::<F>(self.classes(), self.budget)).max(1));
         let (mut sites, mut group) = (sites, Vec::with_capacity(each));
         loop {
             group.clear();
@@ -120,7 +133,7 @@ impl<'a, F: panda_core::Real> Selected<'a, F> {
 
     /// What the sites of a group ask for.
     fn selection(&self, chain: Chain, sites: &[usize]) -> Result<Selection> {
-        let [_, per_site] = classes(self.opened.joint.vocabulary, self.normalize);
+        let [_, per_site] = classes(self.joint.projections.vocabulary, self.normalize);
         let (mut ids, mut active) = (Vec::new(), Vec::new());
         ids.reserve_exact(sites.len() * per_site);
         active.reserve_exact(sites.len() * per_site);
@@ -138,19 +151,15 @@ impl<'a, F: panda_core::Real> Selected<'a, F> {
         Ok(Selection::new(ids, active, per_site)?)
     }
 
-    /// Both log-probabilities of all sites.
-    pub fn weigh(&self, first: usize, chain: Chain, arcs: ArcsMut<F>) -> Result<()> {
+    /// Computes both log-probabilities of all sites.
+    pub fn forward(&self, first: usize, chain: Chain, arcs: ArcsMut<F>) -> Result<()> {
         let ArcsMut { blank, lexical } = arcs;
         let all = 0..blank.len();
         let head = self.head()?;
         self.with_workspace(|workspace| match self.normalize {
             Normalize::Hat => {
-                chain::weigh(
-                    &self.opened,
-                    first,
-                    chain,
-                    ArcsMut { blank: &mut *blank, lexical: &mut *lexical },
-                );
+                let arcs = ArcsMut { blank: &mut *blank, lexical: &mut *lexical };
+                chain::forward(&self.joint.projections, first, chain, arcs);
                 self.each_group(all.filter(|&site| label(chain, site).is_some()), |sites| {
                     let selection = self.selection(chain, sites)?;
                     let found = forward(&self.sites(first, chain, sites), &head, &selection, workspace)?;
@@ -177,11 +186,11 @@ impl<'a, F: panda_core::Real> Selected<'a, F> {
         })
     }
 
-    /// Takes adjoints of both back.
-    pub fn pull(&mut self, first: usize, chain: Chain, adjoints: Arcs<F>) -> Result<()> {
+    /// Propagates adjoints of both.
+    pub fn backward(&mut self, first: usize, chain: Chain, adjoints: Arcs<F>) -> Result<()> {
         let of_label = |site: usize| label(chain, site).map_or(0.0, |_| adjoints.lexical[site].to_f64());
         if self.normalize == Normalize::Hat {
-            self.pull_blanks(first, chain, adjoints);
+            self.backward_blanks(first, chain, adjoints);
         }
         let of_blank = |site: usize| match self.normalize {
             Normalize::Hat => 0.0,
@@ -189,14 +198,13 @@ impl<'a, F: panda_core::Real> Selected<'a, F> {
         };
         let sites = (0..adjoints.blank.len()).filter(|&site| (of_blank(site), of_label(site)) != (0.0, 0.0));
 
-        self.opened.gradient();
-        let mut gradient = self.opened.gradient.take().expect("there is room for gradients");
+        let (_, gradients) = self.joint.gradients();
+        let of_sites = (std::mem::take(&mut gradients.contexts), std::mem::take(&mut gradients.frames));
         let (mut weight, mut bias) = (std::mem::take(&mut self.head), std::mem::take(&mut self.bias));
         if weight.is_empty() {
-            let [classes, _] = classes(self.opened.joint.vocabulary, self.normalize);
-            (weight, bias) = (kernels::zeros(classes * self.opened.hidden()), vec![0.0; classes]);
+            let classes = self.classes();
+            (weight, bias) = (kernels::zeros(classes * self.joint.projections.hidden), vec![0.0; classes]);
         }
-        let of_sites = (std::mem::take(&mut gradient.contexts), std::mem::take(&mut gradient.frames));
         let mut sums = Gradients { sites: of_sites, weight, bias };
         let result = self.with_workspace(|workspace| {
             let (head, mut emissions) = (self.head()?, Vec::new());
@@ -218,17 +226,17 @@ impl<'a, F: panda_core::Real> Selected<'a, F> {
             })
         });
         let Gradients { sites: of_sites, weight, bias } = sums;
-        (gradient.contexts, gradient.frames) = of_sites;
+        if let Some(gradients) = &mut self.joint.gradients {
+            (gradients.contexts, gradients.frames) = of_sites;
+        }
         (self.head, self.bias) = (weight, bias);
-        self.opened.gradient = Some(gradient);
         result
     }
 
     /// What the scores of blanks have to do with both log-probabilities of hat, a few frames at a time.
-    fn pull_blanks(&mut self, first: usize, chain: Chain, adjoints: Arcs<F>) {
+    fn backward_blanks(&mut self, first: usize, chain: Chain, adjoints: Arcs<F>) {
         let positions = chain.states.len();
-        let [classes, _] = classes(self.opened.joint.vocabulary, self.normalize);
-        let few = (group::<F>(classes, self.budget) / positions).max(1) * positions;
+        let few = (group::<F>(self.classes(), self.budget) / positions).max(1) * positions;
         let few = few.min(adjoints.blank.len().max(1));
         let (mut blank, mut lexical) = (vec![F::ZERO; few], vec![F::ZERO; few]);
         let parts = adjoints.blank.chunks(few).zip(adjoints.lexical.chunks(few));
@@ -236,30 +244,30 @@ impl<'a, F: panda_core::Real> Selected<'a, F> {
             let first = first + part * few / positions;
             let (blank, lexical) = (&mut blank[..of_blank.len()], &mut lexical[..of_blank.len()]);
             let arcs = ArcsMut { blank: &mut *blank, lexical: &mut *lexical };
-            chain::weigh(&self.opened, first, chain, arcs);
+            let (projections, gradients) = self.joint.gradients();
+            chain::forward(projections, first, chain, arcs);
             for (site, b) in blank.iter_mut().enumerate() {
                 let (score, of_blank) = (b.to_f64(), of_blank[site].to_f64());
                 let of_label = label(chain, site).map_or(0.0, |_| of_label[site].to_f64());
                 *b = F::from_f64(of_blank * sigmoid(-score) - of_label * sigmoid(score));
             }
             lexical.fill(F::ZERO);
-            chain::pull(&mut self.opened, first, chain, Arcs { blank, lexical });
+            chain::backward(projections, gradients, first, chain, Arcs { blank, lexical });
         }
     }
 
     /// Gradients of the joint's parameters.
     pub fn finish(self) -> Parameters<F> {
-        let Self { mut opened, head, bias, .. } = self;
-        let gradient = opened.gradient();
-        let first = gradient.bias.len() - bias.len();
-        let h = gradient.head.len() / gradient.bias.len();
-        gradient.head[first * h..].iter_mut().zip(head).for_each(|(sum, g)| *sum += g);
-        gradient.bias[first..].iter_mut().zip(bias).for_each(|(sum, g)| *sum += g);
-        Box::new(opened).finish()
+        let Self { mut joint, head, bias, .. } = self;
+        let (projections, gradients) = joint.gradients();
+        let (first, h) = (gradients.bias.len() - bias.len(), projections.hidden);
+        gradients.head[first * h..].iter_mut().zip(head).for_each(|(sum, g)| *sum += g);
+        gradients.bias[first..].iter_mut().zip(bias).for_each(|(sum, g)| *sum += g);
+        Box::new(joint).finish()
     }
 
     fn sites<'s>(&'s self, first: usize, chain: Chain<'s>, sites: &'s [usize]) -> ChainSites<'s, F> {
-        ChainSites { opened: &self.opened, first, states: chain.states, sites }
+        ChainSites { projections: &self.joint.projections, first, states: chain.states, sites }
     }
 }
 
@@ -270,7 +278,7 @@ fn label(chain: Chain, site: usize) -> Option<u32> {
 
 /// Some sites of a chain, by number: `t (U + 1) + u`.
 struct ChainSites<'a, F: Real> {
-    opened: &'a Opened<'a, F>,
+    projections: &'a Projections<F>,
     /// The frame of the first site.
     first: usize,
     /// *U + 1*
@@ -295,7 +303,7 @@ impl<F: panda_core::Real> Sites<F> for ChainSites<'_, F> {
     }
 
     fn width(&self) -> usize {
-        self.opened.hidden()
+        self.projections.hidden
     }
 
     fn largest(&self) -> f64 {
@@ -305,7 +313,7 @@ impl<F: panda_core::Real> Sites<F> for ChainSites<'_, F> {
     fn fill(&self, sites: &[usize], hidden: &mut [F]) {
         for (&site, out) in sites.iter().zip(hidden.chunks_exact_mut(self.width())) {
             let (frame, state) = self.place(site);
-            self.opened.hidden_row(frame, state, out);
+            self.projections.hidden_row(frame, state, out);
         }
     }
 
@@ -314,7 +322,8 @@ impl<F: panda_core::Real> Sites<F> for ChainSites<'_, F> {
     }
 
     fn zero_gradient(&self) -> (Vec<F>, Vec<F>) {
-        (vec![F::ZERO; self.opened.contexts.rows.len()], vec![F::ZERO; self.opened.frames.rows.len()])
+        let Projections { contexts, frames, .. } = self.projections;
+        (vec![F::ZERO; contexts.rows.len()], vec![F::ZERO; frames.rows.len()])
     }
 
     fn scatter(&self, sites: &[usize], gradient: &[F], (contexts, frames): &mut (Vec<F>, Vec<F>)) {

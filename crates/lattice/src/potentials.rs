@@ -3,17 +3,59 @@
 //! ```text
 //! β(t,a,p) = ⊕ ( b_t[p] ⊗ β(after a blank, p),  ⊕_y l_t[p,y] ⊗ β(after a label, δ(p,y)) )        β(N,0,p) = 1̄
 //! ```
-//! In f64, without offsets. Whoever stands in a state and knows this needs no dead ends: going on by the arc of largest
-//! `weight ⊗ β` finds the best path, by an arc drawn in proportion to it a path from the posterior.
-use kernels::{Real, items_mut, par_for};
+//! In f64, without offsets. A walk that follows the arc of largest `weight ⊗ β` finds the best path without dead ends; one that draws
+//! arcs in proportion to it samples a path from the posterior.
+use kernels::{Real, ScratchReq, items_mut, par_for};
 
 use crate::{
-    Alignment, ArcsMut, Chain, Context, Frames, Merge, RecognitionLattice, Result, Session, Spot, Weights,
+    Alignment, ArcsMut, BoundWeights, Chain, Context, Frames, RecognitionLattice, Result, Session, Spot, Sum,
+    execution::{Execution, Request, check_sums},
     group::Group,
-    plan::{Walks, Work},
-    session::{Asked, Call, Sum, check_sums},
+    plan::Operation,
     step::Step,
 };
+
+/// How weights of several paths become one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Merge {
+    /// The largest.
+    Max,
+    /// `log Σ exp`
+    Sum,
+}
+
+impl Merge {
+    /// All in one; nothing weighs -inf, and what is NaN stays so.
+    pub(crate) fn all(self, values: &mut [f64]) -> f64 {
+        let larger = |top: f64, &x: &f64| if x > top || x.is_nan() { x } else { top };
+        let top = values.iter().fold(f64::NEG_INFINITY, larger);
+        if self == Self::Max || !top.is_finite() {
+            return top;
+        }
+        values.iter_mut().for_each(|x| *x -= top);
+        kernels::exp(values);
+        top + values.iter().sum::<f64>().ln()
+    }
+
+    pub(crate) fn two(self, a: f64, b: f64) -> f64 {
+        let (high, low) = if a > b || a.is_nan() { (a, b) } else { (b, a) };
+        match self {
+            _ if high.is_nan() => high,
+            _ if low == f64::NEG_INFINITY => high,
+            Self::Max => high,
+            Self::Sum => high + (low - high).exp().ln_1p(),
+        }
+    }
+}
+
+/// A string of labels.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Hypothesis {
+    /// 1 to V.
+    pub labels: Vec<u32>,
+    /// The best of its paths, or the sum over them, as was asked for.
+    pub weight: f64,
+}
 
 /// Frames and states of the alignment as one row of places, `t A + a`; arcs lead to later ones.
 #[derive(Debug, Clone, Copy)]
@@ -64,7 +106,7 @@ impl Places {
 pub struct Walk<'a, F> {
     pub context: &'a dyn Context,
     pub places: Places,
-    weights: &'a dyn Weights<F>,
+    weights: &'a dyn BoundWeights<F>,
     /// The first of the utterance's packed frames.
     first: usize,
     /// β, *(N A + 1) x C*; none where nobody asked.
@@ -81,11 +123,19 @@ pub struct Row<F> {
     pub scores: Vec<f64>,
 }
 
+impl<F: Real> Row<F> {
+    /// Memory of the arcs from one state.
+    pub fn scratch(context: &dyn Context) -> ScratchReq {
+        let arc = ScratchReq::new::<F>(1).and(ScratchReq::new::<f64>(2));
+        arc.times(1 + context.vocabulary())
+    }
+}
+
 impl<'a, F: Real> Walk<'a, F> {
-    pub fn new(call: &'a Call<F>, group: &Group, at: usize, ahead: &'a [f64]) -> Self {
-        let places = Places { frames: group.of(at).len(), alignment: call.step.alignment() };
-        let (context, first) = (call.step.context(), group.of(at).start);
-        Self { context, places, weights: &*call.weights, first, ahead }
+    pub fn new(execution: &'a Execution<F>, group: &Group, at: usize, ahead: &'a [f64]) -> Self {
+        let places = Places { frames: group.of(at).len(), alignment: execution.step.alignment() };
+        let (context, first) = (execution.step.context(), group.of(at).start);
+        Self { context, places, weights: &*execution.weights, first, ahead }
     }
 
     /// β of all paths.
@@ -104,7 +154,7 @@ impl<'a, F: Real> Walk<'a, F> {
         let v = self.context.vocabulary();
         row.lexical.resize(v, F::ZERO);
         let frame = self.first + self.places.frame(place);
-        let blank = self.weights.weigh_state(frame, state, &mut row.lexical);
+        let blank = self.weights.forward_state(frame, state, &mut row.lexical);
         row.weights.clear();
         row.weights.push(blank.to_f64());
         match self.places.after_label(place) {
@@ -134,7 +184,7 @@ impl<'a, F: Real> Walk<'a, F> {
         let states = [state, self.context.next_state(state, label as usize)];
         let (mut blank, mut lexical) = (vec![F::ZERO; 2 * frames], vec![F::ZERO; 2 * frames]);
         let arcs = ArcsMut { blank: &mut blank, lexical: &mut lexical };
-        self.weights.weigh_chain(self.first, Chain { states: &states, labels: &[label] }, arcs)?;
+        self.weights.forward_chain(self.first, Chain { states: &states, labels: &[label] }, arcs)?;
         Ok(lexical.iter().step_by(2).map(|weight| weight.to_f64()).collect())
     }
 
@@ -148,28 +198,28 @@ impl<'a, F: Real> Walk<'a, F> {
 }
 
 impl<F: Real> Session<F> {
-    /// Finds β for each utterance and lets `run(utterance, walk)` use it, the utterances of a group side by side. `room`: bytes that
-    /// a run holds for each of its frames, and beside.
+    /// Computes β of each utterance and calls `run(utterance, walk)`, in parallel for the utterances of a group. `memory`: that of a
+    /// run for each frame, and for each utterance.
     pub(crate) fn walks<T: Send>(
         &mut self,
         lattice: &RecognitionLattice<F>,
         frames: &Frames<F>,
-        (merge, room): (Merge, [usize; 2]),
+        (merge, memory): (Merge, [ScratchReq; 2]),
         run: impl Fn(usize, &Walk<F>) -> Result<T> + Sync,
     ) -> Result<Vec<T>> {
-        let asked = Asked::new(lattice, frames, None, Sum::Denominator)?;
-        let row = lattice.alignment().num_states() * lattice.context().states() * size_of::<f64>();
-        let walks = Walks { frame: room[0].saturating_add(row), utterance: room[1].saturating_add(row) };
-        let (mut call, plan) = self.call(asked, |all_paths| Work::walks(all_paths, walks))?;
+        let request = Request::new(lattice, frames, None, Sum::Denominator)?;
+        let row = ScratchReq::new::<f64>(lattice.alignment().num_states() * lattice.context().states());
+        let memory = memory.map(|memory| memory.and(row));
+        let (mut execution, plan) = self.start(request, |all_paths| Operation::walks(all_paths, memory))?;
         let mut results = Vec::with_capacity(frames.utterances());
         for group in plan.groups(frames) {
-            call.enter(&group)?;
-            let ahead = self.ahead(&call, &group, merge);
-            let start = call.step.context().start();
+            execution.set_frames(&group)?;
+            let ahead = self.ahead(&execution, &group, merge);
+            let start = execution.step.context().start();
             check_sums(&ahead.iter().map(|ahead| ahead[start]).collect::<Vec<_>>(), &group)?;
             let mut found: Vec<Option<Result<T>>> = (0..group.len()).map(|_| None).collect();
             par_for(items_mut(&mut found), |at, found| {
-                let walk = Walk::new(&call, &group, at, &ahead[at]);
+                let walk = Walk::new(&execution, &group, at, &ahead[at]);
                 *found = Some(run(group.utterances.start + at, &walk));
             });
             for found in found.into_iter().flatten() {
@@ -180,8 +230,8 @@ impl<F: Real> Session<F> {
     }
 
     /// β of each utterance of a group, *(N A + 1) x C*.
-    fn ahead(&mut self, call: &Call<F>, group: &Group, merge: Merge) -> Vec<Vec<f64>> {
-        let (step, alignment) = (&call.step, call.step.alignment());
+    fn ahead(&mut self, execution: &Execution<F>, group: &Group, merge: Merge) -> Vec<Vec<f64>> {
+        let (step, alignment) = (&execution.step, execution.step.alignment());
         let (c, v) = (step.context().states(), step.context().vocabulary());
         let mut lanes: Vec<Lane> = (0..group.len())
             .map(|at| {
@@ -189,10 +239,10 @@ impl<F: Real> Session<F> {
                 Lane { places, values: vec![0.0; (places.end() + 1) * c], row: vec![0.0; 1 + v] }
             })
             .collect();
-        let mut buffers = self.denominator.take_buffers(1);
+        let mut buffers = self.buffers.denominator.take_buffers(1);
         for at in (0..group.waves()).rev() {
             let wave = group.wave(at);
-            call.weights.weigh(&wave.frames, buffers[0].room(step, wave.frames.len()));
+            execution.weights.forward(&wave.frames, buffers[0].room(step, wave.frames.len()));
             let arcs = buffers[0].arcs(step, wave.frames.len());
             let starts: Vec<usize> =
                 wave.counts.iter().scan(0, |all, count| Some(std::mem::replace(all, *all + count))).collect();
@@ -204,7 +254,7 @@ impl<F: Real> Session<F> {
                 }
             });
         }
-        self.denominator.give_buffers(buffers);
+        self.buffers.denominator.give_buffers(buffers);
         lanes.into_iter().map(|lane| lane.values).collect()
     }
 }
@@ -238,5 +288,25 @@ impl Lane {
                 *to = merge.all(row);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_nan_stays_so_on_either_side() {
+        let nan = f64::NAN;
+        for merge in [Merge::Max, Merge::Sum] {
+            for other in [1.0, f64::NEG_INFINITY, f64::INFINITY, nan] {
+                assert!(
+                    merge.two(nan, other).is_nan() && merge.two(other, nan).is_nan(),
+                    "{merge:?} {other}"
+                );
+            }
+        }
+        assert_eq!(Merge::Max.two(1.0, f64::NEG_INFINITY), 1.0);
+        assert_eq!(Merge::Sum.two(0.0, 0.0), 2f64.ln());
     }
 }

@@ -1,0 +1,221 @@
+//! One call of a session: what it is asked for, its weights, and the buffers that it runs in.
+use std::borrow::Cow;
+
+use kernels::{Real, ScratchReq};
+
+use crate::{
+    Arcs, BoundWeights, Error, Frames, Labels, RecognitionLattice, Result,
+    best_path::Backpointers,
+    denominator::Denominator,
+    group::Group,
+    numerator::Numerator,
+    plan::{BUFFERS, Plan},
+    step::Step,
+};
+
+/// Which sum over paths a call is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sum {
+    /// `log D - log S`; under locally normalised weights `-log S`, and D is not computed.
+    Loss,
+    /// `log D`, over all paths.
+    Denominator,
+    /// `log S`, over the paths of the labels.
+    Numerator,
+}
+
+/// A lattice and inputs that fit together.
+pub struct Request<'a, F: Real> {
+    pub frames: &'a Frames<'a, F>,
+    pub labels: Option<&'a Labels<'a>>,
+    pub lattice: RecognitionLattice<'a, F>,
+    sum: Sum,
+}
+
+impl<'a, F: Real> Request<'a, F> {
+    pub fn new(
+        lattice: &RecognitionLattice<'a, F>,
+        frames: &'a Frames<'a, F>,
+        labels: Option<&'a Labels<'a>>,
+        sum: Sum,
+    ) -> Result<Self> {
+        lattice.check_frames(frames)?;
+        match labels {
+            Some(labels) => labels.check(frames, lattice.context().vocabulary())?,
+            None if sum == Sum::Denominator => {}
+            None => return Err(Error::shape("labels", "labels, for a sum over their paths", "none")),
+        }
+        let labels = if sum == Sum::Denominator { None } else { labels };
+        Ok(Self { frames, labels, lattice: *lattice, sum })
+    }
+
+    /// True if the sum needs all paths.
+    pub fn needs_all_paths(&self) -> bool {
+        match self.sum {
+            Sum::Loss => !self.lattice.weight_fn().is_locally_normalized(),
+            Sum::Denominator => true,
+            Sum::Numerator => false,
+        }
+    }
+}
+
+/// Buffers that stay in a session from call to call.
+#[derive(Default)]
+pub struct Buffers<F> {
+    pub denominator: Denominator<F>,
+    pub numerator: Numerator<F>,
+    pub best: Backpointers<F>,
+    /// Buffers of bound weights, between calls.
+    pub weights: Vec<Vec<F>>,
+}
+
+impl<F: Real> Buffers<F> {
+    /// Frees all buffers if `limit` bytes do not hold the excess of their sizes over those of a plan.
+    pub fn fit(&mut self, plan: &Plan, limit: usize) {
+        let excess = |(held, planned): (ScratchReq, &ScratchReq)| {
+            ScratchReq::from_bytes(held.bytes().saturating_sub(planned.bytes()))
+        };
+        let excess = ScratchReq::all_of(self.held().into_iter().zip(&plan.buffers).map(excess));
+        if excess.and(ScratchReq::from_bytes(plan.bytes)).bytes() > limit {
+            *self = Self {
+                denominator: Denominator::default(),
+                numerator: Numerator::default(),
+                best: Backpointers::default(),
+                weights: Vec::new(),
+            };
+        }
+    }
+
+    /// Memory in the order of [`Plan::buffers`].
+    fn held(&self) -> [ScratchReq; BUFFERS] {
+        let [pointers, of_best] = self.best.held();
+        let [alpha, arcs, of_sums] = self.denominator.held();
+        let weights = self.weights.iter().map(|buffer| ScratchReq::new::<F>(buffer.capacity()));
+        [pointers.and(alpha), arcs, self.numerator.held(), of_best.and(of_sums), ScratchReq::all_of(weights)]
+    }
+}
+
+/// A request and its bound weights.
+pub struct Execution<'a, F: Real> {
+    pub frames: &'a Frames<'a, F>,
+    pub lattice: RecognitionLattice<'a, F>,
+    pub step: Step<'a>,
+    pub weights: Box<dyn BoundWeights<F> + 'a>,
+    labels: Option<&'a Labels<'a>>,
+    /// Frames of the group, packed.
+    rows: Cow<'a, [F]>,
+    sum: Sum,
+    all_paths: bool,
+}
+
+/// Sums over the paths of each utterance of a group.
+pub struct GroupSums {
+    denominators: Vec<f64>,
+    numerators: Vec<f64>,
+    pub sums: Vec<f64>,
+}
+
+impl<'a, F: Real> Execution<'a, F> {
+    /// Binds the weights of a request, in `buffers` of earlier calls.
+    pub fn new(request: Request<'a, F>, buffers: &mut Vec<Vec<F>>) -> Result<Self> {
+        let all_paths = request.needs_all_paths();
+        let Request { frames, labels, lattice, sum } = request;
+        let weights = lattice.weight_fn().bind(buffers)?;
+        // Buffers that the weights did not take would only use memory.
+        buffers.clear();
+        let rows = Cow::Borrowed(&[][..]);
+        Ok(Self { frames, labels, lattice, step: lattice.step(), weights, rows, sum, all_paths })
+    }
+
+    /// Sets the frames of a group.
+    pub fn set_frames(&mut self, group: &Group) -> Result<()> {
+        self.rows = group.rows(self.frames);
+        self.weights.set_frames(&self.rows, &group.utterances())
+    }
+
+    /// Computes the sums of a group. State for [`backward`](Self::backward) is saved if `keep_arcs` is some: with all arc weights or
+    /// without.
+    pub fn forward(
+        &mut self,
+        buffers: &mut Buffers<F>,
+        group: &Group,
+        keep_arcs: Option<bool>,
+    ) -> Result<GroupSums> {
+        self.set_frames(group)?;
+        let (stored, kept) = (keep_arcs.is_some(), keep_arcs.unwrap_or(false));
+        let mut found = GroupSums { denominators: Vec::new(), numerators: Vec::new(), sums: Vec::new() };
+        if self.all_paths {
+            found.denominators = buffers.denominator.forward(&self.step, &*self.weights, group, stored, kept);
+            check_sums(&found.denominators, group)?;
+        }
+        if let Some(labels) = self.labels {
+            let kind = (self.lattice.context(), self.lattice.alignment());
+            found.numerators = buffers.numerator.forward(kind, &*self.weights, group, labels, stored)?;
+            check_sums(&found.numerators, group)?;
+        }
+        found.sums = match self.sum {
+            Sum::Denominator => found.denominators.clone(),
+            Sum::Numerator => found.numerators.clone(),
+            Sum::Loss if !self.all_paths => found.numerators.iter().map(|s| -s).collect(),
+            Sum::Loss => {
+                let pairs = found.denominators.iter().zip(&found.numerators);
+                let loss =
+                    |(&d, &s): (&f64, &f64)| if s == f64::NEG_INFINITY { f64::INFINITY } else { d - s };
+                pairs.map(loss).collect()
+            }
+        };
+        Ok(found)
+    }
+
+    /// Adds the gradients of the group of the last [`forward`](Self::forward).
+    pub fn backward(
+        &mut self,
+        buffers: &mut Buffers<F>,
+        group: &Group,
+        found: &GroupSums,
+        cotangents: &[f64],
+    ) -> Result<()> {
+        if !found.numerators.is_empty() {
+            let sign = if self.sum == Sum::Loss { -1.0 } else { 1.0 };
+            let scaled: Vec<f64> = cotangents.iter().map(|g| sign * g).collect();
+            buffers.numerator.backward(&mut *self.weights, group, &scaled)?;
+        }
+        if !found.denominators.is_empty() {
+            let backward = |weights: &mut dyn BoundWeights<F>, frames: &[usize], adjoints: Arcs<F>| {
+                weights.backward(frames, adjoints);
+                Ok(())
+            };
+            buffers.denominator.backward(&self.step, &mut *self.weights, group, cotangents, backward)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the gradient of a group's frames to their positions in the batch.
+    pub fn frame_gradient(&mut self, group: &Group, out: &mut [F]) {
+        let size = self.frames.size();
+        let rows = self.weights.frame_gradient(&self.rows);
+        for (row, to) in rows.chunks_exact(size).zip(group.places(self.frames.padded())) {
+            out[to * size..][..size].copy_from_slice(row);
+        }
+    }
+}
+
+/// Fails for a sum that is NaN or +inf.
+pub fn check_sums(sums: &[f64], group: &Group) -> Result<()> {
+    match sums.iter().position(|sum| sum.is_nan() || *sum == f64::INFINITY) {
+        None => Ok(()),
+        Some(at) => Err(Error::Overflow { utterance: group.utterances.start + at, value: sums[at] }),
+    }
+}
+
+/// Fails unless there is one finite weight for each utterance.
+pub fn check_weights<F: Real>(frames: &Frames<F>, weights: &[f64]) -> Result<()> {
+    let expected = frames.utterances();
+    if weights.len() != expected {
+        return Err(Error::shape("weights", format!("one for each of {expected} utterances"), weights.len()));
+    }
+    crate::error::expect_finite("weights", weights)?;
+    // Some are infinite in single precision only.
+    let own: Vec<F> = weights.iter().map(|&weight| F::from_f64(weight)).collect();
+    crate::error::expect_finite("weights", &own)
+}

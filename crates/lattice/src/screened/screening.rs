@@ -1,0 +1,255 @@
+//! Best arcs of a frame of a joint network: states that lead to one run of states are panels of a [`Screen`].
+//!
+//! States that fill no panel are scored exactly, with frames as columns.
+use std::sync::{Mutex, PoisonError};
+
+use kernels::{
+    AlignedVec, PANEL, Real, ScratchReq, Screen, Spread, TanhAddends, TanhProducts, View, par_for, parts,
+    parts_mut, transpose,
+};
+
+use super::panels::StatePanels;
+use crate::{
+    RecognitionLattice,
+    step::Step,
+    weight_fn::{
+        Projections,
+        joint::{frames, projections::JointSizes},
+    },
+};
+
+/// Panels, of a frame of all utterances, from which on screening pays off: frames are searched one after the other.
+const MIN_PANELS: usize = 16;
+/// States from which the middle of all is estimated.
+const SAMPLED_STATES: usize = 64;
+const STATES_PER_TASK: usize = 8;
+
+/// The screen of a joint network and its panels.
+pub struct Screening<F> {
+    screen: Screen<F>,
+    panels: StatePanels,
+    /// Prepared contexts of each panel, *H x PANEL*.
+    addends: AlignedVec<F>,
+    /// The arc before the first of each state.
+    arcs: Vec<[u32; PANEL]>,
+}
+
+impl<F: Real> Screening<F> {
+    /// The screen of a joint network; none if the parameters exclude it. It takes the network's buffer for columns, which
+    /// [`into_buffer`](Self::into_buffer) returns.
+    pub fn new(projections: &mut Projections<F>, panels: StatePanels) -> Option<Self> {
+        let (h, v) = (projections.hidden, projections.vocabulary);
+        if projections.contexts.has_out_of_range() {
+            return None;
+        }
+        let (middle, spread) = spread(projections);
+        let screen = Screen::new(&projections.head, &projections.bias, middle, spread)?;
+        let mut addends = AlignedVec::from_vec(std::mem::take(&mut projections.column_buffer));
+        let projections = &*projections;
+        let columns = addends.ensure_len(panels.states.len() * PANEL * h, F::ONE);
+        par_for((parts_mut(columns, PANEL * h), parts(&panels.states, 1)), |_, (panel, states)| {
+            let mut rows = projections.pool.acquire("task", PANEL * h);
+            rows.fill(F::ONE);
+            for (row, &state) in rows.chunks_exact_mut(h).zip(&states[0]) {
+                row.copy_from_slice(&projections.contexts.rows[state * h..][..h]);
+            }
+            transpose(panel, View::new(&rows, PANEL, h));
+        });
+        let before = |states: &Vec<usize>| {
+            std::array::from_fn(|column| states.get(column).map_or(0, |state| (state * v) as u32))
+        };
+        let arcs = panels.states.iter().map(before).collect();
+        Some(Self { screen, panels, addends, arcs })
+    }
+
+    /// The buffer of the columns.
+    pub fn into_buffer(self) -> Vec<F> {
+        self.addends.into_vec()
+    }
+}
+
+/// The panels of a lattice, if its contexts and weights have any that pay off for `utterances` utterances at once.
+pub fn panels<F: Real>(sizes: &JointSizes, step: &Step, utterances: usize) -> Option<StatePanels> {
+    let panels = StatePanels::new(step.runs()?, sizes.vocabulary)?;
+    let count = panels.states.len().saturating_mul(utterances);
+    (Screen::<F>::suits(sizes.hidden, sizes.vocabulary) && count >= MIN_PANELS).then_some(panels)
+}
+
+/// Memory of a search that screens arcs, in addition to one that does not; none if it is of no use, or needs more than `available`
+/// bytes.
+pub fn scratch<F: Real>(
+    lattice: &RecognitionLattice<F>,
+    utterances: usize,
+    available: usize,
+) -> Option<ScratchReq> {
+    let sizes = lattice.weight_fn().joint_sizes()?;
+    let JointSizes { states: c, hidden: h, vocabulary: v, .. } = sizes;
+    let lists = StatePanels::scratch(c);
+    // The lists take memory before their number is known.
+    if h == 0 || !Screen::<F>::suits(h, v) || lists.bytes() > available {
+        return None;
+    }
+    let step = Step::new(lattice.context(), lattice.alignment());
+    let panels = panels::<F>(&sizes, &step, utterances)?;
+    let (count, rest) = (panels.states.len(), panels.rest.len());
+    let elements = ScratchReq::new::<F>;
+    // Columns and numbers of arcs; the screen.
+    let columns = elements(h).and(ScratchReq::from_bytes(16)).times(PANEL).times(count);
+    let screen = ScratchReq::from_bytes(Screen::<F>::bytes(h, v) + 4096);
+    // Arcs of the rest and middles of some frames, blanks, α', frame slices and sources of tasks.
+    let of_rest = elements(PANEL * (1 + v) + 1).times(rest);
+    let of_panels = elements(PANEL).and(ScratchReq::from_bytes(512)).times(count);
+    let of_states = elements(1).and(ScratchReq::from_bytes(16)).times(c);
+    let utterance = ScratchReq::all_of([of_rest, of_panels, of_states, elements(PANEL * h)]);
+    // Buffers of tasks, in addition to those of waves.
+    let tasks = utterances.div_ceil(2).saturating_mul(rest.div_ceil(STATES_PER_TASK));
+    let tasks = tasks.max(count).max(c.div_ceil(PANEL));
+    let of_waves = utterances.saturating_mul(c.div_ceil(PANEL)).min(2 * frames::MIN_TASKS);
+    let task = ScratchReq::aligned::<F>(TanhProducts::<F>::room(h) + PANEL * (h + 1 + v));
+    let all = ScratchReq::all_of([
+        lists,
+        columns,
+        screen,
+        utterance.times(utterances),
+        task.times(tasks.saturating_sub(of_waves)),
+    ]);
+    (all.bytes() <= available).then_some(all)
+}
+
+/// Some middle of prepared rows, as it is, and how far they are from it.
+fn spread<F: Real>(projections: &Projections<F>) -> (Vec<F>, Spread) {
+    let (rows, h) = (&projections.contexts.rows, projections.hidden);
+    let count = rows.len() / h;
+    let sample: Vec<usize> = (0..count).step_by(count.div_ceil(SAMPLED_STATES).max(1)).collect();
+    let (mut middle, mut row) = (vec![F::ZERO; h], vec![F::ZERO; h]);
+    for &at in &sample {
+        row.copy_from_slice(&rows[at * h..][..h]);
+        F::unprepare_tanh(&mut row);
+        kernels::add(&mut middle, &row);
+    }
+    let share = F::from_f64(1.0 / sample.len() as f64);
+    middle.iter_mut().for_each(|m| *m *= share);
+    let spread = Mutex::new(Spread { most: 0.0, norm: 0.0 });
+    par_for(parts(rows, PANEL * h), |_, rows| {
+        let (mut most, mut squares) = (F::ZERO, F::ZERO);
+        let mut row = projections.pool.acquire("task", h);
+        for prepared in rows.chunks_exact(h) {
+            row.copy_from_slice(prepared);
+            F::unprepare_tanh(&mut row);
+            for (x, &m) in row.iter_mut().zip(&middle) {
+                // No two tangents are further apart than their addends, nor than 2.
+                let far = *x - m;
+                let far = if far < F::ZERO { -far } else { far };
+                *x = if far > F::from_f64(2.0) { F::from_f64(2.0) } else { far };
+            }
+            most = largest(&row, most);
+            let square = kernels::dot(&row, &row);
+            squares = if square > squares { square } else { squares };
+        }
+        let (most, norm) = (most.to_f64(), squares.to_f64().sqrt());
+        // Rounded up, for what `ln` and the sums are off by.
+        let mut spread = spread.lock().unwrap_or_else(PoisonError::into_inner);
+        *spread = Spread {
+            most: spread.most.max(most * 1.001 + 1e-5),
+            norm: spread.norm.max(norm * 1.001 + 1e-5 * (h as f64).sqrt()),
+        };
+    });
+    (middle, spread.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// The largest of some values and another.
+fn largest<F: Real>(values: &[F], other: F) -> F {
+    let larger = |a: F, b: F| if a > b { a } else { b };
+    // In lanes, so that the loop is vectorized.
+    let mut lanes = [other; 16];
+    let (whole, rest) = values.as_chunks::<16>();
+    whole
+        .iter()
+        .for_each(|values| lanes.iter_mut().zip(values).for_each(|(lane, &x)| *lane = larger(x, *lane)));
+    lanes.into_iter().chain(rest.iter().copied()).fold(other, larger)
+}
+
+/// A joint network, the screen of its contexts, and its current frames.
+#[derive(Clone, Copy)]
+pub struct ScreenedFrames<'a, F: Real> {
+    projections: &'a Projections<F>,
+    screening: &'a Screening<F>,
+}
+
+impl<'a, F: Real> ScreenedFrames<'a, F> {
+    /// None if a frame is out of the range of preparation.
+    pub fn new(projections: &'a Projections<F>, screening: &'a Screening<F>) -> Option<Self> {
+        (!projections.frames.has_out_of_range()).then_some(Self { projections, screening })
+    }
+
+    pub fn panels(&self) -> &'a StatePanels {
+        &self.screening.panels
+    }
+
+    /// V
+    pub fn vocabulary(&self) -> usize {
+        self.projections.vocabulary
+    }
+
+    /// H
+    pub fn hidden(&self) -> usize {
+        self.projections.hidden
+    }
+
+    fn frame(&self, frame: usize) -> &'a [F] {
+        &self.projections.frames.rows[frame * self.hidden()..][..self.hidden()]
+    }
+
+    /// Computes the middle of all states at a frame, for the screen.
+    pub fn middle(&self, frame: usize, middle: &mut [F]) {
+        self.screening.screen.enter(self.frame(frame), middle);
+    }
+
+    /// `α` of each state of a panel.
+    pub fn shifts(&self, panel: usize, alpha: &[F]) -> [F; PANEL] {
+        let states = &self.panels().states[panel];
+        std::array::from_fn(|at| states.get(at).map_or(F::NEG_INFINITY, |&state| alpha[state]))
+    }
+
+    /// Addends of a panel at a frame.
+    pub fn addends(&self, panel: usize, frame: usize) -> TanhAddends<'a, F> {
+        let size = PANEL * self.hidden();
+        (&self.screening.addends[panel * size..][..size], self.frame(frame))
+    }
+
+    /// Number of the arc before the first of each state of a panel.
+    pub fn arcs(&self, panel: usize) -> &'a [u32; PANEL] {
+        &self.screening.arcs[panel]
+    }
+
+    pub fn screen(&self) -> &'a Screen<F> {
+        &self.screening.screen
+    }
+
+    /// Computes the weights of the arcs from the states in no panel in up to [`PANEL`] frames, *rest x PANEL x (1 + V)*.
+    pub fn forward_rest(&self, frames: &[usize], out: &mut [F]) {
+        let (h, arcs, rest) = (self.hidden(), 1 + self.vocabulary(), &self.panels().rest);
+        let room = TanhProducts::<F>::room(h);
+        par_for(
+            (parts_mut(out, STATES_PER_TASK * PANEL * arcs), parts(rest, STATES_PER_TASK)),
+            |_, (out, states)| {
+                let mut all = self.projections.pool.acquire("task", room + PANEL * (h + arcs));
+                let (panel, all) = all.split_at_mut(PANEL * h);
+                let (room, tile) = all.split_at_mut(room);
+                self.projections.panel_of_frames(frames, &mut room[..PANEL * h], panel);
+                let mut products = TanhProducts::new(&self.projections.head_left, room);
+                let mut out = out.chunks_exact_mut(PANEL * arcs);
+                self.projections.score_frames(
+                    (frames, Some(&*panel)),
+                    states,
+                    &mut products,
+                    tile,
+                    |_, tile| {
+                        let out = out.next().expect("each state has a part of the output");
+                        transpose(out, View::new(tile, arcs, PANEL));
+                    },
+                );
+            },
+        );
+    }
+}

@@ -1,0 +1,284 @@
+//! A joint network bound to its parameters: projections at the bottom, one algorithm for each kind of call on top.
+use std::borrow::Cow;
+
+use kernels::{Accumulate, Affine, PANEL, PackedRight, Real, ScratchReq, View};
+
+use super::{
+    Joint, NAMES, chain, frames,
+    projections::{Gradients, JointSizes, PreparedRows, Projections},
+};
+use crate::{
+    Arcs, ArcsMut, Error, Result,
+    weight_fn::{BoundWeights, Chain, Parameters, WeightFn, Workload, reuse},
+};
+
+/// A joint network and what its calls compute from the parameters.
+pub struct BoundJoint<'a, F: Real> {
+    joint: Joint<'a, F>,
+    /// `e` *C x E*
+    embeddings: Cow<'a, [F]>,
+    pub projections: Projections<F>,
+    /// The head packed for backward, once there is one.
+    head_right: Option<PackedRight<F>>,
+    /// None before the first backward.
+    pub gradients: Option<Gradients<F>>,
+    /// Gradient of `Wf`; empty before the first backward.
+    project_frame: Vec<F>,
+    task_sums: frames::TaskSums<F>,
+}
+
+/// Memory of a [`BoundJoint`] for groups of a workload.
+fn scratch<F: Real>(sizes: &JointSizes, workload: Workload) -> ScratchReq {
+    let JointSizes { states: c, vocabulary: v, hidden: h, embedding, features, rnn } = *sizes;
+    let gradients = match workload.gradients {
+        false => ScratchReq::EMPTY,
+        true => {
+            let parameters = embedding * (c + h) + features * h + 2 * (1 + v) * h;
+            ScratchReq::all_of([
+                Gradients::<F>::scratch(sizes, workload.frames),
+                chain::scratch::<F>(h, workload.positions),
+                ScratchReq::new::<F>(workload.frames * features + parameters),
+            ])
+        }
+    };
+    let packed_layers = embedding.max(features) * h.next_multiple_of(PANEL);
+    // Lists of tasks.
+    let lists = c + workload.frames + 4096;
+    ScratchReq::all_of([
+        Projections::<F>::scratch(sizes, workload.frames),
+        ScratchReq::new::<F>(packed_layers),
+        frames::scratch::<F>(sizes, workload),
+        gradients,
+        rnn,
+        ScratchReq::from_bytes(lists),
+    ])
+}
+
+impl<'a, F: Real> BoundJoint<'a, F> {
+    /// Checks the parameters and projects the contexts, with the buffers of earlier calls.
+    pub fn new(joint: Joint<'a, F>, buffers: &mut Vec<Vec<F>>) -> Result<Self> {
+        joint.check()?;
+        let (c, h, v, e) = (joint.states, joint.hidden(), joint.vocabulary, joint.embedding());
+        let embeddings = joint.context_embeddings()?;
+        let mut contexts = reuse(buffers, c * h);
+        Affine::new(View::new(joint.project_context, e, h), Some(joint.joint_bias))
+            .forward(&embeddings, &mut contexts);
+        let contexts = PreparedRows::new(contexts, h);
+        if let Some((state, value)) = contexts.first_not_finite() {
+            let found = format!("{value} for state {state}");
+            return Err(Error::shape(NAMES[0], "finite projections of embeddings", found));
+        }
+        let columns = reuse(buffers, c.next_multiple_of(PANEL) * h);
+        let mut head = joint.blank.to_vec();
+        head.resize((1 + v) * h, F::ZERO);
+        kernels::transpose(&mut head[h..], View::new(joint.lexical, h, v));
+        let bias = [joint.blank_bias, joint.lexical_bias].concat();
+        let mut projections = Projections::new(contexts, head, bias, columns);
+        // The remaining buffer is for frames, whose number is not known yet.
+        projections.frames = PreparedRows::new(reuse(buffers, 0), h);
+        Ok(Self {
+            joint,
+            embeddings,
+            projections,
+            head_right: None,
+            gradients: None,
+            project_frame: Vec::new(),
+            task_sums: frames::TaskSums::default(),
+        })
+    }
+
+    /// Projections, and their gradients, which are zero at first.
+    pub fn gradients(&mut self) -> (&Projections<F>, &mut Gradients<F>) {
+        let frames = self.projections.frames.rows.len();
+        let gradients = self.gradients.get_or_insert_with(|| Gradients::zeros(&self.projections));
+        if gradients.frames.len() != frames {
+            gradients.frames = kernels::reset(std::mem::take(&mut gradients.frames), frames, F::ZERO);
+        }
+        (&self.projections, gradients)
+    }
+
+    fn frame_layer(&self) -> Affine<'a, F> {
+        let h = self.joint.hidden();
+        Affine::new(View::new(self.joint.project_frame, self.joint.project_frame.len() / h, h), None)
+    }
+}
+
+impl<F: Real> BoundWeights<F> for BoundJoint<'_, F> {
+    fn set_frames(&mut self, rows: &[F], utterances: &[u32]) -> Result<()> {
+        let h = self.joint.hidden();
+        let mut frames = std::mem::take(&mut self.projections.frames.rows);
+        kernels::ensure_capacity(&mut frames, utterances.len() * h);
+        frames.resize(utterances.len() * h, F::ZERO);
+        if !rows.is_empty() {
+            self.frame_layer().forward(rows, &mut frames);
+        }
+        self.projections.frames = PreparedRows::new(frames, h);
+        if let Some((row, value)) = self.projections.frames.first_not_finite() {
+            let utterance = utterances[row];
+            let frame = utterances[..row].iter().rev().take_while(|&&of| of == utterance).count();
+            let found = format!("{value} for frame {frame} of utterance {utterance}");
+            return Err(Error::shape(NAMES[1], "finite projections of frames", found));
+        }
+        if let Some(gradients) = &mut self.gradients {
+            gradients.frames.clear();
+        }
+        if !self.projections.defers_columns {
+            self.projections.require_columns();
+        }
+        Ok(())
+    }
+
+    fn forward(&self, frames: &[usize], arcs: ArcsMut<F>) {
+        frames::forward(&self.projections, frames, arcs);
+    }
+
+    fn forward_state(&self, frame: usize, state: usize, lexical: &mut [F]) -> F {
+        chain::forward_state(&self.projections, frame, state, lexical)
+    }
+
+    fn backward(&mut self, frames: &[usize], adjoints: Arcs<F>) {
+        self.gradients();
+        let Self { projections, gradients, head_right, task_sums, .. } = self;
+        let head = head_right.get_or_insert_with(|| {
+            PackedRight::new(View::new(&projections.head, projections.bias.len(), projections.hidden))
+        });
+        let gradients = gradients.as_mut().expect("gradients are allocated");
+        frames::backward(projections, head, task_sums, &mut gradients.frames, frames, adjoints);
+    }
+
+    fn forward_chain(&self, first: usize, chain: Chain, arcs: ArcsMut<F>) -> Result<()> {
+        chain::forward(&self.projections, first, chain, arcs);
+        Ok(())
+    }
+
+    fn backward_chain(&mut self, first: usize, chain: Chain, adjoints: Arcs<F>) -> Result<()> {
+        let (projections, gradients) = self.gradients();
+        chain::backward(projections, gradients, first, chain, adjoints);
+        Ok(())
+    }
+
+    fn frame_gradient(&mut self, x: &[F]) -> Vec<F> {
+        let layer = self.frame_layer();
+        self.gradients();
+        let gradients = self.gradients.as_mut().expect("gradients are allocated");
+        let mut rows = vec![F::ZERO; x.len()];
+        if !x.is_empty() {
+            layer.backward_rows(&gradients.frames, &mut rows, Accumulate::Replace);
+            let mut bias = vec![F::ZERO; self.joint.hidden()];
+            self.project_frame.resize(self.joint.project_frame.len(), F::ZERO);
+            layer.backward_parameters(&[(x, &gradients.frames)], &mut self.project_frame, &mut bias);
+        }
+        gradients.frames.fill(F::ZERO);
+        rows
+    }
+
+    fn projections(&mut self) -> Option<&mut Projections<F>> {
+        Some(&mut self.projections)
+    }
+
+    fn take_buffers(&mut self) -> Vec<Vec<F>> {
+        self.projections.take_buffers()
+    }
+
+    fn finish(mut self: Box<Self>) -> Parameters<F> {
+        self.gradients();
+        let Self { joint, embeddings, gradients, mut project_frame, task_sums, .. } = *self;
+        let Gradients { mut contexts, mut head, bias: mut head_bias, .. } =
+            gradients.expect("gradients are allocated");
+        let (c, h, v, e) = (joint.states, joint.hidden(), joint.vocabulary, joint.embedding());
+        project_frame.resize(joint.project_frame.len(), F::ZERO);
+        task_sums.add_contexts(&mut contexts);
+        task_sums.add_head(&mut head, &mut head_bias);
+
+        let layer = Affine::new(View::new(joint.project_context, e, h), None);
+        let (mut project_context, mut joint_bias) = (vec![F::ZERO; e * h], vec![F::ZERO; h]);
+        layer.backward_parameters(&[(&embeddings, &contexts)], &mut project_context, &mut joint_bias);
+        let mut of_embeddings = vec![F::ZERO; c * e];
+        layer.backward_rows(&contexts, &mut of_embeddings, Accumulate::Replace);
+        let mut lexical = vec![F::ZERO; h * v];
+        kernels::transpose(&mut lexical, View::new(&head[h..], v, h));
+        head.truncate(h);
+        let head_bias: Vec<F> = head_bias.into_iter().map(F::from_f64).collect();
+        let values = [
+            project_context,
+            project_frame,
+            joint_bias,
+            head,
+            head_bias[..1].to_vec(),
+            lexical,
+            head_bias[1..].to_vec(),
+        ];
+        let mut parameters: Parameters<F> = NAMES.iter().map(|name| name.to_string()).zip(values).collect();
+        joint.embeddings_backward(of_embeddings, &mut parameters);
+        parameters
+    }
+}
+
+impl<F: Real> WeightFn<F> for Joint<'_, F> {
+    fn vocabulary(&self) -> usize {
+        self.vocabulary
+    }
+
+    fn states(&self) -> usize {
+        self.states
+    }
+
+    fn frame_size(&self) -> Option<usize> {
+        Some(self.sizes().features)
+    }
+
+    fn as_joint(&self) -> Option<&Joint<'_, F>> {
+        Some(self)
+    }
+
+    fn is_checked(&self) -> bool {
+        true
+    }
+
+    fn joint_sizes(&self) -> Option<JointSizes> {
+        Some(self.sizes())
+    }
+
+    fn scratch(&self, workload: Workload) -> ScratchReq {
+        WeightFn::<F>::scratch(&self.sizes(), workload)
+    }
+
+    fn bind(&self, buffers: &mut Vec<Vec<F>>) -> Result<Box<dyn BoundWeights<F> + '_>> {
+        Ok(Box::new(BoundJoint::new(*self, buffers)?))
+    }
+}
+
+impl<F: Real> WeightFn<F> for JointSizes {
+    fn vocabulary(&self) -> usize {
+        self.vocabulary
+    }
+
+    fn states(&self) -> usize {
+        self.states
+    }
+
+    fn frame_size(&self) -> Option<usize> {
+        Some(self.features)
+    }
+
+    fn is_checked(&self) -> bool {
+        true
+    }
+
+    fn joint_sizes(&self) -> Option<JointSizes> {
+        Some(*self)
+    }
+
+    fn scratch(&self, workload: Workload) -> ScratchReq {
+        if self.has_plan(workload) {
+            return scratch::<F>(self, workload);
+        }
+        // A size of 0 is an error when the weights are bound.
+        let is_empty = self.states.min(self.vocabulary).min(self.hidden) == 0;
+        ScratchReq::from_bytes(if is_empty { 0 } else { usize::MAX })
+    }
+
+    fn bind(&self, _buffers: &mut Vec<Vec<F>>) -> Result<Box<dyn BoundWeights<F> + '_>> {
+        Err(Error::shape("weight_fn", "parameters", "sizes of parameters"))
+    }
+}

@@ -1,0 +1,355 @@
+//! Projections of a joint network: hidden rows and their scores, for all algorithms.
+//!
+//! ```text
+//! h[t,p] = tanh(P[p] + Q_t)        (b, l)[t,p] = h[t,p] Wᵀ + c
+//! ```
+//! Addends of hidden rows are prepared once, so that each tangent costs a product and a quotient. Products take them as panels,
+//! steps of the sum x columns: the states of one frame, or the frames of one state. Rows out of the range of preparation are kept
+//! as they are; tangents with them are computed from the sums themselves.
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    sync::{Mutex, PoisonError},
+};
+
+use kernels::{
+    BufferPool, PANEL, PackedLeft, Real, ScratchReq, TanhAddends, TanhProducts, View, par_for, parts,
+    parts_mut, transpose,
+};
+
+use crate::weight_fn::Workload;
+
+/// Sizes of a [`Joint`](super::Joint): a weight function that can be planned but not evaluated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JointSizes {
+    /// C
+    pub states: usize,
+    /// V
+    pub vocabulary: usize,
+    /// H
+    pub hidden: usize,
+    /// E
+    pub embedding: usize,
+    /// F
+    pub features: usize,
+    /// Memory of the network that computes embeddings, empty for a table.
+    pub rnn: ScratchReq,
+}
+
+impl JointSizes {
+    /// True if the bytes of a workload can be counted without overflow.
+    pub fn has_plan(&self, workload: Workload) -> bool {
+        let sizes = [self.states, self.vocabulary, self.hidden];
+        let arcs = self.states.saturating_mul(self.vocabulary.saturating_add(1));
+        let longest = workload.frames.max(workload.positions).max(workload.wave.saturating_mul(arcs));
+        !sizes.contains(&0) && arcs <= u32::MAX as usize && self.hidden <= 1 << 20 && longest <= 1 << 40
+    }
+}
+
+/// Addends of hidden rows, prepared for the tangent, *n x H*.
+pub struct PreparedRows<F> {
+    /// Prepared rows.
+    pub rows: Vec<F>,
+    /// Rows with values out of the range of preparation, unprepared.
+    out_of_range: BTreeMap<usize, Vec<F>>,
+}
+
+impl<F: Real> PreparedRows<F> {
+    /// Memory of `count` rows, all of them out of range at worst.
+    fn scratch(count: usize, h: usize) -> ScratchReq {
+        ScratchReq::new::<F>(2 * count * h)
+    }
+
+    /// Prepares rows in place.
+    pub fn new(mut rows: Vec<F>, h: usize) -> Self {
+        let out_of_range = Mutex::new(BTreeMap::new());
+        par_for(parts_mut(&mut rows, ROWS_PER_TASK * h), |at, rows| {
+            for (row, values) in (at * ROWS_PER_TASK..).zip(rows.chunks_exact(h)) {
+                if is_out_of_range(values) {
+                    out_of_range.lock().unwrap_or_else(PoisonError::into_inner).insert(row, values.to_vec());
+                }
+            }
+            F::prepare_tanh(rows);
+        });
+        Self { rows, out_of_range: out_of_range.into_inner().unwrap_or_else(PoisonError::into_inner) }
+    }
+
+    /// The first row with a value that is NaN or infinite, and that value.
+    pub fn first_not_finite(&self) -> Option<(usize, f64)> {
+        let wrong = |row: &Vec<F>| row.iter().map(|x| x.to_f64()).find(|x| !x.is_finite());
+        self.out_of_range.iter().find_map(|(&at, row)| wrong(row).map(|value| (at, value)))
+    }
+
+    /// True if some row is out of range.
+    pub fn has_out_of_range(&self) -> bool {
+        !self.out_of_range.is_empty()
+    }
+
+    fn is_out_of_range(&self, row: usize) -> bool {
+        !self.out_of_range.is_empty() && self.out_of_range.contains_key(&row)
+    }
+}
+
+const ROWS_PER_TASK: usize = 16;
+
+fn is_out_of_range<F: Real>(row: &[F]) -> bool {
+    let limit = F::from_f64(F::PREPARED);
+    // NaN is out of range, too.
+    let far = |x: F| if (x <= limit) & (-x <= limit) { F::ZERO } else { F::ONE };
+    // In lanes, so that the loop is vectorized.
+    let mut lanes = [F::ZERO; 16];
+    let (whole, rest) = row.as_chunks::<16>();
+    whole.iter().for_each(|row| lanes.iter_mut().zip(row).for_each(|(lane, &x)| *lane += far(x)));
+    lanes.into_iter().chain(rest.iter().map(|&x| far(x))).any(|far| far > F::ZERO)
+}
+
+/// Prepared contexts as columns, panels of *H x PANEL*, in a buffer.
+fn columns<F: Real>(contexts: &[F], h: usize, mut out: Vec<F>) -> Vec<F> {
+    out.resize((contexts.len() / h.max(1)).next_multiple_of(PANEL) * h, F::ONE);
+    par_for((parts_mut(&mut out, PANEL * h), parts(contexts, PANEL * h)), |_, (panel, contexts)| {
+        if contexts.len() == PANEL * h {
+            return transpose(panel, View::new(contexts, PANEL, h));
+        }
+        // Columns behind the last context are computed and not used.
+        panel.fill(F::ONE);
+        for (column, row) in contexts.chunks_exact(h).enumerate() {
+            panel.chunks_exact_mut(PANEL).zip(row).for_each(|(step, &value)| step[column] = value);
+        }
+    });
+    out
+}
+
+/// Projections of contexts and frames, and the output layer: all that scores of sites are computed from.
+pub struct Projections<F: Real> {
+    /// C
+    pub states: usize,
+    /// V
+    pub vocabulary: usize,
+    /// H
+    pub hidden: usize,
+    /// `e Wc + joint_bias`, *C x H*.
+    pub contexts: PreparedRows<F>,
+    /// `x Wf`, *n x H*.
+    pub frames: PreparedRows<F>,
+    /// The contexts as columns; empty until [`require_columns`](Self::require_columns).
+    columns: Vec<F>,
+    /// A buffer for columns, of earlier calls if there is one.
+    pub column_buffer: Vec<F>,
+    /// Whether columns are not computed with the first frames.
+    pub defers_columns: bool,
+    /// `w0` and `W1` as rows, *(1 + V) x H*.
+    pub head: Vec<F>,
+    /// `c0` and `c1`, *1 + V*.
+    pub bias: Vec<F>,
+    /// The head packed for products.
+    pub head_left: PackedLeft<F>,
+    /// Buffers of tasks.
+    pub pool: BufferPool<F>,
+}
+
+impl<F: Real> Projections<F> {
+    /// Memory for `frames` frames; the head is kept as rows and packed twice.
+    pub fn scratch(sizes: &JointSizes, frames: usize) -> ScratchReq {
+        let JointSizes { states: c, vocabulary: v, hidden: h, .. } = *sizes;
+        let columns = c.next_multiple_of(PANEL) * h;
+        let head = 2 * (1 + v) * h + (1 + v) * h.next_multiple_of(PANEL);
+        ScratchReq::all_of([
+            PreparedRows::<F>::scratch(c, h),
+            PreparedRows::<F>::scratch(frames, h),
+            ScratchReq::new::<F>(columns + head),
+        ])
+    }
+
+    /// Projections without frames: prepared contexts, the head *(1 + V) x H*, and a buffer for columns.
+    pub fn new(contexts: PreparedRows<F>, head: Vec<F>, bias: Vec<F>, column_buffer: Vec<F>) -> Self {
+        let (classes, hidden) = (bias.len(), head.len() / bias.len());
+        Self {
+            states: contexts.rows.len() / hidden,
+            vocabulary: classes - 1,
+            hidden,
+            contexts,
+            frames: PreparedRows::new(Vec::new(), hidden),
+            columns: Vec::new(),
+            column_buffer,
+            defers_columns: false,
+            head_left: TanhProducts::pack(View::new(&head, classes, hidden)),
+            head,
+            bias,
+            pool: BufferPool::new(),
+        }
+    }
+
+    /// Computes the contexts as columns, if they are not there.
+    pub fn require_columns(&mut self) {
+        if self.columns.is_empty() {
+            let buffer = std::mem::take(&mut self.column_buffer);
+            self.columns = columns(&self.contexts.rows, self.hidden, buffer);
+        }
+    }
+
+    /// True if the contexts are there as columns.
+    pub fn has_columns(&self) -> bool {
+        !self.columns.is_empty()
+    }
+
+    /// Removes the large buffers, for later calls.
+    pub fn take_buffers(&mut self) -> Vec<Vec<F>> {
+        let columns = if self.columns.is_empty() { &mut self.column_buffer } else { &mut self.columns };
+        [&mut self.contexts.rows, columns, &mut self.frames.rows].map(std::mem::take).into()
+    }
+
+    /// Computes `h` of one site.
+    pub fn hidden_row(&self, frame: usize, state: usize, out: &mut [F]) {
+        let h = self.hidden;
+        let (contexts, frames) = (&self.contexts, &self.frames);
+        let (context, row) = (&contexts.rows[state * h..][..h], &frames.rows[frame * h..][..h]);
+        if !contexts.is_out_of_range(state) && !frames.is_out_of_range(frame) {
+            return F::tanh_pairs(out, context, row);
+        }
+        // Preparation can be undone.
+        let raw = |addends: &PreparedRows<F>, at: usize, prepared: &[F]| match addends.out_of_range.get(&at) {
+            Some(raw) => raw.clone(),
+            None => {
+                let mut raw = prepared.to_vec();
+                F::unprepare_tanh(&mut raw);
+                raw
+            }
+        };
+        F::tanh_sum(out, &raw(contexts, state, context), &raw(frames, frame, row));
+    }
+
+    /// True if a frame and all states of a panel are in range.
+    fn is_in_range(&self, frame: usize, panel: usize) -> bool {
+        let mut states = self.states_of(panel);
+        !self.frames.is_out_of_range(frame) && !states.any(|state| self.contexts.is_out_of_range(state))
+    }
+
+    fn states_of(&self, panel: usize) -> Range<usize> {
+        panel * PANEL..self.states.min((panel + 1) * PANEL)
+    }
+
+    /// Addends of a panel of states at a frame.
+    fn addends(&self, frame: usize, panel: usize) -> TanhAddends<'_, F> {
+        let h = self.hidden;
+        (&self.columns[panel * PANEL * h..][..PANEL * h], &self.frames.rows[frame * h..][..h])
+    }
+
+    /// Scores of some panels of states at some frames, *(1 + V) x PANEL* each on top of the biases, given to `take` with the frame's
+    /// place among these and the panel.
+    pub fn score_states(
+        &self,
+        frames: &[usize],
+        panels: Range<usize>,
+        products: &mut TanhProducts<F>,
+        tile: &mut [F],
+        mut take: impl FnMut(usize, usize, &[F]),
+    ) {
+        let site = |number: usize| (number / panels.len(), panels.start + number % panels.len());
+        let addends = |number: usize| {
+            let (at, panel) = site(number);
+            let &frame = frames.get(at)?;
+            self.is_in_range(frame, panel).then(|| self.addends(frame, panel))
+        };
+        for number in 0..frames.len() * panels.len() {
+            let (at, panel) = site(number);
+            self.begin(tile);
+            match addends(number) {
+                Some(this) => products.next(tile, this, addends(number + 1)),
+                None => {
+                    let sites = self.states_of(panel).map(|state| (frames[at], state));
+                    self.score_sites(sites, products, tile);
+                }
+            }
+            take(at, panel, tile);
+        }
+    }
+
+    /// Biases in all columns.
+    fn begin(&self, tile: &mut [F]) {
+        tile.chunks_exact_mut(PANEL).zip(&self.bias).for_each(|(row, &bias)| row.fill(bias));
+    }
+
+    /// Writes some frames as a panel; true if all of them are in range. `rows` *PANEL x H* is scratch memory.
+    pub fn panel_of_frames(&self, frames: &[usize], rows: &mut [F], panel: &mut [F]) -> bool {
+        let h = self.hidden;
+        for (row, &frame) in rows.chunks_exact_mut(h).zip(frames) {
+            row.copy_from_slice(&self.frames.rows[frame * h..][..h]);
+        }
+        // Columns behind the last frame are computed and not used.
+        rows[frames.len() * h..].fill(F::ONE);
+        transpose(panel, View::new(rows, PANEL, h));
+        !frames.iter().any(|&frame| self.frames.is_out_of_range(frame))
+    }
+
+    /// Scores of some states, one after the other, at a panel of frames, as
+    /// [`score_states`](Self::score_states).
+    pub fn score_frames(
+        &self,
+        (frames, panel): (&[usize], Option<&[F]>),
+        states: &[usize],
+        products: &mut TanhProducts<F>,
+        tile: &mut [F],
+        mut take: impl FnMut(usize, &[F]),
+    ) {
+        let h = self.hidden;
+        let addends = |at: usize| {
+            let state = *states.get(at).filter(|&&state| !self.contexts.is_out_of_range(state))?;
+            panel.map(|panel| (panel, &self.contexts.rows[state * h..][..h]))
+        };
+        for (at, &state) in states.iter().enumerate() {
+            self.begin(tile);
+            match addends(at) {
+                Some(this) => products.next(tile, this, addends(at + 1)),
+                None => self.score_sites(frames.iter().map(|&frame| (frame, state)), products, tile),
+            }
+            take(state, tile);
+        }
+    }
+
+    /// Scores of any sites, frame and state, a column each.
+    fn score_sites(
+        &self,
+        sites: impl Iterator<Item = (usize, usize)>,
+        products: &mut TanhProducts<F>,
+        tile: &mut [F],
+    ) {
+        let mut row = vec![F::ZERO; self.hidden];
+        products.with(tile, |hidden| {
+            for (column, (frame, state)) in sites.enumerate() {
+                self.hidden_row(frame, state, &mut row);
+                hidden.chunks_exact_mut(PANEL).zip(&row).for_each(|(step, &value)| step[column] = value);
+            }
+        });
+    }
+}
+
+/// Gradients of projections and head.
+pub struct Gradients<F> {
+    /// *C x H*
+    pub contexts: Vec<F>,
+    /// *n x H*
+    pub frames: Vec<F>,
+    /// *(1 + V) x H*
+    pub head: Vec<F>,
+    /// *1 + V*
+    pub bias: Vec<f64>,
+}
+
+impl<F: Real> Gradients<F> {
+    /// Memory for `frames` frames.
+    pub fn scratch(sizes: &JointSizes, frames: usize) -> ScratchReq {
+        let JointSizes { states: c, vocabulary: v, hidden: h, .. } = *sizes;
+        ScratchReq::new::<F>(c * h + (1 + v) * (h + 2) + frames * h)
+    }
+
+    /// Zeros, without frames.
+    pub fn zeros(projections: &Projections<F>) -> Self {
+        let &Projections { states, hidden, vocabulary, .. } = projections;
+        Self {
+            contexts: vec![F::ZERO; states * hidden],
+            frames: Vec::new(),
+            head: vec![F::ZERO; (1 + vocabulary) * hidden],
+            bias: vec![0.0; 1 + vocabulary],
+        }
+    }
+}
