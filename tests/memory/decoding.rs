@@ -1,7 +1,9 @@
 //! Greedy search keeps its buffers: after the first call, none of its steps asks for memory.
 use std::sync::Arc;
 
-use panda::decoding::{Activation, Affine, Greedy, GreedySearch, LstmLayer, LstmPredictor, Model, Network};
+use panda::decoding::{
+    Activation, AffineLayer, Greedy, GreedySearch, LstmLayer, LstmPredictor, Model, Network,
+};
 use panda::rnnt_dp::Topology;
 
 use crate::counting::{calls, measure, turn};
@@ -20,8 +22,8 @@ fn model(topology: &Topology) -> Model {
     let layers = [&first, &second].map(|[input, recurrent]| LstmLayer { input, recurrent, bias: &bias });
     let predictor = LstmPredictor::new(&wave(CLASSES * WIDTH, 0.93), WIDTH, &layers, 0).unwrap();
     let outputs = CLASSES + topology.durations();
-    let head = Affine::new("head", &wave(outputs * WIDTH, 0.57), WIDTH, None).unwrap();
-    let projection = Affine::new("projection", &wave(WIDTH * WIDTH, 0.29), WIDTH, None).unwrap();
+    let head = AffineLayer::new("head", &wave(outputs * WIDTH, 0.57), WIDTH, None).unwrap();
+    let projection = AffineLayer::new("projection", &wave(WIDTH * WIDTH, 0.29), WIDTH, None).unwrap();
     let network = Network::new(Activation::Tanh, None, projection, head, topology.durations()).unwrap();
     Model::new(Arc::new(predictor), Arc::new(network), 0, &[], topology).unwrap()
 }

@@ -3,10 +3,10 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use decoding::ngram::{Foreign, Ngram, Table, WordNgram, WordOptions};
+use decoding::ngram::{Foreign, Ngram, NgramTable, WordNgram, WordOptions};
 use decoding::{
-    Aggregate, Automaton, Beam, BeamKind, Boost, Confidence, CtcBeam, Fusion, Greedy, Measure, PHRASE_SCORE,
-    PerClass, PhraseList, add_unmarked, read_phrases,
+    Aggregate, Beam, BeamKind, Boost, Confidence, CtcBeam, Fusion, Greedy, Measure, PHRASE_SCORE, PerClass,
+    PhraseList, Scorer, add_unmarked, read_phrases,
 };
 use recognizer::{LatticeSearch, Recognizer, Search};
 use speech::{Tokenizer, TokenizerKind};
@@ -364,7 +364,7 @@ impl SearchArguments {
     }
 
     /// An n-gram of words or of tokens: of tokens if all of its words are.
-    fn ngram(&self, path: &Path, names: &[String], tokenizer: &Tokenizer) -> Result<Arc<dyn Automaton>> {
+    fn ngram(&self, path: &Path, names: &[String], tokenizer: &Tokenizer) -> Result<Arc<dyn Scorer>> {
         let wrong = |source| Error::Arpa { path: path.to_owned(), source };
         let bytes = read(path)?;
         // Words in another Unicode form than the model's texts would never be found.
@@ -372,7 +372,8 @@ impl SearchArguments {
         if normal.as_ref().is_ok_and(|normal| normal.as_bytes() != bytes) {
             warn_conversions(path, &bytes, tokenizer);
         }
-        let table = Table::read(normal.as_ref().map_or(&bytes[..], |text| text.as_bytes())).map_err(wrong)?;
+        let table =
+            NgramTable::read(normal.as_ref().map_or(&bytes[..], |text| text.as_bytes())).map_err(wrong)?;
         let of_tokens = || Ngram::new(&table, names, Foreign::Reject).is_ok();
         let tokens = match self.lm_units {
             Units::Tokens => true,

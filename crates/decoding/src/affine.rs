@@ -1,7 +1,9 @@
 //! Affine layers of inference: a weight that is packed once, and rows that come a few at a time.
-use kernels::{Accumulate, PackedRight, View, ViewMut, add, par_for, parts, parts_mut, product_packed};
+use kernels::{
+    Accumulate, AlignedVec, PackedRight, View, ViewMut, add, par_for, parts, parts_mut, product_packed,
+};
 
-use crate::{Error, Result, Scratch};
+use crate::{Error, Result};
 
 /// Numbers of the weight in a strip: what the second-level cache of a core holds beside the rows.
 const STRIP: usize = 80_000;
@@ -15,7 +17,7 @@ const MANY: usize = 56;
 /// The weight `[O, I]` lies in strips of outputs, each packed for itself: with few rows a step waits for the weight to come from
 /// memory, and so every core reads strips of its own. Every sum has one order, whatever rows come together.
 #[derive(Debug)]
-pub struct Affine {
+pub struct AffineLayer {
     strips: Vec<PackedRight<f32>>,
     /// Outputs of a strip; the last one may have fewer.
     each: usize,
@@ -28,7 +30,7 @@ pub(crate) fn strip_of(inputs: usize) -> usize {
     (STRIP / inputs.max(1)).max(1).next_multiple_of(COLUMNS)
 }
 
-impl Affine {
+impl AffineLayer {
     /// Packs a weight `[O, I]`; without a bias `[O]` it is 0.
     ///
     /// # Errors
@@ -75,9 +77,9 @@ impl Affine {
     ///
     /// # Panics
     /// If the lengths do not fit.
-    pub fn forward(&self, x: &[f32], y: &mut [f32], scratch: &mut Scratch) {
+    pub fn forward(&self, x: &[f32], y: &mut [f32], scratch: &mut NetworkScratch) {
         let rows = y.len() / self.outputs();
-        let [room, ..] = scratch.rooms([self.room(rows), 0, 0]);
+        let [room, ..] = scratch.buffers([self.room(rows), 0, 0]);
         self.forward_in(x, y, room);
     }
 
@@ -87,7 +89,7 @@ impl Affine {
     /// If the rows are not whole.
     pub fn rows(&self, x: &[f32]) -> Vec<f32> {
         let mut y = vec![0.0; x.len() / self.inputs * self.outputs()];
-        self.forward(x, &mut y, &mut Scratch::default());
+        self.forward(x, &mut y, &mut NetworkScratch::default());
         y
     }
 
@@ -137,6 +139,28 @@ impl Affine {
     }
 }
 
+/// Scratch memory of networks, kept from step to step: buffers that only grow.
+#[derive(Debug, Default)]
+pub struct NetworkScratch {
+    buffers: [AlignedVec<f32>; 3],
+}
+
+impl NetworkScratch {
+    /// Three buffers of at least so many numbers each, on whole cache lines, with whatever an earlier step left in them.
+    pub fn buffers(&mut self, sizes: [usize; 3]) -> [&mut [f32]; 3] {
+        let mut sizes = sizes.into_iter();
+        self.buffers.each_mut().map(|buffer| buffer.ensure_len(sizes.next().unwrap_or(0), 0.0))
+    }
+}
+
+/// Resizes a buffer to exactly `len` numbers; its memory stays.
+pub(crate) fn sized(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
+    // `truncate` first, so that numbers that stay are not written again.
+    buffer.truncate(len);
+    buffer.resize(len, 0.0);
+    buffer
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -149,13 +173,13 @@ mod tests {
     fn rows_are_those_of_plain_loops_and_the_same_whoever_comes_along() {
         for (inputs, outputs) in [(1, 1), (3, 5), (640, 300), (2000, 100), (700, 129)] {
             let (weight, bias) = (wave(inputs * outputs, 0.37), wave(outputs, 1.1));
-            let layer = Affine::new("weight", &weight, inputs, Some(&bias)).unwrap();
+            let layer = AffineLayer::new("weight", &weight, inputs, Some(&bias)).unwrap();
             let x = wave(120 * inputs, 0.11);
             let mut all = vec![f32::NAN; 120 * outputs];
-            layer.forward(&x, &mut all, &mut Scratch::default());
+            layer.forward(&x, &mut all, &mut NetworkScratch::default());
             for rows in [1, 2, 7, 56, 57] {
                 let mut y = vec![f32::NAN; rows * outputs];
-                layer.forward(&x[..rows * inputs], &mut y, &mut Scratch::default());
+                layer.forward(&x[..rows * inputs], &mut y, &mut NetworkScratch::default());
                 assert_eq!(y, all[..rows * outputs], "{rows} rows, {inputs} to {outputs}");
             }
             for (y, x) in all.chunks(outputs).zip(x.chunks(inputs)) {
@@ -170,7 +194,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_named() {
         let error = |weight: usize, inputs, bias: Option<&[f32]>| {
-            Affine::new("head", &vec![0.0; weight], inputs, bias).unwrap_err().to_string()
+            AffineLayer::new("head", &vec![0.0; weight], inputs, bias).unwrap_err().to_string()
         };
         assert!(error(5, 2, None).starts_with("head: expected whole rows of 2"));
         assert!(error(0, 2, None).contains("at least one"));

@@ -6,18 +6,18 @@ mod malsd;
 mod modified;
 mod nbest;
 mod rows;
-mod short;
 mod stream;
+mod top_k;
 
 pub use nbest::{NBest, Ranked};
 pub use stream::BeamStream;
 
-use lane::{FRESH, Lane};
+use lane::{BeamUtterance, FRESH};
 use rows::Rows;
-use short::Shortlists;
+use top_k::Shortlists;
 
 use crate::greedy::whole_rows;
-use crate::{Emitted, Error, Fusion, Model, Result, Rules, Site};
+use crate::{Emitted, Error, Fusion, Model, Result, SiteIndex, TokenTable};
 
 /// Options of beam search.
 ///
@@ -112,7 +112,7 @@ impl BeamKind {
         matches!(self, BeamKind::Modified | BeamKind::Maes { .. })
     }
 
-    fn check(self, rules: &Rules) -> Result<()> {
+    fn check(self, rules: &TokenTable) -> Result<()> {
         let at_least_one = |option, value| match value {
             0 => Err(Error::Option { option, expected: "at least 1", found: 0.0 }),
             _ => Ok(()),
@@ -187,23 +187,23 @@ pub struct BeamSearch {
     model: Model,
     options: Beam,
     found: Vec<NBest>,
-    work: Work,
+    work: BeamBuffers,
     /// Streams of [`BeamSearch::decode`].
     spare: Vec<BeamStream>,
 }
 
 /// Everything that stays from call to call.
 #[derive(Debug, Default)]
-struct Work {
-    lanes: Vec<Lane>,
-    rows: Rows,
-    sites: Vec<Site>,
-    short: Shortlists,
+struct BeamBuffers {
+    lanes: Vec<BeamUtterance>,
+    rows: HypothesisRows,
+    sites: Vec<SiteIndex>,
+    short: TopK,
 }
 
 /// What all searches read.
 #[derive(Clone, Copy)]
-struct Task<'a> {
+struct BeamTask<'a> {
     model: &'a Model,
     options: &'a Beam,
     chunks: &'a [&'a [f32]],
@@ -217,7 +217,7 @@ impl BeamSearch {
     /// mean.
     pub fn new(model: Model, options: Beam) -> Result<Self> {
         options.check(&model)?;
-        Ok(Self { model, options, found: Vec::new(), work: Work::default(), spare: Vec::new() })
+        Ok(Self { model, options, found: Vec::new(), work: BeamBuffers::default(), spare: Vec::new() })
     }
 
     /// The model.
@@ -349,7 +349,7 @@ impl BeamSearch {
         for (b, chunk) in chunks.iter().enumerate() {
             counts.push(whole_rows(chunk, model).map_err(|error| error.of(b))?);
         }
-        let task = Task { model, options, chunks };
+        let task = BeamTask { model, options, chunks };
         rayon::scope(|_| {
             work.begin(task, streams, &counts)?;
             match options.kind {
@@ -371,11 +371,11 @@ impl BeamSearch {
     }
 }
 
-impl Work {
+impl BeamBuffers {
     /// A lane for each utterance.
-    fn begin(&mut self, task: Task, streams: &[&BeamStream], counts: &[usize]) -> Result<()> {
+    fn begin(&mut self, task: BeamTask, streams: &[&BeamStream], counts: &[usize]) -> Result<()> {
         let Self { lanes, rows, .. } = self;
-        lanes.resize_with(streams.len(), Lane::default);
+        lanes.resize_with(streams.len(), BeamUtterance::default);
         for (b, (lane, (stream, &frames))) in lanes.iter_mut().zip(streams.iter().zip(counts)).enumerate() {
             lane.utterance = b;
             lane.tree.clone_from(&stream.tree);
@@ -395,19 +395,19 @@ impl Work {
     }
 
     /// Lists sites: of each lane the hypotheses that `wanted` names.
-    fn visit(&mut self, wanted: impl Fn(&Lane, &lane::Hyp) -> bool) {
+    fn visit(&mut self, wanted: impl Fn(&BeamUtterance, &lane::Hyp) -> bool) {
         self.sites.clear();
         for lane in &mut self.lanes {
             lane.first = self.sites.len();
             for hyp in lane.hyps.iter().filter(|hyp| wanted(lane, hyp)) {
                 let (frame, row) = (hyp.time - lane.before, hyp.row as usize);
-                self.sites.push(Site { utterance: lane.utterance, frame, row });
+                self.sites.push(SiteIndex { utterance: lane.utterance, frame, row });
             }
         }
     }
 
     /// Finds so many entries of each site.
-    fn look(&mut self, task: Task, count: usize) -> Result<()> {
+    fn look(&mut self, task: BeamTask, count: usize) -> Result<()> {
         let of = (task.model, task.options);
         let found = self.short.find(of, (task.chunks, &self.sites), &mut self.rows, count);
         found.map_err(|(site, error)| {
@@ -422,9 +422,9 @@ impl Work {
     }
 
     /// Rows for all new labels; labels that nobody has any more are forgotten.
-    fn extend(&mut self, task: Task) -> Result<()> {
+    fn extend(&mut self, task: BeamTask) -> Result<()> {
         self.rows.extend(task.model, task.options, &mut self.lanes)?;
-        self.lanes.iter_mut().for_each(Lane::prune);
+        self.lanes.iter_mut().for_each(BeamUtterance::prune);
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ mod trie;
 pub use boundaries::{Boundaries, TokenStyle, add_unmarked};
 pub use list::{PHRASE_SCORE, PhraseError, PhraseList, SkippedPhrase, read_phrases};
 
-use crate::Automaton;
+use crate::Scorer;
 use trie::{Trie, root};
 
 /// State of no beginning of a phrase, where a word may begin.
@@ -59,7 +59,7 @@ impl Phrase {
 /// a token of the list and 12 an arc; in addition to those of the trie, arcs that continue phrases begun within another one.
 ///
 /// ```
-/// use decoding::{Automaton, Boost, Boundaries, Phrase, TokenStyle};
+/// use decoding::{Scorer, Boost, Boundaries, Phrase, TokenStyle};
 ///
 /// // Characters; the first class is the blank.
 /// let classes = Boundaries::of_names(&["", " ", "a", "n", "d"], TokenStyle::Characters);
@@ -148,7 +148,7 @@ impl Boost {
     }
 }
 
-impl Automaton for Boost {
+impl Scorer for Boost {
     fn start(&self) -> u32 {
         AFTER_BOUNDARY as u32
     }

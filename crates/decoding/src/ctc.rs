@@ -101,7 +101,7 @@ pub fn ctc_beam(log_probs: &[&[f32]], classes: usize, options: &CtcBeam) -> Resu
     }
     crate::greedy::check_weights(&options.fusion)?;
     each(log_probs, classes, options.blank, |_, rows| {
-        let mut search = Search::new(classes, options)?;
+        let mut search = CtcSearch::new(classes, options)?;
         for (frame, row) in rows.chunks_exact(classes).enumerate() {
             check(row, frame)?;
             search.advance(frame, row)?;
@@ -156,39 +156,39 @@ fn emitted(label: u32, frame: usize, log_prob: f32, fused: f32) -> Emitted {
 
 /// A path in the tree, and its log-probability.
 #[derive(Debug, Clone, Copy)]
-struct Way {
+struct Expansion {
     log_prob: f64,
     node: u32,
 }
 
-impl Way {
-    const NONE: Way = Way { log_prob: f64::NEG_INFINITY, node: ROOT };
+impl Expansion {
+    const NONE: Expansion = Expansion { log_prob: f64::NEG_INFINITY, node: ROOT };
 
-    fn or(self, other: Way) -> Way {
+    fn or(self, other: Expansion) -> Expansion {
         if other.log_prob > self.log_prob { other } else { self }
     }
 
-    fn times(self, log_prob: f64) -> Way {
-        Way { log_prob: self.log_prob + log_prob, ..self }
+    fn times(self, log_prob: f64) -> Expansion {
+        Expansion { log_prob: self.log_prob + log_prob, ..self }
     }
 }
 
 /// Paths of a sequence that end in one way: their sum, and the best one.
 #[derive(Debug, Clone, Copy)]
-struct Paths {
+struct PrefixPaths {
     sum: f64,
-    best: Way,
+    best: Expansion,
 }
 
-impl Paths {
-    const NONE: Paths = Paths { sum: f64::NEG_INFINITY, best: Way::NONE };
+impl PrefixPaths {
+    const NONE: PrefixPaths = PrefixPaths { sum: f64::NEG_INFINITY, best: Expansion::NONE };
 
-    fn plus(self, other: Paths) -> Paths {
-        Paths { sum: Log::plus(self.sum, other.sum), best: self.best.or(other.best) }
+    fn plus(self, other: PrefixPaths) -> PrefixPaths {
+        PrefixPaths { sum: Log::plus(self.sum, other.sum), best: self.best.or(other.best) }
     }
 
-    fn times(self, log_prob: f64) -> Paths {
-        Paths { sum: self.sum + log_prob, best: self.best.times(log_prob) }
+    fn times(self, log_prob: f64) -> PrefixPaths {
+        PrefixPaths { sum: self.sum + log_prob, best: self.best.times(log_prob) }
     }
 }
 
@@ -197,8 +197,8 @@ impl Paths {
 struct Prefix {
     /// Any node of the sequence.
     node: u32,
-    blank: Paths,
-    label: Paths,
+    blank: PrefixPaths,
+    label: PrefixPaths,
     /// What automata know of it.
     slot: usize,
 }
@@ -220,7 +220,7 @@ struct Slot {
     used: bool,
 }
 
-struct Search<'a> {
+struct CtcSearch<'a> {
     options: &'a CtcBeam,
     classes: usize,
     tree: Tree,
@@ -234,14 +234,14 @@ struct Search<'a> {
     compared: Vec<f32>,
 }
 
-impl<'a> Search<'a> {
+impl<'a> CtcSearch<'a> {
     fn new(classes: usize, options: &'a CtcBeam) -> Result<Self> {
-        let start = Paths { sum: 0.0, best: Way { log_prob: 0.0, node: ROOT } };
-        let mut search = Search {
+        let start = PrefixPaths { sum: 0.0, best: Expansion { log_prob: 0.0, node: ROOT } };
+        let mut search = CtcSearch {
             options,
             classes,
             tree: Tree::default(),
-            prefixes: vec![Prefix { node: ROOT, blank: start, label: Paths::NONE, slot: 0 }],
+            prefixes: vec![Prefix { node: ROOT, blank: start, label: PrefixPaths::NONE, slot: 0 }],
             next: Vec::new(),
             slots: vec![Slot::default()],
             candidates: Vec::new(),
@@ -283,7 +283,7 @@ impl<'a> Search<'a> {
     }
 
     /// The paths of a prefix that a label may follow.
-    fn open(&self, prefix: &Prefix, label: u32) -> Paths {
+    fn open(&self, prefix: &Prefix, label: u32) -> PrefixPaths {
         match self.last(prefix) == Some(label) {
             true => prefix.blank,
             false => prefix.blank.plus(prefix.label),
@@ -318,7 +318,7 @@ impl<'a> Search<'a> {
         for at in 0..self.prefixes.len() {
             let prefix = self.prefixes[at];
             let blank = prefix.blank.plus(prefix.label).times(f64::from(row[self.options.blank as usize]));
-            let mut label = Paths::NONE;
+            let mut label = PrefixPaths::NONE;
             if let Some(last) = self.last(&prefix) {
                 let score = row[last as usize];
                 label = prefix.label.times(f64::from(score));
@@ -396,7 +396,7 @@ impl<'a> Search<'a> {
             let mut label = self.open(&parent, class).times(f64::from(score) + f64::from(fused));
             label.best.node = self.tree.push(label.best.node, emitted(class, frame, score, fused));
             let slot = self.follow(parent.slot, class)?;
-            chosen.push(Prefix { node: label.best.node, blank: Paths::NONE, label, slot });
+            chosen.push(Prefix { node: label.best.node, blank: PrefixPaths::NONE, label, slot });
         }
         self.prefixes = chosen;
         self.candidates = candidates;

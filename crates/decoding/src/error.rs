@@ -87,7 +87,7 @@ pub enum Error {
         /// Frames of the utterance.
         found: usize,
     },
-    /// A stream's state that is broken, or another model's.
+    /// A stream's state that is invalid_scores, or another model's.
     #[error("stream: expected {expected}, found {found}")]
     Stream {
         /// What would have fitted.

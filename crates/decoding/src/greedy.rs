@@ -8,9 +8,12 @@ pub use label_looping::GreedySearch;
 pub(crate) use stream::LARGEST;
 pub use stream::Stream;
 
-use crate::automaton::check_fused;
-use crate::pick::{Pick, broken, exact_log_prob, log_prob, pick};
-use crate::{Confidence, Emitted, Error, Fusion, Hypothesis, Model, Result, Rules, Scratch, Site, Sites};
+use crate::best_class::{BestClass, exact_log_prob, invalid_scores, log_prob, pick};
+use crate::scorer::check_fused;
+use crate::{
+    Confidence, Emitted, Error, Fusion, Hypothesis, Model, NetworkScratch, Result, SiteBatch, SiteIndex,
+    TokenTable,
+};
 
 /// Options of greedy search.
 #[derive(Debug, Clone)]
@@ -126,7 +129,7 @@ pub fn greedy(model: &Model, frames: &[f32], options: &Greedy) -> Result<Hypothe
     let rules = model.rules();
     let total = whole_rows(frames, model)?;
     let (mut states, mut row) = (model.start().0.clone(), model.start().1.to_vec());
-    let (mut scratch, mut predicted) = (Scratch::default(), Vec::new());
+    let (mut scratch, mut predicted) = (NetworkScratch::default(), Vec::new());
     let mut scores = vec![0.0; model.outputs()];
     let mut automata: Vec<u32> = options.fusion.iter().map(|fusion| fusion.automaton.start()).collect();
     let fuses = !automata.is_empty() || options.internal_lm != 0.0;
@@ -134,10 +137,10 @@ pub fn greedy(model: &Model, frames: &[f32], options: &Greedy) -> Result<Hypothe
     let mut found = Hypothesis::default();
     let (mut t, mut symbols) = (0, 0);
     while t < total {
-        let at = [Site { utterance: 0, frame: t, row: 0 }];
-        let sites = Sites { frames: &[frames], rows: &row, at: &at };
+        let at = [SiteIndex { utterance: 0, frame: t, row: 0 }];
+        let sites = SiteBatch { frames: &[frames], rows: &row, at: &at };
         model.joint().scores(&sites, &mut scores, &mut scratch);
-        let picked = pick(&scores, rules).ok_or_else(|| broken(&scores, rules, t))?;
+        let picked = pick(&scores, rules).ok_or_else(|| invalid_scores(&scores, rules, t))?;
         let mut step = rules.frames(picked.class, picked.duration);
         if !rules.is_blank(picked.class) {
             if found.labels.len() == options.cap(t) {
@@ -181,8 +184,8 @@ pub fn greedy(model: &Model, frames: &[f32], options: &Greedy) -> Result<Hypothe
 }
 
 /// A label as it is recorded, without what others add.
-fn emitted(picked: &Pick, rules: &Rules, frame: usize) -> Emitted {
-    let Pick { class, logit, log_prob, duration, duration_log_prob } = *picked;
+fn emitted(picked: &BestClass, rules: &TokenTable, frame: usize) -> Emitted {
+    let BestClass { class, logit, log_prob, duration, duration_log_prob } = *picked;
     Emitted {
         label: class,
         frame,
@@ -199,7 +202,7 @@ fn emitted(picked: &Pick, rules: &Rules, frame: usize) -> Emitted {
 ///
 /// # Errors
 /// [`Error::Fused`] if something was added that is no score, or every label is forbidden.
-fn with_fused(best: Emitted, scores: &[f32], fused: &mut [f32], rules: &Rules) -> Result<Emitted> {
+fn with_fused(best: Emitted, scores: &[f32], fused: &mut [f32], rules: &TokenTable) -> Result<Emitted> {
     check_fused(fused)?;
     rules.blanks().for_each(|blank| fused[blank as usize] = f32::NEG_INFINITY);
     let mut class = 0;

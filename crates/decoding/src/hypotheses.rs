@@ -23,7 +23,7 @@ pub struct Emitted {
 
 /// One decision of a search: a label or a blank.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Step {
+pub struct DecodingStep {
     /// The frame, counted over all chunks.
     pub frame: usize,
     /// The class.
@@ -67,12 +67,12 @@ impl Hypothesis {
 pub struct Hypotheses {
     labels: Vec<Emitted>,
     capacity: usize,
-    rows: Vec<Row>,
-    steps: Vec<Vec<Step>>,
+    rows: Vec<HypothesisRow>,
+    steps: Vec<Vec<DecodingStep>>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Row {
+struct HypothesisRow {
     len: usize,
     end: usize,
     capped: bool,
@@ -82,7 +82,7 @@ impl Hypotheses {
     /// Forgets everything and has so many empty rows, with steps recorded or not; memory stays.
     pub(crate) fn reset(&mut self, rows: usize, steps: bool) {
         self.rows.clear();
-        self.rows.resize(rows, Row::default());
+        self.rows.resize(rows, HypothesisRow::default());
         let needed = rows * self.capacity;
         if self.labels.len() < needed {
             self.labels.resize(needed, Emitted::default());
@@ -109,7 +109,7 @@ impl Hypotheses {
         (self.labels, self.capacity) = (labels, capacity);
     }
 
-    pub(crate) fn step(&mut self, row: usize, step: Step) {
+    pub(crate) fn step(&mut self, row: usize, step: DecodingStep) {
         if let Some(steps) = self.steps.get_mut(row) {
             steps.push(step);
         }
@@ -148,13 +148,13 @@ impl Hypotheses {
     }
 
     /// Every decision about an utterance, blanks included, if they were asked for.
-    pub fn steps(&self, utterance: usize) -> &[Step] {
+    pub fn steps(&self, utterance: usize) -> &[DecodingStep] {
         self.steps.get(utterance).map_or(&[], Vec::as_slice)
     }
 
     /// An utterance for itself.
     pub fn get(&self, utterance: usize) -> Hypothesis {
-        let Row { end, capped, .. } = self.rows[utterance];
+        let HypothesisRow { end, capped, .. } = self.rows[utterance];
         Hypothesis { labels: self.labels(utterance).to_vec(), end, capped }
     }
 

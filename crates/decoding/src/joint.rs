@@ -1,25 +1,25 @@
 //! Joint networks: scores of every class where a frame meets a label row, for many sites at once.
 use kernels::{Activation, par_for, parts, parts_mut};
 
-use crate::{Affine, Error, Result, Scratch, factor_blank};
+use crate::{AffineLayer, Error, NetworkScratch, Result, factor_blank};
 
 /// Rows of a task that makes hidden rows.
 const ROWS: usize = 8;
 
 /// Sites at which scores are wanted.
 #[derive(Debug, Clone, Copy)]
-pub struct Sites<'a> {
+pub struct SiteBatch<'a> {
     /// Frame rows of each utterance, `[T_b, width]`.
     pub frames: &'a [&'a [f32]],
-    /// Label rows, *n x* [`Joint::row_width`].
+    /// Label rows, *n x* [`JointScorer::row_width`].
     pub rows: &'a [f32],
     /// The sites.
-    pub at: &'a [Site],
+    pub at: &'a [SiteIndex],
 }
 
 /// Where a frame of an utterance meets a label row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Site {
+pub struct SiteIndex {
     /// The utterance.
     pub utterance: usize,
     /// Its frame.
@@ -28,12 +28,12 @@ pub struct Site {
     pub row: usize,
 }
 
-impl<'a> Sites<'a> {
+impl<'a> SiteBatch<'a> {
     /// Frame row and label row of a site, of these widths.
     ///
     /// # Panics
     /// If there is no such row.
-    pub fn pair(&self, site: Site, frame_width: usize, row_width: usize) -> (&'a [f32], &'a [f32]) {
+    pub fn pair(&self, site: SiteIndex, frame_width: usize, row_width: usize) -> (&'a [f32], &'a [f32]) {
         (
             &self.frames[site.utterance][site.frame * frame_width..][..frame_width],
             &self.rows[site.row * row_width..][..row_width],
@@ -46,7 +46,7 @@ impl<'a> Sites<'a> {
 /// Axes: `F` width of the frame rows, `P` of the predictor's output, `R` of the label rows that are kept of it, `C` classes with the
 /// blanks among them, `D` durations (0 but for token-and-duration transducers). Scores of a site must depend on its own two rows
 /// alone.
-pub trait Joint: Send + Sync {
+pub trait JointScorer: Send + Sync {
     /// F, for networks that project frames once the joint width H.
     fn frame_width(&self) -> usize;
 
@@ -65,19 +65,19 @@ pub trait Joint: Send + Sync {
     }
 
     /// Makes label rows `[n, R]` of the predictor's output `[n, P]`: what can be computed once for each label.
-    fn project(&self, predicted: &[f32], rows: &mut [f32], scratch: &mut Scratch);
+    fn project(&self, predicted: &[f32], rows: &mut [f32], scratch: &mut NetworkScratch);
 
     /// Writes the scores (logits) `[n, C + D]` of n sites, classes first. A model with a factored blank writes what
     /// [`factor_blank`](crate::factor_blank) makes of them.
-    fn scores(&self, sites: &Sites, out: &mut [f32], scratch: &mut Scratch);
+    fn scores(&self, sites: &SiteBatch, out: &mut [f32], scratch: &mut NetworkScratch);
 
-    /// Whether [`Joint::internal_lm`] means something.
+    /// Whether [`JointScorer::internal_lm`] means something.
     fn has_internal_lm(&self) -> bool {
         false
     }
 
     /// Writes the log-probabilities `[n, C]` of labels by the label side alone, 0 for blanks, for label rows `[n, R]`.
-    fn internal_lm(&self, rows: &[f32], out: &mut [f32], scratch: &mut Scratch) {
+    fn internal_lm(&self, rows: &[f32], out: &mut [f32], scratch: &mut NetworkScratch) {
         let _ = (rows, scratch);
         out.fill(0.0);
     }
@@ -88,10 +88,10 @@ pub trait Joint: Send + Sync {
 #[derive(Debug)]
 pub struct Network {
     activation: Activation,
-    frames: Option<Affine>,
-    predicted: Affine,
+    frames: Option<AffineLayer>,
+    predicted: AffineLayer,
     /// Classes, then durations.
-    head: Affine,
+    head: AffineLayer,
     durations: usize,
     /// The blank, if it is factored.
     factored: Option<u32>,
@@ -105,9 +105,9 @@ impl Network {
     /// [`Error::Shape`] if the layers do not fit together.
     pub fn new(
         activation: Activation,
-        frames: Option<Affine>,
-        predicted: Affine,
-        head: Affine,
+        frames: Option<AffineLayer>,
+        predicted: AffineLayer,
+        head: AffineLayer,
         durations: usize,
     ) -> Result<Self> {
         let width = head.inputs();
@@ -152,7 +152,7 @@ impl Network {
     /// # Errors
     /// [`Error::Frames`] if the rows are not whole, or the network has no projection.
     pub fn project_frames(&self, encoded: &[f32]) -> Result<Vec<f32>> {
-        let width = self.frames.as_ref().map_or(0, Affine::inputs);
+        let width = self.frames.as_ref().map_or(0, AffineLayer::inputs);
         match &self.frames {
             Some(layer) if encoded.len().is_multiple_of(width) => Ok(layer.rows(encoded)),
             _ => Err(Error::Frames { width, found: encoded.len() }),
@@ -160,7 +160,7 @@ impl Network {
     }
 }
 
-impl Joint for Network {
+impl JointScorer for Network {
     fn frame_width(&self) -> usize {
         self.head.inputs()
     }
@@ -181,13 +181,13 @@ impl Joint for Network {
         self.durations
     }
 
-    fn project(&self, predicted: &[f32], rows: &mut [f32], scratch: &mut Scratch) {
+    fn project(&self, predicted: &[f32], rows: &mut [f32], scratch: &mut NetworkScratch) {
         self.predicted.forward(predicted, rows, scratch);
     }
 
-    fn scores(&self, sites: &Sites, out: &mut [f32], scratch: &mut Scratch) {
+    fn scores(&self, sites: &SiteBatch, out: &mut [f32], scratch: &mut NetworkScratch) {
         let (count, width) = (sites.at.len(), self.head.inputs());
-        let [hidden, room, _] = scratch.rooms([count * width, self.head.room(count), 0]);
+        let [hidden, room, _] = scratch.buffers([count * width, self.head.room(count), 0]);
         let hidden = &mut hidden[..count * width];
         par_for((parts_mut(hidden, ROWS * width), parts(sites.at, ROWS)), |_, (hidden, at)| {
             for (hidden, &site) in hidden.chunks_exact_mut(width).zip(at) {
@@ -211,11 +211,11 @@ impl Joint for Network {
 
     /// `log softmax` over the labels of `W act(W_p g + b_p) + b`: what the network says of labels when no frame is there (Variani et
     /// al., arXiv 2003.07705, section 3.2).
-    fn internal_lm(&self, rows: &[f32], out: &mut [f32], scratch: &mut Scratch) {
+    fn internal_lm(&self, rows: &[f32], out: &mut [f32], scratch: &mut NetworkScratch) {
         let (width, outputs, classes) = (self.head.inputs(), self.head.outputs(), self.classes());
         let count = rows.len() / width;
         let [hidden, room, scores] =
-            scratch.rooms([(count + 1) * width, self.head.room(count), count * outputs]);
+            scratch.buffers([(count + 1) * width, self.head.room(count), count * outputs]);
         let (nothing, hidden) = hidden.split_at_mut(width);
         nothing.fill(0.0);
         let hidden = &mut hidden[..count * width];

@@ -3,14 +3,14 @@ use std::sync::Arc;
 
 use rnnt_dp::Topology;
 
-use crate::{Joint, Predictor, Result, Rules, Scratch, States};
+use crate::{JointScorer, NetworkScratch, Predictor, Result, States, TokenTable};
 
 /// Predictor, joint network and what the classes mean: all that decoding needs.
 #[derive(Clone)]
 pub struct Model {
     predictor: Arc<dyn Predictor>,
-    joint: Arc<dyn Joint>,
-    rules: Rules,
+    joint: Arc<dyn JointScorer>,
+    rules: TokenTable,
     /// State and projected row before any label.
     start: (States, Vec<f32>),
     fingerprint: u64,
@@ -27,15 +27,15 @@ impl Model {
     ///
     /// # Errors
     /// [`Error::Shape`](crate::Error::Shape) if predictor and joint do not fit together, or the predictor does not know each
-    /// label; those of [`Rules::new`].
+    /// label; those of [`TokenTable::new`].
     pub fn new(
         predictor: Arc<dyn Predictor>,
-        joint: Arc<dyn Joint>,
+        joint: Arc<dyn JointScorer>,
         blank: u32,
         big_blanks: &[u32],
         topology: &Topology,
     ) -> Result<Self> {
-        let rules = Rules::new(joint.classes(), blank, big_blanks, topology)?;
+        let rules = TokenTable::new(joint.classes(), blank, big_blanks, topology)?;
         if predictor.width() != joint.predicted_width() {
             let expected = format!("rows of {}, as the predictor's", predictor.width());
             return Err(crate::Error::shape("joint", expected, joint.predicted_width()));
@@ -50,7 +50,7 @@ impl Model {
         }
         let (states, predicted) = predictor.start();
         let mut row = vec![0.0; joint.row_width()];
-        joint.project(&predicted, &mut row, &mut Scratch::default());
+        joint.project(&predicted, &mut row, &mut NetworkScratch::default());
         let fingerprint = fingerprint(&*predictor, &*joint, &rules, (&states, &row));
         Ok(Self { predictor, joint, rules, start: (states, row), fingerprint })
     }
@@ -61,12 +61,12 @@ impl Model {
     }
 
     /// The joint network.
-    pub fn joint(&self) -> &Arc<dyn Joint> {
+    pub fn joint(&self) -> &Arc<dyn JointScorer> {
         &self.joint
     }
 
     /// What the classes mean.
-    pub fn rules(&self) -> &Rules {
+    pub fn rules(&self) -> &TokenTable {
         &self.rules
     }
 
@@ -96,9 +96,9 @@ impl Model {
         labels: &[u32],
         states: &mut States,
         rows: &mut [f32],
-        (predicted, scratch): (&mut Vec<f32>, &mut Scratch),
+        (predicted, scratch): (&mut Vec<f32>, &mut NetworkScratch),
     ) {
-        let predicted = crate::scratch::sized(predicted, labels.len() * self.predictor.width());
+        let predicted = crate::affine::sized(predicted, labels.len() * self.predictor.width());
         self.predictor.step(labels, states, predicted, scratch);
         self.joint.project(predicted, rows, scratch);
     }
@@ -107,16 +107,17 @@ impl Model {
 /// FNV-1a over what the classes mean, the start, one step of the predictor and the scores of a frame of numbers of our own.
 fn fingerprint(
     predictor: &dyn Predictor,
-    joint: &dyn Joint,
-    rules: &Rules,
+    joint: &dyn JointScorer,
+    rules: &TokenTable,
     (states, row): (&States, &[f32]),
 ) -> u64 {
     let mut words: Vec<u32> = Vec::new();
     let mut add = |numbers: &[f32]| words.extend(numbers.iter().map(|x| x.to_bits()));
     let frame: Vec<f32> = (0..joint.frame_width()).map(|at| (at as f32 + 1.0).sin()).collect();
     let mut scores = vec![0.0; joint.classes() + joint.durations()];
-    let (mut scratch, at) = (Scratch::default(), [crate::Site { utterance: 0, frame: 0, row: 0 }]);
-    joint.scores(&crate::Sites { frames: &[&frame], rows: row, at: &at }, &mut scores, &mut scratch);
+    let (mut scratch, at) =
+        (NetworkScratch::default(), [crate::SiteIndex { utterance: 0, frame: 0, row: 0 }]);
+    joint.scores(&crate::SiteBatch { frames: &[&frame], rows: row, at: &at }, &mut scores, &mut scratch);
     add(&scores);
     add(row);
     add(states.values());

@@ -22,7 +22,7 @@ mod words;
 use std::borrow::Cow;
 use std::ops::Range;
 
-use crate::Automaton;
+use crate::Scorer;
 use table::{Entries, MOST_ORDER, children};
 
 pub use error::{Error, Result};
@@ -65,11 +65,11 @@ pub enum Foreign {
 /// searches; a row of scores is one pass over the classes and the listed arcs of the context and its ends. 12 bytes an n-gram and state.
 ///
 /// ```
-/// use decoding::{Automaton, ngram::{Foreign, Ngram, Table}};
+/// use decoding::{Scorer, ngram::{Foreign, Ngram, NgramTable}};
 ///
 /// let text = "\\data\\\nngram 1=3\nngram 2=1\n\\1-grams:\n-1 <s> -0.5\n-0.5 yes\n-0.25 no\n\\2-grams:\n-0.125 <s> yes\n\\end\\";
 /// // Class 0 is the blank, which has no name.
-/// let ngram = Ngram::new(&Table::read(text.as_bytes())?, &["", "yes", "no"], Foreign::Reject)?;
+/// let ngram = Ngram::new(&NgramTable::read(text.as_bytes())?, &["", "yes", "no"], Foreign::Reject)?;
 /// let (yes, _) = ngram.step(ngram.start(), 1);
 /// let (no, _) = ngram.step(ngram.start(), 2);
 /// assert_eq!((yes, no), (-0.125 * 10f32.ln(), (-0.5 * 10f32.ln()) + (-0.25 * 10f32.ln())));
@@ -106,7 +106,7 @@ impl Ngram {
     /// # Errors
     /// [`Error::Name`] if two classes have a name in common or one is `<s>` or `</s>`; [`Error::NoToken`] if the table knows none of
     /// them; [`Error::Token`] if it knows others and these are forbidden.
-    pub fn new<S: AsRef<str>>(table: &Table, names: &[S], foreign: Foreign) -> Result<Self> {
+    pub fn new<S: AsRef<str>>(table: &NgramTable, names: &[S], foreign: Foreign) -> Result<Self> {
         let ids = names::ids(names)?;
         let classes = names.len();
         let end = classes as u32;
@@ -248,7 +248,7 @@ impl Ngram {
     }
 }
 
-impl Automaton for Ngram {
+impl Scorer for Ngram {
     fn start(&self) -> u32 {
         self.start
     }

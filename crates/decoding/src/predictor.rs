@@ -5,7 +5,7 @@ mod stateless;
 pub use lstm::{LstmLayer, LstmPredictor};
 pub use stateless::{Finish, NOTHING, StatelessPredictor};
 
-use crate::{Scratch, StateShape, States};
+use crate::{NetworkScratch, StateShape, States};
 
 /// A predictor that advances many hypotheses by a label each.
 ///
@@ -25,7 +25,7 @@ pub trait Predictor: Send + Sync {
     ///
     /// # Shapes
     /// `labels` *n*, `states` *n* rows, `out` *n x P*.
-    fn step(&self, labels: &[u32], states: &mut States, out: &mut [f32], scratch: &mut Scratch);
+    fn step(&self, labels: &[u32], states: &mut States, out: &mut [f32], scratch: &mut NetworkScratch);
 
     /// Number of labels that stand before the first one, which lengths of hypotheses are counted with
     /// ([`Beam::normalise`](crate::Beam::normalise)): the context of a stateless predictor.

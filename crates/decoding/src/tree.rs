@@ -10,7 +10,7 @@ const FEW: usize = 256;
 
 /// A label behind its parent's.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Node {
+struct LabelNode {
     parent: u32,
     emitted: Emitted,
     sequence: Sequence,
@@ -36,7 +36,7 @@ impl Sequence {
 /// [`Tree::sweep`] takes it out.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Tree {
-    nodes: Vec<Node>,
+    nodes: Vec<LabelNode>,
     /// Labels before the root, which all hypotheses share and somebody has taken.
     taken: Sequence,
     /// Nodes after the last sweep.
@@ -59,7 +59,7 @@ impl Tree {
 
     pub fn push(&mut self, parent: u32, emitted: Emitted) -> u32 {
         let sequence = self.sequence(parent).then(emitted.label);
-        self.nodes.push(Node { parent, emitted, sequence });
+        self.nodes.push(LabelNode { parent, emitted, sequence });
         (self.nodes.len() - 1) as u32
     }
 

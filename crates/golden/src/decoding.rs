@@ -3,7 +3,7 @@ mod searches;
 
 use std::path::{Path, PathBuf};
 
-use decoding::{Description, Model, Network};
+use decoding::{Model, ModelConfig, Network};
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const SUMS: f64 = 1e-3;
 /// The sidecar of a case.
 #[derive(Debug, Deserialize)]
 struct Sidecar {
-    model: Description,
+    model: ModelConfig,
     lengths: Vec<usize>,
     decodes: Vec<Decode>,
 }

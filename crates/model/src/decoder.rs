@@ -1,7 +1,7 @@
 //! The model as a decoder sees it.
 use std::sync::Arc;
 
-use decoding::{Affine, Network};
+use decoding::{AffineLayer, Network};
 
 use crate::Result;
 use crate::config::LossConfig;
@@ -30,7 +30,7 @@ impl Model {
             weight.extend(to_vec::<f32>(durations.weight())?);
             bias.extend(to_vec::<f32>(durations.bias())?);
         }
-        let head = Affine::new("joint.head", &weight, self.width(), Some(&bias))?;
+        let head = AffineLayer::new("joint.head", &weight, self.width(), Some(&bias))?;
         let projection = heads.predictor.packed("joint.predictor")?;
         let activation = self.config().loss.options.activation.activation();
         let mut network = Network::new(activation, None, projection, head, self.durations().len())?;
@@ -47,7 +47,7 @@ impl Model {
 mod tests {
     use std::path::Path;
 
-    use decoding::{Scratch, Site, Sites, factor_blank};
+    use decoding::{NetworkScratch, SiteBatch, SiteIndex, factor_blank};
 
     use super::*;
     use crate::ModelConfig;
@@ -78,7 +78,7 @@ mod tests {
                     assert!((a - b).abs() < 1e-5, "row {u}: {a} is not {b}");
                 }
                 if let Some(label) = labels.get(u) {
-                    decoder.step(&[*label], &mut states, &mut row, &mut Scratch::default());
+                    decoder.step(&[*label], &mut states, &mut row, &mut NetworkScratch::default());
                 }
             }
         }
@@ -98,10 +98,10 @@ mod tests {
 
     /// Scores of rows that meet at one site.
     fn joint(decoder: &decoding::Model, frame: &[f32], row: &[f32]) -> Vec<f32> {
-        let at = [Site { utterance: 0, frame: 0, row: 0 }];
+        let at = [SiteIndex { utterance: 0, frame: 0, row: 0 }];
         let mut found = vec![0.0; decoder.rules().classes() + decoder.rules().durations()];
-        let sites = Sites { frames: &[frame], rows: row, at: &at };
-        decoder.joint().scores(&sites, &mut found, &mut Scratch::default());
+        let sites = SiteBatch { frames: &[frame], rows: row, at: &at };
+        decoder.joint().scores(&sites, &mut found, &mut NetworkScratch::default());
         found
     }
 

@@ -2,7 +2,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use decoding::Affine;
+use decoding::AffineLayer;
 use serde::{Deserialize, Serialize};
 use speech::{FeatureStream, FrontEnd, Normalise, StackStream};
 
@@ -45,7 +45,7 @@ pub struct Listener {
     /// The stacking of a stream that has not begun.
     stack: StackStream,
     encoder: Arc<dyn EncoderStream>,
-    projection: Affine,
+    projection: AffineLayer,
     /// Checksum of weights and features.
     model: u32,
     streams: BTreeMap<u64, Stream>,
@@ -260,7 +260,7 @@ impl Listener {
 /// Encodes and projects what waits.
 fn step(
     encoder: &dyn EncoderStream,
-    projection: &Affine,
+    projection: &AffineLayer,
     streams: &mut [&mut Stream],
 ) -> Result<Vec<Vec<f32>>> {
     let pieces = streams.iter_mut().map(|Stream { state, waiting, last }| Piece {

@@ -1,5 +1,5 @@
 //! Greedy search by the model alone, as evidence of speech next to a fused search.
-use decoding::{Emitted, Greedy, GreedySearch, Model as Decoder, Step, Stream, ctc_greedy};
+use decoding::{DecodingStep, Emitted, Greedy, GreedySearch, Model as Decoder, Stream, ctc_greedy};
 
 /// Labels that the model finds without language models, phrases, penalties or a second head.
 #[derive(Debug, Clone, Default)]
@@ -13,7 +13,7 @@ pub(crate) struct Unfused {
 }
 
 impl Unfused {
-    fn new(labels: &[Emitted], steps: &[Step]) -> Self {
+    fn new(labels: &[Emitted], steps: &[DecodingStep]) -> Self {
         Unfused { labels: labels.to_vec(), label_posterior: label_posterior(labels, steps) }
     }
 
@@ -30,7 +30,7 @@ impl Unfused {
 }
 
 /// `max 1 - p` over the steps that are not labels.
-fn label_posterior(labels: &[Emitted], steps: &[Step]) -> f64 {
+fn label_posterior(labels: &[Emitted], steps: &[DecodingStep]) -> f64 {
     // Labels stand among the steps in their order.
     let mut labels = labels.iter().peekable();
     let mut most = 0f64;

@@ -57,7 +57,7 @@ pub(crate) fn boundaries(tokenizer: &Tokenizer) -> Vec<Option<Boundaries>> {
 
 #[cfg(test)]
 mod tests {
-    use decoding::{Automaton, Boost, read_phrases};
+    use decoding::{Boost, Scorer, read_phrases};
     use proptest::prelude::*;
     use speech::TokenizerOptions;
 

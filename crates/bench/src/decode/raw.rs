@@ -1,7 +1,7 @@
 //! A joint network that keeps nothing: both projections are computed anew for each site.
 use std::sync::{Mutex, PoisonError};
 
-use decoding::{Activation, Affine, Joint, Scratch, Sites};
+use decoding::{Activation, AffineLayer, JointScorer, NetworkScratch, SiteBatch};
 use kernels::{par_for, parts, parts_mut};
 
 /// Sizes E, P and H, and labels V, of the model.
@@ -15,9 +15,9 @@ const ROWS: usize = 8;
 
 /// `z = W tanh(W_e x + W_p g) + b` from encoder rows and predictor outputs as they come.
 pub struct Raw {
-    frames: Affine,
-    predicted: Affine,
-    head: Affine,
+    frames: AffineLayer,
+    predicted: AffineLayer,
+    head: AffineLayer,
     durations: usize,
     room: Mutex<Room>,
 }
@@ -34,12 +34,12 @@ struct Room {
 
 impl Raw {
     /// Projections of frames and predictor, and a head whose last outputs are durations.
-    pub fn new([frames, predicted, head]: [Affine; 3], durations: usize) -> Self {
+    pub fn new([frames, predicted, head]: [AffineLayer; 3], durations: usize) -> Self {
         Self { frames, predicted, head, durations, room: Mutex::default() }
     }
 }
 
-impl Joint for Raw {
+impl JointScorer for Raw {
     fn frame_width(&self) -> usize {
         ENCODER
     }
@@ -60,11 +60,11 @@ impl Joint for Raw {
         self.durations
     }
 
-    fn project(&self, predicted: &[f32], rows: &mut [f32], _: &mut Scratch) {
+    fn project(&self, predicted: &[f32], rows: &mut [f32], _: &mut NetworkScratch) {
         rows.copy_from_slice(predicted);
     }
 
-    fn scores(&self, sites: &Sites, out: &mut [f32], scratch: &mut Scratch) {
+    fn scores(&self, sites: &SiteBatch, out: &mut [f32], scratch: &mut NetworkScratch) {
         let count = sites.at.len();
         let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
         let Room { encoded, predicted, frames, labels, hidden } = &mut *room;

@@ -1,7 +1,7 @@
 //! A made-up model and what its encoder says, the same in every process and in `crates/bench/python/torch_decode.py`.
 use std::sync::Arc;
 
-use decoding::{Activation, Affine, Joint, LstmLayer, LstmPredictor, Model, Network};
+use decoding::{Activation, AffineLayer, JointScorer, LstmLayer, LstmPredictor, Model, Network};
 use rnnt_dp::Topology;
 
 use super::raw::{ENCODER, HIDDEN, LABELS, PREDICTOR, Raw};
@@ -94,18 +94,18 @@ impl Weights {
         self.model(0, Arc::new(Raw::new(self.layers()?, durations)))
     }
 
-    fn model(&self, table: usize, joint: Arc<dyn Joint>) -> Result<Model> {
+    fn model(&self, table: usize, joint: Arc<dyn JointScorer>) -> Result<Model> {
         let layer = LstmLayer { input: &self.input, recurrent: &self.recurrent, bias: &self.bias };
         let predictor = LstmPredictor::with_table_within(table, &self.embedding, PREDICTOR, &[layer], BLANK)?;
         Ok(Model::new(Arc::new(predictor), joint, BLANK, &[], &self.family.topology()?)?)
     }
 
     /// Projections of frames and predictor, head.
-    fn layers(&self) -> Result<[Affine; 3]> {
+    fn layers(&self) -> Result<[AffineLayer; 3]> {
         Ok([
-            Affine::new("frames", &self.frames, ENCODER, None)?,
-            Affine::new("predicted", &self.predicted, PREDICTOR, None)?,
-            Affine::new("head", &self.head, HIDDEN, Some(&self.head_bias))?,
+            AffineLayer::new("frames", &self.frames, ENCODER, None)?,
+            AffineLayer::new("predicted", &self.predicted, PREDICTOR, None)?,
+            AffineLayer::new("head", &self.head, HIDDEN, Some(&self.head_bias))?,
         ])
     }
 }

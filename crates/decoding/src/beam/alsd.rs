@@ -1,9 +1,9 @@
 //! Alignment-length-synchronous decoding as it was described first.
-use super::lane::{Candidate, Place};
-use super::{Task, Work, nbest};
+use super::lane::{BeamPosition, Candidate};
+use super::{BeamBuffers, BeamTask, nbest};
 use crate::Result;
 
-impl Work {
+impl BeamBuffers {
     /// ```text
     /// for each step i:                                          a hypothesis with u labels is at frame t = i - u
     ///   scores of all hypotheses with t < T
@@ -11,8 +11,8 @@ impl Work {
     ///   a blank at t = T - 1 ends a hypothesis, which is put aside
     ///   the best `width` candidates; equal labels are added up; predictor of the new labels
     /// ```
-    pub(super) fn alsd(&mut self, task: Task, max_labels: Option<usize>) -> Result<()> {
-        let Task { model, options, .. } = task;
+    pub(super) fn alsd(&mut self, task: BeamTask, max_labels: Option<usize>) -> Result<()> {
+        let BeamTask { model, options, .. } = task;
         let (rules, width) = (model.rules(), options.width);
         // Who is at its end already has no frames.
         for lane in self.lanes.iter_mut().filter(|lane| lane.end == lane.before) {
@@ -61,8 +61,8 @@ impl Work {
                 lane.choose(
                     rules,
                     |hyp, entry| match rules.is_blank(entry.class) {
-                        true => Place { time: hyp.time + 1, symbols: 0 },
-                        false => Place { time: hyp.time, symbols: hyp.symbols + 1 },
+                        true => BeamPosition { time: hyp.time + 1, symbols: 0 },
+                        false => BeamPosition { time: hyp.time, symbols: hyp.symbols + 1 },
                     },
                     |place, other| place.time == other.time,
                 );

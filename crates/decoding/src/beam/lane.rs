@@ -4,14 +4,14 @@ use serde::{Deserialize, Serialize};
 
 use super::Beam;
 use crate::tree::Tree;
-use crate::{Emitted, Fusion, Rules};
+use crate::{Emitted, Fusion, TokenTable};
 
 /// The row of a hypothesis that has none yet.
 pub(super) const FRESH: u32 = u32::MAX;
 
 /// A class, and a duration if there are any, as the next step of a hypothesis.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Entry {
+pub(super) struct Extension {
     /// What it adds to a hypothesis: all of what follows.
     pub value: f64,
     /// Log-probability among the classes.
@@ -29,7 +29,7 @@ pub(super) struct Entry {
 
 /// A hypothesis: labels, a frame, and the log-probability of the paths that lead there.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(super) struct Hyp {
+pub(super) struct BeamHypothesis {
     /// Its newest label in the tree.
     pub node: u32,
     /// What networks know of it.
@@ -45,34 +45,34 @@ pub(super) struct Hyp {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Candidate {
     pub hyp: usize,
-    pub entry: Option<Entry>,
+    pub entry: Option<Extension>,
     pub log_prob: f64,
 }
 
 impl Candidate {
     /// Its new label.
-    fn label(&self, rules: &Rules) -> Option<u32> {
+    fn label(&self, rules: &TokenTable) -> Option<u32> {
         self.entry.as_ref().map(|entry| entry.class).filter(|&class| !rules.is_blank(class))
     }
 }
 
 /// Where a step leads: the frame, and the labels on it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct BeamPosition {
     pub time: usize,
     pub symbols: usize,
 }
 
 /// The hypotheses of an utterance.
 #[derive(Debug, Default)]
-pub(super) struct Lane {
+pub(super) struct BeamUtterance {
     pub utterance: usize,
     pub tree: Tree,
-    pub hyps: Vec<Hyp>,
+    pub hyps: Vec<BeamHypothesis>,
     /// For each of them the row that it comes from.
     pub origins: Vec<u32>,
     /// Hypotheses that a search has put aside.
-    pub aside: Vec<Hyp>,
+    pub aside: Vec<BeamHypothesis>,
     /// Nodes of the hypotheses at the start of a frame.
     pub starts: Vec<u32>,
     /// Automata of this utterance alone, behind those that all share.
@@ -85,7 +85,7 @@ pub(super) struct Lane {
     /// Sites of its hypotheses, where equal ones share a site.
     pub sites: Vec<u32>,
     pub best: Best,
-    next: Vec<Next>,
+    next: Vec<NextHypothesis>,
     /// Hashes of the labels of the next hypotheses.
     hashes: Vec<u64>,
 }
@@ -144,13 +144,13 @@ impl Best {
 
 /// A next hypothesis whose label is not in the tree yet.
 #[derive(Debug)]
-struct Next {
+struct NextHypothesis {
     /// The place of its candidate.
     candidate: u32,
-    hyp: Hyp,
+    hyp: BeamHypothesis,
 }
 
-impl Lane {
+impl BeamUtterance {
     /// The automata of this utterance.
     pub fn fusions<'a>(&'a self, options: &'a Beam) -> impl Iterator<Item = &'a Fusion> {
         options.fusion.iter().chain(&self.lists)
@@ -160,9 +160,9 @@ impl Lane {
     /// its times, and has the probability of all.
     pub fn choose(
         &mut self,
-        rules: &Rules,
-        place: impl Fn(&Hyp, &Entry) -> Place,
-        meets: impl Fn(&Place, &Hyp) -> bool,
+        rules: &TokenTable,
+        place: impl Fn(&BeamHypothesis, &Extension) -> BeamPosition,
+        meets: impl Fn(&BeamPosition, &BeamHypothesis) -> bool,
     ) {
         self.merge(rules, place, meets);
         self.replace_hypotheses(rules);
@@ -171,10 +171,10 @@ impl Lane {
     /// The same, of which only the best stay, best first; equal ones in the order in which they come.
     pub fn choose_best(
         &mut self,
-        rules: &Rules,
+        rules: &TokenTable,
         width: usize,
-        place: impl Fn(&Hyp, &Entry) -> Place,
-        meets: impl Fn(&Place, &Hyp) -> bool,
+        place: impl Fn(&BeamHypothesis, &Extension) -> BeamPosition,
+        meets: impl Fn(&BeamPosition, &BeamHypothesis) -> bool,
     ) {
         self.merge(rules, place, meets);
         self.next.sort_by(|a, b| b.hyp.log_prob.total_cmp(&a.hyp.log_prob));
@@ -185,9 +185,9 @@ impl Lane {
     /// Adds up the candidates that are one hypothesis.
     fn merge(
         &mut self,
-        rules: &Rules,
-        place: impl Fn(&Hyp, &Entry) -> Place,
-        meets: impl Fn(&Place, &Hyp) -> bool,
+        rules: &TokenTable,
+        place: impl Fn(&BeamHypothesis, &Extension) -> BeamPosition,
+        meets: impl Fn(&BeamPosition, &BeamHypothesis) -> bool,
     ) {
         let Self { best, next, hashes, hyps, tree, .. } = self;
         next.clear();
@@ -195,12 +195,12 @@ impl Lane {
         for &at in &best.places {
             let candidate = &best.candidates[at as usize];
             let from = &hyps[candidate.hyp];
-            let stays = Place { time: from.time, symbols: from.symbols };
+            let stays = BeamPosition { time: from.time, symbols: from.symbols };
             let to = candidate.entry.as_ref().map_or(stays, |entry| place(from, entry));
             let label = candidate.label(rules);
             let before = tree.sequence(from.node);
             let hash = label.map_or(before, |label| before.then(label)).hash;
-            let is_same = |other: &Next| {
+            let is_same = |other: &NextHypothesis| {
                 let other_candidate = &best.candidates[other.candidate as usize];
                 let other_from = hyps[other_candidate.hyp].node;
                 meets(&to, &other.hyp)
@@ -222,18 +222,18 @@ impl Lane {
                 continue;
             }
             let row = if label.is_some() { FRESH } else { from.row };
-            let Place { time, symbols } = to;
-            let hyp = Hyp { node: from.node, row, time, symbols, log_prob: candidate.log_prob };
-            next.push(Next { candidate: at, hyp });
+            let BeamPosition { time, symbols } = to;
+            let hyp = BeamHypothesis { node: from.node, row, time, symbols, log_prob: candidate.log_prob };
+            next.push(NextHypothesis { candidate: at, hyp });
             hashes.push(hash);
         }
     }
 
     /// Makes the next hypotheses those of the lane.
-    fn replace_hypotheses(&mut self, rules: &Rules) {
+    fn replace_hypotheses(&mut self, rules: &TokenTable) {
         let Self { best, next, tree, hyps, origins, .. } = self;
         origins.clear();
-        for Next { candidate, hyp } in &mut *next {
+        for NextHypothesis { candidate, hyp } in &mut *next {
             let candidate = &best.candidates[*candidate as usize];
             let from = &hyps[candidate.hyp];
             if let Some(entry) = candidate.entry.filter(|entry| !rules.is_blank(entry.class)) {
@@ -274,8 +274,8 @@ fn places_of(all: &[u64], wanted: u64) -> impl Iterator<Item = usize> {
 }
 
 /// A label as it is recorded.
-pub(super) fn emitted(entry: &Entry, rules: &Rules, frame: usize) -> Emitted {
-    let &Entry { log_prob, duration_log_prob, fused, logit, class, duration, .. } = entry;
+pub(super) fn emitted(entry: &Extension, rules: &TokenTable, frame: usize) -> Emitted {
+    let &Extension { log_prob, duration_log_prob, fused, logit, class, duration, .. } = entry;
     let duration = rules.frames(class, duration as usize);
     Emitted { label: class, frame, duration, log_prob, duration_log_prob, logit, fused, confidence: 1.0 }
 }

@@ -1,10 +1,10 @@
 //! Modified adaptive expansion search: frame by frame, several labels a frame, only as many as are worth it.
-use super::lane::{Entry, FRESH, Hyp, Lane, emitted};
+use super::lane::{BeamHypothesis, BeamUtterance, Extension, FRESH, emitted};
 use super::nbest;
 use super::rows::Rows;
-use super::short::Shortlists;
-use super::{Task, Work};
-use crate::{Result, Site};
+use super::top_k::Shortlists;
+use super::{BeamBuffers, BeamTask};
+use crate::{Result, SiteIndex};
 
 /// See [`BeamKind::Maes`](crate::BeamKind::Maes).
 pub(super) struct Limits {
@@ -14,7 +14,7 @@ pub(super) struct Limits {
     pub prefix: usize,
 }
 
-impl Work {
+impl BeamBuffers {
     /// ```text
     /// for each frame t, from the hypotheses of t on:
     ///   for s = 0 .. expansions - 1, all hypotheses with s labels on t:
@@ -27,11 +27,11 @@ impl Work {
     /// Hypotheses with equal labels and a different number of labels on the frame have different continuations
     /// while the limit is in reach, and are added up only when their frame has ended. Those with the same number
     /// come from the same hypothesis of t, so that they are one.
-    pub(super) fn maes(&mut self, task: Task, limits: &Limits) -> Result<()> {
+    pub(super) fn maes(&mut self, task: BeamTask, limits: &Limits) -> Result<()> {
         let width = task.options.width;
         let longest = self.lanes.iter().map(|lane| lane.end - lane.before).max().unwrap_or(0);
         for at in 0..longest {
-            let inside = |lane: &Lane| at < lane.end - lane.before;
+            let inside = |lane: &BeamUtterance| at < lane.end - lane.before;
             for lane in &mut self.lanes {
                 lane.starts.clear();
                 lane.starts.extend(lane.hyps.iter().map(|hyp| hyp.node));
@@ -43,7 +43,7 @@ impl Work {
                 }
                 let is_last = symbols == limits.expansions;
                 self.look(task, if is_last { 1 } else { width.saturating_add(limits.beta) })?;
-                let scores = Scores { short: &self.short, rows: &self.rows, sites: &self.sites };
+                let scores = ExpansionScores { short: &self.short, rows: &self.rows, sites: &self.sites };
                 for lane in self.lanes.iter_mut().filter(|lane| inside(lane)) {
                     match is_last {
                         true => take_blanks(lane, &self.short),
@@ -67,14 +67,14 @@ impl Work {
 }
 
 /// Scores of the sites of an expansion.
-struct Scores<'a> {
-    short: &'a Shortlists,
-    rows: &'a Rows,
-    sites: &'a [Site],
+struct ExpansionScores<'a> {
+    short: &'a TopK,
+    rows: &'a HypothesisRows,
+    sites: &'a [SiteIndex],
 }
 
 /// Hypotheses that may have no more labels on the frame.
-fn take_blanks(lane: &mut Lane, short: &Shortlists) {
+fn take_blanks(lane: &mut BeamUtterance, short: &TopK) {
     for (i, mut hyp) in std::mem::take(&mut lane.hyps).into_iter().enumerate() {
         hyp.log_prob += short.blank(lane.first + i).value;
         if hyp.log_prob > f64::NEG_INFINITY {
@@ -84,11 +84,16 @@ fn take_blanks(lane: &mut Lane, short: &Shortlists) {
 }
 
 /// One expansion: hypotheses with a new label stay, those with a blank are put aside.
-fn expand(lane: &mut Lane, task: Task, scores: &Scores, (limits, symbols): (&Limits, usize)) {
+fn expand(
+    lane: &mut BeamUtterance,
+    task: BeamTask,
+    scores: &ExpansionScores,
+    (limits, symbols): (&Limits, usize),
+) {
     let rules = task.model.rules();
     let from = std::mem::take(&mut lane.hyps);
     lane.origins.clear();
-    let mut entries: Vec<Entry> = Vec::new();
+    let mut entries: Vec<Extension> = Vec::new();
     for (i, hyp) in from.iter().enumerate() {
         let site = lane.first + i;
         let listed = scores.short.entries(site);
@@ -110,19 +115,24 @@ fn expand(lane: &mut Lane, task: Task, scores: &Scores, (limits, symbols): (&Lim
                 continue;
             }
             if rules.is_blank(entry.class) {
-                lane.aside.push(Hyp { log_prob, ..*hyp });
+                lane.aside.push(BeamHypothesis { log_prob, ..*hyp });
                 continue;
             }
             let node = lane.tree.push(hyp.node, emitted(entry, rules, hyp.time));
             let symbols = hyp.symbols + 1;
-            lane.hyps.push(Hyp { node, row: FRESH, time: hyp.time, symbols, log_prob });
+            lane.hyps.push(BeamHypothesis { node, row: FRESH, time: hyp.time, symbols, log_prob });
             lane.origins.push(hyp.row);
         }
     }
 }
 
 /// The label that leads from a hypothesis towards `start`, if that continues it by few enough labels.
-fn next_label(lane: &Lane, node: u32, start: u32, (limits, symbols): (&Limits, usize)) -> Option<u32> {
+fn next_label(
+    lane: &BeamUtterance,
+    node: u32,
+    start: u32,
+    (limits, symbols): (&Limits, usize),
+) -> Option<u32> {
     let tree = &lane.tree;
     let missing = tree.sequence(start).len.checked_sub(tree.sequence(node).len)?;
     if missing == 0 || missing + symbols > limits.prefix.min(limits.expansions) {

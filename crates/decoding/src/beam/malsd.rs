@@ -1,13 +1,13 @@
 //! Alignment-length-synchronous decoding in batches: each step of a hypothesis is a label or a blank.
-use super::lane::{Candidate, Hyp, Place};
-use super::{Task, Work};
-use crate::{Result, Site};
+use super::lane::{BeamHypothesis, BeamPosition, Candidate};
+use super::{BeamBuffers, BeamTask};
+use crate::{Result, SiteIndex};
 
 /// Candidates that are compared for equal labels, for each hypothesis that is kept. Those that are equal are several
 /// where a frame may have several labels, and would otherwise crowd out others before they are one.
 const CANDIDATES: usize = 4;
 
-impl Work {
+impl BeamBuffers {
     /// ```text
     /// while hypotheses are inside of their utterances:
     ///   scores of all of these
@@ -17,7 +17,7 @@ impl Work {
     /// ```
     /// Two ways to equal labels at a frame, one with a label on that frame already and one without, have different
     /// continuations while `max_symbols` is in reach.
-    pub(super) fn malsd(&mut self, task: Task, max_symbols: usize) -> Result<()> {
+    pub(super) fn malsd(&mut self, task: BeamTask, max_symbols: usize) -> Result<()> {
         let (rules, width) = (task.model.rules(), task.options.width);
         loop {
             self.visit_shared();
@@ -52,10 +52,10 @@ impl Work {
                     |hyp, entry| {
                         let frames = rules.frames(entry.class, entry.duration as usize);
                         if rules.is_blank(entry.class) {
-                            return Place { time: hyp.time.saturating_add(frames.max(1)), symbols: 0 };
+                            return BeamPosition { time: hyp.time.saturating_add(frames.max(1)), symbols: 0 };
                         }
                         let symbols = if frames == 0 { hyp.symbols + 1 } else { 0 };
-                        Place { time: hyp.time.saturating_add(frames), symbols }
+                        BeamPosition { time: hyp.time.saturating_add(frames), symbols }
                     },
                     |place, other| {
                         let ended = place.time >= end && other.time >= end;
@@ -74,7 +74,7 @@ impl Work {
         for lane in &mut self.lanes {
             lane.sites.clear();
             for i in 0..lane.hyps.len() {
-                let Hyp { time, row, .. } = lane.hyps[i];
+                let BeamHypothesis { time, row, .. } = lane.hyps[i];
                 let is_same = |&other: &usize| (lane.hyps[other].time, lane.hyps[other].row) == (time, row);
                 let site = match (0..i).find(is_same) {
                     Some(other) => lane.sites[other],
@@ -82,7 +82,7 @@ impl Work {
                     None if time >= lane.end => u32::MAX,
                     None => {
                         let (utterance, frame) = (lane.utterance, time - lane.before);
-                        self.sites.push(Site { utterance, frame, row: row as usize });
+                        self.sites.push(SiteIndex { utterance, frame, row: row as usize });
                         (self.sites.len() - 1) as u32
                     }
                 };

@@ -1,16 +1,16 @@
 //! Modified beam search: all hypotheses of an utterance are at one frame, or wait for it.
-use super::lane::{Candidate, Place};
-use super::{Task, Work};
+use super::lane::{BeamPosition, Candidate};
+use super::{BeamBuffers, BeamTask};
 use crate::Result;
 
-impl Work {
+impl BeamBuffers {
     /// ```text
     /// for each frame t:
     ///   scores of all hypotheses at t
     ///   the best `width` of hypotheses x classes, and of those that wait; equal labels at equal frames are added up
     ///   predictor of the new labels
     /// ```
-    pub(super) fn modified(&mut self, task: Task) -> Result<()> {
+    pub(super) fn modified(&mut self, task: BeamTask) -> Result<()> {
         let (rules, width) = (task.model.rules(), task.options.width);
         let longest = self.lanes.iter().map(|lane| lane.end - lane.before).max().unwrap_or(0);
         for at in 0..longest {
@@ -41,7 +41,7 @@ impl Work {
                 }
                 lane.choose(
                     rules,
-                    |hyp, entry| Place {
+                    |hyp, entry| BeamPosition {
                         time: hyp.time.saturating_add(rules.frames(entry.class, 0).max(1)),
                         symbols: 0,
                     },

@@ -4,7 +4,7 @@ use std::collections::hash_map::Entry;
 
 use rnnt_dp::semiring::{Log, Semiring};
 
-use super::lane::{Hyp, Lane};
+use super::lane::{BeamHypothesis, BeamUtterance};
 use super::{Beam, BeamKind, rows::Rows};
 use crate::tree::{Sequence, Tree};
 use crate::{Emitted, Model, Result};
@@ -45,7 +45,7 @@ impl Ranked {
 }
 
 /// `log p`, or `log p / (labels + context)`, for ALSD and mALSD `log p / (labels + 1)`.
-pub(super) fn score(hyp: &Hyp, tree: &Tree, (model, options): (&Model, &Beam)) -> f64 {
+pub(super) fn score(hyp: &BeamHypothesis, tree: &Tree, (model, options): (&Model, &Beam)) -> f64 {
     if !options.normalise {
         return hyp.log_prob;
     }
@@ -58,14 +58,14 @@ pub(super) fn score(hyp: &Hyp, tree: &Tree, (model, options): (&Model, &Beam)) -
 }
 
 /// Adds up hypotheses of equal labels: times of the most probable one, and the most probable ones first.
-pub(super) fn merged(hyps: &[Hyp], tree: &Tree) -> Vec<Hyp> {
+pub(super) fn merged(hyps: &[BeamHypothesis], tree: &Tree) -> Vec<BeamHypothesis> {
     let mut all = hyps.to_vec();
     all.sort_by(|a, b| b.log_prob.total_cmp(&a.log_prob));
-    let mut different: Vec<Hyp> = Vec::with_capacity(all.len());
+    let mut different: Vec<BeamHypothesis> = Vec::with_capacity(all.len());
     // Of each sequence the first place; other labels with the same hash are looked for one by one.
     let mut places: HashMap<Sequence, usize> = HashMap::with_capacity(all.len());
     for hyp in all {
-        let same = |other: &Hyp| tree.same(other.node, hyp.node);
+        let same = |other: &BeamHypothesis| tree.same(other.node, hyp.node);
         let place = match places.entry(tree.sequence(hyp.node)) {
             Entry::Vacant(vacant) => {
                 vacant.insert(different.len());
@@ -83,14 +83,19 @@ pub(super) fn merged(hyps: &[Hyp], tree: &Tree) -> Vec<Hyp> {
 }
 
 /// The one that [`rank`] has first, without scores of ends.
-pub(super) fn best(hyps: &[Hyp], tree: &Tree, of: (&Model, &Beam)) -> Option<Hyp> {
+pub(super) fn best(hyps: &[BeamHypothesis], tree: &Tree, of: (&Model, &Beam)) -> Option<BeamHypothesis> {
     // The last of equal ones, behind which they come in order.
-    let better = |a: &Hyp, b: &Hyp| score(a, tree, of).total_cmp(&score(b, tree, of));
+    let better = |a: &BeamHypothesis, b: &BeamHypothesis| score(a, tree, of).total_cmp(&score(b, tree, of));
     merged(hyps, tree).into_iter().rev().max_by(better)
 }
 
 /// Ranks a lane's hypotheses, with the scores of their ends or without.
-pub(super) fn rank(lane: &Lane, rows: &Rows, of: (&Model, &Beam), ends: bool) -> Result<NBest> {
+pub(super) fn rank(
+    lane: &BeamUtterance,
+    rows: &HypothesisRows,
+    of: (&Model, &Beam),
+    ends: bool,
+) -> Result<NBest> {
     let mut different = merged(&lane.hyps, &lane.tree);
     if ends {
         for hyp in &mut different {
@@ -100,7 +105,7 @@ pub(super) fn rank(lane: &Lane, rows: &Rows, of: (&Model, &Beam), ends: bool) ->
     }
     different.sort_by(|a, b| score(b, &lane.tree, of).total_cmp(&score(a, &lane.tree, of)));
     different.truncate(of.1.nbest);
-    let ranked = |hyp: &Hyp| Ranked {
+    let ranked = |hyp: &BeamHypothesis| Ranked {
         labels: lane.tree.labels(hyp.node),
         log_prob: hyp.log_prob,
         score: score(hyp, &lane.tree, of),

@@ -2,10 +2,10 @@
 use kernels::{par_for, parts, parts_mut};
 
 use super::Beam;
-use super::lane::{FRESH, Lane};
-use crate::automaton::check_fused;
-use crate::scratch::sized;
-use crate::{Error, Model, Result, Scratch, Site, Sites, States};
+use super::lane::{BeamUtterance, FRESH};
+use crate::affine::sized;
+use crate::scorer::check_fused;
+use crate::{Error, Model, NetworkScratch, Result, SiteBatch, SiteIndex, States};
 
 /// How many times as many rows there are as hypotheses hold.
 const ROOM: usize = 3;
@@ -15,10 +15,10 @@ const ROOM: usize = 3;
 /// Searches try the same label behind the same hypothesis frame after frame: rows that nobody holds stay for a while, and are found
 /// again by the row and the label that they were made of.
 #[derive(Debug, Default)]
-pub(super) struct Rows {
-    held: Block,
+pub(super) struct HypothesisRows {
+    held: RowBlock,
     /// Rows that are being made.
-    new: Block,
+    new: RowBlock,
     made: Vec<Made>,
     /// Rows that were made so far, and steps.
     count: u64,
@@ -30,7 +30,7 @@ pub(super) struct Rows {
     /// Automata of a row.
     automata: usize,
     predicted: Vec<f32>,
-    scratch: Scratch,
+    scratch: NetworkScratch,
 }
 
 /// A hypothesis that has no row.
@@ -57,7 +57,7 @@ struct Made {
 
 /// Rows, and what each holds.
 #[derive(Debug, Default)]
-struct Block {
+struct RowBlock {
     states: States,
     /// Label rows, *n x R*.
     rows: Vec<f32>,
@@ -67,9 +67,9 @@ struct Block {
     automata: Vec<u32>,
 }
 
-impl Rows {
+impl HypothesisRows {
     /// Forgets everything; lanes say which automata there are.
-    pub fn reset(&mut self, model: &Model, options: &Beam, lanes: &[Lane]) {
+    pub fn reset(&mut self, model: &Model, options: &Beam, lanes: &[BeamUtterance]) {
         let lists = lanes.iter().map(|lane| lane.lists.len()).max().unwrap_or(0);
         self.automata = options.fusion.len() + lists;
         self.fuses = self.automata > 0 || options.internal_lm != 0.0;
@@ -85,7 +85,7 @@ impl Rows {
         (self.count, self.step) = (0, 0);
     }
 
-    /// Adds a row for the next hypothesis of a lane, which has [`FRESH`]; [`Rows::place`] must follow.
+    /// Adds a row for the next hypothesis of a lane, which has [`FRESH`]; [`HypothesisRows::place`] must follow.
     pub fn load(&mut self, (lane, hyp): (usize, usize), states: &States, rows: &[f32], automata: &[u32]) {
         let width = rows.len() / states.rows().max(1);
         let each = automata.len() / states.rows().max(1);
@@ -100,8 +100,8 @@ impl Rows {
     /// Makes rows for all hypotheses that have none: one predictor step.
     ///
     /// # Errors
-    /// As [`Rows::place`].
-    pub fn extend(&mut self, model: &Model, options: &Beam, lanes: &mut [Lane]) -> Result<()> {
+    /// As [`HypothesisRows::place`].
+    pub fn extend(&mut self, model: &Model, options: &Beam, lanes: &mut [BeamUtterance]) -> Result<()> {
         let Self { held, new, made, fresh, labels, automata: each, .. } = self;
         fresh.clear();
         labels.clear();
@@ -142,7 +142,7 @@ impl Rows {
     ///
     /// # Errors
     /// [`Error::Fused`] if an automaton has no score for a label.
-    pub fn place(&mut self, model: &Model, options: &Beam, lanes: &mut [Lane]) -> Result<()> {
+    pub fn place(&mut self, model: &Model, options: &Beam, lanes: &mut [BeamUtterance]) -> Result<()> {
         self.fuse(model, options, lanes)?;
         let Self { held, new, made, fresh, labels, count, step, .. } = self;
         *step += 1;
@@ -184,7 +184,7 @@ impl Rows {
     }
 
     /// What is added to the classes behind new rows.
-    fn fuse(&mut self, model: &Model, options: &Beam, lanes: &[Lane]) -> Result<()> {
+    fn fuse(&mut self, model: &Model, options: &Beam, lanes: &[BeamUtterance]) -> Result<()> {
         if !self.fuses {
             return Ok(());
         }
@@ -212,8 +212,8 @@ impl Rows {
     }
 
     /// Scores of sites.
-    pub fn scores(&mut self, model: &Model, frames: &[&[f32]], at: &[Site], scores: &mut [f32]) {
-        model.joint().scores(&Sites { frames, rows: &self.held.rows, at }, scores, &mut self.scratch);
+    pub fn scores(&mut self, model: &Model, frames: &[&[f32]], at: &[SiteIndex], scores: &mut [f32]) {
+        model.joint().scores(&SiteBatch { frames, rows: &self.held.rows, at }, scores, &mut self.scratch);
     }
 
     /// What is added to the classes behind each row, *n x C*.
@@ -225,7 +225,7 @@ impl Rows {
     ///
     /// # Errors
     /// [`Error::End`] if it is NaN or +inf.
-    pub fn finish(&self, lane: &Lane, options: &Beam, row: u32) -> Result<f64> {
+    pub fn finish(&self, lane: &BeamUtterance, options: &Beam, row: u32) -> Result<f64> {
         let states = &self.held.automata[row as usize * self.automata..];
         let sum: f64 = lane.fusions(options).zip(states).map(|(fusion, &state)| fusion.finish(state)).sum();
         if sum < f64::INFINITY {
@@ -235,7 +235,12 @@ impl Rows {
     }
 
     /// Appends the rows of a lane's hypotheses, in their order.
-    pub fn save(&self, lane: &Lane, automata: usize, to: (&mut States, &mut Vec<f32>, &mut Vec<u32>)) {
+    pub fn save(
+        &self,
+        lane: &BeamUtterance,
+        automata: usize,
+        to: (&mut States, &mut Vec<f32>, &mut Vec<u32>),
+    ) {
         let (states, rows, states_of_automata) = to;
         let all = || lane.hyps.iter().map(|hyp| hyp.row as usize);
         let width = self.held.rows.len() / self.held.states.rows().max(1);

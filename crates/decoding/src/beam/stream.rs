@@ -1,9 +1,9 @@
 //! An utterance of a beam search that arrives in chunks.
 use serde::{Deserialize, Serialize};
 
-use super::lane::{Hyp, Lane};
-use crate::automaton::as_many;
+use super::lane::{BeamHypothesis, BeamUtterance};
 use crate::greedy::LARGEST;
+use crate::scorer::as_many;
 use crate::tree::{ROOT, Tree};
 use crate::{Emitted, Error, Fusion, Model, Result, States};
 
@@ -19,7 +19,7 @@ pub struct BeamStream {
     pub(super) states: States,
     pub(super) rows: Vec<f32>,
     pub(super) automata: Vec<u32>,
-    pub(super) hyps: Vec<Hyp>,
+    pub(super) hyps: Vec<BeamHypothesis>,
     pub(super) tree: Tree,
     /// Frames that were decoded.
     pub(super) frames: usize,
@@ -56,7 +56,7 @@ impl BeamStream {
             states: states.clone(),
             rows: row.to_vec(),
             automata: fusion.iter().map(|fusion| fusion.automaton.start()).collect(),
-            hyps: vec![Hyp { node: ROOT, row: 0, time: 0, symbols: 0, log_prob: 0.0 }],
+            hyps: vec![BeamHypothesis { node: ROOT, row: 0, time: 0, symbols: 0, log_prob: 0.0 }],
             tree: Tree::default(),
             frames: 0,
             shared: fusion.len(),
@@ -74,7 +74,7 @@ impl BeamStream {
         self.automata.clear();
         self.automata.extend(fusion.iter().chain(&self.lists).map(|fusion| fusion.automaton.start()));
         self.hyps.clear();
-        self.hyps.push(Hyp { node: ROOT, row: 0, time: 0, symbols: 0, log_prob: 0.0 });
+        self.hyps.push(BeamHypothesis { node: ROOT, row: 0, time: 0, symbols: 0, log_prob: 0.0 });
         self.tree.clear();
         (self.frames, self.shared) = (0, fusion.len());
     }
@@ -107,7 +107,7 @@ impl BeamStream {
     }
 
     /// Takes out so many labels of the best hypothesis, or all that it has; what begins otherwise is forgotten.
-    pub(super) fn settle(&mut self, best: &Hyp, labels: usize) -> Vec<Emitted> {
+    pub(super) fn settle(&mut self, best: &BeamHypothesis, labels: usize) -> Vec<Emitted> {
         let Self { tree, hyps, .. } = self;
         let depth = tree.taken().saturating_add(labels);
         let goal = tree.above(best.node, depth);
@@ -167,7 +167,7 @@ impl BeamStream {
             let expected = format!("states of {automata} language models and lists for {count} hypotheses");
             return wrong(expected, self.automata.len().to_string());
         }
-        let sound = |hyp: &Hyp| {
+        let sound = |hyp: &BeamHypothesis| {
             // Only a big blank reaches beyond the chunks.
             let times = self.frames..=self.frames.saturating_add(model.rules().farthest() - 1);
             self.frames.max(self.tree.taken()) <= LARGEST
@@ -183,7 +183,7 @@ impl BeamStream {
     }
 
     /// Puts the state of a lane, whose chunk is over, in the place of this one.
-    pub(super) fn put(&mut self, lane: &mut Lane) {
+    pub(super) fn put(&mut self, lane: &mut BeamUtterance) {
         lane.sweep();
         self.tree.clone_from(&lane.tree);
         self.hyps.clone_from(&lane.hyps);

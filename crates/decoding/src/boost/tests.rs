@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::automaton::tests::{path, row_is_steps};
+use crate::scorer::tests::{path, row_is_steps};
 
 /// The bonus of a whole phrase.
 fn bonus(phrase: &Phrase, scaling: f64) -> f64 {

@@ -5,7 +5,7 @@ use super::{AFTER_BOUNDARY, Boost, Boundaries, Phrase, WITHIN_WORD, bonus};
 
 /// A beginning of phrases.
 #[derive(Default)]
-struct Node {
+struct TrieNode {
     children: HashMap<u32, usize>,
     /// Bonus of the phrase that ends here.
     whole: Option<f32>,
@@ -27,7 +27,7 @@ struct Node {
 
 /// An arc: class, next state, and the bonus that it earns.
 #[derive(Clone, Copy)]
-struct Arc {
+struct TrieArc {
     class: u32,
     next: usize,
     earned: f32,
@@ -35,7 +35,7 @@ struct Arc {
 
 /// Beginnings of phrases; the first two nodes are those of no beginning.
 pub(super) struct Trie<'a> {
-    nodes: Vec<Node>,
+    nodes: Vec<TrieNode>,
     /// Nodes by depth, with their parents and classes.
     order: Vec<(usize, u32, usize)>,
     classes: &'a [Option<Boundaries>],
@@ -44,7 +44,7 @@ pub(super) struct Trie<'a> {
 impl<'a> Trie<'a> {
     /// A trie of phrases, all of whose tokens are labels.
     pub fn new(phrases: &[Phrase], classes: &'a [Option<Boundaries>], depth_scaling: f32) -> Self {
-        let roots = vec![Node { is_open: true, ..Node::default() }, Node::default()];
+        let roots = vec![TrieNode { is_open: true, ..Node::default() }, TrieNode::default()];
         let mut trie = Trie { nodes: roots, order: Vec::new(), classes };
         phrases.iter().for_each(|phrase| trie.insert(phrase, depth_scaling));
         trie.settle();
@@ -61,7 +61,7 @@ impl<'a> Trie<'a> {
             let new = self.nodes.len();
             at = *self.nodes[at].children.entry(class).or_insert(new);
             if at == new {
-                self.nodes.push(Node { part: f32::NEG_INFINITY, ..Node::default() });
+                self.nodes.push(TrieNode { part: f32::NEG_INFINITY, ..Node::default() });
             }
             if depth < phrase.tokens.len() {
                 let share = depth as f32 / phrase.tokens.len() as f32;
@@ -86,7 +86,7 @@ impl<'a> Trie<'a> {
                 let (fail, kept) = if parent == AFTER_BOUNDARY {
                     (root(after), 0.0)
                 } else {
-                    let Node { whole, kept, is_open, fail, .. } = self.nodes[parent];
+                    let TrieNode { whole, kept, is_open, fail, .. } = self.nodes[parent];
                     let ended = whole.filter(|_| before || is_open);
                     (self.fall(fail, class), ended.unwrap_or(kept))
                 };
@@ -126,7 +126,7 @@ impl<'a> Trie<'a> {
     }
 
     /// Bonus that a class earns in a state, for all beginnings that end there.
-    fn earned(&self, state: usize, class: u32, arcs: &[Vec<Arc>]) -> f32 {
+    fn earned(&self, state: usize, class: u32, arcs: &[Vec<TrieArc>]) -> f32 {
         let begun = |root| self.begin(root, class).map_or(0.0, |at| self.nodes[at].kept);
         if state == AFTER_BOUNDARY || state == WITHIN_WORD {
             return begun(state);
@@ -140,13 +140,13 @@ impl<'a> Trie<'a> {
     }
 
     pub fn flatten(self) -> Boost {
-        let mut arcs: Vec<Vec<Arc>> = Vec::new();
+        let mut arcs: Vec<Vec<TrieArc>> = Vec::new();
         arcs.resize_with(self.nodes.len(), Vec::new);
         for state in [AFTER_BOUNDARY, WITHIN_WORD] {
             let first = self.nodes[AFTER_BOUNDARY].children.keys();
             let arc = |class| {
                 let next = self.begin(state, class)?;
-                Some(Arc { class, next, earned: self.nodes[next].kept })
+                Some(TrieArc { class, next, earned: self.nodes[next].kept })
             };
             arcs[state] = first.filter_map(|&class| arc(class)).collect();
         }
@@ -164,10 +164,10 @@ impl<'a> Trie<'a> {
                     None if self.boundaries(class).before => node.gain,
                     None => 0.0,
                 };
-                Arc { class, next, earned: own + self.earned(node.fail, class, &arcs) }
+                TrieArc { class, next, earned: own + self.earned(node.fail, class, &arcs) }
             };
             // An end of the child is a beginning of its own, with its own account.
-            let own: Vec<Arc> = next.into_iter().map(arc).collect();
+            let own: Vec<TrieArc> = next.into_iter().map(arc).collect();
             arcs[state] = own;
             arcs[state].sort_unstable_by_key(|arc| arc.class);
         }

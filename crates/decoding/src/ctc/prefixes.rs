@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rnnt_dp::semiring::{Log, Semiring};
 
 use super::check;
-use crate::{Automaton, Error, Result};
+use crate::{Error, Result, Scorer};
 
 const IMPOSSIBLE: f64 = f64::NEG_INFINITY;
 /// What is less probable than e to this counts as if it were so: no label is forbidden.
@@ -44,7 +44,7 @@ const RECENT: usize = 1024;
 /// after the best one: a second or two beside pauses, however long the utterance. `8 T C` bytes of the utterance.
 ///
 /// ```
-/// use decoding::{Automaton, CtcPrefixes};
+/// use decoding::{Scorer, CtcPrefixes};
 ///
 /// // Two frames; class 0 is the blank.
 /// let rows = [0.5f32, 0.3, 0.2, 0.6, 0.4, 0.0].map(f32::ln);
@@ -61,12 +61,12 @@ pub struct CtcPrefixes {
     probs: Vec<f64>,
     classes: usize,
     blank: u32,
-    known: Mutex<Known>,
+    known: Mutex<PrefixScores>,
 }
 
 /// The label sequences that were asked for.
 #[derive(Debug)]
-struct Known {
+struct PrefixScores {
     /// A state is a place here; the first is the empty sequence's.
     all: Vec<Arc<Prefix>>,
     /// The state behind a state and a label.
@@ -116,7 +116,7 @@ impl CtcPrefixes {
             paths.push([IMPOSSIBLE, blanks]);
         }
         let empty = Prefix::new((None, 0.0), 0, &paths);
-        let known = Known { all: vec![Arc::new(empty)], next: HashMap::new() };
+        let known = PrefixScores { all: vec![Arc::new(empty)], next: HashMap::new() };
         Ok(Self { probs, classes, blank, known: Mutex::new(known) })
     }
 
@@ -211,7 +211,7 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Known {
+impl PrefixScores {
     /// The state of a number, and its sequence; a number that is no state is that of the empty one.
     fn at(&self, state: u32) -> (u32, Arc<Prefix>) {
         match self.all.get(state as usize) {
@@ -221,7 +221,7 @@ impl Known {
     }
 }
 
-impl Automaton for CtcPrefixes {
+impl Scorer for CtcPrefixes {
     fn start(&self) -> u32 {
         0
     }

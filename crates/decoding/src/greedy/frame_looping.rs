@@ -1,7 +1,7 @@
 //! Frame-looping, the conventional batched search: what label-looping is compared with.
 use super::{Greedy, emitted, whole_rows};
-use crate::pick::{broken, pick};
-use crate::{Error, Hypotheses, Model, Result, Scratch, Site, Sites, States};
+use crate::best_class::{invalid_scores, pick};
+use crate::{Error, Hypotheses, Model, NetworkScratch, Result, SiteBatch, SiteIndex, States};
 
 /// Greedy search of a batch, frame by frame (Bataev et al., arXiv 2406.06220, algorithm 2): the same results as
 /// [`GreedySearch`](crate::GreedySearch) without fusion and confidences, and slower.
@@ -40,7 +40,7 @@ pub fn frame_looping(model: &Model, frames: &[&[f32]], options: &Greedy) -> Resu
     let mut newest: Vec<Option<u32>> = vec![None; batch];
     let (mut next, mut capped) = (vec![0; batch], vec![false; batch]);
     let (mut labels, mut rows) = (vec![rules.blank(); batch], vec![0.0; batch * width]);
-    let (mut predicted, mut scratch) = (Vec::new(), Scratch::default());
+    let (mut predicted, mut scratch) = (Vec::new(), NetworkScratch::default());
     let mut scores = vec![0.0; batch * model.outputs()];
     // An empty utterance has no frame to ride along with.
     let longest = counts.iter().copied().max().unwrap_or(0);
@@ -60,17 +60,17 @@ pub fn frame_looping(model: &Model, frames: &[&[f32]], options: &Greedy) -> Resu
                     rows[b * width..][..width].copy_from_slice(model.start().1);
                     after.set(b, model.start().0, 0);
                 }
-                let site = |&b: &usize| Site { utterance: b, frame: t.min(counts[b] - 1), row: b };
-                let at: Vec<Site> = asked.iter().map(site).collect();
+                let site = |&b: &usize| SiteIndex { utterance: b, frame: t.min(counts[b] - 1), row: b };
+                let at: Vec<SiteIndex> = asked.iter().map(site).collect();
                 let scores = &mut scores[..at.len() * model.outputs()];
-                model.joint().scores(&Sites { frames, rows: &rows, at: &at }, scores, &mut scratch);
+                model.joint().scores(&SiteBatch { frames, rows: &rows, at: &at }, scores, &mut scratch);
                 symbols += 1;
                 let mut emitting = Vec::new();
                 for (scores, &b) in scores.chunks_exact(model.outputs()).zip(&asked) {
                     if !active.contains(&b) {
                         continue;
                     }
-                    let picked = pick(scores, rules).ok_or_else(|| broken(scores, rules, t).of(b))?;
+                    let picked = pick(scores, rules).ok_or_else(|| invalid_scores(scores, rules, t).of(b))?;
                     let mut step = rules.frames(picked.class, picked.duration);
                     if rules.is_blank(picked.class) {
                         next[b] = t.saturating_add(step.max(1));

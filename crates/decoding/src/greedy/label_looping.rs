@@ -2,9 +2,9 @@
 use kernels::{par_for, parts, parts_mut};
 
 use super::{Greedy, Stream, emitted, whole_rows, with_fused};
-use crate::pick::{Pick, broken, pick};
-use crate::scratch::sized;
-use crate::{Emitted, Hypotheses, Model, Result, Scratch, Site, Sites, States, Step};
+use crate::affine::sized;
+use crate::best_class::{BestClass, invalid_scores, pick};
+use crate::{DecodingStep, Emitted, Hypotheses, Model, NetworkScratch, Result, SiteBatch, SiteIndex, States};
 
 /// Sites at which scores are wanted together: enough for a product at full speed.
 const SITES: usize = 28;
@@ -33,15 +33,15 @@ pub struct GreedySearch {
     model: Model,
     options: Greedy,
     found: Hypotheses,
-    work: Work,
+    work: GreedyBuffers,
     /// Streams of [`GreedySearch::decode`].
     spare: Vec<Stream>,
 }
 
 /// Everything that stays from call to call.
 #[derive(Debug, Default)]
-struct Work {
-    lanes: Vec<Lane>,
+struct GreedyBuffers {
+    lanes: Vec<GreedyUtterance>,
     states: States,
     /// Label rows of the lanes.
     rows: Vec<f32>,
@@ -50,21 +50,21 @@ struct Work {
     /// States of the automata of all utterances.
     automata: Vec<Vec<u32>>,
     waiting: Vec<usize>,
-    sites: Vec<Site>,
+    sites: Vec<SiteIndex>,
     scores: Vec<f32>,
-    picks: Vec<Option<Pick>>,
+    picks: Vec<Option<BestClass>>,
     labels: Vec<u32>,
     predicted: Vec<f32>,
-    scratch: Scratch,
+    scratch: NetworkScratch,
     /// How each utterance ended.
-    ends: Vec<Option<Lane>>,
+    ends: Vec<Option<GreedyUtterance>>,
     end_states: States,
     end_rows: Vec<f32>,
 }
 
 /// An utterance that is not at its end.
 #[derive(Debug, Clone, Copy)]
-struct Lane {
+struct GreedyUtterance {
     utterance: usize,
     /// Frame of the chunk, and how many it has.
     t: usize,
@@ -93,7 +93,13 @@ impl GreedySearch {
     /// [`Error::Option`](crate::Error::Option) for an option outside its range.
     pub fn new(model: Model, options: Greedy) -> Result<Self> {
         options.check(&model)?;
-        Ok(Self { model, options, found: Hypotheses::default(), work: Work::default(), spare: Vec::new() })
+        Ok(Self {
+            model,
+            options,
+            found: Hypotheses::default(),
+            work: GreedyBuffers::default(),
+            spare: Vec::new(),
+        })
     }
 
     /// The model.
@@ -168,7 +174,7 @@ impl GreedySearch {
     }
 }
 
-impl Work {
+impl GreedyBuffers {
     /// A lane for each utterance that has frames to look at.
     fn begin(&mut self, model: &Model, streams: &[&mut Stream], counts: &[usize]) {
         let (states, row) = model.start();
@@ -188,7 +194,7 @@ impl Work {
             }
             self.states.extend(&stream.states, [0]);
             self.rows.extend_from_slice(&stream.row);
-            self.lanes.push(Lane {
+            self.lanes.push(GreedyUtterance {
                 utterance: b,
                 t: stream.jump,
                 frames,
@@ -241,12 +247,12 @@ impl Work {
             let lane = &mut lanes[at];
             lane.first = sites.len();
             lane.look = lane.look.min(most).min(lane.frames - lane.t);
-            let site = |frame| Site { utterance: lane.utterance, frame, row: at };
+            let site = |frame| SiteIndex { utterance: lane.utterance, frame, row: at };
             sites.extend((lane.t..lane.t + lane.look).map(site));
         }
         let outputs = model.outputs();
         let scores = sized(scores, sites.len() * outputs);
-        model.joint().scores(&Sites { frames: chunks, rows, at: sites }, scores, scratch);
+        model.joint().scores(&SiteBatch { frames: chunks, rows, at: sites }, scores, scratch);
         picks.clear();
         picks.resize(sites.len(), None);
         par_for((parts_mut(picks, PICKS), parts(scores, PICKS * outputs)), |_, (picks, scores)| {
@@ -276,13 +282,13 @@ impl Work {
                 let site = lane.first + lane.t - from;
                 let Some(picked) = self.picks[site] else {
                     let scores = &self.scores[site * model.outputs()..][..model.outputs()];
-                    return Err(broken(scores, rules, lane.before + lane.t).of(b));
+                    return Err(invalid_scores(scores, rules, lane.before + lane.t).of(b));
                 };
                 lane.since += 1;
                 if rules.is_blank(picked.class) {
                     let frames = rules.frames(picked.class, picked.duration).max(1);
                     let (frame, class, log_prob) = (lane.before + lane.t, picked.class, picked.log_prob);
-                    found.step(b, Step { frame, class, log_prob, frames });
+                    found.step(b, DecodingStep { frame, class, log_prob, frames });
                     (lane.t, lane.symbols) = (lane.t.saturating_add(frames), 0);
                 } else {
                     label = Some((site, picked));
@@ -306,7 +312,7 @@ impl Work {
     fn emit(
         &mut self,
         at: usize,
-        (site, picked): (usize, Pick),
+        (site, picked): (usize, BestClass),
         (model, options, streams): (&Model, &Greedy, &[&mut Stream]),
         found: &mut Hypotheses,
     ) -> Result<()> {
@@ -331,7 +337,7 @@ impl Work {
         }
         found.push(b, label);
         let Emitted { label: class, frame, log_prob, duration, .. } = label;
-        found.step(b, Step { frame, class, log_prob, frames: duration });
+        found.step(b, DecodingStep { frame, class, log_prob, frames: duration });
         lane.symbols += 1;
         lane.labels += 1;
         lane.newest = Some(label.frame);
@@ -382,7 +388,7 @@ impl Work {
     }
 
     /// Takes out the lanes that are over and keeps what streams need of them.
-    fn leave(&mut self, model: &Model, over: impl Fn(&Lane) -> bool) {
+    fn leave(&mut self, model: &Model, over: impl Fn(&GreedyUtterance) -> bool) {
         if !self.lanes.iter().any(&over) {
             return;
         }

@@ -1,7 +1,7 @@
 //! An utterance that arrives in chunks: what a search knows of it between two of them.
 use serde::{Deserialize, Serialize};
 
-use crate::automaton::as_many;
+use crate::scorer::as_many;
 use crate::{Error, Fusion, Model, Result, States};
 
 /// Frames and labels that a state from outside may count, far from where sums end.

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use kernels::Excerpt;
 
 use super::names::UNKNOWN;
-use super::table::{Entries, MOST_ORDER, Table};
+use super::table::{Entries, MOST_ORDER, NgramTable};
 use super::{Error, Result};
 
 /// What tools write for the logarithm of 0.
@@ -15,7 +15,7 @@ const LARGEST: f32 = 1e6;
 /// Most n-grams of one order: states of all orders are counted in 32 bits.
 const MOST: usize = 1 << 28;
 
-impl Table {
+impl NgramTable {
     /// Reads an ARPA file.
     ///
     /// A head `\data\` with lines `ngram k=count`, sections `\1-grams:` to `\N-grams:` of lines "log10 probability, k words, log10
@@ -34,7 +34,7 @@ impl Table {
     /// # Ok::<(), decoding::ngram::Error>(())
     /// ```
     pub fn read(bytes: &[u8]) -> Result<Self> {
-        let mut lines = Lines::new(bytes);
+        let mut lines = ArpaLines::new(bytes);
         while lines.need("\\data\\")? != "\\data\\" {
             lines.next();
         }
@@ -57,7 +57,7 @@ impl Table {
         }
     }
 
-    /// The table as an ARPA file; [`Table::read`] gives the same table again.
+    /// The table as an ARPA file; [`NgramTable::read`] gives the same table again.
     pub fn write(&self) -> String {
         let mut text = String::from("\\data\\\n");
         for (k, entries) in (1..).zip(&self.orders) {
@@ -89,7 +89,7 @@ fn line(text: &mut String, arguments: std::fmt::Arguments) {
 }
 
 /// Number of n-grams of each order.
-fn head(lines: &mut Lines) -> Result<Vec<usize>> {
+fn head(lines: &mut ArpaLines) -> Result<Vec<usize>> {
     let mut promised = Vec::new();
     while !lines.need("\\1-grams:")?.starts_with('\\') {
         let expected = format!("`ngram {}=` and a number up to {MOST}", promised.len() + 1);
@@ -113,7 +113,7 @@ fn head(lines: &mut Lines) -> Result<Vec<usize>> {
 
 /// The n-grams of one order; the words of an error are looked up in `words`.
 fn section(
-    lines: &mut Lines,
+    lines: &mut ArpaLines,
     order: usize,
     expected: usize,
     words: &mut Words,
@@ -149,7 +149,7 @@ fn section(
 }
 
 /// One line of a section.
-fn ngram(lines: &mut Lines, order: usize, words: &mut Words) -> Result<(Vec<u32>, f32, f32)> {
+fn ngram(lines: &mut ArpaLines, order: usize, words: &mut Words) -> Result<(Vec<u32>, f32, f32)> {
     let line = lines.need("")?;
     let fields: Vec<&str> = line.split([' ', '\t']).filter(|field| !field.is_empty()).collect();
     if fields.len() != order + 1 && fields.len() != order + 2 {
@@ -205,14 +205,14 @@ impl Words {
 }
 
 /// The lines of a file that are not blank, one at a time.
-struct Lines<'a> {
+struct ArpaLines<'a> {
     rest: Option<&'a [u8]>,
     now: Option<&'a [u8]>,
     /// Of the line that is looked at, from 1.
     number: usize,
 }
 
-impl<'a> Lines<'a> {
+impl<'a> ArpaLines<'a> {
     fn new(bytes: &'a [u8]) -> Self {
         let rest = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
         let mut lines = Self { rest: Some(rest).filter(|rest| !rest.is_empty()), now: None, number: 0 };

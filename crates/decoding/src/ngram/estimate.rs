@@ -1,6 +1,6 @@
 //! Interpolated modified Kneser-Ney smoothing (Chen and Goodman 1998; counted and interpolated as by Heafield et al. 2013).
 use super::names::{self, BEGIN, END, UNKNOWN};
-use super::table::{Entries, MOST_ORDER, Table, children, find};
+use super::table::{Entries, MOST_ORDER, NgramTable, children, find};
 use super::{Error, Result, written};
 
 const UNKNOWN_ID: u32 = 0;
@@ -11,7 +11,7 @@ const END_ID: u32 = 2;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Estimate {
     /// The n-gram.
-    pub table: Table,
+    pub table: NgramTable,
     /// Of each order, 1-grams first.
     pub discounts: Vec<Discounts>,
 }
@@ -69,9 +69,9 @@ pub fn estimate<S: AsRef<str>>(texts: &[Vec<u32>], names: &[S], order: usize) ->
         return Err(Error::Option { option: "order", expected, found: order.to_string() });
     }
     let (words, ids) = vocabulary(names)?;
-    let corpus = Corpus::new(texts, &ids)?;
-    let mut levels: Vec<Level> =
-        (1..=order).map(|width| Level::counted(&corpus, width, words.len())).collect();
+    let corpus = MarkedTexts::new(texts, &ids)?;
+    let mut levels: Vec<OrderCounts> =
+        (1..=order).map(|width| OrderCounts::counted(&corpus, width, words.len())).collect();
     for k in (1..order).rev() {
         let (shorter, longer) = levels.split_at_mut(k);
         shorter[k - 1].continuations(&longer[0]);
@@ -84,8 +84,8 @@ pub fn estimate<S: AsRef<str>>(texts: &[Vec<u32>], names: &[S], order: usize) ->
         let (shorter, longer) = levels.split_at_mut(k);
         longer[0].interpolate(&mut shorter[k - 1], &discounts[k]);
     }
-    let orders = levels.iter().map(Level::entries).collect();
-    Ok(Estimate { table: Table { words, orders }, discounts })
+    let orders = levels.iter().map(OrderCounts::entries).collect();
+    Ok(Estimate { table: NgramTable { words, orders }, discounts })
 }
 
 /// Words of the table, and the word of each name.
@@ -105,13 +105,13 @@ fn vocabulary<S: AsRef<str>>(names: &[S]) -> Result<(Vec<String>, Vec<Option<u32
 }
 
 /// All texts one after another, each between its marks.
-struct Corpus {
+struct MarkedTexts {
     text: Vec<u32>,
     /// Of each position, where its text ends.
     end: Vec<usize>,
 }
 
-impl Corpus {
+impl MarkedTexts {
     fn new(texts: &[Vec<u32>], ids: &[Option<u32>]) -> Result<Self> {
         if texts.iter().all(Vec::is_empty) {
             return Err(Error::NoText);
@@ -131,7 +131,7 @@ impl Corpus {
 }
 
 /// The n-grams of one order, sorted.
-struct Level {
+struct OrderCounts {
     width: usize,
     ids: Vec<u32>,
     counts: Vec<u64>,
@@ -140,9 +140,9 @@ struct Level {
     backoff: Vec<f64>,
 }
 
-impl Level {
+impl OrderCounts {
     /// How many times each n-gram is there; 1-grams are all there.
-    fn counted(corpus: &Corpus, width: usize, words: usize) -> Self {
+    fn counted(corpus: &MarkedTexts, width: usize, words: usize) -> Self {
         let gram = |at: usize| &corpus.text[at..at + width];
         let mut places: Vec<usize> =
             (0..corpus.text.len()).filter(|&at| at + width <= corpus.end[at]).collect();

@@ -17,11 +17,11 @@ pub(super) struct Pairs {
 #[derive(Debug)]
 struct Met {
     limit: usize,
-    known: RwLock<Known>,
+    known: RwLock<SeenPairs>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct SeenPairs {
     numbers: HashMap<(u32, u32), u32>,
     pairs: Vec<(u32, u32)>,
     refused: u64,

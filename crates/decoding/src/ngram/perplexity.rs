@@ -1,6 +1,6 @@
 //! How well an n-gram foresees a text.
 use super::Ngram;
-use crate::Automaton;
+use crate::Scorer;
 
 /// Probability of texts under an n-gram.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]

@@ -8,7 +8,7 @@ pub(super) const MOST_ORDER: usize = 16;
 /// Probabilities and back-off weights of n-grams of words, as an ARPA file lists them; what [`Ngram`](super::Ngram) and
 /// [`WordNgram`](super::WordNgram) are made of.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Table {
+pub struct NgramTable {
     /// In the order of the 1-grams.
     pub(super) words: Vec<String>,
     /// N-grams of order k at k - 1.
@@ -28,7 +28,7 @@ pub(super) struct Entries {
     pub backoff: Vec<f32>,
 }
 
-impl Table {
+impl NgramTable {
     /// The longest n-grams' number of words.
     pub fn order(&self) -> usize {
         self.orders.len()

@@ -3,7 +3,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::automaton::tests::{path, row_is_steps};
+use crate::scorer::tests::{path, row_is_steps};
 
 /// A table by its definition.
 struct Definition {
@@ -12,7 +12,7 @@ struct Definition {
 }
 
 impl Definition {
-    fn new(table: &Table) -> Self {
+    fn new(table: &NgramTable) -> Self {
         let mut listed = HashMap::new();
         for entries in &table.orders {
             for at in 0..entries.len() {
@@ -57,7 +57,7 @@ impl Definition {
 }
 
 /// Some n-grams of five words, closed under contexts but not under ends; `<unk>` may be one of the words.
-fn tables() -> impl Strategy<Value = Table> {
+fn tables() -> impl Strategy<Value = NgramTable> {
     let gram = prop::collection::vec(0u32..7, 2..5);
     (prop::collection::vec(gram, 0..40), prop::collection::vec((0u32..2000, 0u32..900), 400)).prop_map(
         |(grams, numbers)| {
@@ -84,7 +84,7 @@ fn tables() -> impl Strategy<Value = Table> {
                 }
                 entries
             });
-            Table { orders: entries.collect(), words }
+            NgramTable { orders: entries.collect(), words }
         },
     )
 }
@@ -132,7 +132,8 @@ fn equal_futures_are_one_state() {
     // `a b` has nothing after it and no weight: its state is that of `b`.
     let text = "\\data\\\nngram 1=3\nngram 2=3\nngram 3=1\n\\1-grams:\n-1 a -0.5\n-1 b -0.5\n-1 <s> -0.5\n\\2-grams:\n\
         -0.5 a b\n-0.5 b a -0.1\n-0.5 <s> a\n\\3-grams:\n-0.25 b a b\n\\end\\";
-    let ngram = Ngram::new(&Table::read(text.as_bytes()).unwrap(), &["a", "b"], Foreign::Reject).unwrap();
+    let ngram =
+        Ngram::new(&NgramTable::read(text.as_bytes()).unwrap(), &["a", "b"], Foreign::Reject).unwrap();
     let after = |text: &[u32]| path(&ngram, text).1;
     assert_eq!(after(&[0, 1]), after(&[1]));
     assert_eq!(after(&[1, 0]), after(&[0, 1, 0]));
@@ -146,7 +147,7 @@ fn equal_futures_are_one_state() {
 #[test]
 fn vocabularies_that_do_not_fit() {
     let text = "\\data\\\nngram 1=3\n\\1-grams:\n-1 a\n-1 x\n-1 <unk>\n\\end\\";
-    let table = Table::read(text.as_bytes()).unwrap();
+    let table = NgramTable::read(text.as_bytes()).unwrap();
     let error = |names: &[&str], foreign| Ngram::new(&table, names, foreign).unwrap_err();
     assert_eq!(error(&["a", "b"], Foreign::Reject), Error::Token { token: "x".into() });
     assert_eq!(error(&["b", "c"], Foreign::Ignore), Error::NoToken { found: 3 });
@@ -167,7 +168,7 @@ fn scores_are_those_of_kenlm() {
         -0.75\tb\t-0.125\n\n\\2-grams:\n-0.2\t<s> a\t-0.1\n-0.4\ta b\t-0.35\n-0.3\tb </s>\n-0.9\tb b\t-0.01\n\n\
         \\3-grams:\n-0.05\t<s> a b\n-0.07\ta b b\n\n\\end\\\n";
     let ngram =
-        Ngram::new(&Table::read(text.as_bytes()).unwrap(), &["a", "b", "z"], Foreign::Reject).unwrap();
+        Ngram::new(&NgramTable::read(text.as_bytes()).unwrap(), &["a", "b", "z"], Foreign::Reject).unwrap();
     let kenlm: [(&[u32], f32); 7] = [
         (&[], -0.9),
         (&[0], -1.15),

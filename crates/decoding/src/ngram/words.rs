@@ -3,8 +3,8 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use super::pairs::Pairs;
-use super::{Error, Foreign, Ngram, Result, Table, names};
-use crate::Automaton;
+use super::{Error, Foreign, Ngram, NgramTable, Result, names};
+use crate::Scorer;
 
 /// Marks word beginnings in tokens.
 const MARK: char = '\u{2581}';
@@ -48,8 +48,8 @@ impl Default for WordOptions {
 pub struct WordNgram {
     /// Over the lexicon.
     ngram: Ngram,
-    nodes: Vec<Node>,
-    tokens: Vec<Token>,
+    nodes: Vec<WordNode>,
+    tokens: Vec<WordToken>,
     /// Of each node, and of the unknown word.
     arcs: Vec<u32>,
     arc_class: Vec<u32>,
@@ -62,7 +62,7 @@ pub struct WordNgram {
 
 /// A place in the lexicon.
 #[derive(Debug, Clone)]
-struct Node {
+struct WordNode {
     /// Characters from the root, without the mark.
     depth: u32,
     /// The word that ends here.
@@ -75,7 +75,7 @@ struct Node {
 
 /// What a class does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum WordKind {
     /// Nothing.
     Nameless,
     /// Ends a word.
@@ -89,8 +89,8 @@ enum Kind {
 }
 
 #[derive(Debug, Clone)]
-struct Token {
-    kind: Kind,
+struct WordToken {
+    kind: WordKind,
     /// Characters, without the mark.
     length: u32,
 }
@@ -107,16 +107,16 @@ impl WordNgram {
     /// that is not finite.
     ///
     /// ```
-    /// use decoding::{Automaton, ngram::{Table, WordNgram, WordOptions}};
+    /// use decoding::{Scorer, ngram::{NgramTable, WordNgram, WordOptions}};
     ///
     /// let text = "\\data\\\nngram 1=3\n\\1-grams:\n-0.5 at\n-0.75 a\n-1 </s>\n\\end\\";
-    /// let words = WordNgram::new(&Table::read(text.as_bytes())?, &["a", "t", " ", ""], WordOptions::default())?;
+    /// let words = WordNgram::new(&NgramTable::read(text.as_bytes())?, &["a", "t", " ", ""], WordOptions::default())?;
     /// let (a, state) = words.step(words.start(), 0);
     /// let (t, state) = words.step(state, 1);
     /// assert!((a + t + words.finish(state) - -1.5 * 10f32.ln()).abs() < 1e-6);
     /// # Ok::<(), decoding::ngram::Error>(())
     /// ```
-    pub fn new<S: AsRef<str>>(table: &Table, names: &[S], options: WordOptions) -> Result<Self> {
+    pub fn new<S: AsRef<str>>(table: &NgramTable, names: &[S], options: WordOptions) -> Result<Self> {
         Self::with_special_words(table, names, &[], options)
     }
 
@@ -125,7 +125,7 @@ impl WordNgram {
     /// # Errors
     /// As [`WordNgram::new`].
     pub fn with_special_words<S: AsRef<str>>(
-        table: &Table,
+        table: &NgramTable,
         names: &[S],
         special: &[u32],
         options: WordOptions,
@@ -144,7 +144,7 @@ impl WordNgram {
         if !marked && !names.contains(&" ") {
             return Err(Error::NoBoundary);
         }
-        let mut tokens: Vec<Token> = names.iter().map(|name| Token::new(name, marked)).collect();
+        let mut tokens: Vec<WordToken> = names.iter().map(|name| WordToken::new(name, marked)).collect();
         let classes: HashMap<&str, u32> =
             names.iter().copied().zip(0..).filter(|(name, _)| !name.is_empty()).collect();
         let longest = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
@@ -155,7 +155,7 @@ impl WordNgram {
         for &class in special {
             let Some(token) = tokens.get_mut(class as usize) else { continue };
             let word = lexicon.binary_search_by(|word| word.as_str().cmp(names[class as usize]));
-            token.kind = Kind::Special(word.ok().map(|at| at as u32));
+            token.kind = WordKind::Special(word.ok().map(|at| at as u32));
         }
         let words: Vec<&str> =
             lexicon.iter().map(|word| word.strip_prefix(MARK).filter(|_| marked).unwrap_or(word)).collect();
@@ -235,7 +235,7 @@ impl WordNgram {
 
     /// Goes on within a word: score, node and context.
     fn advance(&self, node: u32, context: u32, class: u32) -> (f32, u32, u32) {
-        let bare = node == ROOT && self.tokens[class as usize].kind == Kind::Inside;
+        let bare = node == ROOT && self.tokens[class as usize].kind == WordKind::Inside;
         let arcs = self.arcs_of(if bare { self.bare } else { node });
         match self.arc_class[arcs.clone()].binary_search(&class) {
             Ok(at) => {
@@ -263,29 +263,29 @@ impl WordNgram {
     }
 }
 
-impl Automaton for WordNgram {
+impl Scorer for WordNgram {
     fn start(&self) -> u32 {
         self.pairs.number(ROOT, self.ngram.start)
     }
 
     fn step(&self, state: u32, class: u32) -> (f32, u32) {
         let (node, context) = self.pairs.pair(state);
-        match self.tokens.get(class as usize).map_or(Kind::Nameless, |token| token.kind) {
-            Kind::Nameless => (0.0, state),
-            Kind::Space => {
+        match self.tokens.get(class as usize).map_or(WordKind::Nameless, |token| token.kind) {
+            WordKind::Nameless => (0.0, state),
+            WordKind::Space => {
                 let (score, context) = self.close(node, context);
                 (score, self.pairs.number(ROOT, context))
             }
-            Kind::Begins => {
+            WordKind::Begins => {
                 let (closed, context) = self.close(node, context);
                 let (score, node, context) = self.advance(ROOT, context, class);
                 (closed + score, self.pairs.number(node, context))
             }
-            Kind::Inside => {
+            WordKind::Inside => {
                 let (score, node, context) = self.advance(node, context, class);
                 (score, self.pairs.number(node, context))
             }
-            Kind::Special(word) => {
+            WordKind::Special(word) => {
                 let (closed, context) = self.close(node, context);
                 let (score, context) = self.follow_special(word, context);
                 (closed + score, self.pairs.number(ROOT, context))
@@ -313,11 +313,11 @@ impl Automaton for WordNgram {
                 }
             };
             *score += match token.kind {
-                Kind::Nameless => continue,
-                Kind::Space => weight * closed,
-                Kind::Begins => weight * (closed + arc(&mut begins, after, left_new, given_new)),
-                Kind::Inside => weight * arc(&mut inside, context, left, given),
-                Kind::Special(word) => weight * (closed + self.follow_special(word, after).0),
+                WordKind::Nameless => continue,
+                WordKind::Space => weight * closed,
+                WordKind::Begins => weight * (closed + arc(&mut begins, after, left_new, given_new)),
+                WordKind::Inside => weight * arc(&mut inside, context, left, given),
+                WordKind::Special(word) => weight * (closed + self.follow_special(word, after).0),
             };
         }
     }
@@ -329,21 +329,21 @@ impl Automaton for WordNgram {
     }
 }
 
-impl Token {
+impl WordToken {
     fn new(name: &str, marked: bool) -> Self {
         let begins = name.starts_with(MARK);
         let kind = match name {
-            "" => Kind::Nameless,
-            " " if !marked => Kind::Space,
-            _ if begins => Kind::Begins,
-            _ => Kind::Inside,
+            "" => WordKind::Nameless,
+            " " if !marked => WordKind::Space,
+            _ if begins => WordKind::Begins,
+            _ => WordKind::Inside,
         };
         Self { kind, length: (name.chars().count() - usize::from(begins)) as u32 }
     }
 }
 
 /// The table's words that tokens can spell, with the mark if tokens have it, sorted.
-fn lexicon(table: &Table, classes: &HashMap<&str, u32>, marked: bool, longest: usize) -> Vec<String> {
+fn lexicon(table: &NgramTable, classes: &HashMap<&str, u32>, marked: bool, longest: usize) -> Vec<String> {
     let own = [names::BEGIN, names::END, names::UNKNOWN];
     let spelled = |word: &String| if marked { format!("{MARK}{word}") } else { word.clone() };
     let listed: HashSet<&str> =
@@ -369,7 +369,7 @@ fn can_spell(word: &str, classes: &HashMap<&str, u32>, longest: usize) -> bool {
 }
 
 struct Trie {
-    nodes: Vec<Node>,
+    nodes: Vec<WordNode>,
     /// From a node, by a class, to a node.
     arcs: Vec<(u32, u32, u32)>,
 }
@@ -383,7 +383,7 @@ impl Trie {
         marked: bool,
         longest: usize,
     ) {
-        let node = |depth| Node { depth, word: None, words: 0..0, best: f32::NEG_INFINITY };
+        let node = |depth| WordNode { depth, word: None, words: 0..0, best: f32::NEG_INFINITY };
         self.nodes.push(node(0));
         let mut before = "";
         // The nodes from the root to the end of the word before.
@@ -395,7 +395,7 @@ impl Trie {
             for to in common + 1..ends.len() {
                 let new = self.nodes.len() as u32;
                 let depth = (to - usize::from(marked)) as u32;
-                self.nodes.push(Node { words: id..id, ..node(depth) });
+                self.nodes.push(WordNode { words: id..id, ..node(depth) });
                 for from in to.saturating_sub(longest)..to {
                     if let Some(&class) = classes.get(&word[ends[from]..ends[to]]) {
                         self.arcs.push((path[from], class, new));

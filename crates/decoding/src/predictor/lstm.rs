@@ -4,7 +4,7 @@ use kernels::{
 };
 
 use super::Predictor;
-use crate::{Affine, Error, Result, Scratch, States, affine::strip_of};
+use crate::{AffineLayer, Error, NetworkScratch, Result, States, affine::strip_of};
 
 /// Bytes that the table of first products may take, if nobody says otherwise.
 const TABLE: usize = 256 << 20;
@@ -29,7 +29,7 @@ pub struct LstmLayer<'a> {
 /// a layer is one parallel loop over strips of units, which hold all four gates of theirs.
 pub struct LstmPredictor {
     input: FirstInput,
-    layers: Vec<Layer>,
+    layers: Vec<PreparedLstm>,
     hidden: usize,
     /// Units of a strip; the last one may have fewer.
     units: usize,
@@ -42,10 +42,10 @@ enum FirstInput {
     /// *ids x 4P*
     Table(Vec<f32>),
     /// Embeddings *ids x D*, and the layer that makes rows of the table of them.
-    Embeddings(Vec<f32>, Affine),
+    Embeddings(Vec<f32>, AffineLayer),
 }
 
-struct Layer {
+struct PreparedLstm {
     strips: Vec<Strip>,
     /// In the order of the strips.
     bias: Vec<f32>,
@@ -126,13 +126,13 @@ impl LstmPredictor {
                 recurrent: pack(layer.recurrent, hidden, &units),
             };
             let bias = strips().flat_map(|units| gates_of(layer.bias, hidden, units)).collect();
-            packed.push(Layer { strips: strips().map(strip).collect(), bias });
+            packed.push(PreparedLstm { strips: strips().map(strip).collect(), bias });
         }
         let weight: Vec<f32> = strips().flat_map(|units| gates_of(layers[0].input, hidden, units)).collect();
-        let first = Affine::new("weight_ih", &weight, width, Some(&packed[0].bias))?;
+        let first = AffineLayer::new("weight_ih", &weight, width, Some(&packed[0].bias))?;
         let input = if (4 * hidden).saturating_mul(ids).saturating_mul(4) <= bytes {
             let mut table = vec![0.0; ids * 4 * hidden];
-            first.forward(embedding, &mut table, &mut Scratch::default());
+            first.forward(embedding, &mut table, &mut NetworkScratch::default());
             FirstInput::Table(table)
         } else {
             FirstInput::Embeddings(embedding.to_vec(), first)
@@ -140,7 +140,7 @@ impl LstmPredictor {
         let zero = States::of_row(Vec::new(), vec![0.0; 2 * hidden * layers.len()]);
         let mut made = Self { input, layers: packed, hidden, units, ids, start: (zero, vec![0.0; hidden]) };
         let (mut states, mut out) = made.start.clone();
-        made.step(&[start], &mut states, &mut out, &mut Scratch::default());
+        made.step(&[start], &mut states, &mut out, &mut NetworkScratch::default());
         made.start = (states, out);
         Ok(made)
     }
@@ -169,7 +169,7 @@ impl Predictor for LstmPredictor {
     ///   for strips of units:  gates = h W_hh[strip]ᵀ + (table[label] | x W_ih[strip]ᵀ + b);  new h, c of the strip
     ///   h, c of all strips into the states
     /// ```
-    fn step(&self, labels: &[u32], states: &mut States, out: &mut [f32], scratch: &mut Scratch) {
+    fn step(&self, labels: &[u32], states: &mut States, out: &mut [f32], scratch: &mut NetworkScratch) {
         let (rows, h) = (labels.len(), self.hidden);
         if rows == 0 {
             return;
@@ -184,7 +184,7 @@ impl Predictor for LstmPredictor {
             FirstInput::Table(_) => 0,
             FirstInput::Embeddings(_, layer) => rows * (layer.inputs() + 4 * h) + layer.room(rows),
         };
-        let [gates, new, first] = scratch.rooms([rows * 4 * h, rows * 2 * h, multiplied]);
+        let [gates, new, first] = scratch.buffers([rows * 4 * h, rows * 2 * h, multiplied]);
         if let FirstInput::Embeddings(embedding, layer) = &self.input {
             let width = layer.inputs();
             let (products, rest) = first.split_at_mut(rows * 4 * h);
@@ -280,7 +280,7 @@ mod tests {
         let rows = |bytes| {
             let predictor = LstmPredictor::with_table_within(bytes, &embedding, width, &layers, 3).unwrap();
             let mut states = States::new(predictor.shape());
-            let mut scratch = Scratch::default();
+            let mut scratch = NetworkScratch::default();
             let (start, _) = predictor.start();
             states.extend(&start, [0; 60]);
             let mut out = vec![f32::NAN; 60 * h];

@@ -2,7 +2,7 @@
 use kernels::{add, par_for, parts, parts_mut, tanh};
 
 use super::Predictor;
-use crate::{Error, Result, Scratch, States};
+use crate::{Error, NetworkScratch, Result, States};
 
 /// What stands before the first label: it adds nothing.
 pub const NOTHING: u32 = u32::MAX;
@@ -106,7 +106,7 @@ impl Predictor for StatelessPredictor {
         self.start.len()
     }
 
-    fn step(&self, labels: &[u32], states: &mut States, out: &mut [f32], _: &mut Scratch) {
+    fn step(&self, labels: &[u32], states: &mut States, out: &mut [f32], _: &mut NetworkScratch) {
         let context = self.start.len();
         for (row, &label) in states.labels_mut().chunks_exact_mut(context).zip(labels) {
             row.copy_within(1.., 0);

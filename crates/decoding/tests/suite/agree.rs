@@ -210,7 +210,7 @@ fn states_of_others_are_refused() {
 #[derive(Debug)]
 struct Always(f32);
 
-impl decoding::Automaton for Always {
+impl decoding::Scorer for Always {
     fn start(&self) -> u32 {
         0
     }

@@ -2,8 +2,8 @@
 use std::sync::Arc;
 
 use decoding::{
-    Affine, Automaton, Beam, BeamKind, BeamSearch, CtcBeam, Error, Fusion, Greedy, GreedySearch, Model,
-    Network, Scratch, StatelessPredictor, ctc_beam, greedy,
+    AffineLayer, Beam, BeamKind, BeamSearch, CtcBeam, Error, Fusion, Greedy, GreedySearch, Model, Network,
+    NetworkScratch, Scorer, StatelessPredictor, ctc_beam, greedy,
 };
 use proptest::prelude::*;
 use rnnt_dp::Topology;
@@ -452,7 +452,8 @@ fn the_internal_language_model_is_taken_away_from_labels() {
         StatelessPredictor::new((&embedding, width), &context, &wave(width, 2.1, 0.3), &start, finish)
             .unwrap();
     let affine = |name, outputs: usize, step| {
-        Affine::new(name, &wave(outputs * width, step, 0.9), width, Some(&wave(outputs, 1.9, 0.4))).unwrap()
+        AffineLayer::new(name, &wave(outputs * width, step, 0.9), width, Some(&wave(outputs, 1.9, 0.4)))
+            .unwrap()
     };
     let network = Network::new(
         decoding::Activation::Tanh,
@@ -473,10 +474,10 @@ fn the_internal_language_model_is_taken_away_from_labels() {
         let mut row = model.start().1.to_vec();
         for label in ids {
             let mut scores = vec![0.0; classes];
-            model.joint().internal_lm(&row, &mut scores, &mut Scratch::default());
+            model.joint().internal_lm(&row, &mut scores, &mut NetworkScratch::default());
             *sum -= 0.3 * f64::from(scores[*label as usize]);
-            model.predictor().step(&[*label], &mut states, &mut predicted, &mut Scratch::default());
-            model.joint().project(&predicted, &mut row, &mut Scratch::default());
+            model.predictor().step(&[*label], &mut states, &mut predicted, &mut NetworkScratch::default());
+            model.joint().project(&predicted, &mut row, &mut NetworkScratch::default());
         }
     }
     agree("internal", &found[0], &expected, 9, 1e-5);

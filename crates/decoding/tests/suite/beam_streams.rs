@@ -1,7 +1,7 @@
 //! Utterances of a beam search that arrive in chunks.
 use std::sync::Arc;
 
-use decoding::{Automaton, Beam, BeamKind, BeamSearch, BeamStream, Fusion, Ranked, Scratch};
+use decoding::{Beam, BeamKind, BeamSearch, BeamStream, Fusion, NetworkScratch, Ranked, Scorer};
 use proptest::prelude::*;
 use rnnt_dp::Topology;
 use serde_json::{Value, json};
@@ -143,8 +143,8 @@ proptest! {
                     let mut automaton = Table.start();
                     for label in begin.iter().copied().chain(one.ids()) {
                         let mut predicted = vec![0.0; model.predictor().width()];
-                        model.predictor().step(&[label], &mut states, &mut predicted, &mut Scratch::default());
-                        model.joint().project(&predicted, &mut row, &mut Scratch::default());
+                        model.predictor().step(&[label], &mut states, &mut predicted, &mut NetworkScratch::default());
+                        model.joint().project(&predicted, &mut row, &mut NetworkScratch::default());
                         automaton = Table.step(automaton, label).1;
                     }
                     prop_assert_eq!(&of_each("automata")[at], &[Value::from(automaton)]);

@@ -2,7 +2,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use decoding::{Automaton, CtcBeam, Error, Fusion, ctc_beam, ctc_greedy};
+use decoding::{CtcBeam, Error, Fusion, Scorer, ctc_beam, ctc_greedy};
 use proptest::prelude::*;
 
 /// Log-probabilities `[T, C]` that only look random.
@@ -25,7 +25,7 @@ pub fn rows(count: usize, classes: usize, seed: u32, sharp: f32) -> Vec<f32> {
 #[derive(Debug)]
 struct Pairs;
 
-impl Automaton for Pairs {
+impl Scorer for Pairs {
     fn start(&self) -> u32 {
         50
     }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use decoding::ngram::{Foreign, Ngram, Table};
 use decoding::{
-    Beam, BeamKind, BeamSearch, Boost, Boundaries, CtcBeam, Fusion, Joint, Model, NBest, Phrase, Predictor,
-    Scratch, Sites, States, ctc_beam,
+    Beam, BeamKind, BeamSearch, Boost, Boundaries, CtcBeam, Fusion, JointScorer, Model, NBest,
+    NetworkScratch, Phrase, Predictor, SiteBatch, States, ctc_beam,
 };
 use rayon::prelude::*;
 use rnnt_dp::Topology;
@@ -48,7 +48,7 @@ impl Tables {
     }
 }
 
-impl Joint for Tables {
+impl JointScorer for Tables {
     fn frame_width(&self) -> usize {
         1
     }
@@ -64,10 +64,10 @@ impl Joint for Tables {
     fn durations(&self) -> usize {
         self.durations
     }
-    fn project(&self, predicted: &[f32], rows: &mut [f32], _: &mut Scratch) {
+    fn project(&self, predicted: &[f32], rows: &mut [f32], _: &mut NetworkScratch) {
         rows.copy_from_slice(predicted);
     }
-    fn scores(&self, sites: &Sites, out: &mut [f32], _: &mut Scratch) {
+    fn scores(&self, sites: &SiteBatch, out: &mut [f32], _: &mut NetworkScratch) {
         for (out, &site) in out.chunks_exact_mut(self.classes + self.durations).zip(sites.at) {
             let (frame, row) = sites.pair(site, 1, 1);
             out.copy_from_slice(self.row(frame[0] as usize, row[0] as usize));
@@ -85,7 +85,7 @@ impl Predictor for Walk {
     fn start(&self) -> (States, Vec<f32>) {
         (States::of_row(vec![], vec![0.0]), vec![0.0])
     }
-    fn step(&self, labels: &[u32], states: &mut States, out: &mut [f32], _: &mut Scratch) {
+    fn step(&self, labels: &[u32], states: &mut States, out: &mut [f32], _: &mut NetworkScratch) {
         for (state, &label) in states.values_mut().iter_mut().zip(labels) {
             *state = self.next(*state as usize, label) as f32;
         }

@@ -2,9 +2,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use decoding::{
-    Automaton, Beam, BeamKind, BeamSearch, Boost, CtcPrefixes, Error, Fusion, Phrase, ctc_greedy,
-};
+use decoding::{Beam, BeamKind, BeamSearch, Boost, CtcPrefixes, Error, Fusion, Phrase, Scorer, ctc_greedy};
 use proptest::prelude::*;
 use rnnt_dp::Topology;
 
@@ -13,7 +11,7 @@ use super::paths::{ALL, MAES, Paths, agree, beam, models, sums};
 use super::table::{frames, random};
 
 /// Scores of a sequence's labels, and its state.
-fn path(automaton: &dyn Automaton, labels: &[u32]) -> (f64, u32) {
+fn path(automaton: &dyn Scorer, labels: &[u32]) -> (f64, u32) {
     labels.iter().fold((0.0, automaton.start()), |(sum, state), &label| {
         let (score, next) = automaton.step(state, label);
         (sum + f64::from(score), next)
@@ -328,7 +326,7 @@ fn lists_belong_to_utterances() {
     }
     // Nobody has them any more after a call, whether it fails or not.
     for (rows, sound) in [(&rows[..], true), (&[f32::NAN; 8][..], false)] {
-        let automaton: Arc<dyn Automaton> = Arc::new(CtcPrefixes::new(&[], 4, 0).unwrap());
+        let automaton: Arc<dyn Scorer> = Arc::new(CtcPrefixes::new(&[], 4, 0).unwrap());
         let lists = vec![vec![Fusion { automaton: automaton.clone(), weight: 1.0 }]];
         assert_eq!(search.decode_with(&[rows], lists).is_ok(), sound);
         assert_eq!(Arc::strong_count(&automaton), 1);

@@ -1,7 +1,9 @@
 //! All paths of tiny models, and what scores labels beside them.
 use std::collections::BTreeMap;
 
-use decoding::{Automaton, Beam, BeamKind, BeamSearch, Model, NBest, Ranked, Scratch, Site, Sites};
+use decoding::{
+    Beam, BeamKind, BeamSearch, Model, NBest, NetworkScratch, Ranked, Scorer, SiteBatch, SiteIndex,
+};
 use rnnt_dp::Topology;
 
 use super::table::random;
@@ -24,13 +26,17 @@ pub fn site(model: &Model, rows: &[f32], frame: usize, labels: &[u32]) -> (Vec<f
     let (mut states, mut row) = (model.start().0.clone(), model.start().1.to_vec());
     for label in labels {
         let mut predicted = vec![0.0; model.predictor().width()];
-        model.predictor().step(&[*label], &mut states, &mut predicted, &mut Scratch::default());
-        model.joint().project(&predicted, &mut row, &mut Scratch::default());
+        model.predictor().step(&[*label], &mut states, &mut predicted, &mut NetworkScratch::default());
+        model.joint().project(&predicted, &mut row, &mut NetworkScratch::default());
     }
     let joint = model.joint();
     let mut scores = vec![0.0; joint.classes() + joint.durations()];
-    let at = [Site { utterance: 0, frame, row: 0 }];
-    joint.scores(&Sites { frames: &[rows], rows: &row, at: &at }, &mut scores, &mut Scratch::default());
+    let at = [SiteIndex { utterance: 0, frame, row: 0 }];
+    joint.scores(
+        &SiteBatch { frames: &[rows], rows: &row, at: &at },
+        &mut scores,
+        &mut NetworkScratch::default(),
+    );
     let (tokens, durations) = scores.split_at(joint.classes());
     (log_softmax(tokens), log_softmax(durations))
 }
@@ -148,7 +154,7 @@ pub const MAES: BeamKind = BeamKind::Maes { expansions: 2, beta: 2, gamma: 2.3, 
 #[derive(Debug)]
 pub struct Table;
 
-impl Automaton for Table {
+impl Scorer for Table {
     fn start(&self) -> u32 {
         99
     }
@@ -169,7 +175,7 @@ impl Automaton for Table {
 #[derive(Debug)]
 pub struct Only(pub f32);
 
-impl Automaton for Only {
+impl Scorer for Only {
     fn start(&self) -> u32 {
         0
     }
@@ -188,7 +194,7 @@ impl Automaton for Only {
 #[derive(Debug)]
 pub struct Never;
 
-impl Automaton for Never {
+impl Scorer for Never {
     fn start(&self) -> u32 {
         0
     }

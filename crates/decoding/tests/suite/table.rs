@@ -1,7 +1,7 @@
 //! Models whose scores are made by hand: a row of scores for each frame and history of labels.
 use std::sync::Arc;
 
-use decoding::{Automaton, Joint, Model, Predictor, Scratch, Sites, States};
+use decoding::{JointScorer, Model, NetworkScratch, Predictor, Scorer, SiteBatch, States};
 use rnnt_dp::Topology;
 
 /// The state counts labels.
@@ -19,7 +19,7 @@ impl Predictor for Counter {
     fn start(&self) -> (States, Vec<f32>) {
         (States::of_row(vec![], vec![0.0]), vec![0.0])
     }
-    fn step(&self, _: &[u32], states: &mut States, out: &mut [f32], _: &mut Scratch) {
+    fn step(&self, _: &[u32], states: &mut States, out: &mut [f32], _: &mut NetworkScratch) {
         states.values_mut().iter_mut().for_each(|count| *count += 1.0);
         out.copy_from_slice(states.values());
     }
@@ -28,7 +28,7 @@ impl Predictor for Counter {
 /// A joint network of frames as wide as it says.
 pub struct Wide(pub usize);
 
-impl Joint for Wide {
+impl JointScorer for Wide {
     fn frame_width(&self) -> usize {
         self.0
     }
@@ -41,10 +41,10 @@ impl Joint for Wide {
     fn classes(&self) -> usize {
         3
     }
-    fn project(&self, _: &[f32], rows: &mut [f32], _: &mut Scratch) {
+    fn project(&self, _: &[f32], rows: &mut [f32], _: &mut NetworkScratch) {
         rows.fill(0.0);
     }
-    fn scores(&self, _: &Sites, out: &mut [f32], _: &mut Scratch) {
+    fn scores(&self, _: &SiteBatch, out: &mut [f32], _: &mut NetworkScratch) {
         out.fill(0.0);
     }
 }
@@ -59,7 +59,7 @@ impl Unigram {
     }
 }
 
-impl Automaton for Unigram {
+impl Scorer for Unigram {
     fn start(&self) -> u32 {
         0
     }
@@ -89,7 +89,7 @@ impl Predictor for Histories {
     fn start(&self) -> (States, Vec<f32>) {
         (States::of_row(vec![], vec![1.0]), vec![1.0])
     }
-    fn step(&self, labels: &[u32], states: &mut States, out: &mut [f32], _: &mut Scratch) {
+    fn step(&self, labels: &[u32], states: &mut States, out: &mut [f32], _: &mut NetworkScratch) {
         for (state, &label) in states.values_mut().iter_mut().zip(labels) {
             *state = ((*state as u32 * 31 + label + 7) % 900_001) as f32;
         }
@@ -104,7 +104,7 @@ pub struct Scores<F> {
     pub of: F,
 }
 
-impl<F: Fn(f32, f32, &mut [f32]) + Send + Sync> Joint for Scores<F> {
+impl<F: Fn(f32, f32, &mut [f32]) + Send + Sync> JointScorer for Scores<F> {
     fn frame_width(&self) -> usize {
         1
     }
@@ -120,10 +120,10 @@ impl<F: Fn(f32, f32, &mut [f32]) + Send + Sync> Joint for Scores<F> {
     fn durations(&self) -> usize {
         self.durations
     }
-    fn project(&self, predicted: &[f32], rows: &mut [f32], _: &mut Scratch) {
+    fn project(&self, predicted: &[f32], rows: &mut [f32], _: &mut NetworkScratch) {
         rows.copy_from_slice(predicted);
     }
-    fn scores(&self, sites: &Sites, out: &mut [f32], _: &mut Scratch) {
+    fn scores(&self, sites: &SiteBatch, out: &mut [f32], _: &mut NetworkScratch) {
         for (out, &site) in out.chunks_exact_mut(self.classes + self.durations).zip(sites.at) {
             let (frame, row) = sites.pair(site, 1, 1);
             (self.of)(frame[0], row[0], out);

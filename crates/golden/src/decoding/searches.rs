@@ -2,10 +2,10 @@
 use std::sync::Arc;
 
 use decoding::{
-    Automaton, BeamSearch, Confidence, Fusion, GreedySearch, Hypotheses, Measure, Scratch, Stream,
+    BeamSearch, Confidence, Fusion, GreedySearch, Hypotheses, Measure, NetworkScratch, Scorer, Stream,
     frame_looping, unpadded,
 };
-use rnnt_loss::{Head, Joint, Options, Session, Targets};
+use rnnt_loss::{Head, JointScorer, Options, Session, Targets};
 
 use super::{Aligned, Check, Chunk, DecodingCase, Greedy, Ranked, Result, SCORES, SUMS};
 
@@ -115,7 +115,7 @@ struct Bigram {
     blank: u32,
 }
 
-impl Automaton for Bigram {
+impl Scorer for Bigram {
     fn start(&self) -> u32 {
         self.labels as u32
     }
@@ -221,13 +221,18 @@ pub(super) fn aligned(case: &DecodingCase, expected: &[Option<Aligned>], check: 
         let mut predicted = vec![0.0; case.model.predictor().width()];
         let mut next = vec![0.0; width];
         for &label in &expected.labels {
-            case.model.predictor().step(&[label], &mut states, &mut predicted, &mut Scratch::default());
-            case.model.joint().project(&predicted, &mut next, &mut Scratch::default());
+            case.model.predictor().step(
+                &[label],
+                &mut states,
+                &mut predicted,
+                &mut NetworkScratch::default(),
+            );
+            case.model.joint().project(&predicted, &mut next, &mut NetworkScratch::default());
             rows.extend_from_slice(&next);
         }
         let found = (|| -> rnnt_loss::Result<_> {
             let head = Head::new(&weight, Some(&bias), width)?;
-            let joint = Joint::new(frames, &rows, head);
+            let joint = JointScorer::new(frames, &rows, head);
             let targets = Targets::new(
                 case.sidecar.model.blank,
                 vec![frames.len() / width],

@@ -2,7 +2,7 @@
 use std::collections::BTreeMap;
 
 use candle_core::Tensor;
-use decoding::Affine;
+use decoding::AffineLayer;
 use kernels::PackedRight;
 
 use super::Piece;
@@ -19,7 +19,7 @@ use crate::tensors::to_vec;
 pub(super) struct SubsamplingStream {
     layers: [Layer; 2],
     norm: FixedNorm,
-    out: Affine,
+    out: AffineLayer,
 }
 
 struct Layer {
@@ -30,7 +30,12 @@ struct Layer {
 }
 
 impl SubsamplingStream {
-    pub fn new(planes: [Plane; 2], weights: &[[Tensor; 2]; 2], norm: FixedNorm, out: Affine) -> Result<Self> {
+    pub fn new(
+        planes: [Plane; 2],
+        weights: &[[Tensor; 2]; 2],
+        norm: FixedNorm,
+        out: AffineLayer,
+    ) -> Result<Self> {
         let layer = |at: usize| -> Result<Layer> {
             let [weight, bias] = &weights[at];
             let weight = to_vec::<f32>(&flat(weight)?.contiguous()?)?;

@@ -1,7 +1,7 @@
 //! A linear layer as one candle operation whose bits do not depend on the number of threads.
 use candle_core::{Shape, Tensor};
 use candle_nn::{Init, Module, VarBuilder};
-use kernels::{Accumulate, Affine, Real, View};
+use kernels::{Accumulate, AffineLayer, Real, View};
 
 use crate::layers::operation::{Slices, apply3};
 use crate::{Error, Result, init, tensors};
@@ -41,7 +41,7 @@ impl Linear {
     }
 
     /// A packed copy of the layer for inference; the bits are the same.
-    pub(crate) fn packed(&self, name: &str) -> Result<decoding::Affine> {
+    pub(crate) fn packed(&self, name: &str) -> Result<decoding::AffineLayer> {
         packed(name, &self.weight, &self.bias)
     }
 
@@ -61,9 +61,9 @@ impl Module for Linear {
 }
 
 /// Packs a weight `[O, D]` and a bias `[O]` for inference.
-pub(crate) fn packed(name: &str, weight: &Tensor, bias: &Tensor) -> Result<decoding::Affine> {
+pub(crate) fn packed(name: &str, weight: &Tensor, bias: &Tensor) -> Result<decoding::AffineLayer> {
     let (values, bias) = (tensors::to_vec(weight)?, tensors::to_vec::<f32>(bias)?);
-    Ok(decoding::Affine::new(name, &values, weight.dim(1)?, Some(&bias))?)
+    Ok(decoding::AffineLayer::new(name, &values, weight.dim(1)?, Some(&bias))?)
 }
 
 /// `y = x Wᵀ + b` over the last axis.
@@ -92,9 +92,9 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
 struct Operation(Shape);
 
 /// W and b, borrowed, from `[O, D]` and `[O]`.
-fn layer<'a, F: Real>(weight: &'a [F], bias: &'a [F]) -> Affine<'a, F> {
+fn layer<'a, F: Real>(weight: &'a [F], bias: &'a [F]) -> AffineLayer<'a, F> {
     let (outputs, inputs) = (bias.len(), weight.len() / bias.len());
-    Affine::new(View::new(weight, outputs, inputs).transposed(), Some(bias))
+    AffineLayer::new(View::new(weight, outputs, inputs).transposed(), Some(bias))
 }
 
 impl Slices<3> for Operation {

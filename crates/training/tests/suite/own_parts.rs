@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{Device, Module, Tensor};
 use candle_nn::{Conv1d, Conv1dConfig, Embedding, Linear, VarBuilder};
-use decoding::{Scratch, States};
+use decoding::{NetworkScratch, States};
 use model::Result;
 use model::encoders::{Encoder, Frames};
 use model::predictors::Predictor;
@@ -90,7 +90,7 @@ impl decoding::Predictor for Rows {
         (States::of_row(Vec::new(), Vec::new()), self.0[self.1 as usize].clone())
     }
 
-    fn step(&self, labels: &[u32], _: &mut States, out: &mut [f32], _: &mut Scratch) {
+    fn step(&self, labels: &[u32], _: &mut States, out: &mut [f32], _: &mut NetworkScratch) {
         for (out, &label) in out.chunks_exact_mut(4).zip(labels) {
             out.copy_from_slice(&self.0[label as usize]);
         }
@@ -147,8 +147,8 @@ fn they_are_named_trained_and_searched_like_ours() {
     for (u, expected) in rows[0].iter().enumerate() {
         assert!(row.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-5), "row {u}");
         if let Some(&label) = labels[0].get(u) {
-            decoder.predictor().step(&[label], &mut states, &mut predicted, &mut Scratch::default());
-            decoder.joint().project(&predicted, &mut row, &mut Scratch::default());
+            decoder.predictor().step(&[label], &mut states, &mut predicted, &mut NetworkScratch::default());
+            decoder.joint().project(&predicted, &mut row, &mut NetworkScratch::default());
         }
     }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Automaton, Boost};
+use crate::{Boost, Scorer};
 
 /// Letters are tokens 0 to 25; a space is no token, a digit is unknown.
 fn encode(text: &str) -> Result<Vec<u32>, String> {

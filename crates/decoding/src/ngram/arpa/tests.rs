@@ -8,12 +8,12 @@ const GOOD: &str = "made by hand\n\\data\\\nngram 1=5\nngram 2=4\nngram 3=1\n\n\
     \\3-grams:\n-0.05\t<s> a b\n\n\\end\\\nsigned\n";
 
 fn error(text: &str) -> Error {
-    Table::read(text.as_bytes()).unwrap_err()
+    NgramTable::read(text.as_bytes()).unwrap_err()
 }
 
 #[test]
 fn what_tools_write_is_read() {
-    let plain = Table::read(GOOD.as_bytes()).unwrap();
+    let plain = NgramTable::read(GOOD.as_bytes()).unwrap();
     assert_eq!((plain.order(), plain.counts()), (3, vec![5, 4, 1]));
     let other = GOOD
         .replace('\n', "\r\n\r\n")
@@ -22,11 +22,11 @@ fn what_tools_write_is_read() {
         .replace("<unk>", "<UNK>  0")
         .replace("<s> a b", "\t<s>\ta b\t0.0 ")
         .replace("-99", "-inf");
-    assert_eq!(Table::read(format!("\u{feff}{other}").as_bytes()).unwrap(), plain);
+    assert_eq!(NgramTable::read(format!("\u{feff}{other}").as_bytes()).unwrap(), plain);
     // The order of lines does not matter.
     let swapped = GOOD.replace("-0.4\ta b\n-0.3\tb </s>\n", "-0.3\tb </s>\n-0.4\ta b\n");
-    assert_eq!(Table::read(swapped.as_bytes()).unwrap(), plain);
-    assert_eq!(Table::read(plain.write().as_bytes()).unwrap(), plain);
+    assert_eq!(NgramTable::read(swapped.as_bytes()).unwrap(), plain);
+    assert_eq!(NgramTable::read(plain.write().as_bytes()).unwrap(), plain);
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn mistakes_are_named_with_their_line() {
     let mut bytes = GOOD.as_bytes().to_vec();
     let at = GOOD.find("a b").unwrap();
     bytes[at] = 0xff;
-    assert_eq!(Table::read(&bytes).unwrap_err(), Error::Utf8 { line: 16 });
+    assert_eq!(NgramTable::read(&bytes).unwrap_err(), Error::Utf8 { line: 16 });
     assert_eq!(error("").to_string(), "line 1: expected \\data\\, found the end of the file");
 }
 
@@ -80,7 +80,7 @@ proptest! {
         prop_assume!(texts.iter().any(|text| !text.is_empty()));
         let names = ["a", " ", "\t", "ü", "\\end\\", "-1"];
         let table = estimate(&texts, &names, order).unwrap().table;
-        prop_assert_eq!(Table::read(table.write().as_bytes()).unwrap(), table);
+        prop_assert_eq!(NgramTable::read(table.write().as_bytes()).unwrap(), table);
     }
 }
 
@@ -91,12 +91,12 @@ fn fuzzing() {
     let estimated = estimate(&[vec![0, 1, 0], vec![1, 1]], &["x", "y"], 3).unwrap().table.write();
     let good = vec![GOOD.as_bytes().to_vec(), estimated.into_bytes()];
     crate::mutants::fuzz("arpa", good, words, 5000, |bytes| {
-        let Ok(table) = Table::read(bytes) else { return };
+        let Ok(table) = NgramTable::read(bytes) else { return };
         // NaN would differ from itself.
-        assert_eq!(Table::read(table.write().as_bytes()).unwrap(), table);
+        assert_eq!(NgramTable::read(table.write().as_bytes()).unwrap(), table);
         if let Ok(ngram) = crate::ngram::Ngram::new(&table, &["a", "b", "", "x"], Default::default()) {
             for state in 0..ngram.states() as u32 + 1 {
-                crate::automaton::tests::row_is_steps(&ngram, state, 4, &[2]);
+                crate::scorer::tests::row_is_steps(&ngram, state, 4, &[2]);
             }
         }
     });

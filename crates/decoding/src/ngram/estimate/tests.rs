@@ -3,10 +3,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
-use crate::Automaton;
+use crate::Scorer;
 use crate::ngram::{Foreign, Ngram};
 
-fn probability(table: &Table, words: &str) -> f64 {
+fn probability(table: &NgramTable, words: &str) -> f64 {
     let ids: Vec<u32> = words
         .split(' ')
         .map(|word| table.words.iter().position(|other| other == word).unwrap() as u32)

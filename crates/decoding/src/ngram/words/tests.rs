@@ -1,8 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::automaton::tests::{path, row_is_steps};
 use crate::ngram::estimate;
+use crate::scorer::tests::{path, row_is_steps};
 
 /// Words that begin one another, and some that tokens cannot spell.
 const WORDS: [&str; 8] = ["a", "ab", "abc", "b", "bca", "cab", "caba", "xyz"];
@@ -10,12 +10,12 @@ const WORDS: [&str; 8] = ["a", "ab", "abc", "b", "bca", "cab", "caba", "xyz"];
 const PIECES: [&str; 10] = ["▁a", "▁b", "", "▁ca", "a", "b", "c", "bc", "▁", "▁ab"];
 const CHARACTERS: [&str; 5] = ["a", "b", " ", "c", ""];
 
-fn table(texts: &[Vec<u32>], order: usize) -> Table {
+fn table(texts: &[Vec<u32>], order: usize) -> NgramTable {
     estimate(texts, &WORDS, order).unwrap().table
 }
 
 /// All words, so that the word n-gram has a class for each.
-fn plain(table: &Table) -> Ngram {
+fn plain(table: &NgramTable) -> Ngram {
     Ngram::new(table, &WORDS, Foreign::Reject).unwrap()
 }
 
@@ -194,7 +194,7 @@ fn threads_see_the_same() {
 #[test]
 fn a_beginning_promises_its_best_word() {
     let text = "\\data\\\nngram 1=4\n\\1-grams:\n-0.5 ab\n-0.25 ac\n-0.75 b\n-0.6 </s>\n\\end\\";
-    let table = Table::read(text.as_bytes()).unwrap();
+    let table = NgramTable::read(text.as_bytes()).unwrap();
     let words = WordNgram::new(&table, &["a", "b", "c", " "], WordOptions::default()).unwrap();
     let log = |log10: f32| log10 * 10f32.ln();
     let (a, within) = words.step(words.start(), 0);

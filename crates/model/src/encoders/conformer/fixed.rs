@@ -1,5 +1,5 @@
 //! One layer of a Conformer with chunks, its weights packed, whose utterances go on where they stopped.
-use decoding::Affine;
+use decoding::AffineLayer;
 
 use super::block::{Block, Convolution, FeedForward, SelfAttention};
 use crate::Result;
@@ -22,20 +22,20 @@ pub(super) struct FixedBlock {
 
 struct FixedFeedForward {
     norm: FixedNorm,
-    layers: [Affine; 2],
+    layers: [AffineLayer; 2],
 }
 
 struct FixedAttention {
     norm: FixedNorm,
-    inputs: Affine,
-    out: Affine,
+    inputs: AffineLayer,
+    out: AffineLayer,
     heads: Heads,
     chunks: Option<Chunks>,
 }
 
 struct FixedConvolution {
     norm: FixedNorm,
-    pointwise: [Affine; 2],
+    pointwise: [AffineLayer; 2],
     /// `[k, W]`
     weight: Vec<f32>,
     bias: Vec<f32>,

@@ -1,7 +1,7 @@
 //! A Conformer with chunks, piece by piece.
 use std::collections::BTreeMap;
 
-use decoding::Affine;
+use decoding::AffineLayer;
 
 use super::block::Block;
 use super::fixed::{FixedBlock, Memory};
@@ -32,7 +32,7 @@ pub(super) struct ConformerStream {
 }
 
 enum FixedFront {
-    Linear(Affine),
+    Linear(AffineLayer),
     Subsampling(Box<SubsamplingStream>),
 }
 

@@ -5,7 +5,7 @@
 //! steps                 a task a group, from h and c of each utterance to h and c of each
 //! ```
 //! The sums are those of `direction.rs`, in the same order, whoever else is in the batch: pieces have the bits of the whole.
-use decoding::Affine;
+use decoding::AffineLayer;
 use kernels::{PackedGates, items_mut, par_for};
 use serde::{Deserialize, Serialize};
 
@@ -37,7 +37,7 @@ use crate::{Error, Result};
 /// ```
 #[derive(Debug)]
 pub struct CarriedLstm {
-    input: Affine,
+    input: AffineLayer,
     recurrent: PackedGates<f32>,
     hidden: usize,
 }

@@ -6,26 +6,26 @@ use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 
 use crate::{
-    Activation, Affine, Error, Finish, LstmLayer, LstmPredictor, Model, NOTHING, Network, Predictor, Result,
-    StatelessPredictor,
+    Activation, AffineLayer, Error, Finish, LstmLayer, LstmPredictor, Model, NOTHING, Network, Predictor,
+    Result, StatelessPredictor,
 };
 
 /// What a file of weights does not say about its model.
 ///
 /// ```
 /// let text = r#"{"vocab": 31, "blank": 31, "predictor": "lstm", "layers": 1, "activation": "tanh"}"#;
-/// let description: decoding::Description = serde_json::from_str(text).unwrap();
+/// let description: decoding::ModelConfig = serde_json::from_str(text).unwrap();
 /// assert_eq!(description.blank, 31);
 /// ```
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-pub struct Description {
+pub struct ModelConfig {
     /// Labels V, without the blank.
     pub vocab: usize,
     /// The blank among the V + 1 classes.
     pub blank: u32,
     /// What goes label by label.
     #[serde(flatten)]
-    pub predictor: PredictorDescription,
+    pub predictor: PredictorConfig,
     /// The nonlinearity of the joint network.
     pub activation: ActivationName,
     /// Durations of a token-and-duration transducer, in the order of their outputs.
@@ -45,7 +45,7 @@ pub struct Description {
 /// A kind of predictor.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(tag = "predictor", rename_all = "lowercase")]
-pub enum PredictorDescription {
+pub enum PredictorConfig {
     /// `embed.weight [V+1, P]`; for layer i `lstm.weight_ih_l{i} [4P, P]`, `lstm.weight_hh_l{i}`, `lstm.bias_ih_l{i}` and, if
     /// there is one, `lstm.bias_hh_l{i}`. It starts with a step on the blank.
     Lstm {
@@ -72,9 +72,9 @@ pub enum ActivationName {
 }
 
 /// Named tensors with a word about what is missing.
-struct Weights<'a>(SafeTensors<'a>);
+struct TensorFile<'a>(SafeTensors<'a>);
 
-impl Weights<'_> {
+impl TensorFile<'_> {
     /// A tensor of an expected shape, where 0 stands for any.
     fn get(&self, name: &str, shape: &[usize]) -> Result<(Vec<f32>, Vec<usize>)> {
         let expected = || format!("f32 of {shape:?} (0: any)");
@@ -97,27 +97,27 @@ impl Weights<'_> {
     }
 
     /// `NAME.weight` and, if there is one, `NAME.bias`.
-    fn affine(&self, name: &str, outputs: usize, inputs: usize) -> Result<Affine> {
+    fn affine(&self, name: &str, outputs: usize, inputs: usize) -> Result<AffineLayer> {
         let weight = format!("{name}.weight");
         let (values, shape) = self.get(&weight, &[outputs, inputs])?;
         let bias = format!("{name}.bias");
         let bias = self.has(&bias).then(|| self.get(&bias, &[shape[0]])).transpose()?;
-        Affine::new(&weight, &values, shape[1], bias.as_ref().map(|(values, _)| &values[..]))
+        AffineLayer::new(&weight, &values, shape[1], bias.as_ref().map(|(values, _)| &values[..]))
     }
 }
 
 impl Model {
     /// Reads a model and its network, which projects encoder rows, from the bytes of a safetensors file.
     ///
-    /// Beside the predictor's tensors ([`PredictorDescription`]) it has `enc_proj.weight [H, E]`, `pred_proj.weight [H, P]` and
+    /// Beside the predictor's tensors ([`PredictorConfig`]) it has `enc_proj.weight [H, E]`, `pred_proj.weight [H, P]` and
     /// `out.weight [V + 1 + D, H]`, each with a bias or without: first the classes, big blanks the last of them, then the durations. All are f32.
     ///
     /// # Errors
     /// [`Error::Shape`] for a file that is none, a tensor that is missing, of another shape or type, or not finite; those of
     /// [`Model::new`].
-    pub fn from_safetensors(bytes: &[u8], description: &Description) -> Result<(Model, Arc<Network>)> {
+    pub fn from_safetensors(bytes: &[u8], description: &ModelConfig) -> Result<(Model, Arc<Network>)> {
         let file = SafeTensors::deserialize(bytes);
-        let weights = Weights(file.map_err(|error| Error::shape("file", "safetensors".into(), error))?);
+        let weights = TensorFile(file.map_err(|error| Error::shape("file", "safetensors".into(), error))?);
         let classes = description.vocab.saturating_add(1);
         if description.blank as usize >= classes {
             return Err(Error::Blank { blank: description.blank, classes });
@@ -125,10 +125,8 @@ impl Model {
         let (embedding, shape) = weights.get("embed.weight", &[classes, 0])?;
         let width = shape[1];
         let predictor: Arc<dyn Predictor> = match description.predictor {
-            PredictorDescription::Lstm { layers } => {
-                lstm(&weights, &embedding, width, layers, description.blank)?
-            }
-            PredictorDescription::Stateless { context, conv_groups } => {
+            PredictorConfig::Lstm { layers } => lstm(&weights, &embedding, width, layers, description.blank)?,
+            PredictorConfig::Stateless { context, conv_groups } => {
                 stateless(&weights, (&embedding, width), context, conv_groups, description.blank)?
             }
         };
@@ -161,7 +159,7 @@ impl Model {
 }
 
 fn lstm(
-    weights: &Weights,
+    weights: &TensorFile,
     embedding: &[f32],
     width: usize,
     layers: usize,
@@ -186,7 +184,7 @@ fn lstm(
 }
 
 fn stateless(
-    weights: &Weights,
+    weights: &TensorFile,
     (embedding, width): (&[f32], usize),
     context: usize,
     groups: usize,

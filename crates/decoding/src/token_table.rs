@@ -5,26 +5,26 @@ use crate::{Error, Result};
 
 /// Which classes are blanks, and how far each moves on.
 #[derive(Debug, Clone)]
-pub struct Rules {
+pub struct TokenTable {
     classes: usize,
     blank: u32,
     big_blanks: Vec<u32>,
     /// The durations, in frames.
     durations: Vec<usize>,
-    of_blank: Frames,
-    of_label: Frames,
-    of_big_blanks: Vec<Frames>,
+    of_blank: FrameAdvance,
+    of_label: FrameAdvance,
+    of_big_blanks: Vec<FrameAdvance>,
 }
 
 /// Frames that a token moves on.
 #[derive(Debug, Clone)]
-enum Frames {
+enum FrameAdvance {
     Always(usize),
     /// With each of the durations.
     By(Vec<usize>),
 }
 
-impl Rules {
+impl TokenTable {
     /// The rules of classes that move on as the tokens of a topology do.
     ///
     /// # Errors
@@ -45,11 +45,11 @@ impl Rules {
         let of = |token| {
             let column = topology.column_of(token)?;
             Some(match topology.frames_of(column) {
-                Some(frames) => Frames::Always(frames),
+                Some(frames) => FrameAdvance::Always(frames),
                 None => {
                     // A blank whose duration would be 0 moves one frame on.
                     let arc = |at| topology.arc_with(column, at).map_or(1, |arc| topology.arcs()[arc].frames);
-                    Frames::By((0..topology.durations()).map(arc).collect())
+                    FrameAdvance::By((0..topology.durations()).map(arc).collect())
                 }
             })
         };
@@ -59,11 +59,11 @@ impl Rules {
         match (of(Token::Blank), of(Token::Label), of_big_blanks) {
             (Some(of_blank), Some(of_label), Some(of_big_blanks)) if known => {
                 let durations = match &of_label {
-                    Frames::Always(_) => Vec::new(),
-                    Frames::By(frames) => frames.clone(),
+                    FrameAdvance::Always(_) => Vec::new(),
+                    FrameAdvance::By(frames) => frames.clone(),
                 };
                 let big_blanks = big_blanks.to_vec();
-                Ok(Rules { classes, blank, big_blanks, durations, of_blank, of_label, of_big_blanks })
+                Ok(TokenTable { classes, blank, big_blanks, durations, of_blank, of_label, of_big_blanks })
             }
             _ => Err(Error::Topology { found: topology.clone() }),
         }
@@ -102,8 +102,8 @@ impl Rules {
     /// Frames that a class moves on with a duration, by its index (not looked at where there are none).
     pub fn frames(&self, class: u32, duration: usize) -> usize {
         match self.of(class) {
-            Frames::Always(frames) => *frames,
-            Frames::By(frames) => frames[duration],
+            FrameAdvance::Always(frames) => *frames,
+            FrameAdvance::By(frames) => frames[duration],
         }
     }
 
@@ -113,8 +113,8 @@ impl Rules {
         all.extend(&self.big_blanks);
         for frames in self.of_big_blanks.iter().chain([&self.of_blank, &self.of_label]) {
             match frames {
-                Frames::Always(frames) => all.push(*frames as u32),
-                Frames::By(frames) => all.extend(frames.iter().map(|&frames| frames as u32)),
+                FrameAdvance::Always(frames) => all.push(*frames as u32),
+                FrameAdvance::By(frames) => all.extend(frames.iter().map(|&frames| frames as u32)),
             }
         }
         all
@@ -122,14 +122,14 @@ impl Rules {
 
     /// The farthest that a blank goes, in frames; 1 without big blanks and durations.
     pub fn farthest(&self) -> usize {
-        let far = |frames: &Frames| match frames {
-            Frames::Always(frames) => *frames,
-            Frames::By(frames) => frames.iter().copied().max().unwrap_or(1),
+        let far = |frames: &FrameAdvance| match frames {
+            FrameAdvance::Always(frames) => *frames,
+            FrameAdvance::By(frames) => frames.iter().copied().max().unwrap_or(1),
         };
         self.of_big_blanks.iter().chain([&self.of_blank]).map(far).fold(1, usize::max)
     }
 
-    fn of(&self, class: u32) -> &Frames {
+    fn of(&self, class: u32) -> &FrameAdvance {
         match self.big_blanks.iter().position(|&big| big == class) {
             Some(k) => &self.of_big_blanks[k],
             None if class == self.blank => &self.of_blank,

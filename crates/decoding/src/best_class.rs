@@ -1,11 +1,11 @@
 //! What a row of scores says.
 use kernels::Real;
 
-use crate::{Error, Rules};
+use crate::{Error, TokenTable};
 
 /// The best class at a site, and the best duration.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Pick {
+pub(crate) struct BestClass {
     pub class: u32,
     pub logit: f32,
     /// Natural log-probability among the classes.
@@ -16,12 +16,12 @@ pub(crate) struct Pick {
     pub duration_log_prob: f64,
 }
 
-/// Best class and best duration of scores `[C + D]`; ties go to the lower index. None if the scores are none: see [`broken`].
-pub(crate) fn pick(scores: &[f32], rules: &Rules) -> Option<Pick> {
+/// Best class and best duration of scores `[C + D]`; ties go to the lower index. None if the scores are none: see [`invalid_scores`].
+pub(crate) fn pick(scores: &[f32], rules: &TokenTable) -> Option<BestClass> {
     let (tokens, durations) = scores.split_at(rules.classes());
     let (class, log_prob) = best(tokens)?;
     let (duration, duration_log_prob) = if durations.is_empty() { (0, 0.0) } else { best(durations)? };
-    Some(Pick { class: class as u32, logit: tokens[class], log_prob, duration, duration_log_prob })
+    Some(BestClass { class: class as u32, logit: tokens[class], log_prob, duration, duration_log_prob })
 }
 
 /// Index and log-probability of the largest score; none if one is NaN or +inf, or all are -inf.
@@ -54,7 +54,7 @@ pub(crate) fn exact_log_prob(scores: &[f32], class: usize) -> f64 {
 }
 
 /// The error about scores that [`pick`] refuses.
-pub(crate) fn broken(scores: &[f32], rules: &Rules, frame: usize) -> Error {
+pub(crate) fn invalid_scores(scores: &[f32], rules: &TokenTable, frame: usize) -> Error {
     let (tokens, durations) = scores.split_at(rules.classes());
     let (scores, first) = if best(tokens).is_none() { (tokens, 0) } else { (durations, tokens.len()) };
     let bad = scores.iter().position(|score| score.is_nan() || *score == f32::INFINITY).unwrap_or(0);
@@ -84,13 +84,13 @@ mod tests {
     #[test]
     fn what_is_no_score_is_seen_wherever_it_stands() {
         for count in [1, 16, 17, 70] {
-            let rules = Rules::new(count, 0, &[], &rnnt_dp::Topology::rnnt()).unwrap();
+            let rules = TokenTable::new(count, 0, &[], &rnnt_dp::Topology::rnnt()).unwrap();
             for bad in [f32::NAN, f32::INFINITY] {
                 for place in [0, count - 1] {
                     let mut scores = vec![0.5; count];
                     scores[place] = bad;
                     assert_eq!(pick(&scores, &rules), None, "{bad} at {place} of {count}");
-                    let Error::Score { class, .. } = broken(&scores, &rules, 0) else { panic!() };
+                    let Error::Score { class, .. } = invalid_scores(&scores, &rules, 0) else { panic!() };
                     assert_eq!(class, place);
                 }
             }

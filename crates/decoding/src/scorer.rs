@@ -8,7 +8,7 @@ use crate::{Error, Result};
 /// States are numbers, so that hypotheses carry and compare them cheaply. Equal states have equal futures. Every method is total: a
 /// class without a name (a blank) or beyond the vocabulary scores 0 and stays in its state, and a number that is no state of
 /// the automaton counts as the state after nothing that it knows.
-pub trait Automaton: Send + Sync + std::fmt::Debug {
+pub trait Scorer: Send + Sync + std::fmt::Debug {
     /// State before any label.
     fn start(&self) -> u32;
     /// Score (natural logarithm) of a class in a state, and the state after it.
@@ -25,13 +25,13 @@ pub trait Automaton: Send + Sync + std::fmt::Debug {
 #[derive(Debug, Clone)]
 pub struct Fusion {
     /// The language model or list.
-    pub automaton: Arc<dyn Automaton>,
+    pub automaton: Arc<dyn Scorer>,
     /// What its scores are multiplied by.
     pub weight: f32,
 }
 
 impl Fusion {
-    /// As [`Automaton::add_scores`].
+    /// As [`Scorer::add_scores`].
     pub(crate) fn add_scores(&self, state: u32, scores: &mut [f32]) {
         if self.weight != 0.0 {
             self.automaton.add_scores(state, self.weight, scores);
@@ -67,7 +67,7 @@ pub(crate) fn check_fused(fused: &[f32]) -> Result<()> {
 /// words that a language model costs.
 ///
 /// ```
-/// use decoding::{Automaton, PerClass};
+/// use decoding::{Scorer, PerClass};
 /// let bonus = PerClass::new(vec![1.5, 0.0])?;
 /// assert_eq!(bonus.step(bonus.start(), 0), (1.5, 0));
 /// # Ok::<(), decoding::Error>(())
@@ -88,7 +88,7 @@ impl PerClass {
     }
 }
 
-impl Automaton for PerClass {
+impl Scorer for PerClass {
     fn start(&self) -> u32 {
         0
     }
@@ -111,7 +111,7 @@ pub(crate) mod tests {
     use super::*;
 
     /// The sum of a path from start to end, and its last state.
-    pub fn path(automaton: &dyn Automaton, classes: &[u32]) -> (f32, u32) {
+    pub fn path(automaton: &dyn Scorer, classes: &[u32]) -> (f32, u32) {
         let step = |(sum, state), &class| {
             let (score, next) = automaton.step(state, class);
             (sum + score, next)
@@ -120,7 +120,7 @@ pub(crate) mod tests {
     }
 
     /// A row of scores is that of the steps, bit by bit.
-    pub fn row_is_steps(automaton: &dyn Automaton, state: u32, classes: usize, nameless: &[u32]) {
+    pub fn row_is_steps(automaton: &dyn Scorer, state: u32, classes: usize, nameless: &[u32]) {
         let before: Vec<f32> = (0..classes).map(|class| class as f32 / 7.0 - 1.0).collect();
         let mut after = before.clone();
         automaton.add_scores(state, 0.7, &mut after);

@@ -3,21 +3,21 @@ use kernels::{Real, par_for, parts, parts_mut};
 
 use super::lane::Entry;
 use super::{Beam, rows::Rows};
+use crate::affine::sized;
+use crate::best_class::invalid_scores;
 use crate::largest::largest;
-use crate::pick::broken;
-use crate::scratch::sized;
-use crate::{Error, Model, Rules, Site};
+use crate::{Error, Model, SiteIndex, TokenTable};
 
 /// Rows of a task.
 const ROWS: usize = 4;
 
 /// What a row has beside its best classes.
 #[derive(Debug, Clone, Copy, Default)]
-struct Head {
+struct ListHead {
     /// How many entries there are; none if its scores are no scores.
     count: Option<usize>,
     /// The best blank.
-    blank: Entry,
+    blank: Extension,
     /// `log Σ exp` of the classes.
     log_sum: f64,
 }
@@ -25,7 +25,7 @@ struct Head {
 /// How scores are read.
 #[derive(Debug, Clone, Copy)]
 struct Reading<'a> {
-    rules: &'a Rules,
+    rules: &'a TokenTable,
     blank_penalty: f32,
     /// One by the temperature.
     sharpness: f32,
@@ -33,12 +33,12 @@ struct Reading<'a> {
 
 /// For each site the entries with the largest values, best first; equal values in the order of their classes, then durations.
 #[derive(Debug, Default)]
-pub(super) struct Shortlists {
+pub(super) struct TopK {
     scores: Vec<f32>,
     /// Scores as they are compared, where they are not those of the joint.
     compared: Vec<f32>,
-    heads: Vec<Head>,
-    entries: Vec<Entry>,
+    heads: Vec<ListHead>,
+    entries: Vec<Extension>,
     tops: Vec<(f32, u32)>,
     /// Room for the entries of a site.
     each: usize,
@@ -49,7 +49,7 @@ pub(super) struct Shortlists {
     sharpness: f32,
 }
 
-impl Shortlists {
+impl TopK {
     /// Evaluates sites and finds so many entries of each.
     ///
     /// ```text
@@ -61,8 +61,8 @@ impl Shortlists {
     pub fn find(
         &mut self,
         (model, options): (&Model, &Beam),
-        (frames, at): (&[&[f32]], &[Site]),
-        rows: &mut Rows,
+        (frames, at): (&[&[f32]], &[SiteIndex]),
+        rows: &mut HypothesisRows,
         count: usize,
     ) -> Result<(), (usize, Error)> {
         let rules = model.rules();
@@ -73,9 +73,9 @@ impl Shortlists {
         let scores = sized(&mut self.scores, at.len() * outputs);
         rows.scores(model, frames, at, scores);
         self.heads.clear();
-        self.heads.resize(at.len(), Head::default());
+        self.heads.resize(at.len(), ListHead::default());
         // What an earlier step left there is not read.
-        self.entries.resize((at.len() * self.each).max(self.entries.len()), Entry::default());
+        self.entries.resize((at.len() * self.each).max(self.entries.len()), Extension::default());
         self.tops.resize((at.len() * top).max(self.tops.len()), (0.0, 0));
         self.sharpness = 1.0 / options.temperature;
         let reading = Reading { rules, blank_penalty: options.blank_penalty, sharpness: self.sharpness };
@@ -107,27 +107,27 @@ impl Shortlists {
             None => Ok(()),
             Some(site) => {
                 let scores = &self.scores[site * outputs..][..outputs];
-                Err((site, broken(scores, rules, at[site].frame)))
+                Err((site, invalid_scores(scores, rules, at[site].frame)))
             }
         }
     }
 
     /// The best entries of a site.
-    pub fn entries(&self, site: usize) -> &[Entry] {
+    pub fn entries(&self, site: usize) -> &[Extension] {
         &self.entries[site * self.each..][..self.heads[site].count.unwrap_or(0)]
     }
 
     /// The best blank of a site, with its best duration.
-    pub fn blank(&self, site: usize) -> Entry {
+    pub fn blank(&self, site: usize) -> Extension {
         self.heads[site].blank
     }
 
     /// The entry of a class to which automata add `fused`, without durations.
-    pub fn entry(&self, site: usize, class: u32, fused: f32) -> Entry {
+    pub fn entry(&self, site: usize, class: u32, fused: f32) -> Extension {
         let logit = self.scores[site * self.outputs + class as usize];
         let compared = self.compared.get(site * self.classes + class as usize).copied().unwrap_or(logit);
         let log_sum = self.heads[site].log_sum;
-        Entry {
+        Extension {
             value: f64::from(compared) - log_sum,
             log_prob: f64::from(logit * self.sharpness) - log_sum,
             duration_log_prob: 0.0,
@@ -146,9 +146,9 @@ impl Reading<'_> {
         fused: Option<&[f32]>,
         compared: Option<&mut [f32]>,
         tops: &mut [(f32, u32)],
-        entries: &mut [Entry],
-    ) -> Head {
-        let broken = Head::default();
+        entries: &mut [Extension],
+    ) -> ListHead {
+        let invalid = ListHead::default();
         let (tokens, durations) = scores.split_at_mut(self.rules.classes());
         if self.blank_penalty != 0.0 {
             self.rules.blanks().for_each(|blank| tokens[blank as usize] -= self.blank_penalty);
@@ -171,12 +171,12 @@ impl Reading<'_> {
             }
         };
         let of_durations = if durations.is_empty() { Some(0.0) } else { read(durations) };
-        let (Some(log_sum), Some(of_durations)) = (log_sum, of_durations) else { return broken };
+        let (Some(log_sum), Some(of_durations)) = (log_sum, of_durations) else { return invalid };
         let entry = |class: u32, duration: usize| {
             let at = class as usize;
             let log_prob = f64::from(tokens[at] * self.sharpness) - log_sum;
             let duration_log_prob = durations.get(duration).map_or(0.0, |&z| f64::from(z) - of_durations);
-            Entry {
+            Extension {
                 value: f64::from(compared[at]) - log_sum + duration_log_prob,
                 log_prob,
                 duration_log_prob,
@@ -191,8 +191,9 @@ impl Reading<'_> {
         for &(_, class) in &tops[..top] {
             for duration in 0..durations.len().max(1) {
                 let new = entry(class, duration);
-                let after =
-                    |old: &Entry| (old.value, new.class, new.duration) < (new.value, old.class, old.duration);
+                let after = |old: &Extension| {
+                    (old.value, new.class, new.duration) < (new.value, old.class, old.duration)
+                };
                 if count == entries.len() && !after(&entries[count - 1]) {
                     continue;
                 }
@@ -205,10 +206,10 @@ impl Reading<'_> {
                 count = (count + 1).min(entries.len());
             }
         }
-        let better = |best: Entry, new: Entry| if new.value > best.value { new } else { best };
+        let better = |best: Extension, new: Extension| if new.value > best.value { new } else { best };
         let durations = 0..durations.len().max(1);
         let blanks = self.rules.blanks().flat_map(|blank| durations.clone().map(move |d| (blank, d)));
         let blank = blanks.map(|(blank, duration)| entry(blank, duration)).reduce(better).unwrap_or_default();
-        Head { count: Some(count), blank, log_sum }
+        ListHead { count: Some(count), blank, log_sum }
     }
 }
