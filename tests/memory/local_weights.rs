@@ -1,7 +1,6 @@
 //! Locally normalised weights along a chain: what they allocate does not grow with sites x V.
 use lattice::{
-    Arcs, ArcsMut, Chain, Embeddings, Joint, LocallyNormalized, MemoryBudget, Normalize, Table, WeightFn,
-    Workload,
+    Arcs, ArcsMut, Chain, Embeddings, Joint, LocallyNormalized, Normalize, Table, WeightFn, Workload,
 };
 
 use crate::counting::{measure, turn};
@@ -67,7 +66,7 @@ fn those_of_a_joint_network_stay_within_their_budget_for_any_number_of_frames() 
     // The normaliser's gradients of its head and the joint's.
     let heads = 2 * (1 + VOCABULARY) * (HIDDEN * 4 + 8);
     for normalize in [Normalize::Hat, Normalize::LogSoftmax] {
-        let weight_fn = LocallyNormalized { inner: joint, normalize, budget: MemoryBudget::bytes(BUDGET) };
+        let weight_fn = LocallyNormalized { inner: joint, normalize, budget: BUDGET };
         for frames in [120, 480] {
             let found = growth(&weight_fn, &made_up(frames * f, 1.0), frames);
             // What the network has of each frame and position; lists of a group of sites.

@@ -13,8 +13,8 @@ pub use nbest::{NBest, Ranked};
 pub use stream::BeamStream;
 
 use lane::{BeamUtterance, FRESH};
-use rows::Rows;
-use top_k::Shortlists;
+use rows::HypothesisRows;
+use top_k::TopK;
 
 use crate::greedy::whole_rows;
 use crate::{Emitted, Error, Fusion, Model, Result, SiteIndex, TokenTable};
@@ -395,7 +395,7 @@ impl BeamBuffers {
     }
 
     /// Lists sites: of each lane the hypotheses that `wanted` names.
-    fn visit(&mut self, wanted: impl Fn(&BeamUtterance, &lane::Hyp) -> bool) {
+    fn visit(&mut self, wanted: impl Fn(&BeamUtterance, &lane::BeamHypothesis) -> bool) {
         self.sites.clear();
         for lane in &mut self.lanes {
             lane.first = self.sites.len();

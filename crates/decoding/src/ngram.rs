@@ -29,7 +29,7 @@ pub use error::{Error, Result};
 pub use estimate::{DiscountKind, Discounts, Estimate, estimate};
 pub use names::written;
 pub use perplexity::Perplexity;
-pub use table::Table;
+pub use table::NgramTable;
 pub use words::{WordNgram, WordOptions};
 
 /// log10 probability of unknown words where the n-gram has no `<unk>`; KenLM's.

@@ -21,8 +21,8 @@ pub use weights::{EmbeddingConfig, JointConfig, JointWeights, load};
 
 use crate::plan::Operation;
 use crate::{
-    Alignment, Beam, Context, Error, Frames, Labels, LocallyNormalized, MemoryBudget, Merge, Output, Path,
-    Plan, RecognitionLattice, Result, Session, Sum, WeightFn,
+    Alignment, Beam, Context, Error, Frames, Labels, LocallyNormalized, Merge, Options, Output, Path, Plan,
+    RecognitionLattice, Result, Session, Sum, WeightFn,
 };
 
 /// What candle calls the operation.
@@ -36,7 +36,7 @@ const NAME: &str = "recognition-lattice-loss";
 /// use std::sync::Arc;
 /// use candle_core::{DType, Device, Tensor};
 /// use candle_nn::{VarBuilder, VarMap};
-/// use lattice::{Alignment, Context, FullNGram, MemoryBudget};
+/// use lattice::{Alignment, Context, FullNGram, Options};
 /// use lattice::candle::{BatchTensors, EmbeddingConfig, Gnat, JointConfig, JointWeights};
 /// let variables = VarMap::new();
 /// let vb = VarBuilder::from_varmap(&variables, DType::F32, &Device::Cpu);
@@ -45,7 +45,7 @@ const NAME: &str = "recognition-lattice-loss";
 /// let states = context.states();
 /// let sizes = JointConfig { states, vocabulary: 3, frame: 2, hidden: 5, embeddings, normalize: None };
 /// let weights = JointWeights::new(sizes, &vb)?;
-/// let gnat = Gnat::new(Arc::new(context), Alignment::FrameDependent, weights, MemoryBudget::default())?;
+/// let gnat = Gnat::new(Arc::new(context), Alignment::FrameDependent, weights, Options::default())?;
 /// let integers = |of: &[u32]| Tensor::new(of, &Device::Cpu);
 /// let frames = Tensor::ones((2, 4, 2), DType::F32, &Device::Cpu)?; // B = 2, T = 4, F = 2
 /// let (num_frames, num_labels) = (integers(&[4, 3])?, integers(&[2, 1])?);
@@ -105,7 +105,7 @@ impl Gnat {
         context: Arc<dyn Context>,
         alignment: Alignment,
         weights: JointWeights,
-        budget: MemoryBudget,
+        options: Options,
     ) -> Result<Self> {
         let config = weights.config();
         let sizes = [
@@ -117,8 +117,8 @@ impl Gnat {
                 return Err(Error::shape(argument, format!("{expected}, as the context has"), found));
             }
         }
-        let single = Arc::new(Mutex::new(Session::new(budget)));
-        Ok(Self { context, alignment, weights, single, double: Arc::new(Mutex::new(Session::new(budget))) })
+        let single = Arc::new(Mutex::new(Session::new(options)));
+        Ok(Self { context, alignment, weights, single, double: Arc::new(Mutex::new(Session::new(options))) })
     }
 
     /// The context.
@@ -191,8 +191,8 @@ impl Gnat {
         let lattice = RecognitionLattice::new(&*self.context, self.alignment, weight_fn)?;
         let lengths = vec![(frames, labels.saturating_add(1)); batch];
         let operation = Operation::sum(!weight_fn.is_locally_normalized()).with_gradients();
-        let budget = lock(f32::pick(self)).budget();
-        Plan::for_lengths(&lattice, lengths, config.frame, (operation, budget))
+        let options = lock(f32::pick(self)).options();
+        Plan::for_lengths(&lattice, lengths, config.frame, (operation, options))
     }
 
     /// The best path of each utterance.
@@ -269,8 +269,8 @@ impl Gnat {
         let frames = Frames::new(of_frames, batch.values.dims(), &batch.lengths)?;
         // Nobody waits for a lock while working: a thread of the pool could be given a task that does. Who comes meanwhile works
         // with buffers of its own.
-        let budget = lock(F::pick(self)).budget();
-        let mut session = std::mem::replace(&mut *lock(F::pick(self)), Session::new(budget));
+        let options = lock(F::pick(self)).options();
+        let mut session = std::mem::replace(&mut *lock(F::pick(self)), Session::new(options));
         let result = run(&mut session, &lattice, &frames);
         *lock(F::pick(self)) = session;
         result

@@ -1,19 +1,18 @@
 //! Sums over the paths of a batch, with gradients.
 use kernels::Real;
-use panda_core::MemoryBudget;
 
 use crate::{
     Frames, Labels, Parameters, Path, RecognitionLattice, Result,
     execution::{Buffers, Execution, GroupSums, Request, Sum, check_weights},
     group::Group,
     path_search,
-    plan::{Operation, Plan},
+    plan::{Operation, Options, Plan},
     screened,
 };
 
-/// Owns the budget and the buffers of calls, for the length of a training run.
+/// Owns the options and the buffers of calls, for the length of a training run.
 pub struct Session<F> {
-    budget: MemoryBudget,
+    options: Options,
     pub(crate) buffers: Buffers<F>,
 }
 
@@ -60,22 +59,19 @@ impl<F: Real> Pending<'_, F> {
 
 impl<F: Real> Default for Session<F> {
     fn default() -> Self {
-        Self::new(Self::DEFAULT)
+        Self::new(Options::default())
     }
 }
 
 impl<F: Real> Session<F> {
-    /// A session whose calls allocate at most so much in addition to arguments and results.
-    pub fn new(budget: MemoryBudget) -> Self {
-        Self { budget, buffers: Buffers::default() }
+    /// A session without buffers yet.
+    pub fn new(options: Options) -> Self {
+        Self { options, buffers: Buffers::default() }
     }
 
-    /// 256 MiB: arc weights of a few frames, and α of some minutes of speech in the context of two labels out of 32.
-    pub const DEFAULT: MemoryBudget = MemoryBudget::bytes(256 << 20);
-
-    /// The budget of each execution.
-    pub fn budget(&self) -> MemoryBudget {
-        self.budget
+    /// The options of the session.
+    pub fn options(&self) -> Options {
+        self.options
     }
 
     /// How [`sum`](Self::sum) would be split.
@@ -85,7 +81,7 @@ impl<F: Real> Session<F> {
     pub fn plan(&self, lattice: &RecognitionLattice<F>, frames: &Frames<F>, labels: &Labels) -> Result<Plan> {
         let request = Request::new(lattice, frames, Some(labels), Sum::Loss)?;
         let operation = Operation::sum(request.needs_all_paths()).with_gradients();
-        Plan::new(lattice, frames, request.labels, (operation, self.budget))
+        Plan::new(lattice, frames, request.labels, (operation, self.options))
     }
 
     /// How [`best_paths`](Self::best_paths) would be split.
@@ -94,7 +90,7 @@ impl<F: Real> Session<F> {
     /// [`Error::Budget`](crate::Error::Budget), which names the smallest plan, for a budget below it.
     pub fn plan_best_paths(&self, lattice: &RecognitionLattice<F>, frames: &Frames<F>) -> Result<Plan> {
         Request::new(lattice, frames, None, Sum::Denominator)?;
-        Plan::new(lattice, frames, None, (Operation::sum(true).best(), self.budget))
+        Plan::new(lattice, frames, None, (Operation::sum(true).best(), self.options))
     }
 
     /// Plans a call and then binds its weights: planning comes before all allocations.
@@ -104,8 +100,8 @@ impl<F: Real> Session<F> {
         operation: impl FnOnce(bool) -> Operation,
     ) -> Result<(Execution<'a, F>, Plan)> {
         let operation = operation(request.needs_all_paths());
-        let plan = Plan::new(&request.lattice, request.frames, request.labels, (operation, self.budget))?;
-        self.buffers.fit(&plan, self.budget.limit());
+        let plan = Plan::new(&request.lattice, request.frames, request.labels, (operation, self.options))?;
+        self.buffers.fit(&plan, self.options.limit(0));
         Ok((Execution::new(request, &mut self.buffers.weights)?, plan))
     }
 

@@ -1,8 +1,8 @@
 //! Modified adaptive expansion search: frame by frame, several labels a frame, only as many as are worth it.
 use super::lane::{BeamHypothesis, BeamUtterance, Extension, FRESH, emitted};
 use super::nbest;
-use super::rows::Rows;
-use super::top_k::Shortlists;
+use super::rows::HypothesisRows;
+use super::top_k::TopK;
 use super::{BeamBuffers, BeamTask};
 use crate::{Result, SiteIndex};
 

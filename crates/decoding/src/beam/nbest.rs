@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use rnnt_dp::semiring::{Log, Semiring};
 
 use super::lane::{BeamHypothesis, BeamUtterance};
-use super::{Beam, BeamKind, rows::Rows};
+use super::{Beam, BeamKind, rows::HypothesisRows};
 use crate::tree::{Sequence, Tree};
 use crate::{Emitted, Model, Result};
 

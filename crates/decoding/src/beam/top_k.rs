@@ -1,8 +1,8 @@
 //! The best classes of rows of scores.
 use kernels::{Real, par_for, parts, parts_mut};
 
-use super::lane::Entry;
-use super::{Beam, rows::Rows};
+use super::lane::Extension;
+use super::{Beam, rows::HypothesisRows};
 use crate::affine::sized;
 use crate::best_class::invalid_scores;
 use crate::largest::largest;

@@ -44,7 +44,7 @@ pub(super) struct Trie<'a> {
 impl<'a> Trie<'a> {
     /// A trie of phrases, all of whose tokens are labels.
     pub fn new(phrases: &[Phrase], classes: &'a [Option<Boundaries>], depth_scaling: f32) -> Self {
-        let roots = vec![TrieNode { is_open: true, ..Node::default() }, TrieNode::default()];
+        let roots = vec![TrieNode { is_open: true, ..TrieNode::default() }, TrieNode::default()];
         let mut trie = Trie { nodes: roots, order: Vec::new(), classes };
         phrases.iter().for_each(|phrase| trie.insert(phrase, depth_scaling));
         trie.settle();
@@ -61,7 +61,7 @@ impl<'a> Trie<'a> {
             let new = self.nodes.len();
             at = *self.nodes[at].children.entry(class).or_insert(new);
             if at == new {
-                self.nodes.push(TrieNode { part: f32::NEG_INFINITY, ..Node::default() });
+                self.nodes.push(TrieNode { part: f32::NEG_INFINITY, ..TrieNode::default() });
             }
             if depth < phrase.tokens.len() {
                 let share = depth as f32 / phrase.tokens.len() as f32;

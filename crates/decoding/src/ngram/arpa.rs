@@ -29,7 +29,7 @@ impl NgramTable {
     ///
     /// ```
     /// let text = "\\data\\\nngram 1=2\n\n\\1-grams:\n-0.3\tyes\n-0.3\tno\n\n\\end\\\n";
-    /// let table = decoding::ngram::Table::read(text.as_bytes())?;
+    /// let table = decoding::ngram::NgramTable::read(text.as_bytes())?;
     /// assert_eq!(table.words(), ["yes", "no"]);
     /// # Ok::<(), decoding::ngram::Error>(())
     /// ```

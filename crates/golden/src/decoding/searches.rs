@@ -5,7 +5,7 @@ use decoding::{
     BeamSearch, Confidence, Fusion, GreedySearch, Hypotheses, Measure, NetworkScratch, Scorer, Stream,
     frame_looping, unpadded,
 };
-use rnnt_loss::{Head, JointScorer, Options, Session, Targets};
+use rnnt_loss::{Head, Joint, Options, Session, Targets};
 
 use super::{Aligned, Check, Chunk, DecodingCase, Greedy, Ranked, Result, SCORES, SUMS};
 
@@ -232,7 +232,7 @@ pub(super) fn aligned(case: &DecodingCase, expected: &[Option<Aligned>], check: 
         }
         let found = (|| -> rnnt_loss::Result<_> {
             let head = Head::new(&weight, Some(&bias), width)?;
-            let joint = JointScorer::new(frames, &rows, head);
+            let joint = Joint::new(frames, &rows, head);
             let targets = Targets::new(
                 case.sidecar.model.blank,
                 vec![frames.len() / width],

@@ -4,7 +4,6 @@ mod rows;
 mod selected;
 
 use kernels::{BufferPool, Real, ScratchReq};
-use panda_core::MemoryBudget;
 
 pub use log_probabilities::Normalize;
 use selected::Selected;
@@ -32,14 +31,14 @@ pub struct LocallyNormalized<W> {
     pub inner: W,
     /// How.
     pub normalize: Normalize,
-    /// What the selected normaliser may hold: a part of what a session may.
-    pub budget: MemoryBudget,
+    /// Limit on the bytes of the selected normalizer, a part of the session's.
+    pub budget: usize,
 }
 
 impl<W> LocallyNormalized<W> {
     /// A weight function with a budget of 32 MiB.
     pub fn new(inner: W, normalize: Normalize) -> Self {
-        Self { inner, normalize, budget: MemoryBudget::bytes(DEFAULT) }
+        Self { inner, normalize, budget: DEFAULT }
     }
 }
 

@@ -1,7 +1,7 @@
 //! A linear layer as one candle operation whose bits do not depend on the number of threads.
 use candle_core::{Shape, Tensor};
 use candle_nn::{Init, Module, VarBuilder};
-use kernels::{Accumulate, AffineLayer, Real, View};
+use kernels::{Accumulate, Affine, Real, View};
 
 use crate::layers::operation::{Slices, apply3};
 use crate::{Error, Result, init, tensors};
@@ -92,9 +92,9 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
 struct Operation(Shape);
 
 /// W and b, borrowed, from `[O, D]` and `[O]`.
-fn layer<'a, F: Real>(weight: &'a [F], bias: &'a [F]) -> AffineLayer<'a, F> {
+fn layer<'a, F: Real>(weight: &'a [F], bias: &'a [F]) -> Affine<'a, F> {
     let (outputs, inputs) = (bias.len(), weight.len() / bias.len());
-    AffineLayer::new(View::new(weight, outputs, inputs).transposed(), Some(bias))
+    Affine::new(View::new(weight, outputs, inputs).transposed(), Some(bias))
 }
 
 impl Slices<3> for Operation {

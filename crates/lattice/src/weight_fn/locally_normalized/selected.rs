@@ -11,8 +11,7 @@ use std::sync::Mutex;
 
 use kernels::{Real, ScratchReq};
 use panda_core::{
-    Adjoints, Backward, Gradients, Head, MemoryBudget, Plan, Precision, Selection, Sites, Workspace,
-    backward, forward,
+    Adjoints, Backward, Gradients, Head, Plan, Precision, Selection, Sites, Workspace, backward, forward,
 };
 
 use super::log_probabilities::{Normalize, log_sigmoid, sigmoid};
@@ -32,7 +31,7 @@ const SITES: [usize; 2] = [1 << 12, 1 << 15];
 pub struct Selected<'a, F: Real> {
     pub joint: BoundJoint<'a, F>,
     normalize: Normalize,
-    budget: MemoryBudget,
+    budget: usize,
     /// As many as there are calls at once.
     workspaces: Mutex<Vec<Workspace<F>>>,
     /// Gradients of the classes of the normaliser, *C x H* and *C*; nothing before the first.
@@ -49,21 +48,17 @@ fn classes(vocabulary: usize, normalize: Normalize) -> [usize; 2] {
 }
 
 /// Sites of a group: about as many as half of a budget keeps the scores of.
-fn group<F>(classes: usize, budget: MemoryBudget) -> usize {
-    (budget.limit() / 2 / (classes.max(1) * size_of::<F>())).clamp(SITES[0], SITES[1])
+fn group<F>(classes: usize, budget: usize) -> usize {
+    (budget / 2 / (classes.max(1) * size_of::<F>())).clamp(SITES[0], SITES[1])
 }
 
 /// Memory that the normalizer allocates in addition to a joint network.
-pub fn scratch<F: panda_core::Real>(
-    sizes: &JointSizes,
-    normalize: Normalize,
-    budget: MemoryBudget,
-) -> ScratchReq {
+pub fn scratch<F: panda_core::Real>(sizes: &JointSizes, normalize: Normalize, budget: usize) -> ScratchReq {
     let [classes, selected] = classes(sizes.vocabulary, normalize);
     let sites = group::<F>(classes, budget);
     let shape = panda_core::Shape { sites, hidden: sizes.hidden, classes, selected };
-    let plan = Plan::<F>::new(shape, Precision::Full, budget);
-    let plan = plan.unwrap_or_else(|_| Plan::least(shape, Precision::Full)).bytes(shape, Precision::Full);
+    let plan = Plan::<F>::new(shape, Precision::Full, budget, true);
+    let plan = plan.unwrap_or_else(|_| Plan::least(shape, Precision::Full)).scratch(shape, Precision::Full);
     // Class, activity and adjoint of each selected class; hat scores its blanks before the labels.
     let selections = ScratchReq::new::<u32>(selected)
         .and(ScratchReq::new::<bool>(selected))
@@ -72,14 +67,14 @@ pub fn scratch<F: panda_core::Real>(
     // The order of the sites of a wave by context, and a sum.
     let order = ScratchReq::new::<[usize; 2]>(sites).and(ScratchReq::new::<F>(sizes.hidden));
     let gradients = ScratchReq::new::<F>(sizes.hidden).and(ScratchReq::new::<f64>(1)).times(classes);
-    ScratchReq::all_of([ScratchReq::from_bytes(plan), lists.times(sites), order, gradients])
+    ScratchReq::all_of([plan, lists.times(sites), order, gradients])
 }
 
 impl<'a, F: panda_core::Real> Selected<'a, F> {
     pub fn new(
         joint: &Joint<'a, F>,
         normalize: Normalize,
-        budget: MemoryBudget,
+        budget: usize,
         buffers: &mut Vec<Vec<F>>,
     ) -> Result<Self> {
         Ok(Self {
@@ -106,7 +101,7 @@ impl<'a, F: panda_core::Real> Selected<'a, F> {
 
     fn with_workspace<T>(&self, work: impl FnOnce(&mut Workspace<F>) -> T) -> T {
         let lock = || self.workspaces.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let mut workspace = lock().pop().unwrap_or_else(|| Workspace::new(self.budget));
+        let mut workspace = lock().pop().unwrap_or_else(|| Workspace::new(self.budget, true));
         let result = work(&mut workspace);
         lock().push(workspace);
         result
