@@ -2,7 +2,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use decoding::ngram::{Foreign, Ngram, Table};
+use decoding::ngram::{Foreign, Ngram, NgramTable};
 use decoding::{
     Beam, BeamKind, BeamSearch, Boost, Boundaries, CtcBeam, Fusion, JointScorer, Model, NBest,
     NetworkScratch, Phrase, Predictor, SiteBatch, States, ctc_beam,
@@ -259,7 +259,7 @@ fn automata(draw: &mut Draw, first: u32, classes: usize) -> Vec<Fusion> {
     let mut fusion: Vec<Fusion> = Vec::new();
     let what = draw.below(4);
     if what & 1 > 0 {
-        let ngram = Ngram::new(&Table::read(ARPA.as_bytes()).unwrap(), &names, Foreign::Ignore).unwrap();
+        let ngram = Ngram::new(&NgramTable::read(ARPA.as_bytes()).unwrap(), &names, Foreign::Ignore).unwrap();
         fusion.push(Fusion { automaton: Arc::new(ngram), weight: 0.4 });
     }
     if what & 2 > 0 {
