@@ -14,7 +14,7 @@ impl Model {
     ///
     /// # Errors
     /// [`crate::Error::Shape`] for a recognition lattice; candle's own errors.
-    pub fn packed_projection(&self) -> Result<Affine> {
+    pub fn packed_projection(&self) -> Result<AffineLayer> {
         self.label_side.transducer()?.heads.encoder.packed("joint.encoder")
     }
 
