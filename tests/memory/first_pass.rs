@@ -13,7 +13,7 @@ fn numbers(count: usize, scale: f32) -> Vec<f32> {
 
 /// Plans from the best to the smallest.
 fn plans<S: Source<f32>>(source: &S, batch: &Batch, options: &Options) -> Vec<Plan> {
-    let most = |plan: Plan| plan.bytes(source, batch, options).most();
+    let most = |plan: Plan| plan.scratch(source, batch, options).total().bytes();
     let (least, best) = (most(Plan::smallest()), most(Plan::default()));
     let error = Plan::within(source, batch, options, least - 1);
     assert_eq!(error, Err(Error::Memory { needed: least, found: least - 1 }));
@@ -33,7 +33,7 @@ fn check<S: Source<f32>>(source: &S, batch: &Batch, options: &Options) {
     let weights: Vec<f64> = (0..batch.len()).map(|b| 1.0 - b as f64 / 9.0).collect();
     let mut first: Option<FirstPass<f32>> = None;
     for plan in plans(source, batch, options) {
-        let said = plan.bytes(source, batch, options);
+        let said = plan.scratch(source, batch, options);
         let before = crate::counting::alive();
         let mut workspace = Workspace::default();
         for step in 0..2 {
@@ -44,7 +44,7 @@ fn check<S: Source<f32>>(source: &S, batch: &Batch, options: &Options) {
                 pass
             });
             match step {
-                0 => assert!(growth <= said.most(), "{plan:?} {options:?}: {growth}, said {said:?}"),
+                0 => assert!(growth <= said.total().bytes(), "{plan:?} {options:?}: {growth}, said {said:?}"),
                 _ => assert!(largest <= LARGE, "{plan:?} {options:?}: {largest} at once in a second pass"),
             }
             let first = first.get_or_insert_with(|| pass.clone());
@@ -58,7 +58,10 @@ fn check<S: Source<f32>>(source: &S, batch: &Batch, options: &Options) {
             drop(gradient);
         }
         let held = crate::counting::alive() - before;
-        assert!(held <= said.most() + first.iter().map(bytes).sum::<usize>(), "{held} held, said {said:?}");
+        assert!(
+            held <= said.total().bytes() + first.iter().map(bytes).sum::<usize>(),
+            "{held} held, said {said:?}"
+        );
     }
 }
 

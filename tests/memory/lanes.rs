@@ -66,7 +66,7 @@ impl<'a> Call<'a> {
     }
 
     fn bytes(&self, lanes: usize) -> usize {
-        Workspace::bytes(self.lattices, self.topology, self.regularisers, lanes)
+        Workspace::scratch(self.lattices, self.topology, self.regularisers, lanes).bytes()
     }
 }
 
@@ -131,7 +131,7 @@ fn a_limit_holds() {
     let pool = &POOLS[2];
     let mut limit = 0;
     each(|lattices, topology, regularisers| {
-        limit = limit.max(Workspace::smallest(lattices, topology, regularisers));
+        limit = limit.max(Workspace::scratch(lattices, topology, regularisers, 1).bytes());
     });
     for limit in [limit, limit + limit / 2, 3 * limit] {
         let mut workspace = Workspace::within(limit);
@@ -152,7 +152,7 @@ fn the_smallest_limit_is_named() {
     let _alone = alone();
     let wide = &POOLS[3];
     each(|lattices, topology, regularisers| {
-        let needed = Workspace::smallest(lattices, topology, regularisers);
+        let needed = Workspace::scratch(lattices, topology, regularisers, 1).bytes();
         let lanes = |bytes| Workspace::lanes_within(lattices, topology, regularisers, bytes);
         assert_eq!(lanes(needed), Ok(1));
         let error = Err(Error::Memory { needed, found: needed - 1 });
@@ -176,7 +176,7 @@ fn lanes_stay_from_shape_to_shape() {
     let batches =
         [[500, 100], [250, 250], [30, 480]].map(|frames| Lattices::new(frames.into(), vec![60, 60]).unwrap());
     let calls = batches.iter().map(|lattices| (lattices, &topology));
-    let said = Workspace::bytes_of_all(calls, &regularisers, 2);
+    let said = Workspace::scratch_of_all(calls, &regularisers, 2).bytes();
     let mut workspace = Workspace::within(said);
     let mut run = |lattices: &Lattices| {
         let mut call = Call::new(lattices, &topology, &regularisers);
@@ -224,8 +224,8 @@ fn a_limit_holds_beside_longer_lists() {
     (frames[0], labels[0]) = (1000, 100);
     let [many, two] = [(frames, labels), (vec![560; 2], vec![100; 2])]
         .map(|(frames, labels)| Lattices::new(frames, labels).unwrap());
-    let limit = Workspace::bytes(&many, &topology, &regularisers, 1);
-    assert!(Workspace::bytes(&two, &topology, &regularisers, 2) <= limit);
+    let limit = Workspace::scratch(&many, &topology, &regularisers, 1).bytes();
+    assert!(Workspace::scratch(&two, &topology, &regularisers, 2).bytes() <= limit);
     let mut workspace = Workspace::within(limit);
     for lattices in [&many, &two, &many, &two] {
         let mut call = Call::new(lattices, &topology, &regularisers);
@@ -251,6 +251,9 @@ fn lanes_that_are_there_stay() {
     for (at, lattices) in batches.iter().enumerate() {
         let mut call = Call::new(lattices, &topology, &regularisers);
         let (_, peak) = measure(|| POOLS[2].install(|| call.run(&mut workspace).unwrap()));
-        assert!(at == 0 || peak < Workspace::smallest(&batches[0], &topology, &regularisers) / 2, "{peak}");
+        assert!(
+            at == 0 || peak < Workspace::scratch(&batches[0], &topology, &regularisers, 1).bytes() / 2,
+            "{peak}"
+        );
     }
 }

@@ -6,28 +6,30 @@
 //! ```
 use std::ops::Range;
 
-use kernels::{Accumulate, Real, View, ViewMut, par_for, parts, parts_mut, product_in};
+use kernels::{Accumulate, Real, View, ViewMut, WorkerSlots, par_for, parts, parts_mut, product_in};
 
-use crate::{Scratches, Source, emissions::Slopes, rare, sums::Found, tiles, utterance::Utterance};
+use crate::{
+    Source, TaskScratch, emissions::Slopes, rare, sums::UtteranceSums, tiles, utterance::UtteranceScores,
+};
 
 /// Writes the gradient of a tile of classes: *T x tile*, *(U+1) x tile*, and the unigram's probabilities, *tile*
 /// (nothing where there is no unigram). In twice a tile for all contexts.
 pub(crate) fn tile<F: Real, S: Source<F>>(
-    (utterance, sums): (&Utterance<F, S>, &Found<F>),
+    (utterance, sums): (&UtteranceScores<F, S>, &UtteranceSums<F>),
     slopes: &Slopes<F>,
     classes: &Range<usize>,
     (frames, labels, unigram): (&mut [F], &mut [F], &mut [f64]),
     room: &mut [F],
-    scratches: &Scratches<F>,
+    slots: &WorkerSlots<TaskScratch<F>>,
 ) {
     let (count, width) = (utterance.frames.len(), classes.len());
     let (positions, contexts) = (utterance.labels.len(), utterance.contexts());
     let block = tiles::block(count);
     let (contexts_tile, found) = room[..2 * contexts * width].split_at_mut(contexts * width);
-    utterance.context_probabilities(sums.label_max, classes, contexts_tile, scratches);
+    utterance.context_probabilities(sums.label_max, classes, contexts_tile, slots);
     par_for((parts_mut(frames, block * width), parts(sums.frame_max, block)), |i, (out, max)| {
         let frames = i * block..i * block + max.len();
-        utterance.frame_scores(frames, classes, out, &mut scratches.lock().packing);
+        utterance.frame_scores(frames, classes, out, &mut slots.lock().packing);
         out.chunks_exact_mut(width).zip(max).for_each(|(row, &max)| tiles::subtract(row, max));
         kernels::exp(out);
     });
@@ -35,13 +37,13 @@ pub(crate) fn tile<F: Real, S: Source<F>>(
     // Of the contexts first, as the gradient of the frames takes the place of their exponentials.
     let transposed = View::new(slopes.pairs, count, contexts).transposed();
     let (target, all) = (ViewMut::new(&mut *found, contexts, width), View::new(frames, count, width));
-    product_in(&mut scratches.lock().packing, target, transposed, all, Accumulate::Replace);
+    product_in(&mut slots.lock().packing, target, transposed, all, Accumulate::Replace);
     let tile = View::new(contexts_tile, contexts, width);
     let blocks = (parts_mut(frames, block * width), parts(slopes.pairs, block * contexts));
     par_for(blocks, |i, (out, pairs)| {
         let count = out.len() / width;
-        let mut scratch = scratches.lock();
-        let (packing, buffer, _) = scratch.rooms(out.len(), 0);
+        let mut scratch = slots.lock();
+        let (packing, buffer, _) = scratch.split(out.len(), 0);
         let target = ViewMut::new(&mut *buffer, count, width);
         product_in(packing, target, View::new(pairs, count, contexts), tile, Accumulate::Replace);
         out.iter_mut().zip(buffer.iter()).for_each(|(out, sum)| *out *= *sum);
@@ -77,6 +79,6 @@ pub(crate) fn tile<F: Real, S: Source<F>>(
     }
     if !slopes.rare.is_empty() {
         let into = (frames, labels, unigram);
-        rare::pull_back((utterance, sums), slopes.rare, classes, contexts_tile, into, scratches);
+        rare::pull_back((utterance, sums), slopes.rare, classes, contexts_tile, into, slots);
     }
 }

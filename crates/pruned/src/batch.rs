@@ -187,7 +187,7 @@ impl Batch {
     }
 }
 
-/// Sums of all counts before each.
+/// ClassSums of all counts before each.
 pub(crate) fn running(counts: impl Iterator<Item = usize>) -> Vec<usize> {
     counts
         .scan(0usize, |total, count| {

@@ -13,9 +13,9 @@ use rnnt_dp::delay;
 use crate::{
     Options, Source,
     normaliser::Picks,
-    sums::{self, Found},
+    sums::{self, UtteranceSums},
     tiles::part,
-    utterance::Utterance,
+    utterance::UtteranceScores,
 };
 
 /// `scale · value`, and 0 rather than NaN for nothing of -inf.
@@ -26,8 +26,8 @@ fn share(scale: f64, value: f64) -> f64 {
 /// Writes blank and next label of each site, *T x (U+1) x 2*; the label at u = U is 0. With the blank of its own frame, which
 /// follows a label, where it is `forced`.
 pub(crate) fn write<F: Real, S: Source<F>>(
-    utterance: &Utterance<F, S>,
-    sums: &Found<F>,
+    utterance: &UtteranceScores<F, S>,
+    sums: &UtteranceSums<F>,
     picks: &Picks<F>,
     options: &Options,
     forced: bool,
@@ -110,14 +110,14 @@ impl<'a, F: Real> Slopes<'a, F> {
     }
 
     /// Rare pairs.
-    pub fn rare(sums: &Found<F>) -> usize {
+    pub fn rare(sums: &UtteranceSums<F>) -> usize {
         sums.pairs.iter().filter(|&&pair| sums::rare(pair)).count()
     }
 
     /// From the occupancies of the arcs, *T x (U+1) x 2*, of a loss with this weight.
     pub fn new<S: Source<F>>(
-        utterance: &Utterance<F, S>,
-        sums: &Found<F>,
+        utterance: &UtteranceScores<F, S>,
+        sums: &UtteranceSums<F>,
         (options, forced): (&Options, bool),
         (occupancies, weight): (&[f64], f64),
         (room, of_rare): (&mut &'a mut [F], &'a mut [f64]),

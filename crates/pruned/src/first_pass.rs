@@ -1,22 +1,23 @@
 //! Loss, occupancies and gradients of the trivial joiner.
 use std::ops::Range;
 
-use kernels::{Real, ensure_len, items_mut, par_for, parts_mut, reset};
+use kernels::{Real, WorkerSlots, ensure_len, items_mut, par_for, parts_mut, reset};
 use rayon::prelude::*;
 use rnnt_dp::{Regularisers, Topology};
 
 use crate::{
-    Batch, Error, Options, Plan, Ranges, Result, Scratches, Side, Source, Workspace, backward,
+    Batch, Error, Options, Plan, Ranges, Result, Side, Source, TaskScratch, Workspace, backward,
     emissions::Slopes,
     error::expect,
     forward::emit,
     moves::Moves,
-    plan::{Rooms, groups},
+    plan::{GroupSizes, groups},
     source::blocks_mut,
-    sums::{Found, OfBatch},
+    sums::{BatchSums, UtteranceSums},
     tiles::{self, cut, part},
-    unigram::Row,
-    utterance::Utterance,
+    unigram::UnigramRow,
+    utterance::UtteranceScores,
+    workspace::reserve_slots,
 };
 
 /// What the first pass says about a batch, and what [`FirstPass::backward`] needs: a few numbers a site.
@@ -27,9 +28,9 @@ pub struct FirstPass<F> {
     /// Posterior probability of each arc, *N x 2*: blank, next label; sites packed as `rnnt_dp::Lattices` says. 0 for
     /// arcs that do not exist and for impossible utterances.
     pub occupancies: Vec<f64>,
-    pub(crate) sums: OfBatch<F>,
+    pub(crate) sums: BatchSums<F>,
     /// None, one for all, or one for each utterance.
-    pub(crate) unigrams: Vec<Row<F>>,
+    pub(crate) unigrams: Vec<UnigramRow<F>>,
     batch: Batch,
     options: Options,
     moves: Moves,
@@ -83,7 +84,7 @@ pub fn first_pass_with<F: Real, S: Source<F>>(
     let mut losses = vec![0.0; batch.len()];
     let mut occupancies = reset(std::mem::take(&mut spare.occupancies), values.len(), 0.0);
     // Lanes by the shapes alone, so that memory does not depend on the number of threads.
-    let bytes = rnnt_dp::Workspace::bytes(shapes, &arcs, &regularisers, plan.lanes(batch));
+    let bytes = rnnt_dp::Workspace::scratch(shapes, &arcs, &regularisers, plan.lanes(batch)).bytes();
     lattices.keep_within(bytes.max(lattices.held()));
     lattices.forward_backward(shapes, &arcs, values, &regularisers, &mut losses, &mut occupancies)?;
     par_for(parts_mut(&mut occupancies, 1 << 12), |_, some| some.iter_mut().for_each(|o| *o = 0.0 - *o));
@@ -130,13 +131,13 @@ impl<F: Real> FirstPass<F> {
         self.batch.check(source.rows(Side::Frames), source.rows(Side::Labels), source.classes())?;
         let (classes, most) = (source.classes(), self.plan.classes);
         expect("source.classes", self.classes, classes)?;
-        let Workspace { scratches, narrow, wide, .. } = workspace;
+        let Workspace { slots, narrow, wide, .. } = workspace;
         let shared = self.options.shares_unigram();
-        let rooms = Rooms::new(classes, &self.batch, &self.options, self.plan);
-        scratches.reserve(self.plan.tasks, rooms.scratch::<F, S>(source));
-        let sums = self.sums.cut(&rooms.sizes);
+        let sizes = GroupSizes::new(classes, &self.batch, &self.options, self.plan);
+        reserve_slots(slots, self.plan.tasks, sizes.of_task::<F, S>(source));
+        let sums = self.sums.cut(&sizes.of_utterances);
         let groups = groups(&self.batch, self.plan.rows);
-        let [of_narrow, of_wide] = rooms.most(&groups, |b| rooms.backward::<F>(b, Slopes::rare(&sums[b])));
+        let [of_narrow, of_wide] = sizes.most(&groups, |b| sizes.backward::<F>(b, Slopes::rare(&sums[b])));
         ensure_len(narrow, of_narrow, F::ZERO);
         let of_total = if shared { classes } else { 0 };
         ensure_len(wide, of_total + of_wide, 0.0);
@@ -144,17 +145,17 @@ impl<F: Real> FirstPass<F> {
         total.fill(0.0);
         for group in groups {
             let (of, room) =
-                ((group.clone(), &weights[group.clone()]), (&rooms, &mut narrow[..], &mut *wide));
-            let of_unigrams = self.group(source, of, gradient, &sums, room, scratches);
+                ((group.clone(), &weights[group.clone()]), (&sizes, &mut narrow[..], &mut *wide));
+            let of_unigrams = self.group(source, of, gradient, &sums, room, slots);
             for (found, b) in of_unigrams.chunks_exact(classes).zip(group) {
                 match shared {
                     true => total.iter_mut().zip(found).for_each(|(total, found)| *total += found),
-                    false => self.unigrams[b].pull_back(source, found, gradient, (most, narrow), scratches),
+                    false => self.unigrams[b].pull_back(source, found, gradient, (most, narrow), slots),
                 }
             }
         }
         if let (true, Some(row)) = (shared, self.unigrams.first()) {
-            row.pull_back(source, total, gradient, (most, narrow), scratches);
+            row.pull_back(source, total, gradient, (most, narrow), slots);
         }
         Ok(())
     }
@@ -178,21 +179,21 @@ impl<F: Real> FirstPass<F> {
         source: &S,
         (group, weights): (Range<usize>, &[f64]),
         gradient: &mut S::Gradient,
-        sums: &[Found<F>],
-        (rooms, mut narrow, mut wide): (&Rooms, &mut [F], &'r mut [f64]),
-        scratches: &Scratches<F>,
+        sums: &[UtteranceSums<F>],
+        (sizes, mut narrow, mut wide): (&GroupSizes, &mut [F], &'r mut [f64]),
+        slots: &WorkerSlots<TaskScratch<F>>,
     ) -> &'r [f64] {
         let classes = if self.unigrams.is_empty() { 0 } else { source.classes() };
         let of_unigrams = part(&mut wide, group.len() * classes);
         of_unigrams.fill(0.0);
         let rooms_of = group.clone().map(|b| {
-            let slopes = part(&mut narrow, Slopes::<F>::count(rooms.sizes[b]));
-            let tiles = part(&mut narrow, rooms.contexts(b));
+            let slopes = part(&mut narrow, Slopes::<F>::count(sizes.of_utterances[b]));
+            let tiles = part(&mut narrow, sizes.contexts(b));
             (slopes, part(&mut wide, Slopes::rare(&sums[b])), tiles)
         });
         let rooms_of: Vec<_> = rooms_of.collect();
         let slopes = |(b, (mut room, rare, tiles)): (usize, (_, _, _))| {
-            let utterance = Utterance::new(source, &self.batch, b, unigram(&self.unigrams, b));
+            let utterance = UtteranceScores::new(source, &self.batch, b, unigram(&self.unigrams, b));
             let Range { start, end } = self.batch.lattices().range(b);
             let of = (&self.occupancies[2 * start..2 * end], weights[b - group.start]);
             let options = (&self.options, self.moves.forced);
@@ -212,7 +213,7 @@ impl<F: Real> FirstPass<F> {
             par_for((items_mut(&mut work), into), |_, ((utterance, slopes, room), into)| {
                 let (frames, labels, unigram) = into;
                 let of = (&*utterance, &sums[utterance.index]);
-                backward::tile(of, slopes, tile, (frames, labels, unigram), room, scratches);
+                backward::tile(of, slopes, tile, (frames, labels, unigram), room, slots);
             });
         };
         if most == source.classes()
@@ -230,14 +231,14 @@ impl<F: Real> FirstPass<F> {
             let of_labels = &mut of_labels[..rows(&labels) * width];
             let counts = |runs: &[Range<usize>]| runs.iter().map(|run| run.len() * width).collect::<Vec<_>>();
             run(&tile, cut(of_frames, counts(&frames)), cut(of_labels, counts(&labels)));
-            source.pull_back(Side::Frames, &frames, tile.clone(), of_frames, gradient, scratches);
-            source.pull_back(Side::Labels, &labels, tile, of_labels, gradient, scratches);
+            source.pull_back(Side::Frames, &frames, tile.clone(), of_frames, gradient, slots);
+            source.pull_back(Side::Labels, &labels, tile, of_labels, gradient, slots);
         }
         of_unigrams
     }
 }
 
 /// That of an utterance, if there is one.
-fn unigram<F>(unigrams: &[Row<F>], utterance: usize) -> Option<&Row<F>> {
+fn unigram<F>(unigrams: &[UnigramRow<F>], utterance: usize) -> Option<&UnigramRow<F>> {
     unigrams.get(utterance).or(unigrams.first())
 }

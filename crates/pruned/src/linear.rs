@@ -2,12 +2,12 @@
 use std::ops::Range;
 
 use kernels::{
-    Accumulate, AlignedVec, Real, View, ViewMut, add, items_mut, packing_bytes_for, par_find, par_for, parts,
-    parts_mut, product_in,
+    Accumulate, AlignedVec, Real, View, ViewMut, WorkerSlots, add, items_mut, packing_bytes_for, par_find,
+    par_for, parts, parts_mut, product_in,
 };
 
 use crate::{
-    Error, Result, Scratches, Side, Source,
+    Error, Result, Side, Source, TaskScratch,
     error::expect,
     source::{blocks, blocks_mut},
 };
@@ -99,7 +99,7 @@ impl<'a, F: Real> Linear<'a, F> {
         classes: Range<usize>,
         gradient: &[F],
         into: &mut LinearGradient<F>,
-        scratches: &Scratches<F>,
+        slots: &WorkerSlots<TaskScratch<F>>,
     ) {
         let (h, width, weight) = (self.hidden, classes.len(), self.of(&classes));
         let mut dx = blocks_mut(&mut into.rows, h, runs, ROWS);
@@ -108,11 +108,11 @@ impl<'a, F: Real> Linear<'a, F> {
             let g = blocks[at];
             let count = g.len() / width;
             let (target, g) = (ViewMut::new(dx, count, h), View::new(g, count, width));
-            product_in(&mut scratches.lock().packing, target, g, weight, Accumulate::Add);
+            product_in(&mut slots.lock().packing, target, g, weight, Accumulate::Add);
         });
         let dw = parts_mut(&mut into.weight[classes.start * h..classes.end * h], CLASSES * h);
         par_for((dw, parts_mut(&mut into.bias[classes], CLASSES)), |task, (dw, db)| {
-            let (mut scratch, mut tiles) = (scratches.lock(), gradient);
+            let (mut scratch, mut tiles) = (slots.lock(), gradient);
             let (first, count) = (task * CLASSES, db.len());
             let mut sums = vec![0.0; count];
             for run in runs {
@@ -211,12 +211,12 @@ impl<F: Real> Source<F> for Heads<'_, F> {
         classes: Range<usize>,
         gradient: &[F],
         into: &mut HeadsGradient<F>,
-        scratches: &Scratches<F>,
+        slots: &WorkerSlots<TaskScratch<F>>,
     ) {
         let into = match side {
             Side::Frames => &mut into.am,
             Side::Labels => &mut into.lm,
         };
-        self.side(side).pull_back(runs, classes, gradient, into, scratches);
+        self.side(side).pull_back(runs, classes, gradient, into, slots);
     }
 }

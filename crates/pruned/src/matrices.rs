@@ -1,10 +1,10 @@
 //! Scores that exist already.
 use std::ops::Range;
 
-use kernels::{AlignedVec, Real, add, items_mut, par_for};
+use kernels::{AlignedVec, Real, WorkerSlots, add, items_mut, par_for};
 
 use crate::{
-    Error, Result, Scratches, Side, Source,
+    Error, Result, Side, Source, TaskScratch,
     error::expect,
     source::{blocks, blocks_mut},
 };
@@ -90,7 +90,7 @@ impl<F: Real> Source<F> for Matrices<'_, F> {
         classes: Range<usize>,
         gradient: &[F],
         into: &mut MatrixGradient<F>,
-        _: &Scratches<F>,
+        _: &WorkerSlots<TaskScratch<F>>,
     ) {
         let into = match side {
             Side::Frames => &mut into.am,

@@ -6,13 +6,13 @@
 //! ```
 //!
 //! Tile by tile of classes: largest scores grow, and sums so far are scaled down accordingly.
-use kernels::{Accumulate, Real, View, ViewMut, par_for, parts_mut, product_in};
+use kernels::{Accumulate, Real, View, ViewMut, WorkerSlots, par_for, parts_mut, product_in};
 
 use crate::{
-    Result, Scratches, Source, rare,
-    sums::Finding,
+    Result, Source, TaskScratch, rare,
+    sums::UtteranceSumsMut,
     tiles::{self, part},
-    utterance::Utterance,
+    utterance::UtteranceScores,
 };
 
 /// Scores of the selected classes.
@@ -46,11 +46,11 @@ impl<'a, F: Real> Picks<'a, F> {
 
 /// Writes sums, which are still empty, and what is picked. In a tile for all contexts and, for rare pairs, a number for each pair.
 pub(crate) fn sums<F: Real, S: Source<F>>(
-    utterance: &Utterance<F, S>,
+    utterance: &UtteranceScores<F, S>,
     most: usize,
-    (sums, picks): (&mut Finding<F>, &mut Picks<F>),
+    (sums, picks): (&mut UtteranceSumsMut<F>, &mut Picks<F>),
     (tile, of_pairs): (&mut [F], &mut [f64]),
-    scratches: &Scratches<F>,
+    slots: &WorkerSlots<TaskScratch<F>>,
 ) -> Result<()> {
     let (frames, positions, contexts) =
         (utterance.frames.len(), utterance.labels.len(), utterance.contexts());
@@ -62,7 +62,7 @@ pub(crate) fn sums<F: Real, S: Source<F>>(
         let (next, blank) = (utterance.next_in(&classes), utterance.blank_in(&classes));
         let tile = &mut tile[..contexts * width];
         let (labels, unigram) = tile.split_at_mut(positions * width);
-        utterance.label_scores(&classes, labels, scratches);
+        utterance.label_scores(&classes, labels, slots);
         if let Some(blank) = blank {
             labels.chunks_exact(width).zip(&mut *picks.label_blank).for_each(|(row, to)| *to = row[blank]);
         }
@@ -86,8 +86,8 @@ pub(crate) fn sums<F: Real, S: Source<F>>(
         );
         par_for(blocks, |i, (pairs, max, of_blank, of_next)| {
             let count = max.len();
-            let mut scratch = scratches.lock();
-            let (packing, scores, found) = scratch.rooms(count * width, count * contexts);
+            let mut scratch = slots.lock();
+            let (packing, scores, found) = scratch.split(count * width, count * contexts);
             utterance.frame_scores(i * block..i * block + count, &classes, scores, packing);
             let mut frame_factors = Vec::with_capacity(count);
             for (t, row) in scores.chunks_exact_mut(width).enumerate() {
@@ -109,5 +109,5 @@ pub(crate) fn sums<F: Real, S: Source<F>>(
             }
         });
     }
-    rare::find(utterance, sums, most, (tile, of_pairs), scratches)
+    rare::find(utterance, sums, most, (tile, of_pairs), slots)
 }

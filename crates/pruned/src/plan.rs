@@ -1,19 +1,19 @@
 //! How a first pass is cut, and how many bytes that takes: known from shapes, whatever the number of threads.
 use std::ops::Range;
 
-use kernels::{Real, packing_bytes_for};
+use kernels::{Real, ScratchReq, packing_bytes_for};
 use rnnt_dp::{Regularisers, Workspace};
 
 use crate::{
-    Batch, Error, Options, Result, Side, Source, emissions::Slopes, normaliser::Picks, sums::OfBatch, tiles,
-    unigram::Row, workspace::Parts,
+    Batch, Error, Options, Result, Side, Source, emissions::Slopes, normaliser::Picks, sums::BatchSums,
+    tiles, unigram::UnigramRow,
 };
 
 /// The cut of a first pass. Results are the same to rounding whatever it is; the default is the fastest.
 ///
 /// ```text
 /// pass       numbers of sites, frames and label positions, and the unigrams
-/// workspace  lattices, scratches, and rooms that are as large as forward or backward needs for a group:
+/// workspace  lattices, scratch of tasks, and buffers as large as forward or backward needs for a group:
 ///     forward    emissions of all sites, label tiles and selected scores of a group
 ///     backward   its slopes and gradients of a tile
 /// ```
@@ -28,23 +28,33 @@ pub struct Plan {
     pub tasks: usize,
 }
 
-/// Bytes of first passes at most, forward and backward, beside arguments and gradients.
+/// Scratch of first passes, forward and backward: all buffers of a [`Workspace`](crate::Workspace) and of the passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Bytes {
-    /// Of each buffer of the workspace, and of the pass.
-    pub(crate) parts: Parts,
-    lists: usize,
+pub struct PassScratch {
+    pub(crate) tasks: usize,
+    /// Of a task, see [`TaskScratch::requirements`](crate::TaskScratch).
+    pub(crate) of_task: [ScratchReq; 3],
+    /// In the order of [`Workspace::held`](crate::Workspace).
+    pub(crate) buffers: [ScratchReq; 9],
+    lists: ScratchReq,
 }
 
-impl Bytes {
-    /// The most that is held at once.
-    pub fn most(&self) -> usize {
-        self.parts.bytes().saturating_add(self.lists)
+impl PassScratch {
+    /// All of it.
+    pub fn total(&self) -> ScratchReq {
+        let of_tasks = ScratchReq::all_of(self.of_task).times(self.tasks);
+        ScratchReq::all_of(self.buffers).and(of_tasks).and(self.lists)
     }
 
-    /// Of two passes, one after the other in the same workspace.
-    pub fn max(self, other: Self) -> Self {
-        Self { parts: self.parts.max(other.parts), lists: self.lists.max(other.lists) }
+    /// The scratch of two passes, one after the other in the same workspace.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            tasks: self.tasks.max(other.tasks),
+            of_task: std::array::from_fn(|i| self.of_task[i].or(other.of_task[i])),
+            buffers: std::array::from_fn(|i| self.buffers[i].or(other.buffers[i])),
+            lists: self.lists.or(other.lists),
+        }
     }
 }
 
@@ -55,9 +65,9 @@ impl Default for Plan {
 }
 
 /// Lists of lists, and what queues of the thread pool grow by.
-const SLACK: usize = 16 << 10;
+const SLACK_BYTES: usize = 16 << 10;
 /// Lists of an utterance, and its place in those of the batch.
-const UTTERANCE: usize = 1024;
+const UTTERANCE_BYTES: usize = 1024;
 
 impl Plan {
     /// From the best to the smallest.
@@ -83,7 +93,7 @@ impl Plan {
         options: &Options,
         bytes: usize,
     ) -> Result<Self> {
-        let most = |plan: &Self| plan.bytes(source, batch, options).most();
+        let most = |plan: &Self| plan.scratch(source, batch, options).total().bytes();
         let fitting = Self::CUTS.iter().find(|plan| most(plan) <= bytes);
         fitting.copied().ok_or_else(|| Error::Memory { needed: most(&Self::smallest()), found: bytes })
     }
@@ -93,56 +103,68 @@ impl Plan {
         Self::CUTS[Self::CUTS.len() - 1]
     }
 
-    /// Bytes of a batch.
-    pub fn bytes<F: Real, S: Source<F>>(&self, source: &S, batch: &Batch, options: &Options) -> Bytes {
+    /// Scratch of a batch.
+    pub fn scratch<F: Real, S: Source<F>>(
+        &self,
+        source: &S,
+        batch: &Batch,
+        options: &Options,
+    ) -> PassScratch {
         let (classes, lattices) = (source.classes(), batch.lattices());
-        let rooms = Rooms::new(classes, batch, options, *self);
+        let sizes = GroupSizes::new(classes, batch, options, *self);
         let (shared, rows) = (options.shares_unigram(), source.rows(Side::Labels));
-        let forward = rooms.most(&groups(batch, self.forward_rows()), |b| rooms.forward::<F>(b));
+        let forward = sizes.most(&groups(batch, self.forward_rows()), |b| sizes.forward::<F>(b));
         let all_rare = |b: usize| {
-            let [t, _, k] = rooms.sizes[b];
-            rooms.backward::<F>(b, t * k)
+            let [t, _, k] = sizes.of_utterances[b];
+            sizes.backward::<F>(b, t * k)
         };
         let of_groups = groups(batch, self.rows);
-        let backward = rooms.most(&of_groups, all_rare);
+        let backward = sizes.most(&of_groups, all_rare);
         let of_total = if shared { classes } else { 0 };
         let narrow =
-            forward[0].max(backward[0]).max(if rooms.unigram { tiles::ROWS * rooms.width } else { 0 });
+            forward[0].max(backward[0]).max(if sizes.unigram { tiles::ROWS * sizes.width } else { 0 });
         let wide = (2 * lattices.sites() + forward[1].max(of_total)).max(of_total + backward[1]);
-        let [frame_max, label_max, label_sums, pairs] = OfBatch::<F>::bytes(&rooms.sizes);
-        let own = |[_, p, _]: &[usize; 3]| Row::<F>::bytes(*p, classes);
-        let unigrams = match (rooms.unigram, shared) {
-            (false, _) => 0,
-            (true, true) => Row::<F>::bytes(rows, classes),
-            (true, false) => rooms.sizes.iter().map(own).sum(),
+        let sums = BatchSums::<F>::scratch(&sizes.of_utterances);
+        let positions: usize = sizes.of_utterances.iter().map(|[_, p, _]| p).sum();
+        let own = |[_, p, _]: &[usize; 3]| UnigramRow::<F>::scratch(*p, classes);
+        let unigrams = match (sizes.unigram, shared) {
+            (false, _) => ScratchReq::EMPTY,
+            (true, true) => UnigramRow::<F>::scratch(rows, classes),
+            (true, false) => ScratchReq::all_of(sizes.of_utterances.iter().map(own)),
         };
         let lanes = self.lanes(batch);
-        let recursions = Workspace::bytes(lattices, &options.topology, &Regularisers::default(), lanes);
-        let float = size_of::<F>();
-        let vectors = [
+        let recursions = Workspace::scratch(lattices, &options.topology, &Regularisers::default(), lanes);
+        let [frame_max, label_max, label_sums, pairs] = sums;
+        let buffers = [
             recursions,
-            float * narrow,
-            8 * wide,
+            ScratchReq::new::<F>(narrow),
+            ScratchReq::new::<f64>(wide),
             frame_max,
             label_max,
             label_sums,
             pairs,
-            16 * lattices.sites(),
+            ScratchReq::new::<f64>(2).times(lattices.sites()),
             unigrams,
         ];
-        let scratch = rooms.scratch::<F, S>(source);
-        let parts = Parts { tasks: self.tasks, scratch, vectors };
         // Of the batch, and of the utterances of a group; means of a unigram's rows, and vectors of the unigrams of other utterances.
-        let of_unigrams = if rooms.unigram { 8 * rows + (8 + float) * label_sums / 8 } else { 0 };
-        let of_batch: usize = rooms.sizes.iter().map(|[_, p, _]| 12 * p + UTTERANCE).sum();
-        let lists = |[t, p, k]: [usize; 3]| UTTERANCE + 3 * t + 96 * p + 32 * k;
+        let of_unigrams = match sizes.unigram {
+            true => ScratchReq::new::<f64>(rows).and(UnigramRow::<F>::scratch(positions, 0)),
+            false => ScratchReq::EMPTY,
+        };
+        let of_batch: usize = sizes.of_utterances.iter().map(|[_, p, _]| 12 * p + UTTERANCE_BYTES).sum();
+        let lists = |[t, p, k]: [usize; 3]| UTTERANCE_BYTES + 3 * t + 96 * p + 32 * k;
         let most = |rows: usize| {
-            let of = |group: Range<usize>| group.map(|b| lists(rooms.sizes[b])).sum();
+            let of = |group: Range<usize>| group.map(|b| lists(sizes.of_utterances[b])).sum();
             groups(batch, rows).into_iter().map(of).max().unwrap_or(0)
         };
         let of_group: usize = most(self.forward_rows()).max(most(self.rows));
         let of_tasks = self.tasks * (8 * tiles::ROWS + 64);
-        Bytes { parts, lists: 2 * SLACK + of_batch + of_group + of_tasks + of_unigrams }
+        PassScratch {
+            tasks: self.tasks,
+            of_task: sizes.of_task::<F, S>(source),
+            buffers,
+            lists: ScratchReq::from_bytes(2 * SLACK_BYTES + of_batch + of_group + of_tasks).and(of_unigrams),
+        }
     }
 
     /// Utterances that are summed over at once.
@@ -172,10 +194,10 @@ pub(crate) fn groups(batch: &Batch, most: usize) -> Vec<Range<usize>> {
     groups
 }
 
-/// How large the rooms are that utterances work in.
-pub(crate) struct Rooms {
+/// Sizes of the parts of buffers that the utterances of a group work in.
+pub(crate) struct GroupSizes {
     /// T, U + 1, K of each utterance.
-    pub sizes: Vec<[usize; 3]>,
+    pub of_utterances: Vec<[usize; 3]>,
     /// Classes of the widest tile.
     width: usize,
     classes: usize,
@@ -184,16 +206,16 @@ pub(crate) struct Rooms {
     shared: bool,
 }
 
-impl Rooms {
+impl GroupSizes {
     pub fn new(classes: usize, batch: &Batch, options: &Options, plan: Plan) -> Self {
         let (lattices, unigram) = (batch.lattices(), options.am_only_scale != 0.0);
         let size = |b: usize| {
             let positions = lattices.labels(b) + 1;
             [lattices.frames(b), positions, positions + usize::from(unigram)]
         };
-        let sizes = (0..batch.len()).map(size).collect();
+        let of_utterances = (0..batch.len()).map(size).collect();
         let (width, shared) = (tiles::even(classes, plan.classes), options.shares_unigram());
-        Self { sizes, width, classes, unigram, shared }
+        Self { of_utterances, width, classes, unigram, shared }
     }
 
     fn of_unigram(&self) -> usize {
@@ -202,20 +224,20 @@ impl Rooms {
 
     /// Numbers of either type for an utterance going forward: what is picked and a tile for all contexts; a unigram.
     pub fn forward<F: Real>(&self, b: usize) -> [usize; 2] {
-        let [_, _, k] = self.sizes[b];
-        [Picks::<F>::count(self.sizes[b]) + k * self.width, self.of_unigram()]
+        let [_, _, k] = self.of_utterances[b];
+        [Picks::<F>::count(self.of_utterances[b]) + k * self.width, self.of_unigram()]
     }
 
     /// The same going backward, with so many rare pairs: slopes, tiles for all contexts, gradients of a tile.
     pub fn backward<F: Real>(&self, b: usize, rare: usize) -> [usize; 2] {
-        let [t, p, _] = self.sizes[b];
-        let narrow = Slopes::<F>::count(self.sizes[b]) + self.contexts(b) + (t + p) * self.width;
+        let [t, p, _] = self.of_utterances[b];
+        let narrow = Slopes::<F>::count(self.of_utterances[b]) + self.contexts(b) + (t + p) * self.width;
         [narrow, rare + self.of_unigram()]
     }
 
     /// Numbers of two tiles for all contexts.
     pub fn contexts(&self, b: usize) -> usize {
-        let [_, _, k] = self.sizes[b];
+        let [_, _, k] = self.of_utterances[b];
         2 * k * self.width
     }
 
@@ -227,16 +249,20 @@ impl Rooms {
         })
     }
 
-    /// Bytes of a task: packing, scores, other numbers.
-    pub fn scratch<F: Real, S: Source<F>>(&self, source: &S) -> [usize; 3] {
-        let sizes = self.sizes.iter();
+    /// Scratch of a task: packing, scores, sums.
+    pub fn of_task<F: Real, S: Source<F>>(&self, source: &S) -> [ScratchReq; 3] {
+        let sizes = self.of_utterances.iter();
         let shared = if self.shared { source.rows(Side::Labels) } else { 0 };
         let [t, p, k] = sizes.fold([0, shared, 0], |most, of| [0, 1, 2].map(|i| most[i].max(of[i])));
-        let (rows, frames, float) = (t.max(p), t.min(tiles::ROWS), size_of::<F>());
+        let (rows, frames) = (t.max(p), t.min(tiles::ROWS));
         let block = rows.min(tiles::ROWS);
         let products = [(frames, self.width), (k, t), (frames, k)];
         let packing = products.map(|(m, k)| packing_bytes_for::<F>(m, k)).into_iter().max().unwrap_or(0);
         let packing = packing.max(source.packing(rows, self.width));
-        [packing, float * block * self.width, float * block * k]
+        [
+            ScratchReq::from_bytes(packing),
+            ScratchReq::new::<F>(self.width).times(block),
+            ScratchReq::new::<F>(k).times(block),
+        ]
     }
 }

@@ -2,25 +2,25 @@
 //! with the largest sum of two scores subtracted.
 use std::ops::Range;
 
-use kernels::Real;
+use kernels::{Real, WorkerSlots};
 
 use crate::{
-    Error, Result, Scratches, Side, Source,
-    sums::{self, Finding, Found},
+    Error, Result, Side, Source, TaskScratch,
+    sums::{self, UtteranceSums, UtteranceSumsMut},
     tiles,
-    utterance::Utterance,
+    utterance::UtteranceScores,
 };
 
 /// Writes the scores of all contexts in a tile of classes, less the largest of their row.
 fn context_scores<F: Real, S: Source<F>>(
-    utterance: &Utterance<F, S>,
+    utterance: &UtteranceScores<F, S>,
     label_max: &[F],
     classes: &Range<usize>,
     out: &mut [F],
-    scratches: &Scratches<F>,
+    slots: &WorkerSlots<TaskScratch<F>>,
 ) {
     let (labels, unigram) = out.split_at_mut(utterance.labels.len() * classes.len());
-    utterance.label_scores(classes, labels, scratches);
+    utterance.label_scores(classes, labels, slots);
     let rows = labels.chunks_exact_mut(classes.len()).zip(label_max);
     rows.for_each(|(row, &max)| tiles::subtract(row, max));
     if let Some(row) = utterance.unigram {
@@ -29,18 +29,18 @@ fn context_scores<F: Real, S: Source<F>>(
     }
 }
 
-/// Sums of the scores of a pair.
+/// ClassSums of the scores of a pair.
 fn sums_of<F: Real>(frame: &[F], context: &[F]) -> impl Iterator<Item = f64> + Clone {
     frame.iter().zip(context).map(|(am, lm)| am.to_f64() + lm.to_f64())
 }
 
 /// Puts logarithms in the place of the sums that are too small.
 pub(crate) fn find<F: Real, S: Source<F>>(
-    utterance: &Utterance<F, S>,
-    sums: &mut Finding<F>,
+    utterance: &UtteranceScores<F, S>,
+    sums: &mut UtteranceSumsMut<F>,
     most: usize,
     (tile, largest): (&mut [F], &mut [f64]),
-    scratches: &Scratches<F>,
+    slots: &WorkerSlots<TaskScratch<F>>,
 ) -> Result<()> {
     let (contexts, all) = (utterance.contexts(), utterance.source.classes());
     let trusted = tiles::trusted::<F>(all);
@@ -49,7 +49,7 @@ pub(crate) fn find<F: Real, S: Source<F>>(
         return Ok(());
     }
     if sums.pairs.iter().any(|pair| pair.is_nan()) {
-        find_odd(utterance, most, scratches)?;
+        find_odd(utterance, most, slots)?;
     }
     // The largest sum of two scores of each that is lost, whose sum begins anew; NaN for the others.
     let largest = &mut largest[..sums.pairs.len()];
@@ -66,9 +66,9 @@ pub(crate) fn find<F: Real, S: Source<F>>(
         }
         for classes in tiles::tiles(all, most) {
             let width = classes.len();
-            context_scores(utterance, sums.label_max, &classes, &mut tile[..contexts * width], scratches);
-            let mut scratch = scratches.lock();
-            let (packing, scores, _) = scratch.rooms(frames.len() * width, 0);
+            context_scores(utterance, sums.label_max, &classes, &mut tile[..contexts * width], slots);
+            let mut scratch = slots.lock();
+            let (packing, scores, _) = scratch.split(frames.len() * width, 0);
             utterance.frame_scores(frames.clone(), &classes, scores, packing);
             let rows = scores.chunks_exact_mut(width).zip(&sums.frame_max[frames.clone()]);
             rows.for_each(|(row, &max)| tiles::subtract(row, max));
@@ -99,21 +99,21 @@ pub(crate) fn find<F: Real, S: Source<F>>(
 /// Adds the gradient of the scores of rare pairs, whose log-normaliser has slope `slopes`, to tiles of frames and
 /// labels, and that of the unigram's probabilities. The tile of contexts is overwritten.
 pub(crate) fn pull_back<F: Real, S: Source<F>>(
-    (utterance, sums): (&Utterance<F, S>, &Found<F>),
+    (utterance, sums): (&UtteranceScores<F, S>, &UtteranceSums<F>),
     slopes: &[f64],
     classes: &Range<usize>,
     tile: &mut [F],
     (frames, labels, unigram): (&mut [F], &mut [F], &mut [f64]),
-    scratches: &Scratches<F>,
+    slots: &WorkerSlots<TaskScratch<F>>,
 ) {
     let (width, contexts) = (classes.len(), utterance.contexts());
-    context_scores(utterance, sums.label_max, classes, tile, scratches);
+    context_scores(utterance, sums.label_max, classes, tile, slots);
     let block = tiles::block(utterance.frames.len());
     let mut slopes = slopes.iter();
     for first in (0..utterance.frames.len()).step_by(block) {
         let block = first..(first + block).min(utterance.frames.len());
-        let mut scratch = scratches.lock();
-        let (packing, scores, _) = scratch.rooms(block.len() * width, 0);
+        let mut scratch = slots.lock();
+        let (packing, scores, _) = scratch.split(block.len() * width, 0);
         utterance.frame_scores(block.clone(), classes, scores, packing);
         for (frame, row) in block.zip(scores.chunks_exact_mut(width)) {
             tiles::subtract(row, sums.frame_max[frame]);
@@ -136,18 +136,18 @@ pub(crate) fn pull_back<F: Real, S: Source<F>>(
 
 /// Names the first score that is NaN or +inf.
 pub(crate) fn find_odd<F: Real, S: Source<F>>(
-    utterance: &Utterance<F, S>,
+    utterance: &UtteranceScores<F, S>,
     most: usize,
-    scratches: &Scratches<F>,
+    slots: &WorkerSlots<TaskScratch<F>>,
 ) -> Result<()> {
     let odd = |value: &F| value.to_f64().is_nan() || value.to_f64() == f64::INFINITY;
-    let mut scratch = scratches.lock();
+    let mut scratch = slots.lock();
     for classes in tiles::tiles(utterance.source.classes(), most) {
         for (side, rows) in [(Side::Frames, &utterance.frames), (Side::Labels, &utterance.labels)] {
             let block = tiles::block(rows.len());
             for first in rows.clone().step_by(block) {
                 let part = first..(first + block).min(rows.end);
-                let (packing, tile, _) = scratch.rooms(part.len() * classes.len(), 0);
+                let (packing, tile, _) = scratch.split(part.len() * classes.len(), 0);
                 utterance.source.fill(side, part, classes.clone(), tile, packing);
                 if let Some(at) = tile.iter().position(odd) {
                     let (row, class) =

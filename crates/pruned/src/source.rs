@@ -1,9 +1,9 @@
 //! Where the scores of frames and labels come from.
 use std::{fmt, ops::Range};
 
-use kernels::{AlignedVec, Real};
+use kernels::{AlignedVec, Real, WorkerSlots};
 
-use crate::Scratches;
+use crate::TaskScratch;
 
 /// The two terms of the trivial joiner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub trait Source<F: Real>: Sync {
     /// A zero gradient.
     fn zero_gradient(&self) -> Self::Gradient;
     /// Adds the gradient of the scores of some classes in some runs of rows; the runs ascend and share nothing, their
-    /// tiles lie one behind the other. Its tasks work in the scratches.
+    /// tiles lie one behind the other. Its tasks work in the slots.
     fn pull_back(
         &self,
         side: Side,
@@ -55,7 +55,7 @@ pub trait Source<F: Real>: Sync {
         classes: Range<usize>,
         gradient: &[F],
         into: &mut Self::Gradient,
-        scratches: &Scratches<F>,
+        slots: &WorkerSlots<TaskScratch<F>>,
     );
     /// The gradients of `am` and `lm`, *rows x C*, if they are kept as such: they may then be written without
     /// [`Source::pull_back`].

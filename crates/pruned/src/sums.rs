@@ -1,11 +1,11 @@
 //! What the normaliser leaves behind.
-use kernels::{Real, reset};
+use kernels::{Real, ScratchReq, reset};
 
 use crate::tiles::part;
 
-/// Sums over the classes, with K contexts; what backward needs. Of a batch in vectors, of an utterance in slices of them.
+/// ClassSums over the classes, with K contexts; what backward needs. Of a batch in vectors, of an utterance in slices of them.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct Sums<N, W> {
+pub(crate) struct ClassSums<N, W> {
     /// Largest score of each frame.
     pub frame_max: N,
     /// Largest score of each label position.
@@ -18,13 +18,13 @@ pub(crate) struct Sums<N, W> {
 }
 
 /// Of all utterances, one behind the other.
-pub(crate) type OfBatch<F> = Sums<Vec<F>, Vec<f64>>;
+pub(crate) type BatchSums<F> = ClassSums<Vec<F>, Vec<f64>>;
 /// Of one of them.
-pub(crate) type Found<'a, F> = Sums<&'a [F], &'a [f64]>;
+pub(crate) type UtteranceSums<'a, F> = ClassSums<&'a [F], &'a [f64]>;
 /// Of one that is being looked at.
-pub(crate) type Finding<'a, F> = Sums<&'a mut [F], &'a mut [f64]>;
+pub(crate) type UtteranceSumsMut<'a, F> = ClassSums<&'a mut [F], &'a mut [f64]>;
 
-impl<F: Real> OfBatch<F> {
+impl<F: Real> BatchSums<F> {
     /// Nothing found yet of utterances of T, U + 1 and K, in the vectors of another batch.
     pub fn new(spare: Self, sizes: &[[usize; 3]]) -> Self {
         let sum = |of: fn(&[usize; 3]) -> usize| sizes.iter().map(of).sum();
@@ -36,36 +36,27 @@ impl<F: Real> OfBatch<F> {
         }
     }
 
-    /// Bytes of each vector.
-    pub fn bytes(sizes: &[[usize; 3]]) -> [usize; 4] {
-        sizes.iter().fold([0; 4], |[frames, labels, sums, pairs], [t, p, k]| {
-            let float = size_of::<F>();
-            [frames + float * t, labels + float * p, sums + 8 * p, pairs + 8 * t * k]
-        })
-    }
-
-    /// The same of those that are held.
-    pub fn held(&self) -> [usize; 4] {
-        let Self { frame_max, label_max, label_sums, pairs } = self;
-        let float = size_of::<F>();
+    /// Scratch of each vector.
+    pub fn scratch(sizes: &[[usize; 3]]) -> [ScratchReq; 4] {
+        let sum = |of: fn(&[usize; 3]) -> usize| sizes.iter().map(of).sum();
         [
-            float * frame_max.capacity(),
-            float * label_max.capacity(),
-            8 * label_sums.capacity(),
-            8 * pairs.capacity(),
+            ScratchReq::new::<F>(sum(|[t, ..]| *t)),
+            ScratchReq::new::<F>(sum(|[_, p, _]| *p)),
+            ScratchReq::new::<f64>(sum(|[_, p, _]| *p)),
+            ScratchReq::new::<f64>(sum(|[t, _, k]| t * k)),
         ]
     }
 
-    pub fn cut(&self, sizes: &[[usize; 3]]) -> Vec<Found<'_, F>> {
-        let mut rest = Found {
+    pub fn cut(&self, sizes: &[[usize; 3]]) -> Vec<UtteranceSums<'_, F>> {
+        let mut rest = UtteranceSums {
             frame_max: &self.frame_max,
             label_max: &self.label_max,
             label_sums: &self.label_sums,
             pairs: &self.pairs,
         };
         let cut = |[t, p, k]: &[usize; 3]| {
-            let Sums { frame_max, label_max, label_sums, pairs } = &mut rest;
-            Found {
+            let ClassSums { frame_max, label_max, label_sums, pairs } = &mut rest;
+            UtteranceSums {
                 frame_max: shared(frame_max, *t),
                 label_max: shared(label_max, *p),
                 label_sums: shared(label_sums, *p),
@@ -75,16 +66,16 @@ impl<F: Real> OfBatch<F> {
         sizes.iter().map(cut).collect()
     }
 
-    pub fn cut_mut(&mut self, sizes: &[[usize; 3]]) -> Vec<Finding<'_, F>> {
-        let mut rest = Finding {
+    pub fn cut_mut(&mut self, sizes: &[[usize; 3]]) -> Vec<UtteranceSumsMut<'_, F>> {
+        let mut rest = UtteranceSumsMut {
             frame_max: &mut self.frame_max,
             label_max: &mut self.label_max,
             label_sums: &mut self.label_sums,
             pairs: &mut self.pairs,
         };
         let cut = |[t, p, k]: &[usize; 3]| {
-            let Sums { frame_max, label_max, label_sums, pairs } = &mut rest;
-            Finding {
+            let ClassSums { frame_max, label_max, label_sums, pairs } = &mut rest;
+            UtteranceSumsMut {
                 frame_max: part(frame_max, *t),
                 label_max: part(label_max, *p),
                 label_sums: part(label_sums, *p),
@@ -95,10 +86,10 @@ impl<F: Real> OfBatch<F> {
     }
 }
 
-impl<F> Finding<'_, F> {
-    pub fn found(&self) -> Found<'_, F> {
+impl<F> UtteranceSumsMut<'_, F> {
+    pub fn found(&self) -> UtteranceSums<'_, F> {
         let Self { frame_max, label_max, label_sums, pairs } = self;
-        Found { frame_max, label_max, label_sums, pairs }
+        UtteranceSums { frame_max, label_max, label_sums, pairs }
     }
 }
 
@@ -106,7 +97,7 @@ fn shared<'a, T>(rest: &mut &'a [T], count: usize) -> &'a [T] {
     rest.split_off(..count).expect("sums were counted")
 }
 
-/// Whether a number of [`Sums::pairs`] is a logarithm.
+/// Whether a number of [`ClassSums::pairs`] is a logarithm.
 pub(crate) fn rare(pair: f64) -> bool {
     pair < 0.0
 }

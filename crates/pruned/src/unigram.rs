@@ -8,13 +8,13 @@
 //! `tiny`, the smallest normal number of the type, is fast_rnnt's: no class has probability 0.
 use std::ops::Range;
 
-use kernels::{AlignedVec, Real, ensure_len, reset};
+use kernels::{AlignedVec, Buffer, Real, ScratchReq, WorkerSlots, ensure_len, reset};
 
-use crate::{Scratches, Side, Source, tiles};
+use crate::{Side, Source, TaskScratch, tiles};
 
 /// A unigram, and what its gradient needs.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Row<F> {
+pub(crate) struct UnigramRow<F> {
     /// Rows that it averages.
     rows: Range<usize>,
     /// Largest score of each.
@@ -27,20 +27,20 @@ pub(crate) struct Row<F> {
     pub largest: f64,
 }
 
-impl<F: Real> Row<F> {
+impl<F: Real> UnigramRow<F> {
     /// Of no row.
     pub fn none() -> Self {
         Self { rows: 0..0, max: Vec::new(), sums: Vec::new(), mass: Vec::new(), largest: 0.0 }
     }
 
-    /// Bytes that are held.
-    pub fn held(&self) -> usize {
-        size_of::<F>() * (self.max.capacity() + self.mass.capacity()) + 8 * self.sums.capacity()
+    /// What it holds.
+    pub fn requirement(&self) -> ScratchReq {
+        self.max.requirement().and(self.sums.requirement()).and(self.mass.requirement())
     }
 
-    /// Bytes of so many rows.
-    pub fn bytes(rows: usize, classes: usize) -> usize {
-        (8 + size_of::<F>()) * rows + size_of::<F>() * classes
+    /// Scratch of so many rows.
+    pub fn scratch(rows: usize, classes: usize) -> ScratchReq {
+        ScratchReq::new::<F>(rows).and(ScratchReq::new::<f64>(rows)).and(ScratchReq::new::<F>(classes))
     }
 
     /// The average over some rows, in the vectors of another and a number for each class; an odd row, one with NaN or +inf or
@@ -50,7 +50,7 @@ impl<F: Real> Row<F> {
         rows: Range<usize>,
         most: usize,
         (spare, unigram): (Self, &mut [f64]),
-        scratches: &Scratches<F>,
+        slots: &WorkerSlots<TaskScratch<F>>,
     ) -> Result<Self, usize> {
         let classes = source.classes();
         // Other utterances' rows may be more, but not of more classes.
@@ -60,8 +60,8 @@ impl<F: Real> Row<F> {
         for part in tiles::tiles(classes, most) {
             for block in blocks(&rows) {
                 let at = block.start - rows.start;
-                let mut scratch = scratches.lock();
-                let (packing, tile, _) = scratch.rooms(block.len() * part.len(), 0);
+                let mut scratch = slots.lock();
+                let (packing, tile, _) = scratch.split(block.len() * part.len(), 0);
                 source.fill(Side::Labels, block, part.clone(), tile, packing);
                 for (i, row) in tile.chunks_exact_mut(part.len()).enumerate() {
                     sums[at + i] *= tiles::raise(row, &mut max[at + i]);
@@ -79,7 +79,7 @@ impl<F: Real> Row<F> {
         let tiny = if F::LARGEST.to_f64() < 1e100 { f64::from(f32::MIN_POSITIVE) } else { f64::MIN_POSITIVE };
         let unigram = &mut unigram[..classes];
         unigram.fill(tiny);
-        row.visit(source, most, scratches, |part, softmax, _| {
+        row.visit(source, most, slots, |part, softmax, _| {
             let count = row.rows.len() as f64;
             unigram[part].iter_mut().zip(softmax).for_each(|(u, s)| *u += s.to_f64() / count);
         });
@@ -101,10 +101,10 @@ impl<F: Real> Row<F> {
         gradient: &[f64],
         into: &mut S::Gradient,
         (most, room): (usize, &mut Vec<F>),
-        scratches: &Scratches<F>,
+        slots: &WorkerSlots<TaskScratch<F>>,
     ) {
         let mut means = vec![0.0; self.rows.len()];
-        self.visit(source, most, scratches, |part, softmax, row| {
+        self.visit(source, most, slots, |part, softmax, row| {
             means[row] += softmax.iter().zip(&gradient[part]).map(|(s, g)| s.to_f64() * g).sum::<f64>();
         });
         let count = self.rows.len() as f64;
@@ -113,14 +113,14 @@ impl<F: Real> Row<F> {
         for part in tiles::tiles(classes, most) {
             for block in blocks(&self.rows) {
                 let tile = &mut room[..block.len() * part.len()];
-                self.softmax(source, &block, &part, tile, &mut scratches.lock().packing);
+                self.softmax(source, &block, &part, tile, &mut slots.lock().packing);
                 let rows = tile.chunks_exact_mut(part.len());
                 for (row, &mean) in rows.zip(&means[block.start - self.rows.start..]) {
                     for (s, g) in row.iter_mut().zip(&gradient[part.clone()]) {
                         *s = F::from_f64(s.to_f64() * (g - mean) / count);
                     }
                 }
-                source.pull_back(Side::Labels, &[block], part.clone(), tile, into, scratches);
+                source.pull_back(Side::Labels, &[block], part.clone(), tile, into, slots);
             }
         }
     }
@@ -130,14 +130,14 @@ impl<F: Real> Row<F> {
         &self,
         source: &S,
         most: usize,
-        scratches: &Scratches<F>,
+        slots: &WorkerSlots<TaskScratch<F>>,
         mut each: impl FnMut(Range<usize>, &[F], usize),
     ) {
         for part in tiles::tiles(source.classes(), most) {
             for block in blocks(&self.rows) {
                 let at = block.start - self.rows.start;
-                let mut scratch = scratches.lock();
-                let (packing, tile, _) = scratch.rooms(block.len() * part.len(), 0);
+                let mut scratch = slots.lock();
+                let (packing, tile, _) = scratch.split(block.len() * part.len(), 0);
                 self.softmax(source, &block, &part, tile, packing);
                 for (i, row) in tile.chunks_exact(part.len()).enumerate() {
                     each(part.clone(), row, at + i);

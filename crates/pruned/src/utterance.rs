@@ -1,18 +1,18 @@
 //! One utterance of a batch together with its scores.
 use std::ops::Range;
 
-use kernels::{AlignedVec, Real, par_for, parts_mut};
+use kernels::{AlignedVec, Real, WorkerSlots, par_for, parts_mut};
 
-use crate::{Batch, Scratches, Side, Source, tiles, unigram::Row};
+use crate::{Batch, Side, Source, TaskScratch, tiles, unigram::UnigramRow};
 
 /// The *contexts* of an utterance are its U + 1 label rows and, where the am-only term wants it, the unigram.
-pub(crate) struct Utterance<'a, F, S> {
+pub(crate) struct UtteranceScores<'a, F, S> {
     pub source: &'a S,
     pub index: usize,
     pub frames: Range<usize>,
     pub labels: Range<usize>,
     pub blank: usize,
-    pub unigram: Option<&'a Row<F>>,
+    pub unigram: Option<&'a UnigramRow<F>>,
     /// Next label of each position but the last.
     pub next: &'a [u32],
     /// Of each label, or none if all are 1.
@@ -21,8 +21,8 @@ pub(crate) struct Utterance<'a, F, S> {
     by_class: Vec<(usize, usize)>,
 }
 
-impl<'a, F: Real, S: Source<F>> Utterance<'a, F, S> {
-    pub fn new(source: &'a S, batch: &'a Batch, index: usize, unigram: Option<&'a Row<F>>) -> Self {
+impl<'a, F: Real, S: Source<F>> UtteranceScores<'a, F, S> {
+    pub fn new(source: &'a S, batch: &'a Batch, index: usize, unigram: Option<&'a UnigramRow<F>>) -> Self {
         let next = batch.labels(index);
         let mut by_class: Vec<_> = next.iter().enumerate().map(|(u, &class)| (class as usize, u)).collect();
         by_class.sort_unstable();
@@ -71,12 +71,12 @@ impl<'a, F: Real, S: Source<F>> Utterance<'a, F, S> {
     }
 
     /// Scores of all label positions.
-    pub fn label_scores(&self, classes: &Range<usize>, out: &mut [F], scratches: &Scratches<F>) {
+    pub fn label_scores(&self, classes: &Range<usize>, out: &mut [F], slots: &WorkerSlots<TaskScratch<F>>) {
         let block = tiles::block(self.labels.len());
         par_for(parts_mut(out, block * classes.len()), |i, out| {
             let first = self.labels.start + i * block;
             let rows = first..first + out.len() / classes.len();
-            self.source.fill(Side::Labels, rows, classes.clone(), out, &mut scratches.lock().packing);
+            self.source.fill(Side::Labels, rows, classes.clone(), out, &mut slots.lock().packing);
         });
     }
 
@@ -86,10 +86,10 @@ impl<'a, F: Real, S: Source<F>> Utterance<'a, F, S> {
         max: &[F],
         classes: &Range<usize>,
         out: &mut [F],
-        scratches: &Scratches<F>,
+        slots: &WorkerSlots<TaskScratch<F>>,
     ) {
         let (labels, unigram) = out.split_at_mut(self.labels.len() * classes.len());
-        self.label_scores(classes, labels, scratches);
+        self.label_scores(classes, labels, slots);
         let rows = labels.chunks_exact_mut(classes.len()).zip(max);
         rows.for_each(|(row, &max)| tiles::subtract(row, max));
         kernels::exp(labels);

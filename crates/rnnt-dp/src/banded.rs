@@ -2,6 +2,8 @@
 //!
 //! Bands are a few sites wide, so that nothing is gained from anti-diagonals. Where a band lies is worked out once, as a list of
 //! arcs, which either recursion goes through.
+use kernels::{ScratchReq, ensure_capacity};
+
 use crate::{
     Arc,
     semiring::Log,
@@ -12,32 +14,32 @@ use crate::{
 /// Memory that is kept from one lattice to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Banded {
-    arcs: Vec<Entry>,
+    arcs: Vec<ArcEntry>,
     alpha: Vec<f64>,
     beta: Vec<f64>,
 }
 
 /// Where an arc that exists is among all, the site that it leaves, and the one it lands on, [`END`] for the end.
-type Entry = (usize, u32, u32);
+type ArcEntry = (usize, u32, u32);
 
 const END: u32 = u32::MAX;
 
 /// A lattice whose arcs are written down.
-struct Written<'a> {
-    arcs: &'a [Entry],
+struct ArcList<'a> {
+    arcs: &'a [ArcEntry],
     emissions: &'a [f64],
     kinds: usize,
     start: Option<usize>,
 }
 
-impl Written<'_> {
-    fn arc(&self, &(at, from, to): &Entry) -> Transition {
+impl ArcList<'_> {
+    fn arc(&self, &(at, from, to): &ArcEntry) -> Transition {
         let to = (to != END).then_some(to as usize);
         Transition { from: from as usize, to, arc: at, log_prob: self.emissions[at] }
     }
 }
 
-impl Graph for Written<'_> {
+impl Graph for ArcList<'_> {
     fn states(&self) -> usize {
         self.emissions.len() / self.kinds
     }
@@ -60,14 +62,14 @@ impl Graph for Written<'_> {
 impl Banded {
     /// Makes room for so many arcs and sites.
     pub fn reserve(&mut self, arcs: usize, sites: usize) {
-        kernels::ensure_capacity(&mut self.arcs, arcs);
-        kernels::ensure_capacity(&mut self.alpha, sites);
-        kernels::ensure_capacity(&mut self.beta, sites);
+        ensure_capacity(&mut self.arcs, arcs);
+        ensure_capacity(&mut self.alpha, sites);
+        ensure_capacity(&mut self.beta, sites);
     }
 
-    /// Bytes of that room.
-    pub fn bytes(arcs: usize, sites: usize) -> usize {
-        arcs * size_of::<Entry>() + 2 * sites * size_of::<f64>()
+    /// Scratch of [`Self::reserve`].
+    pub fn scratch(arcs: usize, sites: usize) -> ScratchReq {
+        ScratchReq::new::<ArcEntry>(arcs).and(ScratchReq::new::<f64>(sites).times(2))
     }
 
     /// Writes `-factor(arc)` times the posterior of each arc; returns the loss.
@@ -91,7 +93,7 @@ impl Banded {
                 Some((site * kinds.len() + arc, site as u32, to))
             }));
         }
-        let graph = Written { arcs, emissions, kinds: kinds.len(), start: lattice.start() };
+        let graph = ArcList { arcs, emissions, kinds: kinds.len(), start: lattice.start() };
         alpha.resize(graph.states(), 0.0);
         beta.resize(graph.states(), 0.0);
         adjoints.fill(0.0);

@@ -13,6 +13,8 @@ mod trellis;
 pub use emitted::{confidences, emission_posteriors, expected_emission_frames};
 pub use path::{CtcPath, best_path, sample_paths};
 
+use kernels::{ScratchReq, ensure_capacity};
+
 use crate::{Regularisers, Result, forward_backward::expect, semiring::Log};
 use trellis::Trellis;
 
@@ -77,9 +79,13 @@ pub struct CtcWorkspace {
 }
 
 impl CtcWorkspace {
-    /// Bytes for so many frames and labels, itself left out.
-    pub fn bytes(frames: usize, labels: usize) -> usize {
-        2 * size_of::<f64>() * (1 + frames * (2 * labels + 1))
+    /// Scratch for so many frames and labels.
+    pub fn scratch(frames: usize, labels: usize) -> ScratchReq {
+        ScratchReq::new::<f64>(Self::states(frames, labels)).times(2)
+    }
+
+    fn states(frames: usize, labels: usize) -> usize {
+        1 + frames * (2 * labels + 1)
     }
 
     /// Bytes that are held.
@@ -89,9 +95,9 @@ impl CtcWorkspace {
 
     /// Makes room for so many frames and labels. Where there is not enough, there never is old and new at once.
     pub fn reserve(&mut self, frames: usize, labels: usize) {
-        let states = Self::bytes(frames, labels) / (2 * size_of::<f64>());
-        kernels::ensure_capacity(&mut self.alpha, states);
-        kernels::ensure_capacity(&mut self.beta, states);
+        let states = Self::states(frames, labels);
+        ensure_capacity(&mut self.alpha, states);
+        ensure_capacity(&mut self.beta, states);
     }
 
     /// As [`forward_backward`], the adjoints into a given slice; returns the loss.

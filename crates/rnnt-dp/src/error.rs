@@ -138,7 +138,7 @@ pub enum Error {
     /// A memory limit is below what one lane needs.
     #[error("memory: expected at least {needed} bytes, found {found}")]
     Memory {
-        /// What [`Workspace::smallest`](crate::Workspace::smallest) says.
+        /// Bytes of a single lane, see [`Workspace::scratch`](crate::Workspace::scratch).
         needed: usize,
         /// The limit given.
         found: usize,

@@ -1,151 +1,134 @@
-//! What lanes take, known from the shapes of a batch alone.
-use std::{cmp::Reverse, ops::Range};
+//! Work on a batch of lattices, lane beside lane.
+use std::sync::Mutex;
 
-use crate::{Error, Lattices, Regularisers, Result, Topology, room::Room, utterance::Scratch};
+use kernels::{install, lock};
+use rayon::prelude::*;
 
-/// The shapes of a call.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Shapes<'a> {
-    pub lattices: &'a Lattices,
-    pub topology: &'a Topology,
-    pub regularisers: &'a Regularisers,
+use crate::{
+    Arc, Error, Result,
+    compose::{composed, fold, unfold},
+    schedule::{CallShapes, Schedule, UtteranceSlot},
+    utterance::LaneScratch,
+    walk::Lattice,
+};
+
+/// No sum of log-probabilities, far as it may be from 0, is that large.
+const ABSURD: f64 = 1e280;
+
+/// How a lane ends: well, or with the error of the first utterance that has one.
+type LaneResult = std::result::Result<(), (usize, Error)>;
+
+pub(crate) struct LatticeCall<'a> {
+    pub shapes: CallShapes<'a>,
+    pub emissions: &'a [f64],
 }
 
-/// Loss and adjoints of an utterance, until they are taken.
-pub(crate) type Entry<'a> = Option<(&'a mut f64, &'a mut [f64])>;
-
-impl Shapes<'_> {
-    fn sites(&self, utterance: usize) -> usize {
-        self.lattices.range(utterance).len()
-    }
-
-    /// Bytes of the lists of a call, which are kept as well: of [`Turns`], and what utterances are given.
-    pub fn lists(&self) -> usize {
-        self.lattices.batch() * (size_of::<usize>() + size_of::<Range<usize>>() + size_of::<Entry>())
-    }
-
-    /// Bytes of so many lanes, at most one an utterance, and of lists.
-    pub fn bytes(&self, lanes: usize) -> usize {
-        Turns::of(self).bytes(self, lanes)
-    }
-}
-
-/// How lanes share the utterances: in turn, those with the most sites first, and each lane begins at a turn of its own.
-///
-/// A lane takes the utterances from its turn to that of the next lane, then what later lanes have left. So it never sees one of an
-/// earlier turn, which are the large ones, and needs no room for it. The lanes up to one together have at least their share of all sites,
-/// and none has an utterance more than its own to itself.
-#[derive(Debug, Default)]
-pub(crate) struct Turns {
-    /// Utterances, the largest first.
-    order: Vec<usize>,
-    /// What is left of each lane's own turns.
-    left: Vec<Range<usize>>,
-}
-
-impl Turns {
-    pub fn of(shapes: &Shapes) -> Self {
-        let mut turns = Self::default();
-        turns.sort(shapes);
-        turns
-    }
-
-    /// Makes room for the utterances, and puts them in order.
-    pub fn sort(&mut self, shapes: &Shapes) {
-        let batch = shapes.lattices.batch();
-        self.left.clear();
-        self.left.reserve_exact(batch);
-        self.order.clear();
-        self.order.reserve_exact(batch);
-        self.order.extend(0..batch);
-        self.order.sort_unstable_by_key(|&b| (Reverse(shapes.sites(b)), b));
-    }
-
-    /// Visits so many lanes, at most one an utterance, the last one first: its own turns, and the room for all from there on.
-    pub fn each(&self, shapes: &Shapes, lanes: usize, mut visit: impl FnMut(usize, Range<usize>, Room)) {
-        let Shapes { lattices, topology, regularisers } = *shapes;
-        let (all, lanes) = (lattices.sites() as u128, lanes.min(self.order.len()));
-        // Sites before the turn at which a lane begins.
-        let (mut before, mut begin, mut room) = (all, self.order.len(), Room::default());
-        for lane in (0..lanes).rev() {
-            let end = begin;
-            while begin > lane {
-                let utterance = self.order[begin - 1];
-                let rest = before - shapes.sites(utterance) as u128;
-                if rest * (lanes as u128) < all * lane as u128 {
-                    break;
-                }
-                room = room.max(Room::of(lattices, topology, regularisers, utterance));
-                (before, begin) = (rest, begin - 1);
+impl LatticeCall<'_> {
+    /// Works on all utterances. `entries` is a list that is kept from call to call.
+    ///
+    /// ```text
+    /// for each lane in parallel:
+    ///     while an utterance is left of its turns or of later ones:
+    ///         both directions in parallel
+    /// ```
+    pub fn run(
+        &self,
+        lanes: &mut [LaneScratch],
+        turns: &mut Schedule,
+        entries: &mut Vec<UtteranceSlot<'static>>,
+        losses: &mut [f64],
+        mut adjoints: &mut [f64],
+    ) -> Result<()> {
+        let (lattices, columns) = (self.shapes.lattices, self.shapes.topology.columns());
+        let entry = |(utterance, loss)| {
+            let sites = lattices.range(utterance).len();
+            let mine = adjoints.split_off_mut(..sites * columns).expect("as long as all sites");
+            Some((loss, mine))
+        };
+        let mut given = emptied(std::mem::take(entries));
+        given.extend(losses.iter_mut().enumerate().map(entry));
+        turns.share(&self.shapes, lanes.len());
+        let left = Mutex::new((turns, &mut given));
+        let next = |lane: usize| {
+            let (turns, given) = &mut *lock(&left);
+            let utterance = turns.next(lane)?;
+            given[utterance].take().map(|entry| (utterance, entry))
+        };
+        // All are looked at, so that the same mistake always gives the same message.
+        let first = |a: LaneResult, b: LaneResult| match (a, b) {
+            (Err(a), Err(b)) => Err(if a.0 < b.0 { a } else { b }),
+            (a, b) => a.and(b),
+        };
+        let work = |(lane, scratch): (usize, &mut LaneScratch)| {
+            let mut outcome = Ok(());
+            while let Some((utterance, (loss, adjoints))) = next(lane) {
+                let found = self.one(scratch, utterance, adjoints).map(|found| *loss = found);
+                outcome = first(outcome, found.map_err(|error| (utterance, error)));
             }
-            visit(lane, begin..end, room);
+            outcome
+        };
+        // On a thread of the pool: elsewhere each step of a single lane would put its caller to sleep and wake it.
+        let lanes = lanes.par_iter_mut().enumerate().with_max_len(1);
+        let outcome = install(|| lanes.map(work).reduce(|| Ok(()), first));
+        *entries = emptied(given);
+        outcome.map_err(|(_, error)| error)
+    }
+
+    /// The loss of an utterance.
+    fn one(&self, scratch: &mut LaneScratch, utterance: usize, adjoints: &mut [f64]) -> Result<f64> {
+        let CallShapes { lattices, topology, regularisers } = self.shapes;
+        let lattice = Lattice::unchecked(lattices, topology, self.emissions, utterance);
+        if !composed(topology, regularisers) {
+            let factor = |arc: &Arc| regularisers.factor(arc.labels > 0);
+            return self.recur(scratch, utterance, &lattice, lattice.emissions(), factor, adjoints);
         }
-    }
-
-    /// Bytes of so many lanes, at most one an utterance, and of lists. More lanes never take less.
-    pub fn bytes(&self, shapes: &Shapes, lanes: usize) -> usize {
-        let mut sum = shapes.lists();
-        self.each(shapes, lanes, |_, _, room| sum += of_lane(&room));
-        sum
-    }
-
-    /// The most lanes of so many bytes, `most` at most.
-    pub fn lanes_within(&self, shapes: &Shapes, bytes: usize, most: usize) -> Result<usize> {
-        let (mut fit, mut too_many) = (0, most.min(self.order.len()) + 1);
-        while fit + 1 < too_many {
-            let lanes = fit.midpoint(too_many);
-            if self.bytes(shapes, lanes) <= bytes { fit = lanes } else { too_many = lanes }
+        let (mut arcs, mut of_arcs) = std::mem::take(&mut scratch.arcs);
+        fold(&lattice, regularisers, &mut arcs);
+        of_arcs.resize(arcs.len(), 0.0);
+        let outcome = self.recur(scratch, utterance, &lattice, &arcs, |_| 1.0, &mut of_arcs);
+        adjoints.fill(0.0);
+        if outcome.as_ref().is_ok_and(|loss| loss.is_finite()) {
+            unfold(&lattice, regularisers, &of_arcs, adjoints);
         }
-        if fit == 0 { Err(Error::Memory { needed: self.bytes(shapes, 1), found: bytes }) } else { Ok(fit) }
+        scratch.arcs = (arcs, of_arcs);
+        outcome
     }
 
-    /// Shares the utterances out.
-    pub fn share(&mut self, shapes: &Shapes, lanes: usize) {
-        let mut left = std::mem::take(&mut self.left);
-        left.clear();
-        left.resize(lanes.min(self.order.len()), 0..0);
-        self.each(shapes, lanes, |lane, turns, _| left[lane] = turns);
-        self.left = left;
-    }
-
-    /// The next utterance for a lane.
-    pub fn next(&mut self, lane: usize) -> Option<usize> {
-        self.left[lane..].iter_mut().find_map(Iterator::next).map(|turn| self.order[turn])
-    }
-
-    /// Gives back what no batch of this size needs.
-    pub fn shrink(&mut self) {
-        self.left.shrink_to(self.order.len());
-        self.order.shrink_to_fit();
-    }
-
-    /// Bytes that are held.
-    pub fn held(&self) -> usize {
-        self.order.capacity() * size_of::<usize>() + self.left.capacity() * size_of::<Range<usize>>()
-    }
-}
-
-/// Lanes and lists that serve several calls, whichever comes next.
-#[derive(Debug, Default)]
-pub(crate) struct AllCalls {
-    rooms: Vec<Room>,
-    lists: usize,
-}
-
-impl AllCalls {
-    /// A call of at most so many lanes.
-    pub fn add(&mut self, shapes: &Shapes, lanes: usize) {
-        let rooms = &mut self.rooms;
-        rooms.resize(rooms.len().max(lanes.min(shapes.lattices.batch())), Room::default());
-        Turns::of(shapes).each(shapes, lanes, |lane, _, room| rooms[lane] = room.max(rooms[lane]));
-        self.lists = self.lists.max(shapes.lists());
-    }
-
-    pub fn bytes(&self) -> usize {
-        self.lists + self.rooms.iter().map(of_lane).sum::<usize>()
+    /// Both recursions over the emissions of arcs.
+    fn recur(
+        &self,
+        scratch: &mut LaneScratch,
+        utterance: usize,
+        lattice: &Lattice,
+        emissions: &[f64],
+        factor: impl Fn(&Arc) -> f64 + Sync,
+        adjoints: &mut [f64],
+    ) -> Result<f64> {
+        let CallShapes { lattices, topology, .. } = self.shapes;
+        if !lattices.full() {
+            lattice.check()?;
+            let loss = scratch.banded(lattice, emissions, factor, adjoints);
+            return if loss > -ABSURD { Ok(loss) } else { Err(Error::Overflow { utterance, loss }) };
+        }
+        let (frames, labels) = (lattices.frames(utterance), lattices.labels(utterance));
+        let (total, sound) = scratch.meet(frames, labels, topology.arcs(), emissions);
+        let loss = -total.ln();
+        let outcome = if sound { Ok(()) } else { lattice.check() };
+        let outcome =
+            outcome.and(if loss > -ABSURD { Ok(()) } else { Err(Error::Overflow { utterance, loss }) });
+        if outcome.is_err() {
+            scratch.heal();
+        } else if loss.is_finite() {
+            scratch.part_again(total, factor, emissions, adjoints);
+        } else {
+            adjoints.fill(0.0);
+        }
+        outcome.map(|()| loss)
     }
 }
 
-fn of_lane(room: &Room) -> usize {
-    size_of::<Scratch>() + room.bytes()
+/// The list without what is in it, for entries that live for another time, in the same memory.
+fn emptied<'b>(mut list: Vec<UtteranceSlot<'_>>) -> Vec<UtteranceSlot<'b>> {
+    list.clear();
+    list.into_iter().map(|_| None).collect()
 }

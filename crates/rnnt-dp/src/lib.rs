@@ -29,7 +29,6 @@
 #![warn(missing_docs)]
 
 mod banded;
-mod batch;
 #[cfg(feature = "candle")]
 pub mod candle;
 mod compose;
@@ -40,10 +39,10 @@ mod lanes;
 mod lattice;
 mod log_sums;
 mod path;
-mod room;
+mod scaled_rows;
+mod schedule;
 pub mod semiring;
 mod skew;
-mod storage;
 mod sweep;
 mod topology;
 mod utterance;

@@ -1,6 +1,6 @@
 //! Semirings: in what the weights of paths are multiplied along a path and added up over paths (Mohri 2002).
 //!
-//! One file each; [`Axis`] has sums and products of whole arrays.
+//! [`Axis`] has sums and products of whole arrays.
 //!
 //! ```
 //! use rnnt_dp::semiring::{Differentiable, Log, LogLogExpectation, Semiring};
@@ -11,28 +11,22 @@
 //! // What is blocked has no gradient.
 //! assert_eq!(Log::plus_backward(f64::NEG_INFINITY, 3.0, 1.0), [0.0, 1.0]);
 //! ```
-mod average;
 mod axis;
-mod cartesian;
-mod count;
+mod basic;
 mod expectation;
 mod log;
-mod real;
-mod tropical;
+mod pairs;
 
-pub use average::{Average, Mean};
 pub use axis::Axis;
-pub use cartesian::Cartesian;
-pub use count::Count;
+pub use basic::{Count, Probability, Tropical};
 pub use expectation::{Carry, Expectation, Exponential, LogLogExpectation, Same};
 pub use log::Log;
-pub use real::Real;
-pub use tropical::Tropical;
+pub use pairs::{Average, Cartesian, Mean};
 
 /// `⊕` adds up alternatives, `⊗` goes on along a path and distributes over `⊕`.
 ///
 /// A lattice is the same to all of them: with the log-probabilities of its arcs brought into a semiring, the shortest distance
-/// from its start to its end is the sum over all paths ([`Log`], [`Real`]), the best of them ([`Tropical`]), their number
+/// from its start to its end is the sum over all paths ([`Log`], [`Probability`]), the best of them ([`Tropical`]), their number
 /// ([`Count`]), a mean over them ([`Average`], [`Expectation`]) or two of these at once ([`Cartesian`]).
 pub trait Semiring {
     /// An element.

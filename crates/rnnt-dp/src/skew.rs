@@ -13,7 +13,10 @@
 //! ```
 use std::ops::Range;
 
-use kernels::scaled::{self, Diagonals, LANES};
+use kernels::{
+    ScratchReq, ensure_capacity,
+    scaled::{self, Diagonals, LANES},
+};
 
 use crate::Arc;
 
@@ -41,8 +44,13 @@ pub(crate) fn places(frames: usize, labels: usize) -> usize {
 impl Skew {
     /// Makes room for so many kinds of arcs and diagonals.
     pub fn reserve(&mut self, kinds: usize, diagonals: usize) {
-        kernels::ensure_capacity(&mut self.arcs, kinds);
-        kernels::ensure_capacity(&mut self.offsets, diagonals);
+        ensure_capacity(&mut self.arcs, kinds);
+        ensure_capacity(&mut self.offsets, diagonals);
+    }
+
+    /// Scratch of [`Self::reserve`].
+    pub fn scratch(kinds: usize, diagonals: usize) -> ScratchReq {
+        ScratchReq::new::<Arc>(kinds).and(ScratchReq::new::<usize>(diagonals))
     }
 
     pub fn set(&mut self, frames: usize, labels: usize, arcs: &[Arc]) {

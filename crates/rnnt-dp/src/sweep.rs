@@ -1,18 +1,26 @@
 //! The two recursions, a diagonal at a time. Both work on the few diagonals that arcs span.
-use kernels::scaled::{self, Scaled, ScaledRow, ScaledRowMut};
-
-use crate::{
-    room::{Room, ring},
-    skew::Skew,
-    storage::{Aligned, Rows},
+use kernels::{
+    AlignedVec, ScratchReq,
+    scaled::{self, LANES, Scaled, ScaledRow, ScaledRowMut},
 };
+
+use crate::{Arc, scaled_rows::ScaledRows, skew::Skew, utterance::LaneSizes};
+
+/// The diagonals that arcs span: their number, a power of two, how far a row is read beyond either end, and its length.
+pub(crate) fn ring(frames: usize, labels: usize, arcs: &[Arc]) -> (usize, usize, usize) {
+    let fitting = || arcs.iter().filter(|arc| arc.frames <= frames && arc.labels <= labels);
+    let span = fitting().map(|arc| arc.frames + arc.labels).max().unwrap_or(0);
+    let margin = fitting().map(|arc| arc.labels).max().unwrap_or(0).next_multiple_of(LANES);
+    let stride = 2 * margin + (labels + 1).next_multiple_of(LANES) + LANES;
+    ((span + 1).next_power_of_two(), margin, stride)
+}
 
 /// The last few diagonals, some rows for each, by u. A row may be read before u = 0 by as much as an arc emits, and
 /// behind u = U by that and a register.
 #[derive(Debug, Default)]
 struct Ring {
     /// Apart, so that one can be written while others are read; a power of two.
-    diagonals: Vec<Rows>,
+    diagonals: Vec<ScaledRows>,
     stride: usize,
     margin: usize,
 }
@@ -23,15 +31,20 @@ impl Ring {
         if self.diagonals.len() < slots {
             self.diagonals = Vec::new();
             self.diagonals.reserve_exact(slots);
-            self.diagonals.resize_with(slots, Rows::default);
+            self.diagonals.resize_with(slots, ScaledRows::default);
         }
         self.diagonals.iter_mut().for_each(|rows| rows.reserve(rows_each * stride));
+    }
+
+    /// Scratch of [`Self::reserve`].
+    fn scratch(slots: usize, rows_each: usize, stride: usize) -> ScratchReq {
+        ScratchReq::new::<ScaledRows>(1).and(ScaledRows::scratch(rows_each * stride)).times(slots)
     }
 
     /// All zero.
     fn set(&mut self, skew: &Skew) {
         (_, self.margin, self.stride) = ring(skew.frames(), skew.labels(), skew.arcs());
-        self.diagonals.iter_mut().for_each(Rows::clear);
+        self.diagonals.iter_mut().for_each(ScaledRows::clear);
     }
 
     fn slot(&self, d: usize) -> usize {
@@ -49,12 +62,12 @@ impl Ring {
     }
 
     /// Takes a diagonal out, to be written and put back.
-    fn take(&mut self, d: usize) -> Rows {
+    fn take(&mut self, d: usize) -> ScaledRows {
         let slot = self.slot(d);
         std::mem::take(&mut self.diagonals[slot])
     }
 
-    fn put(&mut self, d: usize, rows: Rows) {
+    fn put(&mut self, d: usize, rows: ScaledRows) {
         let slot = self.slot(d);
         self.diagonals[slot] = rows;
     }
@@ -62,17 +75,23 @@ impl Ring {
 
 /// `α(n) = Σ_{arcs m -> n} α(m) p(m -> n)`, from the first site on.
 #[derive(Debug, Default)]
-pub(crate) struct Forward {
+pub(crate) struct ForwardSweep {
     /// `α(m) p(m -> n)` of each arc, at m.
     passed: Ring,
     /// Emissions of the latest diagonal, one row for each arc.
-    emissions: Aligned,
+    emissions: AlignedVec<f64>,
 }
 
-impl Forward {
-    pub fn reserve(&mut self, room: &Room) {
-        self.passed.reserve(room.slots, room.kinds, room.stride);
-        self.emissions.reserve(room.kinds * room.row);
+impl ForwardSweep {
+    pub fn reserve(&mut self, sizes: &LaneSizes) {
+        self.passed.reserve(sizes.slots, sizes.kinds, sizes.stride);
+        self.emissions.ensure_len(sizes.kinds * sizes.row, 0.0);
+    }
+
+    /// Scratch of [`Self::reserve`].
+    pub fn scratch(sizes: &LaneSizes) -> ScratchReq {
+        let emissions = ScratchReq::aligned::<f64>(sizes.kinds * sizes.row);
+        Ring::scratch(sizes.slots, sizes.kinds, sizes.stride).and(emissions)
     }
 
     pub fn begin(&mut self, skew: &Skew) {
@@ -122,19 +141,26 @@ impl Forward {
 
 /// `β(m) = Σ_{arcs m -> n} p(m -> n) β(n)`, from the end of all paths back.
 #[derive(Debug, Default)]
-pub(crate) struct Backward {
+pub(crate) struct BackwardSweep {
     /// `p(m -> n) β(n)` of each arc at the sites m of the latest diagonal.
-    ahead: Rows,
+    ahead: ScaledRows,
     beta: Ring,
     /// Emissions of the latest diagonal, one row for each arc.
-    emissions: Aligned,
+    emissions: AlignedVec<f64>,
 }
 
-impl Backward {
-    pub fn reserve(&mut self, room: &Room) {
-        self.ahead.reserve(room.kinds * room.row);
-        self.emissions.reserve(room.kinds * room.row);
-        self.beta.reserve(room.slots, 1, room.stride);
+impl BackwardSweep {
+    pub fn reserve(&mut self, sizes: &LaneSizes) {
+        self.ahead.reserve(sizes.kinds * sizes.row);
+        self.emissions.ensure_len(sizes.kinds * sizes.row, 0.0);
+        self.beta.reserve(sizes.slots, 1, sizes.stride);
+    }
+
+    /// Scratch of [`Self::reserve`].
+    pub fn scratch(sizes: &LaneSizes) -> ScratchReq {
+        let of_diagonal = sizes.kinds * sizes.row;
+        let rows = ScaledRows::scratch(of_diagonal).and(ScratchReq::aligned::<f64>(of_diagonal));
+        Ring::scratch(sizes.slots, 1, sizes.stride).and(rows)
     }
 
     pub fn begin(&mut self, skew: &Skew) {

@@ -13,58 +13,143 @@
 //!
 //! So only one of α and β is kept for each diagonal, and the two recursions, which never write to the same diagonal, may
 //! run at the same time. Emissions are read, and adjoints written, where the caller has them.
-use kernels::scaled::{self, Diagonals, Scaled, ScaledRow};
+use kernels::{
+    AlignedVec, ScratchReq, ensure_capacity,
+    scaled::{self, Diagonals, LANES, Scaled, ScaledRow},
+};
 
 use crate::{
-    Arc,
+    Arc, Lattices, Regularisers, Topology,
     banded::Banded,
-    room::Room,
-    skew::Skew,
-    storage::{Aligned, Rows},
-    sweep::{Backward, Forward},
+    compose::composed,
+    scaled_rows::ScaledRows,
+    skew::{Skew, places},
+    sweep::{BackwardSweep, ForwardSweep, ring},
     walk::Lattice,
 };
 
+/// Sizes of a lane's buffers, known from shapes: the largest of the lattices that it works on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct LaneSizes {
+    /// Kinds of arcs.
+    pub kinds: usize,
+    /// Diagonals.
+    pub diagonals: usize,
+    /// Places of a diagonal.
+    pub row: usize,
+    /// Places of all diagonals.
+    pub places: usize,
+    /// Of the diagonals that arcs span: how many, and how long their rows are.
+    pub slots: usize,
+    pub stride: usize,
+    /// Arcs with emissions that are not those of the columns.
+    pub folded: usize,
+    /// Arcs and sites of bands.
+    pub band: (usize, usize),
+}
+
+impl LaneSizes {
+    /// The sizes of an utterance of a batch.
+    pub fn new(
+        lattices: &Lattices,
+        topology: &Topology,
+        regularisers: &Regularisers,
+        utterance: usize,
+    ) -> Self {
+        let (kinds, sites) = (topology.arcs().len(), lattices.range(utterance).len());
+        let folded = if composed(topology, regularisers) { sites * kinds } else { 0 };
+        if !lattices.full() {
+            return Self { folded, band: (sites * kinds, sites), ..Self::default() };
+        }
+        let (frames, labels) = (lattices.frames(utterance), lattices.labels(utterance));
+        let (slots, _, stride) = ring(frames, labels, topology.arcs());
+        Self {
+            kinds,
+            diagonals: frames + labels + 1,
+            row: (labels + 1).next_multiple_of(LANES),
+            places: places(frames, labels),
+            slots,
+            stride,
+            folded,
+            band: (0, 0),
+        }
+    }
+
+    /// The sizes for both, one after the other.
+    pub fn max(self, other: Self) -> Self {
+        Self {
+            kinds: self.kinds.max(other.kinds),
+            diagonals: self.diagonals.max(other.diagonals),
+            row: self.row.max(other.row),
+            places: self.places.max(other.places),
+            slots: self.slots.max(other.slots),
+            stride: self.stride.max(other.stride),
+            folded: self.folded.max(other.folded),
+            band: (self.band.0.max(other.band.0), self.band.1.max(other.band.1)),
+        }
+    }
+
+    /// Scratch of a [`LaneScratch`] of these sizes, itself left out.
+    pub fn scratch(&self) -> ScratchReq {
+        let Self { kinds, diagonals, row, places, folded, band, .. } = *self;
+        let of_diagonals = match diagonals {
+            0 => ScratchReq::EMPTY,
+            _ => ScratchReq::all_of([
+                Skew::scratch(kinds, diagonals),
+                ForwardSweep::scratch(self),
+                BackwardSweep::scratch(self),
+                ScratchReq::aligned::<f64>(kinds * row).times(2),
+                ScaledRows::scratch(places),
+                ScaledRows::scratch(row),
+            ]),
+        };
+        let of_arcs = ScratchReq::new::<f64>(folded).times(2);
+        of_diagonals.and(of_arcs).and(Banded::scratch(band.0, band.1))
+    }
+}
+
 /// What work on a lattice needs, for use with one after the other.
 #[derive(Debug, Default)]
-pub(crate) struct Scratch {
-    room: Room,
+pub(crate) struct LaneScratch {
+    sizes: LaneSizes,
     skew: Skew,
-    forward: Forward,
-    backward: Backward,
+    forward: ForwardSweep,
+    backward: BackwardSweep,
     /// Adjoints of a diagonal, for either recursion.
-    adjoints: [Aligned; 2],
+    adjoints: [AlignedVec<f64>; 2],
     /// α before the middle, β from there on.
-    sums: Rows,
+    sums: ScaledRows,
     /// α of the diagonal at hand, past the middle.
-    alpha: Rows,
+    alpha: ScaledRows,
     /// Emissions and adjoints of arcs, where they are not those of the columns.
     pub arcs: (Vec<f64>, Vec<f64>),
     /// α and β of retained sites.
     banded: Banded,
 }
 
-impl Scratch {
-    /// Makes room for lattices. Where there is not enough, there never is old and new at once.
-    pub fn reserve(&mut self, room: Room) {
-        self.room = self.room.max(room);
-        let room = &self.room;
-        if room.diagonals > 0 {
-            self.skew.reserve(room.kinds, room.diagonals);
-            self.sums.reserve(room.places);
-            self.alpha.reserve(room.row);
-            self.adjoints.iter_mut().for_each(|rows| rows.reserve(room.kinds * room.row));
-            self.forward.reserve(room);
-            self.backward.reserve(room);
+impl LaneScratch {
+    /// Makes room for lattices of larger sizes; old and new memory never exist at the same time.
+    pub fn reserve(&mut self, sizes: LaneSizes) {
+        self.sizes = self.sizes.max(sizes);
+        let sizes = &self.sizes;
+        if sizes.diagonals > 0 {
+            self.skew.reserve(sizes.kinds, sizes.diagonals);
+            self.sums.reserve(sizes.places);
+            self.alpha.reserve(sizes.row);
+            for rows in &mut self.adjoints {
+                rows.ensure_len(sizes.kinds * sizes.row, 0.0);
+            }
+            self.forward.reserve(sizes);
+            self.backward.reserve(sizes);
         }
-        kernels::ensure_capacity(&mut self.arcs.0, room.folded);
-        kernels::ensure_capacity(&mut self.arcs.1, room.folded);
-        self.banded.reserve(room.band.0, room.band.1);
+        ensure_capacity(&mut self.arcs.0, sizes.folded);
+        ensure_capacity(&mut self.arcs.1, sizes.folded);
+        self.banded.reserve(sizes.band.0, sizes.band.1);
     }
 
-    /// The room that there is.
-    pub fn room(&self) -> Room {
-        self.room
+    /// The sizes of the buffers.
+    pub fn sizes(&self) -> LaneSizes {
+        self.sizes
     }
 
     /// Brings in a lattice and its emissions, and goes to the middle from both sides.
@@ -201,7 +286,7 @@ impl Scratch {
 /// β where an arc lands from the sites of a diagonal, the middle or later; none if all land outside.
 ///
 /// Where only some do, the numbers mean nothing, and are multiplied with the probability of an arc that is not.
-fn landing<'a>(skew: &Skew, beta: &'a Rows, d: usize, arc: &Arc) -> Option<ScaledRow<'a>> {
+fn landing<'a>(skew: &Skew, beta: &'a ScaledRows, d: usize, arc: &Arc) -> Option<ScaledRow<'a>> {
     let to = d + arc.frames + arc.labels;
     let inside = skew.fits(arc) && to <= skew.end();
     inside.then(|| beta.row(skew.offset(to) + skew.low(d) + arc.labels - skew.low(to), skew.width(d)))

@@ -1,12 +1,14 @@
 //! A batch of lattices, in memory that calls share and that is known before they are made.
 use std::borrow::Borrow;
 
+use kernels::ScratchReq;
+
 use crate::{
     Lattices, Regularisers, Result, Topology,
-    batch::Batch,
     forward_backward::expect,
-    lanes::{AllCalls, Entry, Shapes, Turns},
-    utterance::Scratch,
+    lanes::LatticeCall,
+    schedule::{CallShapes, Schedule, UtteranceSlot, lane_scratch},
+    utterance::{LaneScratch, LaneSizes},
 };
 
 /// Memory for [`Workspace::forward_backward`], which is kept.
@@ -38,10 +40,10 @@ use crate::{
 /// ```
 #[derive(Debug, Default)]
 pub struct Workspace {
-    lanes: Vec<Scratch>,
-    turns: Turns,
+    lanes: Vec<LaneScratch>,
+    schedule: Schedule,
     /// Empty between calls.
-    entries: Vec<Entry<'static>>,
+    entries: Vec<UtteranceSlot<'static>>,
     most: Most,
 }
 
@@ -78,71 +80,71 @@ impl Workspace {
         }
     }
 
-    /// Bytes of so many lanes and of the lists of a batch, which [`Workspace::forward_backward`] allocates in a new workspace, and all
-    /// that it holds as long as it sees such batches alone.
+    /// LaneScratch of so many lanes and of the lists of a batch.
+    ///
+    /// [`Workspace::forward_backward`] allocates it in a new workspace, which holds no more as long as it sees such batches only.
     ///
     /// # Panics
     /// If there is no lane.
-    pub fn bytes(
+    pub fn scratch(
         lattices: &Lattices,
         topology: &Topology,
         regularisers: &Regularisers,
         lanes: usize,
-    ) -> usize {
-        assert!(lanes > 0, "lanes: expected at least one");
-        Shapes { lattices, topology, regularisers }.bytes(lanes)
+    ) -> ScratchReq {
+        Self::scratch_of_all([(lattices, topology)], regularisers, lanes)
     }
 
     /// The same for a workspace that sees batches and topologies of several shapes, and keeps all lanes from one to the other.
     ///
     /// # Panics
     /// If there is no lane.
-    pub fn bytes_of_all<'a>(
+    pub fn scratch_of_all<'a>(
         calls: impl IntoIterator<Item = (impl Borrow<Lattices>, &'a Topology)>,
         regularisers: &Regularisers,
         lanes: usize,
-    ) -> usize {
+    ) -> ScratchReq {
         assert!(lanes > 0, "lanes: expected at least one");
-        let mut all = AllCalls::default();
+        let (mut lists, mut of_lanes) = (ScratchReq::EMPTY, Vec::new());
         for (lattices, topology) in calls {
-            all.add(&Shapes { lattices: lattices.borrow(), topology, regularisers }, lanes);
+            let shapes = CallShapes { lattices: lattices.borrow(), topology, regularisers };
+            of_lanes.resize(of_lanes.len().max(lanes.min(shapes.lattices.batch())), LaneSizes::default());
+            Schedule::of(&shapes).each(&shapes, lanes, |lane, _, sizes| {
+                of_lanes[lane] = sizes.max(of_lanes[lane]);
+            });
+            lists = lists.or(shapes.lists());
         }
-        all.bytes()
-    }
-
-    /// Bytes of a single lane, the least that there can be.
-    pub fn smallest(lattices: &Lattices, topology: &Topology, regularisers: &Regularisers) -> usize {
-        Self::bytes(lattices, topology, regularisers, 1)
+        ScratchReq::all_of(of_lanes.iter().map(lane_scratch)).and(lists)
     }
 
     /// The most lanes that a number of bytes allows, one an utterance at most.
     ///
     /// # Errors
-    /// Fewer bytes than [`Workspace::smallest`] says.
+    /// Fewer bytes than a single lane takes.
     pub fn lanes_within(
         lattices: &Lattices,
         topology: &Topology,
         regularisers: &Regularisers,
         bytes: usize,
     ) -> Result<usize> {
-        let shapes = Shapes { lattices, topology, regularisers };
-        Turns::of(&shapes).lanes_within(&shapes, bytes, lattices.batch())
+        let shapes = CallShapes { lattices, topology, regularisers };
+        Schedule::of(&shapes).lanes_within(&shapes, bytes, lattices.batch())
     }
 
     /// Bytes that are held.
     pub fn held(&self) -> usize {
-        let rooms: usize = self.lanes.iter().map(|scratch| scratch.room().bytes()).sum();
-        self.lanes.capacity() * size_of::<Scratch>() + rooms + self.lists()
+        let of_lanes: usize = self.lanes.iter().map(|lane| lane.sizes().scratch().bytes()).sum();
+        self.lanes.capacity() * size_of::<LaneScratch>() + of_lanes + self.lists()
     }
 
     fn lists(&self) -> usize {
-        self.turns.held() + self.entries.capacity() * size_of::<Entry>()
+        self.schedule.held() + self.entries.capacity() * size_of::<UtteranceSlot>()
     }
 
     /// As [`forward_backward`](fn@crate::forward_backward), into given slices, and without allocation once a
     /// batch of the same shape has been seen.
     ///
-    /// # Shapes
+    /// # CallShapes
     /// `emissions` and `adjoints` *N x S*, `losses` *B*. Every number of the latter two is written.
     ///
     /// # Errors
@@ -150,7 +152,7 @@ impl Workspace {
     /// written by then means nothing.
     ///
     /// # Cost
-    /// As there. The memory is what [`Workspace::bytes`] says, about two numbers for each site of a lane's largest utterance, where
+    /// As there. The memory is what [`Workspace::scratch`] says, about two numbers for each site of a lane's largest utterance, where
     /// diagonals count as filled up to multiples of eight sites.
     pub fn forward_backward(
         &mut self,
@@ -166,54 +168,54 @@ impl Workspace {
         expect("losses", lattices.batch(), losses.len())?;
         expect("adjoints", entries, adjoints.len())?;
         regularisers.check()?;
-        let shapes = Shapes { lattices, topology, regularisers };
+        let shapes = CallShapes { lattices, topology, regularisers };
         let threads = rayon::current_num_threads().min(lattices.batch());
         self.make_lists(&shapes);
         let lanes = match self.most {
             Most::Threads => threads,
             Most::Lanes(lanes) => lanes.min(lattices.batch()),
             Most::Bytes(bytes) => {
-                let lanes = self.turns.lanes_within(&shapes, bytes, threads);
+                let lanes = self.schedule.lanes_within(&shapes, bytes, threads);
                 // The lists alone may be above it.
                 lanes.inspect_err(|_| *self = Self::within(bytes))?
             }
         };
         self.make_lanes(&shapes, lanes);
-        let Self { turns, entries, .. } = self;
-        Batch { shapes, emissions }.run(&mut self.lanes[..lanes], turns, entries, losses, adjoints)
+        let Self { schedule, entries, .. } = self;
+        LatticeCall { shapes, emissions }.run(&mut self.lanes[..lanes], schedule, entries, losses, adjoints)
     }
 
     /// Lists for a batch, and its order. They take the place of lanes where there is no room for both.
-    fn make_lists(&mut self, shapes: &Shapes) {
+    fn make_lists(&mut self, shapes: &CallShapes) {
         if let Most::Bytes(bytes) = self.most
-            && self.held() + shapes.lists().saturating_sub(self.lists()) > bytes
+            && self.held() + shapes.lists().bytes().saturating_sub(self.lists()) > bytes
         {
             *self = Self::within(bytes);
         }
-        self.turns.sort(shapes);
+        self.schedule.sort(shapes);
         self.entries.reserve_exact(shapes.lattices.batch());
     }
 
-    /// So many lanes with the rooms that they need. Those that are there stay, unless a number of bytes is against it.
-    fn make_lanes(&mut self, shapes: &Shapes, count: usize) {
+    /// So many lanes of the sizes that they need. Those that are there stay, unless a number of bytes is against it.
+    fn make_lanes(&mut self, shapes: &CallShapes, count: usize) {
         if let Most::Bytes(bytes) = self.most {
             let more =
-                self.lanes.len().max(count).saturating_sub(self.lanes.capacity()) * size_of::<Scratch>();
+                self.lanes.len().max(count).saturating_sub(self.lanes.capacity()) * size_of::<LaneScratch>();
             let (lanes, mut grown) = (&self.lanes, more);
-            self.turns.each(shapes, count, |lane, _, room| {
-                let held = lanes.get(lane).map(|lane| lane.room()).unwrap_or_default();
-                grown += held.max(room).bytes() - held.bytes();
+            self.schedule.each(shapes, count, |lane, _, sizes| {
+                let held = lanes.get(lane).map(|lane| lane.sizes()).unwrap_or_default();
+                grown += held.max(sizes).scratch().bytes() - held.scratch().bytes();
             });
             if self.held() + grown > bytes {
                 self.lanes = Vec::new();
-                self.turns.shrink();
+                self.schedule.shrink();
                 self.entries.shrink_to(shapes.lattices.batch());
             }
         }
         let missing = count.saturating_sub(self.lanes.len());
         self.lanes.reserve_exact(missing);
-        self.lanes.extend(std::iter::repeat_with(Scratch::default).take(missing));
+        self.lanes.extend(std::iter::repeat_with(LaneScratch::default).take(missing));
         let lanes = &mut self.lanes;
-        self.turns.each(shapes, count, |lane, _, room| lanes[lane].reserve(room));
+        self.schedule.each(shapes, count, |lane, _, sizes| lanes[lane].reserve(sizes));
     }
 }

@@ -285,7 +285,7 @@ impl Sizes<'_> {
         let calls = groups
             .iter()
             .flat_map(|group| topologies.iter().map(|&topology| (all.part(group.clone()), topology)));
-        rnnt_dp::Workspace::bytes_of_all(calls, &self.options.regularisers(), lanes)
+        rnnt_dp::Workspace::scratch_of_all(calls, &self.options.regularisers(), lanes).bytes()
     }
 }
 

@@ -173,7 +173,7 @@ impl Ctc {
 
     fn room_of(&self, utterance: usize) -> Room {
         let (frames, labels) = (self.frames.frames(utterance), self.utterances[utterance].labels.len());
-        let sums = CtcWorkspace::bytes(frames, labels);
+        let sums = CtcWorkspace::scratch(frames, labels).bytes();
         Room { by_label: 8 * frames * (labels + 1), sums, lists: 8 * labels + 4096 }
     }
 

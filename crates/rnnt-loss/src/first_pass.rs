@@ -7,7 +7,9 @@
 //! The session's buffers stay from call to call, so that both passes are there at once.
 use std::ops::Range;
 
-use ::pruned::{Batch, Bytes, FirstPass, Plan, Ranges, Side, Source, Unigram, Workspace, first_pass_with};
+use ::pruned::{
+    Batch, FirstPass, PassScratch, Plan, Ranges, Side, Source, Unigram, Workspace, first_pass_with,
+};
 use panda_core::Real;
 
 use crate::{Error, Found, Layout, Loss, Options, PrunedJoint, Result, Simple, SimpleGradient, Targets};
@@ -25,7 +27,7 @@ pub(crate) struct FirstPlan {
     /// Utterances that go through it together where its gradient does not wait.
     pub groups: Vec<Range<usize>>,
     /// Of a group, whichever takes the most of each buffer.
-    pub of_group: Bytes,
+    pub of_group: PassScratch,
     pub bytes: usize,
 }
 
@@ -96,29 +98,34 @@ impl Question {
         };
         // A unigram of all rows is one for all utterances.
         let mixed = self.options.am_only_scale != 0.0 && self.options.unigram == Unigram::AllRows;
-        let most = |plan: Plan, batch: &Batch| plan.bytes(source, batch, &self.options);
+        let most = |plan: Plan, batch: &Batch| plan.scratch(source, batch, &self.options);
         if whole || mixed {
             let plan = within(&self.batch);
             let all = std::iter::once(0..count).collect();
             let of_group = most(plan, &self.batch);
-            return FirstPlan { plan, groups: all, of_group, bytes: lists.saturating_add(of_group.most()) };
+            return FirstPlan {
+                plan,
+                groups: all,
+                of_group,
+                bytes: lists.saturating_add(of_group.total().bytes()),
+            };
         }
         let alone = (0..count).map(|b| within(&self.batch.part(b..b + 1)));
         let plan = alone.min().unwrap_or_else(Plan::smallest);
         let (mut groups, mut of_group): (Vec<Range<usize>>, _) =
-            (Vec::with_capacity(count), Bytes::default());
+            (Vec::with_capacity(count), PassScratch::default());
         for b in 0..count {
             if let Some(group) = groups.last_mut().filter(|group| group.len() < UTTERANCES) {
-                let with = of_group.max(most(plan, &self.batch.part(group.start..b + 1)));
-                if with.most() <= room {
+                let with = of_group.or(most(plan, &self.batch.part(group.start..b + 1)));
+                if with.total().bytes() <= room {
                     (group.end, of_group) = (b + 1, with);
                     continue;
                 }
             }
             groups.push(b..b + 1);
-            of_group = of_group.max(most(plan, &self.batch.part(b..b + 1)));
+            of_group = of_group.or(most(plan, &self.batch.part(b..b + 1)));
         }
-        FirstPlan { plan, groups, of_group, bytes: lists.saturating_add(of_group.most()) }
+        FirstPlan { plan, groups, of_group, bytes: lists.saturating_add(of_group.total().bytes()) }
     }
 
     /// First pass of all utterances, and what it found.

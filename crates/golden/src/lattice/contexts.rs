@@ -1,7 +1,7 @@
 //! Contexts by themselves. Semirings are in f64 whatever the type of a run; its results are rounded to that.
 use lattice::context::{backward_broadcast, forward_reduce, forward_reduce_backward, walk_states};
 use lattice::{Context, FullNGram, NextStateTable};
-use rnnt_dp::semiring::{Differentiable, Log, Real, Semiring, Tropical};
+use rnnt_dp::semiring::{Differentiable, Log, Probability, Semiring, Tropical};
 use rnnt_loss::Element;
 
 use super::check::{Check, Kind};
@@ -21,7 +21,7 @@ pub fn full_ngrams<F: Element>(check: &mut Check) -> Result<(), Stop> {
         let next = |p: usize| (0..=labels).map(move |y| context.next_state(p, y));
         check.same(&format!("{key}/next_state"), (0..context.states()).flat_map(next))?;
         any::<F>(check, &key, &context)?;
-        gradient::<F, Real>(check, &key, "real", &context)?;
+        gradient::<F, Probability>(check, &key, "real", &context)?;
         gradient::<F, Log>(check, &key, "log", &context)?;
         gradient::<F, Tropical>(check, &key, "tropical", &context)?;
     }
@@ -49,7 +49,7 @@ fn any<F: Element>(check: &mut Check, key: &str, context: &dyn Context) -> Resul
         walks.extend(walk_states(context, &string)?);
     }
     check.same(&format!("{key}/walk_states"), walks)?;
-    reduce::<F, Real>(check, key, "real", context)?;
+    reduce::<F, Probability>(check, key, "real", context)?;
     reduce::<F, Log>(check, key, "log", context)?;
     reduce::<F, Tropical>(check, key, "tropical", context)?;
     let values = check.file.values::<F>(&format!("{key}/backward_broadcast_in"))?;

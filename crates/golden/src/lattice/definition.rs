@@ -1,7 +1,7 @@
 //! The same lattice by the definition: distances in any semiring over the arc weights that the weight function gave.
 use lattice::distance::{Arc, distance, string_distance, through};
 use lattice::{Context, Labels};
-use rnnt_dp::semiring::{Log, Real, Semiring, Tropical};
+use rnnt_dp::semiring::{Log, Probability, Semiring, Tropical};
 use rnnt_loss::Element;
 
 use super::check::{Check, Kind};
@@ -20,7 +20,7 @@ impl Weighed {
         self.sums::<F, Log>(check, inputs, "log")?;
         self.sums::<F, Tropical>(check, inputs, "tropical")?;
         if check.file.find("out/denom_real").is_some() {
-            self.sums::<F, Real>(check, inputs, "real")?;
+            self.sums::<F, Probability>(check, inputs, "real")?;
         }
         self.marginals(check, inputs)
     }

@@ -1,5 +1,7 @@
 //! Semirings by themselves: operations, sums and products of rows, gradients; in f64 whatever the type of a run.
-use rnnt_dp::semiring::{Axis, Cartesian, Differentiable, Log, LogLogExpectation, Real, Semiring, Tropical};
+use rnnt_dp::semiring::{
+    Axis, Cartesian, Differentiable, Log, LogLogExpectation, Probability, Semiring, Tropical,
+};
 use rnnt_loss::Element;
 
 use super::check::{Check, Kind};
@@ -24,7 +26,7 @@ pub fn is_answer(name: &str) -> bool {
 }
 
 pub fn semirings<F: Element>(check: &mut Check) -> Result<(), Stop> {
-    numbers::<F, Real>(check, "real")?;
+    numbers::<F, Probability>(check, "real")?;
     numbers::<F, Log>(check, "log")?;
     numbers::<F, Tropical>(check, "tropical")?;
     expectations::<F>(check)?;

@@ -1,7 +1,7 @@
 //! One frame of each alignment, with weights of their own for each of its states; in f64 whatever the type of a run.
 use lattice::distance::{forward_step, string_forward_step, through_step};
 use lattice::{Alignment, Arcs, FullNGram, Next};
-use rnnt_dp::semiring::{Log, Real, Semiring, Tropical};
+use rnnt_dp::semiring::{Log, Probability, Semiring, Tropical};
 use rnnt_loss::Element;
 
 use super::check::{Check, Kind};
@@ -34,7 +34,7 @@ pub fn steps<F: Element>(check: &mut Check) -> Result<(), Stop> {
         let lexical: Vec<f64> = visit().map(|a| next(alignment.lexical_next(a))).collect();
         check.compare(Kind::Same, &format!("{key}/blank_next"), &blank)?;
         check.compare(Kind::Same, &format!("{key}/lexical_next"), &lexical)?;
-        forward::<F, Real>(check, &key, "real", (&context, alignment))?;
+        forward::<F, Probability>(check, &key, "real", (&context, alignment))?;
         forward::<F, Log>(check, &key, "log", (&context, alignment))?;
         forward::<F, Tropical>(check, &key, "tropical", (&context, alignment))?;
         backward::<F>(check, &key, (&context, alignment))?;

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use crate::tiny::{Place, Tiny, place, tiny};
 use rnnt_dp::semiring::{
-    Average, Cartesian, Count, Expectation, Exponential, Log, LogLogExpectation, Mean, Real, Semiring,
+    Average, Cartesian, Count, Expectation, Exponential, Log, LogLogExpectation, Mean, Probability, Semiring,
     Tropical,
 };
 
@@ -65,7 +65,7 @@ fn check(total: &Total, want: &Sums) {
     let cost = |t: usize, arc: Arc| tiny.cost(place(t, arc));
     let log_sum = want.real.ln();
     near(&[total.of::<Log>(weight)], &[log_sum]);
-    near(&[total.of::<Real>(|t, arc| weight(t, arc).exp())], &[want.real]);
+    near(&[total.of::<Probability>(|t, arc| weight(t, arc).exp())], &[want.real]);
     near(&[total.of::<Tropical>(weight)], &[want.best]);
     let one = |t: usize, arc: Arc| u64::from(weight(t, arc) > f64::NEG_INFINITY);
     assert_eq!(total.of::<Count>(one), want.count);
@@ -73,7 +73,7 @@ fn check(total: &Total, want: &Sums) {
     let magnitude = |t: usize, arc: Arc| LogLogExpectation::weighted(weight(t, arc), cost(t, arc).abs().ln());
     let found = total.of::<LogLogExpectation>(magnitude);
     near(&[found.0, found.1], &[log_sum, want.costs[1].ln()]);
-    type Signed = Expectation<Log, Real, Exponential>;
+    type Signed = Expectation<Log, Probability, Exponential>;
     let found = total.of::<Signed>(|t, arc| Signed::weighted(weight(t, arc), cost(t, arc)));
     near(&[found.0, found.1], &[log_sum, want.costs[0]]);
     let found = total.of::<Average>(|t, arc| Mean { log_prob: weight(t, arc), value: cost(t, arc) });

@@ -12,7 +12,7 @@ use oracle::{
     compare::assert_near,
     golden::{self, Tensors},
 };
-use rnnt_dp::semiring::{Differentiable, Log, Real, Semiring, Tropical};
+use rnnt_dp::semiring::{Differentiable, Log, Probability, Semiring, Tropical};
 
 /// A file and the bars of its precision: relative and absolute of values, and of gradients.
 struct Case {
@@ -69,7 +69,7 @@ fn contexts_fullngram() {
                 .flat_map(|p| (0..=context.vocabulary()).map(move |y| context.next_state(p, y) as i64))
                 .collect();
             assert_eq!(next, case.tensors.integers(&format!("{key}/next_state")));
-            check_gradient::<Real>(&case, &format!("{key}/forward_reduce_real"), &key, &context);
+            check_gradient::<Probability>(&case, &format!("{key}/forward_reduce_real"), &key, &context);
             check_gradient::<Log>(&case, &format!("{key}/forward_reduce_log"), &key, &context);
             check_gradient::<Tropical>(&case, &format!("{key}/forward_reduce_tropical"), &key, &context);
         }
@@ -105,7 +105,7 @@ fn check_context(case: &Case, key: &str, context: &dyn Context) {
         let found: Vec<i64> = walk_states(context, &labels).unwrap().into_iter().map(|p| p as i64).collect();
         assert_eq!(found, want, "{key} after {labels:?}");
     }
-    check_reduce::<Real>(case, &format!("{key}/forward_reduce_real"), key, context);
+    check_reduce::<Probability>(case, &format!("{key}/forward_reduce_real"), key, context);
     check_reduce::<Log>(case, &format!("{key}/forward_reduce_log"), key, context);
     check_reduce::<Tropical>(case, &format!("{key}/forward_reduce_tropical"), key, context);
     let rows = tensors.values(&format!("{key}/backward_broadcast_in")).chunks(states);
@@ -168,7 +168,7 @@ fn alignment_steps() {
             let lexical: Vec<i64> = visit().map(|a| next(alignment.lexical_next(a))).collect();
             assert_eq!(blank, case.tensors.integers(&format!("{key}/blank_next")), "{key}");
             assert_eq!(lexical, case.tensors.integers(&format!("{key}/lexical_next")), "{key}");
-            check_forward::<Real>(&case, &key, "real", &context, alignment);
+            check_forward::<Probability>(&case, &key, "real", &context, alignment);
             check_forward::<Log>(&case, &key, "log", &context, alignment);
             check_forward::<Tropical>(&case, &key, "tropical", &context, alignment);
             check_backward(&case, &key, &context, alignment);
@@ -277,7 +277,7 @@ fn check_lattice(file: &Path, case: &serde_json::Value) {
         let distances = [
             ("log", distances::<Log>(&context, alignment, string, frames, &weigh)),
             ("tropical", distances::<Tropical>(&context, alignment, string, frames, &weigh)),
-            ("real", distances::<Real>(&context, alignment, string, frames, &weigh)),
+            ("real", distances::<Probability>(&context, alignment, string, frames, &weigh)),
         ];
         for (semiring, (all, along)) in distances {
             let tensor = |what: &str| format!("out/{what}_{semiring}");

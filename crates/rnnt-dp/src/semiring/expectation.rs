@@ -1,7 +1,7 @@
 //! Weighted sums of what paths are worth.
 use std::marker::PhantomData;
 
-use super::{Log, Real, Semiring};
+use super::{Log, Probability, Semiring};
 
 /// Pairs of a weight and a weighted value (Eisner 2002):
 ///
@@ -29,7 +29,7 @@ pub trait Carry<W: Semiring, X: Semiring> {
 #[derive(Debug, Clone, Copy)]
 pub struct Same;
 
-/// `f(w) = exp w`, from [`Log`] to [`Real`], for values of any sign; it underflows where probabilities do.
+/// `f(w) = exp w`, from [`Log`] to [`Probability`], for values of any sign; it underflows where probabilities do.
 #[derive(Debug, Clone, Copy)]
 pub struct Exponential;
 
@@ -39,7 +39,7 @@ impl<W: Semiring, X: Semiring<Weight = W::Weight>> Carry<W, X> for Same {
     }
 }
 
-impl Carry<Log, Real> for Exponential {
+impl Carry<Log, Probability> for Exponential {
     fn carry(weight: f64) -> f64 {
         weight.exp()
     }

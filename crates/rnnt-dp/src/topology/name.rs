@@ -7,10 +7,10 @@ use std::{
 use super::{Error, Kind, Result, Token, Topology};
 
 /// A name, what it names, and how that is made.
-type Named = (&'static str, Kind, fn() -> Topology);
+type NamedTopology = (&'static str, Kind, fn() -> Topology);
 
 /// Those of a blank and a label. A new one is named here and nowhere else.
-const NAMED: [Named; 3] = [
+const NAMED: [NamedTopology; 3] = [
     ("regular", Kind::Regular, Topology::rnnt),
     ("modified", Kind::Modified, Topology::modified),
     ("constrained", Kind::Constrained, Topology::constrained),

@@ -85,7 +85,7 @@ fn a_lane_is_as_large_as_what_comes_to_it() {
     let of = |frames: &[usize], lanes: usize| {
         let lattices = Lattices::new(frames.to_vec(), vec![40; frames.len()]).unwrap();
         // Lists of the batch left out.
-        Workspace::bytes(&lattices, &topology, &regularisers, lanes) - 48 * frames.len()
+        Workspace::scratch(&lattices, &topology, &regularisers, lanes).bytes() - 48 * frames.len()
     };
     assert_eq!(of(&[30, 500, 100], 2), of(&[500], 1) + of(&[100], 1));
     assert_eq!(of(&[30, 500, 100], 64), of(&[500], 1) + of(&[100], 1) + of(&[30], 1));
@@ -98,7 +98,7 @@ proptest! {
     fn more_lanes_never_take_less(sizes in shapes(), topology in topology()) {
         let (frames, labels) = sizes.iter().copied().unzip();
         let lattices = Lattices::new(frames, labels).unwrap();
-        let bytes = |lanes| Workspace::bytes(&lattices, &topology, &Regularisers::default(), lanes);
+        let bytes = |lanes| Workspace::scratch(&lattices, &topology, &Regularisers::default(), lanes).bytes();
         for lanes in 1..sizes.len() {
             prop_assert!(bytes(lanes) < bytes(lanes + 1));
             let fit = |bytes| Workspace::lanes_within(&lattices, &topology, &Regularisers::default(), bytes);

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use rnnt_dp::{
     Error,
     semiring::{
-        Axis, Cartesian, Differentiable, Expectation, Exponential, Log, LogLogExpectation, Real, Semiring,
-        Tropical,
+        Axis, Cartesian, Differentiable, Expectation, Exponential, Log, LogLogExpectation, Probability,
+        Semiring, Tropical,
     },
 };
 
@@ -35,7 +35,7 @@ fn golden_single() {
 fn golden(precision: &str, bars: &Bars) {
     let Some(folder) = golden::folder_of("last") else { return };
     let file = Tensors::read(&folder.join(format!("semirings.{precision}.safetensors")));
-    numbers::<Real>(&file, "real", bars);
+    numbers::<Probability>(&file, "real", bars);
     numbers::<Log>(&file, "log", bars);
     numbers::<Tropical>(&file, "tropical", bars);
     pairs(&file, bars);
@@ -150,13 +150,16 @@ fn axes_are_checked() {
     let huge = [0, usize::MAX, 2];
     assert_eq!(Axis::new(&huge, 0).unwrap_err(), Error::Values { shape: huge.to_vec() });
     let axis = Axis::new(&[2, 3, 2], -2).unwrap();
-    assert!(matches!(axis.sum::<Real>(&[0.0; 11]), Err(Error::Length { expected: 12, found: 11, .. })));
     assert!(matches!(
-        axis.sum_backward::<Real>(&[0.0; 12], &[0.0; 3]),
+        axis.sum::<Probability>(&[0.0; 11]),
+        Err(Error::Length { expected: 12, found: 11, .. })
+    ));
+    assert!(matches!(
+        axis.sum_backward::<Probability>(&[0.0; 12], &[0.0; 3]),
         Err(Error::Length { expected: 4, .. })
     ));
     let values: Vec<f64> = (0..12).map(f64::from).collect();
-    assert_eq!(axis.sum::<Real>(&values).unwrap(), [6.0, 9.0, 24.0, 27.0]);
+    assert_eq!(axis.sum::<Probability>(&values).unwrap(), [6.0, 9.0, 24.0, 27.0]);
     assert_eq!(Axis::new(&[3, 0, 2], 1).unwrap().prod::<Log>(&[]).unwrap(), [0.0; 6]);
 }
 
@@ -178,7 +181,7 @@ proptest! {
     #[test]
     fn gradients_are_differences(values in prop::collection::vec(-3.0..3.0f64, 0..6), g in -2.0..2.0f64) {
         check_gradients::<Log>(&values, g, [true; 2]);
-        check_gradients::<Real>(&values, g, [true; 2]);
+        check_gradients::<Probability>(&values, g, [true; 2]);
         let mut sorted = values.clone();
         sorted.sort_by(f64::total_cmp);
         // Where two are nearly equal, differences see both.
@@ -194,12 +197,12 @@ proptest! {
             let all = || values.iter().copied();
             [[S::sum(all()), fold(S::ZERO, S::plus)], [S::prod(all()), fold(S::ONE, S::times)]]
         }
-        for [found, want] in both::<Log>(&values).into_iter().chain(both::<Real>(&values)).chain(both::<Tropical>(&values)) {
+        for [found, want] in both::<Log>(&values).into_iter().chain(both::<Probability>(&values)).chain(both::<Tropical>(&values)) {
             assert_near("fold", &[found], &[want], 1e-12, 1e-12);
         }
         let twins: Vec<(f64, f64)> = values.iter().map(|&v| (v, v.abs())).collect();
-        let composite = both::<LogLogExpectation>(&twins).into_iter().chain(both::<Cartesian<Log, Real>>(&twins));
-        for [found, want] in composite.chain(both::<Expectation<Log, Real, Exponential>>(&twins)) {
+        let composite = both::<LogLogExpectation>(&twins).into_iter().chain(both::<Cartesian<Log, Probability>>(&twins));
+        for [found, want] in composite.chain(both::<Expectation<Log, Probability, Exponential>>(&twins)) {
             assert_near("pairs", &[found.0, found.1], &[want.0, want.1], 1e-12, 1e-12);
         }
     }

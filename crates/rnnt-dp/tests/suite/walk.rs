@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use rnnt_dp::{
     Arc, Lattices, Regularisers, Topology, best_path, forward_backward,
     semiring::{
-        Average, Cartesian, Count, Expectation, Exponential, Log, LogLogExpectation, Mean, Real, Semiring,
-        Tropical,
+        Average, Cartesian, Count, Expectation, Exponential, Log, LogLogExpectation, Mean, Probability,
+        Semiring, Tropical,
     },
     walk::{self, Graph, Lattice, Transition},
 };
@@ -78,7 +78,7 @@ proptest! {
         let lattice = Lattice::new(&lattices, &topology, &emissions, 0).unwrap();
         let log = |arc: &Transition| arc.log_prob;
         prop_assert!(near(total::<Log>(&lattice, log, near), want.log_likelihood));
-        let real = total::<Real>(&lattice, |arc| arc.log_prob.exp(), near);
+        let real = total::<Probability>(&lattice, |arc| arc.log_prob.exp(), near);
         prop_assert!(near(real.ln(), want.log_likelihood));
         prop_assert_eq!(total::<Count>(&lattice, |_| 1, |a, b| a == b), want.count as u64);
         let best = &best_path(&lattices, &topology, &emissions).unwrap()[0];
@@ -134,7 +134,7 @@ proptest! {
     fn semirings_keep_their_laws(a in weights(), b in weights(), c in weights()) {
         laws::<Log>([a, b, c], near);
         laws::<Tropical>([a, b, c], near);
-        laws::<Real>([a, b, c].map(f64::exp), near);
+        laws::<Probability>([a, b, c].map(f64::exp), near);
         laws::<Count>([a, b, c].map(|x| (x.abs() * 3.0).min(1e6) as u64), |a, b| a == b);
         let mean = |log_prob: f64, value: f64| Mean { log_prob, value: if log_prob > f64::NEG_INFINITY { value } else { 0.0 } };
         let same = |a: Mean, b: Mean| near(a.log_prob, b.log_prob) && (a.log_prob == f64::NEG_INFINITY || near(a.value, b.value));
@@ -143,7 +143,7 @@ proptest! {
         let near_pair = |a: (f64, f64), b: (f64, f64)| near(a.0, b.0) && near(a.1, b.1);
         laws::<Cartesian<Log, Tropical>>(pairs, near_pair);
         laws::<LogLogExpectation>(pairs.map(|(w, v)| LogLogExpectation::weighted(w, v)), near_pair);
-        type Signed = Expectation<Log, Real, Exponential>;
+        type Signed = Expectation<Log, Probability, Exponential>;
         laws::<Signed>(pairs.map(|(w, v)| Signed::weighted(w, v.max(-9.0))), near_pair);
     }
 }

@@ -1,4 +1,6 @@
-//! Means over paths.
+//! Semirings of pairs: means over paths, and two semirings side by side.
+use std::marker::PhantomData;
+
 use super::{Log, Semiring};
 
 /// The mean over all paths of what their arcs are worth together, beside the log-sum of their probabilities: an
@@ -34,5 +36,39 @@ impl Semiring for Average {
             f64::NEG_INFINITY => Self::ZERO,
             log_prob => Mean { log_prob, value: a.value + b.value },
         }
+    }
+}
+
+/// Two semirings side by side: pairs, of which each component goes its own way.
+#[derive(Debug, Clone, Copy)]
+pub struct Cartesian<X, Y>(PhantomData<(X, Y)>);
+
+impl<X: Semiring, Y: Semiring> Semiring for Cartesian<X, Y> {
+    type Weight = (X::Weight, Y::Weight);
+    const ZERO: Self::Weight = (X::ZERO, Y::ZERO);
+    const ONE: Self::Weight = (X::ONE, Y::ONE);
+
+    fn plus(a: Self::Weight, b: Self::Weight) -> Self::Weight {
+        (X::plus(a.0, b.0), Y::plus(a.1, b.1))
+    }
+
+    fn times(a: Self::Weight, b: Self::Weight) -> Self::Weight {
+        (X::times(a.0, b.0), Y::times(a.1, b.1))
+    }
+
+    fn sum<I>(values: I) -> Self::Weight
+    where
+        I: IntoIterator<Item = Self::Weight, IntoIter: Clone>,
+    {
+        let values = values.into_iter();
+        (X::sum(values.clone().map(|pair| pair.0)), Y::sum(values.map(|pair| pair.1)))
+    }
+
+    fn prod<I>(values: I) -> Self::Weight
+    where
+        I: IntoIterator<Item = Self::Weight, IntoIter: Clone>,
+    {
+        let values = values.into_iter();
+        (X::prod(values.clone().map(|pair| pair.0)), Y::prod(values.map(|pair| pair.1)))
     }
 }

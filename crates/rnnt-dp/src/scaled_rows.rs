@@ -1,0 +1,60 @@
+//! Rows of scaled numbers, kept from one lattice to the next.
+use kernels::{
+    AlignedVec, ScratchReq,
+    scaled::{Scaled, ScaledRow, ScaledRowMut},
+};
+
+/// Scaled numbers, row after row.
+#[derive(Debug, Default)]
+pub(crate) struct ScaledRows {
+    mantissa: AlignedVec<f64>,
+    exponent: AlignedVec<f64>,
+}
+
+impl ScaledRows {
+    /// Makes room for at least `count` numbers. All there are stay finite.
+    pub fn reserve(&mut self, count: usize) {
+        self.mantissa.ensure_len(count, 0.0);
+        self.exponent.ensure_len(count, 0.0);
+    }
+
+    /// Scratch of [`Self::reserve`].
+    pub fn scratch(count: usize) -> ScratchReq {
+        ScratchReq::aligned::<f64>(count).times(2)
+    }
+
+    pub fn clear(&mut self) {
+        self.all_mut().fill(Scaled::ZERO);
+    }
+
+    pub fn row(&self, from: usize, width: usize) -> ScaledRow<'_> {
+        ScaledRow {
+            mantissa: &self.mantissa[from..from + width],
+            exponent: &self.exponent[from..from + width],
+        }
+    }
+
+    pub fn row_mut(&mut self, from: usize, width: usize) -> ScaledRowMut<'_> {
+        ScaledRowMut {
+            mantissa: &mut self.mantissa[from..from + width],
+            exponent: &mut self.exponent[from..from + width],
+        }
+    }
+
+    /// Two rows, the second not before the end of the first.
+    pub fn two_mut(&mut self, [first, second]: [usize; 2], width: usize) -> [ScaledRowMut<'_>; 2] {
+        let (left_x, right_x) = self.mantissa.split_at_mut(second);
+        let (left_k, right_k) = self.exponent.split_at_mut(second);
+        [
+            ScaledRowMut {
+                mantissa: &mut left_x[first..first + width],
+                exponent: &mut left_k[first..first + width],
+            },
+            ScaledRowMut { mantissa: &mut right_x[..width], exponent: &mut right_k[..width] },
+        ]
+    }
+
+    pub fn all_mut(&mut self) -> ScaledRowMut<'_> {
+        ScaledRowMut { mantissa: &mut self.mantissa, exponent: &mut self.exponent }
+    }
+}
