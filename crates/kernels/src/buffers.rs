@@ -124,14 +124,14 @@ impl<T> std::ops::Deref for AlignedVec<T> {
 }
 
 /// Memory that a workspace keeps from call to call.
-pub trait Buffer {
+pub trait ReusableBuffer {
     /// What it holds.
     fn requirement(&self) -> ScratchReq;
     /// Frees its memory.
     fn release(&mut self);
 }
 
-impl<T> Buffer for Vec<T> {
+impl<T> ReusableBuffer for Vec<T> {
     fn requirement(&self) -> ScratchReq {
         ScratchReq::new::<T>(self.capacity())
     }
@@ -140,7 +140,7 @@ impl<T> Buffer for Vec<T> {
     }
 }
 
-impl<T> Buffer for AlignedVec<T> {
+impl<T> ReusableBuffer for AlignedVec<T> {
     fn requirement(&self) -> ScratchReq {
         ScratchReq::from_bytes(self.bytes())
     }
@@ -152,7 +152,11 @@ impl<T> Buffer for AlignedVec<T> {
 /// Frees buffers that exceed their requirements, if a workspace would exceed a limit because of them.
 ///
 /// `others` is what the next call requires besides the buffers.
-pub fn release_excess(limit: usize, others: ScratchReq, buffers: &mut [(&mut dyn Buffer, ScratchReq)]) {
+pub fn release_excess(
+    limit: usize,
+    others: ScratchReq,
+    buffers: &mut [(&mut dyn ReusableBuffer, ScratchReq)],
+) {
     let largest = buffers.iter().map(|(buffer, required)| buffer.requirement().or(*required));
     if ScratchReq::all_of(largest).and(others).bytes() > limit {
         let exceeding = buffers.iter_mut().filter(|(buffer, required)| buffer.requirement() > *required);
@@ -199,7 +203,7 @@ mod tests {
             let (mut list, mut rows): (Vec<u8>, AlignedVec<f32>) = (vec![0; 100], AlignedVec::default());
             rows.ensure_len(10, 0.0);
             let required = [ScratchReq::new::<u8>(60), ScratchReq::aligned::<f32>(20)];
-            let mut buffers: [(&mut dyn Buffer, ScratchReq); 2] =
+            let mut buffers: [(&mut dyn ReusableBuffer, ScratchReq); 2] =
                 [(&mut list, required[0]), (&mut rows, required[1])];
             release_excess(limit, ScratchReq::from_bytes(1), &mut buffers);
             [list.capacity(), rows.bytes()]

@@ -48,8 +48,8 @@ pub use activation::Activation;
 pub use affine::{Affine, AffineTasks};
 pub use buffer_pool::{BufferPool, PooledBuffer, acquire};
 pub use buffers::{
-    AlignedVec, Buffer, alloc, ensure_capacity, ensure_len, release_excess, release_freed_memory, reset,
-    zeros,
+    AlignedVec, ReusableBuffer, alloc, ensure_capacity, ensure_len, release_excess, release_freed_memory,
+    reset, zeros,
 };
 pub use cell::{cell_backward, cell_forward};
 pub use fan::Fan;

@@ -6,7 +6,7 @@ use crate::{
 };
 #[cfg(target_arch = "x86_64")]
 use crate::{
-    avx512::tanh::{Job, tile_and_job},
+    avx512::tanh::{TanhJob, tile_and_job},
     simd::Avx512,
 };
 
@@ -153,7 +153,7 @@ fn interleaved(
         }
         let (packed, (count, _)) = left.part(part);
         let first = part * share;
-        let job = Job {
+        let job = TanhJob {
             out: next.split_off_mut(..share).expect("two registers a step"),
             panel: panel.split_off(..share).expect("two registers a step"),
             rows,

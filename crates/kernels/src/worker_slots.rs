@@ -1,7 +1,7 @@
 //! Scratch memory of tasks: as many slots as a plan allows, whatever the number of threads.
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::{Buffer, ScratchReq};
+use crate::{ReusableBuffer, ScratchReq};
 
 /// Scratch memory of tasks; each thread has a slot of its own, if there are enough.
 ///
@@ -54,7 +54,7 @@ impl<T> WorkerSlots<T> {
     }
 }
 
-impl<T: Buffer> Buffer for WorkerSlots<T> {
+impl<T: ReusableBuffer> ReusableBuffer for WorkerSlots<T> {
     fn requirement(&self) -> ScratchReq {
         ScratchReq::all_of(self.0.iter().map(|slot| Self::requirement_of(lock(slot).requirement())))
     }

@@ -11,7 +11,7 @@ use crate::{
     Adjoints, Head, Normalized, Plan, Precision, Real, Result, Selection, Sites, Workspace,
     blocking::{Blocking, ROWS_PER_TASK, SITES_PER_TASK, backward_waves, count_active, ensure_slots},
     error::expect_len,
-    panels::{Panels, fill, pack_for_gradient, pack_for_scores, pack_right, scores},
+    panels::{PackedOperands, fill, pack_for_gradient, pack_for_scores, pack_right, scores},
     scores::{ScoreGradient, ScoreSource},
     sites::DynSites,
 };
@@ -149,7 +149,7 @@ impl<F: Real> Pass<'_, F> {
         &self,
         sites: &dyn DynSites<F>,
         workspace: &mut Workspace<F>,
-        panels: &mut Panels<N::Word>,
+        panels: &mut PackedOperands<N::Word>,
         into: &mut GradientSink<F>,
     ) -> usize {
         let Self { plan, blocking, step: ScoreGradient { selection, normalized, adjoints }, kept, .. } = self;
@@ -178,7 +178,7 @@ impl<F: Real> Pass<'_, F> {
         wave: &[usize],
         saved: bool,
         workspace: &mut Workspace<F>,
-        panels: &mut Panels<N::Word>,
+        panels: &mut PackedOperands<N::Word>,
         into: &mut GradientSink<F>,
     ) {
         let Self { plan, blocking, head, step, .. } = self;
@@ -243,7 +243,7 @@ impl<F: Real> Pass<'_, F> {
         &self,
         wave: &[usize],
         group: &Range<usize>,
-        panels: &mut Panels<N::Word>,
+        panels: &mut PackedOperands<N::Word>,
         slots: &WorkerSlots<Vec<F>>,
         sums: &mut [F],
     ) {
@@ -305,9 +305,9 @@ impl<F: Real> Pass<'_, F> {
     /// ```
     ///
     /// The pieces of a block come one after the other on a thread that nobody helps, with the rows in its second cache.
-    fn of_head<N: OperandFormat<F>>(&self, rows: usize, panels: &Panels<N::Word>, weight: &mut [F]) {
+    fn of_head<N: OperandFormat<F>>(&self, rows: usize, panels: &PackedOperands<N::Word>, weight: &mut [F]) {
         let Self { plan, head, blocking: Blocking { piece, leaf, gt_left, h_right, .. }, .. } = *self;
-        let Panels { gt_left: all, h_right: right, .. } = panels;
+        let PackedOperands { gt_left: all, h_right: right, .. } = panels;
         let (h, blocks) = (head.hidden, rows.div_ceil(plan.block));
         let tiles = (parts_mut(weight, plan.tile_classes * h), parts(all, blocks * gt_left));
         par_for(tiles, |_, (weight, packed)| {
@@ -334,7 +334,7 @@ impl<F: Real> Pass<'_, F> {
         &self,
         rows: usize,
         group: &Range<usize>,
-        panels: &Panels<N::Word>,
+        panels: &PackedOperands<N::Word>,
         gradient: &mut [F],
     ) {
         let Self { plan, head, blocking: Blocking { leaf, g_left, w_right, .. }, .. } = *self;

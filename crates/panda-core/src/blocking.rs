@@ -2,7 +2,7 @@
 use std::ops::Range;
 
 use kernels::{
-    Buffer, WorkerSlots,
+    ReusableBuffer, WorkerSlots,
     packed::{
         Full, Operand, OperandFormat,
         half::{DEPTH, Half},

@@ -10,7 +10,7 @@ use kernels::{
 use crate::{
     Head, Normalized, Plan, Precision, Real, Result, Selection, Sites, Workspace,
     blocking::{Blocking, ROWS_PER_TASK, ensure_slots, forward_waves},
-    panels::{Panels, fill, pack_for_scores, scores},
+    panels::{PackedOperands, fill, pack_for_scores, scores},
     saved::SavedHidden,
     sites::DynSites,
 };
@@ -91,7 +91,7 @@ impl<F: Real> Pass<'_, F> {
         &self,
         sites: &dyn DynSites<F>,
         workspace: &mut Workspace<F>,
-        panels: &mut Panels<N::Word>,
+        panels: &mut PackedOperands<N::Word>,
         out: &mut Normalized<F>,
     ) {
         let Self { ref plan, ref blocking, head, selection } = *self;
@@ -147,7 +147,7 @@ impl<F: Real> Pass<'_, F> {
         &self,
         wave: &[usize],
         group: &Range<usize>,
-        panels: &Panels<N::Word>,
+        panels: &PackedOperands<N::Word>,
         (kept, passing): (Option<&mut [F]>, &WorkerSlots<Vec<F>>),
         (statistics, picked): (&mut [(F, f64)], &mut [F]),
     ) {

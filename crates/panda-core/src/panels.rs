@@ -12,7 +12,7 @@
 use std::{ops::Range, sync::Mutex};
 
 use kernels::{
-    Accumulate, AlignedVec, Buffer, ScratchReq, View, ViewMut, items_mut, lock,
+    Accumulate, AlignedVec, ReusableBuffer, ScratchReq, View, ViewMut, items_mut, lock,
     packed::{Operand, OperandFormat},
     par_for, parts, parts_mut, runs,
 };
@@ -25,7 +25,7 @@ use crate::{
 
 /// Packed factors of the wave and the group at hand, each part with room for a whole block or tile.
 #[derive(Debug)]
-pub(crate) struct Panels<W> {
+pub(crate) struct PackedOperands<W> {
     /// `h` on the left and on the right, block after block.
     pub h_left: AlignedVec<W>,
     pub h_right: AlignedVec<W>,
@@ -37,7 +37,7 @@ pub(crate) struct Panels<W> {
     pub g_left: AlignedVec<W>,
 }
 
-impl<W> Default for Panels<W> {
+impl<W> Default for PackedOperands<W> {
     fn default() -> Self {
         let [h_left, h_right, wt_right, w_right, gt_left, g_left] =
             std::array::from_fn(|_| AlignedVec::default());
@@ -45,7 +45,7 @@ impl<W> Default for Panels<W> {
     }
 }
 
-/// Requirements of the panels, in the order of [`Panels::all`].
+/// Requirements of the panels, in the order of [`PackedOperands::all`].
 pub(crate) fn panel_requirements<F: Real, N: OperandFormat<F>>(plan: &Plan<F>, h: usize) -> [ScratchReq; 6] {
     let Blocking { h_left, h_right, wt_right, w_right, gt_left, g_left, .. } = Blocking::new::<F, N>(plan, h);
     let (tiles, blocks) = (plan.tiles, plan.wave.div_ceil(plan.block));
@@ -61,9 +61,9 @@ pub(crate) fn panel_requirements<F: Real, N: OperandFormat<F>>(plan: &Plan<F>, h
     .map(|(count, words)| ScratchReq::aligned::<N::Word>(count.saturating_mul(words)))
 }
 
-impl<W> Panels<W> {
+impl<W> PackedOperands<W> {
     /// All panels.
-    pub fn all(&mut self) -> [&mut dyn Buffer; 6] {
+    pub fn all(&mut self) -> [&mut dyn ReusableBuffer; 6] {
         let Self { h_left, h_right, wt_right, w_right, gt_left, g_left } = self;
         [h_left, h_right, wt_right, w_right, gt_left, g_left]
     }
@@ -211,7 +211,7 @@ pub(crate) fn scores<F: Real, N: OperandFormat<F>>(
     h: usize,
     (block, first): (usize, usize),
     tile: usize,
-    Panels { h_left, wt_right, .. }: &Panels<N::Word>,
+    PackedOperands { h_left, wt_right, .. }: &PackedOperands<N::Word>,
     z: ViewMut<F>,
 ) {
     let left = &h_left[block * blocking.h_left + N::words(Operand::Left, first, h)..];

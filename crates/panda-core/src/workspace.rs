@@ -2,7 +2,7 @@
 use std::sync::Mutex;
 
 use kernels::{
-    Buffer, ScratchReq, WorkerSlots, ensure_len,
+    ReusableBuffer, ScratchReq, WorkerSlots, ensure_len,
     packed::{
         Full,
         half::{Half, Tile},
@@ -14,7 +14,7 @@ use crate::{
     DEFAULT_BUDGET, Head, Normalized, Plan, Precision, Real, Result, Selection, Shape,
     blocking::Blocking,
     error::expect_len,
-    panels::{Panels, panel_requirements},
+    panels::{PackedOperands, panel_requirements},
     saved::{SavedHidden, SavedScores},
     sites::DynSites,
 };
@@ -46,8 +46,8 @@ pub struct Workspace<F> {
     /// Selected scores of each row of each tile.
     pub(crate) picked: Vec<F>,
     /// Packed factors, in the type of the rows or in bf16.
-    pub(crate) full: Panels<F>,
-    pub(crate) half: Panels<Tile>,
+    pub(crate) full: PackedOperands<F>,
+    pub(crate) half: PackedOperands<Tile>,
     /// What an earlier call kept and nobody needs any more.
     spare: Normalized<F>,
 }
@@ -78,8 +78,8 @@ impl<F: Real> Workspace<F> {
     pub fn with_precision(self, precision: Precision) -> Self {
         Self {
             precision,
-            full: Panels::default(),
-            half: Panels::default(),
+            full: PackedOperands::default(),
+            half: PackedOperands::default(),
             spare: Normalized::none(),
             ..self
         }
@@ -102,8 +102,8 @@ impl<F: Real> Workspace<F> {
             sums: Vec::new(),
             statistics: Vec::new(),
             picked: Vec::new(),
-            full: Panels::default(),
-            half: Panels::default(),
+            full: PackedOperands::default(),
+            half: PackedOperands::default(),
             spare: Normalized::none(),
         }
     }
@@ -148,13 +148,15 @@ impl<F: Real> Workspace<F> {
         let required = requirements(plan, shape, self.precision);
         let Self { precision, list, active, hidden, gradient, z, sums, statistics, picked, spare, .. } = self;
         let Normalized { max, log_sum, emissions, scores, hidden: saved } = spare;
-        let of_wave: [&mut dyn Buffer; _] = [list, active, hidden, gradient, z, sums, statistics, picked];
+        let of_wave: [&mut dyn ReusableBuffer; _] =
+            [list, active, hidden, gradient, z, sums, statistics, picked];
         // The panels of the other precision are empty.
         let panels = match precision {
             Precision::Full => self.full.all(),
             Precision::Bf16 => self.half.all(),
         };
-        let saved: [&mut dyn Buffer; _] = [&mut scores.scores, &mut saved.rows, max, log_sum, emissions];
+        let saved: [&mut dyn ReusableBuffer; _] =
+            [&mut scores.scores, &mut saved.rows, max, log_sum, emissions];
         let buffers = of_wave.into_iter().chain(panels).chain(saved);
         let mut buffers: Vec<_> = buffers.zip(required).collect();
         kernels::release_excess(limit, task_scratch(plan), &mut buffers);

@@ -8,7 +8,7 @@
 //! `tiny`, the smallest normal number of the type, is fast_rnnt's: no class has probability 0.
 use std::ops::Range;
 
-use kernels::{AlignedVec, Buffer, Real, ScratchReq, WorkerSlots, ensure_len, reset};
+use kernels::{AlignedVec, Real, ReusableBuffer, ScratchReq, WorkerSlots, ensure_len, reset};
 
 use crate::{Side, Source, TaskScratch, tiles};
 

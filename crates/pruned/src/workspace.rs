@@ -1,5 +1,5 @@
 //! Buffers of first passes, which stay from call to call.
-use kernels::{AlignedVec, Buffer, Real, ScratchReq, WorkerSlots, ensure_len};
+use kernels::{AlignedVec, Real, ReusableBuffer, ScratchReq, WorkerSlots, ensure_len};
 
 use crate::{FirstPass, PassScratch, sums::BatchSums, unigram::UnigramRow};
 

@@ -25,21 +25,21 @@ type ArcEntry = (usize, u32, u32);
 const END: u32 = u32::MAX;
 
 /// A lattice whose arcs are written down.
-struct ArcList<'a> {
+struct BandArcs<'a> {
     arcs: &'a [ArcEntry],
     emissions: &'a [f64],
     kinds: usize,
     start: Option<usize>,
 }
 
-impl ArcList<'_> {
+impl BandArcs<'_> {
     fn arc(&self, &(at, from, to): &ArcEntry) -> Transition {
         let to = (to != END).then_some(to as usize);
         Transition { from: from as usize, to, arc: at, log_prob: self.emissions[at] }
     }
 }
 
-impl Graph for ArcList<'_> {
+impl Graph for BandArcs<'_> {
     fn states(&self) -> usize {
         self.emissions.len() / self.kinds
     }
@@ -93,7 +93,7 @@ impl Banded {
                 Some((site * kinds.len() + arc, site as u32, to))
             }));
         }
-        let graph = ArcList { arcs, emissions, kinds: kinds.len(), start: lattice.start() };
+        let graph = BandArcs { arcs, emissions, kinds: kinds.len(), start: lattice.start() };
         alpha.resize(graph.states(), 0.0);
         beta.resize(graph.states(), 0.0);
         adjoints.fill(0.0);

@@ -3,10 +3,7 @@ use std::{cmp::Reverse, ops::Range};
 
 use kernels::ScratchReq;
 
-use crate::{
-    Error, Lattices, Regularisers, Result, Topology,
-    utterance::{LaneScratch, LaneSizes},
-};
+use crate::{Error, Lattices, Regularisers, Result, Topology, skew::LaneSizes, utterance::LaneScratch};
 
 /// The shapes of a call.
 #[derive(Debug, Clone, Copy)]

@@ -1,19 +1,13 @@
 //! The two recursions, a diagonal at a time. Both work on the few diagonals that arcs span.
 use kernels::{
     AlignedVec, ScratchReq,
-    scaled::{self, LANES, Scaled, ScaledRow, ScaledRowMut},
+    scaled::{self, Scaled, ScaledRow, ScaledRowMut},
 };
 
-use crate::{Arc, scaled_rows::ScaledRows, skew::Skew, utterance::LaneSizes};
-
-/// The diagonals that arcs span: their number, a power of two, how far a row is read beyond either end, and its length.
-pub(crate) fn ring(frames: usize, labels: usize, arcs: &[Arc]) -> (usize, usize, usize) {
-    let fitting = || arcs.iter().filter(|arc| arc.frames <= frames && arc.labels <= labels);
-    let span = fitting().map(|arc| arc.frames + arc.labels).max().unwrap_or(0);
-    let margin = fitting().map(|arc| arc.labels).max().unwrap_or(0).next_multiple_of(LANES);
-    let stride = 2 * margin + (labels + 1).next_multiple_of(LANES) + LANES;
-    ((span + 1).next_power_of_two(), margin, stride)
-}
+use crate::{
+    scaled_rows::ScaledRows,
+    skew::{LaneSizes, Skew, ring},
+};
 
 /// The last few diagonals, some rows for each, by u. A row may be read before u = 0 by as much as an arc emits, and
 /// behind u = U by that and a register.

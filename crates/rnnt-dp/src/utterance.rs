@@ -15,80 +15,19 @@
 //! run at the same time. Emissions are read, and adjoints written, where the caller has them.
 use kernels::{
     AlignedVec, ScratchReq, ensure_capacity,
-    scaled::{self, Diagonals, LANES, Scaled, ScaledRow},
+    scaled::{self, Diagonals, Scaled, ScaledRow},
 };
 
 use crate::{
-    Arc, Lattices, Regularisers, Topology,
+    Arc,
     banded::Banded,
-    compose::composed,
     scaled_rows::ScaledRows,
-    skew::{Skew, places},
-    sweep::{BackwardSweep, ForwardSweep, ring},
+    skew::{LaneSizes, Skew},
+    sweep::{BackwardSweep, ForwardSweep},
     walk::Lattice,
 };
 
-/// Sizes of a lane's buffers, known from shapes: the largest of the lattices that it works on.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct LaneSizes {
-    /// Kinds of arcs.
-    pub kinds: usize,
-    /// Diagonals.
-    pub diagonals: usize,
-    /// Places of a diagonal.
-    pub row: usize,
-    /// Places of all diagonals.
-    pub places: usize,
-    /// Of the diagonals that arcs span: how many, and how long their rows are.
-    pub slots: usize,
-    pub stride: usize,
-    /// Arcs with emissions that are not those of the columns.
-    pub folded: usize,
-    /// Arcs and sites of bands.
-    pub band: (usize, usize),
-}
-
 impl LaneSizes {
-    /// The sizes of an utterance of a batch.
-    pub fn new(
-        lattices: &Lattices,
-        topology: &Topology,
-        regularisers: &Regularisers,
-        utterance: usize,
-    ) -> Self {
-        let (kinds, sites) = (topology.arcs().len(), lattices.range(utterance).len());
-        let folded = if composed(topology, regularisers) { sites * kinds } else { 0 };
-        if !lattices.full() {
-            return Self { folded, band: (sites * kinds, sites), ..Self::default() };
-        }
-        let (frames, labels) = (lattices.frames(utterance), lattices.labels(utterance));
-        let (slots, _, stride) = ring(frames, labels, topology.arcs());
-        Self {
-            kinds,
-            diagonals: frames + labels + 1,
-            row: (labels + 1).next_multiple_of(LANES),
-            places: places(frames, labels),
-            slots,
-            stride,
-            folded,
-            band: (0, 0),
-        }
-    }
-
-    /// The sizes for both, one after the other.
-    pub fn max(self, other: Self) -> Self {
-        Self {
-            kinds: self.kinds.max(other.kinds),
-            diagonals: self.diagonals.max(other.diagonals),
-            row: self.row.max(other.row),
-            places: self.places.max(other.places),
-            slots: self.slots.max(other.slots),
-            stride: self.stride.max(other.stride),
-            folded: self.folded.max(other.folded),
-            band: (self.band.0.max(other.band.0), self.band.1.max(other.band.1)),
-        }
-    }
-
     /// Scratch of a [`LaneScratch`] of these sizes, itself left out.
     pub fn scratch(&self) -> ScratchReq {
         let Self { kinds, diagonals, row, places, folded, band, .. } = *self;

@@ -8,7 +8,8 @@ use crate::{
     forward_backward::expect,
     lanes::LatticeCall,
     schedule::{CallShapes, Schedule, UtteranceSlot, lane_scratch},
-    utterance::{LaneScratch, LaneSizes},
+    skew::LaneSizes,
+    utterance::LaneScratch,
 };
 
 /// Memory for [`Workspace::forward_backward`], which is kept.

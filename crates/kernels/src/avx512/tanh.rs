@@ -53,7 +53,7 @@ pub fn tanh_panel(out: &mut [f32], panel: &[f32], rows: &[f32]) {
 }
 
 /// Tangents to be made: `out = 1 - 2 / (1 + panel row)`, register by register, two of them for each row.
-pub struct Job<'a> {
+pub struct TanhJob<'a> {
     pub out: &'a mut [[f32; LANES]],
     pub panel: &'a [[f32; LANES]],
     pub rows: &'a [f32],
@@ -68,7 +68,14 @@ pub struct Job<'a> {
 ///
 /// # Panics
 /// If there are no rows or more than 12, or a job of another size.
-pub fn tile_and_job(_proof: Avx512, rows: usize, left: &[f32], hidden: &[f32], out: &mut [f32], job: Job) {
+pub fn tile_and_job(
+    _proof: Avx512,
+    rows: usize,
+    left: &[f32],
+    hidden: &[f32],
+    out: &mut [f32],
+    job: TanhJob,
+) {
     let steps = left.len() / rows.max(1);
     assert!(
         left.len() == steps * rows && hidden.len() == steps * WIDE && out.len() == rows * WIDE,
@@ -91,7 +98,7 @@ pub fn tile_and_job(_proof: Avx512, rows: usize, left: &[f32], hidden: &[f32], o
 }
 
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,fma")]
-fn tile<const M: usize, const JOBS: usize>(left: &[f32], hidden: &[f32], out: &mut [f32], job: Job) {
+fn tile<const M: usize, const JOBS: usize>(left: &[f32], hidden: &[f32], out: &mut [f32], job: TanhJob) {
     let mut sums = [[_mm512_setzero_ps(); 2]; M];
     let steps = left.as_chunks::<M>().0.iter().zip(hidden.as_chunks::<WIDE>().0);
     let jobs = job.out.as_chunks_mut::<JOBS>().0.iter_mut().zip(job.panel.as_chunks::<JOBS>().0);
