@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use candle_core::Tensor;
 use oracle::dense::{joint_logits, lean_transducer_loss};
+use panda::distributed::ProcessGroup;
 use panda::model::memory::peak_resident;
 use panda::model::{Losses, Masks, Model, linear};
 use panda::recognizer::examples::load;
@@ -14,9 +15,7 @@ use panda::rnnt_loss::{Activation, Loss, Options, Targets};
 use panda::speech::{FrontEnd, Tokenizer, read_manifest};
 use panda::training::data::{Batch, Store, TrainingSet};
 use panda::training::run_folder::RunFolder;
-use panda::training::{
-    About, EpochReport, Learner, Objective, Observer, Ranks, Recipe, Result, Start, Trainer,
-};
+use panda::training::{About, EpochReport, Learner, Objective, Observer, Recipe, Result, Start, Trainer};
 
 /// Regular transducer losses by candle's own operations on B x T x (U + 1) x C scores.
 struct Dense {
@@ -107,8 +106,8 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let folder = RunFolder::new(folder, Start::Fresh)?;
     let about = About { recipe: text, tokenizer: tokenizer.to_json()?, data: None };
     let run = (&recipe.training.run, recipe.batch.accumulate);
-    let mut alone = ();
-    let mut trainer = Trainer::new(learner, run, about, (&folder, None), &mut alone)?;
-    trainer.fit(&source, &mut |_: &Model, _: &mut dyn Ranks| Ok(None), &mut Print, &stop)?;
+    let mut group = ProcessGroup::alone();
+    let mut trainer = Trainer::new(learner, run, about, (&folder, None), &mut group)?;
+    trainer.fit(&source, &mut |_: &Model, _: &mut ProcessGroup| Ok(None), &mut Print, &stop)?;
     Ok(())
 }

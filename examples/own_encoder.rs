@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use candle_core::{Device, Module, Result as TensorResult, Tensor};
 use candle_nn::{Conv1d, Conv1dConfig, Linear, VarBuilder};
+use panda::distributed::ProcessGroup;
 use panda::model::config::{JointConfig, Terms};
 use panda::model::encoders::{EncoderKind, Frames, LstmEncoderConfig};
 use panda::model::predictors::{BuildPredictor, PredictorKind, StatelessPredictorConfig};
@@ -14,7 +15,7 @@ use panda::training::data::{Batch, Source};
 use panda::training::optimiser::OptimiserConfig;
 use panda::training::recipe::RunConfig;
 use panda::training::run_folder::RunFolder;
-use panda::training::{About, EpochReport, Learner, Observer, Ranks, Result, Start, Trainer};
+use panda::training::{About, EpochReport, Learner, Observer, Result, Start, Trainer};
 
 const LABELS: usize = 3;
 const INPUT: usize = 4;
@@ -91,10 +92,10 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let learner = Learner::new(model, &OptimiserConfig { ema: 0.9, ..OptimiserConfig::new(2e-2) })?;
     let place = tempfile::tempdir()?;
     let folder = RunFolder::new(place.path(), Start::Fresh)?;
-    let mut alone = (); // other processes would sum their gradients here
+    let mut group = ProcessGroup::alone();
     let run = RunConfig::new(20);
-    let mut trainer = Trainer::new(learner, (&run, 1), About::default(), (&folder, None), &mut alone)?;
-    let mut judge = |_: &Model, _: &mut dyn Ranks| Ok(None);
+    let mut trainer = Trainer::new(learner, (&run, 1), About::default(), (&folder, None), &mut group)?;
+    let mut judge = |_: &Model, _: &mut ProcessGroup| Ok(None);
     trainer.fit(&Bumps, &mut judge, &mut Print, &AtomicBool::new(false))?;
 
     // What it has learnt: the best class of each site, frame after frame.

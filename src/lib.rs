@@ -9,13 +9,17 @@
 //! | [`decoding`] | label-looping, beams, language models, phrases, streams |
 //! | [`lattice`] | recognition lattices: contexts, alignments and weight functions, globally normalised |
 //! | [`speech`] | audio files, features, tokenizers, manifests, word error rate |
+//! | [`distributed`] | the processes of a run: collective calls over MPI or threads |
 //! | [`model`] | encoders, predictors, joint networks, configuration, checkpoints |
 //! | [`recognizer`] | recognition of recordings and streams, alignment, scores |
 //! | [`training`] | data, optimizers, the training loop |
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-pub use {decoding, lattice, model, panda_core, pruned, recognizer, rnnt_dp, rnnt_loss, speech, training};
+pub use {
+    decoding, distributed, lattice, model, panda_core, pruned, recognizer, rnnt_dp, rnnt_loss, speech,
+    training,
+};
 
 /// The README's example is compiled and run with the tests.
 #[cfg(doctest)]

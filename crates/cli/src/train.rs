@@ -4,11 +4,12 @@ mod many;
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
+use distributed::ProcessGroup;
 use indicatif::{ProgressBar, ProgressStyle};
 use model::bytes;
 use training::recipe::Changes;
 use training::run_folder::RunFolder;
-use training::{EpochReport, Metrics, Observer, Ranks, RunReport, Start, StepReport};
+use training::{EpochReport, Metrics, Observer, RunReport, Start, StepReport};
 
 use crate::{
     error::{Error, Result},
@@ -50,7 +51,7 @@ pub struct Args {
     /// In which numbers gradients travel between processes: bf16 has half the bytes, and rounds to 8 bits
     #[cfg(feature = "mpi")]
     #[arg(long, default_value = "f32", value_name = "f32|bf16")]
-    transfer: ranks::Transfer,
+    transfer: distributed::Transfer,
     /// End the job with an error if a process does not respond for this time, in seconds; 0 waits forever
     #[cfg(feature = "mpi")]
     #[arg(
@@ -73,16 +74,16 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
         _ => Start::Fresh,
     };
     let mut terminal = Terminal::default();
-    let mut train = |ranks: &mut dyn Ranks| -> Result<training::Outcome> {
+    let mut train = |group: &mut ProcessGroup| -> Result<training::Outcome> {
         let says = "stopping as soon as the run can go on from there; Ctrl-C once more leaves at once";
-        let stop = signals::watch(if ranks.rank() == 0 { says } else { "" })?;
-        if arguments.resume && ranks.rank() == 0 && !folder.join(training::run_folder::LAST).exists() {
+        let stop = signals::watch(if group.rank() == 0 { says } else { "" })?;
+        if arguments.resume && group.rank() == 0 && !folder.join(training::run_folder::LAST).exists() {
             warnln!("note: {} holds no run: it begins anew", folder.display());
         }
         let Args { epochs, memory, max_bad, .. } = *arguments;
         let changes = Changes { epochs, memory, max_bad };
         let place = (&*folder, start);
-        let outcome = training::train_with(&arguments.recipe, changes, place, ranks, &mut terminal, &stop);
+        let outcome = training::train_with(&arguments.recipe, changes, place, group, &mut terminal, &stop);
         terminal.finish();
         Ok(outcome?)
     };
@@ -93,7 +94,7 @@ pub fn run(arguments: &Args) -> Result<ExitCode> {
         None => return Ok(ExitCode::SUCCESS),
     };
     #[cfg(not(feature = "mpi"))]
-    let outcome = train(&mut ())?;
+    let outcome = train(&mut ProcessGroup::alone())?;
     if outcome.stopped {
         let (steps, run) = (outcome.steps, folder.display());
         terminal.print(&match steps {

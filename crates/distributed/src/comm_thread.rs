@@ -6,14 +6,14 @@ use std::thread::{self, JoinHandle};
 
 use crate::Communicator;
 
-type Job = Box<dyn FnOnce(&mut dyn Communicator) + Send>;
+type CommJob = Box<dyn FnOnce(&mut dyn Communicator) + Send>;
 
 /// A communicator in a thread of its own, which runs one job after another.
 ///
 /// MPI libraries expect all calls from one thread; here it is this one. A panic of the owner aborts the communicator, so that other
 /// ranks do not wait.
 pub(crate) struct CommThread {
-    jobs: Option<Sender<Job>>,
+    jobs: Option<Sender<CommJob>>,
     thread: Option<JoinHandle<()>>,
     is_waiting: Arc<AtomicBool>,
     pub rank: usize,
@@ -43,7 +43,7 @@ impl<T> Pending<T> {
 impl CommThread {
     /// Starts the thread, which makes the communicator; none if it cannot.
     pub fn start<C: Communicator>(connect: impl FnOnce() -> Option<C> + Send + 'static) -> Option<Self> {
-        let (jobs, queue) = channel::<Job>();
+        let (jobs, queue) = channel::<CommJob>();
         let (sender, connected) = channel();
         let is_waiting = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&is_waiting);

@@ -40,7 +40,7 @@ pub use agreement::{SharedError, first_error};
 pub use comm_thread::Pending;
 pub use communicator::{Communicator, ReduceBuffers, Transfer};
 #[cfg(feature = "mpi")]
-pub use mpi::{Launcher, MpiCommunicator, launcher};
+pub use mpi::{MpiCommunicator, MpiLauncher, launcher};
 pub use process_group::ProcessGroup;
 pub use threads::ThreadCommunicator;
 #[cfg(feature = "mpi")]

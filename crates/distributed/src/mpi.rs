@@ -150,14 +150,14 @@ impl Communicator for MpiCommunicator {
 
 /// The program that has started this process as one of several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Launcher {
+pub struct MpiLauncher {
     /// Number of processes, if the launcher states it.
     pub size: Option<usize>,
 }
 
 /// Returns the launcher, if there is one: OpenMPI's, one of MPICH's family, or a queue's own.
-pub fn launcher() -> Option<Launcher> {
+pub fn launcher() -> Option<MpiLauncher> {
     let number = |name: &str| std::env::var(name).ok()?.parse().ok();
     let size = number("OMPI_COMM_WORLD_SIZE").or_else(|| number("PMI_SIZE"));
-    (size.is_some() || std::env::var_os("PMIX_RANK").is_some()).then_some(Launcher { size })
+    (size.is_some() || std::env::var_os("PMIX_RANK").is_some()).then_some(MpiLauncher { size })
 }

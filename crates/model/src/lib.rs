@@ -11,13 +11,13 @@
 //! | [`bytes`], [`memory`] | memory budgets as text, and the memory that is available |
 #![warn(missing_docs)]
 
-mod arrivals;
 pub mod bytes;
 pub mod checkpoint;
 pub mod config;
 mod decoder;
 pub mod encoders;
 mod error;
+mod gradient_hooks;
 mod gradients;
 mod heads;
 mod init;
@@ -32,10 +32,10 @@ mod pretrained;
 pub mod random;
 pub mod tensors;
 
-pub use arrivals::Arrivals;
 pub use checkpoint::{Checkpoint, Fingerprint, Progress};
 pub use config::ModelConfig;
 pub use error::{Error, Result};
+pub use gradient_hooks::{GradientHooks, SentGradients};
 pub use gradients::Gradients;
 pub use input::{InputConfig, RowsConfig, collate};
 pub use layers::dropout::Masks;

@@ -144,6 +144,9 @@ pub enum Error {
         /// What it says.
         message: String,
     },
+    /// An all-reduce that failed.
+    #[error(transparent)]
+    Distributed(distributed::Error),
     /// A budget that is too small for a run.
     #[error("memory: expected at least {} ({smallest} bytes), the smallest budget of this run, found {} ({budget} bytes)", memory::amount(*smallest), memory::amount(*budget))]
     Budget {

@@ -1,14 +1,17 @@
 //! What learns: a model, its optimiser and the average of its weights.
 //!
-//! A step is three functions, of which other processes take part in the second:
+//! A step is three functions, of which other ranks take part in the second:
 //!
 //! ```text
 //! gradients   Σ over the batches of the step, each with its share of the mean over all utterances of the step
-//! reduce      Σ over processes, see `ranks.rs`
+//! reduce      Σ over ranks, see `reduction.rs`
 //! apply       the optimiser, then the moving average
 //! ```
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::time::Instant;
+
+use distributed::ProcessGroup;
 
 use crate::data::Batch;
 use crate::divergence;
@@ -19,14 +22,15 @@ use crate::objective::Objective;
 use crate::optimiser;
 use crate::optimiser::Optimiser;
 use crate::optimiser::OptimiserConfig;
+use crate::reduction::{GradientReduction, StepReduction, StepTotals};
 use crate::run_plan::Limit;
 use crate::schedule::{Moment, learning_rate};
 use crate::{Error, Result};
-use model::Arrivals;
 use model::Gradients;
 use model::Masks;
 use model::checkpoint::Values;
 use model::{LossSessions, Model};
+use recognizer::bad_items::BadItems;
 
 /// A model in training.
 pub struct Learner {
@@ -36,6 +40,16 @@ pub struct Learner {
     ema: Option<Ema>,
     config: OptimiserConfig,
     limit: Option<Limit>,
+    reduction: GradientReduction,
+}
+
+/// A step of all ranks.
+pub(crate) struct FinishedStep {
+    pub totals: StepTotals,
+    /// Norm of the gradient before any clipping; if it is not finite, nothing has changed.
+    pub norm: f64,
+    /// Ids of the utterances of this rank.
+    pub ids: Vec<String>,
 }
 
 impl Learner {
@@ -58,7 +72,8 @@ impl Learner {
             false => None,
         };
         let objective = Box::new(LossSessions::new(model.config())?);
-        Ok(Learner { model, objective, optimiser, ema, config: config.clone(), limit: None })
+        let (config, reduction) = (config.clone(), GradientReduction::default());
+        Ok(Learner { model, objective, optimiser, ema, config, limit: None, reduction })
     }
 
     /// The same with another objective than the one that the model's configuration names.
@@ -139,16 +154,51 @@ impl Learner {
         of: usize,
         moment: &Moment,
     ) -> Result<(Gradients, Tally)> {
-        self.gradients_as_they_come(batches, of, moment, None)
+        self.gradients_with(batches, of, moment, None)
     }
 
-    /// The same; those that are complete before the last part's backward pass has ended are handed in.
-    pub(crate) fn gradients_as_they_come(
+    /// One step of all ranks, of `of` utterances in all.
+    ///
+    /// # Errors
+    /// The same problem on all ranks: those of [`gradients`](Self::gradients) and [`apply`](Self::apply).
+    pub(crate) fn step(
+        &mut self,
+        group: &mut ProcessGroup,
+        batches: &mut dyn Iterator<Item = Result<Batch>>,
+        of: usize,
+        moment: &Moment,
+    ) -> Result<FinishedStep> {
+        let (mut ids, mut bad) = (Vec::new(), BadItems::default());
+        let mut batches = batches.inspect(|batch| {
+            if let Ok(batch) = batch {
+                ids.extend(batch.ids.iter().cloned());
+                bad.extend(batch.bad.clone());
+            }
+        });
+        group.set_step(moment.step);
+        let started = Instant::now();
+        let mut begun = self.reduction.begin(group, self.model.parameters());
+        let own = self.gradients_with(&mut batches, of, moment, begun.as_mut());
+        let seconds = started.elapsed().as_secs_f64();
+        let parameters = self.model.parameters();
+        let (mut gradients, totals) = self.reduction.finish(group, parameters, begun, own, bad, seconds)?;
+        // The mean is over the utterances that are there.
+        let StepTotals { tally, bad, .. } = &totals;
+        let counted = tally.utterances > 0 && tally.utterances < of as u64;
+        if counted && !bad.left_out.is_empty() {
+            gradients.scale(of as f64 / tally.utterances as f64)?;
+        }
+        let norm = self.apply(&gradients, moment)?;
+        Ok(FinishedStep { totals, norm, ids })
+    }
+
+    /// [`gradients`](Self::gradients), of which the last backward pass sends those that are final.
+    fn gradients_with(
         &self,
         batches: &mut dyn Iterator<Item = Result<Batch>>,
         of: usize,
         moment: &Moment,
-        mut arrivals: Option<&mut Arrivals>,
+        mut reduction: Option<&mut StepReduction>,
     ) -> Result<(Gradients, Tally)> {
         let (mut gradients, mut tally) = (Gradients::default(), Tally::default());
         while let Some(batch) = batches.next() {
@@ -162,8 +212,8 @@ impl Learner {
             };
             let (last, count) = (batches.size_hint() == (0, Some(0)), parts.len());
             for (at, part) in parts.into_iter().enumerate() {
-                let arrivals = arrivals.as_deref_mut().filter(|_| last && at + 1 == count);
-                tally += self.add_gradients(&mut gradients, &part, (of, moment), arrivals)?;
+                let reduction = reduction.as_deref_mut().filter(|_| last && at + 1 == count);
+                tally += self.add_gradients(&mut gradients, &part, (of, moment), reduction)?;
             }
         }
         Ok((gradients, tally))
@@ -175,12 +225,15 @@ impl Learner {
         gradients: &mut Gradients,
         batch: &Batch,
         (of, moment): (usize, &Moment),
-        arrivals: Option<&mut Arrivals>,
+        reduction: Option<&mut StepReduction>,
     ) -> Result<Tally> {
         let Moment { step, progress, .. } = *moment;
         let config = self.model.config();
         let utterances = || batch.ids.clone();
-        let mut masks = Masks::new(config.seed, moment.epoch, &batch.numbers);
+        let parameters = self.model.parameters();
+        let hooks = reduction.as_ref().and_then(|reduction| reduction.hooks(parameters, gradients));
+        let masks = Masks::new(config.seed, moment.epoch, &batch.numbers);
+        let mut masks = masks.with_gradient_hooks(hooks.clone());
         let losses = self.objective.losses(&self.model, batch, of, step, Some(&mut masks));
         let losses = losses.map_err(|error| match (divergence::of(&error), error) {
             (Some(Divergence { what, found }), error) => {
@@ -210,11 +263,10 @@ impl Learner {
             let (what, found, source) = ("loss".into(), Some(found), None);
             return Err(Error::Diverged { step, what, found, utterances: utterances(), source });
         }
-        let parameters = self.model.parameters();
-        let found = match arrivals {
-            Some(arrivals) => arrivals.during(parameters, gradients, || total.backward())?,
-            None => total.backward()?,
-        };
+        let found = total.backward()?;
+        if let Some((reduction, hooks)) = reduction.zip(hooks) {
+            reduction.sent = hooks.finish(&found)?;
+        }
         gradients.add(parameters, found)?;
         let (utterances, audio_seconds) = (batch.labels.len() as u64, batch.seconds);
         Ok(Tally { utterances, skipped, loss, ctc_loss, simple_loss, audio_seconds })

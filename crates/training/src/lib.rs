@@ -22,7 +22,7 @@
 //! | [`recipe`] | everything that decides a run, as one TOML file |
 //! | [`data`] | training sets in memory or on disk, augmented batches |
 //! | [`optimiser`], [`schedule`], [`ema`] | the optimizer, its learning rate, the moving average of the weights |
-//! | [`train`] | the loop; [`Observer`] receives its reports, [`Learner`] is a step of it, [`Ranks`] the processes that share the steps |
+//! | [`train`] | the loop; [`Observer`] receives its reports, [`Learner`] is a step of it, a [`ProcessGroup`](distributed::ProcessGroup) the processes that share the steps |
 //! | [`run_folder`], [`files`] | what is on disk |
 //! | [`average`](average()), [`choose`] | one checkpoint out of several |
 //!
@@ -40,6 +40,7 @@ mod divergence;
 mod doubts;
 pub mod ema;
 mod error;
+mod error_report;
 mod events;
 pub mod files;
 mod fingerprint;
@@ -50,8 +51,9 @@ mod metrics;
 mod objective;
 mod observer;
 pub mod optimiser;
-mod ranks;
+mod rank_differences;
 pub mod recipe;
+mod reduction;
 pub mod run_folder;
 mod run_plan;
 pub mod schedule;
@@ -67,7 +69,6 @@ pub use loading::train_tokenizer;
 pub use metrics::{Metrics, Tally};
 pub use objective::Objective;
 pub use observer::{EpochReport, Observer, RunReport, StepReport};
-pub use ranks::{Ranks, Sums};
 pub use recipe::Recipe;
 pub use run_folder::Start;
 pub use run_plan::{BatchShape, RunPlan, StepPlan};

@@ -3,14 +3,14 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use decoding::Aggregate;
+use distributed::ProcessGroup;
 
 use crate::bad_item_log::BadItemLog;
 use crate::data::{Largest, Source, Store, TrainingSet};
 use crate::learner::Learner;
 use crate::loading::{Loaded, Origin, Stopped};
 use crate::observer::{Observer, RunReport};
-use crate::ranks;
-use crate::ranks::{Ranks, differences};
+use crate::rank_differences as differences;
 use crate::recipe::{Changes, Data, Recipe, Select};
 use crate::run_folder::{RunFolder, Start};
 use crate::run_plan;
@@ -52,10 +52,10 @@ pub fn train(
     observer: &mut dyn Observer,
     stop: &AtomicBool,
 ) -> Result<Outcome> {
-    train_with(recipe, epochs.into(), (folder, start), &mut (), observer, stop)
+    train_with(recipe, epochs.into(), (folder, start), &mut ProcessGroup::alone(), observer, stop)
 }
 
-/// [`train`], with more that is said otherwise than in the recipe, and alone or as one of several processes ([`Ranks`]), each of which
+/// [`train`], with more that is said otherwise than in the recipe, and alone or as one of several processes ([`ProcessGroup`]), each of which
 /// calls this with the same recipe and folder: rank 0 writes, and tells its observer.
 ///
 /// With `batch.memory`, what the run takes is known before its first step ([`RunReport::plan`]), and batches are cut so that it keeps
@@ -68,17 +68,17 @@ pub fn train_with(
     recipe_path: &Path,
     changes: Changes,
     (folder, start): (&Path, Start),
-    ranks: &mut dyn Ranks,
+    group: &mut ProcessGroup,
     observer: &mut dyn Observer,
     stop: &AtomicBool,
 ) -> Result<Outcome> {
-    let writes = ranks.rank() == 0;
-    let (recipe, text) = ranks::agree(ranks, Recipe::read(recipe_path, changes))?;
-    let settings = [ranks.settings(), differences::start(start, folder).to_vec()].concat();
-    differences::expect_equal(ranks, &settings)?;
-    differences::expect_equal_recipe(ranks, &text)?;
+    let writes = group.rank() == 0;
+    let (recipe, text) = group.agree(Recipe::read(recipe_path, changes))?;
+    let settings = differences::start(start, folder, group.transfer());
+    differences::expect_equal(group, &settings)?;
+    differences::expect_equal_recipe(group, &text)?;
     let made = if writes { RunFolder::new(folder, start) } else { Ok(RunFolder::read_only(folder)) };
-    let folder = ranks::agree(ranks, made)?;
+    let folder = group.agree(made)?;
     let resumes = matches!(start, Start::Resume | Start::ResumeChanged);
     let Data { train, dev, test, .. } = &recipe.data;
     let weights = &recipe.init.pretrained.weights;
@@ -87,7 +87,7 @@ pub fn train_with(
     let own = resumes && folder.last().exists();
     let first = [Some(recipe_path), weights.as_deref()].into_iter().flatten().filter(|_| !own);
     let spared = folder.spare(read.chain(first));
-    if let Err(error) = ranks::agree(ranks, spared) {
+    if let Err(error) = group.agree(spared) {
         folder.leave();
         return Err(error);
     }
@@ -106,7 +106,7 @@ pub fn train_with(
     if let Ok(Loaded { resumed: Some(resumed), .. }) = &loaded {
         steps = resumed.progress.step;
     }
-    let loaded = match ranks::agree(ranks, loaded) {
+    let loaded = match group.agree(loaded) {
         Ok(loaded) => loaded,
         Err(error) => {
             folder.leave();
@@ -141,10 +141,10 @@ pub fn train_with(
     let goes_on = resumed.as_ref().map(|checkpoint| &checkpoint.progress);
     let tokenizer_json = tokenizer.to_json()?;
     let state = differences::state(&tokenizer_json, goes_on, &bad);
-    let planned = differences::expect_equal_data(ranks, &data)
-        .and_then(|()| differences::expect_equal(ranks, &state))
+    let planned = differences::expect_equal_data(group, &data)
+        .and_then(|()| differences::expect_equal(group, &state))
         .and_then(|()| planned());
-    let (model, source, limit, plan) = match ranks::agree(ranks, planned) {
+    let (model, source, limit, plan) = match group.agree(planned) {
         Ok(planned) => planned,
         Err(error) => {
             folder.leave();
@@ -165,7 +165,7 @@ pub fn train_with(
         Store::Disk(streamed) => streamed.utterances(),
     };
     let bad = BadItemLog::new(bad, of, recipe.data.max_bad);
-    let trainer = Trainer::new(learner, run, about, (&folder, resumed.as_ref()), &mut *ranks)?;
+    let trainer = Trainer::new(learner, run, about, (&folder, resumed.as_ref()), &mut *group)?;
     let mut trainer = trainer.with_bad_items(bad)?;
     let cleared = match writes {
         true => folder
@@ -187,7 +187,7 @@ pub fn train_with(
     });
 
     let report =
-        |model: &Model, examples: &[Example], ranks: &mut dyn Ranks, stop: &AtomicBool| match examples
+        |model: &Model, examples: &[Example], group: &mut ProcessGroup, stop: &AtomicBool| match examples
             .is_empty()
         {
             true => Ok(None),
@@ -196,19 +196,19 @@ pub fn train_with(
                 let mut evaluator = Evaluator::new(how, (&tokenizer, recipe.tokens.ignore_special), 0.0)?;
                 let fits =
                     |count: usize, rows: usize| limit.as_ref().is_none_or(|limit| limit.holds(count, rows));
-                let (rank, count) = (ranks.rank(), ranks.count());
+                let (rank, count) = (group.rank(), group.size());
                 let batches = examples::plan(examples, &recipe.encoder.rows, recipe.batch.size(), &fits);
                 // Each process recognizes some batches, and all receive all texts.
                 let own = batches.into_iter().skip(rank).step_by(count);
                 let texts = evaluator.recognize(examples, own, stop).map_err(Error::from);
-                let texts = ranks::agree(ranks, texts)?;
-                let all = if count == 1 { vec![texts] } else { ranks::exchange(ranks, &texts)? };
+                let texts = group.agree(texts)?;
+                let all = if count == 1 { vec![texts] } else { group.all_gather(&texts)? };
                 Ok(Some(evaluator.score(examples, all.into_iter().flatten())))
             }
         };
     // A run that stops in the middle of an epoch's report could not go on from there.
     let mut judge =
-        |model: &Model, ranks: &mut dyn Ranks| report(model, &dev, ranks, &AtomicBool::new(false));
+        |model: &Model, group: &mut ProcessGroup| report(model, &dev, group, &AtomicBool::new(false));
     let finished = trainer.fit(&source, &mut judge, observer, stop)?;
     let train_bad = trainer.bad_items().train();
     let (learner, progress) = trainer.into_parts();
@@ -217,7 +217,7 @@ pub fn train_with(
         return stopped(steps);
     }
     // What rank 0 has written is there from here on.
-    ranks::agree(ranks, Ok(()))?;
+    group.agree::<(), Error>(Ok(()))?;
 
     let model = learner.model();
     if recipe.training.run.select == Select::Best && progress.best.is_some() {
@@ -227,7 +227,7 @@ pub fn train_with(
     } else if let Some(average) = learner.average() {
         model.parameters().set(average)?;
     }
-    let mut both = || Ok((report(model, &dev, ranks, stop)?, report(model, &test, ranks, stop)?));
+    let mut both = || Ok((report(model, &dev, group, stop)?, report(model, &test, group, stop)?));
     let (dev, test) = match both() {
         // All of the training is saved; a run that goes on from there has only this left to do.
         Err(Error::Stopped) => return stopped(steps),
@@ -238,6 +238,6 @@ pub fn train_with(
     let outcome = Outcome { stopped: false, steps, dev, test };
     let sets = [("dev", &outcome.dev), ("test", &outcome.test)];
     let sets: Vec<_> = sets.iter().filter_map(|(name, set)| Some((*name, set.as_ref()?))).collect();
-    ranks::agree(ranks, if writes { folder.write_evaluations(&sets, &train_bad) } else { Ok(()) })?;
+    group.agree(if writes { folder.write_evaluations(&sets, &train_bad) } else { Ok(()) })?;
     Ok(outcome)
 }

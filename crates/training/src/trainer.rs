@@ -6,15 +6,17 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use distributed::ProcessGroup;
+
 use crate::bad_item_log::BadItemLog;
 use crate::data::{AHEAD, Ahead, Batch, Source};
 use crate::events::Events;
-use crate::learner::Learner;
+use crate::learner::{FinishedStep, Learner};
 use crate::metrics::{Metrics, Tally};
 use crate::observer::{EpochReport, Observer, StepReport};
-use crate::ranks;
-use crate::ranks::{Ranks, Reduced, Reduction};
+use crate::rank_differences::expect_same;
 use crate::recipe::RunConfig;
+use crate::reduction::{StepTotals, shard_step, slow_rank};
 use crate::run_folder::RunFolder;
 use crate::run_plan::RunPlan;
 use crate::schedule::Moment;
@@ -38,7 +40,7 @@ pub struct About {
 }
 
 /// How the model does on what it does not learn from.
-pub type Judge<'a> = dyn FnMut(&Model, &mut dyn Ranks) -> Result<Option<Evaluation>> + 'a;
+pub type Judge<'a> = dyn FnMut(&Model, &mut ProcessGroup) -> Result<Option<Evaluation>> + 'a;
 
 /// Trains a model, epoch after epoch, in a run folder, in which rank 0 writes.
 pub struct Trainer<'a> {
@@ -48,8 +50,7 @@ pub struct Trainer<'a> {
     accumulate: usize,
     about: About,
     folder: &'a RunFolder,
-    ranks: &'a mut dyn Ranks,
-    reduction: Reduction,
+    group: &'a mut ProcessGroup,
     progress: Progress,
     metrics: Vec<Metrics>,
     /// Share of the current epoch's rows that is padding.
@@ -72,7 +73,7 @@ impl<'a> Trainer<'a> {
         (run, accumulate): (&RunConfig, usize),
         about: About,
         (folder, resumed): (&'a RunFolder, Option<&Checkpoint>),
-        ranks: &'a mut dyn Ranks,
+        group: &'a mut ProcessGroup,
     ) -> Result<Self> {
         let (mut progress, mut metrics) = (Progress::default(), Vec::new());
         if let Some(checkpoint) = resumed {
@@ -93,8 +94,7 @@ impl<'a> Trainer<'a> {
             accumulate,
             about,
             folder,
-            ranks,
-            reduction: Reduction::default(),
+            group,
             progress,
             metrics,
             padding: 0.0,
@@ -169,7 +169,7 @@ impl<'a> Trainer<'a> {
 
     /// Whether this process writes what all have learnt.
     fn writes(&self) -> bool {
-        self.ranks.rank() == 0
+        self.group.rank() == 0
     }
 
     /// Writes the state as it is now to go on from; what happened since the one before comes first.
@@ -188,9 +188,9 @@ impl<'a> Trainer<'a> {
     /// What this process wants to have done, if no process has failed.
     ///
     /// # Errors
-    /// That of this process or of another: see `ranks::agree`.
+    /// That of this process or of another: see [`ProcessGroup::agree`].
     pub(crate) fn agree(&mut self, mine: Result<()>) -> Result<()> {
-        ranks::agree(self.ranks, mine)
+        self.group.agree(mine)
     }
 
     /// Writes the state as it is now.
@@ -224,15 +224,15 @@ impl<'a> Trainer<'a> {
         let plan = source.plan(epoch)?;
         let (progress, parameters) = (&self.progress, self.learner.model().parameters());
         let state = || format!("{progress:?} {plan:?} {:?}", parameters.bits());
-        ranks::expect_same(self.ranks, "plan and weights", state)?;
+        expect_same(self.group, "plan and weights", state)?;
         self.padding = source.padding(&plan);
         let first = self.progress.batch as usize;
         let Some(todo) = plan.get(first..) else {
             let expected = format!("at most {} batches of epoch {epoch} done, as the data has", plan.len());
             return Err(Error::checkpoint(&self.folder.last(), expected, self.progress.batch.to_string()));
         };
-        let (rank, count) = (self.ranks.rank(), self.ranks.count());
-        let steps = || todo.chunks(self.accumulate).map(|step| (step, ranks::share(step, rank, count)));
+        let (rank, count) = (self.group.rank(), self.group.size());
+        let steps = || todo.chunks(self.accumulate).map(|step| (step, shard_step(step, rank, count)));
         let mine: Vec<Vec<usize>> = steps().flat_map(|(_, share)| share).collect();
         let cuts: Vec<(&[Vec<usize>], usize)> = steps().map(|(step, share)| (step, share.len())).collect();
         let (ahead, make) = (Ahead::new(mine.len(), AHEAD), |index: usize| {
@@ -245,7 +245,7 @@ impl<'a> Trainer<'a> {
         std::thread::scope(|scope| {
             let mut batches = ahead.run(scope, source.workers(), &make);
             for (utterances, share) in cuts {
-                if ranks::any(self.ranks, stop.load(Ordering::Relaxed))? {
+                if self.group.any(stop.load(Ordering::Relaxed))? {
                     return Ok(false);
                 }
                 let started = Instant::now();
@@ -327,31 +327,11 @@ impl<'a> Trainer<'a> {
     ) -> Result<(StepReport, BadItems)> {
         let moment = self.moment(batches);
         let Progress { epoch, batch, step, nonfinite, .. } = self.progress;
-        let (mut ids, mut bad) = (Vec::new(), BadItems::default());
-        let mut named = batches_of_it.inspect(|batch| {
-            if let Ok(batch) = batch {
-                ids.extend(batch.ids.iter().cloned());
-                bad.extend(batch.bad.clone());
-            }
-        });
         let of: usize = utterances.iter().map(Vec::len).sum();
-        self.ranks.at_step(step);
-        let started = Instant::now();
-        let parameters = self.learner.model().parameters();
-        let mut begun = self.reduction.begin(self.ranks, parameters)?;
-        let arrivals = begun.as_mut().and_then(|begun| begun.arrivals.as_mut());
-        let mine = self.learner.gradients_as_they_come(&mut named, of, &moment, arrivals);
-        let seconds = started.elapsed().as_secs_f64();
-        let Reduced { mut gradients, tally, bad, seconds } =
-            self.reduction.finish(self.ranks, parameters, begun, mine, bad, seconds)?;
-        // The mean is one over the utterances that are there.
-        let counted = tally.utterances > 0 && tally.utterances < of as u64;
-        if counted && !bad.left_out.is_empty() {
-            gradients.scale(of as f64 / tally.utterances as f64)?;
-        }
+        let finished = self.learner.step(self.group, batches_of_it, of, &moment)?;
+        let FinishedStep { totals: StepTotals { tally, bad, seconds }, norm, ids } = finished;
         self.seconds.resize(seconds.len(), 0.0);
         self.seconds.iter_mut().zip(seconds).for_each(|(sum, seconds)| *sum += seconds);
-        let norm = self.learner.apply(&gradients, &moment)?;
         if !norm.is_finite() {
             let (what, found, source) = ("gradient norm".into(), Some(norm), None);
             return Err(Error::Diverged { step, what, found, utterances: ids, source });
@@ -393,7 +373,7 @@ impl<'a> Trainer<'a> {
         observer: &mut dyn Observer,
     ) -> Result<()> {
         let seconds = started.elapsed().as_secs_f64();
-        if let Some((rank, times)) = ranks::slow(&std::mem::take(&mut self.seconds)) {
+        if let Some((rank, times)) = slow_rank(&std::mem::take(&mut self.seconds)) {
             observer.on_warning(&format!(
                 "rank {rank} took {times:.1} times as long for its gradients as the others"
             ));
@@ -478,7 +458,7 @@ impl<'a> Trainer<'a> {
         if let Some(average) = self.learner.average() {
             parameters.set(average)?;
         }
-        let evaluation = judge(self.learner.model(), self.ranks);
+        let evaluation = judge(self.learner.model(), self.group);
         parameters.set(&weights)?;
         evaluation
     }

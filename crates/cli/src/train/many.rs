@@ -1,68 +1,86 @@
 //! `mpirun -n N panda train RECIPE.toml`: the same run in many processes.
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 use std::{process, thread};
 
-use ranks::{Courier, Mpi, Together, Transfer, Unresponsive, Wire};
-use training::{Outcome, Ranks};
+use distributed::{MpiCommunicator, ProcessGroup, Transfer, Unresponsive};
+use training::Outcome;
 
 use crate::error::{Error, Result, chain};
 use crate::out::warnln;
 
-/// How long a process waits for another one to say what went wrong.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time that a process leaves another one to report what went wrong.
+const REPORT_TIME: Duration = Duration::from_secs(5);
 
 /// Status of a job that lost one of its processes.
 const LOST: i32 = 3;
 
-/// Trains alone, or, where a launcher has started this process, as one of many; none for one that has nothing to say.
+/// Trains in this process, or as one rank of several if a launcher has started it; none on ranks that have no outcome to print.
 pub fn run(
     transfer: Transfer,
     timeout_seconds: u64,
-    train: &mut dyn FnMut(&mut dyn Ranks) -> Result<Outcome>,
+    train: &mut dyn FnMut(&mut ProcessGroup) -> Result<Outcome>,
 ) -> Result<Option<Outcome>> {
-    let Some(launcher) = ranks::launcher() else { return train(&mut ()).map(Some) };
-    let courier = Courier::start(Mpi::start).ok_or(Error::Mpi)?;
-    let (rank, found) = (courier.rank(), courier.count());
-    if let Some(expected) = launcher.count.filter(|&expected| expected != found) {
+    let Some(launcher) = distributed::launcher() else {
+        return train(&mut ProcessGroup::alone()).map(Some);
+    };
+    let step = Arc::new(AtomicU64::new(0));
+    let limit = if timeout_seconds == 0 { Duration::MAX } else { Duration::from_secs(timeout_seconds) };
+    let (sender, started) = channel();
+    let (lost_step, silent_step) = (Arc::clone(&step), Arc::clone(&step));
+    let connect = move || {
+        let mut mpi = MpiCommunicator::start()?;
+        let on_same_cores = mpi.processes_on_same_cores();
+        let watch = mpi.watch(move |lost, is_first| {
+            if is_first {
+                let step = lost_step.load(Ordering::SeqCst);
+                warnln!(
+                    "error: rank {lost} has ended in step {step}; --resume goes on from the last checkpoint"
+                );
+            }
+            process::exit(LOST);
+        });
+        mpi.report_unresponsive(limit, move |found| {
+            report_unresponsive(&found, silent_step.load(Ordering::SeqCst));
+        });
+        sender.send((on_same_cores, watch)).ok()?;
+        Some(mpi)
+    };
+    let group = ProcessGroup::connect(connect, transfer).ok_or(Error::Mpi)?;
+    let mut group = group.with_step_counter(step);
+    let (on_same_cores, watch) = started.recv().map_err(|_| Error::Mpi)?;
+    let (rank, found) = (group.rank(), group.size());
+    if let Some(expected) = launcher.size.filter(|&expected| expected != found) {
+        watch.stop();
         return Err(Error::Launcher { expected, found });
     }
-    use_threads(courier.ask(Mpi::neighbours));
-    let lost = move |lost, step, first| {
-        if first {
-            warnln!("error: rank {lost} has ended in step {step}; --resume goes on from the last checkpoint");
-        }
-        process::exit(LOST);
-    };
-    let watch = courier.ask(move |mpi| mpi.watch(lost));
-    let step = watch.step();
-    let report = move |found: Unresponsive| report_unresponsive(&found, step.load(Ordering::SeqCst));
-    let limit = if timeout_seconds == 0 { Duration::MAX } else { Duration::from_secs(timeout_seconds) };
-    courier.ask(move |mpi| mpi.report_unresponsive(limit, report));
-    let outcome = train(&mut Together::over(&courier, transfer).with_step(watch.step()));
-    watch.end();
+    use_threads(on_same_cores);
+    let outcome = train(&mut group);
+    watch.stop();
     match outcome {
         Ok(outcome) => {
-            // None ends before all know that the others may.
-            courier.ask(move |mpi| mpi.all_gather(&[0], &mut vec![0; found]));
+            // No rank ends before all have stopped their watches.
+            group.barrier();
             Ok((rank == 0).then_some(outcome))
         }
         Err(error) => {
-            // Whoever it went wrong with says so, and ends the job; if that is all of them, it is rank 0.
-            let speaks = match &error {
+            // The rank that has the problem prints it and ends the job; rank 0 does so if all have it.
+            let reports = match &error {
                 Error::Training(training::Error::Rank { rank: named, .. }) => *named == rank,
                 Error::Training(training::Error::Diverged { .. }) => rank == 0,
                 _ => true,
             };
-            if speaks {
+            if reports {
                 match &error {
                     Error::Training(error @ training::Error::Rank { .. }) => warnln!("error: {error}"),
                     error => warnln!("error: rank {rank}: {}", chain(error)),
                 }
             } else {
-                thread::sleep(PATIENCE);
+                thread::sleep(REPORT_TIME);
             }
-            courier.ask(|mpi| mpi.fail());
+            group.abort();
             process::exit(2)
         }
     }
@@ -81,12 +99,12 @@ fn report_unresponsive(found: &Unresponsive, step: u64) {
     warnln!("warning: {text}; --rank-timeout ends the job");
 }
 
-/// A thread for each core that this process may use, or its share where others may use the same, unless somebody has said otherwise.
-fn use_threads(neighbours: usize) {
+/// Starts one thread per core that this process may use, divided by the processes on the same cores; `RAYON_NUM_THREADS` overrides it.
+fn use_threads(on_same_cores: usize) {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     if std::env::var_os("RAYON_NUM_THREADS").is_none() {
-        // Fails where the pool is there already, which then stays as it is.
-        let threads = (cores / neighbours.max(1)).max(1);
+        // Fails if the pool exists already, which then stays as it is.
+        let threads = (cores / on_same_cores.max(1)).max(1);
         let _ = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
     }
 }

@@ -134,7 +134,8 @@ impl Encoder for LstmEncoder {
                 x = reduce(&x, reduction.factor)?;
                 lengths.iter_mut().for_each(|length| *length = length.div_ceil(reduction.factor));
             }
-            x = lstm.forward(&x, &lengths)?;
+            let hooks = masks.as_deref().and_then(Masks::gradient_hooks);
+            x = lstm.forward_with_hooks(&x, &lengths, hooks)?;
             if let Some(masks) = masks.as_deref_mut() {
                 x = masks.apply(&x, self.config.dropout)?;
             }

@@ -3,6 +3,7 @@ use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
 use kernels::{Real, items_mut, par_for};
 use rand::Rng;
 
+use crate::gradient_hooks::GradientHooks;
 use crate::layers::ragged::Ragged;
 use crate::random::{Purpose, stream};
 use crate::tensors;
@@ -18,12 +19,25 @@ pub struct Masks {
     epoch: u64,
     utterances: Vec<u64>,
     used: u64,
+    hooks: Option<GradientHooks>,
 }
 
 impl Masks {
     /// The masks of a batch of these utterances, by their numbers in the training set, in one epoch.
     pub fn new(seed: u64, epoch: u64, utterances: &[u64]) -> Self {
-        Masks { seed, epoch, utterances: utterances.to_vec(), used: 0 }
+        Masks { seed, epoch, utterances: utterances.to_vec(), used: 0, hooks: None }
+    }
+
+    /// The same for a pass whose backward sends gradients as soon as they are final.
+    #[must_use]
+    pub fn with_gradient_hooks(mut self, hooks: Option<GradientHooks>) -> Self {
+        self.hooks = hooks;
+        self
+    }
+
+    /// The hooks of the pass, for operations whose backward sends gradients.
+    pub fn gradient_hooks(&self) -> Option<&GradientHooks> {
+        self.hooks.as_ref()
     }
 
     /// The numbers of the utterances.

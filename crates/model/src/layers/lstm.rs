@@ -24,6 +24,7 @@ pub use layer::Lstm;
 use layout::{Cut, Layout, Sizes};
 use rayon::prelude::*;
 
+use crate::gradient_hooks::GradientHooks;
 use crate::tensors;
 use crate::{Error, Result};
 
@@ -70,12 +71,21 @@ impl Shelves {
 ///
 /// Cost: `O(Σ T_b · (D + H) · H)` time, and `Σ T_b · 5H` numbers a direction that are kept for the backward pass.
 pub fn lstm(x: &Tensor, lengths: &[usize], directions: &[LstmWeights]) -> Result<Tensor> {
-    lstm_on(None, x, lengths, directions)
+    lstm_on(LstmContext::default(), x, lengths, directions)
 }
 
-/// [`lstm`] whose buffers stay on shelves, if there are any.
+/// What a call takes over from its layer and its training pass.
+#[derive(Debug, Clone, Copy, Default)]
+struct LstmContext<'a> {
+    /// Where buffers stay between calls.
+    shelves: Option<&'a Shelves>,
+    /// Where backward sends the gradients of the weights.
+    hooks: Option<&'a GradientHooks>,
+}
+
+/// [`lstm`] in a context.
 fn lstm_on(
-    shelves: Option<&Shelves>,
+    context: LstmContext,
     x: &Tensor,
     lengths: &[usize],
     directions: &[LstmWeights],
@@ -115,25 +125,25 @@ fn lstm_on(
     }
     let (x, sizes) = (x.contiguous()?, Sizes { frames, input, hidden });
     match x.dtype() {
-        candle_core::DType::F32 => apply::<f32>(shelves, &x, lengths, sizes, directions),
-        candle_core::DType::F64 => apply::<f64>(shelves, &x, lengths, sizes, directions),
+        candle_core::DType::F32 => apply::<f32>(context, &x, lengths, sizes, directions),
+        candle_core::DType::F64 => apply::<f64>(context, &x, lengths, sizes, directions),
         other => Err(Error::shape("x", "f32 or f64", format!("{other:?}"))),
     }
 }
 
 fn apply<F: Real + WithDType>(
-    shelves: Option<&Shelves>,
+    context: LstmContext,
     x: &Tensor,
     lengths: &[usize],
     sizes: Sizes,
     directions: &[LstmWeights],
 ) -> Result<Tensor> {
     let cut = layout::cut(lengths.len(), directions.len(), sizes.hidden);
-    apply_cut::<F>(shelves, x, (lengths, cut), sizes, directions)
+    apply_cut::<F>(context, x, (lengths, cut), sizes, directions)
 }
 
 fn apply_cut<F: Real + WithDType>(
-    shelves: Option<&Shelves>,
+    context: LstmContext,
     x: &Tensor,
     (lengths, cut): (&[usize], Cut),
     sizes: Sizes,
@@ -141,10 +151,13 @@ fn apply_cut<F: Real + WithDType>(
 ) -> Result<Tensor> {
     let count = directions.len();
     let layouts = (0..count).map(|direction| Layout::new(lengths, cut, direction == 1)).collect();
-    let handles: Vec<(Handle, Tensor)> =
-        directions.iter().map(Handle::new).collect::<candle_core::Result<_>>()?;
+    let handles: Vec<(Handle, Tensor)> = directions
+        .iter()
+        .map(|weights| Handle::new(weights, context.hooks))
+        .collect::<candle_core::Result<_>>()?;
     let (handles, arguments): (Vec<_>, Vec<_>) = handles.into_iter().unzip();
-    let (batch, pool, tape) = (lengths.len(), shelves.map(|shelves| shelves.of().clone()), Mutex::new(None));
+    let (batch, pool, tape) =
+        (lengths.len(), context.shelves.map(|shelves| shelves.of().clone()), Mutex::new(None));
     let op = Operation::<F> { batch, sizes, layouts, handles, pool, tape };
     Ok(match &arguments[..] {
         [only] => x.apply_op2(only, op)?,

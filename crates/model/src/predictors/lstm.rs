@@ -88,6 +88,7 @@ impl Predictor for LstmPredictor {
     }
 
     fn forward(&self, labels: &[Vec<u32>], mut masks: Option<&mut Masks>) -> Result<Tensor> {
+        let hooks = masks.as_deref().and_then(Masks::gradient_hooks).cloned();
         let mut drop = |x: Tensor, share: f32| match masks.as_deref_mut() {
             Some(masks) => masks.apply(&x, share),
             None => Ok(x),
@@ -96,7 +97,7 @@ impl Predictor for LstmPredictor {
         let lengths: Vec<usize> = labels.iter().map(|labels| labels.len() + 1).collect();
         let mut x = drop(self.embedding.before(labels, 1)?, embedding_dropout.unwrap_or(dropout))?;
         for layer in &self.layers {
-            x = drop(layer.forward(&x, &lengths)?, dropout)?;
+            x = drop(layer.forward_with_hooks(&x, &lengths, hooks.as_ref())?, dropout)?;
         }
         Ok(x)
     }

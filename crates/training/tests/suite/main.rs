@@ -17,6 +17,8 @@ mod mutants;
 mod own_parts;
 mod presets;
 mod pretrained;
+mod rank_differences;
+mod rank_runs;
 mod recipes;
 mod runs;
 mod shards;

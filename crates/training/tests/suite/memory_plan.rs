@@ -26,7 +26,14 @@ impl Observer for Diary {
 fn run(recipe: &Path, memory: Option<usize>, folder: &Path) -> (Result<Outcome>, Diary) {
     let (mut diary, stop) = (Diary::default(), AtomicBool::new(false));
     let changes = Changes { epochs: Some(1), memory, ..Changes::default() };
-    let outcome = train_with(recipe, changes, (folder, Start::Fresh), &mut (), &mut diary, &stop);
+    let outcome = train_with(
+        recipe,
+        changes,
+        (folder, Start::Fresh),
+        &mut distributed::ProcessGroup::alone(),
+        &mut diary,
+        &stop,
+    );
     (outcome, diary)
 }
 

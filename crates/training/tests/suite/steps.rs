@@ -205,9 +205,9 @@ fn what_an_optimiser_of_ones_own_remembers_is_in_the_checkpoint() {
         let resumed = folder.last().exists().then(|| Checkpoint::read(&folder.last()).unwrap());
         let model = Model::new(&config(), 4).unwrap();
         let learner = Learner::with(model, &optimiser(), Box::new(Descent(0.0))).unwrap();
-        let (mut alone, run) = ((), RunConfig::new(epochs));
+        let (mut group, run) = (distributed::ProcessGroup::alone(), RunConfig::new(epochs));
         let place = (&folder, resumed.as_ref());
-        let mut trainer = Trainer::new(learner, (&run, 1), About::default(), place, &mut alone).unwrap();
+        let mut trainer = Trainer::new(learner, (&run, 1), About::default(), place, &mut group).unwrap();
         let stop = AtomicBool::new(false);
         assert!(trainer.fit(&Same(source), &mut |_, _| Ok(None), &mut (), &stop).unwrap());
         Checkpoint::read(&folder.last()).unwrap()

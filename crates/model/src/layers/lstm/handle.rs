@@ -10,7 +10,8 @@ use std::thread::{self, ThreadId};
 use candle_core::{CpuStorage, CustomOp3, Layout, Shape, Tensor, TensorId};
 
 use super::LstmWeights;
-use crate::{arrivals, tensors};
+use crate::gradient_hooks::GradientHooks;
+use crate::tensors;
 
 /// Gradients that have been left, by the thread whose backward pass it is.
 type Left = Arc<Mutex<Vec<(ThreadId, [Tensor; 3])>>>;
@@ -23,11 +24,15 @@ pub(super) struct Handle {
 
 impl Handle {
     /// A handle on weights, and the argument for the operation.
-    pub fn new(weights: &LstmWeights) -> candle_core::Result<(Self, Tensor)> {
+    pub fn new(weights: &LstmWeights, hooks: Option<&GradientHooks>) -> candle_core::Result<(Self, Tensor)> {
         let LstmWeights { input, recurrent, bias } = weights;
         let [input, recurrent, bias] = [input.contiguous()?, recurrent.contiguous()?, bias.contiguous()?];
         let left = Left::default();
-        let node = Node { left: left.clone(), weights: [input.id(), recurrent.id(), bias.id()] };
+        let node = WeightsNode {
+            left: left.clone(),
+            weights: [input.id(), recurrent.id(), bias.id()],
+            hooks: hooks.cloned(),
+        };
         let argument = input.apply_op3(&recurrent, &bias, node)?;
         Ok((Handle { weights: LstmWeights { input, recurrent, bias }, left }, argument))
     }
@@ -42,12 +47,13 @@ impl Handle {
 }
 
 /// The graph node between the weights and the argument.
-struct Node {
+struct WeightsNode {
     left: Left,
     weights: [TensorId; 3],
+    hooks: Option<GradientHooks>,
 }
 
-impl CustomOp3 for Node {
+impl CustomOp3 for WeightsNode {
     fn name(&self) -> &'static str {
         "lstm weights"
     }
@@ -76,7 +82,9 @@ impl CustomOp3 for Node {
         let mine = left.iter().position(|(thread, _)| *thread == thread::current().id());
         let Some(at) = mine else { candle_core::bail!("lstm weights: a gradient that no layer has left") };
         let (_, [input, recurrent, bias]) = left.swap_remove(at);
-        arrivals::complete(self.weights, [&input, &recurrent, &bias]);
+        if let Some(hooks) = &self.hooks {
+            hooks.send(self.weights, [&input, &recurrent, &bias]);
+        }
         Ok((Some(input), Some(recurrent), Some(bias)))
     }
 }

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use candle_core::Tensor;
 use candle_nn::{Init, VarBuilder};
 
-use super::{CarriedLstm, LstmWeights, Shelves, lstm_on};
+use super::{CarriedLstm, LstmContext, LstmWeights, Shelves, lstm_on};
+use crate::gradient_hooks::GradientHooks;
 use crate::{Result, init};
 
 /// An LSTM layer of one direction or two, its parameters named and laid out as those of [`candle_nn::LSTM`].
@@ -99,7 +100,20 @@ impl Lstm {
     /// # Errors
     /// Those of [`lstm()`](super::lstm()).
     pub fn forward(&self, x: &Tensor, lengths: &[usize]) -> Result<Tensor> {
-        lstm_on(Some(&self.shelves), x, lengths, &self.directions()?)
+        self.forward_with_hooks(x, lengths, None)
+    }
+
+    /// [`forward`](Self::forward), whose backward sends the gradients of the weights as soon as they are final.
+    ///
+    /// # Errors
+    /// Those of [`lstm()`](super::lstm()).
+    pub fn forward_with_hooks(
+        &self,
+        x: &Tensor,
+        lengths: &[usize],
+        hooks: Option<&GradientHooks>,
+    ) -> Result<Tensor> {
+        lstm_on(LstmContext { shelves: Some(&self.shelves), hooks }, x, lengths, &self.directions()?)
     }
 
     /// The same layer with its state in the caller's hands, if it has one direction; a copy of the weights.

@@ -6,7 +6,7 @@ use rand_chacha::ChaCha8Rng;
 use kernels::{Affine, PackedGates, PackedRight, UNITS, View};
 
 use super::layout::{self, Cut, Layout, ROWS, Sizes, group_size};
-use super::{LstmWeights, Shelves, apply_cut, lstm};
+use super::{LstmContext, LstmWeights, Shelves, apply_cut, lstm};
 
 fn random(shape: &[usize], seed: u64, scale: f64) -> Tensor {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -165,7 +165,8 @@ fn step<F: kernels::Real + WithDType>(
     let (variables, weights): (Vec<_>, Vec<_>) =
         (0..directions).map(|k| direction(input, hidden, 4 + k as u64, 0.3, F::DTYPE)).unzip();
     let sizes = Sizes { frames, input, hidden };
-    let out = apply_cut::<F>(shelves, &x, (lengths, cut), sizes, &weights).unwrap();
+    let out =
+        apply_cut::<F>(LstmContext { shelves, hooks: None }, &x, (lengths, cut), sizes, &weights).unwrap();
     let grads = out.sqr().unwrap().sum_all().unwrap().backward().unwrap();
     let gradients = [x].into_iter().chain(variables.concat()).map(|v| grads.get(&v).unwrap().clone());
     [out].into_iter().chain(gradients).map(|t| values(&t.to_dtype(DType::F64).unwrap())).collect()
@@ -246,8 +247,14 @@ fn each_utterance(cut: Cut, lengths: &[usize], of: &[usize]) -> Vec<[Vec<f64>; 2
     let x = Var::from_tensor(&Tensor::stack(&chosen, 0).unwrap()).unwrap();
     let (_, weights) = direction(input, hidden, 4, 0.3, DType::F32);
     let lengths: Vec<usize> = of.iter().map(|&b| lengths[b]).collect();
-    let out =
-        apply_cut::<f32>(None, &x, (&lengths, cut), Sizes { frames, input, hidden }, &[weights]).unwrap();
+    let out = apply_cut::<f32>(
+        LstmContext::default(),
+        &x,
+        (&lengths, cut),
+        Sizes { frames, input, hidden },
+        &[weights],
+    )
+    .unwrap();
     let grads = out.sqr().unwrap().sum_all().unwrap().backward().unwrap();
     let each = lengths.iter().enumerate().map(|(b, &length)| {
         [&out, grads.get(&x).unwrap()].map(|t| {

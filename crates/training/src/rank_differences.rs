@@ -2,9 +2,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use distributed::{ProcessGroup, Transfer};
 use serde::{Deserialize, Serialize};
 
-use super::{Ranks, exchange};
 use crate::fingerprint::DIGITS;
 use crate::run_folder::Start;
 use crate::{Error, Result};
@@ -16,18 +16,18 @@ use recognizer::bad_items::BadItems;
 const SHOWN_CHARACTERS: usize = 100;
 
 /// Something that must be equal in all processes, with its value here.
-pub(crate) type Setting<'a> = (&'a str, String);
+pub(crate) type SharedSetting<'a> = (&'a str, String);
 
 /// Compares settings with those of rank 0.
 ///
 /// # Errors
 /// The same in all processes: [`Error::Rank`] with the first rank and its first setting that differ.
-pub(crate) fn expect_equal(ranks: &mut dyn Ranks, settings: &[Setting]) -> Result<()> {
-    if ranks.count() == 1 {
+pub(crate) fn expect_equal(group: &mut ProcessGroup, settings: &[SharedSetting]) -> Result<()> {
+    if group.size() == 1 {
         return Ok(());
     }
     let values: Vec<String> = settings.iter().map(|(_, value)| value.clone()).collect();
-    let all: Vec<Vec<String>> = exchange(ranks, &values)?;
+    let all: Vec<Vec<String>> = group.all_gather(&values)?;
     for (rank, found) in all.iter().enumerate() {
         for ((name, _), (expected, found)) in settings.iter().zip(all[0].iter().zip(found)) {
             if expected != found {
@@ -40,7 +40,7 @@ pub(crate) fn expect_equal(ranks: &mut dyn Ranks, settings: &[Setting]) -> Resul
 }
 
 /// How a run starts, which the arguments of each process state.
-pub(crate) fn start(start: Start, folder: &Path) -> [Setting<'static>; 3] {
+pub(crate) fn start(start: Start, folder: &Path, transfer: Transfer) -> [SharedSetting<'static>; 4] {
     let mode = match start {
         Start::Fresh => "a new run",
         Start::Resume => "--resume",
@@ -50,6 +50,7 @@ pub(crate) fn start(start: Start, folder: &Path) -> [Setting<'static>; 3] {
     // A relative folder is another one in another working directory.
     let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     [
+        ("--transfer", transfer.to_string()),
         ("version", env!("CARGO_PKG_VERSION").to_owned()),
         ("start", mode.to_owned()),
         ("--run", folder.display().to_string()),
@@ -60,11 +61,11 @@ pub(crate) fn start(start: Start, folder: &Path) -> [Setting<'static>; 3] {
 ///
 /// # Errors
 /// The same in all processes: [`Error::Rank`] with the first key that differs.
-pub(crate) fn expect_equal_recipe(ranks: &mut dyn Ranks, text: &str) -> Result<()> {
-    if ranks.count() == 1 {
+pub(crate) fn expect_equal_recipe(group: &mut ProcessGroup, text: &str) -> Result<()> {
+    if group.size() == 1 {
         return Ok(());
     }
-    let all: Vec<String> = exchange(ranks, &text.to_owned())?;
+    let all: Vec<String> = group.all_gather(&text.to_owned())?;
     let Some((rank, found)) = all.iter().enumerate().find(|(_, found)| **found != all[0]) else {
         return Ok(());
     };
@@ -82,7 +83,7 @@ pub(crate) fn expect_equal_recipe(ranks: &mut dyn Ranks, text: &str) -> Result<(
 
 /// The utterances of a set, in a few bytes.
 #[derive(PartialEq, Serialize, Deserialize)]
-struct Summary {
+struct SetSummary {
     utterances: usize,
     checksum: u64,
 }
@@ -91,15 +92,17 @@ struct Summary {
 ///
 /// # Errors
 /// The same in all processes: [`Error::Rank`] with the set and the first place that differ.
-pub(crate) fn expect_equal_data(ranks: &mut dyn Ranks, data: &Fingerprint) -> Result<()> {
-    if ranks.count() == 1 {
+pub(crate) fn expect_equal_data(group: &mut ProcessGroup, data: &Fingerprint) -> Result<()> {
+    if group.size() == 1 {
         return Ok(());
     }
     let sets = [("data.train", &data.train), ("data.dev", &data.dev), ("data.test", &data.test)];
-    let summary =
-        |checksums: &str| Summary { utterances: checksums.len() / DIGITS, checksum: random::hash(checksums) };
-    let summaries: Vec<Summary> = sets.iter().map(|(_, checksums)| summary(checksums)).collect();
-    let all: Vec<Vec<Summary>> = exchange(ranks, &summaries)?;
+    let summary = |checksums: &str| SetSummary {
+        utterances: checksums.len() / DIGITS,
+        checksum: random::hash(checksums),
+    };
+    let summaries: Vec<SetSummary> = sets.iter().map(|(_, checksums)| summary(checksums)).collect();
+    let all: Vec<Vec<SetSummary>> = group.all_gather(&summaries)?;
     for (rank, found) in all.iter().enumerate() {
         for (at, (expected, found)) in all[0].iter().zip(found).enumerate() {
             let (set, checksums) = &sets[at];
@@ -109,7 +112,7 @@ pub(crate) fn expect_equal_data(ranks: &mut dyn Ranks, data: &Fingerprint) -> Re
             }
             if expected.checksum != found.checksum {
                 // All processes take this branch together.
-                let lists: Vec<String> = exchange(ranks, &(*checksums).to_owned())?;
+                let lists: Vec<String> = group.all_gather(&(*checksums).to_owned())?;
                 let [first, other] = [0, rank].map(|rank| lists[rank].as_bytes().chunks(DIGITS));
                 let place = first.zip(other).position(|(first, other)| first != other).unwrap_or(0) + 1;
                 let found = format!("another utterance, text or length at place {place}");
@@ -125,7 +128,7 @@ pub(crate) fn state(
     tokenizer: &str,
     progress: Option<&Progress>,
     bad: &BTreeMap<String, BadItems>,
-) -> Vec<Setting<'static>> {
+) -> Vec<SharedSetting<'static>> {
     let resumed = progress.map_or_else(|| "none".to_owned(), |at| format!("{at:?}"));
     let step = progress.map_or_else(String::new, |at| format!("step {}, ", at.step));
     let left_out: Vec<String> = bad
@@ -143,6 +146,23 @@ pub(crate) fn state(
         ("utterances left out", list(left_out)),
         ("recordings not as long as their lines", list(other_length)),
     ]
+}
+
+/// Fails unless a text is the same on all ranks.
+///
+/// # Errors
+/// [`Error::Rank`] for the first rank that differs from rank 0.
+pub(crate) fn expect_same(group: &mut ProcessGroup, what: &str, text: impl FnOnce() -> String) -> Result<()> {
+    if group.size() == 1 {
+        return Ok(());
+    }
+    let all = group.all_gather(&random::hash(&text()))?;
+    match all.iter().position(|other| *other != all[0]) {
+        None => Ok(()),
+        Some(rank) => {
+            Err(Error::Rank { rank, message: format!("expected the {what} of rank 0, found another") })
+        }
+    }
 }
 
 fn difference(rank: usize, expected: String, found: String) -> Error {

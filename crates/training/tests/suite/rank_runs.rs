@@ -2,10 +2,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use distributed::{ProcessGroup, ThreadCommunicator, Transfer};
 use model::Checkpoint;
-use ranks::{Threads, Together, Transfer};
 use training::recipe::Changes;
-use training::{Error, Observer, Outcome, Ranks, Result, Start, StepReport, train_with};
+use training::{Error, Observer, Outcome, Result, Start, StepReport, train_with};
 
 fn recipe(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recipes").join(name)
@@ -34,11 +34,11 @@ impl Observer for StopAt<'_> {
 
 /// Trains on so many ranks, of which the first ends after `steps`, if they are that many.
 fn train(recipe: &Path, run: &Path, count: usize, start: Start, steps: u64) -> Vec<Result<Outcome>> {
-    Threads::run(count, |wire| {
+    ThreadCommunicator::run(count, |communicator| {
         let stop = AtomicBool::new(false);
-        let mut ranks = Together::new(wire, Transfer::F32).with_bucket(10_000);
+        let mut group = ProcessGroup::new(communicator, Transfer::F32).with_bucket_values(10_000);
         let changes = Changes { epochs: Some(2), ..Changes::default() };
-        train_with(recipe, changes, (run, start), &mut ranks, &mut StopAt(steps, &stop), &stop)
+        train_with(recipe, changes, (run, start), &mut group, &mut StopAt(steps, &stop), &stop)
     })
 }
 
@@ -142,11 +142,11 @@ fn what_goes_wrong_in_one_rank_is_known_to_all() {
     let other = short(&other, |text| text.replace("seed = 1", "seed = 2"));
     let run = folder.path().join("run");
     let with = |recipes: [&Path; 2]| {
-        Threads::run(2, |wire| {
-            let mut ranks = Together::new(wire, Transfer::F32);
-            let recipe = recipes[ranks.rank()];
+        ThreadCommunicator::run(2, |communicator| {
+            let mut group = ProcessGroup::new(communicator, Transfer::F32);
+            let recipe = recipes[group.rank()];
             let stop = AtomicBool::new(false);
-            train_with(recipe, Changes::default(), (&run, Start::Fresh), &mut ranks, &mut (), &stop)
+            train_with(recipe, Changes::default(), (&run, Start::Fresh), &mut group, &mut (), &stop)
                 .unwrap_err()
         })
     };

@@ -3,7 +3,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use ranks::{Threads, Together, Transfer};
+use distributed::{Communicator, ProcessGroup, ThreadCommunicator, Transfer};
 use training::recipe::Changes;
 use training::{Error, Start, train_with};
 
@@ -42,13 +42,13 @@ fn recipe(folder: &Path, name: &str, set: &str, change: impl Fn(&mut Vec<String>
 
 /// What two ranks return, of which the second has other arguments.
 fn train(one: &Arguments, other: &Arguments) -> Vec<training::Result<training::Outcome>> {
-    Threads::run(2, |wire| {
-        let rank = ranks::Wire::rank(&wire);
+    ThreadCommunicator::run(2, |communicator| {
+        let rank = communicator.rank();
         let Arguments { recipe, run, start, transfer, epochs } = [one, other][rank];
-        let mut ranks = Together::new(wire, *transfer);
+        let mut group = ProcessGroup::new(communicator, *transfer);
         let changes = Changes { epochs: Some(*epochs), ..Changes::default() };
         let stop = AtomicBool::new(false);
-        train_with(recipe, changes, (run, *start), &mut ranks, &mut (), &stop)
+        train_with(recipe, changes, (run, *start), &mut group, &mut (), &stop)
     })
 }
 
