@@ -32,7 +32,7 @@ use crate::{
 /// ([`Error::NotFinite`](crate::Error::NotFinite)) or are all -inf ([`Error::AllMasked`](crate::Error::AllMasked)).
 ///
 /// # Cost
-/// 2 N H C floating-point operations and N C exponentials; memory as [`Plan::bytes`](crate::Plan::bytes) says. `f32`
+/// 2 N H C floating-point operations and N C exponentials; memory as [`Plan::scratch`](crate::Plan::scratch) says. `f32`
 /// products accumulate in `f32`, sums of exponentials in `f64`.
 pub fn forward<F: Real, S: Sites<F>>(
     sites: &S,

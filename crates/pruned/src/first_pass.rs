@@ -52,7 +52,7 @@ pub struct FirstPass<F> {
 ///
 /// # Cost
 /// Σ T (U+1) C multiply-adds and Σ (T+U+1) C exponentials, and what `source` takes for its scores; with an am-only
-/// term those of the labels thrice. In parallel over utterances and blocks of frames; memory as [`Plan::bytes`] of the default plan
+/// term those of the labels thrice. In parallel over utterances and blocks of frames; memory as [`Plan::scratch`] of the default plan
 /// says. Bits of an utterance do not depend on the others, unless [`Unigram::AllRows`](crate::Unigram::AllRows) mixes them.
 pub fn first_pass<F: Real, S: Source<F>>(
     source: &S,
